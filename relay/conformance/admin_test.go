@@ -78,18 +78,21 @@ func TestB8_StatusAndProbes(t *testing.T) {
 	probes := filepath.Join(t.TempDir(), "probes")
 	r := start(t, o, operated, "TENDER_PROBE_LISTEN=unix:"+probes)
 	probe := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", probes) }
-	if code, text := httpGet(t, probe, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "not ready: the origin "+o.Target()+" was not reached yet") {
+	if code, text := httpGet(t, probe, "/readyz"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "not ready: the origin "+o.Target()+" was not reached yet") {
 		t.Errorf("/readyz without an origin: got %d %q, want 503 with the origin's name", code, text)
 	}
 	s := statusOf(t, r)
-	if s.Relay.Ready || len(s.Relay.NotReady) == 0 || s.Relay.Version != "test" || s.Relay.NodeID != "tender/test" || s.Origins[0].Connected || s.Origins[0].Name != "default" {
+	if s.Relay.Ready || len(s.Relay.NotReady) == 0 || s.Relay.Version != "test" || s.Relay.NodeID != "tender/test" ||
+		s.Origins[0].Connected || s.Origins[0].Name != "default" {
 		t.Errorf("status without an origin: %+v", s)
 	}
 	o.Restart()
 	c := r.Client(relaytest.ClientOptions{AutoAck: true})
 	c.Subscribe(relaytest.ClusterType)
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a", "b") })
-	s = awaitStatus(t, r, "ready and connected", func(s admin.Status) bool { return s.Relay.Ready && s.Origins[0].Connected })
+	s = awaitStatus(t, r, "ready and connected",
+		func(s admin.Status) bool { return s.Relay.Ready && s.Origins[0].Connected })
 	if code, text := httpGet(t, probe, "/readyz"); code != http.StatusOK {
 		t.Errorf("/readyz of a ready relay: got %d %q, want 200", code, text)
 	}
@@ -98,7 +101,8 @@ func TestB8_StatusAndProbes(t *testing.T) {
 	}
 	v := s.Views[0]
 	typ := v.Types[0]
-	if s.Relay.Streams != 1 || v.Streams != 1 || v.Origin != "default" || !v.Connected || v.Stale || typ.Name != "cds" || typ.Entries != 2 ||
+	if s.Relay.Streams != 1 || v.Streams != 1 || v.Origin != "default" || !v.Connected || v.Stale || typ.Name != "cds" ||
+		typ.Entries != 2 ||
 		typ.Bytes <= 0 || typ.Phase == "unknown" || typ.Version == "" || typ.ChangedAt.IsZero() {
 		t.Errorf("status of a serving relay: %+v", s)
 	}
@@ -107,7 +111,8 @@ func TestB8_StatusAndProbes(t *testing.T) {
 	if v := s.Views[0]; v.StaleSeconds <= 0 || v.Types[0].Entries != 2 || !s.Relay.Ready || s.Origins[0].Since.IsZero() {
 		t.Errorf("status while the origin is down: %+v", s)
 	}
-	awaitStatus(t, r, "saying why", func(s admin.Status) bool { return s.Origins[0].LastError != "" && !s.Origins[0].LastErrorAt.IsZero() })
+	awaitStatus(t, r, "saying why",
+		func(s admin.Status) bool { return s.Origins[0].LastError != "" && !s.Origins[0].LastErrorAt.IsZero() })
 }
 
 // A draining relay is not ready, and the status says that it drains.
@@ -125,7 +130,8 @@ func TestB8_DrainIsNotReady(t *testing.T) {
 		if s.Relay.Ready || len(s.Relay.NotReady) != 1 || !strings.Contains(s.Relay.NotReady[0], "drains") {
 			t.Errorf("status while draining: %+v", s.Relay)
 		}
-		if code, text := httpGet(t, r.DialAdmin, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "drains") {
+		if code, text := httpGet(t, r.DialAdmin, "/readyz"); code != http.StatusServiceUnavailable ||
+			!strings.Contains(text, "drains") {
 			t.Errorf("/readyz while draining: %d %q", code, text)
 		}
 		for err == nil {
@@ -142,11 +148,13 @@ func TestAdmin_AddressInUse(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	for _, variable := range []string{"TENDER_ADMIN_LISTEN", "TENDER_PROBE_LISTEN"} {
-		cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", variable + "=" + taken.Addr().String(), "TENDER_ADMIN_LISTEN=off"})
+		cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0",
+			variable + "=" + taken.Addr().String(), "TENDER_ADMIN_LISTEN=off"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := relay.New(cfg, relay.Options{}); err == nil || !strings.HasPrefix(err.Error(), variable+": listen tcp "+taken.Addr().String()) {
+		if _, err := relay.New(cfg, relay.Options{}); err == nil ||
+			!strings.HasPrefix(err.Error(), variable+": listen tcp "+taken.Addr().String()) {
 			t.Errorf("New with %s in use: %v", variable, err)
 		}
 	}

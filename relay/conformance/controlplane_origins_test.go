@@ -19,8 +19,10 @@ func TestInterop_TwoGoControlPlanes(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel() // mostly waits
 			first := relaytest.NewControlPlane(t, kind, nil, append(planeWorld(), relaytest.Cluster("named", xdstpWest))...)
-			west := relaytest.NewControlPlane(t, kind, nil, relaytest.Cluster("of the west"), westEndpoints("1000"), relaytest.Endpoints(xdstpWest, "127.0.0.2:1000"))
-			r := startRelay(t, first.RelayOptions(), "TENDER_ORIGINS=west="+west.Target(), "TENDER_ROUTES=type:eds=west;authority:west=west")
+			west := relaytest.NewControlPlane(t, kind, nil, relaytest.Cluster("of the west"), westEndpoints("1000"),
+				relaytest.Endpoints(xdstpWest, "127.0.0.2:1000"))
+			r := startRelay(t, first.RelayOptions(), "TENDER_ORIGINS=west="+west.Target(),
+				"TENDER_ROUTES=type:eds=west;authority:west=west")
 			s := &twoPlanes{first: first, west: west}
 			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 				c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("envoy")})

@@ -98,7 +98,8 @@ func (p *planeClients) fence(edsService string) {
 }
 
 // fenceBy is fence with the client's method to use.
-func (p *planeClients) fenceBy(edsService string, fence func(*relaytest.Client, context.Context, string, string, func()) *relaytest.Response) {
+func (p *planeClients) fenceBy(edsService string,
+	fence func(*relaytest.Client, context.Context, string, string, func()) *relaytest.Response) {
 	p.r.t.Helper()
 	p.converge()
 	changed := func(change func()) {
@@ -222,7 +223,8 @@ func planeConfirmed(p *planeClients) {
 		for name := range p.o.World[typeURL] {
 			versions[name] = "of another relay"
 		}
-		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("probe"), TypeUrl: typeURL, InitialResourceVersions: versions})
+		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("probe"), TypeUrl: typeURL,
+			InitialResourceVersions: versions})
 		for removed := false; !removed; {
 			resp := c.Recv(p.r.t.Context())
 			removed = slices.Contains(resp.Removed, "never was") // among the removals of the last hour (B.3)
@@ -243,7 +245,8 @@ func planeRestarts(p *planeClients) {
 	p.fence("restarted")
 
 	o.Stop()
-	o.Edit([]proto.Message{relaytest.Cluster("c0", "restarted"), relaytest.Cluster("c6"), relaytest.Endpoints("c0", "127.0.0.1:4000")},
+	o.Edit([]proto.Message{relaytest.Cluster("c0", "restarted"), relaytest.Cluster("c6"),
+		relaytest.Endpoints("c0", "127.0.0.1:4000")},
 		map[string][]string{relaytest.ClusterType: {"c5", "c2"}, relaytest.ListenerType: {"l1"}})
 	o.Restart()
 	p.converge()

@@ -40,7 +40,8 @@ func (r *running) operator() *grpc.ClientConn {
 }
 
 // fetch calls FetchClientStatus.
-func fetch(t testing.TB, r *running, q *statuspb.ClientStatusRequest, opts ...grpc.CallOption) *statuspb.ClientStatusResponse {
+func fetch(t testing.TB, r *running, q *statuspb.ClientStatusRequest,
+	opts ...grpc.CallOption) *statuspb.ClientStatusResponse {
 	t.Helper()
 	resp, err := statuspb.NewClientStatusDiscoveryServiceClient(r.operator()).FetchClientStatus(t.Context(), q, opts...)
 	if err != nil {
@@ -84,7 +85,9 @@ func wantLines(t *testing.T, what string, resp *statuspb.ClientStatusResponse, w
 
 // exactly returns a matcher for one node ID.
 func exactly(id string) []*matcherpb.NodeMatcher {
-	return []*matcherpb.NodeMatcher{{NodeId: &matcherpb.StringMatcher{MatchPattern: &matcherpb.StringMatcher_Exact{Exact: id}}}}
+	return []*matcherpb.NodeMatcher{{
+		NodeId: &matcherpb.StringMatcher{MatchPattern: &matcherpb.StringMatcher_Exact{Exact: id}},
+	}}
 }
 
 // R141, R039: CSDS reports the state of each resource at each client, and at the relay as a client of its origin.
@@ -97,7 +100,8 @@ func TestR141_BothViews(t *testing.T) {
 		r := start(t, o, operated)
 		oneAfterOther(r,
 			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")},
-			relaytest.ClientOptions{AutoAck: true, Variant: relaytest.SotW, Node: relaytest.EnvoyNode("bad"), Reject: rejecting("a", "no such filter")},
+			relaytest.ClientOptions{AutoAck: true, Variant: relaytest.SotW, Node: relaytest.EnvoyNode("bad"),
+				Reject: rejecting("a", "no such filter")},
 			relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")},
 		)[0].Subscribe(relaytest.EndpointType, "a", "denied", "nobody")
 		time.Sleep(20 * time.Second) // virtual time
@@ -107,19 +111,22 @@ func TestR141_BothViews(t *testing.T) {
 			"good a SYNCED", "good b SYNCED", "good a SYNCED", "good denied NOT_SENT", "good nobody SYNCED",
 			"bad a ERROR", "bad b ERROR", "slow a STALE", "slow b STALE")
 		wantLines(t, "subscriptions of the relay", scope(resp, "origin/default"),
-			"tender/test a ACKED", "tender/test b ACKED", "tender/test a ACKED", "tender/test denied RECEIVED_ERROR", "tender/test nobody DOES_NOT_EXIST")
+			"tender/test a ACKED", "tender/test b ACKED", "tender/test a ACKED", "tender/test denied RECEIVED_ERROR",
+			"tender/test nobody DOES_NOT_EXIST")
 		failed := scope(resp, "client/2").GetConfig()[0].GetGenericXdsConfigs()[0].GetErrorState()
 		if failed.GetDetails() != "no such filter" || failed.GetVersionInfo() == "" || failed.GetLastUpdateAttempt() == nil {
 			t.Errorf("the error of a client that sent a NACK: %v, want its message, the version and the time", failed)
 		}
 		for _, c := range resp.GetConfig() {
 			for _, g := range c.GetGenericXdsConfigs() {
-				if (g.GetXdsConfig() == nil) == (g.GetName() == "a" || g.GetName() == "b") || g.GetXdsConfig() != nil && g.GetXdsConfig().GetTypeUrl() != g.GetTypeUrl() {
+				if (g.GetXdsConfig() == nil) == (g.GetName() == "a" || g.GetName() == "b") ||
+					g.GetXdsConfig() != nil && g.GetXdsConfig().GetTypeUrl() != g.GetTypeUrl() {
 					t.Errorf("got the content of %s of %s: %v", g.GetName(), c.GetClientScope(), g.GetXdsConfig())
 				}
 			}
 		}
-		resp = fetch(t, r, &statuspb.ClientStatusRequest{ExcludeResourceContents: true, NodeMatchers: append(exactly("slow"), exactly("bad")...)})
+		resp = fetch(t, r, &statuspb.ClientStatusRequest{ExcludeResourceContents: true,
+			NodeMatchers: append(exactly("slow"), exactly("bad")...)})
 		wantLines(t, "two clients by their nodes", resp, "bad a ERROR", "bad b ERROR", "slow a STALE", "slow b STALE")
 		if body := resp.GetConfig()[0].GetGenericXdsConfigs()[0].GetXdsConfig(); body != nil {
 			t.Errorf("got excluded contents: %v", body)
@@ -149,7 +156,8 @@ func TestB36_CSDSHasNoSecrets(t *testing.T) {
 	const key = "-----BEGIN PRIVATE KEY-----"
 	inline := &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: key}}
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(&tlspb.Secret{Name: "s", Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{Secret: inline}}})
+		o.Put(&tlspb.Secret{Name: "s",
+			Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{Secret: inline}}})
 		o.Put(clusterWithKey(t, "c", inline))
 		r := start(t, o, operated)
 		c := r.Client(relaytest.ClientOptions{AutoAck: true, Reject: rejecting("s", "cannot parse "+key)})
@@ -160,7 +168,8 @@ func TestB36_CSDSHasNoSecrets(t *testing.T) {
 		wantLines(t, "all", resp, "tender/test c ACKED", "tender/test s ACKED", "client c SYNCED", "client s ERROR")
 		for _, c := range resp.GetConfig() {
 			for _, g := range c.GetGenericXdsConfigs() {
-				if strings.Contains(string(g.GetXdsConfig().GetValue()), "PRIVATE") || strings.Contains(g.GetErrorState().GetDetails(), "PRIVATE") {
+				if strings.Contains(string(g.GetXdsConfig().GetValue()), "PRIVATE") ||
+					strings.Contains(g.GetErrorState().GetDetails(), "PRIVATE") {
 					t.Errorf("%s of %s has a private key: %v", g.GetName(), c.GetClientScope(), g)
 				}
 				if g.GetName() == "c" && !strings.Contains(string(g.GetXdsConfig().GetValue()), "[redacted]") {
@@ -190,7 +199,8 @@ func TestB30_CSDSIsBounded(t *testing.T) {
 			t.Errorf("FetchClientStatus of too many clients: got %v, want RESOURCE_EXHAUSTED", err)
 		}
 		resp := fetch(t, r, &statuspb.ClientStatusRequest{NodeMatchers: exactly("n1")}, grpc.Header(&header))
-		if got := header.Get("tender-left-out"); len(resp.GetConfig()) != 1 || len(got) != 1 || resp.GetConfig()[0].GetGenericXdsConfigs()[0].GetXdsConfig() != nil {
+		if got := header.Get("tender-left-out"); len(resp.GetConfig()) != 1 || len(got) != 1 ||
+			resp.GetConfig()[0].GetGenericXdsConfigs()[0].GetXdsConfig() != nil {
 			t.Errorf("FetchClientStatus without contents: got %d clients, omitted: %q", len(resp.GetConfig()), got)
 		}
 		stream, err := client.StreamClientStatus(t.Context())
@@ -211,7 +221,8 @@ func TestB30_CSDSIsBounded(t *testing.T) {
 			names += len(c.GetGenericXdsConfigs())
 		}
 		if responses < 2 || names != 6 {
-			t.Errorf("StreamClientStatus: %d responses with %d resources, want several with 2 of each of 2 clients and of the relay", responses, names)
+			t.Errorf("StreamClientStatus: got %d responses with %d resources, want several with 2 per client and of the relay",
+				responses, names)
 		}
 	})
 }
@@ -221,18 +232,24 @@ func TestR141_GRPCUrl(t *testing.T) {
 	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	r := start(t, o, operated)
-	_, err := statuspb.NewClientStatusDiscoveryServiceClient(r.operator()).FetchClientStatus(t.Context(), &statuspb.ClientStatusRequest{NodeMatchers: []*matcherpb.NodeMatcher{{
-		NodeId: &matcherpb.StringMatcher{MatchPattern: &matcherpb.StringMatcher_SafeRegex{SafeRegex: &matcherpb.RegexMatcher{Regex: "("}}},
-	}}})
-	if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "node_matchers[0].node_id: safe_regex.regex: ") {
+	_, err := statuspb.NewClientStatusDiscoveryServiceClient(r.operator()).FetchClientStatus(t.Context(),
+		&statuspb.ClientStatusRequest{NodeMatchers: []*matcherpb.NodeMatcher{{
+			NodeId: &matcherpb.StringMatcher{
+				MatchPattern: &matcherpb.StringMatcher_SafeRegex{SafeRegex: &matcherpb.RegexMatcher{Regex: "("}},
+			},
+		}}})
+	if status.Code(err) != codes.InvalidArgument ||
+		!strings.Contains(err.Error(), "node_matchers[0].node_id: safe_regex.regex: ") {
 		t.Errorf("FetchClientStatus with an invalid expression: %v", err)
 	}
-	foreign, err := grpc.NewClient(r.AdminAddrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithAuthority("attacker.example"))
+	foreign, err := grpc.NewClient(r.AdminAddrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithAuthority("attacker.example"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = foreign.Close() }()
-	if resp, err := statuspb.NewClientStatusDiscoveryServiceClient(foreign).FetchClientStatus(t.Context(), &statuspb.ClientStatusRequest{}); err == nil || !strings.Contains(err.Error(), "421") {
+	if resp, err := statuspb.NewClientStatusDiscoveryServiceClient(foreign).FetchClientStatus(t.Context(),
+		&statuspb.ClientStatusRequest{}); err == nil || !strings.Contains(err.Error(), "421") {
 		t.Errorf("FetchClientStatus with the host attacker.example: got %v, error %v; want 421", resp, err)
 	}
 	stream, err := reflectionpb.NewServerReflectionClient(r.operator()).ServerReflectionInfo(t.Context())
@@ -240,7 +257,9 @@ func TestR141_GRPCUrl(t *testing.T) {
 		t.Fatal(err)
 	}
 	const service = "envoy.service.status.v3.ClientStatusDiscoveryService"
-	if err := stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: service}}); err != nil {
+	if err := stream.Send(&reflectionpb.ServerReflectionRequest{
+		MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: service},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	resp, err := stream.Recv()
@@ -262,6 +281,7 @@ func clusterWithKey(t *testing.T, name string, key *corepb.DataSource) *clusterp
 		t.Fatal(err)
 	}
 	c := relaytest.StaticCluster(name)
-	c.TransportSocket = &corepb.TransportSocket{Name: "tls", ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: tls}}
+	c.TransportSocket = &corepb.TransportSocket{Name: "tls",
+		ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: tls}}
 	return c
 }

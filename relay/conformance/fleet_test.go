@@ -65,7 +65,8 @@ func TestB30_ANACKWithoutACode(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{})
 		c.Subscribe(relaytest.ClusterType)
 		response := c.Recv(t.Context())
-		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, ResponseNonce: response.Nonce, ErrorDetail: &statuspb.Status{Message: "no such filter"}})
+		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, ResponseNonce: response.Nonce,
+			ErrorDetail: &statuspb.Status{Message: "no such filter"}})
 		synctest.Wait()
 		refusal := getJSON[admin.Clients](t, r, "/api/v1/clients").Clients[0].Types[0].Refusal
 		if refusal == nil || refusal.Code != "UNKNOWN" || refusal.Detail != "no such filter" {
@@ -81,34 +82,42 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 		r := start(t, o, operated)
 		clients := oneAfterOther(r,
 			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")},
-			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("bad"), Variant: relaytest.SotW, Reject: rejecting("a", "no such filter")},
+			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("bad"), Variant: relaytest.SotW,
+				Reject: rejecting("a", "no such filter")},
 			relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")},
 		)
 		clients[0].Subscribe(relaytest.EndpointType, "b")
 		time.Sleep(3 * time.Second) // virtual time
 
 		all := getJSON[admin.Clients](t, r, "/api/v1/clients?sort=number")
-		if got := all.Totals; got.Streams != 3 || got.Matching != 3 || got.Lagging != 2 || got.Refusing != 1 || got.LagSeconds != 3 {
+		if got := all.Totals; got.Streams != 3 || got.Matching != 3 || got.Lagging != 2 || got.Refusing != 1 ||
+			got.LagSeconds != 3 {
 			t.Errorf("got the totals %+v, want 3 streams, 2 of them stale for 3s, and one with a NACK", got)
 		}
-		if len(all.Types) != 2 || all.Types[1].Name != "eds" || all.Types[1].Clients != 1 || all.Types[0].Name != "cds" || all.Types[0].Clients != 3 || all.Types[0].Lagging != 2 || all.Types[0].Refusing != 1 {
-			t.Errorf("got the types %+v, want cds with 3 clients, 2 of them stale and one with a NACK, and eds with one client", all.Types)
+		if len(all.Types) != 2 || all.Types[1].Name != "eds" || all.Types[1].Clients != 1 || all.Types[0].Name != "cds" ||
+			all.Types[0].Clients != 3 || all.Types[0].Lagging != 2 || all.Types[0].Refusing != 1 {
+			t.Errorf("got the types %+v, want cds with 3 clients, 2 of them stale and one with a NACK, and eds with one client",
+				all.Types)
 		}
 		good, bad := all.Clients[0], all.Clients[1]
-		if good.NodeID != "good" || good.Cluster != "edge" || good.UserAgent != "envoy/1.36.0" || good.Variant != "delta" || good.Types[0].Nonce == "" || good.Types[0].Pending || good.Types[0].AcceptedAt.IsZero() || good.LagSeconds != 0 {
+		if good.NodeID != "good" || good.Cluster != "edge" || good.UserAgent != "envoy/1.36.0" || good.Variant != "delta" ||
+			good.Types[0].Nonce == "" || good.Types[0].Pending || good.Types[0].AcceptedAt.IsZero() || good.LagSeconds != 0 {
 			t.Errorf("client without NACKs: %+v", good)
 		}
 		refusal := bad.Types[0].Refusal
-		if bad.Variant != "sotw" || !bad.Refusing || refusal == nil || refusal.Detail != "no such filter" || refusal.Code != "INVALID_ARGUMENT" || refusal.Version != bad.Types[0].Version {
+		if bad.Variant != "sotw" || !bad.Refusing || refusal == nil || refusal.Detail != "no such filter" ||
+			refusal.Code != "INVALID_ARGUMENT" || refusal.Version != bad.Types[0].Version {
 			t.Errorf("client with a NACK: %+v, NACK %+v", bad, refusal)
 		}
 		for query, want := range map[string]string{
-			"refused=true": "bad", "node=oo": "good", "type=eds": "good", "type=eds&refused=true": "", "group=other": "", "stalled=true": "",
-			"sort=lag": "bad slow good",
+			"refused=true": "bad", "node=oo": "good", "type=eds": "good", "type=eds&refused=true": "", "group=other": "",
+			"stalled=true": "",
+			"sort=lag":     "bad slow good",
 		} {
 			var ids []string
 			for page := (admin.Clients{Next: " "}); page.Next != ""; {
-				page = getJSON[admin.Clients](t, r, "/api/v1/clients?limit=1&"+query+"&after="+url.QueryEscape(strings.TrimSpace(page.Next)))
+				page = getJSON[admin.Clients](t, r,
+					"/api/v1/clients?limit=1&"+query+"&after="+url.QueryEscape(strings.TrimSpace(page.Next)))
 				for _, c := range page.Clients {
 					ids = append(ids, c.NodeID)
 				}
@@ -119,14 +128,16 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 		}
 
 		_, metrics := httpGet(t, r.DialAdmin, "/metrics")
-		for _, line := range []string{`tender_client_lag_seconds\{.*type="cds".*\} 3`, `tender_client_lagging\{.*type="cds".*\} 2`, `tender_client_refusing\{.*type="cds".*\} 1`} {
+		for _, line := range []string{`tender_client_lag_seconds\{.*type="cds".*\} 3`,
+			`tender_client_lagging\{.*type="cds".*\} 2`, `tender_client_refusing\{.*type="cds".*\} 1`} {
 			if !regexp.MustCompile("(?m)^" + line + "$").MatchString(metrics) {
 				t.Errorf("metrics lack %s:\n%s", line, metrics)
 			}
 		}
 
 		d := getJSON[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1", bad.Number))
-		if d.States["refused"] != 2 || len(d.Resources) != 1 || d.Resources[0].Name != "a" || d.Resources[0].State != "refused" || !strings.Contains(string(d.Node), "envoy") {
+		if d.States["refused"] != 2 || len(d.Resources) != 1 || d.Resources[0].Name != "a" ||
+			d.Resources[0].State != "refused" || !strings.Contains(string(d.Node), "envoy") {
 			t.Errorf("client with a NACK: %+v", d)
 		}
 		d = getJSON[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1&after=%s", bad.Number, d.Next))
@@ -135,18 +146,22 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 		}
 
 		a := getJSON[admin.ResourceDetail](t, r, "/api/v1/resources?type=cds&name=a")
-		if a.States["accepted"] != 1 || a.States["refused"] != 1 || a.States["sent"] != 1 || a.Holders[0].NodeID != "bad" || a.Holders[0].Refusal.Detail != "no such filter" {
+		if a.States["accepted"] != 1 || a.States["refused"] != 1 || a.States["sent"] != 1 || a.Holders[0].NodeID != "bad" ||
+			a.Holders[0].Refusal.Detail != "no such filter" {
 			t.Errorf("clients with cluster a: %+v", a)
 		}
-		if body := string(a.Bodies[a.Resources[0].SHA256]); !strings.Contains(body, `"connect_timeout":"5s"`) && !strings.Contains(body, `"connect_timeout": "5s"`) {
+		if body := string(a.Bodies[a.Resources[0].SHA256]); !strings.Contains(body, `"connect_timeout":"5s"`) &&
+			!strings.Contains(body, `"connect_timeout": "5s"`) {
 			t.Errorf("body of cluster a: %s", body)
 		}
 		list := getJSON[admin.Resources](t, r, "/api/v1/resources?type=cds&contains=b")
-		if list.Total != 1 || list.Resources[0].Name != "b" || !list.Resources[0].Exists || list.Resources[0].AskedAs != "*" || list.Resources[0].Origin != "default" {
+		if list.Total != 1 || list.Resources[0].Name != "b" || !list.Resources[0].Exists ||
+			list.Resources[0].AskedAs != "*" || list.Resources[0].Origin != "default" {
 			t.Errorf("clusters whose name contains b: %+v", list)
 		}
 		for path, want := range map[string]int{
-			"resources?type=cds&name=nobody": 404, "clients/99": 404, "clients?after=x": 400, "resources?type=cds&after=%25": 400, "resources?type=eds&name=b": 200,
+			"resources?type=cds&name=nobody": 404, "clients/99": 404, "clients?after=x": 400,
+			"resources?type=cds&after=%25": 400, "resources?type=eds&name=b": 200,
 		} {
 			if code, text := httpGet(t, r.DialAdmin, "/api/v1/"+path); code != want {
 				t.Errorf("GET %s: got %d %s, want %d", path, code, text, want)
@@ -173,23 +188,27 @@ func TestB30_HistoryByJSON(t *testing.T) {
 			o.Remove(relaytest.ClusterType, "a")
 			time.Sleep(time.Second)
 			if env == "TENDER_HISTORY=off" {
-				if code, text := httpGet(t, r.DialAdmin, "/api/v1/history?type=cds&name=a"); code != http.StatusNotFound || !strings.Contains(text, "TENDER_HISTORY is off") {
+				if code, text := httpGet(t, r.DialAdmin, "/api/v1/history?type=cds&name=a"); code != http.StatusNotFound ||
+					!strings.Contains(text, "TENDER_HISTORY is off") {
 					t.Errorf("without a history: got %d %s, want 404 with the variable", code, text)
 				}
 				return
 			}
 			h := getJSON[admin.History](t, r, "/api/v1/history?type=cds&name=a")
-			if len(h.Changes) != 2 || h.Changes[0].Change != "removed" || h.Changes[0].SHA256 != "" || h.Changes[1].Change != "changed" {
+			if len(h.Changes) != 2 || h.Changes[0].Change != "removed" || h.Changes[0].SHA256 != "" ||
+				h.Changes[1].Change != "changed" {
 				t.Fatalf("got the last changes %+v, want a change and then a removal", h.Changes)
 			}
 			before := h.Changes[1]
-			if !strings.Contains(before.Diff, "-alt_stat_name: two\n+alt_stat_name: three\n") || before.AskedAs != "*" || before.BytesBefore == 0 || before.Version == "" || h.Changes[0].At.Sub(before.At) != time.Second {
+			if !strings.Contains(before.Diff, "-alt_stat_name: two\n+alt_stat_name: three\n") || before.AskedAs != "*" ||
+				before.BytesBefore == 0 || before.Version == "" || h.Changes[0].At.Sub(before.At) != time.Second {
 				t.Errorf("last change: %+v", before)
 			}
 			if !strings.Contains(h.Changes[0].Diff, "-name: a\n") {
 				t.Errorf("removal: %s", h.Changes[0].Diff)
 			}
-			for path, want := range map[string]int{"type=cds&name=nobody": 404, "type=sds&name=a": 404, "type=cds": 400, "name=a": 400, "type=cds&name=a&group=x": 404, "type=cds&name=a&limit=0": 200} {
+			for path, want := range map[string]int{"type=cds&name=nobody": 404, "type=sds&name=a": 404, "type=cds": 400,
+				"name=a": 400, "type=cds&name=a&group=x": 404, "type=cds&name=a&limit=0": 200} {
 				if code, text := httpGet(t, r.DialAdmin, "/api/v1/history?"+path); code != want {
 					t.Errorf("GET history?%s: got %d %s, want %d", path, code, text, want)
 				}
@@ -209,15 +228,19 @@ func TestB36_SecretsAreNotShown(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{AutoAck: true, Reject: rejecting("s", "cannot parse "+key)})
 		c.Subscribe(relaytest.SecretType, "s")
 		synctest.Wait()
-		for _, path := range []string{"clients", "clients/1", "resources?type=sds", "resources?type=sds&name=s", "resources?type=sds&name=s&format=yaml"} {
-			if code, text := httpGet(t, r.DialAdmin, "/api/v1/"+path); code != http.StatusOK || strings.Contains(text, "horse") || strings.Contains(path, "sds") && !strings.Contains(text, `"sha256"`) {
+		for _, path := range []string{"clients", "clients/1", "resources?type=sds", "resources?type=sds&name=s",
+			"resources?type=sds&name=s&format=yaml"} {
+			if code, text := httpGet(t, r.DialAdmin, "/api/v1/"+path); code != http.StatusOK ||
+				strings.Contains(text, "horse") || strings.Contains(path, "sds") && !strings.Contains(text, `"sha256"`) {
 				t.Errorf("GET %s: %d %s", path, code, text)
 			}
 		}
-		if got := getJSON[admin.ClientDetail](t, r, "/api/v1/clients/1").Identity; !strings.Contains(got, "without a certificate") {
+		if got := getJSON[admin.ClientDetail](t, r, "/api/v1/clients/1").Identity; !strings.Contains(got,
+			"without a certificate") {
 			t.Errorf("identity of a client without a certificate: %q", got)
 		}
-		if got := getJSON[admin.ClientDetail](t, r, "/api/v1/clients/1").Types[0].Refusal; got == nil || got.Detail != fmt.Sprintf("%d bytes that may quote a Secret are not shown", len("cannot parse ")+len(key)) {
+		if got := getJSON[admin.ClientDetail](t, r, "/api/v1/clients/1").Types[0].Refusal; got == nil ||
+			got.Detail != fmt.Sprintf("%d bytes that may quote a Secret are not shown", len("cannot parse ")+len(key)) {
 			t.Errorf("NACK of a Secret: got %+v, want only the length of its message", got)
 		}
 	})

@@ -64,7 +64,8 @@ func startFiles(t testing.TB, dir string, env ...string) *running {
 // startRelay is relaytest.StartRelay with defaults for tests of many virtual hours without TLS.
 func startRelay(t testing.TB, opts relaytest.RelayOptions, env ...string) *running {
 	t.Helper()
-	opts.Env = slices.Concat(env, opts.Env, []string{"TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_CONNECTION_AGE=off", "TENDER_SECRETS=loopback"})
+	opts.Env = slices.Concat(env, opts.Env,
+		[]string{"TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_CONNECTION_AGE=off", "TENDER_SECRETS=loopback"})
 	return &running{Relay: relaytest.StartRelay(t, opts), t: t}
 }
 

@@ -102,7 +102,8 @@ func TestInterop_HealthOfEachService(t *testing.T) {
 			}
 		}
 	}
-	if got, err := client.Check(ctx, &healthpb.HealthCheckRequest{Service: "envoy.api.v2.ClusterDiscoveryService"}); status.Code(err) != codes.NotFound {
+	if got, err := client.Check(ctx,
+		&healthpb.HealthCheckRequest{Service: "envoy.api.v2.ClusterDiscoveryService"}); status.Code(err) != codes.NotFound {
 		t.Errorf("health of an unknown service: got %v, error %v, want %v", got, err, codes.NotFound)
 	}
 }

@@ -84,8 +84,9 @@ func TestMetricsGroups_Series(t *testing.T) {
 				further++
 			}
 		}
-		if want := figures[0]*tt.labels + figures[1]*tt.labels*types; grouped != want || len(labels) != tt.labels || further > figures[2] {
-			t.Errorf("TENDER_METRICS_GROUPS=%d: got %d series with the labels %v and %d without; want %d with %d labels, and at most %d, as in metrics.md",
+		if want := figures[0]*tt.labels + figures[1]*tt.labels*types; grouped != want || len(labels) != tt.labels ||
+			further > figures[2] {
+			t.Errorf("TENDER_METRICS_GROUPS=%d: got %d series with the labels %v and %d without; metrics.md has %d with %d labels, at most %d",
 				tt.most, grouped, labels, further, want, tt.labels, figures[2])
 		}
 	}
@@ -97,7 +98,8 @@ func TestMetricsGroups_NoCounterDecreases(t *testing.T) {
 	o.Put(relaytest.Cluster("a"))
 	o.Put(relaytest.Endpoints("a"))
 	o.Put(relaytest.Listener("a", "r"))
-	r := start(t, o, operated, "TENDER_NODE_GROUP_BY=cluster", "TENDER_METRICS_GROUPS=1", "TENDER_LINGER=1s", "TENDER_WILDCARD_LINGER=1s")
+	r := start(t, o, operated, "TENDER_NODE_GROUP_BY=cluster", "TENDER_METRICS_GROUPS=1", "TENDER_LINGER=1s",
+		"TENDER_WILDCARD_LINGER=1s")
 	named, unnamed := inCluster(t, r, "first"), inCluster(t, r, "second")
 	const responses = `tender_client_responses_total{group="other",type="cds"}`
 	before := seriesOf(t, r)[responses]
@@ -114,11 +116,13 @@ func TestMetricsGroups_NoCounterDecreases(t *testing.T) {
 	after := seriesOf(t, r)
 	own := 0.0
 	for series, value := range after {
-		if strings.HasPrefix(series, "tender_client_responses_total") && strings.Contains(series, "second") && strings.Contains(series, `type="cds"`) {
+		if strings.HasPrefix(series, "tender_client_responses_total") && strings.Contains(series, "second") &&
+			strings.Contains(series, `type="cds"`) {
 			own += value
 		}
 	}
 	if after[responses] < before || own != 1 {
-		t.Errorf("%s is %v, want at least %v; the group's own label has %v responses, want 1", responses, after[responses], before, own)
+		t.Errorf("%s is %v, want at least %v; the group's own label has %v responses, want 1", responses, after[responses],
+			before, own)
 	}
 }

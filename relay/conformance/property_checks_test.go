@@ -127,7 +127,8 @@ func (sc *scene) checkHistory() {
 			if r.SotW() && fullState(r.TypeURL) {
 				sc.sameVersion(v, r)
 				for _, n := range last[r.TypeURL] {
-					if !slices.Contains(r.Names(), n) && !a.unsubscribed[r.TypeURL+"/"+n] && !a.unsubscribed[r.TypeURL+"/"+wildcardOf(n)] {
+					if !slices.Contains(r.Names(), n) && !a.unsubscribed[r.TypeURL+"/"+n] &&
+						!a.unsubscribed[r.TypeURL+"/"+wildcardOf(n)] {
 						sc.checkLost(a, r.TypeURL, n)
 					}
 				}
@@ -166,7 +167,8 @@ func (sc *scene) checkOrder(a *actor) {
 			case relaytest.RouteType:
 				needs, scaled := sc.scaled[res.Digest]
 				if sent := revisions[needs.name]; scaled && sent > 0 && sent < needs.n {
-					sc.Errorf("%v: route %s needs revision %d of endpoints %s, got %d before it", a, res.Name, needs.n, needs.name, sent)
+					sc.Errorf("%v: route %s needs revision %d of endpoints %s, got %d before it", a, res.Name, needs.n, needs.name,
+						sent)
 				}
 			}
 			if to := sc.routed[res.Digest]; to != "" && clusters[to] == (relaytest.Digest{}) {

@@ -33,9 +33,11 @@ func TestD4_PollsConverge(t *testing.T) {
 // Names in a pollScene: d must not be cached, b has an alias, and x belongs to a glob. The origin always has a and
 // d.
 var (
-	pollDir           = map[string]string{"clusters": "xdstp://one/envoy.config.cluster.v3.Cluster/dir/", "routes": "xdstp://one/envoy.config.route.v3.RouteConfiguration/dir/"}
+	pollDir = map[string]string{"clusters": "xdstp://one/envoy.config.cluster.v3.Cluster/dir/",
+		"routes": "xdstp://one/envoy.config.route.v3.RouteConfiguration/dir/"}
 	pollNames         = []string{"a", "b", "c", "d", "x"}
-	pollSubscriptions = [][]string{{"a", "b", "d"}, {"*"}, {"alias", "c", "d"}, {"a", "d", "dir/*"}, {"*", "d"}, {"x", "d", "none"}}
+	pollSubscriptions = [][]string{{"a", "b", "d"}, {"*"}, {"alias", "c", "d"}, {"a", "d", "dir/*"}, {"*", "d"},
+		{"x", "d", "none"}}
 )
 
 // A pollScene is a set of polling clients and the sets that they received.
@@ -90,7 +92,8 @@ func pollResource(t *testing.T, kind, name string, rev int) *discoverypb.Resourc
 
 func pollsConverge(t *testing.T, o *relaytest.Origin, rng *rand.Rand) {
 	o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing, b.EmptyVersions = rng.IntN(2) == 0, rng.IntN(3) == 0 })
-	w := &pollScene{t: t, relay: start(t, o, "TENDER_LINGER=30s", "TENDER_WILDCARD_LINGER=30s"), sets: make(map[string]string),
+	w := &pollScene{t: t, relay: start(t, o, "TENDER_LINGER=30s", "TENDER_WILDCARD_LINGER=30s"),
+		sets:    make(map[string]string),
 		history: make(map[string][]int), reverts: make(map[string]int)}
 	kinds := []string{"clusters", "routes"}
 	revs := make(map[string]int)
@@ -152,7 +155,8 @@ func (w *pollScene) startPolling(ctx context.Context, kind string, names []strin
 	go func() { // pollsConverge waits for its end
 		defer close(c.ended)
 		for ctx.Err() == nil {
-			reply, err := rest.send(ctx, http.MethodPost, "/v3/discovery:"+kind, restBody(w.t, c.version, c.names...), restHold("2000")...)
+			reply, err := rest.send(ctx, http.MethodPost, "/v3/discovery:"+kind, restBody(w.t, c.version, c.names...),
+				restHold("2000")...)
 			switch {
 			case err != nil:
 			case reply.status == http.StatusOK:

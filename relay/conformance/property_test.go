@@ -85,7 +85,8 @@ func (s step) String() string {
 func drawStep(t *rapid.T) step {
 	return step{
 		what: rapid.SampledFrom([]string{
-			"put", "put", "put", "remove", "swap", "warm", "scale", "subscribe", "subscribe", "wildcard", "unsubscribe", "unwildcard",
+			"put", "put", "put", "remove", "swap", "warm", "scale", "subscribe", "subscribe", "wildcard", "unsubscribe",
+			"unwildcard",
 			"reconnect", "pause", "resume", "refuse", "restart", "away", "pass", "check",
 		}).Draw(t, "what"),
 		client: rapid.IntRange(0, 3).Draw(t, "client"),
@@ -266,7 +267,8 @@ func sceneName(typeURL string, i int) string {
 	if i < 5 {
 		return name(i)
 	}
-	return "xdstp://x/" + strings.TrimPrefix(typeURL, "type.googleapis.com/") + "/d/" + [...]string{"a", "b", "*"}[min(i-5, 2)]
+	return "xdstp://x/" + strings.TrimPrefix(typeURL, "type.googleapis.com/") + "/d/" + [...]string{"a", "b",
+		"*"}[min(i-5, 2)]
 }
 
 func isShared(name string) bool { return strings.HasPrefix(name, "xdstp:") }

@@ -439,10 +439,13 @@ func (w *expiryWorld) checkExpired(a *expiryActor, k expiryKey, at time.Time) {
 		return
 	}
 	const late = 30 * time.Second // a removal may be sent late, and the resource set again meanwhile
-	if slices.ContainsFunc(w.events[k], func(s originEvent) bool { return s.removed && !s.at.After(at) && at.Sub(s.at) <= late }) {
+	if slices.ContainsFunc(w.events[k],
+		func(s originEvent) bool { return s.removed && !s.at.After(at) && at.Sub(s.at) <= late }) {
 		return
 	}
-	if last := w.last(k, at.Add(-1)); !last.maybeMissed && !last.removed && (last.ttl == 0 || at.Before(last.at.Add(last.ttl))) {
-		w.Errorf("%v: lost %v at %v, which the origin sent at %v with a TTL of %v (0 means none)", a, k, at, last.at, last.ttl)
+	if last := w.last(k, at.Add(-1)); !last.maybeMissed && !last.removed &&
+		(last.ttl == 0 || at.Before(last.at.Add(last.ttl))) {
+		w.Errorf("%v: lost %v at %v, which the origin sent at %v with a TTL of %v (0 means none)", a, k, at, last.at,
+			last.ttl)
 	}
 }

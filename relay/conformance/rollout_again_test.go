@@ -32,7 +32,8 @@ func TestI6_ARejectedEditionIsServedOnce(t *testing.T) {
 				w.change("lds l@2")
 				w.sleep(4 * time.Second)
 				s := w.expectPhase(rollout.Halted, 0)
-				if want := "1 client refused it, at most 0 may: canary refused " + relaytest.ListenerType + ": l is not valid"; s.Halted.Reason != want {
+				if want := "1 client refused it, at most 0 may: canary refused " + relaytest.ListenerType +
+					": l is not valid"; s.Halted.Reason != want {
 					w.t.Errorf("the rollout is halted by %q, want %q", s.Halted.Reason, want)
 				}
 			}

@@ -114,7 +114,8 @@ func TestHistoryFollowsTheLastGood(t *testing.T) {
 		audit()
 		w.sleep(20 * time.Minute)
 		w.expectHistory(began, "cds", "c", "added")
-		if c := w.expectHistory(began, "cds", "a", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-1\n+alt_stat_name: revision-2\n") || c.BytesBefore == 0 {
+		if c := w.expectHistory(began, "cds", "a", "changed")[0]; !strings.Contains(c.Diff,
+			"-alt_stat_name: revision-1\n+alt_stat_name: revision-2\n") || c.BytesBefore == 0 {
 			w.t.Errorf("the history has the promoted change %+v", c)
 		}
 
@@ -132,7 +133,8 @@ func TestHistoryFollowsTheLastGood(t *testing.T) {
 
 		w.command("undo", admin.RolloutScope{})
 		w.expectHistory(began, "cds", "c", "removed", "added")
-		if c := w.expectHistory(began, "cds", "a", "changed", "changed")[0]; !strings.Contains(c.Diff, "-alt_stat_name: revision-2\n+alt_stat_name: revision-1\n") {
+		if c := w.expectHistory(began, "cds", "a", "changed", "changed")[0]; !strings.Contains(c.Diff,
+			"-alt_stat_name: revision-2\n+alt_stat_name: revision-1\n") {
 			w.t.Errorf("the history has the undone change %+v", c)
 		}
 		w.command("promote", admin.RolloutScope{All: true})
@@ -157,7 +159,9 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 				}
 			}
 			logged = len(log)
-			if len(found) == 0 || !strings.Contains(found[len(found)-1], fmt.Sprintf("command=rollout/%s operator=", command)) || !strings.Contains(found[len(found)-1], fmt.Sprint("code=", code)) {
+			if len(found) == 0 || !strings.Contains(found[len(found)-1],
+				fmt.Sprintf("command=rollout/%s operator=", command)) ||
+				!strings.Contains(found[len(found)-1], fmt.Sprint("code=", code)) {
 				w.t.Fatalf("%s: the log has %q, want the operator and code %d", command, found, code)
 			}
 			for _, word := range words {
@@ -169,7 +173,8 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 				w.t.Errorf("%s: logged as executed: %v, status code %d", command, executed, code)
 			}
 		}
-		expectRejected(w.t, w.relay, "abort", admin.RolloutScope{Why: admin.Why{Reason: "early"}}, http.StatusConflict, "no rollout is open")
+		expectRejected(w.t, w.relay, "abort", admin.RolloutScope{Why: admin.Why{Reason: "early"}}, http.StatusConflict,
+			"no rollout is open")
 		expect("abort", http.StatusConflict, `err="no rollout is open: the state is current"`)
 		expectRejected(w.t, w.relay, "resume", admin.RolloutScope{All: true}, http.StatusBadRequest, "all")
 		expect("resume", http.StatusBadRequest, "only promote has it")

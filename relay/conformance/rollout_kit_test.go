@@ -25,7 +25,8 @@ const rolloutStages = "TENDER_ROLLOUT=id=canary* 10m, id=second* 10m"
 func rolloutBubble(t *testing.T, f func(w *rolloutWorld, v relaytest.Variant), env ...string) {
 	t.Helper()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
-		env := append(slices.Clone(env), rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR="+filepath.Join(t.TempDir(), "snapshots"))
+		env := append(slices.Clone(env), rolloutStages, "TENDER_DELTA_VERSIONS=content", operated,
+			"TENDER_SNAPSHOT_DIR="+filepath.Join(t.TempDir(), "snapshots"))
 		worldBubble(t, env, func(w *world) {
 			world := &rolloutWorld{w, env, func() *running { return start(w.t, w.origin, env...) }}
 			world.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "lds l@1", "rds routes@1")
@@ -47,14 +48,16 @@ func (w *rolloutWorld) client(v relaytest.Variant, node string, reject func(*rel
 }
 
 // clientAt is client for another relay.
-func (w *rolloutWorld) clientAt(r *running, v relaytest.Variant, node string, reject func(*relaytest.Response) error) *rolloutClient {
+func (w *rolloutWorld) clientAt(r *running, v relaytest.Variant, node string,
+	reject func(*relaytest.Response) error) *rolloutClient {
 	c := w.connect(r, v, node, reject)
 	c.follow()
 	return c
 }
 
 // connect returns a client without subscriptions.
-func (w *rolloutWorld) connect(r *running, v relaytest.Variant, node string, reject func(*relaytest.Response) error) *rolloutClient {
+func (w *rolloutWorld) connect(r *running, v relaytest.Variant, node string,
+	reject func(*relaytest.Response) error) *rolloutClient {
 	options := relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode(node), AutoAck: true, Reject: reject}
 	return &rolloutClient{w: w, node: node, Client: r.Client(options)}
 }

@@ -62,7 +62,8 @@ func (w *rolloutWorld) expectDiff(query string, want ...string) admin.RolloutDif
 	d := getJSON[admin.RolloutDiff](w.t, w.relay, "/api/v1/rollout/diff?"+query)
 	var got []string
 	for _, c := range d.Changes {
-		got = append(got, map[string]string{"added": "+", "changed": "~", "removed": "-"}[c.Change]+shortName(c.TypeURL)+" "+c.Name)
+		got = append(got, map[string]string{"added": "+", "changed": "~",
+			"removed": "-"}[c.Change]+shortName(c.TypeURL)+" "+c.Name)
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) || d.Total != len(want) {
 		w.t.Errorf("the rollout has the changes %q, %d in total, want %q", got, d.Total, want)
@@ -86,7 +87,8 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 		} {
 			expectRejected(w.t, w.relay, command, admin.RolloutScope{}, http.StatusConflict, words)
 		}
-		expectRejected(w.t, w.relay, "promote", admin.RolloutScope{All: true}, http.StatusConflict, "no rollout is open: clients are served the latest state of the origin")
+		expectRejected(w.t, w.relay, "promote", admin.RolloutScope{All: true}, http.StatusConflict,
+			"no rollout is open: clients are served the latest state of the origin")
 
 		changed := []string{"~cds a", "+cds c", "~lds l"}
 		w.change("cds a@2", "cds c@1", "lds l@2", "eds a@2")
@@ -99,14 +101,16 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 		s := w.expectPhase(rollout.Rolling, 1)
 		w.expectResources("cds a@2 b@1 c@1", canary)
 		w.expectResources("cds a@1 b@1", second, other)
-		if c := s.Cohorts[0]; s.Resources != 3 || s.Edition == "" || c.Served != s.Edition || c.Clients != 1 || c.Wanting != 1 || c.Accepted != 1 || s.Cohorts[1].Served != "" || len(s.Cohorts) != 3 {
+		if c := s.Cohorts[0]; s.Resources != 3 || s.Edition == "" || c.Served != s.Edition || c.Clients != 1 ||
+			c.Wanting != 1 || c.Accepted != 1 || s.Cohorts[1].Served != "" || len(s.Cohorts) != 3 {
 			t.Errorf("stage 1: got %+v, want one client that accepted it", s)
 		}
 		w.expectDiff("", changed...)
 		w.expectDiff("type=lds", "~lds l")
 		d := w.expectDiff("type=cds&name=a", "~cds a")
 		before, after := d.Bodies[d.Changes[0].Before.SHA256], d.Bodies[d.Changes[0].After.SHA256]
-		if !strings.Contains(string(before), `"a"`) || !strings.Contains(string(after), `"a"`) || string(before) == string(after) {
+		if !strings.Contains(string(before), `"a"`) || !strings.Contains(string(after), `"a"`) ||
+			string(before) == string(after) {
 			t.Errorf("the diff of cluster a is from %s to %s", before, after)
 		}
 
@@ -115,7 +119,8 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 		}
 		w.expectResources("lds l@2", canary, second)
 		w.expectResources("lds l@1", other)
-		if s := w.command("abort", admin.RolloutScope{Why: admin.Why{Reason: "errors", User: "alice"}}); s.Halted == nil || !strings.HasPrefix(s.Halted.Reason, "abort by alice") || !strings.HasSuffix(s.Halted.Reason, ": errors") {
+		if s := w.command("abort", admin.RolloutScope{Why: admin.Why{Reason: "errors", User: "alice"}}); s.Halted == nil ||
+			!strings.HasPrefix(s.Halted.Reason, "abort by alice") || !strings.HasSuffix(s.Halted.Reason, ": errors") {
 			t.Errorf("abort: got %+v, want the operator and the reason", s)
 		}
 		w.expectPhase(rollout.Halted, 0)
@@ -158,7 +163,8 @@ func TestRolloutCommandsAreChecked(t *testing.T) {
 		}{
 			{"promote", admin.RolloutScope{Origin: "x"}, http.StatusNotFound, `there is no origin \"x\": there are default`},
 			{"abort", admin.RolloutScope{All: true}, http.StatusBadRequest, "all: only promote has it"},
-			{"resume", admin.RolloutScope{Why: admin.Why{Reason: "x"}}, http.StatusBadRequest, "reason: only abort and undo have it"},
+			{"resume", admin.RolloutScope{Why: admin.Why{Reason: "x"}}, http.StatusBadRequest,
+				"reason: only abort and undo have it"},
 			{"undo", admin.RolloutScope{Why: admin.Why{Reason: "two\nlines"}}, http.StatusBadRequest, "reason: want at most"},
 			{"undo", map[string]string{"orign": "x"}, http.StatusBadRequest, `unknown field \"orign\"`},
 		} {
@@ -183,7 +189,8 @@ func TestI13_OffStartsNothing(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		env, want := []string{operated}, 0
 		if on {
-			env, want = append(env, rolloutStages, "TENDER_DELTA_VERSIONS=content", "TENDER_SNAPSHOT_DIR="+filepath.Join(t.TempDir(), "snapshots")), 1
+			env, want = append(env, rolloutStages, "TENDER_DELTA_VERSIONS=content",
+				"TENDER_SNAPSHOT_DIR="+filepath.Join(t.TempDir(), "snapshots")), 1
 		}
 		worldBubble(t, env, func(w *world) {
 			w.change("cds a@1", "eds a@1", "eds b@1", "rds routes@1")
@@ -203,7 +210,8 @@ func TestRolloutCommandsWithoutRollouts(t *testing.T) {
 	worldBubble(t, []string{operated}, func(w *world) {
 		t := w.t
 		for _, path := range []string{"rollouts", "rollouts?origin=x", "rollout/diff"} {
-			if code, text := httpGet(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound || !strings.Contains(text, "TENDER_ROLLOUT is off") {
+			if code, text := httpGet(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound ||
+				!strings.Contains(text, "TENDER_ROLLOUT is off") {
 				t.Errorf("GET %s: got %d %s, want 404: TENDER_ROLLOUT is off", path, code, text)
 			}
 		}
@@ -219,7 +227,8 @@ func TestRolloutCommandsWithoutRollouts(t *testing.T) {
 // A command without an origin applies to all origins whose phase permits it.
 func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
 	t.Parallel()
-	env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
+	env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated,
+		"TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
 	originsBubble(t, "type:lds=west", env, func(first, west *world) {
 		t, both := first.t, &rolloutWorld{world: first, env: env}
 		first.change("cds a@1", "eds a@1", "eds b@1", "rds routes@1")
@@ -248,13 +257,15 @@ func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
 			}
 		}
 		stands("[default current west current]")
-		expectRejected(t, first.relay, "abort", admin.RolloutScope{}, http.StatusConflict, `origin \"default\": no rollout is open: the state is current\norigin \"west\": no`)
+		expectRejected(t, first.relay, "abort", admin.RolloutScope{}, http.StatusConflict,
+			`origin \"default\": no rollout is open: the state is current\norigin \"west\": no`)
 		west.change("lds l@2")
 		stands("[default current west rolling]")
 		both.expectResources("lds l@2", canary)
 		both.expectDiff("", "~lds l")
 		both.expectDiff("origin=default")
-		expectRejected(t, first.relay, "abort", admin.RolloutScope{Origin: "default"}, http.StatusConflict, "no rollout is open: the state is current")
+		expectRejected(t, first.relay, "abort", admin.RolloutScope{Origin: "default"}, http.StatusConflict,
+			"no rollout is open: the state is current")
 		carriedOut("abort", admin.RolloutScope{}, "[west]")
 		stands("[default current west halted]")
 		both.expectResources("lds l@1", canary)

@@ -90,7 +90,8 @@ func (h *rolloutHistory) checkComplete() {
 			continue
 		}
 		got := h.clientState(c, waitingTypes...)
-		valid := slices.Contains(h.states, got) || h.removalHeld && slices.Contains(h.states, clusterC.ReplaceAllString(got, ""))
+		valid := slices.Contains(h.states, got) ||
+			h.removalHeld && slices.Contains(h.states, clusterC.ReplaceAllString(got, ""))
 		if !valid {
 			h.Fatalf("%s has %s, which is no state of the origin:\n%s", c.node, got, h.states)
 		}
@@ -115,7 +116,8 @@ func (h *rolloutHistory) checkEqual() {
 		case of == nil:
 			first[place{c.at, c.stage}] = c
 		case h.clientState(of, waitingTypes...) != h.clientState(c, waitingTypes...):
-			h.Fatalf("at replica %d, %s has %s, and %s has %s", c.at, of.node, h.clientState(of, waitingTypes...), c.node, h.clientState(c, waitingTypes...))
+			h.Fatalf("at replica %d, %s has %s, and %s has %s", c.at, of.node, h.clientState(of, waitingTypes...), c.node,
+				h.clientState(c, waitingTypes...))
 		}
 	}
 }
@@ -128,7 +130,8 @@ func (h *rolloutHistory) checkEndpoints(cluster string) {
 	}
 	for _, c := range h.clients {
 		state := c.State()
-		if got, want := h.w.revs[state.Digest(typeURLs["eds"], cluster)], h.originRevs["eds"][cluster]; !h.replicas[c.at].frozen && got != strconv.Itoa(want) {
+		if got, want := h.w.revs[state.Digest(typeURLs["eds"], cluster)],
+			h.originRevs["eds"][cluster]; !h.replicas[c.at].frozen && got != strconv.Itoa(want) {
 			h.Fatalf("%s has the endpoints %s@%s, want @%d as at the origin", c.node, cluster, got, want)
 		}
 	}

@@ -64,13 +64,16 @@ func (s rolloutStep) String() string {
 func drawRolloutStep(t *rapid.T) rolloutStep {
 	return rolloutStep{
 		what: rapid.SampledFrom([]string{
-			"cluster", "cluster", "listener", "listener", "route", "endpoints", "endpoints", "swap", "back", "bad", "bad", "toggle",
-			"origin", "restart", "restart", "down", "move", "move", "move", "promote", "all", "abort", "resume", "undo", "freeze", "thaw", "pass",
+			"cluster", "cluster", "listener", "listener", "route", "endpoints", "endpoints", "swap", "back", "bad", "bad",
+			"toggle",
+			"origin", "restart", "restart", "down", "move", "move", "move", "promote", "all", "abort", "resume", "undo",
+			"freeze", "thaw", "pass",
 		}).Draw(t, "what"),
 		replica: rapid.IntRange(0, 1).Draw(t, "replica"),
 		client:  rapid.IntRange(0, 2).Draw(t, "client"),
 		name:    rapid.IntRange(0, 1).Draw(t, "name"),
-		pause:   rapid.SampledFrom([]time.Duration{time.Second, 3 * time.Second, 20 * time.Second, 65 * time.Second, 5 * time.Minute}).Draw(t, "pause"),
+		pause: rapid.SampledFrom([]time.Duration{time.Second, 3 * time.Second, 20 * time.Second, 65 * time.Second,
+			5 * time.Minute}).Draw(t, "pause"),
 	}
 }
 
@@ -134,7 +137,8 @@ func (h *rolloutHistory) begin() {
 	h.w = &world{t: &h.scene, origin: origin, revs: make(map[relaytest.Digest]string)}
 	h.originRevs = map[string]map[string]int{"cds": {}, "eds": {}, "lds": {}, "rds": {}}
 	h.firstSeen = make(map[string]time.Time)
-	h.change(h.next("cds a"), h.next("cds b"), h.next("cds c"), h.next("eds a"), h.next("eds b"), h.next("eds c"), h.next("lds l"), h.next("lds m"), h.next("rds routes"))
+	h.change(h.next("cds a"), h.next("cds b"), h.next("cds c"), h.next("eds a"), h.next("eds b"), h.next("eds c"),
+		h.next("lds l"), h.next("lds m"), h.next("rds routes"))
 	for i := range h.replicas {
 		stages := fmt.Sprintf("TENDER_ROLLOUT=id=canary* %v, id=second* %[1]v", randomStage)
 		h.replicas[i] = &rolloutReplica{env: []string{
@@ -148,7 +152,8 @@ func (h *rolloutHistory) begin() {
 			h.join(fmt.Sprintf("%s-%d", name, at), stage, at%2, relaytest.Variant((at+stage)%2), stage == 0 && at < 2)
 		}
 	}
-	slices.SortStableFunc(h.clients, func(a, b *randomClient) int { return strings.Compare(a.node[len(a.node)-1:], b.node[len(b.node)-1:]) })
+	slices.SortStableFunc(h.clients,
+		func(a, b *randomClient) int { return strings.Compare(a.node[len(a.node)-1:], b.node[len(b.node)-1:]) })
 	h.w.sleep(time.Minute)
 	for _, c := range h.clients {
 		if got, want := h.clientState(c, waitingTypes...), h.states[0]; got != want {
@@ -175,7 +180,8 @@ func (h *rolloutHistory) join(node string, stage, at int, v relaytest.Variant, r
 		reject = nil
 	}
 	c := &rolloutClient{w: &rolloutWorld{world: h.w}, node: node}
-	c.Client = h.replicas[at].Client(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode(node), AutoAck: true, Reject: reject})
+	c.Client = h.replicas[at].Client(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode(node), AutoAck: true,
+		Reject: reject})
 	c.Subscribe(relaytest.ClusterType)
 	c.Subscribe(relaytest.EndpointType, "a", "b", "c")
 	c.Subscribe(relaytest.ListenerType)
@@ -299,7 +305,8 @@ func (h *rolloutHistory) step(s rolloutStep) {
 func (h *rolloutHistory) revert(s rolloutStep) {
 	var earlier []string
 	for text := range h.firstSeen {
-		if c := h.w.parse(text); (c.short == "cds" || c.short == "lds") && c.name != "c" && h.originRevs[c.short][c.name] != c.rev {
+		if c := h.w.parse(text); (c.short == "cds" || c.short == "lds") && c.name != "c" &&
+			h.originRevs[c.short][c.name] != c.rev {
 			earlier = append(earlier, text)
 		}
 	}

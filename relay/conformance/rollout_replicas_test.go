@@ -30,7 +30,8 @@ func TestI8_ClientsMoveBetweenReplicas(t *testing.T) {
 		relays := []*running{w.relay, replica}
 		var stay, move []*rolloutClient
 		for _, r := range relays {
-			stay = append(stay, w.clientAt(r, v, "canary", w.rejecting("lds l@3")), w.clientAt(r, v, "second", nil), w.clientAt(r, v, "other", nil))
+			stay = append(stay, w.clientAt(r, v, "canary", w.rejecting("lds l@3")), w.clientAt(r, v, "second", nil),
+				w.clientAt(r, v, "other", nil))
 		}
 		for _, node := range []string{"canary-moves", "second-moves", "other-moves"} {
 			move = append(move, w.clientAt(w.relay, v, node, nil))
@@ -115,7 +116,8 @@ func TestI10_CollectionsOfARestoredRelay(t *testing.T) {
 		const dir = "xdstp://one/envoy.config.cluster.v3.Cluster/dir/"
 		client := func(node string) *rolloutClient {
 			n := relaytest.WithFeatures(relaytest.EnvoyNode(node), relaytest.FeatureWrapper)
-			c := &rolloutClient{w: w, node: node, Client: w.relay.Client(relaytest.ClientOptions{Variant: v, Node: n, AutoAck: true})}
+			c := &rolloutClient{w: w, node: node,
+				Client: w.relay.Client(relaytest.ClientOptions{Variant: v, Node: n, AutoAck: true})}
 			c.Subscribe(relaytest.ClusterType, dir+"*")
 			return c
 		}
@@ -154,7 +156,8 @@ func TestI9_AnOriginThatAlwaysChanges(t *testing.T) {
 				w.t.Fatalf("the last cohort has revision %d after %d: %v", is, seen, err)
 			}
 			if seen = is; is < rev && time.Since(at(is+1)) > bound {
-				w.t.Fatalf("after %v the last cohort has revision %d: the next change has waited for %v, want at most %v", time.Since(began), is, time.Since(at(is+1)), bound)
+				w.t.Fatalf("after %v the last cohort has revision %d: the next change has waited for %v, want at most %v",
+					time.Since(began), is, time.Since(at(is+1)), bound)
 			}
 		}
 		if seen < 2 {

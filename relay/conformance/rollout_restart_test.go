@@ -18,7 +18,8 @@ import (
 func TestI10_ADirectoryRollsOut(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	env := []string{"TENDER_ROLLOUT=id=canary* approve", "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
+	env := []string{"TENDER_ROLLOUT=id=canary* approve", "TENDER_DELTA_VERSIONS=content", operated,
+		"TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
 	r, refused := (*running)(nil), false
 	var clients []*relaytest.Client
 	restart := func(clusters ...string) {
@@ -42,13 +43,14 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 	}
 	restart("a", "b", "c", "d")
 	for _, node := range []string{"canary", "other"} {
-		c := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode(node), AutoAck: true, Reject: func(resp *relaytest.Response) error {
-			if slices.Contains(resp.Names(), "bad") {
-				refused = true
-				return errors.New("it is bad")
-			}
-			return nil
-		}})
+		c := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode(node), AutoAck: true,
+			Reject: func(resp *relaytest.Response) error {
+				if slices.Contains(resp.Names(), "bad") {
+					refused = true
+					return errors.New("it is bad")
+				}
+				return nil
+			}})
 		c.Subscribe(typeCDS)
 		have(c, "a", "b", "c", "d")
 		clients = append(clients, c)
@@ -117,13 +119,15 @@ func TestI10_SharedNamesRollOut(t *testing.T) {
 		revOf(other, "1")
 		other.Close()
 		w.sleep(3 * time.Second)
-		late := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other-2"), AutoAck: true}).subscribe("cds", sharedCluster)
+		late := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other-2"),
+			AutoAck: true}).subscribe("cds", sharedCluster)
 		revOf(late, "1")
 		w.sleep(5 * time.Second)
 
 		w.restartRelay()
 		w.sleep(5 * time.Second)
-		late = w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other-3"), AutoAck: true}).subscribe("cds", sharedCluster)
+		late = w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other-3"),
+			AutoAck: true}).subscribe("cds", sharedCluster)
 		revOf(late, "1")
 		canary.Reconnect(w.relay.Conn())
 		w.sleep(time.Minute)

@@ -33,7 +33,8 @@ func TestI14_RollbackIsAnUndo(t *testing.T) {
 			w.t.Helper()
 			o := statusOf(w.t, w.relay).Origins[0]
 			if o.Rollout.Phase != phase || (o.Freeze != nil) != frozen || o.Rollout.Frozen != frozen {
-				w.t.Errorf("%s: the rollout is %v, the freeze %+v; want %v, and frozen %t", when, o.Rollout.Phase, o.Freeze, phase, frozen)
+				w.t.Errorf("%s: the rollout is %v, the freeze %+v; want %v, and frozen %t", when, o.Rollout.Phase, o.Freeze, phase,
+					frozen)
 			}
 		}
 		status("rolled back", rollout.Halted, true)

@@ -19,7 +19,8 @@ import (
 func TestOriginsRollOutAlone(t *testing.T) {
 	t.Parallel()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
-		env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
+		env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated,
+			"TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
 		originsBubble(t, "type:lds=west", env, func(first, west *world) {
 			w := &rolloutWorld{world: first, env: env}
 			first.change("cds a@1", "cds b@1", "eds a@1", "eds b@1", "rds routes@1")
@@ -85,7 +86,8 @@ func TestI11_ARefusedNodeGroupStopsNoRollout(t *testing.T) {
 		other, others := group("one", "other-1"), group("two", "other-2")
 		w.settle()
 		w.change("cds a@2")
-		allow := w.origin.Refuse(func(n *corepb.Node) bool { return n.GetCluster() == "two" }, status.New(codes.PermissionDenied, "not you"))
+		allow := w.origin.Refuse(func(n *corepb.Node) bool { return n.GetCluster() == "two" },
+			status.New(codes.PermissionDenied, "not you"))
 		w.sleep(5 * time.Second)
 		w.expectResources("cds a@1 b@1", canary, refused)
 		w.sleep(30 * time.Second)

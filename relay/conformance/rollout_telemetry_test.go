@@ -60,8 +60,10 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		refuses := w.client(v, "canary", w.rejecting("lds l@2"))
 		w.clients(v, "second", "other")
 		w.metrics("at first", map[string]float64{
-			"tender_rollout_state default current": 1, "tender_rollout_stage default": 0, "tender_rollout_age_seconds default": 0, "tender_rollout_cold default": 1,
-			"tender_rollout_clients 1 default": 1, "tender_rollout_clients 2 default": 1, "tender_rollout_clients rest default": 1,
+			"tender_rollout_state default current": 1, "tender_rollout_stage default": 0,
+			"tender_rollout_age_seconds default": 0, "tender_rollout_cold default": 1,
+			"tender_rollout_clients 1 default": 1, "tender_rollout_clients 2 default": 1,
+			"tender_rollout_clients rest default":    1,
 			"tender_rollouts_total default promoted": 0, "tender_rollout_halted_time_seconds default": 0,
 		})
 		r.spans.Reset()
@@ -70,24 +72,28 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		w.sleep(time.Second)
 		w.metrics("gathering", map[string]float64{
 			"tender_rollout_state default gathering":                     1,
-			"tender_view_withheld user_agent_name=envoy default rollout": 1, "tender_view_withheld user_agent_name=envoy default frozen": 0,
+			"tender_view_withheld user_agent_name=envoy default rollout": 1,
+			"tender_view_withheld user_agent_name=envoy default frozen":  0,
 		})
 		w.sleep(2 * time.Second)
 		w.metrics("stage 1", map[string]float64{
 			"tender_rollout_state default rolling": 1, "tender_rollout_stage default": 1,
-			"tender_rollout_answers 1 default accepted": 1, "tender_rollout_answers 1 default refused": 0, "tender_rollout_answers 1 default unanswered": 0, "tender_rollout_answers 2 default accepted": 0,
+			"tender_rollout_answers 1 default accepted": 1, "tender_rollout_answers 1 default refused": 0,
+			"tender_rollout_answers 1 default unanswered": 0, "tender_rollout_answers 2 default accepted": 0,
 		})
 		if age := metricsOf(w.t, w.relay)["tender_rollout_age_seconds default"]; age < 2.9 || age > 3 { // updated every 50 ms
 			w.t.Errorf("the oldest change has waited for %v s, want 3", age)
 		}
 		w.sleep(20 * time.Minute)
 		w.metrics("promoted", map[string]float64{
-			"tender_rollout_state default current": 1, "tender_rollouts_total default promoted": 1, "tender_rollout_cold default": 0,
+			"tender_rollout_state default current": 1, "tender_rollouts_total default promoted": 1,
+			"tender_rollout_cold default":                                0,
 			"tender_view_withheld user_agent_name=envoy default rollout": 0, "tender_rollout_age_seconds default": 0,
 		})
 		editions := r.await("rollout", 1)
 		good := editions[0]
-		if got := attributes(good, "origin", "resources", "messages", "stages", "outcome"); got != "origin=default resources=1 messages=1 stages=2 outcome=promoted" ||
+		if got := attributes(good, "origin", "resources", "messages", "stages",
+			"outcome"); got != "origin=default resources=1 messages=1 stages=2 outcome=promoted" ||
 			good.EndTime.Sub(good.StartTime) != 20*time.Minute || good.Status.Code == codes.Error || len(good.Events) != 2 {
 			w.t.Errorf("the promoted edition has the span %+v", good)
 		}
@@ -101,14 +107,18 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		w.expectResources("lds l@1", refuses)
 		w.metrics("halted", map[string]float64{
 			"tender_rollout_state default halted": 1, "tender_rollouts_total default halted": 1,
-			"tender_view_withheld user_agent_name=envoy default halted": 2, "tender_view_withheld user_agent_name=envoy default rollout": 0,
+			"tender_view_withheld user_agent_name=envoy default halted":  2,
+			"tender_view_withheld user_agent_name=envoy default rollout": 0,
 		})
-		if at := metricsOf(w.t, w.relay)["tender_rollout_halted_time_seconds default"]; time.Since(time.Unix(int64(at), 0)) > 3*time.Second {
+		if at := metricsOf(w.t,
+			w.relay)["tender_rollout_halted_time_seconds default"]; time.Since(time.Unix(int64(at), 0)) > 3*time.Second {
 			w.t.Errorf("the rollout was halted at %v, want the current time %d", at, time.Now().Unix())
 		}
 		bad := r.await("rollout", 2)[1]
-		if got := attributes(bad, "resources", "messages", "stages", "outcome"); got != "resources=2 messages=2 stages=1 outcome=halted" ||
-			bad.Status.Code != codes.Error || !strings.Contains(bad.Status.Description, "l is not valid") || bad.Events[len(bad.Events)-1].Name != "halt" {
+		if got := attributes(bad, "resources", "messages", "stages",
+			"outcome"); got != "resources=2 messages=2 stages=1 outcome=halted" ||
+			bad.Status.Code != codes.Error || !strings.Contains(bad.Status.Description, "l is not valid") ||
+			bad.Events[len(bad.Events)-1].Name != "halt" {
 			w.t.Errorf("the halted edition has the span %+v", bad)
 		}
 		if got := messagesOf(w.t, r, bad); !slices.Equal(got, []string{"Listener", "Cluster"}) {

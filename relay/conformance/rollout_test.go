@@ -236,7 +236,8 @@ func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
 func TestI6_WhatAnEditionTookBackIsSentAgain(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		clusters, listeners := w.client(v, "canary-1", w.rejecting("cds a@2")), w.client(v, "canary-2", w.rejecting("lds l@2"))
+		clusters, listeners := w.client(v, "canary-1", w.rejecting("cds a@2")),
+			w.client(v, "canary-2", w.rejecting("lds l@2"))
 		other := w.client(v, "other", nil)
 		w.settle()
 		for _, wait := range []time.Duration{3 * time.Second, 90 * time.Minute} {
@@ -295,7 +296,8 @@ func TestLabelsOfCanariesAreNoOddNodes(t *testing.T) {
 					w.dial(relaytest.ClientOptions{Node: node, AutoAck: true}).subscribe("cds", "")
 				}
 				w.settle()
-				if got := strings.Contains(w.relay.Log.String(), "differ in fields that the control plane does not see"); got != warns {
+				if got := strings.Contains(w.relay.Log.String(),
+					"differ in fields that the control plane does not see"); got != warns {
 					t.Errorf("warned: %v, want %v", got, warns)
 				}
 			})

@@ -15,7 +15,8 @@ import (
 func rolloutTiers(t *testing.T, f func(w *rolloutWorld, upper *running, v relaytest.Variant)) {
 	t.Helper()
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
-		env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
+		env := []string{rolloutStages, "TENDER_DELTA_VERSIONS=content", operated,
+			"TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
 		worldBubble(t, nil, func(w *world) {
 			upper := w.relay
 			world := &rolloutWorld{w, env, func() *running { return upper.downstreamRelay(env...) }}
@@ -104,7 +105,8 @@ func TestRolloutAboveRelaysWarns(t *testing.T) {
 func TestRolloutToARegionFirst(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		eu, us := w.relay.downstreamRelay(`TENDER_NODE_METADATA={"region":"eu"}`), w.relay.downstreamRelay(`TENDER_NODE_METADATA={"region":"us"}`)
+		eu, us := w.relay.downstreamRelay(`TENDER_NODE_METADATA={"region":"eu"}`),
+			w.relay.downstreamRelay(`TENDER_NODE_METADATA={"region":"us"}`)
 		first := []*rolloutClient{w.clientAt(eu, v, "eu-1", nil), w.clientAt(eu, v, "eu-2", nil)}
 		rest := []*rolloutClient{w.clientAt(us, v, "us-1", nil), w.client(v, "proxy", nil)}
 		w.settle()

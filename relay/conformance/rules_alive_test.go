@@ -93,7 +93,9 @@ func TestB34_ClientsMayPing(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o)
-		r.DialOptions = append(r.DialOptions, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second, PermitWithoutStream: true}))
+		r.DialOptions = append(r.DialOptions,
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: time.Second,
+				PermitWithoutStream: true}))
 		conn := r.Conn()
 		conn.Connect()
 		time.Sleep(10 * time.Minute)
@@ -126,7 +128,8 @@ func TestB34_TheKernelGivesUpClients(t *testing.T) {
 	}
 	kept := keptListener{l, make(chan net.Conn, 1)}
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Options: relay.Options{Listeners: []net.Listener{kept}}})
+	r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o},
+		Options: relay.Options{Listeners: []net.Listener{kept}}})
 	o.Put(relaytest.Cluster("a"))
 	c := r.Client(relaytest.ClientOptions{})
 	c.Subscribe(typeCDS)

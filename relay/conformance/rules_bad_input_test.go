@@ -90,7 +90,8 @@ func badAny(typeURL string) string {
 
 // badLimits are the limits that rows of the tables exceed.
 var badLimits = []string{
-	"TENDER_MAX_NAME_BYTES=100B", "TENDER_MAX_NAMES=3", "TENDER_MAX_REQUEST_BYTES=4KiB", "TENDER_MAX_ORIGIN_RESPONSE_BYTES=1MiB",
+	"TENDER_MAX_NAME_BYTES=100B", "TENDER_MAX_NAMES=3", "TENDER_MAX_REQUEST_BYTES=4KiB",
+	"TENDER_MAX_ORIGIN_RESPONSE_BYTES=1MiB",
 }
 
 const (
@@ -101,52 +102,77 @@ const (
 // badRequests are requests on a stream. Field names are those of both variants or of one; a row is sent in every
 // variant that has all of its fields.
 var badRequests = []badInput{
-	{"nothing", wireMessage{}, codes.InvalidArgument, "type_url is empty: on an aggregated stream each request names its type"},
+	{"nothing", wireMessage{}, codes.InvalidArgument,
+		"type_url is empty: on an aggregated stream each request names its type"},
 	{"rubbish", wireMessage{"", strings.Repeat("\xff", 100)}, codes.InvalidArgument, "malformed request at byte 0 of 100"},
 	{"a field that is cut off", badRequest("", badCut), codes.InvalidArgument, "malformed request at byte 53 of 55"},
 	{"a tag that is cut off", wireMessage{"", "\xff"}, codes.InvalidArgument, "malformed request at byte 0 of 1"},
 	{"field number 0", wireMessage{"", "\x00\x00"}, codes.InvalidArgument, "malformed request at byte 0 of 2"},
 	{"the end of a group", wireMessage{"", "\x0c"}, codes.InvalidArgument, "malformed request at byte 0 of 1"},
-	{"more bytes than allowed", badRequest("response_nonce", strings.Repeat("n", 4096)), codes.ResourceExhausted, "larger than max (4152 vs. 4096)"},
+	{"more bytes than allowed", badRequest("response_nonce", strings.Repeat("n", 4096)), codes.ResourceExhausted,
+		"larger than max (4152 vs. 4096)"},
 
 	{"type_url: none", wireMessage{"resource_names", "a"}, codes.InvalidArgument, "type_url is empty"},
 	{"type_url: not UTF-8", wireMessage{"type_url", "\xff"}, codes.InvalidArgument, `type URL "\xff" is not UTF-8`},
-	{"type_url: too long", wireMessage{"type_url", strings.Repeat("t", badLong)}, codes.InvalidArgument, "type_url of 101 bytes, at most 100 are allowed"},
+	{"type_url: too long", wireMessage{"type_url", strings.Repeat("t", badLong)}, codes.InvalidArgument,
+		"type_url of 101 bytes, at most 100 are allowed"},
 
 	{"node: rubbish", badRequest("node", "\xff\xff"), codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: "},
-	{"node: id not UTF-8", badRequest("node", badPart(&corepb.Node{}, "id", "\xff")), codes.InvalidArgument, "contains invalid UTF-8"},
-	{"node: too large", badRequest("node", badPart(&corepb.Node{}, "id", strings.Repeat("n", 4096))), codes.ResourceExhausted, "vs. 4096"},
+	{"node: id not UTF-8", badRequest("node", badPart(&corepb.Node{}, "id", "\xff")), codes.InvalidArgument,
+		"contains invalid UTF-8"},
+	{"node: too large", badRequest("node", badPart(&corepb.Node{}, "id", strings.Repeat("n", 4096))),
+		codes.ResourceExhausted, "vs. 4096"},
 
-	{"names: too long", badRequest("resource_names", strings.Repeat("n", badLong)), codes.InvalidArgument, `resource name "` + strings.Repeat("n", 64) + `"… of 101 bytes, at most 100 are allowed`},
+	{"names: too long", badRequest("resource_names", strings.Repeat("n", badLong)), codes.InvalidArgument,
+		`resource name "` + strings.Repeat("n", 64) + `"… of 101 bytes, at most 100 are allowed`},
 	{"names: not UTF-8", badRequest("resource_names", "\xff"), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
-	{"names: xdstp without a type", badRequest("resource_names", "xdstp://authority"), codes.OK, `name=xdstp://authority err="malformed xdstp name`},
-	{"names given up: too long", badRequest("resource_names_unsubscribe", strings.Repeat("n", badLong)), codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
-	{"names given up: not UTF-8", badRequest("resource_names_unsubscribe", "\xff"), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
+	{"names: xdstp without a type", badRequest("resource_names", "xdstp://authority"), codes.OK,
+		`name=xdstp://authority err="malformed xdstp name`},
+	{"names given up: too long", badRequest("resource_names_unsubscribe", strings.Repeat("n", badLong)),
+		codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
+	{"names given up: not UTF-8", badRequest("resource_names_unsubscribe", "\xff"), codes.InvalidArgument,
+		`resource name "\xff" is not UTF-8`},
 
-	{"locators: rubbish", badRequest("resource_locators", "\xff"), codes.InvalidArgument, "malformed message: resource locator"},
-	{"locators: name not UTF-8", badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", "\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
-	{"locators: name too long", badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", strings.Repeat("n", badLong))), codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
-	{"locators: parameter cut off", badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", "a", "dynamic_parameters", badCut)), codes.InvalidArgument, "malformed message: dynamic parameter"},
-	{"locators given up: rubbish", badRequest("resource_locators_unsubscribe", "\xff"), codes.InvalidArgument, "malformed message: resource locator"},
+	{"locators: rubbish", badRequest("resource_locators", "\xff"), codes.InvalidArgument,
+		"malformed message: resource locator"},
+	{"locators: name not UTF-8", badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", "\xff")),
+		codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
+	{"locators: name too long",
+		badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", strings.Repeat("n", badLong))),
+		codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
+	{"locators: parameter cut off",
+		badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", "a", "dynamic_parameters", badCut)),
+		codes.InvalidArgument, "malformed message: dynamic parameter"},
+	{"locators given up: rubbish", badRequest("resource_locators_unsubscribe", "\xff"), codes.InvalidArgument,
+		"malformed message: resource locator"},
 
-	{"initial_resource_versions: cut off", badRequest("initial_resource_versions", badCut), codes.InvalidArgument, "malformed message: initial resource version"},
-	{"initial_resource_versions: not UTF-8", badRequest("initial_resource_versions", "\x0a\x01\xff"), codes.InvalidArgument, `initial resource version "\xff" is not UTF-8`},
+	{"initial_resource_versions: cut off", badRequest("initial_resource_versions", badCut), codes.InvalidArgument,
+		"malformed message: initial resource version"},
+	{"initial_resource_versions: not UTF-8", badRequest("initial_resource_versions", "\x0a\x01\xff"),
+		codes.InvalidArgument, `initial resource version "\xff" is not UTF-8`},
 	{"version_info: not UTF-8", badRequest("version_info", "\xff"), codes.InvalidArgument, `version "\xff" is not UTF-8`},
 
-	{"error_detail: rubbish", badRequest("error_detail", "\xff"), codes.InvalidArgument, "malformed message: error detail"},
-	{"error_detail: not UTF-8", badRequest("error_detail", "\x12\x01\xff"), codes.InvalidArgument, `error message "\xff" is not UTF-8`},
+	{"error_detail: rubbish", badRequest("error_detail", "\xff"), codes.InvalidArgument,
+		"malformed message: error detail"},
+	{"error_detail: not UTF-8", badRequest("error_detail", "\x12\x01\xff"), codes.InvalidArgument,
+		`error message "\xff" is not UTF-8`},
 
-	{"response_nonce: not UTF-8", badRequest("response_nonce", "\xff"), codes.InvalidArgument, `nonce "\xff" is not UTF-8`},
-	{"response_nonce: long and not UTF-8", badRequest("response_nonce", strings.Repeat("\xff", 4000)), codes.InvalidArgument, "is not UTF-8"},
+	{"response_nonce: not UTF-8", badRequest("response_nonce", "\xff"), codes.InvalidArgument,
+		`nonce "\xff" is not UTF-8`},
+	{"response_nonce: long and not UTF-8", badRequest("response_nonce", strings.Repeat("\xff", 4000)),
+		codes.InvalidArgument, "is not UTF-8"},
 	{"response_nonce: made up", badRequest("response_nonce", "4711"), codes.OK, ""},
-	{"response_nonce: made up, in a refusal", badRequest("response_nonce", "4711", "error_detail", "\x12\x02no"), codes.OK, ""},
+	{"response_nonce: made up, in a refusal", badRequest("response_nonce", "4711", "error_detail", "\x12\x02no"),
+		codes.OK, ""},
 }
 
 // badOfOneType are requests on a stream for clusters only.
 var badOfOneType = []badInput{
-	{"type_url: another", wireMessage{"type_url", typeLDS}, codes.InvalidArgument, `type_url is "` + typeLDS + `": this stream serves "` + typeCDS + `" alone`},
+	{"type_url: another", wireMessage{"type_url", typeLDS}, codes.InvalidArgument,
+		`type_url is "` + typeLDS + `": this stream serves "` + typeCDS + `" alone`},
 	{"type_url: not UTF-8", wireMessage{"type_url", "\xff"}, codes.InvalidArgument, `type URL "\xff" is not UTF-8`},
-	{"names: too long", wireMessage{"resource_names", strings.Repeat("n", badLong)}, codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
+	{"names: too long", wireMessage{"resource_names", strings.Repeat("n", badLong)}, codes.InvalidArgument,
+		"of 101 bytes, at most 100 are allowed"},
 }
 
 // A badCall is a raw gRPC call: the framed body, and headers in pairs that replace the valid ones.
@@ -162,55 +188,100 @@ func badFrame(compressed byte, length int, msg string) []byte {
 
 // badCalls are calls that grpc-go itself rejects.
 var badCalls = []badInput{
-	{"compression: unknown", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "acme"}}, codes.Unimplemented, `Decompressor is not installed for grpc-encoding "acme"`},
-	{"compression: another encoding than announced", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "gzip"}}, codes.Unimplemented, "compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)"},
-	{"compression: none was named", badCall{badFrame(1, 1, "x"), nil}, codes.Internal, "compressed flag set with identity or empty encoding"},
-	{"length: more than allowed", badCall{badFrame(0, 4097, "x"), nil}, codes.ResourceExhausted, "larger than max (4097 vs. 4096)"},
+	{"compression: unknown", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "acme"}}, codes.Unimplemented,
+		`Decompressor is not installed for grpc-encoding "acme"`},
+	{"compression: another encoding than announced", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "gzip"}},
+		codes.Unimplemented, "compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)"},
+	{"compression: none was named", badCall{badFrame(1, 1, "x"), nil}, codes.Internal,
+		"compressed flag set with identity or empty encoding"},
+	{"length: more than allowed", badCall{badFrame(0, 4097, "x"), nil}, codes.ResourceExhausted,
+		"larger than max (4097 vs. 4096)"},
 	{"length: more than there is", badCall{badFrame(0, 100, "x"), nil}, codes.Internal, "unexpected EOF"},
-	{"content type: another", badCall{nil, []string{"Content-Type", "text/plain"}}, codes.InvalidArgument, `invalid gRPC request content-type "text/plain"`},
+	{"content type: another", badCall{nil, []string{"Content-Type", "text/plain"}}, codes.InvalidArgument,
+		`invalid gRPC request content-type "text/plain"`},
 }
 
 // badResponses are responses of an origin. INVALID_ARGUMENT means a NACK on a stream that stays open. CANCELLED
 // means that the response cannot be NACKed: the relay logs the reason, and replaces the stream.
 var badResponses = []badInput{
-	{"rubbish", wireMessage{"", strings.Repeat("\xff", 100)}, codes.Canceled, "malformed message: response at byte 0 of 100"},
-	{"more bytes than allowed", badResponse("resources", strings.Repeat("\xff", 1<<20)), codes.Canceled, "larger than max ("},
-	{"a field that is cut off", badResponse("", badCut), codes.InvalidArgument, "malformed message: response at byte 58 of 60"},
-	{"type_url: none", wireMessage{"nonce", "bad", "resources", badCluster("a")}, codes.Canceled, "malformed message: no type URL"},
-	{"type_url: not UTF-8", wireMessage{"type_url", "\xff", "nonce", "bad"}, codes.Canceled, `type URL \"\\xff\" is not UTF-8`},
+	{"rubbish", wireMessage{"", strings.Repeat("\xff", 100)}, codes.Canceled,
+		"malformed message: response at byte 0 of 100"},
+	{"more bytes than allowed", badResponse("resources", strings.Repeat("\xff", 1<<20)), codes.Canceled,
+		"larger than max ("},
+	{"a field that is cut off", badResponse("", badCut), codes.InvalidArgument,
+		"malformed message: response at byte 58 of 60"},
+	{"type_url: none", wireMessage{"nonce", "bad", "resources", badCluster("a")}, codes.Canceled,
+		"malformed message: no type URL"},
+	{"type_url: not UTF-8", wireMessage{"type_url", "\xff", "nonce", "bad"}, codes.Canceled,
+		`type URL \"\\xff\" is not UTF-8`},
 	{"nonce: none", badRequest("removed_resources", "b"), codes.OK, ""},
 	{"nonce: none, and a fault", badRequest("resources", badCluster("")), codes.Canceled, "resource without a name"},
 	{"nonce: not UTF-8", badRequest("nonce", "\xff"), codes.Canceled, `nonce \"\\xff\" is not UTF-8`},
-	{"system_version_info: not UTF-8", badResponse("system_version_info", "\xff"), codes.InvalidArgument, `system version "\xff" is not UTF-8`},
-	{"control_plane: rubbish", badResponse("control_plane", "\xff"), codes.InvalidArgument, "malformed message: control plane"},
-	{"control_plane: not UTF-8", badResponse("control_plane", "\x0a\x01\xff"), codes.InvalidArgument, `control plane "\xff" is not UTF-8`},
+	{"system_version_info: not UTF-8", badResponse("system_version_info", "\xff"), codes.InvalidArgument,
+		`system version "\xff" is not UTF-8`},
+	{"control_plane: rubbish", badResponse("control_plane", "\xff"), codes.InvalidArgument,
+		"malformed message: control plane"},
+	{"control_plane: not UTF-8", badResponse("control_plane", "\x0a\x01\xff"), codes.InvalidArgument,
+		`control plane "\xff" is not UTF-8`},
 
-	{"resources: twice the same name", badResponse("resources", badCluster("b"), "resources", badCluster("b")), codes.InvalidArgument, `duplicate resource name "b"`},
-	{"resources: twice the same long name", badResponse("resources", badCluster(strings.Repeat("n", 100_000)), "resources", badCluster(strings.Repeat("n", 100_000))), codes.InvalidArgument, `duplicate resource name "nnn`},
-	{"resources: no name", badResponse("resources", badCluster("b"), "resources", badCluster("")), codes.InvalidArgument, `resource without a name, type "` + typeCDS + `"`},
-	{"resources: two names", badResponse("resources", badResource("name", "b", "resource_name", badPart(&discoverypb.ResourceName{}, "name", "c"))), codes.InvalidArgument, `resource with both name "b" and resource_name "c"`},
-	{"resources: another type", badResponse("resources", badResource("name", "b", "resource", badAny(typeLDS))), codes.InvalidArgument, `resource of another type: "` + typeLDS + `" in a response of type "` + typeCDS + `", name "b"`},
-	{"resources: rubbish", badResponse("resources", badCluster("b"), "resources", "\xff"), codes.InvalidArgument, "malformed message: resource at byte 0 of 1"},
-	{"resources: rubbish in the body", badResponse("resources", badResource("name", "b", "resource", "\xff")), codes.InvalidArgument, "malformed message: body at byte 0 of 1"},
-	{"resources: name not UTF-8", badResponse("resources", badCluster("\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
-	{"resources: long name not UTF-8", badResponse("resources", badCluster(strings.Repeat("\xff", 100_000))), codes.InvalidArgument, "is not UTF-8"},
-	{"resources: version not UTF-8", badResponse("resources", badResource("name", "b", "version", "\xff")), codes.InvalidArgument, `resource version "\xff" is not UTF-8`},
-	{"resources: alias not UTF-8", badResponse("resources", badResource("name", "b", "aliases", "\xff")), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
-	{"resources: rubbish for a TTL", badResponse("resources", badResource("name", "b", "ttl", "\xff")), codes.InvalidArgument, "malformed message: resource"},
-	{"resources: xdstp with a directive", badResponse("resources", badCluster("xdstp://x/a.B/c#d")), codes.InvalidArgument, `malformed xdstp name "xdstp://x/a.B/c#d": it has a directive`},
-	{"resources: long xdstp", badResponse("resources", badCluster("xdstp://"+strings.Repeat("n", 100_000))), codes.InvalidArgument, "it has no resource type"},
-	{"resources: alias xdstp without a type", badResponse("resources", badResource("name", "b", "aliases", "xdstp://x")), codes.InvalidArgument, `malformed xdstp name "xdstp://x": it has no resource type`},
+	{"resources: twice the same name", badResponse("resources", badCluster("b"), "resources", badCluster("b")),
+		codes.InvalidArgument, `duplicate resource name "b"`},
+	{"resources: twice the same long name",
+		badResponse("resources", badCluster(strings.Repeat("n", 100_000)), "resources",
+			badCluster(strings.Repeat("n", 100_000))), codes.InvalidArgument, `duplicate resource name "nnn`},
+	{"resources: no name", badResponse("resources", badCluster("b"), "resources", badCluster("")), codes.InvalidArgument,
+		`resource without a name, type "` + typeCDS + `"`},
+	{"resources: two names",
+		badResponse("resources",
+			badResource("name", "b", "resource_name", badPart(&discoverypb.ResourceName{}, "name", "c"))),
+		codes.InvalidArgument, `resource with both name "b" and resource_name "c"`},
+	{"resources: another type", badResponse("resources", badResource("name", "b", "resource", badAny(typeLDS))),
+		codes.InvalidArgument,
+		`resource of another type: "` + typeLDS + `" in a response of type "` + typeCDS + `", name "b"`},
+	{"resources: rubbish", badResponse("resources", badCluster("b"), "resources", "\xff"), codes.InvalidArgument,
+		"malformed message: resource at byte 0 of 1"},
+	{"resources: rubbish in the body", badResponse("resources", badResource("name", "b", "resource", "\xff")),
+		codes.InvalidArgument, "malformed message: body at byte 0 of 1"},
+	{"resources: name not UTF-8", badResponse("resources", badCluster("\xff")), codes.InvalidArgument,
+		`resource name "\xff" is not UTF-8`},
+	{"resources: long name not UTF-8", badResponse("resources", badCluster(strings.Repeat("\xff", 100_000))),
+		codes.InvalidArgument, "is not UTF-8"},
+	{"resources: version not UTF-8", badResponse("resources", badResource("name", "b", "version", "\xff")),
+		codes.InvalidArgument, `resource version "\xff" is not UTF-8`},
+	{"resources: alias not UTF-8", badResponse("resources", badResource("name", "b", "aliases", "\xff")),
+		codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
+	{"resources: rubbish for a TTL", badResponse("resources", badResource("name", "b", "ttl", "\xff")),
+		codes.InvalidArgument, "malformed message: resource"},
+	{"resources: xdstp with a directive", badResponse("resources", badCluster("xdstp://x/a.B/c#d")),
+		codes.InvalidArgument, `malformed xdstp name "xdstp://x/a.B/c#d": it has a directive`},
+	{"resources: long xdstp", badResponse("resources", badCluster("xdstp://"+strings.Repeat("n", 100_000))),
+		codes.InvalidArgument, "it has no resource type"},
+	{"resources: alias xdstp without a type", badResponse("resources", badResource("name", "b", "aliases", "xdstp://x")),
+		codes.InvalidArgument, `malformed xdstp name "xdstp://x": it has no resource type`},
 
-	{"removed_resources: also a resource", badResponse("resources", badCluster("b"), "removed_resources", "a", "removed_resources", "b"), codes.InvalidArgument, `duplicate resource name "b", in removed_resources`},
-	{"removed_resources: twice", badResponse("removed_resources", "a", "removed_resources", "a"), codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
+	{"removed_resources: also a resource",
+		badResponse("resources", badCluster("b"), "removed_resources", "a", "removed_resources", "b"), codes.InvalidArgument,
+		`duplicate resource name "b", in removed_resources`},
+	{"removed_resources: twice", badResponse("removed_resources", "a", "removed_resources", "a"), codes.InvalidArgument,
+		`duplicate resource name "a", in removed_resources`},
 	{"removed_resources: no name", badResponse("removed_resources", ""), codes.OK, ""},
-	{"removed_resources: not UTF-8", badResponse("removed_resources", "\xff"), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
-	{"removed_resources: xdstp without an id", badResponse("removed_resources", "xdstp://x/a.B"), codes.InvalidArgument, `malformed xdstp name "xdstp://x/a.B": it has no id`},
-	{"removed_resource_names: rubbish", badResponse("removed_resource_names", "\xff"), codes.InvalidArgument, "malformed message: removed resource name"},
-	{"removed_resource_names: also in removed_resources", badResponse("removed_resources", "a", "removed_resource_names", badPart(&discoverypb.ResourceName{}, "name", "a")), codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
-	{"resource_errors: rubbish", badResponse("resource_errors", "\xff"), codes.InvalidArgument, "malformed message: resource error"},
-	{"resource_errors: no name", badResponse("resources", badCluster("b"), "resource_errors", ""), codes.InvalidArgument, "resource without a name, in resource_errors"},
-	{"resource_errors: also a resource", badResponse("resources", badCluster("a"), "resource_errors", badPart(&discoverypb.ResourceError{}, "resource_name", badPart(&discoverypb.ResourceName{}, "name", "a"))), codes.InvalidArgument, `duplicate resource name "a", in resource_errors`},
+	{"removed_resources: not UTF-8", badResponse("removed_resources", "\xff"), codes.InvalidArgument,
+		`resource name "\xff" is not UTF-8`},
+	{"removed_resources: xdstp without an id", badResponse("removed_resources", "xdstp://x/a.B"), codes.InvalidArgument,
+		`malformed xdstp name "xdstp://x/a.B": it has no id`},
+	{"removed_resource_names: rubbish", badResponse("removed_resource_names", "\xff"), codes.InvalidArgument,
+		"malformed message: removed resource name"},
+	{"removed_resource_names: also in removed_resources",
+		badResponse("removed_resources", "a", "removed_resource_names", badPart(&discoverypb.ResourceName{}, "name", "a")),
+		codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
+	{"resource_errors: rubbish", badResponse("resource_errors", "\xff"), codes.InvalidArgument,
+		"malformed message: resource error"},
+	{"resource_errors: no name", badResponse("resources", badCluster("b"), "resource_errors", ""), codes.InvalidArgument,
+		"resource without a name, in resource_errors"},
+	{"resource_errors: also a resource",
+		badResponse("resources", badCluster("a"), "resource_errors",
+			badPart(&discoverypb.ResourceError{}, "resource_name", badPart(&discoverypb.ResourceName{}, "name", "a"))),
+		codes.InvalidArgument, `duplicate resource name "a", in resource_errors`},
 }
 
 // Each surface rejects bad input with an error that names the field and the reason, and no other client is
@@ -365,11 +436,13 @@ func (row badInput) asCall(t *testing.T) {
 		r := start(t, o, badLimits...)
 		served := otherClients(t, o, r, r.Conn())
 		call := row.input.(badCall)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.Target+v.Method(""), bytes.NewReader(call.frame))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+r.Target+v.Method(""),
+			bytes.NewReader(call.frame))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for pair := range slices.Chunk(append([]string{"Content-Type", "application/grpc", "Te", "trailers"}, call.headers...), 2) {
+		for pair := range slices.Chunk(append([]string{"Content-Type", "application/grpc", "Te", "trailers"},
+			call.headers...), 2) {
 			req.Header.Set(pair[0], pair[1])
 		}
 		resp, err := restPoller(t, &running{Relay: &relaytest.Relay{DialREST: func(ctx context.Context) (net.Conn, error) {
@@ -429,7 +502,8 @@ func (row badInput) fromOrigin(t *testing.T) {
 		join(relaytest.Delta)
 		synctest.Wait()
 		for i, c := range clients {
-			if n := len(c.Responses()); n != 1 || c.State().Digest(typeCDS, "a") != relaytest.DigestOf(good) || len(c.State()[typeCDS]) != 1 {
+			if n := len(c.Responses()); n != 1 || c.State().Digest(typeCDS, "a") != relaytest.DigestOf(good) ||
+				len(c.State()[typeCDS]) != 1 {
 				t.Errorf("client %d got %v, want one response with the cluster a", i, c.Responses())
 			}
 		}

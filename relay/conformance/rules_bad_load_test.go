@@ -25,22 +25,28 @@ type badReport struct {
 // badReports are reports to a relay that sums up the load of its clients.
 var badReports = []badInput{
 	{"rubbish", badReport{bytes: "\xff"}, codes.InvalidArgument, "load report: "},
-	{"more bytes than allowed", badReport{bytes: badPart(&lrspb.LoadStatsRequest{}, "node", badPart(&endpointpb.ClusterStats{}, "cluster_name", string(make([]byte, 4096))))}, codes.ResourceExhausted, "larger than max ("},
+	{"more bytes than allowed",
+		badReport{bytes: badPart(&lrspb.LoadStatsRequest{}, "node",
+			badPart(&endpointpb.ClusterStats{}, "cluster_name", string(make([]byte, 4096))))}, codes.ResourceExhausted,
+		"larger than max ("},
 	{"cluster_name: none", badReport{change: func(stats *endpointpb.ClusterStats, _ *endpointpb.UpstreamLocalityStats) {
 		stats.ClusterName = ""
 	}}, codes.InvalidArgument, "load report: cluster_stats[1]: cluster_name is empty"},
-	{"dropped_requests: no category", badReport{change: func(stats *endpointpb.ClusterStats, _ *endpointpb.UpstreamLocalityStats) {
-		stats.DroppedRequests = []*endpointpb.ClusterStats_DroppedRequests{{DroppedCount: 1}}
-	}}, codes.InvalidArgument, `cluster "bad" has dropped_requests with an empty category`},
+	{"dropped_requests: no category",
+		badReport{change: func(stats *endpointpb.ClusterStats, _ *endpointpb.UpstreamLocalityStats) {
+			stats.DroppedRequests = []*endpointpb.ClusterStats_DroppedRequests{{DroppedCount: 1}}
+		}}, codes.InvalidArgument, `cluster "bad" has dropped_requests with an empty category`},
 	{"priority: too large", badReport{change: func(_ *endpointpb.ClusterStats, l *endpointpb.UpstreamLocalityStats) {
 		l.Priority = 129
 	}}, codes.InvalidArgument, `cluster "bad" has a locality of priority 129, at most 128 is allowed`},
-	{"load_metric_stats: not a number", badReport{change: func(stats *endpointpb.ClusterStats, l *endpointpb.UpstreamLocalityStats) {
-		stats.ClusterName, l.LoadMetricStats[0].TotalMetricValue = "one", math.NaN()
-	}}, codes.OK, "load report has a non-finite metric, which is ignored\" node=bad cluster=one metric=m"},
-	{"cpu_utilization: infinite", badReport{change: func(stats *endpointpb.ClusterStats, l *endpointpb.UpstreamLocalityStats) {
-		stats.ClusterName, l.CpuUtilization.TotalMetricValue = "one", math.Inf(1)
-	}}, codes.OK, "cluster=one metric=cpu_utilization"},
+	{"load_metric_stats: not a number",
+		badReport{change: func(stats *endpointpb.ClusterStats, l *endpointpb.UpstreamLocalityStats) {
+			stats.ClusterName, l.LoadMetricStats[0].TotalMetricValue = "one", math.NaN()
+		}}, codes.OK, "load report has a non-finite metric, which is ignored\" node=bad cluster=one metric=m"},
+	{"cpu_utilization: infinite",
+		badReport{change: func(stats *endpointpb.ClusterStats, l *endpointpb.UpstreamLocalityStats) {
+			stats.ClusterName, l.CpuUtilization.TotalMetricValue = "one", math.Inf(1)
+		}}, codes.OK, "cluster=one metric=cpu_utilization"},
 }
 
 // meteredLoad returns a cluster's load whose metrics all have one value.
@@ -59,7 +65,8 @@ func (b badReport) encode(t *testing.T) []byte {
 	}
 	bad := meteredLoad("bad", 0)
 	b.change(bad, bad.GetUpstreamLocalityStats()[0])
-	msg, err := proto.Marshal(&lrspb.LoadStatsRequest{ClusterStats: []*endpointpb.ClusterStats{meteredLoad("two", 0), bad}})
+	msg, err := proto.Marshal(&lrspb.LoadStatsRequest{ClusterStats: []*endpointpb.ClusterStats{meteredLoad("two", 0),
+		bad}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +83,8 @@ func (row badInput) asReport(t *testing.T) {
 		st.requestReports(t, 10*time.Second)
 
 		rpc := loadRaw(t, r)
-		for _, m := range [][]byte{mustMarshal(t, &lrspb.LoadStatsRequest{Node: loadNode("bad")}), row.input.(badReport).encode(t)} {
+		for _, m := range [][]byte{mustMarshal(t, &lrspb.LoadStatsRequest{Node: loadNode("bad")}),
+			row.input.(badReport).encode(t)} {
 			if err := rpc.SendMsg(m); err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +107,8 @@ func (row badInput) asReport(t *testing.T) {
 				continue
 			}
 			l := stats.GetUpstreamLocalityStats()[0]
-			if m, cpu := l.GetLoadMetricStats()[0].GetTotalMetricValue(), l.GetCpuUtilization().GetTotalMetricValue(); m != 1.5 || cpu != 1.5 {
+			if m, cpu := l.GetLoadMetricStats()[0].GetTotalMetricValue(),
+				l.GetCpuUtilization().GetTotalMetricValue(); m != 1.5 || cpu != 1.5 {
 				t.Errorf("the origin got %v and %v, want 1.5 each", m, cpu)
 			}
 			good.expectEnd()
@@ -109,14 +118,22 @@ func (row badInput) asReport(t *testing.T) {
 	})
 }
 
-// badLoadRequests are requests of an origin for load reports. CANCELLED means that the relay replaces the stream. OK means
-// that it tolerates the message; it then requests reports from clients every second.
+// badLoadRequests are requests of an origin for load reports. CANCELLED means that the relay replaces the stream.
+// OK means that it tolerates the message; it then requests reports from clients every second.
 var badLoadRequests = []badInput{
-	{"clusters: not UTF-8", badLoadRequest(&lrspb.LoadStatsResponse{}, stringField(1, "\xff")), codes.Canceled, "load report stream closed"},
-	{"load_reporting_interval: none", badLoadRequest(&lrspb.LoadStatsResponse{}, nil), codes.OK, "interval=0s interval_used=1s"},
-	{"load_reporting_interval: negative", badLoadRequest(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: -5}}, nil), codes.OK, "interval=-5s interval_used=1s"},
-	{"load_reporting_interval: no duration", badLoadRequest(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: 5, Nanos: -1}}, nil), codes.OK, "origin requests load reports too often"},
-	{"load_reporting_interval: tiny", badLoadRequest(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Nanos: 1}}, nil), codes.OK, "interval=1ns interval_used=1s"},
+	{"clusters: not UTF-8", badLoadRequest(&lrspb.LoadStatsResponse{}, stringField(1, "\xff")), codes.Canceled,
+		"load report stream closed"},
+	{"load_reporting_interval: none", badLoadRequest(&lrspb.LoadStatsResponse{}, nil), codes.OK,
+		"interval=0s interval_used=1s"},
+	{"load_reporting_interval: negative",
+		badLoadRequest(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: -5}}, nil), codes.OK,
+		"interval=-5s interval_used=1s"},
+	{"load_reporting_interval: no duration",
+		badLoadRequest(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Seconds: 5, Nanos: -1}}, nil),
+		codes.OK, "origin requests load reports too often"},
+	{"load_reporting_interval: tiny",
+		badLoadRequest(&lrspb.LoadStatsResponse{LoadReportingInterval: &durationpb.Duration{Nanos: 1}}, nil), codes.OK,
+		"interval=1ns interval_used=1s"},
 }
 
 // badLoadRequest returns a request for the load of all clusters, with an encoded field appended.

@@ -79,7 +79,8 @@ type chainWorld struct {
 }
 
 // playChain runs a conversation over a chain of relays, and returns its events and responses.
-func playChain(t *testing.T, relays int, b relaytest.Behaviour, v relaytest.Variant, run func(w *chainWorld)) (log []string) {
+func playChain(t *testing.T, relays int, b relaytest.Behaviour, v relaytest.Variant,
+	run func(w *chainWorld)) (log []string) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: b})
 		w := &chainWorld{t: t, origin: o, relay: start(t, o)}
@@ -101,7 +102,8 @@ func playChain(t *testing.T, relays int, b relaytest.Behaviour, v relaytest.Vari
 func chainResources(mark string) []proto.Message {
 	return []proto.Message{
 		relaytest.Cluster("a", mark), relaytest.Cluster("b"), relaytest.StaticCluster("c", "127.0.0.1:"+mark),
-		relaytest.Endpoints("a", "127.0.0.1:"+mark), relaytest.Endpoints("b", "127.0.0.1:1"), relaytest.Endpoints("c", "127.0.0.1:1"),
+		relaytest.Endpoints("a", "127.0.0.1:"+mark), relaytest.Endpoints("b", "127.0.0.1:1"),
+		relaytest.Endpoints("c", "127.0.0.1:1"),
 		relaytest.Listener("web", "route-"+mark), relaytest.Listener("api", "route"),
 		relaytest.Route("route", []string{mark + ".example"}, "a"), relaytest.Route("other", []string{"*"}, "b"),
 		relaytest.Opaque(acmeType, "thing", []byte(mark)),
@@ -162,14 +164,16 @@ func chainDescribe(run []*relaytest.Response) string {
 	var resources, removed []string
 	for _, r := range run {
 		for _, res := range r.Resources {
-			resources = append(resources, fmt.Sprintf("%s version=%q aliases=%v ttl=%v %v", res.Name, res.Version, res.Aliases, res.TTL, res.Digest))
+			resources = append(resources,
+				fmt.Sprintf("%s version=%q aliases=%v ttl=%v %v", res.Name, res.Version, res.Aliases, res.TTL, res.Digest))
 		}
 		removed = append(removed, r.Removed...)
 	}
 	slices.Sort(resources)
 	slices.Sort(removed)
 	last := run[len(run)-1]
-	return fmt.Sprintf("%s version=%q\n    %s\n    removed=%v", shortName(last.TypeURL), last.Version, strings.Join(resources, "\n    "), removed)
+	return fmt.Sprintf("%s version=%q\n    %s\n    removed=%v", shortName(last.TypeURL), last.Version,
+		strings.Join(resources, "\n    "), removed)
 }
 
 // restart restarts the origin and waits until a relay has reconnected, which takes up to 2 s (B.8).
@@ -177,7 +181,8 @@ func (w *chainWorld) restart(what string) {
 	before := len(w.origin.State().Streams)
 	w.event(what, func() {
 		w.origin.Restart()
-		w.origin.WaitFor(w.t.Context(), "a new stream", func(s *relaytest.OriginState) bool { return len(s.Streams) > before })
+		w.origin.WaitFor(w.t.Context(), "a new stream",
+			func(s *relaytest.OriginState) bool { return len(s.Streams) > before })
 	})
 }
 
@@ -186,7 +191,8 @@ func (w *chainWorld) subscribe(typeURL string, names ...string) {
 }
 
 func (w *chainWorld) unsubscribe(typeURL string, names ...string) {
-	w.event(fmt.Sprintf("unsubscribe %s %q", shortName(typeURL), names), func() { w.client.Unsubscribe(typeURL, names...) })
+	w.event(fmt.Sprintf("unsubscribe %s %q", shortName(typeURL), names),
+		func() { w.client.Unsubscribe(typeURL, names...) })
 }
 
 func (w *chainWorld) put(what string, msgs ...proto.Message) {
@@ -274,7 +280,8 @@ func chainReturns(w *chainWorld) {
 	w.reconnect()
 	w.wait(time.Minute)
 	w.client.Close()
-	w.put("while disconnected", relaytest.Cluster("a", "2"), relaytest.Cluster("d"), relaytest.Endpoints("b", "127.0.0.1:2"))
+	w.put("while disconnected", relaytest.Cluster("a", "2"), relaytest.Cluster("d"),
+		relaytest.Endpoints("b", "127.0.0.1:2"))
 	w.remove(typeCDS, "c")
 	w.remove(typeLDS, "api")
 	w.reconnect()

@@ -32,7 +32,8 @@ type circleClient struct {
 func (r *running) through(v relaytest.Variant, tokens ...string) *circleClient {
 	r.t.Helper()
 	c := new(circleClient)
-	add := func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	add := func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer,
+		opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		for _, token := range tokens {
 			ctx = metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, token)
 		}
@@ -87,7 +88,8 @@ func TestB41_ClientsLeaveTheUpstreamStreamAlone(t *testing.T) {
 		forger.Subscribe(typeCDS)
 		forger.Recv(t.Context())
 		node := relaytest.EnvoyNode("client")
-		node.Metadata, _ = structpb.NewStruct(map[string]any{"xds_relay": map[string]any{"via": []any{"a", "b", "tender/test"}}})
+		node.Metadata, _ = structpb.NewStruct(map[string]any{"xds_relay": map[string]any{"via": []any{"a", "b",
+			"tender/test"}}})
 		other := r.Client(relaytest.ClientOptions{Variant: v, Node: node, AutoAck: true})
 		other.Subscribe(typeCDS)
 		other.Recv(t.Context())
@@ -97,8 +99,10 @@ func TestB41_ClientsLeaveTheUpstreamStreamAlone(t *testing.T) {
 		if len(state.Streams) != 1 || len(state.Open()) != 1 {
 			t.Fatalf("the origin had %d streams, want 1", len(state.Streams))
 		}
-		if tokens := state.Streams[0].Header.Get(wire.RelayHeader); len(tokens) != 1 || strings.Contains(state.Streams[0].Node.String(), "xds_relay") {
-			t.Errorf("the origin got the relay tokens %q and the node %v, want only this relay's token", tokens, state.Streams[0].Node)
+		if tokens := state.Streams[0].Header.Get(wire.RelayHeader); len(tokens) != 1 ||
+			strings.Contains(state.Streams[0].Node.String(), "xds_relay") {
+			t.Errorf("the origin got the relay tokens %q and the node %v, want only this relay's token", tokens,
+				state.Streams[0].Node)
 		}
 		if all := envoy.Responses(); len(all) != sent {
 			t.Errorf("the first client got %v without a change", all[sent:])
@@ -116,8 +120,10 @@ func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 		lower := top.downstreamRelay()
 		envoy := lower.through(v)
 		envoy.Subscribe(typeCDS)
-		if resp := envoy.Recv(t.Context()); len(resp.Resources) != 3 || resp.ControlPlane != "" && strings.Contains(resp.ControlPlane, "tender/test") {
-			t.Errorf("a client got %v from %q, want three clusters, and not the upper relay's identifier", resp.Names(), resp.ControlPlane)
+		if resp := envoy.Recv(t.Context()); len(resp.Resources) != 3 ||
+			resp.ControlPlane != "" && strings.Contains(resp.ControlPlane, "tender/test") {
+			t.Errorf("a client got %v from %q, want three clusters, and not the upper relay's identifier", resp.Names(),
+				resp.ControlPlane)
 		}
 		if chains := envoy.chains(t); len(chains) != 0 {
 			t.Errorf("a client that is no relay got the chains %q", chains)
@@ -147,7 +153,8 @@ func TestB41_CirclesEndTheirStreamAlone(t *testing.T) {
 				c.Recv(t.Context())
 				continue
 			}
-			if err := c.WaitEnd(t.Context()); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), tt.message) {
+			if err := c.WaitEnd(t.Context()); status.Code(err) != codes.FailedPrecondition ||
+				!strings.Contains(err.Error(), tt.message) {
 				t.Errorf("%s: the stream ended with %v, want FAILED_PRECONDITION and %q", tt.name, err, tt.message)
 			}
 		}

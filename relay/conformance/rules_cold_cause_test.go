@@ -18,7 +18,8 @@ func TestB8_ColdClientsAreToldTheCause(t *testing.T) {
 		want string
 	}{
 		{codes.OK, "control plane unreachable and no cached configuration for this subscription: "},
-		{codes.InvalidArgument, "control plane rejected the request (InvalidArgument: the words of the origin) and no cached configuration for this subscription"},
+		{codes.InvalidArgument,
+			"control plane rejected the request (InvalidArgument: the words of the origin) and no cached configuration for this subscription"},
 	} {
 		t.Run(tt.code.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

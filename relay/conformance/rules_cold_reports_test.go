@@ -34,7 +34,8 @@ func coldNames(from, to int) string {
 func wantHeld(t *testing.T, r *running, when string, waiting, discarded int) {
 	t.Helper()
 	if gotWaiting, gotDiscarded := heldNames(t, r); gotWaiting != waiting || gotDiscarded != discarded {
-		t.Errorf("%s: got %d waiting and %d discarded names, want %d and %d", when, gotWaiting, gotDiscarded, waiting, discarded)
+		t.Errorf("%s: got %d waiting and %d discarded names, want %d and %d", when, gotWaiting, gotDiscarded, waiting,
+			discarded)
 	}
 }
 
@@ -67,7 +68,8 @@ func heldNames(t testing.TB, r *running) (waiting, discarded int) {
 // decideHolds runs an operator's command for all holds.
 func (w *world) decideHolds(command string, discarded bool) {
 	w.t.Helper()
-	if h := operate[admin.HoldScope, admin.Holds](w.t, w.relay, command, admin.HoldScope{All: true, Discarded: discarded}); len(h.Holds) == 0 {
+	if h := operate[admin.HoldScope, admin.Holds](w.t, w.relay, command,
+		admin.HoldScope{All: true, Discarded: discarded}); len(h.Holds) == 0 {
 		w.t.Fatalf("%s: there are no holds", command)
 	}
 	synctest.Wait()
@@ -143,7 +145,8 @@ func TestH04_RestoredSetThatTheOriginHasSaidAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		r := &restarting{t: t, o: o, env: []string{operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}}
+		r := &restarting{t: t, o: o,
+			env: []string{operated, "TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}}
 		r.start()
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		r.expectResources(r.following(relaytest.SotW, typeCDS), typeCDS, "a", "b")
@@ -171,12 +174,14 @@ func TestH04_GoControlPlane(t *testing.T) {
 			o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
 			r := startRelay(t, o.RelayOptions(), operated)
 			w := &world{t: t, relay: r}
-			c := w.dial(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode("tender/test")})
+			c := w.dial(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true,
+				Node: relaytest.EnvoyNode("tender/test")})
 			versions := make(map[string]string)
 			for name := range strings.FieldsSeq(coldNames(0, 40)) {
 				versions[name] = "of another time"
 			}
-			c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("client"), TypeUrl: typeCDS, InitialResourceVersions: versions})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("client"), TypeUrl: typeCDS,
+				InitialResourceVersions: versions})
 			o.Follow(c, relaytest.ClusterType)
 			time.Sleep(time.Minute)
 			wantHeld(t, r, "the set is complete", 40, 0)

@@ -32,7 +32,8 @@ func trickle(conn net.Conn, what []byte) {
 func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
 	settings := new(bytes.Buffer)
 	settings.WriteString(http2.ClientPreface)
-	if err := http2.NewFramer(settings, nil).WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}); err != nil {
+	if err := http2.NewFramer(settings,
+		nil).WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}); err != nil {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct {

@@ -70,7 +70,8 @@ func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 	r.Stop()
 	r = startFiles(t, dir, env...)
 	expectClusters(t, r, "b", "c")
-	if left, err := filepath.Glob(filepath.Join(env[1][len("TENDER_SNAPSHOT_DIR="):], "*.snapshot")); err != nil || len(left) != 0 {
+	if left, err := filepath.Glob(filepath.Join(env[1][len("TENDER_SNAPSHOT_DIR="):], "*.snapshot")); err != nil ||
+		len(left) != 0 {
 		t.Errorf("got the files %v, %v for a directory that is not frozen, want none", left, err)
 	}
 }
@@ -92,7 +93,8 @@ func TestH09_KeptFilesSurviveARestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitStatus(t, r, "a hold", func(s admin.Status) bool { return s.Origins[0].Held == 20 })
-	if h := operate[admin.HoldScope, admin.Holds](t, r, "discard", admin.HoldScope{All: true}); len(h.Holds) != 1 || h.Holds[0].Count != 20 || h.Warning != "" {
+	if h := operate[admin.HoldScope, admin.Holds](t, r, "discard", admin.HoldScope{All: true}); len(h.Holds) != 1 ||
+		h.Holds[0].Count != 20 || h.Warning != "" {
 		t.Fatalf("got the discarded holds %+v, want 20 clusters", h)
 	}
 	for range 2 {
@@ -102,7 +104,8 @@ func TestH09_KeptFilesSurviveARestart(t *testing.T) {
 	}
 	clusterFile(t, dir, "back.yaml", mass[:5]...)
 	awaitStatus(t, r, "two files", func(s admin.Status) bool { return s.Origins[0].Directory.FileCount == 2 })
-	if h := operate[admin.HoldScope, admin.Holds](t, r, "release", admin.HoldScope{All: true, Discarded: true}); len(h.Holds) != 1 || h.Holds[0].Count != 15 {
+	if h := operate[admin.HoldScope, admin.Holds](t, r, "release",
+		admin.HoldScope{All: true, Discarded: true}); len(h.Holds) != 1 || h.Holds[0].Count != 15 {
 		t.Errorf("got the released holds %+v, want the 15 clusters that are in no file", h)
 	}
 	expectClusters(t, r, append([]string{"few"}, mass[:5]...)...)

@@ -50,7 +50,8 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 			r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, "b"); tx.Put(relaytest.Cluster("d")) })
 			r.start()
 			f := r.frozen()
-			if f == nil || !strings.HasPrefix(f.By, "alice") || f.Reason != "bad routes" || !f.Since.Equal(began) || !f.Until.IsZero() || !f.SurvivesRestart {
+			if f == nil || !strings.HasPrefix(f.By, "alice") || f.Reason != "bad routes" || !f.Since.Equal(began) ||
+				!f.Until.IsZero() || !f.SurvivesRestart {
 				t.Fatalf("after a restart: got %+v, want the freeze by alice of %v", f, began)
 			}
 			c.Reconnect(r.Conn())
@@ -59,7 +60,8 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 			}
 			r.expectResources(r.following(v, typeCDS), typeCDS, "a", "b")
 			if view := statusOf(t, r.running).Views[0]; !view.FrozenAt.Equal(began) || view.Withheld != 4 {
-				t.Errorf("the view is frozen since %v with %d withheld names, want since %v with 4", view.FrozenAt, view.Withheld, began)
+				t.Errorf("the view is frozen since %v with %d withheld names, want since %v with 4", view.FrozenAt, view.Withheld,
+					began)
 			}
 		}
 		r.thaw()
@@ -126,7 +128,8 @@ func TestH09_LaterFreezeCounts(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		r.freeze(admin.FreezeScope{ForSeconds: 3600, Why: admin.Why{Reason: "second"}})
 		time.Sleep(time.Minute)
-		if f := r.frozen(); f == nil || f.Reason != "second" || !f.Since.Equal(began) || !f.Until.Equal(began.Add(30*time.Second+time.Hour)) {
+		if f := r.frozen(); f == nil || f.Reason != "second" || !f.Since.Equal(began) ||
+			!f.Until.Equal(began.Add(30*time.Second+time.Hour)) {
 			t.Errorf("the second freeze is %+v, want the start of the first one, and an hour's duration", f)
 		}
 		r.thaw()
@@ -143,7 +146,8 @@ func TestH09_WithoutADirectory(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{operated}, func(w *world) {
 		f := w.relay.freeze(admin.FreezeScope{})
-		if !strings.Contains(f.Warning, "TENDER_SNAPSHOT_DIR is not set") || !f.Origins[0].Frozen || f.Origins[0].Freeze.SurvivesRestart {
+		if !strings.Contains(f.Warning, "TENDER_SNAPSHOT_DIR is not set") || !f.Origins[0].Frozen ||
+			f.Origins[0].Freeze.SurvivesRestart {
 			t.Errorf("freeze: got %+v, want the warning that it does not survive a restart", f)
 		}
 		if f := w.relay.thaw(); f.Warning != "" || f.Origins[0].Frozen {
@@ -234,7 +238,8 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 			}
 			return n
 		}
-		if h := operate[admin.HoldScope, admin.Holds](t, r.running, "discard", admin.HoldScope{All: true}); len(h.Holds) != 1 || h.Holds[0].Count != 39 || h.Warning != "" {
+		if h := operate[admin.HoldScope, admin.Holds](t, r.running, "discard",
+			admin.HoldScope{All: true}); len(h.Holds) != 1 || h.Holds[0].Count != 39 || h.Warning != "" {
 			t.Fatalf("got the discarded holds %+v, want 39 clusters", h)
 		}
 		r.o.Apply(func(tx *relaytest.Tx) { put(tx, name(1)) })

@@ -27,12 +27,14 @@ func TestR087_LateVersionsHaveNoEffect(t *testing.T) {
 			c.Subscribe(typeURL, "a")
 			recvAndAck(t, c, typeURL, "a")
 			for _, names := range [][]string{{"b"}, {"a"}, nil} {
-				c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: versions})
+				c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names,
+					InitialResourceVersions: versions})
 				if names != nil {
 					recvAndAck(t, c, typeURL, names...)
 				}
 			}
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: []string{"*"},
+				InitialResourceVersions: versions})
 			recvAndAck(t, c, typeURL) // a and b are subscribed to by name, and there are no others
 		}
 		time.Sleep(time.Hour)
@@ -72,7 +74,8 @@ func TestR084_NamedAgainWhateverItSaidItHolds(t *testing.T) {
 func TestR090_VersionsOfOurOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		types := []string{relaytest.ClusterType, relaytest.RouteType, acmeThing}
-		o := originWith(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{EmptyVersions: true}}, types, "a", "b")
+		o := originWith(t, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{EmptyVersions: true}}, types,
+			"a", "b")
 		var states []relaytest.State
 		for range 2 {
 			r := start(t, o)
@@ -146,7 +149,8 @@ func TestC18_PhantomNamesAreOrdinary(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{})
 		// As Envoy does, subscribe to the wildcard and to names of resources that it holds.
 		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("e"), TypeUrl: typeURL,
-			ResourceNamesSubscribe: []string{"*", "b", "phantom"}, InitialResourceVersions: map[string]string{"b": "old", "phantom": "1"}})
+			ResourceNamesSubscribe:  []string{"*", "b", "phantom"},
+			InitialResourceVersions: map[string]string{"b": "old", "phantom": "1"}})
 		removed := false
 		for !removed || !c.State().Has(typeURL, "a", "b") {
 			resp := c.Recv(t.Context())

@@ -69,7 +69,8 @@ func TestB33_ABlockedClientDelaysTheEndNoLonger(t *testing.T) {
 		put(0)
 		r := start(t, o, "TENDER_DRAIN=20s", "TENDER_ACK_WAIT=1s", "TENDER_SEND_TIMEOUT=10m")
 		r.DialOptions = append(r.DialOptions, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
-		blocked, other := r.Client(relaytest.ClientOptions{Variant: v}), r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		blocked, other := r.Client(relaytest.ClientOptions{Variant: v}),
+			r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 		for _, c := range []*relaytest.Client{blocked, other} {
 			c.Subscribe(acmeType)
 			c.Recv(t.Context())
@@ -104,7 +105,8 @@ type drainEnd struct {
 }
 
 // drainEnds waits for the ends of the clients' streams, checking every step. Times are relative to began.
-func drainEnds(t *testing.T, began time.Time, step time.Duration, clients ...*relaytest.Client) map[*relaytest.Client]drainEnd {
+func drainEnds(t *testing.T, began time.Time, step time.Duration,
+	clients ...*relaytest.Client) map[*relaytest.Client]drainEnd {
 	t.Helper()
 	ends := make(map[*relaytest.Client]drainEnd)
 	for ; len(ends) < len(clients) && time.Since(began) < 3*time.Hour; time.Sleep(step) {
@@ -178,11 +180,13 @@ func TestB33_DrainEndsStreamsOneByOne(t *testing.T) {
 			}
 		}
 		if early == 0 || late == 0 {
-			t.Errorf("of %d streams, %d ended in the first third of the time and %d in the last, want some in each", clients, early, late)
+			t.Errorf("of %d streams, %d ended in the first third of the time and %d in the last, want some in each", clients,
+				early, late)
 		}
 		for _, c := range owing {
 			if e := ends[c]; !errors.Is(e.err, io.EOF) || e.after < answer || e.after > last+step {
-				t.Errorf("a stream with an unanswered response ended after %v with %v, want OK after the ACK, at %v", e.after, e.err, answer)
+				t.Errorf("a stream with an unanswered response ended after %v with %v, want OK after the ACK, at %v", e.after,
+					e.err, answer)
 			}
 		}
 		if e := ends[unserved]; status.Code(e.err) != codes.Unavailable || e.after < last || len(unserved.Responses()) > 0 {
@@ -296,7 +300,8 @@ func TestB33_StreamsEndWhenTheirConnectionIsOld(t *testing.T) {
 			t.Errorf("all streams ended between %v and %v, want them spread", first, last)
 		}
 		if e := ends[next]; !errors.Is(e.err, io.EOF) || e.after < 27*time.Minute+least {
-			t.Errorf("a stream on the new connection ended after %v with %v, want OK after %v", e.after, e.err, 27*time.Minute+least)
+			t.Errorf("a stream on the new connection ended after %v with %v, want OK after %v", e.after, e.err,
+				27*time.Minute+least)
 		}
 		if got := r.Stats().Ended[guard.EndedAged]; got != 41 {
 			t.Errorf("counted %d streams ended for the age of their connection, want 41", got)

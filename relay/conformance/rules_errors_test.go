@@ -111,7 +111,8 @@ func errorsConverge(w *world, rng *rand.Rand) {
 			got, reported := has[name]
 			reported = reported && (failed || got != codes.NotFound) // NOT_FOUND is equivalent to a removal
 			switch {
-			case !failed && reported && (last[name] != "" || variants[i] == relaytest.Delta): // SotW does not report the removal of a failed resource
+			// SotW does not report the removal of a failed resource
+			case !failed && reported && (last[name] != "" || variants[i] == relaytest.Delta):
 				w.t.Errorf("%s: %v has the error %v of %q, want none", short, c.Client, got, name)
 			case failed && !reported && (!completeSet[i] || !have):
 				w.t.Errorf("%s: %v did not get the error of %q, want %s", short, c.Client, name, code)

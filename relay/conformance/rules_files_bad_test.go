@@ -44,7 +44,8 @@ func TestH11_BadFilesAreVisible(t *testing.T) {
 		}
 	}
 	if m := metricsOf(t, r); m["tender_origin_files default bad"] != 4 || m["tender_origin_files default good"] != 1 {
-		t.Errorf("metrics: got %v bad and %v good files, want 4 and 1", m["tender_origin_files default bad"], m["tender_origin_files default good"])
+		t.Errorf("metrics: got %v bad and %v good files, want 4 and 1", m["tender_origin_files default bad"],
+			m["tender_origin_files default good"])
 	}
 	for _, name := range []string{"b", "c", "d", "e"} {
 		badWrite(t, dir, name+".yaml", cluster(name))
@@ -71,20 +72,36 @@ type badFile struct {
 
 // badFiles are the kinds of unreadable files, with their log messages.
 var badFiles = []badInput{
-	{"YAML: syntax", badFile{name: "bad.yaml", content: "resources:\n- a: [\n"}, codes.OK, "bad.yaml:2: did not find expected node content"},
-	{"YAML: unknown field", badFile{name: "bad.yaml", content: "- {'@type': " + typeCDS + ", name: c, nome: d}\n"}, codes.OK, `bad.yaml:1: unknown field \"nome\"`},
-	{"YAML: unknown type", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/acme.Foo}\n"}, codes.OK, `bad.yaml:1: unknown type \"type.googleapis.com/acme.Foo\"`},
-	{"YAML: no name", badFile{name: "bad.yaml", content: "- {'@type': " + typeCDS + "}\n"}, codes.OK, `bad.yaml:1: resources[0]: no name in a resource of type \"` + typeCDS},
-	{"YAML: a name twice", badFile{name: "bad.yaml", content: strings.Repeat("- {'@type': "+typeCDS+", name: c}\n", 2)}, codes.OK, `bad.yaml:2: resources[1]: name \"c\" is a duplicate of resources[0]`},
-	{"YAML: a resource of another type", badFile{name: "bad.yaml", content: "type_url: t\nresources:\n- {'@type': " + typeCDS + ", name: c}\n"}, codes.OK, `bad.yaml:3: resources[0]: type \"` + typeCDS + `\" in a response of type \"t\"`},
-	{"YAML: a wrapper around nothing", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: c}\n"}, codes.OK, "bad.yaml:1: resources[0]: the wrapper has no resource"},
-	{"YAML: two documents", badFile{name: "bad.yaml", content: "resources: []\n---\nresources: []\n"}, codes.OK, "bad.yaml: document 2 in one file"},
-	{"JSON: cut short", badFile{name: "bad.json", content: "{\n \"resources\": ["}, codes.OK, "bad.json:2: unexpected EOF"},
-	{"text: unknown field", badFile{name: "bad.txtpb", content: "resources {\n  nome: 1\n}\n"}, codes.OK, `bad.txtpb:2:3: invalid field name \"nome\"`},
+	{"YAML: syntax", badFile{name: "bad.yaml", content: "resources:\n- a: [\n"}, codes.OK,
+		"bad.yaml:2: did not find expected node content"},
+	{"YAML: unknown field", badFile{name: "bad.yaml", content: "- {'@type': " + typeCDS + ", name: c, nome: d}\n"},
+		codes.OK, `bad.yaml:1: unknown field \"nome\"`},
+	{"YAML: unknown type", badFile{name: "bad.yaml", content: "- {'@type': type.googleapis.com/acme.Foo}\n"}, codes.OK,
+		`bad.yaml:1: unknown type \"type.googleapis.com/acme.Foo\"`},
+	{"YAML: no name", badFile{name: "bad.yaml", content: "- {'@type': " + typeCDS + "}\n"}, codes.OK,
+		`bad.yaml:1: resources[0]: no name in a resource of type \"` + typeCDS},
+	{"YAML: a name twice", badFile{name: "bad.yaml", content: strings.Repeat("- {'@type': "+typeCDS+", name: c}\n", 2)},
+		codes.OK, `bad.yaml:2: resources[1]: name \"c\" is a duplicate of resources[0]`},
+	{"YAML: a resource of another type",
+		badFile{name: "bad.yaml", content: "type_url: t\nresources:\n- {'@type': " + typeCDS + ", name: c}\n"}, codes.OK,
+		`bad.yaml:3: resources[0]: type \"` + typeCDS + `\" in a response of type \"t\"`},
+	{"YAML: a wrapper around nothing",
+		badFile{name: "bad.yaml",
+			content: "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: c}\n"}, codes.OK,
+		"bad.yaml:1: resources[0]: the wrapper has no resource"},
+	{"YAML: two documents", badFile{name: "bad.yaml", content: "resources: []\n---\nresources: []\n"}, codes.OK,
+		"bad.yaml: document 2 in one file"},
+	{"JSON: cut short", badFile{name: "bad.json", content: "{\n \"resources\": ["}, codes.OK,
+		"bad.json:2: unexpected EOF"},
+	{"text: unknown field", badFile{name: "bad.txtpb", content: "resources {\n  nome: 1\n}\n"}, codes.OK,
+		`bad.txtpb:2:3: invalid field name \"nome\"`},
 	{"binary: rubbish", badFile{name: "bad.pb", content: "\xff\xff"}, codes.OK, "bad.pb: not a DiscoveryResponse: "},
 	{"nothing in it", badFile{name: "bad.yaml", content: "\n"}, codes.OK, "bad.yaml: file is empty"},
-	{"a directory", badFile{name: "bad.yaml", place: func(path string) error { return os.Mkdir(path, 0o700) }}, codes.OK, "bad.yaml: not a regular file"},
-	{"a link that leads nowhere", badFile{name: "bad.yaml", place: func(path string) error { return os.Symlink("nowhere", path) }}, codes.OK, "bad.yaml: no such file or directory"},
+	{"a directory", badFile{name: "bad.yaml", place: func(path string) error { return os.Mkdir(path, 0o700) }}, codes.OK,
+		"bad.yaml: not a regular file"},
+	{"a link that leads nowhere",
+		badFile{name: "bad.yaml", place: func(path string) error { return os.Symlink("nowhere", path) }}, codes.OK,
+		"bad.yaml: no such file or directory"},
 }
 
 // goodFiles contain the cluster a in each format.
@@ -92,7 +109,8 @@ var goodFiles = map[string]string{
 	".yaml":  "- {'@type': " + typeCDS + ", name: a}\n",
 	".json":  `{"resources": [{"@type": "` + typeCDS + `", "name": "a"}]}`,
 	".txtpb": "resources { [" + typeCDS + `] { name: "a" } }`,
-	".pb":    badPart(&discoverypb.DiscoveryResponse{}, "resources", badPart(&anypb.Any{}, "type_url", typeCDS, "value", "\x0a\x01a")),
+	".pb": badPart(&discoverypb.DiscoveryResponse{}, "resources",
+		badPart(&anypb.Any{}, "type_url", typeCDS, "value", "\x0a\x01a")),
 }
 
 // inFile makes a file of a file origin invalid. The relay logs it, keeps the file's resources for all clients, and
@@ -108,7 +126,8 @@ func (row badInput) inFile(t *testing.T) {
 	before := c.State()
 	if file.place == nil {
 		badWrite(t, dir, file.name, file.content)
-	} else if err := errors.Join(os.Remove(filepath.Join(dir, file.name)), file.place(filepath.Join(dir, file.name))); err != nil {
+	} else if err := errors.Join(os.Remove(filepath.Join(dir, file.name)),
+		file.place(filepath.Join(dir, file.name))); err != nil {
 		t.Fatal(err)
 	}
 	badWrite(t, dir, "other.yaml", "- {'@type': "+typeCDS+", name: other, alt_stat_name: after}\n")
@@ -129,7 +148,8 @@ func (row badInput) inFile(t *testing.T) {
 func badWrite(t *testing.T, dir, name, content string) {
 	t.Helper()
 	hidden := filepath.Join(dir, ".writing")
-	if err := errors.Join(os.WriteFile(hidden, []byte(content), 0o600), os.Rename(hidden, filepath.Join(dir, name))); err != nil {
+	if err := errors.Join(os.WriteFile(hidden, []byte(content), 0o600),
+		os.Rename(hidden, filepath.Join(dir, name))); err != nil {
 		t.Fatal(err)
 	}
 }

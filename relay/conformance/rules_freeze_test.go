@@ -50,7 +50,8 @@ func post(t testing.TB, r *running, command string, args any) (code int, text st
 		DisableKeepAlives: true,
 		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return r.DialAdmin(ctx) },
 	}}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/v1/"+command, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/api/v1/"+command,
+		bytes.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -158,7 +159,8 @@ func frozenBubble(t *testing.T, f func(w *world, other *running)) {
 		for _, r := range []*running{w.relay, other} {
 			first := w.dialAt(r, relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
 			first.subscribe("cds", "").subscribe("lds", "").subscribe("rds", "r")
-			named := w.dialAt(r, relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true, Node: relaytest.EnvoyNode("named")})
+			named := w.dialAt(r, relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true,
+				Node: relaytest.EnvoyNode("named")})
 			named.subscribe("cds", "a gone")
 		}
 		w.settle()
@@ -189,7 +191,8 @@ func TestB7_FrozenKeepsWhatClientsHave(t *testing.T) {
 					w.t.Errorf("%s: resources before and after moving to a frozen relay (-before +after):\n%s", short, diff)
 				}
 			}
-			if now := c.State().Digest(relaytest.RouteType, "r"); v == relaytest.SotW && now != before.Digest(relaytest.RouteType, "r") {
+			if now := c.State().Digest(relaytest.RouteType, "r"); v == relaytest.SotW &&
+				now != before.Digest(relaytest.RouteType, "r") {
 				w.t.Error("the route changed after moving to a frozen relay")
 			}
 			late := w.autoClient(v).subscribe("cds", "").subscribe("lds", "")
@@ -251,7 +254,8 @@ func TestB7_FrozenServesItsOwn(t *testing.T) {
 		c.expect("cds {a@2}")
 		empty := w.manualClient(relaytest.SotW)
 		empty.Send(&discoverypb.DiscoveryRequest{
-			Node: relaytest.EnvoyNode("empty"), TypeUrl: relaytest.ClusterType, ResourceNames: []string{"a", "b"}, VersionInfo: "r1.AAAAAAAAAAAAAAAAAAAAAA",
+			Node: relaytest.EnvoyNode("empty"), TypeUrl: relaytest.ClusterType, ResourceNames: []string{"a", "b"},
+			VersionInfo: "r1.AAAAAAAAAAAAAAAAAAAAAA",
 		})
 		empty.expect("cds {a@2}")
 	})

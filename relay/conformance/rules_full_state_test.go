@@ -48,7 +48,8 @@ type fullStep struct {
 func drawFullStep(t *rapid.T) fullStep {
 	return fullStep{
 		what: rapid.SampledFrom([]string{
-			"put", "put", "remove", "subscribe", "subscribe", "unsubscribe", "wildcard", "unwildcard", "ack", "ack", "nack", "reconnect", "away",
+			"put", "put", "remove", "subscribe", "subscribe", "unsubscribe", "wildcard", "unwildcard", "ack", "ack", "nack",
+			"reconnect", "away",
 		}).Draw(t, "what"),
 		name: name(rapid.IntRange(0, 4).Draw(t, "name")),
 		wait: rapid.SampledFrom([]time.Duration{0, 0, time.Second, 6 * time.Second, settled}).Draw(t, "wait"),
@@ -72,9 +73,11 @@ func (h *fullHistory) run(silent bool, steps []fullStep) {
 			panic(r)
 		}
 	}()
-	h.origin = relaytest.NewOrigin(h, relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SilentOnMissing: silent}})
+	h.origin = relaytest.NewOrigin(h,
+		relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SilentOnMissing: silent}})
 	h.relay = start(h, h.origin)
-	h.client, h.subscribed, h.since = h.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW}), map[string]bool{}, map[string]time.Time{}
+	h.client, h.subscribed, h.since = h.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW}), map[string]bool{},
+		map[string]time.Time{}
 	for range 3 {
 		h.put(name(h.count))
 	}

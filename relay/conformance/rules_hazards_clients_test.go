@@ -58,7 +58,8 @@ func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
 			w.sleep(time.Minute)
 			got = append(got, c.received()...)
 			last := fmt.Sprint("b@", pushes+1)
-			if n := pushes / 10; len(got) > 2*(n+1) || !slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, last) }) {
+			if n := pushes / 10; len(got) > 2*(n+1) ||
+				!slices.ContainsFunc(got, func(r string) bool { return strings.Contains(r, last) }) {
 				t.Errorf("%d changes and %d ACKs caused %d responses: %q", pushes, n, len(got), got)
 			}
 			for _, r := range got {
@@ -95,7 +96,8 @@ func TestC28_LossInTheMiddleOfAPush(t *testing.T) {
 			c.Subscribe(acmeType)
 			c.WaitState(t.Context(), newest)
 		}
-		time.Sleep(10 * time.Second) // until the set is confirmed; a returning SotW client would wait for the origin otherwise
+		// until the set is confirmed; a returning SotW client would wait for the origin otherwise
+		time.Sleep(10 * time.Second)
 		for i := 1; i <= 3; i++ {
 			broken.Pause()
 			put(o, i)

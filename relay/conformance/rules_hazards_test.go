@@ -43,7 +43,8 @@ func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
 		}
 	}
 	sotw := func(cluster string) relaytest.ClientOptions {
-		return relaytest.ClientOptions{Variant: relaytest.SotW, Node: groupedNode(func(n *corepb.Node) { n.Cluster = cluster })}
+		return relaytest.ClientOptions{Variant: relaytest.SotW,
+			Node: groupedNode(func(n *corepb.Node) { n.Cluster = cluster })}
 	}
 	t.Run("two relays", func(t *testing.T) {
 		originBubble(t, func(t *testing.T, o *relaytest.Origin) {

@@ -35,7 +35,8 @@ func TestC23_AHerdIsServed(t *testing.T) {
 	for i := range connections * each {
 		herd.Go(func() error {
 			v := relaytest.Variant(i % 2)
-			rpc, err := conns[i%connections].NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, v.Method(""), grpc.WaitForReady(true))
+			rpc, err := conns[i%connections].NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
+				v.Method(""), grpc.WaitForReady(true))
 			if err != nil {
 				return err
 			}

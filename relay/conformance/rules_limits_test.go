@@ -28,18 +28,22 @@ func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
 	}{
 		{guard.LimitStreams, "1", codes.ResourceExhausted, func(*relaytest.Client) {}},
 		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeRDS, InitialResourceVersions: map[string]string{strings.Repeat("n", 65): "1"}})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeRDS,
+				InitialResourceVersions: map[string]string{strings.Repeat("n", 65): "1"}})
 		}},
 		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) {
-			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeRDS, ResourceLocatorsSubscribe: []*discoverypb.ResourceLocator{
-				{Name: "a", DynamicParameters: map[string]string{"k": strings.Repeat("v", 65)}},
-			}})
+			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeRDS,
+				ResourceLocatorsSubscribe: []*discoverypb.ResourceLocator{
+					{Name: "a", DynamicParameters: map[string]string{"k": strings.Repeat("v", 65)}},
+				}})
 		}},
 		{guard.LimitNodeBytes, "1KiB", codes.InvalidArgument, func(c *relaytest.Client) {
 			c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: typeRDS, Node: &corepb.Node{Id: strings.Repeat("n", 1<<10)}})
 		}},
-		{guard.LimitNameBytes, "64B", codes.InvalidArgument, func(c *relaytest.Client) { c.Subscribe(typeRDS, strings.Repeat("n", 65)) }},
-		{guard.LimitRequest, "4KiB", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(typeRDS, strings.Repeat("n", 4<<10)) }},
+		{guard.LimitNameBytes, "64B", codes.InvalidArgument,
+			func(c *relaytest.Client) { c.Subscribe(typeRDS, strings.Repeat("n", 65)) }},
+		{guard.LimitRequest, "4KiB", codes.ResourceExhausted,
+			func(c *relaytest.Client) { c.Subscribe(typeRDS, strings.Repeat("n", 4<<10)) }},
 		{guard.LimitTypes, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(acmeType, "a") }},
 		{guard.LimitGroups, "1", codes.ResourceExhausted, func(c *relaytest.Client) { c.Subscribe(typeCDS) }},
 	} {

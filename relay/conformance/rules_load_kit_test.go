@@ -163,10 +163,12 @@ func showLoad(r *lrspb.LoadStatsRequest) string {
 	for _, c := range r.GetClusterStats() {
 		words := []string{c.GetClusterName()}
 		for _, l := range c.GetUpstreamLocalityStats() {
-			words = append(words, fmt.Sprintf("%s:%d+%d", l.GetLocality().GetSubZone(), l.GetTotalIssuedRequests(), l.GetTotalRequestsInProgress()))
+			words = append(words, fmt.Sprintf("%s:%d+%d", l.GetLocality().GetSubZone(), l.GetTotalIssuedRequests(),
+				l.GetTotalRequestsInProgress()))
 		}
 		slices.Sort(words[1:])
-		words = append(words, fmt.Sprintf("-%d in %v", c.GetTotalDroppedRequests(), c.GetLoadReportInterval().AsDuration().Round(time.Millisecond)))
+		words = append(words, fmt.Sprintf("-%d in %v", c.GetTotalDroppedRequests(),
+			c.GetLoadReportInterval().AsDuration().Round(time.Millisecond)))
 		out = append(out, strings.Join(words, " "))
 	}
 	slices.Sort(out)

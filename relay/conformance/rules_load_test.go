@@ -62,7 +62,8 @@ func TestR139_LoadReportsShareAddressAndConnection(t *testing.T) {
 func loadRaw(t *testing.T, r *running) grpc.ClientStream {
 	t.Helper()
 	rpc, err := r.Conn().NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
-		lrspb.LoadReportingService_StreamLoadStats_FullMethodName, grpc.ForceCodecV2(relaytest.BytesCodec{}), grpc.WaitForReady(true))
+		lrspb.LoadReportingService_StreamLoadStats_FullMethodName, grpc.ForceCodecV2(relaytest.BytesCodec{}),
+		grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,8 +98,10 @@ func TestB29_PassthroughTouchesNothing(t *testing.T) {
 				}
 			}
 			st := loads.stream(t, i)
-			request := &lrspb.LoadStatsResponse{Clusters: []string{"a", "b"}, LoadReportingInterval: durationpb.New(time.Millisecond)}
-			request.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 7777, protowire.BytesType), []byte("unknown")))
+			request := &lrspb.LoadStatsResponse{Clusters: []string{"a", "b"},
+				LoadReportingInterval: durationpb.New(time.Millisecond)}
+			request.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 7777, protowire.BytesType),
+				[]byte("unknown")))
 			st.send(t, request)
 			var got []byte
 			if err := rpc.RecvMsg(&got); err != nil {
@@ -206,7 +209,8 @@ func TestB29_EndpointsInReports(t *testing.T) {
 func endpointLoad(cluster string) *endpointpb.ClusterStats {
 	c := load(cluster, "z", 1, 1)
 	c.UpstreamLocalityStats[0].UpstreamEndpointStats = []*endpointpb.UpstreamEndpointStats{{
-		Address: &corepb.Address{Address: &corepb.Address_Pipe{Pipe: &corepb.Pipe{Path: "/run/backend"}}}, TotalIssuedRequests: 1,
+		Address:             &corepb.Address{Address: &corepb.Address_Pipe{Pipe: &corepb.Pipe{Path: "/run/backend"}}},
+		TotalIssuedRequests: 1,
 	}}
 	return c
 }
@@ -242,7 +246,9 @@ func TestB29_OriginThatDoesNotRead(t *testing.T) {
 		sleepAndWait(10 * time.Second)
 		got, _ := st.last()
 		if want := fmt.Sprintf(", one z:%d+0 -2 in 30s", 3<<last>>2); !strings.HasSuffix(got, want) {
-			t.Errorf("first report on the next stream: got …%s, want …%s, the load of the last two", got[max(0, len(got)-100):], want)
+			t.Errorf("first report on the next stream: got …%s, want …%s, the load of the last two",
+				got[max(0, len(got)-100):],
+				want)
 		}
 	})
 }

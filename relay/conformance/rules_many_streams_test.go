@@ -24,9 +24,11 @@ type manyStream struct {
 }
 
 // manyOpen opens a stream, and subscribes to all clusters and to one endpoint resource.
-func manyOpen(ctx context.Context, t *testing.T, conn *grpc.ClientConn, v relaytest.Variant, endpoints string) manyStream {
+func manyOpen(ctx context.Context, t *testing.T, conn *grpc.ClientConn, v relaytest.Variant,
+	endpoints string) manyStream {
 	t.Helper()
-	rpc, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, v.Method(""), grpc.WaitForReady(true))
+	rpc, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, v.Method(""),
+		grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +159,8 @@ func TestC12_NothingIsLeftOfEndedStreams(t *testing.T) {
 			t.Errorf("got %d goroutines after %d streams, want %d as before", n, rounds*streams, goroutines)
 		}
 		if grown := heapBytes() - heap; grown > maxBytes*rounds*streams {
-			t.Errorf("memory grew by %d bytes after %d streams, want at maxBytes %d", grown, rounds*streams, maxBytes*rounds*streams)
+			t.Errorf("memory grew by %d bytes after %d streams, want at maxBytes %d", grown, rounds*streams,
+				maxBytes*rounds*streams)
 		}
 	})
 }
@@ -216,7 +219,8 @@ func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 			t.Errorf("%d streams are open, want %d", n, peers*each+1)
 		}
 		if s := o.State(); s.OpenConnections != 1 || s.Type(typeCDS).Requests > 10 {
-			t.Errorf("the origin has %d connections and got %d requests for clusters", s.OpenConnections, s.Type(typeCDS).Requests)
+			t.Errorf("the origin has %d connections and got %d requests for clusters", s.OpenConnections,
+				s.Type(typeCDS).Requests)
 		}
 	})
 }

@@ -18,16 +18,21 @@ func TestB4_AnIDForEachGroup(t *testing.T) {
 		change func(*corepb.Node) // changes a node in the cluster edge with the metadata of groupedNode
 		want   []string           // IDs of that node, of the changed one, and of shared names
 	}{
-		{"tender/{cluster}", "cluster", func(n *corepb.Node) { n.Cluster = "far" }, []string{"tender/edge", "tender/far", "tender/own"}},
-		{"{locality.zone}|{user_agent_version}|{user_agent_name}", "locality.zone,user_agent_name,user_agent_version", func(n *corepb.Node) {
-			n.Locality = nil
-			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "2.3"}
-		}, []string{"z1|1|envoy", "|v2|envoy", "|vtest|tender"}},
-		{"{metadata.env}~{metadata.deep.tier}+{metadata.list}", "metadata.env,metadata.deep.tier,metadata.list", func(n *corepb.Node) {
-			n.Metadata.Fields["env"] = structpb.NewStringValue("{cluster}") // braces in a client's value are not replaced
-			delete(n.Metadata.Fields, "deep")
-		}, []string{`prod~1+["a"]`, `{cluster}~+["a"]`, "~+"}},
-		{"tender-{metadata.env}", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, []string{"tender-prod", "tender-null", "tender-"}},
+		{"tender/{cluster}", "cluster", func(n *corepb.Node) { n.Cluster = "far" },
+			[]string{"tender/edge", "tender/far", "tender/own"}},
+		{"{locality.zone}|{user_agent_version}|{user_agent_name}", "locality.zone,user_agent_name,user_agent_version",
+			func(n *corepb.Node) {
+				n.Locality = nil
+				n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "2.3"}
+			}, []string{"z1|1|envoy", "|v2|envoy", "|vtest|tender"}},
+		{"{metadata.env}~{metadata.deep.tier}+{metadata.list}", "metadata.env,metadata.deep.tier,metadata.list",
+			func(n *corepb.Node) {
+				n.Metadata.Fields["env"] = structpb.NewStringValue("{cluster}") // braces in a client's value are not replaced
+				delete(n.Metadata.Fields, "deep")
+			}, []string{`prod~1+["a"]`, `{cluster}~+["a"]`, "~+"}},
+		{"tender-{metadata.env}", "metadata.env",
+			func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() },
+			[]string{"tender-prod", "tender-null", "tender-"}},
 		{"tender/{cluster}", "cluster,id", func(n *corepb.Node) { n.Id = "id-2" }, []string{"id-1", "id-2", "tender/own"}},
 	} {
 		t.Run(tc.id+" by "+tc.by, func(t *testing.T) {

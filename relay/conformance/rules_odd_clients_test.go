@@ -121,19 +121,24 @@ func TestB32_CompressedRequestsAreRefused(t *testing.T) {
 	r := start(t, relaytest.NewOrigin(t, relaytest.OriginOptions{}))
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
 	defer cancel()
-	s, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.Conn()).DeltaAggregatedResources(ctx, grpc.UseCompressor(gzip.Name))
+	s, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.Conn()).DeltaAggregatedResources(ctx,
+		grpc.UseCompressor(gzip.Name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType}); err != nil && !errors.Is(err, io.EOF) {
+	if err := s.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType}); err != nil &&
+		!errors.Is(err, io.EOF) {
 		t.Fatal(err)
 	}
 	_, err = s.Recv()
 	header, _ := s.Header()
-	if accepts := append(header.Get("grpc-accept-encoding"), s.Trailer().Get("grpc-accept-encoding")...); status.Code(err) != codes.Unimplemented || !slices.Equal(accepts, []string{"identity"}) {
+	if accepts := append(header.Get("grpc-accept-encoding"),
+		s.Trailer().Get("grpc-accept-encoding")...); status.Code(err) != codes.Unimplemented ||
+		!slices.Equal(accepts, []string{"identity"}) {
 		t.Errorf("a stream ended with %v and grpc-accept-encoding %q, want UNIMPLEMENTED and identity", err, accepts)
 	}
-	_, err = healthpb.NewHealthClient(r.Conn()).Check(ctx, &healthpb.HealthCheckRequest{Service: "x"}, grpc.UseCompressor(gzip.Name))
+	_, err = healthpb.NewHealthClient(r.Conn()).Check(ctx, &healthpb.HealthCheckRequest{Service: "x"},
+		grpc.UseCompressor(gzip.Name))
 	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "TENDER_REQUEST_COMPRESSION=off") {
 		t.Errorf("a unary call ended with %v, want INTERNAL with the name of the variable", err)
 	}
@@ -147,7 +152,8 @@ func TestB32_Gzip(t *testing.T) {
 	r := start(t, o, "TENDER_REQUEST_COMPRESSION=gzip")
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
 	defer cancel()
-	s, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.Conn()).DeltaAggregatedResources(ctx, grpc.UseCompressor(gzip.Name))
+	s, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.Conn()).DeltaAggregatedResources(ctx,
+		grpc.UseCompressor(gzip.Name))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -132,7 +132,8 @@ func TestH06_ChangesFasterThanAnswers(t *testing.T) {
 					if short == "rds" {
 						routes++
 						if newest["cds"] < n || newest["eds"] < n {
-							t.Fatalf("routes of revision %d arrived with clusters of revision %d and endpoints of revision %d", n, newest["cds"], newest["eds"])
+							t.Fatalf("routes of revision %d arrived with clusters of revision %d and endpoints of revision %d", n,
+								newest["cds"], newest["eds"])
 						}
 					}
 				}
@@ -189,7 +190,8 @@ func TestB16_ByServiceName(t *testing.T) {
 func TestH06_ControlPlane(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		t.Parallel()
-		o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"),
+		o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, relaytest.Cluster("a"),
+			relaytest.Endpoints("a", "127.0.0.1:1"),
 			relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
 		c := startRelay(t, o.RelayOptions()).Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(relaytest.ClusterType)

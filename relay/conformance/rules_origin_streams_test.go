@@ -26,7 +26,8 @@ func TestB35_OriginStreamsUnderChurn(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		const groups, rate, ofGroups, shared = 60, 30, 2 * 4, 2 * 4
 		o.Put(relaytest.Cluster("a"))
-		r := start(t, o, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=4", fmt.Sprint("TENDER_ORIGIN_STREAM_RATE=", rate), operated)
+		r := start(t, o, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=4", fmt.Sprint("TENDER_ORIGIN_STREAM_RATE=", rate),
+			operated)
 		client := func(id string) *relaytest.Client {
 			c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(id)})
 			c.Subscribe(typeCDS)
@@ -39,7 +40,8 @@ func TestB35_OriginStreamsUnderChurn(t *testing.T) {
 			synctest.Wait()
 		}
 		if opened, _ := openStreams(o); opened > ofGroups+shared+rate || opened < ofGroups+shared {
-			t.Errorf("%d groups opened %d streams in a minute, want %d at once and %d during the minute", groups, opened, ofGroups+shared, rate)
+			t.Errorf("%d groups opened %d streams in a minute, want %d at once and %d during the minute", groups, opened,
+				ofGroups+shared, rate)
 		}
 		last := client("last")
 		synctest.Wait()
@@ -63,7 +65,8 @@ func TestB35_AllGroupsReturnAtOnce(t *testing.T) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		r := startMuted(t, o, "TENDER_NODE_GROUP_BY=id", fmt.Sprint("TENDER_MAX_GROUPS=", groups))
 		for i := range groups {
-			c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprint("node-", i))})
+			c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true,
+				Node: relaytest.EnvoyNode(fmt.Sprint("node-", i))})
 			c.Subscribe(typeCDS, "*", "a")
 		}
 		for range 4 {

@@ -41,7 +41,8 @@ func TestR032_SlowClientsDoNotDelayTheAck(t *testing.T) {
 			began := time.Now()
 			o.Set(relaytest.ClusterType, "web", relaytest.Opaque(relaytest.ClusterType, "web", body), fmt.Sprint(i))
 			synctest.Wait()
-			if st := o.State().Type(relaytest.ClusterType); st.Sent != i+2 || st.ACKs != i+2 || st.NACKs != 0 || st.Strays != 0 || !time.Now().Equal(began) {
+			if st := o.State().Type(relaytest.ClusterType); st.Sent != i+2 || st.ACKs != i+2 || st.NACKs != 0 ||
+				st.Strays != 0 || !time.Now().Equal(began) {
 				t.Fatalf("%v after %d responses: %d ACKs, %d NACKs, %d other requests, want an ACK for each at once",
 					time.Since(began), st.Sent, st.ACKs, st.NACKs, st.Strays)
 			}
@@ -54,7 +55,8 @@ func TestR062_R063_R069_R091_NothingForClients(t *testing.T) {
 	t.Parallel()
 	cds := relaytest.ClusterType
 	web := &discoverypb.Resource{Name: "web", Version: "9", Resource: relaytest.Opaque(cds, "web", []byte("bad"))}
-	wrong := &discoverypb.Resource{Name: "web", Version: "9", Resource: relaytest.Opaque(relaytest.EndpointType, "web", nil)}
+	wrong := &discoverypb.Resource{Name: "web", Version: "9",
+		Resource: relaytest.Opaque(relaytest.EndpointType, "web", nil)}
 	tests := []struct {
 		name string
 		resp *discoverypb.DeltaDiscoveryResponse

@@ -17,7 +17,9 @@ func originsBubble(t *testing.T, routes string, env []string, f func(first, west
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		further := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "west"})
 		first := &world{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
-		first.relay = startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {further}}}, append(env, "TENDER_ROUTES="+routes)...)
+		first.relay = startRelay(t,
+			relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {further}}},
+			append(env, "TENDER_ROUTES="+routes)...)
 		west := *first
 		west.origin = further
 		f(first, &west)

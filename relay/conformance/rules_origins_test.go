@@ -33,9 +33,12 @@ func TestR129_RoutesSelectTheOrigin(t *testing.T) {
 	}{
 		{"authority:west=west", []string{"acme plain", "acme " + eastX, "acme " + noneX}, []string{"acme " + westX}},
 		{"authority:*=west", []string{"acme plain"}, []string{"acme " + westX, "acme " + eastX, "acme " + noneX}},
-		{"authority:*=west;authority:east=default", []string{"acme plain", "acme " + eastX}, []string{"acme " + westX, "acme " + noneX}},
-		{"type:" + typeURLs["acme"] + "=west;authority:east=default", []string{"acme " + eastX}, []string{"acme plain", "acme " + westX, "acme " + noneX}},
-		{"type:" + typeURLs["acme"] + "=west;authority:*=default", []string{"acme " + westX, "acme " + eastX, "acme " + noneX}, []string{"acme plain"}},
+		{"authority:*=west;authority:east=default", []string{"acme plain", "acme " + eastX},
+			[]string{"acme " + westX, "acme " + noneX}},
+		{"type:" + typeURLs["acme"] + "=west;authority:east=default", []string{"acme " + eastX},
+			[]string{"acme plain", "acme " + westX, "acme " + noneX}},
+		{"type:" + typeURLs["acme"] + "=west;authority:*=default",
+			[]string{"acme " + westX, "acme " + eastX, "acme " + noneX}, []string{"acme plain"}},
 		{"type:cds=west", []string{"acme plain", "acme " + westX, "acme " + eastX, "acme " + noneX}, nil},
 	} {
 		t.Run(tt.routes, func(t *testing.T) {
@@ -105,7 +108,8 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 		// Responses of different origins may arrive in any order.
 		west.change("eds a@3")
 		first.change("cds a@2")
-		if got := d.received(); !slices.Equal(got, []string{"eds a@3", "cds a@2"}) && !slices.Equal(got, []string{"cds a@2", "eds a@3"}) {
+		if got := d.received(); !slices.Equal(got, []string{"eds a@3", "cds a@2"}) &&
+			!slices.Equal(got, []string{"cds a@2", "eds a@3"}) {
 			t.Errorf("got %q, want both", got)
 		}
 	})
@@ -115,43 +119,45 @@ func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
 // subscribe to its resources.
 func TestR014_OneConnectionToEachOrigin(t *testing.T) {
 	t.Parallel()
-	originsBubble(t, "type:eds=west;authority:west=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *world) {
-		first.change("cds a@1", "acme "+eastX+"@1")
-		west.change("eds a@1", "acme "+westX+"@1")
-		client := func(cluster string, v relaytest.Variant, wants ...string) *worldClient {
-			node := relaytest.EnvoyNode("n")
-			node.Cluster = cluster
-			c := first.dial(relaytest.ClientOptions{Variant: v, Node: node})
-			for i := 0; i < len(wants); i += 2 {
-				c.subscribe(wants[i], wants[i+1])
+	originsBubble(t, "type:eds=west;authority:west=west", []string{"TENDER_NODE_GROUP_BY=cluster"},
+		func(first, west *world) {
+			first.change("cds a@1", "acme "+eastX+"@1")
+			west.change("eds a@1", "acme "+westX+"@1")
+			client := func(cluster string, v relaytest.Variant, wants ...string) *worldClient {
+				node := relaytest.EnvoyNode("n")
+				node.Cluster = cluster
+				c := first.dial(relaytest.ClientOptions{Variant: v, Node: node})
+				for i := 0; i < len(wants); i += 2 {
+					c.subscribe(wants[i], wants[i+1])
+				}
+				return c
 			}
-			return c
-		}
-		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-			client("red", v, "cds", "", "eds", "a", "acme", westX)
-			client("blue", v, "cds", "")
-			client("green", v, "acme", eastX)
-		}
-		first.settle()
-		clusters := func(w *world) (out []string) {
-			for _, s := range w.origin.State().Streams {
-				out = append(out, s.Node.GetCluster())
+			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+				client("red", v, "cds", "", "eds", "a", "acme", westX)
+				client("blue", v, "cds", "")
+				client("green", v, "acme", eastX)
 			}
-			slices.Sort(out)
-			return out
-		}
-		if got := clusters(first); !slices.Equal(got, []string{"blue", "red", "tender"}) {
-			t.Errorf("the first origin has streams of %q, want one for each group with clusters, and one for shared names", got)
-		}
-		if got := clusters(west); !slices.Equal(got, []string{"red", "tender"}) {
-			t.Errorf("the second origin has streams of %q, want one for the group with endpoints, and one for shared names", got)
-		}
-		for _, w := range []*world{first, west} {
-			if n := w.origin.State().Connections; n != 1 {
-				t.Errorf("got %d connections, want 1", n)
+			first.settle()
+			clusters := func(w *world) (out []string) {
+				for _, s := range w.origin.State().Streams {
+					out = append(out, s.Node.GetCluster())
+				}
+				slices.Sort(out)
+				return out
 			}
-		}
-	})
+			if got := clusters(first); !slices.Equal(got, []string{"blue", "red", "tender"}) {
+				t.Errorf("the first origin has streams of %q, want one for each group with clusters, and one for shared names", got)
+			}
+			if got := clusters(west); !slices.Equal(got, []string{"red", "tender"}) {
+				t.Errorf("the second origin has streams of %q, want one for the group with endpoints, and one for shared names",
+					got)
+			}
+			for _, w := range []*world{first, west} {
+				if n := w.origin.State().Connections; n != 1 {
+					t.Errorf("got %d connections, want 1", n)
+				}
+			}
+		})
 }
 
 // A second origin fails over between its addresses in order, too, without effect on the first one.
@@ -164,7 +170,8 @@ func TestB40_OriginsFailOverByThemselves(t *testing.T) {
 			o.Put(relaytest.Cluster(name), relaytest.Endpoints("a", "127.0.0.1:80"+string(rune('0'+len(all)))))
 			all = append(all, o)
 		}
-		r := startRelay(t, relaytest.RelayOptions{Origins: all[:1], Named: map[string][]*relaytest.Origin{"west": all[1:]}}, "TENDER_ROUTES=type:eds=west")
+		r := startRelay(t, relaytest.RelayOptions{Origins: all[:1], Named: map[string][]*relaytest.Origin{"west": all[1:]}},
+			"TENDER_ROUTES=type:eds=west")
 		c := r.Client(relaytest.ClientOptions{AutoAck: true})
 		c.Subscribe(relaytest.ClusterType)
 		c.Subscribe(relaytest.EndpointType, "a")
@@ -172,7 +179,8 @@ func TestB40_OriginsFailOverByThemselves(t *testing.T) {
 			t.Helper()
 			time.Sleep(time.Minute) // virtual time
 			synctest.Wait()
-			if got, want := c.State().Digest(relaytest.EndpointType, "a"), all[endpointsOf].Resources().Digest(relaytest.EndpointType, "a"); got != want {
+			if got, want := c.State().Digest(relaytest.EndpointType, "a"),
+				all[endpointsOf].Resources().Digest(relaytest.EndpointType, "a"); got != want {
 				t.Errorf("the endpoints are not those of %s", all[endpointsOf].Addr())
 			}
 			if !c.State().Has(relaytest.ClusterType, "first") {
@@ -210,7 +218,8 @@ func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 		west := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "west"})
 		west.Put(relaytest.Endpoints("a"))
 		o.Stop()
-		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {west}}}, "TENDER_ROUTES=type:eds=west")
+		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o},
+			Named: map[string][]*relaytest.Origin{"west": {west}}}, "TENDER_ROUTES=type:eds=west")
 		c := r.Client(relaytest.ClientOptions{})
 		c.Subscribe(relaytest.EndpointType, "a")
 		recvAndAck(t, c, relaytest.EndpointType, "a") // served, although the relay is not ready
@@ -255,7 +264,8 @@ func TestB40_AsManyOriginsAsAllowed(t *testing.T) {
 			other.Put(relaytest.Opaque(typeURLs["acme"], names[i], nil))
 			further[name], routes = []*relaytest.Origin{other}, append(routes, "authority:"+name+"="+name)
 		}
-		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: further}, "TENDER_ROUTES="+strings.Join(routes, ";"))
+		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: further},
+			"TENDER_ROUTES="+strings.Join(routes, ";"))
 		c := r.Client(relaytest.ClientOptions{AutoAck: true})
 		c.Subscribe(typeURLs["acme"], names...)
 		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeURLs["acme"], names...) })
@@ -311,7 +321,8 @@ func TestR129_AFileOriginBesideAControlPlane(t *testing.T) {
 				removed = append(removed, resp.Removed...)
 				d.Ack(resp)
 			}
-			if slices.Sort(removed); !slices.Equal(removed, []string{name + "none", "xdstp://files/envoy.config.route.v3.RouteConfiguration/empty/*"}) {
+			if slices.Sort(removed); !slices.Equal(removed,
+				[]string{name + "none", "xdstp://files/envoy.config.route.v3.RouteConfiguration/empty/*"}) {
 				t.Errorf("got the removals %q, want those of the name and the glob that are in no file", removed)
 			}
 			write("2", "plain", name+"a", name+"b", name+"c")

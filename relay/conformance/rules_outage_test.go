@@ -16,7 +16,8 @@ var outageParts = []struct {
 	end  func(o *relaytest.Origin)
 }{
 	{"killed", func(o *relaytest.Origin) { o.Stop(); outageLasts(2) }, (*relaytest.Origin).Restart},
-	{"half-open", func(o *relaytest.Origin) { o.Freeze(true); outageLasts(2) }, func(o *relaytest.Origin) { o.Freeze(false) }},
+	{"half-open", func(o *relaytest.Origin) { o.Freeze(true); outageLasts(2) },
+		func(o *relaytest.Origin) { o.Freeze(false) }},
 	{"mute", func(o *relaytest.Origin) {
 		o.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 		o.Restart()

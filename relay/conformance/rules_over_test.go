@@ -57,7 +57,8 @@ func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 							t.Errorf("%s: got a removal: %v", node, resp)
 						}
 						for _, e := range resp.Errors {
-							if errs++; e.Name != over || e.Code.String() != "ResourceExhausted" || !strings.HasSuffix(e.Message, "("+tt.limit.String()+")") {
+							if errs++; e.Name != over || e.Code.String() != "ResourceExhausted" ||
+								!strings.HasSuffix(e.Message, "("+tt.limit.String()+")") {
 								t.Errorf("%s: got the error %v, want RESOURCE_EXHAUSTED for %s with the limit", node, e, over)
 							}
 						}
@@ -76,7 +77,8 @@ func TestH15_NamesOverALimitAreRefusedByThemselves(t *testing.T) {
 					c.Close()
 					time.Sleep(time.Hour) // longer than the linger of names
 				}
-				if n := r.Log.Count("resource names over a limit are not served"); n != 2 || !strings.Contains(r.Log.String(), "limit="+tt.limit.String()) {
+				if n := r.Log.Count("resource names over a limit are not served"); n != 2 ||
+					!strings.Contains(r.Log.String(), "limit="+tt.limit.String()) {
 					t.Errorf("logged the limit %d times, want 2 lines that name it:\n%s", n, r.Log.String())
 				}
 				if n := r.Stats().Refused[tt.limit]; n != 2 {
@@ -165,7 +167,8 @@ func TestH15_MoreIsHeldThanIsLookedAt(t *testing.T) {
 			holds[name] = "1"
 		}
 		c := start(t, o, "TENDER_MAX_NAMES=12").Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
-		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("client"), TypeUrl: typeCDS, InitialResourceVersions: holds})
+		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("client"), TypeUrl: typeCDS,
+			InitialResourceVersions: holds})
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := len(c.State()[typeCDS]); got != 8 || c.Ended() {

@@ -64,7 +64,8 @@ func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
 	dial := r.DialOptions
 	client := func(host, cluster string) *relaytest.Client {
 		r.DialOptions = append(dial[:len(dial):len(dial)], from(host))
-		c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: groupedNode(func(n *corepb.Node) { n.Cluster = cluster })})
+		c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true,
+			Node: groupedNode(func(n *corepb.Node) { n.Cluster = cluster })})
 		c.Subscribe(typeCDS)
 		return c
 	}
@@ -77,7 +78,8 @@ func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
 	refused := func(host, cluster string) {
 		t.Helper()
 		err := client(host, cluster).WaitEnd(t.Context())
-		if got := status.Convert(err); got.Code() != codes.ResourceExhausted || !strings.Contains(got.Message(), host+":") || !strings.HasSuffix(got.Message(), "(TENDER_MAX_GROUPS_PER_CLIENT)") {
+		if got := status.Convert(err); got.Code() != codes.ResourceExhausted || !strings.Contains(got.Message(), host+":") ||
+			!strings.HasSuffix(got.Message(), "(TENDER_MAX_GROUPS_PER_CLIENT)") {
 			t.Errorf("%s in group %s got %v, want ResourceExhausted with the address and the variable", host, cluster, err)
 		}
 	}

@@ -27,7 +27,8 @@ func quirkWait(v relaytest.Variant) time.Duration {
 
 // quirkRecv waits until the client receives the origin's version of a resource, within the delay for clients with
 // wrong nonces. It sends no ACK.
-func quirkRecv(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relaytest.Variant, typeURL, name string) *relaytest.Response {
+func quirkRecv(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relaytest.Variant, typeURL,
+	name string) *relaytest.Response {
 	t.Helper()
 	want := o.Resources().Digest(typeURL, name)
 	for began := time.Now(); ; {
@@ -36,7 +37,9 @@ func quirkRecv(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relayte
 		if r == nil {
 			t.Fatalf("%v did not get %s %s within %v", c, shortName(typeURL), name, time.Since(began))
 		}
-		if r.TypeURL == typeURL && slices.ContainsFunc(r.Resources, func(res relaytest.Resource) bool { return res.Name == name && res.Digest == want }) {
+		if r.TypeURL == typeURL &&
+			slices.ContainsFunc(r.Resources,
+				func(res relaytest.Resource) bool { return res.Name == name && res.Digest == want }) {
 			return r
 		}
 	}
@@ -47,7 +50,8 @@ func quirkAck(v relaytest.Variant, typeURL, nonce, version string, names, more [
 	if v == relaytest.Delta {
 		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNamesSubscribe: more}
 	}
-	return &discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, VersionInfo: version, ResourceNames: append(slices.Clone(names), more...)}
+	return &discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, VersionInfo: version,
+		ResourceNames: append(slices.Clone(names), more...)}
 }
 
 // A client uses the nonce of one type for the ACK of another. It is no ACK, but its subscriptions take effect, and
@@ -56,7 +60,8 @@ func TestQuirk_NonceOfAnotherType(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		put := func(mark string) {
-			o.Put(relaytest.Endpoints("a", "127.0.0.1:"+mark), relaytest.Endpoints("b", "127.0.0.1:"+mark), domainRoute("a", mark), domainRoute("b", mark))
+			o.Put(relaytest.Endpoints("a", "127.0.0.1:"+mark), relaytest.Endpoints("b", "127.0.0.1:"+mark),
+				domainRoute("a", mark), domainRoute("b", mark))
 		}
 		put("0")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
@@ -101,7 +106,8 @@ func quirkNewest(c *relaytest.Client, typeURL string) *relaytest.Response {
 }
 
 // quirkConverges checks that the client's newest resources are those of the origin, once all delays are over.
-func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relaytest.Variant, typeURL string, names ...string) {
+func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relaytest.Variant, typeURL string,
+	names ...string) {
 	t.Helper()
 	time.Sleep(2 * quirkWait(v))
 	synctest.Wait()
@@ -115,7 +121,8 @@ func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v re
 	}
 	for _, name := range names {
 		if got[name] != o.Resources().Digest(typeURL, name) {
-			t.Errorf("%v: the newest %s %s is %v, want %v as at the origin", c, shortName(typeURL), name, got[name], o.Resources().Digest(typeURL, name))
+			t.Errorf("%v: the newest %s %s is %v, want %v as at the origin", c, shortName(typeURL), name, got[name],
+				o.Resources().Digest(typeURL, name))
 		}
 	}
 }

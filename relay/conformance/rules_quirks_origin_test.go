@@ -107,7 +107,8 @@ func (w *quirkWorld) send(s *relaytest.OriginStream, typeURL string, bodies ...*
 }
 
 func quirkResource(typeURL, name, content string) *anypb.Any {
-	return relaytest.Wrapped(&discoverypb.Resource{Name: name, Version: "1", Resource: relaytest.Opaque(typeURL, name, []byte(content))})
+	return relaytest.Wrapped(&discoverypb.Resource{Name: name, Version: "1",
+		Resource: relaytest.Opaque(typeURL, name, []byte(content))})
 }
 
 // If an origin sends no resource versions and a constant system version, changes are detected by content.
@@ -124,10 +125,12 @@ func TestQuirk_NoVersionsAndAConstantOne(t *testing.T) {
 			w.Put(relaytest.Cluster("a", fmt.Sprint("service", i)), relaytest.Endpoints("a", fmt.Sprintf("127.0.0.1:%d", i+2)))
 			w.sleep(time.Second)
 			for _, c := range w.clients {
-				if got, want := c.State().Digest(quirkCDS, "a"), relaytest.DigestOf(relaytest.Cluster("a", fmt.Sprint("service", i))); got != want {
+				if got, want := c.State().Digest(quirkCDS, "a"),
+					relaytest.DigestOf(relaytest.Cluster("a", fmt.Sprint("service", i))); got != want {
 					w.t.Errorf("%v did not get change %d of the cluster", c, i)
 				}
-				if got, want := c.State().Digest(quirkEDS, "a"), relaytest.DigestOf(relaytest.Endpoints("a", fmt.Sprintf("127.0.0.1:%d", i+2))); got != want {
+				if got, want := c.State().Digest(quirkEDS, "a"),
+					relaytest.DigestOf(relaytest.Endpoints("a", fmt.Sprintf("127.0.0.1:%d", i+2))); got != want {
 					w.t.Errorf("%v did not get change %d of the endpoints", c, i)
 				}
 			}
@@ -174,7 +177,8 @@ func TestQuirk_EmptyFirstResponse(t *testing.T) {
 	for _, recovers := range []bool{true, false} {
 		t.Run(fmt.Sprintf("recovers=%v", recovers), func(t *testing.T) {
 			quirkBubble(t, []relaytest.Behaviour{{Manual: true}, {Manual: true, SotW: true, Wrap: true}}, func(w *quirkWorld) {
-				all := []*anypb.Any{quirkResource(quirkCDS, "a", "1"), quirkResource(quirkCDS, "b", "1"), quirkResource(quirkCDS, "c", "1")}
+				all := []*anypb.Any{quirkResource(quirkCDS, "a", "1"), quirkResource(quirkCDS, "b", "1"),
+					quirkResource(quirkCDS, "c", "1")}
 				s := w.Accept(w.t.Context())
 				w.send(s, quirkCDS, all...)
 				w.sleep(10 * time.Second)
@@ -248,7 +252,8 @@ func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 func TestQuirk_ResponsesOfNothing(t *testing.T) {
 	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{}}, func(w *quirkWorld) {
-		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Endpoints("b", "127.0.0.1:1"))
+		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"),
+			relaytest.Endpoints("b", "127.0.0.1:1"))
 		w.sleep(10 * time.Second)
 		answers := w.State().Type(quirkCDS).ACKs + w.State().Type(quirkEDS).ACKs
 		w.expectQuiet("responses of nothing", func() {

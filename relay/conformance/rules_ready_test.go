@@ -33,14 +33,16 @@ func isReady(t *testing.T, r *running, when string, want bool) (text string) {
 func rejectingOrigin(t *testing.T, address string) (o *relaytest.Origin, code *atomic.Uint32) {
 	t.Helper()
 	code = new(atomic.Uint32)
-	return relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: address, ServerOptions: []grpc.ServerOption{
-		grpc.ChainStreamInterceptor(func(srv any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-			if c := codes.Code(code.Load()); c != codes.OK {
-				return status.Error(c, "the words of the origin")
-			}
-			return handler(srv, rpc)
-		}),
-	}}), code
+	return relaytest.NewOrigin(t,
+		relaytest.OriginOptions{Memory: true, Address: address, ServerOptions: []grpc.ServerOption{
+			grpc.ChainStreamInterceptor(func(srv any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo,
+				handler grpc.StreamHandler) error {
+				if c := codes.Code(code.Load()); c != codes.OK {
+					return status.Error(c, "the words of the origin")
+				}
+				return handler(srv, rpc)
+			}),
+		}}), code
 }
 
 // A relay without clients is ready once its origin has responded to it, in either variant, or has kept its stream
@@ -56,7 +58,8 @@ func TestH08_WithoutClients(t *testing.T) {
 		r = start(t, o, operated)
 		time.Sleep(14 * time.Second)
 		synctest.Wait()
-		if text := isReady(t, r, "silent for 14s", false); !strings.Contains(text, "not ready: the origin "+o.Target()+" has not answered yet") {
+		if text := isReady(t, r, "silent for 14s", false); !strings.Contains(text,
+			"not ready: the origin "+o.Target()+" has not answered yet") {
 			t.Errorf("/readyz is %q", text)
 		}
 		time.Sleep(2 * time.Second)
@@ -82,7 +85,8 @@ func TestH08_OriginDown(t *testing.T) {
 		r := start(t, o, operated)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if text := isReady(t, r, "down", false); !strings.Contains(text, "not ready: the origin "+o.Target()+" was not reached yet") || !strings.Contains(text, "last error: ") {
+		if text := isReady(t, r, "down", false); !strings.Contains(text,
+			"not ready: the origin "+o.Target()+" was not reached yet") || !strings.Contains(text, "last error: ") {
 			t.Errorf("/readyz is %q", text)
 		}
 		o.Restart()
@@ -109,7 +113,8 @@ func TestH08_FurtherOriginDown(t *testing.T) {
 		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first}, Named: further}, env...)
 		time.Sleep(19 * time.Second)
 		synctest.Wait()
-		if text := isReady(t, r, "down for 19s", false); strings.Contains(text, first.Target()) || !strings.Contains(text, o.Target()+" was not reached yet") {
+		if text := isReady(t, r, "down for 19s", false); strings.Contains(text, first.Target()) ||
+			!strings.Contains(text, o.Target()+" was not reached yet") {
 			t.Errorf("/readyz is %q, want only the second origin", text)
 		}
 		time.Sleep(2 * time.Second)

@@ -96,7 +96,8 @@ func TestB27_Cold(t *testing.T) {
 		c := restPoller(t, start(t, o), false)
 		for _, version := range []string{"", "r1.AAAAAAAAAAAAAAAAAAAAAA", "other"} {
 			for kind, names := range map[string][]string{"clusters": nil, "routes": {"a"}, "listeners": {"a"}} {
-				reply := c.poll(kind, "5000", version, names...).expectStatus(http.StatusServiceUnavailable, "nothing is known yet").expectDuration(4900 * time.Millisecond)
+				reply := c.poll(kind, "5000", version, names...).expectStatus(http.StatusServiceUnavailable,
+					"nothing is known yet").expectDuration(4900 * time.Millisecond)
 				restStatus(t, reply)
 				if reply.header.Get("Retry-After") == "" {
 					t.Error("got a 503 without Retry-After")
@@ -150,7 +151,8 @@ func TestB7_RESTUnansweredName(t *testing.T) {
 		o.Put(relaytest.Listener("a", "r"), domainRoute("a", "x"))
 		r := start(t, o)
 		c := restPoller(t, r, false)
-		c.poll("listeners", "", "old", "a", "b").expectStatus(http.StatusServiceUnavailable, "not complete").expectDuration(800 * time.Millisecond)
+		c.poll("listeners", "", "old", "a", "b").expectStatus(http.StatusServiceUnavailable,
+			"not complete").expectDuration(800 * time.Millisecond)
 		partial := c.poll("listeners", "", "", "a", "b").expectDuration(800 * time.Millisecond).expectNames("a")
 		c.poll("listeners", "", partial, "a", "b").expectNotModified()
 		c.poll("listeners", "", "old", "a", "b").expectStatus(http.StatusServiceUnavailable, "not complete")
@@ -177,7 +179,8 @@ func TestB7_RESTNewNameWithoutOrigin(t *testing.T) {
 		c.poll("listeners", "", "", "a").expectNames("a")
 		o.Stop()
 		for range 100 {
-			c.poll("listeners", "30000", "old", "a", "b").expectStatus(http.StatusServiceUnavailable, "not complete").expectDuration(29900 * time.Millisecond)
+			c.poll("listeners", "30000", "old", "a", "b").expectStatus(http.StatusServiceUnavailable,
+				"not complete").expectDuration(29900 * time.Millisecond)
 		}
 		c.poll("listeners", "", "", "a", "b").expectNames("a")
 	})
@@ -247,7 +250,8 @@ func TestB35_RESTMaxStreams(t *testing.T) {
 		if n := r.Streams(); n != 2 {
 			t.Errorf("%d streams are open, want 2, the polls", n)
 		}
-		reply := c.poll("clusters", "", "").expectStatus(http.StatusServiceUnavailable, "2 streams and polls are open, as many as allowed")
+		reply := c.poll("clusters", "", "").expectStatus(http.StatusServiceUnavailable,
+			"2 streams and polls are open, as many as allowed")
 		restStatus(t, reply)
 		if reply.header.Get("Retry-After") == "" {
 			t.Error("got a 503 without Retry-After")
@@ -283,7 +287,8 @@ func TestR134_RESTDrain(t *testing.T) {
 					t.Errorf("stopping took %v, want at most a second", took)
 				}
 				expectAnswered(t, current).expectDuration(time.Second).expectNotModified()
-				restStatus(t, expectAnswered(t, cold).expectDuration(time.Second).expectStatus(http.StatusServiceUnavailable, "shutting down"))
+				restStatus(t, expectAnswered(t, cold).expectDuration(time.Second).expectStatus(http.StatusServiceUnavailable,
+					"shutting down"))
 			})
 		})
 	}
@@ -327,7 +332,8 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 
 			held = hold()
 			o.Change(func(b *relaytest.Behaviour) { b.Delay = time.Hour }) // the latency of responses
-			o.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: tt.typeURL, Resources: []*discoverypb.Resource{thing("b", "third")}})
+			o.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: tt.typeURL,
+				Resources: []*discoverypb.Resource{thing("b", "third")}})
 			o.SetRaw(tt.typeURL, thing("b", "third"))
 			time.Sleep(time.Minute)
 			reply := expectAnswered(t, held)

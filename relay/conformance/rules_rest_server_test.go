@@ -41,12 +41,14 @@ func TestREST_AddressInUse(t *testing.T) {
 	}
 	defer func() { _ = taken.Close() }()
 	socket := filepath.Join(t.TempDir(), "xds")
-	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=unix:" + socket, "TENDER_ADMIN_LISTEN=off"})
+	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=unix:" + socket,
+		"TENDER_ADMIN_LISTEN=off"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.RESTListen = []string{"127.0.0.1:0", taken.Addr().String()}
-	if _, err := relay.New(cfg, relay.Options{}); err == nil || !strings.HasPrefix(err.Error(), "TENDER_REST_LISTEN: listen tcp "+taken.Addr().String()) {
+	if _, err := relay.New(cfg, relay.Options{}); err == nil ||
+		!strings.HasPrefix(err.Error(), "TENDER_REST_LISTEN: listen tcp "+taken.Addr().String()) {
 		t.Fatalf("New with %s in use: %v", taken.Addr(), err)
 	}
 	if conn, err := net.Dial("unix", socket); err == nil {
@@ -65,7 +67,8 @@ func TestB35_RESTSlowBody(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		began := time.Now()
-		if _, err := fmt.Fprint(conn, "POST /v3/discovery:clusters HTTP/1.1\r\nHost: relay\r\nContent-Length: 100\r\n\r\n{"); err != nil {
+		if _, err := fmt.Fprint(conn,
+			"POST /v3/discovery:clusters HTTP/1.1\r\nHost: relay\r\nContent-Length: 100\r\n\r\n{"); err != nil {
 			t.Fatal(err)
 		}
 		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -97,7 +100,8 @@ func TestB12_RESTStall(t *testing.T) {
 		}
 		defer func() { _ = conn.Close() }()
 		body := restBody(t, "")
-		if _, err := fmt.Fprintf(conn, "POST /v3/discovery:clusters HTTP/1.1\r\nHost: relay\r\nContent-Length: %d\r\n\r\n%s", len(body), body); err != nil {
+		if _, err := fmt.Fprintf(conn, "POST /v3/discovery:clusters HTTP/1.1\r\nHost: relay\r\nContent-Length: %d\r\n\r\n%s",
+			len(body), body); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(36 * time.Second) // 30s for the longest hold, and the send timeout

@@ -76,7 +76,8 @@ func TestR113_EveryType(t *testing.T) {
 					if resp.GetTypeUrl() != resp.GetResources()[0].GetTypeUrl() {
 						t.Errorf("%s: got the type_url %s", kind, resp.GetTypeUrl())
 					}
-					if id := resp.GetControlPlane().GetIdentifier(); !strings.HasPrefix(id, "tender/test#") || strings.Contains(id, "pilot") {
+					if id := resp.GetControlPlane().GetIdentifier(); !strings.HasPrefix(id, "tender/test#") ||
+						strings.Contains(id, "pilot") {
 						t.Errorf("%s: got the control_plane %q", kind, id)
 					}
 					if got := reply.header.Get("Content-Type"); got != "application/json" {
@@ -94,7 +95,8 @@ func TestR113_VersionOfStreams(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "2026-11" })
-		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), domainRoute("a", "x"), domainRoute("b", "x"), relaytest.Listener("a", "r"))
+		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), domainRoute("a", "x"), domainRoute("b", "x"),
+			relaytest.Listener("a", "r"))
 		r := start(t, o)
 		poller := restPoller(t, r, false)
 		for _, tc := range []struct {
@@ -168,7 +170,8 @@ func TestR113_ReadsWhatItCan(t *testing.T) {
 			"its own type":              `{"node":{"id":"n"},"type_url":"` + typeCDS + `"}`,
 			"an empty node":             `{"node":{}}`,
 		} {
-			for _, contentType := range []string{"application/json", "application/x-www-form-urlencoded", "text/plain; charset=utf-16"} {
+			for _, contentType := range []string{"application/json", "application/x-www-form-urlencoded",
+				"text/plain; charset=utf-16"} {
 				if got := c.post("/v3/discovery:clusters", body, "Content-Type", contentType); got.status != http.StatusOK {
 					t.Errorf("%s as %s: got status %d, %s", name, contentType, got.status, got.body)
 				}
@@ -198,13 +201,17 @@ func TestR113_BadInput(t *testing.T) {
 		{"a number for a name", `{` + node + `,"resource_names":[7]}`, 400, "line 1:38", nil},
 		{"a text for names", `{` + node + `,"resource_names":"a"}`, 400, `unexpected token \"a\"`, nil},
 		{"a name that is not UTF-8", `{` + node + ",\"resource_names\":[\"\xff\"]}", 400, "invalid UTF-8", nil},
-		{"too deep", `{"node":{"metadata":` + strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20001) + "}", 400, "is nested 20002 times, at most 2000 are allowed", nil},
+		{"too deep", `{"node":{"metadata":` + strings.Repeat(`{"a":`, 20000) + "1" + strings.Repeat("}", 20001) + "}", 400,
+			"is nested 20002 times, at most 2000 are allowed", nil},
 		{"protobuf", "\x12\x03\x0a\x01n", 400, "not a DiscoveryRequest in JSON", nil},
 		{"no node", `{}`, 400, "node is missing", nil},
 		{"a null node", `{"node":null}`, 400, "node is missing", nil},
-		{"another type", `{` + node + `,"type_url":"` + typeLDS + `"}`, 400, `type_url \"` + typeLDS + `\": /v3/discovery:clusters serves \"` + typeCDS, nil},
-		{"a long name", `{` + node + `,"resource_names":["` + long + `"]}`, 400, "of 101 bytes, at most 100 are allowed", nil},
-		{"many names", `{` + node + `,"resource_names":["a","b","c","d"]}`, 429, "4 resource names on one stream, at most 3 are allowed", nil},
+		{"another type", `{` + node + `,"type_url":"` + typeLDS + `"}`, 400,
+			`type_url \"` + typeLDS + `\": /v3/discovery:clusters serves \"` + typeCDS, nil},
+		{"a long name", `{` + node + `,"resource_names":["` + long + `"]}`, 400, "of 101 bytes, at most 100 are allowed",
+			nil},
+		{"many names", `{` + node + `,"resource_names":["a","b","c","d"]}`, 429,
+			"4 resource names on one stream, at most 3 are served", nil},
 		{"a large body", `{` + node + strings.Repeat(" ", 4<<20) + `}`, 413, "more than 4194304 bytes", nil},
 		{"a time that is none", `{` + node + `}`, 400, `header x-envoy-expected-rq-timeout-ms is \"soon\"`, restHold("soon")},
 		{"a time before now", `{` + node + `}`, 400, `is \"-1\": use a whole number of milliseconds`, restHold("-1")},
@@ -248,7 +255,8 @@ func TestR116_OtherPaths(t *testing.T) {
 		body := restBody(t, "")
 		for _, path := range []string{
 			"/", "/v3", "/v3/discovery:", "/v3/discovery:ads", "/v3/discovery:delta_clusters", "/v3/discovery:virtual_hosts",
-			"/v3/discovery:clusters/", "/v3/discovery/clusters", "/v2/discovery:clusters", "/v3/clusters", "//v3/discovery:clusters",
+			"/v3/discovery:clusters/", "/v3/discovery/clusters", "/v2/discovery:clusters", "/v3/clusters",
+			"//v3/discovery:clusters",
 			discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName,
 			discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName,
 			"/" + strings.Repeat("x", 10000),
@@ -293,7 +301,8 @@ func TestR113_UnknownTypes(t *testing.T) {
 			t.Errorf("logged 101 failed polls %d times, want a few", n)
 		}
 
-		o.SetRaw(typeLDS, &discoverypb.Resource{Name: "broken", Version: "1", Resource: &anypb.Any{TypeUrl: typeLDS, Value: []byte{0xff}}})
+		o.SetRaw(typeLDS, &discoverypb.Resource{Name: "broken", Version: "1",
+			Resource: &anypb.Any{TypeUrl: typeLDS, Value: []byte{0xff}}})
 		restStatus(t, c.poll("listeners", "20000", "", "broken").expectStatus(http.StatusBadGateway, `resource \"broken\"`))
 		c.poll("listeners", "", "", "a").expectNames("a")
 	})
@@ -306,7 +315,8 @@ func TestR052_RESTGroups(t *testing.T) {
 		o.Put(relaytest.Cluster("a"))
 		o.For(func(n *corepb.Node) bool { return n.GetCluster() == "west" }).Put(relaytest.Cluster("w"))
 		for cluster, want := range map[string]string{"east": "a", "west": "w"} {
-			c.post("/v3/discovery:clusters", `{"node":{"id":"n","cluster":"`+cluster+`"}}`, restHold("20000")...).expectNames(want)
+			c.post("/v3/discovery:clusters", `{"node":{"id":"n","cluster":"`+cluster+`"}}`,
+				restHold("20000")...).expectNames(want)
 		}
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
@@ -318,7 +328,8 @@ func TestR029_RESTRefusal(t *testing.T) {
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o)
 		c := restPoller(t, r, false)
-		c.post("/v3/discovery:clusters", `{"node":{"id":"n"},"error_detail":{"code":3,"message":"bad cluster"}}`).expectNames("a")
+		c.post("/v3/discovery:clusters",
+			`{"node":{"id":"n"},"error_detail":{"code":3,"message":"bad cluster"}}`).expectNames("a")
 		if n := r.Log.Count(`detail="bad cluster"`); n != 1 {
 			t.Errorf("logged the NACK %d times, want 1", n)
 		}

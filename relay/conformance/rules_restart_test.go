@@ -82,7 +82,8 @@ func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
 	for _, down := range []bool{false, true} {
 		t.Run(fmt.Sprintf("origin down %v", down), func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
-				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Listener("l", "x"), relaytest.Route("x", []string{"*"}, "a"))
+				r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Listener("l", "x"),
+					relaytest.Route("x", []string{"*"}, "a"))
 				c := r.following(v, typeCDS, typeLDS)
 				r.expectResources(c, typeCDS, "a", "b")
 				r.expectResources(c, typeLDS, "l")
@@ -206,19 +207,21 @@ func TestB42_ASilentOriginConfirmsWhatItWasTold(t *testing.T) {
 func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
 	t.Parallel()
 	const secretText = "hush-hush-canary"
-	private := &clusterpb.Cluster{Name: "private", TransportSocket: &corepb.TransportSocket{ConfigType: &corepb.TransportSocket_TypedConfig{
-		TypedConfig: &anypb.Any{
-			TypeUrl: "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
-			// common_tls_context.tls_certificates.private_key.inline_string
-			Value: nested([]byte(secretText), 4, 2, 2, 1),
-		},
-	}}}
+	private := &clusterpb.Cluster{Name: "private",
+		TransportSocket: &corepb.TransportSocket{ConfigType: &corepb.TransportSocket_TypedConfig{
+			TypedConfig: &anypb.Any{
+				TypeUrl: "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
+				// common_tls_context.tls_certificates.private_key.inline_string
+				Value: nested([]byte(secretText), 4, 2, 2, 1),
+			},
+		}}}
 	for _, sensitive := range []string{"off", "on"} {
 		t.Run("sensitive "+sensitive, func(t *testing.T) {
 			restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 				r.o.Put(relaytest.Cluster("public"), private)
 				r.o.Apply(func(tx *relaytest.Tx) {
-					tx.Set(relaytest.SecretType, "key", relaytest.Opaque(relaytest.SecretType, "key", []byte("secret "+secretText)), "1")
+					tx.Set(relaytest.SecretType, "key", relaytest.Opaque(relaytest.SecretType, "key", []byte("secret "+secretText)),
+						"1")
 					tx.SetRaw(typeEDS, &discoverypb.Resource{
 						Name: "fleeting", Version: "1", CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: true},
 						Resource: relaytest.Opaque(typeEDS, "fleeting", []byte("fleeting "+secretText)),
@@ -230,7 +233,8 @@ func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
 				r.expectResources(c, typeCDS, "private", "public")
 				r.stop()
 				stored := r.files()
-				for content, want := range map[string]bool{"secret " + secretText: false, "fleeting " + secretText: false, secretText: sensitive == "on", "public": true} {
+				for content, want := range map[string]bool{"secret " + secretText: false, "fleeting " + secretText: false,
+					secretText: sensitive == "on", "public": true} {
 					if got := bytes.Contains(stored, []byte(content)); got != want {
 						t.Errorf("snapshots contain %q: %v, want %v", content, got, want)
 					}
@@ -290,7 +294,8 @@ func (r *restarting) paths() []string {
 func TestB42_AMismatchIsAColdStart(t *testing.T) {
 	t.Parallel()
 	for _, env := range []string{
-		"TENDER_NODE_CLUSTER=another", "TENDER_NODE_METADATA={\"a\":1}", "TENDER_NODE_GROUP_BY=none", "TENDER_NODE_GROUP_BY=cluster",
+		"TENDER_NODE_CLUSTER=another", "TENDER_NODE_METADATA={\"a\":1}", "TENDER_NODE_GROUP_BY=none",
+		"TENDER_NODE_GROUP_BY=cluster",
 		"TENDER_DELTA_VERSIONS=content",
 	} {
 		t.Run(env, func(t *testing.T) {

@@ -58,7 +58,8 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 
 		fill(t, 16)
 		defer fill(t, ^uint64(0))
-		if answer := r.rollback("1m"); !strings.Contains(answer.Warning, "does not survive a restart") || answer.Origins[0].Freeze.SurvivesRestart {
+		if answer := r.rollback("1m"); !strings.Contains(answer.Warning, "does not survive a restart") ||
+			answer.Origins[0].Freeze.SurvivesRestart {
 			t.Errorf("rollback: %+v, want a warning that it does not survive a restart", answer)
 		}
 		r.expectResources(c, typeCDS, "a", "b")

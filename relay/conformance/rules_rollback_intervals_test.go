@@ -25,7 +25,8 @@ func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 		has := func(when, cluster, listener string) {
 			t.Helper()
 			s := c.State()
-			if s.Digest(typeCDS, "a") != relaytest.DigestOf(relaytest.Cluster("a", cluster)) || s.Digest(typeLDS, "l") != relaytest.DigestOf(relaytest.Listener("l", listener)) {
+			if s.Digest(typeCDS, "a") != relaytest.DigestOf(relaytest.Cluster("a", cluster)) ||
+				s.Digest(typeLDS, "l") != relaytest.DigestOf(relaytest.Listener("l", listener)) {
 				t.Errorf("%s: want the client to have the cluster of %q and the listener of %q", when, cluster, listener)
 			}
 		}
@@ -49,7 +50,8 @@ func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 		has("one within the interval waits", "bad", "bad")
 		seen := len(c.Responses())
 
-		operate[admin.RollbackScope, admin.Rollbacks](t, r, "rollback", admin.RollbackScope{To: good, Why: admin.Why{Reason: "bad"}})
+		operate[admin.RollbackScope, admin.Rollbacks](t, r, "rollback",
+			admin.RollbackScope{To: good, Why: admin.Why{Reason: "bad"}})
 		pass(interval)
 		has("rolled back", "good", "good")
 		change("later", "later")

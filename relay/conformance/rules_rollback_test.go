@@ -50,10 +50,12 @@ func TestRollback_Clients(t *testing.T) {
 			w.settle()
 			c.ackPending()
 			known := generationsOf(w.t, w.relay)
-			if len(known) != 2 || known[0].Added != 1 || known[0].Changed != 2 || known[0].Removed != 1 || !known[0].Until.IsZero() {
+			if len(known) != 2 || known[0].Added != 1 || known[0].Changed != 2 || known[0].Removed != 1 ||
+				!known[0].Until.IsZero() {
 				w.t.Fatalf("generations: %+v, want two, the newest with one added, two changed and one removed resource", known)
 			}
-			dry := operate[admin.RollbackScope, admin.Rollbacks](w.t, w.relay, "rollback", admin.RollbackScope{To: "10s", DryRun: true})
+			dry := operate[admin.RollbackScope, admin.Rollbacks](w.t, w.relay, "rollback",
+				admin.RollbackScope{To: "10s", DryRun: true})
 			if !dry.DryRun || dry.Origins[0].Resources != 4 || dry.Origins[0].Freeze != nil {
 				w.t.Errorf("dry run: %+v, want 4 resources and no rollback", dry)
 			}
@@ -64,7 +66,8 @@ func TestRollback_Clients(t *testing.T) {
 			w.settle()
 			c.expect()
 			b := w.relay.rollback(known[1].Generation[:8])
-			if o := b.Origins[0]; o.Resources != 4 || o.Freeze == nil || o.Freeze.Rollback == nil || o.Freeze.Reason != "bad routes" {
+			if o := b.Origins[0]; o.Resources != 4 || o.Freeze == nil || o.Freeze.Rollback == nil ||
+				o.Freeze.Reason != "bad routes" {
 				w.t.Errorf("rollback: %+v, want 4 resources", b)
 			}
 			w.settle()
@@ -114,7 +117,8 @@ func TestRollback_ReturningClients(t *testing.T) {
 			w.change("cds young@1", "cds a@2", "lds young@1")
 			w.settle()
 			here, there := generationsOf(w.t, w.relay), generationsOf(w.t, other)
-			if len(here) != 2 || len(there) != 2 || here[0].Generation != there[0].Generation || here[1].Generation != there[1].Generation {
+			if len(here) != 2 || len(there) != 2 || here[0].Generation != there[0].Generation ||
+				here[1].Generation != there[1].Generation {
 				w.t.Errorf("the replicas' generations are %+v and %+v, want equal names", here, there)
 			}
 			w.relay.rollback(there[1].Generation)
@@ -122,7 +126,8 @@ func TestRollback_ReturningClients(t *testing.T) {
 			c.Reconnect(w.relay.Conn())
 			w.settle()
 			for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
-				if diff := cmp.Diff(first.State()[typeURL], c.State()[typeURL]); diff != "" || len(c.State()[typeURL]) != map[string]int{relaytest.ClusterType: 2, relaytest.ListenerType: 1}[typeURL] {
+				if diff := cmp.Diff(first.State()[typeURL], c.State()[typeURL]); diff != "" ||
+					len(c.State()[typeURL]) != map[string]int{relaytest.ClusterType: 2, relaytest.ListenerType: 1}[typeURL] {
 					w.t.Errorf("a client that moved from another relay differs (-first +moved):\n%s", diff)
 				}
 			}
@@ -184,7 +189,8 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 					})
 					r.start()
 					f := r.frozen()
-					if f == nil || f.Rollback == nil || !strings.HasPrefix(f.By, "alice") || f.Reason != "bad routes" || !f.Since.Equal(began) {
+					if f == nil || f.Rollback == nil || !strings.HasPrefix(f.By, "alice") || f.Reason != "bad routes" ||
+						!f.Since.Equal(began) {
 						t.Fatalf("after a restart: got %+v, want the rollback by alice of %v", f, began)
 					}
 					c.Reconnect(r.Conn())
@@ -264,11 +270,14 @@ func TestRollback_Refused(t *testing.T) {
 		w.relay.rollback("12s")
 		w.settle()
 		c.expectAndAck("cds a@1")
-		if code, text := post(w.t, w.relay, "freeze", admin.FreezeScope{}); code != http.StatusConflict || !strings.Contains(text, "tender thaw") {
+		if code, text := post(w.t, w.relay, "freeze", admin.FreezeScope{}); code != http.StatusConflict ||
+			!strings.Contains(text, "tender thaw") {
 			w.t.Errorf("freeze of a rolled back relay: got %d %s, want 409", code, text)
 		}
-		if limit := getJSON[admin.Generations](w.t, w.relay, "/api/v1/generations"); limit.Bytes > limit.MaxBytes || limit.Earlier == 0 {
-			w.t.Errorf("%d generations use %d bytes, want some, and at most %d bytes", limit.Earlier, limit.Bytes, limit.MaxBytes)
+		if limit := getJSON[admin.Generations](w.t, w.relay, "/api/v1/generations"); limit.Bytes > limit.MaxBytes ||
+			limit.Earlier == 0 {
+			w.t.Errorf("%d generations use %d bytes, want some, and at most %d bytes", limit.Earlier, limit.Bytes,
+				limit.MaxBytes)
 		}
 	})
 }

@@ -149,7 +149,8 @@ func TestB22_EmptyNames(t *testing.T) {
 		if got := resp.GetResources(); len(got) != 1 || got[0].GetName() != "" || got[0].GetVersion() != text {
 			t.Errorf("got %v, want 1 resource without a name", resp)
 		}
-		if err := rpc.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: acmeThing, ResponseNonce: resp.GetNonce()}); err != nil {
+		if err := rpc.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: acmeThing,
+			ResponseNonce: resp.GetNonce()}); err != nil {
 			t.Fatal(err)
 		}
 		recvAndAck(t, sotw, acmeThing, "in the body")

@@ -140,7 +140,8 @@ func TestR009_AnotherTypeEndsTheStream(t *testing.T) {
 			c.Subscribe(typeURLs["acme"], "a")
 			err := c.WaitEnd(t.Context())
 			text := status.Convert(err).Message()
-			if status.Code(err) != codes.InvalidArgument || !strings.Contains(text, typeURLs[short]) || !strings.Contains(text, typeURLs["acme"]) {
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(text, typeURLs[short]) ||
+				!strings.Contains(text, typeURLs["acme"]) {
 				t.Errorf("served=%v: the stream ended with %v, want %v with both types", served, err, codes.InvalidArgument)
 			}
 		}

@@ -15,7 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// maxResponseBytes is the largest size of a response that can be split, plus some bytes for fields other than resources.
+// maxResponseBytes is the largest size of a response that can be split, plus some bytes for fields other than
+// resources.
 const maxResponseBytes = 3_500_000 + 200
 
 // sizeNames returns the names of a set of 11 MiB. Most resources have 8 KiB, two have 3 MiB and therefore do not
@@ -222,7 +223,8 @@ func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 				}
 			})
 			r := startMuted(t, o)
-			req := &discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("returning"), TypeUrl: typeRDS, InitialResourceVersions: make(map[string]string)}
+			req := &discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("returning"), TypeUrl: typeRDS,
+				InitialResourceVersions: make(map[string]string)}
 			for i := range held {
 				req.InitialResourceVersions[at(i)] = fmt.Sprintf("version-%016d", i)
 				if i >= 5 && i < 10 {
@@ -230,7 +232,8 @@ func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 				}
 				req.ResourceNamesSubscribe = append(req.ResourceNamesSubscribe, at(i))
 			}
-			req.ResourceNamesSubscribe = append(req.ResourceNamesSubscribe, at(held), at(held+1), at(held+2), at(held+3), at(held+4))
+			req.ResourceNamesSubscribe = append(req.ResourceNamesSubscribe, at(held), at(held+1), at(held+2), at(held+3),
+				at(held+4))
 			if !named {
 				req.ResourceNamesSubscribe = []string{"*"}
 			}
@@ -252,7 +255,8 @@ func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 			slices.Sort(removed)
 			want := []string{at(5), at(6), at(7), at(8), at(9), at(held), at(held + 1), at(held + 2), at(held + 3), at(held + 4)}
 			if !slices.Equal(got, want) || !slices.Equal(removed, []string{at(0), at(1), at(2), at(3), at(4)}) {
-				t.Errorf("named=%v: got %.200q and the removals %.200q; want 5 changed, 5 new and 5 removed resources", named, got, removed)
+				t.Errorf("named=%v: got %.200q and the removals %.200q; want 5 changed, 5 new and 5 removed resources", named, got,
+					removed)
 			}
 		})
 	}
@@ -287,7 +291,8 @@ func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
 		time.Sleep(30 * time.Minute)
 		synctest.Wait()
 		if req := o.State().Last().Requests[0].Message; len(req.GetInitialResourceVersions()) != 0 {
-			t.Errorf("the first request has %d versions in %d bytes, want none", len(req.GetInitialResourceVersions()), proto.Size(req))
+			t.Errorf("the first request has %d versions in %d bytes, want none", len(req.GetInitialResourceVersions()),
+				proto.Size(req))
 		}
 		for i, c := range clients {
 			if !c.State().SameContent(o.Resources(), typeCDS) {
@@ -295,7 +300,8 @@ func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
 			}
 			for _, resp := range c.Responses()[before[i]:] {
 				if !resp.SotW() && len(resp.Resources)+len(resp.Removed) > 1 {
-					t.Errorf("%v got a response of %d clusters and %d removals, want only the changes", c, len(resp.Resources), len(resp.Removed))
+					t.Errorf("%v got a response of %d clusters and %d removals, want only the changes", c, len(resp.Resources),
+						len(resp.Removed))
 				}
 			}
 			if n := len(c.Responses()) - before[i]; n > 2 {

@@ -72,7 +72,8 @@ func TestR004_R093_SotWOriginKeepsBytes(t *testing.T) {
 			for _, resp := range c.Responses() {
 				for _, res := range resp.Resources {
 					bodies[resp.TypeURL] = res.Body.GetValue()
-					if resp.TypeURL == acme && !resp.SotW() && (res.Name != "foo" || res.Version != "7" || !slices.Equal(res.Aliases, []string{"bar"})) {
+					if resp.TypeURL == acme && !resp.SotW() &&
+						(res.Name != "foo" || res.Version != "7" || !slices.Equal(res.Aliases, []string{"bar"})) {
 						w.t.Errorf("%v: name %q version %q aliases %q, want foo, 7 and bar", c, res.Name, res.Version, res.Aliases)
 					}
 				}
@@ -102,7 +103,8 @@ func TestB2_SotWOriginVersions(t *testing.T) {
 		})
 	}
 	if versions[true] != versions[false] || !strings.HasPrefix(versions[true], "theirs~r1.") {
-		t.Errorf("version_info is %q behind SotW and %q behind Delta, want equal ones with the prefix theirs~", versions[true], versions[false])
+		t.Errorf("version_info is %q behind SotW and %q behind Delta, want equal ones with the prefix theirs~",
+			versions[true], versions[false])
 	}
 }
 

@@ -49,14 +49,17 @@ func TestB4_WhatMakesAGroup(t *testing.T) {
 		{"cluster", "cluster", func(n *corepb.Node) { n.Cluster = "c2" }, 2},
 		{"software", "user_agent_name", func(n *corepb.Node) { n.UserAgentName = "gRPC Go" }, 2},
 		{"none", "none", func(n *corepb.Node) { n.UserAgentName, n.Id = "gRPC Go", "id-2" }, 1},
-		{"minor version", "user_agent_version", func(n *corepb.Node) { n.GetUserAgentBuildVersion().Version.MinorNumber = 99 }, 1},
-		{"major version", "user_agent_version", func(n *corepb.Node) { n.GetUserAgentBuildVersion().Version.MajorNumber = 2 }, 2},
+		{"minor version", "user_agent_version",
+			func(n *corepb.Node) { n.GetUserAgentBuildVersion().Version.MinorNumber = 99 }, 1},
+		{"major version", "user_agent_version",
+			func(n *corepb.Node) { n.GetUserAgentBuildVersion().Version.MajorNumber = 2 }, 2},
 		{"region", "locality.region", func(n *corepb.Node) { n.Locality.Region = "r2" }, 2},
 		{"zone", "locality.zone", func(n *corepb.Node) { n.Locality.Zone = "z2" }, 2},
 		{"zone, by region", "locality.region", func(n *corepb.Node) { n.Locality.Zone = "z2" }, 1},
 		{"sub zone", "locality.sub_zone", func(n *corepb.Node) { n.Locality.SubZone = "s2" }, 2},
 		{"metadata", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewStringValue("test") }, 2},
-		{"other metadata", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["x"] = structpb.NewStringValue("test") }, 1},
+		{"other metadata", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["x"] = structpb.NewStringValue("test") },
+			1},
 		{"no metadata", "metadata.env", func(n *corepb.Node) { n.Metadata = nil }, 2},
 		{"deep metadata", "metadata.deep.tier", func(n *corepb.Node) {
 			n.Metadata.Fields["deep"].GetStructValue().Fields["tier"] = structpb.NewNumberValue(2)
@@ -71,15 +74,19 @@ func TestB4_WhatMakesAGroup(t *testing.T) {
 		{"an item of a list", "metadata.list", func(n *corepb.Node) {
 			n.Metadata.Fields["list"].GetListValue().Values[0] = structpb.NewStringValue("b")
 		}, 2},
-		{"a list of one, and what is in it", "metadata.list", func(n *corepb.Node) { n.Metadata.Fields["list"] = structpb.NewStringValue("a") }, 2},
+		{"a list of one, and what is in it", "metadata.list",
+			func(n *corepb.Node) { n.Metadata.Fields["list"] = structpb.NewStringValue("a") }, 2},
 		{"an object", "metadata.deep", func(n *corepb.Node) {
 			n.Metadata.Fields["deep"].GetStructValue().Fields["other"] = structpb.NewStringValue("y")
 		}, 2},
 		{"a path through a list", "metadata.list.0", func(n *corepb.Node) { delete(n.Metadata.Fields, "list") }, 1},
 		{"a path through a text", "metadata.env.x", func(n *corepb.Node) { delete(n.Metadata.Fields, "env") }, 1},
-		{"null, and nothing", "metadata.none", func(n *corepb.Node) { n.Metadata.Fields["none"] = structpb.NewNullValue() }, 2},
-		{"null, and its name", "metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewStringValue("null") }, 2},
-		{"an empty text, and nothing", "metadata.none", func(n *corepb.Node) { n.Metadata.Fields["none"] = structpb.NewStringValue("") }, 2},
+		{"null, and nothing", "metadata.none", func(n *corepb.Node) { n.Metadata.Fields["none"] = structpb.NewNullValue() },
+			2},
+		{"null, and its name", "metadata.env",
+			func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewStringValue("null") }, 2},
+		{"an empty text, and nothing", "metadata.none",
+			func(n *corepb.Node) { n.Metadata.Fields["none"] = structpb.NewStringValue("") }, 2},
 		{"no locality", "locality.region", func(n *corepb.Node) { n.Locality = nil }, 2},
 		{"version as text", "user_agent_version", func(n *corepb.Node) {
 			n.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: "1.36.0"}
@@ -122,7 +129,8 @@ func TestB4_GroupsCannotBeForged(t *testing.T) {
 		a, b *corepb.Node
 	}{
 		{"cluster,id", &corepb.Node{Cluster: "x,id=y"}, &corepb.Node{Cluster: "x", Id: "y,id="}},
-		{"user_agent_name", &corepb.Node{UserAgentName: "envoy," + feature}, &corepb.Node{UserAgentName: "envoy", ClientFeatures: []string{feature}}},
+		{"user_agent_name", &corepb.Node{UserAgentName: "envoy," + feature},
+			&corepb.Node{UserAgentName: "envoy", ClientFeatures: []string{feature}}},
 		{"id", &corepb.Node{Id: `"x"`}, &corepb.Node{Id: "x"}},
 		{"id", &corepb.Node{Id: `a,b`}, &corepb.Node{Id: `"a,b"`}},
 	} {
@@ -156,7 +164,8 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 		{"none", nil, func(n *corepb.Node) bool {
 			return n.GetUserAgentName() == "tender" && n.GetUserAgentVersion() == "test" && n.GetLocality().GetZone() == "zo"
 		}},
-		{"user_agent_name", nil, func(n *corepb.Node) bool { return n.GetUserAgentName() == "envoy" && n.GetCluster() == "relays" }},
+		{"user_agent_name", nil,
+			func(n *corepb.Node) bool { return n.GetUserAgentName() == "envoy" && n.GetCluster() == "relays" }},
 		{"id", nil, func(n *corepb.Node) bool { return n.GetId() == "id-1" }},
 		{"cluster", nil, func(n *corepb.Node) bool { return n.GetCluster() == "edge" && n.GetId() == "tender/test" }},
 		{"user_agent_version", nil, func(n *corepb.Node) bool {
@@ -191,10 +200,11 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 			list, _ := metadataOf(n)["list"].([]any)
 			return len(list) == 1 && list[0] == "a"
 		}},
-		{"metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() }, func(n *corepb.Node) bool {
-			env, present := metadataOf(n)["env"]
-			return present && env == nil
-		}},
+		{"metadata.env", func(n *corepb.Node) { n.Metadata.Fields["env"] = structpb.NewNullValue() },
+			func(n *corepb.Node) bool {
+				env, present := metadataOf(n)["env"]
+				return present && env == nil
+			}},
 		{"metadata.deep.tier,metadata.deep", nil, func(n *corepb.Node) bool {
 			deep, _ := metadataOf(n)["deep"].(map[string]any)
 			return deep["tier"] == 1.0 && deep["other"] == "x"
@@ -227,14 +237,16 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 		t.Run(tc.by, func(t *testing.T) {
 			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"))
-				c := start(t, o, append(own, "TENDER_NODE_GROUP_BY="+tc.by)...).Client(relaytest.ClientOptions{Node: groupedNode(tc.change)})
+				c := start(t, o, append(own,
+					"TENDER_NODE_GROUP_BY="+tc.by)...).Client(relaytest.ClientOptions{Node: groupedNode(tc.change)})
 				c.Subscribe(typeCDS, "*")
 				recvAndAck(t, c, typeCDS, "a")
 				n := o.State().Last().Node
 				if !tc.check(n) {
 					t.Errorf("by %s: the origin got the node %v", tc.by, n)
 				}
-				if f := n.GetClientFeatures(); slices.Contains(f, "own.secret") || !slices.Contains(f, "xds.config.supports-resource-ttl") {
+				if f := n.GetClientFeatures(); slices.Contains(f, "own.secret") ||
+					!slices.Contains(f, "xds.config.supports-resource-ttl") {
 					t.Errorf("by %s: the origin got the features %v", tc.by, f)
 				}
 			})
@@ -262,7 +274,8 @@ func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 	}
 	one := groupedNode(nil)
 	for _, tc := range []struct{ by, name string }{
-		{"user_agent_name", "default"}, {"locality.region", "region"}, {"user_agent_version", "version"}, {"metadata.env", "metadata"},
+		{"user_agent_name", "default"}, {"locality.region", "region"}, {"user_agent_version", "version"},
+		{"metadata.env", "metadata"},
 		{"metadata.deep", "object"},
 	} {
 		two := groupedNode(func(n *corepb.Node) {
@@ -274,11 +287,13 @@ func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 		three := proto.CloneOf(one)
 		version := three.GetUserAgentBuildVersion()
 		for _, m := range []proto.Message{
-			three, version, version.Version, three.Locality, three.Metadata, three.Metadata.Fields["env"], three.Metadata.Fields["deep"].GetStructValue(),
+			three, version, version.Version, three.Locality, three.Metadata, three.Metadata.Fields["env"],
+			three.Metadata.Fields["deep"].GetStructValue(),
 		} {
 			m.ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 4242, protowire.VarintType), 1))
 		}
-		if a, b := nodesAt(t, tc.by, one, three), nodesAt(t, tc.by, three, one); len(a) != 1 || len(b) != 1 || !proto.Equal(a[0], b[0]) {
+		if a, b := nodesAt(t, tc.by, one, three), nodesAt(t, tc.by, three, one); len(a) != 1 || len(b) != 1 ||
+			!proto.Equal(a[0], b[0]) {
 			t.Errorf("by %s: the origin got %v or %v with unknown fields, depending on the first client", tc.by, a, b)
 		}
 		a, b := nodesAt(t, tc.by, one, two), nodesAt(t, tc.by, two, one)
@@ -378,7 +393,8 @@ func TestR143_FeaturesMakeGroups(t *testing.T) {
 		{"one and the other", envoy(anyStruct), envoy(noOver), 2},
 		{"one and both", envoy(anyStruct), envoy(anyStruct, noOver), 2},
 		{"one and none", envoy(anyStruct), envoy(), 2},
-		{"features that only Tender looks at", envoy("xds.config.resource-in-sotw"), envoy("envoy.lrs.supports_send_all_clusters"), 1},
+		{"features that only Tender looks at", envoy("xds.config.resource-in-sotw"),
+			envoy("envoy.lrs.supports_send_all_clusters"), 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
@@ -408,7 +424,8 @@ func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
 		{"a.b", "xds.config.resource-in-sotw", "envoy.lrs.supports_send_all_clusters"},
 		{"envoy.lb.does_not_support_overprovisioning", "envoy.config.require-any-fields-contain-struct"},
 	}
-	want := [][]string{own, append(slices.Clone(own), clients[1][0]), append(slices.Clone(own), clients[3][1], clients[3][0])}
+	want := [][]string{own, append(slices.Clone(own), clients[1][0]),
+		append(slices.Clone(own), clients[3][1], clients[3][0])}
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := start(t, o, "TENDER_NODE_GROUP_BY=none")
 		for _, features := range clients {

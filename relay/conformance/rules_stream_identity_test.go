@@ -58,13 +58,15 @@ func TestR127_UnknownFieldsOfAResourceSurvive(t *testing.T) {
 		o.SetRaw(acmeType, resource)
 		o.Put(relaytest.Cluster("a"))
 		r := start(t, o, "TENDER_NODE_GROUP_BY=none")
-		for _, feature := range []string{"xds.config.resource-in-sotw", "xds.config.supports-resource-in-sotw", "envoy.config.resource-in-sotw", ""} {
+		for _, feature := range []string{"xds.config.resource-in-sotw", "xds.config.supports-resource-in-sotw",
+			"envoy.config.resource-in-sotw", ""} {
 			node := relaytest.EnvoyNode("n")
 			node.ClientFeatures = []string{feature}
 			c := r.Client(relaytest.ClientOptions{Variant: v, Node: node})
 			c.Subscribe(acmeType)
 			got := firstResource(t, recvAndAck(t, c, acmeType, "a"))
-			if wants := v == relaytest.Delta || feature != ""; wants && !slices.Equal(got.ProtoReflect().GetUnknown(), unknown) || wants != (got != nil) {
+			if wants := v == relaytest.Delta ||
+				feature != ""; wants && !slices.Equal(got.ProtoReflect().GetUnknown(), unknown) || wants != (got != nil) {
 				t.Errorf("feature %q: got %v", feature, got)
 			}
 			c.Subscribe(typeCDS) // a known type is only wrapped if necessary

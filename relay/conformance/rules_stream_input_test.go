@@ -125,7 +125,8 @@ func TestInput_LongRefusalsAreCut(t *testing.T) {
 		c.Subscribe(typeRDS, "a")
 		resp := c.Recv(t.Context())
 		before := len(r.Log.String())
-		c.Send(newAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: strings.Repeat("7", 1<<20)}, "", strings.Repeat("word", 1<<20), "a"))
+		c.Send(newAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: strings.Repeat("7", 1<<20)}, "",
+			strings.Repeat("word", 1<<20), "a"))
 		c.Send(newAnswer(v, resp, "", strings.Repeat("word", 1<<20), "a"))
 		synctest.Wait()
 		if r.Log.Count("client refused a response") != 2 || r.Log.Count(strings.Repeat("word", 100)) < 2 {

@@ -51,5 +51,6 @@ func newAnswer(v relaytest.Variant, r *relaytest.Response, version, refusal stri
 	if v == relaytest.Delta {
 		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, ErrorDetail: detail}
 	}
-	return &discoverypb.DiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, VersionInfo: version, ResourceNames: names, ErrorDetail: detail}
+	return &discoverypb.DiscoveryRequest{TypeUrl: r.TypeURL, ResponseNonce: r.Nonce, VersionInfo: version,
+		ResourceNames: names, ErrorDetail: detail}
 }

@@ -97,7 +97,8 @@ func TestR014_OneConnectionToTheOrigin(t *testing.T) {
 		for i := range streams {
 			node := relaytest.EnvoyNode("n")
 			node.Cluster = fmt.Sprint("group", i%groups)
-			c := relaytest.NewLightClient(t, conn, relaytest.LightOptions{Variant: relaytest.Variant(i / groups % 2), Node: node})
+			c := relaytest.NewLightClient(t, conn,
+				relaytest.LightOptions{Variant: relaytest.Variant(i / groups % 2), Node: node})
 			c.Subscribe(typeCDS, "*")
 			clients = append(clients, c)
 		}
@@ -221,7 +222,8 @@ func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 		want := status.Convert(refused.WaitEnd(t.Context()))
 		sendNode(one, v, first, node("three"))
 		got := status.Convert(one.WaitEnd(t.Context()))
-		if got.Code() != codes.ResourceExhausted || got.Message() != want.Message() || !strings.Contains(got.Message(), "TENDER_MAX_GROUPS") {
+		if got.Code() != codes.ResourceExhausted || got.Message() != want.Message() ||
+			!strings.Contains(got.Message(), "TENDER_MAX_GROUPS") {
 			t.Errorf("the stream ended with %v, want %v as for a new stream", got, want)
 		}
 

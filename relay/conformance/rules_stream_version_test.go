@@ -94,7 +94,8 @@ func returningSotW(typeURL, version string, names ...string) *discoverypb.Discov
 func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"), domainRoute("a", "a"), relaytest.Endpoints("a", "127.0.0.1:1"))
+		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"), domainRoute("a", "a"),
+			relaytest.Endpoints("a", "127.0.0.1:1"))
 		o.Set(acmeType, "a", relaytest.Opaque(acmeType, "a", nil), "1")
 		o.Set(relaytest.ScopedRouteType, "a", relaytest.Opaque(relaytest.ScopedRouteType, "a", nil), "1")
 		r := start(t, o)
@@ -157,8 +158,10 @@ func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
 }
 
 // returningDelta returns the first request of a reconnecting Delta client.
-func returningDelta(n *corepb.Node, typeURL string, names []string, versions map[string]string) *discoverypb.DeltaDiscoveryRequest {
-	return &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: versions}
+func returningDelta(n *corepb.Node, typeURL string, names []string,
+	versions map[string]string) *discoverypb.DeltaDiscoveryRequest {
+	return &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: typeURL, ResourceNamesSubscribe: names,
+		InitialResourceVersions: versions}
 }
 
 // R085: a Delta client is not sent resources whose versions it reports, except for endpoints and Secrets that it

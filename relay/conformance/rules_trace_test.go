@@ -30,7 +30,8 @@ type tracedRelay struct {
 func startTraced(t testing.TB, o *relaytest.Origin, env ...string) *tracedRelay {
 	t.Helper()
 	r := &tracedRelay{spans: tracetest.NewInMemoryExporter()}
-	r.running = startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Options: relay.Options{Spans: r.spans}}, env...)
+	r.running = startRelay(t,
+		relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Options: relay.Options{Spans: r.spans}}, env...)
 	return r
 }
 
@@ -51,7 +52,8 @@ func (r *tracedRelay) await(name string, n int) tracetest.SpanStubs {
 // refusedOrSlow waits for the span of the delivery with a nonce.
 func (r *tracedRelay) refusedOrSlow(nonce string) tracetest.SpanStub {
 	r.t.Helper()
-	for deadline := time.Now().Add(relaytest.Patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) { // polls
+	// polls
+	for deadline := time.Now().Add(relaytest.Patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		for _, s := range r.spans.GetSpans() {
 			if s.Name == "deliver" && attributes(s, "nonce") == "nonce="+nonce {
 				return s
@@ -109,9 +111,11 @@ func TestB43_TraceOfAChange(t *testing.T) {
 	fan := r.await("fanout", 1)[0]
 	receive, apply, deliver := r.await("origin.receive", 1)[0], r.await("cache.apply", 1)[0], r.await("deliver", 3)
 
-	for _, step := range []struct{ child, parent tracetest.SpanStub }{{apply, receive}, {fan, apply}, {deliver[0], fan}, {deliver[1], fan}, {deliver[2], fan}} {
+	for _, step := range []struct{ child, parent tracetest.SpanStub }{{apply, receive}, {fan, apply}, {deliver[0], fan},
+		{deliver[1], fan}, {deliver[2], fan}} {
 		c, p := step.child, step.parent
-		if c.Parent.SpanID() != p.SpanContext.SpanID() || c.SpanContext.TraceID() != receive.SpanContext.TraceID() || c.StartTime.Before(p.StartTime) {
+		if c.Parent.SpanID() != p.SpanContext.SpanID() || c.SpanContext.TraceID() != receive.SpanContext.TraceID() ||
+			c.StartTime.Before(p.StartTime) {
 			t.Errorf("span %s is not a child of %s: %+v, %+v", c.Name, p.Name, c, p)
 		}
 	}
@@ -120,10 +124,13 @@ func TestB43_TraceOfAChange(t *testing.T) {
 		want  string
 		names []string
 	}{
-		{receive, "type_url=" + relaytest.ClusterType + " resources=1 removed=0", []string{"type_url", "resources", "removed"}},
+		{receive, "type_url=" + relaytest.ClusterType + " resources=1 removed=0",
+			[]string{"type_url", "resources", "removed"}},
 		{apply, "changed=1 new=0 followed=true", []string{"changed", "new", "followed"}},
-		{fan, "streams=4 accepted=3 refused=1 unanswered=0 resources=1", []string{"streams", "accepted", "refused", "unanswered", "resources"}},
-		{deliver[2], "node=refuses group=all nonce=" + resp.Nonce + " outcome=refused", []string{"node", "group", "nonce", "outcome"}},
+		{fan, "streams=4 accepted=3 refused=1 unanswered=0 resources=1",
+			[]string{"streams", "accepted", "refused", "unanswered", "resources"}},
+		{deliver[2], "node=refuses group=all nonce=" + resp.Nonce + " outcome=refused",
+			[]string{"node", "group", "nonce", "outcome"}},
 	} {
 		if got := attributes(tt.span, tt.names...); got != tt.want {
 			t.Errorf("span %s has the attributes %q, want %q", tt.span.Name, got, tt.want)
@@ -134,10 +141,12 @@ func TestB43_TraceOfAChange(t *testing.T) {
 			t.Errorf("the fan-out lacks the attribute %s: %v", name, fan.Attributes)
 		}
 	}
-	if last := deliver[2]; last.Status.Description != "no such thing" || fan.EndTime.Before(last.EndTime) || last.Events[0].Name != "sent" || last.Events[0].Time.After(last.EndTime) {
+	if last := deliver[2]; last.Status.Description != "no such thing" || fan.EndTime.Before(last.EndTime) ||
+		last.Events[0].Name != "sent" || last.Events[0].Time.After(last.EndTime) {
 		t.Errorf("the NACKed delivery is %+v, the fan-out ended %v", last, fan.EndTime)
 	}
-	for _, want := range []string{"client refused a response", "trace_id=" + receive.SpanContext.TraceID().String(), "span_id=" + deliver[2].SpanContext.SpanID().String()} {
+	for _, want := range []string{"client refused a response", "trace_id=" + receive.SpanContext.TraceID().String(),
+		"span_id=" + deliver[2].SpanContext.SpanID().String()} {
 		if !strings.Contains(r.Log.String(), want) {
 			t.Errorf("the log lacks %s:\n%s", want, r.Log.String())
 		}
@@ -163,8 +172,10 @@ func TestB43_TraceOfMergedChanges(t *testing.T) {
 	fans, deliver := r.await("fanout", 3), r.await("deliver", 2)
 	slices.SortFunc(fans, func(a, b tracetest.SpanStub) int { return a.StartTime.Compare(b.StartTime) })
 	merged := deliver[1]
-	if merged.Parent.SpanID() != fans[1].SpanContext.SpanID() || len(merged.Links) != 1 || merged.Links[0].SpanContext.SpanID() != fans[2].SpanContext.SpanID() {
-		t.Errorf("the delivery of two changes has the parent %v and the links %v, want %v and %v", merged.Parent.SpanID(), merged.Links, fans[1].SpanContext.SpanID(), fans[2].SpanContext.SpanID())
+	if merged.Parent.SpanID() != fans[1].SpanContext.SpanID() || len(merged.Links) != 1 ||
+		merged.Links[0].SpanContext.SpanID() != fans[2].SpanContext.SpanID() {
+		t.Errorf("the delivery of two changes has the parent %v and the links %v, want %v and %v", merged.Parent.SpanID(),
+			merged.Links, fans[1].SpanContext.SpanID(), fans[2].SpanContext.SpanID())
 	}
 }
 
@@ -178,7 +189,9 @@ func TestB43_SlowDeliveriesAreShownWhateverIsSampled(t *testing.T) {
 	time.Sleep(time.Millisecond) // so that the delivery is slow
 	c.Ack(resp)
 	slow := r.refusedOrSlow(resp.Nonce)
-	if !slow.Parent.IsValid() || slow.Parent.IsSampled() || attributes(slow, "node", "outcome") != "node=slow outcome=accepted" || slow.EndTime.Sub(slow.StartTime) < time.Millisecond {
+	if !slow.Parent.IsValid() || slow.Parent.IsSampled() ||
+		attributes(slow, "node", "outcome") != "node=slow outcome=accepted" ||
+		slow.EndTime.Sub(slow.StartTime) < time.Millisecond {
 		t.Errorf("the slow delivery is %+v", slow)
 	}
 	for _, s := range r.spans.GetSpans() {
@@ -203,7 +216,8 @@ func TestB43_NoDetailOfSecrets(t *testing.T) {
 	c := r.Client(relaytest.ClientOptions{})
 	c.Subscribe(relaytest.SecretType, "s")
 	c.Nack(c.Recv(t.Context()), "private key xyz is bad")
-	if refused := r.await("deliver", 1)[0]; !strings.HasSuffix(refused.Status.Description, "are not shown") || strings.Contains(fmt.Sprint(refused), "xyz") {
+	if refused := r.await("deliver", 1)[0]; !strings.HasSuffix(refused.Status.Description, "are not shown") ||
+		strings.Contains(fmt.Sprint(refused), "xyz") {
 		t.Errorf("the span of a NACKed Secret is %+v", refused)
 	}
 	o.Put(relaytest.Cluster("a"))
@@ -232,7 +246,9 @@ func TestB43_TracesAreExported(t *testing.T) {
 		exporter, endpoint string
 		want               map[string]int
 	}{
-		{"", collector.URL + "/v1/traces", map[string]int{"client.subscribe": 1, "origin.request": 1, "origin.receive": 4, "cache.apply": 4, "fanout": 4, "deliver": 4, "failed fanout": 1, "failed deliver": 1}},
+		{"", collector.URL + "/v1/traces",
+			map[string]int{"client.subscribe": 1, "origin.request": 1, "origin.receive": 4, "cache.apply": 4, "fanout": 4,
+				"deliver": 4, "failed fanout": 1, "failed deliver": 1}},
 		{"none", collector.URL + "/v1/traces", map[string]int{}},
 		{"", "", map[string]int{}},
 	} {
@@ -262,7 +278,8 @@ func TestB43_TracesAreExported(t *testing.T) {
 			}
 		}
 		if diff := cmp.Diff(tt.want, names); diff != "" {
-			t.Errorf("OTEL_TRACES_EXPORTER=%q, %s=%q: exported spans (-want +got):\n%s", tt.exporter, endpoint, tt.endpoint, diff)
+			t.Errorf("OTEL_TRACES_EXPORTER=%q, %s=%q: exported spans (-want +got):\n%s", tt.exporter, endpoint, tt.endpoint,
+				diff)
 		}
 	}
 }
@@ -282,7 +299,9 @@ func TestB43_TraceOfASharedName(t *testing.T) {
 	o.Put(relaytest.Cluster(name, "other"))
 	c.Ack(c.Recv(t.Context()))
 	fan, applied, receive := r.await("fanout", 1)[0], r.await("cache.apply", 2), r.await("origin.receive", 1)[0]
-	if fan.Parent.SpanID() != applied[1].SpanContext.SpanID() || applied[1].Parent.SpanID() != receive.SpanContext.SpanID() || attributes(fan, "streams", "accepted") != "streams=1 accepted=1" {
+	if fan.Parent.SpanID() != applied[1].SpanContext.SpanID() ||
+		applied[1].Parent.SpanID() != receive.SpanContext.SpanID() ||
+		attributes(fan, "streams", "accepted") != "streams=1 accepted=1" {
 		t.Errorf("want the fan-out %+v to be a child of %+v, and that one of %+v", fan, applied[1], receive)
 	}
 }
@@ -300,7 +319,8 @@ func TestB43_TraceOfASubscription(t *testing.T) {
 	var got []string
 	for _, request := range requests {
 		for _, l := range request.Links {
-			at := slices.IndexFunc(subscriptions, func(s tracetest.SpanStub) bool { return s.SpanContext.SpanID() == l.SpanContext.SpanID() })
+			at := slices.IndexFunc(subscriptions,
+				func(s tracetest.SpanStub) bool { return s.SpanContext.SpanID() == l.SpanContext.SpanID() })
 			if at < 0 || subscriptions[at].Links[0].SpanContext.SpanID() != request.SpanContext.SpanID() {
 				t.Errorf("the request %v has a link to %v, of the subscriptions %v", request, l, subscriptions)
 				continue

@@ -21,7 +21,7 @@ func TestR107_ExpiryIsRemoval(t *testing.T) {
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		for _, up := range []bool{true, false} {
 			ttlBubble(t, nil, func(w *ttlWorld) {
-				ttl, plain := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names), w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+				ttl, plain := w.ttlAndPlain(f.variant, f.short, f.names)
 				w.set(f.short+" a@1 1m", f.short+" b@1")
 				ttl.ackPending()
 				plain.ackPending()
@@ -49,7 +49,7 @@ func TestR107_ComesBack(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			ttl, plain := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names), w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+			ttl, plain := w.ttlAndPlain(f.variant, f.short, f.names)
 			w.set(f.short + " b@1")
 			ttl.ackPending()
 			plain.ackPending()
@@ -98,7 +98,7 @@ func TestC31_B3_ReturningClientIsSentWhatMayHaveExpired(t *testing.T) {
 			ttlBubble(t, nil, func(w *ttlWorld) {
 				w.syncedClient(relaytest.Delta, plainEnvoy, tt.short, tt.names)
 				w.set(tt.short+" a@1 1h", tt.short+" b@1")
-				ttl, plain := w.syncedClient(relaytest.Delta, ttlEnvoy, tt.short, tt.names), w.syncedClient(relaytest.Delta, plainEnvoy, tt.short, tt.names)
+				ttl, plain := w.ttlAndPlain(relaytest.Delta, tt.short, tt.names)
 				w.sleep(30*time.Minute - 20*time.Second)
 				ttl.Reconnect(w.relay.Conn())
 				plain.Reconnect(w.relay.Conn())
@@ -122,7 +122,8 @@ func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
 	}{
 		{"a TTL in the set", func(w *ttlWorld) { w.set("cds a@1 1h") }, "cds {a@1(1h0m0s) b@1}", "cds {a@1 b@1}"},
 		{"a TTL that was removed", func(w *ttlWorld) { w.set("cds a@1 1m"); w.set("cds a@1") }, "cds {a@1 b@1}", ""},
-		{"expired and set again", func(w *ttlWorld) { w.set("cds a@1 1m"); w.sleep(time.Minute); w.set("cds a@1") }, "cds {a@1 b@1}", "cds {a@1 b@1}"},
+		{"expired and set again", func(w *ttlWorld) { w.set("cds a@1 1m"); w.sleep(time.Minute); w.set("cds a@1") },
+			"cds {a@1 b@1}", "cds {a@1 b@1}"},
 		{"no TTL at any time", func(*ttlWorld) {}, "", ""},
 	}
 	for _, tt := range tests {
@@ -130,7 +131,7 @@ func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
 			ttlBubble(t, nil, func(w *ttlWorld) {
 				w.syncedClient(relaytest.SotW, plainEnvoy, "cds", "")
 				w.set("cds a@1", "cds b@1")
-				ttl, plain := w.syncedClient(relaytest.SotW, ttlEnvoy, "cds", ""), w.syncedClient(relaytest.SotW, plainEnvoy, "cds", "")
+				ttl, plain := w.ttlAndPlain(relaytest.SotW, "cds", "")
 				ttl.Close()
 				plain.Close()
 				tt.change(w)
@@ -251,7 +252,8 @@ func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
 				late := w.client(f.variant, plainEnvoy, f.short, f.names)
 				w.sleep(time.Millisecond)
 				_, other := w.resource("cds " + b + "@2") // wakes the client's stream
-				w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: []*discoverypb.Resource{other}})
+				w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType,
+					Resources: []*discoverypb.Resource{other}})
 				w.sleep(1900 * time.Millisecond)
 				late.expectAndAck()
 				if served {
@@ -320,7 +322,8 @@ func TestR106_HeartbeatOfWhatHasExpired(t *testing.T) {
 func TestR112_WithoutTTLAllStays(t *testing.T) {
 	t.Parallel()
 	for _, f := range []ttlForm{
-		{relaytest.Delta, "cds", "*"}, {relaytest.SotW, "lds", "a b"}, {relaytest.Delta, "rds", "a b"}, {relaytest.SotW, "acme", "*"},
+		{relaytest.Delta, "cds", "*"}, {relaytest.SotW, "lds", "a b"}, {relaytest.Delta, "rds", "a b"},
+		{relaytest.SotW, "acme", "*"},
 	} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			c := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names)

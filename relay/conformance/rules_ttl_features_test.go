@@ -33,11 +33,13 @@ func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			clients := make(map[string]*worldClient)
 			for name, node := range nodes {
-				clients[name] = w.syncedClient(f.variant, relaytest.WithFeatures(relaytest.EnvoyNode(name), node.features...), f.short, f.names)
+				clients[name] = w.syncedClient(f.variant, relaytest.WithFeatures(relaytest.EnvoyNode(name), node.features...),
+					f.short, f.names)
 			}
 			w.set(f.short+" a@1 1m", f.short+" b@1")
 			for name, c := range clients {
-				hasTTL := map[relaytest.Variant]bool{relaytest.Delta: nodes[name].delta, relaytest.SotW: nodes[name].sotw}[f.variant]
+				hasTTL := map[relaytest.Variant]bool{relaytest.Delta: nodes[name].delta,
+					relaytest.SotW: nodes[name].sotw}[f.variant]
 				if hasTTL {
 					c.expectAndAck(f.response("a@1(1m0s) b@1", "a@1(1m0s) b@1"))
 				} else {
@@ -146,7 +148,8 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			typeURL, r := w.resource("acme a@1 1h")
 			r.Metadata = &corepb.Metadata{FilterMetadata: map[string]*structpb.Struct{"acme": {}}}
-			r.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), []byte("kept")))
+			r.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType),
+				[]byte("kept")))
 			w.origin.SetRaw(typeURL, r)
 			c := w.client(v, ttlEnvoy, "acme", "a")
 			resp := c.Recv(w.t.Context())
@@ -163,7 +166,8 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 // The relay announces its own features to the origin, whatever its clients support.
 func TestB31_RelayUnderstandsTTLs(t *testing.T) {
 	t.Parallel()
-	for name, n := range map[string][]string{"clients without": nil, "clients with": {relaytest.FeatureTTL, relaytest.FeatureWrapper}} {
+	for name, n := range map[string][]string{"clients without": nil,
+		"clients with": {relaytest.FeatureTTL, relaytest.FeatureWrapper}} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			w.syncedClient(relaytest.SotW, relaytest.WithFeatures(relaytest.EnvoyNode("client"), n...), "cds", "")
 			got := w.origin.State().Last().Node.GetClientFeatures()

@@ -20,7 +20,7 @@ func TestR105_TTLChanges(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			ttl, plain := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names), w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+			ttl, plain := w.ttlAndPlain(f.variant, f.short, f.names)
 			w.set(f.short+" a@1", f.short+" b@1")
 			ttl.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
 			plain.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
@@ -52,7 +52,7 @@ func TestR106_B18_HeartbeatOnlyMovesTheTimer(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
-			ttl, plain := w.syncedClient(f.variant, ttlEnvoy, f.short, f.names), w.syncedClient(f.variant, plainEnvoy, f.short, f.names)
+			ttl, plain := w.ttlAndPlain(f.variant, f.short, f.names)
 			w.set(f.short+" a@1 1m", f.short+" b@1 1h")
 			ttl.expectAndAck(f.response("a@1(1m0s) b@1(1h0m0s)", "a@1(1m0s) b@1(1h0m0s)"))
 			plain.expectAndAck(f.response("a@1 b@1", "a@1 b@1"))
@@ -179,7 +179,8 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 					{Name: "a", Version: "v1", Aliases: []string{"a"}},
 					{Name: "b", Version: "v1", Aliases: []string{"b"}, Ttl: minute},
 				} {
-					w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURLs[short], Resources: []*discoverypb.Resource{r}})
+					w.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURLs[short],
+						Resources: []*discoverypb.Resource{r}})
 					synctest.Wait()
 				}
 				w.set(short+" a@1 1m", short+" b@1 1m")
@@ -236,7 +237,8 @@ func TestB32_RenewalsAreCut(t *testing.T) {
 					name := fmt.Sprintf("r%02d", i)
 					all = append(all, name)
 					tx.SetRaw(acmeThing, &discoverypb.Resource{
-						Name: name, Version: "1", Ttl: durationpb.New(time.Minute), Resource: relaytest.Opaque(acmeThing, name, make([]byte, size)),
+						Name: name, Version: "1", Ttl: durationpb.New(time.Minute),
+						Resource: relaytest.Opaque(acmeThing, name, make([]byte, size)),
 					})
 				}
 			}

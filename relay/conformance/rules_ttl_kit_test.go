@@ -63,6 +63,11 @@ func (w *ttlWorld) syncedClient(v relaytest.Variant, n *corepb.Node, short, name
 	return c
 }
 
+// ttlAndPlain returns a synced client with TTL support and one without.
+func (w *ttlWorld) ttlAndPlain(v relaytest.Variant, short, names string) (ttl, plain *worldClient) {
+	return w.syncedClient(v, ttlEnvoy, short, names), w.syncedClient(v, plainEnvoy, short, names)
+}
+
 // A ttlForm is one way to subscribe to the resources a and b of a type.
 type ttlForm struct {
 	variant relaytest.Variant

@@ -326,7 +326,8 @@ func TestB19_UncachedInSotW(t *testing.T) {
 					r := new(discoverypb.Resource)
 					if body.MessageIs(r) {
 						wrapped++
-						if err := proto.Unmarshal(body.GetValue(), r); err != nil || r.GetName() != "a" || !r.GetCacheControl().GetDoNotCache() {
+						if err := proto.Unmarshal(body.GetValue(), r); err != nil || r.GetName() != "a" ||
+							!r.GetCacheControl().GetDoNotCache() {
 							t.Errorf("%s: the wrapped resource is %v (%v), want a with do_not_cache", short, r, err)
 						}
 					}

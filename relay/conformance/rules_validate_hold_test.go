@@ -63,7 +63,8 @@ func (w *holdWorld) expectState(when, clusters, route string, findings ...string
 
 // holdsChange reports whether the status has a held change of a resource.
 func holdsChange(s admin.Status, name string) bool {
-	return slices.ContainsFunc(s.Validation.Findings, func(f admin.Finding) bool { return f.Kind == lint.Held && f.Name == name })
+	return slices.ContainsFunc(s.Validation.Findings,
+		func(f admin.Finding) bool { return f.Kind == lint.Held && f.Name == name })
 }
 
 // routeTo makes the origin's route name another cluster.
@@ -82,10 +83,12 @@ func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 		w.routeTo("b")
 		w.expectState("a route to nowhere", "a", "a", "held_change r")
 		held := w.holds()
-		if len(held) != 1 || !held[0].Broken || held[0].Names[0] != "r" || held[0].Reasons[0] != `names cluster "b", which does not exist` {
+		if len(held) != 1 || !held[0].Broken || held[0].Names[0] != "r" ||
+			held[0].Reasons[0] != `names cluster "b", which does not exist` {
 			w.t.Errorf("holds %+v, want the update of r", held)
 		}
-		if _, text := httpGet(w.t, w.r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="held_change",type="rds"} 1`) {
+		if _, text := httpGet(w.t, w.r.DialAdmin, "/metrics"); !strings.Contains(text,
+			`tender_validation_findings{kind="held_change",type="rds"} 1`) {
 			w.t.Error("/metrics does not count the held change")
 		}
 		for _, view := range operate[admin.Scope, admin.Audits](w.t, w.r, "audit", admin.Scope{}).Views {
@@ -110,7 +113,8 @@ func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 func TestB46_UndecodableUpdatesAreHeld(t *testing.T) {
 	holdEach(t, func(w *holdWorld) {
 		before := w.c.State().Digest(relaytest.ClusterType, "a")
-		undecodable := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: []byte{0x0a, 1, 'a', 0x22, 1, 0xff}} // connect_timeout is truncated
+		// connect_timeout is truncated
+		undecodable := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: []byte{0x0a, 1, 'a', 0x22, 1, 0xff}}
 		w.o.Set(relaytest.ClusterType, "a", undecodable, "rubbish")
 		w.expectState("rubbish", "a", "a", "held_change a")
 		if w.c.State().Digest(relaytest.ClusterType, "a") != before {
@@ -172,13 +176,16 @@ func TestB46_FilesAreHeld(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	route := func(cluster string) string {
-		return "resources: [{'@type': " + relaytest.RouteType + ", name: r, virtual_hosts: [{name: v, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: " + cluster + "}}]}]}]\n"
+		return "resources: [{'@type': " + relaytest.RouteType +
+			", name: r, virtual_hosts: [{name: v, domains: ['*'], routes: [{match: {prefix: /}, route: {cluster: " + cluster +
+			"}}]}]}]\n"
 	}
 	clusterFile(t, dir, "a.yaml", "a")
 	badWrite(t, dir, "r.yaml", route("a"))
 	r := startFiles(t, dir, operated, holdBroken)
 	c := routed(r, relaytest.ClientOptions{})
-	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a") && s.Has(relaytest.RouteType, "r") })
+	c.WaitState(t.Context(),
+		func(s relaytest.State) bool { return s.Has(typeCDS, "a") && s.Has(relaytest.RouteType, "r") })
 	before := c.State().Digest(relaytest.RouteType, "r")
 	badWrite(t, dir, "r.yaml", route("b"))
 	awaitStatus(t, r, "held_change r", func(s admin.Status) bool { return holdsChange(s, "r") })

@@ -62,10 +62,12 @@ func TestB46_FindingsOnlyWarn(t *testing.T) {
 				c.Fence(t.Context(), relaytest.RouteType, "r", func() { o.Put(broken) })
 				awaitFindings(t, r, "missing_reference r")
 				s := statusOf(t, r)
-				if s.Validation.Mode != "warn" || s.Validation.Counts[0] != (admin.FindingCount{Kind: lint.Missing, TypeURL: relaytest.RouteType, Count: 1}) {
+				if s.Validation.Mode != "warn" ||
+					s.Validation.Counts[0] != (admin.FindingCount{Kind: lint.Missing, TypeURL: relaytest.RouteType, Count: 1}) {
 					t.Errorf("validation: %+v", s.Validation)
 				}
-				if _, text := httpGet(t, r.DialAdmin, "/metrics"); !strings.Contains(text, `tender_validation_findings{kind="missing_reference",type="rds"} 1`) {
+				if _, text := httpGet(t, r.DialAdmin, "/metrics"); !strings.Contains(text,
+					`tender_validation_findings{kind="missing_reference",type="rds"} 1`) {
 					t.Error("/metrics does not count the finding")
 				}
 

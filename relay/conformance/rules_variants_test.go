@@ -65,7 +65,8 @@ type variantClient struct {
 
 // variantClient opens a stream and subscribes to one endpoint resource, with parameters by locator, or without by
 // name.
-func (r *running) variantClient(t *testing.T, n *corepb.Node, name string, parameters map[string]string) *variantClient {
+func (r *running) variantClient(t *testing.T, n *corepb.Node, name string,
+	parameters map[string]string) *variantClient {
 	t.Helper()
 	rpc, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.Conn()).DeltaAggregatedResources(t.Context())
 	if err != nil {
@@ -116,7 +117,8 @@ func (c *variantClient) want(resources []*discoverypb.Resource, removed ...*disc
 }
 
 // nextSubscription returns the next request to the origin that subscribes to resources, and its locators.
-func nextSubscription(t *testing.T, s *relaytest.OriginStream) (*discoverypb.DeltaDiscoveryRequest, []*discoverypb.ResourceLocator) {
+func nextSubscription(t *testing.T, s *relaytest.OriginStream) (*discoverypb.DeltaDiscoveryRequest,
+	[]*discoverypb.ResourceLocator) {
 	t.Helper()
 	for {
 		req := s.Recv(t.Context())
@@ -140,7 +142,8 @@ func TestR122_EachClientItsVariant(t *testing.T) {
 	r, o := variantsRelay(t)
 	prod := r.variantClient(t, relaytest.EnvoyNode("p"), "a", map[string]string{"env": "prod"})
 	s := o.Accept(t.Context())
-	if _, got := nextSubscription(t, s); len(got) != 1 || got[0].GetName() != "a" || got[0].GetDynamicParameters()["env"] != "prod" {
+	if _, got := nextSubscription(t, s); len(got) != 1 || got[0].GetName() != "a" ||
+		got[0].GetDynamicParameters()["env"] != "prod" {
 		t.Fatalf("the origin got a subscription to %v, want a with env=prod", got)
 	}
 	test := r.variantClient(t, relaytest.EnvoyNode("t"), "a", map[string]string{"env": "test"})
@@ -152,15 +155,18 @@ func TestR122_EachClientItsVariant(t *testing.T) {
 		t.Fatalf("the origin got the request %v, want a subscription to a", req)
 	}
 
-	forProd, forTest, others := variant("a", "1", envIs("prod"), "10.0.0.1:1"), variant("a", "1", envIs("test"), "10.0.0.2:1"), variant("a", "1", without("env"), "10.0.0.3:1")
-	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{forProd, forTest, others}})
+	forProd, forTest, others := variant("a", "1", envIs("prod"), "10.0.0.1:1"),
+		variant("a", "1", envIs("test"), "10.0.0.2:1"), variant("a", "1", without("env"), "10.0.0.3:1")
+	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType,
+		Resources: []*discoverypb.Resource{forProd, forTest, others}})
 	prod.want([]*discoverypb.Resource{forProd})
 	test.want([]*discoverypb.Resource{forTest})
 	plain.want([]*discoverypb.Resource{others})
 
 	// A change of one variant is sent only to the clients that match it.
 	changed := variant("a", "2", envIs("test"), "10.0.0.9:1")
-	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{changed}})
+	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType,
+		Resources: []*discoverypb.Resource{changed}})
 	test.want([]*discoverypb.Resource{changed})
 	again := variant("a", "2", envIs("prod"), "10.0.0.8:1")
 	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{again}})
@@ -201,13 +207,16 @@ func TestR121_AVariantIsRemovedByItsConstraints(t *testing.T) {
 	test := r.variantClient(t, relaytest.EnvoyNode("t"), "a", map[string]string{"env": "test"})
 	nextSubscription(t, s)
 	forProd, forTest := variant("a", "1", envIs("prod"), "10.0.0.1:1"), variant("a", "1", envIs("test"), "10.0.0.2:1")
-	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{forProd, forTest}})
+	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType,
+		Resources: []*discoverypb.Resource{forProd, forTest}})
 	prod.want([]*discoverypb.Resource{forProd})
 	test.want([]*discoverypb.Resource{forTest})
-	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, RemovedResourceNames: []*discoverypb.ResourceName{fullName("a", envIs("prod"))}})
+	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType,
+		RemovedResourceNames: []*discoverypb.ResourceName{fullName("a", envIs("prod"))}})
 	prod.want(nil, fullName("a", envIs("prod")))
 	changed := variant("a", "2", envIs("test"), "10.0.0.9:1")
-	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{changed}})
+	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType,
+		Resources: []*discoverypb.Resource{changed}})
 	test.want([]*discoverypb.Resource{changed})
 }
 
@@ -221,8 +230,9 @@ func TestR121_VariantsAmongTheMembers(t *testing.T) {
 	nextSubscription(t, s)
 	others := variant("a", "1", without("env"), "10.0.0.3:1")
 	s.Send(&discoverypb.DeltaDiscoveryResponse{
-		TypeUrl:   relaytest.EndpointType,
-		Resources: []*discoverypb.Resource{variant("a", "1", envIs("prod"), "10.0.0.1:1"), others, variant("a", "1", envIs("test"), "10.0.0.2:1")},
+		TypeUrl: relaytest.EndpointType,
+		Resources: []*discoverypb.Resource{variant("a", "1", envIs("prod"), "10.0.0.1:1"), others,
+			variant("a", "1", envIs("test"), "10.0.0.2:1")},
 	})
 	c.want([]*discoverypb.Resource{others})
 	s.Send(&discoverypb.DeltaDiscoveryResponse{
@@ -241,7 +251,8 @@ func TestR121_BothNamesAreRefused(t *testing.T) {
 	nextSubscription(t, s)
 	both := variant("a", "1", envIs("prod"), "10.0.0.1:1")
 	both.Name = "b"
-	nonce := s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{both}})
+	nonce := s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType,
+		Resources: []*discoverypb.Resource{both}})
 	for {
 		if req := s.Recv(t.Context()); req.GetResponseNonce() == nonce {
 			if got := status.FromProto(req.GetErrorDetail()); got.Code() != codes.InvalidArgument {
@@ -258,14 +269,17 @@ func TestB24_ParametersOfTheNode(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)
 	n := relaytest.EnvoyNode("p")
-	n.DynamicParameters = map[string]*xdspb.ContextParams{relaytest.EndpointType: {Params: map[string]string{"env": "prod"}}}
+	n.DynamicParameters = map[string]*xdspb.ContextParams{
+		relaytest.EndpointType: {Params: map[string]string{"env": "prod"}},
+	}
 	c := r.variantClient(t, n, "a", nil)
 	s := o.Accept(t.Context())
 	if _, got := nextSubscription(t, s); len(got) != 1 || got[0].GetDynamicParameters()["env"] != "prod" {
 		t.Fatalf("the origin got a subscription to %v, want a with env=prod", got)
 	}
 	forProd := variant("a", "1", envIs("prod"), "10.0.0.1:1")
-	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{forProd}})
+	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType,
+		Resources: []*discoverypb.Resource{forProd}})
 	c.want([]*discoverypb.Resource{forProd})
 	changed := proto.CloneOf(n)
 	changed.DynamicParameters[relaytest.EndpointType].Params["env"] = "test"
@@ -280,7 +294,8 @@ func TestB24_ParametersOfTheNode(t *testing.T) {
 func TestR120_NamesAndLocators(t *testing.T) {
 	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	o.Put(relaytest.Endpoints("a", "10.0.0.1:1"), relaytest.Endpoints("b", "10.0.0.2:1"), relaytest.Endpoints("c", "10.0.0.3:1"))
+	o.Put(relaytest.Endpoints("a", "10.0.0.1:1"), relaytest.Endpoints("b", "10.0.0.2:1"),
+		relaytest.Endpoints("c", "10.0.0.3:1"))
 	for _, env := range []string{"TENDER_DYNAMIC_PARAMETERS=off", "TENDER_DYNAMIC_PARAMETERS=on"} {
 		r := start(t, o, env)
 		c := r.variantClient(t, relaytest.EnvoyNode("l"), "a", nil)
@@ -344,11 +359,14 @@ func bothLists(v relaytest.Variant, nonce string, names, located []string) proto
 	n := relaytest.EnvoyNode("l")
 	switch {
 	case v == relaytest.SotW:
-		return &discoverypb.DiscoveryRequest{Node: n, TypeUrl: relaytest.EndpointType, ResponseNonce: nonce, ResourceNames: names, ResourceLocators: locators(located...)}
+		return &discoverypb.DiscoveryRequest{Node: n, TypeUrl: relaytest.EndpointType, ResponseNonce: nonce,
+			ResourceNames: names, ResourceLocators: locators(located...)}
 	case nonce == "":
-		return &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: relaytest.EndpointType, ResourceNamesSubscribe: names, ResourceLocatorsSubscribe: locators(located...)}
+		return &discoverypb.DeltaDiscoveryRequest{Node: n, TypeUrl: relaytest.EndpointType, ResourceNamesSubscribe: names,
+			ResourceLocatorsSubscribe: locators(located...)}
 	default:
-		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.EndpointType, ResponseNonce: nonce, ResourceLocatorsUnsubscribe: locators("b")}
+		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.EndpointType, ResponseNonce: nonce,
+			ResourceLocatorsUnsubscribe: locators("b")}
 	}
 }
 
@@ -371,7 +389,8 @@ func TestR122_WrappedInSotW(t *testing.T) {
 	s := o.Accept(t.Context())
 	nextSubscription(t, s)
 	forProd := variant("a", "1", envIs("prod"), "10.0.0.1:1")
-	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType, Resources: []*discoverypb.Resource{forProd}})
+	s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.EndpointType,
+		Resources: []*discoverypb.Resource{forProd}})
 	resp, err := rpc.Recv()
 	if err != nil {
 		t.Fatal(err)

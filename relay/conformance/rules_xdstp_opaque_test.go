@@ -17,11 +17,13 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 	t.Parallel()
 	const listeners = relaytest.ListenerType
 	locator := func(name string) *xdscorepb.ResourceLocator {
-		return &xdscorepb.ResourceLocator{Scheme: xdscorepb.ResourceLocator_XDSTP, Authority: "one", ResourceType: "envoy.config.listener.v3.Listener", Id: name}
+		return &xdscorepb.ResourceLocator{Scheme: xdscorepb.ResourceLocator_XDSTP, Authority: "one",
+			ResourceType: "envoy.config.listener.v3.Listener", Id: name}
 	}
 	entry := xdstpPack(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_Locator{Locator: locator("a")}})
 	inline := xdstpPack(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_InlineEntry_{
-		InlineEntry: &xdscorepb.CollectionEntry_InlineEntry{Name: "b", Version: "1", Resource: xdstpPack(t, relaytest.Listener("b", "r"))}}})
+		InlineEntry: &xdscorepb.CollectionEntry_InlineEntry{Name: "b", Version: "1",
+			Resource: xdstpPack(t, relaytest.Listener("b", "r"))}}})
 	list := append(xdstpField(1, entry.GetValue()), xdstpField(1, inline.GetValue())...)
 	list = append(list, xdstpField(4242, []byte("what the future brings"))...)
 	redirect := xdstpPack(t, locator("elsewhere"))
@@ -33,12 +35,16 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 	}{
 		{"list", listeners + "Collection", "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "",
 			&anypb.Any{TypeUrl: listeners + "Collection", Value: list}},
-		{"list, subscribed to as its element type", listeners, "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "",
+		{"list, subscribed to as its element type", listeners,
+			"xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "",
 			&anypb.Any{TypeUrl: listeners + "Collection", Value: list}},
 		{"redirect", listeners, "xdstp://one/envoy.config.listener.v3.Listener/moved", "", redirect},
-		{"redirect of a member", listeners, "xdstp://one/envoy.config.listener.v3.Listener/shop/moved", "xdstp://one/envoy.config.listener.v3.Listener/shop/*", redirect},
-		{"redirected list", listeners + "Collection", "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "", redirect},
-		{"endpoint", relaytest.LocalityEndpointType, "xdstp://one/envoy.config.endpoint.v3.LbEndpoint/z/1", "xdstp://one/envoy.config.endpoint.v3.LbEndpoint/z/*",
+		{"redirect of a member", listeners, "xdstp://one/envoy.config.listener.v3.Listener/shop/moved",
+			"xdstp://one/envoy.config.listener.v3.Listener/shop/*", redirect},
+		{"redirected list", listeners + "Collection", "xdstp://one/envoy.config.listener.v3.ListenerCollection/list", "",
+			redirect},
+		{"endpoint", relaytest.LocalityEndpointType, "xdstp://one/envoy.config.endpoint.v3.LbEndpoint/z/1",
+			"xdstp://one/envoy.config.endpoint.v3.LbEndpoint/z/*",
 			&anypb.Any{TypeUrl: relaytest.LocalityEndpointType, Value: xdstpField(4242, []byte("unknown"))}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -58,7 +64,8 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 					if len(responses) != 1 || len(c.batch[0].Resources) != 1 {
 						t.Fatalf("got %q, want 1 resource", responses)
 					}
-					if got := c.batch[0].Resources[0].Body; got.GetTypeUrl() != tt.body.GetTypeUrl() || string(got.GetValue()) != string(tt.body.GetValue()) {
+					if got := c.batch[0].Resources[0].Body; got.GetTypeUrl() != tt.body.GetTypeUrl() ||
+						string(got.GetValue()) != string(tt.body.GetValue()) {
 						t.Errorf("got %v, want %v", got, tt.body)
 					}
 					if !w.origin.State().Subscribed(tt.typeURL, tt.subscribe) {

@@ -15,7 +15,8 @@ const shop = "xdstp://one/acme.Thing/shop/"
 
 // malformed are invalid xdstp names.
 var malformed = []string{
-	shop + "x?a=1&a=2", shop + "x?=1", shop + "x#entry=y", "xdstp://one", "xdstp://one/acme.Thing", "xdstp://one/acme.Thing/",
+	shop + "x?a=1&a=2", shop + "x?=1", shop + "x#entry=y", "xdstp://one", "xdstp://one/acme.Thing",
+	"xdstp://one/acme.Thing/",
 	"xdstp://one//x", "xdstp://one/no type/x", "xdstp://one/acme.Thing/%", "xdstp://%zz/acme.Thing/x", shop + "x?a=%",
 }
 

@@ -29,7 +29,8 @@ func metricsOf(t testing.TB, r *running) map[string]float64 {
 	for name, family := range families {
 		for _, m := range family.GetMetric() {
 			key := append([]string{name}, slices.Collect(labels(m))...)
-			values[strings.Join(key, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+			values[strings.Join(key, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() +
+				float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	return values
@@ -84,11 +85,14 @@ func TestB43_C20_Metrics(t *testing.T) {
 		"tender_client_responses_total all cds": 2, "tender_client_sent_bytes_total all cds": 20,
 		"tender_client_acks_total all cds": 1, "tender_client_nacks_total all cds": 1, "tender_client_turns_total sent": 2,
 		"tender_client_subscriptions all wildcard cds": 1, "tender_client_subscriptions all name cds": 2,
-		"tender_view_resources all default cds": 1, "tender_view_size_bytes all default cds": 10, "tender_view_connected all default": 1,
-		"tender_origin_connected default": 1, "tender_origin_connections_total default": 1, "tender_origin_streams_total default": 1,
+		"tender_view_resources all default cds": 1, "tender_view_size_bytes all default cds": 10,
+		"tender_view_connected all default": 1,
+		"tender_origin_connected default":   1, "tender_origin_connections_total default": 1,
+		"tender_origin_streams_total default":       1,
 		"tender_origin_responses_total default cds": 1,
 	})
-	for _, name := range []string{"tender_view_stale_seconds all default", "tender_origin_connections_lost_total default"} {
+	for _, name := range []string{"tender_view_stale_seconds all default",
+		"tender_origin_connections_lost_total default"} {
 		if value, ok := got[name]; !ok || value != 0 {
 			t.Errorf("%s = %v (present: %t), want 0", name, value, ok)
 		}
@@ -96,7 +100,8 @@ func TestB43_C20_Metrics(t *testing.T) {
 	o.Put(relaytest.Cluster("a", "other"))
 	refuses.Nack(refuses.Recv(t.Context()), "no")
 	awaitMetrics(t, r, map[string]float64{
-		"tender_client_propagation_seconds all cds": 1, "tender_client_fanout_seconds all cds": 1, "tender_client_nacks_total all cds": 2,
+		"tender_client_propagation_seconds all cds": 1, "tender_client_fanout_seconds all cds": 1,
+		"tender_client_nacks_total all cds": 2,
 	})
 	refuses.Close()
 	awaitMetrics(t, r, map[string]float64{"tender_client_streams_ended_total client": 1})
@@ -106,7 +111,8 @@ func TestB43_C20_Metrics(t *testing.T) {
 		"tender_origin_streams_ended_total default UNAVAILABLE": 1,
 	})
 	o.Restart()
-	got = awaitMetrics(t, r, map[string]float64{"tender_origin_connections_total default": 2, "tender_view_connected all default": 1})
+	got = awaitMetrics(t, r,
+		map[string]float64{"tender_origin_connections_total default": 2, "tender_view_connected all default": 1})
 	if stale := got["tender_view_stale_seconds all default"]; stale != 0 {
 		t.Errorf("after the origin restarted, tender_view_stale_seconds = %v, want 0", stale)
 	}
@@ -114,17 +120,21 @@ func TestB43_C20_Metrics(t *testing.T) {
 
 // B.43: metrics count changes of the origin's address, and responses that the relay NACKs.
 func TestB43_MetricsOfABadOrigin(t *testing.T) {
-	first, dead, bad := relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	first, dead, bad := relaytest.NewOrigin(t, relaytest.OriginOptions{}),
+		relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	bad.Put(relaytest.Cluster("a"))
 	dead.Stop()
-	r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first}, Named: map[string][]*relaytest.Origin{"west": {dead, bad}}},
+	r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first},
+		Named: map[string][]*relaytest.Origin{"west": {dead, bad}}},
 		operated, "TENDER_ROUTES=type:cds=west", "TENDER_NODE_GROUP_BY=none")
 	c := r.Client(relaytest.ClientOptions{AutoAck: true})
 	c.Subscribe(relaytest.ClusterType)
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
-	bad.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, RemovedResources: []string{"b"}, Resources: []*discoverypb.Resource{{Name: "b"}, {Name: "b"}}})
+	bad.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, RemovedResources: []string{"b"},
+		Resources: []*discoverypb.Resource{{Name: "b"}, {Name: "b"}}})
 	got := awaitMetrics(t, r, map[string]float64{
-		"tender_origin_failovers_total west": 1, "tender_origin_responses_total west cds": 1, "tender_origin_nacks_total west cds": 1,
+		"tender_origin_failovers_total west": 1, "tender_origin_responses_total west cds": 1,
+		"tender_origin_nacks_total west cds": 1,
 		"tender_view_resources all west cds": 1, "tender_origin_connected west": 1,
 	})
 	if n, ok := got["tender_origin_failovers_total default"]; n != 0 || !ok {

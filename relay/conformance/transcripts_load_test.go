@@ -36,7 +36,8 @@ func playLoad(t *testing.T, env []string, f func(w *world, l *playedLoad)) {
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		w := &world{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
 		w.relay = start(t, o, env...)
-		f(w, &playedLoad{origin: loads, peers: make(map[string]*loadPeer), written: make(map[string]int), ended: make(map[string]bool)})
+		f(w, &playedLoad{origin: loads, peers: make(map[string]*loadPeer), written: make(map[string]int),
+			ended: make(map[string]bool)})
 	})
 }
 
@@ -103,7 +104,8 @@ func (l *playedLoad) peer(r *running, name, what string) bool {
 		for part := range strings.SplitSeq(strings.TrimSpace(rest), ", ") {
 			var cluster, locality string
 			var issued, inProgress uint64
-			if n, _ := fmt.Sscanf(strings.Replace(part, ":", " ", 1), "%s %s %d+%d", &cluster, &locality, &issued, &inProgress); n == 4 {
+			if n, _ := fmt.Sscanf(strings.Replace(part, ":", " ", 1), "%s %s %d+%d", &cluster, &locality, &issued,
+				&inProgress); n == 4 {
 				stats = append(stats, load(cluster, locality, issued, inProgress))
 			}
 		}

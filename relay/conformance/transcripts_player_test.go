@@ -64,7 +64,8 @@ func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	run := func(w, west *world, load *playedLoad) {
 		p := &player{
 			w: w, load: load, origins: make(map[string]*playedOrigin), clients: make(map[string]*playedClient),
-			contents: make(map[string]*relaytest.Content), streams: make(map[string]*relaytest.OriginStream), versions: make(map[string]int),
+			contents: make(map[string]*relaytest.Content), streams: make(map[string]*relaytest.OriginStream),
+			versions: make(map[string]int),
 		}
 		p.origins["origin"] = &playedOrigin{w, make(map[int]int)}
 		if west != nil {
@@ -74,7 +75,8 @@ func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	}
 	const routes = "TENDER_ROUTES="
 	if i := slices.IndexFunc(env, func(set string) bool { return strings.HasPrefix(set, routes) }); i >= 0 {
-		originsBubble(t, env[i][len(routes):], slices.Delete(slices.Clone(env), i, i+1), func(first, west *world) { run(first, west, nil) })
+		originsBubble(t, env[i][len(routes):], slices.Delete(slices.Clone(env), i, i+1),
+			func(first, west *world) { run(first, west, nil) })
 	} else if slices.ContainsFunc(env, func(set string) bool { return strings.HasPrefix(set, "TENDER_LRS=") }) {
 		playLoad(t, env, func(w *world, l *playedLoad) { run(w, nil, l) })
 	} else {
@@ -292,9 +294,12 @@ var playedBehaviours = map[string]func(b *relaytest.Behaviour){
 	"reports missing names":      func(b *relaytest.Behaviour) { b.SilentOnMissing = false },
 	"ignores initial versions":   func(b *relaytest.Behaviour) { b.IgnoreIRV = true },
 	"sends no versions":          func(b *relaytest.Behaviour) { b.EmptyVersions = true },
-	"keeps no state":             func(b *relaytest.Behaviour) { b.IgnoreIRV, b.EmptyVersions, b.SilentOnMissing = true, true, true },
-	"speaks SotW":                func(b *relaytest.Behaviour) { b.SotW = true },
-	"duplicates responses":       func(b *relaytest.Behaviour) { b.Duplicate = true },
+	"keeps no state": func(b *relaytest.Behaviour) {
+		b.IgnoreIRV, b.EmptyVersions, b.SilentOnMissing = true,
+			true, true
+	},
+	"speaks SotW":          func(b *relaytest.Behaviour) { b.SotW = true },
+	"duplicates responses": func(b *relaytest.Behaviour) { b.Duplicate = true },
 }
 
 // origin plays an event of an origin.
@@ -325,7 +330,12 @@ func (p *player) origin(who, what string) {
 			o.onDemand()
 			return
 		}
-		o.origin.Change(func(b *relaytest.Behaviour) { b.Unresolved = func(_, name string) bool { return "no "+name == rest } })
+		o.origin.Change(func(b *relaytest.Behaviour) {
+			b.Unresolved = func(_,
+				name string) bool {
+				return "no "+name == rest
+			}
+		})
 	case "closes":
 		o.closeStreams(check.Must(time.ParseDuration(strings.TrimPrefix(rest, "streams after "))))
 	case "accepts":
@@ -444,7 +454,8 @@ func describeNode(st *relaytest.StreamState, typeURL string) string {
 	if st.Type(typeURL).Wildcard {
 		names = append(names, "*")
 	}
-	features := slices.DeleteFunc(slices.Clone(st.Node.GetClientFeatures()), func(f string) bool { return strings.HasPrefix(f, "xds.config.") })
+	features := slices.DeleteFunc(slices.Clone(st.Node.GetClientFeatures()),
+		func(f string) bool { return strings.HasPrefix(f, "xds.config.") })
 	return strings.TrimSpace(fmt.Sprintf("%s of cluster %s asks for %s %s",
 		st.Node.GetId(), st.Node.GetCluster(), strings.Join(names, " "), strings.Join(features, " ")))
 }
@@ -561,7 +572,8 @@ func (p *player) connect(name string, options []string) {
 	id, stream, _ := strings.Cut(name, "/")
 	short, _, _ := strings.Cut(stream, "/")
 	c := &playedClient{name: name}
-	opts, relay := relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode(id), TypeURL: typeURLs[short]}, p.w.relay
+	opts, relay := relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.EnvoyNode(id),
+		TypeURL: typeURLs[short]}, p.w.relay
 	switch {
 	case strings.HasPrefix(id, "grpc"):
 		opts.Node = relaytest.GRPCNode(id)
@@ -613,7 +625,8 @@ func (p *player) send(c *playedClient, what string, returning bool) {
 	short, names, _ := strings.Cut(request, " ")
 	typeURL := p.typeURL(short)
 	delta := &discoverypb.DeltaDiscoveryRequest{Node: c.opts.Node, TypeUrl: typeURL}
-	sotw := &discoverypb.DiscoveryRequest{Node: c.opts.Node, TypeUrl: typeURL, ResourceNames: strings.Fields(expandNames(names))}
+	sotw := &discoverypb.DiscoveryRequest{Node: c.opts.Node, TypeUrl: typeURL,
+		ResourceNames: strings.Fields(expandNames(names))}
 	for _, name := range sotw.ResourceNames {
 		if dropped, ok := strings.CutPrefix(name, "-"); ok {
 			delta.ResourceNamesUnsubscribe = append(delta.ResourceNamesUnsubscribe, dropped)
@@ -623,7 +636,8 @@ func (p *player) send(c *playedClient, what string, returning bool) {
 	}
 	if returning {
 		c.noteEndpoints(short, names)
-		sotw.VersionInfo, delta.InitialResourceVersions = "r1.of-another-set", heldVersions(strings.TrimPrefix(options, "holding "))
+		sotw.VersionInfo, delta.InitialResourceVersions = "r1.of-another-set",
+			heldVersions(strings.TrimPrefix(options, "holding "))
 		options = ""
 	}
 	for option := range strings.FieldsSeq(options) {
@@ -668,7 +682,8 @@ func (p *player) earlier(c *playedClient, typeURL, text string, field func(*rela
 	if short, n, other := strings.Cut(number, ":"); other {
 		typeURL, number = p.typeURL(short), n
 	}
-	responses := slices.DeleteFunc(slices.Clone(c.Responses()), func(r *relaytest.Response) bool { return r.TypeURL != typeURL })
+	responses := slices.DeleteFunc(slices.Clone(c.Responses()),
+		func(r *relaytest.Response) bool { return r.TypeURL != typeURL })
 	n := check.Must(strconv.Atoi(number))
 	if n > len(responses) {
 		p.w.t.Fatalf("%v: %s: got only %d responses", c.Client, text, len(responses))

@@ -238,7 +238,8 @@ func (s *playedScene) labels(cases []playedCase) []string {
 	}
 	var labels []string
 	for _, value := range have[first] {
-		labels = append(labels, s.labels(slices.DeleteFunc(slices.Clone(cases), func(c playedCase) bool { return c[first] != value }))...)
+		labels = append(labels,
+			s.labels(slices.DeleteFunc(slices.Clone(cases), func(c playedCase) bool { return c[first] != value }))...)
 	}
 	return labels
 }
