@@ -24,13 +24,11 @@ func TestInterop_TwoGoControlPlanes(t *testing.T) {
 			r := startRelay(t, first.RelayOptions(), "TENDER_ORIGINS=west="+west.Target(),
 				"TENDER_ROUTES=type:eds=west;authority:west=west")
 			s := &twoPlanes{first: first, west: west}
-			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-				c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("envoy")})
+			s.clients = r.bothVariants(relaytest.ClientOptions{Node: relaytest.EnvoyNode("envoy")}, func(c *relaytest.Client) {
 				c.Subscribe(relaytest.ClusterType)
 				c.Subscribe(relaytest.ListenerType)
 				c.Subscribe(relaytest.EndpointType, "c0", xdstpWest)
-				s.clients = append(s.clients, c)
-			}
+			})
 			s.converge()
 			first.Put(relaytest.Cluster("c1", "elsewhere"))
 			west.Put(westEndpoints("2000"), relaytest.Endpoints(xdstpWest, "127.0.0.2:2000"))
@@ -55,6 +53,7 @@ func TestInterop_TwoGoControlPlanes(t *testing.T) {
 	}
 }
 
+// westEndpoints returns the endpoints of the second control plane.
 func westEndpoints(port string) proto.Message { return relaytest.Endpoints("c0", "127.0.0.1:"+port) }
 
 // twoPlanes has clients of two control planes.

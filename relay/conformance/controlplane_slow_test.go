@@ -130,8 +130,7 @@ func TestInterop_GoControlPlaneQuietStreams(t *testing.T) {
 			o.Restart()
 		}
 		o.Put(relaytest.Cluster("c0", "changed"))
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
+		sleep(2 * time.Second)
 		if got, want := c.State(), o.State(relaytest.ClusterType, "c0"); !got.SameContent(want, relaytest.ClusterType) {
 			t.Errorf("2s after the restart of the origin the client has %v, want %v", got, want)
 		}
@@ -161,18 +160,14 @@ func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 					o.Push()
 					before := slices.Sorted(maps.Keys(o.World[relaytest.ClusterType]))
 					r := startRelay(t, o.RelayOptions())
-					var clients []*relaytest.Client
-					for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-						c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+					clients := r.bothVariants(relaytest.ClientOptions{}, func(c *relaytest.Client) {
 						c.Subscribe(relaytest.ClusterType)
 						o.Follow(c, relaytest.ClusterType)
-						clients = append(clients, c)
-					}
+					})
 					o.Stop()
 					o.Edit(nil, removed)
 					o.Restart()
-					time.Sleep(tt.min)
-					synctest.Wait()
+					sleep(tt.min)
 					for _, c := range clients {
 						if tt.min > 0 && !c.State().Has(relaytest.ClusterType, before...) {
 							t.Errorf("%v has %v after %v, want all clusters", c, c.State().Names(relaytest.ClusterType), tt.min)
@@ -211,8 +206,7 @@ func TestH02_GoControlPlaneMassDeletion(t *testing.T) {
 				o.Stop()
 				o.Edit(nil, removed)
 				o.Restart()
-				time.Sleep(min)
-				synctest.Wait()
+				sleep(min)
 				if !c.State().Has(relaytest.ClusterType, before...) {
 					t.Errorf("%v after the restart the client has %v, want all clusters", min, c.State().Names(relaytest.ClusterType))
 				}
@@ -245,8 +239,7 @@ func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 		for _, c := range clients {
 			before := len(c.Responses())
 			c.Reconnect(r.Conn())
-			time.Sleep(time.Minute)
-			synctest.Wait()
+			sleep(time.Minute)
 			if n := len(c.Responses()) - before; n != 0 || c.Ended() {
 				t.Errorf("%v got %d responses (stream ended: %v): %v", c, n, c.Ended(), c.Responses()[before:])
 			}
@@ -278,8 +271,7 @@ func TestH18_GoControlPlane(t *testing.T) {
 			wait time.Duration
 			want int
 		}{{14 * time.Second, 0}, {3 * time.Second, 1}} {
-			time.Sleep(step.wait)
-			synctest.Wait()
+			sleep(step.wait)
 			var removed []string
 			for _, resp := range c.Responses() {
 				removed = append(removed, resp.Removed...)

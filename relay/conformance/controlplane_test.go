@@ -34,6 +34,7 @@ type planeClients struct {
 	named  []*relaytest.Client // CDS by name, in the group of the wildcard clients
 }
 
+// newPlaneClients connects the clients to a relay.
 func newPlaneClients(o *relaytest.ControlPlane, r *running) *planeClients {
 	p := &planeClients{o: o, r: r}
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
@@ -54,6 +55,7 @@ func newPlaneClients(o *relaytest.ControlPlane, r *running) *planeClients {
 	return p
 }
 
+// wildcards returns a client with the wildcards of clusters and listeners.
 func (p *planeClients) wildcards(v relaytest.Variant, id string) *relaytest.Client {
 	c := p.r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
 	c.Subscribe(relaytest.ClusterType)
@@ -61,6 +63,7 @@ func (p *planeClients) wildcards(v relaytest.Variant, id string) *relaytest.Clie
 	return c
 }
 
+// envoy returns a client with the subscriptions of an Envoy.
 func (p *planeClients) envoy(v relaytest.Variant) *relaytest.Client {
 	c := p.wildcards(v, "envoy")
 	c.Subscribe(relaytest.EndpointType, "c0", "c1", "c2", "late")
@@ -151,6 +154,7 @@ func TestInterop_GoControlPlaneSotW(t *testing.T) {
 	})
 }
 
+// planeScenario runs all steps against one kind of control plane.
 func planeScenario(t *testing.T, kind string) {
 	o := relaytest.NewControlPlane(t, kind, nil, planeWorld()...)
 	r := startRelay(t, o.RelayOptions())
@@ -270,7 +274,7 @@ func planeReturns(p *planeClients) {
 	p.converge()
 	o.Restart()
 	o.AwaitRequest("the relay's return", relaytest.Opening(relaytest.ClusterType))
-	p.fenceBy("returned while it was dead", (*relaytest.Client).FenceReturned)
+	p.fenceBy("reconnected during an outage", (*relaytest.Client).FenceReturned)
 }
 
 // planeLate sets the snapshot after clients have subscribed. Before that, no client receives an empty set.

@@ -143,7 +143,7 @@ func TestR141_WaitsForTheOrigin(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("n")})
 		c.Subscribe(relaytest.EndpointType, "a")
 		synctest.Wait()
-		wantLines(t, "at first", fetch(t, r, &statuspb.ClientStatusRequest{}), "tender/test a REQUESTED", "n a NOT_SENT")
+		wantLines(t, "initially", fetch(t, r, &statuspb.ClientStatusRequest{}), "tender/test a REQUESTED", "n a NOT_SENT")
 		time.Sleep(15 * time.Second)
 		wantLines(t, "15s later", fetch(t, r, &statuspb.ClientStatusRequest{}), "tender/test a TIMEOUT", "n a NOT_SENT")
 	})

@@ -68,9 +68,9 @@ func TestB30_ANACKWithoutACode(t *testing.T) {
 		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, ResponseNonce: response.Nonce,
 			ErrorDetail: &statuspb.Status{Message: "no such filter"}})
 		synctest.Wait()
-		refusal := getJSON[admin.Clients](t, r, "/api/v1/clients").Clients[0].Types[0].Refusal
-		if refusal == nil || refusal.Code != "UNKNOWN" || refusal.Detail != "no such filter" {
-			t.Errorf("got the NACK %+v, want UNKNOWN: no such filter", refusal)
+		nack := getJSON[admin.Clients](t, r, "/api/v1/clients").Clients[0].Types[0].Refusal
+		if nack == nil || nack.Code != "UNKNOWN" || nack.Detail != "no such filter" {
+			t.Errorf("got the NACK %+v, want UNKNOWN: no such filter", nack)
 		}
 	})
 }
@@ -104,10 +104,10 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 			good.Types[0].Nonce == "" || good.Types[0].Pending || good.Types[0].AcceptedAt.IsZero() || good.LagSeconds != 0 {
 			t.Errorf("client without NACKs: %+v", good)
 		}
-		refusal := bad.Types[0].Refusal
-		if bad.Variant != "sotw" || !bad.Refusing || refusal == nil || refusal.Detail != "no such filter" ||
-			refusal.Code != "INVALID_ARGUMENT" || refusal.Version != bad.Types[0].Version {
-			t.Errorf("client with a NACK: %+v, NACK %+v", bad, refusal)
+		nack := bad.Types[0].Refusal
+		if bad.Variant != "sotw" || !bad.Refusing || nack == nil || nack.Detail != "no such filter" ||
+			nack.Code != "INVALID_ARGUMENT" || nack.Version != bad.Types[0].Version {
+			t.Errorf("client with a NACK: %+v, NACK %+v", bad, nack)
 		}
 		for query, want := range map[string]string{
 			"refused=true": "bad", "node=oo": "good", "type=eds": "good", "type=eds&refused=true": "", "group=other": "",

@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -49,6 +51,19 @@ func startMuted(t testing.TB, o *relaytest.Origin, env ...string) *running {
 	return startRelay(t, opts, env...)
 }
 
+// bothVariants returns a client of each variant that ACKs every response. It applies opts and subscribe to each.
+func (r *running) bothVariants(opts relaytest.ClientOptions,
+	subscribe func(*relaytest.Client)) (clients []*relaytest.Client) {
+	r.t.Helper()
+	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+		opts.Variant, opts.AutoAck = v, true
+		c := r.Client(opts)
+		subscribe(c)
+		clients = append(clients, c)
+	}
+	return clients
+}
+
 // downstreamRelay runs another relay, whose origin is r, until the test ends.
 func (r *running) downstreamRelay(env ...string) *running {
 	r.t.Helper()
@@ -67,6 +82,12 @@ func startRelay(t testing.TB, opts relaytest.RelayOptions, env ...string) *runni
 	opts.Env = slices.Concat(env, opts.Env,
 		[]string{"TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_CONNECTION_AGE=off", "TENDER_SECRETS=loopback"})
 	return &running{Relay: relaytest.StartRelay(t, opts), t: t}
+}
+
+// sleep lets virtual time pass in a bubble, and waits until all goroutines are idle.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
 
 // noLeaks fails the test if goroutines remain after it. Call it first, so that its cleanup runs last.

@@ -3,7 +3,6 @@ package conformance_test
 import (
 	"slices"
 	"strings"
-	"testing/synctest"
 	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -13,13 +12,13 @@ import (
 // between them.
 const settled = 20 * time.Minute
 
+// check waits until the relay has settled, and checks all rules. After NACKs it checks convergence to new content.
 func (sc *scene) check() {
 	nacked := false
 	for _, a := range sc.clients {
 		a.resume()
 	}
-	time.Sleep(settled)
-	synctest.Wait()
+	sleep(settled)
 	for _, a := range sc.clients {
 		a.mu.Lock()
 		a.nackNext = false
@@ -47,8 +46,7 @@ func (sc *scene) check() {
 		for n := range 3 {
 			sc.warm(0, n)
 		}
-		time.Sleep(settled)
-		synctest.Wait()
+		sleep(settled)
 		for _, a := range sc.clients {
 			sc.checkConverged(a)
 		}
@@ -103,8 +101,7 @@ func (sc *scene) checkQuiet() {
 	for i, a := range sc.clients {
 		before[i] = len(a.Responses())
 	}
-	time.Sleep(settled)
-	synctest.Wait()
+	sleep(settled)
 	for i, a := range sc.clients {
 		if sent := a.Responses()[before[i]:]; len(sent) > 0 {
 			sc.Errorf("%v: got unexpected responses: %v", a, sent)
@@ -260,8 +257,7 @@ func (sc *scene) closeClients() {
 		a.Close()
 		a.subscribed = nil
 	}
-	time.Sleep(time.Hour) // a quarter of an hour per relay
-	synctest.Wait()
+	sleep(time.Hour) // a quarter of an hour per relay
 	for _, typeURL := range sceneTypes {
 		if names := sc.origin.State().Names(typeURL); len(names) > 0 {
 			sc.Errorf("%s: %v are still subscribed at the origin", typeURL, names)

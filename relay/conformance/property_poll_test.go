@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -74,12 +73,13 @@ func pollName(kind, name string) string {
 	return name
 }
 
+// pollResource returns a revision of a resource. b has an alias, and d must not be cached.
 func pollResource(t *testing.T, kind, name string, rev int) *discoverypb.Resource {
 	r := &discoverypb.Resource{Name: pollName(kind, name), Version: fmt.Sprint("v", rev)}
 	if kind == "clusters" {
-		r.Resource = xdstpPack(t, relaytest.Cluster(r.Name, fmt.Sprint("service-", rev)))
+		r.Resource = packAny(t, relaytest.Cluster(r.Name, fmt.Sprint("service-", rev)))
 	} else {
-		r.Resource = xdstpPack(t, domainRoute(r.Name, fmt.Sprint("domain-", rev)))
+		r.Resource = packAny(t, domainRoute(r.Name, fmt.Sprint("domain-", rev)))
 	}
 	switch name {
 	case "b":
@@ -90,6 +90,7 @@ func pollResource(t *testing.T, kind, name string, rev int) *discoverypb.Resourc
 	return r
 }
 
+// pollsConverge runs one random sequence.
 func pollsConverge(t *testing.T, o *relaytest.Origin, rng *rand.Rand) {
 	o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing, b.EmptyVersions = rng.IntN(2) == 0, rng.IntN(3) == 0 })
 	w := &pollScene{t: t, relay: start(t, o, "TENDER_LINGER=30s", "TENDER_WILDCARD_LINGER=30s"),
@@ -133,8 +134,7 @@ func pollsConverge(t *testing.T, o *relaytest.Origin, rng *rand.Rand) {
 			time.Sleep(time.Duration(rng.IntN(8000)) * time.Millisecond)
 		}
 	}
-	time.Sleep(time.Minute)
-	synctest.Wait()
+	sleep(time.Minute)
 	cancel()
 	for _, c := range clients {
 		<-c.ended

@@ -52,15 +52,7 @@ func TestD4_Invariants(t *testing.T) {
 			},
 			steps: rapid.SliceOfN(rapid.Custom(drawStep), 5, 40).Draw(rt, "steps"),
 		}
-		var failures []string
-		synctest.Test(t, func(t *testing.T) {
-			sc := &scene{TB: t}
-			defer func() { failures = sc.failures }()
-			sc.run(s)
-		})
-		if len(failures) > 0 {
-			rt.Fatalf("%s", strings.Join(failures, "\n"))
-		}
+		runScene(t, rt, func(sc *scene) { sc.run(s) })
 	})
 }
 
@@ -163,16 +155,30 @@ func (sc *scene) Output() io.Writer {
 	return io.Discard
 }
 
+// runScene runs a random sequence in a bubble, and fails rt with the failures of its scene.
+func runScene(t *testing.T, rt *rapid.T, run func(sc *scene)) {
+	t.Helper()
+	var failures []string
+	synctest.Test(t, func(t *testing.T) {
+		sc := &scene{TB: t}
+		defer func() {
+			failures = sc.failures
+			if r := recover(); r != nil && r != any(errStop) {
+				panic(r)
+			}
+		}()
+		run(sc)
+	})
+	if len(failures) > 0 {
+		rt.Fatalf("%s", strings.Join(failures, "\n"))
+	}
+}
+
 // errStop is what Fatalf panics with.
 var errStop = errors.New("stop")
 
+// run plays a script, and checks the rules at its end.
 func (sc *scene) run(s script) {
-	defer func() {
-		r := recover()
-		if err, ok := r.(error); r != nil && (!ok || !errors.Is(err, errStop)) {
-			panic(r)
-		}
-	}()
 	sc.noRemovals = !s.behaviour.SotW && s.behaviour.SilentOnMissing && s.behaviour.IgnoreIRV
 	sc.sotwOrigin = s.behaviour.SotW
 	sc.origin = relaytest.NewOrigin(sc, relaytest.OriginOptions{Memory: true, Behaviour: s.behaviour})
@@ -202,6 +208,7 @@ func (sc *scene) run(s script) {
 	sc.closeClients()
 }
 
+// join adds a client of a group.
 func (sc *scene) join(v relaytest.Variant, group int) {
 	a := &actor{variant: v, group: group, subscribed: map[string]map[string]bool{}, unsubscribed: map[string]bool{}}
 	node := relaytest.EnvoyNode(fmt.Sprintf("envoy-%d", len(sc.clients)))
@@ -310,10 +317,12 @@ func (sc *scene) resource(group int, typeURL, name string) proto.Message {
 	}
 }
 
+// put sets new content of a resource.
 func (sc *scene) put(group int, typeURL, name string) {
 	sc.set(group, typeURL, name, sc.resource(group, typeURL, name))
 }
 
+// set sets a resource in the content of its group, and records it.
 func (sc *scene) set(group int, typeURL, name string, msg proto.Message) {
 	group = contentGroup(group, name)
 	sc.existed[group][typeURL+"/"+name] = true
@@ -370,6 +379,7 @@ func (sc *scene) remove(group int, typeURL, name string) {
 	sc.contents[group].Remove(typeURL, name)
 }
 
+// step plays one step.
 func (sc *scene) step(st step) {
 	a, typeURL := sc.clients[st.client], sceneTypes[st.typ]
 	n, content := sceneName(typeURL, st.at), sceneName(typeURL, min(st.at, 6)) // a glob is not a resource

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -32,15 +31,10 @@ func TestD4_Expiry(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(drawExpiryStep), 10, 60).Draw(rt, "steps")
-		var failures []string
-		synctest.Test(t, func(t *testing.T) {
-			w := &expiryWorld{scene: scene{TB: t}, events: make(map[expiryKey][]originEvent)}
-			defer func() { failures = w.failures }()
+		runScene(t, rt, func(sc *scene) {
+			w := &expiryWorld{scene: sc, events: make(map[expiryKey][]originEvent)}
 			w.run(steps)
 		})
-		if len(failures) > 0 {
-			rt.Fatalf("%s", strings.Join(failures, "\n"))
-		}
 	})
 }
 
@@ -79,7 +73,7 @@ type originEvent struct {
 
 // An expiryWorld is a scene whose resources have TTLs.
 type expiryWorld struct {
-	scene
+	*scene
 	actors      []*expiryActor
 	events      map[expiryKey][]originEvent
 	connectedAt time.Time // when the relay has reconnected to the origin
@@ -95,15 +89,10 @@ type expiryActor struct {
 	nacks map[*relaytest.Response]bool // guarded by actor.mu
 }
 
+// run plays steps, and checks the rules at their end.
 func (w *expiryWorld) run(steps []step) {
-	defer func() {
-		r := recover()
-		if err, ok := r.(error); r != nil && (!ok || !errors.Is(err, errStop)) {
-			panic(r)
-		}
-	}()
-	w.origin = relaytest.NewOrigin(&w.scene, relaytest.OriginOptions{Memory: true})
-	w.relay = start(&w.scene, w.origin, "TENDER_COLD_WAIT=10m", "TENDER_MASS_DELETE_HOLD=20s")
+	w.origin = relaytest.NewOrigin(w.scene, relaytest.OriginOptions{Memory: true})
+	w.relay = start(w.scene, w.origin, "TENDER_COLD_WAIT=10m", "TENDER_MASS_DELETE_HOLD=20s")
 	w.confirmedAt = time.Now().Add(confirmTime)
 	w.origin.Put(opaque(acmeThing, "always", "there")) // a first response needs a resource
 	for i, k := range w.all() {
@@ -181,6 +170,7 @@ func (w *expiryWorld) last(k expiryKey, at time.Time) (last originEvent) {
 	return last
 }
 
+// setTTL sets a resource with new content and this TTL.
 func (w *expiryWorld) setTTL(k expiryKey, ttl time.Duration) {
 	body := opaque(k.typeURL, k.name, fmt.Sprint(w.counter))
 	w.counter++
@@ -192,6 +182,7 @@ func (w *expiryWorld) setTTL(k expiryKey, ttl time.Duration) {
 	w.origin.SetRaw(k.typeURL, r)
 }
 
+// renew sends a heartbeat for a resource that has a TTL.
 func (w *expiryWorld) renew(k expiryKey) {
 	if ttl := w.last(k, time.Now()).ttl; ttl > 0 && w.present(k) {
 		w.record(k, originEvent{ttl: ttl})
@@ -199,6 +190,7 @@ func (w *expiryWorld) renew(k expiryKey) {
 	}
 }
 
+// step plays one step.
 func (w *expiryWorld) step(st step) {
 	a, k := w.actors[st.client], expiryKey{expiryTypes[st.typ], name(st.at)}
 	switch st.what {
@@ -320,6 +312,7 @@ func (w *expiryWorld) all() (keys []expiryKey) {
 	return keys
 }
 
+// present reports whether the origin has a resource.
 func (w *expiryWorld) present(k expiryKey) bool {
 	_, there := w.origin.Resources()[k.typeURL][k.name]
 	return there
@@ -331,8 +324,7 @@ func (w *expiryWorld) checkSilence() {
 		a.resume()
 	}
 	time.Sleep(4 * time.Minute) // until pending changes are delivered
-	time.Sleep(longestTTL)
-	synctest.Wait()
+	sleep(longestTTL)
 	before := make([]int, len(w.actors))
 	for i, a := range w.actors {
 		before[i] = len(a.Responses())
@@ -343,8 +335,7 @@ func (w *expiryWorld) checkSilence() {
 			}
 		}
 	}
-	time.Sleep(settled)
-	synctest.Wait()
+	sleep(settled)
 	for i, a := range w.actors {
 		if sent := a.Responses()[before[i]:]; len(sent) > 0 {
 			w.Errorf("%v: got unexpected responses: %v", a, sent)

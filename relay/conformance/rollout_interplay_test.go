@@ -15,7 +15,7 @@ import (
 
 // Held-back removals are in no edition until they are released, and do not delay an edition of other changes. Once
 // released, they are in the next edition.
-func TestRemovalsAreHeldBeforeTheGate(t *testing.T) {
+func TestHeldRemovalsAreInNoEdition(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		w.origin.Change(func(b *relaytest.Behaviour) { b.SotW = true })

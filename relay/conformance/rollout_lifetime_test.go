@@ -115,7 +115,7 @@ func TestExpiryIsNoEdition(t *testing.T) {
 }
 
 // Content that must not be cached has no last good state, so its changes reach all clients at once.
-func TestWhatMayNotBeKeptNeverWaits(t *testing.T) {
+func TestUncachedContentIsNotRolledOut(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		w.uncached("cds n@1")

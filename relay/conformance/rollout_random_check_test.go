@@ -151,7 +151,7 @@ func (h *rolloutHistory) finish() {
 	}
 	h.change(all...)
 	for _, r := range h.replicas {
-		post(&h.scene, r.running, "rollout/resume", admin.RolloutScope{})
+		post(h.scene, r.running, "rollout/resume", admin.RolloutScope{})
 	}
 	h.pause(3*2*randomStage + 35*time.Second)
 	for _, c := range h.clients {

@@ -1,7 +1,6 @@
 package conformance_test
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
@@ -36,15 +35,10 @@ func TestI_RolloutInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(drawRolloutStep), 5, 25).Draw(rt, "steps")
-		var failures []string
-		synctest.Test(t, func(t *testing.T) {
-			h := &rolloutHistory{scene: scene{TB: t}, bad: make(map[relaytest.Digest]bool)}
-			defer func() { failures = h.failures }()
+		runScene(t, rt, func(sc *scene) {
+			h := &rolloutHistory{scene: sc, bad: make(map[relaytest.Digest]bool)}
 			h.run(steps)
 		})
-		if len(failures) > 0 {
-			rt.Fatalf("%s\n%v", strings.Join(failures, "\n"), steps)
-		}
 	})
 }
 
@@ -80,7 +74,7 @@ func drawRolloutStep(t *rapid.T) rolloutStep {
 // A rolloutHistory is an origin, two replicas and nine clients: in each stage one per replica that stays, and one
 // that moves.
 type rolloutHistory struct {
-	scene
+	*scene
 	w        *world
 	replicas [2]*rolloutReplica
 	clients  []*randomClient
@@ -116,13 +110,8 @@ type randomClient struct {
 // waitingTypes are the types whose changes are rolled out in stages.
 var waitingTypes = []string{"cds", "lds", "rds"}
 
+// run plays steps, and checks the rules after each.
 func (h *rolloutHistory) run(steps []rolloutStep) {
-	defer func() {
-		r := recover()
-		if err, ok := r.(error); r != nil && (!ok || !errors.Is(err, errStop)) {
-			panic(r)
-		}
-	}()
 	h.begin()
 	for _, s := range steps {
 		h.step(s)
@@ -133,8 +122,8 @@ func (h *rolloutHistory) run(steps []rolloutStep) {
 
 // begin starts the replicas, and waits until all clients have the initial resources as the last good state.
 func (h *rolloutHistory) begin() {
-	origin := relaytest.NewOrigin(&h.scene, relaytest.OriginOptions{Memory: true})
-	h.w = &world{t: &h.scene, origin: origin, revs: make(map[relaytest.Digest]string)}
+	origin := relaytest.NewOrigin(h.scene, relaytest.OriginOptions{Memory: true})
+	h.w = &world{t: h.scene, origin: origin, revs: make(map[relaytest.Digest]string)}
 	h.originRevs = map[string]map[string]int{"cds": {}, "eds": {}, "lds": {}, "rds": {}}
 	h.firstSeen = make(map[string]time.Time)
 	h.change(h.next("cds a"), h.next("cds b"), h.next("cds c"), h.next("eds a"), h.next("eds b"), h.next("eds c"),
@@ -192,7 +181,7 @@ func (h *rolloutHistory) join(node string, stage, at int, v relaytest.Variant, r
 // startReplica starts a replica, and reconnects its clients.
 func (h *rolloutHistory) startReplica(i int) {
 	r := h.replicas[i]
-	r.running = start(&h.scene, h.w.origin, r.env...)
+	r.running = start(h.scene, h.w.origin, r.env...)
 	h.recordConnect()
 	synctest.Wait()
 	for _, c := range h.clients {
@@ -330,13 +319,13 @@ func (h *rolloutHistory) command(what string, replica int) {
 	r := h.replicas[replica]
 	switch what {
 	case "freeze", "thaw":
-		post(&h.scene, r.running, what, admin.FreezeScope{})
+		post(h.scene, r.running, what, admin.FreezeScope{})
 		r.frozen = what == "freeze"
 	case "promote", "all":
 		h.promotedAt, h.tainted = time.Now(), h.tainted || len(h.bad) > 0
-		post(&h.scene, r.running, "rollout/promote", admin.RolloutScope{All: what == "all"})
+		post(h.scene, r.running, "rollout/promote", admin.RolloutScope{All: what == "all"})
 	default:
-		post(&h.scene, r.running, "rollout/"+what, admin.RolloutScope{})
+		post(h.scene, r.running, "rollout/"+what, admin.RolloutScope{})
 	}
 	synctest.Wait()
 }

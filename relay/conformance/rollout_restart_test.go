@@ -141,7 +141,7 @@ func TestI10_SharedNamesRollOut(t *testing.T) {
 
 // A route that clients subscribe to, and that the origin adds while the relay is stopped, is a change and not a
 // first response. A route that is still missing is no change.
-func TestI10_WhatWasAbsentWaitsAfterARestart(t *testing.T) {
+func TestI10_AddedNamesWaitAfterARestart(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")

@@ -68,7 +68,7 @@ func TestI6_UndoWhileAnEditionIsOpen(t *testing.T) {
 
 // A client that rejects an edition twice, the second time after a resume, is sent the complete last good state
 // both times.
-func TestI6_AnEditionIsRefusedTwice(t *testing.T) {
+func TestI6_AnEditionIsRejectedTwice(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		canary := w.client(v, "canary", w.rejecting("cds a@2"))
@@ -94,8 +94,8 @@ func TestI6_AnEditionIsRefusedTwice(t *testing.T) {
 	})
 }
 
-// The command promote takes effect while the relay is frozen, and the thaw changes nothing more.
-func TestI13_EverybodyIsPromotedWhileFrozen(t *testing.T) {
+// The command promote takes effect while the relay is frozen. The thaw then only adds endpoint changes.
+func TestI13_PromoteWhileFrozen(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "second", "other")
@@ -118,7 +118,7 @@ func TestI13_EverybodyIsPromotedWhileFrozen(t *testing.T) {
 
 // A relay that is killed after an undo does not restore undone content as the last good state from older
 // snapshots.
-func TestI10_AKilledRelayKnowsWhatWasUndone(t *testing.T) {
+func TestI10_UndoSurvivesAKill(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")

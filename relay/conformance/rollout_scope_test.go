@@ -71,7 +71,7 @@ func TestNodeGroupsRollOutTogether(t *testing.T) {
 
 // A node group that the origin rejects does not stop the rollout of other groups. It is left out of editions after
 // 30 s; its own changes wait until it is back.
-func TestI11_ARefusedNodeGroupStopsNoRollout(t *testing.T) {
+func TestI11_RejectedNodeGroupStopsNoRollout(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		group := func(cluster, node string) *rolloutClient {
@@ -223,7 +223,7 @@ func TestColdRolloutServesLatest(t *testing.T) {
 
 // Without a last good state, the status reports sets that the origin has not confirmed, since they may be
 // incomplete.
-func TestColdRolloutSaysWhatIsNotConfirmed(t *testing.T) {
+func TestColdRolloutReportsUnconfirmedSets(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		w.origin.Stop()

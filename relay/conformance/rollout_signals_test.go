@@ -30,7 +30,7 @@ func (w *rolloutWorld) manyClients(v relaytest.Variant) (canaries, others []*rol
 }
 
 // An edition is halted if canaries disconnect, but not if clients of all cohorts do.
-func TestI14_CanariesThatLeaveHalt(t *testing.T) {
+func TestI14_DisconnectingCanariesHalt(t *testing.T) {
 	t.Parallel()
 	for _, everywhere := range []bool{false, true} {
 		t.Run(fmt.Sprintf("everywhere %v", everywhere), func(t *testing.T) {
@@ -77,10 +77,10 @@ func TestI14_OneCanaryThatCrashLoopsHalts(t *testing.T) {
 
 // A client that has never ACKed the last good state cannot halt an edition: neither one with a forged Node, nor
 // one that NACKed the type before.
-func TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing(t *testing.T) {
+func TestI14_ClientsWithoutTheLastGoodHaltNothing(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		refuses := w.client(v, "canary-refuses", func(r *relaytest.Response) error {
+		rejecting := w.client(v, "canary-refuses", func(r *relaytest.Response) error {
 			if r.TypeURL == relaytest.ListenerType {
 				return errors.New("it takes no listener")
 			}
@@ -92,7 +92,7 @@ func TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing(t *testing.T) {
 		w.client(v, "canary-invented", func(*relaytest.Response) error { return errors.New("it refuses everything") })
 		w.sleep(30 * time.Second)
 		w.expectResources("lds l@2", all[0])
-		w.expectResources("cds a@2 b@1", all[0], refuses)
+		w.expectResources("cds a@2 b@1", all[0], rejecting)
 		w.sleep(20 * time.Minute)
 		w.expectResources("lds l@2", all...)
 	})
@@ -100,7 +100,7 @@ func TestI14_WhoNeverAcceptedTheLastGoodHaltsNothing(t *testing.T) {
 
 // If the only client of a stage has a forged Node and ACKs nothing, the stage is extended once by its duration,
 // and the edition counts as unobserved.
-func TestI14_AnInventedCanaryAloneHaltsNothing(t *testing.T) {
+func TestI14_ForgedCanaryHaltsNothing(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		other := w.clients(v, "other")[0]
@@ -121,7 +121,7 @@ func TestI14_AnInventedCanaryAloneHaltsNothing(t *testing.T) {
 
 // A client that had an unanswered response when the edition began, or was disconnected, can halt it if it ACKs the
 // last good state before its cohort gets the edition.
-func TestI14_WhoAnsweredLateIsKnown(t *testing.T) {
+func TestI14_LateACKsCount(t *testing.T) {
 	t.Parallel()
 	for _, away := range []bool{false, true} {
 		t.Run(fmt.Sprintf("away %v", away), func(t *testing.T) {
@@ -154,7 +154,7 @@ func TestI14_WhoAnsweredLateIsKnown(t *testing.T) {
 
 // Clients that reconnect within seconds of a relay's restart have ACKed the last good state before they get an
 // edition, so they can halt it.
-func TestI14_ARefusalAfterARestartHalts(t *testing.T) {
+func TestI14_NACKAfterARestartHalts(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		canary, other := w.client(v, "canary", w.rejecting("cds a@2")), w.client(v, "other", nil)

@@ -59,7 +59,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		r := w.traced()
 		refuses := w.client(v, "canary", w.rejecting("lds l@2"))
 		w.clients(v, "second", "other")
-		w.metrics("at first", map[string]float64{
+		w.metrics("initially", map[string]float64{
 			"tender_rollout_state default current": 1, "tender_rollout_stage default": 0,
 			"tender_rollout_age_seconds default": 0, "tender_rollout_cold default": 1,
 			"tender_rollout_clients 1 default": 1, "tender_rollout_clients 2 default": 1,

@@ -88,7 +88,7 @@ func TestI4_RemovedEndpointsStayAsTheyWereServed(t *testing.T) {
 
 // A NACK of a canary halts the edition and returns canaries to the last good state. Other clients never get it,
 // and unrelated changes start no rollout (I11); a change of the rejected resource does.
-func TestI6_ARefusalHaltsAndRollsBack(t *testing.T) {
+func TestI6_NACKHaltsAndRollsBack(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		canary := w.client(v, "canary", w.rejecting("lds l@2"))
@@ -203,7 +203,7 @@ func TestI6_AHalfAppliedUpdateIsUndone(t *testing.T) {
 
 // After a restart, the last good state is resent to clients that got a superseded edition, and to all clients
 // after an undo.
-func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
+func TestI6_LastGoodIsResent(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		canary, other := w.client(v, "canary", w.rejecting("cds a@2")), w.client(v, "other", nil)
@@ -233,7 +233,7 @@ func TestI6_WhatWasTakenBackIsSentAgain(t *testing.T) {
 
 // A client that NACKed an edition is resent the last good state, even if that edition only reverted the one
 // before: the client had the earlier edition.
-func TestI6_WhatAnEditionTookBackIsSentAgain(t *testing.T) {
+func TestI6_LastGoodIsResentAfterANACK(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		clusters, listeners := w.client(v, "canary-1", w.rejecting("cds a@2")),
@@ -283,7 +283,7 @@ func clustersIn(responses []*relaytest.Response) (counts []int) {
 }
 
 // Metadata that selects the canaries causes no warning that nodes of a group differ.
-func TestLabelsOfCanariesAreNoOddNodes(t *testing.T) {
+func TestCanaryLabelsCauseNoWarning(t *testing.T) {
 	t.Parallel()
 	for stages, warns := range map[string]bool{"metadata.canary=true 10m": false, "id=canary* 10m": true} {
 		t.Run(stages, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,7 +49,7 @@ func (c lossyConn) Close() error {
 
 // C22: a half-open connection is detected within 40 s, whether there are changes to send or not. An idle client
 // keeps its connection.
-func TestC22_AClientThatIsGoneWithoutAWordIsFound(t *testing.T) {
+func TestC22_HalfOpenConnectionsAreDetected(t *testing.T) {
 	for _, changing := range []bool{false, true} {
 		originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 			o.Put(relaytest.Cluster("a"))
@@ -76,8 +75,7 @@ func TestC22_AClientThatIsGoneWithoutAWordIsFound(t *testing.T) {
 			if changing {
 				o.Put(relaytest.Cluster("a", "changed"))
 			}
-			time.Sleep(40*time.Second + time.Millisecond)
-			synctest.Wait()
+			sleep(40*time.Second + time.Millisecond)
 			if n := r.Streams(); n != 1 || connected.Ended() {
 				t.Errorf("%d streams are open 40s after one of two connections broke, want 1", n)
 			}

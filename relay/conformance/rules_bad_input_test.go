@@ -51,7 +51,7 @@ func (m wireMessage) encode(like proto.Message) (msg []byte, ok bool) {
 		case pair[0] == "":
 			msg = append(msg, pair[1]...)
 		case f != nil:
-			msg = append(msg, stringField(f.Number(), pair[1])...)
+			msg = append(msg, encodeField(f.Number(), pair[1])...)
 		default:
 			return nil, false
 		}
@@ -104,7 +104,8 @@ const (
 var badRequests = []badInput{
 	{"nothing", wireMessage{}, codes.InvalidArgument,
 		"type_url is empty: on an aggregated stream each request names its type"},
-	{"rubbish", wireMessage{"", strings.Repeat("\xff", 100)}, codes.InvalidArgument, "malformed request at byte 0 of 100"},
+	{"invalid bytes", wireMessage{"", strings.Repeat("\xff", 100)}, codes.InvalidArgument,
+		"malformed request at byte 0 of 100"},
 	{"a field that is cut off", badRequest("", badCut), codes.InvalidArgument, "malformed request at byte 53 of 55"},
 	{"a tag that is cut off", wireMessage{"", "\xff"}, codes.InvalidArgument, "malformed request at byte 0 of 1"},
 	{"field number 0", wireMessage{"", "\x00\x00"}, codes.InvalidArgument, "malformed request at byte 0 of 2"},
@@ -117,7 +118,8 @@ var badRequests = []badInput{
 	{"type_url: too long", wireMessage{"type_url", strings.Repeat("t", badLong)}, codes.InvalidArgument,
 		"type_url of 101 bytes, at most 100 are allowed"},
 
-	{"node: rubbish", badRequest("node", "\xff\xff"), codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: "},
+	{"node: invalid bytes", badRequest("node", "\xff\xff"), codes.InvalidArgument,
+		"node is not an envoy.config.core.v3.Node: "},
 	{"node: id not UTF-8", badRequest("node", badPart(&corepb.Node{}, "id", "\xff")), codes.InvalidArgument,
 		"contains invalid UTF-8"},
 	{"node: too large", badRequest("node", badPart(&corepb.Node{}, "id", strings.Repeat("n", 4096))),
@@ -128,12 +130,12 @@ var badRequests = []badInput{
 	{"names: not UTF-8", badRequest("resource_names", "\xff"), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
 	{"names: xdstp without a type", badRequest("resource_names", "xdstp://authority"), codes.OK,
 		`name=xdstp://authority err="malformed xdstp name`},
-	{"names given up: too long", badRequest("resource_names_unsubscribe", strings.Repeat("n", badLong)),
+	{"names unsubscribed: too long", badRequest("resource_names_unsubscribe", strings.Repeat("n", badLong)),
 		codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
-	{"names given up: not UTF-8", badRequest("resource_names_unsubscribe", "\xff"), codes.InvalidArgument,
+	{"names unsubscribed: not UTF-8", badRequest("resource_names_unsubscribe", "\xff"), codes.InvalidArgument,
 		`resource name "\xff" is not UTF-8`},
 
-	{"locators: rubbish", badRequest("resource_locators", "\xff"), codes.InvalidArgument,
+	{"locators: invalid bytes", badRequest("resource_locators", "\xff"), codes.InvalidArgument,
 		"malformed message: resource locator"},
 	{"locators: name not UTF-8", badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", "\xff")),
 		codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
@@ -143,7 +145,7 @@ var badRequests = []badInput{
 	{"locators: parameter cut off",
 		badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", "a", "dynamic_parameters", badCut)),
 		codes.InvalidArgument, "malformed message: dynamic parameter"},
-	{"locators given up: rubbish", badRequest("resource_locators_unsubscribe", "\xff"), codes.InvalidArgument,
+	{"locators unsubscribed: invalid bytes", badRequest("resource_locators_unsubscribe", "\xff"), codes.InvalidArgument,
 		"malformed message: resource locator"},
 
 	{"initial_resource_versions: cut off", badRequest("initial_resource_versions", badCut), codes.InvalidArgument,
@@ -152,7 +154,7 @@ var badRequests = []badInput{
 		codes.InvalidArgument, `initial resource version "\xff" is not UTF-8`},
 	{"version_info: not UTF-8", badRequest("version_info", "\xff"), codes.InvalidArgument, `version "\xff" is not UTF-8`},
 
-	{"error_detail: rubbish", badRequest("error_detail", "\xff"), codes.InvalidArgument,
+	{"error_detail: invalid bytes", badRequest("error_detail", "\xff"), codes.InvalidArgument,
 		"malformed message: error detail"},
 	{"error_detail: not UTF-8", badRequest("error_detail", "\x12\x01\xff"), codes.InvalidArgument,
 		`error message "\xff" is not UTF-8`},
@@ -161,8 +163,8 @@ var badRequests = []badInput{
 		`nonce "\xff" is not UTF-8`},
 	{"response_nonce: long and not UTF-8", badRequest("response_nonce", strings.Repeat("\xff", 4000)),
 		codes.InvalidArgument, "is not UTF-8"},
-	{"response_nonce: made up", badRequest("response_nonce", "4711"), codes.OK, ""},
-	{"response_nonce: made up, in a refusal", badRequest("response_nonce", "4711", "error_detail", "\x12\x02no"),
+	{"response_nonce: unknown", badRequest("response_nonce", "4711"), codes.OK, ""},
+	{"response_nonce: unknown, in a NACK", badRequest("response_nonce", "4711", "error_detail", "\x12\x02no"),
 		codes.OK, ""},
 }
 
@@ -204,7 +206,7 @@ var badCalls = []badInput{
 // badResponses are responses of an origin. INVALID_ARGUMENT means a NACK on a stream that stays open. CANCELLED
 // means that the response cannot be NACKed: the relay logs the reason, and replaces the stream.
 var badResponses = []badInput{
-	{"rubbish", wireMessage{"", strings.Repeat("\xff", 100)}, codes.Canceled,
+	{"invalid bytes", wireMessage{"", strings.Repeat("\xff", 100)}, codes.Canceled,
 		"malformed message: response at byte 0 of 100"},
 	{"more bytes than allowed", badResponse("resources", strings.Repeat("\xff", 1<<20)), codes.Canceled,
 		"larger than max ("},
@@ -219,7 +221,7 @@ var badResponses = []badInput{
 	{"nonce: not UTF-8", badRequest("nonce", "\xff"), codes.Canceled, `nonce \"\\xff\" is not UTF-8`},
 	{"system_version_info: not UTF-8", badResponse("system_version_info", "\xff"), codes.InvalidArgument,
 		`system version "\xff" is not UTF-8`},
-	{"control_plane: rubbish", badResponse("control_plane", "\xff"), codes.InvalidArgument,
+	{"control_plane: invalid bytes", badResponse("control_plane", "\xff"), codes.InvalidArgument,
 		"malformed message: control plane"},
 	{"control_plane: not UTF-8", badResponse("control_plane", "\x0a\x01\xff"), codes.InvalidArgument,
 		`control plane "\xff" is not UTF-8`},
@@ -238,9 +240,9 @@ var badResponses = []badInput{
 	{"resources: another type", badResponse("resources", badResource("name", "b", "resource", badAny(typeLDS))),
 		codes.InvalidArgument,
 		`resource of another type: "` + typeLDS + `" in a response of type "` + typeCDS + `", name "b"`},
-	{"resources: rubbish", badResponse("resources", badCluster("b"), "resources", "\xff"), codes.InvalidArgument,
+	{"resources: invalid bytes", badResponse("resources", badCluster("b"), "resources", "\xff"), codes.InvalidArgument,
 		"malformed message: resource at byte 0 of 1"},
-	{"resources: rubbish in the body", badResponse("resources", badResource("name", "b", "resource", "\xff")),
+	{"resources: invalid bytes in the resource", badResponse("resources", badResource("name", "b", "resource", "\xff")),
 		codes.InvalidArgument, "malformed message: body at byte 0 of 1"},
 	{"resources: name not UTF-8", badResponse("resources", badCluster("\xff")), codes.InvalidArgument,
 		`resource name "\xff" is not UTF-8`},
@@ -250,7 +252,7 @@ var badResponses = []badInput{
 		codes.InvalidArgument, `resource version "\xff" is not UTF-8`},
 	{"resources: alias not UTF-8", badResponse("resources", badResource("name", "b", "aliases", "\xff")),
 		codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
-	{"resources: rubbish for a TTL", badResponse("resources", badResource("name", "b", "ttl", "\xff")),
+	{"resources: invalid bytes as TTL", badResponse("resources", badResource("name", "b", "ttl", "\xff")),
 		codes.InvalidArgument, "malformed message: resource"},
 	{"resources: xdstp with a directive", badResponse("resources", badCluster("xdstp://x/a.B/c#d")),
 		codes.InvalidArgument, `malformed xdstp name "xdstp://x/a.B/c#d": it has a directive`},
@@ -269,12 +271,12 @@ var badResponses = []badInput{
 		`resource name "\xff" is not UTF-8`},
 	{"removed_resources: xdstp without an id", badResponse("removed_resources", "xdstp://x/a.B"), codes.InvalidArgument,
 		`malformed xdstp name "xdstp://x/a.B": it has no id`},
-	{"removed_resource_names: rubbish", badResponse("removed_resource_names", "\xff"), codes.InvalidArgument,
+	{"removed_resource_names: invalid bytes", badResponse("removed_resource_names", "\xff"), codes.InvalidArgument,
 		"malformed message: removed resource name"},
 	{"removed_resource_names: also in removed_resources",
 		badResponse("removed_resources", "a", "removed_resource_names", badPart(&discoverypb.ResourceName{}, "name", "a")),
 		codes.InvalidArgument, `duplicate resource name "a", in removed_resources`},
-	{"resource_errors: rubbish", badResponse("resource_errors", "\xff"), codes.InvalidArgument,
+	{"resource_errors: invalid bytes", badResponse("resource_errors", "\xff"), codes.InvalidArgument,
 		"malformed message: resource error"},
 	{"resource_errors: no name", badResponse("resources", badCluster("b"), "resource_errors", ""), codes.InvalidArgument,
 		"resource without a name, in resource_errors"},
@@ -487,8 +489,7 @@ func (row badInput) fromOrigin(t *testing.T) {
 		}
 		join(relaytest.SotW)
 		join(relaytest.Delta)
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 		s := o.Accept(t.Context())
 		s.SendBytes(bad)
 		synctest.Wait()

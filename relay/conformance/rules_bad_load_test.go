@@ -24,7 +24,7 @@ type badReport struct {
 
 // badReports are reports to a relay that sums up the load of its clients.
 var badReports = []badInput{
-	{"rubbish", badReport{bytes: "\xff"}, codes.InvalidArgument, "load report: "},
+	{"invalid bytes", badReport{bytes: "\xff"}, codes.InvalidArgument, "load report: "},
 	{"more bytes than allowed",
 		badReport{bytes: badPart(&lrspb.LoadStatsRequest{}, "node",
 			badPart(&endpointpb.ClusterStats{}, "cluster_name", string(make([]byte, 4096))))}, codes.ResourceExhausted,
@@ -58,6 +58,7 @@ func meteredLoad(cluster string, value float64) *endpointpb.ClusterStats {
 	return stats
 }
 
+// encode returns the bytes of the report.
 func (b badReport) encode(t *testing.T) []byte {
 	t.Helper()
 	if b.change == nil {
@@ -90,14 +91,14 @@ func (row badInput) asReport(t *testing.T) {
 			}
 		}
 		if row.code == codes.OK {
-			sleepAndWait(time.Second)
+			sleep(time.Second)
 			row.check(t, codes.OK, r.Log.String())
 		} else {
 			st := status.Convert(readToEnd(rpc))
 			row.check(t, st.Code(), st.Message())
 		}
 		good.report(meteredLoad("one", 1.5))
-		sleepAndWait(10 * time.Second)
+		sleep(10 * time.Second)
 		reports := st.requests()
 		for _, stats := range reports[len(reports)-1].GetClusterStats() {
 			if stats.GetClusterName() == "bad" {
@@ -121,7 +122,7 @@ func (row badInput) asReport(t *testing.T) {
 // badLoadRequests are requests of an origin for load reports. CANCELLED means that the relay replaces the stream.
 // OK means that it tolerates the message; it then requests reports from clients every second.
 var badLoadRequests = []badInput{
-	{"clusters: not UTF-8", badLoadRequest(&lrspb.LoadStatsResponse{}, stringField(1, "\xff")), codes.Canceled,
+	{"clusters: not UTF-8", badLoadRequest(&lrspb.LoadStatsResponse{}, encodeField(1, "\xff")), codes.Canceled,
 		"load report stream closed"},
 	{"load_reporting_interval: none", badLoadRequest(&lrspb.LoadStatsResponse{}, nil), codes.OK,
 		"interval=0s interval_used=1s"},
@@ -150,7 +151,7 @@ func (row badInput) fromLoadOrigin(t *testing.T) {
 		p := r.reports(loadNode("good"))
 		st := loads.stream(t, 0)
 		st.send(t, row.input.(*lrspb.LoadStatsResponse))
-		sleepAndWait(5 * time.Second)
+		sleep(5 * time.Second)
 		code, want := codes.OK, "1s all"
 		if loads.streamCount() == 2 {
 			code, want = codes.Canceled, "" // clients are not asked for reports
@@ -160,7 +161,7 @@ func (row badInput) fromLoadOrigin(t *testing.T) {
 		expectEqual(t, "requested from the client", p.requestedReports(), want)
 		st.requestReports(t, 10*time.Second)
 		p.report(load("one", "z", 1, 0))
-		sleepAndWait(10 * time.Second)
+		sleep(10 * time.Second)
 		got, _ := st.last()
 		if !strings.HasPrefix(got, "one z:1+0 -1 in ") {
 			t.Errorf("the origin got %q, want the load of one", got)

@@ -26,7 +26,7 @@ import (
 //   - Times: each relay adds up to 150 ms until the first set of a type settles (B.7). Times are compared with
 //     the precision of chainTick.
 //   - Unreachable origin: a lower relay ends cold streams later than the relay above it (B.8), see
-//     TestB8_AColdChainGivesUp.
+//     TestB8_ColdChainEndsStreams.
 
 // chainTick is the precision of compared times. No timeout of the relay ends just after a multiple of it: neither
 // the 5 s until a set is confirmed (B.7), nor the 15 s of a sweep (B.18).
@@ -324,7 +324,7 @@ func chainOriginLost(w *chainWorld) {
 
 // While the origin of a chain is unreachable, a client's stream ends without a response, first at the upper relay.
 // When the origin is up, the chain serves within seconds, however long the outage was (B.8).
-func TestB8_AColdChainGivesUp(t *testing.T) {
+func TestB8_ColdChainEndsStreams(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(chainResources("1")...)

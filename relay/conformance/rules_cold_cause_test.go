@@ -12,14 +12,14 @@ import (
 )
 
 // The status of a cold stream has the reason: the origin is unreachable, or its error.
-func TestB8_ColdClientsAreToldTheCause(t *testing.T) {
+func TestB8_ColdStreamsReportTheCause(t *testing.T) {
 	for _, tt := range []struct {
 		code codes.Code // status of the origin's streams; OK if it is down
 		want string
 	}{
 		{codes.OK, "control plane unreachable and no cached configuration for this subscription: "},
 		{codes.InvalidArgument,
-			"control plane rejected the request (InvalidArgument: the words of the origin) and no cached configuration for this subscription"},
+			"control plane rejected the request (InvalidArgument: error of the origin) and no cached configuration for this subscription"},
 	} {
 		t.Run(tt.code.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -77,7 +77,7 @@ func (w *world) decideHolds(command string, discarded bool) {
 
 // A directory may be incomplete when it is read for the first time, so removals of names that clients report are
 // held.
-func TestH04_DirectoryThatIsNotThereYet(t *testing.T) {
+func TestH04_IncompleteDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	text := "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: n000}]"
@@ -120,7 +120,7 @@ func TestH04_HoldsSurviveARestart(t *testing.T) {
 			w := &world{t: t, origin: r.o, relay: r.running, revs: make(map[relaytest.Digest]string)}
 			w.autoClient(v).subscribeHolding(v, "cds", "", coldNames(0, 10))
 			w.sleep(20 * time.Second)
-			wantHeld(t, r.running, "at first", names, 0)
+			wantHeld(t, r.running, "initially", names, 0)
 			if discarded {
 				w.decideHolds("discard", false)
 			}
@@ -141,7 +141,7 @@ func TestH04_HoldsSurviveARestart(t *testing.T) {
 
 // A SotW client with another version than the restored set is sent the set once the origin has resent all its
 // resources, and no part of it before.
-func TestH04_RestoredSetThatTheOriginHasSaidAgain(t *testing.T) {
+func TestH04_ResentRestoredSet(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -191,8 +191,7 @@ func TestH04_GoControlPlane(t *testing.T) {
 			}
 			o.Put(clusters...)
 			o.Follow(c, relaytest.ClusterType)
-			time.Sleep(time.Hour)
-			synctest.Wait()
+			sleep(time.Hour)
 			wantHeld(t, r, "it has loaded", 0, 0)
 			for _, resp := range c.Responses() {
 				if len(resp.Removed) > 0 {

@@ -29,7 +29,7 @@ func trickle(conn net.Conn, what []byte) {
 
 // B.35: a connection whose handshake is incomplete is closed after the timeout of the first request, even if it
 // makes slow progress. Other connections are not affected.
-func TestB35_HandshakesAreNotWaitedFor(t *testing.T) {
+func TestB35_HandshakeTimeout(t *testing.T) {
 	settings := new(bytes.Buffer)
 	settings.WriteString(http2.ClientPreface)
 	if err := http2.NewFramer(settings,
@@ -149,7 +149,7 @@ func awaitConnections(t *testing.T, r *running, n int) {
 }
 
 // B.34: a connection with an incomplete frame is closed like a half-open one: it answers no pings.
-func TestB34_HalfAFrame(t *testing.T) {
+func TestB34_IncompleteFrame(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Pings: true})
 		check := otherClient(t, o, r.Conn())

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
@@ -36,8 +35,7 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		c := r.following(v, typeCDS)
 		r.expectResources(c, typeCDS, "a", "b")
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
+		sleep(10 * time.Second)
 		began := time.Now()
 		answer := r.freeze(admin.FreezeScope{Why: admin.Why{Reason: "bad routes", User: "alice"}})
 		if f := answer.Origins[0]; !f.Frozen || f.Freeze == nil || !f.Freeze.SurvivesRestart || answer.Warning != "" {
@@ -87,8 +85,7 @@ func TestH09_FreezeEndsByItself(t *testing.T) {
 				r.o.Put(relaytest.Cluster("a"))
 				c := r.following(v, typeCDS)
 				r.expectResources(c, typeCDS, "a")
-				time.Sleep(10 * time.Second)
-				synctest.Wait()
+				sleep(10 * time.Second)
 				began := time.Now()
 				r.freeze(admin.FreezeScope{ForSeconds: 7200})
 				r.o.Put(relaytest.Cluster("b"))
@@ -105,8 +102,7 @@ func TestH09_FreezeEndsByItself(t *testing.T) {
 					if f := r.frozen(); f == nil || !f.Until.Equal(began.Add(2*time.Hour)) {
 						t.Errorf("status: got %+v, want a freeze until 2h after %v", f, began)
 					}
-					time.Sleep(time.Until(began.Add(2*time.Hour - time.Second)))
-					synctest.Wait()
+					sleep(time.Until(began.Add(2*time.Hour - time.Second)))
 					r.expectResources(c, typeCDS, "a")
 					time.Sleep(2 * time.Second)
 				}
@@ -120,7 +116,7 @@ func TestH09_FreezeEndsByItself(t *testing.T) {
 }
 
 // A second freeze replaces the end and reason of the first one. After a thaw, no end is pending.
-func TestH09_LaterFreezeCounts(t *testing.T) {
+func TestH09_LaterFreezeReplacesTheFirst(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		began := time.Now()
@@ -174,8 +170,7 @@ func TestH09_UnknownFormat(t *testing.T) {
 		if f := r.frozen(); f != nil {
 			t.Errorf("status: got %+v, want no freeze", f)
 		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 		if text, err := os.ReadFile(path); err != nil || string(text) != later {
 			t.Errorf("without a new decision the file contains %q, %v", text, err)
 		}
@@ -222,8 +217,7 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 			}
 		})
 		r.o.Restart()
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 		kept := func() (n int) {
 			t.Helper()
 			var holds admin.Holds
@@ -255,8 +249,7 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 			r.stop()
 			r.start()
 			c.Reconnect(r.Conn())
-			time.Sleep(time.Hour)
-			synctest.Wait()
+			sleep(time.Hour)
 			r.expectResources(c, typeCDS, rest...)
 			if n := kept(); n != 38 {
 				t.Errorf("after a restart, got %d kept clusters, want 38", n)

@@ -15,16 +15,11 @@ import (
 // errorTypes are types with and without complete SotW sets.
 var errorTypes = []string{"cds", "lds", "eds", "rds", "acme"}
 
-// complete reports whether SotW responses of a type hold the complete set for any subscription.
-func complete(v relaytest.Variant, short string) bool {
-	return v == relaytest.SotW && (short == "cds" || short == "lds")
-}
-
-// completeFor reports whether responses hold the complete set for a subscription to names. For unknown types they
-// do if it is a wildcard (B.17).
+// completeFor reports whether responses hold the complete set for a subscription to names: for clusters and listeners
+// in SotW always, for unknown types if it is a wildcard (B.17).
 func completeFor(v relaytest.Variant, short, names string) bool {
-	all := names == "" || strings.HasPrefix(names, "*")
-	return complete(v, short) || v == relaytest.SotW && short == "acme" && all
+	wildcard := names == "" || strings.HasPrefix(names, "*")
+	return v == relaytest.SotW && (short == "cds" || short == "lds" || short == "acme" && wildcard)
 }
 
 // errorCases runs a test for each variant and each type.
@@ -54,6 +49,7 @@ func TestD4_ErrorsConverge(t *testing.T) {
 	}
 }
 
+// errorsConverge runs one random sequence.
 func errorsConverge(w *world, rng *rand.Rand) {
 	short := errorTypes[rng.IntN(len(errorTypes))]
 	names := []string{"a", "b", "c", "d"}
@@ -140,7 +136,7 @@ func errorsOf(c *worldClient) map[string]codes.Code {
 }
 
 // Names that a client got only errors for count towards TENDER_MAX_NAMES.
-func TestB35_NamesThatCannotBeAreCounted(t *testing.T) {
+func TestB35_InvalidNamesAreCounted(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{"TENDER_MAX_NAMES=10"}, func(w *world) {
 		c := w.dial(tp3(relaytest.Delta))

@@ -95,11 +95,11 @@ var badFiles = []badInput{
 		"bad.json:2: unexpected EOF"},
 	{"text: unknown field", badFile{name: "bad.txtpb", content: "resources {\n  nome: 1\n}\n"}, codes.OK,
 		`bad.txtpb:2:3: invalid field name \"nome\"`},
-	{"binary: rubbish", badFile{name: "bad.pb", content: "\xff\xff"}, codes.OK, "bad.pb: not a DiscoveryResponse: "},
+	{"binary: invalid bytes", badFile{name: "bad.pb", content: "\xff\xff"}, codes.OK, "bad.pb: not a DiscoveryResponse: "},
 	{"nothing in it", badFile{name: "bad.yaml", content: "\n"}, codes.OK, "bad.yaml: file is empty"},
 	{"a directory", badFile{name: "bad.yaml", place: func(path string) error { return os.Mkdir(path, 0o700) }}, codes.OK,
 		"bad.yaml: not a regular file"},
-	{"a link that leads nowhere",
+	{"a dangling link",
 		badFile{name: "bad.yaml", place: func(path string) error { return os.Symlink("nowhere", path) }}, codes.OK,
 		"bad.yaml: no such file or directory"},
 }

@@ -4,9 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -24,15 +22,10 @@ func TestC09_EachFullSetIsComplete(t *testing.T) {
 			rapid.Check(t, func(rt *rapid.T) {
 				silent := rapid.Bool().Draw(rt, "silent on missing")
 				steps := rapid.SliceOfN(rapid.Custom(drawFullStep), 5, 30).Draw(rt, "steps")
-				var failures []string
-				synctest.Test(t, func(t *testing.T) {
-					h := &fullHistory{scene: &scene{TB: t}, typeURL: typeURL}
-					defer func() { failures = h.failures }()
+				runScene(t, rt, func(sc *scene) {
+					h := &fullHistory{scene: sc, typeURL: typeURL}
 					h.run(silent, steps)
 				})
-				if len(failures) > 0 {
-					rt.Fatalf("%s", strings.Join(failures, "\n"))
-				}
 			})
 		})
 	}
@@ -67,12 +60,8 @@ type fullHistory struct {
 	count      int
 }
 
+// run plays steps, and checks each response.
 func (h *fullHistory) run(silent bool, steps []fullStep) {
-	defer func() {
-		if r := recover(); r != nil && r != any(errStop) {
-			panic(r)
-		}
-	}()
 	h.origin = relaytest.NewOrigin(h,
 		relaytest.OriginOptions{Memory: true, Behaviour: relaytest.Behaviour{SilentOnMissing: silent}})
 	h.relay = start(h, h.origin)
@@ -82,11 +71,11 @@ func (h *fullHistory) run(silent bool, steps []fullStep) {
 		h.put(name(h.count))
 	}
 	h.subscribe("*", true)
-	h.settle(time.Minute)
+	sleep(time.Minute)
 	for i, st := range steps {
 		must := h.due()
 		h.play(st)
-		h.settle(st.wait)
+		sleep(st.wait)
 		for name := range must {
 			if !h.due()[name] {
 				delete(must, name)
@@ -116,11 +105,6 @@ func (h *fullHistory) due() map[string]bool {
 	return due
 }
 
-func (h *fullHistory) settle(d time.Duration) {
-	time.Sleep(d) // virtual time
-	synctest.Wait()
-}
-
 func (h *fullHistory) put(name string) {
 	h.count++
 	h.origin.Put(relaytest.Opaque(h.typeURL, name, fmt.Append(nil, h.count)))
@@ -138,6 +122,7 @@ func (h *fullHistory) subscribe(name string, on bool) {
 	}
 }
 
+// play plays one step.
 func (h *fullHistory) play(st fullStep) {
 	switch st.what {
 	case "put":
@@ -153,10 +138,10 @@ func (h *fullHistory) play(st fullStep) {
 		h.last = nil
 	case "away":
 		h.origin.Stop()
-		h.settle(time.Second)
+		sleep(time.Second)
 		h.put(st.name)
 		h.origin.Restart()
-		h.settle(time.Minute)
+		sleep(time.Minute)
 	case "ack", "nack":
 		if h.last == nil {
 			return

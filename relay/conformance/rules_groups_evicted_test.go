@@ -71,8 +71,7 @@ func TestB35_SnapshotsOutliveEviction(t *testing.T) {
 				time.Sleep(time.Minute)
 				r.o.Put(relaytest.Cluster("b", "changed"), relaytest.Cluster("c"))
 				r.expectResources(returning, typeCDS, "a", "b", "c")
-				time.Sleep(time.Minute)
-				synctest.Wait()
+				sleep(time.Minute)
 				if n := len(r.paths()); n > 3 {
 					t.Errorf("got %d snapshots, want those of two groups and of shared names", n)
 				}
@@ -83,7 +82,7 @@ func TestB35_SnapshotsOutliveEviction(t *testing.T) {
 
 // A group that cannot be restored is not evicted: it is frozen, the origin is down or has not confirmed its
 // restored set, or removals are held or discarded. Other groups are evicted first, however old it is.
-func TestB35_NoGroupThatCannotBeMadeAnewIsEvicted(t *testing.T) {
+func TestB35_UnrestorableGroupsAreNotEvicted(t *testing.T) {
 	t.Parallel()
 	var names []string
 	for i := range 40 {
@@ -95,8 +94,7 @@ func TestB35_NoGroupThatCannotBeMadeAnewIsEvicted(t *testing.T) {
 			r.o.Remove(relaytest.ClusterType, name)
 		}
 		r.o.Restart()
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 	}
 	for _, tt := range []struct {
 		name  string
@@ -129,8 +127,7 @@ func TestB35_NoGroupThatCannotBeMadeAnewIsEvicted(t *testing.T) {
 				tt.makes(r)
 				c := r.node(v, "two")
 				c.Subscribe(typeCDS)
-				time.Sleep(time.Second)
-				synctest.Wait()
+				sleep(time.Second)
 				if evicted := tt.name == ""; evicted == c.Ended() {
 					t.Fatalf("the stream of another group ended: %t (evicted %t)", c.Ended(), evicted)
 				}

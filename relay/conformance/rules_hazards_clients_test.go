@@ -34,7 +34,7 @@ func warmClient(w *world, opts relaytest.ClientOptions, names string) *worldClie
 
 // While an origin sends changes faster than an Envoy ACKs them, the Envoy has one unanswered response per type,
 // and then gets the newest state. Repeated clusters are not sent, since they would start warming again.
-func TestC24_PushesAreMergedAndRepeatsAreNone(t *testing.T) {
+func TestC24_ChangesAreMergedAndRepeatsIgnored(t *testing.T) {
 	t.Parallel()
 	const pushes, slow = 100, time.Second
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -127,8 +127,8 @@ func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 	t.Parallel()
 	for _, nonce := range []string{"newest", "older", "none", "of another stream"} {
 		for _, pending := range []bool{false, true} {
-			for _, refusal := range []string{"", "refused"} {
-				t.Run(fmt.Sprintf("nonce %s, pending %v, %s", nonce, pending, refusal), func(t *testing.T) {
+			for _, message := range []string{"", "refused"} {
+				t.Run(fmt.Sprintf("nonce %s, pending %v, %s", nonce, pending, message), func(t *testing.T) {
 					originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 						o.Put(domainRoute("a", "1"), domainRoute("b", "1"))
 						c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
@@ -140,7 +140,7 @@ func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 							c.Ack(newest)
 						}
 						nonces := map[string]string{"newest": newest.Nonce, "older": older.Nonce, "of another stream": "4711"}
-						c.Send(c34Request(v, nonces[nonce], refusal))
+						c.Send(c34Request(v, nonces[nonce], message))
 						time.Sleep(3 * time.Second)
 						expectNames(t, nextResponse(t, c), typeRDS, "b")
 					})
@@ -151,8 +151,8 @@ func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 }
 
 // c34Request returns an ACK or NACK that adds the route b to the subscription.
-func c34Request(v relaytest.Variant, nonce, refusal string) proto.Message {
-	req := newAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: nonce}, "", refusal, "a", "b")
+func c34Request(v relaytest.Variant, nonce, message string) proto.Message {
+	req := newAnswer(v, &relaytest.Response{TypeURL: typeRDS, Nonce: nonce}, "", message, "a", "b")
 	if delta, ok := req.(*discoverypb.DeltaDiscoveryRequest); ok {
 		delta.ResourceNamesSubscribe = []string{"b"}
 	}

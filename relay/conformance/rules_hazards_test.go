@@ -17,7 +17,7 @@ import (
 
 // A change at one origin does not affect versions of resources from another, whether two relays serve them or two
 // views of one relay.
-func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
+func TestR025_OriginsDoNotShareVersions(t *testing.T) {
 	t.Parallel()
 	type side struct {
 		content *relaytest.Content
@@ -64,7 +64,7 @@ func TestR025_VersionsAreApartForEachOrigin(t *testing.T) {
 // A reconnecting client that warms its clusters subscribes to endpoints and secrets first, and possibly never to
 // clusters. Each type is answered at once, without waiting for clusters or missing names. Endpoints and secrets
 // are resent even if the client has them (B.3).
-func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
+func TestC05_TypesAreAnsweredIndependently(t *testing.T) {
 	t.Parallel()
 	for _, relay := range []string{"warm", "cold"} {
 		t.Run(relay, func(t *testing.T) {
@@ -113,7 +113,7 @@ func TestC05_TypesAreAnsweredAsTheyAreAskedFor(t *testing.T) {
 
 // A NACK is logged with its nonce and the client's error message, at a limited rate. It does not affect other
 // types, other clients or the origin.
-func TestB10_ARefusalIsRecordedAndNoMore(t *testing.T) {
+func TestB10_NACKsAreOnlyLogged(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), domainRoute("r", "0"))
@@ -181,7 +181,7 @@ func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
 }
 
 // A NACK with an older nonce belongs to the older response. The newer response is still unanswered.
-func TestB14_ALateRefusalIsOfItsOwnResponse(t *testing.T) {
+func TestB14_LateNACKBelongsToItsResponse(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(domainRoute("a", "1"))

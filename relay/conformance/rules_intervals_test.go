@@ -33,7 +33,7 @@ func TestB45_Polls(t *testing.T) {
 
 // A poll that already has a change from another replica, which waits for the interval here, does not get the older
 // state.
-func TestB45_ReplicasDoNotTakeBack(t *testing.T) {
+func TestB45_ReplicasDoNotRevert(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		replica := restPoller(t, start(t, o), false)

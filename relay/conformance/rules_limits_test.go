@@ -18,7 +18,7 @@ import (
 
 // B.35: a request over a limit, other than of names, gets RESOURCE_EXHAUSTED with the variable's name, and is
 // counted. Existing streams are not affected.
-func TestB35_WhoWantsMoreThanALimitAllowsIsTold(t *testing.T) {
+func TestB35_RequestsOverALimit(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		limit   guard.Limit

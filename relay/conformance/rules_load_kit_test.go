@@ -49,6 +49,7 @@ type loadStream struct {
 	sendMsg   func(*lrspb.LoadStatsResponse) error
 }
 
+// StreamLoadStats serves a stream until the relay or the test ends it.
 func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
 	header, _ := metadata.FromIncomingContext(rpc.Context())
 	st := &loadStream{end: make(chan error, 1), header: header, sendMsg: rpc.Send}
@@ -123,6 +124,7 @@ func (s *loadStream) requests() []*lrspb.LoadStatsRequest {
 	return slices.Clone(s.requested)
 }
 
+// ended reports whether the relay has ended its side.
 func (s *loadStream) ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -283,12 +285,6 @@ func loadBubble(t *testing.T, f func(t *testing.T, o *relaytest.Origin, loads *l
 			Register: func(r grpc.ServiceRegistrar) { lrspb.RegisterLoadReportingServiceServer(r, loads) },
 		}), loads)
 	})
-}
-
-// sleepAndWait lets virtual time pass, and waits until all goroutines are idle.
-func sleepAndWait(d time.Duration) {
-	time.Sleep(d) // of the bubble
-	synctest.Wait()
 }
 
 // expectEqual fails the test if got is not want.

@@ -82,7 +82,7 @@ func mustMarshal(t *testing.T, m proto.Message) []byte {
 
 // B.29, B.41: in passthrough mode each client has its own stream to the origin, and all messages are passed on
 // unchanged. The relay only adds headers that name the relays on the way.
-func TestB29_PassthroughTouchesNothing(t *testing.T) {
+func TestB29_PassthroughIsUnchanged(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, "TENDER_LRS=passthrough")
@@ -142,10 +142,10 @@ func TestB29_PassthroughEnds(t *testing.T) {
 		d.expectEnd()
 		o.Stop()
 		d.expectEnd(codes.Unavailable)
-		sleepAndWait(time.Second)
+		sleep(time.Second)
 		r.reports(loadNode("e")).expectEnd(codes.Unavailable)
 		o.Restart()
-		sleepAndWait(10 * time.Second)
+		sleep(10 * time.Second)
 		e := r.reports(loadNode("e"))
 		loads.stream(t, 4).requestReports(t, time.Second)
 		expectEqual(t, "requested after the origin's restart", e.requestedReports(), "1s all")
@@ -163,10 +163,10 @@ func TestR139_FirstRequestCarriesNode(t *testing.T) {
 			nameless.report(load("a", "z", 1, 1))
 			nameless.expectEnd(codes.InvalidArgument)
 			silent := r.reports(nil)
-			sleepAndWait(3*time.Second - time.Millisecond)
+			sleep(3*time.Second - time.Millisecond)
 			silent.expectEnd()
 			r.reports(loadNode("one too many")).expectEnd(codes.ResourceExhausted)
-			sleepAndWait(time.Millisecond)
+			sleep(time.Millisecond)
 			silent.expectEnd(codes.DeadlineExceeded)
 			rpc := loadRaw(t, r)
 			if err := rpc.SendMsg([]byte("\xff")); err != nil {
@@ -194,7 +194,7 @@ func TestB29_EndpointsInReports(t *testing.T) {
 		a.report(endpointLoad("one"))
 		st.send(t, &lrspb.LoadStatsResponse{SendAllClusters: true, ReportEndpointGranularity: true})
 		a.report(endpointLoad("two"))
-		sleepAndWait(time.Second)
+		sleep(time.Second)
 		got := st.requests()
 		var endpoints []string
 		for _, c := range got[len(got)-1].GetClusterStats() {
@@ -206,6 +206,7 @@ func TestB29_EndpointsInReports(t *testing.T) {
 	})
 }
 
+// endpointLoad returns the load of a cluster with the load of one endpoint.
 func endpointLoad(cluster string) *endpointpb.ClusterStats {
 	c := load(cluster, "z", 1, 1)
 	c.UpstreamLocalityStats[0].UpstreamEndpointStats = []*endpointpb.UpstreamEndpointStats{{
@@ -224,7 +225,7 @@ func TestB29_OriginThatDoesNotRead(t *testing.T) {
 		a := r.reports(loadNode("a"))
 		loads.stream(t, 0).end <- nil
 		loads.pauseReading(true)
-		sleepAndWait(2 * time.Second)
+		sleep(2 * time.Second)
 		st := loads.stream(t, 1)
 		st.requestReports(t, 10*time.Second)
 		loads.pauseReading(false)
@@ -239,11 +240,11 @@ func TestB29_OriginThatDoesNotRead(t *testing.T) {
 				t.Fatalf("sent %d reports to an origin that does not read", last)
 			}
 			a.report(append(filler, load("one", "z", 1<<last, 0))...)
-			sleepAndWait(10 * time.Second)
+			sleep(10 * time.Second)
 		}
 		st = loads.stream(t, 2)
 		st.requestReports(t, 10*time.Second)
-		sleepAndWait(10 * time.Second)
+		sleep(10 * time.Second)
 		got, _ := st.last()
 		if want := fmt.Sprintf(", one z:%d+0 -2 in 30s", 3<<last>>2); !strings.HasSuffix(got, want) {
 			t.Errorf("first report on the next stream: got …%s, want …%s, the load of the last two",
@@ -266,11 +267,11 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 			n := loads.streamCount()
 			st := loads.stream(t, n-1)
 			st.end <- status.Error(codes.Unavailable, "go away")
-			sleepAndWait(want * 8 / 10)
+			sleep(want * 8 / 10)
 			if got := loads.streamCount(); got != n {
 				t.Errorf("reopened within %v", want*8/10)
 			}
-			sleepAndWait(want*4/10 + time.Millisecond)
+			sleep(want*4/10 + time.Millisecond)
 			if got := loads.streamCount(); got != n+1 {
 				t.Errorf("not reopened within %v", want*12/10)
 			}
@@ -283,7 +284,7 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 		st := loads.stream(t, 5)
 		st.requestReports(t, 10*time.Second)
 		st.end <- nil
-		sleepAndWait(500 * time.Millisecond)
+		sleep(500 * time.Millisecond)
 		if n := loads.streamCount(); n != 7 {
 			t.Fatalf("%d streams half a second after one with a response, want 7", n)
 		}
@@ -291,7 +292,7 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 
 		loads.rejectStreams(status.Error(codes.Unimplemented, "no load reports here"))
 		loads.stream(t, 7).end <- status.Error(codes.Unimplemented, "no more")
-		sleepAndWait(59 * time.Minute)
+		sleep(59 * time.Minute)
 		if n := loads.streamCount() - 8; n < 59/6 || n > 59/4+1 {
 			t.Errorf("opened %d streams in an hour, want about 12", n)
 		}
@@ -299,7 +300,7 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 			t.Errorf("logged %d times that the origin does not accept load reports, want once", n)
 		}
 		loads.rejectStreams(nil)
-		sleepAndWait(6 * time.Minute)
+		sleep(6 * time.Minute)
 		loads.stream(t, loads.streamCount()-1).requestReports(t, 20*time.Second)
 		expectEqual(t, "requested once the origin accepts reports", a.requestedReports(), "10s all, 20s all")
 		a.expectEnd()
@@ -317,7 +318,7 @@ func TestR134_LoadReportsDrain(t *testing.T) {
 			st := loads.stream(t, 0)
 			st.requestReports(t, 10*time.Second)
 			a.report(load("one", "z", 1, 0))
-			sleepAndWait(2 * time.Second)
+			sleep(2 * time.Second)
 			if mode == "aggregate" { // the last report is delayed
 				o.Freeze(true)
 				time.AfterFunc(500*time.Millisecond, func() { o.Freeze(false) })
@@ -337,7 +338,7 @@ func TestR134_LoadReportsDrain(t *testing.T) {
 }
 
 // A stream whose client does not read the origin's requests ends. Other clients are not affected.
-func TestB12_ClientThatDoesNotReadWhatItIsAsked(t *testing.T) {
+func TestB12_StalledLoadReportClient(t *testing.T) {
 	t.Parallel()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
 		r := start(t, o, "TENDER_LRS=aggregate", "TENDER_SEND_TIMEOUT=30s")
@@ -350,7 +351,7 @@ func TestB12_ClientThatDoesNotReadWhatItIsAsked(t *testing.T) {
 		for i := range 10 {
 			st.requestReports(t, time.Hour, fmt.Sprint(i, strings.Repeat("x", 20<<10)))
 		}
-		sleepAndWait(30 * time.Second)
+		sleep(30 * time.Second)
 		if n := strings.Count(a.requestedReports(), "1h0m0s"); n != 10 {
 			t.Errorf("the other client got %d requests, want 10", n)
 		}

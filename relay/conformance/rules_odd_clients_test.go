@@ -46,7 +46,7 @@ func oddWant(t *testing.T, c *relaytest.Client, what string, names ...string) *r
 
 // B.22: some SotW clients unsubscribe from all names of a type by a list with only an empty name. For known types
 // it is not a name, and the list is no wildcard.
-func TestB22_EmptyNameGivesUpAll(t *testing.T) {
+func TestB22_EmptyNameUnsubscribesAll(t *testing.T) {
 	for _, typ := range []string{typeCDS, typeRDS} {
 		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 			put := func(v string) { o.Put(relaytest.StaticCluster("a", "127.0.0.1:"+v), domainRoute("a", v)) }

@@ -37,6 +37,7 @@ type orderFloor struct {
 	dial func() *grpc.ClientConn
 }
 
+// newOrderFloor starts a server.
 func newOrderFloor(t *testing.T) *orderFloor {
 	view, w := cache.New(cache.Config{TombstoneAge: time.Second})
 	server, err := downstream.New(downstream.Config{Views: oneView{view}, AckWait: time.Minute})
@@ -95,7 +96,7 @@ func (f *orderFloor) apply(add []string, remove ...string) {
 
 // The tombstone of a removal expires. A Delta stream that has not sent the removal by then ends, and the client
 // learns of it when it reconnects with its versions. A SotW stream sends the complete set.
-func TestB11_StreamBehindTheLogIsEnded(t *testing.T) {
+func TestB11_StreamBehindTombstonesEnds(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		synctest.Test(t, func(t *testing.T) {
 			f := newOrderFloor(t)
@@ -137,7 +138,7 @@ func TestB11_StreamBehindTheLogIsEnded(t *testing.T) {
 }
 
 // A tombstone is dropped once every wildcard stream has sent the removal. New streams are not affected.
-func TestB11_TombstonesGo(t *testing.T) {
+func TestB11_TombstonesAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newOrderFloor(t)
 		f.apply([]string{"a", "b"})

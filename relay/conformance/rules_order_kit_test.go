@@ -35,6 +35,7 @@ var typeURLs = map[string]string{
 	"acme": "type.googleapis.com/acme.Thing",
 }
 
+// shortName returns the short name of a type, or its type URL if it has none.
 func shortName(typeURL string) string {
 	for short, url := range typeURLs {
 		if url == typeURL {
@@ -154,10 +155,7 @@ func (w *world) resource(c parsedChange) *discoverypb.Resource {
 	m := w.message(c.short, c.name, c.rev)
 	body, packed := m.(*anypb.Any)
 	if !packed {
-		body = new(anypb.Any)
-		if err := body.MarshalFrom(m); err != nil {
-			w.t.Fatal(err)
-		}
+		body = packAny(w.t, m)
 	}
 	r := &discoverypb.Resource{Name: c.name, Version: fmt.Sprint("v", c.rev), Aliases: c.aliases, Resource: body}
 	if c.ttl > 0 {
@@ -198,8 +196,7 @@ func (w *world) change(changes ...string) {
 
 // sleep lets virtual time pass, and waits until all goroutines are idle.
 func (w *world) sleep(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
+	sleep(d)
 }
 
 // settle waits until the relay considers its sets complete.
@@ -483,15 +480,4 @@ func (w *world) initialVersions() map[string]string {
 		}
 	}
 	return nil
-}
-
-// expectUnavailable fails the test unless the stream ends with UNAVAILABLE and without a response.
-func (c *worldClient) expectUnavailable() {
-	c.w.t.Helper()
-	if err := c.WaitEnd(c.w.t.Context()); status.Code(err) != codes.Unavailable {
-		c.w.t.Fatalf("%v: stream ended with %v, want UNAVAILABLE", c.Client, err)
-	}
-	if got := c.received(); len(got) > 0 {
-		c.w.t.Fatalf("%v: got %q before the end, want nothing", c.Client, got)
-	}
 }

@@ -22,12 +22,10 @@ type streamsScript struct {
 
 // acceptNew accepts the streams that the relay has opened since the last call.
 func (s *streamsScript) acceptNew() {
-	for range len(s.origin.State().Streams) - s.accepted() {
+	for range len(s.origin.State().Streams) - len(s.streams) {
 		s.streams = append(s.streams, s.origin.Accept(s.t.Context()))
 	}
 }
-
-func (s *streamsScript) accepted() int { return len(s.streams) }
 
 // open returns the open streams.
 func (s *streamsScript) open() []*relaytest.OriginStream {

@@ -74,8 +74,7 @@ func TestB35_AllGroupsReturnAtOnce(t *testing.T) {
 			o.Stop()
 			time.Sleep(10 * time.Second)
 			o.Restart()
-			time.Sleep(3 * time.Second)
-			synctest.Wait()
+			sleep(3 * time.Second)
 			if _, open := openStreams(o); open != 2*groups {
 				t.Errorf("%d streams are open, want two of each of %d groups", open, groups)
 			}

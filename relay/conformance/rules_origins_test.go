@@ -68,7 +68,7 @@ func TestR129_RoutesSelectTheOrigin(t *testing.T) {
 
 // A change at one origin does not change versions of types from another origin. Types of different origins have no
 // order between them.
-func TestR025_VersionsAreOfTheirOrigin(t *testing.T) {
+func TestR025_VersionsPerOrigin(t *testing.T) {
 	t.Parallel()
 	originsBubble(t, "type:eds=west", nil, func(first, west *world) {
 		first.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "first-7" })
@@ -161,7 +161,7 @@ func TestR014_OneConnectionToEachOrigin(t *testing.T) {
 }
 
 // A second origin fails over between its addresses in order, too, without effect on the first one.
-func TestB40_OriginsFailOverByThemselves(t *testing.T) {
+func TestB40_OriginsFailOverIndependently(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var all []*relaytest.Origin
@@ -177,8 +177,7 @@ func TestB40_OriginsFailOverByThemselves(t *testing.T) {
 		c.Subscribe(relaytest.EndpointType, "a")
 		expectFrom := func(endpointsOf int) {
 			t.Helper()
-			time.Sleep(time.Minute) // virtual time
-			synctest.Wait()
+			sleep(time.Minute)
 			if got, want := c.State().Digest(relaytest.EndpointType, "a"),
 				all[endpointsOf].Resources().Digest(relaytest.EndpointType, "a"); got != want {
 				t.Errorf("the endpoints are not those of %s", all[endpointsOf].Addr())
@@ -251,7 +250,7 @@ func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
 }
 
 // A relay supports 32 origins. Each receives only the subscriptions that are routed to it.
-func TestB40_AsManyOriginsAsAllowed(t *testing.T) {
+func TestB40_MaxOrigins(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -303,16 +302,13 @@ func TestR129_AFileOriginBesideAControlPlane(t *testing.T) {
 				target, other = other, target
 			}
 			r := startRelay(t, relaytest.RelayOptions{Target: target}, "TENDER_ROUTES="+routes, "TENDER_ORIGINS=other="+other)
-			var clients []*relaytest.Client
-			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-				c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: wrapNode()})
+			clients := r.bothVariants(relaytest.ClientOptions{Node: wrapNode()}, func(c *relaytest.Client) {
 				c.Subscribe(relaytest.ClusterType)
 				c.Subscribe(rds, "plain", name+"none", name+"*")
 				c.WaitState(t.Context(), func(s relaytest.State) bool {
 					return s.Has(relaytest.ClusterType, "a") && s.Has(rds, "plain", name+"a", name+"b")
 				})
-				clients = append(clients, c)
-			}
+			})
 			d := r.Client(relaytest.ClientOptions{})
 			d.Subscribe(rds, name+"none", "xdstp://files/envoy.config.route.v3.RouteConfiguration/empty/*")
 			var removed []string

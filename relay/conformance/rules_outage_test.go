@@ -3,7 +3,6 @@ package conformance_test
 import (
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -84,21 +83,18 @@ func TestB8_B15_C29_R068_R112_TenHoursWithoutOrigin(t *testing.T) {
 	})
 }
 
+// outageLasts lets virtual time pass.
 func outageLasts(hours float64) {
-	time.Sleep(time.Duration(hours * float64(time.Hour)))
-	synctest.Wait()
+	sleep(time.Duration(hours * float64(time.Hour)))
 }
 
 // outageClients returns a client of each variant.
-func outageClients(r *running, id string) (clients []*relaytest.Client) {
-	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprint(id, " ", v))})
+func outageClients(r *running, id string) []*relaytest.Client {
+	return r.bothVariants(relaytest.ClientOptions{Node: relaytest.EnvoyNode(id)}, func(c *relaytest.Client) {
 		c.Subscribe(typeCDS)
 		c.Subscribe(typeEDS, "a", "b")
 		c.Subscribe(typeLDS)
-		clients = append(clients, c)
-	}
-	return clients
+	})
 }
 
 // outageServed fails the test unless a client has its stream and all resources, and got no removal.

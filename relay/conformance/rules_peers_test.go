@@ -56,7 +56,7 @@ func awaitStreams(t *testing.T, r *running, n int) {
 // B.35: once half of the possible groups exist, the number of groups that one address may have created is limited.
 // Clients may join existing groups, and other addresses may create groups. A group without clients counts until it
 // ends, and is evicted for a new one of the same address. The same applies to polls.
-func TestB35_APeerFoundsSoManyGroups(t *testing.T) {
+func TestB35_GroupsPerPeer(t *testing.T) {
 	noLeaks(t)
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))

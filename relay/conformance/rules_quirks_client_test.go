@@ -109,8 +109,7 @@ func quirkNewest(c *relaytest.Client, typeURL string) *relaytest.Response {
 func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v relaytest.Variant, typeURL string,
 	names ...string) {
 	t.Helper()
-	time.Sleep(2 * quirkWait(v))
-	synctest.Wait()
+	sleep(2 * quirkWait(v))
 	got := make(map[string]relaytest.Digest)
 	for _, r := range c.Responses() {
 		for _, res := range r.Resources {
@@ -129,7 +128,7 @@ func quirkConverges(t *testing.T, o *relaytest.Origin, c *relaytest.Client, v re
 
 // C01: while the origin sends changes all the time, a client's nonces are always stale. Its new subscriptions take
 // effect nevertheless.
-func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
+func TestC01_SubscriptionsDuringConstantChanges(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const roundTrip, trips = 50 * time.Millisecond, 260
@@ -141,8 +140,7 @@ func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 		pending := make(map[string]time.Duration)
 		for began, i := time.Now(), 0; i < trips; i++ {
 			o.Put(domainRoute("busy", fmt.Sprint(i+1)))
-			time.Sleep(roundTrip)
-			synctest.Wait()
+			sleep(roundTrip)
 			var more []string
 			if i%60 == 10 && i < 180 {
 				more = []string{fmt.Sprint("b", i/60)}
@@ -171,7 +169,7 @@ func TestC01_NamesAreSeenThoughPushesNeverStop(t *testing.T) {
 
 // C01: changes arrive once per round trip, so that each request crosses a response and carries a stale nonce. The
 // next response contains the new subscription and not the ended one.
-func TestC01_NamesThatCrossEachResponse(t *testing.T) {
+func TestC01_SubscriptionsThatCrossResponses(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		const roundTrip, trips = 50 * time.Millisecond, 40
@@ -180,8 +178,7 @@ func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 			for _, name := range names {
 				o.Put(domainRoute(name, fmt.Sprint(mark)))
 			}
-			time.Sleep(roundTrip)
-			synctest.Wait()
+			sleep(roundTrip)
 		}
 		put(0, "busy")
 		for i := range trips {
@@ -225,7 +222,7 @@ func TestC01_NamesThatCrossEachResponse(t *testing.T) {
 
 // C02: an Envoy that ignored a response keeps using the nonce of the one before. It receives each change and each
 // new subscription.
-func TestC02_OlderNoncesForEver(t *testing.T) {
+func TestC02_OlderNonces(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(domainRoute("a", "0"))
@@ -248,7 +245,7 @@ func TestC02_OlderNoncesForEver(t *testing.T) {
 
 // C03: a client uses nonces of its previous stream. They have no meaning, even if the new stream has sent the same
 // ones, and its subscriptions take effect.
-func TestC03_NoncesOfTheStreamBefore(t *testing.T) {
+func TestC03_NoncesOfThePreviousStream(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, name := range []string{"a", "b", "c", "d"} {

@@ -40,12 +40,10 @@ func quirkBubble(t *testing.T, behaviours []relaytest.Behaviour, test func(w *qu
 			synctest.Test(t, func(t *testing.T) {
 				w := &quirkWorld{Origin: relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Behaviour: b}), t: t}
 				r := start(t, w.Origin)
-				for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-					c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+				w.clients = r.bothVariants(relaytest.ClientOptions{}, func(c *relaytest.Client) {
 					c.Subscribe(quirkCDS)
 					c.Subscribe(quirkEDS, "a", "b")
-					w.clients = append(w.clients, c)
-				}
+				})
 				test(w)
 				for _, typeURL := range []string{quirkCDS, quirkEDS} {
 					if st := w.State().Type(typeURL); st.NACKs != 0 {
@@ -56,12 +54,6 @@ func quirkBubble(t *testing.T, behaviours []relaytest.Behaviour, test func(w *qu
 			})
 		})
 	}
-}
-
-// sleep lets virtual time pass, and waits until all goroutines are idle.
-func (w *quirkWorld) sleep(d time.Duration) {
-	time.Sleep(d) // virtual time
-	synctest.Wait()
 }
 
 // expect fails the test unless each client has exactly these names of a type.
@@ -120,10 +112,10 @@ func TestQuirk_NoVersionsAndAConstantOne(t *testing.T) {
 		{EmptyVersions: true, SystemVersion: "constant", SotW: true, Wrap: true},
 	}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
-		w.sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		for i := range 3 {
 			w.Put(relaytest.Cluster("a", fmt.Sprint("service", i)), relaytest.Endpoints("a", fmt.Sprintf("127.0.0.1:%d", i+2)))
-			w.sleep(time.Second)
+			sleep(time.Second)
 			for _, c := range w.clients {
 				if got, want := c.State().Digest(quirkCDS, "a"),
 					relaytest.DigestOf(relaytest.Cluster("a", fmt.Sprint("service", i))); got != want {
@@ -136,11 +128,11 @@ func TestQuirk_NoVersionsAndAConstantOne(t *testing.T) {
 			}
 		}
 		w.Remove(quirkCDS, "b")
-		w.sleep(time.Second)
+		sleep(time.Second)
 		w.expect("after a removal", quirkCDS, "a")
 		w.expectQuiet("a restart", func() {
 			w.Restart()
-			w.sleep(time.Minute)
+			sleep(time.Minute)
 		})
 	})
 }
@@ -150,17 +142,17 @@ func TestQuirk_InitialResourceVersionsIgnored(t *testing.T) {
 	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{IgnoreIRV: true}, {SotW: true}}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
-		w.sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		sent := w.State().Type(quirkCDS).Sent
 		w.expectQuiet("a resync", func() {
 			w.Restart()
-			w.sleep(time.Minute)
+			sleep(time.Minute)
 		})
 		if w.State().Type(quirkCDS).Sent == sent {
 			w.t.Error("the origin did not resend its resources, so the test has no effect")
 		}
 		w.Put(relaytest.Cluster("b", "other"))
-		w.sleep(time.Second)
+		sleep(time.Second)
 		for _, c := range w.clients {
 			if c.State().Digest(quirkCDS, "b") != relaytest.DigestOf(relaytest.Cluster("b", "other")) {
 				w.t.Errorf("%v did not get the change after the resync", c)
@@ -181,28 +173,28 @@ func TestQuirk_EmptyFirstResponse(t *testing.T) {
 					quirkResource(quirkCDS, "c", "1")}
 				s := w.Accept(w.t.Context())
 				w.send(s, quirkCDS, all...)
-				w.sleep(10 * time.Second)
+				sleep(10 * time.Second)
 				w.expect("before", quirkCDS, "a", "b", "c")
 
 				w.expectQuiet("an empty first response", func() {
 					w.Restart()
 					s = w.Accept(w.t.Context())
-					w.sleep(time.Second)
+					sleep(time.Second)
 					w.send(s, quirkCDS)
-					w.sleep(5 * time.Minute)
+					sleep(5 * time.Minute)
 				})
 				if recovers {
 					w.expectQuiet("all that there was", func() {
 						w.send(s, quirkCDS, all...)
-						w.sleep(time.Hour)
+						sleep(time.Hour)
 					})
 					return
 				}
-				w.sleep(7 * time.Minute) // an empty list does not confirm a set, so this takes a minute
+				sleep(7 * time.Minute) // an empty list does not confirm a set, so this takes a minute
 				if w.State().Last().SotW {
-					w.sleep(time.Second)
+					sleep(time.Second)
 					w.send(w.Accept(w.t.Context()), quirkCDS) // the verification request
-					w.sleep(2 * time.Minute)
+					sleep(2 * time.Minute)
 					w.expect("after the hold", quirkCDS)
 					return
 				}
@@ -218,7 +210,7 @@ func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{Manual: true}, {Manual: true, SotW: true, Wrap: true}}, func(w *quirkWorld) {
 		s := w.Accept(w.t.Context())
-		w.sleep(time.Second)
+		sleep(time.Second)
 		w.send(s, quirkCDS, quirkResource(quirkCDS, "a", "1"))
 		empty := relaytest.Endpoints("a")
 		body, err := anypb.New(empty)
@@ -226,7 +218,7 @@ func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 			w.t.Fatal(err)
 		}
 		w.send(s, quirkEDS, relaytest.Wrapped(&discoverypb.Resource{Name: "a", Version: "1", Resource: body}))
-		w.sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		for _, c := range w.clients {
 			if c.State().Digest(quirkEDS, "a") != relaytest.DigestOf(empty) {
 				w.t.Errorf("%v did not get the empty endpoints", c)
@@ -236,12 +228,12 @@ func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 			for _, version := range []string{"", "1", "2"} {
 				w.send(s, quirkEDS, relaytest.Wrapped(&discoverypb.Resource{Name: "b", Version: version}))
 				w.send(s, quirkCDS, relaytest.Wrapped(&discoverypb.Resource{Name: "unknown", Version: version}))
-				w.sleep(time.Minute)
+				sleep(time.Minute)
 			}
 		})
 		w.expect("before the real one", quirkEDS, "a")
 		w.send(s, quirkEDS, quirkResource(quirkEDS, "b", "1"))
-		w.sleep(time.Second)
+		sleep(time.Second)
 		w.expect("after the real one", quirkEDS, "a", "b")
 		w.expect("clusters", quirkCDS, "a")
 	})
@@ -249,22 +241,22 @@ func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 
 // Responses with only removals, or without any content, are ACKed. A client receives a removal only of a resource
 // that it has.
-func TestQuirk_ResponsesOfNothing(t *testing.T) {
+func TestQuirk_EmptyResponses(t *testing.T) {
 	t.Parallel()
 	quirkBubble(t, []relaytest.Behaviour{{}}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"),
 			relaytest.Endpoints("b", "127.0.0.1:1"))
-		w.sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		answers := w.State().Type(quirkCDS).ACKs + w.State().Type(quirkEDS).ACKs
 		w.expectQuiet("responses of nothing", func() {
 			for _, typeURL := range []string{quirkCDS, quirkEDS} {
 				w.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL})
 				w.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL, RemovedResources: []string{"never", "was"}})
 			}
-			w.sleep(time.Minute)
+			sleep(time.Minute)
 		})
 		w.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: quirkCDS, RemovedResources: []string{"b", "never"}})
-		w.sleep(time.Second)
+		sleep(time.Second)
 		w.expect("after a removal", quirkCDS, "a")
 		if got := w.State().Type(quirkCDS).ACKs + w.State().Type(quirkEDS).ACKs; got != answers+5 {
 			w.t.Errorf("got %d ACKs, want 5", got-answers)
@@ -272,11 +264,11 @@ func TestQuirk_ResponsesOfNothing(t *testing.T) {
 	})
 	quirkBubble(t, []relaytest.Behaviour{{SotW: true}}, func(w *quirkWorld) {
 		w.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Endpoints("b", "127.0.0.1:1"))
-		w.sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		answers := w.State().Type(quirkEDS).ACKs
 		w.expectQuiet("a response of nothing", func() {
 			w.InjectSotW(&discoverypb.DiscoveryResponse{TypeUrl: quirkEDS})
-			w.sleep(time.Minute)
+			sleep(time.Minute)
 		})
 		w.expect("endpoints", quirkEDS, "a", "b")
 		if got := w.State().Type(quirkEDS).ACKs; got != answers+1 {

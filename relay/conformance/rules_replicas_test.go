@@ -2,7 +2,6 @@ package conformance_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -50,8 +49,7 @@ func TestB2_B3_ReplicasAgree(t *testing.T) {
 			return c
 		}
 		settle := func() {
-			time.Sleep(confirmTimeout)
-			synctest.Wait()
+			sleep(confirmTimeout)
 		}
 		first := start(t, o)
 		client(first)
@@ -72,7 +70,7 @@ func TestB2_B3_ReplicasAgree(t *testing.T) {
 				t.Errorf("%s: the clients of two relays differ (-second +first):\n%s", when, diff)
 			}
 		}
-		agree("at first")
+		agree("initially")
 
 		for i, to := range []*running{second, first, second} {
 			sent := len(moving.Responses())

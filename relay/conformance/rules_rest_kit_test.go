@@ -209,8 +209,7 @@ func expectAnswered(t *testing.T, answered <-chan restReply) restReply {
 // expectHeld lets virtual time pass, and fails the test unless the poll is still held.
 func expectHeld(t *testing.T, answered <-chan restReply, d time.Duration) {
 	t.Helper()
-	time.Sleep(d) // virtual time
-	synctest.Wait()
+	sleep(d)
 	select {
 	case reply := <-answered:
 		t.Fatalf("the poll was answered after %v: status %d, %.500s", reply.took, reply.status, reply.body)

@@ -156,7 +156,7 @@ func TestR113_Names(t *testing.T) {
 }
 
 // R113: unknown fields and content types do not matter.
-func TestR113_ReadsWhatItCan(t *testing.T) {
+func TestR113_UnknownFields(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
@@ -192,7 +192,7 @@ func TestR113_BadInput(t *testing.T) {
 		header     []string
 	}{
 		{"nothing", "", 400, "the body is not a DiscoveryRequest in JSON: syntax error (line 1:1)", nil},
-		{"rubbish", "\xff\x00", 400, "not a DiscoveryRequest in JSON", nil},
+		{"invalid bytes", "\xff\x00", 400, "not a DiscoveryRequest in JSON", nil},
 		{"half", `{"node":{"id":"n"}`, 400, "unexpected EOF", nil},
 		{"a list", `[]`, 400, "unexpected token [", nil},
 		{"null", `null`, 400, "unexpected token null", nil},
@@ -322,7 +322,7 @@ func TestR052_RESTGroups(t *testing.T) {
 }
 
 // R029: an error in a poll is logged like a NACK, and has no other effect. No known client sends one.
-func TestR029_RESTRefusal(t *testing.T) {
+func TestR029_RESTNACK(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))

@@ -46,8 +46,7 @@ func (r *restarting) start() { r.running = start(r.t, r.o, r.env...) }
 // stop stops the relay once its sets are complete and therefore in the snapshot.
 func (r *restarting) stop() {
 	r.t.Helper()
-	time.Sleep(10 * time.Second)
-	synctest.Wait()
+	sleep(10 * time.Second)
 	r.Stop()
 }
 
@@ -70,14 +69,13 @@ func (r *restarting) expectResources(c *relaytest.Client, typeURL string, names 
 // sent returns the number of responses that a client gets within d.
 func sent(c *relaytest.Client, d time.Duration) int {
 	before := len(c.Responses())
-	time.Sleep(d)
-	synctest.Wait()
+	sleep(d)
 	return len(c.Responses()) - before
 }
 
 // After a restart with a snapshot, a reconnecting client gets no response for the wildcard or, in Delta, for names
 // other than endpoints (B.3), whether the origin is up or not. Changes are sent at once.
-func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
+func TestR026_NothingIsResentAfterARestart(t *testing.T) {
 	t.Parallel()
 	for _, down := range []bool{false, true} {
 		t.Run(fmt.Sprintf("origin down %v", down), func(t *testing.T) {
@@ -118,7 +116,7 @@ func TestR026_WhoReturnsAfterARestartIsSentNothingAgain(t *testing.T) {
 
 // While the origin is down, new clients are served from the snapshot, for the wildcard and for names, and the
 // relay is ready at once. Other names get no response.
-func TestB8_NewcomersAreServedFromASnapshot(t *testing.T) {
+func TestB8_NewClientsAreServedFromASnapshot(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"), relaytest.Endpoints("a", "127.0.0.1:1"))
@@ -179,7 +177,7 @@ func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
 
 // After a restart, a client whose set differs from the snapshot gets a response, even if the origin sends nothing
 // because the relay is up to date.
-func TestB42_ASilentOriginConfirmsWhatItWasTold(t *testing.T) {
+func TestB42_SilentOriginConfirmsTheSet(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
@@ -204,7 +202,7 @@ func TestB42_ASilentOriginConfirmsWhatItWasTold(t *testing.T) {
 
 // Snapshots contain no Secrets, no uncached resources, and private keys only with TENDER_SNAPSHOT_SENSITIVE=on. A
 // client that needs a complete set waits for omitted resources; a partial set is not sent (R066).
-func TestB36_NothingSecretIsInTheFiles(t *testing.T) {
+func TestB36_SnapshotsOmitSecrets(t *testing.T) {
 	t.Parallel()
 	const secretText = "hush-hush-canary"
 	private := &clusterpb.Cluster{Name: "private",
@@ -318,15 +316,14 @@ func TestB42_AMismatchIsAColdStart(t *testing.T) {
 
 // Changes are written within seconds. Without changes, a snapshot is only written again before it reaches its
 // maximum age.
-func TestB42_ChangesAreWrittenNowAndThen(t *testing.T) {
+func TestB42_ChangesAreWritten(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
 		r.expectResources(r.following(v, typeCDS), typeCDS, "a")
 		time.Sleep(15 * time.Second)
 		r.o.Put(relaytest.Cluster("canary"))
-		time.Sleep(7 * time.Second)
-		synctest.Wait()
+		sleep(7 * time.Second)
 		if !bytes.Contains(r.files(), []byte("canary")) {
 			t.Error("a change is not in the snapshot after 7s")
 		}
@@ -343,7 +340,7 @@ func TestB42_ChangesAreWrittenNowAndThen(t *testing.T) {
 }
 
 // The snapshot of a group without clients is removed.
-func TestB42_WhatIsGivenUpIsRemoved(t *testing.T) {
+func TestB42_SnapshotsOfEndedGroupsAreRemoved(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
@@ -352,8 +349,7 @@ func TestB42_WhatIsGivenUpIsRemoved(t *testing.T) {
 		r.stop()
 		r.start()
 		r.files()
-		time.Sleep(5 * time.Minute)
-		synctest.Wait()
+		sleep(5 * time.Minute)
 		if paths := r.paths(); len(paths) != 0 {
 			t.Errorf("got the files %v, want none", paths)
 		}

@@ -47,8 +47,7 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 				c.Subscribe(typeEDS, "a")
 				r.expectResources(c, typeCDS, "a", "b")
 				r.expectResources(c, typeEDS, "a")
-				time.Sleep(time.Second)
-				synctest.Wait()
+				sleep(time.Second)
 				if phase := r.phase(); phase != "settled" {
 					t.Fatalf("the phase is %q after a second, want settled", phase)
 				}
@@ -69,8 +68,7 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 				r.expectResources(late, typeEDS, "a")
 				before := len(c.Responses())
 				c.Reconnect(r.Conn())
-				time.Sleep(time.Hour)
-				synctest.Wait()
+				sleep(time.Hour)
 				for _, resp := range c.Responses()[before:] {
 					if resp.TypeURL == typeCDS { // endpoints are resent to reconnecting clients (B.3)
 						t.Errorf("a reconnecting client got %v, want no response", resp)
@@ -84,8 +82,7 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 				for _, c := range []*relaytest.Client{c, late} {
 					r.expectResources(c, typeCDS, "a", "c")
 				}
-				time.Sleep(20 * time.Second)
-				synctest.Wait()
+				sleep(20 * time.Second)
 				if phase := r.phase(); phase != "confirmed" {
 					t.Errorf("the phase is %q after the origin restarted, want confirmed", phase)
 				}
@@ -105,8 +102,7 @@ func TestH12_WrittenSoon(t *testing.T) {
 		r.expectResources(c, typeEDS, "a")
 		at := func(within time.Duration, want int64) {
 			t.Helper()
-			time.Sleep(within)
-			synctest.Wait()
+			sleep(within)
 			if got := r.SnapshotStats().Written; got < want {
 				t.Errorf("wrote %d snapshots after %v, want %d", got, within, want)
 			}
@@ -127,7 +123,7 @@ func TestH12_WrittenSoon(t *testing.T) {
 }
 
 // A relay that crashes soon after a freeze restarts with the frozen resources.
-func TestH12_WhatWasFrozenIsWritten(t *testing.T) {
+func TestH12_FrozenResourcesAreWritten(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Put(relaytest.Cluster("a"))
@@ -136,8 +132,7 @@ func TestH12_WhatWasFrozenIsWritten(t *testing.T) {
 		r.o.Put(relaytest.Cluster("b"))
 		synctest.Wait()
 		r.freeze(admin.FreezeScope{})
-		time.Sleep(500 * time.Millisecond)
-		synctest.Wait()
+		sleep(500 * time.Millisecond)
 		crashed := r.copySnapshots()
 		r.Stop()
 		r.dir, r.env[0] = crashed, "TENDER_SNAPSHOT_DIR="+crashed

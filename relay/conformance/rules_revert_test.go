@@ -24,6 +24,7 @@ type revertWorld struct {
 	names map[string]string // versions of the clusters
 }
 
+// newRevertWorld starts both relays, and records the initial versions.
 func newRevertWorld(t *testing.T, o *relaytest.Origin, v relaytest.Variant) *revertWorld {
 	t.Helper()
 	w := &revertWorld{t: t, o: o, v: v, names: make(map[string]string)}
@@ -45,9 +46,9 @@ func newRevertWorld(t *testing.T, o *relaytest.Origin, v relaytest.Variant) *rev
 	return w
 }
 
+// settle waits until both relays have confirmed their sets.
 func (w *revertWorld) settle() {
-	time.Sleep(confirmTimeout)
-	synctest.Wait()
+	sleep(confirmTimeout)
 }
 
 // put changes resources at the origin, and waits until both relays have confirmed them.
@@ -67,8 +68,7 @@ func (w *revertWorld) reconnectExpecting(when string, want ...string) {
 		} else {
 			c.Send(returningSotW(typeCDS, w.set))
 		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 		var got []string
 		for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
 			c.Ack(resp)
@@ -95,7 +95,7 @@ func (w *revertWorld) completeOr(changed ...string) []string {
 
 // For an hour after content was reverted, a client's version of it is not trusted: the client may have applied
 // content from between (envoy#12592).
-func TestB3_RevertedContentIsSentAgain(t *testing.T) {
+func TestB3_RevertedContentIsResent(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
 		w.reconnectExpecting("unchanged")
@@ -111,7 +111,7 @@ func TestB3_RevertedContentIsSentAgain(t *testing.T) {
 }
 
 // The same holds for a resource that was removed, for any time, and added again.
-func TestB3_RemovedAndBackIsSentAgain(t *testing.T) {
+func TestB3_ReaddedContentIsResent(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
 		o.Remove(typeCDS, "x")
@@ -125,7 +125,7 @@ func TestB3_RemovedAndBackIsSentAgain(t *testing.T) {
 
 // A Delta client may have applied a removed resource that it does not report, so it receives the removal. In SotW
 // the complete set has this effect.
-func TestB3_AddedAndGoneIsRemoved(t *testing.T) {
+func TestB3_AddedAndRemoved(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		w := newRevertWorld(t, o, v)
 		w.put(relaytest.Cluster("z"))
@@ -156,7 +156,7 @@ func TestB3_OtherContentsAreTrusted(t *testing.T) {
 }
 
 // The rule also applies to resources that a Delta client subscribes to by name.
-func TestB3_RevertedNamesAreSentAgain(t *testing.T) {
+func TestB3_RevertedNamesAreResent(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(domainRoute("r", "one"), domainRoute("other", "one"))
 		r := start(t, o)

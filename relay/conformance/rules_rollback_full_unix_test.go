@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -77,8 +76,7 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 		}
 
 		fill(t, ^uint64(0))
-		time.Sleep(time.Hour)
-		synctest.Wait()
+		sleep(time.Hour)
 		if f := r.frozen(); f == nil || !f.SurvivesRestart {
 			t.Errorf("once there is room: %+v, want a rollback that survives a restart", f)
 		}
@@ -111,8 +109,7 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 			t.Errorf("rollback: %+v, want one that survives a restart", answer)
 		}
 		r.expectResources(c, typeCDS, "a")
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 
 		fill(t, 16)
 		defer fill(t, ^uint64(0))
@@ -126,8 +123,7 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 			r.o.Put(relaytest.Cluster(name))
 		}
 		r.expectResources(c, typeCDS, "a", "b", "c", "d")
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 		if n := r.Log.Count("operators' decisions not written"); n != 1 {
 			t.Errorf("logged %d failed writes of the decision, want 1", n)
 		}
@@ -140,8 +136,7 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 		}
 
 		fill(t, ^uint64(0))
-		time.Sleep(time.Hour)
-		synctest.Wait()
+		sleep(time.Hour)
 		r.stop()
 		r.start()
 		if f := r.frozen(); f != nil {

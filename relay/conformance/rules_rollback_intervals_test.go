@@ -2,7 +2,6 @@ package conformance_test
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -31,8 +30,7 @@ func TestB45_RollbacksWithinAnInterval(t *testing.T) {
 			}
 		}
 		pass := func(d time.Duration) {
-			time.Sleep(d)
-			synctest.Wait()
+			sleep(d)
 		}
 		change := func(cluster, listener string) {
 			o.Apply(func(tx *relaytest.Tx) { tx.Put(relaytest.Cluster("a", cluster), relaytest.Listener("l", listener)) })

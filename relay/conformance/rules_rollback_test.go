@@ -155,8 +155,7 @@ func (r *restarting) turnsBad(v relaytest.Variant) (c *relaytest.Client, good re
 	time.Sleep(time.Minute)
 	r.o.Apply(func(tx *relaytest.Tx) { tx.Put(relaytest.Cluster("a", "bad"), relaytest.Cluster("c")) })
 	r.expectResources(c, typeCDS, "a", "b", "c")
-	time.Sleep(30 * time.Second)
-	synctest.Wait()
+	sleep(30 * time.Second)
 	return c, good
 }
 
@@ -195,8 +194,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 					}
 					c.Reconnect(r.Conn())
 					late := r.following(v, typeCDS)
-					time.Sleep(3 * time.Hour)
-					synctest.Wait()
+					sleep(3 * time.Hour)
 					for _, client := range []*relaytest.Client{c, late} {
 						r.expectResources(client, typeCDS, "a", "b")
 						if client.State().Digest(typeCDS, "a") != good {
@@ -237,7 +235,7 @@ func snapshotFiles(t testing.TB, dir string) map[string][]byte {
 }
 
 // An impossible rollback is rejected with the reason.
-func TestRollback_Refused(t *testing.T) {
+func TestRollback_Rejected(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{operated, "TENDER_MAX_GENERATION_BYTES=1KiB"}, func(w *world) {
 		off := start(w.t, w.origin, "TENDER_NODE_ID=tender/off", operated, "TENDER_MAX_GENERATION_BYTES=0")

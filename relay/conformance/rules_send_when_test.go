@@ -30,8 +30,7 @@ func TestR041_ChangesAreSentAtAnyTime(t *testing.T) {
 			}
 		}
 		for _, idle := range []time.Duration{time.Minute, 0, 24 * time.Hour} {
-			time.Sleep(idle)
-			synctest.Wait()
+			sleep(idle)
 			began := time.Now()
 			put(idle.String())
 			synctest.Wait()

@@ -11,7 +11,7 @@ import (
 
 // Legacy wildcards, and the resources in the response to a change of one of two names, are the same on streams of
 // one type as on aggregated streams.
-func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
+func TestB17_TypesOnSingleTypeStreams(t *testing.T) {
 	t.Parallel()
 	legacy := []string{"cds", "lds", "srds", "vhds"}
 	full := []string{"cds", "lds", "srds"}
@@ -48,7 +48,7 @@ func TestB17_TypesOnStreamsOfTheirOwn(t *testing.T) {
 }
 
 // A nonce of an ended stream has no meaning on a new stream of one type, and the request with it is answered.
-func TestC03_ANonceOfADeadStream(t *testing.T) {
+func TestC03_NonceOfAnEndedStream(t *testing.T) {
 	t.Parallel()
 	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
 		w.change(short + " a@1")

@@ -83,7 +83,7 @@ func TestR007_WhatAServiceLacksIsUnimplemented(t *testing.T) {
 
 // On a stream of one type, requests may omit the type URL: the first request, ACKs, NACKs and changes of names.
 // Responses have it.
-func TestR009_AStreamOfOneTypeNeedNotNameIt(t *testing.T) {
+func TestR009_RequestsMayOmitTheType(t *testing.T) {
 	t.Parallel()
 	servicesEach(t, func(w *world, v relaytest.Variant, short string) {
 		w.change(short+" a@1", short+" b@1")
@@ -176,7 +176,7 @@ func TestR013_B44_TheV2TransportIsUnimplemented(t *testing.T) {
 }
 
 // On an aggregated v3 stream, a v2 type is an unknown type. A v3 service of one type rejects it.
-func TestR013_AV2TypeIsJustAnotherType(t *testing.T) {
+func TestR013_V2TypesAreUnknownTypes(t *testing.T) {
 	t.Parallel()
 	const v2 = "type.googleapis.com/envoy.api.v2.Cluster"
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {

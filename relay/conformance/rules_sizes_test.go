@@ -54,7 +54,7 @@ var sizeForms = []struct {
 
 // B.32: a large set is split into as few responses as possible, none larger than a client's default limit, each
 // sent after the ACK of the previous one. Each resource is sent once, and removals are sent after changes.
-func TestB32_LargeSetsComeInParts(t *testing.T) {
+func TestB32_LargeSetsAreSplit(t *testing.T) {
 	t.Parallel()
 	for _, form := range sizeForms {
 		t.Run(fmt.Sprintf("%v %s named=%v", form.variant, shortName(form.typeURL), form.named), func(t *testing.T) {
@@ -153,8 +153,7 @@ func TestB32_AResourceLargerThanAResponse(t *testing.T) {
 					subscription = names
 				}
 				c.Subscribe(form.typeURL, subscription...)
-				time.Sleep(10 * time.Second)
-				synctest.Wait()
+				sleep(10 * time.Second)
 				if !c.State().SameContent(o.Resources(), form.typeURL) {
 					t.Errorf("the client has %q, want %q", c.State().Names(form.typeURL), names)
 				}
@@ -173,7 +172,7 @@ func TestB32_AResourceLargerThanAResponse(t *testing.T) {
 
 // B.32: a complete SotW set is not split. The relay logs, at a limited rate, sets that exceed the default limit of
 // clients.
-func TestB32_AFullSetIsNotCut(t *testing.T) {
+func TestB32_CompleteSetsAreNotSplit(t *testing.T) {
 	t.Parallel()
 	for _, typeURL := range []string{typeCDS, typeLDS, relaytest.ScopedRouteType} {
 		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -244,8 +243,7 @@ func TestC21_FiftyThousandHeldVersions(t *testing.T) {
 			c.Send(req)
 			var got, removed []string
 			for range 20 {
-				time.Sleep(time.Second)
-				synctest.Wait()
+				sleep(time.Second)
 				for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
 					got, removed = append(got, resp.Names()...), append(removed, resp.Removed...)
 					c.Ack(resp)
@@ -274,22 +272,15 @@ func TestC21_HeldVersionsThatDoNotFit(t *testing.T) {
 			}
 		})
 		r := startMuted(t, o)
-		var clients []*relaytest.Client
-		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-			r.DialOptions = append(r.DialOptions, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
-			c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-			c.Subscribe(typeCDS, "*")
-			clients = append(clients, c)
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		r.DialOptions = append(r.DialOptions, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+		clients := r.bothVariants(relaytest.ClientOptions{}, func(c *relaytest.Client) { c.Subscribe(typeCDS, "*") })
+		sleep(time.Minute)
 		before := []int{len(clients[0].Responses()), len(clients[1].Responses())}
 		o.Stop()
 		o.Put(relaytest.Cluster(at(1), "changed"))
 		o.Remove(typeCDS, at(2))
 		o.Restart()
-		time.Sleep(30 * time.Minute)
-		synctest.Wait()
+		sleep(30 * time.Minute)
 		if req := o.State().Last().Requests[0].Message; len(req.GetInitialResourceVersions()) != 0 {
 			t.Errorf("the first request has %d versions in %d bytes, want none", len(req.GetInitialResourceVersions()),
 				proto.Size(req))

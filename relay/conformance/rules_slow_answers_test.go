@@ -31,8 +31,7 @@ func TestH10_TheMetricOfASlowClient(t *testing.T) {
 				c.Ack(unanswered[0])
 				unanswered = unanswered[1:]
 			}
-			time.Sleep(every)
-			synctest.Wait()
+			sleep(every)
 			for _, lag := range metricsWith(t, r, "tender_client_lag_seconds") {
 				most = max(most, lag)
 			}

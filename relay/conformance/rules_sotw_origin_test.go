@@ -33,22 +33,6 @@ func sotwBubble(t *testing.T, test func(w *sotwWorld)) {
 	})
 }
 
-// join returns a client of each variant with the same subscriptions.
-func (w *sotwWorld) join(subscribe func(*relaytest.Client)) (clients []*relaytest.Client) {
-	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-		c := w.relay.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
-		subscribe(c)
-		clients = append(clients, c)
-	}
-	return clients
-}
-
-// sleep lets virtual time pass, and waits until all goroutines are idle.
-func (w *sotwWorld) sleep(d time.Duration) {
-	time.Sleep(d) // virtual time
-	synctest.Wait()
-}
-
 // Resources of a SotW origin are passed on unchanged, including unknown types, and names and aliases in wrappers.
 func TestR004_R093_SotWOriginKeepsBytes(t *testing.T) {
 	t.Parallel()
@@ -62,11 +46,11 @@ func TestR004_R093_SotWOriginKeepsBytes(t *testing.T) {
 		w.Set(relaytest.ClusterType, "odd", oddAny, "")
 		foo := relaytest.Opaque(acme, "its own idea of a name", []byte{0, 255})
 		w.SetRaw(acme, &discoverypb.Resource{Name: "foo", Version: "7", Aliases: []string{"bar"}, Resource: foo})
-		clients := w.join(func(c *relaytest.Client) {
+		clients := w.relay.bothVariants(relaytest.ClientOptions{}, func(c *relaytest.Client) {
 			c.Subscribe(relaytest.ClusterType)
 			c.Subscribe(acme, "bar")
 		})
-		w.sleep(10 * time.Second)
+		sleep(10 * time.Second)
 		for _, c := range clients {
 			bodies := map[string][]byte{}
 			for _, resp := range c.Responses() {
@@ -126,8 +110,7 @@ func TestOriginProtocolVariable(t *testing.T) {
 			r := start(t, o, "TENDER_ORIGIN_PROTOCOL="+tt.protocol)
 			c := r.Client(relaytest.ClientOptions{AutoAck: true})
 			c.Subscribe(relaytest.ClusterType)
-			time.Sleep(5 * time.Second)
-			synctest.Wait()
+			sleep(5 * time.Second)
 			if got := c.State().Has(relaytest.ClusterType, "a"); got != tt.served {
 				t.Errorf("%s, SotW origin=%v: served=%v, want %v", tt.protocol, tt.sotw, got, tt.served)
 			}

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -255,7 +254,7 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 }
 
 // The node that the origin receives for a group does not depend on which client was first.
-func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
+func TestB4_NodeIsIndependentOfTheFirstClient(t *testing.T) {
 	t.Parallel()
 	nodesAt := func(t *testing.T, by string, nodes ...*corepb.Node) (shown []*corepb.Node) {
 		originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -305,7 +304,7 @@ func TestB4_TheFirstClientDecidesNothing(t *testing.T) {
 
 // The relay logs once per group that its clients differ in fields that the origin may use, other than those of the
 // group key.
-func TestB4_DifferencesInAGroupAreSaidOnce(t *testing.T) {
+func TestB4_DifferencesInAGroupAreLoggedOnce(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		by, fields string // fields that the warning names; "" means no warning
@@ -415,7 +414,7 @@ func TestR143_FeaturesMakeGroups(t *testing.T) {
 
 // The origin receives the relay's own client features and those of the group, not the features that all clients
 // have in common.
-func TestB31_FeaturesThatTheOriginIsTold(t *testing.T) {
+func TestB31_FeaturesSentToTheOrigin(t *testing.T) {
 	t.Parallel()
 	own := []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
 	clients := [][]string{
@@ -456,8 +455,7 @@ func TestB4_EqualGroupsAreShown(t *testing.T) {
 		}
 		wants := func(when string, n int) {
 			t.Helper()
-			time.Sleep(time.Minute)
-			synctest.Wait()
+			sleep(time.Minute)
 			if got := statusOf(t, r).Origins[0].EqualGroups; got != n {
 				t.Errorf("%s: %d equal groups, want %d", when, got, n)
 			}

@@ -14,7 +14,7 @@ import (
 
 // Each relay has its own control_plane identifier. It is in the first response of each type on a stream, and only
 // there. Identifiers of origins are not passed on (B.38).
-func TestR126_B38_TheIdentifierTellsWhoServes(t *testing.T) {
+func TestR126_B38_ControlPlaneIdentifier(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.SetControlPlane("the-origin")

@@ -57,8 +57,7 @@ func TestInput_NamesAreBounded(t *testing.T) {
 				expectStatus(t, c, tc.code)
 			}
 		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
+		sleep(time.Minute)
 		if s := o.State(); !s.Subscribed(typeRDS, longest, "other") || len(s.Names(typeCDS)) > 0 {
 			t.Errorf("the origin got subscriptions to %.200q", s.Names(typeRDS))
 		}
@@ -99,7 +98,7 @@ func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(domainRoute("a", "x"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		unknown := protowire.AppendVarint(protowire.AppendTag(stringField(4242, "later"), 4243, protowire.VarintType), 1)
+		unknown := protowire.AppendVarint(protowire.AppendTag(encodeField(4242, "later"), 4243, protowire.VarintType), 1)
 		req := newRequest(v, typeRDS, "", "a")
 		req.ProtoReflect().SetUnknown(unknown)
 		node := proto.CloneOf(relaytest.EnvoyNode("n"))
@@ -116,7 +115,7 @@ func TestInput_UnknownFieldsAreNoError(t *testing.T) {
 }
 
 // The client's error message of a NACK is truncated in the log.
-func TestInput_LongRefusalsAreCut(t *testing.T) {
+func TestInput_LongNACKsAreTruncated(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(domainRoute("a", "x"))

@@ -44,8 +44,7 @@ func originBubbles(t *testing.T, f func(t *testing.T, o *relaytest.Origin, v rel
 // expectQuiet fails the test if the client gets a response within virtual time d, or its stream ends.
 func expectQuiet(t testing.TB, c *relaytest.Client, d time.Duration) {
 	t.Helper()
-	time.Sleep(d) // virtual time
-	synctest.Wait()
+	sleep(d)
 	if r := c.TryRecv(); r != nil {
 		t.Fatalf("%v got %v, want no response for %v", c, r, d)
 	}
@@ -113,9 +112,9 @@ func withNode(r *discoverypb.DiscoveryRequest) *discoverypb.DiscoveryRequest {
 	return r
 }
 
-// stringField encodes a length-delimited field.
-func stringField(num protowire.Number, value string) []byte {
-	return protowire.AppendString(protowire.AppendTag(nil, num, protowire.BytesType), value)
+// encodeField encodes a length-delimited field.
+func encodeField[T string | []byte](num protowire.Number, value T) []byte {
+	return protowire.AppendString(protowire.AppendTag(nil, num, protowire.BytesType), string(value))
 }
 
 // rawStream opens a stream that sends and receives encoded messages. It ends after relaytest.Patience.

@@ -42,10 +42,10 @@ func TestR022_NoncesAreUniqueOnAStream(t *testing.T) {
 	})
 }
 
-// newAnswer returns an ACK, or a NACK if refusal is not empty. In SotW it has the version and the names.
-func newAnswer(v relaytest.Variant, r *relaytest.Response, version, refusal string, names ...string) proto.Message {
-	detail := status.New(codes.Internal, refusal).Proto()
-	if refusal == "" {
+// newAnswer returns an ACK, or a NACK if message is not empty. In SotW it has the version and the names.
+func newAnswer(v relaytest.Variant, r *relaytest.Response, version, message string, names ...string) proto.Message {
+	detail := status.New(codes.Internal, message).Proto()
+	if message == "" {
 		detail = nil
 	}
 	if v == relaytest.Delta {

@@ -32,7 +32,7 @@ func TestR003_PayloadsAreNotValidated(t *testing.T) {
 			t.Fatal("the cluster is valid, so the test has no effect")
 		}
 		o.Put(bad)
-		o.Set(typeCDS, "rubbish", &anypb.Any{TypeUrl: typeCDS, Value: []byte{0xff, 0xff}}, "1")
+		o.Set(typeCDS, "invalid bytes", &anypb.Any{TypeUrl: typeCDS, Value: []byte{0xff, 0xff}}, "1")
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(typeCDS, "*")
 		var got [][]byte // the client cannot decode a name

@@ -50,7 +50,7 @@ func TestB2_TheOriginsVersionIsShown(t *testing.T) {
 
 // The version depends only on the resources: replicas and restarted relays have the same one, whatever versions
 // the origin sends.
-func TestR026_ReplicasSayTheSameVersion(t *testing.T) {
+func TestR026_ReplicasHaveTheSameVersion(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("b"), relaytest.Cluster("a"), domainRoute("r", "1"))
@@ -91,7 +91,7 @@ func returningSotW(typeURL, version string, names ...string) *discoverypb.Discov
 
 // A reconnecting SotW client gets no response only if it cannot request anything new: for a wildcard of listeners
 // or clusters, with an equal version, and without resources that have a TTL (B.3).
-func TestR027_OnlyAWildcardWithAnEqualVersionIsSpared(t *testing.T) {
+func TestR027_OnlyUpToDateWildcardsAreSkipped(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"), relaytest.Listener("a", "a"), domainRoute("a", "a"),
@@ -166,7 +166,7 @@ func returningDelta(n *corepb.Node, typeURL string, names []string,
 
 // R085: a Delta client is not sent resources whose versions it reports, except for endpoints and Secrets that it
 // subscribes to by name. Relays are not sent these either (B.3).
-func TestR085_B3_KnownVersionsAreSpared(t *testing.T) {
+func TestR085_B3_CurrentVersionsAreSkipped(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		secret := relaytest.Opaque(relaytest.SecretType, "a", nil)
@@ -291,7 +291,7 @@ func TestB2_VersionsOfContentInDelta(t *testing.T) {
 
 // After an origin restarts and reuses version numbers for other content, all clients receive the new content, from
 // this relay or another.
-func TestC36_ARestartedCounterHidesNothing(t *testing.T) {
+func TestC36_ReusedVersions(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Change(func(b *relaytest.Behaviour) { b.SystemVersion, b.IgnoreIRV = "1", true })

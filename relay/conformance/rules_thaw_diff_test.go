@@ -109,7 +109,7 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 }
 
 // With rollouts, the diff of a thaw has no changes that are rolled out in stages afterwards.
-func TestI14_AThawShowsWhatItSendsAtOnce(t *testing.T) {
+func TestI14_ThawDiffOmitsRollouts(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "other")

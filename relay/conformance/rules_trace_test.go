@@ -27,6 +27,7 @@ type tracedRelay struct {
 	spans *tracetest.InMemoryExporter
 }
 
+// startTraced runs a relay with recorded spans.
 func startTraced(t testing.TB, o *relaytest.Origin, env ...string) *tracedRelay {
 	t.Helper()
 	r := &tracedRelay{spans: tracetest.NewInMemoryExporter()}
@@ -49,8 +50,8 @@ func (r *tracedRelay) await(name string, n int) tracetest.SpanStubs {
 	}
 }
 
-// refusedOrSlow waits for the span of the delivery with a nonce.
-func (r *tracedRelay) refusedOrSlow(nonce string) tracetest.SpanStub {
+// awaitDelivery waits for the span of the delivery with a nonce.
+func (r *tracedRelay) awaitDelivery(nonce string) tracetest.SpanStub {
 	r.t.Helper()
 	// polls
 	for deadline := time.Now().Add(relaytest.Patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -100,14 +101,14 @@ func TestB43_TraceOfAChange(t *testing.T) {
 	for i := range 3 {
 		r.subscribed(fmt.Sprintf("n%d", i), true)
 	}
-	refuses := r.subscribed("refuses", false)
+	rejecting := r.subscribed("refuses", false)
 	r.await("fanout", 1) // of the first response
 	r.spans.Reset()
 
 	o.Put(relaytest.Cluster("a", "other"))
-	resp := refuses.Recv(t.Context())
+	resp := rejecting.Recv(t.Context())
 	r.await("deliver", 2) // the first and the third of three
-	refuses.Nack(resp, "no such thing")
+	rejecting.Nack(resp, "no such thing")
 	fan := r.await("fanout", 1)[0]
 	receive, apply, deliver := r.await("origin.receive", 1)[0], r.await("cache.apply", 1)[0], r.await("deliver", 3)
 
@@ -179,7 +180,8 @@ func TestB43_TraceOfMergedChanges(t *testing.T) {
 	}
 }
 
-func TestB43_SlowDeliveriesAreShownWhateverIsSampled(t *testing.T) {
+// B.43: a slow delivery has a span, even if changes are not sampled.
+func TestB43_SlowDeliveriesAreAlwaysTraced(t *testing.T) {
 	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
@@ -188,7 +190,7 @@ func TestB43_SlowDeliveriesAreShownWhateverIsSampled(t *testing.T) {
 	resp := putAndRecv(t, o, c, "one")
 	time.Sleep(time.Millisecond) // so that the delivery is slow
 	c.Ack(resp)
-	slow := r.refusedOrSlow(resp.Nonce)
+	slow := r.awaitDelivery(resp.Nonce)
 	if !slow.Parent.IsValid() || slow.Parent.IsSampled() ||
 		attributes(slow, "node", "outcome") != "node=slow outcome=accepted" ||
 		slow.EndTime.Sub(slow.StartTime) < time.Millisecond {
@@ -216,9 +218,9 @@ func TestB43_NoDetailOfSecrets(t *testing.T) {
 	c := r.Client(relaytest.ClientOptions{})
 	c.Subscribe(relaytest.SecretType, "s")
 	c.Nack(c.Recv(t.Context()), "private key xyz is bad")
-	if refused := r.await("deliver", 1)[0]; !strings.HasSuffix(refused.Status.Description, "are not shown") ||
-		strings.Contains(fmt.Sprint(refused), "xyz") {
-		t.Errorf("the span of a NACKed Secret is %+v", refused)
+	if nacked := r.await("deliver", 1)[0]; !strings.HasSuffix(nacked.Status.Description, "are not shown") ||
+		strings.Contains(fmt.Sprint(nacked), "xyz") {
+		t.Errorf("the span of a NACKed Secret is %+v", nacked)
 	}
 	o.Put(relaytest.Cluster("a"))
 	c.Subscribe(relaytest.ClusterType)

@@ -45,7 +45,7 @@ func TestR107_ExpiryIsRemoval(t *testing.T) {
 
 // An expired resource that the origin sends again reaches every subscriber, even if its content and version are
 // unchanged.
-func TestR107_ComesBack(t *testing.T) {
+func TestR107_ExpiredResourceIsSetAgain(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
@@ -66,7 +66,7 @@ func TestR107_ComesBack(t *testing.T) {
 }
 
 // A client that subscribes later receives the remaining TTL.
-func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
+func TestR108_LateSubscriberGetsTheRemainingTTL(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
@@ -88,7 +88,7 @@ func TestR108_LateSubscriberGetsTheRest(t *testing.T) {
 
 // A reconnecting Delta client is sent the resources that have a TTL, with the remaining time, even if its versions
 // are current (C31): they may have expired at the client. A client without TTL support is sent nothing.
-func TestC31_B3_ReturningClientIsSentWhatMayHaveExpired(t *testing.T) {
+func TestC31_B3_ReconnectingClientGetsTTLs(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		short, names string
@@ -152,7 +152,7 @@ func TestC31_B3_NoSkipWithTTLs(t *testing.T) {
 
 // A new subscription to an expired name makes the relay subscribe to it at the origin again. The client waits for
 // the origin's response.
-func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
+func TestR107_NewSubscriptionFetchesExpired(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"cds", "eds", "acme"} {
 		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
@@ -201,7 +201,7 @@ func TestR107_NewcomerHasTheOriginAsked(t *testing.T) {
 // While the origin is down, a new client's stream for an expired resource ends as for any resource that is not
 // cached. An expired resource is not known to be removed. A reconnecting client that holds the resource is sent
 // the removal.
-func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
+func TestR107_NewClientWhileTheOriginIsDown(t *testing.T) {
 	t.Parallel()
 	for _, short := range []string{"lds", "eds"} {
 		for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
@@ -234,7 +234,7 @@ func TestR107_NewcomerWhileTheOriginIsDown(t *testing.T) {
 
 // The first complete set waits for the origin's response to an expired name, as for a name that was never
 // subscribed to, for at most 10 seconds.
-func TestB7_R107_FirstSetWaitsForWhatExpired(t *testing.T) {
+func TestB7_R107_FirstSetWaitsForExpiredNames(t *testing.T) {
 	t.Parallel()
 	for _, prefix := range []string{"", "xdstp://example.com/envoy.config.cluster.v3.Cluster/"} {
 		for _, served := range []bool{true, false} {
@@ -300,7 +300,7 @@ func TestB7_R108_RenewedBeforeTheSetIsConfirmed(t *testing.T) {
 }
 
 // A heartbeat for a resource that has expired at the relay makes the relay fetch the resource again.
-func TestR106_HeartbeatOfWhatHasExpired(t *testing.T) {
+func TestR106_HeartbeatOfAnExpiredResource(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {

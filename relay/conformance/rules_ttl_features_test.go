@@ -17,7 +17,7 @@ import (
 
 // Only clients that announce TTL support receive TTLs. A SotW client needs wrapper support as well, since the TTL
 // is a field of the wrapper.
-func TestR104_R110_TTLsOnlyForThoseWhoUnderstand(t *testing.T) {
+func TestR104_R110_TTLsNeedClientSupport(t *testing.T) {
 	t.Parallel()
 	nodes := map[string]struct {
 		features    []string
@@ -96,7 +96,7 @@ func TestR142_SpellingsOfFeatures(t *testing.T) {
 
 // A resource is wrapped in SotW only if the wrapper has information for the client, and only for clients with
 // wrapper support.
-func TestB19_OnlyWhatTellsIsWrapped(t *testing.T) {
+func TestB19_WrappersOnlyWhereNeeded(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		wraps := relaytest.WithFeatures(relaytest.EnvoyNode("wraps"), relaytest.FeatureWrapper)
@@ -164,7 +164,7 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 }
 
 // The relay announces its own features to the origin, whatever its clients support.
-func TestB31_RelayUnderstandsTTLs(t *testing.T) {
+func TestB31_RelayAnnouncesTTLs(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string][]string{"clients without": nil,
 		"clients with": {relaytest.FeatureTTL, relaytest.FeatureWrapper}} {

@@ -122,7 +122,7 @@ func TestR109_SlowClientGetsTheResource(t *testing.T) {
 
 // If the origin sends the same content under another version, clients keep the older version. A heartbeat of the
 // new version is then sent as the complete resource.
-func TestR109_AnotherVersionOfTheSame(t *testing.T) {
+func TestR109_NewVersionOfTheSameContent(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		c := w.syncedClient(relaytest.Delta, ttlEnvoy, "cds", "*")
@@ -140,7 +140,7 @@ func TestR109_AnotherVersionOfTheSame(t *testing.T) {
 }
 
 // A heartbeat whose version is not that of the cached resource has no effect, and is not passed on.
-func TestR106_WhatIsNoHeartbeat(t *testing.T) {
+func TestR106_HeartbeatOfAnotherVersion(t *testing.T) {
 	t.Parallel()
 	ttlBubble(t, nil, func(w *ttlWorld) {
 		c, sotw := w.syncedClient(relaytest.Delta, ttlEnvoy, "eds", "a"), w.syncedClient(relaytest.SotW, ttlEnvoy, "eds", "a")
@@ -203,7 +203,7 @@ func TestR111_SotWHasNoHeartbeats(t *testing.T) {
 }
 
 // The relay sends no heartbeats unless the origin does.
-func TestB18_NoHeartbeatsOfItsOwn(t *testing.T) {
+func TestB18_RelaySendsNoOwnHeartbeats(t *testing.T) {
 	t.Parallel()
 	ttlForms(t, func(t *testing.T, f ttlForm) {
 		ttlBubble(t, nil, func(w *ttlWorld) {
@@ -217,7 +217,7 @@ func TestB18_NoHeartbeatsOfItsOwn(t *testing.T) {
 }
 
 // Heartbeats for many resources are split into responses of limited size.
-func TestB32_RenewalsAreCut(t *testing.T) {
+func TestB32_HeartbeatsAreSplit(t *testing.T) {
 	t.Parallel()
 	const resources, size = 30, 200_000
 	for _, names := range [][]string{{"*"}, nil} {

@@ -27,32 +27,8 @@ func (w *world) uncached(changes ...string) {
 	synctest.Wait()
 }
 
-// Content that must not be cached is sent to the clients that wait for it. A later client makes the relay fetch it
-// from the origin again; clients that hold it are sent nothing then.
-func TestR125_ContentIsAskedForAgain(t *testing.T) {
-	t.Parallel()
-	errorCases(t, func(w *world, v relaytest.Variant, short string) {
-		w.uncached(short + " a@1")
-		c := w.manualClient(v).subscribe(short, "a")
-		w.sleep(time.Second)
-		c.expectAndAck(formatFor(v, short+" a@1"))
-		for again := 2; again < 5; again++ {
-			w.sleep(time.Minute)
-			next := w.manualClient(v).subscribe(short, "a")
-			w.sleep(100 * time.Millisecond)
-			next.expectAndAck(formatFor(v, short+" a@1"))
-			if n := w.subscriptions(short, "a"); n != again {
-				w.t.Fatalf("the origin got %d subscriptions, want %d", n, again)
-			}
-			c.expect()
-		}
-		w.uncached(short + " a@2")
-		c.expectAndAck(formatFor(v, short+" a@2"))
-	})
-}
-
 // Concurrent subscriptions to an uncached resource are combined into one subscription at the origin.
-func TestR125_ManyAskOnce(t *testing.T) {
+func TestR125_ConcurrentSubscriptionsAreCombined(t *testing.T) {
 	t.Parallel()
 	errorCases(t, func(w *world, v relaytest.Variant, short string) {
 		w.origin.Change(func(b *relaytest.Behaviour) { b.Delay = 200 * time.Millisecond })
@@ -135,75 +111,23 @@ func (c *worldClient) receiveAll() (names []string) {
 	return names
 }
 
-// While the origin is down, a new subscription is never answered with old content of an uncached resource.
-func TestB25_OriginDown(t *testing.T) {
+// While the origin is down, a client with support for resource_errors gets an error for an uncached resource.
+func TestB25_ErrorWhileTheOriginIsDown(t *testing.T) {
 	t.Parallel()
-	for _, short := range errorTypes {
-		down := func(t *testing.T, f func(w *world)) {
-			t.Helper()
-			worldBubble(t, []string{"TENDER_NODE_GROUP_BY=none"}, func(w *world) {
-				w.uncached(short + " a@1")
-				w.change(short + " b@1")
-				w.autoClient(relaytest.Delta).subscribe(short, "a b")
-				w.autoClient(relaytest.SotW).subscribe(short, "a b")
-				w.sleep(time.Minute)
-				w.stop()
-				w.sleep(time.Minute)
-				f(w)
-			})
-		}
-		eachVariant(t, func(t *testing.T, v relaytest.Variant) {
-			t.Run(short, func(t *testing.T) {
-				// No resource can be served, so the stream ends with UNAVAILABLE.
-				down(t, func(w *world) {
-					c := w.manualClient(v).subscribe(short, "a")
-					w.sleep(11 * time.Second)
-					c.expectUnavailable()
-				})
-				// The cached resource is served at once, the other one when the origin returns.
-				down(t, func(w *world) {
-					c := w.manualClient(v).subscribe(short, "a b")
-					w.sleep(11 * time.Second)
-					c.expectAndAck(formatFor(v, short+" b@1"))
-					w.sleep(time.Hour)
-					c.expect()
-					w.restart()
-					if complete(v, short) {
-						c.expectAndAck(short + " {a@1 b@1}")
-					} else {
-						c.expectAndAck(formatFor(v, short+" a@1"))
-					}
-				})
-			})
+	for _, short := range []string{"eds", "rds", "acme"} {
+		worldBubble(t, []string{"TENDER_NODE_GROUP_BY=none"}, func(w *world) {
+			w.uncached(short + " a@1")
+			w.change(short + " b@1")
+			w.autoClient(relaytest.Delta).subscribe(short, "a b")
+			w.sleep(time.Minute)
+			w.stop()
+			w.sleep(time.Minute)
+			opts := relaytest.ClientOptions{Node: &corepb.Node{UserAgentName: "gRPC C-core"}}
+			c := w.dial(opts).subscribe(short, "a b")
+			c.expectAndAck(short + " b@1")
+			w.sleep(11 * time.Second)
+			c.expectAndAck(short + " !a:Unavailable")
 		})
-		if complete(relaytest.SotW, short) {
-			// A returning client that may hold the resource is sent no removal.
-			down(t, func(w *world) {
-				c := w.manualClient(relaytest.SotW).subscribeHolding(relaytest.SotW, short, "a b", "")
-				w.sleep(time.Hour)
-				c.expect()
-				w.restart()
-				c.expectAndAck(short + " {a@1 b@1}")
-			})
-			// A complete set that lacks a member is not sent either.
-			down(t, func(w *world) {
-				w.restart()
-				w.autoClient(relaytest.SotW).subscribe(short, "*")
-				w.sleep(time.Minute)
-				w.stop()
-				w.sleep(time.Minute)
-				c := w.manualClient(relaytest.SotW).subscribe(short, "*")
-				w.sleep(11 * time.Second)
-				c.expectUnavailable()
-			})
-		} else {
-			down(t, func(w *world) {
-				c := w.dial(relaytest.ClientOptions{Node: &corepb.Node{UserAgentName: "gRPC C-core"}}).subscribe(short, "a b")
-				c.expectAndAck(short + " b@1")
-				w.sleep(11 * time.Second)
-				c.expectAndAck(short + " !a:Unavailable")
-			})
-		}
 	}
 }
 
@@ -267,40 +191,6 @@ func TestB25_OriginThatDoesNotAnswer(t *testing.T) {
 					}
 				})
 			}
-		}
-	})
-}
-
-// A resource may change between cacheable and uncached.
-func TestR125_CacheableAndBack(t *testing.T) {
-	t.Parallel()
-	errorCases(t, func(w *world, v relaytest.Variant, short string) {
-		w.uncached(short + " a@1")
-		c := w.manualClient(v).subscribe(short, "a")
-		w.sleep(time.Minute)
-		c.expectAndAck(formatFor(v, short+" a@1"))
-		w.change(short + " a@2=alias") // the alias gives a new version for the same revision
-		c.expectAndAck(formatFor(v, short+" a@2=alias"))
-		w.sleep(time.Minute)
-		before := w.subscriptions(short, "a")
-		w.manualClient(v).subscribe(short, "a").expectAndAck(formatFor(v, short+" a@2=alias"))
-		if n := w.subscriptions(short, "a"); n != before {
-			w.t.Errorf("the origin got %d subscriptions for a cached resource, want none", n-before)
-		}
-		w.uncached(short + " a@3")
-		c.expectAndAck(formatFor(v, short+" a@3"))
-		w.sleep(time.Minute)
-		next := w.manualClient(v).subscribe(short, "a")
-		w.sleep(time.Second)
-		next.expectAndAck(formatFor(v, short+" a@3"))
-		if n := w.subscriptions(short, "a"); n != before+1 {
-			w.t.Errorf("the origin got %d subscriptions for an uncached resource, want 1", n-before)
-		}
-		w.change(short + " -a")
-		w.sleep(time.Minute)
-		last := w.manualClient(v).subscribe(short, "a")
-		if v == relaytest.Delta {
-			last.expectAndAck(short + " -a")
 		}
 	})
 }

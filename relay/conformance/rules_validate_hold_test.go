@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/types/known/anypb"
@@ -36,7 +35,7 @@ func holdEach(t *testing.T, f func(w *holdWorld)) {
 				o.Put(relaytest.Cluster("a"), relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
 				w := &holdWorld{t: t, o: o, r: start(t, o, operated, holdBroken)}
 				w.c = routed(w.r, relaytest.ClientOptions{Variant: v})
-				w.expectState("at first", "a", "a")
+				w.expectState("initially", "a", "a")
 				f(w)
 			})
 		})
@@ -47,8 +46,7 @@ func holdEach(t *testing.T, f func(w *holdWorld)) {
 // this cluster, and the relay reports these findings.
 func (w *holdWorld) expectState(when, clusters, route string, findings ...string) {
 	w.t.Helper()
-	time.Sleep(20 * time.Second) // virtual time
-	synctest.Wait()
+	sleep(20 * time.Second)
 	s := w.c.State()
 	if got := strings.Join(s.Names(relaytest.ClusterType), " "); got != clusters {
 		w.t.Errorf("%s: the client has the clusters %q, want %q", when, got, clusters)
@@ -81,7 +79,7 @@ func (w *holdWorld) holds() []admin.Hold {
 func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 	holdEach(t, func(w *holdWorld) {
 		w.routeTo("b")
-		w.expectState("a route to nowhere", "a", "a", "held_change r")
+		w.expectState("a route to a missing cluster", "a", "a", "held_change r")
 		held := w.holds()
 		if len(held) != 1 || !held[0].Broken || held[0].Names[0] != "r" ||
 			held[0].Reasons[0] != `names cluster "b", which does not exist` {
@@ -105,7 +103,7 @@ func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 		w.o.Remove(relaytest.ClusterType, "b")
 		w.expectState("a cluster that is named is removed", "a b", "b", "held_change b")
 		w.routeTo("a")
-		w.expectState("the route leads elsewhere", "a", "a")
+		w.expectState("the route names another cluster", "a", "a")
 	})
 }
 
@@ -114,9 +112,9 @@ func TestB46_UndecodableUpdatesAreHeld(t *testing.T) {
 	holdEach(t, func(w *holdWorld) {
 		before := w.c.State().Digest(relaytest.ClusterType, "a")
 		// connect_timeout is truncated
-		undecodable := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: []byte{0x0a, 1, 'a', 0x22, 1, 0xff}}
-		w.o.Set(relaytest.ClusterType, "a", undecodable, "rubbish")
-		w.expectState("rubbish", "a", "a", "held_change a")
+		invalid := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: []byte{0x0a, 1, 'a', 0x22, 1, 0xff}}
+		w.o.Set(relaytest.ClusterType, "a", invalid, "invalid bytes")
+		w.expectState("invalid bytes", "a", "a", "held_change a")
 		if w.c.State().Digest(relaytest.ClusterType, "a") != before {
 			w.t.Error("the client's cluster changed")
 		}
@@ -132,7 +130,7 @@ func TestB46_UndecodableUpdatesAreHeld(t *testing.T) {
 func TestB46_ReleaseAndDiscard(t *testing.T) {
 	holdEach(t, func(w *holdWorld) {
 		w.routeTo("b")
-		w.expectState("a route to nowhere", "a", "a", "held_change r")
+		w.expectState("a route to a missing cluster", "a", "a", "held_change r")
 		operate[admin.HoldScope, admin.Holds](w.t, w.r, "discard", admin.HoldScope{All: true})
 		w.expectState("discarded", "a", "a")
 		if held := w.holds(); len(held) != 1 || !held[0].Broken || !held[0].Discarded {
@@ -156,7 +154,7 @@ func TestB46_HoldingSurvivesARestart(t *testing.T) {
 			r.o.Put(relaytest.Cluster(other))
 		}
 		w := &holdWorld{t: t, o: r.o, r: r.running, c: routed(r.running, relaytest.ClientOptions{Variant: v})}
-		w.expectState("at first", "a v w x y z", "a")
+		w.expectState("initially", "a v w x y z", "a")
 		w.routeTo("b")
 		w.o.Remove(relaytest.ClusterType, "a")
 		w.expectState("broken", "a v w x y z", "a", "held_change a", "held_change r")
@@ -167,7 +165,7 @@ func TestB46_HoldingSurvivesARestart(t *testing.T) {
 			w.expectState("after a restart", "a v w x y z", "a", "held_change a", "held_change r")
 		}
 		w.o.Put(relaytest.Cluster("b"))
-		w.expectState("mended", "b v w x y z", "b")
+		w.expectState("fixed", "b v w x y z", "b")
 	}, operated, holdBroken)
 }
 

@@ -53,6 +53,7 @@ func variant(name, version string, c *discoverypb.DynamicParameterConstraints, a
 	}
 }
 
+// fullName returns a resource name with constraints.
 func fullName(name string, c *discoverypb.DynamicParameterConstraints) *discoverypb.ResourceName {
 	return &discoverypb.ResourceName{Name: name, DynamicParameterConstraints: c}
 }
@@ -174,7 +175,7 @@ func TestR122_EachClientItsVariant(t *testing.T) {
 }
 
 // When two variants replace one, a client receives the removal and the additions in one response.
-func TestR122_ASplitShowsNothingBetween(t *testing.T) {
+func TestR122_ReplacementInOneResponse(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)
 	c := r.variantClient(t, relaytest.EnvoyNode("p"), "a", map[string]string{"env": "prod"})

@@ -6,20 +6,8 @@ import (
 	"testing"
 	"time"
 
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-
 	"github.com/xdstender/tender/relay/relaytest"
 )
-
-// vhdsBubble runs f in a world whose origin serves virtual hosts on demand, see onDemand.
-func vhdsBubble(t *testing.T, f func(w *world)) {
-	t.Helper()
-	worldBubble(t, nil, func(w *world) {
-		w.onDemand()
-		w.change("vhds rc/base@1", "vhds rc/web@1=rc/a.example=rc/b.example")
-		f(w)
-	})
-}
 
 // onDemand makes the origin serve virtual hosts on demand. Its wildcard contains only rc/base, and it reports
 // unknown hosts as aliases without a resource.
@@ -88,52 +76,4 @@ func TestR092_AliasesInSotW(t *testing.T) {
 			})
 		}
 	}
-}
-
-// The origin's report of an unknown host is passed on, and answers new subscriptions for 5s. Afterwards a new
-// subscription makes the relay subscribe at the origin again (B.20).
-func TestR095_UnknownHosts(t *testing.T) {
-	t.Parallel()
-	vhdsBubble(t, func(w *world) {
-		first := w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope")
-		w.sleep(time.Second)
-		first.expectAndAck("vhds rc/nope?")
-		w.sleep(3 * time.Second)
-		second := w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope")
-		second.expectAndAck("vhds rc/nope?")
-		if n := w.subscriptions("vhds", "rc/nope"); n != 1 {
-			t.Errorf("the origin got %d subscriptions within 5s, want 1", n)
-		}
-		w.sleep(time.Hour)
-		first.expect()
-		second.expect()
-		if n := w.subscriptions("vhds", "rc/nope"); n != 1 {
-			t.Errorf("the origin got %d subscriptions without a new client, want 1", n)
-		}
-		third := w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope")
-		w.sleep(time.Second)
-		third.expectAndAck("vhds rc/nope?")
-		if n := w.subscriptions("vhds", "rc/nope"); n != 2 {
-			t.Errorf("the origin got %d subscriptions, want another after 5s", n)
-		}
-		w.sleep(time.Minute)
-		first.expect() // it already has this report
-		repeated := &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURLs["vhds"], ResourceNamesSubscribe: []string{"rc/nope"}}
-		first.Send(repeated)
-		w.sleep(time.Second)
-		first.expectAndAck("vhds rc/nope?")
-		if n := w.subscriptions("vhds", "rc/nope"); n != 3 {
-			t.Errorf("the origin got %d subscriptions, want another for a repeated subscription", n)
-		}
-
-		// When the host exists, all clients receive it.
-		w.change("vhds rc/new@1=rc/nope")
-		for _, c := range []*worldClient{first, second, third} {
-			c.expectAndAck("vhds rc/new@1=rc/nope")
-		}
-		w.manualClient(relaytest.Delta).subscribe("vhds", "rc/nope").expectAndAck("vhds rc/new@1=rc/nope")
-		if n := w.subscriptions("vhds", "rc/nope"); n != 3 {
-			t.Errorf("the origin got %d subscriptions, want no more", n)
-		}
-	})
 }

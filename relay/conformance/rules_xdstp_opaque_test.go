@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	xdscorepb "github.com/cncf/xds/go/xds/core/v3"
-	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -20,14 +18,14 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 		return &xdscorepb.ResourceLocator{Scheme: xdscorepb.ResourceLocator_XDSTP, Authority: "one",
 			ResourceType: "envoy.config.listener.v3.Listener", Id: name}
 	}
-	entry := xdstpPack(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_Locator{Locator: locator("a")}})
-	inline := xdstpPack(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_InlineEntry_{
+	entry := packAny(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_Locator{Locator: locator("a")}})
+	inline := packAny(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_InlineEntry_{
 		InlineEntry: &xdscorepb.CollectionEntry_InlineEntry{Name: "b", Version: "1",
-			Resource: xdstpPack(t, relaytest.Listener("b", "r"))}}})
-	list := append(xdstpField(1, entry.GetValue()), xdstpField(1, inline.GetValue())...)
-	list = append(list, xdstpField(4242, []byte("what the future brings"))...)
-	redirect := xdstpPack(t, locator("elsewhere"))
-	redirect.Value = append(redirect.Value, xdstpField(4242, []byte("and more"))...)
+			Resource: packAny(t, relaytest.Listener("b", "r"))}}})
+	list := append(encodeField(1, entry.GetValue()), encodeField(1, inline.GetValue())...)
+	list = append(list, encodeField(4242, "what the future brings")...)
+	redirect := packAny(t, locator("elsewhere"))
+	redirect.Value = append(redirect.Value, encodeField(4242, "and more")...)
 
 	for _, tt := range []struct {
 		name, typeURL, resource, subscribe string
@@ -45,7 +43,7 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 			redirect},
 		{"endpoint", relaytest.LocalityEndpointType, "xdstp://one/envoy.config.endpoint.v3.LbEndpoint/z/1",
 			"xdstp://one/envoy.config.endpoint.v3.LbEndpoint/z/*",
-			&anypb.Any{TypeUrl: relaytest.LocalityEndpointType, Value: xdstpField(4242, []byte("unknown"))}},
+			&anypb.Any{TypeUrl: relaytest.LocalityEndpointType, Value: encodeField(4242, "unknown")}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			eachVariant(t, func(t *testing.T, v relaytest.Variant) {
@@ -84,7 +82,7 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 // name.
 func TestR063_OtherTypesAreNoRedirects(t *testing.T) {
 	t.Parallel()
-	redirect := xdstpPack(t, &xdscorepb.ResourceLocator{Id: "x"})
+	redirect := packAny(t, &xdscorepb.ResourceLocator{Id: "x"})
 	for name, body := range map[string]*anypb.Any{
 		"plain":    redirect,
 		shop + "x": {TypeUrl: relaytest.ClusterType, Value: redirect.GetValue()},
@@ -98,17 +96,4 @@ func TestR063_OtherTypesAreNoRedirects(t *testing.T) {
 			}
 		})
 	}
-}
-
-func xdstpPack(t *testing.T, m proto.Message) *anypb.Any {
-	t.Helper()
-	body := new(anypb.Any)
-	if err := body.MarshalFrom(m); err != nil {
-		t.Fatal(err)
-	}
-	return body
-}
-
-func xdstpField(number protowire.Number, value []byte) []byte {
-	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), value)
 }

@@ -22,7 +22,7 @@ var malformed = []string{
 
 // The relay does not subscribe to invalid names. A request with only invalid names is no wildcard, and does not
 // end the stream. Clients that support resource_errors get an error once.
-func TestX23_MalformedNamesAreNeverSentOn(t *testing.T) {
+func TestX23_MalformedNamesAreNotSubscribed(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string

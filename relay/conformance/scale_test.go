@@ -34,6 +34,7 @@ type scaleClient struct {
 	endpoints           atomic.Int64
 }
 
+// newScaleClient connects the ith client.
 func newScaleClient(t *testing.T, conn *grpc.ClientConn, i int) *scaleClient {
 	c := &scaleClient{variant: relaytest.Variant(i % 2), eds: fmt.Sprintf("stay%d", i%scaleClusters)}
 	c.LightClient = relaytest.NewLightClient(t, conn, relaytest.LightOptions{

@@ -2,13 +2,11 @@ package conformance_test
 
 import (
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
 
@@ -28,22 +26,15 @@ func metricsOf(t testing.TB, r *running) map[string]float64 {
 	values := make(map[string]float64)
 	for name, family := range families {
 		for _, m := range family.GetMetric() {
-			key := append([]string{name}, slices.Collect(labels(m))...)
+			key := []string{name}
+			for _, label := range m.GetLabel() {
+				key = append(key, label.GetValue())
+			}
 			values[strings.Join(key, " ")] = m.GetCounter().GetValue() + m.GetGauge().GetValue() +
 				float64(m.GetHistogram().GetSampleCount())
 		}
 	}
 	return values
-}
-
-func labels(m *dto.Metric) func(func(string) bool) {
-	return func(yield func(string) bool) {
-		for _, l := range m.GetLabel() {
-			if !yield(l.GetValue()) {
-				return
-			}
-		}
-	}
 }
 
 // awaitMetrics waits until the metrics have at least these values.

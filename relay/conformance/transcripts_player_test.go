@@ -709,6 +709,7 @@ func expandWord(word string) (words []string) {
 	return words
 }
 
+// expandNames expands the ranges in space-separated names.
 func expandNames(names string) string {
 	var words []string
 	for word := range strings.FieldsSeq(names) {
