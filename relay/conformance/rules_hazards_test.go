@@ -8,9 +8,6 @@ import (
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -177,57 +174,5 @@ func TestB13_NoncesCountTheResponsesOfAStream(t *testing.T) {
 			}
 			c.Close()
 		}
-	})
-}
-
-// A NACK with an older nonce belongs to the older response. The newer response is still unanswered.
-func TestB14_LateNACKBelongsToItsResponse(t *testing.T) {
-	t.Parallel()
-	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(domainRoute("a", "1"))
-		r := start(t, o)
-		c := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(typeRDS, "a")
-		first := recvAndAck(t, c, typeRDS, "a")
-		o.Put(domainRoute("a", "2"))
-		second := c.Recv(t.Context())
-		c.Send(&discoverypb.DiscoveryRequest{TypeUrl: typeRDS, ResponseNonce: first.Nonce, ResourceNames: []string{"a"},
-			ErrorDetail: status.New(codes.Internal, "too late").Proto()})
-		o.Put(domainRoute("a", "3"))
-		expectQuiet(t, c, 2*time.Second)
-		if r.Log.Count("nonce="+first.Nonce+" code=13") != 1 || r.Log.Count("client refused a response") != 1 {
-			t.Error("the NACK was not logged for the first response only")
-		}
-		c.Ack(second)
-		expectNames(t, nextResponse(t, c), typeRDS, "a")
-	})
-}
-
-// A repeated name or "*" in a SotW list counts once.
-func TestB22_NameTwiceInASotWList(t *testing.T) {
-	t.Parallel()
-	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(domainRoute("a", "1"), relaytest.Cluster("a"), relaytest.Cluster("b"))
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		request := func(typeURL, nonce string, names ...string) {
-			c.Send(withNode(&discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResponseNonce: nonce, ResourceNames: names}))
-		}
-		request(typeRDS, "", "a", "a")
-		first := c.Recv(t.Context())
-		expectNames(t, first, typeRDS, "a")
-		request(typeRDS, first.Nonce, "a")
-		expectQuiet(t, c, time.Minute)
-		request(typeRDS, first.Nonce)
-		synctest.Wait()
-		o.Put(domainRoute("a", "2"))
-		expectQuiet(t, c, time.Minute)
-
-		request(typeCDS, "", "*", "a", "*", "a")
-		all := c.Recv(t.Context())
-		expectNames(t, all, typeCDS, "a", "b")
-		request(typeCDS, all.Nonce, "*")
-		expectQuiet(t, c, time.Minute)
-		o.Put(relaytest.Cluster("b", "2"))
-		recvAndAck(t, c, typeCDS, "a", "b")
 	})
 }

@@ -66,38 +66,6 @@ func TestB22_EmptyNameUnsubscribesAll(t *testing.T) {
 	}
 }
 
-// B.13: a request without a nonce is no ACK. Its new subscriptions do not wait for the ACK of an earlier response.
-func TestB13_SpontaneousRequestIsAnsweredAtOnce(t *testing.T) {
-	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		o.Put(domainRoute("a", "1"), domainRoute("b", "1"))
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})
-		c.Subscribe(typeRDS, "a")
-		oddWant(t, c, "first, not ACKed", "a")
-		names := []string{"b"}
-		if v == relaytest.SotW {
-			names = []string{"a", "b"}
-		}
-		c.Send(newRequest(v, typeRDS, "", names...))
-		oddWant(t, c, "subscription before the ACK", "b")
-	})
-}
-
-// R028: a SotW request with the version but without the nonce is an ACK.
-func TestR028_VersionAloneIsAnAck(t *testing.T) {
-	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		o.Put(domainRoute("a", "1"))
-		c := start(t, o).Client(relaytest.ClientOptions{Variant: relaytest.SotW})
-		c.Subscribe(typeRDS, "a")
-		r := oddWant(t, c, "first", "a")
-		for i := range 3 {
-			c.Send(&discoverypb.DiscoveryRequest{TypeUrl: typeRDS, VersionInfo: r.Version, ResourceNames: []string{"a"}})
-			synctest.Wait()
-			o.Put(domainRoute("a", fmt.Sprint("changed ", i)))
-			r = oddWant(t, c, "changed", "a")
-		}
-	})
-}
-
 // A client that half-closes its stream gets a response before the stream ends with OK, even if the relay has to
 // fetch it from the origin, for tools that send one request.
 func TestHalfClosedStreamsAreAnswered(t *testing.T) {
