@@ -57,7 +57,8 @@ func TestMetricsGroups_Series(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	formula := regexp.MustCompile("`series = (\\d+) G \\+ (\\d+) G T`[^`]*\\n?[^`]*at most\\s(\\d+) ").FindStringSubmatch(string(page))
+	series := regexp.MustCompile("`series = (\\d+) G \\+ (\\d+) G T`[^`]*\\n?[^`]*at most\\s(\\d+) ")
+	formula := series.FindStringSubmatch(string(page))
 	if formula == nil {
 		t.Fatal("metrics.md has no formula for the number of series")
 	}
@@ -86,7 +87,8 @@ func TestMetricsGroups_Series(t *testing.T) {
 		}
 		if want := figures[0]*tt.labels + figures[1]*tt.labels*types; grouped != want || len(labels) != tt.labels ||
 			further > figures[2] {
-			t.Errorf("TENDER_METRICS_GROUPS=%d: got %d series with the labels %v and %d without; metrics.md has %d with %d labels, at most %d",
+			t.Errorf("TENDER_METRICS_GROUPS=%d: got %d series with the labels %v and %d without; "+
+				"metrics.md has %d with %d labels, at most %d",
 				tt.most, grouped, labels, further, want, tt.labels, figures[2])
 		}
 	}

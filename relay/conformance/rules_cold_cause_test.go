@@ -19,7 +19,8 @@ func TestB8_ColdStreamsReportTheCause(t *testing.T) {
 	}{
 		{codes.OK, "control plane unreachable and no cached configuration for this subscription: "},
 		{codes.InvalidArgument,
-			"control plane rejected the request (InvalidArgument: error of the origin) and no cached configuration for this subscription"},
+			"control plane rejected the request (InvalidArgument: error of the origin) " +
+				"and no cached configuration for this subscription"},
 	} {
 		t.Run(tt.code.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

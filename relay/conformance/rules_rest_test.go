@@ -162,13 +162,16 @@ func TestR113_UnknownFields(t *testing.T) {
 		o.Put(relaytest.Cluster("a"))
 		for name, body := range map[string]string{
 			"unknown fields": `{"node":{"id":"n","new":{"a":[1]}},"newer":[{}],"resource_names":["a"]}`,
-			"all of a node": `{"node":{"id":"n","metadata":{"a":{"b":[null,1.5,"x"]}},"locality":{"sub_zone":"z"},"dynamic_parameters":{"p":{"params":{"k":"v"}}},
+			"all of a node": `{"node":{"id":"n","metadata":{"a":{"b":[null,1.5,"x"]}},"locality":{"sub_zone":"z"},
+				"dynamic_parameters":{"p":{"params":{"k":"v"}}},
 				"user_agent_build_version":{"version":{"major_number":1},"metadata":{"m":true}},
-				"extensions":[{"name":"x","category":"c","type_urls":["a.B"],"version":{"version":{"patch":1}}}],"client_features":["f"],"listening_addresses":[{}]}}`,
-			"an Any of an unknown type": `{"node":{"id":"n"},"error_detail":{"code":3,"details":[{"@type":"x/acme.Thing","a":{"b":1}},{"@type":"x/google.protobuf.Duration","value":"1s"}]}}`,
-			"a nonce":                   `{"node":{"id":"n"},"response_nonce":"77"}`,
-			"its own type":              `{"node":{"id":"n"},"type_url":"` + typeCDS + `"}`,
-			"an empty node":             `{"node":{}}`,
+				"extensions":[{"name":"x","category":"c","type_urls":["a.B"],"version":{"version":{"patch":1}}}],
+				"client_features":["f"],"listening_addresses":[{}]}}`,
+			"an Any of an unknown type": `{"node":{"id":"n"},"error_detail":{"code":3,"details":[
+				{"@type":"x/acme.Thing","a":{"b":1}},{"@type":"x/google.protobuf.Duration","value":"1s"}]}}`,
+			"a nonce":       `{"node":{"id":"n"},"response_nonce":"77"}`,
+			"its own type":  `{"node":{"id":"n"},"type_url":"` + typeCDS + `"}`,
+			"an empty node": `{"node":{}}`,
 		} {
 			for _, contentType := range []string{"application/json", "application/x-www-form-urlencoded",
 				"text/plain; charset=utf-16"} {

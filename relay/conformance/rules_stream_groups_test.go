@@ -209,7 +209,9 @@ func TestB4_WhatTheOriginSees(t *testing.T) {
 			return deep["tier"] == 1.0 && deep["other"] == "x"
 		}},
 		{"metadata.mine.part", func(n *corepb.Node) {
-			n.Metadata.Fields["mine"] = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"part": structpb.NewBoolValue(true)}})
+			n.Metadata.Fields["mine"] = structpb.NewStructValue(&structpb.Struct{
+				Fields: map[string]*structpb.Value{"part": structpb.NewBoolValue(true)},
+			})
 		}, func(n *corepb.Node) bool { // replaces a field that is no object in the relay's metadata
 			mine, _ := metadataOf(n)["mine"].(map[string]any)
 			return mine["part"] == true

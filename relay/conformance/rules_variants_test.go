@@ -30,11 +30,12 @@ func envIs(value string) *discoverypb.DynamicParameterConstraints {
 
 // without returns a constraint that a parameter is absent.
 func without(key string) *discoverypb.DynamicParameterConstraints {
+	exists := &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists{}
 	return &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_NotConstraints{
 		NotConstraints: &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_Constraint{
 			Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
 				Key:            key,
-				ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_{Exists: &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists{}},
+				ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_{Exists: exists},
 			},
 		}},
 	}}

@@ -18,7 +18,9 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 		return &xdscorepb.ResourceLocator{Scheme: xdscorepb.ResourceLocator_XDSTP, Authority: "one",
 			ResourceType: "envoy.config.listener.v3.Listener", Id: name}
 	}
-	entry := packAny(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_Locator{Locator: locator("a")}})
+	entry := packAny(t, &xdscorepb.CollectionEntry{
+		ResourceSpecifier: &xdscorepb.CollectionEntry_Locator{Locator: locator("a")},
+	})
 	inline := packAny(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_InlineEntry_{
 		InlineEntry: &xdscorepb.CollectionEntry_InlineEntry{Name: "b", Version: "1",
 			Resource: packAny(t, relaytest.Listener("b", "r"))}}})
