@@ -207,7 +207,7 @@ func TestH04_EmptySetByREST(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, _ *relaytest.Origin, c *restClient) {
 		for range 9 {
-			c.poll("clusters", "", "old").expectStatus(http.StatusServiceUnavailable, "not complete")
+			c.poll("clusters", "", "old").expectStatus(http.StatusServiceUnavailable, "is incomplete")
 			c.poll("clusters", "", "").expectDuration(0).expectNames()
 			time.Sleep(time.Minute)
 		}

@@ -80,7 +80,7 @@ func TestB35_RequestsOverALimit(t *testing.T) {
 // subscribed, wildcards and replacements are still served; ended subscriptions free their slots.
 func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 	t.Parallel()
-	const tooMany = "clients want 4 resource names of one origin, it is asked for at most 3 (TENDER_MAX_ORIGIN_NAMES)"
+	const tooMany = "clients subscribe to 4 resource names of one origin, at most 3 are allowed (TENDER_MAX_ORIGIN_NAMES)"
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(relaytest.Cluster("a"), domainRoute("a", "1"), domainRoute("b", "1"), domainRoute("c", "1"))
 		r := start(t, o, "TENDER_MAX_ORIGIN_NAMES=3", "TENDER_NODE_GROUP_BY=id", operated)

@@ -97,7 +97,7 @@ func TestB27_Cold(t *testing.T) {
 		for _, version := range []string{"", "r1.AAAAAAAAAAAAAAAAAAAAAA", "other"} {
 			for kind, names := range map[string][]string{"clusters": nil, "routes": {"a"}, "listeners": {"a"}} {
 				reply := c.poll(kind, "5000", version, names...).expectStatus(http.StatusServiceUnavailable,
-					"nothing is known yet").expectDuration(4900 * time.Millisecond)
+					"no resources are cached yet").expectDuration(4900 * time.Millisecond)
 				restStatus(t, reply)
 				if reply.header.Get("Retry-After") == "" {
 					t.Error("got a 503 without Retry-After")
@@ -152,12 +152,12 @@ func TestB7_RESTUnansweredName(t *testing.T) {
 		r := start(t, o)
 		c := restPoller(t, r, false)
 		c.poll("listeners", "", "old", "a", "b").expectStatus(http.StatusServiceUnavailable,
-			"not complete").expectDuration(800 * time.Millisecond)
+			"is incomplete").expectDuration(800 * time.Millisecond)
 		partial := c.poll("listeners", "", "", "a", "b").expectDuration(800 * time.Millisecond).expectNames("a")
 		c.poll("listeners", "", partial, "a", "b").expectNotModified()
-		c.poll("listeners", "", "old", "a", "b").expectStatus(http.StatusServiceUnavailable, "not complete")
+		c.poll("listeners", "", "old", "a", "b").expectStatus(http.StatusServiceUnavailable, "is incomplete")
 		c.poll("routes", "", "old", "a", "b").expectDuration(800 * time.Millisecond).expectNames("a")
-		c.poll("routes", "", "old", "b").expectStatus(http.StatusServiceUnavailable, "nothing is known yet")
+		c.poll("routes", "", "old", "b").expectStatus(http.StatusServiceUnavailable, "no resources are cached yet")
 
 		time.Sleep(10 * time.Second) // since the subscription at the origin
 		c.poll("listeners", "", "old", "a", "b").expectDuration(0).expectNames("a")
@@ -180,7 +180,7 @@ func TestB7_RESTNewNameWithoutOrigin(t *testing.T) {
 		o.Stop()
 		for range 100 {
 			c.poll("listeners", "30000", "old", "a", "b").expectStatus(http.StatusServiceUnavailable,
-				"not complete").expectDuration(29900 * time.Millisecond)
+				"is incomplete").expectDuration(29900 * time.Millisecond)
 		}
 		c.poll("listeners", "", "", "a", "b").expectNames("a")
 	})
@@ -192,7 +192,7 @@ func TestB7_RESTConfirmed(t *testing.T) {
 	t.Parallel()
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		o.Put(relaytest.Cluster("a"))
-		c.poll("clusters", "", "old").expectStatus(http.StatusServiceUnavailable, "not complete")
+		c.poll("clusters", "", "old").expectStatus(http.StatusServiceUnavailable, "is incomplete")
 		c.poll("clusters", "", "").expectDuration(0).expectNames("a")
 		held := c.pollAsync(t.Context(), "clusters", "30000", "old")
 		reply := expectAnswered(t, restWithin(held, 15*time.Second))
@@ -231,7 +231,7 @@ func TestB17_RESTFullStateByOption(t *testing.T) {
 		o.Put(domainRoute("a", "x"))
 		c.poll("routes", "", "", "a").expectNames("a")
 		c.poll("routes", "", "old", "a", "b").expectDuration(0).expectNames("a")
-		c.poll("routes", "", "old", "b").expectStatus(http.StatusServiceUnavailable, "nothing is known yet")
+		c.poll("routes", "", "old", "b").expectStatus(http.StatusServiceUnavailable, "no resources are cached yet")
 	}, "TENDER_FULL_STATE_TYPES=rds")
 }
 
@@ -339,7 +339,7 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 			reply := expectAnswered(t, held)
 			o.Change(func(b *relaytest.Behaviour) { b.Delay = 0 })
 			if tt.kind == "clusters" {
-				reply.expectStatus(http.StatusServiceUnavailable, "not complete yet")
+				reply.expectStatus(http.StatusServiceUnavailable, "is incomplete")
 			} else {
 				version = reply.expectNames("b")
 			}

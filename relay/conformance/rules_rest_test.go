@@ -214,7 +214,7 @@ func TestR113_BadInput(t *testing.T) {
 		{"a long name", `{` + node + `,"resource_names":["` + long + `"]}`, 400, "of 101 bytes, at most 100 are allowed",
 			nil},
 		{"many names", `{` + node + `,"resource_names":["a","b","c","d"]}`, 429,
-			"4 resource names on one stream, at most 3 are served", nil},
+			"4 resource names on one stream, at most 3 are allowed", nil},
 		{"a large body", `{` + node + strings.Repeat(" ", 4<<20) + `}`, 413, "more than 4194304 bytes", nil},
 		{"a time that is none", `{` + node + `}`, 400, `header x-envoy-expected-rq-timeout-ms is \"soon\"`, restHold("soon")},
 		{"a time before now", `{` + node + `}`, 400, `is \"-1\": use a whole number of milliseconds`, restHold("-1")},
@@ -265,7 +265,7 @@ func TestR116_OtherPaths(t *testing.T) {
 			"/" + strings.Repeat("x", 10000),
 		} {
 			reply := c.post(path, body)
-			restStatus(t, reply.expectStatus(http.StatusNotFound, "aggregated and Delta xDS are served over gRPC only"))
+			restStatus(t, reply.expectStatus(http.StatusNotFound, "aggregated and Delta xDS need gRPC"))
 			if len(reply.body) > 1000 {
 				t.Errorf("%.20s…: got an error of %d bytes", path, len(reply.body))
 			}
