@@ -18,22 +18,17 @@
 //	queue.go         the queue of streams with something to send, the lock of a stream, and wake-ups
 //	counts.go        counters and histograms
 //	trace.go         traced deliveries, and changes that are tracked to all clients
-//	authorize.go     names that a client is not authorized for
-//	limits.go        names over a limit
+//	names.go         names that a client is not authorized for, and names over a limit
 //	identity.go      the Node of a client, its group and grant, probes, and chains of relays
 //	barrier.go       which types wait for which
 //	flush.go         sending of due responses
 //	drain.go         streams that the relay ends: drain, maximum connection age, half-closed streams
 //	receive.go       requests
-//	clients.go       stream status for operators
-//	observed.go      stream status for rollouts
+//	status.go        stream status for operators and for rollouts
 //	turn.go          the life of a stream
-//	loads.go         load reports
-//	csds.go          client status for CSDS
-//	rest_scan.go     scan of the body of a poll before it is decoded
-//	rest_request.go  the request of a poll, and errors
-//	rest_poll.go     a held poll, its response, and the history of polls
-//	rest.go          the HTTP handler of polls
+//	services.go      load reports, and client status for CSDS
+//	rest_request.go  the request of a poll, which is scanned before it is decoded, and errors
+//	rest_poll.go     the HTTP handler of polls: a held poll, its response, and the history of polls
 //	server.go        the server and its gRPC services
 //
 // This package has three subpackages: guard limits the resources that clients use, and has the errors that end streams;
