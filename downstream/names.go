@@ -283,7 +283,7 @@ func (c *client) checkGlobLimits(typeURL, glob string, others int, newGlobs *int
 func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
 // usage returns the current usage of the stream.
-func (s *stream) usage() usage { return usage{s.nameCount(), s.globCount()} }
+func (s receiver) usage() usage { return usage{s.nameCount(), s.globCount()} }
 
 // dropOverLimit removes the names that are over a limit from a request. The relay does not request them from an origin.
 // A client that understands resource_errors is sent an error for each. The stream continues, so that the client keeps

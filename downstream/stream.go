@@ -141,7 +141,15 @@ type sender struct{ *stream }
 // resources that it refers to (B.11).
 type sendOrder struct{ *stream }
 
+// A lifetime decides when the stream ends.
+type lifetime struct{ *stream }
+
+// An inspector reads the state of the stream for operators and rollouts.
+type inspector struct{ *stream }
+
 func (s *stream) receiver() receiver             { return receiver{s} }
 func (s *stream) identification() identification { return identification{s} }
 func (s *stream) sender() sender                 { return sender{s} }
 func (s *stream) sendOrder() sendOrder           { return sendOrder{s} }
+func (s *stream) lifetime() lifetime             { return lifetime{s} }
+func (s *stream) inspector() inspector           { return inspector{s} }

@@ -103,7 +103,7 @@ func (s *stream) wait() error {
 		case err := <-s.result:
 			return s.finish(err)
 		case <-draining:
-			s.scheduleDrain()
+			s.lifetime().scheduleDrain()
 			draining = nil
 		case <-s.server.stopping:
 			return s.finish(errDrained)
@@ -126,14 +126,14 @@ func (s *stream) finish(err error) error {
 	s.lock.acquire()
 	defer s.lock.release()
 	if errors.Is(err, errDrained) {
-		if err = s.closeStatus(guard.EndedDrained); s.ended {
+		if err = s.lifetime().closeStatus(guard.EndedDrained); s.ended {
 			err = <-s.result
 		}
 	}
 	s.ended = true
 	s.receiver().handleQueued(time.Now()) // releases their memory
 	s.timer.Stop()
-	if o := s.group.Observer; o != nil && s.clientDisconnected(err) {
+	if o := s.group.Observer; o != nil && s.lifetime().clientDisconnected(err) {
 		o.Disconnected()
 	}
 	s.close()
@@ -177,7 +177,7 @@ func (s *stream) flushTurn(mayBlock bool) (all, sent bool) {
 // them. The caller holds the lock.
 func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	switch {
-	case s.ended, s.endIfDue(now):
+	case s.ended, s.lifetime().endIfDue(now):
 		return true
 	case s.watch == nil:
 		if !now.Before(s.startedAt.Add(s.cfg.FirstRequestTimeout)) {
@@ -191,13 +191,13 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	}
 	done := false
 	if err == nil {
-		next, done = s.answeredAfterClose(next)
+		next, done = s.lifetime().answeredAfterClose(next)
 	}
 	if err != nil || done {
 		s.end(err)
 		return true
 	}
-	s.setTimer(s.nextCheck(next, now), now)
+	s.setTimer(s.lifetime().nextCheck(next, now), now)
 	return true
 }
 
