@@ -44,7 +44,7 @@ func (r *Relay) newAdmin() *admin.Server {
 		RolloutDiff: of.rolloutDiff,
 		ThawDiff:    of.thawDiff,
 	}
-	if r.groups.earlier != nil {
+	if r.groups.generations != nil {
 		cfg.Generations, cfg.RollbackDiff = rollbacks{of}.listGenerations, rollbacks{of}.rollbackDiff
 	}
 	if clients := r.credentials.Clients; clients != nil {
@@ -103,9 +103,9 @@ func (r *Relay) AdminAddrs() []net.Addr {
 // ProbeAddrs returns the addresses of the listeners for probes.
 func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.probeListeners) }
 
-// onLoopback rejects a listener that other hosts can reach. A host name of the configuration may resolve to such an
+// requireLoopback rejects a listener that other hosts can reach. A host name of the configuration may resolve to such an
 // address.
-func onLoopback(l net.Listener) error {
+func requireLoopback(l net.Listener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		return fmt.Errorf("listen %s: not on loopback", a)
 	}
@@ -115,7 +115,7 @@ func onLoopback(l net.Listener) error {
 // endAdmin stops the server for operators and probes. Until then, probes report that the relay drains.
 func (r *Relay) endAdmin() {
 	r.pages.Close()
-	ctx, cancel := context.WithTimeout(context.Background(), lastCalls)
+	ctx, cancel := context.WithTimeout(context.Background(), otherCallsTimeout)
 	defer cancel()
 	if r.admin.Shutdown(ctx) != nil {
 		_ = r.admin.Close() // its listeners are closed, and nothing else can fail
@@ -230,7 +230,7 @@ func (g *groups) status(now time.Time) []admin.View {
 				v.FrozenAt = f.Since // the view began later, or the relay
 			}
 			if v.Withheld = s.View.Withheld(source); !s.Shared {
-				v.Withheld += s.View.Withheld(g.router.shared(i)) // of rollouts alone: a freeze withholds these in the shared view
+				v.Withheld += s.View.Withheld(g.router.sharedSource(i)) // of rollouts alone: a freeze withholds these in the shared view
 			}
 			if v.Types == nil {
 				v.Types = []admin.Type{}
@@ -250,7 +250,7 @@ func (g *groups) allViews() []operator.View {
 	}
 	for key, s := range g.shared {
 		if s.view.Generation().Types() > 0 {
-			shared = append(shared, operator.View{Key: key.shown(), View: s.view, Shared: true, Origin: key.origin})
+			shared = append(shared, operator.View{Key: key.label(), View: s.view, Shared: true, Origin: key.origin})
 		}
 	}
 	g.mu.Unlock()
@@ -312,7 +312,7 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 // fleet returns the clients and resources of the relay for operators.
 func (r overview) fleet() *operator.Fleet {
 	return &operator.Fleet{
-		Server: r.server, Views: r.groups.allViews, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin, Journal: r.groups.changes,
+		Server: r.server, Views: r.groups.allViews, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin, Journal: r.groups.journal,
 	}
 }
 

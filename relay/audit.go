@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// auditEvery is how often all views are audited, if that takes no longer.
-	auditEvery = time.Minute
+	// auditInterval is how often all views are audited, if that takes no longer.
+	auditInterval = time.Minute
 
 	// Of each auditTick, an audit works for auditWork: it takes at most half a percent of
 	// one core, however many views there are and however large they are.
 	auditTick = time.Second
 	auditWork = 5 * time.Millisecond
 
-	// auditLines is how many faults of a view are logged in each pass.
-	auditLines = 10
+	// maxAuditLines is how many faults of a view are logged in each pass.
+	maxAuditLines = 10
 )
 
 // AuditStats is what the drift audit has done since the relay began (B.43). It is not stable.
@@ -41,12 +41,12 @@ type auditor struct {
 
 	passes atomic.Int64
 
-	mu    sync.Mutex
-	where map[telemetry.AuditFault]int64 // guarded by mu
+	mu     sync.Mutex
+	faults map[telemetry.AuditFault]int64 // guarded by mu
 }
 
-// An auditable is a view of a node group.
-type auditable struct {
+// An auditedView is a view of a node group.
+type auditedView struct {
 	*cache.View
 	group, label string
 }
@@ -54,8 +54,8 @@ type auditable struct {
 func (a *auditor) stats() AuditStats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	s := AuditStats{Passes: a.passes.Load(), Where: maps.Clone(a.where)}
-	for _, n := range a.where {
+	s := AuditStats{Passes: a.passes.Load(), Where: maps.Clone(a.faults)}
+	for _, n := range a.faults {
 		s.Faults += n
 	}
 	return s
@@ -65,20 +65,20 @@ func (a *auditor) stats() AuditStats {
 func (a *auditor) count(label string, f cache.Fault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.where == nil {
-		a.where = make(map[telemetry.AuditFault]int64)
+	if a.faults == nil {
+		a.faults = make(map[telemetry.AuditFault]int64)
 	}
-	a.where[telemetry.AuditFault{Group: label, Part: f.Part}]++
+	a.faults[telemetry.AuditFault{Group: label, Part: f.Part}]++
 }
 
 // run audits until ctx ends.
 func (a *auditor) run(ctx context.Context) {
 	logged := make(map[*cache.View]map[cache.Fault]struct{})
-	for wait(ctx, auditEvery) {
+	for sleep(ctx, auditInterval) {
 		known := logged
 		logged = make(map[*cache.View]map[cache.Fault]struct{})
-		for _, v := range a.groups.auditable() {
-			if faults := a.audit(v, known[v.View], pace(ctx)); len(faults) > 0 {
+		for _, v := range a.groups.auditedViews() {
+			if faults := a.audit(v, known[v.View], pacer(ctx)); len(faults) > 0 {
 				logged[v.View] = faults
 			}
 		}
@@ -90,7 +90,7 @@ func (a *auditor) run(ctx context.Context) {
 
 // audit checks one view and returns its faults. Each pass counts all of them, so that the metric grows until the relay
 // is restarted; the log has only those that are not known.
-func (a *auditor) audit(v auditable, known map[cache.Fault]struct{}, pace func() bool) map[cache.Fault]struct{} {
+func (a *auditor) audit(v auditedView, known map[cache.Fault]struct{}, pace func() bool) map[cache.Fault]struct{} {
 	found, lines := make(map[cache.Fault]struct{}), 0
 	for f := range v.Audit(pace) {
 		found[f] = struct{}{}
@@ -98,34 +98,34 @@ func (a *auditor) audit(v auditable, known map[cache.Fault]struct{}, pace func()
 		if _, is := known[f]; is {
 			continue
 		}
-		if lines++; lines <= auditLines {
+		if lines++; lines <= maxAuditLines {
 			a.log.Error("cached state is inconsistent; restart the relay and report this",
 				slog.String("group", v.group), slog.String("type_url", f.Key), slog.String("part", f.Part),
 				slog.String("name", f.Name), slog.String("fault", f.Problem))
 		}
 	}
-	if more := lines - auditLines; more > 0 {
+	if more := lines - maxAuditLines; more > 0 {
 		a.log.Error("cached state is inconsistent in more places than are logged",
 			slog.String("group", v.group), slog.Int("more", more))
 	}
 	return found
 }
 
-// auditable returns the views of all groups, and those of the names that groups share.
-func (g *groups) auditable() (views []auditable) {
+// auditedViews returns the views of all groups, and those of the names that groups share.
+func (g *groups) auditedViews() (views []auditedView) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, gr := range g.byKey {
-		views = append(views, auditable{gr.view, gr.key, gr.label})
+		views = append(views, auditedView{gr.view, gr.key, gr.label})
 	}
 	for _, s := range g.shared {
-		views = append(views, auditable{s.view, sharedGroup, sharedGroup})
+		views = append(views, auditedView{s.view, sharedGroup, sharedGroup})
 	}
 	return views
 }
 
-// wait waits, and reports whether ctx still lives then.
-func wait(ctx context.Context, d time.Duration) bool {
+// sleep waits, and reports whether ctx still lives then.
+func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -136,15 +136,15 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pace returns what an audit has to call after each piece of work: it waits once the share
+// pacer returns what an audit has to call after each piece of work: it waits once the share
 // of a tick has been worked.
-func pace(ctx context.Context) func() bool {
+func pacer(ctx context.Context) func() bool {
 	began := time.Now()
 	return func() bool {
 		if time.Since(began) < auditWork {
 			return true
 		}
 		defer func() { began = time.Now() }()
-		return wait(ctx, auditTick)
+		return sleep(ctx, auditTick)
 	}
 }

@@ -15,7 +15,7 @@ import (
 func TestB43_AnAuditTakesItsShare(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, pauses := time.Now(), 0
-		goOn := pace(t.Context())
+		goOn := pacer(t.Context())
 		for range 100 {
 			time.Sleep(time.Millisecond) // a piece of work
 			before := time.Now()
@@ -31,7 +31,7 @@ func TestB43_AnAuditTakesItsShare(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		goOn = pace(ctx)
+		goOn = pacer(ctx)
 		time.Sleep(auditWork)
 		if goOn() {
 			t.Error("not told to end")
@@ -51,14 +51,14 @@ func TestB43_FaultsThatStayAreLoggedOnce(t *testing.T) {
 		watch.Subscribe("t", []string{name})
 	}
 	watch.Close() // though it watches names still
-	v := auditable{view, "all", "all"}
+	v := auditedView{view, "all", "all"}
 	onwards := func() bool { return true }
 	faults := a.audit(v, nil, onwards)
 	if len(faults) != 20 || a.stats().Faults != 20 {
 		t.Errorf("got %d faults and %+v, want 20", len(faults), a.stats())
 	}
-	if got := strings.Count(log.String(), "level=ERROR"); got != auditLines+1 || !strings.Contains(log.String(), "more=10") {
-		t.Errorf("got %d lines, want %d, and one that says how many more:\n%s", got, auditLines, log.String())
+	if got := strings.Count(log.String(), "level=ERROR"); got != maxAuditLines+1 || !strings.Contains(log.String(), "more=10") {
+		t.Errorf("got %d lines, want %d, and one that says how many more:\n%s", got, maxAuditLines, log.String())
 	}
 	log.Reset()
 	if again := a.audit(v, faults, onwards); len(again) != 20 || log.Len() > 0 || a.stats().Faults != 40 {

@@ -19,13 +19,13 @@ const (
 	// maxChain is how many relays may be above or below this one.
 	maxChain = 4
 
-	// maxWays bounds the paths to origins that the relay sends to relays below.
-	maxWays = 8
+	// maxPaths bounds the paths to origins that the relay sends to relays below.
+	maxPaths = 8
 )
 
 // The status of streams that would make the relay its own origin, or the chain too long.
 var (
-	errCircle = status.Error(codes.FailedPrecondition,
+	errCycle = status.Error(codes.FailedPrecondition,
 		"relays form a circle: one of them is its own origin; TENDER_ORIGIN of one of them must name a control plane")
 	errLongChain = status.Errorf(codes.FailedPrecondition,
 		"too many relays in a row: at most %d may stand before one; they may also form a circle", maxChain)
@@ -35,25 +35,25 @@ var (
 // request headers of their streams. A relay that is both above and below closes a circle. The stream that closes it is
 // ended, and no other (B.41). It implements upstream.Chain and downstream.Chain.
 type chain struct {
-	token    string
-	log      *slog.Logger
-	refusing rate.Sometimes // limits log messages about rejected relays
+	token        string
+	log          *slog.Logger
+	rejectionLog rate.Sometimes // limits log messages about rejected relays
 
 	mu    sync.Mutex
 	above map[string]int // upstream streams by the path to the origin that the server sent
-	below map[*lowerStream]struct{}
+	below map[*downstreamRelay]struct{}
 }
 
-// A lowerStream is a stream whose client is a relay.
-type lowerStream struct {
+// A downstreamRelay is a stream whose client is a relay.
+type downstreamRelay struct {
 	tokens []string
 	end    func(error)
 }
 
 func newChain(log *slog.Logger) *chain {
 	return &chain{
-		token: randomText(8), log: log, refusing: rate.Sometimes{First: 1, Interval: 10 * time.Second},
-		above: make(map[string]int), below: make(map[*lowerStream]struct{}),
+		token: randomText(8), log: log, rejectionLog: rate.Sometimes{First: 1, Interval: 10 * time.Second},
+		above: make(map[string]int), below: make(map[*downstreamRelay]struct{}),
 	}
 }
 
@@ -65,14 +65,14 @@ func (c *chain) Above(ways []string) (leave func(), err error) {
 	for _, way := range ways {
 		switch relays := strings.Split(way, ","); {
 		case slices.Contains(relays, c.token):
-			return nil, errCircle
+			return nil, errCycle
 		case len(relays) > maxChain:
 			return nil, errLongChain
 		}
 	}
-	for _, s := range c.add(ways) {
-		c.refuse(s.tokens, errCircle)
-		s.end(errCircle)
+	for _, s := range c.addUpstream(ways) {
+		c.logRejected(s.tokens, errCycle)
+		s.end(errCycle)
 	}
 	return func() {
 		c.mu.Lock()
@@ -85,8 +85,8 @@ func (c *chain) Above(ways []string) (leave func(), err error) {
 	}, nil
 }
 
-// add counts an upstream stream, and returns the client streams that close a circle with it.
-func (c *chain) add(ways []string) (circles []*lowerStream) {
+// addUpstream counts an upstream stream, and returns the client streams that close a circle with it.
+func (c *chain) addUpstream(ways []string) (circles []*downstreamRelay) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, way := range ways {
@@ -113,9 +113,9 @@ func (c *chain) isAbove(token string) bool {
 
 // Below implements downstream.Chain.
 func (c *chain) Below(tokens []string, end func(error)) (ways []string, leave func(), err error) {
-	s := &lowerStream{tokens, end}
-	if ways, err = c.enter(s); err != nil {
-		c.refuse(tokens, err)
+	s := &downstreamRelay{tokens, end}
+	if ways, err = c.addDownstream(s); err != nil {
+		c.logRejected(tokens, err)
 		return nil, nil, err
 	}
 	return ways, func() {
@@ -125,18 +125,18 @@ func (c *chain) Below(tokens []string, end func(error)) (ways []string, leave fu
 	}, nil
 }
 
-func (c *chain) enter(s *lowerStream) (ways []string, err error) {
+func (c *chain) addDownstream(s *downstreamRelay) (ways []string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
 	case slices.Contains(s.tokens, c.token), slices.ContainsFunc(s.tokens, c.isAbove):
-		return nil, errCircle
+		return nil, errCycle
 	case len(s.tokens) > maxChain:
 		return nil, errLongChain
 	}
 	c.below[s] = struct{}{}
 	for _, way := range slices.Sorted(maps.Keys(c.above)) {
-		if len(ways) < maxWays {
+		if len(ways) < maxPaths {
 			ways = append(ways, c.token+","+way)
 		}
 	}
@@ -146,8 +146,8 @@ func (c *chain) enter(s *lowerStream) (ways []string, err error) {
 	return ways, nil
 }
 
-func (c *chain) refuse(tokens []string, why error) {
-	c.refusing.Do(func() {
+func (c *chain) logRejected(tokens []string, why error) {
+	c.rejectionLog.Do(func() {
 		c.log.Warn("downstream relay rejected", slog.Int("relays", len(tokens)), slog.Any("err", why))
 	})
 }

@@ -103,7 +103,7 @@ func TestH14_EndOfAFreeze(t *testing.T) {
 	now := time.Now()
 	end := now.Add(time.Hour)
 	for _, by := range []time.Duration{-24 * time.Hour, 24 * time.Hour, 100 * time.Millisecond, 0} {
-		f := &freezing{Freeze: snapshot.Freeze{Until: end.Add(by).Round(0), Length: 2 * time.Hour}, until: end}
+		f := &activeFreeze{Freeze: snapshot.Freeze{Until: end.Add(by).Round(0), Length: 2 * time.Hour}, until: end}
 		f.followClock(now)
 		off := f.Until.Sub(end.Round(0))
 		if want := by % time.Hour; off != want {
@@ -117,7 +117,7 @@ func TestH14_EndOfAFreeze(t *testing.T) {
 			t.Errorf("%v left after a restart, want 1h", left)
 		}
 	}
-	f := new(freezing)
+	f := new(activeFreeze)
 	if f.followClock(now); !f.Until.IsZero() {
 		t.Errorf("a freeze without an end ends at %v", f.Until)
 	}

@@ -20,38 +20,38 @@ import (
 // decisions are the decisions of operators that stay in force until they are revoked: freezes, rollbacks, and discarded
 // removals. They survive a restart if snapshots are on.
 type decisions struct {
-	saved *snapshots // nil if snapshots are off
-	log   *slog.Logger
+	snapshots *snapshots // nil if snapshots are off
+	log       *slog.Logger
 
-	frozen []*freezing // by origin; nil if it is not frozen. Guarded by groups.mu.
+	frozen []*activeFreeze // by origin; nil if it is not frozen. Guarded by groups.mu.
 
 	rolledBack []atomic.Bool // by origin: its clients are served an earlier generation
 
 	changed chan struct{} // receives after a freeze has begun or ended
 
-	// kept has the resources whose removal was discarded in an earlier process, until their view begins. Guarded by
+	// discarded has the resources whose removal was discarded in an earlier process, until their view begins. Guarded by
 	// groups.mu.
-	kept map[savedKey][]reconcile.Hold
+	discarded map[snapshotKey][]reconcile.Hold
 
 	// rejected has, by origin, the rejected editions of an earlier process, for the rollouts. Without rollouts, it has the
 	// resources that rollbacks changed, and is guarded by groups.mu.
 	rejected [][]*rollout.Rejected
 
-	writing     sync.Mutex             // held while decisions are collected and written
-	keeps       bool                   // guarded by writing: a removal may be discarded
-	err         error                  // guarded by writing: of the last write
-	errLogged   time.Time              // guarded by writing: when err was last logged
-	directories map[int]savedDirectory // guarded by writing; by origin
+	writing      sync.Mutex                // held while decisions are collected and written
+	hasDiscarded bool                      // guarded by writing: a removal may be discarded
+	err          error                     // guarded by writing: of the last write
+	errLogged    time.Time                 // guarded by writing: when err was last logged
+	directories  map[int]directorySnapshot // guarded by writing; by origin
 }
 
-// A freezing is a freeze or a rollback that is in force.
-type freezing struct {
+// An activeFreeze is a freeze or a rollback that is in force.
+type activeFreeze struct {
 	snapshot.Freeze
 	until time.Time // by the monotonic clock; zero if only an operator ends it
 }
 
 // followClock corrects the end in wall time if the wall clock was set since the freeze began.
-func (f *freezing) followClock(now time.Time) {
+func (f *activeFreeze) followClock(now time.Time) {
 	if f.until.IsZero() {
 		return
 	}
@@ -62,14 +62,14 @@ func (f *freezing) followClock(now time.Time) {
 
 // load restores the decisions of an earlier process. It logs and drops those about origins that no longer exist.
 func (d *decisions) load(origins []string, now time.Time) {
-	d.directories = make(map[int]savedDirectory)
+	d.directories = make(map[int]directorySnapshot)
 	d.rejected = make([][]*rollout.Rejected, len(origins))
-	d.frozen, d.changed, d.kept = make([]*freezing, len(origins)), make(chan struct{}, 1), make(map[savedKey][]reconcile.Hold)
+	d.frozen, d.changed, d.discarded = make([]*activeFreeze, len(origins)), make(chan struct{}, 1), make(map[snapshotKey][]reconcile.Hold)
 	d.rolledBack = make([]atomic.Bool, len(origins))
-	if d.saved == nil {
+	if d.snapshots == nil {
 		return
 	}
-	read, err := d.saved.dir.Decisions()
+	read, err := d.snapshots.dir.Decisions()
 	if err != nil {
 		d.log.Error("operators' decisions not restored: nothing is frozen, and no removal stays discarded", slog.Any("err", err))
 		return
@@ -82,60 +82,60 @@ func (d *decisions) load(origins []string, now time.Time) {
 		case origin < 0:
 			log.Warn("freeze not restored: there is no such origin")
 		case f.Rollback != nil:
-			d.frozen[origin] = &freezing{Freeze: f}
+			d.frozen[origin] = &activeFreeze{Freeze: f}
 			d.rolledBack[origin].Store(true)
 			log.Warn("origin is still rolled back after the restart, until tender thaw", slog.String("to", f.Rollback.To))
 		case f.Until.IsZero():
-			d.frozen[origin] = &freezing{Freeze: f}
+			d.frozen[origin] = &activeFreeze{Freeze: f}
 			log.Warn("origin is still frozen after the restart, until tender thaw")
 		case left <= 0:
 			log.Warn("freeze ended while the relay was not running", slog.Time("until", f.Until))
 		default:
 			f.Until = now.Add(left).Round(0)
-			d.frozen[origin] = &freezing{Freeze: f, until: now.Add(left)}
+			d.frozen[origin] = &activeFreeze{Freeze: f, until: now.Add(left)}
 			log.Warn("origin is still frozen after the restart", slog.Time("until", f.Until))
 		}
 	}
 	for _, r := range read.Rejected {
 		if origin := slices.Index(origins, r.Origin); origin >= 0 {
-			d.rejected[origin] = append(d.rejected[origin], restoredEdition(r))
+			d.rejected[origin] = append(d.rejected[origin], decodeEdition(r))
 		}
 	}
 	for _, k := range read.Kept {
-		key := savedKey{k.Origin, k.Group}
-		d.kept[key] = append(d.kept[key], reconcile.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
-		d.keeps = true
+		key := snapshotKey{k.Origin, k.Group}
+		d.discarded[key] = append(d.discarded[key], reconcile.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
+		d.hasDiscarded = true
 	}
 }
 
 // control returns the control of a new view, with the discarded removals of an earlier process. groups.mu must be held.
 func (d *decisions) control(origin int, name, group string) *upstream.Control {
-	key := savedKey{name, group}
-	kept := d.kept[key]
-	delete(d.kept, key)
-	return upstream.NewControl(d.freezes(origin), kept)
+	key := snapshotKey{name, group}
+	kept := d.discarded[key]
+	delete(d.discarded, key)
+	return upstream.NewControl(d.isFrozen(origin), kept)
 }
 
-// freezes reports whether no change of an origin is distributed. groups.mu must be held.
-func (d *decisions) freezes(origin int) bool {
+// isFrozen reports whether no change of an origin is distributed. groups.mu must be held.
+func (d *decisions) isFrozen(origin int) bool {
 	return d.frozen[origin] != nil && d.frozen[origin].Rollback == nil
 }
 
 // restoreDirectories restores the resources that an earlier process saved of directories. mu must be held.
 func (g *groups) restoreDirectories() {
-	for i, snap := range g.saved.directories {
+	for i, snap := range g.snapshots.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
-			key := savedKey{g.cfg.OriginName(i), ""}
-			files.Restore(snap, g.decisions.freezes(i), g.decisions.kept[key])
-			delete(g.decisions.kept, key)
-			g.decisions.directories[i] = savedDirectory{written: true}
+			key := snapshotKey{g.cfg.OriginName(i), ""}
+			files.Restore(snap, g.decisions.isFrozen(i), g.decisions.discarded[key])
+			delete(g.decisions.discarded, key)
+			g.decisions.directories[i] = directorySnapshot{written: true}
 		}
 	}
-	g.saved.directories = nil
+	g.snapshots.directories = nil
 }
 
-// A savedDirectory describes the snapshot of a directory on disk.
-type savedDirectory struct {
+// A directorySnapshot describes the snapshot of a directory on disk.
+type directorySnapshot struct {
 	files   *files.Saved // nil if an earlier process wrote the snapshot, or there is none
 	at      time.Time    // of writing it
 	written bool         // there is a snapshot
@@ -149,37 +149,37 @@ func (g *groups) saveDirectory(ctx context.Context, origin int, o filesOrigin) e
 	if ctx.Err() != nil || is.Same(was.files) && (is == nil && !was.written || is != nil && now.Sub(was.at) < g.cfg.MaxSnapshotAge/renewShare) {
 		return nil
 	}
-	header := d.saved.directoryHeader(origin)
+	header := d.snapshots.directoryHeader(origin)
 	header.Created = now
 	var err error
 	if is == nil {
-		err = d.saved.dir.Remove(&header)
+		err = d.snapshots.dir.Remove(&header)
 	} else {
 		snap := is.Snapshot(g.cfg.SnapshotSensitive)
 		snap.Header = header
-		err = d.saved.dir.Write(snap)
+		err = d.snapshots.dir.Write(snap)
 	}
 	if err == nil {
-		d.directories[origin] = savedDirectory{is, now, is != nil}
+		d.directories[origin] = directorySnapshot{is, now, is != nil}
 	}
 	return err
 }
 
 // dropUnrestored drops discarded removals of views that were not restored. groups.mu must be held.
 func (d *decisions) dropUnrestored() {
-	for key, holds := range d.kept {
+	for key, holds := range d.discarded {
 		for _, h := range holds {
 			d.log.Warn("discarded removals not restored: there is no snapshot of the resources", slog.String("origin", key.origin),
 				slog.String("group", key.group), slog.String("type_url", h.TypeURL), slog.Int("resources", len(h.Names)))
 		}
 	}
-	clear(d.kept)
+	clear(d.discarded)
 }
 
 // saveDecisions writes the decisions of operators that have changed since the last write.
 func (g *groups) saveDecisions(ctx context.Context) {
 	d := g.decisions
-	if d.saved == nil {
+	if d.snapshots == nil {
 		return
 	}
 	d.writing.Lock()
@@ -194,13 +194,13 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	}
 	g.mu.Unlock()
 	all.Rejected = append(g.rollouts.rejected(), g.rollbackDistrust().rejectedRollbacks()...)
-	if d.keeps {
-		all.Kept = g.kept(ctx)
+	if d.hasDiscarded {
+		all.Kept = g.discardedRemovals(ctx)
 	}
 	if ctx.Err() != nil {
 		return // Operate may have returned before all views answered
 	}
-	d.keeps = len(all.Kept) > 0
+	d.hasDiscarded = len(all.Kept) > 0
 	failed := d.err != nil
 	d.err = nil
 	for i, o := range g.origins { // before the decisions that refer to these resources
@@ -208,12 +208,12 @@ func (g *groups) saveDecisions(ctx context.Context) {
 			d.err = errors.Join(d.err, g.saveDirectory(ctx, i, files))
 		}
 	}
-	d.err = errors.Join(d.err, d.saved.dir.WriteDecisions(all))
+	d.err = errors.Join(d.err, d.snapshots.dir.WriteDecisions(all))
 	d.logWriting(failed, time.Now())
 }
 
-// notWrittenEvery is the interval of log messages while snapshots or decisions cannot be written.
-const notWrittenEvery = 5 * time.Minute
+// writeErrorInterval is the interval of log messages while snapshots or decisions cannot be written.
+const writeErrorInterval = 5 * time.Minute
 
 // logWriting logs a failed write of decisions, at most once in notWrittenEvery, and the first write after a failure. failed
 // says that the write before failed. writing must be held.
@@ -221,41 +221,41 @@ func (d *decisions) logWriting(failed bool, now time.Time) {
 	switch {
 	case d.err == nil && failed:
 		d.log.Info("operators' decisions written again: they survive a restart")
-	case d.err != nil && (!failed || now.Sub(d.errLogged) >= notWrittenEvery):
+	case d.err != nil && (!failed || now.Sub(d.errLogged) >= writeErrorInterval):
 		d.errLogged = now
 		d.log.Error("operators' decisions not written: they do not survive a restart", slog.Any("err", d.err))
 	}
 }
 
-// kept returns the resources whose removal operators have discarded.
-func (g *groups) kept(ctx context.Context) (all []snapshot.Kept) {
-	for _, o := range g.operated() {
+// discardedRemovals returns the resources whose removal operators have discarded.
+func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.Kept) {
+	for _, o := range g.commandTargets() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
 			if h.Discarded && !h.Breaking { // the origin sends broken changes again after a restart
-				all = append(all, snapshot.Kept{Origin: g.cfg.OriginName(o.origin), Group: o.saved, TypeURL: h.TypeURL, Names: h.Names})
+				all = append(all, snapshot.Kept{Origin: g.cfg.OriginName(o.origin), Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names})
 			}
 		}
 	}
 	return all
 }
 
-// decided saves a new decision of an operator. It returns why the decision does not survive a restart, or "" if it does.
+// saveDecision saves a new decision of an operator. It returns why the decision does not survive a restart, or "" if it does.
 // keeps says that the decision may have discarded a removal.
-func (g *groups) decided(ctx context.Context, keeps bool) (warning string) {
+func (g *groups) saveDecision(ctx context.Context, keeps bool) (warning string) {
 	d := g.decisions
-	if d.saved == nil {
+	if d.snapshots == nil {
 		return "this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"
 	}
 	d.writing.Lock()
-	d.keeps = d.keeps || keeps
+	d.hasDiscarded = d.hasDiscarded || keeps
 	d.writing.Unlock()
 	g.saveDecisions(ctx)
-	d.saved.soon() // the snapshots of frozen views have the state of now
-	return d.notSaved()
+	d.snapshots.writeSoon() // the snapshots of frozen views have the state of now
+	return d.notSavedWarning()
 }
 
-// notSaved returns why decisions do not survive a restart, or "" if they do.
-func (d *decisions) notSaved() string {
+// notSavedWarning returns why decisions do not survive a restart, or "" if they do.
+func (d *decisions) notSavedWarning() string {
 	d.writing.Lock()
 	defer d.writing.Unlock()
 	if d.err != nil {
@@ -265,23 +265,23 @@ func (d *decisions) notSaved() string {
 }
 
 // freezeOf returns the freeze of an origin, and whether there is one.
-func (g *groups) freezeOf(origin int) (f freezing, frozen bool) {
+func (g *groups) freezeOf(origin int) (f activeFreeze, frozen bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if is := g.decisions.frozen[origin]; is != nil {
 		return *is, true
 	}
-	return freezing{}, false
+	return activeFreeze{}, false
 }
 
 // anyFrozen reports whether any origin is frozen. mu must be held.
 func (g *groups) anyFrozen() bool {
-	return slices.ContainsFunc(g.decisions.frozen, func(f *freezing) bool { return f != nil })
+	return slices.ContainsFunc(g.decisions.frozen, func(f *activeFreeze) bool { return f != nil })
 }
 
 // setFrozen records the freeze of an origin, or its end if f is nil, for views that begin later. A new freeze of a frozen
 // origin keeps the time at which the origin was frozen; a rollback does not, since that time identifies it.
-func (g *groups) setFrozen(origin int, f *freezing) {
+func (g *groups) setFrozen(origin int, f *activeFreeze) {
 	g.mu.Lock()
 	if was := g.decisions.frozen[origin]; was != nil && f != nil && f.Rollback == nil {
 		f.Since = was.Since
@@ -289,7 +289,7 @@ func (g *groups) setFrozen(origin int, f *freezing) {
 	g.decisions.frozen[origin] = f
 	g.decisions.rolledBack[origin].Store(f != nil && f.Rollback != nil)
 	g.mu.Unlock()
-	g.rollouts.poke(origin)
+	g.rollouts.freezeChanged(origin)
 	select {
 	case g.decisions.changed <- struct{}{}:
 	default: // a change is pending already
@@ -302,15 +302,15 @@ func (g *groups) shownFreeze(origin int) *admin.Freezing {
 	if !frozen {
 		return nil
 	}
-	shown := &admin.Freezing{By: f.By, Reason: f.Reason, Since: f.Since, Until: f.Until, SurvivesRestart: g.decisions.saved != nil && g.decisions.notSaved() == ""}
+	shown := &admin.Freezing{By: f.By, Reason: f.Reason, Since: f.Since, Until: f.Until, SurvivesRestart: g.decisions.snapshots != nil && g.decisions.notSavedWarning() == ""}
 	if b := f.Rollback; b != nil {
 		shown.Rollback = &admin.RolledBack{To: b.To, At: b.At}
 	}
 	return shown
 }
 
-// thawInTime ends each freeze at its end time, until ctx ends.
-func (r operations) thawInTime(ctx context.Context) {
+// thawExpired ends each freeze at its end time, until ctx ends.
+func (r operations) thawExpired(ctx context.Context) {
 	for {
 		next, origin := time.Time{}, -1
 		for i := range r.origins {
@@ -324,7 +324,7 @@ func (r operations) thawInTime(ctx context.Context) {
 		}
 		select {
 		case <-due:
-			r.thawDue(ctx, origin, next)
+			r.thawIfExpired(ctx, origin, next)
 		case <-r.groups.decisions.changed:
 			continue
 		case <-ctx.Done():
@@ -338,16 +338,16 @@ func (r operations) thawInTime(ctx context.Context) {
 	}
 }
 
-// thawDue ends a freeze at its end time, unless an operator has changed the end meanwhile.
-func (r operations) thawDue(ctx context.Context, origin int, until time.Time) {
-	done, err := r.groups.operate(ctx)
+// thawIfExpired ends a freeze at its end time, unless an operator has changed the end meanwhile.
+func (r operations) thawIfExpired(ctx context.Context, origin int, until time.Time) {
+	done, err := r.groups.lockCommands(ctx)
 	if err != nil {
 		return
 	}
 	defer done()
 	if f, frozen := r.groups.freezeOf(origin); frozen && f.until.Equal(until) {
 		r.thawOrigin(ctx, origin, "", "its time is over")
-		r.groups.decided(ctx, false)
+		r.groups.saveDecision(ctx, false)
 	}
 }
 

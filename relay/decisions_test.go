@@ -37,12 +37,12 @@ func TestH09_AnInterruptedSaveForgetsNothing(t *testing.T) {
 	g.origins[0] = keepingOrigin{g.origins[0]}
 	want := func(when string) {
 		t.Helper()
-		read, err := g.saved.dir.Decisions()
+		read, err := g.snapshots.dir.Decisions()
 		if err != nil || len(read.Kept) != 1 || !slices.Equal(read.Kept[0].Names, []string{"c"}) {
 			t.Errorf("%s, decisions keep %+v, %v, want cluster c", when, read.Kept, err)
 		}
 	}
-	g.decided(t.Context(), true)
+	g.saveDecision(t.Context(), true)
 	want("after the discard")
 	r.StopNow()
 	canceled, cancel := context.WithCancel(t.Context())

@@ -40,16 +40,16 @@ func (r operations) dryRun(ctx context.Context, all []viewEdition) (*admin.Rollo
 
 // thawDiff returns what a thaw would change.
 func (r operations) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
-	only, done, err := r.begin(ctx, c.Origin)
+	only, done, err := r.lockOrigin(ctx, c.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
 	defer done()
-	return r.diffOf(ctx, r.thawing(ctx, only), c)
+	return r.diffOf(ctx, r.thawEditions(ctx, only), c)
 }
 
-// thawing returns what a thaw of one origin, or of all for -1, shows each view.
-func (r operations) thawing(ctx context.Context, only int) (all []viewEdition) {
+// thawEditions returns what a thaw of one origin, or of all for -1, shows each view.
+func (r operations) thawEditions(ctx context.Context, only int) (all []viewEdition) {
 	for i, o := range r.origins {
 		if _, frozen := r.groups.freezeOf(i); !frozen || only >= 0 && only != i {
 			continue

@@ -10,10 +10,10 @@ import (
 // those that are not known are not bounded.
 func TestB35_GroupsAreFoundedAtABoundedRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFounders(&Config{MaxGroups: 32, MaxPeerGroups: 4})
+		f := newGroupQuota(&Config{MaxGroups: 32, MaxPeerGroups: 4})
 		found := func(peer string) (n int) {
 			for ; n < 100 && !f.tooFast(peer); n++ {
-				f.founded(peer)
+				f.countCreated(peer)
 			}
 			return n
 		}
@@ -28,8 +28,8 @@ func TestB35_GroupsAreFoundedAtABoundedRate(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Hour)
-		if f.founded("c"); len(f.pace) != 1 {
-			t.Errorf("%d peers are remembered, want 1", len(f.pace))
+		if f.countCreated("c"); len(f.limiters) != 1 {
+			t.Errorf("%d peers are remembered, want 1", len(f.limiters))
 		}
 	})
 }

@@ -41,10 +41,10 @@ func TestB4_AStoppedRelayKeepsNoView(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if left.idle.Stop() {
+	if left.removal.Stop() {
 		t.Error("the timer of a group that was left before the end still runs")
 	}
-	if after.Leave(); stayed.idle != nil {
+	if after.Leave(); stayed.removal != nil {
 		t.Error("a timer was started for a group that was left after the end")
 	}
 }

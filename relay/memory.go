@@ -11,9 +11,9 @@ import (
 // Memory use, as a part of the limit, at which the relay warns, and below which it may warn again; and the time between
 // two measurements (B.35).
 const (
-	memoryHigh  = 0.8
-	memoryLow   = 0.7
-	memoryEvery = 10 * time.Second
+	memoryHigh     = 0.8
+	memoryLow      = 0.7
+	memoryInterval = 10 * time.Second
 )
 
 // A memory is the memory of the process as Go counts it for GOMEMLIMIT, and that limit, in bytes.
@@ -39,7 +39,7 @@ func (m memory) utilization() float64 {
 
 // watchMemory warns, until ctx ends, when memory use reaches memoryHigh: once, until it was below memoryLow.
 func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
-	tick := time.NewTicker(memoryEvery)
+	tick := time.NewTicker(memoryInterval)
 	defer tick.Stop()
 	said := false
 	for m := read(); m.limited(); m = read() {

@@ -47,7 +47,7 @@ func TestB35_MemoryThatIsNearlyFullIsSaidOnce(t *testing.T) {
 				var got []int
 				for i := range tt.used {
 					if i > 0 {
-						time.Sleep(memoryEvery)
+						time.Sleep(memoryInterval)
 					}
 					synctest.Wait()
 					if said.Load() > int64(len(got)) {

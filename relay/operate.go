@@ -27,55 +27,57 @@ type holder interface {
 	Broken() []reconcile.Hold
 }
 
-// An operated is a view or a directory that commands of operators apply to.
-type operated struct {
-	origin  int
-	group   string // of the view; empty for a directory
-	shared  bool   // it has the names that groups share
-	saved   string // its name in snapshots
-	view    *cache.View
-	source  int
-	control *upstream.Control // nil for a directory
-	holder  holder
+// A commandTarget is a view or a directory that commands of operators apply to.
+type commandTarget struct {
+	origin       int
+	group        string // of the view; empty for a directory
+	shared       bool   // it has the names that groups share
+	snapshotName string // its name in snapshots
+	view         *cache.View
+	source       int
+	control      *upstream.Control // nil for a directory
+	holder       holder
 }
 
 // part returns the name of a view among the parts of an edition.
-func (o *operated) part() rollout.PartKey { return rollout.PartKey{Group: o.group, Shared: o.shared} }
+func (o *commandTarget) part() rollout.PartKey {
+	return rollout.PartKey{Group: o.group, Shared: o.shared}
+}
 
-// operated returns all views and directories, in the order of origins and groups.
-func (g *groups) operated() (all []operated) {
+// commandTargets returns all views and directories, in the order of origins and groups.
+func (g *groups) commandTargets() (all []commandTarget) {
 	g.mu.Lock()
 	for _, gr := range g.byKey {
 		for i, c := range gr.controls {
-			all = append(all, operated{origin: i, group: gr.key, saved: gr.key, view: gr.view, source: i, control: c, holder: c})
+			all = append(all, commandTarget{origin: i, group: gr.key, snapshotName: gr.key, view: gr.view, source: i, control: c, holder: c})
 		}
 	}
 	for key, s := range g.shared {
-		all = append(all, operated{
-			origin: key.origin, group: key.shown(), shared: true, saved: key.saved(),
+		all = append(all, commandTarget{
+			origin: key.origin, group: key.label(), shared: true, snapshotName: key.snapshotName(),
 			view: s.view, control: s.control, holder: s.control,
 		})
 	}
 	g.mu.Unlock()
 	for i, o := range g.origins {
 		if h, ok := o.(holder); ok {
-			all = append(all, operated{origin: i, holder: h})
+			all = append(all, commandTarget{origin: i, holder: h})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b operated) int { return cmp.Or(a.origin-b.origin, cmp.Compare(a.group, b.group)) })
+	slices.SortStableFunc(all, func(a, b commandTarget) int { return cmp.Or(a.origin-b.origin, cmp.Compare(a.group, b.group)) })
 	return all
 }
 
-// operate waits until no other command runs. The caller must call done when its command has ended.
-func (g *groups) operate(ctx context.Context) (done func(), err error) {
+// lockCommands waits until no other command runs. The caller must call done when its command has ended.
+func (g *groups) lockCommands(ctx context.Context) (done func(), err error) {
 	select {
 	case <-g.started:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	select {
-	case g.operating <- struct{}{}:
-		return func() { <-g.operating }, nil
+	case g.commandSlot <- struct{}{}:
+		return func() { <-g.commandSlot }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -96,12 +98,12 @@ func (r operations) findOrigin(name string) (int, error) {
 	return 0, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no origin %q: there are %s", name, strings.Join(names, ", ")))
 }
 
-// begin finds an origin, or -1 for an empty name, and waits for its turn among the operations: call done afterwards.
-func (r operations) begin(ctx context.Context, origin string) (only int, done func(), err error) {
+// lockOrigin finds an origin, or -1 for an empty name, and waits for its turn among the operations: call done afterwards.
+func (r operations) lockOrigin(ctx context.Context, origin string) (only int, done func(), err error) {
 	if only, err = r.findOrigin(origin); err != nil {
 		return 0, nil, err
 	}
-	done, err = r.groups.operate(ctx)
+	done, err = r.groups.lockCommands(ctx)
 	return only, done, err
 }
 
@@ -112,13 +114,13 @@ func (r operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.Fre
 	if of.DryRun {
 		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("dry_run: only thaw has it"))
 	}
-	if err := r.refuseRolledBack(of.Origin); err != nil {
+	if err := r.rejectIfRolledBack(of.Origin); err != nil {
 		return admin.Freezes{}, err
 	}
 	by := admin.CallerOf(ctx).By(of.User)
 	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) {
 		now := time.Now()
-		f := &freezing{Freeze: snapshot.Freeze{Origin: r.cfg.OriginName(origin), By: by, Reason: of.Reason, Since: now.Round(0)}}
+		f := &activeFreeze{Freeze: snapshot.Freeze{Origin: r.cfg.OriginName(origin), By: by, Reason: of.Reason, Since: now.Round(0)}}
 		if length := time.Duration(of.ForSeconds * float64(time.Second)); length > 0 {
 			f.Length, f.until, f.Until = length, now.Add(length), now.Add(length).Round(0)
 		}
@@ -140,7 +142,7 @@ func (r operations) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freez
 // eachOrigin freezes or thaws the origins of a scope, and returns the state of all origins after that. A dry run
 // changes nothing.
 func (r operations) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int)) (admin.Freezes, error) {
-	only, done, err := r.begin(ctx, of.Origin)
+	only, done, err := r.lockOrigin(ctx, of.Origin)
 	if err != nil {
 		return admin.Freezes{}, err
 	}
@@ -148,7 +150,7 @@ func (r operations) eachOrigin(ctx context.Context, of admin.FreezeScope, do fun
 	answer := admin.Freezes{Origins: r.withheld(), DryRun: of.DryRun}
 	if of.DryRun {
 		r.showFreezes(answer.Origins)
-		answer.Diff, err = r.dryRun(ctx, r.thawing(ctx, only))
+		answer.Diff, err = r.dryRun(ctx, r.thawEditions(ctx, only))
 		return answer, err
 	}
 	ctx = context.WithoutCancel(ctx) // all views, or none
@@ -157,8 +159,8 @@ func (r operations) eachOrigin(ctx context.Context, of admin.FreezeScope, do fun
 			do(ctx, i)
 		}
 	}
-	warning := r.groups.decided(ctx, false)
-	if r.showFreezes(answer.Origins) || r.groups.decisions.saved != nil { // the disk may still have an ended freeze
+	warning := r.groups.saveDecision(ctx, false)
+	if r.showFreezes(answer.Origins) || r.groups.decisions.snapshots != nil { // the disk may still have an ended freeze
 		answer.Warning = warning
 	}
 	return answer, nil
@@ -188,12 +190,12 @@ func (r operations) showFreezes(all []admin.Freeze) (any bool) {
 }
 
 // viewsOf returns the views of an origin.
-func (g *groups) viewsOf(origin int) []operated {
-	return slices.DeleteFunc(g.operated(), func(o operated) bool { return o.origin != origin || o.control == nil })
+func (g *groups) viewsOf(origin int) []commandTarget {
+	return slices.DeleteFunc(g.commandTargets(), func(o commandTarget) bool { return o.origin != origin || o.control == nil })
 }
 
 // freezeOrigin stops the distribution of an origin's changes, first for views that begin later.
-func (r operations) freezeOrigin(ctx context.Context, origin int, f *freezing) {
+func (r operations) freezeOrigin(ctx context.Context, origin int, f *activeFreeze) {
 	r.groups.setFrozen(origin, f)
 	attrs := []any{slog.String("origin", f.Origin), slog.String("by", f.By), slog.String("reason", f.Reason)}
 	if !f.Until.IsZero() {
@@ -211,7 +213,7 @@ func (r operations) freezeOrigin(ctx context.Context, origin int, f *freezing) {
 // thawOrigin resumes the distribution of an origin's changes; by is empty if the time of the freeze is over.
 func (r operations) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.setFrozen(origin, nil)
-	r.groups.rollbackDistrust().believeLater(origin)
+	r.groups.rollbackDistrust().scheduleEnd(origin)
 	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)), slog.String("by", by), slog.String("reason", reason))
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Thaw()
@@ -224,7 +226,7 @@ func (r operations) thawOrigin(ctx context.Context, origin int, by, reason strin
 // holds returns the held and the discarded changes.
 func (r operations) holds(ctx context.Context) admin.Holds {
 	answer := admin.Holds{Holds: []admin.Hold{}}
-	for _, o := range r.groups.operated() {
+	for _, o := range r.groups.commandTargets() {
 		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Operate(ctx, reconcile.Command{}))...)
 	}
 	return answer
@@ -255,7 +257,7 @@ func (r operations) decide(ctx context.Context, of admin.HoldScope, do reconcile
 		return answer, err
 	}
 	command := reconcile.Command{Do: do, TypeURL: typeURL, Discarded: of.Discarded}
-	done, err := r.groups.operate(ctx)
+	done, err := r.groups.lockCommands(ctx)
 	if err != nil {
 		return answer, err
 	}
@@ -264,18 +266,18 @@ func (r operations) decide(ctx context.Context, of admin.HoldScope, do reconcile
 		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Operate(ctx, command))...)
 	}
 	if len(answer.Holds) > 0 {
-		answer.Warning = r.groups.decided(context.WithoutCancel(ctx), true)
+		answer.Warning = r.groups.saveDecision(context.WithoutCancel(ctx), true)
 	}
 	return answer, nil
 }
 
 // choose returns the views and directories in a scope, and its type URL, which is empty for all types.
-func (r operations) choose(of admin.Scope) (chosen []operated, typeURL string, err error) {
+func (r operations) choose(of admin.Scope) (chosen []commandTarget, typeURL string, err error) {
 	origin, err := r.findOrigin(of.Origin)
 	if err != nil {
 		return nil, "", err
 	}
-	chosen = slices.DeleteFunc(r.groups.operated(), func(o operated) bool {
+	chosen = slices.DeleteFunc(r.groups.commandTargets(), func(o commandTarget) bool {
 		return origin >= 0 && o.origin != origin || of.Group != "" && o.group != of.Group
 	})
 	if long, ok := schema.TypeURLFor(of.Type); ok {
@@ -285,7 +287,7 @@ func (r operations) choose(of admin.Scope) (chosen []operated, typeURL string, e
 }
 
 // shownHolds returns holds in the form of the admin API.
-func (r operations) shownHolds(o operated, holds []reconcile.Hold) (shown []admin.Hold) {
+func (r operations) shownHolds(o commandTarget, holds []reconcile.Hold) (shown []admin.Hold) {
 	for _, h := range holds {
 		shown = append(shown, admin.Hold{
 			Origin: r.cfg.OriginName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
@@ -357,7 +359,7 @@ func (r operations) auditOrigins(ctx context.Context, of admin.Scope) (admin.Aud
 }
 
 // auditView audits one view. any is false if the view has no subscriptions to audit.
-func (r operations) auditView(ctx context.Context, v operated, typeURL string) (shown admin.ViewAudit, any bool) {
+func (r operations) auditView(ctx context.Context, v commandTarget, typeURL string) (shown admin.ViewAudit, any bool) {
 	shown = admin.ViewAudit{Origin: r.cfg.OriginName(v.origin), Group: v.group}
 	found, err := v.control.Audit(ctx, typeURL)
 	if err != nil {

@@ -93,7 +93,7 @@ func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Opti
 		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
 		MaxResourceBytes: int(cfg.MaxResourceBytes),
 		StreamRate:       cfg.OriginStreamRate,
-		StreamBurst:      streamsOfView * (cfg.MaxGroups + 1<<len(nodegroup.ContentFeatures)),
+		StreamBurst:      streamsPerView * (cfg.MaxGroups + 1<<len(nodegroup.ContentFeatures)),
 		FullResync:       cfg.Resync == ResyncFull,
 		ContentVersions:  cfg.DeltaVersions == VersionsOfContent,
 		Linger:           cfg.Linger,
@@ -115,9 +115,9 @@ func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Opti
 	return sessionOrigin{session}, nil
 }
 
-// streamsOfView is the maximum number of upstream streams of a view. All views may open their streams at once: when the
+// streamsPerView is the maximum number of upstream streams of a view. All views may open their streams at once: when the
 // relay starts, and when its origin returns.
-const streamsOfView = 2
+const streamsPerView = 2
 
 // protocols are the values of [Config.OriginProtocol].
 var protocols = map[string]upstream.Protocol{

@@ -24,30 +24,30 @@ type originState struct {
 	answered bool
 	open     bool  // a probe stream is open and the origin has not answered
 	err      error // of the last probe that failed; nil if none did
-	logged   repeat
+	logged   repeatedLog
 }
 
-// A repeat is a log line that is repeated at growing intervals while its cause remains.
-type repeat struct {
+// A repeatedLog is a log line that is repeated at growing intervals while its cause remains.
+type repeatedLog struct {
 	last  time.Time
 	every time.Duration
 }
 
 // The intervals of a repeat.
 const (
-	leastRepeat = 10 * time.Second
-	mostRepeat  = 10 * time.Minute
+	minRepeat = 10 * time.Second
+	maxRepeat = 10 * time.Minute
 )
 
 // due reports whether the line is to be logged now: at once for a new cause, and then at growing intervals.
-func (r *repeat) due(newCause bool, now time.Time) bool {
+func (r *repeatedLog) due(newCause bool, now time.Time) bool {
 	if !newCause && now.Sub(r.last) < r.every {
 		return false
 	}
 	if r.last = now; newCause {
-		r.every = leastRepeat
+		r.every = minRepeat
 	} else {
-		r.every = min(2*r.every, mostRepeat)
+		r.every = min(2*r.every, maxRepeat)
 	}
 	return true
 }
@@ -55,8 +55,8 @@ func (r *repeat) due(newCause bool, now time.Time) bool {
 // errNoGoodFile says that a directory has files and none of them can be used.
 var errNoGoodFile = errors.New("none of its files is good")
 
-// refuses reports whether the origin can be reached and does not serve the relay.
-func (s *originState) refuses() bool {
+// rejectsRelay reports whether the origin can be reached and does not serve the relay.
+func (s *originState) rejectsRelay() bool {
 	code := status.Code(s.err)
 	return s.err != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied || errors.Is(s.err, errNoGoodFile))
 }
@@ -64,7 +64,7 @@ func (s *originState) refuses() bool {
 // reason returns why a target has not answered.
 func (s *originState) reason(t *admin.Target) string {
 	switch {
-	case s.refuses():
+	case s.rejectsRelay():
 		return fmt.Sprintf("the origin %s does not serve the relay: %v", t.Target, s.err)
 	case s.open && t.Active:
 		return fmt.Sprintf("the origin %s has not answered yet", t.Target)
@@ -82,10 +82,10 @@ type probeEvent struct {
 // originProbes find out, until the relay is ready, whether the origins serve it.
 type originProbes struct{ *Relay }
 
-// readiness reports the relay as serving once each origin has answered a probe, unless a view was
-// restored; see [originProbes.originsReady]. Nothing but a drain unsets that: a lost origin must not empty
+// run reports the relay as serving once each origin has answered a probe, unless a view was
+// restored; see [originProbes.originsAnswered]. Nothing but a drain unsets that: a lost origin must not empty
 // a tier that can serve (B.8).
-func (r originProbes) readiness(ctx context.Context) {
+func (r originProbes) run(ctx context.Context) {
 	if r.ready.Load() {
 		return
 	}
@@ -99,7 +99,7 @@ func (r originProbes) readiness(ctx context.Context) {
 	}
 	states := make([]originState, len(r.origins))
 	cold, waited := time.After(r.cfg.ColdWait), false
-	for !r.originsReady(states, waited) {
+	for !r.originsAnswered(states, waited) {
 		now := slices.Clone(states)
 		r.originStates.Store(&now)
 		select {
@@ -128,10 +128,10 @@ func (r originProbes) probeOrigin(ctx context.Context, origin int, o origin, eve
 		case <-ctx.Done():
 		}
 	}
-	node := sharedNode(r.groups.own, slices.Clone(r.groups.own.GetClientFeatures()))
+	node := sharedNode(r.groups.relayNode, slices.Clone(r.groups.relayNode.GetClientFeatures()))
 	err := o.probe(ctx, upstream.Probe{
 		Node:      node,
-		TypeURL:   r.groups.router.asked(origin),
+		TypeURL:   r.groups.router.probeType(origin),
 		ForOthers: nodegroup.HasPlaces(r.cfg.NodeID) || slices.Contains(r.cfg.NodeGroupBy, "id"),
 		Opened:    func() { send(originState{open: true}) },
 		Failed:    func(err error) { send(originState{err: err}) },
@@ -141,8 +141,8 @@ func (r originProbes) probeOrigin(ctx context.Context, origin int, o origin, eve
 	}
 }
 
-// asked returns a type of which the origin serves the wildcard set; clusters if there is none.
-func (r *router) asked(origin int) string {
+// probeType returns a type of which the origin serves the wildcard set; clusters if there is none.
+func (r *router) probeType(origin int) string {
 	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
 		if r.route(typeURL, "") == origin {
 			return typeURL
@@ -156,13 +156,13 @@ func (r *router) asked(origin int) string {
 	return wire.ClusterType
 }
 
-// originsReady reports whether the relay is ready as far as origins go: the first one has answered, and
+// originsAnswered reports whether the relay is ready as far as origins go: the first one has answered, and
 // each further one too, or it could not be reached within TENDER_COLD_WAIT, which has been waited
 // for. One that can be reached and refuses the relay is never passed over.
-func (r originProbes) originsReady(states []originState, waited bool) bool {
+func (r originProbes) originsAnswered(states []originState, waited bool) bool {
 	for i := range states {
 		s := &states[i]
-		if !s.answered && (i == 0 || !waited || s.open || s.refuses()) {
+		if !s.answered && (i == 0 || !waited || s.open || s.rejectsRelay()) {
 			return false
 		}
 	}
@@ -208,7 +208,7 @@ func (r *Relay) notReady() (reasons []string) {
 		for _, t := range o.status().Targets {
 			reasons = append(reasons, s.reason(&t))
 		}
-		if s.err != nil && !s.refuses() {
+		if s.err != nil && !s.rejectsRelay() {
 			reasons = append(reasons, "last error: "+s.err.Error())
 		}
 	}

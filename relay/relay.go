@@ -274,13 +274,13 @@ func (r *Relay) Run(ctx context.Context) error {
 			serving.Go(func() error { return s.serve(l) })
 		}
 	}
-	serving.Go(func() error { originProbes{r}.readiness(failed); return nil })
+	serving.Go(func() error { originProbes{r}.run(failed); return nil })
 	serving.Go(func() error { r.auditor.run(failed); return nil })
 	if r.linter != nil {
 		serving.Go(func() error { r.linter.Run(failed); return nil })
 	}
 	serving.Go(func() error { r.snapshots.run(failed, r.groups.saveDecisions); return nil })
-	serving.Go(func() error { operations{r}.thawInTime(failed); return nil })
+	serving.Go(func() error { operations{r}.thawExpired(failed); return nil })
 	serving.Go(func() error { watchMemory(failed, readMemory, r.log); return nil })
 	<-failed.Done()
 	operations{r}.warnFrozen()
@@ -308,8 +308,8 @@ func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// lastCalls is how long calls other than xDS streams, such as health watches, may delay the shutdown.
-const lastCalls = time.Second
+// otherCallsTimeout is how long calls other than xDS streams, such as health watches, may delay the shutdown.
+const otherCallsTimeout = time.Second
 
 // StopNow closes all streams of a draining relay at once. If the relay does not drain yet, it does so when it drains.
 // It may be called again.
@@ -342,7 +342,7 @@ func (r *Relay) drain() {
 	})
 	r.server.Drain(r.cfg.Drain * 2 / 3)
 	close(drained)
-	soft := time.AfterFunc(lastCalls, r.stop)
+	soft := time.AfterFunc(otherCallsTimeout, r.stop)
 	defer soft.Stop()
 	stopped.Wait()
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A tracked is one source of a view whose generations are kept.
-type tracked struct {
+// A trackedView is one source of a view whose generations are kept.
+type trackedView struct {
 	origin  int
 	line    *generations.Line
 	view    *cache.View
@@ -31,7 +31,7 @@ type tracked struct {
 // track adds a view to those that a rollback applies to. It does nothing if no generations of the view are kept.
 func (gr *group) track(origin int, control *upstream.Control, of restoredLine, part rollout.PartKey) {
 	if of.line != nil {
-		gr.tracked = append(gr.tracked, tracked{origin, of.line, gr.view, of.source, control, part})
+		gr.trackedViews = append(gr.trackedViews, trackedView{origin, of.line, gr.view, of.source, control, part})
 	}
 }
 
@@ -40,21 +40,21 @@ type groupGenerations struct{ *groups }
 
 func (g *groups) groupGenerations() groupGenerations { return groupGenerations{g} }
 
-// tracked returns the tracked views of one origin, or of all origins if origin is -1, ordered by origin and group.
-func (g groupGenerations) tracked(origin int) (all []tracked) {
+// trackedViews returns the tracked views of one origin, or of all origins if origin is -1, ordered by origin and group.
+func (g groupGenerations) trackedViews(origin int) (all []trackedView) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, gr := range g.byKey {
-		all = append(all, gr.tracked...)
+		all = append(all, gr.trackedViews...)
 	}
 	for key, s := range g.shared {
 		if s.line != nil {
-			part := rollout.PartKey{Group: key.shown(), Shared: true}
-			all = append(all, tracked{key.origin, s.line, s.view, 0, s.control, part})
+			part := rollout.PartKey{Group: key.label(), Shared: true}
+			all = append(all, trackedView{key.origin, s.line, s.view, 0, s.control, part})
 		}
 	}
-	all = slices.DeleteFunc(all, func(t tracked) bool { return origin >= 0 && t.origin != origin })
-	slices.SortFunc(all, func(a, b tracked) int {
+	all = slices.DeleteFunc(all, func(t trackedView) bool { return origin >= 0 && t.origin != origin })
+	slices.SortFunc(all, func(a, b trackedView) int {
 		if a.origin != b.origin {
 			return a.origin - b.origin
 		}
@@ -66,7 +66,7 @@ func (g groupGenerations) tracked(origin int) (all []tracked) {
 // digests returns the digest of the current generation of each tracked view.
 func (g groupGenerations) digests() map[generations.Key]string {
 	all := make(map[generations.Key]string)
-	for _, t := range g.tracked(-1) {
+	for _, t := range g.trackedViews(-1) {
 		// With rollouts, each group tracks its copy of shared names, which is not shown as a view.
 		if !t.part.Shared || g.rollouts == nil {
 			all[t.line.Key] = t.line.Digest()
@@ -92,39 +92,41 @@ func (g groupGenerations) equalGroups() map[string]int {
 	return most
 }
 
-// waits reports whether rollouts distribute the changes of a type in stages. Only such types are part of generations.
-func (g *groups) waits(typeURL string) bool { return slices.Contains(g.cfg.RolloutTypes, typeURL) }
+// isStagedType reports whether rollouts distribute the changes of a type in stages. Only such types are part of generations.
+func (g *groups) isStagedType(typeURL string) bool {
+	return slices.Contains(g.cfg.RolloutTypes, typeURL)
+}
 
-// A lineOf identifies the source of a view that a line records.
-type lineOf struct {
-	origin int
-	saved  string // name in snapshots
-	key    generations.Key
-	view   *cache.View
-	source int
-	kept   bool // whether its generations are kept
+// A lineSource identifies the source of a view that a line records.
+type lineSource struct {
+	origin       int
+	snapshotName string // name in snapshots
+	key          generations.Key
+	view         *cache.View
+	source       int
+	recorded     bool // whether its generations are kept
 }
 
 // A restoredLine is a line that has begun, with the generations of a snapshot if there is one.
 type restoredLine struct {
-	lineOf
+	lineSource
 	line *generations.Line // nil if no generations are kept
 	snap *cache.Snapshot   // nil if nothing was restored
 }
 
 // restoreLine restores the state of w from its snapshot, if there is one, and begins its line of generations. groups.mu
 // must be held.
-func (g groupGenerations) restoreLine(ctx context.Context, of lineOf, node *corepb.Node, w *cache.Writer) restoredLine {
-	r := restoredLine{lineOf: of, snap: g.saved.restore(of.origin, of.saved, node, w)}
-	if g.earlier != nil && of.kept {
+func (g groupGenerations) restoreLine(ctx context.Context, of lineSource, node *corepb.Node, w *cache.Writer) restoredLine {
+	r := restoredLine{lineSource: of, snap: g.snapshots.restore(of.origin, of.snapshotName, node, w)}
+	if g.generations != nil && of.recorded {
 		var known []cache.GenerationSnapshot
 		if r.snap != nil {
 			known = r.snap.Generations
 		}
-		r.line = g.earlier.Open(of.key, of.view, of.source, known)
+		r.line = g.generations.Open(of.key, of.view, of.source, known)
 		g.views.Go(func() { r.line.Run(ctx) }) // awaited by wait
 	}
-	g.saved.keep(of.origin, of.saved, node, w, r.line, r.snap != nil)
+	g.snapshots.track(of.origin, of.snapshotName, node, w, r.line, r.snap != nil)
 	return r
 }
 
@@ -160,9 +162,9 @@ func (g groupGenerations) rolledBack(origin string) bool {
 	return i >= 0 && g.decisions.rolledBack[i].Load()
 }
 
-// refuseRolledBack returns an error if an origin is rolled back, as it cannot be frozen then. An empty name stands for
+// rejectIfRolledBack returns an error if an origin is rolled back, as it cannot be frozen then. An empty name stands for
 // all origins.
-func (r operations) refuseRolledBack(origin string) error {
+func (r operations) rejectIfRolledBack(origin string) error {
 	for i, name := range r.cfg.OriginNames() {
 		if f, frozen := r.groups.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
 			return admin.Refuse(http.StatusConflict,
@@ -182,8 +184,8 @@ func (r rollbacks) listGenerations(c admin.GenerationChoice) (admin.Generations,
 		return admin.Generations{}, err
 	}
 	out := admin.Generations{Views: []admin.ViewGenerations{}, MaxBytes: int64(r.cfg.MaxGenerationBytes)}
-	out.Earlier, out.Bytes = r.groups.earlier.Stats()
-	for _, t := range r.groups.groupGenerations().tracked(only) {
+	out.Earlier, out.Bytes = r.groups.generations.Stats()
+	for _, t := range r.groups.groupGenerations().trackedViews(only) {
 		all := t.line.Generations()
 		empty := len(all) == 1 && all[0].Digest == ""
 		if c.Group != "" && c.Group != t.line.Group || empty && t.line.Shared {
@@ -204,26 +206,26 @@ func (r rollbacks) listGenerations(c admin.GenerationChoice) (admin.Generations,
 	return out, nil
 }
 
-// A returning is a tracked view with the generation that a rollback serves to its readers.
-type returning struct {
-	tracked
+// A rollbackView is a tracked view with the generation that a rollback serves to its readers.
+type rollbackView struct {
+	trackedView
 	target *generations.Target
 }
 
 // plan returns the target of a rollback for each tracked view of one origin, or of all origins if origin is -1. It also
 // returns a time at which these targets were served.
-func (r rollbacks) plan(origin int, to string) (all []returning, at time.Time, err error) {
+func (r rollbacks) plan(origin int, to string) (all []rollbackView, at time.Time, err error) {
 	digest, ago, err := admin.ParseRollback(to)
 	if err != nil {
 		return nil, at, err
 	}
-	if r.groups.earlier == nil {
+	if r.groups.generations == nil {
 		return nil, at, admin.ErrNoGenerations
 	}
-	views := r.groups.groupGenerations().tracked(origin)
+	views := r.groups.groupGenerations().trackedViews(origin)
 	named := make(map[*generations.Line]*generations.Target)
 	if at = time.Now().Add(-ago); digest != "" {
-		if named, at, err = find(views, digest); err != nil {
+		if named, at, err = findGeneration(views, digest); err != nil {
 			return nil, at, err
 		}
 	}
@@ -234,14 +236,14 @@ func (r rollbacks) plan(origin int, to string) (all []returning, at time.Time, e
 				return nil, at, admin.Refuse(http.StatusConflict, fmt.Errorf("%w; TENDER_MAX_GENERATION_BYTES bounds them", err))
 			}
 		}
-		all = append(all, returning{t, target})
+		all = append(all, rollbackView{t, target})
 	}
 	return all, at, nil
 }
 
-// find returns the generation with a digest in each view that has it, and a time at which one of them was served. The
+// findGeneration returns the generation with a digest in each view that has it, and a time at which one of them was served. The
 // time is the middle of its interval, since the views of an origin do not change at the same instant.
-func find(views []tracked, digest string) (named map[*generations.Line]*generations.Target, at time.Time, err error) {
+func findGeneration(views []trackedView, digest string) (named map[*generations.Line]*generations.Target, at time.Time, err error) {
 	named = make(map[*generations.Line]*generations.Target)
 	for _, t := range views {
 		target, err := t.line.Find(digest)
@@ -266,7 +268,7 @@ func find(views []tracked, digest string) (named map[*generations.Line]*generati
 
 // rollbackDiff returns the differences that a rollback would cause.
 func (r rollbacks) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoice) (admin.RolloutDiff, error) {
-	only, done, err := r.begin(ctx, c.Origin)
+	only, done, err := r.lockOrigin(ctx, c.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
@@ -279,7 +281,7 @@ func (r rollbacks) rollbackDiff(ctx context.Context, to string, c admin.RolloutC
 }
 
 // editionsOf returns the editions that a rollback shows.
-func editionsOf(views []returning) (all []viewEdition) {
+func editionsOf(views []rollbackView) (all []viewEdition) {
 	for _, v := range views {
 		all = append(all, viewEdition{v.line.Origin, v.part, v.control, v.target.Edition})
 	}
@@ -291,7 +293,7 @@ func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.
 	if err := of.Check(); err != nil {
 		return admin.Rollbacks{}, err
 	}
-	only, done, err := r.begin(ctx, of.Origin)
+	only, done, err := r.lockOrigin(ctx, of.Origin)
 	if err != nil {
 		return admin.Rollbacks{}, err
 	}
@@ -306,18 +308,18 @@ func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.
 		if only >= 0 && only != i {
 			continue
 		}
-		own := slices.DeleteFunc(slices.Clone(views), func(v returning) bool { return v.origin != i })
+		own := slices.DeleteFunc(slices.Clone(views), func(v rollbackView) bool { return v.origin != i })
 		b := admin.Rollback{Origin: r.cfg.OriginName(i), Views: len(own), At: at}
 		if of.DryRun {
 			b.Resources = resourcesOf(r.editions(ctx, own))
 		} else {
 			by := admin.CallerOf(ctx).By(of.User)
-			f := &freezing{Freeze: snapshot.Freeze{
+			f := &activeFreeze{Freeze: snapshot.Freeze{
 				Origin: b.Origin, By: by, Reason: of.Reason, Since: time.Now().Round(0),
 				Rollback: &snapshot.Rollback{To: of.To, At: at.Round(0)},
 			}}
 			if b.Resources, err = r.rollBackOrigin(ctx, i, f, own); err != nil {
-				return answer, refuseEnded(err)
+				return answer, unavailableIfEnded(err)
 			}
 		}
 		answer.Origins = append(answer.Origins, b)
@@ -325,7 +327,7 @@ func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.
 	if of.DryRun {
 		answer.Diff, err = r.dryRun(ctx, editionsOf(views))
 	} else {
-		answer.Warning = r.groups.decided(ctx, false)
+		answer.Warning = r.groups.saveDecision(ctx, false)
 	}
 	for i := range answer.Origins {
 		origin, _ := r.findOrigin(answer.Origins[i].Origin)
@@ -335,7 +337,7 @@ func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.
 }
 
 // editions returns the changes of a rollback for clients, by part.
-func (r rollbacks) editions(ctx context.Context, views []returning) rollout.Changes {
+func (r rollbacks) editions(ctx context.Context, views []rollbackView) rollout.Changes {
 	changes := make(rollout.Changes)
 	for _, v := range views {
 		v.control.Edit(ctx, func(w *cache.Writer) {
@@ -360,7 +362,7 @@ func resourcesOf(changes rollout.Changes) (resources int) {
 // rollBackOrigin serves the clients of an origin an earlier generation, and ends a freeze. It records the decision
 // first, so that it applies to views that begin meanwhile.
 func (r rollbacks) rollBackOrigin(
-	ctx context.Context, origin int, f *freezing, views []returning,
+	ctx context.Context, origin int, f *activeFreeze, views []rollbackView,
 ) (resources int, err error) {
 	r.groups.setFrozen(origin, f)
 	r.log.Warn("origin rolled back: clients are served an earlier configuration", slog.String("origin", f.Origin),
@@ -374,7 +376,7 @@ func (r rollbacks) rollBackOrigin(
 	}
 	taken := r.editions(ctx, views)
 	// This comes first, since the versions of a client that reconnects during the rollback are not trusted either.
-	r.groups.rollbackDistrust().reject(origin, &rollout.Rejected{Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken})
+	r.groups.rollbackDistrust().addRejected(origin, &rollout.Rejected{Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken})
 	for _, v := range views {
 		v.control.Edit(ctx, func(w *cache.Writer) { w.RollBack(v.target.Edition(w), f.Since) })
 	}
@@ -383,7 +385,7 @@ func (r rollbacks) rollBackOrigin(
 
 // rejectOrigin implements rollBackOrigin with rollouts, as an undo of the promotions since.
 func (r rollbacks) rejectOrigin(
-	ctx context.Context, origin int, f *freezing, views []returning,
+	ctx context.Context, origin int, f *activeFreeze, views []rollbackView,
 ) (resources int, err error) {
 	editions := make(map[rollout.PartKey]func(*cache.Writer) *cache.Edition)
 	for _, v := range views {

@@ -19,21 +19,21 @@ type rollbackDistrust struct{ *groups }
 
 func (g *groups) rollbackDistrust() rollbackDistrust { return rollbackDistrust{g} }
 
-// reject makes views distrust the versions that clients report for the resources that a rollback of an origin changes.
-func (g rollbackDistrust) reject(origin int, e *rollout.Rejected) {
+// addRejected makes views distrust the versions that clients report for the resources that a rollback of an origin changes.
+func (g rollbackDistrust) addRejected(origin int, e *rollout.Rejected) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	left := g.decisions.rejected[origin]
 	if n := len(left); n > 0 && left[n-1].Ended.IsZero() {
-		e.Changes = merged(left[n-1].Changes, e.Changes)
+		e.Changes = mergeChanges(left[n-1].Changes, e.Changes)
 		left = left[:n-1]
 	}
 	g.decisions.rejected[origin] = append(slices.Clip(left), e)
-	g.distrustAll(origin)
+	g.updateAll(origin)
 }
 
-// merged returns the changes of two editions. If both change a resource, the second one counts.
-func merged(a, b rollout.Changes) rollout.Changes {
+// mergeChanges returns the changes of two editions. If both change a resource, the second one counts.
+func mergeChanges(a, b rollout.Changes) rollout.Changes {
 	all := make(rollout.Changes)
 	for _, of := range []rollout.Changes{a, b} {
 		for part, types := range of {
@@ -51,21 +51,21 @@ func merged(a, b rollout.Changes) rollout.Changes {
 	return all
 }
 
-// adoptRejected continues the distrust that an earlier process recorded. If the rollback has ended, the distrust ends an
+// resume continues the distrust that an earlier process recorded. If the rollback has ended, the distrust ends an
 // hour from now.
-func (g rollbackDistrust) adoptRejected() {
+func (g rollbackDistrust) resume() {
 	if g.rollouts != nil {
 		return
 	}
 	for i, left := range g.decisions.rejected {
 		if f := g.decisions.frozen[i]; len(left) > 0 && (f == nil || f.Rollback == nil) {
-			g.believeLater(i)
+			g.scheduleEnd(i)
 		}
 	}
 }
 
-// believeLater ends the distrust of the rollbacks of an origin after [rollout.DistrustFor].
-func (g rollbackDistrust) believeLater(origin int) {
+// scheduleEnd ends the distrust of the rollbacks of an origin after [rollout.DistrustFor].
+func (g rollbackDistrust) scheduleEnd(origin int) {
 	if g.rollouts != nil {
 		return
 	}
@@ -78,13 +78,13 @@ func (g rollbackDistrust) believeLater(origin int) {
 			ended.Ended = time.Now()
 			left[i] = &ended
 		}
-		time.AfterFunc(time.Until(left[i].Ended.Add(rollout.DistrustFor)), func() { g.believe(origin) })
+		time.AfterFunc(time.Until(left[i].Ended.Add(rollout.DistrustFor)), func() { g.endExpired(origin) })
 	}
 	g.decisions.rejected[origin] = left
 }
 
-// believe ends the distrust that is due.
-func (g rollbackDistrust) believe(origin int) {
+// endExpired ends the distrust that is due.
+func (g rollbackDistrust) endExpired(origin int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	over := time.Now().Add(-rollout.DistrustFor)
@@ -92,18 +92,18 @@ func (g rollbackDistrust) believe(origin int) {
 	g.decisions.rejected[origin] = slices.DeleteFunc(left, func(e *rollout.Rejected) bool {
 		return !e.Ended.IsZero() && !e.Ended.After(over)
 	})
-	g.distrustAll(origin)
+	g.updateAll(origin)
 }
 
-// distrustAll updates the distrusted names of an origin in all views. mu must be held.
-func (g rollbackDistrust) distrustAll(origin int) {
+// updateAll updates the distrusted names of an origin in all views. mu must be held.
+func (g rollbackDistrust) updateAll(origin int) {
 	for _, gr := range g.byKey {
-		g.distrust(gr, origin)
+		g.update(gr, origin)
 	}
 }
 
-// distrust updates the distrusted names of an origin in the view of a group. mu must be held.
-func (g rollbackDistrust) distrust(gr *group, origin int) {
+// update updates the distrusted names of an origin in the view of a group. mu must be held.
+func (g rollbackDistrust) update(gr *group, origin int) {
 	if g.rollouts != nil {
 		return
 	}
@@ -115,9 +115,9 @@ func (g rollbackDistrust) distrust(gr *group, origin int) {
 		return all
 	}
 	gr.view.Distrust.Set(origin, names(rollout.PartKey{Group: gr.key}))
-	for _, s := range gr.shares {
+	for _, s := range gr.sharedViews {
 		if s.key.origin == origin {
-			gr.view.Distrust.Set(g.router.shared(origin), names(rollout.PartKey{Group: s.key.shown(), Shared: true}))
+			gr.view.Distrust.Set(g.router.sharedSource(origin), names(rollout.PartKey{Group: s.key.label(), Shared: true}))
 		}
 	}
 }
@@ -131,7 +131,7 @@ func (g rollbackDistrust) rejectedRollbacks() (all []snapshot.Rejected) {
 	defer g.mu.Unlock()
 	for i, left := range g.decisions.rejected {
 		for _, e := range left {
-			all = append(all, savedEdition(g.cfg.OriginName(i), e))
+			all = append(all, encodeEdition(g.cfg.OriginName(i), e))
 		}
 	}
 	return all

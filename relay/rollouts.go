@@ -28,7 +28,7 @@ type rollouts struct {
 	controllers []*rollout.Controller // by origin
 	log         *slog.Logger
 
-	relays sync.Once // that a client is a relay is logged
+	relayLogged sync.Once // that a client is a relay is logged
 }
 
 // newRollouts returns the rollouts of a relay's origins; nil if they are off.
@@ -45,13 +45,13 @@ func newRollouts(g *groups) *rollouts {
 	}
 	for i, name := range cfg.OriginNames() {
 		r.controllers = append(r.controllers, rollout.NewController(rollout.ControllerConfig{
-			Config: shape, Origin: name, Check: check, Waits: g.waits,
+			Config: shape, Origin: name, Check: check, Waits: g.isStagedType,
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
 			Frozen:   func() bool { _, frozen := g.freezeOf(i); return frozen },
 			Decided:  g.saveDecisions,
 			Changed: func(was, is *rollout.Status) {
 				if is.Outcomes.Promoted > was.Outcomes.Promoted || is.Outcomes.Undone > was.Outcomes.Undone {
-					g.decisions.saved.soon() // or a relay that is killed would go back to the last good before
+					g.decisions.snapshots.writeSoon() // or a relay that is killed would go back to the last good before
 				}
 				g.tracer.Origin(name).Changed(was, is)
 			},
@@ -71,8 +71,8 @@ func (r *rollouts) start(ctx context.Context, cold bool, running *sync.WaitGroup
 	}
 }
 
-// shape has a view be made with cohorts, and returns its parts by source.
-func (r *rollouts) shape(cfg *cache.Config, group string) (parts []*rollout.Part) {
+// addParts has a view be made with cohorts, and returns its parts by source.
+func (r *rollouts) addParts(cfg *cache.Config, group string) (parts []*rollout.Part) {
 	if r == nil {
 		return nil
 	}
@@ -94,12 +94,12 @@ func (r *rollouts) linger(cfg *Config) time.Duration {
 	return cfg.Linger
 }
 
-// join has the parts of an origin take part in its rollouts: what it says to a node group, and what groups share of it.
-func (r *rollouts) join(parts []*rollout.Part, origin int, view *cache.View, own, sharing *upstream.Control) {
+// joinParts has the parts of an origin take part in its rollouts: what it says to a node group, and what groups share of it.
+func (r *rollouts) joinParts(parts []*rollout.Part, origin int, view *cache.View, own, sharing *upstream.Control) {
 	if r == nil {
 		return
 	}
-	shared := r.router.shared(origin)
+	shared := r.router.sharedSource(origin)
 	parts[origin].Join(view, origin, own)
 	parts[shared].Join(view, shared, sharing)
 }
@@ -112,8 +112,8 @@ func (r *rollouts) newControl() *upstream.Control {
 	return upstream.NewControl(false, nil)
 }
 
-// leave ends that.
-func (r *rollouts) leave(parts []*rollout.Part) {
+// leaveParts ends that.
+func (r *rollouts) leaveParts(parts []*rollout.Part) {
 	for _, p := range parts {
 		p.Leave()
 	}
@@ -125,7 +125,7 @@ func (r *rollouts) admit(to *downstream.Group, n *corepb.Node, by downstream.Cal
 		return
 	}
 	if by.Relay {
-		r.relays.Do(func() {
+		r.relayLogged.Do(func() {
 			r.log.Warn("a relay is among the clients: rollouts belong into the lowest tier, where the proxies are", slog.String("node", n.GetId()))
 		})
 	}
@@ -147,8 +147,8 @@ func (r *rollouts) selectsBy(field string) bool {
 	})
 }
 
-// open reports whether any rollout is under way: then groups that nobody is in are kept.
-func (r *rollouts) open() bool {
+// anyOpen reports whether any rollout is under way: then groups that nobody is in are kept.
+func (r *rollouts) anyOpen() bool {
 	return r != nil && slices.ContainsFunc(r.controllers, func(c *rollout.Controller) bool { return c.Status().Phase != rollout.Current })
 }
 
@@ -163,8 +163,8 @@ func (r *rollouts) statuses() (all []*rollout.Status) {
 	return all
 }
 
-// poke has the rollout of an origin look whether it is frozen.
-func (r *rollouts) poke(origin int) {
+// freezeChanged has the rollout of an origin look whether it is frozen.
+func (r *rollouts) freezeChanged(origin int) {
 	if r != nil {
 		r.controllers[origin].Poke()
 	}
@@ -177,14 +177,14 @@ func (r *rollouts) rejected() (all []snapshot.Rejected) {
 	}
 	for _, c := range r.controllers {
 		for _, e := range c.Rejected() {
-			all = append(all, savedEdition(c.Status().Origin, e))
+			all = append(all, encodeEdition(c.Status().Origin, e))
 		}
 	}
 	return all
 }
 
-// savedEdition returns a rejected edition as it is stored.
-func savedEdition(origin string, e *rollout.Rejected) snapshot.Rejected {
+// encodeEdition returns a rejected edition as it is stored.
+func encodeEdition(origin string, e *rollout.Rejected) snapshot.Rejected {
 	saved := snapshot.Rejected{Origin: origin, Reason: e.Reason, At: e.At.Round(0), Ended: e.Ended.Round(0), Cohorts: e.Cohorts}
 	for key, types := range e.Changes {
 		part := snapshot.RejectedPart{Group: key.Group, Shared: key.Shared, Resources: make(map[string]map[string]string)}
@@ -208,9 +208,9 @@ func savedEdition(origin string, e *rollout.Rejected) snapshot.Rejected {
 	return saved
 }
 
-// restoredEdition returns a rejected edition that was stored. A digest that cannot be read is that of content that no
+// decodeEdition returns a rejected edition that was stored. A digest that cannot be read is that of content that no
 // resource has.
-func restoredEdition(saved snapshot.Rejected) *rollout.Rejected {
+func decodeEdition(saved snapshot.Rejected) *rollout.Rejected {
 	e := &rollout.Rejected{Reason: saved.Reason, At: saved.At, Ended: saved.Ended, Cohorts: saved.Cohorts, Changes: make(rollout.Changes)}
 	if sum, err := hex.DecodeString(saved.Sum); err == nil && len(sum) == len(e.Sum) {
 		copy(e.Sum[:], sum)

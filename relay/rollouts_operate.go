@@ -51,7 +51,7 @@ func (r operations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (ad
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
-	done, err := r.groups.operate(ctx) // then the controllers run
+	done, err := r.groups.lockCommands(ctx) // then the controllers run
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
@@ -60,7 +60,7 @@ func (r operations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (ad
 	for _, c := range chosen {
 		differences, err := c.Diff(ctx)
 		if err != nil {
-			return admin.RolloutDiff{}, refuseEnded(err)
+			return admin.RolloutDiff{}, unavailableIfEnded(err)
 		}
 		for _, d := range differences {
 			all = append(all, operator.Edited{Origin: c.Status().Origin, Difference: d})
@@ -111,7 +111,7 @@ func (r operations) commandRollouts(ctx context.Context, command rolloutCommand,
 		return admin.Rollouts{}, err
 	}
 	by := admin.CallerOf(ctx).By(of.User)
-	done, err := r.groups.operate(ctx)
+	done, err := r.groups.lockCommands(ctx)
 	if err != nil {
 		return admin.Rollouts{}, err
 	}
@@ -125,8 +125,8 @@ func (r operations) commandRollouts(ctx context.Context, command rolloutCommand,
 		switch err := command.do(ctx, c, of, by); {
 		case err == nil:
 			answer.Rollouts = append(answer.Rollouts, c.Status())
-		case !isOfState(err):
-			return answer, refuseEnded(err)
+		case !isStateError(err):
+			return answer, unavailableIfEnded(err)
 		case len(chosen) > 1:
 			cannot = append(cannot, fmt.Errorf("origin %q: %w", c.Status().Origin, err))
 		default:
@@ -151,15 +151,15 @@ func (c *rolloutCommand) check(of admin.RolloutScope) error {
 	}
 }
 
-// refuseEnded has the error that the relay is shutting down be answered with 503: another replica, or this one later, may do it.
-func refuseEnded(err error) error {
+// unavailableIfEnded has the error that the relay is shutting down be answered with 503: another replica, or this one later, may do it.
+func unavailableIfEnded(err error) error {
 	if errors.Is(err, rollout.ErrEnded) {
 		return admin.Refuse(http.StatusServiceUnavailable, err)
 	}
 	return err
 }
 
-// isOfState reports whether an error says that a command cannot be carried out in the state that a rollout is in.
-func isOfState(err error) bool {
+// isStateError reports whether an error says that a command cannot be carried out in the state that a rollout is in.
+func isStateError(err error) bool {
 	return errors.Is(err, rollout.ErrNothingOpen) || errors.Is(err, rollout.ErrNotHalted) || errors.Is(err, rollout.ErrNothingToUndo)
 }

@@ -25,7 +25,7 @@ func TestRolloutCommandsWhileShuttingDownAreUnavailable(t *testing.T) {
 	c.Run(ctx, false)
 	started := make(chan struct{})
 	close(started)
-	r := operations{&Relay{cfg: config.Config{}, groups: &groups{started: started, operating: make(chan struct{}, 1), rollouts: &rollouts{controllers: []*rollout.Controller{c}}}}}
+	r := operations{&Relay{cfg: config.Config{}, groups: &groups{started: started, commandSlot: make(chan struct{}, 1), rollouts: &rollouts{controllers: []*rollout.Controller{c}}}}}
 	if _, err := r.rolloutDiff(t.Context(), admin.RolloutChoice{}); admin.CodeOf(err) != http.StatusServiceUnavailable {
 		t.Errorf("diff: %v is answered with %d, want 503", err, admin.CodeOf(err))
 	}

@@ -33,14 +33,14 @@ func newRouter(cfg Config) *router {
 // sources returns how many sources a view has.
 func (r *router) sources() int { return 2 * r.origins }
 
-// shared returns the source of an origin for names that groups share.
-func (r *router) shared(origin int) int { return r.origins + origin }
+// sharedSource returns the source of an origin for names that groups share.
+func (r *router) sharedSource(origin int) int { return r.origins + origin }
 
 // quotas returns the quotas of a view's sources, from those of the origins. Shared names count in the shared view.
 func (r *router) quotas(of []quota.Names) []quota.Names {
 	all := make([]quota.Names, r.sources())
 	for origin, q := range of {
-		all[origin], all[r.shared(origin)] = q, q.CountedElsewhere()
+		all[origin], all[r.sharedSource(origin)] = q, q.CountedElsewhere()
 	}
 	return all
 }
@@ -54,10 +54,10 @@ func (r *router) route(typeURL, name string) int {
 	}
 	for _, authority := range []string{authority, AnyAuthority} {
 		if origin, ok := r.authorities[authority]; ok {
-			return r.shared(origin)
+			return r.sharedSource(origin)
 		}
 	}
-	return r.shared(r.types[typeURL])
+	return r.sharedSource(r.types[typeURL])
 }
 
 // origin returns the index of the origin of a name, or of the type's wildcard set if the name is empty.

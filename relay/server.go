@@ -111,16 +111,16 @@ var errCompressed = errors.New("compressed requests are not accepted (TENDER_REQ
 // compressors. If compressed requests are accepted, package wire decompresses them, and charges for the memory first.
 func compression(taken bool) []grpc.ServerOption {
 	if taken {
-		return []grpc.ServerOption{grpc.RPCDecompressor(passing{})} //nolint:staticcheck // SA1019: nothing else is handed a message as it came
+		return []grpc.ServerOption{grpc.RPCDecompressor(keepCompressed{})} //nolint:staticcheck // SA1019: nothing else is handed a message as it came
 	}
 	return []grpc.ServerOption{
-		grpc.ChainStreamInterceptor(refuseCompressed),
-		grpc.RPCDecompressor(refusing{}), //nolint:staticcheck // SA1019: unary calls are decompressed before any interceptor is called
+		grpc.ChainStreamInterceptor(rejectCompressed),
+		grpc.RPCDecompressor(rejectGzip{}), //nolint:staticcheck // SA1019: unary calls are decompressed before any interceptor is called
 	}
 }
 
-// refuseCompressed rejects streams that announce compressed messages, before a message is read.
-func refuseCompressed(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+// rejectCompressed rejects streams that announce compressed messages, before a message is read.
+func rejectCompressed(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if c := compressionOf(rpc.Context()); c == "" || c == encoding.Identity {
 		return handle(server, rpc)
 	}
@@ -136,23 +136,23 @@ func compressionOf(ctx context.Context) string {
 	return ""
 }
 
-// refusing is a decompressor that rejects gzip.
-type refusing struct{}
+// rejectGzip is a decompressor that rejects gzip.
+type rejectGzip struct{}
 
 // Do implements grpc.Decompressor.
-func (refusing) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
+func (rejectGzip) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
 
 // Type implements grpc.Decompressor.
-func (refusing) Type() string { return gzip.Name }
+func (rejectGzip) Type() string { return gzip.Name }
 
-// passing is a decompressor that returns its input.
-type passing struct{}
+// keepCompressed is a decompressor that returns its input.
+type keepCompressed struct{}
 
 // Do implements grpc.Decompressor.
-func (passing) Do(r io.Reader) ([]byte, error) { return io.ReadAll(r) }
+func (keepCompressed) Do(r io.Reader) ([]byte, error) { return io.ReadAll(r) }
 
 // Type implements grpc.Decompressor.
-func (passing) Type() string { return gzip.Name }
+func (keepCompressed) Type() string { return gzip.Name }
 
 // restIdle is the idle timeout of REST connections. It is longer than the interval between polls of most clients.
 const restIdle = 5 * time.Minute
@@ -217,7 +217,7 @@ func (r *Relay) listen() error {
 		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
 		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
 		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
-		{"TENDER_ADMIN_LISTEN", config.OnlyLoopback(r.cfg.AdminListen), &r.adminListeners, onLoopback},
+		{"TENDER_ADMIN_LISTEN", config.OnlyLoopback(r.cfg.AdminListen), &r.adminListeners, requireLoopback},
 		{"TENDER_ADMIN_LISTEN", config.NotOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
 		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
 	} {

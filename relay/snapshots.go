@@ -25,13 +25,13 @@ import (
 )
 
 const (
-	// saveEvery is the interval of writing changed snapshots, unless writing takes long.
-	saveEvery = 5 * time.Second
+	// saveInterval is the interval of writing changed snapshots, unless writing takes long.
+	saveInterval = 5 * time.Second
 
 	// saveShare bounds the time of writing: it takes at most one part in saveShare, with at most saveMost between two
 	// rounds.
-	saveShare = 20
-	saveMost  = 5 * time.Minute
+	saveShare    = 20
+	saveMaxPause = 5 * time.Minute
 
 	// saveFirst is the delay until the first state of a view is written. Intervals then double up to saveEvery, since a new
 	// view continues to grow.
@@ -41,40 +41,40 @@ const (
 	renewShare = 4
 )
 
-// A savedKey identifies a snapshot.
-type savedKey struct{ origin, group string }
+// A snapshotKey identifies a snapshot.
+type snapshotKey struct{ origin, group string }
 
 // snapshots keeps the state of views on disk (B.42). A nil one keeps nothing.
 type snapshots struct {
-	cfg *Config
-	own *corepb.Node
-	dir *snapshot.Dir
-	log *slog.Logger
+	cfg       *Config
+	relayNode *corepb.Node
+	dir       *snapshot.Dir
+	log       *slog.Logger
 
 	failures guard.LogLimiter // of failed writes
 
 	directories map[int]*cache.Snapshot // by origin; owned by restore
 
-	loaded map[savedKey]*cache.Snapshot // not restored to a view yet; owned by restore
-	sooner chan struct{}                // receives when the next round is due in saveFirst
+	loaded map[snapshotKey]*cache.Snapshot // not restored to a view yet; owned by restore
+	wake   chan struct{}                   // receives when the next round is due in saveFirst
 
 	rolledBack func(origin string) bool // reports whether clients are served an earlier generation
 
 	// Guarded by mu.
 	mu      sync.Mutex
-	saved   map[savedKey]*saved
-	removed map[savedKey]*removedView
+	views   map[snapshotKey]*viewSnapshot
+	removed map[snapshotKey]*removedView
 }
 
 // A removedView is a view that was removed. Its snapshot is removed too; if the view was evicted, its last content is kept.
 type removedView struct {
-	*saved
+	*viewSnapshot
 	evicted bool
 	peer    string // that created the group
 }
 
-// A saved is the part of a view that one snapshot has: the state of one origin.
-type saved struct {
+// A viewSnapshot is the part of a view that one snapshot has: the state of one origin.
+type viewSnapshot struct {
 	// Immutable.
 	header cache.Header
 	w      *cache.Writer
@@ -97,7 +97,7 @@ func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots,
 	if err != nil {
 		return nil, cfg.RefuseSnapshotDir(err)
 	}
-	return &snapshots{cfg: cfg, own: own, dir: dir, log: log, failures: guard.NewLogLimiter(rate.Every(notWrittenEvery), 3), sooner: make(chan struct{}, 1), saved: make(map[savedKey]*saved), removed: make(map[savedKey]*removedView)}, nil
+	return &snapshots{cfg: cfg, relayNode: own, dir: dir, log: log, failures: guard.NewLogLimiter(rate.Every(writeErrorInterval), 3), wake: make(chan struct{}, 1), views: make(map[snapshotKey]*viewSnapshot), removed: make(map[snapshotKey]*removedView)}, nil
 }
 
 // SnapshotStats returns the counters of snapshots; zero if none are kept. It is not stable.
@@ -110,42 +110,42 @@ func (r *Relay) SnapshotStats() snapshot.Stats {
 
 // restore adds the groups of an earlier process's snapshots, as if their last clients had just disconnected (B.42).
 func (g *groups) restore() {
-	if g.saved == nil {
+	if g.snapshots == nil {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	keys, nodes := g.saved.load(time.Now())
+	keys, nodes := g.snapshots.load(time.Now())
 	g.restoreDirectories()
 	for _, key := range keys {
-		founder, over := g.founders.shares.Take("")
+		creator, over := g.quota.shares.Take("")
 		if over != nil {
 			break
 		}
-		g.abandon(g.add(key, nodes[key], founder))
+		g.scheduleRemoval(g.addGroup(key, nodes[key], creator))
 	}
-	g.saved.forgetLoaded()
+	g.snapshots.evictUnused()
 	g.decisions.dropUnrestored()
 }
 
 // load reads the snapshots of an earlier process, and returns the keys of their groups, last written first, and the
 // node that is presented for each. It leaves out snapshots that do not match the configuration.
 func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*corepb.Node) {
-	s.loaded, nodes = make(map[savedKey]*cache.Snapshot), make(map[string]*corepb.Node)
+	s.loaded, nodes = make(map[snapshotKey]*cache.Snapshot), make(map[string]*corepb.Node)
 	s.directories = make(map[int]*cache.Snapshot)
 	for _, snap := range s.dir.Load(now, s.cfg.MaxSnapshotAge) {
 		if snap.Group == directoryGroup {
 			s.loadDirectory(snap)
 			continue
 		}
-		node, err := s.fit(&snap.Header)
+		node, err := s.match(&snap.Header)
 		if err != nil {
 			s.dir.Reject(snap, err)
 			continue
 		}
-		s.loaded[savedKey{snap.Origin, snap.Group}] = snap
-		group, _ := strings.CutPrefix(snap.Group, commonGroup)
-		if _, known := nodes[group]; !known && !isShared(group) {
+		s.loaded[snapshotKey{snap.Origin, snap.Group}] = snap
+		group, _ := strings.CutPrefix(snap.Group, sharedNamesPrefix)
+		if _, known := nodes[group]; !known && !isSharedGroup(group) {
 			groups = append(groups, group)
 			nodes[group] = node
 		}
@@ -156,9 +156,9 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 // directoryGroup replaces the node group in a snapshot of a directory. No group has this key.
 const directoryGroup = "directory"
 
-// commonGroup precedes the key of a node group in a snapshot of the names that the group shares with others. No key of a
+// sharedNamesPrefix precedes the key of a node group in a snapshot of the names that the group shares with others. No key of a
 // group begins with it.
-const commonGroup = "xdstp of "
+const sharedNamesPrefix = "xdstp of "
 
 // loadDirectory accepts a snapshot of a directory, if there is such an origin.
 func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
@@ -175,20 +175,20 @@ func (s *snapshots) directoryHeader(origin int) cache.Header {
 	return s.header(origin, directoryGroup, nil)
 }
 
-// forgetLoaded keeps loaded snapshots that no view began with for clients that return, as if their views were evicted.
-func (s *snapshots) forgetLoaded() {
+// evictUnused keeps loaded snapshots that no view began with for clients that return, as if their views were evicted.
+func (s *snapshots) evictUnused() {
 	if len(s.loaded) == 0 {
 		return
 	}
 	for _, snap := range s.loaded {
-		s.failed(&snap.Header, s.dir.Evict(&snap.Header, "", s.mostEvicted()))
+		s.logFailure(&snap.Header, s.dir.Evict(&snap.Header, "", s.maxEvicted()))
 	}
 	s.log.Warn("some snapshots are restored only when their clients reconnect (TENDER_MAX_GROUPS)", slog.Int("snapshots", len(s.loaded)))
 	s.loaded = nil
 }
 
-// mostEvicted returns the number of snapshots of evicted views that are kept: one for each possible group and origin.
-func (s *snapshots) mostEvicted() int {
+// maxEvicted returns the number of snapshots of evicted views that are kept: one for each possible group and origin.
+func (s *snapshots) maxEvicted() int {
 	most := s.cfg.MaxGroups * len(s.cfg.OriginNames())
 	if len(s.cfg.Rollout) > 0 {
 		most *= 2 // commonGroup
@@ -196,9 +196,9 @@ func (s *snapshots) mostEvicted() int {
 	return most
 }
 
-// fit returns the node that this relay presents to the origin for the subject of a snapshot, or an error if the
+// match returns the node that this relay presents to the origin for the subject of a snapshot, or an error if the
 // snapshot does not match the configuration.
-func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
+func (s *snapshots) match(h *cache.Header) (*corepb.Node, error) {
 	origin := slices.Index(s.cfg.OriginNames(), h.Origin)
 	if origin < 0 {
 		return nil, fmt.Errorf("there is no origin %q", h.Origin)
@@ -207,15 +207,15 @@ func (s *snapshots) fit(h *cache.Header) (*corepb.Node, error) {
 	if err := proto.Unmarshal(h.Node, was); err != nil {
 		return nil, fmt.Errorf("decode Node: %w", err)
 	}
-	if !s.takes(h) {
+	if !s.includes(h) {
 		return nil, errors.New("TENDER_ROLLOUT was turned on or off, which changes what snapshots are taken of")
 	}
-	key, node := sharedGroupOf(was.GetClientFeatures()), sharedNode(s.own, was.GetClientFeatures())
-	if !isShared(h.Group) {
-		key, node = nodegroup.Sort(was, proto.CloneOf(s.own), s.cfg.NodeGroupBy)
+	key, node := sharedGroupOf(was.GetClientFeatures()), sharedNode(s.relayNode, was.GetClientFeatures())
+	if !isSharedGroup(h.Group) {
+		key, node = nodegroup.Sort(was, proto.CloneOf(s.relayNode), s.cfg.NodeGroupBy)
 	}
-	if strings.HasPrefix(h.Group, commonGroup) {
-		key = commonGroup + key
+	if strings.HasPrefix(h.Group, sharedNamesPrefix) {
+		key = sharedNamesPrefix + key
 	}
 	now := s.header(origin, key, node)
 	switch {
@@ -249,14 +249,14 @@ func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.He
 	return cache.Header{Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions}
 }
 
-// takes reports whether snapshots with a header are taken. With rollouts, a snapshot has the served state of a node group,
+// includes reports whether snapshots with a header are taken. With rollouts, a snapshot has the served state of a node group,
 // which may differ from the files of a directory and from the shared view. Without rollouts, files and shared views have the
 // same state, except during a rollback of a directory.
-func (s *snapshots) takes(h *cache.Header) bool {
+func (s *snapshots) includes(h *cache.Header) bool {
 	switch {
 	case len(s.cfg.Rollout) > 0:
-		return !isShared(h.Group)
-	case strings.HasPrefix(h.Group, commonGroup):
+		return !isSharedGroup(h.Group)
+	case strings.HasPrefix(h.Group, sharedNamesPrefix):
 		return false
 	default:
 		return !strings.HasPrefix(h.Targets[0], "file:") || s.rolledBack(h.Origin)
@@ -269,13 +269,13 @@ func (s *snapshots) restore(origin int, group string, node *corepb.Node, w *cach
 		return nil
 	}
 	h := s.header(origin, group, node)
-	if !s.takes(&h) {
+	if !s.includes(&h) {
 		return nil
 	}
-	key := savedKey{h.Origin, group}
+	key := snapshotKey{h.Origin, group}
 	snap := s.loaded[key]
 	if snap == nil {
-		snap = s.recall(key, &h)
+		snap = s.restoreEvicted(key, &h)
 	}
 	if snap == nil {
 		return nil
@@ -288,33 +288,33 @@ func (s *snapshots) restore(origin int, group string, node *corepb.Node, w *cach
 	return snap
 }
 
-// keep starts to keep snapshots of the state that w writes, with the generations of a line, which may be nil.
-func (s *snapshots) keep(origin int, group string, node *corepb.Node, w *cache.Writer, line *generations.Line, restored bool) {
+// track starts to keep snapshots of the state that w writes, with the generations of a line, which may be nil.
+func (s *snapshots) track(origin int, group string, node *corepb.Node, w *cache.Writer, line *generations.Line, restored bool) {
 	if s == nil {
 		return
 	}
 	h := s.header(origin, group, node)
-	key := savedKey{h.Origin, group}
+	key := snapshotKey{h.Origin, group}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.removed, key)
-	s.saved[key] = &saved{header: h, w: w, line: line, written: restored}
+	s.views[key] = &viewSnapshot{header: h, w: w, line: line, written: restored}
 }
 
-// recall returns the snapshot of a view that was evicted; nil if there is none.
-func (s *snapshots) recall(key savedKey, h *cache.Header) *cache.Snapshot {
+// restoreEvicted returns the snapshot of a view that was evicted; nil if there is none.
+func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snapshot {
 	s.mu.Lock()
 	was := s.removed[key]
 	s.mu.Unlock()
 	if was != nil && was.evicted { // its snapshot may not be on disk yet
-		snap, _ := s.take(was.saved, time.Now())
+		snap, _ := s.capture(was.viewSnapshot, time.Now())
 		return snap
 	}
 	snap := s.dir.Recall(h, time.Now(), s.cfg.MaxSnapshotAge)
 	if snap == nil {
 		return nil
 	}
-	if _, err := s.fit(&snap.Header); err != nil {
+	if _, err := s.match(&snap.Header); err != nil {
 		s.dir.Reject(snap, err)
 		return nil
 	}
@@ -329,22 +329,22 @@ func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, of := range []string{group, commonGroup + group} {
-		key := savedKey{s.cfg.OriginName(origin), of}
-		if was := s.saved[key]; was != nil {
-			delete(s.saved, key)
+	for _, of := range []string{group, sharedNamesPrefix + group} {
+		key := snapshotKey{s.cfg.OriginName(origin), of}
+		if was := s.views[key]; was != nil {
+			delete(s.views, key)
 			s.removed[key] = &removedView{was, evicted, peer}
 		}
 	}
 }
 
-// soon schedules a write of changed snapshots within saveFirst. It does not wait.
-func (s *snapshots) soon() {
+// writeSoon schedules a write of changed snapshots within saveFirst. It does not wait.
+func (s *snapshots) writeSoon() {
 	if s == nil {
 		return
 	}
 	select {
-	case s.sooner <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default: // it is scheduled already
 	}
 }
@@ -354,18 +354,18 @@ func (s *snapshots) run(ctx context.Context, saveDecisions func(context.Context)
 	if s == nil {
 		return
 	}
-	pause, least := saveEvery, time.Duration(0)
-	next := time.Now().Add(spread(pause))
+	pause, least := saveInterval, time.Duration(0)
+	next := time.Now().Add(jitter(pause))
 	for ctx.Err() == nil {
 		select {
 		case <-time.After(time.Until(next)):
 			start := time.Now()
 			s.write()
 			saveDecisions(ctx)
-			least = min(saveShare*time.Since(start), saveMost)
-			pause = max(min(2*pause, saveEvery), least)
-			next = time.Now().Add(spread(pause))
-		case <-s.sooner:
+			least = min(saveShare*time.Since(start), saveMaxPause)
+			pause = max(min(2*pause, saveInterval), least)
+			next = time.Now().Add(jitter(pause))
+		case <-s.wake:
 			if first := max(saveFirst, least); first < time.Until(next) {
 				pause, next = first, time.Now().Add(first)
 			}
@@ -376,8 +376,8 @@ func (s *snapshots) run(ctx context.Context, saveDecisions func(context.Context)
 	saveDecisions(context.WithoutCancel(ctx))
 }
 
-// spread returns a duration between 80% and 120% of d.
-func spread(d time.Duration) time.Duration {
+// jitter returns a duration between 80% and 120% of d.
+func jitter(d time.Duration) time.Duration {
 	return time.Duration(float64(d) * (0.8 + 0.4*rand.Float64()))
 }
 
@@ -393,11 +393,11 @@ func (s *snapshots) close() error {
 // write writes the snapshots that have changed since the last write. Only one goroutine may call it at a time.
 func (s *snapshots) write() {
 	s.mu.Lock()
-	saving, removed := maps.Clone(s.saved), maps.Clone(s.removed)
+	saving, removed := maps.Clone(s.views), maps.Clone(s.removed)
 	s.mu.Unlock()
 	now := time.Now()
 	for key, was := range removed {
-		s.failed(&was.header, s.saveRemoved(was, now))
+		s.logFailure(&was.header, s.saveRemoved(was, now))
 		s.mu.Lock()
 		if s.removed[key] == was {
 			delete(s.removed, key)
@@ -406,7 +406,7 @@ func (s *snapshots) write() {
 	}
 	s.dir.RemoveEvicted(now.Add(-s.cfg.MaxSnapshotAge))
 	for _, unit := range saving {
-		s.failed(&unit.header, s.save(unit, now))
+		s.logFailure(&unit.header, s.save(unit, now))
 	}
 }
 
@@ -415,22 +415,22 @@ func (s *snapshots) saveRemoved(was *removedView, now time.Time) error {
 	if !was.evicted {
 		return s.dir.Remove(&was.header)
 	}
-	if err := s.save(was.saved, now); err != nil {
+	if err := s.save(was.viewSnapshot, now); err != nil {
 		return err
 	}
-	return s.dir.Evict(&was.header, was.peer, s.mostEvicted())
+	return s.dir.Evict(&was.header, was.peer, s.maxEvicted())
 }
 
 // save writes one snapshot, if its state has changed or it is old.
-func (s *snapshots) save(u *saved, now time.Time) error {
-	if !s.takes(&u.header) {
-		return s.discard(u)
+func (s *snapshots) save(u *viewSnapshot, now time.Time) error {
+	if !s.includes(&u.header) {
+		return s.removeFile(u)
 	}
 	revision, target := u.w.SnapshotRevision()
 	if revision == u.revision && target == u.target && now.Sub(u.at) < s.cfg.MaxSnapshotAge/renewShare {
 		return nil
 	}
-	snap, omitted := s.take(u, now)
+	snap, omitted := s.capture(u, now)
 	if len(omitted) > 0 && !u.omissionLogged {
 		u.omissionLogged = true
 		s.log.Warn("snapshot omits resources with sensitive fields; clients wait for them after a restart; TENDER_SNAPSHOT_SENSITIVE=on stores them",
@@ -447,8 +447,8 @@ func (s *snapshots) save(u *saved, now time.Time) error {
 	return nil
 }
 
-// take takes a snapshot, with the generations that may be stored.
-func (s *snapshots) take(u *saved, now time.Time) (snap *cache.Snapshot, omitted cache.OmittedContent) {
+// capture takes a snapshot, with the generations that may be stored.
+func (s *snapshots) capture(u *viewSnapshot, now time.Time) (snap *cache.Snapshot, omitted cache.OmittedContent) {
 	take := func() *cache.Snapshot {
 		snap, omitted = u.w.Snapshot(s.cfg.SnapshotSensitive)
 		return snap
@@ -462,8 +462,8 @@ func (s *snapshots) take(u *saved, now time.Time) (snap *cache.Snapshot, omitted
 	return snap, omitted
 }
 
-// discard removes the snapshot of a state that is no longer kept.
-func (s *snapshots) discard(u *saved) error {
+// removeFile removes the snapshot of a state that is no longer kept.
+func (s *snapshots) removeFile(u *viewSnapshot) error {
 	if !u.written {
 		return nil
 	}
@@ -474,8 +474,8 @@ func (s *snapshots) discard(u *saved) error {
 	return nil
 }
 
-// failed logs a failed write.
-func (s *snapshots) failed(h *cache.Header, err error) {
+// logFailure logs a failed write.
+func (s *snapshots) logFailure(h *cache.Header, err error) {
 	if err != nil && s.failures.Allow() {
 		s.log.Error("snapshot not written; the previous one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group),
 			slog.Any("err", err), s.failures.Suppressed())

@@ -27,7 +27,7 @@ func TestB42_WhatIsWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, w := cache.New(cache.Config{})
-	s.keep(0, "g", own, w, nil, false)
+	s.track(0, "g", own, w, nil, false)
 	set := func(version string) {
 		r, err := wire.NewResource(wire.ClusterType, "c", version, []byte(version))
 		if err != nil {
@@ -79,7 +79,7 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &snapshots{cfg: &cfg, own: cfg.Node(version)}
+		return &snapshots{cfg: &cfg, relayNode: cfg.Node(version)}
 	}
 	const grouping = "TENDER_NODE_GROUP_BY=user_agent_name,user_agent_version,locality.region,metadata.m"
 	tests := []struct {
@@ -107,12 +107,12 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			key, node := nodegroup.Sort(client, proto.CloneOf(tt.was.own), tt.was.cfg.NodeGroupBy)
+			key, node := nodegroup.Sort(client, proto.CloneOf(tt.was.relayNode), tt.was.cfg.NodeGroupBy)
 			if tt.shared {
-				key, node = sharedGroupOf(node.GetClientFeatures()), sharedNode(tt.was.own, node.GetClientFeatures())
+				key, node = sharedGroupOf(node.GetClientFeatures()), sharedNode(tt.was.relayNode, node.GetClientFeatures())
 			}
 			h := tt.was.header(tt.origin, key, node)
-			got, err := tt.is.fit(&h)
+			got, err := tt.is.match(&h)
 			if (err == nil) != tt.wantFits {
 				t.Fatalf("fit = %v, want that it fits: %v", err, tt.wantFits)
 			}
@@ -121,9 +121,9 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 			}
 			want := node
 			if !tt.shared {
-				_, want = nodegroup.Sort(client, proto.CloneOf(tt.is.own), tt.is.cfg.NodeGroupBy)
+				_, want = nodegroup.Sort(client, proto.CloneOf(tt.is.relayNode), tt.is.cfg.NodeGroupBy)
 			} else {
-				want = sharedNode(tt.is.own, node.GetClientFeatures())
+				want = sharedNode(tt.is.relayNode, node.GetClientFeatures())
 			}
 			if !proto.Equal(got, want) {
 				t.Errorf("it is presented as %v, want %v", got, want)

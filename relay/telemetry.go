@@ -25,12 +25,12 @@ func (r *Relay) traces() *downstream.Traces {
 	return &downstream.Traces{Every: r.cfg.TraceDeliveries, Slow: r.cfg.TraceSlow, Delivered: r.tracer.Delivered}
 }
 
-// lastExport is how long the last export of metrics may delay the shutdown.
-const lastExport = 2 * time.Second
+// lastExportTimeout is how long the last export of metrics may delay the shutdown.
+const lastExportTimeout = 2 * time.Second
 
 // endTelemetry exports metrics, spans and events for the last time.
 func (r *Relay) endTelemetry() {
-	ctx, cancel := context.WithTimeout(context.Background(), lastExport)
+	ctx, cancel := context.WithTimeout(context.Background(), lastExportTimeout)
 	defer cancel()
 	_ = r.tracer.Shutdown(ctx) // OpenTelemetry logs its errors itself
 	_ = r.events.Shutdown(ctx)
@@ -68,8 +68,8 @@ func (r *Relay) reading() telemetry.Reading {
 		Clients:     operator.Totals(r.server.Clients()),
 		Rollouts:    r.groups.rollouts.statuses(),
 	}
-	if r.groups.earlier != nil {
-		out.Generations, out.GenerationBytes = r.groups.earlier.Stats()
+	if r.groups.generations != nil {
+		out.Generations, out.GenerationBytes = r.groups.generations.Stats()
 	}
 	if clients := r.credentials.Clients; clients != nil {
 		out.Server.Denied[guard.DeniedTrustDomain] = clients.Refused()

@@ -54,23 +54,23 @@ func (r overview) summary() *admin.FleetSummary {
 		shown := admin.FleetView{Group: v.Group, Origin: v.Origin, Shared: v.Shared, Versions: map[string]string{}}
 		for _, t := range v.Types {
 			if t.Version != "" {
-				shown.Versions[t.TypeURL] = contentOf(t.Version)
+				shown.Versions[t.TypeURL] = contentVersion(t.Version)
 			}
 		}
-		if shown.Generation = digests[generations.Key{Origin: v.Origin, Group: v.Group, Shared: v.Shared}]; r.groups.earlier == nil {
-			shown.Generation = generationOf(shown.Versions)
+		if shown.Generation = digests[generations.Key{Origin: v.Origin, Group: v.Group, Shared: v.Shared}]; r.groups.generations == nil {
+			shown.Generation = versionsDigest(shown.Versions)
 		}
 		s.Views = append(s.Views, shown)
 	}
 	return s
 }
 
-// contentOf returns the part of a version that identifies the content: the text after the last "~" (B.2). The text before
+// contentVersion returns the part of a version that identifies the content: the text after the last "~" (B.2). The text before
 // it may differ between replicas.
-func contentOf(version string) string { return version[strings.LastIndexByte(version, '~')+1:] }
+func contentVersion(version string) string { return version[strings.LastIndexByte(version, '~')+1:] }
 
-// generationOf returns a digest of versions, or an empty string if there are none.
-func generationOf(versions map[string]string) string {
+// versionsDigest returns a digest of versions, or an empty string if there are none.
+func versionsDigest(versions map[string]string) string {
 	if len(versions) == 0 {
 		return ""
 	}

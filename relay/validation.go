@@ -14,7 +14,7 @@ func (r *Relay) newLinter() *lint.Linter {
 	if r.cfg.Validate == ValidateOff {
 		return nil
 	}
-	views := func() []lint.View { return r.groups.linted() }
+	views := func() []lint.View { return r.groups.lintedViews() }
 	return lint.New(lint.Config{Views: views, Static: r.cfg.StaticClusters, Logger: r.log})
 }
 
@@ -33,8 +33,8 @@ func (r *Relay) checker() reconcile.Checker {
 	}
 }
 
-// linted returns the views of all groups, and of each cohort of a group. They have what groups share, too.
-func (g *groups) linted() (views []lint.View) {
+// lintedViews returns the views of all groups, and of each cohort of a group. They have what groups share, too.
+func (g *groups) lintedViews() (views []lint.View) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, gr := range g.byKey {
@@ -59,7 +59,7 @@ func (r overview) validation() *admin.Validation {
 
 // heldChanges returns the changes that are held since they break clients.
 func (g *groups) heldChanges() (all []lint.GroupFinding) {
-	for _, o := range g.operated() {
+	for _, o := range g.commandTargets() {
 		for _, h := range o.holder.Broken() {
 			for i, name := range h.Names {
 				all = append(all, lint.GroupFinding{Group: o.group, Finding: lint.Finding{
