@@ -20,7 +20,7 @@ import (
 	"github.com/xdstender/tender/relay/page"
 )
 
-// newAdmin returns the server for operators and probes.
+// newAdmin returns the server of the admin API and of probes.
 func (r *Relay) newAdmin() *admin.Server {
 	shown, of := overview{r}, operations{r}
 	all := shown.fleet()
@@ -57,7 +57,7 @@ func (r *Relay) newAdmin() *admin.Server {
 	return admin.New(cfg)
 }
 
-// commands are the commands of operators.
+// commands returns the operator commands. All but those on rollouts can be forwarded to peers (--fleet).
 func (r operations) commands() []admin.Command {
 	audit := admin.NewCommand("audit", func(ctx context.Context, of admin.AuditScope) (admin.Audits, error) {
 		if err := of.Check(); err != nil {
@@ -83,10 +83,10 @@ func (r operations) commands() []admin.Command {
 	return append(commands, r.rolloutCommands()...)
 }
 
-// An overview is what the relay shows operators: its state, its clients, its tier, and the page.
+// An overview returns the state of the relay for the admin API, the status page, peers and metrics.
 type overview struct{ *Relay }
 
-// settings returns the configuration without secrets, one line for each variable.
+// settings returns the configuration without secrets, one variable per line.
 func (r overview) settings() string {
 	var lines strings.Builder
 	for _, s := range r.cfg.Table() {
@@ -95,16 +95,17 @@ func (r overview) settings() string {
 	return lines.String()
 }
 
-// AdminAddrs returns the addresses of the admin listeners: first those without TLS, on this host.
+// AdminAddrs returns the addresses of the admin listeners: first the plaintext listeners on loopback, then those with
+// TLS.
 func (r *Relay) AdminAddrs() []net.Addr {
 	return addrs(slices.Concat(r.adminListeners, r.adminTLSListeners))
 }
 
-// ProbeAddrs returns the addresses of the listeners for probes.
+// ProbeAddrs returns the addresses of TENDER_PROBE_LISTEN, which serve /livez, /readyz and /metrics.
 func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.probeListeners) }
 
-// requireLoopback rejects a listener that other hosts can reach. A host name of the configuration may resolve to such an
-// address.
+// requireLoopback returns an error for a listener that other hosts can reach. The configuration cannot check this for a
+// host name, which may resolve to any address.
 func requireLoopback(l net.Listener) error {
 	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		return fmt.Errorf("listen %s: not on loopback", a)
@@ -112,7 +113,7 @@ func requireLoopback(l net.Listener) error {
 	return nil
 }
 
-// endAdmin stops the server for operators and probes. Until then, probes report that the relay drains.
+// endAdmin stops the admin server. It is called last, so that probes report a draining relay until then.
 func (r *Relay) endAdmin() {
 	r.pages.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), otherCallsTimeout)
@@ -122,8 +123,9 @@ func (r *Relay) endAdmin() {
 	}
 }
 
-// Ready returns nil while the relay accepts clients, as /readyz does, or else the reason: it has no configuration to
-// serve yet, or it is stopping. A later loss of the control plane changes nothing (B.8).
+// Ready returns nil if the relay is ready to serve clients, as /readyz does. Otherwise it returns an error with the
+// reason: the relay has no configuration to serve yet, or it is draining. Losing the connection to a control plane does
+// not make a ready relay unready (B.8).
 func (r *Relay) Ready() error {
 	if reasons := r.notReady(); len(reasons) > 0 {
 		return errors.New(strings.Join(reasons, "; "))
@@ -131,7 +133,7 @@ func (r *Relay) Ready() error {
 	return nil
 }
 
-// status returns the state of the relay.
+// status returns the state of the relay, its origins and its views.
 func (r overview) status() admin.Status {
 	now := time.Now()
 	notReady := r.notReady()
@@ -170,7 +172,9 @@ func (r overview) status() admin.Status {
 // status returns the state of the origin without its name.
 func (o sessionOrigin) status() admin.Origin {
 	s := o.Status()
-	out := admin.Origin{Connected: s.Connected, Since: s.Since, Held: s.Held, StreamsWaiting: s.Waiting, LastErrorAt: s.Failure.At}
+	out := admin.Origin{
+		Connected: s.Connected, Since: s.Since, Held: s.Held, StreamsWaiting: s.Waiting, LastErrorAt: s.Failure.At,
+	}
 	if s.Failure.Err != nil {
 		out.LastError = s.Failure.Err.Error()
 	}
@@ -210,7 +214,7 @@ func (o filesOrigin) status() admin.Origin {
 	return out
 }
 
-// status returns the views, by group and origin.
+// status returns the state of the views, by group and origin.
 func (g *groups) status(now time.Time) []admin.View {
 	views := []admin.View{}
 	for _, s := range g.allViews() {
@@ -224,13 +228,16 @@ func (g *groups) status(now time.Time) []admin.View {
 			if s.Shared {
 				source = 0
 			}
-			v := admin.View{Group: s.Key, Origin: g.cfg.OriginName(i), Shared: s.Shared, Streams: s.Streams, Types: types[source]}
+			v := admin.View{
+				Group: s.Key, Origin: g.cfg.OriginName(i), Shared: s.Shared, Streams: s.Streams, Types: types[source],
+			}
 			addSourceStatus(&v, generation.Source(source), now)
 			if f, frozen := g.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
-				v.FrozenAt = f.Since // the view began later, or the relay
+				v.FrozenAt = f.Since // the view was created, or the relay restarted, during the freeze
 			}
 			if v.Withheld = s.View.Withheld(source); !s.Shared {
-				v.Withheld += s.View.Withheld(g.router.sharedSource(i)) // of rollouts alone: a freeze withholds these in the shared view
+				// Not zero only with rollouts: a freeze withholds shared names in the shared view.
+				v.Withheld += s.View.Withheld(g.router.sharedSource(i))
 			}
 			if v.Types == nil {
 				v.Types = []admin.Type{}
@@ -241,7 +248,7 @@ func (g *groups) status(now time.Time) []admin.View {
 	return views
 }
 
-// allViews returns all views in the order of their keys: first those of groups, then shared views that have resources.
+// allViews returns the views of groups, and then the shared views that have resources, each sorted by key.
 func (g *groups) allViews() []operator.View {
 	var own, shared []operator.View
 	g.mu.Lock()
@@ -260,7 +267,7 @@ func (g *groups) allViews() []operator.View {
 	return append(own, shared...)
 }
 
-// addSourceStatus adds the state of a view's source.
+// addSourceStatus sets the fields of v that describe the connection to the origin.
 func addSourceStatus(v *admin.View, from *cache.Source, now time.Time) {
 	v.Connected, v.Since, v.ControlPlane = from.Connected, from.Since, from.Identifier
 	v.FrozenAt = from.Frozen
@@ -269,8 +276,8 @@ func addSourceStatus(v *admin.View, from *cache.Source, now time.Time) {
 	}
 }
 
-// typesOf returns the state of each type in a generation, by the source of its wildcard set. Resources of collections
-// count for their type.
+// typesOf returns the state of the types in a generation, by the source of their wildcard set. The resources of
+// collections count for their type.
 func typesOf(g *cache.Generation) map[int][]admin.Type {
 	byURL := make(map[string]*admin.Type)
 	sources := make(map[string]int)
@@ -309,10 +316,11 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 	return types
 }
 
-// fleet returns the clients and resources of the relay for operators.
+// fleet returns the queries about clients and resources for operators.
 func (r overview) fleet() *operator.Fleet {
 	return &operator.Fleet{
-		Server: r.server, Views: r.groups.allViews, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin, Journal: r.groups.journal,
+		Server: r.server, Views: r.groups.allViews, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin,
+		Journal: r.groups.journal,
 	}
 }
 
@@ -324,7 +332,9 @@ func (r overview) sample() page.Sample {
 			continue // its clients are counted in their own groups
 		}
 		for typeURL, stats := range g.Counts.Types() {
-			s.Counts[page.GroupType{Group: g.Key, TypeURL: typeURL}] = page.Counts{Deliveries: stats.Responses, Refusals: stats.Nacks}
+			s.Counts[page.GroupType{Group: g.Key, TypeURL: typeURL}] = page.Counts{
+				Deliveries: stats.Responses, Refusals: stats.Nacks,
+			}
 			s.Latency = s.Latency.Plus(stats.Propagation)
 		}
 	}

@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// auditInterval is how often all views are audited, if that takes no longer.
+	// auditInterval is the time between two audits of all views.
 	auditInterval = time.Minute
 
-	// Of each auditTick, an audit works for auditWork: it takes at most half a percent of
-	// one core, however many views there are and however large they are.
+	// An audit works for auditWork in each auditTick, so that it uses at most 0.5% of one core for any number and size of
+	// views.
 	auditTick = time.Second
 	auditWork = 5 * time.Millisecond
 
-	// maxAuditLines is how many faults of a view are logged in each pass.
+	// maxAuditLines is the maximum number of faults of a view that a pass logs.
 	maxAuditLines = 10
 )
 
-// AuditStats is what the drift audit has done since the relay began (B.43). It is not stable.
+// AuditStats are counters of the drift audit since the start of the relay (B.43). It is not stable.
 type AuditStats struct {
-	Passes int64 // over all views
-	Faults int64 // found, in each pass; anything but zero is a defect of the relay or of the machine
+	Passes int64 // completed passes over all views
+	Faults int64 // faults, summed over passes; any fault is a defect of the relay or of the machine
 
-	// Where counts the faults by where they were found.
+	// Where has the number of faults by the node group and the part of its view.
 	Where map[telemetry.AuditFault]int64
 }
 
-// An auditor checks all views, one after the other and again and again, for inconsistent state.
+// An auditor checks all views for inconsistent state, one view after the other, at intervals.
 type auditor struct {
 	groups *groups
 	log    *slog.Logger
@@ -45,12 +45,13 @@ type auditor struct {
 	faults map[telemetry.AuditFault]int64 // guarded by mu
 }
 
-// An auditedView is a view of a node group.
+// An auditedView is a view with the key of its node group and the label of that group in metrics.
 type auditedView struct {
 	*cache.View
 	group, label string
 }
 
+// stats returns the counters. It may be called from any goroutine.
 func (a *auditor) stats() AuditStats {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -61,7 +62,7 @@ func (a *auditor) stats() AuditStats {
 	return s
 }
 
-// count counts a fault in a view of a node group with this label of metrics.
+// count counts a fault in a view of the node group with this label in metrics.
 func (a *auditor) count(label string, f cache.Fault) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -71,7 +72,7 @@ func (a *auditor) count(label string, f cache.Fault) {
 	a.faults[telemetry.AuditFault{Group: label, Part: f.Part}]++
 }
 
-// run audits until ctx ends.
+// run audits all views at intervals until ctx ends.
 func (a *auditor) run(ctx context.Context) {
 	logged := make(map[*cache.View]map[cache.Fault]struct{})
 	for sleep(ctx, auditInterval) {
@@ -88,8 +89,8 @@ func (a *auditor) run(ctx context.Context) {
 	}
 }
 
-// audit checks one view and returns its faults. Each pass counts all of them, so that the metric grows until the relay
-// is restarted; the log has only those that are not known.
+// audit checks one view and returns its faults. Each pass counts all faults, so the metric grows until the relay is
+// restarted. It logs only faults that are not in known.
 func (a *auditor) audit(v auditedView, known map[cache.Fault]struct{}, pace func() bool) map[cache.Fault]struct{} {
 	found, lines := make(map[cache.Fault]struct{}), 0
 	for f := range v.Audit(pace) {
@@ -111,7 +112,7 @@ func (a *auditor) audit(v auditedView, known map[cache.Fault]struct{}, pace func
 	return found
 }
 
-// auditedViews returns the views of all groups, and those of the names that groups share.
+// auditedViews returns the views of all groups, and all shared views.
 func (g *groups) auditedViews() (views []auditedView) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -124,7 +125,7 @@ func (g *groups) auditedViews() (views []auditedView) {
 	return views
 }
 
-// sleep waits, and reports whether ctx still lives then.
+// sleep waits for d. It returns false if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -136,8 +137,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pacer returns what an audit has to call after each piece of work: it waits once the share
-// of a tick has been worked.
+// pacer returns a function that an audit must call after each piece of work. It waits for the next auditTick after
+// auditWork has passed, and returns false once ctx has ended.
 func pacer(ctx context.Context) func() bool {
 	began := time.Now()
 	return func() bool {

@@ -51,7 +51,9 @@ func TestB43_DamageIsFoundAndReported(t *testing.T) {
 				t.Errorf("got a fault in %+v, want it in the members", where)
 			}
 		}
-		for _, want := range []string{"cached state is inconsistent", "name=b", `fault="content does not match its digest"`, "part=members"} {
+		for _, want := range []string{
+			"cached state is inconsistent", "name=b", `fault="its bytes are not those that the origin sent"`, "part=members",
+		} {
 			if strings.Count(log.String(), want) != 1 {
 				t.Errorf("log: got %q, want one line with %q", log.String(), want)
 			}

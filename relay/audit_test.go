@@ -57,7 +57,8 @@ func TestB43_FaultsThatStayAreLoggedOnce(t *testing.T) {
 	if len(faults) != 20 || a.stats().Faults != 20 {
 		t.Errorf("got %d faults and %+v, want 20", len(faults), a.stats())
 	}
-	if got := strings.Count(log.String(), "level=ERROR"); got != maxAuditLines+1 || !strings.Contains(log.String(), "more=10") {
+	if got := strings.Count(log.String(), "level=ERROR"); got != maxAuditLines+1 ||
+		!strings.Contains(log.String(), "more=10") {
 		t.Errorf("got %d lines, want %d, and one that says how many more:\n%s", got, maxAuditLines, log.String())
 	}
 	log.Reset()

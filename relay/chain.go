@@ -16,38 +16,38 @@ import (
 )
 
 const (
-	// maxChain is how many relays may be above or below this one.
+	// maxChain is the maximum number of relays between this relay and an origin, or between it and a client.
 	maxChain = 4
 
-	// maxPaths bounds the paths to origins that the relay sends to relays below.
+	// maxPaths bounds the number of paths to origins that the relay sends to downstream relays.
 	maxPaths = 8
 )
 
-// The status of streams that would make the relay its own origin, or the chain too long.
+// Statuses of streams that would close a cycle of relays, or make the chain too long.
 var (
 	errCycle = status.Error(codes.FailedPrecondition,
-		"relays form a circle: one of them is its own origin; TENDER_ORIGIN of one of them must name a control plane")
+		"relays form a cycle: one of them is its own origin; TENDER_ORIGIN of one of them must name a control plane")
 	errLongChain = status.Errorf(codes.FailedPrecondition,
-		"too many relays in a row: at most %d may stand before one; they may also form a circle", maxChain)
+		"chain of relays is too long: at most %d relays may precede one; they may also form a cycle", maxChain)
 )
 
-// A chain tracks the relays above this one, from the response headers of upstream streams, and the relays below, from the
-// request headers of their streams. A relay that is both above and below closes a circle. The stream that closes it is
-// ended, and no other (B.41). It implements upstream.Chain and downstream.Chain.
+// A chain detects cycles of relays. It tracks the relays above this one from the response headers of upstream streams,
+// and the relays below from the request headers of client streams. A relay that is both above and below forms a cycle.
+// The chain rejects only the stream that closes the cycle (B.41). It implements upstream.Chain and downstream.Chain.
 type chain struct {
-	token        string
+	token        string // identifies this process
 	log          *slog.Logger
-	rejectionLog rate.Sometimes // limits log messages about rejected relays
+	rejectionLog rate.Sometimes // rate-limits log messages about rejected relays
 
 	mu    sync.Mutex
-	above map[string]int // upstream streams by the path to the origin that the server sent
+	above map[string]int // number of upstream streams by path to the origin: tokens separated by commas
 	below map[*downstreamRelay]struct{}
 }
 
-// A downstreamRelay is a stream whose client is a relay.
+// A downstreamRelay is a client stream of another relay.
 type downstreamRelay struct {
-	tokens []string
-	end    func(error)
+	tokens []string    // of the client and the relays below it
+	end    func(error) // closes the stream
 }
 
 func newChain(log *slog.Logger) *chain {
@@ -61,50 +61,51 @@ func newChain(log *slog.Logger) *chain {
 func (c *chain) Token() string { return c.token }
 
 // Above implements upstream.Chain.
-func (c *chain) Above(ways []string) (leave func(), err error) {
-	for _, way := range ways {
-		switch relays := strings.Split(way, ","); {
+func (c *chain) Above(paths []string) (leave func(), err error) {
+	for _, path := range paths {
+		switch relays := strings.Split(path, ","); {
 		case slices.Contains(relays, c.token):
 			return nil, errCycle
 		case len(relays) > maxChain:
 			return nil, errLongChain
 		}
 	}
-	for _, s := range c.addUpstream(ways) {
+	for _, s := range c.addUpstream(paths) {
 		c.logRejected(s.tokens, errCycle)
 		s.end(errCycle)
 	}
 	return func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		for _, way := range ways {
-			if c.above[way]--; c.above[way] == 0 {
-				delete(c.above, way)
+		for _, path := range paths {
+			if c.above[path]--; c.above[path] == 0 {
+				delete(c.above, path)
 			}
 		}
 	}, nil
 }
 
-// addUpstream counts an upstream stream, and returns the client streams that close a circle with it.
-func (c *chain) addUpstream(ways []string) (circles []*downstreamRelay) {
+// addUpstream records the paths of an upstream stream. It returns and removes the client streams that form a cycle with
+// it.
+func (c *chain) addUpstream(paths []string) (cycles []*downstreamRelay) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, way := range ways {
-		c.above[way]++
+	for _, path := range paths {
+		c.above[path]++
 	}
 	for s := range c.below {
 		if slices.ContainsFunc(s.tokens, c.isAbove) {
-			circles = append(circles, s)
+			cycles = append(cycles, s)
 			delete(c.below, s)
 		}
 	}
-	return circles
+	return cycles
 }
 
-// isAbove reports whether a relay is on a path to an origin. The caller holds mu.
+// isAbove reports whether a relay is on a path to an origin. The caller must hold mu.
 func (c *chain) isAbove(token string) bool {
-	for way := range c.above {
-		if slices.Contains(strings.Split(way, ","), token) {
+	for path := range c.above {
+		if slices.Contains(strings.Split(path, ","), token) {
 			return true
 		}
 	}
@@ -112,20 +113,21 @@ func (c *chain) isAbove(token string) bool {
 }
 
 // Below implements downstream.Chain.
-func (c *chain) Below(tokens []string, end func(error)) (ways []string, leave func(), err error) {
+func (c *chain) Below(tokens []string, end func(error)) (paths []string, leave func(), err error) {
 	s := &downstreamRelay{tokens, end}
-	if ways, err = c.addDownstream(s); err != nil {
+	if paths, err = c.addDownstream(s); err != nil {
 		c.logRejected(tokens, err)
 		return nil, nil, err
 	}
-	return ways, func() {
+	return paths, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.below, s)
 	}, nil
 }
 
-func (c *chain) addDownstream(s *downstreamRelay) (ways []string, err error) {
+// addDownstream records a client stream and returns the paths to origins for it, or an error if it forms a cycle.
+func (c *chain) addDownstream(s *downstreamRelay) (paths []string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -135,24 +137,24 @@ func (c *chain) addDownstream(s *downstreamRelay) (ways []string, err error) {
 		return nil, errLongChain
 	}
 	c.below[s] = struct{}{}
-	for _, way := range slices.Sorted(maps.Keys(c.above)) {
-		if len(ways) < maxPaths {
-			ways = append(ways, c.token+","+way)
+	for _, path := range slices.Sorted(maps.Keys(c.above)) {
+		if len(paths) < maxPaths {
+			paths = append(paths, c.token+","+path)
 		}
 	}
-	if len(ways) == 0 {
-		ways = []string{c.token}
+	if len(paths) == 0 {
+		paths = []string{c.token}
 	}
-	return ways, nil
+	return paths, nil
 }
 
-func (c *chain) logRejected(tokens []string, why error) {
+func (c *chain) logRejected(tokens []string, cause error) {
 	c.rejectionLog.Do(func() {
-		c.log.Warn("downstream relay rejected", slog.Int("relays", len(tokens)), slog.Any("err", why))
+		c.log.Warn("downstream relay rejected", slog.Int("relays", len(tokens)), slog.Any("err", cause))
 	})
 }
 
-// identifier returns a unique name of this process (R126).
+// identifier returns the control_plane.identifier of this process, which is unique (R126).
 func identifier(nodeID string) string {
 	return nodeID + "#" + randomText(4)
 }

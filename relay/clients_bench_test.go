@@ -33,7 +33,8 @@ func BenchmarkClients(b *testing.B) {
 	b.Run("page", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if c, err := f.Clients(admin.ClientQuery{Page: admin.Page{Limit: 100}}); err != nil || c.Totals.Streams != benchStreams || len(c.Clients) != 100 {
+			if c, err := f.Clients(admin.ClientQuery{Page: admin.Page{Limit: 100}}); err != nil ||
+				c.Totals.Streams != benchStreams || len(c.Clients) != 100 {
 				b.Fatal(c.Totals, err)
 			}
 		}
@@ -41,7 +42,8 @@ func BenchmarkClients(b *testing.B) {
 	b.Run("by node", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if c, err := f.Clients(admin.ClientQuery{Node: "node-17", Page: admin.Page{Limit: 100}}); err != nil || len(c.Clients) == 0 {
+			if c, err := f.Clients(admin.ClientQuery{Node: "node-17", Page: admin.Page{Limit: 100}}); err != nil ||
+				len(c.Clients) == 0 {
 				b.Fatal(c.Totals, err)
 			}
 		}
@@ -58,7 +60,8 @@ func BenchmarkClients(b *testing.B) {
 
 // BenchmarkPages has pages of such a server made, which is done once a second for all who look.
 func BenchmarkPages(b *testing.B) {
-	pages := page.New(page.Config{Status: func() admin.Status { return admin.Status{} }, Fleet: &operator.Fleet{Server: crowded(b)}, History: new(page.History)})
+	pages := page.New(page.Config{Status: func() admin.Status { return admin.Status{} },
+		Fleet: &operator.Fleet{Server: crowded(b)}, History: new(page.History)})
 	b.Cleanup(pages.Close)
 	for _, tt := range []struct{ name, path string }{
 		{"overview", "/?"}, {"clients", "/clients?"}, {"by node", "/clients?node=node-17"}, {"client", "/clients/1?"},
@@ -118,7 +121,9 @@ func crowded(b *testing.B) *downstream.Server {
 
 // accept has a client ask for all clusters, and accept them.
 func accept(b *testing.B, conn *grpc.ClientConn, id string) {
-	labels, err := structpb.NewStruct(map[string]any{"labels": map[string]any{"app": "shop", "version": "v1", "zone": "b"}, "NAMESPACE": "shop"})
+	labels, err := structpb.NewStruct(map[string]any{
+		"labels": map[string]any{"app": "shop", "version": "v1", "zone": "b"}, "NAMESPACE": "shop",
+	})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -126,7 +131,9 @@ func accept(b *testing.B, conn *grpc.ClientConn, id string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ask := &discoverypb.DeltaDiscoveryRequest{TypeUrl: wire.ClusterType, Node: &corepb.Node{Id: id, UserAgentName: "envoy", Metadata: labels}}
+	ask := &discoverypb.DeltaDiscoveryRequest{
+		TypeUrl: wire.ClusterType, Node: &corepb.Node{Id: id, UserAgentName: "envoy", Metadata: labels},
+	}
 	if err := stream.Send(ask); err != nil {
 		b.Fatal(err)
 	}

@@ -35,12 +35,13 @@ var wallTimes = map[string]string{
 	"relay/tlsfiles/pem.go":       "prints when certificates expire",
 }
 
-// TestH14_WallTimesDecideNothing: only what stores times, shows them or compares them with those of certificates makes wall times
-// of them, or times without a monotonic reading.
+// TestH14_WallTimesDecideNothing: only what stores times, shows them or compares them with those of certificates makes
+// wall times of them, or times without a monotonic reading.
 func TestH14_WallTimesDecideNothing(t *testing.T) {
 	unused := maps.Clone(wallTimes)
 	for name, file := range parseModule(t, parser.SkipObjectResolution) {
-		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "bench/") || strings.HasPrefix(name, "relay/relaytest/") {
+		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "bench/") ||
+			strings.HasPrefix(name, "relay/relaytest/") {
 			continue
 		}
 		for n := range ast.Preorder(file) {
@@ -97,8 +98,8 @@ func TestH14_MakesWallTime(t *testing.T) {
 	}
 }
 
-// TestH14_EndOfAFreeze: what is shown and stored of the end of a freeze follows the monotonic clock, which ends it. It stays as it is
-// while nobody sets the clock, so that the file is not written anew.
+// TestH14_EndOfAFreeze: what is shown and stored of the end of a freeze follows the monotonic clock, which ends it. It
+// stays as it is while nobody sets the clock, so that the file is not written anew.
 func TestH14_EndOfAFreeze(t *testing.T) {
 	now := time.Now()
 	end := now.Add(time.Hour)

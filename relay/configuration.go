@@ -2,31 +2,30 @@ package relay
 
 import "github.com/xdstender/tender/relay/config"
 
-// Types of the configuration. Package config has their fields.
+// Types of the configuration. Package config documents their fields.
 type (
-	// A Config is the configuration of a relay. [LoadConfig] returns one with every field set; LoadConfig(nil) returns
-	// the defaults.
+	// A Config is the configuration of a relay. [LoadConfig] sets every field; LoadConfig(nil) returns the defaults.
 	Config = config.Config
 
-	// Access has the TLS settings and credentials of an origin.
+	// Access has the TLS settings and credentials for an origin.
 	Access = config.Access
 
 	// Headers are gRPC metadata, by name in lower case.
 	Headers = config.Headers
 
-	// A Locality is the locality of the relay.
+	// A Locality is the locality in the Node of the relay.
 	Locality = config.Locality
 
-	// Metadata is the metadata of the relay's own Node: a JSON object.
+	// Metadata is the metadata in the Node of the relay, a JSON object.
 	Metadata = config.Metadata
 
-	// A NamedOrigin is one of TENDER_ORIGINS.
+	// A NamedOrigin is an entry of TENDER_ORIGINS.
 	NamedOrigin = config.NamedOrigin
 
-	// A Route is one of TENDER_ROUTES.
+	// A Route is an entry of TENDER_ROUTES.
 	Route = config.Route
 
-	// A Setting is one variable and its value.
+	// A Setting is a variable with its value and source.
 	Setting = config.Setting
 
 	// A Size is a number of bytes.
@@ -35,8 +34,8 @@ type (
 
 // Values of fields of [Config].
 const (
-	PrimaryOrigin = config.PrimaryOrigin // [Route.Origin]: the origin of TENDER_ORIGIN
-	AnyAuthority  = config.AnyAuthority  // [Route.Authority]: all others
+	PrimaryOrigin = config.PrimaryOrigin // the [Route.Origin] of TENDER_ORIGIN
+	AnyAuthority  = config.AnyAuthority  // the [Route.Authority] of authorities without a route
 
 	ResyncTrustVersions = config.ResyncTrustVersions
 	ResyncFull          = config.ResyncFull
@@ -68,9 +67,9 @@ const (
 	CompressionGzip = config.CompressionGzip
 )
 
-// LoadConfig reads the variables that start with TENDER_ from environ, whose entries have the form of os.Environ. An
-// empty or blank variable counts as unset.
+// LoadConfig reads the variables with the prefix TENDER_ from environ, whose entries have the form key=value, as in
+// [os.Environ]. An empty or blank variable counts as unset.
 //
-// The error joins one line for each invalid variable, in the order of the table of variables. The Config is complete
-// even then: an invalid value is replaced by the default, so that tender check can print the result.
+// The error joins one error per invalid variable, in the order of deploy/docs/configuration.md. The Config is complete
+// even then: each invalid value is replaced by its default, so that tender check can print the result.
 func LoadConfig(environ []string) (Config, error) { return config.Load(environ) }

@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/relay/config"
 )
 
-// warnPlaintext logs, in one line, the addresses with traffic without TLS that leaves this host.
+// warnPlaintext logs the listeners and origins whose plaintext traffic leaves this host.
 func (r *Relay) warnPlaintext() {
 	var origins []string
 	plain := r.cfg.Listen
@@ -33,7 +33,7 @@ func (r *Relay) warnPlaintext() {
 	}
 }
 
-// credentialStatus returns the state of the credential files.
+// credentialStatus returns the state of the credential files for the admin API.
 func (r *Relay) credentialStatus() []admin.Files {
 	all := []admin.Files{}
 	for _, s := range r.credentials.Files.Status() {

@@ -17,40 +17,40 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// decisions are the decisions of operators that stay in force until they are revoked: freezes, rollbacks, and discarded
-// removals. They survive a restart if snapshots are on.
+// decisions are the decisions of operators that stay in force until they are revoked: freezes, rollbacks and discarded
+// removals. They survive a restart if TENDER_SNAPSHOT_DIR is set.
 type decisions struct {
 	snapshots *snapshots // nil if snapshots are off
 	log       *slog.Logger
 
 	frozen []*activeFreeze // by origin; nil if it is not frozen. Guarded by groups.mu.
 
-	rolledBack []atomic.Bool // by origin: its clients are served an earlier generation
+	rolledBack []atomic.Bool // by origin: whether clients are served an earlier generation
 
-	changed chan struct{} // receives after a freeze has begun or ended
+	changed chan struct{} // receives after a freeze has started or ended
 
-	// discarded has the resources whose removal was discarded in an earlier process, until their view begins. Guarded by
+	// discarded has the removals that were discarded in an earlier process, until their view is created. Guarded by
 	// groups.mu.
 	discarded map[snapshotKey][]reconcile.Hold
 
-	// rejected has, by origin, the rejected editions of an earlier process, for the rollouts. Without rollouts, it has the
-	// resources that rollbacks changed, and is guarded by groups.mu.
+	// rejected has the rejected editions of an earlier process by origin. With rollouts, it is only read at the start.
+	// Without rollouts, it has the resources that rollbacks changed, and is guarded by groups.mu.
 	rejected [][]*rollout.Rejected
 
 	writing      sync.Mutex                // held while decisions are collected and written
-	hasDiscarded bool                      // guarded by writing: a removal may be discarded
+	hasDiscarded bool                      // guarded by writing: whether a removal may be discarded
 	err          error                     // guarded by writing: of the last write
 	errLogged    time.Time                 // guarded by writing: when err was last logged
 	directories  map[int]directorySnapshot // guarded by writing; by origin
 }
 
-// An activeFreeze is a freeze or a rollback that is in force.
+// An activeFreeze is a freeze or a rollback in force.
 type activeFreeze struct {
 	snapshot.Freeze
-	until time.Time // by the monotonic clock; zero if only an operator ends it
+	until time.Time // with a monotonic clock reading; zero if only an operator ends the freeze
 }
 
-// followClock corrects the end in wall time if the wall clock was set since the freeze began.
+// followClock corrects Until, which is wall time, if the wall clock was set since the freeze started.
 func (f *activeFreeze) followClock(now time.Time) {
 	if f.until.IsZero() {
 		return
@@ -64,36 +64,38 @@ func (f *activeFreeze) followClock(now time.Time) {
 func (d *decisions) load(origins []string, now time.Time) {
 	d.directories = make(map[int]directorySnapshot)
 	d.rejected = make([][]*rollout.Rejected, len(origins))
-	d.frozen, d.changed, d.discarded = make([]*activeFreeze, len(origins)), make(chan struct{}, 1), make(map[snapshotKey][]reconcile.Hold)
+	d.frozen, d.changed = make([]*activeFreeze, len(origins)), make(chan struct{}, 1)
+	d.discarded = make(map[snapshotKey][]reconcile.Hold)
 	d.rolledBack = make([]atomic.Bool, len(origins))
 	if d.snapshots == nil {
 		return
 	}
 	read, err := d.snapshots.dir.Decisions()
 	if err != nil {
-		d.log.Error("operators' decisions not restored: nothing is frozen, and no removal stays discarded", slog.Any("err", err))
+		d.log.Error("operator decisions not restored; no origin is frozen and no removal is discarded", slog.Any("err", err))
 		return
 	}
 	for _, f := range read.Freezes {
 		origin := slices.Index(origins, f.Origin)
-		log := d.log.With(slog.String("origin", f.Origin), slog.String("by", f.By), slog.Time("since", f.Since), slog.String("reason", f.Reason))
+		log := d.log.With(slog.String("origin", f.Origin), slog.String("by", f.By), slog.Time("since", f.Since),
+			slog.String("reason", f.Reason))
 		left := f.Left(now)
 		switch {
 		case origin < 0:
-			log.Warn("freeze not restored: there is no such origin")
+			log.Warn("freeze not restored; origin does not exist")
 		case f.Rollback != nil:
 			d.frozen[origin] = &activeFreeze{Freeze: f}
 			d.rolledBack[origin].Store(true)
-			log.Warn("origin is still rolled back after the restart, until tender thaw", slog.String("to", f.Rollback.To))
+			log.Warn("origin still rolled back after restart, until tender thaw", slog.String("to", f.Rollback.To))
 		case f.Until.IsZero():
 			d.frozen[origin] = &activeFreeze{Freeze: f}
-			log.Warn("origin is still frozen after the restart, until tender thaw")
+			log.Warn("origin still frozen after restart, until tender thaw")
 		case left <= 0:
-			log.Warn("freeze ended while the relay was not running", slog.Time("until", f.Until))
+			log.Warn("freeze expired while the relay was not running", slog.Time("until", f.Until))
 		default:
 			f.Until = now.Add(left).Round(0)
 			d.frozen[origin] = &activeFreeze{Freeze: f, until: now.Add(left)}
-			log.Warn("origin is still frozen after the restart", slog.Time("until", f.Until))
+			log.Warn("origin still frozen after restart", slog.Time("until", f.Until))
 		}
 	}
 	for _, r := range read.Rejected {
@@ -116,12 +118,12 @@ func (d *decisions) control(origin int, name, group string) *upstream.Control {
 	return upstream.NewControl(d.isFrozen(origin), kept)
 }
 
-// isFrozen reports whether no change of an origin is distributed. groups.mu must be held.
+// isFrozen reports whether an origin is frozen and not rolled back. groups.mu must be held.
 func (d *decisions) isFrozen(origin int) bool {
 	return d.frozen[origin] != nil && d.frozen[origin].Rollback == nil
 }
 
-// restoreDirectories restores the resources that an earlier process saved of directories. mu must be held.
+// restoreDirectories restores the resources of directories that an earlier process stored. mu must be held.
 func (g *groups) restoreDirectories() {
 	for i, snap := range g.snapshots.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
@@ -136,17 +138,18 @@ func (g *groups) restoreDirectories() {
 
 // A directorySnapshot describes the snapshot of a directory on disk.
 type directorySnapshot struct {
-	files   *files.Saved // nil if an earlier process wrote the snapshot, or there is none
-	at      time.Time    // of writing it
-	written bool         // there is a snapshot
+	files   *files.Saved // nil if an earlier process wrote the snapshot, or if there is none
+	at      time.Time    // of the write
+	written bool         // whether there is a snapshot
 }
 
-// saveDirectory writes the resources of a directory that are served although its files no longer have them, if they have
-// changed since the last write. decisions.writing must be held.
+// saveDirectory stores the resources of a directory that the relay serves although its files no longer contain them. It
+// writes only if they have changed since the last write. decisions.writing must be held.
 func (g *groups) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
 	d := g.decisions
 	was, is, now := d.directories[origin], o.Saved(ctx), time.Now()
-	if ctx.Err() != nil || is.Same(was.files) && (is == nil && !was.written || is != nil && now.Sub(was.at) < g.cfg.MaxSnapshotAge/renewShare) {
+	upToDate := is == nil && !was.written || is != nil && now.Sub(was.at) < g.cfg.MaxSnapshotAge/renewShare
+	if ctx.Err() != nil || is.Same(was.files) && upToDate {
 		return nil
 	}
 	header := d.snapshots.directoryHeader(origin)
@@ -169,7 +172,7 @@ func (g *groups) saveDirectory(ctx context.Context, origin int, o filesOrigin) e
 func (d *decisions) dropUnrestored() {
 	for key, holds := range d.discarded {
 		for _, h := range holds {
-			d.log.Warn("discarded removals not restored: there is no snapshot of the resources", slog.String("origin", key.origin),
+			d.log.Warn("discarded removals not restored; no snapshot of the resources", slog.String("origin", key.origin),
 				slog.String("group", key.group), slog.String("type_url", h.TypeURL), slog.Int("resources", len(h.Names)))
 		}
 	}
@@ -198,12 +201,12 @@ func (g *groups) saveDecisions(ctx context.Context) {
 		all.Kept = g.discardedRemovals(ctx)
 	}
 	if ctx.Err() != nil {
-		return // Operate may have returned before all views answered
+		return // a view may not have returned its discarded removals
 	}
 	d.hasDiscarded = len(all.Kept) > 0
 	failed := d.err != nil
 	d.err = nil
-	for i, o := range g.origins { // before the decisions that refer to these resources
+	for i, o := range g.origins { // must precede the decisions, which refer to these resources
 		if files, ok := o.(filesOrigin); ok {
 			d.err = errors.Join(d.err, g.saveDirectory(ctx, i, files))
 		}
@@ -212,49 +215,51 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	d.logWriting(failed, time.Now())
 }
 
-// writeErrorInterval is the interval of log messages while snapshots or decisions cannot be written.
+// writeErrorInterval is the interval of log messages about snapshots or decisions that cannot be written.
 const writeErrorInterval = 5 * time.Minute
 
-// logWriting logs a failed write of decisions, at most once in notWrittenEvery, and the first write after a failure. failed
-// says that the write before failed. writing must be held.
+// logWriting logs a failed write of decisions, at most once per writeErrorInterval, and the first write after a
+// failure. failed reports whether the previous write failed. writing must be held.
 func (d *decisions) logWriting(failed bool, now time.Time) {
 	switch {
 	case d.err == nil && failed:
-		d.log.Info("operators' decisions written again: they survive a restart")
+		d.log.Info("operator decisions written again; they survive a restart")
 	case d.err != nil && (!failed || now.Sub(d.errLogged) >= writeErrorInterval):
 		d.errLogged = now
-		d.log.Error("operators' decisions not written: they do not survive a restart", slog.Any("err", d.err))
+		d.log.Error("operator decisions not written; they do not survive a restart", slog.Any("err", d.err))
 	}
 }
 
-// discardedRemovals returns the resources whose removal operators have discarded.
+// discardedRemovals returns the removals that operators have discarded.
 func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.Kept) {
 	for _, o := range g.commandTargets() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
 			if h.Discarded && !h.Breaking { // the origin sends broken changes again after a restart
-				all = append(all, snapshot.Kept{Origin: g.cfg.OriginName(o.origin), Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names})
+				all = append(all, snapshot.Kept{
+					Origin: g.cfg.OriginName(o.origin), Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names,
+				})
 			}
 		}
 	}
 	return all
 }
 
-// saveDecision saves a new decision of an operator. It returns why the decision does not survive a restart, or "" if it does.
-// keeps says that the decision may have discarded a removal.
-func (g *groups) saveDecision(ctx context.Context, keeps bool) (warning string) {
+// saveDecision stores a new decision of an operator. It returns a warning if the decision does not survive a restart.
+// discards reports whether the decision may have discarded a removal.
+func (g *groups) saveDecision(ctx context.Context, discards bool) (warning string) {
 	d := g.decisions
 	if d.snapshots == nil {
 		return "this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"
 	}
 	d.writing.Lock()
-	d.hasDiscarded = d.hasDiscarded || keeps
+	d.hasDiscarded = d.hasDiscarded || discards
 	d.writing.Unlock()
 	g.saveDecisions(ctx)
-	d.snapshots.writeSoon() // the snapshots of frozen views have the state of now
+	d.snapshots.writeSoon() // the snapshots of frozen views must have the current state
 	return d.notSavedWarning()
 }
 
-// notSavedWarning returns why decisions do not survive a restart, or "" if they do.
+// notSavedWarning returns a warning if decisions do not survive a restart.
 func (d *decisions) notSavedWarning() string {
 	d.writing.Lock()
 	defer d.writing.Unlock()
@@ -279,8 +284,9 @@ func (g *groups) anyFrozen() bool {
 	return slices.ContainsFunc(g.decisions.frozen, func(f *activeFreeze) bool { return f != nil })
 }
 
-// setFrozen records the freeze of an origin, or its end if f is nil, for views that begin later. A new freeze of a frozen
-// origin keeps the time at which the origin was frozen; a rollback does not, since that time identifies it.
+// setFrozen records the freeze of an origin, or its end if f is nil. It also applies to views that are created later. A
+// new freeze of a frozen origin keeps the start time of the earlier freeze. A rollback does not, because its start
+// identifies it.
 func (g *groups) setFrozen(origin int, f *activeFreeze) {
 	g.mu.Lock()
 	if was := g.decisions.frozen[origin]; was != nil && f != nil && f.Rollback == nil {
@@ -292,24 +298,27 @@ func (g *groups) setFrozen(origin int, f *activeFreeze) {
 	g.rollouts.freezeChanged(origin)
 	select {
 	case g.decisions.changed <- struct{}{}:
-	default: // a change is pending already
+	default: // a change is already pending
 	}
 }
 
-// shownFreeze returns the freeze of an origin in the form of the admin API; nil if there is none.
+// shownFreeze returns the freeze of an origin in the form of the admin API, or nil if there is none.
 func (g *groups) shownFreeze(origin int) *admin.Freezing {
 	f, frozen := g.freezeOf(origin)
 	if !frozen {
 		return nil
 	}
-	shown := &admin.Freezing{By: f.By, Reason: f.Reason, Since: f.Since, Until: f.Until, SurvivesRestart: g.decisions.snapshots != nil && g.decisions.notSavedWarning() == ""}
+	shown := &admin.Freezing{
+		By: f.By, Reason: f.Reason, Since: f.Since, Until: f.Until,
+		SurvivesRestart: g.decisions.snapshots != nil && g.decisions.notSavedWarning() == "",
+	}
 	if b := f.Rollback; b != nil {
 		shown.Rollback = &admin.RolledBack{To: b.To, At: b.At}
 	}
 	return shown
 }
 
-// thawExpired ends each freeze at its end time, until ctx ends.
+// thawExpired thaws origins when their freeze expires, until ctx ends.
 func (r operations) thawExpired(ctx context.Context) {
 	for {
 		next, origin := time.Time{}, -1
@@ -330,7 +339,7 @@ func (r operations) thawExpired(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		select { // the thaw, or the command of an operator that replaced it, is such a change
+		select { // wait for the thaw, or for the command that replaced the freeze
 		case <-r.groups.decisions.changed:
 		case <-ctx.Done():
 			return
@@ -338,7 +347,7 @@ func (r operations) thawExpired(ctx context.Context) {
 	}
 }
 
-// thawIfExpired ends a freeze at its end time, unless an operator has changed the end meanwhile.
+// thawIfExpired ends a freeze whose end time was until, unless an operator has changed the end meanwhile.
 func (r operations) thawIfExpired(ctx context.Context, origin int, until time.Time) {
 	done, err := r.groups.lockCommands(ctx)
 	if err != nil {
@@ -346,7 +355,7 @@ func (r operations) thawIfExpired(ctx context.Context, origin int, until time.Ti
 	}
 	defer done()
 	if f, frozen := r.groups.freezeOf(origin); frozen && f.until.Equal(until) {
-		r.thawOrigin(ctx, origin, "", "its time is over")
+		r.thawOrigin(ctx, origin, "", "freeze expired")
 		r.groups.saveDecision(ctx, false)
 	}
 }
@@ -355,7 +364,7 @@ func (r operations) thawIfExpired(ctx context.Context, origin int, until time.Ti
 func (r operations) warnFrozen() {
 	for i := range r.origins {
 		if f := r.groups.shownFreeze(i); f != nil && !f.SurvivesRestart {
-			r.log.Warn("relay stops while an origin is frozen; the freeze ends with it", slog.String("origin", r.cfg.OriginName(i)))
+			r.log.Warn("relay stopping while origin is frozen; the freeze is lost", slog.String("origin", r.cfg.OriginName(i)))
 		}
 	}
 }

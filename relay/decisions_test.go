@@ -21,11 +21,14 @@ func (keepingOrigin) Operate(ctx context.Context, _ reconcile.Command) []reconci
 
 func (keepingOrigin) Broken() []reconcile.Hold { return nil }
 
-// TestH09_AnInterruptedSaveForgetsNothing: a save that is interrupted, as when the relay stops, neither writes nor changes
-// what the next save writes.
+// TestH09_AnInterruptedSaveForgetsNothing: a save that is interrupted, as when the relay stops, neither writes nor
+// changes what the next save writes.
 func TestH09_AnInterruptedSaveForgetsNothing(t *testing.T) {
 	t.Parallel()
-	cfg, err := LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_SNAPSHOT_DIR=" + t.TempDir()})
+	cfg, err := LoadConfig([]string{
+		"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0",
+		"TENDER_SNAPSHOT_DIR=" + t.TempDir(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

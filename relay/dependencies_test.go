@@ -100,7 +100,8 @@ func partOf(name string) string {
 	switch {
 	case strings.HasPrefix(name, "bench/"):
 		return "bench"
-	case strings.HasSuffix(name, "_test.go"), strings.HasPrefix(name, "relay/relaytest/"), strings.HasPrefix(name, "relay/envoytest/"):
+	case strings.HasSuffix(name, "_test.go"),
+		strings.HasPrefix(name, "relay/relaytest/"), strings.HasPrefix(name, "relay/envoytest/"):
 		return "tests"
 	default:
 		return "program"

@@ -10,15 +10,15 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A viewEdition is the edition that a command would show the readers of one view.
+// A viewEdition is the edition that a command would serve to the clients of one view.
 type viewEdition struct {
 	origin  string
 	part    rollout.PartKey
 	control *upstream.Control
-	edition func(*cache.Writer) *cache.Edition // called by the loop of the view
+	edition func(*cache.Writer) *cache.Edition // called by the goroutine of the view
 }
 
-// diffOf returns what editions change for clients, resource by resource.
+// diffOf returns the changes of editions for clients, resource by resource.
 func (r operations) diffOf(ctx context.Context, all []viewEdition, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 	var edited []operator.Edited
 	for _, v := range all {
@@ -32,13 +32,13 @@ func (r operations) diffOf(ctx context.Context, all []viewEdition, c admin.Rollo
 	return operator.RolloutDiff(edited, c)
 }
 
-// dryRun returns the diff of editions, in the form in which dry runs of commands have it.
+// dryRun returns the diff of editions for the response to a dry run, which has at most admin.MaxDryRunChanges changes.
 func (r operations) dryRun(ctx context.Context, all []viewEdition) (*admin.RolloutDiff, error) {
 	diff, err := r.diffOf(ctx, all, admin.RolloutChoice{Page: admin.Page{Limit: admin.MaxDryRunChanges}})
 	return &diff, err
 }
 
-// thawDiff returns what a thaw would change.
+// thawDiff returns the changes of a thaw for clients.
 func (r operations) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 	only, done, err := r.lockOrigin(ctx, c.Origin)
 	if err != nil {
@@ -48,7 +48,7 @@ func (r operations) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.
 	return r.diffOf(ctx, r.thawEditions(ctx, only), c)
 }
 
-// thawEditions returns what a thaw of one origin, or of all for -1, shows each view.
+// thawEditions returns the editions that a thaw of one origin, or of all origins for -1, would serve.
 func (r operations) thawEditions(ctx context.Context, only int) (all []viewEdition) {
 	for i, o := range r.origins {
 		if _, frozen := r.groups.freezeOf(i); !frozen || only >= 0 && only != i {

@@ -29,8 +29,8 @@ var (
 	heldAs   = regexp.MustCompile(`^as ((?:[A-Z][.\d]+(?:, )?)+)$`)
 	untested = regexp.MustCompile(`^not tested: \S+ \S+`)
 
-	// codedTest matches the name of a test that begins with codes, such as
-	// TestB8_B15_R068_NothingIsRemoved, or the beginning of one on a page.
+	// codedTest matches the name of a test that begins with codes, such as TestB8_B15_R068_NothingIsRemoved, or the
+	// beginning of one on a page.
 	codedTest = regexp.MustCompile(`^(?:Test|Fuzz)((?:[ABCDHRX]\d+_)+)`)
 
 	// coded matches where a test is declared.
@@ -48,7 +48,8 @@ var update = flag.Bool("update", false, "write the names of tests into deploy/do
 const transcripts = "relay/conformance/testdata/transcripts/"
 
 // linksBelow stands before the links to the files with tests, at the end of the page.
-const linksBelow = "\n<!-- Written by go test ./relay -run TestProtocolPage -update, as are the names of the test files above. -->\n\n"
+const linksBelow = "\n<!-- Written by go test ./relay -run TestProtocolPage -update, as are the names of the test " +
+	"files above. -->\n\n"
 
 // TestCodesStandInProtocol holds that each code that is cited anywhere in the repository is
 // defined in deploy/docs/protocol.md.

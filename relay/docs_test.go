@@ -19,7 +19,9 @@ const maxREADME = 250
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
-	for _, pattern := range []string{"../*.md", "../.github/*.md", "../deploy/*/*.md", "../deploy/*/*/*.md", "../bench/*.md", "*.md"} {
+	for _, pattern := range []string{
+		"../*.md", "../.github/*.md", "../deploy/*/*.md", "../deploy/*/*/*.md", "../bench/*.md", "*.md",
+	} {
 		names, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
@@ -151,8 +153,8 @@ func TestNamesOnPages(t *testing.T) {
 	}
 }
 
-// items returns the entries of a page that is a list of faults or attacks: each begins with a text in bold, and has a list of its
-// own.
+// items returns the entries of a page that is a list of faults or attacks: each begins with a text in bold, and has a
+// list of its own.
 func items(page string) (all []string) {
 	for line := range strings.Lines(page) {
 		switch {
@@ -183,14 +185,14 @@ func checkItems(t *testing.T, all []string, least int, fields ...string) {
 	}
 }
 
-// TestFaultsAreTested holds that each fault of deploy/docs/faults.md has an effect, a metric and a test. That the tests and the
-// metrics exist, TestNamesOnPages holds.
+// TestFaultsAreTested holds that each fault of deploy/docs/faults.md has an effect, a metric and a test. That the tests
+// and the metrics exist, TestNamesOnPages holds.
 func TestFaultsAreTested(t *testing.T) {
 	checkItems(t, items(pages(t)["../deploy/docs/faults.md"]), 48, "Effect", "Metrics")
 }
 
-// TestAttacksAreTested holds that each attack of deploy/docs/attacks.md that hostile peers may try has a limit, a result and a
-// test. That the tests and the variables exist, TestNamesOnPages holds.
+// TestAttacksAreTested holds that each attack of deploy/docs/attacks.md that hostile peers may try has a limit, a
+// result and a test. That the tests and the variables exist, TestNamesOnPages holds.
 func TestAttacksAreTested(t *testing.T) {
 	_, hostile, found := strings.Cut(pages(t)["../deploy/docs/attacks.md"], "\n## Hostile ")
 	hostile, _, browsers := strings.Cut(hostile, "\n## Browsers\n") // whose tests are of the admin surface

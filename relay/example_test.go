@@ -29,7 +29,8 @@ func Example() {
 	dir, err := os.MkdirTemp("", "xds")
 	check(err)
 	defer func() { check(os.RemoveAll(dir)) }()
-	check(os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(`[{"@type": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: web}]`), 0o600))
+	check(os.WriteFile(filepath.Join(dir, "web.yaml"),
+		[]byte(`[{"@type": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: web}]`), 0o600))
 
 	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + dir, "TENDER_ADMIN_LISTEN=off"})
 	check(err) // one line for each thing that is wrong
@@ -60,14 +61,17 @@ func Example() {
 func ExampleNew_controlPlane() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	resources := cachev3.NewLinearCache(relaytest.ClusterType, cachev3.WithInitialResources(map[string]types.Resource{"web": relaytest.Cluster("web")}))
+	resources := cachev3.NewLinearCache(relaytest.ClusterType,
+		cachev3.WithInitialResources(map[string]types.Resource{"web": relaytest.Cluster("web")}))
 	controlPlane := grpc.NewServer()
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(controlPlane, serverv3.NewServer(ctx, resources, nil))
 	inside := bufconn.Listen(1 << 20)
 	go func() { check(controlPlane.Serve(inside)) }() // until it is stopped
 	defer controlPlane.Stop()
 
-	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off"})
+	cfg, err := relay.LoadConfig([]string{
+		"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off",
+	})
 	check(err)
 	r, err := relay.New(cfg, relay.Options{DialOptions: []grpc.DialOption{
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return inside.DialContext(ctx) }),
@@ -124,7 +128,7 @@ func ExampleRelay_Ready() {
 	// ready: false
 	// streams: 0
 	// status: v1.2.3 edge
-	// then: the relay drains: it was told to stop
+	// then: relay is draining: it was stopped
 }
 
 // check ends an example that cannot go on.
@@ -143,7 +147,9 @@ func askForClusters(address string) (names []string) {
 	defer stop()
 	stream, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	check(err)
-	check(stream.Send(&discoverypb.DeltaDiscoveryRequest{Node: &corepb.Node{Id: "me"}, TypeUrl: relaytest.ClusterType, ResourceNamesSubscribe: []string{"*"}}))
+	check(stream.Send(&discoverypb.DeltaDiscoveryRequest{
+		Node: &corepb.Node{Id: "me"}, TypeUrl: relaytest.ClusterType, ResourceNamesSubscribe: []string{"*"},
+	}))
 	resp, err := stream.Recv()
 	check(err)
 	for _, resource := range resp.GetResources() {

@@ -36,7 +36,7 @@ import (
 // goroutine.
 type groups struct {
 	cfg         Config
-	relayNode   *corepb.Node // the relay's own Node
+	relayNode   *corepb.Node // the Node of the relay itself
 	origins     origins
 	snapshots   *snapshots       // nil if snapshots are off
 	journal     *history.Journal // nil if the history is off
@@ -47,13 +47,13 @@ type groups struct {
 	quotas      []quota.Names // by origin
 
 	views       sync.WaitGroup
-	commandSlot chan struct{} // one slot, held by the operator command that runs
+	commandSlot chan struct{} // one slot, held by the running operator command
 
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
-	limitLogged  atomic.Bool    // a rejected group was logged since one was last removed
-	peerLimitLog rate.Sometimes // limits log messages about peers with too many groups
+	limitLogged  atomic.Bool    // a rejected group was logged since the last removal of a group
+	peerLimitLog rate.Sometimes // rate-limits log messages about peers with too many groups
 
 	mu     sync.Mutex
 	byKey  map[string]*group
@@ -62,25 +62,25 @@ type groups struct {
 	closed bool // wait was called
 	labels *telemetry.GroupLabels
 
-	decisions   *decisions         // of operators
+	decisions   *decisions
 	generations *generations.Store // nil if none are kept
 	rollouts    *rollouts          // nil if changes reach all clients at once
 	observed    func() iter.Seq[downstream.Observed]
 }
 
-// A sharedView has the xdstp names of an origin, which are the same for all nodes with equal content-affecting client
+// A sharedView has the xdstp names of an origin. They are the same for all nodes with equal content-affecting client
 // features (R130, R143).
 type sharedView struct {
 	key  sharedKey
 	view *cache.View
-	line *generations.Line // nil if none is kept; or with rollouts, as groups have their own
+	line *generations.Line // nil if no generations are kept, or with rollouts, where each group has a line of its own
 	node *corepb.Node
 	stop context.CancelFunc
 
 	control *upstream.Control
 
 	// Guarded by groups.mu.
-	groups []*group // groups that use the view
+	groups []*group // the groups that use the view
 }
 
 type sharedKey struct {
@@ -88,16 +88,16 @@ type sharedKey struct {
 	features string
 }
 
-// snapshotName returns the name of a shared view in snapshots.
+// snapshotName returns the group of a shared view in snapshots.
 func (k sharedKey) snapshotName() string { return sharedGroup + ":" + k.features }
 
-// label returns what people are shown as the group of a shared view.
+// label returns the group of a shared view for the admin API: its client features, or "all".
 func (k sharedKey) label() string { return cmp.Or(k.features, "all") }
 
-// A group is a node group: the nodes that an origin serves the same resources.
+// A group is a node group: nodes to which an origin serves the same resources.
 type group struct {
 	key         string
-	label       string // of metrics
+	label       string // in metrics
 	view        *cache.View
 	counts      downstream.Counts
 	node        *corepb.Node // presented to origins
@@ -105,18 +105,18 @@ type group struct {
 	sharedViews []*sharedView
 
 	controls     []*upstream.Control // by origin
-	trackedViews []trackedView       // by origin: what generations are kept of; none without
+	trackedViews []trackedView       // by origin; empty if no generations are kept
 	parts        []*rollout.Part     // by source; nil without rollouts
 
-	proxyTypeLogged atomic.Bool // a client of another Istio proxy type was logged
+	proxyTypeLogged atomic.Bool // a client of another Istio proxy type has been logged
 
 	// Guarded by groups.mu.
 	streams          int
-	creator          *quota.Share // the quota of the peer that created the group; of no peer if it was restored
-	idleSince        time.Time    // when the last stream ended
+	creator          *quota.Share // share of the peer that created the group; of no peer if it was restored
+	idleSince        time.Time    // when the last stream was closed
 	removal          *time.Timer  // removes the group once its subscriptions have expired
 	firstTraits      *traits      // of the first node; nil if the group was restored and has had no node yet
-	differenceLogged bool         // differences between its nodes were logged
+	differenceLogged bool         // differences between its nodes have been logged
 }
 
 // traits are hashes of the Node fields that an origin may use and that are not part of the group's key. A group keeps
@@ -128,16 +128,20 @@ var traitNames = [...]string{"id", "cluster", "locality", "metadata"}
 
 var traitSeed = maphash.MakeSeed()
 
-func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, tracer *telemetry.Tracer, log *slog.Logger) *groups {
+func newGroups(
+	cfg Config, node *corepb.Node, all origins, snaps *snapshots, tracer *telemetry.Tracer, log *slog.Logger,
+) *groups {
 	g := &groups{
-		cfg:          cfg,
-		relayNode:    own,
-		origins:      all,
-		snapshots:    saved,
-		tracer:       tracer,
-		router:       newRouter(cfg),
-		log:          log,
-		cacheConfig:  cache.Config{Interner: new(intern.Pool), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), FirstServed: saved.writeSoon},
+		cfg:       cfg,
+		relayNode: node,
+		origins:   all,
+		snapshots: snaps,
+		tracer:    tracer,
+		router:    newRouter(cfg),
+		log:       log,
+		cacheConfig: cache.Config{
+			Interner: new(intern.Pool), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), Began: snaps.writeSoon,
+		},
 		started:      make(chan struct{}),
 		peerLimitLog: rate.Sometimes{First: 1, Interval: time.Minute},
 		byKey:        make(map[string]*group),
@@ -146,13 +150,13 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 		shared:       make(map[sharedKey]*sharedView),
 
 		commandSlot: make(chan struct{}, 1),
-		decisions:   &decisions{snapshots: saved, log: log},
+		decisions:   &decisions{snapshots: snaps, log: log},
 	}
 	g.decisions.load(cfg.OriginNames(), time.Now())
 	g.rollouts = newRollouts(g)
 	g.rollbackDistrust().resume()
-	if saved != nil {
-		saved.rolledBack = g.groupGenerations().rolledBack
+	if snaps != nil {
+		snaps.rolledBack = g.groupGenerations().rolledBack
 	}
 	for range all {
 		g.quotas = append(g.quotas, quota.NewNames(quota.NewPool(cfg.MaxOriginNames, quota.Tenth(cfg.MaxOriginNames))))
@@ -163,7 +167,7 @@ func newGroups(cfg Config, own *corepb.Node, all origins, saved *snapshots, trac
 	return g
 }
 
-// keepRecords keeps the history of resources and earlier generations, which only operators read.
+// keepRecords enables the history of resources and earlier generations, which only operators read.
 func (g *groups) keepRecords() {
 	if g.cfg.History > 0 {
 		g.journal = history.New(history.Config{Changes: g.cfg.History, Bytes: int64(g.cfg.MaxHistoryBytes)})
@@ -183,7 +187,7 @@ func (g *groups) start(ctx context.Context) (restored bool) {
 	return restored
 }
 
-// wait rejects new views, and returns when all views have ended. No timer keeps a view in memory after that.
+// wait rejects new streams and returns when all views have ended. It stops the timers that would keep views in memory.
 func (g *groups) wait() {
 	g.mu.Lock()
 	g.closed = true
@@ -199,7 +203,7 @@ func (g *groups) wait() {
 // Join implements downstream.Views.
 func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, error) {
 	<-g.started
-	// Work that grows with the size of the Node is done before the lock is taken, which all clients need.
+	// Work that grows with the size of the Node is done before the lock is taken, because all clients need the lock.
 	key, upstream := nodegroup.Sort(n, proto.CloneOf(g.relayNode), g.cfg.NodeGroupBy)
 	var t *traits
 	if g.comparesNodes(key) {
@@ -211,19 +215,30 @@ func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, e
 		return downstream.Group{}, err
 	}
 	if len(differ) > 0 {
-		g.log.Warn("clients of one node group differ in fields that the control plane does not see; add them to TENDER_NODE_GROUP_BY if it uses them",
+		g.log.Warn("clients of one node group differ in Node fields; add those that the control plane uses to "+
+			"TENDER_NODE_GROUP_BY",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
-	if own, of := proxyType(gr.node.GetId()), proxyType(n.GetId()); own != of && own != "" && of != "" && gr.proxyTypeLogged.CompareAndSwap(false, true) {
-		g.log.Warn("client has another Istio proxy type than the relay; istiod sends each type its own configuration: run a relay for each type",
-			slog.String("group", key), slog.String("node", n.GetId()), slog.String("client_type", of), slog.String("relay_type", own))
-	}
-	joined := downstream.Group{View: gr.view, Key: key, Node: gr.node, Leave: sync.OnceFunc(func() { g.removeStream(gr) }), Failure: gr.failure, Counts: &gr.counts}
+	g.warnProxyType(gr, n)
+	joined := downstream.Group{View: gr.view, Key: key, Node: gr.node,
+		Leave: sync.OnceFunc(func() { g.removeStream(gr) }), Failure: gr.failure, Counts: &gr.counts}
 	g.rollouts.admit(&joined, n, by)
 	return joined, nil
 }
 
-// comparesNodes reports whether the nodes of a group are still compared.
+// warnProxyType logs, once per group, that a client has another Istio proxy type than the relay.
+func (g *groups) warnProxyType(gr *group, n *corepb.Node) {
+	relayType, clientType := proxyType(gr.node.GetId()), proxyType(n.GetId())
+	differ := relayType != clientType && relayType != "" && clientType != ""
+	if differ && gr.proxyTypeLogged.CompareAndSwap(false, true) {
+		g.log.Warn("client and relay differ in Istio proxy type; istiod configures each type differently; run a relay per "+
+			"type",
+			slog.String("group", gr.key), slog.String("node", n.GetId()),
+			slog.String("client_type", clientType), slog.String("relay_type", relayType))
+	}
+}
+
+// comparesNodes reports whether new nodes of a group are compared with its first node, to log differences.
 func (g *groups) comparesNodes(key string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -231,10 +246,12 @@ func (g *groups) comparesNodes(key string) bool {
 	return gr == nil || !gr.differenceLogged
 }
 
-// addStream adds a stream of a peer to its group, and creates the group if necessary. t are the traits of its node; nil if
-// nodes are not compared. differ are the fields in which a node differs from the first node of the group; they are
-// returned once.
-func (g *groups) addStream(key string, upstream *corepb.Node, t *traits, peer string) (gr *group, differ []string, err error) {
+// addStream adds a stream of a peer to its group, and creates the group if necessary. t are the traits of the node, or
+// nil if nodes are not compared. differ lists the fields in which the node differs from the first node of the group;
+// only one call per group returns them.
+func (g *groups) addStream(
+	key string, upstream *corepb.Node, t *traits, peer string,
+) (gr *group, differ []string, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
@@ -259,6 +276,7 @@ func (g *groups) addStream(key string, upstream *corepb.Node, t *traits, peer st
 	return gr, gr.differingFields(t, g.rollouts), nil
 }
 
+// addGroup creates a group, with a view that follows all origins. mu must be held.
 func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Share) *group {
 	cfg := g.cacheConfig
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
@@ -277,12 +295,14 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 	restored := make([]restoredLine, len(writers))
 	for i := range g.origins {
 		for _, shared := range []bool{false, true} {
-			source, saved := i, key
+			source, name := i, key
 			if shared {
-				source, saved = g.router.sharedSource(i), sharedNamesPrefix+key
+				source, name = g.router.sharedSource(i), sharedNamesPrefix+key
 			}
-			restored[source] = g.groupGenerations().restoreLine(ctx, lineSource{origin: i, snapshotName: saved, key: generations.Key{Origin: g.cfg.OriginName(i), Group: key, Shared: shared},
-				view: view, source: source, recorded: !shared || g.rollouts != nil}, presented, writers[source])
+			restored[source] = g.groupGenerations().restoreLine(ctx, lineSource{
+				origin: i, snapshotName: name, view: view, source: source, recorded: !shared || g.rollouts != nil,
+				key: generations.Key{Origin: g.cfg.OriginName(i), Group: key, Shared: shared},
+			}, presented, writers[source])
 		}
 	}
 	if g.journal != nil {
@@ -290,7 +310,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		g.views.Go(func() { follower.Run(ctx) }) // awaited by wait
 	}
 	for i, o := range g.origins {
-		own, common := writers[i], writers[g.router.sharedSource(i)]
+		groupWriter, sharedWriter := writers[i], writers[g.router.sharedSource(i)]
 		s := g.sharedViewFor(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.sharedViews = append(gr.sharedViews, s)
@@ -301,15 +321,15 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		gr.track(i, control, restored[i], rollout.PartKey{Group: key})
 		gr.track(i, sharing, restored[g.router.sharedSource(i)], rollout.PartKey{Group: key, Shared: true})
 		// Awaited by wait.
-		g.views.Go(func() { o.sync(ctx, gr.node, own, log, control) })
-		g.views.Go(func() { upstream.Share(ctx, s.view, common, sharing, g.rollouts.linger(&g.cfg)) })
+		g.views.Go(func() { o.sync(ctx, gr.node, groupWriter, log, control) })
+		g.views.Go(func() { upstream.Share(ctx, s.view, sharedWriter, sharing, g.rollouts.linger(&g.cfg)) })
 		g.rollouts.joinParts(gr.parts, i, view, control, sharing)
 		g.rollbackDistrust().update(gr, i)
 	}
 	return gr
 }
 
-// failure returns the last error of the first origin that failed for the group's view.
+// failure returns the last error of an origin of the group's view, or nil.
 func (gr *group) failure() error {
 	for _, c := range gr.controls {
 		if err := c.Failure(); err != nil {
@@ -319,7 +339,7 @@ func (gr *group) failure() error {
 	return nil
 }
 
-// onFanout returns the function that receives finished fan-outs of a group's view.
+// onFanout returns the callback for completed fan-outs of a group's view.
 func (g *groups) onFanout(gr *group) func(*fanout.Fanout) {
 	if g.tracer == nil {
 		return gr.counts.Followed
@@ -330,7 +350,8 @@ func (g *groups) onFanout(gr *group) func(*fanout.Fanout) {
 	}
 }
 
-// sharedViewFor returns the shared view of an origin for groups with these content-affecting features.
+// sharedViewFor returns the shared view of an origin for groups with these content-affecting features, and creates it
+// if necessary. mu must be held.
 func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
 	node := sharedNode(g.relayNode, features)
 	key := sharedKey{origin, strings.Join(features, ",")}
@@ -344,8 +365,10 @@ func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
 		s = &sharedView{key: key, view: view, node: node, stop: stop}
 		s.control = g.decisions.control(origin, g.cfg.OriginName(origin), key.snapshotName())
 		g.shared[key] = s
-		restored := g.groupGenerations().restoreLine(ctx, lineSource{origin: origin, snapshotName: key.snapshotName(), key: generations.Key{Origin: g.cfg.OriginName(origin), Group: key.label(), Shared: true},
-			view: view, recorded: g.rollouts == nil}, node, writers[0])
+		restored := g.groupGenerations().restoreLine(ctx, lineSource{
+			origin: origin, snapshotName: key.snapshotName(), view: view, recorded: g.rollouts == nil,
+			key: generations.Key{Origin: g.cfg.OriginName(origin), Group: key.label(), Shared: true},
+		}, node, writers[0])
 		s.line = restored.line
 		g.groupGenerations().beginRolledBack(origin, s.control, restored)
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
@@ -358,7 +381,8 @@ func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
 // sharedGroup is the group name of shared views in the log.
 const sharedGroup = "xdstp"
 
-// sharedNode returns the node that the relay presents to an origin for names that depend on client features only.
+// sharedNode returns the Node that the relay presents to an origin for shared names, which depend on client features
+// only.
 func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	node := proto.CloneOf(own)
 	node.Id = nodegroup.FillID(own.GetId(), own)
@@ -366,14 +390,15 @@ func sharedNode(own *corepb.Node, features []string) *corepb.Node {
 	return node
 }
 
-// sharedGroupOf returns the key of clients with these content-affecting features, which use one shared view. No node
-// group has such a key.
+// sharedGroupOf returns the group of the shared view for clients with these content-affecting features. No node group
+// has this key.
 func sharedGroupOf(features []string) string { return sharedGroup + ":" + strings.Join(features, ",") }
 
+// isSharedGroup reports whether the group of a snapshot is that of a shared view.
 func isSharedGroup(group string) bool { return strings.HasPrefix(group, sharedGroupOf(nil)) }
 
-// namesOnly routes a shared view: source 0 has names and collections. Wildcard sets belong to node groups, so the source
-// for them has none.
+// namesOnly is the route of a shared view: names and collections belong to source 0. Wildcard sets belong to node
+// groups, so source 1, which would have them, stays empty.
 func namesOnly(_, name string) int {
 	if name == "" {
 		return 1
@@ -390,7 +415,8 @@ func (g *groups) removeStream(gr *group) {
 	}
 }
 
-// scheduleRemoval schedules the removal of a group without streams, after its subscriptions have expired.
+// scheduleRemoval schedules the removal of a group without streams, once its unused subscriptions have expired. mu must
+// be held.
 func (g *groups) scheduleRemoval(gr *group) {
 	gr.idleSince = time.Now()
 	if g.closed {
@@ -401,7 +427,7 @@ func (g *groups) scheduleRemoval(gr *group) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		switch {
-		case gr.removal != idle: // there was a stream meanwhile
+		case gr.removal != idle: // a stream joined meanwhile
 		case g.anyFrozen() || g.rollouts.anyOpen(): // returning clients need the frozen state
 			idle.Reset(2 * g.cfg.WildcardLinger)
 		default:
@@ -411,7 +437,7 @@ func (g *groups) scheduleRemoval(gr *group) {
 	gr.removal = idle
 }
 
-// remove removes a group. If it is evicted, its snapshots stay.
+// remove removes a group. The snapshots of an evicted group are kept for returning clients. mu must be held.
 func (g *groups) remove(gr *group, evicted bool) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)
@@ -433,15 +459,15 @@ func (g *groups) remove(gr *group, evicted bool) {
 	gr.sharedViews = nil
 }
 
-// differingFields returns, once for a group, the fields in which a node differs from the first node of the group. An origin that
-// uses them sees only the Node that the relay presents. Fields that select clients for rollouts do not count: the origin
-// does not use them.
-func (gr *group) differingFields(t *traits, by *rollouts) (differ []string) {
+// differingFields returns the fields in which a node differs from the first node of the group, once per group. An
+// origin that uses these fields would see only the Node that the relay presents. Fields that select clients for
+// rollouts do not count, because the origin does not use them.
+func (gr *group) differingFields(t *traits, r *rollouts) (differ []string) {
 	if gr.differenceLogged || t == nil {
 		return nil
 	}
 	for i, name := range traitNames {
-		if gr.firstTraits[i] != t[i] && !by.selectsBy(name) {
+		if gr.firstTraits[i] != t[i] && !r.selectsBy(name) {
 			differ = append(differ, name)
 		}
 	}
@@ -449,7 +475,8 @@ func (gr *group) differingFields(t *traits, by *rollouts) (differ []string) {
 	return differ
 }
 
-// proxyType returns the Istio proxy type in a node ID, such as sidecar or router; empty if the ID is not in Istio's form.
+// proxyType returns the Istio proxy type of a node ID, such as sidecar or router. It is empty if the ID does not have
+// the format of Istio.
 func proxyType(id string) string {
 	prefix, _, found := strings.Cut(id, "~")
 	if !found {
@@ -458,11 +485,15 @@ func proxyType(id string) string {
 	return prefix
 }
 
+// traitsOf returns the traits of a client's Node.
 func traitsOf(n *corepb.Node) *traits {
-	return &traits{maphash.String(traitSeed, proxyType(n.GetId())), maphash.String(traitSeed, n.GetCluster()), traitOf(n.GetLocality()), traitOf(n.GetMetadata())}
+	return &traits{
+		maphash.String(traitSeed, proxyType(n.GetId())), maphash.String(traitSeed, n.GetCluster()),
+		traitOf(n.GetLocality()), traitOf(n.GetMetadata()),
+	}
 }
 
-// traitOf returns a hash of a message, which is equal for equal messages within one process.
+// traitOf returns a hash of a message. Equal messages have equal hashes within one process.
 func traitOf(m proto.Message) uint64 {
 	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(m) // a decoded message can always be encoded
 	return maphash.Bytes(traitSeed, encoded)

@@ -23,15 +23,16 @@ func (g *groups) logRejected(err error, key string, n *corepb.Node, peer string)
 			slog.String("group", key), slog.String("node", n.GetId()))
 	case limit == guard.LimitPeerGroups:
 		g.peerLimitLog.Do(func() {
-			g.log.Warn("node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are rejected; raise it for load balancers",
+			g.log.Warn("node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are "+
+				"rejected; raise it for load balancers",
 				slog.String("peer", peer), slog.String("group", key), slog.String("node", n.GetId()), slog.Any("err", err))
 		})
 	}
 }
 
-// groupQuota bound the number of node groups that each peer creates, and their rate (B.35). A group counts for the peer that
-// created it until it is removed: without clients it still has streams to the origins. Groups that were restored from a
-// snapshot count for no peer. They are guarded by groups.mu.
+// A groupQuota limits the number of node groups that each peer creates, and their rate (B.35). A group counts for the
+// peer that created it until it is removed, because a group without clients still has upstream streams. Groups that
+// were restored from a snapshot count for no peer. It is guarded by groups.mu.
 type groupQuota struct {
 	shares    *quota.Pool
 	burst     int // groups that a peer may create at once
@@ -49,40 +50,40 @@ func newGroupQuota(cfg *Config) groupQuota {
 
 // tooFast reports whether a peer has exceeded its rate of new groups.
 func (f *groupQuota) tooFast(peer string) bool {
-	pace := f.limiters[peer]
-	return pace != nil && pace.Tokens() < 1
+	limiter := f.limiters[peer]
+	return limiter != nil && limiter.Tokens() < 1
 }
 
-// countCreated counts a new group of a peer.
+// countCreated counts a new group of a peer towards its rate. Groups without a peer are not limited.
 func (f *groupQuota) countCreated(peer string) {
 	if peer == "" {
 		return
 	}
-	pace := f.limiters[peer]
-	if pace == nil {
-		for other, of := range f.limiters { // drop the limiters of peers without recent groups
-			if of.Tokens() >= float64(f.burst) {
+	limiter := f.limiters[peer]
+	if limiter == nil {
+		for other, idle := range f.limiters { // drop the limiters of peers without recent groups
+			if idle.Tokens() >= float64(f.burst) {
 				delete(f.limiters, other)
 			}
 		}
-		pace = rate.NewLimiter(rate.Limit(float64(f.perMinute)/time.Minute.Seconds()), f.burst)
-		f.limiters[peer] = pace
+		limiter = rate.NewLimiter(rate.Limit(float64(f.perMinute)/time.Minute.Seconds()), f.burst)
+		f.limiters[peer] = limiter
 	}
-	pace.Allow()
+	limiter.Allow()
 }
 
-// reserveGroup reserves a place for a new group of a peer. It returns the peer's share, in which the group counts, or the limit that
-// is exceeded. It evicts groups without clients: those of the peer itself if the peer has its share, otherwise those of the
-// peer with most groups.
+// reserveGroup reserves a place for a new group of a peer. It returns the peer's share, which counts the group, or an
+// error with the exceeded limit. To make room it evicts groups without clients: those of the peer itself if the peer
+// has used up its share, otherwise those of the peer with most groups. groups.mu must be held.
 func (g *groups) reserveGroup(key, peer string) (*quota.Share, error) {
 	f := &g.quota
 	share, over := f.shares.Take(peer)
 	for over != nil {
-		of := ""
+		evictFrom := "" // any peer
 		if over.PerPeer {
-			of = peer
+			evictFrom = peer
 		}
-		oldest := g.expendable(of)
+		oldest := g.evictable(evictFrom)
 		switch {
 		case oldest != nil && f.tooFast(peer):
 			return nil, f.rateError(key, peer)
@@ -92,11 +93,12 @@ func (g *groups) reserveGroup(key, peer string) (*quota.Share, error) {
 			g.evict(oldest)
 		case over.PerPeer:
 			return nil, guard.Exceeds(guard.LimitPeerGroups,
-				"node group %q is one too many for %s: clients of one peer may found at most %d while more than half of %d are there, and TENDER_NODE_GROUP_BY decides what makes one",
+				"too many node groups of %[2]s: group %[1]q would exceed its limit of %[3]d, which applies while more than half "+
+					"of %[4]d groups exist; TENDER_NODE_GROUP_BY defines groups",
 				key, peer, over.Limit, over.Total)
 		default:
 			return nil, guard.Exceeds(guard.LimitGroups,
-				"node group %q is one too many: at most %d groups are kept, and TENDER_NODE_GROUP_BY decides what makes one", key, over.Limit)
+				"too many node groups: group %q would exceed the limit of %d; TENDER_NODE_GROUP_BY defines groups", key, over.Limit)
 		}
 		share, over = f.shares.Take(peer)
 	}
@@ -111,13 +113,15 @@ func (g *groups) reserveGroup(key, peer string) (*quota.Share, error) {
 // rateError returns the error for a peer that has exceeded its rate of new groups.
 func (f *groupQuota) rateError(key, peer string) error {
 	return guard.Exceeds(guard.LimitPeerGroups,
-		"node group %q is one too many for %s: clients of one peer may found %d at once and %d a minute, and TENDER_NODE_GROUP_BY decides what makes one",
+		"too many new node groups of %[2]s: group %[1]q would exceed %[3]d at once and %[4]d per minute; "+
+			"TENDER_NODE_GROUP_BY defines groups",
 		key, peer, f.burst, f.perMinute)
 }
 
-// expendable returns the group to evict, of those that a peer created, or of all if peer is empty: of the peer with most
-// groups, the group that has been without streams for longest. It returns nil if no group may be evicted.
-func (g *groups) expendable(peer string) *group {
+// evictable returns the group to evict among those that a peer created, or among all groups if peer is empty. It
+// chooses the peer with most groups, and of its groups the one that has been without streams for longest. It returns
+// nil if no group may be evicted.
+func (g *groups) evictable(peer string) *group {
 	if g.anyFrozen() {
 		return nil // returning clients need the frozen state
 	}
@@ -139,8 +143,8 @@ func (g *groups) expendable(peer string) *group {
 	return nil
 }
 
-// irreplaceable reports whether a new group could not receive the same resources from the origins: an origin is
-// unreachable, has not confirmed restored resources, or removals are held.
+// irreplaceable reports whether a new group would not receive the same resources from the origins: an origin is
+// unreachable or has not confirmed restored resources, or removals are held.
 func (gr *group) irreplaceable(now time.Time) bool {
 	if gr.view.Stale(now) || slices.ContainsFunc(gr.controls, (*upstream.Control).Holding) {
 		return true

@@ -9,11 +9,13 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// TestB4_AStoppedRelayKeepsNoView: the timers that remove groups without streams do not keep views in memory after Run has
-// returned, whether the last stream ended before or after it.
+// TestB4_AStoppedRelayKeepsNoView: the timers that remove groups without streams do not keep views in memory after Run
+// has returned, whether the last stream ended before or after it.
 func TestB4_AStoppedRelayKeepsNoView(t *testing.T) {
 	t.Parallel()
-	cfg, err := LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_GROUP_BY=cluster"})
+	cfg, err := LoadConfig([]string{
+		"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_GROUP_BY=cluster",
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,13 +17,13 @@ import (
 // module is the path that our imports start with.
 const module = "github.com/xdstender/tender/"
 
-// layers says, for each layer, which other layers it may import. A layer is a
-// directory with all below it that is not a layer of its own; within a layer,
-// packages may import each other. upstream and downstream meet only in cache.
+// layers says, for each layer, which other layers it may import. A layer is a directory with all below it that is not a
+// layer of its own; within a layer, packages may import each other. upstream and downstream meet only in cache.
 var layers = map[string][]string{
-	"cmd":               {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
-	"relay":             {"upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
-	"relay/envoytest":   {"relay", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+	"cmd":   {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+	"relay": {"upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+	"relay/envoytest": {"relay", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire",
+		"cache/wire/schema"},
 	"relay/relaytest":   {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
 	"upstream":          {"cache", "cache/wire", "cache/wire/schema"},
 	"downstream":        {"cache", "cache/wire", "cache/wire/schema"},
@@ -31,7 +31,8 @@ var layers = map[string][]string{
 	"cache/wire":        {"cache/wire/schema"},
 	"cache/wire/schema": {},
 	"deploy":            {"relay"},
-	"bench":             {"relay", "relay/envoytest", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
+	"bench": {"relay", "relay/envoytest", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire",
+		"cache/wire/schema"},
 }
 
 // layerOf returns the layer of a directory, or nothing.
@@ -51,7 +52,8 @@ func mayImport(from, to string, test bool) bool {
 	if source == "" || target == "" {
 		return false
 	}
-	return source == target || slices.Contains(layers[source], target) || test && (target == "relay/relaytest" || target == "relay/envoytest")
+	return source == target || slices.Contains(layers[source], target) ||
+		test && (target == "relay/relaytest" || target == "relay/envoytest")
 }
 
 // TestImportOrder keeps the layers in order: a package imports only what stands
@@ -155,9 +157,8 @@ func opening(file *ast.File) []string {
 	return []string{line}
 }
 
-// parseModule parses every Go file of the module that is built here, by path
-// from the root. Programs that go run alone uses (//go:build ignore) are not
-// part of a package.
+// parseModule parses every Go file of the module that is built here, by path from the root. Programs that go run alone
+// uses (//go:build ignore) are not part of a package.
 func parseModule(t *testing.T, mode parser.Mode) map[string]*ast.File {
 	t.Helper()
 	const root = ".."

@@ -8,20 +8,21 @@ import (
 	"time"
 )
 
-// Memory use, as a part of the limit, at which the relay warns, and below which it may warn again; and the time between
-// two measurements (B.35).
+// Thresholds of the memory warning (B.35).
 const (
-	memoryHigh     = 0.8
-	memoryLow      = 0.7
-	memoryInterval = 10 * time.Second
+	memoryHigh     = 0.8              // share of the limit at which the relay warns
+	memoryLow      = 0.7              // share below which it may warn again
+	memoryInterval = 10 * time.Second // between two measurements
 )
 
-// A memory is the memory of the process as Go counts it for GOMEMLIMIT, and that limit, in bytes.
+// A memory is the memory use of the process, as Go counts it for GOMEMLIMIT, and that limit, in bytes.
 type memory struct{ used, limit uint64 }
 
-// readMemory returns the present memory use.
+// readMemory returns the current memory use.
 func readMemory() memory {
-	s := []metrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/gomemlimit:bytes"}}
+	s := []metrics.Sample{
+		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/gomemlimit:bytes"},
+	}
 	metrics.Read(s)
 	return memory{used: s[0].Value.Uint64() - s[1].Value.Uint64(), limit: s[2].Value.Uint64()}
 }
@@ -37,19 +38,20 @@ func (m memory) utilization() float64 {
 	return float64(m.used) / float64(m.limit)
 }
 
-// watchMemory warns, until ctx ends, when memory use reaches memoryHigh: once, until it was below memoryLow.
+// watchMemory logs a warning when memory use reaches memoryHigh, and again only after it fell below memoryLow. It
+// returns when ctx ends.
 func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
 	tick := time.NewTicker(memoryInterval)
 	defer tick.Stop()
-	said := false
+	warned := false
 	for m := read(); m.limited(); m = read() {
 		switch at := m.utilization(); {
-		case at >= memoryHigh && !said:
+		case at >= memoryHigh && !warned:
 			log.Warn("memory use is close to GOMEMLIMIT; garbage collection takes more CPU",
 				slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
-			said = true
+			warned = true
 		case at < memoryLow:
-			said = false
+			warned = false
 		}
 		select {
 		case <-tick.C:

@@ -21,35 +21,37 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A holder has held changes: the loop of a view, or a directory for all its views.
+// A holder holds changes: the control of a view, or a directory for all of its views.
 type holder interface {
 	Operate(context.Context, reconcile.Command) []reconcile.Hold
 	Broken() []reconcile.Hold
 }
 
-// A commandTarget is a view or a directory that commands of operators apply to.
+// A commandTarget is a view or a directory to which operator commands apply.
 type commandTarget struct {
 	origin       int
 	group        string // of the view; empty for a directory
-	shared       bool   // it has the names that groups share
-	snapshotName string // its name in snapshots
+	shared       bool   // it is a shared view
+	snapshotName string // the group in snapshots
 	view         *cache.View
 	source       int
 	control      *upstream.Control // nil for a directory
 	holder       holder
 }
 
-// part returns the name of a view among the parts of an edition.
+// part returns the key of the view in editions.
 func (o *commandTarget) part() rollout.PartKey {
 	return rollout.PartKey{Group: o.group, Shared: o.shared}
 }
 
-// commandTargets returns all views and directories, in the order of origins and groups.
+// commandTargets returns all views and directories, ordered by origin and group.
 func (g *groups) commandTargets() (all []commandTarget) {
 	g.mu.Lock()
 	for _, gr := range g.byKey {
 		for i, c := range gr.controls {
-			all = append(all, commandTarget{origin: i, group: gr.key, snapshotName: gr.key, view: gr.view, source: i, control: c, holder: c})
+			all = append(all, commandTarget{
+				origin: i, group: gr.key, snapshotName: gr.key, view: gr.view, source: i, control: c, holder: c,
+			})
 		}
 	}
 	for key, s := range g.shared {
@@ -64,11 +66,14 @@ func (g *groups) commandTargets() (all []commandTarget) {
 			all = append(all, commandTarget{origin: i, holder: h})
 		}
 	}
-	slices.SortStableFunc(all, func(a, b commandTarget) int { return cmp.Or(a.origin-b.origin, cmp.Compare(a.group, b.group)) })
+	slices.SortStableFunc(all, func(a, b commandTarget) int {
+		return cmp.Or(a.origin-b.origin, cmp.Compare(a.group, b.group))
+	})
 	return all
 }
 
-// lockCommands waits until no other command runs. The caller must call done when its command has ended.
+// lockCommands waits until the relay has started and no other command runs. The caller must call done after its
+// command.
 func (g *groups) lockCommands(ctx context.Context) (done func(), err error) {
 	select {
 	case <-g.started:
@@ -83,7 +88,7 @@ func (g *groups) lockCommands(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// operations are the commands and queries of operators, which the admin API calls. Its methods may be called from any goroutine.
+// operations has the commands and queries of the admin API. Its methods may be called from any goroutine.
 type operations struct{ *Relay }
 
 // findOrigin returns the index of an origin, or -1 for an empty name.
@@ -95,10 +100,12 @@ func (r operations) findOrigin(name string) (int, error) {
 	if i := slices.Index(names, name); i >= 0 {
 		return i, nil
 	}
-	return 0, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no origin %q: there are %s", name, strings.Join(names, ", ")))
+	return 0, admin.Refuse(http.StatusNotFound,
+		fmt.Errorf("there is no origin %q; the origins are %s", name, strings.Join(names, ", ")))
 }
 
-// lockOrigin finds an origin, or -1 for an empty name, and waits for its turn among the operations: call done afterwards.
+// lockOrigin returns the index of an origin, or -1 for an empty name, and waits until no other command runs. The caller
+// must call done after its command.
 func (r operations) lockOrigin(ctx context.Context, origin string) (only int, done func(), err error) {
 	if only, err = r.findOrigin(origin); err != nil {
 		return 0, nil, err
@@ -112,7 +119,7 @@ func (r operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.Fre
 		return admin.Freezes{}, err
 	}
 	if of.DryRun {
-		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("dry_run: only thaw has it"))
+		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("dry_run: only thaw accepts it"))
 	}
 	if err := r.rejectIfRolledBack(of.Origin); err != nil {
 		return admin.Freezes{}, err
@@ -120,7 +127,9 @@ func (r operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.Fre
 	by := admin.CallerOf(ctx).By(of.User)
 	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) {
 		now := time.Now()
-		f := &activeFreeze{Freeze: snapshot.Freeze{Origin: r.cfg.OriginName(origin), By: by, Reason: of.Reason, Since: now.Round(0)}}
+		f := &activeFreeze{
+			Freeze: snapshot.Freeze{Origin: r.cfg.OriginName(origin), By: by, Reason: of.Reason, Since: now.Round(0)},
+		}
 		if length := time.Duration(of.ForSeconds * float64(time.Second)); length > 0 {
 			f.Length, f.until, f.Until = length, now.Add(length), now.Add(length).Round(0)
 		}
@@ -130,7 +139,7 @@ func (r operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.Fre
 
 func (r operations) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
 	if of.ForSeconds != 0 {
-		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("for_seconds: only freeze has it"))
+		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("for_seconds: only freeze accepts it"))
 	}
 	if err := of.Check(); err != nil {
 		return admin.Freezes{}, err
@@ -139,9 +148,11 @@ func (r operations) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freez
 	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) { r.thawOrigin(ctx, origin, by, of.Reason) })
 }
 
-// eachOrigin freezes or thaws the origins of a scope, and returns the state of all origins after that. A dry run
-// changes nothing.
-func (r operations) eachOrigin(ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int)) (admin.Freezes, error) {
+// eachOrigin calls do, which freezes or thaws an origin, for the origins of a scope. It returns the resulting state of
+// all origins. For a dry run, it returns the changes of a thaw instead.
+func (r operations) eachOrigin(
+	ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int),
+) (admin.Freezes, error) {
 	only, done, err := r.lockOrigin(ctx, of.Origin)
 	if err != nil {
 		return admin.Freezes{}, err
@@ -160,13 +171,13 @@ func (r operations) eachOrigin(ctx context.Context, of admin.FreezeScope, do fun
 		}
 	}
 	warning := r.groups.saveDecision(ctx, false)
-	if r.showFreezes(answer.Origins) || r.groups.decisions.snapshots != nil { // the disk may still have an ended freeze
+	if r.showFreezes(answer.Origins) || r.groups.decisions.snapshots != nil { // the file may still have the ended freeze
 		answer.Warning = warning
 	}
 	return answer, nil
 }
 
-// withheld returns, for each origin, the number of names whose newest state its clients do not see.
+// withheld returns, for each origin, the number of names with a withheld change.
 func (r operations) withheld() (all []admin.Freeze) {
 	for i := range r.origins {
 		f := admin.Freeze{Origin: r.cfg.OriginName(i)}
@@ -179,7 +190,7 @@ func (r operations) withheld() (all []admin.Freeze) {
 	return all
 }
 
-// showFreezes fills in the freezes of origins, and reports whether there is one.
+// showFreezes sets the freezes of origins, and reports whether any origin is frozen.
 func (r operations) showFreezes(all []admin.Freeze) (any bool) {
 	for i := range all {
 		all[i].Freeze = r.groups.shownFreeze(i)
@@ -191,17 +202,19 @@ func (r operations) showFreezes(all []admin.Freeze) (any bool) {
 
 // viewsOf returns the views of an origin.
 func (g *groups) viewsOf(origin int) []commandTarget {
-	return slices.DeleteFunc(g.commandTargets(), func(o commandTarget) bool { return o.origin != origin || o.control == nil })
+	return slices.DeleteFunc(g.commandTargets(), func(t commandTarget) bool {
+		return t.origin != origin || t.control == nil
+	})
 }
 
-// freezeOrigin stops the distribution of an origin's changes, first for views that begin later.
+// freezeOrigin stops the distribution of an origin's changes. It starts with views that are created meanwhile.
 func (r operations) freezeOrigin(ctx context.Context, origin int, f *activeFreeze) {
 	r.groups.setFrozen(origin, f)
 	attrs := []any{slog.String("origin", f.Origin), slog.String("by", f.By), slog.String("reason", f.Reason)}
 	if !f.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", f.Until))
 	}
-	r.log.Warn("origin frozen: its changes are not distributed", attrs...)
+	r.log.Warn("origin frozen; its changes are withheld", attrs...)
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Freeze(ctx)
 	}
@@ -210,11 +223,12 @@ func (r operations) freezeOrigin(ctx context.Context, origin int, f *activeFreez
 	}
 }
 
-// thawOrigin resumes the distribution of an origin's changes; by is empty if the time of the freeze is over.
+// thawOrigin resumes the distribution of an origin's changes. by is empty if the freeze has expired.
 func (r operations) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.setFrozen(origin, nil)
 	r.groups.rollbackDistrust().scheduleEnd(origin)
-	r.log.Warn("origin thawed: its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)), slog.String("by", by), slog.String("reason", reason))
+	r.log.Warn("origin thawed; its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)),
+		slog.String("by", by), slog.String("reason", reason))
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Thaw()
 	}
@@ -223,7 +237,7 @@ func (r operations) thawOrigin(ctx context.Context, origin int, by, reason strin
 	}
 }
 
-// holds returns the held and the discarded changes.
+// holds returns the held changes and the discarded removals.
 func (r operations) holds(ctx context.Context) admin.Holds {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	for _, o := range r.groups.commandTargets() {
@@ -238,7 +252,8 @@ func (r operations) release(ctx context.Context, of admin.HoldScope) (admin.Hold
 
 func (r operations) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
 	if of.Discarded {
-		return admin.Holds{}, admin.Refuse(http.StatusBadRequest, errors.New("discarded: what was discarded can only be released"))
+		return admin.Holds{}, admin.Refuse(http.StatusBadRequest,
+			errors.New("discarded: a discarded removal can only be released"))
 	}
 	return r.decide(ctx, of, reconcile.Discard)
 }
@@ -291,17 +306,22 @@ func (r operations) shownHolds(o commandTarget, holds []reconcile.Hold) (shown [
 	for _, h := range holds {
 		shown = append(shown, admin.Hold{
 			Origin: r.cfg.OriginName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
-			Names: h.Names[:min(len(h.Names), admin.MaxHoldNames)], Broken: h.Breaking, Reasons: h.Reasons[:min(len(h.Reasons), admin.MaxHoldNames)], Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
+			Names:  h.Names[:min(len(h.Names), admin.MaxHoldNames)],
+			Broken: h.Broken, Reasons: h.Reasons[:min(len(h.Reasons), admin.MaxHoldNames)],
+			Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
 		})
 	}
 	return shown
 }
 
-// setLogLevel changes the log level. It logs the change at the more verbose of the two levels, so that the log has it.
+// setLogLevel changes the log level. It logs the change at the more verbose of both levels, so that the message is not
+// filtered.
 func (r operations) setLogLevel(ctx context.Context, to admin.LogLevel) (admin.LogLevelChange, error) {
 	var level slog.Level
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, to.Level) || level.UnmarshalText([]byte(to.Level)) != nil {
-		return admin.LogLevelChange{}, admin.Refuse(http.StatusBadRequest, fmt.Errorf("level=%.32q: want debug, info, warn or error", to.Level))
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, to.Level) ||
+		level.UnmarshalText([]byte(to.Level)) != nil {
+		return admin.LogLevelChange{}, admin.Refuse(http.StatusBadRequest,
+			fmt.Errorf("level=%.32q: want debug, info, warn or error", to.Level))
 	}
 	if err := to.Check(); err != nil {
 		return admin.LogLevelChange{}, err
@@ -322,8 +342,8 @@ func (r operations) setLogLevel(ctx context.Context, to admin.LogLevel) (admin.L
 	return admin.LogLevelChange{Level: to.Level, Before: strings.ToLower(before.String())}, nil
 }
 
-// auditOrigins compares views with the responses of their origins on a second stream (B.43). It audits the views of one
-// origin one after the other. A directory cannot be audited.
+// auditOrigins compares views with the responses of their origins on a second stream (B.43). It audits origins in
+// parallel, and the views of an origin one after the other. A directory cannot be audited.
 func (r operations) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits, error) {
 	answer := admin.Audits{Views: []admin.ViewAudit{}}
 	chosen, typeURL, err := r.choose(of)
@@ -373,7 +393,7 @@ func (r operations) auditView(ctx context.Context, v commandTarget, typeURL stri
 	return shown, len(shown.Types) > 0
 }
 
-// shownAudit returns the result for a type in the form of the admin API.
+// shownAudit returns the result of an audit for a type in the form of the admin API.
 func shownAudit(t upstream.TypeAudit) admin.TypeAudit {
 	shown := admin.TypeAudit{TypeURL: t.TypeURL, Equal: t.Equal, Changing: t.Changing}
 	counts := map[upstream.DifferenceKind]*int{

@@ -21,14 +21,14 @@ import (
 	upload "github.com/xdstender/tender/upstream/loadreport"
 )
 
-// An origin is a control plane or a directory that views are kept in sync with.
+// An origin is a control plane or a directory. Views follow its resources.
 type origin interface {
-	// sync keeps the view of w in sync with what the origin serves to node, until ctx ends. It carries out the commands
-	// of control.
+	// sync applies the resources that the origin serves to node to the view of w, until ctx ends. It also runs the
+	// commands of control.
 	sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control)
-	// probe returns nil once the origin answers the relay, or the error of ctx.
+	// probe returns nil once the origin has responded to the relay, or the error of ctx.
 	probe(ctx context.Context, p upstream.Probe) error
-	// follow does the work of the origin that is independent of views, until ctx ends.
+	// follow runs the work of the origin that does not depend on a view, such as watching files, until ctx ends.
 	follow(ctx context.Context)
 	// status returns the state of the origin without its name.
 	status() admin.Origin
@@ -40,8 +40,10 @@ type origin interface {
 // origins are the origins of a relay: TENDER_ORIGIN, then TENDER_ORIGINS in their order.
 type origins []origin
 
-// openOrigins returns the origins of the configuration, with their credentials.
-func openOrigins(cfg Config, opts Options, creds []config.OriginCredentials, log *slog.Logger) (all origins, err error) {
+// openOrigins opens the origins of the configuration. creds has the credentials of each.
+func openOrigins(
+	cfg Config, opts Options, creds []config.OriginCredentials, log *slog.Logger,
+) (all origins, err error) {
 	for i, named := range config.AllOrigins(&cfg) {
 		variable, logger := "TENDER_ORIGIN", log
 		if i > 0 {
@@ -63,8 +65,10 @@ func (all origins) close() (err error) {
 	return err
 }
 
-// openOrigin returns the origin that a variable names.
-func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Options, creds config.OriginCredentials, log *slog.Logger) (origin, error) {
+// openOrigin opens an origin. variable is the environment variable that configures it, for error messages.
+func openOrigin(
+	variable string, named config.NamedOrigin, cfg Config, opts Options, creds config.OriginCredentials, log *slog.Logger,
+) (origin, error) {
 	targets := named.Targets
 	var trace func(upstream.Received) upstream.Trace
 	var requested func(upstream.Request)
@@ -76,7 +80,10 @@ func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Opti
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
-		files, err := files.Open(files.Config{Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit, Check: opts.check, Trace: trace, Logger: log})
+		files, err := files.Open(files.Config{
+			Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit,
+			Check: opts.check, Trace: trace, Logger: log,
+		})
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
@@ -115,21 +122,23 @@ func openOrigin(variable string, named config.NamedOrigin, cfg Config, opts Opti
 	return sessionOrigin{session}, nil
 }
 
-// streamsPerView is the maximum number of upstream streams of a view. All views may open their streams at once: when the
-// relay starts, and when its origin returns.
+// streamsPerView is the maximum number of upstream streams of a view. All views open their streams at once when the
+// relay starts, and when its origin becomes reachable again. The rate limit must permit that burst.
 const streamsPerView = 2
 
-// protocols are the values of [Config.OriginProtocol].
+// protocols maps the values of [Config.OriginProtocol].
 var protocols = map[string]upstream.Protocol{
 	ProtocolAuto:  upstream.ProtocolAuto,
 	ProtocolDelta: upstream.ProtocolDelta,
 	ProtocolSotW:  upstream.ProtocolSotW,
 }
 
-// sessionOrigin is a control plane.
+// sessionOrigin is an origin that is a control plane.
 type sessionOrigin struct{ *upstream.Session }
 
-func (o sessionOrigin) sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control) {
+func (o sessionOrigin) sync(
+	ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control,
+) {
 	o.Sync(ctx, node, w, log, control)
 }
 
@@ -139,10 +148,12 @@ func (o sessionOrigin) follow(context.Context) {}
 
 func (o sessionOrigin) close() error { return o.Close() }
 
-// filesOrigin is a directory. It serves the same resources to all nodes.
+// filesOrigin is an origin that is a directory. It serves the same resources to all nodes.
 type filesOrigin struct{ *files.Origin }
 
-func (o filesOrigin) sync(ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger, control *upstream.Control) {
+func (o filesOrigin) sync(
+	ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger, control *upstream.Control,
+) {
 	o.Sync(ctx, w, control)
 }
 
@@ -165,8 +176,8 @@ func (o filesOrigin) follow(ctx context.Context) { o.Follow(ctx) }
 
 func (o filesOrigin) close() error { return nil }
 
-// loadsOf returns the destination of load reports, or nil if they are rejected. Only the origin of TENDER_ORIGIN
-// receives reports, whichever origin has the clusters.
+// loadsOf returns the destination of load reports, or nil if the relay rejects them. Only the origin of TENDER_ORIGIN
+// receives load reports, even if another origin serves the clusters.
 func loadsOf(cfg Config, all origins, log *slog.Logger) loadreport.Origin {
 	first, ok := all[0].(sessionOrigin)
 	if !ok || cfg.LRS == "" || cfg.LRS == LRSOff {

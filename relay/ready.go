@@ -19,27 +19,27 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// An originState is the result of the probes of an origin while the relay is not ready.
+// An originState is the result of the probes of an origin. Probes run until the relay is ready.
 type originState struct {
 	answered bool
-	open     bool  // a probe stream is open and the origin has not answered
-	err      error // of the last probe that failed; nil if none did
+	open     bool  // a probe stream is open, and the origin has not responded
+	err      error // of the last failed probe; nil if none failed
 	logged   repeatedLog
 }
 
-// A repeatedLog is a log line that is repeated at growing intervals while its cause remains.
+// A repeatedLog limits a log message to growing intervals while its cause persists.
 type repeatedLog struct {
-	last  time.Time
+	last  time.Time // when the message was last logged
 	every time.Duration
 }
 
-// The intervals of a repeat.
+// The intervals of a repeatedLog.
 const (
 	minRepeat = 10 * time.Second
 	maxRepeat = 10 * time.Minute
 )
 
-// due reports whether the line is to be logged now: at once for a new cause, and then at growing intervals.
+// due reports whether to log the message now. A new cause is logged at once.
 func (r *repeatedLog) due(newCause bool, now time.Time) bool {
 	if !newCause && now.Sub(r.last) < r.every {
 		return false
@@ -52,39 +52,40 @@ func (r *repeatedLog) due(newCause bool, now time.Time) bool {
 	return true
 }
 
-// errNoGoodFile says that a directory has files and none of them can be used.
-var errNoGoodFile = errors.New("none of its files is good")
+// errNoGoodFile is the error of a directory whose files are all invalid.
+var errNoGoodFile = errors.New("the directory has no valid file")
 
-// rejectsRelay reports whether the origin can be reached and does not serve the relay.
+// rejectsRelay reports whether the origin is reachable but does not serve this relay.
 func (s *originState) rejectsRelay() bool {
 	code := status.Code(s.err)
-	return s.err != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied || errors.Is(s.err, errNoGoodFile))
+	return s.err != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied ||
+		errors.Is(s.err, errNoGoodFile))
 }
 
-// reason returns why a target has not answered.
+// reason returns, for operators, why a target has not responded.
 func (s *originState) reason(t *admin.Target) string {
 	switch {
 	case s.rejectsRelay():
-		return fmt.Sprintf("the origin %s does not serve the relay: %v", t.Target, s.err)
+		return fmt.Sprintf("origin %s rejects the relay: %v", t.Target, s.err)
 	case s.open && t.Active:
-		return fmt.Sprintf("the origin %s has not answered yet", t.Target)
+		return fmt.Sprintf("origin %s has not responded yet", t.Target)
 	default:
-		return fmt.Sprintf("the origin %s was not reached yet: its connection is %s", t.Target, t.State)
+		return fmt.Sprintf("origin %s is not connected: its connection is %s", t.Target, t.State)
 	}
 }
 
-// A probeEvent is a result of an origin's probe.
+// A probeEvent is a new state of an origin.
 type probeEvent struct {
 	origin int
 	originState
 }
 
-// originProbes find out, until the relay is ready, whether the origins serve it.
+// originProbes probe the origins until the relay is ready.
 type originProbes struct{ *Relay }
 
-// run reports the relay as serving once each origin has answered a probe, unless a view was
-// restored; see [originProbes.originsAnswered]. Nothing but a drain unsets that: a lost origin must not empty
-// a tier that can serve (B.8).
+// run reports the relay as ready once the origins have responded to probes ([originProbes.originsAnswered]). It returns
+// at once if the relay is ready, because a view was restored. An unreachable origin does not make a ready relay
+// unready: all replicas would lose their clients, although they can serve cached state (B.8).
 func (r originProbes) run(ctx context.Context) {
 	if r.ready.Load() {
 		return
@@ -106,7 +107,7 @@ func (r originProbes) run(ctx context.Context) {
 		case e := <-events:
 			was := &states[e.origin]
 			if e.open {
-				e.err = was.err // until it answers
+				e.err = was.err // keep the last error until the origin responds
 			}
 			r.logProbe(was, &e, time.Now())
 			*was = e.originState
@@ -120,7 +121,7 @@ func (r originProbes) run(ctx context.Context) {
 	r.setReady()
 }
 
-// probeOrigin sends the state of an origin to events until it has answered or ctx ends.
+// probeOrigin sends the states of an origin to events until the origin has responded or ctx ends.
 func (r originProbes) probeOrigin(ctx context.Context, origin int, o origin, events chan<- probeEvent) {
 	send := func(s originState) {
 		select {
@@ -141,7 +142,7 @@ func (r originProbes) probeOrigin(ctx context.Context, origin int, o origin, eve
 	}
 }
 
-// probeType returns a type of which the origin serves the wildcard set; clusters if there is none.
+// probeType returns a type whose wildcard set the origin serves, for its probe; clusters if there is none.
 func (r *router) probeType(origin int) string {
 	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
 		if r.route(typeURL, "") == origin {
@@ -156,9 +157,9 @@ func (r *router) probeType(origin int) string {
 	return wire.ClusterType
 }
 
-// originsAnswered reports whether the relay is ready as far as origins go: the first one has answered, and
-// each further one too, or it could not be reached within TENDER_COLD_WAIT, which has been waited
-// for. One that can be reached and refuses the relay is never passed over.
+// originsAnswered reports whether the relay need not wait for origins any longer. The first origin must have responded.
+// Once TENDER_COLD_WAIT has passed, which waited reports, further origins that are unreachable are skipped. An origin
+// that is reachable but rejects the relay is never skipped.
 func (r originProbes) originsAnswered(states []originState, waited bool) bool {
 	for i := range states {
 		s := &states[i]
@@ -169,29 +170,30 @@ func (r originProbes) originsAnswered(states []originState, waited bool) bool {
 	return true
 }
 
-// warnUnreachable logs the further origins that the relay does not wait for any longer.
+// warnUnreachable logs the origins that the relay skipped.
 func (r originProbes) warnUnreachable(states []originState) {
 	for i := range states {
 		if !states[i].answered {
-			r.log.Warn("further origin unreachable: the relay is ready without it", slog.String("origin", r.cfg.OriginName(i)),
+			r.log.Warn("origin unreachable; relay ready without it", slog.String("origin", r.cfg.OriginName(i)),
 				slog.Duration("waited", r.cfg.ColdWait), slog.Any("err", states[i].err))
 		}
 	}
 }
 
-// logProbe logs why a probe had no answer, as its [repeat] says.
+// logProbe logs why a probe failed, as often as its [repeatedLog] permits.
 func (r originProbes) logProbe(was *originState, e *probeEvent, now time.Time) {
 	e.logged = was.logged
 	if e.err == nil || e.open || !e.logged.due(was.err == nil || was.err.Error() != e.err.Error(), now) {
 		return
 	}
-	r.log.Warn("origin does not answer: relay not ready", slog.String("origin", r.cfg.OriginName(e.origin)), slog.Any("err", e.err))
+	r.log.Warn("origin does not respond; relay not ready", slog.String("origin", r.cfg.OriginName(e.origin)),
+		slog.Any("err", e.err))
 }
 
-// notReady returns why the relay is not ready, as texts for operators (B.8).
+// notReady returns, for operators, the reasons why the relay is not ready (B.8).
 func (r *Relay) notReady() (reasons []string) {
 	if r.draining.Load() {
-		return []string{"the relay drains: it was told to stop"}
+		return []string{"relay is draining: it was stopped"}
 	}
 	if r.ready.Load() {
 		return nil
@@ -215,10 +217,11 @@ func (r *Relay) notReady() (reasons []string) {
 	return reasons
 }
 
-// probed implements downstream.Config.ProbeStatus: a relay below is ready only if this one is.
+// probed implements downstream.Config.Probed. It answers the probes of downstream relays, which are ready only if this
+// relay is.
 func (r *Relay) probed() error {
 	if err := r.Ready(); err != nil {
-		return status.Errorf(codes.Unavailable, "the relay %q is not ready: %s", r.identifier, strings.TrimSpace(err.Error()))
+		return status.Errorf(codes.Unavailable, "relay %q is not ready: %s", r.identifier, strings.TrimSpace(err.Error()))
 	}
 	return nil
 }

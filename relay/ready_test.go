@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestB8_UnreachableOriginIsLoggedAgain checks that the cause of a relay that is not ready is logged at once and then at
-// growing intervals, and a new cause at once.
+// TestB8_UnreachableOriginIsLoggedAgain checks that the cause of a relay that is not ready is logged at once and then
+// at growing intervals, and a new cause at once.
 func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 	var log bytes.Buffer
 	r := &Relay{log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -23,7 +23,9 @@ func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 		if second == 2000 {
 			err = errors.New("connection refused")
 		}
-		for _, e := range []probeEvent{{originState: originState{err: err}}, {originState: originState{open: true, err: err}}} {
+		for _, e := range []probeEvent{
+			{originState: originState{err: err}}, {originState: originState{open: true, err: err}},
+		} {
 			before := log.Len()
 			originProbes{r}.logProbe(&was, &e, now.Add(time.Duration(second)*time.Second))
 			was = e.originState

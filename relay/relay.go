@@ -27,45 +27,47 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Options are settings of a relay that are not configuration. The zero value works.
+// Options are the settings of a relay that no TENDER_ variable has. The zero value is valid.
 type Options struct {
-	// Logger receives the relay's log. Nil discards it.
+	// Logger receives the log records of the relay. If nil, they are discarded.
 	Logger *slog.Logger
 
-	// Level is the level of Logger, which operators may change while the relay runs. Nil means that they may not.
+	// Level is the level of Logger. Operators can change it while the relay runs. If nil, they cannot.
 	Level *slog.LevelVar
 
-	// Version is the version of the relay, which it presents to origins.
+	// Version is the version of the relay. The relay sends it to origins in its Node.
 	Version string
 
-	// Served is called after a burst of new clients was served, as after a restart. It may return memory to the
-	// system. Nil does nothing.
+	// Served is called after the relay has served a burst of new clients, for example after a restart. The function can
+	// return memory to the operating system. It may be nil.
 	Served func()
 
-	// PingAfter is how long a client connection may be idle before the relay pings it, at least 1s. The relay closes the
-	// connection if there is no answer within PingTimeout. Zero means 30s and 10s (B.34).
+	// PingAfter is the idle time of a client connection, at least 1s, after which the relay sends an HTTP/2 ping. The
+	// relay closes the connection if the client does not respond within PingTimeout. The defaults are 30s and 10s (B.34).
 	PingAfter, PingTimeout time.Duration
 
-	// Spans receives the spans of the relay, in place of the exporter that the OTEL_… variables configure.
+	// Spans receives the spans of the relay. If nil, the exporter that the OTEL_… variables configure receives them.
 	Spans sdktrace.SpanExporter
 
-	// DialOptions are added to the options of connections to origins.
+	// DialOptions are appended to the dial options of connections to origins.
 	DialOptions []grpc.DialOption
 
-	// Listeners, RESTListeners and AdminListeners replace the addresses of the configuration.
+	// Listeners, RESTListeners and AdminListeners replace the listeners of TENDER_LISTEN, TENDER_REST_LISTEN and
+	// TENDER_ADMIN_LISTEN. The relay closes them.
 	Listeners, RESTListeners, AdminListeners []net.Listener
 
-	chain  *chain            // of the relay
-	check  reconcile.Checker // of changes that break clients; nil holds none
+	chain  *chain            // the chain of the relay that origins check
+	check  reconcile.Checker // finds changes that break clients; nil if TENDER_VALIDATE is not hold
 	tracer *telemetry.Tracer // nil if tracing is off
 }
 
-// A Relay serves the resources of its origins to clients.
+// A Relay caches the resources of its origins and serves them to xDS clients. Its methods may be called from any
+// goroutine.
 type Relay struct {
 	cfg           Config
 	log           *slog.Logger
-	level         *slog.LevelVar // nil if it cannot be changed
-	levelSet      sync.Mutex     // serializes changes of level
+	level         *slog.LevelVar // nil if operators cannot change the level
+	levelSet      sync.Mutex     // serializes changes of the level
 	credentials   *config.Credentials
 	chain         *chain
 	origins       origins
@@ -74,7 +76,7 @@ type Relay struct {
 	auditor       *auditor
 	linter        *lint.Linter // nil if resources are not checked
 	server        *downstream.Server
-	servers       []*grpc.Server // the first for listeners; the second, if any, for tlsListeners
+	servers       []*grpc.Server // the first serves listeners; the second, if any, serves tlsListeners
 	rest          *http.Server
 	admin         *admin.Server
 	pages         *page.Pages
@@ -84,7 +86,7 @@ type Relay struct {
 	events        *telemetry.Events // nil if no events are exported
 	health        *health.Server
 	listeners     []net.Listener
-	tlsListeners  []net.Listener // beside listeners in plaintext
+	tlsListeners  []net.Listener // of TENDER_TLS_LISTEN, while listeners are plaintext
 	restListeners []net.Listener
 	stopNow       chan struct{} // closed by StopNow
 	stopNowOnce   sync.Once
@@ -92,14 +94,17 @@ type Relay struct {
 	adminListeners, adminTLSListeners, probeListeners []net.Listener
 
 	version, identifier string
-	instance            string // of this process: random
+	instance            string // a random ID of this process
 	started             time.Time
 	ready, draining     atomic.Bool
-	originStates        atomic.Pointer[[]originState] // until the relay is ready
+	originStates        atomic.Pointer[[]originState] // results of probes; not updated once the relay is ready
 }
 
-// New returns a relay that listens; [Relay.Run] serves. The caller must call Run to release resources, if necessary with
-// a context that has ended. Errors: no origin, an invalid origin, or an address that cannot be listened on.
+// New opens the listeners, credential files and snapshots of a relay. [Relay.Run] then serves clients. The caller must
+// call Run to release these resources, if necessary with a canceled context.
+//
+// New returns an error if cfg has no origin, if a credential file or the snapshot directory cannot be used, or if an
+// address cannot be listened on.
 func New(cfg Config, opts Options) (*Relay, error) {
 	if err := cfg.RequireOrigin(); err != nil {
 		return nil, err
@@ -143,11 +148,11 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.origins, err = openOrigins(cfg, opts, r.credentials.Origins, r.log); err != nil {
 		return nil, err
 	}
-	own := cfg.Node(opts.Version)
-	if r.snapshots, err = openSnapshots(&r.cfg, own, r.log); err != nil {
+	node := cfg.Node(opts.Version)
+	if r.snapshots, err = openSnapshots(&r.cfg, node, r.log); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
-	r.groups = newGroups(cfg, own, r.origins, r.snapshots, r.tracer, r.log)
+	r.groups = newGroups(cfg, node, r.origins, r.snapshots, r.tracer, r.log)
 	if len(cfg.AdminListen)+len(opts.AdminListeners) > 0 {
 		r.groups.keepRecords()
 	}
@@ -217,7 +222,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	return r.listen()
 }
 
-// Addrs returns the addresses of the xDS listeners.
+// Addrs returns the addresses of the xDS listeners, including those of Options.Listeners.
 func (r *Relay) Addrs() []net.Addr { return addrs(r.listeners) }
 
 func addrs(listeners []net.Listener) []net.Addr {
@@ -228,22 +233,23 @@ func addrs(listeners []net.Listener) []net.Addr {
 	return addrs
 }
 
-// TLSAddrs returns the addresses of the xDS listeners with TLS, if Addrs are in plaintext.
+// TLSAddrs returns the addresses of TENDER_TLS_LISTEN, which serve TLS while those of Addrs serve plaintext.
 func (r *Relay) TLSAddrs() []net.Addr { return addrs(r.tlsListeners) }
 
-// Streams returns the number of client streams, including pending polls.
+// Streams returns the number of open client streams, including pending REST polls.
 func (r *Relay) Streams() int { return r.server.Streams() }
 
-// Audit returns the results of the drift audit. It is not stable.
+// Audit returns the counters of the drift audit. It is not stable.
 func (r *Relay) Audit() AuditStats { return r.auditor.stats() }
 
 // Stats returns the counters of the xDS server. It is not stable, but the metrics made from it are.
 func (r *Relay) Stats() downstream.Stats { return r.server.Stats() }
 
-// Run serves until ctx ends, then drains within TENDER_DRAIN: it closes the streams of served clients with OK, so that
-// they connect elsewhere. It returns nil once everything has ended, or the error of a listener.
+// Run serves clients until ctx is canceled. It then drains: within TENDER_DRAIN, it closes the streams of clients with
+// status OK, so that the clients reconnect to another server. Run returns nil after all goroutines have ended, or the
+// error of a listener. It must be called exactly once.
 func (r *Relay) Run(ctx context.Context) error {
-	// Views are kept in sync until the last client stream is closed.
+	// The views follow their origins until the last client stream is closed.
 	views, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	if r.groups.start(views) {
@@ -294,6 +300,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	return errors.Join(err, r.origins.close(), r.snapshots.close())
 }
 
+// setReady reports the relay as SERVING in health checks. Only a drain reverts that.
 func (r *Relay) setReady() {
 	if !r.ready.Swap(true) {
 		r.setHealth(healthpb.HealthCheckResponse_SERVING)
@@ -308,16 +315,16 @@ func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// otherCallsTimeout is how long calls other than xDS streams, such as health watches, may delay the shutdown.
+// otherCallsTimeout bounds how long calls other than xDS streams, such as health watches, delay the shutdown.
 const otherCallsTimeout = time.Second
 
-// StopNow closes all streams of a draining relay at once. If the relay does not drain yet, it does so when it drains.
-// It may be called again.
+// StopNow ends a drain: the relay closes all client streams at once. If it is called before the drain, the drain closes
+// them immediately. StopNow may be called more than once.
 func (r *Relay) StopNow() { r.stopNowOnce.Do(func() { close(r.stopNow) }) }
 
-// drain closes the streams of clients. At first the relay still accepts and serves clients, because load balancers
-// notice the failing health checks with a delay. Then it sends GOAWAY, so that clients open no new stream on the
-// connections, and closes the streams one by one, so that clients do not all reconnect at once (B.33).
+// drain closes the streams of clients. At first the relay still accepts clients, because load balancers notice the
+// failing health checks with a delay. It then sends GOAWAY, so that clients open no new streams on their connections.
+// It closes the open streams one by one, so that not all clients reconnect at once (B.33).
 func (r *Relay) drain() {
 	r.draining.Store(true)
 	r.health.Shutdown()

@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A trackedView is one source of a view whose generations are kept.
+// A trackedView is a source of a view whose generations are kept.
 type trackedView struct {
 	origin  int
 	line    *generations.Line
@@ -28,14 +28,14 @@ type trackedView struct {
 	part    rollout.PartKey
 }
 
-// track adds a view to those that a rollback applies to. It does nothing if no generations of the view are kept.
+// track adds a source of the group's view to those that a rollback applies to, unless no generations of it are kept.
 func (gr *group) track(origin int, control *upstream.Control, of restoredLine, part rollout.PartKey) {
 	if of.line != nil {
 		gr.trackedViews = append(gr.trackedViews, trackedView{origin, of.line, gr.view, of.source, control, part})
 	}
 }
 
-// groupGenerations are the generations that node groups were served, and return to in a rollback.
+// groupGenerations has the methods of groups about generations, to which a rollback returns.
 type groupGenerations struct{ *groups }
 
 func (g *groups) groupGenerations() groupGenerations { return groupGenerations{g} }
@@ -67,7 +67,7 @@ func (g groupGenerations) trackedViews(origin int) (all []trackedView) {
 func (g groupGenerations) digests() map[generations.Key]string {
 	all := make(map[generations.Key]string)
 	for _, t := range g.trackedViews(-1) {
-		// With rollouts, each group tracks its copy of shared names, which is not shown as a view.
+		// With rollouts, each group tracks its copy of the shared names. The API does not show it as a view.
 		if !t.part.Shared || g.rollouts == nil {
 			all[t.line.Key] = t.line.Digest()
 		}
@@ -92,7 +92,8 @@ func (g groupGenerations) equalGroups() map[string]int {
 	return most
 }
 
-// isStagedType reports whether rollouts distribute the changes of a type in stages. Only such types are part of generations.
+// isStagedType reports whether rollouts distribute the changes of a type in stages. Generations consist of these types
+// only.
 func (g *groups) isStagedType(typeURL string) bool {
 	return slices.Contains(g.cfg.RolloutTypes, typeURL)
 }
@@ -100,23 +101,25 @@ func (g *groups) isStagedType(typeURL string) bool {
 // A lineSource identifies the source of a view that a line records.
 type lineSource struct {
 	origin       int
-	snapshotName string // name in snapshots
+	snapshotName string // the group in snapshots
 	key          generations.Key
 	view         *cache.View
 	source       int
 	recorded     bool // whether its generations are kept
 }
 
-// A restoredLine is a line that has begun, with the generations of a snapshot if there is one.
+// A restoredLine is a new line of generations. It starts with those of a snapshot, if there is one.
 type restoredLine struct {
 	lineSource
 	line *generations.Line // nil if no generations are kept
 	snap *cache.Snapshot   // nil if nothing was restored
 }
 
-// restoreLine restores the state of w from its snapshot, if there is one, and begins its line of generations. groups.mu
-// must be held.
-func (g groupGenerations) restoreLine(ctx context.Context, of lineSource, node *corepb.Node, w *cache.Writer) restoredLine {
+// restoreLine restores the state of w from its snapshot, if there is one, and starts its line of generations and its
+// snapshots. groups.mu must be held.
+func (g groupGenerations) restoreLine(
+	ctx context.Context, of lineSource, node *corepb.Node, w *cache.Writer,
+) restoredLine {
 	r := restoredLine{lineSource: of, snap: g.snapshots.restore(of.origin, of.snapshotName, node, w)}
 	if g.generations != nil && of.recorded {
 		var known []cache.GenerationSnapshot
@@ -130,10 +133,10 @@ func (g groupGenerations) restoreLine(ctx context.Context, of lineSource, node *
 	return r
 }
 
-// beginRolledBack starts the control of a new view rolled back, if its origin is. If the snapshot is older than the
-// rollback, as after a crash or with a full disk, the view returns to the generation of the rollback. A view without a
-// snapshot keeps the first state that it receives. With rollouts it does nothing: clients are served the last good.
-// groups.mu must be held.
+// beginRolledBack starts a new view in the state of a rollback if its origin is rolled back. If the snapshot is older
+// than the rollback, for example after a crash, the view returns to the generation of the rollback. A view without a
+// snapshot keeps the first state that it receives. With rollouts it does nothing, because clients are served the last
+// good state. groups.mu must be held.
 func (g groupGenerations) beginRolledBack(origin int, control *upstream.Control, of restoredLine) {
 	f := g.decisions.frozen[origin]
 	if f == nil || f.Rollback == nil || g.rollouts != nil {
@@ -149,35 +152,36 @@ func (g groupGenerations) beginRolledBack(origin int, control *upstream.Control,
 		target, err = of.line.At(f.Rollback.At)
 	}
 	if err != nil {
-		g.log.Error("rollback not restored for a node group: its clients are served the newest configuration",
+		g.log.Error("rollback not restored for a node group; its clients receive the newest configuration",
 			slog.String("origin", f.Origin), slog.String("group", of.key.Group), slog.Any("err", err))
 		return
 	}
 	control.BeginRolledBack(f.Since, target.Edition)
 }
 
-// rolledBack reports whether the clients of an origin are served an earlier generation.
+// rolledBack reports whether an origin is rolled back.
 func (g groupGenerations) rolledBack(origin string) bool {
 	i := slices.Index(g.cfg.OriginNames(), origin)
 	return i >= 0 && g.decisions.rolledBack[i].Load()
 }
 
-// rejectIfRolledBack returns an error if an origin is rolled back, as it cannot be frozen then. An empty name stands for
-// all origins.
+// rejectIfRolledBack returns an error if an origin is rolled back, because it cannot be frozen then. An empty name
+// stands for all origins.
 func (r operations) rejectIfRolledBack(origin string) error {
 	for i, name := range r.cfg.OriginNames() {
 		if f, frozen := r.groups.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
 			return admin.Refuse(http.StatusConflict,
-				fmt.Errorf("origin %q is rolled back, and its changes wait already; tender thaw ends that", name))
+				fmt.Errorf("origin %q is rolled back, so its changes are already withheld; end the rollback with tender thaw",
+					name))
 		}
 	}
 	return nil
 }
 
-// rollbacks are the operations that return clients to an earlier generation.
+// rollbacks has the operations that return clients to an earlier generation.
 type rollbacks struct{ operations }
 
-// listGenerations returns the generations that are kept.
+// listGenerations returns the kept generations of the chosen views.
 func (r rollbacks) listGenerations(c admin.GenerationChoice) (admin.Generations, error) {
 	only, err := r.findOrigin(c.Origin)
 	if err != nil {
@@ -206,7 +210,7 @@ func (r rollbacks) listGenerations(c admin.GenerationChoice) (admin.Generations,
 	return out, nil
 }
 
-// A rollbackView is a tracked view with the generation that a rollback serves to its readers.
+// A rollbackView is a tracked view with the generation that a rollback serves to its clients.
 type rollbackView struct {
 	trackedView
 	target *generations.Target
@@ -233,7 +237,8 @@ func (r rollbacks) plan(origin int, to string) (all []rollbackView, at time.Time
 		target := named[t.line]
 		if target == nil {
 			if target, err = t.line.At(at); err != nil {
-				return nil, at, admin.Refuse(http.StatusConflict, fmt.Errorf("%w; TENDER_MAX_GENERATION_BYTES bounds them", err))
+				return nil, at, admin.Refuse(http.StatusConflict,
+					fmt.Errorf("%w; TENDER_MAX_GENERATION_BYTES limits the kept generations", err))
 			}
 		}
 		all = append(all, rollbackView{t, target})
@@ -241,9 +246,11 @@ func (r rollbacks) plan(origin int, to string) (all []rollbackView, at time.Time
 	return all, at, nil
 }
 
-// findGeneration returns the generation with a digest in each view that has it, and a time at which one of them was served. The
-// time is the middle of its interval, since the views of an origin do not change at the same instant.
-func findGeneration(views []trackedView, digest string) (named map[*generations.Line]*generations.Target, at time.Time, err error) {
+// findGeneration returns the generation with a digest for each view that has it, and a time at which one of them was
+// served. The time is the middle of its interval, because the views of an origin do not change at the same instant.
+func findGeneration(
+	views []trackedView, digest string,
+) (named map[*generations.Line]*generations.Target, at time.Time, err error) {
 	named = make(map[*generations.Line]*generations.Target)
 	for _, t := range views {
 		target, err := t.line.Find(digest)
@@ -261,12 +268,12 @@ func findGeneration(views []trackedView, digest string) (named map[*generations.
 	}
 	if len(named) == 0 {
 		return nil, at, admin.Refuse(http.StatusNotFound,
-			fmt.Errorf("%w %s: tender generations lists those that are kept", generations.ErrUnknown, digest))
+			fmt.Errorf("%w %s; tender generations lists the kept generations", generations.ErrUnknown, digest))
 	}
 	return named, at, nil
 }
 
-// rollbackDiff returns the differences that a rollback would cause.
+// rollbackDiff returns the changes of a rollback for clients.
 func (r rollbacks) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 	only, done, err := r.lockOrigin(ctx, c.Origin)
 	if err != nil {
@@ -280,7 +287,7 @@ func (r rollbacks) rollbackDiff(ctx context.Context, to string, c admin.RolloutC
 	return r.diffOf(ctx, editionsOf(all), c)
 }
 
-// editionsOf returns the editions that a rollback shows.
+// editionsOf returns the editions that a rollback would serve.
 func editionsOf(views []rollbackView) (all []viewEdition) {
 	for _, v := range views {
 		all = append(all, viewEdition{v.line.Origin, v.part, v.control, v.target.Edition})
@@ -288,7 +295,7 @@ func editionsOf(views []rollbackView) (all []viewEdition) {
 	return all
 }
 
-// rollback serves the clients of origins an earlier generation until a thaw.
+// rollback serves an earlier generation to the clients of one origin, or of all, until a thaw.
 func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rollbacks, error) {
 	if err := of.Check(); err != nil {
 		return admin.Rollbacks{}, err
@@ -308,17 +315,17 @@ func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.
 		if only >= 0 && only != i {
 			continue
 		}
-		own := slices.DeleteFunc(slices.Clone(views), func(v rollbackView) bool { return v.origin != i })
-		b := admin.Rollback{Origin: r.cfg.OriginName(i), Views: len(own), At: at}
+		ofOrigin := slices.DeleteFunc(slices.Clone(views), func(v rollbackView) bool { return v.origin != i })
+		b := admin.Rollback{Origin: r.cfg.OriginName(i), Views: len(ofOrigin), At: at}
 		if of.DryRun {
-			b.Resources = resourcesOf(r.editions(ctx, own))
+			b.Resources = resourcesOf(r.editions(ctx, ofOrigin))
 		} else {
 			by := admin.CallerOf(ctx).By(of.User)
 			f := &activeFreeze{Freeze: snapshot.Freeze{
 				Origin: b.Origin, By: by, Reason: of.Reason, Since: time.Now().Round(0),
 				Rollback: &snapshot.Rollback{To: of.To, At: at.Round(0)},
 			}}
-			if b.Resources, err = r.rollBackOrigin(ctx, i, f, own); err != nil {
+			if b.Resources, err = r.rollBackOrigin(ctx, i, f, ofOrigin); err != nil {
 				return answer, unavailableIfEnded(err)
 			}
 		}
@@ -336,7 +343,7 @@ func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.
 	return answer, err
 }
 
-// editions returns the changes of a rollback for clients, by part.
+// editions returns the changes of a rollback by part.
 func (r rollbacks) editions(ctx context.Context, views []rollbackView) rollout.Changes {
 	changes := make(rollout.Changes)
 	for _, v := range views {
@@ -359,13 +366,13 @@ func resourcesOf(changes rollout.Changes) (resources int) {
 	return resources
 }
 
-// rollBackOrigin serves the clients of an origin an earlier generation, and ends a freeze. It records the decision
-// first, so that it applies to views that begin meanwhile.
+// rollBackOrigin serves an earlier generation to the clients of an origin, and ends a freeze of it. It records the
+// rollback first, so that it also applies to views that are created meanwhile.
 func (r rollbacks) rollBackOrigin(
 	ctx context.Context, origin int, f *activeFreeze, views []rollbackView,
 ) (resources int, err error) {
 	r.groups.setFrozen(origin, f)
-	r.log.Warn("origin rolled back: clients are served an earlier configuration", slog.String("origin", f.Origin),
+	r.log.Warn("origin rolled back; clients receive an earlier configuration", slog.String("origin", f.Origin),
 		slog.String("to", f.Rollback.To), slog.Time("at", f.Rollback.At),
 		slog.String("by", f.By), slog.String("reason", f.Reason))
 	if files, ok := r.origins[origin].(filesOrigin); ok {
@@ -375,15 +382,17 @@ func (r rollbacks) rollBackOrigin(
 		return r.rejectOrigin(ctx, origin, f, views)
 	}
 	taken := r.editions(ctx, views)
-	// This comes first, since the versions of a client that reconnects during the rollback are not trusted either.
-	r.groups.rollbackDistrust().addRejected(origin, &rollout.Rejected{Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken})
+	// This must precede the rollback: the versions of a client that reconnects during it must not be trusted either.
+	r.groups.rollbackDistrust().addRejected(origin, &rollout.Rejected{
+		Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken,
+	})
 	for _, v := range views {
 		v.control.Edit(ctx, func(w *cache.Writer) { w.RollBack(v.target.Edition(w), f.Since) })
 	}
 	return resourcesOf(taken), nil
 }
 
-// rejectOrigin implements rollBackOrigin with rollouts, as an undo of the promotions since.
+// rejectOrigin implements rollBackOrigin with rollouts: it undoes the promotions since the target generation.
 func (r rollbacks) rejectOrigin(
 	ctx context.Context, origin int, f *activeFreeze, views []rollbackView,
 ) (resources int, err error) {

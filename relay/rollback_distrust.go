@@ -10,29 +10,30 @@ import (
 	"github.com/xdstender/tender/relay/snapshot"
 )
 
-// Views distrust the versions that clients report for resources that a rollback changed, until an hour after the thaw. A
-// client may have rejected an update, applied a part of it, and still report the former versions. With rollouts, their
+// Until an hour after the thaw, views distrust the versions that clients report for resources that a rollback changed.
+// A client may have rejected an update, applied a part of it, and still report the former versions. With rollouts, the
 // controllers do this instead.
 
-// A rollbackDistrust makes views distrust the versions that clients report for resources that a rollback changed.
+// rollbackDistrust has the methods of groups about distrusted versions.
 type rollbackDistrust struct{ *groups }
 
 func (g *groups) rollbackDistrust() rollbackDistrust { return rollbackDistrust{g} }
 
-// addRejected makes views distrust the versions that clients report for the resources that a rollback of an origin changes.
+// addRejected makes views distrust the versions of the resources that a rollback of an origin changes. e has its
+// changes.
 func (g rollbackDistrust) addRejected(origin int, e *rollout.Rejected) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	left := g.decisions.rejected[origin]
-	if n := len(left); n > 0 && left[n-1].Ended.IsZero() {
-		e.Changes = mergeChanges(left[n-1].Changes, e.Changes)
-		left = left[:n-1]
+	rejected := g.decisions.rejected[origin]
+	if n := len(rejected); n > 0 && rejected[n-1].Ended.IsZero() {
+		e.Changes = mergeChanges(rejected[n-1].Changes, e.Changes)
+		rejected = rejected[:n-1]
 	}
-	g.decisions.rejected[origin] = append(slices.Clip(left), e)
+	g.decisions.rejected[origin] = append(slices.Clip(rejected), e)
 	g.updateAll(origin)
 }
 
-// mergeChanges returns the changes of two editions. If both change a resource, the second one counts.
+// mergeChanges returns the changes of two editions. If both change a resource, the change of b counts.
 func mergeChanges(a, b rollout.Changes) rollout.Changes {
 	all := make(rollout.Changes)
 	for _, of := range []rollout.Changes{a, b} {
@@ -51,46 +52,46 @@ func mergeChanges(a, b rollout.Changes) rollout.Changes {
 	return all
 }
 
-// resume continues the distrust that an earlier process recorded. If the rollback has ended, the distrust ends an
-// hour from now.
+// resume continues the distrust that an earlier process recorded. If the rollback has ended, the distrust ends in an
+// hour.
 func (g rollbackDistrust) resume() {
 	if g.rollouts != nil {
 		return
 	}
-	for i, left := range g.decisions.rejected {
-		if f := g.decisions.frozen[i]; len(left) > 0 && (f == nil || f.Rollback == nil) {
+	for i, rejected := range g.decisions.rejected {
+		if f := g.decisions.frozen[i]; len(rejected) > 0 && (f == nil || f.Rollback == nil) {
 			g.scheduleEnd(i)
 		}
 	}
 }
 
-// scheduleEnd ends the distrust of the rollbacks of an origin after [rollout.DistrustFor].
+// scheduleEnd records that the rollbacks of an origin have ended, and ends their distrust after [rollout.DistrustFor].
 func (g rollbackDistrust) scheduleEnd(origin int) {
 	if g.rollouts != nil {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	left := slices.Clone(g.decisions.rejected[origin])
-	for i, e := range left {
+	rejected := slices.Clone(g.decisions.rejected[origin])
+	for i, e := range rejected {
 		if e.Ended.IsZero() {
 			ended := *e
 			ended.Ended = time.Now()
-			left[i] = &ended
+			rejected[i] = &ended
 		}
-		time.AfterFunc(time.Until(left[i].Ended.Add(rollout.DistrustFor)), func() { g.endExpired(origin) })
+		time.AfterFunc(time.Until(rejected[i].Ended.Add(rollout.DistrustFor)), func() { g.endExpired(origin) })
 	}
-	g.decisions.rejected[origin] = left
+	g.decisions.rejected[origin] = rejected
 }
 
-// endExpired ends the distrust that is due.
+// endExpired ends the distrust of rollbacks that ended [rollout.DistrustFor] ago.
 func (g rollbackDistrust) endExpired(origin int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	over := time.Now().Add(-rollout.DistrustFor)
-	left := slices.Clone(g.decisions.rejected[origin])
-	g.decisions.rejected[origin] = slices.DeleteFunc(left, func(e *rollout.Rejected) bool {
-		return !e.Ended.IsZero() && !e.Ended.After(over)
+	cutoff := time.Now().Add(-rollout.DistrustFor)
+	rejected := slices.Clone(g.decisions.rejected[origin])
+	g.decisions.rejected[origin] = slices.DeleteFunc(rejected, func(e *rollout.Rejected) bool {
+		return !e.Ended.IsZero() && !e.Ended.After(cutoff)
 	})
 	g.updateAll(origin)
 }
@@ -129,8 +130,8 @@ func (g rollbackDistrust) rejectedRollbacks() (all []snapshot.Rejected) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for i, left := range g.decisions.rejected {
-		for _, e := range left {
+	for i, rejected := range g.decisions.rejected {
+		for _, e := range rejected {
 			all = append(all, encodeEdition(g.cfg.OriginName(i), e))
 		}
 	}

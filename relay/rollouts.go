@@ -20,7 +20,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// rollouts are the rollouts of the origins' changes (TENDER_ROLLOUT). A nil one distributes changes to all clients at once. Its
+// rollouts distribute the changes of origins in stages (TENDER_ROLLOUT). If nil, changes reach all clients at once. Its
 // methods may be called from any goroutine.
 type rollouts struct {
 	stages      rollout.Stages
@@ -28,30 +28,30 @@ type rollouts struct {
 	controllers []*rollout.Controller // by origin
 	log         *slog.Logger
 
-	relayLogged sync.Once // that a client is a relay is logged
+	relayLogged sync.Once // logs once that a client is a relay
 }
 
-// newRollouts returns the rollouts of a relay's origins; nil if they are off.
+// newRollouts returns the rollouts of all origins, or nil if TENDER_ROLLOUT is off.
 func newRollouts(g *groups) *rollouts {
 	cfg := &g.cfg
 	if len(cfg.Rollout) == 0 {
 		return nil
 	}
 	r := &rollouts{stages: cfg.Rollout, router: g.router, log: g.log}
-	shape := rollout.Config{Stages: cfg.Rollout, Refusals: cfg.RolloutRefusals, Hold: cfg.MassDeleteHold}
+	settings := rollout.Config{Stages: cfg.Rollout, Refusals: cfg.RolloutRefusals, Hold: cfg.MassDeleteHold}
 	var check *rollout.Check
 	if cfg.RolloutCheck != "" {
-		check, shape.Checked = &rollout.Check{URL: cfg.RolloutCheck, Query: cfg.RolloutQuery}, true
+		check, settings.Checked = &rollout.Check{URL: cfg.RolloutCheck, Query: cfg.RolloutQuery}, true
 	}
 	for i, name := range cfg.OriginNames() {
 		r.controllers = append(r.controllers, rollout.NewController(rollout.ControllerConfig{
-			Config: shape, Origin: name, Check: check, Waits: g.isStagedType,
+			Config: settings, Origin: name, Check: check, Waits: g.isStagedType,
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
 			Frozen:   func() bool { _, frozen := g.freezeOf(i); return frozen },
 			Decided:  g.saveDecisions,
 			Changed: func(was, is *rollout.Status) {
 				if is.Outcomes.Promoted > was.Outcomes.Promoted || is.Outcomes.Undone > was.Outcomes.Undone {
-					g.decisions.snapshots.writeSoon() // or a relay that is killed would go back to the last good before
+					g.decisions.snapshots.writeSoon() // otherwise a relay that is killed would restore the previous last good state
 				}
 				g.tracer.Origin(name).Changed(was, is)
 			},
@@ -61,7 +61,7 @@ func newRollouts(g *groups) *rollouts {
 	return r
 }
 
-// start distributes changes until ctx ends. Cold says that no view was restored.
+// start runs the controllers until ctx ends; running counts their goroutines. cold reports that no view was restored.
 func (r *rollouts) start(ctx context.Context, cold bool, running *sync.WaitGroup) {
 	if r == nil {
 		return
@@ -71,7 +71,7 @@ func (r *rollouts) start(ctx context.Context, cold bool, running *sync.WaitGroup
 	}
 }
 
-// addParts has a view be made with cohorts, and returns its parts by source.
+// addParts configures cohorts for a new view of a group, and returns the parts of the view by source.
 func (r *rollouts) addParts(cfg *cache.Config, group string) (parts []*rollout.Part) {
 	if r == nil {
 		return nil
@@ -85,8 +85,8 @@ func (r *rollouts) addParts(cfg *cache.Config, group string) (parts []*rollout.P
 	return parts
 }
 
-// linger returns how long a node group keeps shared names that no client wants any more: with rollouts, clients that return are to
-// find the last good. Without, the shared view alone keeps them.
+// linger returns how long a node group keeps unused shared names. With rollouts it keeps them, so that returning
+// clients receive the last good state. Without rollouts, only the shared view keeps them.
 func (r *rollouts) linger(cfg *Config) time.Duration {
 	if r == nil {
 		return 0
@@ -94,17 +94,18 @@ func (r *rollouts) linger(cfg *Config) time.Duration {
 	return cfg.Linger
 }
 
-// joinParts has the parts of an origin take part in its rollouts: what it says to a node group, and what groups share of it.
-func (r *rollouts) joinParts(parts []*rollout.Part, origin int, view *cache.View, own, sharing *upstream.Control) {
+// joinParts adds the two parts of an origin in a group's view to the rollouts of the origin: the resources of the node
+// group, and the shared names.
+func (r *rollouts) joinParts(parts []*rollout.Part, origin int, view *cache.View, control, sharing *upstream.Control) {
 	if r == nil {
 		return
 	}
 	shared := r.router.sharedSource(origin)
-	parts[origin].Join(view, origin, own)
+	parts[origin].Join(view, origin, control)
 	parts[shared].Join(view, shared, sharing)
 }
 
-// newControl returns the control of what a group shares with others; nil if rollouts are off.
+// newControl returns the control of the shared names in a group's view, or nil if rollouts are off.
 func (r *rollouts) newControl() *upstream.Control {
 	if r == nil {
 		return nil
@@ -112,47 +113,49 @@ func (r *rollouts) newControl() *upstream.Control {
 	return upstream.NewControl(false, nil)
 }
 
-// leaveParts ends that.
+// leaveParts removes the parts of a removed group from the rollouts.
 func (r *rollouts) leaveParts(parts []*rollout.Part) {
 	for _, p := range parts {
 		p.Leave()
 	}
 }
 
-// admit gives a stream that begins the view of its cohort, and has it observed.
+// admit assigns a new stream to the view of its cohort, and reports its responses to the controllers.
 func (r *rollouts) admit(to *downstream.Group, n *corepb.Node, by downstream.Caller) {
 	if r == nil {
 		return
 	}
 	if by.Relay {
 		r.relayLogged.Do(func() {
-			r.log.Warn("a relay is among the clients: rollouts belong into the lowest tier, where the proxies are", slog.String("node", n.GetId()))
+			r.log.Warn("client is a relay; configure rollouts in the tier that proxies connect to",
+				slog.String("node", n.GetId()))
 		})
 	}
 	cohort := r.stages.Cohort(n, by.Relay)
 	observer := rollout.Observe(rollout.Client{Node: n.GetId(), Peer: by.Peer, Cohort: cohort}, to.Key, r.controllers)
 	to.View, to.Observer = to.View.Cohort(cohort), observer
-	left := to.Leave
+	leave := to.Leave
 	to.Leave = sync.OnceFunc(func() {
 		observer.Ended()
-		left()
+		leave()
 	})
 }
 
-// selectsBy reports whether a stage selects clients by a field of the Node, or by a part of it.
+// selectsBy reports whether a stage selects clients by a top-level field of the Node, or by a part of it.
 func (r *rollouts) selectsBy(field string) bool {
 	return r != nil && slices.ContainsFunc(r.stages, func(s rollout.Stage) bool {
-		of, _, _ := strings.Cut(s.Field, ".")
-		return of == field
+		topLevel, _, _ := strings.Cut(s.Field, ".")
+		return topLevel == field
 	})
 }
 
-// anyOpen reports whether any rollout is under way: then groups that nobody is in are kept.
+// anyOpen reports whether a rollout is open. Groups without streams are kept while one is.
 func (r *rollouts) anyOpen() bool {
-	return r != nil && slices.ContainsFunc(r.controllers, func(c *rollout.Controller) bool { return c.Status().Phase != rollout.Current })
+	isOpen := func(c *rollout.Controller) bool { return c.Status().Phase != rollout.Current }
+	return r != nil && slices.ContainsFunc(r.controllers, isOpen)
 }
 
-// statuses returns how the rollouts stand, by origin; nil if they are off.
+// statuses returns the states of the rollouts by origin, or nil if rollouts are off.
 func (r *rollouts) statuses() (all []*rollout.Status) {
 	if r == nil {
 		return nil
@@ -163,14 +166,14 @@ func (r *rollouts) statuses() (all []*rollout.Status) {
 	return all
 }
 
-// freezeChanged has the rollout of an origin look whether it is frozen.
+// freezeChanged notifies the rollout of an origin that a freeze has started or ended.
 func (r *rollouts) freezeChanged(origin int) {
 	if r != nil {
 		r.controllers[origin].Poke()
 	}
 }
 
-// rejected returns what a later process is to know of editions.
+// rejected returns the rejected editions of all origins, for decisions.json.
 func (r *rollouts) rejected() (all []snapshot.Rejected) {
 	if r == nil {
 		return nil
@@ -183,9 +186,11 @@ func (r *rollouts) rejected() (all []snapshot.Rejected) {
 	return all
 }
 
-// encodeEdition returns a rejected edition as it is stored.
+// encodeEdition returns a rejected edition in the format of decisions.json.
 func encodeEdition(origin string, e *rollout.Rejected) snapshot.Rejected {
-	saved := snapshot.Rejected{Origin: origin, Reason: e.Reason, At: e.At.Round(0), Ended: e.Ended.Round(0), Cohorts: e.Cohorts}
+	saved := snapshot.Rejected{
+		Origin: origin, Reason: e.Reason, At: e.At.Round(0), Ended: e.Ended.Round(0), Cohorts: e.Cohorts,
+	}
 	for key, types := range e.Changes {
 		part := snapshot.RejectedPart{Group: key.Group, Shared: key.Shared, Resources: make(map[string]map[string]string)}
 		for typ, names := range types {
@@ -208,10 +213,12 @@ func encodeEdition(origin string, e *rollout.Rejected) snapshot.Rejected {
 	return saved
 }
 
-// decodeEdition returns a rejected edition that was stored. A digest that cannot be read is that of content that no
-// resource has.
+// decodeEdition returns a rejected edition of decisions.json. It replaces an invalid digest by one that no resource
+// has.
 func decodeEdition(saved snapshot.Rejected) *rollout.Rejected {
-	e := &rollout.Rejected{Reason: saved.Reason, At: saved.At, Ended: saved.Ended, Cohorts: saved.Cohorts, Changes: make(rollout.Changes)}
+	e := &rollout.Rejected{
+		Reason: saved.Reason, At: saved.At, Ended: saved.Ended, Cohorts: saved.Cohorts, Changes: make(rollout.Changes),
+	}
 	if sum, err := hex.DecodeString(saved.Sum); err == nil && len(sum) == len(e.Sum) {
 		copy(e.Sum[:], sum)
 	}
@@ -221,7 +228,8 @@ func decodeEdition(saved snapshot.Rejected) *rollout.Rejected {
 			names := make(map[string]wire.Digest, len(digests))
 			for name, text := range digests {
 				var digest wire.Digest
-				if n, err := hex.Decode(digest[:], []byte(text[:min(len(text), 2*len(digest))])); err != nil || n != len(digest) && n != 0 {
+				n, err := hex.Decode(digest[:], []byte(text[:min(len(text), 2*len(digest))]))
+				if err != nil || n != len(digest) && n != 0 {
 					digest = wire.Digest{0: 1}
 				}
 				names[name] = digest

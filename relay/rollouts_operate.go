@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// status returns how the rollout of an origin's changes stands; nil if rollouts are off.
+// status returns the state of the rollout of an origin, or nil if rollouts are off.
 func (r *rollouts) status(origin int) *rollout.Status {
 	if r == nil {
 		return nil
@@ -19,7 +19,7 @@ func (r *rollouts) status(origin int) *rollout.Status {
 	return r.controllers[origin].Status()
 }
 
-// chosenRollouts returns the controllers of an origin, or of all if the name is empty.
+// chosenRollouts returns the controller of an origin, or those of all origins if the name is empty.
 func (r operations) chosenRollouts(origin string) ([]*rollout.Controller, error) {
 	if r.groups.rollouts == nil {
 		return nil, admin.ErrRolloutOff
@@ -32,7 +32,7 @@ func (r operations) chosenRollouts(origin string) ([]*rollout.Controller, error)
 	return all[i : i+1], nil
 }
 
-// rolloutStatus returns how the rollouts of origins stand.
+// rolloutStatus returns the states of the rollouts of one origin, or of all origins.
 func (r operations) rolloutStatus(origin string) (admin.Rollouts, error) {
 	chosen, err := r.chosenRollouts(origin)
 	if err != nil {
@@ -45,13 +45,13 @@ func (r operations) rolloutStatus(origin string) (admin.Rollouts, error) {
 	return answer, nil
 }
 
-// rolloutDiff returns what the editions of origins change.
+// rolloutDiff returns the changes of the open editions.
 func (r operations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (admin.RolloutDiff, error) {
 	chosen, err := r.chosenRollouts(of.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
-	done, err := r.groups.lockCommands(ctx) // then the controllers run
+	done, err := r.groups.lockCommands(ctx) // also waits until the controllers run
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
@@ -69,40 +69,47 @@ func (r operations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (ad
 	return operator.RolloutDiff(all, of)
 }
 
-// A rolloutCommand is a command about rollouts.
+// A rolloutCommand is an operator command on rollouts.
 type rolloutCommand struct {
 	name        string
-	all, reason bool // whether it has these arguments
+	all, reason bool // whether the command has these arguments
 	do          func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error
 }
 
 var rolloutCommands = []rolloutCommand{
-	{name: "promote", all: true, do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
+	{name: "promote", all: true, do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope,
+		by string) error {
 		return c.Promote(ctx, of.All, by)
 	}},
-	{name: "abort", reason: true, do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
+	{name: "abort", reason: true, do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope,
+		by string) error {
 		return c.Abort(ctx, of.Reason, by)
 	}},
 	{name: "resume", do: func(ctx context.Context, c *rollout.Controller, _ admin.RolloutScope, by string) error {
 		return c.Resume(ctx, by)
 	}},
-	{name: "undo", reason: true, do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
+	{name: "undo", reason: true, do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope,
+		by string) error {
 		return c.Undo(ctx, of.Reason, by)
 	}},
 }
 
-// rolloutCommands returns what operators may do about rollouts. If those are off, each is refused.
+// rolloutCommands returns the operator commands on rollouts. Each returns an error if rollouts are off.
 func (r operations) rolloutCommands() (all []admin.Command) {
 	for _, command := range rolloutCommands {
-		all = append(all, admin.NewCommand("rollout/"+command.name, func(ctx context.Context, of admin.RolloutScope) (admin.Rollouts, error) {
-			return r.commandRollouts(ctx, command, of)
-		}))
+		all = append(all, admin.NewCommand("rollout/"+command.name,
+			func(ctx context.Context, of admin.RolloutScope) (admin.Rollouts, error) {
+				return r.commandRollouts(ctx, command, of)
+			}))
 	}
 	return all
 }
 
-// commandRollouts carries out a command for an origin, or as freeze does, for all; then for those in whose state it can be.
-func (r operations) commandRollouts(ctx context.Context, command rolloutCommand, of admin.RolloutScope) (admin.Rollouts, error) {
+// commandRollouts runs a command for one origin, or for all. With all origins, it skips those whose state does not
+// permit the command, and fails only if no state does.
+func (r operations) commandRollouts(
+	ctx context.Context, command rolloutCommand, of admin.RolloutScope,
+) (admin.Rollouts, error) {
 	if err := command.check(of); err != nil {
 		return admin.Rollouts{}, err
 	}
@@ -139,19 +146,20 @@ func (r operations) commandRollouts(ctx context.Context, command rolloutCommand,
 	return answer, nil
 }
 
-// check returns why the arguments of a command cannot be, as a refusal.
+// check returns an error if the arguments are invalid for the command.
 func (c *rolloutCommand) check(of admin.RolloutScope) error {
 	switch {
 	case of.All && !c.all:
-		return admin.Refuse(http.StatusBadRequest, errors.New("all: only promote has it"))
+		return admin.Refuse(http.StatusBadRequest, errors.New("all: only promote accepts it"))
 	case of.Reason != "" && !c.reason:
-		return admin.Refuse(http.StatusBadRequest, errors.New("reason: only abort and undo have it"))
+		return admin.Refuse(http.StatusBadRequest, errors.New("reason: only abort and undo accept it"))
 	default:
 		return of.Check()
 	}
 }
 
-// unavailableIfEnded has the error that the relay is shutting down be answered with 503: another replica, or this one later, may do it.
+// unavailableIfEnded gives the error of a relay that shuts down the status 503, so that the caller retries at another
+// replica.
 func unavailableIfEnded(err error) error {
 	if errors.Is(err, rollout.ErrEnded) {
 		return admin.Refuse(http.StatusServiceUnavailable, err)
@@ -159,7 +167,8 @@ func unavailableIfEnded(err error) error {
 	return err
 }
 
-// isStateError reports whether an error says that a command cannot be carried out in the state that a rollout is in.
+// isStateError reports whether a command failed because the state of the rollout does not permit it.
 func isStateError(err error) bool {
-	return errors.Is(err, rollout.ErrNothingOpen) || errors.Is(err, rollout.ErrNotHalted) || errors.Is(err, rollout.ErrNothingToUndo)
+	return errors.Is(err, rollout.ErrNothingOpen) || errors.Is(err, rollout.ErrNotHalted) ||
+		errors.Is(err, rollout.ErrNothingToUndo)
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
@@ -18,19 +17,23 @@ import (
 func TestRolloutCommandsWhileShuttingDownAreUnavailable(t *testing.T) {
 	c := rollout.NewController(rollout.ControllerConfig{
 		Config: rollout.Config{Stages: rollout.Stages{{Lasts: time.Minute}}}, Logger: slog.New(slog.DiscardHandler),
-		Frozen: func() bool { return false }, Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
+		Frozen:   func() bool { return false },
+		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
 	}, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c.Run(ctx, false)
 	started := make(chan struct{})
 	close(started)
-	r := operations{&Relay{cfg: config.Config{}, groups: &groups{started: started, commandSlot: make(chan struct{}, 1), rollouts: &rollouts{controllers: []*rollout.Controller{c}}}}}
+	r := operations{&Relay{groups: &groups{
+		started: started, commandSlot: make(chan struct{}, 1), rollouts: &rollouts{controllers: []*rollout.Controller{c}},
+	}}}
 	if _, err := r.rolloutDiff(t.Context(), admin.RolloutChoice{}); admin.CodeOf(err) != http.StatusServiceUnavailable {
 		t.Errorf("diff: %v is answered with %d, want 503", err, admin.CodeOf(err))
 	}
 	for _, command := range rolloutCommands {
-		if _, err := r.commandRollouts(t.Context(), command, admin.RolloutScope{}); admin.CodeOf(err) != http.StatusServiceUnavailable {
+		_, err := r.commandRollouts(t.Context(), command, admin.RolloutScope{})
+		if admin.CodeOf(err) != http.StatusServiceUnavailable {
 			t.Errorf("%s: %v is answered with %d, want 503", command.name, err, admin.CodeOf(err))
 		}
 	}

@@ -9,17 +9,18 @@ import (
 
 // A router selects the origin of each resource (R129). It is immutable.
 //
-// A view has two sources for each origin: one for its node group, and one for the xdstp names that groups share (R130).
+// A view has two sources per origin: one for the resources of its node group, and one for the xdstp names that node
+// groups share (R130).
 type router struct {
-	origins     int
-	types       map[string]int // by type URL; other types belong to the first origin
-	authorities map[string]int // AnyAuthority for authorities without a route
+	origins     int            // number of origins
+	types       map[string]int // origin by type URL; types without a route belong to the first origin
+	authorities map[string]int // origin by authority; AnyAuthority stands for authorities without a route
 }
 
 func newRouter(cfg Config) *router {
 	r := &router{origins: 1 + len(cfg.Origins), types: make(map[string]int), authorities: make(map[string]int)}
 	for _, route := range cfg.Routes {
-		// -1 is the first origin, which has a name of its own.
+		// IndexFunc returns -1 for the first origin, whose name is not in cfg.Origins.
 		origin := 1 + slices.IndexFunc(cfg.Origins, func(o NamedOrigin) bool { return o.Name == route.Origin })
 		if route.TypeURL != "" {
 			r.types[route.TypeURL] = origin
@@ -30,19 +31,20 @@ func newRouter(cfg Config) *router {
 	return r
 }
 
-// sources returns how many sources a view has.
+// sources returns the number of sources of a view.
 func (r *router) sources() int { return 2 * r.origins }
 
-// sharedSource returns the source of an origin for names that groups share.
+// sharedSource returns the source of an origin for the names that node groups share.
 func (r *router) sharedSource(origin int) int { return r.origins + origin }
 
-// quotas returns the quotas of a view's sources, from those of the origins. Shared names count in the shared view.
-func (r *router) quotas(of []quota.Names) []quota.Names {
-	all := make([]quota.Names, r.sources())
-	for origin, q := range of {
-		all[origin], all[r.sharedSource(origin)] = q, q.CountedElsewhere()
+// quotas returns the quotas of the sources of a node group's view, given those of the origins. The shared view counts
+// the shared names.
+func (r *router) quotas(byOrigin []quota.Names) []quota.Names {
+	bySource := make([]quota.Names, r.sources())
+	for origin, q := range byOrigin {
+		bySource[origin], bySource[r.sharedSource(origin)] = q, q.CountedElsewhere()
 	}
-	return all
+	return bySource
 }
 
 // route returns the source of a name, or of the type's wildcard set if the name is empty. A route by authority takes

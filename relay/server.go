@@ -33,7 +33,7 @@ import (
 	"github.com/xdstender/tender/relay/config"
 )
 
-// addServers creates the xDS servers: one, or one in plaintext and one with TLS.
+// addServers creates the xDS servers: one server, or one for plaintext and one for TLS.
 func (r *Relay) addServers(opts Options) {
 	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
 	if clients := r.credentials.Clients; clients != nil {
@@ -60,15 +60,15 @@ func (r *Relay) addServers(opts Options) {
 }
 
 // windowBytes is the HTTP/2 flow-control window of client connections and streams. It bounds unread requests. It is
-// fixed, because gRPC's estimator would send a ping for each message.
+// static, because the BDP estimator of grpc-go would send a ping for each message.
 const windowBytes = 1 << 20
 
-// maxHeaderBytes bounds the uncompressed header of a request. Envoys and gRPC clients send some hundred bytes; a token
-// adds some thousand.
+// maxHeaderBytes bounds the uncompressed headers of a request. Envoys and gRPC clients send a few hundred bytes; a
+// token adds a few thousand.
 const maxHeaderBytes = 64 << 10
 
-// NewGRPCServer returns a gRPC server for many long streams of few messages, with the codec of [downstream.Server].
-// Further options are applied after its own. It is not stable.
+// NewGRPCServer returns a gRPC server for many long-lived streams with few messages each, with the codec that
+// [downstream.Server] requires. opts override its defaults. It is not stable.
 func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.ServerOption) *grpc.Server {
 	return grpc.NewServer(append([]grpc.ServerOption{
 		grpc.ForceServerCodecV2(wire.Codec{}),
@@ -77,19 +77,22 @@ func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.Se
 		grpc.MaxConcurrentStreams(uint32(maxStreamsPerConnection)),
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(windowBytes),
-		// Envoys may be configured to ping every 30s, and must not be disconnected for that (B.34).
+		// An Envoy that pings every 30s must not be disconnected (B.34).
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(pings),
 	}, opts...)...)
 }
 
-// pings detect clients that disappeared without closing their connection, and keep connections alive on the way. The
-// kernel closes a connection whose data is not acknowledged within the same timeout (TCP_USER_TIMEOUT, set by gRPC).
+// pings detect clients that disappeared without closing their connection, and keep NAT and load balancer entries alive.
+// The kernel closes a connection whose data is not acknowledged within the same timeout (TCP_USER_TIMEOUT, which
+// grpc-go sets).
 var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
 
 // keepaliveOf returns the keepalive parameters and the maximum age of connections (B.33).
 func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
-	p := keepalive.ServerParameters{Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout)}
+	p := keepalive.ServerParameters{
+		Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout),
+	}
 	if cfg.ConnectionAge > 0 {
 		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, guard.Grace(cfg.ConnectionAge)
 	}
@@ -106,29 +109,30 @@ func (r *Relay) serveStreams(server *grpc.Server, l net.Listener) error {
 
 var errCompressed = errors.New("compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)")
 
-// compression returns the server options for compressed requests. One compressed byte may become a thousand in memory,
-// and limits are on compressed bytes. So gRPC never decompresses a request, although telemetry exporters register
-// compressors. If compressed requests are accepted, package wire decompresses them, and charges for the memory first.
-func compression(taken bool) []grpc.ServerOption {
-	if taken {
-		return []grpc.ServerOption{grpc.RPCDecompressor(keepCompressed{})} //nolint:staticcheck // SA1019: nothing else is handed a message as it came
+// compression returns the server options for compressed requests. One compressed byte can become a thousand bytes in
+// memory, and the limits of grpc-go count compressed bytes. So grpc-go never decompresses a request, even if a
+// telemetry exporter registers compressors. If compressed requests are accepted, package wire charges the quota and
+// decompresses.
+func compression(accepted bool) []grpc.ServerOption {
+	if accepted {
+		return []grpc.ServerOption{grpc.RPCDecompressor(keepCompressed{})} //nolint:staticcheck // SA1019: no alternative
 	}
 	return []grpc.ServerOption{
 		grpc.ChainStreamInterceptor(rejectCompressed),
-		grpc.RPCDecompressor(rejectGzip{}), //nolint:staticcheck // SA1019: unary calls are decompressed before any interceptor is called
+		grpc.RPCDecompressor(rejectGzip{}), //nolint:staticcheck // SA1019: precedes interceptors
 	}
 }
 
-// rejectCompressed rejects streams that announce compressed messages, before a message is read.
+// rejectCompressed is an interceptor that rejects streams with a grpc-encoding, before a message is read.
 func rejectCompressed(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if c := compressionOf(rpc.Context()); c == "" || c == encoding.Identity {
 		return handle(server, rpc)
 	}
-	_ = rpc.SetHeader(metadata.Pairs("grpc-accept-encoding", encoding.Identity)) // fails only if the client has left
+	_ = rpc.SetHeader(metadata.Pairs("grpc-accept-encoding", encoding.Identity)) // the client may have disconnected
 	return status.Error(codes.Unimplemented, errCompressed.Error())
 }
 
-// compressionOf returns the grpc-encoding header of a stream. gRPC hides it from the metadata.
+// compressionOf returns the grpc-encoding header of a stream. grpc-go does not include it in the metadata.
 func compressionOf(ctx context.Context) string {
 	if s, ok := grpc.ServerTransportStreamFromContext(ctx).(interface{ RecvCompress() string }); ok {
 		return s.RecvCompress()
@@ -136,7 +140,7 @@ func compressionOf(ctx context.Context) string {
 	return ""
 }
 
-// rejectGzip is a decompressor that rejects gzip.
+// rejectGzip is a grpc.Decompressor that rejects gzip.
 type rejectGzip struct{}
 
 // Do implements grpc.Decompressor.
@@ -145,7 +149,7 @@ func (rejectGzip) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
 // Type implements grpc.Decompressor.
 func (rejectGzip) Type() string { return gzip.Name }
 
-// keepCompressed is a decompressor that returns its input.
+// keepCompressed is a grpc.Decompressor that returns its input.
 type keepCompressed struct{}
 
 // Do implements grpc.Decompressor.
@@ -157,11 +161,11 @@ func (keepCompressed) Type() string { return gzip.Name }
 // restIdle is the idle timeout of REST connections. It is longer than the interval between polls of most clients.
 const restIdle = 5 * time.Minute
 
-// restWindow is the HTTP/2 flow-control window of REST connections in bytes. That much of a connection's unread bytes is
-// not charged.
+// restWindow is the HTTP/2 flow-control window of REST connections, in bytes. The quota of buffered requests does not
+// count bytes in this window.
 const restWindow = 64 << 10
 
-// newRESTServer returns the server of polls, for HTTP/1.1 and HTTP/2, with and without TLS.
+// newRESTServer returns the HTTP server for REST polls. It speaks HTTP/1.1 and HTTP/2, with and without TLS.
 func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
@@ -171,9 +175,10 @@ func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *htt
 		ConnContext: guard.PollContext,
 		Protocols:   &protocols,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: cfg.MaxStreamsPerConnection, MaxReceiveBufferPerConnection: restWindow, MaxReceiveBufferPerStream: restWindow,
+			MaxConcurrentStreams: cfg.MaxStreamsPerConnection, MaxReceiveBufferPerConnection: restWindow,
+			MaxReceiveBufferPerStream: restWindow,
 		},
-		ReadTimeout:    cfg.FirstRequestTimeout, // until the body was read, then there is none
+		ReadTimeout:    cfg.FirstRequestTimeout, // ends once the body was read
 		WriteTimeout:   downstream.MaxHold + cfg.SendStall,
 		IdleTimeout:    restIdle,
 		MaxHeaderBytes: maxHeaderBytes,
@@ -184,8 +189,8 @@ func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *htt
 // RESTAddrs returns the addresses of the REST listeners.
 func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.restListeners) }
 
-// serveREST serves polls on a listener, with TLS if there is a certificate, until the server is shut down. TLS is below
-// the listener of the guard, which counts HTTP/2 frames.
+// serveREST serves REST polls on a listener until the server is shut down, with TLS if TENDER_TLS_CERT is set. TLS must
+// be below the listener of the guard, because that listener counts HTTP/2 frames.
 func (r *Relay) serveREST(l net.Listener) error {
 	l = r.server.Guard().Listener(l)
 	if clients := r.credentials.Clients; clients != nil {
@@ -197,7 +202,7 @@ func (r *Relay) serveREST(l net.Listener) error {
 	return nil
 }
 
-// stop closes all streams and polls of the servers.
+// stop closes all client streams and polls immediately.
 func (r *Relay) stop() {
 	for _, server := range r.servers {
 		server.Stop()
@@ -256,7 +261,8 @@ func closeAll(listeners []net.Listener) (err error) {
 	return err
 }
 
-// listen opens a TCP address, or unix:/path.
+// listen listens on a TCP address, or on a Unix socket if the address is unix:/path. It replaces the socket of a
+// process that no longer runs.
 func listen(address string) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, "unix:")
 	if !isUnix {
@@ -267,7 +273,7 @@ func listen(address string) (net.Listener, error) {
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return l, err
 	}
-	// A socket without a listener was left by a process that has ended.
+	// If nothing accepts connections, a process that has ended left the socket.
 	if conn, dialErr := net.Dial("unix", path); dialErr == nil {
 		return nil, errors.Join(err, conn.Close())
 	}

@@ -28,37 +28,36 @@ const (
 	// saveInterval is the interval of writing changed snapshots, unless writing takes long.
 	saveInterval = 5 * time.Second
 
-	// saveShare bounds the time of writing: it takes at most one part in saveShare, with at most saveMost between two
-	// rounds.
+	// saveShare limits writing to one part in saveShare of the time. saveMaxPause is the longest pause between two rounds.
 	saveShare    = 20
 	saveMaxPause = 5 * time.Minute
 
-	// saveFirst is the delay until the first state of a view is written. Intervals then double up to saveEvery, since a new
-	// view continues to grow.
+	// saveFirst is the delay until the first state of a view is written. Intervals then double up to saveInterval, because
+	// a new view continues to grow.
 	saveFirst = 250 * time.Millisecond
 
-	// renewShare is the part of TENDER_MAX_SNAPSHOT_AGE after which an unchanged snapshot is written again: one in renewShare.
+	// renewShare: an unchanged snapshot is written again after one part in renewShare of TENDER_MAX_SNAPSHOT_AGE.
 	renewShare = 4
 )
 
-// A snapshotKey identifies a snapshot.
+// A snapshotKey identifies a snapshot by the names of its origin and its group.
 type snapshotKey struct{ origin, group string }
 
-// snapshots keeps the state of views on disk (B.42). A nil one keeps nothing.
+// snapshots stores the state of views on disk (B.42). If nil, it stores nothing.
 type snapshots struct {
 	cfg       *Config
 	relayNode *corepb.Node
 	dir       *snapshot.Dir
 	log       *slog.Logger
 
-	failures guard.LogLimiter // of failed writes
+	failures guard.LogLimiter // limits log messages about failed writes
 
 	directories map[int]*cache.Snapshot // by origin; owned by restore
 
-	loaded map[snapshotKey]*cache.Snapshot // not restored to a view yet; owned by restore
-	wake   chan struct{}                   // receives when the next round is due in saveFirst
+	loaded map[snapshotKey]*cache.Snapshot // snapshots that no view was restored from yet; owned by restore
+	wake   chan struct{}                   // receives when the next round is due within saveFirst
 
-	rolledBack func(origin string) bool // reports whether clients are served an earlier generation
+	rolledBack func(origin string) bool // reports whether an origin is rolled back
 
 	// Guarded by mu.
 	mu      sync.Mutex
@@ -66,30 +65,30 @@ type snapshots struct {
 	removed map[snapshotKey]*removedView
 }
 
-// A removedView is a view that was removed. Its snapshot is removed too; if the view was evicted, its last content is kept.
+// A removedView is a removed view whose snapshot is still to be removed, or to be kept if the view was evicted.
 type removedView struct {
 	*viewSnapshot
 	evicted bool
-	peer    string // that created the group
+	peer    string // the peer that created the group
 }
 
-// A viewSnapshot is the part of a view that one snapshot has: the state of one origin.
+// A viewSnapshot is the snapshot of one source of a view.
 type viewSnapshot struct {
 	// Immutable.
 	header cache.Header
 	w      *cache.Writer
 	line   *generations.Line // nil if no generations are kept
 
-	// Owned by the goroutine that writes. They describe the last write.
+	// Owned by the goroutine that writes; describes the last write.
 	revision       uint64 // of the generation
-	target         string // that the origin was connected to
+	target         string // to which the relay was connected
 	at             time.Time
-	omissionLogged bool // omitted content was logged
+	omissionLogged bool // omitted resources were logged
 	written        bool // there is a file
 }
 
-// openSnapshots opens the directory for snapshots. It returns nil if there is none in the configuration.
-func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots, error) {
+// openSnapshots opens the directory for snapshots. It returns nil if TENDER_SNAPSHOT_DIR is off.
+func openSnapshots(cfg *Config, relayNode *corepb.Node, log *slog.Logger) (*snapshots, error) {
 	if cfg.SnapshotDir == "" {
 		return nil, nil
 	}
@@ -97,10 +96,16 @@ func openSnapshots(cfg *Config, own *corepb.Node, log *slog.Logger) (*snapshots,
 	if err != nil {
 		return nil, cfg.RefuseSnapshotDir(err)
 	}
-	return &snapshots{cfg: cfg, relayNode: own, dir: dir, log: log, failures: guard.NewLogLimiter(rate.Every(writeErrorInterval), 3), wake: make(chan struct{}, 1), views: make(map[snapshotKey]*viewSnapshot), removed: make(map[snapshotKey]*removedView)}, nil
+	return &snapshots{
+		cfg: cfg, relayNode: relayNode, dir: dir, log: log,
+		failures: guard.NewLogLimiter(rate.Every(writeErrorInterval), 3),
+		wake:     make(chan struct{}, 1),
+		views:    make(map[snapshotKey]*viewSnapshot),
+		removed:  make(map[snapshotKey]*removedView),
+	}, nil
 }
 
-// SnapshotStats returns the counters of snapshots; zero if none are kept. It is not stable.
+// SnapshotStats returns the counters of snapshots. They are zero if TENDER_SNAPSHOT_DIR is off. It is not stable.
 func (r *Relay) SnapshotStats() snapshot.Stats {
 	if r.snapshots == nil {
 		return snapshot.Stats{}
@@ -108,7 +113,8 @@ func (r *Relay) SnapshotStats() snapshot.Stats {
 	return r.snapshots.dir.Stats()
 }
 
-// restore adds the groups of an earlier process's snapshots, as if their last clients had just disconnected (B.42).
+// restore creates the groups in the snapshots of an earlier process, as if their last clients had just disconnected
+// (B.42).
 func (g *groups) restore() {
 	if g.snapshots == nil {
 		return
@@ -128,8 +134,8 @@ func (g *groups) restore() {
 	g.decisions.dropUnrestored()
 }
 
-// load reads the snapshots of an earlier process, and returns the keys of their groups, last written first, and the
-// node that is presented for each. It leaves out snapshots that do not match the configuration.
+// load reads the snapshots of an earlier process. It returns the keys of their groups, the last written first, and the
+// Node that the relay presents for each. It rejects snapshots that do not match the configuration.
 func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*corepb.Node) {
 	s.loaded, nodes = make(map[snapshotKey]*cache.Snapshot), make(map[string]*corepb.Node)
 	s.directories = make(map[int]*cache.Snapshot)
@@ -156,15 +162,15 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 // directoryGroup replaces the node group in a snapshot of a directory. No group has this key.
 const directoryGroup = "directory"
 
-// sharedNamesPrefix precedes the key of a node group in a snapshot of the names that the group shares with others. No key of a
-// group begins with it.
+// sharedNamesPrefix precedes the key of a node group in the snapshot of the group's shared names. No key begins with
+// it.
 const sharedNamesPrefix = "xdstp of "
 
-// loadDirectory accepts a snapshot of a directory, if there is such an origin.
+// loadDirectory accepts the snapshot of a directory, if an origin has this directory.
 func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
 	origin := slices.Index(s.cfg.OriginNames(), snap.Origin)
 	if origin < 0 || !slices.Equal(s.directoryHeader(origin).Targets, snap.Targets) {
-		s.dir.Reject(snap, fmt.Errorf("there is no origin %q of the directory %s", snap.Origin, strings.Join(snap.Targets, ",")))
+		s.dir.Reject(snap, fmt.Errorf("no origin %q has the directory %s", snap.Origin, strings.Join(snap.Targets, ",")))
 		return
 	}
 	s.directories[origin] = snap
@@ -175,7 +181,7 @@ func (s *snapshots) directoryHeader(origin int) cache.Header {
 	return s.header(origin, directoryGroup, nil)
 }
 
-// evictUnused keeps loaded snapshots that no view began with for clients that return, as if their views were evicted.
+// evictUnused keeps loaded snapshots without a view for returning clients, as if their views had been evicted.
 func (s *snapshots) evictUnused() {
 	if len(s.loaded) == 0 {
 		return
@@ -183,20 +189,21 @@ func (s *snapshots) evictUnused() {
 	for _, snap := range s.loaded {
 		s.logFailure(&snap.Header, s.dir.Evict(&snap.Header, "", s.maxEvicted()))
 	}
-	s.log.Warn("some snapshots are restored only when their clients reconnect (TENDER_MAX_GROUPS)", slog.Int("snapshots", len(s.loaded)))
+	s.log.Warn("snapshots beyond TENDER_MAX_GROUPS not restored yet; each is restored when its clients reconnect",
+		slog.Int("snapshots", len(s.loaded)))
 	s.loaded = nil
 }
 
-// maxEvicted returns the number of snapshots of evicted views that are kept: one for each possible group and origin.
+// maxEvicted returns how many snapshots of evicted views may be kept: one for each possible group and origin.
 func (s *snapshots) maxEvicted() int {
 	most := s.cfg.MaxGroups * len(s.cfg.OriginNames())
 	if len(s.cfg.Rollout) > 0 {
-		most *= 2 // commonGroup
+		most *= 2 // shared names have snapshots of their own (sharedNamesPrefix)
 	}
 	return most
 }
 
-// match returns the node that this relay presents to the origin for the subject of a snapshot, or an error if the
+// match returns the Node that this relay presents to the origin for the group of a snapshot. It returns an error if the
 // snapshot does not match the configuration.
 func (s *snapshots) match(h *cache.Header) (*corepb.Node, error) {
 	origin := slices.Index(s.cfg.OriginNames(), h.Origin)
@@ -208,7 +215,7 @@ func (s *snapshots) match(h *cache.Header) (*corepb.Node, error) {
 		return nil, fmt.Errorf("decode Node: %w", err)
 	}
 	if !s.includes(h) {
-		return nil, errors.New("TENDER_ROLLOUT was turned on or off, which changes what snapshots are taken of")
+		return nil, errors.New("TENDER_ROLLOUT was turned on or off, which changes what snapshots contain")
 	}
 	key, node := sharedGroupOf(was.GetClientFeatures()), sharedNode(s.relayNode, was.GetClientFeatures())
 	if !isSharedGroup(h.Group) {
@@ -220,20 +227,20 @@ func (s *snapshots) match(h *cache.Header) (*corepb.Node, error) {
 	now := s.header(origin, key, node)
 	switch {
 	case !slices.Equal(now.Targets, h.Targets):
-		return nil, fmt.Errorf("it is of the targets %s, the origin %s has %s",
+		return nil, fmt.Errorf("it has the state of the targets %s; the targets of the origin %s are %s",
 			strings.Join(h.Targets, ","), h.Origin, strings.Join(now.Targets, ","))
 	case key != h.Group:
-		return nil, fmt.Errorf("it is of the group %q, which is %q now", h.Group, key)
+		return nil, fmt.Errorf("it has the state of the group %q, whose key is %q now", h.Group, key)
 	case now.Options != h.Options:
-		return nil, fmt.Errorf("it was made with %s, this is with %s", h.Options, now.Options)
+		return nil, fmt.Errorf("it was written with %s; the relay runs with %s", h.Options, now.Options)
 	case !s.sameNode(was, node):
 		return nil, errors.New("the relay presented another Node to the origin")
 	}
 	return node, nil
 }
 
-// sameNode reports whether an origin should serve two Nodes the same resources. The version of the relay does not count, or
-// each upgrade would cause a cold start.
+// sameNode reports whether an origin should serve the same resources to two Nodes. The version of the relay does not
+// count; otherwise each upgrade would cause a cold start.
 func (s *snapshots) sameNode(a, b *corepb.Node) bool {
 	if !slices.Contains(s.cfg.NodeGroupBy, "user_agent_version") {
 		a, b = proto.CloneOf(a), proto.CloneOf(b)
@@ -246,12 +253,14 @@ func (s *snapshots) sameNode(a, b *corepb.Node) bool {
 func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.Header {
 	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(node) // cannot fail: the relay sends it to origins
 	of := config.AllOrigins(s.cfg)[origin]
-	return cache.Header{Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions}
+	return cache.Header{
+		Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions,
+	}
 }
 
-// includes reports whether snapshots with a header are taken. With rollouts, a snapshot has the served state of a node group,
-// which may differ from the files of a directory and from the shared view. Without rollouts, files and shared views have the
-// same state, except during a rollback of a directory.
+// includes reports whether the relay stores the state that a header describes. With rollouts, a snapshot has the served
+// state of a node group, which may differ from the files of a directory and from the shared view. Without rollouts, the
+// served state is that of the files and of the shared views, except during a rollback of a directory.
 func (s *snapshots) includes(h *cache.Header) bool {
 	switch {
 	case len(s.cfg.Rollout) > 0:
@@ -263,7 +272,7 @@ func (s *snapshots) includes(h *cache.Header) bool {
 	}
 }
 
-// restore restores the view of w from its snapshot, which it returns; nil if there is none.
+// restore restores the view of w from its snapshot. It returns the snapshot, or nil if there is none.
 func (s *snapshots) restore(origin int, group string, node *corepb.Node, w *cache.Writer) *cache.Snapshot {
 	if s == nil {
 		return nil
@@ -288,8 +297,10 @@ func (s *snapshots) restore(origin int, group string, node *corepb.Node, w *cach
 	return snap
 }
 
-// track starts to keep snapshots of the state that w writes, with the generations of a line, which may be nil.
-func (s *snapshots) track(origin int, group string, node *corepb.Node, w *cache.Writer, line *generations.Line, restored bool) {
+// track starts to write snapshots of the state of w, with the generations of line, which may be nil.
+func (s *snapshots) track(
+	origin int, group string, node *corepb.Node, w *cache.Writer, line *generations.Line, restored bool,
+) {
 	if s == nil {
 		return
 	}
@@ -301,7 +312,7 @@ func (s *snapshots) track(origin int, group string, node *corepb.Node, w *cache.
 	s.views[key] = &viewSnapshot{header: h, w: w, line: line, written: restored}
 }
 
-// restoreEvicted returns the snapshot of a view that was evicted; nil if there is none.
+// restoreEvicted returns the snapshot of an evicted view, or nil if there is none.
 func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snapshot {
 	s.mu.Lock()
 	was := s.removed[key]
@@ -321,8 +332,8 @@ func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snap
 	return snap
 }
 
-// drop removes the snapshot of a group that was removed, or keeps it for returning clients if the group, which a peer
-// founded, was evicted.
+// drop removes the snapshot of a removed group. If the group was evicted, it keeps the snapshot for returning clients
+// and counts it for peer, which created the group.
 func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 	if s == nil {
 		return
@@ -338,23 +349,24 @@ func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 	}
 }
 
-// writeSoon schedules a write of changed snapshots within saveFirst. It does not wait.
+// writeSoon schedules a write of changed snapshots within saveFirst. It does not block.
 func (s *snapshots) writeSoon() {
 	if s == nil {
 		return
 	}
 	select {
 	case s.wake <- struct{}{}:
-	default: // it is scheduled already
+	default: // already scheduled
 	}
 }
 
-// run writes changed snapshots at intervals until ctx ends, and once more then. It calls saveDecisions after each write.
+// run writes changed snapshots at intervals until ctx ends, and then once more. It calls saveDecisions after each
+// write.
 func (s *snapshots) run(ctx context.Context, saveDecisions func(context.Context)) {
 	if s == nil {
 		return
 	}
-	pause, least := saveInterval, time.Duration(0)
+	pause, minPause := saveInterval, time.Duration(0)
 	next := time.Now().Add(jitter(pause))
 	for ctx.Err() == nil {
 		select {
@@ -362,11 +374,11 @@ func (s *snapshots) run(ctx context.Context, saveDecisions func(context.Context)
 			start := time.Now()
 			s.write()
 			saveDecisions(ctx)
-			least = min(saveShare*time.Since(start), saveMaxPause)
-			pause = max(min(2*pause, saveInterval), least)
+			minPause = min(saveShare*time.Since(start), saveMaxPause)
+			pause = max(min(2*pause, saveInterval), minPause)
 			next = time.Now().Add(jitter(pause))
 		case <-s.wake:
-			if first := max(saveFirst, least); first < time.Until(next) {
+			if first := max(saveFirst, minPause); first < time.Until(next) {
 				pause, next = first, time.Now().Add(first)
 			}
 		case <-ctx.Done():
@@ -405,8 +417,8 @@ func (s *snapshots) write() {
 		s.mu.Unlock()
 	}
 	s.dir.RemoveEvicted(now.Add(-s.cfg.MaxSnapshotAge))
-	for _, unit := range saving {
-		s.logFailure(&unit.header, s.save(unit, now))
+	for _, v := range saving {
+		s.logFailure(&v.header, s.save(v, now))
 	}
 }
 
@@ -421,20 +433,21 @@ func (s *snapshots) saveRemoved(was *removedView, now time.Time) error {
 	return s.dir.Evict(&was.header, was.peer, s.maxEvicted())
 }
 
-// save writes one snapshot, if its state has changed or it is old.
-func (s *snapshots) save(u *viewSnapshot, now time.Time) error {
-	if !s.includes(&u.header) {
-		return s.removeFile(u)
+// save writes one snapshot, if the state has changed or the snapshot is old.
+func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
+	if !s.includes(&v.header) {
+		return s.removeFile(v)
 	}
-	revision, target := u.w.SnapshotRevision()
-	if revision == u.revision && target == u.target && now.Sub(u.at) < s.cfg.MaxSnapshotAge/renewShare {
+	revision, target := v.w.SnapshotRevision()
+	if revision == v.revision && target == v.target && now.Sub(v.at) < s.cfg.MaxSnapshotAge/renewShare {
 		return nil
 	}
-	snap, omitted := s.capture(u, now)
-	if len(omitted) > 0 && !u.omissionLogged {
-		u.omissionLogged = true
-		s.log.Warn("snapshot omits resources with sensitive fields; clients wait for them after a restart; TENDER_SNAPSHOT_SENSITIVE=on stores them",
-			slog.String("group", u.header.Group), slog.Any("resources", omitted))
+	snap, omitted := s.capture(v, now)
+	if len(omitted) > 0 && !v.omissionLogged {
+		v.omissionLogged = true
+		s.log.Warn("snapshot omits resources with sensitive fields; clients wait for them after a restart; "+
+			"TENDER_SNAPSHOT_SENSITIVE=on stores them",
+			slog.String("group", v.header.Group), slog.Any("resources", omitted))
 	}
 	write := s.dir.Write
 	if len(snap.Types) == 0 {
@@ -443,41 +456,42 @@ func (s *snapshots) save(u *viewSnapshot, now time.Time) error {
 	if err := write(snap); err != nil {
 		return err
 	}
-	u.revision, u.target, u.at, u.written = revision, target, now, true
+	v.revision, v.target, v.at, v.written = revision, target, now, true
 	return nil
 }
 
-// capture takes a snapshot, with the generations that may be stored.
-func (s *snapshots) capture(u *viewSnapshot, now time.Time) (snap *cache.Snapshot, omitted cache.OmittedContent) {
+// capture takes a snapshot of the current state, with the generations that may be stored.
+func (s *snapshots) capture(v *viewSnapshot, now time.Time) (snap *cache.Snapshot, omitted cache.OmittedContent) {
 	take := func() *cache.Snapshot {
-		snap, omitted = u.w.Snapshot(s.cfg.SnapshotSensitive)
+		snap, omitted = v.w.Snapshot(s.cfg.SnapshotSensitive)
 		return snap
 	}
-	if u.line == nil {
+	if v.line == nil {
 		take()
 	} else {
-		u.line.Snapshot(s.cfg.SnapshotSensitive, take)
+		v.line.Snapshot(s.cfg.SnapshotSensitive, take)
 	}
-	snap.Header, snap.Created = u.header, now
+	snap.Header, snap.Created = v.header, now
 	return snap, omitted
 }
 
-// removeFile removes the snapshot of a state that is no longer kept.
-func (s *snapshots) removeFile(u *viewSnapshot) error {
-	if !u.written {
+// removeFile removes the file of a state that is no longer stored (includes).
+func (s *snapshots) removeFile(v *viewSnapshot) error {
+	if !v.written {
 		return nil
 	}
-	if err := s.dir.Remove(&u.header); err != nil {
+	if err := s.dir.Remove(&v.header); err != nil {
 		return err
 	}
-	u.written, u.at = false, time.Time{}
+	v.written, v.at = false, time.Time{}
 	return nil
 }
 
-// logFailure logs a failed write.
+// logFailure logs err, unless it is nil or the log limit is reached.
 func (s *snapshots) logFailure(h *cache.Header, err error) {
 	if err != nil && s.failures.Allow() {
-		s.log.Error("snapshot not written; the previous one stays", slog.String("origin_name", h.Origin), slog.String("group", h.Group),
+		s.log.Error("snapshot not written; the previous snapshot is kept", slog.String("origin_name", h.Origin),
+			slog.String("group", h.Group),
 			slog.Any("err", err), s.failures.Suppressed())
 	}
 }

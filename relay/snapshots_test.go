@@ -71,7 +71,8 @@ func TestB42_WhatIsWritten(t *testing.T) {
 func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 	client := &corepb.Node{
 		Id: "client", Cluster: "c", UserAgentName: "envoy", Locality: &corepb.Locality{Region: "r"},
-		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: "1.34.2"}, ClientFeatures: nodegroup.ContentFeatures,
+		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: "1.34.2"},
+		ClientFeatures:       nodegroup.ContentFeatures,
 	}
 	base := []string{"TENDER_ORIGIN=a:1,b:1", "TENDER_ORIGINS=x=c:1", "TENDER_ROUTES=type:lds=x", "TENDER_NODE_ID=n"}
 	of := func(version string, env ...string) *snapshots {
@@ -99,7 +100,8 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 		{name: "targets in another order", was: of("1"), is: of("1", "TENDER_ORIGIN=b:1,a:1")},
 		{name: "other targets of another origin", was: of("1"), is: of("1", "TENDER_ORIGINS=x=d:1"), wantFits: true},
 		{name: "other targets of this origin", was: of("1"), is: of("1", "TENDER_ORIGINS=x=d:1"), origin: 1},
-		{name: "an origin of another name", was: of("1"), is: of("1", "TENDER_ORIGINS=y=c:1", "TENDER_ROUTES=type:lds=y"), origin: 1},
+		{name: "an origin of another name", was: of("1"), is: of("1", "TENDER_ORIGINS=y=c:1", "TENDER_ROUTES=type:lds=y"),
+			origin: 1},
 		{name: "another id", was: of("1"), is: of("1", "TENDER_NODE_ID=m")},
 		{name: "another id, shared names", was: of("1"), is: of("1", "TENDER_NODE_ID=m"), shared: true},
 		{name: "other groups", was: of("1"), is: of("1", grouping)},

@@ -12,12 +12,12 @@ import (
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
-// telemetryConfig returns the source and the identity of metrics and spans.
+// telemetryConfig returns the source and the resource attributes of metrics and spans.
 func (r *Relay) telemetryConfig() telemetry.Config {
 	return telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier}
 }
 
-// traces returns the settings of delivery spans; nil if tracing is off.
+// traces returns the settings of delivery spans, or nil if tracing is off.
 func (r *Relay) traces() *downstream.Traces {
 	if r.tracer == nil {
 		return nil
@@ -25,21 +25,21 @@ func (r *Relay) traces() *downstream.Traces {
 	return &downstream.Traces{Every: r.cfg.TraceDeliveries, Slow: r.cfg.TraceSlow, Delivered: r.tracer.Delivered}
 }
 
-// lastExportTimeout is how long the last export of metrics may delay the shutdown.
+// lastExportTimeout bounds how long the last export of metrics, spans and events delays the shutdown.
 const lastExportTimeout = 2 * time.Second
 
 // endTelemetry exports metrics, spans and events for the last time.
 func (r *Relay) endTelemetry() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastExportTimeout)
 	defer cancel()
-	_ = r.tracer.Shutdown(ctx) // OpenTelemetry logs its errors itself
+	_ = r.tracer.Shutdown(ctx) // OpenTelemetry logs its errors
 	_ = r.events.Shutdown(ctx)
 	if r.telemetry != nil { // it is nil if New failed
 		_ = r.telemetry.Shutdown(ctx)
 	}
 }
 
-// emitAction exports the audit record of an operator's command as an event.
+// emitAction exports the audit record of an operator command as a log event.
 func (r *Relay) emitAction(ctx context.Context, a admin.Action) {
 	event := telemetry.Event{
 		Name: telemetry.ActionEvent, At: a.At, Body: "operator action", Failed: a.Error != "", Status: a.Code,
@@ -54,7 +54,7 @@ func (r *Relay) emitAction(ctx context.Context, a admin.Action) {
 	r.events.Emit(ctx, event)
 }
 
-// reading returns the counters of the relay. It visits each client, which takes 25 ms for 10,000 streams.
+// reading returns the counters of the relay. It visits all streams, which takes 25 ms for 10,000 streams.
 func (r *Relay) reading() telemetry.Reading {
 	audit := r.Audit()
 	out := telemetry.Reading{
@@ -75,16 +75,19 @@ func (r *Relay) reading() telemetry.Reading {
 		out.Server.Denied[guard.DeniedTrustDomain] = clients.Refused()
 	}
 	for i, o := range r.origins {
-		out.Origins = append(out.Origins, telemetry.Origin{Status: out.Status.Origins[i], Names: r.groups.quotas[i].Used(), Stats: o.Stats()})
+		out.Origins = append(out.Origins, telemetry.Origin{
+			Status: out.Status.Origins[i], Names: r.groups.quotas[i].Used(), Stats: o.Stats(),
+		})
 	}
 	out.Groups, out.Named = r.groups.metrics()
 	return out
 }
 
-// metrics returns the counters of node groups, one for each value of their label, and the keys that are such values.
+// metrics returns the counters of node groups, one entry per value of the label group, and the keys that are values of
+// it.
 func (g *groups) metrics() (all []telemetry.Group, named map[string]bool) {
 	g.mu.Lock()
-	named, other := g.labels.Labels() // at the same moment as the groups, so that the counters of an ended group count once
+	named, other := g.labels.Labels() // under the same lock as byKey, so that the counters of a removed group count once
 	groups := make([]*group, 0, len(g.byKey))
 	streams := make([]int, 0, len(g.byKey))
 	for _, gr := range g.byKey {

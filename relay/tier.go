@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/relay/peers"
 )
 
-// tier returns the peers of the relay; nil if there are none.
+// tier returns the client for the peers of the relay, or nil if TENDER_PEERS is off.
 func (r overview) tier() admin.Tier {
 	if len(r.cfg.Peers) == 0 {
 		return nil
@@ -22,21 +22,24 @@ func (r overview) tier() admin.Tier {
 	return peers.New(peers.Config{Targets: r.cfg.Peers, TLS: r.credentials.Peers})
 }
 
-// pageConfig returns the sources of the status page.
+// pageConfig returns the data sources of the status page.
 func (r overview) pageConfig() page.Config {
-	cfg := page.Config{Status: r.status, Fleet: r.fleet(), History: &r.history, Rollouts: r.groups.rollouts.statuses, Logger: r.log}
+	cfg := page.Config{
+		Status: r.status, Fleet: r.fleet(), History: &r.history, Rollouts: r.groups.rollouts.statuses, Logger: r.log,
+	}
 	if tier := r.tier(); tier != nil {
 		cfg.Tier = func(ctx context.Context) admin.FleetStatus { return tier.Status(ctx, r.summary()) }
 	}
 	return cfg
 }
 
-// summary returns the state of the relay for its peers.
+// summary returns the state of the relay that its peers show (--fleet).
 func (r overview) summary() *admin.FleetSummary {
 	status := r.status()
 	s := &admin.FleetSummary{
-		Instance: r.instance, NodeID: r.cfg.NodeID, Version: r.version, Ready: status.Relay.Ready, Streams: status.Relay.Streams,
-		Frozen: []string{}, Views: []admin.FleetView{},
+		Instance: r.instance, NodeID: r.cfg.NodeID, Version: r.version, Ready: status.Relay.Ready,
+		Streams: status.Relay.Streams,
+		Frozen:  []string{}, Views: []admin.FleetView{},
 	}
 	if clients, err := r.fleet().Clients(admin.ClientQuery{Sort: admin.ByLag}); err == nil {
 		s.Refusing, s.Lagging = clients.Totals.Refusing, clients.Totals.Lagging
@@ -57,7 +60,8 @@ func (r overview) summary() *admin.FleetSummary {
 				shown.Versions[t.TypeURL] = contentVersion(t.Version)
 			}
 		}
-		if shown.Generation = digests[generations.Key{Origin: v.Origin, Group: v.Group, Shared: v.Shared}]; r.groups.generations == nil {
+		if shown.Generation = digests[generations.Key{Origin: v.Origin, Group: v.Group,
+			Shared: v.Shared}]; r.groups.generations == nil {
 			shown.Generation = versionsDigest(shown.Versions)
 		}
 		s.Views = append(s.Views, shown)
@@ -65,8 +69,8 @@ func (r overview) summary() *admin.FleetSummary {
 	return s
 }
 
-// contentVersion returns the part of a version that identifies the content: the text after the last "~" (B.2). The text before
-// it may differ between replicas.
+// contentVersion returns the part of a version that identifies the content: the text after the last "~" (B.2). The text
+// before may differ between replicas.
 func contentVersion(version string) string { return version[strings.LastIndexByte(version, '~')+1:] }
 
 // versionsDigest returns a digest of versions, or an empty string if there are none.

@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// newLinter returns what checks the resources of all views; nil if nothing does. It may be used once r.groups is set.
+// newLinter returns the linter of all views, or nil if TENDER_VALIDATE is off. It must not run before r.groups is set.
 func (r *Relay) newLinter() *lint.Linter {
 	if r.cfg.Validate == ValidateOff {
 		return nil
@@ -18,22 +18,22 @@ func (r *Relay) newLinter() *lint.Linter {
 	return lint.New(lint.Config{Views: views, Static: r.cfg.StaticClusters, Logger: r.log})
 }
 
-// checker returns what finds changes that break clients, to hold them; nil if none are held.
+// checker returns the function that finds changes that break clients, or nil unless TENDER_VALIDATE is hold.
 func (r *Relay) checker() reconcile.Checker {
 	if r.cfg.Validate != ValidateHold {
 		return nil
 	}
 	return func(res *wire.Resource) reconcile.Facts {
 		facts := r.linter.Facts(res)
-		is := reconcile.Facts{Clusters: r.linter.Clusters(facts), OnDemand: facts.OnDemand}
+		found := reconcile.Facts{Clusters: r.linter.Clusters(facts), OnDemand: facts.OnDemand}
 		if i := slices.IndexFunc(facts.Findings, func(f lint.Finding) bool { return f.Kind == lint.Undecodable }); i >= 0 {
-			is.Undecodable = facts.Findings[i].Detail
+			found.Undecodable = facts.Findings[i].Detail
 		}
-		return is
+		return found
 	}
 }
 
-// lintedViews returns the views of all groups, and of each cohort of a group. They have what groups share, too.
+// lintedViews returns the views of all node groups, one for each cohort. They include the names that groups share.
 func (g *groups) lintedViews() (views []lint.View) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -45,7 +45,8 @@ func (g *groups) lintedViews() (views []lint.View) {
 	return views
 }
 
-// validation returns what the checks found, and the changes that are held for it; nil if nothing is checked.
+// validation returns the findings and, with TENDER_VALIDATE=hold, the held changes. It returns nil if nothing is
+// checked.
 func (r overview) validation() *admin.Validation {
 	if r.linter == nil {
 		return nil
@@ -57,7 +58,7 @@ func (r overview) validation() *admin.Validation {
 	return admin.NewValidation(r.cfg.Validate, report)
 }
 
-// heldChanges returns the changes that are held since they break clients.
+// heldChanges returns the changes that are held because they would break clients.
 func (g *groups) heldChanges() (all []lint.GroupFinding) {
 	for _, o := range g.commandTargets() {
 		for _, h := range o.holder.Broken() {

@@ -41,7 +41,7 @@ func TestAudit(t *testing.T) {
 	must(t, exitOK, []string{"cds 2 0 0 0 0 0", "eds 1 0 0 0 0 0"}, "audit")
 	must(t, exitOK, []string{"no subscriptions to audit"}, "audit", "--type", "lds")
 	must(t, exitOK, []string{`"equal": 1`}, "audit", "--type", "eds", "-o", "json")
-	must(t, exitFailure, []string{`there is no origin "x": there are default`}, "audit", "--origin", "x")
+	must(t, exitFailure, []string{`there is no origin "x"; the origins are default`}, "audit", "--origin", "x")
 	must(t, exitUsage, []string{"--output=x: want text or json"}, "audit", "-o", "x")
 
 	forgetful.Store(true)

@@ -66,7 +66,7 @@ func TestOperate(t *testing.T) {
 	must(t, exitUsage, []string{"default", "all", "cds", "20", "mass00, mass01, mass02, …", "choose with --origin, --group, --type, or --all"}, "discard")
 	must(t, exitOK, []string{"20 removals are HELD BACK: tender release"}, "status")
 	must(t, exitOK, []string{"nothing is discarded"}, "discard", "--type", "lds")
-	must(t, exitFailure, []string{`there is no origin "x": there are default`}, "release", "--origin", "x")
+	must(t, exitFailure, []string{`there is no origin "x"; the origins are default`}, "release", "--origin", "x")
 	must(t, exitFailure, []string{`there is no origin "x"`}, "freeze", "--origin", "x")
 	must(t, exitOK, []string{"20", "discarded", "mass00"}, "discard", "--type", "cds")
 	must(t, exitUsage, []string{"discarded: kept until the origin mentions it again"}, "release")

@@ -78,9 +78,8 @@ func TestB8_StatusAndProbes(t *testing.T) {
 	probes := filepath.Join(t.TempDir(), "probes")
 	r := start(t, o, operated, "TENDER_PROBE_LISTEN=unix:"+probes)
 	probe := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", probes) }
-	if code, text := httpGet(t, probe, "/readyz"); code != http.StatusServiceUnavailable ||
-		!strings.Contains(text, "not ready: the origin "+o.Target()+" was not reached yet") {
-		t.Errorf("/readyz without an origin: got %d %q, want 503 with the origin's name", code, text)
+	if code, text := ask(t, probe, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "not ready: origin "+o.Target()+" is not connected") {
+		t.Errorf("/readyz without an origin: %d %q, want 503 and the origin", code, text)
 	}
 	s := statusOf(t, r)
 	if s.Relay.Ready || len(s.Relay.NotReady) == 0 || s.Relay.Version != "test" || s.Relay.NodeID != "tender/test" ||

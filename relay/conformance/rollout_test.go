@@ -296,8 +296,7 @@ func TestCanaryLabelsCauseNoWarning(t *testing.T) {
 					w.dial(relaytest.ClientOptions{Node: node, AutoAck: true}).subscribe("cds", "")
 				}
 				w.settle()
-				if got := strings.Contains(w.relay.Log.String(),
-					"differ in fields that the control plane does not see"); got != warns {
+				if got := strings.Contains(w.relay.Log.String(), "differ in Node fields"); got != warns {
 					t.Errorf("warned: %v, want %v", got, warns)
 				}
 			})

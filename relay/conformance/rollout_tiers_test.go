@@ -77,7 +77,7 @@ func TestI1_TheLowestTierRollsOut(t *testing.T) {
 func TestRolloutAboveRelaysWarns(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		const warning = "a relay is among the clients"
+		const warning = "client is a relay"
 		proxy := w.clients(v, "proxy")[0]
 		if strings.Contains(w.relay.Log.String(), warning) {
 			w.t.Error("logged a relay among the clients, want none")

@@ -138,9 +138,9 @@ func TestB41_CircularStreamsAreEnded(t *testing.T) {
 			tokens  []string
 			message string // "" means that the stream is served
 		}{
-			{"itself", chains[0][:1], "form a circle"},
-			{"the one above", chains[0][1:], "form a circle"},
-			{"the one above, long ago", []string{chains[0][1], "a"}, "form a circle"},
+			{"itself", ways[0][:1], "form a cycle"},
+			{"the one above", ways[0][1:], "form a cycle"},
+			{"the one above, long ago", []string{ways[0][1], "a"}, "form a cycle"},
 			{"four", []string{"a", "b", "c", "d"}, ""},
 			{"five", []string{"a", "b", "c", "d", "e"}, "at most 4"},
 			{"invalid tokens", []string{"", ",", strings.Repeat("x", 1000)}, ""},
@@ -235,8 +235,8 @@ func TestB41_TwoRelaysOfEachOther(t *testing.T) {
 			t.Errorf("the stream ended with %v, want %v", err, codes.Unavailable)
 		}
 	}
-	b.Log.Await(t, 0, "relays form a circle")
-	a.Log.Await(t, 0, "relays form a circle")
+	b.Log.Await(t, 0, "relays form a cycle")
+	a.Log.Await(t, 0, "relays form a cycle")
 
 	marks := []int{a.Log.Len(), b.Log.Len()}
 	link.Forward(o.Addr())

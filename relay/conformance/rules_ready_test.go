@@ -56,10 +56,10 @@ func TestH08_WithoutClients(t *testing.T) {
 		isReady(t, r, "answered", true)
 		o.Change(func(b *relaytest.Behaviour) { b.SilentProbes = true })
 		r = start(t, o, operated)
-		sleep(14 * time.Second)
-		if text := isReady(t, r, "silent for 14s", false); !strings.Contains(text,
-			"not ready: the origin "+o.Target()+" has not answered yet") {
-			t.Errorf("/readyz is %q", text)
+		time.Sleep(14 * time.Second)
+		synctest.Wait()
+		if text := isReady(t, r, "silent for 14s", false); !strings.Contains(text, "not ready: origin "+o.Target()+" has not responded yet") {
+			t.Errorf("/readyz says %q", text)
 		}
 		sleep(2 * time.Second)
 		isReady(t, r, "silent for 16s", true)
@@ -81,10 +81,10 @@ func TestH08_OriginDown(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Stop()
 		r := start(t, o, operated)
-		sleep(10 * time.Minute)
-		if text := isReady(t, r, "down", false); !strings.Contains(text,
-			"not ready: the origin "+o.Target()+" was not reached yet") || !strings.Contains(text, "last error: ") {
-			t.Errorf("/readyz is %q", text)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if text := isReady(t, r, "down", false); !strings.Contains(text, "not ready: origin "+o.Target()+" is not connected") || !strings.Contains(text, "last error: ") {
+			t.Errorf("/readyz says %q", text)
 		}
 		o.Restart()
 		sleep(7 * time.Second)
@@ -106,10 +106,10 @@ func TestH08_SecondOriginDown(t *testing.T) {
 		env := []string{operated, "TENDER_ROUTES=type:lds=x", "TENDER_COLD_WAIT=20s"}
 		o.Stop()
 		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first}, Named: further}, env...)
-		sleep(19 * time.Second)
-		if text := isReady(t, r, "down for 19s", false); strings.Contains(text, first.Target()) ||
-			!strings.Contains(text, o.Target()+" was not reached yet") {
-			t.Errorf("/readyz is %q, want only the second origin", text)
+		time.Sleep(19 * time.Second)
+		synctest.Wait()
+		if text := isReady(t, r, "down for 19s", false); strings.Contains(text, first.Target()) || !strings.Contains(text, o.Target()+" is not connected") {
+			t.Errorf("/readyz says %q, want only the further origin", text)
 		}
 		sleep(2 * time.Second)
 		isReady(t, r, "down for 21s", true)
@@ -180,8 +180,8 @@ func TestH08_BelowARelayThatIsNotReady(t *testing.T) {
 		r := above.downstreamRelay(operated)
 		sleep(10 * time.Minute)
 		isReady(t, above, "above", false)
-		if text := isReady(t, r, "below", false); !strings.Contains(text, "is not ready: the origin "+o.Target()) {
-			t.Errorf("/readyz of the lower relay is %q, want the reason of the upper relay", text)
+		if text := isReady(t, r, "below", false); !strings.Contains(text, "is not ready: origin "+o.Target()) {
+			t.Errorf("/readyz below says %q, want what the relay above says", text)
 		}
 		o.Restart()
 		sleep(15 * time.Second)
@@ -227,7 +227,7 @@ func TestH08_Directory(t *testing.T) {
 	write("bad.yaml", "resources: [")
 	r := startFiles(t, dir, operated)
 	awaitStatus(t, r, "naming the directory", func(s admin.Status) bool {
-		return !s.Relay.Ready && strings.Contains(strings.Join(s.Relay.NotReady, " "), "none of its files is good")
+		return !s.Relay.Ready && strings.Contains(strings.Join(s.Relay.NotReady, " "), "the directory has no valid file")
 	})
 	write("good.yaml", "resources: [{'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: a}]")
 	awaitReady(r, "a good one has come")

@@ -360,7 +360,7 @@ func TestB4_OtherProxyType(t *testing.T) {
 				c.Subscribe(typeCDS, "*")
 				c.Recv(t.Context())
 			}
-			if got := r.Log.Count("another Istio proxy type"); got != tc.want {
+			if got := r.Log.Count("differ in Istio proxy type"); got != tc.want {
 				t.Errorf("relay %s, client %s: %d warnings, want %d", tc.own, tc.id, got, tc.want)
 			}
 		})
