@@ -126,12 +126,11 @@ func TestB8_DrainIsNotReady(t *testing.T) {
 		r.Cancel()
 		synctest.Wait() // the health watch, which is no client stream, delays the drain by a second
 		s := statusOf(t, r)
-		if s.Relay.Ready || len(s.Relay.NotReady) != 1 || !strings.Contains(s.Relay.NotReady[0], "drains") {
-			t.Errorf("status while draining: %+v", s.Relay)
+		if s.Relay.Ready || len(s.Relay.NotReady) != 1 || !strings.Contains(s.Relay.NotReady[0], "is draining") {
+			t.Errorf("status while it drains: %+v", s.Relay)
 		}
-		if code, text := httpGet(t, r.DialAdmin, "/readyz"); code != http.StatusServiceUnavailable ||
-			!strings.Contains(text, "drains") {
-			t.Errorf("/readyz while draining: %d %q", code, text)
+		if code, text := ask(t, r.DialAdmin, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "is draining") {
+			t.Errorf("/readyz while it drains: %d %q", code, text)
 		}
 		for err == nil {
 			_, err = watch.Recv()

@@ -176,8 +176,8 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 		expectRejected(w.t, w.relay, "abort", admin.RolloutScope{Why: admin.Why{Reason: "early"}}, http.StatusConflict,
 			"no rollout is open")
 		expect("abort", http.StatusConflict, `err="no rollout is open: the state is current"`)
-		expectRejected(w.t, w.relay, "resume", admin.RolloutScope{All: true}, http.StatusBadRequest, "all")
-		expect("resume", http.StatusBadRequest, "only promote has it")
+		refusesCommand(w.t, w.relay, "resume", admin.RolloutScope{All: true}, http.StatusBadRequest, "all")
+		expect("resume", http.StatusBadRequest, "only promote accepts it")
 		w.change("cds a@2")
 		w.sleep(4 * time.Second)
 		edition := "edition=" + w.expectPhase(rollout.Rolling, 1).Edition
