@@ -18,11 +18,11 @@ func (r *Relay) warnPlaintext() {
 	} else if len(r.cfg.TLSListen) == 0 {
 		plain = nil
 	}
-	listen := config.NotOnLoopback(plain)
+	listen := config.NonLoopback(plain)
 	for _, o := range config.AllOrigins(&r.cfg) {
 		for _, target := range o.Targets {
 			address := strings.TrimPrefix(target, "dns:///")
-			if o.Access.TLS == TLSOff && !strings.HasPrefix(target, "file:") && !config.Loopback(address) {
+			if o.Access.TLS == TLSOff && !strings.HasPrefix(target, "file:") && !config.IsLoopback(address) {
 				origins = append(origins, target)
 			}
 		}

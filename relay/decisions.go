@@ -103,7 +103,7 @@ func (d *decisions) load(origins []string, now time.Time) {
 			d.rejected[origin] = append(d.rejected[origin], decodeEdition(r))
 		}
 	}
-	for _, k := range read.Kept {
+	for _, k := range read.Discarded {
 		key := snapshotKey{k.Origin, k.Group}
 		d.discarded[key] = append(d.discarded[key], reconcile.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
 		d.hasDiscarded = true
@@ -198,12 +198,12 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	g.mu.Unlock()
 	all.Rejected = append(g.rollouts.rejected(), g.rollbackDistrust().rejectedRollbacks()...)
 	if d.hasDiscarded {
-		all.Kept = g.discardedRemovals(ctx)
+		all.Discarded = g.discardedRemovals(ctx)
 	}
 	if ctx.Err() != nil {
 		return // a view may not have returned its discarded removals
 	}
-	d.hasDiscarded = len(all.Kept) > 0
+	d.hasDiscarded = len(all.Discarded) > 0
 	failed := d.err != nil
 	d.err = nil
 	for i, o := range g.origins { // must precede the decisions, which refer to these resources
@@ -231,11 +231,11 @@ func (d *decisions) logWriting(failed bool, now time.Time) {
 }
 
 // discardedRemovals returns the removals that operators have discarded.
-func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.Kept) {
+func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.DiscardedRemovals) {
 	for _, o := range g.commandTargets() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
 			if h.Discarded && !h.Breaking { // the origin sends broken changes again after a restart
-				all = append(all, snapshot.Kept{
+				all = append(all, snapshot.DiscardedRemovals{
 					Origin: g.cfg.OriginName(o.origin), Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names,
 				})
 			}

@@ -41,8 +41,8 @@ func TestH09_AnInterruptedSaveForgetsNothing(t *testing.T) {
 	want := func(when string) {
 		t.Helper()
 		read, err := g.snapshots.dir.Decisions()
-		if err != nil || len(read.Kept) != 1 || !slices.Equal(read.Kept[0].Names, []string{"c"}) {
-			t.Errorf("%s, decisions keep %+v, %v, want cluster c", when, read.Kept, err)
+		if err != nil || len(read.Discarded) != 1 || !slices.Equal(read.Discarded[0].Names, []string{"c"}) {
+			t.Errorf("%s, decisions keep %+v, %v, want cluster c", when, read.Discarded, err)
 		}
 	}
 	g.saveDecision(t.Context(), true)

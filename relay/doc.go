@@ -67,7 +67,7 @@
 //     loop and commands, share.
 //   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.recent and page.tierWatch
 //     guard data for operators. page.recent renders a page under its lock, so that pages are rendered one at a time.
-//   - telemetry.Tracer and OriginTracer guard open spans. telemetry.exporting guards a variable of the process that
+//   - telemetry.Tracer and OriginTracer guard open spans. telemetry.autoexportMu guards a variable of the process that
 //     OpenTelemetry's autoexport sets.
 //
 // # Rules and decisions

@@ -346,7 +346,7 @@ func (g *groups) onFanout(gr *group) func(*fanout.Fanout) {
 	}
 	return func(f *fanout.Fanout) {
 		gr.counts.Followed(f)
-		g.tracer.Over(f)
+		g.tracer.EndFanout(f)
 	}
 }
 

@@ -222,8 +222,8 @@ func (r *Relay) listen() error {
 		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
 		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
 		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
-		{"TENDER_ADMIN_LISTEN", config.OnlyLoopback(r.cfg.AdminListen), &r.adminListeners, requireLoopback},
-		{"TENDER_ADMIN_LISTEN", config.NotOnLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
+		{"TENDER_ADMIN_LISTEN", config.LoopbackOnly(r.cfg.AdminListen), &r.adminListeners, requireLoopback},
+		{"TENDER_ADMIN_LISTEN", config.NonLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
 		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
 	} {
 		if len(*l.listeners) > 0 {

@@ -44,10 +44,10 @@ var accessNames = func() (names []string) {
 	return names
 }()
 
-// accessOfOrigin matches the variables of further origins, with the name of the origin.
+// accessVariable matches the variables of further origins, with the name of the origin.
 // No end of a variable is that of another and "_" before it, so that no two origins and
 // variables have the same name together.
-var accessOfOrigin = regexp.MustCompile(`^ORIGIN_([A-Z0-9_]+)_(?:TLS(?:_CA|_CERT|_KEY|_SERVER_NAME)?|TOKEN_FILE|HEADERS)$`)
+var accessVariable = regexp.MustCompile(`^ORIGIN_([A-Z0-9_]+)_(?:TLS(?:_CA|_CERT|_KEY|_SERVER_NAME)?|TOKEN_FILE|HEADERS)$`)
 
 // accessPrefix is how the variables of an origin's Access begin.
 func accessPrefix(origin string) string {
@@ -57,8 +57,8 @@ func accessPrefix(origin string) string {
 	return "ORIGIN_" + strings.ToUpper(strings.ReplaceAll(origin, "-", "_")) + "_"
 }
 
-// nameOfOrigin returns the name of the origin that is written so in a variable.
-func nameOfOrigin(part string) string {
+// originNameOf returns the name of the origin that is written so in a variable.
+func originNameOf(part string) string {
 	return strings.ToLower(strings.ReplaceAll(part, "_", "-"))
 }
 
@@ -94,7 +94,7 @@ func (c *Config) checkAccess(wrong map[string]error) map[string]error {
 		}
 		if a.TLS == "" {
 			a.TLS = TLSOff
-			if a.files() {
+			if a.hasFiles() {
 				a.TLS = TLSOn
 			}
 		}
@@ -106,8 +106,10 @@ func (c *Config) checkAccess(wrong map[string]error) map[string]error {
 	return found
 }
 
-// files reports whether there is a file, each of which is for TLS.
-func (a *Access) files() bool { return a.CA != "" || a.Cert != "" || a.Key != "" || a.TokenFile != "" }
+// hasFiles reports whether there is a file, each of which is for TLS.
+func (a *Access) hasFiles() bool {
+	return a.CA != "" || a.Cert != "" || a.Key != "" || a.TokenFile != ""
+}
 
 // conflict returns a variable whose value does not go with the others, which begin
 // likewise, or with an origin that is a directory, and why. The variables that have a value are given.
@@ -116,17 +118,17 @@ func (a *Access) conflict(begin string, given []string, isDirectory bool) (name 
 	switch {
 	case isDirectory && len(given) > 0:
 		return given[0], errors.New("the origin is a directory, to which there is no connection")
-	case a.TLS == TLSOff && a.files():
+	case a.TLS == TLSOff && a.hasFiles():
 		return "TLS", fmt.Errorf("%s%s is of no use without TLS", begin, given[1])
-	case a.ServerName != "" && !a.files() && (a.TLS == "" || a.TLS == TLSOff):
+	case a.ServerName != "" && !a.hasFiles() && (a.TLS == "" || a.TLS == TLSOff):
 		return "TLS_SERVER_NAME", fmt.Errorf("it is of no use without TLS, and %sTLS is off", begin)
 	case hasAuthorization && a.TokenFile != "":
 		return "HEADERS", fmt.Errorf("the token of %sTOKEN_FILE makes the header authorization", begin)
 	}
-	return a.conflictOfFiles(begin)
+	return a.fileConflict(begin)
 }
 
-func (a *Access) conflictOfFiles(begin string) (name string, err error) {
+func (a *Access) fileConflict(begin string) (name string, err error) {
 	isID := strings.HasPrefix(a.ServerName, "spiffe:")
 	isInsecure := a.TLS == TLSInsecure
 	switch {
@@ -145,8 +147,8 @@ func (a *Access) conflictOfFiles(begin string) (name string, err error) {
 	return "", nil
 }
 
-// allowedFile is what the rows of files say.
-const allowedFile = "a path"
+// allowedPath is what the rows of files say.
+const allowedPath = "a path"
 
 // parseFile reads the path of a file.
 func parseFile(raw string) (string, error) {
@@ -156,8 +158,8 @@ func parseFile(raw string) (string, error) {
 	return filepath.Clean(raw), nil
 }
 
-// dnsName is what a certificate may be for.
-var dnsName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$`)
+// validDNSName is what a certificate may be for.
+var validDNSName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$`)
 
 // parseServerName reads TENDER_ORIGIN_TLS_SERVER_NAME.
 func parseServerName(raw string) (string, error) {
@@ -165,7 +167,7 @@ func parseServerName(raw string) (string, error) {
 		_, err := tlsfiles.ParseID(raw)
 		return raw, err
 	}
-	if _, err := netip.ParseAddr(raw); err == nil || dnsName.MatchString(raw) && len(raw) <= 253 {
+	if _, err := netip.ParseAddr(raw); err == nil || validDNSName.MatchString(raw) && len(raw) <= 253 {
 		return raw, nil
 	}
 	return "", fmt.Errorf("%s is neither a name nor an IP address", humanize.Quote(raw))
@@ -204,20 +206,20 @@ func parseHeaders(raw string) (Headers, error) {
 	return h, nil
 }
 
-// headerName is what gRPC takes for the name of a header.
-var headerName = regexp.MustCompile(`^[a-z0-9_.-]+$`)
+// validHeaderName is what gRPC takes for the name of a header.
+var validHeaderName = regexp.MustCompile(`^[a-z0-9_.-]+$`)
 
-// ownHeaders are those that gRPC and HTTP/2 write themselves, or forbid.
-var ownHeaders = []string{
+// reservedHeaders are those that gRPC and HTTP/2 write themselves, or forbid.
+var reservedHeaders = []string{
 	"connection", "content-length", "content-type", "host", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade", "user-agent",
 }
 
 // checkHeader reports what is wrong with a header, and does not say its value.
 func checkHeader(name, value string) error {
 	switch {
-	case !headerName.MatchString(name):
+	case !validHeaderName.MatchString(name):
 		return fmt.Errorf("%s is not the name of a header", humanize.Quote(name))
-	case slices.Contains(ownHeaders, name) || strings.HasPrefix(name, "grpc-"):
+	case slices.Contains(reservedHeaders, name) || strings.HasPrefix(name, "grpc-"):
 		return fmt.Errorf("the header %s is gRPC's own", humanize.Quote(name))
 	case strings.HasSuffix(name, "-bin"):
 		return fmt.Errorf("the header %s is for bytes, not text", humanize.Quote(name))

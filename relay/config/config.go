@@ -182,13 +182,13 @@ type Config struct {
 	// Debug has operators ask for profiles of the process.
 	Debug bool `env:"DEBUG"`
 
-	// given holds the variables that the environment set and Load took;
+	// fromEnv holds the variables that the environment set and Load took;
 	// refused those whose value it did not take, with that value.
-	given   map[string]bool
-	refused map[string]string
+	fromEnv  map[string]bool
+	rejected map[string]string
 
-	// formerly holds the former names under which variables are set, by their names today.
-	formerly map[string]string
+	// formerNames holds the former names under which variables are set, by their names today.
+	formerNames map[string]string
 }
 
 // Values of [Config.Validate].
@@ -245,14 +245,14 @@ const (
 // replaced by the default, so that tender check can show what would apply.
 func Load(environ []string) (Config, error) {
 	env := tenderVariables(environ)
-	cfg := Config{given: map[string]bool{}, refused: map[string]string{}, formerly: map[string]string{}}
-	wrong := cfg.takeFormerNames(env)
+	cfg := Config{fromEnv: map[string]bool{}, rejected: map[string]string{}, formerNames: map[string]string{}}
+	wrong := cfg.readFormerNames(env)
 	cfg.set(variables, env, wrong)
 	cfg.NodeID = cmp.Or(cfg.NodeID, defaultNodeID())
 	rows := append(slices.Clip(variables), cfg.accessRows()...)
 	cfg.set(rows[len(variables):], env, wrong)
 	maps.Copy(wrong, cfg.conflicts(wrong))
-	errs := append(cfg.refuse(rows, env, wrong), explainUnknowns(env, rows, wrong)...)
+	errs := append(cfg.recordInvalid(rows, env, wrong), explainUnknowns(env, rows, wrong)...)
 	return cfg, errors.Join(errs...)
 }
 
@@ -262,8 +262,8 @@ func (c *Config) set(rows []spec, env map[string]string, wrong map[string]error)
 	fields := c.fields()
 	for i := range rows {
 		v := &rows[i]
-		if v.preset != "" {
-			value, _ := v.parse(v.preset) // a test holds that each default is allowed
+		if v.defaultValue != "" {
+			value, _ := v.parse(v.defaultValue) // a test holds that each default is allowed
 			fields[v.name].Set(reflect.ValueOf(value))
 		}
 		raw := strings.TrimSpace(env[v.name])
@@ -276,7 +276,7 @@ func (c *Config) set(rows []spec, env map[string]string, wrong map[string]error)
 			continue
 		}
 		fields[v.name].Set(reflect.ValueOf(value))
-		c.given[v.name] = true
+		c.fromEnv[v.name] = true
 	}
 }
 
@@ -304,16 +304,16 @@ func addFields(fields map[string]reflect.Value, prefix string, of reflect.Value)
 	}
 }
 
-// refuse records the values that are wrong, and returns an error for each.
-func (c *Config) refuse(rows []spec, env map[string]string, wrong map[string]error) (errs []error) {
+// recordInvalid records the values that are wrong, and returns an error for each.
+func (c *Config) recordInvalid(rows []spec, env map[string]string, wrong map[string]error) (errs []error) {
 	for i := range rows {
 		v := &rows[i]
 		if cause := wrong[v.name]; cause != nil {
-			if former := c.formerly[v.name]; former != "" {
+			if former := c.formerNames[v.name]; former != "" {
 				cause = fmt.Errorf("%w (set as %s%s)", cause, prefix, former)
 			}
-			errs = append(errs, v.refuse(env[v.name], cause))
-			c.refused[v.name] = env[v.name]
+			errs = append(errs, v.invalid(env[v.name], cause))
+			c.rejected[v.name] = env[v.name]
 		}
 	}
 	return errs
@@ -322,11 +322,11 @@ func (c *Config) refuse(rows []spec, env map[string]string, wrong map[string]err
 // RequireOrigin returns an error if TENDER_ORIGIN is not set. A value that
 // Load refused was reported there and is not reported again.
 func (c Config) RequireOrigin() error {
-	if _, refused := c.refused["ORIGIN"]; len(c.Origin) > 0 || refused {
+	if _, refused := c.rejected["ORIGIN"]; len(c.Origin) > 0 || refused {
 		return nil
 	}
 	v := variable("ORIGIN")
-	return v.refuse("", errors.New("it is required"))
+	return v.invalid("", errors.New("it is required"))
 }
 
 // tenderVariables returns what environ sets of ours, by name without prefix.

@@ -21,8 +21,8 @@ const (
 	typeEDS = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 )
 
-// waiting is the default of TENDER_ROLLOUT_TYPES.
-var waiting = []string{
+// defaultRolloutTypes is the default of TENDER_ROLLOUT_TYPES.
+var defaultRolloutTypes = []string{
 	typeCDS, wire.ListenerType, wire.RouteType, wire.ScopedRouteType, wire.VirtualHostType, wire.ExtensionConfigType, wire.RuntimeType,
 }
 
@@ -152,8 +152,8 @@ var goodValues = []struct{ name, value, shown string }{
 	{"DEBUG", "on", ""},
 }
 
-// goodWith is what the good values of a variable need beside them.
-var goodWith = map[string][]string{
+// goodValueContext is what the good values of a variable need beside them.
+var goodValueContext = map[string][]string{
 	"ORIGINS":                {"ROUTES=type:cds=west;type:eds=w-2"},
 	"ORIGIN_TLS_CERT":        {"ORIGIN_TLS_KEY=k"},
 	"ORIGIN_TLS_KEY":         {"ORIGIN_TLS_CERT=c"},
@@ -180,7 +180,7 @@ func TestLoadConfigGoodValues(t *testing.T) {
 		seen[tt.name] = true
 		t.Run(tt.name, func(t *testing.T) {
 			environ := []string{prefix + tt.name + "=" + tt.value}
-			beside := goodWith[tt.name]
+			beside := goodValueContext[tt.name]
 			for _, entry := range beside {
 				environ = append(environ, prefix+entry)
 			}

@@ -67,7 +67,7 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 
 // warn logs the problems of files that can be used, unless it logged them before.
 func (c *Credentials) warn(cfg *Config, log *slog.Logger) {
-	warnings := slices.Concat(c.Files.Warnings(), c.Authorizer.Warnings(cfg.NodeGroupBy, len(cfg.TLSListen) > 0, NotOnLoopback(cfg.AdminListen)), c.trustWarnings(cfg))
+	warnings := slices.Concat(c.Files.Warnings(), c.Authorizer.Warnings(cfg.NodeGroupBy, len(cfg.TLSListen) > 0, NonLoopback(cfg.AdminListen)), c.trustWarnings(cfg))
 	for _, warning := range warnings {
 		if !slices.Contains(c.Warnings, warning) {
 			log.Warn("credential file has a problem", slog.String("detail", warning))
@@ -122,5 +122,5 @@ func (c *Config) CheckSnapshotDir() error {
 
 // RefuseSnapshotDir returns the error for a directory that cannot be used.
 func (c *Config) RefuseSnapshotDir(cause error) error {
-	return variable("SNAPSHOT_DIR").refuse(c.SnapshotDir, cause)
+	return variable("SNAPSHOT_DIR").invalid(c.SnapshotDir, cause)
 }

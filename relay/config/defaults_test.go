@@ -27,7 +27,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		Resync:                  ResyncTrustVersions,
 		VersionSource:           VersionsOfContent,
 		DeltaVersions:           VersionsOfOrigin,
-		RolloutTypes:            waiting,
+		RolloutTypes:            defaultRolloutTypes,
 		EDSAfterCDS:             true,
 		LRS:                     LRSOff,
 		Secrets:                 SecretsMTLS,

@@ -5,21 +5,21 @@ import (
 	"strings"
 )
 
-// takeFormerNames copies the values of variables that are set under their former names to their names today. It returns
+// readFormerNames copies the values of variables that are set under their former names to their names today. It returns
 // an error, by variable, where both names are set to different values. No error quotes a value: it may be a secret.
-func (c *Config) takeFormerNames(env map[string]string) (wrong map[string]error) {
+func (c *Config) readFormerNames(env map[string]string) (wrong map[string]error) {
 	wrong = map[string]error{}
 	for i := range variables {
 		v := &variables[i]
-		former := strings.TrimSpace(env[v.formerly])
-		if v.formerly == "" || former == "" {
+		former := strings.TrimSpace(env[v.formerName])
+		if v.formerName == "" || former == "" {
 			continue
 		}
 		switch strings.TrimSpace(env[v.name]) {
 		case "", former:
-			env[v.name], c.formerly[v.name] = former, v.formerly
+			env[v.name], c.formerNames[v.name] = former, v.formerName
 		default:
-			wrong[v.name] = fmt.Errorf("%[1]s%[2]s, its former name, is set to another value; remove %[1]s%[2]s", prefix, v.formerly)
+			wrong[v.name] = fmt.Errorf("%[1]s%[2]s, its former name, is set to another value; remove %[1]s%[2]s", prefix, v.formerName)
 		}
 	}
 	return wrong
@@ -36,7 +36,7 @@ func (r Renaming) String() string {
 func (c *Config) Renamings() (all []Renaming) {
 	for i := range variables {
 		v := &variables[i]
-		if former, ok := c.formerly[v.name]; ok {
+		if former, ok := c.formerNames[v.name]; ok {
 			all = append(all, Renaming{Former: prefix + former, Name: prefix + v.name})
 		}
 	}

@@ -48,7 +48,7 @@ func TestFormerNames(t *testing.T) {
 func goodValue(t *testing.T, name string) string {
 	t.Helper()
 	for _, tt := range goodValues {
-		if tt.name == name && tt.value != variable(name).preset {
+		if tt.name == name && tt.value != variable(name).defaultValue {
 			return tt.value
 		}
 	}

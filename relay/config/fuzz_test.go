@@ -22,7 +22,7 @@ func FuzzLoadConfig(f *testing.F) {
 	const between = "\x00" // no variable can hold it
 	for _, tt := range goodValues {
 		entries := []string{tt.name + "=" + tt.value}
-		f.Add(strings.Join(append(entries, goodWith[tt.name]...), between))
+		f.Add(strings.Join(append(entries, goodValueContext[tt.name]...), between))
 	}
 	for _, tt := range badValues {
 		f.Add(tt.name + "=" + tt.value)

@@ -57,8 +57,8 @@ func (all PushIntervals) Of(typeURL string) (least time.Duration) {
 
 // The bounds of a push interval. Longer ones would delay what operators and clients wait for.
 const (
-	leastPushInterval = 10 * time.Millisecond
-	mostPushInterval  = 10 * time.Second
+	minPushInterval = 10 * time.Millisecond
+	maxPushInterval = 10 * time.Second
 )
 
 // parsePushIntervals reads TENDER_MIN_PUSH_INTERVAL.
@@ -91,6 +91,6 @@ func parsePushInterval(item string) (i PushInterval, err error) {
 			return i, err
 		}
 	}
-	i.Least, err = durationBetween(leastPushInterval, mostPushInterval)(strings.TrimSpace(interval))
+	i.Least, err = durationBetween(minPushInterval, maxPushInterval)(strings.TrimSpace(interval))
 	return i, err
 }

@@ -70,7 +70,7 @@ func parseRoute(item string) (r Route, err error) {
 	default:
 		err = fmt.Errorf("%s is for neither a type nor an authority", humanize.Quote(item))
 	}
-	if err == nil && !originName.MatchString(r.Origin) {
+	if err == nil && !validOriginName.MatchString(r.Origin) {
 		err = fmt.Errorf("%s is not a name for an origin", humanize.Quote(r.Origin))
 	}
 	return r, err
@@ -90,9 +90,9 @@ func checkAuthority(authority string) error {
 	return nil
 }
 
-// originName is what an origin may be called: the name stands in log lines, and in
+// validOriginName is what an origin may be called: the name stands in log lines, and in
 // names of variables.
-var originName = regexp.MustCompile(`^[a-z0-9-]+$`)
+var validOriginName = regexp.MustCompile(`^[a-z0-9-]+$`)
 
 // maxOrigins is how many origins there can be beside that of TENDER_ORIGIN: each makes
 // two sources of every view.
@@ -107,7 +107,7 @@ func parseOrigins(raw string) ([]NamedOrigin, error) {
 		switch {
 		case !ok:
 			return o, fmt.Errorf("%s is not name=target", humanize.Quote(item))
-		case !originName.MatchString(name):
+		case !validOriginName.MatchString(name):
 			return o, fmt.Errorf("%s is not a name for an origin", humanize.Quote(name))
 		case name == PrimaryOrigin:
 			return o, fmt.Errorf("%s is the name of the origin in TENDER_ORIGIN", humanize.Quote(name))
@@ -154,7 +154,7 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 		found["AUTHZ"], c.Authz = errors.New("its rules are about certificates, and TENDER_TLS_CLIENT_CA is not set"), ""
 	}
 	c.checkTrustDomains(wrong, found)
-	c.checkUnread(wrong, found)
+	c.checkBufferedRequests(wrong, found)
 	c.checkAdmin(wrong, found)
 	c.checkPeers(wrong, found)
 	c.checkRollout(wrong, found)
@@ -165,23 +165,23 @@ func (c *Config) conflicts(wrong map[string]error) map[string]error {
 	return found
 }
 
-// defaultUnreadBytes is the default of TENDER_MAX_BUFFERED_REQUEST_BYTES.
-const defaultUnreadBytes Size = gibibyte
+// defaultBufferedBytes is the default of TENDER_MAX_BUFFERED_REQUEST_BYTES.
+const defaultBufferedBytes Size = gibibyte
 
-// checkUnread finds that the largest request of a client would not come: a peer may have a
+// checkBufferedRequests finds that the largest request of a client would not come: a peer may have a
 // fourth of what all may.
-func (c *Config) checkUnread(wrong, found map[string]error) {
+func (c *Config) checkBufferedRequests(wrong, found map[string]error) {
 	least := guard.UnreadOfPeer * c.MaxRequestBytes
 	if c.MaxUnreadBytes >= least || wrong["MAX_REQUEST_BYTES"] != nil || wrong["MAX_BUFFERED_REQUEST_BYTES"] != nil {
 		return
 	}
 	found["MAX_BUFFERED_REQUEST_BYTES"] = fmt.Errorf("%v is less than four times TENDER_MAX_REQUEST_BYTES=%v: a peer may have a fourth of it, and the largest request would not come", c.MaxUnreadBytes, c.MaxRequestBytes)
-	c.MaxUnreadBytes = max(least, defaultUnreadBytes)
+	c.MaxUnreadBytes = max(least, defaultBufferedBytes)
 }
 
 // checkAdmin finds an address for operators on other hosts, if nothing says who they are.
 func (c *Config) checkAdmin(wrong, found map[string]error) {
-	remote := NotOnLoopback(c.AdminListen)
+	remote := NonLoopback(c.AdminListen)
 	if len(remote) == 0 {
 		return
 	}
@@ -195,7 +195,7 @@ func (c *Config) checkAdmin(wrong, found map[string]error) {
 		}
 	}
 	if len(missing) > 0 {
-		c.AdminListen = []string{adminListen}
+		c.AdminListen = []string{defaultAdminListen}
 		found["ADMIN_LISTEN"] = fmt.Errorf("%s is not on loopback, and operators elsewhere have to show who they are; not set: %s; for probes there is TENDER_PROBE_LISTEN",
 			humanize.Quote(remote[0]), strings.Join(missing, ", "))
 	}

@@ -91,9 +91,9 @@ func TestTableMatchesFields(t *testing.T) {
 			continue
 		}
 		delete(fields, v.name)
-		if v.preset != "" {
-			if value, err := v.parse(v.preset); err != nil || reflect.TypeOf(value) != field.Type() || v.show(reflect.ValueOf(value)) != v.preset {
-				t.Errorf("%s%s: parse(%q) = %v, %v, want a %v that is shown so", prefix, v.name, v.preset, value, err, field.Type())
+		if v.defaultValue != "" {
+			if value, err := v.parse(v.defaultValue); err != nil || reflect.TypeOf(value) != field.Type() || v.show(reflect.ValueOf(value)) != v.defaultValue {
+				t.Errorf("%s%s: parse(%q) = %v, %v, want a %v that is shown so", prefix, v.name, v.defaultValue, value, err, field.Type())
 			}
 		}
 		for _, text := range []string{v.meaning, v.allowed, v.advice} {

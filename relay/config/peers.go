@@ -37,7 +37,7 @@ func (c *Config) checkPeers(wrong, found map[string]error) {
 	}
 	if len(c.Peers) == 0 {
 		for _, f := range files {
-			if *f.value != "" && !c.given["PEERS"] {
+			if *f.value != "" && !c.fromEnv["PEERS"] {
 				found[f.name], *f.value = errors.New("it is of no use without TENDER_PEERS"), ""
 			}
 		}

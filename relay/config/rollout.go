@@ -20,8 +20,8 @@ func parseStages(raw string) (s rollout.Stages, err error) {
 	return s, err
 }
 
-// parseTypeThatWaits reads a type whose changes may wait for a stage.
-func parseTypeThatWaits(item string) (string, error) {
+// parseStagedType reads a type whose changes may wait for a stage.
+func parseStagedType(item string) (string, error) {
 	typeURL, err := parseType(item)
 	switch {
 	case err != nil:

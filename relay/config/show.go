@@ -30,11 +30,11 @@ func (c Config) Table() (table []Setting) {
 		field := fields[v.name]
 		s := Setting{Variable: prefix + v.name, Value: v.show(field), Source: "default", Meaning: plain(v.meaning)}
 		if field.IsZero() {
-			s.Value = cmp.Or(v.empty, plain(v.shown), s.Value)
+			s.Value = cmp.Or(v.emptyText, plain(v.defaultText), s.Value)
 		}
-		if raw, refused := c.refused[v.name]; refused {
+		if raw, refused := c.rejected[v.name]; refused {
 			s.Value, s.Source = v.quote(raw), "refused"
-		} else if c.given[v.name] {
+		} else if c.fromEnv[v.name] {
 			s.Source = "environment"
 		}
 		table = append(table, s)
@@ -44,10 +44,10 @@ func (c Config) Table() (table []Setting) {
 
 // show returns the field of the variable as one would write it, with control characters escaped.
 func (v *spec) show(field reflect.Value) string {
-	if v.shows == nil {
+	if v.format == nil {
 		return show(field)
 	}
-	return escape(v.shows(field.Interface()))
+	return escape(v.format(field.Interface()))
 }
 
 // show returns a field as one would write it into the variable, with control
@@ -105,13 +105,13 @@ type Variable struct {
 
 // variable returns the row for the documentation.
 func (v *spec) variable() Variable {
-	preset := v.shown
-	if preset == "" && v.preset != "" {
-		preset = "`" + v.preset + "`"
+	preset := v.defaultText
+	if preset == "" && v.defaultValue != "" {
+		preset = "`" + v.defaultValue + "`"
 	}
 	d := Variable{Name: prefix + v.name, Default: cmp.Or(preset, "empty"), Allowed: v.allowed, Meaning: v.meaning, Advice: v.advice}
-	if v.formerly != "" {
-		d.Former = prefix + v.formerly
+	if v.formerName != "" {
+		d.Former = prefix + v.formerName
 	}
 	return d
 }

@@ -11,34 +11,34 @@ import (
 // A spec is one variable: its name, default, allowed values and meaning. LoadConfig,
 // tender check and deploy/docs/configuration.md are made from it.
 type spec struct {
-	name    string // without the prefix
-	preset  string // the default as a value of the variable; may be empty
-	shown   string // the default in words, where preset cannot express it
-	empty   string // the word for nothing, where that is not the default
-	allowed string
-	meaning string // one line, without a period
-	advice  string // details, and when one would change it
-	secret  bool   // no error quotes its value
+	name         string // without the prefix
+	defaultValue string // the default as a value of the variable; may be empty
+	defaultText  string // the default in words, where preset cannot express it
+	emptyText    string // the word for nothing, where that is not the default
+	allowed      string
+	meaning      string // one line, without a period
+	advice       string // details, and when one would change it
+	secret       bool   // no error quotes its value
 
-	// formerly is the name before it was renamed, without the prefix. It goes on working with a warning for one minor
+	// formerName is the name before it was renamed, without the prefix. It goes on working with a warning for one minor
 	// version.
-	formerly string
+	formerName string
 
 	// parse returns a value of the type of the field.
 	parse func(raw string) (any, error)
 
-	// shows returns the text of a value; nil if the type of the field says it.
-	shows func(value any) string
+	// format returns the text of a value; nil if the type of the field says it.
+	format func(value any) string
 }
 
-// typed returns parse as a spec has it.
-func typed[T any](parse func(raw string) (T, error)) func(string) (any, error) {
+// untyped returns parse as a spec has it.
+func untyped[T any](parse func(raw string) (T, error)) func(string) (any, error) {
 	return func(raw string) (any, error) { return parse(raw) }
 }
 
-// refuse returns the error for a value that is not allowed. The value is
+// invalid returns the error for a value that is not allowed. The value is
 // quoted: it may hold control characters.
-func (v *spec) refuse(raw string, cause error) error {
+func (v *spec) invalid(raw string, cause error) error {
 	return fmt.Errorf("%s%s=%s: %w; allowed: %s", prefix, v.name, v.quote(raw), cause, plain(v.allowed))
 }
 
@@ -76,7 +76,7 @@ var variables = func() (rows []spec) {
 
 // renamed returns a row that also takes its value from the variable's former name, for one minor version.
 func renamed(formerly string, row spec) spec {
-	row.formerly = formerly
+	row.formerName = formerly
 	return row
 }
 
@@ -84,7 +84,7 @@ func renamed(formerly string, row spec) spec {
 func choice(name, meaning, advice string, words ...string) spec {
 	last := len(words) - 1
 	allowed := "`" + strings.Join(words[:last], "`, `") + "` or `" + words[last] + "`"
-	return spec{name: name, preset: words[0], allowed: allowed, meaning: meaning, advice: advice, parse: typed(oneOf(words...))}
+	return spec{name: name, defaultValue: words[0], allowed: allowed, meaning: meaning, advice: advice, parse: untyped(oneOf(words...))}
 }
 
 // onOff is the row of a switch.
@@ -93,18 +93,18 @@ func onOff(name, preset, meaning, advice string) spec {
 		word, err := oneOf("on", "off")(raw)
 		return word == "on", err
 	}
-	return spec{name: name, preset: preset, allowed: "`on` or `off`", meaning: meaning, advice: advice, parse: typed(parse)}
+	return spec{name: name, defaultValue: preset, allowed: "`on` or `off`", meaning: meaning, advice: advice, parse: untyped(parse)}
 }
 
 // file is the row of a path; needs says what else has to be set.
 func file(name, needs, meaning, advice string) spec {
-	return spec{name: name, allowed: allowedFile + needs, meaning: meaning, advice: advice, parse: typed(parseFile)}
+	return spec{name: name, allowed: allowedPath + needs, meaning: meaning, advice: advice, parse: untyped(parseFile)}
 }
 
 // types is the row of a list of types.
 func types(name string, parse func(string) (string, error), meaning, advice string) spec {
 	return spec{
-		name: name, meaning: meaning, advice: advice, parse: typed(listOf(",", parse)),
+		name: name, meaning: meaning, advice: advice, parse: untyped(listOf(",", parse)),
 		allowed: allowedTypes,
 	}
 }
@@ -115,15 +115,15 @@ const allowedTypes = "short names (`lds`, `cds`, `eds`, …) or type URLs, separ
 // duration is the row of a duration.
 func duration(name, preset string, least, most time.Duration, meaning, advice string) spec {
 	return spec{
-		name: name, preset: preset, allowed: between(least, most), meaning: meaning, advice: advice,
-		parse: typed(durationBetween(least, most)),
+		name: name, defaultValue: preset, allowed: between(least, most), meaning: meaning, advice: advice,
+		parse: untyped(durationBetween(least, most)),
 	}
 }
 
 // whole is the row of a number.
 func whole(name, preset string, least, most int, meaning, advice string) spec {
 	return spec{
-		name: name, preset: preset, meaning: meaning, advice: advice, parse: typed(intBetween(least, most)),
+		name: name, defaultValue: preset, meaning: meaning, advice: advice, parse: untyped(intBetween(least, most)),
 		allowed: fmt.Sprintf("a whole number from %d to %d", least, most),
 	}
 }
@@ -136,7 +136,7 @@ func limit(name, preset string, most int, of, advice string) spec {
 // sizeLimit is the row of a number of bytes.
 func sizeLimit(name, preset string, least, most Size, of, advice string) spec {
 	return spec{
-		name: name, preset: preset, meaning: "Maximum " + of, advice: advice, parse: typed(sizeBetween(least, most)),
+		name: name, defaultValue: preset, meaning: "Maximum " + of, advice: advice, parse: untyped(sizeBetween(least, most)),
 		allowed: fmt.Sprintf("a size from %s to %s, in B, KiB, MiB or GiB", least, most),
 	}
 }

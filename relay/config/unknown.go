@@ -24,8 +24,8 @@ var kubernetes = regexp.MustCompile(
 // order. Where TENDER_ORIGINS is wrong, variables of its origins are passed over.
 func explainUnknowns(env map[string]string, rows []spec, wrong map[string]error) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		known := slices.ContainsFunc(rows, func(v spec) bool { return v.name == name || v.formerly != "" && v.formerly == name }) ||
-			accessOfOrigin.MatchString(name) && wrong["ORIGINS"] != nil
+		known := slices.ContainsFunc(rows, func(v spec) bool { return v.name == name || v.formerName != "" && v.formerName == name }) ||
+			accessVariable.MatchString(name) && wrong["ORIGINS"] != nil
 		if known {
 			continue
 		}
@@ -50,30 +50,30 @@ func explainUnknown(name string) error {
 	case planned.MatchString(name):
 		return fmt.Errorf("%s: not supported by this version; allowed: the variables that tender check lists", full)
 	}
-	if of := accessOfOrigin.FindStringSubmatch(name); of != nil {
-		return fmt.Errorf("%s: TENDER_ORIGINS has no origin that is called %s", full, humanize.Quote(nameOfOrigin(of[1])))
+	if of := accessVariable.FindStringSubmatch(name); of != nil {
+		return fmt.Errorf("%s: TENDER_ORIGINS has no origin that is called %s", full, humanize.Quote(originNameOf(of[1])))
 	}
-	if near := nearest(name); near != "" {
+	if near := closestVariable(name); near != "" {
 		return fmt.Errorf("%s: unknown variable; did you mean %s%s?", full, prefix, near)
 	}
 	return fmt.Errorf("%s: unknown variable; allowed: the variables that tender check lists", full)
 }
 
-// nearest returns the variable that name was most likely meant to be, or
+// closestVariable returns the variable that name was most likely meant to be, or
 // nothing if none is near: more than a third of the letters differ.
-func nearest(name string) string {
+func closestVariable(name string) string {
 	best, least := "", len(name)/3+1
 	for i := range variables {
-		if d := distance(name, variables[i].name); d < least {
+		if d := editDistance(name, variables[i].name); d < least {
 			best, least = variables[i].name, d
 		}
 	}
 	return best
 }
 
-// distance is the least number of letters to insert, delete or replace that
+// editDistance is the least number of letters to insert, delete or replace that
 // makes b of a (Levenshtein).
-func distance(a, b string) int {
+func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

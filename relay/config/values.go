@@ -281,8 +281,8 @@ func parseGroupBy(raw string) ([]string, error) {
 // typeURL is a host, perhaps a path, and the full name of a message.
 var typeURL = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 
-// parseTypeButSecrets reads a type that is asked for by wildcard (B.36).
-func parseTypeButSecrets(item string) (string, error) {
+// parseWildcardType reads a type that is asked for by wildcard (B.36).
+func parseWildcardType(item string) (string, error) {
 	url, err := parseType(item)
 	if err == nil && wire.IsSecret(url) {
 		return "", fmt.Errorf("%s: Secrets are asked for by their names alone", humanize.Quote(item))
@@ -319,9 +319,9 @@ func offOr[T any](parse func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// Loopback reports whether an address that checkAddress or checkSocket took can be
+// IsLoopback reports whether an address that checkAddress or checkSocket took can be
 // reached from this host alone.
-func Loopback(address string) bool {
+func IsLoopback(address string) bool {
 	if strings.HasPrefix(address, "unix:") {
 		return true
 	}
@@ -422,12 +422,12 @@ func escape(s string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// NotOnLoopback returns the addresses that others than this host can reach.
-func NotOnLoopback(addresses []string) []string {
-	return slices.DeleteFunc(slices.Clone(addresses), Loopback)
+// NonLoopback returns the addresses that others than this host can reach.
+func NonLoopback(addresses []string) []string {
+	return slices.DeleteFunc(slices.Clone(addresses), IsLoopback)
 }
 
-// OnlyLoopback returns the rest of them.
-func OnlyLoopback(addresses []string) []string {
-	return slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return !Loopback(a) })
+// LoopbackOnly returns the rest of them.
+func LoopbackOnly(addresses []string) []string {
+	return slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return !IsLoopback(a) })
 }

@@ -21,8 +21,8 @@ const (
 
 // Decisions are those of operators that hold until they are revoked.
 type Decisions struct {
-	Freezes []Freeze `json:"freezes,omitempty"`
-	Kept    []Kept   `json:"kept,omitempty"`
+	Freezes   []Freeze            `json:"freezes,omitempty"`
+	Discarded []DiscardedRemovals `json:"kept,omitempty"`
 
 	// Rejected are editions that are not to be served, or were, and are served no longer.
 	Rejected []Rejected `json:"rejected,omitempty"`
@@ -73,8 +73,8 @@ type RejectedPart struct {
 	Resources map[string]map[string]string `json:"resources"`
 }
 
-// Kept are resources whose removal an operator has discarded.
-type Kept struct {
+// DiscardedRemovals are resources whose removal an operator has discarded.
+type DiscardedRemovals struct {
 	Origin  string   `json:"origin"`
 	Group   string   `json:"group,omitempty"` // the key of a snapshot's group; empty for a directory
 	TypeURL string   `json:"type_url"`
@@ -105,7 +105,7 @@ func (d *Dir) Decisions() (Decisions, error) {
 	if err == nil {
 		err = json.Unmarshal(text, &read)
 	}
-	if d.foreign = err != nil; d.foreign {
+	if d.decisionsUnreadable = err != nil; d.decisionsUnreadable {
 		return Decisions{}, fmt.Errorf("read %s: %w", decisionsName, err)
 	}
 	return read.Decisions, nil
@@ -119,8 +119,8 @@ func (d *Dir) WriteDecisions(decisions Decisions) error {
 		return fmt.Errorf("encode decisions: %w", err)
 	}
 	text = append(text, '\n')
-	none := len(decisions.Freezes)+len(decisions.Kept)+len(decisions.Rejected) == 0
-	if bytes.Equal(text, d.decisions) || none && (d.decisions == nil || d.foreign) {
+	none := len(decisions.Freezes)+len(decisions.Discarded)+len(decisions.Rejected) == 0
+	if bytes.Equal(text, d.decisions) || none && (d.decisions == nil || d.decisionsUnreadable) {
 		return nil
 	}
 	if err := d.replaceDecisions(text); err != nil {
@@ -131,11 +131,11 @@ func (d *Dir) WriteDecisions(decisions Decisions) error {
 }
 
 func (d *Dir) replaceDecisions(text []byte) error {
-	if path := filepath.Join(d.path, decisionsName); d.foreign {
+	if path := filepath.Join(d.path, decisionsName); d.decisionsUnreadable {
 		if err := os.Rename(path, fmt.Sprintf("%s.unread-%d", path, time.Now().Unix())); err != nil {
 			return err
 		}
-		d.foreign = false
+		d.decisionsUnreadable = false
 	}
 	return d.replace(decisionsName, func(w io.Writer) error {
 		_, err := w.Write(text)

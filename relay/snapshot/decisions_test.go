@@ -29,8 +29,8 @@ func TestH09_DecisionsAreRead(t *testing.T) {
 	}
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	want := Decisions{
-		Freezes: []Freeze{{Origin: "default", By: "alice", Reason: "why", Since: at, Until: at.Add(time.Hour), Length: time.Hour}},
-		Kept:    []Kept{{Origin: "default", Group: "all", TypeURL: "t", Names: []string{"a", "b"}}},
+		Freezes:   []Freeze{{Origin: "default", By: "alice", Reason: "why", Since: at, Until: at.Add(time.Hour), Length: time.Hour}},
+		Discarded: []DiscardedRemovals{{Origin: "default", Group: "all", TypeURL: "t", Names: []string{"a", "b"}}},
 	}
 	var written []time.Time
 	for range 2 {

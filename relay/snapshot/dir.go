@@ -33,8 +33,8 @@ const (
 // ErrLocked reports that another process uses the directory. Each relay needs its own.
 var ErrLocked = errors.New("another process uses the directory, and each relay needs one of its own")
 
-// ErrForeign reports that other users may write to the directory, whose content would be served to clients.
-var ErrForeign = errors.New("other users may write to the directory")
+// ErrNotOwned reports that other users may write to the directory, whose content would be served to clients.
+var ErrNotOwned = errors.New("other users may write to the directory")
 
 // errOld reports that a snapshot is older than the maximum age.
 var errOld = errors.New("it is too old")
@@ -46,19 +46,19 @@ type Dir struct {
 	log  *slog.Logger
 	stats
 
-	mu     sync.Mutex
-	unread map[string]struct{} // files of other formats, which must not be lost; guarded by mu
+	mu          sync.Mutex
+	otherFormat map[string]struct{} // files of other formats, which must not be lost; guarded by mu
 
 	evicted map[string]evicted // snapshots kept for returning clients, by their former file names; guarded by mu
 
-	decisions []byte // the file of decisions as it was read or written last; nil if there is none
-	foreign   bool   // that file cannot be read, and must not be lost
+	decisions           []byte // the file of decisions as it was read or written last; nil if there is none
+	decisionsUnreadable bool   // that file cannot be read, and must not be lost
 }
 
 // Open takes a directory, which it makes if only that is missing, and removes what an
 // earlier process left unfinished in it. A nil logger discards.
 //
-// Errors: [ErrLocked]; [ErrForeign]; one of the file system if the parent is missing, or the directory
+// Errors: [ErrLocked]; [ErrNotOwned]; one of the file system if the parent is missing, or the directory
 // cannot be written to.
 func Open(path string, log *slog.Logger) (*Dir, error) {
 	if log == nil {
@@ -74,7 +74,7 @@ func Open(path string, log *slog.Logger) (*Dir, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open lock: %w", err)
 	}
-	d := &Dir{path: path, lock: lock, log: log, unread: make(map[string]struct{}), evicted: make(map[string]evicted)}
+	d := &Dir{path: path, lock: lock, log: log, otherFormat: make(map[string]struct{}), evicted: make(map[string]evicted)}
 	if err := flock(lock); err != nil {
 		return nil, errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close())
 	}
@@ -157,7 +157,7 @@ func (d *Dir) Write(s *cache.Snapshot) error {
 
 // setAside renames a file that Load found in another format.
 func (d *Dir) setAside(name string) error {
-	if !d.isUnread(name) {
+	if !d.hasOtherFormat(name) {
 		return nil
 	}
 	aside := fmt.Sprintf("%s.unread-%d%s", strings.TrimSuffix(name, suffix), time.Now().Unix(), suffix)
@@ -166,14 +166,14 @@ func (d *Dir) setAside(name string) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.unread, name)
+	delete(d.otherFormat, name)
 	return nil
 }
 
-func (d *Dir) isUnread(name string) bool {
+func (d *Dir) hasOtherFormat(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	_, is := d.unread[name]
+	_, is := d.otherFormat[name]
 	return is
 }
 
@@ -208,7 +208,7 @@ func (d *Dir) sync() error {
 
 // Remove removes the snapshot of an origin and a group, if there is one. A file in another format stays.
 func (d *Dir) Remove(h *cache.Header) error {
-	if d.isUnread(nameOf(h)) {
+	if d.hasOtherFormat(nameOf(h)) {
 		return nil
 	}
 	err := os.Remove(filepath.Join(d.path, nameOf(h)))
@@ -233,14 +233,14 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 			continue
 		}
 		if strings.HasSuffix(f.Name(), evictedSuffix) {
-			d.findEvicted(f, now.Add(-maxAge))
+			d.indexEvicted(f, now.Add(-maxAge))
 			continue
 		}
 		s, reason, err := d.read(f.Name(), now.Add(-maxAge))
 		if err != nil {
 			d.reject(reason, f.Name(), err)
-			d.keep(f.Name(), reason)
-			d.clean(f, now.Add(-maxAge))
+			d.markOtherFormat(f.Name(), reason)
+			d.removeOld(f, now.Add(-maxAge))
 			continue
 		}
 		if s.Created.After(now) {
@@ -274,18 +274,18 @@ func (d *Dir) read(name string, oldest time.Time) (*cache.Snapshot, Reason, erro
 	return s, "", nil
 }
 
-// keep notes that a file is in another format, if that is why it was rejected.
-func (d *Dir) keep(name string, why Reason) {
+// markOtherFormat notes that a file is in another format, if that is why it was rejected.
+func (d *Dir) markOtherFormat(name string, why Reason) {
 	if why != Version && why != Foreign {
 		return
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.unread[name] = struct{}{}
+	d.otherFormat[name] = struct{}{}
 }
 
-// clean removes a file that will not be used any more.
-func (d *Dir) clean(f fs.DirEntry, oldest time.Time) {
+// removeOld removes a file that will not be used any more.
+func (d *Dir) removeOld(f fs.DirEntry, oldest time.Time) {
 	info, err := f.Info()
 	if err == nil && info.Mode().IsRegular() && info.ModTime().Before(oldest) {
 		err = os.Remove(filepath.Join(d.path, f.Name()))

@@ -153,8 +153,8 @@ func TestB42_ADirectoryOfOthersIsRefused(t *testing.T) {
 			}
 			continue
 		}
-		if !errors.Is(err, snapshot.ErrForeign) || !strings.Contains(err.Error(), "o-w") {
-			t.Errorf("mode %v: %v, want ErrForeign and what to do", mode, err)
+		if !errors.Is(err, snapshot.ErrNotOwned) || !strings.Contains(err.Error(), "o-w") {
+			t.Errorf("mode %v: %v, want ErrNotOwned and what to do", mode, err)
 		}
 	}
 	dir := t.TempDir()
@@ -163,8 +163,8 @@ func TestB42_ADirectoryOfOthersIsRefused(t *testing.T) {
 		return
 	}
 	if os.Geteuid() == 0 {
-		if _, err := snapshot.Open(dir, nil); !errors.Is(err, snapshot.ErrForeign) || !strings.Contains(err.Error(), "user 12345") {
-			t.Errorf("a directory of another user: %v, want ErrForeign and its owner", err)
+		if _, err := snapshot.Open(dir, nil); !errors.Is(err, snapshot.ErrNotOwned) || !strings.Contains(err.Error(), "user 12345") {
+			t.Errorf("a directory of another user: %v, want ErrNotOwned and its owner", err)
 		}
 	}
 }

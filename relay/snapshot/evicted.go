@@ -30,7 +30,7 @@ func evictedName(name string) string { return strings.TrimSuffix(name, suffix) +
 // snapshots are kept. Above that, the oldest are removed, first those of the peer with most.
 func (d *Dir) Evict(h *cache.Header, peer string, most int) error {
 	name := nameOf(h)
-	if d.isUnread(name) {
+	if d.hasOtherFormat(name) {
 		return nil
 	}
 	err := os.Rename(filepath.Join(d.path, name), filepath.Join(d.path, evictedName(name)))
@@ -40,9 +40,9 @@ func (d *Dir) Evict(h *cache.Header, peer string, most int) error {
 	if err != nil {
 		return err
 	}
-	d.noteEvicted(name, evicted{peer, time.Now()})
+	d.addEvicted(name, evicted{peer, time.Now()})
 	for len(d.evictedNames()) > most {
-		if err := d.removeEvicted(d.firstEvicted()); err != nil {
+		if err := d.removeEvicted(d.nextEvicted()); err != nil {
 			return err
 		}
 	}
@@ -82,15 +82,15 @@ func (d *Dir) RemoveEvicted(before time.Time) {
 	}
 }
 
-// findEvicted notes a file that an earlier process left, and removes one that is too old.
-func (d *Dir) findEvicted(f fs.DirEntry, oldest time.Time) {
-	d.clean(f, oldest)
+// indexEvicted notes a file that an earlier process left, and removes one that is too old.
+func (d *Dir) indexEvicted(f fs.DirEntry, oldest time.Time) {
+	d.removeOld(f, oldest)
 	if info, err := os.Lstat(filepath.Join(d.path, f.Name())); err == nil && info.Mode().IsRegular() {
-		d.noteEvicted(strings.TrimSuffix(f.Name(), evictedSuffix)+suffix, evicted{at: info.ModTime()})
+		d.addEvicted(strings.TrimSuffix(f.Name(), evictedSuffix)+suffix, evicted{at: info.ModTime()})
 	}
 }
 
-func (d *Dir) noteEvicted(name string, of evicted) {
+func (d *Dir) addEvicted(name string, of evicted) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.evicted[name] = of
@@ -103,8 +103,8 @@ func (d *Dir) evictedNames() map[string]evicted {
 	return maps.Clone(d.evicted)
 }
 
-// firstEvicted returns which one goes first.
-func (d *Dir) firstEvicted() (first string) {
+// nextEvicted returns which one goes first.
+func (d *Dir) nextEvicted() (first string) {
 	all, of := d.evictedNames(), make(map[string]int)
 	for _, e := range all {
 		if e.peer != "" {

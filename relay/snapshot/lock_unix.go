@@ -18,10 +18,10 @@ func checkOwner(path string) error {
 	}
 	const byOthers = 0o002
 	if mode := info.Mode().Perm(); mode&byOthers != 0 {
-		return fmt.Errorf("%w: its mode is %#o; take a directory below it, which is made for its owner alone, or chmod o-w", ErrForeign, mode)
+		return fmt.Errorf("%w: its mode is %#o; take a directory below it, which is made for its owner alone, or chmod o-w", ErrNotOwned, mode)
 	}
 	if s, ok := info.Sys().(*syscall.Stat_t); ok && s.Uid != 0 && int(s.Uid) != os.Geteuid() {
-		return fmt.Errorf("%w: it belongs to user %d, and the process runs as %d", ErrForeign, s.Uid, os.Geteuid())
+		return fmt.Errorf("%w: it belongs to user %d, and the process runs as %d", ErrNotOwned, s.Uid, os.Geteuid())
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ type OriginTracer struct {
 	dropped int             // older ones that are not in waiting
 	edition *openEdition    // nil if none is on its way
 
-	before   trace.Link // the newest edition, if its changes are part of the next one
+	previous trace.Link // the newest edition, if its changes are part of the next one
 	promoted trace.Link // the edition that was promoted last
 }
 
@@ -76,14 +76,14 @@ func (t *Tracer) endEditions() {
 	for _, o := range t.origins {
 		o.mu.Lock()
 		if o.edition != nil {
-			o.end(unfinished, time.Now())
+			o.endEdition(unfinished, time.Now())
 		}
 		o.mu.Unlock()
 	}
 }
 
-// waits remembers a message some of whose changes wait.
-func (o *OriginTracer) waits(at time.Time, message trace.SpanContext) (first bool) {
+// addWaiting remembers a message some of whose changes wait.
+func (o *OriginTracer) addWaiting(at time.Time, message trace.SpanContext) (first bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if slices.ContainsFunc(o.waiting, func(w waitingChange) bool { return w.span.Equal(message) }) {
@@ -105,32 +105,32 @@ func (o *OriginTracer) Changed(was, is *rollout.Status) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	open := is.Phase == rollout.Held || is.Phase == rollout.Rolling
-	outcome := o.replace(outcomeOf(was.Outcomes, is.Outcomes), is, open)
+	outcome := o.replaceEdition(outcomeOf(was.Outcomes, is.Outcomes), is, open)
 	if o.edition == nil && (open || slices.Contains([]string{promoted, halted, undone}, outcome)) {
-		o.begin(is, outcome == undone)
+		o.beginEdition(is, outcome == undone)
 	}
 	if o.edition != nil {
-		o.step(is)
+		o.recordStep(is)
 		if !open {
-			o.end(cmp.Or(outcome, superseded), is.Since)
+			o.endEdition(cmp.Or(outcome, superseded), is.Since)
 		}
 	}
 	if is.Phase == rollout.Current { // nothing waits
-		o.forget(is.Since)
+		o.dropWaiting(is.Since)
 	}
 }
 
-// replace ends the edition if the step that ended it has also cut the next, which may be open. It returns the outcome of the
+// replaceEdition ends the edition if the step that ended it has also cut the next, which may be open. It returns the outcome of the
 // edition of now; empty if that is open.
-func (o *OriginTracer) replace(outcome string, is *rollout.Status, open bool) string {
+func (o *OriginTracer) replaceEdition(outcome string, is *rollout.Status, open bool) string {
 	if o.edition == nil || o.edition.id == is.Edition {
 		return outcome
 	}
 	if open && outcome != "" {
-		o.end(outcome, is.Since)
+		o.endEdition(outcome, is.Since)
 		return ""
 	}
-	o.end(superseded, is.Since)
+	o.endEdition(superseded, is.Since)
 	return outcome
 }
 
@@ -152,15 +152,15 @@ func outcomeOf(was, is rollout.Outcomes) string {
 	}
 }
 
-// begin begins the span of an edition, linked to the messages that it consists of, and to the edition whose place it takes; one
+// beginEdition begins the span of an edition, linked to the messages that it consists of, and to the edition whose place it takes; one
 // that is undone to its promotion. Such spans are few, so they are sampled always.
-func (o *OriginTracer) begin(is *rollout.Status, undone bool) {
+func (o *OriginTracer) beginEdition(is *rollout.Status, undone bool) {
 	var links []trace.Link
 	messages := 0
 	if undone {
 		links = appendLink(links, o.promoted)
 	} else {
-		links = appendLink(links, o.before)
+		links = appendLink(links, o.previous)
 		messages = o.dropped
 		for _, w := range o.waiting {
 			if w.at.After(is.Changed) {
@@ -188,8 +188,8 @@ func appendLink(links []trace.Link, l trace.Link) []trace.Link {
 	return append(links, l)
 }
 
-// step shows that the edition has reached a stage, or that it is rejected.
-func (o *OriginTracer) step(is *rollout.Status) {
+// recordStep shows that the edition has reached a stage, or that it is rejected.
+func (o *OriginTracer) recordStep(is *rollout.Status) {
 	e := o.edition
 	if is.Stage > e.stage {
 		e.stage = is.Stage
@@ -208,21 +208,21 @@ func (o *OriginTracer) step(is *rollout.Status) {
 	}
 }
 
-// end ends the span of the edition.
-func (o *OriginTracer) end(outcome string, at time.Time) {
+// endEdition ends the span of the edition.
+func (o *OriginTracer) endEdition(outcome string, at time.Time) {
 	e := o.edition
 	e.span.SetAttributes(attribute.String("tender.outcome", outcome), attribute.Int("tender.stages", e.stage))
 	e.span.End(trace.WithTimestamp(at))
 	o.edition = nil
 	link := trace.Link{SpanContext: e.span.SpanContext(), Attributes: []attribute.KeyValue{attribute.String("tender.edition", e.id)}}
-	if o.before = link; outcome == promoted {
+	if o.previous = link; outcome == promoted {
 		o.promoted = link
-		o.forget(e.changed)
+		o.dropWaiting(e.changed)
 	}
 }
 
-// forget drops the messages up to a time: their changes are served to all clients, or were superseded.
-func (o *OriginTracer) forget(upTo time.Time) {
-	o.before, o.dropped = trace.Link{}, 0
+// dropWaiting drops the messages up to a time: their changes are served to all clients, or were superseded.
+func (o *OriginTracer) dropWaiting(upTo time.Time) {
+	o.previous, o.dropped = trace.Link{}, 0
 	o.waiting = slices.DeleteFunc(o.waiting, func(w waitingChange) bool { return !w.at.After(upTo) })
 }

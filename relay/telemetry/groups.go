@@ -14,19 +14,19 @@ const Other = "other"
 // long as it exists: counters are never moved from one series to another. The counters of Other include groups that have
 // ended, so they never decrease. Its methods may not be called concurrently.
 type GroupLabels struct {
-	most  int
-	named map[string]int                  // existing node groups with the key, for keys that are values of the label
-	ended map[string]downstream.TypeStats // counters of ended groups with the label Other, by type URL
+	maxNamed int
+	named    map[string]int                  // existing node groups with the key, for keys that are values of the label
+	ended    map[string]downstream.TypeStats // counters of ended groups with the label Other, by type URL
 }
 
 // NewGroupLabels returns labels of which at most so many differ from Other at a time.
 func NewGroupLabels(most int) *GroupLabels {
-	return &GroupLabels{most: most, named: make(map[string]int), ended: make(map[string]downstream.TypeStats)}
+	return &GroupLabels{maxNamed: most, named: make(map[string]int), ended: make(map[string]downstream.TypeStats)}
 }
 
 // Begin returns the label of a new node group: its key, or [Other].
 func (l *GroupLabels) Begin(key string) string {
-	if key == Other || l.named[key] == 0 && len(l.named) >= l.most {
+	if key == Other || l.named[key] == 0 && len(l.named) >= l.maxNamed {
 		return Other
 	}
 	l.named[key]++

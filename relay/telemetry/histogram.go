@@ -14,21 +14,21 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// A spread is a histogram of durations.
-type spread struct {
+// A histogramRow is a histogram of durations.
+type histogramRow struct {
 	row
 	read func(r *Reading, put putAll)
 }
 
 // histograms has all of these; in the page they follow the table.
-var histograms = []spread{
+var histograms = []histogramRow{
 	{
 		row{
 			name: "tender.client.propagation", kind: histogram, unit: "s", labels: "group type",
 			help: "Time from the receipt of an origin's message to the ACK of the response that contains the change; for several changes, the oldest. " +
 				"First responses, responses to subscriptions and rejected responses do not count.",
 		},
-		groupSpreads(func(s downstream.TypeStats) downstream.Distribution { return s.Propagation }),
+		groupHistograms(func(s downstream.TypeStats) downstream.Distribution { return s.Propagation }),
 	},
 	{
 		row{
@@ -36,12 +36,12 @@ var histograms = []spread{
 			help: "Time from the receipt of an origin's message to the last ACK or NACK of its change. " +
 				"At most 16 changes of a type are measured at the same time. Changes that a client does not answer for a minute do not count.",
 		},
-		groupSpreads(func(s downstream.TypeStats) downstream.Distribution { return s.Fanout }),
+		groupHistograms(func(s downstream.TypeStats) downstream.Distribution { return s.Fanout }),
 	},
 }
 
-// groupSpreads reads a distribution of each type that clients of a group were sent.
-func groupSpreads(value func(downstream.TypeStats) downstream.Distribution) func(*Reading, putAll) {
+// groupHistograms reads a distribution of each type that clients of a group were sent.
+func groupHistograms(value func(downstream.TypeStats) downstream.Distribution) func(*Reading, putAll) {
 	return func(r *Reading, put putAll) {
 		for _, g := range r.Groups {
 			for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
@@ -103,14 +103,14 @@ func (p *producer) point(d downstream.Distribution, labels []attribute.KeyValue,
 	return point
 }
 
-// exporting guards the producer that autoexport gives to the readers that it makes, which it
+// autoexportMu guards the producer that autoexport gives to the readers that it makes, which it
 // has one of for the whole process.
-var exporting sync.Mutex
+var autoexportMu sync.Mutex
 
 // newReader returns the reader that the OTEL_… variables ask for.
 func (p *producer) newReader(ctx context.Context) (sdk.Reader, error) {
-	exporting.Lock()
-	defer exporting.Unlock()
+	autoexportMu.Lock()
+	defer autoexportMu.Unlock()
 	autoexport.WithFallbackMetricProducer(func(context.Context) (sdk.Producer, error) { return p, nil })
 	return autoexport.NewMetricReader(ctx)
 }

@@ -36,7 +36,7 @@ func since(r *Reading, at time.Time) float64 {
 func rolloutStates(r *Reading, put put) {
 	for _, s := range r.Rollouts {
 		for _, phase := range rollout.Phases {
-			put(number(s.Phase == phase), s.Origin, phase.String())
+			put(boolValue(s.Phase == phase), s.Origin, phase.String())
 		}
 	}
 }
@@ -65,7 +65,7 @@ func cohortAnswers(r *Reading, put put) {
 func rolloutAwaits(r *Reading, put put) {
 	for _, s := range r.Rollouts {
 		for _, await := range rollout.Awaits {
-			put(number(s.Await == await), s.Origin, string(await))
+			put(boolValue(s.Await == await), s.Origin, string(await))
 		}
 	}
 }

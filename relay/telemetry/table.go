@@ -48,12 +48,12 @@ var table = []row{
 		put(1, r.Status.Relay.Version)
 	}},
 	{"tender.ready", gauge, "", "", "1 if the relay is ready, as in /readyz, else 0.",
-		one(func(r *Reading) float64 { return number(r.Status.Relay.Ready) })},
+		scalar(func(r *Reading) float64 { return boolValue(r.Status.Relay.Ready) })},
 	{"tender.memory.utilization", gauge, "", "", "Share of GOMEMLIMIT that the process uses, from 0 to 1; 0 without a limit. The log warns above 0.8.",
-		one(func(r *Reading) float64 { return r.Memory })},
+		scalar(func(r *Reading) float64 { return r.Memory })},
 
 	{"tender.origin.connected", gauge, "", "origin", "1 if the active target is connected, else 0.",
-		origins(func(o *Origin) float64 { return number(o.Status.Connected) })},
+		origins(func(o *Origin) float64 { return boolValue(o.Status.Connected) })},
 	{"tender.origin.connections", counter, "{connection}", "origin", "Connections to the origin that were opened.",
 		origins(func(o *Origin) float64 { return float64(o.Connected) })},
 	{"tender.origin.connections.lost", counter, "{connection}", "origin", "Connections to the origin that were lost.",
@@ -89,7 +89,7 @@ var table = []row{
 	{"tender.origin.drifted", counter, "{resource}", "origin", "Resources that differed in such a comparison, or existed on one side only.",
 		origins(func(o *Origin) float64 { return float64(o.Drifted) })},
 	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator stopped the distribution of the origin's changes (tender freeze, tender rollback), else 0.",
-		origins(func(o *Origin) float64 { return number(o.Status.Frozen) })},
+		origins(func(o *Origin) float64 { return boolValue(o.Status.Frozen) })},
 
 	{"tender.origin.files", sum, "{file}", "origin state", "Files of a directory. The state is good or bad: a bad file cannot be read, or repeats names of another file. The log and the status have the reasons.", func(r *Reading, put put) {
 		for _, o := range r.Origins {
@@ -113,15 +113,15 @@ var table = []row{
 	{"tender.rollout.halted.time", gauge, "s", "origin", "When the rollout halted, in seconds since 1970; 0 if it is not halted.",
 		rollouts(haltedTime)},
 	{"tender.rollout.unobserved", gauge, "", "origin", "1 if a stage of the edition ended without a client that accepted it, else 0.",
-		rollouts(func(_ *Reading, s *rollout.Status) float64 { return number(s.Unobserved) })},
+		rollouts(func(_ *Reading, s *rollout.Status) float64 { return boolValue(s.Unobserved) })},
 	{"tender.rollout.cold", gauge, "", "origin", "1 if the relay started without a snapshot and has promoted no edition since, else 0. All clients received the state of the origin at the start.",
-		rollouts(func(_ *Reading, s *rollout.Status) float64 { return number(s.Cold) })},
+		rollouts(func(_ *Reading, s *rollout.Status) float64 { return boolValue(s.Cold) })},
 	{"tender.rollouts", counter, "{edition}", "origin outcome", "Editions by outcome: promoted, halted, reverted (by the origin), superseded (by newer changes) or undone (these are also halted).", rolloutOutcomes},
 
 	{"tender.view.connected", gauge, "", "group origin", "1 if the upstream stream of the view is open, else 0. For the label other, 1 if all are open.",
-		views(func(v *admin.View) float64 { return number(v.Connected) }, smaller)},
+		views(func(v *admin.View) float64 { return boolValue(v.Connected) }, minValue)},
 	{"tender.view.stale", gauge, "s", "group origin", "Seconds since the view lost its origin; 0 while it is connected. For the label other, the maximum.",
-		views(func(v *admin.View) float64 { return v.StaleSeconds }, larger)},
+		views(func(v *admin.View) float64 { return v.StaleSeconds }, maxValue)},
 	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names with a withheld change. The reason is frozen, also after tender rollback, rollout (the change waits for a stage) or halted. With TENDER_ROLLOUT, changes count that clients of no stage receive.", withheld},
 	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources in the cache, by wildcard and by name.",
 		viewTypes(func(t *admin.Type) float64 { return float64(t.Entries) })},
@@ -140,22 +140,22 @@ var table = []row{
 		}
 	}},
 	{"tender.generations", sum, "{generation}", "", "Earlier generations for tender rollback, over all views; none with TENDER_MAX_GENERATION_BYTES=0.",
-		one(func(r *Reading) float64 { return float64(r.Generations) })},
+		scalar(func(r *Reading) float64 { return float64(r.Generations) })},
 	{"tender.generations.size", sum, "By", "", "Memory that only earlier generations need, at most TENDER_MAX_GENERATION_BYTES.",
-		one(func(r *Reading) float64 { return float64(r.GenerationBytes) })},
+		scalar(func(r *Reading) float64 { return float64(r.GenerationBytes) })},
 	{"tender.snapshots", counter, "{snapshot}", "", "Snapshots of views that were written to disk.",
-		one(func(r *Reading) float64 { return float64(r.Snapshots.Written) })},
+		scalar(func(r *Reading) float64 { return float64(r.Snapshots.Written) })},
 	{"tender.snapshots.failed", counter, "{snapshot}", "", "Snapshots that were not written because of an error; the log has the reasons.",
-		one(func(r *Reading) float64 { return float64(r.Snapshots.Failures) })},
+		scalar(func(r *Reading) float64 { return float64(r.Snapshots.Failures) })},
 	{"tender.snapshots.restored", counter, "{view}", "", "Views that were restored from a snapshot.",
-		one(func(r *Reading) float64 { return float64(r.Snapshots.Restored) })},
+		scalar(func(r *Reading) float64 { return float64(r.Snapshots.Restored) })},
 	{"tender.snapshots.rejected", counter, "{snapshot}", "reason", "Snapshots that could not be used.", func(r *Reading, put put) {
 		for reason, n := range r.Snapshots.Rejected {
 			put(float64(n), string(reason))
 		}
 	}},
 	{"tender.audit.passes", counter, "{pass}", "", "Passes of the drift audit over all views.",
-		one(func(r *Reading) float64 { return float64(r.AuditPasses) })},
+		scalar(func(r *Reading) float64 { return float64(r.AuditPasses) })},
 	{"tender.audit.faults", counter, "{fault}", "group part", "Inconsistencies that the drift audit found in the wildcard sets of a view, its resources by name, their errors, or its subscriptions. Each is a defect of the relay or of the machine.", func(r *Reading, put put) {
 		sums := make(map[AuditFault]int64)
 		for of, n := range r.AuditFaults {
@@ -173,15 +173,15 @@ var table = []row{
 	{"tender.validation.findings", sum, "{finding}", "type kind", "Findings of validation now. Resources of the kinds undecodable, missing_reference and removed_reference are broken. A held_change would break clients. Other kinds are invalid (a validator rejects a value), unknown (a field or an enum value) and unchecked (too large, or nested too deeply).", validationFindings},
 
 	{"tender.client.connections", sum, "{connection}", "", "Open client connections.",
-		one(func(r *Reading) float64 { return float64(r.Server.Connections) })},
+		scalar(func(r *Reading) float64 { return float64(r.Server.Connections) })},
 	{"tender.client.unread", sum, "By", "", "Memory of client requests that are not processed yet, as counted for TENDER_MAX_BUFFERED_REQUEST_BYTES.",
-		one(func(r *Reading) float64 { return float64(r.Server.Unread) })},
+		scalar(func(r *Reading) float64 { return float64(r.Server.Unread) })},
 	{"tender.client.streams", sum, "{stream}", "", "Open client streams, and polls that wait.",
-		one(func(r *Reading) float64 { return float64(r.Server.Streams) })},
+		scalar(func(r *Reading) float64 { return float64(r.Server.Streams) })},
 	{"tender.client.streams.waiting", sum, "{stream}", "", "First responses that wait because many clients connected at once.",
-		one(func(r *Reading) float64 { return float64(r.Server.Waiting) })},
+		scalar(func(r *Reading) float64 { return float64(r.Server.Waiting) })},
 	{"tender.client.streams.accepted", counter, "{stream}", "", "Accepted client streams and polls.",
-		one(func(r *Reading) float64 { return float64(r.Server.Accepted) })},
+		scalar(func(r *Reading) float64 { return float64(r.Server.Accepted) })},
 	{"tender.client.streams.ended", counter, "{stream}", "reason",
 		"Client streams that ended. The reason is one of these: client, drained, aged, stalled (the client did not read), silent (it sent no request), cold (the relay had no state). Others are refused (a limit), invalid, return (the client has to reconnect), denied (no permission), chain (a cycle or a long chain of relays) and other.", func(r *Reading, put put) {
 			for why, n := range r.Server.Ended {
@@ -200,9 +200,9 @@ var table = []row{
 			}
 		}},
 	{"tender.client.requests.throttled", counter, "{request}", "", "Requests that were delayed by the rate limit of their stream.",
-		one(func(r *Reading) float64 { return float64(r.Server.Throttled) })},
+		scalar(func(r *Reading) float64 { return float64(r.Server.Throttled) })},
 	{"tender.client.changes.coalesced", counter, "{change}", "", "Changes that were merged with an earlier change that the stream had not received yet.",
-		one(func(r *Reading) float64 { return float64(r.Server.Coalesced) })},
+		scalar(func(r *Reading) float64 { return float64(r.Server.Coalesced) })},
 	{"tender.client.turns", counter, "{turn}", "outcome", "Passes over a stream after a change or a request. The outcome is sent, or idle if there was nothing to send.", func(r *Reading, put put) {
 		put(float64(r.Server.Turns-r.Server.IdleTurns), "sent")
 		put(float64(r.Server.IdleTurns), "idle")
@@ -244,15 +244,15 @@ var table = []row{
 	}},
 }
 
-func number(b bool) float64 {
+func boolValue(b bool) float64 {
 	if b {
 		return 1
 	}
 	return 0
 }
 
-// one reads a value that has no labels.
-func one(value func(*Reading) float64) func(*Reading, put) {
+// scalar reads a value that has no labels.
+func scalar(value func(*Reading) float64) func(*Reading, put) {
 	return func(r *Reading, put put) { put(value(r)) }
 }
 
@@ -291,9 +291,9 @@ func originTypes(value func(upstream.TypeStats) int64) func(*Reading, put) {
 	}
 }
 
-// larger and smaller merge the values of gauges with the same labels.
-func larger(a, b float64) float64  { return max(a, b) }
-func smaller(a, b float64) float64 { return min(a, b) }
+// maxValue and smaller merge the values of gauges with the same labels.
+func maxValue(a, b float64) float64 { return max(a, b) }
+func minValue(a, b float64) float64 { return min(a, b) }
 
 // views reads a value of each view. Values with the same labels are merged.
 func views(value func(*admin.View) float64, merge func(a, b float64) float64) func(*Reading, put) {

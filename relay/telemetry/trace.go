@@ -128,7 +128,7 @@ func (r *received) Applied(a cache.Application) fanout.Span {
 
 // Waits implements cache.Trace.
 func (r *received) Waits(at time.Time) {
-	if first := r.origin.waits(at, r.span.SpanContext()); first {
+	if first := r.origin.addWaiting(at, r.span.SpanContext()); first {
 		r.span.AddEvent("waits", trace.WithTimestamp(at))
 	}
 }
@@ -152,8 +152,8 @@ type fanoutSpan struct{ trace.Span }
 
 func (f fanoutSpan) Sampled() bool { return f.IsRecording() }
 
-// Over ends the span of a fan-out that is.
-func (t *Tracer) Over(f *fanout.Fanout) {
+// EndFanout ends the span of a fan-out that is.
+func (t *Tracer) EndFanout(f *fanout.Fanout) {
 	span, ok := f.Span.(fanoutSpan)
 	if !ok || !span.IsRecording() {
 		return
