@@ -20,23 +20,23 @@ import (
 // Values of [Access.TLS].
 const (
 	TLSOff      = "off"      // plaintext
-	TLSOn       = "on"       // the origin is verified
-	TLSInsecure = "insecure" // the origin may be anybody
+	TLSOn       = "on"       // TLS; the certificate of the origin is verified
+	TLSInsecure = "insecure" // TLS; the certificate of the origin is not verified
 )
 
-// An Access is how the relay connects to an origin: how it verifies the origin, and what it sends to authenticate
-// itself. Paths are empty where there is no file.
+// An Access has the TLS settings and credentials for connections to an origin. A path is empty if there is no file.
 type Access struct {
-	TLS        string  `env:"TLS"` // TLSOff, TLSOn or TLSInsecure
-	CA         string  `env:"TLS_CA"`
-	Cert       string  `env:"TLS_CERT"`
-	Key        string  `env:"TLS_KEY"`
-	ServerName string  `env:"TLS_SERVER_NAME"` // or a SPIFFE ID
+	TLS  string `env:"TLS"` // TLSOff, TLSOn or TLSInsecure
+	CA   string `env:"TLS_CA"`
+	Cert string `env:"TLS_CERT"`
+	Key  string `env:"TLS_KEY"`
+	// a DNS name, an IP address or a SPIFFE ID; empty for the host of the target
+	ServerName string  `env:"TLS_SERVER_NAME"`
 	TokenFile  string  `env:"TOKEN_FILE"`
 	Headers    Headers `env:"HEADERS"`
 }
 
-// accessNames are the ends of the variables of an Access, in the order of its fields.
+// accessNames are the suffixes of the variables of an Access, in the order of its fields.
 var accessNames = func() (names []string) {
 	for field := range reflect.TypeFor[Access]().Fields() {
 		names = append(names, field.Tag.Get("env"))
@@ -44,12 +44,12 @@ var accessNames = func() (names []string) {
 	return names
 }()
 
-// accessVariable matches the variables of further origins, with the name of the origin.
-// No end of a variable is that of another and "_" before it, so that no two origins and
-// variables have the same name together.
-var accessVariable = regexp.MustCompile(`^ORIGIN_([A-Z0-9_]+)_(?:TLS(?:_CA|_CERT|_KEY|_SERVER_NAME)?|TOKEN_FILE|HEADERS)$`)
+// accessVariable matches the variables of the origins in TENDER_ORIGINS, and captures the name of the origin. Because
+// no suffix is another suffix after "_", no two combinations of origin and suffix have the same name.
+var accessVariable = regexp.MustCompile(
+	`^ORIGIN_([A-Z0-9_]+)_(?:TLS(?:_CA|_CERT|_KEY|_SERVER_NAME)?|TOKEN_FILE|HEADERS)$`)
 
-// accessPrefix is how the variables of an origin's Access begin.
+// accessPrefix returns the prefix of the variables of an origin's Access, without TENDER_.
 func accessPrefix(origin string) string {
 	if origin == PrimaryOrigin {
 		return "ORIGIN_"
@@ -57,31 +57,31 @@ func accessPrefix(origin string) string {
 	return "ORIGIN_" + strings.ToUpper(strings.ReplaceAll(origin, "-", "_")) + "_"
 }
 
-// originNameOf returns the name of the origin that is written so in a variable.
+// originNameOf returns the name of an origin, given the form in which variables contain it.
 func originNameOf(part string) string {
 	return strings.ToLower(strings.ReplaceAll(part, "_", "-"))
 }
 
-// accessRows returns the rows of the variables of further origins.
+// accessRows returns the rows of the Access variables of the origins in TENDER_ORIGINS.
 func (c *Config) accessRows() (rows []spec) {
 	for _, o := range c.Origins {
 		for _, name := range accessNames {
 			row := *variable(accessPrefix(PrimaryOrigin) + name)
 			row.name = accessPrefix(o.Name) + name
-			row.meaning = fmt.Sprintf("for the origin %s, as `TENDER_ORIGIN_%s`", o.Name, name)
+			row.meaning = fmt.Sprintf("For the origin %s, as `TENDER_ORIGIN_%s`", o.Name, name)
 			rows = append(rows, row)
 		}
 	}
 	return rows
 }
 
-// checkAccess returns, by variable, what is wrong with values that are good by
-// themselves, and takes them away. It says of each origin whether there is TLS.
-func (c *Config) checkAccess(wrong map[string]error) map[string]error {
+// checkAccess clears the Access settings that conflict with others, and returns their errors by variable. It then sets
+// the default of Access.TLS.
+func (c *Config) checkAccess(invalid map[string]error) map[string]error {
 	found, fields := map[string]error{}, c.fields()
 	check := func(origin string, targets []string, a *Access) {
 		begin := accessPrefix(origin)
-		isWrong := func(name string) bool { return wrong[begin+name] != nil }
+		isWrong := func(name string) bool { return invalid[begin+name] != nil }
 		isUnset := func(name string) bool { return fields[begin+name].IsZero() }
 		for !slices.ContainsFunc(accessNames, isWrong) {
 			given := slices.DeleteFunc(slices.Clone(accessNames), isUnset)
@@ -106,60 +106,62 @@ func (c *Config) checkAccess(wrong map[string]error) map[string]error {
 	return found
 }
 
-// hasFiles reports whether there is a file, each of which is for TLS.
+// hasFiles reports whether any file is configured. All of them require TLS.
 func (a *Access) hasFiles() bool {
 	return a.CA != "" || a.Cert != "" || a.Key != "" || a.TokenFile != ""
 }
 
-// conflict returns a variable whose value does not go with the others, which begin
-// likewise, or with an origin that is a directory, and why. The variables that have a value are given.
+// conflict returns the suffix of a variable whose value conflicts with the other settings or with the kind of origin,
+// and the reason. begin is the prefix of the variables, and given are the suffixes of those with a value.
 func (a *Access) conflict(begin string, given []string, isDirectory bool) (name string, err error) {
 	_, hasAuthorization := a.Headers["authorization"]
 	switch {
 	case isDirectory && len(given) > 0:
-		return given[0], errors.New("the origin is a directory, to which there is no connection")
+		return given[0], errors.New("the origin is a directory, to which the relay opens no connection")
 	case a.TLS == TLSOff && a.hasFiles():
-		return "TLS", fmt.Errorf("%s%s is of no use without TLS", begin, given[1])
+		return "TLS", fmt.Errorf("%s%s requires TLS", begin, given[1])
 	case a.ServerName != "" && !a.hasFiles() && (a.TLS == "" || a.TLS == TLSOff):
-		return "TLS_SERVER_NAME", fmt.Errorf("it is of no use without TLS, and %sTLS is off", begin)
+		return "TLS_SERVER_NAME", fmt.Errorf("requires TLS, but %sTLS is off", begin)
 	case hasAuthorization && a.TokenFile != "":
-		return "HEADERS", fmt.Errorf("the token of %sTOKEN_FILE makes the header authorization", begin)
+		return "HEADERS", fmt.Errorf("the header authorization conflicts with the token of %sTOKEN_FILE", begin)
 	}
 	return a.fileConflict(begin)
 }
 
+// fileConflict is conflict for settings of files.
 func (a *Access) fileConflict(begin string) (name string, err error) {
 	isID := strings.HasPrefix(a.ServerName, "spiffe:")
 	isInsecure := a.TLS == TLSInsecure
 	switch {
 	case (a.Cert == "") != (a.Key == ""):
 		if a.Key == "" {
-			return "TLS_CERT", fmt.Errorf("its key is missing: %sTLS_KEY is not set", begin)
+			return "TLS_CERT", fmt.Errorf("requires a key, but %sTLS_KEY is not set", begin)
 		}
-		return "TLS_KEY", fmt.Errorf("its certificate is missing: %sTLS_CERT is not set", begin)
+		return "TLS_KEY", fmt.Errorf("requires a certificate, but %sTLS_CERT is not set", begin)
 	case isInsecure && a.CA != "":
-		return "TLS_CA", fmt.Errorf("nothing is verified by it, since %sTLS is insecure", begin)
+		return "TLS_CA", fmt.Errorf("has no effect, because %sTLS is insecure", begin)
 	case isInsecure && a.TokenFile != "":
-		return "TOKEN_FILE", fmt.Errorf("the token would be given to anybody, since %sTLS is insecure", begin)
+		return "TOKEN_FILE", fmt.Errorf("the token would be sent to an unverified server, because %sTLS is insecure", begin)
 	case isID && a.CA == "":
-		return "TLS_SERVER_NAME", fmt.Errorf("the system's CAs vouch for no SPIFFE ID, and %sTLS_CA is not set", begin)
+		return "TLS_SERVER_NAME", fmt.Errorf("a SPIFFE ID requires %sTLS_CA, because the CAs of the system issue none", begin)
 	}
 	return "", nil
 }
 
-// allowedPath is what the rows of files say.
+// allowedPath describes the allowed values of rows of files.
 const allowedPath = "a path"
 
 // parseFile reads the path of a file.
 func parseFile(raw string) (string, error) {
 	if strings.ContainsFunc(raw, unicode.IsControl) || !utf8.ValidString(raw) {
-		return "", errors.New("it holds a control character")
+		return "", errors.New("contains a control character")
 	}
 	return filepath.Clean(raw), nil
 }
 
-// validDNSName is what a certificate may be for.
-var validDNSName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$`)
+// validDNSName matches a DNS name that a certificate may have.
+var validDNSName = regexp.MustCompile(
+	`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$`)
 
 // parseServerName reads TENDER_ORIGIN_TLS_SERVER_NAME.
 func parseServerName(raw string) (string, error) {
@@ -170,14 +172,13 @@ func parseServerName(raw string) (string, error) {
 	if _, err := netip.ParseAddr(raw); err == nil || validDNSName.MatchString(raw) && len(raw) <= 253 {
 		return raw, nil
 	}
-	return "", fmt.Errorf("%s is neither a name nor an IP address", humanize.Quote(raw))
+	return "", fmt.Errorf("%s is neither a DNS name nor an IP address", humanize.Quote(raw))
 }
 
-// Headers are those of gRPC metadata, by name in lower case. As text they show no value,
-// which may be a secret.
+// Headers are gRPC metadata, by name in lower case. Their text form masks the values, which may be secrets.
 type Headers map[string]string
 
-// MarshalText returns the names.
+// MarshalText returns the names, with masked values.
 func (h Headers) MarshalText() ([]byte, error) {
 	var items []string
 	for _, name := range slices.Sorted(maps.Keys(h)) {
@@ -192,11 +193,11 @@ func parseHeaders(raw string) (Headers, error) {
 	for item := range strings.SplitSeq(raw, ";") {
 		name, value, ok := strings.Cut(strings.TrimSpace(item), "=")
 		name, value = strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(value)
-		if _, again := h[name]; again {
-			return nil, fmt.Errorf("the header %s comes twice", humanize.Quote(name))
+		if _, duplicate := h[name]; duplicate {
+			return nil, fmt.Errorf("duplicate header %s", humanize.Quote(name))
 		}
 		if !ok {
-			return nil, errors.New("an item is not name=value") // it may be the rest of a secret
+			return nil, errors.New("an item does not have the form name=value") // not quoted: it may be a part of a secret
 		}
 		if err := checkHeader(name, value); err != nil {
 			return nil, err
@@ -206,23 +207,24 @@ func parseHeaders(raw string) (Headers, error) {
 	return h, nil
 }
 
-// validHeaderName is what gRPC takes for the name of a header.
+// validHeaderName matches the name of a header that gRPC accepts.
 var validHeaderName = regexp.MustCompile(`^[a-z0-9_.-]+$`)
 
-// reservedHeaders are those that gRPC and HTTP/2 write themselves, or forbid.
+// reservedHeaders are headers that gRPC and HTTP/2 set themselves, or forbid.
 var reservedHeaders = []string{
-	"connection", "content-length", "content-type", "host", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade", "user-agent",
+	"connection", "content-length", "content-type", "host", "keep-alive", "proxy-connection", "te", "transfer-encoding",
+	"upgrade", "user-agent",
 }
 
-// checkHeader reports what is wrong with a header, and does not say its value.
+// checkHeader returns an error for an invalid header. The error does not contain the value, which may be a secret.
 func checkHeader(name, value string) error {
 	switch {
 	case !validHeaderName.MatchString(name):
-		return fmt.Errorf("%s is not the name of a header", humanize.Quote(name))
+		return fmt.Errorf("%s is not a valid header name", humanize.Quote(name))
 	case slices.Contains(reservedHeaders, name) || strings.HasPrefix(name, "grpc-"):
-		return fmt.Errorf("the header %s is gRPC's own", humanize.Quote(name))
+		return fmt.Errorf("the header %s is reserved for gRPC and HTTP/2", humanize.Quote(name))
 	case strings.HasSuffix(name, "-bin"):
-		return fmt.Errorf("the header %s is for bytes, not text", humanize.Quote(name))
+		return fmt.Errorf("the header %s is binary; only text headers are supported", humanize.Quote(name))
 	case value == "":
 		return fmt.Errorf("the header %s has no value", humanize.Quote(name))
 	case strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }):

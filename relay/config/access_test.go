@@ -8,8 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestAccessOfEachOrigin holds that each origin is spoken to as its own variables say,
-// and no other's.
+// TestAccessOfEachOrigin checks that the variables of an origin apply to this origin only.
 func TestAccessOfEachOrigin(t *testing.T) {
 	cfg, err := Load([]string{
 		"TENDER_ORIGIN=a:1", "TENDER_ORIGIN_TLS_CA=/a/ca.pem", "TENDER_ORIGIN_TLS_SERVER_NAME=spiffe://example.org/a",
@@ -49,33 +48,48 @@ func TestAccessOfEachOrigin(t *testing.T) {
 	}
 }
 
-// TestAccessConflicts holds what cannot be together, and that each error names the
-// variable that it is refused for.
+// TestAccessConflicts checks that conflicting settings are rejected, and that the error names the variable.
 func TestAccessConflicts(t *testing.T) {
 	west := []string{"TENDER_ORIGINS=west=b:1", "TENDER_ROUTES=type:cds=west"}
 	tests := []struct {
 		name    string
 		environ []string
-		want    string // how the error begins; empty for none
+		want    string // prefix of the error; empty for none
 	}{
-		{"off, and a file", []string{"TENDER_ORIGIN_TLS=off", "TENDER_ORIGIN_TOKEN_FILE=/t"}, `TENDER_ORIGIN_TLS="off": TENDER_ORIGIN_TOKEN_FILE is of no use without TLS; allowed: `},
-		{"off, and a name", []string{"TENDER_ORIGIN_TLS=off", "TENDER_ORIGIN_TLS_SERVER_NAME=a"}, `TENDER_ORIGIN_TLS_SERVER_NAME="a": it is of no use without TLS, and TENDER_ORIGIN_TLS is off; allowed: `},
+		{"off, and a file", []string{"TENDER_ORIGIN_TLS=off", "TENDER_ORIGIN_TOKEN_FILE=/t"},
+			`TENDER_ORIGIN_TLS="off": TENDER_ORIGIN_TOKEN_FILE requires TLS; allowed: `},
+		{"off, and a name", []string{"TENDER_ORIGIN_TLS=off", "TENDER_ORIGIN_TLS_SERVER_NAME=a"},
+			`TENDER_ORIGIN_TLS_SERVER_NAME="a": requires TLS, but TENDER_ORIGIN_TLS is off; allowed: `},
 		{"off, and headers", []string{"TENDER_ORIGIN_TLS=off", "TENDER_ORIGIN_HEADERS=a=b"}, ""},
-		{"insecure, and a CA", []string{"TENDER_ORIGIN_TLS=insecure", "TENDER_ORIGIN_TLS_CA=/c"}, `TENDER_ORIGIN_TLS_CA="/c": nothing is verified by it, since TENDER_ORIGIN_TLS is insecure; allowed: `},
-		{"insecure, and a token", []string{"TENDER_ORIGIN_TLS=insecure", "TENDER_ORIGIN_TOKEN_FILE=/t"}, `TENDER_ORIGIN_TOKEN_FILE="/t": the token would be given to anybody, since TENDER_ORIGIN_TLS is insecure; allowed: `},
-		{"insecure, and a certificate", []string{"TENDER_ORIGIN_TLS=insecure", "TENDER_ORIGIN_TLS_CERT=/c", "TENDER_ORIGIN_TLS_KEY=/k"}, ""},
-		{"a SPIFFE ID by the system's CAs", []string{"TENDER_ORIGIN_TLS=on", "TENDER_ORIGIN_TLS_SERVER_NAME=spiffe://a/b"}, `TENDER_ORIGIN_TLS_SERVER_NAME="spiffe://a/b": the system's CAs vouch for no SPIFFE ID, and TENDER_ORIGIN_TLS_CA is not set; allowed: `},
-		{"two authorizations", []string{"TENDER_ORIGIN_TOKEN_FILE=/t", "TENDER_ORIGIN_HEADERS=Authorization=canary"}, `TENDER_ORIGIN_HEADERS=…: the token of TENDER_ORIGIN_TOKEN_FILE makes the header authorization; allowed: `},
-		{"a directory", []string{"TENDER_ORIGIN=file:///a", "TENDER_ORIGIN_TLS_CA=/c"}, `TENDER_ORIGIN_TLS_CA="/c": the origin is a directory, to which there is no connection; allowed: `},
-		{"a further origin's", append(west, "TENDER_ORIGIN_WEST_TLS_KEY=/k"), `TENDER_ORIGIN_WEST_TLS_KEY="/k": its certificate is missing: TENDER_ORIGIN_WEST_TLS_CERT is not set; allowed: `},
-		{"a further origin's bad value", append(west, "TENDER_ORIGIN_WEST_TLS=1"), `TENDER_ORIGIN_WEST_TLS="1": not one of the words; allowed: `},
-		{"a further origin that was refused", []string{"TENDER_ORIGINS=west", "TENDER_ORIGIN_WEST_TLS=on"}, `TENDER_ORIGINS="west": `},
-		{"a key that was refused, and its certificate", []string{"TENDER_ORIGIN_TLS_CERT=/c", "TENDER_ORIGIN_TLS_KEY=\x01"}, `TENDER_ORIGIN_TLS_KEY="\x01": `},
+		{"insecure, and a CA", []string{"TENDER_ORIGIN_TLS=insecure", "TENDER_ORIGIN_TLS_CA=/c"},
+			`TENDER_ORIGIN_TLS_CA="/c": has no effect, because TENDER_ORIGIN_TLS is insecure; allowed: `},
+		{"insecure, and a token", []string{"TENDER_ORIGIN_TLS=insecure", "TENDER_ORIGIN_TOKEN_FILE=/t"},
+			`TENDER_ORIGIN_TOKEN_FILE="/t": the token would be sent to an unverified server, because TENDER_ORIGIN_TLS is ` +
+				`insecure; allowed: `},
+		{"insecure, and a certificate", []string{"TENDER_ORIGIN_TLS=insecure", "TENDER_ORIGIN_TLS_CERT=/c",
+			"TENDER_ORIGIN_TLS_KEY=/k"}, ""},
+		{"a SPIFFE ID by the system's CAs", []string{"TENDER_ORIGIN_TLS=on", "TENDER_ORIGIN_TLS_SERVER_NAME=spiffe://a/b"},
+			`TENDER_ORIGIN_TLS_SERVER_NAME="spiffe://a/b": a SPIFFE ID requires TENDER_ORIGIN_TLS_CA, because the CAs of the ` +
+				`system issue none; allowed: `},
+		{"two authorizations", []string{"TENDER_ORIGIN_TOKEN_FILE=/t", "TENDER_ORIGIN_HEADERS=Authorization=canary"},
+			`TENDER_ORIGIN_HEADERS=…: the header authorization conflicts with the token of TENDER_ORIGIN_TOKEN_FILE; allowed: `},
+		{"a directory", []string{"TENDER_ORIGIN=file:///a", "TENDER_ORIGIN_TLS_CA=/c"},
+			`TENDER_ORIGIN_TLS_CA="/c": the origin is a directory, to which the relay opens no connection; allowed: `},
+		{"a further origin's", append(west, "TENDER_ORIGIN_WEST_TLS_KEY=/k"),
+			`TENDER_ORIGIN_WEST_TLS_KEY="/k": requires a certificate, but TENDER_ORIGIN_WEST_TLS_CERT is not set; allowed: `},
+		{"a further origin's bad value", append(west, "TENDER_ORIGIN_WEST_TLS=1"),
+			`TENDER_ORIGIN_WEST_TLS="1": not an allowed value; allowed: `},
+		{"a further origin that was refused", []string{"TENDER_ORIGINS=west", "TENDER_ORIGIN_WEST_TLS=on"},
+			`TENDER_ORIGINS="west": `},
+		{"a key that was refused, and its certificate", []string{"TENDER_ORIGIN_TLS_CERT=/c", "TENDER_ORIGIN_TLS_KEY=\x01"},
+			`TENDER_ORIGIN_TLS_KEY="\x01": `},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := Load(tt.environ)
-			if (err == nil) != (tt.want == "") || err != nil && (!strings.HasPrefix(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "canary")) {
+			if (err == nil) != (tt.want == "") ||
+				err != nil && (!strings.HasPrefix(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") ||
+					strings.Contains(err.Error(), "canary")) {
 				t.Errorf("LoadConfig: %v, want one error %s", err, tt.want)
 			}
 		})

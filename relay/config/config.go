@@ -16,56 +16,55 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// prefix starts the name of every variable of ours.
+// prefix is the prefix of all variables of Tender.
 const prefix = "TENDER_"
 
-// A Config is the configuration of a relay from the environment. [Load] fills every field; Load(nil) returns the
-// defaults. The table of variables (table.go) has the meaning, default and bounds of each field, under the name in the
-// field's tag.
+// A Config is the configuration of a relay. [Load] sets every field from the environment; Load(nil) returns the
+// defaults. The table of variables (table.go) has the meaning, default and bounds of each field. The tag of a field is
+// the name of its variable without TENDER_.
 type Config struct {
-	// Origin lists the targets of the origin in failover order, or holds one
-	// file:///dir. It is empty when TENDER_ORIGIN is not set: RequireOrigin
-	// makes that an error.
+	// Origin has the targets of the primary origin in failover order, or a single file:///dir. It is empty if
+	// TENDER_ORIGIN is not set, for which RequireOrigin returns an error.
 	Origin []string `env:"ORIGIN"`
 
-	// Origins are further origins, and Routes say what goes to them. Every route
-	// leads to an origin that exists, and every one of Origins has a route.
+	// Origins are further origins, and Routes select the resources that come from them. Each route refers to an existing
+	// origin, and each of Origins has a route.
 	Origins        []NamedOrigin `env:"ORIGINS"`
 	Routes         []Route       `env:"ROUTES"`
 	OriginProtocol string        `env:"ORIGIN_PROTOCOL"` // ProtocolAuto, ProtocolDelta or ProtocolSotW
 
-	// OriginAccess is how the origin of TENDER_ORIGIN is spoken to. Each of Origins has its own.
+	// OriginAccess has the TLS settings and credentials for Origin. Each of Origins has its own.
 	OriginAccess Access `env:"ORIGIN_"`
 
-	// Listen lists addresses for clients: host:port, or unix: and a path.
-	// RESTListen lists those for clients that poll by REST; it may be empty.
+	// Listen has the addresses for xDS clients: host:port, or unix: and a path. RESTListen has those for clients that
+	// poll over REST; it may be empty.
 	Listen     []string `env:"LISTEN"`
 	RESTListen []string `env:"REST_LISTEN"`
 
-	// TLS towards clients, on RESTListen and on TLSListen, or on Listen if TLSListen is empty. Without
-	// TLSCert there is none. TLSMin is "1.2" or "1.3".
+	// TLS settings for clients. They apply to RESTListen and TLSListen, or to Listen if TLSListen is empty. If TLSCert is
+	// empty, clients connect in plaintext. TLSMin is "1.2" or "1.3".
 	TLSListen   []string `env:"TLS_LISTEN"`
 	TLSCert     string   `env:"TLS_CERT"`
 	TLSKey      string   `env:"TLS_KEY"`
 	TLSClientCA string   `env:"TLS_CLIENT_CA"`
 	TLSMin      string   `env:"TLS_MIN"`
 
-	// TLSTrustDomains are the only ones that clients' SPIFFE IDs may be of; empty if they may be of any.
+	// TLSTrustDomains are the trust domains that the SPIFFE IDs of clients may have; empty allows any.
 	TLSTrustDomains []TrustDomain `env:"TLS_TRUST_DOMAINS"`
 
-	// Authz is the file of rules that say who may be whom; empty if everybody may be anybody.
-	// Secrets is SecretsMTLS, SecretsLoopback or SecretsOff.
+	// Authz is the file of authorization rules; if empty, any client may present any Node. Secrets is SecretsMTLS,
+	// SecretsLoopback or SecretsOff.
 	Authz   string `env:"AUTHZ"`
 	Secrets string `env:"SECRETS"`
 
-	// AdminListen lists addresses for operators: on loopback, unix:, or with TLSClientCA and
-	// Authz others. ProbeListen lists those for probes. Either may be empty.
+	// AdminListen has the addresses of the admin API: on loopback or unix:, or others if TLSClientCA and Authz are set.
+	// ProbeListen has those for probes. Either may be empty.
 	AdminListen []string `env:"ADMIN_LISTEN"`
 	ProbeListen []string `env:"PROBE_LISTEN"`
 
 	// Peers are the admin addresses of the relays of the same tier: host:port, or dns:///host:port for all addresses of a
-	// name. The files are for connections to them: without PeersCA, the system's CAs verify peers. PeersServerName is a
-	// name or a SPIFFE ID that their certificates must have.
+	// name. The certificate and key authenticate the relay to them. If PeersCA is empty, the CAs of the system verify
+	// peers. PeersServerName is a name or a SPIFFE ID that the certificates of peers must have.
 	Peers           []string `env:"PEERS"`
 	PeersCA         string   `env:"PEERS_TLS_CA"`
 	PeersCert       string   `env:"PEERS_TLS_CERT"`
@@ -78,11 +77,10 @@ type Config struct {
 	NodeLocality Locality `env:"NODE_LOCALITY"`
 	NodeMetadata Metadata `env:"NODE_METADATA"`
 
-	// NodeGroupBy lists the Node fields that make a node group. It is empty
-	// for "none": one group for all.
+	// NodeGroupBy has the Node fields that define a node group. It is empty for "none": all clients are one group.
 	NodeGroupBy []string `env:"NODE_GROUP_BY"`
 
-	// What the relay asks of the origin. Types are full type URLs, each once.
+	// Upstream subscriptions and removals. Types are full type URLs without duplicates.
 	Resync          string        `env:"RESYNC"` // ResyncTrustVersions or ResyncFull
 	Prewarm         []string      `env:"PREWARM"`
 	OriginKeepalive time.Duration `env:"ORIGIN_KEEPALIVE"`
@@ -93,42 +91,41 @@ type Config struct {
 	WildcardLinger  time.Duration `env:"WILDCARD_LINGER"`
 	MaxLingering    int           `env:"MAX_UNUSED_NAMES"`
 
-	// Validate is ValidateOff, ValidateWarn or ValidateHold. StaticClusters are patterns of names of clusters that clients have from
-	// their bootstrap.
+	// Validate is ValidateOff, ValidateWarn or ValidateHold. StaticClusters are patterns of names of clusters in the
+	// bootstrap of clients.
 	Validate       string   `env:"VALIDATE"`
 	StaticClusters []string `env:"STATIC_CLUSTERS"`
 
-	// SnapshotDir is where views survive a restart; empty if they do not. Snapshots may
-	// be MaxSnapshotAge old. SnapshotSensitive puts in what may hold secrets.
+	// SnapshotDir is the directory of snapshots, which survive a restart; empty disables snapshots. Snapshots that are
+	// older than MaxSnapshotAge are not restored. SnapshotSensitive includes resources with sensitive fields.
 	SnapshotDir       string        `env:"SNAPSHOT_DIR"`
 	MaxSnapshotAge    time.Duration `env:"MAX_SNAPSHOT_AGE"`
 	SnapshotSensitive bool          `env:"SNAPSHOT_SENSITIVE"`
 
-	// Rollout are the stages in which changes reach clients; none if changes reach all clients at once, and then the rest is of
-	// no effect. RolloutTypes are full type URLs, each once. RolloutCheck is a URL, empty if nothing is asked; it may hold
-	// credentials, so log it only as Table shows it.
+	// Rollout has the stages in which changes reach clients. If empty, changes reach all clients at once, and the other
+	// fields have no effect. RolloutTypes are full type URLs without duplicates. RolloutCheck is a URL, or empty. It may
+	// contain credentials, so log it only in the form that Table returns.
 	Rollout         rollout.Stages `env:"ROLLOUT"`
 	RolloutTypes    []string       `env:"ROLLOUT_TYPES"`
 	RolloutRefusals int            `env:"ROLLOUT_REFUSALS"`
 	RolloutCheck    string         `env:"ROLLOUT_CHECK"`
 	RolloutQuery    string         `env:"ROLLOUT_QUERY"`
 
-	// What the relay says to its clients.
+	// Versions and responses for clients.
 	VersionSource  string   `env:"SOTW_VERSIONS"`  // VersionsOfContent or VersionsOfOrigin
 	DeltaVersions  string   `env:"DELTA_VERSIONS"` // VersionsOfContent or VersionsOfOrigin
 	FullStateTypes []string `env:"FULL_STATE_TYPES"`
 	WildcardTypes  []string `env:"WILDCARD_TYPES"`
 	EDSAfterCDS    bool     `env:"EDS_AFTER_CDS"`
 
-	// LRS says what becomes of load reports: LRSOff, LRSPassthrough or LRSAggregate.
-	// It is LRSOff for an origin that is a directory.
+	// LRS is LRSOff, LRSPassthrough or LRSAggregate. It is LRSOff if the primary origin is a directory.
 	LRS string `env:"LRS"`
 
-	// DynamicParameters lets one name have several variants, of which each client
-	// gets the one whose constraints its parameters meet.
+	// DynamicParameters allows several variants of a resource name. A client receives the variant whose constraints match
+	// its dynamic parameters.
 	DynamicParameters bool `env:"DYNAMIC_PARAMETERS"`
 
-	// Limits. All are above zero.
+	// Limits. All are positive unless noted otherwise.
 	MaxConnections          int           `env:"MAX_CONNECTIONS"`
 	MaxPeerConnections      int           `env:"MAX_CONNECTIONS_PER_ADDRESS"`
 	MaxUnreadBytes          Size          `env:"MAX_BUFFERED_REQUEST_BYTES"`
@@ -142,13 +139,13 @@ type Config struct {
 	MaxNodeBytes            Size          `env:"MAX_NODE_BYTES"`
 	MaxRequestBytes         Size          `env:"MAX_REQUEST_BYTES"`
 	MaxOriginResponseBytes  Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
-	MaxResourceBytes        Size          `env:"MAX_RESOURCE_BYTES"` // 0 for any size
+	MaxResourceBytes        Size          `env:"MAX_RESOURCE_BYTES"` // 0 for no limit
 	MaxTypes                int           `env:"MAX_TYPES"`
 	MaxGroups               int           `env:"MAX_GROUPS"`
 	MetricsGroups           int           `env:"METRICS_GROUPS"`
 	MaxPeerGroups           int           `env:"MAX_GROUPS_PER_CLIENT"`
 	MaxOriginNames          int           `env:"MAX_ORIGIN_NAMES"`
-	OriginStreamRate        int           `env:"ORIGIN_STREAM_RATE"` // a minute
+	OriginStreamRate        int           `env:"ORIGIN_STREAM_RATE"` // per minute
 	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
 	RequestCompression      string        `env:"REQUEST_COMPRESSION"` // CompressionOff or CompressionGzip
 	MaxFrameRate            int           `env:"MAX_FRAME_RATE"`
@@ -158,76 +155,74 @@ type Config struct {
 	SendStall               time.Duration `env:"SEND_TIMEOUT"`
 	Drain                   time.Duration `env:"DRAIN"`
 
-	// ConnectionAge is zero if no connection is too old.
+	// ConnectionAge is the maximum age of client connections; zero for no limit.
 	ConnectionAge time.Duration `env:"CONNECTION_AGE"`
 
-	// LogFormat is "json" or "text"; empty means json, or text where the log
-	// goes to a terminal, which only the caller can know.
+	// LogFormat is "json" or "text". If empty, the caller chooses: text for a terminal, else json.
 	LogLevel  slog.Level `env:"LOG_LEVEL"`
 	LogFormat string     `env:"LOG_FORMAT"`
 
-	// TraceDeliveries is of how many deliveries of a change that is traced one is; zero is none. TraceSlow
-	// is how long one takes at least that is traced for that; zero traces none for it.
+	// TraceDeliveries is the number of deliveries of a traced change of which one is traced; zero traces none. TraceSlow
+	// is the duration from which a delivery is traced because it is slow; zero disables this.
 	TraceDeliveries int           `env:"TRACE_DELIVERIES"`
 	TraceSlow       time.Duration `env:"TRACE_SLOW"`
 
-	// History is how many changes of each resource are remembered, 0 if none; of all, as long as they
-	// have at most MaxHistoryBytes.
+	// History is the number of changes that are kept per resource; zero keeps none. All of them use at most
+	// MaxHistoryBytes of memory.
 	History         int  `env:"HISTORY"`
 	MaxHistoryBytes Size `env:"MAX_HISTORY_BYTES"`
 
-	// MaxGenerationBytes is how many bytes of earlier configurations are kept for rollbacks; 0 keeps none.
+	// MaxGenerationBytes limits the memory for earlier configurations, to which a rollback returns; 0 keeps none.
 	MaxGenerationBytes Size `env:"MAX_GENERATION_BYTES"`
 
-	// Debug has operators ask for profiles of the process.
+	// Debug serves profiles of the process at /debug/pprof/ on the admin addresses.
 	Debug bool `env:"DEBUG"`
 
-	// fromEnv holds the variables that the environment set and Load took;
-	// refused those whose value it did not take, with that value.
+	// fromEnv has the variables with a valid value in the environment. rejected has the invalid values by variable.
 	fromEnv  map[string]bool
 	rejected map[string]string
 
-	// formerNames holds the former names under which variables are set, by their names today.
+	// formerNames has the former names under which variables are set, by current name.
 	formerNames map[string]string
 }
 
 // Values of [Config.Validate].
 const (
-	ValidateWarn = "warn" // findings are shown
-	ValidateHold = "hold" // and changes that break clients are held
+	ValidateWarn = "warn" // findings are reported
+	ValidateHold = "hold" // findings are reported, and changes that break clients are held
 	ValidateOff  = "off"  // resources are not checked
 )
 
 // Values of [Config.Resync].
 const (
-	ResyncTrustVersions = "trust_versions" // tell the origin which versions we hold
-	ResyncFull          = "full"           // ask for everything again
+	ResyncTrustVersions = "trust_versions" // send the versions of cached resources to the origin
+	ResyncFull          = "full"           // request all resources again
 )
 
 // Values of [Config.VersionSource] and [Config.DeltaVersions].
 const (
-	VersionsOfContent = "content" // versions are made from the bytes
-	VersionsOfOrigin  = "origin"  // versions are the origin's own
+	VersionsOfContent = "content" // versions are hashes of the content
+	VersionsOfOrigin  = "origin"  // versions are those of the origin
 )
 
 // Values of [Config.OriginProtocol].
 const (
-	ProtocolAuto  = "auto"  // Delta, or SotW where the origin has no Delta
+	ProtocolAuto  = "auto"  // Delta, or SotW if the origin does not implement Delta
 	ProtocolDelta = "delta" // Delta only
 	ProtocolSotW  = "sotw"  // SotW only
 )
 
 // Values of [Config.LRS].
 const (
-	LRSOff         = "off"         // load reports are refused
-	LRSPassthrough = "passthrough" // one stream to the origin for each client's
-	LRSAggregate   = "aggregate"   // one stream to the origin for each node group, with sums
+	LRSOff         = "off"         // load reports are rejected
+	LRSPassthrough = "passthrough" // one stream to the origin per client stream
+	LRSAggregate   = "aggregate"   // one stream to the origin per node group, with the sums of its clients
 )
 
 // Values of [Config.RequestCompression].
 const (
-	CompressionOff  = "off"  // requests that are compressed are refused
-	CompressionGzip = "gzip" // they are understood
+	CompressionOff  = "off"  // compressed requests are rejected
+	CompressionGzip = "gzip" // gzip requests are accepted
 )
 
 // Values of [Config.Secrets].
@@ -237,42 +232,41 @@ const (
 	SecretsOff      = access.SecretsOff
 )
 
-// Load reads the variables that start with TENDER_ from environ, whose
-// entries have the form of os.Environ. An empty variable counts as unset, and so does one of blanks.
+// Load reads the variables with the prefix TENDER_ from environ, whose entries have the form key=value, as in
+// [os.Environ]. An empty or blank variable counts as unset.
 //
-// The error joins one line for each thing that is wrong, in the order of the
-// table of variables. The Config is complete even then: a refused value is
-// replaced by the default, so that tender check can show what would apply.
+// The error joins one error per invalid variable, in the order of the table of variables. The Config is complete even
+// then: each invalid value is replaced by its default, so that tender check can show the result.
 func Load(environ []string) (Config, error) {
 	env := tenderVariables(environ)
 	cfg := Config{fromEnv: map[string]bool{}, rejected: map[string]string{}, formerNames: map[string]string{}}
-	wrong := cfg.readFormerNames(env)
-	cfg.set(variables, env, wrong)
+	invalid := cfg.readFormerNames(env)
+	cfg.set(variables, env, invalid)
 	cfg.NodeID = cmp.Or(cfg.NodeID, defaultNodeID())
 	rows := append(slices.Clip(variables), cfg.accessRows()...)
-	cfg.set(rows[len(variables):], env, wrong)
-	maps.Copy(wrong, cfg.conflicts(wrong))
-	errs := append(cfg.recordInvalid(rows, env, wrong), explainUnknowns(env, rows, wrong)...)
+	cfg.set(rows[len(variables):], env, invalid)
+	maps.Copy(invalid, cfg.conflicts(invalid))
+	errs := append(cfg.recordInvalid(rows, env, invalid), explainUnknowns(env, rows, invalid)...)
 	return cfg, errors.Join(errs...)
 }
 
-// set sets the fields of the rows to their defaults, and then to the values of env. It adds an error to wrong for each
-// value that is not allowed.
-func (c *Config) set(rows []spec, env map[string]string, wrong map[string]error) {
+// set sets the fields of rows to their defaults, and then to the values in env. It adds an error to invalid for each
+// invalid value.
+func (c *Config) set(rows []spec, env map[string]string, invalid map[string]error) {
 	fields := c.fields()
 	for i := range rows {
 		v := &rows[i]
 		if v.defaultValue != "" {
-			value, _ := v.parse(v.defaultValue) // a test holds that each default is allowed
+			value, _ := v.parse(v.defaultValue) // cannot fail: a test parses all defaults
 			fields[v.name].Set(reflect.ValueOf(value))
 		}
 		raw := strings.TrimSpace(env[v.name])
-		if raw == "" || wrong[v.name] != nil {
+		if raw == "" || invalid[v.name] != nil {
 			continue
 		}
 		value, err := v.parse(raw)
 		if err != nil {
-			wrong[v.name] = err
+			invalid[v.name] = err
 			continue
 		}
 		fields[v.name].Set(reflect.ValueOf(value))
@@ -280,7 +274,7 @@ func (c *Config) set(rows []spec, env map[string]string, wrong map[string]error)
 	}
 }
 
-// fields returns the fields by variable.
+// fields returns the fields by the name of their variable, without TENDER_.
 func (c *Config) fields() map[string]reflect.Value {
 	fields := map[string]reflect.Value{}
 	addFields(fields, "", reflect.ValueOf(c).Elem())
@@ -291,8 +285,8 @@ func (c *Config) fields() map[string]reflect.Value {
 	return fields
 }
 
-// addFields adds the fields of a struct, whose variables begin with prefix. A tag that ends with "_" is the prefix of
-// the variables of a struct.
+// addFields adds the fields of a struct whose variables have a prefix. A tag that ends with "_" is the prefix of the
+// variables of a nested struct.
 func addFields(fields map[string]reflect.Value, prefix string, of reflect.Value) {
 	for field, value := range of.Fields() {
 		switch name := field.Tag.Get("env"); {
@@ -304,11 +298,11 @@ func addFields(fields map[string]reflect.Value, prefix string, of reflect.Value)
 	}
 }
 
-// recordInvalid records the values that are wrong, and returns an error for each.
-func (c *Config) recordInvalid(rows []spec, env map[string]string, wrong map[string]error) (errs []error) {
+// recordInvalid records the invalid values, and returns an error for each.
+func (c *Config) recordInvalid(rows []spec, env map[string]string, invalid map[string]error) (errs []error) {
 	for i := range rows {
 		v := &rows[i]
-		if cause := wrong[v.name]; cause != nil {
+		if cause := invalid[v.name]; cause != nil {
 			if former := c.formerNames[v.name]; former != "" {
 				cause = fmt.Errorf("%w (set as %s%s)", cause, prefix, former)
 			}
@@ -319,8 +313,8 @@ func (c *Config) recordInvalid(rows []spec, env map[string]string, wrong map[str
 	return errs
 }
 
-// RequireOrigin returns an error if TENDER_ORIGIN is not set. A value that
-// Load refused was reported there and is not reported again.
+// RequireOrigin returns an error if TENDER_ORIGIN is not set. It returns nil for an invalid value, for which Load has
+// returned an error.
 func (c Config) RequireOrigin() error {
 	if _, refused := c.rejected["ORIGIN"]; len(c.Origin) > 0 || refused {
 		return nil
@@ -329,14 +323,14 @@ func (c Config) RequireOrigin() error {
 	return v.invalid("", errors.New("it is required"))
 }
 
-// tenderVariables returns what environ sets of ours, by name without prefix.
-// The first of several entries for a name counts, as for os.Getenv.
+// tenderVariables returns the TENDER_ variables of environ, by name without the prefix. The first of several entries
+// for a name counts, as for [os.Getenv].
 func tenderVariables(environ []string) map[string]string {
 	env := map[string]string{}
 	for _, entry := range environ {
 		name, value, ok := strings.Cut(entry, "=")
-		name, ours := strings.CutPrefix(name, prefix)
-		if _, again := env[name]; !ok || !ours || again {
+		name, hasPrefix := strings.CutPrefix(name, prefix)
+		if _, duplicate := env[name]; !ok || !hasPrefix || duplicate {
 			continue
 		}
 		env[name] = value
@@ -344,8 +338,7 @@ func tenderVariables(environ []string) map[string]string {
 	return env
 }
 
-// defaultNodeID is tender/ and the host's name, so that an origin's operator
-// can tell replicas apart.
+// defaultNodeID returns tender/ and the host name, so that operators of an origin can distinguish replicas.
 func defaultNodeID() string {
 	host, err := os.Hostname()
 	if err != nil || host == "" {

@@ -18,24 +18,24 @@ import (
 type Credentials struct {
 	Files   *tlsfiles.Watch
 	Origins []OriginCredentials // in the order of origins
-	Clients *tlsfiles.Server    // nil if clients are spoken to in plaintext
+	Clients *tlsfiles.Server    // nil if clients connect in plaintext
 
-	// Peers returns the configuration of a handshake with the relay of the same tier at a host; nil without peers.
+	// Peers returns the TLS configuration for a connection to a peer at a host. It is nil if TENDER_PEERS is off.
 	Peers func(host string) *tls.Config
 
 	Authorizer *access.Authorizer
-	Warnings   []string // of what is wrong with files that can be used nonetheless; owned by Files once it runs
+	Warnings   []string // about usable files with a problem; owned by Files while it runs
 }
 
-// OriginCredentials are those for an origin.
+// OriginCredentials are the credentials for connections to an origin.
 type OriginCredentials struct {
 	Transport credentials.TransportCredentials // nil for plaintext
-	Calls     credentials.PerRPCCredentials    // nil if there is nothing to tell
-	Authority string                           // empty for the address
+	Calls     credentials.PerRPCCredentials    // nil without a token and headers
+	Authority string                           // the :authority of requests; empty for the address of the target
 }
 
-// OpenCredentials reads the files that the configuration names. The error joins one line for each
-// file that cannot be used. Problems of other files are logged.
+// OpenCredentials reads the credential files of the configuration. The error joins one error per unusable file.
+// Problems of usable files are logged.
 func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	c := &Credentials{Files: tlsfiles.New(log)}
 	var errs []error
@@ -59,15 +59,17 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	}
 	errs = append(errs, c.openPeers(cfg))
 	var err error
-	c.Authorizer, err = access.Open(cfg.Authz, cfg.Secrets, len(cfg.TLSTrustDomains) > 0, c.Files, func() { c.warn(cfg, log) })
+	c.Authorizer, err = access.Open(cfg.Authz, cfg.Secrets, len(cfg.TLSTrustDomains) > 0, c.Files,
+		func() { c.warn(cfg, log) })
 	errs = append(errs, err)
 	c.warn(cfg, log)
 	return c, errors.Join(errs...)
 }
 
-// warn logs the problems of files that can be used, unless it logged them before.
+// warn logs the problems of usable files that it has not logged before.
 func (c *Credentials) warn(cfg *Config, log *slog.Logger) {
-	warnings := slices.Concat(c.Files.Warnings(), c.Authorizer.Warnings(cfg.NodeGroupBy, len(cfg.TLSListen) > 0, NonLoopback(cfg.AdminListen)), c.trustWarnings(cfg))
+	warnings := slices.Concat(c.Files.Warnings(),
+		c.Authorizer.Warnings(cfg.NodeGroupBy, len(cfg.TLSListen) > 0, NonLoopback(cfg.AdminListen)), c.trustWarnings(cfg))
 	for _, warning := range warnings {
 		if !slices.Contains(c.Warnings, warning) {
 			log.Warn("credential file has a problem", slog.String("detail", warning))
@@ -79,7 +81,7 @@ func (c *Credentials) warn(cfg *Config, log *slog.Logger) {
 // tlsVersions are the values of [Config.TLSMin].
 var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
-// openAccess reads the files for an origin, whose variables begin alike.
+// openAccess reads the files for an origin. begin is the prefix of its variables.
 func openAccess(files *tlsfiles.Watch, begin string, a *Access) (creds OriginCredentials, err error) {
 	file := func(name, path string) tlsfiles.File {
 		return tlsfiles.File{Variable: begin + name, Path: path}
@@ -101,15 +103,14 @@ func openAccess(files *tlsfiles.Watch, begin string, a *Access) (creds OriginCre
 	return creds, errors.Join(errs[:]...)
 }
 
-// CheckFiles reports why a relay could not use files of credentials that the configuration
-// names, and warns, a line for each, of what is wrong with those that it could use.
+// CheckFiles returns an error if a relay could not use the credential files of the configuration. The warnings are
+// about usable files with a problem.
 func (c *Config) CheckFiles() (warnings []string, err error) {
 	opened, err := OpenCredentials(c, slog.New(slog.DiscardHandler))
 	return opened.Warnings, err
 }
 
-// CheckSnapshotDir reports why a relay could not use the directory for snapshots, if one
-// is configured.
+// CheckSnapshotDir returns an error if TENDER_SNAPSHOT_DIR is set and a relay could not use the directory.
 func (c *Config) CheckSnapshotDir() error {
 	if c.SnapshotDir == "" {
 		return nil
@@ -120,7 +121,7 @@ func (c *Config) CheckSnapshotDir() error {
 	return nil
 }
 
-// RefuseSnapshotDir returns the error for a directory that cannot be used.
+// RefuseSnapshotDir returns the error for an unusable TENDER_SNAPSHOT_DIR.
 func (c *Config) RefuseSnapshotDir(cause error) error {
 	return variable("SNAPSHOT_DIR").invalid(c.SnapshotDir, cause)
 }

@@ -73,7 +73,7 @@ func TestLoadConfigDefaults(t *testing.T) {
 		MaxHistoryBytes:         32 << 20,
 		MaxGenerationBytes:      64 << 20,
 	}
-	// An empty variable counts as unset; what is not ours is not looked at.
+	// An empty variable counts as unset. Variables without the prefix TENDER_ are ignored.
 	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {
 		got, err := Load(environ)
 		if err != nil {

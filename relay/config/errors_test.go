@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
-// TestBadValues holds what an error says: variable, value, cause, what is
-// allowed; in one line, with nothing that steers a terminal.
+// TestBadValues checks that the error for an invalid value has the variable, the value, the cause and the allowed
+// values in one line without control characters.
 func TestBadValues(t *testing.T) {
 	seen := map[string]bool{}
 	for _, tt := range badValues {
@@ -19,28 +19,29 @@ func TestBadValues(t *testing.T) {
 			entry := prefix + tt.name + "=" + tt.value
 			cfg, err := Load([]string{entry})
 			if err == nil {
-				t.Fatalf("Load(%q) accepts it", entry)
+				t.Fatalf("Load(%q) returns no error", entry)
 			}
 			message := err.Error()
-			for _, want := range []string{prefix + tt.name + "=" + variable(tt.name).quote(tt.value) + ": ", tt.cause, "; allowed: " + plain(variable(tt.name).allowed)} {
+			for _, want := range []string{prefix + tt.name + "=" + variable(tt.name).quote(tt.value) + ": ", tt.cause,
+				"; allowed: " + plain(variable(tt.name).allowed)} {
 				if !strings.Contains(message, want) {
 					t.Errorf("Load(%q): %s\nwant it to contain %s", entry, message, want)
 				}
 			}
 			if strings.Contains(message, "hunter2") {
-				t.Errorf("Load(%q): %s\nit has a part of the value that may be a password", entry, message)
+				t.Errorf("Load(%q): %s\nit contains a part of the value that may be a password", entry, message)
 			}
 			if escape(message) != message {
-				t.Errorf("Load(%q): %q holds control characters or a second line", entry, message)
+				t.Errorf("Load(%q): %q contains control characters or a second line", entry, message)
 			}
-			// The default stands in, so that the rest can be shown.
+			// The default replaces the invalid value.
 			defaults, _ := Load(nil)
 			if diff := cmp.Diff(defaults, cfg, cmpopts.IgnoreUnexported(Config{})); diff != "" {
 				t.Errorf("after a bad value (-defaults +got):\n%s", diff)
 			}
 			for _, s := range cfg.Table() {
 				if s.Variable == prefix+tt.name && (s.Source != "refused" || s.Value != variable(tt.name).quote(tt.value)) {
-					t.Errorf("Table() has %+v, want the refused value", s)
+					t.Errorf("Table() has %+v, want the rejected value", s)
 				}
 			}
 		})
@@ -57,7 +58,7 @@ func TestErrorsAreJoinedInOrder(t *testing.T) {
 		"TENDER_ZEBRA=1", "TENDER_DRAIN=x", "TENDER_LISTEN=x", "TENDER_ACK_WAITS=1s",
 	})
 	if err == nil {
-		t.Fatal("LoadConfig accepts it")
+		t.Fatal("Load returns no error")
 	}
 	var got []string
 	for line := range strings.SplitSeq(err.Error(), "\n") {

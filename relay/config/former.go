@@ -5,10 +5,11 @@ import (
 	"strings"
 )
 
-// readFormerNames copies the values of variables that are set under their former names to their names today. It returns
-// an error, by variable, where both names are set to different values. No error quotes a value: it may be a secret.
-func (c *Config) readFormerNames(env map[string]string) (wrong map[string]error) {
-	wrong = map[string]error{}
+// readFormerNames copies the values of variables that are set under their former names to their current names. It
+// returns an error, by variable, if both names are set to different values. No error quotes a value, which may be a
+// secret.
+func (c *Config) readFormerNames(env map[string]string) (invalid map[string]error) {
+	invalid = map[string]error{}
 	for i := range variables {
 		v := &variables[i]
 		former := strings.TrimSpace(env[v.formerName])
@@ -19,10 +20,11 @@ func (c *Config) readFormerNames(env map[string]string) (wrong map[string]error)
 		case "", former:
 			env[v.name], c.formerNames[v.name] = former, v.formerName
 		default:
-			wrong[v.name] = fmt.Errorf("%[1]s%[2]s, its former name, is set to another value; remove %[1]s%[2]s", prefix, v.formerName)
+			invalid[v.name] = fmt.Errorf("%[1]s%[2]s, its former name, is set to another value; remove %[1]s%[2]s", prefix,
+				v.formerName)
 		}
 	}
-	return wrong
+	return invalid
 }
 
 // A Renaming is a variable that is set under its former name.

@@ -8,8 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFormerNames holds that each variable that was renamed takes its value from its former name too, and that
-// Renamings then names both.
+// TestFormerNames checks that Load reads each renamed variable under its former name, and that Renamings returns both
+// names.
 func TestFormerNames(t *testing.T) {
 	renamed := 0
 	for _, v := range Variables() {
@@ -44,7 +44,7 @@ func TestFormerNames(t *testing.T) {
 	}
 }
 
-// goodValue returns a value of the variable that the test of values has, and that is not the default.
+// goodValue returns a value of a variable in goodValues that is not the default.
 func goodValue(t *testing.T, name string) string {
 	t.Helper()
 	for _, tt := range goodValues {
@@ -59,19 +59,22 @@ func goodValue(t *testing.T, name string) string {
 func TestFormerNameWithAnotherValue(t *testing.T) {
 	cfg, err := Load([]string{"TENDER_SEND_STALL=2s", "TENDER_SEND_TIMEOUT=3s"})
 	if err == nil || !strings.Contains(err.Error(),
-		`TENDER_SEND_TIMEOUT="3s": TENDER_SEND_STALL, its former name, is set to another value; remove TENDER_SEND_STALL; allowed: `) {
+		`TENDER_SEND_TIMEOUT="3s": TENDER_SEND_STALL, its former name, is set to another value; remove TENDER_SEND_STALL; `+
+			`allowed: `) {
 		t.Errorf("Load = %v, want an error that names both", err)
 	}
 	defaults, _ := Load(nil)
 	if cfg.SendStall != defaults.SendStall {
 		t.Errorf("SendStall = %v, want the default", cfg.SendStall)
 	}
-	if _, err := Load([]string{"TENDER_SEND_STALL=never"}); err == nil || !strings.Contains(err.Error(), `TENDER_SEND_TIMEOUT="never": `) || !strings.Contains(err.Error(), `(set as TENDER_SEND_STALL); allowed: `) {
+	if _, err := Load([]string{"TENDER_SEND_STALL=never"}); err == nil ||
+		!strings.Contains(err.Error(), `TENDER_SEND_TIMEOUT="never": `) ||
+		!strings.Contains(err.Error(), `(set as TENDER_SEND_STALL); allowed: `) {
 		t.Errorf("Load of a bad value = %v, want an error that names both", err)
 	}
 }
 
-// TestFormerNamesAreFree holds that no former name is that of a variable.
+// TestFormerNamesAreFree checks that no former name is the name of a variable.
 func TestFormerNamesAreFree(t *testing.T) {
 	seen := map[string]bool{}
 	for _, v := range Variables() {

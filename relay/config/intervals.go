@@ -11,9 +11,9 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// A PushInterval is for how long at least clients are not sent another change of a type. As text it is cds=1s.
+// A PushInterval is the minimum time between two changes of a type that a client is sent. Its text form is cds=1s.
 type PushInterval struct {
-	Type  string // its URL, or * for all types that have no interval of their own
+	Type  string // type URL, or * for all types without an interval of their own
 	Least time.Duration
 }
 
@@ -42,20 +42,20 @@ func (all PushIntervals) MarshalText() ([]byte, error) {
 	return []byte(strings.Join(items, ",")), nil
 }
 
-// Of returns the interval of a type, zero if it has none. That of all types does not apply to endpoints.
-func (all PushIntervals) Of(typeURL string) (least time.Duration) {
+// Of returns the interval of a type, or zero if it has none. The interval of * does not apply to endpoints.
+func (all PushIntervals) Of(typeURL string) (minimum time.Duration) {
 	for _, one := range all {
 		switch {
 		case one.Type == typeURL:
 			return one.Least
 		case one.Type == wire.Wildcard && !wire.IsEndpoints(typeURL):
-			least = one.Least
+			minimum = one.Least
 		}
 	}
-	return least
+	return minimum
 }
 
-// The bounds of a push interval. Longer ones would delay what operators and clients wait for.
+// Bounds of a push interval. A longer interval would delay commands of operators and reconnecting clients.
 const (
 	minPushInterval = 10 * time.Millisecond
 	maxPushInterval = 10 * time.Second
@@ -70,14 +70,14 @@ func parsePushIntervals(raw string) (all PushIntervals, err error) {
 	seen := make(map[string]bool)
 	for _, one := range items {
 		if seen[one.Type] {
-			return nil, fmt.Errorf("%s has two intervals", humanize.Quote(one.Type))
+			return nil, fmt.Errorf("duplicate interval for %s", humanize.Quote(one.Type))
 		}
 		seen[one.Type] = true
 	}
 	return items, nil
 }
 
-// parsePushInterval reads the interval of one type.
+// parsePushInterval reads type=interval.
 func parsePushInterval(item string) (i PushInterval, err error) {
 	name, interval, ok := strings.Cut(item, "=")
 	if !ok {

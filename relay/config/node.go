@@ -15,8 +15,8 @@ import (
 // OwnFeatures are the client features of the relay itself (B.31).
 var OwnFeatures = []string{"xds.config.supports-resource-ttl", "xds.config.resource-in-sotw"}
 
-// Node returns the node that the relay presents, before a group's fields are
-// put in, of which its id may have the names (nodegroup.FillID).
+// Node returns the Node of the relay itself, without the fields of a node group. Its ID may contain placeholders for
+// these fields (nodegroup.FillID).
 func (c *Config) Node(version string) *corepb.Node {
 	n := &corepb.Node{
 		Id:                   c.NodeID,
@@ -29,32 +29,31 @@ func (c *Config) Node(version string) *corepb.Node {
 		n.Locality = &corepb.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.SubZone}
 	}
 	if len(c.NodeMetadata) > 0 {
-		// The configuration took it from JSON, all of which a Struct can hold.
+		// NewStruct cannot fail: the metadata was decoded from JSON.
 		n.Metadata, _ = structpb.NewStruct(c.NodeMetadata)
 	}
 	return n
 }
 
-// Group returns what a relay of this configuration and version makes of a client's
-// node: the key of the node's group, and the node that the origin is shown for
-// it (B.4). Clients share a view if their keys are equal, and then the origin is
-// shown the same.
+// Group returns the key of the node group of a client's Node, and the Node that a relay of this version presents to the
+// origin for the group (B.4). Clients with equal keys share a view, and the relay presents the same Node for them.
 func (c Config) Group(version string, n *corepb.Node) (key string, upstream *corepb.Node) {
 	return nodegroup.Sort(n, c.Node(version), c.NodeGroupBy)
 }
 
-// OwnID returns the id of the relay itself, which is of no group.
+// OwnID returns the node ID of the relay itself, without the fields of a node group.
 func (c *Config) OwnID() string { return nodegroup.FillID(c.NodeID, c.Node("")) }
 
-// checkNodeID finds places in TENDER_NODE_ID of fields that no group has.
-func (c *Config) checkNodeID(wrong map[string]error) map[string]error {
-	if wrong["NODE_ID"] != nil || wrong["NODE_GROUP_BY"] != nil {
+// checkNodeID returns an error for placeholders in TENDER_NODE_ID of fields that do not define node groups.
+func (c *Config) checkNodeID(invalid map[string]error) map[string]error {
+	if invalid["NODE_ID"] != nil || invalid["NODE_GROUP_BY"] != nil {
 		return nil
 	}
 	places, unended := nodegroup.Places(c.NodeID)
 	if unended != "" {
 		c.NodeID = defaultNodeID()
-		return map[string]error{"NODE_ID": fmt.Errorf("%s: put a character other than %% between, or two groups could have one id", humanize.Quote(unended))}
+		return map[string]error{"NODE_ID": fmt.Errorf("%s: separate the fields by a character other than %%; otherwise "+
+			"two groups could have the same ID", humanize.Quote(unended))}
 	}
 	for _, place := range places {
 		field := strings.Trim(place, "{}")
@@ -63,9 +62,10 @@ func (c *Config) checkNodeID(wrong map[string]error) map[string]error {
 		}
 		c.NodeID = defaultNodeID()
 		if field == "id" {
-			return map[string]error{"NODE_ID": fmt.Errorf("%s stands for the client's id, which is presented as it is where TENDER_NODE_GROUP_BY has it", humanize.Quote(place))}
+			return map[string]error{"NODE_ID": fmt.Errorf("%s is not supported; with id in TENDER_NODE_GROUP_BY, the relay "+
+				"presents the ID of the client", humanize.Quote(place))}
 		}
-		return map[string]error{"NODE_ID": fmt.Errorf("%s stands for a field that is not in TENDER_NODE_GROUP_BY", humanize.Quote(place))}
+		return map[string]error{"NODE_ID": fmt.Errorf("%s is not a field of TENDER_NODE_GROUP_BY", humanize.Quote(place))}
 	}
 	return nil
 }

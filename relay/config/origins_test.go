@@ -32,44 +32,55 @@ func TestLoadConfigOrigins(t *testing.T) {
 	}
 }
 
-// TestConflictingVariables holds that values which are good by themselves and not
-// beside the others are refused as others are, once.
+// TestConflictingVariables checks that valid values that conflict with other variables are rejected, each with one
+// error.
 func TestConflictingVariables(t *testing.T) {
 	tests := []struct {
 		name    string
 		environ []string
-		want    string // beginnings of the error's lines
+		want    string // prefixes of the lines of the error
 	}{
 		{"a route to a missing origin",
 			[]string{"TENDER_ORIGINS=west=b:1", "TENDER_ROUTES=type:eds=west;authority:a=east"},
-			`TENDER_ROUTES="type:eds=west;authority:a=east": "authority:a" leads to "east", which TENDER_ORIGINS does not have; allowed: `},
+			`TENDER_ROUTES="type:eds=west;authority:a=east": "authority:a" has the origin "east", which is not in ` +
+				`TENDER_ORIGINS; allowed: `},
 		{"an origin without a route",
 			[]string{"TENDER_ORIGINS=west=b:1;east=c:1", "TENDER_ROUTES=type:eds=west"},
-			`TENDER_ROUTES="type:eds=west": no route leads to "east", which TENDER_ORIGINS has; allowed: `},
+			`TENDER_ROUTES="type:eds=west": the origin "east" of TENDER_ORIGINS has no route; allowed: `},
 		{"an origin and no routes at all", []string{"TENDER_ORIGINS=west=b:1"},
-			`TENDER_ROUTES="": no route leads to "west", which TENDER_ORIGINS has; allowed: `},
+			`TENDER_ROUTES="": the origin "west" of TENDER_ORIGINS has no route; allowed: `},
 		{"routes to origins that were refused", []string{"TENDER_ORIGINS=west=b", "TENDER_ROUTES=type:eds=west"},
 			`TENDER_ORIGINS="west=b": `},
 		{"origins whose routes were refused", []string{"TENDER_ORIGINS=west=b:1", "TENDER_ROUTES=eds=west"},
 			`TENDER_ROUTES="eds=west": `},
 		{"REST on an xDS address", []string{"TENDER_LISTEN=:1,unix:/run/a", "TENDER_REST_LISTEN=unix:/run/a"},
-			`TENDER_REST_LISTEN="unix:/run/a": "unix:/run/a" is in TENDER_LISTEN too; allowed: `},
+			`TENDER_REST_LISTEN="unix:/run/a": "unix:/run/a" is also in TENDER_LISTEN; allowed: `},
 		{"any free port twice", []string{"TENDER_LISTEN=localhost:0", "TENDER_REST_LISTEN=localhost:0"}, ""},
 		{"load reports to a directory", []string{"TENDER_ORIGIN=file:///etc/tender", "TENDER_LRS=passthrough"},
-			`TENDER_LRS="passthrough": TENDER_ORIGIN="file:///etc/tender" is a directory, which takes no load reports; allowed: `},
+			`TENDER_LRS="passthrough": TENDER_ORIGIN="file:///etc/tender" is a directory, which does not accept load ` +
+				`reports; allowed: `},
 		{"no load reports to a directory", []string{"TENDER_ORIGIN=file:///etc/tender", "TENDER_LRS=off"}, ""},
 		{"a rollout without what it needs", []string{"TENDER_ROLLOUT=5% 10m", "TENDER_SOTW_VERSIONS=origin"},
-			`TENDER_ROLLOUT="5% 10m": TENDER_SNAPSHOT_DIR is off, so that a restart would send all clients what no stage has approved: set it to a directory; ` +
-				`TENDER_SOTW_VERSIONS is origin, and clients are served two contents at once: set it to content; ` +
-				`TENDER_DELTA_VERSIONS is origin, and clients are served two contents at once: set it to content; allowed: off, or one to four stages`},
+			`TENDER_ROLLOUT="5% 10m": TENDER_SNAPSHOT_DIR is off, so a restart would send unapproved changes to all clients: ` +
+				`set it to a directory; ` +
+				`TENDER_SOTW_VERSIONS is origin, but a rollout serves two versions of a resource at once: set it to content; ` +
+				`TENDER_DELTA_VERSIONS is origin, but a rollout serves two versions of a resource at once: set it to content; ` +
+				`allowed: off, or one to four stages`},
 		{"a rollout beside values that were refused",
-			[]string{"TENDER_ROLLOUT=5% 10m", "TENDER_SOTW_VERSIONS=x", "TENDER_SNAPSHOT_DIR=a\tb", "TENDER_DELTA_VERSIONS=content"},
+			[]string{
+				"TENDER_ROLLOUT=5% 10m", "TENDER_SOTW_VERSIONS=x", "TENDER_SNAPSHOT_DIR=a\tb", "TENDER_DELTA_VERSIONS=content",
+			},
 			"TENDER_SNAPSHOT_DIR=\nTENDER_SOTW_VERSIONS="},
-		{"a query for a check that was refused", []string{"TENDER_ROLLOUT_QUERY=up", "TENDER_ROLLOUT_CHECK=x"}, `TENDER_ROLLOUT_CHECK=…: not an http or https URL; allowed: `},
+		{"a query for a check that was refused", []string{"TENDER_ROLLOUT_QUERY=up", "TENDER_ROLLOUT_CHECK=x"},
+			`TENDER_ROLLOUT_CHECK=…: not an http or https URL; allowed: `},
 		{"what is of no effect while rollouts are off",
-			[]string{"TENDER_ROLLOUT=off", "TENDER_ROLLOUT_TYPES=cds", "TENDER_ROLLOUT_REFUSALS=1", "TENDER_ROLLOUT_CHECK=http://a", "TENDER_ROLLOUT_QUERY=up"}, ""},
+			[]string{"TENDER_ROLLOUT=off", "TENDER_ROLLOUT_TYPES=cds", "TENDER_ROLLOUT_REFUSALS=1",
+				"TENDER_ROLLOUT_CHECK=http://a", "TENDER_ROLLOUT_QUERY=up"}, ""},
 		{"several, in the order of the table",
-			[]string{"TENDER_ORIGIN=file:///a", "TENDER_LRS=aggregate", "TENDER_ROUTES=type:eds=west", "TENDER_LISTEN=:1", "TENDER_REST_LISTEN=:1"},
+			[]string{
+				"TENDER_ORIGIN=file:///a", "TENDER_LRS=aggregate", "TENDER_ROUTES=type:eds=west", "TENDER_LISTEN=:1",
+				"TENDER_REST_LISTEN=:1",
+			},
 			"TENDER_ROUTES=\nTENDER_REST_LISTEN=\nTENDER_LRS="},
 	}
 	for _, tt := range tests {
@@ -82,7 +93,7 @@ func TestConflictingVariables(t *testing.T) {
 				return
 			}
 			if err == nil {
-				t.Fatalf("Load(%q) accepts it", tt.environ)
+				t.Fatalf("Load(%q) returns no error", tt.environ)
 			}
 			got, want := strings.Split(err.Error(), "\n"), strings.Split(tt.want, "\n")
 			if len(got) != len(want) {
@@ -100,7 +111,7 @@ func TestConflictingVariables(t *testing.T) {
 				}
 			}
 			if refused != len(want) {
-				t.Errorf("Load(%q): the table shows %d refused values, want %d", tt.environ, refused, len(want))
+				t.Errorf("Load(%q): the table shows %d rejected values, want %d", tt.environ, refused, len(want))
 			}
 		})
 	}

@@ -14,12 +14,14 @@ func TestUnknownVariables(t *testing.T) {
 	tests := []struct{ name, want string }{
 		{"TENDER_ORIGN", "TENDER_ORIGN: unknown variable; did you mean TENDER_ORIGIN?"},
 		{"TENDER_LISTENER", "TENDER_LISTENER: unknown variable; did you mean TENDER_LISTEN?"},
-		{"TENDER_MAX_STREAM_PER_CONNECTION", "TENDER_MAX_STREAM_PER_CONNECTION: unknown variable; did you mean TENDER_MAX_STREAMS_PER_CONNECTION?"},
+		{"TENDER_MAX_STREAM_PER_CONNECTION",
+			"TENDER_MAX_STREAM_PER_CONNECTION: unknown variable; did you mean TENDER_MAX_STREAMS_PER_CONNECTION?"},
 		{"TENDER_PROXY_WASM", "TENDER_PROXY_WASM: unknown variable; allowed: the variables that tender check lists"},
 		{"TENDER_", "TENDER_: unknown variable; allowed: the variables that tender check lists"},
 		{"TENDER_\x1b[31m", `"TENDER_\x1b[31m": unknown variable; allowed: the variables that tender check lists`},
-		{"TENDER_ORIGIN_EAST_1_TLS_CA", `TENDER_ORIGIN_EAST_1_TLS_CA: TENDER_ORIGINS has no origin that is called "east-1"`},
-		{"TENDER_ORIGIN_PROXY", "TENDER_ORIGIN_PROXY: not supported by this version; allowed: the variables that tender check lists"},
+		{"TENDER_ORIGIN_EAST_1_TLS_CA", `TENDER_ORIGIN_EAST_1_TLS_CA: TENDER_ORIGINS has no origin "east-1"`},
+		{"TENDER_ORIGIN_PROXY", "TENDER_ORIGIN_PROXY: not supported by this version; allowed: the variables that tender " +
+			"check lists"},
 	}
 	for _, tt := range tests {
 		_, err := Load([]string{tt.name + "=secret"})
@@ -29,8 +31,8 @@ func TestUnknownVariables(t *testing.T) {
 	}
 }
 
-// TestPlannedVariables holds that variables of later versions are told apart
-// from typing mistakes, and that none of them exists already.
+// TestPlannedVariables checks that variables of later versions have an error of their own, and that none of them
+// exists.
 func TestPlannedVariables(t *testing.T) {
 	for _, name := range []string{
 		"ORIGIN_PROXY",
@@ -45,13 +47,13 @@ func TestPlannedVariables(t *testing.T) {
 	}
 	for _, v := range variables {
 		if planned.MatchString(v.name) {
-			t.Errorf("%s%s exists and is planned", prefix, v.name)
+			t.Errorf("%s%s is planned, but exists", prefix, v.name)
 		}
 	}
 }
 
-// TestKubernetesVariables holds that what Kubernetes sets for Services called
-// tender or tender-x is ignored, and that no variable of ours has such a name.
+// TestKubernetesVariables checks that the variables that Kubernetes sets for Services named tender or tender-x are
+// ignored, and that no variable of Tender has such a name.
 func TestKubernetesVariables(t *testing.T) {
 	environ := []string{
 		"TENDER_SERVICE_HOST=10.96.0.7", "TENDER_SERVICE_PORT=18000", "TENDER_SERVICE_PORT_XDS=18000",
@@ -62,11 +64,11 @@ func TestKubernetesVariables(t *testing.T) {
 		"TENDER_X_PORT=tcp://10.96.0.8:18080", "TENDER_X_PORT_18080_TCP_ADDR=10.96.0.8",
 	}
 	if _, err := Load(environ); err != nil {
-		t.Errorf("LoadConfig of what Kubernetes sets: %v", err)
+		t.Errorf("Load of the variables of Kubernetes: %v", err)
 	}
 	for _, name := range []string{"TENDER_PORTS=1", "TENDER_SERVICE=1", "TENDER_PORT_X=1"} {
 		if _, err := Load([]string{name}); err == nil {
-			t.Errorf("Load(%q) ignores it, want an error: Kubernetes sets no such name", name)
+			t.Errorf("Load(%q) returns no error, although Kubernetes sets no such name", name)
 		}
 	}
 	for _, v := range variables {
@@ -76,12 +78,12 @@ func TestKubernetesVariables(t *testing.T) {
 	}
 }
 
-// advises matches the sentence of a row that says when one would change the variable.
-var advises = regexp.MustCompile(`\b(Set|Change|Raise|Lower|Turn|Use|Add) (it|targets|` + "`none`" + `)\b.*\b(when|always|together)\b`)
+// advises matches the sentence of a row that describes when to change the variable.
+var advises = regexp.MustCompile(`\b(Set|Change|Raise|Lower|Turn|Use|Add) (it|targets|` + "`none`" +
+	`)\b.*\b(when|always|together)\b`)
 
-// TestTableMatchesFields holds that each row has a field and each field a row,
-// that a row's own default passes its own check, and that rows say what they
-// are in one line.
+// TestTableMatchesFields checks that each row has a field and each field a row, that defaults are valid, and that the
+// texts of a row are single lines.
 func TestTableMatchesFields(t *testing.T) {
 	fields := new(Config).fields()
 	for _, v := range variables {
@@ -92,8 +94,10 @@ func TestTableMatchesFields(t *testing.T) {
 		}
 		delete(fields, v.name)
 		if v.defaultValue != "" {
-			if value, err := v.parse(v.defaultValue); err != nil || reflect.TypeOf(value) != field.Type() || v.show(reflect.ValueOf(value)) != v.defaultValue {
-				t.Errorf("%s%s: parse(%q) = %v, %v, want a %v that is shown so", prefix, v.name, v.defaultValue, value, err, field.Type())
+			if value, err := v.parse(v.defaultValue); err != nil || reflect.TypeOf(value) != field.Type() ||
+				v.show(reflect.ValueOf(value)) != v.defaultValue {
+				t.Errorf("%s%s: parse(%q) = %v, %v, want a %v with the same text", prefix, v.name, v.defaultValue, value, err,
+					field.Type())
 			}
 		}
 		for _, text := range []string{v.meaning, v.allowed, v.advice} {
@@ -102,7 +106,7 @@ func TestTableMatchesFields(t *testing.T) {
 			}
 		}
 		if !advises.MatchString(v.advice) {
-			t.Errorf("%s%s: %q does not say when one would change it", prefix, v.name, v.advice)
+			t.Errorf("%s%s: %q does not describe when to change it", prefix, v.name, v.advice)
 		}
 	}
 	for name := range fields {
@@ -123,7 +127,7 @@ func TestTableEscapes(t *testing.T) {
 	}
 	for _, s := range cfg.Table() {
 		if strings.Contains(s.Value, "\x1b") {
-			t.Errorf("%s has the value %q, which steers a terminal", s.Variable, s.Value)
+			t.Errorf("%s has the value %q with a control character", s.Variable, s.Value)
 		}
 	}
 }
@@ -156,8 +160,8 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestConfigurationPage holds the variables of deploy/docs/configuration.md to the table
-// that the code uses. With -update it writes it.
+// TestConfigurationPage checks that deploy/docs/configuration.md has the table of variables. With -update, it writes
+// the table.
 func TestConfigurationPage(t *testing.T) {
 	const name = "../../deploy/docs/configuration.md"
 	text, err := os.ReadFile(name)
@@ -167,7 +171,8 @@ func TestConfigurationPage(t *testing.T) {
 	before, rest, ok := strings.Cut(string(text), tableBegins)
 	table, after, ok2 := strings.Cut(rest, tableEnds)
 	if !ok || !ok2 {
-		t.Fatalf("%s lacks the lines %s and %s: put them where the table of variables belongs, then run\n\tgo test ./relay/config -run TestConfigurationPage -update",
+		t.Fatalf("%s lacks the lines %s and %s: insert them at the place of the table of variables, then run\n\tgo test "+
+			"./relay/config -run TestConfigurationPage -update",
 			name, strings.TrimSpace(tableBegins), tableEnds)
 	}
 	want := Page()
@@ -175,7 +180,8 @@ func TestConfigurationPage(t *testing.T) {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s has another table of variables than the code; run\n\tgo test ./relay/config -run TestConfigurationPage -update\n(-want +got)\n%s",
+		t.Fatalf("%s has an outdated table of variables; run\n\tgo test ./relay/config -run TestConfigurationPage "+
+			"-update\n(-want +got)\n%s",
 			name, cmp.Diff(strings.TrimSpace(want), strings.TrimSpace(table)))
 	}
 	if err := os.WriteFile(name, []byte(before+tableBegins+"\n"+want+"\n"+tableEnds+after), 0o644); err != nil {
@@ -183,7 +189,7 @@ func TestConfigurationPage(t *testing.T) {
 	}
 }
 
-// TestTableIsPlainText checks that the table of tender check has no marks of Markdown.
+// TestTableIsPlainText checks that the table of tender check contains no Markdown.
 func TestTableIsPlainText(t *testing.T) {
 	for _, s := range (Config{}).Table() {
 		if strings.ContainsRune(s.Meaning, '`') || strings.Contains(s.Meaning, "](") {

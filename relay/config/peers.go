@@ -10,7 +10,7 @@ import (
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
-// maxPeers is how many targets TENDER_PEERS may have.
+// maxPeers is the maximum number of targets in TENDER_PEERS.
 const maxPeers = 100
 
 // parsePeers reads TENDER_PEERS.
@@ -23,44 +23,48 @@ func parsePeers(raw string) ([]string, error) {
 		return item, checkAddress(address, 1, false)
 	})(raw)
 	if len(targets) > maxPeers {
-		return nil, fmt.Errorf("it has %d targets", len(targets))
+		return nil, fmt.Errorf("%d targets exceed the maximum of %d", len(targets), maxPeers)
 	}
 	return targets, err
 }
 
-// checkPeers finds peers without the files that a connection to them needs, and files without peers, unless peers are
-// switched off explicitly.
-func (c *Config) checkPeers(wrong, found map[string]error) {
-	files := []peersFile{{"PEERS_TLS_CERT", &c.PeersCert}, {"PEERS_TLS_KEY", &c.PeersKey}, {"PEERS_TLS_CA", &c.PeersCA}, {"PEERS_TLS_SERVER_NAME", &c.PeersServerName}}
-	if wrong["PEERS"] != nil || slices.ContainsFunc(files, func(f peersFile) bool { return wrong[f.name] != nil }) {
+// checkPeers returns errors for peers without the files that a connection requires, and for files without peers. It
+// accepts files if TENDER_PEERS is off explicitly.
+func (c *Config) checkPeers(invalid, found map[string]error) {
+	files := []peersFile{
+		{"PEERS_TLS_CERT", &c.PeersCert}, {"PEERS_TLS_KEY", &c.PeersKey}, {"PEERS_TLS_CA", &c.PeersCA},
+		{"PEERS_TLS_SERVER_NAME", &c.PeersServerName},
+	}
+	if invalid["PEERS"] != nil || slices.ContainsFunc(files, func(f peersFile) bool { return invalid[f.name] != nil }) {
 		return
 	}
 	if len(c.Peers) == 0 {
 		for _, f := range files {
 			if *f.value != "" && !c.fromEnv["PEERS"] {
-				found[f.name], *f.value = errors.New("it is of no use without TENDER_PEERS"), ""
+				found[f.name], *f.value = errors.New("requires TENDER_PEERS"), ""
 			}
 		}
 		return
 	}
 	for _, f := range files[:2] {
 		if *f.value == "" {
-			found["PEERS"], c.Peers = fmt.Errorf("peers ask for a certificate, and %s%s is not set", prefix, f.name), nil
+			found["PEERS"], c.Peers = fmt.Errorf("requires a client certificate, but %s%s is not set", prefix, f.name), nil
 			return
 		}
 	}
 	if strings.HasPrefix(c.PeersServerName, "spiffe:") && c.PeersCA == "" {
-		found["PEERS_TLS_SERVER_NAME"], c.PeersServerName = errors.New("the system's CAs vouch for no SPIFFE ID, and TENDER_PEERS_TLS_CA is not set"), ""
+		found["PEERS_TLS_SERVER_NAME"], c.PeersServerName = errors.New("a SPIFFE ID requires TENDER_PEERS_TLS_CA, because "+
+			"the CAs of the system issue none"), ""
 	}
 }
 
-// A peersFile is the value of a variable for connections to peers.
+// A peersFile is a variable for connections to peers, with its value.
 type peersFile struct {
 	name  string
 	value *string
 }
 
-// openPeers reads the files for peers.
+// openPeers reads the files for connections to peers.
 func (c *Credentials) openPeers(cfg *Config) (err error) {
 	if len(cfg.Peers) == 0 {
 		return nil

@@ -20,21 +20,22 @@ func parseStages(raw string) (s rollout.Stages, err error) {
 	return s, err
 }
 
-// parseStagedType reads a type whose changes may wait for a stage.
+// parseStagedType reads a type of TENDER_ROLLOUT_TYPES.
 func parseStagedType(item string) (string, error) {
 	typeURL, err := parseType(item)
 	switch {
 	case err != nil:
 		return "", err
 	case typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint:
-		return "", fmt.Errorf("%s: endpoints never wait, or clients would send requests to endpoints that are gone", humanize.Quote(item))
+		return "", fmt.Errorf("%s: endpoints are never staged, because clients would send requests to removed endpoints",
+			humanize.Quote(item))
 	case wire.IsSecret(typeURL):
-		return "", fmt.Errorf("%s: Secrets never wait, or certificates would expire", humanize.Quote(item))
+		return "", fmt.Errorf("%s: Secrets are never staged, because certificates would expire", humanize.Quote(item))
 	}
 	return typeURL, nil
 }
 
-// shortNames shows a list of types by their short names, where they have one.
+// shortNames formats a list of type URLs, using short names for known types.
 func shortNames(value any) string {
 	var names []string
 	for _, typeURL := range value.([]string) {
@@ -47,7 +48,7 @@ func shortNames(value any) string {
 	return strings.Join(names, ",")
 }
 
-// parseCheckURL reads TENDER_ROLLOUT_CHECK. Its errors quote nothing: any part may be one of credentials.
+// parseCheckURL reads TENDER_ROLLOUT_CHECK. Its errors quote no part of the URL, which may contain credentials.
 func parseCheckURL(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
@@ -57,12 +58,12 @@ func parseCheckURL(raw string) (string, error) {
 		return "", errors.New("the URL has no host, or a port that is not a number from 1 to 65535")
 	}
 	if u.Fragment != "" {
-		return "", errors.New("the URL has a fragment, which no request has")
+		return "", errors.New("the URL has a fragment, which requests do not contain")
 	}
 	return u.String(), nil
 }
 
-// maskURL shows a URL without its user, password and query.
+// maskURL formats a URL with masked user, password and query.
 func maskURL(value any) string {
 	u, err := url.Parse(value.(string))
 	if err != nil {
@@ -80,21 +81,25 @@ func maskURL(value any) string {
 	return shown
 }
 
-// checkRollout finds what rollouts need and do not have.
-func (c *Config) checkRollout(wrong, found map[string]error) {
-	if c.RolloutQuery != "" && c.RolloutCheck == "" && wrong["ROLLOUT_CHECK"] == nil {
-		found["ROLLOUT_QUERY"], c.RolloutQuery = errors.New("nobody is asked, since TENDER_ROLLOUT_CHECK is off"), ""
+// checkRollout returns errors for rollouts without the settings that they require.
+func (c *Config) checkRollout(invalid, found map[string]error) {
+	if c.RolloutQuery != "" && c.RolloutCheck == "" && invalid["ROLLOUT_CHECK"] == nil {
+		found["ROLLOUT_QUERY"], c.RolloutQuery = errors.New("has no effect, because TENDER_ROLLOUT_CHECK is off"), ""
 	}
 	if len(c.Rollout) == 0 {
 		return
 	}
 	var missing []string
-	if c.SnapshotDir == "" && wrong["SNAPSHOT_DIR"] == nil {
-		missing = append(missing, "TENDER_SNAPSHOT_DIR is off, so that a restart would send all clients what no stage has approved: set it to a directory")
+	if c.SnapshotDir == "" && invalid["SNAPSHOT_DIR"] == nil {
+		missing = append(missing, "TENDER_SNAPSHOT_DIR is off, so a restart would send unapproved changes to all clients: "+
+			"set it to a directory")
 	}
-	for _, v := range []struct{ name, value string }{{"SOTW_VERSIONS", c.VersionSource}, {"DELTA_VERSIONS", c.DeltaVersions}} {
-		if v.value != VersionsOfContent && wrong[v.name] == nil {
-			missing = append(missing, fmt.Sprintf("%s%s is %s, and clients are served two contents at once: set it to %s", prefix, v.name, v.value, VersionsOfContent))
+	for _, v := range []struct{ name, value string }{
+		{"SOTW_VERSIONS", c.VersionSource}, {"DELTA_VERSIONS", c.DeltaVersions},
+	} {
+		if v.value != VersionsOfContent && invalid[v.name] == nil {
+			missing = append(missing, fmt.Sprintf("%s%s is %s, but a rollout serves two versions of a resource at once: set "+
+				"it to %s", prefix, v.name, v.value, VersionsOfContent))
 		}
 	}
 	if len(missing) > 0 {

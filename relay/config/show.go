@@ -14,16 +14,15 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// A Setting is one variable as it stands.
+// A Setting is a variable with its value and source.
 type Setting struct {
 	Variable string // TENDER_…
-	Value    string // what applies; a refused value as it was given, quoted
+	Value    string // the effective value; a rejected value is quoted
 	Source   string // "default", "environment" or "refused"
 	Meaning  string // one line
 }
 
-// Table returns every variable, in the order of deploy/docs/configuration.md. Values hold no
-// control characters.
+// Table returns all variables in the order of deploy/docs/configuration.md. Control characters in values are escaped.
 func (c Config) Table() (table []Setting) {
 	fields := c.fields()
 	for _, v := range append(slices.Clip(variables), c.accessRows()...) {
@@ -42,7 +41,7 @@ func (c Config) Table() (table []Setting) {
 	return table
 }
 
-// show returns the field of the variable as one would write it, with control characters escaped.
+// show returns the value of the variable in its syntax, with control characters escaped.
 func (v *spec) show(field reflect.Value) string {
 	if v.format == nil {
 		return show(field)
@@ -50,8 +49,7 @@ func (v *spec) show(field reflect.Value) string {
 	return escape(v.format(field.Interface()))
 }
 
-// show returns a field as one would write it into the variable, with control
-// characters escaped.
+// show returns a field in the syntax of its variable, with control characters escaped.
 func show(field reflect.Value) string {
 	_, isText := field.Interface().(encoding.TextMarshaler)
 	if field.Kind() == reflect.Slice && !isText {
@@ -81,7 +79,7 @@ func show(field reflect.Value) string {
 	}
 }
 
-// showList returns a list as one would write it into the variable.
+// showList returns a list in the syntax of its variable.
 func showList(field reflect.Value) string {
 	items, separator := make([]string, field.Len()), ";"
 	for i := range items {
@@ -93,14 +91,14 @@ func showList(field reflect.Value) string {
 	return strings.Join(items, separator)
 }
 
-// A Variable is one variable as the documentation describes it. Texts are in Markdown.
+// A Variable is the documentation of a variable. Texts are in Markdown.
 type Variable struct {
 	Name    string // TENDER_…
 	Former  string // the former name that still works; empty if there is none
 	Default string
 	Allowed string
 	Meaning string // one line, without a period
-	Advice  string // details, and when one would change it
+	Advice  string // details, and when to change the variable
 }
 
 // variable returns the row for the documentation.
@@ -109,7 +107,9 @@ func (v *spec) variable() Variable {
 	if preset == "" && v.defaultValue != "" {
 		preset = "`" + v.defaultValue + "`"
 	}
-	d := Variable{Name: prefix + v.name, Default: cmp.Or(preset, "empty"), Allowed: v.allowed, Meaning: v.meaning, Advice: v.advice}
+	d := Variable{
+		Name: prefix + v.name, Default: cmp.Or(preset, "empty"), Allowed: v.allowed, Meaning: v.meaning, Advice: v.advice,
+	}
 	if v.formerName != "" {
 		d.Former = prefix + v.formerName
 	}
@@ -142,8 +142,8 @@ func Page() string {
 	return b.String()
 }
 
-// plain strips the marks of Markdown.
+// plain removes Markdown markup.
 func plain(s string) string { return link.ReplaceAllString(strings.ReplaceAll(s, "`", ""), "$1") }
 
-// link matches a link of Markdown.
+// link matches a Markdown link.
 var link = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)

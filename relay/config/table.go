@@ -8,41 +8,39 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// A spec is one variable: its name, default, allowed values and meaning. LoadConfig,
-// tender check and deploy/docs/configuration.md are made from it.
+// A spec defines a variable: its name, default, allowed values and meaning. Load, tender check and
+// deploy/docs/configuration.md use it.
 type spec struct {
-	name         string // without the prefix
-	defaultValue string // the default as a value of the variable; may be empty
-	defaultText  string // the default in words, where preset cannot express it
-	emptyText    string // the word for nothing, where that is not the default
+	name         string // without TENDER_
+	defaultValue string // the default in the syntax of the variable; may be empty
+	defaultText  string // the default in words, if defaultValue cannot express it
+	emptyText    string // the word for an empty value, if that is not the default
 	allowed      string
 	meaning      string // one line, without a period
-	advice       string // details, and when one would change it
-	secret       bool   // no error quotes its value
+	advice       string // details, and when to change the variable
+	secret       bool   // errors do not quote its value
 
-	// formerName is the name before it was renamed, without the prefix. It goes on working with a warning for one minor
-	// version.
+	// formerName is the name before a renaming, without TENDER_. It is accepted, with a warning, for one minor version.
 	formerName string
 
-	// parse returns a value of the type of the field.
+	// parse returns a value of the type of the Config field.
 	parse func(raw string) (any, error)
 
-	// format returns the text of a value; nil if the type of the field says it.
+	// format returns the text of a value. If nil, the type of the field determines it.
 	format func(value any) string
 }
 
-// untyped returns parse as a spec has it.
+// untyped converts a parser to the type of spec.parse.
 func untyped[T any](parse func(raw string) (T, error)) func(string) (any, error) {
 	return func(raw string) (any, error) { return parse(raw) }
 }
 
-// invalid returns the error for a value that is not allowed. The value is
-// quoted: it may hold control characters.
+// invalid returns the error for an invalid value. It quotes the value, which may contain control characters.
 func (v *spec) invalid(raw string, cause error) error {
 	return fmt.Errorf("%s%s=%s: %w; allowed: %s", prefix, v.name, v.quote(raw), cause, plain(v.allowed))
 }
 
-// quote returns a value as people may see it.
+// quote returns a value quoted, or masked if it is secret.
 func (v *spec) quote(raw string) string {
 	if v.secret && raw != "" {
 		return "…"
@@ -50,13 +48,13 @@ func (v *spec) quote(raw string) string {
 	return humanize.Quote(raw)
 }
 
-// A section is the variables of one topic.
+// A section has the variables of a topic.
 type section struct {
 	title string
 	rows  []spec
 }
 
-// sections are all variables by topic, in the order of deploy/docs/configuration.md.
+// sections has all variables by topic, in the order of deploy/docs/configuration.md.
 var sections = []section{
 	{"Control plane", originRows},
 	{"Listeners, TLS and authorization", servingRows},
@@ -74,34 +72,39 @@ var variables = func() (rows []spec) {
 	return rows
 }()
 
-// renamed returns a row that also takes its value from the variable's former name, for one minor version.
+// renamed returns row with a former name, which is accepted for one minor version.
 func renamed(formerly string, row spec) spec {
 	row.formerName = formerly
 	return row
 }
 
-// choice is the row of one of several words, of which the first is the default.
+// choice returns the row of an enumeration, whose first word is the default.
 func choice(name, meaning, advice string, words ...string) spec {
 	last := len(words) - 1
 	allowed := "`" + strings.Join(words[:last], "`, `") + "` or `" + words[last] + "`"
-	return spec{name: name, defaultValue: words[0], allowed: allowed, meaning: meaning, advice: advice, parse: untyped(oneOf(words...))}
+	return spec{
+		name: name, defaultValue: words[0], allowed: allowed, meaning: meaning, advice: advice,
+		parse: untyped(oneOf(words...)),
+	}
 }
 
-// onOff is the row of a switch.
+// onOff returns the row of a switch.
 func onOff(name, preset, meaning, advice string) spec {
 	parse := func(raw string) (bool, error) {
 		word, err := oneOf("on", "off")(raw)
 		return word == "on", err
 	}
-	return spec{name: name, defaultValue: preset, allowed: "`on` or `off`", meaning: meaning, advice: advice, parse: untyped(parse)}
+	return spec{
+		name: name, defaultValue: preset, allowed: "`on` or `off`", meaning: meaning, advice: advice, parse: untyped(parse),
+	}
 }
 
-// file is the row of a path; needs says what else has to be set.
+// file returns the row of a path. needs names the variables that must also be set.
 func file(name, needs, meaning, advice string) spec {
 	return spec{name: name, allowed: allowedPath + needs, meaning: meaning, advice: advice, parse: untyped(parseFile)}
 }
 
-// types is the row of a list of types.
+// types returns the row of a list of types.
 func types(name string, parse func(string) (string, error), meaning, advice string) spec {
 	return spec{
 		name: name, meaning: meaning, advice: advice, parse: untyped(listOf(",", parse)),
@@ -109,35 +112,36 @@ func types(name string, parse func(string) (string, error), meaning, advice stri
 	}
 }
 
-// allowedTypes is what the rows of types say.
+// allowedTypes describes the allowed values of rows of types.
 const allowedTypes = "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas"
 
-// duration is the row of a duration.
-func duration(name, preset string, least, most time.Duration, meaning, advice string) spec {
+// duration returns the row of a duration.
+func duration(name, preset string, minimum, maximum time.Duration, meaning, advice string) spec {
 	return spec{
-		name: name, defaultValue: preset, allowed: between(least, most), meaning: meaning, advice: advice,
-		parse: untyped(durationBetween(least, most)),
+		name: name, defaultValue: preset, allowed: between(minimum, maximum), meaning: meaning, advice: advice,
+		parse: untyped(durationBetween(minimum, maximum)),
 	}
 }
 
-// whole is the row of a number.
-func whole(name, preset string, least, most int, meaning, advice string) spec {
+// whole returns the row of a whole number.
+func whole(name, preset string, minimum, maximum int, meaning, advice string) spec {
 	return spec{
-		name: name, defaultValue: preset, meaning: meaning, advice: advice, parse: untyped(intBetween(least, most)),
-		allowed: fmt.Sprintf("a whole number from %d to %d", least, most),
+		name: name, defaultValue: preset, meaning: meaning, advice: advice, parse: untyped(intBetween(minimum, maximum)),
+		allowed: fmt.Sprintf("a whole number from %d to %d", minimum, maximum),
 	}
 }
 
-// limit is the row of a number of things.
-func limit(name, preset string, most int, of, advice string) spec {
-	return whole(name, preset, 1, most, "Maximum number of "+of, advice)
+// limit returns the row of a maximum number.
+func limit(name, preset string, maximum int, of, advice string) spec {
+	return whole(name, preset, 1, maximum, "Maximum number of "+of, advice)
 }
 
-// sizeLimit is the row of a number of bytes.
-func sizeLimit(name, preset string, least, most Size, of, advice string) spec {
+// sizeLimit returns the row of a maximum size.
+func sizeLimit(name, preset string, minimum, maximum Size, of, advice string) spec {
 	return spec{
-		name: name, defaultValue: preset, meaning: "Maximum " + of, advice: advice, parse: untyped(sizeBetween(least, most)),
-		allowed: fmt.Sprintf("a size from %s to %s, in B, KiB, MiB or GiB", least, most),
+		name: name, defaultValue: preset, meaning: "Maximum " + of, advice: advice,
+		parse:   untyped(sizeBetween(minimum, maximum)),
+		allowed: fmt.Sprintf("a size from %s to %s, in B, KiB, MiB or GiB", minimum, maximum),
 	}
 }
 

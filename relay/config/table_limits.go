@@ -5,29 +5,40 @@ import (
 	"time"
 )
 
-// limitRows are the variables on what clients and control planes may use.
+// limitRows are the variables on limits and timeouts for clients and control planes.
 var limitRows = []spec{
 	limit("MAX_CONNECTIONS", "50000", 10_000_000, "open client connections",
 		"Raise it when more clients connect to one relay, and it has the memory ([cost of clients](#cost-of-clients))."),
-	renamed("MAX_PEER_CONNECTIONS", limit("MAX_CONNECTIONS_PER_ADDRESS", "10000", 10_000_000, "open connections per client IP address",
+	renamed("MAX_PEER_CONNECTIONS", limit("MAX_CONNECTIONS_PER_ADDRESS", "10000", 10_000_000,
+		"open connections per client IP address",
 		"Raise it when clients connect through a balancer or NAT, which has one address.")),
-	renamed("MAX_UNREAD_BYTES", sizeLimit("MAX_BUFFERED_REQUEST_BYTES", defaultBufferedBytes.String(), mebibyte, 1024*gibibyte, "total bytes of buffered client requests",
-		"It counts requests until they are handled: received, decompressed and decoded. One client may use a fourth. 64KiB per connection do not count. Change it when the memory limit of the relay changes.")),
+	renamed("MAX_UNREAD_BYTES", sizeLimit("MAX_BUFFERED_REQUEST_BYTES", defaultBufferedBytes.String(), mebibyte,
+		1024*gibibyte, "total bytes of buffered client requests",
+		"It counts requests until they are handled: received, decompressed and decoded. One client may use a fourth. "+
+			"64KiB per connection do not count. Change it when the memory limit of the relay changes.")),
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams of all services, and polls",
-		"While more than half are open, one client may have a tenth, and at least 100. A client is an identity of a certificate, or else an IP address. Raise it together with `TENDER_MAX_CONNECTIONS`."),
-	renamed("PEER_IPV6_PREFIX", whole("CLIENT_IPV6_PREFIX", "64", 1, 128, "Bits of an IPv6 address that identify a client for limits",
+		"While more than half are open, one client may have a tenth, and at least 100. A client is an identity of a "+
+			"certificate, or else an IP address. Raise it together with `TENDER_MAX_CONNECTIONS`."),
+	renamed("PEER_IPV6_PREFIX", whole("CLIENT_IPV6_PREFIX", "64", 1, 128,
+		"Bits of an IPv6 address that identify a client for limits",
 		"Change it when clients have networks of another size.")),
 	limit("MAX_STREAMS_PER_CONNECTION", "2000", 1_000_000, "open streams on one connection",
 		"Raise it when Envoys without ADS open a stream for the endpoints of each of more clusters."),
-	limit("MAX_REQUEST_RATE", "100", 1_000_000, "requests per second of one stream beside ACKs and NACKs; further ones are delayed",
+	limit("MAX_REQUEST_RATE", "100", 1_000_000,
+		"requests per second of one stream beside ACKs and NACKs; further ones are delayed",
 		"The burst is ten times as many. Raise it when clients subscribe to many names one by one."),
 	choice("REQUEST_COMPRESSION", "Compression that clients may use for requests and load reports",
-		"Decompressed requests count for `TENDER_MAX_BUFFERED_REQUEST_BYTES`, and `TENDER_MAX_REQUEST_BYTES` limits them. Turn it on when clients compress requests.",
+		"Decompressed requests count for `TENDER_MAX_BUFFERED_REQUEST_BYTES`, and `TENDER_MAX_REQUEST_BYTES` limits them. "+
+			"Turn it on when clients compress requests.",
 		CompressionOff, CompressionGzip),
-	limit("MAX_FRAME_RATE", "5000", 10_000_000, "HTTP/2 frames per second of one connection beside ACKs; further ones are delayed",
-		"The burst is ten times as many. One client may send four times both. 2KiB count as one frame, a data frame, a new stream or a poll as 10, a stream reset as 50. "+
-			"A new connection counts as 100 for its client, with a burst of 50 seconds. Raise it when the log names clients that are rate-limited and not hostile."),
-	limit("MAX_NAMES", "100000", 100_000_000, "names that one stream may subscribe to, or report in `initial_resource_versions`",
+	limit("MAX_FRAME_RATE", "5000", 10_000_000,
+		"HTTP/2 frames per second of one connection beside ACKs; further ones are delayed",
+		"The burst is ten times as many. One client may send four times both. 2KiB count as one frame, a data frame, a "+
+			"new stream or a poll as 10, a stream reset as 50. "+
+			"A new connection counts as 100 for its client, with a burst of 50 seconds. Raise it when the log names clients "+
+			"that are rate-limited and not hostile."),
+	limit("MAX_NAMES", "100000", 100_000_000,
+		"names that one stream may subscribe to, or report in `initial_resource_versions`",
 		"Raise it when a client needs more resources."),
 	limit("MAX_GLOBS", "1000", 1_000_000, "globs that one stream may subscribe to",
 		"Raise it when a client needs more collections."),
@@ -36,7 +47,8 @@ var limitRows = []spec{
 	sizeLimit("MAX_NAME_BYTES", "4KiB", 16, mebibyte, "length of a resource name",
 		"Raise it when the control plane uses longer names."),
 	sizeLimit("MAX_NODE_BYTES", "1MiB", kibibyte, gibibyte, "size of the Node of a client",
-		"Beside its extensions, a Node may have 256KiB and 10000 values. The stored Nodes of one client may use 64 times this limit, beside 16KiB of each. Raise it when Nodes have large metadata."),
+		"Beside its extensions, a Node may have 256KiB and 10000 values. The stored Nodes of one client may use 64 times "+
+			"this limit, beside 16KiB of each. Raise it when Nodes have large metadata."),
 	sizeLimit("MAX_REQUEST_BYTES", "16MiB", 4*kibibyte, gibibyte, "size of a client request",
 		"Raise it when a client reports more names than fit."),
 	sizeLimit("MAX_ORIGIN_RESPONSE_BYTES", "256MiB", mebibyte, gibibyte, "size of a response of the control plane",
@@ -45,34 +57,47 @@ var limitRows = []spec{
 		name: "MAX_RESOURCE_BYTES", defaultText: "`off`",
 		allowed: fmt.Sprintf("`off`, or a size from %s to %s, in B, KiB, MiB or GiB", kibibyte, gibibyte),
 		meaning: "Size of a resource in a response of the control plane",
-		advice:  "The relay keeps the old version of a larger resource, accepts the others, and names it in the NACK. Set it when clients cannot receive larger resources.",
-		parse:   untyped(parseResourceBytes),
+		advice: "The relay keeps the old version of a larger resource, accepts the others, and names it in the NACK. Set " +
+			"it when clients cannot receive larger resources.",
+		parse: untyped(parseResourceBytes),
 	},
 	limit("MAX_TYPES", "64", 10_000, "resource types in one view",
-		"While more than half are in use, one client may add a tenth, and at least 8, of types that the protocol does not define. Raise it when you have more types of your own."),
+		"While more than half are in use, one client may add a tenth, and at least 8, of types that the protocol does not "+
+			"define. Raise it when you have more types of your own."),
 	limit("MAX_GROUPS", "256", 100_000, "node groups",
-		"Groups without clients make room for new ones; their snapshots stay. Raise it when there are more kinds of clients, such as one group per proxy."),
-	renamed("MAX_PEER_GROUPS", limit("MAX_GROUPS_PER_CLIENT", "16", 100_000, "node groups that one client may create while more than half of `TENDER_MAX_GROUPS` exist",
-		"A client is an identity of a certificate, or else an IP address. It is also the number per minute once a client has created `TENDER_MAX_GROUPS`. "+
+		"Groups without clients make room for new ones; their snapshots stay. Raise it when there are more kinds of "+
+			"clients, such as one group per proxy."),
+	renamed("MAX_PEER_GROUPS", limit("MAX_GROUPS_PER_CLIENT", "16", 100_000,
+		"node groups that one client may create while more than half of `TENDER_MAX_GROUPS` exist",
+		"A client is an identity of a certificate, or else an IP address. It is also the number per minute once a client "+
+			"has created `TENDER_MAX_GROUPS`. "+
 			"Raise it when many kinds of clients share an address, such as that of a balancer.")),
 	limit("MAX_ORIGIN_NAMES", "1000000", 100_000_000, "names that clients may request of one control plane",
-		"A name counts once per node group; an xdstp name counts once. While more than half are in use, one client may request a tenth, and at least 100. "+
+		"A name counts once per node group; an xdstp name counts once. While more than half are in use, one client may "+
+			"request a tenth, and at least 100. "+
 			"Cached resources are served regardless. Raise it when clients need more resources by name."),
-	duration("FIRST_REQUEST_TIMEOUT", "10s", 100*time.Millisecond, 10*time.Minute, "Time for the first request of a stream, a handshake, or the body of a poll",
+	duration("FIRST_REQUEST_TIMEOUT", "10s", 100*time.Millisecond, 10*time.Minute,
+		"Time for the first request of a stream, a handshake, or the body of a poll",
 		"Raise it when clients send their first request later, such as [MOSN](clients.md#mosn)."),
-	duration("ACK_WAIT", "5s", 100*time.Millisecond, 10*time.Minute, "How long a response may stay unanswered before the next one of its type is sent",
+	duration("ACK_WAIT", "5s", 100*time.Millisecond, 10*time.Minute,
+		"How long a response may stay unanswered before the next one of its type is sent",
 		"Raise it when clients need longer to apply a response."),
 	{
 		name: "MIN_PUSH_INTERVAL", defaultText: "`off`",
-		allowed: "`off`, or `type=interval`, several separated by commas: a short name (`lds`, `cds`, `eds`, …), a type URL, or `*` for all others except `eds` and `leds`; intervals from 10ms to 10s",
+		allowed: "`off`, or `type=interval`, several separated by commas: a short name (`lds`, `cds`, `eds`, …), a type " +
+			"URL, or `*` for all others except `eds` and `leds`; intervals from 10ms to 10s",
 		meaning: "Minimum time between two changes of a type that clients are sent",
-		advice:  "Changes within it become one response per client. First responses do not wait; types that refer to clusters also wait while clusters do. Set it when the control plane sends many small changes ([changes in quick succession](operations.md#changes-in-quick-succession)).",
-		parse:   untyped(offOr(parsePushIntervals)),
+		advice: "Changes within it become one response per client. First responses do not wait; types that refer to " +
+			"clusters also wait while clusters do. Set it when the control plane sends many small changes ([changes in quick " +
+			"succession](operations.md#changes-in-quick-succession)).",
+		parse: untyped(offOr(parsePushIntervals)),
 	},
-	renamed("SEND_STALL", duration("SEND_TIMEOUT", "1m", time.Second, time.Hour, "How long one send may block before the stream is closed",
+	renamed("SEND_STALL", duration("SEND_TIMEOUT", "1m", time.Second, time.Hour,
+		"How long one send may block before the stream is closed",
 		"Lower it when stalled clients should release their memory earlier.")),
 	duration("DRAIN", "45s", time.Second, time.Hour, "Time in which a stopping relay closes its streams",
-		"For the first ninth, new streams are still accepted. Two thirds later, nearly all streams are closed, one by one. Change it when the termination grace period differs; it must be shorter."),
+		"For the first ninth, new streams are still accepted. Two thirds later, nearly all streams are closed, one by "+
+			"one. Change it when the termination grace period differs; it must be shorter."),
 	{
 		name: "CONNECTION_AGE", defaultValue: "30m",
 		allowed: "`off`, or " + between(10*time.Second, 24*time.Hour),

@@ -14,31 +14,40 @@ var originRows = []spec{
 		parse:   untyped(parseOrigin),
 	},
 	{
-		name:    "ORIGINS",
-		allowed: "`name=target`, several separated by `;`, at most 31, each target as for `TENDER_ORIGIN`; names of `a-z`, `0-9` and `-` except `default`",
+		name: "ORIGINS",
+		allowed: "`name=target`, several separated by `;`, at most 31, each target as for `TENDER_ORIGIN`; names of " +
+			"`a-z`, `0-9` and `-` except `default`",
 		meaning: "Further control planes, by name",
-		advice:  "Set it when resource types or xdstp authorities come from different control planes. `TENDER_ROUTES` selects them.",
-		parse:   untyped(parseOrigins),
+		advice: "Set it when resource types or xdstp authorities come from different control planes. `TENDER_ROUTES` " +
+			"selects them.",
+		parse: untyped(parseOrigins),
 	},
 	{
-		name:    "ROUTES",
-		allowed: "`type:<type>=name`, `authority:<authority>=name`, several separated by `;`: a short name or a type URL; an xdstp authority in canonical form, or `*` for all others; a name of `TENDER_ORIGINS`, each of which needs a route, or `default`",
+		name: "ROUTES",
+		allowed: "`type:<type>=name`, `authority:<authority>=name`, several separated by `;`: a short name or a type URL; " +
+			"an xdstp authority in canonical form, or `*` for all others; a name of `TENDER_ORIGINS`, each of which needs a " +
+			"route, or `default`",
 		meaning: "Control plane of each type or xdstp authority",
-		advice:  "A route of an authority takes precedence over a route of a type. Other resources come from `default`, which is `TENDER_ORIGIN`. Set it when `TENDER_ORIGINS` is set.",
-		parse:   untyped(parseRoutes),
+		advice: "A route of an authority takes precedence over a route of a type. Other resources come from `default`, " +
+			"which is `TENDER_ORIGIN`. Set it when `TENDER_ORIGINS` is set.",
+		parse: untyped(parseRoutes),
 	},
-	choice("ORIGIN_PROTOCOL", "Variant of xDS for control planes; `auto` is Delta, or SotW if the control plane has no Delta",
+	choice("ORIGIN_PROTOCOL", "Variant of xDS for control planes; `auto` is Delta, or SotW if the control plane has no "+
+		"Delta",
 		"Change it when a control plane implements one variant incorrectly.", ProtocolAuto, ProtocolDelta, ProtocolSotW),
 	{
 		name: "ORIGIN_TLS", defaultText: "`off`; `on` if any file is given",
 		allowed: "`off`, `on` or `insecure` (the control plane is not verified)",
 		meaning: "TLS to the control plane",
-		advice: "The CAs of the system verify it unless `TENDER_ORIGIN_TLS_CA` is set. Set it to `on` when the control plane has a certificate of a public CA. " +
-			"For a further origin, this variable and the next six are `TENDER_ORIGIN_<NAME>_TLS` and so on: its name in capitals, with `_` for `-`.",
+		advice: "The CAs of the system verify it unless `TENDER_ORIGIN_TLS_CA` is set. Set it to `on` when the control " +
+			"plane has a certificate of a public CA. " +
+			"For a further origin, this variable and the next six are `TENDER_ORIGIN_<NAME>_TLS` and so on: its name in " +
+			"capitals, with `_` for `-`.",
 		parse: untyped(oneOf(TLSOff, TLSOn, TLSInsecure)),
 	},
 	file("ORIGIN_TLS_CA", "", "PEM file with the CAs of the control plane",
-		"This file and the next two are read again when they change. Set it when a private CA signs the certificate of the control plane."),
+		"This file and the next two are read again when they change. Set it when a private CA signs the certificate of "+
+			"the control plane."),
 	file("ORIGIN_TLS_CERT", ", beside its key", "PEM file with the client certificate of the relay, and its intermediates",
 		"Set it when the control plane requires mTLS."),
 	file("ORIGIN_TLS_KEY", ", beside its certificate", "PEM file with the key of the client certificate of the relay",
@@ -47,8 +56,9 @@ var originRows = []spec{
 		name: "ORIGIN_TLS_SERVER_NAME", defaultText: "the host of the target",
 		allowed: "a DNS name, an IP address, or a SPIFFE ID with a path, which needs `TENDER_ORIGIN_TLS_CA`",
 		meaning: "Name that the certificate of the control plane must have",
-		advice:  "A name or an address is also the `:authority` of requests. Set it when the certificate has another name than the target.",
-		parse:   untyped(parseServerName),
+		advice: "A name or an address is also the `:authority` of requests. Set it when the certificate has another name " +
+			"than the target.",
+		parse: untyped(parseServerName),
 	},
 	file("ORIGIN_TOKEN_FILE", ", with TLS that is not `insecure`", "File with a bearer token for the control plane",
 		"A changed token is used from the next stream on. Set it when the control plane authenticates clients by tokens."),
@@ -60,15 +70,19 @@ var originRows = []spec{
 		parse:   untyped(parseHeaders),
 	},
 	duration("ORIGIN_KEEPALIVE", "5m30s", 10*time.Second, 24*time.Hour, "Time between HTTP/2 pings to the control plane",
-		"Many servers close connections that ping more often than every 5m. Lower it when a NAT or balancer drops idle connections earlier, and the server allows it."),
-	limit("ORIGIN_STREAM_RATE", "600", 1_000_000, "ADS streams that node groups open to each control plane per minute; more wait",
-		"At the start, two streams for each of `TENDER_MAX_GROUPS` are free. Lower it when reconnecting groups overload the control plane."),
+		"Many servers close connections that ping more often than every 5m. Lower it when a NAT or balancer drops idle "+
+			"connections earlier, and the server allows it."),
+	limit("ORIGIN_STREAM_RATE", "600", 1_000_000,
+		"ADS streams that node groups open to each control plane per minute; more wait",
+		"At the start, two streams for each of `TENDER_MAX_GROUPS` are free. Lower it when reconnecting groups overload "+
+			"the control plane."),
 	{
 		name: "NODE_ID", defaultText: "`tender/<hostname>`",
 		allowed: "printable text of at most 4KiB, in which `{field}` may be a field of `TENDER_NODE_GROUP_BY`",
 		meaning: "ID of the Node that the relay presents to the control plane",
-		advice:  "Change it when the control plane selects configuration by ID or requires a format. With `{cluster}`, for example, each group has an ID of its own.",
-		parse:   untyped(parseText),
+		advice: "Change it when the control plane selects configuration by ID or requires a format. With `{cluster}`, " +
+			"for example, each group has an ID of its own.",
+		parse: untyped(parseText),
 	},
 	{
 		name: "NODE_CLUSTER", defaultValue: "tender",
@@ -95,8 +109,9 @@ var originRows = []spec{
 		name: "NODE_GROUP_BY", defaultValue: "user_agent_name", emptyText: groupByNone,
 		allowed: "`none`, or a list of " + groupFieldList + ", `metadata.<path>`",
 		meaning: "Node fields that select configuration; clients that agree in them share one view",
-		advice:  "Change it when the control plane uses other fields, as [node groups](#node-groups) describes. Use `none` when it sends the same to all clients.",
-		parse:   untyped(parseGroupBy),
+		advice: "Change it when the control plane uses other fields, as [node groups](#node-groups) describes. Use " +
+			"`none` when it sends the same to all clients.",
+		parse: untyped(parseGroupBy),
 	},
 }
 
@@ -106,39 +121,52 @@ var contentRows = []spec{
 		"Change it to `full` when the control plane misuses `initial_resource_versions`.", ResyncTrustVersions, ResyncFull),
 	types("PREWARM", parseWildcardType, "Types to subscribe to by wildcard for every node group, before a client asks",
 		"Set it when the first client of a group must not wait for the control plane."),
-	renamed("VERSION_SOURCE", choice("SOTW_VERSIONS", "Source of `version_info` in SotW: the bytes, or the resource versions of the control plane",
+	renamed("VERSION_SOURCE", choice("SOTW_VERSIONS",
+		"Source of `version_info` in SotW: the bytes, or the resource versions of the control plane",
 		"Change it to `origin` only when those versions are hashes of the content.", VersionsOfContent, VersionsOfOrigin)),
 	choice("DELTA_VERSIONS", "Source of resource versions in Delta: the control plane, or the bytes",
-		"Change it to `content` when the versions of the control plane are counters, which differ between its replicas.", VersionsOfOrigin, VersionsOfContent),
+		"Change it to `content` when the versions of the control plane are counters, which differ between its replicas.",
+		VersionsOfOrigin, VersionsOfContent),
 	types("FULL_STATE_TYPES", parseType, "Further types whose SotW responses hold all resources that the stream requested",
-		"Set it when clients request a type that the protocol does not define by name, and take a response as the complete set."),
+		"Set it when clients request a type that the protocol does not define by name, and take a response as the "+
+			"complete set."),
 	types("WILDCARD_TYPES", parseWildcardType, "Further types for which a first request without names means all resources",
 		"Set it when clients request a type of your own in that form."),
 	onOff("EDS_AFTER_CDS", "on", "Resend the endpoints of a cluster after the cluster changed",
 		"Envoy waits for them while it warms the cluster. Turn it off when no client is an Envoy."),
-	onOff("DYNAMIC_PARAMETERS", "off", "Variants of one resource name, selected by the dynamic parameters of the client (xDS TP2)",
+	onOff("DYNAMIC_PARAMETERS", "off", "Variants of one resource name, selected by the dynamic parameters of the "+
+		"client (xDS TP2)",
 		"Turn it on when the control plane sends such variants."),
-	duration("COLD_WAIT", "10s", 100*time.Millisecond, 10*time.Minute, "How long a client waits for a control plane that never responded, before its stream is closed",
-		"It is also the time without a new name after which a wildcard set counts as complete. Raise it when the control plane starts slowly and clients have no other server."),
-	duration("MASS_DELETE_HOLD", "10m", time.Second, 24*time.Hour, "How long large removals are held that are inferred, or sent in the first responses of a connection",
+	duration("COLD_WAIT", "10s", 100*time.Millisecond, 10*time.Minute,
+		"How long a client waits for a control plane that never responded, before its stream is closed",
+		"It is also the time without a new name after which a wildcard set counts as complete. Raise it when the control "+
+			"plane starts slowly and clients have no other server."),
+	duration("MASS_DELETE_HOLD", "10m", time.Second, 24*time.Hour,
+		"How long large removals are held that are inferred, or sent in the first responses of a connection",
 		"Raise it when operators need more time to decide."),
-	renamed("HOLD_EXPLICIT", onOff("HOLD_EXPLICIT_REMOVALS", "off", "Hold large removals also if the control plane requests them later",
+	renamed("HOLD_EXPLICIT", onOff("HOLD_EXPLICIT_REMOVALS", "off",
+		"Hold large removals also if the control plane requests them later",
 		"Turn it on when a wrong mass deletion at the control plane is a risk, and a delay of intended ones is acceptable.")),
-	choice("VALIDATE", "Check resources of known types, and whether the resources exist that they name; `warn` reports findings, `hold` also keeps the last good resource when a change would break clients",
-		"Set `hold` when clients must not receive changes that they cannot use. Turn it off when a twentieth of a core matters more than reports of broken resources.",
+	choice("VALIDATE", "Check resources of known types, and whether the resources exist that they name; `warn` reports "+
+		"findings, `hold` also keeps the last good resource when a change would break clients",
+		"Set `hold` when clients must not receive changes that they cannot use. Turn it off when a twentieth of a core "+
+			"matters more than reports of broken resources.",
 		ValidateWarn, ValidateHold, ValidateOff),
 	{
 		name:    "STATIC_CLUSTERS",
 		allowed: "names of clusters, separated by commas, in which `*` stands for any characters",
-		meaning: "Clusters that clients have from their bootstrap: `TENDER_VALIDATE` neither reports them as missing nor holds changes that name them",
-		advice:  "Set it when routes name clusters of the bootstrap.",
-		parse:   untyped(listOf(",", parsePattern)),
+		meaning: "Clusters that clients have from their bootstrap: `TENDER_VALIDATE` neither reports them as missing nor " +
+			"holds changes that name them",
+		advice: "Set it when routes name clusters of the bootstrap.",
+		parse:  untyped(listOf(",", parsePattern)),
 	},
 	duration("LINGER", "5m", time.Second, 24*time.Hour, "How long an unused upstream subscription to a name is kept",
 		"Raise it when short-lived clients request the same names again. Lower it to save memory."),
-	duration("WILDCARD_LINGER", "15m", time.Second, 24*time.Hour, "How long an unused upstream wildcard subscription is kept",
+	duration("WILDCARD_LINGER", "15m", time.Second, 24*time.Hour,
+		"How long an unused upstream wildcard subscription is kept",
 		"Raise it when all clients of a group can be away for longer."),
-	renamed("MAX_LINGERING", limit("MAX_UNUSED_NAMES", "100000", 100_000_000, "names with an unused upstream subscription; the oldest are dropped first",
+	renamed("MAX_LINGERING", limit("MAX_UNUSED_NAMES", "100000", 100_000_000,
+		"names with an unused upstream subscription; the oldest are dropped first",
 		"Lower it to save memory when clients request many names once.")),
 	{
 		name: "LRS", defaultValue: LRSOff,

@@ -10,22 +10,24 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// planned are the names that the documentation of Tender's configuration knows
-// and this version does not have, in regular expressions over the name without
-// prefix. A relay that ignored them would be less safe than its operator thinks.
+// planned matches the names, without TENDER_, of variables of later versions. They must not be ignored: the relay would
+// be less secure than its operator expects.
 var planned = regexp.MustCompile(`^(ORIGIN_PROXY)$`)
 
-// kubernetes are the names that Kubernetes sets in every pod for a Service that
-// is called tender, or tender-x: they are not ours and are ignored.
+// kubernetes matches the names, without TENDER_, that Kubernetes sets in every pod for a Service named tender or
+// tender-x. They are ignored.
 var kubernetes = regexp.MustCompile(
 	`^([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// explainUnknowns returns an error for each name in env that has no row, in alphabetical
-// order. Where TENDER_ORIGINS is wrong, variables of its origins are passed over.
-func explainUnknowns(env map[string]string, rows []spec, wrong map[string]error) (errs []error) {
+// explainUnknowns returns an error for each name in env without a row, in alphabetical order. If TENDER_ORIGINS is
+// invalid, it skips the variables of its origins.
+func explainUnknowns(env map[string]string, rows []spec, invalid map[string]error) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		known := slices.ContainsFunc(rows, func(v spec) bool { return v.name == name || v.formerName != "" && v.formerName == name }) ||
-			accessVariable.MatchString(name) && wrong["ORIGINS"] != nil
+		known := slices.ContainsFunc(rows, func(v spec) bool {
+			return v.name == name ||
+				v.formerName != "" && v.formerName == name
+		}) ||
+			accessVariable.MatchString(name) && invalid["ORIGINS"] != nil
 		if known {
 			continue
 		}
@@ -36,9 +38,8 @@ func explainUnknowns(env map[string]string, rows []spec, wrong map[string]error)
 	return errs
 }
 
-// explainUnknown returns the error for a variable that is not in the table, or
-// nil for one that Kubernetes set. It leaves the value out: that is not what is
-// wrong, and it may be a secret.
+// explainUnknown returns the error for a variable that is not in the table, or nil if Kubernetes sets it. The error
+// does not contain the value, which may be a secret.
 func explainUnknown(name string) error {
 	full := prefix + name
 	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
@@ -51,7 +52,7 @@ func explainUnknown(name string) error {
 		return fmt.Errorf("%s: not supported by this version; allowed: the variables that tender check lists", full)
 	}
 	if of := accessVariable.FindStringSubmatch(name); of != nil {
-		return fmt.Errorf("%s: TENDER_ORIGINS has no origin that is called %s", full, humanize.Quote(originNameOf(of[1])))
+		return fmt.Errorf("%s: TENDER_ORIGINS has no origin %s", full, humanize.Quote(originNameOf(of[1])))
 	}
 	if near := closestVariable(name); near != "" {
 		return fmt.Errorf("%s: unknown variable; did you mean %s%s?", full, prefix, near)
@@ -59,8 +60,8 @@ func explainUnknown(name string) error {
 	return fmt.Errorf("%s: unknown variable; allowed: the variables that tender check lists", full)
 }
 
-// closestVariable returns the variable that name was most likely meant to be, or
-// nothing if none is near: more than a third of the letters differ.
+// closestVariable returns the variable with the least edit distance from name, or "" if more than a third of the
+// letters differ.
 func closestVariable(name string) string {
 	best, least := "", len(name)/3+1
 	for i := range variables {
@@ -71,8 +72,7 @@ func closestVariable(name string) string {
 	return best
 }
 
-// editDistance is the least number of letters to insert, delete or replace that
-// makes b of a (Levenshtein).
+// editDistance returns the Levenshtein distance of a and b.
 func editDistance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -23,8 +23,7 @@ import (
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
-// A Size is a number of bytes. As text it takes the units B, KiB, MiB and GiB;
-// without a unit it counts bytes.
+// A Size is a number of bytes. Its text form may have the unit B, KiB, MiB or GiB; the default is B.
 type Size int64
 
 const (
@@ -33,7 +32,7 @@ const (
 	gibibyte Size = 1 << 30
 )
 
-// sizeUnits are the units from the largest to the smallest.
+// sizeUnits has the units from the largest to the smallest.
 var sizeUnits = []struct {
 	name  string
 	bytes Size
@@ -49,7 +48,7 @@ func (s Size) String() string {
 	return "0B"
 }
 
-// UnmarshalText reads what String writes, and a bare number of bytes.
+// UnmarshalText reads the format of String, or a number of bytes.
 func (s *Size) UnmarshalText(text []byte) error {
 	number, bytes := string(text), Size(1)
 	for _, unit := range sizeUnits {
@@ -66,8 +65,7 @@ func (s *Size) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// A Locality says where the relay is. As text it is region/zone/sub_zone, of
-// which the end may be left out.
+// A Locality is the locality of the relay. Its text form is region/zone/sub_zone; sub_zone and zone may be omitted.
 type Locality struct{ Region, Zone, SubZone string }
 
 // MarshalText returns the text.
@@ -88,10 +86,10 @@ func parseLocality(raw string) (l Locality, err error) {
 	return Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}, nil
 }
 
-// Metadata is the metadata of the relay's own Node: a JSON object.
+// Metadata is the metadata in the Node of the relay, a JSON object.
 type Metadata map[string]any
 
-// MarshalText returns the object as JSON, or nothing for an empty one.
+// MarshalText returns the object as JSON, or an empty text for an empty object.
 func (m Metadata) MarshalText() ([]byte, error) {
 	if len(m) == 0 {
 		return nil, nil
@@ -107,21 +105,21 @@ func parseMetadata(raw string) (m Metadata, err error) {
 	return m, nil
 }
 
-// The words that several rows of the table share.
+// Texts that several rows of the table share.
 const (
 	groupByNone    = "none"
-	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version` (the major number), `locality.region`, `locality.zone`, `locality.sub_zone`"
+	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version` (the major number), `locality.region`, " +
+		"`locality.zone`, `locality.sub_zone`"
 )
 
-// listOf returns a parser of lists, which splits at a separator and trims. An empty item is an error, and so is an
-// item that comes twice.
+// listOf returns a parser of lists with a separator, which trims items. It rejects empty and duplicate items.
 func listOf[T any](separator string, parse func(item string) (T, error)) func(raw string) ([]T, error) {
 	return func(raw string) (items []T, err error) {
 		seen := map[string]bool{}
 		for item := range strings.SplitSeq(raw, separator) {
 			item = strings.TrimSpace(item)
 			if item == "" {
-				return nil, errors.New("empty item in the list")
+				return nil, errors.New("empty list item")
 			}
 			value, err := parse(item)
 			if err != nil {
@@ -129,7 +127,7 @@ func listOf[T any](separator string, parse func(item string) (T, error)) func(ra
 			}
 			key := fmt.Sprint(value)
 			if seen[key] {
-				return nil, fmt.Errorf("%s comes twice", humanize.Quote(item))
+				return nil, fmt.Errorf("duplicate %s", humanize.Quote(item))
 			}
 			seen[key] = true
 			items = append(items, value)
@@ -138,7 +136,7 @@ func listOf[T any](separator string, parse func(item string) (T, error)) func(ra
 	}
 }
 
-// parsePattern reads a pattern as package path matches it.
+// parsePattern reads a pattern in the syntax of [path.Match].
 func parsePattern(item string) (string, error) {
 	if _, err := path.Match(item, ""); err != nil {
 		return "", fmt.Errorf("%s is not a pattern: %w", humanize.Quote(item), err)
@@ -150,7 +148,7 @@ func parsePattern(item string) (string, error) {
 func parseOrigin(raw string) ([]string, error) {
 	targets, err := listOf(",", func(item string) (string, error) { return item, checkTarget(item) })(raw)
 	if len(targets) > 1 && slices.ContainsFunc(targets, isDirectory) {
-		return nil, errors.New("a file origin stands alone")
+		return nil, errors.New("a directory must be the only target")
 	}
 	return targets, err
 }
@@ -158,7 +156,7 @@ func parseOrigin(raw string) ([]string, error) {
 // isDirectory reports whether a target of an origin is a directory.
 func isDirectory(target string) bool { return strings.HasPrefix(target, "file:") }
 
-// checkTarget reports what is wrong with one target of an origin.
+// checkTarget returns an error for an invalid target of an origin.
 func checkTarget(target string) error {
 	scheme, rest, ok := strings.Cut(target, ":")
 	switch {
@@ -173,13 +171,13 @@ func checkTarget(target string) error {
 		}
 		return checkAddress(address, 1, false)
 	case strings.Contains(target, "://"):
-		return fmt.Errorf("%s is not a scheme for an origin", humanize.Quote(scheme))
+		return fmt.Errorf("%s is not a supported scheme", humanize.Quote(scheme))
 	default:
 		return checkAddress(target, 1, false)
 	}
 }
 
-// checkPath reports what is wrong with the part of a file: URL after the colon.
+// checkPath returns an error for an invalid file: URL. rest is the part after the colon.
 func checkPath(target, rest string) error {
 	if u, err := url.Parse(target); err != nil || u.Host != "" || u.RawQuery != "" || u.Fragment != "" {
 		return fmt.Errorf("%s is not a file URL without a host", humanize.Quote(target))
@@ -190,10 +188,9 @@ func checkPath(target, rest string) error {
 	return nil
 }
 
-// checkSocket reports what is wrong with the part of a unix: address after the
-// colon: /path or ///path.
+// checkSocket returns an error for an invalid unix: address. rest is the part after the colon: /path or ///path.
 func checkSocket(address, rest string) error {
-	const longest = 107 // sun_path holds 108 bytes, the last of which is zero
+	const longest = 107 // sun_path has 108 bytes, the last of which is zero
 	path := rest
 	if strings.HasPrefix(rest, "//") {
 		path = rest[2:]
@@ -202,12 +199,12 @@ func checkSocket(address, rest string) error {
 		return fmt.Errorf("%s does not name a socket by an absolute path", humanize.Quote(address))
 	}
 	if len(path) > longest {
-		return fmt.Errorf("the path of a socket has at most %d bytes", longest)
+		return fmt.Errorf("the path of a socket is longer than %d bytes", longest)
 	}
 	return nil
 }
 
-// checkAddress reports what is wrong with host:port.
+// checkAddress returns an error for an invalid host:port.
 func checkAddress(address string, leastPort uint64, emptyHost bool) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -226,8 +223,7 @@ func checkAddress(address string, leastPort uint64, emptyHost bool) error {
 	return nil
 }
 
-// notInHost reports whether r may not stand in a host name or an IP address
-// with a zone.
+// notInHost reports whether neither a host name nor an IP address with a zone may contain r.
 func notInHost(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(".-_:%", r)
 }
@@ -243,7 +239,7 @@ var parseListen = listOf(",", func(item string) (string, error) {
 	return item, checkAddress(item, 0, true)
 })
 
-// parseText reads an id or a cluster.
+// parseText reads printable text, such as a node ID or a query.
 func parseText(raw string) (string, error) {
 	switch {
 	case len(raw) > int(4*kibibyte):
@@ -251,46 +247,47 @@ func parseText(raw string) (string, error) {
 	case !utf8.ValidString(raw):
 		return "", errors.New("not UTF-8")
 	case strings.ContainsFunc(raw, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return "", errors.New("it holds characters that cannot be printed")
+		return "", errors.New("contains unprintable characters")
 	}
 	return raw, nil
 }
 
-// parseGroupBy reads TENDER_NODE_GROUP_BY. It returns nothing for none.
+// parseGroupBy reads TENDER_NODE_GROUP_BY. It returns nil for none.
 func parseGroupBy(raw string) ([]string, error) {
 	if raw == groupByNone {
 		return nil, nil
 	}
 	return listOf(",", func(item string) (string, error) {
 		if item == groupByNone {
-			return "", errors.New("none stands alone")
+			return "", errors.New("none cannot be combined with fields")
 		}
 		if path, ok := strings.CutPrefix(item, "metadata."); ok {
 			if slices.Contains(strings.Split(path, "."), "") {
-				return "", fmt.Errorf("%s has an empty part in its path", humanize.Quote(item))
+				return "", fmt.Errorf("%s has an empty path segment", humanize.Quote(item))
 			}
 			return item, nil
 		}
 		if !slices.Contains(nodegroup.Fields, item) {
-			return "", fmt.Errorf("%s is not a field of the Node that makes a group", humanize.Quote(item))
+			return "", fmt.Errorf("%s is not a Node field that can define groups", humanize.Quote(item))
 		}
 		return item, nil
 	})(raw)
 }
 
-// typeURL is a host, perhaps a path, and the full name of a message.
-var typeURL = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
+// typeURL matches a host, an optional path, and the full name of a message.
+var typeURL = regexp.MustCompile(
+	`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 
-// parseWildcardType reads a type that is asked for by wildcard (B.36).
+// parseWildcardType reads a type with wildcard subscriptions. Secrets have none (B.36).
 func parseWildcardType(item string) (string, error) {
 	url, err := parseType(item)
 	if err == nil && wire.IsSecret(url) {
-		return "", fmt.Errorf("%s: Secrets are asked for by their names alone", humanize.Quote(item))
+		return "", fmt.Errorf("%s: Secrets have no wildcard subscriptions", humanize.Quote(item))
 	}
 	return url, err
 }
 
-// parseType reads a short name or a type URL; it returns the type URL.
+// parseType reads a short name or a type URL, and returns the type URL.
 func parseType(item string) (string, error) {
 	if url, ok := schema.TypeURLFor(item); ok {
 		return url, nil
@@ -309,7 +306,7 @@ func parseResourceBytes(raw string) (Size, error) {
 	return offOr(sizeBetween(kibibyte, gibibyte))(raw)
 }
 
-// offOr returns a parser that returns the zero value for off, and else what parse does.
+// offOr returns a parser that returns the zero value for off, and calls parse otherwise.
 func offOr[T any](parse func(string) (T, error)) func(string) (T, error) {
 	return func(raw string) (value T, err error) {
 		if strings.EqualFold(raw, "off") {
@@ -319,8 +316,7 @@ func offOr[T any](parse func(string) (T, error)) func(string) (T, error) {
 	}
 }
 
-// IsLoopback reports whether an address that checkAddress or checkSocket took can be
-// reached from this host alone.
+// IsLoopback reports whether only this host can reach a valid address: a loopback address or a Unix socket.
 func IsLoopback(address string) bool {
 	if strings.HasPrefix(address, "unix:") {
 		return true
@@ -339,71 +335,72 @@ func parseLevel(raw string) (level slog.Level, err error) {
 	return level, level.UnmarshalText([]byte(word))
 }
 
-// oneOf returns a parser of words; capitals are forgiven.
+// oneOf returns a parser of an enumeration, which ignores case.
 func oneOf(words ...string) func(string) (string, error) {
 	return func(raw string) (string, error) {
 		word := strings.ToLower(raw)
 		if !slices.Contains(words, word) {
-			return "", errors.New("not one of the words")
+			return "", errors.New("not an allowed value")
 		}
 		return word, nil
 	}
 }
 
-// between says in words what durationBetween allows.
-func between(least, most time.Duration) string {
-	return fmt.Sprintf("a duration from %s to %s, such as `90s` or `1m30s`", humanize.Duration(least), humanize.Duration(most))
+// between describes the values that durationBetween allows.
+func between(minimum, maximum time.Duration) string {
+	return fmt.Sprintf("a duration from %s to %s, such as `90s` or `1m30s`", humanize.Duration(minimum),
+		humanize.Duration(maximum))
 }
 
-// durationBetween returns a parser of durations, bounds included.
-func durationBetween(least, most time.Duration) func(string) (time.Duration, error) {
+// durationBetween returns a parser of durations between inclusive bounds.
+func durationBetween(minimum, maximum time.Duration) func(string) (time.Duration, error) {
 	return func(raw string) (time.Duration, error) {
 		d, err := time.ParseDuration(raw)
 		switch {
 		case err != nil:
 			return 0, errors.New("not a duration")
-		case d < least:
+		case d < minimum:
 			return 0, errors.New("too short")
-		case d > most:
+		case d > maximum:
 			return 0, errors.New("too long")
 		}
 		return d, nil
 	}
 }
 
-// intBetween returns a parser of whole numbers, bounds included.
-func intBetween(least, most int) func(string) (int, error) {
+// intBetween returns a parser of whole numbers between inclusive bounds.
+func intBetween(minimum, maximum int) func(string) (int, error) {
 	return func(raw string) (int, error) {
-		n, err := strconv.Atoi(raw) // out of range, it is the nearest number
+		n, err := strconv.Atoi(raw) // out of range, n is the nearest int
 		switch {
 		case err != nil && !errors.Is(err, strconv.ErrRange):
 			return 0, errors.New("not a whole number")
-		case n > most:
+		case n > maximum:
 			return 0, errors.New("too large")
-		case n < least:
+		case n < minimum:
 			return 0, errors.New("too small")
 		}
 		return n, nil
 	}
 }
 
-// sizeBetween returns a parser of sizes, bounds included.
-func sizeBetween(least, most Size) func(string) (Size, error) {
+// sizeBetween returns a parser of sizes between inclusive bounds.
+func sizeBetween(minimum, maximum Size) func(string) (Size, error) {
 	return func(raw string) (s Size, err error) {
 		err = s.UnmarshalText([]byte(raw))
 		switch {
 		case err != nil:
 			return 0, err
-		case s < least:
+		case s < minimum:
 			return 0, errors.New("too small")
-		case s > most:
+		case s > maximum:
 			return 0, errors.New("too large")
 		}
 		return s, nil
 	}
 }
 
-// zeroOr parses 0, also as a Size is shown, and all else as parse does.
+// zeroOr returns a parser that returns zero for 0 and 0B, and calls parse otherwise.
 func zeroOr(parse func(string) (Size, error)) func(string) (Size, error) {
 	return func(raw string) (Size, error) {
 		if raw == "0" || raw == Size(0).String() {
@@ -413,7 +410,7 @@ func zeroOr(parse func(string) (Size, error)) func(string) (Size, error) {
 	}
 }
 
-// escape returns s with what cannot be printed escaped, without the quotes.
+// escape returns s with unprintable characters escaped, without quotes.
 func escape(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return s
@@ -422,12 +419,12 @@ func escape(s string) string {
 	return quoted[1 : len(quoted)-1]
 }
 
-// NonLoopback returns the addresses that others than this host can reach.
+// NonLoopback returns the addresses that other hosts can reach.
 func NonLoopback(addresses []string) []string {
 	return slices.DeleteFunc(slices.Clone(addresses), IsLoopback)
 }
 
-// LoopbackOnly returns the rest of them.
+// LoopbackOnly returns the addresses that only this host can reach.
 func LoopbackOnly(addresses []string) []string {
 	return slices.DeleteFunc(slices.Clone(addresses), func(a string) bool { return !IsLoopback(a) })
 }

@@ -167,7 +167,7 @@ func TestB37_CAsThatAreNotBound(t *testing.T) {
 	t.Parallel()
 	ca, other, spire, dir := certs.NewCA(t), certs.NewCA(t), certs.NewCAOf(t, "spiffe://one.example"), t.TempDir()
 	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
-	const several = `TENDER_TLS_CLIENT_CA: 2 CAs have no SPIFFE ID, so each of them may vouch for the trust domain "one.example", which the rules of TENDER_AUTHZ are about: bind it to its CA with TENDER_TLS_TRUST_DOMAINS`
+	const several = `TENDER_TLS_CLIENT_CA: 2 CAs have no SPIFFE ID, so each can issue certificates for the trust domain "one.example" of TENDER_AUTHZ; bind it to its CA with TENDER_TLS_TRUST_DOMAINS`
 	const bySPIFFE, byName = "spiffe://one.example/envoy", "dns:envoy.example"
 	env := func(identity, domains string, cas ...[]byte) []string {
 		vars := []string{
@@ -192,7 +192,7 @@ func TestB37_CAsThatAreNotBound(t *testing.T) {
 		{"two CAs, and rules about names", byName, "", [][]byte{ca.PEM, other.PEM}, ""},
 		{"two CAs, and a binding", bySPIFFE, "one.example", [][]byte{ca.PEM, other.PEM}, ""},
 		{"a binding of another trust domain", bySPIFFE, "two.example", [][]byte{ca.PEM},
-			`TENDER_AUTHZ: there are rules about the trust domain "one.example", which is not in TENDER_TLS_TRUST_DOMAINS: its clients are refused`},
+			`TENDER_AUTHZ: rules name the trust domain "one.example", which is not in TENDER_TLS_TRUST_DOMAINS; its clients are rejected`},
 	} {
 		cfg, err := relay.LoadConfig(env(tt.identity, tt.domains, tt.cas...))
 		if err != nil {
@@ -205,13 +205,13 @@ func TestB37_CAsThatAreNotBound(t *testing.T) {
 	}
 
 	r := start(t, append(env(bySPIFFE, "", ca.PEM), "TENDER_ORIGIN=127.0.0.1:1")...)
-	if got := r.Log.String(); strings.Contains(got, "may vouch") {
+	if got := r.Log.String(); strings.Contains(got, "can issue certificates") {
 		t.Errorf("with one CA, the log has a warning:\n%s", got)
 	}
 	certs.WriteFile(t, dir, "ca.pem", slices.Concat(ca.PEM, other.PEM))
 	r.Log.Await(t, 0, "2 CAs have no SPIFFE ID")
 	certs.WriteFile(t, dir, "authz.yaml", []byte("version: 1\nrules:\n- {name: a, identities: [\"spiffe://three.example/a\"]}\n"))
-	r.Log.Await(t, 0, `may vouch for the trust domain \"three.example\"`)
+	r.Log.Await(t, 0, `can issue certificates for the trust domain \"three.example\"`)
 }
 
 // TestB37_TrustDomainFilesThatCannotBeUsed holds that a relay does not start with a binding to a file without CAs.
