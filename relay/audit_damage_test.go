@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestB43_DamageIsFoundAndReported damages bytes that all streams share. Within two minutes the log says so, once, and
-// the counter grows with each pass.
+// TestB43_DamageIsFoundAndReported damages bytes that all streams share. Within two minutes the relay logs the fault
+// once, and each pass counts it.
 func TestB43_DamageIsFoundAndReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -37,7 +37,7 @@ func TestB43_DamageIsFoundAndReported(t *testing.T) {
 					e.Resource.Value()[2] ^= 1
 				}
 			}
-			v.Find("", nil) // takes the lock, so that for the race detector the audit comes later
+			v.Find("", nil) // takes the lock, so that the race detector orders the audit after the write
 		}
 		time.Sleep(3 * relay.AuditEvery)
 		synctest.Wait()

@@ -11,16 +11,16 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// TestB43_AnAuditTakesItsShare: work goes on for auditWork of each auditTick.
-func TestB43_AnAuditTakesItsShare(t *testing.T) {
+// TestB43_AuditTimeIsLimited checks that an audit works for auditWork in each auditTick.
+func TestB43_AuditTimeIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, pauses := time.Now(), 0
-		goOn := pacer(t.Context())
+		proceed := pacer(t.Context())
 		for range 100 {
 			time.Sleep(time.Millisecond) // a piece of work
 			before := time.Now()
-			if !goOn() {
-				t.Fatal("told to end")
+			if !proceed() {
+				t.Fatal("pacer returned false before ctx was canceled")
 			}
 			if time.Since(before) > 0 {
 				pauses++
@@ -31,16 +31,16 @@ func TestB43_AnAuditTakesItsShare(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		goOn = pacer(ctx)
+		proceed = pacer(ctx)
 		time.Sleep(auditWork)
-		if goOn() {
-			t.Error("not told to end")
+		if proceed() {
+			t.Error("pacer returned true after ctx was canceled")
 		}
 	})
 }
 
-// TestB43_FaultsThatStayAreLoggedOnce logs a bounded number of faults, each once, and counts them in each pass.
-func TestB43_FaultsThatStayAreLoggedOnce(t *testing.T) {
+// TestB43_PersistentFaultsAreLoggedOnce logs a bounded number of faults, each once, and counts them in each pass.
+func TestB43_PersistentFaultsAreLoggedOnce(t *testing.T) {
 	var log strings.Builder
 	a := &auditor{log: slog.New(slog.NewTextHandler(&log, nil))}
 	view, w := cache.New(cache.Config{})
@@ -50,19 +50,19 @@ func TestB43_FaultsThatStayAreLoggedOnce(t *testing.T) {
 	for _, name := range strings.Split("abcdefghijklmnopqrst", "") {
 		watch.Subscribe("t", []string{name})
 	}
-	watch.Close() // though it watches names still
+	watch.Close() // a fault: its names are still counted
 	v := auditedView{view, "all", "all"}
-	onwards := func() bool { return true }
-	faults := a.audit(v, nil, onwards)
+	noPause := func() bool { return true }
+	faults := a.audit(v, nil, noPause)
 	if len(faults) != 20 || a.stats().Faults != 20 {
 		t.Errorf("got %d faults and %+v, want 20", len(faults), a.stats())
 	}
 	if got := strings.Count(log.String(), "level=ERROR"); got != maxAuditLines+1 ||
 		!strings.Contains(log.String(), "more=10") {
-		t.Errorf("got %d lines, want %d, and one that says how many more:\n%s", got, maxAuditLines, log.String())
+		t.Errorf("got %d lines, want %d, the last with the number of further faults:\n%s", got, maxAuditLines, log.String())
 	}
 	log.Reset()
-	if again := a.audit(v, faults, onwards); len(again) != 20 || log.Len() > 0 || a.stats().Faults != 40 {
+	if again := a.audit(v, faults, noPause); len(again) != 20 || log.Len() > 0 || a.stats().Faults != 40 {
 		t.Errorf("again: got %d faults, log %q and %+v, want 20 counted and none logged", len(again), log.String(), a.stats())
 	}
 }

@@ -25,8 +25,7 @@ import (
 
 const benchStreams = 10_000
 
-// BenchmarkClients asks a server of 10,000 streams, of clients that accept all, for a page of
-// clients, and for those that hold a resource.
+// BenchmarkClients queries a server with 10,000 streams for a page of clients, and for the holders of a resource.
 func BenchmarkClients(b *testing.B) {
 	server := crowded(b)
 	f := operator.Fleet{Server: server}
@@ -58,7 +57,7 @@ func BenchmarkClients(b *testing.B) {
 	})
 }
 
-// BenchmarkPages has pages of such a server made, which is done once a second for all who look.
+// BenchmarkPages renders status pages of such a server. A relay renders a page at most once per second.
 func BenchmarkPages(b *testing.B) {
 	pages := page.New(page.Config{Status: func() admin.Status { return admin.Status{} },
 		Fleet: &operator.Fleet{Server: crowded(b)}, History: new(page.History)})
@@ -70,7 +69,7 @@ func BenchmarkPages(b *testing.B) {
 			b.ReportAllocs()
 			n := 0
 			for b.Loop() {
-				n++ // each is another page
+				n++ // a different URL each time, so that no page is cached
 				w := httptest.NewRecorder()
 				pages.ServeHTTP(w, httptest.NewRequestWithContext(b.Context(), http.MethodGet, fmt.Sprint(tt.path, "&n=", n), nil))
 				if w.Code != http.StatusOK {
@@ -81,7 +80,7 @@ func BenchmarkPages(b *testing.B) {
 	}
 }
 
-// crowded returns a server of 100 clusters, which that many clients have.
+// crowded returns a server with 100 clusters and benchStreams clients that have accepted them.
 func crowded(b *testing.B) *downstream.Server {
 	view, w := cache.New(cache.Config{})
 	server, err := downstream.New(downstream.Config{Views: everybody{view}})
@@ -103,7 +102,7 @@ func crowded(b *testing.B) *downstream.Server {
 	g := NewGRPCServer(1<<20, perConnection)
 	server.Register(g)
 	l := bufconn.Listen(1 << 20)
-	go func() { _ = g.Serve(l) }() // ended by Stop
+	go func() { _ = g.Serve(l) }() // ends by Stop
 	b.Cleanup(g.Stop)
 	for range benchStreams / perConnection {
 		conn, err := grpc.NewClient("passthrough:///relay", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -119,7 +118,7 @@ func crowded(b *testing.B) *downstream.Server {
 	return server
 }
 
-// accept has a client ask for all clusters, and accept them.
+// accept opens a stream of a client that subscribes to all clusters and accepts them.
 func accept(b *testing.B, conn *grpc.ClientConn, id string) {
 	labels, err := structpb.NewStruct(map[string]any{
 		"labels": map[string]any{"app": "shop", "version": "v1", "zone": "b"}, "NAMESPACE": "shop",
@@ -147,7 +146,7 @@ func accept(b *testing.B, conn *grpc.ClientConn, id string) {
 	}
 }
 
-// everybody is a group of all nodes.
+// everybody implements downstream.Views with one group for all nodes.
 type everybody struct{ view *cache.View }
 
 func (e everybody) Join(n *corepb.Node, _ downstream.Caller) (downstream.Group, error) {

@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/snapshot"
 )
 
-// wallTimes are the files that use wall times, and for what. None of them measures a duration.
+// wallTimes has the files that use wall times, with the purpose. None of them measures a duration.
 var wallTimes = map[string]string{
 	"cache/snapshot_format.go":    "stores times",
 	"cmd/tender/dump.go":          "names a file",
@@ -26,7 +26,7 @@ var wallTimes = map[string]string{
 	"relay/decisions.go":          "stores times",
 	"relay/operate.go":            "stores times",
 	"relay/page/page.go":          "prints times",
-	"relay/rollout/check.go":      "asks a Prometheus, which has its own clock",
+	"relay/rollout/check.go":      "queries Prometheus, which has its own clock",
 	"relay/rollouts.go":           "stores times",
 	"relay/snapshot/decisions.go": "names a file",
 	"relay/snapshot/dir.go":       "sorts and prints stored times",
@@ -35,8 +35,8 @@ var wallTimes = map[string]string{
 	"relay/tlsfiles/pem.go":       "prints when certificates expire",
 }
 
-// TestH14_WallTimesDecideNothing: only what stores times, shows them or compares them with those of certificates makes
-// wall times of them, or times without a monotonic reading.
+// TestH14_WallTimesDecideNothing checks that only code that stores or prints times, or compares them with those of
+// certificates, uses wall times or times without a monotonic clock reading.
 func TestH14_WallTimesDecideNothing(t *testing.T) {
 	unused := maps.Clone(wallTimes)
 	for name, file := range parseModule(t, parser.SkipObjectResolution) {
@@ -51,17 +51,17 @@ func TestH14_WallTimesDecideNothing(t *testing.T) {
 			}
 			delete(unused, name)
 			if wallTimes[name] == "" {
-				t.Errorf("%s uses %s: a clock that is set would decide; keep the time.Time, or count from one (time.Time.Sub)",
+				t.Errorf("%s uses %s, whose result changes when the clock is set; keep the time.Time, or use time.Time.Sub",
 					name, call.Fun.(*ast.SelectorExpr).Sel.Name)
 			}
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(unused)) {
-		t.Errorf("%s uses no wall time any more", name)
+		t.Errorf("%s no longer uses wall times; remove it from the list", name)
 	}
 }
 
-// makesWallTime reports whether a call seems to be of a method or function that loses the monotonic reading of a time.
+// makesWallTime reports whether a call looks like a function or method whose result has no monotonic clock reading.
 func makesWallTime(call *ast.CallExpr) bool {
 	if call == nil {
 		return false
@@ -82,7 +82,7 @@ func makesWallTime(call *ast.CallExpr) bool {
 	return false
 }
 
-// TestH14_MakesWallTime holds that what the scan looks for is what it finds.
+// TestH14_MakesWallTime checks the expressions that the scan finds.
 func TestH14_MakesWallTime(t *testing.T) {
 	for expr, want := range map[string]bool{
 		"now.UnixNano()": true, "time.Unix(0, n)": true, "now.Unix()": true, "t.UTC()": true, "t.Round(0)": true,
@@ -93,13 +93,13 @@ func TestH14_MakesWallTime(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := makesWallTime(parsed.(*ast.CallExpr)); got != want {
-			t.Errorf("%s makes a wall time: %v, want %v", expr, got, want)
+			t.Errorf("makesWallTime(%s) = %v, want %v", expr, got, want)
 		}
 	}
 }
 
-// TestH14_EndOfAFreeze: what is shown and stored of the end of a freeze follows the monotonic clock, which ends it. It
-// stays as it is while nobody sets the clock, so that the file is not written anew.
+// TestH14_EndOfAFreeze checks that the displayed and stored end of a freeze follows the monotonic clock, which ends the
+// freeze. While the clock is not set, the end does not change, so that decisions.json is not written again.
 func TestH14_EndOfAFreeze(t *testing.T) {
 	now := time.Now()
 	end := now.Add(time.Hour)
@@ -108,18 +108,18 @@ func TestH14_EndOfAFreeze(t *testing.T) {
 		f.followClock(now)
 		off := f.Until.Sub(end.Round(0))
 		if want := by % time.Hour; off != want {
-			t.Errorf("the clock was set by %v: %v off, want %v", -by, off, want)
+			t.Errorf("clock set by %v: off by %v, want %v", -by, off, want)
 		}
 		until := f.Until
 		if f.followClock(now.Add(time.Minute)); f.Until != until {
-			t.Errorf("restated without need: %v, was %v", f.Until, until)
+			t.Errorf("the end changed to %v from %v, although the clock was not set", f.Until, until)
 		}
 		if left := f.Left(now); (left - time.Hour).Abs() > time.Second {
-			t.Errorf("%v left after a restart, want 1h", left)
+			t.Errorf("remaining time after a restart: %v, want 1h", left)
 		}
 	}
 	f := new(activeFreeze)
 	if f.followClock(now); !f.Until.IsZero() {
-		t.Errorf("a freeze without an end ends at %v", f.Until)
+		t.Errorf("a freeze without an end has the end %v", f.Until)
 	}
 }

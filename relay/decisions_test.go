@@ -9,21 +9,21 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A keepingOrigin answers commands with one discarded removal, unless the caller gives up.
-type keepingOrigin struct{ origin }
+// A discardingOrigin returns one discarded removal to each command, unless ctx is canceled.
+type discardingOrigin struct{ origin }
 
-func (keepingOrigin) Operate(ctx context.Context, _ reconcile.Command) []reconcile.Hold {
+func (discardingOrigin) Operate(ctx context.Context, _ reconcile.Command) []reconcile.Hold {
 	if ctx.Err() != nil {
 		return nil
 	}
 	return []reconcile.Hold{{TypeURL: wire.ClusterType, Names: []string{"c"}, Discarded: true}}
 }
 
-func (keepingOrigin) Broken() []reconcile.Hold { return nil }
+func (discardingOrigin) Broken() []reconcile.Hold { return nil }
 
-// TestH09_AnInterruptedSaveForgetsNothing: a save that is interrupted, as when the relay stops, neither writes nor
-// changes what the next save writes.
-func TestH09_AnInterruptedSaveForgetsNothing(t *testing.T) {
+// TestH09_InterruptedSave checks that an interrupted save, for example when the relay stops, does not write and does
+// not affect the next save.
+func TestH09_InterruptedSave(t *testing.T) {
 	t.Parallel()
 	cfg, err := LoadConfig([]string{
 		"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0",
@@ -37,12 +37,12 @@ func TestH09_AnInterruptedSaveForgetsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := r.groups
-	g.origins[0] = keepingOrigin{g.origins[0]}
+	g.origins[0] = discardingOrigin{g.origins[0]}
 	want := func(when string) {
 		t.Helper()
 		read, err := g.snapshots.dir.Decisions()
 		if err != nil || len(read.Discarded) != 1 || !slices.Equal(read.Discarded[0].Names, []string{"c"}) {
-			t.Errorf("%s, decisions keep %+v, %v, want cluster c", when, read.Discarded, err)
+			t.Errorf("%s: discarded removals %+v, %v, want cluster c", when, read.Discarded, err)
 		}
 	}
 	g.saveDecision(t.Context(), true)
@@ -54,7 +54,7 @@ func TestH09_AnInterruptedSaveForgetsNothing(t *testing.T) {
 	want("after an interrupted save")
 	g.saveDecisions(t.Context())
 	want("after the next save")
-	// Run was never called: it ends at once, and closes what New opened.
+	// Run closes the resources that New opened. It ends at once.
 	if err := r.Run(canceled); err != nil {
 		t.Error(err)
 	}

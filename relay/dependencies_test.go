@@ -56,8 +56,7 @@ func TestDirectDependencies(t *testing.T) {
 	}
 }
 
-// directly returns the modules that the go.mod in a directory requires without the
-// comment that says "indirect".
+// directly returns the modules that the go.mod in a directory requires directly.
 func directly(t *testing.T, dir string) []string {
 	t.Helper()
 	list := exec.Command("go", "mod", "edit", "-json")
@@ -84,8 +83,7 @@ func directly(t *testing.T, dir string) []string {
 	return direct
 }
 
-// moduleOf returns the module that has a package: that of the longest path. It is empty
-// for what is none of them.
+// moduleOf returns the module that contains a package, which is the one with the longest matching path, or "".
 func moduleOf(imported string, modules map[string]string) string {
 	for ; imported != "."; imported = path.Dir(imported) {
 		if _, ok := modules[imported]; ok {
@@ -95,7 +93,7 @@ func moduleOf(imported string, modules map[string]string) string {
 	return ""
 }
 
-// partOf says for what a file is there.
+// partOf returns the part that a file belongs to: program, tests or bench.
 func partOf(name string) string {
 	switch {
 	case strings.HasPrefix(name, "bench/"):
@@ -108,7 +106,7 @@ func partOf(name string) string {
 	}
 }
 
-// nearer returns which of two parts is nearer to the program.
+// nearer returns the part that is nearer to the program.
 func nearer(a, b string) string {
 	order := []string{"program", "tests", "bench", "nowhere"}
 	return order[min(slices.Index(order, a), slices.Index(order, b))]

@@ -22,7 +22,7 @@ func TestDesignNamesFiles(t *testing.T) {
 		}
 	}
 	if len(named) < 3 {
-		t.Errorf("DESIGN.md names %d files of code, want 3 at least", len(named))
+		t.Errorf("DESIGN.md names %d source files, want at least 3", len(named))
 	}
 }
 
@@ -79,7 +79,7 @@ func TestLocksAreListed(t *testing.T) {
 		}
 	}
 	if found < 20 {
-		t.Errorf("found %d mutexes, want 20 at least", found)
+		t.Errorf("found %d mutexes, want at least 20", found)
 	}
 }
 

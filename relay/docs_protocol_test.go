@@ -17,45 +17,42 @@ import (
 )
 
 var (
-	// citedCode matches a word that is a code of deploy/docs/protocol.md.
+	// citedCode matches a code of deploy/docs/protocol.md.
 	citedCode = regexp.MustCompile(`^(?:R\d{3}|[CHX]\d{2}|[ABD]\.\d{1,2})$`)
 
-	// codeItem and codeHeading match where that page defines one.
+	// codeItem and codeHeading match the definition of a code on that page.
 	codeItem    = regexp.MustCompile(`(?m)^- \*\*(R\d{3}|[CHX]\d{2})\*\* `)
 	codeHeading = regexp.MustCompile(`(?m)^#+ ([ABD]\.\d+) `)
 
-	// heldAs and untested match what people write where no test is named after a code: the
-	// codes whose tests hold it too, or why there is none.
+	// heldAs and untested match the text for a code without tests: other codes whose tests cover it, or the reason.
 	heldAs   = regexp.MustCompile(`^as ((?:[A-Z][.\d]+(?:, )?)+)$`)
 	untested = regexp.MustCompile(`^not tested: \S+ \S+`)
 
-	// codedTest matches the name of a test that begins with codes, such as TestB8_B15_R068_NothingIsRemoved, or the
-	// beginning of one on a page.
+	// codedTest matches the name of a test with a prefix of codes, such as TestB8_B15_R068_NothingIsRemoved.
 	codedTest = regexp.MustCompile(`^(?:Test|Fuzz)((?:[ABCDHRX]\d+_)+)`)
 
-	// coded matches where a test is declared.
+	// coded matches the declaration of a test.
 	coded = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 
-	// citing lists the extensions of files that cite codes: code, pages, transcripts,
-	// and what is shipped with comments.
+	// citing has the extensions of files that may cite codes.
 	citing = []string{".go", ".md", ".txt", ".yml", ".yaml"}
 )
 
-// update has the page of the protocol written.
+// update writes the page of the protocol.
 var update = flag.Bool("update", false, "write the names of tests into deploy/docs/protocol.md")
 
-// transcripts is the folder of the transcripts of rules.
+// transcripts is the directory of the transcripts of rules.
 const transcripts = "relay/conformance/testdata/transcripts/"
 
-// linksBelow stands before the links to the files with tests, at the end of the page.
+// linksBelow precedes the links to test files at the end of the page.
 const linksBelow = "\n<!-- Written by go test ./relay -run TestProtocolPage -update, as are the names of the test " +
 	"files above. -->\n\n"
 
-// TestCodesStandInProtocol holds that each code that is cited anywhere in the repository is
-// defined in deploy/docs/protocol.md.
+// TestCodesStandInProtocol checks that deploy/docs/protocol.md defines each code that is cited anywhere in the
+// repository.
 func TestCodesStandInProtocol(t *testing.T) {
 	defined := definedCodes(t)
-	cited := map[string]string{} // the first file that cites a code
+	cited := map[string]string{} // first citing file by code
 	for name, text := range citers(t) {
 		for _, c := range citedIn(text) {
 			if cited[c] == "" || name < cited[c] {
@@ -65,16 +62,16 @@ func TestCodesStandInProtocol(t *testing.T) {
 	}
 	for _, c := range slices.Sorted(maps.Keys(cited)) {
 		if defined[c] == 0 {
-			t.Errorf("%s cites %s: deploy/docs/protocol.md does not define it", cited[c], c)
+			t.Errorf("%s cites %s: deploy/docs/protocol.md does not define this code", cited[c], c)
 		}
 	}
 	if len(cited) < 200 {
-		t.Errorf("found %d cited codes, want 200 at least", len(cited))
+		t.Errorf("found %d cited codes, want at least 200", len(cited))
 	}
 }
 
-// TestCodesAreDefinedOnce holds that deploy/docs/protocol.md defines no code twice, and
-// that none got lost.
+// TestCodesAreDefinedOnce checks that deploy/docs/protocol.md defines no code twice, and has the expected number of
+// codes.
 func TestCodesAreDefinedOnce(t *testing.T) {
 	defined := definedCodes(t)
 	kinds := map[byte]int{}
@@ -83,50 +80,50 @@ func TestCodesAreDefinedOnce(t *testing.T) {
 			t.Errorf("deploy/docs/protocol.md defines %s %d times", c, defined[c])
 		}
 	}
-	for kind, least := range map[byte]int{'R': 143, 'X': 26, 'A': 16, 'B': 44, 'C': 37, 'D': 5, 'H': 18} {
-		if kinds[kind] < least {
-			t.Errorf("deploy/docs/protocol.md defines %d codes %c, want %d at least", kinds[kind], kind, least)
+	for kind, minimum := range map[byte]int{'R': 143, 'X': 26, 'A': 16, 'B': 44, 'C': 37, 'D': 5, 'H': 18} {
+		if kinds[kind] < minimum {
+			t.Errorf("deploy/docs/protocol.md defines %d codes %c, want at least %d", kinds[kind], kind, minimum)
 		}
 	}
 }
 
-// TestProtocolPage holds that each rule and each decision of deploy/docs/protocol.md names the
-// files with its tests, those whose names begin with its code. Where there are none, the page
-// names other codes whose tests hold it, or says why it is not tested. With -update, it writes the names.
+// TestProtocolPage checks that each rule and decision in deploy/docs/protocol.md names the files with its tests, which
+// are the tests whose names begin with its code. Without such tests, the page names other codes whose tests cover it,
+// or the reason. With -update, it writes the names.
 func TestProtocolPage(t *testing.T) {
 	const name = "../deploy/docs/protocol.md"
 	page := pages(t)[name]
 	files := testFiles(t)
 	want, missing := withTests(page, files)
 	for _, code := range missing {
-		t.Errorf("%s: %s has no test named after it: write one, or \"as R044\" for the code whose tests hold it, "+
-			"or \"not tested: \" and why", name, code)
+		t.Errorf("%s: %s has no test named after it: write one, or \"as R044\" for a code whose tests cover it, "+
+			"or \"not tested: \" and the reason", name, code)
 	}
 	if page == want {
 		return
 	}
 	if !*update {
-		t.Fatalf("%s does not name the tests that there are: run go test ./relay -run TestProtocolPage -update", name)
+		t.Fatalf("%s does not name all test files: run go test ./relay -run TestProtocolPage -update", name)
 	}
 	if err := os.WriteFile(name, []byte(want), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestPagesOfRulesAreNarrow checks that the lines of the pages that comments cite have at most 120 characters.
-func TestPagesOfRulesAreNarrow(t *testing.T) {
+// TestRulePageLineLength checks that the pages that comments cite have at most 120 characters per line.
+func TestRulePageLineLength(t *testing.T) {
 	for _, name := range []string{"../deploy/docs/protocol.md", "DESIGN.md"} {
 		n := 0
 		for line := range strings.Lines(pages(t)[name]) {
 			n++
 			if length := utf8.RuneCountInString(strings.TrimSpace(line)); length > 120 {
-				t.Errorf("%s:%d has %d characters, want 120 at most", name, n, length)
+				t.Errorf("%s:%d has %d characters, want at most 120", name, n, length)
 			}
 		}
 	}
 }
 
-// TestCitedCodes holds what counts as a citation.
+// TestCitedCodes checks the detection of citations.
 func TestCitedCodes(t *testing.T) {
 	for text, want := range map[string]string{
 		"see R044, B.7 and C08 (D.4).":                  "B.7 C08 D.4 R044",
@@ -142,7 +139,7 @@ func TestCitedCodes(t *testing.T) {
 	}
 }
 
-// definedCodes returns how often deploy/docs/protocol.md defines each code.
+// definedCodes returns the number of definitions of each code in deploy/docs/protocol.md.
 func definedCodes(t *testing.T) map[string]int {
 	t.Helper()
 	defined := map[string]int{}
@@ -155,8 +152,8 @@ func definedCodes(t *testing.T) map[string]int {
 	return defined
 }
 
-// citedIn returns the codes that a text cites, by themselves or in names of tests. It looks
-// at words, since a search through the whole repository takes half a minute with the race detector.
+// citedIn returns the codes that a text cites, directly or in names of tests. It splits the text into words, because a
+// regular expression over the whole repository takes half a minute with the race detector.
 func citedIn(text string) (cited []string) {
 	for word := range strings.FieldsFuncSeq(text, func(r rune) bool {
 		return r != '.' && r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
@@ -171,14 +168,14 @@ func citedIn(text string) (cited []string) {
 	return cited
 }
 
-// citedBy returns the codes that the name of a test begins with.
+// citedBy returns the codes in the prefix of the name of a test.
 func citedBy(test string) (cited []string) {
 	match := codedTest.FindStringSubmatch(test)
 	if match == nil {
 		return nil
 	}
 	for c := range strings.SplitSeq(strings.TrimSuffix(match[1], "_"), "_") {
-		if strings.Contains("ABD", c[:1]) { // written with a dot
+		if strings.Contains("ABD", c[:1]) { // these codes have a dot
 			c = c[:1] + "." + c[1:]
 		}
 		cited = append(cited, c)
@@ -186,7 +183,7 @@ func citedBy(test string) (cited []string) {
 	return cited
 }
 
-// citers returns the files that may cite codes, by their paths from here.
+// citers returns the files that may cite codes, by path relative to this package.
 func citers(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
@@ -197,11 +194,12 @@ func citers(t *testing.T) map[string]string {
 		base := entry.Name()
 		if entry.IsDir() {
 			if hidden := strings.HasPrefix(base, ".") && base != ".." && base != ".github"; hidden || base == "node_modules" {
-				return fs.SkipDir // what is installed or built
+				return fs.SkipDir // installed or generated
 			}
 			return nil
 		}
-		if !slices.Contains(citing, filepath.Ext(base)) || base == "docs_protocol_test.go" { // has examples that are none
+		// has examples that are not citations
+		if !slices.Contains(citing, filepath.Ext(base)) || base == "docs_protocol_test.go" {
 			return nil
 		}
 		text, err := os.ReadFile(name)
@@ -214,8 +212,8 @@ func citers(t *testing.T) map[string]string {
 	return texts
 }
 
-// testFiles returns the files with tests named after each code, by their paths in the
-// module without _test.go; and the transcripts named so, without the path of their folder.
+// testFiles returns, by code, the files with tests whose names begin with the code, as paths in the module without
+// _test.go. It also returns transcripts with such names, without their directory.
 func testFiles(t *testing.T) map[string][]string {
 	t.Helper()
 	files := map[string][]string{}
@@ -243,9 +241,8 @@ func testFiles(t *testing.T) map[string][]string {
 	return files
 }
 
-// withTests returns the page with the names of files wherever it defines a code that has
-// tests, and with the links of these names at its end. It returns the codes that have
-// neither tests nor a word on why not.
+// withTests returns the page with the current test files of each code, and with the links to them at its end. It also
+// returns the codes that have neither tests nor a reason.
 func withTests(page string, files map[string][]string) (text string, missing []string) {
 	page, _, _ = strings.Cut(page, linksBelow)
 	var out []string
@@ -254,16 +251,16 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 		for _, file := range files[code] {
 			named[file] = true
 		}
-		said, ok := testsOf(code, written, files)
+		text, ok := testsOf(code, written, files)
 		if !ok {
 			missing = append(missing, code)
 		}
-		return said
+		return text
 	}
 	paragraph := func(code, written string) string {
 		return strings.TrimSpace(humanize.Wrap("**Tests.** "+tests(code, written), "", ""))
 	}
-	decision := "" // the one that the lines are of, if it has no tests yet
+	decision := "" // of the current lines, if its tests have not been written yet
 	for _, block := range strings.Split(strings.TrimSpace(page), "\n\n") {
 		if written, ok := strings.CutPrefix(block, "**Tests.** "); ok && decision != "" {
 			block = paragraph(decision, strings.ReplaceAll(written, "\n", " "))
@@ -273,7 +270,7 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 				out = append(out, paragraph(decision, ""))
 			}
 			decision = ""
-			if match := codeHeading.FindStringSubmatch(block); match != nil && match[1][0] != 'A' { // sections of tables
+			if match := codeHeading.FindStringSubmatch(block); match != nil && match[1][0] != 'A' { // A.n are sections of tables
 				decision = match[1]
 			}
 		} else if codeItem.MatchString(block) {
@@ -299,7 +296,7 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 	return strings.Join(out, "\n\n") + "\n" + linksBelow + links.String(), missing
 }
 
-// itemsWithTests returns a list with the tests of each item of a code as tests has them.
+// itemsWithTests returns a list of rules with the text that tests returns for each code.
 func itemsWithTests(list string, tests func(code, written string) string) string {
 	const label = "\n  - Tests: "
 	items := strings.Split(list, "\n- ")
@@ -317,8 +314,8 @@ func itemsWithTests(list string, tests func(code, written string) string) string
 	return strings.Join(items, "\n")
 }
 
-// testsOf returns what the page says of the tests of a code: the names of the files, or
-// what is written there if there are none and it is a reason.
+// testsOf returns the text of the page about the tests of a code: the names of the files or, without tests, the written
+// reason if it is valid.
 func testsOf(code, written string, files map[string][]string) (string, bool) {
 	if of := files[code]; len(of) > 0 {
 		return "[" + strings.Join(of, "], [") + "]", true

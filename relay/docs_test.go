@@ -12,10 +12,10 @@ import (
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
-// maxREADME is the length of the README, in lines.
+// maxREADME is the maximum length of the README, in lines.
 const maxREADME = 250
 
-// pages returns the pages that people read, by their paths from here.
+// pages returns the Markdown pages of the repository, by path relative to this package.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	texts := map[string]string{}
@@ -35,7 +35,7 @@ func pages(t *testing.T) map[string]string {
 		}
 	}
 	if len(texts) < 20 {
-		t.Fatalf("found %d pages, want 20 at least", len(texts))
+		t.Fatalf("found %d pages, want at least 20", len(texts))
 	}
 	return texts
 }
@@ -46,8 +46,7 @@ var (
 	unnamed = regexp.MustCompile(`[^\p{L}\p{N}_\- ]`)
 )
 
-// TestLinks holds that what a page links to in the module is there, with the heading that
-// the link names.
+// TestLinks checks that the files and headings that pages link to exist.
 func TestLinks(t *testing.T) {
 	found := 0
 	known := map[string]map[string]bool{} // the anchors of pages
@@ -75,11 +74,11 @@ func TestLinks(t *testing.T) {
 		}
 	}
 	if found < 20 {
-		t.Errorf("found %d links in the module, want those of the README at least", found)
+		t.Errorf("found %d links, want at least 20", found)
 	}
 }
 
-// anchors returns what links to the headings of a page end in.
+// anchors returns the anchors of the headings of a page.
 func anchors(t *testing.T, page string) map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile(page)
@@ -101,29 +100,28 @@ func TestREADMEIsShort(t *testing.T) {
 
 var (
 	metric   = regexp.MustCompile("`(tender_[a-z_]+)")
-	setting  = regexp.MustCompile(`TENDER_[A-Z0-9_]+`) // TENDER_MAX_, with an ellipsis, is several
+	setting  = regexp.MustCompile(`TENDER_[A-Z0-9_]+`) // TENDER_MAX_ with an ellipsis stands for several
 	test     = regexp.MustCompile("`(Test[A-Z]\\w+(?:/[\\w-]+)?)`")
 	logged   = regexp.MustCompile("[Ll]og: `([^`]+)`")
 	declared = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 	former   = regexp.MustCompile("(?m)^- Former name: .*$") // of a variable
 )
 
-// ignored reports whether a variable is ignored, as those that Kubernetes sets are.
+// ignored reports whether Load ignores a variable, because Kubernetes sets it.
 func ignored(variable string) bool {
 	_, err := LoadConfig([]string{variable + "=x"})
 	return err == nil
 }
 
-// TestNamesOnPages holds that the metrics, variables, tests and lines of the log that
-// people are told of are there.
+// TestNamesOnPages checks that the metrics, variables, tests and log messages on the pages exist.
 func TestNamesOnPages(t *testing.T) {
 	tests, code := source(t)
 	table := config.Page()
 	for _, of := range []struct {
-		what  string
-		names *regexp.Regexp
-		least int // on all pages
-		known func(name string) bool
+		what    string
+		names   *regexp.Regexp
+		minimum int // on all pages
+		known   func(name string) bool
 	}{
 		{"metric", metric, 30, func(name string) bool { return strings.Contains(telemetry.Page(), "`"+name+"`") }},
 		{"variable", setting, 20, func(name string) bool {
@@ -133,7 +131,7 @@ func TestNamesOnPages(t *testing.T) {
 			return strings.Contains(table, "# `"+name+"`\n") || ignored(name)
 		}},
 		{"test", test, 30, func(name string) bool { return tests[name] }},
-		{"line of the log", logged, 15, func(text string) bool { return strings.Contains(code, text) }},
+		{"log message", logged, 15, func(text string) bool { return strings.Contains(code, text) }},
 	} {
 		found := map[string]bool{}
 		for page, text := range pages(t) {
@@ -143,18 +141,18 @@ func TestNamesOnPages(t *testing.T) {
 			for _, match := range of.names.FindAllStringSubmatch(former.ReplaceAllString(text, ""), -1) {
 				name := match[len(match)-1]
 				if found[name] = true; !of.known(name) {
-					t.Errorf("%s names %s: there is no such %s", page, name, of.what)
+					t.Errorf("%s names %s, which is not a %s", page, name, of.what)
 				}
 			}
 		}
-		if len(found) < of.least {
-			t.Errorf("pages name %d of kind %s, want at least %d", len(found), of.what, of.least)
+		if len(found) < of.minimum {
+			t.Errorf("pages name %d of kind %s, want at least %d", len(found), of.what, of.minimum)
 		}
 	}
 }
 
-// items returns the entries of a page that is a list of faults or attacks: each begins with a text in bold, and has a
-// list of its own.
+// items returns the entries of a page that lists faults or attacks. Each entry begins with text in bold and has a
+// nested list.
 func items(page string) (all []string) {
 	for line := range strings.Lines(page) {
 		switch {
@@ -167,8 +165,8 @@ func items(page string) (all []string) {
 	return all
 }
 
-// checkItems fails the test unless there are so many entries at least, each has these fields, and its tests are named.
-func checkItems(t *testing.T, all []string, least int, fields ...string) {
+// checkItems fails the test unless there are at least minimum entries, and each has the fields and names its tests.
+func checkItems(t *testing.T, all []string, minimum int, fields ...string) {
 	t.Helper()
 	for _, item := range all {
 		for _, field := range append(fields, "Tests") {
@@ -180,29 +178,29 @@ func checkItems(t *testing.T, all []string, least int, fields ...string) {
 			t.Errorf("an entry names no test:\n%s", item)
 		}
 	}
-	if len(all) < least {
-		t.Errorf("there are %d entries, want %d at least", len(all), least)
+	if len(all) < minimum {
+		t.Errorf("%d entries, want at least %d", len(all), minimum)
 	}
 }
 
-// TestFaultsAreTested holds that each fault of deploy/docs/faults.md has an effect, a metric and a test. That the tests
-// and the metrics exist, TestNamesOnPages holds.
+// TestFaultsAreTested checks that each fault in deploy/docs/faults.md has an effect, a metric and a test.
+// TestNamesOnPages checks that these exist.
 func TestFaultsAreTested(t *testing.T) {
 	checkItems(t, items(pages(t)["../deploy/docs/faults.md"]), 48, "Effect", "Metrics")
 }
 
-// TestAttacksAreTested holds that each attack of deploy/docs/attacks.md that hostile peers may try has a limit, a
-// result and a test. That the tests and the variables exist, TestNamesOnPages holds.
+// TestAttacksAreTested checks that each attack of hostile peers in deploy/docs/attacks.md has a limit, a result and a
+// test. TestNamesOnPages checks that these exist.
 func TestAttacksAreTested(t *testing.T) {
 	_, hostile, found := strings.Cut(pages(t)["../deploy/docs/attacks.md"], "\n## Hostile ")
-	hostile, _, browsers := strings.Cut(hostile, "\n## Browsers\n") // whose tests are of the admin surface
+	hostile, _, browsers := strings.Cut(hostile, "\n## Browsers\n") // tested with the admin API
 	if !found || !browsers {
 		t.Fatal("attacks.md lacks a section on hostile peers, or on browsers")
 	}
 	checkItems(t, items(hostile), 52, "Limit", "Result")
 }
 
-// source returns the names of the module's tests, and the text of what is not a test.
+// source returns the names of the module's tests, and the text of all other Go files.
 func source(t *testing.T) (tests map[string]bool, code string) {
 	t.Helper()
 	tests = map[string]bool{}

@@ -10,8 +10,8 @@ import (
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
-// TestD1_FeaturesOnThePage holds the table of client features in deploy/docs/protocol.md to what
-// the relay sends and groups by.
+// TestD1_FeaturesOnThePage checks the table of client features in deploy/docs/protocol.md against the features that the
+// relay sends and that are part of group keys.
 func TestD1_FeaturesOnThePage(t *testing.T) {
 	var own, grouped []string
 	for _, row := range rowsBelow(t, "### D.1 ") {
@@ -31,13 +31,12 @@ func TestD1_FeaturesOnThePage(t *testing.T) {
 		{"part of the group key", grouped, nodegroup.ContentFeatures},
 	} {
 		if !slices.Equal(c.got, c.want) {
-			t.Errorf("the page has %q as %s, the relay %q", c.got, c.what, c.want)
+			t.Errorf("page: %q are %s, relay: %q", c.got, c.what, c.want)
 		}
 	}
 }
 
-// TestD2_TypesOnThePage holds the table of types in deploy/docs/protocol.md to the types that the
-// relay knows, and what it does with them.
+// TestD2_TypesOnThePage checks the table of types in deploy/docs/protocol.md against package wire.
 func TestD2_TypesOnThePage(t *testing.T) {
 	known := map[string]bool{}
 	for _, row := range rowsBelow(t, "### D.2 ") {
@@ -48,17 +47,17 @@ func TestD2_TypesOnThePage(t *testing.T) {
 			known[typeURL] = true
 		}
 		if wire.Known(typeURL) != known[typeURL] {
-			t.Errorf("the page has %s as a type of the protocol: %t", row[0], known[typeURL])
+			t.Errorf("page: %s is a type of the protocol: %t", row[0], known[typeURL])
 		}
 		if want := wire.LegacyWildcard(typeURL); (row[2] == "yes") != want {
-			t.Errorf("the page has %q as the legacy wildcard of %s, the relay %t", row[2], row[0], want)
+			t.Errorf("page: %q as the legacy wildcard of %s, relay: %t", row[2], row[0], want)
 		}
 		if want := wire.FullState(typeURL); (row[3] == "yes") != want {
-			t.Errorf("the page has %q as the full state of %s, the relay %t", row[3], row[0], want)
+			t.Errorf("page: %q as the full state of %s, relay: %t", row[3], row[0], want)
 		}
 	}
 	if want := wire.Rank("type.googleapis.com/acme.Other"); len(known) != want {
-		t.Errorf("the page has %d types of the protocol, the relay %d", len(known), want)
+		t.Errorf("page: %d types of the protocol, relay: %d", len(known), want)
 	}
 }
 
@@ -75,7 +74,7 @@ func rowsBelow(t *testing.T, heading string) (rows [][]string) {
 		}
 	}
 	if len(rows) < 5 {
-		t.Fatalf("%s has a table of %d rows, want 5 at least", heading, len(rows))
+		t.Fatalf("%s has a table of %d rows, want at least 5", heading, len(rows))
 	}
 	return rows
 }

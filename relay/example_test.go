@@ -23,8 +23,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A relay of a directory, in a program that has the listener, the log and the context. Its client
-// here asks for all clusters by Delta ADS.
+// A relay whose origin is a directory. The program provides the listener, the logger and the context. A client requests
+// all clusters over Delta ADS.
 func Example() {
 	dir, err := os.MkdirTemp("", "xds")
 	check(err)
@@ -33,13 +33,13 @@ func Example() {
 		[]byte(`[{"@type": type.googleapis.com/envoy.config.cluster.v3.Cluster, name: web}]`), 0o600))
 
 	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + dir, "TENDER_ADMIN_LISTEN=off"})
-	check(err) // one line for each thing that is wrong
+	check(err) // joins one error per invalid variable
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	check(err)
 	r, err := relay.New(cfg, relay.Options{
 		Logger:    slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Version:   "v1.2.3",
-		Listeners: []net.Listener{listener}, // in place of TENDER_LISTEN
+		Listeners: []net.Listener{listener}, // replaces TENDER_LISTEN
 	})
 	check(err)
 	ctx, stop := context.WithCancel(context.Background())
@@ -48,16 +48,16 @@ func Example() {
 
 	fmt.Println("clusters:", askForClusters(listener.Addr().String()))
 
-	stop()      // clients are let go within TENDER_DRAIN …
-	r.StopNow() // … or at once
+	stop()      // drains for at most TENDER_DRAIN …
+	r.StopNow() // … unless StopNow ends the drain
 	fmt.Println("ended:", <-ended)
 	// Output:
 	// clusters: [web]
 	// ended: <nil>
 }
 
-// A relay of a control plane in the same process: go-control-plane, which it reaches without a
-// socket. The address is only its name then.
+// A relay whose control plane, go-control-plane, runs in the same process. The relay connects to it over bufconn, so
+// TENDER_ORIGIN is only a name.
 func ExampleNew_controlPlane() {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
@@ -66,7 +66,7 @@ func ExampleNew_controlPlane() {
 	controlPlane := grpc.NewServer()
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(controlPlane, serverv3.NewServer(ctx, resources, nil))
 	inside := bufconn.Listen(1 << 20)
-	go func() { check(controlPlane.Serve(inside)) }() // until it is stopped
+	go func() { check(controlPlane.Serve(inside)) }() // until Stop
 	defer controlPlane.Stop()
 
 	cfg, err := relay.LoadConfig([]string{
@@ -90,11 +90,11 @@ func ExampleNew_controlPlane() {
 	// ended: <nil>
 }
 
-// What a program can learn of its relay: whether it is ready, how many clients it has, and all that
-// operators are told, on a listener of the program's own.
+// A program queries the state of its relay: readiness, the number of clients, and the admin API on a listener of the
+// program.
 func ExampleRelay_Ready() {
 	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=edge"})
-	check(err) // nobody is at that address
+	check(err) // no control plane listens on this address
 	operators, err := net.Listen("tcp", "127.0.0.1:0")
 	check(err)
 	r, err := relay.New(cfg, relay.Options{Version: "v1.2.3", AdminListeners: []net.Listener{operators}})
@@ -106,7 +106,7 @@ func ExampleRelay_Ready() {
 	fmt.Println("ready:", r.Ready() == nil)
 	fmt.Println("streams:", r.Streams())
 
-	// Fields are added to the status, and none is taken away: see deploy/docs/status.md.
+	// Releases add fields to the status, and remove none: see deploy/docs/status.md.
 	var status struct {
 		Relay struct {
 			Version string `json:"version"`
@@ -131,14 +131,14 @@ func ExampleRelay_Ready() {
 	// then: relay is draining: it was stopped
 }
 
-// check ends an example that cannot go on.
+// check ends an example that has failed.
 func check(err error) {
 	if err != nil {
 		panic(err)
 	}
 }
 
-// askForClusters returns the names of all clusters that a server has.
+// askForClusters returns the names of all clusters of an xDS server.
 func askForClusters(address string) (names []string) {
 	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	check(err)

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// B.35: a peer founds as many groups at once as there may be, and then so many a minute. One that founds none for long
-// is forgotten, and those that are not known are not bounded.
-func TestB35_GroupsAreFoundedAtABoundedRate(t *testing.T) {
+// TestB35_GroupCreationIsRateLimited checks that a peer may create MaxGroups groups at once, and then MaxPeerGroups per
+// minute. The limiter of an idle peer is dropped, and groups without a peer are not limited.
+func TestB35_GroupCreationIsRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newGroupQuota(&Config{MaxGroups: 32, MaxPeerGroups: 4})
-		found := func(peer string) (n int) {
+		create := func(peer string) (n int) {
 			for ; n < 100 && !f.tooFast(peer); n++ {
 				f.countCreated(peer)
 			}
@@ -26,13 +26,13 @@ func TestB35_GroupsAreFoundedAtABoundedRate(t *testing.T) {
 			{time.Hour, "a", 32},
 		} {
 			time.Sleep(step.after)
-			if n := found(step.peer); n != step.want {
-				t.Errorf("after %v %q founded %d groups, want %d", step.after, step.peer, n, step.want)
+			if n := create(step.peer); n != step.want {
+				t.Errorf("after %v, peer %q created %d groups, want %d", step.after, step.peer, n, step.want)
 			}
 		}
 		time.Sleep(time.Hour)
 		if f.countCreated("c"); len(f.limiters) != 1 {
-			t.Errorf("%d peers are remembered, want 1", len(f.limiters))
+			t.Errorf("%d limiters, want 1", len(f.limiters))
 		}
 	})
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// TestB4_AStoppedRelayKeepsNoView: the timers that remove groups without streams do not keep views in memory after Run
-// has returned, whether the last stream ended before or after it.
-func TestB4_AStoppedRelayKeepsNoView(t *testing.T) {
+// TestB4_StoppedRelayKeepsNoView checks that the timers that remove groups without streams do not keep views in memory
+// after Run has returned, whether the last stream was closed before or after that.
+func TestB4_StoppedRelayKeepsNoView(t *testing.T) {
 	t.Parallel()
 	cfg, err := LoadConfig([]string{
 		"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_NODE_GROUP_BY=cluster",
@@ -44,9 +44,9 @@ func TestB4_AStoppedRelayKeepsNoView(t *testing.T) {
 		t.Error(err)
 	}
 	if left.removal.Stop() {
-		t.Error("the timer of a group that was left before the end still runs")
+		t.Error("the timer of a group without streams still runs")
 	}
 	if after.Leave(); stayed.removal != nil {
-		t.Error("a timer was started for a group that was left after the end")
+		t.Error("a timer was started for a group whose last stream was closed after the end")
 	}
 }

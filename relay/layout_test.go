@@ -14,11 +14,11 @@ import (
 	"testing"
 )
 
-// module is the path that our imports start with.
+// module is the prefix of the import paths of this module.
 const module = "github.com/xdstender/tender/"
 
-// layers says, for each layer, which other layers it may import. A layer is a directory with all below it that is not a
-// layer of its own; within a layer, packages may import each other. upstream and downstream meet only in cache.
+// layers has, for each layer, the other layers that it may import. A layer is a directory with all subdirectories that
+// are not layers themselves. Packages of a layer may import each other. upstream and downstream share only cache.
 var layers = map[string][]string{
 	"cmd":   {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
 	"relay": {"upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
@@ -35,7 +35,7 @@ var layers = map[string][]string{
 		"cache/wire/schema"},
 }
 
-// layerOf returns the layer of a directory, or nothing.
+// layerOf returns the layer of a directory, or "".
 func layerOf(dir string) string {
 	for ; dir != "."; dir = path.Dir(dir) {
 		if _, ok := layers[dir]; ok {
@@ -45,8 +45,8 @@ func layerOf(dir string) string {
 	return ""
 }
 
-// mayImport reports whether a file in directory from may import directory to.
-// Tests may use the scripted origin and clients, and real Envoys, too.
+// mayImport reports whether a file in directory from may import directory to. Tests may also import relaytest and
+// envoytest.
 func mayImport(from, to string, test bool) bool {
 	source, target := layerOf(from), layerOf(to)
 	if source == "" || target == "" {
@@ -56,8 +56,7 @@ func mayImport(from, to string, test bool) bool {
 		test && (target == "relay/relaytest" || target == "relay/envoytest")
 }
 
-// TestImportOrder keeps the layers in order: a package imports only what stands
-// below it.
+// TestImportOrder checks that packages import only lower layers.
 func TestImportOrder(t *testing.T) {
 	for name, file := range parseModule(t, parser.ImportsOnly) {
 		for _, spec := range file.Imports {
@@ -67,7 +66,7 @@ func TestImportOrder(t *testing.T) {
 			}
 			to, ours := strings.CutPrefix(imported, module)
 			if ours && !mayImport(path.Dir(name), to, strings.HasSuffix(name, "_test.go")) {
-				t.Errorf("%s imports %s: %s stands above or beside it", name, imported, to)
+				t.Errorf("%s imports %s: %s is not a lower layer", name, imported, to)
 			}
 		}
 	}
@@ -103,10 +102,10 @@ func TestImportOrderItself(t *testing.T) {
 	}
 }
 
-// TestPackageDocs holds that each package says what it is for, in one place.
+// TestPackageDocs checks that each package has exactly one package comment.
 func TestPackageDocs(t *testing.T) {
 	type pkg struct{ dir, name string }
-	docs := map[pkg][]string{} // the opening lines
+	docs := map[pkg][]string{} // first lines of package comments
 	for name, file := range parseModule(t, parser.PackageClauseOnly|parser.ParseComments) {
 		if !strings.HasSuffix(name, "_test.go") {
 			p := pkg{path.Dir(name), file.Name.Name}
@@ -124,11 +123,11 @@ func TestPackageDocs(t *testing.T) {
 	}
 }
 
-// unstable is how the doc of a package ends whose API may change.
-const unstable = " The package is not a stable API: programs that embed Tender use package relay."
+// unstable is the end of the package comment of packages whose API may change.
+const unstable = " It is no stable API: programs that embed Tender use package relay."
 
-// TestOnlyPackageRelayIsStable holds that every other package that has an API says that it may change: of
-// packages that can be imported, which those of bench cannot, being a module of their own.
+// TestOnlyPackageRelayIsStable checks that the comment of every other package with exported identifiers declares them
+// unstable. It skips bench, which is another module.
 func TestOnlyPackageRelayIsStable(t *testing.T) {
 	says, exports := map[string]bool{}, map[string]bool{}
 	for name, file := range parseModule(t, parser.ParseComments|parser.SkipObjectResolution) {
@@ -143,12 +142,12 @@ func TestOnlyPackageRelayIsStable(t *testing.T) {
 	}
 	for dir, exported := range exports {
 		if want := exported && dir != "relay"; says[dir] != want {
-			t.Errorf("package %s says that it is not stable: %v, want %v\n%s", dir, says[dir], want, unstable)
+			t.Errorf("package %s is declared unstable: %v, want %v\n%s", dir, says[dir], want, unstable)
 		}
 	}
 }
 
-// opening returns the first line of a file's package comment, if it has one.
+// opening returns the first line of a file's package comment, if there is one.
 func opening(file *ast.File) []string {
 	if file.Doc == nil {
 		return nil
@@ -157,8 +156,8 @@ func opening(file *ast.File) []string {
 	return []string{line}
 }
 
-// parseModule parses every Go file of the module that is built here, by path from the root. Programs that go run alone
-// uses (//go:build ignore) are not part of a package.
+// parseModule parses all Go files of the module whose build constraints match, and returns them by path from the root.
+// It skips programs for go run (//go:build ignore).
 func parseModule(t *testing.T, mode parser.Mode) map[string]*ast.File {
 	t.Helper()
 	const root = ".."

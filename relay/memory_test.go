@@ -19,14 +19,14 @@ func (c *lineCount) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// B.35: that four fifths of the memory are used is said once, and again only after it was less
-// than seven tenths. Without a limit there is nothing to say.
-func TestB35_MemoryThatIsNearlyFullIsSaidOnce(t *testing.T) {
+// TestB35_MemoryWarningIsLoggedOnce checks that the warning at 80 % of the limit is logged once, and again only after
+// memory use fell below 70 %. Without a limit there is no warning.
+func TestB35_MemoryWarningIsLoggedOnce(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		limit uint64
-		used  []uint64 // one look after the other
-		want  []int    // the looks after which something is said
+		used  []uint64 // successive measurements
+		want  []int    // measurements after which a warning is logged
 	}{
 		{"fills", 100, []uint64{10, 79, 80, 100, 120}, []int{2}},
 		{"is full from the start", 100, []uint64{90, 90}, []int{0}},
@@ -36,28 +36,28 @@ func TestB35_MemoryThatIsNearlyFullIsSaidOnce(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var said lineCount
+				var warnings lineCount
 				ctx, cancel := context.WithCancel(t.Context())
-				looks := 0
+				reads := 0
 				read := func() memory {
-					looks++
-					return memory{tt.used[looks-1], tt.limit}
+					reads++
+					return memory{tt.used[reads-1], tt.limit}
 				}
-				go watchMemory(ctx, read, slog.New(slog.NewTextHandler(&said, nil))) // ends with the bubble
+				go watchMemory(ctx, read, slog.New(slog.NewTextHandler(&warnings, nil))) // ends with the bubble
 				var got []int
 				for i := range tt.used {
 					if i > 0 {
 						time.Sleep(memoryInterval)
 					}
 					synctest.Wait()
-					if said.Load() > int64(len(got)) {
+					if warnings.Load() > int64(len(got)) {
 						got = append(got, i)
 					}
 				}
 				cancel()
 				synctest.Wait()
 				if !slices.Equal(got, tt.want) {
-					t.Errorf("said after the looks %v, want %v", got, tt.want)
+					t.Errorf("warnings after the measurements %v, want %v", got, tt.want)
 				}
 			})
 		})

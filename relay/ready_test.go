@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestB8_UnreachableOriginIsLoggedAgain checks that the cause of a relay that is not ready is logged at once and then
-// at growing intervals, and a new cause at once.
+// TestB8_UnreachableOriginIsLoggedAgain checks that a relay that is not ready logs the cause at once and then at
+// growing intervals, and that it logs a new cause at once.
 func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 	var log bytes.Buffer
 	r := &Relay{log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -39,6 +39,6 @@ func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 		t.Errorf("logged at %v, want %v", at, want)
 	}
 	if text := log.String(); !strings.Contains(text, "no such host") || strings.Count(text, "connection refused") != 1 {
-		t.Errorf("the log lacks a cause, or repeats one that has passed:\n%s", text)
+		t.Errorf("the log lacks a cause, or repeats a former cause:\n%s", text)
 	}
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// TestRolloutCommandsWhileShuttingDownAreUnavailable: they are answered with 503, not as a fault of the relay.
+// TestRolloutCommandsWhileShuttingDownAreUnavailable checks that commands during the shutdown return 503 instead of
+// 500.
 func TestRolloutCommandsWhileShuttingDownAreUnavailable(t *testing.T) {
 	c := rollout.NewController(rollout.ControllerConfig{
 		Config: rollout.Config{Stages: rollout.Stages{{Lasts: time.Minute}}}, Logger: slog.New(slog.DiscardHandler),
@@ -29,12 +30,12 @@ func TestRolloutCommandsWhileShuttingDownAreUnavailable(t *testing.T) {
 		started: started, commandSlot: make(chan struct{}, 1), rollouts: &rollouts{controllers: []*rollout.Controller{c}},
 	}}}
 	if _, err := r.rolloutDiff(t.Context(), admin.RolloutChoice{}); admin.CodeOf(err) != http.StatusServiceUnavailable {
-		t.Errorf("diff: %v is answered with %d, want 503", err, admin.CodeOf(err))
+		t.Errorf("diff: status of %v is %d, want 503", err, admin.CodeOf(err))
 	}
 	for _, command := range rolloutCommands {
 		_, err := r.commandRollouts(t.Context(), command, admin.RolloutScope{})
 		if admin.CodeOf(err) != http.StatusServiceUnavailable {
-			t.Errorf("%s: %v is answered with %d, want 503", command.name, err, admin.CodeOf(err))
+			t.Errorf("%s: status of %v is %d, want 503", command.name, err, admin.CodeOf(err))
 		}
 	}
 }

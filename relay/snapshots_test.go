@@ -14,9 +14,9 @@ import (
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
-// TestB42_WhatIsWritten: a snapshot is written anew when the view has changed, or the address
-// that it is from, and removed when the group is.
-func TestB42_WhatIsWritten(t *testing.T) {
+// TestB42_ChangedViewsAreWritten checks that a snapshot is written when the view or its target has changed, and removed
+// when the group is removed.
+func TestB42_ChangedViewsAreWritten(t *testing.T) {
 	cfg, err := LoadConfig([]string{"TENDER_ORIGIN=a:1,b:1", "TENDER_SNAPSHOT_DIR=" + t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -59,16 +59,16 @@ func TestB42_WhatIsWritten(t *testing.T) {
 	s.drop(0, "g", "", false)
 	s.write()
 	if left, err := filepath.Glob(filepath.Join(cfg.SnapshotDir, "*.snapshot")); err != nil || len(left) != 0 {
-		t.Errorf("the group is no more: %v, %v are left", left, err)
+		t.Errorf("the group was removed: %v, remaining files %v", left, err)
 	}
 	if err := s.close(); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestB42_WhatASnapshotMustBeOf: all that decides what an origin says, and nothing else:
-// an upgrade of the relay is no cold start.
-func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
+// TestB42_MatchingSnapshots checks that a snapshot matches if the settings that affect the resources are equal. An
+// upgrade of the relay does not cause a cold start.
+func TestB42_MatchingSnapshots(t *testing.T) {
 	client := &corepb.Node{
 		Id: "client", Cluster: "c", UserAgentName: "envoy", Locality: &corepb.Locality{Region: "r"},
 		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: "1.34.2"},
@@ -76,7 +76,7 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 	}
 	base := []string{"TENDER_ORIGIN=a:1,b:1", "TENDER_ORIGINS=x=c:1", "TENDER_ROUTES=type:lds=x", "TENDER_NODE_ID=n"}
 	of := func(version string, env ...string) *snapshots {
-		cfg, err := LoadConfig(append(env, base...)) // the first entry counts
+		cfg, err := LoadConfig(append(env, base...)) // the first of several entries counts
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,21 +84,21 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 	}
 	const grouping = "TENDER_NODE_GROUP_BY=user_agent_name,user_agent_version,locality.region,metadata.m"
 	tests := []struct {
-		name     string
-		was, is  *snapshots
-		origin   int
-		shared   bool
-		wantFits bool
+		name      string
+		was, is   *snapshots
+		origin    int
+		shared    bool
+		wantMatch bool
 	}{
-		{name: "the same", was: of("1"), is: of("1"), wantFits: true},
-		{name: "an upgrade", was: of("1"), is: of("2"), wantFits: true},
-		{name: "an upgrade, versions of clients in the key", was: of("1", grouping), is: of("2", grouping), wantFits: true},
-		{name: "shared names", was: of("1"), is: of("2"), shared: true, wantFits: true},
-		{name: "shared names, other groups", was: of("1"), is: of("1", grouping), shared: true, wantFits: true},
-		{name: "another origin's route", was: of("1"), is: of("1", "TENDER_ROUTES=type:rds=x"), wantFits: true},
+		{name: "the same", was: of("1"), is: of("1"), wantMatch: true},
+		{name: "an upgrade", was: of("1"), is: of("2"), wantMatch: true},
+		{name: "an upgrade, versions of clients in the key", was: of("1", grouping), is: of("2", grouping), wantMatch: true},
+		{name: "shared names", was: of("1"), is: of("2"), shared: true, wantMatch: true},
+		{name: "shared names, other groups", was: of("1"), is: of("1", grouping), shared: true, wantMatch: true},
+		{name: "another origin's route", was: of("1"), is: of("1", "TENDER_ROUTES=type:rds=x"), wantMatch: true},
 		{name: "other targets", was: of("1"), is: of("1", "TENDER_ORIGIN=a:1")},
 		{name: "targets in another order", was: of("1"), is: of("1", "TENDER_ORIGIN=b:1,a:1")},
-		{name: "other targets of another origin", was: of("1"), is: of("1", "TENDER_ORIGINS=x=d:1"), wantFits: true},
+		{name: "other targets of another origin", was: of("1"), is: of("1", "TENDER_ORIGINS=x=d:1"), wantMatch: true},
 		{name: "other targets of this origin", was: of("1"), is: of("1", "TENDER_ORIGINS=x=d:1"), origin: 1},
 		{name: "an origin of another name", was: of("1"), is: of("1", "TENDER_ORIGINS=y=c:1", "TENDER_ROUTES=type:lds=y"),
 			origin: 1},
@@ -115,8 +115,8 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 			}
 			h := tt.was.header(tt.origin, key, node)
 			got, err := tt.is.match(&h)
-			if (err == nil) != tt.wantFits {
-				t.Fatalf("fit = %v, want that it fits: %v", err, tt.wantFits)
+			if (err == nil) != tt.wantMatch {
+				t.Fatalf("match = %v, want a match: %v", err, tt.wantMatch)
 			}
 			if err != nil {
 				return
@@ -128,7 +128,7 @@ func TestB42_WhatASnapshotMustBeOf(t *testing.T) {
 				want = sharedNode(tt.is.relayNode, node.GetClientFeatures())
 			}
 			if !proto.Equal(got, want) {
-				t.Errorf("it is presented as %v, want %v", got, want)
+				t.Errorf("match returned the Node %v, want %v", got, want)
 			}
 		})
 	}

@@ -15,65 +15,66 @@ import (
 const (
 	decisionsName = "decisions.json"
 
-	// decisionsFormat is the version of the file's format. A file with another one is not read.
+	// decisionsFormat is the version of the format of decisions.json. Files with another version are not read.
 	decisionsFormat = 1
 )
 
-// Decisions are those of operators that hold until they are revoked.
+// Decisions are the decisions of operators that stay in force until they are revoked.
 type Decisions struct {
 	Freezes   []Freeze            `json:"freezes,omitempty"`
 	Discarded []DiscardedRemovals `json:"kept,omitempty"`
 
-	// Rejected are editions that are not to be served, or were, and are served no longer.
+	// Rejected are editions of rollouts that were rejected, or changes that a rollback reverted.
 	Rejected []Rejected `json:"rejected,omitempty"`
 }
 
-// A Freeze is an origin whose changes an operator does not want distributed. Times are wall time.
+// A Freeze is the freeze or the rollback of an origin. Times are wall times.
 type Freeze struct {
 	Origin string    `json:"origin"`
 	By     string    `json:"by"`
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
-	Until  time.Time `json:"until,omitzero"` // when it ends by itself; zero if it does not
+	Until  time.Time `json:"until,omitzero"` // when the freeze expires; zero if it does not
 
-	// Rollback is the earlier generation that clients are shown; nil if they are shown what they were shown when the
-	// freeze began. Relays before 2026-11-25 do not know it: to them it is a freeze.
+	// Rollback is the earlier generation that clients receive. If nil, they receive the state at the start of the freeze.
+	// Relays before 2026-11-25 ignore this field and freeze the origin.
 	Rollback *Rollback `json:"rollback,omitempty"`
 
-	// Length is the time from the operator's last command about the freeze to Until.
+	// Length is the time from the last command of an operator on the freeze to Until.
 	Length time.Duration `json:"length_ns,omitempty"`
 }
 
-// A Rollback says which generation of an origin clients are shown.
+// A Rollback identifies the generation of an origin that clients receive.
 type Rollback struct {
-	To string    `json:"to"` // as the operator gave it: a digest, or a duration
+	To string    `json:"to"` // the argument of the operator: a digest or a duration
 	At time.Time `json:"at"` // a time at which the generation was served
 }
 
-// Left returns how long a freeze with an end still lasts, at most its length: no clock that was
-// changed extends it. It is not positive if the freeze is over.
+// Left returns the remaining time of a freeze that expires. It is at most Length, so that a clock that was set back
+// does not extend the freeze. It is not positive if the freeze has expired.
 func (f *Freeze) Left(now time.Time) time.Duration { return min(f.Until.Sub(now), f.Length) }
 
-// A Rejected is an edition of a rollout that clients were served and are served no longer, or that was rejected before.
+// A Rejected is a rejected edition of a rollout, or the changes that a rollback reverted.
 type Rejected struct {
 	Origin  string         `json:"origin"`
 	Reason  string         `json:"reason,omitempty"`
 	At      time.Time      `json:"at"`
-	Ended   time.Time      `json:"ended,omitzero"` // since when it is rejected no more; zero while it is
-	Cohorts int            `json:"cohorts"`        // that were served it: the first ones
+	Ended   time.Time      `json:"ended,omitzero"` // when the rejection ended; zero while it is in force
+	Cohorts int            `json:"cohorts"`        // number of cohorts that received it
 	Parts   []RejectedPart `json:"parts"`
-	Sum     string         `json:"sum,omitempty"` // of what it changed, in hexadecimal digits, if it is to be rejected again
+	// hexadecimal digest of the changes, by which the edition is rejected again
+	Sum string `json:"sum,omitempty"`
 }
 
-// A RejectedPart has the changes of an edition for one node group: the digest of each resource's content in hexadecimal,
-// by type URL or collection and name. It is empty for a removed resource.
+// A RejectedPart has the changes of an edition for one node group: the digest of each resource's content in
+// hexadecimal, by type URL or collection and name. It is empty for a removed resource.
 type RejectedPart struct {
 	Group     string                       `json:"group"`
-	Shared    bool                         `json:"shared,omitempty"` // by groups
+	Shared    bool                         `json:"shared,omitempty"` // whether these are shared names
 	Resources map[string]map[string]string `json:"resources"`
 }
 
-// DiscardedRemovals are resources whose removal an operator has discarded.
+// DiscardedRemovals are resources whose removal an operator discarded.
 type DiscardedRemovals struct {
 	Origin  string   `json:"origin"`
 	Group   string   `json:"group,omitempty"` // the key of a snapshot's group; empty for a directory
@@ -81,14 +82,14 @@ type DiscardedRemovals struct {
 	Names   []string `json:"names"`
 }
 
-// file is the content of the file.
+// file is the content of decisions.json.
 type file struct {
 	Format int `json:"format"`
 	Decisions
 }
 
-// Decisions returns the decisions that an earlier process wrote; none if there is no file. With an
-// error there is a file that cannot be used, which stays: the next WriteDecisions renames it.
+// Decisions returns the decisions that an earlier process wrote, or none if there is no file. If it returns an error,
+// the unusable file is kept, and the next WriteDecisions renames it.
 func (d *Dir) Decisions() (Decisions, error) {
 	text, err := os.ReadFile(filepath.Join(d.path, decisionsName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -111,8 +112,8 @@ func (d *Dir) Decisions() (Decisions, error) {
 	return read.Decisions, nil
 }
 
-// WriteDecisions replaces the decisions on the disk, unless they are the same. With an error, the
-// last ones are still there.
+// WriteDecisions replaces the decisions on disk, unless they are equal. If it returns an error, the previous decisions
+// are still on disk.
 func (d *Dir) WriteDecisions(decisions Decisions) error {
 	text, err := json.MarshalIndent(file{decisionsFormat, decisions}, "", "  ")
 	if err != nil {

@@ -19,17 +19,19 @@ func openDir(t *testing.T, path string) *Dir {
 	return d
 }
 
-// TestH09_DecisionsAreRead as they were written, by the next process, and only written if they
-// have changed. Nothing but the file is left behind.
-func TestH09_DecisionsAreRead(t *testing.T) {
+// TestH09_DecisionsAreReadAsWritten checks that the next process reads the decisions as they were written, that
+// unchanged decisions are not written, and that no temporary files remain.
+func TestH09_DecisionsAreReadAsWritten(t *testing.T) {
 	path := t.TempDir()
 	d := openDir(t, path)
 	if got, err := d.Decisions(); err != nil || !reflect.DeepEqual(got, Decisions{}) {
-		t.Fatalf("an empty directory has the decisions %+v, %v", got, err)
+		t.Fatalf("decisions of an empty directory: %+v, %v", got, err)
 	}
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	want := Decisions{
-		Freezes:   []Freeze{{Origin: "default", By: "alice", Reason: "why", Since: at, Until: at.Add(time.Hour), Length: time.Hour}},
+		Freezes: []Freeze{
+			{Origin: "default", By: "alice", Reason: "why", Since: at, Until: at.Add(time.Hour), Length: time.Hour},
+		},
 		Discarded: []DiscardedRemovals{{Origin: "default", Group: "all", TypeURL: "t", Names: []string{"a", "b"}}},
 	}
 	var written []time.Time
@@ -39,12 +41,12 @@ func TestH09_DecisionsAreRead(t *testing.T) {
 		}
 		info, err := os.Stat(filepath.Join(path, decisionsName))
 		if err != nil || info.Mode().Perm() != fileMode {
-			t.Fatalf("the file: %v, %v; want it for its owner only", info, err)
+			t.Fatalf("file: %v, %v; want mode 0600", info, err)
 		}
 		written = append(written, info.ModTime())
 	}
 	if !written[0].Equal(written[1]) {
-		t.Error("the same decisions were written again")
+		t.Error("unchanged decisions were written again")
 	}
 	if err := os.WriteFile(filepath.Join(path, "."+decisionsName+"123"), nil, fileMode); err != nil {
 		t.Fatal(err)
@@ -65,8 +67,9 @@ func TestH09_DecisionsAreRead(t *testing.T) {
 	}
 }
 
-// TestH09_DecisionsThatCannotBeRead are reported with the reason, and no part of them is used.
-func TestH09_DecisionsThatCannotBeRead(t *testing.T) {
+// TestH09_InvalidDecisions checks that invalid decisions are an error with the reason, and that no part of them is
+// used.
+func TestH09_InvalidDecisions(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"format": 2, "freezes": 7}`:       "format 2, this relay reads format 1",
 		`{}`:                                "format 0",
@@ -78,15 +81,15 @@ func TestH09_DecisionsThatCannotBeRead(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(d.path, decisionsName), []byte(text), fileMode); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := d.Decisions(); err == nil || !strings.Contains(err.Error(), want) || !reflect.DeepEqual(got, Decisions{}) {
-			t.Errorf("of %q: %+v, %v; want none, and %q", text, got, err, want)
+		if got, err := d.Decisions(); err == nil || !strings.Contains(err.Error(), want) ||
+			!reflect.DeepEqual(got, Decisions{}) {
+			t.Errorf("decisions of %q: %+v, %v; want none, and the error %q", text, got, err, want)
 		}
 	}
 }
 
-// TestH09_ClockThatWasChanged: a freeze lasts no longer than it was meant to, whatever the wall
-// clock says after a restart.
-func TestH09_ClockThatWasChanged(t *testing.T) {
+// TestH09_ChangedClock checks that a changed wall clock does not extend a freeze after a restart.
+func TestH09_ChangedClock(t *testing.T) {
 	at := time.Date(2026, 11, 23, 12, 0, 0, 0, time.UTC)
 	f := Freeze{Until: at.Add(2 * time.Hour), Length: 2 * time.Hour}
 	for after, want := range map[time.Duration]time.Duration{
@@ -96,7 +99,7 @@ func TestH09_ClockThatWasChanged(t *testing.T) {
 		3 * time.Hour:   -time.Hour,
 	} {
 		if got := f.Left(at.Add(after)); got != want {
-			t.Errorf("%v after it began, %v are left, want %v", after, got, want)
+			t.Errorf("%v after the start, the remaining time is %v, want %v", after, got, want)
 		}
 	}
 }

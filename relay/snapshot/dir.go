@@ -30,16 +30,16 @@ const (
 	fileMode fs.FileMode = 0o600
 )
 
-// ErrLocked reports that another process uses the directory. Each relay needs its own.
-var ErrLocked = errors.New("another process uses the directory, and each relay needs one of its own")
+// ErrLocked means that another process uses the directory.
+var ErrLocked = errors.New("another process uses the directory; each relay needs its own")
 
-// ErrNotOwned reports that other users may write to the directory, whose content would be served to clients.
+// ErrNotOwned means that other users may write to the directory, whose content the relay would serve to clients.
 var ErrNotOwned = errors.New("other users may write to the directory")
 
-// errOld reports that a snapshot is older than the maximum age.
-var errOld = errors.New("it is too old")
+// errOld means that a snapshot is older than the maximum age.
+var errOld = errors.New("snapshot is too old")
 
-// A Dir is a directory of snapshots that belongs to this process until Close.
+// A Dir is a directory of snapshots. It is locked until Close, so that no other process uses it.
 type Dir struct {
 	path string
 	lock *os.File
@@ -47,25 +47,25 @@ type Dir struct {
 	stats
 
 	mu          sync.Mutex
-	otherFormat map[string]struct{} // files of other formats, which must not be lost; guarded by mu
+	otherFormat map[string]struct{} // names of files in another format, which must not be lost; guarded by mu
 
-	evicted map[string]evicted // snapshots kept for returning clients, by their former file names; guarded by mu
+	evicted map[string]evicted // snapshots of evicted views, by their names before Evict; guarded by mu
 
-	decisions           []byte // the file of decisions as it was read or written last; nil if there is none
+	decisions           []byte // content of decisions.json as last read or written; nil if there is none
 	decisionsUnreadable bool   // that file cannot be read, and must not be lost
 }
 
-// Open takes a directory, which it makes if only that is missing, and removes what an
-// earlier process left unfinished in it. A nil logger discards.
+// Open locks a directory, which it creates if its parent exists. It removes unfinished files of an earlier process. If
+// log is nil, log records are discarded.
 //
-// Errors: [ErrLocked]; [ErrNotOwned]; one of the file system if the parent is missing, or the directory
-// cannot be written to.
+// It returns [ErrLocked], [ErrNotOwned], or an error of the file system if the parent does not exist or the directory
+// is not writable.
 func Open(path string, log *slog.Logger) (*Dir, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("make directory: %w", err)
+		return nil, fmt.Errorf("create directory: %w", err)
 	}
 	if err := checkOwner(path); err != nil {
 		return nil, err
@@ -84,34 +84,35 @@ func Open(path string, log *slog.Logger) (*Dir, error) {
 	return d, nil
 }
 
-// Check reports what Open would, and leaves nothing behind that was not there.
+// Check returns the error that Open would return, without changing the directory.
 func Check(path string) error {
 	_, err := os.Stat(path)
-	made := errors.Is(err, fs.ErrNotExist)
+	created := errors.Is(err, fs.ErrNotExist)
 	_, err = os.Stat(filepath.Join(path, lockName))
-	locks := errors.Is(err, fs.ErrNotExist)
+	createdLock := errors.Is(err, fs.ErrNotExist)
 	d, err := Open(path, nil)
 	if err != nil {
 		return err
 	}
-	if locks {
+	if createdLock {
 		err = os.Remove(d.lock.Name())
 	}
 	err = errors.Join(err, d.Close())
-	if made {
+	if created {
 		err = errors.Join(err, os.Remove(path))
 	}
 	return err
 }
 
-// prepare removes unfinished files, and finds out whether files can be made.
+// prepare removes unfinished files, and returns an error if no files can be created.
 func (d *Dir) prepare() error {
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") && (strings.Contains(e.Name(), suffix) || strings.HasPrefix(e.Name(), "."+decisionsName)) {
+		if strings.HasPrefix(e.Name(), ".") &&
+			(strings.Contains(e.Name(), suffix) || strings.HasPrefix(e.Name(), "."+decisionsName)) {
 			if err := os.Remove(filepath.Join(d.path, e.Name())); err != nil {
 				return fmt.Errorf("remove unfinished snapshot: %w", err)
 			}
@@ -119,28 +120,29 @@ func (d *Dir) prepare() error {
 	}
 	f, err := d.pending("probe" + suffix)
 	if err != nil {
-		return fmt.Errorf("make file: %w", err)
+		return fmt.Errorf("create file: %w", err)
 	}
 	return f.Cleanup()
 }
 
-// pending opens a file that will take the place of another one.
+// pending creates a temporary file that can atomically replace the file with a name.
 func (d *Dir) pending(name string) (*renameio.PendingFile, error) {
-	return renameio.NewPendingFile(filepath.Join(d.path, name), renameio.WithTempDir(d.path), renameio.WithStaticPermissions(fileMode))
+	return renameio.NewPendingFile(filepath.Join(d.path, name), renameio.WithTempDir(d.path),
+		renameio.WithStaticPermissions(fileMode))
 }
 
-// Close lets other processes use the directory.
+// Close unlocks the directory.
 func (d *Dir) Close() error { return d.lock.Close() }
 
-// nameOf returns the name of the file for an origin and a node group.
+// nameOf returns the file name for the snapshot of an origin and a node group.
 func nameOf(h *cache.Header) string {
 	sum := sha256.Sum256([]byte(h.Origin + "\x00" + h.Group))
 	return hex.EncodeToString(sum[:16]) + suffix
 }
 
-// Write puts a snapshot in the place of the last one of the same origin and group. When
-// it returns nil, the snapshot is on the disk; with an error, the last one still is. A file in another format is not
-// replaced but renamed, so that a relay that is upgraded again, or an operator, finds it.
+// Write replaces the snapshot of an origin and a group. If it returns nil, the snapshot is on disk. If it returns an
+// error, the previous snapshot is still on disk. A file in another format is renamed instead of replaced, so that
+// another version of the relay can still use it.
 func (d *Dir) Write(s *cache.Snapshot) error {
 	name := nameOf(&s.Header)
 	err := d.setAside(name)
@@ -161,7 +163,8 @@ func (d *Dir) setAside(name string) error {
 		return nil
 	}
 	aside := fmt.Sprintf("%s.unread-%d%s", strings.TrimSuffix(name, suffix), time.Now().Unix(), suffix)
-	if err := os.Rename(filepath.Join(d.path, name), filepath.Join(d.path, aside)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Rename(filepath.Join(d.path, name), filepath.Join(d.path, aside)); err != nil &&
+		!errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	d.mu.Lock()
@@ -177,13 +180,13 @@ func (d *Dir) hasOtherFormat(name string) bool {
 	return is
 }
 
-// replace puts a file with what write writes in the place of another one.
+// replace atomically replaces the file with a name by the output of write.
 func (d *Dir) replace(name string, write func(io.Writer) error) (err error) {
 	f, err := d.pending(name)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, f.Cleanup()) }() // of what was not finished
+	defer func() { err = errors.Join(err, f.Cleanup()) }() // removes an unfinished file
 	w := bufio.NewWriterSize(f, 64<<10)
 	if err := write(w); err != nil {
 		return err
@@ -197,7 +200,7 @@ func (d *Dir) replace(name string, write func(io.Writer) error) (err error) {
 	return d.sync()
 }
 
-// sync makes what was renamed or removed last.
+// sync makes renamings and removals durable.
 func (d *Dir) sync() error {
 	dir, err := os.Open(d.path)
 	if err != nil {
@@ -206,21 +209,21 @@ func (d *Dir) sync() error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// Remove removes the snapshot of an origin and a group, if there is one. A file in another format stays.
+// Remove removes the snapshot of an origin and a group, if there is one. It keeps a file in another format.
 func (d *Dir) Remove(h *cache.Header) error {
 	if d.hasOtherFormat(nameOf(h)) {
 		return nil
 	}
 	err := os.Remove(filepath.Join(d.path, nameOf(h)))
-	gone := d.removeEvicted(nameOf(h))
+	evictedErr := d.removeEvicted(nameOf(h))
 	if errors.Is(err, fs.ErrNotExist) {
-		return gone
+		return evictedErr
 	}
-	return errors.Join(err, gone, d.sync())
+	return errors.Join(err, evictedErr, d.sync())
 }
 
-// Load returns the snapshots that can be read and are not too old, the newest first. It logs each other snapshot, and
-// removes the relay's own files that are older than the maximum age.
+// Load returns the valid snapshots that are not older than maxAge, the newest first. It logs each rejected snapshot,
+// and removes files that are older than maxAge.
 func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 	var loaded []*cache.Snapshot
 	files, err := os.ReadDir(d.path)
@@ -244,15 +247,18 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 			continue
 		}
 		if s.Created.After(now) {
-			s.Created = now // the clock was set back, so its age is unknown: it counts from now on
+			s.Created = now // the clock was set back, so the age is unknown and counts from now on
 		}
 		loaded = append(loaded, s)
 	}
-	slices.SortStableFunc(loaded, func(a, b *cache.Snapshot) int { return cmp.Compare(b.Created.Unix(), a.Created.Unix()) })
+	slices.SortStableFunc(loaded, func(a,
+		b *cache.Snapshot) int {
+		return cmp.Compare(b.Created.Unix(), a.Created.Unix())
+	})
 	return loaded
 }
 
-// read reads one file. With an error it returns the reason for the metrics.
+// read reads a file. With an error, it returns the reason for the metrics.
 func (d *Dir) read(name string, oldest time.Time) (*cache.Snapshot, Reason, error) {
 	b, err := os.ReadFile(filepath.Join(d.path, name))
 	if err != nil {
@@ -267,14 +273,14 @@ func (d *Dir) read(name string, oldest time.Time) (*cache.Snapshot, Reason, erro
 	case err != nil:
 		return nil, Damaged, err
 	case name != nameOf(&s.Header) && name != evictedName(nameOf(&s.Header)):
-		return nil, Foreign, fmt.Errorf("it is a copy of %s", nameOf(&s.Header))
+		return nil, Foreign, fmt.Errorf("file is a copy of %s", nameOf(&s.Header))
 	case s.Created.Before(oldest):
-		return nil, Old, fmt.Errorf("%w: of %s", errOld, s.Created.UTC().Format(time.RFC3339))
+		return nil, Old, fmt.Errorf("%w: created %s", errOld, s.Created.UTC().Format(time.RFC3339))
 	}
 	return s, "", nil
 }
 
-// markOtherFormat notes that a file is in another format, if that is why it was rejected.
+// markOtherFormat records that a file is in another format, if that is the reason for its rejection.
 func (d *Dir) markOtherFormat(name string, why Reason) {
 	if why != Version && why != Foreign {
 		return
@@ -284,7 +290,7 @@ func (d *Dir) markOtherFormat(name string, why Reason) {
 	d.otherFormat[name] = struct{}{}
 }
 
-// removeOld removes a file that will not be used any more.
+// removeOld removes a file that was last written before a time.
 func (d *Dir) removeOld(f fs.DirEntry, oldest time.Time) {
 	info, err := f.Info()
 	if err == nil && info.Mode().IsRegular() && info.ModTime().Before(oldest) {
@@ -295,9 +301,10 @@ func (d *Dir) removeOld(f fs.DirEntry, oldest time.Time) {
 	}
 }
 
-// Reject notes that a loaded snapshot does not fit the relay.
+// Reject counts and logs that a loaded snapshot does not match the configuration of the relay.
 func (d *Dir) Reject(s *cache.Snapshot, why error) { d.reject(Mismatch, nameOf(&s.Header), why) }
 
+// reject counts and logs a snapshot that is not used.
 func (d *Dir) reject(r Reason, file string, err error) {
 	d.rejected[slices.Index(reasons, r)].Add(1)
 	d.log.Warn("snapshot rejected; its view starts cold",

@@ -17,10 +17,10 @@ import (
 	"github.com/xdstender/tender/relay/snapshot"
 )
 
-// now is when the tests happen.
+// now is the time of the tests.
 var now = time.Unix(1_800_000_000, 0)
 
-// taken returns a snapshot of a group, of n clusters, at some time.
+// taken returns a snapshot of a group with n clusters.
 func taken(t testing.TB, group string, n int, at time.Time) *cache.Snapshot {
 	t.Helper()
 	_, w := cache.New(cache.Config{})
@@ -39,10 +39,10 @@ func taken(t testing.TB, group string, n int, at time.Time) *cache.Snapshot {
 	return s
 }
 
-// clusters returns how many clusters a snapshot holds.
+// clusters returns the number of clusters in a snapshot.
 func clusters(s *cache.Snapshot) int { return len(s.Types[0].Wildcard.Entries) }
 
-// opened is a directory with its log.
+// opened is an open directory with its log.
 type opened struct {
 	*snapshot.Dir
 	t    testing.TB
@@ -89,7 +89,7 @@ func (d *opened) files() map[string]bool {
 	return files
 }
 
-// expectOne fails unless just one snapshot can be loaded, of so many clusters.
+// expectOne fails the test unless exactly one snapshot is loaded, with want clusters.
 func (d *opened) expectOne(want int) {
 	d.t.Helper()
 	loaded := d.Load(now, time.Hour)
@@ -98,8 +98,9 @@ func (d *opened) expectOne(want int) {
 	}
 }
 
-// TestB42_WhatWasWrittenLastIsLoaded, the newest group first.
-func TestB42_WhatWasWrittenLastIsLoaded(t *testing.T) {
+// TestB42_LastWrittenSnapshotIsLoaded checks that Load returns the last written snapshot of each group, the newest
+// first.
+func TestB42_LastWrittenSnapshotIsLoaded(t *testing.T) {
 	d := open(t, filepath.Join(t.TempDir(), "dir"))
 	d.write(taken(t, "a", 1, now.Add(-2*time.Minute)))
 	d.write(taken(t, "b", 2, now.Add(-time.Minute)))
@@ -112,13 +113,13 @@ func TestB42_WhatWasWrittenLastIsLoaded(t *testing.T) {
 		t.Errorf("stats %+v", s)
 	}
 	if err := errors.Join(d.Remove(&loaded[0].Header), d.Remove(&loaded[0].Header)); err != nil {
-		t.Errorf("remove, twice: %v", err)
+		t.Errorf("second Remove: %v", err)
 	}
 	d.expectOne(2)
 }
 
-// TestB42_FilesAreForTheirOwnerOnly, whatever the umask.
-func TestB42_FilesAreForTheirOwnerOnly(t *testing.T) {
+// TestB42_FilesAreReadableByOwnerOnly checks the mode of files with a permissive umask.
+func TestB42_FilesAreReadableByOwnerOnly(t *testing.T) {
 	d := open(t, filepath.Join(t.TempDir(), "dir"))
 	d.write(taken(t, "a", 1, now))
 	err := filepath.WalkDir(d.path, func(path string, e fs.DirEntry, err error) error {
@@ -136,9 +137,9 @@ func TestB42_FilesAreForTheirOwnerOnly(t *testing.T) {
 	}
 }
 
-// TestB42_ADirectoryOfOthersIsRefused: a directory is refused that other users may write to, by its mode or since it is theirs: clients would be served what
-// they write. A group may write to it.
-func TestB42_ADirectoryOfOthersIsRefused(t *testing.T) {
+// TestB42_DirectoryOfOthersIsRejected checks that Open rejects a directory that other users own or may write to,
+// because clients would receive what these users write. The group may write to it.
+func TestB42_DirectoryOfOthersIsRejected(t *testing.T) {
 	for _, mode := range []os.FileMode{0o700, 0o770, 0o755, os.ModeSetgid | 0o775, 0o777, 0o702, os.ModeSticky | 0o777} {
 		dir := t.TempDir()
 		if err := os.Chmod(dir, mode); err != nil {
@@ -154,7 +155,7 @@ func TestB42_ADirectoryOfOthersIsRefused(t *testing.T) {
 			continue
 		}
 		if !errors.Is(err, snapshot.ErrNotOwned) || !strings.Contains(err.Error(), "o-w") {
-			t.Errorf("mode %v: %v, want ErrNotOwned and what to do", mode, err)
+			t.Errorf("mode %v: %v, want ErrNotOwned and a remedy", mode, err)
 		}
 	}
 	dir := t.TempDir()
@@ -163,14 +164,15 @@ func TestB42_ADirectoryOfOthersIsRefused(t *testing.T) {
 		return
 	}
 	if os.Geteuid() == 0 {
-		if _, err := snapshot.Open(dir, nil); !errors.Is(err, snapshot.ErrNotOwned) || !strings.Contains(err.Error(), "user 12345") {
+		if _, err := snapshot.Open(dir, nil); !errors.Is(err, snapshot.ErrNotOwned) ||
+			!strings.Contains(err.Error(), "user 12345") {
 			t.Errorf("a directory of another user: %v, want ErrNotOwned and its owner", err)
 		}
 	}
 }
 
-// TestB42_ADirectoryBelongsToOneProcess until it ends.
-func TestB42_ADirectoryBelongsToOneProcess(t *testing.T) {
+// TestB42_DirectoryIsLocked checks that a directory is locked until Close.
+func TestB42_DirectoryIsLocked(t *testing.T) {
 	path := t.TempDir()
 	first := open(t, path)
 	if _, err := snapshot.Open(path, nil); !errors.Is(err, snapshot.ErrLocked) {
@@ -183,13 +185,14 @@ func TestB42_ADirectoryBelongsToOneProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := snapshot.Check(path); err != nil {
-		t.Errorf("Check = %v when nobody has it", err)
+		t.Errorf("Check of an unlocked directory: %v", err)
 	}
 	open(t, path)
 }
 
-// TestB42_WhatCannotBeUsedIsSaid in one line each, counted, and never a reason to fail.
-func TestB42_WhatCannotBeUsedIsSaid(t *testing.T) {
+// TestB42_RejectedSnapshotsAreLogged checks that each rejected snapshot is logged once and counted, and does not fail
+// Load.
+func TestB42_RejectedSnapshotsAreLogged(t *testing.T) {
 	edit := func(f func(b []byte) []byte) func(t *testing.T, d *opened, path string) {
 		return func(t *testing.T, _ *opened, path string) {
 			b, err := os.ReadFile(path)
@@ -206,7 +209,7 @@ func TestB42_WhatCannotBeUsedIsSaid(t *testing.T) {
 		harm func(t *testing.T, d *opened, path string)
 		want snapshot.Reason
 	}{
-		{"cut off", edit(func(b []byte) []byte { return b[:len(b)/2] }), snapshot.Damaged},
+		{"truncated", edit(func(b []byte) []byte { return b[:len(b)/2] }), snapshot.Damaged},
 		{"empty", edit(func([]byte) []byte { return nil }), snapshot.Foreign},
 		{"a flipped bit", edit(func(b []byte) []byte { b[len(b)/2] ^= 4; return b }), snapshot.Damaged},
 		{"another file", edit(func([]byte) []byte { return []byte("hello, world") }), snapshot.Foreign},
@@ -221,7 +224,8 @@ func TestB42_WhatCannotBeUsedIsSaid(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, snapshot.Unreadable},
-		{"too old", func(t *testing.T, d *opened, _ string) { d.write(taken(t, "a", 1, now.Add(-2*time.Hour))) }, snapshot.Old},
+		{"too old", func(t *testing.T, d *opened, _ string) { d.write(taken(t, "a", 1, now.Add(-2*time.Hour))) },
+			snapshot.Old},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -230,20 +234,22 @@ func TestB42_WhatCannotBeUsedIsSaid(t *testing.T) {
 			tt.harm(t, d, d.write(taken(t, "a", 1, now)))
 			d.log.Reset()
 			d.expectOne(2)
-			if lines := strings.Count(d.log.String(), "\n"); lines != 1 || !strings.Contains(d.log.String(), "reason="+string(tt.want)+" err=") {
+			if lines := strings.Count(d.log.String(), "\n"); lines != 1 ||
+				!strings.Contains(d.log.String(), "reason="+string(tt.want)+" err=") {
 				t.Errorf("the log has %d lines, want one with the reason %q:\n%s", lines, tt.want, d.log)
 			}
 			for reason, n := range d.Stats().Rejected {
 				if (reason == tt.want) != (n == 1) {
-					t.Errorf("%d were rejected as %s, want only %s", n, reason, tt.want)
+					t.Errorf("%d snapshots were rejected as %s, want only %s", n, reason, tt.want)
 				}
 			}
 		})
 	}
 }
 
-// TestB42_AProcessThatDiedAmidAWriteLeavesTheLastOne: its unfinished file is removed.
-func TestB42_AProcessThatDiedAmidAWriteLeavesTheLastOne(t *testing.T) {
+// TestB42_CrashDuringWriteKeepsPreviousSnapshot checks that the unfinished file of a crashed process is removed, and
+// that the previous snapshot is loaded.
+func TestB42_CrashDuringWriteKeepsPreviousSnapshot(t *testing.T) {
 	path := t.TempDir()
 	d := open(t, path)
 	whole := d.write(taken(t, "a", 1, now))
@@ -260,12 +266,12 @@ func TestB42_AProcessThatDiedAmidAWriteLeavesTheLastOne(t *testing.T) {
 		t.Errorf("loaded %d snapshots, want 2:\n%s", len(loaded), again.log)
 	}
 	if _, err := os.Stat(unfinished); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the unfinished file is still there: %v", err)
+		t.Errorf("the unfinished file was not removed: %v", err)
 	}
 }
 
-// TestB42_FilesThatNobodyWritesAreRemovedInTheEnd, so that old groups do not fill the disk.
-func TestB42_FilesThatNobodyWritesAreRemovedInTheEnd(t *testing.T) {
+// TestB42_OldFilesAreRemoved checks that Load removes old files, so that former groups do not fill the disk.
+func TestB42_OldFilesAreRemoved(t *testing.T) {
 	d := open(t, t.TempDir())
 	path := d.write(taken(t, "a", 1, now.Add(-2*time.Hour)))
 	for _, written := range []time.Time{now.Add(-time.Minute), now.Add(-2 * time.Hour)} {
@@ -279,20 +285,21 @@ func TestB42_FilesThatNobodyWritesAreRemovedInTheEnd(t *testing.T) {
 	}
 }
 
-// TestH14_SnapshotsOfALaterTime: the age of a snapshot that was written before the clock was set back is counted from when
-// it is loaded.
+// TestH14_SnapshotsOfALaterTime checks that the age of a snapshot from the future, as after the clock was set back,
+// counts from its load.
 func TestH14_SnapshotsOfALaterTime(t *testing.T) {
 	d := open(t, t.TempDir())
 	d.write(taken(t, "later", 1, now.Add(24*time.Hour)))
 	d.write(taken(t, "earlier", 2, now.Add(-time.Minute)))
 	loaded := d.Load(now, time.Hour)
-	if len(loaded) != 2 || loaded[0].Group != "later" || !loaded[0].Created.Equal(now) || now.Sub(loaded[1].Created).Round(time.Minute) != time.Minute {
+	if len(loaded) != 2 || loaded[0].Group != "later" || !loaded[0].Created.Equal(now) ||
+		now.Sub(loaded[1].Created).Round(time.Minute) != time.Minute {
 		t.Errorf("loaded %v, want one of now and one of a minute ago", loaded)
 	}
 }
 
-// TestB42_OtherFormatsAreNotDeleted: a relay of another version left a snapshot in a format that this one does not know. The
-// view begins cold, and neither its own snapshot nor the end of its group deletes that file.
+// TestB42_OtherFormatsAreNotDeleted checks that a snapshot in an unknown format is not loaded, and that neither a new
+// snapshot of the view nor the removal of its group deletes the file.
 func TestB42_OtherFormatsAreNotDeleted(t *testing.T) {
 	for _, newer := range []bool{false, true} {
 		t.Run(fmt.Sprintf("newer=%v", newer), func(t *testing.T) {
@@ -325,7 +332,7 @@ func TestB42_OtherFormatsAreNotDeleted(t *testing.T) {
 					}
 				}
 				if found != 1 || len(d.files()) != n {
-					t.Errorf("%d of the files %v are what was there, want one of %d", found, d.files(), n)
+					t.Errorf("%d of the files %v have the former content, want one of %d", found, d.files(), n)
 				}
 			}
 			if err := d.Remove(&s.Header); err != nil {

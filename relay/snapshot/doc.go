@@ -1,9 +1,9 @@
-// Package snapshot stores snapshots of views in a directory, so that a relay serves after a restart what it served
-// before (B.42).
+// Package snapshot stores snapshots of views in a directory, so that a relay serves the same state after a restart
+// (B.42).
 //
-// There is one file per origin and node group, and one with the decisions of operators. A file is replaced as a whole,
-// once its new content is on the disk, so a crash leaves the old file or the new one. Only the owner can read the files
-// (0600). A directory belongs to one process, which holds a lock on it.
+// There is one file per origin and node group, and decisions.json with the decisions of operators. Files are replaced
+// atomically, so that a crash leaves the old or the new file. Only the owner can read the files (mode 0600). A process
+// locks its directory.
 //
 // # Concurrency properties
 //

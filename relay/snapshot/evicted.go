@@ -13,35 +13,35 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// evictedSuffix ends the name of the snapshot of a view that made room for another one. A relay does not load it at the
-// start: otherwise groups that an attacker created would replace real ones. An earlier version ignores it.
+// evictedSuffix is the suffix of snapshots of evicted views. A relay does not load them at the start; otherwise groups
+// that an attacker created could displace others. Earlier versions of the relay ignore these files.
 const evictedSuffix = ".evicted" + suffix
 
-// An evicted is a snapshot of an evicted view, kept for returning clients.
+// An evicted is the snapshot of an evicted view, which is kept for returning clients.
 type evicted struct {
-	peer string // that is charged for it; empty if that is not known
+	peer string // the peer that created the group; empty if unknown
 	at   time.Time
 }
 
-// evictedName returns the name of the file to which Evict renames one.
+// evictedName returns the name that Evict gives to the snapshot with a name.
 func evictedName(name string) string { return strings.TrimSuffix(name, suffix) + evictedSuffix }
 
-// Evict keeps the snapshot of a view for returning clients (Recall); Load does not return it any more. At most `most`
-// snapshots are kept. Above that, the oldest are removed, first those of the peer with most.
-func (d *Dir) Evict(h *cache.Header, peer string, most int) error {
+// Evict keeps the snapshot of an evicted view for returning clients (Recall). Load does not return it. At most limit
+// snapshots of evicted views are kept: Evict removes the oldest of the peer with most snapshots first.
+func (d *Dir) Evict(h *cache.Header, peer string, limit int) error {
 	name := nameOf(h)
 	if d.hasOtherFormat(name) {
 		return nil
 	}
 	err := os.Rename(filepath.Join(d.path, name), filepath.Join(d.path, evictedName(name)))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // nothing was held
+		return nil // the view has no snapshot
 	}
 	if err != nil {
 		return err
 	}
 	d.addEvicted(name, evicted{peer, time.Now()})
-	for len(d.evictedNames()) > most {
+	for len(d.evictedNames()) > limit {
 		if err := d.removeEvicted(d.nextEvicted()); err != nil {
 			return err
 		}
@@ -49,8 +49,8 @@ func (d *Dir) Evict(h *cache.Header, peer string, most int) error {
 	return d.sync()
 }
 
-// Recall returns the snapshot of a view that was evicted; nil if there is none that can be read and is not too old. It
-// stays until another one of the same view is written.
+// Recall returns the snapshot of an evicted view, or nil if there is none that is valid and not older than maxAge. The
+// file is kept until another snapshot of the view is written.
 func (d *Dir) Recall(h *cache.Header, now time.Time, maxAge time.Duration) *cache.Snapshot {
 	name := nameOf(h)
 	d.mu.Lock()
@@ -82,7 +82,7 @@ func (d *Dir) RemoveEvicted(before time.Time) {
 	}
 }
 
-// indexEvicted notes a file that an earlier process left, and removes one that is too old.
+// indexEvicted indexes the file of an evicted view that an earlier process left, or removes it if it is too old.
 func (d *Dir) indexEvicted(f fs.DirEntry, oldest time.Time) {
 	d.removeOld(f, oldest)
 	if info, err := os.Lstat(filepath.Join(d.path, f.Name())); err == nil && info.Mode().IsRegular() {
@@ -96,14 +96,14 @@ func (d *Dir) addEvicted(name string, of evicted) {
 	d.evicted[name] = of
 }
 
-// evictedNames returns which snapshots were evicted, by the names that they had.
+// evictedNames returns the snapshots of evicted views, by their names before Evict.
 func (d *Dir) evictedNames() map[string]evicted {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return maps.Clone(d.evicted)
 }
 
-// nextEvicted returns which one goes first.
+// nextEvicted returns the snapshot to remove next: the oldest of the peer with most snapshots.
 func (d *Dir) nextEvicted() (first string) {
 	all, of := d.evictedNames(), make(map[string]int)
 	for _, e := range all {
@@ -120,7 +120,7 @@ func (d *Dir) nextEvicted() (first string) {
 	return first
 }
 
-// removeEvicted removes the file of an evicted view, if there is one, by the name that it had.
+// removeEvicted removes the snapshot of an evicted view, if there is one, given its name before Evict.
 func (d *Dir) removeEvicted(name string) error {
 	d.mu.Lock()
 	_, is := d.evicted[name]

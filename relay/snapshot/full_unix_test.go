@@ -10,10 +10,9 @@ import (
 	"testing"
 )
 
-// TestB42_AFullDiskLeavesTheLastOne: the process may write files of 64 KiB at most, which
-// fails in the midst of a larger one as a full disk does. The limit holds for a process, so
-// it is one of its own.
-func TestB42_AFullDiskLeavesTheLastOne(t *testing.T) {
+// TestB42_FullDiskKeepsPreviousSnapshot runs a process with a file size limit of 64 KiB, so that a write fails midway,
+// as on a full disk. The limit applies to a whole process, so the test starts another one.
+func TestB42_FullDiskKeepsPreviousSnapshot(t *testing.T) {
 	const child = "TEST_SNAPSHOT_DIR"
 	path := os.Getenv(child)
 	if path == "" {
@@ -23,7 +22,7 @@ func TestB42_AFullDiskLeavesTheLastOne(t *testing.T) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v:\n%s", err, out)
 		}
-		open(t, path).expectOne(3) // also for whoever comes next
+		open(t, path).expectOne(3) // also for the next process
 		return
 	}
 	signal.Ignore(syscall.SIGXFSZ)
@@ -34,7 +33,7 @@ func TestB42_AFullDiskLeavesTheLastOne(t *testing.T) {
 	d := open(t, path)
 	d.write(taken(t, "a", 3, now))
 	if err := d.Write(taken(t, "a", 5000, now)); err == nil {
-		t.Error("a snapshot larger than there is room for was written")
+		t.Error("a snapshot above the file size limit was written")
 	} else {
 		t.Log(err)
 	}
@@ -42,7 +41,7 @@ func TestB42_AFullDiskLeavesTheLastOne(t *testing.T) {
 		t.Errorf("stats %+v, want one failure", s)
 	}
 	if entries, err := os.ReadDir(path); err != nil || len(entries) != 2 {
-		t.Errorf("the directory holds %v, %v, want the lock and one snapshot", entries, err)
+		t.Errorf("the directory has %v, %v, want the lock and one snapshot", entries, err)
 	}
 	d.expectOne(3)
 }

@@ -7,8 +7,8 @@ import (
 	"os"
 )
 
-// flock refuses: without a lock, two processes could share a directory.
+// flock returns an error: without a lock, two processes could use the same directory.
 func flock(*os.File) error { return errors.ErrUnsupported }
 
-// checkOwner takes every directory: modes mean nothing here.
+// checkOwner accepts every directory, because file modes have no meaning on this platform.
 func checkOwner(string) error { return nil }

@@ -2,43 +2,46 @@ package snapshot
 
 import "sync/atomic"
 
-// A Reason is why a snapshot was not used.
+// A Reason is the reason why a snapshot was rejected.
 type Reason string
 
-// The reasons.
+// Reasons, which are values of a label in metrics.
 const (
 	Unreadable Reason = "unreadable" // the file system returned an error
-	Foreign    Reason = "foreign"    // it is something else
+	Foreign    Reason = "foreign"    // not a snapshot, or a copy of one
 	Version    Reason = "version"    // another version of the relay wrote it
-	Damaged    Reason = "damaged"    // it is not as it was written
+	Damaged    Reason = "damaged"    // the content is corrupt
 	Old        Reason = "old"        // older than TENDER_MAX_SNAPSHOT_AGE
-	Mismatch   Reason = "mismatch"   // of another origin, Node or group than this relay has
+	Mismatch   Reason = "mismatch"   // does not match the origins, Node or groups of this relay
 )
 
 var reasons = []Reason{Unreadable, Foreign, Version, Damaged, Old, Mismatch}
 
-// Stats are counters since the directory was opened.
+// Stats are counters since Open.
 type Stats struct {
-	Written  int64 // snapshots
-	Failures int64 // snapshots that could not be written
+	Written  int64 // written snapshots
+	Failures int64 // failed writes
 
-	Restored int64            // views that began with a snapshot
-	Rejected map[Reason]int64 // snapshots that were not used, for each reason
+	Restored int64            // views that were restored from a snapshot
+	Rejected map[Reason]int64 // rejected snapshots by reason
 }
 
-// stats are what Stats are read from.
+// stats has the counters of a Dir.
 type stats struct {
 	written, failed, restored atomic.Int64
 
-	rejected [6]atomic.Int64 // by place in reasons
+	rejected [6]atomic.Int64 // by index in reasons
 }
 
-// CountRestored counts a view that began with a snapshot.
+// CountRestored counts a view that was restored from a snapshot.
 func (s *stats) CountRestored() { s.restored.Add(1) }
 
-// Stats returns the counters. It may be called by any goroutine.
+// Stats returns the counters. It may be called from any goroutine.
 func (s *stats) Stats() Stats {
-	out := Stats{Written: s.written.Load(), Failures: s.failed.Load(), Restored: s.restored.Load(), Rejected: make(map[Reason]int64, len(reasons))}
+	out := Stats{
+		Written: s.written.Load(), Failures: s.failed.Load(), Restored: s.restored.Load(),
+		Rejected: make(map[Reason]int64, len(reasons)),
+	}
 	for i, r := range reasons {
 		out.Rejected[r] = s.rejected[i].Load()
 	}

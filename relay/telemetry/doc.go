@@ -1,9 +1,10 @@
-// Package telemetry exports the counters of the relay as OpenTelemetry metrics, its spans, and the commands of operators as log events.
+// Package telemetry exports the metrics and spans of the relay, and the commands of operators as log events, with
+// OpenTelemetry.
 //
-// The package counts nothing. Other packages have counters and return them as structs ([downstream.Stats],
-// [upstream.Stats], …). The relay combines these with its status into a [Reading], and the table of instruments
-// (table.go) has a row for each metric. A reading is taken for each scrape of [Telemetry.Handler] by Prometheus, and at
-// the interval of an exporter that the OTEL_… variables configure.
+// The package has no counters. Other packages count and return their counters as structs ([downstream.Stats],
+// [upstream.Stats], …). The relay combines these with its status into a [Reading]. The table of instruments (table.go)
+// has a row for each metric, which reads its value. Each scrape of [Telemetry.Handler] by Prometheus takes a reading,
+// and so does each export to an exporter that the OTEL_… variables configure.
 //
 // # To add a metric
 //
@@ -11,12 +12,12 @@
 //
 //	go test ./relay/telemetry -run TestPage -update
 //
-// to update the page in deploy/docs. The values of a label are known in advance or bounded by a variable. The id of a
-// node and the name of a resource are never labels.
+// to update the page in deploy/docs. The number of values of a label must be fixed, or bounded by a TENDER_ variable.
+// Node IDs and names of resources are never labels.
 //
 // # Concurrency properties
 //
-// Several readers may read at the same time; each takes its own reading.
+// Several readers may read at the same time. Each takes a reading of its own.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package telemetry

@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// maxLinks is how many messages of an origin an edition is linked to: of more, the newest.
+// maxLinks is the maximum number of links of an edition to messages of the origin. Older messages are dropped first.
 const maxLinks = 64
 
 // Outcomes of an edition.
@@ -27,36 +27,37 @@ const (
 	unfinished = "unfinished" // the relay stopped
 )
 
-// An OriginTracer makes the traces of one origin: one of each message, and one of each edition of its changes, from the cut until
-// it is promoted, halted, reverted or superseded. An edition is linked to the messages that it consists of. Nil makes none. Its
-// methods may be called from any goroutine.
+// An OriginTracer creates the traces of one origin: a trace per message, and a trace per edition of a rollout. The span
+// of an edition starts when the edition is created, and ends when it is promoted, halted, reverted or superseded. It
+// has links to the messages whose changes the edition contains. A nil OriginTracer creates no traces. Its methods may
+// be called from any goroutine.
 type OriginTracer struct {
 	tracer *Tracer
 
 	mu      sync.Mutex
-	waiting []waitingChange // messages with a change that not all clients are served, at most maxLinks
-	dropped int             // older ones that are not in waiting
-	edition *openEdition    // nil if none is on its way
+	waiting []waitingChange // messages with a staged change, at most maxLinks
+	dropped int             // number of older messages that are not in waiting
+	edition *openEdition    // nil if no edition is open
 
-	previous trace.Link // the newest edition, if its changes are part of the next one
-	promoted trace.Link // the edition that was promoted last
+	previous trace.Link // the last edition, if its changes are part of the next edition
+	promoted trace.Link // the last promoted edition
 }
 
-// A waitingChange is a message some of whose changes wait.
+// A waitingChange is a message with a change that not all clients receive yet.
 type waitingChange struct {
-	at   time.Time // when it was applied
+	at   time.Time // when the change was applied
 	span trace.SpanContext
 }
 
-// An openEdition is an edition on its way.
+// An openEdition is an edition whose span has not ended.
 type openEdition struct {
 	span    trace.Span
 	id      string
 	changed time.Time // when its newest change was applied
-	stage   int       // how many stages were served it
+	stage   int       // number of stages that receive it
 }
 
-// Origin returns the tracer of an origin, given by its name.
+// Origin returns the tracer of the origin with a name.
 func (t *Tracer) Origin(name string) *OriginTracer {
 	if t == nil {
 		return nil
@@ -69,7 +70,7 @@ func (t *Tracer) Origin(name string) *OriginTracer {
 	return t.origins[name]
 }
 
-// endEditions ends the spans of editions that are on their way.
+// endEditions ends the spans of open editions.
 func (t *Tracer) endEditions() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,12 +83,12 @@ func (t *Tracer) endEditions() {
 	}
 }
 
-// addWaiting remembers a message some of whose changes wait.
+// addWaiting records a message with a staged change. first is false if the message was recorded before.
 func (o *OriginTracer) addWaiting(at time.Time, message trace.SpanContext) (first bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if slices.ContainsFunc(o.waiting, func(w waitingChange) bool { return w.span.Equal(message) }) {
-		return false // of another type or node group
+		return false // recorded for another type or node group
 	}
 	if len(o.waiting) == maxLinks {
 		o.waiting = slices.Delete(o.waiting, 0, 1)
@@ -97,7 +98,7 @@ func (o *OriginTracer) addWaiting(at time.Time, message trace.SpanContext) (firs
 	return true
 }
 
-// Changed shows a step of the origin's rollout. It is the Changed of a [rollout.ControllerConfig].
+// Changed records a step of the origin's rollout. It implements [rollout.ControllerConfig.Changed].
 func (o *OriginTracer) Changed(was, is *rollout.Status) {
 	if o == nil {
 		return
@@ -115,13 +116,13 @@ func (o *OriginTracer) Changed(was, is *rollout.Status) {
 			o.endEdition(cmp.Or(outcome, superseded), is.Since)
 		}
 	}
-	if is.Phase == rollout.Current { // nothing waits
+	if is.Phase == rollout.Current { // no change is staged
 		o.dropWaiting(is.Since)
 	}
 }
 
-// replaceEdition ends the edition if the step that ended it has also cut the next, which may be open. It returns the outcome of the
-// edition of now; empty if that is open.
+// replaceEdition ends the span of the edition if the step also created the next edition. It returns the outcome of the
+// current edition, or "" if that is open.
 func (o *OriginTracer) replaceEdition(outcome string, is *rollout.Status, open bool) string {
 	if o.edition == nil || o.edition.id == is.Edition {
 		return outcome
@@ -134,12 +135,13 @@ func (o *OriginTracer) replaceEdition(outcome string, is *rollout.Status, open b
 	return outcome
 }
 
-// outcomeOf returns what became of an edition, or of changes that were gathered; empty if that is open.
+// outcomeOf returns the outcome of an edition, or of gathered changes, given the counters before and after a step. It
+// returns "" if the edition is open.
 func outcomeOf(was, is rollout.Outcomes) string {
 	switch {
 	case is.Promoted > was.Promoted:
 		return promoted
-	case is.Undone > was.Undone: // which halts, too
+	case is.Undone > was.Undone: // precedes Halted, because an undo also halts
 		return undone
 	case is.Halted > was.Halted:
 		return halted
@@ -152,8 +154,8 @@ func outcomeOf(was, is rollout.Outcomes) string {
 	}
 }
 
-// beginEdition begins the span of an edition, linked to the messages that it consists of, and to the edition whose place it takes; one
-// that is undone to its promotion. Such spans are few, so they are sampled always.
+// beginEdition starts the span of an edition, with links to its messages and to the edition that it replaces. The span
+// of an undone edition has a link to that of its promotion. These spans are rare, so they are always sampled.
 func (o *OriginTracer) beginEdition(is *rollout.Status, undone bool) {
 	var links []trace.Link
 	messages := 0
@@ -171,10 +173,11 @@ func (o *OriginTracer) beginEdition(is *rollout.Status, undone bool) {
 			}
 		}
 	}
-	_, span := o.tracer.deliveries.Start(context.Background(), "rollout", trace.WithNewRoot(), trace.WithTimestamp(is.Since), trace.WithLinks(links...), trace.WithAttributes(
-		attribute.String("tender.origin", is.Origin), attribute.String("tender.edition", is.Edition),
-		attribute.Int("tender.resources", is.Resources), attribute.Int("tender.messages", messages),
-	))
+	_, span := o.tracer.deliveries.Start(context.Background(), "rollout", trace.WithNewRoot(),
+		trace.WithTimestamp(is.Since), trace.WithLinks(links...), trace.WithAttributes(
+			attribute.String("tender.origin", is.Origin), attribute.String("tender.edition", is.Edition),
+			attribute.Int("tender.resources", is.Resources), attribute.Int("tender.messages", messages),
+		))
 	o.edition = &openEdition{span: span, id: is.Edition, changed: is.Changed}
 	if is.Phase == rollout.Held {
 		span.AddEvent("held", trace.WithTimestamp(is.Since), trace.WithAttributes(attribute.String("tender.waits", is.For)))
@@ -188,40 +191,44 @@ func appendLink(links []trace.Link, l trace.Link) []trace.Link {
 	return append(links, l)
 }
 
-// recordStep shows that the edition has reached a stage, or that it is rejected.
+// recordStep records that the edition has reached a stage, or that it has been halted.
 func (o *OriginTracer) recordStep(is *rollout.Status) {
 	e := o.edition
 	if is.Stage > e.stage {
 		e.stage = is.Stage
 		cohort := is.Cohorts[is.Stage-1]
 		e.span.AddEvent("stage", trace.WithTimestamp(is.Since), trace.WithAttributes(
-			attribute.Int("tender.stage", is.Stage), attribute.String("tender.cohort", cohort.Name), attribute.Int("tender.clients", cohort.Clients),
+			attribute.Int("tender.stage", is.Stage), attribute.String("tender.cohort", cohort.Name),
+			attribute.Int("tender.clients", cohort.Clients),
 		))
 	}
 	if is.Unobserved {
 		e.span.SetAttributes(attribute.Bool("tender.unobserved", true))
 	}
 	if is.Halted != nil {
-		e.span.AddEvent("halt", trace.WithTimestamp(is.Halted.At), trace.WithAttributes(attribute.String("tender.reason", is.Halted.Reason)))
+		e.span.AddEvent("halt", trace.WithTimestamp(is.Halted.At),
+			trace.WithAttributes(attribute.String("tender.reason", is.Halted.Reason)))
 		e.span.SetAttributes(attribute.String("tender.reason", is.Halted.Reason))
 		e.span.SetStatus(codes.Error, is.Halted.Reason)
 	}
 }
 
-// endEdition ends the span of the edition.
+// endEdition ends the span of the edition with an outcome.
 func (o *OriginTracer) endEdition(outcome string, at time.Time) {
 	e := o.edition
 	e.span.SetAttributes(attribute.String("tender.outcome", outcome), attribute.Int("tender.stages", e.stage))
 	e.span.End(trace.WithTimestamp(at))
 	o.edition = nil
-	link := trace.Link{SpanContext: e.span.SpanContext(), Attributes: []attribute.KeyValue{attribute.String("tender.edition", e.id)}}
+	link := trace.Link{
+		SpanContext: e.span.SpanContext(), Attributes: []attribute.KeyValue{attribute.String("tender.edition", e.id)},
+	}
 	if o.previous = link; outcome == promoted {
 		o.promoted = link
 		o.dropWaiting(e.changed)
 	}
 }
 
-// dropWaiting drops the messages up to a time: their changes are served to all clients, or were superseded.
+// dropWaiting drops the messages up to a time. Their changes have reached all clients, or were superseded.
 func (o *OriginTracer) dropWaiting(upTo time.Time) {
 	o.previous, o.dropped = trace.Link{}, 0
 	o.waiting = slices.DeleteFunc(o.waiting, func(w waitingChange) bool { return !w.at.After(upTo) })

@@ -15,14 +15,14 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// An editions is a rollout whose spans are kept.
+// An editions simulates a rollout and records its spans.
 type editions struct {
 	*testing.T
 	tracer *OriginTracer
 	spans  *tracetest.InMemoryExporter
 	at     time.Time
 	is     rollout.Status
-	names  map[string]string // of messages, by span id
+	names  map[string]string // names of messages by span ID
 }
 
 func newEditions(t *testing.T) *editions {
@@ -33,22 +33,25 @@ func newEditions(t *testing.T) *editions {
 		t.Fatal(err)
 	}
 	e.tracer = tracer.Origin("default")
-	e.is = rollout.Status{Origin: "default", Cohorts: []rollout.Cohort{{Name: "5% 10m0s", Clients: 3}, {Name: "25% approve", Clients: 9}, {Name: "the rest"}}}
+	e.is = rollout.Status{
+		Origin: "default", Cohorts: []rollout.Cohort{{Name: "5% 10m0s", Clients: 3}, {Name: "25% approve", Clients: 9},
+			{Name: "the rest"}},
+	}
 	return e
 }
 
-// message has the origin change something that waits, a second later.
+// message simulates a message of the origin with a staged change, one second later.
 func (e *editions) message(name string) {
 	e.at = e.at.Add(time.Second)
 	m := e.tracer.Received(upstream.Received{Origin: "127.0.0.1:1", At: e.at})
 	m.(*received).Waits(e.at)
-	m.(*received).Waits(e.at) // of another type
+	m.(*received).Waits(e.at) // the message changes another type too
 	m.Answered(nil)
 	_, id := m.IDs()
 	e.names[id] = name
 }
 
-// step has the rollout come to a phase and a stage of an edition a second later, after more that has changed.
+// step simulates a step of the rollout to a phase and a stage of an edition, one second later. more changes the status.
 func (e *editions) step(phase rollout.Phase, edition string, stage int, more ...func(*rollout.Status)) {
 	e.at = e.at.Add(time.Second)
 	was := e.is
@@ -60,16 +63,16 @@ func (e *editions) step(phase rollout.Phase, edition string, stage int, more ...
 	e.tracer.Changed(&was, &is)
 }
 
-// cutNow says that the edition was cut of all that has changed.
-func (e *editions) cutNow(s *rollout.Status) { s.Changed, s.Resources = e.at, 7 }
+// createdNow marks the edition as created now, with all changes so far.
+func (e *editions) createdNow(s *rollout.Status) { s.Changed, s.Resources = e.at, 7 }
 
 func (e *editions) halt(s *rollout.Status) {
 	s.Outcomes.Halted++
 	s.Halted = &rollout.Halt{Reason: "too bad", At: e.at}
 }
 
-// told returns what the spans of editions say since the last call, one a line.
-func (e *editions) told() string {
+// ended returns the spans of editions that ended since the last call, one per line.
+func (e *editions) ended() string {
 	var lines []string
 	for _, s := range e.spans.GetSpans() {
 		if s.Name != "rollout" {
@@ -107,20 +110,21 @@ func (e *editions) told() string {
 
 func (e *editions) expect(when string, want ...string) {
 	e.Helper()
-	if got := e.told(); got != strings.Join(want, "\n") {
-		e.Errorf("%s: the spans of editions are\n%s\nwant\n%s", when, got, strings.Join(want, "\n"))
+	if got := e.ended(); got != strings.Join(want, "\n") {
+		e.Errorf("%s: spans of editions\n%s\nwant\n%s", when, got, strings.Join(want, "\n"))
 	}
 }
 
-// TestTraceOfAnEdition: it has one span from the cut to its end, with its stages, and links to the messages that it consists of.
+// TestTraceOfAnEdition checks that an edition has one span from its creation to its end, with its stages as events and
+// links to its messages.
 func TestTraceOfAnEdition(t *testing.T) {
 	e := newEditions(t)
 	e.message("one")
 	e.step(rollout.Gathering, "", 0)
 	e.message("two")
 	changed := e.at
-	e.message("late") // the edition was cut before
-	e.step(rollout.Held, "A", 0, e.cutNow, func(s *rollout.Status) { s.For, s.Changed = "the check", changed })
+	e.message("late") // after the creation of the edition
+	e.step(rollout.Held, "A", 0, e.createdNow, func(s *rollout.Status) { s.For, s.Changed = "the check", changed })
 	e.message("three")
 	e.step(rollout.Rolling, "A", 1)
 	e.step(rollout.Rolling, "A", 2, func(s *rollout.Status) { s.Unobserved = true })
@@ -129,45 +133,52 @@ func TestTraceOfAnEdition(t *testing.T) {
 	e.expect("promoted", "4s, edition=A, resources=7, messages=2, stages=2, unobserved=true, outcome=promoted, "+
 		"@0s held the check, @2s stage 1 5% 10m0s 3, @3s stage 2 25% approve 9, <- one, <- two")
 
-	e.step(rollout.Rolling, "B", 1, e.cutNow, func(s *rollout.Status) { s.Unobserved = false })
+	e.step(rollout.Rolling, "B", 1, e.createdNow, func(s *rollout.Status) { s.Unobserved = false })
 	e.step(rollout.Halted, "B", 0, e.halt)
-	e.expect("the next one", "1s, edition=B, resources=7, messages=2, stages=1, reason=too bad, outcome=halted, @0s stage 1 5% 10m0s 3, @1s halt too bad, error: too bad, <- late, <- three")
+	e.expect("the next one", "1s, edition=B, resources=7, messages=2, stages=1, reason=too bad, outcome=halted, @0s "+
+		"stage 1 5% 10m0s 3, @1s halt too bad, error: too bad, <- late, <- three")
 
 	e.message("four")
 	e.step(rollout.Gathering, "B", 0)
-	e.step(rollout.Rolling, "C", 1, e.cutNow)
+	e.step(rollout.Rolling, "C", 1, e.createdNow)
 	e.step(rollout.Current, "C", 0, func(s *rollout.Status) { s.Outcomes.Promoted++ })
-	e.expect("the corrected one", "1s, edition=C, resources=7, messages=3, stages=1, outcome=promoted, @0s stage 1 5% 10m0s 3, <- halted B, <- late, <- three, <- four")
+	e.expect("the corrected one", "1s, edition=C, resources=7, messages=3, stages=1, outcome=promoted, @0s stage 1 5% "+
+		"10m0s 3, <- halted B, <- late, <- three, <- four")
 	e.step(rollout.Halted, "C", 0, e.halt, func(s *rollout.Status) { s.Outcomes.Undone++ })
-	e.expect("undone", "0s, edition=C, resources=7, messages=0, stages=0, reason=too bad, outcome=undone, @0s halt too bad, error: too bad, <- promoted C")
+	e.expect("undone", "0s, edition=C, resources=7, messages=0, stages=0, reason=too bad, outcome=undone, @0s halt too "+
+		"bad, error: too bad, <- promoted C")
 }
 
-// TestTraceOfAnEditionThatEnds otherwise than after its stages.
-func TestTraceOfAnEditionThatEnds(t *testing.T) {
+// TestTraceOfAnEditionByOutcome checks the spans of editions that end before their last stage.
+func TestTraceOfAnEditionByOutcome(t *testing.T) {
 	e := newEditions(t)
 	e.message("one")
 	e.step(rollout.Gathering, "", 0)
-	e.step(rollout.Rolling, "A", 1, e.cutNow)
+	e.step(rollout.Rolling, "A", 1, e.createdNow)
 	e.message("two")
 	e.step(rollout.Gathering, "A", 0, func(s *rollout.Status) { s.Outcomes.Superseded++ })
-	e.expect("superseded", "2s, edition=A, resources=7, messages=1, stages=1, outcome=superseded, @0s stage 1 5% 10m0s 3, <- one")
-	e.step(rollout.Rolling, "B", 1, e.cutNow)
+	e.expect("superseded", "2s, edition=A, resources=7, messages=1, stages=1, outcome=superseded, @0s stage 1 5% 10m0s "+
+		"3, <- one")
+	e.step(rollout.Rolling, "B", 1, e.createdNow)
 	e.step(rollout.Current, "B", 0, func(s *rollout.Status) { s.Outcomes.Reverted++ })
-	e.expect("reverted", "1s, edition=B, resources=7, messages=2, stages=1, outcome=reverted, @0s stage 1 5% 10m0s 3, <- superseded A, <- one, <- two")
+	e.expect("reverted", "1s, edition=B, resources=7, messages=2, stages=1, outcome=reverted, @0s stage 1 5% 10m0s 3, "+
+		"<- superseded A, <- one, <- two")
 	e.step(rollout.Gathering, "B", 0)
 	e.step(rollout.Current, "B", 0, func(s *rollout.Status) { s.Outcomes.Reverted++ })
-	e.expect("reverted before the cut")
+	e.expect("reverted before creation")
 
 	e.step(rollout.Gathering, "B", 0)
-	e.step(rollout.Halted, "C", 0, e.cutNow, e.halt)
-	e.expect("aborted before the cut", "0s, edition=C, resources=7, messages=0, stages=0, reason=too bad, outcome=halted, @0s halt too bad, error: too bad")
-	e.step(rollout.Current, "D", 0, e.cutNow, func(s *rollout.Status) { s.Outcomes.Promoted++ })
+	e.step(rollout.Halted, "C", 0, e.createdNow, e.halt)
+	e.expect("aborted before creation", "0s, edition=C, resources=7, messages=0, stages=0, reason=too bad, "+
+		"outcome=halted, @0s halt too bad, error: too bad")
+	e.step(rollout.Current, "D", 0, e.createdNow, func(s *rollout.Status) { s.Outcomes.Promoted++ })
 	e.expect("promoted at once", "0s, edition=D, resources=7, messages=0, stages=0, outcome=promoted, <- halted C")
 
-	e.step(rollout.Rolling, "E", 1, e.cutNow)
-	e.step(rollout.Held, "F", 0, e.cutNow, func(s *rollout.Status) { s.Outcomes.Superseded, s.For = s.Outcomes.Superseded+1, "none" })
-	e.step(rollout.Rolling, "G", 2, e.cutNow, func(s *rollout.Status) { s.Outcomes.Promoted++ })
-	e.step(rollout.Current, "H", 0, e.cutNow, func(s *rollout.Status) { s.Outcomes.Promoted++ })
+	e.step(rollout.Rolling, "E", 1, e.createdNow)
+	e.step(rollout.Held, "F", 0, e.createdNow,
+		func(s *rollout.Status) { s.Outcomes.Superseded, s.For = s.Outcomes.Superseded+1, "none" })
+	e.step(rollout.Rolling, "G", 2, e.createdNow, func(s *rollout.Status) { s.Outcomes.Promoted++ })
+	e.step(rollout.Current, "H", 0, e.createdNow, func(s *rollout.Status) { s.Outcomes.Promoted++ })
 	e.expect("several in one step",
 		"1s, edition=E, resources=7, messages=0, stages=1, outcome=superseded, @0s stage 1 5% 10m0s 3",
 		"1s, edition=F, resources=7, messages=0, stages=0, outcome=promoted, @0s held none, <- superseded E",
@@ -175,38 +186,40 @@ func TestTraceOfAnEditionThatEnds(t *testing.T) {
 		"0s, edition=H, resources=7, messages=0, stages=0, outcome=promoted, <- superseded G")
 }
 
-// TestTraceOfAnEditionAtShutdown: what is on its way is exported.
+// TestTraceOfAnEditionAtShutdown checks that the span of an open edition is exported at the shutdown.
 func TestTraceOfAnEditionAtShutdown(t *testing.T) {
 	e := newEditions(t)
 	e.step(rollout.Rolling, "A", 1)
 	e.tracer.tracer.endEditions()
 	spans := e.spans.GetSpans()
-	if len(spans) != 1 || !slices.ContainsFunc(spans[0].Attributes, func(kv attribute.KeyValue) bool { return kv.Value.String() == unfinished }) {
-		t.Errorf("the spans are %+v, want one that is unfinished", spans)
+	if len(spans) != 1 || !slices.ContainsFunc(spans[0].Attributes,
+		func(kv attribute.KeyValue) bool { return kv.Value.String() == unfinished }) {
+		t.Errorf("spans %+v, want one with the outcome unfinished", spans)
 	}
 	var none *Tracer
 	none.Origin("default").Changed(nil, nil)
 }
 
-// TestEditionsHaveFewLinks: an edition of many messages has links to the newest, and says how many there were; those that are not
-// sampled have none.
+// TestEditionsHaveFewLinks checks that an edition of many messages has links to the newest sampled messages, and the
+// number of all messages.
 func TestEditionsHaveFewLinks(t *testing.T) {
 	e := newEditions(t)
 	for i := range maxLinks + 3 {
 		e.message(fmt.Sprint(i))
 	}
 	e.step(rollout.Gathering, "", 0)
-	e.step(rollout.Rolling, "A", 1, e.cutNow)
+	e.step(rollout.Rolling, "A", 1, e.createdNow)
 	e.step(rollout.Current, "A", 0, func(s *rollout.Status) { s.Outcomes.Promoted++ })
-	got := e.told()
-	if !strings.Contains(got, "messages=67,") || strings.Count(got, "<- ") != maxLinks || !strings.Contains(got, "<- 3,") || !strings.HasSuffix(got, "<- 66") {
-		t.Errorf("the span of an edition of many messages is %s", got)
+	got := e.ended()
+	if !strings.Contains(got, "messages=67,") || strings.Count(got, "<- ") != maxLinks ||
+		!strings.Contains(got, "<- 3,") || !strings.HasSuffix(got, "<- 66") {
+		t.Errorf("span of an edition of many messages: %s", got)
 	}
 	t.Setenv("OTEL_TRACES_SAMPLER", "always_off")
 	e = newEditions(t)
 	e.message("one")
 	e.step(rollout.Gathering, "", 0)
-	e.step(rollout.Rolling, "A", 1, e.cutNow)
+	e.step(rollout.Rolling, "A", 1, e.createdNow)
 	e.step(rollout.Current, "A", 0, func(s *rollout.Status) { s.Outcomes.Promoted++ })
 	e.expect("not sampled", "1s, edition=A, resources=7, messages=1, stages=1, outcome=promoted, @0s stage 1 5% 10m0s 3")
 }

@@ -25,14 +25,14 @@ type Event struct {
 	Status     int               // http.response.status_code; omitted if zero
 }
 
-// Events exports log events. Nil exports none. Its methods may be called from any goroutine.
+// Events exports log events. A nil Events exports none. Its methods may be called from any goroutine.
 type Events struct {
 	provider *sdk.LoggerProvider
 	logger   otellog.Logger
 }
 
-// NewEvents returns an Events that sends batches to the exporter of the OTEL_… variables, nil if they configure none.
-// Errors: invalid OTEL_… variables.
+// NewEvents returns an Events that sends batches to the exporter of the OTEL_… variables, or nil if they configure
+// none. It returns an error if these variables are invalid.
 func NewEvents(ctx context.Context, cfg Config) (*Events, error) {
 	if !exports("LOGS") {
 		return nil, nil

@@ -11,17 +11,17 @@ import (
 const Other = "other"
 
 // GroupLabels assigns values of the label group, so that their number is limited. A node group keeps its value for as
-// long as it exists: counters are never moved from one series to another. The counters of Other include groups that have
-// ended, so they never decrease. Its methods may not be called concurrently.
+// long as it exists: counters are never moved from one series to another. The counters of Other include groups that
+// have ended, so they never decrease. Its methods may not be called concurrently.
 type GroupLabels struct {
 	maxNamed int
-	named    map[string]int                  // existing node groups with the key, for keys that are values of the label
+	named    map[string]int                  // number of existing node groups, by keys that are values of the label
 	ended    map[string]downstream.TypeStats // counters of ended groups with the label Other, by type URL
 }
 
-// NewGroupLabels returns labels of which at most so many differ from Other at a time.
-func NewGroupLabels(most int) *GroupLabels {
-	return &GroupLabels{maxNamed: most, named: make(map[string]int), ended: make(map[string]downstream.TypeStats)}
+// NewGroupLabels returns labels with at most maxNamed values other than Other at a time.
+func NewGroupLabels(maxNamed int) *GroupLabels {
+	return &GroupLabels{maxNamed: maxNamed, named: make(map[string]int), ended: make(map[string]downstream.TypeStats)}
 }
 
 // Begin returns the label of a new node group: its key, or [Other].
@@ -44,7 +44,8 @@ func (l *GroupLabels) End(label string, counts map[string]downstream.TypeStats) 
 	}
 }
 
-// Labels returns the current labels of node groups other than [Other], and the counters of ended groups with that label.
+// Labels returns the current labels of node groups other than [Other], and the counters of ended groups with that
+// label.
 func (l *GroupLabels) Labels() (named map[string]bool, ended Group) {
 	named = make(map[string]bool, len(l.named))
 	for key := range l.named {
@@ -69,6 +70,7 @@ func plus[T any](a, b map[string]T, add func(T, T) T) map[string]T {
 func (g Group) Plus(o Group) Group {
 	return Group{
 		Key: g.Key, Streams: g.Streams + o.Streams,
-		Types: plus(g.Types, o.Types, downstream.TypeStats.Plus), Interest: plus(g.Interest, o.Interest, cache.InterestStats.Plus),
+		Types:    plus(g.Types, o.Types, downstream.TypeStats.Plus),
+		Interest: plus(g.Interest, o.Interest, cache.InterestStats.Plus),
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// TestGroupLabels: whatever groups begin and end, there are at most so many labels, no label has two keys, a group has
-// its label until it ends, and the counters of the label other never decrease.
+// TestGroupLabels checks for random groups that the number of labels is limited, that a label belongs to one key, that
+// a group keeps its label, and that the counters of the label other never decrease.
 func TestGroupLabels(t *testing.T) {
 	const most, keys, steps = 3, 8, 2_000
 	type live struct {
@@ -65,15 +65,15 @@ func TestGroupLabels(t *testing.T) {
 	}
 }
 
-// TestGroupNamedOther: a node group with the key "other" shares the metrics of groups without a label, so that its end
-// does not decrease a counter.
+// TestGroupNamedOther checks that a node group with the key "other" shares the metrics of groups without a label of
+// their own. Otherwise its end would decrease a counter.
 func TestGroupNamedOther(t *testing.T) {
 	if got := NewGroupLabels(5).Begin(Other); got != Other || len(NewGroupLabels(5).named) != 0 {
 		t.Errorf("label %q", got)
 	}
 }
 
-// TestGaugesOfOther: a gauge of several groups shows the worst of them.
+// TestGaugesOfOther checks that a gauge of several groups has the worst of their values.
 func TestGaugesOfOther(t *testing.T) {
 	r := Reading{Named: map[string]bool{"a": true}, Status: admin.Status{Views: []admin.View{
 		{Group: "a", Origin: "o", Connected: true},
@@ -82,10 +82,12 @@ func TestGaugesOfOther(t *testing.T) {
 		{Group: "d", Origin: "o", Connected: true},
 	}}}
 	families := scrape(t, r)
-	for name, want := range map[string]float64{"tender_view_connected": 0, "tender_view_stale_seconds": 3, "tender_view_withheld": 3} {
+	for name, want := range map[string]float64{
+		"tender_view_connected": 0, "tender_view_stale_seconds": 3, "tender_view_withheld": 3,
+	} {
 		metrics := families[name].GetMetric()
 		if len(metrics) != 2 {
-			t.Fatalf("%s has %d series, want those of a and of other", name, len(metrics))
+			t.Fatalf("%s has %d series, want one for a and one for other", name, len(metrics))
 		}
 		for _, m := range metrics {
 			for _, l := range m.GetLabel() {

@@ -14,18 +14,19 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// A histogramRow is a histogram of durations.
+// A histogramRow is the row of a histogram of durations.
 type histogramRow struct {
 	row
 	read func(r *Reading, put putAll)
 }
 
-// histograms has all of these; in the page they follow the table.
+// histograms has all histograms. On the page of metrics they follow the table.
 var histograms = []histogramRow{
 	{
 		row{
 			name: "tender.client.propagation", kind: histogram, unit: "s", labels: "group type",
-			help: "Time from the receipt of an origin's message to the ACK of the response that contains the change; for several changes, the oldest. " +
+			help: "Time from the receipt of an origin's message to the ACK of the response that contains the change; for " +
+				"several changes, the oldest. " +
 				"First responses, responses to subscriptions and rejected responses do not count.",
 		},
 		groupHistograms(func(s downstream.TypeStats) downstream.Distribution { return s.Propagation }),
@@ -34,13 +35,14 @@ var histograms = []histogramRow{
 		row{
 			name: "tender.client.fanout", kind: histogram, unit: "s", labels: "group type",
 			help: "Time from the receipt of an origin's message to the last ACK or NACK of its change. " +
-				"At most 16 changes of a type are measured at the same time. Changes that a client does not answer for a minute do not count.",
+				"At most 16 changes of a type are measured at the same time. Changes that a client does not answer for a minute " +
+				"do not count.",
 		},
 		groupHistograms(func(s downstream.TypeStats) downstream.Distribution { return s.Fanout }),
 	},
 }
 
-// groupHistograms reads a distribution of each type that clients of a group were sent.
+// groupHistograms reads a distribution per node group and type.
 func groupHistograms(value func(downstream.TypeStats) downstream.Distribution) func(*Reading, putAll) {
 	return func(r *Reading, put putAll) {
 		for _, g := range r.Groups {
@@ -51,7 +53,7 @@ func groupHistograms(value func(downstream.TypeStats) downstream.Distribution) f
 	}
 }
 
-// rows returns all instruments, in the order of the page.
+// rows returns all instruments in the order of the page.
 func rows() (all []*row) {
 	for i := range table {
 		all = append(all, &table[i])
@@ -65,8 +67,7 @@ func rows() (all []*row) {
 // A putAll takes a distribution and the values of the row's labels.
 type putAll func(d downstream.Distribution, labels ...string)
 
-// A producer exports the histograms of the table. OpenTelemetry has no asynchronous histogram. It implements
-// sdk.Producer.
+// A producer exports the histograms. It implements sdk.Producer, because OpenTelemetry has no observable histogram.
 type producer struct {
 	read  func() Reading
 	scope instrumentation.Scope
@@ -83,13 +84,17 @@ func (p *producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 			data.DataPoints = append(data.DataPoints, p.point(d, row.attributes(labels), now))
 		})
 		if len(data.DataPoints) > 0 {
-			out.Metrics = append(out.Metrics, metricdata.Metrics{Name: row.name, Description: row.help, Unit: row.unit, Data: data})
+			out.Metrics = append(out.Metrics, metricdata.Metrics{
+				Name: row.name, Description: row.help, Unit: row.unit, Data: data,
+			})
 		}
 	}
 	return []metricdata.ScopeMetrics{out}, nil
 }
 
-func (p *producer) point(d downstream.Distribution, labels []attribute.KeyValue, now time.Time) metricdata.HistogramDataPoint[float64] {
+func (p *producer) point(
+	d downstream.Distribution, labels []attribute.KeyValue, now time.Time,
+) metricdata.HistogramDataPoint[float64] {
 	point := metricdata.HistogramDataPoint[float64]{
 		Attributes: attribute.NewSet(labels...), StartTime: p.began, Time: now,
 		Count: uint64(d.Count()), Sum: d.Sum.Seconds(),
@@ -103,11 +108,10 @@ func (p *producer) point(d downstream.Distribution, labels []attribute.KeyValue,
 	return point
 }
 
-// autoexportMu guards the producer that autoexport gives to the readers that it makes, which it
-// has one of for the whole process.
+// autoexportMu guards the fallback producer of autoexport, which is a variable of the process.
 var autoexportMu sync.Mutex
 
-// newReader returns the reader that the OTEL_… variables ask for.
+// newReader returns the metric reader that the OTEL_… variables configure.
 func (p *producer) newReader(ctx context.Context) (sdk.Reader, error) {
 	autoexportMu.Lock()
 	defer autoexportMu.Unlock()

@@ -17,24 +17,24 @@ import (
 
 // A Reading is a snapshot of the counters of the relay.
 type Reading struct {
-	At     time.Time // the moment
+	At     time.Time
 	Status admin.Status
-	Memory float64 // how much of its limit is used: 1 is all, 0 if there is none
+	Memory float64 // used share of the memory limit, from 0 to 1; 0 without a limit
 	Server downstream.Stats
 
-	// Of the drift audit: passes over all views, and faults found, by where.
+	// Counters of the drift audit: passes over all views, and found faults.
 	AuditPasses int64
 	AuditFaults map[AuditFault]int64
 
 	Snapshots snapshot.Stats
 
-	// Earlier configurations that are kept, and how many bytes only they hold.
+	// Number of earlier generations, and the bytes of memory that only they use.
 	Generations     int
 	GenerationBytes int64
 
 	Origins  []Origin          // in the order of Status.Origins
-	Rollouts []*rollout.Status // by origin; none if they are off
-	Groups   []Group           // one for each value of the label
+	Rollouts []*rollout.Status // by origin; empty if rollouts are off
+	Groups   []Group           // one per value of the label group
 	Clients  []admin.TypeTotals
 
 	// Named are the keys of node groups that have metrics of their own. Others have the label Other. If nil, all groups
@@ -42,14 +42,14 @@ type Reading struct {
 	Named map[string]bool
 }
 
-// An AuditFault is the place of a fault that the drift audit found: the label of the node group, and the part of its view
-// (cache.Fault.Part).
+// An AuditFault is the place of a fault that the drift audit found: the label of the node group, and the part of its
+// view ([cache.Fault].Part).
 type AuditFault struct{ Group, Part string }
 
 // An Origin has the counters of a control plane or of a directory.
 type Origin struct {
 	Status admin.Origin
-	Names  int // that clients want of it
+	Names  int // number of names that clients subscribe to
 	upstream.Stats
 }
 
@@ -61,15 +61,15 @@ type Group struct {
 	Interest map[string]cache.InterestStats  // by type URL
 }
 
-// typeLabel returns the short name of a type.
+// typeLabel returns the label of a type: its short name, or Other.
 func typeLabel(typeURL string) string {
 	if short, ok := schema.ShortName(typeURL); ok {
 		return short
 	}
-	return Other // clients and origins can invent any number of types
+	return Other // clients and origins can use any number of types
 }
 
-// byLabel adds up the values with the same label, so that each series exists once.
+// byLabel sums the values of types with the same label, so that each series exists once.
 func byLabel[T any](types map[string]T, plus func(T, T) T) map[string]T {
 	sums := make(map[string]T, len(types))
 	for typeURL, value := range types {
@@ -82,8 +82,8 @@ func byLabel[T any](types map[string]T, plus func(T, T) T) map[string]T {
 // maxGroupLabel is the maximum length of the label of a group, in bytes.
 const maxGroupLabel = 64
 
-// viewLabel returns the label of the group of a view. No node group has the label of a view that groups share. There are
-// few of these: one for each set of client features that affect the content.
+// viewLabel returns the label of a view's group. No node group has the label of a shared view. The number of shared
+// views is small: one per set of content-affecting client features.
 func (r *Reading) viewLabel(v *admin.View) string {
 	if v.Shared {
 		return groupLabel("xdstp:" + v.Group)
@@ -91,7 +91,7 @@ func (r *Reading) viewLabel(v *admin.View) string {
 	return r.groupLabel(v.Group)
 }
 
-// groupLabel returns the label of a node group.
+// groupLabel returns the label of the node group with a key.
 func (r *Reading) groupLabel(key string) string {
 	if r.Named != nil && !r.Named[key] {
 		return Other
@@ -99,7 +99,8 @@ func (r *Reading) groupLabel(key string) string {
 	return groupLabel(key)
 }
 
-// groupLabel returns the key of a node group. A long key is cut, and a hash of all of it is appended.
+// groupLabel shortens the key of a node group to maxGroupLabel bytes. It replaces the end of a long key by a hash of
+// the key.
 func groupLabel(key string) string {
 	if len(key) <= maxGroupLabel {
 		return key

@@ -7,7 +7,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// rollouts reads a value of the rollout of each origin.
+// rollouts reads a value per rollout.
 func rollouts(value func(*Reading, *rollout.Status) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		for _, s := range r.Rollouts {
@@ -24,7 +24,7 @@ func cohortLabel(s *rollout.Status, cohort int) string {
 	return strconv.Itoa(cohort + 1)
 }
 
-// since returns how long before the reading a time was, in seconds; 0 if it is zero.
+// since returns the seconds from a time to the reading, or 0 for the zero time.
 func since(r *Reading, at time.Time) float64 {
 	if at.IsZero() {
 		return 0
@@ -32,7 +32,7 @@ func since(r *Reading, at time.Time) float64 {
 	return max(0, r.At.Sub(at).Seconds())
 }
 
-// rolloutStates reads in which state each rollout is.
+// rolloutStates reads the state of each rollout.
 func rolloutStates(r *Reading, put put) {
 	for _, s := range r.Rollouts {
 		for _, phase := range rollout.Phases {
@@ -41,7 +41,7 @@ func rolloutStates(r *Reading, put put) {
 	}
 }
 
-// cohortClients reads how many clients each cohort has.
+// cohortClients reads the number of clients per cohort.
 func cohortClients(r *Reading, put put) {
 	for _, s := range r.Rollouts {
 		for i := range s.Cohorts {
@@ -50,7 +50,7 @@ func cohortClients(r *Reading, put put) {
 	}
 }
 
-// cohortAnswers reads the outcomes of the edition at the clients of each stage.
+// cohortAnswers reads the numbers of clients per stage that accepted, rejected or did not answer the edition.
 func cohortAnswers(r *Reading, put put) {
 	for _, s := range r.Rollouts {
 		for i, c := range s.Cohorts[:len(s.Cohorts)-1] {
@@ -61,7 +61,7 @@ func cohortAnswers(r *Reading, put put) {
 	}
 }
 
-// rolloutAwaits reads what each rollout waits for.
+// rolloutAwaits reads the condition that each rollout waits for.
 func rolloutAwaits(r *Reading, put put) {
 	for _, s := range r.Rollouts {
 		for _, await := range rollout.Awaits {
@@ -70,7 +70,7 @@ func rolloutAwaits(r *Reading, put put) {
 	}
 }
 
-// rolloutOutcomes reads what became of editions.
+// rolloutOutcomes reads the number of editions by outcome.
 func rolloutOutcomes(r *Reading, put put) {
 	for _, s := range r.Rollouts {
 		put(float64(s.Outcomes.Promoted), s.Origin, "promoted")
@@ -81,7 +81,7 @@ func rolloutOutcomes(r *Reading, put put) {
 	}
 }
 
-// checkFailing returns for how long the check has given no answer that a rollout needs.
+// checkFailing returns the seconds since the check of an open edition last returned a result; 0 if it returns results.
 func checkFailing(r *Reading, s *rollout.Status) float64 {
 	if s.Phase != rollout.Held && s.Phase != rollout.Rolling {
 		return 0
@@ -89,7 +89,8 @@ func checkFailing(r *Reading, s *rollout.Status) float64 {
 	return since(r, s.Failing)
 }
 
-// haltedTime returns when a rollout halted, in whole seconds as {changed} in TENDER_ROLLOUT_QUERY is; 0 if it is not halted.
+// haltedTime returns when a rollout halted, in Unix seconds; 0 if it is not halted. The seconds are whole, as those of
+// {changed} in TENDER_ROLLOUT_QUERY.
 func haltedTime(_ *Reading, s *rollout.Status) float64 {
 	if s.Halted == nil {
 		return 0
@@ -97,7 +98,7 @@ func haltedTime(_ *Reading, s *rollout.Status) float64 {
 	return float64(s.Halted.At.Unix())
 }
 
-// withheld reads of how many names the clients of each view are shown another state than the origin's, by why.
+// withheld reads the number of names with a withheld change, per view and reason.
 func withheld(r *Reading, put put) {
 	reasons, waits := []string{inFreeze}, make(map[string]string)
 	for _, s := range r.Rollouts {
@@ -126,7 +127,7 @@ func withheld(r *Reading, put put) {
 	}
 }
 
-// Why a name is withheld.
+// Reasons why changes are withheld.
 const (
 	inFreeze  = "frozen"
 	inRollout = "rollout"

@@ -19,27 +19,27 @@ import (
 type kind string
 
 const (
-	counter kind = "counter" // only grows
-	sum     kind = "sum"     // a current quantity, which may be added up over labels
-	gauge   kind = "gauge"   // a current state, which may not be added up
+	counter kind = "counter" // monotonic
+	sum     kind = "sum"     // a current quantity that can be summed over labels
+	gauge   kind = "gauge"   // a current state that cannot be summed
 
 	histogram kind = "histogram" // a distribution of durations
 )
 
-// A row is one instrument. It is the only definition of its name, its labels and its meaning.
+// A row defines an instrument: its name, labels and meaning.
 type row struct {
-	name string // as OpenTelemetry has it
+	name string // in OpenTelemetry
 	kind kind
-	// unit is s, By, or the counted thing in braces, which is not part of the name.
+	// unit is s, By, or the counted thing in braces. Prometheus omits units in braces.
 	unit   string
 	labels string // names, separated by spaces
 	help   string
 
-	// read puts a value for each set of labels, in their order.
+	// read calls put once per combination of label values.
 	read func(r *Reading, put put)
 }
 
-// A put takes a value and the values of the row's labels.
+// A put records a value with the values of the row's labels, in their order.
 type put func(value float64, labels ...string)
 
 // table has all instruments, in the order of metrics.md.
@@ -49,7 +49,8 @@ var table = []row{
 	}},
 	{"tender.ready", gauge, "", "", "1 if the relay is ready, as in /readyz, else 0.",
 		scalar(func(r *Reading) float64 { return boolValue(r.Status.Relay.Ready) })},
-	{"tender.memory.utilization", gauge, "", "", "Share of GOMEMLIMIT that the process uses, from 0 to 1; 0 without a limit. The log warns above 0.8.",
+	{"tender.memory.utilization", gauge, "", "",
+		"Share of GOMEMLIMIT that the process uses, from 0 to 1; 0 without a limit. The log warns above 0.8.",
 		scalar(func(r *Reading) float64 { return r.Memory })},
 
 	{"tender.origin.connected", gauge, "", "origin", "1 if the active target is connected, else 0.",
@@ -60,12 +61,14 @@ var table = []row{
 		origins(func(o *Origin) float64 { return float64(o.Lost) })},
 	{"tender.origin.failovers", counter, "{failover}", "origin", "Changes from one target of the origin to another.",
 		origins(func(o *Origin) float64 { return float64(o.Failovers) })},
-	{"tender.origin.names", sum, "{name}", "origin", "Names of the origin that clients subscribe to, which TENDER_MAX_ORIGIN_NAMES bounds.",
+	{"tender.origin.names", sum, "{name}", "origin",
+		"Names of the origin that clients subscribe to, which TENDER_MAX_ORIGIN_NAMES bounds.",
 		origins(func(o *Origin) float64 { return float64(o.Names) })},
 	{"tender.origin.streams", counter, "{stream}", "origin", "Upstream ADS streams that were opened.",
 		origins(func(o *Origin) float64 { return float64(o.Streams) })},
 	{"tender.origin.streams.ended", counter, "{stream}", "origin reason",
-		"Upstream ADS streams, and attempts to open one, that ended. The reason is closed, resync, not_reading, open_timeout or a gRPC status code.", func(r *Reading, put put) {
+		"Upstream ADS streams, and attempts to open one, that ended. The reason is closed, resync, not_reading, " +
+			"open_timeout or a gRPC status code.", func(r *Reading, put put) {
 			for _, o := range r.Origins {
 				for reason, n := range o.Ended {
 					put(float64(n), o.Status.Name, reason)
@@ -74,176 +77,245 @@ var table = []row{
 		}},
 	{"tender.origin.responses", counter, "{response}", "origin type", "Responses of the origin that the relay accepted.",
 		originTypes(func(s upstream.TypeStats) int64 { return s.Responses })},
-	{"tender.origin.nacks", counter, "{response}", "origin type", "Responses of the origin that the relay rejected; the log has the reasons.",
+	{"tender.origin.nacks", counter, "{response}", "origin type",
+		"Responses of the origin that the relay rejected; the log has the reasons.",
 		originTypes(func(s upstream.TypeStats) int64 { return s.Refused })},
-	{"tender.origin.deletions.holding", sum, "{resource}", "origin", "Removals that are held now, because they are many and may not be intended.",
+	{"tender.origin.deletions.holding", sum, "{resource}", "origin",
+		"Removals that are held now, because they are many and may not be intended.",
 		origins(func(o *Origin) float64 { return float64(o.Holding) })},
 	{"tender.origin.deletions.held", counter, "{resource}", "origin", "Removals that were held.",
 		origins(func(o *Origin) float64 { return float64(o.Held) })},
-	{"tender.origin.deletions.applied", counter, "{resource}", "origin", "Removals that were inferred, or part of the first responses of a stream, and were applied, at once or after the hold.",
+	{"tender.origin.deletions.applied", counter, "{resource}", "origin",
+		"Removals that were inferred, or part of the first responses of a stream, and were applied, at once or after the " +
+			"hold.",
 		origins(func(o *Origin) float64 { return float64(o.Applied) })},
-	{"tender.origin.deletions.discarded", counter, "{resource}", "origin", "Removals that an operator discarded; the resources stay.",
+	{"tender.origin.deletions.discarded", counter, "{resource}", "origin",
+		"Removals that an operator discarded; the resources stay.",
 		origins(func(o *Origin) float64 { return float64(o.Discarded) })},
-	{"tender.origin.audits", counter, "{view}", "origin", "Views that were compared with the origin on another stream (tender audit).",
+	{"tender.origin.audits", counter, "{view}", "origin",
+		"Views that were compared with the origin on another stream (tender audit).",
 		origins(func(o *Origin) float64 { return float64(o.Audits) })},
-	{"tender.origin.drifted", counter, "{resource}", "origin", "Resources that differed in such a comparison, or existed on one side only.",
+	{"tender.origin.drifted", counter, "{resource}", "origin",
+		"Resources that differed in such a comparison, or existed on one side only.",
 		origins(func(o *Origin) float64 { return float64(o.Drifted) })},
-	{"tender.origin.frozen", gauge, "", "origin", "1 if an operator stopped the distribution of the origin's changes (tender freeze, tender rollback), else 0.",
+	{"tender.origin.frozen", gauge, "", "origin",
+		"1 if an operator stopped the distribution of the origin's changes (tender freeze, tender rollback), else 0.",
 		origins(func(o *Origin) float64 { return boolValue(o.Status.Frozen) })},
 
-	{"tender.origin.files", sum, "{file}", "origin state", "Files of a directory. The state is good or bad: a bad file cannot be read, or repeats names of another file. The log and the status have the reasons.", func(r *Reading, put put) {
-		for _, o := range r.Origins {
-			if d := o.Status.Directory; d != nil {
-				put(float64(d.FileCount-d.BadCount), o.Status.Name, "good")
-				put(float64(d.BadCount), o.Status.Name, "bad")
+	{"tender.origin.files", sum, "{file}", "origin state",
+		"Files of a directory. The state is good or bad: a bad file cannot be read, or repeats names of another file. The " +
+			"log and the status have the reasons.", func(r *Reading, put put) {
+			for _, o := range r.Origins {
+				if d := o.Status.Directory; d != nil {
+					put(float64(d.FileCount-d.BadCount), o.Status.Name, "good")
+					put(float64(d.BadCount), o.Status.Name, "bad")
+				}
 			}
-		}
-	}},
+		}},
 
-	{"tender.rollout.state", gauge, "", "origin state", "1 for the state of the origin's rollout, else 0: current (all clients have the state of the origin), gathering (changes), held (before the first stage), rolling or halted. Metrics of rollouts exist only with TENDER_ROLLOUT.", rolloutStates},
+	{"tender.rollout.state", gauge, "", "origin state",
+		"1 for the state of the origin's rollout, else 0: current (all clients have the state of the origin), gathering " +
+			"(changes), held (before the first stage), rolling or halted. Metrics of rollouts exist only with TENDER_ROLLOUT.",
+		rolloutStates},
 	{"tender.rollout.stage", gauge, "", "origin", "Stages that receive the edition.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return float64(s.Stage) })},
-	{"tender.rollout.clients", sum, "{client}", "origin cohort", "Connected clients. The cohort is the number of a stage of TENDER_ROLLOUT, from 1, or rest.", cohortClients},
-	{"tender.rollout.answers", sum, "{client}", "origin cohort outcome", "Clients that receive the edition and subscribe to a changed resource. The outcome is accepted, refused or unanswered.", cohortAnswers},
+	{"tender.rollout.clients", sum, "{client}", "origin cohort",
+		"Connected clients. The cohort is the number of a stage of TENDER_ROLLOUT, from 1, or rest.", cohortClients},
+	{"tender.rollout.answers", sum, "{client}", "origin cohort outcome",
+		"Clients that receive the edition and subscribe to a changed resource. The outcome is accepted, refused or " +
+			"unanswered.", cohortAnswers},
 	{"tender.rollout.age", gauge, "s", "origin", "Age of the oldest change that not all clients receive; 0 without one.",
 		rollouts(func(r *Reading, s *rollout.Status) float64 { return since(r, s.Oldest) })},
-	{"tender.rollout.waiting", gauge, "", "origin reason", "1 for the condition that the rollout waits for besides time, else 0. The reason is origin (connected and confirmed), hold (TENDER_MASS_DELETE_HOLD), approval, answers (of clients) or check.", rolloutAwaits},
-	{"tender.rollout.check.failing", gauge, "s", "origin", "Time since TENDER_ROLLOUT_CHECK last returned a result about an open edition; 0 if it does, or without an edition.",
+	{"tender.rollout.waiting", gauge, "", "origin reason",
+		"1 for the condition that the rollout waits for besides time, else 0. The reason is origin (connected and " +
+			"confirmed), hold (TENDER_MASS_DELETE_HOLD), approval, answers (of clients) or check.", rolloutAwaits},
+	{"tender.rollout.check.failing", gauge, "s", "origin",
+		"Time since TENDER_ROLLOUT_CHECK last returned a result about an open edition; 0 if it does, or without an edition.",
 		rollouts(checkFailing)},
-	{"tender.rollout.halted.time", gauge, "s", "origin", "When the rollout halted, in seconds since 1970; 0 if it is not halted.",
+	{"tender.rollout.halted.time", gauge, "s", "origin",
+		"When the rollout halted, in seconds since 1970; 0 if it is not halted.",
 		rollouts(haltedTime)},
-	{"tender.rollout.unobserved", gauge, "", "origin", "1 if a stage of the edition ended without a client that accepted it, else 0.",
+	{"tender.rollout.unobserved", gauge, "", "origin",
+		"1 if a stage of the edition ended without a client that accepted it, else 0.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return boolValue(s.Unobserved) })},
-	{"tender.rollout.cold", gauge, "", "origin", "1 if the relay started without a snapshot and has promoted no edition since, else 0. All clients received the state of the origin at the start.",
+	{"tender.rollout.cold", gauge, "", "origin",
+		"1 if the relay started without a snapshot and has promoted no edition since, else 0. All clients received the " +
+			"state of the origin at the start.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return boolValue(s.Cold) })},
-	{"tender.rollouts", counter, "{edition}", "origin outcome", "Editions by outcome: promoted, halted, reverted (by the origin), superseded (by newer changes) or undone (these are also halted).", rolloutOutcomes},
+	{"tender.rollouts", counter, "{edition}", "origin outcome",
+		"Editions by outcome: promoted, halted, reverted (by the origin), superseded (by newer changes) or undone (these " +
+			"are also halted).", rolloutOutcomes},
 
-	{"tender.view.connected", gauge, "", "group origin", "1 if the upstream stream of the view is open, else 0. For the label other, 1 if all are open.",
+	{"tender.view.connected", gauge, "", "group origin",
+		"1 if the upstream stream of the view is open, else 0. For the label other, 1 if all are open.",
 		views(func(v *admin.View) float64 { return boolValue(v.Connected) }, minValue)},
-	{"tender.view.stale", gauge, "s", "group origin", "Seconds since the view lost its origin; 0 while it is connected. For the label other, the maximum.",
+	{"tender.view.stale", gauge, "s", "group origin",
+		"Seconds since the view lost its origin; 0 while it is connected. For the label other, the maximum.",
 		views(func(v *admin.View) float64 { return v.StaleSeconds }, maxValue)},
-	{"tender.view.withheld", sum, "{name}", "group origin reason", "Names with a withheld change. The reason is frozen, also after tender rollback, rollout (the change waits for a stage) or halted. With TENDER_ROLLOUT, changes count that clients of no stage receive.", withheld},
+	{"tender.view.withheld", sum, "{name}", "group origin reason",
+		"Names with a withheld change. The reason is frozen, also after tender rollback, rollout (the change waits for a " +
+			"stage) or halted. With TENDER_ROLLOUT, changes count that clients of no stage receive.", withheld},
 	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources in the cache, by wildcard and by name.",
 		viewTypes(func(t *admin.Type) float64 { return float64(t.Entries) })},
-	{"tender.view.size", sum, "By", "group origin type", "Encoded size of these resources. Groups share the memory of equal resources.",
+	{"tender.view.size", sum, "By", "group origin type",
+		"Encoded size of these resources. Groups share the memory of equal resources.",
 		viewTypes(func(t *admin.Type) float64 { return float64(t.Bytes) })},
-	{"tender.tls.expiry", gauge, "s", "file", "Expiry of the certificate in use, in seconds since 1970; for several CAs, the latest. The label is the variable that names the file.", func(r *Reading, put put) {
-		for _, f := range r.Status.Files {
-			if !f.NotAfter.IsZero() {
-				put(float64(f.NotAfter.Unix()), f.Files[0].Variable)
+	{"tender.tls.expiry", gauge, "s", "file",
+		"Expiry of the certificate in use, in seconds since 1970; for several CAs, the latest. The label is the variable " +
+			"that names the file.", func(r *Reading, put put) {
+			for _, f := range r.Status.Files {
+				if !f.NotAfter.IsZero() {
+					put(float64(f.NotAfter.Unix()), f.Files[0].Variable)
+				}
 			}
-		}
-	}},
-	{"tender.tls.refusals", counter, "{change}", "file", "Changed credential files that could not be used; the previous content stays in use. The log has the reasons.", func(r *Reading, put put) {
-		for _, f := range r.Status.Files {
-			put(float64(f.Refused), f.Files[0].Variable)
-		}
-	}},
-	{"tender.generations", sum, "{generation}", "", "Earlier generations for tender rollback, over all views; none with TENDER_MAX_GENERATION_BYTES=0.",
+		}},
+	{"tender.tls.refusals", counter, "{change}", "file",
+		"Changed credential files that could not be used; the previous content stays in use. The log has the reasons.",
+		func(r *Reading, put put) {
+			for _, f := range r.Status.Files {
+				put(float64(f.Refused), f.Files[0].Variable)
+			}
+		}},
+	{"tender.generations", sum, "{generation}", "",
+		"Earlier generations for tender rollback, over all views; none with TENDER_MAX_GENERATION_BYTES=0.",
 		scalar(func(r *Reading) float64 { return float64(r.Generations) })},
-	{"tender.generations.size", sum, "By", "", "Memory that only earlier generations need, at most TENDER_MAX_GENERATION_BYTES.",
+	{"tender.generations.size", sum, "By", "",
+		"Memory that only earlier generations need, at most TENDER_MAX_GENERATION_BYTES.",
 		scalar(func(r *Reading) float64 { return float64(r.GenerationBytes) })},
 	{"tender.snapshots", counter, "{snapshot}", "", "Snapshots of views that were written to disk.",
 		scalar(func(r *Reading) float64 { return float64(r.Snapshots.Written) })},
-	{"tender.snapshots.failed", counter, "{snapshot}", "", "Snapshots that were not written because of an error; the log has the reasons.",
+	{"tender.snapshots.failed", counter, "{snapshot}", "",
+		"Snapshots that were not written because of an error; the log has the reasons.",
 		scalar(func(r *Reading) float64 { return float64(r.Snapshots.Failures) })},
 	{"tender.snapshots.restored", counter, "{view}", "", "Views that were restored from a snapshot.",
 		scalar(func(r *Reading) float64 { return float64(r.Snapshots.Restored) })},
-	{"tender.snapshots.rejected", counter, "{snapshot}", "reason", "Snapshots that could not be used.", func(r *Reading, put put) {
-		for reason, n := range r.Snapshots.Rejected {
-			put(float64(n), string(reason))
-		}
-	}},
+	{"tender.snapshots.rejected", counter, "{snapshot}", "reason", "Snapshots that could not be used.",
+		func(r *Reading, put put) {
+			for reason, n := range r.Snapshots.Rejected {
+				put(float64(n), string(reason))
+			}
+		}},
 	{"tender.audit.passes", counter, "{pass}", "", "Passes of the drift audit over all views.",
 		scalar(func(r *Reading) float64 { return float64(r.AuditPasses) })},
-	{"tender.audit.faults", counter, "{fault}", "group part", "Inconsistencies that the drift audit found in the wildcard sets of a view, its resources by name, their errors, or its subscriptions. Each is a defect of the relay or of the machine.", func(r *Reading, put put) {
-		sums := make(map[AuditFault]int64)
-		for of, n := range r.AuditFaults {
-			sums[AuditFault{groupLabel(of.Group), of.Part}] += n
-		}
-		for of, n := range sums {
-			put(float64(n), of.Group, of.Part)
-		}
-	}},
-	{"tender.validation.checked", counter, "{resource}", "", "Different resources that TENDER_VALIDATE decoded and checked.", func(r *Reading, put put) {
-		if v := r.Status.Validation; v != nil {
-			put(float64(v.Checked))
-		}
-	}},
-	{"tender.validation.findings", sum, "{finding}", "type kind", "Findings of validation now. Resources of the kinds undecodable, missing_reference and removed_reference are broken. A held_change would break clients. Other kinds are invalid (a validator rejects a value), unknown (a field or an enum value) and unchecked (too large, or nested too deeply).", validationFindings},
+	{"tender.audit.faults", counter, "{fault}", "group part",
+		"Inconsistencies that the drift audit found in the wildcard sets of a view, its resources by name, their errors, " +
+			"or its subscriptions. Each is a defect of the relay or of the machine.", func(r *Reading, put put) {
+			sums := make(map[AuditFault]int64)
+			for of, n := range r.AuditFaults {
+				sums[AuditFault{groupLabel(of.Group), of.Part}] += n
+			}
+			for of, n := range sums {
+				put(float64(n), of.Group, of.Part)
+			}
+		}},
+	{"tender.validation.checked", counter, "{resource}", "",
+		"Different resources that TENDER_VALIDATE decoded and checked.", func(r *Reading, put put) {
+			if v := r.Status.Validation; v != nil {
+				put(float64(v.Checked))
+			}
+		}},
+	{"tender.validation.findings", sum, "{finding}", "type kind",
+		"Findings of validation now. Resources of the kinds undecodable, missing_reference and removed_reference are " +
+			"broken. A held_change would break clients. Other kinds are invalid (a validator rejects a value), unknown (a " +
+			"field or an enum value) and unchecked (too large, or nested too deeply).", validationFindings},
 
 	{"tender.client.connections", sum, "{connection}", "", "Open client connections.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Connections) })},
-	{"tender.client.unread", sum, "By", "", "Memory of client requests that are not processed yet, as counted for TENDER_MAX_BUFFERED_REQUEST_BYTES.",
+	{"tender.client.unread", sum, "By", "",
+		"Memory of client requests that are not processed yet, as counted for TENDER_MAX_BUFFERED_REQUEST_BYTES.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Unread) })},
 	{"tender.client.streams", sum, "{stream}", "", "Open client streams, and polls that wait.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Streams) })},
-	{"tender.client.streams.waiting", sum, "{stream}", "", "First responses that wait because many clients connected at once.",
+	{"tender.client.streams.waiting", sum, "{stream}", "",
+		"First responses that wait because many clients connected at once.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Waiting) })},
 	{"tender.client.streams.accepted", counter, "{stream}", "", "Accepted client streams and polls.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Accepted) })},
 	{"tender.client.streams.ended", counter, "{stream}", "reason",
-		"Client streams that ended. The reason is one of these: client, drained, aged, stalled (the client did not read), silent (it sent no request), cold (the relay had no state). Others are refused (a limit), invalid, return (the client has to reconnect), denied (no permission), chain (a cycle or a long chain of relays) and other.", func(r *Reading, put put) {
+		"Client streams that ended. The reason is one of these: client, drained, aged, stalled (the client did not read), " +
+			"silent (it sent no request), cold (the relay had no state). Others are refused (a limit), invalid, return (the " +
+			"client has to reconnect), denied (no permission), chain (a cycle or a long chain of relays) and other.",
+		func(r *Reading, put put) {
 			for why, n := range r.Server.Ended {
 				put(float64(n), why.String())
 			}
 		}},
-	{"tender.client.refusals", counter, "{refusal}", "limit", "Connections, stream requests and polls above a limit, by the variable of the limit.", func(r *Reading, put put) {
-		for limit, n := range r.Server.Refused {
-			put(float64(n), limit.String())
-		}
-	}},
+	{"tender.client.refusals", counter, "{refusal}", "limit",
+		"Connections, stream requests and polls above a limit, by the variable of the limit.", func(r *Reading, put put) {
+			for limit, n := range r.Server.Refused {
+				put(float64(n), limit.String())
+			}
+		}},
 	{"tender.client.denials", counter, "{request}", "reason",
-		"Requests that TENDER_AUTHZ, TENDER_SECRETS or TENDER_TLS_TRUST_DOMAINS denies. The reason is identity (no rule matches), node, type, name (an xdstp name), secret, or trust_domain (the CA may not issue the certificate: the handshake fails, also for operators). After name and secret, an aggregated stream stays open.", func(r *Reading, put put) {
+		"Requests that TENDER_AUTHZ, TENDER_SECRETS or TENDER_TLS_TRUST_DOMAINS denies. The reason is identity (no rule " +
+			"matches), node, type, name (an xdstp name), secret, or trust_domain (the CA may not issue the certificate: the " +
+			"handshake fails, also for operators). After name and secret, an aggregated stream stays open.",
+		func(r *Reading, put put) {
 			for what, n := range r.Server.Denied {
 				put(float64(n), what.String())
 			}
 		}},
-	{"tender.client.requests.throttled", counter, "{request}", "", "Requests that were delayed by the rate limit of their stream.",
+	{"tender.client.requests.throttled", counter, "{request}", "",
+		"Requests that were delayed by the rate limit of their stream.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Throttled) })},
-	{"tender.client.changes.coalesced", counter, "{change}", "", "Changes that were merged with an earlier change that the stream had not received yet.",
+	{"tender.client.changes.coalesced", counter, "{change}", "",
+		"Changes that were merged with an earlier change that the stream had not received yet.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Coalesced) })},
-	{"tender.client.turns", counter, "{turn}", "outcome", "Passes over a stream after a change or a request. The outcome is sent, or idle if there was nothing to send.", func(r *Reading, put put) {
-		put(float64(r.Server.Turns-r.Server.IdleTurns), "sent")
-		put(float64(r.Server.IdleTurns), "idle")
-	}},
-	{"tender.client.group.streams", sum, "{stream}", "group", "Client streams after their first request, and polls that wait.", func(r *Reading, put put) {
-		for _, g := range r.Groups {
-			put(float64(g.Streams), groupLabel(g.Key))
-		}
-	}},
-	{"tender.client.subscriptions", sum, "{subscription}", "group type kind", "Subscriptions of clients. The kind is wildcard or name; a name of two streams counts twice.", func(r *Reading, put put) {
-		for _, g := range r.Groups {
-			for label, of := range byLabel(g.Interest, cache.InterestStats.Plus) {
-				put(float64(of.Wildcards), groupLabel(g.Key), label, "wildcard")
-				put(float64(of.Names), groupLabel(g.Key), label, "name")
+	{"tender.client.turns", counter, "{turn}", "outcome",
+		"Passes over a stream after a change or a request. The outcome is sent, or idle if there was nothing to send.",
+		func(r *Reading, put put) {
+			put(float64(r.Server.Turns-r.Server.IdleTurns), "sent")
+			put(float64(r.Server.IdleTurns), "idle")
+		}},
+	{"tender.client.group.streams", sum, "{stream}", "group",
+		"Client streams after their first request, and polls that wait.", func(r *Reading, put put) {
+			for _, g := range r.Groups {
+				put(float64(g.Streams), groupLabel(g.Key))
 			}
-		}
-	}},
-	{"tender.client.responses", counter, "{response}", "group type", "Responses that were sent to clients, on streams and to polls (deliveries).",
+		}},
+	{"tender.client.subscriptions", sum, "{subscription}", "group type kind",
+		"Subscriptions of clients. The kind is wildcard or name; a name of two streams counts twice.",
+		func(r *Reading, put put) {
+			for _, g := range r.Groups {
+				for label, of := range byLabel(g.Interest, cache.InterestStats.Plus) {
+					put(float64(of.Wildcards), groupLabel(g.Key), label, "wildcard")
+					put(float64(of.Names), groupLabel(g.Key), label, "name")
+				}
+			}
+		}},
+	{"tender.client.responses", counter, "{response}", "group type",
+		"Responses that were sent to clients, on streams and to polls (deliveries).",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Responses })},
-	{"tender.client.sent", counter, "By", "group type", "Size of these responses, without gRPC framing and before compression.",
+	{"tender.client.sent", counter, "By", "group type",
+		"Size of these responses, without gRPC framing and before compression.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Bytes })},
 	{"tender.client.acks", counter, "{response}", "group type", "Responses that clients accepted (ACK).",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Acks })},
-	{"tender.client.nacks", counter, "{response}", "group type", "Responses that clients rejected (NACK); the log has the reasons.",
+	{"tender.client.nacks", counter, "{response}", "group type",
+		"Responses that clients rejected (NACK); the log has the reasons.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Nacks })},
-	{"tender.client.lag", gauge, "s", "group type", "Age of the oldest change that a client of the group has not accepted; 0 without one.",
+	{"tender.client.lag", gauge, "s", "group type",
+		"Age of the oldest change that a client of the group has not accepted; 0 without one.",
 		groupClients(func(t *admin.TypeTotals) float64 { return t.LagSeconds })},
-	{"tender.client.lagging", sum, "{stream}", "group type", "Client streams with a change that was not sent yet or not accepted.",
+	{"tender.client.lagging", sum, "{stream}", "group type",
+		"Client streams with a change that was not sent yet or not accepted.",
 		groupClients(func(t *admin.TypeTotals) float64 { return float64(t.Lagging) })},
-	{"tender.client.refusing", sum, "{stream}", "group type", "Client streams that reject a resource in its current version.",
+	{"tender.client.refusing", sum, "{stream}", "group type",
+		"Client streams that reject a resource in its current version.",
 		groupClients(func(t *admin.TypeTotals) float64 { return float64(t.Refusing) })},
-	{"tender.client.fanouts.unmeasured", counter, "{change}", "group type reason", "Changes whose fan-out was not measured. The reason is unanswered (a client did not answer for a minute) or crowded (16 changes of the type were being measured).", func(r *Reading, put put) {
-		for _, g := range r.Groups {
-			for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
-				put(float64(stats.GivenUp), groupLabel(g.Key), label, "unanswered")
-				put(float64(stats.Unfollowed), groupLabel(g.Key), label, "crowded")
+	{"tender.client.fanouts.unmeasured", counter, "{change}", "group type reason",
+		"Changes whose fan-out was not measured. The reason is unanswered (a client did not answer for a minute) or " +
+			"crowded (16 changes of the type were being measured).", func(r *Reading, put put) {
+			for _, g := range r.Groups {
+				for label, stats := range byLabel(g.Types, downstream.TypeStats.Plus) {
+					put(float64(stats.GivenUp), groupLabel(g.Key), label, "unanswered")
+					put(float64(stats.Unfollowed), groupLabel(g.Key), label, "crowded")
+				}
 			}
-		}
-	}},
+		}},
 }
 
+// boolValue returns 1 for true and 0 for false.
 func boolValue(b bool) float64 {
 	if b {
 		return 1
@@ -251,12 +323,12 @@ func boolValue(b bool) float64 {
 	return 0
 }
 
-// scalar reads a value that has no labels.
+// scalar reads a value without labels.
 func scalar(value func(*Reading) float64) func(*Reading, put) {
 	return func(r *Reading, put put) { put(value(r)) }
 }
 
-// validationFindings reads how many findings there are.
+// validationFindings reads the number of findings by type and kind.
 func validationFindings(r *Reading, put put) {
 	if r.Status.Validation == nil {
 		return
@@ -271,7 +343,7 @@ func validationFindings(r *Reading, put put) {
 	}
 }
 
-// origins reads a value of each origin.
+// origins reads a value per origin.
 func origins(value func(*Origin) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		for i := range r.Origins {
@@ -280,7 +352,7 @@ func origins(value func(*Origin) float64) func(*Reading, put) {
 	}
 }
 
-// originTypes reads a value of each type that an origin has sent.
+// originTypes reads a value per origin and type.
 func originTypes(value func(upstream.TypeStats) int64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		for _, o := range r.Origins {
@@ -291,11 +363,11 @@ func originTypes(value func(upstream.TypeStats) int64) func(*Reading, put) {
 	}
 }
 
-// maxValue and smaller merge the values of gauges with the same labels.
+// maxValue and minValue merge values of gauges with the same labels.
 func maxValue(a, b float64) float64 { return max(a, b) }
 func minValue(a, b float64) float64 { return min(a, b) }
 
-// views reads a value of each view. Values with the same labels are merged.
+// views reads a value per view, and merges values with the same labels.
 func views(value func(*admin.View) float64, merge func(a, b float64) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		merged := make(map[[2]string]float64)
@@ -314,7 +386,7 @@ func views(value func(*admin.View) float64, merge func(a, b float64) float64) fu
 	}
 }
 
-// viewTypes reads a value of each type that a view holds. Values with the same labels are added.
+// viewTypes reads a value per view and type, and sums values with the same labels.
 func viewTypes(value func(*admin.Type) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		sums := make(map[[3]string]float64)
@@ -330,7 +402,7 @@ func viewTypes(value func(*admin.Type) float64) func(*Reading, put) {
 	}
 }
 
-// groupTypes reads a value of each type that clients of a group were sent.
+// groupTypes reads a value per node group and type.
 func groupTypes(value func(downstream.TypeStats) int64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		for _, g := range r.Groups {
@@ -341,7 +413,7 @@ func groupTypes(value func(downstream.TypeStats) int64) func(*Reading, put) {
 	}
 }
 
-// groupClients reads a value of the clients of a group that subscribed to a type.
+// groupClients reads a value of the clients per node group and type.
 func groupClients(value func(*admin.TypeTotals) float64) func(*Reading, put) {
 	return func(r *Reading, put put) {
 		sums := make(map[[2]string]admin.TypeTotals)
@@ -349,7 +421,8 @@ func groupClients(value func(*admin.TypeTotals) float64) func(*Reading, put) {
 			labels := [2]string{r.groupLabel(t.Group), typeLabel(t.TypeURL)}
 			sum := sums[labels]
 			sums[labels] = admin.TypeTotals{
-				Lagging: sum.Lagging + t.Lagging, Refusing: sum.Refusing + t.Refusing, LagSeconds: max(sum.LagSeconds, t.LagSeconds),
+				Lagging: sum.Lagging + t.Lagging, Refusing: sum.Refusing + t.Refusing,
+				LagSeconds: max(sum.LagSeconds, t.LagSeconds),
 			}
 		}
 		for labels, sum := range sums {
@@ -358,7 +431,7 @@ func groupClients(value func(*admin.TypeTotals) float64) func(*Reading, put) {
 	}
 }
 
-// instrument makes the row's instrument.
+// instrument creates the instrument of the row.
 func (r *row) instrument(m metric.Meter) (metric.Float64Observable, error) {
 	switch r.kind {
 	case counter:
@@ -371,11 +444,11 @@ func (r *row) instrument(m metric.Meter) (metric.Float64Observable, error) {
 	return nil, fmt.Errorf("%s: no kind %q", r.name, r.kind)
 }
 
-// attributes returns the row's labels with their values, one for each.
+// attributes returns the labels of the row with their values.
 func (r *row) attributes(values []string) []attribute.KeyValue {
 	names := strings.Fields(r.labels)
 	if len(names) != len(values) {
-		panic(fmt.Sprintf("telemetry: %s has the labels %q, and was given %q", r.name, r.labels, values))
+		panic(fmt.Sprintf("telemetry: %s has the labels %q, got the values %q", r.name, r.labels, values))
 	}
 	attributes := make([]attribute.KeyValue, len(names))
 	for i, name := range names {
@@ -384,7 +457,7 @@ func (r *row) attributes(values []string) []attribute.KeyValue {
 	return attributes
 }
 
-// prometheus returns the name under which Prometheus finds the row.
+// prometheus returns the name of the metric in Prometheus.
 func (r *row) prometheus() string {
 	name := strings.ReplaceAll(r.name, ".", "_")
 	switch r.unit {
@@ -399,7 +472,7 @@ func (r *row) prometheus() string {
 	return name
 }
 
-// Page returns the table of metrics as deploy/docs has it.
+// Page returns the list of metrics in deploy/docs/metrics.md.
 func Page() string {
 	var b strings.Builder
 	for _, r := range rows() {

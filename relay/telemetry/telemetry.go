@@ -22,16 +22,16 @@ import (
 	"go.opentelemetry.io/otel/sdk/resource"
 )
 
-// scope is the name of our instruments' library.
+// scope is the instrumentation scope of all metrics, spans and events.
 const scope = "github.com/xdstender/tender"
 
 // Config configures the telemetry. Read is required; the zero values of the other fields are valid.
 type Config struct {
-	// Read takes a reading. It is called for each reader, from any goroutine.
+	// Read takes a reading. It may be called from any goroutine.
 	Read func() Reading
 
-	// Version and Instance are the relay's own: service.version and service.instance.id,
-	// which OTEL_RESOURCE_ATTRIBUTES may change.
+	// Version and Instance are the resource attributes service.version and service.instance.id of the relay.
+	// OTEL_RESOURCE_ATTRIBUTES overrides them.
 	Version, Instance string
 }
 
@@ -41,16 +41,19 @@ type Telemetry struct {
 	page     http.Handler
 }
 
-// New returns a Telemetry, and starts the exporters that the OTEL_… variables configure. Errors: a missing Read, or
-// invalid OTEL_… variables.
+// New returns a Telemetry, and starts the exporters that the OTEL_… variables configure. It returns an error if Read is
+// nil or these variables are invalid.
 func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Read == nil {
 		return nil, errors.New("telemetry: Read is nil")
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	histograms := &producer{read: cfg.Read, scope: instrumentation.Scope{Name: scope, Version: cfg.Version}, began: time.Now()}
-	page, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(), exporter.WithProducer(histograms))
+	histograms := &producer{
+		read: cfg.Read, scope: instrumentation.Scope{Name: scope, Version: cfg.Version}, began: time.Now(),
+	}
+	page, err := exporter.New(exporter.WithRegisterer(registry), exporter.WithoutScopeInfo(),
+		exporter.WithProducer(histograms))
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: %w", err)
 	}
@@ -58,7 +61,7 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
-	// The sets of labels are bounded by what the relay is configured to serve.
+	// The relay bounds the combinations of labels itself.
 	options := []sdk.Option{sdk.WithReader(page), sdk.WithResource(from), sdk.WithCardinalityLimit(0)}
 	if exports("METRICS") {
 		pushed, err := histograms.newReader(ctx)
@@ -67,20 +70,24 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 		}
 		options = append(options, sdk.WithReader(pushed))
 	}
-	t := &Telemetry{provider: sdk.NewMeterProvider(options...), page: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
+	t := &Telemetry{
+		provider: sdk.NewMeterProvider(options...), page: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+	}
 	if err := register(t.provider.Meter(scope, metric.WithInstrumentationVersion(cfg.Version)), cfg.Read); err != nil {
 		return nil, errors.Join(fmt.Errorf("telemetry: %w", err), t.Shutdown(ctx))
 	}
 	return t, nil
 }
 
-// exports reports whether the environment asks for an exporter of a signal, by name or by where it
-// sends to. The default of OpenTelemetry, to send to this host, is not asked for.
+// exports reports whether the environment configures an exporter of a signal, by its name or its endpoint. The default
+// exporter of OpenTelemetry, to localhost, does not count.
 func exports(signal string) bool {
 	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
 		return false
 	}
-	for _, variable := range []string{"OTEL_" + signal + "_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT"} {
+	for _, variable := range []string{
+		"OTEL_" + signal + "_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT",
+	} {
 		if os.Getenv(variable) != "" {
 			return true
 		}
@@ -101,8 +108,8 @@ func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
 	)
 }
 
-// register makes the instruments of the table but for histograms, which a producer has, which are observed together,
-// from one reading.
+// register creates the instruments of the table. A callback observes all of them from one reading. A producer exports
+// the histograms.
 func register(meter metric.Meter, read func() Reading) error {
 	instruments := make([]metric.Float64Observable, len(table))
 	all := make([]metric.Observable, len(table))
@@ -126,14 +133,13 @@ func register(meter metric.Meter, read func() Reading) error {
 	return err
 }
 
-// Handler serves the metrics to Prometheus.
+// Handler returns the handler of /metrics for Prometheus.
 func (t *Telemetry) Handler() http.Handler { return t.page }
 
-// Shutdown exports for the last time, and returns when that is done or ctx ends.
+// Shutdown exports the metrics for the last time. It returns when that is done or ctx ends.
 func (t *Telemetry) Shutdown(ctx context.Context) error { return t.provider.Shutdown(ctx) }
 
-// LogErrors has OpenTelemetry log what goes wrong with its exporters. It is for the whole
-// process.
+// LogErrors logs the errors of OpenTelemetry exporters. It applies to the whole process.
 func LogErrors(log *slog.Logger) {
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		log.Warn("telemetry export failed", slog.Any("err", err))

@@ -40,26 +40,37 @@ const (
 	endpoints = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 )
 
-// full is a reading in which every number is another, and none is zero.
+// full returns a reading whose numbers are distinct and not zero.
 func full() Reading {
-	origin := admin.Origin{Name: "default", Connected: true, Frozen: true, Directory: &admin.Directory{FileCount: 127, BadCount: 64}}
+	origin := admin.Origin{
+		Name: "default", Connected: true, Frozen: true, Directory: &admin.Directory{FileCount: 127, BadCount: 64},
+	}
 	return Reading{
-		Memory: 0.5, Generations: 7, GenerationBytes: 70, AuditPasses: 5, AuditFaults: map[AuditFault]int64{{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46},
-		Server: downstream.Stats{
-			Connections: 47, Unread: 48, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32, Throttled: 33,
-			Ended:   map[guard.Ending]int64{guard.EndedStalled: 34, guard.EndedDrained: 35},
-			Refused: map[guard.Limit]int64{guard.LimitNames: 36},
-			Denied:  map[guard.Denial]int64{guard.DeniedSecret: 47},
+		Memory: 0.5, Generations: 7, GenerationBytes: 70, AuditPasses: 5, AuditFaults: map[AuditFault]int64{
+			{"user_agent_name=envoy", "members"}: 6, {"all", "interest"}: 46,
 		},
-		Snapshots: snapshot.Stats{Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40}},
+		Server: downstream.Stats{
+			Connections: 47, Unread: 48, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32,
+			Throttled: 33,
+			Ended:     map[guard.Ending]int64{guard.EndedStalled: 34, guard.EndedDrained: 35},
+			Refused:   map[guard.Limit]int64{guard.LimitNames: 36},
+			Denied:    map[guard.Denial]int64{guard.DeniedSecret: 47},
+		},
+		Snapshots: snapshot.Stats{
+			Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40},
+		},
 		Origins: []Origin{{Status: origin, Names: 47, Stats: upstream.Stats{
-			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Discarded: 43, Audits: 44, Drifted: 45,
-			Ended: map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
-			Types: map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
+			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Discarded: 43, Audits: 44,
+			Drifted: 45,
+			Ended:   map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
+			Types:   map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
 		}}},
 		Groups: []Group{{
 			Key: "user_agent_name=envoy", Streams: 20,
-			Types:    map[string]downstream.TypeStats{clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24, Propagation: spreadOf(1, 2, 15), GivenUp: 48, Unfollowed: 49}, endpoints: {Responses: 25}},
+			Types: map[string]downstream.TypeStats{
+				clusters: {Responses: 21, Bytes: 22, Acks: 23, Nacks: 24, Propagation: distributionOf(1, 2, 15), GivenUp: 48,
+					Unfollowed: 49}, endpoints: {Responses: 25},
+			},
 			Interest: map[string]cache.InterestStats{clusters: {Wildcards: 26, Names: 27}},
 		}},
 		Clients: []admin.TypeTotals{
@@ -68,13 +79,18 @@ func full() Reading {
 			{Group: "user_agent_name=envoy", TypeURL: "example.com/a.C", Lagging: 2, LagSeconds: 2},
 		},
 		Status: admin.Status{
-			Validation: &admin.Validation{Checked: 64, Counts: []admin.FindingCount{{Kind: "invalid", TypeURL: clusters, Count: 65}}},
-			Relay:      admin.Relay{Version: "v1", Ready: true},
-			Origins:    []admin.Origin{origin},
-			Files:      []admin.Files{{Files: []admin.File{{Variable: "TENDER_TLS_CERT"}}, NotAfter: time.Unix(48, 0), Refused: 49}},
+			Validation: &admin.Validation{
+				Checked: 64, Counts: []admin.FindingCount{{Kind: "invalid", TypeURL: clusters, Count: 65}},
+			},
+			Relay:   admin.Relay{Version: "v1", Ready: true},
+			Origins: []admin.Origin{origin},
+			Files: []admin.Files{
+				{Files: []admin.File{{Variable: "TENDER_TLS_CERT"}}, NotAfter: time.Unix(48, 0), Refused: 49},
+			},
 			Views: []admin.View{
 				{Group: "user_agent_name=envoy", Origin: "default", Connected: true, Types: []admin.Type{
-					{TypeURL: clusters, Entries: 28, Bytes: 29}, {TypeURL: "example.com/a.B", Entries: 30, Bytes: 31}, {TypeURL: "example.com/a.C", Entries: 1, Bytes: 1},
+					{TypeURL: clusters, Entries: 28, Bytes: 29}, {TypeURL: "example.com/a.B", Entries: 30, Bytes: 31},
+					{TypeURL: "example.com/a.C", Entries: 1, Bytes: 1},
 				}},
 				{Group: "all", Origin: "default", Shared: true, StaleSeconds: 90, Withheld: 41, FrozenAt: at},
 				{Group: "other", Origin: "default", Withheld: 50},
@@ -82,20 +98,22 @@ func full() Reading {
 		},
 		At: at.Add(1000 * time.Second),
 		Rollouts: []*rollout.Status{{
-			Origin: "default", Phase: rollout.Rolling, Stage: 2, Oldest: at.Add(949 * time.Second), Failing: at.Add(948 * time.Second),
-			Await: rollout.AwaitCheck, Halted: &rollout.Halt{At: at}, Unobserved: true, Cold: true,
+			Origin: "default", Phase: rollout.Rolling, Stage: 2, Oldest: at.Add(949 * time.Second),
+			Failing: at.Add(948 * time.Second),
+			Await:   rollout.AwaitCheck, Halted: &rollout.Halt{At: at}, Unobserved: true, Cold: true,
 			Cohorts: []rollout.Cohort{
-				{Name: "5% 10m", Clients: 53, Wanting: 57, Accepted: 19, Refused: 18}, {Name: "25% approve", Clients: 54}, {Name: "the rest", Clients: 55},
+				{Name: "5% 10m", Clients: 53, Wanting: 57, Accepted: 19, Refused: 18}, {Name: "25% approve", Clients: 54},
+				{Name: "the rest", Clients: 55},
 			},
 			Outcomes: rollout.Outcomes{Promoted: 56, Halted: 57, Reverted: 58, Superseded: 59, Undone: 63},
 		}},
 	}
 }
 
-// at is a moment of a reading.
+// at is the time of a reading.
 var at = time.Unix(1e9, 1)
 
-// scrape returns what Prometheus would read, by name.
+// scrape returns the metrics that Prometheus would scrape, by name.
 func scrape(t *testing.T, r Reading) map[string]*dto.MetricFamily {
 	t.Helper()
 	m, err := New(t.Context(), Config{Read: func() Reading { return r }, Version: "v1", Instance: "i"})
@@ -113,11 +131,14 @@ func scrape(t *testing.T, r Reading) map[string]*dto.MetricFamily {
 	return families
 }
 
-// TestEveryMetricIsExported holds that Prometheus finds each row of the table, under the
-// name that the page has, with the row's labels and kind; and nothing else of ours.
+// TestEveryMetricIsExported checks that /metrics has each row of the table with its name, labels and kind, and no other
+// metric of Tender.
 func TestEveryMetricIsExported(t *testing.T) {
 	families := scrape(t, full())
-	kinds := map[kind]dto.MetricType{counter: dto.MetricType_COUNTER, sum: dto.MetricType_GAUGE, gauge: dto.MetricType_GAUGE, histogram: dto.MetricType_HISTOGRAM}
+	kinds := map[kind]dto.MetricType{
+		counter: dto.MetricType_COUNTER, sum: dto.MetricType_GAUGE, gauge: dto.MetricType_GAUGE,
+		histogram: dto.MetricType_HISTOGRAM,
+	}
 	for _, row := range rows() {
 		family := families[row.prometheus()]
 		if family == nil {
@@ -126,7 +147,8 @@ func TestEveryMetricIsExported(t *testing.T) {
 		}
 		delete(families, row.prometheus())
 		if family.GetType() != kinds[row.kind] || family.GetHelp() != row.help {
-			t.Errorf("%s: a %s with the help %q, want a %s with %q", row.prometheus(), family.GetType(), family.GetHelp(), row.kind, row.help)
+			t.Errorf("%s: %s with the help %q, want %s with %q", row.prometheus(), family.GetType(), family.GetHelp(), row.kind,
+				row.help)
 		}
 		for _, m := range family.GetMetric() {
 			var labels []string
@@ -143,12 +165,12 @@ func TestEveryMetricIsExported(t *testing.T) {
 	}
 	for name := range families {
 		if !strings.HasPrefix(name, "go_") && !strings.HasPrefix(name, "process_") && name != "target_info" {
-			t.Errorf("%s is exported, and not in the table", name)
+			t.Errorf("%s is exported, but not in the table", name)
 		}
 	}
 }
 
-// TestValues holds where each number goes.
+// TestValues checks the value of each series.
 func TestValues(t *testing.T) {
 	got := map[string]float64{}
 	for name, family := range scrape(t, full()) {
@@ -175,7 +197,8 @@ func TestValues(t *testing.T) {
 		"origin_streams_ended_total default resync": 14, "origin_streams_ended_total default UNAVAILABLE": 15,
 		"origin_responses_total default cds": 16, "origin_responses_total default other": 18,
 		"origin_nacks_total default cds": 17, "origin_nacks_total default other": 19,
-		"origin_deletions_holding default": 13, "origin_deletions_held_total default": 11, "origin_deletions_applied_total default": 12,
+		"origin_deletions_holding default": 13, "origin_deletions_held_total default": 11,
+		"origin_deletions_applied_total default":   12,
 		"origin_deletions_discarded_total default": 43, "origin_audits_total default": 44, "origin_drifted_total default": 45,
 		"origin_frozen default":                1,
 		"origin_files default good":            63,
@@ -184,27 +207,42 @@ func TestValues(t *testing.T) {
 		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
 		"view_connected other default":               0,
 		"view_stale_seconds other default":           0,
-		"view_withheld " + envoy + " default frozen": 0, "view_withheld " + shared + " default frozen": 41, "view_withheld other default frozen": 0,
-		"view_withheld " + envoy + " default rollout": 0, "view_withheld " + shared + " default rollout": 0, "view_withheld other default rollout": 50,
-		"view_withheld " + envoy + " default halted": 0, "view_withheld " + shared + " default halted": 0, "view_withheld other default halted": 0,
-		"rollout_state default current": 0, "rollout_state default gathering": 0, "rollout_state default held": 0, "rollout_state default rolling": 1, "rollout_state default halted": 0,
-		"rollout_stage default": 2, "rollout_clients 1 default": 53, "rollout_clients 2 default": 54, "rollout_clients rest default": 55,
-		"rollout_answers 1 default accepted": 19, "rollout_answers 1 default refused": 18, "rollout_answers 1 default unanswered": 20,
-		"rollout_answers 2 default accepted": 0, "rollout_answers 2 default refused": 0, "rollout_answers 2 default unanswered": 0,
-		"rollout_age_seconds default": 51, "rollout_check_failing_seconds default": 52, "rollout_halted_time_seconds default": 1e9,
-		"rollout_waiting default origin": 0, "rollout_waiting default hold": 0, "rollout_waiting default approval": 0, "rollout_waiting default answers": 0, "rollout_waiting default check": 1,
+		"view_withheld " + envoy + " default frozen": 0, "view_withheld " + shared + " default frozen": 41,
+		"view_withheld other default frozen":          0,
+		"view_withheld " + envoy + " default rollout": 0, "view_withheld " + shared + " default rollout": 0,
+		"view_withheld other default rollout":        50,
+		"view_withheld " + envoy + " default halted": 0, "view_withheld " + shared + " default halted": 0,
+		"view_withheld other default halted": 0,
+		"rollout_state default current":      0, "rollout_state default gathering": 0, "rollout_state default held": 0,
+		"rollout_state default rolling": 1, "rollout_state default halted": 0,
+		"rollout_stage default": 2, "rollout_clients 1 default": 53, "rollout_clients 2 default": 54,
+		"rollout_clients rest default":       55,
+		"rollout_answers 1 default accepted": 19, "rollout_answers 1 default refused": 18,
+		"rollout_answers 1 default unanswered": 20,
+		"rollout_answers 2 default accepted":   0, "rollout_answers 2 default refused": 0,
+		"rollout_answers 2 default unanswered": 0,
+		"rollout_age_seconds default":          51, "rollout_check_failing_seconds default": 52,
+		"rollout_halted_time_seconds default": 1e9,
+		"rollout_waiting default origin":      0, "rollout_waiting default hold": 0, "rollout_waiting default approval": 0,
+		"rollout_waiting default answers": 0, "rollout_waiting default check": 1,
 		"rollout_unobserved default": 1, "rollout_cold default": 1,
-		"rollouts_total default promoted": 56, "rollouts_total default halted": 57, "rollouts_total default reverted": 58, "rollouts_total default superseded": 59, "rollouts_total default undone": 63,
+		"rollouts_total default promoted": 56, "rollouts_total default halted": 57, "rollouts_total default reverted": 58,
+		"rollouts_total default superseded": 59, "rollouts_total default undone": 63,
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
 		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,
-		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_rejected_total foreign": 40,
-		"memory_utilization": 0.5, "generations": 7, "generations_size_bytes": 70, "audit_passes_total": 5, "audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
+		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39,
+		"snapshots_rejected_total foreign": 40,
+		"memory_utilization":               0.5, "generations": 7, "generations_size_bytes": 70, "audit_passes_total": 5,
+		"audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
 		"validation_checked_total": 64, "validation_findings invalid cds": 65,
-		"client_connections": 47, "client_unread_bytes": 48, "client_streams": 2, "client_streams_waiting": 42, "client_streams_accepted_total": 3,
-		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35, "client_refusals_total TENDER_MAX_NAMES": 36,
-		"client_denials_total secret":    47,
-		"client_changes_coalesced_total": 32, "client_requests_throttled_total": 33, "client_turns_total sent": 6, "client_turns_total idle": 4,
+		"client_connections": 47, "client_unread_bytes": 48, "client_streams": 2, "client_streams_waiting": 42,
+		"client_streams_accepted_total":      3,
+		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35,
+		"client_refusals_total TENDER_MAX_NAMES": 36,
+		"client_denials_total secret":            47,
+		"client_changes_coalesced_total":         32, "client_requests_throttled_total": 33, "client_turns_total sent": 6,
+		"client_turns_total idle":                         4,
 		"client_group_streams " + envoy:                   20,
 		"client_subscriptions " + envoy + " wildcard cds": 26,
 		"client_subscriptions " + envoy + " name cds":     27,
@@ -230,7 +268,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// TestRollouts holds what depends on the state of a rollout, and that without rollouts nothing is told of them.
+// TestRollouts checks the metrics that depend on the state of a rollout, and that they are absent without rollouts.
 func TestRollouts(t *testing.T) {
 	halt := &rollout.Halt{At: at}
 	for _, tt := range []struct {
@@ -257,7 +295,8 @@ func TestRollouts(t *testing.T) {
 			}
 		}
 		value := func(name string) float64 { return families[name].GetMetric()[0].GetGauge().GetValue() }
-		got := fmt.Sprintf("withheld frozen=%v rollout=%v halted=%v, check %v, halted at %v", withheld["frozen"], withheld["rollout"], withheld["halted"],
+		got := fmt.Sprintf("withheld frozen=%v rollout=%v halted=%v, check %v, halted at %v", withheld["frozen"],
+			withheld["rollout"], withheld["halted"],
 			value("tender_rollout_check_failing_seconds"), value("tender_rollout_halted_time_seconds"))
 		if got != tt.want {
 			t.Errorf("%v: %s, want %s", tt.phase, got, tt.want)
@@ -266,14 +305,15 @@ func TestRollouts(t *testing.T) {
 	r := full()
 	r.Rollouts = nil
 	for name, family := range scrape(t, r) {
-		if strings.Contains(name, "rollout") || name == "tender_view_withheld" && len(family.GetMetric()) != len(r.Status.Views) {
+		if strings.Contains(name, "rollout") ||
+			name == "tender_view_withheld" && len(family.GetMetric()) != len(r.Status.Views) {
 			t.Errorf("without rollouts, %s is %v", name, family.GetMetric())
 		}
 	}
 }
 
-// spreadOf returns a distribution with one duration in each of some classes, of 9 s in all.
-func spreadOf(classes ...int) downstream.Distribution {
+// distributionOf returns a distribution with one duration in each of some buckets, and a sum of 9 s.
+func distributionOf(classes ...int) downstream.Distribution {
 	d := downstream.Distribution{Sum: 9 * time.Second}
 	for _, class := range classes {
 		d.Buckets[class] = 1
@@ -281,7 +321,7 @@ func spreadOf(classes ...int) downstream.Distribution {
 	return d
 }
 
-// TestHistograms holds what Prometheus is told of a distribution: each class with those before it.
+// TestHistograms checks the cumulative buckets of a histogram in Prometheus.
 func TestHistograms(t *testing.T) {
 	for _, m := range scrape(t, full())["tender_client_propagation_seconds"].GetMetric() {
 		if m.GetLabel()[1].GetValue() != "cds" {
@@ -293,56 +333,59 @@ func TestHistograms(t *testing.T) {
 			bounds, counts = append(bounds, b.GetUpperBound()), append(counts, b.GetCumulativeCount())
 		}
 		wantBounds, wantCounts := []float64{0.001, 0.0025, 0.005, 0.01}, []uint64{0, 1, 2, 2}
-		if h := m.GetHistogram(); !slices.Equal(bounds, wantBounds) || !slices.Equal(counts, wantCounts) || h.GetSampleCount() != 3 || h.GetSampleSum() != 9 {
-			t.Errorf("up to %v: %v, %d in all, sum %v; want %v: %v, 3 and 9", bounds, counts, h.GetSampleCount(), h.GetSampleSum(), wantBounds, wantCounts)
+		if h := m.GetHistogram(); !slices.Equal(bounds, wantBounds) || !slices.Equal(counts, wantCounts) ||
+			h.GetSampleCount() != 3 || h.GetSampleSum() != 9 {
+			t.Errorf("bounds %v: %v, count %d, sum %v; want bounds %v: %v, 3 and 9", bounds, counts, h.GetSampleCount(),
+				h.GetSampleSum(), wantBounds, wantCounts)
 		}
 		return
 	}
-	t.Error("no histogram of what there is")
+	t.Error("no histogram of the recorded durations")
 }
 
-// TestTable holds what Prometheus and OpenTelemetry ask of names and units, and that help
-// is a sentence.
+// TestTable checks that names and units follow the rules of Prometheus and OpenTelemetry, and that help is a sentence.
 func TestTable(t *testing.T) {
 	seen := map[string]bool{}
 	for _, row := range rows() {
 		if !regexp.MustCompile(`^tender(\.[a-z]+)+$`).MatchString(row.name) || seen[row.name] {
-			t.Errorf("%s: its name is not tender and words, or comes twice", row.name)
+			t.Errorf("%s: name is a duplicate, or not tender and words", row.name)
 		}
 		seen[row.name] = true
 		if !regexp.MustCompile(`^(s|By|\{[a-z]+\}|)$`).MatchString(row.unit) || row.kind != gauge && row.unit == "" {
-			t.Errorf("%s: unit %q, allowed: s, By, {things}, and none for a state", row.name, row.unit)
+			t.Errorf("%s: unit %q; allowed: s, By, {things}, or none for a state", row.name, row.unit)
 		}
 		if !strings.HasSuffix(row.help, ".") || strings.ContainsAny(row.help, "|\n") {
-			t.Errorf("%s: its help is no sentence, or cannot stand in a table: %q", row.name, row.help)
+			t.Errorf("%s: help is not a sentence, or not suited for a table: %q", row.name, row.help)
 		}
 		for _, label := range strings.Fields(row.labels) {
-			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part", "file", "state", "cohort"}, label) {
-				t.Errorf("%s: is the label %s bounded? Then it belongs in this test", row.name, label)
+			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part",
+				"file", "state", "cohort"}, label) {
+				t.Errorf("%s: unknown label %s; if it is bounded, add it to this test", row.name, label)
 			}
 		}
 	}
 }
 
-// TestLabelsAreBounded holds what clients and origins can do to labels.
+// TestLabelsAreBounded checks that clients and origins cannot create arbitrary labels.
 func TestLabelsAreBounded(t *testing.T) {
 	long := strings.Repeat("é", 100)
-	if a, b := groupLabel(long+"a"), groupLabel(long+"b"); a == b || len(a) > maxGroupLabel || !strings.HasPrefix(a, "éé") {
-		t.Errorf("the groups %sa and …b have the labels %q and %q", long, a, b)
+	if a, b := groupLabel(long+"a"), groupLabel(long+"b"); a == b || len(a) > maxGroupLabel ||
+		!strings.HasPrefix(a, "éé") {
+		t.Errorf("groups %sa and …b have the labels %q and %q", long, a, b)
 	}
 	r := Reading{Status: admin.Status{Views: []admin.View{{Group: "g", Origin: "o"}}}}
 	for _, typeURL := range []string{"a/b.C", "a/b.D", ""} {
 		r.Status.Views[0].Types = append(r.Status.Views[0].Types, admin.Type{TypeURL: typeURL, Entries: 1})
 	}
 	if m := scrape(t, r)["tender_view_resources"].GetMetric(); len(m) != 1 || m[0].GetGauge().GetValue() != 3 {
-		t.Errorf("types that the protocol does not know have the series %v, want one that says 3", m)
+		t.Errorf("unknown types have the series %v, want one with the value 3", m)
 	}
 }
 
-// The page of metrics has its table between these lines.
+// Markers of the generated part of the page of metrics.
 const tableBegins, tableEnds = "<!-- metrics -->\n\n", "\n<!-- end of metrics -->"
 
-// TestPage holds deploy/docs/metrics.md to the table.
+// TestPage checks that deploy/docs/metrics.md has the metrics of the table. With -update, it writes them.
 func TestPage(t *testing.T) {
 	const name = "../../deploy/docs/metrics.md"
 	text, err := os.ReadFile(name)
@@ -361,12 +404,11 @@ func TestPage(t *testing.T) {
 		return
 	}
 	if diff := cmp.Diff(Page(), old); diff != "" {
-		t.Errorf("%s is not what the code has; run\n\tgo test ./relay/telemetry -run TestPage -update\n(-want +got)\n%s", name, diff)
+		t.Errorf("%s is outdated; run\n\tgo test ./relay/telemetry -run TestPage -update\n(-want +got)\n%s", name, diff)
 	}
 }
 
-// TestExport holds that nothing is exported unless the environment asks for it, and what
-// is if it does.
+// TestExport checks that metrics are exported only if the environment configures an exporter.
 func TestExport(t *testing.T) {
 	received := make(chan []byte, 16)
 	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -382,11 +424,14 @@ func TestExport(t *testing.T) {
 	}{
 		{nil, false},
 		{map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL}, true},
-		{map[string]string{"OTEL_METRICS_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": collector.URL + "/v1/metrics"}, true},
+		{map[string]string{"OTEL_METRICS_EXPORTER": "otlp",
+			"OTEL_EXPORTER_OTLP_METRICS_ENDPOINT": collector.URL + "/v1/metrics"}, true},
 		{map[string]string{"OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL}, false},
 		{map[string]string{"OTEL_SDK_DISABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.URL}, false},
 	} {
-		for _, name := range []string{"OTEL_SDK_DISABLED", "OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"} {
+		for _, name := range []string{
+			"OTEL_SDK_DISABLED", "OTEL_METRICS_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+		} {
 			t.Setenv(name, tt.env[name])
 		}
 		m, err := New(t.Context(), Config{Read: full, Version: "v1", Instance: "i"})
@@ -398,27 +443,29 @@ func TestExport(t *testing.T) {
 		}
 		select {
 		case body := <-received:
-			if !tt.want || !bytes.Contains(body, []byte("tender.client.responses")) || !bytes.Contains(body, []byte("tender.client.propagation")) || !bytes.Contains(body, []byte("service.name")) {
+			if !tt.want || !bytes.Contains(body, []byte("tender.client.responses")) ||
+				!bytes.Contains(body, []byte("tender.client.propagation")) || !bytes.Contains(body, []byte("service.name")) {
 				t.Errorf("%v: exported %d bytes, want an export: %t", tt.env, len(body), tt.want)
 			}
 		default:
 			if tt.want {
-				t.Errorf("%v: nothing was exported", tt.env)
+				t.Errorf("%v: no export", tt.env)
 			}
 		}
 	}
 	t.Setenv("OTEL_SDK_DISABLED", "")
 	t.Setenv("OTEL_METRICS_EXPORTER", "carrier-pigeon")
-	if _, err := New(t.Context(), Config{Read: full}); err == nil || !strings.Contains(err.Error(), "OTEL_METRICS_EXPORTER") || !strings.Contains(err.Error(), "carrier-pigeon") {
-		t.Errorf("an exporter that there is not: %v", err)
+	if _, err := New(t.Context(), Config{Read: full}); err == nil ||
+		!strings.Contains(err.Error(), "OTEL_METRICS_EXPORTER") || !strings.Contains(err.Error(), "carrier-pigeon") {
+		t.Errorf("unknown exporter: %v", err)
 	}
 	if _, err := New(t.Context(), Config{}); err == nil {
 		t.Error("New without Read: no error")
 	}
 }
 
-// TestReadersHaveReadingsOfTheirOwn holds that what is gone is told no longer.
-func TestReadersHaveReadingsOfTheirOwn(t *testing.T) {
+// TestReadersTakeOwnReadings checks that a scrape does not return series of an earlier reading.
+func TestReadersTakeOwnReadings(t *testing.T) {
 	r := full()
 	m, err := New(t.Context(), Config{Read: func() Reading { return r }})
 	if err != nil {
@@ -436,16 +483,15 @@ func TestReadersHaveReadingsOfTheirOwn(t *testing.T) {
 		return slices.Sorted(maps.Keys(families))
 	}
 	if !slices.Contains(series(), "tender_client_group_streams") {
-		t.Fatal("the streams of a group are not told")
+		t.Fatal("no series for the streams of a group")
 	}
 	r.Groups = nil
 	if slices.Contains(series(), "tender_client_group_streams") {
-		t.Error("the streams of a group are told when the group is gone")
+		t.Error("series for the streams of a removed group")
 	}
 }
 
-// BenchmarkScrape measures a reading by Prometheus of a relay with a hundred node groups,
-// without taking the numbers themselves.
+// BenchmarkScrape measures a scrape of a relay with a hundred node groups, without the time to read the counters.
 func BenchmarkScrape(b *testing.B) {
 	r := full()
 	for i := range 100 {

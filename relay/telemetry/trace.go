@@ -21,22 +21,23 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A Tracer makes one trace of each message of an origin: origin.receive, cache.apply, fanout and deliver,
-// each the parent of the next; and one of each edition of a rollout (OriginTracer.Changed). Nil makes none. Its methods
-// may be called from any goroutine.
+// A Tracer creates a trace per message of an origin, and a trace per edition of a rollout ([OriginTracer.Changed]). The
+// trace of a message has the spans origin.receive, cache.apply, fanout and deliver, each the parent of the next. A nil
+// Tracer creates no traces. Its methods may be called from any goroutine.
 type Tracer struct {
 	provider *sdk.TracerProvider
 
-	// Changes are sampled according to the OTEL_… variables. Deliveries are selected by the caller: slow and rejected
-	// deliveries have spans even if their change has none.
+	// changes samples according to the OTEL_… variables. deliveries samples all spans, because the caller selects them:
+	// slow and rejected deliveries have spans even if their change has none.
 	changes, deliveries trace.Tracer
 
 	mu      sync.Mutex
 	origins map[string]*OriginTracer // by name
 }
 
-// NewTracer returns a tracer that sends spans to an exporter as they end. If to is nil, it sends batches to the exporter
-// of the OTEL_… variables, and the tracer is nil if they configure none. Errors: invalid OTEL_… variables.
+// NewTracer returns a tracer that sends each span to an exporter when the span ends. If to is nil, it sends batches to
+// the exporter of the OTEL_… variables, or returns nil if they configure none. It returns an error if these variables
+// are invalid.
 func NewTracer(ctx context.Context, to sdk.SpanExporter, cfg Config) (*Tracer, error) {
 	var sink sdk.TracerProviderOption
 	switch {
@@ -59,11 +60,15 @@ func NewTracer(ctx context.Context, to sdk.SpanExporter, cfg Config) (*Tracer, e
 		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	version := trace.WithInstrumentationVersion(cfg.Version)
-	sampled, all := sdk.NewTracerProvider(sink, sdk.WithResource(from)), sdk.NewTracerProvider(sink, sdk.WithResource(from), sdk.WithSampler(sdk.AlwaysSample()))
-	return &Tracer{provider: sampled, changes: sampled.Tracer(scope, version), deliveries: all.Tracer(scope, version), origins: make(map[string]*OriginTracer)}, nil
+	sampled, all := sdk.NewTracerProvider(sink, sdk.WithResource(from)),
+		sdk.NewTracerProvider(sink, sdk.WithResource(from), sdk.WithSampler(sdk.AlwaysSample()))
+	return &Tracer{
+		provider: sampled, changes: sampled.Tracer(scope, version), deliveries: all.Tracer(scope, version),
+		origins: make(map[string]*OriginTracer),
+	}, nil
 }
 
-// Shutdown exports what there is, and returns when that is done or ctx ends.
+// Shutdown exports the remaining spans. It returns when that is done or ctx ends.
 func (t *Tracer) Shutdown(ctx context.Context) error {
 	if t == nil {
 		return nil
@@ -72,20 +77,23 @@ func (t *Tracer) Shutdown(ctx context.Context) error {
 	return t.provider.Shutdown(ctx)
 }
 
-// A received is the trace of one message of an origin. It implements upstream.Trace.
+// A received is the trace of a message of an origin. It implements upstream.Trace.
 type received struct {
 	origin *OriginTracer
 	ctx    context.Context
 	span   trace.Span
 }
 
-// Received begins the trace of a message.
+// Received starts the trace of a message.
 func (o *OriginTracer) Received(r upstream.Received) upstream.Trace {
-	ctx, span := o.tracer.changes.Start(context.Background(), "origin.receive", trace.WithTimestamp(r.At), trace.WithSpanKind(trace.SpanKindConsumer))
+	ctx, span := o.tracer.changes.Start(context.Background(), "origin.receive", trace.WithTimestamp(r.At),
+		trace.WithSpanKind(trace.SpanKindConsumer))
 	if span.IsRecording() {
 		span.SetAttributes(
-			attribute.String("tender.origin", r.Origin), attribute.String("tender.type_url", r.TypeURL), attribute.String("tender.version", r.Version),
-			attribute.String("tender.nonce", r.Nonce), attribute.Int("tender.resources", r.Resources), attribute.Int("tender.removed", r.Removed),
+			attribute.String("tender.origin", r.Origin), attribute.String("tender.type_url", r.TypeURL),
+			attribute.String("tender.version", r.Version),
+			attribute.String("tender.nonce", r.Nonce), attribute.Int("tender.resources", r.Resources),
+			attribute.Int("tender.removed", r.Removed),
 		)
 	}
 	return &received{o, ctx, span}
@@ -121,7 +129,8 @@ func (r *received) Applied(a cache.Application) fanout.Span {
 	}
 	_, fan := r.origin.tracer.changes.Start(ctx, "fanout", trace.WithTimestamp(a.Ready))
 	if fan.IsRecording() {
-		fan.SetAttributes(append(describe(a.Type), attribute.Int("tender.resources", a.Change.Changed), attribute.Int("tender.removed", a.Change.Removed))...)
+		fan.SetAttributes(append(describe(a.Type), attribute.Int("tender.resources", a.Change.Changed),
+			attribute.Int("tender.removed", a.Change.Removed))...)
 	}
 	return fanoutSpan{fan}
 }
@@ -133,7 +142,7 @@ func (r *received) Waits(at time.Time) {
 	}
 }
 
-// describe returns the type and the served version of a span.
+// describe returns the attributes for a type and its served version.
 func describe(t *cache.Type) []attribute.KeyValue {
 	typeURL, glob, is := cache.SplitCollection(t.URL)
 	version := t.System()
@@ -152,20 +161,23 @@ type fanoutSpan struct{ trace.Span }
 
 func (f fanoutSpan) Sampled() bool { return f.IsRecording() }
 
-// EndFanout ends the span of a fan-out that is.
+// EndFanout ends the span of a completed fan-out.
 func (t *Tracer) EndFanout(f *fanout.Fanout) {
 	span, ok := f.Span.(fanoutSpan)
 	if !ok || !span.IsRecording() {
 		return
 	}
-	attributes := []attribute.KeyValue{attribute.Int("tender.streams", f.Streams()), attribute.Int("tender.unanswered", f.Unanswered())}
+	attributes := []attribute.KeyValue{
+		attribute.Int("tender.streams", f.Streams()), attribute.Int("tender.unanswered", f.Unanswered()),
+	}
 	for _, o := range []fanout.Outcome{fanout.Accepted, fanout.Rejected, fanout.NotNeeded, fanout.StreamClosed} {
 		attributes = append(attributes, attribute.Int("tender."+o.String(), f.Count(o)))
 	}
 	if times := f.Times(); len(times) > 0 {
 		slices.Sort(times)
 		at := func(part float64) float64 { return times[int(part*float64(len(times)-1))].Seconds() }
-		attributes = append(attributes, attribute.Float64("tender.took.p50", at(0.5)), attribute.Float64("tender.took.p99", at(0.99)), attribute.Float64("tender.took.max", at(1)))
+		attributes = append(attributes, attribute.Float64("tender.took.p50", at(0.5)),
+			attribute.Float64("tender.took.p99", at(0.99)), attribute.Float64("tender.took.max", at(1)))
 	}
 	span.SetAttributes(attributes...)
 	if f.Count(fanout.Rejected)+f.Unanswered() > 0 {
@@ -174,18 +186,21 @@ func (t *Tracer) EndFanout(f *fanout.Fanout) {
 	span.End()
 }
 
-// Requested makes a span of a request to an origin, and one of each subscription that has caused it, linked to each
-// other.
+// Requested creates a span for a request to an origin, and a span for each subscription that caused it. They have links
+// to each other.
 func (t *Tracer) Requested(r upstream.Request) {
-	ctx, request := t.changes.Start(context.Background(), "origin.request", trace.WithTimestamp(r.At), trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
-		attribute.String("tender.origin", r.Origin), attribute.String("tender.type_url", r.TypeURL), attribute.Int("tender.names", r.Names),
-	))
+	ctx, request := t.changes.Start(context.Background(), "origin.request", trace.WithTimestamp(r.At),
+		trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
+			attribute.String("tender.origin", r.Origin), attribute.String("tender.type_url", r.TypeURL),
+			attribute.Int("tender.names", r.Names),
+		))
 	defer request.End()
 	if !request.IsRecording() {
 		return
 	}
 	for _, d := range r.By {
-		ctx, by := t.deliveries.Start(context.Background(), "client.subscribe", trace.WithTimestamp(d.At), trace.WithSpanKind(trace.SpanKindConsumer),
+		ctx, by := t.deliveries.Start(context.Background(), "client.subscribe", trace.WithTimestamp(d.At),
+			trace.WithSpanKind(trace.SpanKindConsumer),
 			trace.WithLinks(trace.LinkFromContext(ctx)), trace.WithAttributes(
 				attribute.String("tender.node", d.By.Node), attribute.String("tender.group", d.By.Group),
 				attribute.Int64("tender.stream", int64(d.By.Stream)), attribute.String("tender.type_url", r.TypeURL),
@@ -195,21 +210,24 @@ func (t *Tracer) Requested(r upstream.Request) {
 	}
 }
 
-// Delivered makes a span of a delivery that is over, and returns which.
+// Delivered creates the span of a completed delivery, and returns its IDs.
 func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 	parent, links := spansOf(d.Fanouts)
 	ctx := context.Background()
 	if parent.IsValid() {
 		ctx = trace.ContextWithSpanContext(ctx, parent)
 	}
-	_, span := t.deliveries.Start(ctx, "deliver", trace.WithTimestamp(d.Began), trace.WithLinks(links...), trace.WithSpanKind(trace.SpanKindProducer))
+	_, span := t.deliveries.Start(ctx, "deliver", trace.WithTimestamp(d.Began), trace.WithLinks(links...),
+		trace.WithSpanKind(trace.SpanKindProducer))
 	span.SetAttributes(
-		attribute.String("tender.node", d.Node), attribute.String("tender.group", d.Group), attribute.Int64("tender.stream", int64(d.Stream)),
+		attribute.String("tender.node", d.Node), attribute.String("tender.group", d.Group),
+		attribute.Int64("tender.stream", int64(d.Stream)),
 		attribute.String("tender.type_url", d.TypeURL), attribute.String("tender.nonce", d.Nonce),
 		attribute.Int("tender.bytes", d.Bytes), attribute.Float64("tender.queued", d.Sent.Sub(d.Began).Seconds()),
-		attribute.Float64("tender.took", d.Ended.Sub(d.Caused).Seconds()), attribute.String("tender.outcome", d.Outcome.String()),
+		attribute.Float64("tender.took", d.Ended.Sub(d.Caused).Seconds()),
+		attribute.String("tender.outcome", d.Outcome.String()),
 	)
-	if d.Version != "" { // which a response of Delta has none of
+	if d.Version != "" { // Delta responses have no version
 		span.SetAttributes(attribute.String("tender.version", d.Version))
 	}
 	span.AddEvent("sent", trace.WithTimestamp(d.Sent))
@@ -221,7 +239,7 @@ func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 	return ids(span)
 }
 
-// spansOf returns the span of the oldest of some fan-outs, and links to those of the others.
+// spansOf returns the span of the oldest fan-out, and links to the spans of the others.
 func spansOf(all *fanout.List) (parent trace.SpanContext, links []trace.Link) {
 	var oldest *fanout.Fanout
 	for l := all; l != nil; l = l.Others {
