@@ -158,7 +158,7 @@ func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 						removed[relaytest.ClusterType] = append(removed[relaytest.ClusterType], name)
 					}
 					o.Push()
-					before := slices.Sorted(maps.Keys(o.World[relaytest.ClusterType]))
+					before := slices.Sorted(maps.Keys(o.Resources[relaytest.ClusterType]))
 					r := startRelay(t, o.RelayOptions())
 					clients := r.bothVariants(relaytest.ClientOptions{}, func(c *relaytest.Client) {
 						c.Subscribe(relaytest.ClusterType)
@@ -197,7 +197,7 @@ func TestH02_GoControlPlaneMassDeletion(t *testing.T) {
 					removed[relaytest.ClusterType] = append(removed[relaytest.ClusterType], name)
 				}
 				o.Push()
-				before := slices.Sorted(maps.Keys(o.World[relaytest.ClusterType]))
+				before := slices.Sorted(maps.Keys(o.Resources[relaytest.ClusterType]))
 				c := r.Client(relaytest.ClientOptions{AutoAck: true})
 				c.Subscribe(relaytest.ClusterType)
 				o.Follow(c, relaytest.ClusterType)

@@ -22,7 +22,7 @@ func TestEnvoy_TTL(t *testing.T) {
 	scripted(t, relaytest.Behaviour{}, func(t *testing.T, o *outcome, origin *relaytest.Origin, server string) {
 		const typeURL = relaytest.ClusterType
 		origin.Put(relaytest.StaticCluster("lasting", "127.0.0.1:80"))
-		origin.Expiring(typeURL, "leased", relaytest.StaticCluster("leased", "127.0.0.1:81"), ttl)
+		origin.SetWithTTL(typeURL, "leased", relaytest.StaticCluster("leased", "127.0.0.1:81"), ttl)
 		envoys := []*envoytest.Envoy{
 			envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.WithFeatures(relaytest.EnvoyNode("edge-ttl"), relaytest.FeatureTTL)}),
 		}

@@ -16,7 +16,7 @@ func (s *OriginStream) answer(t *TypeState, req *discoverypb.DeltaDiscoveryReque
 	wildcard = wildcard || t.Wildcard && slices.Contains(req.GetResourceNamesSubscribe(), "*")
 	reply := newReply()
 	if first && !b.IgnoreIRV {
-		reply.known = req.GetInitialResourceVersions()
+		reply.initialVersions = req.GetInitialResourceVersions()
 	}
 	if wildcard {
 		s.answerWildcard(reply, req.GetTypeUrl(), b)
@@ -27,8 +27,8 @@ func (s *OriginStream) answer(t *TypeState, req *discoverypb.DeltaDiscoveryReque
 	if t.Wildcard {
 		s.answerUnsubscribed(reply, req, b)
 	}
-	s.answerKnown(reply, req.GetTypeUrl(), t, wildcard)
-	if initial := first && wildcard && len(reply.known) == 0; initial || !reply.empty() {
+	s.answerInitialVersions(reply, req.GetTypeUrl(), t, wildcard)
+	if initial := first && wildcard && len(reply.initialVersions) == 0; initial || !reply.empty() {
 		s.respond(req.GetTypeUrl(), reply)
 	}
 }
@@ -46,10 +46,10 @@ func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour)
 	}
 }
 
-// answerKnown removes resources of initial_resource_versions that the origin does not have.
-func (s *OriginStream) answerKnown(reply *reply, typeURL string, t *TypeState, wildcard bool) {
-	for name := range reply.known {
-		if (wildcard || t.wants(name, nil)) && s.content.named(typeURL, name) == nil && s.content.errors[typeURL][name] == nil {
+// answerInitialVersions removes resources of initial_resource_versions that the origin does not have.
+func (s *OriginStream) answerInitialVersions(reply *reply, typeURL string, t *TypeState, wildcard bool) {
+	for name := range reply.initialVersions {
+		if (wildcard || t.wants(name, nil)) && s.content.find(typeURL, name) == nil && s.content.errors[typeURL][name] == nil {
 			reply.removed[name] = struct{}{}
 		}
 	}
@@ -83,7 +83,7 @@ func (s *OriginStream) answerUnsubscribed(reply *reply, req *discoverypb.DeltaDi
 		if name == "*" {
 			continue
 		}
-		if r := s.content.named(req.GetTypeUrl(), name); r != nil && !b.namedOnly(req.GetTypeUrl(), r.GetName()) {
+		if r := s.content.find(req.GetTypeUrl(), name); r != nil && !b.namedOnly(req.GetTypeUrl(), r.GetName()) {
 			reply.add(r, b)
 		} else {
 			reply.removed[name] = struct{}{}
@@ -94,7 +94,7 @@ func (s *OriginStream) answerUnsubscribed(reply *reply, req *discoverypb.DeltaDi
 // collection returns the keys of what a name means: itself, what has it as an
 // alias, or the members of a collection.
 func (s *OriginStream) collection(typeURL, name string) []string {
-	if r := s.content.named(typeURL, name); r != nil {
+	if r := s.content.find(typeURL, name); r != nil {
 		return []string{r.GetName()}
 	}
 	var keys []string
@@ -153,10 +153,10 @@ func (b Behaviour) namedOnly(typeURL, name string) bool {
 
 // A reply is the content of one response in the making.
 type reply struct {
-	known     map[string]string // versions that the client has
-	resources map[string]*discoverypb.Resource
-	removed   map[string]struct{}
-	errors    map[string]*discoverypb.ResourceError
+	initialVersions map[string]string // versions that the client has
+	resources       map[string]*discoverypb.Resource
+	removed         map[string]struct{}
+	errors          map[string]*discoverypb.ResourceError
 }
 
 func newReply() *reply {
@@ -170,7 +170,7 @@ func newReply() *reply {
 func (r *reply) empty() bool { return len(r.resources)+len(r.removed)+len(r.errors) == 0 }
 
 func (r *reply) add(resource *discoverypb.Resource, b Behaviour) {
-	version, ok := r.known[resource.GetName()]
+	version, ok := r.initialVersions[resource.GetName()]
 	if ok && !b.EmptyVersions && version == resource.GetVersion() {
 		return
 	}
@@ -202,5 +202,5 @@ func (s *OriginStream) respond(typeURL string, reply *reply) {
 	if b.Duplicate {
 		resp.Resources = append(resp.Resources, resp.Resources...)
 	}
-	s.enqueue(s.stamped(resp), b.Delay)
+	s.enqueue(s.withNonce(resp), b.Delay)
 }

@@ -120,12 +120,12 @@ func (c *Client) Send(req proto.Message) {
 // names it sends a request without names, which on a fresh stream is the
 // legacy form of the wildcard.
 func (c *Client) Subscribe(typeURL string, names ...string) {
-	c.send(func() proto.Message { return c.stamp(c.subscription(typeURL).subscribe(c.options.Variant, names)) })
+	c.send(func() proto.Message { return c.withNode(c.subscription(typeURL).subscribe(c.options.Variant, names)) })
 }
 
 // Unsubscribe gives names up, or the wildcard ("*").
 func (c *Client) Unsubscribe(typeURL string, names ...string) {
-	c.send(func() proto.Message { return c.stamp(c.subscription(typeURL).unsubscribe(c.options.Variant, names)) })
+	c.send(func() proto.Message { return c.withNode(c.subscription(typeURL).unsubscribe(c.options.Variant, names)) })
 }
 
 // Ack accepts a response and applies it to the client's state.
@@ -153,7 +153,7 @@ func (c *Client) Recv(ctx context.Context) *Response {
 		resp = c.next()
 		return resp != nil || c.stream.ended
 	})
-	c.check("receive response", err, resp != nil)
+	c.failUnless("receive response", err, resp != nil)
 	return resp
 }
 
@@ -191,7 +191,7 @@ func (c *Client) WaitState(ctx context.Context, cond func(State) bool) {
 		}
 		return met || c.stream.ended
 	})
-	c.check("wait for state", err, met)
+	c.failUnless("wait for state", err, met)
 }
 
 // Fence shows that nothing is on its way to the client. It calls change, which
@@ -204,11 +204,11 @@ func (c *Client) Fence(ctx context.Context, typeURL, name string, change func())
 	return c.fence(ctx, typeURL, name, change, func(State, *Response) bool { return false })
 }
 
-// FenceReturned is Fence for a client that has returned: responses before the change that repeat what it has, or that it lacks, do
+// FenceReconnected is Fence for a client that has returned: responses before the change that repeat what it has, or that it lacks, do
 // not count (B.3).
-func (c *Client) FenceReturned(ctx context.Context, typeURL, name string, change func()) *Response {
+func (c *Client) FenceReconnected(ctx context.Context, typeURL, name string, change func()) *Response {
 	c.tb.Helper()
-	return c.fence(ctx, typeURL, name, change, repeats)
+	return c.fence(ctx, typeURL, name, change, changesNothing)
 }
 
 // fence is Fence, but responses before the change do not count that ignore returns true for.
@@ -221,7 +221,7 @@ func (c *Client) fence(ctx context.Context, typeURL, name string, change func(),
 		if !c.options.AutoAck {
 			c.Ack(resp)
 		}
-		what := intruder(before, resp, typeURL, name)
+		what := unexpected(before, resp, typeURL, name)
 		if what == "" {
 			return resp
 		}
@@ -278,7 +278,7 @@ func (c *Client) Reconnect(conn *grpc.ClientConn) {
 	for _, typeURL := range order {
 		c.send(func() proto.Message {
 			if req := c.subscription(typeURL).restate(c.options.Variant, c.state[typeURL]); req != nil {
-				return c.stamp(req)
+				return c.withNode(req)
 			}
 			return nil
 		})
@@ -320,7 +320,7 @@ func (c *Client) next() *Response {
 	return c.responses[c.read-1]
 }
 
-func (c *Client) check(what string, err error, ok bool) {
+func (c *Client) failUnless(what string, err error, ok bool) {
 	c.tb.Helper()
 	switch {
 	case err != nil:
@@ -333,8 +333,8 @@ func (c *Client) check(what string, err error, ok bool) {
 	}
 }
 
-// note keeps the last events for dump. Locked.
-func (c *Client) note(format string, args ...any) {
+// logEvent keeps the last events for dump. Locked.
+func (c *Client) logEvent(format string, args ...any) {
 	const most = 40
 	c.journal = append(c.journal, fmt.Sprintf(format, args...))
 	if len(c.journal) > 2*most {

@@ -17,11 +17,11 @@ type clientStream struct {
 	done   chan struct{} // closed when the receiver has returned
 
 	// Guarded by the client's mon.
-	nonces map[string]struct{}
-	left   State // what the client gave up while it was paused: what waits unread may be of it
-	asked  bool  // a request was sent
-	ended  bool
-	err    error
+	nonces       map[string]struct{}
+	unsubscribed State // what the client gave up while it was paused: what waits unread may be of it
+	requested    bool  // a request was sent
+	ended        bool
+	err          error
 }
 
 func (c *Client) open(conn *grpc.ClientConn) {
@@ -30,12 +30,12 @@ func (c *Client) open(conn *grpc.ClientConn) {
 	if err != nil {
 		c.tb.Fatalf("%v: open stream: %v", c, err)
 	}
-	stream := &clientStream{rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{}), left: make(State)}
+	stream := &clientStream{rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{}), unsubscribed: make(State)}
 	c.sending.Lock()
 	c.mon.Lock()
 	c.stream = stream
 	for _, sub := range c.subscriptions {
-		sub.renew()
+		sub.reset()
 	}
 	c.mon.Unlock()
 	c.sending.Unlock()
@@ -71,21 +71,21 @@ func (c *Client) sendLocked(build func() proto.Message) {
 		c.mon.Unlock()
 		return
 	}
-	c.account(req)
+	c.recordNames(req)
 	if c.options.ImplicitType {
 		req = withoutType(req)
 	}
 	c.mon.Changed()
 	stream := c.stream
-	stream.asked = true
-	c.note("> %s", describe(req))
+	stream.requested = true
+	c.logEvent("> %s", describe(req))
 	c.mon.Unlock()
 	_ = stream.rpc.SendMsg(req) // if the stream has ended, Recv returns the error
 }
 
-// stamp puts the Node into a request where it belongs. Locked.
-func (c *Client) stamp(req proto.Message) proto.Message {
-	if c.stream.asked && !c.options.NodeAlways {
+// withNode puts the Node into a request where it belongs. Locked.
+func (c *Client) withNode(req proto.Message) proto.Message {
+	if c.stream.requested && !c.options.NodeAlways {
 		return req
 	}
 	switch r := req.(type) {
@@ -97,15 +97,15 @@ func (c *Client) stamp(req proto.Message) proto.Message {
 	return req
 }
 
-// account applies the names of a request. Locked.
-func (c *Client) account(req proto.Message) {
+// recordNames applies the names of a request. Locked.
+func (c *Client) recordNames(req proto.Message) {
 	switch r := req.(type) {
 	case *discoverypb.DiscoveryRequest:
 		c.subscription(r.GetTypeUrl()).replace(r.GetResourceNames())
-		c.forget(r.GetTypeUrl())
+		c.dropUnsubscribed(r.GetTypeUrl())
 	case *discoverypb.DeltaDiscoveryRequest:
-		c.subscription(r.GetTypeUrl()).alter(r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe())
-		c.forget(r.GetTypeUrl())
+		c.subscription(r.GetTypeUrl()).update(r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe())
+		c.dropUnsubscribed(r.GetTypeUrl())
 	}
 }
 
@@ -123,7 +123,7 @@ func withoutType(req proto.Message) proto.Message {
 
 // acknowledge returns the answer to a response. Locked.
 func (c *Client) acknowledge(resp *Response, rejected error) proto.Message {
-	return c.stamp(c.subscription(resp.TypeURL).answer(c.options.Variant, resp, rejected))
+	return c.withNode(c.subscription(resp.TypeURL).answer(c.options.Variant, resp, rejected))
 }
 
 func (c *Client) receive(stream *clientStream) {
@@ -139,18 +139,18 @@ func (c *Client) receive(stream *clientStream) {
 		if err != nil {
 			c.mon.Lock()
 			stream.ended, stream.err = true, err
-			c.note("< end: %v", err)
+			c.logEvent("< end: %v", err)
 			c.mon.Changed()
 			c.mon.Unlock()
 			return
 		}
-		c.take(stream, newResponse(msg))
+		c.publish(stream, newResponse(msg))
 	}
 }
 
-// take acknowledges a response, if AutoAck is set, and then publishes it: a test that waits for a response can rely on
+// publish acknowledges a response, if AutoAck is set, and then publishes it: a test that waits for a response can rely on
 // its ACK.
-func (c *Client) take(stream *clientStream, resp *Response) {
+func (c *Client) publish(stream *clientStream, resp *Response) {
 	resp.At = time.Now()
 	var rejected error
 	if c.options.AutoAck && c.options.Reject != nil {
@@ -159,8 +159,8 @@ func (c *Client) take(stream *clientStream, resp *Response) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	c.mon.Lock()
-	broken := append(resp.violations(c.options.Variant, c.features, stream.nonces), c.misbeats(resp)...)
-	c.note("< %v", resp)
+	broken := append(resp.violations(c.options.Variant, c.features, stream.nonces), c.invalidHeartbeats(resp)...)
+	c.logEvent("< %v", resp)
 	c.mon.Unlock()
 	for _, rule := range broken {
 		c.tb.Errorf("%v: response breaks the protocol: %s: %v", c, rule, resp)
@@ -177,22 +177,22 @@ func (c *Client) take(stream *clientStream, resp *Response) {
 	c.mon.Changed()
 }
 
-// misbeats returns the heartbeats for resources that the client has not accepted: an Envoy rejects them as resources of
+// invalidHeartbeats returns the heartbeats for resources that the client has not accepted: an Envoy rejects them as resources of
 // the wrong type. Heartbeats that were sent before an unsubscription arrived are legal. The caller holds the lock.
-func (c *Client) misbeats(resp *Response) []string {
+func (c *Client) invalidHeartbeats(resp *Response) []string {
 	var broken []string
 	for _, r := range resp.Resources {
 		have := c.state[resp.TypeURL][r.Name].Version
-		if c.options.Variant == Delta && r.Heartbeat() && have != r.Version && !c.late(resp.TypeURL, &r) {
+		if c.options.Variant == Delta && r.Heartbeat() && have != r.Version && !c.isLateHeartbeat(resp.TypeURL, &r) {
 			broken = append(broken, fmt.Sprintf("a heartbeat for version %q of %q, of which the client has %q", r.Version, r.Name, have))
 		}
 	}
 	return broken
 }
 
-// late reports whether a heartbeat is for what the client gave up while it waited unread.
+// isLateHeartbeat reports whether a heartbeat is for what the client gave up while it waited unread.
 // Locked.
-func (c *Client) late(typeURL string, r *Resource) bool {
-	left, ok := c.stream.left[typeURL][r.Name]
+func (c *Client) isLateHeartbeat(typeURL string, r *Resource) bool {
+	left, ok := c.stream.unsubscribed[typeURL][r.Name]
 	return ok && r.Heartbeat() && left.Version == r.Version
 }

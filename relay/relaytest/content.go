@@ -21,10 +21,10 @@ type Content struct {
 	match  func(*corepb.Node) bool
 
 	// Guarded by origin.mon. The resources and errors themselves are immutable.
-	types  map[string]map[string]*discoverypb.Resource
-	errors map[string]map[string]*discoverypb.ResourceError
-	lags   bool  // changes are missed
-	missed []*Tx // in their order
+	types   map[string]map[string]*discoverypb.Resource
+	errors  map[string]map[string]*discoverypb.ResourceError
+	lagging bool  // changes are missed
+	missed  []*Tx // in their order
 }
 
 func newContent(o *Origin, match func(*corepb.Node) bool) *Content {
@@ -48,8 +48,8 @@ func (c *Content) SetRaw(typeURL string, resource *discoverypb.Resource) {
 	c.Apply(func(tx *Tx) { tx.SetRaw(typeURL, resource) })
 }
 
-// Expiring is Set for a resource with a TTL, which begins when a client receives it.
-func (c *Content) Expiring(typeURL, name string, msg proto.Message, ttl time.Duration) {
+// SetWithTTL is Set for a resource with a TTL, which begins when a client receives it.
+func (c *Content) SetWithTTL(typeURL, name string, msg proto.Message, ttl time.Duration) {
 	body := pack(msg)
 	d := digest(body)
 	c.SetRaw(typeURL, &discoverypb.Resource{
@@ -100,7 +100,7 @@ func (c *Content) Apply(f func(*Tx)) {
 	o := c.origin
 	o.mon.Lock()
 	defer o.mon.Unlock()
-	if c.lags {
+	if c.lagging {
 		c.missed = append(c.missed, tx)
 		return
 	}
@@ -118,15 +118,15 @@ func (c *Content) apply(tx *Tx) {
 		}
 		// Delta streams first: what is removed is still there to tell its aliases.
 		for _, s := range o.streams {
-			if s.tells(c) && !s.record.SotW {
+			if s.receivesChanges(c) && !s.record.SotW {
 				s.push(typeURL, tx.changes[typeURL])
 			}
 		}
 		for name, change := range tx.changes[typeURL] {
-			c.take(typeURL, name, change)
+			c.record(typeURL, name, change)
 		}
 		for _, s := range o.streams {
-			if s.tells(c) && s.record.SotW {
+			if s.receivesChanges(c) && s.record.SotW {
 				s.pushSotW(typeURL, tx.changes[typeURL])
 			}
 		}
@@ -138,14 +138,14 @@ func (c *Content) apply(tx *Tx) {
 func (c *Content) Lag() (catchUp func()) {
 	c.origin.mon.Lock()
 	defer c.origin.mon.Unlock()
-	c.lags = true
+	c.lagging = true
 	return func() {
 		c.origin.mon.Lock()
 		defer c.origin.mon.Unlock()
 		for _, tx := range c.missed {
 			c.apply(tx)
 		}
-		c.lags, c.missed = false, nil
+		c.lagging, c.missed = false, nil
 		c.origin.mon.Changed()
 	}
 }
@@ -179,11 +179,13 @@ func (c *Content) Unload(keep func(typeURL, name string) bool) (load func()) {
 	}
 }
 
-// tells reports whether changes of a Content are sent on the stream. The caller holds the lock.
-func (s *OriginStream) tells(c *Content) bool { return s.content == c && !s.manual && !s.record.Ended }
+// receivesChanges reports whether changes of a Content are sent on the stream. The caller holds the lock.
+func (s *OriginStream) receivesChanges(c *Content) bool {
+	return s.content == c && !s.manual && !s.record.Ended
+}
 
-// take records a change. Locked.
-func (c *Content) take(typeURL, name string, change change) {
+// record records a change. Locked.
+func (c *Content) record(typeURL, name string, change change) {
 	delete(c.errors[typeURL], name)
 	delete(c.types[typeURL], name)
 	switch {
@@ -215,9 +217,9 @@ func (c *Content) Resources() State {
 	return state
 }
 
-// named returns the resource that name means: by its name, else as an alias.
+// find returns the resource that name means: by its name, else as an alias.
 // Locked.
-func (c *Content) named(typeURL, name string) *discoverypb.Resource {
+func (c *Content) find(typeURL, name string) *discoverypb.Resource {
 	if r := c.types[typeURL][name]; r != nil {
 		return r
 	}

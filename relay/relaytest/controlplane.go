@@ -53,9 +53,9 @@ type ControlPlane struct {
 	requests chan *discoverypb.DeltaDiscoveryRequest
 
 	// Owned by the test.
-	World  map[string]map[string]proto.Message // by type and name: what it should serve
-	told   map[string]map[string]proto.Message // what the caches were given
-	pushes int
+	Resources map[string]map[string]proto.Message // by type and name: what it should serve
+	pushed    map[string]map[string]proto.Message // what the caches were given
+	pushes    int
 
 	linear   map[string]*cachev3.LinearCache
 	snapshot cachev3.SnapshotCache
@@ -72,11 +72,11 @@ func NewControlPlane(tb TB, kind string, memory *memnet.Network, msgs ...proto.M
 	tb.Helper()
 	o := &ControlPlane{
 		tb: tb, Kind: kind, memory: memory,
-		requests: make(chan *discoverypb.DeltaDiscoveryRequest, 4096),
-		World:    make(map[string]map[string]proto.Message),
+		requests:  make(chan *discoverypb.DeltaDiscoveryRequest, 4096),
+		Resources: make(map[string]map[string]proto.Message),
 	}
 	for _, typeURL := range controlPlaneTypes {
-		o.World[typeURL] = make(map[string]proto.Message)
+		o.Resources[typeURL] = make(map[string]proto.Message)
 	}
 	if memory == nil {
 		o.addr = proxy.FreeAddress(tb)
@@ -114,7 +114,7 @@ func (o *ControlPlane) Stop() {
 func (o *ControlPlane) Restart() {
 	o.tb.Helper()
 	o.Stop()
-	o.told = make(map[string]map[string]proto.Message)
+	o.pushed = make(map[string]map[string]proto.Message)
 	o.linear, o.snapshot = make(map[string]*cachev3.LinearCache), nil
 	var caches cachev3.Cache
 	if strings.HasPrefix(o.Kind, LinearCaches) {
@@ -132,7 +132,7 @@ func (o *ControlPlane) Restart() {
 		o.snapshot = cachev3.NewSnapshotCache(o.Kind == ADSSnapshots, cachev3.IDHash{}, nil)
 		caches = o.snapshot
 	}
-	if len(o.World[ClusterType]) > 0 {
+	if len(o.Resources[ClusterType]) > 0 {
 		o.Push()
 	}
 	o.serve(caches)
@@ -207,11 +207,11 @@ func (o *ControlPlane) Remove(typeURL string, names ...string) {
 func (o *ControlPlane) Edit(put []proto.Message, remove map[string][]string) {
 	for _, msg := range put {
 		typeURL := "type.googleapis.com/" + string(msg.ProtoReflect().Descriptor().FullName())
-		o.World[typeURL][cachev3.GetResourceName(msg)] = msg
+		o.Resources[typeURL][cachev3.GetResourceName(msg)] = msg
 	}
 	for typeURL, names := range remove {
 		for _, name := range names {
-			delete(o.World[typeURL], name)
+			delete(o.Resources[typeURL], name)
 		}
 	}
 }
@@ -225,14 +225,14 @@ func (o *ControlPlane) Push() {
 	}
 	for _, typeURL := range controlPlaneTypes {
 		put := make(map[string]types.Resource)
-		for name, msg := range o.World[typeURL] {
-			if o.told[typeURL][name] != msg {
+		for name, msg := range o.Resources[typeURL] {
+			if o.pushed[typeURL][name] != msg {
 				put[name] = msg
 			}
 		}
 		var gone []string
-		for name := range o.told[typeURL] {
-			if _, still := o.World[typeURL][name]; !still {
+		for name := range o.pushed[typeURL] {
+			if _, still := o.Resources[typeURL][name]; !still {
 				gone = append(gone, name)
 			}
 		}
@@ -241,7 +241,7 @@ func (o *ControlPlane) Push() {
 				o.tb.Fatalf("update the control plane: %v", err)
 			}
 		}
-		o.told[typeURL] = maps.Clone(o.World[typeURL])
+		o.pushed[typeURL] = maps.Clone(o.Resources[typeURL])
 	}
 }
 
@@ -249,7 +249,7 @@ func (o *ControlPlane) pushSnapshot() {
 	o.tb.Helper()
 	o.pushes++
 	all := make(map[string][]types.Resource)
-	for typeURL, byName := range o.World {
+	for typeURL, byName := range o.Resources {
 		for _, msg := range byName {
 			all[typeURL] = append(all[typeURL], msg)
 		}
@@ -266,7 +266,7 @@ func (o *ControlPlane) pushSnapshot() {
 // State returns what a client should have of a type: of these names, or of all.
 func (o *ControlPlane) State(typeURL string, names ...string) State {
 	out := make(map[string]Entry)
-	for name, msg := range o.World[typeURL] {
+	for name, msg := range o.Resources[typeURL] {
 		if len(names) == 0 || slices.Contains(names, name) {
 			out[name] = Entry{Digest: DigestOf(msg)}
 		}

@@ -17,7 +17,7 @@ import (
 type Ledger struct {
 	mu      sync.Mutex
 	records map[string]map[string]*record // by type URL and name
-	n       int                           // changes
+	changes int                           // changes
 	behind  bool                          // an origin may be
 	repeats bool                          // relays may tell again what clients have
 	staged  func(typeURL string) bool     // whether relays distribute a type in stages; nil if none
@@ -25,15 +25,15 @@ type Ledger struct {
 
 // A record is the history of one resource. Generations count its contents and removals.
 type record struct {
-	generation int
-	said       map[Digest]int // generation, by content
-	now        Digest
-	present    bool
-	removed    int               // generation of the last removal; 0 if there was none
-	floor      int               // generation when an origin began to lag
-	lacked     bool              // by an origin that lags: it was not there then
-	reverted   int               // newest generation that may have come back after an older one, of an origin that lagged
-	expires    map[int]time.Time // by generation, of those that live for some time: not before
+	generation  int
+	generations map[Digest]int // generation, by content
+	now         Digest
+	present     bool
+	removed     int               // generation of the last removal; 0 if there was none
+	floor       int               // generation when an origin began to lag
+	absent      bool              // by an origin that lags: it was not there then
+	reverted    int               // newest generation that may have come back after an older one, of an origin that lagged
+	expires     map[int]time.Time // by generation, of those that live for some time: not before
 }
 
 // NewLedger returns an empty ledger.
@@ -46,7 +46,7 @@ func (l *Ledger) record(typeURL, name string) *record {
 		l.records[typeURL] = of
 	}
 	if of[name] == nil {
-		of[name] = &record{said: make(map[Digest]int)}
+		of[name] = &record{generations: make(map[Digest]int)}
 	}
 	return of[name]
 }
@@ -59,8 +59,8 @@ func (l *Ledger) Put(to []*Content, msgs ...proto.Message) {
 		r := l.record(body.GetTypeUrl(), nameOf(body.GetValue()))
 		r.generation++
 		r.now, r.present = digest(body), true
-		r.said[r.now] = r.generation
-		l.n++
+		r.generations[r.now] = r.generation
+		l.changes++
 	}
 	l.mu.Unlock()
 	for _, c := range to {
@@ -68,9 +68,9 @@ func (l *Ledger) Put(to []*Content, msgs ...proto.Message) {
 	}
 }
 
-// Expiring records content with a TTL, and then sets it in each Content. Clients may lose it once the TTL has passed
+// PutWithTTL records content with a TTL, and then sets it in each Content. Clients may lose it once the TTL has passed
 // since it was last sent.
-func (l *Ledger) Expiring(to []*Content, msg proto.Message, ttl time.Duration) {
+func (l *Ledger) PutWithTTL(to []*Content, msg proto.Message, ttl time.Duration) {
 	l.Put(nil, msg)
 	body := pack(msg)
 	name := nameOf(body.GetValue())
@@ -82,7 +82,7 @@ func (l *Ledger) Expiring(to []*Content, msg proto.Message, ttl time.Duration) {
 	r.expires[r.generation] = time.Now().Add(ttl)
 	l.mu.Unlock()
 	for _, c := range to {
-		c.Expiring(body.GetTypeUrl(), name, msg, ttl)
+		c.SetWithTTL(body.GetTypeUrl(), name, msg, ttl)
 	}
 }
 
@@ -108,7 +108,7 @@ func (l *Ledger) Remove(from []*Content, typeURL string, names ...string) {
 		r := l.record(typeURL, name)
 		r.generation++
 		r.present, r.removed = false, r.generation
-		l.n++
+		l.changes++
 	}
 	l.mu.Unlock()
 	for _, c := range from {
@@ -128,7 +128,7 @@ func (l *Ledger) Behind(may bool) {
 	l.behind = may
 	for _, of := range l.records {
 		for _, r := range of {
-			r.floor, r.lacked = r.generation, !r.present
+			r.floor, r.absent = r.generation, !r.present
 			if !may {
 				r.reverted = r.generation
 			}
@@ -158,15 +158,17 @@ func (l *Ledger) mayRepeat(typeURL string, of *record, generation int) bool {
 	return l.repeats || l.behind || generation <= of.reverted || of.expires != nil || typeURL == EndpointType || typeURL == SecretType
 }
 
-// goesBack reports whether a client may be sent a generation after a newer one, because an origin lags. The caller holds
+// mayGoBack reports whether a client may be sent a generation after a newer one, because an origin lags. The caller holds
 // the lock.
-func (l *Ledger) goesBack(to *record, generation int) bool { return l.behind && generation >= to.floor }
+func (l *Ledger) mayGoBack(to *record, generation int) bool {
+	return l.behind && generation >= to.floor
+}
 
 // Changes returns how many contents and removals were written down.
 func (l *Ledger) Changes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.n
+	return l.changes
 }
 
 // Names returns the sorted names of a type that ever existed, and those that exist now.
@@ -208,7 +210,7 @@ func (l *Ledger) Differs(s State, v Variant, what []Subscription) string {
 			case r.present != is:
 				return fmt.Sprintf("%s %q: it has it: %v, the origin: %v", short(sub.TypeURL), name, is, r.present)
 			case is && got.Digest != r.now:
-				return fmt.Sprintf("%s %q: it has generation %d, the origin %d", short(sub.TypeURL), name, r.said[got.Digest], r.generation)
+				return fmt.Sprintf("%s %q: it has generation %d, the origin %d", short(sub.TypeURL), name, r.generations[got.Digest], r.generation)
 			}
 		}
 	}
@@ -217,42 +219,42 @@ func (l *Ledger) Differs(s State, v Variant, what []Subscription) string {
 
 // A Reader checks all responses to one client. Its methods must be called from the goroutine that receives.
 type Reader struct {
-	ledger  *Ledger
-	variant Variant
-	held    map[string]map[string]int // generation, by type URL and name
-	fresh   map[string]struct{}       // received on this stream: type URL and name
-	early   bool                      // the client is of a stage
+	ledger   *Ledger
+	variant  Variant
+	held     map[string]map[string]int // generation, by type URL and name
+	onStream map[string]struct{}       // received on this stream: type URL and name
+	inStage  bool                      // the client is of a stage
 }
 
 // Reader returns a reader for a new client of a variant.
 func (l *Ledger) Reader(v Variant) *Reader {
-	return &Reader{ledger: l, variant: v, held: make(map[string]map[string]int), fresh: make(map[string]struct{})}
+	return &Reader{ledger: l, variant: v, held: make(map[string]map[string]int), onStream: make(map[string]struct{})}
 }
 
-// Early declares that the client is part of a stage (Staged): a rollout may be rolled back, and sent again. It must be
+// InStage declares that the client is part of a stage (Staged): a rollout may be rolled back, and sent again. It must be
 // called before the first stream.
-func (r *Reader) Early() { r.early = true }
+func (r *Reader) InStage() { r.inStage = true }
 
-// returns reports whether the client may be taken back to what was before. Locked.
-func (r *Reader) returns(typeURL string) bool {
-	return r.early && r.ledger.staged != nil && r.ledger.staged(typeURL)
+// mayRevert reports whether the client may be taken back to what was before. Locked.
+func (r *Reader) mayRevert(typeURL string) bool {
+	return r.inStage && r.ledger.staged != nil && r.ledger.staged(typeURL)
 }
 
 // Opened notes that the client is on another stream. Its server may know less than the
 // last one did, and so may take it back to an older generation.
-func (r *Reader) Opened() { clear(r.fresh) }
+func (r *Reader) Opened() { clear(r.onStream) }
 
-// Told records received content, and returns why it is illegal, or "". It is illegal if the origin never had it, if the
+// Received records received content, and returns why it is illegal, or "". It is illegal if the origin never had it, if the
 // client received newer content on the same stream, or if a Delta client reported it on this stream. The last is legal
 // for endpoints, secrets, resources with a TTL, content that may have come back (Behind), and once versions are not
 // trusted (B.3, B.16, Repeats).
-func (r *Reader) Told(typeURL, name string, value []byte) string {
+func (r *Reader) Received(typeURL, name string, value []byte) string {
 	d := Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
-	generation, said := record.said[d]
-	repeats := r.ledger.mayRepeat(typeURL, record, generation) || r.returns(typeURL)
-	back := r.ledger.goesBack(record, generation) || r.returns(typeURL)
+	generation, said := record.generations[d]
+	repeats := r.ledger.mayRepeat(typeURL, record, generation) || r.mayRevert(typeURL)
+	back := r.ledger.mayGoBack(record, generation) || r.mayRevert(typeURL)
 	r.ledger.mu.Unlock()
 	of := r.held[typeURL]
 	if of == nil {
@@ -260,9 +262,9 @@ func (r *Reader) Told(typeURL, name string, value []byte) string {
 		r.held[typeURL] = of
 	}
 	key := typeURL + "\x00" + name
-	_, fresh := r.fresh[key]
+	_, fresh := r.onStream[key]
 	was := of[name]
-	of[name], r.fresh[key] = generation, struct{}{}
+	of[name], r.onStream[key] = generation, struct{}{}
 	switch {
 	case !said:
 		return fmt.Sprintf("%s %q: content %v, which the origin never said", short(typeURL), name, d)
@@ -285,16 +287,16 @@ func (r *record) expired(generation int, fresh bool) bool {
 	return false
 }
 
-// Gone records the removal of a resource at the client, and returns why it is illegal, or "". It is illegal if the origin
+// Removed records the removal of a resource at the client, and returns why it is illegal, or "". It is illegal if the origin
 // has not removed the resource since the client's content, and that has not expired: the relay invented the deletion.
-func (r *Reader) Gone(typeURL, name string) string {
+func (r *Reader) Removed(typeURL, name string) string {
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	held, removed := r.held[typeURL][name], record.removed
-	_, fresh := r.fresh[typeURL+"\x00"+name]
+	_, fresh := r.onStream[typeURL+"\x00"+name]
 	expired := record.expired(held, fresh)
-	lacked := r.ledger.behind && record.lacked
-	if staged := r.ledger.staged; staged != nil && staged(typeURL) && (r.early || !fresh) {
+	lacked := r.ledger.behind && record.absent
+	if staged := r.ledger.staged; staged != nil && staged(typeURL) && (r.inStage || !fresh) {
 		lacked = lacked || removed > 0
 	}
 	r.ledger.mu.Unlock()
@@ -316,9 +318,9 @@ func (r *Reader) Options(opts LightOptions, wrong func(string)) LightOptions {
 	opts.Variant, opts.OnOpen = r.variant, r.Opened
 	opts.OnResource = func(typeURL string, name, value []byte) {
 		if value != nil { // else it lives on
-			judge(r.Told(typeURL, string(name), value))
+			judge(r.Received(typeURL, string(name), value))
 		}
 	}
-	opts.OnGone = func(typeURL, name string) { judge(r.Gone(typeURL, name)) }
+	opts.OnRemoved = func(typeURL, name string) { judge(r.Removed(typeURL, name)) }
 	return opts
 }

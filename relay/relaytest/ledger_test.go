@@ -32,9 +32,9 @@ func judged(t *testing.T, l *relaytest.Ledger, steps string) (wrong string) {
 		case "|":
 			r.Opened()
 		case "-":
-			wrong = r.Gone(relaytest.ClusterType, "a")
+			wrong = r.Removed(relaytest.ClusterType, "a")
 		default:
-			wrong = r.Told(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", step)))
+			wrong = r.Received(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", step)))
 		}
 	}
 	return wrong
@@ -78,7 +78,7 @@ func TestLedgerJudgesRepeats(t *testing.T) {
 	cluster, endpoints := relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1")
 	l.Put(nil, cluster, endpoints)
 	r := l.Reader(relaytest.Delta)
-	told := func(typeURL string, m proto.Message) string { return r.Told(typeURL, "a", encoded(t, m)) }
+	told := func(typeURL string, m proto.Message) string { return r.Received(typeURL, "a", encoded(t, m)) }
 	for range 2 {
 		if wrong := told(relaytest.EndpointType, endpoints); wrong != "" {
 			t.Error(wrong)
@@ -119,13 +119,13 @@ func TestLedgerJudgesRepeats(t *testing.T) {
 func TestLedgerJudgesExpiry(t *testing.T) {
 	l := relaytest.NewLedger()
 	lose := func(ttl time.Duration, after func(*relaytest.Reader)) string {
-		l.Expiring(nil, relaytest.Cluster("a", ttl.String()), ttl)
+		l.PutWithTTL(nil, relaytest.Cluster("a", ttl.String()), ttl)
 		r := l.Reader(relaytest.Delta)
-		if wrong := r.Told(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", ttl.String()))); wrong != "" {
+		if wrong := r.Received(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", ttl.String()))); wrong != "" {
 			t.Error(wrong)
 		}
 		after(r)
-		return r.Gone(relaytest.ClusterType, "a")
+		return r.Removed(relaytest.ClusterType, "a")
 	}
 	stays := func(*relaytest.Reader) {}
 	if wrong := lose(0, stays); wrong != "" {
@@ -234,13 +234,13 @@ func TestLedgerJudgesStages(t *testing.T) {
 	l.Put(nil, relaytest.Cluster("a", "1"), relaytest.Cluster("a", "2"))
 	l.Staged(func(typeURL string) bool { return typeURL == relaytest.ClusterType })
 	told := func(r *relaytest.Reader, content string) string {
-		return r.Told(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", content)))
+		return r.Received(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", content)))
 	}
 	judge := func(early bool, steps func(*relaytest.Reader) string, wrong string) {
 		t.Helper()
 		r := l.Reader(relaytest.Delta)
 		if early {
-			r.Early()
+			r.InStage()
 		}
 		if got := steps(r); (got == "") != (wrong == "") || !strings.Contains(got, wrong) {
 			t.Errorf("of a stage: %t: got %q, want %q", early, got, wrong)
@@ -248,11 +248,11 @@ func TestLedgerJudgesStages(t *testing.T) {
 	}
 	back := func(r *relaytest.Reader) string { told(r, "2"); return told(r, "1") }
 	again := func(r *relaytest.Reader) string { told(r, "2"); r.Opened(); return told(r, "2") }
-	loses := func(r *relaytest.Reader) string { told(r, "2"); return r.Gone(relaytest.ClusterType, "a") }
+	loses := func(r *relaytest.Reader) string { told(r, "2"); return r.Removed(relaytest.ClusterType, "a") }
 	elsewhere := func(r *relaytest.Reader) string {
 		told(r, "4")
 		r.Opened()
-		return r.Gone(relaytest.ClusterType, "a")
+		return r.Removed(relaytest.ClusterType, "a")
 	}
 	judge(true, back, "")
 	judge(false, back, "generation 1 after 2")
@@ -261,7 +261,7 @@ func TestLedgerJudgesStages(t *testing.T) {
 	judge(true, loses, "taken away")
 	l.Remove(nil, relaytest.ClusterType, "a")
 	l.Put(nil, relaytest.Cluster("a", "4"))
-	judge(true, func(r *relaytest.Reader) string { told(r, "4"); return r.Gone(relaytest.ClusterType, "a") }, "")
-	judge(false, func(r *relaytest.Reader) string { told(r, "4"); return r.Gone(relaytest.ClusterType, "a") }, "taken away at generation 4")
+	judge(true, func(r *relaytest.Reader) string { told(r, "4"); return r.Removed(relaytest.ClusterType, "a") }, "")
+	judge(false, func(r *relaytest.Reader) string { told(r, "4"); return r.Removed(relaytest.ClusterType, "a") }, "taken away at generation 4")
 	judge(false, elsewhere, "")
 }

@@ -34,13 +34,13 @@ type LightOptions struct {
 	// goroutine. The value is nil where there is no content. It must not keep the slices.
 	OnResource func(typeURL string, name, value []byte)
 
-	// OnGone, if set, sees each name that the client had and a response takes away, on
+	// OnRemoved, if set, sees each name that the client had and a response takes away, on
 	// the client's own goroutine. It must not call the client.
-	OnGone func(typeURL, name string)
+	OnRemoved func(typeURL, name string)
 
-	// Refuse, if set, reports whether the client refuses a resource, on the client's own goroutine. It then refuses the
+	// Reject, if set, reports whether the client refuses a resource, on the client's own goroutine. It then refuses the
 	// response, but for an Envoy's half: it has the rest of it, and of that resource what it had. It must not keep the slices.
-	Refuse func(typeURL string, name, value []byte) bool
+	Reject func(typeURL string, name, value []byte) bool
 
 	// OnOpen, if set, is called when the client has opened a stream, before anything
 	// arrives on it.
@@ -66,8 +66,8 @@ type LightClient struct {
 	sending sync.Mutex // orders requests, as in Client
 
 	// Guarded by sending.
-	rpc   grpc.ClientStream
-	asked bool
+	rpc       grpc.ClientStream
+	requested bool
 
 	mon wait.Monitor
 
@@ -129,7 +129,7 @@ func (c *LightClient) Reconnect(ctx context.Context, conn *grpc.ClientConn) erro
 	}
 	done := make(chan struct{})
 	c.sending.Lock()
-	c.rpc, c.asked = rpc, false
+	c.rpc, c.requested = rpc, false
 	c.sending.Unlock()
 	c.mon.Lock()
 	c.cancel, c.done, c.err = cancel, done, nil
@@ -265,8 +265,8 @@ func (c *LightClient) request(typeURL string, names []string, version, nonce str
 func (c *LightClient) send(req proto.Message) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	if !c.asked {
-		c.asked = true
+	if !c.requested {
+		c.requested = true
 		switch r := req.(type) {
 		case *discoverypb.DiscoveryRequest:
 			r.Node = c.options.Node
@@ -295,17 +295,17 @@ func (c *LightClient) receive(rpc grpc.ClientStream, done chan struct{}) {
 			c.mon.Unlock()
 			return
 		}
-		c.take(len(b))
+		c.handle(len(b))
 	}
 }
 
-// take checks and applies the response in the envelope, answers it, and then
+// handle checks and applies the response in the envelope, answers it, and then
 // lets waiters look.
-func (c *LightClient) take(size int) {
+func (c *LightClient) handle(size int) {
 	e := &c.envelope
 	c.checkEnvelope(e)
 	c.checkNames(e)
-	refused := c.refuse(e)
+	refused := c.reject(e)
 	if c.options.OnResource != nil {
 		for i := range e.resources {
 			c.options.OnResource(e.typeURL, e.resources[i].name, e.resources[i].value)
@@ -321,7 +321,7 @@ func (c *LightClient) take(size int) {
 
 	answer := c.request(e.typeURL, names, version, e.nonce)
 	if refused {
-		refuse(answer)
+		makeNACK(answer)
 	}
 	c.send(answer)
 	c.mon.Lock()
@@ -329,20 +329,20 @@ func (c *LightClient) take(size int) {
 	c.mon.Unlock()
 }
 
-// refuse takes the resources out of the envelope that the client refuses, and reports whether there are any.
-func (c *LightClient) refuse(e *lightEnvelope) bool {
-	if c.options.Refuse == nil {
+// reject takes the resources out of the envelope that the client refuses, and reports whether there are any.
+func (c *LightClient) reject(e *lightEnvelope) bool {
+	if c.options.Reject == nil {
 		return false
 	}
 	all := len(e.resources)
 	e.resources = slices.DeleteFunc(e.resources, func(r lightResource) bool {
-		return r.hasBody && c.options.Refuse(e.typeURL, r.name, r.value)
+		return r.hasBody && c.options.Reject(e.typeURL, r.name, r.value)
 	})
 	return len(e.resources) < all
 }
 
-// refuse makes an answer a NACK.
-func refuse(answer proto.Message) {
+// makeNACK makes an answer a NACK.
+func makeNACK(answer proto.Message) {
 	why := &statuspb.Status{Code: int32(codes.InvalidArgument), Message: "the client refuses a resource"}
 	switch r := answer.(type) {
 	case *discoverypb.DiscoveryRequest:
@@ -369,33 +369,33 @@ func (c *LightClient) apply(e *lightEnvelope, size int) {
 		}
 		entries[name] = entry
 	}
-	c.loseAll(e, entries)
+	c.removeAll(e, entries)
 	c.counts.Responses++
 	c.counts.Resources += len(e.resources)
 	c.counts.Removed += len(e.removed)
 	c.counts.Bytes += size
 }
 
-// loseAll takes what the envelope removes, or leaves out of a complete set, out of the
+// removeAll takes what the envelope removes, or leaves out of a complete set, out of the
 // state. Locked.
-func (c *LightClient) loseAll(e *lightEnvelope, entries map[string]Entry) {
+func (c *LightClient) removeAll(e *lightEnvelope, entries map[string]Entry) {
 	for _, name := range e.removed {
-		c.lose(e.typeURL, entries, string(name))
+		c.remove(e.typeURL, entries, string(name))
 	}
 	if c.options.Variant != SotW || !fullState(e.typeURL) || len(entries) <= len(e.resources) {
 		return
 	}
 	for name := range entries {
 		if _, ok := c.present[name]; !ok {
-			c.lose(e.typeURL, entries, name)
+			c.remove(e.typeURL, entries, name)
 		}
 	}
 }
 
-// lose takes a resource out of the state, if it is there. Locked.
-func (c *LightClient) lose(typeURL string, entries map[string]Entry, name string) {
-	if _, had := entries[name]; had && c.options.OnGone != nil {
-		c.options.OnGone(typeURL, name)
+// remove takes a resource out of the state, if it is there. Locked.
+func (c *LightClient) remove(typeURL string, entries map[string]Entry, name string) {
+	if _, had := entries[name]; had && c.options.OnRemoved != nil {
+		c.options.OnRemoved(typeURL, name)
 	}
 	delete(entries, name)
 }

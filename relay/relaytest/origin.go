@@ -114,16 +114,16 @@ type Origin struct {
 	mon wait.Monitor
 
 	// Guarded by mon.
-	behaviour Behaviour
-	contents  []*Content // the default one last
-	record    OriginState
-	streams   []*OriginStream // as in record.Streams
-	accepted  int             // streams that Accept returned
-	refusals  []*refusal
-	frozen    bool
-	listener  net.Listener // nil when stopped
-	gate      *gate
-	servers   []*grpc.Server // the last one takes new connections
+	behaviour  Behaviour
+	contents   []*Content // the default one last
+	record     OriginState
+	streams    []*OriginStream // as in record.Streams
+	accepted   int             // streams that Accept returned
+	rejections []*rejection
+	frozen     bool
+	listener   net.Listener // nil when stopped
+	gate       *gate
+	servers    []*grpc.Server // the last one takes new connections
 }
 
 // NewOrigin starts an origin that stops by itself when tb ends.
@@ -222,14 +222,14 @@ func (o *Origin) Inject(resp *discoverypb.DeltaDiscoveryResponse) {
 	defer o.mon.Unlock()
 	for _, s := range o.streams {
 		if s.record.Types[resp.GetTypeUrl()] != nil && !s.record.SotW {
-			s.enqueue(s.stamped(resp), 0)
+			s.enqueue(s.withNonce(resp), 0)
 		}
 	}
 	o.mon.Changed()
 }
 
-// A refusal is how some nodes are refused.
-type refusal struct {
+// A rejection is how some nodes are refused.
+type rejection struct {
 	match  func(*corepb.Node) bool
 	status *status.Status
 }
@@ -239,17 +239,17 @@ type refusal struct {
 func (o *Origin) Refuse(match func(*corepb.Node) bool, st *status.Status) (allow func()) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
-	r := &refusal{match: match, status: st}
-	o.refusals = append(o.refusals, r)
+	r := &rejection{match: match, status: st}
+	o.rejections = append(o.rejections, r)
 	for _, s := range o.streams {
 		if s.content != nil && match(s.record.Node) {
-			s.queueUp(outgoing{message: st})
+			s.enqueueOutgoing(outgoing{message: st})
 		}
 	}
 	return func() {
 		o.mon.Lock()
 		defer o.mon.Unlock()
-		o.refusals = slices.DeleteFunc(o.refusals, func(other *refusal) bool { return other == r })
+		o.rejections = slices.DeleteFunc(o.rejections, func(other *rejection) bool { return other == r })
 	}
 }
 

@@ -74,8 +74,8 @@ func having(req *discoverypb.DeltaDiscoveryRequest, versions ...string) *discove
 	return req
 }
 
-// said prints a response as "a b -c".
-func said(r *Response) string {
+// brief prints a response as "a b -c".
+func brief(r *Response) string {
 	words := slices.Sorted(slices.Values(r.Names()))
 	for _, name := range r.Removed {
 		words = append(words, "-"+name)
@@ -133,7 +133,7 @@ func TestAutomaticOriginAnswersAsTheProtocolAsks(t *testing.T) {
 					continue
 				}
 				resp := c.Recv(t.Context())
-				if got := said(resp); got != step.want {
+				if got := brief(resp); got != step.want {
 					t.Errorf("step %d: %s: answered %q, want %q", i, describe(step.req), got, step.want)
 				}
 				c.Ack(resp)
@@ -169,7 +169,7 @@ func TestApplyIsOneResponseForEachTypeInOrder(t *testing.T) {
 		tx.Remove(ClusterType, "gone")
 	})
 	for i, want := range []string{"l", "a b -gone -old"} {
-		if got := said(c.Recv(t.Context())); got != want {
+		if got := brief(c.Recv(t.Context())); got != want {
 			t.Errorf("response %d: %q, want %q", i, got, want)
 		}
 	}
@@ -269,7 +269,7 @@ func TestStopRestartAndReconnect(t *testing.T) {
 				t.Errorf("target %s after restart, was %s", o.Target(), target)
 			}
 			c.Reconnect(o.Dial())
-			if got := said(c.Recv(ctx)); got != "-a" {
+			if got := brief(c.Recv(ctx)); got != "-a" {
 				t.Errorf("after the restart the origin said %q, want %q", got, "-a")
 			}
 			o.WaitFor(ctx, "the ACK", func(s *OriginState) bool { return s.Last().ID == 1 && s.Last().Type(ClusterType).ACKs == 1 })
@@ -318,7 +318,7 @@ func TestFreezeHoldsEverythingBack(t *testing.T) {
 			t.Errorf("a frozen origin sent %v", resp)
 		}
 		o.Freeze(false)
-		if got := said(c.Recv(t.Context())); got != "a" {
+		if got := brief(c.Recv(t.Context())); got != "a" {
 			t.Errorf("the thawed origin sent %q, want a", got)
 		}
 	})
@@ -403,7 +403,7 @@ func TestOddBehaviourReachesTheWire(t *testing.T) {
 	c := NewClient(&recorder{T: t}, o.Dial(), ClientOptions{})
 	c.Subscribe(ClusterType)
 	resp := c.Recv(t.Context())
-	if said(resp) != "a a" || resp.Resources[0].Version != "" || resp.Version != "s1" || resp.ControlPlane != "cp-1" {
+	if brief(resp) != "a a" || resp.Resources[0].Version != "" || resp.Version != "s1" || resp.ControlPlane != "cp-1" {
 		t.Errorf("got %v from %q", resp, resp.ControlPlane)
 	}
 	c.CloseSend()
@@ -424,7 +424,7 @@ func TestCancelledContextEndsAWait(t *testing.T) {
 
 func TestHeartbeatsAreWithoutContent(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{})
-	o.Expiring(ClusterType, "a", Cluster("a"), time.Minute)
+	o.SetWithTTL(ClusterType, "a", Cluster("a"), time.Minute)
 	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "v", Version: "1", Aliases: []string{"alias"}, Resource: Opaque(VirtualHostType, "v", nil), Ttl: durationpb.New(time.Second)})
 	c := NewClient(t, o.Dial(), ClientOptions{AutoAck: true, Node: WithFeatures(EnvoyNode("client"), FeatureTTL)})
 	for typeURL, names := range map[string][2]string{ClusterType: {"a", "*"}, VirtualHostType: {"v", "alias"}} {

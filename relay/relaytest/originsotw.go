@@ -172,5 +172,5 @@ func (s *OriginStream) enqueueSotW(resp *discoverypb.DiscoveryResponse, delay ti
 	if delay > 0 {
 		out.due = time.Now().Add(delay)
 	}
-	s.queueUp(out)
+	s.enqueueOutgoing(out)
 }

@@ -21,11 +21,11 @@ import (
 // used in automatic mode too.
 type OriginStream struct {
 	// Set at creation, read-only afterwards.
-	origin *Origin
-	rpc    grpc.ServerStream
-	manual bool
-	kick   chan struct{} // there is something in the queue
-	gone   chan struct{} // closed by the receiver when the peer sends no more
+	origin     *Origin
+	rpc        grpc.ServerStream
+	manual     bool
+	wake       chan struct{} // there is something in the queue
+	peerClosed chan struct{} // closed by the receiver when the peer sends no more
 
 	// Guarded by origin.mon.
 	record  *StreamState
@@ -93,12 +93,12 @@ func (o *Origin) serveProbe(rpc grpc.ServerStream, sotw bool) error {
 func (o *Origin) open(rpc grpc.ServerStream, sotw bool) *OriginStream {
 	header, _ := metadata.FromIncomingContext(rpc.Context())
 	s := &OriginStream{
-		origin: o,
-		rpc:    rpc,
-		kick:   make(chan struct{}, 1),
-		gone:   make(chan struct{}),
-		open:   make(map[string]*issuedNonce),
-		record: &StreamState{SotW: sotw, Header: header, Types: make(map[string]*TypeState)},
+		origin:     o,
+		rpc:        rpc,
+		wake:       make(chan struct{}, 1),
+		peerClosed: make(chan struct{}),
+		open:       make(map[string]*issuedNonce),
+		record:     &StreamState{SotW: sotw, Header: header, Types: make(map[string]*TypeState)},
 	}
 	o.mon.Lock()
 	defer o.mon.Unlock()
@@ -169,7 +169,7 @@ func (s *OriginStream) ExpectRequest(ctx context.Context, want *discoverypb.Delt
 func (s *OriginStream) Send(resp *discoverypb.DeltaDiscoveryResponse) (nonce string) {
 	s.origin.mon.Lock()
 	defer s.origin.mon.Unlock()
-	resp = s.stamped(resp)
+	resp = s.withNonce(resp)
 	s.enqueue(resp, 0)
 	return resp.GetNonce()
 }
@@ -183,7 +183,7 @@ func (s *OriginStream) SendBytes(b []byte) {
 	if len(nonce) > 0 {
 		s.open[string(nonce)] = &issuedNonce{}
 	}
-	s.queueUp(outgoing{message: raw(slices.Clone(b)), typeURL: string(typeURL)})
+	s.enqueueOutgoing(outgoing{message: raw(slices.Clone(b)), typeURL: string(typeURL)})
 }
 
 // Close ends the stream with this status (nil means OK) after what was sent
@@ -191,7 +191,7 @@ func (s *OriginStream) SendBytes(b []byte) {
 func (s *OriginStream) Close(st *status.Status) {
 	s.origin.mon.Lock()
 	defer s.origin.mon.Unlock()
-	s.queueUp(outgoing{message: st})
+	s.enqueueOutgoing(outgoing{message: st})
 }
 
 // WaitEnd waits until the stream has ended; it fails the test if that does not
@@ -230,8 +230,8 @@ func (s *OriginStream) send() error {
 			}
 		}
 		select {
-		case <-s.kick:
-		case <-s.gone:
+		case <-s.wake:
+		case <-s.peerClosed:
 			return context.Cause(ctx) // nil if the peer closed its side in order
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -260,7 +260,7 @@ func (s *OriginStream) sendOne(ctx context.Context, out outgoing) error {
 }
 
 func (s *OriginStream) receive() {
-	defer close(s.gone)
+	defer close(s.peerClosed)
 	for {
 		req, sotw := new(discoverypb.DeltaDiscoveryRequest), new(discoverypb.DiscoveryRequest)
 		into := proto.Message(req)
@@ -306,9 +306,9 @@ func (s *OriginStream) identify(node *corepb.Node) {
 	}
 	contents := s.origin.contents
 	s.content = contents[slices.IndexFunc(contents, func(c *Content) bool { return c.match(node) })]
-	for _, r := range s.origin.refusals {
+	for _, r := range s.origin.rejections {
 		if r.match(node) {
-			s.queueUp(outgoing{message: r.status})
+			s.enqueueOutgoing(outgoing{message: r.status})
 		}
 	}
 }
@@ -362,8 +362,8 @@ func (t *TypeState) subscribe(req *discoverypb.DeltaDiscoveryRequest, first bool
 	}
 }
 
-// stamped returns resp with a nonce of this stream, which it remembers. Locked.
-func (s *OriginStream) stamped(resp *discoverypb.DeltaDiscoveryResponse) *discoverypb.DeltaDiscoveryResponse {
+// withNonce returns resp with a nonce of this stream, which it remembers. Locked.
+func (s *OriginStream) withNonce(resp *discoverypb.DeltaDiscoveryResponse) *discoverypb.DeltaDiscoveryResponse {
 	s.issued++
 	if resp.GetNonce() == "" {
 		resp = shallow(resp)
@@ -392,16 +392,16 @@ func (s *OriginStream) enqueue(resp *discoverypb.DeltaDiscoveryResponse, delay t
 	if delay > 0 {
 		out.due = time.Now().Add(delay)
 	}
-	s.queueUp(out)
+	s.enqueueOutgoing(out)
 }
 
-func (s *OriginStream) queueUp(out outgoing) {
+func (s *OriginStream) enqueueOutgoing(out outgoing) {
 	if s.record.Ended {
 		return
 	}
 	s.queue = append(s.queue, out)
 	select {
-	case s.kick <- struct{}{}:
+	case s.wake <- struct{}{}:
 	default: // it is awake already
 	}
 }

@@ -196,14 +196,14 @@ func (r *Response) violations(variant Variant, features features, seen map[strin
 }
 
 func (r *Resource) violations(variant Variant, features features, typeURL string) []string {
-	broken := r.excess(features)
+	broken := r.unsupported(features)
 	if r.Body == nil && variant == SotW {
 		broken = append(broken, fmt.Sprintf("resource %q has no content", r.Name))
 	}
 	if r.Name == "" {
 		broken = append(broken, "a resource has no name")
 	}
-	if got := r.Body.GetTypeUrl(); r.Body != nil && got != typeURL && !r.stands(typeURL) {
+	if got := r.Body.GetTypeUrl(); r.Body != nil && got != typeURL && !r.mayReplace(typeURL) {
 		broken = append(broken, fmt.Sprintf("resource %q has type %s", r.Name, got))
 	}
 	if variant == Delta && r.Version == "" && r.Body != nil {
@@ -212,8 +212,8 @@ func (r *Resource) violations(variant Variant, features features, typeURL string
 	return broken
 }
 
-// excess returns the parts of the resource that a client with these features does not support.
-func (r *Resource) excess(features features) (broken []string) {
+// unsupported returns the parts of the resource that a client with these features does not support.
+func (r *Resource) unsupported(features features) (broken []string) {
 	if r.TTL != 0 && !features.ttl {
 		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
 	}
@@ -223,8 +223,8 @@ func (r *Resource) excess(features features) (broken []string) {
 	return broken
 }
 
-// stands reports whether the resource may replace one of the type: a redirect, or a list of redirects (TP1).
-func (r *Resource) stands(typeURL string) bool {
+// mayReplace reports whether the resource may replace one of the type: a redirect, or a list of redirects (TP1).
+func (r *Resource) mayReplace(typeURL string) bool {
 	got := r.Body.GetTypeUrl()
 	return strings.HasPrefix(r.Name, "xdstp:") && (got == redirectType || got == typeURL+"Collection")
 }

@@ -17,7 +17,7 @@ type Roaming struct {
 	*LightClient
 	dial []func() (*grpc.ClientConn, error)
 	stop context.CancelFunc
-	gone chan struct{} // closed once it roams no more
+	done chan struct{} // closed once it roams no more
 }
 
 // A Subscription is what a roaming client asks for: names of a type, or all of it if
@@ -38,7 +38,7 @@ const (
 // and asks for all of what. It ends when tb ends.
 func Roam(tb TB, opts LightOptions, first int, dial []func() (*grpc.ClientConn, error), what ...Subscription) *Roaming {
 	ctx, stop := context.WithCancel(tb.Context())
-	r := &Roaming{LightClient: newLightClient(tb, opts), dial: dial, stop: stop, gone: make(chan struct{})}
+	r := &Roaming{LightClient: newLightClient(tb, opts), dial: dial, stop: stop, done: make(chan struct{})}
 	for _, s := range what {
 		r.order = append(r.order, s.TypeURL)
 		r.subscribed[s.TypeURL] = s.Names
@@ -67,11 +67,11 @@ func (r *Roaming) Await(ctx context.Context, cond func(State) bool) bool {
 // Stop ends the client.
 func (r *Roaming) Stop() {
 	r.stop()
-	<-r.gone
+	<-r.done
 }
 
 func (r *Roaming) roam(ctx context.Context, at int) {
-	defer close(r.gone)
+	defer close(r.done)
 	for ; ctx.Err() == nil; at++ {
 		if !r.visit(ctx, r.dial[at%len(r.dial)]) {
 			timer := time.NewTimer(roamPause/2 + rand.N(roamPause))
@@ -91,7 +91,7 @@ func (r *Roaming) visit(ctx context.Context, dial func() (*grpc.ClientConn, erro
 		return false
 	}
 	defer func() { _ = conn.Close() }()
-	if !reached(ctx, conn) || r.Reconnect(ctx, conn) != nil {
+	if !connected(ctx, conn) || r.Reconnect(ctx, conn) != nil {
 		return false
 	}
 	told := r.Counts().Responses
@@ -99,8 +99,8 @@ func (r *Roaming) visit(ctx context.Context, dial func() (*grpc.ClientConn, erro
 	return r.Counts().Responses > told
 }
 
-// reached reports whether a connection could be made.
-func reached(ctx context.Context, conn *grpc.ClientConn) bool {
+// connected reports whether a connection could be made.
+func connected(ctx context.Context, conn *grpc.ClientConn) bool {
 	ctx, cancel := context.WithTimeout(ctx, roamPatience)
 	defer cancel()
 	conn.Connect()

@@ -18,10 +18,10 @@ type subscription struct {
 	version string   // of the last response accepted
 
 	// Of this stream.
-	asked  bool   // there was a request
-	named  bool   // some name was given, so that no names means nothing
-	legacy bool   // wildcard by a request without names
-	nonce  string // of the last response answered
+	requested bool   // there was a request
+	named     bool   // some name was given, so that no names means nothing
+	legacy    bool   // wildcard by a request without names
+	nonce     string // of the last response answered
 }
 
 func (s *subscription) wildcard() bool { return s.legacy || slices.Contains(s.names, "*") }
@@ -32,25 +32,25 @@ func (s *subscription) wants(name string, aliases []string) bool {
 	})
 }
 
-// renew is for a new stream, on which nothing was asked yet.
-func (s *subscription) renew() { s.asked, s.named, s.nonce = false, false, "" }
+// reset is for a new stream, on which nothing was asked yet.
+func (s *subscription) reset() { s.requested, s.named, s.nonce = false, false, "" }
 
 // replace makes names the list, as a SotW request does.
 func (s *subscription) replace(names []string) {
-	s.asked, s.names = true, slices.Clone(names)
+	s.requested, s.names = true, slices.Clone(names)
 	s.named = s.named || len(names) > 0
 	s.legacy = !s.named
 }
 
-// alter applies the names of a Delta request.
-func (s *subscription) alter(subscribe, unsubscribe []string) {
+// update applies the names of a Delta request.
+func (s *subscription) update(subscribe, unsubscribe []string) {
 	switch {
-	case !s.asked:
+	case !s.requested:
 		s.legacy = len(subscribe) == 0
 	case slices.Contains(unsubscribe, "*"):
 		s.legacy = false
 	}
-	s.asked = true
+	s.requested = true
 	s.named = s.named || len(subscribe) > 0
 	s.names = without(with(s.names, subscribe), unsubscribe)
 }
@@ -158,14 +158,14 @@ func (c *Client) apply(resp *Response) {
 	present := make(map[string]struct{}, len(resp.Resources))
 	for _, r := range resp.Resources {
 		present[r.Name] = struct{}{}
-		if c.beats(resp.TypeURL, &r) {
+		if c.isHeartbeat(resp.TypeURL, &r) {
 			continue
 		}
 		if !sub.wants(r.Name, r.Aliases) {
-			c.stream.supersede(&r, resp.TypeURL)
+			c.stream.updateUnsubscribed(&r, resp.TypeURL)
 			continue
 		}
-		delete(c.stream.left[resp.TypeURL], r.Name)
+		delete(c.stream.unsubscribed[resp.TypeURL], r.Name)
 		entries[r.Name] = r.Entry
 		if len(r.Aliases) > 0 {
 			if c.aliases[resp.TypeURL] == nil {
@@ -176,7 +176,7 @@ func (c *Client) apply(resp *Response) {
 	}
 	for _, name := range resp.Removed {
 		delete(entries, name)
-		delete(c.stream.left[resp.TypeURL], name)
+		delete(c.stream.unsubscribed[resp.TypeURL], name)
 	}
 	if c.options.Variant == SotW && fullState(resp.TypeURL) {
 		maps.DeleteFunc(entries, func(name string, _ Entry) bool {
@@ -186,25 +186,25 @@ func (c *Client) apply(resp *Response) {
 	}
 }
 
-// beats reports whether a resource is a heartbeat, of what the client has or had. Locked.
-func (c *Client) beats(typeURL string, r *Resource) bool {
+// isHeartbeat reports whether a resource is a heartbeat, of what the client has or had. Locked.
+func (c *Client) isHeartbeat(typeURL string, r *Resource) bool {
 	have, had := c.state[typeURL][r.Name]
 	known := r.Body == nil && had && (c.options.Variant == SotW || have.Version == r.Version)
-	return known || c.late(typeURL, r)
+	return known || c.isLateHeartbeat(typeURL, r)
 }
 
-// supersede records that an unsubscribed resource was sent again; more such responses may follow. The caller holds the
+// updateUnsubscribed records that an unsubscribed resource was sent again; more such responses may follow. The caller holds the
 // lock.
-func (s *clientStream) supersede(r *Resource, typeURL string) {
-	if left := s.left[typeURL]; left != nil {
+func (s *clientStream) updateUnsubscribed(r *Resource, typeURL string) {
+	if left := s.unsubscribed[typeURL]; left != nil {
 		if _, is := left[r.Name]; is {
 			left[r.Name] = r.Entry
 		}
 	}
 }
 
-// forget drops what is no longer subscribed. Locked.
-func (c *Client) forget(typeURL string) {
+// dropUnsubscribed drops what is no longer subscribed. Locked.
+func (c *Client) dropUnsubscribed(typeURL string) {
 	sub := c.subscriptions[typeURL]
 	if sub.wildcard() {
 		return
@@ -212,14 +212,14 @@ func (c *Client) forget(typeURL string) {
 	maps.DeleteFunc(c.state[typeURL], func(name string, e Entry) bool {
 		gone := !sub.wants(name, c.aliases[typeURL][name])
 		if gone && c.paused {
-			c.stream.left.entries(typeURL)[name] = e
+			c.stream.unsubscribed.entries(typeURL)[name] = e
 		}
 		return gone
 	})
 }
 
-// repeats reports whether a response changes nothing in a client's state.
-func repeats(before State, resp *Response) bool {
+// changesNothing reports whether a response changes nothing in a client's state.
+func changesNothing(before State, resp *Response) bool {
 	had := before[resp.TypeURL]
 	for _, r := range resp.Resources {
 		if before.Digest(resp.TypeURL, r.Name) != r.Digest {
@@ -234,8 +234,8 @@ func repeats(before State, resp *Response) bool {
 	return !resp.SotW() || !fullState(resp.TypeURL) || len(resp.Resources) == len(had)
 }
 
-// intruder returns a resource of a response that is neither the changed one nor, in a complete set, unchanged; or "".
-func intruder(before State, resp *Response, typeURL, name string) string {
+// unexpected returns a resource of a response that is neither the changed one nor, in a complete set, unchanged; or "".
+func unexpected(before State, resp *Response, typeURL, name string) string {
 	if resp.TypeURL != typeURL {
 		return "it is of another type"
 	}

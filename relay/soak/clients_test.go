@@ -124,7 +124,7 @@ func (w *world) poller(i int) client {
 	}
 	p.reader, p.wrong = p.group.ledger.Reader(relaytest.SotW), func(what string) { w.complain(p.name, what) }
 	if w.staging.cohort(&corepb.Node{Id: p.name}) < len(w.staging.stages) {
-		p.reader.Early()
+		p.reader.InStage()
 	}
 	go p.run(ctx) // stop waits for it
 	w.t.Cleanup(p.stop)
@@ -191,11 +191,11 @@ func (p *poller) take(resp *discoverypb.DiscoveryResponse) {
 		entry := relaytest.Entry{Version: resp.GetVersionInfo(), Digest: relaytest.DigestOf(r)}
 		name := relaytest.NameOf(r)
 		has[name] = entry
-		p.judge(p.reader.Told(relaytest.ClusterType, name, r.GetValue()))
+		p.judge(p.reader.Received(relaytest.ClusterType, name, r.GetValue()))
 	}
 	for name := range had {
 		if _, is := has[name]; !is {
-			p.judge(p.reader.Gone(relaytest.ClusterType, name))
+			p.judge(p.reader.Removed(relaytest.ClusterType, name))
 		}
 	}
 	p.mu.Lock()

@@ -106,7 +106,7 @@ func (g *group) change(random *rand.Rand) {
 }
 
 func (g *group) changeFleeting(i int) {
-	g.ledger.Expiring(g.contents, g.endpoints(fleeting(i)), fleetingLife)
+	g.ledger.PutWithTTL(g.contents, g.endpoints(fleeting(i)), fleetingLife)
 }
 
 // beat says of what lives for a while that it does.

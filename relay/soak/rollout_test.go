@@ -92,7 +92,7 @@ func (s *staging) refuses(value []byte) (refused, strictly bool) {
 func (w *world) reads(opts relaytest.LightOptions, reader *relaytest.Reader) relaytest.LightOptions {
 	cohort := w.staging.cohort(opts.Node)
 	if cohort < len(w.staging.stages) {
-		reader.Early()
+		reader.InStage()
 	}
 	opts = reader.Options(opts, func(what string) { w.complain(opts.Node.GetId(), what) })
 	judge := opts.OnResource
@@ -126,7 +126,7 @@ func (w *world) canary(relay int, g *group, v relaytest.Variant, refuses bool) c
 	opts := relaytest.LightOptions{Node: &corepb.Node{Id: id, Cluster: g.name, UserAgentName: "envoy"}}
 	opts = w.reads(opts, g.ledger.Reader(v))
 	if refuses {
-		opts.Refuse = func(_ string, _, value []byte) bool {
+		opts.Reject = func(_ string, _, value []byte) bool {
 			refused, _ := w.staging.refuses(value)
 			if refused {
 				w.seen.add("resources that a canary refused", 1)
