@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// answer sends the response that the protocol requires for a request: the resources that it subscribes to, and the state
-// of names that it unsubscribes from under a wildcard. The caller holds the lock.
+// answer sends the response that the protocol requires for a request: the resources that it subscribes to, and the
+// state of names that it unsubscribes from under a wildcard. The caller must hold the lock.
 func (s *OriginStream) answer(t *TypeState, req *discoverypb.DeltaDiscoveryRequest, first, wildcard bool) {
 	b := s.origin.behaviour
 	wildcard = wildcard || t.Wildcard && slices.Contains(req.GetResourceNamesSubscribe(), "*")
@@ -46,10 +46,11 @@ func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour)
 	}
 }
 
-// answerInitialVersions removes resources of initial_resource_versions that the origin does not have.
+// answerInitialVersions removes resources in initial_resource_versions that the origin does not have.
 func (s *OriginStream) answerInitialVersions(reply *reply, typeURL string, t *TypeState, wildcard bool) {
 	for name := range reply.initialVersions {
-		if (wildcard || t.wants(name, nil)) && s.content.find(typeURL, name) == nil && s.content.errors[typeURL][name] == nil {
+		if (wildcard || t.wants(name, nil)) && s.content.find(typeURL, name) == nil &&
+			s.content.errors[typeURL][name] == nil {
 			reply.removed[name] = struct{}{}
 		}
 	}
@@ -77,7 +78,7 @@ func (s *OriginStream) answerName(reply *reply, typeURL, name string, b Behaviou
 	}
 }
 
-// answerUnsubscribed sends the state of unsubscribed names under a wildcard.
+// answerUnsubscribed sends the state of names that a request unsubscribes from while a wildcard subscription remains.
 func (s *OriginStream) answerUnsubscribed(reply *reply, req *discoverypb.DeltaDiscoveryRequest, b Behaviour) {
 	for _, name := range req.GetResourceNamesUnsubscribe() {
 		if name == "*" {
@@ -91,8 +92,8 @@ func (s *OriginStream) answerUnsubscribed(reply *reply, req *discoverypb.DeltaDi
 	}
 }
 
-// collection returns the keys of what a name means: itself, what has it as an
-// alias, or the members of a collection.
+// collection returns the resources that a name refers to: the resource with that name or alias, or the members of a
+// collection.
 func (s *OriginStream) collection(typeURL, name string) []string {
 	if r := s.content.find(typeURL, name); r != nil {
 		return []string{r.GetName()}
@@ -106,7 +107,7 @@ func (s *OriginStream) collection(typeURL, name string) []string {
 	return keys
 }
 
-// push sends the changes that the stream wants. Locked.
+// push sends the changes that the stream subscribes to. The caller must hold the lock.
 func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	t := s.record.Types[typeURL]
 	if t == nil {
@@ -151,9 +152,9 @@ func (b Behaviour) namedOnly(typeURL, name string) bool {
 	return b.NamedOnly != nil && b.NamedOnly(typeURL, name)
 }
 
-// A reply is the content of one response in the making.
+// A reply is the content of a response that is being built.
 type reply struct {
-	initialVersions map[string]string // versions that the client has
+	initialVersions map[string]string // versions that the client reported
 	resources       map[string]*discoverypb.Resource
 	removed         map[string]struct{}
 	errors          map[string]*discoverypb.ResourceError
@@ -177,7 +178,7 @@ func (r *reply) add(resource *discoverypb.Resource, b Behaviour) {
 	r.resources[resource.GetName()] = resource
 }
 
-// respond queues a response, resources in the order of their names. Locked.
+// respond queues a response, with resources sorted by name. The caller must hold the lock.
 func (s *OriginStream) respond(typeURL string, reply *reply) {
 	b := s.origin.behaviour
 	resp := &discoverypb.DeltaDiscoveryResponse{

@@ -15,10 +15,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
-// Variant is how a client speaks.
+// Variant is the variant of the protocol: Delta or SotW.
 type Variant int
 
-// The variants.
+// Variants of the protocol.
 const (
 	Delta Variant = iota
 	SotW
@@ -37,42 +37,38 @@ type ClientOptions struct {
 	// Variant is Delta or SotW.
 	Variant Variant
 
-	// Node is sent with the first request of a stream. Nil means
-	// EnvoyNode("client").
+	// Node is sent with the first request of a stream. If nil, it is EnvoyNode("client").
 	Node *corepb.Node
 
 	// NodeAlways sends the Node with every request, as Envoy does by default.
 	NodeAlways bool
 
-	// TypeURL has the client open a stream of that type alone, which is the
-	// only one that it may ask for. Empty means an aggregated stream.
+	// TypeURL opens a stream of one type instead of an aggregated stream. The client may then request this type only.
 	TypeURL string
 
-	// ImplicitType leaves type_url out of every request on a stream of one type.
+	// ImplicitType omits type_url from the requests on a stream of one type.
 	ImplicitType bool
 
-	// AutoAck has the client answer each response by itself.
+	// AutoAck sends an ACK or a NACK for each response.
 	AutoAck bool
 
-	// Reject, with AutoAck, decides which responses are NACKed: those for which
-	// it returns an error, which becomes the detail. Nil accepts all. It must
-	// not call the client.
+	// Reject returns an error for responses that AutoAck answers by a NACK; the error becomes the detail. If nil, all
+	// responses are accepted. It must not call the client.
 	Reject func(*Response) error
 }
 
-// A Client is an xDS client on one stream. It checks every response against the rules of the protocol. Methods may be
-// called from any goroutine unless documented otherwise.
+// A Client is an xDS client with one stream at a time. It checks each response against the rules of the protocol. Its
+// methods may be called from any goroutine unless documented otherwise.
 type Client struct {
-	// Set by NewClient, read-only afterwards.
+	// Immutable after NewClient.
 	tb       TB
 	options  ClientOptions
 	features features
 
-	// sending orders requests: what is decided from the state goes out before
-	// anything decided later. It is taken before mon, and alone may be held
-	// while a message is sent, as there is no other use for a stream then.
+	// sending orders requests: a request that was built from an earlier state is sent earlier. It is locked before mon. It
+	// is held while a message is sent; mon is not.
 	sending sync.Mutex
-	stream  *clientStream // guarded by sending and mon together; either is enough to read
+	stream  *clientStream // written with both sending and mon locked; read with either
 
 	mon wait.Monitor
 
@@ -80,22 +76,21 @@ type Client struct {
 	subscriptions map[string]*subscription
 	order         []string // type URLs by first request
 	state         State
-	aliases       map[string]map[string][]string // as state
+	aliases       map[string]map[string][]string // by type URL and name, as state
 	responses     []*Response
-	read          int // responses that Recv, Fence or WaitState are past
+	read          int // number of responses that Recv, Fence or WaitState have returned
 	paused        bool
 	journal       []string
 }
 
-// NewClient opens a stream on conn, which need not be connected yet. The client
-// is closed when tb ends.
+// NewClient opens a stream on conn, which need not be connected yet. The client is closed when tb ends.
 func NewClient(tb TB, conn *grpc.ClientConn, opts ClientOptions) *Client {
 	tb.Helper()
 	if opts.Node == nil {
 		opts.Node = EnvoyNode("client")
 	}
 	if opts.Variant.Method(opts.TypeURL) == "" {
-		tb.Fatalf("%v client: the protocol has no such stream of %s", opts.Variant, opts.TypeURL)
+		tb.Fatalf("%v client: the protocol has no stream for %s in this variant", opts.Variant, opts.TypeURL)
 	}
 	c := &Client{
 		tb:            tb,
@@ -110,25 +105,23 @@ func NewClient(tb TB, conn *grpc.ClientConn, opts ClientOptions) *Client {
 	return c
 }
 
-// Send sends a request of the client's variant as it is, without a Node where
-// it has none. The client keeps account of the names in it.
+// Send sends a request of the client's variant without changes, and records the names in it.
 func (c *Client) Send(req proto.Message) {
 	c.send(func() proto.Message { return req })
 }
 
-// Subscribe asks for more names of a type, or for the wildcard ("*"). Without
-// names it sends a request without names, which on a fresh stream is the
-// legacy form of the wildcard.
+// Subscribe subscribes to names of a type, or to the wildcard ("*"). Without names, it sends a request without names,
+// which on a new stream is the legacy wildcard.
 func (c *Client) Subscribe(typeURL string, names ...string) {
 	c.send(func() proto.Message { return c.withNode(c.subscription(typeURL).subscribe(c.options.Variant, names)) })
 }
 
-// Unsubscribe gives names up, or the wildcard ("*").
+// Unsubscribe unsubscribes from names of a type, or from the wildcard ("*").
 func (c *Client) Unsubscribe(typeURL string, names ...string) {
 	c.send(func() proto.Message { return c.withNode(c.subscription(typeURL).unsubscribe(c.options.Variant, names)) })
 }
 
-// Ack accepts a response and applies it to the client's state.
+// Ack sends an ACK for a response, and applies the response to the state.
 func (c *Client) Ack(resp *Response) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -139,13 +132,12 @@ func (c *Client) Ack(resp *Response) {
 	c.mon.Changed()
 }
 
-// Nack refuses a response.
+// Nack sends a NACK for a response.
 func (c *Client) Nack(resp *Response, detail string) {
 	c.send(func() proto.Message { return c.acknowledge(resp, errors.New(detail)) })
 }
 
-// Recv returns the next response. It fails the test if there is none in time
-// or the stream has ended.
+// Recv returns the next response. It fails the test on a timeout, or if the stream has ended.
 func (c *Client) Recv(ctx context.Context) *Response {
 	c.tb.Helper()
 	var resp *Response
@@ -157,22 +149,22 @@ func (c *Client) Recv(ctx context.Context) *Response {
 	return resp
 }
 
-// TryRecv returns the next response if it is there already, else nil. In a
-// synctest bubble, after synctest.Wait, nil means that nothing was sent.
+// TryRecv returns the next response, or nil if none has arrived. In a synctest bubble, after synctest.Wait, nil means
+// that nothing was sent.
 func (c *Client) TryRecv() *Response {
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	return c.next()
 }
 
-// State returns a copy of what the client has accepted and still wants.
+// State returns a copy of the accepted resources to which the client is subscribed.
 func (c *Client) State() State {
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	return c.state.Clone()
 }
 
-// Responses returns every response so far, over all streams, read or not.
+// Responses returns all responses so far, over all streams, including unread ones.
 func (c *Client) Responses() []*Response {
 	c.mon.Lock()
 	defer c.mon.Unlock()
@@ -194,25 +186,25 @@ func (c *Client) WaitState(ctx context.Context, cond func(State) bool) {
 	c.failUnless("wait for state", err, met)
 }
 
-// Fence shows that nothing is on its way to the client. It calls change, which
-// must have the origin change the one resource name of a type, to which the
-// client is subscribed, and fails the test unless the next response is that
-// change and nothing else. A full-state response may hold other resources if
-// they are as the client has them. The response is accepted.
+// Fence checks that no other response is on its way to the client. It calls change, which must change one resource at
+// the origin, to which the client is subscribed. The test fails unless the next response contains exactly this change.
+// A full-state response may contain other resources if they are unchanged. Fence accepts the response.
 func (c *Client) Fence(ctx context.Context, typeURL, name string, change func()) *Response {
 	c.tb.Helper()
 	return c.fence(ctx, typeURL, name, change, func(State, *Response) bool { return false })
 }
 
-// FenceReconnected is Fence for a client that has returned: responses before the change that repeat what it has, or that it lacks, do
-// not count (B.3).
+// FenceReconnected is Fence for a client that has reconnected. It skips responses before the change that repeat
+// resources of the client, or remove resources that it does not have (B.3).
 func (c *Client) FenceReconnected(ctx context.Context, typeURL, name string, change func()) *Response {
 	c.tb.Helper()
 	return c.fence(ctx, typeURL, name, change, changesNothing)
 }
 
-// fence is Fence, but responses before the change do not count that ignore returns true for.
-func (c *Client) fence(ctx context.Context, typeURL, name string, change func(), ignore func(State, *Response) bool) *Response {
+// fence implements Fence. It skips responses before the change for which ignore returns true.
+func (c *Client) fence(
+	ctx context.Context, typeURL, name string, change func(), ignore func(State, *Response) bool,
+) *Response {
 	c.tb.Helper()
 	before := c.State()
 	change()
@@ -221,35 +213,33 @@ func (c *Client) fence(ctx context.Context, typeURL, name string, change func(),
 		if !c.options.AutoAck {
 			c.Ack(resp)
 		}
-		what := unexpected(before, resp, typeURL, name)
-		if what == "" {
+		problem := unexpected(before, resp, typeURL, name)
+		if problem == "" {
 			return resp
 		}
 		if !ignore(before, resp) {
-			c.tb.Fatalf("%v: the next response is not the change of %s %q alone: %s\n got %v\n%s",
-				c, short(typeURL), name, what, resp, c.dump())
+			c.tb.Fatalf("%v: the next response is not exactly the change of %s %q: %s\n got %v\n%s",
+				c, short(typeURL), name, problem, resp, c.dump())
 		}
 	}
 }
 
-// Pause stops reading from the stream, so that a server finds a slow client.
-// One response may still be taken from the transport; it is shown, checked and
-// answered only after Resume.
+// Pause stops reading from the stream, to simulate a slow client. One response may still be received; it is checked and
+// answered after Resume.
 func (c *Client) Pause() { c.pause(true) }
 
 // Resume ends a Pause.
 func (c *Client) Resume() { c.pause(false) }
 
-// CloseSend ends the client's side of the stream.
+// CloseSend closes the sending side of the stream.
 func (c *Client) CloseSend() {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	_ = c.stream.rpc.CloseSend() // if the stream has ended, Recv returns the error
 }
 
-// WaitEnd waits until the stream has ended and returns its error: io.EOF for
-// OK, else a gRPC status. It fails the test if that does not come to pass in
-// time.
+// WaitEnd waits until the stream has ended, and returns its error: io.EOF for OK, else a gRPC status. It fails the test
+// on a timeout.
 func (c *Client) WaitEnd(ctx context.Context) error {
 	c.tb.Helper()
 	var end error
@@ -266,8 +256,8 @@ func (c *Client) Ended() bool {
 	return c.stream.ended
 }
 
-// Reconnect ends the stream and opens one on conn, as a real client does. It keeps its state and subscriptions, and
-// reports its versions (version_info, initial_resource_versions).
+// Reconnect closes the stream and opens another on conn, as a real client does. The client keeps its state and
+// subscriptions, and reports its versions (version_info, initial_resource_versions).
 func (c *Client) Reconnect(conn *grpc.ClientConn) {
 	c.tb.Helper()
 	c.Close()
@@ -285,7 +275,7 @@ func (c *Client) Reconnect(conn *grpc.ClientConn) {
 	}
 }
 
-// Close ends the stream and waits until nothing more is received.
+// Close closes the stream, and waits until its receiver has ended.
 func (c *Client) Close() {
 	c.mon.Lock()
 	stream := c.stream
@@ -296,7 +286,7 @@ func (c *Client) Close() {
 	<-stream.done
 }
 
-// String names the client in messages.
+// String returns the name of the client in messages.
 func (c *Client) String() string {
 	if c.options.TypeURL != "" {
 		return fmt.Sprintf("%v client %q of %s", c.options.Variant, c.options.Node.GetId(), short(c.options.TypeURL))
@@ -311,7 +301,7 @@ func (c *Client) pause(paused bool) {
 	c.mon.Changed()
 }
 
-// next returns the first response not read, if any. Locked.
+// next returns the first unread response, or nil. The caller must hold the lock.
 func (c *Client) next() *Response {
 	if c.read == len(c.responses) {
 		return nil
@@ -320,6 +310,7 @@ func (c *Client) next() *Response {
 	return c.responses[c.read-1]
 }
 
+// failUnless fails the test if a wait returned an error, or if ok is false because the stream has ended.
 func (c *Client) failUnless(what string, err error, ok bool) {
 	c.tb.Helper()
 	switch {
@@ -333,7 +324,7 @@ func (c *Client) failUnless(what string, err error, ok bool) {
 	}
 }
 
-// logEvent keeps the last events for dump. Locked.
+// logEvent records an event for dump, which has the last events. The caller must hold the lock.
 func (c *Client) logEvent(format string, args ...any) {
 	const most = 40
 	c.journal = append(c.journal, fmt.Sprintf(format, args...))
@@ -342,7 +333,7 @@ func (c *Client) logEvent(format string, args ...any) {
 	}
 }
 
-// dump returns the conversation for the log of a failed test.
+// dump returns the state and the last events of the client, for the log of a failed test.
 func (c *Client) dump() string {
 	c.mon.Lock()
 	defer c.mon.Unlock()

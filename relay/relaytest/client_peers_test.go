@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// peer is one client of any kind in the tests against a real server.
+// peer is a client of either kind.
 type peer interface {
 	Subscribe(typeURL string, names ...string)
 	State() State
@@ -36,11 +36,12 @@ func await(t *testing.T, p peer, cond func(State) bool) {
 	}
 }
 
-// TestClientsOfRealControlPlanes has clients of each kind follow go-control-plane.
+// TestClientsOfRealControlPlanes checks that clients of each kind follow go-control-plane.
 func TestClientsOfRealControlPlanes(t *testing.T) {
 	for _, kind := range []string{LinearCaches, ADSSnapshots} {
 		route := Route("r", []string{"*"}, "a")
-		o := NewControlPlane(t, kind, nil, Cluster("a"), Cluster("b"), Endpoints("a", "127.0.0.1:1"), Listener("l", "r"), route)
+		o := NewControlPlane(t, kind, nil, Cluster("a"), Cluster("b"), Endpoints("a", "127.0.0.1:1"), Listener("l", "r"),
+			route)
 		conn, err := grpc.NewClient(o.Target(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
@@ -49,7 +50,7 @@ func TestClientsOfRealControlPlanes(t *testing.T) {
 		all := peers(t, conn, "tender/test")
 		for _, p := range all {
 			p.Subscribe(ClusterType)
-			p.Subscribe(EndpointType, "a") // in ADS mode, a cache answers only those who ask for all endpoints that it has
+			p.Subscribe(EndpointType, "a") // in ADS mode, a cache answers only requests for all of its endpoints
 			p.Subscribe(ListenerType)
 			p.Subscribe(RouteType, "r")
 			await(t, p, func(s State) bool {
@@ -70,13 +71,14 @@ func TestClientsOfRealControlPlanes(t *testing.T) {
 	}
 }
 
-// TestLightClientSeesWhatClientSees holds the reader of the light client to the
-// generated one.
+// TestLightClientSeesWhatClientSees compares the parser of the light client with the generated code.
 func TestLightClientSeesWhatClientSees(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{})
 	o.Put(Cluster("a"), Cluster("b"), Listener("l", "r"))
 	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "r/alias", Version: "1", Aliases: []string{"r/alias"}})
-	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "r/host", Version: "1", Ttl: durationpb.New(1e9), Resource: Opaque(VirtualHostType, "host", nil)})
+	o.SetRaw(VirtualHostType, &discoverypb.Resource{
+		Name: "r/host", Version: "1", Ttl: durationpb.New(1e9), Resource: Opaque(VirtualHostType, "host", nil),
+	})
 	conn := o.Dial()
 	c := NewClient(t, conn, ClientOptions{AutoAck: true, Node: WithFeatures(EnvoyNode("client"), FeatureTTL)})
 	values := make(chan string, 100)

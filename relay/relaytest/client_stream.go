@@ -10,7 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A clientStream is one gRPC stream of a client.
+// A clientStream is a gRPC stream of a client.
 type clientStream struct {
 	rpc    grpc.ClientStream
 	cancel context.CancelFunc
@@ -18,7 +18,7 @@ type clientStream struct {
 
 	// Guarded by the client's mon.
 	nonces       map[string]struct{}
-	unsubscribed State // what the client gave up while it was paused: what waits unread may be of it
+	unsubscribed State // resources from which the client unsubscribed while paused; unread responses may contain them
 	requested    bool  // a request was sent
 	ended        bool
 	err          error
@@ -30,7 +30,9 @@ func (c *Client) open(conn *grpc.ClientConn) {
 	if err != nil {
 		c.tb.Fatalf("%v: open stream: %v", c, err)
 	}
-	stream := &clientStream{rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{}), unsubscribed: make(State)}
+	stream := &clientStream{
+		rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{}), unsubscribed: make(State),
+	}
 	c.sending.Lock()
 	c.mon.Lock()
 	c.stream = stream
@@ -42,9 +44,11 @@ func (c *Client) open(conn *grpc.ClientConn) {
 	go c.receive(stream) // Close waits for it
 }
 
-// openStream opens a stream that lives until cancel is called or ctx ends. It
-// waits for the connection, for as long as Patience lasts.
-func openStream(ctx context.Context, conn *grpc.ClientConn, method string, opts ...grpc.CallOption) (grpc.ClientStream, context.CancelFunc, error) {
+// openStream opens a stream, which ends when cancel is called or ctx ends. It waits for the connection for at most
+// Patience.
+func openStream(
+	ctx context.Context, conn *grpc.ClientConn, method string, opts ...grpc.CallOption,
+) (grpc.ClientStream, context.CancelFunc, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	impatient := time.AfterFunc(Patience, cancel)
 	defer impatient.Stop()
@@ -57,7 +61,7 @@ func openStream(ctx context.Context, conn *grpc.ClientConn, method string, opts 
 	return rpc, cancel, nil
 }
 
-// send sends what build returns, if anything. It is called with both locks held.
+// send sends the request that build returns, unless it is nil. build is called with both locks held.
 func (c *Client) send(build func() proto.Message) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -83,7 +87,7 @@ func (c *Client) sendLocked(build func() proto.Message) {
 	_ = stream.rpc.SendMsg(req) // if the stream has ended, Recv returns the error
 }
 
-// withNode puts the Node into a request where it belongs. Locked.
+// withNode adds the Node to a request if required. The caller must hold the lock.
 func (c *Client) withNode(req proto.Message) proto.Message {
 	if c.stream.requested && !c.options.NodeAlways {
 		return req
@@ -97,7 +101,7 @@ func (c *Client) withNode(req proto.Message) proto.Message {
 	return req
 }
 
-// recordNames applies the names of a request. Locked.
+// recordNames applies the names of a request to the subscription. The caller must hold the lock.
 func (c *Client) recordNames(req proto.Message) {
 	switch r := req.(type) {
 	case *discoverypb.DiscoveryRequest:
@@ -109,7 +113,7 @@ func (c *Client) recordNames(req proto.Message) {
 	}
 }
 
-// withoutType returns a request that leaves its type to its stream.
+// withoutType returns a copy of a request without type_url.
 func withoutType(req proto.Message) proto.Message {
 	req = proto.Clone(req) // the caller may reuse it
 	switch r := req.(type) {
@@ -121,7 +125,7 @@ func withoutType(req proto.Message) proto.Message {
 	return req
 }
 
-// acknowledge returns the answer to a response. Locked.
+// acknowledge returns the ACK or NACK for a response. The caller must hold the lock.
 func (c *Client) acknowledge(resp *Response, rejected error) proto.Message {
 	return c.withNode(c.subscription(resp.TypeURL).answer(c.options.Variant, resp, rejected))
 }
@@ -148,7 +152,7 @@ func (c *Client) receive(stream *clientStream) {
 	}
 }
 
-// publish acknowledges a response, if AutoAck is set, and then publishes it: a test that waits for a response can rely on
+// publish answers a response if AutoAck is set, and then makes it visible. A test that waits for a response can rely on
 // its ACK.
 func (c *Client) publish(stream *clientStream, resp *Response) {
 	resp.At = time.Now()
@@ -163,7 +167,7 @@ func (c *Client) publish(stream *clientStream, resp *Response) {
 	c.logEvent("< %v", resp)
 	c.mon.Unlock()
 	for _, rule := range broken {
-		c.tb.Errorf("%v: response breaks the protocol: %s: %v", c, rule, resp)
+		c.tb.Errorf("%v: response violates the protocol: %s: %v", c, rule, resp)
 	}
 	if c.options.AutoAck {
 		c.sendLocked(func() proto.Message { return c.acknowledge(resp, rejected) })
@@ -177,21 +181,23 @@ func (c *Client) publish(stream *clientStream, resp *Response) {
 	c.mon.Changed()
 }
 
-// invalidHeartbeats returns the heartbeats for resources that the client has not accepted: an Envoy rejects them as resources of
-// the wrong type. Heartbeats that were sent before an unsubscription arrived are legal. The caller holds the lock.
+// invalidHeartbeats returns violations for heartbeats of resources that the client has not accepted. An Envoy rejects
+// these as resources of the wrong type. Heartbeats that were sent before an unsubscription arrived are legal. The
+// caller must hold the lock.
 func (c *Client) invalidHeartbeats(resp *Response) []string {
 	var broken []string
 	for _, r := range resp.Resources {
 		have := c.state[resp.TypeURL][r.Name].Version
 		if c.options.Variant == Delta && r.Heartbeat() && have != r.Version && !c.isLateHeartbeat(resp.TypeURL, &r) {
-			broken = append(broken, fmt.Sprintf("a heartbeat for version %q of %q, of which the client has %q", r.Version, r.Name, have))
+			broken = append(broken, fmt.Sprintf("a heartbeat for version %q of %q, but the client has version %q", r.Version,
+				r.Name, have))
 		}
 	}
 	return broken
 }
 
-// isLateHeartbeat reports whether a heartbeat is for what the client gave up while it waited unread.
-// Locked.
+// isLateHeartbeat reports whether a heartbeat refers to a resource from which the client unsubscribed while it was
+// paused. The caller must hold the lock.
 func (c *Client) isLateHeartbeat(typeURL string, r *Resource) bool {
 	left, ok := c.stream.unsubscribed[typeURL][r.Name]
 	return ok && r.Heartbeat() && left.Version == r.Version

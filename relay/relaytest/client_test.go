@@ -41,8 +41,7 @@ func serve(t *testing.T, s discoverypb.AggregatedDiscoveryServiceServer) *grpc.C
 	return conn
 }
 
-// sotwServer is a SotW server by hand: it sends what it is told and takes down
-// what it gets.
+// sotwServer is a SotW server that sends the responses of the test, and records the requests.
 type sotwServer struct {
 	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
 	requests  chan *discoverypb.DiscoveryRequest
@@ -56,7 +55,9 @@ func newSotWServer() *sotwServer {
 	}
 }
 
-func (s *sotwServer) StreamAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+func (s *sotwServer) StreamAggregatedResources(
+	rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer,
+) error {
 	go func() { // ends with the handler
 		for {
 			select {
@@ -86,7 +87,7 @@ func (s *sotwServer) send(version, nonce string, msgs ...proto.Message) {
 	s.responses <- resp
 }
 
-func TestSotWClientSpeaksToTheLetter(t *testing.T) {
+func TestSotWClientRequests(t *testing.T) {
 	ctx := t.Context()
 	s := newSotWServer()
 	conn := serve(t, s)
@@ -101,11 +102,11 @@ func TestSotWClientSpeaksToTheLetter(t *testing.T) {
 	next("sotw Cluster node=e")
 	s.send("v1", "1", Cluster("a"), Cluster("b"))
 	first := c.Recv(ctx)
-	c.Subscribe(EndpointType, "x") // another type knows nothing of the first
+	c.Subscribe(EndpointType, "x") // types are independent
 	next("sotw ClusterLoadAssignment names=[x]")
 	c.Ack(first)
 	next("sotw Cluster version=v1 nonce=1")
-	c.Subscribe(ClusterType, "a") // the wildcard has to be said now
+	c.Subscribe(ClusterType, "a") // the wildcard is explicit now
 	next("sotw Cluster names=[* a] version=v1 nonce=1")
 	s.send("v2", "2", Cluster("a"))
 	c.Nack(c.Recv(ctx), "bad")
@@ -116,7 +117,7 @@ func TestSotWClientSpeaksToTheLetter(t *testing.T) {
 	c.Unsubscribe(ClusterType, "*")
 	next("sotw Cluster names=[a] version=v1 nonce=2")
 	if !c.State().Has(ClusterType, "a") {
-		t.Errorf("b is still there: %v", c.State())
+		t.Errorf("b was not removed: %v", c.State())
 	}
 	c.Unsubscribe(ClusterType, "a")
 	next("sotw Cluster version=v1 nonce=2")
@@ -133,7 +134,7 @@ func TestSotWClientSpeaksToTheLetter(t *testing.T) {
 	next("sotw ClusterLoadAssignment node=e names=[y] version=e9")
 }
 
-func TestDeltaClientSpeaksToTheLetter(t *testing.T) {
+func TestDeltaClientRequests(t *testing.T) {
 	ctx := t.Context()
 	o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{SilentOnMissing: true}})
 	o.Set(ClusterType, "a", Cluster("a"), "1")
@@ -165,11 +166,11 @@ func TestDeltaClientSpeaksToTheLetter(t *testing.T) {
 	c.Unsubscribe(ClusterType, "*")
 	next("delta Cluster node=client unsubscribe=[*]")
 	if c.State().Has(ClusterType, "a") {
-		t.Errorf("a is still there: %v", c.State())
+		t.Errorf("a was not removed: %v", c.State())
 	}
 }
 
-func TestSotWStateIsWhatEnvoyHas(t *testing.T) {
+func TestSotWStateEqualsEnvoy(t *testing.T) {
 	s := newSotWServer()
 	node := WithFeatures(EnvoyNode("client"), FeatureTTL, FeatureWrapper)
 	c := NewClient(t, serve(t, s), ClientOptions{Variant: SotW, Node: node, AutoAck: true})
@@ -183,19 +184,20 @@ func TestSotWStateIsWhatEnvoyHas(t *testing.T) {
 	if got := c.State(); !got.Has(ClusterType, "b") || !got.Has(EndpointType, "x", "y") {
 		t.Errorf("state %v, want cluster b alone and both endpoints", got)
 	}
-	s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "v3", Nonce: "5", Resources: []*anypb.Any{
-		pack(&discoverypb.Resource{Name: "y", Resource: pack(Endpoints("y", "127.0.0.1:1")), Ttl: durationpb.New(3e9)}),
-	}}
+	s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "v3", Nonce: "5",
+		Resources: []*anypb.Any{
+			pack(&discoverypb.Resource{Name: "y", Resource: pack(Endpoints("y", "127.0.0.1:1")), Ttl: durationpb.New(3e9)}),
+		}}
 	if got := c.Recv(t.Context()).Resource("y"); got == nil || got.TTL != 3e9 || !got.Wrapped || got.Heartbeat() {
 		t.Errorf("unwrapped %+v, want y with a TTL of 3s", got)
 	}
 	if got, want := c.State().Digest(EndpointType, "y"), DigestOf(Endpoints("y", "127.0.0.1:1")); got != want {
-		t.Errorf("digest %v of what was wrapped, want %v", got, want)
+		t.Errorf("digest %v of the wrapped resource, want %v", got, want)
 	}
 }
 
-// TestTTLViolationsAreReported: what a client does not understand, a heartbeat for what
-// it does not have, and one in SotW at all.
+// TestTTLViolationsAreReported checks that TTLs and wrappers without support of the client, heartbeats of resources
+// that it does not have, and heartbeats in SotW are violations.
 func TestTTLViolationsAreReported(t *testing.T) {
 	plain := EnvoyNode("client")
 	full := pack(Endpoints("a"))
@@ -203,25 +205,30 @@ func TestTTLViolationsAreReported(t *testing.T) {
 	tests := map[string]struct {
 		variant   Variant
 		node      *corepb.Node
-		resources []*discoverypb.Resource // one a response
+		resources []*discoverypb.Resource // one per response
 		want      string                  // "" for none
 	}{
 		"delta, with the feature": {
 			Delta, WithFeatures(plain, FeatureTTL),
-			[]*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}, {Name: "a", Version: "1", Ttl: ttl}}, "",
+			[]*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}, {Name: "a", Version: "1", Ttl: ttl}},
+			"",
 		},
-		"delta, without it": {Delta, plain, []*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}}, "has a TTL"},
+		"delta, without it": {Delta, plain, []*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}},
+			"has a TTL"},
 		"delta, heartbeat of another version": {
 			Delta, WithFeatures(plain, FeatureTTL),
 			[]*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}, {Name: "a", Version: "2", Ttl: ttl}},
-			`version "2" of "a", of which the client has "1"`,
+			`version "2" of "a", but the client has version "1"`,
 		},
 		"sotw, with the features": {
-			SotW, WithFeatures(plain, FeatureTTL, FeatureWrapper), []*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}}, "",
+			SotW, WithFeatures(plain, FeatureTTL, FeatureWrapper),
+			[]*discoverypb.Resource{{Name: "a", Version: "1", Resource: full, Ttl: ttl}}, "",
 		},
-		"sotw, without wrappers": {SotW, WithFeatures(plain, FeatureTTL), []*discoverypb.Resource{{Name: "a", Resource: full}}, "is wrapped"},
+		"sotw, without wrappers": {SotW, WithFeatures(plain, FeatureTTL),
+			[]*discoverypb.Resource{{Name: "a", Resource: full}}, "is wrapped"},
 		"sotw, without TTLs": {
-			SotW, WithFeatures(plain, FeatureWrapper), []*discoverypb.Resource{{Name: "a", Resource: full, Ttl: ttl}}, "has a TTL",
+			SotW, WithFeatures(plain, FeatureWrapper), []*discoverypb.Resource{{Name: "a", Resource: full, Ttl: ttl}},
+			"has a TTL",
 		},
 		"sotw, heartbeat": {
 			SotW, WithFeatures(plain, FeatureTTL, FeatureWrapper), []*discoverypb.Resource{{Name: "a", Ttl: ttl}}, "no content",
@@ -263,9 +270,9 @@ func TestTTLViolationsAreReported(t *testing.T) {
 	}
 }
 
-// TestHeartbeatUnderWay: a heartbeat that waited unread when the client gave the
-// resource up is no violation, and brings nothing; any other is one.
-func TestHeartbeatUnderWay(t *testing.T) {
+// TestLateHeartbeat checks that an unread heartbeat of a resource from which the client has unsubscribed is no
+// violation and has no effect. Other such heartbeats are violations.
+func TestLateHeartbeat(t *testing.T) {
 	full, ttl := pack(Endpoints("a")), durationpb.New(3e9)
 	for _, tt := range []struct {
 		name    string
@@ -274,8 +281,8 @@ func TestHeartbeatUnderWay(t *testing.T) {
 		want    string
 	}{
 		{"unread", true, "1", ""},
-		{"read", false, "1", `version "1" of "a", of which the client has ""`},
-		{"another version", true, "2", `version "2" of "a", of which the client has ""`},
+		{"read", false, "1", `version "1" of "a", but the client has version ""`},
+		{"another version", true, "2", `version "2" of "a", but the client has version ""`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &recorder{T: t}
@@ -303,15 +310,15 @@ func TestHeartbeatUnderWay(t *testing.T) {
 				t.Errorf("reported %q, want %q", got, tt.want)
 			}
 			if tt.want == "" && len(c.State()[EndpointType]) > 0 {
-				t.Errorf("the heartbeat brought %v", c.State())
+				t.Errorf("the heartbeat changed the state to %v", c.State())
 			}
 			send(&discoverypb.Resource{Name: "a", Version: "2", Resource: full, Ttl: ttl})
 			c.Recv(t.Context())
 			if got := r.fails(func() {
 				send(&discoverypb.Resource{Name: "a", Version: "1", Ttl: ttl})
 				c.Recv(t.Context())
-			}); !strings.Contains(got, `has "2"`) {
-				t.Errorf("reported %q after the resource came", got)
+			}); !strings.Contains(got, `has version "2"`) {
+				t.Errorf("reported %q after the resource was received", got)
 			}
 		})
 	}
@@ -347,9 +354,13 @@ func TestSotWViolationsAreReported(t *testing.T) {
 		c.Subscribe(EndpointType, "a")
 		s.send("", "1", Endpoints("a"))
 		s.send("2", "1", Endpoints("a"), Endpoints("a"))
-		s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "3", Resources: []*anypb.Any{Opaque(ClusterType, "a", nil)}}
+		s.responses <- &discoverypb.DiscoveryResponse{
+			TypeUrl: EndpointType, VersionInfo: "3", Resources: []*anypb.Any{Opaque(ClusterType, "a", nil)},
+		}
 		got := r.fails(func() { await(t, c, func(s State) bool { return s[EndpointType]["a"].Version == "3" }) })
-		for _, want := range []string{"version_info is empty", "used on the stream", "twice", "has type " + ClusterType, "nonce"} {
+		for _, want := range []string{
+			"version_info is empty", "duplicate on this stream", "is a duplicate", "has type " + ClusterType, "nonce",
+		} {
 			if !strings.Contains(got, want) {
 				t.Errorf("light=%v: no %q reported:\n%s", light, want, got)
 			}
@@ -357,17 +368,17 @@ func TestSotWViolationsAreReported(t *testing.T) {
 	}
 }
 
-func TestFenceFindsAnIntruder(t *testing.T) {
+func TestFenceReportsOtherChanges(t *testing.T) {
 	tests := []struct {
 		name   string
 		change func(*Tx)
 		want   string
 	}{
 		{"nothing else", func(tx *Tx) { tx.Put(StaticCluster("fence")) }, ""},
-		{"another resource", func(tx *Tx) { tx.Put(StaticCluster("fence"), Cluster("b")) }, "it has b"},
-		{"a removal", func(tx *Tx) { tx.Put(StaticCluster("fence")); tx.Remove(ClusterType, "a") }, "it removes [a]"},
-		{"another type", func(tx *Tx) { tx.Put(Endpoints("x"), StaticCluster("fence")) }, "it is of another type"},
-		{"not the fence", func(tx *Tx) { tx.Remove(ClusterType, "fence"); tx.Put(Cluster("b")) }, "it removes"},
+		{"another resource", func(tx *Tx) { tx.Put(StaticCluster("fence"), Cluster("b")) }, "resource b"},
+		{"a removal", func(tx *Tx) { tx.Put(StaticCluster("fence")); tx.Remove(ClusterType, "a") }, "removed [a]"},
+		{"another type", func(tx *Tx) { tx.Put(Endpoints("x"), StaticCluster("fence")) }, "another type"},
+		{"not the fence", func(tx *Tx) { tx.Remove(ClusterType, "fence"); tx.Put(Cluster("b")) }, "removed"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -388,7 +399,9 @@ func TestFenceFindsAnIntruder(t *testing.T) {
 
 func TestFenceInAFullState(t *testing.T) {
 	ctx := t.Context()
-	for name, want := range map[string]string{"same": "", "changed": "it has a", "missing": "names are missing"} {
+	for name, want := range map[string]string{
+		"same": "", "changed": "resource a", "missing": "other resources are missing",
+	} {
 		t.Run(name, func(t *testing.T) {
 			r, s := &recorder{T: t}, newSotWServer()
 			c := NewClient(r, serve(t, s), ClientOptions{Variant: SotW})
@@ -408,7 +421,7 @@ func TestFenceInAFullState(t *testing.T) {
 	}
 }
 
-func TestPauseHoldsResponsesBack(t *testing.T) {
+func TestPauseDelaysResponses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := NewOrigin(t, OriginOptions{Memory: true})
 		c := NewClient(t, o.Dial(), ClientOptions{AutoAck: true})
@@ -418,15 +431,15 @@ func TestPauseHoldsResponsesBack(t *testing.T) {
 		o.Put(Cluster("a"))
 		synctest.Wait()
 		if c.TryRecv() != nil || o.State().Type(ClusterType).Unanswered() != 1 {
-			t.Errorf("a paused client went on: %v", o.State())
+			t.Errorf("a paused client received a response: %v", o.State())
 		}
 		c.Resume()
 		c.WaitState(t.Context(), func(s State) bool { return s.Has(ClusterType, "a") })
 	})
 }
 
-// TestAliasesCountAsNames has a client follow a resource that it knows by an
-// alias, and drop it with the alias.
+// TestAliasesCountAsNames checks that a client receives a resource under an alias, and drops it when it unsubscribes
+// from the alias.
 func TestAliasesCountAsNames(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{})
 	host := func(version string) *discoverypb.Resource {
@@ -441,6 +454,6 @@ func TestAliasesCountAsNames(t *testing.T) {
 	c.WaitState(t.Context(), func(s State) bool { return s[VirtualHostType]["r/real"].Version == "2" })
 	c.Unsubscribe(VirtualHostType, "r/alias")
 	if !c.State().Has(VirtualHostType) {
-		t.Errorf("state %v after the alias was given up, want none", c.State())
+		t.Errorf("state %v after the alias was unsubscribed, want none", c.State())
 	}
 }

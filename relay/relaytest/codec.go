@@ -6,11 +6,11 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// raw is a message in the form it travels.
+// raw is an encoded message.
 type raw []byte
 
-// BytesCodec is gRPC's protobuf codec that also takes messages as []byte. A raw is received into the same buffer
-// again and again.
+// BytesCodec is the protobuf codec of gRPC, which also accepts messages as []byte. Messages of type raw are received
+// into a reused buffer.
 type BytesCodec struct{}
 
 // Name returns the name of the codec that it replaces.

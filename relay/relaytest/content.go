@@ -13,18 +13,17 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// A Content is the resources that an origin has for some nodes. Every change
-// is sent to the streams that want it, also when it changes nothing: an origin
-// may repeat itself.
+// A Content has the resources that an origin serves to some nodes. Each change is sent to the subscribed streams, even
+// if it does not change the resource.
 type Content struct {
 	origin *Origin
 	match  func(*corepb.Node) bool
 
-	// Guarded by origin.mon. The resources and errors themselves are immutable.
+	// Guarded by origin.mon. The resources and errors are immutable.
 	types   map[string]map[string]*discoverypb.Resource
 	errors  map[string]map[string]*discoverypb.ResourceError
-	lagging bool  // changes are missed
-	missed  []*Tx // in their order
+	lagging bool  // whether changes are held back
+	missed  []*Tx // changes held back, in order
 }
 
 func newContent(o *Origin, match func(*corepb.Node) bool) *Content {
@@ -36,19 +35,18 @@ func newContent(o *Origin, match func(*corepb.Node) bool) *Content {
 	}
 }
 
-// Set gives name of a type this message (an *anypb.Any is taken as it is) and
-// version. An empty version means one made from the content.
+// Set sets the resource with a type and a name to a message, or to an *anypb.Any as it is. If version is empty, it is
+// made from the content.
 func (c *Content) Set(typeURL, name string, msg proto.Message, version string) {
 	c.Apply(func(tx *Tx) { tx.Set(typeURL, name, msg, version) })
 }
 
-// SetRaw sets a resource with all that the envelope can hold: aliases, TTL, no
-// body. Name and version are sent as they are.
+// SetRaw sets a resource with any fields: aliases, TTL, no body. Name and version are sent as they are.
 func (c *Content) SetRaw(typeURL string, resource *discoverypb.Resource) {
 	c.Apply(func(tx *Tx) { tx.SetRaw(typeURL, resource) })
 }
 
-// SetWithTTL is Set for a resource with a TTL, which begins when a client receives it.
+// SetWithTTL is Set for a resource with a TTL. The TTL starts when a client receives the resource.
 func (c *Content) SetWithTTL(typeURL, name string, msg proto.Message, ttl time.Duration) {
 	body := pack(msg)
 	d := digest(body)
@@ -76,8 +74,7 @@ func (c *Content) Heartbeat(typeURL string, names ...string) {
 	o.mon.Changed()
 }
 
-// Put sets messages under the type and name that they have themselves, with
-// versions made from their content.
+// Put sets messages under the type and name that they contain, with versions made from their content.
 func (c *Content) Put(msgs ...proto.Message) {
 	c.Apply(func(tx *Tx) { tx.Put(msgs...) })
 }
@@ -92,8 +89,8 @@ func (c *Content) Fail(typeURL, name string, code codes.Code, message string) {
 	c.Apply(func(tx *Tx) { tx.Fail(typeURL, name, code, message) })
 }
 
-// Apply makes several changes at once: one response a type, types in the order
-// in which f mentions them first. Of two changes to one name the last counts.
+// Apply makes several changes at once: one response per type, in the order in which f first changes each type. If f
+// changes a name twice, the second change counts.
 func (c *Content) Apply(f func(*Tx)) {
 	tx := &Tx{changes: make(map[string]map[string]change)}
 	f(tx)
@@ -108,7 +105,7 @@ func (c *Content) Apply(f func(*Tx)) {
 	o.mon.Changed()
 }
 
-// apply makes the changes of a transaction. Locked.
+// apply makes the changes of a transaction. The caller must hold the lock.
 func (c *Content) apply(tx *Tx) {
 	o := c.origin
 	for _, typeURL := range tx.order {
@@ -116,7 +113,7 @@ func (c *Content) apply(tx *Tx) {
 			c.types[typeURL] = make(map[string]*discoverypb.Resource)
 			c.errors[typeURL] = make(map[string]*discoverypb.ResourceError)
 		}
-		// Delta streams first: what is removed is still there to tell its aliases.
+		// Delta streams come first: they need the aliases of removed resources.
 		for _, s := range o.streams {
 			if s.receivesChanges(c) && !s.record.SotW {
 				s.push(typeURL, tx.changes[typeURL])
@@ -133,8 +130,8 @@ func (c *Content) apply(tx *Tx) {
 	}
 }
 
-// Lag keeps all changes from now on to itself, as a server that has lost touch with its source, until
-// catchUp makes them one after the other.
+// Lag holds back all changes, as a server that has lost the connection to its source. catchUp makes them one after the
+// other.
 func (c *Content) Lag() (catchUp func()) {
 	c.origin.mon.Lock()
 	defer c.origin.mon.Unlock()
@@ -179,12 +176,12 @@ func (c *Content) Unload(keep func(typeURL, name string) bool) (load func()) {
 	}
 }
 
-// receivesChanges reports whether changes of a Content are sent on the stream. The caller holds the lock.
+// receivesChanges reports whether changes of a Content are sent on the stream. The caller must hold the lock.
 func (s *OriginStream) receivesChanges(c *Content) bool {
 	return s.content == c && !s.manual && !s.record.Ended
 }
 
-// record records a change. Locked.
+// record stores a change. The caller must hold the lock.
 func (c *Content) record(typeURL, name string, change change) {
 	delete(c.errors[typeURL], name)
 	delete(c.types[typeURL], name)
@@ -204,7 +201,7 @@ func (c *Content) Clear() {
 	clear(c.errors)
 }
 
-// Resources returns what c holds, in the form in which clients see it.
+// Resources returns the resources as a client would have them.
 func (c *Content) Resources() State {
 	c.origin.mon.Lock()
 	defer c.origin.mon.Unlock()
@@ -217,8 +214,7 @@ func (c *Content) Resources() State {
 	return state
 }
 
-// find returns the resource that name means: by its name, else as an alias.
-// Locked.
+// find returns the resource with a name or alias, or nil. The caller must hold the lock.
 func (c *Content) find(typeURL, name string) *discoverypb.Resource {
 	if r := c.types[typeURL][name]; r != nil {
 		return r
@@ -238,7 +234,7 @@ type Tx struct {
 	changes map[string]map[string]change
 }
 
-// A change is what becomes of a name: a resource, an error, or nothing.
+// A change is the new state of a name: a resource, an error, or neither if it is removed.
 type change struct {
 	resource *discoverypb.Resource
 	err      *discoverypb.ResourceError

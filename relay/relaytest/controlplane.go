@@ -25,36 +25,34 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
-// How a ControlPlane keeps its resources.
+// Kinds of caches of a ControlPlane.
 const (
 	LinearCaches = "linear"
 	Snapshots    = "snapshot"
 	ADSSnapshots = "snapshot, ADS mode"
 
-	// Without Delta. There is none for ADS mode: in SotW that answers no request that
-	// does not name every resource there is.
+	// SotW only. ADS mode has no such kind: in SotW, its cache answers only requests that name all resources.
 	LinearSotW    = LinearCaches + sotwOnly
 	SnapshotsSotW = Snapshots + sotwOnly
 	sotwOnly      = ", SotW only"
 )
 
-// A ControlPlane is go-control-plane's own server as an origin. It starts with
-// nothing but a world to put on; its caches die with it.
+// A ControlPlane is an origin that runs go-control-plane's server. Its caches are lost when it stops.
 type ControlPlane struct {
 	tb     TB
 	Kind   string
 	addr   string
-	memory *memnet.Network // nil: sockets
+	memory *memnet.Network // nil for sockets
 
-	// Register adds services when it restarts, if set.
+	// Register, if set, adds services to the server after each restart.
 	Register func(grpc.ServiceRegistrar)
 
-	// Requests as they arrive; of SotW what they have in common with those of Delta.
+	// Requests in the order of arrival. A SotW request is stored as a Delta request with their common fields.
 	requests chan *discoverypb.DeltaDiscoveryRequest
 
 	// Owned by the test.
-	Resources map[string]map[string]proto.Message // by type and name: what it should serve
-	pushed    map[string]map[string]proto.Message // what the caches were given
+	Resources map[string]map[string]proto.Message // by type and name: the resources to serve
+	pushed    map[string]map[string]proto.Message // the content of the caches
 	pushes    int
 
 	linear   map[string]*cachev3.LinearCache
@@ -64,7 +62,7 @@ type ControlPlane struct {
 	served   chan error
 }
 
-// controlPlaneTypes are the types that it serves, in the order of telling.
+// controlPlaneTypes are the types that it serves, in the order of updates.
 var controlPlaneTypes = []string{ClusterType, EndpointType, ListenerType, RouteType}
 
 // NewControlPlane starts a control plane that serves msgs, until the test ends.
@@ -95,7 +93,7 @@ func (o *ControlPlane) Target() string {
 	return o.addr
 }
 
-// Stop kills the control plane with all that its caches held.
+// Stop stops the control plane and drops its caches.
 func (o *ControlPlane) Stop() {
 	o.tb.Helper()
 	if o.server == nil {
@@ -109,8 +107,7 @@ func (o *ControlPlane) Stop() {
 	o.server = nil
 }
 
-// Restart starts a new control plane on the address of the old one, with new
-// caches that hold the world.
+// Restart starts a new control plane on the same address, with new caches that contain Resources.
 func (o *ControlPlane) Restart() {
 	o.tb.Helper()
 	o.Stop()
@@ -142,11 +139,12 @@ func (o *ControlPlane) serve(caches cachev3.Cache) {
 	o.tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel = cancel
-	o.server = grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second})) // the shortest TENDER_ORIGIN_KEEPALIVE is 10s
+	// the shortest TENDER_ORIGIN_KEEPALIVE is 10s
+	o.server = grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second}))
 	record := func(r *discoverypb.DeltaDiscoveryRequest) {
 		select {
 		case o.requests <- r:
-		default: // nobody waits
+		default: // the buffer is full, so no test reads it
 		}
 	}
 	var server discoverypb.AggregatedDiscoveryServiceServer = serverv3.NewServer(ctx, caches, serverv3.CallbackFuncs{
@@ -185,7 +183,9 @@ type withoutDelta struct {
 	discoverypb.AggregatedDiscoveryServiceServer
 }
 
-func (withoutDelta) DeltaAggregatedResources(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+func (withoutDelta) DeltaAggregatedResources(
+	discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
+) error {
 	return status.Error(codes.Unimplemented, "not implemented")
 }
 
@@ -203,7 +203,7 @@ func (o *ControlPlane) Remove(typeURL string, names ...string) {
 	o.Push()
 }
 
-// Edit changes the world without telling.
+// Edit changes Resources without an update of the caches.
 func (o *ControlPlane) Edit(put []proto.Message, remove map[string][]string) {
 	for _, msg := range put {
 		typeURL := "type.googleapis.com/" + string(msg.ProtoReflect().Descriptor().FullName())
@@ -216,7 +216,7 @@ func (o *ControlPlane) Edit(put []proto.Message, remove map[string][]string) {
 	}
 }
 
-// Push gives the world to the caches.
+// Push updates the caches to Resources.
 func (o *ControlPlane) Push() {
 	o.tb.Helper()
 	if o.snapshot != nil {
@@ -230,14 +230,14 @@ func (o *ControlPlane) Push() {
 				put[name] = msg
 			}
 		}
-		var gone []string
+		var removed []string
 		for name := range o.pushed[typeURL] {
-			if _, still := o.Resources[typeURL][name]; !still {
-				gone = append(gone, name)
+			if _, exists := o.Resources[typeURL][name]; !exists {
+				removed = append(removed, name)
 			}
 		}
-		if len(put)+len(gone) > 0 {
-			if err := o.linear[typeURL].UpdateResources(put, gone); err != nil {
+		if len(put)+len(removed) > 0 {
+			if err := o.linear[typeURL].UpdateResources(put, removed); err != nil {
 				o.tb.Fatalf("update the control plane: %v", err)
 			}
 		}
@@ -263,7 +263,7 @@ func (o *ControlPlane) pushSnapshot() {
 	}
 }
 
-// State returns what a client should have of a type: of these names, or of all.
+// State returns the state that a client of a type should have, for names or for all resources.
 func (o *ControlPlane) State(typeURL string, names ...string) State {
 	out := make(map[string]Entry)
 	for name, msg := range o.Resources[typeURL] {
@@ -274,8 +274,7 @@ func (o *ControlPlane) State(typeURL string, names ...string) State {
 	return State{typeURL: out}
 }
 
-// AwaitRequest waits for a request that meets cond and arrived after those that
-// earlier calls saw.
+// AwaitRequest waits for a request that meets cond and that earlier calls have not returned.
 func (o *ControlPlane) AwaitRequest(what string, cond func(*discoverypb.DeltaDiscoveryRequest) bool) {
 	o.tb.Helper()
 	ctx, cancel := context.WithTimeout(o.tb.Context(), Patience)
@@ -287,19 +286,19 @@ func (o *ControlPlane) AwaitRequest(what string, cond func(*discoverypb.DeltaDis
 				return
 			}
 		case <-ctx.Done():
-			o.tb.Fatalf("the control plane did not see %s", what)
+			o.tb.Fatalf("the control plane did not receive %s", what)
 		}
 	}
 }
 
-// Opening reports whether r opens a type on a stream that had none.
+// Opening returns a condition for AwaitRequest: the first request of a type on a stream.
 func Opening(typeURL string) func(*discoverypb.DeltaDiscoveryRequest) bool {
 	return func(r *discoverypb.DeltaDiscoveryRequest) bool {
 		return r.GetTypeUrl() == typeURL && r.GetResponseNonce() == ""
 	}
 }
 
-// Follow waits until a client has just what the control plane has of a type: of these names, or of all.
+// Follow waits until a client has the state of the control plane for a type, for names or for all resources.
 func (o *ControlPlane) Follow(c interface {
 	WaitState(context.Context, func(State) bool)
 }, typeURL string, names ...string) {
@@ -308,7 +307,7 @@ func (o *ControlPlane) Follow(c interface {
 	c.WaitState(o.tb.Context(), func(s State) bool { return s.SameContent(want, typeURL) })
 }
 
-// RelayOptions are those of a relay of the control plane.
+// RelayOptions returns the options of a relay whose origin is the control plane.
 func (o *ControlPlane) RelayOptions() RelayOptions {
 	opts := RelayOptions{Target: o.Target()}
 	if o.memory != nil {

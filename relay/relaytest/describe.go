@@ -13,7 +13,7 @@ import (
 // short returns the last part of a type URL.
 func short(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
 
-// list prints names, only the first of many.
+// list formats names, at most the first ten.
 func list(names []string) string {
 	const most = 10
 	if len(names) <= most {
@@ -22,7 +22,7 @@ func list(names []string) string {
 	return fmt.Sprintf("%v and %d more", names[:most], len(names)-most)
 }
 
-// describe prints a request in one line.
+// describe formats a request in one line.
 func describe(req proto.Message) string {
 	var b strings.Builder
 	put := func(key, value string) {

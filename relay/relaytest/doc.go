@@ -1,24 +1,24 @@
-// Package relaytest has a scripted origin and scripted clients for tests of the relay. Tests can script each message, or
-// let both behave like correct peers.
+// Package relaytest has a scripted origin and scripted clients for tests of the relay. Tests can script each message,
+// or let both sides follow the protocol.
 //
-// An [Origin] is an ADS server of Delta or SotW. In automatic mode it holds resources and answers subscriptions as the
-// protocol requires. [Behaviour] makes it deviate like some real control planes: no response for missing names, no use of
-// initial_resource_versions, no versions. In manual mode the test accepts each [OriginStream], reads its requests and
-// sends arbitrary responses, also malformed ones. The origin records all requests and responses.
+// An [Origin] is an ADS server of Delta or SotW. In automatic mode it serves resources as the protocol requires.
+// [Behaviour] makes it deviate like some real control planes: it does not respond for missing names, ignores
+// initial_resource_versions, or sends no versions. In manual mode the test accepts each [OriginStream], reads its
+// requests and sends arbitrary responses, including malformed ones. The origin records all requests and responses.
 //
-// A [Client] speaks SotW or Delta on one stream, aggregated or of one type. In manual mode the test sends each message.
-// With AutoAck the client accepts all responses, and keeps the state that an Envoy or a gRPC client would have. A
-// [LightClient] only does the latter, at a cost that permits thousands of them. Both check the protocol on every response
-// and report violations to the TB.
+// A [Client] uses SotW or Delta on one stream, aggregated or of one type. In manual mode the test sends each request.
+// With AutoAck the client accepts all responses, and has the state that an Envoy or a gRPC client would have. A
+// [LightClient] does only that, but is cheap enough for thousands of clients. Both check each response against the
+// protocol, and report violations to the TB.
 //
-// A [proxy.Proxy] stands between peers on sockets and injects faults: it refuses, breaks, stalls, delays and throttles
-// connections, closes only one side, or answers in place of the origin.
+// A [proxy.Proxy] between two peers injects faults: it rejects, breaks, stalls, delays and throttles connections,
+// closes one side, or answers in place of the origin.
 //
-// The package neither polls nor sleeps. A blocking call waits for a change, bounded by its context and by [Patience]. On a
-// timeout, the test fails with a dump of the conversation. [Client.Fence] shows that nothing is sent, without a timeout.
-// With OriginOptions.Memory, everything runs inside a testing/synctest bubble.
+// The package neither polls nor sleeps. A blocking call waits for a change, bounded by its context and by [Patience].
+// On a timeout, the test fails with a dump of the recent messages. [Client.Fence] checks that nothing else was sent,
+// without a timeout. With OriginOptions.Memory, everything runs inside a testing/synctest bubble.
 //
-// Calls that may fail the test (those with a context, and Apply) must be made in the goroutine of the test, like Fatalf.
+// Calls that can fail the test (those with a context, and Apply) must be made in the goroutine of the test, as Fatalf.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package relaytest

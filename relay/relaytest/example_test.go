@@ -7,7 +7,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// program is a TB for a program that is no test.
+// program is a TB for a program that is not a test.
 type program struct {
 	ctx     context.Context
 	cleanup []func()
@@ -25,8 +25,8 @@ func (p *program) end() {
 	}
 }
 
-// An origin, a client, a change, and the proof that nothing else was said. In a
-// test, t takes the place of tb and t.Context() that of ctx.
+// An origin, a client, a change, and a check that nothing else was sent. In a test, use t instead of tb, and
+// t.Context() instead of ctx.
 func Example() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// A gate is the listener of one gRPC server. The origin's own listener stays
-// open behind it, so that a server can drain while another takes over.
+// A gate is the listener of one gRPC server. The origin's listener stays open behind it, so that a server can drain
+// while another accepts connections.
 type gate struct {
 	addr   net.Addr
 	conns  chan net.Conn
@@ -43,7 +43,7 @@ func (g *gate) pass(c net.Conn) {
 	}
 }
 
-// A connection is one that the origin accepted: counted, and it can be frozen.
+// A connection is an accepted connection of the origin. It is counted, and can be frozen.
 type connection struct {
 	net.Conn
 	origin *Origin

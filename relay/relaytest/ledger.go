@@ -11,29 +11,29 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A Ledger is the history of an origin, or of several origins with equal content: the contents of each resource in their
-// order, and its removals. It decides whether a response to a client is legal while resources change and faults occur.
-// All contents of one name must differ. Its methods may be called from any goroutine.
+// A Ledger records the history of an origin, or of several origins with equal content: the successive contents and
+// removals of each resource. It decides whether a response to a client is legal while resources change and faults
+// occur. All contents of a name must differ. Its methods may be called from any goroutine.
 type Ledger struct {
 	mu      sync.Mutex
 	records map[string]map[string]*record // by type URL and name
-	changes int                           // changes
-	behind  bool                          // an origin may be
-	repeats bool                          // relays may tell again what clients have
-	staged  func(typeURL string) bool     // whether relays distribute a type in stages; nil if none
+	changes int                           // number of recorded contents and removals
+	behind  bool                          // whether an origin may lag
+	repeats bool                          // whether relays may repeat content that clients have
+	staged  func(typeURL string) bool     // whether relays stage the changes of a type; nil if none
 }
 
-// A record is the history of one resource. Generations count its contents and removals.
+// A record is the history of one resource. A generation is the number of a content or a removal.
 type record struct {
 	generation  int
-	generations map[Digest]int // generation, by content
+	generations map[Digest]int // generation by content
 	now         Digest
 	present     bool
 	removed     int               // generation of the last removal; 0 if there was none
 	floor       int               // generation when an origin began to lag
-	absent      bool              // by an origin that lags: it was not there then
-	reverted    int               // newest generation that may have come back after an older one, of an origin that lagged
-	expires     map[int]time.Time // by generation, of those that live for some time: not before
+	absent      bool              // whether it was absent when an origin began to lag
+	reverted    int               // newest generation that a lagging origin may have sent again
+	expires     map[int]time.Time // earliest expiry by generation, for contents with a TTL
 }
 
 // NewLedger returns an empty ledger.
@@ -51,7 +51,7 @@ func (l *Ledger) record(typeURL, name string) *record {
 	return of[name]
 }
 
-// Put writes messages down, and then puts them into each of the contents.
+// Put records messages, and then sets them in each Content.
 func (l *Ledger) Put(to []*Content, msgs ...proto.Message) {
 	l.mu.Lock()
 	for _, msg := range msgs {
@@ -68,8 +68,8 @@ func (l *Ledger) Put(to []*Content, msgs ...proto.Message) {
 	}
 }
 
-// PutWithTTL records content with a TTL, and then sets it in each Content. Clients may lose it once the TTL has passed
-// since it was last sent.
+// PutWithTTL records a resource with a TTL, and then sets it in each Content. Clients may lose it once the TTL has
+// passed since it was last sent.
 func (l *Ledger) PutWithTTL(to []*Content, msg proto.Message, ttl time.Duration) {
 	l.Put(nil, msg)
 	body := pack(msg)
@@ -86,7 +86,7 @@ func (l *Ledger) PutWithTTL(to []*Content, msg proto.Message, ttl time.Duration)
 	}
 }
 
-// Expire permits the loss of all resources with a TTL from now on: a relay that starts after its clock was set forward
+// Expire permits the loss of all resources with a TTL from now on. A relay that starts after its clock was set forward
 // treats them as expired.
 func (l *Ledger) Expire() {
 	l.mu.Lock()
@@ -101,7 +101,7 @@ func (l *Ledger) Expire() {
 	}
 }
 
-// Remove writes removals down, and then removes from each of the contents.
+// Remove records removals, and then removes the resources from each Content.
 func (l *Ledger) Remove(from []*Content, typeURL string, names ...string) {
 	l.mu.Lock()
 	for _, name := range names {
@@ -120,8 +120,8 @@ func (l *Ledger) Remove(from []*Content, typeURL string, names ...string) {
 	}
 }
 
-// Behind sets whether an origin may lag behind the ledger. While one may, a client may receive older content on a stream,
-// but nothing older than the present content, and may lose resources that are absent now.
+// Behind sets whether an origin may lag behind the ledger. While one may, a client may receive older content on a
+// stream, but nothing older than the content at the call. It may also lose resources that are absent at the call.
 func (l *Ledger) Behind(may bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,35 +136,36 @@ func (l *Ledger) Behind(may bool) {
 	}
 }
 
-// Repeats permits relays to send connecting clients content that they have (B.3), because the origins use one version for
-// different contents.
+// Repeats permits relays to send content to reconnecting clients that have it (B.3). Origins that use one version for
+// different contents require this.
 func (l *Ledger) Repeats() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.repeats = true
 }
 
-// Staged declares that relays roll out changes of some types, each by itself. On another stream, a client may lose a
-// resource that did not exist at some time, because the last good state may differ there. Clients of a stage see more
-// ([Reader.Early]).
+// Staged declares that relays stage changes of some types, each relay by itself. On another stream, a client may lose a
+// resource that was absent at some time, because the last good state may differ there. Clients of a stage may see more
+// changes ([Reader.InStage]).
 func (l *Ledger) Staged(waits func(typeURL string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.staged = waits
 }
 
-// mayRepeat reports whether a connecting client may be sent content that it has. The caller holds the lock.
+// mayRepeat reports whether a reconnecting client may be sent content that it has. The caller must hold the lock.
 func (l *Ledger) mayRepeat(typeURL string, of *record, generation int) bool {
-	return l.repeats || l.behind || generation <= of.reverted || of.expires != nil || typeURL == EndpointType || typeURL == SecretType
+	return l.repeats || l.behind || generation <= of.reverted || of.expires != nil || typeURL == EndpointType ||
+		typeURL == SecretType
 }
 
-// mayGoBack reports whether a client may be sent a generation after a newer one, because an origin lags. The caller holds
-// the lock.
+// mayGoBack reports whether a client may be sent a generation after a newer one, because an origin lags. The caller
+// must hold the lock.
 func (l *Ledger) mayGoBack(to *record, generation int) bool {
 	return l.behind && generation >= to.floor
 }
 
-// Changes returns how many contents and removals were written down.
+// Changes returns the number of recorded contents and removals.
 func (l *Ledger) Changes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,8 +185,8 @@ func (l *Ledger) Names(typeURL string) (all, present []string) {
 	return all, present
 }
 
-// match returns the names that a subscription is about: those that it lists, with
-// what is in its collections, or all of its type if it lists none. Locked.
+// match returns the names that a subscription selects: the listed names and the members of listed collections, or all
+// of the type if it lists none. The caller must hold the lock.
 func (l *Ledger) match(sub Subscription) (names []string) {
 	for name := range l.records[sub.TypeURL] {
 		if len(sub.Names) == 0 || slices.Contains(sub.Names, name) || slices.Contains(sub.Names, collectionOf(name)) {
@@ -195,22 +196,23 @@ func (l *Ledger) match(sub Subscription) (names []string) {
 	return names
 }
 
-// Differs returns the differences between the origin and a client that subscribed to what, or "". A SotW client may keep
+// Differs returns a difference between the origin and a client with subscriptions subs, or "". A SotW client may keep
 // removed resources of types whose responses are not complete sets.
-func (l *Ledger) Differs(s State, v Variant, what []Subscription) string {
+func (l *Ledger) Differs(s State, v Variant, subs []Subscription) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, sub := range what {
-		has := s[sub.TypeURL]
+	for _, sub := range subs {
+		entries := s[sub.TypeURL]
 		for _, name := range l.match(sub) {
 			r := l.records[sub.TypeURL][name]
-			got, is := has[name]
+			got, is := entries[name]
 			switch {
 			case !r.present && is && v == SotW && !fullState(sub.TypeURL):
 			case r.present != is:
-				return fmt.Sprintf("%s %q: it has it: %v, the origin: %v", short(sub.TypeURL), name, is, r.present)
+				return fmt.Sprintf("%s %q: present at the client: %v, at the origin: %v", short(sub.TypeURL), name, is, r.present)
 			case is && got.Digest != r.now:
-				return fmt.Sprintf("%s %q: it has generation %d, the origin %d", short(sub.TypeURL), name, r.generations[got.Digest], r.generation)
+				return fmt.Sprintf("%s %q: generation %d at the client, %d at the origin", short(sub.TypeURL), name,
+					r.generations[got.Digest], r.generation)
 			}
 		}
 	}
@@ -223,7 +225,7 @@ type Reader struct {
 	variant  Variant
 	held     map[string]map[string]int // generation, by type URL and name
 	onStream map[string]struct{}       // received on this stream: type URL and name
-	inStage  bool                      // the client is of a stage
+	inStage  bool                      // whether the client is part of a stage
 }
 
 // Reader returns a reader for a new client of a variant.
@@ -231,28 +233,28 @@ func (l *Ledger) Reader(v Variant) *Reader {
 	return &Reader{ledger: l, variant: v, held: make(map[string]map[string]int), onStream: make(map[string]struct{})}
 }
 
-// InStage declares that the client is part of a stage (Staged): a rollout may be rolled back, and sent again. It must be
+// InStage declares that the client is part of a stage (Staged): a change may be rolled back, and sent again. It must be
 // called before the first stream.
 func (r *Reader) InStage() { r.inStage = true }
 
-// mayRevert reports whether the client may be taken back to what was before. Locked.
+// mayRevert reports whether the client may be sent an earlier state. The caller must hold the lock.
 func (r *Reader) mayRevert(typeURL string) bool {
 	return r.inStage && r.ledger.staged != nil && r.ledger.staged(typeURL)
 }
 
-// Opened notes that the client is on another stream. Its server may know less than the
-// last one did, and so may take it back to an older generation.
+// Opened records that the client has opened another stream. Its server may lag behind the last one, and so may send an
+// older generation.
 func (r *Reader) Opened() { clear(r.onStream) }
 
-// Received records received content, and returns why it is illegal, or "". It is illegal if the origin never had it, if the
-// client received newer content on the same stream, or if a Delta client reported it on this stream. The last is legal
-// for endpoints, secrets, resources with a TTL, content that may have come back (Behind), and once versions are not
+// Received records received content, and returns why it is illegal, or "". It is illegal if the origin never had it, if
+// the client received newer content on the same stream, or if a Delta client reported it on this stream. The last is
+// legal for endpoints, secrets, resources with a TTL, content that may have come back (Behind), and if versions are not
 // trusted (B.3, B.16, Repeats).
 func (r *Reader) Received(typeURL, name string, value []byte) string {
 	d := Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
-	generation, said := record.generations[d]
+	generation, existed := record.generations[d]
 	repeats := r.ledger.mayRepeat(typeURL, record, generation) || r.mayRevert(typeURL)
 	back := r.ledger.mayGoBack(record, generation) || r.mayRevert(typeURL)
 	r.ledger.mu.Unlock()
@@ -262,65 +264,67 @@ func (r *Reader) Received(typeURL, name string, value []byte) string {
 		r.held[typeURL] = of
 	}
 	key := typeURL + "\x00" + name
-	_, fresh := r.onStream[key]
+	_, onStream := r.onStream[key]
 	was := of[name]
 	of[name], r.onStream[key] = generation, struct{}{}
 	switch {
-	case !said:
-		return fmt.Sprintf("%s %q: content %v, which the origin never said", short(typeURL), name, d)
-	case fresh && generation < was && !back:
+	case !existed:
+		return fmt.Sprintf("%s %q: content %v, which the origin never had", short(typeURL), name, d)
+	case onStream && generation < was && !back:
 		return fmt.Sprintf("%s %q: generation %d after %d on the same stream", short(typeURL), name, generation, was)
-	case r.variant == Delta && generation == was && !fresh && !repeats:
-		return fmt.Sprintf("%s %q: generation %d, which it has", short(typeURL), name, generation)
+	case r.variant == Delta && generation == was && !onStream && !repeats:
+		return fmt.Sprintf("%s %q: generation %d, which the client reported", short(typeURL), name, generation)
 	}
 	return ""
 }
 
-// expired reports whether a generation has expired or, unless the client received it on its stream, an older one: the
-// relay may have lost the origin before the newer one.
-func (r *record) expired(generation int, fresh bool) bool {
+// expired reports whether a generation has expired. Unless the client received it on this stream, an older generation
+// counts too: the relay may have lost the origin before the newer one.
+func (r *record) expired(generation int, onStream bool) bool {
 	for of, at := range r.expires {
-		if (of == generation || of < generation && !fresh) && time.Now().After(at) {
+		if (of == generation || of < generation && !onStream) && time.Now().After(at) {
 			return true
 		}
 	}
 	return false
 }
 
-// Removed records the removal of a resource at the client, and returns why it is illegal, or "". It is illegal if the origin
-// has not removed the resource since the client's content, and that has not expired: the relay invented the deletion.
+// Removed records the removal of a resource at the client, and returns why it is illegal, or "". It is illegal if the
+// origin has not removed the resource since the client's content, and that content has not expired: the relay invented
+// the removal.
 func (r *Reader) Removed(typeURL, name string) string {
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	held, removed := r.held[typeURL][name], record.removed
-	_, fresh := r.onStream[typeURL+"\x00"+name]
-	expired := record.expired(held, fresh)
+	_, onStream := r.onStream[typeURL+"\x00"+name]
+	expired := record.expired(held, onStream)
 	lacked := r.ledger.behind && record.absent
-	if staged := r.ledger.staged; staged != nil && staged(typeURL) && (r.inStage || !fresh) {
+	if staged := r.ledger.staged; staged != nil && staged(typeURL) && (r.inStage || !onStream) {
 		lacked = lacked || removed > 0
 	}
 	r.ledger.mu.Unlock()
 	delete(r.held[typeURL], name)
 	if removed < held && !expired && !lacked {
-		return fmt.Sprintf("%s %q: taken away at generation %d, the origin removed it last at %d", short(typeURL), name, held, removed)
+		return fmt.Sprintf("%s %q: removed at generation %d, but the origin removed it last at %d", short(typeURL), name,
+			held, removed)
 	}
 	return ""
 }
 
-// Options returns the options of a light client that passes its responses to the reader, and calls wrong for each
-// illegal one.
-func (r *Reader) Options(opts LightOptions, wrong func(string)) LightOptions {
-	judge := func(what string) {
-		if what != "" {
-			wrong(what)
+// Options returns the options of a light client that passes its responses to the reader. report is called for each
+// illegal response.
+func (r *Reader) Options(opts LightOptions, report func(string)) LightOptions {
+	check := func(illegal string) {
+		if illegal != "" {
+			report(illegal)
 		}
 	}
 	opts.Variant, opts.OnOpen = r.variant, r.Opened
 	opts.OnResource = func(typeURL string, name, value []byte) {
-		if value != nil { // else it lives on
-			judge(r.Received(typeURL, string(name), value))
+		if value != nil { // nil is a heartbeat
+			check(r.Received(typeURL, string(name), value))
 		}
 	}
-	opts.OnRemoved = func(typeURL, name string) { judge(r.Removed(typeURL, name)) }
+	opts.OnRemoved = func(typeURL, name string) { check(r.Removed(typeURL, name)) }
 	return opts
 }

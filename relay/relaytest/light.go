@@ -23,47 +23,45 @@ type LightOptions struct {
 	// Variant is Delta or SotW.
 	Variant Variant
 
-	// Node is sent with the first request. Nil means EnvoyNode("light").
+	// Node is sent with the first request. If nil, it is EnvoyNode("light").
 	Node *corepb.Node
 
-	// TypeURL has the client open a stream of that type alone. Empty means an
-	// aggregated stream.
+	// TypeURL opens a stream of one type instead of an aggregated stream.
 	TypeURL string
 
-	// OnResource, if set, sees each resource as it arrives, on the client's own
-	// goroutine. The value is nil where there is no content. It must not keep the slices.
+	// OnResource, if set, is called with each received resource, in the goroutine of the client. The value is nil if there
+	// is no content. It must not keep the slices.
 	OnResource func(typeURL string, name, value []byte)
 
-	// OnRemoved, if set, sees each name that the client had and a response takes away, on
-	// the client's own goroutine. It must not call the client.
+	// OnRemoved, if set, is called with each name that a response removes from the state, in the goroutine of the client.
+	// It must not call the client.
 	OnRemoved func(typeURL, name string)
 
-	// Reject, if set, reports whether the client refuses a resource, on the client's own goroutine. It then refuses the
-	// response, but for an Envoy's half: it has the rest of it, and of that resource what it had. It must not keep the slices.
+	// Reject, if set, reports whether the client rejects a resource, in the goroutine of the client. The client then sends
+	// a NACK, but applies the other resources of the response as an Envoy does. It must not keep the slices.
 	Reject func(typeURL string, name, value []byte) bool
 
-	// OnOpen, if set, is called when the client has opened a stream, before anything
-	// arrives on it.
+	// OnOpen, if set, is called when the client has opened a stream, before the first response.
 	OnOpen func()
 }
 
-// Counts is how much a light client has received.
+// Counts are the numbers of messages that a light client has received.
 type Counts struct {
-	Responses int // messages
-	Resources int // in them
-	Removed   int // names in removed_resources
-	Bytes     int // of messages, uncompressed, without gRPC's framing
+	Responses int // number of messages
+	Resources int // number of resources in them
+	Removed   int // number of names in removed_resources
+	Bytes     int // size of messages, uncompressed, without gRPC framing
 }
 
-// A LightClient subscribes, accepts all responses unless its options reject them, and keeps only the version and a digest
-// of each resource. It has one goroutine, and decodes no message in full. It checks the same rules as a [Client]. Methods
-// may be called from any goroutine unless documented otherwise.
+// A LightClient subscribes, accepts all responses unless its options reject them, and keeps only the version and a
+// digest of each resource. It has one goroutine, and does not decode messages in full. It checks the same rules as a
+// [Client]. Its methods may be called from any goroutine unless documented otherwise.
 type LightClient struct {
-	// Set by NewLightClient, read-only afterwards.
+	// Immutable after NewLightClient.
 	tb      TB
 	options LightOptions
 
-	sending sync.Mutex // orders requests, as in Client
+	sending sync.Mutex // orders requests, as Client.sending
 
 	// Guarded by sending.
 	rpc       grpc.ClientStream
@@ -73,25 +71,24 @@ type LightClient struct {
 
 	// Guarded by mon.
 	cancel     context.CancelFunc
-	done       chan struct{} // closed when the receiver has returned; nil before the first stream
-	order      []string      // of subscribed
+	done       chan struct{} // closed when the receiver has ended; nil before the first stream
+	order      []string      // type URLs in the order of subscription
 	subscribed map[string][]string
-	versions   map[string]string // version_info that was accepted last, by type
+	versions   map[string]string // last accepted version_info by type
 	state      State
 	counts     Counts
 	paused     bool
-	err        error // why the stream ended; nil while it lives
+	err        error // error of the ended stream; nil while it is open
 
 	// Owned by the receiver.
 	envelope lightEnvelope
-	names    map[string]string   // one string for each name ever seen
-	present  map[string]struct{} // names of the response in hand
-	nonces   map[uint64]struct{} // hashes, as there may be many
+	names    map[string]string   // interned names
+	present  map[string]struct{} // names in the current response
+	nonces   map[uint64]struct{} // hashes of nonces, to save memory
 	seed     maphash.Seed
 }
 
-// NewLightClient opens a stream on conn, which need not be connected yet. The
-// client is closed when tb ends.
+// NewLightClient opens a stream on conn, which need not be connected yet. The client is closed when tb ends.
 func NewLightClient(tb TB, conn *grpc.ClientConn, opts LightOptions) *LightClient {
 	tb.Helper()
 	c := newLightClient(tb, opts)
@@ -118,9 +115,9 @@ func newLightClient(tb TB, opts LightOptions) *LightClient {
 	}
 }
 
-// Reconnect ends the stream, if there is one, and opens another on conn, as a real client does. It keeps its state and
-// subscriptions, and reports its versions. The stream ends with ctx. It returns the error of opening the stream; the
-// client then has no stream.
+// Reconnect closes the stream, if there is one, and opens another on conn, as a real client does. The client keeps its
+// state and subscriptions, and reports its versions. The stream ends with ctx. If the stream cannot be opened,
+// Reconnect returns the error, and the client has no stream.
 func (c *LightClient) Reconnect(ctx context.Context, conn *grpc.ClientConn) error {
 	c.Close()
 	rpc, cancel, err := openStream(ctx, conn, c.options.Variant.Method(c.options.TypeURL), grpc.ForceCodecV2(BytesCodec{}))
@@ -149,7 +146,7 @@ func (c *LightClient) Reconnect(ctx context.Context, conn *grpc.ClientConn) erro
 	return nil
 }
 
-// restate returns the first request of a type on a new stream. Locked.
+// restate returns the first request of a type on a new stream. The caller must hold the lock.
 func (c *LightClient) restate(typeURL string) proto.Message {
 	names := c.subscribed[typeURL]
 	if c.options.Variant == SotW {
@@ -159,7 +156,9 @@ func (c *LightClient) restate(typeURL string) proto.Message {
 	for name, entry := range c.state[typeURL] {
 		held[name] = entry.Version
 	}
-	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: held}
+	return &discoverypb.DeltaDiscoveryRequest{
+		TypeUrl: typeURL, ResourceNamesSubscribe: names, InitialResourceVersions: held,
+	}
 }
 
 // Pause stops reading from the stream, as [Client.Pause] does.
@@ -175,8 +174,7 @@ func (c *LightClient) pause(paused bool) {
 	c.mon.Changed()
 }
 
-// Subscribe asks for names of a type, "*" or nothing for the wildcard. It may
-// be called once for each type.
+// Subscribe subscribes to names of a type, or to the wildcard for "*" or no names. It may be called once per type.
 func (c *LightClient) Subscribe(typeURL string, names ...string) {
 	c.mon.Lock()
 	c.order = append(c.order, typeURL)
@@ -185,23 +183,22 @@ func (c *LightClient) Subscribe(typeURL string, names ...string) {
 	c.send(c.request(typeURL, names, "", ""))
 }
 
-// State returns a copy of what the client has.
+// State returns a copy of the state of the client.
 func (c *LightClient) State() State {
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	return c.state.Clone()
 }
 
-// Counts returns how much the client has received so far.
+// Counts returns the numbers of messages received so far.
 func (c *LightClient) Counts() Counts {
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	return c.counts
 }
 
-// WaitState waits until cond holds, which is evaluated after every response was
-// applied and answered, and must neither keep the state nor call the client.
-// It fails the test if the stream ends before or time runs out.
+// WaitState waits until cond returns true. cond is evaluated after every response was applied and answered; it must
+// neither keep the state nor call the client. The test fails if the stream ends or the timeout expires.
 func (c *LightClient) WaitState(ctx context.Context, cond func(State) bool) {
 	c.tb.Helper()
 	met := false
@@ -216,8 +213,7 @@ func (c *LightClient) WaitState(ctx context.Context, cond func(State) bool) {
 	}
 }
 
-// WaitEnd waits until the stream has ended and returns its error, as
-// [Client.WaitEnd] does.
+// WaitEnd waits until the stream has ended, and returns its error, as [Client.WaitEnd] does.
 func (c *LightClient) WaitEnd(ctx context.Context) error {
 	c.tb.Helper()
 	var end error
@@ -227,7 +223,7 @@ func (c *LightClient) WaitEnd(ctx context.Context) error {
 	return end
 }
 
-// Close ends the stream, if there is one, and waits until nothing more is received.
+// Close closes the stream, if there is one, and waits until its receiver has ended.
 func (c *LightClient) Close() {
 	c.mon.Lock()
 	cancel := c.cancel
@@ -238,7 +234,7 @@ func (c *LightClient) Close() {
 	}
 }
 
-// wait returns once the receiver of the stream has.
+// wait waits until the receiver of the stream has ended.
 func (c *LightClient) wait() {
 	c.mon.Lock()
 	done := c.done
@@ -246,7 +242,7 @@ func (c *LightClient) wait() {
 	<-done
 }
 
-// String names the client in messages.
+// String returns the name of the client in messages.
 func (c *LightClient) String() string {
 	return fmt.Sprintf("%v light client %q", c.options.Variant, c.options.Node.GetId())
 }
@@ -299,13 +295,12 @@ func (c *LightClient) receive(rpc grpc.ClientStream, done chan struct{}) {
 	}
 }
 
-// handle checks and applies the response in the envelope, answers it, and then
-// lets waiters look.
+// handle checks, applies and answers the response in the envelope, and then wakes waiters.
 func (c *LightClient) handle(size int) {
 	e := &c.envelope
 	c.checkEnvelope(e)
 	c.checkNames(e)
-	refused := c.reject(e)
+	rejected := c.reject(e)
 	if c.options.OnResource != nil {
 		for i := range e.resources {
 			c.options.OnResource(e.typeURL, e.resources[i].name, e.resources[i].value)
@@ -313,14 +308,14 @@ func (c *LightClient) handle(size int) {
 	}
 	c.mon.Lock()
 	c.apply(e, size)
-	if !refused {
+	if !rejected {
 		c.versions[e.typeURL] = e.version
 	}
 	names, version := c.subscribed[e.typeURL], c.versions[e.typeURL]
 	c.mon.Unlock()
 
 	answer := c.request(e.typeURL, names, version, e.nonce)
-	if refused {
+	if rejected {
 		makeNACK(answer)
 	}
 	c.send(answer)
@@ -329,7 +324,7 @@ func (c *LightClient) handle(size int) {
 	c.mon.Unlock()
 }
 
-// reject takes the resources out of the envelope that the client refuses, and reports whether there are any.
+// reject removes the rejected resources from the envelope, and reports whether there are any.
 func (c *LightClient) reject(e *lightEnvelope) bool {
 	if c.options.Reject == nil {
 		return false
@@ -341,9 +336,9 @@ func (c *LightClient) reject(e *lightEnvelope) bool {
 	return len(e.resources) < all
 }
 
-// makeNACK makes an answer a NACK.
+// makeNACK turns an ACK into a NACK.
 func makeNACK(answer proto.Message) {
-	why := &statuspb.Status{Code: int32(codes.InvalidArgument), Message: "the client refuses a resource"}
+	why := &statuspb.Status{Code: int32(codes.InvalidArgument), Message: "the client rejects a resource"}
 	switch r := answer.(type) {
 	case *discoverypb.DiscoveryRequest:
 		r.ErrorDetail = why
@@ -352,7 +347,7 @@ func makeNACK(answer proto.Message) {
 	}
 }
 
-// apply applies a response to the state. The caller holds the lock.
+// apply applies a response to the state. The caller must hold the lock.
 func (c *LightClient) apply(e *lightEnvelope, size int) {
 	entries := c.state.entries(e.typeURL)
 	for i := range e.resources {
@@ -376,8 +371,8 @@ func (c *LightClient) apply(e *lightEnvelope, size int) {
 	c.counts.Bytes += size
 }
 
-// removeAll takes what the envelope removes, or leaves out of a complete set, out of the
-// state. Locked.
+// removeAll removes the resources that the envelope removes, or that are absent from a complete set. The caller must
+// hold the lock.
 func (c *LightClient) removeAll(e *lightEnvelope, entries map[string]Entry) {
 	for _, name := range e.removed {
 		c.remove(e.typeURL, entries, string(name))
@@ -392,7 +387,7 @@ func (c *LightClient) removeAll(e *lightEnvelope, entries map[string]Entry) {
 	}
 }
 
-// remove takes a resource out of the state, if it is there. Locked.
+// remove removes a resource from the state, if it is present. The caller must hold the lock.
 func (c *LightClient) remove(typeURL string, entries map[string]Entry, name string) {
 	if _, had := entries[name]; had && c.options.OnRemoved != nil {
 		c.options.OnRemoved(typeURL, name)
@@ -403,7 +398,7 @@ func (c *LightClient) remove(typeURL string, entries map[string]Entry, name stri
 func (c *LightClient) checkEnvelope(e *lightEnvelope) {
 	hash := maphash.String(c.seed, e.nonce)
 	if _, ok := c.nonces[hash]; ok || e.nonce == "" {
-		c.violation("its nonce is empty or was used on the stream before")
+		c.violation("the nonce is empty, or a duplicate on this stream")
 	}
 	c.nonces[hash] = struct{}{}
 	if c.options.Variant == SotW && e.version == "" {
@@ -411,13 +406,13 @@ func (c *LightClient) checkEnvelope(e *lightEnvelope) {
 	}
 }
 
-// checkNames fills present.
+// checkNames checks the names and types of resources, and fills present.
 func (c *LightClient) checkNames(e *lightEnvelope) {
 	clear(c.present)
 	for i := range e.resources {
 		r := &e.resources[i]
 		if _, twice := c.present[string(r.name)]; twice || len(r.name) == 0 {
-			c.violation("resource %q is in it twice, or has no name", r.name)
+			c.violation("resource %q is a duplicate, or has no name", r.name)
 		}
 		c.present[c.intern(r.name)] = struct{}{}
 		if r.hasBody && string(r.typeURL) != e.typeURL {
@@ -432,14 +427,14 @@ func (c *LightClient) checkNames(e *lightEnvelope) {
 	}
 	for _, name := range e.removed {
 		if _, twice := c.present[string(name)]; twice {
-			c.violation("removed %q is in it before", name)
+			c.violation("removed %q is also a resource, or a duplicate", name)
 		}
 		c.present[c.intern(name)] = struct{}{}
 	}
 }
 
 func (c *LightClient) violation(format string, args ...any) {
-	c.tb.Errorf("%v: response breaks the protocol: %s: %s nonce=%s", c,
+	c.tb.Errorf("%v: response violates the protocol: %s: %s nonce=%s", c,
 		fmt.Sprintf(format, args...), short(c.envelope.typeURL), c.envelope.nonce)
 }
 

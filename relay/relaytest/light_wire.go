@@ -7,8 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// A lightEnvelope is a response of either variant, read without copying. The
-// slices are good until the next parse.
+// A lightEnvelope is a response of either variant, parsed without copying. Its slices are valid until the next parse.
 type lightEnvelope struct {
 	typeURL   string
 	version   string
@@ -23,7 +22,7 @@ type lightResource struct {
 }
 
 func (e *lightEnvelope) parse(b []byte, variant Variant) error {
-	last := e.typeURL // most often the same: no new string
+	last := e.typeURL // reused if equal, to save an allocation
 	e.typeURL, e.version, e.nonce, e.resources, e.removed = "", "", "", e.resources[:0], e.removed[:0]
 	return eachField(b, func(num protowire.Number, v []byte) error {
 		switch {

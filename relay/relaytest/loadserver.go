@@ -10,13 +10,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
-// A LoadServer is a load reporting service that asks for the load of all clusters each second, and keeps the reports that
-// it receives. The zero value has none. Its methods may be called from any goroutine.
+// A LoadServer is a load reporting service that requests the load of all clusters every second, and keeps the received
+// reports. The zero value is ready to use. Its methods may be called from any goroutine.
 type LoadServer struct {
 	lrspb.UnimplementedLoadReportingServiceServer
 
 	mon     wait.Monitor
-	streams int                       // opened so far; guarded by mon
+	streams int                       // number of streams opened so far; guarded by mon
 	reports []*lrspb.LoadStatsRequest // guarded by mon
 }
 
@@ -42,13 +42,14 @@ func (l *LoadServer) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 		if !first {
 			continue
 		}
-		if err := rpc.Send(&lrspb.LoadStatsResponse{SendAllClusters: true, LoadReportingInterval: durationpb.New(time.Second)}); err != nil {
+		if err := rpc.Send(&lrspb.LoadStatsResponse{SendAllClusters: true,
+			LoadReportingInterval: durationpb.New(time.Second)}); err != nil {
 			return err
 		}
 	}
 }
 
-// Await waits until met returns nil for all reports so far, in the order of their arrival.
+// Await waits until met returns nil for all reports so far, in the order of arrival.
 func (l *LoadServer) Await(tb TB, met func(reports []*lrspb.LoadStatsRequest) error) {
 	tb.Helper()
 	var unmet error
@@ -57,7 +58,7 @@ func (l *LoadServer) Await(tb TB, met func(reports []*lrspb.LoadStatsRequest) er
 	}
 }
 
-// Streams returns how many streams were opened so far.
+// Streams returns the number of streams opened so far.
 func (l *LoadServer) Streams() int {
 	l.mon.Lock()
 	defer l.mon.Unlock()

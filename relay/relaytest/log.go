@@ -8,7 +8,7 @@ import (
 	"sync"
 )
 
-// A Log keeps what a relay logs. The zero value is empty. Its methods may be called from any goroutine.
+// A Log keeps the log of a relay. The zero value is empty. Its methods may be called from any goroutine.
 type Log struct {
 	mu      sync.Mutex
 	text    bytes.Buffer  // guarded by mu
@@ -32,17 +32,17 @@ func (l *Log) String() string {
 	return l.text.String()
 }
 
-// Len returns how many bytes were logged.
+// Len returns the number of logged bytes.
 func (l *Log) Len() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Len()
 }
 
-// Count returns how many times the log contains a text.
+// Count returns the number of occurrences of a text.
 func (l *Log) Count(text string) int { return strings.Count(l.String(), text) }
 
-// Await waits until the log contains a text behind its first mark bytes.
+// Await waits until the log contains a text after its first mark bytes.
 func (l *Log) Await(tb TB, mark int, text string) {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(tb.Context(), Patience)

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 )
 
-// TestLog has Await return for a text that comes after the mark, and not for one before it.
+// TestLog checks that Await finds texts after the mark only.
 func TestLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l Log

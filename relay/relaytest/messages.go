@@ -20,7 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Type URLs of the resource types that xDS clients ask for.
+// Type URLs of resource types.
 const (
 	ListenerType         = "type.googleapis.com/envoy.config.listener.v3.Listener"
 	RouteType            = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
@@ -34,19 +34,19 @@ const (
 	ExtensionConfigType  = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 )
 
-// wrapperType is the type of a resource that SotW wraps to give it a name.
+// wrapperType is the type of the message in which SotW wraps a resource to give it a name.
 const wrapperType = "type.googleapis.com/envoy.service.discovery.v3.Resource"
 
 // redirectType is the type of a redirect to another resource name.
 const redirectType = "type.googleapis.com/xds.core.v3.ResourceLocator"
 
-// Client features, as clients spell them today.
+// Client features in their current spelling.
 const (
 	FeatureTTL     = "xds.config.supports-resource-ttl"
 	FeatureWrapper = "xds.config.resource-in-sotw"
 )
 
-// WithFeatures returns a Node that has further client features.
+// WithFeatures returns a copy of a Node with further client features.
 func WithFeatures(n *corepb.Node, more ...string) *corepb.Node {
 	n = proto.CloneOf(n)
 	n.ClientFeatures = append(n.ClientFeatures, more...)
@@ -56,7 +56,7 @@ func WithFeatures(n *corepb.Node, more ...string) *corepb.Node {
 // features are the client features of a Node that affect responses.
 type features struct{ wrap, ttl bool }
 
-// featuresOf reads the client features of a Node in all their spellings.
+// featuresOf returns the client features of a Node, in any of their spellings.
 func featuresOf(n *corepb.Node) (f features) {
 	for _, feature := range n.GetClientFeatures() {
 		f.wrap = f.wrap || strings.HasSuffix(feature, "resource-in-sotw")
@@ -65,7 +65,7 @@ func featuresOf(n *corepb.Node) (f features) {
 	return f
 }
 
-// EnvoyNode returns the Node of an Envoy of this id.
+// EnvoyNode returns the Node of an Envoy with an ID.
 func EnvoyNode(id string) *corepb.Node {
 	return &corepb.Node{
 		Id:            id,
@@ -77,7 +77,7 @@ func EnvoyNode(id string) *corepb.Node {
 	}
 }
 
-// GRPCNode returns the Node of a gRPC-Go client of this id.
+// GRPCNode returns the Node of a gRPC-Go client with an ID.
 func GRPCNode(id string) *corepb.Node {
 	return &corepb.Node{
 		Id:                   id,
@@ -87,8 +87,7 @@ func GRPCNode(id string) *corepb.Node {
 	}
 }
 
-// Cluster returns a Cluster that takes its endpoints from EDS over ADS, under
-// edsService if given, else under its own name.
+// Cluster returns a Cluster whose endpoints come from EDS over ADS, under edsService if given, else under its own name.
 func Cluster(name string, edsService ...string) *clusterpb.Cluster {
 	c := &clusterpb.Cluster{
 		Name:                 name,
@@ -102,7 +101,7 @@ func Cluster(name string, edsService ...string) *clusterpb.Cluster {
 	return c
 }
 
-// StaticCluster returns a Cluster that carries its endpoints, each a host:port.
+// StaticCluster returns a Cluster with static endpoints, each a host:port.
 func StaticCluster(name string, addrs ...string) *clusterpb.Cluster {
 	return &clusterpb.Cluster{
 		Name:                 name,
@@ -112,9 +111,8 @@ func StaticCluster(name string, addrs ...string) *clusterpb.Cluster {
 	}
 }
 
-// Endpoints returns the ClusterLoadAssignment of a cluster (or of its EDS
-// service name): the addresses, each a host:port, in one locality. The locality
-// has a weight because gRPC ignores those without.
+// Endpoints returns the ClusterLoadAssignment of a cluster, or of its EDS service name, with addresses in one locality.
+// Each address is a host:port. The locality has a weight, because gRPC ignores localities without a weight.
 func Endpoints(cluster string, addrs ...string) *endpointpb.ClusterLoadAssignment {
 	locality := &endpointpb.LocalityLbEndpoints{
 		Locality:            &corepb.Locality{Region: "region", Zone: "zone"},
@@ -131,8 +129,8 @@ func Endpoints(cluster string, addrs ...string) *endpointpb.ClusterLoadAssignmen
 	}
 }
 
-// Listener returns an HTTP listener as Envoy reads it, on a loopback port that
-// the kernel chooses, whose routes come by RDS over ADS.
+// Listener returns an HTTP listener for Envoy on a loopback port that the kernel chooses. Its routes come from RDS over
+// ADS.
 func Listener(name, routeName string) *listenerpb.Listener {
 	return &listenerpb.Listener{
 		Name:    name,
@@ -146,7 +144,7 @@ func Listener(name, routeName string) *listenerpb.Listener {
 	}
 }
 
-// APIListener returns a listener as gRPC clients read it.
+// APIListener returns a listener for gRPC clients.
 func APIListener(name, routeName string) *listenerpb.Listener {
 	return &listenerpb.Listener{
 		Name:        name,
@@ -154,8 +152,7 @@ func APIListener(name, routeName string) *listenerpb.Listener {
 	}
 }
 
-// Route returns a RouteConfiguration that sends every path of the domains to
-// one cluster.
+// Route returns a RouteConfiguration that routes all paths of the domains to one cluster.
 func Route(name string, domains []string, cluster string) *routepb.RouteConfiguration {
 	return &routepb.RouteConfiguration{
 		Name: name,
@@ -172,8 +169,8 @@ func Route(name string, domains []string, cluster string) *routepb.RouteConfigur
 	}
 }
 
-// Opaque returns a resource of an unknown type. Its value is a message with the name as field 1, as in all xDS types, and
-// the payload as field 2.
+// Opaque returns a resource of an unknown type. Its value is a message with the name as field 1, as in all xDS types,
+// and the payload as field 2.
 func Opaque(typeURL, name string, payload []byte) *anypb.Any {
 	b := protowire.AppendTag(nil, 1, protowire.BytesType)
 	b = protowire.AppendString(b, name)
@@ -203,7 +200,7 @@ func overADS() *corepb.ConfigSource {
 	}
 }
 
-// address reads a host:port; a port that is none becomes 0.
+// address parses a host:port. A missing or invalid port becomes 0.
 func address(hostport string) *corepb.Address {
 	host, port, err := net.SplitHostPort(hostport)
 	if err != nil {
@@ -216,8 +213,8 @@ func address(hostport string) *corepb.Address {
 	}}}
 }
 
-// pack wraps m with the bytes that equal messages always have. It panics if m
-// cannot be marshalled: every m of this package can.
+// pack packs m into an Any with deterministic bytes. It panics if m cannot be marshalled, which does not happen for
+// messages of this package.
 func pack(m proto.Message) *anypb.Any {
 	if a, ok := m.(*anypb.Any); ok {
 		return a

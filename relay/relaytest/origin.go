@@ -22,103 +22,93 @@ import (
 
 // OriginOptions configure an origin. The zero value is a correct origin on a free loopback port.
 type OriginOptions struct {
-	// Address to listen on, host:port. Empty means a free port of 127.0.0.1. In
-	// memory it is any name; empty means "origin".
+	// Address is the host:port to listen on. If empty, it is a free port of 127.0.0.1. In memory it is any name; if empty,
+	// "origin".
 	Address string
 
-	// Memory replaces the socket by an in-memory network that only
-	// DialOptions reach, which is what a testing/synctest bubble needs.
+	// Memory replaces the socket by an in-memory network, which a testing/synctest bubble requires. Only connections with
+	// DialOptions reach it.
 	Memory bool
 
-	// ServerOptions go to the gRPC server: credentials, keepalive, limits.
+	// ServerOptions are options of the gRPC server: credentials, keepalive, limits.
 	ServerOptions []grpc.ServerOption
 
-	// Register adds services to each gRPC server that the origin starts. Nil adds
-	// none.
+	// Register, if set, adds services to each gRPC server that the origin starts.
 	Register func(grpc.ServiceRegistrar)
 
-	// Behaviour is how the origin begins; Change alters it.
+	// Behaviour is the initial behaviour. Change modifies it.
 	Behaviour Behaviour
 }
 
-// Behaviour is how an origin answers. The zero value is what the protocol asks.
+// Behaviour configures the responses of an origin. The zero value follows the protocol.
 type Behaviour struct {
-	// Manual leaves the streams opened from now on to the caller: they are
-	// recorded and never answered.
+	// Manual leaves new streams to the test: their requests are recorded, but not answered.
 	Manual bool
 
-	// SotW makes it an origin that speaks SotW only: streams of the variant that it
-	// does not speak end with UNIMPLEMENTED. It holds for streams that are opened from
-	// now on.
+	// SotW makes the origin implement SotW only instead of Delta only. Streams of the other variant end with
+	// UNIMPLEMENTED. It applies to new streams.
 	SotW bool
 
-	// Wrap puts each resource of a SotW response into a Resource message, with its
-	// name and version. Those that have aliases, or no body, always are.
+	// Wrap wraps each resource of a SotW response in a Resource message with its name and version. Resources with aliases,
+	// or without a body, are always wrapped.
 	Wrap bool
 
-	// SilentOnMissing sends nothing for names that do not exist, like go-control-plane, instead of removals. Names in
+	// SilentOnMissing sends nothing for names that do not exist, as go-control-plane does, instead of removals. Names in
 	// initial_resource_versions are still removed.
 	SilentOnMissing bool
 
-	// IgnoreIRV ignores initial_resource_versions: it sends everything, and no removals.
+	// IgnoreIRV ignores initial_resource_versions: it sends all resources, and no removals.
 	IgnoreIRV bool
 
-	// EmptyVersions leaves out the versions of the resources, as Istio does.
+	// EmptyVersions omits the versions of resources, as Istio does.
 	EmptyVersions bool
 
-	// Duplicate lists every resource twice in each response, against the
-	// protocol.
+	// Duplicate repeats all resources in each response, which violates the protocol.
 	Duplicate bool
 
-	// NamedOnly reports which resources are not part of the wildcard set. Nil
-	// means none. It must not call the origin.
+	// NamedOnly reports which resources are not part of the wildcard set. If nil, all are. It must not call the origin.
 	NamedOnly func(typeURL, name string) bool
 
-	// Unresolved reports which names that do not exist are answered as aliases
-	// that mean nothing: with a resource that has neither body nor version.
-	// Nil means none. It must not call the origin.
+	// Unresolved reports which missing names are answered as unresolved aliases: with a resource without body and version.
+	// If nil, none are. It must not call the origin.
 	Unresolved func(typeURL, name string) bool
 
-	// SilentProbes leaves a relay without an answer that asks whether it would be served.
+	// SilentProbes does not answer the probes of relays.
 	SilentProbes bool
 
-	// Delay holds back each automatic response for this long. Order is kept.
+	// Delay delays each automatic response. The order of responses is kept.
 	Delay time.Duration
 
-	// SystemVersion is the system_version_info of automatic responses, or their
-	// version_info, which without it is another one for each response.
+	// SystemVersion is the system_version_info of automatic Delta responses, and the version_info of SotW responses. If it
+	// is empty, each SotW response has a new version_info.
 	SystemVersion string
 
-	// ControlPlane is the control_plane.identifier of automatic responses;
-	// empty leaves the field out.
+	// ControlPlane is the control_plane.identifier of automatic responses. If it is empty, the field is not set.
 	ControlPlane string
 }
 
-// An Origin is a scripted ADS server of Delta or SotW. Methods may be called from any goroutine unless documented
+// An Origin is a scripted ADS server of Delta or SotW. Its methods may be called from any goroutine unless documented
 // otherwise.
-//
-// The embedded Content is for nodes without a Content of [Origin.For].
 type Origin struct {
 	*Content
 
-	// Set by NewOrigin, read-only afterwards.
+	// Immutable after NewOrigin.
 	tb      TB
 	options OriginOptions
 	memory  *memnet.Network // nil on a real socket
-	address string          // where Restart listens again
+	address string          // address of Restart
 
-	// running has the accept loop, the servers and the receivers of the
-	// streams. Stop waits for it.
+	// running counts the accept loop, the servers and the receivers of streams. Stop waits for it.
 	running sync.WaitGroup
 
 	mon wait.Monitor
 
 	// Guarded by mon.
 	behaviour  Behaviour
-	contents   []*Content // the default one last
+	contents   []*Content // the default Content is last
 	record     OriginState
-	streams    []*OriginStream // as in record.Streams
-	accepted   int             // streams that Accept returned
+	streams    []*OriginStream // same order as record.Streams
+	accepted   int             // number of streams that Accept has returned
 	rejections []*rejection
 	frozen     bool
 	listener   net.Listener // nil when stopped
@@ -126,7 +116,7 @@ type Origin struct {
 	servers    []*grpc.Server // the last one takes new connections
 }
 
-// NewOrigin starts an origin that stops by itself when tb ends.
+// NewOrigin starts an origin, which stops when tb ends.
 func NewOrigin(tb TB, opts OriginOptions) *Origin {
 	tb.Helper()
 	o := &Origin{tb: tb, options: opts, behaviour: opts.Behaviour, address: opts.Address}
@@ -144,20 +134,20 @@ func NewOrigin(tb TB, opts OriginOptions) *Origin {
 	return o
 }
 
-// Target returns the gRPC target of the origin. It stays the same for ever.
+// Target returns the gRPC target of the origin, which does not change.
 func (o *Origin) Target() string { return "passthrough:///" + o.address }
 
 // Addr returns the host:port of the origin, or its name in memory.
 func (o *Origin) Addr() string { return o.address }
 
-// RelayOptions are those of a relay of the origin.
+// RelayOptions returns the options of a relay of the origin.
 func (o *Origin) RelayOptions() RelayOptions { return RelayOptions{Origins: []*Origin{o}} }
 
-// DialOptions returns what a client without TLS needs to reach Target.
+// DialOptions returns the dial options for a plaintext connection to Target.
 func (o *Origin) DialOptions() []grpc.DialOption { return DialOptions(o) }
 
-// DialOptions returns what a client without TLS needs to reach any of several
-// origins, which are all in memory, under different names, or all on sockets.
+// DialOptions returns the dial options for plaintext connections to several origins. These are all in memory, with
+// different names, or all on sockets.
 func DialOptions(origins ...*Origin) []grpc.DialOption {
 	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 	byName := make(map[string]*memnet.Network)
@@ -172,26 +162,24 @@ func DialOptions(origins ...*Origin) []grpc.DialOption {
 	return append(opts, grpc.WithContextDialer(func(ctx context.Context, name string) (net.Conn, error) {
 		m := byName[name]
 		if m == nil {
-			return nil, fmt.Errorf("no origin is called %q", name)
+			return nil, fmt.Errorf("no origin has the name %q", name)
 		}
 		return m.Dial(ctx)
 	}))
 }
 
-// Dial returns a connection to the origin, with more options if given, which is
-// closed when tb ends.
+// Dial returns a connection to the origin, which is closed when tb ends.
 func (o *Origin) Dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	o.tb.Helper()
 	conn, err := grpc.NewClient(o.Target(), append(o.DialOptions(), opts...)...)
 	if err != nil {
 		o.tb.Fatalf("dial origin: %v", err)
 	}
-	wait.Cleanup(o.tb, func() { _ = conn.Close() }) // fails only if closed before
+	wait.Cleanup(o.tb, func() { _ = conn.Close() }) // fails only if it was closed before
 	return conn
 }
 
-// Change alters the behaviour. It holds for what is answered from now on; Manual
-// and SotW for streams that are opened from now on.
+// Change modifies the behaviour for later responses. Manual and SotW apply to new streams.
 func (o *Origin) Change(f func(*Behaviour)) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
@@ -203,10 +191,9 @@ func (o *Origin) SetControlPlane(id string) {
 	o.Change(func(b *Behaviour) { b.ControlPlane = id })
 }
 
-// For returns a new, empty Content for the nodes that match reports, which sees
-// the Node of a stream's first request and must not call the origin. Where
-// several match, the first one made wins. A stream belongs to one Content from
-// its first request to its end.
+// For returns a new, empty Content for the nodes for which match returns true. match receives the Node of the first
+// request of a stream, and must not call the origin. If several match, the Content that was created first is used. A
+// stream keeps its Content until it ends.
 func (o *Origin) For(match func(*corepb.Node) bool) *Content {
 	c := newContent(o, match)
 	o.mon.Lock()
@@ -215,8 +202,8 @@ func (o *Origin) For(match func(*corepb.Node) bool) *Content {
 	return c
 }
 
-// Inject sends resp, as it is, on every open Delta stream that has asked for its
-// type. Where it has no nonce, each stream puts in its own.
+// Inject sends resp on every open Delta stream with a request for its type. If resp has no nonce, each stream adds its
+// own.
 func (o *Origin) Inject(resp *discoverypb.DeltaDiscoveryResponse) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
@@ -228,14 +215,14 @@ func (o *Origin) Inject(resp *discoverypb.DeltaDiscoveryResponse) {
 	o.mon.Changed()
 }
 
-// A rejection is how some nodes are refused.
+// A rejection is the status for streams of some nodes.
 type rejection struct {
 	match  func(*corepb.Node) bool
 	status *status.Status
 }
 
-// Refuse ends the streams of the nodes that match reports, and all that they open until allow, with a
-// status. match must not call the origin.
+// Refuse ends the streams of the nodes for which match returns true with a status, and rejects their new streams until
+// allow is called. match must not call the origin.
 func (o *Origin) Refuse(match func(*corepb.Node) bool, st *status.Status) (allow func()) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
@@ -253,7 +240,7 @@ func (o *Origin) Refuse(match func(*corepb.Node) bool, st *status.Status) (allow
 	}
 }
 
-// Stop closes the listener, connections and streams of the origin. Its content and records stay.
+// Stop closes the listener, connections and streams of the origin. Its content and records are kept.
 func (o *Origin) Stop() {
 	o.mon.Lock()
 	listener, servers, g := o.listener, o.servers, o.gate
@@ -262,7 +249,7 @@ func (o *Origin) Stop() {
 	if listener == nil {
 		return
 	}
-	_ = listener.Close() // the accept loop ends by it
+	_ = listener.Close() // ends the accept loop
 	_ = g.Close()
 	for _, server := range servers {
 		server.Stop()
@@ -270,8 +257,7 @@ func (o *Origin) Stop() {
 	o.running.Wait()
 }
 
-// Restart stops the origin, if it runs, and starts it on the same address with
-// what it holds. (Clear it before to have it come back empty.)
+// Restart stops the origin, if it runs, and starts it on the same address with the same content.
 func (o *Origin) Restart() {
 	o.tb.Helper()
 	o.Stop()
@@ -280,8 +266,8 @@ func (o *Origin) Restart() {
 	}
 }
 
-// GoAway sends GOAWAY on every connection, as a server that drains: streams go
-// on until the peers end them, and new connections are accepted.
+// GoAway sends GOAWAY on every connection, as a draining server. Streams continue until the peers close them, and new
+// connections are accepted.
 func (o *Origin) GoAway() {
 	o.mon.Lock()
 	defer o.mon.Unlock()
@@ -290,11 +276,10 @@ func (o *Origin) GoAway() {
 	}
 	draining := o.servers[len(o.servers)-1]
 	o.serve()
-	o.running.Go(draining.GracefulStop) // ends with the streams, or by Stop
+	o.running.Go(draining.GracefulStop) // ends with the streams, or with Stop
 }
 
-// Freeze makes the origin hold still with its connections open: nothing is
-// read from them or written to them until Freeze(false).
+// Freeze suspends the origin with open connections: nothing is read or written until Freeze(false).
 func (o *Origin) Freeze(frozen bool) {
 	o.mon.Lock()
 	defer o.mon.Unlock()
@@ -302,8 +287,7 @@ func (o *Origin) Freeze(frozen bool) {
 	o.mon.Changed()
 }
 
-// Accept returns the next stream that no Accept has returned yet. It fails the
-// test if there is none in time.
+// Accept returns the next stream that Accept has not returned yet. It fails the test on a timeout.
 func (o *Origin) Accept(ctx context.Context) *OriginStream {
 	o.tb.Helper()
 	var s *OriginStream
@@ -321,9 +305,8 @@ func (o *Origin) Accept(ctx context.Context) *OriginStream {
 	return s
 }
 
-// WaitFor waits until cond holds, which is evaluated after every change of the
-// record and must neither keep it nor call the origin. It fails the test,
-// naming what was waited for, if that does not come to pass in time.
+// WaitFor waits until cond returns true. cond is evaluated after every change of the record; it must neither keep the
+// record nor call the origin. On a timeout, the test fails with what in the message.
 func (o *Origin) WaitFor(ctx context.Context, what string, cond func(*OriginState) bool) {
 	o.tb.Helper()
 	if err := o.mon.Await(ctx, func() bool { return cond(&o.record) }); err != nil {
@@ -365,7 +348,7 @@ func (o *Origin) listen() (net.Listener, error) {
 	return listener, nil
 }
 
-// serve makes a new server the one that takes new connections. Locked.
+// serve starts a new gRPC server for new connections. The caller must hold the lock.
 func (o *Origin) serve() {
 	opts := append(slices.Clone(o.options.ServerOptions),
 		grpc.ForceServerCodecV2(BytesCodec{}), grpc.WaitForHandlers(true))
@@ -375,7 +358,7 @@ func (o *Origin) serve() {
 		o.options.Register(server)
 	}
 	o.servers, o.gate = append(o.servers, server), g
-	o.running.Go(func() { _ = server.Serve(g) }) // ends, without news, when the server is stopped
+	o.running.Go(func() { _ = server.Serve(g) }) // ends when the server is stopped
 }
 
 func (o *Origin) accept(listener net.Listener) {
@@ -399,16 +382,20 @@ func (o *Origin) accept(listener net.Listener) {
 	}
 }
 
-// service is the gRPC face of an origin.
+// service implements the ADS service of an origin.
 type service struct {
 	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
 	origin *Origin
 }
 
-func (s service) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+func (s service) DeltaAggregatedResources(
+	rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
+) error {
 	return s.origin.serveStream(rpc, false)
 }
 
-func (s service) StreamAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+func (s service) StreamAggregatedResources(
+	rpc discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer,
+) error {
 	return s.origin.serveStream(rpc, true)
 }

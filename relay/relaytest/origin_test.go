@@ -23,8 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorder is a TB that takes down failures. Fatalf ends the goroutine, so it
-// is for checks that run on one of their own, by fails.
+// recorder is a TB that records failures. Fatalf ends the goroutine, so fails runs checks in a goroutine of their own.
 type recorder struct {
 	*testing.T
 	mu     sync.Mutex
@@ -42,7 +41,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	panic(r)
 }
 
-// fails runs f and returns what it reported.
+// fails runs f and returns the reported failures.
 func (r *recorder) fails(f func()) string {
 	func() {
 		defer func() {
@@ -74,7 +73,7 @@ func having(req *discoverypb.DeltaDiscoveryRequest, versions ...string) *discove
 	return req
 }
 
-// brief prints a response as "a b -c".
+// brief formats a response as "a b -c".
 func brief(r *Response) string {
 	words := slices.Sorted(slices.Values(r.Names()))
 	for _, name := range r.Removed {
@@ -83,7 +82,7 @@ func brief(r *Response) string {
 	return strings.Join(words, " ")
 }
 
-func TestAutomaticOriginAnswersAsTheProtocolAsks(t *testing.T) {
+func TestAutomaticOriginFollowsProtocol(t *testing.T) {
 	const quiet = "quiet"
 	named := func(_, name string) bool { return name == "n" }
 	type step struct {
@@ -99,23 +98,29 @@ func TestAutomaticOriginAnswersAsTheProtocolAsks(t *testing.T) {
 		{"wildcard", Behaviour{}, []step{{subscribe("*"), "a b n"}}},
 		{"names, one missing", Behaviour{}, []step{{subscribe("a", "x"), "a -x"}}},
 		{"silent on missing", Behaviour{SilentOnMissing: true}, []step{{subscribe("a", "x"), "a"}, {subscribe("y"), quiet}}},
-		{"named again", Behaviour{}, []step{{subscribe("a"), "a"}, {subscribe("a"), "a"}}},
+		{"subscribed again", Behaviour{}, []step{{subscribe("a"), "a"}, {subscribe("a"), "a"}}},
 		{"wildcard resumed", Behaviour{}, []step{{having(subscribe(), "a@1", "b@0", "gone@1"), "b n -gone"}}},
 		{"wildcard resumed, equal", Behaviour{}, []step{{having(subscribe(), "a@1", "b@1", "n@1"), quiet}}},
-		{"names resumed", Behaviour{SilentOnMissing: true}, []step{{having(subscribe("a", "b", "gone"), "a@1", "gone@1"), "b -gone"}}},
-		{"deaf to versions", Behaviour{IgnoreIRV: true}, []step{{having(subscribe(), "a@1", "gone@1"), "a b n"}}},
+		{"names resumed", Behaviour{SilentOnMissing: true}, []step{
+			{having(subscribe("a", "b", "gone"), "a@1", "gone@1"), "b -gone"},
+		}},
+		{"versions ignored", Behaviour{IgnoreIRV: true}, []step{{having(subscribe(), "a@1", "gone@1"), "a b n"}}},
 		{"named only", Behaviour{NamedOnly: named}, []step{{subscribe(), "a b"}, {subscribe("n"), "n"}}},
-		{"name given up under a wildcard", Behaviour{NamedOnly: named}, []step{
+		{"unsubscribed under a wildcard", Behaviour{NamedOnly: named}, []step{
 			{subscribe("*", "a", "n"), "a b n"}, {unsubscribe("n"), "-n"}, {unsubscribe("a"), "a"}}},
 		{"phantom unsubscribe", Behaviour{}, []step{{subscribe("a"), "a"}, {unsubscribe("b"), quiet}}},
-		{"wildcard ends", Behaviour{}, []step{{subscribe(), "a b n"}, {subscribe("a"), "a"}, {unsubscribe("*"), quiet}, {unsubscribe("a"), quiet}}},
+		{"wildcard ends", Behaviour{}, []step{
+			{subscribe(), "a b n"}, {subscribe("a"), "a"}, {unsubscribe("*"), quiet}, {unsubscribe("a"), quiet},
+		}},
 		{"alias", Behaviour{}, []step{{subscribe("also-b"), "b"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			o := NewOrigin(t, OriginOptions{Behaviour: tt.behaviour})
 			o.Set(ClusterType, "a", Cluster("a"), "1")
-			o.SetRaw(ClusterType, &discoverypb.Resource{Name: "b", Version: "1", Aliases: []string{"also-b"}, Resource: pack(Cluster("b"))})
+			o.SetRaw(ClusterType, &discoverypb.Resource{
+				Name: "b", Version: "1", Aliases: []string{"also-b"}, Resource: pack(Cluster("b")),
+			})
 			o.Set(ClusterType, "n", Cluster("n"), "1")
 			c := NewClient(t, o.Dial(), ClientOptions{})
 			o.Put(Endpoints("fence"))
@@ -155,7 +160,7 @@ func TestEmptyWildcardIsAnsweredOnce(t *testing.T) {
 	c.Fence(t.Context(), ClusterType, "a", func() { o.Put(Cluster("a")) })
 }
 
-func TestApplyIsOneResponseForEachTypeInOrder(t *testing.T) {
+func TestApplySendsOneResponsePerType(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{})
 	o.Put(Cluster("old"))
 	c := NewClient(t, o.Dial(), ClientOptions{AutoAck: true})
@@ -216,9 +221,9 @@ func TestManualOrigin(t *testing.T) {
 	s.ExpectRequest(ctx, &discoverypb.DeltaDiscoveryRequest{TypeUrl: ClusterType, ResponseNonce: nonce,
 		ErrorDetail: status.New(codes.InvalidArgument, "no good").Proto()})
 	if got := c.State(); len(got[ClusterType]) != 0 {
-		t.Errorf("a NACKed response is in the state: %v", got)
+		t.Errorf("a rejected response is in the state: %v", got)
 	}
-	// Rubbish: a message of which only type URL and nonce can be read.
+	// A malformed message with only a type URL and a nonce.
 	good, err := proto.Marshal(&discoverypb.DeltaDiscoveryResponse{TypeUrl: ClusterType, Nonce: "odd"})
 	if err != nil {
 		t.Fatal(err)
@@ -236,7 +241,7 @@ func TestManualOrigin(t *testing.T) {
 	s.WaitEnd(ctx)
 }
 
-func TestRubbishEndsTheClientStream(t *testing.T) {
+func TestMalformedMessageEndsClientStream(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{Manual: true}})
 	c := NewClient(t, o.Dial(), ClientOptions{})
 	c.Subscribe(ClusterType)
@@ -270,9 +275,12 @@ func TestStopRestartAndReconnect(t *testing.T) {
 			}
 			c.Reconnect(o.Dial())
 			if got := brief(c.Recv(ctx)); got != "-a" {
-				t.Errorf("after the restart the origin said %q, want %q", got, "-a")
+				t.Errorf("after the restart the origin sent %q, want %q", got, "-a")
 			}
-			o.WaitFor(ctx, "the ACK", func(s *OriginState) bool { return s.Last().ID == 1 && s.Last().Type(ClusterType).ACKs == 1 })
+			o.WaitFor(ctx, "the ACK", func(s *OriginState) bool {
+				return s.Last().ID == 1 &&
+					s.Last().Type(ClusterType).ACKs == 1
+			})
 			state := o.State()
 			first := state.Streams[1].Requests[0].Message
 			if first.GetNode() == nil || first.GetResponseNonce() != "" || len(first.GetInitialResourceVersions()) != 2 {
@@ -295,7 +303,7 @@ func TestGoAwayLetsStreamsFinish(t *testing.T) {
 	state := conn.GetState()
 	o.GoAway()
 	conn.WaitForStateChange(ctx, state)
-	// The old stream lives; a new one goes over a new connection.
+	// The old stream stays open; a new stream uses a new connection.
 	c.Fence(ctx, ClusterType, "a", func() { o.Put(Cluster("a")) })
 	d := NewClient(t, conn, ClientOptions{AutoAck: true})
 	d.Subscribe(ClusterType)
@@ -305,7 +313,7 @@ func TestGoAwayLetsStreamsFinish(t *testing.T) {
 	}
 }
 
-func TestFreezeHoldsEverythingBack(t *testing.T) {
+func TestFreezeSuspendsOrigin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := NewOrigin(t, OriginOptions{Memory: true})
 		c := NewClient(t, o.Dial(), ClientOptions{AutoAck: true})
@@ -338,7 +346,7 @@ func TestDelayIsExactInABubble(t *testing.T) {
 	})
 }
 
-func TestPatienceEndsWithADump(t *testing.T) {
+func TestTimeoutReportsDump(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{T: t}
 		o := NewOrigin(r, OriginOptions{Memory: true})
@@ -348,9 +356,11 @@ func TestPatienceEndsWithADump(t *testing.T) {
 		start := time.Now()
 		got := r.fails(func() { c.Recv(t.Context()) })
 		if time.Since(start) != Patience {
-			t.Errorf("gave up after %v, want %v", time.Since(start), Patience)
+			t.Errorf("timeout after %v, want %v", time.Since(start), Patience)
 		}
-		for _, want := range []string{"nothing for 30s", "> delta ClusterLoadAssignment node=client subscribe=[a]", "removed=[a]"} {
+		for _, want := range []string{
+			"nothing for 30s", "> delta ClusterLoadAssignment node=client subscribe=[a]", "removed=[a]",
+		} {
 			if !strings.Contains(got, want) {
 				t.Errorf("report has no %q:\n%s", want, got)
 			}
@@ -358,7 +368,7 @@ func TestPatienceEndsWithADump(t *testing.T) {
 	})
 }
 
-func TestInjectedRubbishIsReported(t *testing.T) {
+func TestInjectedViolationsAreReported(t *testing.T) {
 	a, b := pack(Cluster("a")), pack(Endpoints("b"))
 	tests := []struct {
 		name string
@@ -366,14 +376,14 @@ func TestInjectedRubbishIsReported(t *testing.T) {
 		want string
 	}{
 		{"duplicate", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{
-			{Name: "a", Version: "1", Resource: a}, {Name: "a", Version: "1", Resource: a}}}, "twice"},
+			{Name: "a", Version: "1", Resource: a}, {Name: "a", Version: "1", Resource: a}}}, "is a duplicate"},
 		{"both lists", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{
-			{Name: "a", Version: "1", Resource: a}}, RemovedResources: []string{"a"}}, `removed "a" is in it before`},
+			{Name: "a", Version: "1", Resource: a}}, RemovedResources: []string{"a"}}, `removed "a" is also a resource`},
 		{"other type", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{
 			{Name: "b", Version: "1", Resource: b}}}, "has type " + EndpointType},
 		{"no version", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{
 			{Name: "a", Resource: a}}}, "has no version"},
-		{"used nonce", &discoverypb.DeltaDiscoveryResponse{Nonce: "1"}, "used on the stream before"},
+		{"used nonce", &discoverypb.DeltaDiscoveryResponse{Nonce: "1"}, "duplicate on this stream"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -390,13 +400,13 @@ func TestInjectedRubbishIsReported(t *testing.T) {
 			o.WaitFor(t.Context(), "the ACKs", func(s *OriginState) bool { return s.Type(ClusterType).ACKs == 4 })
 			got := r.fails(func() {})
 			if strings.Count(got, tt.want) != 2 {
-				t.Errorf("the clients reported\n%s\nwant each %q", got, tt.want)
+				t.Errorf("the clients reported\n%s\nwant %q of each", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestOddBehaviourReachesTheWire(t *testing.T) {
+func TestBehaviourFieldsAreSent(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{EmptyVersions: true, Duplicate: true, SystemVersion: "s1"}})
 	o.SetControlPlane("cp-1")
 	o.Put(Cluster("a"))
@@ -425,18 +435,22 @@ func TestCancelledContextEndsAWait(t *testing.T) {
 func TestHeartbeatsAreWithoutContent(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{})
 	o.SetWithTTL(ClusterType, "a", Cluster("a"), time.Minute)
-	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "v", Version: "1", Aliases: []string{"alias"}, Resource: Opaque(VirtualHostType, "v", nil), Ttl: durationpb.New(time.Second)})
+	o.SetRaw(VirtualHostType, &discoverypb.Resource{
+		Name: "v", Version: "1", Aliases: []string{"alias"}, Resource: Opaque(VirtualHostType, "v", nil),
+		Ttl: durationpb.New(time.Second),
+	})
 	c := NewClient(t, o.Dial(), ClientOptions{AutoAck: true, Node: WithFeatures(EnvoyNode("client"), FeatureTTL)})
 	for typeURL, names := range map[string][2]string{ClusterType: {"a", "*"}, VirtualHostType: {"v", "alias"}} {
 		c.Subscribe(typeURL, names[1])
 		first := c.Recv(t.Context()).Resource(names[0])
 		o.Heartbeat(typeURL, "nobody", names[0])
 		beat := c.Recv(t.Context()).Resource(names[0])
-		if first == nil || beat == nil || first.Heartbeat() || !beat.Heartbeat() || beat.TTL != first.TTL || beat.Version != first.Version {
+		if first == nil || beat == nil || first.Heartbeat() || !beat.Heartbeat() || beat.TTL != first.TTL ||
+			beat.Version != first.Version {
 			t.Errorf("%s: got %+v, and the heartbeat %+v", short(typeURL), first, beat)
 		}
 	}
 	if got := o.Resources().Digest(ClusterType, "a"); got != DigestOf(Cluster("a")) {
-		t.Errorf("a heartbeat changed what the origin has to %v", got)
+		t.Errorf("a heartbeat changed the resources of the origin to %v", got)
 	}
 }

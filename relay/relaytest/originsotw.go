@@ -40,17 +40,17 @@ func (o *Origin) InjectSotW(resp *discoverypb.DiscoveryResponse) {
 	o.mon.Changed()
 }
 
-// Wrapped returns a resource as a SotW response holds it with name and version.
+// Wrapped returns a resource wrapped in a Resource message, as SotW responses contain it.
 func Wrapped(r *discoverypb.Resource) *anypb.Any { return pack(r) }
 
-// handleSotW records a request and, in automatic mode, answers it. One with a
-// nonce that is not the newest is not looked at, as by go-control-plane. Locked.
+// handleSotW records a request and, in automatic mode, answers it. Requests with a nonce that is not the newest are
+// ignored, as go-control-plane does. The caller must hold the lock.
 func (s *OriginStream) handleSotW(req *discoverypb.DiscoveryRequest) {
 	s.record.Requests = append(s.record.Requests, Request{At: time.Now(), SotW: req})
 	s.identify(req.GetNode())
 	t, first := s.typeState(req.GetTypeUrl())
 	t.Requests++
-	// Until the next response, all requests have the nonce of the last one.
+	// Until the next response, all requests have the nonce of the last one. Only the first of them is an ACK or a NACK.
 	if n := s.open[req.GetResponseNonce()]; n == nil || !n.answered {
 		s.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
 	}
@@ -63,7 +63,7 @@ func (s *OriginStream) handleSotW(req *discoverypb.DiscoveryRequest) {
 	}
 }
 
-// replace makes names the list, and returns what is new in it.
+// replace replaces the subscribed names, and returns the new names and whether the wildcard is new.
 func (t *TypeState) replace(names []string) (added []string, wildcard bool) {
 	was, before := t.Wildcard, t.Names
 	t.named = t.named || len(names) > 0
@@ -81,8 +81,8 @@ func (t *TypeState) replace(names []string) (added []string, wildcard bool) {
 	return added, t.Wildcard && !was
 }
 
-// answerSotW sends the resources of a list: all for full-state types, and new ones for others. It sends no empty response
-// for the latter.
+// answerSotW sends the resources of a subscription: all resources of full-state types, and new resources of other
+// types. It sends no empty response for the latter.
 func (s *OriginStream) answerSotW(t *TypeState, typeURL string, added []string, wildcard bool) {
 	b, r := s.origin.behaviour, newReply()
 	if fullState(typeURL) {
@@ -101,8 +101,8 @@ func (s *OriginStream) answerSotW(t *TypeState, typeURL string, added []string, 
 	}
 }
 
-// pushSotW sends the changes that the stream subscribes to, or the complete set of a full-state type. SotW has no removals
-// of other types. The caller holds the lock.
+// pushSotW sends the changes that the stream subscribes to, or the complete set of a full-state type. SotW has no
+// removals of other types. The caller must hold the lock.
 func (s *OriginStream) pushSotW(typeURL string, changes map[string]change) {
 	t := s.record.Types[typeURL]
 	if t == nil {
@@ -127,7 +127,7 @@ func (s *OriginStream) pushSotW(typeURL string, changes map[string]change) {
 	}
 }
 
-// respondSotW queues a response, resources in the order of their names. Locked.
+// respondSotW queues a response, with resources sorted by name. The caller must hold the lock.
 func (s *OriginStream) respondSotW(typeURL string, r *reply) {
 	b := s.origin.behaviour
 	resp := &discoverypb.DiscoveryResponse{TypeUrl: typeURL, VersionInfo: b.SystemVersion}
@@ -154,8 +154,7 @@ func (b Behaviour) sotwBody(r *discoverypb.Resource) *anypb.Any {
 	return pack(r)
 }
 
-// enqueueSotW queues a response, with a nonce and a version of this stream where
-// it has none.
+// enqueueSotW queues a response. If it has no nonce or version, it gets those of this stream.
 func (s *OriginStream) enqueueSotW(resp *discoverypb.DiscoveryResponse, delay time.Duration) {
 	s.issued++
 	if resp.GetNonce() == "" {

@@ -19,7 +19,7 @@ func listOf(typeURL string, answers *Response, names ...string) *discoverypb.Dis
 	return req
 }
 
-func TestSotWOriginAnswersAsTheProtocolAsks(t *testing.T) {
+func TestSotWOriginFollowsProtocol(t *testing.T) {
 	ctx := t.Context()
 	o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{SotW: true}})
 	o.Put(Cluster("a"), Cluster("b"), Endpoints("a"), Endpoints("b"))
@@ -34,7 +34,7 @@ func TestSotWOriginAnswersAsTheProtocolAsks(t *testing.T) {
 	}
 	c.Send(listOf(ClusterType, nil))
 	all := expect("legacy wildcard", "a b")
-	c.Send(listOf(ClusterType, all)) // an ACK, which is not answered
+	c.Send(listOf(ClusterType, all)) // an ACK without a response
 	c.Send(listOf(EndpointType, nil, "a", "none"))
 	one := expect("names of a partial type", "a")
 	c.Send(listOf(EndpointType, one, "a", "b"))
@@ -43,7 +43,7 @@ func TestSotWOriginAnswersAsTheProtocolAsks(t *testing.T) {
 	o.Put(Endpoints("a", "127.0.0.1:1"))
 	one = expect("a change of a partial type", "a")
 	c.Send(listOf(EndpointType, one, "a", "b"))
-	o.Remove(EndpointType, "b") // of which nothing can be said
+	o.Remove(EndpointType, "b") // SotW cannot express this removal
 	o.Remove(ClusterType, "b")
 	all = expect("a removal of a full-state type", "a")
 	c.Send(listOf(ClusterType, all, "a", "c"))
@@ -74,15 +74,15 @@ func TestSotWOriginWraps(t *testing.T) {
 		return names
 	}
 	if got := wrapped(); !slices.Equal(got, []string{"aliased@"}) {
-		t.Errorf("wrapped are %q, want the one with an alias", got)
+		t.Errorf("wrapped resources %q, want the one with an alias", got)
 	}
 	o.Change(func(b *Behaviour) { b.Wrap = true })
 	if got := wrapped(); !slices.Equal(got, []string{"aliased@", "bare@1"}) {
-		t.Errorf("wrapped are %q, want all", got)
+		t.Errorf("wrapped resources %q, want all", got)
 	}
 }
 
-func TestOriginSpeaksOneVariant(t *testing.T) {
+func TestOriginImplementsOneVariant(t *testing.T) {
 	for _, sotw := range []bool{false, true} {
 		o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{SotW: sotw}})
 		other := SotW

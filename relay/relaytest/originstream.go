@@ -17,24 +17,24 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// An OriginStream is one stream at an origin. Its methods send Delta messages unless documented otherwise. They may be
+// An OriginStream is a stream at an origin. Its methods send Delta messages unless documented otherwise. They may be
 // used in automatic mode too.
 type OriginStream struct {
-	// Set at creation, read-only afterwards.
+	// Immutable after creation.
 	origin     *Origin
 	rpc        grpc.ServerStream
 	manual     bool
-	wake       chan struct{} // there is something in the queue
-	peerClosed chan struct{} // closed by the receiver when the peer sends no more
+	wake       chan struct{} // receives when the queue is not empty
+	peerClosed chan struct{} // closed by the receiver when the peer has closed its side
 
 	// Guarded by origin.mon.
 	record  *StreamState
 	content *Content // nil before the first request
-	read    int      // requests that Recv returned
+	read    int      // number of requests that Recv has returned
 	queue   []outgoing
-	issued  int                     // nonces
+	issued  int                     // number of issued nonces
 	open    map[string]*issuedNonce // by nonce
-	err     error                   // why the stream ended, once it has
+	err     error                   // error of the ended stream
 }
 
 type issuedNonce struct{ answered bool }
@@ -42,16 +42,16 @@ type issuedNonce struct{ answered bool }
 type outgoing struct {
 	message any // a message, raw, or a *status.Status that ends the stream
 	typeURL string
-	due     time.Time // zero: at once
+	due     time.Time // zero for immediately
 }
 
 // serveStream is the handler of both methods.
 func (o *Origin) serveStream(rpc grpc.ServerStream, sotw bool) error {
 	o.mon.Lock()
-	speaks := o.behaviour.SotW == sotw
+	supported := o.behaviour.SotW == sotw
 	o.mon.Unlock()
-	if !speaks {
-		return status.Error(codes.Unimplemented, "another variant is spoken here")
+	if !supported {
+		return status.Error(codes.Unimplemented, "the origin implements the other variant")
 	}
 	if len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0 {
 		return o.serveProbe(rpc, sotw)
@@ -59,8 +59,7 @@ func (o *Origin) serveStream(rpc grpc.ServerStream, sotw bool) error {
 	return o.open(rpc, sotw).run()
 }
 
-// serveProbe answers a relay that asks whether it would be served: by a response of its own, which no test
-// sees, or by silence.
+// serveProbe answers the probe of a relay with a response that is not recorded, or not at all.
 func (o *Origin) serveProbe(rpc grpc.ServerStream, sotw bool) error {
 	o.mon.Lock()
 	o.record.Probes++
@@ -110,21 +109,21 @@ func (o *Origin) open(rpc grpc.ServerStream, sotw bool) *OriginStream {
 	return s
 }
 
-// State returns a copy of what has happened on the stream.
+// State returns a copy of the record of the stream.
 func (s *OriginStream) State() *StreamState {
 	s.origin.mon.Lock()
 	defer s.origin.mon.Unlock()
 	return s.record.clone()
 }
 
-// Recv returns the next request that no Recv has returned yet. It fails the
-// test if there is none in time or the stream has ended.
+// Recv returns the next request that Recv has not returned yet. It fails the test on a timeout, or if the stream has
+// ended.
 func (s *OriginStream) Recv(ctx context.Context) *discoverypb.DeltaDiscoveryRequest {
 	s.origin.tb.Helper()
 	return receive(ctx, s, func(r Request) *discoverypb.DeltaDiscoveryRequest { return r.Message })
 }
 
-// receive returns the next request, as of has it: of the stream's variant.
+// receive returns the next request, in the variant that of selects.
 func receive[M any](ctx context.Context, s *OriginStream, of func(Request) *M) *M {
 	s.origin.tb.Helper()
 	var req *M
@@ -145,9 +144,11 @@ func receive[M any](ctx context.Context, s *OriginStream, of func(Request) *M) *
 	return req
 }
 
-// ExpectRequest is Recv, and fails the test if the request is not want. The
-// Node counts only if want has one; the order of names does not count.
-func (s *OriginStream) ExpectRequest(ctx context.Context, want *discoverypb.DeltaDiscoveryRequest) *discoverypb.DeltaDiscoveryRequest {
+// ExpectRequest is Recv, but fails the test if the request does not equal want. The Node counts only if want has one.
+// The order of names does not count.
+func (s *OriginStream) ExpectRequest(
+	ctx context.Context, want *discoverypb.DeltaDiscoveryRequest,
+) *discoverypb.DeltaDiscoveryRequest {
 	s.origin.tb.Helper()
 	got := s.Recv(ctx)
 	a, b := proto.CloneOf(got), proto.CloneOf(want)
@@ -164,8 +165,8 @@ func (s *OriginStream) ExpectRequest(ctx context.Context, want *discoverypb.Delt
 	return got
 }
 
-// Send sends resp, with a new nonce where it has none, and returns the nonce.
-// It does not wait. A stream that has ended drops it.
+// Send sends resp, with a new nonce if it has none, and returns the nonce. It does not block. If the stream has ended,
+// it drops resp.
 func (s *OriginStream) Send(resp *discoverypb.DeltaDiscoveryResponse) (nonce string) {
 	s.origin.mon.Lock()
 	defer s.origin.mon.Unlock()
@@ -186,16 +187,14 @@ func (s *OriginStream) SendBytes(b []byte) {
 	s.enqueueOutgoing(outgoing{message: raw(slices.Clone(b)), typeURL: string(typeURL)})
 }
 
-// Close ends the stream with this status (nil means OK) after what was sent
-// before.
+// Close ends the stream with a status (nil means OK) after the queued responses.
 func (s *OriginStream) Close(st *status.Status) {
 	s.origin.mon.Lock()
 	defer s.origin.mon.Unlock()
 	s.enqueueOutgoing(outgoing{message: st})
 }
 
-// WaitEnd waits until the stream has ended; it fails the test if that does not
-// come to pass in time.
+// WaitEnd waits until the stream has ended. It fails the test on a timeout.
 func (s *OriginStream) WaitEnd(ctx context.Context) {
 	s.origin.tb.Helper()
 	if err := s.origin.mon.Await(ctx, func() bool { return s.record.Ended }); err != nil {
@@ -232,7 +231,7 @@ func (s *OriginStream) send() error {
 		select {
 		case <-s.wake:
 		case <-s.peerClosed:
-			return context.Cause(ctx) // nil if the peer closed its side in order
+			return context.Cause(ctx) // nil if the peer closed its side without an error
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -249,7 +248,7 @@ func (s *OriginStream) sendOne(ctx context.Context, out outgoing) error {
 			return context.Cause(ctx)
 		}
 	}
-	// Counted before it is sent, so that an ACK never comes first.
+	// Count the response before it is sent, so that its ACK cannot come first.
 	s.origin.mon.Lock()
 	if t := s.record.Types[out.typeURL]; t != nil {
 		t.Sent++
@@ -268,7 +267,7 @@ func (s *OriginStream) receive() {
 			into = sotw
 		}
 		if s.rpc.RecvMsg(into) != nil {
-			return // the handler knows by gone, or has ended
+			return // closing peerClosed ends the handler, unless it has ended
 		}
 		s.origin.mon.Lock()
 		if s.record.SotW {
@@ -281,7 +280,7 @@ func (s *OriginStream) receive() {
 	}
 }
 
-// handle records a request and, in automatic mode, answers it. Locked.
+// handle records a request and, in automatic mode, answers it. The caller must hold the lock.
 func (s *OriginStream) handle(req *discoverypb.DeltaDiscoveryRequest) {
 	s.record.Requests = append(s.record.Requests, Request{At: time.Now(), Message: req})
 	s.identify(req.GetNode())
@@ -295,7 +294,7 @@ func (s *OriginStream) handle(req *discoverypb.DeltaDiscoveryRequest) {
 	}
 }
 
-// identify takes the Node of the first request.
+// identify selects the Content for the Node of the first request, or rejects the Node.
 func (s *OriginStream) identify(node *corepb.Node) {
 	if s.content != nil {
 		return
@@ -313,7 +312,7 @@ func (s *OriginStream) identify(node *corepb.Node) {
 	}
 }
 
-// typeState returns what has happened to a type, and whether it is new.
+// typeState returns the record of a type, and whether it is new.
 func (s *OriginStream) typeState(typeURL string) (t *TypeState, first bool) {
 	t = s.record.Types[typeURL]
 	if t != nil {
@@ -324,7 +323,7 @@ func (s *OriginStream) typeState(typeURL string) (t *TypeState, first bool) {
 	return t, true
 }
 
-func (s *OriginStream) acknowledge(t *TypeState, nonce string, refused bool) {
+func (s *OriginStream) acknowledge(t *TypeState, nonce string, rejected bool) {
 	if nonce == "" {
 		return
 	}
@@ -333,7 +332,7 @@ func (s *OriginStream) acknowledge(t *TypeState, nonce string, refused bool) {
 	case n == nil || n.answered:
 		t.Strays++
 		return
-	case refused:
+	case rejected:
 		t.NACKs++
 	default:
 		t.ACKs++
@@ -362,7 +361,7 @@ func (t *TypeState) subscribe(req *discoverypb.DeltaDiscoveryRequest, first bool
 	}
 }
 
-// withNonce returns resp with a nonce of this stream, which it remembers. Locked.
+// withNonce returns resp with a nonce of this stream, and records the nonce. The caller must hold the lock.
 func (s *OriginStream) withNonce(resp *discoverypb.DeltaDiscoveryResponse) *discoverypb.DeltaDiscoveryResponse {
 	s.issued++
 	if resp.GetNonce() == "" {
@@ -373,7 +372,7 @@ func (s *OriginStream) withNonce(resp *discoverypb.DeltaDiscoveryResponse) *disc
 	return resp
 }
 
-// shallow copies a response but for the resources, which may be many.
+// shallow returns a copy of a response that shares the resources.
 func shallow(r *discoverypb.DeltaDiscoveryResponse) *discoverypb.DeltaDiscoveryResponse {
 	return &discoverypb.DeltaDiscoveryResponse{
 		SystemVersionInfo:    r.GetSystemVersionInfo(),
@@ -402,6 +401,6 @@ func (s *OriginStream) enqueueOutgoing(out outgoing) {
 	s.queue = append(s.queue, out)
 	select {
 	case s.wake <- struct{}{}:
-	default: // it is awake already
+	default: // a wake-up is pending
 	}
 }

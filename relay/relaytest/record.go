@@ -14,34 +14,33 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// OriginState is what has happened to an origin since NewOrigin, over all
-// restarts.
+// OriginState is the record of an origin since NewOrigin, over all restarts.
 type OriginState struct {
-	Connections     int            // accepted
-	OpenConnections int            // of these, not closed yet
-	Streams         []*StreamState // in the order of their opening, ended ones too
-	Probes          int            // streams by which a relay asked whether it would be served; they are not in Streams
+	Connections     int            // number of accepted connections
+	OpenConnections int            // number of open connections
+	Streams         []*StreamState // all streams in the order of opening, including ended ones
+	Probes          int            // number of probe streams of relays, which are not in Streams
 }
 
-// StreamState is what has happened on one stream.
+// StreamState is the record of a stream.
 type StreamState struct {
 	ID       int          // index in OriginState.Streams
-	SotW     bool         // the variant that it speaks
-	Node     *corepb.Node // of the first request; nil before
+	SotW     bool         // whether the stream is SotW
+	Node     *corepb.Node // Node of the first request; nil before it
 	Header   metadata.MD
 	Ended    bool
 	Requests []Request
-	Types    map[string]*TypeState // by type URL; a type that was never asked for is absent
+	Types    map[string]*TypeState // by type URL; types without a request are absent
 }
 
-// A Request is one request as it arrived. The message must not be altered.
+// A Request is a received request. The message must not be modified.
 type Request struct {
 	At      time.Time
 	Message *discoverypb.DeltaDiscoveryRequest // nil on a SotW stream
 	SotW    *discoverypb.DiscoveryRequest      // nil on a Delta stream
 }
 
-// TypeURL returns the type that the request is about.
+// TypeURL returns the type of the request.
 func (r Request) TypeURL() string { return cmp.Or(r.Message.GetTypeUrl(), r.SotW.GetTypeUrl()) }
 
 func (r Request) message() proto.Message {
@@ -51,22 +50,22 @@ func (r Request) message() proto.Message {
 	return r.Message
 }
 
-// TypeState is what has happened to one type on one stream.
+// TypeState is the record of a type on a stream.
 type TypeState struct {
-	Wildcard bool                // subscribed, by "*" or by the empty first request
-	Names    map[string]struct{} // subscribed by name; never has "*"
+	Wildcard bool                // subscribed by "*", or by an empty first request
+	Names    map[string]struct{} // subscribed names without "*"
 	Requests int                 // received
-	Sent     int                 // responses given to the transport
-	ACKs     int                 // of responses that were not answered before
-	NACKs    int                 // of responses that were not answered before
-	Strays   int                 // requests whose nonce was unknown or answered before
+	Sent     int                 // responses passed to the transport
+	ACKs     int                 // first ACKs of responses
+	NACKs    int                 // first NACKs of responses
+	Strays   int                 // requests with an unknown or already answered nonce
 
-	// Of a SotW stream.
-	named bool   // some name was given, so that no names means nothing
-	nonce string // of the last response
+	// SotW only.
+	named bool   // a request had names, so an empty list is no wildcard
+	nonce string // nonce of the last response
 }
 
-// Unanswered returns how many responses have had neither ACK nor NACK.
+// Unanswered returns the number of responses without an ACK or a NACK.
 func (t *TypeState) Unanswered() int { return t.Sent - t.ACKs - t.NACKs }
 
 // Open returns the streams that have not ended.
@@ -74,7 +73,7 @@ func (s *OriginState) Open() []*StreamState {
 	return slices.DeleteFunc(slices.Clone(s.Streams), func(st *StreamState) bool { return st.Ended })
 }
 
-// Last returns the stream opened last; never nil.
+// Last returns the last opened stream. It is never nil.
 func (s *OriginState) Last() *StreamState {
 	if len(s.Streams) == 0 {
 		return &StreamState{}
@@ -82,8 +81,8 @@ func (s *OriginState) Last() *StreamState {
 	return s.Streams[len(s.Streams)-1]
 }
 
-// Type returns the sum over all streams for a type, with the names (and the
-// wildcard) that are subscribed on open streams.
+// Type returns the sums over all streams for a type, and the names and the wildcard that are subscribed on open
+// streams.
 func (s *OriginState) Type(typeURL string) *TypeState {
 	sum := &TypeState{Names: make(map[string]struct{})}
 	for _, st := range s.Streams {
@@ -104,8 +103,7 @@ func (s *OriginState) Type(typeURL string) *TypeState {
 	return sum
 }
 
-// Names returns the sorted names of a type that are subscribed on open streams,
-// with "*" for a wildcard.
+// Names returns the sorted names of a type that are subscribed on open streams, with "*" for a wildcard.
 func (s *OriginState) Names(typeURL string) []string {
 	t := s.Type(typeURL)
 	names := slices.Sorted(maps.Keys(t.Names))
@@ -115,13 +113,12 @@ func (s *OriginState) Names(typeURL string) []string {
 	return names
 }
 
-// Subscribed reports whether exactly these names ("*" for a wildcard) of a type
-// are subscribed on open streams.
+// Subscribed reports whether exactly these names of a type ("*" for a wildcard) are subscribed on open streams.
 func (s *OriginState) Subscribed(typeURL string, names ...string) bool {
 	return slices.Equal(s.Names(typeURL), slices.Sorted(slices.Values(names)))
 }
 
-// Type returns what has happened to a type on the stream; never nil.
+// Type returns the record of a type. It is never nil.
 func (s *StreamState) Type(typeURL string) *TypeState {
 	if t := s.Types[typeURL]; t != nil {
 		return t
@@ -142,7 +139,7 @@ func (s *OriginState) Requests(typeURL string) []Request {
 	return requests
 }
 
-// String lists the streams with their counts and last requests.
+// String formats the streams with their counters and last requests.
 func (s *OriginState) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "origin: %d connections, %d open, %d streams", s.Connections, s.OpenConnections, len(s.Streams))
@@ -152,7 +149,7 @@ func (s *OriginState) String() string {
 	return b.String()
 }
 
-// String lists the types with their counts, and the last requests.
+// String formats the types with their counters, and the last requests.
 func (s *StreamState) String() string {
 	const last = 20
 	var b strings.Builder

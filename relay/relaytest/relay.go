@@ -22,46 +22,47 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
-// relayBuffer is how many bytes a connection to a relay in memory holds each way.
+// relayBuffer is the buffer size of a connection to a relay in memory, in bytes per direction.
 const relayBuffer = 64 << 10
 
-// RelayOptions configure the relay of [StartRelay]. The zero value is a relay on sockets, with the origin of Env.
+// RelayOptions configure the relay of [StartRelay]. The zero value is a relay on sockets with the origin in Env.
 type RelayOptions struct {
-	// Origins are the targets of the default origin in failover order. None means TENDER_ORIGIN in Env.
+	// Origins are the targets of the primary origin in failover order. If empty, TENDER_ORIGIN in Env applies.
 	Origins []*Origin
 
 	// Named has the targets of each further origin. TENDER_ROUTES in Env routes to them.
 	Named map[string][]*Origin
 
-	// Target is the gRPC target of the default origin if it is no Origin. In memory, Options.DialOptions reach it.
+	// Target is the gRPC target of the primary origin if that is not an Origin. In memory, Options.DialOptions must reach
+	// it.
 	Target string
 
-	// Above is the relay that is the default origin, instead of Origins.
+	// Above is a relay that is the primary origin, instead of Origins.
 	Above *Relay
 
-	// Memory replaces the relay's sockets by pipes, which is what a testing/synctest bubble needs. A relay of
-	// origins in memory, or below a relay in memory, is in memory too. It pings its clients if Pings is set only:
-	// in virtual hours, pings would be half the work.
+	// Memory replaces the sockets of the relay by pipes, which a testing/synctest bubble requires. A relay is also in
+	// memory if an origin or the relay Above is. In memory, the relay pings clients only if Pings is set: in hours of
+	// virtual time, pings would be half of the work.
 	Memory, Pings bool
 
-	// Env has TENDER_ variables. They take precedence over the defaults: free ports of 127.0.0.1, no admin address,
-	// and the node ID tender/test.
+	// Env has TENDER_ variables. They override the defaults: free ports of 127.0.0.1, no admin address, and the node ID
+	// tender/test.
 	Env []string
 
-	// Options are the relay's own. Those that the fields above need are added. Without a Logger, Relay.Log and the
-	// output of the test receive the log.
+	// Options are options of the relay. StartRelay adds those that the other fields require. Without a Logger, Relay.Log
+	// and the output of the test receive the log.
 	Options relay.Options
 }
 
-// A Relay is a running relay, as a client sees it. Its fields may be changed between calls.
+// A Relay is a running relay, with the means to connect to it. Its fields may be changed between calls.
 type Relay struct {
 	*relay.Relay
 
-	// Target and DialOptions are what a gRPC client needs.
+	// Target and DialOptions connect a gRPC client to the relay.
 	Target      string
 	DialOptions []grpc.DialOption
 
-	// Log has what the relay logged, unless its options have a logger.
+	// Log is the log of the relay, unless its options have a logger.
 	Log Log
 
 	// Listener accepts the gRPC clients of a relay in memory.
@@ -70,27 +71,29 @@ type Relay struct {
 	// DialREST and DialAdmin connect to the addresses for polls and for operators.
 	DialREST, DialAdmin func(context.Context) (net.Conn, error)
 
-	// Cancel has the relay drain, and Drain also waits for its end.
+	// Cancel starts a drain. Drain also waits for the end of the relay.
 	Cancel context.CancelFunc
 
 	tb     TB
 	memory bool
-	ended  chan error // closed once its value was received
+	ended  chan error // closed once its value has been received
 }
 
-// StartRelay runs a relay until tb ends, which fails if the relay ends with an error.
+// StartRelay runs a relay until tb ends. The test fails if the relay ends with an error.
 func StartRelay(tb TB, opts RelayOptions) *Relay {
 	tb.Helper()
-	r := &Relay{tb: tb, ended: make(chan error, 1), DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
+	r := &Relay{tb: tb, ended: make(chan error, 1),
+		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	all := slices.Concat(append(slices.Collect(maps.Values(opts.Named)), opts.Origins)...)
-	r.memory = opts.Memory || opts.Above != nil && opts.Above.memory || slices.ContainsFunc(all, func(o *Origin) bool { return o.memory != nil })
+	r.memory = opts.Memory || opts.Above != nil && opts.Above.memory ||
+		slices.ContainsFunc(all, func(o *Origin) bool { return o.memory != nil })
 	cfg := configure(tb, opts)
-	own := r.options(opts, all)
+	relayOpts := r.options(opts, all)
 	if r.memory {
-		r.listenInMemory(cfg, &own)
+		r.listenInMemory(cfg, &relayOpts)
 	}
 	var err error
-	if r.Relay, err = relay.New(cfg, own); err != nil {
+	if r.Relay, err = relay.New(cfg, relayOpts); err != nil {
 		tb.Fatalf("start the relay: %v", err)
 	}
 	if !r.memory {
@@ -104,33 +107,36 @@ func StartRelay(tb TB, opts RelayOptions) *Relay {
 	return r
 }
 
-// options returns the relay's own options.
+// options returns the options for relay.New.
 func (r *Relay) options(opts RelayOptions, origins []*Origin) relay.Options {
-	own := opts.Options
+	relayOpts := opts.Options
 	switch {
 	case opts.Above != nil:
-		own.DialOptions = slices.Concat(opts.Above.DialOptions, own.DialOptions)
+		relayOpts.DialOptions = slices.Concat(opts.Above.DialOptions, relayOpts.DialOptions)
 	case r.memory && len(origins) > 0:
-		own.DialOptions = append(DialOptions(origins...), own.DialOptions...)
+		relayOpts.DialOptions = append(DialOptions(origins...), relayOpts.DialOptions...)
 	}
-	if own.Logger == nil {
-		own.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&r.Log, outputOf(r.tb)), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if relayOpts.Logger == nil {
+		relayOpts.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&r.Log, outputOf(r.tb)),
+			&slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	own.Version = cmp.Or(own.Version, "test")
+	relayOpts.Version = cmp.Or(relayOpts.Version, "test")
 	if r.memory && !opts.Pings {
-		own.PingAfter = 1000 * time.Hour
+		relayOpts.PingAfter = 1000 * time.Hour
 	}
-	return own
+	return relayOpts
 }
 
 // configure returns the configuration of a relay.
 func configure(tb TB, opts RelayOptions) relay.Config {
 	tb.Helper()
-	env := slices.Concat(opts.Env, []string{"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=tender/test"})
+	env := slices.Concat(opts.Env, []string{
+		"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=tender/test",
+	})
 	names := slices.Sorted(maps.Keys(opts.Named))
 	if len(names) > 0 {
 		for i, name := range names {
-			names[i] = name + "=" + name + ":1" // replaced below: no variable holds a target in memory
+			names[i] = name + "=" + name + ":1" // a placeholder, replaced below: variables cannot contain targets in memory
 		}
 		env = append(env, "TENDER_ORIGINS="+strings.Join(names, ";"))
 	}
@@ -161,7 +167,7 @@ func targets(origins []*Origin) (targets []string) {
 	return targets
 }
 
-// listenInMemory gives the relay pipes in place of the addresses that cfg has.
+// listenInMemory replaces the listeners of the addresses in cfg by pipes.
 func (r *Relay) listenInMemory(cfg relay.Config, opts *relay.Options) {
 	listen := func(addrs []string) ([]net.Listener, func(context.Context) (net.Conn, error)) {
 		if len(addrs) == 0 {
@@ -177,7 +183,7 @@ func (r *Relay) listenInMemory(cfg relay.Config, opts *relay.Options) {
 	opts.AdminListeners, r.DialAdmin = listen(cfg.AdminListen)
 }
 
-// dialFirst returns a function that connects to the first of some addresses.
+// dialFirst returns a function that connects to the first of the addresses.
 func dialFirst(addrs []net.Addr) func(context.Context) (net.Conn, error) {
 	return func(ctx context.Context) (net.Conn, error) {
 		if len(addrs) == 0 {
@@ -187,13 +193,13 @@ func dialFirst(addrs []net.Addr) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// Stop ends the relay at once, without time for its clients to leave, and waits for its end. It may be called again.
+// Stop stops the relay without a drain period, and waits for its end. It may be called more than once.
 func (r *Relay) Stop() {
 	r.StopNow()
 	r.Drain()
 }
 
-// Drain has the relay drain, and waits for its end.
+// Drain drains the relay and waits for its end.
 func (r *Relay) Drain() {
 	r.tb.Helper()
 	r.Cancel()
@@ -205,7 +211,7 @@ func (r *Relay) Drain() {
 	}
 }
 
-// Conn returns a new connection to the relay, with further options, which ends with the test.
+// Conn returns a new connection to the relay, which is closed when the test ends.
 func (r *Relay) Conn(opts ...grpc.DialOption) *grpc.ClientConn {
 	r.tb.Helper()
 	conn, err := grpc.NewClient(r.Target, slices.Concat(r.DialOptions, opts)...)
@@ -216,14 +222,14 @@ func (r *Relay) Conn(opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-// Client returns a client on a connection of its own.
+// Client returns a client on a connection of its relayOpts.
 func (r *Relay) Client(opts ClientOptions) *Client {
 	r.tb.Helper()
 	return NewClient(r.tb, r.Conn(), opts)
 }
 
-// NewBackend starts a gRPC server that answers health checks, as what clients find by
-// xDS, until tb ends, and returns its address.
+// NewBackend starts a gRPC server with a health service, as a backend that clients discover by xDS. It stops when tb
+// ends. NewBackend returns its address.
 func NewBackend(tb TB) string {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

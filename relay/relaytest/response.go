@@ -11,8 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// A Response is a response of either variant as a client sees it. It must not
-// be altered.
+// A Response is a response of either variant. It must not be modified.
 type Response struct {
 	TypeURL      string
 	Version      string // version_info; in Delta system_version_info
@@ -23,25 +22,24 @@ type Response struct {
 	Errors       []ResourceError
 	At           time.Time // when it was received
 
-	// Message is the response as received: a *DiscoveryResponse or a
-	// *DeltaDiscoveryResponse.
+	// Message is the received *DiscoveryResponse or *DeltaDiscoveryResponse.
 	Message proto.Message
 }
 
-// A Resource is one resource of a response.
+// A Resource is a resource of a response.
 type Resource struct {
 	Name string
 	Entry
 	Aliases []string
-	TTL     time.Duration // zero if it has none
-	Body    *anypb.Any    // nil in a heartbeat, and in an alias that means nothing
-	Wrapped bool          // in a SotW response: it came in a Resource message
+	TTL     time.Duration // zero without a TTL
+	Body    *anypb.Any    // nil in a heartbeat and in an unresolved alias
+	Wrapped bool          // whether a SotW response wrapped it in a Resource message
 }
 
 // Heartbeat reports whether the resource only renews the TTL of the client's resource.
 func (r *Resource) Heartbeat() bool { return r.Body == nil && r.TTL > 0 }
 
-// Resource returns the resource of a name; nil if there is none.
+// Resource returns the resource with a name, or nil.
 func (r *Response) Resource(name string) *Resource {
 	for i := range r.Resources {
 		if r.Resources[i].Name == name {
@@ -51,14 +49,14 @@ func (r *Response) Resource(name string) *Resource {
 	return nil
 }
 
-// A ResourceError is an error of a resource in a response.
+// A ResourceError is the error of a resource in a response.
 type ResourceError struct {
 	Name    string
 	Code    codes.Code
 	Message string
 }
 
-// String prints the error as "name: CODE".
+// String formats the error as "name: CODE".
 func (e ResourceError) String() string { return e.Name + ": " + e.Code.String() }
 
 // Names returns the names of the resources, in the order of the response.
@@ -70,13 +68,13 @@ func (r *Response) Names() []string {
 	return names
 }
 
-// SotW reports whether the response is of that variant.
+// SotW reports whether the response is a SotW response.
 func (r *Response) SotW() bool {
 	_, ok := r.Message.(*discoverypb.DiscoveryResponse)
 	return ok
 }
 
-// String prints the response in one line.
+// String formats the response in one line.
 func (r *Response) String() string {
 	var b strings.Builder
 	names := r.Names()
@@ -117,8 +115,7 @@ func newResponse(msg proto.Message) *Response {
 	panic(fmt.Sprintf("response of type %T", msg))
 }
 
-// unwrap reads a resource of a SotW response, which may be wrapped to have a
-// name and a TTL.
+// unwrap returns a resource of a SotW response, which may be wrapped with a name and a TTL.
 func unwrap(body *anypb.Any, version string) Resource {
 	if body.GetTypeUrl() == wrapperType {
 		wrapper := &discoverypb.Resource{}
@@ -157,17 +154,17 @@ func readErrors(messages []*discoverypb.ResourceError) []ResourceError {
 	return errors
 }
 
-// violations returns what of the protocol's rules a response breaks, for a client with
-// these features. seen has the nonces of the stream so far.
+// violations returns the rules of the protocol that a response violates, for a client with the given features. seen has
+// the nonces of the stream so far.
 func (r *Response) violations(variant Variant, features features, seen map[string]struct{}) []string {
 	var broken []string
 	_, used := seen[r.Nonce]
 	seen[r.Nonce] = struct{}{}
 	switch {
 	case r.Nonce == "":
-		broken = append(broken, "it has no nonce")
+		broken = append(broken, "the response has no nonce")
 	case used:
-		broken = append(broken, "its nonce was used on the stream before")
+		broken = append(broken, "the nonce is a duplicate on this stream")
 	}
 	if variant == SotW && r.Version == "" {
 		broken = append(broken, "version_info is empty")
@@ -176,19 +173,19 @@ func (r *Response) violations(variant Variant, features features, seen map[strin
 	for _, resource := range r.Resources {
 		broken = append(broken, resource.violations(variant, features, r.TypeURL)...)
 		if _, twice := named[resource.Name]; twice {
-			broken = append(broken, fmt.Sprintf("resource %q is in it twice", resource.Name))
+			broken = append(broken, fmt.Sprintf("resource %q is a duplicate", resource.Name))
 		}
 		named[resource.Name] = struct{}{}
 	}
 	for _, name := range r.Removed {
 		if _, twice := named[name]; twice {
-			broken = append(broken, fmt.Sprintf("removed %q is in it before", name))
+			broken = append(broken, fmt.Sprintf("removed %q is also a resource, or a duplicate", name))
 		}
 		named[name] = struct{}{}
 	}
 	for _, e := range r.Errors {
 		if _, twice := named[e.Name]; twice {
-			broken = append(broken, fmt.Sprintf("%q has an error and is in it before", e.Name))
+			broken = append(broken, fmt.Sprintf("%q has an error, and is also a resource or removed", e.Name))
 		}
 		named[e.Name] = struct{}{}
 	}
@@ -212,18 +209,19 @@ func (r *Resource) violations(variant Variant, features features, typeURL string
 	return broken
 }
 
-// unsupported returns the parts of the resource that a client with these features does not support.
+// unsupported returns violations for parts of the resource that a client with these features does not support.
 func (r *Resource) unsupported(features features) (broken []string) {
 	if r.TTL != 0 && !features.ttl {
-		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not understand", r.Name))
+		broken = append(broken, fmt.Sprintf("resource %q has a TTL, which the client does not support", r.Name))
 	}
 	if r.Wrapped && !features.wrap {
-		broken = append(broken, fmt.Sprintf("resource %q is wrapped, which the client does not understand", r.Name))
+		broken = append(broken, fmt.Sprintf("resource %q is wrapped, which the client does not support", r.Name))
 	}
 	return broken
 }
 
-// mayReplace reports whether the resource may replace one of the type: a redirect, or a list of redirects (TP1).
+// mayReplace reports whether the body may have another type than the response: a redirect, or a list of redirects
+// (TP1).
 func (r *Resource) mayReplace(typeURL string) bool {
 	got := r.Body.GetTypeUrl()
 	return strings.HasPrefix(r.Name, "xdstp:") && (got == redirectType || got == typeURL+"Collection")

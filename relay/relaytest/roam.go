@@ -11,35 +11,33 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
-// A Roaming client is a light client that reconnects like an Envoy: when its stream ends, it opens another at its next
-// server and reports its versions. Its methods may be called from any goroutine.
+// A Roaming client is a light client that reconnects as an Envoy does: when its stream ends, it opens another at the
+// next server and reports its versions. Its methods may be called from any goroutine.
 type Roaming struct {
 	*LightClient
 	dial []func() (*grpc.ClientConn, error)
 	stop context.CancelFunc
-	done chan struct{} // closed once it roams no more
+	done chan struct{} // closed when the client has stopped
 }
 
-// A Subscription is what a roaming client asks for: names of a type, or all of it if
-// there are none.
+// A Subscription is a subscription of a roaming client: names of a type, or the wildcard if there are no names.
 type Subscription struct {
 	TypeURL string
 	Names   []string
 }
 
-// roamPause is about how long a client waits after a stream without a response. roamPatience is the timeout of a
-// connection attempt.
+// roamPause is the mean pause after a stream without a response. roamPatience is the timeout of a connection attempt.
 const (
 	roamPause    = 100 * time.Millisecond
 	roamPatience = 2 * time.Second
 )
 
-// Roam starts a client that begins with the server at first, of those that dial reaches,
-// and asks for all of what. It ends when tb ends.
-func Roam(tb TB, opts LightOptions, first int, dial []func() (*grpc.ClientConn, error), what ...Subscription) *Roaming {
+// Roam starts a client with subscriptions subs. dial has the functions that connect to the servers; the client connects
+// to the server at index first. It stops when tb ends.
+func Roam(tb TB, opts LightOptions, first int, dial []func() (*grpc.ClientConn, error), subs ...Subscription) *Roaming {
 	ctx, stop := context.WithCancel(tb.Context())
 	r := &Roaming{LightClient: newLightClient(tb, opts), dial: dial, stop: stop, done: make(chan struct{})}
-	for _, s := range what {
+	for _, s := range subs {
 		r.order = append(r.order, s.TypeURL)
 		r.subscribed[s.TypeURL] = s.Names
 	}
@@ -48,7 +46,7 @@ func Roam(tb TB, opts LightOptions, first int, dial []func() (*grpc.ClientConn, 
 	return r
 }
 
-// Leave ends the stream, so that the client reconnects to its next server.
+// Leave closes the stream, so that the client connects to the next server.
 func (r *Roaming) Leave() {
 	r.mon.Lock()
 	cancel := r.cancel
@@ -58,13 +56,13 @@ func (r *Roaming) Leave() {
 	}
 }
 
-// Await waits until cond returns true, on any stream, or ctx ends. It reports whether cond was true. The rules for the
-// condition of WaitState apply.
+// Await waits until cond returns true, on any stream, or ctx ends. It reports whether cond returned true. cond must
+// follow the rules of WaitState.
 func (r *Roaming) Await(ctx context.Context, cond func(State) bool) bool {
 	return r.mon.Wait(ctx, func() bool { return cond(r.state) }) == nil
 }
 
-// Stop ends the client.
+// Stop stops the client.
 func (r *Roaming) Stop() {
 	r.stop()
 	<-r.done
@@ -84,7 +82,7 @@ func (r *Roaming) roam(ctx context.Context, at int) {
 	}
 }
 
-// visit serves one stream until it ends, and reports whether there was a response.
+// visit opens a stream and waits until it ends. It reports whether there was a response.
 func (r *Roaming) visit(ctx context.Context, dial func() (*grpc.ClientConn, error)) bool {
 	conn, err := dial()
 	if err != nil {
@@ -94,12 +92,12 @@ func (r *Roaming) visit(ctx context.Context, dial func() (*grpc.ClientConn, erro
 	if !connected(ctx, conn) || r.Reconnect(ctx, conn) != nil {
 		return false
 	}
-	told := r.Counts().Responses
+	before := r.Counts().Responses
 	r.wait()
-	return r.Counts().Responses > told
+	return r.Counts().Responses > before
 }
 
-// connected reports whether a connection could be made.
+// connected reports whether a connection could be established.
 func connected(ctx context.Context, conn *grpc.ClientConn) bool {
 	ctx, cancel := context.WithTimeout(ctx, roamPatience)
 	defer cancel()

@@ -2,8 +2,7 @@ package relaytest
 
 import discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
-// methods are the streams of one type each, by type URL and variant, as the
-// protocol names them. Some types have no SotW.
+// methods are the gRPC methods of streams of one type, by type URL and variant. Some types have no SotW.
 var methods = map[string]map[Variant]string{
 	ListenerType: {
 		SotW:  "/envoy.service.listener.v3.ListenerDiscoveryService/StreamListeners",
@@ -45,9 +44,8 @@ var methods = map[string]map[Variant]string{
 	},
 }
 
-// Method returns the full name of the gRPC method that streams a type in the
-// variant, or that of the aggregated stream for no type. It is empty if the
-// protocol has none.
+// Method returns the full name of the gRPC method for a type in the variant, or of the aggregated method for an empty
+// type. It is empty if the protocol has no such method.
 func (v Variant) Method(typeURL string) string {
 	switch {
 	case typeURL != "":

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/envoyproxy/go-control-plane/envoy/annotations"
-	_ "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3" // registers the services, as those below
+	_ "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3" // registers its service, as the imports below
 	_ "github.com/envoyproxy/go-control-plane/envoy/service/endpoint/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/service/listener/v3"
@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// TestMethods holds the table of methods to the protocol's own definition: each
-// service says which type it is of, and all that are defined are in the table.
+// TestMethods compares the table of methods with the registered services, each of which has its resource type as an
+// option.
 func TestMethods(t *testing.T) {
 	defined := 0
 	protoregistry.GlobalFiles.RangeFiles(func(file protoreflect.FileDescriptor) bool {
@@ -50,6 +50,6 @@ func TestMethods(t *testing.T) {
 		return true
 	})
 	if defined != len(methods) {
-		t.Errorf("the protocol defines %d services of one type, the table has %d", defined, len(methods))
+		t.Errorf("the protocol defines %d services of one type, but the table has %d", defined, len(methods))
 	}
 }

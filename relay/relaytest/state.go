@@ -15,31 +15,29 @@ import (
 // A Digest is the SHA-256 of the value of a resource's Any.
 type Digest [sha256.Size]byte
 
-// String returns the first 8 bytes in hexadecimal: enough to tell by eye.
+// String returns the first 8 bytes in hexadecimal.
 func (d Digest) String() string { return hex.EncodeToString(d[:8]) }
 
-// DigestOf returns the digest that a client has of m once it was sent.
+// DigestOf returns the digest of m in the state of a client.
 func DigestOf(m proto.Message) Digest { return sha256.Sum256(pack(m).GetValue()) }
 
-// An Entry is what a peer has under one name. Entries may be compared by ==.
+// An Entry is a resource in the state of a peer. Entries can be compared with ==.
 type Entry struct {
-	// Version is the resource's own version in Delta; in SotW it is the
-	// version_info of the response that brought it.
+	// Version is the version of the resource in Delta. In SotW it is the version_info of the response with the resource.
 	Version string
-	// Digest is zero for a resource that came without a body.
+	// Digest is zero for a resource without a body.
 	Digest Digest
 }
 
-// A State is what a peer has: by type URL, by resource name. A type without
-// resources may be present or absent.
+// A State has the resources of a peer by type URL and name. A type without resources may be absent.
 type State map[string]map[string]Entry
 
-// Names returns the sorted names that s has of a type.
+// Names returns the sorted names of the resources of a type.
 func (s State) Names(typeURL string) []string {
 	return slices.Sorted(maps.Keys(s[typeURL]))
 }
 
-// Has reports whether s has exactly these names of a type.
+// Has reports whether the names of the resources of a type are exactly names.
 func (s State) Has(typeURL string, names ...string) bool {
 	if len(s[typeURL]) != len(names) {
 		return false
@@ -52,11 +50,11 @@ func (s State) Has(typeURL string, names ...string) bool {
 	return true
 }
 
-// Digest returns the digest under a name, zero if there is none.
+// Digest returns the digest of a resource, or zero if it is absent.
 func (s State) Digest(typeURL, name string) Digest { return s[typeURL][name].Digest }
 
-// SameContent reports whether s and t have the same names of a type with the
-// same bytes. Versions do not count: SotW and Delta have different ones.
+// SameContent reports whether s and t have the same resources of a type with the same content. Versions do not count,
+// because they differ between SotW and Delta.
 func (s State) SameContent(t State, typeURL string) bool {
 	return maps.EqualFunc(s[typeURL], t[typeURL], func(a, b Entry) bool { return a.Digest == b.Digest })
 }
@@ -77,18 +75,17 @@ func (s State) entries(typeURL string) map[string]Entry {
 	return s[typeURL]
 }
 
-// fullState lists the types of which a SotW response holds all that the client
-// is to have, so that a name that is absent is deleted: the two of the
-// protocol, and SRDS as Envoy reads it.
+// fullState reports whether SotW responses of a type contain all resources, so that absent resources are removed. These
+// are the two types that the protocol defines, and SRDS in Envoy.
 func fullState(typeURL string) bool {
 	return typeURL == ListenerType || typeURL == ClusterType || typeURL == ScopedRouteType
 }
 
-// NameOf returns the name that a resource has in itself, as every xDS type does.
+// NameOf returns the name in the content of a resource.
 func NameOf(body *anypb.Any) string { return nameOf(body.GetValue()) }
 
-// nameOf reads the name of a resource out of its bytes: every xDS type has it
-// in field 1. One that has none is called by its digest.
+// nameOf returns the name in the content of a resource, which is field 1 in all xDS types. Without that field, the name
+// is made from the digest.
 func nameOf(value []byte) string {
 	if name, ok := field(value, 1); ok {
 		return string(name)
@@ -124,8 +121,7 @@ func digest(body *anypb.Any) Digest {
 	return sha256.Sum256(body.GetValue())
 }
 
-// collectionOf returns the collection that a name belongs to: "a/b" is in "a/*",
-// and, of an xdstp name, "a/b?c=d" in "a/*?c=d".
+// collectionOf returns the collection of a name: "a/*" for "a/b", and "a/*?c=d" for the xdstp name "a/b?c=d".
 func collectionOf(name string) string {
 	path, context := name, ""
 	if at := strings.IndexByte(name, '?'); at >= 0 && strings.HasPrefix(name, "xdstp:") {

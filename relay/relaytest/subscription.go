@@ -11,17 +11,17 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// A subscription has the names that a client subscribes to of one type, and the state of the conversation. It does no I/O.
+// A subscription has the subscribed names of one type, and the state of the protocol for the type. It does no I/O.
 type subscription struct {
 	typeURL string
-	names   []string // in the order of subscription, including an explicit "*"
-	version string   // of the last response accepted
+	names   []string // in the order of subscription; may include "*"
+	version string   // version of the last accepted response
 
-	// Of this stream.
-	requested bool   // there was a request
-	named     bool   // some name was given, so that no names means nothing
-	legacy    bool   // wildcard by a request without names
-	nonce     string // of the last response answered
+	// State of the current stream.
+	requested bool   // a request was sent
+	named     bool   // a request had names, so an empty list is no wildcard
+	legacy    bool   // wildcard subscription by a request without names
+	nonce     string // nonce of the last answered response
 }
 
 func (s *subscription) wildcard() bool { return s.legacy || slices.Contains(s.names, "*") }
@@ -32,10 +32,10 @@ func (s *subscription) wants(name string, aliases []string) bool {
 	})
 }
 
-// reset is for a new stream, on which nothing was asked yet.
+// reset prepares the subscription for a new stream.
 func (s *subscription) reset() { s.requested, s.named, s.nonce = false, false, "" }
 
-// replace makes names the list, as a SotW request does.
+// replace sets the names, as a SotW request does.
 func (s *subscription) replace(names []string) {
 	s.requested, s.names = true, slices.Clone(names)
 	s.named = s.named || len(names) > 0
@@ -88,8 +88,8 @@ func (s *subscription) answer(variant Variant, resp *Response, rejected error) p
 	return req
 }
 
-// restate returns the first request of a new stream, which repeats the subscriptions. It returns nil without any, because
-// no request can express that.
+// restate returns the first request on a new stream, which repeats the subscriptions. It returns nil if there are none,
+// because no request can express that.
 func (s *subscription) restate(variant Variant, have map[string]Entry) proto.Message {
 	if !s.legacy && len(s.names) == 0 {
 		return nil
@@ -114,7 +114,7 @@ func (s *subscription) sotw(names []string) *discoverypb.DiscoveryRequest {
 		VersionInfo: s.version, ResponseNonce: s.nonce}
 }
 
-// with returns names and, of more, those that are new.
+// with returns names, followed by the names in more that are new.
 func with(names, more []string) []string {
 	all := slices.Clone(names)
 	have := make(map[string]struct{}, len(names)+len(more))
@@ -141,7 +141,7 @@ func without(names, less []string) []string {
 	})
 }
 
-// subscription returns that of a type, new if need be. Locked.
+// subscription returns the subscription of a type, and creates it if necessary. The caller must hold the lock.
 func (c *Client) subscription(typeURL string) *subscription {
 	sub := c.subscriptions[typeURL]
 	if sub == nil {
@@ -152,7 +152,7 @@ func (c *Client) subscription(typeURL string) *subscription {
 	return sub
 }
 
-// apply applies the subscribed resources of an accepted response to the state. The caller holds the lock.
+// apply applies the subscribed resources of an accepted response to the state. The caller must hold the lock.
 func (c *Client) apply(resp *Response) {
 	sub, entries := c.subscription(resp.TypeURL), c.state.entries(resp.TypeURL)
 	present := make(map[string]struct{}, len(resp.Resources))
@@ -186,15 +186,16 @@ func (c *Client) apply(resp *Response) {
 	}
 }
 
-// isHeartbeat reports whether a resource is a heartbeat, of what the client has or had. Locked.
+// isHeartbeat reports whether a resource is a heartbeat for a current or former resource of the client. The caller must
+// hold the lock.
 func (c *Client) isHeartbeat(typeURL string, r *Resource) bool {
 	have, had := c.state[typeURL][r.Name]
 	known := r.Body == nil && had && (c.options.Variant == SotW || have.Version == r.Version)
 	return known || c.isLateHeartbeat(typeURL, r)
 }
 
-// updateUnsubscribed records that an unsubscribed resource was sent again; more such responses may follow. The caller holds the
-// lock.
+// updateUnsubscribed records the new version of an unsubscribed resource that was sent again, because more such
+// responses may follow. The caller must hold the lock.
 func (s *clientStream) updateUnsubscribed(r *Resource, typeURL string) {
 	if left := s.unsubscribed[typeURL]; left != nil {
 		if _, is := left[r.Name]; is {
@@ -203,7 +204,7 @@ func (s *clientStream) updateUnsubscribed(r *Resource, typeURL string) {
 	}
 }
 
-// dropUnsubscribed drops what is no longer subscribed. Locked.
+// dropUnsubscribed removes resources that are no longer subscribed. The caller must hold the lock.
 func (c *Client) dropUnsubscribed(typeURL string) {
 	sub := c.subscriptions[typeURL]
 	if sub.wildcard() {
@@ -218,7 +219,7 @@ func (c *Client) dropUnsubscribed(typeURL string) {
 	})
 }
 
-// changesNothing reports whether a response changes nothing in a client's state.
+// changesNothing reports whether a response does not change the state of a client.
 func changesNothing(before State, resp *Response) bool {
 	had := before[resp.TypeURL]
 	for _, r := range resp.Resources {
@@ -234,13 +235,14 @@ func changesNothing(before State, resp *Response) bool {
 	return !resp.SotW() || !fullState(resp.TypeURL) || len(resp.Resources) == len(had)
 }
 
-// unexpected returns a resource of a response that is neither the changed one nor, in a complete set, unchanged; or "".
+// unexpected returns "" if a response contains the changed resource and, in a complete set, unchanged resources.
+// Otherwise it describes the unexpected content.
 func unexpected(before State, resp *Response, typeURL, name string) string {
 	if resp.TypeURL != typeURL {
-		return "it is of another type"
+		return "another type"
 	}
 	if len(resp.Removed) > 0 {
-		return "it removes " + list(resp.Removed)
+		return "removed " + list(resp.Removed)
 	}
 	full := resp.SotW() && fullState(typeURL)
 	found := false
@@ -249,14 +251,14 @@ func unexpected(before State, resp *Response, typeURL, name string) string {
 		case r.Name == name:
 			found = true
 		case !full || r.Digest != before.Digest(typeURL, r.Name):
-			return "it has " + r.Name
+			return "resource " + r.Name
 		}
 	}
 	if !found {
-		return "it is not in it"
+		return "the resource is missing"
 	}
 	if had := len(before[typeURL]); full && len(resp.Resources) < had {
-		return "names are missing"
+		return "other resources are missing"
 	}
 	return ""
 }
