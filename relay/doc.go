@@ -9,8 +9,8 @@
 // # Stability
 //
 // From v1.0.0 on, this package follows semantic versioning: programs continue to compile and to work. Use field names
-// in struct literals, because fields may be added. Identifiers whose comment says that they are not stable are
-// excepted. All other packages of the module are parts of the relay and are not stable.
+// in struct literals, because fields may be added. Identifiers whose comment declares them unstable are excepted. All
+// other packages of the module are internals of the relay and are not stable.
 //
 // # Where to read
 //
@@ -21,19 +21,19 @@
 //	reconcile.Set.Take                  applies the response, except removals that the origin may not have intended
 //	cache.Writer.Apply                  publishes a new immutable generation, and wakes the streams that watch a
 //	                                    changed name
-//	downstream.sender.flush             sends a woken stream what is due, type by type
-//	subscription.Subscription.Next      returns what changed (Delta, partial SotW), or a complete set
+//	downstream.sender.flush             sends the pending changes of a woken stream, type by type
+//	subscription.Subscription.Next      returns the changes (Delta, partial SotW) or the complete set
 //	wire.Response                       adds a nonce to shared bytes, which gRPC receives as they are
 //
 // This is the whole hot path. Start with func flush in downstream/flush.go. The others are in stream.go and
 // responses.go of upstream, edit.go, put.go and publish.go of cache, changes.go and sets.go of downstream/subscription,
-// and cache/wire/response.go. This package is not on the hot path. It decides which view a client gets (group.go,
-// package nodegroup), and has what concerns the process: readiness, drain, snapshots and commands of operators.
+// and cache/wire/response.go. This package is not on the hot path. It assigns clients to views (group.go, package
+// nodegroup), and implements readiness, drain, snapshots and operator commands.
 //
 // # Locks
 //
-// While a mutex is held, nothing blocks and no channel is used, except where this list says so. A test compares the
-// list with the structs that have a mutex. The demo and the commands have further ones.
+// While a mutex is held, nothing blocks and no channel is used, unless this list notes otherwise. A test compares the
+// list with the structs that have a mutex. The demo and the commands have further mutexes.
 //
 // Locks on the path of a change:
 //
@@ -63,8 +63,8 @@
 // Locks that no stream waits for:
 //
 //   - relay.decisions.writing is held while decisions are written. Only commands and the snapshot loop wait for it.
-//   - relay.snapshots, snapshot.Dir, relay.chain, relay.auditor and relay.Relay.levelSet guard what two loops, or a
-//     loop and commands, share.
+//   - relay.snapshots, snapshot.Dir, relay.chain, relay.auditor and relay.Relay.levelSet guard state that two loops, or
+//     a loop and commands, share.
 //   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.recent and page.tierWatch
 //     guard data for operators. page.recent renders a page under its lock, so that pages are rendered one at a time.
 //   - telemetry.Tracer and OriginTracer guard open spans. telemetry.autoexportMu guards a variable of the process that

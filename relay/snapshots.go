@@ -227,12 +227,12 @@ func (s *snapshots) match(h *cache.Header) (*corepb.Node, error) {
 	now := s.header(origin, key, node)
 	switch {
 	case !slices.Equal(now.Targets, h.Targets):
-		return nil, fmt.Errorf("it has the state of the targets %s; the targets of the origin %s are %s",
+		return nil, fmt.Errorf("the snapshot has the state of the targets %s; the targets of the origin %s are %s",
 			strings.Join(h.Targets, ","), h.Origin, strings.Join(now.Targets, ","))
 	case key != h.Group:
-		return nil, fmt.Errorf("it has the state of the group %q, whose key is %q now", h.Group, key)
+		return nil, fmt.Errorf("the snapshot has the state of the group %q, whose key is %q now", h.Group, key)
 	case now.Options != h.Options:
-		return nil, fmt.Errorf("it was written with %s; the relay runs with %s", h.Options, now.Options)
+		return nil, fmt.Errorf("the snapshot was written with %s; the relay runs with %s", h.Options, now.Options)
 	case !s.sameNode(was, node):
 		return nil, errors.New("the relay presented another Node to the origin")
 	}

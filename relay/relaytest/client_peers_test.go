@@ -71,8 +71,8 @@ func TestClientsOfRealControlPlanes(t *testing.T) {
 	}
 }
 
-// TestLightClientSeesWhatClientSees compares the parser of the light client with the generated code.
-func TestLightClientSeesWhatClientSees(t *testing.T) {
+// TestLightClientEqualsClient compares the parser of the light client with the generated code.
+func TestLightClientEqualsClient(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{})
 	o.Put(Cluster("a"), Cluster("b"), Listener("l", "r"))
 	o.SetRaw(VirtualHostType, &discoverypb.Resource{Name: "r/alias", Version: "1", Aliases: []string{"r/alias"}})

@@ -306,7 +306,7 @@ func (o *Origin) Accept(ctx context.Context) *OriginStream {
 }
 
 // WaitFor waits until cond returns true. cond is evaluated after every change of the record; it must neither keep the
-// record nor call the origin. On a timeout, the test fails with what in the message.
+// record nor call the origin. On a timeout, the test fails, and what names the condition in the message.
 func (o *Origin) WaitFor(ctx context.Context, what string, cond func(*OriginState) bool) {
 	o.tb.Helper()
 	if err := o.mon.Await(ctx, func() bool { return cond(&o.record) }); err != nil {
