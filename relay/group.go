@@ -215,8 +215,7 @@ func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, e
 		return downstream.Group{}, err
 	}
 	if len(differ) > 0 {
-		g.log.Warn("clients of one node group differ in Node fields; add those that the control plane uses to "+
-			"TENDER_NODE_GROUP_BY",
+		g.log.Warn("clients of one node group differ in Node fields (TENDER_NODE_GROUP_BY)",
 			slog.String("group", key), slog.String("fields", strings.Join(differ, ",")), slog.String("node", n.GetId()))
 	}
 	g.warnProxyType(gr, n)
@@ -231,8 +230,7 @@ func (g *groups) warnProxyType(gr *group, n *corepb.Node) {
 	relayType, clientType := proxyType(gr.node.GetId()), proxyType(n.GetId())
 	differ := relayType != clientType && relayType != "" && clientType != ""
 	if differ && gr.proxyTypeLogged.CompareAndSwap(false, true) {
-		g.log.Warn("client and relay differ in Istio proxy type; istiod configures each type differently; run a relay per "+
-			"type",
+		g.log.Warn("client and relay differ in Istio proxy type; run one relay per type",
 			slog.String("group", gr.key), slog.String("node", n.GetId()),
 			slog.String("client_type", clientType), slog.String("relay_type", relayType))
 	}

@@ -77,21 +77,30 @@ type rolloutCommand struct {
 }
 
 var rolloutCommands = []rolloutCommand{
-	{name: "promote", all: true, do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope,
-		by string) error {
-		return c.Promote(ctx, of.All, by)
-	}},
-	{name: "abort", reason: true, do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope,
-		by string) error {
-		return c.Abort(ctx, of.Reason, by)
-	}},
-	{name: "resume", do: func(ctx context.Context, c *rollout.Controller, _ admin.RolloutScope, by string) error {
-		return c.Resume(ctx, by)
-	}},
-	{name: "undo", reason: true, do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope,
-		by string) error {
-		return c.Undo(ctx, of.Reason, by)
-	}},
+	{
+		name: "promote", all: true,
+		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
+			return c.Promote(ctx, of.All, by)
+		},
+	},
+	{
+		name: "abort", reason: true,
+		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
+			return c.Abort(ctx, of.Reason, by)
+		},
+	},
+	{
+		name: "resume",
+		do: func(ctx context.Context, c *rollout.Controller, _ admin.RolloutScope, by string) error {
+			return c.Resume(ctx, by)
+		},
+	},
+	{
+		name: "undo", reason: true,
+		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
+			return c.Undo(ctx, of.Reason, by)
+		},
+	},
 }
 
 // rolloutCommands returns the operator commands on rollouts. Each returns an error if rollouts are off.

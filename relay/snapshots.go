@@ -189,7 +189,7 @@ func (s *snapshots) evictUnused() {
 	for _, snap := range s.loaded {
 		s.logFailure(&snap.Header, s.dir.Evict(&snap.Header, "", s.maxEvicted()))
 	}
-	s.log.Warn("snapshots beyond TENDER_MAX_GROUPS not restored yet; each is restored when its clients reconnect",
+	s.log.Warn("snapshots above TENDER_MAX_GROUPS are restored when clients reconnect",
 		slog.Int("snapshots", len(s.loaded)))
 	s.loaded = nil
 }
