@@ -25,7 +25,7 @@ const (
 	maxAuditLines = 10
 )
 
-// AuditStats are counters of the drift audit since the start of the relay (B.43). It is not stable.
+// AuditStats has the counters of the drift audit since the start of the relay (B.43). The type is not stable.
 type AuditStats struct {
 	Passes int64 // completed passes over all views
 	Faults int64 // faults, summed over passes; any fault is a defect of the relay or of the machine

@@ -148,6 +148,7 @@ func (c *chain) addDownstream(s *downstreamRelay) (paths []string, err error) {
 	return paths, nil
 }
 
+// logRejected logs a rejected stream of a downstream relay, at a limited rate.
 func (c *chain) logRejected(tokens []string, cause error) {
 	c.rejectionLog.Do(func() {
 		c.log.Warn("downstream relay rejected", slog.Int("relays", len(tokens)), slog.Any("err", cause))

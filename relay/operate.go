@@ -114,6 +114,7 @@ func (r operations) lockOrigin(ctx context.Context, origin string) (only int, do
 	return only, done, err
 }
 
+// freeze withholds the changes of one origin, or of all, until a thaw or for a time.
 func (r operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
 	if err := of.Check(); err != nil {
 		return admin.Freezes{}, err
@@ -137,6 +138,7 @@ func (r operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.Fre
 	})
 }
 
+// thaw ends the freezes or rollbacks of one origin, or of all.
 func (r operations) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
 	if of.ForSeconds != 0 {
 		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("for_seconds: only freeze accepts it"))
@@ -246,10 +248,12 @@ func (r operations) holds(ctx context.Context) admin.Holds {
 	return answer
 }
 
+// release applies the held or discarded changes in a scope.
 func (r operations) release(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
 	return r.decide(ctx, of, reconcile.Release)
 }
 
+// discard drops the held changes in a scope. The resources are kept.
 func (r operations) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
 	if of.Discarded {
 		return admin.Holds{}, admin.Refuse(http.StatusBadRequest,

@@ -157,6 +157,7 @@ func (o filesOrigin) sync(
 	o.Sync(ctx, w, control)
 }
 
+// probe implements origin. It reports errNoGoodFile until the directory has a valid file or is empty.
 func (o filesOrigin) probe(ctx context.Context, p upstream.Probe) error {
 	select {
 	case <-o.Known():

@@ -27,7 +27,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Options are the settings of a relay that no TENDER_ variable has. The zero value is valid.
+// Options has the settings of a relay that are not part of [Config]. The zero value is valid.
 type Options struct {
 	// Logger receives the log records of the relay. If nil, they are discarded.
 	Logger *slog.Logger
@@ -53,7 +53,7 @@ type Options struct {
 	DialOptions []grpc.DialOption
 
 	// Listeners, RESTListeners and AdminListeners replace the listeners of TENDER_LISTEN, TENDER_REST_LISTEN and
-	// TENDER_ADMIN_LISTEN. The relay closes them.
+	// TENDER_ADMIN_LISTEN. Run closes them.
 	Listeners, RESTListeners, AdminListeners []net.Listener
 
 	chain  *chain            // the chain of the relay that origins check

@@ -33,6 +33,7 @@ func (s *OriginStream) answer(t *TypeState, req *discoverypb.DeltaDiscoveryReque
 	}
 }
 
+// answerWildcard adds the wildcard set of a type.
 func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour) {
 	for name, r := range s.content.types[typeURL] {
 		if !b.namedOnly(typeURL, name) {
@@ -56,6 +57,7 @@ func (s *OriginStream) answerInitialVersions(reply *reply, typeURL string, t *Ty
 	}
 }
 
+// answerName adds the state of a name: an error, resources, or a removal if nothing exists.
 func (s *OriginStream) answerName(reply *reply, typeURL, name string, b Behaviour) {
 	if name == "*" {
 		return
@@ -139,6 +141,7 @@ func (s *OriginStream) aliases(typeURL, name string, c change) []string {
 	return c.resource.GetAliases()
 }
 
+// wants reports whether a resource is subscribed by its name, its collection or an alias.
 func (t *TypeState) wants(name string, aliases []string) bool {
 	for _, sub := range append([]string{name, collectionOf(name)}, aliases...) {
 		if _, ok := t.Names[sub]; ok {
@@ -148,6 +151,7 @@ func (t *TypeState) wants(name string, aliases []string) bool {
 	return false
 }
 
+// namedOnly calls NamedOnly, if set.
 func (b Behaviour) namedOnly(typeURL, name string) bool {
 	return b.NamedOnly != nil && b.NamedOnly(typeURL, name)
 }
@@ -170,6 +174,7 @@ func newReply() *reply {
 
 func (r *reply) empty() bool { return len(r.resources)+len(r.removed)+len(r.errors) == 0 }
 
+// add adds a resource, unless the client reported its version.
 func (r *reply) add(resource *discoverypb.Resource, b Behaviour) {
 	version, ok := r.initialVersions[resource.GetName()]
 	if ok && !b.EmptyVersions && version == resource.GetVersion() {

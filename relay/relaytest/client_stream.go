@@ -24,6 +24,7 @@ type clientStream struct {
 	err          error
 }
 
+// open opens a stream and starts its receiver.
 func (c *Client) open(conn *grpc.ClientConn) {
 	c.tb.Helper()
 	rpc, cancel, err := openStream(c.tb.Context(), conn, c.options.Variant.Method(c.options.TypeURL))
@@ -68,6 +69,7 @@ func (c *Client) send(build func() proto.Message) {
 	c.sendLocked(build)
 }
 
+// sendLocked is send for callers that hold sending.
 func (c *Client) sendLocked(build func() proto.Message) {
 	c.mon.Lock()
 	req := build()
@@ -130,6 +132,7 @@ func (c *Client) acknowledge(resp *Response, rejected error) proto.Message {
 	return c.withNode(c.subscription(resp.TypeURL).answer(c.options.Variant, resp, rejected))
 }
 
+// receive receives and publishes responses until the stream ends.
 func (c *Client) receive(stream *clientStream) {
 	defer close(stream.done)
 	for {

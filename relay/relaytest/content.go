@@ -279,6 +279,7 @@ func (tx *Tx) Fail(typeURL, name string, code codes.Code, message string) {
 	}})
 }
 
+// change sets the new state of a name.
 func (tx *Tx) change(typeURL, name string, to change) {
 	if tx.changes[typeURL] == nil {
 		tx.order = append(tx.order, typeURL)

@@ -135,6 +135,7 @@ func (o *ControlPlane) Restart() {
 	o.serve(caches)
 }
 
+// serve starts a server on the address with caches.
 func (o *ControlPlane) serve(caches cachev3.Cache) {
 	o.tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -245,6 +246,7 @@ func (o *ControlPlane) Push() {
 	}
 }
 
+// pushSnapshot sets a snapshot with Resources and a new version.
 func (o *ControlPlane) pushSnapshot() {
 	o.tb.Helper()
 	o.pushes++

@@ -35,6 +35,7 @@ func (g *gate) Accept() (net.Conn, error) {
 	}
 }
 
+// pass hands a connection to the server, or closes it if the gate is closed.
 func (g *gate) pass(c net.Conn) {
 	select {
 	case g.conns <- c:
@@ -61,6 +62,7 @@ func (c *connection) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
+// awaitThaw blocks while the origin is frozen.
 func (c *connection) awaitThaw() {
 	// Not bounded by Patience: Close ends the wait.
 	_ = c.origin.mon.Wait(context.Background(), func() bool { return !c.origin.frozen || c.closed })

@@ -39,6 +39,7 @@ type record struct {
 // NewLedger returns an empty ledger.
 func NewLedger() *Ledger { return &Ledger{records: make(map[string]map[string]*record)} }
 
+// record returns the record of a resource, and creates it if necessary. The caller must hold the lock.
 func (l *Ledger) record(typeURL, name string) *record {
 	of := l.records[typeURL]
 	if of == nil {
@@ -298,13 +299,13 @@ func (r *Reader) Removed(typeURL, name string) string {
 	held, removed := r.held[typeURL][name], record.removed
 	_, onStream := r.onStream[typeURL+"\x00"+name]
 	expired := record.expired(held, onStream)
-	lacked := r.ledger.behind && record.absent
+	permitted := r.ledger.behind && record.absent
 	if staged := r.ledger.staged; staged != nil && staged(typeURL) && (r.inStage || !onStream) {
-		lacked = lacked || removed > 0
+		permitted = permitted || removed > 0
 	}
 	r.ledger.mu.Unlock()
 	delete(r.held[typeURL], name)
-	if removed < held && !expired && !lacked {
+	if removed < held && !expired && !permitted {
 		return fmt.Sprintf("%s %q: removed at generation %d, but the origin removed it last at %d", short(typeURL), name,
 			held, removed)
 	}

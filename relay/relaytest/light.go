@@ -247,6 +247,7 @@ func (c *LightClient) String() string {
 	return fmt.Sprintf("%v light client %q", c.options.Variant, c.options.Node.GetId())
 }
 
+// request returns a request of the variant. A Delta request with a nonce is an ACK without names.
 func (c *LightClient) request(typeURL string, names []string, version, nonce string) proto.Message {
 	if c.options.Variant == SotW {
 		return &discoverypb.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names,
@@ -258,6 +259,7 @@ func (c *LightClient) request(typeURL string, names []string, version, nonce str
 	return &discoverypb.DeltaDiscoveryRequest{TypeUrl: typeURL, ResourceNamesSubscribe: names, ResponseNonce: nonce}
 }
 
+// send sends a request, with the Node if it is the first of the stream.
 func (c *LightClient) send(req proto.Message) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -273,6 +275,7 @@ func (c *LightClient) send(req proto.Message) {
 	_ = c.rpc.SendMsg(req) // if the stream has ended, the receiver returns the error
 }
 
+// receive receives and handles responses until the stream ends.
 func (c *LightClient) receive(rpc grpc.ClientStream, done chan struct{}) {
 	defer close(done)
 	var b raw
@@ -395,6 +398,7 @@ func (c *LightClient) remove(typeURL string, entries map[string]Entry, name stri
 	delete(entries, name)
 }
 
+// checkEnvelope checks the nonce and the version of a response.
 func (c *LightClient) checkEnvelope(e *lightEnvelope) {
 	hash := maphash.String(c.seed, e.nonce)
 	if _, ok := c.nonces[hash]; ok || e.nonce == "" {
@@ -438,6 +442,7 @@ func (c *LightClient) violation(format string, args ...any) {
 		fmt.Sprintf(format, args...), short(c.envelope.typeURL), c.envelope.nonce)
 }
 
+// intern returns a name as a string, without an allocation for known names.
 func (c *LightClient) intern(name []byte) string {
 	s, ok := c.names[string(name)]
 	if !ok {

@@ -21,6 +21,7 @@ type lightResource struct {
 	hasBody                       bool
 }
 
+// parse reads a DiscoveryResponse or a DeltaDiscoveryResponse.
 func (e *lightEnvelope) parse(b []byte, variant Variant) error {
 	last := e.typeURL // reused if equal, to save an allocation
 	e.typeURL, e.version, e.nonce, e.resources, e.removed = "", "", "", e.resources[:0], e.removed[:0]
@@ -51,6 +52,7 @@ func (e *lightEnvelope) parse(b []byte, variant Variant) error {
 	})
 }
 
+// addSotW adds a resource of a SotW response, unwrapped if necessary.
 func (e *lightEnvelope) addSotW(r lightResource) error {
 	if string(r.typeURL) == wrapperType {
 		inner := lightResource{}
@@ -81,6 +83,7 @@ func (r *lightResource) parse(b []byte) error {
 	})
 }
 
+// parseAny reads the Any of a resource.
 func (r *lightResource) parseAny(b []byte) error {
 	r.hasBody = true
 	return eachField(b, func(num protowire.Number, v []byte) error {

@@ -321,6 +321,7 @@ func (o *Origin) State() *OriginState {
 	return o.record.clone()
 }
 
+// start listens on the address and starts a server.
 func (o *Origin) start() error {
 	listener, err := o.listen()
 	if err != nil {
@@ -361,6 +362,7 @@ func (o *Origin) serve() {
 	o.running.Go(func() { _ = server.Serve(g) }) // ends when the server is stopped
 }
 
+// accept accepts connections until the listener is closed, and passes them to the current server.
 func (o *Origin) accept(listener net.Listener) {
 	for {
 		c, err := listener.Accept()

@@ -143,6 +143,7 @@ func (s *OriginStream) respondSotW(typeURL string, r *reply) {
 	s.enqueueSotW(resp, b.Delay)
 }
 
+// sotwBody returns a resource as a SotW response contains it.
 func (b Behaviour) sotwBody(r *discoverypb.Resource) *anypb.Any {
 	if !b.Wrap && len(r.GetAliases()) == 0 && r.GetResource() != nil {
 		return r.GetResource()

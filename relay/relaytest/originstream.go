@@ -39,6 +39,7 @@ type OriginStream struct {
 
 type issuedNonce struct{ answered bool }
 
+// An outgoing is a queued message.
 type outgoing struct {
 	message any // a message, raw, or a *status.Status that ends the stream
 	typeURL string
@@ -89,6 +90,7 @@ func (o *Origin) serveProbe(rpc grpc.ServerStream, sotw bool) error {
 	return context.Cause(rpc.Context())
 }
 
+// open creates and records a stream.
 func (o *Origin) open(rpc grpc.ServerStream, sotw bool) *OriginStream {
 	header, _ := metadata.FromIncomingContext(rpc.Context())
 	s := &OriginStream{
@@ -213,6 +215,7 @@ func (s *OriginStream) run() error {
 	return err
 }
 
+// send sends queued messages until the stream ends.
 func (s *OriginStream) send() error {
 	ctx := s.rpc.Context()
 	for {
@@ -238,6 +241,7 @@ func (s *OriginStream) send() error {
 	}
 }
 
+// sendOne waits until a message is due, and sends it.
 func (s *OriginStream) sendOne(ctx context.Context, out outgoing) error {
 	if wait := time.Until(out.due); !out.due.IsZero() && wait > 0 {
 		timer := time.NewTimer(wait)
@@ -258,6 +262,7 @@ func (s *OriginStream) sendOne(ctx context.Context, out outgoing) error {
 	return s.rpc.SendMsg(out.message)
 }
 
+// receive handles requests until the peer closes its side.
 func (s *OriginStream) receive() {
 	defer close(s.peerClosed)
 	for {
@@ -323,6 +328,7 @@ func (s *OriginStream) typeState(typeURL string) (t *TypeState, first bool) {
 	return t, true
 }
 
+// acknowledge counts an ACK or a NACK, or a stray if the nonce is unknown or already answered.
 func (s *OriginStream) acknowledge(t *TypeState, nonce string, rejected bool) {
 	if nonce == "" {
 		return
@@ -386,6 +392,7 @@ func shallow(r *discoverypb.DeltaDiscoveryResponse) *discoverypb.DeltaDiscoveryR
 	}
 }
 
+// enqueue queues a response, to be sent after a delay.
 func (s *OriginStream) enqueue(resp *discoverypb.DeltaDiscoveryResponse, delay time.Duration) {
 	out := outgoing{message: resp, typeURL: resp.GetTypeUrl()}
 	if delay > 0 {
@@ -394,6 +401,7 @@ func (s *OriginStream) enqueue(resp *discoverypb.DeltaDiscoveryResponse, delay t
 	s.enqueueOutgoing(out)
 }
 
+// enqueueOutgoing queues a message, unless the stream has ended.
 func (s *OriginStream) enqueueOutgoing(out outgoing) {
 	if s.record.Ended {
 		return

@@ -93,6 +93,7 @@ func (r *Response) String() string {
 	return b.String()
 }
 
+// newResponse converts a received message.
 func newResponse(msg proto.Message) *Response {
 	switch m := msg.(type) {
 	case *discoverypb.DiscoveryResponse:
@@ -132,6 +133,7 @@ func unwrap(body *anypb.Any, version string) Resource {
 	}
 }
 
+// enveloped converts a Resource message.
 func enveloped(r *discoverypb.Resource, version string) Resource {
 	return Resource{
 		Name:    r.GetName(),
@@ -192,6 +194,7 @@ func (r *Response) violations(variant Variant, features features, seen map[strin
 	return broken
 }
 
+// violations returns the rules of the protocol that a resource violates.
 func (r *Resource) violations(variant Variant, features features, typeURL string) []string {
 	broken := r.unsupported(features)
 	if r.Body == nil && variant == SotW {

@@ -68,6 +68,7 @@ func (r *Roaming) Stop() {
 	<-r.done
 }
 
+// roam visits the servers in turn, from the index at, until ctx ends.
 func (r *Roaming) roam(ctx context.Context, at int) {
 	defer close(r.done)
 	for ; ctx.Err() == nil; at++ {

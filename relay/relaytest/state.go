@@ -68,6 +68,7 @@ func (s State) Clone() State {
 	return c
 }
 
+// entries returns the resources of a type, and creates the map if necessary.
 func (s State) entries(typeURL string) map[string]Entry {
 	if s[typeURL] == nil {
 		s[typeURL] = make(map[string]Entry)
@@ -114,6 +115,7 @@ func field(b []byte, num protowire.Number) ([]byte, bool) {
 	return nil, false
 }
 
+// digest returns the digest of a body, or zero for nil.
 func digest(body *anypb.Any) Digest {
 	if body == nil {
 		return Digest{}

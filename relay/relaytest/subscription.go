@@ -26,6 +26,7 @@ type subscription struct {
 
 func (s *subscription) wildcard() bool { return s.legacy || slices.Contains(s.names, "*") }
 
+// wants reports whether a resource is subscribed by the wildcard, its name, its collection or an alias.
 func (s *subscription) wants(name string, aliases []string) bool {
 	return s.wildcard() || slices.ContainsFunc(s.names, func(sub string) bool {
 		return sub == name || sub == collectionOf(name) || slices.Contains(aliases, sub)
@@ -55,6 +56,7 @@ func (s *subscription) update(subscribe, unsubscribe []string) {
 	s.names = without(with(s.names, subscribe), unsubscribe)
 }
 
+// subscribe returns the request that adds names.
 func (s *subscription) subscribe(variant Variant, names []string) proto.Message {
 	if variant == Delta {
 		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesSubscribe: names}
@@ -66,6 +68,7 @@ func (s *subscription) subscribe(variant Variant, names []string) proto.Message 
 	return s.sotw(with(list, names))
 }
 
+// unsubscribe returns the request that removes names.
 func (s *subscription) unsubscribe(variant Variant, names []string) proto.Message {
 	if variant == Delta {
 		return &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL, ResourceNamesUnsubscribe: names}
@@ -130,6 +133,7 @@ func with(names, more []string) []string {
 	return all
 }
 
+// without returns names except those in less.
 func without(names, less []string) []string {
 	drop := make(map[string]struct{}, len(less))
 	for _, name := range less {

@@ -131,6 +131,7 @@ func (d *Dir) WriteDecisions(decisions Decisions) error {
 	return nil
 }
 
+// replaceDecisions writes decisions.json. It renames an unusable file first.
 func (d *Dir) replaceDecisions(text []byte) error {
 	if path := filepath.Join(d.path, decisionsName); d.decisionsUnreadable {
 		if err := os.Rename(path, fmt.Sprintf("%s.unread-%d", path, time.Now().Unix())); err != nil {

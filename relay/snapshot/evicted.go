@@ -90,6 +90,7 @@ func (d *Dir) indexEvicted(f fs.DirEntry, oldest time.Time) {
 	}
 }
 
+// addEvicted adds a snapshot to the index of evicted views.
 func (d *Dir) addEvicted(name string, of evicted) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

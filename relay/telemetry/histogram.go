@@ -74,6 +74,7 @@ type producer struct {
 	began time.Time
 }
 
+// Produce implements sdk.Producer. It takes a reading.
 func (p *producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 	reading, now := p.read(), time.Now()
 	out := metricdata.ScopeMetrics{Scope: p.scope}
@@ -92,6 +93,7 @@ func (p *producer) Produce(context.Context) ([]metricdata.ScopeMetrics, error) {
 	return []metricdata.ScopeMetrics{out}, nil
 }
 
+// point converts a distribution to a data point.
 func (p *producer) point(
 	d downstream.Distribution, labels []attribute.KeyValue, now time.Time,
 ) metricdata.HistogramDataPoint[float64] {
