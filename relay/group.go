@@ -140,7 +140,7 @@ func newGroups(
 		router:    newRouter(cfg),
 		log:       log,
 		cacheConfig: cache.Config{
-			Interner: new(intern.Pool), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), Began: snaps.writeSoon,
+			Interner: new(intern.Pool), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), FirstServed: snaps.writeSoon,
 		},
 		started:      make(chan struct{}),
 		peerLimitLog: rate.Sometimes{First: 1, Interval: time.Minute},

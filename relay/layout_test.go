@@ -124,7 +124,7 @@ func TestPackageDocs(t *testing.T) {
 }
 
 // unstable is the end of the package comment of packages whose API may change.
-const unstable = " It is no stable API: programs that embed Tender use package relay."
+const unstable = " The package is not a stable API: programs that embed Tender use package relay."
 
 // TestOnlyPackageRelayIsStable checks that the comment of every other package with exported identifiers declares them
 // unstable. It skips bench, which is another module.

@@ -311,7 +311,7 @@ func (r operations) shownHolds(o commandTarget, holds []reconcile.Hold) (shown [
 		shown = append(shown, admin.Hold{
 			Origin: r.cfg.OriginName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
 			Names:  h.Names[:min(len(h.Names), admin.MaxHoldNames)],
-			Broken: h.Broken, Reasons: h.Reasons[:min(len(h.Reasons), admin.MaxHoldNames)],
+			Broken: h.Breaking, Reasons: h.Reasons[:min(len(h.Reasons), admin.MaxHoldNames)],
 			Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
 		})
 	}

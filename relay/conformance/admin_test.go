@@ -78,8 +78,9 @@ func TestB8_StatusAndProbes(t *testing.T) {
 	probes := filepath.Join(t.TempDir(), "probes")
 	r := start(t, o, operated, "TENDER_PROBE_LISTEN=unix:"+probes)
 	probe := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "unix", probes) }
-	if code, text := ask(t, probe, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "not ready: origin "+o.Target()+" is not connected") {
-		t.Errorf("/readyz without an origin: %d %q, want 503 and the origin", code, text)
+	if code, text := httpGet(t, probe, "/readyz"); code != http.StatusServiceUnavailable ||
+		!strings.Contains(text, "not ready: origin "+o.Target()+" is not connected") {
+		t.Errorf("/readyz without an origin: got %d %q, want 503 with the origin's name", code, text)
 	}
 	s := statusOf(t, r)
 	if s.Relay.Ready || len(s.Relay.NotReady) == 0 || s.Relay.Version != "test" || s.Relay.NodeID != "tender/test" ||
@@ -127,10 +128,11 @@ func TestB8_DrainIsNotReady(t *testing.T) {
 		synctest.Wait() // the health watch, which is no client stream, delays the drain by a second
 		s := statusOf(t, r)
 		if s.Relay.Ready || len(s.Relay.NotReady) != 1 || !strings.Contains(s.Relay.NotReady[0], "is draining") {
-			t.Errorf("status while it drains: %+v", s.Relay)
+			t.Errorf("status while draining: %+v", s.Relay)
 		}
-		if code, text := ask(t, r.DialAdmin, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(text, "is draining") {
-			t.Errorf("/readyz while it drains: %d %q", code, text)
+		if code, text := httpGet(t, r.DialAdmin, "/readyz"); code != http.StatusServiceUnavailable ||
+			!strings.Contains(text, "is draining") {
+			t.Errorf("/readyz while draining: %d %q", code, text)
 		}
 		for err == nil {
 			_, err = watch.Recv()

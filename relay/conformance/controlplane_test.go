@@ -223,9 +223,9 @@ func planeNames(p *planeClients) {
 func planeConfirmed(p *planeClients) {
 	for _, typeURL := range []string{relaytest.ClusterType, relaytest.ListenerType} {
 		c := p.r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("probe")})
-		holds := map[string]string{"never was": "1"}
+		versions := map[string]string{"never was": "1"}
 		for name := range p.o.Resources[typeURL] {
-			holds[name] = "of another relay"
+			versions[name] = "of another relay"
 		}
 		c.Send(&discoverypb.DeltaDiscoveryRequest{Node: relaytest.EnvoyNode("probe"), TypeUrl: typeURL,
 			InitialResourceVersions: versions})
@@ -266,7 +266,7 @@ func planeReturns(p *planeClients) {
 			c.Reconnect(p.r.Conn())
 		}
 	}
-	returning()
+	reconnectAll()
 	p.fenceBy("returned", (*relaytest.Client).FenceReconnected)
 	o.Stop()
 	reconnectAll()
@@ -274,7 +274,7 @@ func planeReturns(p *planeClients) {
 	p.converge()
 	o.Restart()
 	o.AwaitRequest("the relay's return", relaytest.Opening(relaytest.ClusterType))
-	p.fenceBy("returned while it was dead", (*relaytest.Client).FenceReconnected)
+	p.fenceBy("reconnected during an outage", (*relaytest.Client).FenceReconnected)
 }
 
 // planeLate sets the snapshot after clients have subscribed. Before that, no client receives an empty set.
@@ -284,8 +284,8 @@ func planeLate(t *testing.T, kind string) {
 	p := newPlaneClients(o, r)
 	seen := make(map[string]bool)
 	o.AwaitRequest("a request of each type", func(r *discoverypb.DeltaDiscoveryRequest) bool {
-		asked[r.GetTypeUrl()] = true
-		return len(asked) == len(o.Resources)
+		seen[r.GetTypeUrl()] = true
+		return len(seen) == len(o.Resources)
 	})
 	o.Edit(planeWorld(), nil)
 	o.Push()

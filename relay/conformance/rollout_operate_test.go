@@ -163,7 +163,8 @@ func TestRolloutCommandsAreChecked(t *testing.T) {
 		}{
 			{"promote", admin.RolloutScope{Origin: "x"}, http.StatusNotFound, `there is no origin \"x\"; the origins are default`},
 			{"abort", admin.RolloutScope{All: true}, http.StatusBadRequest, "all: only promote accepts it"},
-			{"resume", admin.RolloutScope{Why: admin.Why{Reason: "x"}}, http.StatusBadRequest, "reason: only abort and undo accept it"},
+			{"resume", admin.RolloutScope{Why: admin.Why{Reason: "x"}}, http.StatusBadRequest,
+				"reason: only abort and undo accept it"},
 			{"undo", admin.RolloutScope{Why: admin.Why{Reason: "two\nlines"}}, http.StatusBadRequest, "reason: want at most"},
 			{"undo", map[string]string{"orign": "x"}, http.StatusBadRequest, `unknown field \"orign\"`},
 		} {

@@ -296,7 +296,8 @@ func TestCanaryLabelsCauseNoWarning(t *testing.T) {
 					w.dial(relaytest.ClientOptions{Node: node, AutoAck: true}).subscribe("cds", "")
 				}
 				w.settle()
-				if got := strings.Contains(w.relay.Log.String(), "differ in Node fields"); got != warns {
+				if got := strings.Contains(w.relay.Log.String(),
+					"differ in Node fields"); got != warns {
 					t.Errorf("warned: %v, want %v", got, warns)
 				}
 			})

@@ -138,9 +138,9 @@ func TestB41_CircularStreamsAreEnded(t *testing.T) {
 			tokens  []string
 			message string // "" means that the stream is served
 		}{
-			{"itself", ways[0][:1], "form a cycle"},
-			{"the one above", ways[0][1:], "form a cycle"},
-			{"the one above, long ago", []string{ways[0][1], "a"}, "form a cycle"},
+			{"itself", chains[0][:1], "form a cycle"},
+			{"the one above", chains[0][1:], "form a cycle"},
+			{"the one above, long ago", []string{chains[0][1], "a"}, "form a cycle"},
 			{"four", []string{"a", "b", "c", "d"}, ""},
 			{"five", []string{"a", "b", "c", "d", "e"}, "at most 4"},
 			{"invalid tokens", []string{"", ",", strings.Repeat("x", 1000)}, ""},

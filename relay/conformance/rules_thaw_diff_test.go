@@ -100,7 +100,7 @@ func TestH13_AThawShowsItsChanges(t *testing.T) {
 					code, text := post(w.t, w.relay, "freeze", admin.FreezeScope{DryRun: true})
 					frozen := statusOf(w.t, w.relay).Origins[0].Frozen
 					if code != http.StatusBadRequest || !strings.Contains(text, "only thaw accepts it") || frozen {
-						w.t.Errorf("a dry run of a freeze: %d %s, want that it is refused", code, text)
+						w.t.Errorf("a dry run of a freeze: got %d %s, want an error", code, text)
 					}
 				})
 			})
