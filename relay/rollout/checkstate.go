@@ -24,18 +24,19 @@ type checkResult struct {
 
 // startCheck sends a request if one is due. It returns the time of the next request; zero waits for an event.
 func (c *Controller) startCheck(ctx context.Context, now time.Time) (next time.Time) {
-	if c.cfg.Check == nil || !c.machine.inProgress() || c.pending {
+	m := c.machine.State()
+	if c.cfg.Check == nil || !m.Phase.inProgress() || c.pending {
 		return time.Time{}
 	}
 	due := c.asked.Add(CheckEvery)
-	if c.asked.IsZero() || c.machine.CheckSince().After(c.asked) {
+	if c.asked.IsZero() || m.CheckSince.After(c.asked) {
 		due = now
 	}
 	if now.Before(due) {
 		return due
 	}
 	c.asked, c.pending = now, true
-	edition, question := c.machine.Edition(), c.newQuestion()
+	edition, question := m.Edition, c.newQuestion()
 	go func() { // ends within checkTimeout
 		v, err := c.cfg.Check.Ask(ctx, question)
 		select {
@@ -47,9 +48,10 @@ func (c *Controller) startCheck(ctx context.Context, now time.Time) (next time.T
 }
 
 func (c *Controller) newQuestion() Question {
+	m := c.machine.State()
 	q := Question{
-		Origin: c.cfg.Origin, Edition: c.edition.id, Stage: c.machine.Stage(), Stages: len(c.cfg.Stages),
-		Changed: c.machine.Changed(), Resources: c.edition.resources,
+		Origin: c.cfg.Origin, Edition: c.edition.id, Stage: m.Stage, Stages: len(c.cfg.Stages),
+		Changed: m.Changed, Resources: c.edition.resources,
 		Accepted: c.evidence.Accepted, Refused: c.evidence.Answered - c.evidence.Accepted,
 		Canaries: c.canaries[:min(len(c.canaries), MaxCanaries)],
 	}
@@ -63,7 +65,7 @@ func (c *Controller) newQuestion() Question {
 
 // recordCheckResult records a result of the check, unless it is about an earlier edition.
 func (c *Controller) recordCheckResult(a checkResult) {
-	if a.edition != c.machine.Edition() {
+	if a.edition != c.machine.State().Edition {
 		return
 	}
 	c.pending = false

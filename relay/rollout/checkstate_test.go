@@ -18,12 +18,12 @@ func TestCheckFailsOverEditions(t *testing.T) {
 	}, nil)
 	at := time.Unix(1e9, 0)
 	c.partition().cutEdition(t.Context(), at, Facts{}, nil)
-	c.recordCheckResult(checkResult{c.machine.Edition(), Verdict{Asked: at}, errors.New("down")})
+	c.recordCheckResult(checkResult{c.machine.State().Edition, Verdict{Asked: at}, errors.New("down")})
 	c.partition().cutEdition(t.Context(), at.Add(time.Minute), Facts{}, nil)
 	if !c.failingSince.Equal(at) || c.detail != "" || !c.asked.IsZero() {
 		t.Errorf("the check fails since %v and was asked at %v about the next edition (%q); want since %v, and that it was not asked", c.failingSince, c.asked, c.detail, at)
 	}
-	c.recordCheckResult(checkResult{c.machine.Edition(), Verdict{Asked: at.Add(time.Hour), Go: true}, nil})
+	c.recordCheckResult(checkResult{c.machine.State().Edition, Verdict{Asked: at.Add(time.Hour), Go: true}, nil})
 	if !c.failingSince.IsZero() {
 		t.Errorf("the check fails since %v, although it answered", c.failingSince)
 	}

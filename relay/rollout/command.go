@@ -61,7 +61,7 @@ func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
 func (c *Controller) Abort(ctx context.Context, reason, by string) error {
 	return c.execute(ctx, func(ctx context.Context) error {
 		now := time.Now()
-		if c.machine.Phase() == Gathering {
+		if c.machine.State().Phase == Gathering {
 			c.partition().cutEdition(ctx, now, c.facts(now), c.partition().joined())
 		}
 		if err := c.machine.Abort(now, rejectionReason("abort", reason, by)); err != nil {
@@ -91,7 +91,7 @@ func (c *Controller) Undo(ctx context.Context, reason, by string) error {
 		if err := c.machine.Undo(time.Now(), rejectionReason("undo", reason, by)); err != nil {
 			return err
 		}
-		c.edition = summarize(c.partition().changesOf(c.machine.Edition()))
+		c.edition = summarize(c.partition().changesOf(c.machine.State().Edition))
 		c.logCommand("undo", by, slog.String("reason", reason))
 		return nil
 	})
@@ -165,9 +165,10 @@ type Difference struct {
 // and undone. For its resources, Diff returns the pending changes as they are in latest. Errors: only the error of ctx.
 func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
 	err = c.execute(ctx, func(ctx context.Context) error {
-		cut := c.machine.decided()
+		m := c.machine.State()
+		cut := m.Phase.hasEdition()
 		for _, p := range c.partition().joined() {
-			e := p.editions[c.machine.Edition()]
+			e := p.editions[m.Edition]
 			if cut && (e == nil || len(e.Changes) == 0) {
 				continue
 			}

@@ -185,7 +185,7 @@ func earlier(a, b time.Time) time.Time {
 
 // nextObservation returns the time of the next observation of the clients; zero is never.
 func (c *Controller) nextObservation() time.Time {
-	if c.machine.Stage() == 0 {
+	if c.machine.State().Stage == 0 {
 		return time.Time{}
 	}
 	return c.observed.Add(observeEvery)
@@ -195,21 +195,21 @@ func (c *Controller) nextObservation() time.Time {
 func (c *Controller) facts(now time.Time) Facts {
 	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.verdict}
 	c.compareParts(now, &f)
-	if stage := c.machine.Stage(); stage > 0 && (stage != c.stage || !now.Before(c.nextObservation())) {
+	if stage := c.machine.State().Stage; stage > 0 && (stage != c.stage || !now.Before(c.nextObservation())) {
 		c.observer().observe(now)
 	}
 	f.Evidence = c.evidence
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.signals != nil && c.reached > 0 {
-		f.Halt = c.signals.Halt(c.reached, now.Sub(c.machine.Entered()).Round(time.Second))
+		f.Halt = c.signals.Halt(c.reached, now.Sub(c.machine.State().Entered).Round(time.Second))
 	}
 	return f
 }
 
 // compareParts adds to f how latest differs in all available parts.
 func (c *Controller) compareParts(now time.Time, f *Facts) {
-	parts, settled := c.partition().joined(), true
+	m, parts, settled := c.machine.State(), c.partition().joined(), true
 	c.updateUnavailable(parts, now)
 	for _, p := range parts {
 		w := p.waiting.Load()
@@ -220,7 +220,7 @@ func (c *Controller) compareParts(now time.Time, f *Facts) {
 		settled = settled && p.unsettledSince.IsZero()
 		f.Differs = f.Differs || w.Names > 0
 		f.Edited = f.Edited || w.Edited > 0
-		f.Behind = f.Behind || w.Behind > 0 || w.Names > 0 && c.machine.inProgress() && p.editions[c.machine.Edition()] == nil
+		f.Behind = f.Behind || w.Behind > 0 || w.Names > 0 && m.Phase.inProgress() && p.editions[m.Edition] == nil
 		if w.Changed.After(f.Changed) {
 			f.Changed = w.Changed
 		}
@@ -231,16 +231,17 @@ func (c *Controller) compareParts(now time.Time, f *Facts) {
 // updateUnavailable marks a part as unavailable if the origin has not confirmed its state for unavailableAfter, but
 // has confirmed another part. For example, the origin rejects its node group. Editions are cut without these parts.
 func (c *Controller) updateUnavailable(parts []*Part, now time.Time) {
+	m := c.machine.State()
 	c.unavailableAt = time.Time{}
 	for _, p := range parts {
-		if p.unavailable = false; !c.unsettled(p) {
+		if p.unavailable = false; !p.unsettled(m) {
 			p.unsettledSince = time.Time{}
 			continue
 		}
 		if p.unsettledSince.IsZero() {
 			p.unsettledSince = now
 		}
-		if c.machine.decided() && p.has(c.machine.Edition()) {
+		if m.Phase.hasEdition() && p.has(m.Edition) {
 			continue // the outcome of the edition depends on all of its parts
 		}
 		if at := p.unsettledSince.Add(unavailableAfter); now.Before(at) {
@@ -256,9 +257,9 @@ func (p *Part) connected() bool {
 	return p.view.Generation().Source(p.source).Connected && p.view.Settled(p.source)
 }
 
-// unsettled reports whether the next step depends on the state of a part that the origin has not confirmed.
-func (c *Controller) unsettled(p *Part) bool {
-	depends := p.waiting.Load().Names > 0 || p.has(c.machine.Edition()) && c.machine.Phase() != Current
+// unsettled reports whether the next step depends on the state of the part and the origin has not confirmed it.
+func (p *Part) unsettled(m State) bool {
+	depends := p.waiting.Load().Names > 0 || p.has(m.Edition) && m.Phase != Current
 	return depends && !p.view.Settled(p.source)
 }
 

@@ -22,6 +22,12 @@ func (p Phase) String() string {
 	return [...]string{"current", "gathering", "held", "rolling", "halted"}[p]
 }
 
+// inProgress reports whether an edition is in progress.
+func (p Phase) inProgress() bool { return p == Held || p == Rolling }
+
+// hasEdition reports whether an edition is in progress or was rejected.
+func (p Phase) hasEdition() bool { return p.inProgress() || p == Halted }
+
 // Changes are gathered until none arrives for quietTime, and for at most maxGathering.
 const (
 	quietTime    = 2 * time.Second
@@ -54,14 +60,14 @@ type Machine struct {
 	cfg Config
 
 	phase    Phase
-	stage    int      // of Rolling: cohorts 0 to stage are served the edition
+	cohort   int      // in Rolling: the last cohort that is served the edition
 	last     Edition  // the newest number
 	edition  Edition  // the edition in progress, or the rejected or promoted one
 	lastGood Edition  // the edition that the rest is served
 	previous *Edition // the edition before lastGood, for Undo; nil without one
 	retained *Edition // superseded edition that cohort 0 keeps until the next one; nil without one
 
-	waitingSince time.Time // time of the oldest pending change
+	pendingSince time.Time // time of the oldest pending change
 	behindSince  time.Time // time of the oldest pending change outside the edition; zero without one
 	entered      time.Time // start of the phase or stage
 	holdSince    time.Time // since when editions remove many resources; zero if the newest does not
@@ -90,60 +96,44 @@ func (m *Machine) Restore(h Halt) {
 	m.phase, m.halt, m.last, m.edition = Halted, h, restoredEdition, restoredEdition
 }
 
-// Phase returns the phase.
-func (m *Machine) Phase() Phase { return m.phase }
+// A State is a snapshot of a machine.
+type State struct {
+	Phase      Phase
+	Stage      int       // number of cohorts that are served the edition
+	Entered    time.Time // start of the phase or the stage
+	Overdue    bool      // the stage has lasted its time and waits for answers of clients
+	CheckSince time.Time // since when only the check delays the next step; zero if other conditions do
 
-// Stage returns how many cohorts are served the edition.
-func (m *Machine) Stage() int {
+	Edition    Edition   // the edition that is in progress, or that was rejected or promoted last
+	Changed    time.Time // time of the newest change of the edition, or of its resumption
+	Unobserved bool      // a stage of the edition ended without a client that accepted it
+	Halt       Halt      // zero outside phase Halted
+
+	Next     Edition   // the number of the next edition
+	LastGood Edition   // the edition that the rest is served
+	Previous *Edition  // the edition that Undo would serve to all clients; nil without one
+	Pending  time.Time // time of the oldest pending change; zero without one
+
+	Outcomes Outcomes
+}
+
+// State returns a snapshot of the machine.
+func (m *Machine) State() State {
+	s := State{
+		Phase: m.phase, Entered: m.entered, Overdue: m.overdue, CheckSince: m.checkSince,
+		Edition: m.edition, Changed: m.changed, Unobserved: m.unobserved, Halt: m.halt,
+		Next: m.last + 1, LastGood: m.lastGood, Previous: m.previous, Pending: m.pendingSince, Outcomes: m.outcomes,
+	}
 	if m.phase == Rolling {
-		return m.stage + 1
+		s.Stage = m.cohort + 1
 	}
-	return 0
+	return s
 }
-
-// Edition returns the edition that is in progress, or that was rejected or promoted last.
-func (m *Machine) Edition() Edition { return m.edition }
-
-// Outcomes returns the numbers of editions by outcome.
-func (m *Machine) Outcomes() Outcomes { return m.outcomes }
-
-// Overdue reports whether the stage has lasted its time and waits for answers of clients.
-func (m *Machine) Overdue() bool { return m.overdue }
-
-// Entered returns when the phase, or the stage, began.
-func (m *Machine) Entered() time.Time { return m.entered }
-
-// LastGood returns the edition that the rest is served.
-func (m *Machine) LastGood() Edition { return m.lastGood }
-
-// Previous returns the edition that Undo would serve to all clients. It returns false without one.
-func (m *Machine) Previous() (e Edition, any bool) {
-	if m.previous == nil {
-		return 0, false
-	}
-	return *m.previous, true
-}
-
-// Next returns the number of the next edition.
-func (m *Machine) Next() Edition { return m.last + 1 }
-
-// Waiting returns the time of the oldest pending change; zero without one.
-func (m *Machine) Waiting() time.Time { return m.waitingSince }
-
-// Changed returns the time of the newest change of the edition, or of its resumption.
-func (m *Machine) Changed() time.Time { return m.changed }
-
-// Unobserved reports whether a stage of the edition ended without a client that accepted it. Either no client
-// subscribes to the changes, or no client whose signals count.
-func (m *Machine) Unobserved() bool { return m.unobserved }
-
-// Halt returns the reason and the time of the rejection; zero outside phase Halted.
-func (m *Machine) Halt() Halt { return m.halt }
 
 // Serves returns the edition that a cohort is served.
 func (m *Machine) Serves(cohort int) Edition {
 	switch {
-	case m.phase == Rolling && cohort <= m.stage && cohort < len(m.cfg.Stages):
+	case m.phase == Rolling && cohort <= m.cohort && cohort < len(m.cfg.Stages):
 		return m.edition
 	case m.retained != nil && cohort == 0:
 		return *m.retained
@@ -158,7 +148,7 @@ func (m *Machine) Advance(now time.Time, f Facts) (cut bool, next time.Time) {
 	if m.updateFrozen(now, f.Frozen) {
 		return false, time.Time{}
 	}
-	m.recordWaiting(now, f)
+	m.recordPending(now, f)
 	m.applyRejections(now, f)
 	m.applyOriginChanges(now, f)
 	switch m.phase {
@@ -181,7 +171,7 @@ func (m *Machine) applyRejections(now time.Time, f Facts) {
 	switch {
 	case m.phase == Rolling && f.Halt != "":
 		m.reject(now, f.Halt)
-	case m.inProgress() && f.Verdict.Refuse != "":
+	case m.phase.inProgress() && f.Verdict.Refuse != "":
 		m.reject(now, "the check refused it: "+f.Verdict.Refuse)
 	case f.Halt != "":
 		m.retained = nil
@@ -197,7 +187,7 @@ func (m *Machine) applyOriginChanges(now time.Time, f Facts) {
 		m.startGathering(now)
 	case m.phase == Halted:
 		m.reconsider(now, f)
-	case m.inProgress() && f.Edited && m.supersedable(now):
+	case m.phase.inProgress() && f.Edited && m.supersedable(now):
 		m.supersede(now)
 	}
 }
@@ -215,12 +205,12 @@ func (m *Machine) reconsider(now time.Time, f Facts) {
 	}
 }
 
-// recordWaiting records the time of the oldest pending change.
-func (m *Machine) recordWaiting(now time.Time, f Facts) {
-	if f.Differs && m.waitingSince.IsZero() {
-		m.waitingSince = now
+// recordPending records the time of the oldest pending change.
+func (m *Machine) recordPending(now time.Time, f Facts) {
+	if f.Differs && m.pendingSince.IsZero() {
+		m.pendingSince = now
 	}
-	if m.inProgress() && f.Behind && m.behindSince.IsZero() {
+	if m.phase.inProgress() && f.Behind && m.behindSince.IsZero() {
 		m.behindSince = now
 	}
 }
@@ -232,7 +222,9 @@ func (m *Machine) updateFrozen(now time.Time, frozen bool) bool {
 		m.frozenSince = now
 	case !frozen && !m.frozenSince.IsZero():
 		stopped := now.Sub(m.frozenSince)
-		for _, at := range []*time.Time{&m.waitingSince, &m.behindSince, &m.entered, &m.holdSince, &m.checkSince, &m.editedSince, &m.haltEnded} {
+		for _, at := range []*time.Time{
+			&m.pendingSince, &m.behindSince, &m.entered, &m.holdSince, &m.checkSince, &m.editedSince, &m.haltEnded,
+		} {
 			if !at.IsZero() {
 				*at = at.Add(min(stopped, now.Sub(*at))) // less if a command came while they were stopped
 			}
@@ -241,12 +233,6 @@ func (m *Machine) updateFrozen(now time.Time, frozen bool) bool {
 	}
 	return frozen
 }
-
-// decided reports whether an edition is in progress or was rejected.
-func (m *Machine) decided() bool { return m.inProgress() || m.phase == Halted }
-
-// inProgress reports whether an edition is in progress.
-func (m *Machine) inProgress() bool { return m.phase == Held || m.phase == Rolling }
 
 // enter starts a phase, or a stage of Rolling.
 func (m *Machine) enter(phase Phase, now time.Time) {
@@ -259,7 +245,7 @@ func (m *Machine) revert(now time.Time, f Facts) {
 		m.outcomes.Reverted++
 	}
 	m.enter(Current, now)
-	m.waitingSince, m.holdSince, m.retained, m.halt = time.Time{}, time.Time{}, nil, Halt{}
+	m.pendingSince, m.holdSince, m.retained, m.halt = time.Time{}, time.Time{}, nil, Halt{}
 }
 
 func (m *Machine) startGathering(now time.Time) {
@@ -285,11 +271,11 @@ func (m *Machine) supersede(now time.Time) {
 // changes delay the oldest one for ever. It does not apply to held editions and to stages that an operator approves.
 // Time in phase Halted does not count.
 func (m *Machine) supersedable(now time.Time) bool {
-	since := m.waitingSince
+	since := m.pendingSince
 	if m.haltEnded.After(since) {
 		since = m.haltEnded
 	}
-	return m.phase == Held || m.cfg.Stages[m.stage].Approve || now.Sub(since) < 2*m.cfg.Stages.Lasts()
+	return m.phase == Held || m.cfg.Stages[m.cohort].Approve || now.Sub(since) < 2*m.cfg.Stages.Lasts()
 }
 
 func (m *Machine) advanceGathering(now time.Time, f Facts) (cut bool, next time.Time) {
@@ -336,7 +322,7 @@ func (m *Machine) advanceHeld(now time.Time, f Facts) (next time.Time) {
 // startRolling serves the edition to the first cohort.
 func (m *Machine) startRolling(now time.Time) {
 	m.enter(Rolling, now)
-	m.stage, m.retained, m.holdSince = 0, nil, time.Time{}
+	m.cohort, m.retained, m.holdSince = 0, nil, time.Time{}
 }
 
 // checkPassed reports whether the check permits the next step. The caller has verified all other conditions.
@@ -350,13 +336,9 @@ func (m *Machine) checkPassed(now time.Time, f Facts) bool {
 	return f.Verdict.Go && !f.Verdict.Asked.Before(m.checkSince)
 }
 
-// CheckSince returns the time since which the check is the only missing condition; zero if other conditions are
-// missing.
-func (m *Machine) CheckSince() time.Time { return m.checkSince }
-
 // advanceRolling ends the stage if its conditions are met.
 func (m *Machine) advanceRolling(now time.Time, f Facts) (next time.Time) {
-	stage := m.cfg.Stages[m.stage]
+	stage := m.cfg.Stages[m.cohort]
 	if stage.Approve {
 		return time.Time{}
 	}
@@ -384,8 +366,8 @@ func (m *Machine) advanceRolling(now time.Time, f Facts) (next time.Time) {
 
 // nextStage serves the edition to the next cohort, or to the rest.
 func (m *Machine) nextStage(now time.Time, f Facts) {
-	if m.stage+1 < len(m.cfg.Stages) {
-		m.stage++
+	if m.cohort+1 < len(m.cfg.Stages) {
+		m.cohort++
 		m.enter(Rolling, now)
 		return
 	}
@@ -396,11 +378,11 @@ func (m *Machine) nextStage(now time.Time, f Facts) {
 func (m *Machine) finishPromotion(now time.Time, behind bool) {
 	was := m.lastGood
 	m.previous, m.lastGood, m.retained, m.halt, m.holdSince = &was, m.edition, nil, Halt{}, time.Time{}
-	m.waitingSince = time.Time{}
+	m.pendingSince = time.Time{}
 	m.outcomes.Promoted++
 	m.enter(Current, now)
 	if behind {
-		m.waitingSince = cmp.Or(m.behindSince, now)
+		m.pendingSince = cmp.Or(m.behindSince, now)
 		m.startGathering(now)
 	}
 }

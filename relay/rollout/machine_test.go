@@ -41,7 +41,7 @@ func TestRolloutGoesFromStageToStage(t *testing.T) {
 	d.expect(Rolling, "a", "2", "2", "1")
 	d.pass(10 * time.Minute)
 	d.expect(Current, "a", "2", "2", "2")
-	if !d.Unobserved() {
+	if !d.State().Unobserved {
 		t.Error("no client subscribes to the changes, but the edition is not reported as unobserved")
 	}
 }
@@ -101,7 +101,7 @@ func TestARefusedEditionIsWithdrawnEverywhere(t *testing.T) {
 	d.facts.Halt = "a canary refused it"
 	d.drive()
 	d.expect(Halted, "a", "1", "1", "1")
-	if h := d.Halt(); h.Reason != "a canary refused it" || !h.At.Equal(d.now) {
+	if h := d.State().Halt; h.Reason != "a canary refused it" || !h.At.Equal(d.now) {
 		t.Errorf("halted: %+v", h)
 	}
 	d.put("b", "2") // I11: an unrelated change
@@ -144,7 +144,7 @@ func TestWaitingIsSinceTheOldestChange(t *testing.T) {
 	begin := d.now
 	wait := func(want time.Duration) {
 		t.Helper()
-		if got := d.Waiting().Sub(begin); got != want {
+		if got := d.State().Pending.Sub(begin); got != want {
 			t.Errorf("changes wait since %v, want %v", got, want)
 		}
 	}
@@ -193,8 +193,8 @@ func TestEvidenceIsAwaitedForAsLongAgain(t *testing.T) {
 		d.expect(Rolling, "a", "2", "1", "1")
 		d.pass(1)
 		d.expect(Rolling, "a", "2", "2", "1")
-		if d.Unobserved() != (c.Accepted == 0) {
-			t.Errorf("%+v: unobserved is %v", c, d.Unobserved())
+		if d.State().Unobserved != (c.Accepted == 0) {
+			t.Errorf("%+v: unobserved is %v", c, d.State().Unobserved)
 		}
 	}
 }
@@ -237,7 +237,7 @@ func TestI12_OnlyAnAnswerOfTheCheckLetsAnEditionGoOn(t *testing.T) {
 	d.expect(Rolling, "a", "2", "2", "1")
 	answer(false, "errors are up")
 	d.expect(Halted, "a", "1", "1", "1")
-	if reason := d.Halt().Reason; !strings.Contains(reason, "errors are up") {
+	if reason := d.State().Halt.Reason; !strings.Contains(reason, "errors are up") {
 		t.Error(reason)
 	}
 }
@@ -492,8 +492,8 @@ func TestCommandsWhileFrozenDoNotExtendStages(t *testing.T) {
 	d.pass(time.Hour)
 	d.facts.Frozen = false
 	d.drive()
-	if !d.Entered().Equal(d.now) {
-		t.Errorf("the stage began at %v, and at the thaw it is %v", d.Entered(), d.now)
+	if !d.State().Entered.Equal(d.now) {
+		t.Errorf("the stage began at %v, and at the thaw it is %v", d.State().Entered, d.now)
 	}
 	d.pass(10 * time.Minute)
 	d.expect(Current, "a", "2", "2", "2")

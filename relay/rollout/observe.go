@@ -160,7 +160,7 @@ func (c observer) newCohorts() (all []Cohort) {
 
 // observe counts the answers of clients to the edition.
 func (c observer) observe(now time.Time) {
-	stage := c.machine.Stage()
+	stage := c.machine.State().Stage
 	c.observation = observation{observed: now, stage: stage, cohorts: c.newCohorts()}
 	changes := c.shownChanges(stage)
 	nodes := make(map[Client]downstream.ResourceState)

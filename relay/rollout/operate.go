@@ -31,7 +31,7 @@ func (m *Machine) PromoteAll(now time.Time) { m.finishPromotion(now, false) }
 
 // Abort rejects the edition. In phase Gathering, the caller calls Cut first. Errors: ErrNothingOpen.
 func (m *Machine) Abort(now time.Time, reason string) error {
-	if !m.inProgress() {
+	if !m.phase.inProgress() {
 		return fmt.Errorf("%w: the state is %v", ErrNothingOpen, m.phase)
 	}
 	m.reject(now, reason)

@@ -117,7 +117,7 @@ func summarize(changes Changes) (d summary) {
 
 // cutEdition pins latest of parts as the next edition.
 func (c partition) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
-	number, large := c.machine.Next(), false
+	number, large := c.machine.State().Next, false
 	for _, p := range parts {
 		p.control.Edit(ctx, func(w *cache.Writer) {
 			e := w.Pin()
@@ -147,12 +147,12 @@ func (c partition) changesOf(e Edition) Changes {
 
 // dropUnusedEditions drops editions that are not needed any more. Of the last good it keeps the changes, for Undo.
 func (c partition) dropUnusedEditions() {
-	before, any := c.machine.Previous()
+	m := c.machine.State()
 	for _, p := range c.joined() {
 		for e, is := range p.editions {
 			switch {
-			case e == c.machine.Edition() && c.machine.Phase() != Current, any && e == before:
-			case e == c.machine.LastGood():
+			case e == m.Edition && m.Phase != Current, m.Previous != nil && e == *m.Previous:
+			case e == m.LastGood:
 				p.editions[e] = &cache.Edition{Changes: is.Changes}
 			case !slices.Contains(c.served[:], e):
 				delete(p.editions, e)
@@ -164,8 +164,8 @@ func (c partition) dropUnusedEditions() {
 // compareLatest makes the writers compare latest with the edition that is in progress or was rejected.
 func (c partition) compareLatest(ctx context.Context) {
 	var with Edition
-	if c.machine.decided() {
-		with = c.machine.Edition()
+	if m := c.machine.State(); m.Phase.hasEdition() {
+		with = m.Edition
 	}
 	for _, p := range c.joined() {
 		if p.compared != with {
@@ -198,8 +198,9 @@ func (c partition) serve(ctx context.Context, now time.Time) (changed bool) {
 	if c.anyServedEdition(moves) {
 		c.observer().addAcceptedClients()
 	}
+	lastGood := c.machine.State().LastGood
 	c.setReached(func(cohort int) bool { // before a client can answer
-		return c.served[cohort] != good || c.machine.Serves(cohort) != c.machine.LastGood()
+		return c.served[cohort] != good || c.machine.Serves(cohort) != lastGood
 	})
 	for _, cohort := range moves {
 		was, is := c.served[cohort], c.machine.Serves(cohort)
@@ -212,7 +213,7 @@ func (c partition) serve(ctx context.Context, now time.Time) (changed bool) {
 	}
 	c.compareLatest(ctx)
 	c.dropUnusedEditions()
-	c.setReached(func(cohort int) bool { return c.served[cohort] != c.machine.LastGood() })
+	c.setReached(func(cohort int) bool { return c.served[cohort] != lastGood })
 	if recorded {
 		c.cfg.Decided(ctx)
 	}
@@ -221,7 +222,8 @@ func (c partition) serve(ctx context.Context, now time.Time) (changed bool) {
 
 // anyServedEdition reports whether any of the cohorts is to be served another edition than the last good.
 func (c partition) anyServedEdition(cohorts []int) bool {
-	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != c.machine.LastGood() })
+	lastGood := c.machine.State().LastGood
+	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != lastGood })
 }
 
 // setReached records the number of cohorts up to the last one for which differs returns true.
@@ -259,7 +261,7 @@ func (c partition) showRest(ctx context.Context, was, is Edition) {
 func (c partition) showCohort(ctx context.Context, cohort int, is Edition) {
 	for _, p := range c.joined() {
 		view, e := p.view.Cohort(cohort), p.editions[is]
-		good := is == c.machine.LastGood() || e == nil // the part was unavailable or missing at the cut
+		good := is == c.machine.State().LastGood || e == nil // the part was unavailable or missing at the cut
 		if !good {
 			p.setChanges(cohort, e, view.Generation().Seq, math.MaxInt64)
 		}

@@ -44,14 +44,15 @@ func (c rejections) activeRejection() *Rejected {
 // recordWithdrawn records the editions that were withdrawn from a number of cohorts, and the active rejection. It
 // returns whether the record has changed.
 func (c rejections) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (changed bool) {
-	halted, is, h := c.machine.Phase() == Halted, c.activeRejection(), c.machine.Halt()
+	m, is := c.machine.State(), c.activeRejection()
+	halted, h := m.Phase == Halted, m.Halt
 	c.withdrawn = slices.Clone(c.withdrawn)
 	if is != nil && (!halted || is.Reason != h.Reason || !is.At.Equal(h.At)) { // or Undo has rejected another one
 		ended := *is
 		ended.Ended, changed = now, true
 		c.withdrawn[len(c.withdrawn)-1], is = &ended, nil
 	}
-	rejected := c.machine.Edition()
+	rejected := m.Edition
 	for e, cohorts := range cohortsOf {
 		if !halted || e != rejected {
 			c.addWithdrawn(&Rejected{At: now, Ended: now, Cohorts: cohorts, Changes: c.partition().changesOf(e)})

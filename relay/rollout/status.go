@@ -112,16 +112,15 @@ func (c *Controller) publish(now, due time.Time, f Facts) {
 }
 
 func (c *Controller) newStatus(due time.Time, f Facts) *Status {
-	m := c.machine
+	m := c.machine.State()
 	s := &Status{
-		Origin: c.cfg.Origin, Phase: m.Phase(), Edition: c.edition.id, Resources: c.edition.resources, Large: c.edition.large,
-		Changed: m.Changed(), Stage: m.Stage(), Since: m.Entered(), Until: due, Oldest: m.Waiting(), Frozen: f.Frozen, Cold: c.cold,
-		Check: c.detail, Checked: c.asked, Failing: c.failingSince, Unobserved: m.Unobserved(), Cohorts: slices.Clone(c.cohorts), Outcomes: m.Outcomes(),
+		Origin: c.cfg.Origin, Phase: m.Phase, Edition: c.edition.id, Resources: c.edition.resources, Large: c.edition.large,
+		Changed: m.Changed, Stage: m.Stage, Since: m.Entered, Until: due, Oldest: m.Pending, Frozen: f.Frozen,
+		Undoable: m.Previous != nil, Cold: c.cold, Check: c.detail, Checked: c.asked, Failing: c.failingSince,
+		Unobserved: m.Unobserved, Cohorts: slices.Clone(c.cohorts), Outcomes: m.Outcomes,
 	}
-	_, s.Undoable = m.Previous()
 	if s.Phase == Halted {
-		halt := m.Halt()
-		s.Halted = &halt
+		s.Halted = &m.Halt
 	}
 	if s.Await, s.For = c.awaitedCondition(f); s.Frozen {
 		s.Until, s.Await, s.For = time.Time{}, "", "a thaw: the origin is frozen"
@@ -131,7 +130,7 @@ func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 	}
 	c.observer().countClients(s.Cohorts)
 	for cohort := range c.cfg.Stages {
-		if e := c.served[cohort]; e != m.LastGood() && e == m.Edition() {
+		if e := c.served[cohort]; e != m.LastGood && e == m.Edition {
 			s.Cohorts[cohort].Served = c.edition.id
 		}
 	}
@@ -144,17 +143,17 @@ func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 // awaitedCondition returns the condition other than time that the next step waits for, and its text for operators.
 // Both are empty without one.
 func (c *Controller) awaitedCondition(f Facts) (Await, string) {
-	m := c.machine
+	m := c.machine.State()
 	switch {
-	case m.Phase() == Gathering && !f.Complete:
+	case m.Phase == Gathering && !f.Complete:
 		return AwaitOrigin, "the origin: it is not connected, or has not confirmed its state"
-	case m.Phase() == Rolling && c.cfg.Stages[m.Stage()-1].Approve:
+	case m.Phase == Rolling && c.cfg.Stages[m.Stage-1].Approve:
 		return AwaitApproval, "approval"
-	case m.inProgress() && !m.CheckSince().IsZero():
+	case m.Phase.inProgress() && !m.CheckSince.IsZero():
 		return AwaitCheck, "the check"
-	case m.Phase() == Held:
+	case m.Phase == Held:
 		return AwaitHold, "the end of the hold: a large part of a type is removed"
-	case m.Overdue():
+	case m.Overdue:
 		return AwaitAnswers, fmt.Sprintf("answers: %d of %s answered, and %d accepted", f.Evidence.Answered, plural(f.Evidence.Wanting, "client"), f.Evidence.Accepted)
 	case f.Unavailable:
 		return "", "the origin: it has not confirmed the state of some node groups; rollouts proceed without these"
@@ -168,7 +167,7 @@ func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 // coldAndUnconfirmed reports whether the relay started without a last good, clients are served latest, and the origin
 // has not confirmed latest.
 func (c *Controller) coldAndUnconfirmed() bool {
-	return c.cold && c.machine.Phase() == Current && slices.ContainsFunc(c.partition().joined(), func(p *Part) bool { return !p.view.Settled(p.source) })
+	return c.cold && c.machine.State().Phase == Current && slices.ContainsFunc(c.partition().joined(), func(p *Part) bool { return !p.view.Settled(p.source) })
 }
 
 // logTransition logs a change of the state, the stage or the edition.

@@ -25,8 +25,8 @@ func TestStatusNamesAwaitedCondition(t *testing.T) {
 		{"a stage", Machine{phase: Rolling}, Facts{}, ""},
 		{"answers", Machine{phase: Rolling, overdue: true}, Facts{}, AwaitAnswers},
 		{"the check after a stage", Machine{phase: Rolling, checkSince: at}, Facts{}, AwaitCheck},
-		{"approval", Machine{phase: Rolling, stage: 1}, Facts{}, AwaitApproval},
-		{"frozen", Machine{phase: Rolling, stage: 1}, Facts{Frozen: true}, ""},
+		{"approval", Machine{phase: Rolling, cohort: 1}, Facts{}, AwaitApproval},
+		{"frozen", Machine{phase: Rolling, cohort: 1}, Facts{Frozen: true}, ""},
 	} {
 		c := NewController(ControllerConfig{Config: cfg}, nil)
 		tt.machine.cfg = cfg
