@@ -107,7 +107,7 @@ func (st *stage) openRollout() error {
 	}
 	return st.awaitRollout(func(s *rollout.Status) bool {
 		first := s.Cohorts[0]
-		return s.Phase == rollout.Rolling && first.Wanting > 0 && first.Accepted == first.Wanting
+		return s.Phase == rollout.Rolling && first.Subscribed > 0 && first.Accepted == first.Subscribed
 	})
 }
 

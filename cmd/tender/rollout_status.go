@@ -118,8 +118,8 @@ func describeRollout(s *rollout.Status, now time.Time) string {
 	if left := s.Until.Sub(now); !now.IsZero() && !s.Until.IsZero() && left > 0 {
 		text += ", another " + humanize.Seconds(left.Seconds())
 	}
-	if s.For != "" {
-		text += ", waits for " + s.For
+	if s.WaitsFor != "" {
+		text += ", waits for " + s.WaitsFor
 	}
 	return text
 }
@@ -165,7 +165,7 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 	state := rolloutState(s)
 	if s.Phase == rollout.Current {
 		state = "current: all clients are served what the origin has"
-		if s.For != "" { // it is not all that it has
+		if s.WaitsFor != "" { // it is not all that it has
 			state = "current: all clients are served what the origin has sent"
 		}
 	}
@@ -178,8 +178,8 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 	case !s.Since.IsZero():
 		t.Row("  since", ago(s.Since, now)+" ago")
 	}
-	if s.For != "" {
-		t.Row("  waits for", s.For)
+	if s.WaitsFor != "" {
+		t.Row("  waits for", s.WaitsFor)
 	}
 	if s.Resources > 0 && s.Phase > rollout.Gathering {
 		text := fmt.Sprintf("%s, the newest change %s ago", resources(s.Resources), ago(s.Changed, now))
@@ -225,7 +225,7 @@ func (t *table) cohorts(s *rollout.Status) {
 			t.Row(c.Name, c.Clients, "the last good", "-", "-", "-")
 			continue
 		}
-		t.Row(c.Name, c.Clients, c.Served, c.Wanting, c.Accepted, c.Refused)
+		t.Row(c.Name, c.Clients, c.Served, c.Subscribed, c.Accepted, c.Refused)
 	}
 }
 
@@ -242,7 +242,7 @@ func (t *table) refusalsOfRollout(s *rollout.Status) {
 			cohort = s.Cohorts[r.Cohort].Name
 		}
 		t.Row(cmp.Or(r.Node, "-"), cmp.Or(r.Peer, "-"), cohort, cli.ShortType(r.TypeURL))
-		t.Note("%s", cmp.Or(r.Words, "no error detail"))
+		t.Note("%s", cmp.Or(r.Detail, "no error detail"))
 	}
 }
 

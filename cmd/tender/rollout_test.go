@@ -27,20 +27,20 @@ func someRollouts(now time.Time) []*rollout.Status {
 	cohorts := func(served ...string) []rollout.Cohort {
 		all := []rollout.Cohort{{Name: "metadata.canary=true 10m0s", Clients: 2}, {Name: "5% 10m0s", Clients: 41}, {Name: "25% approve", Clients: 160}, {Name: "the rest", Clients: 597}}
 		for i, edition := range served {
-			all[i].Served, all[i].Wanting, all[i].Accepted = edition, all[i].Clients, all[i].Clients-i
+			all[i].Served, all[i].Subscribed, all[i].Accepted = edition, all[i].Clients, all[i].Clients-i
 		}
 		return all
 	}
 	rolling := &rollout.Status{
 		Origin: "default", Phase: rollout.Rolling, Edition: "7f3a9c21", Resources: 14, Changed: now.Add(-12 * time.Minute),
-		Stage: 2, Since: now.Add(-2 * time.Minute), Until: now.Add(8*time.Minute + 300*time.Millisecond), For: "answers: 42 of 43 clients answered, and 42 accepted",
+		Stage: 2, Since: now.Add(-2 * time.Minute), Until: now.Add(8*time.Minute + 300*time.Millisecond), WaitsFor: "answers: 42 of 43 clients answered, and 42 accepted",
 		Waiting: 15, Oldest: now.Add(-13 * time.Minute), Check: "go", Checked: now.Add(-4 * time.Second), Undoable: true, Unobserved: true,
 		Cohorts: cohorts("7f3a9c21", "7f3a9c21"),
 	}
 	halted := &rollout.Status{
 		Origin: "west", Phase: rollout.Halted, Edition: "00c0ffee", Resources: 1, Changed: now.Add(-time.Hour), Since: now.Add(-20 * time.Minute), Large: true,
 		Waiting: 1, Oldest: now.Add(-time.Hour), Halted: &rollout.Halt{Reason: "1 client refused it: no\x1b[31m such filter", At: now.Add(-20 * time.Minute)},
-		Refusals: []rollout.Refusal{{Client: rollout.Client{Node: "edge-1", Peer: "10.0.0.1"}, TypeURL: listenerType, Words: "Error adding/updating listener(s) web:\x1b[31m no such filter"}},
+		Refusals: []rollout.Refusal{{Client: rollout.Client{Node: "edge-1", Peer: "10.0.0.1"}, TypeURL: listenerType, Detail: "Error adding/updating listener(s) web:\x1b[31m no such filter"}},
 		Cohorts:  cohorts(), Frozen: true, Cold: true, Check: "status 500 is no answer", Checked: now.Add(-time.Minute), Failing: now.Add(-30 * time.Minute),
 		Outcomes: rollout.Outcomes{Halted: 1},
 	}
@@ -155,7 +155,7 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 			`  tender rollout promote --all  serve all clients what the origin has now, without any stage`,
 			``,
 		}},
-		{rollout.Status{Origin: "o", Phase: rollout.Rolling, Edition: "ab", Resources: 1, Stage: 1, Changed: now, For: "approval"}, []string{
+		{rollout.Status{Origin: "o", Phase: rollout.Rolling, Edition: "ab", Resources: 1, Stage: 1, Changed: now, WaitsFor: "approval"}, []string{
 			`origin o: edition ab is at stage 1 of 1 (5% approve)`,
 			`  waits for  approval`,
 			`  edition    1 resource, the newest change 0s ago`,
@@ -485,7 +485,7 @@ func TestOperateRollouts(t *testing.T) {
 func TestRolloutStatusOfAColdRelay(t *testing.T) {
 	for waits, want := range map[string]string{"": "what the origin has\n", "the origin": "what the origin has sent\n"} {
 		var out strings.Builder
-		s := &rollout.Status{Origin: "default", Cold: true, For: waits}
+		s := &rollout.Status{Origin: "default", Cold: true, WaitsFor: waits}
 		if err := printRollouts(&out, []*rollout.Status{s}, time.Now()); err != nil || !strings.Contains(out.String(), "origin default: current: all clients are served "+want) {
 			t.Errorf("waiting for %q, it says %q (%v), want %q", waits, out.String(), err, want)
 		}

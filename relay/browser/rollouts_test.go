@@ -84,7 +84,7 @@ func rolling(at int) *rollout.Status {
 	}
 	for i := range at {
 		c := &s.Cohorts[i]
-		c.Served, c.Wanting, c.Accepted = s.Edition, c.Clients*9/10, c.Clients*8/10
+		c.Served, c.Subscribed, c.Accepted = s.Edition, c.Clients*9/10, c.Clients*8/10
 	}
 	return s
 }
@@ -93,9 +93,9 @@ func rolling(at int) *rollout.Status {
 func halted(words string) *rollout.Status {
 	s := rolling(1)
 	s.Phase, s.Stage, s.Until, s.Outcomes.Halted = rollout.Halted, 0, time.Time{}, 1
-	s.Cohorts[0].Served, s.Cohorts[0].Wanting, s.Cohorts[0].Refused = "", 3, 1
-	s.Halted = &rollout.Halt{Reason: "1 client refused it, at most 0 may: sidecar~7 refused " + wire.ListenerType + ": " + words, At: time.Now().Add(-12 * time.Minute)}
-	s.Refusals = []rollout.Refusal{{Client: rollout.Client{Node: "sidecar~7"}, TypeURL: wire.ListenerType, Words: words}}
+	s.Cohorts[0].Served, s.Cohorts[0].Subscribed, s.Cohorts[0].Refused = "", 3, 1
+	s.Halted = &rollout.Halt{Reason: "1 client refused the edition (limit 0): sidecar~7 refused " + wire.ListenerType + ": " + words, At: time.Now().Add(-12 * time.Minute)}
+	s.Refusals = []rollout.Refusal{{Client: rollout.Client{Node: "sidecar~7"}, TypeURL: wire.ListenerType, Detail: words}}
 	return s
 }
 
@@ -211,11 +211,11 @@ const bars = `(() => {
 // TestRolloutPanelForEverybody holds that the panel can be read in each state, in light and dark, and on a phone.
 func TestRolloutPanelForEverybody(t *testing.T) {
 	held, frozen, current, failing := rolling(0), rolling(1), rolling(0), rolling(0)
-	held.Origin, held.Phase, held.Large, held.For = "held", rollout.Held, true, "the end of the hold: a large part of a type is removed"
+	held.Origin, held.Phase, held.Large, held.WaitsFor = "held", rollout.Held, true, "the end of the hold: a large part of a type is removed"
 	frozen.Origin, frozen.Frozen, frozen.Unobserved = "frozen", true, true
 	current.Origin, current.Phase, current.Cold = "current", rollout.Current, true
 	current.Cohorts[0].Clients, current.Cohorts[1].Clients, current.Cohorts[2].Clients, current.Cohorts[3].Clients = 1000, 0, 0, 0
-	failing.Origin, failing.Phase, failing.For, failing.Check, failing.Failing = "failing", rollout.Held, "the check", "connection refused", time.Now().Add(-time.Hour)
+	failing.Origin, failing.Phase, failing.WaitsFor, failing.Check, failing.Failing = "failing", rollout.Held, "the check", "connection refused", time.Now().Add(-time.Hour)
 	many := rolling(3)
 	many.Origin, many.Cohorts = "four-stages", append([]rollout.Cohort{{Name: "id=a-very-long-name-of-a-node-that-an-operator-has-chosen-*", Clients: 1, Served: "3fa2b1c9"}}, many.Cohorts...)
 	many.Cohorts[2].Refused = 1
@@ -258,7 +258,7 @@ func TestRolloutPanelOfHostileClients(t *testing.T) {
 	bad := halted(strings.Join(hostile, " "))
 	bad.Refusals = nil
 	for _, words := range hostile {
-		bad.Refusals = append(bad.Refusals, rollout.Refusal{Client: rollout.Client{Node: words}, TypeURL: wire.ListenerType, Words: words})
+		bad.Refusals = append(bad.Refusals, rollout.Refusal{Client: rollout.Client{Node: words}, TypeURL: wire.ListenerType, Detail: words})
 	}
 	s.now(bad)
 	b.await("#rollouts", hostile[len(hostile)-1])

@@ -122,7 +122,7 @@ func (s *deltaStream) answer(u update, detail string) error {
 }
 
 // meant has what the relay logs of a refusal: the demo's own are meant to be there.
-var meant = []string{"client refused a response", "rollout halted; clients are served the last good"}
+var meant = []string{"client refused a response", "rollout halted; serving the last good"}
 
 // A wanted handler drops what is meant.
 type wanted struct{ slog.Handler }

@@ -121,9 +121,9 @@ func (s *rolloutDemo) halt(ctx context.Context, title string, next func() (chang
 	}
 	refusal := s.status.Refusals[0]
 	s.row(refused, fmt.Sprintf("stage 1 of %d, %v: its clients refuse the listener; %s says:", len(s.cohorts.stages), s.cohorts.stages[0].Selector, refusal.Node))
-	s.note(refusal.Words)
+	s.note(refusal.Detail)
 	s.row(halted.At, "HALTED: no other client is served it. The reason:")
-	s.note(strings.TrimSuffix(halted.Reason, ": "+refusal.Words))
+	s.note(strings.TrimSuffix(halted.Reason, ": "+refusal.Detail))
 	return s.rollBack(ctx)
 }
 

@@ -21,7 +21,7 @@ func (s *rolloutDemo) await(ctx context.Context, what string, done func() bool) 
 		return err == nil && done(), err
 	})
 	if err == nil && !ok {
-		return fmt.Errorf("the rollout has not come to %s after %v: its state is %v, and it waits for %q", what, wait, s.status.Phase, s.status.For)
+		return fmt.Errorf("the rollout has not come to %s after %v: its state is %v, and it waits for %q", what, wait, s.status.Phase, s.status.WaitsFor)
 	}
 	return err
 }

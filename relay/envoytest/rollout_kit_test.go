@@ -397,5 +397,5 @@ func (f *stagedFleet) writeTargets() {
 
 // verdict returns what a query says.
 func (f *stagedFleet) verdict(query string) (rollout.Verdict, error) {
-	return (&rollout.Check{URL: f.prometheus, Query: query}).Ask(f.t.Context(), rollout.Question{})
+	return (&rollout.Check{URL: f.prometheus, Query: query}).Send(f.t.Context(), rollout.CheckRequest{})
 }

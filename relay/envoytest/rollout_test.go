@@ -66,7 +66,7 @@ func (f *stagedFleet) failing() {
 	}
 	f.moveEndpoints()
 	for i, reason := range f.halted() {
-		if !strings.Contains(reason, "the check refused it") {
+		if !strings.Contains(reason, "the check rejected the edition") {
 			f.t.Errorf("replica %d halted by %q, want the check", i, reason)
 		}
 	}
@@ -74,8 +74,8 @@ func (f *stagedFleet) failing() {
 	f.whileHalted()
 	f.envoys[0].Await("an end of errors", func() error {
 		v, err := f.verdict(errorsOfCanaries)
-		if err == nil && !v.Go {
-			err = errors.New(v.Refuse)
+		if err == nil && !v.Allowed {
+			err = errors.New(v.RejectReason)
 		}
 		return err
 	})

@@ -33,7 +33,7 @@ type barCohort struct {
 }
 
 // Reached reports whether the cohort is served the edition, or was before that was rejected.
-func (c barCohort) Reached() bool { return c.Served != "" || c.Wanting > 0 }
+func (c barCohort) Reached() bool { return c.Served != "" || c.Subscribed > 0 }
 
 // A segment is some clients of a cohort.
 type segment struct {
@@ -78,7 +78,7 @@ func newBar(s *rollout.Status) bar {
 			least = leastRest
 		}
 		width, of := least+room*part, countsOf(c, s.Phase)
-		cohort := barCohort{Cohort: c, Label: labelOf(i, len(s.Cohorts)), X: percent(x), Waits: max(c.Wanting-c.Accepted-c.Refused, 0)}
+		cohort := barCohort{Cohort: c, Label: labelOf(i, len(s.Cohorts)), X: percent(x), Waits: max(c.Subscribed-c.Accepted-c.Refused, 0)}
 		cohort.Segments = segments(c, of, x, width)
 		b.Cohorts = append(b.Cohorts, cohort)
 		labels = append(labels, describe(cohort, of))
@@ -109,7 +109,7 @@ func countsOf(c rollout.Cohort, phase rollout.Phase) (of [5]int) {
 	}
 	if c.Served != "" {
 		take(0, c.Accepted)
-		take(2, c.Wanting-c.Accepted-c.Refused)
+		take(2, c.Subscribed-c.Accepted-c.Refused)
 		take(3, left)
 	}
 	take(4, left)

@@ -91,7 +91,7 @@ func newRolloutPanel(s *rollout.Status, now time.Time) rolloutPanel {
 	for _, r := range s.Refusals {
 		p.Refusals = append(p.Refusals, refusal{
 			Node: humanize.Cut(r.Node, 48), NodePart: firstRunes(r.Node, maxNodePart), TypeURL: r.TypeURL,
-			Words: humanize.Cut(r.Words, maxRefusalWords), Stage: labelOf(r.Cohort, len(s.Cohorts)),
+			Words: humanize.Cut(r.Detail, maxRefusalWords), Stage: labelOf(r.Cohort, len(s.Cohorts)),
 		})
 	}
 	return p
@@ -156,7 +156,7 @@ func factsOf(s *rollout.Status, now time.Time) (facts []fact) {
 		add(true, fact{Label: "Stage", Value: fmt.Sprintf("%d of %d", s.Stage, len(s.Cohorts)-1), Note: s.Cohorts[s.Stage-1].Name})
 	}
 	add(!s.Until.IsZero(), fact{Label: "Time left", Value: brief(s.Until.Sub(now).Seconds())})
-	add(s.For != "", fact{Label: "Waits for", Value: s.For})
+	add(s.WaitsFor != "", fact{Label: "Waits for", Value: s.WaitsFor})
 	withheld := fact{Label: "Withheld", Value: plural(s.Waiting, "resource")}
 	if !s.Oldest.IsZero() {
 		withheld.Note = "oldest change " + ago(s.Oldest, now) + " ago"

@@ -19,10 +19,10 @@ func rolling(now time.Time) *rollout.Status {
 		Origin: "default", Phase: rollout.Rolling, Edition: "3fa2b1c9", Resources: 12, Changed: now.Add(-14 * time.Minute),
 		Stage: 2, Since: now.Add(-4 * time.Minute), Until: now.Add(6 * time.Minute), Waiting: 12, Oldest: now.Add(-15 * time.Minute),
 		Check: "go", Checked: now.Add(-3 * time.Second),
-		Refusals: []rollout.Refusal{{Client: rollout.Client{Node: "sidecar~7", Cohort: 1}, TypeURL: wire.ListenerType, Words: "no such filter"}},
+		Refusals: []rollout.Refusal{{Client: rollout.Client{Node: "sidecar~7", Cohort: 1}, TypeURL: wire.ListenerType, Detail: "no such filter"}},
 		Cohorts: []rollout.Cohort{
-			{Name: "metadata.canary=true 10m0s", Clients: 3, Served: "3fa2b1c9", Wanting: 3, Accepted: 3, Left: 1},
-			{Name: "5% 10m0s", Clients: 40, Served: "3fa2b1c9", Wanting: 30, Accepted: 25, Refused: 1},
+			{Name: "metadata.canary=true 10m0s", Clients: 3, Served: "3fa2b1c9", Subscribed: 3, Accepted: 3, Disconnected: 1},
+			{Name: "5% 10m0s", Clients: 40, Served: "3fa2b1c9", Subscribed: 30, Accepted: 25, Refused: 1},
 			{Name: "25% approve", Clients: 200},
 			{Name: "the rest", Clients: 757},
 		},
@@ -63,7 +63,7 @@ tender rollout undo --origin default`},
 All clients are served what the origin has. The relay started without a snapshot of the last good, so what the origin had then went to all clients at once.`},
 		{"gathering", func(s *rollout.Status) {
 			s.Phase, s.Stage, s.Until, s.Check = rollout.Gathering, 0, now.Add(2*time.Second), ""
-			s.For, s.Cohorts[0].Served, s.Cohorts[1].Served = "the origin: it is not connected, or has not confirmed what it has", "", ""
+			s.WaitsFor, s.Cohorts[0].Served, s.Cohorts[1].Served = "the origin: it is not connected, or has not confirmed what it has", "", ""
 		}, `collecting changes [rolling] for 4m0s
 The origin has changed. The changes are collected into an edition, which no client is served yet.
 Time left: 2s;  []
@@ -81,7 +81,7 @@ tender rollout diff --origin default
 tender rollout abort --origin default
 tender rollout promote --all --origin default`},
 		{"held", func(s *rollout.Status) {
-			s.Phase, s.Stage, s.Large, s.Check, s.For = rollout.Held, 0, true, "", "the end of the hold: a large part of a type is removed"
+			s.Phase, s.Stage, s.Large, s.Check, s.WaitsFor = rollout.Held, 0, true, "", "the end of the hold: a large part of a type is removed"
 		}, `held [stale] for 4m0s
 Edition 3fa2b1c9 removes a large part of a type. No client is served it yet.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
@@ -93,7 +93,7 @@ tender rollout promote --origin default
 tender rollout abort --origin default
 tender rollout promote --all --origin default`},
 		{"waiting for the check", func(s *rollout.Status) {
-			s.Phase, s.Stage, s.Until, s.For, s.Check, s.Failing = rollout.Held, 0, time.Time{}, "the check", "connection refused", now.Add(-5*time.Minute)
+			s.Phase, s.Stage, s.Until, s.WaitsFor, s.Check, s.Failing = rollout.Held, 0, time.Time{}, "the check", "connection refused", now.Add(-5*time.Minute)
 		}, `waiting to start [rolling] for 4m0s
 Edition 3fa2b1c9 is ready. No client is served it yet.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
@@ -118,10 +118,10 @@ tender rollout abort --origin default
 tender rollout promote --all --origin default`},
 		{"halted", func(s *rollout.Status) {
 			s.Phase, s.Stage, s.Until, s.Check = rollout.Halted, 0, time.Time{}, "no: error rate"
-			s.Halted = &rollout.Halt{Reason: "the check refused it: error rate", At: now.Add(-2 * time.Hour)}
+			s.Halted = &rollout.Halt{Reason: "the check rejected the edition: error rate", At: now.Add(-2 * time.Hour)}
 		}, `halted [refused] for 2h0m
 Edition 3fa2b1c9 was rejected. No client is served it: all are served the last good, and endpoints go on changing. A correction at the origin starts a new rollout by itself.
-reason: the check refused it: error rate
+reason: the check rejected the edition: error rate
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Withheld: 12 resources; oldest change 15m0s ago []
 Check: no: error rate; asked 3s ago []
@@ -216,10 +216,10 @@ func TestBarOfOddCounts(t *testing.T) {
 	for name, s := range map[string]*rollout.Status{
 		"no clients": {Cohorts: []rollout.Cohort{{Name: "5% 1m0s"}, {Name: "the rest"}}},
 		"fewer clients than answers": {Phase: rollout.Rolling, Cohorts: []rollout.Cohort{
-			{Name: "5% 1m0s", Served: "x", Clients: 1, Wanting: 5, Accepted: 4, Refused: 3}, {Name: "the rest", Clients: 1},
+			{Name: "5% 1m0s", Served: "x", Clients: 1, Subscribed: 5, Accepted: 4, Refused: 3}, {Name: "the rest", Clients: 1},
 		}},
 		"no cohorts": {},
-		"halted":     {Phase: rollout.Halted, Cohorts: []rollout.Cohort{{Name: "5% 1m0s", Clients: 2, Wanting: 9, Accepted: 7, Refused: 2}, {Name: "the rest"}}},
+		"halted":     {Phase: rollout.Halted, Cohorts: []rollout.Cohort{{Name: "5% 1m0s", Clients: 2, Subscribed: 9, Accepted: 7, Refused: 2}, {Name: "the rest"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, c := range newBar(s).Cohorts {
@@ -321,7 +321,7 @@ func TestRolloutsOfHostileClients(t *testing.T) {
 		s.Phase, s.Stage, s.Check, s.Halted = rollout.Halted, 0, text, &rollout.Halt{Reason: text, At: time.Now()}
 		s.Refusals = nil
 		for range rollout.MaxRefusals {
-			s.Refusals = append(s.Refusals, rollout.Refusal{Client: rollout.Client{Node: text, Cohort: 9}, TypeURL: text, Words: text})
+			s.Refusals = append(s.Refusals, rollout.Refusal{Client: rollout.Client{Node: text, Cohort: 9}, TypeURL: text, Detail: text})
 		}
 		html, err := execute(section{"rollouts", newRolloutPanels([]*rollout.Status{s}, time.Now())})
 		if err != nil {

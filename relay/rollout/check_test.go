@@ -12,66 +12,71 @@ import (
 	"time"
 )
 
-var question = Question{Origin: "default", Edition: "ab12", Stage: 1, Stages: 2, Changed: time.Unix(1e9, 5e8).UTC(), Resources: 3, Clients: 2, Accepted: 1, Canaries: []string{"a", "b"}}
+var checkRequest = CheckRequest{
+	Origin: "default", Edition: "ab12", Stage: 1, Stages: 2, Changed: time.Unix(1e9, 5e8).UTC(),
+	Resources: 3, Clients: 2, Accepted: 1, Canaries: []string{"a", "b"},
+}
 
-// asked is what a check is asked, and answers with a status and a body.
-func asked(t *testing.T, code int, body string) (c Check, request func() string) {
-	var got string
+// newCheck returns a check whose server responds with a status and a body. received returns the last request as text.
+func newCheck(t *testing.T, code int, body string) (c Check, received func() string) {
+	var last string
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		text, _ := io.ReadAll(r.Body)
-		got = fmt.Sprintf("%s %s %s %s", r.Method, r.URL.Path, r.Header.Get("Content-Type"), text)
+		last = fmt.Sprintf("%s %s %s %s", r.Method, r.URL.Path, r.Header.Get("Content-Type"), text)
 		w.WriteHeader(code)
 		_, _ = io.WriteString(w, body)
 	}))
 	t.Cleanup(server.Close)
-	return Check{URL: server.URL + "/here", Client: server.Client()}, func() string { return got }
+	return Check{URL: server.URL + "/here", Client: server.Client()}, func() string { return last }
 }
 
-func (v Verdict) expect(t *testing.T, err error, allowed bool, refuse, problem string) {
+// expect fails unless a verdict has the given decision. err must contain wantErr, or be nil if wantErr is empty.
+func (v Verdict) expect(t *testing.T, err error, allowed bool, rejectReason, wantErr string) {
 	t.Helper()
-	if v.Go != allowed || v.Refuse != refuse || v.Asked.IsZero() || (err != nil) != (problem != "") || err != nil && !strings.Contains(err.Error(), problem) {
-		t.Errorf("%+v, %v; want go %v, refused for %q, a problem %q", v, err, allowed, refuse, problem)
+	errOK := (err != nil) == (wantErr != "") && (err == nil || strings.Contains(err.Error(), wantErr))
+	if v.Allowed != allowed || v.RejectReason != rejectReason || v.RequestedAt.IsZero() || !errOK {
+		t.Errorf("verdict %+v, error %v; want allowed %v, reject reason %q, error %q", v, err, allowed, rejectReason, wantErr)
 	}
 }
 
-func TestI12_AnswersOfAWebhook(t *testing.T) {
+func TestI12_WebhookStatusDecides(t *testing.T) {
 	for _, c := range []struct {
-		code    int
-		body    string
-		allowed bool
-		refuse  string
-		problem string
+		code         int
+		body         string
+		allowed      bool
+		rejectReason string
+		wantErr      string
 	}{
 		{200, "whatever", true, "", ""},
 		{204, "", true, "", ""},
 		{403, "errors are up\nsee the dashboard", false, "errors are up", ""},
 		{409, "", false, "status 409 without a reason", ""},
 		{403, strings.Repeat("é", 10_000), false, strings.Repeat("é", maxReason/2) + "…", ""},
-		{201, "ok", false, "", `status 201 is no answer`},
+		{201, "ok", false, "", `unexpected status 201`},
 		{500, "no", false, "", `"no"`},
-		{404, "", false, "", "status 404"},
+		{404, "", false, "", "unexpected status 404"},
 	} {
-		check, _ := asked(t, c.code, c.body)
-		v, err := check.Ask(t.Context(), question)
-		v.expect(t, err, c.allowed, c.refuse, c.problem)
+		check, _ := newCheck(t, c.code, c.body)
+		v, err := check.Send(t.Context(), checkRequest)
+		v.expect(t, err, c.allowed, c.rejectReason, c.wantErr)
 	}
 }
 
-func TestI12_ACheckThatIsSilentDoesNotAnswer(t *testing.T) {
+func TestI12_UnreachableCheckIsUndecided(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		_, _ = io.ReadAll(r.Body)
-		cancel() // in place of the time that it may take
+		cancel() // instead of the timeout
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
-	v, err := (&Check{URL: server.URL, Client: server.Client()}).Ask(ctx, question)
+	v, err := (&Check{URL: server.URL, Client: server.Client()}).Send(ctx, checkRequest)
 	v.expect(t, err, false, "", context.Canceled.Error())
-	v, err = (&Check{URL: "http://127.0.0.1:1"}).Ask(t.Context(), question)
+	v, err = (&Check{URL: "http://127.0.0.1:1"}).Send(t.Context(), checkRequest)
 	v.expect(t, err, false, "", "connection refused")
 }
 
-func TestI12_ARedirectIsNoAnswer(t *testing.T) {
+func TestI12_RedirectIsUndecided(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/login" {
 			http.Redirect(w, r, "/login", http.StatusFound)
@@ -79,74 +84,87 @@ func TestI12_ARedirectIsNoAnswer(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	for _, client := range []*http.Client{nil, server.Client()} {
-		v, err := (&Check{URL: server.URL, Client: client}).Ask(t.Context(), question)
-		v.expect(t, err, false, "", "status 302 is no answer")
+		v, err := (&Check{URL: server.URL, Client: client}).Send(t.Context(), checkRequest)
+		v.expect(t, err, false, "", "unexpected status 302")
 	}
 }
 
-func TestErrorsOfTheCheckHoldNoCredentials(t *testing.T) {
-	for _, to := range []string{"http://user:hunter2@127.0.0.1:1/a?token=hunter2", "http://user:hunter2@127.0.0.1:x"} {
+func TestCheckErrorsOmitCredentials(t *testing.T) {
+	for _, address := range []string{
+		"http://user:hunter2@127.0.0.1:1/a?token=hunter2",
+		"http://user:hunter2@127.0.0.1:x",
+	} {
 		for _, query := range []string{"", "up"} {
-			_, err := (&Check{URL: to, Query: query}).Ask(t.Context(), question)
+			_, err := (&Check{URL: address, Query: query}).Send(t.Context(), checkRequest)
 			if err == nil || strings.Contains(err.Error(), "user") || strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("%s, query %q: %v; want an error without the user and the token", to, query, err)
+				t.Errorf("%s, query %q: %v; want an error without the user and the token", address, query, err)
 			}
 		}
 	}
 }
 
-func TestTheCheckIsGivenTheUserOfItsURL(t *testing.T) {
+func TestCheckSendsUserOfURL(t *testing.T) {
 	var user, password string
-	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { user, password, _ = r.BasicAuth() }))
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		user, password, _ = r.BasicAuth()
+	}))
 	t.Cleanup(server.Close)
-	v, err := (&Check{URL: strings.Replace(server.URL, "//", "//user:hunter2@", 1)}).Ask(t.Context(), question)
+	v, err := (&Check{URL: strings.Replace(server.URL, "//", "//user:hunter2@", 1)}).Send(t.Context(), checkRequest)
 	v.expect(t, err, true, "", "")
 	if user != "user" || password != "hunter2" {
-		t.Errorf("the check was given the user %q with the password %q", user, password)
+		t.Errorf("the check received user %q and password %q, want user and hunter2", user, password)
 	}
 }
 
-func TestTheCheckIsAskedAboutTheEdition(t *testing.T) {
-	check, request := asked(t, 204, "")
-	if _, err := check.Ask(t.Context(), question); err != nil {
+func TestCheckRequestDescribesEdition(t *testing.T) {
+	check, received := newCheck(t, 204, "")
+	if _, err := check.Send(t.Context(), checkRequest); err != nil {
 		t.Fatal(err)
 	}
-	const want = `POST /here application/json {"origin":"default","edition":"ab12","stage":1,"stages":2,"changed":"2001-09-09T01:46:40.5Z",` +
-		`"resources":3,"clients":2,"accepted":1,"refused":0,"canaries":["a","b"]}`
-	if got := request(); got != want {
-		t.Errorf("the check was asked\n%s\nwant\n%s", got, want)
+	const want = `POST /here application/json {"origin":"default","edition":"ab12","stage":1,"stages":2,` +
+		`"changed":"2001-09-09T01:46:40.5Z","resources":3,"clients":2,"accepted":1,"refused":0,"canaries":["a","b"]}`
+	if got := received(); got != want {
+		t.Errorf("the check received\n%s\nwant\n%s", got, want)
 	}
 }
 
-func TestI12_AnswersThatNoPrometheusGives(t *testing.T) {
-	for body, problem := range map[string]string{
-		"":                   "status 200, and the body is not that of a Prometheus",
-		`{"status":"error"}`: "status 200",
-		`{"status":"success","data":{"resultType":"vector","result":7}}`:                                 "read the result",
-		`{"status":"success","data":{"resultType":"vector","result":null`:                                "not that of a Prometheus",
-		`{"status":"success","data":{"resultType":"matrix","result":[]}}`:                                "not a matrix",
-		`{"status":"success","data":{"resultType":"vector","result":[]},"warnings":["a store is down"]}`: "no result, and it may be incomplete: a store is down",
-		`{"status":"success","data":{"resultType":"","result":[]}}`:                                      "vector",
-		`{"status":"success","data":{"resultType":"vector","result":[1]}}`:                               "read the result",
+func TestI12_InvalidPrometheusResponseIsUndecided(t *testing.T) {
+	success := func(resultType, result string) string {
+		return fmt.Sprintf(`{"status":"success","data":{"resultType":%q,"result":%s}}`, resultType, result)
+	}
+	for _, tt := range []struct{ body, wantErr string }{
+		{"", "status 200: the response is not from a Prometheus API"},
+		{`{"status":"error"}`, "status 200"},
+		{success("vector", `7`), "decode the result"},
+		{success("matrix", `[]`), "not a matrix"},
+		{success("", `[]`), "vector"},
+		{success("vector", `[1]`), "decode the result"},
+		{`{"status":"success","data":{"resultType":"vector","result":null`, "not from a Prometheus API"},
+		{
+			`{"status":"success","data":{"resultType":"vector","result":[]},"warnings":["a store is down"]}`,
+			"the result is empty and may be incomplete: a store is down",
+		},
 	} {
-		check, _ := asked(t, 200, body)
+		check, _ := newCheck(t, 200, tt.body)
 		check.Query = "up"
-		v, err := check.Ask(t.Context(), question)
-		v.expect(t, err, false, "", problem)
+		v, err := check.Send(t.Context(), checkRequest)
+		v.expect(t, err, false, "", tt.wantErr)
 	}
 }
 
 func FuzzVerdict(f *testing.F) {
-	f.Add(200, []byte(`{"status":"success","data":{"resultType":"vector","result":[{"metric":{"a":"b"},"value":[1,"2"]}]}}`))
+	f.Add(200, []byte(`{"status":"success","data":{"resultType":"vector",`+
+		`"result":[{"metric":{"a":"b"},"value":[1,"2"]}]}}`))
 	f.Add(403, []byte("no\nwhy"))
 	f.Fuzz(func(t *testing.T, code int, body []byte) {
-		for _, read := range []func(*Verdict, int, []byte) error{(*Verdict).readStatus, (*Verdict).readSamples} {
+		for _, decode := range []func(*Verdict, int, []byte) error{(*Verdict).readStatus, (*Verdict).readSamples} {
 			var v Verdict
-			if err := read(&v, code, body); err != nil && (v.Go || v.Refuse != "") || err == nil && v.Go == (v.Refuse != "") {
-				t.Errorf("%+v, %v", v, err)
+			err := decode(&v, code, body)
+			if decided := v.Allowed != (v.RejectReason != ""); err != nil && (v != Verdict{}) || err == nil && !decided {
+				t.Errorf("verdict %+v, error %v; want exactly one of allowed, reject reason and error", v, err)
 			}
-			if _, err := json.Marshal(v); err != nil || len(v.Refuse) > maxReason+3 {
-				t.Errorf("%q: %v", v.Refuse, err)
+			if _, err := json.Marshal(v); err != nil || len(v.RejectReason) > maxReason+3 {
+				t.Errorf("reject reason %q, error %v; want at most %d bytes that JSON can encode", v.RejectReason, err, maxReason)
 			}
 		}
 	})

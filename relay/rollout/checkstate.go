@@ -8,8 +8,8 @@ import (
 
 // A checkState is the state of the requests to the check about one edition.
 type checkState struct {
-	pending      bool      // a request is in progress
-	asked        time.Time // when the last request was sent
+	inFlight     bool      // a request is in progress
+	requestedAt  time.Time // when the last request was sent
 	verdict      Verdict
 	detail       string    // the last verdict or error, for operators
 	failingSince time.Time // start of the failures; zero if the last request succeeded
@@ -22,23 +22,23 @@ type checkResult struct {
 	err error
 }
 
-// startCheck sends a request if one is due. It returns the time of the next request; zero waits for an event.
+// startCheck sends a request if one is due. It returns the time of the next request; zero if only an event causes it.
 func (c *Controller) startCheck(ctx context.Context, now time.Time) (next time.Time) {
 	m := c.machine.State()
-	if c.cfg.Check == nil || !m.Phase.inProgress() || c.pending {
+	if c.cfg.Check == nil || !m.Phase.inProgress() || c.inFlight {
 		return time.Time{}
 	}
-	due := c.asked.Add(CheckEvery)
-	if c.asked.IsZero() || m.CheckSince.After(c.asked) {
+	due := c.requestedAt.Add(CheckEvery)
+	if c.requestedAt.IsZero() || m.CheckSince.After(c.requestedAt) {
 		due = now
 	}
 	if now.Before(due) {
 		return due
 	}
-	c.asked, c.pending = now, true
-	edition, question := m.Edition, c.newQuestion()
+	c.requestedAt, c.inFlight = now, true
+	edition, request := m.Edition, c.newCheckRequest()
 	go func() { // ends within checkTimeout
-		v, err := c.cfg.Check.Ask(ctx, question)
+		v, err := c.cfg.Check.Send(ctx, request)
 		select {
 		case c.checkResults <- checkResult{edition, v, err}:
 		case <-c.ended:
@@ -47,9 +47,10 @@ func (c *Controller) startCheck(ctx context.Context, now time.Time) (next time.T
 	return time.Time{}
 }
 
-func (c *Controller) newQuestion() Question {
+// newCheckRequest returns a request about the edition in progress.
+func (c *Controller) newCheckRequest() CheckRequest {
 	m := c.machine.State()
-	q := Question{
+	r := CheckRequest{
 		Origin: c.cfg.Origin, Edition: c.edition.id, Stage: m.Stage, Stages: len(c.cfg.Stages),
 		Changed: m.Changed, Resources: c.edition.resources,
 		Accepted: c.evidence.Accepted, Refused: c.evidence.Answered - c.evidence.Accepted,
@@ -57,28 +58,29 @@ func (c *Controller) newQuestion() Question {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, clients := range c.clients[:q.Stage] {
-		q.Clients += clients
+	for _, clients := range c.clients[:r.Stage] {
+		r.Clients += clients
 	}
-	return q
+	return r
 }
 
 // recordCheckResult records a result of the check, unless it is about an earlier edition.
-func (c *Controller) recordCheckResult(a checkResult) {
-	if a.edition != c.machine.State().Edition {
+func (c *Controller) recordCheckResult(r checkResult) {
+	if r.edition != c.machine.State().Edition {
 		return
 	}
-	c.pending = false
+	c.inFlight = false
 	switch {
-	case a.err != nil:
-		c.detail = a.err.Error()
+	case r.err != nil:
+		c.detail = r.err.Error()
 		if c.failingSince.IsZero() {
-			c.failingSince = a.Asked
-			c.cfg.Logger.Warn("rollout check gives no answer; the edition does not proceed", slog.String("edition", c.edition.id), slog.Any("err", a.err))
+			c.failingSince = r.RequestedAt
+			c.cfg.Logger.Warn("rollout check failed; rollout is waiting",
+				slog.String("edition", c.edition.id), slog.Any("err", r.err))
 		}
-	case a.Refuse != "":
-		c.verdict, c.detail, c.failingSince = a.Verdict, "no: "+a.Refuse, time.Time{}
+	case r.RejectReason != "":
+		c.verdict, c.detail, c.failingSince = r.Verdict, "no: "+r.RejectReason, time.Time{}
 	default:
-		c.verdict, c.detail, c.failingSince = a.Verdict, "go", time.Time{}
+		c.verdict, c.detail, c.failingSince = r.Verdict, "go", time.Time{}
 	}
 }

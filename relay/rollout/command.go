@@ -12,7 +12,7 @@ import (
 
 // A command is an operator command that Run executes.
 type command struct {
-	do   func(context.Context) error
+	run  func(context.Context) error
 	err  error
 	done chan struct{} // closed when err is set
 }
@@ -21,8 +21,8 @@ type command struct {
 var ErrEnded = errors.New("the relay is shutting down")
 
 // execute makes Run execute a command and returns its error.
-func (c *Controller) execute(ctx context.Context, do func(context.Context) error) error {
-	cmd := &command{do: do, done: make(chan struct{})}
+func (c *Controller) execute(ctx context.Context, run func(context.Context) error) error {
+	cmd := &command{run: run, done: make(chan struct{})}
 	select {
 	case c.commands <- cmd:
 		<-cmd.done
@@ -34,8 +34,8 @@ func (c *Controller) execute(ctx context.Context, do func(context.Context) error
 	}
 }
 
-// Promote serves the edition to the next stage, or to the rest after the last one, without waiting for evidence. With
-// all, latest is served to all clients at once. by is the operator. Errors: [ErrNothingOpen].
+// Promote serves the edition to the next stage, or to the rest after the last stage, without waiting for evidence. If
+// all is set, it serves latest to all clients at once. by is the operator. Errors: [ErrNothingOpen].
 func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
 	return c.execute(ctx, func(ctx context.Context) error {
 		now := time.Now()
@@ -46,9 +46,9 @@ func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
 				return err
 			}
 		case !f.Differs:
-			return fmt.Errorf("%w: clients are served the latest state of the origin", ErrNothingOpen)
+			return fmt.Errorf("%w: all clients already receive the latest state of the origin", ErrNothingOpen)
 		default:
-			c.partition().cutEdition(ctx, now, f, c.partition().joined())
+			c.partSet().cutEdition(ctx, now, f, c.partSet().joined())
 			c.machine.PromoteAll(now)
 		}
 		c.rejections().allowRejected(ctx)
@@ -62,7 +62,7 @@ func (c *Controller) Abort(ctx context.Context, reason, by string) error {
 	return c.execute(ctx, func(ctx context.Context) error {
 		now := time.Now()
 		if c.machine.State().Phase == Gathering {
-			c.partition().cutEdition(ctx, now, c.facts(now), c.partition().joined())
+			c.partSet().cutEdition(ctx, now, c.facts(now), c.partSet().joined())
 		}
 		if err := c.machine.Abort(now, rejectionReason("abort", reason, by)); err != nil {
 			return err
@@ -91,18 +91,21 @@ func (c *Controller) Undo(ctx context.Context, reason, by string) error {
 		if err := c.machine.Undo(time.Now(), rejectionReason("undo", reason, by)); err != nil {
 			return err
 		}
-		c.edition = summarize(c.partition().changesOf(c.machine.State().Edition))
+		c.edition = summarize(c.partSet().changesOf(c.machine.State().Edition))
 		c.logCommand("undo", by, slog.String("reason", reason))
 		return nil
 	})
 }
 
 // RollBack serves all clients earlier editions of the parts and rejects the current ones, as Undo does. A part without
-// an edition is unchanged. If nothing differs, nothing is rejected. It returns the number of changed resources.
-func (c *Controller) RollBack(ctx context.Context, editions map[PartKey]func(*cache.Writer) *cache.Edition, reason, by string) (resources int, err error) {
+// an edition in the map is unchanged. If no edition differs from the current one, RollBack rejects nothing. It returns
+// the number of changed resources.
+func (c *Controller) RollBack(
+	ctx context.Context, editions map[PartKey]func(*cache.Writer) *cache.Edition, reason, by string,
+) (resources int, err error) {
 	err = c.execute(ctx, func(ctx context.Context) error {
 		earlier := make(map[*Part]*cache.Edition)
-		for _, p := range c.partition().joined() {
+		for _, p := range c.partSet().joined() {
 			pin := editions[p.Key]
 			if pin == nil {
 				continue
@@ -118,9 +121,9 @@ func (c *Controller) RollBack(ctx context.Context, editions map[PartKey]func(*ca
 		}
 		to, from := c.machine.RollBack()
 		rest := len(c.cfg.Stages)
-		good := c.served[rest]
+		lastGood := c.served[rest]
 		for cohort := range rest + 1 {
-			if c.served[cohort] == good {
+			if c.served[cohort] == lastGood {
 				c.served[cohort] = from
 			}
 		}
@@ -130,7 +133,7 @@ func (c *Controller) RollBack(ctx context.Context, editions map[PartKey]func(*ca
 		if err := c.machine.Undo(time.Now(), rejectionReason("rollback", reason, by)); err != nil {
 			return err
 		}
-		c.edition = summarize(c.partition().changesOf(from))
+		c.edition = summarize(c.partSet().changesOf(from))
 		resources = c.edition.resources
 		c.logCommand("rollback", by, slog.String("reason", reason))
 		return nil
@@ -150,8 +153,9 @@ func rejectionReason(command, reason, by string) string {
 	return text
 }
 
-func (c *Controller) logCommand(name, by string, more ...any) {
-	c.cfg.Logger.Warn("rollout command executed", append([]any{slog.String("command", name), slog.String("by", by), slog.String("edition", c.edition.id)}, more...)...)
+func (c *Controller) logCommand(name, by string, attrs ...any) {
+	common := []any{slog.String("command", name), slog.String("by", by), slog.String("edition", c.edition.id)}
+	c.cfg.Logger.Warn("rollout command executed", append(common, attrs...)...)
 }
 
 // A Difference is a resource that an edition changes.
@@ -162,28 +166,29 @@ type Difference struct {
 
 // Diff returns the changes of the edition in progress or of the rejected edition. Without an edition, it returns the
 // pending changes. The relay does not keep the content of an edition that an earlier process cut, or that was promoted
-// and undone. For its resources, Diff returns the pending changes as they are in latest. Errors: only the error of ctx.
+// and undone. For the resources of such an edition, Diff returns their pending changes in latest. Errors: the error of
+// ctx and [ErrEnded].
 func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
 	err = c.execute(ctx, func(ctx context.Context) error {
 		m := c.machine.State()
 		cut := m.Phase.hasEdition()
-		for _, p := range c.partition().joined() {
+		for _, p := range c.partSet().joined() {
 			e := p.editions[m.Edition]
 			if cut && (e == nil || len(e.Changes) == 0) {
 				continue
 			}
-			known := len(all)
+			before := len(all)
 			if cut {
 				for d := range e.Diff() {
 					all = append(all, Difference{p.Key, d})
 				}
 			}
-			if len(all) > known {
+			if len(all) > before {
 				continue
 			}
 			p.control.Edit(ctx, func(w *cache.Writer) {
 				for d := range w.Pin().Diff() {
-					if !cut || changes(e, d) {
+					if !cut || changesResource(e, d) {
 						all = append(all, Difference{p.Key, d})
 					}
 				}
@@ -194,8 +199,8 @@ func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
 	return all, err
 }
 
-// changes reports whether an edition changes the resource of d.
-func changes(e *cache.Edition, d cache.Difference) bool {
-	_, is := e.Changes[d.Key][d.Name]
-	return is
+// changesResource reports whether an edition changes the resource of d.
+func changesResource(e *cache.Edition, d cache.Difference) bool {
+	_, ok := e.Changes[d.Key][d.Name]
+	return ok
 }

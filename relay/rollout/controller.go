@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// Pauses of a controller.
+// Intervals of a controller.
 const (
 	// observeEvery is the interval between observations of the clients while an edition is served.
 	observeEvery = time.Second
@@ -20,16 +20,16 @@ const (
 	// minPause is the minimum time between two evaluations, so that many disconnects at once cause one evaluation.
 	minPause = 50 * time.Millisecond
 
-	// unavailableAfter is how long an edition waits for a part whose state the origin has not confirmed.
+	// unavailableAfter is how long an edition waits for the origin to confirm the state of a part.
 	unavailableAfter = 30 * time.Second
 )
 
 // A ControllerConfig configures the controller of one origin.
 type ControllerConfig struct {
 	Config
-	Origin string // the name of the origin
-	Check  *Check // nil disables the external check
-	Waits  func(typeURL string) bool
+	Origin string                    // the name of the origin
+	Check  *Check                    // nil disables the external check
+	Waits  func(typeURL string) bool // reports whether changes of the type are rolled out in stages
 
 	// Observed yields the open streams of clients. It is called while the controller runs.
 	Observed func() iter.Seq[downstream.Observed]
@@ -37,11 +37,11 @@ type ControllerConfig struct {
 	// Frozen reports whether an operator froze the origin.
 	Frozen func() bool
 
-	// Decided is called when the result of Rejected has changed. It writes the result to the disk.
+	// Decided is called when the result of Rejected has changed. It writes the result to disk.
 	Decided func(context.Context)
 
-	// Changed is called after a change of the state, the stage or the edition.
-	Changed func(was, is *Status)
+	// Changed is called after a change of the phase, the stage or the edition.
+	Changed func(before, after *Status)
 
 	Logger *slog.Logger
 }
@@ -55,45 +55,46 @@ type Controller struct {
 
 	wake         chan struct{}
 	commands     chan *command
-	checkResults chan checkResult // of the check
-	ended        chan struct{}    // closed when Run returns
-	restored     *Rejected        // the rejection that an earlier process left active; nil if none
+	checkResults chan checkResult
+	ended        chan struct{} // closed when Run returns
+	restored     *Rejected     // the rejection that an earlier process left active; nil if none
 
 	// Owned by Run.
 	machine       *Machine
 	served        [MaxStages + 1]Edition // the edition that each cohort is served
 	withdrawn     []*Rejected            // withdrawn editions; the last one may be an active rejection
-	edition       summary                // the machine's edition
-	cold          bool
-	unavailableAt time.Time // when the next part becomes unavailable; zero is never
+	edition       summary                // summary of the machine's edition
+	cold          bool                   // the value of Status.Cold
+	unavailableAt time.Time              // when the next part becomes unavailable; zero is never
 	observation
 	checkState
 
-	mu      sync.Mutex
-	parts   []*Part            // in the order in which they joined
-	signals *Signals           // signals of the edition; nil before the first edition
-	streams map[Client]int     // open streams per connected client
-	clients [MaxStages + 1]int // connected clients per cohort
-	reached int                // number of cohorts that are served another edition than the rest
-	refused []Refusal          // refusals of the edition; at most MaxRefusals
+	mu       sync.Mutex
+	parts    []*Part            // in the order in which they joined
+	signals  *Signals           // signals of the edition; nil before the first edition
+	streams  map[Client]int     // open streams per connected client
+	clients  [MaxStages + 1]int // connected clients per cohort
+	reached  int                // number of cohorts that are served another edition than the rest
+	refusals []Refusal          // refusals of the edition; at most MaxRefusals
 
 	status    atomic.Pointer[Status]
 	published atomic.Pointer[[]*Rejected]
 }
 
-// NewController returns the controller of an origin whose latest is the last good. The slice is what Rejected returned
-// in an earlier process.
-func NewController(cfg ControllerConfig, left []*Rejected) *Controller {
+// NewController returns the controller of an origin whose latest is the last good. withdrawn is the result of Rejected
+// in an earlier process; nil without one.
+func NewController(cfg ControllerConfig, withdrawn []*Rejected) *Controller {
 	c := &Controller{
-		cfg: cfg, machine: NewMachine(cfg.Config), withdrawn: left, streams: make(map[Client]int),
-		wake: make(chan struct{}, 1), commands: make(chan *command), checkResults: make(chan checkResult, 1), ended: make(chan struct{}),
+		cfg: cfg, machine: NewMachine(cfg.Config), withdrawn: withdrawn, streams: make(map[Client]int),
+		wake: make(chan struct{}, 1), commands: make(chan *command), checkResults: make(chan checkResult, 1),
+		ended: make(chan struct{}),
 	}
 	if c.restored = c.rejections().activeRejection(); c.restored != nil {
 		c.machine.Restore(Halt{c.restored.Reason, c.restored.At})
 		c.edition = summarize(c.restored.Changes)
 	}
-	c.published.Store(&left)
-	c.cohorts = c.observer().newCohorts()
+	c.published.Store(&withdrawn)
+	c.cohorts = c.tracker().newCohorts()
 	c.status.Store(c.newStatus(time.Time{}, Facts{}))
 	return c
 }
@@ -102,7 +103,7 @@ func NewController(cfg ControllerConfig, left []*Rejected) *Controller {
 func (c *Controller) Status() *Status {
 	s := *c.status.Load()
 	s.Cohorts = slices.Clone(s.Cohorts)
-	c.observer().countClients(s.Cohorts)
+	c.tracker().countClients(s.Cohorts)
 	return &s
 }
 
@@ -114,7 +115,8 @@ func (c *Controller) Poke() {
 	}
 }
 
-// Run distributes changes until ctx ends. It may be called once. cold reports that no snapshot holds the last good.
+// Run distributes changes until ctx ends. It may be called once. cold reports that no snapshot of the last good was
+// restored.
 func (c *Controller) Run(ctx context.Context, cold bool) {
 	defer close(c.ended)
 	c.cold = cold
@@ -130,8 +132,8 @@ func (c *Controller) Run(ctx context.Context, cold bool) {
 				return
 			}
 		case cmd := <-c.commands:
-			if cmd.err = cmd.do(ctx); cmd.err == nil {
-				c.partition().serve(ctx, time.Now()) // the next facts depend on the served editions
+			if cmd.err = cmd.run(ctx); cmd.err == nil {
+				c.partSet().serve(ctx, time.Now()) // the next facts depend on the served editions
 			}
 			c.advance(ctx)
 			close(cmd.done)
@@ -154,23 +156,31 @@ func (c *Controller) coalesce(ctx context.Context) bool {
 	}
 }
 
-// advance runs all steps that are due. It returns the latest time of the next call; zero waits for an event.
+// advance runs all steps that are due. It returns when to call it again at the latest; zero if only an event is a
+// reason.
 func (c *Controller) advance(ctx context.Context) (next time.Time) {
 	for ctx.Err() == nil {
 		now := time.Now()
 		facts := c.facts(now)
 		cut, due := c.machine.Advance(now, facts)
 		if cut {
-			c.partition().cutEdition(ctx, now, facts, slices.DeleteFunc(c.partition().joined(), func(p *Part) bool { return p.unavailable }))
-			c.rejections().rejectAgain(now)
+			available := slices.DeleteFunc(c.partSet().joined(), func(p *Part) bool { return p.unavailable })
+			c.partSet().cutEdition(ctx, now, facts, available)
+			c.rejections().rejectRepeated(now)
 			continue
 		}
-		again := c.partition().serve(ctx, now)
-		asks := earlier(c.startCheck(ctx, now), c.unavailableAt)
+		changed := c.partSet().serve(ctx, now)
+		nextCheck := c.startCheck(ctx, now)
 		c.publish(now, due, facts)
-		if !again && (due.IsZero() || due.After(now)) {
-			return earlier(earlier(due, c.nextObservation()), earlier(asks, c.rejections().expireWithdrawn(now)))
+		if changed || !due.IsZero() && !due.After(now) {
+			continue
 		}
+		for _, at := range []time.Time{
+			due, c.nextObservation(), nextCheck, c.unavailableAt, c.rejections().expireWithdrawn(now),
+		} {
+			next = earlier(next, at)
+		}
+		return next
 	}
 	return time.Time{}
 }
@@ -191,25 +201,25 @@ func (c *Controller) nextObservation() time.Time {
 	return c.observed.Add(observeEvery)
 }
 
-// facts returns the current input of the machine.
+// facts returns the current input of the machine. At most once per observeEvery, it observes the clients first.
 func (c *Controller) facts(now time.Time) Facts {
 	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.verdict}
 	c.compareParts(now, &f)
 	if stage := c.machine.State().Stage; stage > 0 && (stage != c.stage || !now.Before(c.nextObservation())) {
-		c.observer().observe(now)
+		c.tracker().observe(now)
 	}
 	f.Evidence = c.evidence
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.signals != nil && c.reached > 0 {
-		f.Halt = c.signals.Halt(c.reached, now.Sub(c.machine.State().Entered).Round(time.Second))
+		f.HaltReason = c.signals.HaltReason(c.reached, now.Sub(c.machine.State().Entered).Round(time.Second))
 	}
 	return f
 }
 
 // compareParts adds to f how latest differs in all available parts.
 func (c *Controller) compareParts(now time.Time, f *Facts) {
-	m, parts, settled := c.machine.State(), c.partition().joined(), true
+	m, parts, settled := c.machine.State(), c.partSet().joined(), true
 	c.updateUnavailable(parts, now)
 	for _, p := range parts {
 		w := p.waiting.Load()
@@ -220,7 +230,8 @@ func (c *Controller) compareParts(now time.Time, f *Facts) {
 		settled = settled && p.unsettledSince.IsZero()
 		f.Differs = f.Differs || w.Names > 0
 		f.Edited = f.Edited || w.Edited > 0
-		f.Behind = f.Behind || w.Behind > 0 || w.Names > 0 && m.Phase.inProgress() && p.editions[m.Edition] == nil
+		notInEdition := m.Phase.inProgress() && p.editions[m.Edition] == nil
+		f.Behind = f.Behind || w.Behind > 0 || w.Names > 0 && notInEdition
 		if w.Changed.After(f.Changed) {
 			f.Changed = w.Changed
 		}
@@ -229,7 +240,8 @@ func (c *Controller) compareParts(now time.Time, f *Facts) {
 }
 
 // updateUnavailable marks a part as unavailable if the origin has not confirmed its state for unavailableAfter, but
-// has confirmed another part. For example, the origin rejects its node group. Editions are cut without these parts.
+// has confirmed another part. For example, the origin rejects the streams of one node group. Editions do not contain
+// unavailable parts.
 func (c *Controller) updateUnavailable(parts []*Part, now time.Time) {
 	m := c.machine.State()
 	c.unavailableAt = time.Time{}
@@ -241,7 +253,7 @@ func (c *Controller) updateUnavailable(parts []*Part, now time.Time) {
 		if p.unsettledSince.IsZero() {
 			p.unsettledSince = now
 		}
-		if m.Phase.hasEdition() && p.has(m.Edition) {
+		if m.Phase.hasEdition() && p.changedBy(m.Edition) {
 			continue // the outcome of the edition depends on all of its parts
 		}
 		if at := p.unsettledSince.Add(unavailableAfter); now.Before(at) {
@@ -259,19 +271,19 @@ func (p *Part) connected() bool {
 
 // unsettled reports whether the next step depends on the state of the part and the origin has not confirmed it.
 func (p *Part) unsettled(m State) bool {
-	depends := p.waiting.Load().Names > 0 || p.has(m.Edition) && m.Phase != Current
+	depends := p.waiting.Load().Names > 0 || p.changedBy(m.Edition) && m.Phase != Current
 	return depends && !p.view.Settled(p.source)
 }
 
-// An observer finds out what clients did with the edition.
-type observer struct{ *Controller }
+// A tracker has the methods of a Controller that count clients and their answers to the edition.
+type tracker struct{ *Controller }
 
-// A partition is the parts of the origin, which a rollout changes together.
-type partition struct{ *Controller }
+// A partSet has the methods of a Controller that cut editions of its parts and serve them.
+type partSet struct{ *Controller }
 
-// Rejections are the editions that were withdrawn.
+// A rejections has the methods of a Controller that record withdrawn editions.
 type rejections struct{ *Controller }
 
-func (c *Controller) observer() observer     { return observer{c} }
-func (c *Controller) partition() partition   { return partition{c} }
+func (c *Controller) tracker() tracker       { return tracker{c} }
+func (c *Controller) partSet() partSet       { return partSet{c} }
 func (c *Controller) rejections() rejections { return rejections{c} }

@@ -3,16 +3,17 @@
 //
 // # Terms
 //
-// Latest is the newest state of the origin. The last good is the state that the rest is served. An edition is a cut of
-// latest over all node groups of the origin. A cohort is the clients of one stage; the rest are all other clients.
+// Latest is the newest state of the origin. An edition is a snapshot of latest over all node groups of the origin. A
+// cohort is the clients of one stage; the rest are all other clients. The last good is the edition that the rest is
+// served. An edition is promoted if the rest is served it, and rejected if all cohorts return to the last good.
 //
 // # Where to read
 //
 // [Stages] is the grammar of TENDER_ROLLOUT and selects the cohort of a Node. [Machine] is the state machine of one
 // origin: from facts and the time, it decides what each cohort is served. [Signals] counts ACKs, NACKs and disconnects
 // of an edition. [Check] queries an external system. None of these starts a goroutine, and only Check does I/O.
-// [Controller] drives them for one origin: each [Part] pins and shows editions in a view, and an [Observer] follows
-// each stream. [Status] is the state for operators.
+// [Controller] drives them for one origin: each [Part] pins editions in a view and serves them, and an [Observer]
+// follows each stream. [Status] is the state for operators.
 //
-// The package is not a stable API: programs that embed Tender use package relay.
+// This package is not a stable API. Programs that embed Tender use package relay.
 package rollout

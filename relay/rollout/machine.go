@@ -11,9 +11,9 @@ type Phase int
 
 // The phases.
 const (
-	Current   Phase = iota // latest is the last good
+	Current   Phase = iota // latest equals the last good
 	Gathering              // changes are collected for the next edition
-	Held                   // an edition was cut and no cohort is served it yet
+	Held                   // an edition was cut and is not served to a cohort yet
 	Rolling                // an edition is served to cohorts
 	Halted                 // an edition was rejected
 )
@@ -28,7 +28,7 @@ func (p Phase) inProgress() bool { return p == Held || p == Rolling }
 // hasEdition reports whether an edition is in progress or was rejected.
 func (p Phase) hasEdition() bool { return p.inProgress() || p == Halted }
 
-// Changes are gathered until none arrives for quietTime, and for at most maxGathering.
+// Gathering ends when no change has arrived for quietTime, and after maxGathering at the latest.
 const (
 	quietTime    = 2 * time.Second
 	maxGathering = 30 * time.Second
@@ -36,10 +36,10 @@ const (
 
 // Config configures a machine.
 type Config struct {
-	Stages   Stages        // at least one
-	Refusals int           // number of clients that may refuse an edition without a halt
-	Hold     time.Duration // hold time of an edition that removes many resources; zero disables the hold
-	Checked  bool          // an external check must permit each stage
+	Stages       Stages        // at least one
+	RefusalLimit int           // number of clients that may refuse an edition before it is rejected
+	Hold         time.Duration // hold time of an edition that removes many resources; zero disables the hold
+	Checked      bool          // an external check must permit each stage
 }
 
 // A Halt is the reason and the time of a rejection.
@@ -54,25 +54,25 @@ type Edition uint64
 // A Machine is the state machine of one origin's rollouts. Its inputs are the time and [Facts]; it has no access
 // to the content of editions. Its methods must be called from one goroutine.
 //
-// The caller calls Advance whenever facts change or the time that Advance returned has come. If Advance asks for a cut,
-// the caller pins latest. Then it serves each cohort the edition of Serves.
+// The caller calls Advance when facts have changed, and at the time that Advance returned. If Advance requests a cut,
+// the caller pins latest and calls Cut. Then the caller serves each cohort the edition that Serves returns.
 type Machine struct {
 	cfg Config
 
 	phase    Phase
 	cohort   int      // in Rolling: the last cohort that is served the edition
-	last     Edition  // the newest number
+	newest   Edition  // the newest number that was assigned
 	edition  Edition  // the edition in progress, or the rejected or promoted one
 	lastGood Edition  // the edition that the rest is served
 	previous *Edition // the edition before lastGood, for Undo; nil without one
 	retained *Edition // superseded edition that cohort 0 keeps until the next one; nil without one
 
 	pendingSince time.Time // time of the oldest pending change
-	behindSince  time.Time // time of the oldest pending change outside the edition; zero without one
+	behindSince  time.Time // time of the oldest pending change that the edition lacks; zero without one
 	entered      time.Time // start of the phase or stage
 	holdSince    time.Time // since when editions remove many resources; zero if the newest does not
 	checkSince   time.Time // since when only the check delays the next step; zero if other conditions do
-	frozenSince  time.Time // since when the clocks are stopped; zero if they run
+	frozenSince  time.Time // start of the freeze; zero without one
 	changed      time.Time // time of the edition's newest change, or of its resumption
 	resumed      time.Time // time of the last Resume
 	haltEnded    time.Time // end of the last phase Halted; zero without one
@@ -80,20 +80,20 @@ type Machine struct {
 
 	outcomes Outcomes
 
-	overdue    bool // the stage is over, but clients have not answered
+	overdue    bool // the stage has lasted its time, but clients have not answered
 	unobserved bool // a stage of the edition ended without a client that accepted it
 	halt       Halt // zero unless Halted
 }
 
-// NewMachine returns a machine of an origin whose latest is the last good.
+// NewMachine returns a machine in phase Current.
 func NewMachine(cfg Config) *Machine { return &Machine{cfg: cfg} }
 
 // restoredEdition is the number of an edition that an earlier process rejected.
 const restoredEdition Edition = 1
 
-// Restore starts a new machine in phase Halted, as an earlier process left it.
+// Restore sets a new machine to phase Halted, because an earlier process rejected restoredEdition.
 func (m *Machine) Restore(h Halt) {
-	m.phase, m.halt, m.last, m.edition = Halted, h, restoredEdition, restoredEdition
+	m.phase, m.halt, m.newest, m.edition = Halted, h, restoredEdition, restoredEdition
 }
 
 // A State is a snapshot of a machine.
@@ -122,7 +122,7 @@ func (m *Machine) State() State {
 	s := State{
 		Phase: m.phase, Entered: m.entered, Overdue: m.overdue, CheckSince: m.checkSince,
 		Edition: m.edition, Changed: m.changed, Unobserved: m.unobserved, Halt: m.halt,
-		Next: m.last + 1, LastGood: m.lastGood, Previous: m.previous, Pending: m.pendingSince, Outcomes: m.outcomes,
+		Next: m.newest + 1, LastGood: m.lastGood, Previous: m.previous, Pending: m.pendingSince, Outcomes: m.outcomes,
 	}
 	if m.phase == Rolling {
 		s.Stage = m.cohort + 1
@@ -142,10 +142,10 @@ func (m *Machine) Serves(cohort int) Edition {
 	}
 }
 
-// Advance runs the steps that are due. If cut is true, the caller pins latest as the next edition and calls Cut first.
-// Otherwise next is the latest time of the next call; zero waits for a change of the facts.
+// Advance runs the steps that are due. If cut is true, the caller must pin latest as the next edition and call Cut.
+// Otherwise next is when to call Advance again at the latest; zero if only a change of the facts is a reason.
 func (m *Machine) Advance(now time.Time, f Facts) (cut bool, next time.Time) {
-	if m.updateFrozen(now, f.Frozen) {
+	if m.updateFreeze(now, f.Frozen) {
 		return false, time.Time{}
 	}
 	m.recordPending(now, f)
@@ -166,19 +166,20 @@ func (m *Machine) Advance(now time.Time, f Facts) (cut bool, next time.Time) {
 	return false, next
 }
 
-// applyRejections rejects an edition that clients or the check refused.
+// applyRejections rejects an edition because of signals or the check. While a newer edition is not served yet, signals
+// withdraw the superseded edition from cohort 0.
 func (m *Machine) applyRejections(now time.Time, f Facts) {
 	switch {
-	case m.phase == Rolling && f.Halt != "":
-		m.reject(now, f.Halt)
-	case m.phase.inProgress() && f.Verdict.Refuse != "":
-		m.reject(now, "the check refused it: "+f.Verdict.Refuse)
-	case f.Halt != "":
+	case m.phase == Rolling && f.HaltReason != "":
+		m.reject(now, f.HaltReason)
+	case m.phase.inProgress() && f.Verdict.RejectReason != "":
+		m.reject(now, "the check rejected the edition: "+f.Verdict.RejectReason)
+	case f.HaltReason != "":
 		m.retained = nil
 	}
 }
 
-// applyOriginChanges reacts to changes of latest.
+// applyOriginChanges ends, starts or supersedes a rollout because of changes of latest.
 func (m *Machine) applyOriginChanges(now time.Time, f Facts) {
 	switch {
 	case m.phase != Current && !f.Differs && f.Complete:
@@ -192,8 +193,8 @@ func (m *Machine) applyOriginChanges(now time.Time, f Facts) {
 	}
 }
 
-// reconsider ends Halted once latest has differed from the rejected edition for quietTime. After a restart, an origin
-// may differ for a shorter time while it loads.
+// reconsider ends phase Halted once latest has differed from the rejected edition for quietTime. After a restart,
+// latest may differ for a shorter time while the origin loads.
 func (m *Machine) reconsider(now time.Time, f Facts) {
 	switch {
 	case !f.Edited || !f.Complete:
@@ -215,18 +216,19 @@ func (m *Machine) recordPending(now time.Time, f Facts) {
 	}
 }
 
-// updateFrozen stops or restarts the clocks. It returns whether they are stopped.
-func (m *Machine) updateFrozen(now time.Time, frozen bool) bool {
+// updateFreeze records the start of a freeze. At its end, it adds the duration of the freeze to all times from which
+// the machine measures, so that the freeze does not count. It returns frozen.
+func (m *Machine) updateFreeze(now time.Time, frozen bool) bool {
 	switch {
 	case frozen && m.frozenSince.IsZero():
 		m.frozenSince = now
 	case !frozen && !m.frozenSince.IsZero():
-		stopped := now.Sub(m.frozenSince)
+		lasted := now.Sub(m.frozenSince)
 		for _, at := range []*time.Time{
 			&m.pendingSince, &m.behindSince, &m.entered, &m.holdSince, &m.checkSince, &m.editedSince, &m.haltEnded,
 		} {
 			if !at.IsZero() {
-				*at = at.Add(min(stopped, now.Sub(*at))) // less if a command came while they were stopped
+				*at = at.Add(min(lasted, now.Sub(*at))) // less if a command during the freeze set it
 			}
 		}
 		m.frozenSince = time.Time{}
@@ -234,12 +236,12 @@ func (m *Machine) updateFrozen(now time.Time, frozen bool) bool {
 	return frozen
 }
 
-// enter starts a phase, or a stage of Rolling.
+// enter starts a phase, or a stage of phase Rolling.
 func (m *Machine) enter(phase Phase, now time.Time) {
 	m.phase, m.entered, m.checkSince, m.editedSince, m.overdue = phase, now, time.Time{}, time.Time{}, false
 }
 
-// revert ends the rollout, because the origin reverted the changes or their node groups are disconnected.
+// revert ends the rollout, because the origin reverted the changes or their node groups are unavailable.
 func (m *Machine) revert(now time.Time, f Facts) {
 	if !f.Unavailable {
 		m.outcomes.Reverted++
@@ -248,6 +250,7 @@ func (m *Machine) revert(now time.Time, f Facts) {
 	m.pendingSince, m.holdSince, m.retained, m.halt = time.Time{}, time.Time{}, nil, Halt{}
 }
 
+// startGathering starts phase Gathering at a time that may be in the past.
 func (m *Machine) startGathering(now time.Time) {
 	if m.phase == Halted {
 		m.haltEnded = now
@@ -267,17 +270,18 @@ func (m *Machine) supersede(now time.Time) {
 	m.startGathering(now)
 }
 
-// supersedable reports whether a newer edition may replace the one in progress. The time limit prevents that endless
-// changes delay the oldest one for ever. It does not apply to held editions and to stages that an operator approves.
-// Time in phase Halted does not count.
+// supersedable reports whether a newer edition may replace the edition in progress. A time limit ensures that the
+// oldest change is distributed even if the origin never stops changing. The limit does not apply to held editions and
+// to stages that an operator approves. Time in phase Halted does not count.
 func (m *Machine) supersedable(now time.Time) bool {
 	since := m.pendingSince
 	if m.haltEnded.After(since) {
 		since = m.haltEnded
 	}
-	return m.phase == Held || m.cfg.Stages[m.cohort].Approve || now.Sub(since) < 2*m.cfg.Stages.Lasts()
+	return m.phase == Held || m.cfg.Stages[m.cohort].Approve || now.Sub(since) < 2*m.cfg.Stages.TotalDuration()
 }
 
+// advanceGathering requests a cut at the end of phase Gathering.
 func (m *Machine) advanceGathering(now time.Time, f Facts) (cut bool, next time.Time) {
 	due := m.entered.Add(maxGathering)
 	if quiet := f.Changed.Add(quietTime); quiet.Before(due) {
@@ -289,11 +293,11 @@ func (m *Machine) advanceGathering(now time.Time, f Facts) (cut bool, next time.
 	return f.Complete, time.Time{}
 }
 
-// Cut makes the pinned generation the next edition. large reports that it removes many resources. changed is the time
-// of its newest change. The caller then calls Advance.
+// Cut makes the pinned state the next edition and returns its number. changed is the time of its newest change. large
+// reports that it removes many resources. The caller then calls Advance again.
 func (m *Machine) Cut(now, changed time.Time, large bool) Edition {
-	m.last++
-	m.edition, m.changed, m.behindSince, m.unobserved = m.last, changed, time.Time{}, false
+	m.newest++
+	m.edition, m.changed, m.behindSince, m.unobserved = m.newest, changed, time.Time{}, false
 	if m.resumed.After(changed) {
 		m.changed = m.resumed
 	}
@@ -333,26 +337,27 @@ func (m *Machine) checkPassed(now time.Time, f Facts) bool {
 	if m.checkSince.IsZero() {
 		m.checkSince = now
 	}
-	return f.Verdict.Go && !f.Verdict.Asked.Before(m.checkSince)
+	return f.Verdict.Allowed && !f.Verdict.RequestedAt.Before(m.checkSince)
 }
 
-// advanceRolling ends the stage if its conditions are met.
+// advanceRolling ends the stage if its conditions are met: its time, the evidence and the check.
 func (m *Machine) advanceRolling(now time.Time, f Facts) (next time.Time) {
 	stage := m.cfg.Stages[m.cohort]
 	if stage.Approve {
 		return time.Time{}
 	}
-	over, most := m.entered.Add(stage.Lasts), m.entered.Add(2*stage.Lasts)
-	if now.Before(over) {
-		return over
+	end, deadline := m.entered.Add(stage.Duration), m.entered.Add(2*stage.Duration)
+	if now.Before(end) {
+		return end
 	}
 	if !f.Evidence.sufficient() {
-		if now.Before(most) {
+		if now.Before(deadline) {
 			m.checkSince, m.overdue = time.Time{}, true
-			return most
+			return deadline
 		}
-		if f.Evidence.Accepted == 0 && f.Evidence.Known > 0 { // a forged Node halts nothing
-			m.reject(now, fmt.Sprintf("none of %s accepted it in %v", plural(f.Evidence.Known, "client"), 2*stage.Lasts))
+		if f.Evidence.Accepted == 0 && f.Evidence.Trusted > 0 { // forged Nodes alone must not halt a rollout
+			m.reject(now, fmt.Sprintf("none of %s accepted the edition in %v",
+				plural(f.Evidence.Trusted, "client"), 2*stage.Duration))
 			return time.Time{}
 		}
 	}
@@ -364,7 +369,7 @@ func (m *Machine) advanceRolling(now time.Time, f Facts) (next time.Time) {
 	return now // evaluate the next stage at once
 }
 
-// nextStage serves the edition to the next cohort, or to the rest.
+// nextStage serves the edition to the next cohort, or to the rest after the last one.
 func (m *Machine) nextStage(now time.Time, f Facts) {
 	if m.cohort+1 < len(m.cfg.Stages) {
 		m.cohort++
@@ -374,10 +379,10 @@ func (m *Machine) nextStage(now time.Time, f Facts) {
 	m.finishPromotion(now, f.Behind)
 }
 
-// finishPromotion makes the edition the last good. Changes since the cut form the next edition.
+// finishPromotion makes the edition the last good. If behind is set, changes since the cut form the next edition.
 func (m *Machine) finishPromotion(now time.Time, behind bool) {
-	was := m.lastGood
-	m.previous, m.lastGood, m.retained, m.halt, m.holdSince = &was, m.edition, nil, Halt{}, time.Time{}
+	previous := m.lastGood
+	m.previous, m.lastGood, m.retained, m.halt, m.holdSince = &previous, m.edition, nil, Halt{}, time.Time{}
 	m.pendingSince = time.Time{}
 	m.outcomes.Promoted++
 	m.enter(Current, now)
@@ -387,7 +392,7 @@ func (m *Machine) finishPromotion(now time.Time, behind bool) {
 	}
 }
 
-// reject serves all clients the last good until the origin changes the rejected resources.
+// reject serves all clients the last good until the origin changes a resource that the edition changes.
 func (m *Machine) reject(now time.Time, reason string) {
 	m.enter(Halted, now)
 	m.outcomes.Halted++

@@ -16,11 +16,11 @@ type Observer struct {
 	disconnected bool
 }
 
-// Observe returns the observer of a new client stream of a node group. The caller calls Ended when the stream ends.
+// Observe returns the observer of a new client stream of a node group. The caller must call Ended when the stream ends.
 func Observe(client Client, group string, controllers []*Controller) *Observer {
 	o := &Observer{client: client, group: group, controllers: controllers}
 	for _, c := range controllers {
-		c.observer().streamStarted(client)
+		c.tracker().streamStarted(client)
 	}
 	return o
 }
@@ -28,21 +28,21 @@ func Observe(client Client, group string, controllers []*Controller) *Observer {
 // Ended records that the stream has ended.
 func (o *Observer) Ended() {
 	for _, c := range o.controllers {
-		c.observer().streamEnded(o)
+		c.tracker().streamEnded(o)
 	}
 }
 
-// Disconnected implements [downstream.Observer]. Ended follows.
-func (o *Observer) Disconnected() { o.disconnected = true }
+// Left implements [downstream.Observer]. It records that the client closed the stream. The caller calls Ended next.
+func (o *Observer) Left() { o.disconnected = true }
 
 // Refused implements [downstream.Observer].
 func (o *Observer) Refused(typeURL string, r *downstream.Refusal) {
 	for _, c := range o.controllers {
-		c.observer().recordRefusal(o, typeURL, r)
+		c.tracker().recordRefusal(o, typeURL, r)
 	}
 }
 
-func (c observer) streamStarted(client Client) {
+func (c tracker) streamStarted(client Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.streams[client]++; c.streams[client] > 1 {
@@ -50,11 +50,11 @@ func (c observer) streamStarted(client Client) {
 	}
 	c.clients[client.Cohort]++
 	if c.signals != nil {
-		c.signals.Reconnected(client)
+		c.signals.RecordReconnect(client)
 	}
 }
 
-func (c observer) streamEnded(o *Observer) {
+func (c tracker) streamEnded(o *Observer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.streams[o.client]--; c.streams[o.client] > 0 {
@@ -63,24 +63,24 @@ func (c observer) streamEnded(o *Observer) {
 	delete(c.streams, o.client)
 	c.clients[o.client.Cohort]--
 	if o.disconnected && c.signals != nil {
-		c.signals.Disconnected(o.client)
+		c.signals.RecordDisconnect(o.client)
 		c.Poke()
 	}
 }
 
 // recordRefusal counts a NACK if it refers to resources of the edition.
-func (c observer) recordRefusal(o *Observer, typeURL string, r *downstream.Refusal) {
+func (c tracker) recordRefusal(o *Observer, typeURL string, r *downstream.Refusal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.signals == nil || o.client.Cohort >= c.reached {
 		return
 	}
-	refuses := func(change downstream.Change) bool {
-		of, _, _ := cache.SplitCollection(change.Key)
-		return of == typeURL && r.HasChange(change.After, change.UpTo)
+	isRefused := func(change downstream.Change) bool {
+		changedType, _, _ := cache.SplitCollection(change.Key)
+		return changedType == typeURL && r.HasChange(change.After, change.UpTo)
 	}
 	for _, p := range c.parts {
-		if p.Key.Group == o.group && slices.ContainsFunc(p.changes[o.client.Cohort], refuses) {
+		if p.Key.Group == o.group && slices.ContainsFunc(p.changes[o.client.Cohort], isRefused) {
 			c.countRefusal(Refusal{o.client, typeURL, r.Detail})
 			return
 		}
@@ -88,12 +88,12 @@ func (c observer) recordRefusal(o *Observer, typeURL string, r *downstream.Refus
 }
 
 // countRefusal counts a NACK of the edition. c.mu must be held.
-func (c observer) countRefusal(r Refusal) {
-	if !c.signals.Refused(r) {
+func (c tracker) countRefusal(r Refusal) {
+	if !c.signals.AddRefusal(r) {
 		return
 	}
-	if len(c.refused) < MaxRefusals {
-		c.refused = append(c.refused, r)
+	if len(c.refusals) < MaxRefusals {
+		c.refusals = append(c.refusals, r)
 	}
 	c.Poke()
 }
@@ -101,57 +101,60 @@ func (c observer) countRefusal(r Refusal) {
 // A clientAnswer is the answer of a client to the edition that it is served.
 type clientAnswer struct {
 	Client
-	accepted bool
-	refused  []string // types
+	accepted     bool
+	refusedTypes []string
 }
 
-func (c observer) clientAnswers() (all []clientAnswer) {
-	for o := range c.cfg.Observed() {
-		if of, ok := o.Observer.(*Observer); ok {
-			accepted, refused := o.AckStatus(c.cfg.Waits)
-			all = append(all, clientAnswer{of.client, accepted, refused})
+// clientAnswers returns one answer for each open stream. It locks streams, so c.mu must not be held.
+func (c tracker) clientAnswers() (all []clientAnswer) {
+	for stream := range c.cfg.Observed() {
+		if o, ok := stream.Observer.(*Observer); ok {
+			accepted, refusedTypes := stream.Stands(c.cfg.Waits)
+			all = append(all, clientAnswer{o.client, accepted, refusedTypes})
 		}
 	}
 	return all
 }
 
-// resetSignals starts counting the signals of a new edition. Clients of a superseded edition stay registered if they
-// were, because the superseded edition is not the last good.
-func (c observer) resetSignals() {
+// resetSignals starts to count the signals of a new edition. A client that is served the superseded edition cannot
+// accept the last good any more, so it remains registered if it was.
+func (c tracker) resetSignals() {
 	all, signals := c.clientAnswers(), NewSignals(c.cfg.Config)
 	c.mu.Lock() // after the locks of streams
 	defer c.mu.Unlock()
-	for _, is := range all {
-		if is.Cohort < c.reached && c.signals.lookup(is.Client) != nil {
-			signals.AddClient(is.Client, is.refused...)
+	for _, answer := range all {
+		if answer.Cohort < c.reached && c.signals.lookup(answer.Client) != nil {
+			signals.AddClient(answer.Client, answer.refusedTypes...)
 		}
 	}
-	c.signals, c.refused = signals, nil
+	c.signals, c.refusals = signals, nil
 }
 
-// addAcceptedClients registers clients that have accepted the last good and are not served the edition yet. It is
-// called before a cohort is served the edition, to include clients that were offline or had not answered at the cut.
-func (c observer) addAcceptedClients() {
+// addAcceptedClients registers clients that have accepted the last good and are not served the edition yet. The caller
+// calls it before it serves the edition to a cohort, to include clients that were offline or had not answered at the
+// cut.
+func (c tracker) addAcceptedClients() {
 	all := c.clientAnswers()
 	c.mu.Lock() // after the locks of streams
 	defer c.mu.Unlock()
-	for _, is := range all {
-		if is.Cohort >= c.reached && is.accepted {
-			c.signals.AddClient(is.Client, is.refused...)
+	for _, answer := range all {
+		if answer.Cohort >= c.reached && answer.accepted {
+			c.signals.AddClient(answer.Client, answer.refusedTypes...)
 		}
 	}
 }
 
 // An observation is a count of the answers of clients to the edition.
 type observation struct {
-	observed time.Time // when
-	stage    int       // then
+	observed time.Time // time of the observation
+	stage    int       // State.Stage at that time
 	evidence Evidence
 	cohorts  []Cohort
-	canaries []string // ids of the Nodes that are served the edition
+	canaries []string // node ids of the clients that are served the edition, sorted
 }
 
-func (c observer) newCohorts() (all []Cohort) {
+// newCohorts returns the cohorts without counts.
+func (c tracker) newCohorts() (all []Cohort) {
 	for _, stage := range c.cfg.Stages {
 		all = append(all, Cohort{Name: stage.String()})
 	}
@@ -159,33 +162,42 @@ func (c observer) newCohorts() (all []Cohort) {
 }
 
 // observe counts the answers of clients to the edition.
-func (c observer) observe(now time.Time) {
+func (c tracker) observe(now time.Time) {
 	stage := c.machine.State().Stage
 	c.observation = observation{observed: now, stage: stage, cohorts: c.newCohorts()}
 	changes := c.shownChanges(stage)
-	nodes := make(map[Client]downstream.ResourceState)
-	for o := range c.cfg.Observed() {
-		of, ok := o.Observer.(*Observer)
-		if !ok || of.client.Cohort >= stage {
+	states := make(map[Client]downstream.ResourceState)
+	for stream := range c.cfg.Observed() {
+		o, ok := stream.Observer.(*Observer)
+		if !ok || o.client.Cohort >= stage {
 			continue
 		}
-		state, wants := o.ChangeState(changes[cohortOf{of.group, of.client.Cohort}])
-		if !wants {
+		state, subscribed := stream.Answer(changes[groupCohort{o.group, o.client.Cohort}])
+		if !subscribed {
 			continue
 		}
-		if before, is := nodes[of.client]; !is || state == downstream.Refused || before != downstream.Refused && state < before {
-			nodes[of.client] = state
+		if other, ok := states[o.client]; ok { // the client has several streams
+			state = worse(state, other)
 		}
+		states[o.client] = state
 	}
-	c.count(nodes)
+	c.countStates(states)
 }
 
-// count adds the states of clients to the observation.
-func (c observer) count(nodes map[Client]downstream.ResourceState) {
+// worse returns Refused if one of the states is Refused, else the state that is farther from Accepted.
+func worse(a, b downstream.ResourceState) downstream.ResourceState {
+	if a == downstream.Refused || b == downstream.Refused {
+		return downstream.Refused
+	}
+	return min(a, b)
+}
+
+// countStates adds the states of clients to the observation.
+func (c tracker) countStates(states map[Client]downstream.ResourceState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for client, state := range nodes {
-		c.add(client, state)
+	for client, state := range states {
+		c.countState(client, state)
 	}
 	slices.Sort(c.canaries)
 	c.canaries = slices.Compact(c.canaries)
@@ -194,41 +206,41 @@ func (c observer) count(nodes map[Client]downstream.ResourceState) {
 	}
 }
 
-// A cohortOf is a cohort of a node group.
-type cohortOf struct {
+// A groupCohort is a cohort of a node group.
+type groupCohort struct {
 	group  string
 	cohort int
 }
 
 // shownChanges returns the changes of the edition for each cohort of the first stages.
-func (c observer) shownChanges(stages int) map[cohortOf][]downstream.Change {
-	all := make(map[cohortOf][]downstream.Change)
+func (c tracker) shownChanges(stages int) map[groupCohort][]downstream.Change {
+	all := make(map[groupCohort][]downstream.Change)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, p := range c.parts {
 		for cohort := range stages {
-			of := cohortOf{p.Key.Group, cohort}
-			all[of] = append(all[of], p.changes[cohort]...)
+			key := groupCohort{p.Key.Group, cohort}
+			all[key] = append(all[key], p.changes[cohort]...)
 		}
 	}
 	return all
 }
 
-// add counts the answer of one client.
-func (c observer) add(client Client, state downstream.ResourceState) {
-	of := &c.cohorts[client.Cohort]
-	of.Wanting++
-	c.evidence.Wanting++
+// countState adds the state of one client to the observation. c.mu must be held.
+func (c tracker) countState(client Client, state downstream.ResourceState) {
+	cohort := &c.cohorts[client.Cohort]
+	cohort.Subscribed++
+	c.evidence.Subscribed++
 	if c.signals != nil && c.signals.accepted(client) {
-		c.evidence.Known++
+		c.evidence.Trusted++
 	}
 	switch state {
 	case downstream.Accepted:
-		of.Accepted++
+		cohort.Accepted++
 		c.evidence.Accepted++
 		c.evidence.Answered++
 	case downstream.Refused:
-		of.Refused++
+		cohort.Refused++
 		c.evidence.Answered++
 	}
 	if client.Node != "" {
@@ -237,7 +249,7 @@ func (c observer) add(client Client, state downstream.ResourceState) {
 }
 
 // countClients sets the number of connected clients in cohorts.
-func (c observer) countClients(cohorts []Cohort) {
+func (c tracker) countClients(cohorts []Cohort) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i := range cohorts {

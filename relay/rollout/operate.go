@@ -13,7 +13,8 @@ var (
 	ErrNothingToUndo = errors.New("there is no promotion to undo")
 )
 
-// Promote serves the edition to the next cohort or to the rest, without evidence. Errors: ErrNothingOpen.
+// Promote serves the edition to the next cohort, or to the rest after the last one, without evidence. Errors:
+// ErrNothingOpen.
 func (m *Machine) Promote(now time.Time, f Facts) error {
 	switch m.phase {
 	case Held:
@@ -48,10 +49,11 @@ func (m *Machine) Resume(now time.Time) error {
 	return nil
 }
 
-// RollBack assigns new numbers: from is the edition that the rest is served, to is the edition that Undo returns to.
+// RollBack replaces the last good and the previous edition by new numbers: from is the edition that the rest is served
+// now, to is the edition that Undo returns to. The caller then calls Undo.
 func (m *Machine) RollBack() (to, from Edition) {
-	to, from = m.last+1, m.last+2
-	m.last, m.previous, m.lastGood = from, &to, from
+	to, from = m.newest+1, m.newest+2
+	m.newest, m.previous, m.lastGood = from, &to, from
 	return to, from
 }
 

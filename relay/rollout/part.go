@@ -26,14 +26,14 @@ type Part struct {
 	source  int
 	control *upstream.Control
 
-	waiting atomic.Pointer[cache.Waiting]
+	waiting atomic.Pointer[cache.Waiting] // number and age of the pending changes
 
 	// Owned by Run once the part has joined.
-	editions       map[Edition]*cache.Edition // editions that may be shown again or are compared with latest
+	editions       map[Edition]*cache.Edition // editions that may be served again or are compared with latest
 	compared       Edition                    // the edition that latest is compared with
 	unsettledSince time.Time                  // start of the wait for the origin to confirm its state; zero without a wait
-	unavailable    bool                       // it has waited for unavailableAfter
-	distrusts      bool                       // its views distrust versions reported by clients
+	unavailable    bool                       // the wait has lasted for unavailableAfter; see updateUnavailable
+	distrusts      bool                       // its views have the distrusted versions of withdrawn editions
 
 	// changes of the edition for the clients of each cohort. Guarded by Controller.mu.
 	changes [MaxStages + 1][]downstream.Change
@@ -55,7 +55,8 @@ func (c *Controller) NewPart(key PartKey) *Part {
 	return p
 }
 
-// SetWaiting records the state of latest. It does not block. Its user is [cache.Config.Waiting] of the part's source.
+// SetWaiting records how latest differs from the served state. It does not block. [cache.Config.Waiting] of the part's
+// source calls it.
 func (p *Part) SetWaiting(now cache.Waiting) {
 	p.waiting.Store(&now)
 	p.c.Poke()
@@ -78,15 +79,17 @@ func (p *Part) Leave() {
 	p.c.Poke()
 }
 
-// joined returns the parts that take part in rollouts.
-func (c partition) joined() []*Part {
+// joined returns the parts that have joined and not left.
+func (c partSet) joined() []*Part {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.Clone(c.parts)
 }
 
-// has reports whether an edition changes something of the part.
-func (p *Part) has(e Edition) bool { return p.editions[e] != nil && len(p.editions[e].Changes) > 0 }
+// changedBy reports whether an edition changes a resource of the part.
+func (p *Part) changedBy(e Edition) bool {
+	return p.editions[e] != nil && len(p.editions[e].Changes) > 0
+}
 
 // A summary describes an edition for operators.
 type summary struct {
@@ -97,26 +100,26 @@ type summary struct {
 }
 
 // summarize returns the summary of an edition.
-func summarize(changes Changes) (d summary) {
-	sum := sha256.New()
+func summarize(changes Changes) (s summary) {
+	hash := sha256.New()
 	for _, key := range slices.SortedFunc(maps.Keys(changes), PartKey.Compare) {
 		for _, typ := range slices.Sorted(maps.Keys(changes[key])) {
 			names := changes[key][typ]
-			d.resources += len(names)
+			s.resources += len(names)
 			for _, name := range slices.Sorted(maps.Keys(names)) {
 				digest := names[name]
-				sum.Write([]byte(key.Group + "\x00" + typ + "\x00" + name + "\x00"))
-				sum.Write(digest[:])
+				hash.Write([]byte(key.Group + "\x00" + typ + "\x00" + name + "\x00"))
+				hash.Write(digest[:])
 			}
 		}
 	}
-	sum.Sum(d.sum[:0])
-	d.id = hex.EncodeToString(d.sum[:4])
-	return d
+	hash.Sum(s.sum[:0])
+	s.id = hex.EncodeToString(s.sum[:4])
+	return s
 }
 
-// cutEdition pins latest of parts as the next edition.
-func (c partition) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
+// cutEdition pins latest of the given parts as the next edition and resets all counts of the edition before.
+func (c partSet) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
 	number, large := c.machine.State().Next, false
 	for _, p := range parts {
 		p.control.Edit(ctx, func(w *cache.Writer) {
@@ -130,30 +133,31 @@ func (c partition) cutEdition(ctx context.Context, now time.Time, f Facts, parts
 	c.edition = summarize(c.changesOf(number))
 	c.edition.large = large
 	c.checkState = checkState{failingSince: c.failingSince} // a new edition does not end a failure of the check
-	c.observation = observation{cohorts: c.observer().newCohorts()}
-	c.observer().resetSignals()
+	c.observation = observation{cohorts: c.tracker().newCohorts()}
+	c.tracker().resetSignals()
 }
 
 // changesOf returns the changes of an edition.
-func (c partition) changesOf(e Edition) Changes {
+func (c partSet) changesOf(e Edition) Changes {
 	all := make(Changes)
 	for _, p := range c.joined() {
-		if of := p.editions[e]; of != nil && len(of.Changes) > 0 {
-			all[p.Key] = of.Changes
+		if p.changedBy(e) {
+			all[p.Key] = p.editions[e].Changes
 		}
 	}
 	return all
 }
 
-// dropUnusedEditions drops editions that are not needed any more. Of the last good it keeps the changes, for Undo.
-func (c partition) dropUnusedEditions() {
+// dropUnusedEditions drops editions that no step can serve, compare or undo. Undo needs only the changes of the last
+// good, so its resources are dropped.
+func (c partSet) dropUnusedEditions() {
 	m := c.machine.State()
 	for _, p := range c.joined() {
-		for e, is := range p.editions {
+		for e, pinned := range p.editions {
 			switch {
 			case e == m.Edition && m.Phase != Current, m.Previous != nil && e == *m.Previous:
 			case e == m.LastGood:
-				p.editions[e] = &cache.Edition{Changes: is.Changes}
+				p.editions[e] = &cache.Edition{Changes: pinned.Changes}
 			case !slices.Contains(c.served[:], e):
 				delete(p.editions, e)
 			}
@@ -162,7 +166,7 @@ func (c partition) dropUnusedEditions() {
 }
 
 // compareLatest makes the writers compare latest with the edition that is in progress or was rejected.
-func (c partition) compareLatest(ctx context.Context) {
+func (c partSet) compareLatest(ctx context.Context) {
 	var with Edition
 	if m := c.machine.State(); m.Phase.hasEdition() {
 		with = m.Edition
@@ -175,19 +179,20 @@ func (c partition) compareLatest(ctx context.Context) {
 	}
 }
 
-// serve shows each cohort the edition that the machine selects. The rest comes first: a promotion changes only the
-// rest, and after a rollback all cohorts are served the same. It returns whether anything has changed.
-func (c partition) serve(ctx context.Context, now time.Time) (changed bool) {
-	rest, good := len(c.cfg.Stages), c.served[len(c.cfg.Stages)]
+// serve serves each cohort the edition that the machine selects, and returns whether an edition of a cohort has
+// changed. The rest comes first: a promotion changes only the rest, and after a rollback all cohorts share the state of
+// the rest.
+func (c partSet) serve(ctx context.Context, now time.Time) (changed bool) {
+	rest, servedGood := len(c.cfg.Stages), c.served[len(c.cfg.Stages)]
 	withdrawn := make(map[Edition]int) // number of cohorts by withdrawn edition
-	var moves []int
+	var moves []int                    // cohorts whose edition changes
 	for cohort := rest; cohort >= 0; cohort-- {
-		was, is := c.served[cohort], c.machine.Serves(cohort)
-		if was == is {
+		before, after := c.served[cohort], c.machine.Serves(cohort)
+		if before == after {
 			continue
 		}
-		if was > is || was != good { // the new edition does not contain the old one
-			withdrawn[was] = max(withdrawn[was], cohort+1)
+		if before > after || before != servedGood { // the edition after does not contain the one before
+			withdrawn[before] = max(withdrawn[before], cohort+1)
 		}
 		moves = append(moves, cohort)
 	}
@@ -196,20 +201,20 @@ func (c partition) serve(ctx context.Context, now time.Time) (changed bool) {
 		c.rejections().distrust()
 	}
 	if c.anyServedEdition(moves) {
-		c.observer().addAcceptedClients()
+		c.tracker().addAcceptedClients()
 	}
 	lastGood := c.machine.State().LastGood
 	c.setReached(func(cohort int) bool { // before a client can answer
-		return c.served[cohort] != good || c.machine.Serves(cohort) != lastGood
+		return c.served[cohort] != servedGood || c.machine.Serves(cohort) != lastGood
 	})
 	for _, cohort := range moves {
-		was, is := c.served[cohort], c.machine.Serves(cohort)
+		before, after := c.served[cohort], c.machine.Serves(cohort)
 		if cohort == rest {
-			c.showRest(ctx, was, is)
+			c.serveRest(ctx, before, after)
 		} else {
-			c.showCohort(ctx, cohort, is)
+			c.serveCohort(ctx, cohort, after)
 		}
-		c.served[cohort] = is
+		c.served[cohort] = after
 	}
 	c.compareLatest(ctx)
 	c.dropUnusedEditions()
@@ -220,14 +225,15 @@ func (c partition) serve(ctx context.Context, now time.Time) (changed bool) {
 	return len(moves) > 0
 }
 
-// anyServedEdition reports whether any of the cohorts is to be served another edition than the last good.
-func (c partition) anyServedEdition(cohorts []int) bool {
+// anyServedEdition reports whether the machine selects another edition than the last good for any of the cohorts.
+func (c partSet) anyServedEdition(cohorts []int) bool {
 	lastGood := c.machine.State().LastGood
 	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != lastGood })
 }
 
-// setReached records the number of cohorts up to the last one for which differs returns true.
-func (c partition) setReached(differs func(cohort int) bool) {
+// setReached sets c.reached to the number of cohorts up to the last one for which differs returns true. A change begins
+// a stage of the signals.
+func (c partSet) setReached(differs func(cohort int) bool) {
 	reached := 0
 	for cohort := range c.cfg.Stages {
 		if differs(cohort) {
@@ -242,50 +248,53 @@ func (c partition) setReached(differs func(cohort int) bool) {
 	c.reached = reached
 }
 
-// showRest shows the rest another edition and keeps the old one for Undo.
-func (c partition) showRest(ctx context.Context, was, is Edition) {
+// serveRest serves the rest another edition and keeps the edition before for Undo.
+func (c partSet) serveRest(ctx context.Context, before, after Edition) {
 	for _, p := range c.joined() {
 		p.control.Edit(ctx, func(w *cache.Writer) {
-			before := w.PinServed()
-			if e := p.editions[is]; e != nil {
+			served := w.PinServed()
+			if e := p.editions[after]; e != nil {
 				w.Show(len(c.cfg.Stages), e)
 			}
-			if is > was { // otherwise Undo rejects was
-				p.editions[was] = before
+			if after > before { // otherwise Undo rejects the edition before
+				p.editions[before] = served
 			}
 		})
 	}
 }
 
-// showCohort shows a cohort an edition, or the same state as the rest.
-func (c partition) showCohort(ctx context.Context, cohort int, is Edition) {
+// serveCohort serves a cohort an edition, or the state of the rest if the edition is the last good.
+func (c partSet) serveCohort(ctx context.Context, cohort int, number Edition) {
 	for _, p := range c.joined() {
-		view, e := p.view.Cohort(cohort), p.editions[is]
-		good := is == c.machine.State().LastGood || e == nil // the part was unavailable or missing at the cut
-		if !good {
+		view, e := p.view.Cohort(cohort), p.editions[number]
+		asRest := number == c.machine.State().LastGood || e == nil // nil if the part was unavailable or missing at the cut
+		if !asRest {
 			p.setChanges(cohort, e, view.Generation().Seq, math.MaxInt64)
 		}
 		p.control.Edit(ctx, func(w *cache.Writer) {
 			after := view.Generation().Seq
-			if good {
+			if asRest {
 				w.ShowAs(cohort, len(c.cfg.Stages))
 				return
 			}
 			w.Show(cohort, e)
 			p.setChanges(cohort, e, after, view.Generation().Seq)
 		})
-		if good {
+		if asRest {
 			p.setChanges(cohort, nil, 0, 0)
 		}
 	}
 }
 
-// setChanges records the changes of an edition for the clients of a cohort.
+// setChanges records the changes of an edition for the clients of a cohort: these are sent from generations after the
+// sequence number after, up to upTo. A nil edition has no changes.
 func (p *Part) setChanges(cohort int, e *cache.Edition, after, upTo cache.Seq) {
 	var changes []downstream.Change
 	if e != nil {
 		for key, names := range e.Changes {
-			changes = append(changes, downstream.Change{Key: key, After: after, UpTo: upTo, Names: slices.Sorted(maps.Keys(names))})
+			changes = append(changes, downstream.Change{
+				Key: key, After: after, UpTo: upTo, Names: slices.Sorted(maps.Keys(names)),
+			})
 		}
 	}
 	p.c.mu.Lock()
@@ -293,7 +302,7 @@ func (p *Part) setChanges(cohort int, e *cache.Edition, after, upTo cache.Seq) {
 	p.c.mu.Unlock()
 }
 
-// Compare orders parts by their groups.
+// Compare orders keys by group. The shared part of a group is last.
 func (k PartKey) Compare(o PartKey) int {
 	if c := cmp.Compare(k.Group, o.Group); c != 0 || k.Shared == o.Shared {
 		return c

@@ -20,10 +20,10 @@ const maxRejected = 20
 // zero digest means that the edition removes the resource.
 type Changes map[PartKey]map[string]map[string]wire.Digest
 
-// A Rejected is an edition that was withdrawn from cohorts or was rejected. It is immutable.
+// A Rejected is an edition that was rejected, or superseded after cohorts were served it. It is immutable.
 type Rejected struct {
-	Reason  string
-	At      time.Time
+	Reason  string    // empty if the edition was superseded
+	At      time.Time // time of the rejection
 	Ended   time.Time // end of the rejection; zero while it is active
 	Cohorts int       // number of cohorts that were served it, including the rest
 	Changes Changes
@@ -41,41 +41,46 @@ func (c rejections) activeRejection() *Rejected {
 	return nil
 }
 
-// recordWithdrawn records the editions that were withdrawn from a number of cohorts, and the active rejection. It
-// returns whether the record has changed.
+// recordWithdrawn records withdrawn editions, with the number of cohorts that were served them, and the active
+// rejection. It returns whether the record has changed.
 func (c rejections) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (changed bool) {
-	m, is := c.machine.State(), c.activeRejection()
-	halted, h := m.Phase == Halted, m.Halt
+	m, active := c.machine.State(), c.activeRejection()
+	halted, halt := m.Phase == Halted, m.Halt
 	c.withdrawn = slices.Clone(c.withdrawn)
-	if is != nil && (!halted || is.Reason != h.Reason || !is.At.Equal(h.At)) { // or Undo has rejected another one
-		ended := *is
+	stillActive := halted && active != nil && active.Reason == halt.Reason && active.At.Equal(halt.At)
+	if active != nil && !stillActive { // the rollout is not halted, or Undo has rejected another edition
+		ended := *active
 		ended.Ended, changed = now, true
-		c.withdrawn[len(c.withdrawn)-1], is = &ended, nil
+		c.withdrawn[len(c.withdrawn)-1] = &ended
 	}
 	rejected := m.Edition
 	for e, cohorts := range cohortsOf {
 		if !halted || e != rejected {
-			c.addWithdrawn(&Rejected{At: now, Ended: now, Cohorts: cohorts, Changes: c.partition().changesOf(e)})
+			c.addWithdrawn(&Rejected{At: now, Ended: now, Cohorts: cohorts, Changes: c.partSet().changesOf(e)})
 			changed = true
 		}
 	}
-	if halted && is == nil {
-		c.addWithdrawn(&Rejected{Reason: h.Reason, At: h.At, Cohorts: cohortsOf[rejected], Changes: c.partition().changesOf(rejected), Sum: c.edition.sum})
+	if halted && !stillActive {
+		c.addWithdrawn(&Rejected{
+			Reason: halt.Reason, At: halt.At, Cohorts: cohortsOf[rejected],
+			Changes: c.partSet().changesOf(rejected), Sum: c.edition.sum,
+		})
 		changed = true
 	}
 	return changed
 }
 
-// addWithdrawn adds an edition to the withdrawn ones. Older editions lose the resources that e has too, if e reached as
-// many cohorts, because e expires later. This bounds memory and disk if an origin supersedes its editions endlessly.
-func (c rejections) addWithdrawn(e *Rejected) {
-	all, sums := []*Rejected{e}, 0
+// addWithdrawn adds an edition to the withdrawn ones. It removes the resources of added from older editions that
+// reached no more cohorts, because added expires later. This bounds memory and disk if an origin supersedes editions
+// endlessly.
+func (c rejections) addWithdrawn(added *Rejected) {
+	all, sums := []*Rejected{added}, 0
 	for _, r := range slices.Backward(c.withdrawn) {
-		if !r.Ended.IsZero() && r.Cohorts <= e.Cohorts {
-			r = r.without(e.Changes)
+		if !r.Ended.IsZero() && r.Cohorts <= added.Cohorts {
+			r = r.withoutResources(added.Changes)
 		}
 		if r.Sum != (wire.Digest{}) {
-			if sums++; sums >= maxRejected || r.Sum == e.Sum {
+			if sums++; sums >= maxRejected || r.Sum == added.Sum {
 				r = r.withoutSum()
 			}
 		}
@@ -88,25 +93,25 @@ func (c rejections) addWithdrawn(e *Rejected) {
 	c.withdrawn = all
 }
 
-// rejectAgain rejects the edition that was just cut if one with the same changes was rejected within the last hour, and
-// no operator has allowed it since. Otherwise an origin that alternates between two states would distribute the bad one
-// each time.
-func (c rejections) rejectAgain(now time.Time) {
+// rejectRepeated rejects the edition that was just cut if an edition with the same changes was rejected within the last
+// hour and no operator has allowed it since. Otherwise an origin that alternates between two states would distribute
+// the bad state each time.
+func (c rejections) rejectRepeated(now time.Time) {
 	if i := c.findRejected(c.edition); i >= 0 {
 		c.machine.reject(now, c.withdrawn[i].Reason)
 	}
 }
 
-// findRejected returns the index in c.withdrawn of the rejected edition with the same changes; -1 without one. The changes
-// of all node groups must be the same: an edition with further changes may be a fix.
-func (c rejections) findRejected(about summary) int {
-	if about.resources == 0 {
+// findRejected returns the index in c.withdrawn of the rejected edition with the same changes; -1 without one. The
+// changes of all node groups must be the same: an edition with further changes may be a fix.
+func (c rejections) findRejected(s summary) int {
+	if s.resources == 0 {
 		return -1
 	}
-	return slices.IndexFunc(c.withdrawn, func(r *Rejected) bool { return r.Sum == about.sum })
+	return slices.IndexFunc(c.withdrawn, func(r *Rejected) bool { return r.Sum == s.sum })
 }
 
-// allowRejected permits an edition that was rejected, because an operator requests it.
+// allowRejected ends the rule of rejectRepeated for the current edition, because an operator distributes it.
 func (c rejections) allowRejected(ctx context.Context) {
 	i := c.findRejected(c.edition)
 	if i < 0 {
@@ -119,41 +124,43 @@ func (c rejections) allowRejected(ctx context.Context) {
 	c.cfg.Decided(ctx)
 }
 
-// withoutSum returns an edition that is not rejected again.
+// withoutSum returns a copy without Sum, so that rejectRepeated ignores it.
 func (r *Rejected) withoutSum() *Rejected {
-	again := *r
-	again.Sum = wire.Digest{}
-	return &again
+	copied := *r
+	copied.Sum = wire.Digest{}
+	return &copied
 }
 
-// without returns the edition without the given resources.
-func (r *Rejected) without(some Changes) *Rejected {
-	less := *r
-	less.Changes = make(Changes)
+// withoutResources returns a copy without the resources of removed.
+func (r *Rejected) withoutResources(removed Changes) *Rejected {
+	copied := *r
+	copied.Changes = make(Changes)
 	for key, types := range r.Changes {
 		for typ, names := range types {
 			names = maps.Clone(names)
-			maps.DeleteFunc(names, func(name string, _ wire.Digest) bool { _, is := some[key][typ][name]; return is })
+			maps.DeleteFunc(names, func(name string, _ wire.Digest) bool { _, ok := removed[key][typ][name]; return ok })
 			if len(names) == 0 {
 				continue
 			}
-			if less.Changes[key] == nil {
-				less.Changes[key] = make(map[string]map[string]wire.Digest)
+			if copied.Changes[key] == nil {
+				copied.Changes[key] = make(map[string]map[string]wire.Digest)
 			}
-			less.Changes[key][typ] = names
+			copied.Changes[key][typ] = names
 		}
 	}
-	return &less
+	return &copied
 }
 
-// Rejected returns the withdrawn editions, for NewController of a later process.
+// Rejected returns the withdrawn editions, the oldest first. A later process passes them to NewController.
 func (c *Controller) Rejected() []*Rejected { return *c.published.Load() }
 
 // expireWithdrawn drops editions that were withdrawn more than DistrustFor ago. It returns the time of the next
 // expiry; zero is never.
 func (c rejections) expireWithdrawn(now time.Time) (next time.Time) {
 	before := len(c.withdrawn)
-	c.withdrawn = slices.DeleteFunc(slices.Clone(c.withdrawn), func(r *Rejected) bool { return !r.Ended.IsZero() && !now.Before(r.Ended.Add(DistrustFor)) })
+	c.withdrawn = slices.DeleteFunc(slices.Clone(c.withdrawn), func(r *Rejected) bool {
+		return !r.Ended.IsZero() && !now.Before(r.Ended.Add(DistrustFor))
+	})
 	if len(c.withdrawn) < before {
 		c.distrust()
 	}
@@ -165,31 +172,32 @@ func (c rejections) expireWithdrawn(now time.Time) (next time.Time) {
 	return next
 }
 
-// distrust makes views distrust the versions that clients report for resources of withdrawn editions.
+// distrust publishes the withdrawn editions, and makes views distrust the versions that clients report for their
+// resources.
 func (c rejections) distrust() {
-	now := c.withdrawn
-	c.published.Store(&now)
-	all := make(map[cohortOf]map[string]map[string]struct{})
+	published := c.withdrawn
+	c.published.Store(&published)
+	all := make(map[groupCohort]map[string]map[string]struct{})
 	for _, r := range c.withdrawn {
 		for key, changes := range r.Changes {
 			for cohort := range r.Cohorts {
-				of := cohortOf{key.Group, cohort}
-				if all[of] == nil {
-					all[of] = make(map[string]map[string]struct{})
+				k := groupCohort{key.Group, cohort}
+				if all[k] == nil {
+					all[k] = make(map[string]map[string]struct{})
 				}
-				AddNames(all[of], changes)
+				AddNames(all[k], changes)
 			}
 		}
 	}
-	for _, p := range c.partition().joined() {
+	for _, p := range c.partSet().joined() {
 		p.distrusts = true
 		for cohort := range len(c.cfg.Stages) + 1 {
-			p.view.Cohort(cohort).Distrust.Set(p.source, all[cohortOf{p.Key.Group, cohort}])
+			p.view.Cohort(cohort).Distrust.Set(p.source, all[groupCohort{p.Key.Group, cohort}])
 		}
 	}
 }
 
-// AddNames adds the names of resources that an edition changes, by type URL or collection.
+// AddNames adds the names of the changed resources to a set, by type URL or collection.
 func AddNames(to map[string]map[string]struct{}, changes map[string]map[string]wire.Digest) {
 	for key, names := range changes {
 		if to[key] == nil {

@@ -12,10 +12,10 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// aController returns a controller with two stages and one part, which nothing runs.
-func aController(t *testing.T) (*Controller, *Part) {
+// newIdleController returns a controller with two stages and one part. Its Run is not called.
+func newIdleController(t *testing.T) (*Controller, *Part) {
 	c := NewController(ControllerConfig{
-		Config: Config{Stages: stages(t, "id=canary 10m, 25% 10m")}, Logger: slog.New(slog.DiscardHandler),
+		Config: Config{Stages: parseStages(t, "id=canary 10m, 25% 10m")}, Logger: slog.New(slog.DiscardHandler),
 		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
 	}, nil)
 	p := c.NewPart(PartKey{Group: "group"})
@@ -23,8 +23,8 @@ func aController(t *testing.T) (*Controller, *Part) {
 	return c, p
 }
 
-// cuts has an edition be cut that changes names.
-func (p *Part) cuts(at time.Time, names ...string) Edition {
+// cut cuts an edition that changes listeners.
+func (p *Part) cut(at time.Time, names ...string) Edition {
 	digests := make(map[string]wire.Digest)
 	for _, name := range names {
 		digests[name] = wire.Digest{1}
@@ -34,39 +34,42 @@ func (p *Part) cuts(at time.Time, names ...string) Edition {
 	return e
 }
 
-// TestUndoWhileHaltedRejectsWhatWasPromoted: a restarted relay is to know that, and not what was halted before.
-func TestUndoWhileHaltedRejectsWhatWasPromoted(t *testing.T) {
-	c, p := aController(t)
+// TestUndoWhileHaltedRejectsPromotedEdition verifies that the record has the undone edition as the active rejection,
+// and not the edition that was rejected before Undo.
+func TestUndoWhileHaltedRejectsPromotedEdition(t *testing.T) {
+	c, p := newIdleController(t)
 	at := time.Unix(1e9, 0)
-	promoted := p.cuts(at, "a")
+	promoted := p.cut(at, "a")
 	c.machine.PromoteAll(at)
-	halted := p.cuts(at, "b")
+	halted := p.cut(at, "b")
 	c.machine.reject(at.Add(time.Second), "a canary refused it")
 	c.rejections().recordWithdrawn(at.Add(time.Second), map[Edition]int{halted: 1})
 	if err := c.machine.Undo(at.Add(time.Minute), "undo by alice"); err != nil {
 		t.Fatal(err)
 	}
 	if !c.rejections().recordWithdrawn(at.Add(time.Minute), map[Edition]int{promoted: 3}) {
-		t.Error("nothing has changed that is to be written")
+		t.Error("recordWithdrawn after Undo returns false, want true")
 	}
-	is := c.rejections().activeRejection()
-	if is == nil || is.Reason != "undo by alice" || is.Cohorts != 3 || len(is.Changes[p.Key][listeners]) != 1 {
-		t.Errorf("rejected is %+v, want what was undone", is)
+	active := c.rejections().activeRejection()
+	if active == nil || active.Reason != "undo by alice" || active.Cohorts != 3 ||
+		len(active.Changes[p.Key][listeners]) != 1 {
+		t.Errorf("the active rejection is %+v, want the undone edition", active)
 	}
 	if len(c.withdrawn) != 2 || c.withdrawn[0].Ended.IsZero() || c.withdrawn[0].Reason != "a canary refused it" {
-		t.Errorf("%d editions are withdrawn, the first is %+v; want two, and the rejection of the halted one ended", len(c.withdrawn), c.withdrawn[0])
+		t.Errorf("%d withdrawn editions, the first is %+v; want two, and the end of the first rejection",
+			len(c.withdrawn), c.withdrawn[0])
 	}
 }
 
-// TestEditionsThatCohortsLeftDoNotPileUp: of an origin that supersedes an edition every few seconds, each resource is
-// remembered once.
-func TestEditionsThatCohortsLeftDoNotPileUp(t *testing.T) {
-	c, p := aController(t)
+// TestWithdrawnEditionsAreBounded verifies that the record has each resource once if an origin supersedes an edition
+// every few seconds.
+func TestWithdrawnEditionsAreBounded(t *testing.T) {
+	c, p := newIdleController(t)
 	at := time.Unix(1e9, 0)
 	names := []string{"only in the first"}
 	for i := range 100 {
 		at = at.Add(5 * time.Second)
-		e := p.cuts(at, names...)
+		e := p.cut(at, names...)
 		names = []string{"a", "b", fmt.Sprint("c", i%3)}
 		c.rejections().recordWithdrawn(at, map[Edition]int{e: 1 + i%2})
 	}
@@ -79,9 +82,10 @@ func TestEditionsThatCohortsLeftDoNotPileUp(t *testing.T) {
 		}
 	}
 	if len(c.withdrawn) > 12 || resources > 12 {
-		t.Errorf("%d editions with %d resources are remembered of 100 that changed the same five", len(c.withdrawn), resources)
+		t.Errorf("%d editions with %d resources are recorded after 100 editions of five names, want at most 12",
+			len(c.withdrawn), resources)
 	}
-	if _, is := c.withdrawn[0].Changes[p.Key][listeners]["only in the first"]; !is {
-		t.Error("a resource is forgotten that no later edition changes")
+	if _, ok := c.withdrawn[0].Changes[p.Key][listeners]["only in the first"]; !ok {
+		t.Error("the record lacks a resource that only the first edition changed")
 	}
 }

@@ -24,9 +24,9 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A relayed is a controller with node groups, which have a part each, and a server for their clients. It runs in a
-// bubble.
-type relayed struct {
+// A testRelay is a controller with one part for each node group, and a server for their clients. It runs in a bubble of
+// synctest.
+type testRelay struct {
 	*Controller
 	t      *testing.T
 	stages Stages
@@ -35,18 +35,18 @@ type relayed struct {
 	groups []*group
 }
 
-// A group is a node group, with the loop that writes its state.
+// A group is a node group with the loop that writes its view.
 type group struct {
 	w       *cache.Writer
 	control *upstream.Control
-	before  func() // is called before each edit; may be nil
+	before  func() // called before each edit; may be nil
 }
 
 func (g *group) Operate(reconcile.Command) []reconcile.Hold { return nil }
 func (g *group) Writer() *cache.Writer                      { return g.w }
 func (g *group) Keep([]reconcile.Hold)                      {}
 
-// run executes edits until the test ends.
+// run executes edits until ctx ends.
 func (g *group) run(ctx context.Context) {
 	defer g.control.End()
 	for {
@@ -62,10 +62,9 @@ func (g *group) run(ctx context.Context) {
 	}
 }
 
-// newRelayed returns a controller that nothing runs yet, with node groups, a server for clients, and listener a in
-// version 1.
-func newRelayed(t *testing.T, shape string, groups ...string) *relayed {
-	r := &relayed{t: t, stages: stages(t, shape), views: make(map[string]*cache.View)}
+// newTestRelay returns a relay whose groups have listener a in version 1. The caller runs its controller.
+func newTestRelay(t *testing.T, text string, groups ...string) *testRelay {
+	r := &testRelay{t: t, stages: parseStages(t, text), views: make(map[string]*cache.View)}
 	waits := func(typeURL string) bool { return typeURL == listeners }
 	r.Controller = NewController(ControllerConfig{
 		Config: Config{Stages: r.stages}, Origin: "default", Waits: waits, Logger: slog.New(slog.DiscardHandler),
@@ -78,7 +77,10 @@ func newRelayed(t *testing.T, shape string, groups ...string) *relayed {
 	for _, key := range groups {
 		part := r.NewPart(PartKey{Group: key})
 		g := &group{control: upstream.NewControl(false, nil)}
-		r.views[key], g.w = cache.New(cache.Config{Cohorts: len(r.stages), Waits: waits, Waiting: func(_ int, now cache.Waiting) { part.SetWaiting(now) }})
+		r.views[key], g.w = cache.New(cache.Config{
+			Cohorts: len(r.stages), Waits: waits,
+			Waiting: func(_ int, now cache.Waiting) { part.SetWaiting(now) },
+		})
 		g.w.SetConnected(true)
 		g.put(t, "a", "1")
 		g.w.SetPhase(listeners, cache.Confirmed)
@@ -89,40 +91,40 @@ func newRelayed(t *testing.T, shape string, groups ...string) *relayed {
 	return r
 }
 
-// Join implements [downstream.Views]: the group of a Node is its cluster.
-func (r *relayed) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, error) {
+// Join implements [downstream.Views]. The group of a Node is its cluster.
+func (r *testRelay) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, error) {
 	key, cohort := n.GetCluster(), r.stages.Cohort(n, by.Relay)
 	o := Observe(Client{Node: n.GetId(), Peer: by.Peer, Cohort: cohort}, key, []*Controller{r.Controller})
 	return downstream.Group{View: r.views[key].Cohort(cohort), Key: key, Leave: o.Ended, Observer: o}, nil
 }
 
-// put has the origin change a listener. Only the loop may call it, once that runs.
+// put changes a listener of the origin. After run was started, only edits of g.control may call it.
 func (g *group) put(t *testing.T, name, version string) {
 	content := check.Must(proto.Marshal(&listenerpb.Listener{Name: name, StatPrefix: version}))
 	r := check.Must(wire.NewResource(listeners, name, version, content))
 	g.w.Apply(cache.Wildcard, wire.Update{TypeURL: listeners, Resources: []*wire.Resource{r}})
 }
 
-// change is put for all groups.
-func (r *relayed) change(name, version string) {
+// change changes a listener of the origin in all groups.
+func (r *testRelay) change(name, version string) {
 	for _, g := range r.groups {
 		g.control.Edit(r.t.Context(), func(*cache.Writer) { g.put(r.t, name, version) })
 	}
 }
 
-// A proxy is a client without a transport, which subscribes to all listeners and answers each response at once.
+// A proxy is a client without a transport. It subscribes to all listeners and answers each response at once.
 type proxy struct {
 	grpc.ServerStream
 	ctx      context.Context
 	requests chan wire.Request
-	refuses  atomic.Bool
-	sent     atomic.Int32
+	refuses  atomic.Bool  // send a NACK for each response
+	received atomic.Int32 // number of responses
 }
 
 func (p *proxy) Context() context.Context { return p.ctx }
 
 func (p *proxy) SendMsg(m any) error {
-	p.sent.Add(1)
+	p.received.Add(1)
 	r := wire.Request{Delta: true, TypeURL: listeners, Nonce: m.(*wire.Response).Nonce}
 	if p.refuses.Load() {
 		r.Refused, r.ErrorCode, r.ErrorMessage = true, int32(codes.InvalidArgument), "bad"
@@ -140,10 +142,10 @@ func (p *proxy) RecvMsg(m any) error {
 	return nil
 }
 
-// aggregated finds the handler of Delta ADS.
-type aggregated struct{ serve grpc.StreamHandler }
+// A deltaADS is a service registrar that keeps the handler of Delta ADS.
+type deltaADS struct{ serve grpc.StreamHandler }
 
-func (a *aggregated) RegisterService(desc *grpc.ServiceDesc, _ any) {
+func (a *deltaADS) RegisterService(desc *grpc.ServiceDesc, _ any) {
 	for _, s := range desc.Streams {
 		if s.StreamName == "DeltaAggregatedResources" {
 			a.serve = s.Handler
@@ -151,49 +153,51 @@ func (a *aggregated) RegisterService(desc *grpc.ServiceDesc, _ any) {
 	}
 }
 
-// connect serves a proxy until the test ends.
-func (r *relayed) connect(node, group string) *proxy {
+// connect opens a stream of a new proxy, which ends with the test.
+func (r *testRelay) connect(node, group string) *proxy {
 	p := &proxy{ctx: r.t.Context(), requests: make(chan wire.Request, 100)}
 	raw := check.Must(proto.Marshal(&corepb.Node{Id: node, Cluster: group}))
 	p.requests <- wire.Request{Delta: true, TypeURL: listeners, Node: raw, Subscribe: []string{"*"}}
-	var ads aggregated
+	var ads deltaADS
 	r.server.Register(&ads)
 	done := make(chan error, 1)
 	go func() { done <- ads.serve(r.server, p) }()
 	r.t.Cleanup(func() {
 		close(p.requests)
 		if err := <-done; err != nil {
-			r.t.Errorf("the stream of %s ended with %v", node, err)
+			r.t.Errorf("stream of %s: %v", node, err)
 		}
 	})
 	return p
 }
 
-// TestI14_ARefusalCountsBeforeAllGroupsAreServed: a client answers while other node groups are not served the edition
-// yet.
-func TestI14_ARefusalCountsBeforeAllGroupsAreServed(t *testing.T) {
+// TestI14_RefusalCountsWhileServing verifies that a NACK counts that arrives before all node groups are served the
+// edition.
+func TestI14_RefusalCountsWhileServing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRelayed(t, "id=canary* 10m", "first", "second")
+		r := newTestRelay(t, "id=canary* 10m", "first", "second")
 		canary := r.connect("canary", "first")
 		time.Sleep(time.Second)
 		canary.refuses.Store(true)
-		r.groups[1].before = synctest.Wait // the canary has answered what the first group was shown
+		r.groups[1].before = synctest.Wait // until the canary in the first group has answered
 		go r.Run(t.Context(), false)
 		r.change("a", "2")
 		time.Sleep(quietTime + time.Second)
-		if s := r.Status(); s.Phase != Halted || canary.sent.Load() != 3 {
-			t.Errorf("the state is %v with %d refusals, after %d responses; want halted, after 3", s.Phase, len(s.Refusals), canary.sent.Load())
+		if s := r.Status(); s.Phase != Halted || canary.received.Load() != 3 {
+			t.Errorf("phase %v with %d refusals after %d responses, want halted after 3",
+				s.Phase, len(s.Refusals), canary.received.Load())
 		}
 	})
 }
 
-// TestClientsAreObservedOnceASecond while an edition is served, however often something happens.
-func TestClientsAreObservedOnceASecond(t *testing.T) {
+// TestObservationsAreRateLimited verifies that clients are observed once per observeEvery while an edition is served,
+// regardless of the number of events.
+func TestObservationsAreRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRelayed(t, "id=canary* 10m", "group")
-		looks, observed := 0, r.cfg.Observed
+		r := newTestRelay(t, "id=canary* 10m", "group")
+		observations, observed := 0, r.cfg.Observed
 		r.cfg.Observed = func() iter.Seq[downstream.Observed] {
-			looks++ // by the controller's goroutine
+			observations++ // only the goroutine of the controller calls this
 			return observed()
 		}
 		r.connect("canary", "group")
@@ -201,14 +205,14 @@ func TestClientsAreObservedOnceASecond(t *testing.T) {
 		r.change("a", "2")
 		time.Sleep(quietTime + observeEvery)
 		synctest.Wait()
-		before := looks
+		before := observations
 		for range 100 {
 			r.Poke()
 			time.Sleep(observeEvery / 10)
 		}
 		synctest.Wait()
-		if n := looks - before; r.Status().Stage != 1 || n < 9 || n > 10 {
-			t.Errorf("in 10 seconds of stage %d, the clients were looked at %d times, want 10", r.Status().Stage, n)
+		if n := observations - before; r.Status().Stage != 1 || n < 9 || n > 10 {
+			t.Errorf("%d observations in 10 seconds of stage %d, want 10 of stage 1", n, r.Status().Stage)
 		}
 	})
 }

@@ -10,34 +10,34 @@ import (
 type Client struct {
 	Node   string `json:"node_id"`
 	Peer   string `json:"peer,omitempty"` // the identity of its certificate, or its host; empty on a Unix socket
-	Cohort int    `json:"cohort"`         // the index of that in Status.Cohorts
+	Cohort int    `json:"cohort"`         // index in Status.Cohorts
 }
 
-// Limits for the comparison of disconnects.
+// Limits for the comparison of disconnects between the reached cohorts, which are served the edition, and all others.
 const (
-	minDisconnected   = 2  // clients of the reached cohorts that disconnected
-	minClientsPerSide = 5  // clients on each side, for a comparison
-	disconnectMargin  = 10 // percentage points above twice the share of the rest
-	maxReconnects     = 3  // reconnects of one client in a stage
+	minDisconnected   = 2  // minimum number of disconnected clients in the reached cohorts
+	minClientsPerSide = 5  // minimum number of clients in the reached cohorts, and in the others
+	disconnectMargin  = 10 // percentage points that the share of the reached cohorts may exceed twice the share of others
+	maxReconnects     = 3  // reconnects of one client in a stage that count as a crash loop
 )
 
 // Signals count refusals and disconnects of clients since an edition was cut. Only clients that had accepted the last
-// good by then count, so that a forged Node cannot halt the edition. A client is a Node and a peer. Each Node and each
-// peer counts once.
+// good before they were served the edition count, so that a forged Node cannot halt the edition. A client is a Node and
+// a peer. Each Node and each peer counts once.
 type Signals struct {
-	stages   int
-	refusals int
+	stages       int
+	refusalLimit int
 
 	clients      map[Client]*clientState
-	tallies      [MaxStages + 1]tally
-	refused      tally
-	firstRefusal Refusal // the first refusal that counts
+	tallies      [MaxStages + 1]tally // clients by cohort
+	refused      tally                // clients that refused the edition
+	firstRefusal Refusal              // the first refusal that counts
 }
 
-// A known is a client that had accepted the last good.
+// A clientState is the state of a client that had accepted the last good.
 type clientState struct {
 	Client
-	refusedTypes []string // types that it had refused before the edition
+	refusedTypes []string // type URLs that the client had refused before the edition
 	offline      bool
 	disconnected bool // in this stage
 	reconnects   int  // number of reconnects in this stage
@@ -47,13 +47,14 @@ type clientState struct {
 type Refusal struct {
 	Client
 	TypeURL string `json:"type_url"`
-	Words   string `json:"detail"` // of the client
+	Detail  string `json:"detail"` // the error_detail message of the client
 }
 
 // A tally counts distinct clients.
 type tally struct{ nodes, peers map[string]bool }
 
-// add counts a client whose Node and whose peer were not counted before. A client without a peer counts by its Node.
+// add counts a client and returns true, unless its Node or its peer was counted before. A client without a peer counts
+// by its Node.
 func (t *tally) add(c Client) bool {
 	if t.nodes == nil {
 		t.nodes, t.peers = make(map[string]bool), make(map[string]bool)
@@ -72,19 +73,19 @@ func (t *tally) count() int { return len(t.nodes) }
 
 // NewSignals returns the signals of an edition, without clients.
 func NewSignals(cfg Config) *Signals {
-	return &Signals{stages: len(cfg.Stages), refusals: cfg.Refusals, clients: make(map[Client]*clientState)}
+	return &Signals{stages: len(cfg.Stages), refusalLimit: cfg.RefusalLimit, clients: make(map[Client]*clientState)}
 }
 
 // AddClient adds a client that has accepted the last good, except for the types that it refuses. Repeated calls add
-// refused types. Another client with the same Node is a separate client.
-func (s *Signals) AddClient(c Client, refusing ...string) {
+// refused types. A client with the same Node and another peer is a separate client.
+func (s *Signals) AddClient(c Client, refusedTypes ...string) {
 	k := s.clients[c]
 	if k == nil {
 		k = &clientState{Client: c}
 		s.clients[c] = k
 		s.tallies[c.Cohort].add(c)
 	}
-	k.refusedTypes = append(k.refusedTypes, refusing...)
+	k.refusedTypes = append(k.refusedTypes, refusedTypes...)
 }
 
 // BeginStage resets the counts of disconnects and reconnects, so that cohorts are compared over the same time.
@@ -94,8 +95,8 @@ func (s *Signals) BeginStage() {
 	}
 }
 
-// Refused counts a NACK of part of the edition, and reports whether it counts.
-func (s *Signals) Refused(r Refusal) bool {
+// AddRefusal counts a NACK of a resource of the edition. It returns false if the NACK does not count.
+func (s *Signals) AddRefusal(r Refusal) bool {
 	k := s.lookup(r.Client)
 	if k == nil || slices.Contains(k.refusedTypes, r.TypeURL) || !s.refused.add(k.Client) {
 		return false
@@ -106,15 +107,15 @@ func (s *Signals) Refused(r Refusal) bool {
 	return true
 }
 
-// Disconnected records that a client closed its stream.
-func (s *Signals) Disconnected(c Client) {
+// RecordDisconnect records that a client closed its stream.
+func (s *Signals) RecordDisconnect(c Client) {
 	if k := s.lookup(c); k != nil {
 		k.offline, k.disconnected = true, true
 	}
 }
 
-// Reconnected records that a disconnected client has opened a stream.
-func (s *Signals) Reconnected(c Client) {
+// RecordReconnect records that a disconnected client has opened a stream.
+func (s *Signals) RecordReconnect(c Client) {
 	if k := s.lookup(c); k != nil && k.offline {
 		k.offline = false
 		k.reconnects++
@@ -133,30 +134,59 @@ func (s *Signals) accepted(c Client) bool {
 // Refusals returns the number of clients that refused the edition.
 func (s *Signals) Refusals() int { return s.refused.count() }
 
-// Halt returns the reason to halt an edition that is served to the first reached cohorts; empty without a reason.
-func (s *Signals) Halt(reached int, in time.Duration) string {
-	if n := s.refused.count(); n > s.refusals {
-		return fmt.Sprintf("%s refused it, at most %d may: %s refused %s: %s", plural(n, "client"), s.refusals, s.firstRefusal.Node, s.firstRefusal.TypeURL, s.firstRefusal.Words)
+// HaltReason returns the reason to halt an edition that is served to the first reached cohorts; empty without a reason.
+// elapsed is the age of the stage, for the text.
+func (s *Signals) HaltReason(reached int, elapsed time.Duration) string {
+	if n := s.refused.count(); n > s.refusalLimit {
+		first := s.firstRefusal
+		return fmt.Sprintf("%s refused the edition (limit %d): %s refused %s: %s",
+			plural(n, "client"), s.refusalLimit, first.Node, first.TypeURL, first.Detail)
 	}
-	var of, left [2]int // the reached cohorts, and all others
-	leavers := s.disconnectedByCohort()
-	for cohort := range s.tallies[:s.stages+1] {
-		of[s.side(cohort, reached)] += s.tallies[cohort].count()
-		left[s.side(cohort, reached)] += leavers[cohort].count()
+	if reason := s.crashReason(reached, elapsed); reason != "" {
+		return reason
 	}
-	var crashed [2]*clientState
+	return s.disconnectReason(reached)
+}
+
+// crashReason returns the reason to halt if a client with the edition reconnects in a loop and no client without it.
+func (s *Signals) crashReason(reached int, elapsed time.Duration) string {
+	var with *clientState
 	for _, k := range s.clients {
-		if k.reconnects >= maxReconnects {
-			crashed[s.side(k.Cohort, reached)] = k
+		if k.reconnects < maxReconnects {
+			continue
 		}
+		if k.Cohort >= reached {
+			return ""
+		}
+		with = k
 	}
-	if crashed[0] != nil && crashed[1] == nil {
-		return fmt.Sprintf("%s disconnected and reconnected %d times in %v, and no client without the edition did", crashed[0].Node, crashed[0].reconnects, in)
+	if with == nil {
+		return ""
 	}
-	if left[0] >= minDisconnected && min(of[0], of[1]) >= minClientsPerSide && 100*left[0]*of[1] > (200*left[1]+disconnectMargin*of[1])*of[0] {
-		return fmt.Sprintf("%d of %s with the edition disconnected, and %d of %d without it", left[0], plural(of[0], "client"), left[1], of[1])
+	return fmt.Sprintf("%s disconnected and reconnected %d times in %v, and no client without the edition did",
+		with.Node, with.reconnects, elapsed)
+}
+
+// disconnectReason returns the reason to halt if the share of disconnected clients is much higher with the edition.
+func (s *Signals) disconnectReason(reached int) string {
+	var with, without struct{ clients, disconnected int }
+	disconnected := s.disconnectedByCohort()
+	for cohort := range s.tallies[:s.stages+1] {
+		side := &without
+		if cohort < reached {
+			side = &with
+		}
+		side.clients += s.tallies[cohort].count()
+		side.disconnected += disconnected[cohort].count()
 	}
-	return ""
+	switch {
+	case with.disconnected < minDisconnected, min(with.clients, without.clients) < minClientsPerSide:
+		return ""
+	case 100*with.disconnected*without.clients <= (200*without.disconnected+disconnectMargin*without.clients)*with.clients:
+		return "" // share with the edition <= 2 * share without it + margin, multiplied out
+	}
+	return fmt.Sprintf("%d of %s with the edition disconnected, and %d of %d without it",
+		with.disconnected, plural(with.clients, "client"), without.disconnected, without.clients)
 }
 
 // plural returns a count with its noun.
@@ -179,16 +209,8 @@ func (s *Signals) disconnectedByCohort() (all [MaxStages + 1]tally) {
 
 // countDisconnected sets the number of disconnected clients in cohorts.
 func (s *Signals) countDisconnected(cohorts []Cohort) {
-	leavers := s.disconnectedByCohort()
+	disconnected := s.disconnectedByCohort()
 	for i := range cohorts {
-		cohorts[i].Left = leavers[i].count()
+		cohorts[i].Disconnected = disconnected[i].count()
 	}
-}
-
-// side returns 0 for a cohort that is served the edition, and 1 for any other.
-func (s *Signals) side(cohort, reached int) int {
-	if cohort < reached {
-		return 0
-	}
-	return 1
 }

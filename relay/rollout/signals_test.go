@@ -10,17 +10,19 @@ import (
 
 const listeners = "type.googleapis.com/envoy.config.listener.v3.Listener"
 
+// canary returns a client of cohort 0.
 func canary(i int) Client {
 	return Client{Node: fmt.Sprint("canary-", i), Peer: fmt.Sprint("10.0.0.", i)}
 }
 
+// other returns a client of the rest.
 func other(i int) Client {
 	return Client{Node: fmt.Sprint("other-", i), Peer: fmt.Sprint("10.0.1.", i), Cohort: 1}
 }
 
-// signals are those of one stage with canaries, and of so many others.
-func signals(t *testing.T, refusals, canaries, others int) *Signals {
-	s := NewSignals(Config{Stages: stages(t, "id=canary-* 1m"), Refusals: refusals})
+// newSignals returns the signals of one stage with the given numbers of clients.
+func newSignals(t *testing.T, refusalLimit, canaries, others int) *Signals {
+	s := NewSignals(Config{Stages: parseStages(t, "id=canary-* 1m"), RefusalLimit: refusalLimit})
 	for i := range canaries {
 		s.AddClient(canary(i))
 	}
@@ -30,114 +32,116 @@ func signals(t *testing.T, refusals, canaries, others int) *Signals {
 	return s
 }
 
+// expect fails unless the reason to halt contains want, or is empty if want is.
 func (s *Signals) expect(t *testing.T, want string) {
 	t.Helper()
-	got := s.Halt(1, time.Minute)
+	got := s.HaltReason(1, time.Minute)
 	if want == "" && got != "" || !strings.Contains(got, want) {
-		t.Errorf("halts by %q, want %q", got, want)
+		t.Errorf("reason to halt %q, want %q", got, want)
 	}
 }
 
-func TestI14_RefusalsHalt(t *testing.T) {
-	s := signals(t, 1, 3, 0)
-	refuse := func(c Client) bool { return s.Refused(Refusal{Client: c, TypeURL: listeners, Words: "bad filter"}) }
+func TestI14_RefusalsAboveLimitHalt(t *testing.T) {
+	s := newSignals(t, 1, 3, 0)
+	refuse := func(c Client) bool { return s.AddRefusal(Refusal{Client: c, TypeURL: listeners, Detail: "bad filter"}) }
 	if !refuse(canary(0)) || refuse(canary(0)) {
-		t.Error("a client that refuses twice does not count once")
+		t.Error("two NACKs of a client do not count once")
 	}
 	s.expect(t, "")
-	one := signals(t, 0, 1, 0)
-	one.Refused(Refusal{Client: canary(0), TypeURL: listeners, Words: "bad filter"})
-	one.expect(t, "1 client refused it, at most 0 may: canary-0 refused "+listeners+": bad filter")
+	one := newSignals(t, 0, 1, 0)
+	one.AddRefusal(Refusal{Client: canary(0), TypeURL: listeners, Detail: "bad filter"})
+	one.expect(t, "1 client refused the edition (limit 0): canary-0 refused "+listeners+": bad filter")
 	if !refuse(canary(1)) {
-		t.Error("the second client does not count")
+		t.Error("the NACK of a second client does not count")
 	}
-	s.expect(t, "2 clients refused it, at most 1 may: canary-0 refused "+listeners+": bad filter")
+	s.expect(t, "2 clients refused the edition (limit 1): canary-0 refused "+listeners+": bad filter")
 }
 
-func TestI14_OldRefusalsDoNotHalt(t *testing.T) {
-	s := signals(t, 0, 0, 0)
+func TestI14_EarlierRefusalsDoNotHalt(t *testing.T) {
+	s := newSignals(t, 0, 0, 0)
 	s.AddClient(canary(0), listeners)
-	if s.Refused(Refusal{Client: canary(0), TypeURL: listeners}) {
-		t.Error("a client counts that refused the type before the edition")
+	if s.AddRefusal(Refusal{Client: canary(0), TypeURL: listeners}) {
+		t.Error("a NACK of a type that the client refused before the edition counts")
 	}
 	s.expect(t, "")
-	if !s.Refused(Refusal{Client: canary(0), TypeURL: "another"}) {
-		t.Error("its refusal of another type does not count")
+	if !s.AddRefusal(Refusal{Client: canary(0), TypeURL: "another"}) {
+		t.Error("the NACK of another type does not count")
 	}
 }
 
-func TestI14_ForgedCanariesDoNotHalt(t *testing.T) {
-	s := signals(t, 0, 2, 0)
-	for what, c := range map[string]Client{
-		"a Node that was not there":     {Node: "canary-9", Peer: "10.0.0.9"},
+func TestI14_ForgedNodesDoNotHalt(t *testing.T) {
+	s := newSignals(t, 0, 2, 0)
+	for name, c := range map[string]Client{
+		"an unknown Node":               {Node: "canary-9", Peer: "10.0.0.9"},
 		"a canary's Node, another peer": {Node: "canary-0", Peer: "10.6.6.6"},
 	} {
-		if s.Refused(Refusal{Client: c, TypeURL: listeners}) {
-			t.Errorf("%s counts", what)
+		if s.AddRefusal(Refusal{Client: c, TypeURL: listeners}) {
+			t.Errorf("the NACK of %s counts", name)
 		}
 	}
 	s.expect(t, "")
 }
 
-// TestI14_AForgedNodeSilencesNoCanary: not by being there first, and not by refusing first.
-func TestI14_AForgedNodeSilencesNoCanary(t *testing.T) {
-	s := NewSignals(Config{Stages: stages(t, "id=canary-* 1m")})
+// TestI14_ForgedNodeDoesNotMaskCanary verifies that a NACK of a canary counts if a client with a forged Node connected
+// first and refused the type before.
+func TestI14_ForgedNodeDoesNotMaskCanary(t *testing.T) {
+	s := NewSignals(Config{Stages: parseStages(t, "id=canary-* 1m")})
 	s.AddClient(Client{Node: "canary-0", Peer: "10.6.6.6"}, listeners)
 	s.AddClient(canary(0))
-	if !s.Refused(Refusal{Client: canary(0), TypeURL: listeners, Words: "bad filter"}) {
-		t.Error("the refusal of a canary does not count because another client had its Node")
+	if !s.AddRefusal(Refusal{Client: canary(0), TypeURL: listeners, Detail: "bad filter"}) {
+		t.Error("the NACK of a canary does not count")
 	}
 	s.expect(t, "canary-0 refused")
 }
 
-func TestI14_APeerCountsOnce(t *testing.T) {
-	s := NewSignals(Config{Stages: stages(t, "id=canary-* 1m"), Refusals: 1})
+func TestI14_PeerCountsOnce(t *testing.T) {
+	s := NewSignals(Config{Stages: parseStages(t, "id=canary-* 1m"), RefusalLimit: 1})
 	for i := range 5 {
 		c := canary(i)
 		c.Peer = "10.6.6.6"
 		s.AddClient(c)
-		s.Refused(Refusal{Client: c, TypeURL: listeners})
+		s.AddRefusal(Refusal{Client: c, TypeURL: listeners})
 	}
 	if n := s.Refusals(); n != 1 {
-		t.Errorf("%d refusals count of one peer", n)
+		t.Errorf("%d refusals of one peer count, want 1", n)
 	}
 	s.expect(t, "")
 }
 
-func TestI14_LossAmongCanariesHalts(t *testing.T) {
+func TestI14_DisconnectedCanariesHalt(t *testing.T) {
 	for _, c := range []struct {
-		canaries, others, gone, othersGone int
-		halts                              bool
+		canaries, others, canariesLost, othersLost int
+		halts                                      bool
 	}{
-		{10, 10, 1, 0, false}, // one is none
-		{10, 10, 2, 0, true},  // 20% of 0%
-		{10, 10, 2, 1, false}, // 20% of 10%: at most 2 times and 10 points are allowed
+		{10, 10, 1, 0, false}, // fewer than minDisconnected
+		{10, 10, 2, 0, true},  // 20% and 0%
+		{10, 10, 2, 1, false}, // 20% and 10%: up to twice the share plus 10 points is allowed
 		{10, 10, 4, 1, true},
 		{10, 10, 10, 10, false}, // in all cohorts
 		{4, 10, 4, 0, false},    // too few to compare
 		{10, 4, 10, 0, false},
 		{5, 5, 2, 0, true},
 	} {
-		s := signals(t, 0, c.canaries, c.others)
-		for i := range c.gone {
-			s.Disconnected(canary(i))
+		s := newSignals(t, 0, c.canaries, c.others)
+		for i := range c.canariesLost {
+			s.RecordDisconnect(canary(i))
 		}
-		for i := range c.othersGone {
-			s.Disconnected(other(i))
+		for i := range c.othersLost {
+			s.RecordDisconnect(other(i))
 		}
-		if got := s.Halt(1, time.Minute); (got != "") != c.halts {
-			t.Errorf("%+v: %q", c, got)
+		if got := s.HaltReason(1, time.Minute); (got != "") != c.halts {
+			t.Errorf("%+v: reason to halt %q", c, got)
 		}
 	}
 }
 
-func TestI14_ACanaryThatCrashesAgainAndAgainHalts(t *testing.T) {
-	s := signals(t, 0, 1, 3)
+func TestI14_CrashLoopOfCanaryHalts(t *testing.T) {
+	s := newSignals(t, 0, 1, 3)
 	crash := func(c Client, times int) {
 		for range times {
-			s.Reconnected(c) // counts only after it left
-			s.Disconnected(c)
-			s.Reconnected(c)
+			s.RecordReconnect(c) // does not count, because the client is connected
+			s.RecordDisconnect(c)
+			s.RecordReconnect(c)
 		}
 	}
 	crash(canary(0), 2)
@@ -149,24 +153,27 @@ func TestI14_ACanaryThatCrashesAgainAndAgainHalts(t *testing.T) {
 	s.expect(t, "")
 }
 
-// TestLeftByCohort holds that a disconnected client counts once per stage, by Node and by peer, also after a reconnect.
-func TestLeftByCohort(t *testing.T) {
-	s := signals(t, 0, 3, 2)
+// TestDisconnectedByCohort verifies that a disconnected client counts once per stage, by Node and by peer, also after a
+// reconnect.
+func TestDisconnectedByCohort(t *testing.T) {
+	s := newSignals(t, 0, 3, 2)
 	s.AddClient(Client{Node: "canary-4", Peer: canary(0).Peer})
 	expect := func(when string, want ...int) {
 		t.Helper()
 		cohorts := make([]Cohort, 2)
 		s.countDisconnected(cohorts)
-		if got := []int{cohorts[0].Left, cohorts[1].Left}; !slices.Equal(got, want) {
-			t.Errorf("%s: %v clients left, want %v", when, got, want)
+		if got := []int{cohorts[0].Disconnected, cohorts[1].Disconnected}; !slices.Equal(got, want) {
+			t.Errorf("%s: %v disconnected clients, want %v", when, got, want)
 		}
 	}
 	expect("at first", 0, 0)
-	for _, c := range []Client{canary(0), {Node: "canary-4", Peer: canary(0).Peer}, canary(1), other(0), {Node: "unknown"}} {
-		s.Disconnected(c)
+	for _, c := range []Client{
+		canary(0), {Node: "canary-4", Peer: canary(0).Peer}, canary(1), other(0), {Node: "unknown"},
+	} {
+		s.RecordDisconnect(c)
 	}
-	s.Reconnected(canary(1))
-	s.Disconnected(canary(1))
+	s.RecordReconnect(canary(1))
+	s.RecordDisconnect(canary(1))
 	expect("two peers of canaries and one of the rest", 2, 1)
 	s.BeginStage()
 	expect("in the next stage", 0, 0)

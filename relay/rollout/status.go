@@ -12,24 +12,24 @@ type Status struct {
 	Origin string `json:"origin"`
 	Phase  Phase  `json:"state"`
 
-	Edition   string    `json:"edition,omitempty"`   // for operators: replicas may use other ids; empty before the first edition
-	Resources int       `json:"resources,omitempty"` // that the edition changes
-	Large     bool      `json:"large,omitempty"`     // it removes a large part of a type
+	Edition   string    `json:"edition,omitempty"`   // id for operators, not unique; empty before the first edition
+	Resources int       `json:"resources,omitempty"` // number of resources that the edition changes
+	Large     bool      `json:"large,omitempty"`     // the edition removes a large part of a type
 	Changed   time.Time `json:"changed,omitzero"`    // time of its newest change, or of its resumption
 
-	Stage int       `json:"stage"`           // number of stages that are served the edition
-	Since time.Time `json:"since,omitzero"`  // start of the state or stage
-	Until time.Time `json:"until,omitzero"`  // time of the next step; zero if it does not depend on time
-	For   string    `json:"waits,omitempty"` // awaited condition other than time, as text
-	Await Await     `json:"await,omitempty"` // the same condition as a code; empty while frozen
+	Stage    int       `json:"stage"`           // number of stages that are served the edition
+	Since    time.Time `json:"since,omitzero"`  // start of the phase or stage
+	Until    time.Time `json:"until,omitzero"`  // time of the next step; zero if it does not depend on time
+	WaitsFor string    `json:"waits,omitempty"` // awaited condition other than time, as text
+	Await    Await     `json:"await,omitempty"` // the same condition as a code; empty while frozen
 
 	Waiting  int       `json:"waiting"`            // resources in which latest differs from the last good
 	Oldest   time.Time `json:"oldest,omitzero"`    // time of the oldest pending change
 	Halted   *Halt     `json:"halted,omitempty"`   // nil unless the edition was rejected
-	Frozen   bool      `json:"frozen,omitempty"`   // an operator froze the origin: rollouts are stopped
-	Undoable bool      `json:"undoable"`           // there is a promotion to undo
+	Frozen   bool      `json:"frozen,omitempty"`   // an operator froze the origin: no step of a rollout happens
+	Undoable bool      `json:"undoable"`           // an operator can undo the last promotion
 	Cold     bool      `json:"cold,omitempty"`     // no last good existed at the start, and no edition was promoted since
-	Check    string    `json:"check,omitempty"`    // last verdict or error of the check about the edition
+	Check    string    `json:"check,omitempty"`    // last verdict of the check about the edition, or its last error
 	Checked  time.Time `json:"checked,omitzero"`   // time of that request
 	Failing  time.Time `json:"failing,omitzero"`   // start of the failures of the check; zero without one
 	Refusals []Refusal `json:"refusals,omitempty"` // error details of clients; at most MaxRefusals
@@ -54,28 +54,28 @@ const (
 // Awaits holds all conditions.
 var Awaits = []Await{AwaitOrigin, AwaitHold, AwaitApproval, AwaitAnswers, AwaitCheck}
 
-// A Cohort is the clients of one stage, or the rest.
+// A Cohort counts the clients of one stage, or of the rest.
 type Cohort struct {
 	Name    string `json:"name"`             // the stage as in TENDER_ROLLOUT, or "the rest"
 	Clients int    `json:"clients"`          // connected clients
-	Served  string `json:"served,omitempty"` // the edition; empty if they are served the same as the rest
+	Served  string `json:"served,omitempty"` // id of the edition; empty if it is served the same as the rest
 
 	// Numbers of connected clients by their answer to the edition.
-	Wanting  int `json:"wanting"` // clients that subscribe to its changes
-	Accepted int `json:"accepted"`
-	Refused  int `json:"refused"`
+	Subscribed int `json:"wanting"` // clients that subscribe to a resource that the edition changes
+	Accepted   int `json:"accepted"`
+	Refused    int `json:"refused"`
 
-	// Left counts clients that disconnected in this stage and had accepted the last good before the edition.
-	Left int `json:"left"`
+	// Disconnected counts clients that disconnected in this stage and had accepted the last good before the edition.
+	Disconnected int `json:"left"`
 }
 
-// Outcomes count editions by outcome since the relay started.
+// Outcomes counts editions by outcome since the relay started.
 type Outcomes struct {
 	Promoted   int64 `json:"promoted"`
 	Halted     int64 `json:"halted"`
 	Reverted   int64 `json:"reverted"`   // by the origin
-	Superseded int64 `json:"superseded"` // by a newer one
-	Undone     int64 `json:"undone"`
+	Superseded int64 `json:"superseded"` // by a newer edition
+	Undone     int64 `json:"undone"`     // by an operator, after the promotion
 }
 
 // MaxRefusals is the maximum number of refusals in a Status.
@@ -87,48 +87,51 @@ var Phases = []Phase{Current, Gathering, Held, Rolling, Halted}
 // MarshalText returns the phase's name.
 func (p Phase) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads what MarshalText returns.
+// UnmarshalText parses the name of a phase.
 func (p *Phase) UnmarshalText(text []byte) error {
-	for is := Current; is <= Halted; is++ {
-		if is.String() == string(text) {
-			*p = is
+	for _, phase := range Phases {
+		if phase.String() == string(text) {
+			*p = phase
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is no state of a rollout", text)
+	return fmt.Errorf("%q is not a state of a rollout; the states are %v", text, Phases)
 }
 
-// publish publishes the state of the rollout. due is the time of the machine's next step; zero if there is none.
+// publish publishes the status of the rollout and logs a transition. due is the time of the machine's next step; zero
+// without one.
 func (c *Controller) publish(now, due time.Time, f Facts) {
-	was, is := c.status.Load(), c.newStatus(due, f)
-	if c.status.Store(is); was.Phase == is.Phase && was.Stage == is.Stage && was.Edition == is.Edition {
+	before, after := c.status.Load(), c.newStatus(due, f)
+	c.status.Store(after)
+	if before.Phase == after.Phase && before.Stage == after.Stage && before.Edition == after.Edition {
 		return
 	}
-	if is.Outcomes.Promoted > was.Outcomes.Promoted {
+	if after.Outcomes.Promoted > before.Outcomes.Promoted {
 		c.cold = false
 	}
-	c.logTransition(now, was, is)
-	c.cfg.Changed(was, is)
+	c.logTransition(now, before, after)
+	c.cfg.Changed(before, after)
 }
 
+// newStatus returns the current status.
 func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 	m := c.machine.State()
 	s := &Status{
 		Origin: c.cfg.Origin, Phase: m.Phase, Edition: c.edition.id, Resources: c.edition.resources, Large: c.edition.large,
 		Changed: m.Changed, Stage: m.Stage, Since: m.Entered, Until: due, Oldest: m.Pending, Frozen: f.Frozen,
-		Undoable: m.Previous != nil, Cold: c.cold, Check: c.detail, Checked: c.asked, Failing: c.failingSince,
+		Undoable: m.Previous != nil, Cold: c.cold, Check: c.detail, Checked: c.requestedAt, Failing: c.failingSince,
 		Unobserved: m.Unobserved, Cohorts: slices.Clone(c.cohorts), Outcomes: m.Outcomes,
 	}
 	if s.Phase == Halted {
 		s.Halted = &m.Halt
 	}
-	if s.Await, s.For = c.awaitedCondition(f); s.Frozen {
-		s.Until, s.Await, s.For = time.Time{}, "", "a thaw: the origin is frozen"
+	if s.Await, s.WaitsFor = c.awaitedCondition(f); s.Frozen {
+		s.Until, s.Await, s.WaitsFor = time.Time{}, "", "a thaw: an operator froze the origin"
 	}
-	for _, p := range c.partition().joined() {
+	for _, p := range c.partSet().joined() {
 		s.Waiting += p.waiting.Load().Names
 	}
-	c.observer().countClients(s.Cohorts)
+	c.tracker().countClients(s.Cohorts)
 	for cohort := range c.cfg.Stages {
 		if e := c.served[cohort]; e != m.LastGood && e == m.Edition {
 			s.Cohorts[cohort].Served = c.edition.id
@@ -136,7 +139,7 @@ func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s.Refusals = slices.Clone(c.refused)
+	s.Refusals = slices.Clone(c.refusals)
 	return s
 }
 
@@ -146,7 +149,7 @@ func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 	m := c.machine.State()
 	switch {
 	case m.Phase == Gathering && !f.Complete:
-		return AwaitOrigin, "the origin: it is not connected, or has not confirmed its state"
+		return AwaitOrigin, "the origin: it is not connected or has not confirmed its state"
 	case m.Phase == Rolling && c.cfg.Stages[m.Stage-1].Approve:
 		return AwaitApproval, "approval"
 	case m.Phase.inProgress() && !m.CheckSince.IsZero():
@@ -154,11 +157,13 @@ func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 	case m.Phase == Held:
 		return AwaitHold, "the end of the hold: a large part of a type is removed"
 	case m.Overdue:
-		return AwaitAnswers, fmt.Sprintf("answers: %d of %s answered, and %d accepted", f.Evidence.Answered, plural(f.Evidence.Wanting, "client"), f.Evidence.Accepted)
+		e := f.Evidence
+		return AwaitAnswers, fmt.Sprintf("answers: %d of %s answered, and %d accepted",
+			e.Answered, plural(e.Subscribed, "client"), e.Accepted)
 	case f.Unavailable:
-		return "", "the origin: it has not confirmed the state of some node groups; rollouts proceed without these"
+		return "", "the origin: it has not confirmed the state of some node groups; rollouts exclude these groups"
 	case c.coldAndUnconfirmed():
-		return "", "the origin: it has not confirmed its state, and the relay has no last good"
+		return "", "the origin: it has not confirmed its state, and no last good was restored"
 	default:
 		return "", ""
 	}
@@ -167,28 +172,33 @@ func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 // coldAndUnconfirmed reports whether the relay started without a last good, clients are served latest, and the origin
 // has not confirmed latest.
 func (c *Controller) coldAndUnconfirmed() bool {
-	return c.cold && c.machine.State().Phase == Current && slices.ContainsFunc(c.partition().joined(), func(p *Part) bool { return !p.view.Settled(p.source) })
+	unconfirmed := func(p *Part) bool { return !p.view.Settled(p.source) }
+	return c.cold && c.machine.State().Phase == Current && slices.ContainsFunc(c.partSet().joined(), unconfirmed)
 }
 
-// logTransition logs a change of the state, the stage or the edition.
-func (c *Controller) logTransition(now time.Time, was, is *Status) {
-	log := c.cfg.Logger.With(slog.String("edition", is.Edition), slog.Int("resources", is.Resources))
+// logTransition logs a change of the phase, the stage or the edition.
+func (c *Controller) logTransition(now time.Time, before, after *Status) {
+	log := c.cfg.Logger.With(slog.String("edition", after.Edition), slog.Int("resources", after.Resources))
+	unobserved := slog.Bool("unobserved", after.Unobserved)
 	switch {
-	case is.Phase == Halted:
-		log.Error("rollout halted; clients are served the last good", slog.String("reason", is.Halted.Reason), slog.Int("stage", was.Stage))
-	case is.Outcomes.Promoted > was.Outcomes.Promoted:
-		log.Info("rollout promoted: all clients are served the edition", slog.Bool("unobserved", is.Unobserved), slog.Duration("took", now.Sub(was.Oldest).Round(time.Millisecond)))
-	case is.Phase == Rolling:
-		log.Info("rollout reached a stage", slog.Int("stage", is.Stage), slog.String("clients", is.Cohorts[is.Stage-1].Name), slog.Bool("unobserved", is.Unobserved))
-	case is.Phase == Held && is.Await == AwaitHold:
-		log.Warn("rollout waits before the first stage", slog.String("for", is.For))
-	case is.Phase == Held:
-		log.Info("rollout waits before the first stage", slog.String("for", is.For))
-	case is.Outcomes.Superseded > was.Outcomes.Superseded:
-		log.Info("rollout superseded: the origin changed resources of the edition")
-	case is.Phase == Gathering:
-		c.cfg.Logger.Info("rollout gathers changes")
-	case is.Phase == Current && was.Phase != Current:
-		log.Info("rollout reverted: latest equals the last good")
+	case after.Phase == Halted:
+		log.Error("rollout halted; serving the last good",
+			slog.String("reason", after.Halted.Reason), slog.Int("stage", before.Stage))
+	case after.Outcomes.Promoted > before.Outcomes.Promoted:
+		log.Info("rollout promoted to all clients",
+			unobserved, slog.Duration("took", now.Sub(before.Oldest).Round(time.Millisecond)))
+	case after.Phase == Rolling:
+		log.Info("rollout stage started",
+			slog.Int("stage", after.Stage), slog.String("clients", after.Cohorts[after.Stage-1].Name), unobserved)
+	case after.Phase == Held && after.Await == AwaitHold:
+		log.Warn("rollout waiting before the first stage", slog.String("for", after.WaitsFor))
+	case after.Phase == Held:
+		log.Info("rollout waiting before the first stage", slog.String("for", after.WaitsFor))
+	case after.Outcomes.Superseded > before.Outcomes.Superseded:
+		log.Info("rollout superseded by an origin change")
+	case after.Phase == Gathering:
+		c.cfg.Logger.Info("rollout collecting changes")
+	case after.Phase == Current && before.Phase != Current:
+		log.Info("rollout reverted by the origin")
 	}
 }

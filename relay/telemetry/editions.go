@@ -180,7 +180,7 @@ func (o *OriginTracer) beginEdition(is *rollout.Status, undone bool) {
 		))
 	o.edition = &openEdition{span: span, id: is.Edition, changed: is.Changed}
 	if is.Phase == rollout.Held {
-		span.AddEvent("held", trace.WithTimestamp(is.Since), trace.WithAttributes(attribute.String("tender.waits", is.For)))
+		span.AddEvent("held", trace.WithTimestamp(is.Since), trace.WithAttributes(attribute.String("tender.waits", is.WaitsFor)))
 	}
 }
 
