@@ -164,9 +164,9 @@ func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
 func (t *table) rollout(s *rollout.Status, now time.Time) {
 	state := rolloutState(s)
 	if s.Phase == rollout.Current {
-		state = "current: all clients are served what the origin has"
-		if s.WaitsFor != "" { // it is not all that it has
-			state = "current: all clients are served what the origin has sent"
+		state = "current: all clients receive the origin's current resources"
+		if s.WaitsFor != "" { // the origin may have more resources
+			state = "current: all clients receive the resources that the origin has sent"
 		}
 	}
 	t.Row(fmt.Sprintf("origin %s: %s", s.Origin, state))
@@ -197,7 +197,7 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 // doubts adds what the check answers, and what is not known of what is served.
 func (t *table) doubts(s *rollout.Status, now time.Time) {
 	if s.Check != "" {
-		t.Row("  check", fmt.Sprintf("%s (asked %s ago)", s.Check, ago(s.Checked, now)))
+		t.Row("  check", fmt.Sprintf("%s (requested %s ago)", s.Check, ago(s.Checked, now)))
 	}
 	if !s.Failing.IsZero() {
 		t.Row("  ", "the check has not answered for "+ago(s.Failing, now))
@@ -206,7 +206,7 @@ func (t *table) doubts(s *rollout.Status, now time.Time) {
 		t.Row("  unobserved", "a stage ended in which no connected client that counts accepted the edition")
 	}
 	if s.Cold {
-		t.Row("  cold", "the relay began without a snapshot: it serves what the origin had then, unproved")
+		t.Row("  cold", "the relay started without a snapshot; the resources of that time were not rolled out")
 	}
 }
 

@@ -41,7 +41,7 @@ func someRollouts(now time.Time) []*rollout.Status {
 		Origin: "west", Phase: rollout.Halted, Edition: "00c0ffee", Resources: 1, Changed: now.Add(-time.Hour), Since: now.Add(-20 * time.Minute), Large: true,
 		Waiting: 1, Oldest: now.Add(-time.Hour), Halted: &rollout.Halt{Reason: "1 client refused it: no\x1b[31m such filter", At: now.Add(-20 * time.Minute)},
 		Refusals: []rollout.Refusal{{Client: rollout.Client{Node: "edge-1", Peer: "10.0.0.1"}, TypeURL: listenerType, Detail: "Error adding/updating listener(s) web:\x1b[31m no such filter"}},
-		Cohorts:  cohorts(), Frozen: true, Cold: true, Check: "status 500 is no answer", Checked: now.Add(-time.Minute), Failing: now.Add(-30 * time.Minute),
+		Cohorts:  cohorts(), Frozen: true, Cold: true, Check: "unexpected status 500", Checked: now.Add(-time.Minute), Failing: now.Add(-30 * time.Minute),
 		Outcomes: rollout.Outcomes{Halted: 1},
 	}
 	return []*rollout.Status{rolling, halted}
@@ -81,7 +81,7 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  waits for   answers: 42 of 43 clients answered, and 42 accepted`,
 		`  edition     14 resources, the newest change 12m0s ago`,
 		`  withheld    15 resources, the oldest for 13m0s`,
-		`  check       go (asked 4s ago)`,
+		`  check       go (requested 4s ago)`,
 		`  unobserved  a stage ended in which no connected client that counts accepted the edition`,
 		``,
 		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
@@ -101,9 +101,9 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  halted    20m0s ago: 1 client refused it: no\u001b[31m such filter`,
 		`  edition   1 resource, the newest change 1h0m ago; it REMOVES a large part of a type`,
 		`  withheld  1 resource, the oldest for 1h0m`,
-		`  check     status 500 is no answer (asked 1m0s ago)`,
+		`  check     unexpected status 500 (requested 1m0s ago)`,
 		`            the check has not answered for 30m0s`,
-		`  cold      the relay began without a snapshot: it serves what the origin had then, unproved`,
+		`  cold      the relay started without a snapshot; the resources of that time were not rolled out`,
 		``,
 		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
 		`metadata.canary=true 10m0s  2        the last good  -        -         -`,
@@ -135,7 +135,7 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 		want []string
 	}{
 		{rollout.Status{Origin: "o", Phase: rollout.Current, Edition: "ab", Resources: 1}, []string{
-			`origin o: current: all clients are served what the origin has`,
+			`origin o: current: all clients receive the origin's current resources`,
 			``,
 			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
 			`5% approve  1        the last good  -        -         -`,
@@ -457,7 +457,7 @@ func TestOperateRollouts(t *testing.T) {
 	}
 	get := []string{"get", "-a", r.Addrs()[0].String(), "cds", "-o", "name"}
 	await(t, "cluster a", has("a\n"), get...)
-	must(t, exitOK, []string{"origin default: current: all clients are served what the origin has"}, "rollout", "status")
+	must(t, exitOK, []string{"origin default: current: all clients receive the origin's current resources"}, "rollout", "status")
 	must(t, exitOK, []string{"default current origin default: current"}, "rollout", "status", "--wait")
 	must(t, exitFailure, []string{"no rollout is open: the state is current"}, "rollout", "abort", "--reason", "errors")
 	must(t, exitOK, []string{"no changes"}, "rollout", "diff")
@@ -481,13 +481,18 @@ func TestOperateRollouts(t *testing.T) {
 	await(t, "what there was", func(stdout string) bool { return stdout == "a\n" }, get...)
 }
 
-// TestRolloutStatusOfAColdRelay says that the origin may have more than clients are served, as long as it has not confirmed what it has.
+// TestRolloutStatusOfAColdRelay verifies that the status claims current resources only once the origin has confirmed its
+// state.
 func TestRolloutStatusOfAColdRelay(t *testing.T) {
-	for waits, want := range map[string]string{"": "what the origin has\n", "the origin": "what the origin has sent\n"} {
+	for waits, want := range map[string]string{
+		"":           "the origin's current resources\n",
+		"the origin": "the resources that the origin has sent\n",
+	} {
 		var out strings.Builder
 		s := &rollout.Status{Origin: "default", Cold: true, WaitsFor: waits}
-		if err := printRollouts(&out, []*rollout.Status{s}, time.Now()); err != nil || !strings.Contains(out.String(), "origin default: current: all clients are served "+want) {
-			t.Errorf("waiting for %q, it says %q (%v), want %q", waits, out.String(), err, want)
+		err := printRollouts(&out, []*rollout.Status{s}, time.Now())
+		if err != nil || !strings.Contains(out.String(), "origin default: current: all clients receive "+want) {
+			t.Errorf("status that waits for %q: %q, error %v; want %q", waits, out.String(), err, want)
 		}
 	}
 }

@@ -150,7 +150,7 @@ func TestStatusForPeople(t *testing.T) {
 		`    last error, 2m0s ago: connection refused`,
 		``,
 		`FILES OF           READ  EXPIRES IN  STATE`,
-		`TLS_CERT, TLS_KEY  1h0m  0s          EXPIRED 1m30s ago; the files on disk are not in force: no key`,
+		`TLS_CERT, TLS_KEY  1h0m  0s          EXPIRED 1m30s ago; the files on disk are not in use: no key`,
 		`TLS_CLIENT_CA      1h0m  6d23h       EXPIRES in 6d23h`,
 		``,
 		`GROUP  ORIGIN   TYPE                     ENTRIES  SIZE    CHANGED  STATE`,

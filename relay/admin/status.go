@@ -116,7 +116,7 @@ func (f *Files) Trouble(now time.Time) string {
 		said = append(said, "EXPIRES in "+humanize.Seconds(left.Seconds()))
 	}
 	if f.Error != "" {
-		said = append(said, "the files on disk are not in force: "+f.Error)
+		said = append(said, "the files on disk are not in use: "+f.Error)
 	}
 	return strings.Join(said, "; ")
 }

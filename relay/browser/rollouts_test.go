@@ -128,7 +128,7 @@ func TestRolloutOnThePage(t *testing.T) {
 	for _, row := range []string{"1", "2"} {
 		b.await("#views [aria-label=Views] tbody tr:nth-child("+row+") td:nth-child(3)", "confirmed") // so what comes now is no first state
 	}
-	b.await("#summary", "0 clients behind") // all have accepted the last good, so what they refuse counts
+	b.await("#summary", "0 clients lagging") // all have accepted the last good, so that their refusals count
 	b.await("#rollouts", "Origin default: up to date", "started without a snapshot of the last good", "served the last good 13")
 
 	w.origin.Put(relaytest.Cluster("search"), relaytest.Listener("public", "gone"))
@@ -157,7 +157,7 @@ func TestRolloutPanelIsLive(t *testing.T) {
 	b.do(chromedp.Evaluate("window.loaded = 'once'", nil))
 	s.now(rolling(2))
 	b.await("#rollouts h3", "stage 2 of 3")
-	b.await("#rollouts", "first 2 stages are served edition 3fa2b1c9")
+	b.await("#rollouts", "first 2 stages receive edition 3fa2b1c9")
 	s.now(halted(refused))
 	b.await("h1", "1 problem")
 	b.await("#summary", "The rollout of origin default is halted, for 12m")

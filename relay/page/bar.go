@@ -8,17 +8,18 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// Widths in a bar, in percent of it. A stage with few clients, or none, is still to be seen.
+// Widths in percent of the bar. The minimum widths keep a stage with few clients, or none, visible.
 const (
-	barGap       = 1.0
-	leastCohort  = 4.0
-	leastRest    = 9.0 // its label is a word
-	leastSegment = 0.8
+	barGap          = 1.0
+	minCohortWidth  = 4.0
+	minRestWidth    = 9.0 // its label is longer
+	minSegmentWidth = 0.8
 )
 
-// A bar shows the clients of an origin by cohort, in the order of stages. A cohort is the wider the more clients it has.
+// A bar shows the clients of an origin by cohort, in the order of the stages. The width of a cohort grows with its
+// number of clients.
 type bar struct {
-	Label   string // what it shows, in words
+	Label   string // text alternative
 	Cohorts []barCohort
 	Legend  []legendEntry
 }
@@ -26,123 +27,139 @@ type bar struct {
 // A barCohort is one cohort in a bar.
 type barCohort struct {
 	rollout.Cohort
-	Label    string // its number, or "rest"
-	X        string // where it begins, in percent
-	Waits    int    // clients that were served the edition and have not answered
-	Segments []segment
+	Label      string // the number of its stage, or "rest"
+	X          string // left edge, in percent
+	Unanswered int    // clients that were served the edition and have not answered
+	Segments   []segment
 }
 
-// Reached reports whether the cohort is served the edition, or was before that was rejected.
+// Reached reports whether the cohort is served the edition, or was served it before its rejection.
 func (c barCohort) Reached() bool { return c.Served != "" || c.Subscribed > 0 }
 
-// A segment is some clients of a cohort.
+// A segment shows the clients of a cohort in one class.
 type segment struct {
 	Class    string
 	X, Width string // in percent of the bar
 	Title    string
 }
 
-// A legendEntry is a class of clients, and how many of all cohorts are in it.
+// A legendEntry is a class of clients, with its number of clients over all cohorts.
 type legendEntry struct {
 	Class, Name string
 	Clients     int
 }
 
-// classes are those of clients in a bar.
-var classes = []struct{ class, name string }{
-	{"accepted", "accepted the edition"},
-	{"refused", "refused it"},
-	{"unanswered", "served it, no answer yet"},
-	{"unaffected", "served it, not affected"}, // subscribed to nothing that it changes
-	{"lastgood", "served the last good"},
+// Classes of clients in a bar, as indexes of classes.
+const (
+	accepted   = iota
+	refused    // sent a NACK for the edition
+	unanswered // served the edition, no answer yet
+	unaffected // served the edition, but not subscribed to a resource that it changes
+	onLastGood
+)
+
+// classes are the CSS class and the name of each class of clients.
+var classes = [...]struct{ css, name string }{
+	accepted:   {"accepted", "accepted the edition"},
+	refused:    {"refused", "refused the edition"},
+	unanswered: {"unanswered", "served the edition, not answered"},
+	unaffected: {"unaffected", "served the edition, not affected"},
+	onLastGood: {"lastgood", "served the last good"},
 }
 
-// newBar draws a bar.
+// classCounts are numbers of clients by class.
+type classCounts [len(classes)]int
+
+// newBar returns the bar of a rollout.
 func newBar(s *rollout.Status) bar {
 	b := bar{}
 	clients := 0
 	for _, c := range s.Cohorts {
 		clients += c.Clients
 	}
-	var counts [5]int
+	var totals classCounts
 	var labels []string
-	room := 100 - leastRest - (barGap+leastCohort)*float64(len(s.Cohorts)-1)
+	room := 100 - minRestWidth - (barGap+minCohortWidth)*float64(len(s.Cohorts)-1)
 	x := 0.0
 	for i, c := range s.Cohorts {
-		part := 1 / float64(len(s.Cohorts))
+		share := 1 / float64(len(s.Cohorts))
 		if clients > 0 {
-			part = float64(c.Clients) / float64(clients)
+			share = float64(c.Clients) / float64(clients)
 		}
-		least := leastCohort
+		minWidth := minCohortWidth
 		if i == len(s.Cohorts)-1 {
-			least = leastRest
+			minWidth = minRestWidth
 		}
-		width, of := least+room*part, countsOf(c, s.Phase)
-		cohort := barCohort{Cohort: c, Label: labelOf(i, len(s.Cohorts)), X: percent(x), Waits: max(c.Subscribed-c.Accepted-c.Refused, 0)}
-		cohort.Segments = segments(c, of, x, width)
+		width, counts := minWidth+room*share, countClasses(c, s.Phase)
+		cohort := barCohort{
+			Cohort: c, Label: cohortLabel(i, len(s.Cohorts)), X: percent(x),
+			Unanswered: max(c.Subscribed-c.Accepted-c.Refused, 0),
+			Segments:   newSegments(c, counts, x, width),
+		}
 		b.Cohorts = append(b.Cohorts, cohort)
-		labels = append(labels, describe(cohort, of))
-		for class, n := range of {
-			counts[class] += n
+		labels = append(labels, describeCohort(cohort, counts))
+		for class, n := range counts {
+			totals[class] += n
 		}
 		x += width + barGap
 	}
 	b.Label = "Clients by stage: " + strings.Join(labels, "; ")
 	for i, class := range classes {
-		if counts[i] > 0 {
-			b.Legend = append(b.Legend, legendEntry{class.class, class.name, counts[i]})
+		if totals[i] > 0 {
+			b.Legend = append(b.Legend, legendEntry{class.css, class.name, totals[i]})
 		}
 	}
 	return b
 }
 
-// countsOf returns the number of clients of a cohort in each class. Answers and connected clients are sampled up to a
-// second apart, so they may disagree.
-func countsOf(c rollout.Cohort, phase rollout.Phase) (of [5]int) {
-	left := c.Clients
+// countClasses returns the number of clients of a cohort in each class. Answers and connected clients are sampled up to
+// a second apart, so the numbers of answers are limited to the connected clients.
+func countClasses(c rollout.Cohort, phase rollout.Phase) (counts classCounts) {
+	remaining := c.Clients
 	take := func(class, n int) {
-		of[class] = max(min(n, left), 0)
-		left -= of[class]
+		counts[class] = max(min(n, remaining), 0)
+		remaining -= counts[class]
 	}
 	if c.Served != "" || phase == rollout.Halted {
-		take(1, c.Refused)
+		take(refused, c.Refused)
 	}
 	if c.Served != "" {
-		take(0, c.Accepted)
-		take(2, c.Subscribed-c.Accepted-c.Refused)
-		take(3, left)
+		take(accepted, c.Accepted)
+		take(unanswered, c.Subscribed-c.Accepted-c.Refused)
+		take(unaffected, remaining)
 	}
-	take(4, left)
-	return of
+	take(onLastGood, remaining)
+	return counts
 }
 
-// segments draws a cohort from x on. One without clients is an empty frame.
-func segments(c rollout.Cohort, of [5]int, x, width float64) (all []segment) {
-	kinds := 0
-	for _, n := range of {
+// newSegments returns the segments of a cohort, from x on. A cohort without clients is an empty frame.
+func newSegments(c rollout.Cohort, counts classCounts, x, width float64) (all []segment) {
+	segments := 0
+	for _, n := range counts {
 		if n > 0 {
-			kinds++
+			segments++
 		}
 	}
-	if kinds == 0 {
-		return []segment{{Class: "nobody", X: percent(x), Width: percent(width), Title: c.Name + ": no client"}}
+	if segments == 0 {
+		return []segment{{Class: "empty", X: percent(x), Width: percent(width), Title: c.Name + ": no client"}}
 	}
-	room := width - leastSegment*float64(kinds)
-	for class, n := range of {
+	room := width - minSegmentWidth*float64(segments)
+	for class, n := range counts {
 		if n == 0 {
 			continue
 		}
-		w := leastSegment + room*float64(n)/float64(max(c.Clients, 1))
+		w := minSegmentWidth + room*float64(n)/float64(max(c.Clients, 1))
 		all = append(all, segment{
-			Class: classes[class].class, X: percent(x), Width: percent(w), Title: fmt.Sprintf("%s: %s %s", c.Name, plural(n, "client"), classes[class].name),
+			Class: classes[class].css, X: percent(x), Width: percent(w),
+			Title: fmt.Sprintf("%s: %s %s", c.Name, plural(n, "client"), classes[class].name),
 		})
 		x += w
 	}
 	return all
 }
 
-// describe returns what a cohort looks like in words.
-func describe(c barCohort, of [5]int) string {
+// describeCohort returns the text alternative of a cohort.
+func describeCohort(c barCohort, counts classCounts) string {
 	text := c.Label
 	if c.Name != "the rest" {
 		text += ", " + c.Name
@@ -151,7 +168,7 @@ func describe(c barCohort, of [5]int) string {
 		return text + ": no client"
 	}
 	text += ": " + plural(c.Clients, "client")
-	for class, n := range of {
+	for class, n := range counts {
 		if n > 0 {
 			text += ", " + number(float64(n)) + " " + classes[class].name
 		}
@@ -159,12 +176,13 @@ func describe(c barCohort, of [5]int) string {
 	return text
 }
 
-// labelOf returns what a cohort is called beside its bar: the number of its stage, or "rest".
-func labelOf(cohort, cohorts int) string {
+// cohortLabel returns the label of a cohort in the bar: the number of its stage, or "rest".
+func cohortLabel(cohort, cohorts int) string {
 	if cohort == cohorts-1 {
 		return "rest"
 	}
 	return strconv.Itoa(cohort + 1)
 }
 
+// percent formats a length for SVG.
 func percent(n float64) string { return strconv.FormatFloat(n, 'f', 2, 64) + "%" }

@@ -7,44 +7,43 @@ import (
 	"time"
 )
 
-// Sizes of a chart, in its own units.
+// Sizes of a chart, in units of its viewBox.
 const (
 	chartWidth, chartHeight = 360, 90
-	chartTop                = 6 // room for the line's own width
+	chartTop                = 6 // space for the width of a line at the top
 )
 
-// The charts of the overview have a heading that says which time they show.
-type chartsOf struct {
+// A chartSection is the charts of the overview, with a heading that contains the time span.
+type chartSection struct {
 	Heading string
 	Charts  []chart
 }
 
-// A chart is a few series over the last hour, as SVG has them.
+// A chart shows some series over at most the last hour.
 type chart struct {
 	Title  string
-	Most   string // the value at the top
-	From   string // how long ago the left edge is
+	Max    string // the value at the top
+	From   string // age of the left edge
 	Series []series
 }
 
-// A series is one line.
+// A series is one line of a chart.
 type series struct {
 	Name, Class string
-	Now, Most   string
-	Lines       []string // points of polylines: there are gaps where there is no value
+	Now, Max    string   // the newest and the highest value
+	Lines       []string // points of polylines, with gaps where a value is missing
 }
 
-// newChart draws values of points.
+// newChart returns a chart of the values of points.
 func newChart(title string, points []Point, now time.Time, format func(float64) string, lines ...line) chart {
-	most := highest(points, lines)
-	span := spanOf(points, now)
+	top := roundUp(highest(points, lines))
+	span := chartSpan(points, now)
 	c := chart{Title: title, From: brief(span.Seconds())}
-	if top := nice(most); top > 0 {
-		c.Most = format(top)
-		most = top
+	if top > 0 {
+		c.Max = format(top)
 	}
 	for _, l := range lines {
-		s := series{Name: l.name, Class: l.class, Now: format(math.NaN()), Most: format(math.NaN())}
+		s := series{Name: l.name, Class: l.class, Now: format(math.NaN()), Max: format(math.NaN())}
 		peak := math.NaN()
 		var line strings.Builder
 		flush := func() {
@@ -54,7 +53,7 @@ func newChart(title string, points []Point, now time.Time, format func(float64) 
 			line.Reset()
 		}
 		for _, p := range points {
-			v := l.of(p)
+			v := l.value(p)
 			if math.IsNaN(v) || now.Sub(p.At) > span { // the process may have been suspended
 				flush()
 				continue
@@ -64,37 +63,37 @@ func newChart(title string, points []Point, now time.Time, format func(float64) 
 			}
 			x := chartWidth * (1 - now.Sub(p.At).Seconds()/span.Seconds())
 			y := float64(chartHeight)
-			if most > 0 {
-				y -= (chartHeight - chartTop) * v / most
+			if top > 0 {
+				y -= (chartHeight - chartTop) * v / top
 			}
 			fmt.Fprintf(&line, "%.1f,%.1f ", x, y)
 		}
 		flush()
 		if len(points) > 0 {
-			s.Now = format(l.of(points[len(points)-1]))
+			s.Now = format(l.value(points[len(points)-1]))
 		}
-		s.Most = format(peak)
+		s.Max = format(peak)
 		c.Series = append(c.Series, s)
 	}
 	return c
 }
 
-// highest returns the highest value of some lines.
-func highest(points []Point, lines []line) (most float64) {
+// highest returns the highest value of lines; 0 without a value.
+func highest(points []Point, lines []line) (highest float64) {
 	for _, p := range points {
 		for _, l := range lines {
-			if v := l.of(p); v > most { // which NaN never is
-				most = v
+			if v := l.value(p); v > highest { // false for NaN
+				highest = v
 			}
 		}
 	}
-	return most
+	return highest
 }
 
-// spanOf returns the time that a chart shows: since the first point, at least five minutes and at most an hour. It is an
-// hour once as many points as a history keeps were taken.
-func spanOf(points []Point, now time.Time) time.Duration {
-	if len(points) >= kept {
+// chartSpan returns the time span of a chart: the age of the first point, from five minutes to an hour. It is an hour
+// if the history is full.
+func chartSpan(points []Point, now time.Time) time.Duration {
+	if len(points) >= maxPoints {
 		return time.Hour
 	}
 	span := 5 * time.Minute
@@ -104,39 +103,40 @@ func spanOf(points []Point, now time.Time) time.Duration {
 	return min(span, time.Hour)
 }
 
-// headingOf returns the heading of charts of these points.
-func headingOf(points []Point, now time.Time) string {
-	span := spanOf(points, now)
+// chartHeading returns the heading of charts of points.
+func chartHeading(points []Point, now time.Time) string {
+	span := chartSpan(points, now)
 	if span == time.Hour {
 		return "The last hour"
 	}
 	return "The last " + plural(int(math.Ceil(span.Minutes())), "minute")
 }
 
-// A line is what a chart shows of points.
+// A line is the name of a series, its CSS class, and its value at a point.
 type line struct {
 	name, class string
-	of          func(Point) float64
+	value       func(Point) float64
 }
 
-// nice returns the least number of the form 1, 2 or 5 times a power of ten that is not below n.
-func nice(n float64) float64 {
+// roundUp returns the smallest number of the form 1, 2 or 5 times a power of ten that is at least n; 0 if n is not
+// positive.
+func roundUp(n float64) float64 {
 	if n <= 0 {
 		return 0
 	}
 	step := math.Pow(10, math.Floor(math.Log10(n)))
-	for _, times := range []float64{1, 2, 5} {
-		if times*step >= n {
-			return times * step
+	for _, factor := range []float64{1, 2, 5} {
+		if factor*step >= n {
+			return factor * step
 		}
 	}
 	return 10 * step
 }
 
-// charts returns the charts of the overview.
-func charts(points []Point, now time.Time) chartsOf {
-	return chartsOf{headingOf(points, now), []chart{
-		newChart("Deliveries a second", points, now, number,
+// newCharts returns the charts of the overview.
+func newCharts(points []Point, now time.Time) chartSection {
+	return chartSection{chartHeading(points, now), []chart{
+		newChart("Deliveries per second", points, now, number,
 			line{"deliveries", "deliveries", func(p Point) float64 { return p.Deliveries }},
 			line{"refused", "refused", func(p Point) float64 { return p.Refusals }}),
 		newChart("From the origin to a client’s ACK", points, now, brief,

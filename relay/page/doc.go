@@ -1,14 +1,13 @@
 // Package page serves the status page of a relay: a diagram of the fan-out, rollouts, stale views, rejected
-// configuration, clients and resources. The HTML is rendered by the relay and works without a script; the script updates
-// it.
+// configuration, clients and resources. The relay renders the HTML, which works without a script.
 //
-// A page consists of sections. GET /live/… sends the sections of the page at the same path as server-sent events, when
-// they change, and the script replaces them.
+// A page consists of sections. GET /live/PATH sends the changed sections of the page at PATH as server-sent events, and
+// the script replaces them.
 //
 // # Concurrency properties
 //
 // The methods of [Pages] and [History] may be called from any goroutine. A page that several clients request is
 // rendered once a second for all of them.
 //
-// The package is not a stable API: programs that embed Tender use package relay.
+// This package is not a stable API. Programs that embed Tender use package relay.
 package page

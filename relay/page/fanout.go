@@ -12,13 +12,13 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// Limits of the picture for a large relay: the most urgent views, and of each the types with most clients.
+// Limits of the picture. A large relay shows the most urgent views, and the types of each with the most clients.
 const (
 	maxPictureViews = 12
 	maxPictureTypes = 8
 )
 
-// Positions in the picture, in units of which it is 1,460 wide: about a pixel each on a wide screen.
+// Positions and sizes in the picture. It is 1,460 units wide, so a unit is about a pixel on a wide screen.
 const (
 	boxHeight = 40
 	rowHeight = 50
@@ -33,7 +33,7 @@ const (
 	clientW   = 236
 )
 
-// Lengths of names that fit into boxes, in characters.
+// Maximum lengths of names in boxes, in characters.
 const (
 	originName = 23
 	viewName   = 42
@@ -47,16 +47,16 @@ type fanout struct {
 	Boxes         []box
 	Links         []link
 	Tree          []branch
-	Left          int // views that are not shown
+	Omitted       int // number of views that are not shown
 }
 
 // A branch is a box of the picture as an item of a list.
 type branch struct {
 	Class, Name, Note, Href string
-	Under                   []branch
+	Children                []branch
 }
 
-// branchOf returns an item with the full name and the contents of a box.
+// branchOf returns the item of a box, with the full name.
 func branchOf(b box, name string) branch {
 	return branch{Class: b.Class, Name: name, Note: b.Note, Href: b.Href}
 }
@@ -64,12 +64,12 @@ func branchOf(b box, name string) branch {
 // A box is an origin, a view, a type or the clients of a type.
 type box struct {
 	X, Y, W, H  int
-	Class       string // origin, view, type or clients, and stale, refused or frozen if it is
+	Class       string // origin, view, type or clients, followed by its problem: stale, refused or frozen
 	Name, Note  string
 	Title, Href string // the full name and description, and the page with details
 }
 
-// A link leads from one box to another. It is the wider the more is sent.
+// A link connects two boxes. Its width grows with the rate of responses.
 type link struct {
 	Path, Class, Width string
 }
@@ -83,48 +83,48 @@ func (b box) NameY() int { return b.Y + 17 }
 // NoteY is the position of the second line of a box.
 func (b box) NoteY() int { return b.Y + 33 }
 
-// newFanout draws the picture.
+// newFanout returns the picture of a relay.
 func newFanout(s *admin.Status, totals []admin.TypeTotals, rates map[GroupType]Rates, now time.Time) fanout {
 	f := fanout{Width: clientX + clientW + 4}
 	clients := make(map[GroupType]admin.TypeTotals, len(totals))
 	for _, t := range totals {
 		clients[GroupType{t.Group, t.TypeURL}] = t
 	}
-	views, y, low := f.choose(s), 0, 0
+	views, y, minY := f.chooseViews(s), 0, 0 // minY is below the last origin
 	for i := range s.Origins {
 		o := originBox(&s.Origins[i], now)
 		item := branchOf(o, s.Origins[i].Name)
-		var told []flow
+		var flows []flow
 		for j := range views {
 			if v := &views[j]; v.Origin == s.Origins[i].Name {
-				told = append(told, f.view(v, clients, rates, &y, now))
-				item.Under = append(item.Under, told[len(told)-1].branch)
+				flows = append(flows, f.drawView(v, clients, rates, &y, now))
+				item.Children = append(item.Children, flows[len(flows)-1].branch)
 				y += viewGap
 			}
 		}
-		if len(told) > 0 {
-			o.Y = (told[0].to.Y + told[len(told)-1].to.Y) / 2
+		if len(flows) > 0 {
+			o.Y = (flows[0].to.Y + flows[len(flows)-1].to.Y) / 2
 		}
-		o.Y = max(o.Y, low)
-		low = o.Y + rowHeight
-		y = max(y, low)
+		o.Y = max(o.Y, minY)
+		minY = o.Y + rowHeight
+		y = max(y, minY)
 		f.Boxes, f.Tree = append(f.Boxes, o), append(f.Tree, item)
-		for _, v := range told {
-			f.link(o, v)
+		for _, v := range flows {
+			f.drawLink(o, v)
 		}
 	}
 	f.Height = y + 4
 	return f
 }
 
-// choose returns the views that are shown: those that something is the matter with first, then
-// those with most clients.
-func (f *fanout) choose(s *admin.Status) []admin.View {
-	views := slices.DeleteFunc(slices.Clone(s.Views), func(v admin.View) bool { return len(v.Types) == 0 && v.Streams == 0 })
+// chooseViews returns the views of the picture: first the views with a problem, then the views with the most clients.
+func (f *fanout) chooseViews(s *admin.Status) []admin.View {
+	unused := func(v admin.View) bool { return len(v.Types) == 0 && v.Streams == 0 }
+	views := slices.DeleteFunc(slices.Clone(s.Views), unused)
 	slices.SortStableFunc(views, func(a, b admin.View) int {
 		return cmp.Or(urgency(&b)-urgency(&a), cmp.Compare(b.Streams, a.Streams))
 	})
-	if f.Left = max(len(views)-maxPictureViews, 0); f.Left > 0 {
+	if f.Omitted = max(len(views)-maxPictureViews, 0); f.Omitted > 0 {
 		views = views[:maxPictureViews]
 	}
 	return views
@@ -138,26 +138,27 @@ func urgency(v *admin.View) int {
 	return 0
 }
 
-// A flow is the rate of responses to a box, in responses per second, and the class of its problem, if any.
+// A flow is a box, its item, its rate in responses per second, and the class of its problem; empty without one.
 type flow struct {
 	to      box
 	branch  branch
 	rate    float64
-	trouble string
+	problem string
 }
 
-// link draws a link from a box to where something flows.
-func (f *fanout) link(from box, to flow) {
+// drawLink adds a link from a box to the box of a flow.
+func (f *fanout) drawLink(from box, to flow) {
 	x1, y1 := from.X+from.W, from.Y+from.H/2
 	x2, y2 := to.to.X, to.to.Y+to.to.H/2
 	middle := (x1 + x2) / 2
 	f.Links = append(f.Links, link{
 		Path:  fmt.Sprintf("M%d %dC%d %d %d %d %d %d", x1, y1, middle, y1, middle, y2, x2, y2),
-		Class: "link " + to.trouble,
+		Class: "link " + to.problem,
 		Width: fmt.Sprintf("%.1f", 1.5+min(math.Log2(1+to.rate), 10)),
 	})
 }
 
+// originBox returns the box of an origin, without its vertical position.
 func originBox(o *admin.Origin, now time.Time) box {
 	b := box{X: originX, W: originW, H: boxHeight, Class: "origin", Name: o.Name, Note: "connected"}
 	var target string
@@ -182,17 +183,23 @@ func originBox(o *admin.Origin, now time.Time) box {
 	return b
 }
 
-// view draws a view from y on, with its types and their clients.
-func (f *fanout) view(v *admin.View, clients map[GroupType]admin.TypeTotals, rates map[GroupType]Rates, y *int, now time.Time) flow {
-	b := box{X: viewX, W: viewW, H: boxHeight, Class: "view", Name: humanize.Cut(v.Group, viewName), Note: plural(v.Streams, "client"), Href: clientsOf(v.Group, "")}
-	var trouble string
+// drawView adds a view at y, with its types and their clients. It advances y.
+func (f *fanout) drawView(
+	v *admin.View, clients map[GroupType]admin.TypeTotals, rates map[GroupType]Rates, y *int, now time.Time,
+) flow {
+	b := box{
+		X: viewX, W: viewW, H: boxHeight, Class: "view", Name: humanize.Cut(v.Group, viewName),
+		Note: plural(v.Streams, "client"), Href: clientsPath(v.Group, ""),
+	}
+	var problem string
 	switch {
 	case !v.FrozenAt.IsZero():
-		trouble, b.Note = "frozen", fmt.Sprintf("frozen for %s, %s withheld", ago(v.FrozenAt, now), plural(v.Withheld, "name"))
+		problem = "frozen"
+		b.Note = fmt.Sprintf("frozen for %s, %s withheld", ago(v.FrozenAt, now), plural(v.Withheld, "name"))
 	case v.Stale:
-		trouble, b.Note = "stale", "stale for "+brief(v.StaleSeconds)
+		problem, b.Note = "stale", "stale for "+brief(v.StaleSeconds)
 	}
-	b.Class += " " + trouble
+	b.Class += " " + problem
 	b.Title = fmt.Sprintf("View of %s for group %s: %s", v.Origin, v.Group, b.Note)
 	types := slices.Clone(v.Types)
 	slices.SortStableFunc(types, func(a, b admin.Type) int {
@@ -202,33 +209,36 @@ func (f *fanout) view(v *admin.View, clients map[GroupType]admin.TypeTotals, rat
 	var flows []flow
 	var omitted []branch
 	for i := range types[:min(len(types), maxPictureTypes)] {
-		flows = append(flows, f.typ(v, &types[i], clients, rates, *y, trouble))
+		flows = append(flows, f.drawType(v, &types[i], clients, rates, *y, problem))
 		*y += rowHeight
 	}
-	if left := len(types) - maxPictureTypes; left > 0 {
-		more := box{X: typeX, Y: *y, W: typeW, H: boxHeight, Class: "type", Name: "and " + plural(left, "type"), Note: "see below"}
+	if n := len(types) - maxPictureTypes; n > 0 {
+		more := box{X: typeX, Y: *y, W: typeW, H: boxHeight, Class: "type", Name: plural(n, "more type"), Note: "see below"}
 		f.Boxes, omitted = append(f.Boxes, more), []branch{branchOf(more, more.Name)}
 		*y += rowHeight
 	}
 	*y = max(*y, top+rowHeight)
 	b.Y = top + (*y-top-rowHeight)/2
 	f.Boxes = append(f.Boxes, b)
-	out := flow{to: b, branch: branchOf(b, v.Group), trouble: trouble}
+	out := flow{to: b, branch: branchOf(b, v.Group), problem: problem}
 	for _, t := range flows {
-		f.link(b, t)
+		f.drawLink(b, t)
 		out.rate += t.rate
-		out.branch.Under = append(out.branch.Under, t.branch)
+		out.branch.Children = append(out.branch.Children, t.branch)
 	}
-	out.branch.Under = append(out.branch.Under, omitted...)
+	out.branch.Children = append(out.branch.Children, omitted...)
 	return out
 }
 
-// typ draws a type of a view at y, and its clients.
-func (f *fanout) typ(v *admin.View, t *admin.Type, clients map[GroupType]admin.TypeTotals, rates map[GroupType]Rates, y int, trouble string) flow {
-	of := GroupType{v.Group, t.TypeURL}
-	total, rate := clients[of], rates[of]
+// drawType adds a type of a view at y, with its clients.
+func (f *fanout) drawType(
+	v *admin.View, t *admin.Type, clients map[GroupType]admin.TypeTotals, rates map[GroupType]Rates, y int, problem string,
+) flow {
+	key := GroupType{v.Group, t.TypeURL}
+	total, rate := clients[key], rates[key]
 	b := box{
-		X: typeX, Y: y, W: typeW, H: boxHeight, Class: "type " + trouble, Name: short(t.TypeURL), Note: plural(t.Entries, "resource"),
+		X: typeX, Y: y, W: typeW, H: boxHeight, Class: "type " + problem,
+		Name: short(t.TypeURL), Note: plural(t.Entries, "resource"),
 		Title: fmt.Sprintf("%s: %s, %s, %s", t.TypeURL, plural(t.Entries, "resource"), humanize.Bytes(t.Bytes), t.Phase),
 		Href:  "/resources?" + url.Values{"type": {t.TypeURL}}.Encode(),
 	}
@@ -236,33 +246,34 @@ func (f *fanout) typ(v *admin.View, t *admin.Type, clients map[GroupType]admin.T
 	b.Name = humanize.Cut(b.Name, typeName)
 	f.Boxes = append(f.Boxes, b)
 	if total.Clients == 0 {
-		return flow{to: b, branch: item, trouble: trouble}
+		return flow{to: b, branch: item, problem: problem}
 	}
 	c := box{
 		X: clientX, Y: y, W: clientW, H: boxHeight, Class: "clients", Name: plural(total.Clients, "client"),
-		Note: number(rate.Deliveries) + " a second", Href: clientsOf(v.Group, t.TypeURL),
+		Note: number(rate.Deliveries) + " per second", Href: clientsPath(v.Group, t.TypeURL),
 	}
-	out := flow{to: b, rate: rate.Deliveries, trouble: trouble}
-	onward := flow{rate: rate.Deliveries, trouble: trouble}
+	out := flow{to: b, rate: rate.Deliveries, problem: problem}
+	onward := flow{rate: rate.Deliveries, problem: problem}
 	switch {
 	case total.Refusing > 0:
-		c.Class, onward.trouble = "clients refused", "refused"
-		c.Note = fmt.Sprintf("%s refuse%s", number(float64(total.Refusing)), ending(total.Refusing))
+		c.Class, onward.problem = "clients refused", "refused"
+		c.Note = fmt.Sprintf("%s refuse%s", number(float64(total.Refusing)), verbEnding(total.Refusing))
 		c.Href += "&refused=true"
 	case total.LagSeconds >= lateSeconds:
-		c.Note = fmt.Sprintf("%s lag%s, by %s", number(float64(total.Lagging)), ending(total.Lagging), brief(total.LagSeconds))
+		c.Note = fmt.Sprintf("%s lag%s, by up to %s",
+			number(float64(total.Lagging)), verbEnding(total.Lagging), brief(total.LagSeconds))
 	}
 	c.Title = fmt.Sprintf("%s of %s: %s", plural(total.Clients, "client"), short(t.TypeURL), c.Note)
 	onward.to = c
 	f.Boxes = append(f.Boxes, c)
-	f.link(b, onward)
-	item.Under = []branch{branchOf(c, c.Name)}
+	f.drawLink(b, onward)
+	item.Children = []branch{branchOf(c, c.Name)}
 	out.branch = item
 	return out
 }
 
-// clientsOf returns where the clients of a group, and if it is given of a type, are listed.
-func clientsOf(group, typeURL string) string {
+// clientsPath returns the path of the page that lists the clients of a group. An empty typeURL selects all types.
+func clientsPath(group, typeURL string) string {
 	q := url.Values{"group": {group}}
 	if typeURL != "" {
 		q.Set("type", typeURL)

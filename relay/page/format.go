@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// short returns the short name of a type, such as cds, or the message's name.
+// short returns the short name of a type, such as cds, or else the name of its message.
 func short(typeURL string) string {
 	if name, ok := schema.ShortName(typeURL); ok {
 		return name
@@ -31,7 +31,7 @@ func brief(seconds float64) string {
 	}
 }
 
-// number returns a number with three digits or more: 0.25, 7.1, 42, 1,234.
+// number formats a number for display: 0.25, 7.1, 42, 1,234.
 func number(n float64) string {
 	if math.IsNaN(n) {
 		return "–"
@@ -50,7 +50,7 @@ func number(n float64) string {
 	return b.String()
 }
 
-// decimals returns the number of decimals that a number is displayed with.
+// decimals returns the number of decimals with which a number is displayed.
 func decimals(n float64) int {
 	switch {
 	case n == math.Trunc(n), n >= 10:
@@ -62,23 +62,23 @@ func decimals(n float64) int {
 	}
 }
 
-// plural returns a count and what is counted: 1 client, 2 clients.
-func plural(n int, what string) string {
+// plural returns a count with its noun: 1 client, 2 clients.
+func plural(n int, noun string) string {
 	if n == 1 {
-		return "1 " + what
+		return "1 " + noun
 	}
-	return number(float64(n)) + " " + what + "s"
+	return number(float64(n)) + " " + noun + "s"
 }
 
-// ending returns the verb's ending for so many: 1 client refuses, 2 clients refuse.
-func ending(n int) string {
+// verbEnding returns the ending of a verb for a count: 1 client refuses, 2 clients refuse.
+func verbEnding(n int) string {
 	if n == 1 {
 		return "s"
 	}
 	return ""
 }
 
-// ago returns how long ago something was, or a dash if it never was.
+// ago returns the age of a time, or a dash for the zero time.
 func ago(then, now time.Time) string {
 	if then.IsZero() {
 		return "–"

@@ -5,12 +5,13 @@ import (
 	"net/http"
 )
 
-// A pipe is a response that is read while it is written.
+// A pipe is an http.ResponseWriter whose body a test reads while the handler writes it.
 type pipe struct {
 	*io.PipeWriter
 	header http.Header
 }
 
+// newPipe returns a pipe and the reader of its body.
 func newPipe() (io.Reader, *pipe) {
 	r, w := io.Pipe()
 	return r, &pipe{w, make(http.Header)}

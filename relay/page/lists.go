@@ -14,57 +14,60 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// perPage is how many clients or resources one page lists.
-const perPage = 100
+// pageSize is the maximum number of clients or resources on one page.
+const pageSize = 100
 
 // A clientTable lists clients.
 type clientTable struct {
 	Clients []admin.Client
 	Totals  admin.ClientTotals
 	Now     time.Time
-	Next    string // the start of the next page; empty on the last page
-	More    bool   // there are more, to be found on the page of clients
+	Next    string // path of the next page; empty on the last page
+	More    bool   // the page /clients lists more clients
 }
 
-// A clientForm is what one may ask of clients.
+// A clientForm has the filters of the list of clients.
 type clientForm struct {
 	Node, Group, Type string
 	Refused, Stalled  bool
-	Types             []string // to choose from
+	Types             []string // options of Type
 }
 
-// typeOf returns the type URL of a parameter, which may be a short name.
-func typeOf(text string) string {
+// typeURLOf returns the type URL of a parameter, which may be a short name such as cds.
+func typeURLOf(text string) string {
 	if typeURL, ok := schema.TypeURLFor(text); ok {
 		return typeURL
 	}
 	return text
 }
 
-// clients makes the page that lists clients.
+// clients returns the page /clients.
 func (p *Pages) clients(r *http.Request) (view, error) {
 	values := r.URL.Query()
 	form := clientForm{
-		Node: values.Get("node"), Group: values.Get("group"), Type: typeOf(values.Get("type")),
+		Node: values.Get("node"), Group: values.Get("group"), Type: typeURLOf(values.Get("type")),
 		Refused: values.Get("refused") == "true", Stalled: values.Get("stalled") == "true",
 	}
-	got, err := p.cfg.Fleet.Clients(admin.ClientQuery{
+	found, err := p.cfg.Fleet.Clients(admin.ClientQuery{
 		Type: form.Type, Node: form.Node, Group: form.Group, Refused: form.Refused, Stalled: form.Stalled,
-		Sort: admin.ByLag, Page: admin.Page{Limit: perPage, After: values.Get("after")},
+		Sort: admin.ByLag, Page: admin.Page{Limit: pageSize, After: values.Get("after")},
 	})
 	if err != nil {
 		return view{}, err
 	}
 	form.Types = p.types(form.Type)
-	table := clientTable{Clients: got.Clients, Totals: got.Totals, Now: time.Now(), Next: next(r, got.Next)}
-	return view{Title: "Clients", Under: "/clients", Form: &section{"client-form", form}, Sections: []section{{"clients", table}}}, nil
+	table := clientTable{Clients: found.Clients, Totals: found.Totals, Now: time.Now(), Next: nextPage(r, found.Next)}
+	return view{
+		Title: "Clients", Nav: "/clients",
+		Form: &section{"client-form", form}, Sections: []section{{"clients", table}},
+	}, nil
 }
 
-// types returns the types that the relay has anything of, and the one that is asked for.
-func (p *Pages) types(also string) []string {
+// types returns the type URLs of all views, and the selected one if it is not empty.
+func (p *Pages) types(selected string) []string {
 	var types []string
-	if also != "" {
-		types = append(types, also)
+	if selected != "" {
+		types = append(types, selected)
 	}
 	status := p.cfg.Status()
 	for i := range status.Views {
@@ -76,8 +79,8 @@ func (p *Pages) types(also string) []string {
 	return slices.Compact(types)
 }
 
-// next returns the path of the next page of a list.
-func next(r *http.Request, after string) string {
+// nextPage returns the path of the next page of a list; empty if after is.
+func nextPage(r *http.Request, after string) string {
 	if after == "" {
 		return ""
 	}
@@ -86,15 +89,17 @@ func next(r *http.Request, after string) string {
 	return strings.TrimPrefix(r.URL.Path, "/live") + "?" + values.Encode()
 }
 
-// client makes the page of one client.
+// client returns the page of one client.
 func (p *Pages) client(r *http.Request) (view, error) {
 	number, err := strconv.ParseUint(r.PathValue("number"), 10, 64)
 	if err != nil {
-		return view{}, admin.Refuse(http.StatusNotFound, fmt.Errorf("%.32q is not the number of a client", r.PathValue("number")))
+		err := fmt.Errorf("%.32q is not the number of a client", r.PathValue("number"))
+		return view{}, admin.Refuse(http.StatusNotFound, err)
 	}
 	values := r.URL.Query()
-	got, err := p.cfg.Fleet.Client(number, admin.ClientResourceQuery{
-		Type: typeOf(values.Get("type")), State: values.Get("state"), Page: admin.Page{Limit: perPage, After: values.Get("after")},
+	found, err := p.cfg.Fleet.Client(number, admin.ClientResourceQuery{
+		Type: typeURLOf(values.Get("type")), State: values.Get("state"),
+		Page: admin.Page{Limit: pageSize, After: values.Get("after")},
 	})
 	if err != nil {
 		return view{}, err
@@ -105,30 +110,30 @@ func (p *Pages) client(r *http.Request) (view, error) {
 		Asked      url.Values
 		NextPage   string
 		StateNames []string
-	}{got, time.Now(), values, next(r, got.Next), states}
+	}{found, time.Now(), values, nextPage(r, found.Next), states}
 	return view{
-		Title: "Client " + got.NodeID, Under: "/clients",
+		Title: "Client " + found.NodeID, Nav: "/clients",
 		Sections: []section{{"client", data}, {"client-types", data}, {"client-resources", data}},
 	}, nil
 }
 
-// states are those that a resource may be in on the way to a client, what is worst first.
+// states are the states of a resource at a client, the most severe first.
 var states = []string{"refused", "not_sent", "sent", "accepted"}
 
-// resources makes the page that lists the resources of a type, or the types.
+// resources returns the page that lists the resources of a type, or all types if none is selected.
 func (p *Pages) resources(r *http.Request) (view, error) {
 	values := r.URL.Query()
 	form := struct {
 		Type, Contains string
 		Types          []string
-	}{Type: typeOf(values.Get("type")), Contains: values.Get("contains")}
+	}{Type: typeURLOf(values.Get("type")), Contains: values.Get("contains")}
 	form.Types = p.types(form.Type)
-	v := view{Title: "Resources", Under: "/resources", Form: &section{"resource-form", form}}
+	v := view{Title: "Resources", Nav: "/resources", Form: &section{"resource-form", form}}
 	if form.Type == "" {
 		return v, nil
 	}
-	got, err := p.cfg.Fleet.Resources(admin.ResourceQuery{
-		Type: form.Type, Contains: form.Contains, Page: admin.Page{Limit: perPage, After: values.Get("after")},
+	found, err := p.cfg.Fleet.Resources(admin.ResourceQuery{
+		Type: form.Type, Contains: form.Contains, Page: admin.Page{Limit: pageSize, After: values.Get("after")},
 	})
 	if err != nil {
 		return view{}, err
@@ -137,18 +142,19 @@ func (p *Pages) resources(r *http.Request) (view, error) {
 	v.Sections = []section{{"resources", struct {
 		admin.Resources
 		NextPage string
-	}{got, next(r, got.Next)}}}
+	}{found, nextPage(r, found.Next)}}}
 	return v, nil
 }
 
-// maxHolders is how many of the clients that asked for a resource its page lists.
+// maxHolders is the maximum number of subscribed clients on the page of a resource.
 const maxHolders = 100
 
-// resource makes the page of one resource.
+// resource returns the page of one resource.
 func (p *Pages) resource(r *http.Request) (view, error) {
 	values := r.URL.Query()
-	got, err := p.cfg.Fleet.Resource(admin.ResourceChoice{
-		Type: typeOf(values.Get("type")), Name: values.Get("name"), Group: values.Get("group"), YAML: true, Limit: maxHolders,
+	found, err := p.cfg.Fleet.Resource(admin.ResourceChoice{
+		Type: typeURLOf(values.Get("type")), Name: values.Get("name"), Group: values.Get("group"),
+		YAML: true, Limit: maxHolders,
 	})
 	if err != nil {
 		return view{}, err
@@ -159,41 +165,45 @@ func (p *Pages) resource(r *http.Request) (view, error) {
 		Now        time.Time
 		StateNames []string
 		Changes    []change
-		NoChanges  string // why there are none
-	}{ResourceDetail: got, Texts: make(map[string]string, len(got.Bodies)), Now: time.Now(), StateNames: states}
-	changed, err := p.cfg.Fleet.History(admin.HistoryChoice{Type: got.TypeURL, Name: got.Name, Group: values.Get("group"), Limit: maxChanges})
+		NoChanges  string // why Changes is empty
+	}{ResourceDetail: found, Texts: make(map[string]string, len(found.Bodies)), Now: time.Now(), StateNames: states}
+	history, err := p.cfg.Fleet.History(admin.HistoryChoice{
+		Type: found.TypeURL, Name: found.Name, Group: values.Get("group"), Limit: maxChanges,
+	})
 	if err != nil {
 		data.NoChanges = err.Error()
 	}
-	for _, c := range changed.Changes {
-		data.Changes = append(data.Changes, change{c, linesOf(c.Diff)})
+	for _, c := range history.Changes {
+		data.Changes = append(data.Changes, change{c, diffLines(c.Diff)})
 	}
-	for digest, body := range got.Bodies {
+	for digest, body := range found.Bodies {
 		var text string
 		if err := json.Unmarshal(body, &text); err != nil {
-			return view{}, fmt.Errorf("read YAML of %s: %w", got.Name, err)
+			return view{}, fmt.Errorf("read YAML of %s: %w", found.Name, err)
 		}
 		data.Texts[digest] = text
 	}
 	return view{
-		Title: got.Name, Under: "/resources",
+		Title: found.Name, Nav: "/resources",
 		Sections: []section{{"resource", data}, {"resource-body", data}, {"holders", data}, {"history", data}},
 	}, nil
 }
 
-// maxChanges is how many changes of a resource its page shows.
+// maxChanges is the maximum number of changes on the page of a resource.
 const maxChanges = 10
 
-// A change is shown with the lines of its diff.
+// A change is a change of a resource with the lines of its diff.
 type change struct {
 	admin.Change
 	Lines []diffLine
 }
 
-// A diffLine is a line of a diff. Its Kind is added, removed, place (the position of the next lines), or empty.
+// A diffLine is a line of a diff. Kind is its CSS class: added, removed, place for the position of the next lines, or
+// empty.
 type diffLine struct{ Kind, Text string }
 
-func linesOf(diff string) (lines []diffLine) {
+// diffLines returns the lines of a unified diff.
+func diffLines(diff string) (lines []diffLine) {
 	for text := range strings.Lines(diff) {
 		l := diffLine{Text: text}
 		switch text[0] {

@@ -9,16 +9,18 @@ import (
 	"time"
 )
 
-// maxFollowers is how many may follow pages at once.
+// maxFollowers is the maximum number of open event streams.
 const maxFollowers = 64
 
-// How often a page that is followed is looked at, and how long a follower may take to read.
 const (
-	pace    = 2 * time.Second
-	patient = 10 * time.Second
+	// followInterval is the interval at which an event stream renders its page again.
+	followInterval = 2 * time.Second
+
+	// followWriteTimeout is the timeout of writing one event.
+	followWriteTimeout = 10 * time.Second
 )
 
-// An update is what is new of a page: its title, and sections by name.
+// An update is the data of an event: the title of the page, and its changed sections by name.
 type update struct {
 	Title    string                   `json:"title"`
 	At       time.Time                `json:"at"`
@@ -26,26 +28,28 @@ type update struct {
 }
 
 // follow sends the changes of a page as events, until the browser disconnects or the pages are closed. The first event
-// has the whole page, which may have changed since it was served.
-func (p *Pages) follow(make func(*http.Request) (view, error)) http.HandlerFunc {
+// contains all sections, because they may have changed since the page was served.
+func (p *Pages) follow(build func(*http.Request) (view, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case p.places <- struct{}{}:
-			defer func() { <-p.places }()
+		case p.followers <- struct{}{}:
+			defer func() { <-p.followers }()
 		default:
-			http.Error(w, fmt.Sprintf("%d pages are followed already, as many as may be", maxFollowers), http.StatusServiceUnavailable)
+			text := fmt.Sprintf("too many open event streams: at most %d are allowed", maxFollowers)
+			http.Error(w, text, http.StatusServiceUnavailable)
 			return
 		}
-		f := follower{w: w, to: http.NewResponseController(w), has: map[string]template.HTML{}}
-		// The server's bounds are for requests that are answered at once.
-		if err := f.to.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		f := follower{w: w, controller: http.NewResponseController(w), sent: map[string]template.HTML{}}
+		// The read timeout of the server would end the stream.
+		if err := f.controller.SetReadDeadline(time.Time{}); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return
 		}
 		w.Header().Set("Content-Type", "text/event-stream")
-		ticker := time.NewTicker(pace)
+		ticker := time.NewTicker(followInterval)
 		defer ticker.Stop()
 		for {
-			if m := p.page(r.URL.RequestURI()[len("/live"):], r, make); f.tell(m) != nil {
+			page := p.page(r.URL.RequestURI()[len("/live"):], r, build)
+			if f.send(page) != nil {
 				return
 			}
 			select {
@@ -59,35 +63,36 @@ func (p *Pages) follow(make func(*http.Request) (view, error)) http.HandlerFunc 
 	}
 }
 
-// A follower receives the changes of a page.
+// A follower is an event stream of one browser.
 type follower struct {
-	w   http.ResponseWriter
-	to  *http.ResponseController
-	has map[string]template.HTML
+	w          http.ResponseWriter
+	controller *http.ResponseController
+	sent       map[string]template.HTML // the newest content of each section
 }
 
-// tell sends the sections that have changed. If the page does not exist any more, such as that of a client that has
-// disconnected, it sends the event "gone".
-func (f *follower) tell(m *made) error {
+// send sends the sections that have changed. If the page does not exist any more, it sends the event "gone". An example
+// is the page of a client that has disconnected.
+func (f *follower) send(page *renderedPage) error {
 	event := "sections"
-	u := update{Title: m.Title, At: m.At, Sections: map[string]template.HTML{}}
-	if m.Refused != "" {
-		event, u.Title = "gone", m.Refused
+	u := update{Title: page.Title, At: page.At, Sections: map[string]template.HTML{}}
+	if page.Error != "" {
+		event, u.Title = "gone", page.Error
 	}
-	for _, s := range m.Sections {
-		if f.has[s.Name] != s.HTML {
-			f.has[s.Name], u.Sections[s.Name] = s.HTML, s.HTML
+	for _, s := range page.Sections {
+		if f.sent[s.Name] != s.HTML {
+			f.sent[s.Name], u.Sections[s.Name] = s.HTML, s.HTML
 		}
 	}
 	data, err := json.Marshal(u)
 	if err != nil {
 		return err
 	}
-	if err := f.to.SetWriteDeadline(time.Now().Add(patient)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	err = f.controller.SetWriteDeadline(time.Now().Add(followWriteTimeout))
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	if _, err := fmt.Fprintf(f.w, "event: %s\ndata: %s\n\n", event, data); err != nil {
 		return err
 	}
-	return f.to.Flush()
+	return f.controller.Flush()
 }

@@ -13,33 +13,33 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// lateSeconds is the lag from which on a client is late.
+// lateSeconds is the lag at which a client is late.
 const lateSeconds = 10
 
-// frontClients is how many clients the overview lists.
-const frontClients = 20
+// overviewClients is the maximum number of clients on the overview.
+const overviewClients = 20
 
-// A tile is one number.
+// A tile is one number at the top of the overview.
 type tile struct {
 	Label, Value, Note string
-	Class              string // stale or refused; empty if all is well
+	Class              string // CSS class of a problem: stale, refused or late; empty without one
 }
 
 // An alert is a condition that needs attention.
 type alert struct {
-	Class   string // of its style: stale, refused, frozen or late
-	Badge   string // the word that stands before it
+	Class   string // CSS class: stale, refused, frozen or late
+	Badge   string // word before the text; Class if empty
 	Text    string
-	Note    string // more of it
-	Href    string // where there is more
-	Command string // that does something about it
+	Note    string // details
+	Href    string // page with details
+	Command string // command that ends the condition
 }
 
-// overview makes the status page.
+// overview returns the status page.
 func (p *Pages) overview(*http.Request) (view, error) {
 	now := time.Now()
 	status := p.cfg.Status()
-	clients, err := p.cfg.Fleet.Clients(admin.ClientQuery{Sort: admin.ByLag, Page: admin.Page{Limit: frontClients}})
+	clients, err := p.cfg.Fleet.Clients(admin.ClientQuery{Sort: admin.ByLag, Page: admin.Page{Limit: overviewClients}})
 	if err != nil {
 		return view{}, err
 	}
@@ -58,7 +58,7 @@ func (p *Pages) overview(*http.Request) (view, error) {
 		Tiles  []tile
 		Alerts []alert
 		Tier   bool
-	}{status.Relay, tiles(&status, &clients, points), alerts, p.tier != nil}})
+	}{status.Relay, newTiles(&status, &clients, points), alerts, p.tier != nil}})
 	if len(rollouts) > 0 {
 		sections = append(sections, section{"rollouts", newRolloutPanels(rollouts, now)})
 	}
@@ -67,18 +67,18 @@ func (p *Pages) overview(*http.Request) (view, error) {
 	}
 	sections = append(sections,
 		section{"fanout", newFanout(&status, clients.Types, p.cfg.History.Rates(), now)},
-		section{"charts", charts(points, now)},
+		section{"charts", newCharts(points, now)},
 		section{"clients", clientTable{Clients: clients.Clients, Totals: clients.Totals, Now: now, More: clients.Next != ""}},
 		section{"views", struct {
 			Status admin.Status
 			Now    time.Time
 		}{status, now}},
 	)
-	return view{Title: title, Under: "/", Sections: sections}, nil
+	return view{Title: title, Nav: "/", Sections: sections}, nil
 }
 
-// tiles are the numbers at the top.
-func tiles(s *admin.Status, c *admin.Clients, points []Point) []tile {
+// newTiles returns the numbers at the top.
+func newTiles(s *admin.Status, c *admin.Clients, points []Point) []tile {
 	last := Point{P50: math.NaN(), P99: math.NaN()}
 	if len(points) > 0 {
 		last = points[len(points)-1]
@@ -97,17 +97,25 @@ func tiles(s *admin.Status, c *admin.Clients, points []Point) []tile {
 	}
 	return []tile{
 		{"Streams", number(float64(s.Relay.Streams)), plural(len(s.Views), "view"), ""},
-		{"Deliveries a second", number(last.Deliveries), "p50 " + brief(last.P50) + ", p99 " + brief(last.P99), ""},
+		{"Deliveries per second", number(last.Deliveries), "p50 " + brief(last.P50) + ", p99 " + brief(last.P99), ""},
 		{"Stale views", number(float64(stale)), "of " + number(float64(len(s.Views))), class(stale > 0, "stale")},
-		{"Refusing clients", number(float64(c.Totals.Refusing)), "of " + number(float64(c.Totals.Streams)), class(c.Totals.Refusing > 0, "refused")},
-		{"Furthest behind", brief(c.Totals.LagSeconds), plural(c.Totals.Lagging, "client") + " behind", class(c.Totals.LagSeconds >= lateSeconds, "late")},
+		{
+			"Refusing clients", number(float64(c.Totals.Refusing)), "of " + number(float64(c.Totals.Streams)),
+			class(c.Totals.Refusing > 0, "refused"),
+		},
+		{
+			"Longest lag", brief(c.Totals.LagSeconds), plural(c.Totals.Lagging, "client") + " lagging",
+			class(c.Totals.LagSeconds >= lateSeconds, "late"),
+		},
 	}
 }
 
 // alertsOf returns the alerts, the most severe first.
 func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now time.Time) (alerts []alert) {
 	if !s.Relay.Ready {
-		alerts = append(alerts, alert{Class: "stale", Badge: "not ready", Text: "The relay is not ready", Note: strings.Join(s.Relay.NotReady, "; ")})
+		alerts = append(alerts, alert{
+			Class: "stale", Badge: "not ready", Text: "The relay is not ready", Note: strings.Join(s.Relay.NotReady, "; "),
+		})
 	}
 	for i := range s.Origins {
 		alerts = append(alerts, originAlerts(&s.Origins[i], now)...)
@@ -115,8 +123,10 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 	for i := range s.Views {
 		if v := &s.Views[i]; v.Stale {
 			alerts = append(alerts, alert{
-				Class: "stale", Text: fmt.Sprintf("What origin %s says to %s has been stale for %s", v.Origin, group(v.Group), brief(v.StaleSeconds)),
-				Note: plural(v.Streams, "client") + " served with what was known last",
+				Class: "stale",
+				Text: fmt.Sprintf("The view of origin %s for %s has been stale for %s",
+					v.Origin, group(v.Group), brief(v.StaleSeconds)),
+				Note: plural(v.Streams, "client") + " served with cached resources",
 			})
 		}
 	}
@@ -130,20 +140,29 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 	for _, t := range c.Types {
 		if t.Refusing > 0 {
 			alerts = append(alerts, alert{
-				Class: "refused", Href: clientsOf(t.Group, t.TypeURL) + "&refused=true",
-				Text: fmt.Sprintf("%s of %s refuse%s %s", number(float64(t.Refusing)), plural(t.Clients, "client"), ending(t.Refusing), short(t.TypeURL)),
+				Class: "refused", Href: clientsPath(t.Group, t.TypeURL) + "&refused=true",
+				Text: fmt.Sprintf("%s of %s refuse%s %s",
+					number(float64(t.Refusing)), plural(t.Clients, "client"), verbEnding(t.Refusing), short(t.TypeURL)),
 				Note: "in " + group(t.Group),
 			})
 		}
 	}
 	if n := c.Totals.Stalled; n > 0 {
-		alerts = append(alerts, alert{Class: "late", Text: fmt.Sprintf("%s read%s nothing", plural(n, "client"), ending(n)), Href: "/clients?stalled=true"})
+		alerts = append(alerts, alert{
+			Class: "late", Text: fmt.Sprintf("%s %s stalled: not reading responses", plural(n, "client"), isOrAre(n)),
+			Href: "/clients?stalled=true",
+		})
 	}
 	if lag := c.Totals.LagSeconds; lag >= lateSeconds {
-		alerts = append(alerts, alert{Class: "late", Text: "A client lacks a change of " + brief(lag) + " ago", Note: plural(c.Totals.Lagging, "client") + " behind", Href: "/clients"})
+		alerts = append(alerts, alert{
+			Class: "late", Text: "A client has not accepted a change of " + brief(lag) + " ago",
+			Note: plural(c.Totals.Lagging, "client") + " lagging", Href: "/clients",
+		})
 	}
 	rank := []string{"stale", "refused", "late", "frozen"}
-	slices.SortStableFunc(alerts, func(a, b alert) int { return slices.Index(rank, a.Class) - slices.Index(rank, b.Class) })
+	slices.SortStableFunc(alerts, func(a, b alert) int {
+		return slices.Index(rank, a.Class) - slices.Index(rank, b.Class)
+	})
 	return alerts
 }
 
@@ -161,18 +180,23 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 		if d.BadCount > 1 {
 			note += fmt.Sprintf("; and %d more", d.BadCount-1)
 		}
-		alerts = append(alerts, alert{Class: "stale", Badge: "files", Text: fmt.Sprintf("%s of %s of origin %s %s bad", number(float64(d.BadCount)), plural(d.FileCount, "file"), o.Name, are(d.BadCount)), Note: note})
+		alerts = append(alerts, alert{
+			Class: "stale", Badge: "files", Note: note,
+			Text: fmt.Sprintf("%s of %s of origin %s %s invalid",
+				number(float64(d.BadCount)), plural(d.FileCount, "file"), o.Name, isOrAre(d.BadCount)),
+		})
 	}
 	if o.Held > 0 {
 		alerts = append(alerts, alert{
-			Class: "stale", Badge: "held", Text: fmt.Sprintf("%s of origin %s %s held back", plural(o.Held, "removal"), o.Name, are(o.Held)),
-			Note: "if they are meant:", Command: "tender release --origin " + o.Name,
+			Class: "stale", Badge: "held",
+			Text: fmt.Sprintf("%s of origin %s %s held", plural(o.Held, "removal"), o.Name, isOrAre(o.Held)),
+			Note: "to send intended removals:", Command: "tender release --origin " + o.Name,
 		})
 	}
 	if f := o.Freeze; f != nil {
-		note := "to go on:"
+		note := "to end the freeze:"
 		if !f.SurvivesRestart {
-			note = "a restart of the relay ends it; to go on:"
+			note = "a restart of the relay also ends the freeze; to end it now:"
 		}
 		alerts = append(alerts, alert{
 			Class: "frozen", Text: fmt.Sprintf("Changes of origin %s are not distributed: %s", o.Name, f.Describe(now)),
@@ -182,30 +206,33 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 	return alerts
 }
 
-// findingAlerts returns alerts if resources cannot be used or changes are held: other findings may be a matter of versions.
+// findingAlerts returns alerts for findings that make a resource unusable, and for held changes. Other findings may
+// only be differences of versions.
 func findingAlerts(v *admin.Validation) (alerts []alert) {
 	all, breaking := v.Number()
 	if breaking > 0 {
 		alerts = append(alerts, alert{
-			Class: "refused", Href: "#findings", Text: fmt.Sprintf("%s break%s a resource", plural(breaking, "finding"), ending(breaking)),
-			Note: "of " + plural(all, "finding") + " in all",
+			Class: "refused", Href: "#findings", Note: "of " + plural(all, "finding") + " in total",
+			Text: fmt.Sprintf("%s break%s a resource", plural(breaking, "finding"), verbEnding(breaking)),
 		})
 	}
 	if held := v.Held(); held > 0 {
 		alerts = append(alerts, alert{
-			Class: "stale", Badge: "held", Href: "#findings", Text: fmt.Sprintf("%s %s held: clients could not use the result", plural(held, "change"), are(held)),
-			Note: "to send them all the same:", Command: "tender release --all",
+			Class: "stale", Badge: "held", Href: "#findings",
+			Text: fmt.Sprintf("%s %s held: clients could not use the result", plural(held, "change"), isOrAre(held)),
+			Note: "to send held changes anyway:", Command: "tender release --all",
 		})
 	}
 	return alerts
 }
 
-func are(n int) string {
+// isOrAre returns the verb for a count.
+func isOrAre(n int) string {
 	if n == 1 {
 		return "is"
 	}
 	return "are"
 }
 
-// group returns what a node group is called in a sentence.
+// group returns the name of a node group in a sentence.
 func group(key string) string { return "group " + humanize.Cut(key, 60) }

@@ -22,51 +22,51 @@ type Config struct {
 	Fleet   admin.Fleet
 	History *History
 
-	// Rollouts returns how the rollouts of the origins' changes stand. Nil, or none of them, shows nothing of rollouts.
+	// Rollouts returns the state of the rollouts, by origin. If it is nil or returns none, the pages have no rollouts.
 	Rollouts func() []*rollout.Status
 
-	// Tier asks the peers of the relay for their state. Nil if there are no peers.
+	// Tier requests the state of the peers. Nil if TENDER_PEERS is off.
 	Tier func(context.Context) admin.FleetStatus
 
-	// Logger receives the errors of templates, which there should be none of. Nil discards
-	// them.
+	// Logger receives the errors of templates, which are bugs. Nil discards them.
 	Logger *slog.Logger
 }
 
-// Pages serves the status page and those that it links to.
+// Pages serves the status page and the pages to which it links.
 type Pages struct {
-	cfg    Config
-	mux    *http.ServeMux
-	made   recent
-	places chan struct{} // one slot for each follower of a page
-	closed chan struct{}
-	close  sync.Once
-	tier   *tierWatch // nil if there are no peers
+	cfg       Config
+	mux       *http.ServeMux
+	cache     pageCache
+	followers chan struct{} // semaphore with one slot for each event stream
+	closed    chan struct{}
+	close     sync.Once
+	tier      *tierWatch // nil if there are no peers
 }
 
-// New returns pages. Close ends them.
+// New returns pages. The caller must call Close.
 func New(cfg Config) *Pages {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	p := &Pages{
-		cfg: cfg, mux: http.NewServeMux(), places: make(chan struct{}, maxFollowers), closed: make(chan struct{}),
-		made: recent{pages: make(map[string]*made)},
+		cfg: cfg, mux: http.NewServeMux(), followers: make(chan struct{}, maxFollowers), closed: make(chan struct{}),
+		cache: pageCache{pages: make(map[string]*renderedPage)},
 	}
 	if cfg.Tier != nil {
 		p.tier = newTierWatch(cfg.Tier)
 	}
-	for _, at := range []struct {
-		path string
-		make func(*http.Request) (view, error)
+	for _, route := range []struct {
+		path  string
+		build func(*http.Request) (view, error)
 	}{
-		{"/{$}", p.overview}, {"/clients", p.clients}, {"/clients/{number}", p.client}, {"/resources", p.resources}, {"/resource", p.resource},
+		{"/{$}", p.overview}, {"/clients", p.clients}, {"/clients/{number}", p.client},
+		{"/resources", p.resources}, {"/resource", p.resource},
 	} {
-		p.mux.HandleFunc("GET "+at.path, p.serve(at.make))
-		p.mux.HandleFunc("GET /live"+at.path, p.follow(at.make))
+		p.mux.HandleFunc("GET "+route.path, p.serve(route.build))
+		p.mux.HandleFunc("GET /live"+route.path, p.follow(route.build))
 	}
 	p.mux.HandleFunc("GET /", p.serve(func(*http.Request) (view, error) {
-		return view{}, admin.Refuse(http.StatusNotFound, errors.New("there is no such page"))
+		return view{}, admin.Refuse(http.StatusNotFound, errors.New("the page does not exist"))
 	}))
 	p.mux.Handle("GET /assets/", http.FileServerFS(files))
 	return p
@@ -75,7 +75,7 @@ func New(cfg Config) *Pages {
 // ServeHTTP implements http.Handler.
 func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }
 
-// Close ends the events of pages, and a request to peers that is under way.
+// Close ends the event streams and a request to peers that is in progress.
 func (p *Pages) Close() {
 	p.close.Do(func() {
 		close(p.closed)
@@ -91,13 +91,14 @@ var files embed.FS
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"ago": ago, "brief": brief, "count": func(n int) string { return number(float64(n)) },
 	"short": short, "plural": plural, "cut": humanize.Cut, "bytes": humanize.Bytes[int64],
-	"unsigned": humanize.Bytes[uint64], "clock": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"unsigned": humanize.Bytes[uint64],
+	"clock":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 }).ParseFS(files, "templates/*.html"))
 
-// A view is what is shown at one path.
+// A view is the content of a page before it is rendered.
 type view struct {
 	Title string
-	Under string // the page of the navigation that it belongs to
+	Nav   string // path of the entry in the navigation
 
 	// Form is the data of the template of the page's form; nil if it has none. It is not a section, so that events do not
 	// change it while the user types.
@@ -106,76 +107,77 @@ type view struct {
 	Sections []section
 }
 
-// A section is a part of a page, which its template, of the same name, makes of data.
+// A section is a part of a page. The template of the same name renders its data.
 type section struct {
 	Name string
 	Data any
 }
 
-// made is a page as it is sent.
-type made struct {
-	Title, Under string
-	Form         template.HTML
-	Sections     []madeSection
-	At           time.Time
+// A renderedPage is a page as HTML.
+type renderedPage struct {
+	Title, Nav string
+	Form       template.HTML
+	Sections   []renderedSection
+	At         time.Time
 
-	Refused string // why there is no page
-	code    int
+	Error string // why the page cannot be shown; empty if it can
+	code  int    // HTTP status code
 }
 
-type madeSection struct {
+type renderedSection struct {
 	Name string
 	HTML template.HTML
 }
 
-// serve serves a page.
-func (p *Pages) serve(make func(*http.Request) (view, error)) http.HandlerFunc {
+// serve returns the handler of a page.
+func (p *Pages) serve(build func(*http.Request) (view, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		m := p.page(r.URL.RequestURI(), r, make)
+		page := p.page(r.URL.RequestURI(), r, build)
 		var out bytes.Buffer
-		if err := templates.ExecuteTemplate(&out, "page", m); err != nil {
+		if err := templates.ExecuteTemplate(&out, "page", page); err != nil {
 			p.cfg.Logger.Error("status page not rendered", slog.Any("err", err))
-			http.Error(w, "the page could not be made", http.StatusInternalServerError)
+			http.Error(w, "the page could not be rendered", http.StatusInternalServerError)
 			return
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.WriteHeader(m.code)
-		_, _ = w.Write(out.Bytes()) // it fails only if the browser has disconnected
+		w.WriteHeader(page.code)
+		_, _ = w.Write(out.Bytes()) // fails only if the browser has disconnected
 	}
 }
 
-// fresh is how long a rendered page is reused for equal requests.
-const fresh = time.Second
+// cacheTime is how long a rendered page is reused for equal requests.
+const cacheTime = time.Second
 
-// A recent has the pages that were rendered in the last second.
-type recent struct {
+// A pageCache has the pages that were rendered within cacheTime, by request URI.
+type pageCache struct {
 	mu    sync.Mutex
-	pages map[string]*made
+	pages map[string]*renderedPage
 }
 
-// page returns a rendered page. Equal requests within a second share one.
-func (p *Pages) page(key string, r *http.Request, build func(*http.Request) (view, error)) *made {
-	p.made.mu.Lock()
-	defer p.made.mu.Unlock() // one at a time: pages must not slow down what they are about
+// page returns a rendered page. Equal requests within cacheTime share it.
+func (p *Pages) page(key string, r *http.Request, build func(*http.Request) (view, error)) *renderedPage {
+	p.cache.mu.Lock()
+	defer p.cache.mu.Unlock() // renders one page at a time, to limit the load on the relay
 	now := time.Now()
-	for key, m := range p.made.pages {
-		if now.Sub(m.At) >= fresh {
-			delete(p.made.pages, key)
+	for key, page := range p.cache.pages {
+		if now.Sub(page.At) >= cacheTime {
+			delete(p.cache.pages, key)
 		}
 	}
-	if m := p.made.pages[key]; m != nil {
-		return m
+	if page := p.cache.pages[key]; page != nil {
+		return page
 	}
-	m := p.render(r, build, now)
-	p.made.pages[key] = m
-	return m
+	page := p.render(r, build, now)
+	p.cache.pages[key] = page
+	return page
 }
 
-func (p *Pages) render(r *http.Request, build func(*http.Request) (view, error), now time.Time) *made {
+// render builds and renders a page. An error becomes the content of the page.
+func (p *Pages) render(r *http.Request, build func(*http.Request) (view, error), now time.Time) *renderedPage {
 	v, err := build(r)
-	m := &made{Title: v.Title, Under: v.Under, At: now, code: http.StatusOK}
+	page := &renderedPage{Title: v.Title, Nav: v.Nav, At: now, code: http.StatusOK}
 	if err == nil && v.Form != nil {
-		m.Form, err = execute(*v.Form)
+		page.Form, err = execute(*v.Form)
 	}
 	for _, s := range v.Sections {
 		if err != nil {
@@ -183,15 +185,17 @@ func (p *Pages) render(r *http.Request, build func(*http.Request) (view, error),
 		}
 		var html template.HTML
 		html, err = execute(s)
-		m.Sections = append(m.Sections, madeSection{s.Name, html})
+		page.Sections = append(page.Sections, renderedSection{s.Name, html})
 	}
 	if err != nil {
-		m = &made{Title: "Page not available", Under: v.Under, At: now, Refused: err.Error(), code: admin.CodeOf(err)}
-		if m.code == http.StatusInternalServerError {
+		page = &renderedPage{
+			Title: "Page not available", Nav: v.Nav, At: now, Error: err.Error(), code: admin.CodeOf(err),
+		}
+		if page.code == http.StatusInternalServerError {
 			p.cfg.Logger.Error("status page not rendered", slog.String("path", r.URL.Path), slog.Any("err", err))
 		}
 	}
-	return m
+	return page
 }
 
 // execute renders a section. The template escapes its data, so the result is safe HTML.

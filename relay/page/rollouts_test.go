@@ -9,17 +9,19 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// rolling is an edition in the second of three stages, one of whose clients has refused it.
+// rolling returns an edition in the second of three stages. One client has refused it.
 func rolling(now time.Time) *rollout.Status {
 	return &rollout.Status{
 		Origin: "default", Phase: rollout.Rolling, Edition: "3fa2b1c9", Resources: 12, Changed: now.Add(-14 * time.Minute),
-		Stage: 2, Since: now.Add(-4 * time.Minute), Until: now.Add(6 * time.Minute), Waiting: 12, Oldest: now.Add(-15 * time.Minute),
+		Stage: 2, Since: now.Add(-4 * time.Minute), Until: now.Add(6 * time.Minute),
+		Waiting: 12, Oldest: now.Add(-15 * time.Minute),
 		Check: "go", Checked: now.Add(-3 * time.Second),
-		Refusals: []rollout.Refusal{{Client: rollout.Client{Node: "sidecar~7", Cohort: 1}, TypeURL: wire.ListenerType, Detail: "no such filter"}},
+		Refusals: []rollout.Refusal{{
+			Client: rollout.Client{Node: "sidecar~7", Cohort: 1}, TypeURL: wire.ListenerType, Detail: "no such filter",
+		}},
 		Cohorts: []rollout.Cohort{
 			{Name: "metadata.canary=true 10m0s", Clients: 3, Served: "3fa2b1c9", Subscribed: 3, Accepted: 3, Disconnected: 1},
 			{Name: "5% 10m0s", Clients: 40, Served: "3fa2b1c9", Subscribed: 30, Accepted: 25, Refused: 1},
@@ -30,9 +32,9 @@ func rolling(now time.Time) *rollout.Status {
 	}
 }
 
-// text returns what a panel says, beside its bar.
+// text returns the content of a panel except its bar.
 func (p rolloutPanel) text() string {
-	lines := []string{p.State + " [" + p.Class + "] for " + p.For, p.Meaning}
+	lines := []string{p.State + " [" + p.Class + "] for " + p.For, strings.ReplaceAll(p.Meaning, ". ", ".\n")}
 	if p.Reason != "" {
 		lines = append(lines, "reason: "+p.Reason)
 	}
@@ -45,7 +47,7 @@ func (p rolloutPanel) text() string {
 	return strings.Join(lines, "\n")
 }
 
-// TestRolloutPanel holds what people are told in each state, and which commands they are given.
+// TestRolloutPanel verifies the text and the commands of each state.
 func TestRolloutPanel(t *testing.T) {
 	now := time.Unix(1_000_000, 0)
 	for _, tt := range []struct {
@@ -56,18 +58,22 @@ func TestRolloutPanel(t *testing.T) {
 		{"current", func(s *rollout.Status) {
 			s.Phase, s.Stage, s.Until, s.Waiting, s.Oldest, s.Undoable = rollout.Current, 0, time.Time{}, 0, time.Time{}, true
 		}, `up to date [] for 4m0s
-All clients are served what the origin has.
+All clients receive the origin's current resources.
 Last edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 tender rollout undo --origin default`},
 		{"cold", func(s *rollout.Status) { *s = rollout.Status{Origin: "default", Cold: true} }, `up to date [] for ` + `
-All clients are served what the origin has. The relay started without a snapshot of the last good, so what the origin had then went to all clients at once.`},
+All clients receive the origin's current resources.
+The relay started without a snapshot of the last good, so all clients received the resources of that time at once.`},
 		{"gathering", func(s *rollout.Status) {
 			s.Phase, s.Stage, s.Until, s.Check = rollout.Gathering, 0, now.Add(2*time.Second), ""
-			s.WaitsFor, s.Cohorts[0].Served, s.Cohorts[1].Served = "the origin: it is not connected, or has not confirmed what it has", "", ""
+			s.WaitsFor = "the origin: it is not connected or has not confirmed its state"
+			s.Cohorts[0].Served, s.Cohorts[1].Served = "", ""
 		}, `collecting changes [rolling] for 4m0s
-The origin has changed. The changes are collected into an edition, which no client is served yet.
+The origin has changed resources.
+The relay collects the changes for an edition.
+No client receives them yet.
 Time left: 2s;  []
-Waits for: the origin: it is not connected, or has not confirmed what it has;  []
+Waiting for: the origin: it is not connected or has not confirmed its state;  []
 Withheld: 12 resources; oldest change 15m0s ago []
 tender rollout diff --origin default
 tender rollout abort --origin default
@@ -75,43 +81,49 @@ tender rollout promote --all --origin default`},
 		{"superseded", func(s *rollout.Status) {
 			s.Phase, s.Stage, s.Until, s.Check, s.Cohorts[1].Served = rollout.Gathering, 0, time.Time{}, "", ""
 		}, `collecting changes [rolling] for 4m0s
-The origin has changed what edition 3fa2b1c9 changes. The changes are collected into the next edition; until then the first stage keeps edition 3fa2b1c9, and all others are served the last good.
+The origin has changed resources of edition 3fa2b1c9.
+The relay collects the changes for the next edition.
+Until then, the first stage receives edition 3fa2b1c9, and all others the last good.
 Withheld: 12 resources; oldest change 15m0s ago []
 tender rollout diff --origin default
 tender rollout abort --origin default
 tender rollout promote --all --origin default`},
 		{"held", func(s *rollout.Status) {
-			s.Phase, s.Stage, s.Large, s.Check, s.WaitsFor = rollout.Held, 0, true, "", "the end of the hold: a large part of a type is removed"
+			s.Phase, s.Stage, s.Large, s.Check = rollout.Held, 0, true, ""
+			s.WaitsFor = "the end of the hold: a large part of a type is removed"
 		}, `held [stale] for 4m0s
-Edition 3fa2b1c9 removes a large part of a type. No client is served it yet.
+Edition 3fa2b1c9 removes a large part of a type.
+No client receives it yet.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Time left: 6m0s;  []
-Waits for: the end of the hold: a large part of a type is removed;  []
+Waiting for: the end of the hold: a large part of a type is removed;  []
 Withheld: 12 resources; oldest change 15m0s ago []
 tender rollout diff --origin default
 tender rollout promote --origin default
 tender rollout abort --origin default
 tender rollout promote --all --origin default`},
 		{"waiting for the check", func(s *rollout.Status) {
-			s.Phase, s.Stage, s.Until, s.WaitsFor, s.Check, s.Failing = rollout.Held, 0, time.Time{}, "the check", "connection refused", now.Add(-5*time.Minute)
+			s.Phase, s.Stage, s.Until, s.WaitsFor = rollout.Held, 0, time.Time{}, "the check"
+			s.Check, s.Failing = "connection refused", now.Add(-5*time.Minute)
 		}, `waiting to start [rolling] for 4m0s
-Edition 3fa2b1c9 is ready. No client is served it yet.
+Edition 3fa2b1c9 is ready.
+No client receives it yet.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
-Waits for: the check;  []
+Waiting for: the check;  []
 Withheld: 12 resources; oldest change 15m0s ago []
-Check: connection refused; no answer for 5m0s [late]
+Check: connection refused; failing for 5m0s [late]
 tender rollout diff --origin default
 tender rollout promote --origin default
 tender rollout abort --origin default
 tender rollout promote --all --origin default`},
 		{"rolling", func(s *rollout.Status) { s.Unobserved = true }, `stage 2 of 3 [rolling] for 4m0s
-Clients of the first 2 stages are served edition 3fa2b1c9, all others the last good.
+Clients of the first 2 stages receive edition 3fa2b1c9, all others the last good.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Stage: 2 of 3; 5% 10m0s []
 Time left: 6m0s;  []
 Withheld: 12 resources; oldest change 15m0s ago []
-Check: go; asked 3s ago []
-Evidence: none in a stage; no connected client that counts accepted the edition [late]
+Check: go; requested 3s ago []
+Evidence: none in a stage; no client whose answer counts accepted the edition [late]
 tender rollout diff --origin default
 tender rollout promote --origin default
 tender rollout abort --origin default
@@ -120,16 +132,21 @@ tender rollout promote --all --origin default`},
 			s.Phase, s.Stage, s.Until, s.Check = rollout.Halted, 0, time.Time{}, "no: error rate"
 			s.Halted = &rollout.Halt{Reason: "the check rejected the edition: error rate", At: now.Add(-2 * time.Hour)}
 		}, `halted [refused] for 2h0m
-Edition 3fa2b1c9 was rejected. No client is served it: all are served the last good, and endpoints go on changing. A correction at the origin starts a new rollout by itself.
+Edition 3fa2b1c9 was rejected.
+All clients receive the last good, and changes of endpoints as usual.
+A correction at the origin starts a new rollout.
 reason: the check rejected the edition: error rate
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Withheld: 12 resources; oldest change 15m0s ago []
-Check: no: error rate; asked 3s ago []
+Check: no: error rate; requested 3s ago []
 tender rollout diff --origin default
 tender rollout resume --origin default
 tender rollout promote --all --origin default`},
-		{"frozen", func(s *rollout.Status) { s.Stage, s.Until, s.Frozen, s.Check = 1, time.Time{}, true, "" }, `stage 1 of 3, frozen [frozen] for 4m0s
-Clients of the first stage are served edition 3fa2b1c9, all others the last good. The origin is frozen: nothing changes until it is thawed.
+		{"frozen", func(s *rollout.Status) {
+			s.Stage, s.Until, s.Frozen, s.Check = 1, time.Time{}, true, ""
+		}, `stage 1 of 3, frozen [frozen] for 4m0s
+Clients of the first stage receive edition 3fa2b1c9, all others the last good.
+The origin is frozen: no change is distributed until it is thawed.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Stage: 1 of 3; metadata.canary=true 10m0s []
 Withheld: 12 resources; oldest change 15m0s ago []
@@ -149,18 +166,18 @@ tender rollout promote --all --origin default`},
 	}
 }
 
-// TestRolloutPromoteNamesWhoIsNext holds that people know whether a promotion serves a stage or all clients.
-func TestRolloutPromoteNamesWhoIsNext(t *testing.T) {
+// TestPromoteHintNamesNextClients verifies that the hint about promote names the next stage, or all clients.
+func TestPromoteHintNamesNextClients(t *testing.T) {
 	for stage, want := range map[int]string{1: "next stage", 2: "next stage", 3: "all clients"} {
 		s := rolling(time.Now())
 		s.Stage = stage
-		if got := hintsOf(s)[1]; !strings.Contains(got.Does, want) {
-			t.Errorf("in stage %d of 3: %+v, want %q", stage, got, want)
+		if got := newHints(s)[1]; !strings.Contains(got.Effect, want) {
+			t.Errorf("hint in stage %d of 3: %+v, want %q", stage, got, want)
 		}
 	}
 }
 
-// number of a percentage.
+// percentage returns the number of a percentage.
 func percentage(t *testing.T, text string) float64 {
 	t.Helper()
 	n, err := strconv.ParseFloat(strings.TrimSuffix(text, "%"), 64)
@@ -170,8 +187,8 @@ func percentage(t *testing.T, text string) float64 {
 	return n
 }
 
-// TestBar holds that a bar is as wide as there is room, that a cohort with more clients is wider and none is invisible, and
-// what its colours stand for.
+// TestBar verifies that a bar fills its width, that a cohort with more clients is wider, that each cohort is visible,
+// and the legend.
 func TestBar(t *testing.T) {
 	s := rolling(time.Now())
 	s.Cohorts[2].Clients = 0
@@ -182,36 +199,40 @@ func TestBar(t *testing.T) {
 		for _, seg := range c.Segments {
 			kinds = append(kinds, fmt.Sprint(c.Label, " ", seg.Class))
 			if x := percentage(t, seg.X); x < end-0.02 {
-				t.Errorf("%s begins at %v, over what ends at %v", seg.Title, x, end)
+				t.Errorf("%s begins at %v, before the end of the last segment at %v", seg.Title, x, end)
 			}
 			width := percentage(t, seg.Width)
-			if widths[i] += width; width < leastSegment {
-				t.Errorf("%s is %v wide: not to be seen", seg.Title, width)
+			if widths[i] += width; width < minSegmentWidth {
+				t.Errorf("%s is %v wide, want at least %v", seg.Title, width, minSegmentWidth)
 			}
 			end = percentage(t, seg.X) + width
 		}
 	}
-	want := "1 accepted, 2 accepted, 2 refused, 2 unanswered, 2 unaffected, 3 nobody, rest lastgood"
+	want := "1 accepted, 2 accepted, 2 refused, 2 unanswered, 2 unaffected, 3 empty, rest lastgood"
 	if got := strings.Join(kinds, ", "); got != want {
 		t.Errorf("segments: %s, want %s", got, want)
 	}
 	if end < 99.9 || end > 100.01 {
 		t.Errorf("the bar ends at %v %%, want 100", end)
 	}
-	if widths[2] < leastCohort-0.01 || widths[2] >= widths[0] || widths[0] >= widths[1] || widths[1] >= widths[3] {
+	if widths[2] < minCohortWidth-0.01 || widths[2] >= widths[0] || widths[0] >= widths[1] || widths[1] >= widths[3] {
 		t.Errorf("cohorts of 3, 40, 0 and 757 clients are %v wide", widths)
 	}
-	if got, want := fmt.Sprint(b.Legend), "[{accepted accepted the edition 28} {refused refused it 1} {unanswered served it, no answer yet 4} "+
-		"{unaffected served it, not affected 10} {lastgood served the last good 757}]"; got != want {
+	if got, want := fmt.Sprint(b.Legend), "[{accepted accepted the edition 28} {refused refused the edition 1} "+
+		"{unanswered served the edition, not answered 4} {unaffected served the edition, not affected 10} "+
+		"{lastgood served the last good 757}]"; got != want {
 		t.Errorf("legend: %s, want %s", got, want)
 	}
-	if want := "Clients by stage: 1, metadata.canary=true 10m0s: 3 clients, 3 accepted the edition; 2, 5% 10m0s: 40 clients, 25 accepted the edition, 1 refused it, " +
-		"4 served it, no answer yet, 10 served it, not affected; 3, 25% approve: no client; rest: 757 clients, 757 served the last good"; b.Label != want {
+	if want := "Clients by stage: 1, metadata.canary=true 10m0s: 3 clients, 3 accepted the edition; " +
+		"2, 5% 10m0s: 40 clients, 25 accepted the edition, 1 refused the edition, " +
+		"4 served the edition, not answered, 10 served the edition, not affected; " +
+		"3, 25% approve: no client; rest: 757 clients, 757 served the last good"; b.Label != want {
 		t.Errorf("label: %s, want %s", b.Label, want)
 	}
 }
 
-// TestBarOfOddCounts holds that a bar stays within its bounds when counts of different moments do not agree, and without clients.
+// TestBarOfOddCounts verifies that a bar stays within its bounds without clients, and with counts that disagree because
+// they were sampled at different times.
 func TestBarOfOddCounts(t *testing.T) {
 	for name, s := range map[string]*rollout.Status{
 		"no clients": {Cohorts: []rollout.Cohort{{Name: "5% 1m0s"}, {Name: "the rest"}}},
@@ -219,7 +240,9 @@ func TestBarOfOddCounts(t *testing.T) {
 			{Name: "5% 1m0s", Served: "x", Clients: 1, Subscribed: 5, Accepted: 4, Refused: 3}, {Name: "the rest", Clients: 1},
 		}},
 		"no cohorts": {},
-		"halted":     {Phase: rollout.Halted, Cohorts: []rollout.Cohort{{Name: "5% 1m0s", Clients: 2, Subscribed: 9, Accepted: 7, Refused: 2}, {Name: "the rest"}}},
+		"halted": {Phase: rollout.Halted, Cohorts: []rollout.Cohort{
+			{Name: "5% 1m0s", Clients: 2, Subscribed: 9, Accepted: 7, Refused: 2}, {Name: "the rest"},
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, c := range newBar(s).Cohorts {
@@ -236,51 +259,58 @@ func TestBarOfOddCounts(t *testing.T) {
 	}
 }
 
-// TestBarOfAHaltedEdition holds that a bar shows who refused it, and that no client is served it any more.
+// TestBarOfAHaltedEdition verifies that a bar shows the clients that refused the edition, and that all are served the
+// last good.
 func TestBarOfAHaltedEdition(t *testing.T) {
 	s := rolling(time.Now())
 	s.Phase, s.Stage = rollout.Halted, 0
 	for i := range s.Cohorts {
 		s.Cohorts[i].Served = ""
 	}
-	if got, want := fmt.Sprint(newBar(s).Legend), "[{refused refused it 1} {lastgood served the last good 999}]"; got != want {
+	const want = "[{refused refused the edition 1} {lastgood served the last good 999}]"
+	if got := fmt.Sprint(newBar(s).Legend); got != want {
 		t.Errorf("legend: %s, want %s", got, want)
 	}
 }
 
-// TestRolloutsOnThePage holds that the overview has a panel for each origin, the halted one first, that it is told of as a
-// problem, and that there is none while rollouts are off.
+// TestRolloutsOnThePage verifies that the overview has a panel for each origin, the halted rollout first and as an
+// alert, and no panel if rollouts are off.
 func TestRolloutsOnThePage(t *testing.T) {
 	now := time.Now()
 	halted := rolling(now)
-	halted.Origin, halted.Phase, halted.Stage, halted.Halted = "west", rollout.Halted, 0, &rollout.Halt{Reason: "1 client refused it", At: now.Add(-5 * time.Minute)}
+	halted.Origin, halted.Phase, halted.Stage = "west", rollout.Halted, 0
+	halted.Halted = &rollout.Halt{Reason: "1 client refused the edition", At: now.Add(-5 * time.Minute)}
 	for name, rollouts := range map[string]func() []*rollout.Status{
 		"no function": nil, "none": func() []*rollout.Status { return nil },
 	} {
-		p := New(Config{Status: someStatus, Fleet: &standIn{clients: 3}, History: new(History), Rollouts: rollouts})
+		p := New(Config{Status: someStatus, Fleet: &fakeFleet{clients: 3}, History: new(History), Rollouts: rollouts})
 		t.Cleanup(p.Close)
 		if _, body := get(p, "/"); strings.Contains(body, "ollout") {
-			t.Errorf("%s: the page tells of rollouts, which are off:\n%s", name, body)
+			t.Errorf("%s: the page has rollouts, which are off:\n%s", name, body)
 		}
 	}
-	p := New(Config{Status: someStatus, Fleet: &standIn{clients: 3}, History: new(History), Rollouts: func() []*rollout.Status { return []*rollout.Status{rolling(now), halted} }})
+	p := New(Config{
+		Status: someStatus, Fleet: &fakeFleet{clients: 3}, History: new(History),
+		Rollouts: func() []*rollout.Status { return []*rollout.Status{rolling(now), halted} },
+	})
 	t.Cleanup(p.Close)
 	_, body := get(p, "/")
 	at := -1
 	for _, want := range []string{
 		"1 problem", `<a href="#rollouts">The rollout of origin west is halted, for 5m0s</a>`, `<section id="rollouts">`,
-		"Origin west:", "1 client refused it", "tender rollout resume --origin west", "Origin default:", "stage 2 of 3", `<a href="/clients?node=sidecar~7">sidecar~7</a>`,
+		"Origin west:", "1 client refused the edition", "tender rollout resume --origin west",
+		"Origin default:", "stage 2 of 3", `<a href="/clients?node=sidecar~7">sidecar~7</a>`,
 		"no such filter", "tender rollout promote --origin default", "3 promoted, 1 halted", `<section id="fanout">`,
 	} {
 		next := at + 1 + strings.Index(body[at+1:], want)
 		if next <= at {
-			t.Fatalf("%q is not where it should be, after %d:\n%s", want, at, body)
+			t.Fatalf("%q is not after %d:\n%s", want, at, body)
 		}
 		at = next
 	}
 }
 
-// TestRolloutAlerts holds which rollouts are problems.
+// TestRolloutAlerts verifies which states of rollouts cause an alert.
 func TestRolloutAlerts(t *testing.T) {
 	now := time.Now()
 	for _, tt := range []struct {
@@ -289,11 +319,20 @@ func TestRolloutAlerts(t *testing.T) {
 		want   string
 	}{
 		{"rolling", func(*rollout.Status) {}, ""},
-		{"halted", func(s *rollout.Status) { s.Phase, s.Halted = rollout.Halted, &rollout.Halt{At: now.Add(-time.Minute)} }, "refused: The rollout of origin default is halted, for 1m0s"},
-		{"held", func(s *rollout.Status) { s.Phase, s.Large = rollout.Held, true }, "stale: Edition 3fa2b1c9 of origin default is held: it removes a large part of a type"},
-		{"a large edition that rolls", func(s *rollout.Status) { s.Large = true }, ""},
-		{"check", func(s *rollout.Status) { s.Failing = now.Add(-time.Hour) }, "stale: The check of the rollout of origin default has given no answer for 1h0m"},
-		{"check of the last edition", func(s *rollout.Status) { s.Phase, s.Failing = rollout.Current, now }, ""},
+		{
+			"halted", func(s *rollout.Status) { s.Phase, s.Halted = rollout.Halted, &rollout.Halt{At: now.Add(-time.Minute)} },
+			"refused: The rollout of origin default is halted, for 1m0s",
+		},
+		{
+			"held", func(s *rollout.Status) { s.Phase, s.Large = rollout.Held, true },
+			"stale: Edition 3fa2b1c9 of origin default is held: it removes a large part of a type",
+		},
+		{"rolling a large edition", func(s *rollout.Status) { s.Large = true }, ""},
+		{
+			"failing check", func(s *rollout.Status) { s.Failing = now.Add(-time.Hour) },
+			"stale: The check of the rollout of origin default has failed for 1h0m",
+		},
+		{"failing check of the last edition", func(s *rollout.Status) { s.Phase, s.Failing = rollout.Current, now }, ""},
 	} {
 		s := rolling(now)
 		tt.change(s)
@@ -307,64 +346,70 @@ func TestRolloutAlerts(t *testing.T) {
 	}
 }
 
-// hostile are texts of a client that would like to be more than text.
+// hostile are texts of a client that attempts to inject HTML or to enlarge the page.
 var hostile = []string{
-	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</p></article></section><h1>No problems</h1>`, `' onmouseover='alert(1)`, "javascript:alert(1)",
-	`{{.Origin}}`, "</script><style>main{display:none}</style>", "\u202egnp.exe\u2066", "\x00\xff\xfe\x1b[2J", "<!--", "]]>", strings.Repeat("\u0301", 2000), strings.Repeat("<&\"", 1000),
+	`<script>alert(1)</script>`, `"><img src=x onerror=alert(1)>`, `</p></article></section><h1>No problems</h1>`,
+	`' onmouseover='alert(1)`, "javascript:alert(1)", `{{.Origin}}`, "</script><style>main{display:none}</style>",
+	"\u202egnp.exe\u2066", "\x00\xff\xfe\x1b[2J", "<!--", "]]>",
+	strings.Repeat("\u0301", 2000), strings.Repeat("<&\"", 1000),
 }
 
-// TestRolloutsOfHostileClients holds that nothing that clients or the check made up is taken for HTML, and that it cannot make the
-// page large.
+// TestRolloutsOfHostileClients verifies that texts of clients and of the check are escaped, and cannot make the page
+// large.
 func TestRolloutsOfHostileClients(t *testing.T) {
 	plain, size := 0, func(text string) int {
 		s := rolling(time.Now())
 		s.Phase, s.Stage, s.Check, s.Halted = rollout.Halted, 0, text, &rollout.Halt{Reason: text, At: time.Now()}
 		s.Refusals = nil
 		for range rollout.MaxRefusals {
-			s.Refusals = append(s.Refusals, rollout.Refusal{Client: rollout.Client{Node: text, Cohort: 9}, TypeURL: text, Detail: text})
+			client := rollout.Client{Node: text, Cohort: 9}
+			s.Refusals = append(s.Refusals, rollout.Refusal{Client: client, TypeURL: text, Detail: text})
 		}
 		html, err := execute(section{"rollouts", newRolloutPanels([]*rollout.Status{s}, time.Now())})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, bad := range []string{"<script", "<img", "<style", "<h1", "<!--", " onmouseover='", `href="javascript`, "ZgotmplZ", "\x00", "No problems</h1>"} {
+		for _, bad := range []string{
+			"<script", "<img", "<style", "<h1", "<!--", " onmouseover='",
+			`href="javascript`, "ZgotmplZ", "\x00", "No problems</h1>",
+		} {
 			if strings.Contains(string(html), bad) {
-				t.Errorf("%.60q comes as %q:\n%s", text, bad, html)
+				t.Errorf("the panel of %.60q contains %q:\n%s", text, bad, html)
 			}
 		}
 		if n := strings.Count(string(html), "<article"); n != strings.Count(string(html), "</article>") || n != 1 {
-			t.Errorf("%.60q: %d articles begin, want one that ends", text, n)
+			t.Errorf("the panel of %.60q has %d articles, want one with an end", text, n)
 		}
 		return len(html)
 	}
 	plain = size("no")
 	for _, text := range hostile {
 		if got := size(text); got > plain+64<<10 {
-			t.Errorf("%.60q makes the panel %d bytes large, which is %d otherwise", text, got, plain)
+			t.Errorf("the panel of %.60q has %d bytes, that of a short text %d", text, got, plain)
 		}
 	}
 }
 
-// TestLiveRollouts holds that who follows the page is sent the panel when the rollout moves.
+// TestLiveRollouts verifies that an event has the panel after each step of the rollout.
 func TestLiveRollouts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fleet := &standIn{clients: 3}
-		now := rolling(time.Now())
-		p := New(Config{Status: func() admin.Status { return someStatus() }, Fleet: fleet, History: new(History), Rollouts: func() []*rollout.Status {
+		fleet := &fakeFleet{clients: 3}
+		current := rolling(time.Now())
+		p := New(Config{Status: someStatus, Fleet: fleet, History: new(History), Rollouts: func() []*rollout.Status {
 			fleet.mu.Lock()
 			defer fleet.mu.Unlock()
-			return []*rollout.Status{now}
+			return []*rollout.Status{current}
 		}})
 		events := follow(t.Context(), p, "/live/")
 		if got := <-events; !strings.Contains(string(got.update.Sections["rollouts"]), "stage 2 of 3") {
-			t.Errorf("the first event is %+v, want the panel", got)
+			t.Errorf("first event %+v, want the panel", got)
 		}
-		fleet.now(func() {
-			now = rolling(time.Now())
-			now.Stage = 3
+		fleet.locked(func() {
+			current = rolling(time.Now())
+			current.Stage = 3
 		})
 		if got := <-events; !strings.Contains(string(got.update.Sections["rollouts"]), "stage 3 of 3") {
-			t.Errorf("after a step: %+v, want the panel", got)
+			t.Errorf("event after a step: %+v, want the panel", got)
 		}
 		p.Close()
 		for range events { // until the response ends

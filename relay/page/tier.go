@@ -11,10 +11,10 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// tierAge is the age from which on the state of a tier is read again, if a page that shows it is rendered.
+// tierAge is the maximum age of the state of the tier. Rendering a page with an older state starts a request.
 const tierAge = 5 * time.Second
 
-// A tierWatch reads the state of the tier in the background, so that a page never waits for a peer.
+// A tierWatch requests the state of the tier in the background, so that a page never waits for a peer.
 type tierWatch struct {
 	read    func(context.Context) admin.FleetStatus
 	ctx     context.Context
@@ -22,9 +22,9 @@ type tierWatch struct {
 	reading sync.WaitGroup
 
 	mu     sync.Mutex
-	busy   bool               // a read is under way
-	status *admin.FleetStatus // the last one; nil before the first
-	at     time.Time          // when it was read
+	busy   bool               // a request is in progress
+	status *admin.FleetStatus // the newest response; nil before the first
+	at     time.Time          // time of the response
 }
 
 func newTierWatch(read func(context.Context) admin.FleetStatus) *tierWatch {
@@ -33,7 +33,8 @@ func newTierWatch(read func(context.Context) admin.FleetStatus) *tierWatch {
 	return w
 }
 
-// latest returns the last state of the tier and its time; nil before the first. It starts a read if that is too old.
+// latest returns the newest state of the tier and its time; nil before the first. It starts a request if the state is
+// older than tierAge.
 func (w *tierWatch) latest(now time.Time) (*admin.FleetStatus, time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -44,6 +45,7 @@ func (w *tierWatch) latest(now time.Time) (*admin.FleetStatus, time.Time) {
 	return w.status, w.at
 }
 
+// refresh requests the state.
 func (w *tierWatch) refresh() {
 	status := w.read(w.ctx)
 	w.mu.Lock()
@@ -51,7 +53,7 @@ func (w *tierWatch) refresh() {
 	w.busy, w.status, w.at = false, &status, time.Now()
 }
 
-// close ends a read that is under way.
+// close cancels a request that is in progress and waits for its end.
 func (w *tierWatch) close() {
 	w.mu.Lock()
 	w.stop()
@@ -61,9 +63,9 @@ func (w *tierWatch) close() {
 
 // A fleetTable is the state of a tier.
 type fleetTable struct {
-	Status      *admin.FleetStatus // nil before the first
+	Status      *admin.FleetStatus // nil before the first response
 	At          time.Time
-	Problems    string // empty if there are none
+	Problems    string // empty without problems
 	Relays      []fleetRow
 	Generations []admin.ServedGeneration
 }
@@ -71,12 +73,12 @@ type fleetTable struct {
 // A fleetRow is a relay of the tier.
 type fleetRow struct {
 	admin.FleetRelay
-	Own   bool   // this relay
-	Href  string // its status page; empty for this relay and for an address that is not known
+	Own   bool   // the row is of this relay
+	Href  string // status page of the relay; empty for this relay and for unreachable relays
 	Class string
 }
 
-// fleet returns the table of the tier.
+// fleet returns the table of the tier at a time.
 func (p *Pages) fleet(now time.Time) fleetTable {
 	t := fleetTable{}
 	if t.Status, t.At = p.tier.latest(now); t.Status == nil {
@@ -86,7 +88,7 @@ func (p *Pages) fleet(now time.Time) fleetTable {
 	for i, r := range t.Status.Relays {
 		row := fleetRow{FleetRelay: r, Own: i == 0}
 		if !row.Own && r.FleetSummary != nil {
-			row.Href = (&url.URL{Scheme: "https", Host: r.Address, Path: "/"}).String() // as all traffic between peers
+			row.Href = (&url.URL{Scheme: "https", Host: r.Address, Path: "/"}).String() // peers always use TLS
 		}
 		switch {
 		case r.FleetSummary == nil:
@@ -106,21 +108,23 @@ func (p *Pages) fleet(now time.Time) fleetTable {
 	}
 	t.Generations = t.Status.Generations()
 	t.Problems = joinProblems(
-		problem{unreachable, "unreachable"}, problem{notReady, "not ready"}, problem{len(t.Status.Disagreements), "sets differ"})
+		problem{unreachable, "unreachable"}, problem{notReady, "not ready"},
+		problem{len(t.Status.Disagreements), "sets differ"})
 	return t
 }
 
-// A problem is a number of things and what is wrong with them.
+// A problem is a number of relays or sets, and their problem.
 type problem struct {
 	n    int
-	what string
+	text string
 }
 
+// joinProblems returns the problems with a number above 0 as text.
 func joinProblems(all ...problem) string {
 	var texts []string
 	for _, p := range all {
 		if p.n > 0 {
-			texts = append(texts, fmt.Sprintf("%d %s", p.n, p.what))
+			texts = append(texts, fmt.Sprintf("%d %s", p.n, p.text))
 		}
 	}
 	return strings.Join(texts, ", ")

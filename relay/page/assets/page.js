@@ -1,12 +1,12 @@
-// Follows the page: sections that change on the server are put in place as they come. Without
-// this the page shows how things stood when it was loaded.
+// Updates the page: each event from the server replaces the sections that have changed. Without
+// this script, the page shows the state at the time of loading.
 "use strict";
 
 const pulse = document.getElementById("pulse");
 const at = document.getElementById("at");
 
-// replace puts a section in place. What somebody has selected stays until they are done with
-// it, and a link that has the focus has it again.
+// replace replaces the content of a section, and keeps the focus and the scroll positions. It does
+// nothing while the user has selected text in the section.
 function replace(section, html) {
   const selection = document.getSelection();
   if (selection && !selection.isCollapsed && section.contains(selection.anchorNode)) {
@@ -19,15 +19,15 @@ function replace(section, html) {
   section.innerHTML = html;
   [...section.querySelectorAll(".scroll")].forEach((e, i) => { e.scrollLeft = scrolled[i] || 0; });
   if (focused) {
-    const again = [...section.querySelectorAll("a, [tabindex]")].find((e) =>
+    const next = [...section.querySelectorAll("a, [tabindex]")].find((e) =>
       href ? e.getAttribute("href") === href : label && e.getAttribute("aria-label") === label);
-    if (again) {
-      again.focus({ preventScroll: true });
+    if (next) {
+      next.focus({ preventScroll: true });
     }
   }
 }
 
-// follow has the page change as what it shows does.
+// follow opens the event stream and applies its events.
 function follow() {
   const source = new EventSource("/live" + location.pathname + location.search);
   source.addEventListener("sections", (event) => {
@@ -47,7 +47,7 @@ function follow() {
     pulse.className = "lost";
     document.title = JSON.parse(event.data).title + " · Tender";
   });
-  source.onerror = () => { pulse.className = "lost"; }; // it connects again by itself
+  source.onerror = () => { pulse.className = "lost"; }; // the browser reconnects
 }
 
 if (document.querySelector("main[data-live]")) {
