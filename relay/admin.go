@@ -65,7 +65,7 @@ func (r operations) commands() []admin.Command {
 		}
 		return r.auditOrigins(ctx, of.Scope)
 	})
-	audit.Long = admin.AuditTime
+	audit.Timeout = admin.AuditTime
 	commands := []admin.Command{
 		admin.NewCommand("freeze", r.freeze),
 		admin.NewCommand("thaw", r.thaw),

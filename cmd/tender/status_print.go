@@ -75,7 +75,7 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 
 // findings adds what is wrong with resources: the first few findings, or with -o wide all of them.
 func (t *table) findings(v *admin.Validation) {
-	all, breaking := v.Number()
+	all, breaking := v.Totals()
 	if all == 0 {
 		return
 	}
@@ -127,14 +127,14 @@ const fewBadFiles = 5
 
 // files adds the credential files with a problem, or with -o wide all of them.
 func (t *table) files(files []admin.Files, now time.Time) {
-	shown := slices.DeleteFunc(slices.Clone(files), func(f admin.Files) bool { return !t.Wide && f.Trouble(now) == "" })
+	shown := slices.DeleteFunc(slices.Clone(files), func(f admin.Files) bool { return !t.Wide && f.Warning(now) == "" })
 	if len(shown) == 0 {
 		return
 	}
 	t.Row("FILES OF", "READ", "EXPIRES IN", "STATE")
 	for i := range shown {
 		f := &shown[i]
-		t.Row(strings.ReplaceAll(f.Variables(), "TENDER_", ""), ago(f.LoadedAt, now), ago(now, f.NotAfter), cmp.Or(f.Trouble(now), "in force"))
+		t.Row(strings.ReplaceAll(f.Variables(), "TENDER_", ""), ago(f.LoadedAt, now), ago(now, f.NotAfter), cmp.Or(f.Warning(now), "in force"))
 	}
 	t.Row()
 }

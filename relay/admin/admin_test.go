@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A rig is a server on sockets, with a command that echoes and counts.
+// A rig is a server on sockets, with a command that returns its arguments and counts its calls.
 type rig struct {
 	*admin.Server
 	t             *testing.T
@@ -32,18 +32,21 @@ type rig struct {
 	commands      atomic.Int64
 }
 
+// An echo is the arguments and the response of the command echo.
 type echo struct {
 	Text string `json:"text"`
 }
 
-func newRig(t *testing.T, network string, further ...func(*admin.Config)) *rig {
+// newRig starts a server. Each of options changes its configuration.
+func newRig(t *testing.T, network string, options ...func(*admin.Config)) *rig {
 	t.Helper()
 	r := &rig{t: t}
 	r.reasons.Store(new([]string))
 	cfg := admin.Config{
 		Ready:  func() []string { return *r.reasons.Load() },
 		Status: func() admin.Status { return admin.Status{Relay: admin.Relay{Version: "v1"}} },
-		Fleet:  echoFleet{}, Commands: []admin.Command{admin.NewCommand("echo", func(_ context.Context, e echo) (echo, error) {
+		Fleet:  echoFleet{},
+		Commands: []admin.Command{admin.NewCommand("echo", func(_ context.Context, e echo) (echo, error) {
 			r.commands.Add(1)
 			switch e.Text {
 			case "missing":
@@ -59,8 +62,8 @@ func newRig(t *testing.T, network string, further ...func(*admin.Config)) *rig {
 		ThawDiff: func(context.Context, admin.RolloutChoice) (admin.RolloutDiff, error) { return admin.RolloutDiff{}, nil },
 		GRPC:     grpc.NewServer(),
 	}
-	for _, change := range further {
-		change(&cfg)
+	for _, option := range options {
+		option(&cfg)
 	}
 	s := admin.New(cfg)
 	r.Server = s
@@ -77,7 +80,7 @@ func newRig(t *testing.T, network string, further ...func(*admin.Config)) *rig {
 	}
 	r.admin, r.probes = listen("admin"), listen("probes")
 	ended := make(chan error, 2)
-	go func() { ended <- s.Serve(r.admin) }() // awaited below, as is the next
+	go func() { ended <- s.Serve(r.admin) }() // both are received below
 	go func() { ended <- s.ServeProbes(r.probes) }()
 	t.Cleanup(func() {
 		if err := s.Shutdown(context.Background()); err != nil {
@@ -92,7 +95,7 @@ func newRig(t *testing.T, network string, further ...func(*admin.Config)) *rig {
 	return r
 }
 
-// ask sends a request on a connection of its own, and returns the answer with its body.
+// ask sends a request on a new connection, and returns the response with its body.
 func (r *rig) ask(to net.Listener, method, path, body string, header ...string) (*http.Response, string) {
 	r.t.Helper()
 	conn, err := net.Dial(to.Addr().Network(), to.Addr().String())
@@ -125,7 +128,7 @@ func (r *rig) ask(to net.Listener, method, path, body string, header ...string) 
 	return resp, string(text)
 }
 
-// Probes have three pages and no others; operators have these too.
+// TestB8_Probes verifies that the probe server has three paths only, which the admin server has too.
 func TestB8_Probes(t *testing.T) {
 	r := newRig(t, "tcp")
 	for _, l := range []net.Listener{r.admin, r.probes} {
@@ -135,57 +138,63 @@ func TestB8_Probes(t *testing.T) {
 			}
 		}
 	}
-	r.reasons.Store(&[]string{"no origin", "no luck"})
+	r.reasons.Store(&[]string{"no origin", "no port"})
 	resp, text := r.ask(r.probes, "GET", "/readyz", "")
-	if want := "not ready: no origin\nnot ready: no luck\n"; resp.StatusCode != http.StatusServiceUnavailable || text != want {
+	const want = "not ready: no origin\nnot ready: no port\n"
+	if resp.StatusCode != http.StatusServiceUnavailable || text != want {
 		t.Errorf("GET /readyz of a relay that is not ready: %s %q, want 503 %q", resp.Status, text, want)
 	}
 	if resp, _ := r.ask(r.probes, "GET", "/livez", ""); resp.StatusCode != http.StatusOK {
-		t.Errorf("GET /livez of a relay that is not ready: %s, want 200: to restart it helps nobody", resp.Status)
+		t.Errorf("GET /livez of a relay that is not ready: %s, want 200, because a restart does not help", resp.Status)
 	}
 	for _, path := range []string{"/", "/api/v1/status", "/api/v1/echo", "/debug/pprof/"} {
 		if resp, _ := r.ask(r.probes, "GET", path, ""); resp.StatusCode != http.StatusNotFound {
-			t.Errorf("GET %s where probes listen: %s, want 404", path, resp.Status)
+			t.Errorf("GET %s of the probe server: %s, want 404", path, resp.Status)
 		}
 	}
-	// A kubelet names a pod by its address, Prometheus by whatever name it has.
+	// The Host of a kubelet is the address of the pod, that of Prometheus can be any name.
 	if resp, _ := r.ask(r.probes, "GET", "/metrics", "", "Host: tender.mesh.svc"); resp.StatusCode != http.StatusOK {
 		t.Errorf("GET /metrics of tender.mesh.svc: %s, want 200", resp.Status)
 	}
 }
 
-// A page whose name an attacker has resolve to 127.0.0.1 sends that name.
+// TestAdmin_HostHeader verifies the protection from DNS rebinding: a page whose name resolves to 127.0.0.1 sends that
+// name as Host.
 func TestAdmin_HostHeader(t *testing.T) {
 	r := newRig(t, "tcp")
 	for host, want := range map[string]int{
-		"localhost": 200, "LOCALHOST:18080": 200, "127.0.0.1": 200, "127.0.0.1:1": 200, "[::1]:18080": 200, "[::1]": 200, "127.1.2.3": 200,
-		"attacker.example": 421, "attacker.example:18080": 421, "localhost.attacker.example": 421, "127.0.0.1.nip.io": 421, "": 421,
-		"10.1.2.3:80": 421, "0.0.0.0:18080": 421, "[::]": 421,
+		"localhost": 200, "LOCALHOST:18080": 200, "127.0.0.1": 200, "127.0.0.1:1": 200, "[::1]:18080": 200,
+		"[::1]": 200, "127.1.2.3": 200,
+		"attacker.example": 421, "attacker.example:18080": 421, "localhost.attacker.example": 421,
+		"127.0.0.1.nip.io": 421, "": 421, "10.1.2.3:80": 421, "0.0.0.0:18080": 421, "[::]": 421,
 	} {
 		resp, text := r.ask(r.admin, "GET", "/api/v1/status", "", "Host: "+host)
-		if resp.StatusCode != want || want == 421 && !strings.Contains(text, fmt.Sprintf(`the Host header \"%s\" is neither`, host)) {
+		wantText := fmt.Sprintf(`the Host header \"%s\" is neither`, host)
+		if resp.StatusCode != want || want == 421 && !strings.Contains(text, wantText) {
 			t.Errorf("Host %q: %s %s, want %d", host, resp.Status, text, want)
 		}
 	}
-	// No browser comes by a socket of the file system.
+	// Browsers cannot connect to a Unix socket.
 	u := newRig(t, "unix")
-	if resp, _ := u.ask(u.admin, "GET", "/api/v1/status", "", "Host: whatever"); resp.StatusCode != 200 {
-		t.Errorf("a socket of the file system: %s, want 200", resp.Status)
+	if resp, _ := u.ask(u.admin, "GET", "/api/v1/status", "", "Host: any"); resp.StatusCode != 200 {
+		t.Errorf("Unix socket: %s, want 200", resp.Status)
 	}
 }
 
-// Whatever is answered forbids a browser to do anything else with it.
+// TestAdmin_Headers verifies the security headers of responses.
 func TestAdmin_Headers(t *testing.T) {
 	r := newRig(t, "tcp")
 	for _, path := range []string{"/livez", "/api/v1/status", "/missing", "/api/v1/echo"} {
 		resp, _ := r.ask(r.admin, "GET", path, "")
 		csp := resp.Header.Get("Content-Security-Policy")
-		if !strings.Contains(csp, "default-src 'none'") || !strings.Contains(csp, "frame-ancestors 'none'") || strings.Contains(csp, "unsafe") {
+		if !strings.Contains(csp, "default-src 'none'") || !strings.Contains(csp, "frame-ancestors 'none'") ||
+			strings.Contains(csp, "unsafe") {
 			t.Errorf("GET %s: Content-Security-Policy %q", path, csp)
 		}
 		for name, want := range map[string]string{
 			"X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "no-referrer",
-			"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin", "Cache-Control": "no-store",
+			"Cross-Origin-Resource-Policy": "same-origin", "Cross-Origin-Opener-Policy": "same-origin",
+			"Cache-Control": "no-store",
 		} {
 			if got := resp.Header.Get(name); got != want {
 				t.Errorf("GET %s: %s %q, want %q", path, name, got, want)
@@ -194,7 +203,8 @@ func TestAdmin_Headers(t *testing.T) {
 	}
 }
 
-// A command is a POST of JSON that no page of another site had sent.
+// TestAdmin_Commands verifies that a command requires a POST with a JSON object, which no page of another site can
+// send.
 func TestAdmin_Commands(t *testing.T) {
 	r := newRig(t, "tcp")
 	const media = "Content-Type: application/json"
@@ -203,7 +213,7 @@ func TestAdmin_Commands(t *testing.T) {
 		name, body string
 		header     []string
 		code       int
-		want       string // in the answer
+		want       string // part of the response
 	}{
 		{"curl", `{"text":"a"}`, []string{media}, 200, `"text": "a"`},
 		{"no arguments", ``, []string{media}, 200, `"text": ""`},
@@ -212,12 +222,12 @@ func TestAdmin_Commands(t *testing.T) {
 		{"an error", `{"text":"broken"}`, []string{media}, 500, `"error": "it broke"`},
 		{"a refusal", `{"text":"missing"}`, []string{media}, 404, `"error": "there is no such thing"`},
 		{"another site", `{}`, []string{media, own, "Sec-Fetch-Site: cross-site"}, 403, "another site"},
-		{"a neighbour of the site", `{}`, []string{media, own, "Sec-Fetch-Site: same-site"}, 403, "another site"},
+		{"same site, another origin", `{}`, []string{media, own, "Sec-Fetch-Site: same-site"}, 403, "another site"},
 		{"another site in an old browser", `{}`, []string{media, "Origin: https://attacker.example"}, 403, "another site"},
-		{"a page without an origin", `{}`, []string{media, "Origin: null"}, 403, "another site"},
+		{"page without an origin", `{}`, []string{media, "Origin: null"}, 403, "another site"},
 		{"another port", `{}`, []string{media, "Origin: http://127.0.0.1:1"}, 403, "another site"},
 		{"another name", `{}`, []string{media, "Host: attacker.example"}, 421, "Host header"},
-		{"a form", `text=a`, []string{"Content-Type: application/x-www-form-urlencoded"}, 415, "application/json"},
+		{"HTML form", `text=a`, []string{"Content-Type: application/x-www-form-urlencoded"}, 415, "application/json"},
 		{"JSON as plain text", `{}`, []string{"Content-Type: text/plain"}, 415, "application/json"},
 		{"no type", ``, nil, 415, "application/json"},
 		{"an unknown field", `{"test":"a"}`, []string{media}, 400, `unknown field \"test\"`},
@@ -225,8 +235,8 @@ func TestAdmin_Commands(t *testing.T) {
 		{"a list", `[]`, []string{media}, 400, "not a JSON object"},
 		{"null", `null`, []string{media}, 400, "not a JSON object"},
 		{"two objects", `{}{}`, []string{media}, 400, "data after the JSON object"},
-		{"half an object", `{"text":`, []string{media}, 400, "read arguments"},
-		{"too much", `{"text":"` + strings.Repeat("a", 1<<20) + `"}`, []string{media}, 413, "1048576 bytes"},
+		{"incomplete object", `{"text":`, []string{media}, 400, "read arguments"},
+		{"too large", `{"text":"` + strings.Repeat("a", 1<<20) + `"}`, []string{media}, 413, "1048576 bytes"},
 	} {
 		before := r.commands.Load()
 		resp, text := r.ask(r.admin, "POST", "/api/v1/echo", tt.body, tt.header...)
@@ -240,45 +250,52 @@ func TestAdmin_Commands(t *testing.T) {
 	}
 }
 
-// No GET changes anything, and no other method reads: so it is of each route that there is.
+// TestAdmin_Methods verifies that each route permits only its method: GET and HEAD, or POST for commands.
 func TestAdmin_Methods(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, "tcp", debugging)
 	routes := r.Routes()
 	if len(routes) < 10 || routes["/api/v1/echo"] != "POST" || routes["/debug/pprof/profile"] != "GET" {
-		t.Fatalf("routes %v, want those of probes, status, holds, pprof and the command", routes)
+		t.Fatalf("routes %v, want the routes of probes, status, holds, pprof and the command", routes)
 	}
 	for path, method := range routes {
 		allow := map[string]string{"GET": "GET, HEAD", "POST": "POST"}[method]
 		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"} {
 			allowed := slices.Contains(strings.Split(allow, ", "), method)
-			resp, _ := r.ask(r.admin, method, path+briefly[path], "", "Content-Type: application/json")
-			if got := resp.StatusCode != http.StatusMethodNotAllowed; got != allowed || !allowed && resp.Header.Get("Allow") != allow {
-				t.Errorf("%s %s: %s, Allow %q; want allowed: %s", method, path, resp.Status, resp.Header.Get("Allow"), allow)
+			resp, _ := r.ask(r.admin, method, path+shortQuery[path], "", "Content-Type: application/json")
+			got, gotAllow := resp.StatusCode != http.StatusMethodNotAllowed, resp.Header.Get("Allow")
+			if got != allowed || !allowed && gotAllow != allow {
+				t.Errorf("%s %s: %s, Allow %q; want allowed methods %s", method, path, resp.Status, gotAllow, allow)
 			}
 		}
 	}
 	if n := r.commands.Load(); n != 1 {
-		t.Errorf("the command was called %d times, want once: by POST", n)
+		t.Errorf("the command was called %d times, want once, by POST", n)
 	}
 }
 
-// briefly has what takes its time take the least that it can.
-var briefly = map[string]string{"/debug/pprof/profile": "?seconds=1", "/debug/pprof/trace": "?seconds=0.01"}
+// shortQuery has the queries that make profiles as short as possible.
+var shortQuery = map[string]string{"/debug/pprof/profile": "?seconds=1", "/debug/pprof/trace": "?seconds=0.01"}
 
+// debugging enables /debug/pprof.
 func debugging(cfg *admin.Config) { cfg.Debug = true }
 
-// Profiles are there for who asked for them by TENDER_DEBUG, and for the admin alone.
+// TestAdmin_Debug verifies that only the admin server has profiles, and only with TENDER_DEBUG.
 func TestAdmin_Debug(t *testing.T) {
-	for path, want := range map[string]string{"/debug/pprof/": "goroutine", "/debug/pprof/heap?debug=1": "heap profile", "/debug/pprof/cmdline": "admin.test"} {
+	for path, want := range map[string]string{
+		"/debug/pprof/": "goroutine", "/debug/pprof/heap?debug=1": "heap profile", "/debug/pprof/cmdline": "admin.test",
+	} {
 		r := newRig(t, "tcp", debugging)
 		if resp, text := r.ask(r.admin, "GET", path, ""); resp.StatusCode != 200 || !strings.Contains(text, want) {
 			t.Errorf("GET %s: %s %.200s, want 200 and %s", path, resp.Status, text, want)
 		}
 		off := newRig(t, "tcp")
-		for what, resp := range map[string]*http.Response{"probes": first(r.ask(r.probes, "GET", path, "")), "the admin without": first(off.ask(off.admin, "GET", path, ""))} {
+		for server, resp := range map[string]*http.Response{
+			"the probe server":                   first(r.ask(r.probes, "GET", path, "")),
+			"the admin server without debugging": first(off.ask(off.admin, "GET", path, "")),
+		} {
 			if resp.StatusCode != http.StatusNotFound {
-				t.Errorf("GET %s of %s: %s, want 404", path, what, resp.Status)
+				t.Errorf("GET %s of %s: %s, want 404", path, server, resp.Status)
 			}
 		}
 	}
@@ -286,24 +303,24 @@ func TestAdmin_Debug(t *testing.T) {
 
 func first[A, B any](a A, _ B) A { return a }
 
-// A profile takes two minutes at most.
+// TestAdmin_ProfilesAreBounded verifies the limit of two minutes for a profile.
 func TestAdmin_ProfilesAreBounded(t *testing.T) {
 	r := newRig(t, "tcp", debugging)
 	for query, want := range map[string]string{
-		"profile?seconds=121":         `seconds=\"121\": allowed are up to 120`,
-		"trace?seconds=1e9":           `seconds=\"1e9\": allowed`,
-		"trace?seconds=NaN":           `seconds=\"NaN\": allowed`,
-		"heap?seconds=3600":           `seconds=\"3600\": allowed`,
-		"goroutine?seconds=1&seconds": "", // the first counts
+		"profile?seconds=121":         `seconds=\"121\": want at most 120`,
+		"trace?seconds=1e9":           `seconds=\"1e9\": want`,
+		"trace?seconds=NaN":           `seconds=\"NaN\": want`,
+		"heap?seconds=3600":           `seconds=\"3600\": want`,
+		"goroutine?seconds=1&seconds": "", // the first value applies
 	} {
 		resp, text := r.ask(r.admin, "GET", "/debug/pprof/"+query, "")
-		if refused := resp.StatusCode == http.StatusBadRequest; refused != (want != "") || !strings.Contains(text, want) {
+		if rejected := resp.StatusCode == http.StatusBadRequest; rejected != (want != "") || !strings.Contains(text, want) {
 			t.Errorf("GET %s: %s %.200s, want %s", query, resp.Status, text, want)
 		}
 	}
 }
 
-// A page of another site gets nothing as a part of it, but may link to what there is.
+// TestAdmin_Embedded verifies that a page of another site cannot embed a response, but may link to it.
 func TestAdmin_Embedded(t *testing.T) {
 	r := newRig(t, "tcp")
 	for _, tt := range []struct {
@@ -318,9 +335,10 @@ func TestAdmin_Embedded(t *testing.T) {
 		{"same-origin", "cors", "empty", 200},
 		{"none", "navigate", "document", 200},
 	} {
-		resp, _ := r.ask(r.admin, "GET", "/api/v1/status", "", "Sec-Fetch-Site: "+tt.site, "Sec-Fetch-Mode: "+tt.mode, "Sec-Fetch-Dest: "+tt.dest)
+		resp, _ := r.ask(r.admin, "GET", "/api/v1/status", "",
+			"Sec-Fetch-Site: "+tt.site, "Sec-Fetch-Mode: "+tt.mode, "Sec-Fetch-Dest: "+tt.dest)
 		if resp.StatusCode != tt.code {
-			t.Errorf("GET %+v: %s", tt, resp.Status)
+			t.Errorf("GET with %+v: %s, want %d", tt, resp.Status, tt.code)
 		}
 	}
 }

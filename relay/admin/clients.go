@@ -23,11 +23,11 @@ const (
 
 // A ClientQuery selects the clients that GET /api/v1/clients lists. Zero fields select all.
 type ClientQuery struct {
-	Type    string // clients that subscribed to this type URL; other types are left out of the response
+	Type    string // clients that subscribed to this type URL; the response omits other types
 	Node    string // clients whose node ID contains this text
 	Group   string // clients of this node group
-	Refused bool   // clients whose last NACK still stands
-	Stalled bool   // clients that do not read
+	Refused bool   // clients with a NACK that still applies; see ClientType.Refusing
+	Stalled bool   // clients that do not read responses
 	Sort    string // ByLag or ByNumber
 	Page
 }
@@ -35,10 +35,10 @@ type ClientQuery struct {
 // A Page is a part of a list.
 type Page struct {
 	Limit int    // maximum number of entries
-	After string // the Next of the page before; empty for the first
+	After string // Next of the previous page; empty for the first page
 }
 
-// Clients is the answer to GET /api/v1/clients.
+// Clients is the response to GET /api/v1/clients.
 type Clients struct {
 	Totals  ClientTotals `json:"totals"`
 	Types   []TypeTotals `json:"types"`
@@ -50,9 +50,9 @@ type Clients struct {
 type ClientTotals struct {
 	Streams    int     `json:"streams"`     // all open streams
 	Matching   int     `json:"matching"`    // clients that the query selects
-	Lagging    int     `json:"lagging"`     // selected clients that lack a change
-	Refusing   int     `json:"refusing"`    // selected clients whose last NACK still stands
-	Stalled    int     `json:"stalled"`     // selected clients that do not read
+	Lagging    int     `json:"lagging"`     // selected clients that have not accepted a change
+	Refusing   int     `json:"refusing"`    // selected clients with a NACK that still applies
+	Stalled    int     `json:"stalled"`     // selected clients that do not read responses
 	LagSeconds float64 `json:"lag_seconds"` // the maximum over the selected clients
 }
 
@@ -61,13 +61,13 @@ type TypeTotals struct {
 	Group      string  `json:"group"`
 	TypeURL    string  `json:"type_url"`
 	Name       string  `json:"name,omitempty"` // the short name, such as cds
-	Clients    int     `json:"clients"`        // that subscribed to the type
+	Clients    int     `json:"clients"`        // clients that subscribed to the type
 	Lagging    int     `json:"lagging"`
 	Refusing   int     `json:"refusing"`
 	LagSeconds float64 `json:"lag_seconds"`
 }
 
-// A Client is a stream of a client. One client may have several.
+// A Client is a stream of a client. One client may have several streams.
 type Client struct {
 	Number    uint64 `json:"number"` // unique among all streams of this process
 	NodeID    string `json:"node_id"`
@@ -82,13 +82,13 @@ type Client struct {
 
 	Began       time.Time `json:"began"`
 	SentBytes   uint64    `json:"sent_bytes"`   // before compression
-	UnreadBytes uint64    `json:"unread_bytes"` // sent and not acknowledged
+	UnreadBytes uint64    `json:"unread_bytes"` // sent without an ACK or NACK
 
-	// StalledSince is since when a send waits for the client to read.
+	// StalledSince is the start of a send that waits for the client to read; zero without one.
 	StalledSince time.Time `json:"stalled_since,omitzero"`
 
 	LagSeconds float64      `json:"lag_seconds"` // the maximum over its types
-	Refusing   bool         `json:"refusing"`    // the last NACK of some type still stands
+	Refusing   bool         `json:"refusing"`    // a NACK of at least one type still applies
 	Types      []ClientType `json:"types"`       // in the order of sending
 }
 
@@ -100,11 +100,11 @@ type ClientType struct {
 	Names    int      `json:"names"` // subscribed to
 	Globs    []string `json:"globs,omitempty"`
 
-	// State is the subscription in one line, as in the debug log: what the client subscribed to, the positions up to
-	// which it was sent changes, and the newest response.
+	// State is the subscription in one line, as in the debug log: the subscribed names, the positions up to which the
+	// client was sent changes, and the newest response.
 	State string `json:"state,omitempty"`
 
-	// Version, Nonce and SentAt are of the newest response. Pending reports that the client has not answered it.
+	// Version, Nonce and SentAt are of the newest response. Pending reports that its ACK or NACK is missing.
 	Version string    `json:"version,omitempty"`
 	Nonce   string    `json:"nonce,omitempty"`
 	SentAt  time.Time `json:"sent_at,omitzero"`
@@ -117,8 +117,8 @@ type ClientType struct {
 	// LagSeconds is the age of the oldest change that the client has not accepted.
 	LagSeconds float64 `json:"lag_seconds"`
 
-	// Refusing reports that the newest NACK still stands: the client has accepted nothing since, or a resource that it
-	// rejected is unchanged.
+	// Refusing reports that the newest NACK still applies: the client has accepted no response since, or a resource that
+	// it rejected is unchanged.
 	Refusing bool     `json:"refusing"`
 	Refusal  *Refusal `json:"refusal,omitempty"`
 }
@@ -130,8 +130,8 @@ type Refusal struct {
 	Nonce   string    `json:"nonce"`
 	Code    string    `json:"code"` // of gRPC, such as INVALID_ARGUMENT
 
-	// Detail is the client's error_detail, cut off after 2 KiB. For Secrets it is only the length, as the text may
-	// quote them.
+	// Detail is the error_detail message of the client, cut off after 2 KiB. For Secrets it is only the length, because
+	// the message may quote them.
 	Detail string `json:"detail,omitempty"`
 }
 
@@ -142,10 +142,10 @@ type ClientResourceQuery struct {
 	Page
 }
 
-// A ClientDetail is the answer to GET /api/v1/clients/NUMBER.
+// A ClientDetail is the response to GET /api/v1/clients/NUMBER.
 type ClientDetail struct {
 	Client
-	Node json.RawMessage `json:"node,omitempty"` // as JSON of protobuf, without extensions
+	Node json.RawMessage `json:"node,omitempty"` // as protobuf JSON, without extensions
 
 	// States counts all resources that the client subscribed to by state: not_sent, sent, accepted, refused.
 	States    map[string]int   `json:"states"`
@@ -157,7 +157,7 @@ type ClientDetail struct {
 type ClientResource struct {
 	TypeURL string   `json:"type_url"`
 	Name    string   `json:"name"`
-	Version string   `json:"version,omitempty"` // in the relay; absent if there is no such resource
-	State   string   `json:"state"`             // on the way to the client
+	Version string   `json:"version,omitempty"` // in the relay; absent if the resource does not exist
+	State   string   `json:"state"`             // not_sent, sent, accepted or refused
 	Refusal *Refusal `json:"refusal,omitempty"`
 }

@@ -7,28 +7,29 @@ import (
 	"strconv"
 )
 
-// debugRoutes are the paths of go tool pprof. The package net/http/pprof also adds them to http.DefaultServeMux, which
-// is not served.
+// debugRoutes returns the routes of go tool pprof. The package net/http/pprof also registers them in
+// http.DefaultServeMux, which no server uses.
 func debugRoutes() []route {
-	const begin = "/debug/pprof/"
+	const prefix = "/debug/pprof/"
 	return []route{
-		get(begin, profiled(pprof.Index)), // and the profiles by name
-		get(begin+"cmdline", http.HandlerFunc(pprof.Cmdline)),
-		get(begin+"profile", profiled(pprof.Profile)),
-		get(begin+"symbol", http.HandlerFunc(pprof.Symbol)),
-		get(begin+"trace", profiled(pprof.Trace)),
+		get(prefix, limitProfile(pprof.Index)), // also serves the profiles by name
+		get(prefix+"cmdline", http.HandlerFunc(pprof.Cmdline)),
+		get(prefix+"profile", limitProfile(pprof.Profile)),
+		get(prefix+"symbol", http.HandlerFunc(pprof.Symbol)),
+		get(prefix+"trace", limitProfile(pprof.Trace)),
 	}
 }
 
-// maxProfileSeconds bounds the length of a profile. It is added to the write timeout, and a trace is held in memory.
+// maxProfileSeconds is the maximum duration of a profile. net/http/pprof adds the duration to the write timeout, and
+// keeps a trace in memory.
 const maxProfileSeconds = 120
 
-// profiled refuses a profile that takes longer than maxProfileSeconds.
-func profiled(next http.HandlerFunc) http.HandlerFunc {
+// limitProfile rejects a profile that takes longer than maxProfileSeconds.
+func limitProfile(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		text := r.FormValue("seconds")
-		if seconds, err := strconv.ParseFloat(text, 64); err == nil && !(seconds <= maxProfileSeconds) { // NaN is refused
-			writeError(w, http.StatusBadRequest, fmt.Sprintf("seconds=%.32q: allowed are up to %d", text, maxProfileSeconds))
+		if seconds, err := strconv.ParseFloat(text, 64); err == nil && !(seconds <= maxProfileSeconds) { // also rejects NaN
+			writeError(w, http.StatusBadRequest, fmt.Sprintf("seconds=%.32q: want at most %d", text, maxProfileSeconds))
 			return
 		}
 		next(w, r)

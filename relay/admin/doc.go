@@ -9,10 +9,11 @@
 // /debug/pprof if [Config.Debug] is set. It listens on loopback or on a Unix socket; on other addresses
 // ([Server.ServeTLS]), [TLS] decides who is an operator. It is protected from pages of other sites in a browser:
 //
-//   - A request whose Host is neither localhost nor a loopback address is rejected, against DNS rebinding. With TLS,
+//   - A request whose Host is neither localhost nor a loopback address is rejected, to prevent DNS rebinding. With TLS,
 //     other addresses and the names of the certificate are accepted too.
-//   - A GET changes nothing. Commands are POST requests with application/json, which no HTML form sends. They are
-//     rejected if the browser marks them as sent by another site, and so is a GET for a part of such a page.
+//   - A GET changes no state. Commands are POST requests with application/json, which no HTML form sends. The server
+//     rejects commands that the browser marks as sent by another site, and GET requests for parts of a page of another
+//     site.
 //   - Response headers forbid inline scripts, framing by other sites, and content sniffing.
 //
 // # Concurrency properties
@@ -20,5 +21,5 @@
 // The methods of a server may be called from any goroutine, and it calls the functions of its [Config] from any
 // goroutine.
 //
-// The package is not a stable API: programs that embed Tender use package relay.
+// This package is not a stable API. Programs that embed Tender use package relay.
 package admin

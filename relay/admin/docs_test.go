@@ -9,26 +9,31 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// TestStatusIsDocumented holds that the page about the status has every field.
+// TestStatusIsDocumented verifies that status.md has each JSON field of the API.
 func TestStatusIsDocumented(t *testing.T) {
 	const name = "../../deploy/docs/status.md"
 	text, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, of := range []any{Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Holds{}, Hold{}, Freezes{}, Freeze{}, Freezing{}, Directory{}, BadFile{}, FreezeScope{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{}, Validation{}, FindingCount{}, Finding{},
-		Clients{}, ClientTotals{}, TypeTotals{}, Client{}, ClientType{}, Refusal{}, ClientDetail{}, ClientResource{},
-		Resources{}, Resource{}, ResourceError{}, ResourceDetail{}, Holder{}, History{}, Change{}, LogLevel{}, LogLevelChange{}, AuditScope{}, Why{}, Action{}, Actions{}, FleetStatus{}, FleetRelay{}, FleetSummary{}, FleetView{}, Disagreement{}, FleetAnswers{}, FleetAnswer{},
-		Rollouts{}, RolloutScope{}, RolloutDiff{}, RolloutChange{}, RolloutContent{}, rollout.Status{}, rollout.Halt{}, rollout.Refusal{}, rollout.Client{}, rollout.Cohort{}, rollout.Outcomes{},
+	for _, value := range []any{
+		Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Holds{}, Hold{}, Freezes{},
+		Freeze{}, Freezing{}, Directory{}, BadFile{}, FreezeScope{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{},
+		Validation{}, FindingCount{}, Finding{}, Clients{}, ClientTotals{}, TypeTotals{}, Client{}, ClientType{},
+		Refusal{}, ClientDetail{}, ClientResource{}, Resources{}, Resource{}, ResourceError{}, ResourceDetail{},
+		Holder{}, History{}, Change{}, LogLevel{}, LogLevelChange{}, AuditScope{}, Why{}, Action{}, Actions{},
+		FleetStatus{}, FleetRelay{}, FleetSummary{}, FleetView{}, Disagreement{}, FleetAnswers{}, FleetAnswer{},
+		Rollouts{}, RolloutScope{}, RolloutDiff{}, RolloutChange{}, RolloutContent{}, rollout.Status{}, rollout.Halt{},
+		rollout.Refusal{}, rollout.Client{}, rollout.Cohort{}, rollout.Outcomes{},
 	} {
-		typ := reflect.TypeOf(of)
+		typ := reflect.TypeOf(value)
 		for i := range typ.NumField() {
 			if typ.Field(i).Anonymous {
-				continue // it is in the list itself
+				continue // the list has its type
 			}
 			field, _, _ := strings.Cut(typ.Field(i).Tag.Get("json"), ",")
 			if field == "" || !strings.Contains(string(text), "`"+field+"`") {
-				t.Errorf("%s does not have `%s`, of %s", name, field, typ.Name())
+				t.Errorf("%s lacks `%s` of %s", name, field, typ.Name())
 			}
 		}
 	}

@@ -12,48 +12,61 @@ import (
 	"time"
 )
 
-// maxDumpClients is how many clients a dump lists, those with the longest lag first.
+// maxDumpClients is the maximum number of clients in a dump, the longest lag first.
 const maxDumpClients = maxLimit
 
 // A dumpFile is a file of a dump: its name, its description, and a function that writes it.
 type dumpFile struct {
-	name, about string
-	write       func(io.Writer, *http.Request) error
+	name, description string
+	write             func(io.Writer, *http.Request) error
 }
 
-// dumpFiles returns the files of a dump. None has the content of a resource.
+// dumpFiles returns the files of a dump. They do not contain resources, but may contain their names.
 func (s *Server) dumpFiles() []dumpFile {
 	files := []dumpFile{
-		{"status.json", "/api/v1/status: the version, origins, views, and files of TLS", func(w io.Writer, _ *http.Request) error {
-			return encode(w, s.cfg.Status())
-		}},
-		{"goroutines.txt", "what the process does now: stacks, and how many goroutines have each", func(w io.Writer, _ *http.Request) error {
-			return pprof.Lookup("goroutine").WriteTo(w, 1)
-		}},
-		{"configuration.txt", "variables, what applies and where it is from; secrets are left out", func(w io.Writer, _ *http.Request) error {
-			_, err := io.WriteString(w, s.cfg.Settings())
-			return err
-		}},
-		{"clients.json", fmt.Sprintf("/api/v1/clients: totals, and at most %d clients, who has lacked something longest first", maxDumpClients), s.writeClients},
-		{"holds.json", "/api/v1/holds: removals that are held back", func(w io.Writer, r *http.Request) error {
-			return encode(w, s.cfg.Holds(r.Context()))
-		}},
+		{
+			"status.json", "/api/v1/status: the version, origins, views, and TLS files",
+			func(w io.Writer, _ *http.Request) error { return encode(w, s.cfg.Status()) },
+		},
+		{
+			"goroutines.txt", "stacks of all goroutines, with the number of goroutines of each",
+			func(w io.Writer, _ *http.Request) error { return pprof.Lookup("goroutine").WriteTo(w, 1) },
+		},
+		{
+			"configuration.txt", "configuration variables, their values and sources, without secrets",
+			func(w io.Writer, _ *http.Request) error {
+				_, err := io.WriteString(w, s.cfg.Settings())
+				return err
+			},
+		},
+		{
+			"clients.json",
+			fmt.Sprintf("/api/v1/clients: totals, and at most %d clients, the longest lag first", maxDumpClients),
+			s.writeClients,
+		},
+		{
+			"holds.json", "/api/v1/holds: held removals",
+			func(w io.Writer, r *http.Request) error { return encode(w, s.cfg.Holds(r.Context())) },
+		},
 		{"metrics.txt", "/metrics", s.writeMetrics},
 	}
 	if s.cfg.Debug {
-		files = append(files, dumpFile{"heap.pprof", "what the memory is used for: go tool pprof heap.pprof", func(w io.Writer, _ *http.Request) error {
-			return pprof.Lookup("heap").WriteTo(w, 0)
-		}})
+		files = append(files, dumpFile{
+			"heap.pprof", "heap profile: go tool pprof heap.pprof",
+			func(w io.Writer, _ *http.Request) error { return pprof.Lookup("heap").WriteTo(w, 0) },
+		})
 	}
 	return files
 }
 
+// encode writes a value as indented JSON.
 func encode(w io.Writer, value any) error {
 	out := json.NewEncoder(w)
 	out.SetIndent("", "  ")
 	return out.Encode(value)
 }
 
+// writeClients writes the first page of /api/v1/clients.
 func (s *Server) writeClients(w io.Writer, _ *http.Request) error {
 	clients, err := s.cfg.Fleet.Clients(ClientQuery{Sort: ByLag, Page: Page{Limit: maxDumpClients}})
 	if err != nil {
@@ -68,20 +81,20 @@ func (s *Server) writeMetrics(w io.Writer, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	s.cfg.Metrics.ServeHTTP(&captured{Writer: w, header: make(http.Header)}, inner)
+	s.cfg.Metrics.ServeHTTP(&capturedResponse{Writer: w, header: make(http.Header)}, inner)
 	return nil
 }
 
-// A captured response is written somewhere else.
-type captured struct {
+// A capturedResponse is an http.ResponseWriter that writes the body to a Writer.
+type capturedResponse struct {
 	io.Writer
 	header http.Header
 }
 
-func (c *captured) Header() http.Header { return c.header }
-func (c *captured) WriteHeader(int)     {}
+func (c *capturedResponse) Header() http.Header { return c.header }
+func (c *capturedResponse) WriteHeader(int)     {}
 
-// dump answers with a gzipped tar archive for remote diagnosis.
+// dump serves a gzipped tar archive for remote diagnosis.
 func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	name := "tender-dump-" + now.UTC().Format("20060102-150405")
@@ -92,9 +105,10 @@ func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/gzip")
 	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`.tar.gz"`)
-	_, _ = w.Write(out.Bytes()) // it fails only if the client disconnected
+	_, _ = w.Write(out.Bytes()) // fails only if the client disconnected
 }
 
+// writeDump writes the archive of a dump, with all files in dir.
 func (s *Server) writeDump(w io.Writer, r *http.Request, dir string, now time.Time) error {
 	zipped := gzip.NewWriter(w)
 	archive := tar.NewWriter(zipped)
@@ -108,19 +122,20 @@ func (s *Server) writeDump(w io.Writer, r *http.Request, dir string, now time.Ti
 		}
 		return nil
 	}
-	about := fmt.Sprintf("A dump of a Tender relay, made at %s. It has no content of resources, and no secrets of the configuration;\n"+
-		"it does have names: of nodes, of their addresses, and of resources that are held back.\n\n", now.UTC().Format(time.RFC3339))
+	readme := fmt.Sprintf("A dump of a Tender relay of %s.\n"+
+		"It contains neither resources nor secrets of the configuration.\n"+
+		"It contains node ids, addresses of clients, and names of held resources.\n\n", now.UTC().Format(time.RFC3339))
 	for _, f := range s.dumpFiles() {
 		var content bytes.Buffer
 		if err := f.write(&content, r); err != nil {
-			fmt.Fprintf(&content, "\nnot complete: %v\n", err) // the other files are still useful
+			fmt.Fprintf(&content, "\nincomplete: %v\n", err) // the other files are still useful
 		}
 		if err := put(f.name, content.Bytes()); err != nil {
 			return err
 		}
-		about += fmt.Sprintf("%-18s %s\n", f.name, f.about)
+		readme += fmt.Sprintf("%-18s %s\n", f.name, f.description)
 	}
-	if err := put("README.txt", []byte(about)); err != nil {
+	if err := put("README.txt", []byte(readme)); err != nil {
 		return err
 	}
 	if err := archive.Close(); err != nil {

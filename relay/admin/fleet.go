@@ -11,24 +11,25 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// Entries of a page.
+// Numbers of entries on a page.
 const (
 	defaultLimit = 100
 	maxLimit     = 1000
 )
 
-// answer serves what a function returns as JSON, or its error with the code of [Refuse].
-func answer(f func(*http.Request) (any, error)) http.HandlerFunc {
+// serveJSON returns a handler that serves the result of a function as JSON, or its error with the code of [Refuse].
+func serveJSON(f func(*http.Request) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		found, err := f(r)
+		response, err := f(r)
 		if err != nil {
 			writeError(w, CodeOf(err), err.Error())
 			return
 		}
-		writeJSON(w, http.StatusOK, found)
+		writeJSON(w, http.StatusOK, response)
 	}
 }
 
+// clients serves a page of clients.
 func (s *Server) clients(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	q := ClientQuery{
@@ -42,12 +43,15 @@ func (s *Server) clients(r *http.Request) (any, error) {
 	return s.cfg.Fleet.Clients(q)
 }
 
+// client serves one client.
 func (s *Server) client(r *http.Request) (any, error) {
 	p := parametersOf(r)
-	q := ClientResourceQuery{Type: p.typeURL(), State: p.oneOf("state", "", "not_sent", "sent", "accepted", "refused"), Page: p.page()}
+	q := ClientResourceQuery{
+		Type: p.typeURL(), State: p.oneOf("state", "", "not_sent", "sent", "accepted", "refused"), Page: p.page(),
+	}
 	number, err := strconv.ParseUint(r.PathValue("number"), 10, 64)
 	if err != nil {
-		p.refuse("the number of a client is %q, want digits", r.PathValue("number"))
+		p.fail("the client number is %q, want digits", r.PathValue("number"))
 	}
 	if err := p.done(); err != nil {
 		return nil, err
@@ -55,15 +59,18 @@ func (s *Server) client(r *http.Request) (any, error) {
 	return s.cfg.Fleet.Client(number, q)
 }
 
-// resources serves a list of resources, or one resource if a name is given.
+// resources serves a page of resources, or one resource if the parameter "name" is set.
 func (s *Server) resources(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	typeURL := p.typeURL()
 	if typeURL == "" {
-		p.refuse("type is empty: want a type URL, or a short name such as cds")
+		p.fail("type is empty: want a type URL, or a short name such as cds")
 	}
 	if p.values.Has("name") {
-		c := ResourceChoice{Type: typeURL, Name: p.text("name"), Group: p.text("group"), YAML: p.oneOf("format", "json", "yaml") == "yaml", Limit: p.limit()}
+		c := ResourceChoice{
+			Type: typeURL, Name: p.text("name"), Group: p.text("group"),
+			YAML: p.oneOf("format", "json", "yaml") == "yaml", Limit: p.limit(),
+		}
 		if err := p.done(); err != nil {
 			return nil, err
 		}
@@ -81,7 +88,7 @@ func (s *Server) history(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := HistoryChoice{Type: p.typeURL(), Name: p.text("name"), Group: p.text("group"), Limit: p.limit()}
 	if c.Type == "" || !p.values.Has("name") {
-		p.refuse("type or name is missing: want a type URL, or a short name such as cds, and the name of a resource")
+		p.fail("type or name is missing: want a type URL, or a short name such as cds, and the name of a resource")
 	}
 	if err := p.done(); err != nil {
 		return nil, err
@@ -89,46 +96,50 @@ func (s *Server) history(r *http.Request) (any, error) {
 	return s.cfg.Fleet.History(c)
 }
 
-// parameters are the query parameters of a request, and the first error in them.
+// parameters are the query parameters of a request, with the first error in them.
 type parameters struct {
 	values url.Values
-	known  []string
-	wrong  error
+	names  []string // parameters that were read
+	err    error    // the first error
 }
 
+// parametersOf returns the query parameters of a request. The caller reads them, and then calls done.
 func parametersOf(r *http.Request) *parameters {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	p := &parameters{values: values}
 	if err != nil {
-		p.refuse("the query is malformed: %v", err)
+		p.fail("the query is malformed: %v", err)
 	}
 	return p
 }
 
-func (p *parameters) refuse(format string, args ...any) {
-	if p.wrong == nil {
-		p.wrong = Refuse(http.StatusBadRequest, fmt.Errorf(format, args...))
+// fail records an error with the code 400, unless there is one already.
+func (p *parameters) fail(format string, args ...any) {
+	if p.err == nil {
+		p.err = Refuse(http.StatusBadRequest, fmt.Errorf(format, args...))
 	}
 }
 
-// done returns the first error. A parameter that was not read is an error too.
+// done returns the first error. A parameter that the caller has not read is an error too.
 func (p *parameters) done() error {
 	for name, values := range p.values {
 		switch {
-		case !slices.Contains(p.known, name):
-			p.refuse("there is no parameter %.64q: there are %s", name, strings.Join(p.known, ", "))
+		case !slices.Contains(p.names, name):
+			p.fail("unknown parameter %.64q: want %s", name, strings.Join(p.names, ", "))
 		case len(values) > 1:
-			p.refuse("%s is given %d times", name, len(values))
+			p.fail("%s occurs %d times, want once", name, len(values))
 		}
 	}
-	return p.wrong
+	return p.err
 }
 
+// text returns the value of a parameter; empty without one.
 func (p *parameters) text(name string) string {
-	p.known = append(p.known, name)
+	p.names = append(p.names, name)
 	return p.values.Get(name)
 }
 
+// flag returns the value of a parameter that is true or false, which is the default.
 func (p *parameters) flag(name string) bool {
 	switch text := p.text(name); text {
 	case "", "false":
@@ -136,19 +147,19 @@ func (p *parameters) flag(name string) bool {
 	case "true":
 		return true
 	default:
-		p.refuse("%s=%.64s: want true or false", name, text)
+		p.fail("%s=%.64s: want true or false", name, text)
 		return false
 	}
 }
 
-// oneOf returns one of the values that a parameter may have; the first one is the default.
+// oneOf returns the value of a parameter that has one of the given values. The first one is the default.
 func (p *parameters) oneOf(name string, values ...string) string {
 	text := p.text(name)
 	if text == "" {
 		return values[0]
 	}
 	if !slices.Contains(values, text) {
-		p.refuse("%s=%.64s: want %s", name, text, strings.TrimPrefix(strings.Join(values, ", "), ", "))
+		p.fail("%s=%.64s: want %s", name, text, strings.TrimPrefix(strings.Join(values, ", "), ", "))
 	}
 	return text
 }
@@ -160,13 +171,15 @@ func (p *parameters) typeURL() string {
 		return typeURL
 	}
 	if text != "" && !strings.Contains(text, "/") {
-		p.refuse("type=%.64s: want a type URL, or a short name such as cds", text)
+		p.fail("type=%.64s: want a type URL, or a short name such as cds", text)
 	}
 	return text
 }
 
+// page returns the parameters "limit" and "after".
 func (p *parameters) page() Page { return Page{Limit: p.limit(), After: p.text("after")} }
 
+// limit returns the parameter "limit".
 func (p *parameters) limit() int {
 	text := p.text("limit")
 	if text == "" {
@@ -174,7 +187,7 @@ func (p *parameters) limit() int {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 0 || n > maxLimit {
-		p.refuse("limit=%.64s: want 0 to %d", text, maxLimit)
+		p.fail("limit=%.64s: want 0 to %d", text, maxLimit)
 	}
 	return n
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// echoFleet answers a question with the question, as a cursor or a name.
+// echoFleet returns each query as text, in the field Next or Name.
 type echoFleet struct{}
 
 func (echoFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
@@ -39,7 +39,7 @@ func (echoFleet) History(c admin.HistoryChoice) (admin.History, error) {
 	return admin.History{Name: fmt.Sprintf("%+v", c)}, nil
 }
 
-// withRollouts answers questions about rollouts with the question.
+// withRollouts returns each query about rollouts as text, in the field Next or Origin.
 func withRollouts(cfg *admin.Config) {
 	cfg.Rollouts = func(origin string) (admin.Rollouts, error) {
 		if origin == "x" {
@@ -53,63 +53,71 @@ func withRollouts(cfg *admin.Config) {
 	cfg.ThawDiff = cfg.RolloutDiff
 }
 
-// What is asked of clients and resources is checked: a parameter that is misspelt must not
-// have all of them listed.
+// TestFleetParameters verifies that invalid parameters are rejected. Otherwise, a misspelt filter would select
+// everything.
 func TestFleetParameters(t *testing.T) {
 	const cds = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	r := newRig(t, "tcp", withRollouts)
 	for _, tt := range []struct {
 		path string
 		code int
-		want string // the question, or the error
+		want string // query or error
 	}{
 		{"clients", 200, "{Type: Node: Group: Refused:false Stalled:false Sort:lag Page:{Limit:100 After:}}"},
-		{"clients?type=cds&node=n&group=g&refused=true&stalled=false&sort=number&limit=0&after=a", 200, "{Type:" + cds + " Node:n Group:g Refused:true Stalled:false Sort:number Page:{Limit:0 After:a}}"},
+		{
+			"clients?type=cds&node=n&group=g&refused=true&stalled=false&sort=number&limit=0&after=a", 200,
+			"{Type:" + cds + " Node:n Group:g Refused:true Stalled:false Sort:number Page:{Limit:0 After:a}}",
+		},
 		{"clients?type=a/b.C", 200, "{Type:a/b.C Node: Group: Refused:false Stalled:false Sort:lag Page:{Limit:100 After:}}"},
 		{"clients?type=clusters", 400, "type=clusters: want a type URL, or a short name such as cds"},
 		{"clients?refused=yes", 400, "refused=yes: want true or false"},
 		{"clients?sort=id", 400, "sort=id: want lag, number"},
 		{"clients?limit=1001", 400, "limit=1001: want 0 to 1000"},
 		{"clients?limit=-1", 400, "limit=-1: want 0 to 1000"},
-		{"clients?nodes=a", 400, `there is no parameter "nodes": there are type, node, group, refused, stalled, sort, limit, after`},
-		{"clients?node=a&node=b", 400, "node is given 2 times"},
+		{"clients?nodes=a", 400, `unknown parameter "nodes": want type, node, group, refused, stalled, sort, limit, after`},
+		{"clients?node=a&node=b", 400, "node occurs 2 times, want once"},
 		{"clients?%zz", 400, `the query is malformed: invalid URL escape "%zz"`},
 		{"clients/7?state=refused", 200, "7 {Type: State:refused Page:{Limit:100 After:}}"},
 		{"clients/7?state=bad", 400, "state=bad: want not_sent, sent, accepted, refused"},
-		{"clients/x", 400, `the number of a client is "x", want digits`},
+		{"clients/x", 400, `the client number is "x", want digits`},
 		{"clients/404", 404, "there is no client 404"},
 		{"resources?type=cds&contains=a&limit=5", 200, "{Type:" + cds + " Group: Contains:a Page:{Limit:5 After:}}"},
 		{"resources?type=cds&name=&format=yaml", 200, "{Type:" + cds + " Name: Group: YAML:true Limit:100}"},
-		{"resources?type=cds&name=a&contains=b", 400, `there is no parameter "contains": there are type, name, group, format, limit`},
+		{"resources?type=cds&name=a&contains=b", 400, `unknown parameter "contains": want type, name, group, format, limit`},
 		{"resources?name=a", 400, "type is empty: want a type URL, or a short name such as cds"},
 		{"rollouts?origin=x", 404, "there is no origin x"},
-		{"rollouts?type=cds", 400, `there is no parameter "type": there are origin`},
+		{"rollouts?type=cds", 400, `unknown parameter "type": want origin`},
 		{"rollout/diff", 200, "{Origin: Type: Name: Group: Page:{Limit:100 After:}}"},
-		{"rollout/diff?origin=o&type=cds&name=n&group=g&limit=7&after=a", 200, "{Origin:o Type:" + cds + " Name:n Group:g Page:{Limit:7 After:a}}"},
-		{"thaw/diff?origin=o&type=cds&name=n&group=g&limit=7&after=a", 200, "{Origin:o Type:" + cds + " Name:n Group:g Page:{Limit:7 After:a}}"},
-		{"thaw/diff?to=1m", 400, `there is no parameter "to": there are origin, type, name, group, limit, after`},
+		{"rollout/diff?origin=o&type=cds&name=n&group=g&limit=7&after=a", 200,
+			"{Origin:o Type:" + cds + " Name:n Group:g Page:{Limit:7 After:a}}"},
+		{"thaw/diff?origin=o&type=cds&name=n&group=g&limit=7&after=a", 200,
+			"{Origin:o Type:" + cds + " Name:n Group:g Page:{Limit:7 After:a}}"},
+		{"thaw/diff?to=1m", 400, `unknown parameter "to": want origin, type, name, group, limit, after`},
 		{"rollout/diff?name=n", 400, "type is missing: a name needs a type URL, or a short name such as cds"},
 		{"rollout/diff?type=clusters", 400, "type=clusters: want a type URL, or a short name such as cds"},
 	} {
 		resp, text := r.ask(r.admin, http.MethodGet, "/api/v1/"+tt.path, "")
 		var got struct{ Next, Name, Error string }
-		if err := json.Unmarshal([]byte(text), &got); err != nil || resp.StatusCode != tt.code || got.Next+got.Name+got.Error != tt.want {
+		err := json.Unmarshal([]byte(text), &got)
+		if err != nil || resp.StatusCode != tt.code || got.Next+got.Name+got.Error != tt.want {
 			t.Errorf("GET /api/v1/%s: %s %s, want %d, %s", tt.path, resp.Status, text, tt.code, tt.want)
 		}
 	}
 }
 
-// TestRolloutsAreOff: without TENDER_ROLLOUT, there are none to ask for.
+// TestRolloutsAreOff verifies the response to requests for rollouts without TENDER_ROLLOUT.
 func TestRolloutsAreOff(t *testing.T) {
 	off, on := newRig(t, "tcp"), newRig(t, "tcp", withRollouts)
 	for _, path := range []string{"rollouts", "rollout/diff"} {
-		if resp, text := off.ask(off.admin, http.MethodGet, "/api/v1/"+path, ""); resp.StatusCode != http.StatusNotFound || !strings.Contains(text, "TENDER_ROLLOUT is off") {
+		resp, text := off.ask(off.admin, http.MethodGet, "/api/v1/"+path, "")
+		if resp.StatusCode != http.StatusNotFound || !strings.Contains(text, "TENDER_ROLLOUT is off") {
 			t.Errorf("GET /api/v1/%s: %s %s, want 404: TENDER_ROLLOUT is off", path, resp.Status, text)
 		}
 	}
 	var got admin.Rollouts
 	resp, text := on.ask(on.admin, http.MethodGet, "/api/v1/rollouts?origin=o", "")
-	if err := json.Unmarshal([]byte(text), &got); err != nil || resp.StatusCode != http.StatusOK || len(got.Rollouts) != 1 || got.Rollouts[0].Origin != "o" {
+	err := json.Unmarshal([]byte(text), &got)
+	if err != nil || resp.StatusCode != http.StatusOK || len(got.Rollouts) != 1 || got.Rollouts[0].Origin != "o" {
 		t.Errorf("GET /api/v1/rollouts?origin=o: %s %s, %v", resp.Status, text, err)
 	}
 }

@@ -5,11 +5,11 @@ import "time"
 // A HistoryChoice selects the resource of GET /api/v1/history.
 type HistoryChoice struct {
 	Type, Name string
-	Group      string // in the view of this node group alone
-	Limit      int    // of changes
+	Group      string // only the changes of this node group
+	Limit      int    // maximum number of changes
 }
 
-// A History is the answer to GET /api/v1/history: the last changes of a resource, newest first.
+// A History is the response to GET /api/v1/history: the last changes of a resource, newest first.
 type History struct {
 	TypeURL string   `json:"type_url"`
 	Name    string   `json:"name"` // in canonical form
@@ -18,7 +18,7 @@ type History struct {
 
 // A Change is one change of a resource, as it was sent to clients.
 type Change struct {
-	At      time.Time `json:"at"`     // when the response with the change was received
+	At      time.Time `json:"at"`     // when the relay received the change
 	Change  string    `json:"change"` // "added", "changed", "removed" or "expired"
 	Group   string    `json:"group"`
 	AskedAs string    `json:"asked_as,omitempty"` // as in a Resource
@@ -29,10 +29,10 @@ type Change struct {
 	Bytes         int    `json:"bytes,omitempty"`
 	SHA256        string `json:"sha256,omitempty"`
 
-	// BytesBefore is the size before the change, if known.
+	// BytesBefore is the size before the change; 0 if unknown.
 	BytesBefore int `json:"bytes_before,omitempty"`
 
-	// Diff is a unified diff of the content as YAML, redacted as bodies are. Note is why Diff is absent or incomplete.
+	// Diff is a unified diff of the content as YAML, without sensitive fields. Note is why Diff is absent or incomplete.
 	Diff string `json:"diff,omitempty"`
 	Note string `json:"note,omitempty"`
 }

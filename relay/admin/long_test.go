@@ -16,19 +16,19 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
-// A command that takes long is not ended by the bounds of the server, but by its own, and
-// when who asked has gone.
-func TestLongCommands(t *testing.T) {
+// TestCommandTimeout verifies that a command ends by its own timeout instead of the timeouts of the server, and when
+// the client disconnects.
+func TestCommandTimeout(t *testing.T) {
 	for _, tt := range []struct {
-		name       string
-		long, took time.Duration // how long the command may and does take
-		patience   time.Duration // of who asks
-		want       string
+		name          string
+		timeout, took time.Duration // timeout and duration of the command
+		clientTimeout time.Duration
+		want          string
 	}{
-		{"longer than the server reads and writes", 10 * time.Minute, 9 * time.Minute, time.Hour, `"done"`},
-		{"longer than it may", 10 * time.Minute, 11 * time.Minute, time.Hour, "context deadline exceeded"},
-		{"longer than anybody waits", 10 * time.Minute, time.Minute, 30 * time.Second, "context canceled"},
-		{"an ordinary one", 0, 9 * time.Second, time.Hour, `"done"`},
+		{"longer than the timeouts of the server", 10 * time.Minute, 9 * time.Minute, time.Hour, `"done"`},
+		{"longer than its timeout", 10 * time.Minute, 11 * time.Minute, time.Hour, "context deadline exceeded"},
+		{"longer than the timeout of the client", 10 * time.Minute, time.Minute, 30 * time.Second, "context canceled"},
+		{"without a timeout of its own", 0, 9 * time.Second, time.Hour, `"done"`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -43,15 +43,17 @@ func TestLongCommands(t *testing.T) {
 						return "", ctx.Err()
 					}
 				})
-				c.Long = tt.long
+				c.Timeout = tt.timeout
 				s := admin.New(admin.Config{
 					Metrics: http.NotFoundHandler(), GRPC: grpc.NewServer(), Commands: []admin.Command{c},
 				})
 				l := memnet.Listen(1 << 16)
 				served := make(chan error, 1)
 				go func() { served <- s.Serve(l) }() // received below
-				transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}
-				ctx, cancel := context.WithTimeout(t.Context(), tt.patience)
+				transport := &http.Transport{
+					DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) },
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), tt.clientTimeout)
 				defer cancel()
 				r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/api/v1/wait", strings.NewReader("{}"))
 				if err != nil {
@@ -60,13 +62,13 @@ func TestLongCommands(t *testing.T) {
 				r.Header.Set("Content-Type", "application/json")
 				began := time.Now()
 				resp, err := (&http.Client{Transport: transport}).Do(r)
-				if waited := time.Since(began); waited != min(tt.took, max(tt.long, time.Minute), tt.patience) {
-					t.Errorf("answered after %v", waited)
+				if waited := time.Since(began); waited != min(tt.took, max(tt.timeout, time.Minute), tt.clientTimeout) {
+					t.Errorf("response after %v", waited)
 				}
 				if err == nil {
 					text, _ := io.ReadAll(resp.Body)
 					if err := resp.Body.Close(); err != nil || !strings.Contains(string(text), tt.want) {
-						t.Errorf("answered %q, %v, want %s", text, err, tt.want)
+						t.Errorf("response %q, error %v, want %s", text, err, tt.want)
 					}
 				}
 				if got := <-ended; got != tt.want {

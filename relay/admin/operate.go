@@ -17,13 +17,14 @@ type Scope struct {
 	Type   string `json:"type,omitempty"` // a type URL, or a short name such as cds
 }
 
-// AuditScope are the arguments of audit.
+// AuditScope are the arguments of the command audit.
 type AuditScope struct {
 	Scope
 	Why
 }
 
-// Holds is the response to GET /api/v1/holds, and to the commands release and discard, which list what they changed.
+// Holds is the response to GET /api/v1/holds, and to the commands release and discard, which list the holds that they
+// changed.
 type Holds struct {
 	Holds []Hold `json:"holds"`
 
@@ -31,38 +32,40 @@ type Holds struct {
 	Warning string `json:"warning,omitempty"`
 }
 
-// A Hold is a set of changes that the relay does not send to clients: suspect removals, until a second look at the origin or an
-// operator confirms them, or changes that break clients, until they no longer do or an operator releases them.
+// A Hold is a set of changes that the relay does not send to clients. Suspect removals are held until an operator or a
+// second look, which is a request on new streams, confirms them. Changes that break clients are held until they do not
+// break them any more, or an operator releases them.
 type Hold struct {
 	Origin  string `json:"origin"`
 	Group   string `json:"group,omitempty"` // empty for a directory, which is the same for all groups
 	TypeURL string `json:"type_url"`
-	Count   int    `json:"count"` // of resources
+	Count   int    `json:"count"` // number of resources
 
 	// Names are the first resources by name, at most MaxHoldNames.
 	Names []string `json:"names"`
 
-	// Broken reports that clients could not use what is served after the changes (TENDER_VALIDATE=hold). Reasons are why, one
-	// for each of Names.
+	// Broken reports that clients could not use the resources after the changes (TENDER_VALIDATE=hold). Reasons has the
+	// reason for each of Names.
 	Broken  bool     `json:"broken,omitempty"`
 	Reasons []string `json:"reasons,omitempty"`
 
-	// Since is when the hold began. Until is when the second look begins; it is absent once that has begun.
+	// Since is when the hold began. Until is when the second look begins; it is absent after that.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
 
-	// Reported reports that the relay has only the names, which returning clients reported. The name "*" stands for
-	// resources of clients that report only a version.
+	// Reported reports that the relay has only the names of the resources, which reconnecting clients reported. The name
+	// "*" stands for the resources of clients that report only a version.
 	Reported bool `json:"reported,omitempty"`
 
-	// Discarded reports that an operator discarded the changes: the resources stay until the origin mentions them.
+	// Discarded reports that an operator discarded the changes: the relay keeps the resources until the origin sends or
+	// removes them.
 	Discarded bool `json:"discarded,omitempty"`
 }
 
-// MaxHoldNames is how many names a Hold lists.
+// MaxHoldNames is the maximum number of names in a Hold.
 const MaxHoldNames = 100
 
-// HoldScope are the arguments of release and discard. An empty scope needs All.
+// HoldScope are the arguments of the commands release and discard. All is required if the scope is empty.
 type HoldScope struct {
 	Scope
 	All bool `json:"all,omitempty"`
@@ -73,7 +76,7 @@ type HoldScope struct {
 	Why
 }
 
-// FreezeScope are the arguments of freeze and thaw.
+// FreezeScope are the arguments of the commands freeze and thaw.
 type FreezeScope struct {
 	Origin string `json:"origin,omitempty"` // empty for all
 
@@ -82,11 +85,11 @@ type FreezeScope struct {
 	// ForSeconds is the time after which a freeze ends by itself; zero is never. Thaw rejects it.
 	ForSeconds float64 `json:"for_seconds,omitempty"`
 
-	// DryRun makes thaw change nothing, and return what it would change. Freeze rejects it.
+	// DryRun makes thaw return its changes without applying them. Freeze rejects it.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
-// MaxReasonBytes bounds the reason of a command, maxUserBytes the name of a user.
+// Maximum lengths of the reason of a command and of the name of a user.
 const (
 	MaxReasonBytes = 1000
 	maxUserBytes   = 100
@@ -98,7 +101,8 @@ func (s *FreezeScope) Check() error {
 		return err
 	}
 	if s.ForSeconds != 0 && !(s.ForSeconds >= minFreeze.Seconds() && s.ForSeconds <= maxFreeze.Seconds()) {
-		return Refuse(http.StatusBadRequest, fmt.Errorf("for_seconds: %v is not from %v to %v; leave it out for a freeze without an end",
+		return Refuse(http.StatusBadRequest, fmt.Errorf(
+			"for_seconds: %v is not from %v to %v; omit it for a freeze without an end",
 			s.ForSeconds, minFreeze.Seconds(), maxFreeze.Seconds()))
 	}
 	return nil
@@ -115,21 +119,21 @@ func (w *Why) Check() error {
 	return nil
 }
 
-// Bounds of a freeze that ends by itself.
+// Limits of FreezeScope.ForSeconds.
 const (
 	minFreeze = time.Second
 	maxFreeze = 365 * 24 * time.Hour
 )
 
-// Freezes is the response to freeze and thaw: the state after the command.
+// Freezes is the response to the commands freeze and thaw: the state after the command.
 type Freezes struct {
 	Origins []Freeze `json:"origins"`
 	DryRun  bool     `json:"dry_run,omitempty"`
 
-	// Diff is what a thaw would change, for a dry run: the first MaxDryRunChanges changes.
+	// Diff has the changes of a thaw for a dry run, at most MaxDryRunChanges.
 	Diff *RolloutDiff `json:"diff,omitempty"`
 
-	// Warning is why the decision does not survive a restart of the relay; empty if it does.
+	// Warning is why a restart of the relay ends the decision; empty if it does not.
 	Warning string `json:"warning,omitempty"`
 }
 
@@ -137,36 +141,37 @@ type Freezes struct {
 type Freeze struct {
 	Origin string    `json:"origin"`
 	Frozen bool      `json:"frozen"`
-	Freeze *Freezing `json:"freeze,omitempty"` // absent if it is not
-	Views  int       `json:"views"`            // of the origin
+	Freeze *Freezing `json:"freeze,omitempty"` // absent if the origin is not frozen
+	Views  int       `json:"views"`            // number of views of the origin
 
-	// Withheld is the number of names, over all views, for which clients had another content than the origin before
+	// Withheld is the number of names, over all views, whose content at clients differed from that of the origin before
 	// the command.
 	Withheld int `json:"withheld"`
 }
 
-// A Freezing is the operator who stopped the distribution of an origin's changes, the time and the reason.
+// A Freezing describes a freeze: the operator who stopped the distribution of changes, the time and the reason.
 type Freezing struct {
 	By     string    `json:"by"`
 	Reason string    `json:"reason,omitempty"`
 	Since  time.Time `json:"since"`
-	Until  time.Time `json:"until,omitzero"` // when it ends by itself
+	Until  time.Time `json:"until,omitzero"` // end of the freeze; absent without one
 
 	// SurvivesRestart reports that the freeze is saved in TENDER_SNAPSHOT_DIR.
 	SurvivesRestart bool `json:"survives_restart"`
 
-	// Rollback is the earlier generation that clients are served; nil if they are served what they were when the freeze began.
+	// Rollback is the earlier generation that clients are served; nil if they are served the state at the start of the
+	// freeze.
 	Rollback *RolledBack `json:"rollback,omitempty"`
 }
 
 // Describe returns a freeze as a sentence without a subject, such as
 // "frozen by alice 5m ago, for another 1h55m: bad routes" or "rolled back to 3f2a01c4d9e8 by alice 5m ago: bad routes".
 func (f *Freezing) Describe(now time.Time) string {
-	what := "frozen"
+	state := "frozen"
 	if f.Rollback != nil {
-		what = "rolled back to " + f.Rollback.Describe()
+		state = "rolled back to " + f.Rollback.Describe()
 	}
-	text := fmt.Sprintf("%s by %s %s ago", what, f.By, humanize.Seconds(now.Sub(f.Since).Seconds()))
+	text := fmt.Sprintf("%s by %s %s ago", state, f.By, humanize.Seconds(now.Sub(f.Since).Seconds()))
 	if !f.Until.IsZero() {
 		text += ", for another " + humanize.Seconds(max(f.Until.Sub(now), 0).Seconds())
 	}
@@ -176,10 +181,10 @@ func (f *Freezing) Describe(now time.Time) string {
 	return text
 }
 
-// MaxDryRunChanges is how many changes the answer of a dry run lists. It is bounded so that peers can return it.
+// MaxDryRunChanges is the maximum number of changes in the response to a dry run. It limits the responses of peers.
 const MaxDryRunChanges = 500
 
-// thawDiff answers with what a thaw would change.
+// thawDiff serves the changes of a thaw.
 func (s *Server) thawDiff(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := p.rolloutChoice()
@@ -189,8 +194,8 @@ func (s *Server) thawDiff(r *http.Request) (any, error) {
 	return s.cfg.ThawDiff(r.Context(), c)
 }
 
-// A LogLevel is the argument of the command loglevel: the lowest level that is logged, "debug", "info", "warn" or
-// "error".
+// A LogLevel is the argument of the command loglevel. Level is the minimum level that is logged: "debug", "info",
+// "warn" or "error".
 type LogLevel struct {
 	Level string `json:"level"`
 

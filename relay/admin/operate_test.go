@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestH09_WhoFreezes: the identity of a certificate counts alone; without one the user that the
-// client claims is shown with the address.
-func TestH09_WhoFreezes(t *testing.T) {
+// TestH09_OperatorOfFreeze verifies that the operator is the identity of the certificate. Without one, it is the user
+// that the client names, with the address.
+func TestH09_OperatorOfFreeze(t *testing.T) {
 	for _, tt := range []struct {
 		tls          bool
 		remote, user string
@@ -24,21 +24,21 @@ func TestH09_WhoFreezes(t *testing.T) {
 		{remote: "", want: "local"},
 	} {
 		r := &http.Request{RemoteAddr: tt.remote}
-		who := "local"
+		identity := "local"
 		if tt.tls {
-			r.TLS, who = new(tls.ConnectionState), "spiffe://example.org/ops"
+			r.TLS, identity = new(tls.ConnectionState), "spiffe://example.org/ops"
 		}
-		if got := newCaller(r, who).By(tt.user); got != tt.want {
-			t.Errorf("by %q from %q, TLS %v: %q, want %q", tt.user, tt.remote, tt.tls, got, tt.want)
+		if got := newCaller(r, identity).By(tt.user); got != tt.want {
+			t.Errorf("user %q at %q, TLS %v: operator %q, want %q", tt.user, tt.remote, tt.tls, got, tt.want)
 		}
 	}
 }
 
-// TestH09_ArgumentsOfFreeze are refused with their name if they cannot be.
+// TestH09_ArgumentsOfFreeze verifies that the error about an invalid argument begins with its name.
 func TestH09_ArgumentsOfFreeze(t *testing.T) {
 	for _, tt := range []struct {
-		of   FreezeScope
-		want string // empty if it is allowed
+		args FreezeScope
+		want string // invalid argument; empty if all are valid
 	}{
 		{FreezeScope{}, ""},
 		{FreezeScope{Why: Why{Reason: strings.Repeat("x", MaxReasonBytes), User: "alice"}, ForSeconds: 7200}, ""},
@@ -50,24 +50,34 @@ func TestH09_ArgumentsOfFreeze(t *testing.T) {
 		{FreezeScope{ForSeconds: 1e12}, "for_seconds"},
 		{FreezeScope{ForSeconds: math.NaN()}, "for_seconds"},
 	} {
-		err := tt.of.Check()
-		if (err == nil) != (tt.want == "") || err != nil && (!strings.HasPrefix(err.Error(), tt.want+":") || CodeOf(err) != http.StatusBadRequest) {
-			t.Errorf("%+v: %v, want a refusal of %q", tt.of, err, tt.want)
-		}
+		err := tt.args.Check()
+		expectInvalid(t, tt.args, err, tt.want)
 	}
 }
 
-// TestArgumentsOfRolloutCommands are refused as those of freeze are.
+// expectInvalid fails unless an error is about the argument want, with the code 400; or nil if want is empty.
+func expectInvalid(t *testing.T, args any, err error, want string) {
+	t.Helper()
+	if err == nil && want == "" {
+		return
+	}
+	if err == nil || want == "" || !strings.HasPrefix(err.Error(), want+":") || CodeOf(err) != http.StatusBadRequest {
+		t.Errorf("%+v: error %v with code %d, want 400 about %q", args, err, CodeOf(err), want)
+	}
+}
+
+// TestArgumentsOfRolloutCommands verifies that the error about an invalid argument begins with its name.
 func TestArgumentsOfRolloutCommands(t *testing.T) {
-	for want, of := range map[string]RolloutScope{"": {Origin: "o", All: true, Why: Why{Reason: "errors", User: "alice"}}, "reason": {Why: Why{Reason: "two\nlines"}}, "user": {Why: Why{User: "\x1b[31m"}}} {
-		err := of.Check()
-		if (err == nil) != (want == "") || err != nil && (!strings.HasPrefix(err.Error(), want+":") || CodeOf(err) != http.StatusBadRequest) {
-			t.Errorf("%+v: %v, want a refusal of %q", of, err, want)
-		}
+	for want, args := range map[string]RolloutScope{
+		"":       {Origin: "o", All: true, Why: Why{Reason: "errors", User: "alice"}},
+		"reason": {Why: Why{Reason: "two\nlines"}},
+		"user":   {Why: Why{User: "\x1b[31m"}},
+	} {
+		expectInvalid(t, args, args.Check(), want)
 	}
 }
 
-// TestH09_DescribeFreeze tells operators who, when, for how long and why.
+// TestH09_DescribeFreeze verifies that the description has the operator, the time, the duration and the reason.
 func TestH09_DescribeFreeze(t *testing.T) {
 	now := time.Now()
 	f := Freezing{By: "alice", Since: now.Add(-5 * time.Minute)}

@@ -8,12 +8,12 @@ import (
 // A ResourceQuery selects the resources that GET /api/v1/resources lists.
 type ResourceQuery struct {
 	Type     string // a type URL
-	Group    string // in the view of this node group
-	Contains string // text that the name contains
+	Group    string // only resources in the view of this node group
+	Contains string // only resources whose name contains this text
 	Page
 }
 
-// Resources is the response to GET /api/v1/resources: the resources of a type, by name and group.
+// Resources is the response to GET /api/v1/resources: the resources of a type, sorted by name and group.
 type Resources struct {
 	TypeURL   string     `json:"type_url"`
 	Total     int        `json:"total"` // over all pages
@@ -30,17 +30,17 @@ type Resource struct {
 	// AskedAs is the upstream subscription: "*", a glob, or empty for the name itself.
 	AskedAs string `json:"asked_as,omitempty"`
 
-	// Exists reports whether the resource exists. If it does not, the origin stated that.
+	// Exists reports whether the resource exists. If not, the origin reported that it does not exist.
 	Exists        bool   `json:"exists"`
 	Version       string `json:"version,omitempty"`        // sent to clients
 	OriginVersion string `json:"origin_version,omitempty"` // received from the origin
 	Bytes         int    `json:"bytes,omitempty"`          // encoded size
 	SHA256        string `json:"sha256,omitempty"`         // of the content with its type URL
 
-	ExpiresAt time.Time `json:"expires_at,omitzero"` // unless the origin renews it
+	ExpiresAt time.Time `json:"expires_at,omitzero"` // end of its TTL, unless the origin renews it
 	GivenUpAt time.Time `json:"given_up_at,omitzero"`
 
-	// Error is the error that the origin sent for the resource.
+	// Error is the error that the origin sent instead of the resource.
 	Error *ResourceError `json:"error,omitempty"`
 }
 
@@ -50,12 +50,12 @@ type ResourceError struct {
 	Message string `json:"message"`
 }
 
-// A ResourceChoice selects the resource that GET /api/v1/resources shows in full.
+// A ResourceChoice selects the resource of GET /api/v1/resources with a name.
 type ResourceChoice struct {
 	Type, Name string
-	Group      string // in the view of this node group alone
-	YAML       bool   // in place of JSON
-	Limit      int    // of holders
+	Group      string // only in the view of this node group
+	YAML       bool   // contents as YAML instead of JSON
+	Limit      int    // maximum number of holders
 }
 
 // A ResourceDetail is the response to GET /api/v1/resources with a name.
@@ -65,11 +65,11 @@ type ResourceDetail struct {
 	Resources []Resource `json:"resources"`
 
 	// Bodies are the contents by SHA256, as JSON, or as strings of YAML. Fields that Envoy annotates as sensitive are
-	// redacted. Secrets, dropped contents, and contents after the first MaxBodies have none.
+	// redacted. Secrets, dropped contents, and contents after the first MaxBodies are omitted.
 	Bodies map[string]json.RawMessage `json:"bodies"`
 
-	// States counts the clients that subscribed to the resource by state. Holders are some of them: first those that
-	// rejected it, then those that were not sent it, then the others.
+	// States counts the clients that subscribed to the resource by state. Holders are some of these clients, in the order
+	// refused, not_sent, sent, accepted.
 	States  map[string]int `json:"states"`
 	Holders []Holder       `json:"holders"`
 }

@@ -9,65 +9,66 @@ import (
 	"time"
 )
 
-// Generations is the answer to GET /api/v1/generations: the configurations that clients were served, as far as they are kept.
+// Generations is the response to GET /api/v1/generations: the configurations that clients were served and the relay
+// keeps.
 type Generations struct {
 	Views []ViewGenerations `json:"views"` // by origin and group
 
-	// Earlier is how many generations are kept beside those that are served, over all views, Bytes how many bytes only they
-	// hold, and MaxBytes the limit of that (TENDER_MAX_GENERATION_BYTES).
+	// Earlier is the number of kept generations that are not served, over all views. Bytes is the size of resources that
+	// only they contain, and MaxBytes its limit (TENDER_MAX_GENERATION_BYTES).
 	Earlier  int   `json:"earlier"`
 	Bytes    int64 `json:"bytes"`
 	MaxBytes int64 `json:"max_bytes"`
 }
 
-// ViewGenerations are the generations of what one origin says to one node group.
+// ViewGenerations are the generations of the view of one origin for one node group.
 type ViewGenerations struct {
 	Origin      string       `json:"origin"`
 	Group       string       `json:"group"`
-	Shared      bool         `json:"shared,omitempty"` // of names that groups share
+	Shared      bool         `json:"shared,omitempty"` // the view has names that node groups share
 	Total       int          `json:"total"`
-	Generations []Generation `json:"generations"` // the newest first
+	Generations []Generation `json:"generations"` // newest first
 }
 
-// A Generation is the configuration that the clients of a view were served for a time: the resources of the types in
+// A Generation is a configuration that the clients of a view were served: the resources of the types in
 // TENDER_ROLLOUT_TYPES.
 type Generation struct {
-	Generation string    `json:"generation"` // the digest of its content; empty if there was none
+	Generation string    `json:"generation"` // digest of the content; empty without resources
 	Since      time.Time `json:"since"`
-	Until      time.Time `json:"until,omitzero"` // left out while it is served
+	Until      time.Time `json:"until,omitzero"` // absent while it is served
 
-	// Compared with the generation before.
+	// Numbers of resources that differ from the generation before.
 	Added   int `json:"added"`
 	Changed int `json:"changed"`
 	Removed int `json:"removed"`
 
-	Bytes int64 `json:"bytes"` // of the resources that the next generation does not have
+	Bytes int64 `json:"bytes"` // size of the resources that the next generation lacks
 }
 
-// A GenerationChoice says which generations are listed.
+// A GenerationChoice selects the generations of GET /api/v1/generations.
 type GenerationChoice struct {
 	Origin, Group string // empty for all
-	Limit         int    // of each view
+	Limit         int    // maximum number of generations of each view
 }
 
 // RollbackScope are the arguments of the command rollback.
 type RollbackScope struct {
 	Origin string `json:"origin,omitempty"` // empty for all
 
-	// To is a generation, as its digest or at least the first MinGeneration digits of it, or a duration such as "10m" for
-	// what was served that long ago.
+	// To is a generation, as its digest or at least the first MinGeneration digits of it. Or it is a duration such as
+	// "10m", for the generation that was served that long ago.
 	To string `json:"to"`
 
-	// DryRun has nothing changed: the answer says what would be.
+	// DryRun returns the changes of a rollback without applying them.
 	DryRun bool `json:"dry_run,omitempty"`
 
-	Why // whose Reason is required, but for DryRun
+	Why // Reason is required unless DryRun is set
 }
 
-// MinGeneration is how many digits name a generation at least.
+// MinGeneration is the minimum number of digits that identify a generation.
 const MinGeneration = 6
 
-// Bounds of how long ago a rollback returns to.
+// Limits of the duration in RollbackScope.To.
 const (
 	minRollback = time.Second
 	maxRollback = 365 * 24 * time.Hour
@@ -75,20 +76,20 @@ const (
 
 var generationDigits = regexp.MustCompile(fmt.Sprintf("^[0-9a-f]{%d,12}$", MinGeneration))
 
-// Check returns why the arguments of rollback cannot be, as a refusal.
+// Check returns an error with the code 400 for invalid arguments of rollback.
 func (s *RollbackScope) Check() error {
 	if err := s.Why.Check(); err != nil {
 		return err
 	}
 	if s.Reason == "" && !s.DryRun {
-		return Refuse(http.StatusBadRequest, errors.New("reason: a rollback needs one"))
+		return Refuse(http.StatusBadRequest, errors.New("reason: a rollback requires a reason"))
 	}
 	_, _, err := ParseRollback(s.To)
 	return err
 }
 
-// ParseRollback reads what a rollback returns to: the digits of a generation, or how long ago it was served. Of its error, Refuse
-// says the code.
+// ParseRollback parses the generation of a rollback: its digits, or how long ago it was served. Its error has the code
+// 400.
 func ParseRollback(to string) (digest string, ago time.Duration, err error) {
 	if generationDigits.MatchString(to) {
 		return to, 0, nil
@@ -97,48 +98,50 @@ func ParseRollback(to string) (digest string, ago time.Duration, err error) {
 		return "", ago, nil
 	}
 	return "", 0, Refuse(http.StatusBadRequest, fmt.Errorf(
-		"to=%.64q: want a generation, as at least %d digits of tender generations, or a duration from %v to %v such as 10m", to, MinGeneration, minRollback, maxRollback))
+		"to=%.64q: want a generation (at least %d digits, see tender generations) or a duration from %v to %v such as 10m",
+		to, MinGeneration, minRollback, maxRollback))
 }
 
-// Rollbacks is the answer to rollback.
+// Rollbacks is the response to the command rollback.
 type Rollbacks struct {
-	Origins []Rollback `json:"origins"` // those that it is about
+	Origins []Rollback `json:"origins"` // the origins of the command
 	DryRun  bool       `json:"dry_run,omitempty"`
 
-	// Diff is what a rollback would change, for a dry run: the first MaxDryRunChanges changes.
+	// Diff has the changes of a rollback for a dry run, at most MaxDryRunChanges.
 	Diff *RolloutDiff `json:"diff,omitempty"`
 
-	// Warning is why the decision does not survive a restart of the relay; empty if it does.
+	// Warning is why a restart of the relay ends the decision; empty if it does not.
 	Warning string `json:"warning,omitempty"`
 }
 
-// A Rollback is what became of one origin.
+// A Rollback is the result of a rollback of one origin.
 type Rollback struct {
 	Origin    string    `json:"origin"`
 	Views     int       `json:"views"`
-	Resources int       `json:"resources"` // that clients are served with other content, over all views; or would be
+	Resources int       `json:"resources"` // number of changed resources, over all views
 	At        time.Time `json:"at"`        // a time at which the generation was served
 	Freeze    *Freezing `json:"freeze,omitempty"`
 }
 
 // A RolledBack is the earlier generation that the clients of an origin are served.
 type RolledBack struct {
-	To string    `json:"to"` // as the operator gave it: a generation, or how long before the command
+	To string    `json:"to"` // RollbackScope.To of the command
 	At time.Time `json:"at"` // a time at which the generation was served
 }
 
-// Describe returns the generation as people are shown it.
+// Describe returns the generation in a form for operators.
 func (b *RolledBack) Describe() string {
 	if _, ago, err := ParseRollback(b.To); err != nil || ago == 0 {
 		return b.To
 	}
-	return "what was served at " + b.At.Local().Format(time.DateTime)
+	return "the configuration of " + b.At.Local().Format(time.DateTime)
 }
 
-// ErrNoGenerations is the answer to whatever is about generations, if none are kept.
-var ErrNoGenerations = Refuse(http.StatusConflict, errors.New("no generations are kept: TENDER_MAX_GENERATION_BYTES is 0"))
+// ErrNoGenerations is the response to requests for generations if none are kept.
+var ErrNoGenerations = Refuse(http.StatusConflict,
+	errors.New("no generations are kept: TENDER_MAX_GENERATION_BYTES is 0"))
 
-// generations answers with the generations of views.
+// generations serves the generations of views.
 func (s *Server) generations(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := GenerationChoice{Origin: p.text("origin"), Group: p.text("group"), Limit: p.limit()}
@@ -151,7 +154,7 @@ func (s *Server) generations(r *http.Request) (any, error) {
 	return s.cfg.Generations(c)
 }
 
-// rollbackDiff answers with what a rollback would change.
+// rollbackDiff serves the changes of a rollback.
 func (s *Server) rollbackDiff(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	to, c := p.text("to"), p.rolloutChoice()

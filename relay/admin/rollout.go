@@ -22,8 +22,7 @@ type RolloutScope struct {
 	// All makes promote serve the newest content of the origin to all clients. Other commands reject it.
 	All bool `json:"all,omitempty"`
 
-	// Only abort and undo have a reason.
-	Why
+	Why // Reason is only for abort and undo
 }
 
 // Check returns an error with the code 400 for invalid arguments.
@@ -33,14 +32,14 @@ func (s *RolloutScope) Check() error { return s.Why.Check() }
 type RolloutChoice struct {
 	Origin string // empty for all
 	Type   string // a type URL; empty for all
-	Name   string // with the contents; empty for all, without
-	Group  string // of this node group; empty for all
+	Name   string // a name, whose contents are returned too; empty for all
+	Group  string // a node group; empty for all
 	Page
 }
 
 // A RolloutDiff is the response to GET /api/v1/rollout/diff: for each origin, the changes of the edition that is being
-// rolled out or was rejected. Without an edition, it is the changes that wait for one. Changes are sorted by origin,
-// type, name and group.
+// rolled out or was rejected. Without an edition, it has the pending changes. Changes are sorted by origin, type, name
+// and group.
 type RolloutDiff struct {
 	Total   int             `json:"total"` // over all pages
 	Changes []RolloutChange `json:"changes"`
@@ -57,7 +56,7 @@ type RolloutChange struct {
 	TypeURL string `json:"type_url"`
 	Name    string `json:"name"`
 	AskedAs string `json:"asked_as,omitempty"` // the glob of a collection
-	Shared  bool   `json:"shared,omitempty"`   // other groups have the same resource
+	Shared  bool   `json:"shared,omitempty"`   // node groups share the resource
 
 	// Parameters are the dynamic parameters of the upstream subscription to the name.
 	Parameters map[string]string `json:"parameters,omitempty"`
@@ -78,6 +77,7 @@ type RolloutContent struct {
 // ErrRolloutOff is the response to requests for rollouts if TENDER_ROLLOUT is off.
 var ErrRolloutOff = Refuse(http.StatusNotFound, errors.New("TENDER_ROLLOUT is off"))
 
+// rollouts serves the state of rollouts.
 func (s *Server) rollouts(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	origin := p.text("origin")
@@ -90,15 +90,18 @@ func (s *Server) rollouts(r *http.Request) (any, error) {
 	return s.cfg.Rollouts(origin)
 }
 
-// rolloutChoice returns which changes are asked for.
+// rolloutChoice returns the parameters of a request for changes.
 func (p *parameters) rolloutChoice() RolloutChoice {
-	c := RolloutChoice{Origin: p.text("origin"), Type: p.typeURL(), Name: p.text("name"), Group: p.text("group"), Page: p.page()}
+	c := RolloutChoice{
+		Origin: p.text("origin"), Type: p.typeURL(), Name: p.text("name"), Group: p.text("group"), Page: p.page(),
+	}
 	if c.Name != "" && c.Type == "" {
-		p.refuse("type is missing: a name needs a type URL, or a short name such as cds")
+		p.fail("type is missing: a name needs a type URL, or a short name such as cds")
 	}
 	return c
 }
 
+// rolloutDiff serves the changes of editions.
 func (s *Server) rolloutDiff(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := p.rolloutChoice()

@@ -29,16 +29,16 @@ type Config struct {
 	Holds func(context.Context) Holds
 
 	// Rollouts returns the state of the rollouts of an origin, or of all origins if the name is empty. RolloutDiff returns
-	// what they change. Nil means that rollouts are off. An error made by [Refuse] has its own HTTP code.
+	// their changes. Nil means that rollouts are off. An error made by [Refuse] has its own HTTP code.
 	Rollouts    func(origin string) (Rollouts, error)
 	RolloutDiff func(context.Context, RolloutChoice) (RolloutDiff, error)
 
-	// Generations returns the configurations that are kept, and RollbackDiff what a rollback to a generation, or to what was
-	// served some time ago, would change. Nil means that none are kept. Of their errors, [Refuse] says the code.
+	// Generations returns the kept generations. RollbackDiff returns the changes of a rollback; to is as in RollbackScope.
+	// Nil means that no generations are kept. An error made by [Refuse] has its own HTTP code.
 	Generations  func(GenerationChoice) (Generations, error)
 	RollbackDiff func(ctx context.Context, to string, c RolloutChoice) (RolloutDiff, error)
 
-	// ThawDiff returns what a thaw would change.
+	// ThawDiff returns the changes of a thaw.
 	ThawDiff func(context.Context, RolloutChoice) (RolloutDiff, error)
 
 	// Fleet lists clients and resources.
@@ -56,11 +56,12 @@ type Config struct {
 	// Commands are the actions of operators.
 	Commands []Command
 
-	// Action receives the audit record of each command. It must not block. Nil means that only the log and the history have it.
+	// Action receives the audit record of each command. It must not block. If it is nil, records are only in the log and
+	// in the list of actions.
 	Action func(context.Context, Action)
 
-	// Tier has the other relays, and Summary returns the summary for them. Without a Tier, requests for the tier are
-	// rejected; without a Summary, requests of peers.
+	// Tier has the other relays of the tier; nil rejects requests for the tier. Summary returns the state of this relay
+	// for its peers; nil rejects requests of peers.
 	Tier    Tier
 	Summary func() *FleetSummary
 
@@ -73,8 +74,7 @@ type Config struct {
 	// TLS is for operators on other hosts ([Server.ServeTLS]). Nil means that they cannot connect.
 	TLS *TLS
 
-	// Logger receives the errors of connections, at debug level, and a line for each
-	// command. Nil discards them.
+	// Logger receives the errors of connections, at debug level, and a line for each command. Nil discards them.
 	Logger *slog.Logger
 }
 
@@ -83,14 +83,14 @@ type TLS struct {
 	// Config requests and verifies a client certificate.
 	Config *tls.Config
 
-	// Operator returns the identity of a certificate, or why it lacks the permission.
-	Operator func(cert *x509.Certificate, may authz.Permission) (who string, err error)
+	// Operator returns the identity of a certificate, or an error if it lacks the permission.
+	Operator func(cert *x509.Certificate, may authz.Permission) (identity string, err error)
 
 	// IsNamed reports whether the server's certificate is valid for a host.
 	IsNamed func(host string) bool
 }
 
-// Timeouts and sizes of requests.
+// Timeouts and the maximum header size of requests.
 const (
 	readTimeout    = 10 * time.Second
 	writeTimeout   = time.Minute
@@ -114,10 +114,10 @@ type route struct {
 	permission
 }
 
-// A permission is what the sender of a request must be allowed.
+// A permission is the permission that a request requires.
 type permission struct {
 	operator  authz.Permission // [authz.Read] or [authz.Act]; the zero value is never granted
-	peers     bool             // peers may send it too
+	peers     bool             // peers may also send it
 	forwarded bool             // peers may forward it on behalf of an operator
 }
 
@@ -133,20 +133,20 @@ func New(cfg Config) *Server {
 		get("/metrics", cfg.Metrics),
 	}
 	s.routes = slices.Concat(probes, grpcRoutes(cfg.GRPC), []route{
-		get("/api/v1/status", answer(func(*http.Request) (any, error) { return cfg.Status(), nil })),
-		get("/api/v1/holds", answer(func(r *http.Request) (any, error) { return cfg.Holds(r.Context()), nil })),
-		get("/api/v1/rollouts", answer(s.rollouts)),
-		get("/api/v1/rollout/diff", answer(s.rolloutDiff)),
-		get("/api/v1/generations", answer(s.generations)),
-		get("/api/v1/rollback/diff", answer(s.rollbackDiff)),
-		get("/api/v1/thaw/diff", answer(s.thawDiff)),
-		get("/api/v1/clients", answer(s.clients)),
-		get("/api/v1/clients/{number}", answer(s.client)),
-		get("/api/v1/resources", answer(s.resources)),
-		get("/api/v1/history", answer(s.history)),
-		get("/api/v1/actions", answer(s.listActions)),
-		get("/api/v1/fleet", answer(s.fleetStatus)),
-		{http.MethodGet, "/api/v1/fleet/self", answer(s.fleetSelf), permission{operator: authz.Read, peers: true}},
+		get("/api/v1/status", serveJSON(func(*http.Request) (any, error) { return cfg.Status(), nil })),
+		get("/api/v1/holds", serveJSON(func(r *http.Request) (any, error) { return cfg.Holds(r.Context()), nil })),
+		get("/api/v1/rollouts", serveJSON(s.rollouts)),
+		get("/api/v1/rollout/diff", serveJSON(s.rolloutDiff)),
+		get("/api/v1/generations", serveJSON(s.generations)),
+		get("/api/v1/rollback/diff", serveJSON(s.rollbackDiff)),
+		get("/api/v1/thaw/diff", serveJSON(s.thawDiff)),
+		get("/api/v1/clients", serveJSON(s.clients)),
+		get("/api/v1/clients/{number}", serveJSON(s.client)),
+		get("/api/v1/resources", serveJSON(s.resources)),
+		get("/api/v1/history", serveJSON(s.history)),
+		get("/api/v1/actions", serveJSON(s.listActions)),
+		get("/api/v1/fleet", serveJSON(s.fleetStatus)),
+		{http.MethodGet, "/api/v1/fleet/self", serveJSON(s.fleetSelf), permission{operator: authz.Read, peers: true}},
 		get("/api/v1/dump", http.HandlerFunc(s.dump)),
 	})
 	if cfg.Pages != nil {
@@ -163,20 +163,21 @@ func New(cfg Config) *Server {
 	for _, r := range s.routes {
 		s.permissions[r.method+" "+r.path] = r.permission
 	}
-	s.probes = s.newHTTPServer(withHeaders(muxOf(probes)))
-	s.admin = s.newHTTPServer(withHeaders(s.guard(muxOf(s.routes))))
+	s.probes = s.newHTTPServer(withHeaders(newMux(probes)))
+	s.admin = s.newHTTPServer(withHeaders(s.guard(newMux(s.routes))))
 	if cfg.TLS != nil {
 		s.admin.TLSConfig = cfg.TLS.Config
 	}
 	return s
 }
 
-// get returns the route of a page that operators read.
+// get returns a route for GET requests of operators with the permission to read.
 func get(path string, handler http.Handler) route {
 	return route{method: http.MethodGet, path: path, handler: handler, permission: permission{operator: authz.Read}}
 }
 
-func muxOf(routes []route) *http.ServeMux {
+// newMux returns a mux of routes.
+func newMux(routes []route) *http.ServeMux {
 	mux := http.NewServeMux()
 	for _, r := range routes {
 		mux.Handle(r.method+" "+r.path, r.handler)
@@ -201,31 +202,27 @@ func (s *Server) newHTTPServer(h http.Handler) *http.Server {
 	}
 }
 
-// Serve serves operators on a listener until the server is closed, which is no error.
-func (s *Server) Serve(l net.Listener) error { return ended(s.admin.Serve(l)) }
+// Serve serves operators on a listener until the server is closed. It returns nil then.
+func (s *Server) Serve(l net.Listener) error { return ignoreClosed(s.admin.Serve(l)) }
 
-// ServeTLS is Serve for operators on other hosts, which client certificates authenticate.
-func (s *Server) ServeTLS(l net.Listener) error {
-	return ended(s.admin.ServeTLS(l, "", ""))
-}
+// ServeTLS serves operators on other hosts, as Serve does. [Config.TLS] authenticates them by client certificates.
+func (s *Server) ServeTLS(l net.Listener) error { return ignoreClosed(s.admin.ServeTLS(l, "", "")) }
 
-// ServeProbes serves probes on a listener until the server is closed, which is no error.
-func (s *Server) ServeProbes(l net.Listener) error { return ended(s.probes.Serve(l)) }
+// ServeProbes serves probes on a listener until the server is closed. It returns nil then.
+func (s *Server) ServeProbes(l net.Listener) error { return ignoreClosed(s.probes.Serve(l)) }
 
-// ended returns the error of a server, unless the server was closed.
-func ended(err error) error {
-	if !errors.Is(err, http.ErrServerClosed) {
-		return err
+// ignoreClosed returns the error of a server, or nil if the server was closed.
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
 	}
-	return nil
+	return err
 }
 
-// Shutdown accepts no more requests. It returns once all requests are answered, or with an error when ctx ends.
+// Shutdown closes the listeners and waits for the open requests. It returns an error if ctx ends first.
 func (s *Server) Shutdown(ctx context.Context) error {
 	return errors.Join(s.admin.Shutdown(ctx), s.probes.Shutdown(ctx))
 }
 
-// Close ends the server and its open requests.
-func (s *Server) Close() error {
-	return errors.Join(s.admin.Close(), s.probes.Close())
-}
+// Close closes the server and its open requests.
+func (s *Server) Close() error { return errors.Join(s.admin.Close(), s.probes.Close()) }

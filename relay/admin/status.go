@@ -14,9 +14,9 @@ type Status struct {
 	Relay   Relay    `json:"relay"`
 	Origins []Origin `json:"origins"`
 	Views   []View   `json:"views"`
-	Files   []Files  `json:"files"` // of credentials
+	Files   []Files  `json:"files"` // credential files
 
-	// Validation is what is wrong with the resources that are served. Nil if TENDER_VALIDATE is off.
+	// Validation has the findings about the served resources. Nil if TENDER_VALIDATE is off.
 	Validation *Validation `json:"validation,omitempty"`
 }
 
@@ -24,13 +24,13 @@ type Status struct {
 type Relay struct {
 	Version       string    `json:"version"`
 	GoVersion     string    `json:"go_version"`
-	NodeID        string    `json:"node_id"`    // presented to origins
+	NodeID        string    `json:"node_id"`    // sent to origins
 	Identifier    string    `json:"identifier"` // sent to clients as control_plane.identifier
 	StartedAt     time.Time `json:"started_at"`
 	UptimeSeconds float64   `json:"uptime_seconds"`
 	Ready         bool      `json:"ready"`
 	NotReady      []string  `json:"not_ready"` // the reasons, as texts for operators
-	Streams       int       `json:"streams"`   // of clients, held polls included
+	Streams       int       `json:"streams"`   // client streams, including held polls
 }
 
 // An Origin is a control plane, or a directory.
@@ -52,9 +52,9 @@ type Origin struct {
 	// Rollout is the state of its rollouts. Nil if TENDER_ROLLOUT is off.
 	Rollout *rollout.Status `json:"rollout,omitempty"`
 
-	// EqualGroups is how many node groups are served the same configuration, all that the origin sends but endpoints and
-	// Secrets, if that is more than one; of several such sets of groups, the largest. They could be one group
-	// (TENDER_NODE_GROUP_BY). It is 0 for a directory, and if no generations are kept.
+	// EqualGroups is the number of node groups that are served the same configuration, without endpoints and Secrets. If
+	// there are several such sets of groups, it counts the largest. These groups could be one (TENDER_NODE_GROUP_BY). It
+	// is 0 for a single group, for a directory, and if no generations are kept.
 	EqualGroups int `json:"equal_groups,omitempty"`
 
 	// StreamsWaiting is the number of upstream streams that wait because of TENDER_ORIGIN_STREAM_RATE.
@@ -63,7 +63,7 @@ type Origin struct {
 	// Directory is the state of the files of a directory. Nil for a control plane.
 	Directory *Directory `json:"directory,omitempty"`
 
-	// LastError is why the last upstream stream ended or could not be opened, or why a directory cannot be read.
+	// LastError is why the last upstream stream closed or could not be opened, or why a directory cannot be read.
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
 }
@@ -75,7 +75,7 @@ type Directory struct {
 	Bad       []BadFile `json:"bad"`       // the first bad files by name, at most MaxBadFiles
 }
 
-// MaxBadFiles is how many bad files a Directory lists.
+// MaxBadFiles is the maximum number of bad files in a Directory.
 const MaxBadFiles = 100
 
 // A BadFile is a file that cannot be read, or that repeats names of another file.
@@ -83,8 +83,8 @@ type BadFile struct {
 	File  string `json:"file"`  // its name in the directory
 	Error string `json:"error"` // with the line, if known
 
-	// LastGood is the number of resources in its last valid state. The relay still serves those whose names no other
-	// file has.
+	// LastGood is the number of resources in its last valid state. The relay still serves these resources, except names
+	// that another file has.
 	LastGood int `json:"last_good"`
 }
 
@@ -96,32 +96,32 @@ type Files struct {
 	// NotAfter is when the certificate in use expires; of several CAs, the latest time.
 	NotAfter time.Time `json:"not_after,omitzero"`
 
-	// Error is why the present files are not in use. Refused counts the changes that were rejected.
+	// Error is why the current content of the files is not in use. Refused counts rejected changes of the files.
 	Error   string `json:"error,omitempty"`
 	Refused int64  `json:"refused"`
 }
 
-// expiresSoon is how long before a certificate expires the status warns.
+// expiresSoon is the remaining validity of a certificate at which Warning reports it.
 const expiresSoon = 7 * 24 * time.Hour
 
-// Trouble returns a warning for operators, or nothing: the present files are not in use, or the certificate has
-// expired or expires within a week.
-func (f *Files) Trouble(now time.Time) string {
-	var said []string
+// Warning returns a warning for operators if the current files are not in use, or if the certificate has expired or
+// expires within a week. It is empty without one.
+func (f *Files) Warning(now time.Time) string {
+	var warnings []string
 	switch left := f.NotAfter.Sub(now); {
 	case f.NotAfter.IsZero() || left > expiresSoon:
 	case left <= 0:
-		said = append(said, "EXPIRED "+humanize.Seconds(-left.Seconds())+" ago")
+		warnings = append(warnings, "EXPIRED "+humanize.Seconds(-left.Seconds())+" ago")
 	default:
-		said = append(said, "EXPIRES in "+humanize.Seconds(left.Seconds()))
+		warnings = append(warnings, "EXPIRES in "+humanize.Seconds(left.Seconds()))
 	}
 	if f.Error != "" {
-		said = append(said, "the files on disk are not in use: "+f.Error)
+		warnings = append(warnings, "the files on disk are not in use: "+f.Error)
 	}
-	return strings.Join(said, "; ")
+	return strings.Join(warnings, "; ")
 }
 
-// Variables returns the variables that name the files.
+// Variables returns the configuration variables that name the files.
 func (f *Files) Variables() string {
 	var names []string
 	for _, file := range f.Files {
@@ -130,7 +130,7 @@ func (f *Files) Variables() string {
 	return strings.Join(names, ", ")
 }
 
-// A File is one that a variable names.
+// A File is a file with the configuration variable that names it.
 type File struct {
 	Variable string `json:"variable"`
 	Path     string `json:"path"`
@@ -139,8 +139,8 @@ type File struct {
 // A Target is one of the addresses of an origin, in the order of failover.
 type Target struct {
 	Target string `json:"target"`
-	Active bool   `json:"active"` // the one in use
-	State  string `json:"state"`  // of its connection, as gRPC calls it; "directory" for a directory
+	Active bool   `json:"active"` // the relay uses this target
+	State  string `json:"state"`  // connectivity state of gRPC; "directory" for a directory
 }
 
 // A View is the state of one origin for one node group.
@@ -155,12 +155,12 @@ type View struct {
 	Connected bool      `json:"connected"`
 	Since     time.Time `json:"since,omitzero"`
 
-	// Stale reports that the view has had no connection to its origin for StaleSeconds, and serves cached state.
+	// Stale reports that the view has had no connection to its origin for StaleSeconds, and serves cached resources.
 	Stale        bool    `json:"stale"`
 	StaleSeconds float64 `json:"stale_seconds"`
 
-	// FrozenAt is when the distribution of changes was stopped. Withheld is the number of names for which clients have
-	// another content than the origin.
+	// FrozenAt is when the distribution of changes was stopped. Withheld is the number of names whose content at clients
+	// differs from that of the origin.
 	FrozenAt time.Time `json:"frozen_at,omitzero"`
 	Withheld int       `json:"withheld"`
 
@@ -175,7 +175,7 @@ type View struct {
 // PhaseByName is the phase of a type that clients subscribe to by name only, such as EDS and RDS.
 const PhaseByName = "by name"
 
-// A Type is what a view holds of one resource type.
+// A Type is the content of a view for one resource type.
 type Type struct {
 	TypeURL string `json:"type_url"`
 	Name    string `json:"name,omitempty"` // the short name, such as cds

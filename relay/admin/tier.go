@@ -10,12 +10,12 @@ import (
 	"time"
 )
 
-// FleetStatus is the response to GET /api/v1/fleet: all relays of a tier. Relays that cannot be reached have an error.
+// FleetStatus is the response to GET /api/v1/fleet: all relays of a tier. Unreachable relays have an error.
 type FleetStatus struct {
-	Relays []FleetRelay `json:"relays"` // this one first
+	Relays []FleetRelay `json:"relays"` // this relay first
 
-	// Disagreements are the sets whose content differs between relays. A change that is being distributed causes some for
-	// a moment.
+	// Disagreements are the sets whose content differs between relays. They occur for a short time while a change is
+	// distributed.
 	Disagreements []Disagreement `json:"disagreements"`
 }
 
@@ -34,15 +34,15 @@ type FleetSummary struct {
 	Version  string      `json:"version"`
 	Ready    bool        `json:"ready"`
 	Streams  int         `json:"streams"`
-	Refusing int         `json:"refusing"` // clients
-	Lagging  int         `json:"lagging"`  // clients
-	Held     int         `json:"held"`     // changes that are held (tender release)
-	Frozen   []string    `json:"frozen"`   // origins
+	Refusing int         `json:"refusing"` // number of clients
+	Lagging  int         `json:"lagging"`  // number of clients
+	Held     int         `json:"held"`     // number of held changes (tender release)
+	Frozen   []string    `json:"frozen"`   // names of frozen origins
 	Views    []FleetView `json:"views"`    // at most MaxFleetViews
 	Omitted  int         `json:"omitted,omitempty"`
 }
 
-// MaxFleetViews is how many views a FleetSummary lists. Omitted counts the others.
+// MaxFleetViews is the maximum number of views in a FleetSummary. Omitted counts the others.
 const MaxFleetViews = 1000
 
 // A FleetView is the content of a view.
@@ -54,7 +54,7 @@ type FleetView struct {
 	// Generation is a digest of Versions. Relays with equal digests hold the same content.
 	Generation string `json:"generation,omitempty"`
 
-	// Versions are the versions of wildcard sets by type. Types that clients subscribe to by name only are left out,
+	// Versions are the versions of wildcard sets by type. Types that clients subscribe to by name only are omitted,
 	// because the clients of replicas differ.
 	Versions map[string]string `json:"versions"`
 }
@@ -74,12 +74,15 @@ func (s *FleetStatus) Generations() (served []ServedGeneration) {
 		}
 		for _, v := range r.Views {
 			if v.Generation != "" {
-				served = append(served, ServedGeneration{Group: v.Group, Origin: v.Origin, Generation: v.Generation, Relays: []string{r.Address}})
+				served = append(served, ServedGeneration{
+					Group: v.Group, Origin: v.Origin, Generation: v.Generation, Relays: []string{r.Address},
+				})
 			}
 		}
 	}
 	slices.SortStableFunc(served, func(a, b ServedGeneration) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Generation, b.Generation))
+		return cmp.Or(
+			cmp.Compare(a.Group, b.Group), cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Generation, b.Generation))
 	})
 	merged := served[:0]
 	for _, next := range served {
@@ -107,30 +110,33 @@ type Disagreement struct {
 
 // FleetAnswers is the response to a command for all relays of a tier: POST /api/v1/fleet/NAME.
 type FleetAnswers struct {
-	Relays []FleetAnswer `json:"relays"` // this one first
+	Relays []FleetAnswer `json:"relays"` // this relay first
 }
 
 // A FleetAnswer is the response of one relay to a command.
 type FleetAnswer struct {
 	Address string          `json:"address"`
 	NodeID  string          `json:"node_id,omitempty"`
-	Error   string          `json:"error,omitempty"` // why it was not carried out
+	Error   string          `json:"error,omitempty"` // why the command failed or was not sent
 	Answer  json.RawMessage `json:"answer,omitempty"`
 }
 
-// A Tier has the other relays of a tier. Its methods may be called from any goroutine.
+// A Tier sends requests to the other relays of a tier. Its methods may be called from any goroutine.
 type Tier interface {
-	// Status asks all peers for their summaries.
+	// Status requests the summaries of all peers. own is the summary of this relay.
 	Status(ctx context.Context, own *FleetSummary) FleetStatus
 
-	// Forward sends a command to all peers on behalf of an operator, and returns their responses. long is the timeout of
-	// each.
-	Forward(ctx context.Context, own *FleetSummary, name, operator string, args []byte, long time.Duration) []FleetAnswer
+	// Forward sends a command to all peers on behalf of an operator, and returns their responses. timeout is the timeout
+	// of each.
+	Forward(
+		ctx context.Context, own *FleetSummary, name, operator string, args []byte, timeout time.Duration,
+	) []FleetAnswer
 }
 
 // errNoPeers is the response to requests for the tier if TENDER_PEERS is off.
 var errNoPeers = Refuse(http.StatusNotFound, errors.New("TENDER_PEERS is off"))
 
+// fleetStatus serves the state of the tier.
 func (s *Server) fleetStatus(r *http.Request) (any, error) {
 	if s.cfg.Tier == nil {
 		return nil, errNoPeers
@@ -138,6 +144,7 @@ func (s *Server) fleetStatus(r *http.Request) (any, error) {
 	return s.cfg.Tier.Status(r.Context(), s.cfg.Summary()), nil
 }
 
+// fleetSelf serves the summary of this relay.
 func (s *Server) fleetSelf(*http.Request) (any, error) {
 	if s.cfg.Summary == nil {
 		return nil, errNoPeers
@@ -145,33 +152,34 @@ func (s *Server) fleetSelf(*http.Request) (any, error) {
 	return s.cfg.Summary(), nil
 }
 
-// Timeouts of forwarding beside the command, and of a command that is not long.
+// The additional time for forwarding a command, and the timeout of a command without a Timeout.
 const (
 	peersTime   = 30 * time.Second
 	commandTime = 20 * time.Second
 )
 
-// forAll returns a command that this relay and all its peers carry out.
-func (s *Server) forAll(c Command) Command {
-	long := max(c.Long, commandTime)
-	return Command{Name: "fleet/" + c.Name, Long: long + peersTime, do: func(ctx context.Context, args []byte) (any, error) {
+// fleetCommand returns a command that this relay and all its peers execute.
+func (s *Server) fleetCommand(c Command) Command {
+	timeout := max(c.Timeout, commandTime)
+	run := func(ctx context.Context, args []byte) (any, error) {
 		if s.cfg.Tier == nil {
 			return nil, errNoPeers
 		}
 		own := s.cfg.Summary()
 		operator := CallerOf(ctx).By(whyOf(args).User)
-		others := make(chan []FleetAnswer, 1)
-		go func() { others <- s.cfg.Tier.Forward(ctx, own, c.Name, operator, args, long) }() // awaited below
-		mine := FleetAnswer{Address: "self", NodeID: own.NodeID}
-		answer, err := c.do(ctx, args)
+		peers := make(chan []FleetAnswer, 1)
+		go func() { peers <- s.cfg.Tier.Forward(ctx, own, c.Name, operator, args, timeout) }() // received below
+		self := FleetAnswer{Address: "self", NodeID: own.NodeID}
+		response, err := c.run(ctx, args)
 		if err == nil {
-			mine.Answer, err = json.Marshal(answer)
+			self.Answer, err = json.Marshal(response)
 		}
 		if err != nil {
-			mine.Error = err.Error()
+			self.Error = err.Error()
 		}
-		return FleetAnswers{Relays: append([]FleetAnswer{mine}, <-others...)}, nil
-	}}
+		return FleetAnswers{Relays: append([]FleetAnswer{self}, <-peers...)}, nil
+	}
+	return Command{Name: "fleet/" + c.Name, Timeout: timeout + peersTime, run: run}
 }
 
 // withFleet adds, for each command that peers forward, one for all relays of the tier.
@@ -179,7 +187,7 @@ func (s *Server) withFleet(commands []Command) []Command {
 	all := slices.Clone(commands)
 	for _, c := range commands {
 		if c.Forwarded {
-			all = append(all, s.forAll(c))
+			all = append(all, s.fleetCommand(c))
 		}
 	}
 	return all

@@ -2,29 +2,29 @@ package admin
 
 import "github.com/xdstender/tender/relay/lint"
 
-// MaxFindings is how many findings a Validation lists.
+// MaxFindings is the maximum number of findings in a Validation.
 const MaxFindings = 100
 
-// A Validation is what checks of the resources found (TENDER_VALIDATE).
+// A Validation is the result of the validation of resources (TENDER_VALIDATE).
 type Validation struct {
-	Mode string `json:"mode"` // as TENDER_VALIDATE has it
+	Mode string `json:"mode"` // value of TENDER_VALIDATE
 
-	// Checked is how many different resources were decoded since the relay began.
+	// Checked is the number of distinct resources that were validated since the relay started.
 	Checked int64 `json:"checked"`
 
-	// Counts are numbers of findings, over all groups, and Findings the most serious ones: at most MaxFindings.
+	// Counts are the numbers of findings over all groups. Findings are the most severe ones, at most MaxFindings.
 	Counts   []FindingCount `json:"counts"`
 	Findings []Finding      `json:"findings"`
 }
 
-// A FindingCount is how many findings of a kind there are in the resources of a type.
+// A FindingCount is the number of findings of one kind in the resources of one type.
 type FindingCount struct {
 	Kind    lint.Kind `json:"kind"`
 	TypeURL string    `json:"type_url"`
 	Count   int       `json:"count"`
 }
 
-// A Finding is something that is wrong with a resource that a node group is served, or with a change that is held.
+// A Finding is a problem of a served resource, or of a held change.
 type Finding struct {
 	Group   string    `json:"group"` // empty for a held change of a directory, which is the same for all groups
 	TypeURL string    `json:"type_url"`
@@ -33,7 +33,7 @@ type Finding struct {
 	Detail  string    `json:"detail"`
 }
 
-// NewValidation returns a report as operators see it.
+// NewValidation returns the Validation of a report of package lint.
 func NewValidation(mode string, r lint.Report) *Validation {
 	v := &Validation{Mode: mode, Checked: r.Checked, Counts: []FindingCount{}, Findings: []Finding{}}
 	for _, c := range r.Counts {
@@ -45,7 +45,7 @@ func NewValidation(mode string, r lint.Report) *Validation {
 	return v
 }
 
-// Held returns how many changes are held since they break clients (TENDER_VALIDATE=hold). Of nil there are none.
+// Held returns the number of changes that are held because they break clients (TENDER_VALIDATE=hold); 0 for nil.
 func (v *Validation) Held() (n int) {
 	if v == nil {
 		return 0
@@ -58,8 +58,8 @@ func (v *Validation) Held() (n int) {
 	return n
 }
 
-// Number returns how many findings there are, and how many of them break a resource. Of nil there are none.
-func (v *Validation) Number() (all, breaking int) {
+// Totals returns the number of findings, and how many of them break a resource; 0 for nil.
+func (v *Validation) Totals() (all, breaking int) {
 	if v == nil {
 		return 0, 0
 	}

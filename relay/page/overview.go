@@ -62,7 +62,7 @@ func (p *Pages) overview(*http.Request) (view, error) {
 	if len(rollouts) > 0 {
 		sections = append(sections, section{"rollouts", newRolloutPanels(rollouts, now)})
 	}
-	if all, _ := status.Validation.Number(); all > 0 {
+	if all, _ := status.Validation.Totals(); all > 0 {
 		sections = append(sections, section{"findings", status.Validation})
 	}
 	sections = append(sections,
@@ -131,8 +131,8 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 		}
 	}
 	for i := range s.Files {
-		if trouble := s.Files[i].Trouble(now); trouble != "" {
-			alerts = append(alerts, alert{Class: "stale", Badge: "files", Text: s.Files[i].Variables() + ": " + trouble})
+		if warning := s.Files[i].Warning(now); warning != "" {
+			alerts = append(alerts, alert{Class: "stale", Badge: "files", Text: s.Files[i].Variables() + ": " + warning})
 		}
 	}
 	alerts = append(alerts, findingAlerts(s.Validation)...)
@@ -209,7 +209,7 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 // findingAlerts returns alerts for findings that make a resource unusable, and for held changes. Other findings may
 // only be differences of versions.
 func findingAlerts(v *admin.Validation) (alerts []alert) {
-	all, breaking := v.Number()
+	all, breaking := v.Totals()
 	if breaking > 0 {
 		alerts = append(alerts, alert{
 			Class: "refused", Href: "#findings", Note: "of " + plural(all, "finding") + " in total",
