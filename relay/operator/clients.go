@@ -22,33 +22,35 @@ import (
 
 // A place is the position of a client in a sorted list.
 type place struct {
-	lacks  int64 // since when it lacks something, in nanoseconds from placesFrom; the end of time if nothing
-	number uint64
+	lagSince int64 // time of the oldest change without an ACK, in nanoseconds from lagEpoch; MaxInt64 without one
+	number   uint64
 }
 
-// placesFrom is what times in places are counted from: a clock that is set between two pages leaves the order as it is.
-var placesFrom = time.Now()
+// lagEpoch is the zero time of places. Because it has a monotonic clock reading, setting the clock between two pages
+// does not change the order.
+var lagEpoch = time.Now()
 
+// compare orders places by lag, the longest first, and then by number.
 func (p place) compare(o place) int {
-	return cmp.Or(cmp.Compare(p.lacks, o.lacks), cmp.Compare(p.number, o.number))
+	return cmp.Or(cmp.Compare(p.lagSince, o.lagSince), cmp.Compare(p.number, o.number))
 }
 
-// placeAfter reads the place after which a page begins.
-func placeAfter(text string) (p place, err error) {
+// parsePlace parses the place after which a page begins. The empty text is the beginning of the list.
+func parsePlace(text string) (p place, err error) {
 	if text == "" {
-		return place{lacks: math.MinInt64}, nil
+		return place{lagSince: math.MinInt64}, nil
 	}
-	var rest string
-	if n, _ := fmt.Sscanf(text+"\n", "%d.%d%s", &p.lacks, &p.number, &rest); n != 2 {
+	var trailing string
+	if n, _ := fmt.Sscanf(text+"\n", "%d.%d%s", &p.lagSince, &p.number, &trailing); n != 2 {
 		return p, badCursor(text)
 	}
 	return p, nil
 }
 
-// Clients implements admin.Fleet. It looks at every client, and keeps a place for each that
-// matches; what a page shows of one is looked up when the places are sorted.
+// Clients implements admin.Fleet. It collects the places of all matching clients, sorts them, and then reads the
+// details of the clients on the page only.
 func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
-	after, err := placeAfter(q.After)
+	after, err := parsePlace(q.After)
 	if err != nil {
 		return admin.Clients{}, err
 	}
@@ -57,17 +59,17 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	var places []place
 	for s := range f.matching(q, &out.Totals.Streams) {
 		at := place{math.MaxInt64, s.Number}
-		lacks, lag, refusing := sumOf(&s)
-		if !lacks.IsZero() {
+		since, lag, refusing := summarize(&s)
+		if !since.IsZero() {
 			out.Totals.Lagging++
 			out.Totals.LagSeconds = max(out.Totals.LagSeconds, lag.Seconds())
 			if q.Sort != admin.ByNumber {
-				at.lacks = int64(lacks.Sub(placesFrom))
+				at.lagSince = int64(since.Sub(lagEpoch))
 			}
 		}
 		out.Totals.Matching++
-		out.Totals.Refusing += count(refusing)
-		out.Totals.Stalled += count(!s.Stalled.IsZero())
+		out.Totals.Refusing += toInt(refusing)
+		out.Totals.Stalled += toInt(!s.Stalled.IsZero())
 		totals.add(&s)
 		if at.compare(after) > 0 {
 			places = append(places, at)
@@ -79,7 +81,7 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 		places = places[:q.Limit]
 		if q.Limit > 0 {
 			last := places[q.Limit-1]
-			out.Next = fmt.Sprintf("%d.%d", last.lacks, last.number)
+			out.Next = fmt.Sprintf("%d.%d", last.lagSince, last.number)
 		}
 	}
 	for _, at := range places {
@@ -90,59 +92,64 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	return out, nil
 }
 
-// matching yields the clients that a query is about, with what it asks of them alone, and
-// counts all that there are.
+// matching yields the clients that a query selects, with only the selected types. It adds the number of all streams to
+// streams.
 func (f *Fleet) matching(q admin.ClientQuery, streams *int) iter.Seq[downstream.StreamStatus] {
 	return func(yield func(downstream.StreamStatus) bool) {
 		for s := range f.Server.Clients() {
 			*streams++
-			if matches(&s, q) && !yield(s) {
+			if matchesQuery(&s, q) && !yield(s) {
 				return
 			}
 		}
 	}
 }
 
-// matches reports whether a client matches a query. It removes the types from s that the query does not ask for.
-func matches(s *downstream.StreamStatus, q admin.ClientQuery) bool {
-	if q.Group != "" && s.Group != q.Group || q.Stalled && s.Stalled.IsZero() || q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
+// matchesQuery reports whether a query selects a client. It removes the types from s that the query does not select.
+func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
+	if q.Group != "" && s.Group != q.Group || q.Stalled && s.Stalled.IsZero() {
+		return false
+	}
+	if q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
 		return false
 	}
 	if q.Type != "" {
-		keepType(s, q.Type)
+		retainType(s, q.Type)
 		if len(s.Types) == 0 {
 			return false
 		}
 	}
-	_, _, refusing := sumOf(s)
+	_, _, refusing := summarize(s)
 	return refusing || !q.Refused
 }
 
-func keepType(s *downstream.StreamStatus, typeURL string) {
+// retainType removes all types but one.
+func retainType(s *downstream.StreamStatus, typeURL string) {
 	s.Types = slices.DeleteFunc(s.Types, func(t downstream.TypeStatus) bool { return t.TypeURL != typeURL })
 }
 
-// sumOf returns since when and for how long a client lacks something of any type, and whether
-// it refuses something.
-func sumOf(s *downstream.StreamStatus) (lacks time.Time, lag time.Duration, refusing bool) {
+// summarize returns the time of the oldest change of any type that a client has not accepted, and its age; zero without
+// one. refusing reports whether a NACK still applies.
+func summarize(s *downstream.StreamStatus) (since time.Time, lag time.Duration, refusing bool) {
 	for i := range s.Types {
 		t := &s.Types[i]
 		refusing = refusing || t.Refused
-		if !t.UnacceptedSince.IsZero() && (lacks.IsZero() || t.UnacceptedSince.Before(lacks)) {
-			lacks, lag = t.UnacceptedSince, t.Lag
+		if !t.UnacceptedSince.IsZero() && (since.IsZero() || t.UnacceptedSince.Before(since)) {
+			since, lag = t.UnacceptedSince, t.Lag
 		}
 	}
-	return lacks, lag, refusing
+	return since, lag, refusing
 }
 
-func count(is bool) int {
-	if is {
+// toInt returns 1 for true and 0 for false.
+func toInt(b bool) int {
+	if b {
 		return 1
 	}
 	return 0
 }
 
-// Totals counts clients by group, and by type in the order of sending.
+// Totals counts clients by group and type. The result is sorted by group, and by type in the order of sending.
 func Totals(clients iter.Seq[downstream.StreamStatus]) []admin.TypeTotals {
 	totals := make(typeTotals)
 	for s := range clients {
@@ -154,7 +161,7 @@ func Totals(clients iter.Seq[downstream.StreamStatus]) []admin.TypeTotals {
 // typeTotals count clients by group and type URL.
 type typeTotals map[[2]string]*admin.TypeTotals
 
-// add counts a client.
+// add counts a client for each of its types.
 func (t typeTotals) add(s *downstream.StreamStatus) {
 	for i := range s.Types {
 		typ := &s.Types[i]
@@ -166,8 +173,8 @@ func (t typeTotals) add(s *downstream.StreamStatus) {
 			t[key] = sum
 		}
 		sum.Clients++
-		sum.Lagging += count(!typ.UnacceptedSince.IsZero())
-		sum.Refusing += count(typ.Refused)
+		sum.Lagging += toInt(!typ.UnacceptedSince.IsZero())
+		sum.Refusing += toInt(typ.Refused)
 		sum.LagSeconds = max(sum.LagSeconds, typ.Lag.Seconds())
 	}
 }
@@ -184,21 +191,22 @@ func (t typeTotals) sorted() []admin.TypeTotals {
 	return out
 }
 
-// compareTypes orders types as they are sent.
+// compareTypes orders types by the order of sending.
 func compareTypes(a, b string) int {
 	return cmp.Or(cmp.Compare(wire.Rank(a), wire.Rank(b)), cmp.Compare(a, b))
 }
 
-// clientOf returns a client as operators see it, with one type or with all.
-func clientOf(s *downstream.StreamStatus, only string) admin.Client {
-	if only != "" {
-		keepType(s, only)
+// clientOf returns a client for the admin API, with one type, or with all if typeURL is empty.
+func clientOf(s *downstream.StreamStatus, typeURL string) admin.Client {
+	if typeURL != "" {
+		retainType(s, typeURL)
 	}
 	n := s.Node()
-	_, lag, refusing := sumOf(s)
+	_, lag, refusing := summarize(s)
 	c := admin.Client{
-		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group, Address: s.Address, Identity: s.Identity(),
-		Variant: "sotw", TypeURL: s.TypeURL, Began: s.Began, SentBytes: s.Sent, UnreadBytes: s.Unread, StalledSince: s.Stalled,
+		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group,
+		Address: s.Address, Identity: s.Identity(), Variant: "sotw", TypeURL: s.TypeURL,
+		Began: s.Began, SentBytes: s.Sent, UnreadBytes: s.Unread, StalledSince: s.Stalled,
 		LagSeconds: lag.Seconds(), Refusing: refusing, Types: []admin.ClientType{},
 	}
 	if s.Delta {
@@ -218,6 +226,7 @@ func clientOf(s *downstream.StreamStatus, only string) admin.Client {
 	return c
 }
 
+// clientType returns the state of a subscription for the admin API.
 func clientType(t *downstream.TypeStatus) admin.ClientType {
 	short, _ := schema.ShortName(t.TypeURL)
 	return admin.ClientType{
@@ -228,23 +237,26 @@ func clientType(t *downstream.TypeStatus) admin.ClientType {
 	}
 }
 
-// refusalOf returns a NACK as operators see it.
+// refusalOf returns a NACK for the admin API; nil for nil.
 func refusalOf(r *downstream.Refusal) *admin.Refusal {
 	if r == nil {
 		return nil
 	}
-	return &admin.Refusal{At: r.At, Version: r.Version, Nonce: r.Nonce, Code: codepb.Code(r.Code).String(), Detail: r.Detail}
+	return &admin.Refusal{
+		At: r.At, Version: r.Version, Nonce: r.Nonce, Code: codepb.Code(r.Code).String(), Detail: r.Detail,
+	}
 }
 
 // Client implements admin.Fleet.
 func (f *Fleet) Client(number uint64, q admin.ClientResourceQuery) (admin.ClientDetail, error) {
 	s, open := f.Server.Client(number)
 	if !open {
-		return admin.ClientDetail{}, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no client %d: its stream has ended, or there was none", number))
+		err := fmt.Errorf("there is no client %d: its stream has ended or never existed", number)
+		return admin.ClientDetail{}, admin.Refuse(http.StatusNotFound, err)
 	}
 	d := admin.ClientDetail{Client: clientOf(&s, ""), States: make(map[string]int), Resources: []admin.ClientResource{}}
 	if n := s.Node(); n != nil {
-		d.Node, _ = protojson.Marshal(n) // which it was read from
+		d.Node, _ = protojson.Marshal(n) // cannot fail: the Node was decoded
 	}
 	var found []admin.ClientResource
 	for _, r := range f.Server.Resources(number) {
@@ -262,8 +274,11 @@ func (f *Fleet) Client(number uint64, q admin.ClientResourceQuery) (admin.Client
 	return d, err
 }
 
+// clientResource returns the state of a resource at a client for the admin API.
 func clientResource(r *downstream.ResourceStatus) admin.ClientResource {
-	out := admin.ClientResource{TypeURL: r.TypeURL, Name: r.Entry.Name.String(), State: r.State.String(), Refusal: refusalOf(r.Refusal)}
+	out := admin.ClientResource{
+		TypeURL: r.TypeURL, Name: r.Entry.Name.String(), State: r.State.String(), Refusal: refusalOf(r.Refusal),
+	}
 	if r.Entry.Present() {
 		out.Version = r.Entry.Resource.Version
 	}

@@ -25,13 +25,15 @@ import (
 	"github.com/xdstender/tender/downstream"
 )
 
-// maxStatusBytes bounds a CSDS response: the default receive limit of gRPC clients is 4 MiB.
+// maxStatusBytes is the maximum size of a CSDS response. The default receive limit of gRPC clients is 4 MiB.
 const maxStatusBytes = 3_500_000
 
-// leftOut is the response metadata in which FetchClientStatus lists what it omitted to stay below maxStatusBytes.
-const leftOut = "tender-left-out"
+// omittedHeader is the response metadata that FetchClientStatus sets to the parts that it omitted because of
+// maxStatusBytes.
+const omittedHeader = "tender-left-out"
 
-// clientStatus implements CSDS: the state of the relay as a client of its origins, and of each of its clients (R141, B.30).
+// clientStatus implements CSDS: the state of the relay as a client of its origins, and the state of each of its clients
+// (R141, B.30).
 type clientStatus struct {
 	statuspb.UnimplementedClientStatusDiscoveryServiceServer
 	*Fleet
@@ -45,12 +47,14 @@ func NewServer(f *Fleet) *grpc.Server {
 	return s
 }
 
-// maxOperatorRequest bounds what operators ask, in bytes.
+// maxOperatorRequest is the maximum size of a request in bytes.
 const maxOperatorRequest = 64 << 10
 
-// FetchClientStatus answers with one response. If it is too large, it omits all bodies of resources, and states that in
-// the metadata. It returns an error if the response is still too large.
-func (c clientStatus) FetchClientStatus(ctx context.Context, r *statuspb.ClientStatusRequest) (*statuspb.ClientStatusResponse, error) {
+// FetchClientStatus returns the state in one response. If that is too large, it omits the bodies of all resources and
+// sets omittedHeader. If the response is still too large, it returns RESOURCE_EXHAUSTED.
+func (c clientStatus) FetchClientStatus(
+	ctx context.Context, r *statuspb.ClientStatusRequest,
+) (*statuspb.ClientStatusResponse, error) {
 	match, err := downstream.MatchNodes(r.GetNodeMatchers())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -59,21 +63,24 @@ func (c clientStatus) FetchClientStatus(ctx context.Context, r *statuspb.ClientS
 		if found, all := gather(ctx, c.configs(match, true)); all {
 			return found, ctx.Err()
 		}
-		_ = grpc.SetHeader(ctx, metadata.Pairs(leftOut, "resource contents")) // none was sent yet
+		_ = grpc.SetHeader(ctx, metadata.Pairs(omittedHeader, "resource contents")) // cannot fail: no header was sent yet
 	}
 	found, all := gather(ctx, c.configs(match, false))
 	if !all {
-		return nil, status.Errorf(codes.ResourceExhausted, "more than the first %d clients do not fit a response of %d bytes: "+
-			"choose some by node_matchers, or call StreamClientStatus, which sends as many responses as it takes", len(found.GetConfig()), maxStatusBytes)
+		return nil, status.Errorf(codes.ResourceExhausted, "only the first %d clients fit in a response of %d bytes: "+
+			"select clients by node_matchers, or call StreamClientStatus, which sends several responses",
+			len(found.GetConfig()), maxStatusBytes)
 	}
 	return found, ctx.Err()
 }
 
-// gather returns a response, and whether all of it fits.
-func gather(ctx context.Context, configs iter.Seq[*statuspb.ClientConfig]) (found *statuspb.ClientStatusResponse, all bool) {
+// gather returns a response with configs, up to the maximum size. all reports whether it contains all of them.
+func gather(
+	ctx context.Context, configs iter.Seq[*statuspb.ClientConfig],
+) (found *statuspb.ClientStatusResponse, all bool) {
 	found, size := new(statuspb.ClientStatusResponse), 0
 	for config := range configs {
-		if size += sizeOf(config); size > maxStatusBytes || ctx.Err() != nil {
+		if size += maxSize(config); size > maxStatusBytes || ctx.Err() != nil {
 			return found, false
 		}
 		found.Config = append(found.Config, config)
@@ -81,15 +88,15 @@ func gather(ctx context.Context, configs iter.Seq[*statuspb.ClientConfig]) (foun
 	return found, true
 }
 
-// sizeOf returns what a part of a response adds to it at most.
-func sizeOf(m proto.Message) int {
+// maxSize returns an upper limit for the size that a message adds to a response.
+func maxSize(m proto.Message) int {
 	const tagAndLength = 8
 	return proto.Size(m) + tagAndLength
 }
 
-// StreamClientStatus answers each request with one or more responses. The state of one client may be in several, each
-// with its node and scope. The last one has come when the next request is answered, or when the stream ends after the
-// client has closed its side.
+// StreamClientStatus sends one or more responses to each request. The state of one client may be split over several
+// responses, each with its node and scope. All responses to a request are sent before the first response to the next
+// one, and before the stream ends after the client has closed its side.
 func (c clientStatus) StreamClientStatus(stream statuspb.ClientStatusDiscoveryService_StreamClientStatusServer) error {
 	for {
 		r, err := stream.Recv()
@@ -109,15 +116,18 @@ func (c clientStatus) StreamClientStatus(stream statuspb.ClientStatusDiscoverySe
 	}
 }
 
-func sendAll(stream statuspb.ClientStatusDiscoveryService_StreamClientStatusServer, configs iter.Seq[*statuspb.ClientConfig]) error {
+// sendAll sends configs in as few responses as possible.
+func sendAll(
+	stream statuspb.ClientStatusDiscoveryService_StreamClientStatusServer, configs iter.Seq[*statuspb.ClientConfig],
+) error {
 	next, size := new(statuspb.ClientStatusResponse), 0
 	for config := range configs {
 		for part := range split(config) {
-			if size += sizeOf(part); size > maxStatusBytes && len(next.GetConfig()) > 0 {
+			if size += maxSize(part); size > maxStatusBytes && len(next.GetConfig()) > 0 {
 				if err := stream.Send(next); err != nil {
 					return err
 				}
-				next, size = new(statuspb.ClientStatusResponse), sizeOf(part)
+				next, size = new(statuspb.ClientStatusResponse), maxSize(part)
 			}
 			next.Config = append(next.Config, part)
 		}
@@ -125,8 +135,8 @@ func sendAll(stream statuspb.ClientStatusDiscoveryService_StreamClientStatusServ
 	return stream.Send(next)
 }
 
-// split yields a config in parts that are no larger than a response may be. The content of a
-// resource that is so large by itself is left out.
+// split yields a config in parts of at most the size of a response. It omits the content of a resource that is too
+// large for one part.
 func split(config *statuspb.ClientConfig) iter.Seq[*statuspb.ClientConfig] {
 	return func(yield func(*statuspb.ClientConfig) bool) {
 		rest := config.GetGenericXdsConfigs()
@@ -137,9 +147,9 @@ func split(config *statuspb.ClientConfig) iter.Seq[*statuspb.ClientConfig] {
 		}
 		for first := true; first || len(rest) > 0; first = false {
 			part := &statuspb.ClientConfig{Node: config.GetNode(), ClientScope: config.GetClientScope()}
-			n, size := 0, sizeOf(part)
-			for n < len(rest) && (n == 0 || size+sizeOf(rest[n]) <= maxStatusBytes) {
-				size += sizeOf(rest[n])
+			n, size := 0, maxSize(part)
+			for n < len(rest) && (n == 0 || size+maxSize(rest[n]) <= maxStatusBytes) {
+				size += maxSize(rest[n])
 				n++
 			}
 			part.GenericXdsConfigs, rest = rest[:n], rest[n:]
@@ -150,7 +160,7 @@ func split(config *statuspb.ClientConfig) iter.Seq[*statuspb.ClientConfig] {
 	}
 }
 
-// configs yields the state of the relay at its origins, and then of its clients, for nodes that match.
+// configs yields the state of the relay at its origins, and then the state of its clients, for nodes that match.
 func (c clientStatus) configs(match downstream.NodeMatch, withContents bool) iter.Seq[*statuspb.ClientConfig] {
 	return func(yield func(*statuspb.ClientConfig) bool) {
 		var contents downstream.Contents
@@ -175,7 +185,7 @@ func (c clientStatus) configs(match downstream.NodeMatch, withContents bool) ite
 	}
 }
 
-// configsOf returns the state of the relay's subscriptions at each origin for a node group. The client_scope is "origin/"
+// configsOf returns the state of the relay's subscriptions for a node group, by origin. The client_scope is "origin/"
 // and the name of the origin.
 func (f *Fleet) configsOf(v *View, contents downstream.Contents, now time.Time) []*statuspb.ClientConfig {
 	configs := make([]*statuspb.ClientConfig, len(f.Origins))
@@ -185,7 +195,7 @@ func (f *Fleet) configsOf(v *View, contents downstream.Contents, now time.Time) 
 	generation := v.View.Generation()
 	for t := range generation.ChangedSince(0) {
 		typeURL, glob, _ := cache.SplitCollection(t.URL)
-		for r := range known(t) {
+		for r := range entries(t) {
 			origin := f.Route(typeURL, glob)
 			if r.askedAs == "" {
 				origin = f.Route(typeURL, r.name.String())
@@ -197,9 +207,10 @@ func (f *Fleet) configsOf(v *View, contents downstream.Contents, now time.Time) 
 	for _, u := range v.View.Unanswered() {
 		typeURL, _, _ := cache.SplitCollection(u.Type)
 		origin := f.Route(typeURL, u.Name.String())
-		configs[origin].GenericXdsConfigs = append(configs[origin].GenericXdsConfigs, &statuspb.ClientConfig_GenericXdsConfig{
-			TypeUrl: typeURL, Name: u.Name.String(), ClientStatus: waiting(generation, u.Name, now),
-		})
+		config := &statuspb.ClientConfig_GenericXdsConfig{
+			TypeUrl: typeURL, Name: u.Name.String(), ClientStatus: unansweredStatus(generation, u.Name, now),
+		}
+		configs[origin].GenericXdsConfigs = append(configs[origin].GenericXdsConfigs, config)
 	}
 	for _, config := range configs {
 		slices.SortStableFunc(config.GenericXdsConfigs, func(a, b *statuspb.ClientConfig_GenericXdsConfig) int {
@@ -209,26 +220,31 @@ func (f *Fleet) configsOf(v *View, contents downstream.Contents, now time.Time) 
 	return configs
 }
 
-// answerTime is how long an origin may take to answer for a name before CSDS reports it as missing.
+// requestTimeout is how long an origin may take to respond to a subscription before CSDS reports TIMEOUT.
 //
 // Source: xDS protocol, "Knowing When a Requested Resource Does Not Exist".
-const answerTime = 15 * time.Second
+const requestTimeout = 15 * time.Second
 
-// waiting returns the state of a name that the origin has not answered for.
-func waiting(g *cache.Generation, n *cache.Name, now time.Time) adminpb.ClientResourceStatus {
-	if asked := n.Asked(); g.From(n).Connected && !asked.IsZero() && now.Sub(asked) >= answerTime {
+// unansweredStatus returns the status of a subscribed name for which the origin has sent no response.
+func unansweredStatus(g *cache.Generation, n *cache.Name, now time.Time) adminpb.ClientResourceStatus {
+	if asked := n.Asked(); g.From(n).Connected && !asked.IsZero() && now.Sub(asked) >= requestTimeout {
 		return adminpb.ClientResourceStatus_TIMEOUT
 	}
 	return adminpb.ClientResourceStatus_REQUESTED
 }
 
-// originConfig returns the state of a resource or error of an origin.
-func originConfig(t *cache.Type, typeURL string, r *heldResource, contents downstream.Contents) *statuspb.ClientConfig_GenericXdsConfig {
-	out := &statuspb.ClientConfig_GenericXdsConfig{TypeUrl: typeURL, Name: r.name.String(), ClientStatus: adminpb.ClientResourceStatus_DOES_NOT_EXIST}
+// originConfig returns the status of a resource, or of the error that the origin sent instead.
+func originConfig(
+	t *cache.Type, typeURL string, r *viewResource, contents downstream.Contents,
+) *statuspb.ClientConfig_GenericXdsConfig {
+	out := &statuspb.ClientConfig_GenericXdsConfig{
+		TypeUrl: typeURL, Name: r.name.String(), ClientStatus: adminpb.ClientResourceStatus_DOES_NOT_EXIST,
+	}
 	if r.entry.Present() {
-		of := r.entry.Resource
+		resource := r.entry.Resource
 		out.ClientStatus = adminpb.ClientResourceStatus_ACKED
-		out.VersionInfo, out.XdsConfig = cmp.Or(of.OriginVersion, of.Version), contents.Of(typeURL, of)
+		out.VersionInfo = cmp.Or(resource.OriginVersion, resource.Version)
+		out.XdsConfig = contents.Of(typeURL, resource)
 		out.LastUpdated = timestamppb.New(t.Changed())
 	}
 	if r.fault != nil {

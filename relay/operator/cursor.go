@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// pageOf returns the part of a list that a page has, in the order of keys, of which no two are
-// equal, and what the next page comes after.
+// pageOf returns the entries of a page, and the cursor of the next page; empty on the last page. It sorts the list by
+// key. Keys must be unique.
 func pageOf[T any](all []T, p admin.Page, key func(T) string) (page []T, next string, err error) {
 	after, err := base64.RawURLEncoding.DecodeString(p.After)
 	if err != nil {
@@ -43,6 +43,7 @@ func pageOf[T any](all []T, p admin.Page, key func(T) string) (page []T, next st
 	return page, next, nil
 }
 
+// badCursor returns the error about an invalid cursor.
 func badCursor(after string) error {
-	return admin.Refuse(http.StatusBadRequest, fmt.Errorf("after=%.64s: want what a page before gave as next", after))
+	return admin.Refuse(http.StatusBadRequest, fmt.Errorf("after=%.64s: want the next of the previous page", after))
 }

@@ -1,7 +1,7 @@
-// Package operator lists the clients of a relay, its resources and the clients that have them, and the history of
-// resources, for the admin API and by gRPC (CSDS).
+// Package operator lists the clients of a relay, its resources, the clients of a resource, and the history of
+// resources. The admin API and CSDS use it.
 //
-// The package is not a stable API: programs that embed Tender use package relay.
+// This package is not a stable API. Programs that embed Tender use package relay.
 package operator
 
 import (
@@ -15,19 +15,21 @@ import (
 // A Fleet has the clients of a server and the views of their node groups. It implements admin.Fleet.
 type Fleet struct {
 	Server  *downstream.Server
-	Views   func() []View                  // in the order of their keys, shared ones last
-	Origins []string                       // names
-	Route   func(typeURL, name string) int // the number of the origin that answers for a name, or for a wildcard if it is empty
-	Journal *history.Journal               // nil if none is kept
+	Views   func() []View    // in the order of their keys, shared views last
+	Origins []string         // names of the origins
+	Journal *history.Journal // nil if TENDER_HISTORY is off
+
+	// Route returns the index of the origin that serves a name, or a wildcard if name is empty.
+	Route func(typeURL, name string) int
 }
 
-// A View is the view of a node group, or one that groups share.
+// A View is the view of a node group, or a view that node groups share.
 type View struct {
-	Key     string // of the group
+	Key     string // key of the node group
 	View    *cache.View
-	Streams int
-	Counts  *downstream.Counts // nil if shared
-	Node    *corepb.Node       // that the relay presents to the origins; nil if shared
+	Streams int                // number of client streams
+	Counts  *downstream.Counts // nil if Shared
+	Node    *corepb.Node       // Node that the relay sends to the origins; nil if Shared
 	Shared  bool
-	Origin  int // of a shared view
+	Origin  int // index of the origin of a shared view
 }

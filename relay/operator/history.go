@@ -21,25 +21,29 @@ func (f *Fleet) History(c admin.HistoryChoice) (admin.History, error) {
 	journal := f.Journal
 	switch {
 	case journal == nil:
-		return out, admin.Refuse(http.StatusNotFound, errors.New("there is no history: TENDER_HISTORY is off"))
+		return out, admin.Refuse(http.StatusNotFound, errors.New("no history: TENDER_HISTORY is off"))
 	case wire.IsSecret(c.Type):
-		return out, admin.Refuse(http.StatusNotFound, errors.New("there is no history of Secrets"))
+		return out, admin.Refuse(http.StatusNotFound, errors.New("no history of Secrets is kept"))
 	}
 	changes := journal.Changes(c.Type, out.Name, c.Group, c.Limit)
 	for _, change := range changes {
 		out.Changes = append(out.Changes, changeOf(journal, change))
 	}
 	if len(changes) == 0 && c.Limit > 0 {
-		return out, admin.Refuse(http.StatusNotFound, fmt.Errorf("no change of a %s %.256q is remembered", c.Type, out.Name))
+		return out, admin.Refuse(http.StatusNotFound, fmt.Errorf("the history has no change of %s %.256q", c.Type, out.Name))
 	}
 	return out, nil
 }
 
+// changeOf returns a change for the admin API.
 func changeOf(journal *history.Journal, c history.Change) admin.Change {
 	diff := journal.Diff(c)
-	out := admin.Change{At: c.At, Change: string(c.Kind), Group: c.Group, AskedAs: c.AskedAs, Diff: diff.Text, Note: diff.Note}
+	out := admin.Change{
+		At: c.At, Change: string(c.Kind), Group: c.Group, AskedAs: c.AskedAs, Diff: diff.Text, Note: diff.Note,
+	}
 	if r := c.After; r != nil {
-		out.Version, out.OriginVersion, out.Bytes, out.SHA256 = r.Version, r.OriginVersion, r.Size(), hex.EncodeToString(r.Digest[:])
+		out.Version, out.OriginVersion = r.Version, r.OriginVersion
+		out.Bytes, out.SHA256 = r.Size(), hex.EncodeToString(r.Digest[:])
 	}
 	if c.Before != nil {
 		out.BytesBefore = c.Before.Size()

@@ -19,25 +19,26 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// A heldResource is what the view of a group has of a name.
-type heldResource struct {
+// A viewResource is the state of a name in the view of a group.
+type viewResource struct {
 	typeURL, group string
-	askedAs        string
-	origin         int
+	askedAs        string // upstream subscription, as in admin.Resource
+	origin         int    // index of the origin
 	name           *cache.Name
 	entry          *cache.Entry        // nil if there is only an error
-	fault          *wire.ResourceError // the error that the origin sent for it; nil if none
+	fault          *wire.ResourceError // error that the origin sent instead; nil without one
 }
 
-// resources yields what the views of groups have of a type; of one group if that is given.
-func (f *Fleet) resources(typeURL, group string) iter.Seq[heldResource] {
-	return func(yield func(heldResource) bool) {
-		for _, s := range f.Views() {
-			if s.Shared || group != "" && s.Key != group {
+// resources yields the entries of a type in the views of node groups. An empty group selects all.
+func (f *Fleet) resources(typeURL, group string) iter.Seq[viewResource] {
+	return func(yield func(viewResource) bool) {
+		for _, v := range f.Views() {
+			if v.Shared || group != "" && v.Key != group {
 				continue
 			}
-			for t := range s.View.Generation().ChangedSince(0) {
-				if of, glob, _ := cache.SplitCollection(t.URL); of == typeURL && !f.held(s.Key, of, glob, t, yield) {
+			for t := range v.View.Generation().ChangedSince(0) {
+				of, glob, _ := cache.SplitCollection(t.URL)
+				if of == typeURL && !f.yieldType(v.Key, typeURL, glob, t, yield) {
 					return
 				}
 			}
@@ -45,50 +46,57 @@ func (f *Fleet) resources(typeURL, group string) iter.Seq[heldResource] {
 	}
 }
 
-// held yields what a view has of a type, or of a collection of it, and reports whether it
-// got to the end.
-func (f *Fleet) held(group, typeURL, glob string, t *cache.Type, yield func(heldResource) bool) bool {
-	for of := range known(t) {
-		of.typeURL, of.group = typeURL, group
-		if of.askedAs == "" {
-			of.origin = f.Route(typeURL, of.name.String())
+// yieldType yields the entries of a type, or of a collection of it, in a view. It returns false if yield does.
+func (f *Fleet) yieldType(group, typeURL, glob string, t *cache.Type, yield func(viewResource) bool) bool {
+	for r := range entries(t) {
+		r.typeURL, r.group = typeURL, group
+		if r.askedAs == "" {
+			r.origin = f.Route(typeURL, r.name.String())
 		} else {
-			of.askedAs, of.origin = cmp.Or(glob, of.askedAs), f.Route(typeURL, glob)
+			r.askedAs, r.origin = cmp.Or(glob, r.askedAs), f.Route(typeURL, glob)
 		}
-		if !yield(of) {
+		if !yield(r) {
 			return false
 		}
 	}
 	return true
 }
 
-// known yields what is known of the names of a type: of members, unless they went, and of what
-// was asked for by name.
-func known(t *cache.Type) iter.Seq[heldResource] {
-	return func(yield func(heldResource) bool) {
+// entries yields the entries of a type: the members of the wildcard set, the names that were subscribed to by name, and
+// names with only an error. It omits removed members.
+func entries(t *cache.Type) iter.Seq[viewResource] {
+	return func(yield func(viewResource) bool) {
 		for e := range t.Wildcard.Since(0) {
-			if e.Present() && !yield(heldResource{askedAs: wire.Wildcard, name: e.Name, entry: e, fault: faultOf(t, cache.Wildcard, e.Name)}) {
+			if !e.Present() {
+				continue
+			}
+			fault := faultOf(t, cache.Wildcard, e.Name)
+			if !yield(viewResource{askedAs: wire.Wildcard, name: e.Name, entry: e, fault: fault}) {
 				return
 			}
 		}
 		for e := range t.ByName.Since(0) {
-			if !yield(heldResource{name: e.Name, entry: e, fault: faultOf(t, cache.ByName, e.Name)}) {
+			if !yield(viewResource{name: e.Name, entry: e, fault: faultOf(t, cache.ByName, e.Name)}) {
 				return
 			}
 		}
 		for fault := range t.Errors(cache.Wildcard).Since(0) {
-			if !t.Wildcard.Get(fault.Name).Present() && !yield(heldResource{askedAs: wire.Wildcard, name: fault.Name, fault: fault.Err}) {
+			if t.Wildcard.Get(fault.Name).Present() {
+				continue
+			}
+			if !yield(viewResource{askedAs: wire.Wildcard, name: fault.Name, fault: fault.Err}) {
 				return
 			}
 		}
 		for fault := range t.Errors(cache.ByName).Since(0) {
-			if t.ByName.Get(fault.Name) == nil && !yield(heldResource{name: fault.Name, fault: fault.Err}) {
+			if t.ByName.Get(fault.Name) == nil && !yield(viewResource{name: fault.Name, fault: fault.Err}) {
 				return
 			}
 		}
 	}
 }
 
+// faultOf returns the error that the origin sent for a name; nil without one.
 func faultOf(t *cache.Type, kind cache.Kind, n *cache.Name) *wire.ResourceError {
 	if fault := t.Errors(kind).Get(n); fault != nil {
 		return fault.Err
@@ -96,35 +104,39 @@ func faultOf(t *cache.Type, kind cache.Kind, n *cache.Name) *wire.ResourceError 
 	return nil
 }
 
-// show returns a resource for the admin API.
-func (f *Fleet) show(h heldResource) admin.Resource {
-	r := admin.Resource{Name: h.name.String(), Group: h.group, Origin: f.Origins[h.origin], AskedAs: h.askedAs, Exists: h.entry.Present()}
-	if h.fault != nil {
-		r.Error = &admin.ResourceError{Code: codepb.Code(h.fault.Code).String(), Message: h.fault.Message}
-		if wire.IsSecret(h.typeURL) {
-			r.Error.Message = fmt.Sprintf("of %d bytes, not shown", len(h.fault.Message))
+// adminResource returns a resource for the admin API.
+func (f *Fleet) adminResource(r viewResource) admin.Resource {
+	out := admin.Resource{
+		Name: r.name.String(), Group: r.group, Origin: f.Origins[r.origin], AskedAs: r.askedAs, Exists: r.entry.Present(),
+	}
+	if r.fault != nil {
+		out.Error = &admin.ResourceError{Code: codepb.Code(r.fault.Code).String(), Message: r.fault.Message}
+		if wire.IsSecret(r.typeURL) {
+			out.Error.Message = fmt.Sprintf("%d bytes, not shown", len(r.fault.Message))
 		}
 	}
-	if r.Exists {
-		of := h.entry.Resource
-		r.Version, r.OriginVersion, r.Bytes, r.SHA256 = of.Version, of.OriginVersion, of.Size(), hex.EncodeToString(of.Digest[:])
-		r.ExpiresAt, r.GivenUpAt = h.entry.Deadline(), h.entry.ContentDroppedAt()
+	if out.Exists {
+		resource := r.entry.Resource
+		out.Version, out.OriginVersion = resource.Version, resource.OriginVersion
+		out.Bytes, out.SHA256 = resource.Size(), hex.EncodeToString(resource.Digest[:])
+		out.ExpiresAt, out.GivenUpAt = r.entry.Deadline(), r.entry.ContentDroppedAt()
 	}
-	return r
+	return out
 }
 
 // Resources implements admin.Fleet.
 func (f *Fleet) Resources(q admin.ResourceQuery) (admin.Resources, error) {
-	var all []heldResource
+	var all []viewResource
 	for r := range f.resources(q.Type, q.Group) {
 		if strings.Contains(r.name.String(), q.Contains) {
 			all = append(all, r)
 		}
 	}
-	page, next, err := pageOf(all, q.Page, func(r heldResource) string { return r.name.String() + "\x00" + r.group + "\x00" + r.askedAs })
+	key := func(r viewResource) string { return r.name.String() + "\x00" + r.group + "\x00" + r.askedAs }
+	page, next, err := pageOf(all, q.Page, key)
 	out := admin.Resources{TypeURL: q.Type, Total: len(all), Resources: []admin.Resource{}, Next: next}
 	for _, r := range page {
-		out.Resources = append(out.Resources, f.show(r))
+		out.Resources = append(out.Resources, f.adminResource(r))
 	}
 	return out, err
 }
@@ -143,9 +155,9 @@ func (f *Fleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) {
 		if r.name.String() != name {
 			continue
 		}
-		shown := f.show(r)
+		shown := f.adminResource(r)
 		d.Resources = append(d.Resources, shown)
-		if _, have := d.Bodies[shown.SHA256]; r.entry.Present() && !have && len(d.Bodies) < admin.MaxBodies {
+		if _, ok := d.Bodies[shown.SHA256]; r.entry.Present() && !ok && len(d.Bodies) < admin.MaxBodies {
 			if body := bodyOf(c.Type, r.entry.Resource, c.YAML); body != nil {
 				d.Bodies[shown.SHA256] = body
 			}
@@ -153,13 +165,14 @@ func (f *Fleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, error) {
 	}
 	f.addHolders(&d, c)
 	if len(d.Resources)+len(d.States) == 0 {
-		return d, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no %s %.256q: no client asked for it, and no origin said anything of it", c.Type, name))
+		err := fmt.Errorf("there is no %s %.256q: no client subscribes to it and no origin has sent it", c.Type, name)
+		return d, admin.Refuse(http.StatusNotFound, err)
 	}
 	return d, nil
 }
 
-// bodyOf returns the redacted content of a resource, or nil if it has none to show. For content that cannot be decoded,
-// it returns the error as a string.
+// bodyOf returns the content of a resource without sensitive fields; nil for Secrets, and for resources without
+// content. For content that cannot be decoded, it returns an object with the error.
 func bodyOf(typeURL string, r *wire.Resource, asYAML bool) json.RawMessage {
 	if wire.IsSecret(typeURL) || wire.IsSecret(r.TypeURL) || !r.HasBody() || r.ContentDropped() {
 		return nil
@@ -171,12 +184,12 @@ func bodyOf(typeURL string, r *wire.Resource, asYAML bool) json.RawMessage {
 		}
 	}
 	if err != nil {
-		body, _ = json.Marshal(map[string]string{"error": err.Error()}) // texts can be encoded
+		body, _ = json.Marshal(map[string]string{"error": err.Error()}) // cannot fail
 	}
 	return body
 }
 
-// addHolders adds the clients that asked for a resource.
+// addHolders adds the clients that subscribe to a resource, as the States and Holders of d.
 func (f *Fleet) addHolders(d *admin.ResourceDetail, c admin.ResourceChoice) {
 	var holders []downstream.Holder
 	for _, h := range f.Server.Holders(d.TypeURL, d.Name) {
@@ -185,12 +198,15 @@ func (f *Fleet) addHolders(d *admin.ResourceDetail, c admin.ResourceChoice) {
 			holders = append(holders, h)
 		}
 	}
-	urgency := map[downstream.ResourceState]int{downstream.Refused: 0, downstream.NotSent: 1, downstream.Sent: 2, downstream.Accepted: 3}
-	slices.SortStableFunc(holders, func(a, b downstream.Holder) int { return urgency[a.State] - urgency[b.State] })
+	order := []downstream.ResourceState{downstream.Refused, downstream.NotSent, downstream.Sent, downstream.Accepted}
+	slices.SortStableFunc(holders, func(a, b downstream.Holder) int {
+		return slices.Index(order, a.State) - slices.Index(order, b.State)
+	})
 	for _, h := range holders[:min(len(holders), c.Limit)] {
 		if s, open := f.Server.Client(h.Stream); open {
 			d.Holders = append(d.Holders, admin.Holder{
-				Number: h.Stream, NodeID: s.NodeID(), Group: s.Group, State: h.State.String(), Refusal: refusalOf(h.Refusal),
+				Number: h.Stream, NodeID: s.NodeID(), Group: s.Group,
+				State: h.State.String(), Refusal: refusalOf(h.Refusal),
 			})
 		}
 	}
