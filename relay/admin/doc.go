@@ -21,5 +21,5 @@
 // The methods of a server may be called from any goroutine, and it calls the functions of its [Config] from any
 // goroutine.
 //
-// This package is not a stable API. Programs that embed Tender use package relay.
+// It is no stable API: programs that embed Tender use package relay.
 package admin
