@@ -98,7 +98,7 @@ const (
 	maxHeaderBytes = 32 << 10
 )
 
-// A Server answers operators and probes.
+// A Server serves operators and probes.
 type Server struct {
 	cfg           Config
 	admin, probes *http.Server

@@ -37,8 +37,8 @@ func (f *Fleet) resources(typeURL, group string) iter.Seq[viewResource] {
 				continue
 			}
 			for t := range v.View.Generation().ChangedSince(0) {
-				of, glob, _ := cache.SplitCollection(t.URL)
-				if of == typeURL && !f.yieldType(v.Key, typeURL, glob, t, yield) {
+				collectedType, glob, _ := cache.SplitCollection(t.URL)
+				if collectedType == typeURL && !f.yieldType(v.Key, typeURL, glob, t, yield) {
 					return
 				}
 			}

@@ -77,8 +77,8 @@ func (h *History) Add(s Sample) {
 	}
 	h.rates = make(map[GroupType]Rates, len(s.Counts))
 	p := Point{At: s.At, Streams: float64(s.Streams)}
-	for of, counts := range s.Counts {
-		earlier := before.Counts[of]                                                      // zero for a new group
+	for key, counts := range s.Counts {
+		earlier := before.Counts[key]                                                     // zero for a new group
 		if counts.Deliveries < earlier.Deliveries || counts.Refusals < earlier.Refusals { // the group started again
 			earlier = Counts{}
 		}
@@ -86,7 +86,7 @@ func (h *History) Add(s Sample) {
 			float64(counts.Deliveries-earlier.Deliveries) / seconds,
 			float64(counts.Refusals-earlier.Refusals) / seconds,
 		}
-		h.rates[of] = r
+		h.rates[key] = r
 		p.Deliveries += r.Deliveries
 		p.Refusals += r.Refusals
 	}

@@ -362,10 +362,10 @@ func follow(ctx context.Context, p *Pages, path string) <-chan event {
 // TestHistory verifies the rates and percentiles of samples.
 func TestHistory(t *testing.T) {
 	var h History
-	of := GroupType{"envoy", wire.ClusterType}
+	key := GroupType{"envoy", wire.ClusterType}
 	at := time.Unix(1000, 0)
 	add := func(deliveries, refusals int64, latencies ...int64) Point {
-		s := Sample{At: at, Streams: 7, Counts: map[GroupType]Counts{of: {deliveries, refusals}}}
+		s := Sample{At: at, Streams: 7, Counts: map[GroupType]Counts{key: {deliveries, refusals}}}
 		copy(s.Latency.Buckets[:], latencies) // up to 1ms, up to 2.5ms, …
 		h.Add(s)
 		at = at.Add(sampleInterval)
@@ -381,7 +381,7 @@ func TestHistory(t *testing.T) {
 	if got := add(150, 5); got.Deliveries != 10 || got.Refusals != 1 || got.Streams != 7 || !math.IsNaN(got.P50) {
 		t.Errorf("50 deliveries and 5 refusals in 5s: %+v, want 10 and 1 per second, and no latency", got)
 	}
-	if got := h.Rates()[of]; got != (Rates{10, 1}) {
+	if got := h.Rates()[key]; got != (Rates{10, 1}) {
 		t.Errorf("rates of the type: %+v, want 10 and 1", got)
 	}
 	if got := add(150, 5, 50, 50); got.P50 != 0.001 || got.P99 < 0.0024 || got.P99 > 0.0025 {

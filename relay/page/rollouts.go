@@ -69,6 +69,7 @@ func newRolloutPanels(all []*rollout.Status, now time.Time) (panels []rolloutPan
 	return panels
 }
 
+// newRolloutPanel returns the panel of one origin.
 func newRolloutPanel(s *rollout.Status, now time.Time) rolloutPanel {
 	p := rolloutPanel{
 		Origin: s.Origin, Facts: newFacts(s, now), Bar: newBar(s), Hints: newHints(s), Outcomes: describeOutcomes(s.Outcomes),

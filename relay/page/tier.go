@@ -27,6 +27,7 @@ type tierWatch struct {
 	at     time.Time          // time of the response
 }
 
+// newTierWatch returns a tierWatch. The caller must call close.
 func newTierWatch(read func(context.Context) admin.FleetStatus) *tierWatch {
 	w := &tierWatch{read: read}
 	w.ctx, w.stop = context.WithCancel(context.Background())

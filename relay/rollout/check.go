@@ -90,6 +90,7 @@ func (c *Check) Send(ctx context.Context, r CheckRequest) (Verdict, error) {
 	return v, err
 }
 
+// newHTTPRequest returns the request to the webhook, or to the Prometheus server if Query is set.
 func (c *Check) newHTTPRequest(ctx context.Context, r CheckRequest) (*http.Request, error) {
 	if c.Query == "" {
 		body, err := json.Marshal(r)
@@ -116,6 +117,7 @@ func withoutURL(err error) error {
 	return err
 }
 
+// post returns a POST request.
 func post(ctx context.Context, address, contentType string, body []byte) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
 	if err != nil {

@@ -153,6 +153,7 @@ func rejectionReason(command, reason, by string) string {
 	return text
 }
 
+// logCommand logs an executed command of an operator.
 func (c *Controller) logCommand(name, by string, attrs ...any) {
 	common := []any{slog.String("command", name), slog.String("by", by), slog.String("edition", c.edition.id)}
 	c.cfg.Logger.Warn("rollout command executed", append(common, attrs...)...)

@@ -37,7 +37,7 @@ type ControllerConfig struct {
 	// Frozen reports whether an operator froze the origin.
 	Frozen func() bool
 
-	// Decided is called when the result of Rejected has changed. It writes the result to disk.
+	// Decided is called when the result of Withdrawn has changed. It writes the result to disk.
 	Decided func(context.Context)
 
 	// Changed is called after a change of the phase, the stage or the edition.
@@ -57,12 +57,12 @@ type Controller struct {
 	commands     chan *command
 	checkResults chan checkResult
 	ended        chan struct{} // closed when Run returns
-	restored     *Rejected     // the rejection that an earlier process left active; nil if none
+	restored     *Withdrawn    // the rejection that an earlier process left active; nil if none
 
 	// Owned by Run.
 	machine       *Machine
 	served        [MaxStages + 1]Edition // the edition that each cohort is served
-	withdrawn     []*Rejected            // withdrawn editions; the last one may be an active rejection
+	withdrawn     []*Withdrawn           // withdrawn editions; the last one may be an active rejection
 	edition       summary                // summary of the machine's edition
 	cold          bool                   // the value of Status.Cold
 	unavailableAt time.Time              // when the next part becomes unavailable; zero is never
@@ -78,12 +78,12 @@ type Controller struct {
 	refusals []Refusal          // refusals of the edition; at most MaxRefusals
 
 	status    atomic.Pointer[Status]
-	published atomic.Pointer[[]*Rejected]
+	published atomic.Pointer[[]*Withdrawn]
 }
 
-// NewController returns the controller of an origin whose latest is the last good. withdrawn is the result of Rejected
+// NewController returns the controller of an origin whose latest is the last good. withdrawn is the result of Withdrawn
 // in an earlier process; nil without one.
-func NewController(cfg ControllerConfig, withdrawn []*Rejected) *Controller {
+func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 	c := &Controller{
 		cfg: cfg, machine: NewMachine(cfg.Config), withdrawn: withdrawn, streams: make(map[Client]int),
 		wake: make(chan struct{}, 1), commands: make(chan *command), checkResults: make(chan checkResult, 1),

@@ -5,7 +5,8 @@
 //
 // Latest is the newest state of the origin. An edition is a snapshot of latest over all node groups of the origin. A
 // cohort is the clients of one stage; the rest are all other clients. The last good is the edition that the rest is
-// served. An edition is promoted if the rest is served it, and rejected if all cohorts return to the last good.
+// served. An answer of a client is its ACK or NACK. An edition is promoted if the rest is served it, and rejected if
+// all cohorts return to the last good.
 //
 // # Where to read
 //

@@ -18,6 +18,7 @@ const (
 	Halted                 // an edition was rejected
 )
 
+// String returns the name of the phase in logs and in the API.
 func (p Phase) String() string {
 	return [...]string{"current", "gathering", "held", "rolling", "halted"}[p]
 }

@@ -142,11 +142,11 @@ func TestCheckRejectionWithdrawsSupersededEdition(t *testing.T) {
 
 func TestPendingIsTimeOfOldestChange(t *testing.T) {
 	d := newPromotedDriver(t, Config{})
-	begin := d.now
+	start := d.now
 	expectPending := func(want time.Duration) {
 		t.Helper()
-		if got := d.State().Pending.Sub(begin); got != want {
-			t.Errorf("the oldest pending change is of %v after the begin, want %v", got, want)
+		if got := d.State().Pending.Sub(start); got != want {
+			t.Errorf("the oldest pending change is from %v after the start, want %v", got, want)
 		}
 	}
 	d.put("a", "2")

@@ -42,6 +42,7 @@ func (o *Observer) Refused(typeURL string, r *downstream.Refusal) {
 	}
 }
 
+// streamStarted counts a client with its first stream.
 func (c tracker) streamStarted(client Client) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -54,6 +55,7 @@ func (c tracker) streamStarted(client Client) {
 	}
 }
 
+// streamEnded stops counting a client with its last stream. It records a disconnect if the client closed the stream.
 func (c tracker) streamEnded(o *Observer) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,10 +20,10 @@ const maxRejected = 20
 // zero digest means that the edition removes the resource.
 type Changes map[PartKey]map[string]map[string]wire.Digest
 
-// A Rejected is an edition that was rejected, or superseded after cohorts were served it. It is immutable.
-type Rejected struct {
-	Reason  string    // empty if the edition was superseded
-	At      time.Time // time of the rejection
+// A Withdrawn is an edition that was rejected, or that was withdrawn from cohorts for another reason. It is immutable.
+type Withdrawn struct {
+	Reason  string    // reason of the rejection; empty without one
+	At      time.Time // time of the rejection or withdrawal
 	Ended   time.Time // end of the rejection; zero while it is active
 	Cohorts int       // number of cohorts that were served it, including the rest
 	Changes Changes
@@ -34,7 +34,7 @@ type Rejected struct {
 }
 
 // activeRejection returns the edition that is rejected now; nil without one.
-func (c rejections) activeRejection() *Rejected {
+func (c rejections) activeRejection() *Withdrawn {
 	if n := len(c.withdrawn); n > 0 && c.withdrawn[n-1].Ended.IsZero() {
 		return c.withdrawn[n-1]
 	}
@@ -56,12 +56,12 @@ func (c rejections) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (c
 	rejected := m.Edition
 	for e, cohorts := range cohortsOf {
 		if !halted || e != rejected {
-			c.addWithdrawn(&Rejected{At: now, Ended: now, Cohorts: cohorts, Changes: c.partSet().changesOf(e)})
+			c.addWithdrawn(&Withdrawn{At: now, Ended: now, Cohorts: cohorts, Changes: c.partSet().changesOf(e)})
 			changed = true
 		}
 	}
 	if halted && !stillActive {
-		c.addWithdrawn(&Rejected{
+		c.addWithdrawn(&Withdrawn{
 			Reason: halt.Reason, At: halt.At, Cohorts: cohortsOf[rejected],
 			Changes: c.partSet().changesOf(rejected), Sum: c.edition.sum,
 		})
@@ -73,8 +73,8 @@ func (c rejections) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (c
 // addWithdrawn adds an edition to the withdrawn ones. It removes the resources of added from older editions that
 // reached no more cohorts, because added expires later. This bounds memory and disk if an origin supersedes editions
 // endlessly.
-func (c rejections) addWithdrawn(added *Rejected) {
-	all, sums := []*Rejected{added}, 0
+func (c rejections) addWithdrawn(added *Withdrawn) {
+	all, sums := []*Withdrawn{added}, 0
 	for _, r := range slices.Backward(c.withdrawn) {
 		if !r.Ended.IsZero() && r.Cohorts <= added.Cohorts {
 			r = r.withoutResources(added.Changes)
@@ -108,7 +108,7 @@ func (c rejections) findRejected(s summary) int {
 	if s.resources == 0 {
 		return -1
 	}
-	return slices.IndexFunc(c.withdrawn, func(r *Rejected) bool { return r.Sum == s.sum })
+	return slices.IndexFunc(c.withdrawn, func(r *Withdrawn) bool { return r.Sum == s.sum })
 }
 
 // allowRejected ends the rule of rejectRepeated for the current edition, because an operator distributes it.
@@ -125,14 +125,14 @@ func (c rejections) allowRejected(ctx context.Context) {
 }
 
 // withoutSum returns a copy without Sum, so that rejectRepeated ignores it.
-func (r *Rejected) withoutSum() *Rejected {
+func (r *Withdrawn) withoutSum() *Withdrawn {
 	copied := *r
 	copied.Sum = wire.Digest{}
 	return &copied
 }
 
 // withoutResources returns a copy without the resources of removed.
-func (r *Rejected) withoutResources(removed Changes) *Rejected {
+func (r *Withdrawn) withoutResources(removed Changes) *Withdrawn {
 	copied := *r
 	copied.Changes = make(Changes)
 	for key, types := range r.Changes {
@@ -151,14 +151,14 @@ func (r *Rejected) withoutResources(removed Changes) *Rejected {
 	return &copied
 }
 
-// Rejected returns the withdrawn editions, the oldest first. A later process passes them to NewController.
-func (c *Controller) Rejected() []*Rejected { return *c.published.Load() }
+// Withdrawn returns the withdrawn editions, the oldest first. A later process passes them to NewController.
+func (c *Controller) Withdrawn() []*Withdrawn { return *c.published.Load() }
 
 // expireWithdrawn drops editions that were withdrawn more than DistrustFor ago. It returns the time of the next
 // expiry; zero is never.
 func (c rejections) expireWithdrawn(now time.Time) (next time.Time) {
 	before := len(c.withdrawn)
-	c.withdrawn = slices.DeleteFunc(slices.Clone(c.withdrawn), func(r *Rejected) bool {
+	c.withdrawn = slices.DeleteFunc(slices.Clone(c.withdrawn), func(r *Withdrawn) bool {
 		return !r.Ended.IsZero() && !now.Before(r.Ended.Add(DistrustFor))
 	})
 	if len(c.withdrawn) < before {

@@ -69,6 +69,7 @@ func (t *tally) add(c Client) bool {
 	return true
 }
 
+// count returns the number of counted clients.
 func (t *tally) count() int { return len(t.nodes) }
 
 // NewSignals returns the signals of an edition, without clients.
