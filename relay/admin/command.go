@@ -73,8 +73,8 @@ type refusal struct {
 func (r refusal) Error() string { return r.cause.Error() }
 func (r refusal) Unwrap() error { return r.cause }
 
-// Refuse returns an error with the HTTP code of its response, such as 404 for an object that does not exist, or 409 for
-// a command that the current state does not permit.
+// Refuse returns an error with the HTTP code of its response. For example, it is 404 for an object that does not exist,
+// and 409 for a command that the current state does not permit.
 func Refuse(code int, cause error) error { return refusal{code, cause} }
 
 // CodeOf returns the HTTP code of the response to an error: the code of [Refuse], or 500. It returns 200 for nil.

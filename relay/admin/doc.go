@@ -5,9 +5,9 @@
 //
 // The server for probes ([Server.ServeProbes]) has /livez, /readyz and /metrics only. Its responses contain no secrets,
 // so it can listen on addresses that a kubelet and Prometheus can reach. The server for operators ([Server.Serve]) also
-// has /api/v1/status ([Status]) and the other GET requests of the API, a POST /api/v1/NAME for each [Command], and
-// /debug/pprof if [Config.Debug] is set. It listens on loopback or on a Unix socket; on other addresses
-// ([Server.ServeTLS]), [TLS] decides who is an operator. It is protected from pages of other sites in a browser:
+// serves GET /api/v1/status ([Status]), the other GET requests of the API, and POST /api/v1/NAME for each [Command].
+// If [Config.Debug] is set, it serves /debug/pprof. It listens on loopback or on a Unix socket. On other addresses
+// ([Server.ServeTLS]), [TLS] identifies operators. It is protected from pages of other sites in a browser:
 //
 //   - A request whose Host is neither localhost nor a loopback address is rejected, to prevent DNS rebinding. With TLS,
 //     other addresses and the names of the certificate are accepted too.

@@ -95,8 +95,8 @@ func maxSize(m proto.Message) int {
 }
 
 // StreamClientStatus sends one or more responses to each request. The state of one client may be split over several
-// responses, each with its node and scope. All responses to a request are sent before the first response to the next
-// one, and before the stream ends after the client has closed its side.
+// responses, each with its node and scope. All responses to a request are sent before it reads the
+// next request. The stream ends when the client closes its side.
 func (c clientStatus) StreamClientStatus(stream statuspb.ClientStatusDiscoveryService_StreamClientStatusServer) error {
 	for {
 		r, err := stream.Recv()

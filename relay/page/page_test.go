@@ -268,8 +268,8 @@ func TestAlerts(t *testing.T) {
 	}
 }
 
-// TestLive verifies that an event stream has only the changed sections of a page, until the page does not exist any
-// more or the pages are closed.
+// TestLive verifies that an event has only the changed sections of a page. If the page does not exist any more, the
+// event is gone. The stream ends when the pages are closed.
 func TestLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fleet := &fakeFleet{clients: 3}

@@ -274,7 +274,7 @@ func TestBarOfAHaltedEdition(t *testing.T) {
 }
 
 // TestRolloutsOnThePage verifies that the overview has a panel for each origin, the halted rollout first and as an
-// alert, and no panel if rollouts are off.
+// alert. It has no panel if rollouts are off.
 func TestRolloutsOnThePage(t *testing.T) {
 	now := time.Now()
 	halted := rolling(now)

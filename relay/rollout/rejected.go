@@ -94,8 +94,8 @@ func (c rejections) addWithdrawn(added *Withdrawn) {
 }
 
 // rejectRepeated rejects the edition that was just cut if an edition with the same changes was rejected within the last
-// hour and no operator has allowed it since. Otherwise an origin that alternates between two states would distribute
-// the bad state each time.
+// hour. It does not if an operator has allowed that edition since. Otherwise an origin that alternates between two
+// states would distribute the bad state each time.
 func (c rejections) rejectRepeated(now time.Time) {
 	if i := c.findRejected(c.edition); i >= 0 {
 		c.machine.reject(now, c.withdrawn[i].Reason)
