@@ -35,7 +35,7 @@ type decisions struct {
 
 	// rejected has the rejected editions of an earlier process by origin. With rollouts, it is only read at the start.
 	// Without rollouts, it has the resources that rollbacks changed, and is guarded by groups.mu.
-	rejected [][]*rollout.Rejected
+	rejected [][]*rollout.Withdrawn
 
 	writing      sync.Mutex                // held while decisions are collected and written
 	hasDiscarded bool                      // guarded by writing: whether a removal may be discarded
@@ -63,7 +63,7 @@ func (f *activeFreeze) followClock(now time.Time) {
 // load restores the decisions of an earlier process. It logs and drops those about origins that no longer exist.
 func (d *decisions) load(origins []string, now time.Time) {
 	d.directories = make(map[int]directorySnapshot)
-	d.rejected = make([][]*rollout.Rejected, len(origins))
+	d.rejected = make([][]*rollout.Withdrawn, len(origins))
 	d.frozen, d.changed = make([]*activeFreeze, len(origins)), make(chan struct{}, 1)
 	d.discarded = make(map[snapshotKey][]reconcile.Hold)
 	d.rolledBack = make([]atomic.Bool, len(origins))

@@ -383,7 +383,7 @@ func (r rollbacks) rollBackOrigin(
 	}
 	taken := r.editions(ctx, views)
 	// This must precede the rollback: the versions of a client that reconnects during it must not be trusted either.
-	r.groups.rollbackDistrust().addRejected(origin, &rollout.Rejected{
+	r.groups.rollbackDistrust().addRejected(origin, &rollout.Withdrawn{
 		Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken,
 	})
 	for _, v := range views {

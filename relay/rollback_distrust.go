@@ -21,7 +21,7 @@ func (g *groups) rollbackDistrust() rollbackDistrust { return rollbackDistrust{g
 
 // addRejected makes views distrust the versions of the resources that a rollback of an origin changes. e has its
 // changes.
-func (g rollbackDistrust) addRejected(origin int, e *rollout.Rejected) {
+func (g rollbackDistrust) addRejected(origin int, e *rollout.Withdrawn) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	rejected := g.decisions.rejected[origin]
@@ -90,7 +90,7 @@ func (g rollbackDistrust) endExpired(origin int) {
 	defer g.mu.Unlock()
 	cutoff := time.Now().Add(-rollout.DistrustFor)
 	rejected := slices.Clone(g.decisions.rejected[origin])
-	g.decisions.rejected[origin] = slices.DeleteFunc(rejected, func(e *rollout.Rejected) bool {
+	g.decisions.rejected[origin] = slices.DeleteFunc(rejected, func(e *rollout.Withdrawn) bool {
 		return !e.Ended.IsZero() && !e.Ended.After(cutoff)
 	})
 	g.updateAll(origin)

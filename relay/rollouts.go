@@ -38,7 +38,7 @@ func newRollouts(g *groups) *rollouts {
 		return nil
 	}
 	r := &rollouts{stages: cfg.Rollout, router: g.router, log: g.log}
-	settings := rollout.Config{Stages: cfg.Rollout, Refusals: cfg.RolloutRefusals, Hold: cfg.MassDeleteHold}
+	settings := rollout.Config{Stages: cfg.Rollout, RefusalLimit: cfg.RolloutRefusals, Hold: cfg.MassDeleteHold}
 	var check *rollout.Check
 	if cfg.RolloutCheck != "" {
 		check, settings.Checked = &rollout.Check{URL: cfg.RolloutCheck, Query: cfg.RolloutQuery}, true
@@ -179,7 +179,7 @@ func (r *rollouts) rejected() (all []snapshot.Rejected) {
 		return nil
 	}
 	for _, c := range r.controllers {
-		for _, e := range c.Rejected() {
+		for _, e := range c.Withdrawn() {
 			all = append(all, encodeEdition(c.Status().Origin, e))
 		}
 	}
@@ -187,7 +187,7 @@ func (r *rollouts) rejected() (all []snapshot.Rejected) {
 }
 
 // encodeEdition returns a rejected edition in the format of decisions.json.
-func encodeEdition(origin string, e *rollout.Rejected) snapshot.Rejected {
+func encodeEdition(origin string, e *rollout.Withdrawn) snapshot.Rejected {
 	saved := snapshot.Rejected{
 		Origin: origin, Reason: e.Reason, At: e.At.Round(0), Ended: e.Ended.Round(0), Cohorts: e.Cohorts,
 	}
@@ -215,8 +215,8 @@ func encodeEdition(origin string, e *rollout.Rejected) snapshot.Rejected {
 
 // decodeEdition returns a rejected edition of decisions.json. It replaces an invalid digest by one that no resource
 // has.
-func decodeEdition(saved snapshot.Rejected) *rollout.Rejected {
-	e := &rollout.Rejected{
+func decodeEdition(saved snapshot.Rejected) *rollout.Withdrawn {
+	e := &rollout.Withdrawn{
 		Reason: saved.Reason, At: saved.At, Ended: saved.Ended, Cohorts: saved.Cohorts, Changes: make(rollout.Changes),
 	}
 	if sum, err := hex.DecodeString(saved.Sum); err == nil && len(sum) == len(e.Sum) {

@@ -17,7 +17,7 @@ import (
 // 500.
 func TestRolloutCommandsWhileShuttingDownAreUnavailable(t *testing.T) {
 	c := rollout.NewController(rollout.ControllerConfig{
-		Config: rollout.Config{Stages: rollout.Stages{{Lasts: time.Minute}}}, Logger: slog.New(slog.DiscardHandler),
+		Config: rollout.Config{Stages: rollout.Stages{{Duration: time.Minute}}}, Logger: slog.New(slog.DiscardHandler),
 		Frozen:   func() bool { return false },
 		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
 	}, nil)

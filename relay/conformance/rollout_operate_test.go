@@ -102,7 +102,7 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 		w.expectResources("cds a@2 b@1 c@1", canary)
 		w.expectResources("cds a@1 b@1", second, other)
 		if c := s.Cohorts[0]; s.Resources != 3 || s.Edition == "" || c.Served != s.Edition || c.Clients != 1 ||
-			c.Wanting != 1 || c.Accepted != 1 || s.Cohorts[1].Served != "" || len(s.Cohorts) != 3 {
+			c.Subscribed != 1 || c.Accepted != 1 || s.Cohorts[1].Served != "" || len(s.Cohorts) != 3 {
 			t.Errorf("stage 1: got %+v, want one client that accepted it", s)
 		}
 		w.expectDiff("", changed...)

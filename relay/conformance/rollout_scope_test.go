@@ -110,7 +110,7 @@ func TestI11_RejectedNodeGroupStopsNoRollout(t *testing.T) {
 		w.sleep(21 * time.Minute)
 		w.expectResources("cds a@4 b@2", canary, other)
 		w.expectResources("cds a@1 b@1", refused, others)
-		if s := w.rollout(); !strings.Contains(s.For, "some node groups") || s.Waiting == 0 {
+		if s := w.rollout(); !strings.Contains(s.WaitsFor, "some node groups") || s.Waiting == 0 {
 			t.Errorf("the status %+v lacks the waiting group", s)
 		}
 		if o := statusOf(w.t, w.relay).Origins[0].Rollout.Outcomes; o.Promoted != 2 || o.Reverted != 0 {
@@ -124,8 +124,8 @@ func TestI11_RejectedNodeGroupStopsNoRollout(t *testing.T) {
 		w.expectResources("cds a@1 b@1", others)
 		w.sleep(21 * time.Minute)
 		w.expectResources("cds a@4 b@2", others)
-		if s := w.rollout(); s.For != "" {
-			t.Errorf("the rollout waits for %s, although all groups are back", s.For)
+		if s := w.rollout(); s.WaitsFor != "" {
+			t.Errorf("the rollout waits for %s, although all groups are back", s.WaitsFor)
 		}
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
@@ -210,8 +210,8 @@ func TestColdRolloutServesLatest(t *testing.T) {
 		w.clients(v, "canary", "other")
 		if s := w.rollout(); !s.Cold {
 			w.t.Errorf("the status %+v does not report that no state was restored", s)
-		} else if s.For != "" {
-			w.t.Errorf("the rollout waits for %s, although all sets are confirmed", s.For)
+		} else if s.WaitsFor != "" {
+			w.t.Errorf("the rollout waits for %s, although all sets are confirmed", s.WaitsFor)
 		}
 		w.settle()
 		w.restartRelay()
@@ -229,13 +229,13 @@ func TestColdRolloutReportsUnconfirmedSets(t *testing.T) {
 		w.origin.Stop()
 		w.client(v, "canary", nil)
 		w.sleep(time.Second)
-		if s := w.expectPhase(rollout.Current, 0); !s.Cold || !strings.Contains(s.For, "has not confirmed") {
+		if s := w.expectPhase(rollout.Current, 0); !s.Cold || !strings.Contains(s.WaitsFor, "has not confirmed") {
 			w.t.Errorf("while the origin is down, the status is %+v", s)
 		}
 		w.origin.Restart()
 		w.sleep(time.Minute)
-		if s := w.expectPhase(rollout.Current, 0); s.For != "" {
-			w.t.Errorf("the rollout waits for %s, although all sets are confirmed", s.For)
+		if s := w.expectPhase(rollout.Current, 0); s.WaitsFor != "" {
+			w.t.Errorf("the rollout waits for %s, although all sets are confirmed", s.WaitsFor)
 		}
 	})
 }

@@ -117,7 +117,7 @@ func TestRolloutToARegionFirst(t *testing.T) {
 		w.expectResources("lds l@2", first...)
 		w.expectResources("cds a@1 b@1", rest...)
 		w.sleep(time.Second)
-		if c := w.expectPhase(rollout.Rolling, 1).Cohorts[0]; c.Wanting != 1 || c.Accepted != 1 {
+		if c := w.expectPhase(rollout.Rolling, 1).Cohorts[0]; c.Subscribed != 1 || c.Accepted != 1 {
 			w.t.Errorf("stage 1: got %+v, want the relay's acceptance", c)
 		}
 		w.sleep(10 * time.Minute)

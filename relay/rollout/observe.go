@@ -32,8 +32,8 @@ func (o *Observer) Ended() {
 	}
 }
 
-// Left implements [downstream.Observer]. It records that the client closed the stream. The caller calls Ended next.
-func (o *Observer) Left() { o.disconnected = true }
+// Disconnected implements [downstream.Observer]. It records that the client closed the stream. The caller calls Ended next.
+func (o *Observer) Disconnected() { o.disconnected = true }
 
 // Refused implements [downstream.Observer].
 func (o *Observer) Refused(typeURL string, r *downstream.Refusal) {
@@ -111,7 +111,7 @@ type clientAnswer struct {
 func (c tracker) clientAnswers() (all []clientAnswer) {
 	for stream := range c.cfg.Observed() {
 		if o, ok := stream.Observer.(*Observer); ok {
-			accepted, refusedTypes := stream.Stands(c.cfg.Waits)
+			accepted, refusedTypes := stream.AckStatus(c.cfg.Waits)
 			all = append(all, clientAnswer{o.client, accepted, refusedTypes})
 		}
 	}
@@ -174,7 +174,7 @@ func (c tracker) observe(now time.Time) {
 		if !ok || o.client.Cohort >= stage {
 			continue
 		}
-		state, subscribed := stream.Answer(changes[groupCohort{o.group, o.client.Cohort}])
+		state, subscribed := stream.ChangeState(changes[groupCohort{o.group, o.client.Cohort}])
 		if !subscribed {
 			continue
 		}

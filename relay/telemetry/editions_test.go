@@ -124,7 +124,7 @@ func TestTraceOfAnEdition(t *testing.T) {
 	e.message("two")
 	changed := e.at
 	e.message("late") // after the creation of the edition
-	e.step(rollout.Held, "A", 0, e.createdNow, func(s *rollout.Status) { s.For, s.Changed = "the check", changed })
+	e.step(rollout.Held, "A", 0, e.createdNow, func(s *rollout.Status) { s.WaitsFor, s.Changed = "the check", changed })
 	e.message("three")
 	e.step(rollout.Rolling, "A", 1)
 	e.step(rollout.Rolling, "A", 2, func(s *rollout.Status) { s.Unobserved = true })
@@ -176,7 +176,7 @@ func TestTraceOfAnEditionByOutcome(t *testing.T) {
 
 	e.step(rollout.Rolling, "E", 1, e.createdNow)
 	e.step(rollout.Held, "F", 0, e.createdNow,
-		func(s *rollout.Status) { s.Outcomes.Superseded, s.For = s.Outcomes.Superseded+1, "none" })
+		func(s *rollout.Status) { s.Outcomes.Superseded, s.WaitsFor = s.Outcomes.Superseded+1, "none" })
 	e.step(rollout.Rolling, "G", 2, e.createdNow, func(s *rollout.Status) { s.Outcomes.Promoted++ })
 	e.step(rollout.Current, "H", 0, e.createdNow, func(s *rollout.Status) { s.Outcomes.Promoted++ })
 	e.expect("several in one step",

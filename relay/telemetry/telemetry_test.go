@@ -102,7 +102,7 @@ func full() Reading {
 			Failing: at.Add(948 * time.Second),
 			Await:   rollout.AwaitCheck, Halted: &rollout.Halt{At: at}, Unobserved: true, Cold: true,
 			Cohorts: []rollout.Cohort{
-				{Name: "5% 10m", Clients: 53, Wanting: 57, Accepted: 19, Refused: 18}, {Name: "25% approve", Clients: 54},
+				{Name: "5% 10m", Clients: 53, Subscribed: 57, Accepted: 19, Refused: 18}, {Name: "25% approve", Clients: 54},
 				{Name: "the rest", Clients: 55},
 			},
 			Outcomes: rollout.Outcomes{Promoted: 56, Halted: 57, Reverted: 58, Superseded: 59, Undone: 63},
