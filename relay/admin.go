@@ -250,21 +250,23 @@ func (g *groups) status(now time.Time) []admin.View {
 
 // allViews returns the views of groups, and then the shared views that have resources, each sorted by key.
 func (g *groups) allViews() []operator.View {
-	var own, shared []operator.View
+	var ofGroups, ofShared []operator.View
 	g.mu.Lock()
 	for _, gr := range g.byKey {
-		own = append(own, operator.View{Key: gr.key, View: gr.view, Streams: gr.streams, Counts: &gr.counts, Node: gr.node})
+		ofGroups = append(ofGroups, operator.View{
+			Key: gr.key, View: gr.view, Streams: gr.streams, Counts: &gr.counts, Node: gr.node,
+		})
 	}
 	for key, s := range g.shared {
 		if s.view.Generation().Types() > 0 {
-			shared = append(shared, operator.View{Key: key.label(), View: s.view, Shared: true, Origin: key.origin})
+			ofShared = append(ofShared, operator.View{Key: key.label(), View: s.view, Shared: true, Origin: key.origin})
 		}
 	}
 	g.mu.Unlock()
-	for _, views := range [][]operator.View{own, shared} {
+	for _, views := range [][]operator.View{ofGroups, ofShared} {
 		slices.SortFunc(views, func(a, b operator.View) int { return cmp.Or(cmp.Compare(a.Key, b.Key), a.Origin-b.Origin) })
 	}
-	return append(own, shared...)
+	return append(ofGroups, ofShared...)
 }
 
 // addSourceStatus sets the fields of v that describe the connection to the origin.

@@ -114,8 +114,8 @@ func TestH14_EndOfAFreeze(t *testing.T) {
 		if f.followClock(now.Add(time.Minute)); f.Until != until {
 			t.Errorf("the end changed to %v from %v, although the clock was not set", f.Until, until)
 		}
-		if left := f.Left(now); (left - time.Hour).Abs() > time.Second {
-			t.Errorf("remaining time after a restart: %v, want 1h", left)
+		if remaining := f.Remaining(now); (remaining - time.Hour).Abs() > time.Second {
+			t.Errorf("remaining time after a restart: %v, want 1h", remaining)
 		}
 	}
 	f := new(activeFreeze)

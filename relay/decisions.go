@@ -79,7 +79,7 @@ func (d *decisions) load(origins []string, now time.Time) {
 		origin := slices.Index(origins, f.Origin)
 		log := d.log.With(slog.String("origin", f.Origin), slog.String("by", f.By), slog.Time("since", f.Since),
 			slog.String("reason", f.Reason))
-		left := f.Left(now)
+		remaining := f.Remaining(now)
 		switch {
 		case origin < 0:
 			log.Warn("freeze not restored; origin does not exist")
@@ -90,11 +90,11 @@ func (d *decisions) load(origins []string, now time.Time) {
 		case f.Until.IsZero():
 			d.frozen[origin] = &activeFreeze{Freeze: f}
 			log.Warn("origin still frozen after restart, until tender thaw")
-		case left <= 0:
+		case remaining <= 0:
 			log.Warn("freeze expired while the relay was not running", slog.Time("until", f.Until))
 		default:
-			f.Until = now.Add(left).Round(0)
-			d.frozen[origin] = &activeFreeze{Freeze: f, until: now.Add(left)}
+			f.Until = now.Add(remaining).Round(0)
+			d.frozen[origin] = &activeFreeze{Freeze: f, until: now.Add(remaining)}
 			log.Warn("origin still frozen after restart", slog.Time("until", f.Until))
 		}
 	}

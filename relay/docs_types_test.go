@@ -13,21 +13,21 @@ import (
 // TestD1_FeaturesOnThePage checks the table of client features in deploy/docs/protocol.md against the features that the
 // relay sends and that are part of group keys.
 func TestD1_FeaturesOnThePage(t *testing.T) {
-	var own, grouped []string
+	var always, grouped []string
 	for _, row := range rowsBelow(t, "### D.1 ") {
 		feature := strings.Trim(row[0], "`")
 		if row[3] == "group key" {
 			grouped = append(grouped, feature)
 		}
 		if row[4] == "always" {
-			own = append(own, feature)
+			always = append(always, feature)
 		}
 	}
 	for _, c := range []struct {
 		what      string
 		got, want []string
 	}{
-		{"always sent upstream", own, config.OwnFeatures},
+		{"always sent upstream", always, config.OwnFeatures},
 		{"part of the group key", grouped, nodegroup.ContentFeatures},
 	} {
 		if !slices.Equal(c.got, c.want) {

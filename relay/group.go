@@ -381,9 +381,9 @@ const sharedGroup = "xdstp"
 
 // sharedNode returns the Node that the relay presents to an origin for shared names, which depend on client features
 // only.
-func sharedNode(own *corepb.Node, features []string) *corepb.Node {
-	node := proto.CloneOf(own)
-	node.Id = nodegroup.FillID(own.GetId(), own)
+func sharedNode(relayNode *corepb.Node, features []string) *corepb.Node {
+	node := proto.CloneOf(relayNode)
+	node.Id = nodegroup.FillID(relayNode.GetId(), relayNode)
 	node.ClientFeatures = features
 	return node
 }

@@ -35,18 +35,18 @@ func TestB4_StoppedRelayKeepsNoView(t *testing.T) {
 		defer r.groups.mu.Unlock()
 		return r.groups.byKey[joined.Key], joined
 	}
-	left, before := join("left")
-	stayed, after := join("stayed")
+	idle, before := join("idle")
+	active, after := join("active")
 	before.Leave()
 	r.StopNow()
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if left.removal.Stop() {
+	if idle.removal.Stop() {
 		t.Error("the timer of a group without streams still runs")
 	}
-	if after.Leave(); stayed.removal != nil {
+	if after.Leave(); active.removal != nil {
 		t.Error("a timer was started for a group whose last stream was closed after the end")
 	}
 }

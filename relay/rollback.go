@@ -79,17 +79,17 @@ func (g groupGenerations) digests() map[generations.Key]string {
 // Origins whose groups all differ are absent. Groups without resources do not count.
 func (g groupGenerations) equalGroups() map[string]int {
 	type content struct{ origin, digest string }
-	groups, most := make(map[content]int), make(map[string]int)
+	groups, largest := make(map[content]int), make(map[string]int)
 	for key, digest := range g.digests() {
 		if key.Shared || digest == "" {
 			continue
 		}
 		of := content{key.Origin, digest}
 		if groups[of]++; groups[of] > 1 {
-			most[key.Origin] = max(most[key.Origin], groups[of])
+			largest[key.Origin] = max(largest[key.Origin], groups[of])
 		}
 	}
-	return most
+	return largest
 }
 
 // isStagedType reports whether rollouts distribute the changes of a type in stages. Generations consist of these types

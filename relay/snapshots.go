@@ -196,11 +196,11 @@ func (s *snapshots) evictUnused() {
 
 // maxEvicted returns how many snapshots of evicted views may be kept: one for each possible group and origin.
 func (s *snapshots) maxEvicted() int {
-	most := s.cfg.MaxGroups * len(s.cfg.OriginNames())
+	limit := s.cfg.MaxGroups * len(s.cfg.OriginNames())
 	if len(s.cfg.Rollout) > 0 {
-		most *= 2 // shared names have snapshots of their own (sharedNamesPrefix)
+		limit *= 2 // shared names have snapshots of their own (sharedNamesPrefix)
 	}
-	return most
+	return limit
 }
 
 // match returns the Node that this relay presents to the origin for the group of a snapshot. It returns an error if the

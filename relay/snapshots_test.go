@@ -21,13 +21,13 @@ func TestB42_ChangedViewsAreWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	own := cfg.Node("1")
-	s, err := openSnapshots(&cfg, own, slog.New(slog.DiscardHandler))
+	node := cfg.Node("1")
+	s, err := openSnapshots(&cfg, node, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, w := cache.New(cache.Config{})
-	s.track(0, "g", own, w, nil, false)
+	s.track(0, "g", node, w, nil, false)
 	set := func(version string) {
 		r, err := wire.NewResource(wire.ClusterType, "c", version, []byte(version))
 		if err != nil {
@@ -58,8 +58,8 @@ func TestB42_ChangedViewsAreWritten(t *testing.T) {
 	}
 	s.drop(0, "g", "", false)
 	s.write()
-	if left, err := filepath.Glob(filepath.Join(cfg.SnapshotDir, "*.snapshot")); err != nil || len(left) != 0 {
-		t.Errorf("the group was removed: %v, remaining files %v", left, err)
+	if files, err := filepath.Glob(filepath.Join(cfg.SnapshotDir, "*.snapshot")); err != nil || len(files) != 0 {
+		t.Errorf("the group was removed: %v, remaining files %v", files, err)
 	}
 	if err := s.close(); err != nil {
 		t.Error(err)

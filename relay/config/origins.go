@@ -167,13 +167,13 @@ const defaultBufferedBytes Size = gibibyte
 // checkBufferedRequests returns an error if the quota of one client for buffered requests, which is a fourth of the
 // limit, is less than the largest request.
 func (c *Config) checkBufferedRequests(invalid, found map[string]error) {
-	least := guard.UnreadOfPeer * c.MaxRequestBytes
-	if c.MaxUnreadBytes >= least || invalid["MAX_REQUEST_BYTES"] != nil || invalid["MAX_BUFFERED_REQUEST_BYTES"] != nil {
+	minimum := guard.UnreadOfPeer * c.MaxRequestBytes
+	if c.MaxUnreadBytes >= minimum || invalid["MAX_REQUEST_BYTES"] != nil || invalid["MAX_BUFFERED_REQUEST_BYTES"] != nil {
 		return
 	}
 	found["MAX_BUFFERED_REQUEST_BYTES"] = fmt.Errorf("%v is less than four times TENDER_MAX_REQUEST_BYTES=%v; one "+
 		"client may use a fourth and could not send the largest request", c.MaxUnreadBytes, c.MaxRequestBytes)
-	c.MaxUnreadBytes = max(least, defaultBufferedBytes)
+	c.MaxUnreadBytes = max(minimum, defaultBufferedBytes)
 }
 
 // checkAdmin returns an error if operators on other hosts could connect without mTLS and authorization rules.

@@ -63,13 +63,13 @@ func explainUnknown(name string) error {
 // closestVariable returns the variable with the least edit distance from name, or "" if more than a third of the
 // letters differ.
 func closestVariable(name string) string {
-	best, least := "", len(name)/3+1
+	closest, minDistance := "", len(name)/3+1
 	for i := range variables {
-		if d := editDistance(name, variables[i].name); d < least {
-			best, least = variables[i].name, d
+		if d := editDistance(name, variables[i].name); d < minDistance {
+			closest, minDistance = variables[i].name, d
 		}
 	}
-	return best
+	return closest
 }
 
 // editDistance returns the Levenshtein distance of a and b.

@@ -50,9 +50,9 @@ type Rollback struct {
 	At time.Time `json:"at"` // a time at which the generation was served
 }
 
-// Left returns the remaining time of a freeze that expires. It is at most Length, so that a clock that was set back
-// does not extend the freeze. It is not positive if the freeze has expired.
-func (f *Freeze) Left(now time.Time) time.Duration { return min(f.Until.Sub(now), f.Length) }
+// Remaining returns the remaining time of a freeze that expires. It is at most Length, so that a clock that was set
+// back does not extend the freeze. It is not positive if the freeze has expired.
+func (f *Freeze) Remaining(now time.Time) time.Duration { return min(f.Until.Sub(now), f.Length) }
 
 // A Rejected is a rejected edition of a rollout, or the changes that a rollback reverted.
 type Rejected struct {

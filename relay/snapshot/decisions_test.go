@@ -98,7 +98,7 @@ func TestH09_ChangedClock(t *testing.T) {
 		-24 * time.Hour: 2 * time.Hour,
 		3 * time.Hour:   -time.Hour,
 	} {
-		if got := f.Left(at.Add(after)); got != want {
+		if got := f.Remaining(at.Add(after)); got != want {
 			t.Errorf("%v after the start, the remaining time is %v, want %v", after, got, want)
 		}
 	}

@@ -11,13 +11,13 @@ import (
 // TestGroupLabels checks for random groups that the number of labels is limited, that a label belongs to one key, that
 // a group keeps its label, and that the counters of the label other never decrease.
 func TestGroupLabels(t *testing.T) {
-	const most, keys, steps = 3, 8, 2_000
+	const maxNamed, keys, steps = 3, 8, 2_000
 	type live struct {
 		key, label string
 		responses  int64
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
-	labels := NewGroupLabels(most)
+	labels := NewGroupLabels(maxNamed)
 	var groups []live
 	other := func() (n int64) {
 		_, ended := labels.Labels()
@@ -43,8 +43,8 @@ func TestGroupLabels(t *testing.T) {
 			groups = append(groups[:i], groups[i+1:]...)
 		}
 		named, _ := labels.Labels()
-		if len(named) > most {
-			t.Fatalf("%d labels, want at most %d", len(named), most)
+		if len(named) > maxNamed {
+			t.Fatalf("%d labels, want at maxNamed %d", len(named), maxNamed)
 		}
 		for _, g := range groups {
 			if g.label != Other && (g.label != g.key || !named[g.key]) {
