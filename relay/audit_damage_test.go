@@ -52,7 +52,7 @@ func TestB43_DamageIsFoundAndReported(t *testing.T) {
 			}
 		}
 		for _, want := range []string{
-			"cached state is inconsistent", "name=b", `fault="its bytes are not those that the origin sent"`, "part=members",
+			"cached state is inconsistent", "name=b", `fault="content does not match its digest"`, "part=members",
 		} {
 			if strings.Count(log.String(), want) != 1 {
 				t.Errorf("log: got %q, want one line with %q", log.String(), want)

@@ -21,5 +21,5 @@
 // The methods of a server may be called from any goroutine, and it calls the functions of its [Config] from any
 // goroutine.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package admin

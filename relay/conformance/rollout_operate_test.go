@@ -88,7 +88,7 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 			expectRejected(w.t, w.relay, command, admin.RolloutScope{}, http.StatusConflict, words)
 		}
 		expectRejected(w.t, w.relay, "promote", admin.RolloutScope{All: true}, http.StatusConflict,
-			"no rollout is open: clients are served the latest state of the origin")
+			"no rollout is open: all clients already receive the latest state of the origin")
 
 		changed := []string{"~cds a", "+cds c", "~lds l"}
 		w.change("cds a@2", "cds c@1", "lds l@2", "eds a@2")

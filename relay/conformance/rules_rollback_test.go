@@ -253,7 +253,7 @@ func TestRollback_Rejected(t *testing.T) {
 			why  string
 		}{
 			{off, admin.RollbackScope{To: "10m", Why: because}, http.StatusConflict, "TENDER_MAX_GENERATION_BYTES is 0"},
-			{w.relay, admin.RollbackScope{To: "10m"}, http.StatusBadRequest, "needs one"},
+			{w.relay, admin.RollbackScope{To: "10m"}, http.StatusBadRequest, "a rollback requires a reason"},
 			{w.relay, admin.RollbackScope{To: "now", Why: because}, http.StatusBadRequest, "want a generation"},
 			{w.relay, admin.RollbackScope{To: "-10m", Why: because}, http.StatusBadRequest, "want a generation"},
 			{w.relay, admin.RollbackScope{To: "abcdef", Why: because}, http.StatusNotFound, "no such generation"},

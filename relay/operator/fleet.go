@@ -1,7 +1,7 @@
 // Package operator lists the clients of a relay, its resources, the clients of a resource, and the history of
 // resources. The admin API and CSDS use it.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package operator
 
 import (

@@ -9,5 +9,5 @@
 // The methods of [Pages] and [History] may be called from any goroutine. A page that several clients request is
 // rendered once a second for all of them.
 //
-// It is no stable API: programs that embed Tender use package relay.
+// The package is not a stable API: programs that embed Tender use package relay.
 package page
