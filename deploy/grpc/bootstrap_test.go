@@ -113,8 +113,11 @@ func (s *site) reaches(c healthpb.HealthClient) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), relaytest.Patience)
 	defer cancel()
 	for {
+		// A call that waits for a cluster which is removed meanwhile waits for as long as it may: make another one.
+		call, done := context.WithTimeout(ctx, relaytest.Patience/10)
 		var from peer.Peer
-		_, err := c.Check(ctx, &healthpb.HealthCheckRequest{}, grpc.Peer(&from), grpc.WaitForReady(true))
+		_, err := c.Check(call, &healthpb.HealthCheckRequest{}, grpc.Peer(&from), grpc.WaitForReady(true))
+		done()
 		switch {
 		case ctx.Err() != nil:
 			s.t.Fatalf("the last call went to %v: %v, want %s", from.Addr, err, s.backend)
