@@ -316,7 +316,7 @@ var badValues = []struct{ name, value, cause string }{
 	{"ORIGINS", "w=b", `origin "w": "b" is not host:port`},
 	{"ORIGINS", "w=b:1,file:///c", `origin "w": a directory must be the only target`},
 	{"ROUTES", "cds", `"cds" does not end with =name`},
-	{"ROUTES", "cds=default", `"cds=default" starts with neither type: nor authority:`},
+	{"ROUTES", "cds=default", `"cds=default" has neither the prefix type: nor authority: before the name`},
 	{"ROUTES", "type:cd=default", `"cd" is neither a short name nor a type URL`},
 	{"ROUTES", "type:=default", `"" is neither a short name nor a type URL`},
 	{"ROUTES", "type:cds=", `"" is not a valid origin name`},

@@ -65,7 +65,7 @@ func parseRoute(item string) (r Route, err error) {
 	case "authority":
 		r.Authority, err = subject, checkAuthority(subject)
 	default:
-		err = fmt.Errorf("%s starts with neither type: nor authority:", humanize.Quote(item))
+		err = fmt.Errorf("%s has neither the prefix type: nor authority: before the name", humanize.Quote(item))
 	}
 	if err == nil && !validOriginName.MatchString(r.Origin) {
 		err = fmt.Errorf("%s is not a valid origin name", humanize.Quote(r.Origin))

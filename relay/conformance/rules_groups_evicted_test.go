@@ -101,7 +101,7 @@ func TestB35_UnrestorableGroupsAreNotEvicted(t *testing.T) {
 		makes func(r *restarting)
 	}{
 		{"frozen", func(r *restarting) {
-			r.running.freeze(admin.FreezeScope{})
+			r.freeze(admin.FreezeScope{})
 		}},
 		{"stale", func(r *restarting) { r.o.Stop(); synctest.Wait() }},
 		{"restored", func(r *restarting) {

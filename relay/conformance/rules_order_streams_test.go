@@ -50,7 +50,7 @@ func (s *streamsScript) sendAll(o *relaytest.OriginStream) {
 		if _, named := t.Names[of.name]; !named && (!t.Wildcard || of.name == "only") {
 			continue
 		}
-		s.world.send(o, fmt.Sprintf("%s %s@%d", of.short, of.name, s.gen))
+		s.send(o, fmt.Sprintf("%s %s@%d", of.short, of.name, s.gen))
 		s.drain()
 	}
 }
