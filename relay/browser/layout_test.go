@@ -3,6 +3,7 @@ package browser
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -130,6 +131,25 @@ func TestPageLayout(t *testing.T) {
 	}
 }
 
+// freeAddresses returns addresses of loopback on which nothing listens. Their ports are below those that systems choose
+// for connections, so that they stay free.
+func freeAddresses(t *testing.T, count int) (addresses []string) {
+	t.Helper()
+	const first, ports = 10_000, 20_000
+	for range 1000 {
+		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+rand.N(ports)))
+		if err != nil {
+			continue // the port is in use
+		}
+		defer func() { _ = l.Close() }() // not before all are chosen
+		if addresses = append(addresses, l.Addr().String()); len(addresses) == count {
+			return addresses
+		}
+	}
+	t.Fatalf("found %d free ports, want %d", len(addresses), count)
+	return nil
+}
+
 // TestPageOfATier: with peers, the relays of the tier come first, with those that cannot be reached, and each has a link
 // to its own page.
 func TestPageOfATier(t *testing.T) {
@@ -145,24 +165,14 @@ rules:
 operators: ["spiffe://example.org/ns/ops/**"]
 peers: ["spiffe://example.org/ns/tender/**"]
 `))
-	var listeners []net.Listener
-	var peers []string
-	for range 3 { // no relay listens at the last address
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listeners, peers = append(listeners, l), append(peers, l.Addr().String())
-	}
-	for _, l := range listeners {
-		_ = l.Close()
-	}
+	peers := freeAddresses(t, 3) // no relay listens at the last address
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("checkout"))
 	var relays []*relaytest.Relay
-	for i, l := range listeners[:2] {
+	for i, address := range peers[:2] {
+		_, port, _ := net.SplitHostPort(address)
 		opts := o.RelayOptions()
-		opts.Env = append(opts.Env, "TENDER_LISTEN=127.0.0.1:0", fmt.Sprintf("TENDER_ADMIN_LISTEN=127.0.0.1:0,0.0.0.0:%d", l.Addr().(*net.TCPAddr).Port),
+		opts.Env = append(opts.Env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0,0.0.0.0:"+port,
 			"TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key, "TENDER_TLS_CLIENT_CA="+caFile, "TENDER_AUTHZ="+rules, fmt.Sprint("TENDER_NODE_ID=relay-", i),
 			"TENDER_PEERS="+strings.Join(peers, ","), "TENDER_PEERS_TLS_CA="+caFile, "TENDER_PEERS_TLS_CERT="+cert, "TENDER_PEERS_TLS_KEY="+key)
 		relays = append(relays, relaytest.StartRelay(t, opts))
