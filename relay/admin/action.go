@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
 	"log/slog"
 	"net/http"
@@ -48,8 +49,11 @@ type Why struct {
 	User   string `json:"user,omitempty"`
 }
 
-// actions are the newest actions.
+// actions records the commands of operators, and keeps the newest ones.
 type actions struct {
+	logger *slog.Logger
+	notify func(context.Context, Action) // Config.Action; may be nil
+
 	mu   sync.Mutex
 	list []Action // oldest first; guarded by mu
 }
@@ -75,8 +79,8 @@ func (a *actions) newest(limit int) []Action {
 	return newest
 }
 
-// record adds the outcome of a command to the history and to the log, and passes it to Config.Action.
-func (s *Server) record(r *http.Request, c Caller, command string, args []byte, err error) {
+// record adds the outcome of a command to the list and to the log, and passes it to Config.Action.
+func (a *actions) record(r *http.Request, c Caller, command string, args []byte, err error) {
 	why := whyOf(args)
 	action := Action{
 		At: time.Now(), Command: command, Operator: c.By(why.User), From: r.RemoteAddr, Via: c.Via,
@@ -101,10 +105,10 @@ func (s *Server) record(r *http.Request, c Caller, command string, args []byte, 
 		text := err.Error()
 		action.Error = text[:min(len(text), maxActionBytes)]
 	}
-	s.actions.add(action)
-	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelInfo, "operator action", attrs...)
-	if s.cfg.Action != nil {
-		s.cfg.Action(r.Context(), action)
+	a.add(action)
+	a.logger.LogAttrs(r.Context(), slog.LevelInfo, "operator action", attrs...)
+	if a.notify != nil {
+		a.notify(r.Context(), action)
 	}
 }
 
@@ -116,12 +120,12 @@ func whyOf(args []byte) (why Why) {
 	return why
 }
 
-// listActions serves the newest actions.
-func (s *Server) listActions(r *http.Request) (any, error) {
+// serve serves the newest actions.
+func (a *actions) serve(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	limit := p.limit()
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	return Actions{Actions: s.actions.newest(limit)}, nil
+	return Actions{Actions: a.newest(limit)}, nil
 }

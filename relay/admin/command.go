@@ -103,7 +103,7 @@ func (s *Server) command(c Command) http.HandlerFunc {
 		if err == nil {
 			response, err = c.run(ctx, args)
 		}
-		s.record(r, caller, c.Name, args, err)
+		s.actions.record(r, caller, c.Name, args, err)
 		if err != nil {
 			writeError(w, CodeOf(err), err.Error())
 			return

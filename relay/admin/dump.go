@@ -15,18 +15,21 @@ import (
 // maxDumpClients is the maximum number of clients in a dump, the longest lag first.
 const maxDumpClients = maxLimit
 
+// A dumper serves dumps.
+type dumper struct{ cfg *Config }
+
 // A dumpFile is a file of a dump: its name, its description, and a function that writes it.
 type dumpFile struct {
 	name, description string
 	write             func(io.Writer, *http.Request) error
 }
 
-// dumpFiles returns the files of a dump. They do not contain resources, but may contain their names.
-func (s *Server) dumpFiles() []dumpFile {
+// files returns the files of a dump. They do not contain resources, but may contain their names.
+func (d dumper) files() []dumpFile {
 	files := []dumpFile{
 		{
 			"status.json", "/api/v1/status: the version, origins, views, and TLS files",
-			func(w io.Writer, _ *http.Request) error { return encode(w, s.cfg.Status()) },
+			func(w io.Writer, _ *http.Request) error { return encode(w, d.cfg.Status()) },
 		},
 		{
 			"goroutines.txt", "stacks of all goroutines, with the number of goroutines of each",
@@ -35,22 +38,22 @@ func (s *Server) dumpFiles() []dumpFile {
 		{
 			"configuration.txt", "configuration variables, their values and sources, without secrets",
 			func(w io.Writer, _ *http.Request) error {
-				_, err := io.WriteString(w, s.cfg.Settings())
+				_, err := io.WriteString(w, d.cfg.Settings())
 				return err
 			},
 		},
 		{
 			"clients.json",
 			fmt.Sprintf("/api/v1/clients: totals, and at most %d clients, the longest lag first", maxDumpClients),
-			s.writeClients,
+			d.writeClients,
 		},
 		{
 			"holds.json", "/api/v1/holds: held removals",
-			func(w io.Writer, r *http.Request) error { return encode(w, s.cfg.Holds(r.Context())) },
+			func(w io.Writer, r *http.Request) error { return encode(w, d.cfg.Holds(r.Context())) },
 		},
-		{"metrics.txt", "/metrics", s.writeMetrics},
+		{"metrics.txt", "/metrics", d.writeMetrics},
 	}
-	if s.cfg.Debug {
+	if d.cfg.Debug {
 		files = append(files, dumpFile{
 			"heap.pprof", "heap profile: go tool pprof heap.pprof",
 			func(w io.Writer, _ *http.Request) error { return pprof.Lookup("heap").WriteTo(w, 0) },
@@ -67,8 +70,8 @@ func encode(w io.Writer, value any) error {
 }
 
 // writeClients writes the first page of /api/v1/clients.
-func (s *Server) writeClients(w io.Writer, _ *http.Request) error {
-	clients, err := s.cfg.Fleet.Clients(ClientQuery{Sort: ByLag, Page: Page{Limit: maxDumpClients}})
+func (d dumper) writeClients(w io.Writer, _ *http.Request) error {
+	clients, err := d.cfg.Fleet.Clients(ClientQuery{Sort: ByLag, Page: Page{Limit: maxDumpClients}})
 	if err != nil {
 		return err
 	}
@@ -76,12 +79,12 @@ func (s *Server) writeClients(w io.Writer, _ *http.Request) error {
 }
 
 // writeMetrics writes /metrics in the plain text format.
-func (s *Server) writeMetrics(w io.Writer, r *http.Request) error {
+func (d dumper) writeMetrics(w io.Writer, r *http.Request) error {
 	inner, err := http.NewRequestWithContext(r.Context(), http.MethodGet, "/metrics", nil)
 	if err != nil {
 		return err
 	}
-	s.cfg.Metrics.ServeHTTP(&capturedResponse{Writer: w, header: make(http.Header)}, inner)
+	d.cfg.Metrics.ServeHTTP(&capturedResponse{Writer: w, header: make(http.Header)}, inner)
 	return nil
 }
 
@@ -94,12 +97,12 @@ type capturedResponse struct {
 func (c *capturedResponse) Header() http.Header { return c.header }
 func (c *capturedResponse) WriteHeader(int)     {}
 
-// dump serves a gzipped tar archive for remote diagnosis.
-func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP serves a gzipped tar archive for remote diagnosis.
+func (d dumper) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	now := time.Now()
 	name := "tender-dump-" + now.UTC().Format("20060102-150405")
 	var out bytes.Buffer
-	if err := s.writeDump(&out, r, name, now); err != nil {
+	if err := d.write(&out, r, name, now); err != nil {
 		writeError(w, http.StatusInternalServerError, err.Error())
 		return
 	}
@@ -108,8 +111,8 @@ func (s *Server) dump(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(out.Bytes()) // fails only if the client disconnected
 }
 
-// writeDump writes the archive of a dump, with all files in dir.
-func (s *Server) writeDump(w io.Writer, r *http.Request, dir string, now time.Time) error {
+// write writes the archive of a dump, with all files in dir.
+func (d dumper) write(w io.Writer, r *http.Request, dir string, now time.Time) error {
 	zipped := gzip.NewWriter(w)
 	archive := tar.NewWriter(zipped)
 	put := func(name string, content []byte) error {
@@ -125,7 +128,7 @@ func (s *Server) writeDump(w io.Writer, r *http.Request, dir string, now time.Ti
 	readme := fmt.Sprintf("A dump of a Tender relay of %s.\n"+
 		"It contains neither resources nor secrets of the configuration.\n"+
 		"It contains node ids, addresses of clients, and names of held resources.\n\n", now.UTC().Format(time.RFC3339))
-	for _, f := range s.dumpFiles() {
+	for _, f := range d.files() {
 		var content bytes.Buffer
 		if err := f.write(&content, r); err != nil {
 			fmt.Fprintf(&content, "\nincomplete: %v\n", err) // the other files are still useful

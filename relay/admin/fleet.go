@@ -29,8 +29,11 @@ func serveJSON(f func(*http.Request) (any, error)) http.HandlerFunc {
 	}
 }
 
+// queries serves the GET requests whose responses are functions of their query parameters.
+type queries struct{ cfg *Config }
+
 // clients serves a page of clients.
-func (s *Server) clients(r *http.Request) (any, error) {
+func (qs queries) clients(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	q := ClientQuery{
 		Type: p.typeURL(), Node: p.text("node"), Group: p.text("group"),
@@ -40,11 +43,11 @@ func (s *Server) clients(r *http.Request) (any, error) {
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	return s.cfg.Fleet.Clients(q)
+	return qs.cfg.Fleet.Clients(q)
 }
 
 // client serves one client.
-func (s *Server) client(r *http.Request) (any, error) {
+func (qs queries) client(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	q := ClientResourceQuery{
 		Type: p.typeURL(), State: p.oneOf("state", "", "not_sent", "sent", "accepted", "refused"), Page: p.page(),
@@ -56,11 +59,11 @@ func (s *Server) client(r *http.Request) (any, error) {
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	return s.cfg.Fleet.Client(number, q)
+	return qs.cfg.Fleet.Client(number, q)
 }
 
 // resources serves a page of resources, or one resource if the parameter "name" is set.
-func (s *Server) resources(r *http.Request) (any, error) {
+func (qs queries) resources(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	typeURL := p.typeURL()
 	if typeURL == "" {
@@ -74,17 +77,17 @@ func (s *Server) resources(r *http.Request) (any, error) {
 		if err := p.done(); err != nil {
 			return nil, err
 		}
-		return s.cfg.Fleet.Resource(c)
+		return qs.cfg.Fleet.Resource(c)
 	}
 	q := ResourceQuery{Type: typeURL, Group: p.text("group"), Contains: p.text("contains"), Page: p.page()}
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	return s.cfg.Fleet.Resources(q)
+	return qs.cfg.Fleet.Resources(q)
 }
 
 // history serves the changes of a resource.
-func (s *Server) history(r *http.Request) (any, error) {
+func (qs queries) history(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := HistoryChoice{Type: p.typeURL(), Name: p.text("name"), Group: p.text("group"), Limit: p.limit()}
 	if c.Type == "" || !p.values.Has("name") {
@@ -93,7 +96,7 @@ func (s *Server) history(r *http.Request) (any, error) {
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	return s.cfg.Fleet.History(c)
+	return qs.cfg.Fleet.History(c)
 }
 
 // parameters are the query parameters of a request, with the first error in them.

@@ -33,7 +33,7 @@ func FuzzCommand(f *testing.F) {
 		Scope  *arguments `json:"scope"`
 	}
 	var calls int
-	s := &Server{cfg: Config{Logger: slog.New(slog.DiscardHandler)}}
+	s := &Server{actions: &actions{logger: slog.New(slog.DiscardHandler)}}
 	serve := s.command(NewCommand("echo", func(_ context.Context, a arguments) (arguments, error) {
 		calls++
 		return a, nil
@@ -87,7 +87,7 @@ func FuzzRolloutQuery(f *testing.F) {
 	f.Fuzz(func(t *testing.T, query string) {
 		var origin *string
 		var choice *RolloutChoice
-		s := &Server{cfg: Config{
+		q := queries{&Config{
 			Rollouts: func(name string) (Rollouts, error) { origin = &name; return Rollouts{}, nil },
 			RolloutDiff: func(_ context.Context, c RolloutChoice) (RolloutDiff, error) {
 				choice = &c
@@ -111,11 +111,11 @@ func FuzzRolloutQuery(f *testing.F) {
 			}
 			return resp.Code == http.StatusOK
 		}
-		allowed := ask(s.rollouts, "origin")
+		allowed := ask(q.rollouts, "origin")
 		if allowed != (origin != nil) || allowed && (malformed != nil || *origin != values.Get("origin")) {
 			t.Errorf("rollouts?%s: origin %v, allowed %v", query, origin, allowed)
 		}
-		allowed = ask(s.rolloutDiff, "origin", "type", "name", "group", "limit", "after")
+		allowed = ask(q.rolloutDiff, "origin", "type", "name", "group", "limit", "after")
 		if allowed != (choice != nil) || allowed && (malformed != nil || choice.Name != values.Get("name") ||
 			choice.Name != "" && choice.Type == "" || choice.Limit < 0 || choice.Limit > maxLimit) {
 			t.Errorf("rollout/diff?%s: choice %+v, allowed %v", query, choice, allowed)

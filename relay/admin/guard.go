@@ -41,12 +41,20 @@ func withHeaders(next http.Handler) http.Handler {
 // are rejected.
 const OperatorHeader = "Tender-Operator"
 
-// guard rejects requests that a browser sends for a page of another site. With TLS, it also rejects requests that the
+// A guard decides which requests of operators are served.
+type guard struct {
+	tls         *TLS                  // nil without TLS
+	permissions map[string]permission // by pattern
+	actions     *actions              // records rejected commands
+	logger      *slog.Logger
+}
+
+// protect rejects requests that a browser sends for a page of another site. With TLS, it also rejects requests that the
 // identity of the client does not permit. It adds the caller to the context.
-func (s *Server) guard(mux *http.ServeMux) http.Handler {
+func (g *guard) protect(mux *http.ServeMux) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := s.checkHost(r); err != nil {
+		if err := g.checkHost(r); err != nil {
 			writeError(w, http.StatusMisdirectedRequest, err.Error())
 			return
 		}
@@ -55,13 +63,13 @@ func (s *Server) guard(mux *http.ServeMux) http.Handler {
 			return
 		}
 		_, pattern := mux.Handler(r)
-		need, served := s.permissions[pattern]
+		need, served := g.permissions[pattern]
 		if !served {
 			need.operator = authz.Read // also for a 404
 		}
-		caller, err := s.caller(r, need)
+		caller, err := g.caller(r, need)
 		if err != nil {
-			s.recordRejection(r, pattern, err)
+			g.recordRejection(r, pattern, err)
 			writeError(w, http.StatusForbidden, err.Error())
 			return
 		}
@@ -75,26 +83,26 @@ func (s *Server) guard(mux *http.ServeMux) http.Handler {
 
 // recordRejection logs a rejected request. It records a rejected command as an action only if the sender may read,
 // because other clients could fill the list of actions.
-func (s *Server) recordRejection(r *http.Request, pattern string, err error) {
-	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelWarn, "operator request rejected",
+func (g *guard) recordRejection(r *http.Request, pattern string, err error) {
+	g.logger.LogAttrs(r.Context(), slog.LevelWarn, "operator request rejected",
 		slog.String("from", r.RemoteAddr), slog.String("path", r.URL.Path), slog.Any("err", err))
-	if s.permissions[pattern].operator != authz.Act {
+	if g.permissions[pattern].operator != authz.Act {
 		return
 	}
-	if reader, readErr := s.identity(r, authz.Read); readErr == nil {
+	if reader, readErr := g.identity(r, authz.Read); readErr == nil {
 		command := strings.TrimPrefix(pattern, http.MethodPost+" /api/v1/")
-		s.record(r, newCaller(r, reader), command, nil, Refuse(http.StatusForbidden, err))
+		g.actions.record(r, newCaller(r, reader), command, nil, Refuse(http.StatusForbidden, err))
 	}
 }
 
 // caller returns the sender of a request, or an error if the request is not permitted. A request with OperatorHeader
 // was forwarded by a peer.
-func (s *Server) caller(r *http.Request, need permission) (Caller, error) {
+func (g *guard) caller(r *http.Request, need permission) (Caller, error) {
 	operator, forwarded := r.Header[OperatorHeader]
 	if !forwarded {
-		identity, err := s.identity(r, need.operator)
+		identity, err := g.identity(r, need.operator)
 		if err != nil && need.peers {
-			if peer, peerErr := s.identity(r, authz.Peer); peerErr == nil {
+			if peer, peerErr := g.identity(r, authz.Peer); peerErr == nil {
 				identity, err = peer, nil
 			}
 		}
@@ -103,7 +111,7 @@ func (s *Server) caller(r *http.Request, need permission) (Caller, error) {
 	if r.TLS == nil {
 		return Caller{}, fmt.Errorf("only peers with a client certificate may send the header %s", OperatorHeader)
 	}
-	peer, err := s.identity(r, authz.Peer)
+	peer, err := g.identity(r, authz.Peer)
 	switch {
 	case err != nil:
 		return Caller{}, fmt.Errorf("only peers may send the header %s: %w", OperatorHeader, err)
@@ -123,14 +131,14 @@ const maxOperatorBytes = 1 << 10
 
 // identity returns the identity of the client, or an error if it lacks a permission. Clients without TLS are on this
 // host and have all permissions except that of peers.
-func (s *Server) identity(r *http.Request, may authz.Permission) (identity string, err error) {
+func (g *guard) identity(r *http.Request, may authz.Permission) (identity string, err error) {
 	switch {
 	case r.TLS == nil && may != authz.Peer:
 		return "local", nil
 	case r.TLS == nil || len(r.TLS.VerifiedChains) == 0:
 		return "", errors.New("an operator needs a client certificate")
 	}
-	return s.cfg.TLS.Operator(r.TLS.PeerCertificates[0], may)
+	return g.tls.Operator(r.TLS.PeerCertificates[0], may)
 }
 
 // embedded reports whether a page of another site loads the response as a part, such as an image. That costs the relay
@@ -146,7 +154,7 @@ func embedded(r *http.Request) bool {
 // checkHost returns an error if the Host header does not name this server: without TLS, localhost or a loopback
 // address; with TLS, any address, or a name of the certificate. A Unix socket cannot be reached from a page, so any
 // Host is valid.
-func (s *Server) checkHost(r *http.Request) error {
+func (g *guard) checkHost(r *http.Request) error {
 	if addr, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && addr.Network() == "unix" {
 		return nil
 	}
@@ -160,7 +168,7 @@ func (s *Server) checkHost(r *http.Request) error {
 		return nil
 	case r.TLS == nil:
 		return fmt.Errorf("the Host header %.64q is neither localhost nor a loopback address", r.Host)
-	case isAddr, s.cfg.TLS.IsNamed(host):
+	case isAddr, g.tls.IsNamed(host):
 		return nil
 	}
 	return fmt.Errorf("the Host header %.64q is neither an address nor a name of the certificate of the relay", r.Host)

@@ -185,13 +185,13 @@ func (f *Freezing) Describe(now time.Time) string {
 const MaxDryRunChanges = 500
 
 // thawDiff serves the changes of a thaw.
-func (s *Server) thawDiff(r *http.Request) (any, error) {
+func (qs queries) thawDiff(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := p.rolloutChoice()
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	return s.cfg.ThawDiff(r.Context(), c)
+	return qs.cfg.ThawDiff(r.Context(), c)
 }
 
 // A LogLevel is the argument of the command loglevel. Level is the minimum level that is logged: "debug", "info",

@@ -142,27 +142,27 @@ var ErrNoGenerations = Refuse(http.StatusConflict,
 	errors.New("no generations are kept: TENDER_MAX_GENERATION_BYTES is 0"))
 
 // generations serves the generations of views.
-func (s *Server) generations(r *http.Request) (any, error) {
+func (qs queries) generations(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := GenerationChoice{Origin: p.text("origin"), Group: p.text("group"), Limit: p.limit()}
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	if s.cfg.Generations == nil {
+	if qs.cfg.Generations == nil {
 		return nil, ErrNoGenerations
 	}
-	return s.cfg.Generations(c)
+	return qs.cfg.Generations(c)
 }
 
 // rollbackDiff serves the changes of a rollback.
-func (s *Server) rollbackDiff(r *http.Request) (any, error) {
+func (qs queries) rollbackDiff(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	to, c := p.text("to"), p.rolloutChoice()
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	if s.cfg.RollbackDiff == nil {
+	if qs.cfg.RollbackDiff == nil {
 		return nil, ErrNoGenerations
 	}
-	return s.cfg.RollbackDiff(r.Context(), strings.TrimSpace(to), c)
+	return qs.cfg.RollbackDiff(r.Context(), strings.TrimSpace(to), c)
 }

@@ -78,16 +78,16 @@ type RolloutContent struct {
 var ErrRolloutOff = Refuse(http.StatusNotFound, errors.New("TENDER_ROLLOUT is off"))
 
 // rollouts serves the state of rollouts.
-func (s *Server) rollouts(r *http.Request) (any, error) {
+func (qs queries) rollouts(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	origin := p.text("origin")
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	if s.cfg.Rollouts == nil {
+	if qs.cfg.Rollouts == nil {
 		return nil, ErrRolloutOff
 	}
-	return s.cfg.Rollouts(origin)
+	return qs.cfg.Rollouts(origin)
 }
 
 // rolloutChoice returns the parameters of a request for changes.
@@ -102,14 +102,14 @@ func (p *parameters) rolloutChoice() RolloutChoice {
 }
 
 // rolloutDiff serves the changes of editions.
-func (s *Server) rolloutDiff(r *http.Request) (any, error) {
+func (qs queries) rolloutDiff(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := p.rolloutChoice()
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	if s.cfg.RolloutDiff == nil {
+	if qs.cfg.RolloutDiff == nil {
 		return nil, ErrRolloutOff
 	}
-	return s.cfg.RolloutDiff(r.Context(), c)
+	return qs.cfg.RolloutDiff(r.Context(), c)
 }

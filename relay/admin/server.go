@@ -102,9 +102,8 @@ const (
 type Server struct {
 	cfg           Config
 	admin, probes *http.Server
-	routes        []route               // of admin
-	permissions   map[string]permission // by pattern
-	actions       actions
+	routes        []route // of admin
+	actions       *actions
 }
 
 // A route is a method, a path and their handler.
@@ -126,7 +125,8 @@ func New(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg}
+	s := &Server{cfg: cfg, actions: &actions{logger: cfg.Logger, notify: cfg.Action}}
+	q, tier := queries{&s.cfg}, tierServer{cfg.Tier, cfg.Summary}
 	probes := []route{
 		get("/livez", http.HandlerFunc(livez)),
 		get("/readyz", http.HandlerFunc(s.readyz)),
@@ -135,19 +135,19 @@ func New(cfg Config) *Server {
 	s.routes = slices.Concat(probes, grpcRoutes(cfg.GRPC), []route{
 		get("/api/v1/status", serveJSON(func(*http.Request) (any, error) { return cfg.Status(), nil })),
 		get("/api/v1/holds", serveJSON(func(r *http.Request) (any, error) { return cfg.Holds(r.Context()), nil })),
-		get("/api/v1/rollouts", serveJSON(s.rollouts)),
-		get("/api/v1/rollout/diff", serveJSON(s.rolloutDiff)),
-		get("/api/v1/generations", serveJSON(s.generations)),
-		get("/api/v1/rollback/diff", serveJSON(s.rollbackDiff)),
-		get("/api/v1/thaw/diff", serveJSON(s.thawDiff)),
-		get("/api/v1/clients", serveJSON(s.clients)),
-		get("/api/v1/clients/{number}", serveJSON(s.client)),
-		get("/api/v1/resources", serveJSON(s.resources)),
-		get("/api/v1/history", serveJSON(s.history)),
-		get("/api/v1/actions", serveJSON(s.listActions)),
-		get("/api/v1/fleet", serveJSON(s.fleetStatus)),
-		{http.MethodGet, "/api/v1/fleet/self", serveJSON(s.fleetSelf), permission{operator: authz.Read, peers: true}},
-		get("/api/v1/dump", http.HandlerFunc(s.dump)),
+		get("/api/v1/rollouts", serveJSON(q.rollouts)),
+		get("/api/v1/rollout/diff", serveJSON(q.rolloutDiff)),
+		get("/api/v1/generations", serveJSON(q.generations)),
+		get("/api/v1/rollback/diff", serveJSON(q.rollbackDiff)),
+		get("/api/v1/thaw/diff", serveJSON(q.thawDiff)),
+		get("/api/v1/clients", serveJSON(q.clients)),
+		get("/api/v1/clients/{number}", serveJSON(q.client)),
+		get("/api/v1/resources", serveJSON(q.resources)),
+		get("/api/v1/history", serveJSON(q.history)),
+		get("/api/v1/actions", serveJSON(s.actions.serve)),
+		get("/api/v1/fleet", serveJSON(tier.status)),
+		{http.MethodGet, "/api/v1/fleet/self", serveJSON(tier.self), permission{operator: authz.Read, peers: true}},
+		get("/api/v1/dump", dumper{&s.cfg}),
 	})
 	if cfg.Pages != nil {
 		s.routes = append(s.routes, get("/", cfg.Pages))
@@ -155,16 +155,17 @@ func New(cfg Config) *Server {
 	if cfg.Debug {
 		s.routes = append(s.routes, debugRoutes()...)
 	}
-	for _, c := range s.withFleet(cfg.Commands) {
+	for _, c := range tier.extend(cfg.Commands) {
 		may := permission{operator: authz.Act, forwarded: c.Forwarded}
 		s.routes = append(s.routes, route{http.MethodPost, "/api/v1/" + c.Name, s.command(c), may})
 	}
-	s.permissions = make(map[string]permission, len(s.routes))
+	permissions := make(map[string]permission, len(s.routes))
 	for _, r := range s.routes {
-		s.permissions[r.method+" "+r.path] = r.permission
+		permissions[r.method+" "+r.path] = r.permission
 	}
+	g := &guard{tls: cfg.TLS, permissions: permissions, actions: s.actions, logger: cfg.Logger}
 	s.probes = s.newHTTPServer(withHeaders(newMux(probes)))
-	s.admin = s.newHTTPServer(withHeaders(s.guard(newMux(s.routes))))
+	s.admin = s.newHTTPServer(withHeaders(g.protect(newMux(s.routes))))
 	if cfg.TLS != nil {
 		s.admin.TLSConfig = cfg.TLS.Config
 	}

@@ -136,20 +136,26 @@ type Tier interface {
 // errNoPeers is the response to requests for the tier if TENDER_PEERS is off.
 var errNoPeers = Refuse(http.StatusNotFound, errors.New("TENDER_PEERS is off"))
 
-// fleetStatus serves the state of the tier.
-func (s *Server) fleetStatus(r *http.Request) (any, error) {
-	if s.cfg.Tier == nil {
-		return nil, errNoPeers
-	}
-	return s.cfg.Tier.Status(r.Context(), s.cfg.Summary()), nil
+// A tierServer serves requests for the tier. Its fields are those of [Config].
+type tierServer struct {
+	tier    Tier
+	summary func() *FleetSummary
 }
 
-// fleetSelf serves the summary of this relay.
-func (s *Server) fleetSelf(*http.Request) (any, error) {
-	if s.cfg.Summary == nil {
+// status serves the state of the tier.
+func (t tierServer) status(r *http.Request) (any, error) {
+	if t.tier == nil {
 		return nil, errNoPeers
 	}
-	return s.cfg.Summary(), nil
+	return t.tier.Status(r.Context(), t.summary()), nil
+}
+
+// self serves the summary of this relay.
+func (t tierServer) self(*http.Request) (any, error) {
+	if t.summary == nil {
+		return nil, errNoPeers
+	}
+	return t.summary(), nil
 }
 
 // The additional time for forwarding a command, and the timeout of a command without a Timeout.
@@ -158,17 +164,17 @@ const (
 	commandTime = 20 * time.Second
 )
 
-// fleetCommand returns a command that this relay and all its peers execute.
-func (s *Server) fleetCommand(c Command) Command {
+// command returns a command that this relay and all its peers execute.
+func (t tierServer) command(c Command) Command {
 	timeout := max(c.Timeout, commandTime)
 	run := func(ctx context.Context, args []byte) (any, error) {
-		if s.cfg.Tier == nil {
+		if t.tier == nil {
 			return nil, errNoPeers
 		}
-		own := s.cfg.Summary()
+		own := t.summary()
 		operator := CallerOf(ctx).By(whyOf(args).User)
 		peers := make(chan []FleetAnswer, 1)
-		go func() { peers <- s.cfg.Tier.Forward(ctx, own, c.Name, operator, args, timeout) }() // received below
+		go func() { peers <- t.tier.Forward(ctx, own, c.Name, operator, args, timeout) }() // received below
 		self := FleetAnswer{Address: "self", NodeID: own.NodeID}
 		response, err := c.run(ctx, args)
 		if err == nil {
@@ -182,12 +188,12 @@ func (s *Server) fleetCommand(c Command) Command {
 	return Command{Name: "fleet/" + c.Name, Timeout: timeout + peersTime, run: run}
 }
 
-// withFleet adds, for each command that peers forward, one for all relays of the tier.
-func (s *Server) withFleet(commands []Command) []Command {
+// extend adds, for each command that peers may forward, one for all relays of the tier.
+func (t tierServer) extend(commands []Command) []Command {
 	all := slices.Clone(commands)
 	for _, c := range commands {
 		if c.Forwarded {
-			all = append(all, s.fleetCommand(c))
+			all = append(all, t.command(c))
 		}
 	}
 	return all
