@@ -22,8 +22,8 @@ type checkResult struct {
 	err error
 }
 
-// startCheck sends a request if one is due. It returns the time of the next request; zero if only an event causes it.
-func (c *Controller) startCheck(ctx context.Context, now time.Time) (next time.Time) {
+// start sends a request if one is due. It returns the time of the next request; zero if only an event causes it.
+func (c checks) start(ctx context.Context, now time.Time) (next time.Time) {
 	m := c.machine.State()
 	if c.cfg.Check == nil || !m.Phase.inProgress() || c.inFlight {
 		return time.Time{}
@@ -36,7 +36,7 @@ func (c *Controller) startCheck(ctx context.Context, now time.Time) (next time.T
 		return due
 	}
 	c.requestedAt, c.inFlight = now, true
-	edition, request := m.Edition, c.newCheckRequest()
+	edition, request := m.Edition, c.newRequest()
 	go func() { // ends within checkTimeout
 		v, err := c.cfg.Check.Send(ctx, request)
 		select {
@@ -47,8 +47,8 @@ func (c *Controller) startCheck(ctx context.Context, now time.Time) (next time.T
 	return time.Time{}
 }
 
-// newCheckRequest returns a request about the edition in progress.
-func (c *Controller) newCheckRequest() CheckRequest {
+// newRequest returns a request about the edition in progress.
+func (c checks) newRequest() CheckRequest {
 	m := c.machine.State()
 	r := CheckRequest{
 		Origin: c.cfg.Origin, Edition: c.edition.id, Stage: m.Stage, Stages: len(c.cfg.Stages),
@@ -64,8 +64,8 @@ func (c *Controller) newCheckRequest() CheckRequest {
 	return r
 }
 
-// recordCheckResult records a result of the check, unless it is about an earlier edition.
-func (c *Controller) recordCheckResult(r checkResult) {
+// record records a result of the check, unless it is about an earlier edition.
+func (c checks) record(r checkResult) {
 	if r.edition != c.machine.State().Edition {
 		return
 	}

@@ -18,14 +18,14 @@ func TestCheckFailureOutlastsEdition(t *testing.T) {
 	}, nil)
 	at := time.Unix(1e9, 0)
 	c.partSet().cutEdition(t.Context(), at, Facts{}, nil)
-	c.recordCheckResult(checkResult{c.machine.State().Edition, Verdict{RequestedAt: at}, errors.New("down")})
+	c.checks().record(checkResult{c.machine.State().Edition, Verdict{RequestedAt: at}, errors.New("down")})
 	c.partSet().cutEdition(t.Context(), at.Add(time.Minute), Facts{}, nil)
 	if !c.failingSince.Equal(at) || c.detail != "" || !c.requestedAt.IsZero() {
 		t.Errorf("after a new edition: failing since %v, last request at %v, detail %q; want failing since %v and no request",
 			c.failingSince, c.requestedAt, c.detail, at)
 	}
 	allowed := Verdict{RequestedAt: at.Add(time.Hour), Allowed: true}
-	c.recordCheckResult(checkResult{c.machine.State().Edition, allowed, nil})
+	c.checks().record(checkResult{c.machine.State().Edition, allowed, nil})
 	if !c.failingSince.IsZero() {
 		t.Errorf("after a verdict: failing since %v, want zero", c.failingSince)
 	}
@@ -37,7 +37,7 @@ func TestCheckRequestOmitsEarlierEdition(t *testing.T) {
 	c.parts = nil
 	c.evidence, c.canaries = Evidence{Subscribed: 3, Answered: 3, Accepted: 2}, []string{"canary"}
 	c.partSet().cutEdition(t.Context(), time.Unix(1e9, 0), Facts{}, nil)
-	if q := c.newCheckRequest(); q.Accepted+q.Refused+len(q.Canaries) > 0 || len(c.cohorts) != 3 {
+	if q := c.checks().newRequest(); q.Accepted+q.Refused+len(q.Canaries) > 0 || len(c.cohorts) != 3 {
 		t.Errorf("the request about an edition that is not served yet is %+v, want no answers", q)
 	}
 }

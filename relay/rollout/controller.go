@@ -95,7 +95,7 @@ func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 	}
 	c.published.Store(&withdrawn)
 	c.cohorts = c.tracker().newCohorts()
-	c.status.Store(c.newStatus(time.Time{}, Facts{}))
+	c.status.Store(c.reporter().newStatus(time.Time{}, Facts{}))
 	return c
 }
 
@@ -138,7 +138,7 @@ func (c *Controller) Run(ctx context.Context, cold bool) {
 			c.advance(ctx)
 			close(cmd.done)
 		case v := <-c.checkResults:
-			c.recordCheckResult(v)
+			c.checks().record(v)
 		case <-due:
 		case <-ctx.Done():
 			return
@@ -170,8 +170,8 @@ func (c *Controller) advance(ctx context.Context) (next time.Time) {
 			continue
 		}
 		changed := c.partSet().serve(ctx, now)
-		nextCheck := c.startCheck(ctx, now)
-		c.publish(now, due, facts)
+		nextCheck := c.checks().start(ctx, now)
+		c.reporter().publish(now, due, facts)
 		if changed || !due.IsZero() && !due.After(now) {
 			continue
 		}
@@ -284,6 +284,14 @@ type partSet struct{ *Controller }
 // A rejections has the methods of a Controller that record withdrawn editions.
 type rejections struct{ *Controller }
 
+// A checks has the methods of a Controller that query the external check about the edition.
+type checks struct{ *Controller }
+
+// A reporter has the methods of a Controller that publish and log its status.
+type reporter struct{ *Controller }
+
 func (c *Controller) tracker() tracker       { return tracker{c} }
 func (c *Controller) partSet() partSet       { return partSet{c} }
 func (c *Controller) rejections() rejections { return rejections{c} }
+func (c *Controller) checks() checks         { return checks{c} }
+func (c *Controller) reporter() reporter     { return reporter{c} }

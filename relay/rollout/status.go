@@ -100,7 +100,7 @@ func (p *Phase) UnmarshalText(text []byte) error {
 
 // publish publishes the status of the rollout and logs a transition. due is the time of the machine's next step; zero
 // without one.
-func (c *Controller) publish(now, due time.Time, f Facts) {
+func (c reporter) publish(now, due time.Time, f Facts) {
 	before, after := c.status.Load(), c.newStatus(due, f)
 	c.status.Store(after)
 	if before.Phase == after.Phase && before.Stage == after.Stage && before.Edition == after.Edition {
@@ -114,7 +114,7 @@ func (c *Controller) publish(now, due time.Time, f Facts) {
 }
 
 // newStatus returns the current status.
-func (c *Controller) newStatus(due time.Time, f Facts) *Status {
+func (c reporter) newStatus(due time.Time, f Facts) *Status {
 	m := c.machine.State()
 	s := &Status{
 		Origin: c.cfg.Origin, Phase: m.Phase, Edition: c.edition.id, Resources: c.edition.resources, Large: c.edition.large,
@@ -145,7 +145,7 @@ func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 
 // awaitedCondition returns the condition other than time that the next step waits for, and its text for operators.
 // Both are empty without one.
-func (c *Controller) awaitedCondition(f Facts) (Await, string) {
+func (c reporter) awaitedCondition(f Facts) (Await, string) {
 	m := c.machine.State()
 	switch {
 	case m.Phase == Gathering && !f.Complete:
@@ -171,13 +171,13 @@ func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 
 // coldAndUnconfirmed reports whether the relay started without a last good, clients are served latest, and the origin
 // has not confirmed latest.
-func (c *Controller) coldAndUnconfirmed() bool {
+func (c reporter) coldAndUnconfirmed() bool {
 	unconfirmed := func(p *Part) bool { return !p.view.Settled(p.source) }
 	return c.cold && c.machine.State().Phase == Current && slices.ContainsFunc(c.partSet().joined(), unconfirmed)
 }
 
 // logTransition logs a change of the phase, the stage or the edition.
-func (c *Controller) logTransition(now time.Time, before, after *Status) {
+func (c reporter) logTransition(now time.Time, before, after *Status) {
 	log := c.cfg.Logger.With(slog.String("edition", after.Edition), slog.Int("resources", after.Resources))
 	unobserved := slog.Bool("unobserved", after.Unobserved)
 	switch {
