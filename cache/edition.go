@@ -151,7 +151,7 @@ func (p editions) dropWaiting(e *Edition) *Edition {
 func (p editions) pin(to target) *Edition {
 	w := p.w
 	s := w.servedToRest()
-	e := &Edition{generation: w.Generation(), served: s.generation(), names: w.differingNames(s, to)}
+	e := &Edition{generation: w.Generation(), served: s.generation(), names: w.presenter().differingNames(s, to)}
 	e.describe()
 	return e
 }

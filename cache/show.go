@@ -29,7 +29,7 @@ func (p editions) showWaiting(cohort int, generation *Generation) (differ map[st
 	w := p.w
 	s := w.served[cohort]
 	generation, created := w.refresh(generation)
-	differ = w.show(s, w.targetOf(s, generation))
+	differ = w.presenter().show(s, w.targetOf(s, generation))
 	w.releaseNames(created)
 	if s == w.servedToRest() {
 		w.compareAll()
@@ -167,9 +167,9 @@ func (g *gate) Thaw() {
 	}
 	g.frozenSince, g.rolledBack = time.Time{}, time.Time{}
 	for _, s := range g.served {
-		g.show(s, g.targetOf(s, s.generation()))
+		g.presenter().show(s, g.targetOf(s, s.generation()))
 		if g.w.view.cfg.Cohorts > 0 {
-			g.passWithheld(s)
+			g.filter().passWithheld(s)
 		}
 	}
 	g.open()
@@ -201,13 +201,13 @@ func (g *gate) open() {
 }
 
 // passWithheld shows readers the withheld changes that pass now.
-func (g *gate) passWithheld(s *served) {
-	for t := range g.Generation().types.since(0) {
-		ed := g.w.beginOn(s.branch, t.URL)
+func (f filter) passWithheld(s *served) {
+	for t := range f.Generation().types.since(0) {
+		ed := f.w.beginOn(s.branch, t.URL)
 		names := s.withheldOf(ed.index)
-		g.passFrom(ed, g.Generation(), t, names)
-		g.withhold(s, ed, t, names)
-		g.w.publish(ed)
+		f.passFrom(ed, f.Generation(), t, names)
+		f.withhold(s, ed, t, names)
+		f.w.publish(ed)
 	}
 }
 
@@ -215,15 +215,15 @@ func (g *gate) passWithheld(s *served) {
 // are shown first, in the order in which types are sent, then removals in reverse order, so that no resource refers to
 // a removed one (B.11). The last type is changed in one generation. It returns the names that differed, by type URL or
 // collection.
-func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
-	differ = g.differingNames(s, to)
+func (p presenter) show(s *served, to target) (differ map[string][]*Name) {
+	differ = p.differingNames(s, to)
 	order := inOrder(differ)
 	last := len(order) - 1
 	for i, key := range order {
-		g.showType(s, key, to, differ[key], true, i == last)
+		p.showType(s, key, to, differ[key], true, i == last)
 	}
 	for _, key := range slices.Backward(order[:max(last, 0)]) {
-		g.showType(s, key, to, differ[key], false, true)
+		p.showType(s, key, to, differ[key], false, true)
 	}
 	return differ
 }
@@ -240,18 +240,18 @@ func (to setCopier) showFrom(latest *Generation, n *Name) {
 
 // showType shows the readers of a view the state of names of a type in their targets: of the names that are present
 // there, of those that are absent, or of both.
-func (g *gate) showType(s *served, key string, target target, names []*Name, present, absent bool) {
-	ed := g.w.beginOn(s.branch, key)
+func (p presenter) showType(s *served, key string, target target, names []*Name, present, absent bool) {
+	ed := p.w.beginOn(s.branch, key)
 	of := target(key, nil).Type(key)
 	var shown []*Name
 	if present {
-		shown = g.showNames(ed, target, names, true)
+		shown = p.showNames(ed, target, names, true)
 	}
-	if of.source == g.w.source && !of.hasWholeError() {
+	if of.source == p.w.source && !of.hasWholeError() {
 		ed.clearWholeError()
 	}
 	if absent {
-		g.showNames(ed, target, names, false)
+		p.showNames(ed, target, names, false)
 		shown = names // present names were shown before
 	}
 	for _, kind := range kinds {
@@ -259,14 +259,14 @@ func (g *gate) showType(s *served, key string, target target, names []*Name, pre
 		to.set.system = of.set(kind).system
 		to.compact()
 	}
-	g.withhold(s, ed, g.Generation().Type(key), shown) // last, since it releases names without entries
-	g.w.publish(ed)
+	p.withhold(s, ed, p.Generation().Type(key), shown) // last, since it releases names without entries
+	p.w.publish(ed)
 }
 
 // showNames shows the names of a type that are present in their targets, or with present false, those that are absent.
 // It returns the names that it has shown.
-func (g *gate) showNames(ed *edit, target target, names []*Name, present bool) (shown []*Name) {
-	key, latest := ed.typ.URL, g.Generation()
+func (p presenter) showNames(ed *edit, target target, names []*Name, present bool) (shown []*Name) {
+	key, latest := ed.typ.URL, p.Generation()
 	to := target(key, nil).Type(key)
 	for _, kind := range kinds {
 		slices.SortFunc(names, func(a, b *Name) int {
@@ -276,7 +276,7 @@ func (g *gate) showNames(ed *edit, target target, names []*Name, present bool) (
 			from := target(key, n)
 			t := from.Type(key)
 			forgotten := kind == ByName && !latest.Type(key).states(ByName, n)
-			if !g.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten {
+			if !p.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten {
 				continue
 			}
 			shown = append(shown, n)
