@@ -39,7 +39,6 @@
 //	entry.go            names, and the entry of a name in a set
 //	set.go              sets, and which removals are large
 //	generation.go       types, and generations that share them
-//	trace.go            the cause of each position: a message of the origin
 //	index.go            subscriptions of all streams, by type and name
 //	deferred.go         intervals between two pushes of a type
 //	watch.go            subscriptions of one stream, wake-ups, hints
@@ -49,7 +48,7 @@
 //	pass.go             which names of an edit pass the gate
 //	edition.go          editions: states that readers may be shown
 //	waiting.go          counts of changes that wait for Show
-//	publish.go          an edit becomes a generation, and wakes streams
+//	publish.go          an edit becomes a generation with a cause, and wakes streams
 //	reports.go          reports of returning clients about their resources
 //	evaluate.go         which removals are withheld because of reports
 //	expire.go           timers: TTLs, tombstones, reports

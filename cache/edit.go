@@ -33,6 +33,22 @@ type edit struct {
 	errorsCopied    bool // the sets of errors were copied for this edit
 }
 
+// A Change counts the changes that a response of an origin caused.
+type Change struct {
+	Seen    int      // resources that the set accepted, changed or not
+	Changed int      // resources new or with other content
+	New     int      // of these, those that did not exist
+	Removed int      // resources that existed
+	Ignored int      // resources that the relay did not subscribe to (R096)
+	Same    int      // resources resent without a change, with the version that the set had
+	Reused  []string // names whose content changed under an unchanged version (B.2)
+	Renewed int      // resources whose time to live was renewed
+
+	// Ambiguous names resources of which an update had several variants for the same
+	// parameters (R122).
+	Ambiguous []string
+}
+
 // A setEdit edits one set of the type, with its errors.
 type setEdit struct {
 	*edit
