@@ -149,7 +149,7 @@ func (r overview) status() admin.Status {
 			NotReady:      append([]string{}, notReady...),
 			Streams:       r.Streams(),
 		},
-		Views: r.groups.status(now),
+		Views: r.groups.inspector().status(now),
 		Files: r.credentialStatus(),
 
 		Validation: r.validation(),
@@ -215,7 +215,7 @@ func (o filesOrigin) status() admin.Origin {
 }
 
 // status returns the state of the views, by group and origin.
-func (g *groups) status(now time.Time) []admin.View {
+func (g inspector) status(now time.Time) []admin.View {
 	views := []admin.View{}
 	for _, s := range g.allViews() {
 		generation := s.View.Generation()
@@ -246,27 +246,6 @@ func (g *groups) status(now time.Time) []admin.View {
 		}
 	}
 	return views
-}
-
-// allViews returns the views of groups, and then the shared views that have resources, each sorted by key.
-func (g *groups) allViews() []operator.View {
-	var ofGroups, ofShared []operator.View
-	g.mu.Lock()
-	for _, gr := range g.byKey {
-		ofGroups = append(ofGroups, operator.View{
-			Key: gr.key, View: gr.view, Streams: gr.streams, Counts: &gr.counts, Node: gr.node,
-		})
-	}
-	for key, s := range g.shared {
-		if s.view.Generation().Types() > 0 {
-			ofShared = append(ofShared, operator.View{Key: key.label(), View: s.view, Shared: true, Origin: key.origin})
-		}
-	}
-	g.mu.Unlock()
-	for _, views := range [][]operator.View{ofGroups, ofShared} {
-		slices.SortFunc(views, func(a, b operator.View) int { return cmp.Or(cmp.Compare(a.Key, b.Key), a.Origin-b.Origin) })
-	}
-	return append(ofGroups, ofShared...)
 }
 
 // addSourceStatus sets the fields of v that describe the connection to the origin.
@@ -321,7 +300,7 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 // fleet returns the queries about clients and resources for operators.
 func (r overview) fleet() *operator.Fleet {
 	return &operator.Fleet{
-		Server: r.server, Views: r.groups.allViews, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin,
+		Server: r.server, Views: r.groups.inspector().allViews, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin,
 		Journal: r.groups.journal,
 	}
 }
@@ -329,7 +308,7 @@ func (r overview) fleet() *operator.Fleet {
 // sample returns a sample for the history of the status page.
 func (r overview) sample() page.Sample {
 	s := page.Sample{At: time.Now(), Streams: r.Streams(), Counts: make(map[page.GroupType]page.Counts)}
-	for _, g := range r.groups.allViews() {
+	for _, g := range r.groups.inspector().allViews() {
 		if g.Shared {
 			continue // its clients are counted in their own groups
 		}

@@ -232,7 +232,7 @@ func (d *decisions) logWriting(failed bool, now time.Time) {
 
 // discardedRemovals returns the removals that operators have discarded.
 func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.DiscardedRemovals) {
-	for _, o := range g.commandTargets() {
+	for _, o := range g.inspector().commandTargets() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
 			if h.Discarded && !h.Breaking { // the origin sends broken changes again after a restart
 				all = append(all, snapshot.DiscardedRemovals{

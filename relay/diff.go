@@ -58,7 +58,7 @@ func (r operations) thawEditions(ctx context.Context, only int) (all []viewEditi
 		if files, ok := o.(filesOrigin); ok {
 			edition = files.Thawing(ctx)
 		}
-		for _, v := range r.groups.viewsOf(i) {
+		for _, v := range r.groups.inspector().viewsOf(i) {
 			all = append(all, viewEdition{r.cfg.OriginName(i), v.part(), v.control, edition})
 		}
 	}

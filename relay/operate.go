@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,65 +11,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
-
-// A holder holds changes: the control of a view, or a directory for all of its views.
-type holder interface {
-	Operate(context.Context, reconcile.Command) []reconcile.Hold
-	Broken() []reconcile.Hold
-}
-
-// A commandTarget is a view or a directory to which operator commands apply.
-type commandTarget struct {
-	origin       int
-	group        string // of the view; empty for a directory
-	shared       bool   // it is a shared view
-	snapshotName string // the group in snapshots
-	view         *cache.View
-	source       int
-	control      *upstream.Control // nil for a directory
-	holder       holder
-}
-
-// part returns the key of the view in editions.
-func (o *commandTarget) part() rollout.PartKey {
-	return rollout.PartKey{Group: o.group, Shared: o.shared}
-}
-
-// commandTargets returns all views and directories, ordered by origin and group.
-func (g *groups) commandTargets() (all []commandTarget) {
-	g.mu.Lock()
-	for _, gr := range g.byKey {
-		for i, c := range gr.controls {
-			all = append(all, commandTarget{
-				origin: i, group: gr.key, snapshotName: gr.key, view: gr.view, source: i, control: c, holder: c,
-			})
-		}
-	}
-	for key, s := range g.shared {
-		all = append(all, commandTarget{
-			origin: key.origin, group: key.label(), shared: true, snapshotName: key.snapshotName(),
-			view: s.view, control: s.control, holder: s.control,
-		})
-	}
-	g.mu.Unlock()
-	for i, o := range g.origins {
-		if h, ok := o.(holder); ok {
-			all = append(all, commandTarget{origin: i, holder: h})
-		}
-	}
-	slices.SortStableFunc(all, func(a, b commandTarget) int {
-		return cmp.Or(a.origin-b.origin, cmp.Compare(a.group, b.group))
-	})
-	return all
-}
 
 // lockCommands waits until the relay has started and no other command runs. The caller must call done after its
 // command.
@@ -183,7 +129,7 @@ func (r operations) eachOrigin(
 func (r operations) withheld() (all []admin.Freeze) {
 	for i := range r.origins {
 		f := admin.Freeze{Origin: r.cfg.OriginName(i)}
-		for _, o := range r.groups.viewsOf(i) {
+		for _, o := range r.groups.inspector().viewsOf(i) {
 			f.Views++
 			f.Withheld += o.view.Withheld(o.source)
 		}
@@ -202,13 +148,6 @@ func (r operations) showFreezes(all []admin.Freeze) (any bool) {
 	return any
 }
 
-// viewsOf returns the views of an origin.
-func (g *groups) viewsOf(origin int) []commandTarget {
-	return slices.DeleteFunc(g.commandTargets(), func(t commandTarget) bool {
-		return t.origin != origin || t.control == nil
-	})
-}
-
 // freezeOrigin stops the distribution of an origin's changes. It starts with views that are created meanwhile.
 func (r operations) freezeOrigin(ctx context.Context, origin int, f *activeFreeze) {
 	r.groups.setFrozen(origin, f)
@@ -220,7 +159,7 @@ func (r operations) freezeOrigin(ctx context.Context, origin int, f *activeFreez
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Freeze(ctx)
 	}
-	for _, o := range r.groups.viewsOf(origin) {
+	for _, o := range r.groups.inspector().viewsOf(origin) {
 		o.control.Freeze(ctx)
 	}
 }
@@ -234,7 +173,7 @@ func (r operations) thawOrigin(ctx context.Context, origin int, by, reason strin
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Thaw()
 	}
-	for _, o := range r.groups.viewsOf(origin) {
+	for _, o := range r.groups.inspector().viewsOf(origin) {
 		o.control.Thaw(ctx)
 	}
 }
@@ -242,7 +181,7 @@ func (r operations) thawOrigin(ctx context.Context, origin int, by, reason strin
 // holds returns the held changes and the discarded removals.
 func (r operations) holds(ctx context.Context) admin.Holds {
 	answer := admin.Holds{Holds: []admin.Hold{}}
-	for _, o := range r.groups.commandTargets() {
+	for _, o := range r.groups.inspector().commandTargets() {
 		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Operate(ctx, reconcile.Command{}))...)
 	}
 	return answer
@@ -296,7 +235,7 @@ func (r operations) choose(of admin.Scope) (chosen []commandTarget, typeURL stri
 	if err != nil {
 		return nil, "", err
 	}
-	chosen = slices.DeleteFunc(r.groups.commandTargets(), func(o commandTarget) bool {
+	chosen = slices.DeleteFunc(r.groups.inspector().commandTargets(), func(o commandTarget) bool {
 		return origin >= 0 && o.origin != origin || of.Group != "" && o.group != of.Group
 	})
 	if long, ok := schema.TypeURLFor(of.Type); ok {

@@ -79,13 +79,13 @@ func (r *Relay) reading() telemetry.Reading {
 			Status: out.Status.Origins[i], Names: r.groups.quotas[i].Used(), Stats: o.Stats(),
 		})
 	}
-	out.Groups, out.Named = r.groups.metrics()
+	out.Groups, out.Named = r.groups.inspector().metrics()
 	return out
 }
 
 // metrics returns the counters of node groups, one entry per value of the label group, and the keys that are values of
 // it.
-func (g *groups) metrics() (all []telemetry.Group, named map[string]bool) {
+func (g inspector) metrics() (all []telemetry.Group, named map[string]bool) {
 	g.mu.Lock()
 	named, other := g.labels.Labels() // under the same lock as byKey, so that the counters of a removed group count once
 	groups := make([]*group, 0, len(g.byKey))

@@ -14,7 +14,7 @@ func (r *Relay) newLinter() *lint.Linter {
 	if r.cfg.Validate == ValidateOff {
 		return nil
 	}
-	views := func() []lint.View { return r.groups.lintedViews() }
+	views := func() []lint.View { return r.groups.inspector().lintedViews() }
 	return lint.New(lint.Config{Views: views, Static: r.cfg.StaticClusters, Logger: r.log})
 }
 
@@ -34,7 +34,7 @@ func (r *Relay) checker() reconcile.Checker {
 }
 
 // lintedViews returns the views of all node groups, one for each cohort. They include the names that groups share.
-func (g *groups) lintedViews() (views []lint.View) {
+func (g inspector) lintedViews() (views []lint.View) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, gr := range g.byKey {
@@ -53,13 +53,13 @@ func (r overview) validation() *admin.Validation {
 	}
 	report := r.linter.Report()
 	if r.cfg.Validate == ValidateHold {
-		report.Add(r.groups.heldChanges()...)
+		report.Add(r.groups.inspector().heldChanges()...)
 	}
 	return admin.NewValidation(r.cfg.Validate, report)
 }
 
 // heldChanges returns the changes that are held because they would break clients.
-func (g *groups) heldChanges() (all []lint.GroupFinding) {
+func (g inspector) heldChanges() (all []lint.GroupFinding) {
 	for _, o := range g.commandTargets() {
 		for _, h := range o.holder.Broken() {
 			for i, name := range h.Names {
