@@ -158,7 +158,7 @@ func (r overview) status() admin.Status {
 	for i, o := range r.origins {
 		status := o.status()
 		status.Name = r.cfg.OriginName(i)
-		status.Freeze = r.groups.shownFreeze(i)
+		status.Freeze = r.groups.decisions.shownFreeze(i)
 		status.Frozen = status.Freeze != nil
 		status.Rollout = r.groups.rollouts.status(i)
 		if status.Directory == nil {
@@ -232,7 +232,7 @@ func (g inspector) status(now time.Time) []admin.View {
 				Group: s.Key, Origin: g.cfg.OriginName(i), Shared: s.Shared, Streams: s.Streams, Types: types[source],
 			}
 			addSourceStatus(&v, generation.Source(source), now)
-			if f, frozen := g.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
+			if f, frozen := g.decisions.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
 				v.FrozenAt = f.Since // the view was created, or the relay restarted, during the freeze
 			}
 			if v.Withheld = s.View.Withheld(source); !s.Shared {

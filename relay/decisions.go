@@ -20,8 +20,11 @@ import (
 // decisions are the decisions of operators that stay in force until they are revoked: freezes, rollbacks and discarded
 // removals. They survive a restart if TENDER_SNAPSHOT_DIR is set.
 type decisions struct {
-	snapshots *snapshots // nil if snapshots are off
+	mu        *sync.Mutex // groups.mu
+	snapshots *snapshots  // nil if snapshots are off
 	log       *slog.Logger
+
+	freezeChanged func(origin int) // notifies the rollout of an origin that a freeze has started or ended
 
 	frozen []*activeFreeze // by origin; nil if it is not frozen. Guarded by groups.mu.
 
@@ -123,8 +126,13 @@ func (d *decisions) isFrozen(origin int) bool {
 	return d.frozen[origin] != nil && d.frozen[origin].Rollback == nil
 }
 
+// A decisionStore writes the decisions of operators to disk, and restores the resources that they refer to.
+type decisionStore struct{ *groups }
+
+func (g *groups) decisionStore() decisionStore { return decisionStore{g} }
+
 // restoreDirectories restores the resources of directories that an earlier process stored. mu must be held.
-func (g *groups) restoreDirectories() {
+func (g decisionStore) restoreDirectories() {
 	for i, snap := range g.snapshots.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
 			key := snapshotKey{g.cfg.OriginName(i), ""}
@@ -145,7 +153,7 @@ type directorySnapshot struct {
 
 // saveDirectory stores the resources of a directory that the relay serves although its files no longer contain them. It
 // writes only if they have changed since the last write. decisions.writing must be held.
-func (g *groups) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
+func (g decisionStore) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
 	d := g.decisions
 	was, is, now := d.directories[origin], o.Saved(ctx), time.Now()
 	upToDate := is == nil && !was.written || is != nil && now.Sub(was.at) < g.cfg.MaxSnapshotAge/renewShare
@@ -179,8 +187,8 @@ func (d *decisions) dropUnrestored() {
 	clear(d.discarded)
 }
 
-// saveDecisions writes the decisions of operators that have changed since the last write.
-func (g *groups) saveDecisions(ctx context.Context) {
+// save writes the decisions of operators that have changed since the last write.
+func (g decisionStore) save(ctx context.Context) {
 	d := g.decisions
 	if d.snapshots == nil {
 		return
@@ -231,7 +239,7 @@ func (d *decisions) logWriting(failed bool, now time.Time) {
 }
 
 // discardedRemovals returns the removals that operators have discarded.
-func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.DiscardedRemovals) {
+func (g decisionStore) discardedRemovals(ctx context.Context) (all []snapshot.DiscardedRemovals) {
 	for _, o := range g.inspector().commandTargets() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
 			if h.Discarded && !h.Breaking { // the origin sends broken changes again after a restart
@@ -244,9 +252,9 @@ func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.Discarde
 	return all
 }
 
-// saveDecision stores a new decision of an operator. It returns a warning if the decision does not survive a restart.
+// saveNew stores a new decision of an operator. It returns a warning if the decision does not survive a restart.
 // discards reports whether the decision may have discarded a removal.
-func (g *groups) saveDecision(ctx context.Context, discards bool) (warning string) {
+func (g decisionStore) saveNew(ctx context.Context, discards bool) (warning string) {
 	d := g.decisions
 	if d.snapshots == nil {
 		return "this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"
@@ -254,7 +262,7 @@ func (g *groups) saveDecision(ctx context.Context, discards bool) (warning strin
 	d.writing.Lock()
 	d.hasDiscarded = d.hasDiscarded || discards
 	d.writing.Unlock()
-	g.saveDecisions(ctx)
+	g.save(ctx)
 	d.snapshots.writeSoon() // the snapshots of frozen views must have the current state
 	return d.notSavedWarning()
 }
@@ -270,47 +278,47 @@ func (d *decisions) notSavedWarning() string {
 }
 
 // freezeOf returns the freeze of an origin, and whether there is one.
-func (g *groups) freezeOf(origin int) (f activeFreeze, frozen bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if is := g.decisions.frozen[origin]; is != nil {
+func (d *decisions) freezeOf(origin int) (f activeFreeze, frozen bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if is := d.frozen[origin]; is != nil {
 		return *is, true
 	}
 	return activeFreeze{}, false
 }
 
-// anyFrozen reports whether any origin is frozen. mu must be held.
-func (g *groups) anyFrozen() bool {
-	return slices.ContainsFunc(g.decisions.frozen, func(f *activeFreeze) bool { return f != nil })
+// anyFrozen reports whether any origin is frozen. groups.mu must be held.
+func (d *decisions) anyFrozen() bool {
+	return slices.ContainsFunc(d.frozen, func(f *activeFreeze) bool { return f != nil })
 }
 
 // setFrozen records the freeze of an origin, or its end if f is nil. It also applies to views that are created later. A
 // new freeze of a frozen origin keeps the start time of the earlier freeze. A rollback does not, because its start
 // identifies it.
-func (g *groups) setFrozen(origin int, f *activeFreeze) {
-	g.mu.Lock()
-	if was := g.decisions.frozen[origin]; was != nil && f != nil && f.Rollback == nil {
+func (d *decisions) setFrozen(origin int, f *activeFreeze) {
+	d.mu.Lock()
+	if was := d.frozen[origin]; was != nil && f != nil && f.Rollback == nil {
 		f.Since = was.Since
 	}
-	g.decisions.frozen[origin] = f
-	g.decisions.rolledBack[origin].Store(f != nil && f.Rollback != nil)
-	g.mu.Unlock()
-	g.rollouts.freezeChanged(origin)
+	d.frozen[origin] = f
+	d.rolledBack[origin].Store(f != nil && f.Rollback != nil)
+	d.mu.Unlock()
+	d.freezeChanged(origin)
 	select {
-	case g.decisions.changed <- struct{}{}:
+	case d.changed <- struct{}{}:
 	default: // a change is already pending
 	}
 }
 
 // shownFreeze returns the freeze of an origin in the form of the admin API, or nil if there is none.
-func (g *groups) shownFreeze(origin int) *admin.Freezing {
-	f, frozen := g.freezeOf(origin)
+func (d *decisions) shownFreeze(origin int) *admin.Freezing {
+	f, frozen := d.freezeOf(origin)
 	if !frozen {
 		return nil
 	}
 	shown := &admin.Freezing{
 		By: f.By, Reason: f.Reason, Since: f.Since, Until: f.Until,
-		SurvivesRestart: g.decisions.snapshots != nil && g.decisions.notSavedWarning() == "",
+		SurvivesRestart: d.snapshots != nil && d.notSavedWarning() == "",
 	}
 	if b := f.Rollback; b != nil {
 		shown.Rollback = &admin.RolledBack{To: b.To, At: b.At}
@@ -323,7 +331,7 @@ func (r operations) thawExpired(ctx context.Context) {
 	for {
 		next, origin := time.Time{}, -1
 		for i := range r.origins {
-			if f, _ := r.groups.freezeOf(i); !f.until.IsZero() && (next.IsZero() || f.until.Before(next)) {
+			if f, _ := r.groups.decisions.freezeOf(i); !f.until.IsZero() && (next.IsZero() || f.until.Before(next)) {
 				next, origin = f.until, i
 			}
 		}
@@ -354,16 +362,16 @@ func (r operations) thawIfExpired(ctx context.Context, origin int, until time.Ti
 		return
 	}
 	defer done()
-	if f, frozen := r.groups.freezeOf(origin); frozen && f.until.Equal(until) {
+	if f, frozen := r.groups.decisions.freezeOf(origin); frozen && f.until.Equal(until) {
 		r.thawOrigin(ctx, origin, "", "freeze expired")
-		r.groups.saveDecision(ctx, false)
+		r.groups.decisionStore().saveNew(ctx, false)
 	}
 }
 
 // warnFrozen logs, when the relay stops, the frozen origins whose freeze does not survive a restart.
 func (r operations) warnFrozen() {
 	for i := range r.origins {
-		if f := r.groups.shownFreeze(i); f != nil && !f.SurvivesRestart {
+		if f := r.groups.decisions.shownFreeze(i); f != nil && !f.SurvivesRestart {
 			r.log.Warn("relay stopping while origin is frozen; the freeze is lost", slog.String("origin", r.cfg.OriginName(i)))
 		}
 	}

@@ -45,14 +45,14 @@ func TestH09_InterruptedSave(t *testing.T) {
 			t.Errorf("%s: discarded removals %+v, %v, want cluster c", when, read.Discarded, err)
 		}
 	}
-	g.saveDecision(t.Context(), true)
+	g.decisionStore().saveNew(t.Context(), true)
 	want("after the discard")
 	r.StopNow()
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	g.saveDecisions(canceled)
+	g.decisionStore().save(canceled)
 	want("after an interrupted save")
-	g.saveDecisions(t.Context())
+	g.decisionStore().save(t.Context())
 	want("after the next save")
 	// Run closes the resources that New opened. It ends at once.
 	if err := r.Run(canceled); err != nil {

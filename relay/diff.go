@@ -51,7 +51,7 @@ func (r operations) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.
 // thawEditions returns the editions that a thaw of one origin, or of all origins for -1, would serve.
 func (r operations) thawEditions(ctx context.Context, only int) (all []viewEdition) {
 	for i, o := range r.origins {
-		if _, frozen := r.groups.freezeOf(i); !frozen || only >= 0 && only != i {
+		if _, frozen := r.groups.decisions.freezeOf(i); !frozen || only >= 0 && only != i {
 			continue
 		}
 		edition := (*cache.Writer).PinThawed

@@ -51,8 +51,7 @@ type groups struct {
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
-	limitLogged  atomic.Bool    // a rejected group was logged since the last removal of a group
-	peerLimitLog rate.Sometimes // rate-limits log messages about peers with too many groups
+	rejections rejectionLog
 
 	mu     sync.Mutex
 	byKey  map[string]*group
@@ -132,18 +131,20 @@ func newGroups(
 		cacheConfig: cache.Config{
 			Interner: new(intern.Pool), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), FirstServed: snaps.writeSoon,
 		},
-		started:      make(chan struct{}),
-		peerLimitLog: rate.Sometimes{First: 1, Interval: time.Minute},
-		byKey:        make(map[string]*group),
-		quota:        newGroupQuota(&cfg),
-		labels:       telemetry.NewGroupLabels(cfg.MetricsGroups),
-		shared:       make(map[sharedKey]*sharedView),
+		started:    make(chan struct{}),
+		rejections: rejectionLog{log: log, peerLimit: rate.Sometimes{First: 1, Interval: time.Minute}},
+		byKey:      make(map[string]*group),
+		quota:      newGroupQuota(&cfg),
+		labels:     telemetry.NewGroupLabels(cfg.MetricsGroups),
+		shared:     make(map[sharedKey]*sharedView),
 
 		commandSlot: make(chan struct{}, 1),
 		decisions:   &decisions{snapshots: snaps, log: log},
 	}
+	g.decisions.mu = &g.mu
 	g.decisions.load(cfg.OriginNames(), time.Now())
 	g.rollouts = newRollouts(g)
+	g.decisions.freezeChanged = g.rollouts.freezeChanged
 	g.rollbackDistrust().resume()
 	if snaps != nil {
 		snaps.rolledBack = g.groupGenerations().rolledBack
@@ -201,7 +202,7 @@ func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, e
 	}
 	gr, differ, err := g.addStream(key, upstream, t, by.Peer)
 	if err != nil {
-		g.logRejected(err, key, n, by.Peer)
+		g.rejections.write(err, key, n, by.Peer)
 		return downstream.Group{}, err
 	}
 	if len(differ) > 0 {
@@ -250,7 +251,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 	cfg := g.cacheConfig
 	cfg.Sources, cfg.Route, cfg.Quotas = g.router.sources(), g.router.route, g.router.quotas(g.quotas)
 	gr := &group{key: key, label: g.labels.Begin(key), node: presented, creator: creator}
-	cfg.Fanout = g.onFanout(gr)
+	cfg.Fanout = gr.onFanout(g.tracer)
 	cfg.Waits = g.isStagedType
 	if len(g.cfg.MinPushInterval) > 0 {
 		cfg.PushInterval = g.cfg.MinPushInterval.Of
@@ -308,14 +309,14 @@ func (gr *group) failure() error {
 	return nil
 }
 
-// onFanout returns the callback for completed fan-outs of a group's view.
-func (g *groups) onFanout(gr *group) func(*fanout.Fanout) {
-	if g.tracer == nil {
+// onFanout returns the callback for completed fan-outs of the group's view.
+func (gr *group) onFanout(tracer *telemetry.Tracer) func(*fanout.Fanout) {
+	if tracer == nil {
 		return gr.counts.Followed
 	}
 	return func(f *fanout.Fanout) {
 		gr.counts.Followed(f)
-		g.tracer.EndFanout(f)
+		tracer.EndFanout(f)
 	}
 }
 
@@ -397,7 +398,7 @@ func (g *groups) scheduleRemoval(gr *group) {
 		defer g.mu.Unlock()
 		switch {
 		case gr.removal != idle: // a stream joined meanwhile
-		case g.anyFrozen() || g.rollouts.anyOpen(): // returning clients need the frozen state
+		case g.decisions.anyFrozen() || g.rollouts.anyOpen(): // returning clients need the frozen state
 			idle.Reset(2 * g.cfg.WildcardLinger)
 		default:
 			g.remove(gr, false)
@@ -410,7 +411,7 @@ func (g *groups) scheduleRemoval(gr *group) {
 func (g *groups) remove(gr *group, evicted bool) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)
-		g.limitLogged.Store(false)
+		g.rejections.limitLogged.Store(false)
 	}
 	gr.creator.Release()
 	g.labels.End(gr.label, gr.counts.Types())

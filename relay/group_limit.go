@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -14,16 +15,23 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// logRejected logs that a client was rejected because of a limit of node groups.
-func (g *groups) logRejected(err error, key string, n *corepb.Node, peer string) {
+// A rejectionLog logs clients that are rejected because of a limit of node groups.
+type rejectionLog struct {
+	log         *slog.Logger
+	limitLogged atomic.Bool    // a rejected group was logged since the last removal of a group
+	peerLimit   rate.Sometimes // rate-limits log messages about peers with too many groups
+}
+
+// write logs the rejection of a client, unless it was logged recently or has another cause.
+func (l *rejectionLog) write(err error, key string, n *corepb.Node, peer string) {
 	limit, _ := guard.LimitOf(err)
 	switch {
-	case limit == guard.LimitGroups && !g.limitLogged.Swap(true):
-		g.log.Warn("node group limit reached (TENDER_MAX_GROUPS); clients of new groups are rejected",
+	case limit == guard.LimitGroups && !l.limitLogged.Swap(true):
+		l.log.Warn("node group limit reached (TENDER_MAX_GROUPS); clients of new groups are rejected",
 			slog.String("group", key), slog.String("node", n.GetId()))
 	case limit == guard.LimitPeerGroups:
-		g.peerLimitLog.Do(func() {
-			g.log.Warn("node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are "+
+		l.peerLimit.Do(func() {
+			l.log.Warn("node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are "+
 				"rejected; raise it for load balancers",
 				slog.String("peer", peer), slog.String("group", key), slog.String("node", n.GetId()), slog.Any("err", err))
 		})
@@ -122,7 +130,7 @@ func (f *groupQuota) rateError(key, peer string) error {
 // chooses the peer with most groups, and of its groups the one that has been without streams for longest. It returns
 // nil if no group may be evicted.
 func (g *groups) evictable(peer string) *group {
-	if g.anyFrozen() {
+	if g.decisions.anyFrozen() {
 		return nil // returning clients need the frozen state
 	}
 	var without []*group

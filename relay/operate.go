@@ -118,7 +118,7 @@ func (r operations) eachOrigin(
 			do(ctx, i)
 		}
 	}
-	warning := r.groups.saveDecision(ctx, false)
+	warning := r.groups.decisionStore().saveNew(ctx, false)
 	if r.showFreezes(answer.Origins) || r.groups.decisions.snapshots != nil { // the file may still have the ended freeze
 		answer.Warning = warning
 	}
@@ -141,7 +141,7 @@ func (r operations) withheld() (all []admin.Freeze) {
 // showFreezes sets the freezes of origins, and reports whether any origin is frozen.
 func (r operations) showFreezes(all []admin.Freeze) (any bool) {
 	for i := range all {
-		all[i].Freeze = r.groups.shownFreeze(i)
+		all[i].Freeze = r.groups.decisions.shownFreeze(i)
 		all[i].Frozen = all[i].Freeze != nil
 		any = any || all[i].Frozen
 	}
@@ -150,7 +150,7 @@ func (r operations) showFreezes(all []admin.Freeze) (any bool) {
 
 // freezeOrigin stops the distribution of an origin's changes. It starts with views that are created meanwhile.
 func (r operations) freezeOrigin(ctx context.Context, origin int, f *activeFreeze) {
-	r.groups.setFrozen(origin, f)
+	r.groups.decisions.setFrozen(origin, f)
 	attrs := []any{slog.String("origin", f.Origin), slog.String("by", f.By), slog.String("reason", f.Reason)}
 	if !f.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", f.Until))
@@ -166,7 +166,7 @@ func (r operations) freezeOrigin(ctx context.Context, origin int, f *activeFreez
 
 // thawOrigin resumes the distribution of an origin's changes. by is empty if the freeze has expired.
 func (r operations) thawOrigin(ctx context.Context, origin int, by, reason string) {
-	r.groups.setFrozen(origin, nil)
+	r.groups.decisions.setFrozen(origin, nil)
 	r.groups.rollbackDistrust().scheduleEnd(origin)
 	r.log.Warn("origin thawed; its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)),
 		slog.String("by", by), slog.String("reason", reason))
@@ -224,7 +224,7 @@ func (r operations) decide(ctx context.Context, of admin.HoldScope, do reconcile
 		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Operate(ctx, command))...)
 	}
 	if len(answer.Holds) > 0 {
-		answer.Warning = r.groups.saveDecision(context.WithoutCancel(ctx), true)
+		answer.Warning = r.groups.decisionStore().saveNew(context.WithoutCancel(ctx), true)
 	}
 	return answer, nil
 }

@@ -285,7 +285,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.linter != nil {
 		serving.Go(func() error { r.linter.Run(failed); return nil })
 	}
-	serving.Go(func() error { r.snapshots.run(failed, r.groups.saveDecisions); return nil })
+	serving.Go(func() error { r.snapshots.run(failed, r.groups.decisionStore().save); return nil })
 	serving.Go(func() error { operations{r}.thawExpired(failed); return nil })
 	serving.Go(func() error { watchMemory(failed, readMemory, r.log); return nil })
 	<-failed.Done()

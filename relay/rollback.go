@@ -169,7 +169,7 @@ func (g groupGenerations) rolledBack(origin string) bool {
 // stands for all origins.
 func (r operations) rejectIfRolledBack(origin string) error {
 	for i, name := range r.cfg.OriginNames() {
-		if f, frozen := r.groups.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
+		if f, frozen := r.groups.decisions.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
 			return admin.Refuse(http.StatusConflict,
 				fmt.Errorf("origin %q is rolled back, so its changes are already withheld; end the rollback with tender thaw",
 					name))
@@ -334,11 +334,11 @@ func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.
 	if of.DryRun {
 		answer.Diff, err = r.dryRun(ctx, editionsOf(views))
 	} else {
-		answer.Warning = r.groups.saveDecision(ctx, false)
+		answer.Warning = r.groups.decisionStore().saveNew(ctx, false)
 	}
 	for i := range answer.Origins {
 		origin, _ := r.findOrigin(answer.Origins[i].Origin)
-		answer.Origins[i].Freeze = r.groups.shownFreeze(origin)
+		answer.Origins[i].Freeze = r.groups.decisions.shownFreeze(origin)
 	}
 	return answer, err
 }
@@ -371,7 +371,7 @@ func resourcesOf(changes rollout.Changes) (resources int) {
 func (r rollbacks) rollBackOrigin(
 	ctx context.Context, origin int, f *activeFreeze, views []rollbackView,
 ) (resources int, err error) {
-	r.groups.setFrozen(origin, f)
+	r.groups.decisions.setFrozen(origin, f)
 	r.log.Warn("origin rolled back; clients receive an earlier configuration", slog.String("origin", f.Origin),
 		slog.String("to", f.Rollback.To), slog.Time("at", f.Rollback.At),
 		slog.String("by", f.By), slog.String("reason", f.Reason))

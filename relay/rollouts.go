@@ -47,8 +47,8 @@ func newRollouts(g *groups) *rollouts {
 		r.controllers = append(r.controllers, rollout.NewController(rollout.ControllerConfig{
 			Config: settings, Origin: name, Check: check, Waits: g.isStagedType,
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
-			Frozen:   func() bool { _, frozen := g.freezeOf(i); return frozen },
-			Decided:  g.saveDecisions,
+			Frozen:   func() bool { _, frozen := g.decisions.freezeOf(i); return frozen },
+			Decided:  g.decisionStore().save,
 			Changed: func(was, is *rollout.Status) {
 				if is.Outcomes.Promoted > was.Outcomes.Promoted || is.Outcomes.Undone > was.Outcomes.Undone {
 					g.decisions.snapshots.writeSoon() // otherwise a relay that is killed would restore the previous last good state

@@ -122,7 +122,7 @@ func (g *groups) restore() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	keys, nodes := g.snapshots.load(time.Now())
-	g.restoreDirectories()
+	g.decisionStore().restoreDirectories()
 	for _, key := range keys {
 		creator, over := g.quota.shares.Take("")
 		if over != nil {
