@@ -27,8 +27,8 @@ func (r *Relay) newAdmin() *admin.Server {
 	cfg := admin.Config{
 		Ready:    r.notReady,
 		Status:   shown.status,
-		Holds:    of.holds,
-		Rollouts: of.rolloutStatus,
+		Holds:    holds{of}.list,
+		Rollouts: rolloutOperations{of}.rolloutStatus,
 		Fleet:    all,
 		GRPC:     operator.NewServer(all),
 		Pages:    r.pages,
@@ -41,8 +41,8 @@ func (r *Relay) newAdmin() *admin.Server {
 		Logger:   r.log,
 		Action:   r.emitAction,
 
-		RolloutDiff: of.rolloutDiff,
-		ThawDiff:    of.thawDiff,
+		RolloutDiff: rolloutOperations{of}.rolloutDiff,
+		ThawDiff:    freezes{of}.thawDiff,
 	}
 	if r.groups.generations != nil {
 		cfg.Generations, cfg.RollbackDiff = rollbacks{of}.listGenerations, rollbacks{of}.rollbackDiff
@@ -63,24 +63,24 @@ func (r operations) commands() []admin.Command {
 		if err := of.Check(); err != nil {
 			return admin.Audits{}, err
 		}
-		return r.auditOrigins(ctx, of.Scope)
+		return audits{r}.auditOrigins(ctx, of.Scope)
 	})
 	audit.Timeout = admin.AuditTime
 	commands := []admin.Command{
-		admin.NewCommand("freeze", r.freeze),
-		admin.NewCommand("thaw", r.thaw),
+		admin.NewCommand("freeze", freezes{r}.freeze),
+		admin.NewCommand("thaw", freezes{r}.thaw),
 		admin.NewCommand("rollback", rollbacks{r}.rollback),
-		admin.NewCommand("release", r.release),
-		admin.NewCommand("discard", r.discard),
+		admin.NewCommand("release", holds{r}.release),
+		admin.NewCommand("discard", holds{r}.discard),
 		audit,
 	}
 	if r.level != nil {
-		commands = append(commands, admin.NewCommand("loglevel", r.setLogLevel))
+		commands = append(commands, admin.NewCommand("loglevel", r.level.set))
 	}
 	for i := range commands {
 		commands[i].Forwarded = true
 	}
-	return append(commands, r.rolloutCommands()...)
+	return append(commands, rolloutOperations{r}.rolloutCommands()...)
 }
 
 // An overview returns the state of the relay for the admin API, the status page, peers and metrics.

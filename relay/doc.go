@@ -63,8 +63,8 @@
 // Locks that no stream waits for:
 //
 //   - relay.decisions.writing is held while decisions are written. Only commands and the snapshot loop wait for it.
-//   - relay.snapshots, snapshot.Dir, relay.chain, relay.auditor and relay.Relay.levelSet guard state that two loops, or
-//     a loop and commands, share.
+//   - relay.snapshots, snapshot.Dir, relay.chain, relay.auditor and relay.logLevel guard state that two loops, or a
+//     loop and commands, share.
 //   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.pageCache and page.tierWatch
 //     guard data for operators. page.pageCache renders a page under its lock, so that pages are rendered one at a time.
 //   - telemetry.Tracer and OriginTracer guard open spans. telemetry.autoexportMu guards a variable of the process that

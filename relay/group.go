@@ -45,9 +45,7 @@ type groups struct {
 	cacheConfig cache.Config
 	quotas      []quota.Names // by origin
 
-	views       sync.WaitGroup
-	commandSlot chan struct{} // one slot, held by the running operator command
-
+	views   sync.WaitGroup
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
@@ -138,8 +136,7 @@ func newGroups(
 		labels:     telemetry.NewGroupLabels(cfg.MetricsGroups),
 		shared:     make(map[sharedKey]*sharedView),
 
-		commandSlot: make(chan struct{}, 1),
-		decisions:   &decisions{snapshots: snaps, log: log},
+		decisions: &decisions{snapshots: snaps, log: log},
 	}
 	g.decisions.mu = &g.mu
 	g.decisions.load(cfg.OriginNames(), time.Now())

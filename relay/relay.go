@@ -66,8 +66,7 @@ type Options struct {
 type Relay struct {
 	cfg           Config
 	log           *slog.Logger
-	level         *slog.LevelVar // nil if operators cannot change the level
-	levelSet      sync.Mutex     // serializes changes of the level
+	level         *logLevel // nil if operators cannot change it
 	credentials   *config.Credentials
 	chain         *chain
 	origins       origins
@@ -90,6 +89,7 @@ type Relay struct {
 	restListeners []net.Listener
 	stopNow       chan struct{} // closed by StopNow
 	stopNowOnce   sync.Once
+	commandSlot   chan struct{} // one slot, held by the running operator command
 
 	adminListeners, adminTLSListeners, probeListeners []net.Listener
 
@@ -112,7 +112,6 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	r := &Relay{
 		cfg:           cfg,
 		log:           opts.Logger,
-		level:         opts.Level,
 		listeners:     opts.Listeners,
 		restListeners: opts.RESTListeners,
 
@@ -122,9 +121,13 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		instance:       rand.Text(),
 		started:        time.Now(),
 		stopNow:        make(chan struct{}),
+		commandSlot:    make(chan struct{}, 1),
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Level != nil {
+		r.level = &logLevel{log: r.log, level: opts.Level}
 	}
 	for _, renamed := range cfg.Renamings() {
 		r.log.Warn("variable set under its former name; the next minor version rejects it",
@@ -286,10 +289,10 @@ func (r *Relay) Run(ctx context.Context) error {
 		serving.Go(func() error { r.linter.Run(failed); return nil })
 	}
 	serving.Go(func() error { r.snapshots.run(failed, r.groups.decisionStore().save); return nil })
-	serving.Go(func() error { operations{r}.thawExpired(failed); return nil })
+	serving.Go(func() error { freezes{operations{r}}.thawExpired(failed); return nil })
 	serving.Go(func() error { watchMemory(failed, readMemory, r.log); return nil })
 	<-failed.Done()
-	operations{r}.warnFrozen()
+	freezes{operations{r}}.warnFrozen()
 	r.drain()
 	r.endAdmin()
 	err := serving.Wait()

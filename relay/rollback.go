@@ -165,19 +165,6 @@ func (g groupGenerations) rolledBack(origin string) bool {
 	return i >= 0 && g.decisions.rolledBack[i].Load()
 }
 
-// rejectIfRolledBack returns an error if an origin is rolled back, because it cannot be frozen then. An empty name
-// stands for all origins.
-func (r operations) rejectIfRolledBack(origin string) error {
-	for i, name := range r.cfg.OriginNames() {
-		if f, frozen := r.groups.decisions.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
-			return admin.Refuse(http.StatusConflict,
-				fmt.Errorf("origin %q is rolled back, so its changes are already withheld; end the rollback with tender thaw",
-					name))
-		}
-	}
-	return nil
-}
-
 // rollbacks has the operations that return clients to an earlier generation.
 type rollbacks struct{ operations }
 

@@ -19,8 +19,11 @@ func (r *rollouts) status(origin int) *rollout.Status {
 	return r.controllers[origin].Status()
 }
 
+// rolloutOperations has the operations on rollouts.
+type rolloutOperations struct{ operations }
+
 // chosenRollouts returns the controller of an origin, or those of all origins if the name is empty.
-func (r operations) chosenRollouts(origin string) ([]*rollout.Controller, error) {
+func (r rolloutOperations) chosenRollouts(origin string) ([]*rollout.Controller, error) {
 	if r.groups.rollouts == nil {
 		return nil, admin.ErrRolloutOff
 	}
@@ -33,7 +36,7 @@ func (r operations) chosenRollouts(origin string) ([]*rollout.Controller, error)
 }
 
 // rolloutStatus returns the states of the rollouts of one origin, or of all origins.
-func (r operations) rolloutStatus(origin string) (admin.Rollouts, error) {
+func (r rolloutOperations) rolloutStatus(origin string) (admin.Rollouts, error) {
 	chosen, err := r.chosenRollouts(origin)
 	if err != nil {
 		return admin.Rollouts{}, err
@@ -46,12 +49,12 @@ func (r operations) rolloutStatus(origin string) (admin.Rollouts, error) {
 }
 
 // rolloutDiff returns the changes of the open editions.
-func (r operations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (admin.RolloutDiff, error) {
+func (r rolloutOperations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (admin.RolloutDiff, error) {
 	chosen, err := r.chosenRollouts(of.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
-	done, err := r.groups.lockCommands(ctx) // also waits until the controllers run
+	done, err := r.lockCommands(ctx) // also waits until the controllers run
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
@@ -104,7 +107,7 @@ var rolloutCommands = []rolloutCommand{
 }
 
 // rolloutCommands returns the operator commands on rollouts. Each returns an error if rollouts are off.
-func (r operations) rolloutCommands() (all []admin.Command) {
+func (r rolloutOperations) rolloutCommands() (all []admin.Command) {
 	for _, command := range rolloutCommands {
 		all = append(all, admin.NewCommand("rollout/"+command.name,
 			func(ctx context.Context, of admin.RolloutScope) (admin.Rollouts, error) {
@@ -116,7 +119,7 @@ func (r operations) rolloutCommands() (all []admin.Command) {
 
 // commandRollouts runs a command for one origin, or for all. With all origins, it skips those whose state does not
 // permit the command, and fails only if no state does.
-func (r operations) commandRollouts(
+func (r rolloutOperations) commandRollouts(
 	ctx context.Context, command rolloutCommand, of admin.RolloutScope,
 ) (admin.Rollouts, error) {
 	if err := command.check(of); err != nil {
@@ -127,7 +130,7 @@ func (r operations) commandRollouts(
 		return admin.Rollouts{}, err
 	}
 	by := admin.CallerOf(ctx).By(of.User)
-	done, err := r.groups.lockCommands(ctx)
+	done, err := r.lockCommands(ctx)
 	if err != nil {
 		return admin.Rollouts{}, err
 	}

@@ -26,8 +26,9 @@ func TestRolloutCommandsWhileShuttingDownAreUnavailable(t *testing.T) {
 	c.Run(ctx, false)
 	started := make(chan struct{})
 	close(started)
-	r := operations{&Relay{groups: &groups{
-		started: started, commandSlot: make(chan struct{}, 1), rollouts: &rollouts{controllers: []*rollout.Controller{c}},
+	r := rolloutOperations{operations{&Relay{
+		groups:      &groups{started: started, rollouts: &rollouts{controllers: []*rollout.Controller{c}}},
+		commandSlot: make(chan struct{}, 1),
 	}}}
 	if _, err := r.rolloutDiff(t.Context(), admin.RolloutChoice{}); admin.CodeOf(err) != http.StatusServiceUnavailable {
 		t.Errorf("diff: status of %v is %d, want 503", err, admin.CodeOf(err))
