@@ -98,20 +98,11 @@ func (r overview) settings() string {
 // AdminAddrs returns the addresses of the admin listeners: first the plaintext listeners on loopback, then those with
 // TLS.
 func (r *Relay) AdminAddrs() []net.Addr {
-	return addrs(slices.Concat(r.adminListeners, r.adminTLSListeners))
+	return addrs(slices.Concat(r.listeners.admin, r.listeners.adminTLS))
 }
 
 // ProbeAddrs returns the addresses of TENDER_PROBE_LISTEN, which serve /livez, /readyz and /metrics.
-func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.probeListeners) }
-
-// requireLoopback returns an error for a listener that other hosts can reach. The configuration cannot check this for a
-// host name, which may resolve to any address.
-func requireLoopback(l net.Listener) error {
-	if a, ok := l.Addr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
-		return fmt.Errorf("listen %s: not on loopback", a)
-	}
-	return nil
-}
+func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.listeners.probes) }
 
 // endAdmin stops the admin server. It is called last, so that probes report a draining relay until then.
 func (r *Relay) endAdmin() {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,7 +13,6 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/xdstender/tender/downstream"
@@ -64,34 +62,28 @@ type Options struct {
 // A Relay caches the resources of its origins and serves them to xDS clients. Its methods may be called from any
 // goroutine.
 type Relay struct {
-	cfg           Config
-	log           *slog.Logger
-	level         *logLevel // nil if operators cannot change it
-	credentials   *config.Credentials
-	chain         *chain
-	origins       origins
-	groups        *groups
-	snapshots     *snapshots
-	auditor       *auditor
-	linter        *lint.Linter // nil if resources are not checked
-	server        *downstream.Server
-	servers       []*grpc.Server // the first serves listeners; the second, if any, serves tlsListeners
-	rest          *http.Server
-	admin         *admin.Server
-	pages         *page.Pages
-	history       page.History
-	telemetry     *telemetry.Telemetry
-	tracer        *telemetry.Tracer // nil if tracing is off
-	events        *telemetry.Events // nil if no events are exported
-	health        *health.Server
-	listeners     []net.Listener
-	tlsListeners  []net.Listener // of TENDER_TLS_LISTEN, while listeners are plaintext
-	restListeners []net.Listener
-	stopNow       chan struct{} // closed by StopNow
-	stopNowOnce   sync.Once
-	commandSlot   chan struct{} // one slot, held by the running operator command
-
-	adminListeners, adminTLSListeners, probeListeners []net.Listener
+	cfg         Config
+	log         *slog.Logger
+	level       *logLevel // nil if operators cannot change it
+	credentials *config.Credentials
+	chain       *chain
+	origins     origins
+	groups      *groups
+	snapshots   *snapshots
+	auditor     *auditor
+	linter      *lint.Linter // nil if resources are not checked
+	server      *downstream.Server
+	servers     *servers
+	admin       *admin.Server
+	pages       *page.Pages
+	history     page.History
+	telemetry   *telemetry.Telemetry
+	tracer      *telemetry.Tracer // nil if tracing is off
+	events      *telemetry.Events // nil if no events are exported
+	listeners   listeners
+	stopNow     chan struct{} // closed by StopNow
+	stopNowOnce sync.Once
+	commandSlot chan struct{} // one slot, held by the running operator command
 
 	version, identifier string
 	instance            string // a random ID of this process
@@ -110,18 +102,15 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{
-		cfg:           cfg,
-		log:           opts.Logger,
-		listeners:     opts.Listeners,
-		restListeners: opts.RESTListeners,
-
-		adminListeners: opts.AdminListeners,
-		version:        opts.Version,
-		identifier:     identifier(cfg.OwnID()),
-		instance:       rand.Text(),
-		started:        time.Now(),
-		stopNow:        make(chan struct{}),
-		commandSlot:    make(chan struct{}, 1),
+		cfg:         cfg,
+		log:         opts.Logger,
+		listeners:   listeners{xds: opts.Listeners, rest: opts.RESTListeners, admin: opts.AdminListeners},
+		version:     opts.Version,
+		identifier:  identifier(cfg.OwnID()),
+		instance:    rand.Text(),
+		started:     time.Now(),
+		stopNow:     make(chan struct{}),
+		commandSlot: make(chan struct{}, 1),
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
@@ -213,31 +202,20 @@ func (r *Relay) serve(opts Options) (err error) {
 		return err
 	}
 	r.groups.observed = r.server.Observed
-	r.health = health.NewServer()
-	r.addServers(opts)
-	r.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
-	r.rest = newRESTServer(r.cfg, r.server, r.log)
+	r.servers = newServers(&r.cfg, opts, r.credentials, r.server, r.log)
 	if r.telemetry, err = telemetry.New(context.Background(), r.telemetryConfig()); err != nil {
 		return err
 	}
 	r.pages = page.New(overview{r}.pageConfig())
 	r.admin = r.newAdmin()
-	return r.listen()
+	return r.listeners.open(&r.cfg)
 }
 
 // Addrs returns the addresses of the xDS listeners, including those of Options.Listeners.
-func (r *Relay) Addrs() []net.Addr { return addrs(r.listeners) }
-
-func addrs(listeners []net.Listener) []net.Addr {
-	addrs := make([]net.Addr, len(listeners))
-	for i, l := range listeners {
-		addrs[i] = l.Addr()
-	}
-	return addrs
-}
+func (r *Relay) Addrs() []net.Addr { return addrs(r.listeners.xds) }
 
 // TLSAddrs returns the addresses of TENDER_TLS_LISTEN, which serve TLS while those of Addrs serve plaintext.
-func (r *Relay) TLSAddrs() []net.Addr { return addrs(r.tlsListeners) }
+func (r *Relay) TLSAddrs() []net.Addr { return addrs(r.listeners.tls) }
 
 // Streams returns the number of open client streams, including pending REST polls.
 func (r *Relay) Streams() int { return r.server.Streams() }
@@ -272,12 +250,12 @@ func (r *Relay) Run(ctx context.Context) error {
 		listeners []net.Listener
 		serve     func(net.Listener) error
 	}{
-		{r.listeners, func(l net.Listener) error { return r.serveStreams(r.servers[0], l) }},
-		{r.tlsListeners, func(l net.Listener) error { return r.serveStreams(r.servers[1], l) }},
-		{r.restListeners, r.serveREST},
-		{r.adminListeners, r.admin.Serve},
-		{r.adminTLSListeners, r.admin.ServeTLS},
-		{r.probeListeners, r.admin.ServeProbes},
+		{r.listeners.xds, func(l net.Listener) error { return r.servers.serveStreams(0, l) }},
+		{r.listeners.tls, func(l net.Listener) error { return r.servers.serveStreams(1, l) }},
+		{r.listeners.rest, r.servers.serveREST},
+		{r.listeners.admin, r.admin.Serve},
+		{r.listeners.adminTLS, r.admin.ServeTLS},
+		{r.listeners.probes, r.admin.ServeProbes},
 	} {
 		for _, l := range s.listeners {
 			serving.Go(func() error { return s.serve(l) })
@@ -293,7 +271,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	serving.Go(func() error { watchMemory(failed, readMemory, r.log); return nil })
 	<-failed.Done()
 	freezes{operations{r}}.warnFrozen()
-	r.drain()
+	r.draining.Store(true)
+	r.servers.drain(r.cfg.Drain, r.stopNow)
 	r.endAdmin()
 	err := serving.Wait()
 	stop()
@@ -306,53 +285,10 @@ func (r *Relay) Run(ctx context.Context) error {
 // setReady reports the relay as SERVING in health checks. Only a drain reverts that.
 func (r *Relay) setReady() {
 	if !r.ready.Swap(true) {
-		r.setHealth(healthpb.HealthCheckResponse_SERVING)
+		r.servers.setHealth(healthpb.HealthCheckResponse_SERVING)
 	}
 }
-
-// setHealth sets the gRPC health status of the server and of each registered service.
-func (r *Relay) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
-	r.health.SetServingStatus("", status)
-	for service := range r.servers[0].GetServiceInfo() {
-		r.health.SetServingStatus(service, status)
-	}
-}
-
-// otherCallsTimeout bounds how long calls other than xDS streams, such as health watches, delay the shutdown.
-const otherCallsTimeout = time.Second
 
 // StopNow ends a drain: the relay closes all client streams at once. If it is called before the drain, the drain closes
 // them immediately. StopNow may be called more than once.
 func (r *Relay) StopNow() { r.stopNowOnce.Do(func() { close(r.stopNow) }) }
-
-// drain closes the streams of clients. At first the relay still accepts clients, because load balancers notice the
-// failing health checks with a delay. It then sends GOAWAY, so that clients open no new streams on their connections.
-// It closes the open streams one by one, so that not all clients reconnect at once (B.33).
-func (r *Relay) drain() {
-	r.draining.Store(true)
-	r.health.Shutdown()
-	hard := time.AfterFunc(r.cfg.Drain, r.stop)
-	defer hard.Stop()
-	select {
-	case <-time.After(r.cfg.Drain / 9):
-	case <-r.stopNow:
-	}
-	var stopped sync.WaitGroup
-	for _, server := range r.servers {
-		stopped.Go(server.GracefulStop)
-	}
-	stopped.Go(func() { _ = r.rest.Shutdown(context.Background()) }) // stop ends its pending polls
-	drained := make(chan struct{})
-	stopped.Go(func() {
-		select {
-		case <-r.stopNow:
-			r.server.Drain(0)
-		case <-drained:
-		}
-	})
-	r.server.Drain(r.cfg.Drain * 2 / 3)
-	close(drained)
-	soft := time.AfterFunc(otherCallsTimeout, r.stop)
-	defer soft.Stop()
-	stopped.Wait()
-}

@@ -5,14 +5,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"strings"
-	"syscall"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -21,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/gzip" // registers it: origins may compress what they send (B.32)
+	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
@@ -31,32 +29,50 @@ import (
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/config"
+	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
-// addServers creates the xDS servers: one server, or one for plaintext and one for TLS.
-func (r *Relay) addServers(opts Options) {
+// servers are the servers for clients.
+type servers struct {
+	streams *downstream.Server
+	grpc    []*grpc.Server // the first serves listeners.xds; the second, if any, serves listeners.tls
+	rest    *http.Server
+	health  *health.Server
+	clients *tlsfiles.Server // nil if clients connect in plaintext
+}
+
+// newServers creates the servers: for gRPC one server, or one for plaintext and one for TLS. Health checks return
+// NOT_SERVING at first.
+func newServers(
+	cfg *Config, opts Options, creds *config.Credentials, streams *downstream.Server, log *slog.Logger,
+) *servers {
+	s := &servers{
+		streams: streams, rest: newRESTServer(cfg, streams, log), health: health.NewServer(), clients: creds.Clients,
+	}
 	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
-	if clients := r.credentials.Clients; clients != nil {
-		secure := credentials.NewTLS(clients.Config("h2"))
-		if len(r.cfg.TLSListen) == 0 {
+	if s.clients != nil {
+		secure := credentials.NewTLS(s.clients.Config("h2"))
+		if len(cfg.TLSListen) == 0 {
 			kinds = nil
 		}
 		kinds = append(kinds, secure)
 	}
-	bounds := r.server.Guard()
+	bounds := streams.Guard()
 	for _, kind := range kinds {
 		options := []grpc.ServerOption{
 			grpc.Creds(bounds.Credentials(kind)), grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
-			grpc.KeepaliveParams(keepaliveOf(r.cfg, opts)), grpc.ConnectionTimeout(r.cfg.FirstRequestTimeout),
-			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, r.credentials.Authorizer.RefuseReflection),
+			grpc.KeepaliveParams(keepaliveOf(cfg, opts)), grpc.ConnectionTimeout(cfg.FirstRequestTimeout),
+			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, creds.Authorizer.RefuseReflection),
 		}
-		options = append(options, compression(r.cfg.RequestCompression == CompressionGzip)...)
-		server := NewGRPCServer(int(r.cfg.MaxRequestBytes), r.cfg.MaxStreamsPerConnection, options...)
-		r.server.Register(server)
-		healthpb.RegisterHealthServer(server, r.health)
+		options = append(options, compression(cfg.RequestCompression == CompressionGzip)...)
+		server := NewGRPCServer(int(cfg.MaxRequestBytes), cfg.MaxStreamsPerConnection, options...)
+		streams.Register(server)
+		healthpb.RegisterHealthServer(server, s.health)
 		reflection.Register(server)
-		r.servers = append(r.servers, server)
+		s.grpc = append(s.grpc, server)
 	}
+	s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+	return s
 }
 
 // windowBytes is the HTTP/2 flow-control window of client connections and streams. It bounds unread requests. It is
@@ -89,7 +105,7 @@ func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.Se
 var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
 
 // keepaliveOf returns the keepalive parameters and the maximum age of connections (B.33).
-func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
+func keepaliveOf(cfg *Config, opts Options) keepalive.ServerParameters {
 	p := keepalive.ServerParameters{
 		Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout),
 	}
@@ -99,9 +115,10 @@ func keepaliveOf(cfg Config, opts Options) keepalive.ServerParameters {
 	return p
 }
 
-// serveStreams serves xDS on a listener until the server stops. It returns nil if the server has already stopped.
-func (r *Relay) serveStreams(server *grpc.Server, l net.Listener) error {
-	if err := server.Serve(r.server.Guard().Listener(l)); !errors.Is(err, grpc.ErrServerStopped) {
+// serveStreams serves xDS on a listener, with the gRPC server of this index, until the server stops. It returns nil if
+// the server has already stopped.
+func (s *servers) serveStreams(server int, l net.Listener) error {
+	if err := s.grpc[server].Serve(s.streams.Guard().Listener(l)); !errors.Is(err, grpc.ErrServerStopped) {
 		return err
 	}
 	return nil
@@ -166,7 +183,7 @@ const restIdle = 5 * time.Minute
 const restWindow = 64 << 10
 
 // newRESTServer returns the HTTP server for REST polls. It speaks HTTP/1.1 and HTTP/2, with and without TLS.
-func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *http.Server {
+func newRESTServer(cfg *Config, server *downstream.Server, log *slog.Logger) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true) // see serveREST
@@ -187,98 +204,68 @@ func newRESTServer(cfg Config, server *downstream.Server, log *slog.Logger) *htt
 }
 
 // RESTAddrs returns the addresses of the REST listeners.
-func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.restListeners) }
+func (r *Relay) RESTAddrs() []net.Addr { return addrs(r.listeners.rest) }
 
 // serveREST serves REST polls on a listener until the server is shut down, with TLS if TENDER_TLS_CERT is set. TLS must
 // be below the listener of the guard, because that listener counts HTTP/2 frames.
-func (r *Relay) serveREST(l net.Listener) error {
-	l = r.server.Guard().Listener(l)
-	if clients := r.credentials.Clients; clients != nil {
-		l = tls.NewListener(l, clients.Config("h2", "http/1.1"))
+func (s *servers) serveREST(l net.Listener) error {
+	l = s.streams.Guard().Listener(l)
+	if s.clients != nil {
+		l = tls.NewListener(l, s.clients.Config("h2", "http/1.1"))
 	}
-	if err := r.rest.Serve(r.server.Guard().PollListener(l)); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.rest.Serve(s.streams.Guard().PollListener(l)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
 // stop closes all client streams and polls immediately.
-func (r *Relay) stop() {
-	for _, server := range r.servers {
+func (s *servers) stop() {
+	for _, server := range s.grpc {
 		server.Stop()
 	}
-	_ = r.rest.Close() // its listeners are closed, and nothing else can fail
+	_ = s.rest.Close() // its listeners are closed, and nothing else can fail
 }
 
-// listen opens the configured addresses for which [Options] has no listeners. It opens all or none.
-func (r *Relay) listen() error {
-	var opened []net.Listener
-	for _, l := range []struct {
-		variable  string
-		addresses []string
-		listeners *[]net.Listener
-		allowed   func(net.Listener) error
-	}{
-		{"TENDER_LISTEN", r.cfg.Listen, &r.listeners, nil},
-		{"TENDER_TLS_LISTEN", r.cfg.TLSListen, &r.tlsListeners, nil},
-		{"TENDER_REST_LISTEN", r.cfg.RESTListen, &r.restListeners, nil},
-		{"TENDER_ADMIN_LISTEN", config.LoopbackOnly(r.cfg.AdminListen), &r.adminListeners, requireLoopback},
-		{"TENDER_ADMIN_LISTEN", config.NonLoopback(r.cfg.AdminListen), &r.adminTLSListeners, nil},
-		{"TENDER_PROBE_LISTEN", r.cfg.ProbeListen, &r.probeListeners, nil},
-	} {
-		if len(*l.listeners) > 0 {
-			continue
-		}
-		listeners, err := listenAll(l.addresses)
-		opened = append(opened, listeners...)
-		for i := 0; err == nil && l.allowed != nil && i < len(listeners); i++ {
-			err = l.allowed(listeners[i])
-		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", l.variable, err), closeAll(opened))
-		}
-		*l.listeners = listeners
+// setHealth sets the gRPC health status of the server and of each registered service.
+func (s *servers) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
+	s.health.SetServingStatus("", status)
+	for service := range s.grpc[0].GetServiceInfo() {
+		s.health.SetServingStatus(service, status)
 	}
-	return nil
 }
 
-// listenAll opens all addresses or none.
-func listenAll(addresses []string) (listeners []net.Listener, err error) {
-	for _, address := range addresses {
-		l, err := listen(address)
-		if err != nil {
-			return nil, errors.Join(err, closeAll(listeners))
+// otherCallsTimeout bounds how long calls other than xDS streams, such as health watches, delay the shutdown.
+const otherCallsTimeout = time.Second
+
+// drain closes the streams of clients. At first the relay still accepts clients, because load balancers notice the
+// failing health checks with a delay. It then sends GOAWAY, so that clients open no new streams on their connections.
+// It closes the open streams one by one, so that not all clients reconnect at once (B.33). Once stopNow is closed, it
+// closes them all immediately.
+func (s *servers) drain(within time.Duration, stopNow <-chan struct{}) {
+	s.health.Shutdown()
+	hard := time.AfterFunc(within, s.stop)
+	defer hard.Stop()
+	select {
+	case <-time.After(within / 9):
+	case <-stopNow:
+	}
+	var stopped sync.WaitGroup
+	for _, server := range s.grpc {
+		stopped.Go(server.GracefulStop)
+	}
+	stopped.Go(func() { _ = s.rest.Shutdown(context.Background()) }) // stop ends its pending polls
+	drained := make(chan struct{})
+	stopped.Go(func() {
+		select {
+		case <-stopNow:
+			s.streams.Drain(0)
+		case <-drained:
 		}
-		listeners = append(listeners, l)
-	}
-	return listeners, nil
-}
-
-func closeAll(listeners []net.Listener) (err error) {
-	for _, l := range listeners {
-		err = errors.Join(err, l.Close())
-	}
-	return err
-}
-
-// listen listens on a TCP address, or on a Unix socket if the address is unix:/path. It replaces the socket of a
-// process that no longer runs.
-func listen(address string) (net.Listener, error) {
-	path, isUnix := strings.CutPrefix(address, "unix:")
-	if !isUnix {
-		return net.Listen("tcp", address)
-	}
-	path = strings.TrimPrefix(path, "//")
-	l, err := net.Listen("unix", path)
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
-	}
-	// If nothing accepts connections, a process that has ended left the socket.
-	if conn, dialErr := net.Dial("unix", path); dialErr == nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	if removeErr := os.Remove(path); removeErr != nil {
-		return nil, fmt.Errorf("listen %s: %w", address, removeErr)
-	}
-	return net.Listen("unix", path)
+	})
+	s.streams.Drain(within * 2 / 3)
+	close(drained)
+	soft := time.AfterFunc(otherCallsTimeout, s.stop)
+	defer soft.Stop()
+	stopped.Wait()
 }
