@@ -36,10 +36,10 @@ func (r *Relay) newAdmin() *admin.Server {
 		Commands: of.commands(),
 		Tier:     shown.tier(),
 		Summary:  shown.summary,
-		Metrics:  r.telemetry.Handler(),
+		Metrics:  r.exporters.metrics.Handler(),
 		Debug:    r.cfg.Debug,
 		Logger:   r.log,
-		Action:   r.emitAction,
+		Action:   r.exporters.emitAction,
 
 		RolloutDiff: rolloutOperations{of}.rolloutDiff,
 		ThawDiff:    freezes{of}.thawDiff,

@@ -9,17 +9,18 @@ import (
 	"github.com/xdstender/tender/relay/config"
 )
 
-// warnPlaintext logs the listeners and origins whose plaintext traffic leaves this host.
-func (r *Relay) warnPlaintext() {
+// warnPlaintext logs the listeners and origins whose plaintext traffic leaves this host. clientTLS reports whether the
+// relay has a certificate for its clients.
+func warnPlaintext(cfg *Config, clientTLS bool, log *slog.Logger) {
 	var origins []string
-	plain := r.cfg.Listen
-	if r.credentials.Clients == nil {
-		plain = slices.Concat(plain, r.cfg.RESTListen)
-	} else if len(r.cfg.TLSListen) == 0 {
+	plain := cfg.Listen
+	if !clientTLS {
+		plain = slices.Concat(plain, cfg.RESTListen)
+	} else if len(cfg.TLSListen) == 0 {
 		plain = nil
 	}
 	listen := config.NonLoopback(plain)
-	for _, o := range config.AllOrigins(&r.cfg) {
+	for _, o := range config.AllOrigins(cfg) {
 		for _, target := range o.Targets {
 			address := strings.TrimPrefix(target, "dns:///")
 			if o.Access.TLS == TLSOff && !strings.HasPrefix(target, "file:") && !config.IsLoopback(address) {
@@ -28,13 +29,13 @@ func (r *Relay) warnPlaintext() {
 		}
 	}
 	if len(listen)+len(origins) > 0 {
-		r.log.Warn("traffic leaves this host without TLS; it can be intercepted and changed",
+		log.Warn("traffic leaves this host without TLS; it can be intercepted and changed",
 			slog.String("listen", strings.Join(listen, ",")), slog.String("origin", strings.Join(origins, ",")))
 	}
 }
 
 // credentialStatus returns the state of the credential files for the admin API.
-func (r *Relay) credentialStatus() []admin.Files {
+func (r overview) credentialStatus() []admin.Files {
 	all := []admin.Files{}
 	for _, s := range r.credentials.Files.Status() {
 		f := admin.Files{LoadedAt: s.LoadedAt, NotAfter: s.NotAfter, Refused: s.Refused}

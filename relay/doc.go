@@ -27,8 +27,19 @@
 //
 // This is the whole hot path. Start with func flush in downstream/flush.go. The others are in stream.go and
 // responses.go of upstream, edit.go, put.go and publish.go of cache, changes.go and sets.go of downstream/subscription,
-// and cache/wire/response.go. This package is not on the hot path. It assigns clients to views (group.go, package
-// nodegroup), and implements readiness, drain, snapshots and operator commands.
+// and cache/wire/response.go.
+//
+// This package is not on the hot path. [Relay] (relay.go) owns these types:
+//
+//	listeners, servers      the listeners, the servers for clients, and drain (listeners.go, server.go)
+//	originProbes            readiness (ready.go)
+//	groups                  assigns clients to views (group.go, package nodegroup)
+//	inspector               lists the views for commands, audits and metrics (inspect.go)
+//	snapshots               stores views on disk (snapshots.go)
+//	decisions               decisions of operators until they revoke them, such as freezes (decisions.go)
+//	overview                the state of the relay for operators (admin.go, tier.go, telemetry.go)
+//	operations              has the methods that operator commands share (operate.go); freezes, holds, rollbacks, audits and
+//	                        rolloutOperations have the commands
 //
 // # Locks
 //

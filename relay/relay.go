@@ -77,9 +77,7 @@ type Relay struct {
 	admin       *admin.Server
 	pages       *page.Pages
 	history     page.History
-	telemetry   *telemetry.Telemetry
-	tracer      *telemetry.Tracer // nil if tracing is off
-	events      *telemetry.Events // nil if no events are exported
+	exporters   exporters
 	listeners   listeners
 	stopNow     chan struct{} // closed by StopNow
 	stopNowOnce sync.Once
@@ -126,15 +124,16 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.credentials, err = config.OpenCredentials(&r.cfg, r.log); err != nil {
 		return nil, err
 	}
-	if r.tracer, err = telemetry.NewTracer(context.Background(), opts.Spans, r.telemetryConfig()); err != nil {
+	export := overview{r}.telemetryConfig()
+	if r.exporters.tracer, err = telemetry.NewTracer(context.Background(), opts.Spans, export); err != nil {
 		return nil, err
 	}
-	if r.events, err = telemetry.NewEvents(context.Background(), r.telemetryConfig()); err != nil {
+	if r.exporters.events, err = telemetry.NewEvents(context.Background(), export); err != nil {
 		return nil, err
 	}
-	opts.tracer = r.tracer
+	opts.tracer = r.exporters.tracer
 	r.linter = r.newLinter()
-	opts.check = r.checker()
+	opts.check = newChecker(&r.cfg, r.linter)
 	r.chain = newChain(r.log)
 	opts.chain = r.chain
 	if r.origins, err = openOrigins(cfg, opts, r.credentials.Origins, r.log); err != nil {
@@ -144,16 +143,16 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.snapshots, err = openSnapshots(&r.cfg, node, r.log); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
-	r.groups = newGroups(cfg, node, r.origins, r.snapshots, r.tracer, r.log)
+	r.groups = newGroups(cfg, node, r.origins, r.snapshots, r.exporters.tracer, r.log)
 	if len(cfg.AdminListen)+len(opts.AdminListeners) > 0 {
 		r.groups.keepRecords()
 	}
 	r.auditor = &auditor{groups: r.groups, log: r.log}
 	if err := r.serve(opts); err != nil {
-		r.endTelemetry()
+		r.exporters.shutdown()
 		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
 	}
-	r.warnPlaintext()
+	warnPlaintext(&r.cfg, r.credentials.Clients != nil, r.log)
 	return r, nil
 }
 
@@ -194,7 +193,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		SumLoads:          r.cfg.LRS == LRSAggregate,
 		ProbeStatus:       r.probed,
 		Authorizer:        r.credentials.Authorizer,
-		Traces:            r.traces(),
+		Traces:            deliveryTraces(&r.cfg, r.exporters.tracer),
 		HerdServed:        opts.Served,
 		Logger:            r.log,
 	})
@@ -203,7 +202,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	}
 	r.groups.observed = r.server.Observed
 	r.servers = newServers(&r.cfg, opts, r.credentials, r.server, r.log)
-	if r.telemetry, err = telemetry.New(context.Background(), r.telemetryConfig()); err != nil {
+	if r.exporters.metrics, err = telemetry.New(context.Background(), overview{r}.telemetryConfig()); err != nil {
 		return err
 	}
 	r.pages = page.New(overview{r}.pageConfig())
@@ -278,7 +277,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	stop()
 	r.groups.wait()
 	watching.Wait()
-	r.endTelemetry()
+	r.exporters.shutdown()
 	return errors.Join(err, r.origins.close(), r.snapshots.close())
 }
 

@@ -12,35 +12,42 @@ import (
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
+// exporters export the metrics, spans and events of a relay.
+type exporters struct {
+	metrics *telemetry.Telemetry
+	tracer  *telemetry.Tracer // nil if tracing is off
+	events  *telemetry.Events // nil if no events are exported
+}
+
 // telemetryConfig returns the source and the resource attributes of metrics and spans.
-func (r *Relay) telemetryConfig() telemetry.Config {
+func (r overview) telemetryConfig() telemetry.Config {
 	return telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier}
 }
 
-// traces returns the settings of delivery spans, or nil if tracing is off.
-func (r *Relay) traces() *downstream.Traces {
-	if r.tracer == nil {
+// deliveryTraces returns the settings of delivery spans, or nil if tracing is off.
+func deliveryTraces(cfg *Config, tracer *telemetry.Tracer) *downstream.Traces {
+	if tracer == nil {
 		return nil
 	}
-	return &downstream.Traces{Every: r.cfg.TraceDeliveries, Slow: r.cfg.TraceSlow, Delivered: r.tracer.Delivered}
+	return &downstream.Traces{Every: cfg.TraceDeliveries, Slow: cfg.TraceSlow, Delivered: tracer.Delivered}
 }
 
 // lastExportTimeout bounds how long the last export of metrics, spans and events delays the shutdown.
 const lastExportTimeout = 2 * time.Second
 
-// endTelemetry exports metrics, spans and events for the last time.
-func (r *Relay) endTelemetry() {
+// shutdown exports metrics, spans and events for the last time.
+func (e *exporters) shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastExportTimeout)
 	defer cancel()
-	_ = r.tracer.Shutdown(ctx) // OpenTelemetry logs its errors
-	_ = r.events.Shutdown(ctx)
-	if r.telemetry != nil { // it is nil if New failed
-		_ = r.telemetry.Shutdown(ctx)
+	_ = e.tracer.Shutdown(ctx) // OpenTelemetry logs its errors
+	_ = e.events.Shutdown(ctx)
+	if e.metrics != nil { // it is nil if New failed
+		_ = e.metrics.Shutdown(ctx)
 	}
 }
 
 // emitAction exports the audit record of an operator command as a log event.
-func (r *Relay) emitAction(ctx context.Context, a admin.Action) {
+func (e *exporters) emitAction(ctx context.Context, a admin.Action) {
 	event := telemetry.Event{
 		Name: telemetry.ActionEvent, At: a.At, Body: "operator action", Failed: a.Error != "", Status: a.Code,
 		Attributes: map[string]string{
@@ -51,15 +58,15 @@ func (r *Relay) emitAction(ctx context.Context, a admin.Action) {
 	if event.Failed {
 		event.Attributes["error.type"] = strconv.Itoa(a.Code)
 	}
-	r.events.Emit(ctx, event)
+	e.events.Emit(ctx, event)
 }
 
 // reading returns the counters of the relay. It visits all streams, which takes 25 ms for 10,000 streams.
-func (r *Relay) reading() telemetry.Reading {
+func (r overview) reading() telemetry.Reading {
 	audit := r.Audit()
 	out := telemetry.Reading{
 		At:          time.Now(),
-		Status:      overview{r}.status(),
+		Status:      r.status(),
 		Memory:      readMemory().utilization(),
 		Server:      r.server.Stats(),
 		Snapshots:   r.SnapshotStats(),

@@ -18,14 +18,14 @@ func (r *Relay) newLinter() *lint.Linter {
 	return lint.New(lint.Config{Views: views, Static: r.cfg.StaticClusters, Logger: r.log})
 }
 
-// checker returns the function that finds changes that break clients, or nil unless TENDER_VALIDATE is hold.
-func (r *Relay) checker() reconcile.Checker {
-	if r.cfg.Validate != ValidateHold {
+// newChecker returns the function that finds changes that break clients, or nil unless TENDER_VALIDATE is hold.
+func newChecker(cfg *Config, linter *lint.Linter) reconcile.Checker {
+	if cfg.Validate != ValidateHold {
 		return nil
 	}
 	return func(res *wire.Resource) reconcile.Facts {
-		facts := r.linter.Facts(res)
-		found := reconcile.Facts{Clusters: r.linter.Clusters(facts), OnDemand: facts.OnDemand}
+		facts := linter.Facts(res)
+		found := reconcile.Facts{Clusters: linter.Clusters(facts), OnDemand: facts.OnDemand}
 		if i := slices.IndexFunc(facts.Findings, func(f lint.Finding) bool { return f.Kind == lint.Undecodable }); i >= 0 {
 			found.Undecodable = facts.Findings[i].Detail
 		}
