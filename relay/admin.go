@@ -3,12 +3,18 @@ package relay
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/connectivity"
@@ -16,8 +22,10 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/page"
+	"github.com/xdstender/tender/relay/peers"
 )
 
 // newAdmin returns the server of the admin API and of probes.
@@ -311,4 +319,110 @@ func (r overview) sample() page.Sample {
 		}
 	}
 	return s
+}
+
+// A logLevel is the log level of the relay, which operators can change.
+type logLevel struct {
+	log   *slog.Logger
+	level *slog.LevelVar
+	mu    sync.Mutex // serializes changes
+}
+
+// set changes the log level. It logs the change at the more verbose of both levels, so that the message is not
+// filtered.
+func (l *logLevel) set(ctx context.Context, to admin.LogLevel) (admin.LogLevelChange, error) {
+	var level slog.Level
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, to.Level) ||
+		level.UnmarshalText([]byte(to.Level)) != nil {
+		return admin.LogLevelChange{}, admin.Refuse(http.StatusBadRequest,
+			fmt.Errorf("level=%.32q: want debug, info, warn or error", to.Level))
+	}
+	if err := to.Check(); err != nil {
+		return admin.LogLevelChange{}, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	before := l.level.Level()
+	logChange := func() {
+		l.log.LogAttrs(ctx, max(slog.LevelInfo, min(before, level)), "log level changed",
+			slog.String("before", strings.ToLower(before.String())), slog.String("now", to.Level))
+	}
+	if level > before {
+		logChange()
+	}
+	if l.level.Set(level); level <= before {
+		logChange()
+	}
+	return admin.LogLevelChange{Level: to.Level, Before: strings.ToLower(before.String())}, nil
+}
+
+// tier returns the client for the peers of the relay, or nil if TENDER_PEERS is off.
+func (r overview) tier() admin.Tier {
+	if len(r.cfg.Peers) == 0 {
+		return nil
+	}
+	return peers.New(peers.Config{Targets: r.cfg.Peers, TLS: r.credentials.Peers})
+}
+
+// pageConfig returns the data sources of the status page.
+func (r overview) pageConfig() page.Config {
+	cfg := page.Config{
+		Status: r.status, Fleet: r.fleet(), History: &r.history, Rollouts: r.groups.rollouts.statuses, Logger: r.log,
+	}
+	if tier := r.tier(); tier != nil {
+		cfg.Tier = func(ctx context.Context) admin.FleetStatus { return tier.Status(ctx, r.summary()) }
+	}
+	return cfg
+}
+
+// summary returns the state of the relay that its peers show (--fleet).
+func (r overview) summary() *admin.FleetSummary {
+	status := r.status()
+	s := &admin.FleetSummary{
+		Instance: r.instance, NodeID: r.cfg.NodeID, Version: r.version, Ready: status.Relay.Ready,
+		Streams: status.Relay.Streams,
+		Frozen:  []string{}, Views: []admin.FleetView{},
+	}
+	if clients, err := r.fleet().Clients(admin.ClientQuery{Sort: admin.ByLag}); err == nil {
+		s.Refusing, s.Lagging = clients.Totals.Refusing, clients.Totals.Lagging
+	}
+	for _, o := range status.Origins {
+		s.Held += o.Held
+		if o.Frozen {
+			s.Frozen = append(s.Frozen, o.Name)
+		}
+	}
+	s.Held += status.Validation.Held()
+	digests := r.groups.groupGenerations().digests()
+	s.Omitted = max(len(status.Views)-admin.MaxFleetViews, 0)
+	for _, v := range status.Views[:len(status.Views)-s.Omitted] {
+		shown := admin.FleetView{Group: v.Group, Origin: v.Origin, Shared: v.Shared, Versions: map[string]string{}}
+		for _, t := range v.Types {
+			if t.Version != "" {
+				shown.Versions[t.TypeURL] = contentVersion(t.Version)
+			}
+		}
+		if shown.Generation = digests[generations.Key{Origin: v.Origin, Group: v.Group,
+			Shared: v.Shared}]; r.groups.generations == nil {
+			shown.Generation = versionsDigest(shown.Versions)
+		}
+		s.Views = append(s.Views, shown)
+	}
+	return s
+}
+
+// contentVersion returns the part of a version that identifies the content: the text after the last "~" (B.2). The text
+// before may differ between replicas.
+func contentVersion(version string) string { return version[strings.LastIndexByte(version, '~')+1:] }
+
+// versionsDigest returns a digest of versions, or an empty string if there are none.
+func versionsDigest(versions map[string]string) string {
+	if len(versions) == 0 {
+		return ""
+	}
+	sum := sha256.New()
+	for _, typeURL := range slices.Sorted(maps.Keys(versions)) {
+		_, _ = sum.Write([]byte(typeURL + "\x00" + versions[typeURL] + "\x00")) // a hash never fails
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:6])
 }

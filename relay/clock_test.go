@@ -24,7 +24,7 @@ var wallTimes = map[string]string{
 	"deploy/release/main.go":      "stamps files with the time of the commit",
 	"relay/admin/dump.go":         "names a file",
 	"relay/decisions.go":          "stores times",
-	"relay/freezes.go":            "stores times",
+	"relay/operate.go":            "stores times",
 	"relay/page/page.go":          "prints times",
 	"relay/rollout/check.go":      "queries Prometheus, which has its own clock",
 	"relay/rollouts.go":           "stores times",

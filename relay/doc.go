@@ -31,13 +31,13 @@
 //
 // This package is not on the hot path. [Relay] (relay.go) owns these types:
 //
-//	listeners, servers      serve clients, and drain (listeners.go, server.go)
+//	listeners, servers      serve clients, and drain (server.go)
 //	originProbes            probes the origins until the relay is ready (ready.go)
 //	groups                  assigns clients to views (group.go, package nodegroup)
 //	inspector               lists the views for commands, audits and metrics (inspect.go)
 //	snapshots               stores views on disk (snapshots.go)
 //	decisions               keeps decisions of operators, such as freezes, until they are revoked (decisions.go)
-//	overview                returns the state of the relay for operators (admin.go, tier.go, telemetry.go)
+//	overview                returns the state of the relay for operators (admin.go, telemetry.go)
 //	operations              has the methods that operator commands share (operate.go)
 //	freezes, holds, rollbacks, audits, rolloutOperations
 //	                        have the operator commands
