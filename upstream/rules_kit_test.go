@@ -218,7 +218,7 @@ func (r *rig) conversation(n int) string {
 // nack with the nonce.
 func showList(m *discoverypb.DiscoveryRequest) string {
 	typeURL := m.GetTypeUrl()
-	words := []string{typeURL[strings.LastIndexByte(typeURL, '.')+1:]}
+	words := []string{relaytest.ShortType(typeURL)}
 	if m.GetNode() != nil {
 		words = append(words, "node")
 	}
@@ -237,7 +237,7 @@ func showList(m *discoverypb.DiscoveryRequest) string {
 
 func showRequest(m *discoverypb.DeltaDiscoveryRequest) string {
 	typeURL := m.GetTypeUrl()
-	words := []string{typeURL[strings.LastIndexByte(typeURL, '.')+1:]}
+	words := []string{relaytest.ShortType(typeURL)}
 	if m.GetNode() != nil {
 		words = append(words, "node")
 	}

@@ -363,7 +363,7 @@ func TestR106_SotWHeartbeatRemovesNothing(t *testing.T) {
 		s.SendSotW(sotwResponse(clusters, "a@1", "b@1"))
 		r.pass(soon)
 		beat := sotwResponse(clusters)
-		beat.Resources = append(beat.Resources, relaytest.Wrapped(&discoverypb.Resource{Name: "a", Ttl: durationpb.New(time.Minute)}))
+		beat.Resources = append(beat.Resources, relaytest.Pack(&discoverypb.Resource{Name: "a", Ttl: durationpb.New(time.Minute)}))
 		s.SendSotW(beat)
 		r.pass(30 * time.Second)
 		r.expect("members", names(r.members(clusters)), "a b")
@@ -394,7 +394,7 @@ func TestB9_SotWNacks(t *testing.T) {
 				s := r.Accept(t.Context())
 				good := &discoverypb.DiscoveryResponse{TypeUrl: tt.resp.GetTypeUrl()}
 				for _, res := range response(tt.resp.GetTypeUrl(), "a@1").GetResources() {
-					good.Resources = append(good.Resources, relaytest.Wrapped(res))
+					good.Resources = append(good.Resources, relaytest.Pack(res))
 				}
 				s.SendSotW(good)
 				r.pass(soon)

@@ -33,7 +33,7 @@ func (r *rig) carried() string {
 	for _, s := range r.State().Open() {
 		var words []string
 		for typeURL, t := range s.Types {
-			short := typeURL[strings.LastIndexByte(typeURL, '.')+1:]
+			short := relaytest.ShortType(typeURL)
 			if t.Wildcard {
 				words = append(words, short+" *")
 			}

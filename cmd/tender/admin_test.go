@@ -16,6 +16,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
 const operators = `
@@ -33,7 +34,7 @@ type operated struct {
 	t             *testing.T
 	dir, ca, addr string
 	signs         *certs.CA
-	log           *relaytest.Log
+	log           *logs.Log
 }
 
 func newOperated(t *testing.T) *operated {

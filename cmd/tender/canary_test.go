@@ -36,6 +36,7 @@ import (
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
 // secretKey is what must be seen nowhere: a private key, of which also a part would be too
@@ -63,7 +64,7 @@ type canaryTest struct {
 	*testing.T
 	origin *relaytest.Origin
 	relay  *relaytest.Relay
-	log    relaytest.Log
+	log    logs.Log
 	spans  *tracetest.InMemoryExporter
 	dir    string // of snapshots
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
 const tierRules = `
@@ -39,7 +40,7 @@ type tier struct {
 	addrs []string // of operators' interfaces
 	xds   []string // of the ports for clients
 	files string   // the directory
-	logs  []*relaytest.Log
+	logs  []*logs.Log
 }
 
 // newTier returns a tier of two relays, which take an address where nothing listens and two servers for peers, too.

@@ -7,11 +7,12 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
 // The log level can be changed while a relay runs, and the log says so both ways.
 func TestLogLevel(t *testing.T) {
-	var log relaytest.Log
+	var log logs.Log
 	level := new(slog.LevelVar)
 	r := relaytest.StartRelay(t, relaytest.RelayOptions{
 		Env:     []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_ADMIN_LISTEN=127.0.0.1:0"},

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/relay"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
 func TestServeRefusesBadConfiguration(t *testing.T) {
@@ -47,7 +47,7 @@ func TestServeStartsAndStops(t *testing.T) {
 		{nil, `rest_listen=off`},
 		{[]string{"127.0.0.1:0", "unix:" + socket}, `rest_listen=127\.0\.0\.1:[1-9]\d*,unix:` + regexp.QuoteMeta(socket)},
 	} {
-		var out relaytest.Log // the relay may still log while it is left to end
+		var out logs.Log // the relay may still log while it is left to end
 		received := make(chan os.Signal, 1)
 		received <- os.Interrupt
 		cfg := config(t, "127.0.0.1:0")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/loadserver"
 )
 
 // A site is a control plane, and a relay of it.
@@ -23,9 +24,9 @@ type site struct {
 	origin  *relaytest.Origin
 	content *relaytest.Content // of the origin, for the Node of the bootstrap
 	relay   *relaytest.Relay
-	files   string               // what is /etc/envoy elsewhere
-	changes int                  // made by resent
-	reports relaytest.LoadServer // of the origin
+	files   string            // what is /etc/envoy elsewhere
+	changes int               // made by resent
+	reports loadserver.Server // of the origin
 }
 
 // newSite starts a site for a bootstrap, with further variables for the relay. The origin serves the Node of the bootstrap

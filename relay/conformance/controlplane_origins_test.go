@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
 )
 
 // xdstpWest is a name of endpoints in the authority west.
@@ -15,11 +16,11 @@ const xdstpWest = "xdstp://west/envoy.config.endpoint.v3.ClusterLoadAssignment/c
 // resources, stops one control plane, and restarts it with other resources.
 func TestInterop_TwoGoControlPlanes(t *testing.T) {
 	noLeaks(t)
-	for _, kind := range []string{relaytest.LinearCaches, relaytest.Snapshots} {
+	for _, kind := range []string{controlplane.Linear, controlplane.Snapshots} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel() // mostly waits
-			first := relaytest.NewControlPlane(t, kind, nil, append(planeWorld(), relaytest.Cluster("named", xdstpWest))...)
-			west := relaytest.NewControlPlane(t, kind, nil, relaytest.Cluster("of the west"), westEndpoints("1000"),
+			first := controlplane.New(t, kind, nil, append(planeWorld(), relaytest.Cluster("named", xdstpWest))...)
+			west := controlplane.New(t, kind, nil, relaytest.Cluster("of the west"), westEndpoints("1000"),
 				relaytest.Endpoints(xdstpWest, "127.0.0.2:1000"))
 			r := startRelay(t, first.RelayOptions(), "TENDER_ORIGINS=west="+west.Target(),
 				"TENDER_ROUTES=type:eds=west;authority:west=west")
@@ -58,7 +59,7 @@ func westEndpoints(port string) proto.Message { return relaytest.Endpoints("c0",
 
 // twoPlanes has clients of two control planes.
 type twoPlanes struct {
-	first, west *relaytest.ControlPlane
+	first, west *controlplane.Server
 	clients     []*relaytest.Client
 }
 

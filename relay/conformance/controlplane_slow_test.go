@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
@@ -20,12 +21,12 @@ import (
 // memory.
 
 // planeBubble runs f in a bubble for each kind of control plane, with a relay.
-func planeBubble(t *testing.T, env []string, f func(t *testing.T, o *relaytest.ControlPlane, r *running)) {
-	for _, kind := range []string{relaytest.LinearCaches, relaytest.Snapshots, relaytest.ADSSnapshots} {
+func planeBubble(t *testing.T, env []string, f func(t *testing.T, o *controlplane.Server, r *running)) {
+	for _, kind := range []string{controlplane.Linear, controlplane.Snapshots, controlplane.ADSSnapshots} {
 		t.Run(kind, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				memory := new(memnet.Network)
-				o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
+				o := controlplane.New(t, kind, memory, planeWorld()...)
 				r := startRelay(t, o.RelayOptions(), env...)
 				f(t, o, r)
 			})
@@ -36,7 +37,7 @@ func planeBubble(t *testing.T, env []string, f func(t *testing.T, o *relaytest.C
 // A SotW client that subscribes to clusters of which some do not exist gets a response within 10s. Later clients
 // get one at once.
 func TestInterop_GoControlPlaneSilence(t *testing.T) {
-	planeBubble(t, nil, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
+	planeBubble(t, nil, func(t *testing.T, o *controlplane.Server, r *running) {
 		client := func() *relaytest.Client {
 			return r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true, Node: relaytest.GRPCNode("grpc")})
 		}
@@ -63,7 +64,7 @@ func TestInterop_GoControlPlaneSilence(t *testing.T) {
 // With TENDER_RESYNC=full, the relay sends no versions, so go-control-plane reports no removals from its outage.
 // The relay detects them by subscribing to the names, for which go-control-plane sends nothing.
 func TestInterop_GoControlPlaneSweep(t *testing.T) {
-	planeBubble(t, []string{"TENDER_RESYNC=full"}, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
+	planeBubble(t, []string{"TENDER_RESYNC=full"}, func(t *testing.T, o *controlplane.Server, r *running) {
 		p := newPlaneClients(o, r)
 		p.converge()
 		time.Sleep(time.Minute) // until the sets are confirmed
@@ -81,7 +82,7 @@ func TestInterop_GoControlPlaneSweep(t *testing.T) {
 // If all remaining clusters are subscribed to by name, go-control-plane does not resend them. A missing response
 // then does not prove a removal, which is held back like a mass deletion.
 func TestInterop_GoControlPlaneSweepAllNamed(t *testing.T) {
-	planeBubble(t, []string{"TENDER_RESYNC=full"}, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
+	planeBubble(t, []string{"TENDER_RESYNC=full"}, func(t *testing.T, o *controlplane.Server, r *running) {
 		all, named := r.Client(relaytest.ClientOptions{AutoAck: true}), r.Client(relaytest.ClientOptions{AutoAck: true})
 		all.Subscribe(relaytest.ClusterType)
 		o.Follow(all, relaytest.ClusterType)
@@ -104,7 +105,7 @@ func TestInterop_GoControlPlaneSweepAllNamed(t *testing.T) {
 
 // A control plane restarts before the relay has confirmed its sets. Clients still converge.
 func TestInterop_GoControlPlaneEarlyRestart(t *testing.T) {
-	planeBubble(t, nil, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
+	planeBubble(t, nil, func(t *testing.T, o *controlplane.Server, r *running) {
 		p := newPlaneClients(o, r)
 		p.converge()
 		o.Stop()
@@ -121,7 +122,7 @@ func TestInterop_GoControlPlaneEarlyRestart(t *testing.T) {
 // An origin ends its streams every hour, and sends nothing because the relay is up to date. The relay does not
 // back off, but reconnects at once.
 func TestInterop_GoControlPlaneQuietStreams(t *testing.T) {
-	planeBubble(t, []string{"TENDER_CONNECTION_AGE=off"}, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
+	planeBubble(t, []string{"TENDER_CONNECTION_AGE=off"}, func(t *testing.T, o *controlplane.Server, r *running) {
 		c := r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.GRPCNode("grpc")})
 		c.Subscribe(relaytest.ClusterType, "c0")
 		o.Follow(c, relaytest.ClusterType, "c0")
@@ -139,7 +140,7 @@ func TestInterop_GoControlPlaneQuietStreams(t *testing.T) {
 
 // Resources that a restarted SotW control plane does not list are removed at once, or held back if there are many.
 func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
-	for _, kind := range []string{relaytest.LinearSotW, relaytest.SnapshotsSotW} {
+	for _, kind := range []string{controlplane.LinearSotW, controlplane.SnapshotsSotW} {
 		for _, tt := range []struct {
 			lost     int
 			min, max time.Duration
@@ -150,7 +151,7 @@ func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, %d", kind, tt.lost), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					memory := new(memnet.Network)
-					o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
+					o := controlplane.New(t, kind, memory, planeWorld()...)
 					removed := make(map[string][]string)
 					for i := range tt.lost {
 						name := fmt.Sprintf("lost%d", i)
@@ -189,7 +190,7 @@ func TestH02_GoControlPlaneMassDeletion(t *testing.T) {
 	const min, max = 10 * time.Minute, 13 * time.Minute
 	for _, resync := range []string{"trust_versions", "full"} {
 		t.Run(resync, func(t *testing.T) {
-			planeBubble(t, []string{"TENDER_RESYNC=" + resync}, func(t *testing.T, o *relaytest.ControlPlane, r *running) {
+			planeBubble(t, []string{"TENDER_RESYNC=" + resync}, func(t *testing.T, o *controlplane.Server, r *running) {
 				removed := make(map[string][]string)
 				for i := range 30 {
 					name := fmt.Sprintf("mass%d", i)
@@ -221,7 +222,7 @@ func TestH02_GoControlPlaneMassDeletion(t *testing.T) {
 // up or not. New clients are served while it is down.
 func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 	dir := t.TempDir()
-	planeBubble(t, nil, func(t *testing.T, o *relaytest.ControlPlane, first *running) {
+	planeBubble(t, nil, func(t *testing.T, o *controlplane.Server, first *running) {
 		env := "TENDER_SNAPSHOT_DIR=" + filepath.Join(dir, strings.ReplaceAll(o.Kind, " ", ""))
 		first.Stop()
 		r := startRelay(t, o.RelayOptions(), env)
@@ -264,7 +265,7 @@ func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 // client that holds the resource.
 func TestH18_GoControlPlane(t *testing.T) {
 	t.Parallel()
-	planeBubble(t, nil, func(t *testing.T, _ *relaytest.ControlPlane, r *running) {
+	planeBubble(t, nil, func(t *testing.T, _ *controlplane.Server, r *running) {
 		c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
 		c.Send(returningDelta(relaytest.EnvoyNode("client"), typeEDS, []string{"c0", "gone"}, unknownVersions("c0", "gone")))
 		for _, step := range []struct {

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
 )
 
 // planeWorld returns the initial resources of the control planes.
@@ -25,7 +26,7 @@ func planeWorld() (msgs []proto.Message) {
 
 // planeClients are clients of a relay with different subscriptions.
 type planeClients struct {
-	o *relaytest.ControlPlane
+	o *controlplane.Server
 	r *running
 
 	envoys []*relaytest.Client // wildcard CDS and LDS, named EDS and RDS; Delta and SotW
@@ -35,7 +36,7 @@ type planeClients struct {
 }
 
 // newPlaneClients connects the clients to a relay.
-func newPlaneClients(o *relaytest.ControlPlane, r *running) *planeClients {
+func newPlaneClients(o *controlplane.Server, r *running) *planeClients {
 	p := &planeClients{o: o, r: r}
 	for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
 		p.envoys = append(p.envoys, p.envoy(v))
@@ -121,13 +122,13 @@ func (p *planeClients) fenceBy(edsService string,
 // and reconnects.
 func TestInterop_GoControlPlaneLinear(t *testing.T) {
 	noLeaks(t)
-	planeScenario(t, relaytest.LinearCaches)
+	planeScenario(t, controlplane.Linear)
 }
 
 // A relay uses go-control-plane's snapshot caches in the same way.
 func TestInterop_GoControlPlaneSnapshot(t *testing.T) {
 	noLeaks(t)
-	for _, kind := range []string{relaytest.Snapshots, relaytest.ADSSnapshots} {
+	for _, kind := range []string{controlplane.Snapshots, controlplane.ADSSnapshots} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel() // mostly waits
 			planeScenario(t, kind)
@@ -142,21 +143,21 @@ func TestInterop_GoControlPlaneSnapshot(t *testing.T) {
 // A relay uses control planes of both kinds that only implement SotW.
 func TestInterop_GoControlPlaneSotW(t *testing.T) {
 	noLeaks(t)
-	for _, kind := range []string{relaytest.LinearSotW, relaytest.SnapshotsSotW} {
+	for _, kind := range []string{controlplane.LinearSotW, controlplane.SnapshotsSotW} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel() // mostly waits
 			planeScenario(t, kind)
 		})
 	}
-	t.Run(relaytest.SnapshotsSotW+", late", func(t *testing.T) {
+	t.Run(controlplane.SnapshotsSotW+", late", func(t *testing.T) {
 		t.Parallel()
-		planeLate(t, relaytest.SnapshotsSotW)
+		planeLate(t, controlplane.SnapshotsSotW)
 	})
 }
 
 // planeScenario runs all steps against one kind of control plane.
 func planeScenario(t *testing.T, kind string) {
-	o := relaytest.NewControlPlane(t, kind, nil, planeWorld()...)
+	o := controlplane.New(t, kind, nil, planeWorld()...)
 	r := startRelay(t, o.RelayOptions())
 	p := newPlaneClients(o, r)
 	p.converge()
@@ -245,7 +246,7 @@ func planeRestarts(p *planeClients) {
 	o := p.o
 	p.r.t.Helper()
 	o.Restart()
-	o.AwaitRequest("the relay's return", relaytest.Opening(relaytest.ClusterType))
+	o.AwaitRequest("the relay's return", controlplane.Opening(relaytest.ClusterType))
 	p.fence("restarted")
 
 	o.Stop()
@@ -273,13 +274,13 @@ func planeReturns(p *planeClients) {
 	p.envoys = append(p.envoys, p.envoy(relaytest.Delta), p.envoy(relaytest.SotW)) // served from the cache
 	p.converge()
 	o.Restart()
-	o.AwaitRequest("the relay's return", relaytest.Opening(relaytest.ClusterType))
+	o.AwaitRequest("the relay's return", controlplane.Opening(relaytest.ClusterType))
 	p.fenceBy("reconnected during an outage", (*relaytest.Client).FenceReconnected)
 }
 
 // planeLate sets the snapshot after clients have subscribed. Before that, no client receives an empty set.
 func planeLate(t *testing.T, kind string) {
-	o := relaytest.NewControlPlane(t, kind, nil)
+	o := controlplane.New(t, kind, nil)
 	r := startRelay(t, o.RelayOptions())
 	p := newPlaneClients(o, r)
 	seen := make(map[string]bool)

@@ -77,9 +77,9 @@ func pollName(kind, name string) string {
 func pollResource(t *testing.T, kind, name string, rev int) *discoverypb.Resource {
 	r := &discoverypb.Resource{Name: pollName(kind, name), Version: fmt.Sprint("v", rev)}
 	if kind == "clusters" {
-		r.Resource = packAny(t, relaytest.Cluster(r.Name, fmt.Sprint("service-", rev)))
+		r.Resource = relaytest.Pack(relaytest.Cluster(r.Name, fmt.Sprint("service-", rev)))
 	} else {
-		r.Resource = packAny(t, domainRoute(r.Name, fmt.Sprint("domain-", rev)))
+		r.Resource = relaytest.Pack(domainRoute(r.Name, fmt.Sprint("domain-", rev)))
 	}
 	switch name {
 	case "b":

@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
@@ -168,10 +169,10 @@ func TestH04_ResentRestoredSet(t *testing.T) {
 // no removal.
 func TestH04_GoControlPlane(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{relaytest.LinearCaches, relaytest.Snapshots, relaytest.ADSSnapshots} {
+	for _, kind := range []string{controlplane.Linear, controlplane.Snapshots, controlplane.ADSSnapshots} {
 		synctest.Test(t, func(t *testing.T) {
 			memory := new(memnet.Network)
-			o := relaytest.NewControlPlane(t, kind, memory, planeWorld()...)
+			o := controlplane.New(t, kind, memory, planeWorld()...)
 			r := startRelay(t, o.RelayOptions(), operated)
 			w := &world{t: t, relay: r}
 			c := w.dial(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true,

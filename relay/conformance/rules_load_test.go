@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/codec"
 )
 
 // R139: load reporting is off by default. Clients get UNIMPLEMENTED, and the relay opens no stream of load reports
@@ -62,7 +63,7 @@ func TestR139_LoadReportsShareAddressAndConnection(t *testing.T) {
 func loadRaw(t *testing.T, r *running) grpc.ClientStream {
 	t.Helper()
 	rpc, err := r.Conn().NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true},
-		lrspb.LoadReportingService_StreamLoadStats_FullMethodName, grpc.ForceCodecV2(relaytest.BytesCodec{}),
+		lrspb.LoadReportingService_StreamLoadStats_FullMethodName, grpc.ForceCodecV2(codec.Bytes{}),
 		grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
 )
 
 // actAsEnvoy acts as an Envoy until no response is due: it subscribes to the endpoints of new clusters and ACKs.
@@ -190,7 +191,7 @@ func TestB16_ByServiceName(t *testing.T) {
 func TestH06_ControlPlane(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		t.Parallel()
-		o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, relaytest.Cluster("a"),
+		o := controlplane.New(t, controlplane.Linear, nil, relaytest.Cluster("a"),
 			relaytest.Endpoints("a", "127.0.0.1:1"),
 			relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
 		c := startRelay(t, o.RelayOptions()).Client(relaytest.ClientOptions{Variant: v})

@@ -155,7 +155,7 @@ func (w *world) resource(c parsedChange) *discoverypb.Resource {
 	m := w.message(c.short, c.name, c.rev)
 	body, packed := m.(*anypb.Any)
 	if !packed {
-		body = packAny(w.t, m)
+		body = relaytest.Pack(m)
 	}
 	r := &discoverypb.Resource{Name: c.name, Version: fmt.Sprint("v", c.rev), Aliases: c.aliases, Resource: body}
 	if c.ttl > 0 {

@@ -99,7 +99,7 @@ func (w *quirkWorld) send(s *relaytest.OriginStream, typeURL string, bodies ...*
 }
 
 func quirkResource(typeURL, name, content string) *anypb.Any {
-	return relaytest.Wrapped(&discoverypb.Resource{Name: name, Version: "1",
+	return relaytest.Pack(&discoverypb.Resource{Name: name, Version: "1",
 		Resource: relaytest.Opaque(typeURL, name, []byte(content))})
 }
 
@@ -217,7 +217,7 @@ func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		w.send(s, quirkEDS, relaytest.Wrapped(&discoverypb.Resource{Name: "a", Version: "1", Resource: body}))
+		w.send(s, quirkEDS, relaytest.Pack(&discoverypb.Resource{Name: "a", Version: "1", Resource: body}))
 		sleep(10 * time.Second)
 		for _, c := range w.clients {
 			if c.State().Digest(quirkEDS, "a") != relaytest.DigestOf(empty) {
@@ -226,8 +226,8 @@ func TestQuirk_EmptyResourceForAnUnknownName(t *testing.T) {
 		}
 		w.expectQuiet("resources without a body, known and unknown", func() {
 			for _, version := range []string{"", "1", "2"} {
-				w.send(s, quirkEDS, relaytest.Wrapped(&discoverypb.Resource{Name: "b", Version: version}))
-				w.send(s, quirkCDS, relaytest.Wrapped(&discoverypb.Resource{Name: "unknown", Version: version}))
+				w.send(s, quirkEDS, relaytest.Pack(&discoverypb.Resource{Name: "b", Version: version}))
+				w.send(s, quirkCDS, relaytest.Pack(&discoverypb.Resource{Name: "unknown", Version: version}))
 				sleep(time.Minute)
 			}
 		})

@@ -314,7 +314,7 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 				if tt.kind == "clusters" {
 					m = relaytest.Cluster(name, text)
 				}
-				return &discoverypb.Resource{Name: name, Version: text, Resource: packAny(t, m),
+				return &discoverypb.Resource{Name: name, Version: text, Resource: relaytest.Pack(m),
 					CacheControl: &discoverypb.Resource_CacheControl{DoNotCache: name == "a"}}
 			}
 			o.SetRaw(tt.typeURL, thing("a", "first"))

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -37,16 +36,6 @@ func originWith(t *testing.T, opts relaytest.OriginOptions, types []string, name
 // opaque returns a resource of any type; its content need not be valid.
 func opaque(typeURL, name, text string) *anypb.Any {
 	return relaytest.Opaque(typeURL, name, []byte(text))
-}
-
-// packAny packs a message into an Any.
-func packAny(t testing.TB, m proto.Message) *anypb.Any {
-	t.Helper()
-	body, err := anypb.New(m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return body
 }
 
 // watchSentinel subscribes a client to the origin's sentinel.

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/codec"
 )
 
 // Short names of type URLs.
@@ -123,7 +124,7 @@ func rawStream(t *testing.T, conn *grpc.ClientConn, method string) grpc.ClientSt
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
 	t.Cleanup(cancel)
 	rpc, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method,
-		grpc.ForceCodecV2(relaytest.BytesCodec{}), grpc.WaitForReady(true))
+		grpc.ForceCodecV2(codec.Bytes{}), grpc.WaitForReady(true))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,15 +18,15 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 		return &xdscorepb.ResourceLocator{Scheme: xdscorepb.ResourceLocator_XDSTP, Authority: "one",
 			ResourceType: "envoy.config.listener.v3.Listener", Id: name}
 	}
-	entry := packAny(t, &xdscorepb.CollectionEntry{
+	entry := relaytest.Pack(&xdscorepb.CollectionEntry{
 		ResourceSpecifier: &xdscorepb.CollectionEntry_Locator{Locator: locator("a")},
 	})
-	inline := packAny(t, &xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_InlineEntry_{
+	inline := relaytest.Pack(&xdscorepb.CollectionEntry{ResourceSpecifier: &xdscorepb.CollectionEntry_InlineEntry_{
 		InlineEntry: &xdscorepb.CollectionEntry_InlineEntry{Name: "b", Version: "1",
-			Resource: packAny(t, relaytest.Listener("b", "r"))}}})
+			Resource: relaytest.Pack(relaytest.Listener("b", "r"))}}})
 	list := append(encodeField(1, entry.GetValue()), encodeField(1, inline.GetValue())...)
 	list = append(list, encodeField(4242, "what the future brings")...)
-	redirect := packAny(t, locator("elsewhere"))
+	redirect := relaytest.Pack(locator("elsewhere"))
 	redirect.Value = append(redirect.Value, encodeField(4242, "and more")...)
 
 	for _, tt := range []struct {
@@ -84,7 +84,7 @@ func TestR133_CollectionsAndRedirectsAreOpaque(t *testing.T) {
 // name.
 func TestR063_OtherTypesAreNoRedirects(t *testing.T) {
 	t.Parallel()
-	redirect := packAny(t, &xdscorepb.ResourceLocator{Id: "x"})
+	redirect := relaytest.Pack(&xdscorepb.ResourceLocator{Id: "x"})
 	for name, body := range map[string]*anypb.Any{
 		"plain":    redirect,
 		shop + "x": {TypeUrl: relaytest.ClusterType, Value: redirect.GetValue()},

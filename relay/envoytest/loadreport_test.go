@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/loadserver"
 )
 
 // A localityOf is a zone of a cluster.
@@ -57,7 +58,7 @@ func zoned(cluster string, a, b *envoytest.Backend) *endpointpb.ClusterLoadAssig
 // cluster and locality are the requests that both have sent. (B.29, R139, R140)
 func TestEnvoy_LoadReports(t *testing.T) {
 	compared(t, []variant{delta}, func(t *testing.T, _ variant, o *outcome) {
-		var reports relaytest.LoadServer
+		var reports loadserver.Server
 		origin := envoytest.NewControlPlane(t, reports.Register)
 		server, streams := origin.Addr, 2
 		if !o.direct {

@@ -52,9 +52,9 @@ func onDemand(t *testing.T, options *ondemandpb.OnDemand) *listenerpb.Listener {
 		t.Fatal(err)
 	}
 	manager.HttpFilters = slices.Insert(manager.HttpFilters, 0, &hcmpb.HttpFilter{
-		Name: "envoy.filters.http.on_demand", ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: pack(options)},
+		Name: "envoy.filters.http.on_demand", ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: relaytest.Pack(options)},
 	})
-	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: pack(manager)}
+	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: relaytest.Pack(manager)}
 	return l
 }
 
@@ -87,7 +87,7 @@ func ask(t *testing.T, address, host string, header ...string) string {
 func virtualHost(t *testing.T, name, cluster, version string, hosts ...string) *discoverypb.Resource {
 	t.Helper()
 	host := relaytest.Route("web/"+name, hosts, cluster).GetVirtualHosts()[0]
-	r := &discoverypb.Resource{Name: host.GetName(), Version: version, Resource: pack(host)}
+	r := &discoverypb.Resource{Name: host.GetName(), Version: version, Resource: relaytest.Pack(host)}
 	for _, h := range hosts {
 		if h != name {
 			r.Aliases = append(r.Aliases, "web/"+h)

@@ -104,7 +104,7 @@ func pinging(b *bootstrappb.Bootstrap) {
 		of.GetExplicitHttpConfig().GetHttp2ProtocolOptions().ConnectionKeepalive = &corepb.KeepaliveSettings{
 			Interval: durationpb.New(time.Second), Timeout: durationpb.New(2 * time.Second),
 		}
-		c.TypedExtensionProtocolOptions[key] = pack(of)
+		c.TypedExtensionProtocolOptions[key] = relaytest.Pack(of)
 	}
 }
 

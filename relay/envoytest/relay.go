@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
 // A Relay is a relay whose Envoys are real. It runs in the test process.
@@ -25,7 +26,7 @@ type Relay struct {
 	Addr, Admin, REST, TLS string
 
 	tb  relaytest.TB
-	log *relaytest.Log
+	log *logs.Log
 }
 
 // NewRelay runs a relay of the control plane at origin (a target) until tb ends, with further variables.

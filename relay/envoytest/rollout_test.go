@@ -151,6 +151,6 @@ func named(name, server string) proto.Message {
 		panic("unpack: " + err.Error())
 	}
 	m.ServerName = server
-	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: pack(m)}
+	filter.ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: relaytest.Pack(m)}
 	return l
 }

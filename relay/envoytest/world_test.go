@@ -20,7 +20,6 @@ import (
 	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	runtimepb "github.com/envoyproxy/go-control-plane/envoy/service/runtime/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -222,12 +221,12 @@ func (w *richWorld) listener(name string, m *hcmpb.HttpConnectionManager) *liste
 func filtered(name string, m *hcmpb.HttpConnectionManager, filter string, from *corepb.ConfigSource) *listenerpb.Listener {
 	m.HttpFilters = []*hcmpb.HttpFilter{
 		{Name: filter, ConfigType: &hcmpb.HttpFilter_ConfigDiscovery{ConfigDiscovery: &corepb.ExtensionConfigSource{
-			ConfigSource: from, TypeUrls: []string{pack(&bufferpb.Buffer{}).GetTypeUrl()},
+			ConfigSource: from, TypeUrls: []string{relaytest.Pack(&bufferpb.Buffer{}).GetTypeUrl()},
 		}}},
-		{Name: "envoy.filters.http.router", ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: pack(&routerpb.Router{})}},
+		{Name: "envoy.filters.http.router", ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: relaytest.Pack(&routerpb.Router{})}},
 	}
 	l := relaytest.Listener(name, "")
-	l.FilterChains[0].Filters[0].ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: pack(m)}
+	l.FilterChains[0].Filters[0].ConfigType = &listenerpb.Filter_TypedConfig{TypedConfig: relaytest.Pack(m)}
 	return l
 }
 
@@ -271,7 +270,7 @@ func withSecrets(from *corepb.ConfigSource, names ...string) *corepb.TransportSo
 	}
 	return &corepb.TransportSocket{
 		Name:       "envoy.transport_sockets.tls",
-		ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: pack(&tlspb.DownstreamTlsContext{CommonTlsContext: c})},
+		ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: relaytest.Pack(&tlspb.DownstreamTlsContext{CommonTlsContext: c})},
 	}
 }
 
@@ -284,7 +283,7 @@ func (w *richWorld) filter() proto.Message { return buffer("filter", w.generatio
 // buffer returns a filter whose limit tells its generation.
 func buffer(name string, generation int) proto.Message {
 	limit := wrapperspb.UInt32(uint32(1000 + generation))
-	return &corepb.TypedExtensionConfig{Name: name, TypedConfig: pack(&bufferpb.Buffer{MaxRequestBytes: limit})}
+	return &corepb.TypedExtensionConfig{Name: name, TypedConfig: relaytest.Pack(&bufferpb.Buffer{MaxRequestBytes: limit})}
 }
 
 func (w *richWorld) runtime() proto.Message { return layer("discovered", w.mark()) }
@@ -326,13 +325,4 @@ func (w *richWorld) missing(c envoytest.Config) error {
 		return fmt.Errorf("these are warming: %v", warming)
 	}
 	return nil
-}
-
-// pack returns a message as an Any.
-func pack(m proto.Message) *anypb.Any {
-	a := new(anypb.Any)
-	if err := anypb.MarshalFrom(a, m, proto.MarshalOptions{Deterministic: true}); err != nil {
-		panic("pack: " + err.Error())
-	}
-	return a
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
 )
 
 // TestMain runs the tests, or the gRPC client that they start as a process of its own.
@@ -107,14 +108,14 @@ func counted(page []byte, line string) bool {
 
 // A controlPlane is a go-control-plane.
 type controlPlane struct {
-	*relaytest.ControlPlane
+	*controlplane.Server
 	addr string
 }
 
 // newControlPlane starts one with the same world each time.
 func newControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
-	o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, world()...)
+	o := controlplane.New(t, controlplane.Linear, nil, world()...)
 	return &controlPlane{o, o.Target()}
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/ledger"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
@@ -57,7 +58,7 @@ func TestB33_RollingRestart(t *testing.T) {
 		between           = 50 * time.Millisecond // of two changes
 		perPhase          = 10                    // changes before, between and after what happens to a relay
 	)
-	origin, ledger := relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewLedger()
+	origin, ledger := relaytest.NewOrigin(t, relaytest.OriginOptions{}), ledger.New()
 	all := []*relaytest.Content{origin.Content}
 	for i := range clusters {
 		ledger.Put(all, relaytest.Endpoints(fmt.Sprint("service-", i), fmt.Sprintf("127.0.0.1:%d", i+1)))

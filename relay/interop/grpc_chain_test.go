@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestInterop_ChainLosesItsFirst(t *testing.T) {
 	noLeaks(t)
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
-	o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, grpcWorld(one)...)
+	o := controlplane.New(t, controlplane.Linear, nil, grpcWorld(one)...)
 	between := proxy.FreeAddress(t)
 	first := relayOf(t, o.RelayOptions(), "TENDER_LISTEN="+between)
 	second := relayOf(t, relaytest.RelayOptions{Target: between})

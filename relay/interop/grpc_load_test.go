@@ -10,6 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
+	"github.com/xdstender/tender/relay/relaytest/loadserver"
 )
 
 // loadTotals are sums of requests. Those in progress are of the last report.
@@ -50,14 +52,14 @@ func TestInterop_LoadReports(t *testing.T) {
 	} {
 		t.Run(mode, func(t *testing.T) {
 			noLeaks(t)
-			var reports relaytest.LoadServer
+			var reports loadserver.Server
 			cluster := relaytest.Cluster("service", "service-endpoints")
 			cluster.LrsServer = &corepb.ConfigSource{
 				ResourceApiVersion:    corepb.ApiVersion_V3,
 				ConfigSourceSpecifier: &corepb.ConfigSource_Self{Self: &corepb.SelfConfigSource{}},
 			}
 			backend := relaytest.NewBackend(t)
-			o := relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, grpcWorld(backend)...)
+			o := controlplane.New(t, controlplane.Linear, nil, grpcWorld(backend)...)
 			o.Put(cluster)
 			o.Register = reports.Register
 			o.Restart()

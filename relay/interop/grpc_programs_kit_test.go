@@ -18,6 +18,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/codec"
 )
 
 // A namedBackend is a gRPC server that answers every call by its name.
@@ -36,7 +37,7 @@ func newNamedBackend(t *testing.T, name string) *namedBackend {
 		t.Fatal(err)
 	}
 	b := &namedBackend{name: name, addr: l.Addr().String(), called: make(chan struct{})}
-	s := grpc.NewServer(grpc.ForceServerCodecV2(relaytest.BytesCodec{}), grpc.UnknownServiceHandler(b.answer))
+	s := grpc.NewServer(grpc.ForceServerCodecV2(codec.Bytes{}), grpc.UnknownServiceHandler(b.answer))
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }() // awaited below
 	t.Cleanup(func() {

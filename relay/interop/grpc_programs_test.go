@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
@@ -21,10 +22,10 @@ func TestInterop_GRPCPrograms(t *testing.T) {
 		origin string
 		relays int
 	}{
-		{"node.js", nodeJS, relaytest.LinearCaches, 1},
-		{"node.js, chain", nodeJS, relaytest.ADSSnapshots, 2},
-		{"python", python, relaytest.ADSSnapshots, 1},
-		{"python, chain", python, relaytest.LinearCaches, 2},
+		{"node.js", nodeJS, controlplane.Linear, 1},
+		{"node.js, chain", nodeJS, controlplane.ADSSnapshots, 2},
+		{"python", python, controlplane.ADSSnapshots, 1},
+		{"python, chain", python, controlplane.Linear, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel() // they mostly wait
@@ -35,7 +36,7 @@ func TestInterop_GRPCPrograms(t *testing.T) {
 
 func programScenario(t *testing.T, lang language, kind string, relays int) {
 	one, two := newNamedBackend(t, "one"), newNamedBackend(t, "two")
-	o := relaytest.NewControlPlane(t, kind, nil, grpcWorld(one.addr)...)
+	o := controlplane.New(t, kind, nil, grpcWorld(one.addr)...)
 	address := proxy.FreeAddress(t)
 	r, above := chain(t, o, relays, address)
 	p := newGRPCProgram(t, lang, address, "program")

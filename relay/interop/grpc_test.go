@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/controlplane"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
@@ -93,13 +94,13 @@ func TestInterop_GRPCClient(t *testing.T) {
 			return o
 		}},
 		{"go-control-plane, one group", "none", 1, func(t *testing.T, msgs ...proto.Message) origin {
-			return relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, msgs...)
+			return controlplane.New(t, controlplane.Linear, nil, msgs...)
 		}},
 		{"snapshots, one group", "none", 1, func(t *testing.T, msgs ...proto.Message) origin {
-			return relaytest.NewControlPlane(t, relaytest.ADSSnapshots, nil, msgs...)
+			return controlplane.New(t, controlplane.ADSSnapshots, nil, msgs...)
 		}},
 		{"chain, groups apart", "user_agent_name", 2, func(t *testing.T, msgs ...proto.Message) origin {
-			return relaytest.NewControlPlane(t, relaytest.LinearCaches, nil, msgs...)
+			return controlplane.New(t, controlplane.Linear, nil, msgs...)
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

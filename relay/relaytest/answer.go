@@ -102,7 +102,7 @@ func (s *OriginStream) collection(typeURL, name string) []string {
 	}
 	var keys []string
 	for key := range s.content.types[typeURL] {
-		if collectionOf(key) == name {
+		if CollectionOf(key) == name {
 			keys = append(keys, key)
 		}
 	}
@@ -143,7 +143,7 @@ func (s *OriginStream) aliases(typeURL, name string, c change) []string {
 
 // wants reports whether a resource is subscribed by its name, its collection or an alias.
 func (t *TypeState) wants(name string, aliases []string) bool {
-	for _, sub := range append([]string{name, collectionOf(name)}, aliases...) {
+	for _, sub := range append([]string{name, CollectionOf(name)}, aliases...) {
 		if _, ok := t.Names[sub]; ok {
 			return true
 		}

@@ -15,23 +15,6 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
-// Variant is the variant of the protocol: Delta or SotW.
-type Variant int
-
-// Variants of the protocol.
-const (
-	Delta Variant = iota
-	SotW
-)
-
-// String returns "delta" or "sotw", for the names of subtests.
-func (v Variant) String() string {
-	if v == SotW {
-		return "sotw"
-	}
-	return "delta"
-}
-
 // ClientOptions configure a client. The zero value is a manual Delta client that identifies as an Envoy.
 type ClientOptions struct {
 	// Variant is Delta or SotW.
@@ -219,7 +202,7 @@ func (c *Client) fence(
 		}
 		if !ignore(before, resp) {
 			c.tb.Fatalf("%v: the next response is not exactly the change of %s %q: %s\n got %v\n%s",
-				c, short(typeURL), name, problem, resp, c.dump())
+				c, ShortType(typeURL), name, problem, resp, c.dump())
 		}
 	}
 }
@@ -289,7 +272,7 @@ func (c *Client) Close() {
 // String returns the name of the client in messages.
 func (c *Client) String() string {
 	if c.options.TypeURL != "" {
-		return fmt.Sprintf("%v client %q of %s", c.options.Variant, c.options.Node.GetId(), short(c.options.TypeURL))
+		return fmt.Sprintf("%v client %q of %s", c.options.Variant, c.options.Node.GetId(), ShortType(c.options.TypeURL))
 	}
 	return fmt.Sprintf("%v client %q", c.options.Variant, c.options.Node.GetId())
 }
@@ -340,7 +323,7 @@ func (c *Client) dump() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v: %d responses, %d read", c, len(c.responses), c.read)
 	for _, typeURL := range c.order {
-		fmt.Fprintf(&b, "\n  %s subscribed to %s has %s", short(typeURL),
+		fmt.Fprintf(&b, "\n  %s subscribed to %s has %s", ShortType(typeURL),
 			list(c.subscriptions[typeURL].names), list(c.state.Names(typeURL)))
 	}
 	for _, line := range c.journal {

@@ -80,9 +80,9 @@ func (s *sotwServer) StreamAggregatedResources(
 }
 
 func (s *sotwServer) send(version, nonce string, msgs ...proto.Message) {
-	resp := &discoverypb.DiscoveryResponse{TypeUrl: pack(msgs[0]).GetTypeUrl(), VersionInfo: version, Nonce: nonce}
+	resp := &discoverypb.DiscoveryResponse{TypeUrl: Pack(msgs[0]).GetTypeUrl(), VersionInfo: version, Nonce: nonce}
 	for _, msg := range msgs {
-		resp.Resources = append(resp.Resources, pack(msg))
+		resp.Resources = append(resp.Resources, Pack(msg))
 	}
 	s.responses <- resp
 }
@@ -186,7 +186,7 @@ func TestSotWStateEqualsEnvoy(t *testing.T) {
 	}
 	s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "v3", Nonce: "5",
 		Resources: []*anypb.Any{
-			pack(&discoverypb.Resource{Name: "y", Resource: pack(Endpoints("y", "127.0.0.1:1")), Ttl: durationpb.New(3e9)}),
+			Pack(&discoverypb.Resource{Name: "y", Resource: Pack(Endpoints("y", "127.0.0.1:1")), Ttl: durationpb.New(3e9)}),
 		}}
 	if got := c.Recv(t.Context()).Resource("y"); got == nil || got.TTL != 3e9 || !got.Wrapped || got.Heartbeat() {
 		t.Errorf("unwrapped %+v, want y with a TTL of 3s", got)
@@ -200,7 +200,7 @@ func TestSotWStateEqualsEnvoy(t *testing.T) {
 // that it does not have, and heartbeats in SotW are violations.
 func TestTTLViolationsAreReported(t *testing.T) {
 	plain := EnvoyNode("client")
-	full := pack(Endpoints("a"))
+	full := Pack(Endpoints("a"))
 	ttl := durationpb.New(3e9)
 	tests := map[string]struct {
 		variant   Variant
@@ -245,7 +245,7 @@ func TestTTLViolationsAreReported(t *testing.T) {
 				c.Subscribe(EndpointType, "a")
 				send = func(i int, resource *discoverypb.Resource) {
 					s.responses <- &discoverypb.DiscoveryResponse{TypeUrl: EndpointType, VersionInfo: "1", Nonce: fmt.Sprint(i),
-						Resources: []*anypb.Any{pack(resource)}}
+						Resources: []*anypb.Any{Pack(resource)}}
 				}
 			} else {
 				o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{Manual: true}})
@@ -273,7 +273,7 @@ func TestTTLViolationsAreReported(t *testing.T) {
 // TestLateHeartbeat checks that an unread heartbeat of a resource from which the client has unsubscribed is no
 // violation and has no effect. Other such heartbeats are violations.
 func TestLateHeartbeat(t *testing.T) {
-	full, ttl := pack(Endpoints("a")), durationpb.New(3e9)
+	full, ttl := Pack(Endpoints("a")), durationpb.New(3e9)
 	for _, tt := range []struct {
 		name    string
 		paused  bool
@@ -357,7 +357,7 @@ func TestSotWViolationsAreReported(t *testing.T) {
 		s.responses <- &discoverypb.DiscoveryResponse{
 			TypeUrl: EndpointType, VersionInfo: "3", Resources: []*anypb.Any{Opaque(ClusterType, "a", nil)},
 		}
-		got := r.fails(func() { await(t, c, func(s State) bool { return s[EndpointType]["a"].Version == "3" }) })
+		got := r.fails(func() { c.WaitState(t.Context(), func(s State) bool { return s[EndpointType]["a"].Version == "3" }) })
 		for _, want := range []string{
 			"version_info is empty", "duplicate on this stream", "is a duplicate", "has type " + ClusterType, "nonce",
 		} {

@@ -48,7 +48,7 @@ func (c *Content) SetRaw(typeURL string, resource *discoverypb.Resource) {
 
 // SetWithTTL is Set for a resource with a TTL. The TTL starts when a client receives the resource.
 func (c *Content) SetWithTTL(typeURL, name string, msg proto.Message, ttl time.Duration) {
-	body := pack(msg)
+	body := Pack(msg)
 	d := digest(body)
 	c.SetRaw(typeURL, &discoverypb.Resource{
 		Name: name, Version: hex.EncodeToString(d[:8]), Resource: body, Ttl: durationpb.New(ttl),
@@ -242,7 +242,7 @@ type change struct {
 
 // Set is [Content.Set].
 func (tx *Tx) Set(typeURL, name string, msg proto.Message, version string) {
-	body := pack(msg)
+	body := Pack(msg)
 	if version == "" {
 		d := digest(body)
 		version = hex.EncodeToString(d[:8])
@@ -258,7 +258,7 @@ func (tx *Tx) SetRaw(typeURL string, resource *discoverypb.Resource) {
 // Put is [Content.Put].
 func (tx *Tx) Put(msgs ...proto.Message) {
 	for _, msg := range msgs {
-		body := pack(msg)
+		body := Pack(msg)
 		tx.Set(body.GetTypeUrl(), nameOf(body.GetValue()), body, "")
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// short returns the last part of a type URL.
-func short(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
+// ShortType returns the last part of a type URL.
+func ShortType(typeURL string) string { return typeURL[strings.LastIndexByte(typeURL, '.')+1:] }
 
 // list formats names, at most the first ten.
 func list(names []string) string {
@@ -32,14 +32,14 @@ func describe(req proto.Message) string {
 	}
 	switch r := req.(type) {
 	case *discoverypb.DiscoveryRequest:
-		b.WriteString("sotw " + short(r.GetTypeUrl()))
+		b.WriteString("sotw " + ShortType(r.GetTypeUrl()))
 		put("node", r.GetNode().GetId())
 		put("names", list(r.GetResourceNames()))
 		put("version", r.GetVersionInfo())
 		put("nonce", r.GetResponseNonce())
 		put("error", r.GetErrorDetail().GetMessage())
 	case *discoverypb.DeltaDiscoveryRequest:
-		b.WriteString("delta " + short(r.GetTypeUrl()))
+		b.WriteString("delta " + ShortType(r.GetTypeUrl()))
 		put("node", r.GetNode().GetId())
 		put("subscribe", list(r.GetResourceNamesSubscribe()))
 		put("unsubscribe", list(r.GetResourceNamesUnsubscribe()))

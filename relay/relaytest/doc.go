@@ -14,6 +14,9 @@
 // A [proxy.Proxy] between two peers injects faults: it rejects, breaks, stalls, delays and throttles connections,
 // closes one side, or answers in place of the origin.
 //
+// Packages below this one have the parts that not every test needs: controlplane (origins that run go-control-plane),
+// ledger (checks of long histories), loadserver, proxy, certs and others.
+//
 // The package neither polls nor sleeps. A blocking call waits for a change, bounded by its context and by [Patience].
 // On a timeout, the test fails with a dump of the recent messages. [Client.Fence] checks that nothing else was sent,
 // without a timeout. With OriginOptions.Memory, everything runs inside a testing/synctest bubble.
@@ -22,3 +25,11 @@
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package relaytest
+
+import "github.com/xdstender/tender/relay/relaytest/wait"
+
+// TB is a test, or a program in the role of a test.
+type TB = wait.TB
+
+// Patience bounds every blocking call of this package, in addition to its context, so that a test that hangs fails.
+const Patience = wait.Patience

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xdstender/tender/relay/relaytest/codec"
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
@@ -120,7 +121,8 @@ func newLightClient(tb TB, opts LightOptions) *LightClient {
 // Reconnect returns the error, and the client has no stream.
 func (c *LightClient) Reconnect(ctx context.Context, conn *grpc.ClientConn) error {
 	c.Close()
-	rpc, cancel, err := openStream(ctx, conn, c.options.Variant.Method(c.options.TypeURL), grpc.ForceCodecV2(BytesCodec{}))
+	method := c.options.Variant.Method(c.options.TypeURL)
+	rpc, cancel, err := openStream(ctx, conn, method, grpc.ForceCodecV2(codec.Bytes{}))
 	if err != nil {
 		return err
 	}
@@ -278,7 +280,7 @@ func (c *LightClient) send(req proto.Message) {
 // receive receives and handles responses until the stream ends.
 func (c *LightClient) receive(rpc grpc.ClientStream, done chan struct{}) {
 	defer close(done)
-	var b raw
+	var b codec.Raw
 	for {
 		err := rpc.RecvMsg(&b)
 		if err == nil {
@@ -380,7 +382,7 @@ func (c *LightClient) removeAll(e *lightEnvelope, entries map[string]Entry) {
 	for _, name := range e.removed {
 		c.remove(e.typeURL, entries, string(name))
 	}
-	if c.options.Variant != SotW || !fullState(e.typeURL) || len(entries) <= len(e.resources) {
+	if c.options.Variant != SotW || !FullState(e.typeURL) || len(entries) <= len(e.resources) {
 		return
 	}
 	for name := range entries {
@@ -439,7 +441,7 @@ func (c *LightClient) checkNames(e *lightEnvelope) {
 
 func (c *LightClient) violation(format string, args ...any) {
 	c.tb.Errorf("%v: response violates the protocol: %s: %s nonce=%s", c,
-		fmt.Sprintf(format, args...), short(c.envelope.typeURL), c.envelope.nonce)
+		fmt.Sprintf(format, args...), ShortType(c.envelope.typeURL), c.envelope.nonce)
 }
 
 // intern returns a name as a string, without an allocation for known names.
@@ -455,7 +457,7 @@ func (c *LightClient) intern(name []byte) string {
 func (c *LightClient) dump() string {
 	s := fmt.Sprintf("%+v", c.counts)
 	for typeURL, names := range c.subscribed {
-		s += fmt.Sprintf("\n  %s subscribed to %s has %s", short(typeURL), list(names), list(c.state.Names(typeURL)))
+		s += fmt.Sprintf("\n  %s subscribed to %s has %s", ShortType(typeURL), list(names), list(c.state.Names(typeURL)))
 	}
 	return s
 }

@@ -138,7 +138,7 @@ func Listener(name, routeName string) *listenerpb.Listener {
 		FilterChains: []*listenerpb.FilterChain{{
 			Filters: []*listenerpb.Filter{{
 				Name:       "envoy.filters.network.http_connection_manager",
-				ConfigType: &listenerpb.Filter_TypedConfig{TypedConfig: pack(connectionManager(routeName))},
+				ConfigType: &listenerpb.Filter_TypedConfig{TypedConfig: Pack(connectionManager(routeName))},
 			}},
 		}},
 	}
@@ -148,7 +148,7 @@ func Listener(name, routeName string) *listenerpb.Listener {
 func APIListener(name, routeName string) *listenerpb.Listener {
 	return &listenerpb.Listener{
 		Name:        name,
-		ApiListener: &listenerpb.ApiListener{ApiListener: pack(connectionManager(routeName))},
+		ApiListener: &listenerpb.ApiListener{ApiListener: Pack(connectionManager(routeName))},
 	}
 }
 
@@ -188,7 +188,7 @@ func connectionManager(routeName string) *hcmpb.HttpConnectionManager {
 		}},
 		HttpFilters: []*hcmpb.HttpFilter{{
 			Name:       "envoy.filters.http.router",
-			ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: pack(&routerpb.Router{})},
+			ConfigType: &hcmpb.HttpFilter_TypedConfig{TypedConfig: Pack(&routerpb.Router{})},
 		}},
 	}
 }
@@ -213,9 +213,9 @@ func address(hostport string) *corepb.Address {
 	}}}
 }
 
-// pack packs m into an Any with deterministic bytes. It panics if m cannot be marshalled, which does not happen for
+// Pack packs m into an Any with deterministic bytes. It panics if m cannot be marshalled, which does not happen for
 // messages of this package.
-func pack(m proto.Message) *anypb.Any {
+func Pack(m proto.Message) *anypb.Any {
 	if a, ok := m.(*anypb.Any); ok {
 		return a
 	}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"github.com/xdstender/tender/relay/relaytest/codec"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 	"github.com/xdstender/tender/relay/relaytest/wait"
@@ -352,7 +353,7 @@ func (o *Origin) listen() (net.Listener, error) {
 // serve starts a new gRPC server for new connections. The caller must hold the lock.
 func (o *Origin) serve() {
 	opts := append(slices.Clone(o.options.ServerOptions),
-		grpc.ForceServerCodecV2(BytesCodec{}), grpc.WaitForHandlers(true))
+		grpc.ForceServerCodecV2(codec.Bytes{}), grpc.WaitForHandlers(true))
 	server, g := grpc.NewServer(opts...), newGate(o.listener.Addr())
 	discoverypb.RegisterAggregatedDiscoveryServiceServer(server, service{origin: o})
 	if o.options.Register != nil {

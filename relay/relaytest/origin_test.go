@@ -119,7 +119,7 @@ func TestAutomaticOriginFollowsProtocol(t *testing.T) {
 			o := NewOrigin(t, OriginOptions{Behaviour: tt.behaviour})
 			o.Set(ClusterType, "a", Cluster("a"), "1")
 			o.SetRaw(ClusterType, &discoverypb.Resource{
-				Name: "b", Version: "1", Aliases: []string{"also-b"}, Resource: pack(Cluster("b")),
+				Name: "b", Version: "1", Aliases: []string{"also-b"}, Resource: Pack(Cluster("b")),
 			})
 			o.Set(ClusterType, "n", Cluster("n"), "1")
 			c := NewClient(t, o.Dial(), ClientOptions{})
@@ -212,7 +212,7 @@ func TestManualOrigin(t *testing.T) {
 	s.ExpectRequest(ctx, want)
 
 	nonce := s.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: ClusterType,
-		Resources: []*discoverypb.Resource{{Name: "a", Version: "7", Resource: pack(Cluster("a"))}}})
+		Resources: []*discoverypb.Resource{{Name: "a", Version: "7", Resource: Pack(Cluster("a"))}}})
 	resp := c.Recv(ctx)
 	if resp.Nonce != nonce {
 		t.Errorf("nonce %q arrived, want %q", resp.Nonce, nonce)
@@ -369,7 +369,7 @@ func TestTimeoutReportsDump(t *testing.T) {
 }
 
 func TestInjectedViolationsAreReported(t *testing.T) {
-	a, b := pack(Cluster("a")), pack(Endpoints("b"))
+	a, b := Pack(Cluster("a")), Pack(Endpoints("b"))
 	tests := []struct {
 		name string
 		resp *discoverypb.DeltaDiscoveryResponse
@@ -447,7 +447,7 @@ func TestHeartbeatsAreWithoutContent(t *testing.T) {
 		beat := c.Recv(t.Context()).Resource(names[0])
 		if first == nil || beat == nil || first.Heartbeat() || !beat.Heartbeat() || beat.TTL != first.TTL ||
 			beat.Version != first.Version {
-			t.Errorf("%s: got %+v, and the heartbeat %+v", short(typeURL), first, beat)
+			t.Errorf("%s: got %+v, and the heartbeat %+v", ShortType(typeURL), first, beat)
 		}
 	}
 	if got := o.Resources().Digest(ClusterType, "a"); got != DigestOf(Cluster("a")) {

@@ -40,9 +40,6 @@ func (o *Origin) InjectSotW(resp *discoverypb.DiscoveryResponse) {
 	o.mon.Changed()
 }
 
-// Wrapped returns a resource wrapped in a Resource message, as SotW responses contain it.
-func Wrapped(r *discoverypb.Resource) *anypb.Any { return pack(r) }
-
 // handleSotW records a request and, in automatic mode, answers it. Requests with a nonce that is not the newest are
 // ignored, as go-control-plane does. The caller must hold the lock.
 func (s *OriginStream) handleSotW(req *discoverypb.DiscoveryRequest) {
@@ -85,7 +82,7 @@ func (t *TypeState) replace(names []string) (added []string, wildcard bool) {
 // types. It sends no empty response for the latter.
 func (s *OriginStream) answerSotW(t *TypeState, typeURL string, added []string, wildcard bool) {
 	b, r := s.origin.behaviour, newReply()
-	if fullState(typeURL) {
+	if FullState(typeURL) {
 		added, wildcard = slices.Collect(maps.Keys(t.Names)), t.Wildcard
 	}
 	if wildcard {
@@ -96,7 +93,7 @@ func (s *OriginStream) answerSotW(t *TypeState, typeURL string, added []string, 
 			r.add(s.content.types[typeURL][key], b)
 		}
 	}
-	if fullState(typeURL) || !r.empty() {
+	if FullState(typeURL) || !r.empty() {
 		s.respondSotW(typeURL, r)
 	}
 }
@@ -120,7 +117,7 @@ func (s *OriginStream) pushSotW(typeURL string, changes map[string]change) {
 		}
 	}
 	switch {
-	case wanted && fullState(typeURL):
+	case wanted && FullState(typeURL):
 		s.answerSotW(t, typeURL, nil, false)
 	case !r.empty():
 		s.respondSotW(typeURL, r)
@@ -152,7 +149,7 @@ func (b Behaviour) sotwBody(r *discoverypb.Resource) *anypb.Any {
 		r = proto.CloneOf(r)
 		r.Version = ""
 	}
-	return pack(r)
+	return Pack(r)
 }
 
 // enqueueSotW queues a response. If it has no nonce or version, it gets those of this stream.

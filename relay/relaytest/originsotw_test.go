@@ -62,7 +62,7 @@ func TestSotWOriginFollowsProtocol(t *testing.T) {
 func TestSotWOriginWraps(t *testing.T) {
 	o := NewOrigin(t, OriginOptions{Behaviour: Behaviour{SotW: true}})
 	o.Set(ClusterType, "bare", Cluster("bare"), "1")
-	o.SetRaw(ClusterType, &discoverypb.Resource{Name: "aliased", Aliases: []string{"alias"}, Resource: pack(Cluster("x"))})
+	o.SetRaw(ClusterType, &discoverypb.Resource{Name: "aliased", Aliases: []string{"alias"}, Resource: Pack(Cluster("x"))})
 	wrapped := func() (names []string) {
 		c := NewClient(t, o.Dial(), ClientOptions{Variant: SotW, Node: WithFeatures(EnvoyNode("client"), FeatureWrapper)})
 		c.Subscribe(ClusterType)

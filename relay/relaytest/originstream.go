@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/codec"
 )
 
 // An OriginStream is a stream at an origin. Its methods send Delta messages unless documented otherwise. They may be
@@ -41,7 +42,7 @@ type issuedNonce struct{ answered bool }
 
 // An outgoing is a queued message.
 type outgoing struct {
-	message any // a message, raw, or a *status.Status that ends the stream
+	message any // a message, codec.Raw, or a *status.Status that ends the stream
 	typeURL string
 	due     time.Time // zero for immediately
 }
@@ -186,7 +187,7 @@ func (s *OriginStream) SendBytes(b []byte) {
 	if len(nonce) > 0 {
 		s.open[string(nonce)] = &issuedNonce{}
 	}
-	s.enqueueOutgoing(outgoing{message: raw(slices.Clone(b)), typeURL: string(typeURL)})
+	s.enqueueOutgoing(outgoing{message: codec.Raw(slices.Clone(b)), typeURL: string(typeURL)})
 }
 
 // Close ends the stream with a status (nil means OK) after the queued responses.

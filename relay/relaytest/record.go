@@ -156,7 +156,7 @@ func (s *StreamState) String() string {
 	fmt.Fprintf(&b, "stream %d node=%q ended=%v", s.ID, s.Node.GetId(), s.Ended)
 	for _, typeURL := range slices.Sorted(maps.Keys(s.Types)) {
 		t := s.Types[typeURL]
-		fmt.Fprintf(&b, "\n  %s wildcard=%v names=%s requests=%d sent=%d acks=%d nacks=%d strays=%d", short(typeURL),
+		fmt.Fprintf(&b, "\n  %s wildcard=%v names=%s requests=%d sent=%d acks=%d nacks=%d strays=%d", ShortType(typeURL),
 			t.Wildcard, list(slices.Sorted(maps.Keys(t.Names))), t.Requests, t.Sent, t.ACKs, t.NACKs, t.Strays)
 	}
 	for i, r := range s.Requests {

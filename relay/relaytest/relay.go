@@ -18,6 +18,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest/logs"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
@@ -63,7 +64,7 @@ type Relay struct {
 	DialOptions []grpc.DialOption
 
 	// Log is the log of the relay, unless its options have a logger.
-	Log Log
+	Log logs.Log
 
 	// Listener accepts the gRPC clients of a relay in memory.
 	Listener *memnet.Listener
@@ -117,7 +118,7 @@ func (r *Relay) options(opts RelayOptions, origins []*Origin) relay.Options {
 		relayOpts.DialOptions = append(DialOptions(origins...), relayOpts.DialOptions...)
 	}
 	if relayOpts.Logger == nil {
-		relayOpts.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&r.Log, outputOf(r.tb)),
+		relayOpts.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&r.Log, logs.OutputOf(r.tb)),
 			&slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	relayOpts.Version = cmp.Or(relayOpts.Version, "test")

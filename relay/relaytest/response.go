@@ -83,7 +83,7 @@ func (r *Response) String() string {
 			names[i] += "(" + r.Resources[i].TTL.String() + ")"
 		}
 	}
-	fmt.Fprintf(&b, "%s nonce=%s version=%q resources=%s", short(r.TypeURL), r.Nonce, r.Version, list(names))
+	fmt.Fprintf(&b, "%s nonce=%s version=%q resources=%s", ShortType(r.TypeURL), r.Nonce, r.Version, list(names))
 	if len(r.Removed) > 0 {
 		fmt.Fprintf(&b, " removed=%s", list(r.Removed))
 	}

@@ -19,7 +19,7 @@ type Digest [sha256.Size]byte
 func (d Digest) String() string { return hex.EncodeToString(d[:8]) }
 
 // DigestOf returns the digest of m in the state of a client.
-func DigestOf(m proto.Message) Digest { return sha256.Sum256(pack(m).GetValue()) }
+func DigestOf(m proto.Message) Digest { return sha256.Sum256(Pack(m).GetValue()) }
 
 // An Entry is a resource in the state of a peer. Entries can be compared with ==.
 type Entry struct {
@@ -76,9 +76,9 @@ func (s State) entries(typeURL string) map[string]Entry {
 	return s[typeURL]
 }
 
-// fullState reports whether SotW responses of a type contain all resources, so that absent resources are removed. These
+// FullState reports whether SotW responses of a type contain all resources, so that absent resources are removed. These
 // are the two types that the protocol defines, and SRDS in Envoy.
-func fullState(typeURL string) bool {
+func FullState(typeURL string) bool {
 	return typeURL == ListenerType || typeURL == ClusterType || typeURL == ScopedRouteType
 }
 
@@ -123,8 +123,8 @@ func digest(body *anypb.Any) Digest {
 	return sha256.Sum256(body.GetValue())
 }
 
-// collectionOf returns the collection of a name: "a/*" for "a/b", and "a/*?c=d" for the xdstp name "a/b?c=d".
-func collectionOf(name string) string {
+// CollectionOf returns the collection of a name: "a/*" for "a/b", and "a/*?c=d" for the xdstp name "a/b?c=d".
+func CollectionOf(name string) string {
 	path, context := name, ""
 	if at := strings.IndexByte(name, '?'); at >= 0 && strings.HasPrefix(name, "xdstp:") {
 		path, context = name[:at], name[at:]

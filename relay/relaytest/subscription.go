@@ -29,7 +29,7 @@ func (s *subscription) wildcard() bool { return s.legacy || slices.Contains(s.na
 // wants reports whether a resource is subscribed by the wildcard, its name, its collection or an alias.
 func (s *subscription) wants(name string, aliases []string) bool {
 	return s.wildcard() || slices.ContainsFunc(s.names, func(sub string) bool {
-		return sub == name || sub == collectionOf(name) || slices.Contains(aliases, sub)
+		return sub == name || sub == CollectionOf(name) || slices.Contains(aliases, sub)
 	})
 }
 
@@ -182,7 +182,7 @@ func (c *Client) apply(resp *Response) {
 		delete(entries, name)
 		delete(c.stream.unsubscribed[resp.TypeURL], name)
 	}
-	if c.options.Variant == SotW && fullState(resp.TypeURL) {
+	if c.options.Variant == SotW && FullState(resp.TypeURL) {
 		maps.DeleteFunc(entries, func(name string, _ Entry) bool {
 			_, ok := present[name]
 			return !ok
@@ -236,7 +236,7 @@ func changesNothing(before State, resp *Response) bool {
 			return false
 		}
 	}
-	return !resp.SotW() || !fullState(resp.TypeURL) || len(resp.Resources) == len(had)
+	return !resp.SotW() || !FullState(resp.TypeURL) || len(resp.Resources) == len(had)
 }
 
 // unexpected returns "" if a response contains the changed resource and, in a complete set, unchanged resources.
@@ -248,7 +248,7 @@ func unexpected(before State, resp *Response, typeURL, name string) string {
 	if len(resp.Removed) > 0 {
 		return "removed " + list(resp.Removed)
 	}
-	full := resp.SotW() && fullState(typeURL)
+	full := resp.SotW() && FullState(typeURL)
 	found := false
 	for _, r := range resp.Resources {
 		switch {

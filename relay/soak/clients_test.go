@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/ledger"
 )
 
 // A client follows its origin for as long as the soak lasts.
@@ -103,7 +104,7 @@ type poller struct {
 	name   string
 	url    string
 	group  *group
-	reader *relaytest.Reader
+	reader *ledger.Reader
 	wrong  func(string)
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it polls no more

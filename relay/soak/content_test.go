@@ -12,12 +12,13 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/ledger"
 )
 
 // A group is a node group: what the origins say to it, and all that they ever said.
 type group struct {
 	name     string
-	ledger   *relaytest.Ledger
+	ledger   *ledger.Ledger
 	contents []*relaytest.Content // of each origin
 	n        int                  // contents that were made
 }
@@ -47,7 +48,7 @@ const (
 )
 
 func newGroup(name string, origins []*relaytest.Origin) *group {
-	g := &group{name: name, ledger: relaytest.NewLedger()}
+	g := &group{name: name, ledger: ledger.New()}
 	for _, o := range origins {
 		g.contents = append(g.contents, o.For(func(n *corepb.Node) bool { return n.GetCluster() == name }))
 	}

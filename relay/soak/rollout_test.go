@@ -16,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/ledger"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
@@ -89,7 +90,7 @@ func (s *staging) refuses(value []byte) (refused, strictly bool) {
 }
 
 // reads has a client be held to what its stage may be told.
-func (w *world) reads(opts relaytest.LightOptions, reader *relaytest.Reader) relaytest.LightOptions {
+func (w *world) reads(opts relaytest.LightOptions, reader *ledger.Reader) relaytest.LightOptions {
 	cohort := w.staging.cohort(opts.Node)
 	if cohort < len(w.staging.stages) {
 		reader.InStage()

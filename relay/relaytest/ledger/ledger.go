@@ -1,4 +1,6 @@
-package relaytest
+// Package ledger checks the responses to clients against the history of an origin, while resources change and faults
+// occur.
+package ledger
 
 import (
 	"crypto/sha256"
@@ -9,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // A Ledger records the history of an origin, or of several origins with equal content: the successive contents and
@@ -26,8 +30,8 @@ type Ledger struct {
 // A record is the history of one resource. A generation is the number of a content or a removal.
 type record struct {
 	generation  int
-	generations map[Digest]int // generation by content
-	now         Digest
+	generations map[relaytest.Digest]int // generation by content
+	now         relaytest.Digest
 	present     bool
 	removed     int               // generation of the last removal; 0 if there was none
 	floor       int               // generation when an origin began to lag
@@ -36,8 +40,8 @@ type record struct {
 	expires     map[int]time.Time // earliest expiry by generation, for contents with a TTL
 }
 
-// NewLedger returns an empty ledger.
-func NewLedger() *Ledger { return &Ledger{records: make(map[string]map[string]*record)} }
+// New returns an empty ledger.
+func New() *Ledger { return &Ledger{records: make(map[string]map[string]*record)} }
 
 // record returns the record of a resource, and creates it if necessary. The caller must hold the lock.
 func (l *Ledger) record(typeURL, name string) *record {
@@ -47,19 +51,19 @@ func (l *Ledger) record(typeURL, name string) *record {
 		l.records[typeURL] = of
 	}
 	if of[name] == nil {
-		of[name] = &record{generations: make(map[Digest]int)}
+		of[name] = &record{generations: make(map[relaytest.Digest]int)}
 	}
 	return of[name]
 }
 
 // Put records messages, and then sets them in each Content.
-func (l *Ledger) Put(to []*Content, msgs ...proto.Message) {
+func (l *Ledger) Put(to []*relaytest.Content, msgs ...proto.Message) {
 	l.mu.Lock()
 	for _, msg := range msgs {
-		body := pack(msg)
-		r := l.record(body.GetTypeUrl(), nameOf(body.GetValue()))
+		body := relaytest.Pack(msg)
+		r := l.record(body.GetTypeUrl(), relaytest.NameOf(body))
 		r.generation++
-		r.now, r.present = digest(body), true
+		r.now, r.present = relaytest.DigestOf(body), true
 		r.generations[r.now] = r.generation
 		l.changes++
 	}
@@ -71,10 +75,10 @@ func (l *Ledger) Put(to []*Content, msgs ...proto.Message) {
 
 // PutWithTTL records a resource with a TTL, and then sets it in each Content. Clients may lose it once the TTL has
 // passed since it was last sent.
-func (l *Ledger) PutWithTTL(to []*Content, msg proto.Message, ttl time.Duration) {
+func (l *Ledger) PutWithTTL(to []*relaytest.Content, msg proto.Message, ttl time.Duration) {
 	l.Put(nil, msg)
-	body := pack(msg)
-	name := nameOf(body.GetValue())
+	body := relaytest.Pack(msg)
+	name := relaytest.NameOf(body)
 	l.mu.Lock()
 	r := l.record(body.GetTypeUrl(), name)
 	if r.expires == nil {
@@ -103,7 +107,7 @@ func (l *Ledger) Expire() {
 }
 
 // Remove records removals, and then removes the resources from each Content.
-func (l *Ledger) Remove(from []*Content, typeURL string, names ...string) {
+func (l *Ledger) Remove(from []*relaytest.Content, typeURL string, names ...string) {
 	l.mu.Lock()
 	for _, name := range names {
 		r := l.record(typeURL, name)
@@ -113,7 +117,7 @@ func (l *Ledger) Remove(from []*Content, typeURL string, names ...string) {
 	}
 	l.mu.Unlock()
 	for _, c := range from {
-		c.Apply(func(tx *Tx) {
+		c.Apply(func(tx *relaytest.Tx) {
 			for _, name := range names {
 				tx.Remove(typeURL, name)
 			}
@@ -156,8 +160,8 @@ func (l *Ledger) Staged(waits func(typeURL string) bool) {
 
 // mayRepeat reports whether a reconnecting client may be sent content that it has. The caller must hold the lock.
 func (l *Ledger) mayRepeat(typeURL string, of *record, generation int) bool {
-	return l.repeats || l.behind || generation <= of.reverted || of.expires != nil || typeURL == EndpointType ||
-		typeURL == SecretType
+	return l.repeats || l.behind || generation <= of.reverted || of.expires != nil || typeURL == relaytest.EndpointType ||
+		typeURL == relaytest.SecretType
 }
 
 // mayGoBack reports whether a client may be sent a generation after a newer one, because an origin lags. The caller
@@ -188,9 +192,10 @@ func (l *Ledger) Names(typeURL string) (all, present []string) {
 
 // match returns the names that a subscription selects: the listed names and the members of listed collections, or all
 // of the type if it lists none. The caller must hold the lock.
-func (l *Ledger) match(sub Subscription) (names []string) {
+func (l *Ledger) match(sub relaytest.Subscription) (names []string) {
 	for name := range l.records[sub.TypeURL] {
-		if len(sub.Names) == 0 || slices.Contains(sub.Names, name) || slices.Contains(sub.Names, collectionOf(name)) {
+		if len(sub.Names) == 0 || slices.Contains(sub.Names, name) ||
+			slices.Contains(sub.Names, relaytest.CollectionOf(name)) {
 			names = append(names, name)
 		}
 	}
@@ -199,7 +204,7 @@ func (l *Ledger) match(sub Subscription) (names []string) {
 
 // Differs returns a difference between the origin and a client with subscriptions subs, or "". A SotW client may keep
 // removed resources of types whose responses are not complete sets.
-func (l *Ledger) Differs(s State, v Variant, subs []Subscription) string {
+func (l *Ledger) Differs(s relaytest.State, v relaytest.Variant, subs []relaytest.Subscription) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, sub := range subs {
@@ -208,11 +213,12 @@ func (l *Ledger) Differs(s State, v Variant, subs []Subscription) string {
 			r := l.records[sub.TypeURL][name]
 			got, is := entries[name]
 			switch {
-			case !r.present && is && v == SotW && !fullState(sub.TypeURL):
+			case !r.present && is && v == relaytest.SotW && !relaytest.FullState(sub.TypeURL):
 			case r.present != is:
-				return fmt.Sprintf("%s %q: present at the client: %v, at the origin: %v", short(sub.TypeURL), name, is, r.present)
+				return fmt.Sprintf("%s %q: present at the client: %v, at the origin: %v",
+					relaytest.ShortType(sub.TypeURL), name, is, r.present)
 			case is && got.Digest != r.now:
-				return fmt.Sprintf("%s %q: generation %d at the client, %d at the origin", short(sub.TypeURL), name,
+				return fmt.Sprintf("%s %q: generation %d at the client, %d at the origin", relaytest.ShortType(sub.TypeURL), name,
 					r.generations[got.Digest], r.generation)
 			}
 		}
@@ -223,14 +229,14 @@ func (l *Ledger) Differs(s State, v Variant, subs []Subscription) string {
 // A Reader checks all responses to one client. Its methods must be called from the goroutine that receives.
 type Reader struct {
 	ledger   *Ledger
-	variant  Variant
+	variant  relaytest.Variant
 	held     map[string]map[string]int // generation, by type URL and name
 	onStream map[string]struct{}       // received on this stream: type URL and name
 	inStage  bool                      // whether the client is part of a stage
 }
 
 // Reader returns a reader for a new client of a variant.
-func (l *Ledger) Reader(v Variant) *Reader {
+func (l *Ledger) Reader(v relaytest.Variant) *Reader {
 	return &Reader{ledger: l, variant: v, held: make(map[string]map[string]int), onStream: make(map[string]struct{})}
 }
 
@@ -252,7 +258,7 @@ func (r *Reader) Opened() { clear(r.onStream) }
 // legal for endpoints, secrets, resources with a TTL, content that may have come back (Behind), and if versions are not
 // trusted (B.3, B.16, Repeats).
 func (r *Reader) Received(typeURL, name string, value []byte) string {
-	d := Digest(sha256.Sum256(value))
+	d := relaytest.Digest(sha256.Sum256(value))
 	r.ledger.mu.Lock()
 	record := r.ledger.record(typeURL, name)
 	generation, existed := record.generations[d]
@@ -270,11 +276,12 @@ func (r *Reader) Received(typeURL, name string, value []byte) string {
 	of[name], r.onStream[key] = generation, struct{}{}
 	switch {
 	case !existed:
-		return fmt.Sprintf("%s %q: content %v, which the origin never had", short(typeURL), name, d)
+		return fmt.Sprintf("%s %q: content %v, which the origin never had", relaytest.ShortType(typeURL), name, d)
 	case onStream && generation < was && !back:
-		return fmt.Sprintf("%s %q: generation %d after %d on the same stream", short(typeURL), name, generation, was)
-	case r.variant == Delta && generation == was && !onStream && !repeats:
-		return fmt.Sprintf("%s %q: generation %d, which the client reported", short(typeURL), name, generation)
+		return fmt.Sprintf("%s %q: generation %d after %d on the same stream",
+			relaytest.ShortType(typeURL), name, generation, was)
+	case r.variant == relaytest.Delta && generation == was && !onStream && !repeats:
+		return fmt.Sprintf("%s %q: generation %d, which the client reported", relaytest.ShortType(typeURL), name, generation)
 	}
 	return ""
 }
@@ -306,15 +313,15 @@ func (r *Reader) Removed(typeURL, name string) string {
 	r.ledger.mu.Unlock()
 	delete(r.held[typeURL], name)
 	if removed < held && !expired && !permitted {
-		return fmt.Sprintf("%s %q: removed at generation %d, but the origin removed it last at %d", short(typeURL), name,
-			held, removed)
+		return fmt.Sprintf("%s %q: removed at generation %d, but the origin removed it last at %d",
+			relaytest.ShortType(typeURL), name, held, removed)
 	}
 	return ""
 }
 
 // Options returns the options of a light client that passes its responses to the reader. report is called for each
 // illegal response.
-func (r *Reader) Options(opts LightOptions, report func(string)) LightOptions {
+func (r *Reader) Options(opts relaytest.LightOptions, report func(string)) relaytest.LightOptions {
 	check := func(illegal string) {
 		if illegal != "" {
 			report(illegal)

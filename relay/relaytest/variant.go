@@ -2,6 +2,23 @@ package relaytest
 
 import discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+// Variant is the variant of the protocol: Delta or SotW.
+type Variant int
+
+// Variants of the protocol.
+const (
+	Delta Variant = iota
+	SotW
+)
+
+// String returns "delta" or "sotw", for the names of subtests.
+func (v Variant) String() string {
+	if v == SotW {
+		return "sotw"
+	}
+	return "delta"
+}
+
 // methods are the gRPC methods of streams of one type, by type URL and variant. Some types have no SotW.
 var methods = map[string]map[Variant]string{
 	ListenerType: {

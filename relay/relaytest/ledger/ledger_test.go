@@ -1,4 +1,4 @@
-package relaytest_test
+package ledger_test
 
 import (
 	"strings"
@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/ledger"
 )
 
 // encoded returns a message as a client receives it.
@@ -24,7 +25,7 @@ func encoded(t *testing.T, m proto.Message) []byte {
 
 // lastIllegal returns why the last step of a client is illegal, or "": "1" is cluster "a" with this content, "-" its
 // removal, "|" another stream.
-func lastIllegal(t *testing.T, l *relaytest.Ledger, steps string) (wrong string) {
+func lastIllegal(t *testing.T, l *ledger.Ledger, steps string) (wrong string) {
 	t.Helper()
 	r := l.Reader(relaytest.SotW)
 	for step := range strings.FieldsSeq(steps) {
@@ -42,7 +43,7 @@ func lastIllegal(t *testing.T, l *relaytest.Ledger, steps string) (wrong string)
 
 // TestLedgerChecksResponses checks which contents and removals are legal.
 func TestLedgerChecksResponses(t *testing.T) {
-	l := relaytest.NewLedger()
+	l := ledger.New()
 	put := func(content string) { l.Put(nil, relaytest.Cluster("a", content)) }
 	put("1")
 	put("2")
@@ -73,7 +74,7 @@ func TestLedgerChecksResponses(t *testing.T) {
 
 // TestLedgerChecksRepeats checks that content that a Delta client reported is legal for some types only.
 func TestLedgerChecksRepeats(t *testing.T) {
-	l := relaytest.NewLedger()
+	l := ledger.New()
 	cluster, endpoints := relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1")
 	l.Put(nil, cluster, endpoints)
 	r := l.Reader(relaytest.Delta)
@@ -115,8 +116,8 @@ func TestLedgerChecksRepeats(t *testing.T) {
 
 // TestLedgerChecksExpiry checks that a resource may not be lost before its TTL has passed.
 func TestLedgerChecksExpiry(t *testing.T) {
-	l := relaytest.NewLedger()
-	lose := func(ttl time.Duration, after func(*relaytest.Reader)) string {
+	l := ledger.New()
+	lose := func(ttl time.Duration, after func(*ledger.Reader)) string {
 		l.PutWithTTL(nil, relaytest.Cluster("a", ttl.String()), ttl)
 		r := l.Reader(relaytest.Delta)
 		if wrong := r.Received(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", ttl.String()))); wrong != "" {
@@ -125,20 +126,20 @@ func TestLedgerChecksExpiry(t *testing.T) {
 		after(r)
 		return r.Removed(relaytest.ClusterType, "a")
 	}
-	nothing := func(*relaytest.Reader) {}
+	nothing := func(*ledger.Reader) {}
 	if wrong := lose(0, nothing); wrong != "" {
 		t.Errorf("removed after its TTL: got %q", wrong)
 	}
 	if wrong := lose(time.Hour, nothing); !strings.Contains(wrong, "removed at generation") {
 		t.Errorf("removed before its TTL: got %q", wrong)
 	}
-	if wrong := lose(2*time.Hour, func(*relaytest.Reader) { l.Expire() }); wrong != "" {
+	if wrong := lose(2*time.Hour, func(*ledger.Reader) { l.Expire() }); wrong != "" {
 		t.Errorf("removed after the clock was set: got %q", wrong)
 	}
 	if wrong := lose(3*time.Hour, nothing); !strings.Contains(wrong, "removed at generation") {
 		t.Errorf("removed before its TTL, after the clock was set: got %q", wrong)
 	}
-	if wrong := lose(4*time.Hour, (*relaytest.Reader).Opened); wrong != "" {
+	if wrong := lose(4*time.Hour, (*ledger.Reader).Opened); wrong != "" {
 		t.Errorf("removed by another server, after an older content expired: got %q", wrong)
 	}
 }
@@ -146,7 +147,7 @@ func TestLedgerChecksExpiry(t *testing.T) {
 // TestLedgerCollections checks that a client with a subscription to a collection must have its members.
 func TestLedgerCollections(t *testing.T) {
 	const dir = "xdstp://a/envoy.config.cluster.v3.Cluster/dir/"
-	l := relaytest.NewLedger()
+	l := ledger.New()
 	l.Put(nil, relaytest.Cluster(dir+"x"), relaytest.Cluster("other"))
 	wants := []relaytest.Subscription{{TypeURL: relaytest.ClusterType, Names: []string{dir + "*"}}}
 	if got := l.Differs(relaytest.State{}, relaytest.Delta, wants); !strings.Contains(got, dir+"x") {
@@ -162,7 +163,7 @@ func TestLedgerCollections(t *testing.T) {
 // changes.
 func TestRoaming(t *testing.T) {
 	first, second, l := relaytest.NewOrigin(t, relaytest.OriginOptions{}),
-		relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewLedger()
+		relaytest.NewOrigin(t, relaytest.OriginOptions{}), ledger.New()
 	all := []*relaytest.Content{first.Content, second.Content}
 	l.Put(all, relaytest.Cluster("a"), relaytest.Cluster("b"))
 	var dial []func() (*grpc.ClientConn, error)
@@ -204,7 +205,7 @@ func TestRoaming(t *testing.T) {
 // TestLedgerChecksLag checks that, while an origin may lag, clients may receive the content at the start of the lag,
 // but nothing older.
 func TestLedgerChecksLag(t *testing.T) {
-	l := relaytest.NewLedger()
+	l := ledger.New()
 	check := func(steps string, legal bool, when string) {
 		t.Helper()
 		if wrong := lastIllegal(t, l, steps); (wrong == "") != legal {
@@ -230,13 +231,13 @@ func TestLedgerChecksLag(t *testing.T) {
 // TestLedgerChecksStages checks that a client in a stage may be sent an earlier state, and that other clients may lose
 // resources that another relay does not serve yet. No client may lose a resource that was always present.
 func TestLedgerChecksStages(t *testing.T) {
-	l := relaytest.NewLedger()
+	l := ledger.New()
 	l.Put(nil, relaytest.Cluster("a", "1"), relaytest.Cluster("a", "2"))
 	l.Staged(func(typeURL string) bool { return typeURL == relaytest.ClusterType })
-	receive := func(r *relaytest.Reader, content string) string {
+	receive := func(r *ledger.Reader, content string) string {
 		return r.Received(relaytest.ClusterType, "a", encoded(t, relaytest.Cluster("a", content)))
 	}
-	check := func(inStage bool, steps func(*relaytest.Reader) string, wrong string) {
+	check := func(inStage bool, steps func(*ledger.Reader) string, wrong string) {
 		t.Helper()
 		r := l.Reader(relaytest.Delta)
 		if inStage {
@@ -246,10 +247,10 @@ func TestLedgerChecksStages(t *testing.T) {
 			t.Errorf("in a stage: %t: got %q, want %q", inStage, got, wrong)
 		}
 	}
-	back := func(r *relaytest.Reader) string { receive(r, "2"); return receive(r, "1") }
-	again := func(r *relaytest.Reader) string { receive(r, "2"); r.Opened(); return receive(r, "2") }
-	loses := func(r *relaytest.Reader) string { receive(r, "2"); return r.Removed(relaytest.ClusterType, "a") }
-	elsewhere := func(r *relaytest.Reader) string {
+	back := func(r *ledger.Reader) string { receive(r, "2"); return receive(r, "1") }
+	again := func(r *ledger.Reader) string { receive(r, "2"); r.Opened(); return receive(r, "2") }
+	loses := func(r *ledger.Reader) string { receive(r, "2"); return r.Removed(relaytest.ClusterType, "a") }
+	elsewhere := func(r *ledger.Reader) string {
 		receive(r, "4")
 		r.Opened()
 		return r.Removed(relaytest.ClusterType, "a")
@@ -261,8 +262,8 @@ func TestLedgerChecksStages(t *testing.T) {
 	check(true, loses, "removed at generation")
 	l.Remove(nil, relaytest.ClusterType, "a")
 	l.Put(nil, relaytest.Cluster("a", "4"))
-	check(true, func(r *relaytest.Reader) string { receive(r, "4"); return r.Removed(relaytest.ClusterType, "a") }, "")
-	check(false, func(r *relaytest.Reader) string { receive(r, "4"); return r.Removed(relaytest.ClusterType, "a") },
+	check(true, func(r *ledger.Reader) string { receive(r, "4"); return r.Removed(relaytest.ClusterType, "a") }, "")
+	check(false, func(r *ledger.Reader) string { receive(r, "4"); return r.Removed(relaytest.ClusterType, "a") },
 		"removed at generation 4")
 	check(false, elsewhere, "")
 }

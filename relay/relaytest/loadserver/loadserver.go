@@ -1,4 +1,5 @@
-package relaytest
+// Package loadserver has a load reporting service for tests.
+package loadserver
 
 import (
 	"time"
@@ -10,9 +11,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
-// A LoadServer is a load reporting service that requests the load of all clusters every second, and keeps the received
+// A Server is a load reporting service that requests the load of all clusters every second, and keeps the received
 // reports. The zero value is ready to use. Its methods may be called from any goroutine.
-type LoadServer struct {
+type Server struct {
 	lrspb.UnimplementedLoadReportingServiceServer
 
 	mon     wait.Monitor
@@ -21,12 +22,12 @@ type LoadServer struct {
 }
 
 // Register adds the service to a server.
-func (l *LoadServer) Register(r grpc.ServiceRegistrar) {
+func (l *Server) Register(r grpc.ServiceRegistrar) {
 	lrspb.RegisterLoadReportingServiceServer(r, l)
 }
 
 // StreamLoadStats implements the service.
-func (l *LoadServer) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
+func (l *Server) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
 	l.mon.Lock()
 	l.streams++
 	l.mon.Unlock()
@@ -50,7 +51,7 @@ func (l *LoadServer) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 }
 
 // Await waits until met returns nil for all reports so far, in the order of arrival.
-func (l *LoadServer) Await(tb TB, met func(reports []*lrspb.LoadStatsRequest) error) {
+func (l *Server) Await(tb wait.TB, met func(reports []*lrspb.LoadStatsRequest) error) {
 	tb.Helper()
 	var unmet error
 	if err := l.mon.Await(tb.Context(), func() bool { unmet = met(l.reports); return unmet == nil }); err != nil {
@@ -59,7 +60,7 @@ func (l *LoadServer) Await(tb TB, met func(reports []*lrspb.LoadStatsRequest) er
 }
 
 // Streams returns the number of streams opened so far.
-func (l *LoadServer) Streams() int {
+func (l *Server) Streams() int {
 	l.mon.Lock()
 	defer l.mon.Unlock()
 	return l.streams

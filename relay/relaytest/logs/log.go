@@ -1,4 +1,5 @@
-package relaytest
+// Package logs keeps the log of a relay for tests that wait for a text in it.
+package logs
 
 import (
 	"bytes"
@@ -6,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"sync"
+
+	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
 // A Log keeps the log of a relay. The zero value is empty. Its methods may be called from any goroutine.
@@ -43,9 +46,9 @@ func (l *Log) Len() int {
 func (l *Log) Count(text string) int { return strings.Count(l.String(), text) }
 
 // Await waits until the log contains a text after its first mark bytes.
-func (l *Log) Await(tb TB, mark int, text string) {
+func (l *Log) Await(tb wait.TB, mark int, text string) {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(tb.Context(), Patience)
+	ctx, cancel := context.WithTimeout(tb.Context(), wait.Patience)
 	defer cancel()
 	for {
 		l.mu.Lock()
@@ -66,8 +69,8 @@ func (l *Log) Await(tb TB, mark int, text string) {
 	}
 }
 
-// outputOf returns the output of a test, if tb has one.
-func outputOf(tb TB) io.Writer {
+// OutputOf returns the output of a test, if tb has one.
+func OutputOf(tb wait.TB) io.Writer {
 	if tb, ok := tb.(interface{ Output() io.Writer }); ok {
 		return tb.Output()
 	}

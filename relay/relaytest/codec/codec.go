@@ -1,25 +1,26 @@
-package relaytest
+// Package codec has a gRPC codec for encoded messages.
+package codec
 
 import (
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that BytesCodec falls back to
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that Bytes falls back to
 	"google.golang.org/grpc/mem"
 )
 
-// raw is an encoded message.
-type raw []byte
+// Raw is an encoded message.
+type Raw []byte
 
-// BytesCodec is the protobuf codec of gRPC, which also accepts messages as []byte. Messages of type raw are received
+// Bytes is the protobuf codec of gRPC, which also accepts messages as []byte. Messages of type Raw are received
 // into a reused buffer.
-type BytesCodec struct{}
+type Bytes struct{}
 
 // Name returns the name of the codec that it replaces.
-func (BytesCodec) Name() string { return "proto" }
+func (Bytes) Name() string { return "proto" }
 
 // Marshal encodes a message.
-func (BytesCodec) Marshal(v any) (mem.BufferSlice, error) {
+func (Bytes) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
-	case raw:
+	case Raw:
 		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
 	case []byte:
 		return mem.BufferSlice{mem.SliceBuffer(v)}, nil
@@ -27,13 +28,13 @@ func (BytesCodec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2("proto").Marshal(v)
 }
 
-// Unmarshal decodes into a message, []byte or raw.
-func (BytesCodec) Unmarshal(data mem.BufferSlice, v any) error {
+// Unmarshal decodes into a message, []byte or Raw.
+func (Bytes) Unmarshal(data mem.BufferSlice, v any) error {
 	if b, ok := v.(*[]byte); ok {
 		*b = data.Materialize()
 		return nil
 	}
-	r, ok := v.(*raw)
+	r, ok := v.(*Raw)
 	if !ok {
 		return encoding.GetCodecV2("proto").Unmarshal(data, v)
 	}

@@ -1,4 +1,5 @@
-package relaytest
+// Package controlplane has origins that run go-control-plane.
+package controlplane
 
 import (
 	"context"
@@ -20,26 +21,27 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
 
-// Kinds of caches of a ControlPlane.
+// Kinds of caches of a Server.
 const (
-	LinearCaches = "linear"
+	Linear       = "linear"
 	Snapshots    = "snapshot"
 	ADSSnapshots = "snapshot, ADS mode"
 
 	// SotW only. ADS mode has no such kind: in SotW, its cache answers only requests that name all resources.
-	LinearSotW    = LinearCaches + sotwOnly
+	LinearSotW    = Linear + sotwOnly
 	SnapshotsSotW = Snapshots + sotwOnly
 	sotwOnly      = ", SotW only"
 )
 
-// A ControlPlane is an origin that runs go-control-plane's server. Its caches are lost when it stops.
-type ControlPlane struct {
-	tb     TB
+// A Server is an origin that runs go-control-plane's server. Its caches are lost when it stops.
+type Server struct {
+	tb     wait.TB
 	Kind   string
 	addr   string
 	memory *memnet.Network // nil for sockets
@@ -62,18 +64,18 @@ type ControlPlane struct {
 	served   chan error
 }
 
-// controlPlaneTypes are the types that it serves, in the order of updates.
-var controlPlaneTypes = []string{ClusterType, EndpointType, ListenerType, RouteType}
+// servedTypes are the types that it serves, in the order of updates.
+var servedTypes = []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType}
 
-// NewControlPlane starts a control plane that serves msgs, until the test ends.
-func NewControlPlane(tb TB, kind string, memory *memnet.Network, msgs ...proto.Message) *ControlPlane {
+// New starts a control plane that serves msgs, until the test ends.
+func New(tb wait.TB, kind string, memory *memnet.Network, msgs ...proto.Message) *Server {
 	tb.Helper()
-	o := &ControlPlane{
+	o := &Server{
 		tb: tb, Kind: kind, memory: memory,
 		requests:  make(chan *discoverypb.DeltaDiscoveryRequest, 4096),
 		Resources: make(map[string]map[string]proto.Message),
 	}
-	for _, typeURL := range controlPlaneTypes {
+	for _, typeURL := range servedTypes {
 		o.Resources[typeURL] = make(map[string]proto.Message)
 	}
 	if memory == nil {
@@ -86,7 +88,7 @@ func NewControlPlane(tb TB, kind string, memory *memnet.Network, msgs ...proto.M
 }
 
 // Target returns the gRPC target, which stays the same.
-func (o *ControlPlane) Target() string {
+func (o *Server) Target() string {
 	if o.memory != nil {
 		return "passthrough:///origin"
 	}
@@ -94,7 +96,7 @@ func (o *ControlPlane) Target() string {
 }
 
 // Stop stops the control plane and drops its caches.
-func (o *ControlPlane) Stop() {
+func (o *Server) Stop() {
 	o.tb.Helper()
 	if o.server == nil {
 		return
@@ -108,19 +110,19 @@ func (o *ControlPlane) Stop() {
 }
 
 // Restart starts a new control plane on the same address, with new caches that contain Resources.
-func (o *ControlPlane) Restart() {
+func (o *Server) Restart() {
 	o.tb.Helper()
 	o.Stop()
 	o.pushed = make(map[string]map[string]proto.Message)
 	o.linear, o.snapshot = make(map[string]*cachev3.LinearCache), nil
 	var caches cachev3.Cache
-	if strings.HasPrefix(o.Kind, LinearCaches) {
+	if strings.HasPrefix(o.Kind, Linear) {
 		mux := &cachev3.MuxCache{
 			Classify:      func(r *cachev3.Request) string { return r.GetTypeUrl() },
 			ClassifyDelta: func(r *cachev3.DeltaRequest) string { return r.GetTypeUrl() },
 			Caches:        make(map[string]cachev3.Cache),
 		}
-		for _, typeURL := range controlPlaneTypes {
+		for _, typeURL := range servedTypes {
 			o.linear[typeURL] = cachev3.NewLinearCache(typeURL)
 			mux.Caches[typeURL] = o.linear[typeURL]
 		}
@@ -129,14 +131,14 @@ func (o *ControlPlane) Restart() {
 		o.snapshot = cachev3.NewSnapshotCache(o.Kind == ADSSnapshots, cachev3.IDHash{}, nil)
 		caches = o.snapshot
 	}
-	if len(o.Resources[ClusterType]) > 0 {
+	if len(o.Resources[relaytest.ClusterType]) > 0 {
 		o.Push()
 	}
 	o.serve(caches)
 }
 
 // serve starts a server on the address with caches.
-func (o *ControlPlane) serve(caches cachev3.Cache) {
+func (o *Server) serve(caches cachev3.Cache) {
 	o.tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	o.cancel = cancel
@@ -191,21 +193,21 @@ func (withoutDelta) DeltaAggregatedResources(
 }
 
 // Put sets resources and sends them.
-func (o *ControlPlane) Put(msgs ...proto.Message) {
+func (o *Server) Put(msgs ...proto.Message) {
 	o.tb.Helper()
 	o.Edit(msgs, nil)
 	o.Push()
 }
 
 // Remove removes resources of a type and sends the removals.
-func (o *ControlPlane) Remove(typeURL string, names ...string) {
+func (o *Server) Remove(typeURL string, names ...string) {
 	o.tb.Helper()
 	o.Edit(nil, map[string][]string{typeURL: names})
 	o.Push()
 }
 
 // Edit changes Resources without an update of the caches.
-func (o *ControlPlane) Edit(put []proto.Message, remove map[string][]string) {
+func (o *Server) Edit(put []proto.Message, remove map[string][]string) {
 	for _, msg := range put {
 		typeURL := "type.googleapis.com/" + string(msg.ProtoReflect().Descriptor().FullName())
 		o.Resources[typeURL][cachev3.GetResourceName(msg)] = msg
@@ -218,13 +220,13 @@ func (o *ControlPlane) Edit(put []proto.Message, remove map[string][]string) {
 }
 
 // Push updates the caches to Resources.
-func (o *ControlPlane) Push() {
+func (o *Server) Push() {
 	o.tb.Helper()
 	if o.snapshot != nil {
 		o.pushSnapshot()
 		return
 	}
-	for _, typeURL := range controlPlaneTypes {
+	for _, typeURL := range servedTypes {
 		put := make(map[string]types.Resource)
 		for name, msg := range o.Resources[typeURL] {
 			if o.pushed[typeURL][name] != msg {
@@ -247,7 +249,7 @@ func (o *ControlPlane) Push() {
 }
 
 // pushSnapshot sets a snapshot with Resources and a new version.
-func (o *ControlPlane) pushSnapshot() {
+func (o *Server) pushSnapshot() {
 	o.tb.Helper()
 	o.pushes++
 	all := make(map[string][]types.Resource)
@@ -266,20 +268,20 @@ func (o *ControlPlane) pushSnapshot() {
 }
 
 // State returns the state that a client of a type should have, for names or for all resources.
-func (o *ControlPlane) State(typeURL string, names ...string) State {
-	out := make(map[string]Entry)
+func (o *Server) State(typeURL string, names ...string) relaytest.State {
+	out := make(map[string]relaytest.Entry)
 	for name, msg := range o.Resources[typeURL] {
 		if len(names) == 0 || slices.Contains(names, name) {
-			out[name] = Entry{Digest: DigestOf(msg)}
+			out[name] = relaytest.Entry{Digest: relaytest.DigestOf(msg)}
 		}
 	}
-	return State{typeURL: out}
+	return relaytest.State{typeURL: out}
 }
 
 // AwaitRequest waits for a request that meets cond and that earlier calls have not returned.
-func (o *ControlPlane) AwaitRequest(what string, cond func(*discoverypb.DeltaDiscoveryRequest) bool) {
+func (o *Server) AwaitRequest(what string, cond func(*discoverypb.DeltaDiscoveryRequest) bool) {
 	o.tb.Helper()
-	ctx, cancel := context.WithTimeout(o.tb.Context(), Patience)
+	ctx, cancel := context.WithTimeout(o.tb.Context(), wait.Patience)
 	defer cancel()
 	for {
 		select {
@@ -301,17 +303,17 @@ func Opening(typeURL string) func(*discoverypb.DeltaDiscoveryRequest) bool {
 }
 
 // Follow waits until a client has the state of the control plane for a type, for names or for all resources.
-func (o *ControlPlane) Follow(c interface {
-	WaitState(context.Context, func(State) bool)
+func (o *Server) Follow(c interface {
+	WaitState(context.Context, func(relaytest.State) bool)
 }, typeURL string, names ...string) {
 	o.tb.Helper()
 	want := o.State(typeURL, names...)
-	c.WaitState(o.tb.Context(), func(s State) bool { return s.SameContent(want, typeURL) })
+	c.WaitState(o.tb.Context(), func(s relaytest.State) bool { return s.SameContent(want, typeURL) })
 }
 
 // RelayOptions returns the options of a relay whose origin is the control plane.
-func (o *ControlPlane) RelayOptions() RelayOptions {
-	opts := RelayOptions{Target: o.Target()}
+func (o *Server) RelayOptions() relaytest.RelayOptions {
+	opts := relaytest.RelayOptions{Target: o.Target()}
 	if o.memory != nil {
 		opts.Memory, opts.Options.DialOptions = true, []grpc.DialOption{o.memory.DialOption()}
 	}
