@@ -7,106 +7,30 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // answer sends the response that the protocol requires for a request: the resources that it subscribes to, and the
 // state of names that it unsubscribes from under a wildcard. The caller must hold the lock.
 func (s *OriginStream) answer(t *TypeState, req *discoverypb.DeltaDiscoveryRequest, first, wildcard bool) {
-	b := s.origin.behaviour
 	wildcard = wildcard || t.Wildcard && slices.Contains(req.GetResourceNamesSubscribe(), "*")
-	reply := newReply()
-	if first && !b.IgnoreIRV {
+	reply := newReply(s.content, req.GetTypeUrl())
+	if first && !reply.behaviour.IgnoreIRV {
 		reply.initialVersions = req.GetInitialResourceVersions()
 	}
 	if wildcard {
-		s.answerWildcard(reply, req.GetTypeUrl(), b)
+		reply.addWildcard()
 	}
 	for _, name := range req.GetResourceNamesSubscribe() {
-		s.answerName(reply, req.GetTypeUrl(), name, b)
+		reply.addName(name)
 	}
 	if t.Wildcard {
-		s.answerUnsubscribed(reply, req, b)
+		reply.addUnsubscribed(req.GetResourceNamesUnsubscribe())
 	}
-	s.answerInitialVersions(reply, req.GetTypeUrl(), t, wildcard)
+	reply.removeAbsent(t, wildcard)
 	if initial := first && wildcard && len(reply.initialVersions) == 0; initial || !reply.empty() {
-		s.respond(req.GetTypeUrl(), reply)
+		s.respond(reply)
 	}
-}
-
-// answerWildcard adds the wildcard set of a type.
-func (s *OriginStream) answerWildcard(reply *reply, typeURL string, b Behaviour) {
-	for name, r := range s.content.types[typeURL] {
-		if !b.namedOnly(typeURL, name) {
-			reply.add(r, b)
-		}
-	}
-	for name, e := range s.content.errors[typeURL] {
-		if !b.namedOnly(typeURL, name) {
-			reply.errors[name] = e
-		}
-	}
-}
-
-// answerInitialVersions removes resources in initial_resource_versions that the origin does not have.
-func (s *OriginStream) answerInitialVersions(reply *reply, typeURL string, t *TypeState, wildcard bool) {
-	for name := range reply.initialVersions {
-		if (wildcard || t.wants(name, nil)) && s.content.find(typeURL, name) == nil &&
-			s.content.errors[typeURL][name] == nil {
-			reply.removed[name] = struct{}{}
-		}
-	}
-}
-
-// answerName adds the state of a name: an error, resources, or a removal if nothing exists.
-func (s *OriginStream) answerName(reply *reply, typeURL, name string, b Behaviour) {
-	if name == "*" {
-		return
-	}
-	if e := s.content.errors[typeURL][name]; e != nil {
-		reply.errors[name] = e
-		return
-	}
-	found := false
-	for _, key := range s.collection(typeURL, name) {
-		found = true
-		reply.add(s.content.types[typeURL][key], b)
-	}
-	switch {
-	case found:
-	case b.Unresolved != nil && b.Unresolved(typeURL, name):
-		reply.add(&discoverypb.Resource{Name: name, Aliases: []string{name}}, b)
-	case !b.SilentOnMissing:
-		reply.removed[name] = struct{}{}
-	}
-}
-
-// answerUnsubscribed sends the state of names that a request unsubscribes from while a wildcard subscription remains.
-func (s *OriginStream) answerUnsubscribed(reply *reply, req *discoverypb.DeltaDiscoveryRequest, b Behaviour) {
-	for _, name := range req.GetResourceNamesUnsubscribe() {
-		if name == "*" {
-			continue
-		}
-		if r := s.content.find(req.GetTypeUrl(), name); r != nil && !b.namedOnly(req.GetTypeUrl(), r.GetName()) {
-			reply.add(r, b)
-		} else {
-			reply.removed[name] = struct{}{}
-		}
-	}
-}
-
-// collection returns the resources that a name refers to: the resource with that name or alias, or the members of a
-// collection.
-func (s *OriginStream) collection(typeURL, name string) []string {
-	if r := s.content.find(typeURL, name); r != nil {
-		return []string{r.GetName()}
-	}
-	var keys []string
-	for key := range s.content.types[typeURL] {
-		if CollectionOf(key) == name {
-			keys = append(keys, key)
-		}
-	}
-	return keys
 }
 
 // push sends the changes that the stream subscribes to. The caller must hold the lock.
@@ -115,30 +39,26 @@ func (s *OriginStream) push(typeURL string, changes map[string]change) {
 	if t == nil {
 		return
 	}
-	b := s.origin.behaviour
-	reply := newReply()
+	reply := newReply(s.content, typeURL)
 	for name, c := range changes {
 		switch {
-		case !t.wants(name, s.aliases(typeURL, name, c)) && (!t.Wildcard || b.namedOnly(typeURL, name)):
+		case !reply.subscribed(t, name, s.content.aliases(typeURL, name, c)):
 		case c.err != nil:
 			reply.errors[name] = c.err
 		case c.resource == nil:
 			reply.removed[name] = struct{}{}
 		default:
-			reply.add(c.resource, b)
+			reply.add(c.resource)
 		}
 	}
 	if !reply.empty() {
-		s.respond(typeURL, reply)
+		s.respond(reply)
 	}
 }
 
-// aliases returns the other names of a changed resource. Removals and heartbeats are sent under all names.
-func (s *OriginStream) aliases(typeURL, name string, c change) []string {
-	if held := s.content.types[typeURL][name]; held != nil && c.resource.GetResource() == nil {
-		return held.GetAliases()
-	}
-	return c.resource.GetAliases()
+// respond queues a response. The caller must hold the lock.
+func (s *OriginStream) respond(reply *reply) {
+	s.enqueue(s.withNonce(reply.delta()), reply.behaviour.Delay)
 }
 
 // wants reports whether a resource is subscribed by its name, its collection or an alias.
@@ -151,21 +71,23 @@ func (t *TypeState) wants(name string, aliases []string) bool {
 	return false
 }
 
-// namedOnly calls NamedOnly, if set.
-func (b Behaviour) namedOnly(typeURL, name string) bool {
-	return b.NamedOnly != nil && b.NamedOnly(typeURL, name)
-}
-
-// A reply is the content of a response that is being built.
+// A reply is the content of an automatic response of one type that is being built.
 type reply struct {
+	content         *Content
+	behaviour       Behaviour
+	typeURL         string
 	initialVersions map[string]string // versions that the client reported
 	resources       map[string]*discoverypb.Resource
 	removed         map[string]struct{}
 	errors          map[string]*discoverypb.ResourceError
 }
 
-func newReply() *reply {
+// newReply returns an empty reply. The caller must hold the lock until the reply is complete.
+func newReply(content *Content, typeURL string) *reply {
 	return &reply{
+		content:   content,
+		behaviour: content.origin.behaviour,
+		typeURL:   typeURL,
 		resources: make(map[string]*discoverypb.Resource),
 		removed:   make(map[string]struct{}),
 		errors:    make(map[string]*discoverypb.ResourceError),
@@ -174,39 +96,144 @@ func newReply() *reply {
 
 func (r *reply) empty() bool { return len(r.resources)+len(r.removed)+len(r.errors) == 0 }
 
+// inWildcard reports whether a resource is part of the wildcard set.
+func (r *reply) inWildcard(name string) bool {
+	return r.behaviour.NamedOnly == nil || !r.behaviour.NamedOnly(r.typeURL, name)
+}
+
+// subscribed reports whether a resource is subscribed by the wildcard, its name, its collection or an alias.
+func (r *reply) subscribed(t *TypeState, name string, aliases []string) bool {
+	return t.wants(name, aliases) || t.Wildcard && r.inWildcard(name)
+}
+
 // add adds a resource, unless the client reported its version.
-func (r *reply) add(resource *discoverypb.Resource, b Behaviour) {
+func (r *reply) add(resource *discoverypb.Resource) {
 	version, ok := r.initialVersions[resource.GetName()]
-	if ok && !b.EmptyVersions && version == resource.GetVersion() {
+	if ok && !r.behaviour.EmptyVersions && version == resource.GetVersion() {
 		return
 	}
 	r.resources[resource.GetName()] = resource
 }
 
-// respond queues a response, with resources sorted by name. The caller must hold the lock.
-func (s *OriginStream) respond(typeURL string, reply *reply) {
-	b := s.origin.behaviour
-	resp := &discoverypb.DeltaDiscoveryResponse{
-		TypeUrl:           typeURL,
-		SystemVersionInfo: b.SystemVersion,
-		RemovedResources:  slices.Sorted(maps.Keys(reply.removed)),
-	}
-	if b.ControlPlane != "" {
-		resp.ControlPlane = &corepb.ControlPlane{Identifier: b.ControlPlane}
-	}
-	for _, name := range slices.Sorted(maps.Keys(reply.resources)) {
-		r := reply.resources[name]
-		if b.EmptyVersions {
-			r = proto.CloneOf(r)
-			r.Version = ""
+// addWildcard adds the wildcard set.
+func (r *reply) addWildcard() {
+	for name, resource := range r.content.types[r.typeURL] {
+		if r.inWildcard(name) {
+			r.add(resource)
 		}
-		resp.Resources = append(resp.Resources, r)
 	}
-	for _, name := range slices.Sorted(maps.Keys(reply.errors)) {
-		resp.ResourceErrors = append(resp.ResourceErrors, reply.errors[name])
+	for name, e := range r.content.errors[r.typeURL] {
+		if r.inWildcard(name) {
+			r.errors[name] = e
+		}
+	}
+}
+
+// addName adds the state of a name: an error, resources, or a removal if nothing exists.
+func (r *reply) addName(name string) {
+	if name == "*" {
+		return
+	}
+	if e := r.content.errors[r.typeURL][name]; e != nil {
+		r.errors[name] = e
+		return
+	}
+	found := r.content.collection(r.typeURL, name)
+	for _, resource := range found {
+		r.add(resource)
+	}
+	switch {
+	case len(found) > 0:
+	case r.behaviour.Unresolved != nil && r.behaviour.Unresolved(r.typeURL, name):
+		r.add(&discoverypb.Resource{Name: name, Aliases: []string{name}})
+	case !r.behaviour.SilentOnMissing:
+		r.removed[name] = struct{}{}
+	}
+}
+
+// addUnsubscribed adds the state of names that a request unsubscribes from while a wildcard subscription remains.
+func (r *reply) addUnsubscribed(names []string) {
+	for _, name := range names {
+		if name == "*" {
+			continue
+		}
+		if resource := r.content.find(r.typeURL, name); resource != nil && r.inWildcard(resource.GetName()) {
+			r.add(resource)
+		} else {
+			r.removed[name] = struct{}{}
+		}
+	}
+}
+
+// removeAbsent removes resources in initial_resource_versions that the origin does not have.
+func (r *reply) removeAbsent(t *TypeState, wildcard bool) {
+	for name := range r.initialVersions {
+		if (wildcard || t.wants(name, nil)) && r.content.find(r.typeURL, name) == nil &&
+			r.content.errors[r.typeURL][name] == nil {
+			r.removed[name] = struct{}{}
+		}
+	}
+}
+
+// delta returns the Delta response without a nonce, with resources sorted by name.
+func (r *reply) delta() *discoverypb.DeltaDiscoveryResponse {
+	b := r.behaviour
+	resp := &discoverypb.DeltaDiscoveryResponse{
+		TypeUrl:           r.typeURL,
+		SystemVersionInfo: b.SystemVersion,
+		RemovedResources:  slices.Sorted(maps.Keys(r.removed)),
+		ControlPlane:      b.controlPlane(),
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.resources)) {
+		resp.Resources = append(resp.Resources, b.withVersion(r.resources[name]))
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.errors)) {
+		resp.ResourceErrors = append(resp.ResourceErrors, r.errors[name])
 	}
 	if b.Duplicate {
 		resp.Resources = append(resp.Resources, resp.Resources...)
 	}
-	s.enqueue(s.withNonce(resp), b.Delay)
+	return resp
+}
+
+// sotw returns the SotW response without a nonce, with resources sorted by name.
+func (r *reply) sotw() *discoverypb.DiscoveryResponse {
+	b := r.behaviour
+	resp := &discoverypb.DiscoveryResponse{
+		TypeUrl:      r.typeURL,
+		VersionInfo:  b.SystemVersion,
+		ControlPlane: b.controlPlane(),
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.resources)) {
+		resp.Resources = append(resp.Resources, b.sotwBody(r.resources[name]))
+	}
+	if b.Duplicate {
+		resp.Resources = append(resp.Resources, resp.Resources...)
+	}
+	return resp
+}
+
+// controlPlane returns the control_plane field of responses.
+func (b Behaviour) controlPlane() *corepb.ControlPlane {
+	if b.ControlPlane == "" {
+		return nil
+	}
+	return &corepb.ControlPlane{Identifier: b.ControlPlane}
+}
+
+// withVersion returns a resource with the version that is sent.
+func (b Behaviour) withVersion(r *discoverypb.Resource) *discoverypb.Resource {
+	if b.EmptyVersions {
+		r = proto.CloneOf(r)
+		r.Version = ""
+	}
+	return r
+}
+
+// sotwBody returns a resource as a SotW response contains it.
+func (b Behaviour) sotwBody(r *discoverypb.Resource) *anypb.Any {
+	if !b.Wrap && len(r.GetAliases()) == 0 && r.GetResource() != nil {
+		return r.GetResource()
+	}
+	return Pack(b.withVersion(r))
 }

@@ -67,7 +67,7 @@ func (c *Content) Heartbeat(typeURL string, names ...string) {
 		}
 	}
 	for _, s := range o.streams {
-		if s.content == c && !s.manual && !s.record.Ended {
+		if s.receivesChanges(c) {
 			s.push(typeURL, beats)
 		}
 	}
@@ -226,6 +226,30 @@ func (c *Content) find(typeURL, name string) *discoverypb.Resource {
 		}
 	}
 	return found
+}
+
+// collection returns the resources that a name refers to: the resource with that name or alias, or the members of a
+// collection. The caller must hold the lock.
+func (c *Content) collection(typeURL, name string) []*discoverypb.Resource {
+	if r := c.find(typeURL, name); r != nil {
+		return []*discoverypb.Resource{r}
+	}
+	var members []*discoverypb.Resource
+	for key, r := range c.types[typeURL] {
+		if CollectionOf(key) == name {
+			members = append(members, r)
+		}
+	}
+	return members
+}
+
+// aliases returns the other names of a changed resource. Removals and heartbeats are sent under all names. The caller
+// must hold the lock.
+func (c *Content) aliases(typeURL, name string, change change) []string {
+	if held := c.types[typeURL][name]; held != nil && change.resource.GetResource() == nil {
+		return held.GetAliases()
+	}
+	return change.resource.GetAliases()
 }
 
 // A Tx collects changes for [Content.Apply].

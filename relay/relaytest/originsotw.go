@@ -4,13 +4,10 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strconv"
 	"time"
 
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 )
 
 // RecvSotW is Recv for a SotW stream.
@@ -45,11 +42,11 @@ func (o *Origin) InjectSotW(resp *discoverypb.DiscoveryResponse) {
 func (s *OriginStream) handleSotW(req *discoverypb.DiscoveryRequest) {
 	s.record.Requests = append(s.record.Requests, Request{At: time.Now(), SotW: req})
 	s.identify(req.GetNode())
-	t, first := s.typeState(req.GetTypeUrl())
+	t, first := s.record.openType(req.GetTypeUrl())
 	t.Requests++
 	// Until the next response, all requests have the nonce of the last one. Only the first of them is an ACK or a NACK.
-	if n := s.open[req.GetResponseNonce()]; n == nil || !n.answered {
-		s.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
+	if !s.nonces.answered(req.GetResponseNonce()) {
+		s.nonces.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
 	}
 	if req.GetResponseNonce() != t.nonce {
 		return
@@ -81,20 +78,20 @@ func (t *TypeState) replace(names []string) (added []string, wildcard bool) {
 // answerSotW sends the resources of a subscription: all resources of full-state types, and new resources of other
 // types. It sends no empty response for the latter.
 func (s *OriginStream) answerSotW(t *TypeState, typeURL string, added []string, wildcard bool) {
-	b, r := s.origin.behaviour, newReply()
+	reply := newReply(s.content, typeURL)
 	if FullState(typeURL) {
 		added, wildcard = slices.Collect(maps.Keys(t.Names)), t.Wildcard
 	}
 	if wildcard {
-		s.answerWildcard(r, typeURL, b)
+		reply.addWildcard()
 	}
 	for _, name := range added {
-		for _, key := range s.collection(typeURL, name) {
-			r.add(s.content.types[typeURL][key], b)
+		for _, resource := range s.content.collection(typeURL, name) {
+			reply.add(resource)
 		}
 	}
-	if FullState(typeURL) || !r.empty() {
-		s.respondSotW(typeURL, r)
+	if FullState(typeURL) || !reply.empty() {
+		s.respondSotW(reply)
 	}
 }
 
@@ -105,69 +102,37 @@ func (s *OriginStream) pushSotW(typeURL string, changes map[string]change) {
 	if t == nil {
 		return
 	}
-	b, r, wanted := s.origin.behaviour, newReply(), false
+	reply, wanted := newReply(s.content, typeURL), false
 	for name, c := range changes {
-		resource := c.resource
-		if !t.wants(name, resource.GetAliases()) && (!t.Wildcard || b.namedOnly(typeURL, name)) {
+		if !reply.subscribed(t, name, c.resource.GetAliases()) {
 			continue
 		}
 		wanted = true
-		if resource != nil {
-			r.add(resource, b)
+		if c.resource != nil {
+			reply.add(c.resource)
 		}
 	}
 	switch {
 	case wanted && FullState(typeURL):
 		s.answerSotW(t, typeURL, nil, false)
-	case !r.empty():
-		s.respondSotW(typeURL, r)
+	case !reply.empty():
+		s.respondSotW(reply)
 	}
 }
 
-// respondSotW queues a response, with resources sorted by name. The caller must hold the lock.
-func (s *OriginStream) respondSotW(typeURL string, r *reply) {
-	b := s.origin.behaviour
-	resp := &discoverypb.DiscoveryResponse{TypeUrl: typeURL, VersionInfo: b.SystemVersion}
-	if b.ControlPlane != "" {
-		resp.ControlPlane = &corepb.ControlPlane{Identifier: b.ControlPlane}
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.resources)) {
-		resp.Resources = append(resp.Resources, b.sotwBody(r.resources[name]))
-	}
-	if b.Duplicate {
-		resp.Resources = append(resp.Resources, resp.Resources...)
-	}
-	s.enqueueSotW(resp, b.Delay)
-}
-
-// sotwBody returns a resource as a SotW response contains it.
-func (b Behaviour) sotwBody(r *discoverypb.Resource) *anypb.Any {
-	if !b.Wrap && len(r.GetAliases()) == 0 && r.GetResource() != nil {
-		return r.GetResource()
-	}
-	if b.EmptyVersions {
-		r = proto.CloneOf(r)
-		r.Version = ""
-	}
-	return Pack(r)
+// respondSotW queues a response. The caller must hold the lock.
+func (s *OriginStream) respondSotW(reply *reply) {
+	s.enqueueSotW(reply.sotw(), reply.behaviour.Delay)
 }
 
 // enqueueSotW queues a response. If it has no nonce or version, it gets those of this stream.
 func (s *OriginStream) enqueueSotW(resp *discoverypb.DiscoveryResponse, delay time.Duration) {
-	s.issued++
-	if resp.GetNonce() == "" {
-		resp.Nonce = strconv.Itoa(s.issued)
-	}
+	resp.Nonce = s.nonces.issue(resp.GetNonce())
 	if resp.GetVersionInfo() == "" {
 		resp.VersionInfo = "v" + resp.GetNonce()
 	}
-	s.open[resp.GetNonce()] = &issuedNonce{}
 	if t := s.record.Types[resp.GetTypeUrl()]; t != nil {
 		t.nonce = resp.GetNonce()
 	}
-	out := outgoing{message: resp, typeURL: resp.GetTypeUrl()}
-	if delay > 0 {
-		out.due = time.Now().Add(delay)
-	}
-	s.enqueueOutgoing(out)
+	s.enqueueOutgoing(outgoing{message: resp, typeURL: resp.GetTypeUrl(), due: dueAfter(delay)})
 }

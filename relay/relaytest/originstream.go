@@ -33,12 +33,9 @@ type OriginStream struct {
 	content *Content // nil before the first request
 	read    int      // number of requests that Recv has returned
 	queue   []outgoing
-	issued  int                     // number of issued nonces
-	open    map[string]*issuedNonce // by nonce
-	err     error                   // error of the ended stream
+	nonces  nonces
+	err     error // error of the ended stream
 }
-
-type issuedNonce struct{ answered bool }
 
 // An outgoing is a queued message.
 type outgoing struct {
@@ -99,7 +96,7 @@ func (o *Origin) open(rpc grpc.ServerStream, sotw bool) *OriginStream {
 		rpc:        rpc,
 		wake:       make(chan struct{}, 1),
 		peerClosed: make(chan struct{}),
-		open:       make(map[string]*issuedNonce),
+		nonces:     nonces{byValue: make(map[string]*issuedNonce)},
 		record:     &StreamState{SotW: sotw, Header: header, Types: make(map[string]*TypeState)},
 	}
 	o.mon.Lock()
@@ -185,7 +182,7 @@ func (s *OriginStream) SendBytes(b []byte) {
 	s.origin.mon.Lock()
 	defer s.origin.mon.Unlock()
 	if len(nonce) > 0 {
-		s.open[string(nonce)] = &issuedNonce{}
+		s.nonces.add(string(nonce))
 	}
 	s.enqueueOutgoing(outgoing{message: codec.Raw(slices.Clone(b)), typeURL: string(typeURL)})
 }
@@ -290,9 +287,9 @@ func (s *OriginStream) receive() {
 func (s *OriginStream) handle(req *discoverypb.DeltaDiscoveryRequest) {
 	s.record.Requests = append(s.record.Requests, Request{At: time.Now(), Message: req})
 	s.identify(req.GetNode())
-	t, first := s.typeState(req.GetTypeUrl())
+	t, first := s.record.openType(req.GetTypeUrl())
 	t.Requests++
-	s.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
+	s.nonces.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
 	wasWildcard := t.Wildcard
 	t.subscribe(req, first)
 	if !s.manual {
@@ -318,35 +315,6 @@ func (s *OriginStream) identify(node *corepb.Node) {
 	}
 }
 
-// typeState returns the record of a type, and whether it is new.
-func (s *OriginStream) typeState(typeURL string) (t *TypeState, first bool) {
-	t = s.record.Types[typeURL]
-	if t != nil {
-		return t, false
-	}
-	t = &TypeState{Names: make(map[string]struct{})}
-	s.record.Types[typeURL] = t
-	return t, true
-}
-
-// acknowledge counts an ACK or a NACK, or a stray if the nonce is unknown or already answered.
-func (s *OriginStream) acknowledge(t *TypeState, nonce string, rejected bool) {
-	if nonce == "" {
-		return
-	}
-	n := s.open[nonce]
-	switch {
-	case n == nil || n.answered:
-		t.Strays++
-		return
-	case rejected:
-		t.NACKs++
-	default:
-		t.ACKs++
-	}
-	n.answered = true
-}
-
 // subscribe applies the names of a request.
 func (t *TypeState) subscribe(req *discoverypb.DeltaDiscoveryRequest, first bool) {
 	if first && len(req.GetResourceNamesSubscribe()) == 0 {
@@ -370,12 +338,11 @@ func (t *TypeState) subscribe(req *discoverypb.DeltaDiscoveryRequest, first bool
 
 // withNonce returns resp with a nonce of this stream, and records the nonce. The caller must hold the lock.
 func (s *OriginStream) withNonce(resp *discoverypb.DeltaDiscoveryResponse) *discoverypb.DeltaDiscoveryResponse {
-	s.issued++
+	nonce := s.nonces.issue(resp.GetNonce())
 	if resp.GetNonce() == "" {
 		resp = shallow(resp)
-		resp.Nonce = strconv.Itoa(s.issued)
+		resp.Nonce = nonce
 	}
-	s.open[resp.GetNonce()] = &issuedNonce{}
 	return resp
 }
 
@@ -395,11 +362,15 @@ func shallow(r *discoverypb.DeltaDiscoveryResponse) *discoverypb.DeltaDiscoveryR
 
 // enqueue queues a response, to be sent after a delay.
 func (s *OriginStream) enqueue(resp *discoverypb.DeltaDiscoveryResponse, delay time.Duration) {
-	out := outgoing{message: resp, typeURL: resp.GetTypeUrl()}
-	if delay > 0 {
-		out.due = time.Now().Add(delay)
+	s.enqueueOutgoing(outgoing{message: resp, typeURL: resp.GetTypeUrl(), due: dueAfter(delay)})
+}
+
+// dueAfter returns the time after a delay, or zero for no delay.
+func dueAfter(delay time.Duration) time.Time {
+	if delay <= 0 {
+		return time.Time{}
 	}
-	s.enqueueOutgoing(out)
+	return time.Now().Add(delay)
 }
 
 // enqueueOutgoing queues a message, unless the stream has ended.
@@ -412,4 +383,49 @@ func (s *OriginStream) enqueueOutgoing(out outgoing) {
 	case s.wake <- struct{}{}:
 	default: // a wake-up is pending
 	}
+}
+
+// nonces are the nonces of a stream. They are guarded by origin.mon.
+type nonces struct {
+	issued  int // number of issued nonces
+	byValue map[string]*issuedNonce
+}
+
+type issuedNonce struct{ answered bool }
+
+// issue records the nonce of a response, and returns it. If the response has none, the nonce is new.
+func (n *nonces) issue(nonce string) string {
+	n.issued++
+	if nonce == "" {
+		nonce = strconv.Itoa(n.issued)
+	}
+	n.add(nonce)
+	return nonce
+}
+
+// add records the nonce of a response of the test.
+func (n *nonces) add(nonce string) { n.byValue[nonce] = &issuedNonce{} }
+
+// answered reports whether a nonce is known and already answered.
+func (n *nonces) answered(nonce string) bool {
+	issued := n.byValue[nonce]
+	return issued != nil && issued.answered
+}
+
+// acknowledge counts an ACK or a NACK, or a stray if the nonce is unknown or already answered.
+func (n *nonces) acknowledge(t *TypeState, nonce string, rejected bool) {
+	if nonce == "" {
+		return
+	}
+	issued := n.byValue[nonce]
+	switch {
+	case issued == nil || issued.answered:
+		t.Strays++
+		return
+	case rejected:
+		t.NACKs++
+	default:
+		t.ACKs++
+	}
+	issued.answered = true
 }

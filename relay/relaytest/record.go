@@ -126,6 +126,16 @@ func (s *StreamState) Type(typeURL string) *TypeState {
 	return &TypeState{}
 }
 
+// openType returns the record of a type, and creates it if necessary. first reports whether it is new.
+func (s *StreamState) openType(typeURL string) (t *TypeState, first bool) {
+	if t = s.Types[typeURL]; t != nil {
+		return t, false
+	}
+	t = &TypeState{Names: make(map[string]struct{})}
+	s.Types[typeURL] = t
+	return t, true
+}
+
 // Requests returns the requests of a type on all streams, by stream.
 func (s *OriginState) Requests(typeURL string) []Request {
 	var requests []Request
