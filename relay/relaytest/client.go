@@ -56,14 +56,11 @@ type Client struct {
 	mon wait.Monitor
 
 	// Guarded by mon.
-	subscriptions map[string]*subscription
-	order         []string // type URLs by first request
-	state         State
-	aliases       map[string]map[string][]string // by type URL and name, as state
-	responses     []*Response
-	read          int // number of responses that Recv, Fence or WaitState have returned
-	paused        bool
-	journal       []string
+	subs      *subscriptions
+	responses []*Response
+	read      int // number of responses that Recv, Fence or WaitState have returned
+	paused    bool
+	journal   journal
 }
 
 // NewClient opens a stream on conn, which need not be connected yet. The client is closed when tb ends.
@@ -76,12 +73,10 @@ func NewClient(tb TB, conn *grpc.ClientConn, opts ClientOptions) *Client {
 		tb.Fatalf("%v client: the protocol has no stream for %s in this variant", opts.Variant, opts.TypeURL)
 	}
 	c := &Client{
-		tb:            tb,
-		options:       opts,
-		features:      featuresOf(opts.Node),
-		subscriptions: make(map[string]*subscription),
-		state:         make(State),
-		aliases:       make(map[string]map[string][]string),
+		tb:       tb,
+		options:  opts,
+		features: featuresOf(opts.Node),
+		subs:     newSubscriptions(opts.Variant),
 	}
 	c.open(conn)
 	wait.Cleanup(tb, c.Close)
@@ -96,12 +91,12 @@ func (c *Client) Send(req proto.Message) {
 // Subscribe subscribes to names of a type, or to the wildcard ("*"). Without names, it sends a request without names,
 // which on a new stream is the legacy wildcard.
 func (c *Client) Subscribe(typeURL string, names ...string) {
-	c.send(func() proto.Message { return c.withNode(c.subscription(typeURL).subscribe(c.options.Variant, names)) })
+	c.send(func() proto.Message { return c.withNode(c.subs.of(typeURL).subscribe(c.options.Variant, names)) })
 }
 
 // Unsubscribe unsubscribes from names of a type, or from the wildcard ("*").
 func (c *Client) Unsubscribe(typeURL string, names ...string) {
-	c.send(func() proto.Message { return c.withNode(c.subscription(typeURL).unsubscribe(c.options.Variant, names)) })
+	c.send(func() proto.Message { return c.withNode(c.subs.of(typeURL).unsubscribe(c.options.Variant, names)) })
 }
 
 // Ack sends an ACK for a response, and applies the response to the state.
@@ -111,7 +106,7 @@ func (c *Client) Ack(resp *Response) {
 	c.sendLocked(func() proto.Message { return c.acknowledge(resp, nil) })
 	c.mon.Lock()
 	defer c.mon.Unlock()
-	c.apply(resp)
+	c.subs.apply(resp)
 	c.mon.Changed()
 }
 
@@ -144,7 +139,7 @@ func (c *Client) TryRecv() *Response {
 func (c *Client) State() State {
 	c.mon.Lock()
 	defer c.mon.Unlock()
-	return c.state.Clone()
+	return c.subs.resources.Clone()
 }
 
 // Responses returns all responses so far, over all streams, including unread ones.
@@ -161,50 +156,12 @@ func (c *Client) WaitState(ctx context.Context, cond func(State) bool) {
 	c.tb.Helper()
 	met := false
 	err := c.mon.Await(ctx, func() bool {
-		if met = cond(c.state); met {
+		if met = cond(c.subs.resources); met {
 			c.read = len(c.responses)
 		}
 		return met || c.stream.ended
 	})
 	c.failUnless("wait for state", err, met)
-}
-
-// Fence checks that no other response is on its way to the client. It calls change, which must change one resource at
-// the origin, to which the client is subscribed. The test fails unless the next response contains exactly this change.
-// A full-state response may contain other resources if they are unchanged. Fence accepts the response.
-func (c *Client) Fence(ctx context.Context, typeURL, name string, change func()) *Response {
-	c.tb.Helper()
-	return c.fence(ctx, typeURL, name, change, func(State, *Response) bool { return false })
-}
-
-// FenceReconnected is Fence for a client that has reconnected. It skips responses before the change that repeat
-// resources of the client, or remove resources that it does not have (B.3).
-func (c *Client) FenceReconnected(ctx context.Context, typeURL, name string, change func()) *Response {
-	c.tb.Helper()
-	return c.fence(ctx, typeURL, name, change, changesNothing)
-}
-
-// fence implements Fence. It skips responses before the change for which ignore returns true.
-func (c *Client) fence(
-	ctx context.Context, typeURL, name string, change func(), ignore func(State, *Response) bool,
-) *Response {
-	c.tb.Helper()
-	before := c.State()
-	change()
-	for {
-		resp := c.Recv(ctx)
-		if !c.options.AutoAck {
-			c.Ack(resp)
-		}
-		problem := unexpected(before, resp, typeURL, name)
-		if problem == "" {
-			return resp
-		}
-		if !ignore(before, resp) {
-			c.tb.Fatalf("%v: the next response is not exactly the change of %s %q: %s\n got %v\n%s",
-				c, ShortType(typeURL), name, problem, resp, c.dump())
-		}
-	}
 }
 
 // Pause stops reading from the stream, to simulate a slow client. One response may still be received; it is checked and
@@ -245,12 +202,12 @@ func (c *Client) Reconnect(conn *grpc.ClientConn) {
 	c.tb.Helper()
 	c.Close()
 	c.mon.Lock()
-	order := slices.Clone(c.order)
+	order := slices.Clone(c.subs.order)
 	c.mon.Unlock()
 	c.open(conn)
 	for _, typeURL := range order {
 		c.send(func() proto.Message {
-			if req := c.subscription(typeURL).restate(c.options.Variant, c.state[typeURL]); req != nil {
+			if req := c.subs.of(typeURL).restate(c.options.Variant, c.subs.resources[typeURL]); req != nil {
 				return c.withNode(req)
 			}
 			return nil
@@ -307,27 +264,29 @@ func (c *Client) failUnless(what string, err error, ok bool) {
 	}
 }
 
-// logEvent records an event for dump, which has the last events. The caller must hold the lock.
-func (c *Client) logEvent(format string, args ...any) {
-	const most = 40
-	c.journal = append(c.journal, fmt.Sprintf(format, args...))
-	if len(c.journal) > 2*most {
-		c.journal = slices.Clone(c.journal[most:])
-	}
-}
-
 // dump returns the state and the last events of the client, for the log of a failed test.
 func (c *Client) dump() string {
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v: %d responses, %d read", c, len(c.responses), c.read)
-	for _, typeURL := range c.order {
+	for _, typeURL := range c.subs.order {
 		fmt.Fprintf(&b, "\n  %s subscribed to %s has %s", ShortType(typeURL),
-			list(c.subscriptions[typeURL].names), list(c.state.Names(typeURL)))
+			list(c.subs.byType[typeURL].names), list(c.subs.resources.Names(typeURL)))
 	}
 	for _, line := range c.journal {
 		b.WriteString("\n  " + line)
 	}
 	return b.String()
+}
+
+// A journal has the last events of a client.
+type journal []string
+
+func (j *journal) add(format string, args ...any) {
+	const most = 40
+	*j = append(*j, fmt.Sprintf(format, args...))
+	if len(*j) > 2*most {
+		*j = slices.Clone((*j)[most:])
+	}
 }

@@ -2,7 +2,6 @@ package relaytest
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -17,11 +16,10 @@ type clientStream struct {
 	done   chan struct{} // closed when the receiver has returned
 
 	// Guarded by the client's mon.
-	nonces       map[string]struct{}
-	unsubscribed State // resources from which the client unsubscribed while paused; unread responses may contain them
-	requested    bool  // a request was sent
-	ended        bool
-	err          error
+	nonces    map[string]struct{}
+	requested bool // a request was sent
+	ended     bool
+	err       error
 }
 
 // open opens a stream and starts its receiver.
@@ -32,14 +30,12 @@ func (c *Client) open(conn *grpc.ClientConn) {
 		c.tb.Fatalf("%v: open stream: %v", c, err)
 	}
 	stream := &clientStream{
-		rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{}), unsubscribed: make(State),
+		rpc: rpc, cancel: cancel, done: make(chan struct{}), nonces: make(map[string]struct{}),
 	}
 	c.sending.Lock()
 	c.mon.Lock()
 	c.stream = stream
-	for _, sub := range c.subscriptions {
-		sub.reset()
-	}
+	c.subs.reset()
 	c.mon.Unlock()
 	c.sending.Unlock()
 	go c.receive(stream) // Close waits for it
@@ -77,14 +73,14 @@ func (c *Client) sendLocked(build func() proto.Message) {
 		c.mon.Unlock()
 		return
 	}
-	c.recordNames(req)
+	c.subs.recordNames(req, c.paused)
 	if c.options.ImplicitType {
 		req = withoutType(req)
 	}
 	c.mon.Changed()
 	stream := c.stream
 	stream.requested = true
-	c.logEvent("> %s", describe(req))
+	c.journal.add("> %s", describe(req))
 	c.mon.Unlock()
 	_ = stream.rpc.SendMsg(req) // if the stream has ended, Recv returns the error
 }
@@ -103,18 +99,6 @@ func (c *Client) withNode(req proto.Message) proto.Message {
 	return req
 }
 
-// recordNames applies the names of a request to the subscription. The caller must hold the lock.
-func (c *Client) recordNames(req proto.Message) {
-	switch r := req.(type) {
-	case *discoverypb.DiscoveryRequest:
-		c.subscription(r.GetTypeUrl()).replace(r.GetResourceNames())
-		c.dropUnsubscribed(r.GetTypeUrl())
-	case *discoverypb.DeltaDiscoveryRequest:
-		c.subscription(r.GetTypeUrl()).update(r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe())
-		c.dropUnsubscribed(r.GetTypeUrl())
-	}
-}
-
 // withoutType returns a copy of a request without type_url.
 func withoutType(req proto.Message) proto.Message {
 	req = proto.Clone(req) // the caller may reuse it
@@ -129,7 +113,7 @@ func withoutType(req proto.Message) proto.Message {
 
 // acknowledge returns the ACK or NACK for a response. The caller must hold the lock.
 func (c *Client) acknowledge(resp *Response, rejected error) proto.Message {
-	return c.withNode(c.subscription(resp.TypeURL).answer(c.options.Variant, resp, rejected))
+	return c.withNode(c.subs.answer(resp, rejected))
 }
 
 // receive receives and publishes responses until the stream ends.
@@ -146,7 +130,7 @@ func (c *Client) receive(stream *clientStream) {
 		if err != nil {
 			c.mon.Lock()
 			stream.ended, stream.err = true, err
-			c.logEvent("< end: %v", err)
+			c.journal.add("< end: %v", err)
 			c.mon.Changed()
 			c.mon.Unlock()
 			return
@@ -166,8 +150,8 @@ func (c *Client) publish(stream *clientStream, resp *Response) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
 	c.mon.Lock()
-	broken := append(resp.violations(c.options.Variant, c.features, stream.nonces), c.invalidHeartbeats(resp)...)
-	c.logEvent("< %v", resp)
+	broken := append(resp.violations(c.options.Variant, c.features, stream.nonces), c.subs.invalidHeartbeats(resp)...)
+	c.journal.add("< %v", resp)
 	c.mon.Unlock()
 	for _, rule := range broken {
 		c.tb.Errorf("%v: response violates the protocol: %s: %v", c, rule, resp)
@@ -178,30 +162,8 @@ func (c *Client) publish(stream *clientStream, resp *Response) {
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	if c.options.AutoAck && rejected == nil {
-		c.apply(resp)
+		c.subs.apply(resp)
 	}
 	c.responses = append(c.responses, resp)
 	c.mon.Changed()
-}
-
-// invalidHeartbeats returns violations for heartbeats of resources that the client has not accepted. An Envoy rejects
-// these as resources of the wrong type. Heartbeats that were sent before an unsubscription arrived are legal. The
-// caller must hold the lock.
-func (c *Client) invalidHeartbeats(resp *Response) []string {
-	var broken []string
-	for _, r := range resp.Resources {
-		have := c.state[resp.TypeURL][r.Name].Version
-		if c.options.Variant == Delta && r.Heartbeat() && have != r.Version && !c.isLateHeartbeat(resp.TypeURL, &r) {
-			broken = append(broken, fmt.Sprintf("a heartbeat for version %q of %q, but the client has version %q", r.Version,
-				r.Name, have))
-		}
-	}
-	return broken
-}
-
-// isLateHeartbeat reports whether a heartbeat refers to a resource from which the client unsubscribed while it was
-// paused. The caller must hold the lock.
-func (c *Client) isLateHeartbeat(typeURL string, r *Resource) bool {
-	left, ok := c.stream.unsubscribed[typeURL][r.Name]
-	return ok && r.Heartbeat() && left.Version == r.Version
 }

@@ -145,44 +145,79 @@ func without(names, less []string) []string {
 	})
 }
 
-// subscription returns the subscription of a type, and creates it if necessary. The caller must hold the lock.
-func (c *Client) subscription(typeURL string) *subscription {
-	sub := c.subscriptions[typeURL]
+// subscriptions has the subscriptions of a client, and the resources that it has accepted. It does no I/O. The client's
+// mon guards it.
+type subscriptions struct {
+	variant   Variant
+	byType    map[string]*subscription
+	order     []string // type URLs by first request
+	resources State
+	aliases   map[string]map[string][]string // by type URL and name, as resources
+
+	// Resources from which the client unsubscribed while paused. Unread responses on the stream may contain them.
+	unsubscribed State
+}
+
+func newSubscriptions(variant Variant) *subscriptions {
+	return &subscriptions{
+		variant:   variant,
+		byType:    make(map[string]*subscription),
+		resources: make(State),
+		aliases:   make(map[string]map[string][]string),
+	}
+}
+
+// reset prepares all subscriptions for a new stream.
+func (s *subscriptions) reset() {
+	s.unsubscribed = make(State)
+	for _, sub := range s.byType {
+		sub.reset()
+	}
+}
+
+// answer returns the ACK or NACK for a response.
+func (s *subscriptions) answer(resp *Response, rejected error) proto.Message {
+	return s.of(resp.TypeURL).answer(s.variant, resp, rejected)
+}
+
+// of returns the subscription of a type, and creates it if necessary.
+func (s *subscriptions) of(typeURL string) *subscription {
+	sub := s.byType[typeURL]
 	if sub == nil {
 		sub = &subscription{typeURL: typeURL}
-		c.subscriptions[typeURL] = sub
-		c.order = append(c.order, typeURL)
+		s.byType[typeURL] = sub
+		s.order = append(s.order, typeURL)
 	}
 	return sub
 }
 
-// apply applies the subscribed resources of an accepted response to the state. The caller must hold the lock.
-func (c *Client) apply(resp *Response) {
-	sub, entries := c.subscription(resp.TypeURL), c.state.entries(resp.TypeURL)
+// apply applies the subscribed resources of an accepted response to the state.
+func (s *subscriptions) apply(resp *Response) {
+	sub, entries := s.of(resp.TypeURL), s.resources.entries(resp.TypeURL)
 	present := make(map[string]struct{}, len(resp.Resources))
 	for _, r := range resp.Resources {
 		present[r.Name] = struct{}{}
-		if c.isHeartbeat(resp.TypeURL, &r) {
+		if s.isHeartbeat(resp.TypeURL, &r) {
 			continue
 		}
 		if !sub.wants(r.Name, r.Aliases) {
-			c.stream.updateUnsubscribed(&r, resp.TypeURL)
+			s.updateUnsubscribed(&r, resp.TypeURL)
 			continue
 		}
-		delete(c.stream.unsubscribed[resp.TypeURL], r.Name)
+		delete(s.unsubscribed[resp.TypeURL], r.Name)
 		entries[r.Name] = r.Entry
 		if len(r.Aliases) > 0 {
-			if c.aliases[resp.TypeURL] == nil {
-				c.aliases[resp.TypeURL] = make(map[string][]string)
+			if s.aliases[resp.TypeURL] == nil {
+				s.aliases[resp.TypeURL] = make(map[string][]string)
 			}
-			c.aliases[resp.TypeURL][r.Name] = r.Aliases
+			s.aliases[resp.TypeURL][r.Name] = r.Aliases
 		}
 	}
 	for _, name := range resp.Removed {
 		delete(entries, name)
-		delete(c.stream.unsubscribed[resp.TypeURL], name)
+		delete(s.unsubscribed[resp.TypeURL], name)
 	}
-	if c.options.Variant == SotW && FullState(resp.TypeURL) {
+	if s.variant == SotW && FullState(resp.TypeURL) {
 		maps.DeleteFunc(entries, func(name string, _ Entry) bool {
 			_, ok := present[name]
 			return !ok
@@ -190,17 +225,16 @@ func (c *Client) apply(resp *Response) {
 	}
 }
 
-// isHeartbeat reports whether a resource is a heartbeat for a current or former resource of the client. The caller must
-// hold the lock.
-func (c *Client) isHeartbeat(typeURL string, r *Resource) bool {
-	have, had := c.state[typeURL][r.Name]
-	known := r.Body == nil && had && (c.options.Variant == SotW || have.Version == r.Version)
-	return known || c.isLateHeartbeat(typeURL, r)
+// isHeartbeat reports whether a resource is a heartbeat for a current or former resource of the client.
+func (s *subscriptions) isHeartbeat(typeURL string, r *Resource) bool {
+	have, had := s.resources[typeURL][r.Name]
+	known := r.Body == nil && had && (s.variant == SotW || have.Version == r.Version)
+	return known || s.isLateHeartbeat(typeURL, r)
 }
 
 // updateUnsubscribed records the new version of an unsubscribed resource that was sent again, because more such
-// responses may follow. The caller must hold the lock.
-func (s *clientStream) updateUnsubscribed(r *Resource, typeURL string) {
+// responses may follow.
+func (s *subscriptions) updateUnsubscribed(r *Resource, typeURL string) {
 	if left := s.unsubscribed[typeURL]; left != nil {
 		if _, is := left[r.Name]; is {
 			left[r.Name] = r.Entry
@@ -208,61 +242,50 @@ func (s *clientStream) updateUnsubscribed(r *Resource, typeURL string) {
 	}
 }
 
-// dropUnsubscribed removes resources that are no longer subscribed. The caller must hold the lock.
-func (c *Client) dropUnsubscribed(typeURL string) {
-	sub := c.subscriptions[typeURL]
+// dropUnsubscribed removes resources that are no longer subscribed.
+func (s *subscriptions) dropUnsubscribed(typeURL string, paused bool) {
+	sub := s.byType[typeURL]
 	if sub.wildcard() {
 		return
 	}
-	maps.DeleteFunc(c.state[typeURL], func(name string, e Entry) bool {
-		gone := !sub.wants(name, c.aliases[typeURL][name])
-		if gone && c.paused {
-			c.stream.unsubscribed.entries(typeURL)[name] = e
+	maps.DeleteFunc(s.resources[typeURL], func(name string, e Entry) bool {
+		gone := !sub.wants(name, s.aliases[typeURL][name])
+		if gone && paused {
+			s.unsubscribed.entries(typeURL)[name] = e
 		}
 		return gone
 	})
 }
 
-// changesNothing reports whether a response does not change the state of a client.
-func changesNothing(before State, resp *Response) bool {
-	had := before[resp.TypeURL]
+// invalidHeartbeats returns violations for heartbeats of resources that the client has not accepted. An Envoy rejects
+// these as resources of the wrong type. Heartbeats that were sent before an unsubscription arrived are legal.
+func (s *subscriptions) invalidHeartbeats(resp *Response) []string {
+	var broken []string
 	for _, r := range resp.Resources {
-		if before.Digest(resp.TypeURL, r.Name) != r.Digest {
-			return false
+		have := s.resources[resp.TypeURL][r.Name].Version
+		if s.variant == Delta && r.Heartbeat() && have != r.Version && !s.isLateHeartbeat(resp.TypeURL, &r) {
+			broken = append(broken, fmt.Sprintf("a heartbeat for version %q of %q, but the client has version %q", r.Version,
+				r.Name, have))
 		}
 	}
-	for _, name := range resp.Removed {
-		if _, has := had[name]; has {
-			return false
-		}
-	}
-	return !resp.SotW() || !FullState(resp.TypeURL) || len(resp.Resources) == len(had)
+	return broken
 }
 
-// unexpected returns "" if a response contains the changed resource and, in a complete set, unchanged resources.
-// Otherwise it describes the unexpected content.
-func unexpected(before State, resp *Response, typeURL, name string) string {
-	if resp.TypeURL != typeURL {
-		return "another type"
+// isLateHeartbeat reports whether a heartbeat refers to a resource from which the client unsubscribed while it was
+// paused.
+func (s *subscriptions) isLateHeartbeat(typeURL string, r *Resource) bool {
+	left, ok := s.unsubscribed[typeURL][r.Name]
+	return ok && r.Heartbeat() && left.Version == r.Version
+}
+
+// recordNames applies the names of a request to the subscription.
+func (s *subscriptions) recordNames(req proto.Message, paused bool) {
+	switch r := req.(type) {
+	case *discoverypb.DiscoveryRequest:
+		s.of(r.GetTypeUrl()).replace(r.GetResourceNames())
+		s.dropUnsubscribed(r.GetTypeUrl(), paused)
+	case *discoverypb.DeltaDiscoveryRequest:
+		s.of(r.GetTypeUrl()).update(r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe())
+		s.dropUnsubscribed(r.GetTypeUrl(), paused)
 	}
-	if len(resp.Removed) > 0 {
-		return "removed " + list(resp.Removed)
-	}
-	full := resp.SotW() && FullState(typeURL)
-	found := false
-	for _, r := range resp.Resources {
-		switch {
-		case r.Name == name:
-			found = true
-		case !full || r.Digest != before.Digest(typeURL, r.Name):
-			return "resource " + r.Name
-		}
-	}
-	if !found {
-		return "the resource is missing"
-	}
-	if had := len(before[typeURL]); full && len(resp.Resources) < had {
-		return "other resources are missing"
-	}
-	return ""
 }
