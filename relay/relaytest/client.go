@@ -103,7 +103,7 @@ func (c *Client) Unsubscribe(typeURL string, names ...string) {
 func (c *Client) Ack(resp *Response) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	c.sendLocked(func() proto.Message { return c.acknowledge(resp, nil) })
+	c.sendLocked(func() proto.Message { return c.withNode(c.subs.answer(resp, nil)) })
 	c.mon.Lock()
 	defer c.mon.Unlock()
 	c.subs.apply(resp)
@@ -112,7 +112,7 @@ func (c *Client) Ack(resp *Response) {
 
 // Nack sends a NACK for a response.
 func (c *Client) Nack(resp *Response, detail string) {
-	c.send(func() proto.Message { return c.acknowledge(resp, errors.New(detail)) })
+	c.send(func() proto.Message { return c.withNode(c.subs.answer(resp, errors.New(detail))) })
 }
 
 // Recv returns the next response. It fails the test on a timeout, or if the stream has ended.

@@ -111,11 +111,6 @@ func withoutType(req proto.Message) proto.Message {
 	return req
 }
 
-// acknowledge returns the ACK or NACK for a response. The caller must hold the lock.
-func (c *Client) acknowledge(resp *Response, rejected error) proto.Message {
-	return c.withNode(c.subs.answer(resp, rejected))
-}
-
 // receive receives and publishes responses until the stream ends.
 func (c *Client) receive(stream *clientStream) {
 	defer close(stream.done)
@@ -157,7 +152,7 @@ func (c *Client) publish(stream *clientStream, resp *Response) {
 		c.tb.Errorf("%v: response violates the protocol: %s: %v", c, rule, resp)
 	}
 	if c.options.AutoAck {
-		c.sendLocked(func() proto.Message { return c.acknowledge(resp, rejected) })
+		c.sendLocked(func() proto.Message { return c.withNode(c.subs.answer(resp, rejected)) })
 	}
 	c.mon.Lock()
 	defer c.mon.Unlock()

@@ -7,19 +7,19 @@ import "context"
 // A full-state response may contain other resources if they are unchanged. Fence accepts the response.
 func (c *Client) Fence(ctx context.Context, typeURL, name string, change func()) *Response {
 	c.tb.Helper()
-	return c.fence(ctx, typeURL, name, change, func(State, *Response) bool { return false })
+	return fence(ctx, c, typeURL, name, change, func(State, *Response) bool { return false })
 }
 
 // FenceReconnected is Fence for a client that has reconnected. It skips responses before the change that repeat
 // resources of the client, or remove resources that it does not have (B.3).
 func (c *Client) FenceReconnected(ctx context.Context, typeURL, name string, change func()) *Response {
 	c.tb.Helper()
-	return c.fence(ctx, typeURL, name, change, changesNothing)
+	return fence(ctx, c, typeURL, name, change, changesNothing)
 }
 
 // fence implements Fence. It skips responses before the change for which ignore returns true.
-func (c *Client) fence(
-	ctx context.Context, typeURL, name string, change func(), ignore func(State, *Response) bool,
+func fence(
+	ctx context.Context, c *Client, typeURL, name string, change func(), ignore func(State, *Response) bool,
 ) *Response {
 	c.tb.Helper()
 	before := c.State()

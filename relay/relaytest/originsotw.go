@@ -1,7 +1,6 @@
 package relaytest
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"time"
@@ -9,12 +8,6 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
 )
-
-// RecvSotW is Recv for a SotW stream.
-func (s *OriginStream) RecvSotW(ctx context.Context) *discoverypb.DiscoveryRequest {
-	s.origin.tb.Helper()
-	return receive(ctx, s, func(r Request) *discoverypb.DiscoveryRequest { return r.SotW })
-}
 
 // SendSotW is Send for a SotW stream.
 func (s *OriginStream) SendSotW(resp *discoverypb.DiscoveryResponse) (nonce string) {

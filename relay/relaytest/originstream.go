@@ -116,20 +116,14 @@ func (s *OriginStream) State() *StreamState {
 	return s.record.clone()
 }
 
-// Recv returns the next request that Recv has not returned yet. It fails the test on a timeout, or if the stream has
-// ended.
+// Recv returns the next request of a Delta stream that Recv has not returned yet. It fails the test on a timeout, or if
+// the stream has ended.
 func (s *OriginStream) Recv(ctx context.Context) *discoverypb.DeltaDiscoveryRequest {
 	s.origin.tb.Helper()
-	return receive(ctx, s, func(r Request) *discoverypb.DeltaDiscoveryRequest { return r.Message })
-}
-
-// receive returns the next request, in the variant that of selects.
-func receive[M any](ctx context.Context, s *OriginStream, of func(Request) *M) *M {
-	s.origin.tb.Helper()
-	var req *M
+	var req *discoverypb.DeltaDiscoveryRequest
 	err := s.origin.mon.Await(ctx, func() bool {
 		if s.read < len(s.record.Requests) {
-			req = of(s.record.Requests[s.read])
+			req = s.record.Requests[s.read].Message
 			s.read++
 			return true
 		}
