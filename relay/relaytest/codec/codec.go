@@ -1,4 +1,6 @@
 // Package codec has a gRPC codec for encoded messages.
+//
+// The package is not a stable API: programs that embed Tender use package relay.
 package codec
 
 import (

@@ -1,4 +1,6 @@
 // Package controlplane has origins that run go-control-plane.
+//
+// The package is not a stable API: programs that embed Tender use package relay.
 package controlplane
 
 import (

@@ -1,5 +1,7 @@
 // Package ledger checks the responses to clients against the history of an origin, while resources change and faults
 // occur.
+//
+// The package is not a stable API: programs that embed Tender use package relay.
 package ledger
 
 import (

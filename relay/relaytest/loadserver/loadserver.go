@@ -1,4 +1,6 @@
 // Package loadserver has a load reporting service for tests.
+//
+// The package is not a stable API: programs that embed Tender use package relay.
 package loadserver
 
 import (

@@ -1,4 +1,6 @@
 // Package logs keeps the log of a relay for tests that wait for a text in it.
+//
+// The package is not a stable API: programs that embed Tender use package relay.
 package logs
 
 import (
