@@ -21,17 +21,18 @@ import (
 	"github.com/xdstender/tender/relay"
 )
 
-// adminVariable has the admin address of a relay: serve listens on it, and commands connect to it.
+// adminVariable is the variable with the admin addresses of a relay. tender serve listens on them, and operator
+// commands connect to the first one.
 const adminVariable = "TENDER_ADMIN_LISTEN"
 
-// An adminFlag is where and how a command finds the relay.
+// An adminFlag holds the flags for the connection of a command to the admin address of a relay.
 type adminFlag struct {
-	address string
-	tls     cli.TLSFlags
-	environ func() []string
+	address string          // --admin; if empty, the first address of adminVariable
+	tls     cli.TLSFlags    // the zero value is plaintext
+	environ func() []string // as os.Environ, called when the command runs
 }
 
-// addAdminFlag adds --admin, and how to speak TLS there, to a command.
+// addAdminFlag adds --admin and the TLS flags to a command.
 func addAdminFlag(cmd *cobra.Command, environ func() []string) *adminFlag {
 	a := &adminFlag{environ: environ}
 	cmd.Flags().StringVar(&a.address, "admin", "", "the relay's admin address: `host:port` or unix:path (default that of "+adminVariable+")")
@@ -39,7 +40,7 @@ func addAdminFlag(cmd *cobra.Command, environ func() []string) *adminFlag {
 	return a
 }
 
-// run has a command run with a client of the relay.
+// run sets cmd.RunE to a function that calls do with a client for the admin API.
 func (a *adminFlag) run(cmd *cobra.Command, do func(cmd *cobra.Command, args []string, client *adminClient) error) {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		client, err := a.client()
@@ -50,8 +51,8 @@ func (a *adminFlag) run(cmd *cobra.Command, do func(cmd *cobra.Command, args []s
 	}
 }
 
-// client returns a client of the relay. Errors: no address, or one that cannot be; files that
-// cannot be used.
+// client returns a client for the admin API. It returns an error if there is no valid address, or if a TLS file cannot
+// be used. It does not connect.
 func (a *adminFlag) client() (*adminClient, error) {
 	if err := a.tls.Check(); err != nil {
 		return nil, cli.UsageError{Cause: err}
@@ -69,7 +70,9 @@ func (a *adminFlag) client() (*adminClient, error) {
 	return newAdminClient(address, config)
 }
 
-// adminAddress returns the first address that the environment has for operators.
+// adminAddress returns the first address in adminVariable, or its default. It ignores variables that do not affect this
+// address, so that their errors do not stop a command. The validation of an address that is not on loopback needs the
+// variables for TLS and TENDER_AUTHZ.
 func adminAddress(environ []string) (string, error) {
 	var ours []string
 	for _, entry := range environ {
@@ -87,16 +90,16 @@ func adminAddress(environ []string) (string, error) {
 	return cfg.AdminListen[0], nil
 }
 
-// An adminClient is a client of a relay's admin API.
+// An adminClient sends requests to the admin API of a relay. Each request opens a new connection.
 type adminClient struct {
-	address string
-	base    string // of URLs
-	host    string // that is asked for, if that is not in base
+	address string // as in --admin, for errors
+	base    string // scheme and host of URLs
+	host    string // Host header; if empty, the host of base
 	http    *http.Client
 }
 
-// newAdminClient returns a client of the relay at an address, by TLS if there is a
-// configuration.
+// newAdminClient returns a client for the relay at address, host:port or unix:path. It uses TLS unless config is nil; a
+// Unix socket allows only nil. A request times out after 30 seconds, which callers may change.
 func newAdminClient(address string, config *tls.Config) (*adminClient, error) {
 	network, dialled, base := "tcp", address, "http://"+address
 	if config != nil {
@@ -110,7 +113,7 @@ func newAdminClient(address string, config *tls.Config) (*adminClient, error) {
 	} else if _, _, err := net.SplitHostPort(address); err != nil {
 		return nil, cli.UsageError{Cause: fmt.Errorf("--admin=%s: want host:port or unix:path", address)}
 	}
-	host := "" // that of the address
+	host := "" // the host of base
 	if config != nil {
 		host = config.ServerName
 	}
@@ -129,12 +132,12 @@ func newAdminClient(address string, config *tls.Config) (*adminClient, error) {
 	}, nil
 }
 
-// get reads what is at a path, as JSON.
+// get requests path, and decodes the JSON of the response into into.
 func (c *adminClient) get(ctx context.Context, path string, into any) error {
 	return c.do(ctx, http.MethodGet, path, nil, into)
 }
 
-// command has the relay do something, and reads its answer; see [admin.Command].
+// command sends a command with args as JSON, and decodes the JSON of the response into into. See [admin.Command].
 func (c *adminClient) command(ctx context.Context, name string, args, into any) error {
 	body, err := json.Marshal(args)
 	if err != nil {
@@ -154,8 +157,9 @@ func (c *adminClient) do(ctx context.Context, method, path string, body []byte, 
 	return nil
 }
 
-// A requestFirst is a connection whose answers are read once a request was written, or it was closed. A gRPC server
-// sends its SETTINGS frame at once, and [net/http] reports what comes before a request in another way than an answer.
+// A requestFirst is a connection on which Read blocks until the first Write or Close. A gRPC server sends its SETTINGS
+// frame as soon as it accepts a connection. Without the delay, [net/http] would sometimes read the frame before it
+// sends the request, and return an error without the text in http2Answer.
 type requestFirst struct {
 	net.Conn
 	once    sync.Once
@@ -177,11 +181,12 @@ func (c *requestFirst) Close() error {
 	return c.Conn.Close()
 }
 
-// http2Answer is the start of the error of [net/http] where a gRPC server answers an HTTP/1 request: its SETTINGS frame,
-// which begins with its length.
+// http2Answer is the start of the error of [net/http] if a gRPC server responds to an HTTP/1 request. The response is a
+// SETTINGS frame, which begins with its length in 3 bytes.
 const http2Answer = `malformed HTTP response "\x00\x00`
 
-// ask returns what the relay answers.
+// ask sends a request, and returns the body of the response. If the status is not 200, it returns the error in the
+// body.
 func (c *adminClient) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
@@ -209,7 +214,8 @@ func (c *adminClient) ask(ctx context.Context, method, path string, body []byte)
 	return text, nil
 }
 
-// refusalText returns the error of a response other than 200.
+// refusalText returns the error in the JSON of a response, or its status and the first 200 characters of text if it has
+// no such error.
 func refusalText(resp *http.Response, text []byte) string {
 	var refused struct{ Error string }
 	if json.Unmarshal(text, &refused) == nil && refused.Error != "" {

@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/relay"
 )
 
-// newCheckCommand returns tender check.
+// newCheckCommand returns the command tender check.
 func newCheckCommand(environ func() []string) *cobra.Command {
 	var nodes []string
 	cmd := &cobra.Command{
@@ -55,14 +55,15 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// loadConfig reads the configuration of a relay that is to serve.
+// loadConfig reads the configuration of tender serve, which requires TENDER_ORIGIN. With an error, the configuration is
+// complete too: invalid values are replaced by their defaults.
 func loadConfig(environ []string) (relay.Config, error) {
 	cfg, err := relay.LoadConfig(environ)
 	return cfg, errors.Join(cfg.RequireOrigin(), err)
 }
 
-// printSettings writes table in columns. A value that is longer than most moves
-// only its own line.
+// printSettings writes table in columns. A value longer than widest characters does not widen the column; it shifts
+// only the rest of its own line.
 func printSettings(w io.Writer, table []relay.Setting) error {
 	const widest = 32
 	rows := append([]relay.Setting{{Variable: "VARIABLE", Value: "VALUE", Source: "SOURCE", Meaning: "MEANING"}}, table...)

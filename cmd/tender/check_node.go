@@ -21,21 +21,21 @@ import (
 	"github.com/xdstender/tender/relay"
 )
 
-// A foundNode is a client's Node, and where it was found.
+// A foundNode is the Node of a client, and its position in a file.
 type foundNode struct {
 	*corepb.Node
-	file string
-	line int
+	file string // path, or "stdin"
+	line int    // first line of the Node, from 1
 }
 
-// A nodeGroup is the nodes that a relay serves from one view.
+// A nodeGroup contains the Nodes that a relay serves from one view per origin.
 type nodeGroup struct {
-	key      string
-	upstream *corepb.Node // what the origin is shown
+	key      string       // as TENDER_NODE_GROUP_BY forms it, such as user_agent_name=envoy
+	upstream *corepb.Node // the Node that the relay sends to the origin for this group
 	nodes    []foundNode
 }
 
-// checkNodes sorts the Nodes in files into groups and prints them.
+// checkNodes reads Nodes from files, groups them by TENDER_NODE_GROUP_BY, and prints the groups.
 func checkNodes(cmd *cobra.Command, environ, files []string) error {
 	cfg, err := relay.LoadConfig(environ)
 	if err != nil {
@@ -59,7 +59,7 @@ func checkNodes(cmd *cobra.Command, environ, files []string) error {
 	return nil
 }
 
-// readNodes reads the Nodes of a file, or of stdin for "-".
+// readNodes reads the Nodes in a file, or in stdin if file is "-".
 func readNodes(file string, stdin io.Reader) (nodes []foundNode, err error) {
 	var data []byte
 	if file == "-" {
@@ -82,7 +82,8 @@ func readNodes(file string, stdin io.Reader) (nodes []foundNode, err error) {
 	return nodes, nil
 }
 
-// groupNodes returns the groups in the order of their first nodes.
+// groupNodes groups Nodes by the key that a relay with this configuration uses. Groups are in order of their first
+// Node.
 func groupNodes(cfg relay.Config, found []foundNode) (groups []*nodeGroup) {
 	byKey := make(map[string]*nodeGroup)
 	for _, n := range found {
@@ -98,7 +99,7 @@ func groupNodes(cfg relay.Config, found []foundNode) (groups []*nodeGroup) {
 	return groups
 }
 
-// describeGroups returns what is printed.
+// describeGroups returns the output of tender check --node.
 func describeGroups(cfg relay.Config, groups []*nodeGroup) ([]byte, error) {
 	var b bytes.Buffer
 	for i, g := range groups {
@@ -120,8 +121,8 @@ func describeGroups(cfg relay.Config, groups []*nodeGroup) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// describe writes what the origin sees of the group, and what it does not see of
-// each node.
+// describe writes the Node that the origin receives for the group. For each client Node, it writes the fields that the
+// origin does not receive.
 func (g *nodeGroup) describe(b *bytes.Buffer, cfg relay.Config) error {
 	shown, shownFields, err := nodeJSON(g.upstream)
 	if err != nil {
@@ -148,8 +149,8 @@ func (g *nodeGroup) describe(b *bytes.Buffer, cfg relay.Config) error {
 	return nil
 }
 
-// unfilled returns the fields of the group's key that a node on file lacks and the
-// client's software adds.
+// unfilled returns the fields of TENDER_NODE_GROUP_BY that are missing in a Node from a file, because Envoy and gRPC
+// set them when they connect. The group of such a client differs from the printed one.
 func unfilled(cfg relay.Config, n *corepb.Node) (fields []string) {
 	if n.GetUserAgentName() == "" && slices.Contains(cfg.NodeGroupBy, "user_agent_name") {
 		fields = append(fields, "user_agent_name")
@@ -160,7 +161,7 @@ func unfilled(cfg relay.Config, n *corepb.Node) (fields []string) {
 	return fields
 }
 
-// stageOf returns in which stage of TENDER_ROLLOUT a node is served changes.
+// stageOf returns the stage of TENDER_ROLLOUT in which a client with this Node receives changes.
 func stageOf(cfg relay.Config, n *corepb.Node) string {
 	isRelay := n.GetUserAgentName() == "tender"
 	if at := cfg.Rollout.Cohort(n, isRelay); at < len(cfg.Rollout) {
@@ -169,14 +170,15 @@ func stageOf(cfg relay.Config, n *corepb.Node) string {
 	return "in no rollout stage: it is served changes after the last one"
 }
 
-// nodeJSON returns a node as one line of JSON, with the field names of TENDER_NODE_GROUP_BY, and as the decoded value.
+// nodeJSON returns a Node as one line of JSON, and the same JSON decoded. Field names are those of
+// TENDER_NODE_GROUP_BY, such as user_agent_name.
 func nodeJSON(n *corepb.Node) (string, any, error) {
 	text, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(n)
 	if err != nil {
 		return "", nil, fmt.Errorf("print node: %w", err)
 	}
 	var line bytes.Buffer
-	if err := json.Compact(&line, text); err != nil { // protojson varies its blanks
+	if err := json.Compact(&line, text); err != nil { // protojson inserts random spaces
 		return "", nil, fmt.Errorf("print node: %w", err)
 	}
 	var fields any
@@ -184,8 +186,9 @@ func nodeJSON(n *corepb.Node) (string, any, error) {
 	return line.String(), fields, err
 }
 
-// unseen returns the paths to what a client's value has and the shown one has not,
-// or not the same. Of an object of which nothing is shown, that is its own path.
+// unseen compares two decoded JSON values, and returns the paths of values in client that shown lacks or that differ
+// there. If shown lacks a whole object, the only path is that of the object. path is the path of both values, empty for
+// a Node.
 func unseen(path string, client, shown any) (paths []string) {
 	switch client := client.(type) {
 	case map[string]any:
@@ -210,11 +213,11 @@ func unseen(path string, client, shown any) (paths []string) {
 	return []string{path}
 }
 
-// absent is what is shown of a field that is not there; null is something else.
+// absent stands for a field that shown lacks. It differs from nil, which is JSON null.
 type absent struct{}
 
-// unseenItems returns the items of a list of which others are shown, or else the
-// list's own path.
+// unseenItems is unseen for a list. The paths name the texts that shown lacks, such as client_features[a]. If an item
+// is not a text, the only path is that of the list.
 func unseenItems(path string, client []any, shown any) (paths []string) {
 	if reflect.DeepEqual(any(client), shown) {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/demo"
 )
 
-// newDemoCommand returns tender demo.
+// newDemoCommand returns the command tender demo.
 func newDemoCommand() *cobra.Command {
 	o := demo.Options{Version: version}
 	envoy := false
@@ -75,7 +75,7 @@ func newDemoCommand() *cobra.Command {
 	return cmd
 }
 
-// findEnvoy returns the path of the Envoy that is installed.
+// findEnvoy returns the path of the Envoy binary: the variable ENVOY, or else envoy on the PATH.
 func findEnvoy() (string, error) {
 	name := os.Getenv("ENVOY")
 	if name == "" {
@@ -88,12 +88,12 @@ func findEnvoy() (string, error) {
 	return path, nil
 }
 
-// checkDemo names the flag that is wrong.
+// checkDemo returns a usage error for an invalid flag. forever means that --for is not set.
 func checkDemo(o demo.Options, forever, envoy bool) error {
 	switch {
 	case o.Clients < 1 || o.Clients > demo.MaxClients:
 		return cli.UsageError{Cause: fmt.Errorf("--clients=%d: must be from 1 to %d", o.Clients, demo.MaxClients)}
-	case !(o.Rate >= demo.MinRate && o.Rate <= demo.MaxRate): // NaN is neither
+	case !(o.Rate >= demo.MinRate && o.Rate <= demo.MaxRate): // negated, so that NaN is rejected
 		return cli.UsageError{Cause: fmt.Errorf("--rate=%g: must be from %g to %d changes a second", o.Rate, demo.MinRate, demo.MaxRate)}
 	case o.For <= 0 && !forever:
 		return cli.UsageError{Cause: fmt.Errorf("--for=%v: must be more than 0; without the flag, the demo runs until Ctrl-C", o.For)}
@@ -102,7 +102,7 @@ func checkDemo(o demo.Options, forever, envoy bool) error {
 	}
 }
 
-// checkDemoRollout names the flag that is wrong with --rollout.
+// checkDemoRollout returns a usage error for an invalid --stage, or a flag that --rollout does not allow.
 func checkDemoRollout(o demo.Options, envoy bool) error {
 	switch {
 	case o.Stage < demo.MinStage || o.Stage > demo.MaxStage:
@@ -115,11 +115,11 @@ func checkDemoRollout(o demo.Options, envoy bool) error {
 	return nil
 }
 
-// invocation returns how the reader calls this command.
+// invocation returns the command line with which the user started this binary, for the commands that demo prints.
 func invocation(path string) string {
 	switch {
 	case strings.Contains(path, "go-build"):
-		return "go run ./cmd/tender" // which builds somewhere in Go's cache
+		return "go run ./cmd/tender" // go run starts a binary in a temporary directory or the build cache
 	case strings.Contains(path, "/"):
 		return path
 	default:

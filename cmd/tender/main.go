@@ -38,10 +38,9 @@ func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run executes the command line and returns the exit code. An error is printed
-// here and nowhere else.
+// run executes the command line and returns the exit code. Commands return their errors: only run prints them.
 func run(args []string, stdout, stderr io.Writer) int {
-	began := false // the command line was understood
+	began := false // cobra has accepted the flags and arguments
 	root := newRootCommand()
 	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
 	root.SetArgs(args)
@@ -60,7 +59,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitUsage
 }
 
-// newRootCommand returns the tree of commands.
+// newRootCommand returns the command tender with all subcommands. They read the environment when they run.
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "tender",
@@ -94,7 +93,7 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// newVersionCommand returns tender version.
+// newVersionCommand returns the command tender version.
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
@@ -107,14 +106,14 @@ func newVersionCommand() *cobra.Command {
 	}
 }
 
-// versionLine is what tender version and --version print.
+// versionLine returns the output of tender version and tender --version, without a newline.
 func versionLine() string {
 	return fmt.Sprintf("tender %s (commit %s, %s, %s, %s/%s)",
 		version, commit, date, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// printError writes err to w, each line after the name of the command. It escapes unprintable characters: a peer may have
-// sent them.
+// printError writes err to w, each line with the prefix "tender: ". It quotes a line with unprintable characters,
+// because an error may contain text from a peer that would control the terminal.
 func printError(w io.Writer, err error) {
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) && r != '\t' }
 	for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {
@@ -128,7 +127,7 @@ func printError(w io.Writer, err error) {
 	}
 }
 
-// completeRest turns file completion off for commands and flags without completions of their own.
+// completeRest disables file completion for all commands and flags that define no completions.
 func completeRest(root *cobra.Command) {
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
-// newServeCommand returns tender serve.
+// newServeCommand returns the command tender serve.
 func newServeCommand(environ func() []string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
@@ -45,8 +45,8 @@ func newServeCommand(environ func() []string) *cobra.Command {
 	}
 }
 
-// serve runs the relay until ctx ends or a signal is received. It returns nil
-// when the relay has drained, or was hurried.
+// serve runs the relay until ctx ends or a signal is received, and returns nil after a drain, also after a shortened
+// one. Operators can change level while the relay runs; if it is nil, they cannot.
 func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, level *slog.LevelVar, received <-chan os.Signal) error {
 	limitMemory(ctx, log)
 	telemetry.LogErrors(log)
@@ -68,7 +68,7 @@ func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, level *slog.
 	return untilSignalled(ctx, r, log, received)
 }
 
-// addresses are written as in TENDER_LISTEN; port 0 has become one that was free.
+// addresses formats bound addresses as in TENDER_LISTEN. Port 0 is replaced by the port that the system chose.
 func addresses(addrs []net.Addr) string {
 	var names []string
 	for _, a := range addrs {
@@ -81,20 +81,20 @@ func addresses(addrs []net.Addr) string {
 	return strings.Join(names, ",")
 }
 
-// A runner is what untilSignalled needs of a [relay.Relay].
+// A runner is the part of [relay.Relay] that untilSignalled calls.
 type runner interface {
 	Run(ctx context.Context) error
 	StopNow()
 }
 
-// untilSignalled runs r and ends its context at the first signal, which drains. SIGINT, or
-// a second signal, hurries that. One more returns without waiting for r any longer: the
-// process ends, and its connections with it.
+// untilSignalled runs r until it returns. The first signal ends the context of r, which starts the drain. SIGINT, or a
+// second signal, calls StopNow, which closes all client streams. After that, a further signal makes untilSignalled
+// return nil while r still runs; the process then exits, which closes all connections.
 func untilSignalled(ctx context.Context, r runner, log *slog.Logger, received <-chan os.Signal) error {
 	ctx, drain := context.WithCancel(ctx)
 	defer drain()
 	ended := make(chan error, 1)
-	go func() { ended <- r.Run(ctx) }() // received below, or left to end with the process
+	go func() { ended <- r.Run(ctx) }() // received below, unless a further signal makes the process exit first
 	hurried := false
 	for {
 		select {
@@ -118,8 +118,8 @@ func untilSignalled(ctx context.Context, r runner, log *slog.Logger, received <-
 	}
 }
 
-// limitMemory sets the memory limit of Go's garbage collector to that of the container. Without one, or with GOMEMLIMIT
-// set, it changes and logs nothing.
+// limitMemory sets the memory limit of the Go runtime to 90 % of the memory limit of the container, unless GOMEMLIMIT
+// is set. Without either limit, it logs nothing.
 func limitMemory(ctx context.Context, log *slog.Logger) {
 	limit, err := memlimit.Set()
 	if err != nil {
