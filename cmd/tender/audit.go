@@ -15,11 +15,11 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// errDrift is the result of an audit that found differences, or could not compare all views. The details have been
-// printed.
+// errDrift is the error of an audit that found differences or could not compare all views. The output contains the
+// details.
 var errDrift = errors.New("at least one view differs from its origin, or could not be compared")
 
-// newAuditCommand returns tender audit.
+// newAuditCommand returns the command tender audit.
 func newAuditCommand(environ func() []string) *cobra.Command {
 	var of admin.AuditScope
 	var fleet bool
@@ -51,7 +51,8 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// audit runs an audit on a relay, or on all of its tier, and prints the result.
+// audit audits a relay, or with fleet all relays of its tier, and prints the result. It returns errDrift unless all
+// views agree. With fleet and JSON it prints all responses in one object, and does not look for differences.
 func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditScope, output *cli.OutputFlag, w io.Writer) error {
 	if fleet && output.Output == "json" {
 		answers, err := sendToFleet(ctx, client, "audit", of)
@@ -69,7 +70,7 @@ func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditS
 	})
 }
 
-// agrees reports whether all views were compared and equal those of their origins.
+// agrees reports whether all views were compared and equal their origins.
 func agrees(views []admin.ViewAudit) bool {
 	for _, v := range views {
 		if v.Error != "" {
@@ -84,7 +85,7 @@ func agrees(views []admin.ViewAudit) bool {
 	return true
 }
 
-// printAudits writes a table of the audits, and the differences.
+// printAudits writes a table with the counts of each type, and then the differing resources.
 func printAudits(w io.Writer, views []admin.ViewAudit) error {
 	if len(views) == 0 {
 		_, err := fmt.Fprintln(w, "no subscriptions to audit for this choice")
@@ -108,7 +109,7 @@ func printAudits(w io.Writer, views []admin.ViewAudit) error {
 	return t.Print(w)
 }
 
-// differences adds the differing resources of a type.
+// differences adds a row for each difference of a type, and the number of differences that the relay omitted.
 func (t *table) differences(v admin.ViewAudit, of admin.TypeAudit) {
 	if len(of.Differences) == 0 {
 		return
@@ -123,6 +124,7 @@ func (t *table) differences(v admin.ViewAudit, of admin.TypeAudit) {
 	}
 }
 
+// describeDifference returns the kind of a difference and the versions of the relay ("here") and the origin ("there").
 func describeDifference(d admin.Difference) (text string) {
 	here, there := cmp.Or(d.Here, "none"), cmp.Or(d.There, "none")
 	switch d.Kind {

@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// newDumpCommand returns tender dump.
+// newDumpCommand returns the command tender dump.
 func newDumpCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
@@ -50,7 +50,7 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// writeNew writes a new file with mode 0600.
+// writeNew creates a file with mode 0600, since a dump contains names and addresses. It fails if path exists.
 func writeNew(path string, content []byte) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -65,7 +65,7 @@ func writeNew(path string, content []byte) (err error) {
 	return err
 }
 
-// newLogLevelCommand returns tender log-level.
+// newLogLevelCommand returns the command tender log-level.
 func newLogLevelCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log-level LEVEL",

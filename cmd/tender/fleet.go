@@ -19,15 +19,17 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// errFleet is the result of a command that at least one relay did not carry out. The details have been printed.
+// errFleet is the error of a command that failed on at least one relay of a tier. The output contains the details.
 var errFleet = errors.New("at least one relay did not carry out the command")
 
-// addFleet adds --fleet to a command.
+// addFleet adds --fleet to an operator command.
 func addFleet(cmd *cobra.Command, fleet *bool) {
 	cmd.Flags().BoolVar(fleet, "fleet", false, "send the command to all relays of the tier (TENDER_PEERS)")
 }
 
-// sendCommand has a relay, or all relays of its tier, carry out a command, and has show print each answer.
+// sendCommand sends a command to a relay, or with fleet to all relays of its tier, and calls show for each successful
+// response. With fleet, it writes a heading per relay to w, and continues after a failed relay. It then returns
+// errFleet, or the last error of show.
 func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, name string, args any, w io.Writer, show func(A) error) error {
 	if !fleet {
 		var answer A
@@ -63,14 +65,16 @@ func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, na
 	return failed
 }
 
-// sendToFleet has all relays of a tier carry out a command.
+// sendToFleet makes the relay send a command to all relays of its tier, itself included. The timeout allows for an
+// audit.
 func sendToFleet(ctx context.Context, client *adminClient, name string, args any) (answers admin.FleetAnswers, err error) {
 	client.http.Timeout = admin.AuditTime + 2*time.Minute
 	err = client.command(ctx, "fleet/"+name, args, &answers)
 	return answers, err
 }
 
-// printFleet writes the relays of a tier as a table, and where their content differs.
+// printFleet writes tables of the relays of a tier, of the generations that they serve, and of types whose versions
+// differ.
 func printFleet(w io.Writer, s *admin.FleetStatus) error {
 	t := &table{cli.Table{Wide: true}}
 	t.Row("RELAY", "NODE", "VERSION", "READY", "STREAMS", "REFUSING", "LAGGING", "HELD", "FROZEN")
@@ -99,7 +103,8 @@ func printFleet(w io.Writer, s *admin.FleetStatus) error {
 	return t.Print(w)
 }
 
-// generations adds a row for each generation of each view, with the relays that serve it.
+// generations adds a row for each generation of each view, with the relays that serve it. It notes views that are not
+// compared.
 func (t *table) generations(s *admin.FleetStatus) {
 	for _, r := range s.Relays {
 		if r.FleetSummary != nil && r.Omitted > 0 {
@@ -111,7 +116,7 @@ func (t *table) generations(s *admin.FleetStatus) {
 	}
 }
 
-// readFleet requests the state of all relays of a tier.
+// readFleet requests the status of all relays of a tier. Unreachable relays are part of the status, with their error.
 func readFleet(ctx context.Context, client *adminClient) (*admin.FleetStatus, error) {
 	s := new(admin.FleetStatus)
 	text, err := client.ask(ctx, http.MethodGet, "/api/v1/fleet", nil)

@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// newHistoryCommand returns tender history.
+// newHistoryCommand returns the command tender history.
 func newHistoryCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history [TYPE NAME]",
@@ -61,7 +61,7 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// printHistory prints a line and a diff for each change.
+// printHistory writes one line for each change of a resource, followed by the diff of its content.
 func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
 	var b strings.Builder
 	for _, c := range changes {
@@ -81,7 +81,7 @@ func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
 	return err
 }
 
-// notOneArgument refuses a TYPE without a NAME.
+// notOneArgument rejects a TYPE without a NAME. It is a [cobra.PositionalArgs].
 func notOneArgument(_ *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return errors.New("want TYPE and NAME of a resource, or neither")
@@ -89,7 +89,7 @@ func notOneArgument(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// printActions prints a table of what operators did.
+// printActions writes a table of the commands of operators, also of those that the relay rejected.
 func printActions(w io.Writer, actions []admin.Action, now time.Time) error {
 	if len(actions) == 0 {
 		_, err := fmt.Fprintln(w, "no operator has sent a command since the relay began")

@@ -6,9 +6,8 @@ import (
 	"os"
 )
 
-// newLogger returns a logger that writes to w in format, "json" or "text".
-// Without a format it writes text for a person at a terminal, and JSON for
-// whatever else reads it.
+// newLogger returns a logger that writes to w in format, "json" or "text". If format is empty, it writes text to a
+// terminal, and JSON otherwise.
 func newLogger(w io.Writer, level slog.Leveler, format string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: readable}
 	if format == "text" || format == "" && isTerminal(w) {
@@ -17,7 +16,7 @@ func newLogger(w io.Writer, level slog.Leveler, format string) *slog.Logger {
 	return slog.New(slog.NewJSONHandler(w, options))
 }
 
-// readable writes durations as "1.5s" in JSON too, where slog writes nanoseconds.
+// readable is a ReplaceAttr that writes durations such as "1.5s". The JSON handler of slog would write nanoseconds.
 func readable(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		return slog.String(a.Key, a.Value.Duration().String())

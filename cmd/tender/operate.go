@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// newReleaseCommand returns tender release.
+// newReleaseCommand returns the command tender release.
 func newReleaseCommand(environ func() []string) *cobra.Command {
 	return newHoldCommand(environ, "release", "released", &cobra.Command{
 		Short: "Send clients the changes that a running relay holds",
@@ -28,7 +28,7 @@ func newReleaseCommand(environ func() []string) *cobra.Command {
 	})
 }
 
-// newDiscardCommand returns tender discard.
+// newDiscardCommand returns the command tender discard.
 func newDiscardCommand(environ func() []string) *cobra.Command {
 	return newHoldCommand(environ, "discard", "discarded", &cobra.Command{
 		Short: "Keep the resources whose changes a running relay holds",
@@ -40,7 +40,8 @@ func newDiscardCommand(environ func() []string) *cobra.Command {
 	})
 }
 
-// newHoldCommand completes a command that decides on changes that are held back.
+// newHoldCommand completes release or discard, which decide on held changes. done is the participle that is printed for
+// changes to which the command was applied.
 func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Command) *cobra.Command {
 	var of admin.HoldScope
 	var fleet bool
@@ -80,7 +81,7 @@ func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Comma
 	return cmd
 }
 
-// printHolds writes a table of holds; done is what was decided on them, or "held back".
+// printHolds writes a table of held changes. done is the decision that was applied to them, or "held back" before one.
 func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) error {
 	if len(holds) == 0 {
 		_, err := fmt.Fprintf(w, "nothing is %s\n", done)
@@ -116,7 +117,7 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 	return t.Print(w)
 }
 
-// newFreezeCommand returns tender freeze.
+// newFreezeCommand returns the command tender freeze.
 func newFreezeCommand(environ func() []string) *cobra.Command {
 	var length time.Duration
 	cmd, of := newFreezing(environ, "freeze", &cobra.Command{
@@ -141,7 +142,7 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// newThawCommand returns tender thaw.
+// newThawCommand returns the command tender thaw.
 func newThawCommand(environ func() []string) *cobra.Command {
 	cmd, of := newFreezing(environ, "thaw", &cobra.Command{
 		Short: "Resume the distribution of changes after tender freeze or tender rollback",
@@ -156,7 +157,7 @@ func newThawCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// newFreezing completes freeze or thaw, and returns its arguments.
+// newFreezing completes freeze or thaw. The caller may bind further flags to the returned arguments of the request.
 func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cobra.Command, *admin.FreezeScope) {
 	of := new(admin.FreezeScope)
 	var fleet bool
@@ -167,7 +168,7 @@ func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cob
 	addFleet(cmd, &fleet)
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		addUser(&of.Why)
-		w, each := cmd.OutOrStdout(), fleet && of.DryRun
+		w, each := cmd.OutOrStdout(), fleet && of.DryRun // each: print the difference of each relay
 		if name == "thaw" && !each {
 			if err := printDiffOf(cmd.Context(), client, name, url.Values{"origin": {of.Origin}}, w); err != nil {
 				return err
@@ -183,7 +184,7 @@ func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cob
 	return cmd, of
 }
 
-// printFreezes writes a table of the origins after freeze or thaw.
+// printFreezes writes the state of each origin after freeze or thaw as a table, and the warning of the relay.
 func printFreezes(w io.Writer, answer admin.Freezes) error {
 	now := time.Now()
 	t := &table{cli.Table{Wide: true}}
@@ -207,19 +208,19 @@ func printFreezes(w io.Writer, answer admin.Freezes) error {
 	return printWarning(w, answer.Warning)
 }
 
-// addReason adds --reason to a command.
+// addReason adds --reason to an operator command.
 func addReason(cmd *cobra.Command, why *admin.Why) {
 	cmd.Flags().StringVar(&why.Reason, "reason", "", "`text` with the reason, for the log, the status and the page")
 }
 
-// addUser sets the user of the operating system. If it is unknown, the relay logs the address only.
+// addUser sets why.User to the user name of the operating system. If it is unknown, the relay records only the address.
 func addUser(why *admin.Why) {
 	if who, err := user.Current(); err == nil {
 		why.User = who.Username
 	}
 }
 
-// printWarning writes the reason why a decision does not survive a restart of the relay, if there is one.
+// printWarning writes why a decision does not survive a restart of the relay. It writes nothing if warning is empty.
 func printWarning(w io.Writer, warning string) error {
 	if warning == "" {
 		return nil

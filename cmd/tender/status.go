@@ -14,16 +14,20 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// A statusChoice selects what tender status prints.
-type statusChoice struct{ typ, node string }
+// A statusChoice selects the types and clients that tender status prints. An empty field selects all.
+type statusChoice struct {
+	typ  string // type URL or short name
+	node string // substring of the node id
+}
 
-// A wholeStatus is what tender status -o json prints: /api/v1/status, and of /api/v1/clients
-// those that reject configuration, and those that lag most.
+// A wholeStatus is the output of tender status -o json: the response to /api/v1/status, and clients from the responses
+// to /api/v1/clients.
 type wholeStatus struct {
 	admin.Status
 	Clients shownClients `json:"clients"`
 }
 
+// shownClients contains the clients that reject configuration, and those that lag, slowest first.
 type shownClients struct {
 	Totals   admin.ClientTotals `json:"totals"`
 	Types    []admin.TypeTotals `json:"types"`
@@ -31,13 +35,13 @@ type shownClients struct {
 	Lagging  []admin.Client     `json:"lagging"`
 }
 
-// The number of clients printed of each kind, without and with -o wide.
+// The maximum number of rejecting clients, and of lagging clients, that are printed without and with -o wide.
 const (
 	fewClients  = 10
 	manyClients = 1000
 )
 
-// newStatusCommand returns tender status.
+// newStatusCommand returns the command tender status.
 func newStatusCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -84,8 +88,8 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 // watchEvery is the interval of tender status --watch.
 const watchEvery = 2 * time.Second
 
-// repeat calls show at an interval until ctx ends, and clears a terminal before each output. An error of the
-// first call is returned; later ones are printed.
+// repeat calls show every watchEvery until ctx ends, then returns nil. It clears a terminal before each output. It
+// returns an error of the first call. It prints later errors and continues, because the relay may be restarting.
 func repeat(ctx context.Context, w io.Writer, terminal bool, show func(io.Writer) error) error {
 	before, after := "", "\n"
 	if terminal {
@@ -115,7 +119,7 @@ func repeat(ctx context.Context, w io.Writer, terminal bool, show func(io.Writer
 	}
 }
 
-// readStatus requests the status of a relay and its clients.
+// readStatus requests the status of a relay, and the clients that of selects, more of them if wide is set.
 func readStatus(ctx context.Context, c *adminClient, of statusChoice, wide bool) (*wholeStatus, error) {
 	s := new(wholeStatus)
 	if err := c.get(ctx, "/api/v1/status", &s.Status); err != nil {
@@ -144,7 +148,7 @@ func readStatus(ctx context.Context, c *adminClient, of statusChoice, wide bool)
 	return s, nil
 }
 
-// keepTypes leaves one type in views, if one is given.
+// keepTypes removes all types but typ from views. typ is a type URL or a short name; if it is empty, all types stay.
 func keepTypes(views []admin.View, typ string) {
 	if typ == "" {
 		return

@@ -14,10 +14,10 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// A table is what tender prints of a relay.
+// A table is a [cli.Table] with methods that add parts of the status of a relay.
 type table struct{ cli.Table }
 
-// printStatus writes a status as tables.
+// printStatus writes a status as tables. Without wide, it omits columns, resources and clients.
 func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	t := &table{cli.Table{Wide: wide}}
 	ready := "ready"
@@ -39,6 +39,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	return t.Print(w)
 }
 
+// origins adds a row for each target of an origin, and notes about errors, held changes, freezes and rollouts.
 func (t *table) origins(origins []admin.Origin, now time.Time) {
 	t.Row("ORIGIN", "TARGET", "STATE", "SINCE")
 	for _, o := range origins {
@@ -73,7 +74,7 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 	}
 }
 
-// findings adds what is wrong with resources: the first few findings, or with -o wide all of them.
+// findings adds findings about resources: the first fewFindings, or with -o wide all that the relay reports.
 func (t *table) findings(v *admin.Validation) {
 	all, breaking := v.Totals()
 	if all == 0 {
@@ -97,7 +98,7 @@ func (t *table) findings(v *admin.Validation) {
 	}
 }
 
-// are returns a number of things and the verb, such as "1 change is".
+// are returns a number, a noun and the verb, such as "1 change is" or "2 changes are".
 func are(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing + " is"
@@ -105,10 +106,10 @@ func are(n int, thing string) string {
 	return fmt.Sprintf("%d %ss are", n, thing)
 }
 
-// fewFindings is how many findings are printed without -o wide.
+// fewFindings is the maximum number of findings that are printed without -o wide.
 const fewFindings = 5
 
-// badFiles adds the rejected files of a directory: the first few, or with -o wide all of them.
+// badFiles adds rejected files of a file origin: the first fewBadFiles, or with -o wide all that the relay reports.
 func (t *table) badFiles(d *admin.Directory) {
 	shown := d.Bad
 	if !t.Wide {
@@ -122,10 +123,10 @@ func (t *table) badFiles(d *admin.Directory) {
 	}
 }
 
-// fewBadFiles is how many rejected files are printed without -o wide.
+// fewBadFiles is the maximum number of rejected files that are printed without -o wide.
 const fewBadFiles = 5
 
-// files adds the credential files with a problem, or with -o wide all of them.
+// files adds the credential files with a warning, or with -o wide all credential files.
 func (t *table) files(files []admin.Files, now time.Time) {
 	shown := slices.DeleteFunc(slices.Clone(files), func(f admin.Files) bool { return !t.Wide && f.Warning(now) == "" })
 	if len(shown) == 0 {
@@ -139,6 +140,7 @@ func (t *table) files(files []admin.Files, now time.Time) {
 	t.Row()
 }
 
+// views adds a row for each type of a view, and a row for each view without types.
 func (t *table) views(views []admin.View, now time.Time) {
 	t.Row("GROUP", "ORIGIN", "TYPE", "ENTRIES", "SIZE", "CHANGED", cli.WideOnly("VERSION"), "STATE")
 	for _, v := range views {
@@ -155,7 +157,8 @@ func (t *table) views(views []admin.View, now time.Time) {
 	}
 }
 
-// stateOf returns the problem of a view, or nothing if it has none.
+// stateOf returns why a view may not serve the current resources of its origin, or "" if it is connected and not
+// frozen.
 func stateOf(v *admin.View, now time.Time) string {
 	switch {
 	case !v.FrozenAt.IsZero():
@@ -168,7 +171,7 @@ func stateOf(v *admin.View, now time.Time) string {
 	return ""
 }
 
-// clients adds the totals, and the clients that reject or lack something.
+// clients adds the totals of all clients, and the clients that reject configuration or lag.
 func (t *table) clients(c *shownClients, now time.Time) {
 	noun := "clients"
 	if c.Totals.Streams == 1 {
@@ -208,13 +211,14 @@ func (t *table) clients(c *shownClients, now time.Time) {
 	}
 }
 
+// more notes that n clients are not printed.
 func (t *table) more(n int) {
 	if n > 0 {
 		t.Note("and %d more: -o wide prints %d, --node and --type choose", n, manyClients)
 	}
 }
 
-// refusals adds the types of which a client has rejected the newest version.
+// refusals adds a row for each type of which the client rejected the newest version, with the error detail.
 func (t *table) refusals(c *admin.Client, now time.Time) {
 	for _, typ := range c.Types {
 		if !typ.Refusing || typ.Refusal == nil {
@@ -226,7 +230,7 @@ func (t *table) refusals(c *admin.Client, now time.Time) {
 	}
 }
 
-// lags adds the types of which a client lacks changes, with the version that it accepted last.
+// lags adds a row for each type of which the client has not accepted the newest version.
 func (t *table) lags(c *admin.Client, now time.Time) {
 	for _, typ := range c.Types {
 		if typ.LagSeconds == 0 {
@@ -245,7 +249,7 @@ func (t *table) lags(c *admin.Client, now time.Time) {
 	}
 }
 
-// ago returns the time since then, or a dash if then is zero.
+// ago formats the time from then to now, or returns "-" if one of them is zero.
 func ago(then, now time.Time) string {
 	if then.IsZero() || now.IsZero() {
 		return "-"
