@@ -16,7 +16,7 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// newGenerationsCommand returns tender generations.
+// newGenerationsCommand returns the command tender generations.
 func newGenerationsCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generations",
@@ -47,7 +47,7 @@ func newGenerationsCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// printGenerations prints a table for each view.
+// printGenerations writes a table of the generations of each view, newest first, and the total size.
 func printGenerations(w io.Writer, all admin.Generations, now time.Time) error {
 	t := &table{cli.Table{Wide: true}}
 	for _, v := range all.Views {
@@ -70,7 +70,7 @@ func printGenerations(w io.Writer, all admin.Generations, now time.Time) error {
 	return t.Print(w)
 }
 
-// newRollbackCommand returns tender rollback.
+// newRollbackCommand returns the command tender rollback.
 func newRollbackCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback GENERATION|DURATION",
@@ -97,7 +97,7 @@ func newRollbackCommand(environ func() []string) *cobra.Command {
 		if err := of.Check(); err != nil {
 			return cli.UsageError{Cause: rollbackUsage(err)}
 		}
-		w, each := cmd.OutOrStdout(), fleet && of.DryRun
+		w, each := cmd.OutOrStdout(), fleet && of.DryRun // each: print the difference of each relay
 		if !each {
 			query := url.Values{"to": {of.To}, "origin": {of.Origin}}
 			if err := printDiffOf(cmd.Context(), client, "rollback", query, w); err != nil {
@@ -115,12 +115,13 @@ func newRollbackCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// rollbackUsage says what is wrong with a command line.
+// rollbackUsage adds the usage of tender rollback to an error of its arguments.
 func rollbackUsage(err error) error {
 	return errors.New("tender rollback GENERATION|DURATION --reason TEXT: " + err.Error())
 }
 
-// printDiffOf prints what a command, rollback or thaw, changes for the clients of the relay that is asked.
+// printDiffOf requests and writes the changes that a command, rollback or thaw, makes for clients of the relay of
+// client.
 func printDiffOf(ctx context.Context, client *adminClient, command string, query url.Values, w io.Writer) error {
 	query.Set("limit", fmt.Sprint(manyClients))
 	diff, err := readDiff(ctx, client, "/api/v1/"+command+"/diff", query)
@@ -130,8 +131,8 @@ func printDiffOf(ctx context.Context, client *adminClient, command string, query
 	return printDryRun(w, &diff, true)
 }
 
-// printDryRun prints what a command changes, if it is to be shown. The answer of one relay to a dry run may have only
-// the first changes.
+// printDryRun writes the changes of a command, and nothing if diff is nil or show is false. The response of a relay to
+// a dry run contains a limited number of changes; printDryRun then writes the number of the others.
 func printDryRun(w io.Writer, diff *admin.RolloutDiff, show bool) error {
 	if diff == nil || !show {
 		return nil
@@ -148,7 +149,7 @@ func printDryRun(w io.Writer, diff *admin.RolloutDiff, show bool) error {
 	return err
 }
 
-// printRollbacks writes a table of the origins after a rollback.
+// printRollbacks writes the state of each origin after a rollback as a table, and the warning of the relay.
 func printRollbacks(w io.Writer, answer admin.Rollbacks) error {
 	now := time.Now()
 	t := &table{cli.Table{Wide: true}}

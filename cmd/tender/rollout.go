@@ -14,7 +14,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// newRolloutCommand returns tender rollout.
+// newRolloutCommand returns the command tender rollout, with its subcommands.
 func newRolloutCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
@@ -41,7 +41,7 @@ func newRolloutCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// newRolloutStatusCommand returns tender rollout status.
+// newRolloutStatusCommand returns the command tender rollout status.
 func newRolloutStatusCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -89,12 +89,12 @@ func newRolloutStatusCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// addRolloutOrigin adds --origin to a command that reads.
+// addRolloutOrigin adds --origin to a command that only reads.
 func addRolloutOrigin(cmd *cobra.Command, origin *string) {
 	cmd.Flags().StringVar(origin, "origin", "", "only of this origin: its `name`, or default for that of TENDER_ORIGIN")
 }
 
-// newRolloutDiffCommand returns tender rollout diff.
+// newRolloutDiffCommand returns the command tender rollout diff.
 func newRolloutDiffCommand(environ func() []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [TYPE [NAME]]",
@@ -136,7 +136,7 @@ func newRolloutDiffCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// newRolloutPromoteCommand returns tender rollout promote.
+// newRolloutPromoteCommand returns the command tender rollout promote.
 func newRolloutPromoteCommand(environ func() []string) *cobra.Command {
 	cmd, of := newRolloutCommanding(environ, "promote", &cobra.Command{
 		Short: "Serve an edition to the next stage now",
@@ -150,7 +150,7 @@ func newRolloutPromoteCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// newRolloutAbortCommand returns tender rollout abort.
+// newRolloutAbortCommand returns the command tender rollout abort.
 func newRolloutAbortCommand(environ func() []string) *cobra.Command {
 	cmd, of := newRolloutCommanding(environ, "abort", &cobra.Command{
 		Short: "Reject an edition: clients return to the last good configuration",
@@ -163,7 +163,7 @@ func newRolloutAbortCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// newRolloutResumeCommand returns tender rollout resume.
+// newRolloutResumeCommand returns the command tender rollout resume.
 func newRolloutResumeCommand(environ func() []string) *cobra.Command {
 	cmd, _ := newRolloutCommanding(environ, "resume", &cobra.Command{
 		Short: "Start a halted rollout again",
@@ -174,7 +174,7 @@ func newRolloutResumeCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// newRolloutUndoCommand returns tender rollout undo.
+// newRolloutUndoCommand returns the command tender rollout undo.
 func newRolloutUndoCommand(environ func() []string) *cobra.Command {
 	cmd, of := newRolloutCommanding(environ, "undo", &cobra.Command{
 		Short: "Return all clients to the configuration before the newest promotion",
@@ -187,7 +187,8 @@ func newRolloutUndoCommand(environ func() []string) *cobra.Command {
 	return cmd
 }
 
-// newRolloutCommanding completes a command that changes rollouts, and returns its arguments.
+// newRolloutCommanding completes a command that changes rollouts: rollout/NAME in the admin API. The caller may bind
+// further flags to the returned arguments of the request.
 func newRolloutCommanding(environ func() []string, name string, cmd *cobra.Command) (*cobra.Command, *admin.RolloutScope) {
 	of := new(admin.RolloutScope)
 	cmd.Use, cmd.Args = name, cobra.NoArgs

@@ -17,12 +17,12 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// readRolloutDiff reads all pages of what editions change.
+// readRolloutDiff requests all pages of the changes in the editions of rollouts.
 func readRolloutDiff(ctx context.Context, c *adminClient, query url.Values) (admin.RolloutDiff, error) {
 	return readDiff(ctx, c, "/api/v1/rollout/diff", query)
 }
 
-// readDiff reads all pages of changes at a path.
+// readDiff requests all pages of changes at a path, and joins them. It sets "after" in query.
 func readDiff(ctx context.Context, c *adminClient, path string, query url.Values) (all admin.RolloutDiff, err error) {
 	for {
 		var page admin.RolloutDiff
@@ -40,13 +40,14 @@ func readDiff(ctx context.Context, c *adminClient, path string, query url.Values
 	}
 }
 
-// A groupedChange is a change that is the same in several node groups.
+// A groupedChange is a change that is equal in all its node groups, at least one.
 type groupedChange struct {
-	admin.RolloutChange
-	groups []string
+	admin.RolloutChange          // with the first group
+	groups              []string // keys of node groups
 }
 
-// groupChanges merges changes that are the same in several node groups.
+// groupChanges merges equal changes of different node groups, in order of their first occurrence. It also returns the
+// number of origins.
 func groupChanges(all []admin.RolloutChange) (grouped []*groupedChange, origins int) {
 	digest := func(c *admin.RolloutContent) string {
 		if c == nil {
@@ -67,15 +68,15 @@ func groupChanges(all []admin.RolloutChange) (grouped []*groupedChange, origins 
 	return grouped, len(names)
 }
 
-// nameOf returns the name of what is changed, with its dynamic parameters.
+// nameOf returns the name of the changed resource, with its dynamic parameters such as key[zone:a].
 func nameOf(c admin.RolloutChange) string {
 	if len(c.Parameters) == 0 {
 		return c.Name
 	}
-	return c.Name + strings.TrimPrefix(fmt.Sprint(c.Parameters), "map") // in the order of its keys
+	return c.Name + strings.TrimPrefix(fmt.Sprint(c.Parameters), "map") // fmt sorts the keys
 }
 
-// inGroups returns in which node groups a change is.
+// inGroups returns the node group of a change, or the number of node groups if there are several.
 func (c *groupedChange) inGroups() string {
 	if len(c.groups) > 1 {
 		return fmt.Sprintf("%d groups", len(c.groups))
@@ -83,7 +84,7 @@ func (c *groupedChange) inGroups() string {
 	return cli.OrDash(c.groups[0])
 }
 
-// size returns the size of the resource before and after.
+// size returns the encoded size of the resource before and after the change.
 func (c *groupedChange) size() string {
 	switch {
 	case c.Before == nil && c.After == nil:
@@ -97,10 +98,10 @@ func (c *groupedChange) size() string {
 	}
 }
 
-// sign is that of the kind of a change.
+// sign maps the kind of a change to the sign that is printed for it.
 var sign = map[string]string{"added": "+", "changed": "~", "removed": "-"}
 
-// printRolloutDiff prints a line for each resource.
+// printRolloutDiff writes a table with a row for each changed resource, and the totals.
 func printRolloutDiff(w io.Writer, diff admin.RolloutDiff) error {
 	if len(diff.Changes) == 0 {
 		_, err := fmt.Fprintln(w, "no changes")
@@ -121,7 +122,8 @@ func printRolloutDiff(w io.Writer, diff admin.RolloutDiff) error {
 	return t.Print(w)
 }
 
-// printRolloutContents prints a unified diff for each content of one resource.
+// printRolloutContents writes a unified diff of JSON for each change. diff needs bodies, which the relay returns only
+// if the request has a name.
 func printRolloutContents(w io.Writer, diff admin.RolloutDiff) error {
 	changes, _ := groupChanges(diff.Changes)
 	var b strings.Builder
@@ -142,6 +144,7 @@ func printRolloutContents(w io.Writer, diff admin.RolloutDiff) error {
 	return err
 }
 
+// versionOf returns the version of a content as a suffix for a heading of a diff. A nil content has none.
 func versionOf(c *admin.RolloutContent) string {
 	if c == nil {
 		return ": none"
@@ -149,7 +152,8 @@ func versionOf(c *admin.RolloutContent) string {
 	return ": version " + c.Version
 }
 
-// contentText returns the content of a resource as lines of JSON, no text for no resource, and whether it may be shown.
+// contentText returns a content as indented JSON, and true. It returns no text and true for a nil content, and no text
+// and false for a content that the relay does not disclose, such as a Secret.
 func contentText(c *admin.RolloutContent, bodies map[string]json.RawMessage) (text string, shown bool) {
 	if c == nil {
 		return "", true

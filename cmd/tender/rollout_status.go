@@ -14,26 +14,28 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// rolloutEvery is the interval at which tender rollout status --wait asks.
+// rolloutEvery is the polling interval of tender rollout status --wait.
 const rolloutEvery = time.Second
 
-// A rolloutReader reads how rollouts stand.
+// A rolloutReader reads the state of rollouts from a relay.
 type rolloutReader struct {
-	client interface {
+	client interface { // an adminClient, except in tests
 		get(ctx context.Context, path string, into any) error
 	}
 	origin  string        // empty for all
-	timeout time.Duration // of wait; zero is none
-	steps   io.Writer     // gets a line for each step while wait waits
+	timeout time.Duration // of wait; zero means no timeout
+	steps   io.Writer     // wait writes a line for each change of state
 }
 
+// read requests the state of all rollouts, or of the rollout of r.origin.
 func (r *rolloutReader) read(ctx context.Context) (answer admin.Rollouts, err error) {
 	err = r.client.get(ctx, "/api/v1/rollouts?"+url.Values{"origin": {r.origin}}.Encode(), &answer)
 	return answer, err
 }
 
-// wait returns how rollouts stand once all have ended, and an error if one is halted, or if the time is over. Errors of the first
-// question are returned, later ones are reported as steps: the relay may be restarting.
+// wait polls until all rollouts have ended, and returns their last state. It returns an error if a rollout is halted,
+// after r.timeout, and at the end of ctx. It returns an error of the first request. It writes later errors to r.steps
+// and continues, because the relay may be restarting.
 func (r *rolloutReader) wait(ctx context.Context) (answer admin.Rollouts, err error) {
 	var over <-chan time.Time
 	if r.timeout > 0 {
@@ -69,14 +71,15 @@ func (r *rolloutReader) wait(ctx context.Context) (answer admin.Rollouts, err er
 	}
 }
 
-// A rolloutWait is what was seen of a rollout that is waited for.
+// A rolloutWait is the progress of wait for the rollout of one origin.
 type rolloutWait struct {
-	line  string           // the step that was reported last, without times
-	begin rollout.Outcomes // when the wait began, or the relay
-	done  bool             // it was promoted, or none was open
+	line  string           // the last reported state, without times
+	begin rollout.Outcomes // counters at the start of the wait, or after a restart of the relay
+	done  bool             // the rollout was promoted, or none was open
 }
 
-// look reports steps, and whether the wait is over, with an error if a rollout is halted.
+// look updates seen, by origin, from a response, and writes each changed state to r.steps. ended reports whether the
+// wait is over; err is not nil if a rollout is halted.
 func (r *rolloutReader) look(seen map[string]*rolloutWait, all []*rollout.Status) (ended bool, err error) {
 	ended = true
 	for _, s := range all {
@@ -103,13 +106,13 @@ func (r *rolloutReader) look(seen map[string]*rolloutWait, all []*rollout.Status
 	return ended, nil
 }
 
-// printStep writes the state of a rollout in one line.
+// printStep writes the state of a rollout as one line that begins with the time.
 func printStep(w io.Writer, s *rollout.Status, now time.Time) error {
 	_, err := fmt.Fprintf(w, "%s  %s  %s\n", now.Format(time.TimeOnly), cli.Printable(s.Origin), cli.Printable(describeRollout(s, now)))
 	return err
 }
 
-// describeRollout returns the state of a rollout in one line, without times if now is zero.
+// describeRollout returns the state of a rollout as one line, without the remaining time if now is zero.
 func describeRollout(s *rollout.Status, now time.Time) string {
 	text := rolloutState(s)
 	if s.Phase == rollout.Halted && s.Halted != nil {
@@ -124,7 +127,7 @@ func describeRollout(s *rollout.Status, now time.Time) string {
 	return text
 }
 
-// rolloutState returns the state of a rollout, with its stage.
+// rolloutState returns the phase of a rollout, with its edition and stage.
 func rolloutState(s *rollout.Status) string {
 	switch s.Phase {
 	case rollout.Current:
@@ -144,7 +147,7 @@ func rolloutState(s *rollout.Status) string {
 	}
 }
 
-// printRollouts writes all about rollouts.
+// printRollouts writes the state, cohorts, refusals and applicable commands of each rollout.
 func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
 	t := &table{cli.Table{Wide: true}}
 	for i, s := range all {
@@ -160,7 +163,7 @@ func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
 	return t.Print(w)
 }
 
-// rollout adds the state of a rollout.
+// rollout adds the state of a rollout, and the number and age of its changes.
 func (t *table) rollout(s *rollout.Status, now time.Time) {
 	state := rolloutState(s)
 	if s.Phase == rollout.Current {
@@ -194,7 +197,7 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 	t.doubts(s, now)
 }
 
-// doubts adds what the check answers, and what is not known of what is served.
+// doubts adds the last result of the check, and reasons why the served resources are not verified.
 func (t *table) doubts(s *rollout.Status, now time.Time) {
 	if s.Check != "" {
 		t.Row("  check", fmt.Sprintf("%s (requested %s ago)", s.Check, ago(s.Checked, now)))
@@ -210,6 +213,7 @@ func (t *table) doubts(s *rollout.Status, now time.Time) {
 	}
 }
 
+// resources returns a number of resources as text.
 func resources(n int) string {
 	if n == 1 {
 		return "1 resource"
@@ -217,7 +221,7 @@ func resources(n int) string {
 	return fmt.Sprintf("%d resources", n)
 }
 
-// cohorts adds the cohorts of a rollout.
+// cohorts adds a row with the client counts of each cohort.
 func (t *table) cohorts(s *rollout.Status) {
 	t.Row("COHORT", "CLIENTS", "SERVED", "WANTING", "ACCEPTED", "REFUSED")
 	for _, c := range s.Cohorts {
@@ -229,7 +233,7 @@ func (t *table) cohorts(s *rollout.Status) {
 	}
 }
 
-// refusalsOfRollout adds the NACKs of an edition.
+// refusalsOfRollout adds a row for each NACK of the edition, with its error detail.
 func (t *table) refusalsOfRollout(s *rollout.Status) {
 	if len(s.Refusals) == 0 {
 		return
@@ -246,7 +250,7 @@ func (t *table) refusalsOfRollout(s *rollout.Status) {
 	}
 }
 
-// rolloutCommands adds what an operator may do about a rollout.
+// rolloutCommands adds the commands that apply to the state of a rollout. several adds --origin to them.
 func (t *table) rolloutCommands(s *rollout.Status, several bool) {
 	of := ""
 	if several {

@@ -6,12 +6,13 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// CompleteFlag has a shell offer these values for a flag of a command.
+// CompleteFlag makes shells complete a flag of cmd with these values. It panics if cmd has no such flag, or if the flag
+// has completions already.
 func CompleteFlag(cmd *cobra.Command, flag string, values ...string) {
 	register(cmd, flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// CompleteFile has a shell offer files for a flag of a command.
+// CompleteFile makes shells complete a flag of cmd with file names. It panics as CompleteFlag does.
 func CompleteFile(cmd *cobra.Command, flag string) {
 	register(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 }
@@ -22,13 +23,13 @@ func register(cmd *cobra.Command, flag string, offered cobra.CompletionFunc) {
 	}
 }
 
-// CompleteTypes has a shell offer the short names of types for --type of a command.
+// CompleteTypes makes shells complete the flag --type of cmd with the short names in Types.
 func CompleteTypes(cmd *cobra.Command) {
 	CompleteFlag(cmd, "type", strings.Fields(Types)...)
 }
 
-// CompleteFirst returns what has a shell offer these values for the first argument, and
-// nothing for those that follow it.
+// CompleteFirst returns a function that completes the first argument with these values, and further arguments with
+// nothing.
 func CompleteFirst(values ...string) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 0 {
@@ -38,5 +39,5 @@ func CompleteFirst(values ...string) cobra.CompletionFunc {
 	}
 }
 
-// Types are the short names that tender get takes, as its help lists them.
+// Types lists the short names of resource types that tender get accepts, separated by spaces, as in its help.
 const Types = "lds rds srds vhds cds eds leds sds rtds ecds clusters endpoints listeners routes secrets"

@@ -1,5 +1,5 @@
-// Package cli has what the commands of tender share: flags for TLS and for the form of the output, completions of a shell,
-// tables that fit a terminal, and text that no peer can use to control a terminal.
+// Package cli contains shared parts of the commands of tender: flags for TLS and output formats, shell completions,
+// tables, and functions that escape text from peers, so that it cannot control a terminal.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package cli

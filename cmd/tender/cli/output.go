@@ -11,14 +11,15 @@ import (
 	"go.yaml.in/yaml/v2"
 )
 
-// An OutputFlag is the flag --output of commands that print a relay's response as text or for programs.
+// An OutputFlag is the flag --output of a command that prints a response of a relay as text, JSON or YAML.
 type OutputFlag struct {
-	Output  string
-	allowed []string
+	Output  string   // the value of the flag
+	allowed []string // its valid values
 }
 
-// AddOutputFlag adds --output to a command. forms are the text forms, the first of which is the default; json is always
-// added. [OutputFlag.Print] supports yaml too, if it is among them.
+// AddOutputFlag adds --output to a command, and sets cmd.PreRunE to validate it. forms are the valid values besides
+// json, with the default first. [OutputFlag.Print] writes YAML for yaml, and calls its text function for all other
+// forms.
 func AddOutputFlag(cmd *cobra.Command, forms ...string) *OutputFlag {
 	o := &OutputFlag{allowed: append(forms, "json")}
 	cmd.Flags().StringVarP(&o.Output, "output", "o", forms[0], "output format: "+strings.Join(o.allowed, ", "))
@@ -27,7 +28,7 @@ func AddOutputFlag(cmd *cobra.Command, forms ...string) *OutputFlag {
 	return o
 }
 
-// Check returns an error for an output that there is not.
+// Check returns a [UsageError] if the value of the flag is not valid.
 func (o *OutputFlag) Check() error {
 	if !slices.Contains(o.allowed, o.Output) {
 		last := len(o.allowed) - 1
@@ -36,7 +37,7 @@ func (o *OutputFlag) Check() error {
 	return nil
 }
 
-// Print writes an answer as JSON or YAML, or calls text to write it as text.
+// Print writes answer as JSON or YAML to w, or calls text, which writes it in the selected text form.
 func (o *OutputFlag) Print(w io.Writer, answer any, text func() error) error {
 	switch o.Output {
 	case "json":
@@ -50,7 +51,7 @@ func (o *OutputFlag) Print(w io.Writer, answer any, text func() error) error {
 	}
 }
 
-// printYAML writes what JSON has of an answer as YAML, the fields in the same order.
+// printYAML writes answer as YAML, with the field names and the order of its JSON. It escapes unprintable characters.
 func printYAML(w io.Writer, answer any) error {
 	made, err := json.Marshal(answer)
 	if err != nil {

@@ -11,29 +11,32 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// How a table fits a terminal that is not wide, in characters.
+// The layout of a table that is not wide, in characters.
 const (
-	narrow       = 80
-	narrowCell   = 26 // of all cells but the last of a row
-	narrowLines  = 3  // of a note
-	columnBlanks = 2
+	narrow       = 80 // maximum length of a line of a note; a row may be twice as long
+	narrowCell   = 26 // maximum length of a cell, except for the last cell of a row
+	narrowLines  = 3  // maximum number of lines of a note
+	columnBlanks = 2  // spaces between columns, also in a wide table
 )
 
-// A Table is text output: rows whose columns are aligned between empty lines, and notes, which are longer.
+// A Table is text output of rows and notes. Empty rows divide it into blocks with separately aligned columns. The zero
+// value is an empty table. A Table is not safe for concurrent use.
 type Table struct {
-	Wide  bool // nothing is cut to fit
+	Wide  bool // print all cells and notes in full; set it before the first Row
 	lines []tableLine
 }
 
+// A tableLine is a row, or a note with one cell. A line without cells is empty.
 type tableLine struct {
 	cells []string
 	note  bool
 }
 
-// WideOnly is a cell that only a wide table has.
+// WideOnly is a cell that Row adds only to a wide table.
 type WideOnly string
 
-// Row adds a Row; one without cells is an empty line.
+// Row adds a row with cells formatted as by [fmt.Sprint], and escapes unprintable characters. Without cells, it adds an
+// empty line.
 func (t *Table) Row(cells ...any) {
 	cells = slices.DeleteFunc(cells, func(cell any) bool {
 		_, is := cell.(WideOnly)
@@ -49,12 +52,13 @@ func (t *Table) Row(cells ...any) {
 	t.lines = append(t.lines, tableLine{cells: texts})
 }
 
-// Note adds a text, which is folded to fit.
+// Note adds an indented text below the last row, and escapes unprintable characters. Print folds it to several lines
+// unless the table is wide.
 func (t *Table) Note(format string, args ...any) {
 	t.lines = append(t.lines, tableLine{cells: []string{Printable(fmt.Sprintf(format, args...))}, note: true})
 }
 
-// Print writes the table.
+// Print writes the table to w with one call of Write.
 func (t *Table) Print(w io.Writer) error {
 	var out bytes.Buffer
 	for from := 0; from < len(t.lines); {
@@ -69,7 +73,7 @@ func (t *Table) Print(w io.Writer) error {
 	return err
 }
 
-// block writes lines whose columns are aligned.
+// block writes lines with aligned columns. Notes and the last cells of rows do not count for the widths.
 func (t *Table) block(out *bytes.Buffer, lines []tableLine) {
 	var widths []int
 	for _, l := range lines {
@@ -96,13 +100,13 @@ func (t *Table) block(out *bytes.Buffer, lines []tableLine) {
 		}
 		text := b.String()
 		if !t.Wide {
-			text = humanize.Cut(text, 2*narrow) // a terminal folds what is somewhat longer
+			text = humanize.Cut(text, 2*narrow) // a terminal wraps a line of up to twice its width
 		}
 		fmt.Fprintln(out, strings.TrimRight(text, " "))
 	}
 }
 
-// fold writes a note, indented.
+// fold writes a note with indentation. Unless the table is wide, it wraps lines, and cuts the note after narrowLines.
 func (t *Table) fold(out *bytes.Buffer, text string) {
 	const indent = "    "
 	words, line, lines := strings.Fields(text), indent, 1

@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// ShortType is how a type is called in a table.
+// ShortType returns the short name of a type such as cds, or the printable type URL if it has none.
 func ShortType(typeURL string) string {
 	if short, ok := schema.ShortName(typeURL); ok {
 		return short
@@ -17,7 +17,7 @@ func ShortType(typeURL string) string {
 	return Printable(typeURL)
 }
 
-// OrDash returns a printable s, or a dash if it is empty.
+// OrDash returns Printable(s), or "-" if s is empty.
 func OrDash(s string) string {
 	if s == "" {
 		return "-"
@@ -25,11 +25,11 @@ func OrDash(s string) string {
 	return Printable(s)
 }
 
-// Printable escapes every character of s that is not printable.
+// Printable escapes all unprintable characters of s, including newlines.
 func Printable(s string) string { return Escape(s, "") }
 
-// Escape replaces what is not printable, and not in but, by \uXXXX as JSON
-// writes it.
+// Escape replaces unprintable characters of s, except those in but, with \uXXXX as in JSON. It replaces invalid UTF-8
+// with U+FFFD. Text from peers must be escaped, since it may contain sequences that control a terminal.
 func Escape(s, but string) string {
 	s = strings.ToValidUTF8(s, "\ufffd")
 	clean := func(r rune) bool { return unicode.IsPrint(r) || strings.ContainsRune(but, r) }

@@ -10,12 +10,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TLSFlags are the files and names for TLS. The zero value is plaintext.
+// TLSFlags are the flags of a command that connects with TLS. The zero value means plaintext.
 type TLSFlags struct {
-	CA, Cert, Key, ServerName string
+	CA         string // --tls-ca, a PEM file; if empty, the CAs of the system
+	Cert, Key  string // --cert and --key, PEM files for mTLS; both or neither
+	ServerName string // --server-name; if empty, the host of the address
 }
 
-// Add adds the flags to a command; address is the flag with the server's address.
+// Add adds the flags to a command. address is the name of the flag with the address of the server, for the help.
 func (t *TLSFlags) Add(cmd *cobra.Command, address string) {
 	f := cmd.Flags()
 	f.StringVar(&t.CA, "tls-ca", "", "PEM `file` with the CAs to trust (default the system's); any TLS flag enables TLS")
@@ -27,7 +29,7 @@ func (t *TLSFlags) Add(cmd *cobra.Command, address string) {
 	}
 }
 
-// Check returns an error if the flags contradict each other.
+// Check returns an error if only one of --cert and --key is set.
 func (t *TLSFlags) Check() error {
 	if (t.Cert == "") != (t.Key == "") {
 		return errors.New("--cert and --key: want both or neither")
@@ -35,7 +37,7 @@ func (t *TLSFlags) Check() error {
 	return nil
 }
 
-// Config returns what TLS needs; nil for plaintext.
+// Config reads the files and returns the TLS configuration, or nil for plaintext.
 func (t *TLSFlags) Config() (*tls.Config, error) {
 	if *t == (TLSFlags{}) {
 		return nil, nil

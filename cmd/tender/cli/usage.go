@@ -1,7 +1,7 @@
 package cli
 
-// A UsageError is a wrong command line that cobra did not find itself: the exit
-// code is 2 and the message ends with where to find help.
+// A UsageError is an error of the command line that cobra did not detect. For a UsageError, tender prints how to get
+// help and exits with code 2.
 type UsageError struct{ Cause error }
 
 // Error implements error.

@@ -8,17 +8,19 @@ import (
 	"go.yaml.in/yaml/v2"
 )
 
-// UnfoldYAML makes YAML of long lines: they are easier to read, and to search, than
-// folded ones.
+// UnfoldYAML stops package yaml from folding long lines, which are easier to read and to search unfolded. The setting
+// is global and permanent. UnfoldYAML may be called from any goroutine.
 var UnfoldYAML = sync.OnceFunc(yaml.FutureLineWrap)
 
-// Ordered reads JSON as what YAML prints with the fields in the same order.
+// Ordered decodes one JSON value so that [yaml.Marshal] keeps the order of the fields. Objects become [yaml.MapSlice],
+// and numbers become [json.Number].
 func Ordered(b []byte) (any, error) {
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.UseNumber()
 	return orderedValue(dec)
 }
 
+// orderedValue decodes the next value of dec.
 func orderedValue(dec *json.Decoder) (any, error) {
 	token, err := dec.Token()
 	if err != nil {
