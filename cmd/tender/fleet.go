@@ -65,8 +65,8 @@ func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, na
 	return failed
 }
 
-// sendToFleet makes the relay send a command to all relays of its tier, itself included. The timeout allows for an
-// audit.
+// sendToFleet makes the relay send a command to all relays of its tier, itself included. It raises the timeout
+// of client, because an audit may take as long as [admin.AuditTime].
 func sendToFleet(ctx context.Context, client *adminClient, name string, args any) (answers admin.FleetAnswers, err error) {
 	client.http.Timeout = admin.AuditTime + 2*time.Minute
 	err = client.command(ctx, "fleet/"+name, args, &answers)

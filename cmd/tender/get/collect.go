@@ -12,47 +12,46 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// An item is one resource as a server gave it.
+// An item is a resource, or only its name in a change.
 type item struct {
 	typeURL string
 	name    string
-	version string // of the resource; with SotW that of the response, if the resource has none
+	version string // of the resource; in SotW that of the response, if the resource has none
 	aliases []string
-	value   []byte
+	value   []byte // encoded message of typeURL
 }
 
-// An answer is what came from the server: that the stream is open, one response,
-// or why there will be no more.
+// An answer is an event of a stream: the stream is open, a response, or the error that ended the stream.
 type answer struct {
-	opened bool
-	err    error
+	opened bool  // the first answer of a stream: the stream is open, or err is why not
+	err    error // no further answer follows; the fields below have no meaning
 
-	full    bool // items are all that there is: what is missing does not exist
-	items   []item
-	absent  []string          // names that do not exist, or no longer
-	refused map[string]string // names the server gives an error for
+	full    bool              // items are the full state: other resources do not exist
+	items   []item            // added or updated
+	absent  []string          // names that do not exist or no longer exist
+	refused map[string]string // errors of the server by name
 }
 
-// notFound is the reason for a missing resource without an error of the server.
+// notFound is the reason for a missing resource for which the server reports no error.
 const notFound = "does not exist"
 
-// A change is what an answer did to a collection.
+// A change is the effect of an answer on a name of a collection.
 type change struct {
-	event string // "added", "changed", "removed", "missing"
-	item  item   // of the last two only the name
-	why   string // for the last two
+	event string // "added", "changed", "removed" or "missing"
+	item  item   // only the name if removed or missing
+	why   string // reason; empty if added or changed
 }
 
-// A collection is what has been learnt of what was asked for. It does no I/O.
+// A collection holds the resources received for a subscription. It does no I/O, and is not safe for concurrent use.
 type collection struct {
-	wanted    []string // none means all
+	wanted    []string // subscribed names; none means all
 	openEnded bool     // a Delta wildcard subscription: the protocol does not mark the end of the initial set
 
-	connected bool
-	silent    bool // the server did not answer in time
-	answers   int
+	connected bool              // the stream was opened
+	silent    bool              // the stream was opened, but no response arrived within the timeout
+	answers   int               // responses applied
 	items     map[string]item   // by name
-	missing   map[string]string // wanted names that do not exist, and why
+	missing   map[string]string // reasons by wanted name that does not exist
 }
 
 func newCollection(o options) *collection {
@@ -66,7 +65,8 @@ func newCollection(o options) *collection {
 	}
 }
 
-// apply records an answer without an error, and returns what it changed.
+// apply records an answer, which must have no error, and returns the changes. An equal resource with a new version is
+// not a change.
 func (c *collection) apply(a answer) []change {
 	c.connected = true
 	if a.opened {
@@ -94,7 +94,8 @@ func (c *collection) apply(a answer) []change {
 	return changes
 }
 
-// remove records that a name has no resource.
+// remove records that a name has no resource, and returns the change. A name that is not wanted and has no resource, or
+// is already missing for the same reason, makes no change.
 func (c *collection) remove(name, why string) []change {
 	if _, had := c.items[name]; had {
 		delete(c.items, name)
@@ -110,20 +111,20 @@ func (c *collection) remove(name, why string) []change {
 	return nil
 }
 
-// unsaid returns the names that do not exist because a full answer lacks them.
+// unsaid returns the names that do not exist because a full answer does not contain them.
 func (c *collection) unsaid(a answer) []string {
 	if !a.full {
 		return nil
 	}
-	said := make(map[string]bool, len(a.items))
+	present := make(map[string]bool, len(a.items))
 	for _, it := range a.items {
-		said[it.name] = true
+		present[it.name] = true
 	}
 	names := slices.Concat(slices.Sorted(maps.Keys(c.items)), c.unresolved())
-	return slices.DeleteFunc(names, func(name string) bool { return said[name] })
+	return slices.DeleteFunc(names, func(name string) bool { return present[name] })
 }
 
-// unresolved returns the wanted names of which nothing is known.
+// unresolved returns the wanted names that the server has neither sent nor reported as missing. It ignores globs.
 func (c *collection) unresolved() []string {
 	known := make(map[string]bool)
 	for name, it := range c.items {
@@ -138,24 +139,24 @@ func (c *collection) unresolved() []string {
 	})
 }
 
-// complete reports whether no further answer can add anything but news.
+// complete reports whether the server has responded for all wanted names. Later answers can only contain updates.
 func (c *collection) complete() bool {
 	return c.answers > 0 && !c.openEnded && len(c.unresolved()) == 0
 }
 
-// more reports whether, after these changes, an open-ended collection may still be incomplete: after the first response,
-// and after new resources. Later versions of known resources do not count, because a server may send them without end.
+// more reports whether these changes restart the wait of quiet for an open-ended collection. The first response and new
+// resources do. Updates of known resources do not, because a server may send them without end.
 func (c *collection) more(changes []change) bool {
 	added := slices.ContainsFunc(changes, func(c change) bool { return c.event == "added" })
 	return c.openEnded && (added || c.answers == 1)
 }
 
-// sorted returns the items by name.
+// sorted returns the items in order of their names.
 func (c *collection) sorted() []item {
 	return slices.SortedFunc(maps.Values(c.items), func(a, b item) int { return strings.Compare(a.name, b.name) })
 }
 
-// silence is the error for a server that did not answer in time.
+// silence returns the error for a server that sent no response within the timeout.
 func (c *collection) silence(o options) error {
 	if !c.connected {
 		return fmt.Errorf("not connected within %s", o.timeout)
@@ -164,7 +165,7 @@ func (c *collection) silence(o options) error {
 	if short, ok := schema.ShortName(what); ok {
 		what = short
 	}
-	// A well-known server answers a SotW request only once it names everything.
+	// In ADS mode, go-control-plane responds to a SotW request only if it names all resources of the snapshot.
 	hint := ""
 	if o.sotw {
 		hint = "; try without --sotw"
@@ -175,8 +176,7 @@ func (c *collection) silence(o options) error {
 	return fmt.Errorf("no answer within %s: the server has no %s, or gives it only by name%s", o.timeout, what, hint)
 }
 
-// shortfall is the error for the wanted names that were not given, nil if there
-// are none.
+// shortfall returns an error that lists the wanted names without a resource, or nil if there are none.
 func (c *collection) shortfall(o options) error {
 	var (
 		errs    []error
@@ -199,7 +199,7 @@ func (c *collection) shortfall(o options) error {
 	return errors.Join(errs...)
 }
 
-// quoted lists names for a message.
+// quoted returns names as a list of quoted strings for an error.
 func quoted(names []string) string {
 	texts := make([]string, len(names))
 	for i, name := range names {

@@ -21,26 +21,26 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
-// options are the command line of tender get.
+// options are the flags and arguments of tender get.
 type options struct {
 	typeURL string
-	names   []string // none means all that the server has
+	names   []string // none means all resources of the type
 
 	address     string // host:port, unix:path, or a gRPC target
-	output      string // one of the outputs
+	output      string // one of Outputs
 	watch       bool
 	lint        bool
-	static      []string // patterns of clusters, for lint
+	static      []string // patterns of clusters that exist without the server, for lint
 	sotw        bool
-	timeout     time.Duration // 0 means forever
+	timeout     time.Duration // of the wait for a response; 0 means none
 	nodeID      string
 	nodeCluster string
 	userAgent   string
 	tls         cli.TLSFlags
-	version     string // of the user agent
+	version     string // user agent version in the Node
 }
 
-// getHelp is the long help of tender get.
+// getHelp is the long help text of tender get.
 var getHelp = "Get requests resources from an xDS v3 server (Tender or any other with ADS) and\n" +
 	"prints them. TYPE is one of\n\n" +
 	"  " + strings.Replace(cli.Types, " clusters", "\n  clusters", 1) + "\n\n" +
@@ -57,7 +57,7 @@ var getHelp = "Get requests resources from an xDS v3 server (Tender or any other
 	"Without a TYPE it begins with all clusters and listeners. The exit code is 1 if a\n" +
 	"resource cannot be decoded or refers to one that does not exist."
 
-// NewCommand returns tender get.
+// NewCommand returns the command tender get. The Node that it sends contains version as user agent version.
 func NewCommand(version string) *cobra.Command {
 	o := options{version: version}
 	cmd := &cobra.Command{
@@ -109,12 +109,12 @@ func NewCommand(version string) *cobra.Command {
 	return cmd
 }
 
-// typeAliases are the names of resources that TYPE may be in place of the short name of their service.
+// typeAliases maps names of resources, which TYPE may also be, to short names of types.
 var typeAliases = map[string]string{
 	"clusters": "cds", "endpoints": "eds", "listeners": "lds", "routes": "rds", "secrets": "sds",
 }
 
-// take reads TYPE and the NAMEs, and checks the flags.
+// take sets the type and names from the arguments TYPE and NAME…, and validates all flags. Only lint allows no TYPE.
 func (o *options) take(args []string) error {
 	if len(args) == 0 { // for lint
 		return o.check()
@@ -141,7 +141,7 @@ func (o *options) take(args []string) error {
 	return o.check()
 }
 
-// check checks what the flags cannot check themselves.
+// check validates the values of the flags, and combinations of them.
 func (o *options) check() error {
 	if !validOutput(o.output) {
 		return fmt.Errorf("--output=%s: want one of %s", o.output, strings.Join(Outputs, ", "))
@@ -164,7 +164,7 @@ func (o *options) check() error {
 	return nil
 }
 
-// dial returns a connection that is made when it is first used.
+// dial returns a connection to the server. gRPC connects when the connection is first used.
 func (o *options) dial() (*grpc.ClientConn, error) {
 	config, err := o.tls.Config()
 	if err != nil {
@@ -174,7 +174,7 @@ func (o *options) dial() (*grpc.ClientConn, error) {
 	if config != nil {
 		creds = credentials.NewTLS(config)
 	}
-	// The server decides the size of a response.
+	// 1 GiB: the default of gRPC, 4 MiB, is less than the responses of some servers.
 	const largest = 1 << 30
 	conn, err := grpc.NewClient(o.address,
 		grpc.WithTransportCredentials(creds),
@@ -186,7 +186,7 @@ func (o *options) dial() (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// get subscribes to the resources and prints them. With o.watch, it prints changes until ctx ends.
+// get subscribes to the resources and prints them, findings about them (o.lint), or changes until ctx ends (o.watch).
 func get(ctx context.Context, o options, p *printer) error {
 	conn, err := o.dial()
 	if err != nil {
@@ -203,7 +203,8 @@ func get(ctx context.Context, o options, p *printer) error {
 	return listen(ctx, conn, o, func(ctx context.Context, answers <-chan answer) error { return getWatch(ctx, o, answers, p) })
 }
 
-// listen opens a stream, and has its answers be taken until take returns.
+// listen opens a stream, and calls take with a channel of its answers. Once take has returned, listen closes the stream
+// and waits for the receiving goroutine. The channel is never closed: after the answer with an error, nothing follows.
 func listen(ctx context.Context, conn *grpc.ClientConn, o options, take func(context.Context, <-chan answer) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	answers := make(chan answer)
@@ -214,10 +215,11 @@ func listen(ctx context.Context, conn *grpc.ClientConn, o options, take func(con
 	return take(ctx, answers)
 }
 
-// quiet is how long nothing new must come for everything to be there.
+// quiet is the time without a new resource after which a wildcard set counts as complete. It is also the time after
+// which a SotW stream repeats an unanswered wildcard subscription as "*".
 const quiet = 500 * time.Millisecond
 
-// getOnce collects answers until all is known that was asked for, and prints it.
+// getOnce collects the requested resources, prints them, and returns an error that lists missing ones.
 func getOnce(ctx context.Context, conn *grpc.ClientConn, o options, p *printer) error {
 	c, err := collect(ctx, conn, o)
 	if err != nil {
@@ -229,13 +231,15 @@ func getOnce(ctx context.Context, conn *grpc.ClientConn, o options, p *printer) 
 	return c.shortfall(o)
 }
 
-// collect collects answers until all is known that was asked for. With an error, the collection has what came before.
+// collect opens a stream and collects the requested resources. With an error, the collection contains the resources
+// received before it.
 func collect(ctx context.Context, conn *grpc.ClientConn, o options) (*collection, error) {
 	c := newCollection(o)
 	return c, listen(ctx, conn, o, func(ctx context.Context, answers <-chan answer) error { return c.take(ctx, o, answers) })
 }
 
-// take applies answers until all is known that was asked for.
+// take applies answers until the collection is complete. An open-ended collection is complete after quiet without a new
+// resource. It ends after o.timeout too, with an error if the server has sent no response.
 func (c *collection) take(ctx context.Context, o options, answers <-chan answer) error {
 	expired := after(o.timeout)
 	var settled <-chan time.Time
@@ -264,8 +268,8 @@ func (c *collection) take(ctx context.Context, o options, answers <-chan answer)
 	return nil
 }
 
-// getWatch prints every change until ctx ends, which is not an error, or the
-// stream does.
+// getWatch prints every change until ctx ends, then returns nil. It returns an error if the stream ends, or if it is
+// not open after o.timeout.
 func getWatch(ctx context.Context, o options, answers <-chan answer, p *printer) error {
 	c := newCollection(o)
 	expired := after(o.timeout)
@@ -294,7 +298,7 @@ func getWatch(ctx context.Context, o options, answers <-chan answer, p *printer)
 	}
 }
 
-// after is time.After, but never for no time.
+// after is [time.After], except that the channel for 0 never receives.
 func after(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil

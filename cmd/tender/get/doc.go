@@ -1,7 +1,9 @@
-// Package get is the command tender get: a client of any xDS server that prints what the server sends.
+// Package get implements the command tender get: an xDS client for any ADS server that prints the resources it
+// receives.
 //
-// A stream (stream.go) receives responses, a collection (collect.go) applies them, and a printer
-// (print.go) prints resources or changes of them. With --lint, lint.go follows references and prints findings.
+// The stream (stream.go) receives and acknowledges responses, a collection (collect.go) applies them, and a printer
+// (print.go) prints resources or their changes. With --lint, lint.go also requests referenced resources and prints
+// findings.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package get

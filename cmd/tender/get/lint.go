@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/lint"
 )
 
-// checkLint checks the flags that need --lint, or exclude it.
+// checkLint validates the flags that require --lint or exclude it.
 func (o *options) checkLint() error {
 	if !o.lint {
 		if len(o.static) > 0 {
@@ -39,17 +39,18 @@ func (o *options) checkLint() error {
 	return nil
 }
 
-// A linting checks what a server sends, and all that this names.
+// A linting collects facts about the requested resources and, transitively, about all resources that they refer to.
 type linting struct {
 	conn     *grpc.ClientConn
 	o        options
-	facts    map[lint.Reference]*lint.Facts // of each resource, by its type and name
-	asked    map[lint.Reference]bool        // the empty name stands for all of a type
-	answered map[string]bool                // types of which the server sent all
-	onDemand bool
+	facts    map[lint.Reference]*lint.Facts // by the type and each name of a resource
+	asked    map[lint.Reference]bool        // requests so far; the empty name stands for the wildcard
+	answered map[string]bool                // types for which the server sent a wildcard set
+	onDemand bool                           // a resource uses on-demand CDS: no cluster has to exist
 }
 
-// getLint checks resources, and prints the findings.
+// getLint prints findings about the resources. It returns an error if a finding breaks a resource, or if a name of the
+// command line does not exist.
 func getLint(ctx context.Context, conn *grpc.ClientConn, o options, p *printer) error {
 	l := &linting{
 		conn: conn, o: o, facts: make(map[lint.Reference]*lint.Facts), asked: make(map[lint.Reference]bool), answered: make(map[string]bool),
@@ -74,8 +75,8 @@ func getLint(ctx context.Context, conn *grpc.ClientConn, o options, p *printer) 
 	return missing
 }
 
-// fetchAll fetches what the command names, and then what the resources name, until all is there. Missing says which names
-// of the command do not exist.
+// fetchAll requests the resources of the command line, and then referenced resources until no new references appear.
+// missing is the error that lists resources of the command line that the server does not have.
 func (l *linting) fetchAll(ctx context.Context) (missing, err error) {
 	if l.o.typeURL != "" {
 		c, err := l.fetch(ctx, l.o.typeURL, l.o.names)
@@ -96,7 +97,8 @@ func (l *linting) fetchAll(ctx context.Context) (missing, err error) {
 	return missing, nil
 }
 
-// fetchTops fetches all clusters and listeners: a server may have none of either.
+// fetchTops requests all clusters and all listeners. It ignores a missing response for one of the types, unless no
+// resource arrives at all: some servers do not respond if they have no resources of a type.
 func (l *linting) fetchTops(ctx context.Context) (first error) {
 	for _, typeURL := range []string{wire.ClusterType, wire.ListenerType} {
 		c, err := l.fetch(ctx, typeURL, nil)
@@ -111,7 +113,8 @@ func (l *linting) fetchTops(ctx context.Context) (first error) {
 	return first
 }
 
-// fetch fetches resources by name, or all of a type, and inspects them.
+// fetch requests resources by name, or all of a type without names, on a stream of its own, and inspects them. The
+// collection is not nil, also with an error.
 func (l *linting) fetch(ctx context.Context, typeURL string, names []string) (*collection, error) {
 	o := l.o
 	o.typeURL, o.names = typeURL, names
@@ -133,8 +136,8 @@ func (l *linting) fetch(ctx context.Context, typeURL string, names []string) (*c
 	return c, err
 }
 
-// unmet returns what the resources name and what was not requested yet: the names by type, none for all of a type. A server
-// that does not send all of a type is asked for names.
+// unmet returns the referenced names that were not requested yet, by type. For types that Envoy subscribes to with a
+// wildcard, it returns no names at first. If the server did not respond to the wildcard, it returns the names then.
 func (l *linting) unmet() map[string][]string {
 	next := make(map[string][]string)
 	for _, facts := range l.facts {
@@ -158,12 +161,13 @@ func (l *linting) unmet() map[string][]string {
 	return next
 }
 
-// exempt reports whether the server need not have a resource.
+// exempt reports whether a cluster may exist without the server: clients have it in their bootstrap, or request
+// clusters on demand.
 func (l *linting) exempt(r lint.Reference) bool {
 	return r.TypeURL == wire.ClusterType && (l.onDemand || lint.Patterns(l.o.static).Match(r.Name))
 }
 
-// findings returns what is wrong with the resources.
+// findings returns the findings about all resources, including references to resources that the server did not send.
 func (l *linting) findings() (all []lint.Finding) {
 	for of, facts := range l.facts {
 		add := func(f lint.Finding) {
@@ -183,7 +187,7 @@ func (l *linting) findings() (all []lint.Finding) {
 	return all
 }
 
-// findings prints the findings of a number of resources.
+// findings prints findings, or the number of checked resources if there are none.
 func (p *printer) findings(all []lint.Finding, of int) error {
 	if p.format == "json" {
 		return p.jsonFindings(all)

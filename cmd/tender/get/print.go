@@ -15,21 +15,21 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
-// Outputs are the values of --output.
+// Outputs are the valid values of --output, the default first.
 var Outputs = []string{"yaml", "json", "name", "wide"}
 
 func validOutput(name string) bool { return slices.Contains(Outputs, name) }
 
 // A printer prints resources. It escapes unprintable characters, so that its output cannot control a terminal.
 type printer struct {
-	out    io.Writer
-	notes  io.Writer // for what is not a resource
-	format string    // one of outputs
+	out    io.Writer // for resources and findings
+	notes  io.Writer // for messages
+	format string    // one of Outputs
 
-	headed bool // the head of a table was written
+	headed bool // row has written the header of the table
 }
 
-// all prints the items, and nothing can be added later.
+// all prints a complete list of items. It must be called once, since JSON is one array.
 func (p *printer) all(items []item) error {
 	switch p.format {
 	case "json":
@@ -43,7 +43,7 @@ func (p *printer) all(items []item) error {
 	}
 }
 
-// changes prints what happened, one change after the other.
+// changes prints changes as they happen. It may be called again.
 func (p *printer) changes(changes []change) error {
 	for _, c := range changes {
 		var err error
@@ -64,6 +64,7 @@ func (p *printer) changes(changes []change) error {
 	return nil
 }
 
+// note prints a message as one line, with the prefix of errors.
 func (p *printer) note(text string) {
 	_, _ = fmt.Fprintf(p.notes, "tender: %s\n", cli.Printable(text))
 }
@@ -86,7 +87,7 @@ func (p *printer) table(items []item) error {
 	return t.Print(p.out)
 }
 
-// row prints one line of a table of which the rest is yet to come.
+// row prints a change as a row of a table with fixed column widths, since later rows are unknown.
 func (p *printer) row(c change) error {
 	const columns = "%-8s  %-40s  %-16s  %8s  %s\n"
 	if !p.headed {
@@ -184,7 +185,8 @@ func (p *printer) jsonChange(c change) error {
 	return err
 }
 
-// shown returns a resource as JSON. If it cannot be decoded, it returns the reason: the bytes might contain a secret.
+// shown returns a resource as JSON with redacted secrets. If the resource cannot be decoded, the JSON contains the
+// error and no bytes, which may contain a secret.
 func shown(it item) []byte {
 	b, err := schema.JSONOptions{Redact: true, ProtoNames: true, Unknown: schema.UnknownDigest}.Marshal(it.typeURL, it.value)
 	if err != nil {

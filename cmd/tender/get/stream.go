@@ -23,8 +23,8 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
-// receive opens an ADS stream, asks for what o wants and passes on the answers,
-// each acknowledged, until ctx ends or the stream does.
+// receive opens an ADS stream with the subscription of o, acknowledges each response, and sends it to answers. The
+// first answer reports that the stream is open. receive returns when ctx ends, or after an answer with an error.
 func receive(ctx context.Context, conn *grpc.ClientConn, o options, answers chan<- answer) {
 	open := openDelta
 	if o.sotw {
@@ -51,7 +51,7 @@ func receive(ctx context.Context, conn *grpc.ClientConn, o options, answers chan
 	}
 }
 
-// openDelta opens a Delta stream. next returns the next answer of the type.
+// openDelta opens a Delta stream. next blocks until the next response of the type, and acknowledges it.
 func openDelta(ctx context.Context, client discoverypb.AggregatedDiscoveryServiceClient, o options) (next func() (answer, error), err error) {
 	stream, err := client.DeltaAggregatedResources(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func openDelta(ctx context.Context, client discoverypb.AggregatedDiscoveryServic
 				return answer{}, err
 			}
 			if response.GetTypeUrl() != o.typeURL {
-				continue // not asked for
+				continue // a type without a subscription
 			}
 			err = sent(stream.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: o.typeURL, ResponseNonce: response.GetNonce()}))
 			return deltaAnswer(response), err
@@ -79,6 +79,7 @@ func openDelta(ctx context.Context, client discoverypb.AggregatedDiscoveryServic
 	}, nil
 }
 
+// deltaAnswer returns the content of a response. Names without a resource are absent.
 func deltaAnswer(response *discoverypb.DeltaDiscoveryResponse) answer {
 	a := answer{absent: response.GetRemovedResources(), refused: refusals(response.GetResourceErrors())}
 	for _, name := range response.GetRemovedResourceNames() {
@@ -96,19 +97,18 @@ func deltaAnswer(response *discoverypb.DeltaDiscoveryResponse) answer {
 	return a
 }
 
-// A sotwStream is a state-of-the-world stream.
+// A sotwStream is a state-of-the-world stream with one subscription.
 type sotwStream struct {
 	rpc     discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	typeURL string
 
-	// Guarded by mu, which also keeps two requests from being sent at once.
+	// mu guards the fields below, and serializes Send, which is not safe for concurrent use.
 	mu       sync.Mutex
-	names    []string
-	answered bool
+	names    []string // in each request; none is the legacy wildcard
+	answered bool     // the server has sent a response of the type
 }
 
-// openSotW opens a state-of-the-world stream. next returns the next answer of
-// the type.
+// openSotW opens a state-of-the-world stream. next blocks until the next response of the type, and acknowledges it.
 func openSotW(ctx context.Context, client discoverypb.AggregatedDiscoveryServiceClient, o options) (next func() (answer, error), err error) {
 	rpc, err := client.StreamAggregatedResources(ctx)
 	if err != nil {
@@ -148,6 +148,7 @@ func (s *sotwStream) send(req *discoverypb.DiscoveryRequest) error {
 	return sent(s.rpc.Send(req))
 }
 
+// next blocks until the next response of the type, and acknowledges it.
 func (s *sotwStream) next() (answer, error) {
 	for {
 		response, err := s.rpc.Recv()
@@ -155,7 +156,7 @@ func (s *sotwStream) next() (answer, error) {
 			return answer{}, err
 		}
 		if response.GetTypeUrl() != s.typeURL {
-			continue // not asked for
+			continue // a type without a subscription
 		}
 		s.mu.Lock()
 		s.answered = true
@@ -165,6 +166,7 @@ func (s *sotwStream) next() (answer, error) {
 	}
 }
 
+// sotwAnswer returns the content of a response. A resource without a version has that of the response.
 func sotwAnswer(response *discoverypb.DiscoveryResponse) answer {
 	a := answer{full: fullState(response.GetTypeUrl()), refused: refusals(response.GetResourceErrors())}
 	for i, body := range response.GetResources() {
@@ -180,15 +182,15 @@ func sotwAnswer(response *discoverypb.DiscoveryResponse) answer {
 			it.version = response.GetVersionInfo()
 		}
 		if it.name == "" {
-			it.name = fmt.Sprintf("#%d", i) // of an unknown type
+			it.name = fmt.Sprintf("#%d", i) // unknown type: its name cannot be decoded
 		}
 		a.items = append(a.items, it)
 	}
 	return a
 }
 
-// unwrapped is the resource that a wrapper holds. Where the wrapper gives no name
-// the resource itself may.
+// unwrapped returns the resource in a wrapper. If the wrapper has no name, the name is decoded from the resource; it is
+// empty for an unknown type.
 func unwrapped(r *discoverypb.Resource) item {
 	it := item{
 		typeURL: r.GetResource().GetTypeUrl(),
@@ -206,6 +208,7 @@ func unwrapped(r *discoverypb.Resource) item {
 	return it
 }
 
+// refusals returns the errors that a server reports for resources, by name. It returns nil if there are none.
 func refusals(errs []*discoverypb.ResourceError) map[string]string {
 	if len(errs) == 0 {
 		return nil
@@ -218,9 +221,9 @@ func refusals(errs []*discoverypb.ResourceError) map[string]string {
 	return refused
 }
 
-// node is the Node that a stream begins with.
+// node returns the Node of the first request of a stream.
 func (o *options) node() *corepb.Node {
-	host, _ := os.Hostname() // without one, the id does without
+	host, _ := os.Hostname() // empty on error
 	return &corepb.Node{
 		Id:                   cmp.Or(o.nodeID, "tender-get/"+host),
 		Cluster:              o.nodeCluster,
@@ -229,8 +232,8 @@ func (o *options) node() *corepb.Node {
 	}
 }
 
-// subscribed returns the names to subscribe to. For everything it returns none, the legacy wildcard that all servers
-// support, except for types where an empty list may mean no resources.
+// subscribed returns the names to subscribe to. For a wildcard subscription it returns none, the legacy wildcard that
+// all servers support. For types where no names may mean no resources, it returns "*".
 func (o *options) subscribed() []string {
 	if len(o.names) > 0 {
 		return o.names
@@ -243,14 +246,14 @@ func (o *options) subscribed() []string {
 	}
 }
 
-// fullState reports whether a SotW response of a type holds everything, so that
-// what is not in it does not exist.
+// fullState reports whether a SotW response of a type contains all subscribed resources. A resource that is missing in
+// it does not exist.
 func fullState(typeURL string) bool {
 	short, _ := schema.ShortName(typeURL)
 	return short == "cds" || short == "lds" || short == "srds"
 }
 
-// sent drops the io.EOF of a Send: the stream has ended, and Recv returns the error.
+// sent replaces io.EOF from Send by nil: the stream has ended, and Recv returns its error.
 func sent(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
@@ -258,7 +261,7 @@ func sent(err error) error {
 	return err
 }
 
-// explainStream returns an error that explains why a stream ended, and what to do.
+// explainStream converts an error of a stream to one that suggests what to do. It returns nil for nil.
 func explainStream(err error, o options) error {
 	if err == nil {
 		return nil
@@ -280,8 +283,8 @@ func explainStream(err error, o options) error {
 	}
 }
 
-// explainConnection takes the wrapping off gRPC's message about a connection that
-// was not made.
+// explainConnection removes prefixes and quotes of gRPC from its error about a failed connection, and suggests TLS if
+// the server may require it.
 func explainConnection(text string, o options) string {
 	if inner, ok := strings.CutPrefix(text, "connection error: desc = "); ok {
 		if plain, err := strconv.Unquote(inner); err == nil {
