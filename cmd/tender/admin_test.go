@@ -19,6 +19,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
+// operators is a file for TENDER_AUTHZ: ops may read and act, eyes may only read.
 const operators = `
 version: 1
 rules:
@@ -29,14 +30,17 @@ operators:
   act: ["spiffe://example.org/ns/ops/**"]
 `
 
-// An operated is a relay that operators on other hosts can reach, and what they show it.
+// An operated is a relay with mTLS on its admin address, as for operators on other hosts.
 type operated struct {
-	t             *testing.T
-	dir, ca, addr string
-	signs         *certs.CA
-	log           *logs.Log
+	t     *testing.T
+	dir   string // for files of the relay
+	ca    string // PEM file of signs
+	addr  string // admin address
+	signs *certs.CA
+	log   *logs.Log
 }
 
+// newOperated starts a relay with a file origin.
 func newOperated(t *testing.T) *operated {
 	t.Helper()
 	o := &operated{t: t, dir: t.TempDir(), signs: certs.NewCA(t)}
@@ -52,30 +56,30 @@ func newOperated(t *testing.T) *operated {
 	return o
 }
 
-// certificate returns the flags of who shows one for a SPIFFE ID.
+// certificate returns the TLS flags of an operator with a certificate for a SPIFFE ID.
 func (o *operated) certificate(id string) []string {
 	o.t.Helper()
 	cert, key := o.signs.Sign(certs.Leaf{URI: id}).Write(o.t, o.t.TempDir())
 	return []string{"--tls-ca", o.ca, "--cert", cert, "--key", key}
 }
 
-// TestAdminTLS holds who may ask a relay that other hosts can reach.
+// TestAdminTLS verifies which certificates a relay accepts on an admin address that is not on loopback.
 func TestAdminTLS(t *testing.T) {
 	o := newOperated(t)
 	eve := o.certificate("spiffe://example.org/ns/ops/sa/eve")
 	for _, tt := range []struct {
 		name  string
 		flags []string
-		want  string // in what is printed
+		want  string // part of the output
 		code  int
 	}{
-		{"an operator", eve, "ready", 0},
-		{"an operator, by a name", append([]string{"--server-name", "tender.example"}, eve...), "ready", 0},
-		{"a client of the fleet", o.certificate("spiffe://example.org/ns/shop/sa/cart"), `"spiffe://example.org/ns/shop/sa/cart" is not one of the operators`, exitFailure},
-		{"nobody", []string{"--tls-ca", o.ca}, "certificate required", exitFailure},
-		{"nobody, without TLS", nil, "HTTP request to an HTTPS server", exitFailure},
-		{"an operator of another relay", append([]string{"--server-name", "other.example"}, eve...), "not other.example", exitFailure},
-		{"a certificate without a key", []string{"--cert", "c"}, "--cert and --key: want both or neither", exitUsage},
+		{"operator", eve, "ready", 0},
+		{"operator, with a server name", append([]string{"--server-name", "tender.example"}, eve...), "ready", 0},
+		{"xDS client", o.certificate("spiffe://example.org/ns/shop/sa/cart"), `"spiffe://example.org/ns/shop/sa/cart" is not one of the operators`, exitFailure},
+		{"no certificate", []string{"--tls-ca", o.ca}, "certificate required", exitFailure},
+		{"plaintext", nil, "HTTP request to an HTTPS server", exitFailure},
+		{"other server name", append([]string{"--server-name", "other.example"}, eve...), "not other.example", exitFailure},
+		{"certificate without a key", []string{"--cert", "c"}, "--cert and --key: want both or neither", exitUsage},
 	} {
 		code, stdout, stderr := execute(append([]string{"status", "--admin", o.addr}, tt.flags...)...)
 		if code != tt.code || !strings.Contains(stdout+stderr, tt.want) {
@@ -83,12 +87,12 @@ func TestAdminTLS(t *testing.T) {
 		}
 	}
 	if code, _, stderr := execute(append([]string{"freeze", "--admin", o.addr}, eve...)...); code != 0 {
-		t.Errorf("an operator: tender freeze: code %d, %s", code, stderr)
+		t.Errorf("operator: tender freeze: code %d, %s, want 0", code, stderr)
 	}
 }
 
-// TestActionsAreRecorded: each command has an audit record with its operator, address, reason and result, in the history,
-// in the log and as an event. So has a command that is rejected because the operator has no permission to act.
+// TestActionsAreRecorded verifies that each command creates an audit record with its operator, address, reason and
+// result: in the history, in the log and as an event. This includes a command that is rejected for lack of permission.
 func TestActionsAreRecorded(t *testing.T) {
 	records := collectEvents(t)
 	o := newOperated(t)
@@ -124,19 +128,20 @@ func TestActionsAreRecorded(t *testing.T) {
 		if !slices.ContainsFunc(strings.Split(o.log.String(), "\n"), func(line string) bool {
 			return strings.Contains(line, "operator action") && strings.Contains(line, want.Operator) && strings.Contains(line, want.Command)
 		}) {
-			t.Errorf("the log has no line of %+v", want)
+			t.Errorf("the log has no record of %+v", want)
 		}
 	}
 	for i, event := range awaitEvents(t, records, len(found.Actions)) {
-		checkEvent(t, event, found.Actions[len(found.Actions)-1-i]) // the newest action is the first
+		checkEvent(t, event, found.Actions[len(found.Actions)-1-i]) // the newest action comes first in the history
 	}
 	_, stdout, _ = execute(append([]string{"history", "--admin", o.addr}, reader...)...)
 	if !strings.Contains(stdout, "bad routes") || !strings.Contains(stdout, "is not one of the operators that may act") {
-		t.Errorf("tender history prints %s", stdout)
+		t.Errorf("tender history prints %s, want the reason and the rejection", stdout)
 	}
 }
 
-// By TLS, a Host is a name of the certificate or an address.
+// TestAdminTLSHost verifies that requests over TLS need a Host header with a name in the certificate, localhost, or an
+// IP address.
 func TestAdminTLSHost(t *testing.T) {
 	o := newOperated(t)
 	flags := o.certificate("spiffe://example.org/ns/ops/sa/eve")
@@ -166,7 +171,7 @@ func TestAdminTLSHost(t *testing.T) {
 	}
 }
 
-// TestWrongPort checks that a command that is given the other port of a relay says so.
+// TestWrongPort verifies the errors of a command that connects to the wrong one of the xDS port and the admin port.
 func TestWrongPort(t *testing.T) {
 	xds, operators := serveGRPC(t, listenTCP(t), deltaSays()), serveAdmin(t, "tcp", someStatus(time.Now()))
 	must(t, exitFailure, []string{"wrong port: " + xds + " is the xDS port"}, "status", "--admin", xds)

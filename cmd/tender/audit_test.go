@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// A forgetfulStream leaves out a cluster.
+// A forgetfulStream removes the second resource from responses with two resources.
 type forgetfulStream struct{ grpc.ServerStream }
 
 func (s forgetfulStream) SendMsg(m any) error {
@@ -20,8 +20,8 @@ func (s forgetfulStream) SendMsg(m any) error {
 	return s.ServerStream.SendMsg(m)
 }
 
-// TestAudit has an operator compare a relay with go-control-plane's server: while it says
-// the same to everybody, and when a new stream is told less than the relay was.
+// TestAudit audits a relay against the server of go-control-plane: while all streams receive the same resources, and
+// while new streams receive fewer resources than the relay.
 func TestAudit(t *testing.T) {
 	var forgetful atomic.Bool
 	cp := startControlPlane(t, grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, serve grpc.StreamHandler) error {

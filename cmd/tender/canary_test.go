@@ -39,16 +39,16 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
-// secretKey is what must be seen nowhere: a private key, of which also a part would be too
-// much.
+// secretKey is the private key that no output may contain. canary and canaryNumber are searched for, so that a part of
+// the key is found too.
 const (
 	canaryNumber = "84927561038"
 	canary       = "Canary7Q2xPrivateKey"
 	secretKey    = "-----BEGIN PRIVATE KEY-----\n" + canary + "+/AA==\n-----END PRIVATE KEY-----\n"
 )
 
-// forms are how the canary may be written somewhere. Base64 has one for each place at which a
-// text may begin.
+// forms returns the encodings of the canary: plain, hex, and base64 for each of the three alignments of a text to
+// groups of 3 bytes.
 func forms() []string {
 	forms := []string{canary, canaryNumber, hex.EncodeToString([]byte(canary))}
 	for skip := range 3 {
@@ -58,38 +58,38 @@ func forms() []string {
 	return forms
 }
 
-// A canaryTest runs a relay through which a private key goes, and collects what it shows to
-// anybody but its clients.
+// A canaryTest runs a relay that distributes a private key, and searches for the key in all output of the relay other
+// than responses to clients.
 type canaryTest struct {
 	*testing.T
 	origin *relaytest.Origin
 	relay  *relaytest.Relay
 	log    logs.Log
 	spans  *tracetest.InMemoryExporter
-	dir    string // of snapshots
+	dir    string // snapshot directory, or directory of a file origin
 }
 
-// shows holds that a text does not have the canary.
+// shows verifies that text is not empty, and does not contain the canary in any form. where describes text in errors.
 func (c *canaryTest) shows(where, text string) {
 	c.Helper()
 	if text == "" {
-		c.Errorf("%s shows nothing, so nothing was tested", where)
+		c.Errorf("%s is empty, want output to search for the private key", where)
 	}
 	for _, form := range forms() {
 		if at := strings.Index(text, form); at >= 0 {
-			c.Errorf("%s shows the private key, as %q: …%s…", where, form, text[max(at-300, 0):at])
+			c.Errorf("%s contains the private key, as %q: …%s…", where, form, text[max(at-300, 0):at])
 		}
 	}
 }
 
-// tender holds that a command does not show the canary.
+// tender verifies that the output of a command does not contain the canary.
 func (c *canaryTest) tender(args ...string) {
 	c.Helper()
 	_, stdout, stderr := execute(args...)
 	c.shows("tender "+strings.Join(args, " "), stdout+stderr)
 }
 
-// admin holds that an answer to operators does not show the canary, and returns it.
+// admin verifies that a response of the admin API does not contain the canary, and returns its body.
 func (c *canaryTest) admin(path string) (answer string) {
 	c.Helper()
 	resp, err := http.Get("http://" + c.relay.AdminAddrs()[0].String() + path)
@@ -105,7 +105,7 @@ func (c *canaryTest) admin(path string) (answer string) {
 	return string(body)
 }
 
-// files holds that no file of a directory has the canary.
+// files verifies that no file below dir contains the canary.
 func (c *canaryTest) files(dir string) {
 	c.Helper()
 	var all []byte
@@ -131,7 +131,8 @@ func certificateWithKey() *tlspb.TlsCertificate {
 	}
 }
 
-// keyed are resources with the key in them: in a Secret, and inline in an Any in others.
+// keyed returns a resource named key with the private key for each of four types: in a Secret, inline in the Any of a
+// transport socket, and in an Any of an unknown type.
 func keyed(t testing.TB) map[string]proto.Message {
 	common := &tlspb.CommonTlsContext{TlsCertificates: []*tlspb.TlsCertificate{certificateWithKey()}}
 	socket := func(m proto.Message) *corepb.TransportSocket {
@@ -148,13 +149,13 @@ func keyed(t testing.TB) map[string]proto.Message {
 			{TransportSocket: socket(&tlspb.DownstreamTlsContext{CommonTlsContext: common})},
 		}},
 		relaytest.ExtensionConfigType: &corepb.TypedExtensionConfig{Name: "key", TypedConfig: &anypb.Any{
-			TypeUrl: "type.googleapis.com/acme.Unknown", Value: []byte(secretKey), // which nobody can look into
+			TypeUrl: "type.googleapis.com/acme.Unknown", Value: []byte(secretKey), // cannot be decoded
 		}},
 	}
 }
 
-// TestB36_CanaryNeverLeaks pushes a private key through all that the relay does, and looks for it
-// in all that it shows. What is new adds a line.
+// TestB36_CanaryNeverLeaks sends a private key through all functions of the relay, and searches for it in all output.
+// Add a line here for each new output.
 func TestB36_CanaryNeverLeaks(t *testing.T) {
 	c := &canaryTest{T: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{}), dir: t.TempDir()}
 	for _, m := range keyed(t) {
@@ -197,7 +198,7 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 	}
 	for _, path := range []string{"/resource?type=cds&name=key", "/resource?type=lds&name=key", "/api/v1/resources?type=cds&name=key", "/api/v1/resources?type=lds&name=key&format=yaml"} {
 		if answer := c.admin(path); !strings.Contains(answer, "[redacted]") {
-			c.Errorf("GET %s does not show that something is redacted:\n%s", path, answer)
+			c.Errorf("GET %s: body without [redacted]:\n%s", path, answer)
 		}
 	}
 	c.csds()
@@ -206,11 +207,11 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 	c.traces("origin.receive", "deliver")
 	c.shows("the log", c.log.String())
 	if log := c.log.String(); !strings.Contains(log, "client refused a response") || !strings.Contains(log, "origin response rejected") || !strings.Contains(log, "secret sent") {
-		t.Errorf("the log has no NACK of a client, none of the relay, or no Secret:\n%s", log)
+		t.Errorf("the log lacks a NACK of a client, a NACK of the relay, or a sent Secret:\n%s", log)
 	}
 }
 
-// run runs a relay that shows as much as it can, until end is called.
+// run starts a relay with all outputs and debug logging. end stops it.
 func (c *canaryTest) run(env ...string) (end func()) {
 	c.Helper()
 	c.spans = tracetest.NewInMemoryExporter()
@@ -223,12 +224,12 @@ func (c *canaryTest) run(env ...string) (end func()) {
 	return c.relay.Stop
 }
 
-// keeping is an exporter that forgets nothing when it is shut down.
+// keeping is an exporter whose Shutdown keeps the spans, so that they can be read after the relay has stopped.
 type keeping struct{ *tracetest.InMemoryExporter }
 
 func (keeping) Shutdown(context.Context) error { return nil }
 
-// traces holds that no span shows the canary, and that there are such.
+// traces verifies that no span contains the canary, and that spans with these names were exported.
 func (c *canaryTest) traces(names ...string) {
 	c.Helper()
 	var all strings.Builder
@@ -240,13 +241,13 @@ func (c *canaryTest) traces(names ...string) {
 	c.shows("a trace", all.String())
 	for _, name := range names {
 		if !seen[name] {
-			c.Errorf("there is no span %s, so nothing was tested", name)
+			c.Errorf("no span %s was exported", name)
 		}
 	}
 }
 
-// csds holds that the CSDS does not show the canary: with all that it says of each client, and of the
-// relay as one.
+// csds verifies that the CSDS response does not contain the canary. It describes each client, and the relay as a client
+// of its origin.
 func (c *canaryTest) csds() {
 	c.Helper()
 	conn, err := grpc.NewClient(c.relay.AdminAddrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -264,12 +265,12 @@ func (c *canaryTest) csds() {
 	}
 	c.shows("CSDS", string(encoded))
 	if answer := prototext.Format(resp); !strings.Contains(answer, "[redacted]") || !strings.Contains(answer, "key") {
-		c.Errorf("CSDS does not show that something is redacted:\n%s", answer)
+		c.Errorf("CSDS: response without [redacted] or without the resource key:\n%s", answer)
 	}
 }
 
-// follow has clients take the key by every way that streams have, and refuse it with the key in
-// what they say of it, as Envoy does with what it cannot use.
+// follow subscribes clients to the key on streams of each variant and each service. Other clients reject it with an
+// error detail that contains the key, as Envoy does for a resource that it cannot use.
 func (c *canaryTest) follow() {
 	c.Helper()
 	ctx, cancel := context.WithTimeout(c.Context(), relaytest.Patience)
@@ -299,14 +300,14 @@ func (c *canaryTest) follow() {
 		follow(relaytest.ClientOptions{Variant: v}, all...)
 		follow(relaytest.ClientOptions{Variant: v, TypeURL: relaytest.SecretType}, relaytest.SecretType)
 		follow(relaytest.ClientOptions{Variant: v, Reject: func(r *relaytest.Response) error {
-			// As Envoy dumps what does not validate.
+			// Envoy includes the resource in its error if validation fails.
 			return fmt.Errorf("Proto constraint validation failed (field: %s): name: \"key\" private_key { inline_bytes: %q }", r.TypeURL, secretKey)
 		}}, all...)
 	}
 	c.log.Await(c, 0, "client refused a response")
 }
 
-// poll has the key polled for, and refused.
+// poll requests the key over REST, and rejects it.
 func (c *canaryTest) poll() {
 	c.Helper()
 	for _, body := range []string{
@@ -320,12 +321,12 @@ func (c *canaryTest) poll() {
 		text, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
 		if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(text), canary) {
-			c.Fatalf("a poll was answered %s, %v, want the Secret, which its client may have", resp.Status, err)
+			c.Fatalf("REST request: %s, error %v, want a response with the Secret", resp.Status, err)
 		}
 	}
 }
 
-// refuse has the origin say what the relay refuses, with the key in it.
+// refuse makes the origin send responses with the key that the relay rejects.
 func (c *canaryTest) refuse() {
 	c.Helper()
 	key := &discoverypb.Resource{Name: "other", Version: "1", Resource: relaytest.Opaque(relaytest.ListenerType, "other", []byte(secretKey))}
@@ -338,8 +339,7 @@ func (c *canaryTest) refuse() {
 	c.log.Await(c, 0, "origin response rejected")
 }
 
-// change has the origin change all that has the key, but not the key, and waits until that is
-// remembered.
+// change makes the origin update all resources with the key, and waits until the history contains the changes.
 func (c *canaryTest) change() {
 	c.Helper()
 	for typeURL, m := range keyed(c) {
@@ -359,8 +359,7 @@ func (c *canaryTest) change() {
 	}
 }
 
-// remembers waits until the history of a type's key has something of a kind; of a Secret there
-// is none.
+// remembers waits until the history of the resource key of a type contains a kind of change. A Secret has no history.
 func (c *canaryTest) remembers(typeURL, kind string) {
 	c.Helper()
 	for end := time.Now().Add(relaytest.Patience); typeURL != relaytest.SecretType; time.Sleep(5 * time.Millisecond) {
@@ -369,12 +368,12 @@ func (c *canaryTest) remembers(typeURL, kind string) {
 			return
 		}
 		if time.Now().After(end) {
-			c.Fatalf("that the %s was %s is not remembered:\n%s", typeURL, kind, stdout)
+			c.Fatalf("the history of %s has no change %q:\n%s", typeURL, kind, stdout)
 		}
 	}
 }
 
-// dump holds that a dump does not have the canary, and that it has what it says.
+// dump verifies that a dump does not contain the canary, and that it contains the files that its README.txt lists.
 func (c *canaryTest) dump() {
 	c.Helper()
 	path := filepath.Join(c.TempDir(), "dump.tar.gz")
@@ -382,7 +381,7 @@ func (c *canaryTest) dump() {
 		c.Fatalf("tender dump: code %d, %s%s", code, stdout, stderr)
 	}
 	if code, _, stderr := execute("dump", "-f", path); code != exitFailure || !strings.Contains(stderr, "file exists") {
-		c.Errorf("tender dump to a file that exists: code %d, %s", code, stderr)
+		c.Errorf("tender dump to an existing file: code %d, %s, want an error", code, stderr)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -414,29 +413,28 @@ func (c *canaryTest) dump() {
 		"metrics.txt": "tender_client_streams", "goroutines.txt": "goroutine profile", "heap.pprof": "\x1f\x8b",
 	} {
 		if !strings.Contains(files[name], want) || !strings.Contains(files["README.txt"], name+" ") {
-			c.Errorf("tender dump: %s has no %q, or README.txt does not name it:\n%.300s\n%s", name, want, files[name], files["README.txt"])
+			c.Errorf("tender dump: %s does not contain %q, or README.txt does not list it:\n%.300s\n%s", name, want, files[name], files["README.txt"])
 		}
 	}
 	if len(files) != 8 {
-		c.Errorf("tender dump has %d files, README.txt says\n%s", len(files), files["README.txt"])
+		c.Errorf("tender dump contains %d files, want 8, as in README.txt:\n%s", len(files), files["README.txt"])
 	}
 }
 
-// bootstrap returns a file with an Envoy's bootstrap, which has the key.
+// bootstrap writes the bootstrap of an Envoy that contains the canary, and returns its path.
 func (c *canaryTest) bootstrap() string {
 	return certs.WriteFile(c, c.TempDir(), "bootstrap.yaml", []byte("node: {id: a, cluster: b}\nstatic_resources:\n  secrets:\n  - name: key\n    generic_secret: {secret: {inline_string: "+canary+"}}\n"))
 }
 
-// TestB36_CanaryInFiles holds that what is wrong with a file is told without the key that the
-// file has.
+// TestB36_CanaryInFiles verifies that errors about an invalid file of a file origin do not contain the key in the file.
 func TestB36_CanaryInFiles(t *testing.T) {
 	for name, file := range map[string]string{
-		"a text in the place of bytes":     `inline_bytes: "` + strings.ReplaceAll(secretKey, "\n", `\n`) + `"`,
-		"an unknown field":                 "inline_strng: " + canary,
-		"a list":                           "inline_string: [" + canary + "]",
-		"no YAML":                          "inline_string: \"" + canary + "\n",
-		"a text in the place of an object": canary,
-		"a number in the place of a text":  "inline_string: 1" + canaryNumber,
+		"text instead of bytes":     `inline_bytes: "` + strings.ReplaceAll(secretKey, "\n", `\n`) + `"`,
+		"unknown field":             "inline_strng: " + canary,
+		"list":                      "inline_string: [" + canary + "]",
+		"not YAML":                  "inline_string: \"" + canary + "\n",
+		"text instead of an object": canary,
+		"number instead of a text":  "inline_string: 1" + canaryNumber,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &canaryTest{T: t, dir: t.TempDir()}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// checkNode runs tender check --node for each file, and returns what it printed.
+// checkNode runs tender check with a flag --node for each file, and returns its output and error.
 func checkNode(t *testing.T, environ []string, stdin string, files ...string) (string, error) {
 	t.Helper()
 	cmd := newCheckCommand(func() []string { return append([]string{"TENDER_NODE_ID=relay"}, environ...) })
@@ -27,6 +27,7 @@ func checkNode(t *testing.T, environ []string, stdin string, files ...string) (s
 	return out.String(), err
 }
 
+// writeFile writes a file to a new temporary directory, and returns its path.
 func writeFile(t *testing.T, name, content string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
@@ -36,14 +37,15 @@ func writeFile(t *testing.T, name, content string) string {
 	return path
 }
 
+// Client features: those of the relay, and two that put clients into groups of their own.
 const (
 	ownFeatures = `"xds.config.supports-resource-ttl","xds.config.resource-in-sotw"`
 	noOver      = "envoy.lb.does_not_support_overprovisioning"
 	anyStruct   = "envoy.config.require-any-fields-contain-struct"
 )
 
-// TestB4_CheckShowsGroups holds what tender check --node prints: the key, what the
-// origin sees, and what it does not see of the client.
+// TestB4_CheckShowsGroups verifies the output of tender check --node: the key of a group, the Node that the origin
+// receives, and the fields of the client that it does not receive.
 func TestB4_CheckShowsGroups(t *testing.T) {
 	const envoy = `
 id: edge-1
@@ -70,16 +72,16 @@ extensions: [{name: x}]
   stdin:2  edge-1  not shown: client_features[a.b], cluster, extensions, id, locality.region, metadata.deep.list, metadata.env, ` +
 				`user_agent_build_version.metadata, user_agent_build_version.version.minor_number, user_agent_name
 `},
-		{"a list, and a null that is not there", "metadata.deep.list", "metadata: {deep: {list: [a, {b: 2}]}, none: null}\n", `group metadata.deep.list=["a",{"b":2}]: 1 node
+		{"list, and a null that the origin does not receive", "metadata.deep.list", "metadata: {deep: {list: [a, {b: 2}]}, none: null}\n", `group metadata.deep.list=["a",{"b":2}]: 1 node
   the origin sees {"id":"relay","cluster":"tender","metadata":{"deep":{"list":["a",{"b":2}]}},"user_agent_name":"tender","user_agent_version":"dev","client_features":[` + ownFeatures + `]}
   stdin:1  -  not shown: metadata.none
 `},
-		{"a bootstrap's node", "", `{"node": {"id": "g"}, "xds_servers": []}`, `group user_agent_name=: 1 node
+		{"node of a bootstrap", "", `{"node": {"id": "g"}, "xds_servers": []}`, `group user_agent_name=: 1 node
   the origin sees {"id":"relay","cluster":"tender","user_agent_version":"dev","client_features":[` + ownFeatures + `]}
   stdin:1  g  not shown: id
     it has no user_agent_name, which Envoys and gRPC clients fill in themselves
 `},
-		{"text that steers a terminal", "cluster", `cluster: "\e[31m"`, `group cluster=\u001b[31m: 1 node
+		{"text that controls a terminal", "cluster", `cluster: "\e[31m"`, `group cluster=\u001b[31m: 1 node
   the origin sees {"id":"relay","cluster":"\u001b[31m","user_agent_name":"tender","user_agent_version":"dev","client_features":[` + ownFeatures + `]}
   stdin:1  -  shown in full
 `},
@@ -97,7 +99,8 @@ extensions: [{name: x}]
 	}
 }
 
-// TestI7_CheckSaysWhichStageANodeIsIn holds that tender check --node names the stage of TENDER_ROLLOUT, and none while that is off.
+// TestI7_CheckSaysWhichStageANodeIsIn verifies that tender check --node prints the stage of TENDER_ROLLOUT of each
+// Node, and no stage if TENDER_ROLLOUT is off.
 func TestI7_CheckSaysWhichStageANodeIsIn(t *testing.T) {
 	environ := []string{"TENDER_SNAPSHOT_DIR=/d", "TENDER_DELTA_VERSIONS=content", "TENDER_ROLLOUT=metadata.canary=true 10m, cluster=\x1b* 1h, 50% approve"}
 	const nodes = "{id: c, metadata: {canary: true}}\n---\n{id: c, cluster: \"\\e[1m\"}\n---\nid: c\n---\nid: b\n---\ncluster: none\n---\n{id: c, user_agent_name: tender}"
@@ -123,12 +126,11 @@ func TestI7_CheckSaysWhichStageANodeIsIn(t *testing.T) {
 		t.Errorf("tender check --node prints\n%s\nwant the stages\n%s", got, strings.Join(want, "\n"))
 	}
 	if got, err := checkNode(t, nil, nodes, "-"); err != nil || strings.Contains(got, "rollout") {
-		t.Errorf("without TENDER_ROLLOUT, tender check --node prints %v\n%s", err, got)
+		t.Errorf("tender check --node without TENDER_ROLLOUT: error %v, output\n%s\nwant no stage", err, got)
 	}
 }
 
-// TestB4_CheckSaysWhichFallTogether holds that nodes of several documents and
-// files are listed by group.
+// TestB4_CheckSaysWhichFallTogether verifies that Nodes of several documents and files are listed by group.
 func TestB4_CheckSaysWhichFallTogether(t *testing.T) {
 	one := writeFile(t, "one.yaml", "# clients\nid: a\ncluster: red\n--- # the second\nid: b\ncluster: blue\n---\n\n---\nadmin: {}\nnode:\n  id: c\n  cluster: red\n")
 	two := writeFile(t, "two.json", "{\n\t\"cluster\": \"blue\",\n\t\"id\": \"d\"\n}\n")
@@ -150,8 +152,8 @@ func TestB4_CheckSaysWhichFallTogether(t *testing.T) {
 	}
 }
 
-// TestR143_CheckTellsFeaturesApart holds that the client features which change
-// content make groups by themselves, in whatever order a client gives them.
+// TestR143_CheckTellsFeaturesApart verifies that client features that change the content of responses put clients into
+// separate groups, and that the order of features does not matter.
 func TestR143_CheckTellsFeaturesApart(t *testing.T) {
 	for _, by := range []string{"none", "user_agent_name"} {
 		nodes := []string{
@@ -174,19 +176,18 @@ func TestR143_CheckTellsFeaturesApart(t *testing.T) {
 			{"other", ""},
 		} {
 			if !strings.Contains(groups[i], `"client_features":[`+ownFeatures+want.features+"]}") {
-				t.Errorf("by %s: the origin sees other features than the relay's own and %q:\n%s", by, want.features, groups[i])
+				t.Errorf("by %s: features that the origin receives, want those of the relay and %q:\n%s", by, want.features, groups[i])
 			}
 			for _, id := range strings.Fields(want.ids) {
 				if !strings.Contains(groups[i], "  "+id+"  ") {
-					t.Errorf("by %s: %s is not in\n%s", by, id, groups[i])
+					t.Errorf("by %s: the group does not contain %s:\n%s", by, id, groups[i])
 				}
 			}
 		}
 	}
 }
 
-// TestCheckNodeRefuses holds that bad input is named with its file and line, and
-// with what is allowed.
+// TestCheckNodeRefuses verifies that the error for invalid input contains its file and line, and the allowed input.
 func TestCheckNodeRefuses(t *testing.T) {
 	const allowed = "; allowed: a Node (envoy.config.core.v3.Node) in JSON or YAML, or an object with one in its field node"
 	tests := []struct{ name, input, want string }{
@@ -210,39 +211,39 @@ func TestCheckNodeRefuses(t *testing.T) {
 				t.Errorf("got error  %v\nwant %s", err, tt.want)
 			}
 			if out != "" {
-				t.Errorf("it prints %q beside the error", out)
+				t.Errorf("output %q besides the error, want none", out)
 			}
 		})
 	}
 	missing := filepath.Join(t.TempDir(), "missing.yaml")
 	if _, err := checkNode(t, nil, "", missing); err == nil || !strings.Contains(err.Error(), "read nodes: open "+missing+": ") {
-		t.Errorf("a missing file: got error %v, want one that names it", err)
+		t.Errorf("missing file: got error %v, want one with its path", err)
 	}
 }
 
-// TestCheckNodeNeedsAGoodConfiguration holds that groups are not shown of a
-// configuration that does not apply, and that the origin may be missing.
+// TestCheckNodeNeedsAGoodConfiguration verifies that tender check --node prints no groups for an invalid configuration,
+// and that TENDER_ORIGIN may be unset.
 func TestCheckNodeNeedsAGoodConfiguration(t *testing.T) {
 	out, err := checkNode(t, []string{"TENDER_NODE_GROUP_BY=zone"}, "id: a", "-")
 	if err == nil || !strings.HasPrefix(err.Error(), `TENDER_NODE_GROUP_BY="zone": `) || out != "" {
-		t.Errorf("got %q, %v, want the error of the variable only", out, err)
+		t.Errorf("got output %q, error %v, want only the error of the variable", out, err)
 	}
 	out, err = checkNode(t, []string{"TENDER_ORIGIN=file:///etc/tender"}, "id: a", "-")
 	if err != nil || !strings.HasSuffix(out, "\n\nTENDER_ORIGIN is a directory, which sees no node and tells all groups the same.\n") {
-		t.Errorf("of a directory: got %q, %v", out, err)
+		t.Errorf("file origin: got %q, error %v, want a note that a directory receives no Node", out, err)
 	}
 }
 
-// TestB4_CheckReadsBootstraps holds that the bootstraps that we ship can be given as they are.
+// TestB4_CheckReadsBootstraps verifies that tender check --node accepts the bootstraps in deploy.
 func TestB4_CheckReadsBootstraps(t *testing.T) {
 	for _, pattern := range []string{"../../deploy/envoy/delta-*.yaml", "../../deploy/grpc/*.json"} {
 		files, err := filepath.Glob(pattern)
 		if err != nil || len(files) < 2 {
-			t.Fatalf("%s: %v, %v, want some bootstraps", pattern, files, err)
+			t.Fatalf("%s: files %v, error %v, want at least 2 bootstraps", pattern, files, err)
 		}
 		got, err := checkNode(t, []string{"TENDER_NODE_GROUP_BY=cluster,metadata.env"}, "", files...)
 		if first, _, _ := strings.Cut(got, "\n"); err != nil || !strings.HasSuffix(first, `metadata.env="prod": `+strconv.Itoa(len(files))+" nodes") {
-			t.Errorf("tender check --node of %s prints %v\n%s\nwant one group of all", pattern, err, got)
+			t.Errorf("tender check --node of %s: error %v, output\n%s\nwant one group with all Nodes", pattern, err, got)
 		}
 	}
 }

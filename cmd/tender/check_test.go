@@ -14,8 +14,7 @@ import (
 	"github.com/xdstender/tender/relay/snapshot"
 )
 
-// check runs tender check with environ and returns the lines it printed and its
-// error.
+// check runs tender check with environ, and returns the lines of its output and its error.
 func check(t *testing.T, environ ...string) ([]string, error) {
 	t.Helper()
 	cmd := newCheckCommand(func() []string { return environ })
@@ -35,16 +34,16 @@ func TestCheckPrintsEveryVariable(t *testing.T) {
 	cfg, _ := relay.LoadConfig(nil)
 	table := cfg.Table()
 	if len(lines) != len(table)+1 {
-		t.Fatalf("tender check prints %d lines, want %d and a heading", len(lines), len(table))
+		t.Fatalf("tender check prints %d lines, want %d and a header", len(lines), len(table))
 	}
 	if want := regexp.MustCompile(`^VARIABLE +SOURCE +VALUE +MEANING$`); !want.MatchString(lines[0]) {
-		t.Errorf("heading %q, want %s", lines[0], want)
+		t.Errorf("header %q, want %s", lines[0], want)
 	}
 	column := strings.Index(lines[0], "MEANING")
 	for i, s := range table {
 		line := lines[i+1]
 		if !strings.HasPrefix(line, s.Variable+" ") || line[column:] != s.Meaning {
-			t.Errorf("line %q, want %s and at column %d %q", line, s.Variable, column, s.Meaning)
+			t.Errorf("line %q, want it to begin with %s, and at column %d %q", line, s.Variable, column, s.Meaning)
 		}
 	}
 	if want := regexp.MustCompile(`^TENDER_ORIGIN +environment  control-plane:18000  `); !want.MatchString(lines[1]) {
@@ -52,7 +51,7 @@ func TestCheckPrintsEveryVariable(t *testing.T) {
 	}
 }
 
-// TestCheckLongValue holds that one long value does not push every line.
+// TestCheckLongValue verifies that a long value does not widen the column of values.
 func TestCheckLongValue(t *testing.T) {
 	long := "unix:///" + strings.Repeat("a", 90)
 	lines, err := check(t, "TENDER_ORIGIN="+long)
@@ -60,17 +59,17 @@ func TestCheckLongValue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(lines[1], long+"  ") {
-		t.Errorf("line %q lacks the value %q", lines[1], long)
+		t.Errorf("line %q does not contain the value %q", lines[1], long)
 	}
 	if column := strings.Index(lines[0], "MEANING"); column > 90 {
-		t.Errorf("the last column starts at %d, want it near", column)
+		t.Errorf("the last column starts at %d, want at most 90", column)
 	}
 }
 
 func TestCheckReportsErrors(t *testing.T) {
 	lines, err := check(t, "TENDER_ACK_WAIT=5", "TENDER_LISTENS=:1", "TENDER_SERVICE_HOST=10.0.0.1")
 	if err == nil {
-		t.Fatal("tender check accepts it")
+		t.Fatal("tender check accepts an invalid configuration")
 	}
 	want := []string{
 		`TENDER_ORIGIN="": it is required; allowed: `,
@@ -87,14 +86,14 @@ func TestCheckReportsErrors(t *testing.T) {
 		}
 	}
 	if !regexp.MustCompile(`(?m)^TENDER_ACK_WAIT +refused +"5" `).MatchString(strings.Join(lines, "\n")) {
-		t.Errorf("the table does not show that TENDER_ACK_WAIT was refused:\n%s", strings.Join(lines, "\n"))
+		t.Errorf("the table does not mark TENDER_ACK_WAIT as refused:\n%s", strings.Join(lines, "\n"))
 	}
 }
 
 func TestCheckExitCodes(t *testing.T) {
 	t.Setenv("TENDER_ORIGIN", "a:1")
 	if code, _, stderr := execute("check"); code != exitOK || stderr != "" {
-		t.Errorf("tender check: code %d, stderr %q, want 0 and nothing", code, stderr)
+		t.Errorf("tender check: code %d, stderr %q, want 0 and no output", code, stderr)
 	}
 	t.Setenv("TENDER_DRAIN", "\x1b[31m")
 	code, stdout, stderr := execute("check")
@@ -122,7 +121,8 @@ func TestCheckSaysThatItCouldNotPrint(t *testing.T) {
 	}
 }
 
-// TestB42_CheckSaysThatTheDirectoryForSnapshotsCannotBeUsed, and leaves nothing behind.
+// TestB42_CheckSaysThatTheDirectoryForSnapshotsCannotBeUsed verifies the errors of tender check for an unusable
+// snapshot directory, and that check creates no files.
 func TestB42_CheckSaysThatTheDirectoryForSnapshotsCannotBeUsed(t *testing.T) {
 	parent := t.TempDir()
 	taken, readOnly, file := filepath.Join(parent, "taken"), filepath.Join(parent, "read-only"), filepath.Join(parent, "file")
@@ -137,10 +137,10 @@ func TestB42_CheckSaysThatTheDirectoryForSnapshotsCannotBeUsed(t *testing.T) {
 	tests := []struct{ name, dir, want string }{
 		{"missing", filepath.Join(parent, "new"), ""},
 		{"missing parent", filepath.Join(parent, "no", "new"), "no such file or directory"},
-		{"a file", file, "not a directory"},
-		{"another relay's", taken, "another process uses the directory"},
+		{"file", file, "not a directory"},
+		{"in use by another relay", taken, "another process uses the directory"},
 	}
-	if os.Getuid() != 0 { // who may write everywhere
+	if os.Getuid() != 0 { // root can write to a read-only directory
 		tests = append(tests, struct{ name, dir, want string }{"read-only", readOnly, "permission denied"})
 	}
 	for _, tt := range tests {
@@ -154,7 +154,7 @@ func TestB42_CheckSaysThatTheDirectoryForSnapshotsCannotBeUsed(t *testing.T) {
 			}
 		})
 	}
-	if left, err := os.ReadDir(parent); err != nil || len(left) != 3 {
-		t.Errorf("tender check left %v, %v", left, err)
+	if entries, err := os.ReadDir(parent); err != nil || len(entries) != 3 {
+		t.Errorf("after tender check, the directory contains %v, error %v, want 3 entries", entries, err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
-// TestCompletion holds what shells offer, the last word being the one that is completed.
+// TestCompletion verifies the completions of the last word of a line.
 func TestCompletion(t *testing.T) {
 	const files, nothing = cobra.ShellCompDirectiveDefault, cobra.ShellCompDirectiveNoFileComp
 	tests := []struct {
@@ -48,7 +48,7 @@ func TestCompletion(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(stdout), "\n")
 		var offered []string
 		for _, line := range lines[:len(lines)-1] {
-			value, _, _ := strings.Cut(line, "\t") // what follows describes it
+			value, _, _ := strings.Cut(line, "\t") // a description follows
 			offered = append(offered, value)
 		}
 		directive := lines[len(lines)-1]
@@ -58,8 +58,8 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// testCompletionInBash completes a line in a real shell. What the script needs of the package
-// bash-completion, and of readline, is played.
+// testCompletionInBash completes a line in a real bash. The script replaces the functions of the package
+// bash-completion and the variables of readline.
 func testCompletionInBash(t *testing.T, b binary) {
 	const script = `
 		tender() { "$TENDER" "$@"; }

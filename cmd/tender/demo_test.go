@@ -8,12 +8,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// TestDemo runs it as a person would.
+// TestDemo runs tender demo with few clients, and verifies its output and that it leaves no goroutines.
 func TestDemo(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	code, stdout, stderr := execute("demo", "--for", "2s", "--clients", "20")
 	if code != exitOK || stderr != "" {
-		t.Errorf("tender demo: code %d, stderr %q, want 0 and nothing", code, stderr)
+		t.Errorf("tender demo: code %d, stderr %q, want 0 and no output", code, stderr)
 	}
 	for _, line := range []string{
 		`  relay    127\.0\.0\.1:\d+ +one connection up, 22 streams down`,
@@ -23,7 +23,7 @@ func TestDemo(t *testing.T) {
 		`All 20 clients agree with the origin: yes`,
 	} {
 		if !regexp.MustCompile(`(?m)^` + line + `$`).MatchString(stdout) {
-			t.Errorf("tender demo does not print a line %q:\n%s", line, stdout)
+			t.Errorf("tender demo prints no line %q:\n%s", line, stdout)
 		}
 	}
 }

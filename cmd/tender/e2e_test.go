@@ -23,9 +23,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A binary is the built command.
+// A binary is the path of the command tender, built for a test.
 type binary struct{ path string }
 
+// buildBinary builds tender with the linker flags of the Makefile.
 func buildBinary(t *testing.T) binary {
 	t.Helper()
 	b := binary{filepath.Join(t.TempDir(), "tender")}
@@ -35,8 +36,7 @@ func buildBinary(t *testing.T) binary {
 	return b
 }
 
-// stamps returns the flags of the Makefile for the linker, for a version, a commit and a
-// date that testVersion looks for.
+// stamps returns the linker flags of the Makefile, with the version, commit and date that testVersion expects.
 func stamps(t *testing.T) string {
 	t.Helper()
 	makefile, err := os.ReadFile("../../Makefile")
@@ -50,7 +50,7 @@ func stamps(t *testing.T) string {
 	return strings.NewReplacer("$(VERSION)", "v1.2.3", "$(COMMIT)", "0123456789ab", "$(DATE)", "2026-11-21T10:00:00Z").Replace(string(flags[1]))
 }
 
-// testVersion holds that a binary that was built as the Makefile does says what it is.
+// testVersion verifies that a binary built with the linker flags of the Makefile prints its version, commit and date.
 func testVersion(t *testing.T, b binary) {
 	want := fmt.Sprintf("tender v1.2.3 (commit 0123456789ab, 2026-11-21T10:00:00Z, %s, %s/%s)\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	if code, stdout, stderr := b.run(t, nil, "--version"); code != exitOK || stdout != want || stderr != "" {
@@ -58,7 +58,7 @@ func testVersion(t *testing.T, b binary) {
 	}
 }
 
-// command returns a command line with these variables and no others of ours.
+// command returns a command line with the environment of the test, where env replaces all TENDER_… variables.
 func (b binary) command(ctx context.Context, env []string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, b.path, args...)
 	for _, v := range os.Environ() {
@@ -66,11 +66,11 @@ func (b binary) command(ctx context.Context, env []string, args ...string) *exec
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	cmd.Env = append(append(cmd.Env, "TENDER_ADMIN_LISTEN=off"), env...) // of which the last counts
+	cmd.Env = append(append(cmd.Env, "TENDER_ADMIN_LISTEN=off"), env...) // the last value of a variable takes effect
 	return cmd
 }
 
-// run runs a command line to its end.
+// run runs a command line, and returns its exit code and output.
 func (b binary) run(t *testing.T, env []string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
@@ -94,22 +94,23 @@ func (b binary) serve(t *testing.T, env ...string) *envoytest.Process {
 	return s
 }
 
-// end sends a signal to a process and returns its exit code.
+// end sends a signal to a process, waits for it, and returns its exit code.
 func end(p *envoytest.Process, sig syscall.Signal) (code int) {
 	p.Signal(sig)
 	return p.Wait()
 }
 
-// TestBinary uses the command as people do: built, and configured by variables
-// alone.
+// TestBinary runs the built command as users do, configured by environment variables.
 func TestBinary(t *testing.T) {
 	b := buildBinary(t)
 	t.Run("version", func(t *testing.T) { testVersion(t, b) })
 	t.Run("completion in bash", func(t *testing.T) { testCompletionInBash(t, b) })
 	t.Run("serve and get", func(t *testing.T) { testServeAndGet(t, b) })
-	t.Run("origin out of reach", func(t *testing.T) { testNoOrigin(t, b) })
+	t.Run("origin unreachable", func(t *testing.T) { testNoOrigin(t, b) })
 }
 
+// testServeAndGet verifies that tender get receives resources from tender serve, also while the origin is down and
+// after restarts of origin and relay.
 func testServeAndGet(t *testing.T, b binary) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("one"), relaytest.Cluster("two"))
@@ -141,7 +142,7 @@ func testServeAndGet(t *testing.T, b binary) {
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "one", "two", "three") })
 
 	if end(s, syscall.SIGKILL) == exitOK {
-		t.Error("a killed relay ended with 0")
+		t.Error("after SIGKILL, tender serve ended with 0, want another code")
 	}
 	s = b.serve(t, env...)
 	gets("one\nthree\ntwo\n")
@@ -153,10 +154,12 @@ func testServeAndGet(t *testing.T, b binary) {
 		t.Errorf("after SIGTERM, tender serve ended with %d, want 0; its log:\n%s", code, s.Log())
 	}
 	if err := c.WaitEnd(t.Context()); !errors.Is(err, io.EOF) {
-		t.Errorf("after SIGTERM, a client that was served is told %v, want OK", err)
+		t.Errorf("after SIGTERM, a client stream ended with %v, want EOF", err)
 	}
 }
 
+// testNoOrigin verifies that a relay without an origin reports it to clients, and serves them once the origin is
+// reachable.
 func testNoOrigin(t *testing.T, b binary) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("one"))
@@ -167,19 +170,19 @@ func testNoOrigin(t *testing.T, b binary) {
 		args := append([]string{"get", "-a", address, "cds"}, variant...)
 		code, stdout, stderr := b.run(t, nil, args...)
 		if code != exitFailure || stdout != "" || !strings.Contains(stderr, "control plane unreachable") {
-			t.Errorf("tender %q: code %d, stdout %q, stderr %q, want 1 and that the control plane is unreachable", args, code, stdout, stderr)
+			t.Errorf("tender %q: code %d, stdout %q, stderr %q, want 1 and an error about the control plane", args, code, stdout, stderr)
 		}
 	}
-	// An impatient one must learn what it waits for, too.
+	// The timeout of this client is shorter than TENDER_COLD_WAIT.
 	code, _, stderr := b.run(t, nil, "get", "-a", address, "--timeout=200ms", "cds")
 	if code != exitFailure || !strings.Contains(stderr, "no answer within 200ms") {
-		t.Errorf("tender get, impatient: code %d, stderr %q, want 1 and that there is no answer", code, stderr)
+		t.Errorf("tender get with a short timeout: code %d, stderr %q, want 1 and the timeout", code, stderr)
 	}
 	o.Restart()
 	s.AwaitLine(0, `"connected to the origin"`)
 	code, stdout, stderr := b.run(t, nil, "get", "-a", address, "-o", "name", "cds")
 	if code != exitOK || stdout != "one\n" {
-		t.Errorf("tender get, once the origin is there: code %d, stdout %q, stderr %q, want 0, one", code, stdout, stderr)
+		t.Errorf("tender get after the origin started: code %d, stdout %q, stderr %q, want 0, one", code, stdout, stderr)
 	}
 	if code := end(s, syscall.SIGTERM); code != exitOK {
 		t.Errorf("after SIGTERM, tender serve ended with %d, want 0; its log:\n%s", code, s.Log())

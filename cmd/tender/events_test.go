@@ -22,7 +22,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// collectEvents runs an OTLP receiver to which relays that start later export their events.
+// collectEvents starts an OTLP receiver, and configures relays that start later to export their events to it. The
+// channel receives the events.
 func collectEvents(t *testing.T) <-chan *logspb.LogRecord {
 	t.Helper()
 	records := make(chan *logspb.LogRecord, 64)
@@ -30,7 +31,7 @@ func collectEvents(t *testing.T) <-chan *logspb.LogRecord {
 		body, err := io.ReadAll(r.Body)
 		m := new(collectorpb.ExportLogsServiceRequest)
 		if err != nil || r.URL.Path != "/v1/logs" || proto.Unmarshal(body, m) != nil {
-			t.Errorf("%s: %v, %d bytes", r.URL, err, len(body))
+			t.Errorf("OTLP request %s: error %v, %d bytes, want logs", r.URL, err, len(body))
 			return
 		}
 		for _, from := range m.ResourceLogs {
@@ -47,7 +48,7 @@ func collectEvents(t *testing.T) <-chan *logspb.LogRecord {
 	return records
 }
 
-// awaitEvents returns the next events, in the order of their time.
+// awaitEvents waits for n events, and returns them in order of their timestamps.
 func awaitEvents(t *testing.T, records <-chan *logspb.LogRecord, n int) (events []*logspb.LogRecord) {
 	t.Helper()
 	for range n {
@@ -55,14 +56,14 @@ func awaitEvents(t *testing.T, records <-chan *logspb.LogRecord, n int) (events 
 		case record := <-records:
 			events = append(events, record)
 		case <-time.After(relaytest.Patience):
-			t.Fatalf("%d events were exported, want %d", len(events), n)
+			t.Fatalf("received %d events, want %d", len(events), n)
 		}
 	}
 	slices.SortFunc(events, func(a, b *logspb.LogRecord) int { return int(a.TimeUnixNano) - int(b.TimeUnixNano) })
 	return events
 }
 
-// checkEvent holds that an event has what the audit record of a command has.
+// checkEvent verifies that an event has the content of the audit record of a command.
 func checkEvent(t *testing.T, got *logspb.LogRecord, want admin.Action) {
 	t.Helper()
 	attributes := make(map[string]string)

@@ -9,6 +9,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
+// SPIFFE IDs in certificates, as in tierRules.
 const (
 	eve  = "spiffe://example.org/ns/ops/sa/eve"       // may act
 	rita = "spiffe://example.org/ns/eyes/sa/rita"     // may read
@@ -22,14 +23,14 @@ func (s *tier) newestAction(addr string) admin.Action {
 	code, stdout, stderr := execute(args...)
 	var done admin.Actions
 	if err := json.Unmarshal([]byte(stdout), &done); err != nil || code != exitOK || len(done.Actions) == 0 {
-		s.t.Fatalf("tender history of %s: %v, code %d, %s%s, want an action", addr, err, code, stdout, stderr)
+		s.t.Fatalf("tender history of %s: error %v, code %d, %s%s, want an action", addr, err, code, stdout, stderr)
 	}
 	return done.Actions[0]
 }
 
-// TestFleetRollback: a rollback, and the thaw after it, reach the clients of three relays. A fourth one cannot be
-// reached: it is printed with the reason, and the exit code is 1. Each relay that was reached has an audit record of
-// the operator.
+// TestFleetRollback verifies that a rollback with --fleet, and then a thaw, change the configuration of the clients of
+// three relays. A fourth relay is unreachable: it is printed with the error, and the exit code is 1. Each reached relay
+// has an audit record with the operator.
 func TestFleetRollback(t *testing.T) {
 	var closed string
 	s := newTierOf(t, 3, func(*certs.CA) []string {
@@ -43,8 +44,8 @@ func TestFleetRollback(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		args   []string
-		prints string // of each relay that is reached
-		serves []string
+		prints string   // for each reachable relay
+		serves []string // clusters after the command
 	}{
 		{[]string{"rollback", good, "--dry-run"}, "2 added, 0 changed, 1 removed\n\nORIGIN", []string{"bad"}},
 		{[]string{"rollback", good}, "ROLLED BACK", []string{"a", "b"}},
@@ -55,17 +56,17 @@ func TestFleetRollback(t *testing.T) {
 		args := append(tt.args, "--fleet", "--reason", "bad routes", "--admin", s.addr)
 		code, stdout, stderr := execute(append(args, s.certificate(eve)...)...)
 		if code != exitFailure || !strings.Contains(stderr, errFleet.Error()) {
-			t.Errorf("tender %s --fleet: code %d, %s, want %d for the failure", command, code, stderr, exitFailure)
+			t.Errorf("tender %s --fleet: code %d, %s, want %d because of the unreachable relay", command, code, stderr, exitFailure)
 		}
 		if strings.Count(stdout, tt.prints) != 3 || strings.Count(stdout, "FAILED: ") != 1 {
-			t.Errorf("tender %s --fleet prints %s, want %q of 3 relays, and one failure", command, stdout, tt.prints)
+			t.Errorf("tender %s --fleet prints %s, want %q for 3 relays, and one failure", command, stdout, tt.prints)
 		}
 		if !strings.Contains(stdout, "relay "+closed+" (unknown)\nFAILED: unreachable: ") {
 			t.Errorf("tender %s --fleet prints %s, want that %s is unreachable", command, stdout, closed)
 		}
 		s.serve(tt.serves...)
 		for i, addr := range s.addrs {
-			// The relay that the operator asks records the command for the tier.
+			// The relay that receives the command from the operator records it as a command for the tier.
 			name, via := command, peer
 			if i == 0 {
 				name, via = "fleet/"+command, ""

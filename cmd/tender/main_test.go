@@ -12,14 +12,15 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
-// execute runs a command line and returns what it wrote.
+// execute runs a command line, and returns its exit code and output.
 func execute(args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = run(args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 
-// must checks the exit code of a command line, and that it prints texts, whatever blanks are between their words.
+// must runs a command line, and verifies its exit code and that its output contains each text in want. It reads any
+// whitespace in the output as one space. With an empty want it verifies nothing.
 func must(t *testing.T, code int, want []string, args ...string) {
 	t.Helper()
 	got, stdout, stderr := execute(args...)
@@ -54,10 +55,10 @@ func TestHelpListsCommands(t *testing.T) {
 	}
 }
 
-// TestUsageErrors checks that a wrong command line ends with code 2, what is wrong, and how to learn more.
+// TestUsageErrors verifies that an invalid command line has exit code 2, and prints the error and the command for help.
 func TestUsageErrors(t *testing.T) {
 	for _, tt := range []struct {
-		command string // whose help is named
+		command string // the help of this command is suggested
 		args    string
 		want    string
 	}{

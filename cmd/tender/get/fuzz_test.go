@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FuzzPrinter: whatever a server sends, what tender get prints of it does not steer a
-// terminal, and is JSON where JSON was asked for.
+// FuzzPrinter verifies that output for any resource contains no unprintable characters, which could control a terminal,
+// and that JSON output is valid.
 func FuzzPrinter(f *testing.F) {
 	cluster, err := proto.Marshal(&clusterpb.Cluster{Name: "a\x1b[31m\u202e", AltStatName: "b\nc"})
 	if err != nil {
@@ -38,11 +38,11 @@ func FuzzPrinter(f *testing.F) {
 			p.note(name)
 			for _, text := range []string{out.String(), changes.String(), notes.String()} {
 				if strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) && r != '\n' }) {
-					t.Errorf("%q is printed as %s: %q", it, output, text)
+					t.Errorf("output of %q as %s contains unprintable characters: %q", it, output, text)
 				}
 			}
 			if output == "json" && (!json.Valid(out.Bytes()) || !json.Valid(changes.Bytes()) || strings.Count(changes.String(), "\n") != 1) {
-				t.Errorf("%q is printed as the JSON %q and %q", it, &out, &changes)
+				t.Errorf("output of %q as JSON: %q and the change %q, want valid JSON and one line for the change", it, &out, &changes)
 			}
 		}
 	})
