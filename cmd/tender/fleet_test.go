@@ -23,6 +23,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
+// tierRules is a file for TENDER_AUTHZ: ops may read and act, eyes may only read, and tender are peers.
 const tierRules = `
 version: 1
 rules:
@@ -34,16 +35,18 @@ operators:
 peers: ["spiffe://example.org/ns/tender/**"]
 `
 
-// A tier is relays of one directory that know each other.
+// A tier is a set of relays that share a file origin and list each other as peers. The embedded operated has no log,
+// and the address of the first relay.
 type tier struct {
 	*operated
-	addrs []string // of operators' interfaces
-	xds   []string // of the ports for clients
-	files string   // the directory
-	logs  []*logs.Log
+	addrs []string    // admin addresses
+	xds   []string    // addresses for clients
+	files string      // directory of the file origin
+	logs  []*logs.Log // of each relay
 }
 
-// newTier returns a tier of two relays, which take an address where nothing listens and two servers for peers, too.
+// newTier starts a tier of two relays. Their peers include an address without a listener, and two servers that are not
+// relays.
 func newTier(t *testing.T) *tier {
 	t.Helper()
 	return newTierOf(t, 2, func(ca *certs.CA) []string {
@@ -51,7 +54,7 @@ func newTier(t *testing.T) *tier {
 	})
 }
 
-// newTierOf returns a tier of so many relays, with other peers.
+// newTierOf starts a tier of several relays. others returns the addresses of further peers, which precede the relays.
 func newTierOf(t *testing.T, relays int, others func(*certs.CA) []string) *tier {
 	t.Helper()
 	s := &tier{files: t.TempDir(), operated: &operated{t: t, dir: t.TempDir(), signs: certs.NewCA(t)}}
@@ -71,7 +74,7 @@ func newTierOf(t *testing.T, relays int, others func(*certs.CA) []string) *tier 
 		peers = append(peers, l.Addr().String())
 	}
 	for i, l := range listeners {
-		_ = l.Close() // the relay listens there itself, by TLS
+		_ = l.Close() // the relay listens on the same port
 		r := relaytest.StartRelay(t, relaytest.RelayOptions{Options: relay.Options{Level: new(slog.LevelVar)}, Env: []string{
 			"TENDER_ORIGIN=file://" + s.files, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:" + port(l), "TENDER_NODE_ID=" + fmt.Sprint("relay-", i),
 			"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + s.ca, "TENDER_AUTHZ=" + rules,
@@ -85,7 +88,7 @@ func newTierOf(t *testing.T, relays int, others func(*certs.CA) []string) *tier 
 
 func port(l net.Listener) string { return fmt.Sprint(l.Addr().(*net.TCPAddr).Port) }
 
-// closedAddress returns an address where nothing listens.
+// closedAddress returns an address without a listener.
 func closedAddress(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -96,14 +99,14 @@ func closedAddress(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// endless writes until the reader leaves.
+// endless writes until the connection is closed.
 func endless(w io.Writer) {
 	for err := error(nil); err == nil; {
 		_, err = io.WriteString(w, strings.Repeat(" ", 64<<10))
 	}
 }
 
-// liar runs a server with a good certificate that is no relay, and returns its address.
+// liar starts a server with a valid certificate that is not a relay, and returns its address.
 func liar(t *testing.T, ca *certs.CA, write func(io.Writer)) string {
 	t.Helper()
 	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
@@ -118,14 +121,15 @@ func liar(t *testing.T, ca *certs.CA, write func(io.Writer)) string {
 	return s.Listener.Addr().String()
 }
 
-// TestFleetIsSeenFromOneRelay: one relay tells of all of its tier, and why it does not know of those that it cannot ask.
+// TestFleetIsSeenFromOneRelay verifies that one relay returns the status of all relays of its tier, and an error for
+// each unreachable peer.
 func TestFleetIsSeenFromOneRelay(t *testing.T) {
 	s := newTier(t)
 	reader := s.certificate("spiffe://example.org/ns/eyes/sa/rita")
 	code, stdout, stderr := execute(append([]string{"status", "--fleet", "-o", "json", "--admin", s.addr}, reader...)...)
 	var found admin.FleetStatus
 	if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != exitOK || len(found.Relays) != 5 {
-		t.Fatalf("tender status --fleet: %v, code %d, %s%s, want 5 relays", err, code, stdout, stderr)
+		t.Fatalf("tender status --fleet: error %v, code %d, %s%s, want 5 relays", err, code, stdout, stderr)
 	}
 	for i, want := range []string{"relay-0", "connection refused", "is not that of a relay", "has more than 4194304 bytes", "relay-1"} {
 		r := found.Relays[i]
@@ -135,49 +139,49 @@ func TestFleetIsSeenFromOneRelay(t *testing.T) {
 	}
 	_, stdout, _ = execute(append([]string{"status", "--fleet", "--admin", s.addr}, reader...)...)
 	if strings.Count(stdout, "UNREACHABLE") != 3 || !strings.Contains(stdout, "relay-1") {
-		t.Errorf("tender status --fleet prints %s", stdout)
+		t.Errorf("tender status --fleet prints %s, want 3 unreachable peers and relay-1", stdout)
 	}
 	if code, stdout, _ = execute(append([]string{"status", "--fleet", "-o", "yaml", "--admin", s.addr}, reader...)...); code != exitOK || !strings.Contains(stdout, "node_id: relay-1") {
-		t.Errorf("tender status --fleet -o yaml: code %d, %s", code, stdout)
+		t.Errorf("tender status --fleet -o yaml: code %d, %s, want 0 and relay-1", code, stdout)
 	}
 }
 
-// TestFleetCommandNamesTheOperator: a command with --fleet is carried out by every relay that can be reached, on behalf of
-// the operator, whom each records with the relay that forwarded it.
+// TestFleetCommandNamesTheOperator verifies that a command with --fleet runs on every reachable relay. Each relay
+// records the operator, and the relay that forwarded the command.
 func TestFleetCommandNamesTheOperator(t *testing.T) {
 	records := collectEvents(t)
 	s := newTier(t)
 	const eve = "spiffe://example.org/ns/ops/sa/eve"
 	code, stdout, _ := execute(append([]string{"freeze", "--fleet", "--reason", "bad routes", "--admin", s.addr}, s.certificate(eve)...)...)
 	if code != exitFailure || strings.Count(stdout, "FROZEN") != 2 || strings.Count(stdout, "FAILED: ") != 3 || !strings.Contains(stdout, "(relay-1)") {
-		t.Errorf("tender freeze --fleet: code %d, %s, want 2 relays that freeze and 3 that fail", code, stdout)
+		t.Errorf("tender freeze --fleet: code %d, %s, want 2 frozen relays and 3 failures", code, stdout)
 	}
 	flags := s.certificate("spiffe://example.org/ns/eyes/sa/rita")
 	_, stdout, _ = execute(append([]string{"history", "-o", "json", "--admin", s.addrs[1]}, flags...)...)
 	var done admin.Actions
 	if err := json.Unmarshal([]byte(stdout), &done); err != nil || len(done.Actions) != 1 {
-		t.Fatalf("tender history of the peer: %v, %s, want one action", err, stdout)
+		t.Fatalf("tender history of the peer: error %v, %s, want one action", err, stdout)
 	}
 	if a := done.Actions[0]; a.Command != "freeze" || a.Operator != eve || a.Via != "spiffe://example.org/ns/tender/sa/tender" || a.Reason != "bad routes" {
-		t.Errorf("the peer recorded %+v", a)
+		t.Errorf("the peer recorded %+v, want freeze by %s via the first relay", a, eve)
 	}
 	var forwarded []*logspb.LogRecord
-	for _, event := range awaitEvents(t, records, 2) { // of the command to the tier, and of the relay to which it was forwarded
+	for _, event := range awaitEvents(t, records, 2) { // the command for the tier, and the forwarded command
 		if strings.Contains(event.String(), "tender.via") && event.TimeUnixNano == uint64(done.Actions[0].At.UnixNano()) {
 			forwarded = append(forwarded, event)
 		}
 	}
 	if len(forwarded) != 1 {
-		t.Fatalf("%d events of the forwarded command, want 1", len(forwarded))
+		t.Fatalf("received %d events of the forwarded command, want 1", len(forwarded))
 	}
 	checkEvent(t, forwarded[0], done.Actions[0])
-	// Who may not act may not have others act.
+	// An operator who may only read cannot forward commands either.
 	if code, _, stderr := execute(append([]string{"thaw", "--fleet", "--admin", s.addr}, flags...)...); code != exitFailure || !strings.Contains(stderr, "may act") {
-		t.Errorf("tender thaw --fleet of a reader: code %d, %s", code, stderr)
+		t.Errorf("tender thaw --fleet by a reader: code %d, %s, want an authorization error", code, stderr)
 	}
 }
 
-// clusters has the directory hold clusters, and waits until a client of each relay is sent them.
+// clusters writes clusters to the file origin, and waits until clients of each relay receive them.
 func (s *tier) clusters(names ...string) {
 	s.t.Helper()
 	text := "resources:\n"
@@ -188,7 +192,7 @@ func (s *tier) clusters(names ...string) {
 	s.serve(names...)
 }
 
-// serve waits until a client of each relay is sent these clusters.
+// serve waits until clients of each relay receive exactly these clusters.
 func (s *tier) serve(names ...string) {
 	s.t.Helper()
 	flags := s.certificate("spiffe://example.org/ns/shop/sa/cart")
@@ -198,8 +202,8 @@ func (s *tier) serve(names ...string) {
 	}
 }
 
-// leave has all relays serve another generation than this one, and reports whether each of them still knows it. A generation is
-// complete once nothing has changed for a second.
+// leave makes all relays serve another generation, and reports whether each relay still keeps the given one. It waits
+// before the change, because a relay completes a generation only after a second without changes.
 func (s *tier) leave(generation string) bool {
 	s.t.Helper()
 	flags := s.certificate("spiffe://example.org/ns/ops/sa/eve")
@@ -207,7 +211,7 @@ func (s *tier) leave(generation string) bool {
 		return append([]string{"generations", "-o", "json", "--admin", addr}, flags...)
 	}
 	for _, addr := range s.addrs {
-		await(s.t, "a generation of two seconds", func(stdout string) bool {
+		await(s.t, "a generation that is at least two seconds old", func(stdout string) bool {
 			var known admin.Generations
 			return json.Unmarshal([]byte(stdout), &known) == nil && time.Since(known.Views[0].Generations[0].Since) > 2*time.Second
 		}, list(addr)...)
@@ -219,7 +223,7 @@ func (s *tier) leave(generation string) bool {
 	})
 }
 
-// generations returns the generation that each relay serves.
+// generations returns the generation that each relay serves, in the order of addrs.
 func (s *tier) generations() (all []string) {
 	s.t.Helper()
 	flags := s.certificate("spiffe://example.org/ns/ops/sa/eve")
@@ -227,15 +231,15 @@ func (s *tier) generations() (all []string) {
 		_, stdout, stderr := execute(append([]string{"generations", "-o", "json", "--admin", addr}, flags...)...)
 		var known admin.Generations
 		if err := json.Unmarshal([]byte(stdout), &known); err != nil || len(known.Views) != 1 {
-			s.t.Fatalf("tender generations: %v, %s%s, want one view", err, stdout, stderr)
+			s.t.Fatalf("tender generations: error %v, %s%s, want one view", err, stdout, stderr)
 		}
 		all = append(all, known.Views[0].Generations[0].Generation)
 	}
 	return all
 }
 
-// TestFleetCommands: each command with --fleet is carried out by three relays, on behalf of the operator; an operator who may
-// only read is refused by each command.
+// TestFleetCommands verifies that each command with --fleet runs on three relays on behalf of the operator, and that
+// each command rejects an operator who may only read.
 func TestFleetCommands(t *testing.T) {
 	s := newTierOf(t, 3, func(*certs.CA) []string { return nil })
 	const eve = "spiffe://example.org/ns/ops/sa/eve"
@@ -243,7 +247,7 @@ func TestFleetCommands(t *testing.T) {
 	s.clusters("a", "b")
 	good := s.generations()
 	if good[0] == "" || good[1] != good[0] || good[2] != good[0] {
-		t.Fatalf("generations %q, want three that are equal", good)
+		t.Fatalf("generations %q, want three equal ones", good)
 	}
 	for !s.leave(good[0]) {
 		s.clusters("a", "b")
@@ -251,7 +255,7 @@ func TestFleetCommands(t *testing.T) {
 	commands := 0
 	for _, tt := range []struct {
 		args []string
-		want string // of each relay
+		want string // printed for each relay
 		then func()
 	}{
 		{[]string{"freeze"}, "FROZEN", func() {}},
@@ -266,11 +270,11 @@ func TestFleetCommands(t *testing.T) {
 	} {
 		args := append(tt.args, "--fleet", "--reason", "test", "--admin", s.addr)
 		if code, stdout, stderr := execute(append(args, read...)...); code != exitFailure || !strings.Contains(stdout+stderr, "may act") {
-			t.Errorf("tender %s of a reader: code %d, %s%s", strings.Join(tt.args, " "), code, stdout, stderr)
+			t.Errorf("tender %s by a reader: code %d, %s%s, want an authorization error", strings.Join(tt.args, " "), code, stdout, stderr)
 		}
 		code, stdout, stderr := execute(append(args, act...)...)
 		if code != exitOK || strings.Count(stdout, tt.want) < 3 || strings.Contains(stdout, "FAILED") {
-			t.Errorf("tender %s: code %d, %s%s, want %q of three relays", strings.Join(tt.args, " "), code, stdout, stderr, tt.want)
+			t.Errorf("tender %s: code %d, %s%s, want %q for three relays", strings.Join(tt.args, " "), code, stdout, stderr, tt.want)
 		}
 		tt.then()
 		commands++
@@ -279,7 +283,7 @@ func TestFleetCommands(t *testing.T) {
 		_, stdout, _ := execute(append([]string{"history", "-o", "json", "--limit", "100", "--admin", addr}, read...)...)
 		var done admin.Actions
 		if err := json.Unmarshal([]byte(stdout), &done); err != nil {
-			t.Fatalf("tender history: %v, %s", err, stdout)
+			t.Fatalf("tender history: error %v, %s", err, stdout)
 		}
 		named := 0
 		for _, a := range done.Actions {
@@ -292,16 +296,16 @@ func TestFleetCommands(t *testing.T) {
 		}
 	}
 	if code, stdout, _ := execute(append([]string{"status", "--fleet", "--admin", s.addr}, read...)...); code != exitOK || strings.Count(stdout, "yes") < 3 {
-		t.Errorf("tender status --fleet: code %d, %s, want three relays that are ready", code, stdout)
+		t.Errorf("tender status --fleet: code %d, %s, want three ready relays", code, stdout)
 	}
 }
 
-// TestOnlyPeersForward: the header that names an operator counts from peers only, and peers may neither read nor act
-// without it, but for their summary.
+// TestOnlyPeersForward verifies that a relay accepts admin.OperatorHeader only from peers. Peers can read the summary
+// of a relay, and without the header nothing else.
 func TestOnlyPeersForward(t *testing.T) {
 	s := newTier(t)
 	for _, tt := range []struct {
-		who, method, path, operator string
+		who, method, path, operator string // who: path of the SPIFFE ID below ns
 		code                        int
 		want                        string
 	}{
@@ -336,7 +340,7 @@ func TestOnlyPeersForward(t *testing.T) {
 		}
 		text, err := io.ReadAll(resp.Body)
 		if err != nil || resp.StatusCode != tt.code || !strings.Contains(string(text), tt.want) {
-			t.Errorf("%s %s of %s for %q: %s %s %v, want %d and %q", tt.method, tt.path, tt.who, tt.operator, resp.Status, text, err, tt.code, tt.want)
+			t.Errorf("%s %s by %s for %q: %s %s, error %v, want %d and %q", tt.method, tt.path, tt.who, tt.operator, resp.Status, text, err, tt.code, tt.want)
 		}
 		_ = resp.Body.Close()
 	}

@@ -14,9 +14,10 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 )
 
+// byADS is the source of resources that clients request from the same server.
 var byADS = &corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Ads{Ads: &corepb.AggregatedConfigSource{}}}
 
-// edsCluster returns a cluster whose endpoints the control plane has under the same name.
+// edsCluster returns a cluster that refers to endpoints of the same name.
 func edsCluster(name string) types.Resource {
 	return &clusterpb.Cluster{
 		Name: name, ClusterDiscoveryType: &clusterpb.Cluster_Type{Type: clusterpb.Cluster_EDS},
@@ -24,7 +25,7 @@ func edsCluster(name string) types.Resource {
 	}
 }
 
-// frontListener returns a listener that takes its routes from the control plane.
+// frontListener returns a listener that refers to a route configuration.
 func frontListener(t *testing.T, routes string) types.Resource {
 	manager := &hcmpb.HttpConnectionManager{StatPrefix: "front", RouteSpecifier: &hcmpb.HttpConnectionManager_Rds{
 		Rds: &hcmpb.Rds{RouteConfigName: routes, ConfigSource: byADS},
@@ -36,7 +37,7 @@ func frontListener(t *testing.T, routes string) types.Resource {
 	return &listenerpb.Listener{Name: "front", Address: address, FilterChains: []*listenerpb.FilterChain{{Filters: []*listenerpb.Filter{filter}}}}
 }
 
-// routesTo returns a route configuration with a route to each of some clusters.
+// routesTo returns a route configuration with one route to each cluster.
 func routesTo(name string, clusters ...string) types.Resource {
 	var routes []*routepb.Route
 	for _, cluster := range clusters {
@@ -48,7 +49,8 @@ func routesTo(name string, clusters ...string) types.Resource {
 	return &routepb.RouteConfiguration{Name: name, VirtualHosts: []*routepb.VirtualHost{{Name: "v", Domains: []string{"*"}, Routes: routes}}}
 }
 
-// TestGetLint checks that the command follows what resources name, and fails only for what breaks a resource.
+// TestGetLint verifies that get --lint follows references, and that the exit code is 1 only if a finding breaks a
+// resource.
 func TestGetLint(t *testing.T) {
 	t.Parallel()
 	good := map[resource.Type][]types.Resource{
@@ -69,16 +71,16 @@ func TestGetLint(t *testing.T) {
 		resources      map[resource.Type][]types.Resource
 		args           string
 		code           int
-		stdout, stderr string // parts
+		stdout, stderr string // parts of the output; an empty stdout means no output
 	}{
-		"good":                     {good, "", exitOK, "", "4 resources checked, no findings"},
-		"one type":                 {good, "rds r", exitOK, "", "3 resources checked, no findings"},
-		"a route to nothing":       {with(resource.RouteType, routesTo("r", "a", "b")), "", exitFailure, `names cluster "b", which the server did not send`, "1 of 1 findings break a resource"},
-		"a route to a static one":  {with(resource.RouteType, routesTo("r", "a", "b-1")), "--static-cluster b-*", exitOK, "", "no findings"},
-		"no routes":                {with(resource.ListenerType, frontListener(t, "x")), "", exitFailure, `names route configuration "x"`, "1 of 1 findings"},
-		"no endpoints":             {with(resource.ClusterType, edsCluster("a"), edsCluster("c")), "cds", exitFailure, `names endpoints "c"`, "1 of 1 findings"},
-		"only a validator objects": {with(resource.RouteType, &routepb.RouteConfiguration{Name: "r", VirtualHosts: []*routepb.VirtualHost{{Name: "v"}}}), "", exitOK, "VirtualHosts[0].Domains", ""},
-		"a name that is not there": {good, "rds r y", exitFailure, "", `about "y"`},
+		"good":                        {good, "", exitOK, "", "4 resources checked, no findings"},
+		"one type":                    {good, "rds r", exitOK, "", "3 resources checked, no findings"},
+		"missing cluster":             {with(resource.RouteType, routesTo("r", "a", "b")), "", exitFailure, `names cluster "b", which the server did not send`, "1 of 1 findings break a resource"},
+		"static cluster":              {with(resource.RouteType, routesTo("r", "a", "b-1")), "--static-cluster b-*", exitOK, "", "no findings"},
+		"missing route configuration": {with(resource.ListenerType, frontListener(t, "x")), "", exitFailure, `names route configuration "x"`, "1 of 1 findings"},
+		"missing endpoints":           {with(resource.ClusterType, edsCluster("a"), edsCluster("c")), "cds", exitFailure, `names endpoints "c"`, "1 of 1 findings"},
+		"finding of a validator":      {with(resource.RouteType, &routepb.RouteConfiguration{Name: "r", VirtualHosts: []*routepb.VirtualHost{{Name: "v"}}}), "", exitOK, "VirtualHosts[0].Domains", ""},
+		"missing name":                {good, "rds r y", exitFailure, "", `about "y"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

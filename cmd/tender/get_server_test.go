@@ -28,25 +28,27 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// everyNode gives every client the same snapshot.
+// everyNode maps every Node to the same snapshot.
 type everyNode struct{}
 
 func (everyNode) ID(*corepb.Node) string { return "all" }
 
-// A controlPlane is go-control-plane's own server.
+// A controlPlane is the server of go-control-plane, with one snapshot for all clients.
 type controlPlane struct {
 	address string
 	cache   cachev3.SnapshotCache
 }
 
+// startControlPlane runs a control plane without resources until the test ends.
 func startControlPlane(t *testing.T, options ...grpc.ServerOption) *controlPlane {
 	t.Helper()
-	// Its ADS mode would answer a SotW request only if that names everything.
+	// In ADS mode, it would respond to a SotW request only if the request names all resources of the snapshot.
 	cp := &controlPlane{cache: cachev3.NewSnapshotCache(false, everyNode{}, nil)}
 	cp.address = serveGRPC(t, listenTCP(t), serverv3.NewServer(t.Context(), cp.cache, nil), options...)
 	return cp
 }
 
+// set replaces all resources.
 func (cp *controlPlane) set(t *testing.T, version string, resources map[resource.Type][]types.Resource) {
 	t.Helper()
 	snapshot, err := cachev3.NewSnapshot(version, resources)
@@ -67,7 +69,7 @@ func listenTCP(t *testing.T) net.Listener {
 	return l
 }
 
-// serveGRPC serves ads, or nothing if it is nil, until the test ends.
+// serveGRPC runs a gRPC server on l until the test ends, and returns its address. If ads is nil, it has no services.
 func serveGRPC(t *testing.T, l net.Listener, ads discoverypb.AggregatedDiscoveryServiceServer, options ...grpc.ServerOption) (address string) {
 	t.Helper()
 	s := grpc.NewServer(options...)
@@ -85,7 +87,7 @@ func serveGRPC(t *testing.T, l net.Listener, ads discoverypb.AggregatedDiscovery
 	return l.Addr().String()
 }
 
-// A script is a server whose Delta and SotW streams a test writes itself.
+// A script is an ADS server with the stream handlers of a test. A nil handler must not be called.
 type script struct {
 	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
 	delta func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error
@@ -100,7 +102,8 @@ func (s script) StreamAggregatedResources(stream discoverypb.AggregatedDiscovery
 	return s.sotw(stream)
 }
 
-// deltaSays serves a Delta stream that answers the first request with responses.
+// deltaSays returns a server that sends responses after the first Delta request. A response without a type gets that of
+// the request.
 func deltaSays(responses ...*discoverypb.DeltaDiscoveryResponse) script {
 	return script{delta: func(stream discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 		req, err := stream.Recv()
@@ -138,7 +141,7 @@ func endpoints(name string) *endpointpb.ClusterLoadAssignment {
 	return &endpointpb.ClusterLoadAssignment{ClusterName: name}
 }
 
-// shop is a control plane with two clusters and their endpoints.
+// shop starts a control plane with two clusters, their endpoints, and a route configuration.
 func shop(t *testing.T) *controlPlane {
 	t.Helper()
 	cp := startControlPlane(t)
@@ -150,8 +153,8 @@ func shop(t *testing.T) *controlPlane {
 	return cp
 }
 
-// watch runs tender get -w until the test ends, and yields the lines it prints.
-// Ranging over them again goes on where the last range stopped.
+// watch runs tender get -w until the test ends, and returns an iterator over the lines of its output. A second loop
+// over it continues after the last line of the first.
 func watch(t *testing.T, args ...string) func(yield func(string) bool) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
@@ -165,9 +168,9 @@ func watch(t *testing.T, args ...string) func(yield func(string) bool) {
 	go func() { ended <- cmd.ExecuteContext(ctx) }() // received below
 	t.Cleanup(func() {
 		stop()
-		_ = r.Close() // what it still prints goes nowhere
+		_ = r.Close() // so that pending writes fail
 		if err := <-ended; err != nil && !strings.Contains(err.Error(), "closed pipe") {
-			t.Errorf("tender get -w %q: %v, want nil when it is interrupted", args, err)
+			t.Errorf("tender get -w %q: %v, want nil after an interrupt", args, err)
 		}
 	})
 	scanner := bufio.NewScanner(r)

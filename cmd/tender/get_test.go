@@ -22,6 +22,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
+// variants maps each variant of the protocol to its flags of tender get.
 var variants = map[string][]string{"delta": nil, "sotw": {"--sotw"}}
 
 func TestGetPrintsWhatAControlPlaneSays(t *testing.T) {
@@ -57,8 +58,8 @@ func TestGetPrintsWhatAControlPlaneSays(t *testing.T) {
 	}
 }
 
-// matches compares text with a pattern in which %v stands for a word. Runs of
-// blanks within a line are one where the pattern is a table.
+// matches reports whether text equals a pattern in which %v stands for any word. If the pattern is a table, which
+// begins with NAME, any number of spaces in text equals two.
 func matches(pattern, text string) bool {
 	if strings.HasPrefix(pattern, "NAME") {
 		var lines []string
@@ -77,7 +78,8 @@ func matches(pattern, text string) bool {
 	return text == ""
 }
 
-// TestGetKeepsTheOrderOfFields: a name stands first, as in Envoy's documentation.
+// TestGetKeepsTheOrderOfFields verifies that YAML has the fields in the order of the protobuf message, and quotes
+// values that YAML would misread.
 func TestGetKeepsTheOrderOfFields(t *testing.T) {
 	t.Parallel()
 	address := &corepb.Address{Address: &corepb.Address_SocketAddress{SocketAddress: &corepb.SocketAddress{
@@ -119,7 +121,7 @@ func TestGetYAMLIsAFileForAFileOrigin(t *testing.T) {
 		_, stdout, _ := execute("get", "-a", cp.address, "cds", "-o", output)
 		doc, err := schema.ParseFile("mesh."+output, []byte(stdout))
 		if err != nil || len(doc.Resources) != 2 {
-			t.Errorf("ParseFile of -o %s: %+v, %v, want both clusters", output, doc, err)
+			t.Errorf("ParseFile of the output of -o %s: %+v, error %v, want both clusters", output, doc, err)
 		}
 	}
 }
@@ -131,23 +133,23 @@ func TestGetNamesWhatIsMissing(t *testing.T) {
 		t.Run(variant, func(t *testing.T) {
 			args := append([]string{"get", "-a", cp.address, "--timeout=300ms", "-o", "name", "eds", "web", "nope"}, flags...)
 			code, stdout, stderr := execute(args...)
-			// go-control-plane says nothing of a name that does not exist, and in
-			// SotW nothing at all before every name does.
+			// go-control-plane does not report a name that does not exist. In SotW, it sends no response until all
+			// names exist.
 			if code != exitFailure || !strings.Contains(stderr, `"nope"`) || !strings.Contains(stderr, "no answer within 300ms") {
-				t.Errorf("code %d, stdout %q, stderr %q, want 1 and nope named", code, stdout, stderr)
+				t.Errorf("code %d, stdout %q, stderr %q, want 1 and nope in the error", code, stdout, stderr)
 			}
 			if variant == "delta" && stdout != "web\n" {
-				t.Errorf("stdout %q, want what there is", stdout)
+				t.Errorf("stdout %q, want the existing resource", stdout)
 			}
 		})
 	}
 	code, stdout, stderr := execute("get", "-a", cp.address, "--sotw", "--timeout=300ms", "cds", "nope")
 	if code != exitFailure || !strings.Contains(stderr, `"nope"`) || strings.Contains(stdout, "web") {
-		t.Errorf("SotW cds nope: code %d, stdout %q, stderr %q", code, stdout, stderr)
+		t.Errorf("SotW cds nope: code %d, stdout %q, stderr %q, want 1 and nope in the error", code, stdout, stderr)
 	}
 }
 
-// TestGetFromDelta checks what is printed of a server's responses, which may bring everything in many.
+// TestGetFromDelta verifies the output for Delta responses: several responses, removals, errors, and no resources.
 func TestGetFromDelta(t *testing.T) {
 	t.Parallel()
 	one := func(name string) *discoverypb.DeltaDiscoveryResponse {
@@ -187,7 +189,7 @@ func TestGetFromDelta(t *testing.T) {
 	}
 }
 
-// TestGetAcknowledges holds what goes over the wire, in both variants.
+// TestGetAcknowledges verifies the first request and the ACK in both variants.
 func TestGetAcknowledges(t *testing.T) {
 	t.Parallel()
 	requests := make(chan proto.Message, 4)
@@ -222,11 +224,11 @@ func TestGetAcknowledges(t *testing.T) {
 	})
 	node := []string{"--node-id=me", "--node-cluster=us", "--user-agent=envoy"}
 
-	// The server ends the stream after the ACK, so that the watch ends too.
+	// The server ends the stream after the ACK, which ends the watch.
 	execute(append([]string{"get", "-w", "-a", address, "cds"}, node...)...)
 	first, ack := (<-requests).(*discoverypb.DeltaDiscoveryRequest), (<-requests).(*discoverypb.DeltaDiscoveryRequest)
 	if n := first.GetNode(); n.GetId() != "me" || n.GetCluster() != "us" || n.GetUserAgentName() != "envoy" || first.GetTypeUrl() != cds || len(first.GetResourceNamesSubscribe()) != 0 {
-		t.Errorf("first Delta request: %v", first)
+		t.Errorf("first Delta request: %v, want the Node of the flags and a wildcard subscription to cds", first)
 	}
 	if want := (&discoverypb.DeltaDiscoveryRequest{TypeUrl: cds, ResponseNonce: "n"}); !proto.Equal(ack, want) {
 		t.Errorf("Delta ACK: %v, want %v", ack, want)
@@ -235,15 +237,15 @@ func TestGetAcknowledges(t *testing.T) {
 	execute(append([]string{"get", "-w", "-a", address, "--sotw", "cds", "a"}, node...)...)
 	firstS, ackS := (<-requests).(*discoverypb.DiscoveryRequest), (<-requests).(*discoverypb.DiscoveryRequest)
 	if n := firstS.GetNode(); n.GetId() != "me" || n.GetCluster() != "us" || n.GetUserAgentName() != "envoy" || firstS.GetTypeUrl() != cds || firstS.GetResourceNames()[0] != "a" {
-		t.Errorf("first SotW request: %v", firstS)
+		t.Errorf("first SotW request: %v, want the Node of the flags and a subscription to a", firstS)
 	}
 	if want := (&discoverypb.DiscoveryRequest{TypeUrl: cds, ResponseNonce: "n", VersionInfo: "v", ResourceNames: []string{"a"}}); !proto.Equal(ackS, want) {
 		t.Errorf("SotW ACK: %v, want %v", ackS, want)
 	}
 }
 
-// TestGetAsksForEverythingInBothWays: a server that takes no name for no interest
-// is asked for "*" on the same stream.
+// TestGetAsksForEverythingInBothWays verifies that a SotW client subscribes to "*" on the same stream if the server
+// does not respond to the legacy wildcard, an empty list of names.
 func TestGetAsksForEverythingInBothWays(t *testing.T) {
 	t.Parallel()
 	eds, _ := schema.TypeURLFor("eds")
@@ -263,12 +265,12 @@ func TestGetAsksForEverythingInBothWays(t *testing.T) {
 	}})
 	code, stdout, stderr := execute("get", "-a", address, "--sotw", "-o", "name", "eds")
 	if code != exitOK || stdout != "*\n" || stderr != "" {
-		t.Errorf("code %d, stdout %q, stderr %q, want an answer to *", code, stdout, stderr)
+		t.Errorf("code %d, stdout %q, stderr %q, want the response to *", code, stdout, stderr)
 	}
 }
 
-// TestB36_GetShowsUnknownTypesByDigest holds that of what nobody can look into, which may have
-// secrets in it, only size and digest are shown.
+// TestB36_GetShowsUnknownTypesByDigest verifies that only the size and the digest of a resource of an unknown type are
+// printed, because it may contain a secret.
 func TestB36_GetShowsUnknownTypesByDigest(t *testing.T) {
 	t.Parallel()
 	foo := &anypb.Any{TypeUrl: "type.googleapis.com/acme.Foo", Value: []byte{1, 2, 3}}
@@ -299,7 +301,7 @@ func TestB36_GetShowsUnknownTypesByDigest(t *testing.T) {
 	}
 }
 
-// TestGetPrintsNothingThatSteersATerminal puts escape sequences wherever a server can.
+// TestGetPrintsNothingThatSteersATerminal verifies that escape sequences in any text from a server are not printed.
 func TestGetPrintsNothingThatSteersATerminal(t *testing.T) {
 	t.Parallel()
 	const evil = "a\x1b[31m\u0085\u202e\n\r\U000e0041z"
@@ -310,18 +312,18 @@ func TestGetPrintsNothingThatSteersATerminal(t *testing.T) {
 		{Name: "c", Resource: &anypb.Any{TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster", Value: []byte("\x1b")}},
 	}, ResourceErrors: []*discoverypb.ResourceError{{ResourceName: &discoverypb.ResourceName{Name: "z"}, ErrorDetail: &status.Status{Message: evil}}}}
 	address := serveGRPC(t, listenTCP(t), deltaSays(a))
-	steers := func(s string) bool {
+	unprintable := func(s string) bool {
 		return strings.ContainsAny(s, "\x1b\u0085\u202e\r\U000e0041")
 	}
 	for _, output := range get.Outputs {
 		code, stdout, stderr := execute("get", "-a", address, "-o", output, "cds", evil, "b", "c", "z")
-		if code != exitFailure || steers(stdout) || steers(stderr) || !strings.Contains(stdout, `\u001b[31m`) {
-			t.Errorf("-o %s: code %d\n%q\n%q", output, code, stdout, stderr)
+		if code != exitFailure || unprintable(stdout) || unprintable(stderr) || !strings.Contains(stdout, `\u001b[31m`) {
+			t.Errorf("-o %s: code %d, want 1 and escaped control characters:\n%q\n%q", output, code, stdout, stderr)
 		}
 		lines := watch(t, "-a", address, "-o", output, "cds", evil, "b", "c", "z")
 		for line := range lines {
-			if steers(line) {
-				t.Errorf("-w -o %s: %q", output, line)
+			if unprintable(line) {
+				t.Errorf("-w -o %s prints control characters: %q", output, line)
 			}
 			if strings.Contains(line, `OK: a\u001b`) || output == "name" && line == "missing z" || output == "wide" && strings.HasPrefix(line, "missing") {
 				break
@@ -340,10 +342,10 @@ func TestGetRedactsSecrets(t *testing.T) {
 	for _, output := range get.Outputs {
 		code, stdout, stderr := execute("get", "-a", cp.address, "-o", output, "sds", "s")
 		if code != exitOK || strings.Contains(stdout, "hush") || stderr != "" {
-			t.Errorf("-o %s: code %d, stderr %q, stdout\n%s", output, code, stderr, stdout)
+			t.Errorf("-o %s: code %d, stderr %q, want 0 and no private key in\n%s", output, code, stderr, stdout)
 		}
 		if (output == "yaml" || output == "json") && !strings.Contains(stdout, "[redacted]") {
-			t.Errorf("-o %s does not say that something is redacted:\n%s", output, stdout)
+			t.Errorf("-o %s does not print [redacted]:\n%s", output, stdout)
 		}
 	}
 }
@@ -359,7 +361,7 @@ func TestGetOverAUnixSocket(t *testing.T) {
 	for _, address := range []string{"unix:" + path, "unix://" + path} {
 		code, stdout, stderr := execute("get", "-a", address, "-o", "name", "cds", "a")
 		if code != exitOK || stdout != "a\n" || stderr != "" {
-			t.Errorf("-a %s: code %d, stdout %q, stderr %q", address, code, stdout, stderr)
+			t.Errorf("-a %s: code %d, stdout %q, stderr %q, want 0, a", address, code, stdout, stderr)
 		}
 	}
 }
@@ -379,9 +381,9 @@ func TestGetOverTLS(t *testing.T) {
 			t.Errorf("%s: code %d, stdout %q, stderr %q, want web", variant, code, stdout, stderr)
 		}
 	}
-	// The reason of a server that refuses a client may get lost with the connection.
+	// The TLS alert of a server that rejects a client may get lost when the server closes the connection.
 	if code, stdout, _ := execute("get", "-a", cp.address, "cds", trust, name); code != exitFailure || stdout != "" {
-		t.Errorf("without a certificate: code %d, stdout %q, want 1", code, stdout)
+		t.Errorf("tender get without a certificate: code %d, stdout %q, want 1", code, stdout)
 	}
 	for why, args := range map[string][]string{
 		"unknown authority":       {name, cert, key},

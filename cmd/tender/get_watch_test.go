@@ -49,7 +49,7 @@ func TestGetWatchOutputs(t *testing.T) {
 	address := serveGRPC(t, listenTCP(t), deltaSays(
 		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "1", Resource: content("")}}, RemovedResources: []string{"b"}},
 		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "2", Resource: content("x")}}},
-		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "3", Resource: content("x")}}}, // the same again
+		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "3", Resource: content("x")}}}, // only the version changes
 		&discoverypb.DeltaDiscoveryResponse{RemovedResources: []string{"a"}},
 	))
 	tests := map[string][]string{
@@ -79,7 +79,7 @@ func TestGetWatchOutputs(t *testing.T) {
 					t.Fatalf("line %d: %q, want %q", i, line, want[i])
 				}
 				if output == "json" && !json.Valid([]byte(line)) {
-					t.Errorf("not JSON: %s", line)
+					t.Errorf("line is not valid JSON: %s", line)
 				}
 				if i++; i == len(want) {
 					break
@@ -105,7 +105,7 @@ func TestGetFromAServerThatFails(t *testing.T) {
 	closed := listenTCP(t)
 	_ = closed.Close()
 	silent := serveGRPC(t, listenTCP(t), deltaSays())
-	mute := listenTCP(t) // accepts, and never speaks HTTP/2
+	mute := listenTCP(t) // accepts connections, and sends no HTTP/2 frames
 	defer func() { _ = mute.Close() }()
 	nothing := serveGRPC(t, listenTCP(t), nil)
 	ends := serveGRPC(t, listenTCP(t), script{
@@ -117,17 +117,17 @@ func TestGetFromAServerThatFails(t *testing.T) {
 		args []string
 		want string
 	}{
-		{"not there", []string{"-a", closed.Addr().String(), "cds"}, "tender: get from " + closed.Addr().String() + ": dial tcp " + closed.Addr().String() + ": connect: connection refused\n"},
-		{"no such socket", []string{"-a", "unix:/nonexistent/xds.sock", "cds"}, "tender: get from unix:/nonexistent/xds.sock: dial unix /nonexistent/xds.sock: connect: no such file or directory\n"},
-		{"says nothing", []string{"-a", silent, "--timeout=50ms", "cds"}, "tender: get from " + silent + ": no answer within 50ms: the server has no cds, or gives it only by name\n"},
-		{"says nothing of a name", []string{"-a", silent, "--timeout=50ms", "eds", "a"}, "tender: get from " + silent + ": no answer within 50ms: the server does not know eds \"a\", or is waiting for it\n"},
-		{"is something else", []string{"-a", mute.Addr().String(), "--timeout=50ms", "cds"}, "tender: get from " + mute.Addr().String() + ": not connected within 50ms\n"},
-		{"is something else, watched", []string{"-a", mute.Addr().String(), "--timeout=50ms", "-w", "cds"}, "tender: watch " + mute.Addr().String() + ": not connected within 50ms\n"},
+		{"connection refused", []string{"-a", closed.Addr().String(), "cds"}, "tender: get from " + closed.Addr().String() + ": dial tcp " + closed.Addr().String() + ": connect: connection refused\n"},
+		{"missing socket", []string{"-a", "unix:/nonexistent/xds.sock", "cds"}, "tender: get from unix:/nonexistent/xds.sock: dial unix /nonexistent/xds.sock: connect: no such file or directory\n"},
+		{"no response to a wildcard", []string{"-a", silent, "--timeout=50ms", "cds"}, "tender: get from " + silent + ": no answer within 50ms: the server has no cds, or gives it only by name\n"},
+		{"no response to a name", []string{"-a", silent, "--timeout=50ms", "eds", "a"}, "tender: get from " + silent + ": no answer within 50ms: the server does not know eds \"a\", or is waiting for it\n"},
+		{"no HTTP/2 server", []string{"-a", mute.Addr().String(), "--timeout=50ms", "cds"}, "tender: get from " + mute.Addr().String() + ": not connected within 50ms\n"},
+		{"no HTTP/2 server, with --watch", []string{"-a", mute.Addr().String(), "--timeout=50ms", "-w", "cds"}, "tender: watch " + mute.Addr().String() + ": not connected within 50ms\n"},
 		{"no Delta", []string{"-a", nothing, "cds"}, "tender: get from " + nothing + ": the server does not serve Delta ADS; try --sotw ("},
 		{"no SotW", []string{"-a", nothing, "--sotw", "cds"}, "tender: get from " + nothing + ": the server does not serve state-of-the-world ADS; try without --sotw ("},
-		{"ends", []string{"-a", ends, "cds"}, "tender: get from " + ends + ": the server ended the stream\n"},
-		{"wants TLS", []string{"-a", secure, "cds"}, "tender: get from " + secure + ": "},
-		{"no CA file", []string{"-a", silent, "--tls-ca=/nonexistent/ca.pem", "cds"}, "tender: read --tls-ca: open /nonexistent/ca.pem: no such file or directory\n"},
+		{"stream ended", []string{"-a", ends, "cds"}, "tender: get from " + ends + ": the server ended the stream\n"},
+		{"TLS server", []string{"-a", secure, "cds"}, "tender: get from " + secure + ": "},
+		{"missing CA file", []string{"-a", silent, "--tls-ca=/nonexistent/ca.pem", "cds"}, "tender: read --tls-ca: open /nonexistent/ca.pem: no such file or directory\n"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -149,6 +149,6 @@ func TestGetEndsWhenInterrupted(t *testing.T) {
 	cmd.SetOut(new(bytes.Buffer))
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	if err := cmd.ExecuteContext(ctx); err == nil || err.Error() != "interrupted" {
-		t.Errorf("got %v, want interrupted", err)
+		t.Errorf("tender get after an interrupt: error %v, want interrupted", err)
 	}
 }
