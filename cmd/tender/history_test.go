@@ -10,8 +10,8 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// History implements admin.Fleet: cluster web changed once, and was said to do more to the terminal
-// than it may.
+// History implements admin.Fleet. It returns an update with an escape sequence in the diff, and a removal, of the
+// cluster web.
 func (someFleet) History(c admin.HistoryChoice) (admin.History, error) {
 	if c.Name != "web" {
 		return admin.History{}, admin.Refuse(http.StatusNotFound, errors.New("no change is remembered"))
@@ -37,7 +37,7 @@ func TestHistory(t *testing.T) {
 		}
 	}
 	if strings.Contains(stdout, "\x1b") {
-		t.Errorf("tender history steers the terminal: %q", stdout)
+		t.Errorf("tender history prints an escape sequence: %q", stdout)
 	}
 	for args, want := range map[string]int{"history cds nobody": exitFailure, "history cds": exitUsage, "history c web": exitFailure, "history cds web -o wide": exitUsage} {
 		if code, _, _ := execute(strings.Fields(args)...); code != want {

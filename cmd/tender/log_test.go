@@ -15,9 +15,9 @@ func TestNewLogger(t *testing.T) {
 		name   string
 		level  slog.Level
 		format string
-		want   []string // in the one line that is written
+		want   []string // parts of the record; nil means no record
 	}{
-		{"json by default where nobody looks", slog.LevelInfo, "", []string{`"msg":"starting"`, `"origin":"a:1"`, `"retry_in":"1.5s"`}},
+		{"json by default without a terminal", slog.LevelInfo, "", []string{`"msg":"starting"`, `"origin":"a:1"`, `"retry_in":"1.5s"`}},
 		{"json", slog.LevelInfo, "json", []string{`"level":"INFO"`, `"origin":"a:1"`}},
 		{"text", slog.LevelInfo, "text", []string{"level=INFO", "msg=starting", "origin=a:1", "retry_in=1.5s"}},
 		{"below the level", slog.LevelWarn, "text", nil},
@@ -28,7 +28,7 @@ func TestNewLogger(t *testing.T) {
 			log := newLogger(&out, tt.level, tt.format)
 			log.LogAttrs(t.Context(), slog.LevelInfo, "starting", slog.String("origin", "a:1"), slog.Duration("retry_in", 1500*time.Millisecond))
 			if tt.want == nil && out.Len() > 0 {
-				t.Errorf("wrote %q, want nothing", out.String())
+				t.Errorf("wrote %q, want no record", out.String())
 			}
 			for _, want := range tt.want {
 				if !strings.Contains(out.String(), want) {
@@ -46,9 +46,9 @@ func TestIsTerminal(t *testing.T) {
 	}
 	defer file.Close()
 	if isTerminal(file) {
-		t.Error("a file is taken for a terminal")
+		t.Error("isTerminal(file) = true, want false")
 	}
 	if isTerminal(&bytes.Buffer{}) {
-		t.Error("a buffer is taken for a terminal")
+		t.Error("isTerminal(buffer) = true, want false")
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
-// The log level can be changed while a relay runs, and the log says so both ways.
+// TestLogLevel verifies that tender log-level changes the level of a running relay, and that a change to a higher or a
+// lower level is logged.
 func TestLogLevel(t *testing.T) {
 	var log logs.Log
 	level := new(slog.LevelVar)
@@ -29,13 +30,13 @@ func TestLogLevel(t *testing.T) {
 			t.Errorf("tender log-level %s: code %d, %q%s, want %q", to.level, code, stdout, stderr, want)
 		}
 		if !strings.Contains(log.String(), to.logged) {
-			t.Errorf("after log-level %s the log has no %s:\n%s", to.level, to.logged, log.String())
+			t.Errorf("after tender log-level %s, the log has no record %s:\n%s", to.level, to.logged, log.String())
 		}
 	}
 	if level.Level() != slog.LevelDebug {
 		t.Errorf("the level is %v, want DEBUG", level.Level())
 	}
 	if code, _, stderr := execute("log-level", "loud"); code != exitFailure || !strings.Contains(stderr, `level="loud": want debug, info, warn or error`) {
-		t.Errorf("tender log-level loud: code %d, %s", code, stderr)
+		t.Errorf("tender log-level loud: code %d, %s, want an error with the valid levels", code, stderr)
 	}
 }

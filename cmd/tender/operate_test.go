@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// runRelay runs a relay of an origin until the test ends, and has the commands find it.
+// runRelay runs a relay with an origin until the test ends, and sets adminVariable to its admin address.
 func runRelay(t *testing.T, origin string, env ...string) *relaytest.Relay {
 	t.Helper()
 	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: append(env, "TENDER_ORIGIN="+origin, "TENDER_ADMIN_LISTEN=127.0.0.1:0")})
@@ -19,7 +19,7 @@ func runRelay(t *testing.T, origin string, env ...string) *relaytest.Relay {
 	return r
 }
 
-// await runs a command until it prints what is wanted.
+// await runs a command repeatedly until wanted returns true for its output. what describes this output in the error.
 func await(t *testing.T, what string, wanted func(stdout string) bool, args ...string) {
 	t.Helper()
 	deadline := time.Now().Add(relaytest.Patience)
@@ -31,11 +31,11 @@ func await(t *testing.T, what string, wanted func(stdout string) bool, args ...s
 		if time.Now().After(deadline) {
 			t.Fatalf("tender %s does not print %s:\n%s%s", strings.Join(args, " "), what, stdout, stderr)
 		}
-		time.Sleep(5 * time.Millisecond) // between two questions, as an operator's
+		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// TestOperate has an operator freeze and thaw a relay, and decide on what it holds back.
+// TestOperate holds removals of a relay, and then discards, freezes, releases and thaws them.
 func TestOperate(t *testing.T) {
 	dir := t.TempDir()
 	write := func(file string, n int) {
@@ -76,13 +76,14 @@ func TestOperate(t *testing.T) {
 		"freeze", "--reason", "broken", "--for", "2h")
 	must(t, exitOK, []string{"FROZEN for ", ", for another ", ": broken"}, "status")
 	must(t, exitOK, []string{"20", "released"}, "release", "--all", "--discarded")
-	await(t, "that the removals are made", func(stdout string) bool { return stdout == "nothing is held back\n" }, "release")
+	await(t, "no held removals", func(stdout string) bool { return stdout == "nothing is held back\n" }, "release")
 	await(t, "the frozen set", lines(21), get...)
 	must(t, exitOK, []string{"default changes are distributed"}, "thaw")
-	await(t, "the one cluster that is left", lines(1), get...)
+	await(t, "the one remaining cluster", lines(1), get...)
 }
 
-// TestB46_CommandsAboutHeldChanges: an operator sees which changes would break clients and why, and sends them all the same.
+// TestB46_CommandsAboutHeldChanges verifies that operators see held changes with the reason (TENDER_VALIDATE=hold), and
+// can release them.
 func TestB46_CommandsAboutHeldChanges(t *testing.T) {
 	dir := t.TempDir()
 	write := func(file, resource string) {
@@ -108,12 +109,12 @@ func TestB46_CommandsAboutHeldChanges(t *testing.T) {
 	}, "release")
 	must(t, exitUsage, []string{"rds", `r: names cluster "nowhere", which does not exist`}, "discard")
 	must(t, exitOK, []string{"held change", "1 change is HELD", `names cluster "nowhere"`}, "status")
-	await(t, "the route of before", leads("a"), get...)
+	await(t, "the route before the change", leads("a"), get...)
 	must(t, exitOK, []string{"released", "rds"}, "release", "--type", "rds")
 	await(t, "the route to nowhere", leads("nowhere"), get...)
 }
 
-// TestH11_StatusNamesBadFiles: tender status says which files of a directory are bad, and where.
+// TestH11_StatusNamesBadFiles verifies that tender status prints the rejected files of a file origin with their lines.
 func TestH11_StatusNamesBadFiles(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 7 {
@@ -129,7 +130,7 @@ func TestH11_StatusNamesBadFiles(t *testing.T) {
 		}
 		_, stdout, stderr := execute(args...)
 		if n := strings.Count(stdout, "BAD FILE "); n != want || !strings.Contains(stdout, "0.yaml:2") || strings.Contains(stdout, "and 2 more bad files of 7") == wide {
-			t.Errorf("tender %s names %d bad files, want %d:\n%s%s", strings.Join(args, " "), n, want, stdout, stderr)
+			t.Errorf("tender %s prints %d bad files, want %d:\n%s%s", strings.Join(args, " "), n, want, stdout, stderr)
 		}
 	}
 }

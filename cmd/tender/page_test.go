@@ -13,7 +13,7 @@ import (
 
 var update = flag.Bool("update", false, "write deploy/docs/cli.md")
 
-// TestCLIPage holds deploy/docs/cli.md to the commands. With -update it writes the page.
+// TestCLIPage verifies that deploy/docs/cli.md describes the commands. With -update it writes the page.
 func TestCLIPage(t *testing.T) {
 	const name = "../../deploy/docs/cli.md"
 	want := cliPage()
@@ -28,7 +28,7 @@ func TestCLIPage(t *testing.T) {
 	}
 }
 
-// cliPage returns the page of all commands.
+// cliPage returns the content of deploy/docs/cli.md.
 func cliPage() string {
 	var b strings.Builder
 	b.WriteString(`# Commands
@@ -53,7 +53,7 @@ admin address: ` + "`--admin`" + `, or else ` + "`TENDER_ADMIN_LISTEN`" + `. Rel
 	return b.String()
 }
 
-// documented returns the commands below c that are on the page, in the order of the help.
+// documented returns the available subcommands of c and their subcommands, in the order of the help.
 func documented(c *cobra.Command) (all []*cobra.Command) {
 	for _, below := range c.Commands() {
 		if !below.IsAvailableCommand() {
@@ -64,7 +64,7 @@ func documented(c *cobra.Command) (all []*cobra.Command) {
 	return all
 }
 
-// writeCommand writes the section of a command.
+// writeCommand writes the section of a command: its description, usage, flags and examples.
 func writeCommand(b *strings.Builder, c *cobra.Command) {
 	c.InitDefaultHelpFlag()
 	fmt.Fprintf(b, "\n## `%s`\n\n", c.CommandPath())

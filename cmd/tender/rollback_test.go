@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestRollbackCommands has an operator list generations, look at what a rollback changes, roll back and thaw.
+// TestRollbackCommands verifies the output of generations, rollback and thaw, also with --dry-run, and the clusters
+// that clients receive after each.
 func TestRollbackCommands(t *testing.T) {
 	dir := t.TempDir()
 	write := func(names ...string) {
@@ -28,7 +29,7 @@ func TestRollbackCommands(t *testing.T) {
 		return func(stdout string) bool { return strings.Contains(stdout, want) }
 	}
 	await(t, "the cluster", prints("old\n"), get...)
-	await(t, "a generation that has settled", regexp.MustCompile(`\((?:[4-9]|\d\d)(?:\.\d)?s ago\)`).MatchString, "generations")
+	await(t, "a complete generation", regexp.MustCompile(`\((?:[4-9]|\d\d)(?:\.\d)?s ago\)`).MatchString, "generations")
 	write("old", "new")
 	await(t, "both clusters", prints("new\n"), get...)
 	await(t, "two generations", prints("+1 ~0 -0"), "generations")
@@ -55,8 +56,8 @@ func TestRollbackCommands(t *testing.T) {
 
 	must(t, exitOK, []string{"FROZEN"}, "freeze")
 	write("old", "newer")
-	await(t, "what the directory has now", prints("1 added, 0 changed, 1 removed"), "thaw", "--dry-run")
+	await(t, "the difference to the directory", prints("1 added, 0 changed, 1 removed"), "thaw", "--dry-run")
 	await(t, "the frozen clusters", func(stdout string) bool { return stdout == "new\nold\n" }, get...)
 	must(t, exitOK, []string{"+ cds newer", "- cds new", "changes are distributed"}, "thaw")
-	await(t, "the present clusters", prints("newer\n"), get...)
+	await(t, "the current clusters", prints("newer\n"), get...)
 }

@@ -22,7 +22,7 @@ import (
 
 const listenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
 
-// someRollouts are one that goes on, and one that is halted.
+// someRollouts returns a rollout at stage 2 of the origin default, and a halted one of the origin west.
 func someRollouts(now time.Time) []*rollout.Status {
 	cohorts := func(served ...string) []rollout.Cohort {
 		all := []rollout.Cohort{{Name: "metadata.canary=true 10m0s", Clients: 2}, {Name: "5% 10m0s", Clients: 41}, {Name: "25% approve", Clients: 160}, {Name: "the rest", Clients: 597}}
@@ -47,7 +47,7 @@ func someRollouts(now time.Time) []*rollout.Status {
 	return []*rollout.Status{rolling, halted}
 }
 
-// serveRollouts has the commands find a relay with these rollouts.
+// serveRollouts serves an admin API with these rollouts until the test ends, and sets adminVariable to its address.
 func serveRollouts(t *testing.T, all []*rollout.Status, further ...func(*admin.Config)) {
 	t.Helper()
 	t.Setenv(adminVariable, serveAdmin(t, "unix", admin.Status{}, append(further, func(cfg *admin.Config) {
@@ -72,7 +72,7 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		t.Errorf("tender rollout status: code %d, %s, %s", code, stdout, stderr)
 	}
 	var out strings.Builder
-	if err := printRollouts(&out, someRollouts(now), now); err != nil { // at a time that does not depend on the machine
+	if err := printRollouts(&out, someRollouts(now), now); err != nil { // now is fixed, so that times are exact
 		t.Fatal(err)
 	}
 	want := []string{
@@ -127,7 +127,8 @@ func TestRolloutStatusForPeople(t *testing.T) {
 	}
 }
 
-// A rollout that is current, one that gathers, and one before its last step.
+// TestRolloutStatusOfOneOrigin verifies the status of a rollout that is current, that gathers changes, and that waits
+// for approval before its last step. With one origin, commands have no --origin.
 func TestRolloutStatusOfOneOrigin(t *testing.T) {
 	now := time.Now()
 	for _, tt := range []struct {
@@ -182,7 +183,7 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 	}
 }
 
-// TestRolloutStatusForPrograms has JSON and YAML say the same.
+// TestRolloutStatusForPrograms verifies that JSON and YAML contain the complete status.
 func TestRolloutStatusForPrograms(t *testing.T) {
 	want := someRollouts(time.Now().UTC().Round(0))[:1]
 	serveRollouts(t, want)
@@ -214,18 +215,18 @@ func TestRolloutErrors(t *testing.T) {
 		{"rollout status -o wide", exitUsage, "--output=wide: want text, yaml or json"},
 		{"rollout statuses", exitUsage, `unknown command "statuses" for "tender rollout"`},
 		{"rollout diff a b c", exitUsage, "accepts at most 2 arg(s)"},
-		{"rollout diff", exitFailure, "TENDER_ROLLOUT is off"}, // of a relay that does not have it
+		{"rollout diff", exitFailure, "TENDER_ROLLOUT is off"}, // the test server has no rollout diffs
 		{"rollout resume --reason x", exitUsage, "unknown flag: --reason"},
 		{"rollout abort --all", exitUsage, "unknown flag: --all"},
 	} {
 		must(t, tt.code, []string{tt.want}, strings.Fields(tt.args)...)
 	}
 	if code, _, stderr := execute("rollout", "diff", "cds", ""); code != exitUsage || !strings.Contains(stderr, "TYPE and NAME may not be empty") {
-		t.Errorf("tender rollout diff of no name: code %d, %s", code, stderr)
+		t.Errorf("tender rollout diff with an empty name: code %d, %s, want a usage error", code, stderr)
 	}
 }
 
-// An asked is a relay that answers with one status after the other, or with an error.
+// An asked is a client of a relay that returns scripted responses in order.
 type asked struct {
 	answers []any // a *rollout.Status or an error; the last is repeated
 }
@@ -242,7 +243,7 @@ func (a *asked) get(_ context.Context, _ string, into any) error {
 	return nil
 }
 
-// TestRolloutWait: what tender rollout status --wait waits for, with what it prints.
+// TestRolloutWait verifies when tender rollout status --wait returns, and the steps that it prints.
 func TestRolloutWait(t *testing.T) {
 	is := func(phase rollout.Phase, promoted, halted int64) *rollout.Status {
 		s := &rollout.Status{Origin: "o", Phase: phase, Edition: "ab", Cohorts: make([]rollout.Cohort, 3), Outcomes: rollout.Outcomes{Promoted: promoted, Halted: halted}}
@@ -259,22 +260,22 @@ func TestRolloutWait(t *testing.T) {
 		name    string
 		answers func() []any
 		steps   []string
-		asked   int // how many answers are left over
+		asked   int // number of responses that wait does not request, at least 1
 		wantErr string
 	}{
-		{"nothing is open", func() []any { return []any{is(rollout.Current, 7, 7)} }, []string{"o  current"}, 1, ""},
-		{"it is halted", func() []any { return []any{is(rollout.Halted, 0, 1)} }, []string{halts}, 1, "origin o: the rollout is halted"},
-		{"it is promoted", func() []any {
+		{"no open rollout", func() []any { return []any{is(rollout.Current, 7, 7)} }, []string{"o  current"}, 1, ""},
+		{"halted", func() []any { return []any{is(rollout.Halted, 0, 1)} }, []string{halts}, 1, "origin o: the rollout is halted"},
+		{"promoted", func() []any {
 			return []any{is(rollout.Gathering, 1, 0), is(rollout.Gathering, 1, 0), is(rollout.Rolling, 1, 0), is(rollout.Current, 2, 0), nil}
 		},
 			[]string{gathers, rolls, "o  current"}, 1, ""},
-		{"the next one follows at once", func() []any { return []any{is(rollout.Rolling, 1, 0), is(rollout.Gathering, 2, 0), nil} }, []string{rolls, gathers}, 1, ""},
-		{"it is halted between two questions", func() []any { return []any{is(rollout.Rolling, 1, 3), is(rollout.Gathering, 1, 4), nil} }, []string{rolls, gathers}, 1, "origin o: the rollout is halted"},
+		{"the next rollout starts at once", func() []any { return []any{is(rollout.Rolling, 1, 0), is(rollout.Gathering, 2, 0), nil} }, []string{rolls, gathers}, 1, ""},
+		{"halted between two requests", func() []any { return []any{is(rollout.Rolling, 1, 3), is(rollout.Gathering, 1, 4), nil} }, []string{rolls, gathers}, 1, "origin o: the rollout is halted"},
 		{"the relay restarts", func() []any {
 			return []any{is(rollout.Rolling, 5, 5), errors.New("refused\x1b"), errors.New("refused\x1b"), is(rollout.Gathering, 0, 0), is(rollout.Gathering, 1, 0), nil}
 		}, []string{rolls, `refused\u001b`, gathers}, 1, ""},
 		{"the relay is not there", func() []any { return []any{errors.New("refused"), nil} }, nil, 1, "refused"},
-		{"the time is over", func() []any { return []any{is(rollout.Gathering, 0, 0)} }, []string{gathers}, 1, "the rollout has not ended after 1h0m0s"},
+		{"timeout", func() []any { return []any{is(rollout.Gathering, 0, 0)} }, []string{gathers}, 1, "the rollout has not ended after 1h0m0s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -290,14 +291,15 @@ func TestRolloutWait(t *testing.T) {
 					steps = append(steps, strings.TrimSpace(line[len("15:04:05"):]))
 				}
 				if diff := cmp.Diff(tt.steps, steps); diff != "" || len(relay.answers) != tt.asked || len(answer.Rollouts) == 0 && tt.name != "the relay is not there" {
-					t.Errorf("%d answers are left, steps (-want +got):\n%s", len(relay.answers), diff)
+					t.Errorf("%d responses remain, want %d; steps (-want +got):\n%s", len(relay.answers), tt.asked, diff)
 				}
 			})
 		})
 	}
 }
 
-// someDiff is of a cluster of two groups, a listener, and a Secret whose content is not shown.
+// someDiff returns the changes of a cluster in two node groups, of a listener, and of a Secret without content. Without
+// a type and a name, it returns two pages.
 func someDiff(c admin.RolloutChoice) (d admin.RolloutDiff, err error) {
 	const clusterType, secretType = "type.googleapis.com/envoy.config.cluster.v3.Cluster", "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 	a, b, key := &admin.RolloutContent{Version: "v1", Bytes: 100, SHA256: "a"}, &admin.RolloutContent{Version: "v2", Bytes: 2048, SHA256: "b"}, &admin.RolloutContent{Version: "s", Bytes: 9, SHA256: "s"}
@@ -370,17 +372,17 @@ func TestRolloutDiff(t *testing.T) {
 			t.Errorf("tender rollout diff %q: code %d, %s (-want +got):\n%s", tt.args, code, stderr, diff)
 		}
 		if strings.Contains(strings.Join(tt.args, " "), "--group g") && chosen.Group != "g" {
-			t.Errorf("tender rollout diff %q asked for %+v", tt.args, chosen)
+			t.Errorf("tender rollout diff %q requested %+v, want group g", tt.args, chosen)
 		}
 	}
 	var got admin.RolloutDiff
 	code, stdout, stderr := execute("rollout", "diff", "-o", "json")
 	if err := json.Unmarshal([]byte(stdout), &got); code != exitOK || err != nil || len(got.Changes) != 4 || got.Next != "" {
-		t.Errorf("tender rollout diff -o json: code %d, %s, %v: %+v", code, stderr, err, got)
+		t.Errorf("tender rollout diff -o json: code %d, %s, error %v: %+v, want 4 changes", code, stderr, err, got)
 	}
 }
 
-// TestRolloutCommands: what the relay is asked for, and what it answered is printed.
+// TestRolloutCommands verifies the request of each command that changes rollouts, and that it prints the response.
 func TestRolloutCommands(t *testing.T) {
 	var name string
 	var got admin.RolloutScope
@@ -407,14 +409,14 @@ func TestRolloutCommands(t *testing.T) {
 		must(t, exitOK, []string{" default edition 7f3a9c21 is at stage 2 of 3 (5% 10m0s), another 8m0s, waits for answers"}, append([]string{"rollout"}, tt.args...)...)
 		who := got.User
 		if got.User = ""; name != tt.args[0] || got != tt.want || who == "" {
-			t.Errorf("tender rollout %q asks for %s with %+v of %q, want %+v", tt.args, name, got, who, tt.want)
+			t.Errorf("tender rollout %q requests %s with %+v by user %q, want %+v", tt.args, name, got, who, tt.want)
 		}
 	}
 	must(t, exitOK, []string{`"state": "rolling"`}, "rollout", "promote", "-o", "json")
 	must(t, exitFailure, []string{": no rollout is open"}, "rollout", "promote", "--origin", "west")
 }
 
-// TestStatusTellsOfRollouts has tender status tell of a rollout in one line, unless it is current.
+// TestStatusTellsOfRollouts verifies that tender status prints the state of a rollout as a note, unless it is current.
 func TestStatusTellsOfRollouts(t *testing.T) {
 	now := time.Now()
 	s := someStatus(now)
@@ -431,12 +433,13 @@ func TestStatusTellsOfRollouts(t *testing.T) {
 		}
 		got := strings.Join(statusLines(t, "--admin", serveAdmin(t, "unix", s)), "\n")
 		if !strings.Contains(got, want) || strings.Contains(got, "rollout") != (want != "") {
-			t.Errorf("tender status of a rollout that is %v:\n%s\nwant\n%s", phase, got, want)
+			t.Errorf("tender status with a rollout in phase %v:\n%s\nwant\n%s", phase, got, want)
 		}
 	}
 }
 
-// TestOperateRollouts has an operator follow a change through a relay of a directory.
+// TestOperateRollouts promotes and undoes a change of a file origin through a running relay, and verifies the output of
+// the commands at each step.
 func TestOperateRollouts(t *testing.T) {
 	dir := t.TempDir()
 	write := func(names string, timeout int) {
@@ -470,7 +473,7 @@ func TestOperateRollouts(t *testing.T) {
 	must(t, exitOK, []string{"is at stage 1 of 1 (id=canary approve), waits for approval: tender rollout status"}, "status")
 	must(t, exitFailure, []string{"the rollout has not ended after 10ms"}, "rollout", "status", "--wait", "--timeout", "10ms")
 	if _, stdout, _ := execute(get...); stdout != "a\n" {
-		t.Errorf("a client of the rest is served %q before the promotion, want a", stdout)
+		t.Errorf("a client of the rest received %q before the promotion, want only a", stdout)
 	}
 	must(t, exitOK, []string{"default current"}, "rollout", "promote")
 	await(t, "both clusters", has("a\nb\n"), get...)
@@ -478,11 +481,11 @@ func TestOperateRollouts(t *testing.T) {
 	must(t, exitOK, []string{"is HALTED: undo by ", " at 127.0.0.1: errors"}, "rollout", "undo", "--reason", "errors")
 	must(t, exitFailure, []string{"is HALTED", "tender rollout resume", "tender: origin default: the rollout is halted"}, "rollout", "status", "--wait")
 	must(t, exitOK, []string{"~ cds a", "+ cds b"}, "rollout", "diff")
-	await(t, "what there was", func(stdout string) bool { return stdout == "a\n" }, get...)
+	await(t, "the clusters before the promotion", func(stdout string) bool { return stdout == "a\n" }, get...)
 }
 
-// TestRolloutStatusOfAColdRelay verifies that the status claims current resources only once the origin has confirmed its
-// state.
+// TestRolloutStatusOfAColdRelay verifies that the status mentions current resources only after the origin has confirmed
+// its state.
 func TestRolloutStatusOfAColdRelay(t *testing.T) {
 	for waits, want := range map[string]string{
 		"":           "the origin's current resources\n",
@@ -492,7 +495,7 @@ func TestRolloutStatusOfAColdRelay(t *testing.T) {
 		s := &rollout.Status{Origin: "default", Cold: true, WaitsFor: waits}
 		err := printRollouts(&out, []*rollout.Status{s}, time.Now())
 		if err != nil || !strings.Contains(out.String(), "origin default: current: all clients receive "+want) {
-			t.Errorf("status that waits for %q: %q, error %v; want %q", waits, out.String(), err, want)
+			t.Errorf("status of a rollout that waits for %q: %q, error %v; want %q", waits, out.String(), err, want)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestServeRefusesBadConfiguration(t *testing.T) {
 	}
 }
 
-// config returns a configuration with a file origin and one address.
+// config returns a configuration with a file origin, and listen as the only address.
 func config(t *testing.T, listen string) relay.Config {
 	t.Helper()
 	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=" + listen, "TENDER_ADMIN_LISTEN=off"})
@@ -37,17 +37,18 @@ func config(t *testing.T, listen string) relay.Config {
 	return cfg
 }
 
-// TestServeStartsAndStops runs the relay itself and interrupts it.
+// TestServeStartsAndStops runs a relay that receives SIGINT at the start, and verifies that its log contains its
+// addresses.
 func TestServeStartsAndStops(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "rest")
 	for _, tt := range []struct {
-		listen []string // for polls
+		listen []string // addresses for REST
 		want   string
 	}{
 		{nil, `rest_listen=off`},
 		{[]string{"127.0.0.1:0", "unix:" + socket}, `rest_listen=127\.0\.0\.1:[1-9]\d*,unix:` + regexp.QuoteMeta(socket)},
 	} {
-		var out logs.Log // the relay may still log while it is left to end
+		var out logs.Log // safe for concurrent use: the relay may log after serve has returned
 		received := make(chan os.Signal, 1)
 		received <- os.Interrupt
 		cfg := config(t, "127.0.0.1:0")
@@ -79,12 +80,13 @@ func TestServeNamesTheVariableOfAnAddressInUse(t *testing.T) {
 	}
 }
 
-// A fakeRelay ends as a test says.
+// A fakeRelay is a runner whose Run returns when a test wants.
 type fakeRelay struct {
-	ends           string // "drained", "hurried", "at once" or "never"
-	result         error
-	hurried        chan struct{}
-	over, hasEnded chan struct{}
+	ends     string        // when Run returns: "drained", "hurried", "at once" or "never"
+	result   error         // returned by Run
+	hurried  chan struct{} // closed by StopNow
+	over     chan struct{} // closed by the test, so that "never" ends
+	hasEnded chan struct{} // closed when Run returns
 }
 
 func (r *fakeRelay) StopNow() { close(r.hurried) }
@@ -103,14 +105,14 @@ func (r *fakeRelay) Run(ctx context.Context) error {
 	return r.result
 }
 
-// TestSignals runs a relay that ends as the test says, and tells it signals.
+// TestSignals verifies when untilSignalled returns after a sequence of signals, and its error.
 func TestSignals(t *testing.T) {
 	term, interrupt := os.Signal(syscall.SIGTERM), os.Interrupt
 	broken := errors.New("broken")
 	tests := []struct {
 		name    string
 		signals []os.Signal
-		ends    string // when the relay ends
+		ends    string // as in fakeRelay
 		result  error
 		want    error
 	}{

@@ -21,22 +21,22 @@ import (
 	tenderconfig "github.com/xdstender/tender/relay/config"
 )
 
-// How make release has manual pages and completions written: a test does it, so that the
-// command itself needs nothing for them.
+// Flags with which make release writes manual pages and shell completions. A test writes them, so that the command does
+// not depend on package doc.
 var (
 	shareFile    = flag.String("share", "", "write the manual pages and completions into this `file`, a gzipped tar")
-	shareVersion = flag.String("share.version", version, "the version that the pages name")
-	shareDate    = flag.String("share.date", "2026-11-21T10:00:00Z", "their date, as RFC 3339 has it")
+	shareVersion = flag.String("share.version", version, "`version` in the manual pages")
+	shareDate    = flag.String("share.date", "2026-11-21T10:00:00Z", "`time` in RFC 3339 format, for the manual pages and the archive")
 )
 
-// A sharedFile is what belongs below /usr/local/share, or /usr/share.
+// A sharedFile is a file that is installed below /usr/local/share or /usr/share.
 type sharedFile struct {
 	name    string
 	content []byte
 }
 
-// TestShare holds that each command has a page, with its flags, and each shell a
-// completion; and that they are the same each time.
+// TestShare verifies that each command has a manual page with its flags, that each shell has completions, and that the
+// archive is reproducible. With -share, it writes the archive.
 func TestShare(t *testing.T) {
 	at, err := time.Parse(time.RFC3339, *shareDate)
 	if err != nil {
@@ -45,7 +45,7 @@ func TestShare(t *testing.T) {
 	files := shared(t, at)
 	archive := packed(t, files, at)
 	if again := packed(t, shared(t, at), at); !bytes.Equal(archive, again) {
-		t.Error("packed twice, the archives differ")
+		t.Error("two archives of the same files differ")
 	}
 	content := map[string]string{}
 	for _, file := range files {
@@ -63,12 +63,12 @@ func TestShare(t *testing.T) {
 	} {
 		for _, want := range want {
 			if !strings.Contains(content[page], want) {
-				t.Errorf("%s lacks %q:\n%.1500s", page, want, content[page])
+				t.Errorf("%s does not contain %q:\n%.1500s", page, want, content[page])
 			}
 		}
 	}
 	if host, err := os.Hostname(); err == nil && strings.Contains(content["man/man1/tender-get.1"], "tender-get/"+host) {
-		t.Error("the page of tender get names this host")
+		t.Error("the page of tender get contains the name of this host")
 	}
 	if *shareFile != "" {
 		if err := os.WriteFile(*shareFile, archive, 0o644); err != nil {
@@ -77,7 +77,7 @@ func TestShare(t *testing.T) {
 	}
 }
 
-// checkPages holds that a command and those below it have pages with all their flags.
+// checkPages verifies that a command and its subcommands have manual pages with all their flags.
 func checkPages(t *testing.T, cmd *cobra.Command, content map[string]string) {
 	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
 	page := content["man/man1/"+name+".1"]
@@ -86,7 +86,7 @@ func checkPages(t *testing.T, cmd *cobra.Command, content map[string]string) {
 	}
 	for _, flag := range regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`).FindAllStringSubmatch(cmd.LocalFlags().FlagUsages(), -1) {
 		if !strings.Contains(page, `\fB--`+flag[1]+`\fP`) {
-			t.Errorf("the page of %s lacks --%s:\n%s", cmd.CommandPath(), flag[1], page)
+			t.Errorf("the page of %s does not contain --%s:\n%s", cmd.CommandPath(), flag[1], page)
 		}
 	}
 	for _, below := range cmd.Commands() {
@@ -94,7 +94,7 @@ func checkPages(t *testing.T, cmd *cobra.Command, content map[string]string) {
 	}
 }
 
-// shared makes the manual pages of all commands, and the completions.
+// shared returns the manual pages of all commands, dated at, and the completions of all shells.
 func shared(t *testing.T, at time.Time) []sharedFile {
 	t.Helper()
 	root := newRootCommand()
@@ -116,7 +116,7 @@ func shared(t *testing.T, at time.Time) []sharedFile {
 	return files
 }
 
-// addPages adds the page of a command and of those below it.
+// addPages calls add for the manual page of a command and of each available subcommand.
 func addPages(cmd *cobra.Command, at time.Time, add func(string, func(io.Writer) error)) {
 	if cmd.Name() == "serve" {
 		cmd.Long += environment()
@@ -130,7 +130,7 @@ func addPages(cmd *cobra.Command, at time.Time, add func(string, func(io.Writer)
 	}
 }
 
-// environment returns the variables as a part of a page.
+// environment returns the section ENVIRONMENT of a manual page, with all variables.
 func environment() string {
 	var b strings.Builder
 	b.WriteString("\n\n# ENVIRONMENT\n")
@@ -142,7 +142,7 @@ func environment() string {
 	return b.String()
 }
 
-// packed makes an archive whose bytes are always the same.
+// packed returns a gzipped tar of the files. Equal files and times make equal bytes.
 func packed(t *testing.T, files []sharedFile, at time.Time) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -20,7 +20,8 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// serveAdmin serves a status, and a command that greets, on a socket or an address.
+// serveAdmin serves an admin API until the test ends, with a status and the command greet. network is unix or tcp.
+// further functions may change the configuration. It returns the address as for --admin.
 func serveAdmin(t *testing.T, network string, s admin.Status, further ...func(*admin.Config)) (address string) {
 	t.Helper()
 	type greeting struct{ Name, Text string }
@@ -62,7 +63,7 @@ func serveAdmin(t *testing.T, network string, s admin.Status, further ...func(*a
 	return l.Addr().String()
 }
 
-// someFleet is of two clients: one refuses something, the other does not answer.
+// someFleet is a fleet with three clients: one rejects a response, one lags, and one is up to date.
 type someFleet struct{ admin.Fleet }
 
 func (someFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
@@ -82,6 +83,7 @@ func (someFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	return c, nil
 }
 
+// someStatus returns a status with text, types and times that are hard to print.
 func someStatus(now time.Time) admin.Status {
 	return admin.Status{
 		Relay: admin.Relay{Version: "v1", UptimeSeconds: 200, NotReady: []string{"it rains", "it\x1b[31m snows"}},
@@ -105,7 +107,8 @@ func someStatus(now time.Time) admin.Status {
 	}
 }
 
-// Status finds the relay by its flag, or by the variable that the relay listens by.
+// TestStatus verifies that tender status connects to the address of --admin, or else of adminVariable, and prints the
+// response as JSON.
 func TestStatus(t *testing.T) {
 	want := someStatus(time.Now())
 	for _, network := range []string{"tcp", "unix"} {
@@ -126,7 +129,7 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// statusLines are what tender status prints, line by line.
+// statusLines runs tender status, and returns the lines of its output.
 func statusLines(t *testing.T, args ...string) []string {
 	t.Helper()
 	code, stdout, stderr := execute(append([]string{"status"}, args...)...)
@@ -179,16 +182,16 @@ func TestStatusForPeople(t *testing.T) {
 	wide := strings.Join(statusLines(t, "--admin", address, "-o", "wide"), "\n")
 	for _, want := range []string{"AUTHZ              1h0m  -           in force", "ORIGIN_TLS_CA      1h0m  7d1h        in force", "a-node-with-a-name-that-is-longer-than-one-likes", "7~x", "GROUP  TYPE  CLIENTS", "  8  ", strings.Repeat(`no such filter\u001b[31m: `, 19)} {
 		if !strings.Contains(wide, want) {
-			t.Errorf("tender status -o wide lacks %q:\n%s", want, wide)
+			t.Errorf("tender status -o wide does not print %q:\n%s", want, wide)
 		}
 	}
 	if got := strings.Join(statusLines(t, "--admin", address, "--type", "cds"), "\n"); strings.Contains(got, "x.Y") {
-		t.Errorf("tender status --type cds tells of another type:\n%s", got)
+		t.Errorf("tender status --type cds prints another type:\n%s", got)
 	}
 }
 
-// What is watched is shown again every 2s, on a terminal in the place of what was there, until
-// it is interrupted; a relay that restarts does not end that, but one that was never there does.
+// TestStatusWatch verifies that repeat prints the status every 2 seconds, and clears a terminal before it. Only an
+// error of the first call ends it.
 func TestStatusWatch(t *testing.T) {
 	for _, tt := range []struct {
 		terminal bool
@@ -215,7 +218,7 @@ func TestStatusWatch(t *testing.T) {
 			})
 			got := strings.ReplaceAll(out.String(), time.Now().Add(-time.Second-watchEvery).Format(time.TimeOnly), "02:00:02")
 			if got != tt.want || (err == nil) != (tt.wantErr == "") || err != nil && err.Error() != tt.wantErr {
-				t.Errorf("%+v: printed %q, error %v", tt, got, err)
+				t.Errorf("repeat printed %q, error %v, want %+v", got, err, tt)
 			}
 		})
 	}
@@ -227,7 +230,7 @@ func TestStatusErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = page.Serve(l) }() // ended by Close
+	go func() { _ = page.Serve(l) }() // Close ends it
 	t.Cleanup(func() { _ = page.Close() })
 	for _, tt := range []struct {
 		variable string
@@ -250,7 +253,7 @@ func TestStatusErrors(t *testing.T) {
 	}
 }
 
-// A command is a POST that a relay takes, and its refusal is the error.
+// TestAdminCommand verifies that a command returns the response of the relay, or its rejection as an error.
 func TestAdminCommand(t *testing.T) {
 	c, err := newAdminClient(serveAdmin(t, "unix", admin.Status{}), nil)
 	if err != nil {
@@ -258,14 +261,14 @@ func TestAdminCommand(t *testing.T) {
 	}
 	var answer struct{ Text string }
 	if err := c.command(t.Context(), "greet", map[string]string{"Name": "a"}, &answer); err != nil || answer.Text != "hello a" {
-		t.Errorf("greet a: %+v, %v", answer, err)
+		t.Errorf("greet a: %+v, error %v, want hello a", answer, err)
 	}
 	if err := c.command(t.Context(), "greet", struct{}{}, &answer); err == nil || !strings.HasSuffix(err.Error(), ": nobody is there") {
-		t.Errorf("greet nobody: %v, want that nobody is there", err)
+		t.Errorf("greet without a name: error %v, want the rejection", err)
 	}
 }
 
-// TestStatusYAML checks that tender status prints YAML with what its JSON has.
+// TestStatusYAML verifies that the YAML of tender status has the same content as its JSON.
 func TestStatusYAML(t *testing.T) {
 	address := serveAdmin(t, "tcp", someStatus(time.Now()))
 	code, text, stderr := execute("status", "-o", "yaml", "--admin", address)
