@@ -74,13 +74,13 @@ func (a *adminFlag) client() (*adminClient, error) {
 // address, so that their errors do not stop a command. The validation of an address that is not on loopback needs the
 // variables for TLS and TENDER_AUTHZ.
 func adminAddress(environ []string) (string, error) {
-	var ours []string
+	var relevant []string
 	for _, entry := range environ {
 		if name, _, _ := strings.Cut(entry, "="); name == adminVariable || strings.HasPrefix(name, "TENDER_TLS_") || name == "TENDER_AUTHZ" {
-			ours = append(ours, entry)
+			relevant = append(relevant, entry)
 		}
 	}
-	cfg, err := relay.LoadConfig(ours)
+	cfg, err := relay.LoadConfig(relevant)
 	if err != nil {
 		return "", err
 	}
@@ -146,6 +146,7 @@ func (c *adminClient) command(ctx context.Context, name string, args, into any) 
 	return c.do(ctx, http.MethodPost, "/api/v1/"+name, body, into)
 }
 
+// do sends a request with an optional JSON body, and decodes the JSON of the response into into.
 func (c *adminClient) do(ctx context.Context, method, path string, body []byte, into any) error {
 	text, err := c.ask(ctx, method, path, body)
 	if err != nil {
@@ -166,16 +167,19 @@ type requestFirst struct {
 	written chan struct{} // closed by the first Write, or by Close
 }
 
+// Read implements [net.Conn].
 func (c *requestFirst) Read(b []byte) (int, error) {
 	<-c.written
 	return c.Conn.Read(b)
 }
 
+// Write implements [net.Conn].
 func (c *requestFirst) Write(b []byte) (int, error) {
 	defer c.once.Do(func() { close(c.written) })
 	return c.Conn.Write(b)
 }
 
+// Close implements [net.Conn]. It unblocks Read.
 func (c *requestFirst) Close() error {
 	defer c.once.Do(func() { close(c.written) })
 	return c.Conn.Close()

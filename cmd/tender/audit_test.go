@@ -13,6 +13,7 @@ import (
 // A forgetfulStream removes the second resource from responses with two resources.
 type forgetfulStream struct{ grpc.ServerStream }
 
+// SendMsg implements [grpc.ServerStream].
 func (s forgetfulStream) SendMsg(m any) error {
 	if resp, ok := m.(*discoverypb.DeltaDiscoveryResponse); ok && len(resp.GetResources()) == 2 {
 		resp.Resources = resp.GetResources()[:1]

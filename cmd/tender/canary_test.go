@@ -123,6 +123,7 @@ func (c *canaryTest) files(dir string) {
 	c.shows("a snapshot", string(all))
 }
 
+// certificateWithKey returns a certificate with the private key, and with the same text as password.
 func certificateWithKey() *tlspb.TlsCertificate {
 	return &tlspb.TlsCertificate{
 		CertificateChain: &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: "chain"}},

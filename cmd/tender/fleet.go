@@ -54,8 +54,8 @@ func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, na
 			failed = errFleet
 			_, err = fmt.Fprintf(w, "FAILED: %s\n", cli.Printable(r.Error))
 		case err == nil:
-			if no := show(answer); no != nil {
-				failed = no
+			if showErr := show(answer); showErr != nil {
+				failed = showErr
 			}
 		}
 		if err != nil {

@@ -86,6 +86,7 @@ func newTierOf(t *testing.T, relays int, others func(*certs.CA) []string) *tier 
 	return s
 }
 
+// port returns the TCP port of a listener as text.
 func port(l net.Listener) string { return fmt.Sprint(l.Addr().(*net.TCPAddr).Port) }
 
 // closedAddress returns an address without a listener.

@@ -31,6 +31,7 @@ import (
 // everyNode maps every Node to the same snapshot.
 type everyNode struct{}
 
+// ID implements [cachev3.NodeHash].
 func (everyNode) ID(*corepb.Node) string { return "all" }
 
 // A controlPlane is the server of go-control-plane, with one snapshot for all clients.
@@ -60,6 +61,7 @@ func (cp *controlPlane) set(t *testing.T, version string, resources map[resource
 	}
 }
 
+// listenTCP listens on a free port of 127.0.0.1. The caller closes the listener, or passes it to serveGRPC.
 func listenTCP(t *testing.T) net.Listener {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -124,6 +126,7 @@ func deltaSays(responses ...*discoverypb.DeltaDiscoveryResponse) script {
 	}}
 }
 
+// pack returns m in an Any.
 func pack(t *testing.T, m proto.Message) *anypb.Any {
 	t.Helper()
 	a, err := anypb.New(m)
@@ -133,10 +136,12 @@ func pack(t *testing.T, m proto.Message) *anypb.Any {
 	return a
 }
 
+// cluster returns a cluster. Different values of alt make different content.
 func cluster(name, alt string) *clusterpb.Cluster {
 	return &clusterpb.Cluster{Name: name, AltStatName: alt}
 }
 
+// endpoints returns the endpoints resource of a cluster, without any endpoint.
 func endpoints(name string) *endpointpb.ClusterLoadAssignment {
 	return &endpointpb.ClusterLoadAssignment{ClusterName: name}
 }

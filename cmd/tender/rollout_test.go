@@ -226,7 +226,7 @@ func TestRolloutErrors(t *testing.T) {
 	}
 }
 
-// An asked is a client of a relay that returns scripted responses in order.
+// An asked replaces the admin client of a rolloutReader, and returns scripted responses in order.
 type asked struct {
 	answers []any // a *rollout.Status or an error; the last is repeated
 }

@@ -89,8 +89,10 @@ type fakeRelay struct {
 	hasEnded chan struct{} // closed when Run returns
 }
 
+// StopNow implements runner.
 func (r *fakeRelay) StopNow() { close(r.hurried) }
 
+// Run implements runner.
 func (r *fakeRelay) Run(ctx context.Context) error {
 	defer close(r.hasEnded)
 	switch r.ends {

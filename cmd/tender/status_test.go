@@ -66,6 +66,7 @@ func serveAdmin(t *testing.T, network string, s admin.Status, further ...func(*a
 // someFleet is a fleet with three clients: one rejects a response, one lags, and one is up to date.
 type someFleet struct{ admin.Fleet }
 
+// Clients implements admin.Fleet. With q.Refused it returns only the client that rejects a response.
 func (someFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	now := time.Now()
 	cds := admin.ClientType{Name: "cds", LagSeconds: 4000, Refusing: true, Refusal: &admin.Refusal{
@@ -190,8 +191,8 @@ func TestStatusForPeople(t *testing.T) {
 	}
 }
 
-// TestStatusWatch verifies that repeat prints the status every 2 seconds, and clears a terminal before it. Only an
-// error of the first call ends it.
+// TestStatusWatch verifies that repeat prints the status every 2 seconds, and clears a terminal before it.
+// It ends with the context, or after an error of the first call.
 func TestStatusWatch(t *testing.T) {
 	for _, tt := range []struct {
 		terminal bool

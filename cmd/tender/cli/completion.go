@@ -17,6 +17,7 @@ func CompleteFile(cmd *cobra.Command, flag string) {
 	register(cmd, flag, cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
 }
 
+// register adds a completion function for a flag. It panics if that fails, which is a bug of the command.
 func register(cmd *cobra.Command, flag string, offered cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, offered); err != nil {
 		panic(err) // the command has no such flag, or a completion already

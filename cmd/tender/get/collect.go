@@ -54,6 +54,7 @@ type collection struct {
 	missing   map[string]string // reasons by wanted name that does not exist
 }
 
+// newCollection returns an empty collection for the subscription of o.
 func newCollection(o options) *collection {
 	// An xdstp name that ends in * matches any number of resources.
 	glob := slices.ContainsFunc(o.names, func(name string) bool { return strings.HasSuffix(name, "*") })

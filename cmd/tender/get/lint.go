@@ -205,6 +205,7 @@ func (p *printer) findings(all []lint.Finding, of int) error {
 	return t.Print(p.out)
 }
 
+// jsonFindings prints findings as a JSON array, also if there are none.
 func (p *printer) jsonFindings(all []lint.Finding) error {
 	type line struct {
 		Kind    lint.Kind `json:"kind"`

@@ -69,6 +69,7 @@ func (p *printer) note(text string) {
 	_, _ = fmt.Fprintf(p.notes, "tender: %s\n", cli.Printable(text))
 }
 
+// names prints one name per line.
 func (p *printer) names(items []item) error {
 	for _, it := range items {
 		if _, err := fmt.Fprintln(p.out, cli.Printable(it.name)); err != nil {
@@ -78,6 +79,7 @@ func (p *printer) names(items []item) error {
 	return nil
 }
 
+// table prints a table with a row for each item.
 func (p *printer) table(items []item) error {
 	t := &cli.Table{Wide: true}
 	t.Row("NAME", "VERSION", "BYTES", "TYPE")
@@ -104,6 +106,7 @@ func (p *printer) row(c change) error {
 	return err
 }
 
+// yamlList prints items as a YAML list, which a file origin can read.
 func (p *printer) yamlList(items []item) error {
 	if len(items) == 0 {
 		_, err := fmt.Fprintln(p.out, "[]")
@@ -144,6 +147,7 @@ func (p *printer) yamlItem(event string, it item, why string) error {
 	return err
 }
 
+// jsonList prints items as an indented JSON array, which a file origin can read.
 func (p *printer) jsonList(items []item) error {
 	var list bytes.Buffer
 	list.WriteByte('[')
