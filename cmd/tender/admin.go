@@ -218,8 +218,8 @@ func (c *adminClient) ask(ctx context.Context, method, path string, body []byte)
 	return text, nil
 }
 
-// refusalText returns the error in the JSON of a response, or its status and the first 200 characters of text if it has
-// no such error.
+// refusalText returns the error in the JSON of a response. Without one, it returns the status and the first 200
+// characters of text.
 func refusalText(resp *http.Response, text []byte) string {
 	var refused struct{ Error string }
 	if json.Unmarshal(text, &refused) == nil && refused.Error != "" {

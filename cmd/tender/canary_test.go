@@ -58,8 +58,8 @@ func forms() []string {
 	return forms
 }
 
-// A canaryTest runs a relay that distributes a private key, and searches for the key in all output of the relay other
-// than responses to clients.
+// A canaryTest runs a relay that distributes a private key to clients. It searches for the key in all other output of
+// the relay.
 type canaryTest struct {
 	*testing.T
 	origin *relaytest.Origin

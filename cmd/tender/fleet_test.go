@@ -239,8 +239,8 @@ func (s *tier) generations() (all []string) {
 	return all
 }
 
-// TestFleetCommands verifies that each command with --fleet runs on three relays on behalf of the operator, and that
-// each command rejects an operator who may only read.
+// TestFleetCommands verifies that each command with --fleet runs on three relays on behalf of the operator. Each
+// command rejects an operator who may only read.
 func TestFleetCommands(t *testing.T) {
 	s := newTierOf(t, 3, func(*certs.CA) []string { return nil })
 	const eve = "spiffe://example.org/ns/ops/sa/eve"

@@ -244,8 +244,8 @@ func TestGetAcknowledges(t *testing.T) {
 	}
 }
 
-// TestGetAsksForEverythingInBothWays verifies that a SotW client subscribes to "*" on the same stream if the server
-// does not respond to the legacy wildcard, an empty list of names.
+// TestGetAsksForEverythingInBothWays verifies the fallback of a SotW client for servers that ignore the legacy
+// wildcard, an empty list of names. It subscribes to "*" on the same stream.
 func TestGetAsksForEverythingInBothWays(t *testing.T) {
 	t.Parallel()
 	eds, _ := schema.TypeURLFor("eds")

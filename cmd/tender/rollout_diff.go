@@ -152,8 +152,8 @@ func versionOf(c *admin.RolloutContent) string {
 	return ": version " + c.Version
 }
 
-// contentText returns a content as indented JSON, and true. It returns no text and true for a nil content, and no text
-// and false for a content that the relay does not disclose, such as a Secret.
+// contentText returns a content as indented JSON, and true. For a nil content it returns no text and true. For a
+// content that the relay does not disclose, such as a Secret, it returns false.
 func contentText(c *admin.RolloutContent, bodies map[string]json.RawMessage) (text string, shown bool) {
 	if c == nil {
 		return "", true
