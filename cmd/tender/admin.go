@@ -194,7 +194,7 @@ const http2Answer = `malformed HTTP response "\x00\x00`
 func (c *adminClient) ask(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
 	if err != nil {
-		return nil, fmt.Errorf("ask the relay at %s: %w", c.address, err)
+		return nil, fmt.Errorf("request to the relay at %s: %w", c.address, err)
 	}
 	r.Host = cmp.Or(c.host, r.Host)
 	if body != nil {
@@ -205,7 +205,7 @@ func (c *adminClient) ask(ctx context.Context, method, path string, body []byte)
 		if strings.Contains(err.Error(), http2Answer) {
 			return nil, fmt.Errorf("wrong port: %s is the xDS port of a relay, or another server of gRPC; set --admin or %s to the relay's admin address", c.address, adminVariable)
 		}
-		return nil, fmt.Errorf("ask the relay: %w; set --admin or %s to its admin address", errors.Unwrap(err), adminVariable)
+		return nil, fmt.Errorf("request to the relay: %w; set --admin or %s to its admin address", errors.Unwrap(err), adminVariable)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(resp.Body)

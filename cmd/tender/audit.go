@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,14 +53,14 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 }
 
 // audit audits a relay, or with fleet all relays of its tier, and prints the result. It returns errDrift unless all
-// views agree. With fleet and JSON it prints all responses in one object, and does not look for differences.
+// views agree, and errFleet if a relay of the tier failed. With fleet and JSON it prints all responses in one object.
 func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditScope, output *cli.OutputFlag, w io.Writer) error {
 	if fleet && output.Output == "json" {
 		answers, err := sendToFleet(ctx, client, "audit", of)
 		if err != nil {
 			return err
 		}
-		return output.Print(w, answers, nil)
+		return cmp.Or(output.Print(w, answers, nil), fleetAgrees(answers))
 	}
 	return sendCommand(ctx, client, fleet, "audit", of, w, func(found admin.Audits) error {
 		err := output.Print(w, found, func() error { return printAudits(w, found.Views) })
@@ -68,6 +69,23 @@ func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditS
 		}
 		return errDrift
 	})
+}
+
+// fleetAgrees returns errFleet if a relay failed, and errDrift unless all views of the others agree.
+func fleetAgrees(answers admin.FleetAnswers) (err error) {
+	for _, r := range answers.Relays {
+		if r.Error != "" {
+			return errFleet
+		}
+		var found admin.Audits
+		if err := json.Unmarshal(r.Answer, &found); err != nil {
+			return fmt.Errorf("audit of relay %s: %w", cli.Printable(r.Address), err)
+		}
+		if !agrees(found.Views) {
+			err = errDrift
+		}
+	}
+	return err
 }
 
 // agrees reports whether all views were compared and equal their origins.

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
 	"sync/atomic"
 	"testing"
 
@@ -8,6 +10,8 @@ import (
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
+
+	"github.com/xdstender/tender/relay/admin"
 )
 
 // A forgetfulStream removes the second resource from responses with two resources.
@@ -48,4 +52,26 @@ func TestAudit(t *testing.T) {
 	forgetful.Store(true)
 	must(t, exitFailure, []string{"cds 1 0 0 0 0 1", "missing there: the relay has version", "at least one view differs from its origin, or could not be compared"}, "audit", "--type", "cds")
 	must(t, exitOK, []string{"cart", "web"}, "get", "-a", r.Addrs()[0].String(), "cds")
+}
+
+// TestFleetAgrees checks the result of an audit of a tier whose responses are printed as JSON.
+func TestFleetAgrees(t *testing.T) {
+	relay := func(text string) admin.FleetAnswer { return admin.FleetAnswer{Answer: json.RawMessage(text)} }
+	equal, failed := relay(`{"views":[{"types":[{"equal":1}]}]}`), admin.FleetAnswer{Error: "connection refused"}
+	for name, tt := range map[string]struct {
+		relays []admin.FleetAnswer
+		want   error
+	}{
+		"all equal":        {[]admin.FleetAnswer{equal, equal}, nil},
+		"a type differs":   {[]admin.FleetAnswer{relay(`{"views":[{"types":[{"missing_here":1}]}]}`), equal}, errDrift},
+		"one not compared": {[]admin.FleetAnswer{equal, relay(`{"views":[{"error":"timeout"}]}`)}, errDrift},
+		"one failed":       {[]admin.FleetAnswer{relay(`{"views":[{"error":"timeout"}]}`), failed}, errFleet},
+	} {
+		if err := fleetAgrees(admin.FleetAnswers{Relays: tt.relays}); !errors.Is(err, tt.want) {
+			t.Errorf("%s: got %v, want %v", name, err, tt.want)
+		}
+	}
+	if err := fleetAgrees(admin.FleetAnswers{Relays: []admin.FleetAnswer{relay(`[]`)}}); err == nil {
+		t.Error("a malformed response gave no error")
+	}
 }

@@ -116,7 +116,7 @@ func describeGroups(cfg relay.Config, groups []*nodeGroup) ([]byte, error) {
 		}
 	}
 	if len(cfg.Origin) > 0 && strings.HasPrefix(cfg.Origin[0], "file:") {
-		b.WriteString("\nTENDER_ORIGIN is a directory, which sees no node and tells all groups the same.\n")
+		b.WriteString("\nTENDER_ORIGIN is a directory: it ignores the Node, and all groups get the same resources.\n")
 	}
 	return b.Bytes(), nil
 }

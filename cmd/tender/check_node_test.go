@@ -229,7 +229,7 @@ func TestCheckNodeNeedsAGoodConfiguration(t *testing.T) {
 		t.Errorf("got output %q, error %v, want only the error of the variable", out, err)
 	}
 	out, err = checkNode(t, []string{"TENDER_ORIGIN=file:///etc/tender"}, "id: a", "-")
-	if err != nil || !strings.HasSuffix(out, "\n\nTENDER_ORIGIN is a directory, which sees no node and tells all groups the same.\n") {
+	if err != nil || !strings.HasSuffix(out, "\n\nTENDER_ORIGIN is a directory: it ignores the Node, and all groups get the same resources.\n") {
 		t.Errorf("file origin: got %q, error %v, want a note that a directory receives no Node", out, err)
 	}
 }

@@ -120,7 +120,7 @@ func TestGetFromAServerThatFails(t *testing.T) {
 		{"connection refused", []string{"-a", closed.Addr().String(), "cds"}, "tender: get from " + closed.Addr().String() + ": dial tcp " + closed.Addr().String() + ": connect: connection refused\n"},
 		{"missing socket", []string{"-a", "unix:/nonexistent/xds.sock", "cds"}, "tender: get from unix:/nonexistent/xds.sock: dial unix /nonexistent/xds.sock: connect: no such file or directory\n"},
 		{"no response to a wildcard", []string{"-a", silent, "--timeout=50ms", "cds"}, "tender: get from " + silent + ": no answer within 50ms: the server has no cds, or gives it only by name\n"},
-		{"no response to a name", []string{"-a", silent, "--timeout=50ms", "eds", "a"}, "tender: get from " + silent + ": no answer within 50ms: the server does not know eds \"a\", or is waiting for it\n"},
+		{"no response to a name", []string{"-a", silent, "--timeout=50ms", "eds", "a"}, "tender: get from " + silent + ": no answer within 50ms: the server has no eds \"a\", or waits for it\n"},
 		{"no HTTP/2 server", []string{"-a", mute.Addr().String(), "--timeout=50ms", "cds"}, "tender: get from " + mute.Addr().String() + ": not connected within 50ms\n"},
 		{"no HTTP/2 server, with --watch", []string{"-a", mute.Addr().String(), "--timeout=50ms", "-w", "cds"}, "tender: watch " + mute.Addr().String() + ": not connected within 50ms\n"},
 		{"no Delta", []string{"-a", nothing, "cds"}, "tender: get from " + nothing + ": the server does not serve Delta ADS; try --sotw ("},

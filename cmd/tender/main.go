@@ -64,7 +64,7 @@ func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "tender",
 		Short:         "An xDS fan-out relay",
-		Long:          "Tender holds one connection to a control plane and serves what that says to\nthousands of Envoys and gRPC clients.",
+		Long:          "Tender keeps one connection to a control plane, caches its resources, and serves them\nto thousands of Envoys and gRPC clients.",
 		Version:       versionLine(),
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -136,7 +136,7 @@ func printRolloutContents(w io.Writer, diff admin.RolloutDiff) error {
 		case !shownBefore || !shownAfter:
 			text = "(the content is not shown)\n"
 		case text == "":
-			text = "(they differ in nothing that may be shown)\n"
+			text = "(only redacted fields differ)\n"
 		}
 		b.WriteString(cli.Escape(text, "\n"))
 	}

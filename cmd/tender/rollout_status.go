@@ -278,7 +278,7 @@ func (t *table) rolloutCommands(s *rollout.Status, several bool) {
 		add("rollout resume", "try it again from stage 1; a fix at the origin starts a rollout by itself")
 	}
 	if s.Waiting > 0 {
-		add("rollout promote --all", "serve all clients what the origin has now, without any stage")
+		add("rollout promote --all", "serve the latest state of the origin to all clients at once")
 	}
 	if s.Undoable {
 		add("rollout undo", "serve all clients what they were served before the newest promotion")

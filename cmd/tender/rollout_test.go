@@ -94,7 +94,7 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  tender rollout diff --origin default           see what the edition changes`,
 		`  tender rollout promote --origin default        serve the edition to the next stage now`,
 		`  tender rollout abort --origin default          reject the edition: all clients are served the last good`,
-		`  tender rollout promote --all --origin default  serve all clients what the origin has now, without any stage`,
+		`  tender rollout promote --all --origin default  serve the latest state of the origin to all clients at once`,
 		`  tender rollout undo --origin default           serve all clients what they were served before the newest promotion`,
 		``,
 		`origin west: edition 00c0ffee is HALTED`,
@@ -119,7 +119,7 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  tender thaw --origin west                   distribute changes again`,
 		`  tender rollout diff --origin west           see what the rejected edition changes`,
 		`  tender rollout resume --origin west         try it again from stage 1; a fix at the origin starts a rollout by itself`,
-		`  tender rollout promote --all --origin west  serve all clients what the origin has now, without any stage`,
+		`  tender rollout promote --all --origin west  serve the latest state of the origin to all clients at once`,
 		``,
 	}
 	if diff := cmp.Diff(want, strings.Split(out.String(), "\n")); diff != "" {
@@ -153,7 +153,7 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 			`Commands that apply:`,
 			`  tender rollout diff           see what has changed`,
 			`  tender rollout abort          reject it: all clients keep the last good`,
-			`  tender rollout promote --all  serve all clients what the origin has now, without any stage`,
+			`  tender rollout promote --all  serve the latest state of the origin to all clients at once`,
 			``,
 		}},
 		{rollout.Status{Origin: "o", Phase: rollout.Rolling, Edition: "ab", Resources: 1, Stage: 1, Changed: now, WaitsFor: "approval"}, []string{

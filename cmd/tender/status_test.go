@@ -239,7 +239,7 @@ func TestStatusErrors(t *testing.T) {
 		code     int
 		want     string
 	}{
-		{"unix:/nowhere/admin", nil, exitFailure, "ask the relay: dial unix /nowhere/admin: connect: no such file or directory; set --admin or TENDER_ADMIN_LISTEN to its admin address"},
+		{"unix:/nowhere/admin", nil, exitFailure, "request to the relay: dial unix /nowhere/admin: connect: no such file or directory; set --admin or TENDER_ADMIN_LISTEN to its admin address"},
 		{"off", nil, exitUsage, "TENDER_ADMIN_LISTEN is off: set --admin to the admin address of the relay"},
 		{":1", nil, exitFailure, `TENDER_ADMIN_LISTEN=":1": `},
 		{"off", []string{"--admin=here"}, exitUsage, "--admin=here: want host:port or unix:path"},

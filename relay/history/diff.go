@@ -64,7 +64,7 @@ func diffOf(c Change) Diff {
 		return Diff{Note: note}
 	}
 	if before == after {
-		return Diff{Note: "they differ in nothing that may be shown"}
+		return Diff{Note: "only redacted fields differ"}
 	}
 	// Of the two lines that name files there is no use.
 	_, text, _ := strings.Cut(udiff.Unified("", "", before, after), "\n")

@@ -172,7 +172,7 @@ func (c *collection) silence(o options) error {
 		hint = "; try without --sotw"
 	}
 	if len(o.names) > 0 {
-		return fmt.Errorf("no answer within %s: the server does not know %s %s, or is waiting for it%s", o.timeout, what, quoted(o.names), hint)
+		return fmt.Errorf("no answer within %s: the server has no %s %s, or waits for it%s", o.timeout, what, quoted(o.names), hint)
 	}
 	return fmt.Errorf("no answer within %s: the server has no %s, or gives it only by name%s", o.timeout, what, hint)
 }
@@ -195,7 +195,7 @@ func (c *collection) shortfall(o options) error {
 		errs = append(errs, fmt.Errorf("not found: %s", quoted(nowhere)))
 	}
 	if silent := c.unresolved(); len(silent) > 0 {
-		errs = append(errs, fmt.Errorf("no answer within %s about %s: the server does not know it, or is waiting for it", o.timeout, quoted(silent)))
+		errs = append(errs, fmt.Errorf("no answer within %s about %s: the server does not have it, or waits for it", o.timeout, quoted(silent)))
 	}
 	return errors.Join(errs...)
 }
