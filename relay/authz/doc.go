@@ -18,12 +18,13 @@
 //	  act: ["spiffe://example.org/ns/ops/sa/lead"]
 //	peers: ["spiffe://example.org/ns/tender/sa/tender"]
 //
-// A rule applies to a client if one of the client's identities and its Node match the rule's patterns. A client without
-// a rule is rejected; a client with several rules may do what any of them allows. A rule without node, types or xdstp
-// does not restrict these, but Secrets are allowed only by name, in secrets. An identity that matches operators may use
-// the relay's admin address, and has no further rights as a client: read permits GET requests, act permits commands,
-// and neither includes the other. A list without read and act grants both. Peers may send commands on behalf of an
-// operator that they name.
+// A rule applies to a client if one of the client's identities and its Node match the rule's patterns. A client that
+// matches no rule is rejected. A client that matches several rules may subscribe to what any of them allows. A rule
+// without node, types or xdstp does not restrict these. Secrets are allowed only by the patterns in secrets.
+//
+// An identity that matches operators may use the relay's admin address; this grants no rights as a client. read permits
+// GET requests, act permits commands, and neither includes the other. A list without read and act grants both. Peers
+// are relays that may send commands on behalf of an operator that they name.
 //
 // In a pattern, * matches any text without a slash or a tilde, in a DNS name also without a dot. ** matches any text.
 // {name} in an identity matches a whole part between slashes or dots, and has that value in the rest of the rule.

@@ -14,18 +14,19 @@ import (
 // Anonymous is the identity of a client without a certificate.
 const Anonymous Identity = "anonymous"
 
+// spiffeScheme is the prefix of SPIFFE IDs. They are the only URI identities without the prefix uri:.
 const spiffeScheme = "spiffe://"
 
-// An Identity is a name of a client that its certificate vouches for: spiffe://…, uri:…,
-// dns:…, ip:… or email:…; or [Anonymous].
+// An Identity is a subject alternative name of a client's certificate, prefixed with its type: spiffe://…, uri:…,
+// dns:…, ip:… or email:…. A client without a certificate has the identity [Anonymous].
 type Identity string
 
 // IsSPIFFE reports whether the identity is a SPIFFE ID.
 func (id Identity) IsSPIFFE() bool { return strings.HasPrefix(string(id), spiffeScheme) }
 
-// Identities returns the names in a certificate that was verified, the SPIFFE ID first; of none,
-// [Anonymous]. A certificate without subject alternative names has no identity: the common
-// name is none. A SPIFFE ID counts if it is one, and the certificate's only URI.
+// Identities returns the subject alternative names of a verified certificate, the SPIFFE ID first. It returns
+// [Anonymous] for a nil certificate, and nil for one without subject alternative names: the common name is ignored. A
+// SPIFFE ID is ignored unless it is valid and the certificate's only URI.
 //
 // Source: SPIFFE X.509-SVID, 2 and 5.
 func Identities(cert *x509.Certificate) (ids []Identity) {
@@ -53,20 +54,20 @@ func Identities(cert *x509.Certificate) (ids []Identity) {
 	return ids
 }
 
-// An identityPattern is met by identities.
+// An identityPattern matches identities of one type.
 type identityPattern struct {
-	pattern                // of what follows the prefix
-	prefix    string       // such as dns:
-	separator string       // between the parts that a capture may stand for
-	network   netip.Prefix // of ip:
+	pattern                // matches the text after the prefix; empty for ip:
+	prefix    string       // type of the identity, such as dns:
+	separator string       // separates the parts of the text; a capture matches exactly one part
+	network   netip.Prefix // for ip:; invalid for other types
 }
 
 var errIdentity = errors.New("an identity is spiffe://…, uri:…, dns:…, ip:…, email:… or anonymous")
 
-// String returns the pattern as in the file.
+// String returns the pattern as it is written in the file.
 func (p *identityPattern) String() string { return p.prefix + p.text }
 
-// parseIdentity reads a pattern of identities.
+// parseIdentity parses an entry of a list of identities.
 func parseIdentity(text string) (p identityPattern, err error) {
 	p.separator = "/"
 	stops := stops
@@ -113,7 +114,7 @@ func checkTrustDomain(rest string) error {
 	return nil
 }
 
-// parseNetwork reads an address, or a network of them.
+// parseNetwork parses an IP address or a network in CIDR notation. A network with host bits is an error.
 func parseNetwork(text string) (netip.Prefix, error) {
 	if network, err := netip.ParsePrefix(text); err == nil {
 		if network != network.Masked() {
@@ -128,7 +129,8 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return netip.PrefixFrom(address.Unmap(), address.Unmap().BitLen()), nil
 }
 
-// checkCaptures returns an error unless each capture matches exactly one part, at a fixed position.
+// checkCaptures returns an error unless each capture matches exactly one part, at a fixed position. Otherwise bind
+// could not tell which part of an identity a capture matches.
 func (p *identityPattern) checkCaptures() error {
 	seen := map[string]bool{}
 	before, beyond := "", false
@@ -156,7 +158,8 @@ func (p *identityPattern) checkCaptures() error {
 	return nil
 }
 
-// bind reports whether an identity meets the pattern, and what captures stand for then.
+// bind reports whether an identity matches the pattern. bound contains the values of the captures, by name; it is nil
+// if the pattern has no captures.
 func (p *identityPattern) bind(id Identity) (bound map[string]string, ok bool) {
 	rest, ok := strings.CutPrefix(string(id), p.prefix)
 	switch {
@@ -168,7 +171,7 @@ func (p *identityPattern) bind(id Identity) (bound map[string]string, ok bool) {
 	case !p.matches(rest, nil):
 		return nil, false
 	}
-	// The text before a capture has as many separators as the pattern before it.
+	// Parts have the same index in both: the pattern has no ** before a capture (checkCaptures).
 	parts := strings.Split(rest, p.separator)
 	for i, part := range strings.Split(p.text, p.separator) {
 		if strings.HasPrefix(part, "{") {

@@ -7,19 +7,19 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// A Permission is something that an identity may do on the admin address. Each has a list of identities of its own, and
-// none includes another.
+// A Permission allows an identity to use a part of the admin address. Each permission has its own list of identities,
+// and no permission includes another.
 type Permission string
 
 // The permissions of the admin address.
 const (
-	Read Permission = "read"  // status, resources, metrics, profiles: whatever changes nothing
+	Read Permission = "read"  // requests without side effects: status, resources, metrics, profiles
 	Act  Permission = "act"   // commands
-	Peer Permission = "peers" // a relay of the same tier: its summary, and commands on behalf of an operator
+	Peer Permission = "peers" // for relays of the same tier: read the summary, send commands on behalf of an operator
 )
 
-// Operator returns the identity, of those of a certificate, that has a permission. The error lists the identities if
-// none of them has it.
+// Operator returns an identity of a certificate that matches the list of a permission. If none matches, the error lists
+// the identities.
 func (p *Policy) Operator(ids []Identity, may Permission) (Identity, error) {
 	listed := p.operators[may]
 	for i := range listed {
@@ -39,13 +39,13 @@ func (p *Policy) Operator(ids []Identity, may Permission) (Identity, error) {
 	}
 }
 
-// HasOperators reports whether anybody may operate the relay, or read its state.
+// HasOperators reports whether the file lists an operator, with either permission.
 func (p *Policy) HasOperators() bool { return len(p.operators[Read])+len(p.operators[Act]) > 0 }
 
-// HasPeers reports whether other relays may ask this one.
+// HasPeers reports whether the file lists a peer.
 func (p *Policy) HasPeers() bool { return len(p.operators[Peer]) > 0 }
 
-// operators reads the lists of operators. One list without permissions is of operators that have both.
+// operators parses the field operators. A list in place of an object grants both permissions.
 func (r *reader) operators(n *yaml.Node, into map[Permission][]identityPattern) {
 	if n.Kind != yaml.MappingNode {
 		into[Read] = r.certified(n, "operators", "an operator")
@@ -61,7 +61,7 @@ func (r *reader) operators(n *yaml.Node, into map[Permission][]identityPattern) 
 	}
 }
 
-// certified reads a list of identities that only certificates prove.
+// certified parses a list of identities that excludes [Anonymous]. what is the field and who the role, for errors.
 func (r *reader) certified(n *yaml.Node, what, who string) (patterns []identityPattern) {
 	r.texts(n, what, func(text string) error {
 		if text == string(Anonymous) {

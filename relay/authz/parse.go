@@ -19,14 +19,14 @@ import (
 	"github.com/xdstender/tender/relay/humanize"
 )
 
-// version is the required version of the file.
+// version is the required value of the field version.
 const version = "1"
 
-// maxNameBytes bounds the name of a rule, which is part of messages.
+// maxNameBytes is the maximum length of the name of a rule, which is part of error messages.
 const maxNameBytes = 64
 
-// Parse reads a file. The error joins one line for each thing that is wrong, which begins with
-// the name of the file and the line.
+// Parse parses the content of a file of rules. The error joins one line per mistake; each begins with the name of the
+// file and the line number.
 func Parse(file string, data []byte) (*Policy, error) {
 	root, err := document(data)
 	r := &reader{file: file}
@@ -67,7 +67,7 @@ func Parse(file string, data []byte) (*Policy, error) {
 	return policy, nil
 }
 
-// document returns the one document of a file.
+// document returns the root node of the YAML document. A file without a document, or with several, is an error.
 func document(data []byte) (*yaml.Node, error) {
 	var doc, second yaml.Node
 	d := yaml.NewDecoder(bytes.NewReader(data))
@@ -86,20 +86,21 @@ func document(data []byte) (*yaml.Node, error) {
 	return doc.Content[0], nil
 }
 
-// A reader collects what is wrong with a file.
+// A reader parses a file and collects all errors instead of stopping at the first one.
 type reader struct {
-	file string
+	file string // name for messages
 	errs []error
 }
 
+// fail adds an error at the position of a node.
 func (r *reader) fail(n *yaml.Node, format string, args ...any) {
 	r.errs = append(r.errs, fmt.Errorf("%s:%d:%d: %s", r.file, n.Line, n.Column, fmt.Sprintf(format, args...)))
 }
 
-// position is where an error of the YAML parser is.
+// position matches the line number in an error of the YAML parser.
 var position = regexp.MustCompile(`line (\d+): `)
 
-// syntax returns an error of the YAML parser as ours are.
+// syntax returns an error of the YAML parser in the format of fail, with the line moved to the front.
 func (r *reader) syntax(err error) error {
 	text, line := strings.TrimPrefix(err.Error(), "yaml: "), "1"
 	if at := position.FindStringSubmatchIndex(text); at != nil {
@@ -111,7 +112,7 @@ func (r *reader) syntax(err error) error {
 	return fmt.Errorf("%s:%s: %s", r.file, line, text)
 }
 
-// resolve returns the target of an alias.
+// resolve returns the target of an alias, and any other node unchanged.
 func resolve(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -119,7 +120,8 @@ func resolve(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// mapping reads an object, and reports which of the fields it has.
+// mapping calls the function of each field that the object contains, and returns the names of these fields. Unknown and
+// duplicate fields are errors. what names the object in errors.
 func (r *reader) mapping(n *yaml.Node, what string, fields map[string]func(*yaml.Node)) map[string]bool {
 	found := map[string]bool{}
 	n = resolve(n)
@@ -143,7 +145,7 @@ func (r *reader) mapping(n *yaml.Node, what string, fields map[string]func(*yaml
 	return found
 }
 
-// list reads a list that is not empty.
+// list returns the items of a list. An empty list is an error, since it could be read as no restriction.
 func (r *reader) list(n *yaml.Node, what string) (items []*yaml.Node) {
 	switch {
 	case n.Kind != yaml.SequenceNode:
@@ -159,7 +161,7 @@ func (r *reader) list(n *yaml.Node, what string) (items []*yaml.Node) {
 	return items
 }
 
-// texts reads a list of texts and checks each with parse.
+// texts calls parse with each string of a list and adds the errors that it returns.
 func (r *reader) texts(n *yaml.Node, what string, parse func(text string) error) {
 	for _, item := range r.list(n, what) {
 		text, ok := r.text(item, what)
@@ -172,6 +174,7 @@ func (r *reader) texts(n *yaml.Node, what string, parse func(text string) error)
 	}
 }
 
+// text returns the value of a string node. Other scalars, such as numbers and null, are errors.
 func (r *reader) text(n *yaml.Node, what string) (text string, ok bool) {
 	switch {
 	case n.Kind != yaml.ScalarNode:
@@ -186,7 +189,7 @@ func (r *reader) text(n *yaml.Node, what string) (text string, ok bool) {
 	return "", false
 }
 
-// rule reads a rule.
+// rule parses a rule. It returns what could be parsed even if there are errors.
 func (r *reader) rule(n *yaml.Node) (into rule) {
 	within := func(field string) string { return fmt.Sprintf("rule %s: %s", humanize.Quote(into.name), field) }
 	var used []*pattern
@@ -245,9 +248,10 @@ func (r *reader) rule(n *yaml.Node) (into rule) {
 	return into
 }
 
+// ruleOf names a rule in errors.
 func ruleOf(name string) string { return "rule " + humanize.Quote(name) }
 
-// name reads the name of a rule ahead of what else it has, since messages have it.
+// name parses the name of a rule before the other fields, since their errors contain it.
 func (r *reader) name(n *yaml.Node, into *rule) {
 	n = resolve(n)
 	if n.Kind != yaml.MappingNode {
@@ -268,8 +272,8 @@ func (r *reader) name(n *yaml.Node, into *rule) {
 	r.fail(n, "a rule has no name")
 }
 
-// fieldsIn returns the fields of the Node that there may be in an object: all that are fixed, and
-// those of the metadata that it has.
+// fieldsIn returns the names that are valid in the object node: the fixed fields of a Node, and each metadata path that
+// the object contains.
 func fieldsIn(n *yaml.Node) []string {
 	fields := slices.Clone(nodeFields)
 	for i := 0; i+1 < len(n.Content); i += 2 {
@@ -281,7 +285,8 @@ func fieldsIn(n *yaml.Node) []string {
 	return fields
 }
 
-// checkBound holds that what patterns name in braces each identity of the rule has.
+// checkBound adds an error for each capture of a pattern that an identity of the rule lacks. An unbound capture would
+// match any value.
 func (r *reader) checkBound(n *yaml.Node, in *rule, used []*pattern) {
 	for _, p := range used {
 		for _, name := range p.captures() {
@@ -294,7 +299,7 @@ func (r *reader) checkBound(n *yaml.Node, in *rule, used []*pattern) {
 	}
 }
 
-// parseType returns the URL of a type.
+// parseType returns the type URL for a short name, such as cds, or for a type URL.
 func parseType(text string) (string, error) {
 	typeURL, ok := schema.TypeURLFor(text)
 	if !ok {
@@ -310,7 +315,7 @@ func parseType(text string) (string, error) {
 	return typeURL, nil
 }
 
-// checkSecret refuses what could be meant for all Secrets at once.
+// checkSecret returns an error for a pattern that matches no name of a Secret.
 func checkSecret(text string) error {
 	if text == "" {
 		return errors.New("no Secret has an empty name")
@@ -318,7 +323,7 @@ func checkSecret(text string) error {
 	return checkCanonical(text)
 }
 
-// checkXDSTP refuses what no xdstp name meets.
+// checkXDSTP returns an error for a pattern that matches no xdstp name.
 func checkXDSTP(text string) error {
 	if !strings.HasPrefix(text, "xdstp://") {
 		return errors.New("it does not begin with xdstp://")
@@ -326,13 +331,13 @@ func checkXDSTP(text string) error {
 	return checkCanonical(text)
 }
 
-// checkCanonical refuses a pattern of xdstp names that is not spelled as those are when they are
-// compared, or that lacks a part which all of them have.
+// checkCanonical returns an error for a pattern of xdstp names that is not in canonical form, or that lacks a part of
+// such a name. It would match nothing, since names are compared in canonical form.
 func checkCanonical(text string) error {
 	rest, ok := strings.CutPrefix(text, "xdstp://")
 	authority, path, _ := strings.Cut(rest, "/")
 	resourceType, id, _ := strings.Cut(path, "/")
-	if !ok || strings.Contains(authority+resourceType, "**") { // which may stand for parts
+	if !ok || strings.Contains(authority+resourceType, "**") { // ** may match several parts of the name
 		return nil
 	}
 	if strings.ContainsAny(resourceType, "*{}") {

@@ -7,36 +7,37 @@ import (
 	"strings"
 )
 
-// maxPatternBytes bounds a pattern: names are at most that long by default.
+// maxPatternBytes is the maximum length of a pattern. By default, resource names are at most as long.
 const maxPatternBytes = 4 << 10
 
 // stops are the characters that * does not match: the separators in resource names, paths, and the node IDs of service
 // meshes.
 const stops = "/~"
 
-// A part of a pattern.
+// A part is a literal, a wildcard or a capture in a pattern.
 type part struct {
 	kind partKind
-	text string // the literal, or the name of a capture
+	text string // the literal, or the name of a capture; empty for wildcards
 }
 
+// A partKind determines which text a part matches.
 type partKind int
 
 const (
 	literal partKind = iota
 	within           // *: any text without stops
 	across           // **: any text
-	capture          // {name}: text without stops, and not empty
+	capture          // {name}: its bound value, or else non-empty text without stops
 )
 
-// A pattern is met by texts as a whole.
+// A pattern matches whole texts. It is immutable. The zero value matches the empty text.
 type pattern struct {
-	text  string
-	stops string
+	text  string // as it is written in the file
+	stops string // characters that within and capture do not match
 	parts []part
 }
 
-// parsePattern reads a pattern in which * does not stand for stops.
+// parsePattern parses a pattern. stops are the characters that * and captures do not match.
 func parsePattern(text, stops string) (p pattern, err error) {
 	if len(text) > maxPatternBytes {
 		return p, fmt.Errorf("it has %d bytes, at most %d are allowed", len(text), maxPatternBytes)
@@ -52,10 +53,10 @@ func parsePattern(text, stops string) (p pattern, err error) {
 	return p, nil
 }
 
-// captureName is what may stand between braces.
+// captureName matches a valid name of a capture.
 var captureName = regexp.MustCompile(`^[a-z][a-z0-9_]*$`)
 
-// nextPart reads the first part of a text that is not empty.
+// nextPart parses the first part of a text, which must not be empty, and returns the rest of the text.
 func nextPart(text string) (next part, rest string, err error) {
 	switch text[0] {
 	case '*':
@@ -82,7 +83,7 @@ func nextPart(text string) (next part, rest string, err error) {
 	return part{literal, text}, "", nil
 }
 
-// captures returns the names in braces.
+// captures returns the names of the captures, in order of appearance.
 func (p *pattern) captures() (names []string) {
 	for _, part := range p.parts {
 		if part.kind == capture {
@@ -92,11 +93,11 @@ func (p *pattern) captures() (names []string) {
 	return names
 }
 
-// matches reports whether a text meets the pattern, with bound in the place of captures. Those
-// that are not bound stand for any text without stops. It takes time in proportion to both,
-// whatever the pattern.
+// matches reports whether the pattern matches the whole text. A capture matches its value in bound; a capture without a
+// value matches any non-empty text without stops. The time is at most proportional to the product of both lengths:
+// it does not backtrack, so a client cannot make a match slow by its choice of names.
 func (p *pattern) matches(text string, bound map[string]string) bool {
-	reached := make([]bool, len(text)+1) // up to where the parts so far may have come
+	reached := make([]bool, len(text)+1) // reached[i]: the parts so far can match text[:i]
 	reached[0] = true
 	for _, part := range p.parts {
 		value, isBound := part.text, part.kind == literal
@@ -112,7 +113,7 @@ func (p *pattern) matches(text string, bound map[string]string) bool {
 	return reached[len(text)]
 }
 
-// step returns where a literal leads.
+// step returns the positions that can be reached by matching a literal, from each position reached before.
 func step(reached []bool, text, value string) []bool {
 	next := make([]bool, len(reached))
 	for i, is := range reached {
@@ -123,7 +124,7 @@ func step(reached []bool, text, value string) []bool {
 	return next
 }
 
-// spread adds the positions that a wildcard part can reach.
+// spread updates reached, in place, with the positions that a wildcard or an unbound capture can reach.
 func (p *pattern) spread(reached []bool, text string, kind partKind) {
 	on := false
 	for i := range reached {
@@ -138,7 +139,7 @@ func (p *pattern) spread(reached []bool, text string, kind partKind) {
 	}
 }
 
-// anyMatches reports whether a text meets one of the patterns.
+// anyMatches reports whether one of the patterns matches the text.
 func anyMatches(patterns []pattern, text string, bound map[string]string) bool {
 	for i := range patterns {
 		if patterns[i].matches(text, bound) {

@@ -15,40 +15,40 @@ import (
 
 // A Policy is a parsed file of rules. Its methods may be called from any goroutine.
 type Policy struct {
-	rules     []rule
-	operators map[Permission][]identityPattern
+	rules     []rule                           // in the order of the file
+	operators map[Permission][]identityPattern // identities by permission
 }
 
 // A rule grants resources to clients whose identity and node match. A nil list does not restrict, except secrets, where
 // it grants none.
 type rule struct {
 	name       string
-	identities []identityPattern
-	node       []fieldPatterns
-	types      []string // URLs
-	secrets    []pattern
-	xdstp      []pattern
+	identities []identityPattern // one must match
+	node       []fieldPatterns   // all must match
+	types      []string          // type URLs
+	secrets    []pattern         // names of Secrets
+	xdstp      []pattern         // xdstp names, of any type
 }
 
-// fieldPatterns are what a field of a node must meet one of.
+// fieldPatterns are patterns for a field of a Node. One of them must match.
 type fieldPatterns struct {
-	field    string
+	field    string // as for [FieldOf]
 	patterns []pattern
 }
 
-// A met rule is one whose identities a client meets, and what captures stand for then.
+// A met is a rule that matches an identity of a client, with the values of its captures.
 type met struct {
 	*rule
-	bound map[string]string
+	bound map[string]string // values of the captures, by name
 }
 
-// A Reason is why a client was refused.
+// A Reason tells which check rejected a client.
 type Reason int
 
-// Why clients are refused.
+// The reasons for which a client is rejected.
 const (
-	NoIdentity Reason = iota // its identity is in no rule
-	WrongNode                // no rule binds its identity to the node
+	NoIdentity Reason = iota // no rule matches the client's identities
+	WrongNode                // rules match the identities, but none of them allows the node
 )
 
 // A Refusal is the error for a client whose identity does not permit its node. The text may be sent to the client: it
@@ -60,7 +60,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.text }
 
-// Unlimited returns the names of the rules that do not restrict a field of the node.
+// Unlimited returns the names of the rules that do not restrict a field of the Node.
 func (p *Policy) Unlimited(field string) (rules []string) {
 	for i := range p.rules {
 		if r := &p.rules[i]; !slices.ContainsFunc(r.node, func(f fieldPatterns) bool { return f.field == field }) {
@@ -70,10 +70,10 @@ func (p *Policy) Unlimited(field string) (rules []string) {
 	return rules
 }
 
-// Knows reports whether there is a rule about an identity.
+// Knows reports whether a rule matches an identity.
 func (p *Policy) Knows(id Identity) bool { return len(p.meet([]Identity{id})) > 0 }
 
-// TrustDomains returns the trust domains of the SPIFFE IDs that rules and operators are about, in order.
+// TrustDomains returns the trust domains of the SPIFFE IDs in rules, operators and peers, sorted.
 func (p *Policy) TrustDomains() (domains []string) {
 	var patterns []identityPattern
 	for _, listed := range p.operators {
@@ -92,8 +92,7 @@ func (p *Policy) TrustDomains() (domains []string) {
 	return slices.Compact(domains)
 }
 
-// Authorize returns the grant of a client with these identities and the node n. The error is a [*Refusal] if no rule
-// permits the node.
+// Authorize returns the grant of a client with these identities and the node n. The error is always a [*Refusal].
 func (p *Policy) Authorize(ids []Identity, n *corepb.Node) (*Grant, error) {
 	rules := p.meet(ids)
 	if len(rules) == 0 {
@@ -106,11 +105,11 @@ func (p *Policy) Authorize(ids []Identity, n *corepb.Node) (*Grant, error) {
 	return &Grant{rules: may}, nil
 }
 
-// meet returns the rules that have one of the identities.
+// meet returns the rules that match one of the identities. A rule is returned once per distinct set of captured values.
 func (p *Policy) meet(ids []Identity) (rules []met) {
 	for i := range p.rules {
 		r := &p.rules[i]
-		var before []map[string]string // bindings that r is among rules with
+		var before []map[string]string // captured values with which r was already added to rules
 		for j := range r.identities {
 			for _, id := range ids {
 				bound, ok := r.identities[j].bind(id)
@@ -124,33 +123,33 @@ func (p *Policy) meet(ids []Identity) (rules []met) {
 	return rules
 }
 
-// admits reports whether a node is one that the rule is about.
+// admits reports whether the rule allows the client to connect as the node n.
 func (m met) admits(n *corepb.Node) bool {
 	return !slices.ContainsFunc(m.node, func(f fieldPatterns) bool { return !anyMatches(f.patterns, FieldOf(n, f.field), m.bound) })
 }
 
-// allows reports whether the rule is about a type.
+// allows reports whether the rule allows subscriptions to a type other than Secrets.
 func (m met) allows(typeURL string) bool { return m.types == nil || slices.Contains(m.types, typeURL) }
 
-// A Grant is what a client may ask for.
+// A Grant determines which resources a client may subscribe to.
 type Grant struct{ rules []met }
 
-// AllowsType reports whether the client may ask for a type. Of Secrets it is their names that
-// matter.
+// AllowsType reports whether the client may subscribe to a type. It is always true for Secrets, which are allowed by
+// name; see Allows.
 func (g *Grant) AllowsType(typeURL string) bool {
 	return wire.IsSecret(typeURL) || slices.ContainsFunc(g.rules, func(m met) bool { return m.allows(typeURL) })
 }
 
-// RestrictsNames reports whether there may be names of a type that the client must not ask for,
-// although it may ask for the type.
+// RestrictsNames reports whether Allows must be called for the names of an allowed type. If it is false, the client may
+// subscribe to all names of the type.
 func (g *Grant) RestrictsNames(typeURL string) bool {
 	return wire.IsSecret(typeURL) ||
 		!slices.ContainsFunc(g.rules, func(m met) bool { return m.allows(typeURL) && m.xdstp == nil })
 }
 
-// Allows reports whether the client may ask for a name of a type, which it may ask for. The name is
-// canonical. Secrets are had by their names alone: not by the wildcard, nor by the glob of
-// a collection (B.36).
+// Allows reports whether the client may subscribe to a name of a type. The caller must check the type with AllowsType
+// first, and pass the name in canonical form. For Secrets, a wildcard or the glob of a collection is never allowed: it
+// would include names that no rule allows (B.36).
 func (g *Grant) Allows(typeURL, name string) bool {
 	secret := wire.IsSecret(typeURL)
 	if secret && (name == wire.Wildcard || wire.Glob(name)) {
@@ -169,7 +168,7 @@ func (g *Grant) Allows(typeURL, name string) bool {
 	})
 }
 
-// Types returns the types that the client may ask for beside Secrets; nil if those are all.
+// Types returns the URLs of the types that the client may subscribe to, sorted, without Secrets. Nil means all types.
 func (g *Grant) Types() (urls []string) {
 	for _, m := range g.rules {
 		if m.types == nil {
@@ -181,7 +180,7 @@ func (g *Grant) Types() (urls []string) {
 	return slices.Compact(urls)
 }
 
-// Rules returns the names of the rules that the client meets.
+// Rules returns the names of the rules that match the client.
 func (g *Grant) Rules() (names []string) {
 	for _, m := range g.rules {
 		if !slices.Contains(names, m.name) {
@@ -191,7 +190,7 @@ func (g *Grant) Rules() (names []string) {
 	return names
 }
 
-// Describe returns the identities of a client for messages.
+// Describe returns the identities of a client for messages: at most four of them.
 func Describe(ids []Identity) string {
 	switch {
 	case len(ids) == 0:
@@ -207,7 +206,8 @@ func Describe(ids []Identity) string {
 	}
 }
 
-// wrongNode returns the message for a client that may not be n, with the nodes that it may be.
+// wrongNode returns the message for a client that may not connect as node n: for each rule, the first field that does
+// not match, with its patterns.
 func wrongNode(ids []Identity, rules []met, n *corepb.Node) string {
 	const shown = 3
 	var b strings.Builder
@@ -230,7 +230,7 @@ func wrongNode(ids []Identity, rules []met, n *corepb.Node) string {
 	return b.String()
 }
 
-// list returns patterns as they stand in the file.
+// list returns the patterns as they are written in the file, quoted.
 func list(patterns []pattern) string {
 	texts := make([]string, len(patterns))
 	for i := range patterns {
@@ -239,14 +239,14 @@ func list(patterns []pattern) string {
 	return strings.Join(texts, ", ")
 }
 
-// nodeFields are the fields of a Node that a rule may be about, beside metadata.
+// nodeFields are the fields of a Node that a rule may restrict, in addition to metadata.
 var nodeFields = []string{"id", "cluster", "user_agent_name", "locality.region", "locality.zone", "locality.sub_zone"}
 
-// metadataPrefix begins the name of a field of the metadata, whose path follows.
+// metadataPrefix is the prefix of a path in the metadata, such as metadata.labels.app.
 const metadataPrefix = "metadata."
 
-// FieldOf returns the value of a field of a node; empty if the node does not have it. Values of
-// metadata that are no text are as in JSON.
+// FieldOf returns the value of a field of a Node, or "" if the field is not set. A field of the metadata has the prefix
+// metadata. and a path; a value that is not a string is returned as JSON.
 func FieldOf(n *corepb.Node, field string) string {
 	switch field {
 	case "id":
@@ -273,7 +273,7 @@ func FieldOf(n *corepb.Node, field string) string {
 	}
 	b, err := json.Marshal(value.AsInterface())
 	if err != nil {
-		return fmt.Sprint(value.AsInterface()) // numbers that JSON does not have
+		return fmt.Sprint(value.AsInterface()) // NaN and infinities, which JSON cannot represent
 	}
 	return string(b)
 }
