@@ -10,20 +10,20 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// maxTokenBytes bounds a token: servers take only so much of headers.
+// maxTokenBytes is the maximum size of a token. Servers limit the size of request headers.
 const maxTokenBytes = 16 << 10
 
-// A CallConfig has the metadata of each call or stream to a server.
+// A CallConfig configures the metadata that is sent with each call or stream to a server.
 type CallConfig struct {
-	// Token holds a bearer token, which is sent over TLS alone. Without a path, none is.
+	// Token is the file of a bearer token. It is sent only over TLS. If the path is empty, no token is sent.
 	Token File
 
-	// Headers are sent as they are, by name in lower case.
+	// Headers are sent unchanged. The keys are lower-case header names.
 	Headers map[string]string
 }
 
-// Calls opens files and returns credentials that use them as they are at each call, or nil
-// for a zero CallConfig.
+// Calls opens the token file and returns credentials that send its current content with each call. It returns nil for a
+// zero CallConfig. It must not be called after [Watch.Run].
 func (w *Watch) Calls(cfg CallConfig) (credentials.PerRPCCredentials, error) {
 	if cfg.Token.Path == "" && len(cfg.Headers) == 0 {
 		return nil, nil
@@ -46,7 +46,7 @@ func (w *Watch) Calls(cfg CallConfig) (credentials.PerRPCCredentials, error) {
 	return c, nil
 }
 
-// parseToken reads a token. Its errors contain only the length of the token.
+// parseToken returns the token in the content of a file. Its errors never contain the content.
 func parseToken(content []byte) (string, error) {
 	token := bytes.TrimSpace(content)
 	switch {
@@ -60,13 +60,14 @@ func parseToken(content []byte) (string, error) {
 	return string(token), nil
 }
 
-// calls are credentials of calls: a token and headers.
+// calls implements credentials.PerRPCCredentials.
 type calls struct {
-	token   atomic.Pointer[string] // nil if there is none
-	headers map[string]string
+	token   atomic.Pointer[string] // current token; nil if none is configured
+	headers map[string]string      // read-only
 }
 
-// GetRequestMetadata returns what is sent with a call. A stream keeps what it began with.
+// GetRequestMetadata returns the metadata of a call. gRPC calls it once per stream, so a new token affects new streams
+// only.
 func (c *calls) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	token := c.token.Load()
 	if token == nil {
@@ -77,5 +78,5 @@ func (c *calls) GetRequestMetadata(context.Context, ...string) (map[string]strin
 	return all, nil
 }
 
-// RequireTransportSecurity has gRPC refuse to send a token without TLS.
+// RequireTransportSecurity makes gRPC reject connections without TLS if a token is sent.
 func (c *calls) RequireTransportSecurity() bool { return c.token.Load() != nil }

@@ -17,24 +17,25 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// A ClientConfig configures TLS to a server. The zero value verifies the server by the system's CAs and the dialled name.
+// A ClientConfig configures TLS to a server. The zero value verifies the server with the CAs of the system and the name
+// that was dialled.
 type ClientConfig struct {
-	// CA holds those that the server is verified by. Without a path, the system's do.
+	// CA is the file of the CAs that verify the server. If the path is empty, the CAs of the system do.
 	CA File
 
-	// Cert and Key are shown to a server that asks for them. Both have a path or neither.
+	// Cert and Key are the client certificate for servers that request one. Set both paths or neither.
 	Cert, Key File
 
-	// ServerName is the expected SPIFFE ID of the server, which needs CA. Otherwise the server must have the name of the
-	// connection's authority (grpc.WithAuthority).
+	// ServerName is the expected SPIFFE ID of the server; CA is required then. If it is not a SPIFFE ID, the server's
+	// certificate must contain the authority of the connection (grpc.WithAuthority).
 	ServerName string
 
-	// Insecure takes anybody for the server.
+	// Insecure disables the verification of the server.
 	Insecure bool
 }
 
-// Client opens files and returns credentials that use them as they are at each
-// handshake.
+// Client opens the files and returns credentials that use their current content at each handshake. It must not be
+// called after [Watch.Run].
 func (w *Watch) Client(cfg ClientConfig) (credentials.TransportCredentials, error) {
 	c := &client{TransportCredentials: credentials.NewTLS(nil), files: new(clientFiles), insecure: cfg.Insecure}
 	if strings.HasPrefix(cfg.ServerName, "spiffe:") {
@@ -54,14 +55,14 @@ func (w *Watch) Client(cfg ClientConfig) (credentials.TransportCredentials, erro
 	return c, errors.Join(errs...)
 }
 
-// ClientTLS is Client for servers that do not speak gRPC. It returns the configuration of one handshake with the server at
-// a host, which the certificate must be for unless cfg has a ServerName.
+// ClientTLS is Client for other protocols than gRPC. The function that it returns makes the configuration for one
+// handshake with a host. The server's certificate must be valid for this host, unless cfg.ServerName is set.
 func (w *Watch) ClientTLS(cfg ClientConfig) (func(host string) *tls.Config, error) {
 	opened, err := w.Client(cfg)
 	if err != nil {
 		return nil, err
 	}
-	c := opened.(*client) //nolint:errcheck // which Client returns
+	c := opened.(*client) //nolint:errcheck // Client always returns a *client
 	return func(host string) *tls.Config {
 		config := c.config()
 		if c.id.IsZero() {
@@ -71,7 +72,7 @@ func (w *Watch) ClientTLS(cfg ClientConfig) (func(host string) *tls.Config, erro
 	}, nil
 }
 
-// ParseID reads a SPIFFE ID of a workload: one with a path.
+// ParseID parses the SPIFFE ID of a workload. An ID without a path names a trust domain and is an error.
 func ParseID(text string) (spiffeid.ID, error) {
 	id, err := spiffeid.FromString(text)
 	if err == nil && id.Path() == "" {
@@ -83,31 +84,32 @@ func ParseID(text string) (spiffeid.ID, error) {
 	return id, nil
 }
 
-// cas are those of a file.
+// cas are the CAs of a file. It is immutable.
 type cas struct {
 	certs []*x509.Certificate
-	pool  *x509.CertPool
+	pool  *x509.CertPool // of certs
 }
 
-// clientFiles is what is in force.
+// clientFiles is the current content of the files. Clones of a client share it.
 type clientFiles struct {
-	cas  atomic.Pointer[cas]             // nil for the system's
-	pair atomic.Pointer[tls.Certificate] // nil if there is none to show
+	cas  atomic.Pointer[cas]             // nil for the CAs of the system
+	pair atomic.Pointer[tls.Certificate] // nil without a client certificate
 }
 
-// client makes credentials of gRPC for each handshake.
+// client implements credentials.TransportCredentials. It makes a new configuration for each handshake.
 type client struct {
-	credentials.TransportCredentials // of no configuration, for all but the handshake
+	credentials.TransportCredentials // implements the methods other than ClientHandshake and Clone
 	files                            *clientFiles
-	id                               spiffeid.ID // zero if the server is known by the authority
+	id                               spiffeid.ID // expected SPIFFE ID; zero if the server is verified by name
 	insecure                         bool
 }
 
+// ClientHandshake implements credentials.TransportCredentials.
 func (c *client) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return credentials.NewTLS(c.config()).ClientHandshake(ctx, authority, raw)
 }
 
-// config returns what a handshake needs; its server name is set by gRPC.
+// config returns the configuration of one handshake. The caller or gRPC sets the server name.
 func (c *client) config() *tls.Config {
 	cfg := &tls.Config{MinVersion: tls.VersionTLS12, CipherSuites: suites}
 	if pair := c.files.pair.Load(); pair != nil {
@@ -123,14 +125,14 @@ func (c *client) config() *tls.Config {
 	case c.insecure:
 		cfg.InsecureSkipVerify = true
 	case !c.id.IsZero():
-		// An ID is no host name, which is all that Go verifies: the rest is done here.
+		// crypto/tls verifies host names only, so it is disabled and VerifyConnection verifies the SPIFFE ID.
 		cfg.InsecureSkipVerify = true
 		cfg.VerifyConnection = func(s tls.ConnectionState) error { return c.verifyID(s.PeerCertificates, known.certs) }
 	}
 	return cfg
 }
 
-// verifyID reports that the server is not the one with the ID.
+// verifyID returns an error unless the authorities verify the chain of the server and its SPIFFE ID is c.id.
 func (c *client) verifyID(chain, authorities []*x509.Certificate) error {
 	id, _, err := x509svid.Verify(chain, x509bundle.FromX509Authorities(c.id.TrustDomain(), authorities))
 	if err != nil {
@@ -142,6 +144,7 @@ func (c *client) verifyID(chain, authorities []*x509.Certificate) error {
 	return nil
 }
 
+// Clone implements credentials.TransportCredentials. The clone also uses later content of the files.
 func (c *client) Clone() credentials.TransportCredentials {
 	clone := *c
 	return &clone

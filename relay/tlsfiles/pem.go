@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// A validity is from when to when a certificate is valid. The zero value is that of what
-// has no end.
+// A validity is the period in which a certificate is valid. The zero value never expires; it is used for files without
+// certificates.
 type validity struct {
 	notBefore, notAfter time.Time
-	file                File // to which the certificate belongs
+	file                File // the file of the certificate, for errors
 }
 
-// check reports that a certificate is not valid now.
+// check returns an error if the certificate has expired or is not valid yet.
 func (v validity) check(now time.Time) error {
 	switch {
 	case v.notAfter.IsZero():
@@ -31,7 +31,8 @@ func (v validity) check(now time.Time) error {
 	return nil
 }
 
-// parsePair reads a certificate, with those between it and its CA, and its key.
+// parsePair parses a certificate, with its intermediate certificates, and its key. Its errors name the invalid file and
+// never contain the key.
 func parsePair(cert, key File, certPEM, keyPEM []byte) (*tls.Certificate, error) {
 	if _, err := parseCertificates(certPEM); err != nil {
 		return nil, cert.wrap(err)
@@ -48,7 +49,7 @@ func parsePair(cert, key File, certPEM, keyPEM []byte) (*tls.Certificate, error)
 	return nil, key.wrap(err)
 }
 
-// hasKey reports whether data has a block with an unencrypted key. Errors never quote it.
+// hasKey reports whether data contains a private key that is not encrypted. It is used to explain errors.
 func hasKey(data []byte) bool {
 	for {
 		var block *pem.Block
@@ -61,8 +62,8 @@ func hasKey(data []byte) bool {
 	}
 }
 
-// parseCertificates reads the certificates of a file: at least one. Other blocks are passed
-// over; one that is cut off, or that cannot be read, is an error.
+// parseCertificates parses the certificates of a file, and ignores other PEM blocks. A truncated block, an invalid
+// certificate and a file without certificates are errors.
 func parseCertificates(data []byte) (certs []*x509.Certificate, err error) {
 	for {
 		block, rest := pem.Decode(data)
@@ -88,7 +89,8 @@ func parseCertificates(data []byte) (certs []*x509.Certificate, err error) {
 	return certs, nil
 }
 
-// parseCAs reads a file of CAs. Their validity is that of the CA that expires last: expired CAs beside it are normal.
+// parseCAs parses a file of CAs. It returns the validity of the CA that expires last: bundles normally contain expired
+// CAs too.
 func parseCAs(f File, data []byte) ([]*x509.Certificate, validity, error) {
 	certs, err := parseCertificates(data)
 	if err != nil {
@@ -103,7 +105,6 @@ func parseCAs(f File, data []byte) ([]*x509.Certificate, validity, error) {
 	return certs, validity{last.NotBefore, last.NotAfter, f}, nil
 }
 
-// pool returns a pool of certificates.
 func pool(certs []*x509.Certificate) *x509.CertPool {
 	p := x509.NewCertPool()
 	for _, cert := range certs {
@@ -112,9 +113,8 @@ func pool(certs []*x509.Certificate) *x509.CertPool {
 	return p
 }
 
-// suites are those of TLS 1.2 that have an ephemeral key exchange and authenticated
-// encryption, all others being forbidden to HTTP/2 (RFC 9113, appendix A). Those of TLS 1.3 are
-// Go's.
+// suites are the cipher suites of TLS 1.2 with an ephemeral key exchange and authenticated encryption. HTTP/2 forbids
+// all others (RFC 9113, appendix A). Go does not allow to configure the suites of TLS 1.3.
 var suites = []uint16{
 	tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
 	tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
@@ -124,7 +124,7 @@ var suites = []uint16{
 	tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 }
 
-// pairOf opens a certificate and its key; current is given each that comes into force.
+// pairOf opens a certificate and its key. It calls current now and, on the goroutine of Run, after each valid change.
 func (w *Watch) pairOf(cert, key File, current func(*tls.Certificate)) error {
 	err := w.open(func(contents [][]byte) (reading, error) {
 		pair, err := parsePair(cert, key, contents[0], contents[1])
@@ -140,7 +140,7 @@ func (w *Watch) pairOf(cert, key File, current func(*tls.Certificate)) error {
 	return nil
 }
 
-// casOf opens a file of CAs; current is given each set that comes into force.
+// casOf opens a file of CAs. It calls current now and, on the goroutine of Run, after each valid change.
 func (w *Watch) casOf(f File, current func([]*x509.Certificate)) error {
 	return w.open(func(contents [][]byte) (reading, error) {
 		certs, valid, err := parseCAs(f, contents[0])

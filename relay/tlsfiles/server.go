@@ -10,27 +10,27 @@ import (
 
 // A ServerConfig configures TLS to clients.
 type ServerConfig struct {
-	// Cert and Key are shown to clients. Required.
+	// Cert and Key are the certificate of the relay. Required.
 	Cert, Key File
 
-	// ClientCA holds the CAs that clients' certificates must be by. Without a path, none is
-	// asked for.
+	// ClientCA is the file of the CAs that verify client certificates. If the path is empty, no client certificate is
+	// requested.
 	ClientCA File
 
-	// TrustDomains are the only ones that clients' SPIFFE IDs may be of. If there is none, CAs without a SPIFFE ID
-	// vouch for every trust domain that no CA of ClientCA is of.
+	// TrustDomains are the trust domains that SPIFFE IDs of clients may have. If it is empty, any trust domain is
+	// allowed. A CA without a SPIFFE ID may then issue certificates of each trust domain for which ClientCA contains no
+	// CA with a SPIFFE ID.
 	TrustDomains []TrustDomain
 
-	// ClientCAsChanged is called after the CAs of clients have changed, by the goroutine of [Watch.Run]. Nil calls
-	// nothing.
+	// ClientCAsChanged is called after the CAs of clients have changed, on the goroutine of [Watch.Run]. It may be nil.
 	ClientCAsChanged func()
 
-	// MinVersion of TLS. Zero means 1.2.
+	// MinVersion is the minimum TLS version, such as tls.VersionTLS13. Zero means TLS 1.2.
 	MinVersion uint16
 }
 
-// Server opens files and returns a configuration that uses them as they are at each handshake.
-// protocols are those of ALPN.
+// Server opens the files and returns a server whose configurations use their current content at each handshake. It must
+// not be called after [Watch.Run].
 func (w *Watch) Server(cfg ServerConfig) (*Server, error) {
 	s := &Server{min: max(cfg.MinVersion, tls.VersionTLS12), refusals: newRefusals(w.log)}
 	errs := []error{w.pairOf(cfg.Cert, cfg.Key, s.pair.Store)}
@@ -40,9 +40,9 @@ func (w *Watch) Server(cfg ServerConfig) (*Server, error) {
 	return s, errors.Join(errs...)
 }
 
-// openClientCAs opens the files of CAs of clients. Each that changes makes a new set of all.
+// openClientCAs opens the files of client CAs. After a change of any file, all CAs are replaced at once.
 func (s *Server) openClientCAs(w *Watch, cfg ServerConfig) (errs []error) {
-	var general []*x509.Certificate // owned by the watch, as is bound
+	var general []*x509.Certificate // general and bound are owned by the goroutine of Run once the files are open
 	bound := make(map[string][]*x509.Certificate)
 	opened := false
 	changed := func() {
@@ -66,20 +66,20 @@ func (s *Server) openClientCAs(w *Watch, cfg ServerConfig) (errs []error) {
 	return errs
 }
 
-// A Server is what clients are shown, and whom of them it lets in.
+// A Server makes TLS configurations from the relay's certificate and the client CAs.
 type Server struct {
-	min      uint16
+	min      uint16 // minimum TLS version
 	refusals refusals
 
-	// In force now.
+	// Current content of the files.
 	pair    atomic.Pointer[tls.Certificate]
-	clients atomic.Pointer[clientCAs] // nil if no certificate is asked for
+	clients atomic.Pointer[clientCAs] // nil if no client certificate is requested
 }
 
-// Config returns a configuration for servers of these protocols, as ALPN calls them.
+// Config returns a TLS configuration for servers of these ALPN protocols.
 //
-// Sessions are not resumed. A client that resumes one shows no certificate again, and what it
-// saves is little where connections last for half an hour.
+// Session resumption is disabled: a client that resumes a session does not send its certificate again. With connections
+// of half an hour, resumption would save little.
 func (s *Server) Config(protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion:         s.min,
@@ -88,11 +88,10 @@ func (s *Server) Config(protocols ...string) *tls.Config {
 	}
 }
 
-// IsNamed reports whether a host, which is a name or an IP address, is one that the certificate
-// is for.
+// IsNamed reports whether the current certificate is valid for a host, which is a name or an IP address.
 func (s *Server) IsNamed(host string) bool { return s.pair.Load().Leaf.VerifyHostname(host) == nil }
 
-// now returns what a handshake with a client needs.
+// now returns the configuration of one handshake with a client, from the current content of the files.
 func (s *Server) now(protocols []string, client net.Conn) *tls.Config {
 	cfg := &tls.Config{
 		MinVersion:             s.min,

@@ -30,16 +30,17 @@ type TrustDomain struct {
 type clientCAs struct {
 	pool *x509.CertPool // all CAs
 
-	// general are the CAs of [ServerConfig.ClientCA], by their bytes, and owned the trust domains that the
-	// SPIFFE IDs of these CAs are of.
+	// general are the CAs of [ServerConfig.ClientCA], by their DER bytes. owned are the trust domains of the SPIFFE IDs
+	// in these CAs.
 	general map[string]*x509.Certificate
 	owned   map[string]bool
 
-	// bound are the CAs of each trust domain that has a binding, by their bytes; nil where general are the CAs of
-	// it. The map is nil if no trust domain has a binding.
+	// bound are the CAs of each trust domain in [ServerConfig.TrustDomains], by their DER bytes. A nil value means that
+	// the general CAs vouch for the trust domain. The map is nil if TrustDomains is empty.
 	bound map[string]map[string]*x509.Certificate
 }
 
+// newClientCAs returns the CAs of all files. bound contains the CAs by trust domain; see clientCAs.
 func newClientCAs(general []*x509.Certificate, bound map[string][]*x509.Certificate) *clientCAs {
 	c := &clientCAs{pool: x509.NewCertPool(), owned: make(map[string]bool)}
 	c.general = c.add(general)
@@ -57,7 +58,7 @@ func newClientCAs(general []*x509.Certificate, bound map[string][]*x509.Certific
 	return c
 }
 
-// add adds CAs to the pool, and returns them by their bytes; nil for none.
+// add adds CAs to the pool and returns them by their DER bytes. It returns nil if certs is empty.
 func (c *clientCAs) add(certs []*x509.Certificate) map[string]*x509.Certificate {
 	if len(certs) == 0 {
 		return nil
@@ -70,8 +71,8 @@ func (c *clientCAs) add(certs []*x509.Certificate) map[string]*x509.Certificate 
 	return set
 }
 
-// trustDomain returns the trust domain of the certificate's SPIFFE ID; empty if it has none. The ID of a CA has no
-// path.
+// trustDomain returns the trust domain of the certificate's SPIFFE ID, or "" if it has none. It accepts IDs without a
+// path, since the SPIFFE ID of a CA has none.
 //
 // Source: SPIFFE X.509-SVID, 3.1 and 4.1.
 func trustDomain(cert *x509.Certificate) string {
@@ -83,7 +84,7 @@ func trustDomain(cert *x509.Certificate) string {
 	return ""
 }
 
-// verify returns an error if no CA that a client's certificate was verified by may vouch for it.
+// verify returns an error unless one of the verified chains ends with a CA that may vouch for the client.
 func (c *clientCAs) verify(chains [][]*x509.Certificate) error {
 	err := errors.New("the client's certificate was not verified")
 	for _, chain := range chains {
@@ -94,8 +95,8 @@ func (c *clientCAs) verify(chains [][]*x509.Certificate) error {
 	return err
 }
 
-// verifyChain decides by the CA that the chain ends with, which is in a file of the operator's: an intermediate
-// certificate may have any SPIFFE ID that its issuer chose.
+// verifyChain returns an error unless the root of a chain, which the operator configured, may vouch for the client. An
+// intermediate certificate cannot give this right: its issuer may choose any SPIFFE ID for it.
 func (c *clientCAs) verifyChain(chain []*x509.Certificate) error {
 	leaf, root := chain[0], chain[len(chain)-1]
 	domain := trustDomain(leaf)
@@ -118,7 +119,8 @@ func (c *clientCAs) verifyChain(chain []*x509.Certificate) error {
 	return nil
 }
 
-// verifyBinding returns an error if the bindings do not let a CA vouch for a client.
+// verifyBinding returns an error unless the root CA is bound to the trust domain of the client. For a client without a
+// SPIFFE ID, the CA must be one of the general CAs.
 func (c *clientCAs) verifyBinding(leaf, root *x509.Certificate) error {
 	domain := trustDomain(leaf)
 	if domain == "" {
@@ -143,8 +145,8 @@ func (c *clientCAs) verifyBinding(leaf, root *x509.Certificate) error {
 	return nil
 }
 
-// unbound returns the number of CAs without a trust domain that may issue certificates of this domain. CAs that another CA
-// of the file has signed do not count, and CAs with the same key count once.
+// unbound returns the number of CAs without a SPIFFE ID that may issue certificates of a trust domain. It excludes CAs
+// that another CA of the file has signed, and counts CAs with the same key once.
 func (c *clientCAs) unbound(domain string) int {
 	if c.bound != nil || c.owned[domain] {
 		return 0
@@ -158,7 +160,7 @@ func (c *clientCAs) unbound(domain string) int {
 	return len(keys)
 }
 
-// isSubordinate reports whether another CA of the file has signed the one given.
+// isSubordinate reports whether another CA of the file has signed cert.
 func (c *clientCAs) isSubordinate(cert *x509.Certificate) bool {
 	for _, by := range c.general {
 		if !bytes.Equal(cert.RawSubject, cert.RawIssuer) && bytes.Equal(cert.RawIssuer, by.RawSubject) && cert.CheckSignatureFrom(by) == nil {
@@ -168,8 +170,8 @@ func (c *clientCAs) isSubordinate(cert *x509.Certificate) bool {
 	return false
 }
 
-// VouchedBy returns the number of CAs without a SPIFFE ID that may issue certificates of a trust domain that is not bound
-// to CAs, and whether any CA may.
+// VouchedBy returns the number of CAs without a SPIFFE ID that may issue certificates of a trust domain; it is zero if
+// the domain is bound to CAs. vouched reports whether any CA may issue certificates of the domain.
 func (s *Server) VouchedBy(domain string) (unbound int, vouched bool) {
 	clients := s.clients.Load()
 	if clients == nil {
@@ -179,23 +181,24 @@ func (s *Server) VouchedBy(domain string) (unbound int, vouched bool) {
 	return clients.unbound(domain), clients.bound == nil || listed
 }
 
-// Refused returns how many certificates were refused that a CA vouched for which may not.
+// Refused returns the number of valid client certificates that were rejected because their CA may not vouch for them.
 func (s *Server) Refused() int64 { return s.refusals.n.Load() }
 
-// refusals counts and logs clients whose certificates are by CAs that may not vouch for them.
+// refusals counts and logs clients whose CA may not vouch for them. It may be used from any goroutine.
 type refusals struct {
 	log   *slog.Logger
-	limit *rate.Limiter
+	limit *rate.Limiter // for the log
 
-	n, skipped atomic.Int64 // skipped were not logged
+	n, skipped atomic.Int64 // all refusals, and refusals not logged since the last log line
 }
 
-// A client that is refused connects again, and a fleet of them would fill the log.
+// newRefusals limits the log to one line per second: rejected clients reconnect, and many of them would fill the log.
 func newRefusals(log *slog.Logger) refusals {
 	return refusals{log: log, limit: rate.NewLimiter(1, 10)}
 }
 
-// verify refuses a client, whose address is from, if no CA may vouch for its certificate.
+// verify returns an error, and counts and logs it, if no CA may vouch for the certificate of a client. from is the
+// connection of the client.
 func (s *Server) verify(clients *clientCAs, from net.Conn, state tls.ConnectionState) error {
 	err := clients.verify(state.VerifiedChains)
 	if err == nil {

@@ -14,31 +14,32 @@ import (
 )
 
 const (
-	// lookEvery is how often files are read.
+	// lookEvery is the interval between two reads of a file.
 	lookEvery = time.Second
 
-	// maxFileBytes bounds a file: a bundle of all public CAs has a tenth of it.
+	// maxFileBytes is the maximum size of a file, about ten times that of a bundle of all public CAs.
 	maxFileBytes = 4 << 20
 )
 
-// A File is one that a variable names.
+// A File is a file whose path is the value of an environment variable.
 type File struct {
-	Variable string // TENDER_…
-	Path     string // empty if there is none
+	Variable string // name of the variable, TENDER_…
+	Path     string // empty if the variable is not set
 }
 
 // String returns the file as VARIABLE="path".
 func (f File) String() string { return f.Variable + "=" + strconv.Quote(f.Path) }
 
+// wrap adds the variable and the path to an error.
 func (f File) wrap(err error) error { return fmt.Errorf("%s: %w", f, err) }
 
-// A Watch reads files again when they change. Files are opened before Run is called.
+// A Watch reloads files when they change. All files must be opened before Run is called.
 type Watch struct {
 	log     *slog.Logger
-	sources []*source
+	sources []*source // in the order in which they were opened
 }
 
-// New returns a watch of nothing yet. A nil logger discards.
+// New returns a watch without files. A nil logger discards all messages.
 func New(log *slog.Logger) *Watch {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -46,7 +47,7 @@ func New(log *slog.Logger) *Watch {
 	return &Watch{log: log}
 }
 
-// Run looks at the files until ctx ends.
+// Run reads the files once per second until ctx ends. It returns at once if there are no files.
 func (w *Watch) Run(ctx context.Context) {
 	if len(w.sources) == 0 {
 		return
@@ -69,21 +70,21 @@ func (w *Watch) Run(ctx context.Context) {
 type Status struct {
 	Files []File
 
-	// LoadedAt is when what is in force was read.
+	// LoadedAt is the time at which the content in force was loaded.
 	LoadedAt time.Time
 
-	// NotAfter is when the certificate expires; of several CAs, when the last of them does.
-	// It is zero if there is none in the files.
+	// NotAfter is the time at which the certificate expires, or the last of several CAs. It is zero for files without
+	// certificates.
 	NotAfter time.Time
 
-	// Err is why the files as they are now are not in force; nil if they are.
+	// Err is the error with which the current content of the files was rejected; nil if it is in force.
 	Err error
 
-	// Refused counts the changes of the files that could not be used.
+	// Refused is the number of changes of the files that were rejected.
 	Refused int64
 }
 
-// Status returns how the files stand, in the order in which they were opened.
+// Status returns the state of all files, in the order in which they were opened.
 func (w *Watch) Status() []Status {
 	all := make([]Status, len(w.sources))
 	for i, s := range w.sources {
@@ -92,8 +93,7 @@ func (w *Watch) Status() []Status {
 	return all
 }
 
-// Warnings returns what is wrong with files that can be used nonetheless, a line for
-// each.
+// Warnings returns one line for each problem that was found when the files were opened and did not prevent their use.
 func (w *Watch) Warnings() (lines []string) {
 	for _, s := range w.sources {
 		lines = append(lines, s.warnings...)
@@ -101,31 +101,31 @@ func (w *Watch) Warnings() (lines []string) {
 	return lines
 }
 
-// A reading is what files hold.
+// A reading is the parsed content of files.
 type reading struct {
 	validity
-	use func() // puts it in force
+	use func() // puts the content in force
 }
 
-// A source is files that are of use together alone.
+// A source is one file, or several that are loaded together, such as a certificate and its key.
 type source struct {
 	// Set when opened, read-only afterwards.
 	files    []File
 	parse    func(contents [][]byte) (reading, error)
 	warnings []string
 
-	// Owned by the watch. Each state is a digest of the files, or why they cannot be read.
-	inForce  string
-	seen     string // by the last look
-	settled  string // that two looks saw
-	validity        // of what is in force
-	expired  bool   // was logged
+	// Owned by the goroutine of Run once the files are open. The strings are results of the function state.
+	inForce  string // state of the content in force
+	seen     string // state at the last look
+	settled  string // last state that two consecutive looks found
+	validity        // of the content in force
+	expired  bool   // the expiry of the content in force was already logged
 
-	status atomic.Pointer[Status]
+	status atomic.Pointer[Status] // never nil once the files are open
 }
 
-// open reads files for the first time. Expired certificates are used, with a warning: handshakes fail with a clear error,
-// and a new file may come.
+// open reads and parses files for the first time. An expired certificate is used with a warning: handshakes fail with a
+// clear error, and the file may be replaced later.
 func (w *Watch) open(parse func([][]byte) (reading, error), files ...File) error {
 	s := &source{files: files, parse: parse}
 	contents, err := s.read()
@@ -148,7 +148,8 @@ func (w *Watch) open(parse func([][]byte) (reading, error), files ...File) error
 	return nil
 }
 
-// File opens a file of another kind. parse returns a function that puts its content in use, now and after changes.
+// File opens a file of any other format. parse is called with its content, now and after each change, and returns a
+// function that puts the content in force. It must not be called after [Watch.Run].
 func (w *Watch) File(f File, parse func(content []byte) (use func(), err error)) error {
 	return w.open(func(contents [][]byte) (reading, error) {
 		use, err := parse(contents[0])
@@ -159,7 +160,7 @@ func (w *Watch) File(f File, parse func(content []byte) (use func(), err error))
 	}, f)
 }
 
-// use puts in force what was read.
+// use puts a reading in force and clears the error of the status.
 func (s *source) use(r reading, now time.Time) {
 	r.use()
 	s.validity = r.validity
@@ -170,7 +171,7 @@ func (s *source) use(r reading, now time.Time) {
 	s.status.Store(&status)
 }
 
-// look reads the files, and puts in force what has changed.
+// look reads the files and loads their content if it has changed and is the same as at the last look.
 func (s *source) look(now time.Time, log *slog.Logger) {
 	s.tellExpired(now, log)
 	contents, err := s.read()
@@ -183,7 +184,7 @@ func (s *source) look(now time.Time, log *slog.Logger) {
 		return
 	}
 	s.settled = found
-	if found == s.inForce { // it had changed, and the change was taken back
+	if found == s.inForce { // the change was reverted
 		s.fail(nil)
 		return
 	}
@@ -204,7 +205,7 @@ func (s *source) look(now time.Time, log *slog.Logger) {
 	log.Info("credential file reloaded", s.attr())
 }
 
-// tellExpired logs, once, that what is in force has expired.
+// tellExpired logs once that the certificate in force has expired.
 func (s *source) tellExpired(now time.Time, log *slog.Logger) {
 	if s.expired || s.notAfter.IsZero() || !now.After(s.notAfter) {
 		return
@@ -213,7 +214,7 @@ func (s *source) tellExpired(now time.Time, log *slog.Logger) {
 	log.Warn("certificate expired and not replaced", s.attr(), slog.Time("not_after", s.notAfter))
 }
 
-// fail records why the files are not in force; nil if they are.
+// fail sets the error of the status, and counts it. A nil error clears it.
 func (s *source) fail(err error) {
 	status := *s.status.Load()
 	status.Err = err
@@ -223,7 +224,7 @@ func (s *source) fail(err error) {
 	s.status.Store(&status)
 }
 
-// attr names the files in the log.
+// attr returns the log attribute with the variables and paths of the files.
 func (s *source) attr() slog.Attr {
 	names := make([]string, len(s.files))
 	for i, f := range s.files {
@@ -232,7 +233,7 @@ func (s *source) attr() slog.Attr {
 	return slog.Any("files", names)
 }
 
-// read returns what the files hold.
+// read returns the contents of the files, in order.
 func (s *source) read() (contents [][]byte, err error) {
 	for _, f := range s.files {
 		content, err := readFile(f.Path)
@@ -244,7 +245,8 @@ func (s *source) read() (contents [][]byte, err error) {
 	return contents, nil
 }
 
-// readFile reads a file that is not too large. It does not wait for one that is no file.
+// readFile returns the content of a regular file of at most maxFileBytes. It does not open a named pipe, which would
+// block.
 func readFile(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -257,7 +259,7 @@ func readFile(path string) ([]byte, error) {
 	if err != nil {
 		return nil, cause(err)
 	}
-	defer func() { _ = f.Close() }() // was only read
+	defer func() { _ = f.Close() }() // the file was only read
 	content, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
 	if err != nil {
 		return nil, cause(err)
@@ -268,7 +270,7 @@ func readFile(path string) ([]byte, error) {
 	return content, nil
 }
 
-// cause takes the path off an error, which names it already.
+// cause returns an error without the path, since File.wrap adds the path.
 func cause(err error) error {
 	var pathError *os.PathError
 	if errors.As(err, &pathError) {
@@ -277,7 +279,7 @@ func cause(err error) error {
 	return err
 }
 
-// state returns a digest of the contents or of the error.
+// state returns a digest of the contents, or the text of the error, for comparison with other states.
 func state(contents [][]byte, err error) string {
 	if err != nil {
 		return "error: " + err.Error()
@@ -290,8 +292,8 @@ func state(contents [][]byte, err error) string {
 	return string(h.Sum(nil))
 }
 
-// warnIfExposed adds a warning for each of the files that every user of the system may
-// read.
+// warnIfExposed adds a warning for each file that all users of the system may read. The files must belong to the source
+// that was opened last.
 func (w *Watch) warnIfExposed(files ...File) {
 	s := w.sources[len(w.sources)-1]
 	for _, f := range files {
