@@ -1,18 +1,18 @@
-// Package lint checks resources that an origin sends: can they be decoded, do they pass the validators that Envoy's
-// authors generate, and do the resources exist that they name?
+// Package lint checks the resources that an origin sends. It decodes them, runs the validators of Envoy's generated API
+// code, and verifies that the resources to which they refer exist.
 //
-//	Inspect    decodes one resource, runs its validators and lists what it names
-//	References finds the references of several resources that lead nowhere
-//	Linter     does both for all views of a relay, and again whenever they change (TENDER_VALIDATE)
+//	Inspect    decodes one resource, runs its validators and returns its references
+//	Absent     reports why a referenced resource does not exist in a view
+//	Linter     does both for all views of a relay, and again after each change (TENDER_VALIDATE)
 //
-// # What is checked
+// # Checked types
 //
-// The types of the discovery services and the few extensions that nearly every configuration has (types.go). Other types
-// and extensions are skipped without a finding: a proxy may know types that the relay does not. For the same reason
-// unknown fields and enum values are findings of their own kind, which only warn.
+// The package checks the types of the discovery services, and the few extensions that most configurations use
+// (types.go). Other types and extensions are skipped without a finding, since a proxy may support types that the relay
+// does not. For the same reason, unknown fields and enum values have a kind of their own, [Unknown].
 //
-// Nothing here changes a resource. The content of a finding is the name of a field, a rule or a resource; it never
-// contains a value, which might be a secret.
+// The package never changes a resource. A finding contains the name of a field, a rule or a resource. It never contains
+// a value, which might be a secret.
 //
 // # Concurrency
 //

@@ -6,35 +6,36 @@ import (
 	"strings"
 )
 
-// A Kind is what is wrong with a resource.
+// A Kind classifies findings.
 type Kind string
 
 // The kinds of findings, the most serious first.
 const (
-	Undecodable Kind = "undecodable"       // the bytes are no message of the type
-	Missing     Kind = "missing_reference" // it names a resource that does not exist
-	Removed     Kind = "removed_reference" // it names a resource that the origin has removed
+	Undecodable Kind = "undecodable"       // the content is not a valid message of the type
+	Missing     Kind = "missing_reference" // the resource refers to a resource that does not exist
+	Removed     Kind = "removed_reference" // the resource refers to a resource that the origin has removed
 	Held        Kind = "held_change"       // a change is not distributed, since clients could not use the result
-	Invalid     Kind = "invalid"           // a generated validator refuses a value
-	Unknown     Kind = "unknown"           // a field or an enum value that this version does not know
-	Unchecked   Kind = "unchecked"         // it is too large, or nested too deeply, to be checked
+	Invalid     Kind = "invalid"           // a generated validator rejects a value
+	Unknown     Kind = "unknown"           // a field or an enum value is unknown to this version of the relay
+	Unchecked   Kind = "unchecked"         // the resource is too large, or nested too deeply, to be checked
 )
 
 // Kinds are all kinds, the most serious first.
 var Kinds = []Kind{Undecodable, Missing, Removed, Held, Invalid, Unknown, Unchecked}
 
-// Breaks reports whether a client cannot use the resource as it is. The other kinds may be a matter of versions.
+// Breaks reports whether clients of any version cannot use the resource. The other kinds may be caused by different
+// versions of client and relay.
 func (k Kind) Breaks() bool { return k == Undecodable || k == Missing || k == Removed }
 
-// Text returns the kind in words.
+// Text returns the kind in words, such as "missing reference".
 func (k Kind) Text() string { return strings.ReplaceAll(string(k), "_", " ") }
 
-// A Finding is something that is wrong with a resource.
+// A Finding is a problem of a resource.
 type Finding struct {
-	TypeURL string
-	Name    string
+	TypeURL string // empty in Facts
+	Name    string // empty in Facts
 	Kind    Kind
-	Detail  string // where and why, for people
+	Detail  string // path of the field and reason, for people
 }
 
 // Compare orders findings: the most serious first, then by type, name and detail.
@@ -43,17 +44,18 @@ func (f Finding) Compare(o Finding) int {
 		cmp.Compare(f.Name, o.Name), cmp.Compare(f.Detail, o.Detail))
 }
 
-// A Reference is a resource that another one names.
+// A Reference identifies a resource to which another one refers.
 type Reference struct{ TypeURL, Name string }
 
-// Facts are what the bytes of a resource say by themselves. They are immutable.
+// Facts are the results of checking the content of a resource, without the other resources of its view. They are
+// immutable.
 type Facts struct {
-	// Findings have no type and no name: equal resources share their facts.
+	// Findings have no type and no name, since resources with equal content share their facts.
 	Findings []Finding
 
-	// References are the resources that this one needs, each once.
+	// References are the resources to which this one refers, without duplicates.
 	References []Reference
 
-	// OnDemand reports that clients fetch clusters when a request needs them (ODCDS): those need not exist before.
+	// OnDemand reports that clients fetch clusters on demand (ODCDS). Clusters without a resource are not a finding then.
 	OnDemand bool
 }

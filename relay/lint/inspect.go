@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// mostFindings bounds the findings of one resource.
+	// mostFindings is the maximum number of findings per resource.
 	mostFindings = 20
 
-	// deepest bounds how many messages of type Any may contain each other: each level is decoded by itself.
+	// deepest is the maximum depth of nested messages of type Any. Each level is decoded separately.
 	deepest = 16
 )
 
-// none are the facts of a resource about which there is nothing to report.
+// none are the facts of a resource without findings and references. Facts are compared with it by pointer.
 var none = new(Facts)
 
-// Inspect returns the facts of a resource; of a type that is not checked, there are none. It decodes the resource, which
-// takes a multiple of its size in memory until Inspect returns.
+// Inspect returns the facts of a resource. They are empty if Checks is false for the type. Inspect decodes the
+// resource, which needs a multiple of its size in memory until Inspect returns.
 func Inspect(typeURL string, value []byte) *Facts {
 	if !Checks(typeURL) {
 		return none
@@ -36,16 +36,16 @@ func Inspect(typeURL string, value []byte) *Facts {
 	return &in.Facts
 }
 
-// An inspection is the walk over one resource.
+// An inspection walks over the messages of one resource and collects its facts.
 type inspection struct {
 	Facts
-	seen map[Reference]bool
-	path []string // of fields, from the resource to the message that is looked at
-	any  int      // how many of them are inside an Any
-	more int      // findings that were dropped
+	seen map[Reference]bool // references added so far
+	path []string           // fields from the resource to the current message
+	any  int                // number of messages of type Any around the current message
+	more int                // number of findings dropped because of mostFindings
 }
 
-// add adds a finding about the message that is looked at, or one of its fields.
+// add adds a finding about the current message, or about one of its fields if field is not empty.
 func (in *inspection) add(kind Kind, field, detail string) {
 	if len(in.Findings) >= mostFindings {
 		in.more++
@@ -62,7 +62,7 @@ func (in *inspection) add(kind Kind, field, detail string) {
 	in.Findings = append(in.Findings, Finding{Kind: kind, Detail: detail})
 }
 
-// refer adds a reference.
+// refer adds a reference, unless the name is empty or the reference was already added.
 func (in *inspection) refer(typeURL, name string) {
 	r := Reference{typeURL, name}
 	if name == "" || in.seen[r] {
@@ -75,7 +75,7 @@ func (in *inspection) refer(typeURL, name string) {
 	in.References = append(in.References, r)
 }
 
-// decode looks at an encoded message of a type that is checked.
+// decode checks an encoded message and all messages in it. It ignores types that are not checked.
 func (in *inspection) decode(typeURL string, value []byte) {
 	m, ok := newMessage(typeURL)
 	if !ok {
@@ -98,14 +98,15 @@ func plain(err error) string {
 	return strings.TrimLeft(text, " \u00a0")
 }
 
-// A violation is the error of a generated validator. Its reason is a rule, and never a value.
+// A violation is an error of a generated validator. Reason describes the rule and never contains a value.
 type violation interface {
 	Field() string
 	Reason() string
 	Cause() error
 }
 
-// violations adds what generated validators refuse, each with the path of its field.
+// violations adds the errors of generated validators as findings. path leads from the current message to the message
+// that was validated.
 func (in *inspection) violations(path string, err error) {
 	var all interface{ AllErrors() []error }
 	var one violation
@@ -124,6 +125,7 @@ func (in *inspection) violations(path string, err error) {
 	}
 }
 
+// join appends a field to a path, which may be empty.
 func join(path, field string) string {
 	if path == "" {
 		return field
@@ -131,7 +133,7 @@ func join(path, field string) string {
 	return path + "." + field
 }
 
-// message looks at a decoded message and all within it.
+// message checks a decoded message and all messages in it.
 func (in *inspection) message(m protoreflect.Message) {
 	if a, is := m.Interface().(*anypb.Any); is {
 		in.extension(a)
@@ -145,7 +147,7 @@ func (in *inspection) message(m protoreflect.Message) {
 	})
 }
 
-// field looks at a field that is set.
+// field checks the value of a field that is set: all elements of a list or a map.
 func (in *inspection) field(f protoreflect.FieldDescriptor, v protoreflect.Value) {
 	name := string(f.Name())
 	switch {
@@ -167,7 +169,7 @@ func (in *inspection) field(f protoreflect.FieldDescriptor, v protoreflect.Value
 	}
 }
 
-// element looks at one value of a field.
+// element checks one enum value or message. f must have an enum or a message type.
 func (in *inspection) element(name string, f protoreflect.FieldDescriptor, v protoreflect.Value) {
 	if f.Message() == nil {
 		if f.Enum().Values().ByNumber(v.Enum()) == nil {
@@ -180,7 +182,7 @@ func (in *inspection) element(name string, f protoreflect.FieldDescriptor, v pro
 	in.path = in.path[:len(in.path)-1]
 }
 
-// extension looks at the message in an Any, if its type is checked.
+// extension checks the message in an Any, if its type is checked.
 func (in *inspection) extension(a *anypb.Any) {
 	in.OnDemand = in.OnDemand || onDemand(a.GetTypeUrl())
 	if in.any == deepest {
@@ -192,13 +194,13 @@ func (in *inspection) extension(a *anypb.Any) {
 	in.any--
 }
 
-// unknownFields adds fields that the message does not define, each number once.
+// unknownFields adds a finding for each field number that the message type does not define.
 func (in *inspection) unknownFields(m protoreflect.Message) {
-	var reported map[protowire.Number]bool // made only if there are any
+	var reported map[protowire.Number]bool // allocated only if the message has unknown fields
 	for b := m.GetUnknown(); len(b) > 0; {
 		number, _, n := protowire.ConsumeField(b)
 		if n < 0 {
-			return // the decoder has accepted it
+			return // cannot happen: the decoder has accepted the bytes
 		}
 		if b = b[n:]; !reported[number] {
 			if reported == nil {

@@ -19,47 +19,48 @@ import (
 )
 
 const (
-	// every is how often a linter looks for changes. A look at a view that has not changed is a comparison of pointers.
+	// every is the interval between two checks of all views. For an unchanged view, a check compares two pointers.
 	every = time.Second
 
-	// Of each tick, a linter works for work: it takes at most a twentieth of one core, however much there is to check.
+	// A linter works for at most the duration work in each tick. It uses at most a twentieth of one core, regardless of
+	// the number of resources.
 	tick = 100 * time.Millisecond
 	work = 5 * time.Millisecond
 
-	// largest is the size of a resource up to which it is checked, as to decode it takes a multiple of its size.
+	// largest is the maximum size in bytes of a resource that is checked. Decoding needs a multiple of the size in memory.
 	largest = 1 << 20
 
-	// remembered is of how many different resources the facts are remembered: node groups mostly have the same ones.
+	// remembered is the number of resources whose facts are cached. Node groups mostly have the same resources.
 	remembered = 1 << 14
 )
 
-// Config says what a Linter checks. Views and Logger are required.
+// Config configures a Linter. Views and Logger are required.
 type Config struct {
-	// Views returns the views to check. Several of one group are those of its cohorts.
+	// Views returns the views to check. Several views of one group are those of its cohorts.
 	Views func() []View
 
-	// Static matches the clusters that clients have by themselves, from their bootstrap.
+	// Static matches the names of static clusters, which clients have in their bootstrap configuration.
 	Static Patterns
 
-	// Logger receives new findings, a bounded number of lines.
+	// Logger receives new findings. The number of lines is limited.
 	Logger *slog.Logger
 }
 
-// A Linter checks all views of a relay, again and again, on one goroutine and at a bounded rate. It reads the immutable
-// generations of the views, as streams do: nothing waits for it, and it wakes nobody.
+// A Linter checks all views of a relay periodically, on one goroutine and at a limited rate. It reads the immutable
+// generations of the views, so it blocks no writer and no stream.
 type Linter struct {
 	cfg     Config
 	cached  *lru.Cache[wire.Digest, *Facts]
-	lines   *rate.Limiter // of the log
-	checked atomic.Int64
+	lines   *rate.Limiter // limits the log lines
+	checked atomic.Int64  // number of resources that were decoded
 
 	views map[*cache.View]*followed // owned by Run
 
 	mu      sync.Mutex
-	results []*result // guarded by mu
+	results []*result // guarded by mu; results of the last check of each view
 }
 
-// New returns a linter, which works once Run is called.
+// New returns a linter. The caller calls Run on a goroutine.
 func New(cfg Config) *Linter {
 	cached, err := lru.New[wire.Digest, *Facts](remembered)
 	if err != nil {
@@ -68,7 +69,7 @@ func New(cfg Config) *Linter {
 	return &Linter{cfg: cfg, cached: cached, lines: rate.NewLimiter(rate.Every(time.Minute/10), 10), views: make(map[*cache.View]*followed)}
 }
 
-// Run checks until ctx ends.
+// Run checks the views until ctx ends.
 func (l *Linter) Run(ctx context.Context) {
 	pace := pacer(ctx)
 	for sleep(ctx, every) {
@@ -76,7 +77,8 @@ func (l *Linter) Run(ctx context.Context) {
 	}
 }
 
-// look checks the views that have changed.
+// look checks the views that have changed. It calls pace after each piece of work and returns early if pace reports
+// false.
 func (l *Linter) look(pace func() bool) {
 	there := make(map[*cache.View]bool)
 	for _, v := range l.cfg.Views() {
@@ -99,7 +101,7 @@ func (l *Linter) look(pace func() bool) {
 	l.publish()
 }
 
-// publish lets others see the results.
+// publish makes the results available to Report.
 func (l *Linter) publish() {
 	var results []*result
 	for _, f := range l.views {
@@ -110,7 +112,7 @@ func (l *Linter) publish() {
 	l.results = results
 }
 
-// Facts returns the facts of a resource. It may be called from any goroutine.
+// Facts returns the facts of a resource, from a cache if possible. It may be called from any goroutine.
 func (l *Linter) Facts(r *wire.Resource) *Facts {
 	if facts, is := l.cached.Get(r.Digest); is {
 		return facts
@@ -121,8 +123,8 @@ func (l *Linter) Facts(r *wire.Resource) *Facts {
 	return facts
 }
 
-// Clusters yields the clusters that have to exist for a resource to work: not those that clients have by themselves, nor
-// those whose name is a URL, which may be of any origin. It returns nil if there are none.
+// Clusters yields the names of the clusters that must exist for a resource to work. It excludes static clusters, and
+// clusters with xdstp names, which may come from another origin. It returns nil if there are none.
 func (l *Linter) Clusters(facts *Facts) iter.Seq[string] {
 	needs := func(r Reference) bool {
 		return r.TypeURL == wire.ClusterType && r.ByWildcard() && !l.cfg.Static.Match(r.Name)
@@ -139,8 +141,8 @@ func (l *Linter) Clusters(facts *Facts) iter.Seq[string] {
 	}
 }
 
-// InspectBounded is Inspect for a resource of any origin: one that is larger than 1 MiB is not decoded, since an empty
-// message of 2 bytes takes about 90 bytes when it is decoded.
+// InspectBounded is Inspect for resources of untrusted size. It does not decode a resource of more than 1 MiB, since an
+// empty message of 2 bytes needs about 90 bytes of memory once it is decoded.
 func InspectBounded(r *wire.Resource) *Facts {
 	if r.Size() > largest && Checks(r.TypeURL) {
 		return &Facts{Findings: []Finding{{Kind: Unchecked, Detail: "larger than 1 MiB"}}}
@@ -148,7 +150,7 @@ func InspectBounded(r *wire.Resource) *Facts {
 	return Inspect(r.TypeURL, r.Value())
 }
 
-// log logs the findings of a view that are new.
+// log logs the findings of a view that are not in the result before.
 func (l *Linter) log(f *followed, before *result) {
 	unlogged := 0
 	for _, finding := range f.last.findings {
@@ -167,27 +169,27 @@ func (l *Linter) log(f *followed, before *result) {
 	}
 }
 
-// A Report is what is wrong with the resources of all views.
+// A Report contains the findings of all views.
 type Report struct {
-	Checked  int64 // different resources that were decoded, since the linter began
-	Counts   []Count
-	Findings []GroupFinding // at most 200 of each group: the most serious ones
+	Checked  int64          // number of resources decoded since the linter was made
+	Counts   []Count        // sorted by kind, then by type
+	Findings []GroupFinding // sorted; at most the 200 most serious ones of each view
 }
 
-// A Count is how many findings of a kind there are in the resources of a type, over all groups.
+// A Count is the number of findings of a kind in the resources of a type, summed over all groups.
 type Count struct {
 	TypeURL string
 	Kind    Kind
 	Number  int
 }
 
-// A GroupFinding is a finding in the view of a node group.
+// A GroupFinding is a finding with the node group of its view.
 type GroupFinding struct {
 	Group string
 	Finding
 }
 
-// Report returns the findings of the last look at each view.
+// Report returns the findings of the last check of each view. It may be called from any goroutine.
 func (l *Linter) Report() Report {
 	l.mu.Lock()
 	results := l.results
@@ -200,7 +202,7 @@ func (l *Linter) Report() Report {
 			counts[r.group] = of
 		}
 		for c, n := range r.counts {
-			of[c] = max(of[c], n) // cohorts mostly have the same findings
+			of[c] = max(of[c], n) // the views of a group's cohorts mostly have the same findings; do not add them up
 		}
 		for _, finding := range r.findings {
 			findings = append(findings, GroupFinding{r.group, finding})
@@ -210,7 +212,7 @@ func (l *Linter) Report() Report {
 	return Report{Checked: l.checked.Load(), Counts: total(counts), Findings: slices.Compact(findings)}
 }
 
-// Add adds findings that were found elsewhere.
+// Add adds findings from other sources than a linter, and counts them.
 func (r *Report) Add(more ...GroupFinding) {
 	for _, f := range more {
 		is := func(c Count) bool { return c.TypeURL == f.TypeURL && c.Kind == f.Kind }
@@ -229,7 +231,7 @@ func (f GroupFinding) compare(o GroupFinding) int {
 	return cmp.Or(f.Compare(o.Finding), cmp.Compare(f.Group, o.Group))
 }
 
-// total sums counts over groups, in order.
+// total returns the sums of the counts over all groups, sorted by kind, then by type.
 func total(groups map[string]map[count]int) (all []Count) {
 	sums := make(map[count]int)
 	for _, of := range groups {
@@ -246,14 +248,14 @@ func total(groups map[string]map[count]int) (all []Count) {
 	return all
 }
 
-// pacer returns a function to call after each piece of work: it waits once the share of a tick has been worked, and
-// reports whether ctx still lives.
+// pacer returns a function to call after each piece of work. It sleeps until the next tick once the time for work is
+// used up, and reports false if ctx has ended.
 func pacer(ctx context.Context) func() bool {
 	began := time.Now()
 	return func() bool {
 		now := time.Now()
 		switch worked := now.Sub(began); {
-		case worked >= tick: // it has slept since
+		case worked >= tick: // the caller has slept or was not scheduled since; a new tick begins
 			began = now
 			return ctx.Err() == nil
 		case worked < work:
@@ -264,7 +266,7 @@ func pacer(ctx context.Context) func() bool {
 	}
 }
 
-// sleep waits, and reports whether ctx still lives then.
+// sleep waits for a duration. It returns early, and reports false, if ctx ends.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -16,7 +16,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// note adds the references of one message, without those of the messages within it.
+// note adds the references of one message. It does not look into nested messages.
 func (in *inspection) note(m proto.Message) {
 	in.refer(wire.ClusterType, clusterOf(m))
 	switch m := m.(type) {
@@ -35,7 +35,8 @@ func (in *inspection) note(m proto.Message) {
 	}
 }
 
-// clusterOf returns the cluster that a message names itself; empty if it names none.
+// clusterOf returns the name of the cluster to which a message refers, or "" if there is none. It does not look into
+// nested messages.
 func clusterOf(m proto.Message) string {
 	switch m := m.(type) {
 	case *routepb.RouteAction:
@@ -53,22 +54,24 @@ func clusterOf(m proto.Message) string {
 	}
 }
 
-// fromSameServer reports whether clients get a resource from the server that named it. Others may know the name in
-// another way, or not at all.
+// fromSameServer reports whether clients request the resource from the server that sent the reference. References to
+// other servers are not checked: their resources are not in the view.
 func fromSameServer(c *corepb.ConfigSource) bool { return c.GetAds() != nil || c.GetSelf() != nil }
 
-// onDemandFilter begins the type URLs of the configuration of Envoy's filter that fetches clusters on demand.
+// onDemandFilter is the prefix of the type URLs of Envoy's on-demand filter (ODCDS): its configuration and its
+// per-route configuration.
 const onDemandFilter = typePrefix + "envoy.extensions.filters.http.on_demand.v3."
 
+// onDemand reports whether a type URL is that of a configuration of Envoy's on-demand filter.
 func onDemand(typeURL string) bool { return strings.HasPrefix(typeURL, onDemandFilter) }
 
-// Patterns are names of clusters, with * for any part of a name.
+// Patterns are names of clusters in the syntax of [path.Match], except that * matches slashes too.
 type Patterns []string
 
 // Match reports whether a name matches one of the patterns.
 func (p Patterns) Match(name string) bool {
 	return slices.ContainsFunc(p, func(pattern string) bool {
-		// The patterns of package path stop at slashes, which names of clusters may contain.
+		// In package path, * does not match slashes, which cluster names may contain.
 		ok, err := path.Match(strings.ReplaceAll(pattern, "/", "\x00"), strings.ReplaceAll(name, "/", "\x00"))
 		return err == nil && ok
 	})

@@ -8,10 +8,15 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// Absent returns why a resource of a view that another one names does not exist; nothing if it exists, or nobody knows. A
-// resource is absent in two cases. The origin answered so for its name. Or clients get the type by wildcard, the origin
-// has stated all of that set, the resource is not in it, and no client waits for an answer about its name. Types that
-// clients request by name, such as endpoints, therefore count as absent only by an answer: nobody may have asked yet.
+// Absent returns the reason why the resource of a reference does not exist in a view. It returns "" if the resource
+// exists, or if its existence is unknown. A resource is absent in two cases:
+//
+//   - The origin has reported that the name does not exist.
+//   - Clients subscribe to the type by wildcard, the origin has sent the complete wildcard set, the set lacks the
+//     resource, and no client waits for a response for its name.
+//
+// The second case excludes types that clients request by name, such as endpoints: the relay may not have requested the
+// name yet.
 func Absent(v *cache.View, g *cache.Generation, r Reference) (why string) {
 	t, n := g.Type(r.TypeURL), v.FindName(r.TypeURL, r.Name)
 	switch {
@@ -28,21 +33,21 @@ func Absent(v *cache.View, g *cache.Generation, r Reference) (why string) {
 	}
 }
 
-// has reports whether there is a resource of a name.
+// has reports whether the resource of a name is present, in the wildcard set or by name.
 func has(t *cache.Type, n *cache.Name) bool {
 	return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present()
 }
 
-// ByWildcard reports whether clients mostly get the resource by a wildcard, without naming it.
+// ByWildcard reports whether clients usually subscribe to the resource by wildcard instead of by name.
 func (r Reference) ByWildcard() bool { return wire.LegacyWildcard(r.TypeURL) && !isXDSTP(r.Name) }
 
-// isXDSTP reports whether a name is a URL of resources, which may come from any origin and in collections.
+// isXDSTP reports whether a name is an xdstp name. Such a resource may come from another origin or in a collection.
 func isXDSTP(name string) bool {
 	const scheme = "xdstp:"
 	return len(name) >= len(scheme) && name[:len(scheme)] == scheme
 }
 
-// Describe returns a reference in words.
+// Describe returns a reference in words, such as cluster "a".
 func (r Reference) Describe() string {
 	short, _ := schema.ShortName(r.TypeURL)
 	noun, ok := map[string]string{"cds": "cluster", "eds": "endpoints", "rds": "route configuration"}[short]

@@ -17,17 +17,17 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A validated message has generated validators.
+// A validated is a message type with generated validators.
 type validated interface {
 	proto.Message
 	ValidateAll() error
 }
 
-// typePrefix begins the type URL of each type.
+// typePrefix is the prefix of all type URLs.
 const typePrefix = "type.googleapis.com/"
 
-// types are the types of resources and of extensions that are checked, by type URL. Each links its generated package, so
-// the extensions are those that nearly every configuration has.
+// types are the types of resources and of extensions that are checked, by type URL. Each type adds its generated
+// package to the binary, so the list contains only the extensions that most configurations use.
 var types = byTypeURL(
 	&listenerpb.Listener{}, &clusterpb.Cluster{}, &routepb.RouteConfiguration{}, &routepb.ScopedRouteConfiguration{},
 	&routepb.VirtualHost{}, &endpointpb.ClusterLoadAssignment{}, &endpointpb.LbEndpoint{}, &tlspb.Secret{},
@@ -45,7 +45,7 @@ func byTypeURL(all ...validated) map[string]validated {
 	return types
 }
 
-// newMessage returns an empty message of a type; false for one that is not checked.
+// newMessage returns an empty message of a type; ok is false if the type is not checked.
 func newMessage(typeURL string) (validated, bool) {
 	m, ok := types[typeURL]
 	if !ok {
@@ -54,7 +54,7 @@ func newMessage(typeURL string) (validated, bool) {
 	return m.ProtoReflect().New().Interface().(validated), true
 }
 
-// Checks reports whether resources of a type are checked.
+// Checks reports whether resources of a type are checked. It is false for types that occur only in extensions.
 func Checks(typeURL string) bool {
 	_, ok := types[typeURL]
 	return ok && wire.Known(typeURL)

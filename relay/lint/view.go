@@ -8,40 +8,40 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// settle is how long a reference has to lead nowhere before it is a finding: a control plane may send a route on one
-// stream slightly earlier than its cluster on another.
+// settle is the minimum time for which a referenced resource must be absent to be reported. A control plane may send a
+// route on one stream slightly earlier than its cluster on another.
 const settle = 3 * time.Second
 
-// mostListed is how many findings of a view are kept, the most serious ones. All are counted.
+// mostListed is the maximum number of findings that are kept per view, the most serious ones. All are counted.
 const mostListed = 200
 
-// A View is a view of a node group.
+// A View is a cached view and its node group.
 type View struct {
 	*cache.View
-	Group string
+	Group string // for messages
 }
 
-// A count is a number of findings.
+// A count is the key of a number of findings.
 type count struct {
 	typeURL string
 	kind    Kind
 }
 
-// A result is what is wrong with a view. It is immutable.
+// A result contains the findings of a view. It is immutable.
 type result struct {
 	group    string
-	counts   map[count]int
-	findings []Finding // in order, at most mostListed
+	counts   map[count]int // number of all findings
+	findings []Finding     // sorted, at most mostListed
 }
 
-// A place is where a view has a resource: under a name in one of the sets of a type or collection.
+// A place identifies an entry of a view: a name in one of the sets of a type or collection.
 type place struct {
-	key  string
+	key  string // type URL or collection
 	kind cache.Kind
 	name *cache.Name
 }
 
-// in returns the set in a generation.
+// in returns the set of the place in a generation.
 func (p place) in(g *cache.Generation) *cache.Set {
 	if t := g.Type(p.key); p.kind == cache.ByName {
 		return &t.ByName
@@ -50,35 +50,36 @@ func (p place) in(g *cache.Generation) *cache.Set {
 	}
 }
 
-// An absence is since when a resource that others name has been absent, and whether it was there before.
+// An absence records that a referenced resource does not exist.
 type absence struct {
-	since   time.Time
-	removed bool
+	since   time.Time // first check without the resource
+	removed bool      // the resource existed at the check before since
 }
 
-// A followed view is one whose changes are checked. It belongs to the goroutine of its Linter.
+// A followed is a view with the state of its checks. It is owned by the goroutine of its Linter.
 type followed struct {
 	View
 	linter *Linter
-	seen   *cache.Generation // up to which it was checked
-	facts  map[place]*Facts  // of all resources about which there is something to report
-	absent map[Reference]absence
-	again  time.Time // when to look again although nothing changes; zero if there is no need
-	last   *result
+	seen   *cache.Generation     // last generation that was checked
+	facts  map[place]*Facts      // facts of the present resources, without those equal to none
+	absent map[Reference]absence // referenced resources that did not exist at the last check
+	again  time.Time             // time of the next check without a change; zero if none is needed
+	last   *result               // result of the last check; never nil
 
-	onDemand int // facts with OnDemand
+	onDemand int // number of facts with OnDemand
 }
 
+// follow returns the state of a view of which nothing was checked yet.
 func (l *Linter) follow(v View) *followed {
 	return &followed{View: v, linter: l, seen: new(cache.Generation), facts: make(map[place]*Facts), last: &result{group: v.Group}}
 }
 
-// due reports whether there is something to check.
+// due reports whether the view must be checked: it has changed, or an absence has become old enough to be reported.
 func (f *followed) due(now time.Time) bool {
 	return f.Generation() != f.seen || !f.again.IsZero() && !now.Before(f.again)
 }
 
-// look checks what has changed. It reports false if it was interrupted.
+// look checks the changes since the last check. It reports false, and keeps the last result, if pace reported false.
 func (f *followed) look(now time.Time, pace func() bool) bool {
 	g := f.Generation()
 	for t := range g.ChangedSince(f.seen.Revision) {
@@ -101,7 +102,7 @@ func (f *followed) look(now time.Time, pace func() bool) bool {
 	return ok
 }
 
-// inspect keeps the facts of a resource that has changed. It reports whether there was one to look at.
+// inspect updates the facts for a changed entry. It reports whether the entry had a resource to check.
 func (f *followed) inspect(at place, e *cache.Entry) (looked bool) {
 	if !e.Present() || !Checks(e.Resource.TypeURL) || e.Resource.ContentDropped() {
 		f.keep(at, none)
@@ -111,7 +112,7 @@ func (f *followed) inspect(at place, e *cache.Entry) (looked bool) {
 	return true
 }
 
-// keep replaces the facts of a resource.
+// keep replaces the facts of a resource. It deletes them if facts is none.
 func (f *followed) keep(at place, facts *Facts) {
 	if old := f.facts[at]; old != nil && old.OnDemand {
 		f.onDemand--
@@ -126,12 +127,12 @@ func (f *followed) keep(at place, facts *Facts) {
 	}
 }
 
-// evaluate returns what is wrong with the resources of a generation; false if it was interrupted.
+// evaluate returns the result for a generation. It reports false if pace reported false.
 func (f *followed) evaluate(g *cache.Generation, now time.Time, pace func() bool) (*result, bool) {
 	x := &examination{followed: f, g: g, now: now, absent: make(map[Reference]absence), known: make(map[Reference]*Finding)}
 	var all []Finding
 	for at, facts := range f.facts {
-		if !at.in(g).Get(at.name).Present() { // a set may forget a removal before it is read here
+		if !at.in(g).Get(at.name).Present() { // the set may have dropped the tombstone before look saw the removal
 			f.keep(at, none)
 			continue
 		}
@@ -148,6 +149,7 @@ func (f *followed) evaluate(g *cache.Generation, now time.Time, pace func() bool
 	return newResult(f.Group, all), true
 }
 
+// newResult sorts all findings of a view, removes duplicates and counts them.
 func newResult(group string, all []Finding) *result {
 	slices.SortFunc(all, Finding.Compare)
 	all = slices.Compact(all)
@@ -159,17 +161,17 @@ func newResult(group string, all []Finding) *result {
 	return r
 }
 
-// An examination looks for references in one generation that lead nowhere.
+// An examination resolves the references of all resources in one generation.
 type examination struct {
 	*followed
 	g      *cache.Generation
 	now    time.Time
-	again  time.Time
-	absent map[Reference]absence
-	known  map[Reference]*Finding // nil for one that leads somewhere
+	again  time.Time              // next value of followed.again
+	absent map[Reference]absence  // next value of followed.absent
+	known  map[Reference]*Finding // results of resolve; nil if there is no finding
 }
 
-// findings yields what is wrong with a resource of which these are the facts.
+// findings yields the findings of a resource with these facts, including those about its references.
 func (x *examination) findings(facts *Facts) func(yield func(Finding) bool) {
 	return func(yield func(Finding) bool) {
 		for _, finding := range facts.Findings {
@@ -185,7 +187,7 @@ func (x *examination) findings(facts *Facts) func(yield func(Finding) bool) {
 	}
 }
 
-// resolve returns what is wrong with a reference, nil if nothing is.
+// resolve returns the finding about a reference, or nil if there is none. Each reference is judged once.
 func (x *examination) resolve(r Reference) *Finding {
 	if finding, is := x.known[r]; is {
 		return finding
@@ -194,6 +196,7 @@ func (x *examination) resolve(r Reference) *Finding {
 	return x.known[r]
 }
 
+// judge is resolve without the cached results. It records an absence that is too recent to be reported, and sets again.
 func (x *examination) judge(r Reference) *Finding {
 	if r.TypeURL == wire.ClusterType && (x.onDemand > 0 || x.linter.cfg.Static.Match(r.Name)) {
 		return nil
@@ -219,7 +222,7 @@ func (x *examination) judge(r Reference) *Finding {
 	return &Finding{Kind: Missing, Detail: "names " + r.Describe() + ", which does not exist: " + why}
 }
 
-// had reports whether the view had a resource when it was last looked at.
+// had reports whether the resource existed in the generation of the last check.
 func (x *examination) had(r Reference) bool {
 	n := x.FindName(r.TypeURL, r.Name)
 	return n != nil && has(x.seen.Type(r.TypeURL), n)
