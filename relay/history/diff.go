@@ -12,22 +12,21 @@ import (
 
 // A Diff is a unified diff for display.
 type Diff struct {
-	// Text is a unified diff of the resource as YAML, redacted, without the line that names files; empty if
-	// there is none.
+	// Text is a unified diff of the redacted resource as YAML, without the two header lines. It may be empty.
 	Text string
 
-	// Note is why the text is absent or incomplete.
+	// Note is the reason why the text is empty or incomplete.
 	Note string
 }
 
-// Bounds of what a diff is made of, and of the diff.
+// Limits of a diff, in bytes.
 const (
-	maxContent = 1 << 20
-	maxDiff    = 64 << 10
+	maxContent = 1 << 20  // size of each resource
+	maxDiff    = 64 << 10 // size of the text
 )
 
-// Diff returns the diff of a change that [Journal.Changes] returned. It is made the first time, and
-// kept with the change.
+// Diff returns the diff of a change that [Journal.Changes] returned. It computes the diff at the first call and stores
+// it in the journal. It may be called from any goroutine.
 func (j *Journal) Diff(c Change) Diff {
 	j.mu.Lock()
 	made := c.entry.diff
@@ -40,7 +39,7 @@ func (j *Journal) Diff(c Change) Diff {
 	return *made
 }
 
-// keep keeps a diff with its entry, if that is still there.
+// keep stores a diff in its entry, unless the entry has been dropped.
 func (j *Journal) keep(e *entry, d *Diff) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -51,6 +50,7 @@ func (j *Journal) keep(e *entry, d *Diff) {
 	}
 }
 
+// diffOf computes the diff of a change, without the lock of the journal: it may take long for a large resource.
 func diffOf(c Change) Diff {
 	if c.Before == nil && c.Kind != Added {
 		return Diff{Note: "what there was before is remembered no more"}
@@ -66,7 +66,7 @@ func diffOf(c Change) Diff {
 	if before == after {
 		return Diff{Note: "only redacted fields differ"}
 	}
-	// Of the two lines that name files there is no use.
+	// Remove the header lines "---" and "+++".
 	_, text, _ := strings.Cut(udiff.Unified("", "", before, after), "\n")
 	_, text, _ = strings.Cut(text, "\n")
 	if len(text) > maxDiff {
@@ -75,7 +75,7 @@ func diffOf(c Change) Diff {
 	return Diff{Text: text}
 }
 
-// textOf returns a resource as YAML, nothing for none; or why it cannot be shown.
+// textOf returns a redacted resource as YAML; it is empty for nil. note is the reason if the resource cannot be shown.
 func textOf(r *wire.Resource) (text, note string) {
 	switch {
 	case r == nil:

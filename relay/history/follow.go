@@ -9,27 +9,27 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// pause is the minimum time between two reads of a view by its follower. It bounds the cost; changes of one resource
-// within it are recorded as one.
+// pause is the minimum time between two reads of a view by its follower. It limits the cost. Several changes of a
+// resource within this time are recorded as one.
 const pause = 100 * time.Millisecond
 
-// A Follower records what changes in one view.
+// A Follower records the changes of one view in a journal.
 type Follower struct {
 	journal *Journal
 	view    *cache.View
-	group   string
+	group   string // node group of the view
 	watch   *cache.Watch
-	seen    *cache.Generation // owned by Run
+	seen    *cache.Generation // last generation that was recorded; owned by Run
 }
 
-// Follow returns a follower of the view of a node group, to which all that the view has by now is
-// nothing new. Run must be called.
+// Follow returns a follower of the view of a node group. It records changes after the current generation of the view.
+// The caller must call Run, which releases the follower.
 func (j *Journal) Follow(v *cache.View, group string) *Follower {
 	j.open(v)
 	return &Follower{journal: j, view: v, group: group, watch: v.Observe(), seen: v.Generation()}
 }
 
-// Run records changes until ctx ends, and then forgets those of the view.
+// Run records changes until ctx ends. It then removes all changes of the view from the journal.
 func (f *Follower) Run(ctx context.Context) {
 	defer f.journal.forget(f.view)
 	defer f.watch.Close()
@@ -54,10 +54,10 @@ func (f *Follower) look() {
 	for t := range generation.ChangedSince(f.seen.Revision) {
 		typeURL, glob, _ := cache.SplitCollection(t.URL)
 		if wire.IsSecret(typeURL) {
-			continue // there is no history of Secrets (B.36)
+			continue // changes of Secrets are not recorded (B.36)
 		}
 		was := f.seen.Type(t.URL)
-		if t.Wildcard.Floor() > f.seen.Seq && t.Phase > cache.Unknown { // else the members are wanted no more
+		if t.Wildcard.Floor() > f.seen.Seq && t.Phase > cache.Unknown { // in phase Unknown, no client subscribes to the set
 			f.missed(typeURL, cmp.Or(glob, wire.Wildcard), &was.Wildcard, &t.Wildcard)
 		}
 		f.compare(typeURL, cmp.Or(glob, wire.Wildcard), &was.Wildcard, &t.Wildcard)
@@ -66,7 +66,7 @@ func (f *Follower) look() {
 	f.seen = generation
 }
 
-// compare records what has changed from one set to another that came after it.
+// compare records the changes between two generations of a set. askedAs is as in Change.
 func (f *Follower) compare(typeURL, askedAs string, was, is *cache.Set) {
 	for e := range is.Since(f.seen.Seq) {
 		f.journal.record(f.view, event{
@@ -76,7 +76,7 @@ func (f *Follower) compare(typeURL, askedAs string, was, is *cache.Set) {
 	}
 }
 
-// missed records removals that a set has forgotten already.
+// missed records the removals whose tombstones the set has already dropped.
 func (f *Follower) missed(typeURL, askedAs string, was, is *cache.Set) {
 	for e := range was.Since(0) {
 		if e.Present() && is.Get(e.Name) == nil {
@@ -88,8 +88,8 @@ func (f *Follower) missed(typeURL, askedAs string, was, is *cache.Set) {
 	}
 }
 
-// kept returns the resource of an entry for the journal: without content if it has do_not_cache (R125), or if it is a
-// Secret within another resource.
+// kept returns the resource of an entry for the journal, or nil if it is not present. It drops the content of a
+// resource with do_not_cache (R125) and of a Secret.
 func kept(e *cache.Entry) *wire.Resource {
 	if !e.Present() {
 		return nil

@@ -11,74 +11,73 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Config bounds a journal. All fields are required.
+// Config limits a journal. All fields are required.
 type Config struct {
-	Changes int   // of one resource, in one view
-	Bytes   int64 // of all
+	Changes int   // maximum number of changes per resource, view and AskedAs
+	Bytes   int64 // maximum size of all changes; see Journal.Bytes
 }
 
-// A Kind is what happened to a resource.
+// A Kind classifies changes.
 type Kind string
 
 // The kinds of changes.
 const (
 	Added   Kind = "added"
 	Changed Kind = "changed"
-	Removed Kind = "removed"
-	Expired Kind = "expired"
+	Removed Kind = "removed" // the origin removed the resource
+	Expired Kind = "expired" // the TTL of the resource ended
 )
 
-// A Change is one of a resource in the view of a node group.
+// A Change is a change of a resource in the view of a node group.
 type Change struct {
-	At      time.Time // when the message came that brought it
+	At      time.Time // when the relay received the response that contained the change
 	Kind    Kind
-	Group   string
-	AskedAs string // "*", a glob, or nothing if it was asked for by name
+	Group   string // node group of the view
+	AskedAs string // subscription that matches the resource: "*", a glob, or "" for a subscription by name
 
-	// After is the resource since then, nil if it went. Before is the one until then; nil if there
-	// was none, or it is remembered no more.
+	// After is the resource after the change, nil if it was removed. Before is the resource before the change; it is nil
+	// if there was none, or if the journal has dropped it.
 	After, Before *wire.Resource
 
 	entry *entry
 }
 
-// A Journal holds changes.
+// A Journal stores changes in memory.
 type Journal struct {
 	cfg Config
 
 	// Guarded by mu.
 	mu    sync.Mutex
 	views map[*cache.View]map[resource][]*past
-	order list.List // of entry, oldest first
-	bytes int64
+	order list.List // of *entry in all views, oldest first
+	bytes int64     // size of all entries and bases
 }
 
-// A resource is a name of a type.
+// A resource is the key of a resource in a view.
 type resource struct{ typeURL, name string }
 
-// A past is what is remembered of a resource that was asked for in one way. Its last entry, if
-// there is any, has what it is now.
+// A past contains the changes of a resource under one AskedAs. The last entry has the current resource.
 type past struct {
-	group, askedAs string
+	group, askedAs string // as in Change
 
-	base    *wire.Resource // before the first entry
-	entries []*entry
+	base    *wire.Resource // resource before the first entry; nil if there was none or if it was dropped
+	entries []*entry       // oldest first
 }
 
-// An entry is a change as it is kept.
+// An entry is a recorded change. Its resource before the change is that after the previous entry, or the base.
 type entry struct {
 	at    time.Time
 	kind  Kind
-	after *wire.Resource
-	diff  *Diff // once it was asked for
+	after *wire.Resource // nil if it was removed
+	diff  *Diff          // nil until it is requested; guarded by Journal.mu
 
-	of   *past
-	key  resource
-	view *cache.View
-	mine *list.Element // of Journal.order
+	of   *past         // contains this entry
+	key  resource      // key of the past
+	view *cache.View   // view of the past
+	mine *list.Element // element of Journal.order
 }
 
-// overhead is about what an entry takes beside the bytes of its resource.
+// overhead is the approximate memory of an entry in bytes, without its resource and diff.
 const overhead = 512
 
 // New returns an empty journal.
@@ -86,7 +85,7 @@ func New(cfg Config) *Journal {
 	return &Journal{cfg: cfg, views: make(map[*cache.View]map[resource][]*past)}
 }
 
-// size returns the bytes that stay in memory with a resource; nil is none.
+// size returns the size of a resource in bytes, or 0 for nil.
 func size(r *wire.Resource) int64 {
 	if r == nil {
 		return 0
@@ -94,6 +93,7 @@ func size(r *wire.Resource) int64 {
 	return int64(r.Size())
 }
 
+// size returns the size of an entry in bytes. Journal.mu must be held.
 func (e *entry) size() int64 {
 	n := overhead + size(e.after)
 	if e.diff != nil {
@@ -102,13 +102,14 @@ func (e *entry) size() int64 {
 	return n
 }
 
-// open begins to hold changes of a view, and forget ends that.
+// open prepares the journal for changes of a view. The caller must call forget when the view is no longer followed.
 func (j *Journal) open(v *cache.View) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.views[v] = make(map[resource][]*past)
 }
 
+// forget removes all changes of a view.
 func (j *Journal) forget(v *cache.View) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -124,16 +125,16 @@ func (j *Journal) forget(v *cache.View) {
 	delete(j.views, v)
 }
 
-// An event is what a follower saw of a resource.
+// An event is a change that a follower has read from a view.
 type event struct {
 	resource
-	group, askedAs string
-	at             time.Time
-	was, is        *wire.Resource // as of the follower's last look, and now; nil is none
-	expired        bool
+	group, askedAs string         // as in Change
+	at             time.Time      // as in Change
+	was, is        *wire.Resource // at the follower's last look, and now; nil if the resource is not present
+	expired        bool           // the resource was removed because its TTL ended
 }
 
-// record adds an event, unless it is no change of what is remembered.
+// record adds an event, unless the resource has the same content as after the last recorded change.
 func (j *Journal) record(v *cache.View, ev event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -162,7 +163,7 @@ func (j *Journal) record(v *cache.View, ev event) {
 	j.bound()
 }
 
-// same reports whether clients that have one would learn nothing from the other.
+// same reports whether two resources have the same content, or are both nil.
 func same(a, b *wire.Resource) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -170,6 +171,7 @@ func same(a, b *wire.Resource) bool {
 	return a.SameContent(b)
 }
 
+// kindOf returns the kind of a change from was to ev.is.
 func kindOf(was *wire.Resource, ev event) Kind {
 	switch {
 	case ev.is == nil && ev.expired:
@@ -183,10 +185,10 @@ func kindOf(was *wire.Resource, ev event) Kind {
 	}
 }
 
-// last returns what the resource is, nil if it went.
+// last returns the current resource, nil if it was removed. A past in Journal.views has at least one entry.
 func (p *past) last() *wire.Resource { return p.entries[len(p.entries)-1].after }
 
-// shift forgets the oldest entry of a past, and keeps what there was after it.
+// shift drops the oldest entry of a past. The resource after this entry becomes the base. mu must be held.
 func (j *Journal) shift(p *past) {
 	e := p.entries[0]
 	j.bytes += size(e.after) - size(p.base) - e.size()
@@ -194,7 +196,8 @@ func (j *Journal) shift(p *past) {
 	j.order.Remove(e.mine)
 }
 
-// bound forgets the oldest changes of all while there are too many bytes.
+// bound drops the oldest changes of all views until the journal is within Config.Bytes. The base of a shortened past is
+// dropped too. mu must be held.
 func (j *Journal) bound() {
 	for j.bytes > j.cfg.Bytes {
 		e := j.order.Front().Value.(*entry)
@@ -211,8 +214,8 @@ func (j *Journal) bound() {
 	}
 }
 
-// Changes returns what is remembered of a resource, newest first; of one node group if that is
-// given, and at most limit of them.
+// Changes returns at most limit changes of a resource, newest first. If group is not empty, it returns only changes in
+// the views of this node group.
 func (j *Journal) Changes(typeURL, name, group string, limit int) []Change {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -237,7 +240,7 @@ func (j *Journal) Changes(typeURL, name, group string, limit int) []Change {
 	return out[:min(len(out), limit)]
 }
 
-// Bytes returns how much memory the journal accounts for.
+// Bytes returns the approximate memory of the journal in bytes, including the resources that it refers to.
 func (j *Journal) Bytes() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
