@@ -57,7 +57,7 @@ func (f *Follower) look() {
 			continue // changes of Secrets are not recorded (B.36)
 		}
 		was := f.seen.Type(t.URL)
-		if t.Wildcard.Floor() > f.seen.Seq && t.Phase > cache.Unknown { // in phase Unknown, no client subscribes to the set
+		if t.Wildcard.Floor() > f.seen.Seq && t.Phase > cache.Unknown { // phase Unknown: the relay has unsubscribed
 			f.missed(typeURL, cmp.Or(glob, wire.Wildcard), &was.Wildcard, &t.Wildcard)
 		}
 		f.compare(typeURL, cmp.Or(glob, wire.Wildcard), &was.Wildcard, &t.Wildcard)
