@@ -11,36 +11,38 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// When a generation counts: the origin may say in several messages what belongs together.
+// An origin may send one change of its configuration in several responses. These constants determine which responses
+// are recorded as one generation.
 const (
-	quiet     = time.Second      // nothing has changed for so long
-	quietMost = 10 * time.Second // or something has gone on changing for so long
-	pause     = 100 * time.Millisecond
+	quiet     = time.Second            // a generation is complete after this time without changes
+	quietMost = 10 * time.Second       // a generation is recorded after this time even if changes continue
+	pause     = 100 * time.Millisecond // minimum time between two reads of the view
 )
 
-// A Key names a line.
+// A Key identifies a line.
 type Key struct {
 	Origin string
-	Group  string // as people are shown it
-	Shared bool   // of names that groups share
+	Group  string // node group, for display
+	Shared bool   // the line contains names that several groups share
 }
 
-// A Line has the generations that readers of one source of a view were served.
+// A Line contains the generations that readers received from one source of a view.
 type Line struct {
 	Key
 	store  *Store
 	view   *cache.View
-	source int
+	source int // index of the source in the view
 
 	// Guarded by Store.mu.
-	state   *cache.State // that is served
-	newest  Generation   // what is known of it; without its digest
-	past    []*generation
-	dropped bool // there were older ones
+	state   *cache.State  // newest generation
+	newest  Generation    // description of state, without Digest
+	past    []*generation // earlier generations, oldest first
+	dropped bool          // generations older than past were dropped
 }
 
-// Open begins a line with what readers see now. A snapshot that was restored to the view may have had earlier generations. The
-// caller calls Run, which ends the line.
+// Open adds a line that starts with the current generation of the view. restored contains the generations of the
+// snapshot from which the view was restored, if any; the last one is the current generation. The caller must call Run,
+// which removes the line when it returns.
 func (s *Store) Open(key Key, view *cache.View, source int, restored []cache.GenerationSnapshot) *Line {
 	now := time.Now()
 	l := &Line{Key: key, store: s, view: view, source: source, state: view.NewState(source), newest: Generation{Since: now}}
@@ -59,10 +61,11 @@ func (s *Store) Open(key Key, view *cache.View, source int, restored []cache.Gen
 	return l
 }
 
-// restated returns a time as the clock has it now, by the monotonic clock from now on (as package cache does).
+// restated returns t with a reading of the monotonic clock, as package cache does. Later changes of the wall clock then
+// do not affect comparisons with t.
 func restated(t, now time.Time) time.Time { return now.Add(t.Sub(now)) }
 
-// Run notes each new generation until ctx ends, and then gives up the line.
+// Run records each new generation until ctx ends, and then removes the line from the store.
 func (l *Line) Run(ctx context.Context) {
 	watch := l.view.Observe()
 	defer l.close()
@@ -75,17 +78,17 @@ func (l *Line) Run(ctx context.Context) {
 		case <-watch.C:
 		case <-ctx.Done():
 		}
-		sleep(ctx, pause) // of many changes at once, one look is for all
+		sleep(ctx, pause) // read the view once for many changes in a short time
 	}
 }
 
-// settle waits until the view has settled, if anything of it has changed, and notes the generation. It reports whether there
-// was something.
+// settle reports whether the view has changed since the newest generation. If so, it waits for further changes (see
+// quiet) and records them as one generation.
 func (l *Line) settle(ctx context.Context, watch *cache.Watch) bool {
 	state := l.current()
 	seen := l.view.Generation()
 	if !state.Changed(state.Of().Revision, seen) {
-		l.note(seen, time.Now()) // so that it does not keep former endpoints in memory
+		l.note(seen, time.Now()) // release the old cache generation, which may hold endpoints in memory
 		return false
 	}
 	changed := time.Now()
@@ -111,6 +114,7 @@ func (l *Line) settle(ctx context.Context, watch *cache.Watch) bool {
 	return true
 }
 
+// sleep waits for a duration, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) {
 	select {
 	case <-time.After(d):
@@ -118,13 +122,15 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
+// current returns the state of the newest recorded generation.
 func (l *Line) current() *cache.State {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
 	return l.state
 }
 
-// note takes what readers see since a time. If they see first state beside what they saw, that belongs to the same generation.
+// note records the generation that readers receive since a time. First state, such as the first response for a name,
+// starts no new generation: it becomes part of the newest one.
 func (l *Line) note(to *cache.Generation, since time.Time) {
 	s := l.store
 	s.mu.Lock()
@@ -143,7 +149,7 @@ func (l *Line) note(to *cache.Generation, since time.Time) {
 	l.state = next
 }
 
-// close gives up the line.
+// close removes the line and its generations from the store.
 func (l *Line) close() {
 	s := l.store
 	s.mu.Lock()
@@ -152,13 +158,13 @@ func (l *Line) close() {
 	s.lines = slices.DeleteFunc(s.lines, func(other *Line) bool { return other == l })
 }
 
-// Digest returns the digest of what readers see now.
+// Digest returns the digest of the current state of the view, including changes that are not recorded yet.
 func (l *Line) Digest() string {
 	next, _ := l.current().Next(l.view.Generation())
 	return next.Digest()
 }
 
-// Generations returns the generations, the newest first. A change that is not a generation yet belongs to the newest.
+// Generations returns the generations, newest first. A change that is not recorded yet is part of the newest.
 func (l *Line) Generations() []Generation {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -172,8 +178,8 @@ func (l *Line) Generations() []Generation {
 	return all
 }
 
-// Snapshot adds to the snapshot that take returns the generations of the line: those that may be stored with their content, and
-// for which those after them may be.
+// Snapshot calls take and adds the generations of the line to the snapshot that it returns. It omits generations with
+// content that may not be stored, and all earlier ones: a generation can be restored only together with all later ones.
 func (l *Line) Snapshot(sensitive bool, take func() *cache.Snapshot) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -203,20 +209,24 @@ func (l *Line) Snapshot(sensitive bool, take func() *cache.Snapshot) {
 	}
 }
 
-// A Target is a generation to return to. It is immutable.
+// A Target is a generation to which an operator returns. It is immutable, and stays valid when the store drops the
+// generation.
 type Target struct {
 	Generation
-	base    *cache.State   // that was served when the target was found
-	formers []cache.Former // of all generations between the two
+	base    *cache.State   // newest generation when the target was found
+	formers []cache.Former // differences from base back to the target, newest generation first
 }
 
 // Errors of At and Find.
 var (
+	// ErrForgotten is returned by At if the store has dropped the generation.
 	ErrForgotten = errors.New("the generations that were served then are not kept any more")
-	ErrUnknown   = errors.New("no such generation")
+	// ErrUnknown is returned by Find if no generation has the digest.
+	ErrUnknown = errors.New("no such generation")
 )
 
-// At returns the generation that was served at a time. A view that is younger was served its first one. Errors: ErrForgotten.
+// At returns the generation that clients received at a time. It returns the first generation if the line is younger.
+// The error wraps ErrForgotten.
 func (l *Line) At(t time.Time) (*Target, error) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -235,7 +245,7 @@ func (l *Line) At(t time.Time) (*Target, error) {
 	return l.target(0), nil
 }
 
-// Find returns the newest generation whose digest begins with a text, and until when it was served. Errors: ErrUnknown.
+// Find returns the newest generation whose digest has a prefix. The error is ErrUnknown.
 func (l *Line) Find(digest string) (*Target, error) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()
@@ -250,7 +260,7 @@ func (l *Line) Find(digest string) (*Target, error) {
 	return nil, ErrUnknown
 }
 
-// target returns one of the past generations, or the newest. Store.mu must be held.
+// target returns the generation past[i], or the newest if i is len(past). Store.mu must be held.
 func (l *Line) target(i int) *Target {
 	t := &Target{Generation: l.newest, base: l.state}
 	if t.Digest = l.state.Digest(); i < len(l.past) {
@@ -262,7 +272,8 @@ func (l *Line) target(i int) *Target {
 	return t
 }
 
-// Edition returns the edition that shows the target, of the writer of the line's source. Only the writer's goroutine may call it.
+// Edition returns an edition in which readers receive the target. w must be the writer of the line's source; only its
+// goroutine may call Edition.
 func (t *Target) Edition(w *cache.Writer) *cache.Edition {
 	_, step := t.base.Next(w.View().Generation())
 	return w.PinFormer(append(step.Formers, t.formers...))

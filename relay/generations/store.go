@@ -9,43 +9,43 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// overhead is about what a former resource, or a generation, takes in memory beside the bytes of its resource.
+// overhead is the approximate memory of a former resource or of a generation in bytes, without the resource itself.
 const overhead = 256
 
-// A Store has the generations of all lines.
+// A Store contains the generations of all lines. Its methods may be called from any goroutine.
 type Store struct {
-	limit int64 // of bytes
+	limit int64 // maximum of bytes
 
 	// Guarded by mu.
 	mu    sync.Mutex
 	lines []*Line
-	order []*generation          // of all lines, the oldest first
-	refs  map[*wire.Resource]int // how many former resources have it
-	bytes int64                  // that only earlier generations hold
+	order []*generation          // earlier generations of all lines, in the order in which they were added
+	refs  map[*wire.Resource]int // number of formers that refer to a resource
+	bytes int64                  // size of earlier generations; a resource in several of them counts once
 }
 
-// A generation is an earlier one of a line. It is immutable.
+// A generation is an earlier generation of a line. It is immutable once it is added to the store.
 type generation struct {
 	line *Line
 	Generation
-	formers []cache.Former // what it had of the resources that differ in the next one
+	formers []cache.Former // resources that differ in the next generation, as they were in this one
 }
 
-// A Generation is what people are shown of a generation.
+// A Generation describes a generation for display.
 type Generation struct {
-	Digest                  string // of its content: equal on replicas
-	Since                   time.Time
-	Until                   time.Time // zero while it is served
-	Added, Changed, Removed int       // resources, compared with the generation before
-	Bytes                   int64     // of the resources that it has and the next one has not
+	Digest                  string    // digest of the content; equal on replicas that serve the same resources
+	Since                   time.Time // when it was first served
+	Until                   time.Time // zero for the generation that is served now
+	Added, Changed, Removed int       // number of resources that differ from the previous generation
+	Bytes                   int64     // size of the resources that differ in the next generation
 }
 
-// New returns a store that holds so many bytes of resources that are served no longer.
+// New returns a store that limits the size of earlier generations to a number of bytes.
 func New(limit int64) *Store {
 	return &Store{limit: limit, refs: make(map[*wire.Resource]int)}
 }
 
-// Stats returns how many generations are kept beside those that are served, and how many bytes only they hold.
+// Stats returns the number of earlier generations and their size in bytes. Both exclude the newest generations.
 func (s *Store) Stats() (generations int, bytes int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,7 +59,8 @@ func (s *Store) Lines() []*Line {
 	return slices.Clone(s.lines)
 }
 
-// add keeps the generation that a line has left. mu must be held.
+// add appends an earlier generation to its line, and drops the oldest generations of all lines above the limit. mu must
+// be held.
 func (s *Store) add(g *generation) {
 	g.Bytes = 0
 	s.bytes += overhead
@@ -83,7 +84,7 @@ func (s *Store) add(g *generation) {
 	}
 }
 
-// release undoes what add has counted. mu must be held.
+// release subtracts a generation from refs and bytes. mu must be held.
 func (s *Store) release(g *generation) {
 	s.bytes -= overhead
 	for _, f := range g.formers {
@@ -98,7 +99,7 @@ func (s *Store) release(g *generation) {
 	}
 }
 
-// clear gives up the earlier generations of a line. mu must be held.
+// clear drops all earlier generations of a line. mu must be held.
 func (s *Store) clear(l *Line) {
 	for _, g := range l.past {
 		s.release(g)
