@@ -1,5 +1,5 @@
-// Package nodegroup sorts the nodes of clients into groups: which fields make a group's key, and what node the origin
-// is shown for it (B.4), and how many groups each client address may make.
+// Package nodegroup assigns the nodes of clients to node groups. It derives the key of a group and the Node that the
+// relay sends to the origin for the group (B.4).
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package nodegroup

@@ -17,7 +17,8 @@ import (
 // state by node ID, such as Envoy Gateway, need a distinct ID for each group.
 var place = regexp.MustCompile(`\{[^{}]*\}`)
 
-// placeUnended matches a place whose end nothing marks.
+// placeUnended matches a placeholder followed by another placeholder or by a %. FillID cannot escape these in a value,
+// so the end of the value is ambiguous.
 var placeUnended = regexp.MustCompile(`\{[^{}]*\}(\{[^{}]*\}|%)`)
 
 // FillID returns an ID with placeholders replaced by the node's fields; absent fields are empty. Different values make
@@ -38,7 +39,7 @@ func FillID(id string, n *corepb.Node) string {
 	return out.String() + id[end:]
 }
 
-// escaped returns each byte of a text as a % and two digits.
+// escaped returns each byte of a text as a % and two hexadecimal digits.
 func escaped(text string) string {
 	var out strings.Builder
 	for _, b := range []byte(text) {
@@ -47,8 +48,9 @@ func escaped(text string) string {
 	return out.String()
 }
 
-// FieldText returns a field that may make a node group as plain text: as rules have it, but of a version the part that
-// counts, and text in metadata as in JSON where it could be taken for another value.
+// FieldText returns the value of a field of a Node as plain text, as [authz.FieldOf] does, with two exceptions. Of a
+// version, it returns the major version. A string in the metadata that is also valid JSON is quoted, to distinguish it
+// from that JSON value.
 func FieldText(n *corepb.Node, field string) string {
 	if field == "user_agent_version" {
 		return copyMajorVersion(new(corepb.Node), n)
@@ -64,16 +66,16 @@ func FieldText(n *corepb.Node, field string) string {
 	return text
 }
 
-// HasPlaces reports whether an id has places of fields.
+// HasPlaces reports whether an ID contains placeholders.
 func HasPlaces(id string) bool { return place.MatchString(id) }
 
-// Places returns the places of fields in an id, each a name in braces, and the first one whose value's end nothing
-// marks; empty if there is none.
+// Places returns the placeholders in an ID, with their braces. unended is the first placeholder that is followed by
+// another placeholder or by a %, with these; or "" if there is none. Such an ID may be equal for different values.
 func Places(id string) (places []string, unended string) {
 	return place.FindAllString(id, -1), placeUnended.FindString(id)
 }
 
-// Fields are the Node fields that may make a node group, beside metadata.
+// Fields are the Node fields that may be part of a group's key, in addition to metadata.
 var Fields = []string{
 	"id", "cluster", "user_agent_name", "user_agent_version",
 	"locality.region", "locality.zone", "locality.sub_zone",

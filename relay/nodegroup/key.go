@@ -14,12 +14,12 @@ import (
 	"github.com/xdstender/tender/relay/authz"
 )
 
-// ContentFeatures change what an origin must generate, and so always tell groups
-// apart (R143).
+// ContentFeatures are the client features that change the resources of an origin. They are part of each group's key
+// (R143).
 var ContentFeatures = []string{"envoy.config.require-any-fields-contain-struct", "envoy.lb.does_not_support_overprovisioning"}
 
-// Sort returns the key of a node's group, and the relay's own node, which it is
-// given as upstream, with those fields of the client's that are in the key.
+// Sort returns the key of the group of the client's node n. It also returns upstream, the relay's own Node, after
+// setting the fields of n that are in the key. It modifies upstream; the caller passes a copy.
 func Sort(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node) {
 	var parts []string
 	for _, field := range groupBy {
@@ -40,8 +40,8 @@ func Sort(n, upstream *corepb.Node, groupBy []string) (string, *corepb.Node) {
 	return strings.Join(parts, ","), upstream
 }
 
-// copyField copies one field of a group's key from a client's node into the one
-// that is presented, and returns its value as text.
+// copyField copies one field of a group's key from a client's Node to the Node for the origin. It returns the value as
+// text for the key.
 func copyField(to, from *corepb.Node, field string) string {
 	value := authz.FieldOf(from, field)
 	switch field {
@@ -65,25 +65,25 @@ func copyField(to, from *corepb.Node, field string) string {
 	return keyText(value)
 }
 
-// copyMetadata is copyField for what lies at a path of the metadata.
+// copyMetadata is copyField for a path in the metadata.
 func copyMetadata(to, from *corepb.Node, path []string) string {
 	v := lookUp(from.GetMetadata(), path)
 	if v == nil {
-		strike(to.Metadata, path) // a field that the client lacks must not have the relay's own value
+		strike(to.Metadata, path) // the relay's own value must not replace a value that the client lacks
 		return ""
 	}
 	if to.Metadata == nil {
 		to.Metadata = &structpb.Struct{}
 	}
-	// A new value contains nothing that is not in the key.
+	// Make a new value: v may contain unknown fields, which are not in the key.
 	value := v.AsInterface()
-	v, _ = structpb.NewValue(value) // all that AsInterface returns is one
+	v, _ = structpb.NewValue(value) // never fails for a result of AsInterface
 	put(to.Metadata, path, v)
 	return jsonText(value)
 }
 
-// keyText returns a value for use in a key. It is quoted if it could be parsed as several values, so that a client cannot
-// forge the key of another group. Metadata is JSON and needs no quotes.
+// keyText returns a value for use in a key. It quotes a value that could be parsed as several values, so that a client
+// cannot forge the key of another group. Metadata is JSON and needs no quotes.
 func keyText(value string) string {
 	if strings.ContainsAny(value, `,"`) {
 		return strconv.Quote(value)
@@ -91,22 +91,22 @@ func keyText(value string) string {
 	return value
 }
 
-// copyMajorVersion copies the major version of the client's software: minor ones
-// would make a group for each release.
+// copyMajorVersion copies the major version of the client's software, and returns it as text for the key. Minor
+// versions would create a group for each release.
 func copyMajorVersion(to, from *corepb.Node) string {
 	if v := proto.CloneOf(from.GetUserAgentBuildVersion().GetVersion()); v != nil {
 		v.MinorNumber, v.Patch = 0, 0
-		v.ProtoReflect().SetUnknown(nil) // which is not in the key
+		v.ProtoReflect().SetUnknown(nil) // unknown fields are not in the key
 		build := &corepb.BuildVersion{Version: v}
 		to.UserAgentVersionType = &corepb.Node_UserAgentBuildVersion{UserAgentBuildVersion: build}
 		return strconv.FormatUint(uint64(v.GetMajorNumber()), 10)
 	}
 	major, _, _ := strings.Cut(strings.TrimPrefix(from.GetUserAgentVersion(), "v"), ".")
 	to.UserAgentVersionType = &corepb.Node_UserAgentVersion{UserAgentVersion: major}
-	return keyText("v" + major) // apart from numbers: the origin is shown which it was
+	return keyText("v" + major) // differs from a build version, since the origin receives another field
 }
 
-// localityOf returns the locality of a node, which it adds if there is none.
+// localityOf returns the locality of a node, and adds an empty one if it is nil.
 func localityOf(n *corepb.Node) *corepb.Locality {
 	if n.Locality == nil {
 		n.Locality = &corepb.Locality{}
@@ -114,6 +114,7 @@ func localityOf(n *corepb.Node) *corepb.Locality {
 	return n.Locality
 }
 
+// lookUp returns the value at a path, or nil if there is none.
 func lookUp(s *structpb.Struct, path []string) *structpb.Value {
 	v := s.GetFields()[path[0]]
 	if len(path) == 1 || v == nil {
@@ -122,6 +123,7 @@ func lookUp(s *structpb.Struct, path []string) *structpb.Value {
 	return lookUp(v.GetStructValue(), path[1:])
 }
 
+// put sets the value at a path. It replaces values on the path that are not objects.
 func put(s *structpb.Struct, path []string, v *structpb.Value) {
 	if s.Fields == nil {
 		s.Fields = make(map[string]*structpb.Value)
@@ -138,7 +140,7 @@ func put(s *structpb.Struct, path []string, v *structpb.Value) {
 	put(inner, path[1:], v)
 }
 
-// strike removes what lies at a path.
+// strike removes the value at a path.
 func strike(s *structpb.Struct, path []string) {
 	if len(path) == 1 {
 		delete(s.GetFields(), path[0])
@@ -149,11 +151,11 @@ func strike(s *structpb.Struct, path []string) {
 	}
 }
 
-// jsonText returns a value in the one JSON form that equal values have in common.
+// jsonText returns a value as JSON with sorted keys, so that equal values have equal texts.
 func jsonText(v any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Sprintf("%#v", v) // numbers that JSON does not have
+		return fmt.Sprintf("%#v", v) // NaN and infinities, which JSON cannot represent
 	}
 	return string(b)
 }

@@ -8,11 +8,11 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// A set is what a version is of.
+// A set identifies the resources of a type from one origin for one node group, which have a common version.
 type set struct{ group, origin, typeURL string }
 
-// disagreements returns the sets of which relays have different versions, in order. A relay that lacks a set has no
-// clients for it, and agrees.
+// disagreements returns the sets for which relays have different versions, sorted. A relay without a set has no clients
+// for it, so it is not compared. Neither are relays without a summary.
 func disagreements(relays []admin.FleetRelay) (all []admin.Disagreement) {
 	versions := make(map[set]map[string][]string)
 	for _, r := range relays {

@@ -1,5 +1,5 @@
-// Package peers asks the other relays of a tier for their state, and forwards commands of operators to them. It keeps no
-// state: names are resolved at each request, and a relay that cannot be reached is reported with the reason.
+// Package peers requests the state of the other relays of a tier, and forwards commands of operators to them. It keeps
+// no state between requests: it resolves names at each request, and reports an error for each unreachable relay.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package peers

@@ -18,36 +18,36 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// Bounds of what peers cost.
+// Limits of requests to peers.
 const (
-	maxPeers         = 100             // that are asked
-	maxAtOnce        = 16              // requests
-	maxAnswerBytes   = 4 << 20         // of one peer
-	resolveTimeout   = 3 * time.Second // of all names
-	summaryTimeout   = 3 * time.Second // of one peer
-	maxRefusalLength = 300
+	maxPeers         = 100             // number of addresses
+	maxAtOnce        = 16              // number of concurrent requests
+	maxAnswerBytes   = 4 << 20         // size of the response of one peer
+	resolveTimeout   = 3 * time.Second // for all names together
+	summaryTimeout   = 3 * time.Second // for the summary of one peer
+	maxRefusalLength = 300             // bytes of an error from a peer
 )
 
-// Config says where peers are. All fields are required.
+// Config configures the peers. All fields are required.
 type Config struct {
 	// Targets are host:port, or dns:///host:port for all addresses of a name.
 	Targets []string
 
-	// TLS returns the configuration of a handshake with a peer at a host.
+	// TLS returns the configuration of a handshake with a peer. host is the host of its target.
 	TLS func(host string) *tls.Config
 }
 
-// A Tier has the peers of a relay. It implements admin.Tier.
+// A Tier sends requests to the peers of a relay. It implements admin.Tier, and may be used from any goroutine.
 type Tier struct{ cfg Config }
 
 // New returns a tier.
 func New(cfg Config) *Tier { return &Tier{cfg} }
 
-// A peer is one address that is asked.
+// A peer is an address of a relay.
 type peer struct {
-	address string // host:port, of an IP address if it was resolved
-	host    string // of the target
-	err     error  // why there is nothing to ask
+	address string // host:port; host is an IP address if the target was resolved
+	host    string // host of the target, for the verification of the certificate
+	err     error  // the target is invalid or was not resolved, so no request is sent
 }
 
 // Status implements admin.Tier.
@@ -68,7 +68,8 @@ func (t *Tier) Status(ctx context.Context, own *admin.FleetSummary) admin.FleetS
 	return status
 }
 
-// Forward implements admin.Tier. A relay that several addresses lead to receives the command once.
+// Forward implements admin.Tier. A relay with several addresses receives the command once. The relay that calls Forward
+// does not receive it.
 func (t *Tier) Forward(ctx context.Context, own *admin.FleetSummary, name, operator string, args []byte, long time.Duration) []admin.FleetAnswer {
 	others := slices.DeleteFunc(t.summaries(ctx), func(a asked) bool { return a.summary != nil && a.summary.Instance == own.Instance })
 	answers := make([]admin.FleetAnswer, len(others))
@@ -87,13 +88,13 @@ func (t *Tier) Forward(ctx context.Context, own *admin.FleetSummary, name, opera
 	return answers
 }
 
-// An asked peer has its summary, or an error.
+// An asked is a peer with its response. If summary is nil, err is not.
 type asked struct {
 	peer
 	summary *admin.FleetSummary
 }
 
-// summaries asks all peers. Of several addresses of one relay, the first is returned.
+// summaries requests the summaries of all peers. It returns only the first of several addresses of one relay.
 func (t *Tier) summaries(ctx context.Context) []asked {
 	found := t.peers(ctx)
 	all := make([]asked, len(found))
@@ -123,13 +124,13 @@ func (t *Tier) summaries(ctx context.Context) []asked {
 	})
 }
 
-// forEach calls do for each number below n, and maxAtOnce times at once at most.
+// forEach calls do for each number below n, with at most maxAtOnce calls at the same time, and waits for all calls.
 func forEach(n int, do func(i int)) {
 	var all sync.WaitGroup
 	free := make(chan struct{}, maxAtOnce)
 	for i := range n {
 		free <- struct{}{}
-		all.Go(func() { // awaited below
+		all.Go(func() { // ends before forEach returns
 			defer func() { <-free }()
 			do(i)
 		})
@@ -137,7 +138,7 @@ func forEach(n int, do func(i int)) {
 	all.Wait()
 }
 
-// peers resolves the targets.
+// peers resolves the targets into at most maxPeers addresses. A target that cannot be resolved has an error.
 func (t *Tier) peers(ctx context.Context) (all []peer) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
@@ -164,7 +165,8 @@ func (t *Tier) peers(ctx context.Context) (all []peer) {
 	return all
 }
 
-// ask sends one request on a connection of its own, and reads the answer as JSON.
+// ask sends one request on a new connection and decodes the JSON response into the value to which into points. long is
+// the timeout. operator is sent with POST requests only.
 func (t *Tier) ask(ctx context.Context, p peer, long time.Duration, method, path, operator string, body []byte, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
@@ -179,7 +181,7 @@ func (t *Tier) ask(ctx context.Context, p peer, long time.Duration, method, path
 	config := t.cfg.TLS(p.host)
 	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
 	if config.ServerName != "" {
-		r.Host = config.ServerName // a name of the certificate, or an address
+		r.Host = config.ServerName // the peer's certificate must be valid for this name or address
 	}
 	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Do(r)
@@ -202,7 +204,7 @@ func (t *Tier) ask(ctx context.Context, p peer, long time.Duration, method, path
 	return nil
 }
 
-// refusal returns the error of an answer other than 200.
+// refusal returns an error for a response with another status than 200: the error in the JSON body, or the status.
 func refusal(resp *http.Response, text []byte) error {
 	var refused struct{ Error string }
 	if json.Unmarshal(text, &refused) != nil || refused.Error == "" {
