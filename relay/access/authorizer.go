@@ -20,38 +20,39 @@ import (
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
-// Values of TENDER_SECRETS.
+// Values of TENDER_SECRETS. They determine which clients receive Secrets.
 const (
-	SecretsMTLS     = "mtls"     // to clients with a certificate, by a rule
-	SecretsLoopback = "loopback" // to clients on this host too
-	SecretsOff      = "off"      // to no client
+	SecretsMTLS     = "mtls"     // clients with a certificate, if a rule allows the Secret
+	SecretsLoopback = "loopback" // also clients on this host
+	SecretsOff      = "off"      // no client
 )
 
 // An Authorizer applies TENDER_AUTHZ and TENDER_SECRETS to clients. It implements downstream.Authorizer.
 type Authorizer struct {
-	secrets string
+	secrets string // value of TENDER_SECRETS
 
-	// bound is that trust domains are bound to CAs: a certificate with a SPIFFE ID has no other identity, since its CA
-	// may vouch for nothing else.
+	// bound reports that trust domains are bound to CAs. A certificate with a SPIFFE ID has no other identity then, since
+	// its CA may not vouch for other names.
 	bound bool
 
-	// changed is called once other rules are in force, by the goroutine that reads files.
+	// changed is called after the rules were replaced, on the goroutine of tlsfiles.Watch.Run.
 	changed func()
 
-	// The grants of clients without a certificate if there are no rules: on this host, and on others.
+	// Grants of clients without a certificate if there are no rules, for clients on this host and on other hosts.
 	local, remote *grant
 
-	rules atomic.Pointer[rules] // nil without TENDER_AUTHZ
+	rules atomic.Pointer[rules] // rules in force; nil without TENDER_AUTHZ
 }
 
-// rules are in force until others are.
+// rules are one version of the rules.
 type rules struct {
 	*authz.Policy
-	replaced chan struct{} // closed then
+	replaced chan struct{} // closed when a later version is in force
 }
 
-// Open reads the file of rules (TENDER_AUTHZ), unless its path is empty, and follows it; secrets is TENDER_SECRETS, and
-// bound is set if trust domains are bound to CAs. changed is called once other rules are in force.
+// Open reads the file of rules (TENDER_AUTHZ), unless its path is empty, and reloads it after changes. secrets is the
+// value of TENDER_SECRETS. bound reports that trust domains are bound to CAs. changed is called after each reload, on
+// the goroutine of files.Run.
 func Open(path, secrets string, bound bool, files *tlsfiles.Watch, changed func()) (*Authorizer, error) {
 	a := &Authorizer{secrets: secrets, bound: bound, changed: changed}
 	a.local, a.remote = &grant{by: a, local: true}, &grant{by: a}
@@ -64,7 +65,7 @@ func Open(path, secrets string, bound bool, files *tlsfiles.Watch, changed func(
 	})
 }
 
-// use puts a policy in force. Streams learn of it by the channel of the one before.
+// use puts a policy in force and closes the channel of the previous one, which streams wait for.
 func (a *Authorizer) use(policy *authz.Policy) {
 	if before := a.rules.Swap(&rules{policy, make(chan struct{})}); before != nil {
 		close(before.replaced)
@@ -72,7 +73,7 @@ func (a *Authorizer) use(policy *authz.Policy) {
 	}
 }
 
-// TrustDomains returns the trust domains that the rules name; none without rules.
+// TrustDomains returns the trust domains in the rules; nil without rules.
 func (a *Authorizer) TrustDomains() []string {
 	if r := a.rules.Load(); r != nil {
 		return r.TrustDomains()
@@ -80,7 +81,7 @@ func (a *Authorizer) TrustDomains() []string {
 	return nil
 }
 
-// Changed implements downstream.Authorizer.
+// Changed implements downstream.Authorizer. The channel is nil without rules, since these never change.
 func (a *Authorizer) Changed() <-chan struct{} {
 	if r := a.rules.Load(); r != nil {
 		return r.replaced
@@ -88,7 +89,7 @@ func (a *Authorizer) Changed() <-chan struct{} {
 	return nil
 }
 
-// Authorize implements downstream.Authorizer.
+// Authorize implements downstream.Authorizer. The error is a gRPC status.
 func (a *Authorizer) Authorize(p guard.Peer, n *corepb.Node) (downstream.Grant, error) {
 	g := &grant{by: a, certificate: p.Certificate, local: isLocal(p.Host)}
 	switch {
@@ -107,8 +108,8 @@ func (a *Authorizer) Authorize(p guard.Peer, n *corepb.Node) (downstream.Grant, 
 	return g, nil
 }
 
-// Warnings returns a line for each place where the rules allow more, or less, than they seem to, given the fields of a
-// node group, whether there is a TLS listener, and the addresses for operators on other hosts.
+// Warnings returns one line for each respect in which the rules may allow more or less than intended. groupBy are the
+// fields of a group's key, hasTLS reports a TLS listener, and remoteAdmin are the admin addresses for other hosts.
 func (a *Authorizer) Warnings(groupBy []string, hasTLS bool, remoteAdmin []string) (lines []string) {
 	r := a.rules.Load()
 	if r == nil {
@@ -129,7 +130,8 @@ func (a *Authorizer) Warnings(groupBy []string, hasTLS bool, remoteAdmin []strin
 	return lines
 }
 
-// Operator returns as whom the holder of a certificate has a permission on the admin address, or why it does not.
+// Operator returns the identity of a certificate that has a permission on the admin address. cert is nil for a client
+// without a certificate. The error says why the permission is denied.
 func (a *Authorizer) Operator(cert *x509.Certificate, may authz.Permission) (who string, err error) {
 	r := a.rules.Load()
 	if r == nil {
@@ -139,15 +141,15 @@ func (a *Authorizer) Operator(cert *x509.Certificate, may authz.Permission) (who
 	return string(id), err
 }
 
-// A grant is what one client may ask for.
+// A grant determines which resources one client may subscribe to. It is immutable. It implements downstream.Grant.
 type grant struct {
 	by          *Authorizer
-	certificate *x509.Certificate // nil if it has shown none
-	local       bool              // it is on this host
+	certificate *x509.Certificate // nil for a client without a certificate
+	local       bool              // the client is on this host
 	allowed     *authz.Grant      // nil without rules
 }
 
-// denies returns the gRPC status of a refusal.
+// denies returns the gRPC status for an error of authz.Policy.Authorize.
 func denies(err error) error {
 	what := guard.DeniedNode
 	if refusal, ok := errors.AsType[*authz.Refusal](err); ok && refusal.Reason == authz.NoIdentity {
@@ -156,9 +158,11 @@ func denies(err error) error {
 	return guard.Denies(what, "%v", err)
 }
 
+// identities returns the identities of the client.
 func (g *grant) identities() []authz.Identity { return g.by.identities(g.certificate) }
 
-// identities returns the identities of a client with a certificate, or without one if it is nil.
+// identities returns the identities in a certificate; cert is nil for a client without one. If trust domains are bound
+// to CAs, a SPIFFE ID is the only identity.
 func (a *Authorizer) identities(cert *x509.Certificate) []authz.Identity {
 	ids := authz.Identities(cert)
 	if a.bound && len(ids) > 0 && ids[0].IsSPIFFE() {
@@ -179,6 +183,7 @@ func (g *grant) Type(typeURL string) error {
 		g.Identity(), typeURL, g.allowed.Rules(), shortNames(g.allowed.Types()))
 }
 
+// shortNames returns a copy of type URLs, with short names such as cds in place of known URLs.
 func shortNames(typeURLs []string) []string {
 	names := slices.Clone(typeURLs)
 	for i, url := range names {
@@ -208,7 +213,7 @@ func (g *grant) Name(typeURL, name string) error {
 	return nil
 }
 
-// secretDenied returns why the client may not have a Secret; nothing if it may.
+// secretDenied returns the reason why the client may not subscribe to a Secret, or "" if it may.
 func (g *grant) secretDenied(name string) string {
 	local := g.by.secrets == SecretsLoopback && g.local
 	switch {
@@ -227,8 +232,7 @@ func (g *grant) secretDenied(name string) string {
 	}
 }
 
-// isLocal reports whether a peer is on this host: one without an IP address has come by a
-// socket of the file system.
+// isLocal reports whether a peer is on this host. A host that is not an IP address is that of a Unix domain socket.
 func isLocal(host string) bool {
 	address, err := netip.ParseAddr(host)
 	return err != nil || address.IsLoopback()

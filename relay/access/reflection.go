@@ -11,10 +11,11 @@ import (
 	"github.com/xdstender/tender/relay/authz"
 )
 
-// reflectionServices begins the names of the services of reflection, of all versions.
+// reflectionServices is the prefix of the methods of the reflection services of all versions.
 const reflectionServices = "/grpc.reflection."
 
-// RefuseReflection refuses reflection to peers that are neither on this host nor operators.
+// RefuseReflection is a stream interceptor that rejects reflection, unless the client is on this host or an operator
+// with the permission to read.
 func (a *Authorizer) RefuseReflection(server any, rpc grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if !strings.HasPrefix(info.FullMethod, reflectionServices) {
 		return handle(server, rpc)

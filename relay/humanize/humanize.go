@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// Seconds returns a number of seconds: 0.4s, 12s, 3m20s, 5h1m, 12d3h. A negative one is 0s.
+// Seconds formats a number of seconds: 0.4s, 12s, 3m20s, 5h1m, 12d3h. A negative number is 0s.
 func Seconds(n float64) string {
 	d := time.Duration(max(n, 0) * float64(time.Second))
 	switch {
@@ -25,7 +25,7 @@ func Seconds(n float64) string {
 	return fmt.Sprintf("%dd%dh", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
 }
 
-// Duration returns a duration as exactly as time.Duration prints it, without the zero units at the end: 10m, not 10m0s.
+// Duration formats a duration as time.Duration.String does, without trailing zero units: 10m, not 10m0s.
 func Duration(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -37,7 +37,7 @@ func Duration(d time.Duration) string {
 	return s
 }
 
-// Bytes returns a number of bytes: 320 B, 1.5 KiB, 48 MiB.
+// Bytes formats a number of bytes: 320 B, 1.5 KiB, 48 MiB.
 func Bytes[N int | int64 | uint64](n N) string {
 	size, unit := float64(n), "B"
 	for _, larger := range []string{"KiB", "MiB", "GiB", "TiB"} {
@@ -52,8 +52,8 @@ func Bytes[N int | int64 | uint64](n N) string {
 	return fmt.Sprintf("%.0f %s", size, unit)
 }
 
-// Cut returns a text of at most so many characters, the middle left out of a longer one: what
-// names differ in is often at their end.
+// Cut shortens a text to a maximum number of characters. It replaces the middle with an ellipsis, since names often
+// differ only at their end.
 func Cut(text string, most int) string {
 	runes := []rune(text)
 	if len(runes) <= most {
@@ -63,7 +63,8 @@ func Cut(text string, most int) string {
 	return string(runes[:head]) + "…" + string(runes[len(runes)-(most-head-1):])
 }
 
-// Quote returns a text as a Go string, without the end of a long one, which would hide the rest of a message.
+// Quote returns a text as a quoted Go string. It truncates the text to 120 bytes, since a long value makes a message
+// unreadable.
 func Quote(text string) string {
 	const most = 120
 	if len(text) <= most {
@@ -72,11 +73,11 @@ func Quote(text string) string {
 	return strconv.Quote(text[:most]) + "…"
 }
 
-// pageWidth is the length of the longest line on a page of the documentation.
+// pageWidth is the maximum length of a line in the documentation, in characters.
 const pageWidth = 118
 
-// Wrap breaks a text into lines of at most 118 characters, and ends the last one. It only breaks lines at spaces. The first line
-// begins with first, as "- " in a list, and all others with others.
+// Wrap breaks a text at spaces into lines of at most 118 characters; a longer word makes a longer line. The result ends
+// with a newline. The first line is prefixed with first, such as "- " in a list, and all other lines with others.
 func Wrap(text, first, others string) string {
 	var b strings.Builder
 	indent, width := first, 0
