@@ -27,17 +27,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A mesh is an origin and a relay with mTLS over real sockets.
+// A mesh is an origin and a relay with mTLS over real sockets. Its ca issues all certificates.
 type mesh struct {
 	*relaytest.Relay
 	t      *testing.T
 	origin *relaytest.Origin
 	ca     *certs.CA
-	dir    string // current leads to where authz.yaml is
+	dir    string // contains the files; the link current is the directory of authz.yaml
 }
 
-// newMesh runs a relay with these rules, none if there is no text, and with what else env
-// says.
+// newMesh starts a relay with the given rules, or without TENDER_AUTHZ if text is empty. env contains more variables.
 func newMesh(t *testing.T, text string, env ...string) *mesh {
 	t.Helper()
 	m := &mesh{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{}), ca: certs.NewCA(t), dir: t.TempDir()}
@@ -53,8 +52,7 @@ func newMesh(t *testing.T, text string, env ...string) *mesh {
 	return m
 }
 
-// rule puts other rules in the place of those that there are, as Kubernetes does: by a link to
-// another directory.
+// rule replaces the rules as Kubernetes does: it changes a link to another directory.
 func (m *mesh) rule(text string) {
 	m.t.Helper()
 	dir, err := os.MkdirTemp(m.dir, "rules")
@@ -70,7 +68,7 @@ func (m *mesh) rule(text string) {
 	}
 }
 
-// dial connects as who has a SPIFFE ID; without one, in plaintext.
+// dial connects with a certificate for a SPIFFE ID, or in plaintext if id is empty.
 func (m *mesh) dial(id string) *grpc.ClientConn {
 	m.t.Helper()
 	address, creds := m.Addrs()[0], insecure.NewCredentials()
@@ -90,7 +88,7 @@ func (m *mesh) dialAt(address net.Addr, creds credentials.TransportCredentials) 
 	return conn
 }
 
-// tls returns what a client with a certificate needs.
+// tls returns the configuration of a client with a certificate for leaf.
 func (m *mesh) tls(leaf certs.Leaf) *tls.Config {
 	m.t.Helper()
 	shown := m.ca.Sign(leaf)
@@ -103,7 +101,7 @@ func (m *mesh) tls(leaf certs.Leaf) *tls.Config {
 	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}
 }
 
-// client returns a client that says that its node is of a cluster.
+// client returns a client with a SPIFFE ID whose Node has the given cluster. It connects in plaintext if id is empty.
 func (m *mesh) client(id, cluster string, opts relaytest.ClientOptions) *relaytest.Client {
 	m.t.Helper()
 	opts.AutoAck, opts.Node = true, nodeOf(cluster)
@@ -116,42 +114,42 @@ func nodeOf(cluster string) *corepb.Node {
 	return n
 }
 
-// put has the origin say a Secret whose content begins with hush.
+// put sets a Secret of the origin. Its content begins with hush, for tests that search a log for it.
 func (m *mesh) put(name, content string) {
 	m.origin.Put(&tlspb.Secret{Name: name, Type: &tlspb.Secret_GenericSecret{GenericSecret: &tlspb.GenericSecret{
 		Secret: &corepb.DataSource{Specifier: &corepb.DataSource_InlineString{InlineString: "hush " + content}},
 	}}})
 }
 
-// within returns a context that lasts as long as the test is patient.
+// within returns a context that ends after relaytest.Patience.
 func (m *mesh) within() context.Context {
 	ctx, cancel := context.WithTimeout(m.t.Context(), relaytest.Patience)
 	m.t.Cleanup(cancel)
 	return ctx
 }
 
-// has waits until a client has what it should.
+// has waits until a client has received the named resources.
 func (m *mesh) has(c *relaytest.Client, typeURL string, names ...string) {
 	m.t.Helper()
 	c.WaitState(m.within(), func(s relaytest.State) bool { return s.Has(typeURL, names...) })
 }
 
-// refused waits until a client is told that it may not, and why.
+// refused waits until the stream of a client ends with PERMISSION_DENIED and a message that contains text.
 func (m *mesh) refused(c *relaytest.Client, text string) {
 	m.t.Helper()
 	err := c.WaitEnd(m.within())
 	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), text) {
-		m.t.Errorf("the stream ended with %v, want PERMISSION_DENIED and %q", err, text)
+		m.t.Errorf("stream closed with %v, want PERMISSION_DENIED and %q", err, text)
 	}
 }
 
-// logs waits until the log has a text.
+// logs waits until the log of the relay contains a text.
 func (m *mesh) logs(text string) {
 	m.t.Helper()
 	m.Log.Await(m.t, 0, text)
 }
 
-// asked returns which Secrets the origin was asked for.
+// asked returns the names of the Secrets that the relay requested from the origin, sorted.
 func (m *mesh) asked() string {
 	var names []string
 	for _, s := range m.origin.State().Streams {

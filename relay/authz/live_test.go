@@ -15,8 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// TestB36_RulesThatChangeForLoadsAndPolls holds that new rules are obeyed also by who reports
-// load, and by a poll that is held.
+// TestB36_RulesThatChangeForLoadsAndPolls checks that new rules also apply to open streams of load reports and to
+// pending polls.
 func TestB36_RulesThatChangeForLoadsAndPolls(t *testing.T) {
 	t.Parallel()
 	shop := "- {name: shop, identities: [\"" + web + "\"], secrets: [a]}\n"
@@ -35,7 +35,7 @@ func TestB36_RulesThatChangeForLoadsAndPolls(t *testing.T) {
 	_, version, _ := strings.Cut(answer, `{"versionInfo":"`)
 	version, _, _ = strings.Cut(version, `"`)
 	if code != http.StatusOK || version == "" {
-		t.Fatalf("a poll was answered %d %s, want the Secret and its version", code, answer)
+		t.Fatalf("poll: got %d %s, want the Secret and its version", code, answer)
 	}
 	held := make(chan string, 1)
 	go func() { // ends when the poll is answered
@@ -43,23 +43,22 @@ func TestB36_RulesThatChangeForLoadsAndPolls(t *testing.T) {
 		code, answer := m.pollFor(web, "secrets", body+version+`"}`, "30000")
 		held <- http.StatusText(code) + answer
 	}()
-	for end := time.Now().Add(relaytest.Patience); m.Streams() < 2; time.Sleep(10 * time.Millisecond) { // the load reports, and the poll
+	for end := time.Now().Add(relaytest.Patience); m.Streams() < 2; time.Sleep(10 * time.Millisecond) { // the load report stream and the poll
 		if time.Now().After(end) {
-			t.Fatal("the poll is not held")
+			t.Fatal("the second poll is not pending")
 		}
 	}
 
 	m.rule(strings.Replace(shop, "[a]", "[b]", 1))
 	if _, err := loads.Recv(); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "no rule is about it") {
-		t.Errorf("the stream of load reports ended with %v, want PERMISSION_DENIED", err)
+		t.Errorf("load report stream closed with %v, want PERMISSION_DENIED", err)
 	}
 	if got := <-held; !strings.Contains(got, "Forbidden") || !strings.Contains(got, `may not have the Secret \"a\"`) {
-		t.Errorf("the poll was answered %s, want 403", got)
+		t.Errorf("pending poll after the change of the rules: got %s, want 403", got)
 	}
 }
 
-// TestCheckFiles holds what is told of a file of rules before a relay runs: what is wrong with it, and
-// what it leaves open.
+// TestCheckFiles checks the errors and warnings that CheckFiles returns for a file of rules.
 func TestCheckFiles(t *testing.T) {
 	ca, dir := certs.NewCA(t), t.TempDir()
 	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)

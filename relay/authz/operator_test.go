@@ -13,7 +13,8 @@ rules:
 operators: ["spiffe://example.org/ns/ops/sa/*", "email:admin@example.org"]
 `
 
-// Operators are who is listed as such: no rule makes one, and being one is in no rule.
+// TestOperators checks that only identities in the list of operators are operators. A rule does not make an identity an
+// operator, and the list of operators does not allow an identity to connect as a client.
 func TestOperators(t *testing.T) {
 	p, err := Parse("a.yaml", []byte(operated))
 	if err != nil {
@@ -36,10 +37,10 @@ func TestOperators(t *testing.T) {
 		}
 	}
 	if p.Knows("email:admin@example.org") {
-		t.Error("an operator whom no rule is about may be a node")
+		t.Error("an operator without a rule may connect as a client")
 	}
 	if without := policy(t); without.HasOperators() || !p.HasOperators() {
-		t.Errorf("HasOperators: %t without, %t with, want false and true", without.HasOperators(), p.HasOperators())
+		t.Errorf("HasOperators: %t without operators, %t with operators, want false and true", without.HasOperators(), p.HasOperators())
 	}
 }
 
@@ -62,11 +63,11 @@ func TestOperatorsRefused(t *testing.T) {
 	}
 }
 
-// Reading, acting and forwarding are separate: none of them includes another.
+// TestOperatorsReadAndActApart checks that no permission includes another, except in a list without permissions.
 func TestOperatorsReadAndActApart(t *testing.T) {
 	p := policy(t)
 	if _, err := p.Operator([]Identity{"dns:eve.example.org"}, Peer); err == nil || p.HasPeers() {
-		t.Error("without peers there is a peer")
+		t.Error("a file without peers allows a peer")
 	}
 	p, err := Parse("a.yaml", []byte(strings.Replace(operated, operated[strings.Index(operated, "operators: "):],
 		"operators: {read: ['dns:eye', 'dns:both'], act: ['dns:hand', 'dns:both']}\npeers: ['dns:tender']\n", 1)))
@@ -86,13 +87,13 @@ func TestOperatorsReadAndActApart(t *testing.T) {
 		}
 	}
 	if !p.HasOperators() || !p.HasPeers() {
-		t.Error("HasOperators or HasPeers is false")
+		t.Error("HasOperators or HasPeers is false, want true")
 	}
 	both, err := Parse("a.yaml", []byte(operated))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := both.Operator([]Identity{"email:admin@example.org"}, Act); err != nil {
-		t.Errorf("a list without permissions: %v, want reading and acting", err)
+		t.Errorf("operator of a list without permissions: %v, want permission to act", err)
 	}
 }

@@ -93,7 +93,7 @@ func TestIdentityPatterns(t *testing.T) {
 	}
 }
 
-// TestIdentities holds which names of a certificate count.
+// TestIdentities checks which names of a certificate are identities.
 func TestIdentities(t *testing.T) {
 	uri := func(text string) *url.URL {
 		u, err := url.Parse(text)
@@ -107,15 +107,15 @@ func TestIdentities(t *testing.T) {
 		cert *x509.Certificate
 		want []Identity
 	}{
-		{"none", nil, []Identity{Anonymous}},
+		{"no certificate", nil, []Identity{Anonymous}},
 		{"no names", &x509.Certificate{}, nil},
-		{"several", &x509.Certificate{
+		{"names of all kinds", &x509.Certificate{
 			URIs: []*url.URL{uri("spiffe://a.b/c")}, DNSNames: []string{"Web.example.org"},
 			IPAddresses: []net.IP{net.ParseIP("10.0.0.1")}, EmailAddresses: []string{"a@b"},
 		}, []Identity{"spiffe://a.b/c", "dns:web.example.org", "ip:10.0.0.1", "email:a@b"}},
 		{"a SPIFFE ID among URIs", &x509.Certificate{URIs: []*url.URL{uri("spiffe://a.b/c"), uri("https://d")}}, []Identity{"uri:https://d"}},
 		{"two SPIFFE IDs", &x509.Certificate{URIs: []*url.URL{uri("spiffe://a.b/c"), uri("spiffe://a.b/d")}}, nil},
-		{"a bad SPIFFE ID", &x509.Certificate{URIs: []*url.URL{uri("SPIFFE://a.b//c")}}, nil},
+		{"an invalid SPIFFE ID", &x509.Certificate{URIs: []*url.URL{uri("SPIFFE://a.b//c")}}, nil},
 	}
 	for _, tt := range tests {
 		if got := Identities(tt.cert); !reflect.DeepEqual(got, tt.want) {
@@ -142,6 +142,7 @@ rules:
   node: {id: [guest]}
 `
 
+// policy returns the policy of file.
 func policy(t testing.TB) *Policy {
 	t.Helper()
 	p, err := Parse("f", []byte(file))
@@ -151,6 +152,7 @@ func policy(t testing.TB) *Policy {
 	return p
 }
 
+// nodeOf returns a Node with a cluster, and with env as metadata.env.name.
 func nodeOf(t *testing.T, cluster string, env any) *corepb.Node {
 	t.Helper()
 	metadata, err := structpb.NewStruct(map[string]any{"env": map[string]any{"name": env}})
@@ -160,8 +162,8 @@ func nodeOf(t *testing.T, cluster string, env any) *corepb.Node {
 	return &corepb.Node{Id: "id", Cluster: cluster, Metadata: metadata}
 }
 
-// TestB37_WhoMayBeWhom holds which identities may be which nodes, and that a client that may
-// not is told what it claimed, and of the rules just those about itself.
+// TestB37_WhoMayBeWhom checks which identities may connect as which nodes. The error contains the rejected field of the
+// Node, and only rules that match the identity.
 func TestB37_WhoMayBeWhom(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -170,18 +172,18 @@ func TestB37_WhoMayBeWhom(t *testing.T) {
 		rules string
 		text  string
 	}{
-		{"its own cluster", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "a", "prod"), "tenants", ""},
-		{"a number of the metadata", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "a", 7), "tenants", ""},
-		{"another's cluster", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "b", "prod"), "",
+		{"cluster of the identity", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "a", "prod"), "tenants", ""},
+		{"number in the metadata", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "a", 7), "tenants", ""},
+		{"cluster of another identity", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "b", "prod"), "",
 			`"spiffe://example.org/ns/a/sa/x" may not be node "id": its cluster is "b", and rule "tenants" has "{ns}"`},
 		{"other metadata", []Identity{"spiffe://example.org/ns/a/sa/x"}, nodeOf(t, "a", "test"), "",
 			`its metadata.env.name is "test", and rule "tenants" has "prod", "7"`},
 		{"two rules", []Identity{"spiffe://example.org/ns/shop/sa/web"}, nodeOf(t, "shop", "prod"), "tenants web", ""},
-		{"the second rule alone", []Identity{"spiffe://example.org/ns/shop/sa/web"}, nil, "web", ""},
+		{"only the second rule", []Identity{"spiffe://example.org/ns/shop/sa/web"}, nil, "web", ""},
 		{"another trust domain", []Identity{"spiffe://example.com/ns/a/sa/x"}, nodeOf(t, "a", "prod"), "",
 			`"spiffe://example.com/ns/a/sa/x" may not be node "id": no rule is about it`},
 		{"several names", []Identity{"dns:a", "dns:b", "dns:c", "dns:d", "dns:e"}, nil, "", `["dns:a" "dns:b" "dns:c" "dns:d"] and 1 more may not be node "": no rule is about it`},
-		{"no name", nil, nil, "", `a certificate without a subject alternative name may not be node ""`},
+		{"certificate without names", nil, nil, "", `a certificate without a subject alternative name may not be node ""`},
 		{"no certificate", []Identity{Anonymous}, &corepb.Node{Id: "guest"}, "plain", ""},
 		{"no certificate, another node", []Identity{Anonymous}, nil, "", `a client without a certificate (anonymous) may not be node "": its id is "", and rule "plain" has "guest"`},
 	}
@@ -200,8 +202,8 @@ func TestB37_WhoMayBeWhom(t *testing.T) {
 	}
 }
 
-// TestB36_WhoMayHaveWhat holds what a client may ask for: Secrets by name and by a rule alone,
-// of other types xdstp names that a rule about the type has.
+// TestB36_WhoMayHaveWhat checks which resources a client may subscribe to. Secrets are allowed only by the name in a
+// rule. For other types, xdstp names must match a rule that allows the type.
 func TestB36_WhoMayHaveWhat(t *testing.T) {
 	tenant, err := policy(t).Authorize([]Identity{"spiffe://example.org/ns/shop/sa/web"}, nodeOf(t, "shop", "prod"))
 	if err != nil {
@@ -248,16 +250,16 @@ func TestB36_WhoMayHaveWhat(t *testing.T) {
 			t.Errorf("%v allows %q of %q = %v, want %v", tt.of.Rules(), tt.name, tt.typeURL, got, tt.wantName)
 		}
 		if !tt.wantName && tt.ofType && !tt.of.RestrictsNames(tt.typeURL) {
-			t.Errorf("%v does not allow %q of %q, and is said to limit no names", tt.of.Rules(), tt.name, tt.typeURL)
+			t.Errorf("%v does not allow %q of %q, but RestrictsNames is false", tt.of.Rules(), tt.name, tt.typeURL)
 		}
 	}
 	if tenant.RestrictsNames(wire.ListenerType) || plain.RestrictsNames(wire.ClusterType) {
-		t.Error("a type is said to be limited of which all names are allowed")
+		t.Error("RestrictsNames is true for a type of which all names are allowed")
 	}
 }
 
-// FuzzAllowsSecrets holds that no spelling of a type URL gets a Secret past the rules: what control planes resolve to
-// the message of Secrets is had by the rules about Secrets alone.
+// FuzzAllowsSecrets checks that no spelling of the type URL of Secrets bypasses the rules. Control planes find the
+// message type by the part after the last slash, so all spellings need a rule about Secrets.
 func FuzzAllowsSecrets(f *testing.F) {
 	for _, url := range []string{wire.SecretType, "types.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "a//envoy.extensions.transport_sockets.tls.v3.Secret", "Secret", wire.ClusterType} {
 		f.Add(url, "other/key")

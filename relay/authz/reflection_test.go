@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// A farListener has all its peers come from another host.
+// A farListener accepts connections whose remote address is that of another host.
 type farListener struct{ net.Listener }
 
 func (l farListener) Accept() (net.Conn, error) {
@@ -30,7 +30,7 @@ type farConn struct{ net.Conn }
 
 func (farConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 7} }
 
-// TestB37_ReflectionIsForOperators: what services there are is told to clients on this host and to operators.
+// TestB37_ReflectionIsForOperators checks that only clients on this host and operators may use gRPC reflection.
 func TestB37_ReflectionIsForOperators(t *testing.T) {
 	t.Parallel()
 	const ops = "spiffe://example.org/ns/ops/sa/ann"
@@ -77,9 +77,9 @@ func TestB37_ReflectionIsForOperators(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}) // Recv has the reason
+		_ = stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}) // Recv returns the error
 		if _, err := stream.Recv(); status.Code(err) != tt.want {
-			t.Errorf("%s was answered %v, want %v", tt.name, err, tt.want)
+			t.Errorf("reflection for %s: %v, want %v", tt.name, err, tt.want)
 		}
 	}
 }

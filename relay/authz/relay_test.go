@@ -23,7 +23,7 @@ const (
 	guest = "spiffe://example.org/guest"
 )
 
-// tenants lets each namespace be the cluster of its name and have its Secrets.
+// tenants allows each namespace the cluster of the same name and its own Secrets.
 const tenants = `
 - name: tenants
   identities: ["spiffe://example.org/ns/{ns}/sa/*"]
@@ -33,8 +33,8 @@ const tenants = `
   xdstp: ["xdstp://example.org/*/{ns}/*"]
 `
 
-// TestB37_Nodes holds that who claims to be a node that it may not be is told so on its first
-// request, by whatever way it comes.
+// TestB37_Nodes checks that a client with a forbidden Node is rejected at its first request, on each kind of stream and
+// by REST.
 func TestB37_Nodes(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, tenants, "TENDER_LRS=aggregate")
@@ -64,28 +64,28 @@ func TestB37_Nodes(t *testing.T) {
 		}
 	}
 	if status.Code(err) != codes.PermissionDenied {
-		t.Errorf("a stream of load reports ended with %v, want PERMISSION_DENIED", err)
+		t.Errorf("load report stream closed with %v, want PERMISSION_DENIED", err)
 	}
 	if code, body := m.poll(other, "clusters", `{"node": {"id": "x", "cluster": "shop"}}`); code != http.StatusForbidden || !strings.Contains(body, `may not be node \"x\"`) {
-		t.Errorf("a poll was answered %d %s, want 403", code, body)
+		t.Errorf("poll: got %d %s, want 403", code, body)
 	}
 	stats := m.Stats()
 	if d := stats.Denied; d[guard.DeniedIdentity] != 4 || d[guard.DeniedNode] != 4 || d[guard.DeniedType] != 2 || stats.Ended[guard.EndedDenied] != 9 {
-		t.Errorf("counted %v, %d streams, want 4 identities, 4 nodes, 2 types, and 9 streams", d, stats.Ended[guard.EndedDenied])
+		t.Errorf("denied: %v, streams closed: %d, want 4 identities, 4 nodes, 2 types and 9 streams", d, stats.Ended[guard.EndedDenied])
 	}
 	if n := len(m.origin.State().Streams); n != 1 {
-		t.Errorf("the relay opened %d streams, want just that for who may be somebody", n)
+		t.Errorf("the relay opened %d upstream streams, want 1, for the authorized client", n)
 	}
 	m.logs("client not authorized")
 }
 
-// poll returns how a poll of who has a SPIFFE ID is answered.
+// poll sends a REST request as a client with a SPIFFE ID, and returns the status and the body of the response.
 func (m *mesh) poll(id, path, body string) (code int, answer string) {
 	m.t.Helper()
 	return m.pollFor(id, path, body, "")
 }
 
-// pollFor is poll for as many milliseconds.
+// pollFor is poll with a timeout for the relay in milliseconds (X-Envoy-Expected-Rq-Timeout-Ms).
 func (m *mesh) pollFor(id, path, body, wait string) (code int, answer string) {
 	m.t.Helper()
 	transport := &http.Transport{TLSClientConfig: m.tls(certs.Leaf{URI: id})}
@@ -107,9 +107,9 @@ func (m *mesh) pollFor(id, path, body, wait string) (code int, answer string) {
 	return resp.StatusCode, string(text)
 }
 
-// TestB36_SecretsByName holds that a client has the Secrets that a rule gives it: of others, on an aggregated
-// stream, it is told nothing, and the rest of the stream goes on; a stream of Secrets ends. The
-// origin is not asked for them, and the log says who had what.
+// TestB36_SecretsByName checks that a client receives only the Secrets that a rule allows. A subscription to another
+// Secret is ignored on an aggregated stream, and closes a stream of Secrets. The relay does not request the other
+// Secrets from the origin, and logs each Secret that it sends.
 func TestB36_SecretsByName(t *testing.T) {
 	t.Parallel()
 	m := newMesh(t, tenants)
@@ -123,7 +123,7 @@ func TestB36_SecretsByName(t *testing.T) {
 		m.has(c, relaytest.SecretType, "shop/key")
 		m.has(c, relaytest.ClusterType, "a")
 		if names := c.State().Names(relaytest.SecretType); len(names) != 1 {
-			t.Errorf("%v: the client has the Secrets %q, want shop/key alone", v, names)
+			t.Errorf("%v: the client received the Secrets %q, want only shop/key", v, names)
 		}
 
 		alone := m.client(web, "shop", relaytest.ClientOptions{Variant: v, TypeURL: relaytest.SecretType})
@@ -133,28 +133,29 @@ func TestB36_SecretsByName(t *testing.T) {
 		m.refused(alone, `may not have the Secret "other/key": it is in no secrets of the rules ["tenants"]`)
 	}
 	if code, body := m.poll(web, "secrets", `{"node": {"id": "x", "cluster": "shop"}, "resource_names": ["shop/key"]}`); code != http.StatusOK || !strings.Contains(body, "hush 1") {
-		t.Errorf("a poll was answered %d %s, want the Secret", code, body)
+		t.Errorf("poll: got %d %s, want the Secret", code, body)
 	}
 	if code, _ := m.poll(web, "secrets", `{"node": {"id": "x", "cluster": "shop"}, "resource_names": ["other/key"]}`); code != http.StatusForbidden {
-		t.Errorf("a poll was answered %d, want 403", code)
+		t.Errorf("poll for another Secret: got %d, want 403", code)
 	}
 	if asked := m.asked(); asked != "shop/key" {
-		t.Errorf("the origin was asked for %q, want shop/key alone", asked)
+		t.Errorf("the relay requested the Secrets %q, want only shop/key", asked)
 	}
 	if n := m.Stats().Denied[guard.DeniedSecret]; n != 9 {
-		t.Errorf("%d names of Secrets were counted as denied, want 3 on each of 2 aggregated streams, 1 on each of 2 others, and 1 by a poll", n)
+		t.Errorf("%d names of Secrets denied, want 9: 3 on each of 2 aggregated streams, 1 on each of 2 others, and 1 by a poll", n)
 	}
 	log := m.Log.String()
 	if n := strings.Count(log, `msg="secret sent" node=node-shop group="user_agent_name=envoy" identity="\"`+web+`\"" name=shop/key`); n != 4 {
-		t.Errorf("the log tells of %d Secrets on streams, want 4:\n%s", n, log)
+		t.Errorf("the log contains %d Secrets on streams, want 4:\n%s", n, log)
 	}
 	if strings.Contains(log, "hush") {
-		t.Error("the log has the content of a Secret")
+		t.Error("the log contains the content of a Secret")
 	}
 }
 
-// TestB36_SecretsUnderOtherTypeURLs holds that a Secret is one by the name of its message, however its type is spelled, and
-// by the wildcard too: control planes resolve types by that name. Under a type that is none, it is not taken from the origin.
+// TestB36_SecretsUnderOtherTypeURLs checks that the rules about Secrets apply to each type URL with the message name of
+// a Secret, by name and by wildcard. Control planes resolve types by the message name. The relay rejects a Secret that
+// the origin sends for another type.
 func TestB36_SecretsUnderOtherTypeURLs(t *testing.T) {
 	t.Parallel()
 	const disguise = "type.googleapis.com/acme.Harmless"
@@ -189,27 +190,27 @@ func TestB36_SecretsUnderOtherTypeURLs(t *testing.T) {
 			web.Subscribe(url, "shop/key", "other/key")
 			m.has(web, url, "shop/key")
 			if names := web.State().Names(url); len(names) != 1 {
-				t.Errorf("%v: with a rule about shop/key the client has %q of %s", v, names, url)
+				t.Errorf("%v: with a rule for shop/key, the client received %q of %s", v, names, url)
 			}
 		}
 		for _, url := range append(urls, disguise) {
 			if names := append(c.State().Names(url), everything.State().Names(url)...); len(names) > 0 {
-				t.Errorf("%v: clients without a rule about Secrets have %q of %s", v, names, url)
+				t.Errorf("%v: clients without a rule for Secrets received %q of %s", v, names, url)
 			}
 		}
 	}
 	if log := m.Log.String(); strings.Contains(log, "hush") {
-		t.Error("the log has the content of a Secret")
+		t.Error("the log contains the content of a Secret")
 	}
 }
 
-// TestB36_WhoIsServedSecrets holds TENDER_SECRETS.
+// TestB36_WhoIsServedSecrets checks which clients receive Secrets for each value of TENDER_SECRETS.
 func TestB36_WhoIsServedSecrets(t *testing.T) {
 	t.Parallel()
 	const plain = tenants + "- {name: plain, identities: [anonymous], secrets: [\"shop/*\"]}\n"
 	tests := []struct {
 		secrets, rules, id, name string
-		why                      string // empty if it is served
+		why                      string // part of the error; empty if the Secret is sent
 	}{
 		{relay.SecretsMTLS, "", "", "shop/key", "Secrets are for clients that show a certificate (TENDER_SECRETS=mtls)"},
 		{relay.SecretsMTLS, "", web, "shop/key", "there are no rules (TENDER_AUTHZ)"},
@@ -241,8 +242,7 @@ func TestB36_WhoIsServedSecrets(t *testing.T) {
 	}
 }
 
-// TestB23_RulesMatchXDSTPNames holds that rules are about xdstp names too, which node groups do not keep
-// apart.
+// TestB23_RulesMatchXDSTPNames checks that rules restrict xdstp names, which all node groups share.
 func TestB23_RulesMatchXDSTPNames(t *testing.T) {
 	t.Parallel()
 	const prefix = "xdstp://example.org/envoy.config.endpoint.v3.ClusterLoadAssignment/"
@@ -254,16 +254,16 @@ func TestB23_RulesMatchXDSTPNames(t *testing.T) {
 	c.Subscribe(relaytest.EndpointType, prefix+"other/a", prefix+"other/*", prefix+"shop/a")
 	m.has(c, relaytest.EndpointType, prefix+"shop/a")
 	if names := c.State().Names(relaytest.EndpointType); len(names) != 1 || m.Stats().Denied[guard.DeniedName] != 2 {
-		t.Errorf("the client has %q, and %v was denied, want one name and two", names, m.Stats().Denied)
+		t.Errorf("the client received %q, denied: %v, want one name received and two denied", names, m.Stats().Denied)
 	}
 	alone := m.client(web, "shop", relaytest.ClientOptions{TypeURL: relaytest.EndpointType})
 	alone.Subscribe(relaytest.EndpointType, prefix+"other/a")
 	m.refused(alone, "it is in no xdstp of the rules")
 }
 
-// TestB36_RulesThatChange holds that new rules are obeyed by streams that there are: what is
-// no longer allowed is no longer served, what is allowed now is, and who may not be who it
-// is any more is sent away. A file that is wrong changes nothing.
+// TestB36_RulesThatChange checks that new rules apply to open streams. Clients no longer receive resources that are no
+// longer allowed, and receive newly allowed ones. The stream of a client whose Node is no longer allowed is closed. An
+// invalid file changes nothing.
 func TestB36_RulesThatChange(t *testing.T) {
 	t.Parallel()
 	rule := func(secrets string) string {
@@ -301,7 +301,7 @@ func TestB36_RulesThatChange(t *testing.T) {
 			return s.Digest(relaytest.SecretType, "a") != before.Digest(relaytest.SecretType, "a")
 		})
 		if c.State().Digest(relaytest.SecretType, "b") != before.Digest(relaytest.SecretType, "b") {
-			t.Errorf("%v was sent b, which it may not have any more", c)
+			t.Errorf("%v received a new version of b, which is no longer allowed", c)
 		}
 	}
 }

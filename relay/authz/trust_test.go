@@ -9,8 +9,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// TestB37_ABoundCertificateIsOneIdentity holds that a CA that trust domains are bound to cannot make a client of its trust domain also
-// one of a name that the rules know; without bindings, the certificate has all its identities.
+// TestB37_ABoundCertificateIsOneIdentity checks that a client with a SPIFFE ID has no other identity if trust domains
+// are bound to CAs. A CA can then give its clients no DNS name that the rules allow. Without bindings, all names count.
 func TestB37_ABoundCertificateIsOneIdentity(t *testing.T) {
 	t.Parallel()
 	const rules = `
