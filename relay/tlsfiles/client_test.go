@@ -17,12 +17,12 @@ import (
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
-// named returns a file that a variable has.
+// named returns a file with its variable.
 func named(variable, path string) tlsfiles.File {
 	return tlsfiles.File{Variable: variable, Path: path}
 }
 
-// pair returns what a server shows.
+// pair parses a certificate and its key.
 func pair(t *testing.T, p certs.Pair) tls.Certificate {
 	t.Helper()
 	cert, err := tls.X509KeyPair(p.Cert, p.Key)
@@ -32,15 +32,15 @@ func pair(t *testing.T, p certs.Pair) tls.Certificate {
 	return cert
 }
 
-// trusting returns a pool of a CA.
+// trusting returns a pool that contains one CA.
 func trusting(ca *certs.CA) *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca.PEM)
 	return pool
 }
 
-// shake has a client and a server shake hands, and returns what each of them says and
-// what the client knows of the connection.
+// shake performs a TLS handshake over a socket. It returns the errors of both sides, and the client's state of the
+// connection.
 func shake(t *testing.T, client credentials.TransportCredentials, authority string, server *tls.Config) (state tls.ConnectionState, serverErr, clientErr error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -51,7 +51,7 @@ func shake(t *testing.T, client credentials.TransportCredentials, authority stri
 	}
 	defer func() { _ = l.Close() }()
 	served := make(chan error, 1)
-	go func() { // awaited below
+	go func() { // ends before shake returns
 		raw, err := l.Accept()
 		if err != nil {
 			served <- err
@@ -73,13 +73,13 @@ func shake(t *testing.T, client credentials.TransportCredentials, authority stri
 	conn, info, clientErr := client.ClientHandshake(ctx, authority, raw)
 	if clientErr == nil {
 		state = info.(credentials.TLSInfo).State
-		_, clientErr = io.ReadFull(conn, make([]byte, 1)) // in TLS 1.3, a refused certificate is told late
+		_, clientErr = io.ReadFull(conn, make([]byte, 1)) // in TLS 1.3, the client receives the server's alert after its handshake
 	}
 	_ = raw.Close()
 	return state, <-served, clientErr
 }
 
-// TestWhoTheOriginMustBe holds who is taken for an origin, and who is not.
+// TestWhoTheOriginMustBe checks which server certificates a client accepts.
 func TestWhoTheOriginMustBe(t *testing.T) {
 	const id = "spiffe://example.org/control-plane"
 	ca, other := certs.NewCA(t), certs.NewCA(t)
@@ -90,12 +90,12 @@ func TestWhoTheOriginMustBe(t *testing.T) {
 		name  string
 		cfg   tlsfiles.ClientConfig
 		shown certs.Pair
-		want  string // in the client's error; empty for none
+		want  string // part of the client's error; empty for success
 	}{
 		{"the name that was dialled", tlsfiles.ClientConfig{CA: caFile}, byName, ""},
 		{"another name", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(certs.Leaf{Names: []string{"other.example"}}), "not origin.example"},
 		{"another CA", tlsfiles.ClientConfig{CA: caFile}, other.Sign(certs.Leaf{Names: []string{"origin.example"}}), "unknown authority"},
-		{"no CA of the system's", tlsfiles.ClientConfig{}, byName, "unknown authority"},
+		{"a CA that the system does not trust", tlsfiles.ClientConfig{}, byName, "unknown authority"},
 		{"expired", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(certs.Leaf{Names: []string{"origin.example"}, NotAfter: time.Now().Add(-time.Minute)}), "expired"},
 		{"not valid yet", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(certs.Leaf{Names: []string{"origin.example"}, NotBefore: time.Now().Add(time.Minute)}), "not yet valid"},
 		{"for clients only", tlsfiles.ClientConfig{CA: caFile}, ca.Sign(certs.Leaf{Names: []string{"origin.example"}, Usage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}), "incompatible key usage"},
@@ -122,7 +122,7 @@ func TestWhoTheOriginMustBe(t *testing.T) {
 	}
 }
 
-// TestTLSOfOrigins holds which versions of TLS are spoken with an origin.
+// TestTLSOfOrigins checks which TLS versions and cipher suites a client accepts.
 func TestTLSOfOrigins(t *testing.T) {
 	ca := certs.NewCA(t)
 	client, err := tlsfiles.New(nil).Client(tlsfiles.ClientConfig{CA: named("CA", certs.WriteFile(t, t.TempDir(), "ca.pem", ca.PEM))})
@@ -134,7 +134,7 @@ func TestTLSOfOrigins(t *testing.T) {
 		name        string
 		least, most uint16
 		suites      []uint16
-		want        uint16 // zero for none
+		want        uint16 // TLS version; zero if the handshake fails
 	}{
 		{"1.3", 0, 0, nil, tls.VersionTLS13},
 		{"1.2", 0, tls.VersionTLS12, nil, tls.VersionTLS12},
@@ -152,8 +152,8 @@ func TestTLSOfOrigins(t *testing.T) {
 	}
 }
 
-// TestCertificateForTheOrigin holds that the relay shows its own certificate to an
-// origin that asks for one, and is refused without.
+// TestCertificateForTheOrigin checks that a client sends its certificate to an origin that requires one, and that the
+// handshake fails without it.
 func TestCertificateForTheOrigin(t *testing.T) {
 	ca, dir := certs.NewCA(t), t.TempDir()
 	cfg := tlsfiles.ClientConfig{CA: named("CA", certs.WriteFile(t, dir, "ca.pem", ca.PEM))}
@@ -166,7 +166,7 @@ func TestCertificateForTheOrigin(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err, _ := shake(t, without, "origin.example", server); err == nil {
-		t.Error("the origin takes a client without a certificate")
+		t.Error("the origin accepts a client without a certificate")
 	}
 	cert, key := ca.Sign(certs.Leaf{URI: "spiffe://example.org/tender"}).Write(t, dir)
 	cfg.Cert, cfg.Key = named("CERT", cert), named("KEY", key)
@@ -179,8 +179,8 @@ func TestCertificateForTheOrigin(t *testing.T) {
 	}
 }
 
-// TestFilesThatCannotBeUsed holds that what is wrong with a file is said with its
-// variable and its path, and without what is in it.
+// TestFilesThatCannotBeUsed checks that the error for an invalid file contains its variable and its path, but not its
+// content.
 func TestFilesThatCannotBeUsed(t *testing.T) {
 	ca := certs.NewCA(t)
 	good, another := ca.Sign(certs.Leaf{}), ca.Sign(certs.Leaf{})
@@ -188,18 +188,18 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	tests := []struct {
 		name          string
 		ca, cert, key []byte // nil for a missing file
-		want          string // with the directory as DIR
+		want          string // prefix of the error, with DIR in place of the directory
 	}{
-		{"no CA", nil, good.Cert, good.Key, `CA="DIR/ca.pem": no such file or directory`},
+		{"a missing CA", nil, good.Cert, good.Key, `CA="DIR/ca.pem": no such file or directory`},
 		{"an empty CA", []byte{}, good.Cert, good.Key, `CA="DIR/ca.pem": it has no certificate in PEM`},
 		{"a key for a CA", good.Key, good.Cert, good.Key, `CA="DIR/ca.pem": it has no certificate in PEM`},
-		{"half a CA", ca.PEM[:len(ca.PEM)/2], good.Cert, good.Key, `CA="DIR/ca.pem": after 0 certificates it has one that is cut off`},
-		{"a CA and a half", append(ca.PEM[:len(ca.PEM):len(ca.PEM)], ca.PEM[:len(ca.PEM)/2]...), good.Cert, good.Key, `CA="DIR/ca.pem": after 1 certificates it has one that is cut off`},
-		{"no key", ca.PEM, good.Cert, nil, `KEY="DIR/tls.key": no such file`},
+		{"a truncated CA", ca.PEM[:len(ca.PEM)/2], good.Cert, good.Key, `CA="DIR/ca.pem": after 0 certificates it has one that is cut off`},
+		{"a CA and a truncated one", append(ca.PEM[:len(ca.PEM):len(ca.PEM)], ca.PEM[:len(ca.PEM)/2]...), good.Cert, good.Key, `CA="DIR/ca.pem": after 1 certificates it has one that is cut off`},
+		{"a missing key", ca.PEM, good.Cert, nil, `KEY="DIR/tls.key": no such file`},
 		{"an empty key", ca.PEM, good.Cert, []byte{}, `KEY="DIR/tls.key": it has no private key in PEM`},
 		{"an encrypted key", ca.PEM, good.Cert, encrypted, `KEY="DIR/tls.key": it has no private key in PEM: a block that begins with -----BEGIN … PRIVATE KEY-----, not encrypted`},
-		{"another's key", ca.PEM, good.Cert, another.Key, `KEY="DIR/tls.key": it is not the key of the certificate in CERT="DIR/tls.crt"`},
-		{"the key for the certificate", ca.PEM, good.Key, good.Key, `CERT="DIR/tls.crt": it has no certificate in PEM`},
+		{"the key of another certificate", ca.PEM, good.Cert, another.Key, `KEY="DIR/tls.key": it is not the key of the certificate in CERT="DIR/tls.crt"`},
+		{"a key in place of the certificate", ca.PEM, good.Key, good.Key, `CERT="DIR/tls.crt": it has no certificate in PEM`},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -218,8 +218,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestFilesThatCanBeUsed holds that a certificate that has expired, and a key that
-// everybody may read, are used with a warning.
+// TestFilesThatCanBeUsed checks that an expired certificate and a key that all users may read are used with a warning.
 func TestFilesThatCanBeUsed(t *testing.T) {
 	dir := t.TempDir()
 	cert, key := certs.NewCA(t).Sign(certs.Leaf{NotAfter: time.Now().Add(-time.Minute)}).Write(t, dir)

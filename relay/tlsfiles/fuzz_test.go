@@ -12,8 +12,8 @@ import (
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
-// FuzzPEM: whatever files of TLS hold, an error says which file it is and has nothing of
-// a key in it, and what is accepted has a certificate that its key fits.
+// FuzzPEM parses arbitrary certificates and keys. An error must name the file and must not contain a part of the key.
+// An accepted certificate must match its key.
 func FuzzPEM(f *testing.F) {
 	ca, dir := certs.NewCA(f), f.TempDir()
 	certFile, keyFile := ca.Sign(certs.Leaf{}).Write(f, dir)
@@ -32,7 +32,7 @@ func FuzzPEM(f *testing.F) {
 		} else {
 			again := encode("CERTIFICATE", pair.Certificate)
 			if _, err := tls.X509KeyPair(again, key); err != nil {
-				t.Errorf("%q and its key are taken for %q, which the key does not fit: %v", cert, again, err)
+				t.Errorf("%q and its key are parsed as %q, which does not match the key: %v", cert, again, err)
 			}
 		}
 		cas, valid, err := tlsfiles.ParseCAs(tlsfiles.File{Variable: "CA", Path: "ca"}, cert)
@@ -40,17 +40,18 @@ func FuzzPEM(f *testing.F) {
 		case err != nil:
 			checkFileError(t, err, key)
 		case len(cas) == 0 || len(cas) > bytes.Count(cert, []byte("-----BEGIN CERTIFICATE-----")):
-			t.Errorf("%q holds %d CAs", cert, len(cas))
+			t.Errorf("%q: parsed %d CAs, want at least one, and at most one per block", cert, len(cas))
 		default:
 			for _, ca := range cas {
 				if ca.NotAfter.After(valid) {
-					t.Errorf("%q is valid until %s, and a CA in it until %s", cert, valid, ca.NotAfter)
+					t.Errorf("%q: expires at %s, but one of its CAs at %s", cert, valid, ca.NotAfter)
 				}
 			}
 		}
 	})
 }
 
+// read returns the content of a file.
 func read(f *testing.F, name string) []byte {
 	content, err := os.ReadFile(name)
 	if err != nil {
@@ -59,6 +60,7 @@ func read(f *testing.F, name string) []byte {
 	return content
 }
 
+// encode returns PEM blocks of the given type.
 func encode(kind string, blocks [][]byte) (text []byte) {
 	for _, b := range blocks {
 		text = append(text, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b})...)
@@ -66,14 +68,14 @@ func encode(kind string, blocks [][]byte) (text []byte) {
 	return text
 }
 
-// checkFileError checks an error of files, one of which has a key in it.
+// checkFileError checks that an error begins with a file and does not contain a line of the key.
 func checkFileError(t *testing.T, err error, key []byte) {
 	if !strings.HasPrefix(err.Error(), "CERT=") && !strings.HasPrefix(err.Error(), "KEY=") && !strings.HasPrefix(err.Error(), "CA=") {
-		t.Errorf("%v: want the file first", err)
+		t.Errorf("error %v does not begin with the file", err)
 	}
 	for line := range bytes.Lines(key) {
 		if line = bytes.TrimSpace(line); len(line) > 40 && !bytes.HasPrefix(line, []byte("-----")) && strings.Contains(err.Error(), string(line)) {
-			t.Errorf("%v quotes the key", err)
+			t.Errorf("error %v contains a part of the key", err)
 		}
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// A running relay, over real sockets, and its log.
+// A running is a relay that serves real sockets.
 type running struct {
 	*relaytest.Relay
 }
@@ -37,13 +37,13 @@ func start(t *testing.T, env ...string) *running {
 	return &running{relaytest.StartRelay(t, relaytest.RelayOptions{Env: env})}
 }
 
-// client returns a client with credentials, whose connection ends with the test.
+// client returns a client with credentials. Its connection is closed at the end of the test.
 func (r *running) client(t *testing.T, creds credentials.TransportCredentials) *relaytest.Client {
 	t.Helper()
 	return r.clientAt(t, r.Addrs()[0], creds)
 }
 
-// clientAt is client at another address of the relay.
+// clientAt is client for another address of the relay.
 func (r *running) clientAt(t *testing.T, at net.Addr, creds credentials.TransportCredentials) *relaytest.Client {
 	t.Helper()
 	conn, err := grpc.NewClient(at.String(), grpc.WithTransportCredentials(creds))
@@ -54,7 +54,7 @@ func (r *running) clientAt(t *testing.T, at net.Addr, creds credentials.Transpor
 	return relaytest.NewClient(t, conn, relaytest.ClientOptions{AutoAck: true})
 }
 
-// holds waits until a client has these clusters.
+// holds waits until a client has received these clusters.
 func holds(t *testing.T, c *relaytest.Client, names ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
@@ -62,18 +62,18 @@ func holds(t *testing.T, c *relaytest.Client, names ...string) {
 	c.WaitState(ctx, func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, names...) })
 }
 
-// A secured origin asks its clients for a certificate, and remembers what they tell it.
+// A secured is an origin that requires client certificates, and records them and the metadata of all streams.
 type secured struct {
 	*relaytest.Origin
 	target string
 
 	mu            sync.Mutex
-	serials       []string // of the certificates shown, one for each connection
-	authorization []string // told, one for each stream
-	tenants       []string
+	serials       []string // serial numbers of the client certificates, one per connection
+	authorization []string // values of the header authorization, one per stream
+	tenants       []string // values of the header x-tenant, one per stream
 }
 
-// newSecured starts an origin that is id.
+// newSecured starts an origin whose certificate has the SPIFFE ID id.
 func newSecured(t *testing.T, ca *certs.CA, id string) *secured {
 	s := new(secured)
 	server := &tls.Config{
@@ -87,10 +87,10 @@ func newSecured(t *testing.T, ca *certs.CA, id string) *secured {
 		},
 	}
 	note := func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-		told, _ := metadata.FromIncomingContext(stream.Context())
+		md, _ := metadata.FromIncomingContext(stream.Context())
 		s.mu.Lock()
-		s.authorization = append(s.authorization, told.Get("authorization")...)
-		s.tenants = append(s.tenants, told.Get("x-tenant")...)
+		s.authorization = append(s.authorization, md.Get("authorization")...)
+		s.tenants = append(s.tenants, md.Get("x-tenant")...)
 		s.mu.Unlock()
 		return handle(srv, stream)
 	}
@@ -101,19 +101,18 @@ func newSecured(t *testing.T, ca *certs.CA, id string) *secured {
 	return s
 }
 
-// told returns what it was told so far.
+// told returns copies of the recorded serial numbers and headers.
 func (s *secured) told() (serials, authorization, tenants []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.serials), slices.Clone(s.authorization), slices.Clone(s.tenants)
 }
 
-// serial names a certificate.
+// serial returns the serial number of a certificate as text.
 func serial(cert *x509.Certificate) string { return cert.SerialNumber.String() }
 
-// TestFilesOfAnOrigin holds that a relay proves itself to an origin, which has a SPIFFE ID
-// and no name; and that new files end no stream, and are what the next connection and
-// the next stream are made with.
+// TestFilesOfAnOrigin checks that a relay connects with a client certificate and a token to an origin with a SPIFFE ID.
+// Changed files do not affect the open stream. The next connection and the next stream use the new content.
 func TestFilesOfAnOrigin(t *testing.T) {
 	t.Parallel()
 	const id = "spiffe://example.org/control-plane"
@@ -141,7 +140,7 @@ func TestFilesOfAnOrigin(t *testing.T) {
 	o.Put(relaytest.Cluster("b"))
 	holds(t, c, "a", "b")
 	if streams := len(o.State().Streams); streams != 1 {
-		t.Errorf("the relay opened %d streams, want the first to go on", streams)
+		t.Errorf("the relay opened %d streams, want 1", streams)
 	}
 
 	o.GoAway()
@@ -152,15 +151,14 @@ func TestFilesOfAnOrigin(t *testing.T) {
 	serials, authorization, tenants := o.told()
 	firstSerial, secondSerial := serial(pair(t, first).Leaf), serial(pair(t, second).Leaf)
 	if serials[0] != firstSerial || serials[len(serials)-1] != secondSerial {
-		t.Errorf("connections with the certificates %q, want %s at first and %s at last", serials, firstSerial, secondSerial)
+		t.Errorf("connections with the certificates %q, want %s first and %s last", serials, firstSerial, secondSerial)
 	}
 	if authorization[0] != "Bearer one" || authorization[len(authorization)-1] != "Bearer two" || tenants[0] != "blue" {
-		t.Errorf("streams with authorization %q and x-tenant %q, want the first token, the second, and blue", authorization, tenants)
+		t.Errorf("streams with authorization %q and x-tenant %q, want the first token first, the second token last, and blue", authorization, tenants)
 	}
 }
 
-// checkFiles holds that the status and the metrics say how the files of
-// [TestFilesOfAnOrigin] stand once the token is of no use.
+// checkFiles checks the status and the metrics of the files in [TestFilesOfAnOrigin] after the token file was rejected.
 func (r *running) checkFiles(t *testing.T, cert *x509.Certificate) {
 	t.Helper()
 	ask := func(path string) []byte {
@@ -180,14 +178,14 @@ func (r *running) checkFiles(t *testing.T, cert *x509.Certificate) {
 		t.Fatal(err)
 	}
 	if len(status.Files) != 3 {
-		t.Fatalf("status of the files %+v, want that of CAs, of a certificate with its key, and of a token", status.Files)
+		t.Fatalf("status of the files: %+v, want entries for the CAs, for the certificate with its key, and for the token", status.Files)
 	}
 	pair, token := status.Files[1], status.Files[2]
 	if len(pair.Files) != 2 || pair.Files[1].Variable != "TENDER_ORIGIN_TLS_KEY" || !pair.NotAfter.Equal(cert.NotAfter) || pair.Error != "" {
-		t.Errorf("status of the certificate %+v, want that it expires at %s", pair, cert.NotAfter)
+		t.Errorf("status of the certificate: %+v, want no error and expiry at %s", pair, cert.NotAfter)
 	}
 	if token.Error == "" || token.Refused != 1 || !token.NotAfter.IsZero() {
-		t.Errorf("status of the token %+v, want an error and one change refused", token)
+		t.Errorf("status of the token: %+v, want an error and one rejected change", token)
 	}
 	metrics := string(ask("/metrics"))
 	for _, want := range []string{
@@ -196,16 +194,15 @@ func (r *running) checkFiles(t *testing.T, cert *x509.Certificate) {
 		`tender_tls_refusals_total{file="TENDER_ORIGIN_TOKEN_FILE"} 1` + "\n",
 	} {
 		if !strings.Contains(metrics, want) {
-			t.Errorf("/metrics has no %s", want)
+			t.Errorf("/metrics does not contain %s", want)
 		}
 	}
 	if strings.Contains(metrics, `tender_tls_expiry_seconds{file="TENDER_ORIGIN_TOKEN_FILE"}`) {
-		t.Error("/metrics says when a token expires")
+		t.Error("/metrics contains an expiry of the token")
 	}
 }
 
-// TestOriginThatIsAnother holds that nothing is asked of an origin that is not who it should
-// be, and that the log says why.
+// TestOriginThatIsAnother checks that a relay opens no stream to an origin with another SPIFFE ID, and logs the reason.
 func TestOriginThatIsAnother(t *testing.T) {
 	t.Parallel()
 	ca, dir := certs.NewCA(t), t.TempDir()
@@ -222,8 +219,7 @@ func TestOriginThatIsAnother(t *testing.T) {
 	}
 }
 
-// TestStartWithBadFiles holds that a relay does not start with files that it cannot use,
-// and names all of them.
+// TestStartWithBadFiles checks that a relay does not start with invalid files, and that the error names all of them.
 func TestStartWithBadFiles(t *testing.T) {
 	dir := t.TempDir()
 	cfg, err := relay.LoadConfig([]string{"TENDER_ORIGIN=a:1", "TENDER_ORIGIN_TLS_CA=" + dir + "/ca.pem", "TENDER_ORIGIN_TOKEN_FILE=" + dir + "/token"})
@@ -239,7 +235,7 @@ func TestStartWithBadFiles(t *testing.T) {
 	}
 }
 
-// all returns what was logged and not taken.
+// all returns the log since the last call of take.
 func (l *logged) all() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

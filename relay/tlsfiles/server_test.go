@@ -16,7 +16,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// serveTLS runs a relay with mTLS, and what else env says.
+// serveTLS starts a relay with mTLS, and an origin with one cluster. env contains more variables.
 func serveTLS(t *testing.T, ca *certs.CA, dir string, env ...string) (r *running, o *relaytest.Origin) {
 	t.Helper()
 	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
@@ -26,7 +26,7 @@ func serveTLS(t *testing.T, ca *certs.CA, dir string, env ...string) (r *running
 		"TENDER_TLS_CLIENT_CA="+certs.WriteFile(t, dir, "ca.pem", ca.PEM))...), o
 }
 
-// TestWhoIsServed holds which clients a relay with mTLS lets in.
+// TestWhoIsServed checks which clients a relay with mTLS accepts, on the gRPC and the REST address.
 func TestWhoIsServed(t *testing.T) {
 	ca, other := certs.NewCA(t), certs.NewCA(t)
 	r, _ := serveTLS(t, ca, t.TempDir(), "TENDER_TLS_MIN=1.3", "TENDER_REST_LISTEN=127.0.0.1:0")
@@ -34,7 +34,7 @@ func TestWhoIsServed(t *testing.T) {
 		name  string
 		shown *certs.Pair
 		most  uint16
-		want  string // in the error; empty for none
+		want  string // part of the error; empty for success
 	}{
 		{"a certificate with a SPIFFE ID", new(ca.Sign(certs.Leaf{URI: "spiffe://example.org/envoy"})), 0, ""},
 		{"no certificate", nil, 0, "certificate required"},
@@ -63,8 +63,8 @@ func TestWhoIsServed(t *testing.T) {
 	}
 }
 
-// TestCertificateOfTheRelay holds that a new certificate ends no stream and is what new
-// connections see, on the address with TLS beside one in plaintext.
+// TestCertificateOfTheRelay checks that a new certificate closes no stream and is used for new connections. The relay
+// also has a plaintext address.
 func TestCertificateOfTheRelay(t *testing.T) {
 	t.Parallel()
 	ca, dir := certs.NewCA(t), t.TempDir()
@@ -96,16 +96,16 @@ func TestCertificateOfTheRelay(t *testing.T) {
 		}
 		body, err := io.ReadAll(resp.Body)
 		if _ = resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK || resp.ProtoMajor != major || !strings.Contains(string(body), `"b"`) {
-			t.Errorf("REST by HTTP/%d: %s %s %s, %v, want the clusters", major, resp.Proto, resp.Status, body, err)
+			t.Errorf("REST over HTTP/%d: %s %s %s, %v, want the clusters", major, resp.Proto, resp.Status, body, err)
 		}
 	}
 	if want := serial(pair(t, next).Leaf); seen != want {
-		t.Errorf("a new connection saw the certificate %s, want the new one, %s", seen, want)
+		t.Errorf("a new connection received the certificate %s, want the new one, %s", seen, want)
 	}
 }
 
-// TestPlaintextIsSaid holds that one warning says where others can read along, and none
-// where nobody can.
+// TestPlaintextIsSaid checks that one warning lists the addresses on which traffic can be intercepted. There is none if
+// all traffic is encrypted or local.
 func TestPlaintextIsSaid(t *testing.T) {
 	tests := []struct {
 		env  []string
@@ -118,7 +118,7 @@ func TestPlaintextIsSaid(t *testing.T) {
 	for _, tt := range tests {
 		got := start(t, tt.env...).Log.String()
 		if strings.Count(got, "without TLS") != min(1, len(tt.want)) || !strings.Contains(got, tt.want) {
-			t.Errorf("%q: logs %q, want one warning with %q", tt.env, got, tt.want)
+			t.Errorf("%q: log is %q, want one warning with %q, or none if that is empty", tt.env, got, tt.want)
 		}
 	}
 }

@@ -16,15 +16,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// A presented certificate is a client's, and whether the client is to be served.
+// A presented is a client certificate with the expected result.
 type presented struct {
 	name   string
 	by     *certs.CA
-	uri    string
-	served bool
+	uri    string // empty for none
+	served bool   // the relay accepts the client
 }
 
-// check connects with each certificate, and returns how many were refused.
+// check connects with each certificate, and returns the number of rejected connections.
 func check(t *testing.T, roots *certs.CA, at net.Addr, all []presented) (refused int) {
 	t.Helper()
 	for _, tt := range all {
@@ -43,14 +43,14 @@ func check(t *testing.T, roots *certs.CA, at net.Addr, all []presented) (refused
 			refused++
 		}
 		if (err == nil) != tt.served || err != nil && !strings.Contains(err.Error(), "bad certificate") {
-			t.Errorf("%s: %v, want it to be served: %v", tt.name, err, tt.served)
+			t.Errorf("%s: %v, want accepted: %v", tt.name, err, tt.served)
 		}
 	}
 	return refused
 }
 
-// TestB37_TrustDomains holds that a CA with a SPIFFE ID vouches for its own trust domain alone, and it alone for that, where no
-// trust domain is bound to CAs.
+// TestB37_TrustDomains checks relays without bindings of trust domains to CAs. A CA with a SPIFFE ID may vouch only for
+// its own trust domain, and no other CA may vouch for this domain.
 func TestB37_TrustDomains(t *testing.T) {
 	one, two, none := certs.NewCAOf(t, "spiffe://one.example"), certs.NewCAOf(t, "spiffe://two.example"), certs.NewCA(t)
 	dir := t.TempDir()
@@ -61,25 +61,26 @@ func TestB37_TrustDomains(t *testing.T) {
 		"TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", slices.Concat(one.PEM, two.PEM, none.PEM)),
 	}...)
 	check(t, none, r.Addrs()[0], []presented{
-		{"of the CA's trust domain", one, "spiffe://one.example/envoy", true},
-		{"of the CA's trust domain, by an intermediate CA", one.Intermediate("spiffe://one.example"), "spiffe://one.example/envoy", true},
-		{"of another CA's", one, "spiffe://two.example/envoy", false},
-		{"of one that no CA has, by a CA that has one", one, "spiffe://three.example/envoy", false},
-		{"of one that a CA has, by a CA that has none", none, "spiffe://one.example/envoy", false},
-		{"the same, by an intermediate CA that says it is of that", none.Intermediate("spiffe://one.example"), "spiffe://one.example/envoy", false},
-		{"of one that no CA has, by a CA that has none", none, "spiffe://three.example/envoy", true},
+		{"trust domain of the CA", one, "spiffe://one.example/envoy", true},
+		{"trust domain of the CA, by an intermediate CA", one.Intermediate("spiffe://one.example"), "spiffe://one.example/envoy", true},
+		{"trust domain of another CA", one, "spiffe://two.example/envoy", false},
+		{"trust domain without a CA, by a CA with a SPIFFE ID", one, "spiffe://three.example/envoy", false},
+		{"trust domain with a CA, by a CA without a SPIFFE ID", none, "spiffe://one.example/envoy", false},
+		{"trust domain with a CA, by an intermediate CA that claims its SPIFFE ID", none.Intermediate("spiffe://one.example"), "spiffe://one.example/envoy", false},
+		{"trust domain without a CA, by a CA without a SPIFFE ID", none, "spiffe://three.example/envoy", true},
 		{"without a SPIFFE ID", two, "", true},
 	})
 }
 
-// bound is a relay of a platform with three CAs: SPIRE's and Istio's are bound to their trust domains, and that of the company
-// vouches for what has no SPIFFE ID, and for one trust domain.
+// A bound is a relay with three client CAs. The CAs of SPIRE and Istio are bound to their trust domains. The company's
+// CA may vouch for certificates without a SPIFFE ID, and for one trust domain.
 type bound struct {
 	*running
 	spire, istio, company *certs.CA
 	dir                   string
 }
 
+// startBound starts the relay. env contains more variables.
 func startBound(t *testing.T, env ...string) *bound {
 	t.Helper()
 	b := &bound{spire: certs.NewCAOf(t, "spiffe://spire.example"), istio: certs.NewCA(t), company: certs.NewCA(t), dir: t.TempDir()}
@@ -88,30 +89,30 @@ func startBound(t *testing.T, env ...string) *bound {
 	return b
 }
 
-// TestB37_TrustDomainsBoundToCAs holds who is served by a relay that binds trust domains to CAs, and that refusals are logged and
-// counted.
+// TestB37_TrustDomainsBoundToCAs checks which clients a relay with bindings of trust domains to CAs accepts. The relay
+// logs and counts rejected clients.
 func TestB37_TrustDomainsBoundToCAs(t *testing.T) {
 	t.Parallel()
 	b := startBound(t, "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_PROBE_LISTEN=127.0.0.1:0")
 	const istio, spire, company = "spiffe://cluster.local/ns/a/sa/b", "spiffe://spire.example/envoy", "spiffe://company.example/envoy"
 	all := []presented{
-		{"SPIRE's, of its trust domain", b.spire, spire, true},
-		{"SPIRE's, of Istio's", b.spire, istio, false},
-		{"SPIRE's, of the company's", b.spire, company, false},
-		{"SPIRE's, without a SPIFFE ID", b.spire, "", false},
-		{"Istio's, of its trust domain", b.istio, istio, true},
-		{"Istio's, by an intermediate CA", b.istio.Intermediate(""), istio, true},
-		{"Istio's, of SPIRE's", b.istio, spire, false},
-		{"Istio's, of SPIRE's, by an intermediate CA that says it is SPIRE's", b.istio.Intermediate("spiffe://spire.example"), spire, false},
-		{"Istio's, of the company's", b.istio, company, false},
-		{"Istio's, without a SPIFFE ID", b.istio, "", false},
-		{"Istio's, of another URI", b.istio, "https://cluster.local/ns/a/sa/b", false},
-		{"Istio's, with an ID that is none", b.istio, "spiffe://cluster.local/ns//sa", false},
-		{"the company's, of its trust domain", b.company, company, true},
-		{"the company's, of Istio's", b.company, istio, false},
-		{"the company's, of SPIRE's", b.company, spire, false},
-		{"the company's, of one that is not listed", b.company, "spiffe://other.example/envoy", false},
-		{"the company's, without a SPIFFE ID", b.company, "", true},
+		{"SPIRE, own trust domain", b.spire, spire, true},
+		{"SPIRE, trust domain of Istio", b.spire, istio, false},
+		{"SPIRE, trust domain of the company", b.spire, company, false},
+		{"SPIRE, without a SPIFFE ID", b.spire, "", false},
+		{"Istio, own trust domain", b.istio, istio, true},
+		{"Istio, own trust domain, by an intermediate CA", b.istio.Intermediate(""), istio, true},
+		{"Istio, trust domain of SPIRE", b.istio, spire, false},
+		{"Istio, trust domain of SPIRE, by an intermediate CA that claims the SPIFFE ID of SPIRE", b.istio.Intermediate("spiffe://spire.example"), spire, false},
+		{"Istio, trust domain of the company", b.istio, company, false},
+		{"Istio, without a SPIFFE ID", b.istio, "", false},
+		{"Istio, another URI", b.istio, "https://cluster.local/ns/a/sa/b", false},
+		{"Istio, invalid SPIFFE ID", b.istio, "spiffe://cluster.local/ns//sa", false},
+		{"company, own trust domain", b.company, company, true},
+		{"company, trust domain of Istio", b.company, istio, false},
+		{"company, trust domain of SPIRE", b.company, spire, false},
+		{"company, trust domain that is not listed", b.company, "spiffe://other.example/envoy", false},
+		{"company, without a SPIFFE ID", b.company, "", true},
 	}
 	refused := check(t, b.company, b.Addrs()[0], all)
 	refused += check(t, b.company, b.RESTAddrs()[0], all)
@@ -120,7 +121,7 @@ func TestB37_TrustDomainsBoundToCAs(t *testing.T) {
 		`the CA may not vouch for the trust domain \"cluster.local\": TENDER_TLS_TRUST_DOMAINS binds that to other CAs`,
 	} {
 		if got := b.Log.String(); !strings.Contains(got, want) {
-			t.Errorf("the log has no %s:\n%s", want, got)
+			t.Errorf("the log does not contain %s:\n%s", want, got)
 		}
 	}
 	reply, err := http.Get("http://" + b.ProbeAddrs()[0].String() + "/metrics")
@@ -130,12 +131,12 @@ func TestB37_TrustDomainsBoundToCAs(t *testing.T) {
 	metrics, err := io.ReadAll(reply.Body)
 	_ = reply.Body.Close()
 	if want := fmt.Sprintf("tender_client_denials_total{reason=\"trust_domain\"} %d\n", refused); err != nil || !strings.Contains(string(metrics), want) {
-		t.Errorf("the metrics, %v, have no %s", err, want)
+		t.Errorf("/metrics (error %v) does not contain %s", err, want)
 	}
 }
 
-// TestB37_BindingsHoldAfterReloads holds that CAs that are changed while the relay runs vouch for what their files may vouch for, and
-// those that were there before for nothing.
+// TestB37_BindingsHoldAfterReloads checks that the bindings apply to CAs that are replaced while the relay runs. The
+// previous CAs may vouch for no client.
 func TestB37_BindingsHoldAfterReloads(t *testing.T) {
 	t.Parallel()
 	b := startBound(t)
@@ -144,25 +145,25 @@ func TestB37_BindingsHoldAfterReloads(t *testing.T) {
 	certs.WriteFile(t, b.dir, "istio.pem", next.PEM)
 	b.Log.Await(t, 0, `files="[TENDER_TLS_TRUST_DOMAINS=cluster.local=`)
 	all := []presented{
-		{"the new CA's, of its trust domain", next, istio, true},
-		{"the new CA's, of another one", next, spire, false},
-		{"the new CA's, without a SPIFFE ID", next, "", false},
-		{"SPIRE's, of its trust domain", b.spire, spire, true},
-		{"SPIRE's, of another one", b.spire, istio, false},
-		{"the company's, of Istio's", b.company, istio, false},
+		{"new CA, own trust domain", next, istio, true},
+		{"new CA, another trust domain", next, spire, false},
+		{"new CA, without a SPIFFE ID", next, "", false},
+		{"SPIRE, own trust domain", b.spire, spire, true},
+		{"SPIRE, another trust domain", b.spire, istio, false},
+		{"company, trust domain of Istio", b.company, istio, false},
 	}
 	check(t, b.company, b.Addrs()[0], all)
 	certs.WriteFile(t, b.dir, "ca.pem", company.PEM)
 	b.Log.Await(t, 0, `files="[TENDER_TLS_CLIENT_CA=`)
 	check(t, b.company, b.Addrs()[0], all[:len(all)-1])
 	check(t, b.company, b.Addrs()[0], []presented{
-		{"the company's new CA's, without a SPIFFE ID", company, "", true},
-		{"the company's new CA's, of Istio's", company, istio, false},
+		{"new CA of the company, without a SPIFFE ID", company, "", true},
+		{"new CA of the company, trust domain of Istio", company, istio, false},
 	})
 }
 
-// TestB37_CAsThatAreNotBound holds where `tender check` warns that trust domains of the rules are bound to no CA, and that a running
-// relay does so once such a file comes.
+// TestB37_CAsThatAreNotBound checks when `tender check` warns that a trust domain of the rules is not bound to a CA. A
+// running relay logs the same warning after a reload.
 func TestB37_CAsThatAreNotBound(t *testing.T) {
 	t.Parallel()
 	ca, other, spire, dir := certs.NewCA(t), certs.NewCA(t), certs.NewCAOf(t, "spiffe://one.example"), t.TempDir()
@@ -185,9 +186,9 @@ func TestB37_CAsThatAreNotBound(t *testing.T) {
 		want                    string
 	}{
 		{"one CA", bySPIFFE, "", [][]byte{ca.PEM}, ""},
-		{"one CA and what it has signed", bySPIFFE, "", [][]byte{ca.PEM, ca.Intermediate("").PEM}, ""},
+		{"one CA and a CA that it has signed", bySPIFFE, "", [][]byte{ca.PEM, ca.Intermediate("").PEM}, ""},
 		{"one CA, renewed", bySPIFFE, "", [][]byte{ca.PEM, ca.Renewed().PEM}, ""},
-		{"one CA, and one that is of the trust domain", bySPIFFE, "", [][]byte{ca.PEM, other.PEM, spire.PEM}, ""},
+		{"two CAs, and a CA of the trust domain", bySPIFFE, "", [][]byte{ca.PEM, other.PEM, spire.PEM}, ""},
 		{"two CAs", bySPIFFE, "", [][]byte{ca.PEM, other.PEM}, several},
 		{"two CAs, and rules about names", byName, "", [][]byte{ca.PEM, other.PEM}, ""},
 		{"two CAs, and a binding", bySPIFFE, "one.example", [][]byte{ca.PEM, other.PEM}, ""},
@@ -206,7 +207,7 @@ func TestB37_CAsThatAreNotBound(t *testing.T) {
 
 	r := start(t, append(env(bySPIFFE, "", ca.PEM), "TENDER_ORIGIN=127.0.0.1:1")...)
 	if got := r.Log.String(); strings.Contains(got, "can issue certificates") {
-		t.Errorf("with one CA, the log has a warning:\n%s", got)
+		t.Errorf("with one CA, the log contains a warning:\n%s", got)
 	}
 	certs.WriteFile(t, dir, "ca.pem", slices.Concat(ca.PEM, other.PEM))
 	r.Log.Await(t, 0, "2 CAs have no SPIFFE ID")
@@ -214,7 +215,8 @@ func TestB37_CAsThatAreNotBound(t *testing.T) {
 	r.Log.Await(t, 0, `can issue certificates for the trust domain \"three.example\"`)
 }
 
-// TestB37_TrustDomainFilesThatCannotBeUsed holds that a relay does not start with a binding to a file without CAs.
+// TestB37_TrustDomainFilesThatCannotBeUsed checks that a relay does not start if a trust domain is bound to a file
+// without CAs.
 func TestB37_TrustDomainFilesThatCannotBeUsed(t *testing.T) {
 	ca, dir := certs.NewCA(t), t.TempDir()
 	cert, key := ca.Sign(certs.Leaf{}).Write(t, dir)

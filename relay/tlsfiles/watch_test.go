@@ -17,13 +17,13 @@ import (
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
 
-// A watched is a watch that runs in a bubble, and its log.
+// A watched is a running watch in a synctest bubble, with its log.
 type watched struct {
 	*tlsfiles.Watch
 	log *logged
 }
 
-// logged is what was logged.
+// A logged is an io.Writer that stores the log. It may be used from any goroutine.
 type logged struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -35,7 +35,7 @@ func (l *logged) Write(line []byte) (int, error) {
 	return l.text.Write(line)
 }
 
-// take returns what was logged since it was called last.
+// take returns the log since the last call, and removes it.
 func (l *logged) take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,7 +43,7 @@ func (l *logged) take() string {
 	return l.text.String()
 }
 
-// watch runs a watch, whose files open opens before.
+// watch calls open and starts a watch.
 func watch(t *testing.T, open func(w *tlsfiles.Watch) error) watched {
 	t.Helper()
 	log := new(logged)
@@ -51,11 +51,11 @@ func watch(t *testing.T, open func(w *tlsfiles.Watch) error) watched {
 	if err := open(w); err != nil {
 		t.Fatal(err)
 	}
-	go w.Run(t.Context()) // awaited by the bubble
+	go w.Run(t.Context()) // the bubble waits for it
 	return watched{w, log}
 }
 
-// after returns what is logged in the meantime.
+// after waits for a duration and returns what is logged in this time.
 func (w watched) after(d time.Duration) string {
 	synctest.Wait()
 	w.log.take()
@@ -64,10 +64,10 @@ func (w watched) after(d time.Duration) string {
 	return w.log.take()
 }
 
-// settled is when a change is in force: two looks have seen it.
+// settled is the time after which a change is in force: the watch has read the files at least twice.
 const settled = 2100 * time.Millisecond
 
-// openToken returns an open of a token, which it puts into calls.
+// openToken returns a function for watch that opens a token file and sets calls.
 func openToken(path string, calls *credentials.PerRPCCredentials) func(*tlsfiles.Watch) error {
 	return func(w *tlsfiles.Watch) (err error) {
 		*calls, err = w.Calls(tlsfiles.CallConfig{Token: named("TOKEN", path), Headers: map[string]string{"x-tenant": "blue"}})
@@ -75,7 +75,7 @@ func openToken(path string, calls *credentials.PerRPCCredentials) func(*tlsfiles
 	}
 }
 
-// authorization returns what a call is told.
+// authorization returns the header authorization of a call.
 func authorization(t *testing.T, calls credentials.PerRPCCredentials) string {
 	t.Helper()
 	headers, err := calls.GetRequestMetadata(t.Context())
@@ -85,8 +85,8 @@ func authorization(t *testing.T, calls credentials.PerRPCCredentials) string {
 	return headers["authorization"]
 }
 
-// TestTokenIsReadAgain holds that calls are told the token that is in the file, however it
-// came there, and the one before while that is of no use.
+// TestTokenIsReadAgain checks that calls use the current token of the file, and the previous token while the file is
+// invalid.
 func TestTokenIsReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -94,7 +94,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 		var calls credentials.PerRPCCredentials
 		w := watch(t, openToken(path, &calls))
 		if got := authorization(t, calls); got != "Bearer one" || !calls.RequireTransportSecurity() {
-			t.Errorf("a call is told %q, want the first token, and only over TLS", got)
+			t.Errorf("authorization of a call: %q, want the first token, and only over TLS", got)
 		}
 		tests := []struct {
 			content, want, logged string
@@ -108,20 +108,20 @@ func TestTokenIsReadAgain(t *testing.T) {
 			certs.WriteFile(t, dir, "token", []byte(tt.content))
 			logged := w.after(settled)
 			if strings.Count(logged, "\n") != 1 || !strings.Contains(logged, tt.logged) || tt.content != "" && strings.Contains(logged, strings.TrimSpace(tt.content)) {
-				t.Errorf("token %q logs %q, want one line with %s, and not the token", tt.content, logged, tt.logged)
+				t.Errorf("token %q: log is %q, want one line with %s, without the token", tt.content, logged, tt.logged)
 			}
 			if got := authorization(t, calls); got != "Bearer "+tt.want {
-				t.Errorf("after token %q a call is told %q, want %s", tt.content, got, tt.want)
+				t.Errorf("token %q: authorization of a call is %q, want %s", tt.content, got, tt.want)
 			}
 			if got := w.Status()[0]; got.Refused != tt.refused || (got.Err != nil) != (tt.content == "") {
-				t.Errorf("after token %q: %d changes refused, and %v, want %d", tt.content, got.Refused, got.Err, tt.refused)
+				t.Errorf("token %q: %d changes rejected, error %v, want %d rejected", tt.content, got.Refused, got.Err, tt.refused)
 			}
 		}
 	})
 }
 
-// TestLinksAreFollowed holds that a change is seen which is that of a link somewhere on the
-// way to the file, as where Kubernetes swaps ..data, or Certbot links into an archive.
+// TestLinksAreFollowed checks that a watch detects a changed symbolic link in the path of a file. Kubernetes replaces
+// the link ..data, and Certbot links to files in an archive.
 func TestLinksAreFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -148,13 +148,13 @@ func TestLinksAreFollowed(t *testing.T) {
 		link("v2", "..data")
 		w.after(settled)
 		if got := authorization(t, calls); got != "Bearer v2" {
-			t.Errorf("after the swap a call is told %q, want v2", got)
+			t.Errorf("after the change of the link: authorization %q, want v2", got)
 		}
 	})
 }
 
-// TestBadFileChangesNothing holds that what cannot be used is said once, in one line,
-// and by the status for as long; and that the file is taken when it can be used again.
+// TestBadFileChangesNothing checks that an invalid file is logged once, in one line, and shown in the status until it
+// is fixed. A valid file is loaded again.
 func TestBadFileChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -174,15 +174,15 @@ func TestBadFileChangesNothing(t *testing.T) {
 			want      string
 		}{
 			{"the certificate alone", next.Cert, first.Key, "it is not the key of the certificate in CERT="},
-			{"half the certificate", first.Cert[:len(first.Cert)/2], first.Key, "it has one that is cut off"},
-			{"nothing", nil, nil, "it has no certificate in PEM"},
-			{"an expired one", expired.Cert, expired.Key, "the certificate has expired at "},
+			{"a truncated certificate", first.Cert[:len(first.Cert)/2], first.Key, "it has one that is cut off"},
+			{"empty files", nil, nil, "it has no certificate in PEM"},
+			{"an expired certificate", expired.Cert, expired.Key, "the certificate has expired at "},
 		}
 		for _, tt := range tests {
 			certs.Pair{Cert: tt.cert, Key: tt.key}.Write(t, dir)
 			got := w.after(time.Minute)
 			if strings.Count(got, "\n") != 1 || !strings.Contains(got, "level=WARN") || !strings.Contains(got, tt.want) {
-				t.Errorf("%s: logs %q, want one warning with %s", tt.name, got, tt.want)
+				t.Errorf("%s: log is %q, want one warning with %s", tt.name, got, tt.want)
 			}
 			s := w.Status()[0]
 			if s.Err == nil || !strings.Contains(s.Err.Error(), tt.want) || !s.LoadedAt.Equal(loaded) || time.Until(s.NotAfter) > time.Hour {
@@ -191,17 +191,17 @@ func TestBadFileChangesNothing(t *testing.T) {
 		}
 		first.Write(t, dir)
 		if got, s := w.after(settled), w.Status()[0]; got != "" || s.Err != nil || !s.LoadedAt.Equal(loaded) {
-			t.Errorf("the first one again: logs %q, status %+v, want as at first", got, s)
+			t.Errorf("first certificate restored: log is %q, status %+v, want the first status and an empty log", got, s)
 		}
 		next.Write(t, dir)
 		if got, s := w.after(settled), w.Status()[0]; !strings.Contains(got, "credential file reloaded") || s.Err != nil || time.Until(s.NotAfter) < time.Hour {
-			t.Errorf("the next one: logs %q, status %+v, want it in force", got, s)
+			t.Errorf("next certificate: log is %q, status %+v, want the certificate in force", got, s)
 		}
 	})
 }
 
-// TestFilesHaveASecond holds that files are not read while they are being written: a
-// key has time to follow its certificate, and a bundle to be written to its end.
+// TestFilesHaveASecond checks that files are not loaded while they are being written. There is a second of time to
+// write the key after its certificate, and to complete a bundle.
 func TestFilesHaveASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
@@ -216,19 +216,18 @@ func TestFilesHaveASecond(t *testing.T) {
 		next := ca.Sign(certs.Leaf{})
 		certs.WriteFile(t, dir, "tls.crt", next.Cert)
 		certs.WriteFile(t, dir, "ca.pem", ca.PEM[:len(ca.PEM)/2])
-		if got := w.after(900 * time.Millisecond); got != "" { // a look has come
-			t.Errorf("half of what is written: logs %q, want nothing", got)
+		if got := w.after(900 * time.Millisecond); got != "" { // the watch has read the files once
+			t.Errorf("incomplete files: log is %q, want nothing", got)
 		}
 		certs.WriteFile(t, dir, "tls.key", next.Key)
 		certs.WriteFile(t, dir, "ca.pem", append(ca.PEM, certs.NewCA(t).PEM...))
 		if got := w.after(settled); strings.Count(got, "\n") != 2 || strings.Count(got, "credential file reloaded") != 2 {
-			t.Errorf("all of it: logs %q, want both changes", got)
+			t.Errorf("complete files: log is %q, want both reloads", got)
 		}
 	})
 }
 
-// TestExpiryIsSaid holds that a certificate that expires without a successor is said
-// once.
+// TestExpiryIsSaid checks that the expiry of a certificate that was not replaced is logged once.
 func TestExpiryIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ca := certs.NewCA(t)
@@ -238,21 +237,21 @@ func TestExpiryIsSaid(t *testing.T) {
 			return err
 		})
 		if got := w.after(time.Hour - time.Second); got != "" {
-			t.Errorf("before it expires: logs %q", got)
+			t.Errorf("before the expiry: log is %q, want nothing", got)
 		}
 		if got := w.after(time.Hour); strings.Count(got, "\n") != 1 || !strings.Contains(got, "certificate expired") {
-			t.Errorf("when it has expired: logs %q, want one line that says so", got)
+			t.Errorf("after the expiry: log is %q, want one line about it", got)
 		}
 	})
 }
 
-// TestTokensThatCannotBeUsed holds what is no token, of which no error quotes anything.
+// TestTokensThatCannotBeUsed checks that invalid tokens are rejected, with errors that do not contain the token.
 func TestTokensThatCannotBeUsed(t *testing.T) {
 	for _, content := range []string{"", "\n", "Bearer canary", "canary\ncanary", "canäry", strings.Repeat("canary", 3000)} {
 		path := certs.WriteFile(t, t.TempDir(), "token", []byte(content))
 		_, err := tlsfiles.New(nil).Calls(tlsfiles.CallConfig{Token: named("TOKEN", path)})
 		if err == nil || !strings.HasPrefix(err.Error(), `TOKEN="`+path+`": it has `) || strings.Contains(err.Error(), "can") {
-			t.Errorf("a file with %.20q: %v, want an error that does not quote it", content, err)
+			t.Errorf("token %.20q: %v, want an error that does not contain it", content, err)
 		}
 	}
 }
