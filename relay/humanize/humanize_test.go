@@ -60,12 +60,12 @@ func TestWrap(t *testing.T) {
 			for i, line := range lines {
 				rest, indented := strings.CutPrefix(line, indent[min(i, 1)])
 				if !indented || len(line) > 118 && strings.Contains(rest, " ") {
-					t.Errorf("line %d has %d characters, and the wrong indentation (%t): %q", i+1, len(line), !indented, line)
+					t.Errorf("line %d has %d bytes, wrong indentation: %t: %q", i+1, len(line), !indented, line)
 				}
 				words = append(words, strings.Fields(rest)...)
 			}
 			if !slices.Equal(words, strings.Fields(text)) || !strings.HasSuffix(wrapped, "\n") {
-				t.Errorf("%q became %q", text, wrapped)
+				t.Errorf("Wrap(%q) = %q, want the same words and a final newline", text, wrapped)
 			}
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/lint"
 )
 
-// encoded returns the type URL and the bytes of a resource in JSON, without its @type.
+// encoded returns the encoded resource for the fields of a JSON object, without @type and without the outer braces.
 func encoded(t testing.TB, typeURL, json string) []byte {
 	t.Helper()
 	_, value, err := schema.UnmarshalJSON([]byte(`{"@type":"` + typeURL + `",` + json + `}`))
@@ -25,15 +25,17 @@ func encoded(t testing.TB, typeURL, json string) []byte {
 	return value
 }
 
-// hcm is a filter with an HTTP connection manager that has the given fields beside a prefix of its statistics.
+// hcm returns the JSON of a filter with an HTTP connection manager that has the given fields.
 func hcm(fields string) string {
 	return `{"name":"hcm","typed_config":{"@type":"type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",` + fields + `}}`
 }
 
+// listener returns the JSON fields of a listener with filters.
 func listener(filters string) string {
 	return `"name":"l","address":{"socket_address":{"address":"::","port_value":80}},"filter_chains":[{"filters":[` + filters + `]}]`
 }
 
+// routes returns the JSON fields of a route configuration with one route per action.
 func routes(actions ...string) string {
 	list := make([]string, len(actions))
 	for i, action := range actions {
@@ -48,16 +50,16 @@ func TestInspect_References(t *testing.T) {
 		want                []lint.Reference
 		onDemand            bool
 	}{
-		{"a route names a cluster, weighted ones and mirrors, each once", wire.RouteType, routes(
+		{"a route refers to a cluster, weighted clusters and mirrors, without duplicates", wire.RouteType, routes(
 			`"route":{"cluster":"a"}`, `"route":{"cluster":"a"}`, `"redirect":{}`, `"route":{"cluster_header":"x"}`,
 			`"route":{"weighted_clusters":{"clusters":[{"name":"b","weight":1},{"cluster_header":"h","weight":1}]},"request_mirror_policies":[{"cluster":"c"}]}`),
 			[]lint.Reference{{wire.ClusterType, "a"}, {wire.ClusterType, "b"}, {wire.ClusterType, "c"}}, false},
 		{"a virtual host", wire.VirtualHostType, `"name":"v","domains":["*"],"routes":[{"match":{"prefix":"/"},"route":{"cluster":"a"}}]`,
 			[]lint.Reference{{wire.ClusterType, "a"}}, false},
-		{"a listener names its routes", wire.ListenerType, listener(hcm(`"stat_prefix":"s","rds":{"route_config_name":"r","config_source":{"ads":{}}}`)),
+		{"a listener refers to a route configuration", wire.ListenerType, listener(hcm(`"stat_prefix":"s","rds":{"route_config_name":"r","config_source":{"ads":{}}}`)),
 			[]lint.Reference{{wire.RouteType, "r"}}, false},
-		{"routes from a file are no resource", wire.ListenerType, listener(hcm(`"stat_prefix":"s","rds":{"route_config_name":"r","config_source":{"path":"/r"}}`)), nil, false},
-		{"routes within a listener", wire.ListenerType, listener(hcm(`"stat_prefix":"s","route_config":{` + routes(`"route":{"cluster":"a"}`) + `}`)),
+		{"routes from a file are not a reference", wire.ListenerType, listener(hcm(`"stat_prefix":"s","rds":{"route_config_name":"r","config_source":{"path":"/r"}}`)), nil, false},
+		{"routes in a listener", wire.ListenerType, listener(hcm(`"stat_prefix":"s","route_config":{` + routes(`"route":{"cluster":"a"}`) + `}`)),
 			[]lint.Reference{{wire.ClusterType, "a"}}, false},
 		{"an extension that is not checked", wire.ListenerType, listener(hcm(`"stat_prefix":"s","route_config":{` + routes(`"route":{"cluster":"a"}`) + `},
 			"http_filters":[{"name":"o","typed_config":{"@type":"type.googleapis.com/xds.type.v3.TypedStruct"}}]`)),
@@ -98,19 +100,19 @@ func TestInspect_Findings(t *testing.T) {
 	tests := []struct {
 		name, typeURL string
 		value         []byte
-		want          []lint.Finding // of which Detail is a part
-		number        int            // of findings; zero if all are wanted
+		want          []lint.Finding // Detail is a part of the finding's detail
+		number        int            // number of findings; zero for len(want)
 	}{
-		{"good", wire.ClusterType, encoded(t, wire.ClusterType, `"name":"c","connect_timeout":"1s"`), nil, 0},
+		{"valid", wire.ClusterType, encoded(t, wire.ClusterType, `"name":"c","connect_timeout":"1s"`), nil, 0},
 		{"empty", wire.RuntimeType, nil, []lint.Finding{{Kind: lint.Invalid, Detail: "Name: value length must be at least 1"}}, 0},
-		{"cut off", wire.ClusterType, []byte{0x0a, 0x05, 'c'}, []lint.Finding{{Kind: lint.Undecodable, Detail: "not of type envoy.config.cluster.v3.Cluster"}}, 0},
+		{"truncated", wire.ClusterType, []byte{0x0a, 0x05, 'c'}, []lint.Finding{{Kind: lint.Undecodable, Detail: "not of type envoy.config.cluster.v3.Cluster"}}, 0},
 		{"invalid UTF-8", wire.ClusterType, []byte{0x0a, 0x01, 0xff}, []lint.Finding{{Kind: lint.Undecodable, Detail: "UTF-8"}}, 0},
-		{"an extension is cut off", wire.ListenerType, withExtension(t, "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", []byte{0x0a, 0x05}),
+		{"a truncated extension", wire.ListenerType, withExtension(t, "envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy", []byte{0x0a, 0x05}),
 			[]lint.Finding{{Kind: lint.Undecodable, Detail: "filter_chains[0].filters[0].typed_config: not of type envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy"}}, 0},
 		{"an extension that is not checked", wire.ListenerType, withExtension(t, "example.Filter", []byte{0x0a, 0x05}), nil, 0},
-		{"a validator refuses a value", wire.ClusterType, encoded(t, wire.ClusterType, `"connect_timeout":"0s"`),
+		{"a validator rejects a value", wire.ClusterType, encoded(t, wire.ClusterType, `"connect_timeout":"0s"`),
 			[]lint.Finding{{Kind: lint.Invalid, Detail: "Name: value length"}, {Kind: lint.Invalid, Detail: "ConnectTimeout: value must be greater"}}, 0},
-		{"a validator refuses a value within an extension", wire.ListenerType, encoded(t, wire.ListenerType, listener(hcm(`"route_config":{"virtual_hosts":[{"domains":["*"]}]}`))),
+		{"a validator rejects a value in an extension", wire.ListenerType, encoded(t, wire.ListenerType, listener(hcm(`"route_config":{"virtual_hosts":[{"domains":["*"]}]}`))),
 			[]lint.Finding{
 				{Kind: lint.Invalid, Detail: "filter_chains[0].filters[0].typed_config.StatPrefix: value length"},
 				{Kind: lint.Invalid, Detail: "filter_chains[0].filters[0].typed_config.RouteConfig.VirtualHosts[0].Name: value length"},
@@ -119,8 +121,8 @@ func TestInspect_Findings(t *testing.T) {
 			[]lint.Finding{{Kind: lint.Unknown, Detail: "field 9999 of envoy.config.cluster.v3.Cluster"}}, 0},
 		{"an unknown enum value", wire.ClusterType, protowire.AppendVarint(protowire.AppendTag(field(nil, 1, []byte("c")), 26, protowire.VarintType), 99),
 			[]lint.Finding{{Kind: lint.Unknown, Detail: "protocol_selection: value 99 of enum envoy.config.cluster.v3.Cluster.ClusterProtocolSelection"}}, 0},
-		{"too deep", wire.ExtensionConfigType, deep, []lint.Finding{{Kind: lint.Unchecked, Detail: "nested"}}, 0},
-		{"too many", wire.ClusterType, encoded(t, wire.ClusterType, many), []lint.Finding{{Kind: lint.Invalid, Detail: "HealthChecks[0].Timeout"}}, 20},
+		{"too many nested extensions", wire.ExtensionConfigType, deep, []lint.Finding{{Kind: lint.Unchecked, Detail: "nested"}}, 0},
+		{"too many findings", wire.ClusterType, encoded(t, wire.ClusterType, many), []lint.Finding{{Kind: lint.Invalid, Detail: "HealthChecks[0].Timeout"}}, 20},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -137,7 +139,7 @@ func TestInspect_Findings(t *testing.T) {
 	}
 }
 
-// withExtension returns a listener with a filter of any bytes.
+// withExtension returns an encoded listener with a filter of the given type and content.
 func withExtension(t *testing.T, name string, value []byte) []byte {
 	t.Helper()
 	filter := &listenerpb.Filter{Name: "f", ConfigType: &listenerpb.Filter_TypedConfig{TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/" + name, Value: value}}}
@@ -148,28 +150,29 @@ func withExtension(t *testing.T, name string, value []byte) []byte {
 	return b
 }
 
-// TestInspect_OnDemand: a listener with the filter that fetches clusters on demand, which is not linked, is recognised.
+// TestInspect_OnDemand checks that Inspect recognises the on-demand filter, whose generated package is not linked.
 func TestInspect_OnDemand(t *testing.T) {
 	if facts := lint.Inspect(wire.ListenerType, withExtension(t, "envoy.extensions.filters.http.on_demand.v3.OnDemand", nil)); !facts.OnDemand {
-		t.Errorf("%+v, want on demand", facts)
+		t.Errorf("facts %+v, want OnDemand", facts)
 	}
 }
 
-// TestB36_FindingsHaveNoValues: a finding about a key that is refused must not show it.
+// TestB36_FindingsHaveNoValues checks that a finding about an invalid key does not contain the key.
 func TestB36_FindingsHaveNoValues(t *testing.T) {
 	value := encoded(t, wire.SecretType, `"name":"s","session_ticket_keys":{"keys":[{"inline_string":"tweedledum"},{"environment_variable":""}]}`)
 	facts := lint.Inspect(wire.SecretType, value)
 	if len(facts.Findings) == 0 {
-		t.Fatal("no findings: the test is about one")
+		t.Fatal("no findings, want at least one")
 	}
 	for _, f := range facts.Findings {
 		if strings.Contains(f.Detail, "tweedle") {
-			t.Errorf("a finding shows a key: %s", f.Detail)
+			t.Errorf("finding contains a key: %s", f.Detail)
 		}
 	}
 }
 
-// FuzzInspect: no bytes may make a check fail, and a resource that protobuf decodes is not undecodable.
+// FuzzInspect checks that Inspect accepts arbitrary bytes, does not change them, and returns the same number of facts
+// for the same bytes.
 func FuzzInspect(f *testing.F) {
 	f.Add(uint8(0), []byte{0x0a, 0x05, 'c'})
 	f.Add(uint8(1), encoded(f, wire.ClusterType, `"name":"c","type":"EDS","eds_cluster_config":{"eds_config":{"ads":{}}}`))
@@ -180,20 +183,20 @@ func FuzzInspect(f *testing.F) {
 		facts := lint.Inspect(typeURL, value)
 		again := lint.Inspect(typeURL, value)
 		if !slices.Equal(value, before) {
-			t.Fatal("a check changed the bytes")
+			t.Fatal("Inspect changed the bytes")
 		}
 		if len(facts.Findings) != len(again.Findings) || len(facts.References) != len(again.References) {
-			t.Fatalf("two checks of the same bytes differ: %+v and %+v", facts, again)
+			t.Fatalf("two calls with the same bytes return %+v and %+v", facts, again)
 		}
 		for _, r := range facts.References {
 			if r.Name == "" || !lint.Checks(r.TypeURL) {
-				t.Fatalf("a reference to nothing: %+v", r)
+				t.Fatalf("reference without a name or of an unchecked type: %+v", r)
 			}
 		}
 	})
 }
 
-// BenchmarkInspect is what a cluster costs, and a route configuration of 100 routes.
+// BenchmarkInspect measures the cost of a cluster, and of a route configuration with 100 routes.
 func BenchmarkInspect(b *testing.B) {
 	hundred := slices.Repeat([]string{`"route":{"cluster":"a"}`}, 100)
 	for _, bb := range []struct{ name, typeURL, json string }{

@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// A rig is a view that a linter checks, in a bubble of synctest.
+// A rig is a view with a running linter, in a synctest bubble.
 type rig struct {
 	*testing.T
 	linter *Linter
@@ -24,7 +24,8 @@ type rig struct {
 	logged *strings.Builder
 }
 
-// check runs a test on a view of which clients subscribe to all clusters, and to named routes and endpoints.
+// check runs a test on a view. Clients subscribe to clusters and listeners by wildcard, to the route configuration r,
+// and to the endpoints a and b.
 func check(t *testing.T, static Patterns, test func(*rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -40,7 +41,7 @@ func check(t *testing.T, static Patterns, test func(*rig)) {
 		r.writer.TakeDemand()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
-		go func() { // awaited below
+		go func() { // ends before check returns
 			defer close(ended)
 			r.linter.Run(ctx)
 		}()
@@ -55,7 +56,7 @@ func check(t *testing.T, static Patterns, test func(*rig)) {
 	})
 }
 
-// put has the origin state resources, in JSON by name.
+// put applies resources from the origin: JSON fields by name. A wildcard set is confirmed.
 func (r *rig) put(kind cache.Kind, typeURL string, resources map[string]string) {
 	r.Helper()
 	u := wire.Update{TypeURL: typeURL}
@@ -81,11 +82,13 @@ const (
 	byEDS  = `,"connect_timeout":"1s","type":"EDS","eds_cluster_config":{"eds_config":{"ads":{}}}`
 )
 
+// routeTo returns the JSON fields of a route configuration with a route to a cluster.
 func routeTo(cluster string) string {
 	return `,"virtual_hosts":[{"name":"v","domains":["*"],"routes":[{"match":{"prefix":"/"},"route":{"cluster":"` + cluster + `"}}]}]`
 }
 
-// finds holds what is reported a while later: of each finding its kind, and a part of its detail.
+// finds waits until a new absence would be reported, and then compares all findings with want. Each want is a prefix of
+// the kind, short type, name and detail of a finding.
 func (r *rig) finds(want ...string) {
 	r.Helper()
 	time.Sleep(10 * time.Second)
@@ -101,7 +104,7 @@ func (r *rig) finds(want ...string) {
 		n += c.Number
 	}
 	if len(got) != len(want) || n != len(want) {
-		r.Fatalf("%d findings, counted %d, want %d: %q", len(got), n, len(want), got)
+		r.Fatalf("%d findings, %d counted, want %d: %q", len(got), n, len(want), got)
 	}
 	for i := range want {
 		if !strings.HasPrefix(got[i], want[i]) {
@@ -110,11 +113,12 @@ func (r *rig) finds(want ...string) {
 	}
 }
 
-// A route that names no cluster is reported until the cluster is there, and again once it is removed.
+// TestLinter_References checks that a reference to a missing cluster is reported until the cluster exists, and again
+// after it was removed.
 func TestLinter_References(t *testing.T) {
 	check(t, nil, func(r *rig) {
 		r.put(cache.ByName, wire.RouteType, map[string]string{"r": routeTo("a")})
-		r.finds() // nobody knows which clusters there are
+		r.finds() // the wildcard set of clusters is not confirmed
 		r.put(cache.Wildcard, wire.ClusterType, map[string]string{"b": static})
 		r.finds(`missing_reference rds r: names cluster "a", which does not exist: it is none of the 1`)
 		r.put(cache.Wildcard, wire.ClusterType, map[string]string{"a": static})
@@ -126,12 +130,12 @@ func TestLinter_References(t *testing.T) {
 		r.put(cache.ByName, wire.RouteType, map[string]string{"r": routeTo("b")})
 		r.finds()
 		if n := strings.Count(r.logged.String(), "resource failed validation"); n != 2 {
-			t.Errorf("%d lines in the log, want one for each finding:\n%s", n, r.logged)
+			t.Errorf("%d lines in the log, want 2, one per new finding:\n%s", n, r.logged)
 		}
 	})
 }
 
-// A route that arrives shortly before its cluster is no finding at any time.
+// TestLinter_Order checks that a route is never reported if it arrives shortly before its cluster.
 func TestLinter_Order(t *testing.T) {
 	check(t, nil, func(r *rig) {
 		r.put(cache.Wildcard, wire.ClusterType, map[string]string{"b": static})
@@ -139,29 +143,30 @@ func TestLinter_Order(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if n := len(r.linter.Report().Findings); n != 0 {
-			t.Errorf("%d findings within the time for another response", n)
+			t.Errorf("%d findings after 2s, want none before the end of settle", n)
 		}
 		r.put(cache.Wildcard, wire.ClusterType, map[string]string{"a": static})
 		r.finds()
 		if r.logged.Len() > 0 {
-			t.Errorf("logged: %s", r.logged)
+			t.Errorf("log is %s, want nothing", r.logged)
 		}
 	})
 }
 
-// Endpoints are requested by name: nothing is known of them before the origin has answered.
+// TestLinter_Endpoints checks that endpoints, which are requested by name, are missing only after the origin has
+// reported that they do not exist, and only while it is connected.
 func TestLinter_Endpoints(t *testing.T) {
 	check(t, nil, func(r *rig) {
 		r.put(cache.Wildcard, wire.ClusterType, map[string]string{"a": byEDS, "c": byEDS})
 		r.finds()
 		r.writer.Apply(cache.ByName, wire.Update{TypeURL: wire.EndpointType, Removed: []string{"a"}})
 		r.finds(`missing_reference cds a: names endpoints "a", which does not exist: the control plane has no such`)
-		r.writer.SetConnected(false) // who knows
+		r.writer.SetConnected(false) // the existence is now unknown
 		r.finds()
 	})
 }
 
-// Clusters of the bootstrap, and those that are fetched on demand, need not exist.
+// TestLinter_OtherClusters checks that static clusters and clusters that are fetched on demand are not reported.
 func TestLinter_OtherClusters(t *testing.T) {
 	check(t, Patterns{"agent", "static-*"}, func(r *rig) {
 		r.put(cache.Wildcard, wire.ClusterType, map[string]string{"b": static})
@@ -178,7 +183,7 @@ func TestLinter_OtherClusters(t *testing.T) {
 	})
 }
 
-// A finding about a resource itself goes when the resource is mended, or removed.
+// TestLinter_Resources checks that a finding about a resource disappears when the resource is fixed or removed.
 func TestLinter_Resources(t *testing.T) {
 	check(t, nil, func(r *rig) {
 		r.put(cache.Wildcard, wire.ClusterType, map[string]string{"a": `,"connect_timeout":"0s"`, "b": `,"connect_timeout":"0s"`})
@@ -205,7 +210,7 @@ func TestLinter_Resources(t *testing.T) {
 	})
 }
 
-// However many findings there are, the list, the log and the report are bounded, and all findings are counted.
+// TestLinter_Bounds checks that the log and the list of findings are limited, but all findings are counted.
 func TestLinter_Bounds(t *testing.T) {
 	check(t, nil, func(r *rig) {
 		clusters := make(map[string]string)
@@ -220,12 +225,12 @@ func TestLinter_Bounds(t *testing.T) {
 			t.Errorf("%d findings listed, counts %v, want %d and %v", len(report.Findings), report.Counts, mostListed, want)
 		}
 		if n := strings.Count(r.logged.String(), "\n"); n > 12 {
-			t.Errorf("%d lines in the log, want a few", n)
+			t.Errorf("%d lines in the log, want at most 12", n)
 		}
 	})
 }
 
-// TestPacer holds the share of a core that a linter takes, by a clock that work moves: a step is a millisecond.
+// TestPacer checks the share of time that a linter works. Each piece of work takes a millisecond of the bubble's clock.
 func TestPacer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pace, began, worked := pacer(t.Context()), time.Now(), time.Duration(0)
@@ -235,7 +240,7 @@ func TestPacer(t *testing.T) {
 			pace()
 		}
 		if all := time.Since(began); all < 19*worked || all > 21*worked {
-			t.Errorf("%v of work took %v, want twenty times that", worked, all)
+			t.Errorf("%v of work took %v, want 20 times as long", worked, all)
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestReport_Add: findings from elsewhere are counted and listed among the others, in order.
+// TestReport_Add checks that added findings are counted and sorted among the others.
 func TestReport_Add(t *testing.T) {
 	missing := GroupFinding{"g", Finding{wire.RouteType, "r", Missing, ""}}
 	unknown := GroupFinding{"g", Finding{wire.RouteType, "r", Unknown, ""}}
@@ -17,11 +17,11 @@ func TestReport_Add(t *testing.T) {
 	counts := []Count{{wire.RouteType, Held, 3}, {wire.ClusterType, Held, 1}}
 	findings := []GroupFinding{missing, held(wire.ClusterType, "c"), held(wire.RouteType, "a"), held(wire.RouteType, "b"), unknown}
 	if !slices.Equal(r.Counts, counts) || !slices.Equal(r.Findings, findings) {
-		t.Errorf("%+v, want %+v and %+v", r, counts, findings)
+		t.Errorf("report %+v, want counts %+v and findings %+v", r, counts, findings)
 	}
 }
 
-// TestClusters: what clients have from their bootstrap, and what any origin may have, need not exist.
+// TestClusters checks that Clusters excludes static clusters and clusters with xdstp names.
 func TestClusters(t *testing.T) {
 	l := New(Config{Static: Patterns{"local_*"}})
 	facts := &Facts{References: []Reference{{wire.ClusterType, "local_a"}, {wire.ClusterType, "b"}, {wire.RouteType, "r"}, {wire.ClusterType, "xdstp://x/c"}}}
@@ -29,6 +29,6 @@ func TestClusters(t *testing.T) {
 		t.Errorf("clusters %q, want b", got)
 	}
 	if l.Clusters(&Facts{References: facts.References[:1]}) != nil {
-		t.Error("clusters of the bootstrap are needed")
+		t.Error("Clusters returns static clusters")
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// TestReplicasDisagreeByContent: a set is named if two relays serve other content for it, not if a relay lacks it or cannot
-// be reached.
+// TestReplicasDisagreeByContent checks that a set is returned only if two relays have different versions of it. A relay
+// that lacks the set or is unreachable does not count.
 func TestReplicasDisagreeByContent(t *testing.T) {
 	relay := func(address, group string, versions map[string]string) admin.FleetRelay {
 		return admin.FleetRelay{Address: address, FleetSummary: &admin.FleetSummary{Views: []admin.FleetView{{Group: group, Origin: "default", Versions: versions}}}}
