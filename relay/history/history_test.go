@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A rig is a view that a journal follows.
+// A rig is a view with a running follower, in a synctest bubble.
 type rig struct {
 	*testing.T
 	journal *Journal
@@ -30,8 +30,8 @@ type rig struct {
 	watch   *cache.Watch
 }
 
-// follow runs test in a bubble, with a view whose clients want all clusters, and by name the cluster
-// named.
+// follow runs test in a bubble. Clients of the view subscribe to clusters by wildcard, and to the cluster "named" by
+// name.
 func follow(t *testing.T, cfg Config, test func(*rig)) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &rig{T: t, journal: New(cfg)}
@@ -43,7 +43,7 @@ func follow(t *testing.T, cfg Config, test func(*rig)) {
 		ctx, cancel := context.WithCancel(t.Context())
 		f := r.journal.Follow(r.view, "envoy")
 		ended := make(chan struct{})
-		go func() { // awaited below
+		go func() { // ends before follow returns
 			defer close(ended)
 			f.Run(ctx)
 		}()
@@ -52,7 +52,7 @@ func follow(t *testing.T, cfg Config, test func(*rig)) {
 		cancel()
 		<-ended
 		if n := r.journal.Bytes(); n != 0 {
-			t.Errorf("of a view that is gone, %d bytes are remembered", n)
+			t.Errorf("after the end of Run, the journal has %d bytes, want 0", n)
 		}
 		r.watch.UnsubscribeAll(wc)
 		r.watch.Unsubscribe(wire.ClusterType, names)
@@ -60,7 +60,7 @@ func follow(t *testing.T, cfg Config, test func(*rig)) {
 	})
 }
 
-// put has the origin say clusters, and lets a second go by.
+// put applies clusters from the origin and waits until the follower has recorded them.
 func (r *rig) put(kind cache.Kind, clusters ...*clusterpb.Cluster) {
 	r.Helper()
 	u := wire.Update{TypeURL: wire.ClusterType}
@@ -78,19 +78,21 @@ func (r *rig) put(kind cache.Kind, clusters ...*clusterpb.Cluster) {
 	r.apply(kind, u)
 }
 
+// remove applies removals of clusters and waits until the follower has recorded them.
 func (r *rig) remove(kind cache.Kind, names ...string) {
 	r.apply(kind, wire.Update{TypeURL: wire.ClusterType, Removed: names})
 }
 
+// apply applies an update, confirms the wildcard set of clusters, and waits until the changes are recorded.
 func (r *rig) apply(kind cache.Kind, u wire.Update) {
 	r.writer.Apply(kind, u)
 	r.writer.SetPhase(wire.ClusterType, cache.Confirmed)
-	time.Sleep(time.Second) // in the bubble
+	time.Sleep(time.Second)
 	synctest.Wait()
 }
 
-// is holds what is remembered of a cluster: for each change, newest first, its kind, the way it
-// was asked for and a text that the diff, or else its note, has.
+// is compares the changes of a cluster, newest first. Each want contains the kind, AskedAs, and a part of the diff or of
+// its note.
 func (r *rig) is(name string, want ...[3]string) {
 	r.Helper()
 	changes := r.journal.Changes(wire.ClusterType, name, "", 100)
@@ -110,17 +112,19 @@ func (r *rig) is(name string, want ...[3]string) {
 	}
 }
 
+// cluster returns a cluster. Clusters with different stat have different content.
 func cluster(name, stat string) *clusterpb.Cluster {
 	return &clusterpb.Cluster{Name: name, AltStatName: stat}
 }
 
-// A resource that comes, changes, stays and goes is so remembered, by wildcard and by name apart.
+// TestHistory checks that additions, changes and removals are recorded, separately for subscriptions by wildcard and by
+// name. An update with the same content is not a change.
 func TestHistory(t *testing.T) {
 	follow(t, Config{Changes: 10, Bytes: 1 << 20}, func(r *rig) {
 		began := time.Now()
 		r.put(cache.Wildcard, cluster("a", "one"), cluster("b", "one"))
 		r.put(cache.Wildcard, cluster("a", "two"))
-		r.put(cache.Wildcard, cluster("a", "two")) // again
+		r.put(cache.Wildcard, cluster("a", "two")) // the same content
 		r.put(cache.ByName, cluster("named", "x"))
 		r.remove(cache.ByName, "named")
 		r.remove(cache.Wildcard, "a")
@@ -133,15 +137,15 @@ func TestHistory(t *testing.T) {
 		r.is("named", [3]string{"removed", "", "-name: named"}, [3]string{"added", "", "+name: named"})
 		r.is("nobody")
 		if c := r.journal.Changes(wire.ClusterType, "a", "", 3); len(c) != 3 || !c[2].At.Equal(began.Add(time.Second)) {
-			t.Errorf("of the last 3 changes of a the first came at %v, want a second after %v", c[len(c)-1].At, began)
+			t.Errorf("the first of the last 3 changes of a is from %v, want one second after %v", c[len(c)-1].At, began)
 		}
 		if c := r.journal.Changes(wire.ClusterType, "a", "another group", 3); len(c) != 0 {
-			t.Errorf("in another group there were changes: %v", c)
+			t.Errorf("changes in another group: %v, want none", c)
 		}
 	})
 }
 
-// What changes faster than a follower looks is one change, and what changes back is none.
+// TestHistory_Fast checks that several changes between two looks of the follower are recorded as one.
 func TestHistory_Fast(t *testing.T) {
 	follow(t, Config{Changes: 10, Bytes: 1 << 20}, func(r *rig) {
 		r.put(cache.Wildcard, cluster("a", "0"))
@@ -157,15 +161,16 @@ func TestHistory_Fast(t *testing.T) {
 		time.Sleep(time.Second)
 		synctest.Wait()
 		if n := len(r.journal.Changes(wire.ClusterType, "a", "", 100)); n < 2 || n > 3 {
-			t.Errorf("50 changes at once were %d, beside the first: want one, or two if it was looked at between", n-1)
+			t.Errorf("50 changes at once are recorded as %d, want 1, or 2 if the follower looked in between", n-1)
 		}
 		if c := r.journal.Changes(wire.ClusterType, "a", "", 1); !strings.Contains(r.journal.Diff(c[0]).Text, `+alt_stat_name: "9"`) {
-			t.Errorf("the newest change has not what there is: %+v", r.journal.Diff(c[0]))
+			t.Errorf("the newest change does not contain the current content: %+v", r.journal.Diff(c[0]))
 		}
 	})
 }
 
-// The oldest changes are forgotten: of a resource beyond so many, of all beyond so many bytes.
+// TestHistory_Bounds checks that the oldest changes are dropped, above a number of changes per resource and above a
+// number of bytes in total.
 func TestHistory_Bounds(t *testing.T) {
 	follow(t, Config{Changes: 3, Bytes: 1 << 20}, func(r *rig) {
 		for i := range 6 {
@@ -183,24 +188,25 @@ func TestHistory_Bounds(t *testing.T) {
 				r.journal.Diff(r.journal.Changes(wire.ClusterType, "a", "", 1)[0])
 			}
 			if n := r.journal.Bytes(); n > most {
-				t.Fatalf("%d bytes are remembered, want at most %d", n, most)
+				t.Fatalf("the journal has %d bytes, want at most %d", n, most)
 			}
 		}
 		changes := r.journal.Changes(wire.ClusterType, "a", "", 100)
 		oldest := changes[len(changes)-1]
 		if len(changes) < 2 || len(changes) > 8 || oldest.Before != nil || r.journal.Diff(oldest).Note != "what there was before is remembered no more" {
-			t.Errorf("of a %d changes are remembered, the oldest as %+v: want a few, and nothing of what was before", len(changes), r.journal.Diff(oldest))
+			t.Errorf("%d changes of a, the oldest is %+v; want 2 to 8, and an oldest one without Before", len(changes), r.journal.Diff(oldest))
 		}
 		r.is("b0")
 		r.is("b19", [3]string{"added", "*", "+name: b19"})
 	})
-	follow(t, Config{Changes: 100, Bytes: 100}, func(r *rig) { // not even one
+	follow(t, Config{Changes: 100, Bytes: 100}, func(r *rig) { // less than one change
 		r.put(cache.Wildcard, cluster("a", "a"))
 		r.is("a")
 	})
 }
 
-// B.36: a key that is inline in an Any is not shown; that nothing else differs is.
+// TestB36_HistoryIsRedacted checks that a diff does not contain an inline key in an Any. If only the key differs, the
+// diff has a note instead.
 func TestB36_HistoryIsRedacted(t *testing.T) {
 	withKey := func(key string) *clusterpb.Cluster {
 		socket, err := anypb.New(&tlspb.UpstreamTlsContext{CommonTlsContext: &tlspb.CommonTlsContext{TlsCertificates: []*tlspb.TlsCertificate{{
@@ -217,13 +223,14 @@ func TestB36_HistoryIsRedacted(t *testing.T) {
 		r.is("a", [3]string{"changed", "*", "only redacted fields differ"}, [3]string{"added", "*", "[redacted]"})
 		for _, c := range r.journal.Changes(wire.ClusterType, "a", "", 10) {
 			if d := r.journal.Diff(c); strings.Contains(d.Text, "tweedle") {
-				t.Errorf("a key is shown: %s", d.Text)
+				t.Errorf("diff contains a key: %s", d.Text)
 			}
 		}
 	})
 }
 
-// B.36, R125: nothing is remembered of a Secret, and of what may not be kept no content.
+// TestB36_NoHistoryOfSecrets checks that changes of Secrets are not recorded, and that the content of a resource with
+// do_not_cache is not recorded (R125).
 func TestB36_NoHistoryOfSecrets(t *testing.T) {
 	follow(t, Config{Changes: 10, Bytes: 1 << 20}, func(r *rig) {
 		names := r.watch.Subscribe(wire.SecretType, []string{"s"})
@@ -234,7 +241,7 @@ func TestB36_NoHistoryOfSecrets(t *testing.T) {
 		}
 		r.apply(cache.ByName, wire.Update{TypeURL: wire.SecretType, Resources: []*wire.Resource{made}})
 		if n := r.journal.Bytes(); n != 0 {
-			t.Errorf("of a Secret %d bytes are remembered", n)
+			t.Errorf("after a change of a Secret, the journal has %d bytes, want 0", n)
 		}
 		r.watch.Unsubscribe(wire.SecretType, names)
 
@@ -248,7 +255,7 @@ func TestB36_NoHistoryOfSecrets(t *testing.T) {
 	})
 }
 
-// A diff is bounded, however much differs.
+// TestHistory_LongDiff checks the limits of the content and of the diff.
 func TestHistory_LongDiff(t *testing.T) {
 	long := func(n int) *clusterpb.Cluster {
 		c := cluster("a", "")
@@ -263,7 +270,7 @@ func TestHistory_LongDiff(t *testing.T) {
 		r.put(cache.Wildcard, long(100_000))
 		r.is("a", [3]string{"changed", "*", "more than 1 MiB"}, [3]string{"changed", "*", "cut off"}, [3]string{"added", "*", "+- name: filter 0"})
 		if d := r.journal.Diff(r.journal.Changes(wire.ClusterType, "a", "", 2)[1]); len(d.Text) > maxDiff || !strings.HasSuffix(d.Text, "\n") {
-			t.Errorf("a diff of %d bytes that ends with %q", len(d.Text), d.Text[len(d.Text)-10:])
+			t.Errorf("diff of %d bytes ends with %q, want at most maxDiff bytes and whole lines", len(d.Text), d.Text[len(d.Text)-10:])
 		}
 	})
 }
