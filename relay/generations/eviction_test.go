@@ -17,12 +17,12 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// follow begins another line of the view, in another store. The caller calls stop.
+// follow adds another line for the view, in another store. The caller must call stop.
 func (v *served) follow(s *Store) (l *Line, stop func()) {
 	l = s.Open(v.Key, v.view, v.source, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { // awaited by stop
+	go func() { // stop waits for it
 		defer close(ended)
 		l.Run(ctx)
 	}()
@@ -32,7 +32,7 @@ func (v *served) follow(s *Store) (l *Line, stop func()) {
 	}
 }
 
-// identify returns generations as texts that name their line, content and time.
+// identify returns the line, digest and time of each generation as text, for comparison.
 func identify(all []*generation) (texts []string) {
 	for _, g := range all {
 		texts = append(texts, fmt.Sprint(g.line.Group, " ", g.Digest, " ", g.Since.UnixNano()))
@@ -40,7 +40,7 @@ func identify(all []*generation) (texts []string) {
 	return texts
 }
 
-// size returns the bytes that generations hold.
+// size returns the bytes that a store must count for generations.
 func size(all []*generation) (bytes int64) {
 	seen := make(map[*wire.Resource]bool)
 	for _, g := range all {
@@ -55,8 +55,8 @@ func size(all []*generation) (bytes int64) {
 	return bytes
 }
 
-// TestH13_OnlyTheOldestAreEvicted: of all lines together, the store evicts the generation that ended first, and no more
-// generations than the limit requires.
+// TestH13_OnlyTheOldestAreEvicted checks that the store evicts the generations of all lines in the order in which they
+// ended, and no more generations than the limit requires.
 func TestH13_OnlyTheOldestAreEvicted(t *testing.T) {
 	change := rapid.Custom(func(t *rapid.T) string {
 		line := rapid.SampledFrom([]string{"0", "1"}).Draw(t, "line")
@@ -77,14 +77,14 @@ func TestH13_OnlyTheOldestAreEvicted(t *testing.T) {
 		}
 	})
 	if evicted == 0 {
-		t.Error("no generation was evicted")
+		t.Error("no generation was evicted in any run")
 	}
 }
 
 var errKept = errors.New("it is kept")
 
-// evict makes changes of two lines, beside a store without a limit. It returns how many generations were evicted, and
-// an error if these are not the right ones.
+// evict applies changes to two lines in a store with a limit and in a store without one. It returns the number of
+// evicted generations, and an error if others were evicted than expected.
 func evict(t *testing.T, limit int64, changes []string) (evicted int, _ error) {
 	limited, all := New(limit), New(1<<40)
 	var lines [2]*served
@@ -116,8 +116,8 @@ func evict(t *testing.T, limit int64, changes []string) (evicted int, _ error) {
 	return evicted, nil
 }
 
-// TestH13_GenerationsByTimeAndDigest: a time names the generation that was served then, a time before the first one the
-// first, and a digest, or the beginning of one, the newest generation with that content.
+// TestH13_GenerationsByTimeAndDigest checks At and Find. A time before the first generation finds the first one. A
+// digest, or a prefix of it, finds the newest generation with this content.
 func TestH13_GenerationsByTimeAndDigest(t *testing.T) {
 	bubble(t, 1<<20, func(t *testing.T, _ *Store, v *served) {
 		v.change("a=1")
@@ -128,7 +128,7 @@ func TestH13_GenerationsByTimeAndDigest(t *testing.T) {
 		}
 		all := v.Generations()
 		if len(all) != 4 || all[1].Digest != all[3].Digest {
-			t.Fatalf("generations %+v, want four, of which the first and the third are equal", all)
+			t.Fatalf("generations %+v, want 4, with equal digests of the first and the third", all)
 		}
 		for i, g := range all {
 			until := g.Until
@@ -137,23 +137,23 @@ func TestH13_GenerationsByTimeAndDigest(t *testing.T) {
 			}
 			for _, at := range []time.Time{g.Since, until.Add(-1)} {
 				if target, err := v.At(at); err != nil || target.Generation != g {
-					t.Errorf("generation %d at %v: %+v, %v, want %+v", i, at, target, err, g)
+					t.Errorf("generation %d: At(%v) = %+v, %v, want %+v", i, at, target, err, g)
 				}
 			}
 		}
 		if target, err := v.At(all[3].Since.Add(-time.Hour)); err != nil || target.Since != all[3].Since {
-			t.Errorf("before the first generation: %+v, %v, want the first", target, err)
+			t.Errorf("At before the first generation = %+v, %v, want the first", target, err)
 		}
 		for _, digits := range []int{6, 12} {
 			if target, err := v.Find(all[3].Digest[:digits]); err != nil || target.Since != all[1].Since {
-				t.Errorf("%d digits of a digest that recurs: %+v, %v, want the newer of both", digits, target, err)
+				t.Errorf("Find of %d digits of a digest of two generations = %+v, %v, want the newer one", digits, target, err)
 			}
 		}
 	})
 }
 
-// TestH13_TheHeadOfARollbackStays: while readers are served an earlier generation, what the control plane changes is no
-// generation, and neither is the earlier one evicted: a target keeps its content although the store has forgotten it.
+// TestH13_TheHeadOfARollbackStays checks that changes of the control plane during a rollback are not recorded until the
+// thaw. The target of the rollback keeps its content after the store has dropped the generation.
 func TestH13_TheHeadOfARollbackStays(t *testing.T) {
 	bubble(t, 4*overhead, func(t *testing.T, s *Store, v *served) {
 		v.change("a=good")
@@ -167,35 +167,35 @@ func TestH13_TheHeadOfARollbackStays(t *testing.T) {
 		}
 		other, stop := open(t, s, "other", nil)
 		defer stop()
-		for i := range 5 { // evicts it
+		for i := range 5 { // evicts the generation "good"
 			other.change(fmt.Sprint("a=", i, strings.Repeat("x", overhead)))
 			settle()
 		}
 		if _, err := v.Find(good); !errors.Is(err, ErrUnknown) {
-			t.Errorf("the store still finds the generation: %v", err)
+			t.Errorf("Find of the evicted generation: %v, want ErrUnknown", err)
 		}
 		v.w.RollBack(target.Edition(v.w), time.Now())
 		settle()
 		head := v.Generations()[0]
 		if got := v.shown(); got != "a=good" || head.Digest != good {
-			t.Errorf("rolled back, readers see %q as generation %s, want a=good as %s", got, head.Digest, good)
+			t.Errorf("after the rollback, readers see %q as generation %s, want a=good as %s", got, head.Digest, good)
 		}
 		v.change("a=later", "b=later")
 		settle()
 		if now := v.Generations()[0]; now != head {
-			t.Errorf("a change that waits made the generation %+v, want %+v", now, head)
+			t.Errorf("after a pending change, the newest generation is %+v, want %+v", now, head)
 		}
 		v.w.Thaw()
 		settle()
 		now := v.Generations()[0]
 		if got := v.shown(); got != "a=later b=later" || now.Changed != 1 || now.Added != 1 || now.Digest == good {
-			t.Errorf("thawed, readers see %q as generation %+v, want what had waited, as one generation", got, now)
+			t.Errorf("after the thaw, readers see %q as generation %+v, want all pending changes as one generation", got, now)
 		}
 	})
 }
 
-// TestH13_AForgottenSetEndsItsGenerations: once no client follows a wildcard set, its generations lead nowhere, and the
-// store gives them up.
+// TestH13_AForgottenSetEndsItsGenerations checks that the store drops the generations of a wildcard set when the relay
+// drops the set, which no client subscribes to. Their differences cannot be applied any more.
 func TestH13_AForgottenSetEndsItsGenerations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(1 << 20)
@@ -206,28 +206,29 @@ func TestH13_AForgottenSetEndsItsGenerations(t *testing.T) {
 		v.change("a=2")
 		settle()
 		if n, bytes := s.Stats(); n != 1 || bytes == 0 {
-			t.Fatalf("%d generations with %d bytes, want one", n, bytes)
+			t.Fatalf("%d earlier generations with %d bytes, want one with content", n, bytes)
 		}
 		v.unsubscribe()
 		v.w.TakeDemand()
 		if !v.w.ForgetWildcard(wire.ClusterType) {
-			t.Fatal("the set is still followed")
+			t.Fatal("ForgetWildcard: the set is still in use")
 		}
 		settle()
 		if n, bytes := s.Stats(); n != 0 || bytes != 0 || len(v.Generations()) != 1 || v.Digest() != "" {
-			t.Errorf("%d generations with %d bytes; shown are %+v, want an empty one", n, bytes, v.Generations())
+			t.Errorf("%d earlier generations with %d bytes; Generations: %+v, want one without content", n, bytes, v.Generations())
 		}
 		if _, err := v.At(time.Time{}); !errors.Is(err, ErrForgotten) {
-			t.Errorf("the first generation: %v, want that it is forgotten", err)
+			t.Errorf("At for the first generation: %v, want ErrForgotten", err)
 		}
 	})
 }
 
-// TestH13_WhatASnapshotHasOfGenerations: it has a change that is not yet a generation as one, and without sensitive
-// content no generation with a resource that may be sensitive, nor those before it, since each needs those after it.
+// TestH13_WhatASnapshotHasOfGenerations checks that a snapshot contains a change that is not recorded yet as a
+// generation. Without sensitive content, it omits generations with resources that may be sensitive, and all generations
+// before these, since each generation needs the later ones.
 func TestH13_WhatASnapshotHasOfGenerations(t *testing.T) {
 	bubble(t, 1<<20, func(t *testing.T, s *Store, v *served) {
-		v.change("a", "b") // without content; with it, the bytes of a cluster are malformed, and may be sensitive
+		v.change("a", "b") // not sensitive: clusters with content are malformed here, so they may be sensitive
 		settle()
 		for _, change := range []string{"b=1", "b"} {
 			v.change(change)
@@ -250,18 +251,18 @@ func TestH13_WhatASnapshotHasOfGenerations(t *testing.T) {
 				got = append(got, g.Digest)
 			}
 			if !slices.Equal(got, want) {
-				t.Errorf("restored with sensitive content %t: generations %q, want %q", sensitive, got, want)
+				t.Errorf("restored from a snapshot with sensitive content: %t: generations %q, want %q", sensitive, got, want)
 			}
 			if newest := line.Generations()[0]; newest.Added != 2 || newest.Since.After(time.Now()) {
-				t.Errorf("the newest generation: %+v, want two resources added", newest)
+				t.Errorf("newest generation: %+v, want two resources added", newest)
 			}
 			line.close()
 		}
 	})
 }
 
-// TestH13_TheLimitIsInclusive: generations that hold exactly as many bytes as the limit are kept. A limit of one byte
-// less evicts one.
+// TestH13_TheLimitIsInclusive checks that generations with exactly as many bytes as the limit are kept. A limit of one
+// byte less evicts one.
 func TestH13_TheLimitIsInclusive(t *testing.T) {
 	kept := func(limit int64) (n int, bytes int64) {
 		bubble(t, limit, func(_ *testing.T, s *Store, v *served) {

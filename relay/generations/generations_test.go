@@ -17,15 +17,15 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A served is a view whose generations are kept, and what writes it.
+// A served is the line of a view, with the writer of the view.
 type served struct {
 	*testing.T
 	*Line
 	w           *cache.Writer
-	unsubscribe func() // from all clusters; nil if nothing is subscribed
+	unsubscribe func() // ends the wildcard subscription to clusters; nil if there is none
 }
 
-// open begins a line of a new view with clusters. The caller calls stop.
+// open adds a line for a new view with a wildcard subscription to clusters. The caller must call stop.
 func open(t *testing.T, s *Store, group string, restored []cache.GenerationSnapshot) (v *served, stop func()) {
 	view, w := cache.New(cache.Config{Waits: func(typeURL string) bool { return typeURL == wire.ClusterType }})
 	watch := view.Watch()
@@ -35,7 +35,7 @@ func open(t *testing.T, s *Store, group string, restored []cache.GenerationSnaps
 	line := s.Open(Key{Origin: "o", Group: group}, view, 0, restored)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	go func() { // awaited by stop
+	go func() { // stop waits for it
 		defer close(ended)
 		line.Run(ctx)
 	}()
@@ -48,7 +48,7 @@ func open(t *testing.T, s *Store, group string, restored []cache.GenerationSnaps
 	}
 }
 
-// change applies changes of clusters, each written name=content, or -name for a removal.
+// change applies changes of clusters, each in the form name=content, or -name for a removal.
 func (v *served) change(changes ...string) {
 	v.Helper()
 	u := wire.Update{TypeURL: wire.ClusterType}
@@ -68,13 +68,13 @@ func (v *served) change(changes ...string) {
 	v.w.SetPhase(wire.ClusterType, cache.Confirmed)
 }
 
-// settle lets time pass after which what has changed is a generation, in a bubble.
+// settle waits, in a bubble, until all changes are recorded as a generation.
 func settle() {
 	time.Sleep(time.Minute)
 	synctest.Wait()
 }
 
-// shown returns what readers see, as name=content.
+// shown returns the clusters that readers see, each in the form name=content.
 func (v *served) shown() string {
 	var all []string
 	for e := range v.view.Generation().Type(wire.ClusterType).Wildcard.Since(0) {
@@ -86,7 +86,7 @@ func (v *served) shown() string {
 	return strings.Join(all, " ")
 }
 
-// bubble runs a test with a store and one line.
+// bubble runs a test with a store and one line, and checks that the store is empty after the end of the line.
 func bubble(t *testing.T, limit int64, test func(t *testing.T, s *Store, v *served)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,12 +97,13 @@ func bubble(t *testing.T, limit int64, test func(t *testing.T, s *Store, v *serv
 		test(t, s, v)
 		stop()
 		if n, bytes := s.Stats(); n != 0 || bytes != 0 || len(s.refs) != 0 || len(s.Lines()) != 0 {
-			t.Errorf("after the end of the line, %d generations hold %d bytes and %d resources", n, bytes, len(s.refs))
+			t.Errorf("after the end of the line, the store has %d generations, %d bytes and %d resources, want none", n, bytes, len(s.refs))
 		}
 	})
 }
 
-// H13: changes that come together are one generation, which has its content's digest, the time at which it came and what it changed.
+// TestH13_ChangesInSuccessionAreOneGeneration checks that changes in quick succession make one generation. It has the
+// digest of its content, the time of its last change, and the numbers of changed resources.
 func TestH13_ChangesInSuccessionAreOneGeneration(t *testing.T) {
 	bubble(t, 1<<20, func(t *testing.T, _ *Store, v *served) {
 		v.change("a=1", "b=1")
@@ -115,23 +116,23 @@ func TestH13_ChangesInSuccessionAreOneGeneration(t *testing.T) {
 		settle()
 		all := v.Generations()
 		if len(all) != 2 {
-			t.Fatalf("%d generations, want two: %+v", len(all), all)
+			t.Fatalf("%d generations, want 2: %+v", len(all), all)
 		}
 		if is := all[0]; is.Added != 1 || is.Changed != 1 || is.Removed != 1 || !is.Until.IsZero() || is.Digest != v.Digest() || is.Digest == first || is.Since.Sub(began) > quiet {
-			t.Errorf("the newest: %+v, want one added, changed and removed since %v", is, began)
+			t.Errorf("newest generation: %+v, want one resource added, changed and removed since %v", is, began)
 		}
 		if was := all[1]; was.Digest != first || !was.Until.Equal(all[0].Since) || was.Bytes == 0 {
-			t.Errorf("the one before: %+v, want the digest %s, bytes, and until %v", was, first, all[0].Since)
+			t.Errorf("previous generation: %+v, want the digest %s, Bytes above 0, and Until %v", was, first, all[0].Since)
 		}
 		v.change("a=1", "b=1", "-c")
 		settle()
 		if got := v.Digest(); got != first {
-			t.Errorf("the same content has the digest %s, and had %s", got, first)
+			t.Errorf("the same content has the digest %s, want %s as before", got, first)
 		}
 	})
 }
 
-// H13: changes that never pause are a generation after quietMost.
+// TestH13_EndlessChangesAreGenerations checks that continuous changes are recorded as a generation after quietMost.
 func TestH13_EndlessChangesAreGenerations(t *testing.T) {
 	bubble(t, 1<<20, func(t *testing.T, _ *Store, v *served) {
 		v.change("a=0")
@@ -141,12 +142,13 @@ func TestH13_EndlessChangesAreGenerations(t *testing.T) {
 			time.Sleep(quiet / 2)
 		}
 		if n := len(v.Generations()); n < 4 || n > 7 {
-			t.Errorf("%d generations in 50s of changes, want one each 10s", n)
+			t.Errorf("%d generations in 50s of changes, want one every 10s", n)
 		}
 	})
 }
 
-// H13: the oldest generations of all lines are given up first, and what was served then is said to be forgotten.
+// TestH13_TheOldestAreForgotten checks that the oldest generations of all lines are dropped first, and that At returns
+// ErrForgotten for their time.
 func TestH13_TheOldestAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(4 * 1024)
@@ -168,26 +170,27 @@ func TestH13_TheOldestAreForgotten(t *testing.T) {
 		}
 		n, bytes := s.Stats()
 		if bytes > 4*1024 || n < 4 || len(one.Generations())+len(two.Generations())-2 != n {
-			t.Errorf("%d generations with %d bytes, of which %d and %d are shown", n, bytes, len(one.Generations())-1, len(two.Generations())-1)
+			t.Errorf("Stats: %d generations with %d bytes; lines have %d and %d", n, bytes, len(one.Generations())-1, len(two.Generations())-1)
 		}
 		if got := len(two.Generations()); got != 1 {
-			t.Errorf("the line that changed long ago has %d generations, want its newest alone", got)
+			t.Errorf("the line without recent changes has %d generations, want only the newest", got)
 		}
 		for _, v := range []*served{one, two} {
 			if _, err := v.At(began); !errors.Is(err, ErrForgotten) || !strings.Contains(err.Error(), v.Group) {
-				t.Errorf("group %s at the beginning: %v, want that it is forgotten", v.Group, err)
+				t.Errorf("group %s: At for the first generation: %v, want ErrForgotten with the group", v.Group, err)
 			}
 			if target, err := v.At(time.Now()); err != nil || target.Digest != v.Digest() {
-				t.Errorf("group %s now: %+v, %v", v.Group, target, err)
+				t.Errorf("group %s: At for now: %+v, %v, want the newest generation", v.Group, target, err)
 			}
 			if _, err := v.Find("none"); !errors.Is(err, ErrUnknown) {
-				t.Errorf("group %s, a digest that no generation has: %v", v.Group, err)
+				t.Errorf("group %s: Find of an unknown digest: %v, want ErrUnknown", v.Group, err)
 			}
 		}
 	})
 }
 
-// H13: a limit that not even one generation fits keeps what is served.
+// TestH13_TheServedGenerationIsAlwaysKept checks that the newest generation is kept even if the limit is smaller than
+// one generation.
 func TestH13_TheServedGenerationIsAlwaysKept(t *testing.T) {
 	bubble(t, 1, func(t *testing.T, s *Store, v *served) {
 		v.change("a=1")
@@ -195,15 +198,16 @@ func TestH13_TheServedGenerationIsAlwaysKept(t *testing.T) {
 		v.change("a=2")
 		settle()
 		if n, bytes := s.Stats(); n != 0 || bytes != 0 || len(v.Generations()) != 1 {
-			t.Errorf("%d generations with %d bytes, and %d are shown", n, bytes, len(v.Generations()))
+			t.Errorf("%d earlier generations with %d bytes, %d in total, want only the newest", n, bytes, len(v.Generations()))
 		}
 		if target, err := v.Find(v.Digest()); err != nil || target.Edition(v.w) == nil {
-			t.Errorf("the served generation: %v", err)
+			t.Errorf("Find of the newest generation: %v, want its edition", err)
 		}
 	})
 }
 
-// H13: a snapshot has the generations, their times and digests, and a line that is restored goes back to them.
+// TestH13_GenerationsSurviveARestart checks that a snapshot contains the generations with their times and digests, and
+// that a restored line can return to them.
 func TestH13_GenerationsSurviveARestart(t *testing.T) {
 	bubble(t, 1<<20, func(t *testing.T, s *Store, v *served) {
 		v.change("a=1", "b=1")
@@ -239,13 +243,13 @@ func TestH13_GenerationsSurviveARestart(t *testing.T) {
 		}
 		restored.w.RollBack(target.Edition(restored.w), time.Now())
 		if got := restored.shown(); got != "a=1 b=1" {
-			t.Errorf("rolled back after the restart, readers see %q, want a=1 b=1", got)
+			t.Errorf("after restart and rollback, readers see %q, want a=1 b=1", got)
 		}
 	})
 }
 
-// H13: whatever changes in whatever order, each kept generation is what was served, its digest is its content's, and the bytes are
-// counted as they are.
+// TestH13_EachGenerationIsWhatWasServed applies random changes. Each stored generation must have the content that was
+// served, equal digests must mean equal content, and the store must count its bytes correctly.
 func TestH13_EachGenerationIsWhatWasServed(t *testing.T) {
 	change := rapid.Custom(func(t *rapid.T) string {
 		name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
@@ -264,7 +268,8 @@ func TestH13_EachGenerationIsWhatWasServed(t *testing.T) {
 	})
 }
 
-// history makes changes one after the other, and returns what is wrong with the generations then.
+// history applies changes one after the other. It returns an error if a generation differs from the content that was
+// served.
 func history(t *testing.T, limit int64, changes []string) error {
 	s := New(limit)
 	v, stop := open(t, s, "g", nil)
@@ -283,7 +288,7 @@ func history(t *testing.T, limit int64, changes []string) error {
 	}
 	newest := v.shown()
 	for _, g := range v.Generations() {
-		if g.Digest == "" { // nothing was served: no digest finds that
+		if g.Digest == "" { // a generation without resources, which Find cannot return
 			continue
 		}
 		target, err := v.Find(g.Digest)
@@ -292,21 +297,21 @@ func history(t *testing.T, limit int64, changes []string) error {
 		}
 		v.w.RollBack(target.Edition(v.w), time.Now())
 		if got := v.shown(); got != was[g.Digest] {
-			return fmt.Errorf("rolled back to %s, readers see %q, want %q", g.Digest, got, was[g.Digest])
+			return fmt.Errorf("after the rollback to %s, readers see %q, want %q", g.Digest, got, was[g.Digest])
 		}
 		v.w.Thaw()
 		if got := v.shown(); got != newest {
-			return fmt.Errorf("thawed, readers see %q, want %q", got, newest)
+			return fmt.Errorf("after the thaw, readers see %q, want %q", got, newest)
 		}
 	}
 	return nil
 }
 
-// count returns an error unless the store counts what it holds.
+// count returns an error unless the store counts the correct number of bytes and is within its limit.
 func (s *Store) count() error {
 	bytes := size(s.order)
 	if bytes != s.bytes || s.bytes > s.limit {
-		return fmt.Errorf("the store counts %d bytes, has %d, and may have %d", s.bytes, bytes, s.limit)
+		return fmt.Errorf("the store counts %d bytes, want %d, and at most %d", s.bytes, bytes, s.limit)
 	}
 	return nil
 }
