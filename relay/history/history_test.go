@@ -91,8 +91,8 @@ func (r *rig) apply(kind cache.Kind, u wire.Update) {
 	synctest.Wait()
 }
 
-// is compares the changes of a cluster, newest first. Each want contains the kind, AskedAs, and a part of the diff or of
-// its note.
+// is compares the changes of a cluster, newest first. Each want contains the kind, AskedAs, and a part of the diff or
+// of its note.
 func (r *rig) is(name string, want ...[3]string) {
 	r.Helper()
 	changes := r.journal.Changes(wire.ClusterType, name, "", 100)
