@@ -26,14 +26,13 @@ func BenchmarkLocalAmongCollections(b *testing.B) {
 				l.Update(member(b, rounds))
 			}
 			if got := view.Generation().Seq; got < cache.Seq(rounds) {
-				b.Fatalf("%d changes were applied of %d", got, rounds)
+				b.Fatalf("%d changes were applied, want %d", got, rounds)
 			}
 		})
 	}
 }
 
-// collections returns a view of so many collections, all known and followed, and its
-// writer.
+// collections returns a view whose client subscribes to n collections, and its writer.
 func collections(b *testing.B, n int) (*cache.View, *cache.Writer) {
 	b.Helper()
 	view, w := cache.New(cache.Config{})

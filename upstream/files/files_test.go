@@ -36,23 +36,23 @@ func TestR117_FourFormatsSameBytes(t *testing.T) {
 		m.until("bare wrapped=front")
 		typ := m.view.Generation().Type(wire.ClusterType)
 		if got := typ.System(); got != "7" {
-			t.Errorf("%s: the type has version %q, want that of the response", name, got)
+			t.Errorf("%s: the type has version %q, want 7 as in the response", name, got)
 		}
 		got := ""
 		for e := range typ.Wildcard.Since(0) {
 			got += fmt.Sprintf("%x\n", e.Resource.Field())
 			if e.Name.String() == "wrapped" && (e.Resource.Version != "v3" || !slices.Equal(e.Resource.Aliases, []string{"door"})) {
-				t.Errorf("%s: wrapped has version %q and aliases %q", name, e.Resource.Version, e.Resource.Aliases)
+				t.Errorf("%s: wrapped has version %q and aliases %q, want v3 and door", name, e.Resource.Version, e.Resource.Aliases)
 			}
 			if e.Name.String() == "bare" && e.Resource.Version != e.Resource.ContentVersion() {
-				t.Errorf("%s: bare has version %q, want one of its content", name, e.Resource.Version)
+				t.Errorf("%s: bare has version %q, want the version of its content", name, e.Resource.Version)
 			}
 		}
 		if want == "" {
 			want = got
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s is not served as mesh.yaml is (-yaml +this):\n%s", name, diff)
+			t.Errorf("%s: resources differ from those of mesh.yaml (-yaml +this):\n%s", name, diff)
 		}
 		m.stop()
 	}
@@ -67,24 +67,24 @@ func TestR118_BadFileKeepsLastGood(t *testing.T) {
 	writeFiles(t, dir, "mesh.yaml", bad)
 	r := m.log.await(t, slog.LevelWarn, "file is bad")
 	if got, want := r.attrs["err"], filepath.Join(dir, "mesh.yaml")+":3: "; !strings.HasPrefix(got, want) {
-		t.Errorf("logged error %q, want it to begin with %q", got, want)
+		t.Errorf("logged error %q, want prefix %q", got, want)
 	}
 	if r.attrs["file"] != "mesh.yaml" || r.attrs["last_good"] != "1" {
-		t.Errorf("logged %v", r.attrs)
+		t.Errorf("logged attributes %v, want file=mesh.yaml and last_good=1", r.attrs)
 	}
 
-	// Other files are followed, and many polls later nothing was logged again.
+	// Changes of other files are still applied. Later polls do not log the bad file again.
 	for i := range 3 {
 		writeFiles(t, dir, "other.yaml", clusters(fmt.Sprintf("b=%d", i)))
 		m.until(fmt.Sprintf("a=1 b=%d", i))
 	}
 	if got := m.log.logged(slog.LevelWarn); len(got) > 0 {
-		t.Errorf("logged again: %q", got)
+		t.Errorf("later polls logged %q, want nothing", got)
 	}
 
 	writeFiles(t, dir, "mesh.yaml", "resources: [")
 	if r := m.log.await(t, slog.LevelWarn, "file is bad"); !strings.Contains(r.attrs["err"], "mesh.yaml:1") {
-		t.Errorf("logged error %q, want the new one", r.attrs["err"])
+		t.Errorf("logged error %q, want the new error in line 1", r.attrs["err"])
 	}
 	writeFiles(t, dir, "mesh.yaml", clusters("a=3"))
 	m.log.await(t, slog.LevelInfo, "file is good again")
@@ -93,7 +93,7 @@ func TestR118_BadFileKeepsLastGood(t *testing.T) {
 
 func TestR119_RenameOver(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1"))
-	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour}) // only events tell
+	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour}) // changes are detected by events only
 	m.until("a=1")
 	writeFiles(t, dir, "mesh.yaml.tmp", clusters("a=2", "b"))
 	check.OK(t, os.Rename(filepath.Join(dir, "mesh.yaml.tmp"), filepath.Join(dir, "mesh.yaml")))
@@ -107,14 +107,14 @@ func TestR119_RenameOver(t *testing.T) {
 	m.until("c")
 }
 
-// TestB28_FilesWrittenInPlace: a file is written in place, slowly.
+// TestB28_FilesWrittenInPlace checks that the last good content is served while a file is written slowly in place.
 func TestB28_FilesWrittenInPlace(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1", "b"))
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
 	m.until("a=1 b")
 	f, err := os.Create(filepath.Join(dir, "mesh.yaml"))
 	check.OK(t, err)
-	m.log.await(t, slog.LevelWarn, "file is bad") // it is empty
+	m.log.await(t, slog.LevelWarn, "file is bad") // the file is empty
 	_, err = f.WriteString("resources: [")
 	check.OK(t, err)
 	m.log.await(t, slog.LevelWarn, "file is bad")
@@ -125,7 +125,7 @@ func TestB28_FilesWrittenInPlace(t *testing.T) {
 	m.until("a=2")
 }
 
-// TestR119_SymlinkSwap: files are replaced as Kubernetes replaces a mounted ConfigMap.
+// TestR119_SymlinkSwap replaces files in the way in which Kubernetes updates a mounted ConfigMap.
 func TestR119_SymlinkSwap(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -140,7 +140,7 @@ func TestR119_SymlinkSwap(t *testing.T) {
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
 	m.until("a=1 b=1 c")
 
-	publish("..v2", "mesh.yaml", clusters("a=2", "c"), "more.yaml", clusters("b=2")) // c moves
+	publish("..v2", "mesh.yaml", clusters("a=2", "c"), "more.yaml", clusters("b=2")) // c moves to another file
 	check.OK(t, os.RemoveAll(at("..v1")))
 	m.until("a=2 b=2 c")
 
@@ -171,7 +171,7 @@ func TestB28_DeletedDirectoryRemovesNothing(t *testing.T) {
 	check.OK(t, os.Rename(dir, dir+".away"))
 	m.log.await(t, slog.LevelWarn, "directory cannot be read")
 	if r := m.log.await(t, slog.LevelError, "removals held"); r.attrs["held"] != "1" || r.attrs["hold"] != "1h0m0s" {
-		t.Errorf("logged %v", r.attrs)
+		t.Errorf("logged attributes %v, want held=1 and hold=1h0m0s", r.attrs)
 	}
 	m.until("a=1")
 	writeFiles(t, dir+".away", "mesh.yaml", clusters("a=2"))
@@ -180,8 +180,8 @@ func TestB28_DeletedDirectoryRemovesNothing(t *testing.T) {
 	m.until("a=2")
 }
 
-// TestH11_DuplicateNames: if two files contain a name, a running relay serves the same as one that starts: the resource
-// of the first file, and everything else of both. It logs the error.
+// TestH11_DuplicateNames checks that a running relay and a new one serve the same if two files contain a name: the
+// resource of the first file, and all other resources of both. The relay logs the error.
 func TestH11_DuplicateNames(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "b.yaml", clusters("x=b", "b"))
 	m := mirrorDir(t, Config{Dir: dir})
@@ -197,13 +197,13 @@ func TestH11_DuplicateNames(t *testing.T) {
 	fresh.until("a b x=a")
 	for _, files := range []*Origin{m.files, fresh.files} {
 		if s := files.Status(); s.Files != 2 || len(s.Bad) != 1 || s.Bad[0].File != "b.yaml" || s.Bad[0].LastGood != 2 || s.Err != nil {
-			t.Errorf("status %+v, want b.yaml bad of two", s)
+			t.Errorf("status %+v, want 2 files, with b.yaml bad and 2 resources of it last good", s)
 		}
 	}
 	writeFiles(t, dir, "b.yaml", clusters("b"))
 	m.log.await(t, slog.LevelInfo, "file is good again")
 	if s := m.files.Status(); s.Files != 2 || len(s.Bad) != 0 {
-		t.Errorf("status %+v, want no bad file", s)
+		t.Errorf("status %+v, want 2 files and no bad one", s)
 	}
 }
 
@@ -241,7 +241,7 @@ func TestB28_SubscribersReceiveFileContent(t *testing.T) {
 	}, "1")
 }
 
-// TestFilesManyMirrors: the sync that reads for the others ends, and another one takes over.
+// TestFilesManyMirrors ends the sync that reads the directory for all views, and checks that another one takes over.
 func TestFilesManyMirrors(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=0"))
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour})
@@ -263,11 +263,10 @@ func TestFilesManyMirrors(t *testing.T) {
 		writeFiles(t, dir, "mesh.yaml", clusters(fmt.Sprintf("a=%d", i+1)))
 		mirrors[i].stop()
 		if mirrors[i].view.Generation().First().Connected {
-			t.Errorf("mirror %d ended, and its view counts as connected", i)
+			t.Errorf("the view of mirror %d is still connected after the end of its sync", i)
 		}
 	}
-	// What changed while there was no mirror is not missed by the next, nor is what
-	// was there before shown to it.
+	// The files change while there is no mirror. The next mirror has only the new content at all times.
 	writeFiles(t, dir, "mesh.yaml", clusters("z"))
 	view, _ := startMirror(t, m.files)
 	watch := view.Watch()
@@ -276,13 +275,12 @@ func TestFilesManyMirrors(t *testing.T) {
 	awaitHead(t, view, watch, func(g *cache.Generation) string { s := clustersOf(g); seen[s] = true; return s }, "z")
 	for s := range seen {
 		if strings.Contains(s, "a=") {
-			t.Errorf("the view showed %q, which was over when the mirror began", s)
+			t.Errorf("the view contained %q, which was replaced before the mirror started", s)
 		}
 	}
 }
 
-// TestFilesNoGoodFileYet: the directory contains only a bad file at the start. Clients with state must not receive
-// removals.
+// TestFilesNoGoodFileYet starts with a directory without a good file. Clients with resources must not receive removals.
 func TestFilesNoGoodFileYet(t *testing.T) {
 	for name, content := range map[string]string{"none": "", "bad": "resources: ["} {
 		t.Run(name, func(t *testing.T) {
@@ -332,12 +330,12 @@ func TestFilesMakeBeforeBreak(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %t", e.Name, e.Present()))
 	}
 	if want := []string{"c-new true", "l-new true", "l-old false", "c-old false"}; !slices.Equal(got, want) {
-		t.Errorf("changes in the order %q, want %q", got, want)
+		t.Errorf("order of changes %q, want %q", got, want)
 	}
 }
 
-// TestB24_FilesIgnoreDynamicParameters: a name with dynamic parameters has the same resource as without: files have no
-// variants.
+// TestB24_FilesIgnoreDynamicParameters checks that a name with dynamic parameters has the same resource as the name
+// without them, since files contain no variants.
 func TestB24_FilesIgnoreDynamicParameters(t *testing.T) {
 	view, w := cache.New(cache.Config{})
 	l := NewLocal(w)
@@ -353,7 +351,7 @@ func TestB24_FilesIgnoreDynamicParameters(t *testing.T) {
 	}
 }
 
-// TestR107_LocalContentDoesNotExpire: a resource in a file does not expire, whatever its TTL.
+// TestR107_LocalContentDoesNotExpire checks that a resource in a file does not expire, even if it has a TTL.
 func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/x/*"
@@ -370,7 +368,7 @@ func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 			check.OK(t, c.err)
 			r := c.types[wire.ClusterType][0]
 			if r.TTL == 0 {
-				t.Fatalf("%s has no TTL that could be ignored", name)
+				t.Fatalf("%s has no TTL", name)
 			}
 			return r
 		}
@@ -380,12 +378,12 @@ func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 		local.Answer()
 		time.Sleep(time.Hour)
 		if next := w.Expire(time.Now()); !next.IsZero() {
-			t.Errorf("something expires at %v", next)
+			t.Errorf("a resource expires at %v, want none", next)
 		}
 		g := view.Generation()
 		typ, members := g.Type(wire.ClusterType), g.Type(cache.Collection(wire.ClusterType, glob)).Wildcard
 		if n, m, c := typ.ByName.Count(), typ.Wildcard.Count(), members.Count(); n != 2 || m != 3 || c != 1 {
-			t.Errorf("after an hour: %d named, %d members, %d in the collection, want 2, 3 and 1", n, m, c)
+			t.Errorf("after an hour: %d resources by name, %d members, %d in the collection, want 2, 3 and 1", n, m, c)
 		}
 	})
 }

@@ -22,7 +22,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TestMassDeleteHoldOfFiles waits ten minutes without events of the file system.
+// TestMassDeleteHoldOfFiles checks, without events of the file system, that mass removals are held for ten minutes.
+// Other changes are applied at once.
 func TestMassDeleteHoldOfFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x", "y"))
@@ -31,26 +32,26 @@ func TestMassDeleteHoldOfFiles(t *testing.T) {
 		m.until(strings.Join(many(20), " ") + " x y")
 		start := time.Now()
 		check.OK(t, os.Remove(filepath.Join(dir, "mass.yaml")))
-		writeFiles(t, dir, "few.yaml", clusters("x=1", "z")) // which says that y is gone
+		writeFiles(t, dir, "few.yaml", clusters("x=1", "z")) // y is removed too
 		m.until(strings.Join(many(20), " ") + " x=1 z")
 		m.log.await(t, slog.LevelError, "removals held")
-		check.Equal(t, "additions and changes came after", time.Since(start), 10*time.Second)
+		check.Equal(t, "time until additions and changes", time.Since(start), 10*time.Second)
 		time.Sleep(10*time.Minute - time.Nanosecond)
-		check.Equal(t, "clusters just before the hold is over", count(), 22)
+		check.Equal(t, "clusters just before the end of the hold", count(), 22)
 		m.until("x=1 z")
-		check.Equal(t, "removed after", time.Since(start), 10*time.Minute+10*time.Second)
+		check.Equal(t, "time until the removals", time.Since(start), 10*time.Minute+10*time.Second)
 		if got := m.log.logged(slog.LevelError); len(got) > 0 {
-			t.Errorf("logged more than once: %q", got)
+			t.Errorf("more errors in the log: %q, want none", got)
 		}
 		check.OK(t, os.Remove(filepath.Join(dir, "few.yaml")))
 		time.Sleep(10 * time.Minute)
 		m.until("x=1 z")
-		m.until("") // an empty directory is believed in the end, however little it had
+		m.until("") // removals from an empty directory are held, but for no longer than others
 		m.stop()
 	})
 }
 
-// serveDeleted calls serve for a directory whose missing resources were in deleted files.
+// serveDeleted calls serve as if the files of all missing resources had been deleted.
 func (r *reader) serveDeleted(found sets, now time.Time) {
 	vanished := make(map[string]map[string]struct{})
 	for typeURL, set := range r.serving {
@@ -59,31 +60,31 @@ func (r *reader) serveDeleted(found sets, now time.Time) {
 	r.serve(found, vanished, found == nil, now)
 }
 
-// TestH03_FileHolds: removals from a directory are held by the same rule as those of every origin.
+// TestH03_FileHolds checks that removals from a directory are held by the same rule as those of other origins.
 func TestH03_FileHolds(t *testing.T) {
 	type step struct {
-		at       time.Duration
-		found    int // c00 … of so many
-		extra    string
-		doubtful bool
-		want     string // number served, then what is news
+		at       time.Duration // in minutes
+		found    int           // number of resources in the files, c00 and so on
+		extra    string        // names of more resources
+		doubtful bool          // the directory contains no files
+		want     string        // number of served resources, and of new held (held) and applied (-) removals
 	}
 	tests := []struct {
 		name  string
 		steps []step
 	}{
-		{"half goes at once", []step{{0, 20, "", false, "20"}, {1, 10, "", false, "10 -10"}}},
-		{"a tenth goes at once", []step{{0, 200, "", false, "200"}, {1, 180, "", false, "180 -20"}}},
-		{"more than ten and a tenth is held", []step{{0, 100, "", false, "100"}, {1, 89, "", false, "100 held 11"}, {2, 89, "", false, "100"}}},
+		{"half is removed at once", []step{{0, 20, "", false, "20"}, {1, 10, "", false, "10 -10"}}},
+		{"a tenth is removed at once", []step{{0, 200, "", false, "200"}, {1, 180, "", false, "180 -20"}}},
+		{"more than ten and more than a tenth are held", []step{{0, 100, "", false, "100"}, {1, 89, "", false, "100 held 11"}, {2, 89, "", false, "100"}}},
 		{"more than half is held", []step{{0, 9, "", false, "9"}, {1, 4, "", false, "9 held 5"}}},
 		{"the only one is held", []step{{0, 1, "", false, "1"}, {1, 0, "new", false, "2 held 1"}}},
 		{"the hold ends", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {10, 80, "", false, "100"}, {11, 80, "", false, "80 -20 over"}, {12, 80, "", false, "80"}}},
 		{"additions are not held", []step{{0, 100, "", false, "100"}, {1, 80, "new", false, "101 held 20"}, {11, 80, "new", false, "81 -20 over"}}},
-		{"what comes back is not removed", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {2, 100, "", false, "100 over"}, {12, 100, "", false, "100"}}},
-		{"others missing begin anew", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {10, 70, "", false, "100 held 10"}, {11, 70, "", false, "100"}, {20, 70, "", false, "70 -30 over"}}},
-		{"what comes back begins it anew", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {2, 95, "", false, "100"}, {11, 95, "", false, "100"}, {12, 95, "", false, "95 -5 over"}}},
-		{"doubt holds even one", []step{{0, 1, "", false, "1"}, {1, 0, "", true, "1 held 1"}, {11, 0, "", true, "0 -1 over"}, {12, 0, "", true, "0"}}},
-		{"nothing is no news", []step{{0, 0, "", true, "0"}}},
+		{"resources that reappear are not removed", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {2, 100, "", false, "100 over"}, {12, 100, "", false, "100"}}},
+		{"more missing resources restart the hold", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {10, 70, "", false, "100 held 10"}, {11, 70, "", false, "100"}, {20, 70, "", false, "70 -30 over"}}},
+		{"resources that reappear restart the hold", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {2, 95, "", false, "100"}, {11, 95, "", false, "100"}, {12, 95, "", false, "95 -5 over"}}},
+		{"one removal is held if the directory contains no files", []step{{0, 1, "", false, "1"}, {1, 0, "", true, "1 held 1"}, {11, 0, "", true, "0 -1 over"}, {12, 0, "", true, "0"}}},
+		{"no resources, no hold", []step{{0, 0, "", true, "0"}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -117,8 +118,8 @@ func TestH03_FileHolds(t *testing.T) {
 	}
 }
 
-// TestB15_FilesReleaseOneOfTwoHolds: discarded and newly pending removals are separate decisions, even of one type. A
-// release removes what is still missing.
+// TestB15_FilesReleaseOneOfTwoHolds checks that an operator can release discarded and newly pending removals of one
+// type separately. A release removes only the resources that are still missing.
 func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 	now := time.Unix(0, 0)
 	look := func(r *reader, names ...string) {
@@ -133,11 +134,11 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 		all := many(60)
 		look(r, all...)
 		look(r, all[:40]...)
-		r.group.Operate(reconcile.Command{Do: reconcile.Discard}, now) // 20 of the end
+		r.group.Operate(reconcile.Command{Do: reconcile.Discard}, now) // the last 20 resources
 		look(r, all[20:40]...)
 		before := r.group.Operate(reconcile.Command{}, now)
 		if len(before) != 2 || r.serving.count() != 60 {
-			t.Fatalf("holds %+v, %d resources; want two holds, and all", before, r.serving.count())
+			t.Fatalf("holds %+v, %d resources; want two holds and 60 resources", before, r.serving.count())
 		}
 		released, left := before[:1], before[1:]
 		if discarded {
@@ -148,10 +149,10 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 			t.Errorf("released %+v, want %+v", got, released)
 		}
 		if r.serving.count() != 40 {
-			t.Errorf("discarded %t: %d resources, want 20 of 60 released", discarded, r.serving.count())
+			t.Errorf("discarded %t: %d resources after the release, want 40", discarded, r.serving.count())
 		}
 		if look(r, append(slices.Clone(all[20:40]), released[0].Names[:5]...)...); r.serving.count() != 45 {
-			t.Errorf("discarded %t: %d resources, want those that are back", discarded, r.serving.count())
+			t.Errorf("discarded %t: %d resources, want 45 with those that reappeared", discarded, r.serving.count())
 		}
 		if got := r.group.Operate(reconcile.Command{}, now); !cmp.Equal(got, left) {
 			t.Errorf("discarded %t: holds %+v, want %+v", discarded, got, left)
@@ -159,14 +160,14 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 	}
 }
 
-// holdingReader returns a reader that holds for 10 minutes.
+// holdingReader returns a reader that holds removals for 10 minutes, with its counters.
 func holdingReader() (*reader, *reconcile.Counts) {
 	cfg, _ := Config{Dir: "none", MassDeleteHold: 10 * time.Minute}.withDefaults()
 	return newReader(&cfg), cfg.counts
 }
 
-// TestB15_FilesReleaseAndDiscard: an operator decides about pending removals of files. A released resource is removed
-// at once, and a discarded removal stays until a file contains the resource again.
+// TestB15_FilesReleaseAndDiscard checks the commands of an operator for pending removals of files. A released resource
+// is removed at once. A discarded removal stays until a file contains the resource again.
 func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x"))
@@ -177,7 +178,7 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 			check.OK(t, os.Remove(filepath.Join(dir, "mass.yaml")))
 			time.Sleep(time.Minute)
 			if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 || len(h[0].Names) != 20 || h[0].Discarded || m.files.Held() != 20 {
-				t.Fatalf("holds %+v, and %d resources; want one of 20", h, m.files.Held())
+				t.Fatalf("holds %+v, %d held resources; want one hold of 20", h, m.files.Held())
 			}
 		}
 		lose()
@@ -187,10 +188,10 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 		time.Sleep(time.Hour)
 		m.until(strings.Join(many(20), " ") + " x")
 		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 || !h[0].Discarded || m.files.Held() != 0 {
-			t.Errorf("holds %+v, and %d resources, an hour later; want one that is discarded, and none", h, m.files.Held())
+			t.Errorf("an hour later: holds %+v, %d held resources; want one discarded hold and no held resources", h, m.files.Held())
 		}
 		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true}); len(got) != 1 {
-			t.Errorf("released %+v, want what was discarded", got)
+			t.Errorf("released %+v, want the discarded hold", got)
 		}
 		m.until("x")
 
@@ -210,18 +211,18 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
 		time.Sleep(time.Minute)
 		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 0 {
-			t.Errorf("holds %+v of what is there again, want none", h)
+			t.Errorf("holds %+v of resources that reappeared, want none", h)
 		}
-		lose() // is another loss
+		lose() // a new hold, which is not discarded
 		m.stop()
 		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 {
-			t.Errorf("holds %+v while no goroutine follows the directory, want the last one", h)
+			t.Errorf("holds %+v after the end of Sync, want the last one", h)
 		}
 	})
 }
 
-// TestFreeze_Files: a frozen view shows the frozen content of the files, also for new names. After a thaw it shows the
-// current content.
+// TestFreeze_Files checks that a frozen view keeps the content of the files at the time of the freeze, also for new
+// subscriptions by name. After a thaw, it has the current content.
 func TestFreeze_Files(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a", "b"))
@@ -240,9 +241,9 @@ func TestFreeze_Files(t *testing.T) {
 		time.Sleep(time.Minute)
 		check.Equal(t, "frozen", clustersOf(view.Generation()), "a b")
 		if e, _ := view.Generation().Type(wire.ClusterType).Lookup(view.Find(wire.ClusterType, []string{"b"})[0]); !e.Present() {
-			t.Error("frozen: b was asked for by name and is not there, want what the file held")
+			t.Error("frozen: a new subscription to b by name gets no resource, want the frozen content")
 		}
-		check.Equal(t, "what a thaw changes", thawing(t, files, control), "+c -b ~a=2")
+		check.Equal(t, "changes of a thaw", thawing(t, files, control), "+c -b ~a=2")
 		check.Equal(t, "still frozen", clustersOf(view.Generation()), "a b")
 		control.Thaw(t.Context())
 		time.Sleep(time.Second)

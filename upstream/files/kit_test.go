@@ -22,12 +22,13 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// fileLog is a log handler that passes records to the test.
+// A fileLog is a log handler that passes records to the test.
 type fileLog struct {
 	records chan fileRecord
 	attrs   []slog.Attr
 }
 
+// A fileRecord is a log record, with its attributes as text.
 type fileRecord struct {
 	level slog.Level
 	msg   string
@@ -62,7 +63,7 @@ func (l *fileLog) await(t *testing.T, level slog.Level, part string) fileRecord 
 				return r
 			}
 		case <-deadline:
-			t.Fatalf("no record %q at level %v", part, level)
+			t.Fatalf("no log record with %q at level %v or above within 20s", part, level)
 		}
 	}
 }
@@ -81,7 +82,7 @@ func (l *fileLog) logged(level slog.Level) (got []string) {
 	}
 }
 
-// A mirrored is a directory and a view that is kept in sync with it.
+// A mirrored is a directory and a view that Origin.Sync keeps in sync with it.
 type mirrored struct {
 	t     *testing.T
 	dir   string
@@ -89,10 +90,10 @@ type mirrored struct {
 	files *Origin
 	view  *cache.View
 	watch *cache.Watch
-	stop  func()
+	stop  func() // ends Sync and waits for it
 }
 
-// mirrorDir keeps a view in sync with a directory, with a client of all clusters.
+// mirrorDir starts to sync a view with a directory. A client of the view subscribes to clusters by wildcard.
 func mirrorDir(t *testing.T, cfg Config) *mirrored {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -107,6 +108,7 @@ func mirrorDir(t *testing.T, cfg Config) *mirrored {
 	return m
 }
 
+// startMirror starts to sync a new view. The function that it returns ends the sync and waits for it.
 func startMirror(t *testing.T, files *Origin) (*cache.View, func()) {
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -120,12 +122,13 @@ func startMirror(t *testing.T, files *Origin) (*cache.View, func()) {
 	return view, stop
 }
 
-// until waits until the view has the given clusters.
+// until waits until the view contains exactly the given clusters; see clustersOf for the format.
 func (m *mirrored) until(want string) {
 	m.t.Helper()
 	awaitHead(m.t, m.view, m.watch, func(g *cache.Generation) string { return clustersOf(g) }, want)
 }
 
+// awaitHead waits until the state of the view's newest generation is want.
 func awaitHead(t *testing.T, view *cache.View, watch *cache.Watch, state func(*cache.Generation) string, want string) {
 	t.Helper()
 	deadline := time.After(20 * time.Second)
@@ -137,7 +140,7 @@ func awaitHead(t *testing.T, view *cache.View, watch *cache.Watch, state func(*c
 		select {
 		case <-watch.C:
 		case <-deadline:
-			t.Fatalf("the view has %q, want %q", got, want)
+			t.Fatalf("after 20s, the view contains %q, want %q", got, want)
 		}
 	}
 }
@@ -158,6 +161,7 @@ func clustersOf(g *cache.Generation) string {
 	return strings.Join(got, " ")
 }
 
+// clusterText returns a cluster as name=alt_stat_name, or as name if that is empty.
 func clusterText(e *cache.Entry) string {
 	var c clusterpb.Cluster
 	if err := proto.Unmarshal(e.Resource.Value(), &c); err != nil {
@@ -180,6 +184,7 @@ func clusters(names ...string) string {
 	return b.String()
 }
 
+// many returns the names c00, c01 and so on.
 func many(n int) (names []string) {
 	for i := range n {
 		names = append(names, fmt.Sprintf("c%02d", i))
@@ -187,7 +192,7 @@ func many(n int) (names []string) {
 	return names
 }
 
-// writeFiles writes files atomically.
+// writeFiles writes files atomically, and returns dir.
 func writeFiles(t *testing.T, dir string, nameAndContent ...string) string {
 	t.Helper()
 	for i := 0; i < len(nameAndContent); i += 2 {

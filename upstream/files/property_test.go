@@ -22,10 +22,14 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TestB15_RandomDirectories runs random histories of a directory and of operators against a model: what TestB15_RandomHistories
-// holds a control plane to, for files. Readers lose a resource only if no file has it, and an operator released it, or a file that
-// is there lacks it, or it was held and the time for that is over, or the loss is small. They see what the files hold, plus what
-// is held or kept.
+// TestB15_RandomDirectories compares random histories of a directory, with commands of operators, to a model. It is the
+// counterpart of TestB15_RandomHistories for files. Readers see the content of the files, and resources whose removal
+// is pending or discarded. A resource may be removed only if no file contains it, and if one of these is true:
+//
+//   - an operator has released the removal
+//   - its file still exists
+//   - the hold of the removal has ended
+//   - few resources are missing
 func TestB15_RandomDirectories(t *testing.T) {
 	histories(t)
 	rapid.Check(t, func(rt *rapid.T) {
@@ -51,7 +55,7 @@ func TestB15_RandomDirectories(t *testing.T) {
 	})
 }
 
-// histories has rapid.Check make 50 histories, unless the command line says otherwise.
+// histories limits rapid.Check to 50 histories, unless the command line sets rapid.checks.
 func histories(t *testing.T) {
 	const checks = "rapid.checks"
 	given := false
@@ -62,12 +66,14 @@ func histories(t *testing.T) {
 	check.OK(t, flag.Set(checks, "50"))
 }
 
+// A dirStep is one action; see dirModel.step.
 type dirStep struct {
 	what    string
-	file, n int
+	file, n int // index of the file, and number of resources that "drop" omits
 }
 
-// A dirModel is a directory of three files, of which the names of the first one begin with 0, and what is known of it.
+// A dirModel is a directory of three files, and the expected state of its view. The names of the resources in a file
+// begin with the index of the file.
 type dirModel struct {
 	t        *testing.T
 	failures []string
@@ -76,22 +82,24 @@ type dirModel struct {
 	control  *upstream.Control
 	view     *cache.View
 
-	there    [3]bool           // a file is
-	good     [3]map[string]int // versions of the resources that it last had while it was good; nil if it is gone
-	versions int
-	ever     map[string]bool // content that a file ever had
+	there    [3]bool           // whether the file exists
+	good     [3]map[string]int // last good content of the file, as versions by name; nil if it does not exist
+	versions int               // last version that was written
+	ever     map[string]bool   // all resources that were ever written, as clusterText
 
-	seen     map[string]string // by name
-	holds    map[string]reconcile.Hold
-	released map[string]bool // in this step
+	seen     map[string]string         // members at the last look, by name
+	holds    map[string]reconcile.Hold // holds at the last look, by name
+	released map[string]bool           // names that were released in this step
 	frozen   bool
-	thawed   bool // in this step
+	thawed   bool // the view was thawed in this step
 }
 
+// errorf records a failure. The bubble must end before the test may fail.
 func (m *dirModel) errorf(format string, args ...any) {
 	m.failures = append(m.failures, fmt.Sprintf(format, args...))
 }
 
+// run performs the steps until one fails. At the end, it thaws the view and checks that all holds end.
 func (m *dirModel) run(steps []dirStep) {
 	for file := range m.good {
 		m.write(file, 0)
@@ -118,7 +126,7 @@ func (m *dirModel) run(steps []dirStep) {
 		m.pass(25 * time.Minute)
 		for name, h := range m.holds {
 			if !h.Discarded {
-				m.errorf("%s is held in the end: %+v", name, h)
+				m.errorf("%s is still held at the end: %+v", name, h)
 			}
 		}
 	}
@@ -126,7 +134,7 @@ func (m *dirModel) run(steps []dirStep) {
 	<-ended
 }
 
-// write gives a file all names but the first so many, with new versions.
+// write writes a file with new versions of its resources. It omits the first resources, as many as without says.
 func (m *dirModel) write(file, without int) {
 	m.versions++
 	m.there[file], m.good[file] = true, make(map[string]int)
@@ -140,8 +148,10 @@ func (m *dirModel) write(file, without int) {
 	writeFiles(m.t, m.dir, m.file(file), clusters(content...))
 }
 
+// file returns the name of a file.
 func (m *dirModel) file(i int) string { return fmt.Sprintf("%d.yaml", i) }
 
+// remove deletes a file if it exists.
 func (m *dirModel) remove(file int) {
 	if m.there[file] {
 		check.OK(m.t, os.Remove(filepath.Join(m.dir, m.file(file))))
@@ -149,6 +159,7 @@ func (m *dirModel) remove(file int) {
 	m.there[file], m.good[file] = false, nil
 }
 
+// step performs an action and checks the view.
 func (m *dirModel) step(s dirStep) {
 	defer clear(m.released)
 	ctx := m.t.Context()
@@ -188,7 +199,7 @@ func (m *dirModel) step(s dirStep) {
 		m.frozen, m.thawed = false, m.frozen
 		synctest.Wait()
 		if seen := m.members(); !maps.Equal(seen, want) {
-			m.errorf("thawed, readers see %v, and the difference shown before led to %v", seen, want)
+			m.errorf("after the thaw, readers see %v, want %v by the changes shown before", seen, want)
 		}
 	case "hold":
 		m.pass(9 * time.Minute)
@@ -196,7 +207,7 @@ func (m *dirModel) step(s dirStep) {
 	m.pass(11 * time.Second) // the directory is read every 10s
 }
 
-// pass lets time pass, and looks every 11s.
+// pass waits for a duration, and checks the view every 11s.
 func (m *dirModel) pass(d time.Duration) {
 	for end := time.Now().Add(d); time.Now().Before(end) && len(m.failures) == 0; {
 		time.Sleep(min(11*time.Second, time.Until(end)))
@@ -206,7 +217,7 @@ func (m *dirModel) pass(d time.Duration) {
 	}
 }
 
-// found returns what the files hold.
+// found returns the last good content of all files: versions by name.
 func (m *dirModel) found() map[string]int {
 	found := make(map[string]int)
 	for _, of := range m.good {
@@ -226,7 +237,7 @@ func (m *dirModel) members() map[string]string {
 	return seen
 }
 
-// afterThaw returns what readers see after a thaw, by the difference that operators are shown.
+// afterThaw returns the members after a thaw, computed from the changes that Thawing returns to operators.
 func (m *dirModel) afterThaw() map[string]string {
 	seen := m.members()
 	for change := range strings.FieldsSeq(thawing(m.t, m.files, m.control)) {
@@ -238,6 +249,7 @@ func (m *dirModel) afterThaw() map[string]string {
 	return seen
 }
 
+// look checks the holds and the members of the view.
 func (m *dirModel) look() {
 	seen := m.members()
 	holds, held := make(map[string]reconcile.Hold), 0
@@ -254,16 +266,16 @@ func (m *dirModel) look() {
 		}
 	}
 	if n := m.files.Held(); n != held {
-		m.errorf("%d are held by status, %d in the holds", n, held)
+		m.errorf("Held returns %d, but the holds contain %d pending removals", n, held)
 	}
 	for name, content := range seen {
 		if !m.ever[content] {
-			m.errorf("%s has content that no file ever had: %s", name, content)
+			m.errorf("%s has content that was in no file: %s", name, content)
 		}
 	}
 	if m.frozen {
 		if m.seen != nil && !maps.Equal(seen, m.seen) {
-			m.errorf("the view is frozen, and was changed from %v to %v", m.seen, seen)
+			m.errorf("the frozen view changed from %v to %v", m.seen, seen)
 		}
 		return
 	}
@@ -271,17 +283,17 @@ func (m *dirModel) look() {
 	m.seen, m.holds, m.thawed = seen, holds, false
 }
 
-// compare looks whether readers see what the files hold, and were right to lose what they lost.
+// compare checks that the members have the content of the files, and that each removal since the last look is allowed.
 func (m *dirModel) compare(seen map[string]string, holds map[string]reconcile.Hold) {
 	found := m.found()
 	for name, version := range found {
 		if want := fmt.Sprintf("%s=%d", name, version); seen[name] != want {
-			m.errorf("readers see %q, and a file has %s", seen[name], want)
+			m.errorf("readers see %q, want %s as in the file", seen[name], want)
 		}
 	}
 	for name := range seen {
 		if _, is := holds[name]; found[name] == 0 && !is {
-			m.errorf("readers see %s, which no file has, and which is not held", name)
+			m.errorf("readers see %s, which is in no file and not held", name)
 		}
 	}
 	judged := 0
@@ -292,12 +304,12 @@ func (m *dirModel) compare(seen map[string]string, holds map[string]reconcile.Ho
 		h, was := m.holds[name]
 		switch {
 		case was && (h.Discarded || h.Until.After(time.Now())):
-			m.errorf("%s is gone although it is held: %+v", name, h)
+			m.errorf("%s was removed although it is held: %+v", name, h)
 		case !was && !m.there[name[0]-'0']:
 			judged++
 		}
 	}
 	if had := len(m.seen); judged > 0 && judged == had || 2*judged > had || judged > 0 && !slices.Contains(m.there[:], true) {
-		m.errorf("%d of %d are gone at once, with their files, and were not held", judged, had)
+		m.errorf("%d of %d resources were removed at once, with their files, without a hold", judged, had)
 	}
 }

@@ -22,27 +22,27 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TestH11_FileStates: the current content of the files decides what is served, and for bad files their last good
+// TestH11_FileStates checks that a relay serves the current content of the files, and for bad files their last good
 // content.
 func TestH11_FileStates(t *testing.T) {
 	type step struct {
-		files string // "a=x,y b=!": file a has x and y, b is bad
-		want  string // what counts
-		news  string
+		files string // "a=x,y b=!": file a contains x and y, file b is bad
+		want  string // served resources; "and last good" if a relay that starts now serves others
+		news  string // reports of update
 	}
 	tests := []struct {
 		name  string
 		steps []step
 	}{
 		{"bad, never good", []step{{"a=x b=!", "a:x", "b: garbage"}, {"a=x b=!", "a:x", ""}, {"a=x b=y", "a:x b:y", "b good"}}},
-		{"bad keeps what it had", []step{{"a=x,y", "a:x a:y", ""}, {"a=!", "a:x a:y and last good", "a: garbage"}, {"a=!", "a:x a:y and last good", ""}, {"a=!2", "a:x a:y and last good", "a: garbage"}, {"", "", ""}}},
-		{"the first name counts", []step{{"a=x b=x,y", "a:x b:y", `b: t resource "x" is already in a, which takes precedence`}, {"a=z b=x,y", "a:z b:x b:y", "b good"}}},
-		{"the first name counts if it came later", []step{{"b=x,y", "b:x b:y", ""}, {"a=x b=x,y", "a:x b:y", `b: t resource "x" is already in a, which takes precedence`}, {"b=x,y", "b:x b:y", "b good"}}},
-		{"more than one name", []step{{"a=x,y,z b=y,x c=z", "a:x a:y a:z", `b: t resource "y" is already in a, which takes precedence; and 1 more, c: t resource "z" is already in a, which takes precedence`}}},
-		{"a file renamed is no duplicate", []step{{"a=x,y", "a:x a:y", ""}, {"b=x,y", "b:x b:y", ""}}},
-		{"two swap a name", []step{{"a=x b=y", "a:x b:y", ""}, {"a=y b=x", "a:y b:x", ""}}},
-		{"what a bad file had is in another", []step{{"a=x b=y,z", "a:x b:y b:z", ""}, {"a=x,y b=!", "a:x a:y b:z and last good", "b: garbage"}}},
-		{"what a bad file had is in a later one", []step{{"a=x,y b=z", "a:x a:y b:z", ""}, {"a=! b=x", "a:y b:x and last good", "a: garbage"}, {"a=x,y b=x", "a:x a:y", `a good, b: t resource "x" is already in a, which takes precedence`}}},
+		{"a bad file keeps its last good content", []step{{"a=x,y", "a:x a:y", ""}, {"a=!", "a:x a:y and last good", "a: garbage"}, {"a=!", "a:x a:y and last good", ""}, {"a=!2", "a:x a:y and last good", "a: garbage"}, {"", "", ""}}},
+		{"the first file with a name takes precedence", []step{{"a=x b=x,y", "a:x b:y", `b: t resource "x" is already in a, which takes precedence`}, {"a=z b=x,y", "a:z b:x b:y", "b good"}}},
+		{"the first file takes precedence even if it is newer", []step{{"b=x,y", "b:x b:y", ""}, {"a=x b=x,y", "a:x b:y", `b: t resource "x" is already in a, which takes precedence`}, {"b=x,y", "b:x b:y", "b good"}}},
+		{"several duplicate names", []step{{"a=x,y,z b=y,x c=z", "a:x a:y a:z", `b: t resource "y" is already in a, which takes precedence; and 1 more, c: t resource "z" is already in a, which takes precedence`}}},
+		{"a renamed file is not a duplicate", []step{{"a=x,y", "a:x a:y", ""}, {"b=x,y", "b:x b:y", ""}}},
+		{"two files swap a name", []step{{"a=x b=y", "a:x b:y", ""}, {"a=y b=x", "a:y b:x", ""}}},
+		{"a name of a bad file moves to an earlier file", []step{{"a=x b=y,z", "a:x b:y b:z", ""}, {"a=x,y b=!", "a:x a:y b:z and last good", "b: garbage"}}},
+		{"a name of a bad file moves to a later file", []step{{"a=x,y b=z", "a:x a:y b:z", ""}, {"a=! b=x", "a:y b:x and last good", "a: garbage"}, {"a=x,y b=x", "a:x a:y", `a good, b: t resource "x" is already in a, which takes precedence`}}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -58,14 +58,14 @@ func TestH11_FileStates(t *testing.T) {
 					news = append(news, r.Err.Error())
 				}
 				if got := strings.Join(news, ", "); got != step.news {
-					t.Errorf("step %d, %q: news %q, want %q", i, step.files, got, step.news)
+					t.Errorf("step %d, %q: reports %q, want %q", i, step.files, got, step.news)
 				}
 				fresh, _ := make(fileStates).update(contents(t, step.files))
 				if same := maps.EqualFunc(found, fresh, (*typeSet).equal); same == strings.Contains(step.want, "last good") {
 					t.Errorf("step %d, %q: a relay that starts now serves the same: %v", i, step.files, same)
 				}
 				if got, want := found.String(), strings.TrimSuffix(step.want, " and last good"); got != want {
-					t.Errorf("step %d, %q: %q, want %q", i, step.files, got, want)
+					t.Errorf("step %d, %q: served %q, want %q", i, step.files, got, want)
 				}
 			}
 		})
@@ -84,6 +84,7 @@ func (s sets) String() string {
 	return strings.Join(text, " ")
 }
 
+// contents returns the contents of files in the format of TestH11_FileStates.
 func contents(t *testing.T, text string) map[string]*fileContent {
 	t.Helper()
 	files := make(map[string]*fileContent)
@@ -96,7 +97,7 @@ func contents(t *testing.T, text string) map[string]*fileContent {
 			names = ""
 		}
 		for _, name := range strings.FieldsFunc(names, func(r rune) bool { return r == ',' }) {
-			r, err := wire.NewResource("t", name, file, []byte(file)) // told apart by what it holds
+			r, err := wire.NewResource("t", name, file, []byte(file)) // the version is the file, for sets.String
 			check.OK(t, err)
 			c.types["t"] = append(c.types["t"], r)
 		}
@@ -130,7 +131,7 @@ func TestSameListing(t *testing.T) {
 	}
 	last := list()
 	if !sameListing(last, list()) {
-		t.Error("the same directory looks different")
+		t.Error("sameListing of an unchanged directory is false")
 	}
 	for name, change := range map[string]func(){
 		"longer":  func() { writeFiles(t, dir, "a.yaml", "12") },
@@ -142,17 +143,17 @@ func TestSameListing(t *testing.T) {
 		last := list()
 		change()
 		if sameListing(last, list()) {
-			t.Errorf("a file was %s, and the directory looks the same", name)
+			t.Errorf("sameListing is true after a change of a file: %s", name)
 		}
 	}
 }
 
-// TestReadDirSeesAtomicSwap: all files are swapped during a read.
+// TestReadDirSeesAtomicSwap replaces all files during a read, and checks that the result contains only the new ones.
 func TestReadDirSeesAtomicSwap(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "a.yaml", clusters("x"), "b.yaml", clusters("y"))
 	lists := 0
 	files, err := readWith(dir, nil, func(dir string) (map[string]listing, error) {
-		if lists++; lists == 2 { // a and b were read
+		if lists++; lists == 2 { // both files were read
 			writeFiles(t, dir, "a.yaml", clusters("new"), "b.yaml", clusters("newer"))
 		}
 		return listDir(dir)
@@ -160,11 +161,12 @@ func TestReadDirSeesAtomicSwap(t *testing.T) {
 	check.OK(t, err)
 	a, b := files["a.yaml"].types[wire.ClusterType], files["b.yaml"].types[wire.ClusterType]
 	if a[0].Name != "new" || b[0].Name != "newer" {
-		t.Errorf("read %q and %q, want what was there in the end", a[0].Name, b[0].Name)
+		t.Errorf("read %q and %q, want new and newer", a[0].Name, b[0].Name)
 	}
 }
 
-// TestReaderWithoutDirectory: the reader reads at the end of a hold, while the content is unknown.
+// TestReaderWithoutDirectory checks that the removals of a deleted directory are held, and that they stay held while
+// the content is unknown.
 func TestReaderWithoutDirectory(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	check.OK(t, os.Mkdir(dir, 0o700))
@@ -175,11 +177,11 @@ func TestReaderWithoutDirectory(t *testing.T) {
 	check.OK(t, os.RemoveAll(dir))
 	r.read(now)
 	if holds := r.group.Operate(reconcile.Command{}, now); len(holds) != 1 || !holds[0].Until.Equal(now.Add(10*time.Minute)) {
-		t.Errorf("a vanished directory: holds %+v, want one until 10m from %v", holds, now)
+		t.Errorf("deleted directory: holds %+v, want one until 10m after %v", holds, now)
 	}
-	check.OK(t, os.WriteFile(dir, nil, 0o600)) // neither there nor gone
+	check.OK(t, os.WriteFile(dir, nil, 0o600)) // not a directory: its content is unknown
 	if over := r.read(now.Add(time.Hour)); !over.IsZero() || r.serving.count() != 1 {
-		t.Errorf("without a directory to read: again at %v, %d resources; want the next poll, and 1", over, r.serving.count())
+		t.Errorf("unreadable directory: next read at %v, %d resources; want the zero time and 1", over, r.serving.count())
 	}
 	check.OK(t, os.Remove(dir))
 	if r.read(now.Add(time.Hour)); r.serving.count() != 0 {
@@ -188,7 +190,7 @@ func TestReaderWithoutDirectory(t *testing.T) {
 	check.OK(t, os.Mkdir(dir, 0o700))
 	writeFiles(t, dir, "mesh.yaml", "[")
 	if r.read(now.Add(time.Hour)); r.serving.count() != 0 {
-		t.Error("what a file held before all was removed came back with a bad file")
+		t.Error("a bad file restored its last good content from before all resources were removed")
 	}
 }
 
@@ -216,14 +218,14 @@ func TestReadDir(t *testing.T) {
 	again, err := readDir(dir, first)
 	check.OK(t, err)
 	if again["a.yaml"] != first["a.yaml"] || again["empty.json"] != first["empty.json"] {
-		t.Error("files that did not change were parsed again")
+		t.Error("unchanged files were parsed again")
 	}
 	if _, err := readDir(filepath.Join(dir, "missing"), nil); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("of a missing directory: %v", err)
+		t.Errorf("missing directory: %v, want fs.ErrNotExist", err)
 	}
 }
 
-// TestFileWrapperKeepsAllFields: all fields of a Resource wrapper in a file are served.
+// TestFileWrapperKeepsAllFields checks that all fields of a Resource wrapper in a file are served.
 func TestFileWrapperKeepsAllFields(t *testing.T) {
 	for name, wrapper := range map[string]string{
 		"own name":      `name: a, ttl: 9s, version: '1'`,
@@ -236,7 +238,7 @@ func TestFileWrapperKeepsAllFields(t *testing.T) {
 			check.OK(t, c.err)
 			r := c.types[wire.ClusterType][0]
 			if r.Name != "a" || r.Version != "1" || r.TTL == 0 {
-				t.Errorf("name %q, version %q, TTL %v", r.Name, r.Version, r.TTL)
+				t.Errorf("name %q, version %q, TTL %v, want a, 1 and a TTL", r.Name, r.Version, r.TTL)
 			}
 			check.Equal(t, fmt.Sprintf("names in %x", r.Field()), bytes.Count(r.Field(), []byte("\x1a\x01a")), 1)
 		})
@@ -246,10 +248,10 @@ func TestFileWrapperKeepsAllFields(t *testing.T) {
 func TestDirWatchDebounces(t *testing.T) {
 	tests := []struct {
 		name string
-		at   []time.Duration // of events
-		want time.Duration
+		at   []time.Duration // times of events
+		want time.Duration   // time of the next read
 	}{
-		{"no event: the poll", nil, 10 * time.Second},
+		{"no event before the poll", nil, 10 * time.Second},
 		{"quiet after one", []time.Duration{time.Second}, 1050 * time.Millisecond},
 		{"quiet after several", []time.Duration{time.Second, 1040 * time.Millisecond, 1080 * time.Millisecond}, 1130 * time.Millisecond},
 		{"never quiet", slices.Repeat([]time.Duration{0}, 0), 0},
@@ -269,7 +271,7 @@ func TestDirWatchDebounces(t *testing.T) {
 					time.AfterFunc(at, func() { events <- fsnotify.Event{} })
 				}
 				if _, more := d.wait(t.Context(), start.Add(10*time.Second), nil); !more {
-					t.Error("wait says that ctx ended")
+					t.Error("wait reports the end of ctx")
 				}
 				check.Equal(t, "waited", time.Since(start), tt.want)
 			})
@@ -278,7 +280,7 @@ func TestDirWatchDebounces(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, more := (&dirWatch{}).wait(ended, time.Now().Add(time.Hour), nil); more {
-		t.Error("wait goes on although ctx ended")
+		t.Error("wait does not report the end of ctx")
 	}
 }
 
@@ -294,7 +296,7 @@ func TestOpenFilesErrors(t *testing.T) {
 		{Config{Dir: dir, MassDeleteHold: -1}, "must not be negative"},
 	} {
 		if _, err := Open(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
-			t.Errorf("OpenFiles(%+v): %v, want it to say %q", tt.cfg, err, tt.want)
+			t.Errorf("Open(%+v): %v, want an error with %q", tt.cfg, err, tt.want)
 		}
 	}
 }
