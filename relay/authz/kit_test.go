@@ -78,6 +78,7 @@ func (m *mesh) dial(id string) *grpc.ClientConn {
 	return m.dialAt(address, creds)
 }
 
+// dialAt connects to an address of the relay. The connection is closed at the end of the test.
 func (m *mesh) dialAt(address net.Addr, creds credentials.TransportCredentials) *grpc.ClientConn {
 	m.t.Helper()
 	conn, err := grpc.NewClient(address.String(), grpc.WithTransportCredentials(creds))
@@ -108,6 +109,7 @@ func (m *mesh) client(id, cluster string, opts relaytest.ClientOptions) *relayte
 	return relaytest.NewClient(m.t, m.dial(id), opts)
 }
 
+// nodeOf returns the Node of an Envoy with a cluster.
 func nodeOf(cluster string) *corepb.Node {
 	n := relaytest.EnvoyNode("node-" + cluster)
 	n.Cluster = cluster

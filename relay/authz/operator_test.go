@@ -44,6 +44,7 @@ func TestOperators(t *testing.T) {
 	}
 }
 
+// TestOperatorsRefused checks the errors for invalid lists of operators.
 func TestOperatorsRefused(t *testing.T) {
 	for list, want := range map[string]string{
 		"[anonymous]": `operators: "anonymous": an operator needs a client certificate`,

@@ -121,7 +121,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 }
 
 // mapping calls the function of each field that the object contains, and returns the names of these fields. Unknown and
-// duplicate fields are errors. what names the object in errors.
+// duplicate fields are errors. The argument what describes the object in errors.
 func (r *reader) mapping(n *yaml.Node, what string, fields map[string]func(*yaml.Node)) map[string]bool {
 	found := map[string]bool{}
 	n = resolve(n)

@@ -24,6 +24,7 @@ rules:
   identities: [anonymous, "ip:10.0.0.0/8", "ip:::1", "email:*@example.org", "uri:https://example.org/**"]
 `
 
+// TestParse checks that Parse accepts a file with all fields.
 func TestParse(t *testing.T) {
 	if _, err := Parse("authz.yaml", []byte(good)); err != nil {
 		t.Errorf("Parse: %v", err)

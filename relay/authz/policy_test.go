@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
+// TestPatterns checks the matching of patterns in which {ns} is bound to shop and {no} is not bound.
 func TestPatterns(t *testing.T) {
 	tests := []struct {
 		pattern, text string
@@ -57,6 +58,7 @@ func TestPatterns(t *testing.T) {
 	}
 }
 
+// TestIdentityPatterns checks which identities a pattern matches, and the values of its captures.
 func TestIdentityPatterns(t *testing.T) {
 	tests := []struct {
 		pattern string

@@ -56,7 +56,7 @@ func size(all []*generation) (bytes int64) {
 }
 
 // TestH13_OnlyTheOldestAreEvicted checks that the store evicts the generations of all lines in the order in which they
-// ended, and no more generations than the limit requires.
+// ended. It must not evict more generations than the limit requires.
 func TestH13_OnlyTheOldestAreEvicted(t *testing.T) {
 	change := rapid.Custom(func(t *rapid.T) string {
 		line := rapid.SampledFrom([]string{"0", "1"}).Draw(t, "line")

@@ -245,7 +245,7 @@ func (l *Line) At(t time.Time) (*Target, error) {
 	return l.target(0), nil
 }
 
-// Find returns the newest generation whose digest has a prefix. The error is ErrUnknown.
+// Find returns the newest generation whose digest begins with the argument. The error is ErrUnknown.
 func (l *Line) Find(digest string) (*Target, error) {
 	l.store.mu.Lock()
 	defer l.store.mu.Unlock()

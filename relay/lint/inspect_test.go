@@ -44,6 +44,7 @@ func routes(actions ...string) string {
 	return `"name":"r","virtual_hosts":[{"name":"v","domains":["*"],"routes":[` + strings.Join(list, ",") + `]}]`
 }
 
+// TestInspect_References checks the references of valid resources, and whether clients fetch clusters on demand.
 func TestInspect_References(t *testing.T) {
 	tests := []struct {
 		name, typeURL, json string
@@ -87,6 +88,7 @@ func TestInspect_References(t *testing.T) {
 	}
 }
 
+// TestInspect_Findings checks the kind and the detail of findings, and their maximum number.
 func TestInspect_Findings(t *testing.T) {
 	field := func(b []byte, number protowire.Number, value []byte) []byte {
 		return protowire.AppendBytes(protowire.AppendTag(b, number, protowire.BytesType), value)

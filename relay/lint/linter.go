@@ -141,8 +141,8 @@ func (l *Linter) Clusters(facts *Facts) iter.Seq[string] {
 	}
 }
 
-// InspectBounded is Inspect for resources of untrusted size. It does not decode a resource of more than 1 MiB, since an
-// empty message of 2 bytes needs about 90 bytes of memory once it is decoded.
+// InspectBounded is Inspect for resources of untrusted size. It does not decode a resource of more than 1 MiB: an empty
+// message of 2 bytes needs about 90 bytes of memory once it is decoded.
 func InspectBounded(r *wire.Resource) *Facts {
 	if r.Size() > largest && Checks(r.TypeURL) {
 		return &Facts{Findings: []Finding{{Kind: Unchecked, Detail: "larger than 1 MiB"}}}
@@ -227,6 +227,7 @@ func (r *Report) Add(more ...GroupFinding) {
 	slices.SortFunc(r.Findings, GroupFinding.compare)
 }
 
+// compare orders findings as Finding.Compare does, then by group.
 func (f GroupFinding) compare(o GroupFinding) int {
 	return cmp.Or(f.Compare(o.Finding), cmp.Compare(f.Group, o.Group))
 }

@@ -153,8 +153,8 @@ func TestLinter_Order(t *testing.T) {
 	})
 }
 
-// TestLinter_Endpoints checks that endpoints, which are requested by name, are missing only after the origin has
-// reported that they do not exist, and only while it is connected.
+// TestLinter_Endpoints checks that missing endpoints, which are requested by name, are reported only after the origin
+// has reported that they do not exist. The origin must still be connected.
 func TestLinter_Endpoints(t *testing.T) {
 	check(t, nil, func(r *rig) {
 		r.put(cache.Wildcard, wire.ClusterType, map[string]string{"a": byEDS, "c": byEDS})

@@ -12,8 +12,8 @@ import (
 // exists, or if its existence is unknown. A resource is absent in two cases:
 //
 //   - The origin has reported that the name does not exist.
-//   - Clients subscribe to the type by wildcard, the origin has sent the complete wildcard set, the set lacks the
-//     resource, and no client waits for a response for its name.
+//   - Clients subscribe to the type by wildcard, and the complete wildcard set from the origin lacks the resource. No
+//     client waits for a response for its name.
 //
 // The second case excludes types that clients request by name, such as endpoints: the relay may not have requested the
 // name yet.

@@ -37,6 +37,7 @@ var types = byTypeURL(
 	&tlspb.UpstreamTlsContext{}, &tlspb.DownstreamTlsContext{},
 )
 
+// byTypeURL returns messages by their type URL.
 func byTypeURL(all ...validated) map[string]validated {
 	types := make(map[string]validated, len(all))
 	for _, m := range all {

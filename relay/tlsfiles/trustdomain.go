@@ -17,16 +17,17 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A TrustDomain is a SPIFFE trust domain, and the CAs that vouch for it.
+// A TrustDomain is a SPIFFE trust domain, with the CAs that may issue certificates for it.
 type TrustDomain struct {
 	Name string // such as example.org
 
-	// CA holds the CAs that vouch for the trust domain, and for nothing else. Without a path, the CAs of
-	// [ServerConfig.ClientCA] vouch for it.
+	// CA is the file of the CAs for the trust domain. They may issue no other certificates. If the path is empty, the
+	// CAs of [ServerConfig.ClientCA] may issue certificates for the trust domain.
 	CA File
 }
 
-// clientCAs are the CAs that vouch for clients. It is immutable.
+// clientCAs are the CAs of client certificates, with their trust domains. A CA vouches for a client if it may issue a
+// certificate with the client's SPIFFE ID. The struct is immutable.
 type clientCAs struct {
 	pool *x509.CertPool // all CAs
 
