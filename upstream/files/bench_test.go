@@ -11,6 +11,7 @@ import (
 
 const acme = "type.googleapis.com/acme.Thing"
 
+// globName returns the glob of collection i.
 func globName(i int) string { return fmt.Sprintf("xdstp://one/acme.Thing/%d/*", i) }
 
 // BenchmarkLocalAmongCollections measures one change of a file with many subscribed globs.

@@ -21,6 +21,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
+// TestR117_FourFormatsSameBytes checks that a DiscoveryResponse in YAML, JSON, text format and binary form yields the
+// same resources and versions.
 func TestR117_FourFormatsSameBytes(t *testing.T) {
 	asJSON := check.Must(os.ReadFile("testdata/mesh.json"))
 	var response discoverypb.DiscoveryResponse
@@ -58,6 +60,7 @@ func TestR117_FourFormatsSameBytes(t *testing.T) {
 	}
 }
 
+// TestR118_BadFileKeepsLastGood checks that the last good content of a bad file is served. Each error is logged once.
 func TestR118_BadFileKeepsLastGood(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1"), "other.yaml", clusters("b"))
 	m := mirrorDir(t, Config{Dir: dir, Poll: 20 * time.Millisecond})
@@ -91,6 +94,7 @@ func TestR118_BadFileKeepsLastGood(t *testing.T) {
 	m.until("a=3 b=2")
 }
 
+// TestR119_RenameOver checks that events report files that are renamed, moved into the directory, added or removed.
 func TestR119_RenameOver(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1"))
 	m := mirrorDir(t, Config{Dir: dir, Poll: time.Hour}) // changes are detected by events only
@@ -149,6 +153,7 @@ func TestR119_SymlinkSwap(t *testing.T) {
 	m.until("a=3 c")
 }
 
+// TestFilesDirectoryReplaced checks that the reader follows a link to the directory that gets another target.
 func TestFilesDirectoryReplaced(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "current")
 	one := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1"))
@@ -162,6 +167,7 @@ func TestFilesDirectoryReplaced(t *testing.T) {
 	m.until("a=3")
 }
 
+// TestB28_DeletedDirectoryRemovesNothing checks that removals of a deleted directory are held until it exists again.
 func TestB28_DeletedDirectoryRemovesNothing(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mesh")
 	check.OK(t, os.Mkdir(dir, 0o700))
@@ -207,6 +213,8 @@ func TestH11_DuplicateNames(t *testing.T) {
 	}
 }
 
+// TestB28_SubscribersReceiveFileContent checks subscriptions by name, by alias and by wildcard, before and after
+// changes of the files.
 func TestB28_SubscribersReceiveFileContent(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "mesh.yaml", clusters("a=1", "b=1")+
 		"- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: front, aliases: [door], resource: {'@type': "+wire.ClusterType+", name: front, alt_stat_name: '1'}}\n")

@@ -106,6 +106,7 @@ func contents(t *testing.T, text string) map[string]*fileContent {
 	return files
 }
 
+// TestFileStatesVersions checks that a type has the version of its file, and none if several files contain the type.
 func TestFileStatesVersions(t *testing.T) {
 	s := make(fileStates)
 	of := func(version string, types ...string) *fileContent {
@@ -123,6 +124,7 @@ func TestFileStatesVersions(t *testing.T) {
 	}
 }
 
+// TestSameListing checks that sameListing detects each kind of change of a file.
 func TestSameListing(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "a.yaml", "1", "b.yaml", "1")
 	list := func() map[string]listing {
@@ -194,6 +196,8 @@ func TestReaderWithoutDirectory(t *testing.T) {
 	}
 }
 
+// TestReadDir checks which files of a directory are read, and the errors of invalid ones. Unchanged files must not be
+// parsed again.
 func TestReadDir(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "a.yaml", clusters("a"), "README.md", "no", ".hidden.yaml", "no", "empty.json", " \n")
 	check.OK(t, os.Mkdir(filepath.Join(dir, "dir.yaml"), 0o700), os.Symlink("nowhere", filepath.Join(dir, "dangling.yaml")))
@@ -245,6 +249,7 @@ func TestFileWrapperKeepsAllFields(t *testing.T) {
 	}
 }
 
+// TestDirWatchDebounces checks when wait returns after events: when they pause, at the latest after eventWait.
 func TestDirWatchDebounces(t *testing.T) {
 	tests := []struct {
 		name string
