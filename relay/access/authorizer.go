@@ -117,15 +117,15 @@ func (a *Authorizer) Warnings(groupBy []string, hasTLS bool, remoteAdmin []strin
 	}
 	for _, field := range groupBy {
 		if free := r.Unlimited(field); len(free) > 0 && !strings.HasPrefix(field, "user_agent_") {
-			lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: TENDER_NODE_GROUP_BY tells groups apart by %s, which may be anything by the rules %s: their clients may read what any of these groups gets",
+			lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: TENDER_NODE_GROUP_BY has %s, which the rules %s do not restrict: their clients can join any of these groups and read its resources",
 				field, strings.Join(free, ", ")))
 		}
 	}
 	if hasTLS && !r.Knows(authz.Anonymous) {
-		lines = append(lines, "TENDER_AUTHZ: no rule is about anonymous: who comes by TENDER_LISTEN, which has no TLS, is refused")
+		lines = append(lines, "TENDER_AUTHZ: no rule matches anonymous: clients of TENDER_LISTEN, which has no TLS, are rejected")
 	}
 	if len(remoteAdmin) > 0 && !r.HasOperators() {
-		lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: there are no operators: nobody is served at TENDER_ADMIN_LISTEN=%s", strings.Join(remoteAdmin, ",")))
+		lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: there are no operators: requests to TENDER_ADMIN_LISTEN=%s are rejected", strings.Join(remoteAdmin, ",")))
 	}
 	return lines
 }
@@ -205,7 +205,7 @@ func (g *grant) Name(typeURL, name string) error {
 		if g.allowed == nil || g.allowed.Allows(typeURL, name) {
 			return nil
 		}
-		return guard.Denies(guard.DeniedName, "%s may not have %.256q: it is in no xdstp of the rules %q", g.Identity(), name, g.allowed.Rules())
+		return guard.Denies(guard.DeniedName, "%s may not have %.256q: the rules %q do not list it under xdstp", g.Identity(), name, g.allowed.Rules())
 	}
 	if why := g.secretDenied(name); why != "" {
 		return guard.Denies(guard.DeniedSecret, "%s may not have the Secret %.256q: %s", g.Identity(), name, why)
@@ -220,11 +220,11 @@ func (g *grant) secretDenied(name string) string {
 	case g.by.secrets == SecretsOff:
 		return "Secrets are not served (TENDER_SECRETS=off)"
 	case name == wire.Wildcard || wire.Glob(name):
-		return "Secrets are had by their names alone"
+		return "Secrets can only be requested by name"
 	case !local && g.certificate == nil:
 		return "Secrets are for clients that show a certificate (TENDER_SECRETS=" + g.by.secrets + ")"
 	case g.allowed != nil && !g.allowed.Allows(wire.SecretType, name):
-		return fmt.Sprintf("it is in no secrets of the rules %q", g.allowed.Rules())
+		return fmt.Sprintf("the rules %q do not list it under secrets", g.allowed.Rules())
 	case g.allowed == nil && !local:
 		return "there are no rules (TENDER_AUTHZ)"
 	default:

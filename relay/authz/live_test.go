@@ -77,8 +77,8 @@ func TestCheckFiles(t *testing.T) {
 	}
 	warnings, err := check("version: 1\nrules:" + tenants)
 	want := []string{
-		"TENDER_AUTHZ: TENDER_NODE_GROUP_BY tells groups apart by metadata.env, which may be anything by the rules tenants: their clients may read what any of these groups gets",
-		"TENDER_AUTHZ: no rule is about anonymous: who comes by TENDER_LISTEN, which has no TLS, is refused",
+		"TENDER_AUTHZ: TENDER_NODE_GROUP_BY has metadata.env, which the rules tenants do not restrict: their clients can join any of these groups and read its resources",
+		"TENDER_AUTHZ: no rule matches anonymous: clients of TENDER_LISTEN, which has no TLS, are rejected",
 	}
 	if err != nil || strings.Join(warnings, "\n") != strings.Join(want, "\n") {
 		t.Errorf("CheckFiles: %q, %v, want %q", warnings, err, want)

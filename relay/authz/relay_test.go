@@ -130,7 +130,7 @@ func TestB36_SecretsByName(t *testing.T) {
 		alone.Subscribe(relaytest.SecretType, "shop/key")
 		m.has(alone, relaytest.SecretType, "shop/key")
 		alone.Subscribe(relaytest.SecretType, "shop/key", "other/key")
-		m.refused(alone, `may not have the Secret "other/key": it is in no secrets of the rules ["tenants"]`)
+		m.refused(alone, `may not have the Secret "other/key": the rules ["tenants"] do not list it under secrets`)
 	}
 	if code, body := m.poll(web, "secrets", `{"node": {"id": "x", "cluster": "shop"}, "resource_names": ["shop/key"]}`); code != http.StatusOK || !strings.Contains(body, "hush 1") {
 		t.Errorf("poll: got %d %s, want the Secret", code, body)
@@ -217,10 +217,10 @@ func TestB36_WhoIsServedSecrets(t *testing.T) {
 		{relay.SecretsMTLS, plain, "", "shop/key", "Secrets are for clients that show a certificate"},
 		{relay.SecretsMTLS, plain, web, "shop/key", ""},
 		{relay.SecretsLoopback, "", "", "shop/key", ""},
-		{relay.SecretsLoopback, "", "", "*", "Secrets are had by their names alone"},
+		{relay.SecretsLoopback, "", "", "*", "Secrets can only be requested by name"},
 		{relay.SecretsLoopback, plain, "", "shop/key", ""},
-		{relay.SecretsLoopback, plain, "", "other/key", `it is in no secrets of the rules ["plain"]`},
-		{relay.SecretsLoopback, plain, web, "other/key", `it is in no secrets of the rules ["tenants"]`},
+		{relay.SecretsLoopback, plain, "", "other/key", `the rules ["plain"] do not list it under secrets`},
+		{relay.SecretsLoopback, plain, web, "other/key", `the rules ["tenants"] do not list it under secrets`},
 		{relay.SecretsOff, plain, web, "shop/key", "Secrets are not served (TENDER_SECRETS=off)"},
 	}
 	type setup struct{ secrets, rules string }
@@ -258,7 +258,7 @@ func TestB23_RulesMatchXDSTPNames(t *testing.T) {
 	}
 	alone := m.client(web, "shop", relaytest.ClientOptions{TypeURL: relaytest.EndpointType})
 	alone.Subscribe(relaytest.EndpointType, prefix+"other/a")
-	m.refused(alone, "it is in no xdstp of the rules")
+	m.refused(alone, "do not list it under xdstp")
 }
 
 // TestB36_RulesThatChange checks that new rules apply to open streams. Clients no longer receive resources that are no

@@ -53,7 +53,7 @@ func (j *Journal) keep(e *entry, d *Diff) {
 // diffOf computes the diff of a change, without the lock of the journal: it may take long for a large resource.
 func diffOf(c Change) Diff {
 	if c.Before == nil && c.Kind != Added {
-		return Diff{Note: "what there was before is remembered no more"}
+		return Diff{Note: "the previous state is no longer in the history"}
 	}
 	before, note := textOf(c.Before)
 	if note != "" {

@@ -193,7 +193,7 @@ func TestHistory_Bounds(t *testing.T) {
 		}
 		changes := r.journal.Changes(wire.ClusterType, "a", "", 100)
 		oldest := changes[len(changes)-1]
-		if len(changes) < 2 || len(changes) > 8 || oldest.Before != nil || r.journal.Diff(oldest).Note != "what there was before is remembered no more" {
+		if len(changes) < 2 || len(changes) > 8 || oldest.Before != nil || r.journal.Diff(oldest).Note != "the previous state is no longer in the history" {
 			t.Errorf("%d changes of a, the oldest is %+v; want 2 to 8, and an oldest one without Before", len(changes), r.journal.Diff(oldest))
 		}
 		r.is("b0")
