@@ -16,7 +16,7 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// TestMain lets the test binary play the parts that the driver starts.
+// TestMain makes the test binary run the roles that the driver starts.
 func TestMain(m *testing.M) {
 	if done, err := play(os.Args[1:]); done {
 		if err != nil {
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tenderBinary builds what is measured.
+// tenderBinary builds the measured binary and returns its path.
 func tenderBinary(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "tender")
@@ -41,7 +41,7 @@ func tenderBinary(t *testing.T) string {
 	return binary
 }
 
-// TestServers runs small loads through the code that the figures come from.
+// TestServers runs small loads through the code that produces the figures.
 func TestServers(t *testing.T) {
 	binary := tenderBinary(t)
 	t.Run("count allocations", func(t *testing.T) { countAllocations(t, binary) })
@@ -57,7 +57,7 @@ func TestServers(t *testing.T) {
 	t.Run("send what changed alone", func(t *testing.T) { sendWhatChangedAlone(t, binary) })
 }
 
-// deliverEverything runs ten clients and three changes with each kind of server.
+// deliverEverything runs ten clients and three changes with each kind of server, and checks that none is lost.
 func deliverEverything(t *testing.T, binary string) {
 	const clients, changes = 10, 3
 	delta := clusters(50, clients)
@@ -122,14 +122,14 @@ func deliverEverything(t *testing.T, binary string) {
 				t.Fatal(err)
 			}
 			if p.Deliveries != clients*changes || p.Synced != clients || p.First != 0 {
-				t.Errorf("after %d changes for %d clients: %+v", changes, clients, p)
+				t.Errorf("progress after %d changes for %d clients: %+v, want each change delivered once to each client", changes, clients, p)
 			}
 			if !tt.setup.sotw && p.Again != 0 {
-				t.Errorf("%d resources were sent again", p.Again)
+				t.Errorf("%d unchanged resources were sent again, want 0", p.Again)
 			}
 			if tt.setup.sampled > 0 {
 				if err := st.exported(); err != nil || st.exports() == 0 {
-					t.Errorf("traces were exported %d times: %v", st.exports(), err)
+					t.Errorf("traces were exported %d times, want at least once: %v", st.exports(), err)
 				}
 			}
 			if err := st.total(&f); err != nil || f.totalCPU <= 0 || f.highestRSS <= 0 {
@@ -142,7 +142,7 @@ func deliverEverything(t *testing.T, binary string) {
 	}
 }
 
-// countAllocations compares what each kind of server allocates with what it has allocated since its start.
+// countAllocations checks that the number of allocated objects of each kind of server grows when clients connect.
 func countAllocations(t *testing.T, binary string) {
 	for _, kind := range []string{"raw", "grpc", "tender"} {
 		st, err := raise(kind, binary, clusters(50, 10))
@@ -163,7 +163,7 @@ func countAllocations(t *testing.T, binary string) {
 	}
 }
 
-// leaveStalledAlone has some clients stop reading, which the others do not notice.
+// leaveStalledAlone checks that the other clients receive all changes while some clients have stopped reading.
 func leaveStalledAlone(t *testing.T, binary string) {
 	const clients, stalled, changes = 10, 2, 3
 	s := clusters(50, clients)
@@ -192,7 +192,7 @@ func leaveStalledAlone(t *testing.T, binary string) {
 	}
 }
 
-// areAttacked runs each attack beside some clients.
+// areAttacked runs each attack while a few clients are served.
 func areAttacked(t *testing.T, binary string) {
 	for _, r := range (options{scale: 0.02}).hostile().rows {
 		t.Run(r.label, func(t *testing.T) {
@@ -203,13 +203,13 @@ func areAttacked(t *testing.T, binary string) {
 				t.Fatal(err)
 			}
 			if f.p99 <= 0 || f.peace.p99 <= 0 || f.onset.p99 <= 0 || f.cores <= 0 || f.join <= 0 || f.peace.join <= 0 {
-				t.Errorf("figures %+v, in peace %+v, at first %+v", f, f.peace, f.onset)
+				t.Errorf("figures %+v, before the attack %+v, at its start %+v", f, f.peace, f.onset)
 			}
 		})
 	}
 }
 
-// distributeInStages measures what a rollout does not hold back, with some clients that have a change which the others do not have.
+// distributeInStages runs the rows of ROLLOUT, which measure changes that an open rollout does not hold back.
 func distributeInStages(t *testing.T, binary string) {
 	for _, r := range (options{scale: 0.02}).rollouts().rows {
 		t.Run(r.label, func(t *testing.T) {
@@ -225,7 +225,7 @@ func distributeInStages(t *testing.T, binary string) {
 	}
 }
 
-// serveManyStreams has streams that share connections, and many connections.
+// serveManyStreams runs the rows of SCALE, with shared connections and with many connections.
 func serveManyStreams(t *testing.T, binary string) {
 	for _, r := range (options{scale: 0.02}).atScale().rows {
 		t.Run(r.label, func(t *testing.T) {
@@ -241,7 +241,7 @@ func serveManyStreams(t *testing.T, binary string) {
 	}
 }
 
-// serveByTLS has clients connect, receive and return in plaintext and by mutual TLS.
+// serveByTLS runs the rows of TLS: clients connect, receive and reconnect in plaintext and with mutual TLS.
 func serveByTLS(t *testing.T, binary string) {
 	for _, r := range (options{scale: 0.02}).secured().rows {
 		t.Run(r.label, func(t *testing.T) {
@@ -255,7 +255,7 @@ func serveByTLS(t *testing.T, binary string) {
 				t.Errorf("figures %+v", f)
 			}
 			if herd := f.peace != nil; herd != strings.HasPrefix(r.label, "herd") || herd && (f.p99 <= 0 || f.peace.p99 <= 0) {
-				t.Errorf("figures %+v, in peace %+v", f, f.peace)
+				t.Errorf("figures %+v, before the herd %+v", f, f.peace)
 			}
 			if returns := strings.HasPrefix(r.label, "return"); returns && (f.connects <= 0 || (f.resumed == 100) != r.setup.resume || f.again != 0) {
 				t.Errorf("figures %+v, want resumed sessions if the server resumes them, and nothing sent again", f)
@@ -264,7 +264,7 @@ func serveByTLS(t *testing.T, binary string) {
 	}
 }
 
-// returnToControlPlane restarts a control plane with a handful of groups.
+// returnToControlPlane runs the rows of RETURN with a few node groups.
 func returnToControlPlane(t *testing.T, binary string) {
 	t.Parallel() // nearly all of the time is spent waiting
 	for _, r := range (options{scale: 0.02}).returned().rows {
@@ -285,7 +285,7 @@ func returnToControlPlane(t *testing.T, binary string) {
 	}
 }
 
-// serveEnvoys runs a handful of real Envoys, below a relay and on go-control-plane.
+// serveEnvoys runs a few real Envoys that connect to a relay, and then directly to go-control-plane.
 func serveEnvoys(t *testing.T, binary string) {
 	for _, r := range (options{scale: 0.02}).fleet().rows {
 		t.Run(r.label, func(t *testing.T) {
@@ -300,8 +300,8 @@ func serveEnvoys(t *testing.T, binary string) {
 	}
 }
 
-// runOthers runs the rows of all scenarios that no other test runs, at a fiftieth of their size or less, eight at a time:
-// much of the time is spent waiting. Peers are run by other tests.
+// runOthers runs the rows of all scenarios that no other test runs, at a fiftieth of their size or less. Eight rows run
+// at a time, since they spend much of the time waiting. It skips rows that run only in the first round.
 func runOthers(t *testing.T, binary string) {
 	t.Parallel()
 	o := options{scale: 0.02, tender: binary}
@@ -329,7 +329,7 @@ func runOthers(t *testing.T, binary string) {
 	running.Wait()
 }
 
-// TestChecksNameRows: a check compares rows that there are.
+// TestChecksNameRows verifies that each check refers to existing rows.
 func TestChecksNameRows(t *testing.T) {
 	for _, s := range scenarios(options{scale: 1}) {
 		for _, c := range s.checks {
@@ -342,7 +342,7 @@ func TestChecksNameRows(t *testing.T) {
 	}
 }
 
-// TestGOGC: a row that says how the collector runs has the last word.
+// TestGOGC verifies that the GOGC of a row takes precedence over the flag -gogc.
 func TestGOGC(t *testing.T) {
 	var got []string
 	r := row{kind: "raw", setup: clusters(1, 1), act: func(st *stage, _ *figures) error {
@@ -358,7 +358,7 @@ func TestGOGC(t *testing.T) {
 	}
 }
 
-// sendWhatChangedAlone has clients return with what they know.
+// sendWhatChangedAlone verifies that reconnecting clients receive only the changed resource.
 func sendWhatChangedAlone(t *testing.T, binary string) {
 	for _, kind := range []string{"grpc", "tender"} {
 		var f figures
@@ -374,13 +374,13 @@ func sendWhatChangedAlone(t *testing.T, binary string) {
 			t.Fatal(err)
 		}
 		if f.again != 0 || f.sync <= 0 {
-			t.Errorf("%s: figures %+v, want nothing sent again", kind, f)
+			t.Errorf("%s: figures %+v, want no unchanged resource sent again", kind, f)
 		}
 	}
 }
 
-// TestLostDeliveryIsAnError asks for the sync of a change that the clients were not
-// told.
+// TestLostDeliveryIsAnError compares the clients with a change that the server has not
+// sent.
 func TestLostDeliveryIsAnError(t *testing.T) {
 	l, err := load.New()
 	if err != nil {
@@ -401,7 +401,7 @@ func TestLostDeliveryIsAnError(t *testing.T) {
 		if err := l.Progress(struct{}{}, &p); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Millisecond) // the generator tells nobody; it is asked
+		time.Sleep(time.Millisecond) // the load generator can only be polled
 	}
 	latest := map[string][]content.Stamp{content.Cluster: {{Index: 0}, {Index: 1, Change: 1}, {Index: 2}}}
 	n := 0

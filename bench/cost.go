@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// mallocs is the metric of a Tender that counts the objects that it has allocated.
+// mallocs is the name of the Go runtime metric that counts allocated objects, with the space before its value.
 const mallocs = "go_memstats_mallocs_total "
 
-// allocated returns how many objects the servers have allocated on Go's heap, and how many of them to answer this
-// question: a Tender makes its metrics for that.
+// allocated returns the number of objects that the servers have allocated on Go's heap. asking is the estimated part of
+// total that one scrape of Tender's metrics allocates; callers subtract it.
 func (st *stage) allocated() (total, asking float64, err error) {
 	if len(st.probes) == 0 {
 		for _, p := range st.servers {
@@ -38,7 +38,7 @@ func (st *stage) allocated() (total, asking float64, err error) {
 	return total, asking, nil
 }
 
-// readMallocs returns the counter of one Tender.
+// readMallocs scrapes the counter of allocated objects from the probe address of one Tender.
 func readMallocs(probe string) (float64, error) {
 	resp, err := http.Get("http://" + probe + "/metrics")
 	if err != nil {
@@ -54,17 +54,17 @@ func readMallocs(probe string) (float64, error) {
 	return 0, fmt.Errorf("metrics of %s: no %s: %w", probe, strings.TrimSpace(mallocs), lines.Err())
 }
 
-// counting returns a function that returns how many objects the servers have allocated since.
+// counting returns a function that returns the number of objects that the servers have allocated since this call.
 func (st *stage) counting() (since func() (float64, error), err error) {
 	before, asking, err := st.allocated()
 	return func() (float64, error) {
 		after, again, err := st.allocated()
-		// Between the two readings that count lie two questions: the other one of each pair measured what one costs.
+		// Two scrapes lie between the readings that are subtracted: asking and again are the cost of one each.
 		return max(after-before-asking-again, 0), err
 	}, err
 }
 
-// total notes what the servers have cost since their start.
+// total records the CPU time and the highest memory use of the servers since their start.
 func (st *stage) total(f *figures) error {
 	cpu, err := st.servers.CPU()
 	if err != nil {
@@ -77,7 +77,7 @@ func (st *stage) total(f *figures) error {
 	return nil
 }
 
-// notePeak keeps the highest resident memory of the servers before the peak is reset, and at the end.
+// notePeak updates the highest resident memory of the servers. Call it before each reset of the peak and at the end.
 func (st *stage) notePeak() error {
 	_, peak, err := st.servers.RSS()
 	st.highest = max(st.highest, peak)

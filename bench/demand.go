@@ -8,7 +8,8 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// demand is DEMAND: the requests of a relay for names that nobody has requested before. A SotW request has all names.
+// demand is DEMAND: the upstream requests of a relay for names that no client has requested before. Each SotW request
+// repeats all names.
 func (o options) demand() scenario {
 	const each = 100
 	clients := o.scaled(100)

@@ -7,47 +7,47 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// Figures are what one run of a server shows. What was not measured is 0.
+// figures are the measurements of one run of a row. A figure that was not measured is 0.
 type figures struct {
-	cpu           float64 // CPU a delivery, in µs
-	p50, p99, max float64 // delay from change to client, in ms
-	bytes         float64 // bytes a delivery
-	turns         float64 // looks of Tender at a stream for each response of the control plane, if one has several changes
-	merged        float64 // part of the deliveries that came with another one
-	idle          float64 // part of Tender's looks at streams that had nothing to send, in %
-	allocs        float64 // objects allocated on Go's heap a delivery
+	cpu           float64 // CPU per delivery, in µs
+	p50, p99, max float64 // delay from the change to its receipt by a client, in ms
+	bytes         float64 // bytes per delivery
+	turns         float64 // turns of each stream in Tender per upstream response, if responses contain several changes
+	merged        float64 // fraction of the deliveries that shared a response with another delivery
+	idle          float64 // turns of streams in Tender that had nothing to send, in %
+	allocs        float64 // objects allocated on Go's heap per delivery
 	totalCPU      float64 // CPU of the servers since their start, in seconds
-	highestRSS    float64 // their highest RSS since then, in MiB
-	sync          float64 // until all were in sync, in ms
-	syncCPU       float64 // CPU until then, in ms
-	resident      float64 // RSS a client, in KiB
-	peak          float64 // peak RSS above that before the changes, in MiB
-	grown         float64 // RSS after the changes above that before, in MiB
-	again         float64 // resources a client that it had already
-	heap          float64 // live heap, in bytes a unit that the scenario names
-	stalled       float64 // clients that heap is of, if they read nothing
-	held          float64 // RSS of the whole process, in MiB
-	listening     float64 // from start until it listens, in ms
-	spent         float64 // CPU of the changes, in seconds
-	reached       float64 // until all have a change, in ms: the median of the changes
-	cores         float64 // CPU seconds a second, while changes are made
-	connects      float64 // connections that were established a second
-	resumed       float64 // part of them that resumed a TLS session, in %
-	join          float64 // until a client that connects is in sync, in ms: the longest of some
+	highestRSS    float64 // highest RSS of the servers since their start, in MiB
+	sync          float64 // time until all clients were in sync, in ms
+	syncCPU       float64 // CPU until all clients were in sync, in ms
+	resident      float64 // RSS per client, in KiB
+	peak          float64 // peak RSS during the changes minus RSS before them, in MiB
+	grown         float64 // RSS after the changes minus RSS before them, in MiB
+	again         float64 // resources per client that the server sent again unchanged
+	heap          float64 // live heap, in bytes per unit; the check of the scenario names the unit
+	stalled       float64 // clients that stopped reading and that heap is divided by
+	held          float64 // RSS of all server processes, in MiB
+	listening     float64 // time from the start of Tender until it listens, in ms
+	spent         float64 // CPU used during the changes, in seconds
+	reached       float64 // time until all clients received a change, in ms: the median of the changes
+	cores         float64 // CPU seconds per second during the changes
+	connects      float64 // connections established per second
+	resumed       float64 // connections that resumed a TLS session, in %
+	join          float64 // time from connect to sync of one client, in ms: the longest of several clients
 
-	origin *originFigures // what the control plane pays; nil if it is not looked at
+	origin *originFigures // cost of the control plane; nil if not measured
 
-	peace, onset *figures // the same before an attack began, and as it did; nil if there is none
+	peace, onset *figures // figures before an attack and right after its start; nil without an attack
 }
 
-// fill connects the clients: one for each server, which has it load what it serves,
-// and then the others, which are measured.
+// fill connects one client to each server, so that it loads its resources, and then
+// connects and measures the other clients.
 func (st *stage) fill(f *figures) error { return st.connect(f, settle) }
 
-// idle is fill, but RSS is that of clients that have been idle for a while.
+// idle is fill, but measures RSS after the clients have been idle for idleFor.
 func (st *stage) idle(f *figures) error { return st.connect(f, idleFor) }
 
-// connect is fill, with RSS measured so long after all are in sync.
+// connect is fill, and measures RSS after waiting that long once all clients are in sync.
 func (st *stage) connect(f *figures, wait time.Duration) error {
 	first := len(st.addresses)
 	if _, err := st.open(first); err != nil || st.clients == first {
@@ -77,7 +77,7 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 	if err != nil {
 		return err
 	}
-	time.Sleep(wait) // the last ACKs
+	time.Sleep(wait) // until the servers have read the last ACKs
 	resident, _, err := st.servers.RSS()
 	if err != nil {
 		return err
@@ -95,23 +95,23 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 	return nil
 }
 
-// settle is how long processes are left alone before they are measured. A
-// benchmark may look at a clock; nothing is decided by it.
+// settle is the pause before a measurement, in which the servers read the last ACKs.
+// No result depends on its exact length.
 const settle = 500 * time.Millisecond
 
-// idleFor is settle in S5, where it is not to matter how busy the machine is: a server may
-// give memory back once it has served its clients.
+// idleFor replaces settle in S5: it gives servers time to return memory to the system
+// after they have served their clients, even on a busy machine.
 const idleFor = 3 * time.Second
 
-// A baseline is what the servers have used before changes are made.
+// A baseline holds the counters of the servers before the measured changes.
 type baseline struct {
 	resident    int
 	looks       looks
-	allocations func() (float64, error) // since then
+	allocations func() (float64, error) // returns the objects allocated since the baseline
 	cpu         time.Duration
 }
 
-// baseline resets the highest memory use, and reads the other counters.
+// baseline resets the peak memory of the servers and the counters of the load generator, and reads the other counters.
 func (st *stage) baseline() (b baseline, err error) {
 	if err := st.load.Call("Mark", struct{}{}, &struct{}{}); err != nil {
 		return b, err
@@ -135,7 +135,7 @@ func (st *stage) baseline() (b baseline, err error) {
 	return b, err
 }
 
-// follow makes changes and measures until all clients have them.
+// follow makes changes and measures until all clients have received them.
 func (st *stage) follow(f *figures, c serve.Changes) error {
 	before, err := st.baseline()
 	if err != nil {
@@ -148,7 +148,7 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	if err := st.inSync(); err != nil {
 		return err
 	}
-	time.Sleep(50 * time.Millisecond) // the last ACKs
+	time.Sleep(50 * time.Millisecond) // until the servers have read the last ACKs
 	after, err := st.servers.CPU()
 	if err != nil {
 		return err
@@ -172,7 +172,8 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	return st.count(f, after-before.cpu, expected)
 }
 
-// count divides what was spent by what was delivered.
+// count divides the costs by the number of deliveries. cpu is the CPU time of the servers, expected the number of
+// deliveries if each came in a response of its own.
 func (st *stage) count(f *figures, cpu time.Duration, expected int) error {
 	var p load.Progress
 	if err := st.load.Call("Progress", struct{}{}, &p); err != nil {
@@ -183,7 +184,7 @@ func (st *stage) count(f *figures, cpu time.Duration, expected int) error {
 		return err
 	}
 	n := float64(max(p.Responses, 1))
-	if !st.sotw { // there, each response has everything again
+	if !st.sotw { // SotW responses repeat all resources, so responses are counted instead
 		n = float64(max(p.Deliveries, 1))
 		f.again = float64(p.Again) / float64(st.clients)
 	}

@@ -5,20 +5,20 @@ import (
 	"math"
 )
 
-// errDependent says that the measurements do not tell some terms from each other.
+// errDependent reports that some terms are linearly dependent over the measurements.
 var errDependent = errors.New("terms that no measurement tells apart")
 
-// leastSquares returns the x for which the sum of (a[i]·x − b[i])² is least, by the
-// normal equations: aᵀa x = aᵀb.
+// leastSquares returns the x that minimizes the sum of (a[i]·x − b[i])², by the normal
+// equations aᵀa x = aᵀb. Errors: errDependent.
 func leastSquares(a [][]float64, b []float64) ([]float64, error) {
 	n := len(a[0])
-	scales := make([]float64, n) // columns are brought to one length: they are of many units
+	scales := make([]float64, n) // normalizes the columns, whose units differ
 	for _, row := range a {
 		for j, v := range row {
 			scales[j] = math.Hypot(scales[j], v)
 		}
 	}
-	m := make([][]float64, n) // the last column is the right side
+	m := make([][]float64, n) // the last column is the right-hand side
 	for j := range m {
 		m[j] = make([]float64, n+1)
 		for i, row := range a {
@@ -35,9 +35,9 @@ func leastSquares(a [][]float64, b []float64) ([]float64, error) {
 	return x, err
 }
 
-// solve solves linear equations, each a row with its right side, by Gauss's method.
+// solve solves linear equations by Gaussian elimination. Each row of m ends with its right-hand side. It overwrites m.
 func solve(m [][]float64) ([]float64, error) {
-	const least = 1e-9 // of a pivot, where the diagonal began as ones
+	const least = 1e-9 // of a pivot; the initial diagonal is all ones
 	n := len(m)
 	for j := range n {
 		pivot := j
@@ -47,7 +47,7 @@ func solve(m [][]float64) ([]float64, error) {
 			}
 		}
 		m[j], m[pivot] = m[pivot], m[j]
-		if !(math.Abs(m[j][j]) > least) { // also if it is no number
+		if !(math.Abs(m[j][j]) > least) { // also true for NaN
 			return nil, errDependent
 		}
 		for i := range n {
@@ -66,23 +66,23 @@ func solve(m [][]float64) ([]float64, error) {
 	return x, nil
 }
 
-// A term is a part of a cost that grows with something.
+// A term is one part of a cost: a function of the load, times a coefficient.
 type term struct {
 	what string
 	of   func(point) float64
-	unit string  // in which its coefficient is printed,
-	many float64 // and how many of that unit the cost's own unit is
+	unit string  // of the printed coefficient
+	many float64 // factor from the unit of the cost to unit
 }
 
-// A fit is a cost as a sum of terms, each times its coefficient.
+// A fit models a cost as a sum of terms, each multiplied by its coefficient.
 type fit struct {
 	terms        []term
 	coefficients []float64
-	mean, worst  float64 // relative errors where it was fitted: root of the mean square, and the largest
+	mean, worst  float64 // relative errors at the fitted points: root mean square, and largest
 }
 
-// fitted returns the fit with the least relative errors. A term that would come out
-// below zero, which no cost is, is left out, the furthest first.
+// fitted returns the fit with the least relative errors. Costs are not negative, so it
+// drops terms with negative coefficients one by one, the largest share of the cost first.
 func fitted(terms []term, points []point, measured []float64) (fit, error) {
 	f := fit{terms: terms, coefficients: make([]float64, len(terms))}
 	used := make([]int, len(terms))
@@ -94,7 +94,7 @@ func fitted(terms []term, points []point, measured []float64) (fit, error) {
 		if err != nil {
 			return f, err
 		}
-		worst := 0 // by its share of the cost, the coefficients being of many units
+		worst := 0 // by its share of the cost, since the units of the coefficients differ
 		share := func(i int) float64 { return x[i] * f.sum(used[i], points) }
 		for i := range x {
 			if share(i) < share(worst) {
@@ -119,7 +119,7 @@ func fitted(terms []term, points []point, measured []float64) (fit, error) {
 	return f, nil
 }
 
-// relative returns the terms of each point, as parts of what was measured there.
+// relative returns the value of each used term at each point, divided by the cost measured at that point.
 func (f fit) relative(used []int, points []point, measured []float64) [][]float64 {
 	a := make([][]float64, len(points))
 	for i, p := range points {
@@ -130,7 +130,7 @@ func (f fit) relative(used []int, points []point, measured []float64) [][]float6
 	return a
 }
 
-// sum returns a term's sum over all points.
+// sum returns the sum of term j over all points.
 func (f fit) sum(j int, points []point) (sum float64) {
 	for _, p := range points {
 		sum += f.terms[j].of(p)
@@ -138,7 +138,7 @@ func (f fit) sum(j int, points []point) (sum float64) {
 	return sum
 }
 
-// at returns what the fit says of a point.
+// at returns the cost that the fit predicts for a point.
 func (f fit) at(p point) (cost float64) {
 	for j, t := range f.terms {
 		cost += f.coefficients[j] * t.of(p)

@@ -16,7 +16,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// fleet is ENVOYS: real Envoys below a relay, and on go-control-plane directly.
+// fleet is ENVOYS: real Envoys that connect to a relay, and for comparison directly to go-control-plane.
 func (o options) fleet() scenario {
 	s := setup{kinds: []content.Kind{{TypeURL: content.Cluster, Count: 1}}, fleet: true, clients: o.scaled(50)}
 	act := o.envoysFollow
@@ -36,7 +36,7 @@ func (o options) fleet() scenario {
 	}
 }
 
-// envoysFollow is an act: start Envoys, make changes, measure.
+// envoysFollow is an act that starts Envoys, makes changes and measures both.
 func (o options) envoysFollow(st *stage, f *figures) (err error) {
 	tb := bound.New()
 	defer func() { err = errors.Join(err, tb.End()) }()
@@ -62,10 +62,10 @@ func (o options) envoysFollow(st *stage, f *figures) (err error) {
 	return st.followProbes(f, 10)
 }
 
-// together is how many Envoys start at the same time: more would only wait for a processor.
+// together is the number of Envoys that start concurrently: more of them would only wait for a processor.
 const together = 8
 
-// startEnvoys starts Envoys, some at a time, and waits until each has its configuration and takes connections.
+// startEnvoys starts n Envoys, together at a time, and waits until each one is configured and accepts connections.
 func startEnvoys(tb *bound.TB, server string, n int) error {
 	errs := make([]error, n)
 	var all sync.WaitGroup
@@ -85,7 +85,8 @@ func startEnvoys(tb *bound.TB, server string, n int) error {
 	return errors.Join(errs...)
 }
 
-// followProbes makes changes one after the other, and measures how long each takes to reach all Envoys.
+// followProbes makes changes one after the other, and measures the time until each Envoy has applied each change. An
+// Envoy that has applied a change sends a health check to the path of that change.
 func (st *stage) followProbes(f *figures, changes int) error {
 	cpu, err := st.servers.CPU()
 	if err != nil {
@@ -119,7 +120,7 @@ func (st *stage) followProbes(f *figures, changes int) error {
 	return nil
 }
 
-// arrivals is a web server that keeps when each path was asked for.
+// arrivals is a web server that records the times of the requests for each path.
 type arrivals struct {
 	address string
 	server  http.Server
@@ -129,7 +130,7 @@ type arrivals struct {
 	changed chan struct{}          // guarded by mu; closed at the next request
 }
 
-// newArrivals starts one, which has to be closed.
+// newArrivals starts the web server on a free port of loopback. The caller must close it.
 func newArrivals() (*arrivals, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -147,9 +148,9 @@ func newArrivals() (*arrivals, error) {
 	return a, nil
 }
 
-func (a *arrivals) close() { _ = a.server.Close() } // which nothing depends on
+func (a *arrivals) close() { _ = a.server.Close() } // an error has no consequence here
 
-// await waits until a path was asked for n times, and returns when.
+// await waits until a path was requested n times, and returns the times of the first n requests.
 func (a *arrivals) await(path string, n int) ([]time.Time, error) {
 	late := time.NewTimer(patience)
 	defer late.Stop()

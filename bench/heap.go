@@ -12,20 +12,20 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// tracing has Go's runtime say after each collection what is alive, and collect
-// often. The program is the same one; its CPU time means nothing then.
+// tracing makes Go's runtime log the live heap after each garbage collection, and collect
+// often. CPU time measured with it is not comparable with other runs.
 var tracing = []string{"GODEBUG=gctrace=1", "GOGC=20"}
 
-// collection matches a line of the trace; the group is the live heap in MiB.
+// collection matches a line of the trace; the group captures the live heap in MiB.
 var collection = regexp.MustCompile(`(?m)^gc \d+ @.* \d+->\d+->(\d+) MB, `)
 
-// collections is how many are waited for. What was garbage when the first began is
-// gone after the second; of those after it, the least counts: the others saw
-// responses on their way.
+// collections is the number of garbage collections to wait for. The second one frees
+// everything that was garbage at the start of the first. The later ones differ by the
+// responses that are in flight, so the least live heap of them is used.
 const collections = 5
 
-// liveHeap makes changes, and so garbage, until the server has collected often
-// enough, and returns the bytes that were alive.
+// liveHeap makes changes, which produce garbage, until the server has run enough
+// collections, and returns the live heap in bytes.
 func (st *stage) liveHeap(c serve.Changes) (float64, error) {
 	if err := st.inSync(); err != nil {
 		return 0, err
@@ -48,7 +48,7 @@ func (st *stage) liveHeap(c serve.Changes) (float64, error) {
 	}
 }
 
-// leastAlive returns the least of what was alive, in bytes.
+// leastAlive returns the least live heap among lines of the trace, in bytes.
 func leastAlive(traced [][]string) (float64, error) {
 	least := math.MaxInt
 	for _, match := range traced {
@@ -61,8 +61,8 @@ func leastAlive(traced [][]string) (float64, error) {
 	return float64(least) * (1 << 20), nil
 }
 
-// stall has the clients with small receive buffers stop reading, and changes every
-// cluster.
+// stall makes the clients with small receive buffers stop reading, and then changes every
+// resource of the first kind, so that the server has responses queued for them.
 func (st *stage) stall() error {
 	if err := st.load.Call("Stall", st.buffered, &struct{}{}); err != nil {
 		return err
@@ -74,8 +74,8 @@ func (st *stage) stall() error {
 	return st.inSync()
 }
 
-// heapOfStalled measures what clients that stop reading hold. Those that the server
-// has given up by the end do not count.
+// heapOfStalled measures the live heap per client that has stopped reading. Clients whose
+// connections the server has closed by the end are not counted.
 func (st *stage) heapOfStalled(f *figures, c serve.Changes) error {
 	if err := st.fill(f); err != nil {
 		return err
@@ -111,8 +111,8 @@ func (st *stage) heapOfStalled(f *figures, c serve.Changes) error {
 	return nil
 }
 
-// dropAndReturn has all clients drop, and return with what they know, and measures
-// until they have what changed in between.
+// dropAndReturn disconnects all clients, makes one change, and reconnects the clients with
+// their resource versions. It measures until all of them have received the change.
 func (st *stage) dropAndReturn(f *figures) error {
 	if err := st.load.Call("Drop", struct{}{}, &struct{}{}); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (st *stage) dropAndReturn(f *figures) error {
 	if err := st.inSync(); err != nil {
 		return err
 	}
-	time.Sleep(settle) // the last ACKs
+	time.Sleep(settle) // until the servers have read the last ACKs
 	after, err := st.servers.CPU()
 	if err != nil {
 		return err

@@ -10,21 +10,21 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// joins is how many clients connect in peace, and as many under the attack.
+// joins is the number of clients that connect one after the other before the attack, and again during it.
 const joins = 10
 
-// attackers is how many connections an attack has.
+// attackers is the number of connections of an attack.
 const attackers = 10
 
-// peerMiB is what one peer may have a relay with the default limits use of memory, in MiB: what its requests take is a fourth of
-// TENDER_MAX_BUFFERED_REQUEST_BYTES, and as much again as long as it was not collected; what is remembered of it, connections, streams and
-// names, is less than the rest.
+// peerMiB is the maximum memory in MiB that one peer may make a relay with default limits use. Buffered requests take
+// a fourth of TENDER_MAX_BUFFERED_REQUEST_BYTES, and as much again until they are garbage-collected. Connections,
+// streams and names take less than the rest.
 const peerMiB = 600
 
-// mostOfPeace is how many times as long as in peace deliveries may take under the attack with large Nodes.
+// mostOfPeace is the maximum delay during the attack with large Nodes, as a multiple of the delay before it.
 const mostOfPeace = 1.5
 
-// highest is how much more memory the relay had at its highest than before the attack, in MiB.
+// highest returns the highest memory use of the relay during the attack minus the use before it, in MiB.
 func highest(f figures) float64 {
 	if f.onset == nil {
 		return 0
@@ -32,8 +32,8 @@ func highest(f figures) float64 {
 	return max(f.onset.peak, f.onset.grown+f.peak)
 }
 
-// hostile is HOSTILE: what an attack costs clients that are neighbours of it. Each row is a relay of its own, measured
-// in peace and under an attack, one right after the other.
+// hostile is HOSTILE: the effect of an attack on other clients of the relay. Each row starts a relay and measures it
+// right before and during the attack.
 func (o options) hostile() scenario {
 	s := scenario{
 		id:    "HOSTILE",
@@ -52,7 +52,7 @@ func (o options) hostile() scenario {
 	return s
 }
 
-// wantedAttacks returns the attacks to run.
+// wantedAttacks returns the kinds of attack to run: all of them without the flag -attacks.
 func (o options) wantedAttacks() []string {
 	if o.attacks == "" {
 		return attack.Kinds()
@@ -60,17 +60,18 @@ func (o options) wantedAttacks() []string {
 	return strings.Split(o.attacks, ",")
 }
 
+// ratio returns the figure a divided by b.
 func ratio(a, b func(figures) float64) func(figures) float64 {
 	return func(f figures) float64 { return a(f) / b(f) }
 }
 
-// underAttack returns an act: measure changes and clients that join in peace, attack, measure changes while that uses up what may come
-// at once, and measure both then.
+// underAttack returns an act. It measures changes and joining clients, starts the attack, measures changes while the
+// attack uses up its bursts, and then measures both again.
 func (o options) underAttack(kind string) func(*stage, *figures) error {
 	c := serve.Changes{TypeURL: content.Cluster, Count: o.scaled(100), Every: 20 * time.Millisecond}
-	until := c // what may come at once has come
+	until := c // long enough for the attack to use up the bursts of the rate limits
 	if until.Count *= 2; attack.Returns(kind) {
-		until.Count *= 8 // of connections that is much, for fleets
+		until.Count *= 8 // the burst of new connections is large, to admit fleets
 	}
 	return func(st *stage, f *figures) (err error) {
 		if err := st.fill(f); err != nil {
@@ -114,7 +115,7 @@ func (o options) underAttack(kind string) func(*stage, *figures) error {
 	}
 }
 
-// followBusy is follow, and how busy the servers are meanwhile.
+// followBusy is follow, and also measures the CPU seconds per second that the servers use.
 func (st *stage) followBusy(f *figures, c serve.Changes) error {
 	began := time.Now()
 	if err := st.follow(f, c); err != nil {

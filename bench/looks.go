@@ -9,27 +9,27 @@ import (
 	"strconv"
 )
 
-// Looks are how often a Tender has looked at a stream because something that it may
-// want had changed.
+// looks counts the turns of streams in Tender: a stream has a turn when a resource that
+// it may subscribe to has changed.
 type looks struct {
-	sent    float64 // and something was sent
-	nothing float64 // and there was nothing to send
+	sent    float64 // turns that sent a response
+	nothing float64 // turns with nothing to send
 }
 
 func (l looks) since(before looks) looks {
 	return looks{sent: l.sent - before.sent, nothing: l.nothing - before.nothing}
 }
 
-// idle returns the part of them that was for nothing, in %.
+// idle returns the turns with nothing to send, in % of all turns.
 func (l looks) idle() float64 { return 100 * l.nothing / max(l.sent+l.nothing, 1) }
 
-// all returns their number.
+// all returns the number of turns.
 func (l looks) all() float64 { return l.sent + l.nothing }
 
-// turns matches the metric that counts them, and what it says.
+// turns matches the metric of turns, and captures its outcome and its value.
 var turns = regexp.MustCompile(`^tender_client_turns_total\{.*outcome="(sent|idle)".*\} (\S+)$`)
 
-// looks asks all Tenders of the stage that are probed.
+// looks returns the sum of the turns of all Tenders of the stage, read from their metrics.
 func (st *stage) looks() (sum looks, err error) {
 	for _, probe := range st.probes {
 		resp, err := http.Get("http://" + probe + "/metrics")
@@ -46,7 +46,7 @@ func (st *stage) looks() (sum looks, err error) {
 	return sum, nil
 }
 
-// readLooks finds both counters among the metrics.
+// readLooks finds both counters in Prometheus text. Errors: the text lacks one, or has more than two.
 func readLooks(metrics io.Reader) (l looks, err error) {
 	found := 0
 	for lines := bufio.NewScanner(metrics); lines.Scan(); {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestReadLooks: the two counters are found among others, and what lacks one is no answer.
+// TestReadLooks checks that readLooks finds both counters among other metrics, and fails if one is missing.
 func TestReadLooks(t *testing.T) {
 	const (
 		other = "# TYPE tender_client_turns_total counter\ntender_client_streams 3\n"

@@ -1,10 +1,10 @@
-// Command bench measures Tender beside the limits of what can be done and beside
-// other xDS servers, each as a process of its own, and prints a Markdown table.
+// Command bench measures Tender against minimal servers and against other xDS
+// servers, each in a process of its own, and prints a Markdown table.
 //
 //	bench [-scenario S1,S2] [-attacks pings] [-rounds 3] [-scale 1] [-gogc 50] [-tender ../bin/tender] [-results results]
 //
-// README.md says how it measures. The processes that it starts are itself in
-// another role: bench load, bench serve KIND, bench attack.
+// README.md describes the method. The command starts further instances of itself in
+// other roles: bench load, bench serve KIND, bench attack.
 package main
 
 import (
@@ -27,6 +27,7 @@ func main() {
 	}
 }
 
+// run parses the flags of the driver and runs the scenarios, or runs the role that args names.
 func run(args []string) error {
 	if done, err := play(args); done {
 		return err
@@ -52,7 +53,7 @@ func run(args []string) error {
 	return drive(o, os.Stdout, os.Stderr)
 }
 
-// play plays a part other than the driver's, if the arguments name one.
+// play runs the role that the arguments name. done is false if they name none, in which case the process is the driver.
 func play(args []string) (done bool, err error) {
 	switch {
 	case len(args) == 1 && args[0] == "load":

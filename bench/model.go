@@ -12,16 +12,16 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// A point is a load on one relay, in the terms of the model.
+// A point is the load on one relay, in the variables of the model.
 type point struct {
 	clients   int
-	resources int     // that the origin has
-	names     int     // that each client subscribes to; 0 is the wildcard
-	bytes     int     // of a resource
-	changes   float64 // a second, each of one resource
+	resources int     // served by the origin
+	names     int     // subscribed to by each client; 0 is the wildcard
+	bytes     int     // of each resource
+	changes   float64 // per second, each of one resource
 }
 
-// share returns the part of the clients that wants a resource.
+// share returns the fraction of the clients that subscribe to any one resource.
 func (p point) share() float64 {
 	if p.names == 0 {
 		return 1
@@ -29,7 +29,7 @@ func (p point) share() float64 {
 	return float64(p.names) / float64(p.resources)
 }
 
-// kept returns how many resources the relay has: what its clients want.
+// kept returns the number of resources in the cache of the relay: those that its clients subscribe to.
 func (p point) kept() float64 {
 	if p.names == 0 {
 		return float64(p.resources)
@@ -37,10 +37,10 @@ func (p point) kept() float64 {
 	return float64(min(p.resources, p.clients*p.names))
 }
 
-// deliveries returns how many there are a second.
+// deliveries returns the number of deliveries to clients per second.
 func (p point) deliveries() float64 { return p.changes * float64(p.clients) * p.share() }
 
-// String returns the point as a row's label.
+// String returns the label of the row that measures the point.
 func (p point) String() string {
 	interest := "wildcard"
 	if p.names > 0 {
@@ -49,7 +49,7 @@ func (p point) String() string {
 	return fmt.Sprintf("%d clients, %d resources of %d B, %s, %g/s", p.clients, p.resources, p.bytes, interest, p.changes)
 }
 
-// cpuTerms make CPU seconds a second.
+// cpuTerms are the terms of the CPU cost, in CPU seconds per second.
 var cpuTerms = []term{
 	{"a change", func(p point) float64 { return p.changes * p.kept() / float64(p.resources) }, "µs", 1e6},
 	{"a delivery", point.deliveries, "µs", 1e6},
@@ -62,7 +62,7 @@ var cpuTerms = []term{
 	{"a KiB delivered", func(p point) float64 { return p.deliveries() * float64(p.bytes) / 1024 }, "µs", 1e6},
 }
 
-// memoryTerms make resident MiB.
+// memoryTerms are the terms of resident memory, in MiB.
 var memoryTerms = []term{
 	{"the process", func(point) float64 { return 1 }, "MiB", 1},
 	{"a client", func(p point) float64 { return float64(p.clients) }, "KiB", 1 << 10},
@@ -71,8 +71,8 @@ var memoryTerms = []term{
 	{"a KiB of resources", func(p point) float64 { return p.kept() * float64(p.bytes) / 1024 }, "bytes", 1 << 20},
 }
 
-// points are what the model is fitted to. Each term is large in some and small in
-// others.
+// points are the loads that the model is fitted to. Each term is large at some points
+// and small at others, so that its coefficient can be determined.
 var points = []point{
 	{250, 100, 0, 1024, 4},
 	{1000, 100, 0, 1024, 4},
@@ -88,11 +88,11 @@ var points = []point{
 	{250, 10_000, 2000, 256, 40},
 }
 
-// eachRelay is how many clients a relay has in what the model says of trees: as many
-// as it is checked with.
+// eachRelay is the maximum number of clients per relay in the forecasts for trees. The
+// model is also checked at this number.
 const eachRelay = 5000
 
-// model is MODEL.
+// model is MODEL: it measures points, fits the model and checks it on further rows.
 func (o options) model() scenario {
 	s := scenario{id: "MODEL", title: "what CPU and memory grow with", rounds: 1}
 	var measured []point
@@ -111,7 +111,7 @@ func (o options) model() scenario {
 	return s
 }
 
-// modelRow measures a point, on one relay or on some lower ones below another.
+// modelRow returns a row that measures a point on one relay, or on lower relays behind another if lower is not 0.
 func (o options) modelRow(p point, lower int) row {
 	typeURL := content.Cluster
 	if p.names > 0 {
@@ -136,14 +136,14 @@ func (o options) modelRow(p point, lower int) row {
 	}}
 }
 
-// A level is the relays of a tree that are as far from the origin as each other.
+// A level is the set of relays in a tree that have the same distance from the origin.
 type level struct {
 	relays int
-	load   point // of each
+	load   point // of each relay
 }
 
-// tree returns the relays that so many clients take, each clients a relay at most,
-// from the lowest level up to the one relay that the origin sees.
+// tree returns the levels of relays that serve p.clients clients, with at most each
+// clients per relay, from the lowest level up to the one relay next to the origin.
 func tree(p point, each int) (levels []level) {
 	for {
 		relays := (p.clients + each - 1) / each
@@ -152,14 +152,14 @@ func tree(p point, each int) (levels []level) {
 		if relays == 1 {
 			return levels
 		}
-		if p.names > 0 { // a relay asks for what its clients want
+		if p.names > 0 { // a relay subscribes upstream to the names of all its clients
 			p.names = int(p.kept())
 		}
 		p.clients = relays
 	}
 }
 
-// over returns what a fit says of all relays of a tree.
+// over returns the cost that the fit predicts for all relays of a tree.
 func (f fit) over(levels []level) (cost float64) {
 	for _, l := range levels {
 		cost += float64(l.relays) * f.at(l.load)
@@ -167,13 +167,13 @@ func (f fit) over(levels []level) (cost float64) {
 	return cost
 }
 
-// A checked row was measured, and is no part of the fit.
+// A checked row is measured to verify the model, and not used for the fit.
 type checked struct {
 	label  string
 	levels []level
 }
 
-// conclusion fits the model and says what follows from it.
+// conclusion fits the model and returns its coefficients, its checks and its forecast in Markdown.
 func conclusion(r result, measured []point, rows []row, checks []checked) string {
 	costs := func(figure func(figures) float64) (values []float64) {
 		for i := range measured {
@@ -202,7 +202,7 @@ func conclusion(r result, measured []point, rows []row, checks []checked) string
 	return b.String() + forecast(c, m)
 }
 
-// rows returns a fit's coefficients as rows of a table.
+// rows returns the coefficients of a fit as rows of a Markdown table.
 func (f fit) rows(cost string) string {
 	var b strings.Builder
 	for j, t := range f.terms {
@@ -211,7 +211,7 @@ func (f fit) rows(cost string) string {
 	return b.String()
 }
 
-// forecast says what so many clients take, for two loads.
+// forecast returns a table of the predicted cost of 10,000 to 1,000,000 clients, for two loads.
 func forecast(c, m fit) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n| Clients | of which each | relays, of at most %d clients | CPU seconds a second, of one of the lowest | RSS of it, MiB | CPU seconds a second, of all | RSS of all, GiB |\n", eachRelay)
@@ -240,4 +240,4 @@ func forecast(c, m fit) string {
 	return b.String()
 }
 
-func percent(v float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*v)+0) } // + 0: none is −0
+func percent(v float64) string { return fmt.Sprintf("%.0f %%", math.Round(100*v)+0) } // + 0 turns −0 into 0

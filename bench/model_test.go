@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestLeastSquares fits a line to points beside it: by hand, 1/3 + 3/2 x.
+// TestLeastSquares fits a line to points that do not lie on it. The result by hand is 1/3 + 3/2 x.
 func TestLeastSquares(t *testing.T) {
 	x, err := leastSquares([][]float64{{1, 0}, {1, 1}, {1, 2}}, []float64{0, 2.5, 3})
 	if err != nil || math.Abs(x[0]-1./3) > 1e-9 || math.Abs(x[1]-1.5) > 1e-9 {
@@ -20,13 +20,13 @@ func TestLeastSquares(t *testing.T) {
 		"too few":         {{1, 2}},
 	} {
 		if x, err := leastSquares(a, []float64{1, 2, 3}); !errors.Is(err, errDependent) {
-			t.Errorf("%s: got %v, %v", name, x, err)
+			t.Errorf("%s: got %v, %v, want %v", name, x, err, errDependent)
 		}
 	}
 }
 
-// TestModelIsFound gives the fit costs that were made of known coefficients, and then
-// some that are a little off.
+// TestModelIsFound fits costs that were computed from known coefficients, without noise
+// and with noise of up to 5 %.
 func TestModelIsFound(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, tt := range []struct {
@@ -59,8 +59,8 @@ func TestModelIsFound(t *testing.T) {
 	}
 }
 
-// TestNoTermIsBelowZero: where the best fit would have a resource save memory, the term
-// is left out, and the others are fitted without it.
+// TestNoTermIsBelowZero checks that fitted drops a term whose coefficient would be
+// negative, and fits the other terms without it.
 func TestNoTermIsBelowZero(t *testing.T) {
 	made := fit{terms: memoryTerms, coefficients: []float64{20, 0.03, 20e-6, -300e-6, 1. / 1024}}
 	var costs []float64
@@ -73,11 +73,11 @@ func TestNoTermIsBelowZero(t *testing.T) {
 	}
 	for j, c := range f.coefficients {
 		if c < 0 {
-			t.Errorf("%s: %v", memoryTerms[j].what, c)
+			t.Errorf("%s: coefficient %v, want none below 0", memoryTerms[j].what, c)
 		}
 	}
 	if f.coefficients[3] != 0 || f.worst == 0 {
-		t.Errorf("a resource: %v; error %v", f.coefficients[3], f.worst)
+		t.Errorf("coefficient of a resource is %v, want 0; error of the fit is %v, want more than 0", f.coefficients[3], f.worst)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestTree(t *testing.T) {
 	for _, tt := range []struct {
 		load   point
 		relays []int
-		want   point // the load of the highest
+		want   point // the load of the highest relay
 	}{
 		{point{clients: 5000, resources: 100}, []int{1}, point{clients: 5000, resources: 100}},
 		{point{clients: 10_000, resources: 100}, []int{2, 1}, point{clients: 2, resources: 100}},
@@ -110,7 +110,7 @@ func TestTree(t *testing.T) {
 	}
 }
 
-// TestConclusion reports a model whose measurements are what it says.
+// TestConclusion reports a model on measurements that match it, except for the CPU of the checks.
 func TestConclusion(t *testing.T) {
 	c, m := fit{terms: cpuTerms, coefficients: []float64{50e-6, 14e-6, 4e-6, 1e-6}}, fit{terms: memoryTerms, coefficients: []float64{20, 0.03, 20e-6, 300e-6, 1. / 1024}}
 	s := options{scale: 1}.model()

@@ -9,7 +9,8 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// byName is NAMES: what a change of one name costs clients of many, which repeat them all in each ACK if they speak SotW.
+// byName is NAMES: the cost of one changed resource for clients that subscribe to many names. SotW clients repeat all
+// names in each ACK.
 func (o options) byName() scenario {
 	act := changing(serve.Changes{TypeURL: content.Endpoint, Count: o.scaled(20), Every: 250 * time.Millisecond})
 	of := func(variant string, names, clients int, sotw bool) row {

@@ -11,20 +11,20 @@ import (
 	"time"
 )
 
-// options are the driver's flags.
+// options are the flags of the driver.
 type options struct {
-	scenarios string
-	attacks   string // of HOSTILE; empty is all
-	rounds    int
-	scale     float64
-	tender    string
-	results   string
-	commit    string
-	gogc      string // Tender's; empty is its default
+	scenarios string  // comma-separated; empty selects all
+	attacks   string  // of HOSTILE, comma-separated; empty selects all
+	rounds    int     // 0 means the default of each scenario
+	scale     float64 // multiplies the numbers of clients and changes
+	tender    string  // path of the binary
+	results   string  // directory of reports; empty writes none
+	commit    string  // for the report only
+	gogc      string  // GOGC of Tender; empty is Go's default
 }
 
-// drive runs scenarios and reports them. Targets that are missed are no error; a
-// delivery that was lost is.
+// drive runs the selected scenarios and writes the report. A missed target is not an
+// error, but a lost delivery is.
 func drive(o options, out, progress io.Writer) error {
 	wanted := strings.FieldsFunc(strings.ToUpper(o.scenarios), func(r rune) bool { return r == ',' })
 	all := scenarios(o)
@@ -51,7 +51,7 @@ func drive(o options, out, progress io.Writer) error {
 	return o.keep(report, time.Now())
 }
 
-// keep writes a report into the directory of results.
+// keep writes a report into the directory of results, unless that is empty.
 func (o options) keep(report string, now time.Time) error {
 	if o.results == "" {
 		return nil
@@ -69,7 +69,7 @@ func (o options) keep(report string, now time.Time) error {
 	return nil
 }
 
-// report returns the whole report: the targets, and what was measured.
+// report returns the report in Markdown: a table of all targets, then the figures of each scenario.
 func (o options) report(results []result, now time.Time) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Tender %s, %s\n\n%s\n\n", o.commit, now.UTC().Format("2006-01-02 15:04 MST"), machine())
@@ -94,7 +94,7 @@ func (o options) report(results []result, now time.Time) string {
 	return b.String()
 }
 
-// check returns the line of a target.
+// check returns the row of a target for the table of targets.
 func (r result) check(c check) string {
 	a, against, ratio := r.of(c.a, c.figure), "–", "–"
 	value, most := median(a), number(c.most)
@@ -126,7 +126,7 @@ func (r result) check(c check) string {
 	return fmt.Sprintf("| %s | %s | %s | %s | %s | %s | %s | %s |\n", r.scenario.id, c.what, c.a, number(median(a)), against, ratio, most, verdict)
 }
 
-// of returns a figure of each round.
+// of returns a figure of the row label, one value per round.
 func (r result) of(label string, figure func(figures) float64) (values []float64) {
 	for _, f := range r.figures[label] {
 		values = append(values, figure(f))
@@ -134,7 +134,7 @@ func (r result) of(label string, figure func(figures) float64) (values []float64
 	return values
 }
 
-// columns are what the details show, where it was measured.
+// columns are the columns of the tables of details. A table omits columns without measurements.
 var columns = []struct {
 	head   string
 	figure func(figures) float64
@@ -185,7 +185,7 @@ var columns = []struct {
 	{"until the last request, s", ofOrigin(func(f originFigures) float64 { return f.over })},
 }
 
-// inPeace returns a figure of the time before the attack.
+// inPeace returns an accessor for a figure measured before the attack; it is 0 without an attack.
 func inPeace(figure func(figures) float64) func(figures) float64 {
 	return func(f figures) float64 {
 		if f.peace == nil {
@@ -195,7 +195,7 @@ func inPeace(figure func(figures) float64) func(figures) float64 {
 	}
 }
 
-// details returns the table of a scenario: the medians of its rounds.
+// details returns the table of a scenario, with the median of the rounds in each cell.
 func (r result) details() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n## %s: %s\n\n| | rounds |", r.scenario.id, r.scenario.title)
@@ -217,7 +217,7 @@ func (r result) details() string {
 	return b.String()
 }
 
-// measured returns a figure, of which 0 means that there is none.
+// measured formats a figure, and 0 as a dash, since 0 means not measured.
 func measured(v float64) string {
 	if v == 0 {
 		return "–"
@@ -225,7 +225,7 @@ func measured(v float64) string {
 	return number(v)
 }
 
-// number returns a figure with as many digits as mean something.
+// number formats a figure with about three significant digits.
 func number(v float64) string {
 	switch {
 	case v == 0:
@@ -239,7 +239,7 @@ func number(v float64) string {
 	}
 }
 
-// machine describes what the figures were measured on.
+// machine returns the processor, the kernel and the version of Go, for the report.
 func machine() string {
 	model := "unknown processor"
 	info, err := os.ReadFile("/proc/cpuinfo")

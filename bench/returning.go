@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// returned is RETURN: what a control plane pays after its restart, when a relay with many groups returns.
+// returned is RETURN: the cost for a restarted control plane when a relay with many node groups reconnects.
 func (o options) returned() scenario {
 	groups := o.scaled(50)
 	s := setup{
@@ -42,18 +42,18 @@ func (o options) returned() scenario {
 }
 
 const (
-	// quiet is after how long without a request nothing more is expected, and uncompared the same where content might be
-	// compared: that begins 20 s after a stream was opened.
+	// quiet and uncompared are the times without a request after which a measurement ends. uncompared is for runs in
+	// which the relay might still compare content: it starts to do so 20 s after a stream was opened.
 	quiet      = 3 * time.Second
 	uncompared = 25 * time.Second
 
-	// confirmed is how long clients are served before the restart, so that the relay is sure of its sets: it is TENDER_COLD_WAIT
-	// after the last name.
+	// confirmed is the time before the restart in which the relay confirms its wildcard sets: it does so
+	// TENDER_COLD_WAIT after the last new name.
 	confirmed = 7 * time.Second
 )
 
-// returning returns an act: restart the control plane, and measure until nothing has been asked for so long. Each group
-// opens so many streams.
+// returning returns an act that restarts the control plane, and measures until no request has arrived for silence. It
+// expects each group to open that many streams.
 func returning(streams int, silence time.Duration) func(*stage, *figures) error {
 	return func(st *stage, f *figures) (err error) {
 		tb := bound.New()
@@ -67,7 +67,7 @@ func returning(streams int, silence time.Duration) func(*stage, *figures) error 
 		if err != nil {
 			return err
 		}
-		told := responses(clients)
+		received := responses(clients)
 		began := time.Now()
 		if err := st.changer.Call("Restart", struct{}{}, &struct{}{}); err != nil {
 			return err
@@ -80,8 +80,8 @@ func returning(streams int, silence time.Duration) func(*stage, *figures) error 
 		if err != nil {
 			return err
 		}
-		if now := responses(clients); now != told {
-			return fmt.Errorf("the control plane restarted with what it had, and clients were sent %d responses", now-told)
+		if now := responses(clients); now != received {
+			return fmt.Errorf("the control plane restarted with what it had, and clients were sent %d responses", now-received)
 		}
 		f.origin = &originFigures{
 			cpu: milliseconds(after - before), streams: float64(t.Streams), requests: float64(t.Requests), responses: float64(t.Responses),
@@ -91,14 +91,14 @@ func returning(streams int, silence time.Duration) func(*stage, *figures) error 
 	}
 }
 
-// follow opens a client for each group, and waits until each has all clusters.
+// follow connects one client for each node group, and waits until each has received all clusters.
 func follow(tb *bound.TB, st *stage) (clients []*relaytest.LightClient) {
 	for i := range st.groups {
 		conn, err := grpc.NewClient(st.addresses[0], grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			tb.Fatalf("dial: %v", err)
 		}
-		tb.Cleanup(func() { _ = conn.Close() }) // which nothing depends on
+		tb.Cleanup(func() { _ = conn.Close() }) // an error has no consequence here
 		c := relaytest.NewLightClient(tb, conn, relaytest.LightOptions{Node: &corepb.Node{Id: fmt.Sprint("client-", i), Cluster: serve.GroupName(i)}})
 		c.Subscribe(relaytest.ClusterType)
 		clients = append(clients, c)
@@ -109,6 +109,7 @@ func follow(tb *bound.TB, st *stage) (clients []*relaytest.LightClient) {
 	return clients
 }
 
+// responses returns the number of responses that all clients have received.
 func responses(clients []*relaytest.LightClient) (n int) {
 	for _, c := range clients {
 		n += c.Counts().Responses
@@ -116,11 +117,11 @@ func responses(clients []*relaytest.LightClient) (n int) {
 	return n
 }
 
-// traffic waits until so many streams were opened, and nothing was asked for so long.
+// traffic waits until that many streams were opened and no request has arrived for silence.
 func (st *stage) traffic(streams int, silence time.Duration) (t serve.Traffic, err error) {
-	// An answer to the driver costs the control plane CPU, so it is asked seldom.
+	// Each call costs the control plane CPU time, which is measured, so calls are rare.
 	for deadline := time.Now().Add(2 * patience); ; time.Sleep(2 * time.Second) {
-		t = serve.Traffic{} // what is 0 is not sent
+		t = serve.Traffic{} // gob omits zero fields, so the old values would remain
 		if err := st.changer.Call("Traffic", struct{}{}, &t); err != nil {
 			return t, err
 		}
@@ -135,16 +136,16 @@ func (st *stage) traffic(streams int, silence time.Duration) (t serve.Traffic, e
 	}
 }
 
-// originFigures are what a control plane pays.
+// originFigures are the costs of a control plane.
 type originFigures struct {
 	cpu                          float64 // in ms
 	streams, requests, responses float64
-	names                        float64 // in requests, for each that is wanted
-	sent, burst                  float64 // MiB, and the most within a second
-	over                         float64 // until the last request, in seconds
+	names                        float64 // names in all requests, divided by the number of distinct names
+	sent, burst                  float64 // MiB sent in total, and at most within a second
+	over                         float64 // time until the last request, in seconds
 }
 
-// ofOrigin returns a figure of the control plane.
+// ofOrigin returns an accessor for a figure of the control plane; it is 0 if that was not measured.
 func ofOrigin(figure func(originFigures) float64) func(figures) float64 {
 	return func(f figures) float64 {
 		if f.origin == nil {

@@ -16,10 +16,10 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// tenPercent has a tenth of the clients have a change before the others, for longer than any run.
+// tenPercent is a rollout that sends a change to a tenth of the clients first, and waits longer than any run takes.
 const tenPercent = "10% 1h"
 
-// rollouts is ROLLOUT: what rollouts cost changes that do not wait, and clients while nothing rolls.
+// rollouts is ROLLOUT: the cost of enabled rollouts for changes that are not staged, with and without an open rollout.
 func (o options) rollouts() scenario {
 	changes := func(typeURL string) serve.Changes {
 		return serve.Changes{TypeURL: typeURL, Count: o.scaled(200), Every: 50 * time.Millisecond}
@@ -33,7 +33,7 @@ func (o options) rollouts() scenario {
 	}
 	wildcard := func(label, stages string) row {
 		s := clusters(100, o.scaled(1000))
-		s.stages, s.environ = stages, []string{"TENDER_ROLLOUT_TYPES=lds"} // so that clusters pass, and nothing rolls
+		s.stages, s.environ = stages, []string{"TENDER_ROLLOUT_TYPES=lds"} // so that changes of clusters are not staged
 		return row{label: "S1, " + label, kind: "tender", setup: s, act: changingAfter(nothingOpen, changes(content.Cluster))}
 	}
 	s := scenario{
@@ -57,10 +57,10 @@ func (o options) rollouts() scenario {
 	return s
 }
 
-// nothingOpen leaves the rollouts of a Tender as they are.
+// nothingOpen starts no rollout.
 func nothingOpen(*stage) error { return nil }
 
-// changingAfter is changing, with what begins once all clients are connected.
+// changingAfter is changing, and calls begin once all clients are connected.
 func changingAfter(begin func(*stage) error, c serve.Changes) func(*stage, *figures) error {
 	return func(st *stage, f *figures) error {
 		if err := st.fill(f); err != nil {
@@ -73,7 +73,8 @@ func changingAfter(begin func(*stage) error, c serve.Changes) func(*stage, *figu
 	}
 }
 
-// runInStages has a Tender distribute changes in stages, or not, with what that needs in either case.
+// runInStages returns the variables of a Tender with the setup's TENDER_ROLLOUT. Content versions and snapshots are
+// set even if that is off, so that both cases differ in rollouts only.
 func (st *stage) runInStages() (environ []string, err error) {
 	if st.operator, err = freeAddress(); err != nil {
 		return nil, err
@@ -83,12 +84,12 @@ func (st *stage) runInStages() (environ []string, err error) {
 	}
 	return []string{
 		"TENDER_ROLLOUT=" + st.stages, "TENDER_DELTA_VERSIONS=content", "TENDER_SNAPSHOT_DIR=" + st.snapshots, "TENDER_ADMIN_LISTEN=" + st.operator,
-		"TENDER_COLD_WAIT=1s", // so that sets are soon confirmed
+		"TENDER_COLD_WAIT=1s", // so that wildcard sets are confirmed soon
 	}, nil
 }
 
-// openRollout changes a cluster, and waits until all clients of the first stage have accepted that. What the origin says before
-// its set of clusters is confirmed does not wait, so the cluster changes again then.
+// openRollout changes a cluster, and waits until all clients of the first stage have accepted the change. Changes
+// before the wildcard set is confirmed are not staged, so it repeats the change until a rollout starts.
 func (st *stage) openRollout() error {
 	st.withheld = content.Cluster
 	for waits, deadline := false, time.Now().Add(patience); !waits; time.Sleep(settle) {
@@ -111,7 +112,7 @@ func (st *stage) openRollout() error {
 	})
 }
 
-// haltRollout is openRollout, and has an operator reject it.
+// haltRollout is openRollout, and then aborts the rollout over the admin API.
 func (st *stage) haltRollout() error {
 	if err := st.openRollout(); err != nil {
 		return err
@@ -127,7 +128,7 @@ func (st *stage) haltRollout() error {
 	return st.awaitRollout(func(s *rollout.Status) bool { return s.Phase == rollout.Halted })
 }
 
-// awaitRollout waits until the rollout of a Tender's only origin is so far.
+// awaitRollout polls the rollout of Tender's only origin until reached returns true.
 func (st *stage) awaitRollout(reached func(*rollout.Status) bool) error {
 	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
 		s, err := st.rolloutStatus()
@@ -143,6 +144,7 @@ func (st *stage) awaitRollout(reached func(*rollout.Status) bool) error {
 	}
 }
 
+// rolloutStatus reads the rollout of Tender's only origin from the admin API.
 func (st *stage) rolloutStatus() (*rollout.Status, error) {
 	resp, err := http.Get("http://" + st.operator + "/api/v1/rollouts")
 	if err != nil {

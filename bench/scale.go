@@ -9,13 +9,13 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// raisedShares admit the clients of SCALE, which all have one address and so are one peer. The load generator may need
-// more than ten seconds until it has written the first request on the last connection.
+// raisedShares are the limits for SCALE, raised because all clients connect from one IP address. The load generator
+// may need more than ten seconds until it has written the first request on the last connection.
 var raisedShares = []string{
 	"TENDER_MAX_STREAMS=100000", "TENDER_MAX_CONNECTIONS_PER_ADDRESS=20000", "TENDER_MAX_FRAME_RATE=50000", "TENDER_FIRST_REQUEST_TIMEOUT=1m",
 }
 
-// atScale is SCALE: the load of S1 with more streams than one relay usually has, which share connections or do not.
+// atScale is SCALE: the load of S1 with more streams than one relay usually serves, which share connections or do not.
 func (o options) atScale() scenario {
 	const shared, own = ", 100 streams a connection", ", one stream a connection"
 	few := clusters(100, o.scaled(1000))

@@ -9,39 +9,39 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// A scenario is some rows that are run one after the other in each round, and the
+// A scenario is a list of rows that run one after the other in each round, and the
 // targets that compare them.
 type scenario struct {
 	id, title string
-	rounds    int
+	rounds    int // default number of runs of each row
 	rows      []row
 	checks    []check
-	conclude  func(result) string // what else the report says of it; may be nil
+	conclude  func(result) string // further text for the report; may be nil
 }
 
-// A row is a server in a setup, and what is done with it.
+// A row is one server in one setup, and the measurement that runs on it.
 type row struct {
 	label string
-	kind  string // of server; with a + with Tender's gRPC options
-	once  bool   // run in the first round only: a peer, which is no part of a target
-	free  bool   // of a Tender that charges clients nothing
+	kind  string // of server; the suffix + selects Tender's gRPC options
+	once  bool   // run in the first round only
+	free  bool   // measure a build of Tender without accounting of client traffic, see buildUnbounded
 	setup setup
 	act   func(*stage, *figures) error
 }
 
-// A check is a target: what a figure of row a may be at most, as a multiple of
-// that of row b, or more than it, or by itself where b is empty.
+// A check is a target: the maximum for a figure of row a. The maximum is a multiple of
+// the figure of row b, or a difference from it, or an absolute value if b is empty.
 type check struct {
 	what   string
 	figure func(figures) float64
 	a, b   string
 	most   float64
-	more   bool // the difference counts, not the ratio
+	more   bool // compare the difference of a and b, not the ratio
 
-	reported bool // there is no target
+	reported bool // report the figure only; most is ignored
 }
 
-// The figures that targets are about.
+// Accessors for the figures that checks compare.
 func cpu(f figures) float64      { return f.cpu }
 func p99(f figures) float64      { return f.p99 }
 func longest(f figures) float64  { return f.max }
@@ -59,7 +59,7 @@ func held(f figures) float64     { return f.held }
 func reached(f figures) float64  { return f.reached }
 func cores(f figures) float64    { return f.cores }
 
-// changing returns an act: connect, change, measure.
+// changing returns an act that connects all clients, makes the changes c and measures their delivery.
 func changing(c serve.Changes) func(*stage, *figures) error {
 	return func(st *stage, f *figures) error {
 		if err := st.fill(f); err != nil {
@@ -69,7 +69,7 @@ func changing(c serve.Changes) func(*stage, *figures) error {
 	}
 }
 
-// warmAndFollow makes some changes, and follows the others.
+// warmAndFollow makes up to four unmeasured changes, then makes the changes c and measures them.
 func (st *stage) warmAndFollow(f *figures, c serve.Changes) error {
 	warm := c
 	warm.Count, warm.First = min(4, c.Count), c.First+c.Count
@@ -82,10 +82,10 @@ func (st *stage) warmAndFollow(f *figures, c serve.Changes) error {
 	return st.follow(f, c)
 }
 
-// scaled returns n times the scale, at least a few.
+// scaled returns n times the scale, but at least 4, or n if n is smaller.
 func (o options) scaled(n int) int { return max(int(float64(n)*o.scale), min(n, 4)) }
 
-// scenarios returns all scenarios.
+// scenarios returns all scenarios, in the order in which they run.
 func scenarios(o options) []scenario {
 	return []scenario{
 		o.idle(), o.wildcard(), o.bounds(), o.manyClusters(), o.sotw(), o.sets(), o.cold(), o.envoys(), o.sparse(), o.names(), o.byName(),
@@ -94,15 +94,15 @@ func scenarios(o options) []scenario {
 	}
 }
 
-// A result is what the rounds of a scenario showed, by label.
+// A result holds the figures of a scenario: one entry per round, by row label.
 type result struct {
 	scenario scenario
 	rounds   int
 	figures  map[string][]figures
 }
 
-// run runs a scenario. Odd rounds go through the rows backwards: whoever comes
-// later does not always have the warmer, or the busier, machine.
+// run runs a scenario. Odd rounds run the rows in reverse order, so that the state of
+// the machine (warm caches, load) does not always favour the same row.
 func (s scenario) run(o options, progress io.Writer) (result, error) {
 	rounds := s.rounds
 	if o.rounds > 0 {
@@ -130,10 +130,10 @@ func (s scenario) run(o options, progress io.Writer) (result, error) {
 	return r, nil
 }
 
-// run runs a row once.
+// run starts the servers of a row, measures once, and stops the servers.
 func (r row) run(o options) (f figures, err error) {
 	if o.gogc != "" {
-		r.setup.environ = append([]string{"GOGC=" + o.gogc}, r.setup.environ...) // of two, the later one counts
+		r.setup.environ = append([]string{"GOGC=" + o.gogc}, r.setup.environ...) // if both set GOGC, the later entry applies
 	}
 	if r.free {
 		dir, err := os.MkdirTemp("", "tender-unbounded-")

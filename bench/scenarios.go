@@ -8,7 +8,7 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// clusters is count clusters of 1 KiB for wildcard clients.
+// clusters returns a setup of count clusters of 1 KiB, and clients that subscribe to all of them by the wildcard.
 func clusters(count, clients int) setup {
 	return setup{
 		kinds:     []content.Kind{{TypeURL: content.Cluster, Count: count, Bytes: 1024}},
@@ -18,7 +18,7 @@ func clusters(count, clients int) setup {
 	}
 }
 
-// idle is the relay without clients.
+// idle is IDLE: memory and start time of the relay without clients.
 func (o options) idle() scenario {
 	return scenario{
 		id: "IDLE", title: "the relay without a client", rounds: 3,
@@ -31,7 +31,7 @@ func (o options) idle() scenario {
 	}
 }
 
-// wildcard is S1.
+// wildcard is S1: wildcard CDS over Delta. Other scenarios use its load for comparison.
 func (o options) wildcard() scenario {
 	s := clusters(100, o.scaled(1000))
 	act := changing(o.s1Changes())
@@ -58,7 +58,7 @@ func (o options) wildcard() scenario {
 	}
 }
 
-// bounds is BOUNDS: what charging each client for what it sends costs.
+// bounds is BOUNDS: the cost of the accounting for the rate limits and buffer limits of clients.
 func (o options) bounds() scenario {
 	s := clusters(100, o.scaled(1000))
 	act := changing(o.s1Changes())
@@ -72,11 +72,12 @@ func (o options) bounds() scenario {
 	}
 }
 
+// s1Changes are the changes of S1.
 func (o options) s1Changes() serve.Changes {
 	return serve.Changes{TypeURL: content.Cluster, Count: o.scaled(20), Every: 250 * time.Millisecond}
 }
 
-// manyClusters is S2.
+// manyClusters is S2: CPU per delivery must not grow with the number of cached resources.
 func (o options) manyClusters() scenario {
 	act := changing(o.s1Changes())
 	clients := o.scaled(1000)
@@ -98,7 +99,7 @@ func (o options) manyClusters() scenario {
 	}
 }
 
-// sotw is S3.
+// sotw is S3: wildcard CDS over SotW, in which each response repeats all clusters.
 func (o options) sotw() scenario {
 	s := clusters(1000, o.scaled(200))
 	s.sotw, s.workers = true, 0
@@ -121,7 +122,7 @@ func (o options) sotw() scenario {
 	}
 }
 
-// cold is S4.
+// cold is S4: clients without state connect at once and receive all clusters.
 func (o options) cold() scenario {
 	s := clusters(2000, o.scaled(300))
 	s.workers = 0
@@ -144,7 +145,7 @@ func (o options) cold() scenario {
 	}
 }
 
-// envoys is S5.
+// envoys is S5: memory per idle client with the subscriptions of an Envoy.
 func (o options) envoys() scenario {
 	s := setup{clients: o.scaled(5000), workers: 2}
 	for _, k := range []content.Kind{
@@ -172,7 +173,7 @@ func (o options) envoys() scenario {
 	}
 }
 
-// sparse is S6.
+// sparse is S6: many changes, each of which concerns few clients.
 func (o options) sparse() scenario {
 	names := setup{
 		kinds:     []content.Kind{{TypeURL: content.Endpoint, Count: 10_000, Bytes: 256}},
@@ -202,8 +203,8 @@ func (o options) sparse() scenario {
 	}
 }
 
-// names is S7. All clients want one listener too, whose changes make the garbage
-// that makes the collector run.
+// names is S7: memory of large named subscriptions. All clients also subscribe to one
+// listener; its changes produce the garbage that triggers collections.
 func (o options) names() scenario {
 	const each = 5000
 	listener := load.Interest{TypeURL: content.Listener, Wildcard: true, Of: 1}
@@ -217,7 +218,7 @@ func (o options) names() scenario {
 		environ: tracing,
 	}
 	act := func(st *stage, f *figures) error {
-		var live [3]float64 // with all names loaded; and clients of one name; and clients of many
+		var live [3]float64 // with all names cached; plus clients of one name; plus clients of many names
 		for i, step := range []struct {
 			interests []load.Interest
 			clients   int
@@ -242,7 +243,7 @@ func (o options) names() scenario {
 	}
 }
 
-// single is S8.
+// single is S8: the delay that the relay adds for one client.
 func (o options) single() scenario {
 	s := clusters(100, 1)
 	act := changing(serve.Changes{TypeURL: content.Cluster, Count: o.scaled(100), Every: 20 * time.Millisecond})
@@ -256,8 +257,8 @@ func (o options) single() scenario {
 	}
 }
 
-// storm is S9. One cluster changes while the clients are away: whoever has that is
-// in sync.
+// storm is S9: all clients reconnect at once. One cluster changes while they are
+// disconnected, and a client is in sync when it has received that change.
 func (o options) storm() scenario {
 	s := clusters(100, o.scaled(2000))
 	act := func(st *stage, f *figures) error {
@@ -280,8 +281,8 @@ func (o options) storm() scenario {
 	}
 }
 
-// stalled is S10. What stalled clients are sent first, every cluster at once, is more
-// than their receive buffers take.
+// stalled is S10: a tenth of the clients stops reading. The first responses to them, with
+// every cluster, exceed their receive buffers.
 func (o options) stalled() scenario {
 	clients := o.scaled(1000)
 	s := clusters(100, clients)
@@ -313,7 +314,7 @@ func (o options) stalled() scenario {
 	}
 }
 
-// tree is TREE: the load of S1, but for the rate, on one relay and on a tree of them.
+// tree is TREE: the load of S1 at a lower rate, on one relay and on a tree of three relays.
 func (o options) tree() scenario {
 	s := clusters(100, o.scaled(5000))
 	three := s

@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// secure writes the certificates of a Tender, and returns the variables that name them.
+// secure writes the certificates of a Tender into a temporary directory, and returns the variables with their paths.
 func (st *stage) secure() (environ []string, err error) {
 	if st.keys == "" {
 		if st.keys, err = os.MkdirTemp("", "bench"); err != nil {
@@ -23,14 +23,15 @@ func (st *stage) secure() (environ []string, err error) {
 	return st.certs.Environ(st.keys)
 }
 
-// secured is TLS: S1, S4 and returning clients with mutual TLS beside plaintext, and herds that connect while others are served.
+// secured is TLS: S1, S4 and reconnecting clients with mutual TLS and in plaintext. It also measures other clients
+// while a herd connects.
 func (o options) secured() scenario {
 	s := scenario{id: "TLS", title: "S1, S4, 1,000 clients that return, and a herd of 1,000 beside 100 served ones, in plaintext and with mutual TLS 1.3", rounds: 3}
 	cold := clusters(2000, o.scaled(300))
 	cold.workers = 0
 	many := clusters(100, o.scaled(1000))
 	served := clusters(100, 100)
-	served.environ = []string{"TENDER_FIRST_REQUEST_TIMEOUT=2m"} // the herd has the lowest priority
+	served.environ = []string{"TENDER_FIRST_REQUEST_TIMEOUT=2m"} // the process of the herd has the lowest CPU priority, so requests are late
 	add := func(label, kind string, of setup, act func(*stage, *figures) error) {
 		plain := row{label: label + ", plaintext", kind: kind, setup: of, act: act}
 		mutual := plain
@@ -62,7 +63,7 @@ func (o options) secured() scenario {
 	return s
 }
 
-// filledAndReturned is an act: connect, drop, and return at once with what the clients have.
+// filledAndReturned is an act that connects all clients, disconnects them, and reconnects them with their versions.
 func filledAndReturned(st *stage, f *figures) error {
 	if err := st.fill(&figures{}); err != nil {
 		return err
@@ -70,8 +71,8 @@ func filledAndReturned(st *stage, f *figures) error {
 	return st.dropAndReturn(f)
 }
 
-// besideHerd returns an act: measure changes in peace, and while n clients of another process connect again and again, all
-// at once. They ask for what the served clients have, and bring it with them, so that connecting is what they cost.
+// besideHerd returns an act that measures changes before and while n clients of another process repeatedly connect all
+// at once. They send the current versions with the same subscriptions, so that the relay pays for connecting only.
 func (o options) besideHerd(n int) func(*stage, *figures) error {
 	c := serve.Changes{TypeURL: content.Cluster, Count: o.scaled(100), Every: 20 * time.Millisecond}
 	return func(st *stage, f *figures) error {
@@ -97,13 +98,14 @@ func (o options) besideHerd(n int) func(*stage, *figures) error {
 	}
 }
 
-// A herd is clients that connect all at once. Their process gives way to all others, as one of another machine would.
+// A herd is a process with clients that connect all at once. It uses one processor at the lowest priority, so that it
+// takes little CPU time from the measured processes.
 type herd struct {
 	load *process.Process
 	size int
 }
 
-// raiseHerd connects a herd once, and closes its connections.
+// raiseHerd starts a herd, connects it once so that its clients have versions, and closes its connections.
 func (st *stage) raiseHerd(n int) (h *herd, err error) {
 	h = &herd{size: n}
 	if h.load, err = process.StartRole(os.Stderr, "load"); err != nil {
@@ -125,7 +127,7 @@ func (st *stage) raiseHerd(n int) (h *herd, err error) {
 	return h, h.load.Call("Drop", struct{}{}, &struct{}{})
 }
 
-// stampede has the herd connect until end is called, which returns how many connections were established.
+// stampede makes the herd connect repeatedly until end is called. end returns the number of established connections.
 func (h *herd) stampede() (end func() (connected int, err error)) {
 	var over sync.WaitGroup
 	stop := make(chan struct{})
@@ -148,7 +150,8 @@ func (h *herd) stampede() (end func() (connected int, err error)) {
 	}
 }
 
-// once has the herd connect and drop, and returns how many had connected when stop was closed, or all.
+// once makes the herd connect and disconnect. It returns the number of connections that were established before stop
+// was closed.
 func (h *herd) once(stop <-chan struct{}) (connected int, err error) {
 	if err := errors.Join(h.load.Call("Mark", struct{}{}, &struct{}{}), h.load.Call("Return", struct{}{}, &struct{}{})); err != nil {
 		return 0, err

@@ -7,11 +7,11 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// wrappedResources is the client feature of clients that take SotW resources in the message Resource.
+// wrappedResources is the client feature of clients that accept SotW resources wrapped in the message Resource.
 const wrappedResources = "xds.config.resource-in-sotw"
 
-// sets is SETS: complete SotW sets that not all clients can be sent in the same bytes at once. In a change that adds and
-// removes, clients are sent the union first.
+// sets is SETS: SotW responses that the relay cannot share between all clients. After an update that adds and removes
+// resources, the relay first sends the union of both sets.
 func (o options) sets() scenario {
 	s := clusters(200, o.scaled(1000))
 	s.sotw = true

@@ -13,15 +13,15 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// A sink is a collector of traces, in the driver's process, which takes all of them and
-// drops them.
+// A sink is a collector of traces in the driver's process. It accepts and discards all
+// exports.
 type sink struct {
 	server  http.Server
 	address string
-	taken   atomic.Int64 // exports
+	taken   atomic.Int64 // number of exports
 }
 
-// newSink starts a sink, which has to be closed.
+// newSink starts a sink on a free port of loopback. The caller must close it.
 func newSink() (*sink, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -29,20 +29,20 @@ func newSink() (*sink, error) {
 	}
 	s := &sink{address: l.Addr().String()}
 	s.server.Handler = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // the exporter would say
+		_, _ = io.Copy(io.Discard, r.Body) // on an error, the exporter reports it
 		s.taken.Add(1)
 	})
 	go func() { _ = s.server.Serve(l) }() // ends with the server
 	return s, nil
 }
 
-func (s *sink) close() { _ = s.server.Close() } // which nothing depends on
+func (s *sink) close() { _ = s.server.Close() } // an error has no consequence here
 
-// exportEvery is how often spans are exported: more often than by default, so that those of
-// clients that connect do not fall into what is measured.
+// exportEvery is the interval of exports. It is shorter than the default, so that the spans of
+// connecting clients are exported before the measurement.
 const exportEvery = time.Second
 
-// environ has a Tender trace into the sink one in so many changes.
+// environ returns the variables that make Tender trace the fraction ratio of the changes and export to the sink.
 func (s *sink) environ(ratio float64) []string {
 	return []string{
 		"OTEL_TRACES_EXPORTER=otlp", "OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
@@ -52,8 +52,8 @@ func (s *sink) environ(ratio float64) []string {
 	}
 }
 
-// exported waits until the spans that there are have been exported. It takes as long if there is no
-// sink, so that all are measured at the same age.
+// exported waits until no export of spans has arrived for an interval. Without a sink it waits as
+// long, so that all servers are measured at the same age.
 func (st *stage) exported() error {
 	for deadline := time.Now().Add(patience); ; {
 		before := st.exports()
@@ -67,6 +67,7 @@ func (st *stage) exported() error {
 	}
 }
 
+// exports returns the number of exports so far; 0 without a sink.
 func (st *stage) exports() int64 {
 	if st.sink == nil {
 		return 0
@@ -74,8 +75,8 @@ func (st *stage) exports() int64 {
 	return st.sink.taken.Load()
 }
 
-// traces is TRACE: the load of S1, but for the rate, with what it costs to trace it. Of few
-// changes, none might be among those that are sampled.
+// traces is TRACE: the cost of tracing, with the load of S1 at a higher rate. The number of
+// changes is high enough that sampling selects some.
 func (o options) traces() scenario {
 	changes := serve.Changes{TypeURL: content.Cluster, Count: o.scaled(200), Every: 50 * time.Millisecond}
 	act := func(st *stage, f *figures) error {

@@ -17,60 +17,61 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// A setup says what is served, and to whom.
+// A setup describes the resources that are served, the servers and the clients.
 type setup struct {
 	kinds     []content.Kind
 	interests []load.Interest
 	sotw      bool
 	clients   int
-	streams   int      // clients that share a connection; 0 is one
-	workers   int      // goroutines that send in the bare gRPC server
-	byName    bool     // it sends clients what they name
-	environ   []string // more environment for Tender
-	lower     int      // Tenders that serve the clients, all behind one more; 0 is one, behind the origin
-	buffered  int      // clients that have a small receive buffer: the first ones
-	fleet     bool     // the control plane is go-control-plane with what real Envoys need
-	groups    int      // node groups, of a control plane that restarts; 0 for another one
-	opaque    bool     // its versions are no hashes
-	polled    bool     // Tenders take polls
+	streams   int      // clients per connection; 0 means 1
+	workers   int      // goroutines that send in the bare gRPC server; 0 means one per stream
+	byName    bool     // the bare gRPC server sends only the names that a client subscribes to
+	environ   []string // additional environment variables of Tender
+	lower     int      // Tenders that serve the clients, behind one upper Tender; 0 means a single Tender
+	buffered  int      // number of clients, counted from the first, with a small receive buffer
+	fleet     bool     // the control plane is go-control-plane with complete configuration for real Envoys
+	groups    int      // node groups of a control plane that can restart; 0 selects another control plane
+	opaque    bool     // resource versions of that control plane are not hashes
+	polled    bool     // Tenders listen for REST polls
 	tls       bool     // clients use mutual TLS
 	resume    bool     // the bare gRPC server resumes their sessions
-	feature   string   // a client feature that every second client has; empty for none
-	sampled   float64  // part of the changes that a Tender traces; 0 for no traces at all
-	stages    string   // TENDER_ROLLOUT of a Tender that has snapshots and an operator; empty for neither
+	feature   string   // client feature of every second client; empty for none
+	sampled   float64  // fraction of the changes that Tender traces; 0 disables tracing
+	stages    string   // TENDER_ROLLOUT; also enables snapshots and the admin listener. Empty enables none of them
 }
 
-// A stage is a server with what belongs to it, and the load generator, while they
-// run.
+// A stage holds the running processes of a row: the servers, the control plane and the
+// load generator.
 type stage struct {
 	setup
-	servers   process.Group    // whose cost counts
-	changer   *process.Process // which makes the changes; often the server
+	servers   process.Group    // whose cost is measured
+	changer   *process.Process // makes the changes; the measured server itself unless that is a Tender
 	load      *process.Process
-	addresses []string  // which clients use in turn
-	polls     string    // where the last Tender takes polls, if the setup has it take some
-	probes    []string  // where Tenders have their metrics
-	sink      *sink     // of traces, if the setup has some
-	arrivals  *arrivals // of Envoys that have a change, if the setup is a fleet
-	operator  string    // where a Tender with stages takes commands
-	snapshots string    // its directory
+	addresses []string  // of the servers; clients use them in turn
+	polls     string    // REST address of the last Tender; empty unless the setup is polled
+	probes    []string  // addresses of the Tenders' metrics
+	sink      *sink     // receives traces; nil unless the setup has some
+	arrivals  *arrivals // records the changes that Envoys apply; nil unless the setup is a fleet
+	operator  string    // admin address of a Tender with stages
+	snapshots string    // snapshot directory of a Tender with stages
 	certs     *certs.Set
 	keys      string // directory of the Tenders' certificates
-	withheld  string // the type that it shows some clients otherwise than the origin has it; empty if there is none
+	withheld  string // type URL with an open rollout, in which clients differ from the origin; empty for none
 	stderr    *output
-	opened    int
-	highest   int // resident memory of the servers, in bytes
+	opened    int // clients started so far
+	highest   int // peak resident memory of the servers so far, in bytes
 
 	listening time.Duration // from the start of the last Tender until it listened
 }
 
-// smallBuffer is a receive buffer that a response of S10 does not fit.
+// smallBuffer is a receive buffer in bytes that is smaller than the first response of S10.
 const smallBuffer = 4 << 10
 
-// patience is how long anything may take.
+// patience is the timeout of each wait.
 const patience = 2 * time.Minute
 
-// raise starts a server of a kind, and a load generator without clients.
+// raise starts a server of a kind, and a load generator without clients. tender is the path of the binary to measure.
+// The caller must call strike; raise does so itself if it fails.
 func raise(kind, tender string, s setup) (st *stage, err error) {
 	st = &stage{setup: s, stderr: &output{}}
 	defer func() {
@@ -115,7 +116,7 @@ func raise(kind, tender string, s setup) (st *stage, err error) {
 	return st, st.startTenders(tender, address)
 }
 
-// startTenders starts a Tender before the origin, or a tree of them.
+// startTenders starts one Tender behind the origin, or st.lower Tenders behind one upper Tender.
 func (st *stage) startTenders(binary, origin string) error {
 	upper, err := st.startTender(binary, origin)
 	if err != nil || st.lower == 0 {
@@ -132,7 +133,7 @@ func (st *stage) startTenders(binary, origin string) error {
 	return nil
 }
 
-// startTender starts a Tender before its origin.
+// startTender starts a Tender with the given origin, and waits until it listens.
 func (st *stage) startTender(binary, origin string) (address string, err error) {
 	if address, err = freeAddress(); err != nil {
 		return "", err
@@ -155,7 +156,7 @@ func (st *stage) startTender(binary, origin string) (address string, err error) 
 	return address, err
 }
 
-// tenderEnviron returns the variables of a Tender.
+// tenderEnviron returns the environment of a Tender. It starts the sink of traces and creates directories as needed.
 func (st *stage) tenderEnviron(address, probe, origin string) (environ []string, err error) {
 	environ = append([]string{
 		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_ADMIN_LISTEN=off", "TENDER_PROBE_LISTEN=" + probe, "TENDER_LOG_LEVEL=warn",
@@ -191,7 +192,7 @@ func (st *stage) tenderEnviron(address, probe, origin string) (environ []string,
 	return environ, nil
 }
 
-// strike ends all processes.
+// strike kills all processes, closes the servers of the driver and removes temporary directories.
 func (st *stage) strike() {
 	for _, p := range append(process.Group{st.load, st.changer}, st.servers...) {
 		if p != nil {
@@ -211,7 +212,7 @@ func (st *stage) strike() {
 	}
 }
 
-// openOf returns the order to start clients, up to n of all.
+// openOf returns the arguments that start the clients with numbers from first to n-1.
 func (st *stage) openOf(first, n int) load.Open {
 	return load.Open{
 		Addresses: st.addresses, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: smallBuffer, Buffered: st.buffered,
@@ -219,8 +220,8 @@ func (st *stage) openOf(first, n int) load.Open {
 	}
 }
 
-// open starts clients, up to n of all, and waits until they are in sync. It returns
-// how long that took.
+// open starts clients until n are started in total, waits until all are in sync, and
+// returns the time that this took.
 func (st *stage) open(n int) (time.Duration, error) {
 	start := time.Now()
 	if err := st.load.Call("Open", st.openOf(st.opened, n), &struct{}{}); err != nil {
@@ -231,7 +232,7 @@ func (st *stage) open(n int) (time.Duration, error) {
 	return time.Unix(0, p.Last).Sub(start), err
 }
 
-// join connects n clients more, one after the other, and measures how long the slowest takes to be in sync.
+// join connects n further clients, one after the other, and records the longest time until one is in sync.
 func (st *stage) join(f *figures, n int) error {
 	for range n {
 		took, err := st.open(st.opened + 1)
@@ -243,15 +244,15 @@ func (st *stage) join(f *figures, n int) error {
 	return nil
 }
 
-// await waits until the load generator has come so far.
+// await polls the progress of the load generator until reached returns true. what describes that state in the error.
 func (st *stage) await(what string, reached func(load.Progress) bool) (p load.Progress, err error) {
 	return awaitLoad(st.load, what, reached)
 }
 
-// awaitLoad is await for any load generator.
+// awaitLoad is await for a given load generator.
 func awaitLoad(generator *process.Process, what string, reached func(load.Progress) bool) (p load.Progress, err error) {
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
-		p = load.Progress{} // what is 0 is not sent
+		p = load.Progress{} // gob omits zero fields, so the old values would remain
 		if err := generator.Call("Progress", struct{}{}, &p); err != nil {
 			return p, err
 		}
@@ -264,7 +265,7 @@ func awaitLoad(generator *process.Process, what string, reached func(load.Progre
 	}
 }
 
-// change makes changes, and returns how many deliveries they mean.
+// change makes changes, and returns the number of deliveries to clients that they cause.
 func (st *stage) change(c serve.Changes) (deliveries int, err error) {
 	var audience, indexes []int
 	if err := st.load.Call("Audience", c.TypeURL, &audience); err != nil {
@@ -279,8 +280,8 @@ func (st *stage) change(c serve.Changes) (deliveries int, err error) {
 	return deliveries, nil
 }
 
-// inSync waits until every client has what the server has, but for what is withheld. It is an
-// error if that does not happen: a change was lost.
+// inSync waits until every client has received the latest change of each resource, except for the
+// withheld type. A timeout means that deliveries were lost.
 func (st *stage) inSync() error {
 	var latest map[string][]content.Stamp
 	if err := st.changer.Call("Latest", struct{}{}, &latest); err != nil {
@@ -301,7 +302,7 @@ func (st *stage) inSync() error {
 	}
 }
 
-// output keeps what a process says.
+// output collects the standard error of a process. It is safe for concurrent use.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer // guarded by mu
@@ -314,13 +315,14 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.text.Write(b)
 }
 
-// String returns what was said so far.
+// String returns everything that was written so far.
 func (o *output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.text.String()
 }
 
+// freeAddress returns a loopback address whose port was free a moment ago.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -329,7 +331,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), l.Close()
 }
 
-// untilListening returns how long it took until address could be connected to.
+// untilListening waits until a connection to address succeeds, and returns the time that this took.
 func untilListening(address string) (time.Duration, error) {
 	start := time.Now()
 	for {
@@ -344,7 +346,7 @@ func untilListening(address string) (time.Duration, error) {
 	}
 }
 
-// said returns what Tender said, for an error.
+// said returns the end of the servers' standard error, to append to an error; empty if nothing was written.
 func (st *stage) said() string {
 	if s := st.stderr.String(); s != "" {
 		return "\nthe server said:\n" + s[max(0, len(s)-2000):]

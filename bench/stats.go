@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// median returns the median of values, the mean of the middle two if there are two;
-// 0 of none.
+// median returns the median of values: the mean of the middle two if their number is
+// even, and 0 if there are none.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
@@ -16,8 +16,8 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// medianOfRatios returns the median of a[i]/b[i]: figures of one round are compared
-// with each other. ok is false if a round lacks one.
+// medianOfRatios returns the median of a[i]/b[i], so that figures of the same round are
+// compared. ok is false if the lengths differ or a divisor is 0.
 func medianOfRatios(a, b []float64) (ratio float64, ok bool) {
 	if len(a) == 0 || len(a) != len(b) {
 		return 0, false
@@ -32,8 +32,8 @@ func medianOfRatios(a, b []float64) (ratio float64, ok bool) {
 	return median(ratios), true
 }
 
-// percentile returns the smallest of sorted delays that is not exceeded by p
-// hundredths of them; 0 of none.
+// percentile returns the smallest delay in sorted that at least p percent of the delays
+// do not exceed, and 0 if sorted is empty.
 func percentile(sorted []time.Duration, p int) time.Duration {
 	if len(sorted) == 0 {
 		return 0

@@ -17,10 +17,10 @@ func TestMedian(t *testing.T) {
 	}
 }
 
-// TestMedianOfRatios has a round in which the machine was slow for both.
+// TestMedianOfRatios includes a round in which both measurements were slow.
 func TestMedianOfRatios(t *testing.T) {
 	if got, ok := medianOfRatios([]float64{11, 120, 13}, []float64{10, 100, 10}); got != 1.2 || !ok {
-		t.Errorf("median of 1.1, 1.2, 1.3 = %v, %v", got, ok)
+		t.Errorf("median of 1.1, 1.2, 1.3 = %v, %v, want 1.2", got, ok)
 	}
 	for _, b := range [][]float64{nil, {1}, {1, 0, 1}} {
 		if got, ok := medianOfRatios([]float64{1, 1, 1}, b); ok {
@@ -32,7 +32,7 @@ func TestMedianOfRatios(t *testing.T) {
 func TestPercentile(t *testing.T) {
 	var delays []time.Duration
 	if got := percentile(delays, 50); got != 0 {
-		t.Errorf("percentile of none = %v", got)
+		t.Errorf("percentile of no delays = %v, want 0", got)
 	}
 	for i := range 200 {
 		delays = append(delays, time.Duration(i+1))

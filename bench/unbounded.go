@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// accounting is the file with what charges each connection, each frame and each message of a client.
+// accounting is the source file that charges clients for connections, frames and messages.
 const accounting = "downstream/guard/account.go"
 
-// uncharged are its functions that the hot path calls, and what they return if nothing is charged.
+// uncharged maps its functions on the hot path to the statement that they begin with in the build without accounting.
 var uncharged = map[string]string{
 	"func (a *Account) received(bytes []byte) error {": "return nil",
 	"func (a *Account) Hold(bytes int) error {":        "return nil",
@@ -22,8 +22,8 @@ var uncharged = map[string]string{
 	"func (a *Account) awaitRead(size int) int {":      "return size",
 }
 
-// buildUnbounded builds a Tender whose clients are charged nothing, from the sources in root, into dir. It is to be
-// measured only: no setting of Tender does that.
+// buildUnbounded builds a Tender without accounting of client traffic, from the sources in root, into dir. The binary
+// is for measurements only: no setting of Tender disables the accounting.
 func buildUnbounded(root, dir string) (binary string, err error) {
 	b, err := os.ReadFile(filepath.Join(root, accounting))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package attack is clients that mean harm, in a process of their own: each kind does one thing,
-// on some connections, as fast as the server lets it. One whose connection has ended comes back at
-// once. The process keeps to one processor at the lowest priority: in earnest it is on a machine of its own.
+// Package attack contains malicious clients, for a separate process. An attack of each kind repeats one action
+// on several connections, as fast as the server accepts it. A connection that ends is opened again after a
+// short pause. The process uses one processor at the lowest priority, since real attackers run on other machines.
 package attack
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/bench/process"
 )
 
-// kinds are the attacks, by name.
+// kinds maps the names of the attacks to their functions. A function runs on one connection until that ends.
 var kinds = map[string]func(*attacker) error{
 	"frames of nothing":  (*attacker).frames,
 	"pings":              (*attacker).pings,
@@ -40,25 +40,25 @@ var kinds = map[string]func(*attacker) error{
 	"load reports":       (*attacker).loadReports,
 }
 
-// Returns reports whether an attack is one of connections that end at once: by themselves, or by the server.
+// Returns reports whether the attack consists of many short connections, which the client or the server closes.
 func Returns(kind string) bool { return kind == "connections" || kind == "pings" }
 
-// Kinds returns the names of all attacks, in order.
+// Kinds returns the names of all attacks, sorted.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }
 
-// An Order is what [Attack.Start] is to do, at the address of streams and at that of polls.
+// An Order is the argument of [Attack.Start]. Address is the server for streams, and Polls the one for REST polls.
 type Order struct {
 	Kind, Address, Polls string
 	Connections          int
 }
 
-// An Attack goes on between Start and Stop. Its methods are called by [net/rpc], one at a time.
+// An Attack runs between Start and Stop. The driver calls its methods with [net/rpc], one at a time.
 type Attack struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 }
 
-// Start begins an attack.
+// Start starts an attack, and does not wait.
 func (a *Attack) Start(o Order, _ *struct{}) error {
 	attack, ok := kinds[o.Kind]
 	if !ok {
@@ -73,7 +73,7 @@ func (a *Attack) Start(o Order, _ *struct{}) error {
 		a.done.Go(func() {
 			for ctx.Err() == nil {
 				t := &attacker{ctx: ctx, address: o.Address, polled: o.Polls}
-				_ = attack(t) // it comes back
+				_ = attack(t) // the loop reconnects after any error
 				t.close()
 				away(ctx)
 			}
@@ -89,17 +89,17 @@ func (a *Attack) Stop(struct{}, *struct{}) error {
 	return nil
 }
 
-// An attacker is one connection.
+// An attacker is one connection of an attack.
 type attacker struct {
 	ctx     context.Context
 	address string
-	polled  string // where polls go
-	conn    net.Conn
-	over    func() bool // stops what closes the connection at the end of the attack
+	polled  string      // address for REST polls
+	conn    net.Conn    // nil before open
+	over    func() bool // cancels closing conn at the end of the attack
 }
 
-// source is where attacks come from: another host than the clients', as far as the relay
-// can tell.
+// source is the source address of attacks. It differs from that of the clients, so that
+// the relay treats the attacker as another host.
 var source = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 66)}
 
 func dial(ctx context.Context, address string) (net.Conn, error) {
@@ -107,11 +107,11 @@ func dial(ctx context.Context, address string) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", address)
 }
 
-// path is what streams are opened on.
+// path is the gRPC method of all streams.
 const path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 
-// away waits for as long as it takes at least to come back from another host. On this one, who comes back
-// sooner takes the processors from those who are measured.
+// away waits as long as a reconnect from another host takes at least. Without the pause, reconnects from this host
+// would take CPU time from the measured processes.
 func away(ctx context.Context) {
 	pause := time.NewTimer(5 * time.Millisecond)
 	defer pause.Stop()
@@ -121,7 +121,7 @@ func away(ctx context.Context) {
 	}
 }
 
-// open connects, and opens the first stream.
+// open connects and opens the first stream. The connection is closed when the attack ends.
 func (a *attacker) open() (err error) {
 	if a.conn, err = dial(a.ctx, a.address); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (a *attacker) open() (err error) {
 func (a *attacker) close() {
 	if a.conn != nil {
 		a.over()
-		_ = a.conn.(*net.TCPConn).SetLinger(0) // or ports run out
+		_ = a.conn.(*net.TCPConn).SetLinger(0) // no TIME_WAIT, in which ports would run out
 		_ = a.conn.Close()
 	}
 }
@@ -144,7 +144,7 @@ func (a *attacker) write(b []byte) error {
 	return err
 }
 
-// repeat reads what comes, and writes what next returns, until the connection ends.
+// repeat opens the connection, discards input, and writes the results of next until the connection ends.
 func (a *attacker) repeat(next func() []byte) error {
 	if err := a.open(); err != nil {
 		return err
@@ -157,6 +157,7 @@ func (a *attacker) repeat(next func() []byte) error {
 	}
 }
 
+// frames sends valid frames without effect.
 func (a *attacker) frames() error {
 	var batch []byte
 	for range 1000 {
@@ -165,6 +166,7 @@ func (a *attacker) frames() error {
 	return a.repeat(func() []byte { return batch })
 }
 
+// pings sends PING frames.
 func (a *attacker) pings() error {
 	var batch []byte
 	for range 1000 {
@@ -173,6 +175,7 @@ func (a *attacker) pings() error {
 	return a.repeat(func() []byte { return batch })
 }
 
+// rapidReset opens streams and resets each one at once (CVE-2023-44487).
 func (a *attacker) rapidReset() error {
 	stream := uint32(h2.Stream)
 	return a.repeat(func() (batch []byte) {
@@ -184,11 +187,12 @@ func (a *attacker) rapidReset() error {
 	})
 }
 
+// connections connects and closes the connection at once.
 func (a *attacker) connections() error {
 	return a.open()
 }
 
-// nothingIsRead asks for all clusters, and reads none.
+// nothingIsRead subscribes to all clusters, and never reads from the connection.
 func (a *attacker) nothingIsRead() error {
 	if err := a.open(); err != nil {
 		return err
@@ -203,8 +207,8 @@ func (a *attacker) nothingIsRead() error {
 	return nil
 }
 
-// pieces sends as much of a request, on as many streams, as may come before it is read, and never
-// the rest of one.
+// pieces sends the start of a large request on many streams, as far as the flow-control windows admit, and never
+// completes a request.
 func (a *attacker) pieces() error {
 	const streams, part = 2000, 60 << 10
 	stream := uint32(h2.Stream)

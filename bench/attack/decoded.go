@@ -24,12 +24,13 @@ import (
 	"github.com/xdstender/tender/bench/content"
 )
 
-// The attacks of this file are small on the wire, and large once they are decompressed, decoded or remembered.
+// The requests of the attacks in this file are small on the wire, and large once they are decompressed, decoded or
+// stored.
 
-// numbers makes names that nobody had before.
+// numbers is a counter for names and Nodes that are unique in the process.
 var numbers atomic.Int64
 
-// inStreams opens streams, one after the other, and sends a message on each, until the connection ends or the attack does.
+// inStreams calls send repeatedly with a gRPC client, until it fails or the attack ends. send opens a stream.
 func (a *attacker) inStreams(send func(discoverypb.AggregatedDiscoveryServiceClient) error, opts ...grpc.DialOption) error {
 	client, hangUp, err := a.caller(opts...)
 	if err != nil {
@@ -44,7 +45,7 @@ func (a *attacker) inStreams(send func(discoverypb.AggregatedDiscoveryServiceCli
 	return a.ctx.Err()
 }
 
-// ask sends a request on a stream of its own, and waits for an answer, whatever that is.
+// ask sends a request on a new stream, and waits for a response or the end of the stream.
 func (a *attacker) ask(client discoverypb.AggregatedDiscoveryServiceClient, r *discoverypb.DeltaDiscoveryRequest) error {
 	ctx, cancel := context.WithCancel(a.ctx)
 	defer cancel()
@@ -55,11 +56,11 @@ func (a *attacker) ask(client discoverypb.AggregatedDiscoveryServiceClient, r *d
 	if err := stream.Send(r); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	_, _ = stream.Recv() // a response, or why there is none
+	_, _ = stream.Recv() // either result is fine
 	return nil
 }
 
-// nodeOf returns a Node of so many fields.
+// nodeOf returns a Node with that many fields of metadata.
 func nodeOf(fields int) *corepb.Node {
 	all := make(map[string]*structpb.Value)
 	for i := range fields {
@@ -68,24 +69,25 @@ func nodeOf(fields int) *corepb.Node {
 	return &corepb.Node{Id: node.GetId(), Metadata: &structpb.Struct{Fields: all}}
 }
 
-// change makes another Node of n.
+// change modifies the metadata of n so that the Node is unique, and returns n.
 func change(n *corepb.Node) *corepb.Node {
 	n.GetMetadata().GetFields()["number"] = structpb.NewNumberValue(float64(numbers.Add(1)))
 	return n
 }
 
-// Fields of Nodes: with few, a Node has less than 4 KiB, and with many, less than 256 KiB.
+// Numbers of metadata fields: a Node with fewFields has less than 4 KiB, and one with manyFields less than 256 KiB.
 const (
 	fewFields  = 140
 	manyFields = 4000
 )
 
-// largeNodes says of itself as much as is allowed, and each time something else.
+// largeNodes sends Nodes of almost the maximum size, each one different.
 func (a *attacker) largeNodes() error { return a.newNodes(manyFields) }
 
-// smallNodes says less than what is decoded at once.
+// smallNodes sends different Nodes that are small enough for the relay to decode without queueing.
 func (a *attacker) smallNodes() error { return a.newNodes(fewFields) }
 
+// newNodes opens streams, each with a different Node.
 func (a *attacker) newNodes(fields int) error {
 	n := nodeOf(fields)
 	return a.inStreams(func(client discoverypb.AggregatedDiscoveryServiceClient) error {
@@ -95,7 +97,7 @@ func (a *attacker) newNodes(fields int) error {
 	})
 }
 
-// changedNodes says of itself something else in each request.
+// changedNodes changes the Node in each request of a stream.
 func (a *attacker) changedNodes() error {
 	name := []string{content.Name(content.Cluster, 0)}
 	return a.onManyStreams(func(int) *discoverypb.DeltaDiscoveryRequest {
@@ -103,7 +105,7 @@ func (a *attacker) changedNodes() error {
 	})
 }
 
-// precompressed is a compressor that has done its work: whatever is sent is this.
+// precompressed is a compressor that replaces each message with these compressed bytes.
 type precompressed []byte
 
 // Do implements grpc.Compressor.
@@ -115,7 +117,7 @@ func (p precompressed) Do(w io.Writer, _ []byte) error {
 // Type implements grpc.Compressor.
 func (p precompressed) Type() string { return "gzip" }
 
-// bombs sends Nodes of 15 MiB of zeros in a few KiB.
+// bombs sends Nodes with 15 MiB of zero bytes, compressed to a few KiB.
 func (a *attacker) bombs() error {
 	n := &corepb.Node{Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"k": structpb.NewStringValue(strings.Repeat("\x00", 15<<20))}}}
 	b, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: content.Cluster, Node: n})
@@ -133,7 +135,7 @@ func (a *attacker) bombs() error {
 	}, grpc.WithCompressor(precompressed(bomb.Bytes()))) //nolint:staticcheck // SA1019: a compressor of this connection alone
 }
 
-// streams opens as many streams as it may, and asks on each for one name.
+// streams opens as many streams as the server admits, and subscribes to one name on each.
 func (a *attacker) streams() error {
 	r := &discoverypb.DeltaDiscoveryRequest{Node: node, TypeUrl: content.Cluster, ResourceNamesSubscribe: []string{content.Name(content.Cluster, 0)}}
 	return a.inStreams(func(client discoverypb.AggregatedDiscoveryServiceClient) error {
@@ -145,7 +147,7 @@ func (a *attacker) streams() error {
 	})
 }
 
-// watches asks as often as it may for news of the server's health.
+// watches opens as many health watches as the server admits.
 func (a *attacker) watches() error {
 	conn, err := a.connect()
 	if err != nil {
@@ -163,7 +165,7 @@ func (a *attacker) watches() error {
 	}
 }
 
-// groups says each time that it is of another kind.
+// groups sends a new Node cluster on each stream, so that the relay makes a new node group.
 func (a *attacker) groups() error {
 	return a.inStreams(func(client discoverypb.AggregatedDiscoveryServiceClient) error {
 		n := &corepb.Node{Id: node.GetId(), Cluster: fmt.Sprint("invented-", numbers.Add(1))}
@@ -171,7 +173,7 @@ func (a *attacker) groups() error {
 	})
 }
 
-// inventedNames asks for names that there are not, on streams that stay open.
+// inventedNames subscribes to nonexistent names, on streams that stay open.
 func (a *attacker) inventedNames() error {
 	return a.inStreams(func(client discoverypb.AggregatedDiscoveryServiceClient) error {
 		stream, err := client.DeltaAggregatedResources(a.ctx)
@@ -186,7 +188,7 @@ func (a *attacker) inventedNames() error {
 	})
 }
 
-// polls polls with bodies of many numbers.
+// polls sends REST polls whose body contains a large array of numbers.
 func (a *attacker) polls() error {
 	body := `{"node":{"id":"attacker","metadata":{"k":[` + strings.Repeat("1,", 2<<20-100) + `1]}}}`
 	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, address string) (net.Conn, error) { return dial(ctx, address) }}}
@@ -200,14 +202,14 @@ func (a *attacker) polls() error {
 		if err != nil {
 			return err
 		}
-		_, _ = io.Copy(io.Discard, answer.Body) // or the server hangs up
+		_, _ = io.Copy(io.Discard, answer.Body) // fails if the server closes the connection
 		_ = answer.Body.Close()
 	}
 }
 
 var emptyLocality = new(endpointpb.UpstreamLocalityStats)
 
-// loadReports reports the load of many localities that have none.
+// loadReports sends load reports with many empty localities.
 func (a *attacker) loadReports() error {
 	conn, err := a.connect()
 	if err != nil {
@@ -231,7 +233,7 @@ func (a *attacker) loadReports() error {
 		if err := stream.SendMsg(encoded); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		_, _ = stream.Recv() // why it is refused
+		_, _ = stream.Recv() // wait until the server has handled the report
 		if a.ctx.Err() != nil {
 			return a.ctx.Err()
 		}

@@ -16,16 +16,16 @@ import (
 
 var node = &corepb.Node{Id: "attacker"}
 
-// everything returns the request for all resources of a type.
+// everything returns an encoded request for all resources of a type.
 func everything(typeURL string) []byte {
 	b, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{Node: node, TypeUrl: typeURL})
 	if err != nil {
-		panic(err) // it is always the same
+		panic(err) // cannot happen: all fields are ASCII
 	}
 	return b
 }
 
-// caller is an attacker that keeps to gRPC.
+// caller returns a gRPC client, and a function that closes its connection.
 func (a *attacker) caller(opts ...grpc.DialOption) (discoverypb.AggregatedDiscoveryServiceClient, func(), error) {
 	conn, err := a.connect(opts...)
 	if err != nil {
@@ -34,13 +34,13 @@ func (a *attacker) caller(opts ...grpc.DialOption) (discoverypb.AggregatedDiscov
 	return discoverypb.NewAggregatedDiscoveryServiceClient(conn), func() { _ = conn.Close() }, nil
 }
 
-// connect returns a connection of gRPC.
+// connect returns a gRPC connection from the source address of attacks. The caller must close it.
 func (a *attacker) connect(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	return grpc.NewClient(a.address, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return dial(ctx, address) }))...)
 }
 
-// smallRequests takes up a name and gives it up again.
+// smallRequests alternately subscribes to a name and unsubscribes from it.
 func (a *attacker) smallRequests() error {
 	name := []string{content.Name(content.Cluster, 0)}
 	return a.onManyStreams(func(n int) *discoverypb.DeltaDiscoveryRequest {
@@ -54,7 +54,8 @@ func (a *attacker) smallRequests() error {
 	})
 }
 
-// onManyStreams sends the nth request of each of many streams, without waiting for an answer.
+// onManyStreams sends requests on many streams without waiting for responses. request returns the nth request of each
+// stream.
 func (a *attacker) onManyStreams(request func(n int) *discoverypb.DeltaDiscoveryRequest) error {
 	const streams = 50
 	client, hangUp, err := a.caller()
@@ -64,7 +65,7 @@ func (a *attacker) onManyStreams(request func(n int) *discoverypb.DeltaDiscovery
 	defer hangUp()
 	ended := make(chan error, streams)
 	for range streams {
-		go func() { ended <- a.askAgain(client, request) }() // awaited below
+		go func() { ended <- a.askAgain(client, request) }() // the loop below waits for it
 	}
 	for range streams {
 		err = <-ended
@@ -72,6 +73,7 @@ func (a *attacker) onManyStreams(request func(n int) *discoverypb.DeltaDiscovery
 	return err
 }
 
+// askAgain opens a stream and sends requests until it ends. It discards the responses.
 func (a *attacker) askAgain(client discoverypb.AggregatedDiscoveryServiceClient, request func(n int) *discoverypb.DeltaDiscoveryRequest) error {
 	stream, err := client.DeltaAggregatedResources(a.ctx)
 	if err != nil {
@@ -91,7 +93,7 @@ func (a *attacker) askAgain(client discoverypb.AggregatedDiscoveryServiceClient,
 	}
 }
 
-// tooManyNames asks for one name more than a stream may have, again and again.
+// tooManyNames repeatedly opens a stream and subscribes to one name more than the limit per stream.
 func (a *attacker) tooManyNames() error {
 	client, hangUp, err := a.caller()
 	if err != nil {

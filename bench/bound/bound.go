@@ -1,4 +1,4 @@
-// Package bound lets a program that is not a test use the packages for tests: it implements relaytest.TB.
+// Package bound implements relaytest.TB without package testing, so that programs can use helpers made for tests.
 package bound
 
 import (
@@ -9,7 +9,8 @@ import (
 	"sync"
 )
 
-// A TB collects errors and clean-ups. Fatalf ends the function that [TB.Do] runs.
+// A TB collects errors and cleanup functions. Its methods are safe for concurrent use. Fatalf must be called within
+// [TB.Do], on the same goroutine.
 type TB struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -20,17 +21,17 @@ type TB struct {
 	errs     []error
 }
 
-// New returns a TB, which has to be ended.
+// New returns a TB. The caller must call End.
 func New() *TB {
 	t := &TB{}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	return t
 }
 
-// fatal is what Fatalf panics with.
+// fatal is the value with which Fatalf panics.
 type fatal struct{ err error }
 
-// Do runs f and returns the error that it passed to Fatalf, if any.
+// Do runs f and returns the error of its call of Fatalf, or nil. Errors of Errorf are returned by End only.
 func (t *TB) Do(f func()) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -45,7 +46,7 @@ func (t *TB) Do(f func()) (err error) {
 	return nil
 }
 
-// End runs the clean-ups, the last one first, and returns the errors.
+// End cancels the context, runs the cleanup functions in reverse order, and returns all errors joined.
 func (t *TB) End() error {
 	t.cancel()
 	t.mu.Lock()

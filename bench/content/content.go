@@ -1,9 +1,9 @@
-// Package content makes the resources that the benchmarks send: every process
-// makes the same ones from the same description, so none needs to be told them.
+// Package content makes the resources that the benchmarks send. Every process makes
+// the same resources from the same description, so processes need not exchange them.
 //
-// A resource is a real message of its type, filled up to a size, and ends with a
-// [Stamp]: which resource it is, which change, and when that was made. A reader
-// finds the stamp without looking at anything before it.
+// A resource is a valid message of its type, padded to a size, that ends with a
+// [Stamp]: the index of the resource, the number of the change and its time. A reader
+// finds the stamp at the end without decoding the message.
 package content
 
 import (
@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// The types that the benchmarks use.
+// Type URLs of the resource types that the benchmarks use.
 const (
 	Cluster  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	Endpoint = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -25,24 +25,24 @@ const (
 	Route    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 )
 
-// A Kind is a number of resources of one type, of one size: Bytes is the length
-// of the encoded message, and at least 128.
+// A Kind describes Count resources of one type and one size. Bytes is the length of
+// each encoded message, and at least 128.
 type Kind struct {
 	TypeURL string
 	Count   int
 	Bytes   int
 }
 
-// prefixes start the names of each type's resources.
+// prefixes are the prefixes of resource names, by type URL.
 var prefixes = map[string]string{Cluster: "cluster-", Endpoint: "endpoints-", Listener: "listener-", Route: "routes-"}
 
-// Name returns the name of a type's resource i. It is 14 bytes or more: real names
-// are long.
+// Name returns the name of resource i of a type. It has 14 bytes or more, since real
+// names are long.
 func Name(typeURL string, i int) string {
 	return prefixes[typeURL] + fmt.Sprintf("%08d", i)
 }
 
-// Index returns the number in a name that [Name] made.
+// Index returns the index in a name that [Name] made. Errors: name is of another form.
 func Index(typeURL, name string) (int, error) {
 	n := len(prefixes[typeURL])
 	if len(name) <= n || name[:n] != prefixes[typeURL] {
@@ -55,8 +55,8 @@ func Index(typeURL, name string) (int, error) {
 	return i, nil
 }
 
-// Version returns the version of a resource: as long as the hash that a control
-// plane would give it.
+// Version returns the version of a resource. It has 16 hexadecimal digits, like the
+// hashes that control planes use.
 func Version(s Stamp) string {
 	return fmt.Sprintf("%08x%08x", s.Index*2654435761%(1<<32), s.Change)
 }
@@ -79,12 +79,12 @@ func (k Kind) Message(s Stamp) proto.Message {
 func (k Kind) Encode(s Stamp) []byte {
 	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(k.Message(s))
 	if err != nil {
-		panic(fmt.Sprintf("encode %s: %v", k.TypeURL, err)) // all fields are ASCII
+		panic(fmt.Sprintf("encode %s: %v", k.TypeURL, err)) // cannot happen: all fields are ASCII
 	}
 	return b
 }
 
-// message puts filler and stamp into the last string of a message.
+// message returns a message whose last string holds the filler and the stamp.
 func message(typeURL, name string, filler int, s Stamp) proto.Message {
 	last := fill(filler, s)
 	switch typeURL {
@@ -105,7 +105,7 @@ func message(typeURL, name string, filler int, s Stamp) proto.Message {
 	}
 }
 
-// fill returns n bytes that do not compress to nothing, and the stamp.
+// fill returns n pseudo-random bytes, which compress badly, followed by the stamp.
 func fill(n int, s Stamp) string {
 	b := make([]byte, max(n, 0), max(n, 0)+StampBytes)
 	x := uint32(s.Index)*2654435761 + uint32(s.Change) + 1

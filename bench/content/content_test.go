@@ -21,7 +21,7 @@ func TestResourcesHaveTheirSizeAndEndWithTheirStamp(t *testing.T) {
 				t.Errorf("%s: read stamp %+v, %v, want %+v", typeURL, got, ok, want)
 			}
 			if !bytes.Equal(b, k.Encode(want)) {
-				t.Errorf("%s: encoded twice, the bytes differ", typeURL)
+				t.Errorf("%s: two encodings of the same stamp differ", typeURL)
 			}
 		}
 	}

@@ -2,7 +2,7 @@ package content
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// Field numbers of the discovery messages; those of both responses are the same.
+// Field numbers of the discovery messages. DiscoveryResponse and DeltaDiscoveryResponse use the same ones.
 const (
 	responseVersion = 1
 	responseTypeURL = 4
@@ -29,6 +29,7 @@ func (k Kind) AppendSotW(body []byte, s Stamp) []byte {
 	return appendBytes(body, k.any(s))
 }
 
+// any returns a resource as field 2 of an enclosing message: an encoded google.protobuf.Any.
 func (k Kind) any(s Stamp) []byte {
 	return appendBytes(appendString(nil, anyTypeURL, k.TypeURL), k.Encode(s))
 }
@@ -38,7 +39,7 @@ func (k Kind) AppendRemoved(body []byte, index int) []byte {
 	return appendString(body, responseRemoved, Name(k.TypeURL, index))
 }
 
-// Finish appends what stands beside the resources in a response, of either kind.
+// Finish appends the version, the type URL and the nonce to the body of a response of either variant.
 func Finish(body []byte, typeURL, version, nonce string) []byte {
 	body = appendString(body, responseVersion, version)
 	body = appendString(body, responseTypeURL, typeURL)
@@ -49,7 +50,7 @@ func appendString(b []byte, field protowire.Number, v string) []byte {
 	return protowire.AppendString(protowire.AppendTag(b, field, protowire.BytesType), v)
 }
 
-// appendBytes appends field 2, which is that of all bytes here.
+// appendBytes appends v as field 2, the number of every bytes field in this file.
 func appendBytes(b, v []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, 2, protowire.BytesType), v)
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// A Set is what a control plane holds: every resource of some kinds, each at its
-// latest change. Its methods may be called at once.
+// A Set holds the resources of a control plane: every resource of some kinds, at its
+// latest change. It is safe for concurrent use.
 type Set struct {
 	kinds []Kind // read-only
 
@@ -17,7 +17,7 @@ type Set struct {
 	encoded map[string][][]byte // by type and index, as in a SotW response; nil after a change
 }
 
-// NewSet returns a set in which nothing has changed yet.
+// NewSet returns a set with all resources at change 0.
 func NewSet(kinds []Kind) *Set {
 	s := &Set{kinds: kinds, latest: map[string][]Stamp{}, encoded: map[string][][]byte{}}
 	for _, k := range kinds {
@@ -30,10 +30,10 @@ func NewSet(kinds []Kind) *Set {
 	return s
 }
 
-// Kinds returns what the set is made of.
+// Kinds returns the kinds of the set. The caller must not change the slice.
 func (s *Set) Kinds() []Kind { return s.kinds }
 
-// Kind returns the kind of a type; ok is false if the set has none.
+// Kind returns the kind of a type; ok is false if the set has no resources of that type.
 func (s *Set) Kind(typeURL string) (k Kind, ok bool) {
 	i := slices.IndexFunc(s.kinds, func(k Kind) bool { return k.TypeURL == typeURL })
 	if i < 0 {
@@ -42,7 +42,7 @@ func (s *Set) Kind(typeURL string) (k Kind, ok bool) {
 	return s.kinds[i], true
 }
 
-// Change makes a change of one resource now, and returns its stamp.
+// Change changes one resource, with the current time in its stamp, and returns the stamp.
 func (s *Set) Change(typeURL string, index int) Stamp {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,15 +53,15 @@ func (s *Set) Change(typeURL string, index int) Stamp {
 	return *stamp
 }
 
-// Latest returns the stamps of a type, by index.
+// Latest returns a copy of the stamps of a type, by index.
 func (s *Set) Latest(typeURL string) []Stamp {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.latest[typeURL])
 }
 
-// Delta returns the stamped resources as bodies of Delta responses, each about
-// limit bytes at most, without what [Finish] appends.
+// Delta returns the stamped resources as bodies of Delta responses, each of about
+// limit bytes at most. The caller must complete each body with [Finish].
 func (k Kind) Delta(stamps []Stamp, limit int) (bodies [][]byte) {
 	var body []byte
 	for _, s := range stamps {
@@ -73,8 +73,8 @@ func (k Kind) Delta(stamps []Stamp, limit int) (bodies [][]byte) {
 	return append(bodies, body)
 }
 
-// SotW returns all resources of a kind as the body of one SotW response. Each
-// change is encoded once.
+// SotW returns all resources of a kind as the body of one SotW response, to be completed
+// with [Finish]. It caches the encoding of each resource until its next change.
 func (s *Set) SotW(k Kind) (body []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,8 +1,8 @@
 package content
 
-// A Stamp says which resource of its type this is, which change of it, from 0, and
-// when that was made, in nanoseconds since 1970: all processes run on one machine
-// and read one clock.
+// A Stamp identifies a resource within its type by Index, and a change of it, counted
+// from 0. Made is the time of the change in nanoseconds since 1970; it is comparable
+// between processes, since all run on one machine.
 type Stamp struct {
 	Index  int
 	Change uint32
@@ -23,7 +23,7 @@ func (s Stamp) Append(b []byte) []byte {
 	return appendHex(b, uint64(s.Made), 16)
 }
 
-// ReadStamp returns the stamp that ends a resource.
+// ReadStamp returns the stamp at the end of an encoded resource, and whether there is one.
 func ReadStamp(resource []byte) (Stamp, bool) {
 	if len(resource) < StampBytes {
 		return Stamp{}, false

@@ -6,28 +6,28 @@ import (
 	"github.com/xdstender/tender/bench/h2"
 )
 
-// A client is one stream of a connection. Only [Load] touches it, under its mutex.
+// A client is one xDS client, on one stream of a connection. It is guarded by the mutex of [Load].
 type client struct {
 	number   int
-	feature  string // a client feature, or empty
+	feature  string // client feature in the Node; empty for none
 	conn     *conn
 	stream   uint32
 	sotw     bool
 	holdings []*holding
 
-	scanner scanner // the start of a response
-	granted uint32  // bytes received since the stream's window was updated last
-	body    []byte  // messages that wait for a window
-	window  int     // bytes that the server lets the stream send
+	scanner scanner // holds the start of an incomplete response
+	granted uint32  // bytes received since the last WINDOW_UPDATE for the stream
+	body    []byte  // messages that wait for a flow-control window
+	window  int     // send window of the stream, in bytes
 }
 
-// reset makes a client ready for a new connection.
+// reset prepares a client for a new connection. It keeps the received changes.
 func (c *client) reset() {
 	c.scanner, c.granted = scanner{}, 0
 	c.body, c.window = nil, initialWindow
 }
 
-// have returns how many resources the client has, and wants.
+// have returns the number of resources that the client has received, and the number that it subscribes to.
 func (c *client) have() (have, want int) {
 	for _, h := range c.holdings {
 		have += h.have
@@ -36,7 +36,7 @@ func (c *client) have() (have, want int) {
 	return have, want
 }
 
-// holding returns what the client has of a type.
+// holding returns the holding of a type. Errors: the client does not subscribe to the type.
 func (c *client) holding(typeURL []byte) (*holding, error) {
 	for _, h := range c.holdings {
 		if h.TypeURL == string(typeURL) {
@@ -46,7 +46,7 @@ func (c *client) holding(typeURL []byte) (*holding, error) {
 	return nil, fmt.Errorf("type %q, which was not asked for", typeURL)
 }
 
-// queue appends a message to what is to be sent.
+// queue queues a message. The next flush of the connection sends it, if windows admit it.
 func (c *client) queue(message []byte) {
 	if len(c.body) == 0 {
 		c.conn.pending = append(c.conn.pending, c)
@@ -54,7 +54,7 @@ func (c *client) queue(message []byte) {
 	c.body = append(h2.AppendMessageHeader(c.body, len(message)), message...)
 }
 
-// grant lets the server send on when half of the stream's window was used.
+// grant counts n received bytes, and updates the stream's window when half of it is used.
 func (c *client) grant(n uint32) {
 	c.granted += n
 	if c.granted >= h2.StreamWindow/2 {

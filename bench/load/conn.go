@@ -14,38 +14,38 @@ import (
 	"github.com/xdstender/tender/bench/h2"
 )
 
-// initialWindow is a window of HTTP/2 until settings or a WINDOW_UPDATE change it.
+// initialWindow is the default flow-control window of HTTP/2 in bytes.
 const initialWindow = 65535
 
-// A conn is one connection, with a stream for each of its clients. Only [Load] touches it, under its mutex.
+// A conn is one connection, with a stream for each of its clients. It is guarded by the mutex of [Load].
 type conn struct {
 	address netip.AddrPort // of its server
 	buffer  int            // the socket's receive buffer; 0 is the system's default
-	socket  int            // -1 when it is closed
-	stalled bool           // reads nothing
+	socket  int            // -1 if closed
+	stalled bool           // stops reading
 	clients []*client      // by stream, see h2.StreamIndex
-	settled bool           // whether the server's settings have come
+	settled bool           // whether the server's SETTINGS were received
 
 	config  *tls.Config // nil without TLS, as are tls and wire
 	session session     // of the last connection
 	tls     *tls.Conn
 	wire    *wire
 
-	in      []byte // the start of a frame
-	granted uint32 // bytes received since the connection's window was updated last
+	in      []byte // the start of an incomplete frame
+	granted uint32 // bytes received since the last WINDOW_UPDATE for the connection
 
-	pending []*client // whose messages wait for a window
-	out     []byte    // frames that wait for the socket, or for their encryption
-	writing bool      // whether the poll waits for the socket
-	total   int       // bytes that the server lets the connection send
-	initial int       // window of a new stream, by the server's settings
+	pending []*client // clients with messages that wait for a flow-control window
+	out     []byte    // frames that wait for the socket, or for encryption
+	writing bool      // whether the poll waits until the socket is writable
+	total   int       // send window of the connection, in bytes
+	initial int       // send window of a new stream, from the server's SETTINGS
 }
 
-// reset makes a connection ready to open its streams on a new socket.
+// reset prepares a connection for a new socket, and queues the preface and the calls of all its streams.
 func (c *conn) reset(socket int, path string) {
 	c.socket, c.settled = socket, false
 	c.in, c.granted, c.pending = nil, 0, nil
-	c.writing = true // until it is connected
+	c.writing = true // the socket becomes writable when it is connected
 	c.out = h2.ClientPreface(path)
 	c.total, c.initial = initialWindow, initialWindow
 	for i, client := range c.clients {
@@ -56,7 +56,7 @@ func (c *conn) reset(socket int, path string) {
 	}
 }
 
-// flush writes the pending messages and frames that windows and socket admit.
+// flush writes as many pending messages and frames as the flow-control windows and the socket accept.
 func (c *conn) flush(p *h2.Poll) error {
 	c.pending = slices.DeleteFunc(c.pending, c.frameBody)
 	unsent, err := c.seal()
@@ -75,7 +75,7 @@ func (c *conn) flush(p *h2.Poll) error {
 	return nil
 }
 
-// seal encrypts the frames if the connection has TLS, and returns the bytes for the socket.
+// seal encrypts the frames if the connection uses TLS, and returns the bytes to write to the socket.
 func (c *conn) seal() (unsent *[]byte, err error) {
 	if c.tls == nil {
 		return &c.out, nil
@@ -89,14 +89,14 @@ func (c *conn) seal() (unsent *[]byte, err error) {
 	return &c.wire.out, nil
 }
 
-// write writes what the socket takes, and removes that from unsent.
+// write writes as many bytes as the socket accepts, and removes them from unsent.
 func (c *conn) write(unsent *[]byte) error {
 	n, err := h2.Write(c.socket, *unsent)
 	*unsent = (*unsent)[:copy(*unsent, (*unsent)[n:])]
 	return err
 }
 
-// read reads what is there into b; 0 bytes if that is nothing.
+// read reads into b without blocking. It returns 0 bytes if none are available.
 func (c *conn) read(b []byte) (int, error) {
 	if c.tls == nil {
 		return h2.Read(c.socket, b)
@@ -112,7 +112,8 @@ func (c *conn) read(b []byte) (int, error) {
 	}
 }
 
-// frameBody moves the messages of a client into frames, as far as the windows admit, and reports whether none is left.
+// frameBody moves messages of a client into frames, as far as the flow-control windows admit. It reports whether none
+// is left.
 func (c *conn) frameBody(client *client) (empty bool) {
 	sent := 0
 	for sent < len(client.body) && min(client.window, c.total) > 0 {
@@ -126,7 +127,7 @@ func (c *conn) frameBody(client *client) (empty bool) {
 	return len(client.body) == 0
 }
 
-// writable is called when the socket takes more.
+// writable handles the event that the socket is writable.
 func (c *conn) writable(p *h2.Poll) error {
 	if !c.writing {
 		return nil
@@ -147,7 +148,7 @@ func (c *conn) writable(p *h2.Poll) error {
 	return c.flush(p)
 }
 
-// client returns the client of a stream.
+// client returns the client of a stream. Errors: the stream was not opened.
 func (c *conn) client(stream uint32) (*client, error) {
 	i := h2.StreamIndex(stream)
 	if stream == 0 || i >= len(c.clients) || c.clients[i].stream != stream {
@@ -156,7 +157,8 @@ func (c *conn) client(stream uint32) (*client, error) {
 	return c.clients[i], nil
 }
 
-// frame handles a frame; the responses in it go to the sink that to returns.
+// frame handles a frame, and passes responses in it to the sink that to returns. Errors: the server has ended a stream
+// or the connection.
 func (c *conn) frame(f h2.Frame, to func(*client) sink) error {
 	switch f.Type {
 	case http2.FrameData:
@@ -185,7 +187,7 @@ func (c *conn) frame(f h2.Frame, to func(*client) sink) error {
 	}
 }
 
-// control handles the frames that are about the connection.
+// control handles SETTINGS, PING and WINDOW_UPDATE.
 func (c *conn) control(f h2.Frame) error {
 	switch f.Type {
 	case http2.FrameSettings:
@@ -200,12 +202,12 @@ func (c *conn) control(f h2.Frame) error {
 		if len(f.Payload) == 4 {
 			return c.widen(f.Stream, int(binary.BigEndian.Uint32(f.Payload)))
 		}
-	default: // nothing else changes what is sent here
+	default: // other frames have no effect on sending
 	}
 	return nil
 }
 
-// grant lets the server send on when a good part of the connection's window was used.
+// grant counts n received bytes, and updates the connection's window when half a stream window is used.
 func (c *conn) grant(n uint32) {
 	c.granted += n
 	if c.granted >= h2.StreamWindow/2 {
@@ -214,7 +216,7 @@ func (c *conn) grant(n uint32) {
 	}
 }
 
-// settings applies the server's settings and answers them.
+// settings applies and acknowledges the server's SETTINGS.
 func (c *conn) settings(payload []byte) {
 	c.settled = true
 	for ; len(payload) >= 6; payload = payload[6:] {
@@ -229,7 +231,7 @@ func (c *conn) settings(payload []byte) {
 	c.out = h2.AppendSettingsAck(c.out)
 }
 
-// widen applies a WINDOW_UPDATE.
+// widen applies a WINDOW_UPDATE of n bytes; stream 0 is the connection.
 func (c *conn) widen(stream uint32, n int) error {
 	if stream == 0 {
 		c.total += n

@@ -6,9 +6,9 @@ import (
 	"github.com/xdstender/tender/bench/content"
 )
 
-// An Interest is what each client subscribes to of one type: all by the wildcard,
-// or Count names of the Of that there are. Clients want different names, and each
-// name is wanted by as many clients as any other.
+// An Interest is the subscription of each client to one type: the wildcard, or Count
+// names out of Of existing resources. Clients subscribe to different names, and each
+// name has the same number of subscribers.
 type Interest struct {
 	TypeURL  string
 	Wildcard bool
@@ -16,22 +16,22 @@ type Interest struct {
 	Of       int
 }
 
-// extra reports whether a resource is beyond the Of that are counted: such resources come and go.
+// extra reports whether a resource is outside the counted ones. A server may add and remove such resources at any time.
 func (i Interest) extra(index int) bool { return i.Wildcard && index >= i.Of }
 
-// A holding is what one client wants and has of a type. Its names are
-// start + i·step modulo of, so neighbours in a subscription are no neighbours in
-// the catalogue, and the place of a name is computed rather than looked up.
+// A holding is the subscription of one client to a type, with its received changes. The
+// resource at place i has the index (start + i·step) modulo Of. Adjacent names of a
+// subscription are thus not adjacent resources, and places are computed, not looked up.
 type holding struct {
 	Interest
 	start, step, inverse int
 
-	known  []uint32 // by place: the number of the latest change, plus one; 0 if it was never seen
-	have   int      // how many of known are not 0
-	extras bool     // resources beyond the Of have come
+	known  []uint32 // by place: the latest received change, plus one; 0 if none was received
+	have   int      // number of elements of known that are not 0
+	extras bool     // whether resources were received for which extra is true
 }
 
-// newHolding returns what client c of all wants.
+// newHolding returns the holding of client c, out of all clients.
 func (i Interest) newHolding(c, all int) (*holding, error) {
 	if i.Wildcard {
 		i.Count = i.Of
@@ -52,7 +52,7 @@ func (i Interest) newHolding(c, all int) (*holding, error) {
 	}
 }
 
-// inverseOf returns the number that a must be multiplied with to be 1 modulo n.
+// inverseOf returns the multiplicative inverse of a modulo n; ok is false if there is none.
 func inverseOf(a, n int) (int, bool) {
 	r0, r1, t0, t1 := n, a, 0, 1
 	for r1 != 0 {
@@ -63,10 +63,10 @@ func inverseOf(a, n int) (int, bool) {
 	return (t0%n + n) % n, r0 == 1
 }
 
-// index returns the number of the resource at a place.
+// index returns the index of the resource at a place of the subscription.
 func (h *holding) index(place int) int { return (h.start + place*h.step) % h.Of }
 
-// place returns where a resource is among what the client wants, or -1.
+// place returns the place of a resource in the subscription, or -1 if the client does not subscribe to it.
 func (h *holding) place(index int) int {
 	if index < 0 || index >= h.Of {
 		return -1
@@ -78,7 +78,7 @@ func (h *holding) place(index int) int {
 	return p
 }
 
-// names returns the names of the subscription.
+// names returns the names of the subscription in Delta, where the wildcard is "*".
 func (h *holding) names() []string {
 	if h.Wildcard {
 		return []string{"*"}
@@ -90,7 +90,7 @@ func (h *holding) names() []string {
 	return names
 }
 
-// sotwNames returns the names as a SotW client gives them: none is the wildcard.
+// sotwNames returns the names of the subscription in SotW, where no names mean the wildcard.
 func (h *holding) sotwNames() []string {
 	if h.Wildcard {
 		return nil
@@ -98,17 +98,17 @@ func (h *holding) sotwNames() []string {
 	return h.names()
 }
 
-// What became of a resource that a client received.
+// An outcome classifies a received resource.
 type outcome int
 
 const (
-	unwanted outcome = iota // the client did not ask for it
-	again                   // the client had it
-	first                   // the client had no change of it
-	newer                   // the client had an older change
+	unwanted outcome = iota // the client does not subscribe to it
+	again                   // the client already has this change or a later one
+	first                   // the client receives the resource for the first time
+	newer                   // the client has an older change
 )
 
-// receive notes a resource.
+// receive records a resource and classifies it.
 func (h *holding) receive(s content.Stamp) outcome {
 	p := h.place(s.Index)
 	switch {
@@ -126,8 +126,8 @@ func (h *holding) receive(s content.Stamp) outcome {
 	}
 }
 
-// differences counts the resources of which the client does not have the latest
-// change.
+// differences counts the resources of the subscription whose latest change the client
+// has not received. latest is by index.
 func (h *holding) differences(latest []content.Stamp) (n int) {
 	for p, known := range h.known {
 		if known != latest[h.index(p)].Change+1 {

@@ -1,11 +1,10 @@
-// Package load is the load generator: thousands of xDS clients that cost next to
-// nothing, in a process of their own.
+// Package load is the load generator: thousands of xDS clients with very low cost each,
+// in a separate process.
 //
-// A client subscribes like an Envoy, reads each response as far as its resources'
-// stamps, and acknowledges it. It has a connection of its own, or a stream of one that
-// it shares. All of them share one goroutine, which waits for
-// their sockets with epoll, reads frames in place and writes the ACKs of all that it read with one
-// call.
+// A client subscribes like an Envoy, reads the stamps of the resources in each response,
+// and sends an ACK. It uses one stream, on a connection of its own or on a shared one. One
+// goroutine serves all connections: it waits for their sockets with epoll, reads frames in
+// place, and writes the ACKs for all frames that it has read with one call.
 package load
 
 import (
@@ -24,8 +23,8 @@ import (
 	"github.com/xdstender/tender/bench/process"
 )
 
-// A Load is a number of clients. Its methods may be called at once; those with two
-// arguments are called by [net/rpc].
+// A Load is a set of clients. It is safe for concurrent use. The methods with two
+// arguments are called by the driver with [net/rpc].
 type Load struct {
 	poll *h2.Poll
 
@@ -34,17 +33,17 @@ type Load struct {
 	clients  []*client
 	conns    []*conn
 	sockets  map[int32]*conn
-	buffer   []byte // what is read, of any client
-	ack      []byte // an ACK while it is made
+	buffer   []byte // scratch space for reading from any socket
+	ack      []byte // scratch space for encoding ACKs
 	versions map[string][]known
-	failed   error // the first thing that went wrong
+	failed   error // the first error
 	progress Progress
-	delays   []time.Duration // change made → client has it, since Mark
+	delays   []time.Duration // from the change to its receipt by a client, since Mark
 }
 
-// known is the version that a server gave a change.
+// known is the version that a server sent for a change of a resource.
 type known struct {
-	change  uint32 // plus one; 0 if none is known
+	change  uint32 // plus one; 0 if no version was received
 	version string
 }
 
@@ -60,32 +59,32 @@ func New() (*Load, error) {
 	return l, nil
 }
 
-// Open says which clients to start: number First and those after it, of All that
-// there will be.
+// Open are the arguments of [Load.Open]: it starts the clients with the numbers First to
+// First+Clients-1. All is the total number of clients, over which names are distributed.
 type Open struct {
-	Addresses []string // which the clients use in turn, by their numbers
+	Addresses []string // of servers; clients use them in turn, by their numbers
 	SotW      bool
 	Interests []Interest
 	First     int
 	Clients   int
 	All       int
 
-	// Streams is how many clients share a connection; 0 is one.
+	// Streams is the number of clients per connection; 0 means 1.
 	Streams int
 
-	// Feature is a client feature that every second client has; empty is none.
+	// Feature is the client feature of every second client; empty means none.
 	Feature string
 
-	// TLS has what the clients need for mutual TLS; nil is plaintext.
+	// TLS holds the certificates for mutual TLS; nil means plaintext.
 	TLS *certs.Set
 
-	// ReceiveBuffer is that of the sockets of the clients with numbers below Buffered,
-	// in bytes. Without it, and for all others, it is the system's.
+	// ReceiveBuffer is the size in bytes of the socket receive buffer for clients with numbers
+	// below Buffered. If it is 0, and for all other clients, the system's default applies.
 	ReceiveBuffer int
 	Buffered      int
 }
 
-// Open starts clients, and does not wait for them.
+// Open starts clients, and does not wait until they are connected.
 func (l *Load) Open(o Open, _ *struct{}) error {
 	var addresses []netip.AddrPort
 	for _, a := range o.Addresses {
@@ -122,7 +121,7 @@ func (l *Load) Open(o Open, _ *struct{}) error {
 	return nil
 }
 
-// featureOf returns the client feature of a client, empty if it has none.
+// featureOf returns the client feature of a client, or an empty string.
 func (o Open) featureOf(number int) string {
 	if number%2 == 0 {
 		return ""
@@ -130,7 +129,7 @@ func (o Open) featureOf(number int) string {
 	return o.Feature
 }
 
-// add adds a client to a connection that is not open yet.
+// add adds a client to a connection. The connection must not be open yet.
 func (c *conn) add(number int, o Open) error {
 	client := &client{number: number, feature: o.featureOf(number), conn: c, stream: h2.StreamOf(len(c.clients)), sotw: o.SotW}
 	for _, interest := range o.Interests {
@@ -144,7 +143,7 @@ func (c *conn) add(number int, o Open) error {
 	return nil
 }
 
-// connect opens a connection.
+// connect opens a connection. If returning is set, the clients send the versions of their resources.
 func (l *Load) connect(c *conn, returning bool) error {
 	if c.config != nil {
 		go l.connectTLS(c, returning)
@@ -157,7 +156,7 @@ func (l *Load) connect(c *conn, returning bool) error {
 	return l.begin(c, socket, returning)
 }
 
-// begin has the poll serve a socket, and queues the subscriptions of the connection's clients.
+// begin registers a socket with the poll, and queues the subscriptions of the connection's clients.
 func (l *Load) begin(c *conn, socket int, returning bool) error {
 	path := deltaPath
 	if c.clients[0].sotw {
@@ -184,7 +183,7 @@ func (l *Load) subscribe(c *client, returning bool) {
 	}
 }
 
-// versionsOf returns what a client says it has.
+// versionsOf returns the initial resource versions of a reconnecting client, by name.
 func (l *Load) versionsOf(h *holding) map[string]string {
 	versions := map[string]string{}
 	for p, change := range h.known {
@@ -196,7 +195,7 @@ func (l *Load) versionsOf(h *holding) map[string]string {
 	return versions
 }
 
-// Drop closes all connections at once. The clients keep what they know.
+// Drop closes all connections. The clients keep the versions of their resources.
 func (l *Load) Drop(struct{}, *struct{}) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,8 +209,8 @@ func (l *Load) Drop(struct{}, *struct{}) error {
 	return nil
 }
 
-// Return connects again what Drop closed; the clients say which versions they
-// have.
+// Return reopens the connections that Drop closed. The clients send the versions of
+// their resources.
 func (l *Load) Return(struct{}, *struct{}) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -223,10 +222,10 @@ func (l *Load) Return(struct{}, *struct{}) error {
 	return nil
 }
 
-// GiveWay leaves the machine to other processes as far as possible, for clients that are not measured.
+// GiveWay calls [process.GiveWay], for clients that are not measured.
 func (l *Load) GiveWay(struct{}, *struct{}) error { return process.GiveWay() }
 
-// Stall makes the first n clients stop reading. Each must have a connection of its own.
+// Stall makes the first n clients stop reading. Errors: one of them shares its connection.
 func (l *Load) Stall(n int, _ *struct{}) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -242,23 +241,23 @@ func (l *Load) Stall(n int, _ *struct{}) error {
 	return nil
 }
 
-// Progress is how far the clients have come. All but Clients and Synced is since
-// Mark.
+// Progress counts the events of all clients. All fields but Clients and Synced count
+// since Mark.
 type Progress struct {
 	Clients int
-	Synced  int // clients that have some change of each resource they want
+	Synced  int // clients that have received each resource they subscribe to at least once
 
-	Deliveries int   // changes received, each client's counted
-	First      int   // resources received that a client had no change of
-	Again      int   // resources received that a client had
+	Deliveries int   // changes received, counted per client
+	First      int   // resources received for the first time, counted per client
+	Again      int   // resources received that a client already had at this change or a later one
 	Responses  int   // responses received
-	Bytes      int   // their length, as gRPC counts it
-	Last       int64 // when a client last got something it did not have, in Unix nanoseconds
-	Connected  int   // connections on which the server's settings were received
+	Bytes      int   // length of the responses with their gRPC prefixes
+	Last       int64 // last receipt of a new resource or change, in Unix nanoseconds
+	Connected  int   // connections on which the server's SETTINGS were received
 	Resumed    int   // connections whose TLS session was resumed
 }
 
-// Progress returns how far the clients have come, or what went wrong.
+// Progress returns the counters, or the first error of any connection.
 func (l *Load) Progress(_ struct{}, p *Progress) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -267,7 +266,7 @@ func (l *Load) Progress(_ struct{}, p *Progress) error {
 	return l.failed
 }
 
-// Mark starts a measurement.
+// Mark starts a measurement: it resets the counters and the delays.
 func (l *Load) Mark(struct{}, *struct{}) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -284,7 +283,7 @@ func (l *Load) Delays(_ struct{}, delays *[]time.Duration) error {
 	return nil
 }
 
-// Audience returns how many clients want each resource of a type and read it.
+// Audience returns, by index, the number of clients that subscribe to each resource of a type and have not stalled.
 func (l *Load) Audience(typeURL string, counts *[]int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -304,8 +303,8 @@ func (l *Load) Audience(typeURL string, counts *[]int) error {
 	return nil
 }
 
-// Differences counts the resources of which a client that reads does not have the
-// latest change.
+// Differences counts the resources whose latest change a client has not received, for
+// each client that has not stalled. Types that latest lacks are ignored.
 func (l *Load) Differences(latest map[string][]content.Stamp, n *int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -320,7 +319,7 @@ func (l *Load) Differences(latest map[string][]content.Stamp, n *int) error {
 	return nil
 }
 
-// run serves the sockets.
+// run serves the sockets, forever.
 func (l *Load) run() {
 	for {
 		events, err := l.poll.Wait(-1)
@@ -341,20 +340,21 @@ func (l *Load) run() {
 	}
 }
 
+// fail keeps the first error, which Progress returns.
 func (l *Load) fail(err error) {
 	if l.failed == nil {
 		l.failed = err
 	}
 }
 
-// abandon notes what went wrong with a connection, and stops to look at it.
+// abandon records the error of a connection, and stops serving it.
 func (l *Load) abandon(c *conn, err error) {
 	l.fail(fmt.Errorf("connection of client %d: %w", c.clients[0].number, err))
 	delete(l.sockets, int32(c.socket))
 	_ = l.poll.Remove(c.socket) // the run has failed already
 }
 
-// serve handles what epoll says of a connection.
+// serve handles the epoll events of a connection.
 func (l *Load) serve(c *conn, events uint32) error {
 	if events&unix.EPOLLOUT != 0 {
 		if err := c.writable(l.poll); err != nil {
@@ -375,7 +375,8 @@ func (l *Load) serve(c *conn, events uint32) error {
 	}
 }
 
-// read reads once, and reports whether it has to be called again: with TLS, records may be left that the poll does not see.
+// read reads once, and reports whether it must be called again: with TLS, decrypted records may be buffered, for which
+// the poll reports no event.
 func (l *Load) read(c *conn) (more bool, err error) {
 	kept := copy(l.buffer, c.in)
 	n, err := c.read(l.buffer[kept:])
@@ -410,7 +411,7 @@ func (l *Load) read(c *conn) (more bool, err error) {
 	return c.tls != nil, nil
 }
 
-// answer notes a response and queues the ACK.
+// answer counts a response and queues the ACK.
 func (l *Load) answer(c *client, r response) error {
 	h, err := c.holding(r.typeURL)
 	if err != nil {
@@ -430,7 +431,7 @@ func (l *Load) answer(c *client, r response) error {
 	return nil
 }
 
-// note notes a resource that was read at some time.
+// note records a resource that was received at time now, in Unix nanoseconds.
 func (l *Load) note(c *client, r resource, now int64) error {
 	h, err := c.holding(r.typeURL)
 	if err != nil {
@@ -461,7 +462,7 @@ func (l *Load) note(c *client, r resource, now int64) error {
 	return nil
 }
 
-// learn remembers the version of a change.
+// learn records the version of a change, for initial resource versions after a reconnect.
 func (l *Load) learn(h *holding, s content.Stamp, version []byte) {
 	all := l.versions[h.TypeURL]
 	if all == nil {

@@ -15,7 +15,7 @@ const (
 	sotwPath  = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 )
 
-// node is what an Envoy says about itself. An empty feature is none.
+// node returns a Node like that of an Envoy. An empty feature means no client feature.
 func node(client int, feature string) *corepb.Node {
 	n := &corepb.Node{
 		Id:            fmt.Sprintf("sidecar~10.%d.%d.%d~app-%d.default", client>>16&255, client>>8&255, client&255, client),
@@ -31,8 +31,8 @@ func node(client int, feature string) *corepb.Node {
 	return n
 }
 
-// subscription returns the first request for a type. versions says what the client
-// has; the node is only in the first request of a stream.
+// subscription returns the first request for a type. versions are the initial resource
+// versions (Delta only); n must be nil except in the first request of a stream.
 func subscription(h *holding, n *corepb.Node, versions map[string]string, sotw bool) []byte {
 	var request proto.Message
 	if sotw {
@@ -44,7 +44,7 @@ func subscription(h *holding, n *corepb.Node, versions map[string]string, sotw b
 	}
 	b, err := proto.Marshal(request)
 	if err != nil {
-		panic(fmt.Sprintf("encode request: %v", err)) // all fields are ASCII
+		panic(fmt.Sprintf("encode request: %v", err)) // cannot happen: all fields are ASCII
 	}
 	return b
 }
@@ -55,8 +55,8 @@ func appendDeltaAck(b []byte, r response) []byte {
 	return appendField(b, 6, r.nonce)
 }
 
-// appendSotWAck appends a DiscoveryRequest that acknowledges r. Its names are those
-// of the subscription, each time.
+// appendSotWAck appends a DiscoveryRequest that acknowledges r. An ACK in SotW must
+// repeat all names of the subscription.
 func appendSotWAck(b []byte, r response, names []string) []byte {
 	b = appendField(b, 1, r.version)
 	for _, name := range names {

@@ -10,15 +10,16 @@ import (
 	"github.com/xdstender/tender/bench/h2"
 )
 
-// A response is what the load generator reads of a discovery response beside its
-// resources: the fields that an ACK repeats.
+// A response holds the fields of a discovery response that an ACK repeats, and counters.
+// Its slices are valid only during the call of sink.end.
 type response struct {
 	typeURL, nonce, version []byte
-	removed                 int
-	bytes                   int // its length
+	removed                 int // removed resources
+	bytes                   int // length of the message
 }
 
-// A resource is what it reads of a resource. It lies in what was read.
+// A resource holds the fields of a resource that the load generator reads. Its slices
+// refer to the input.
 type resource struct {
 	typeURL, version []byte
 	stamp            content.Stamp
@@ -29,8 +30,8 @@ var (
 	errCompressed = errors.New("compressed response")
 )
 
-// Fields of DiscoveryResponse and DeltaDiscoveryResponse have the same numbers, but
-// for the removed resources, which only the latter has.
+// DiscoveryResponse and DeltaDiscoveryResponse have the same field numbers, except for
+// removed resources, which only the latter has.
 const (
 	fieldVersion   = 1
 	fieldResources = 2
@@ -40,21 +41,21 @@ const (
 	fieldRemoved2  = 8 // removed_resource_names
 )
 
-// A scanner reads gRPC messages, which are responses, as they come: of a response
-// of a megabyte, it never holds more than a resource. The zero value is ready.
+// A scanner reads discovery responses from a stream of gRPC messages in pieces of any
+// size. It buffers at most one resource, not a whole response. The zero value is ready.
 type scanner struct {
-	part []byte // the start of a message's header, or of a field
-	left int    // bytes of the message that were not read; 0 between messages
+	part []byte // the start of an incomplete message header or field
+	left int    // unread bytes of the message; 0 between messages
 	response
 }
 
-// A sink takes what a scanner reads, both valid until they return.
+// A sink receives the output of a scanner. Arguments are valid until the function returns.
 type sink struct {
 	resource func(resource) error
-	end      func(response) error // of a response, after its resources
+	end      func(response) error // called after all resources of a response
 }
 
-// read reads the next bytes.
+// read scans the next bytes of the stream. It does not keep data.
 func (s *scanner) read(data []byte, sotw bool, to sink) error {
 	for len(data) > 0 {
 		if len(s.part) == 0 {
@@ -87,14 +88,14 @@ func (s *scanner) read(data []byte, sotw bool, to sink) error {
 	return nil
 }
 
-// goOn adds to what was begun, at most up to its end; whole says that this was
-// reached.
+// goOn appends data to the incomplete unit in s.part, at most up to the end of the unit.
+// whole reports whether the unit is complete.
 func (s *scanner) goOn(data []byte) (rest []byte, whole bool, err error) {
 	n, err := s.unit(s.part)
 	if err != nil {
 		return nil, false, err
 	}
-	more := 1 // until it says how long it is
+	more := 1 // one byte at a time until the length is known
 	if n > 0 {
 		more = min(n-len(s.part), len(data))
 	}
@@ -105,8 +106,8 @@ func (s *scanner) goOn(data []byte) (rest []byte, whole bool, err error) {
 	return data[more:], n == len(s.part), nil
 }
 
-// unit returns the length of what b starts with, a message's header or a field; 0
-// if b is too short to say.
+// unit returns the length of the message header or field that b starts with, or 0
+// if b is too short to determine it.
 func (s *scanner) unit(b []byte) (int, error) {
 	if s.left == 0 {
 		return h2.MessageHeaderBytes, nil
@@ -132,7 +133,7 @@ func (s *scanner) unit(b []byte) (int, error) {
 	return n + m + int(length), s.fits(n + m + int(length))
 }
 
-// short returns an error if b is not just too short to hold a tag and a length.
+// short returns nil if b may be the start of a longer tag and length, and else errMalformed.
 func (s *scanner) short(b []byte) error {
 	if len(b) >= min(s.left, 2*binary.MaxVarintLen64) {
 		return errMalformed
@@ -140,6 +141,7 @@ func (s *scanner) short(b []byte) error {
 	return nil
 }
 
+// fits returns errMalformed if n bytes exceed the rest of the message.
 func (s *scanner) fits(n int) error {
 	if n > s.left {
 		return errMalformed
@@ -147,7 +149,7 @@ func (s *scanner) fits(n int) error {
 	return nil
 }
 
-// take reads a message's header or a field.
+// take handles a complete message header or field.
 func (s *scanner) take(b []byte, sotw bool, to sink) error {
 	if s.left == 0 {
 		if b[0] != 0 {
@@ -168,7 +170,7 @@ func (s *scanner) take(b []byte, sotw bool, to sink) error {
 	return to.end(s.response)
 }
 
-// field reads a field of a response.
+// field handles a length-delimited field of a response.
 func (s *scanner) field(field protowire.Number, value []byte, sotw bool, to sink) error {
 	switch field {
 	case fieldResources:
@@ -184,14 +186,14 @@ func (s *scanner) field(field protowire.Number, value []byte, sotw bool, to sink
 	case fieldNonce:
 		s.nonce = append(s.nonce[:0], value...)
 	case fieldRemoved, fieldRemoved2:
-		if !sotw { // there, field 6 is the control plane
+		if !sotw { // in DiscoveryResponse, field 6 is control_plane
 			s.removed++
 		}
 	}
 	return nil
 }
 
-// readResource reads a Resource, or an Any, which has no version.
+// readResource reads a Resource of Delta, or an Any of SotW, which has no version. Errors: the resource has no stamp.
 func readResource(b []byte, sotw bool) (r resource, err error) {
 	payload := b
 	if !sotw {
@@ -225,7 +227,7 @@ func readResource(b []byte, sotw bool) (r resource, err error) {
 	return r, err
 }
 
-// fields calls field for each length-delimited field of a message.
+// fields calls field for each length-delimited field of a message, and skips other fields.
 func fields(b []byte, field func(protowire.Number, []byte) error) error {
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)

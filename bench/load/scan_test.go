@@ -30,7 +30,7 @@ func marshal(t *testing.T, m proto.Message) []byte {
 	return b
 }
 
-// TestScan reads what the generated encoder wrote.
+// TestScan scans messages that the generated encoder wrote.
 func TestScan(t *testing.T) {
 	one, two := content.Stamp{Index: 1, Change: 5, Made: 77}, content.Stamp{Index: 2}
 	delta := marshal(t, &discoverypb.DeltaDiscoveryResponse{
@@ -80,13 +80,13 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// twice returns the message two times over, as gRPC sends it.
+// twice returns two gRPC messages with the same content.
 func twice(message []byte) []byte {
 	b := append(h2.AppendMessageHeader(nil, len(message)), message...)
 	return append(b, b...)
 }
 
-// scan reads b in pieces.
+// scan passes b to a scanner in pieces of size bytes.
 func scan(b []byte, size int, sotw bool, to sink) error {
 	var s scanner
 	for len(b) > 0 {
@@ -115,7 +115,7 @@ func TestScanRefuses(t *testing.T) {
 	}
 }
 
-// TestAcks holds the encoder by hand to the generated decoder.
+// TestAcks decodes hand-encoded ACKs with the generated decoder.
 func TestAcks(t *testing.T) {
 	r := response{typeURL: []byte("t"), nonce: []byte("n"), version: []byte("v")}
 	var delta discoverypb.DeltaDiscoveryRequest
@@ -129,8 +129,8 @@ func TestAcks(t *testing.T) {
 	}
 }
 
-// TestHoldings checks that places and indexes are each other's inverse, and that
-// each name is wanted by as many clients as any other.
+// TestHoldings checks that place and index are inverse to each other, and that all
+// names have the same number of subscribers.
 func TestHoldings(t *testing.T) {
 	for _, tt := range []struct{ count, of, clients, each int }{{50, 1000, 200, 10}, {5, 10, 4, 2}, {20, 20, 3, 3}, {1, 398, 398, 1}} {
 		wanted := make([]int, tt.of)
@@ -150,12 +150,12 @@ func TestHoldings(t *testing.T) {
 				}
 			}
 			if places != tt.count {
-				t.Errorf("%+v client %d: has %d places", tt, c, places)
+				t.Errorf("%+v client %d: has %d places, want %d", tt, c, places, tt.count)
 			}
 		}
 		for i, n := range wanted {
 			if n != tt.each {
-				t.Errorf("%+v: resource %d is wanted by %d clients, want %d", tt, i, n, tt.each)
+				t.Errorf("%+v: resource %d has %d subscribers, want %d", tt, i, n, tt.each)
 			}
 		}
 	}
@@ -187,7 +187,7 @@ func TestReceive(t *testing.T) {
 	}
 }
 
-// FuzzScan reads any bytes in pieces of any size: the pieces make no difference.
+// FuzzScan verifies that the size of the pieces makes no difference to the scanner's output.
 func FuzzScan(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0}, 1)
 	f.Add([]byte{0, 0, 0, 0, 9, 0x22, 1, 't', 0x18, 1, 0x2a, 2, 'n', 'o'}, 3)
@@ -215,7 +215,7 @@ func FuzzScan(f *testing.F) {
 		}
 		whole, pieces := trace(len(b)+1), trace(size)
 		if !slices.Equal(whole, pieces) {
-			t.Errorf("in one piece %q, in pieces of %d %q", whole, size, pieces)
+			t.Errorf("scanned in one piece: %q, in pieces of %d: %q, want the same", whole, size, pieces)
 		}
 	})
 }

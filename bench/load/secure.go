@@ -14,18 +14,18 @@ import (
 	"github.com/xdstender/tender/bench/h2"
 )
 
-// shakeTimeout bounds a handshake: the server may have thousands to do.
+// shakeTimeout bounds a TLS handshake. It is long because thousands of handshakes may be pending on the server.
 const shakeTimeout = 2 * time.Minute
 
-// A wire is the socket below a TLS connection. Its reads wait until the handshake is done. After that they do not, and
-// writes append records to out, so that the poll serves the socket like one in plaintext.
+// A wire is the socket below a TLS connection. During the handshake it blocks. Afterwards reads do not block, and
+// writes append records to out, so that the poll serves the socket like a plaintext one.
 type wire struct {
-	net.Conn        // until the handshake is done
-	socket   int    // after that; -1 before
+	net.Conn        // used during the handshake
+	socket   int    // used after the handshake; -1 before
 	out      []byte // records that wait for the socket
 }
 
-// errNothing is returned by a read that would have to wait. [tls.Conn] goes on after an error that is temporary.
+// errNothing is the error of a read that would block. [tls.Conn] can be read again after an error that is temporary.
 var errNothing net.Error = nothing{}
 
 type nothing struct{}
@@ -58,7 +58,7 @@ func (w *wire) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// detach takes the socket from the runtime, whose own poll would be woken by it too.
+// detach duplicates the socket and closes the original, so that the runtime's network poller no longer watches it.
 func (w *wire) detach() error {
 	raw, err := w.Conn.(*net.TCPConn).SyscallConn()
 	if err != nil {
@@ -69,10 +69,10 @@ func (w *wire) detach() error {
 	if err := errors.Join(err, failed); err != nil {
 		return fmt.Errorf("take the socket: %w", err)
 	}
-	return w.Close() // the connection is open: the other descriptor has it
+	return w.Close() // the connection stays open through the duplicate
 }
 
-// A session keeps the last session of a connection, which the next handshake resumes if the server lets it.
+// A session keeps the last TLS session of a connection. The next handshake resumes it if the server allows that.
 type session struct{ state *tls.ClientSessionState }
 
 // Get implements tls.ClientSessionCache.
@@ -81,7 +81,7 @@ func (s *session) Get(string) (*tls.ClientSessionState, bool) { return s.state, 
 // Put implements tls.ClientSessionCache.
 func (s *session) Put(_ string, state *tls.ClientSessionState) { s.state = state }
 
-// connectTLS opens a connection with TLS, in its own goroutine until the handshake is done.
+// connectTLS opens a connection with TLS. It blocks until the handshake is done, so it must have its own goroutine.
 func (l *Load) connectTLS(c *conn, returning bool) {
 	tlsConn, w, err := shake(c)
 	l.mu.Lock()
@@ -94,14 +94,14 @@ func (l *Load) connectTLS(c *conn, returning bool) {
 		err = l.begin(c, w.socket, returning)
 	}
 	if err == nil {
-		err = l.serve(c, unix.EPOLLIN|unix.EPOLLOUT) // what came with the handshake: the poll does not see that
+		err = l.serve(c, unix.EPOLLIN|unix.EPOLLOUT) // data that arrived with the handshake is already buffered, so the poll reports no event
 	}
 	if err != nil {
 		l.fail(fmt.Errorf("connection of client %d: %w", c.clients[0].number, err))
 	}
 }
 
-// shake connects and completes a handshake.
+// shake connects and completes the handshake.
 func shake(c *conn) (*tls.Conn, *wire, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), shakeTimeout)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package process runs the parts of a benchmark as processes of their own, talks
-// to them, and reads from the operating system what they cost.
+// Package process starts the parts of a benchmark as processes, calls their methods
+// with [net/rpc], and reads their CPU time and memory from the operating system.
 package process
 
 import (
@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Serve answers calls of receiver's methods on standard input and output until
-// the input ends: the process that started this one has gone.
+// Serve serves receiver's methods with [net/rpc] on standard input and output. It
+// returns when the input ends, which happens when the parent process ends.
 func Serve(receiver any) error {
 	server := rpc.NewServer()
 	if err := errors.Join(server.RegisterName("process", receiver), server.RegisterName("runtime", heap{})); err != nil {
@@ -29,7 +29,7 @@ func Serve(receiver any) error {
 	return nil
 }
 
-// A pipe is the two ends that a process holds.
+// A pipe joins the reading end of one pipe and the writing end of another into one connection.
 type pipe struct {
 	io.ReadCloser
 	w io.WriteCloser
@@ -39,15 +39,15 @@ func (p pipe) Write(b []byte) (int, error) { return p.w.Write(b) }
 
 func (p pipe) Close() error { return errors.Join(p.ReadCloser.Close(), p.w.Close()) }
 
-// A Process is a process that was started.
+// A Process is a child process. It is killed when the thread that started it ends.
 type Process struct {
 	cmd    *exec.Cmd
-	client *rpc.Client // nil for one that does not take calls
+	client *rpc.Client // nil if the process serves no calls
 	name   string
 }
 
-// Start starts a process that takes no calls, with no environment but environ. What
-// it says goes to stderr.
+// Start starts a process that serves no calls. Its environment is exactly environ, and
+// its standard error goes to stderr. The caller must call Kill.
 func Start(stderr io.Writer, environ []string, name string, args ...string) (*Process, error) {
 	p := prepare(stderr, environ, name, args)
 	if err := p.cmd.Start(); err != nil {
@@ -56,7 +56,8 @@ func Start(stderr io.Writer, environ []string, name string, args ...string) (*Pr
 	return p, nil
 }
 
-// StartRole starts this program again in a role, in which it calls [Serve].
+// StartRole starts another instance of this program with role as its arguments, with which it must call [Serve]. The
+// caller must call Kill.
 func StartRole(stderr io.Writer, role ...string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -86,7 +87,7 @@ func prepare(stderr io.Writer, environ []string, name string, args []string) *Pr
 	return &Process{cmd: cmd, name: name}
 }
 
-// Call calls a method of the process.
+// Call calls a method of the receiver that the process passed to [Serve]. Only processes of StartRole serve calls.
 func (p *Process) Call(method string, args, reply any) error {
 	if err := p.client.Call("process."+method, args, reply); err != nil {
 		return fmt.Errorf("%s: %s: %w", p.name, method, err)
@@ -94,10 +95,10 @@ func (p *Process) Call(method string, args, reply any) error {
 	return nil
 }
 
-// heap answers questions about Go's heap in a process that serves calls.
+// heap is the receiver for calls about Go's heap; [Serve] registers it in each process.
 type heap struct{}
 
-// Allocated returns how many objects were allocated.
+// Allocated adds the number of objects allocated since the start to n.
 func (heap) Allocated(_ struct{}, n *uint64) error {
 	sample := []metrics.Sample{{Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/tiny/allocs:objects"}}
 	metrics.Read(sample)
@@ -110,7 +111,8 @@ func (heap) Allocated(_ struct{}, n *uint64) error {
 	return nil
 }
 
-// Allocated stores in n how many objects the process has allocated on Go's heap. It must take calls.
+// Allocated stores in n the number of objects that the process has allocated on Go's heap since its start. Errors: the
+// process serves no calls.
 func (p *Process) Allocated(n *uint64) error {
 	if p.client == nil {
 		return fmt.Errorf("%s: allocated objects: the process takes no calls", p.name)
@@ -121,12 +123,12 @@ func (p *Process) Allocated(n *uint64) error {
 	return nil
 }
 
-// Kill ends the process and waits until it has gone.
+// Kill kills the process and waits until it has ended.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
-	_ = p.cmd.Wait()         // killed: an error by intent
+	_ = p.cmd.Process.Kill() // fails if the process has already ended
+	_ = p.cmd.Wait()         // always fails for a killed process
 	if p.client != nil {
-		_ = p.client.Close() // its other end has gone
+		_ = p.client.Close() // fails because the other end is closed
 	}
 }
 
@@ -140,8 +142,8 @@ func (p *Process) CPU() (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// RSS returns the resident memory in bytes, now and at its highest since
-// ResetPeak.
+// RSS returns the current resident memory in bytes, and the highest since ResetPeak
+// or the start.
 func (p *Process) RSS() (now, peak int, err error) {
 	status, err := os.ReadFile(p.proc("status"))
 	if err != nil {
@@ -163,7 +165,7 @@ func (p *Process) RSS() (now, peak int, err error) {
 	return now, peak, nil
 }
 
-// ResetPeak lets the highest resident memory start from what it is now.
+// ResetPeak resets the peak of resident memory to the current value.
 func (p *Process) ResetPeak() error {
 	if err := os.WriteFile(p.proc("clear_refs"), []byte("5"), 0); err != nil {
 		return fmt.Errorf("reset peak memory of %s: %w", p.name, err)
@@ -171,10 +173,10 @@ func (p *Process) ResetPeak() error {
 	return nil
 }
 
-// A Group is processes whose cost is one figure: a relay, or a tree of them.
+// A Group is a set of processes whose costs are added: one relay, or a tree of relays.
 type Group []*Process
 
-// CPU returns the CPU time of all.
+// CPU returns the sum of the CPU times.
 func (g Group) CPU() (sum time.Duration, err error) {
 	for _, p := range g {
 		t, err := p.CPU()
@@ -186,8 +188,8 @@ func (g Group) CPU() (sum time.Duration, err error) {
 	return sum, nil
 }
 
-// RSS returns the resident memory of all, and the sum of their peaks, which need not
-// have been at one time.
+// RSS returns the sum of the resident memory, and the sum of the peaks. The peaks may
+// have occurred at different times.
 func (g Group) RSS() (now, peak int, err error) {
 	for _, p := range g {
 		n, k, err := p.RSS()
@@ -199,7 +201,7 @@ func (g Group) RSS() (now, peak int, err error) {
 	return now, peak, nil
 }
 
-// ResetPeak resets the peaks of all.
+// ResetPeak resets the peak of each process.
 func (g Group) ResetPeak() error {
 	for _, p := range g {
 		if err := p.ResetPeak(); err != nil {
@@ -209,7 +211,7 @@ func (g Group) ResetPeak() error {
 	return nil
 }
 
-// Open returns how many files and sockets all have open.
+// Open returns the number of open file descriptors of all processes.
 func (g Group) Open() (n int, err error) {
 	for _, p := range g {
 		names, err := os.ReadDir(p.proc("fd"))
@@ -221,6 +223,7 @@ func (g Group) Open() (n int, err error) {
 	return n, nil
 }
 
+// proc returns the path of a file in the process's directory of /proc.
 func (p *Process) proc(file string) string {
 	return "/proc/" + strconv.Itoa(p.cmd.Process.Pid) + "/" + file
 }

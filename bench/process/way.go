@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// GiveWay leaves the machine to those who are measured as far as it can, as an attacker on a machine of its own
-// does: the process keeps to one processor, at the lowest priority. Threads that begin later inherit both.
+// GiveWay restricts this process to one processor at the lowest priority. It thus takes little CPU time from the
+// measured processes, as if it ran on another machine. Threads that start later inherit both.
 func GiveWay() error {
 	var all, own unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &all); err != nil {

@@ -14,31 +14,31 @@ import (
 
 const (
 	service = "envoy.service.discovery.v3.AggregatedDiscoveryService"
-	windows = 1 << 20 // as Tender's
+	windows = 1 << 20 // flow-control windows in bytes, as in Tender
 )
 
-// bare is grpc-go with nothing above it: messages are bytes that were encoded
-// once, requests are looked at only for what to send first. It shows what
-// grpc-go's transport costs. Of what clients ask for, it knows types, and names only if it
-// serves by name: otherwise whoever asks for a type gets all of it.
+// bare is grpc-go without a control plane above it, to measure the cost of grpc-go's
+// transport. Each message is encoded once for all streams. A request for a type
+// subscribes the stream to all of its resources, or to the requested names if byName
+// is set.
 type bare struct {
 	set    *content.Set
 	sotw   bool
 	byName bool
-	secure []grpc.ServerOption // TLS, if there is any
+	secure []grpc.ServerOption // TLS credentials; nil for plaintext
 
-	// Guarded by mu. Shards are woken in it, so that what a stream is sent first and
-	// what changes after that have an order.
+	// Guarded by mu. Work is handed to shards under mu, so that the first response of a
+	// stream and the later changes keep their order.
 	mu     sync.Mutex
-	shards []*shard // fixed ones, or one for each stream
-	own    bool     // one for each stream
-	next   int
-	serial int
-	first  map[string][]mem.BufferSlice // by type, what a new client is sent
-	last   map[string]mem.BufferSlice   // by type, the latest change
+	shards []*shard // one per worker, or one per stream if own is set
+	own    bool
+	next   int                          // stream count, to distribute streams over shards
+	serial int                          // number of changes, used as version and nonce
+	first  map[string][]mem.BufferSlice // by type: the responses for a new client; nil after a change
+	last   map[string]mem.BufferSlice   // by type: the latest change
 }
 
-// A shard sends for some streams, in one goroutine.
+// A shard sends on some of the streams, in one goroutine.
 type shard struct {
 	wake chan struct{}
 
@@ -50,10 +50,10 @@ type shard struct {
 	streams map[audience][]grpc.ServerStream
 }
 
-// An audience is who is sent the changes of one resource, or of all of a type.
+// An audience is the key of a set of streams: the subscribers of one resource, or of a whole type.
 type audience struct {
 	typeURL string
-	index   int // everyIndex is all of the type
+	index   int // of the resource; everyIndex for the whole type
 }
 
 const everyIndex = -1
@@ -62,18 +62,18 @@ func newShard() *shard {
 	return &shard{wake: make(chan struct{}, 1), streams: map[audience][]grpc.ServerStream{}}
 }
 
-// do has the shard's goroutine call f.
+// do makes the shard's goroutine call f. It does not wait.
 func (s *shard) do(f func(*shard)) {
 	s.mu.Lock()
 	s.todo = append(s.todo, f)
 	s.mu.Unlock()
 	select {
 	case s.wake <- struct{}{}:
-	default: // it was poked and has not looked yet
+	default: // a wake-up is already pending
 	}
 }
 
-// run does what it is told until done is closed.
+// run calls the functions passed to do, until done is closed. It must be called once, on its own goroutine.
 func (s *shard) run(done <-chan struct{}) {
 	for {
 		select {
@@ -91,15 +91,15 @@ func (s *shard) run(done <-chan struct{}) {
 	}
 }
 
-// send sends a message to every stream of an audience. A stream that has ended takes
-// none; its handler says so to the shard.
+// send sends a message on every stream of an audience. Errors are ignored: the handler
+// of a stream that has ended removes it from the shard.
 func (s *shard) send(to audience, m mem.BufferSlice) {
 	for _, stream := range s.streams[to] {
-		_ = stream.SendMsg(m) // or its client has gone
+		_ = stream.SendMsg(m) // fails if the client has disconnected
 	}
 }
 
-// leave forgets a stream.
+// leave removes a stream from all audiences.
 func (s *shard) leave(stream grpc.ServerStream) {
 	for to, streams := range s.streams {
 		kept := streams[:0]
@@ -147,6 +147,7 @@ func (b *bare) start() (string, error) {
 	return serveGRPC(server)
 }
 
+// everything returns the responses with all resources of a kind.
 func (b *bare) everything(k content.Kind) []mem.BufferSlice {
 	return messages(everything(b.set, k, b.sotw, b.serial))
 }
@@ -165,7 +166,7 @@ func (b *bare) publish(k content.Kind, s content.Stamp) error {
 	b.serial++
 	m := mem.BufferSlice{mem.SliceBuffer(update(b.set, k, s, b.sotw, b.serial))}
 	b.last[k.TypeURL] = m
-	b.first[k.TypeURL] = nil // encoded again for the next client
+	b.first[k.TypeURL] = nil // stale: encoded again for the next client
 	to := audience{k.TypeURL, everyIndex}
 	if b.byName {
 		to.index = s.Index
@@ -177,14 +178,14 @@ func (b *bare) publish(k content.Kind, s content.Stamp) error {
 	return nil
 }
 
-// serve serves a stream: it receives, and a shard sends.
+// serve receives the requests of a stream. A shard sends the responses.
 func (b *bare) serve(_ any, stream grpc.ServerStream) error {
 	s, leave := b.join(stream)
 	defer leave()
 	for {
 		var m requestMessage
 		if err := stream.RecvMsg(&m); err != nil {
-			return nil // the client has gone
+			return nil // the client has disconnected
 		}
 		if r := readRequest(m.bytes, b.sotw); !r.answer {
 			if err := b.subscribe(s, stream, r); err != nil {
@@ -194,7 +195,7 @@ func (b *bare) serve(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// join gives a stream a shard; leave takes it away.
+// join assigns a shard to a stream. The caller must call leave when the stream ends.
 func (b *bare) join(stream grpc.ServerStream) (s *shard, leave func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -208,7 +209,7 @@ func (b *bare) join(stream grpc.ServerStream) (s *shard, leave func()) {
 	ended := make(chan struct{})
 	go func() {
 		s.run(stream.Context().Done())
-		close(ended) // leave waits for it
+		close(ended)
 	}()
 	return s, func() {
 		<-ended
@@ -216,6 +217,7 @@ func (b *bare) join(stream grpc.ServerStream) (s *shard, leave func()) {
 	}
 }
 
+// remove removes the shard of a stream that has ended.
 func (b *bare) remove(s *shard) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -228,7 +230,7 @@ func (b *bare) remove(s *shard) {
 	}
 }
 
-// subscribe sends a stream what it asks for first, and then changes of it.
+// subscribe makes a shard send the requested resources on a stream, and subscribes the stream to their changes.
 func (b *bare) subscribe(s *shard, stream grpc.ServerStream, r request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -245,14 +247,14 @@ func (b *bare) subscribe(s *shard, stream grpc.ServerStream, r request) error {
 			s.streams[to] = append(s.streams[to], stream)
 		}
 		for _, m := range responses {
-			_ = stream.SendMsg(m) // or its client has gone
+			_ = stream.SendMsg(m) // fails if the client has disconnected
 		}
 	})
 	return nil
 }
 
-// asked returns whose changes a client is sent that makes a request, and what it is sent
-// first.
+// asked returns the audiences that a request subscribes a stream to, and the first
+// responses.
 func (b *bare) asked(k content.Kind, r request) (to []audience, responses []mem.BufferSlice, err error) {
 	if b.byName {
 		return b.named(k, r.subscribe)
@@ -260,8 +262,8 @@ func (b *bare) asked(k content.Kind, r request) (to []audience, responses []mem.
 	return []audience{{k.TypeURL, everyIndex}}, b.all(k, r.returning), nil
 }
 
-// all returns everything of a type, or the latest change for a client that says that it has
-// the rest.
+// all returns the responses with all resources of a type. For a client with initial
+// versions it returns the latest change only, since all clients here disconnect before one change.
 func (b *bare) all(k content.Kind, returning bool) []mem.BufferSlice {
 	if last := b.last[k.TypeURL]; returning && last != nil {
 		return []mem.BufferSlice{last}
@@ -274,7 +276,7 @@ func (b *bare) all(k content.Kind, returning bool) []mem.BufferSlice {
 	return responses
 }
 
-// named returns whose changes who asks for names is sent, and the resources.
+// named returns the audiences and the responses of a request with names.
 func (b *bare) named(k content.Kind, names []string) (to []audience, responses []mem.BufferSlice, err error) {
 	latest := b.set.Latest(k.TypeURL)
 	asked := make([]content.Stamp, 0, len(names))
@@ -292,7 +294,7 @@ func (b *bare) named(k content.Kind, names []string) (to []audience, responses [
 	return to, messages(encoded), nil
 }
 
-// passCodec moves bytes: a mem.BufferSlice out, a requestMessage in.
+// passCodec passes messages without encoding: it sends a mem.BufferSlice, and receives a requestMessage.
 type passCodec struct{}
 
 type requestMessage struct{ bytes []byte }
@@ -309,7 +311,7 @@ func (passCodec) Unmarshal(data mem.BufferSlice, v any) error {
 // Name implements encoding.CodecV2.
 func (passCodec) Name() string { return "proto" }
 
-// adsService is the aggregated service with one handler for both of its methods.
+// adsService is the aggregated discovery service, with one handler for both of its methods.
 func adsService(serve grpc.StreamHandler) *grpc.ServiceDesc {
 	return &grpc.ServiceDesc{ServiceName: service, Streams: []grpc.StreamDesc{
 		{StreamName: "DeltaAggregatedResources", Handler: serve, ServerStreams: true, ClientStreams: true},
@@ -317,7 +319,7 @@ func adsService(serve grpc.StreamHandler) *grpc.ServiceDesc {
 	}}
 }
 
-// serveGRPC serves at a free port until the process ends.
+// serveGRPC serves on a free port of loopback until the process ends, and returns the address.
 func serveGRPC(server *grpc.Server) (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -16,14 +16,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// fleetClusters is how many clusters Envoys get, each with its endpoints.
+// fleetClusters is the number of clusters that each Envoy receives, each with its endpoints.
 const fleetClusters = 100
 
-// ProbePath returns the path of the request that an Envoy sends to Options.Probe once it has a change.
+// ProbePath returns the path of the health check that an Envoy sends to Options.Probe once it has applied a change.
 func ProbePath(change int) string { return "/" + strconv.Itoa(change) }
 
-// fleet is go-control-plane's server with a SnapshotCache of what real Envoys need: clusters, endpoints, a listener "web"
-// and its routes. A change is one of the cluster "probe", whose endpoint each Envoy then sends a health check to.
+// fleet is go-control-plane's server with complete configuration for real Envoys: clusters, endpoints, a listener "web"
+// and its routes. A change updates the cluster "probe", after which each Envoy sends a health check to its endpoint.
 type fleet struct {
 	options Options
 	control *envoytest.ControlPlane
@@ -33,7 +33,7 @@ func newFleet(o Options) *fleet { return &fleet{options: o} }
 
 // start implements backend.
 func (f *fleet) start() (string, error) {
-	tb := bound.New() // ends with the process
+	tb := bound.New() // not ended: the control plane runs until the process ends
 	err := tb.Do(func() {
 		f.control = envoytest.NewControlPlane(tb)
 		f.control.Apply("", func(w *envoytest.World) {
@@ -56,7 +56,8 @@ func (f *fleet) publish(_ content.Kind, s content.Stamp) error {
 	return tb.Do(func() { f.control.Put(f.probe(int(s.Change))) })
 }
 
-// probe returns the cluster after a change: it has one health check, which is due at once, and then in an hour.
+// probe returns the cluster "probe" after a change. Envoys run its health check at once, and then after an hour, so
+// that each change causes one request.
 func (f *fleet) probe(change int) *clusterpb.Cluster {
 	c := relaytest.StaticCluster("probe", f.options.Probe)
 	c.HealthChecks = []*corepb.HealthCheck{{

@@ -11,9 +11,9 @@ import (
 	"github.com/xdstender/tender/bench/content"
 )
 
-// origin is the control plane that Tender is placed behind: Delta, by name and by
-// wildcard, and SotW by name. It serves any client, so that the way through the relay can be
-// compared with the way without it.
+// origin is the control plane that Tender connects to. It serves Delta by name and by
+// wildcard, and SotW by name. Clients can also connect to it directly, so that the delay
+// with and without the relay can be compared.
 type origin struct {
 	set *content.Set
 
@@ -21,12 +21,12 @@ type origin struct {
 	mu      sync.Mutex
 	streams []*originStream
 	serial  int
-	extra   int // resources beyond the set that were added so far; only the last one is left
+	extra   int // resources beyond the set that were added so far; all but the last were removed again
 	traffic Traffic
 }
 
-// An originStream is one stream. Guarded by the origin's mutex, but for the
-// messages, which one goroutine sends.
+// An originStream is one stream. It is guarded by the origin's mutex, except for
+// messages, which one goroutine receives and sends.
 type originStream struct {
 	sotw     bool
 	wildcard map[string]bool
@@ -77,8 +77,8 @@ func (o *origin) publishBatch(k content.Kind, b batch) {
 	}
 }
 
-// encode returns the body of a response with some resources. A SotW response of a type that is subscribed to by name need
-// not have the others.
+// encode returns the body of a response with the given resources. A SotW response for a type that is subscribed to by
+// name may omit the other resources.
 func (s *originStream) encode(k content.Kind, stamps []content.Stamp) (body []byte) {
 	for _, stamp := range stamps {
 		if s.sotw {
@@ -90,7 +90,7 @@ func (s *originStream) encode(k content.Kind, stamps []content.Stamp) (body []by
 	return body
 }
 
-// respond queues a response.
+// respond queues a response. It blocks if 65,536 responses are queued.
 func (s *originStream) respond(serial int, k content.Kind, body []byte) {
 	s.messages <- mem.BufferSlice{mem.SliceBuffer(content.Finish(body, k.TypeURL, version(serial), version(serial)))}
 }
@@ -103,7 +103,7 @@ func (o *origin) serve(_ any, rpc grpc.ServerStream) error {
 		for {
 			select {
 			case m := <-s.messages:
-				_ = rpc.SendMsg(m) // or its client has gone
+				_ = rpc.SendMsg(m) // fails if the client has disconnected
 			case <-rpc.Context().Done():
 				return
 			}
@@ -121,7 +121,7 @@ func (o *origin) serve(_ any, rpc grpc.ServerStream) error {
 	for {
 		var m requestMessage
 		if err := rpc.RecvMsg(&m); err != nil {
-			return nil // the client has gone
+			return nil // the client has disconnected
 		}
 		if err := o.request(s, readRequest(m.bytes, s.sotw)); err != nil {
 			return err
@@ -136,7 +136,7 @@ func (o *origin) seen() Traffic {
 	return o.traffic
 }
 
-// request sends a stream what it asks for.
+// request handles a request, and queues the response with the requested resources.
 func (o *origin) request(s *originStream, r request) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -144,7 +144,7 @@ func (o *origin) request(s *originStream, r request) error {
 	o.traffic.Names += len(r.subscribe)
 	k, ok := o.set.Kind(r.typeURL)
 	if !r.answer && len(r.subscribe) == 0 {
-		r.subscribe = []string{"*"} // as before there was a name for it
+		r.subscribe = []string{"*"} // a first request without names is the legacy form of the wildcard
 	}
 	if !ok || len(r.subscribe) == 0 || s.sotw && !s.wantsMore(k, r.subscribe) {
 		return nil
@@ -162,19 +162,19 @@ func (o *origin) request(s *originStream, r request) error {
 		}
 		i, err := content.Index(k.TypeURL, name)
 		if err != nil {
-			continue // there is no such resource
+			continue // no resource has such a name
 		}
 		s.names[k.TypeURL][i] = true
 		asked = append(asked, latest[i])
 	}
 	if s.sotw {
-		o.serial++ // the response has resources that the one before did not have
+		o.serial++ // a new version: the response contains further resources
 	}
 	s.respond(o.serial, k, s.encode(k, asked))
 	return nil
 }
 
-// wantsMore reports whether a SotW request has names that the stream does not have yet.
+// wantsMore reports whether a SotW request has names that the stream is not yet subscribed to.
 func (s *originStream) wantsMore(k content.Kind, names []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		i, err := content.Index(k.TypeURL, name)

@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay"
 )
 
-// servePeer serves a cache of go-control-plane with its own server.
+// servePeer serves a cache of go-control-plane with the server of go-control-plane.
 func servePeer(c cache.Cache, o Options) (string, error) {
 	g := grpc.NewServer()
 	if o.TenderOptions {
@@ -27,7 +27,7 @@ func servePeer(c cache.Cache, o Options) (string, error) {
 	return serveGRPC(g)
 }
 
-// linear is go-control-plane's server with its LinearCache, of one type.
+// linear is go-control-plane's server with its LinearCache, which holds one type.
 type linear struct {
 	options Options
 	cache   *cache.LinearCache
@@ -56,8 +56,8 @@ func (l *linear) publish(k content.Kind, s content.Stamp) error {
 	return nil
 }
 
-// snapshot is go-control-plane's server with its SnapshotCache, which has one
-// snapshot for all nodes.
+// snapshot is go-control-plane's server with its SnapshotCache, with the same snapshot
+// for all nodes.
 type snapshot struct {
 	options Options
 	cache   cache.SnapshotCache
@@ -66,7 +66,7 @@ type snapshot struct {
 	version int
 }
 
-// everyone is the hash of every node.
+// everyone maps every node to the same snapshot.
 type everyone struct{}
 
 // ID implements cache.NodeHash.
@@ -95,7 +95,7 @@ func (s *snapshot) publish(k content.Kind, stamp content.Stamp) error {
 	return s.set()
 }
 
-// set sets the next snapshot.
+// set replaces the snapshot with the current resources.
 func (s *snapshot) set() error {
 	s.version++
 	resources := make([]types.Resource, 0, len(s.all))

@@ -12,9 +12,9 @@ import (
 	"github.com/xdstender/tender/bench/h2"
 )
 
-// raw is the least that sockets can do: each change is encoded once, as HTTP/2
-// frames, and written to each client with one call; ACKs are read. One goroutine,
-// no flow control: a client that was sent a whole window is an error.
+// raw measures the minimal cost of the sockets. Each change is encoded once as HTTP/2
+// frames and written to each client with one system call; ACKs are read. It has one
+// goroutine and no flow control: more bytes to a client than its window are an error.
 type raw struct {
 	set      *content.Set
 	sotw     bool
@@ -26,19 +26,19 @@ type raw struct {
 	clients map[int32]*rawClient
 	buffer  []byte
 	serial  int
-	first   map[string][]byte // by type, what a new client is sent; made anew after a change
+	first   map[string][]byte // by type: the frames for a new client; absent after a change
 	failed  error
 }
 
-// A rawClient is one connection.
+// A rawClient is one connection of a client.
 type rawClient struct {
 	socket   int
-	begun    bool // the client's preface was read
-	in       []byte
+	begun    bool   // the client's preface was read
+	in       []byte // the start of an incomplete frame
 	messages h2.Messages
-	wants    string // the type that it is sent
-	out      []byte // what the socket did not take
-	sent     int
+	wants    string // type URL of the subscription; empty before it
+	out      []byte // bytes that wait for the socket
+	sent     int    // bytes of messages sent so far
 }
 
 func newRaw(o Options, set *content.Set) (*raw, error) {
@@ -98,7 +98,7 @@ func (s *raw) run() {
 	}
 }
 
-// serve handles what epoll says of a socket.
+// serve handles the epoll events of a socket.
 func (s *raw) serve(e unix.EpollEvent) error {
 	if int(e.Fd) == s.listener {
 		return s.accept()
@@ -124,7 +124,7 @@ func (s *raw) serve(e unix.EpollEvent) error {
 	return err
 }
 
-// accept takes a new connection.
+// accept accepts a new connection.
 func (s *raw) accept() error {
 	socket, err := h2.Accept(s.listener)
 	if err != nil || socket < 0 {
@@ -134,7 +134,7 @@ func (s *raw) accept() error {
 	return s.poll.Add(socket, false)
 }
 
-// read reads frames.
+// read reads once, and handles all complete frames.
 func (s *raw) read(c *rawClient) error {
 	kept := copy(s.buffer, c.in)
 	n, err := h2.Read(c.socket, s.buffer[kept:])
@@ -171,7 +171,7 @@ func (s *raw) read(c *rawClient) error {
 	return nil
 }
 
-// request sends a client everything when it asks for a type.
+// request handles a message of a client: the first one subscribes it to a type, all others are ACKs.
 func (s *raw) request(c *rawClient, m []byte) error {
 	if c.wants != "" {
 		return nil // an ACK
@@ -190,7 +190,7 @@ func (s *raw) request(c *rawClient, m []byte) error {
 	return s.send(c, s.first[k.TypeURL])
 }
 
-// send sends frames of messages.
+// send writes DATA frames, and counts them against the client's window.
 func (s *raw) send(c *rawClient, frames []byte) error {
 	if c.sent += len(frames); c.sent > h2.StreamWindow {
 		return errors.New("a client was sent more than its window: the server is for less")
@@ -198,7 +198,7 @@ func (s *raw) send(c *rawClient, frames []byte) error {
 	return s.write(c, frames)
 }
 
-// write writes frames with one call, if the socket takes them.
+// write writes frames with one system call, and keeps what the socket does not accept.
 func (s *raw) write(c *rawClient, frames []byte) error {
 	if len(c.out) > 0 {
 		c.out = append(c.out, frames...)

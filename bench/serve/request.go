@@ -2,15 +2,15 @@ package serve
 
 import "google.golang.org/protobuf/encoding/protowire"
 
-// A request is what the servers of bytes read of a discovery request.
+// A request holds the fields of a discovery request that the servers without a generated decoder read.
 type request struct {
 	typeURL   string
-	answer    bool // it has a nonce
-	returning bool // it says what the client has
+	answer    bool // ACK or NACK: the request has a nonce
+	returning bool // the client sends initial resource versions (Delta only)
 	subscribe []string
 }
 
-// readRequest reads a request shallowly. What is malformed reads as its start.
+// readRequest decodes a request. It stops at the first malformed field, and returns the fields before it.
 func readRequest(b []byte, sotw bool) (r request) {
 	typeURL, nonce := protowire.Number(2), protowire.Number(6)
 	if sotw {
@@ -19,7 +19,7 @@ func readRequest(b []byte, sotw bool) (r request) {
 	for len(b) > 0 {
 		field, kind, n := protowire.ConsumeTag(b)
 		if n < 0 || kind != protowire.BytesType {
-			return r // no request has other fields
+			return r // malformed: the benchmarks send length-delimited fields only
 		}
 		value, m := protowire.ConsumeBytes(b[n:])
 		if m < 0 {

@@ -19,38 +19,38 @@ import (
 	"github.com/xdstender/tender/bench/content"
 )
 
-// Traffic is what a server of the kind returning was asked for and has sent since it restarted; one of the kind origin
-// counts its streams, requests and names alone.
+// Traffic counts what a server of the kind returning has received and sent since its restart. A server of the kind
+// origin counts streams, requests and names only.
 type Traffic struct {
 	Streams   int
 	Requests  int
 	Names     int // in requests
 	Responses int
 	Bytes     int64 // written to connections
-	Burst     int64 // the most of these within a second, of the clock
-	Last      int64 // when the last request came, in Unix nanoseconds; 0 for none
+	Burst     int64 // most bytes within one second of the clock
+	Last      int64 // receipt of the last request, in Unix nanoseconds; 0 for none
 }
 
-// GroupName returns the cluster in the Node of a group.
+// GroupName returns the Node cluster of node group i.
 func GroupName(i int) string { return fmt.Sprint(groupPrefix, i) }
 
 const groupPrefix = "group-"
 
-// returning is go-control-plane's server with its SnapshotCache, which has a snapshot for each node group, and keeps these when
-// it restarts.
+// returning is go-control-plane's server with its SnapshotCache, with one snapshot for each node group. It can restart;
+// the snapshots stay the same.
 type returning struct {
 	cache   cache.SnapshotCache
 	address string
 	server  *grpc.Server
-	opaque  bool // versions are no hashes
+	opaque  bool // sends versions that are not hashes
 
 	mu      sync.Mutex
 	traffic Traffic         // guarded by mu
 	seconds map[int64]int64 // guarded by mu; bytes, by the second
 }
 
-// byCluster has each node group have a snapshot of its own, and all others have the one of probe: the relay's own node, which
-// asks whether it would be served.
+// byCluster maps each node group to its own snapshot, and all other nodes to the snapshot probe. The relay's own Node,
+// with which it checks the origin, is such a node.
 type byCluster struct{}
 
 const probe = "probe"
@@ -122,7 +122,7 @@ func (r *returning) publish(content.Kind, content.Stamp) error {
 	return errors.New("the server of the kind returning makes no changes")
 }
 
-// restart ends all connections, and listens again at the same address.
+// restart closes all connections, resets the counters, and listens again at the same address.
 func (r *returning) restart() error {
 	r.server.Stop()
 	r.count(func(t *Traffic) { *t = Traffic{}; clear(r.seconds) })
@@ -130,13 +130,15 @@ func (r *returning) restart() error {
 	return err
 }
 
+// count calls f under the mutex, to update the counters.
 func (r *returning) count(f func(*Traffic)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	f(&r.traffic)
 }
 
-// An opaqueStream has versions that are no hashes, since something stands before them. (go-control-plane has no others in Delta.)
+// An opaqueStream adds a prefix to all versions, so that they are not hashes. go-control-plane itself always uses hashes
+// in Delta.
 type opaqueStream struct{ grpc.ServerStream }
 
 const opaquePrefix = "v"
@@ -145,7 +147,7 @@ const opaquePrefix = "v"
 func (s opaqueStream) SendMsg(m any) error {
 	if resp, is := m.(*discoverypb.DeltaDiscoveryResponse); is {
 		for _, r := range resp.GetResources() {
-			r.Version = opaquePrefix + r.GetVersion() // which belongs to this response
+			r.Version = opaquePrefix + r.GetVersion() // the Resource is not shared with other responses
 		}
 	}
 	return s.ServerStream.SendMsg(m)
@@ -162,7 +164,7 @@ func (s opaqueStream) RecvMsg(m any) error {
 	return err
 }
 
-// counting is a listener whose connections count what is written.
+// counting is a listener whose connections count the written bytes.
 type counting struct {
 	net.Listener
 	r *returning
@@ -177,6 +179,7 @@ func (c counting) Accept() (net.Conn, error) {
 	return counted{conn, c.r}, nil
 }
 
+// counted is a connection that counts the written bytes.
 type counted struct {
 	net.Conn
 	r *returning
@@ -194,7 +197,7 @@ func (c counted) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// Restart restarts a server of the kind returning.
+// Restart restarts the server. Errors: its kind is not returning.
 func (s *Server) Restart(struct{}, *struct{}) error {
 	r, is := s.backend.(*returning)
 	if !is {

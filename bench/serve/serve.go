@@ -1,6 +1,6 @@
-// Package serve holds the servers that Tender is compared with, and the control
-// plane that it is placed behind. Each runs in a process of its own and is told
-// what to do by [net/rpc].
+// Package serve contains the servers that Tender is compared with, and the control
+// planes that it connects to. Each runs in a separate process, which the driver
+// controls with [net/rpc].
 package serve
 
 import (
@@ -13,62 +13,62 @@ import (
 	"github.com/xdstender/tender/bench/content"
 )
 
-// ResponseBytes is the size at which a Delta response ends and another one
-// follows, as in Tender.
+// ResponseBytes is the size in bytes above which resources are divided into several
+// Delta responses, as in Tender.
 const ResponseBytes = 1 << 20
 
-// Options say how a server serves. The zero value works for each.
+// Options are the options of all kinds of server. The zero value is valid for raw, grpc, transport and origin.
 type Options struct {
 	Kinds []content.Kind
 	SotW  bool
 
-	// Workers is how many goroutines send, in the server that is bare grpc-go; 0 is
-	// one for each stream.
+	// Workers is the number of goroutines that send, for the kind grpc; 0 means one
+	// per stream.
 	Workers int
 
-	// ByName has the server that is bare grpc-go send a client only what it names; else
-	// it sends all of a type. Delta only.
+	// ByName makes the kind grpc send only the names that a client subscribes to. Otherwise
+	// it sends all resources of a type. Delta only.
 	ByName bool
 
-	// TenderOptions says that go-control-plane runs on a gRPC server with Tender's
-	// options rather than the default ones.
+	// TenderOptions makes the kinds gcp-linear and gcp-snapshot use the options of Tender's
+	// gRPC server instead of the default ones.
 	TenderOptions bool
 
-	// TLS has the bare gRPC server take mutual TLS only, and Resume has it resume sessions. nil is plaintext.
+	// TLS makes the kinds grpc and transport require mutual TLS; nil means plaintext. Resume enables session resumption.
 	TLS    *certs.Set
 	Resume bool
 
-	// Probe is the address that Envoys send a health check to once they have a change, for the kind fleet.
+	// Probe is the address to which Envoys send a health check once they have applied a change, for the kind fleet.
 	Probe string
 
-	// Groups is how many node groups there are, and Opaque has versions be no hashes, for the kind returning.
+	// Groups is the number of node groups, and Opaque makes versions not be hashes, for the kind returning.
 	Groups int
 	Opaque bool
 }
 
 // A backend is one kind of server.
 type backend interface {
-	// start serves, and returns the address.
+	// start starts serving until the process ends, and returns the address.
 	start() (address string, err error)
 
-	// publish lets the clients have a change. Calls do not overlap.
+	// publish sends a change to the subscribed clients. Calls do not overlap.
 	publish(k content.Kind, s content.Stamp) error
 }
 
-// A batch is what a control plane changes at once.
+// A batch is a set of changes that a control plane publishes in one response.
 type batch struct {
 	changed []content.Stamp
 
-	// swap has it also add a resource whose number is Kind.Count or higher, and remove the one that was added before.
+	// swap also adds a resource with an index of Kind.Count or higher, and removes the one that the previous swap added.
 	swap bool
 }
 
-// A batcher is a backend that publishes a batch in one response.
+// A batcher is a backend that can publish a batch in one response. Other backends publish single changes only.
 type batcher interface {
 	publishBatch(k content.Kind, b batch)
 }
 
-// A Server is what the driver talks to: a backend, and what it serves.
+// A Server is a backend with its resources. The driver calls its methods with [net/rpc].
 type Server struct {
 	kind    string
 	set     *content.Set
@@ -78,7 +78,7 @@ type Server struct {
 // New returns a server of a kind: raw, grpc, transport, origin, fleet, returning, gcp-linear or gcp-snapshot.
 func New(kind string) *Server { return &Server{kind: kind} }
 
-// Start starts the server; the reply is its address.
+// Start starts the server and stores its address. It must be called first, and once.
 func (s *Server) Start(o Options, address *string) (err error) {
 	s.set = content.NewSet(o.Kinds)
 	switch s.kind {
@@ -108,8 +108,8 @@ func (s *Server) Start(o Options, address *string) (err error) {
 	return err
 }
 
-// Changes says which changes to make: Count of them, one every so often, of one
-// resource each: the next one after First, or any one.
+// Changes describes a series of Count changes, one every Every, of one resource each.
+// The resources follow one another from First, or are random.
 type Changes struct {
 	TypeURL string
 	Count   int
@@ -123,8 +123,8 @@ type Changes struct {
 	At   int
 }
 
-// Change makes changes; the reply is their resources' numbers, in order. If it is
-// late it makes up for it.
+// Change makes changes and stores the indexes of the changed resources, in order. After a
+// late change the next ones follow without a pause, so that the average rate holds.
 func (s *Server) Change(c Changes, indexes *[]int) error {
 	k, ok := s.set.Kind(c.TypeURL)
 	if !ok {
@@ -151,7 +151,7 @@ func (s *Server) Change(c Changes, indexes *[]int) error {
 	return nil
 }
 
-// publish lets the clients have a batch.
+// publish publishes a batch. Errors: the batch has several changes, and the backend is not a batcher.
 func (s *Server) publish(k content.Kind, b batch) error {
 	if o, is := s.backend.(batcher); is {
 		o.publishBatch(k, b)
@@ -163,7 +163,7 @@ func (s *Server) publish(k content.Kind, b batch) error {
 	return s.backend.publish(k, b.changed[0])
 }
 
-// Latest returns what a client that is in sync has.
+// Latest stores the latest stamps of all resources, by type URL. A client in sync has received all of them.
 func (s *Server) Latest(_ struct{}, latest *map[string][]content.Stamp) error {
 	*latest = map[string][]content.Stamp{}
 	for _, k := range s.set.Kinds() {
@@ -172,10 +172,10 @@ func (s *Server) Latest(_ struct{}, latest *map[string][]content.Stamp) error {
 	return nil
 }
 
-// A counter is a backend that counts what it is asked for.
+// A counter is a backend that counts its traffic.
 type counter interface{ seen() Traffic }
 
-// Traffic returns what a server of the kind origin or returning was asked for and has sent.
+// Traffic stores the traffic of the server. Errors: its kind is neither origin nor returning.
 func (s *Server) Traffic(_ struct{}, t *Traffic) error {
 	c, is := s.backend.(counter)
 	if !is {
@@ -185,10 +185,10 @@ func (s *Server) Traffic(_ struct{}, t *Traffic) error {
 	return nil
 }
 
-// version is a type's version, or a nonce, of the usual length.
+// version returns a version or a nonce for a response.
 func version(n int) string { return strconv.Itoa(n) }
 
-// everything returns the responses for a client that has nothing of a type.
+// everything returns the responses with all resources of a type, for a client without state. n is the version.
 func everything(set *content.Set, k content.Kind, sotw bool, n int) (responses [][]byte) {
 	if sotw {
 		return [][]byte{content.Finish(set.SotW(k), k.TypeURL, version(n), version(n))}
@@ -199,8 +199,8 @@ func everything(set *content.Set, k content.Kind, sotw bool, n int) (responses [
 	return responses
 }
 
-// update returns the response that tells a client of one change: with SotW, all
-// there is.
+// update returns the response for one change. A SotW response contains all resources
+// of the type.
 func update(set *content.Set, k content.Kind, s content.Stamp, sotw bool, n int) []byte {
 	if sotw {
 		return everything(set, k, true, n)[0]

@@ -9,19 +9,19 @@ import (
 	"github.com/xdstender/tender/bench/transport"
 )
 
-// dedicated is the experimental transport with nothing above it, as bare is grpc-go: a change is encoded once, and the
-// goroutine that makes it writes to all connections.
+// dedicated is the counterpart of bare on the experimental package transport. Each change is encoded once, and the
+// goroutine that publishes it writes to all connections.
 type dedicated struct {
 	set    *content.Set
 	sotw   bool
 	server *transport.Server
 
-	// Guarded by mu, so that what a stream is sent first and what changes after that have an order.
+	// Guarded by mu, so that the first response of a stream and the later changes keep their order.
 	mu      sync.Mutex
 	streams map[string]map[*transport.Conn][]*transport.Stream // by type
 	serial  int
-	first   map[string][][]byte // by type, what a new client is sent; made anew after a change
-	last    map[string][]byte   // by type, the latest change
+	first   map[string][][]byte // by type: the responses for a new client; nil after a change
+	last    map[string][]byte   // by type: the latest change
 }
 
 func newDedicated(o Options, set *content.Set) (*dedicated, error) {
@@ -96,7 +96,8 @@ func (d *dedicated) Message(s *transport.Stream, m []byte) error {
 	return nil
 }
 
-// all returns everything of a type, or the latest change for a client that says that it has the rest.
+// all returns the responses with all resources of a type. For a client with initial versions it returns the latest
+// change only.
 func (d *dedicated) all(k content.Kind, returning bool) [][]byte {
 	if last := d.last[k.TypeURL]; returning && last != nil {
 		return [][]byte{last}
