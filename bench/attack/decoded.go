@@ -84,7 +84,7 @@ const (
 // largeNodes sends Nodes of almost the maximum size, each one different.
 func (a *attacker) largeNodes() error { return a.newNodes(manyFields) }
 
-// smallNodes sends different Nodes that are small enough for the relay to decode without queueing.
+// smallNodes sends different Nodes that are small enough for the relay to decode them without a turn.
 func (a *attacker) smallNodes() error { return a.newNodes(fewFields) }
 
 // newNodes opens streams, each with a different Node.

@@ -137,8 +137,8 @@ func (r *returning) count(f func(*Traffic)) {
 	f(&r.traffic)
 }
 
-// An opaqueStream adds a prefix to all versions, so that they are not hashes. go-control-plane itself always uses hashes
-// in Delta.
+// An opaqueStream adds a prefix to all versions, so that they are not hashes. go-control-plane itself always uses
+// hashes in Delta.
 type opaqueStream struct{ grpc.ServerStream }
 
 const opaquePrefix = "v"

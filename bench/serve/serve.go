@@ -34,7 +34,8 @@ type Options struct {
 	// gRPC server instead of the default ones.
 	TenderOptions bool
 
-	// TLS makes the kinds grpc and transport require mutual TLS; nil means plaintext. Resume enables session resumption.
+	// TLS makes the kinds grpc and transport require mutual TLS; nil means plaintext. Resume enables session
+	// resumption.
 	TLS    *certs.Set
 	Resume bool
 
@@ -59,7 +60,8 @@ type backend interface {
 type batch struct {
 	changed []content.Stamp
 
-	// swap also adds a resource with an index of Kind.Count or higher, and removes the one that the previous swap added.
+	// swap also adds a resource with an index of Kind.Count or higher, and removes the one that the previous swap
+	// added.
 	swap bool
 }
 
