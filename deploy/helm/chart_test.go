@@ -29,10 +29,10 @@ const (
 	readmeFile = chartDir + "/README.md"
 )
 
-// An object is a part of a YAML or JSON document.
+// An object is a mapping of a YAML or JSON document.
 type object = map[string]any
 
-// hold fails unless the file has the text, or with -update writes it.
+// hold fails the test unless the file contains exactly the text want. With -update it writes the file instead.
 func hold(t *testing.T, name, want string) {
 	t.Helper()
 	got, err := os.ReadFile(name)
@@ -45,7 +45,7 @@ func hold(t *testing.T, name, want string) {
 	case err != nil:
 		t.Error(err)
 	default:
-		t.Errorf("%s is not what it is made from says; go test ./deploy/helm -update writes it", name)
+		t.Errorf("%s differs from its generated content; go test ./deploy/helm -update writes it", name)
 	}
 }
 
@@ -66,8 +66,8 @@ func readYAML(t *testing.T, name string) (o object) {
 	return o
 }
 
-// TestFilesAreCopies holds what the chart carries of others to the original: Helm packs what is
-// in the directory of the chart only, and some who fetch charts from Git leave out links.
+// TestFilesAreCopies checks that the chart's copies of files equal the originals. They are copies because Helm packs
+// only files in the directory of the chart, and some tools that fetch charts from Git ignore symbolic links.
 func TestFilesAreCopies(t *testing.T) {
 	for copied, original := range map[string]string{
 		"tender.rules.yaml": "../prometheus/tender.rules.yaml",
@@ -77,14 +77,14 @@ func TestFilesAreCopies(t *testing.T) {
 	}
 }
 
-// released is a heading of the changelog.
+// released matches the heading of a release in the changelog.
 var released = regexp.MustCompile(`(?m)^## \[([0-9]+\.[0-9]+\.[0-9]+)\]`)
 
-// imageVersion is a version in a reference to an image, in the name of a file of a release, or of make image.
+// imageVersion matches a version in an image reference, in the name of a release file, or in a make image command.
 var imageVersion = regexp.MustCompile(`(?:tender[:_]|VERSION=|dist/image:|newTag: )(v[0-9][0-9a-zA-Z.]*)`)
 
-// TestVersions checks that the chart, the manifests and the pages install the image of one version: the appVersion of the
-// chart, which is that of the newest release once there is one. deploy/release refuses a release of another version.
+// TestVersions checks that the chart, the manifests and the pages install the same version of the image: the appVersion
+// of the chart, which must be the newest release if there is one. deploy/release rejects a release of another version.
 func TestVersions(t *testing.T) {
 	chart := readYAML(t, chartFile)
 	if version, _ := chart["appVersion"].(string); !regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`).MatchString(version) {
@@ -109,10 +109,11 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// variableLines are those of values.schema.json that are made from the table of variables.
+// variableLines matches the lines of values.schema.json that are generated from the table of variables.
 var variableLines = regexp.MustCompile(`(?m)(^ *"TENDER_[A-Z0-9_]+": .*\n)+`)
 
-// TestSchemaHasEveryVariable holds that config takes each variable that Tender knows, also by its former name, and no other.
+// TestSchemaHasEveryVariable checks that the schema of config accepts each variable of Tender, also by its former name,
+// and no other.
 func TestSchemaHasEveryVariable(t *testing.T) {
 	var lines []string
 	for _, v := range config.Variables() {
@@ -129,7 +130,7 @@ func TestSchemaHasEveryVariable(t *testing.T) {
 	hold(t, schemaFile, variableLines.ReplaceAllLiteralString(schema, strings.Join(lines, ",\n")+"\n"))
 }
 
-// A described is a value of the chart that has a row in its README.
+// A described is a value of the chart with the description for its row in the README.
 type described struct{ path, meaning string }
 
 var (
@@ -137,12 +138,12 @@ var (
 	meaningLine = regexp.MustCompile(`^ *# -- (.*)$`)
 )
 
-// describedValues returns the values with a description, in their order. What is in
-// such a value has none of its own.
+// describedValues returns the values with a description, in the order of the file. It fails the test if a
+// value inside a described value has its own description.
 func describedValues(t *testing.T) (all []described) {
 	t.Helper()
 	var path []string
-	meaning, inside := "", -1 // the indent of the last value with a description
+	meaning, inside := "", -1 // inside is the depth of the enclosing described value, or -1
 	for line := range strings.Lines(readText(t, valuesFile)) {
 		line = strings.TrimRight(line, "\n")
 		if match := meaningLine.FindStringSubmatch(line); match != nil {
@@ -157,7 +158,7 @@ func describedValues(t *testing.T) (all []described) {
 		path = append(path[:depth:depth], match[2])
 		if inside >= 0 && depth > inside {
 			if meaning != "" {
-				t.Errorf("%s describes %s, which is in a value that is described", valuesFile, strings.Join(path, "."))
+				t.Errorf("%s describes %s, which is inside a described value", valuesFile, strings.Join(path, "."))
 			}
 			continue
 		}
@@ -172,7 +173,7 @@ func describedValues(t *testing.T) (all []described) {
 	return all
 }
 
-// TestREADMEHasEveryValue holds the table of the chart's README to its values.
+// TestREADMEHasEveryValue checks that the table in the chart's README lists all described values.
 func TestREADMEHasEveryValue(t *testing.T) {
 	values := readYAML(t, valuesFile)
 	var table strings.Builder
@@ -190,7 +191,7 @@ func TestREADMEHasEveryValue(t *testing.T) {
 	hold(t, readmeFile, before+begin+table.String()+end+after)
 }
 
-// preset returns the default of a value as it stands in the table.
+// preset returns the default of a value in the format of the table.
 func preset(t *testing.T, values object, path string) string {
 	t.Helper()
 	value := any(values)

@@ -29,17 +29,17 @@ import (
 
 var clusterTools = flag.String("cluster", "", "the `directory` with etcd, kube-apiserver and kube-controller-manager")
 
-// clusterPatience is how long something in a cluster may take that takes seconds.
+// clusterPatience is the timeout for conditions in a cluster that normally take seconds.
 const clusterPatience = 5 * time.Minute
 
-// controllers are those of a cluster that make and delete what the chart needs.
+// controllers are the controllers that create and delete the objects of the chart.
 const controllers = "namespace-controller,serviceaccount-controller,statefulset-controller,deployment-controller,replicaset-controller," +
 	"daemonset-controller,garbage-collector-controller,persistentvolumeclaim-protection-controller"
 
-// token is that of the administrator.
+// token is the bearer token of the administrator.
 const token = "administrator"
 
-// A cluster is etcd, an API server and its controllers, without nodes: a test takes the place of kubelets.
+// A cluster consists of etcd, an API server and its controllers, without nodes. Tests act as the kubelets.
 type cluster struct {
 	t          *testing.T
 	dir        string
@@ -48,7 +48,7 @@ type cluster struct {
 	client     *http.Client
 }
 
-// startCluster starts a cluster that ends with the test.
+// startCluster starts a cluster that runs until the end of the test.
 func startCluster(t *testing.T) *cluster {
 	t.Helper()
 	c := &cluster{t: t, dir: t.TempDir()}
@@ -83,7 +83,7 @@ func startCluster(t *testing.T) *cluster {
 	return c
 }
 
-// kubeconfig returns the configuration of a client.
+// kubeconfig returns the configuration of a client with the rights of the administrator.
 func kubeconfig(url string, ca []byte) []byte {
 	text, err := json.Marshal(object{
 		"apiVersion": "v1", "kind": "Config", "current-context": "test",
@@ -92,12 +92,12 @@ func kubeconfig(url string, ca []byte) []byte {
 		"contexts": []object{{"name": "test", "context": object{"cluster": "test", "user": "admin"}}},
 	})
 	if err != nil {
-		panic(err) // it has text only
+		panic(err) // cannot happen: all fields are strings
 	}
 	return text
 }
 
-// newAccountKey returns a key that signs tokens of ServiceAccounts.
+// newAccountKey returns a key for signing tokens of ServiceAccounts, in PEM.
 func newAccountKey(t *testing.T) []byte {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -111,7 +111,7 @@ func newAccountKey(t *testing.T) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der})
 }
 
-// freeAddress returns an address of loopback that was free a moment ago.
+// freeAddress returns a loopback address whose port was free a moment ago.
 func (c *cluster) freeAddress() string {
 	c.t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -131,7 +131,8 @@ func (c *cluster) write(name string, content []byte) string {
 	return path
 }
 
-// start starts a program of the cluster, which ends with the test; its log is shown where the test fails.
+// start starts a program of the cluster, and kills it at the end of the test. It logs the program's output if the test
+// fails.
 func (c *cluster) start(program string, args ...string) {
 	c.t.Helper()
 	var log bytes.Buffer
@@ -142,7 +143,7 @@ func (c *cluster) start(program string, args ...string) {
 		c.t.Fatalf("%v: make cluster builds it", err)
 	}
 	c.t.Cleanup(func() {
-		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Process.Kill() // fails if the process has already ended
 		_ = cmd.Wait()
 		if c.t.Failed() {
 			c.t.Logf("the end of the log of %s:\n%s", program, log.Bytes()[max(0, log.Len()-4000):])
@@ -167,7 +168,7 @@ func (c *cluster) request(method, path, contentType string, body []byte) (code i
 	return response.StatusCode, answer, err
 }
 
-// call sends an object to the API server, which must accept it, and returns the answer.
+// call sends an object to the API server and returns the response. It fails the test if the server rejects the object.
 func (c *cluster) call(method, path, contentType string, body any) (answer object) {
 	c.t.Helper()
 	text, err := json.Marshal(body)
@@ -193,13 +194,13 @@ func (c *cluster) items(path string) (all []object) {
 	return all
 }
 
-// patch changes an object.
+// patch applies a merge patch to an object.
 func (c *cluster) patch(path string, change object) {
 	c.t.Helper()
 	c.call(http.MethodPatch, path, "application/merge-patch+json", change)
 }
 
-// paths are those of the kinds of objects that are applied.
+// paths maps the kinds of the applied objects to their API paths.
 var paths = map[string]string{
 	"Namespace": "/api/v1/namespaces", "ServiceAccount": "/api/v1/namespaces/%s/serviceaccounts", "Service": "/api/v1/namespaces/%s/services",
 	"ConfigMap": "/api/v1/namespaces/%s/configmaps", "Deployment": "/apis/apps/v1/namespaces/%s/deployments",
@@ -209,7 +210,7 @@ var paths = map[string]string{
 	"CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
 }
 
-// apply applies an object as kubectl apply --server-side does. Fields that its kind does not have are refused.
+// apply applies an object like kubectl apply --server-side. The API server rejects unknown fields.
 func (c *cluster) apply(m manifest) {
 	c.t.Helper()
 	path := paths[m.kind()]
@@ -222,7 +223,7 @@ func (c *cluster) apply(m manifest) {
 	c.call(http.MethodPatch, path+"/"+m.name()+"?fieldManager=test&fieldValidation=Strict", "application/apply-patch+yaml", m.object)
 }
 
-// await waits for a condition, which returns how it stands.
+// await polls condition until it returns true. standing describes the current state, for the failure message.
 func (c *cluster) await(what string, condition func() (done bool, standing string)) {
 	c.t.Helper()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -237,7 +238,7 @@ func (c *cluster) await(what string, condition func() (done bool, standing strin
 	c.t.Fatalf("waited for %s: %s", what, standing)
 }
 
-// helm runs Helm with the cluster.
+// helm runs Helm against the cluster, and returns its output.
 func (c *cluster) helm(args ...string) string {
 	c.t.Helper()
 	printed, err := run(c.t, *helmTool, append(args, "--kubeconfig", c.kubeconfig)...)

@@ -1,6 +1,7 @@
-// Package helm has a chart for Helm (the directory tender), and tests of it and of the manifests
-// in deploy/kubernetes: that what they render is valid for Kubernetes, that relays accept their
-// environment, and that ports, probes, selectors and volumes fit together.
+// Package helm contains a chart for Helm (the directory tender), and tests of it and of the manifests
+// in deploy/kubernetes. They check that the rendered objects are valid for Kubernetes, that relays accept
+// their environment, and that ports, probes, selectors and volumes are consistent.
 //
-// Tests that need Helm, Kustomize, kubectl-validate or an API server are given them by flags: make charts and make cluster.
+// Tests that need Helm, Kustomize, kubectl-validate or an API server get their paths from flags and are otherwise
+// skipped: make charts and make cluster set the flags.
 package helm

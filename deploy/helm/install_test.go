@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// TestClusterInstall installs the chart into a cluster by the command on the page for Kubernetes: the controllers make pods
-// and claims, a relay runs as each pod says and becomes ready, and so does the StatefulSet. Then the chart is upgraded in a
-// namespace that enforces the restricted Pod Security Standard, and uninstalled, which deletes pods and claims.
+// TestClusterInstall installs the chart into a cluster with the command on the page for Kubernetes. The controllers
+// create pods and claims, the test runs a relay for each pod, and the StatefulSet becomes ready. It then upgrades the
+// chart in a namespace with the restricted Pod Security Standard, and uninstalls it, which deletes pods and claims.
 func TestClusterInstall(t *testing.T) {
 	need(t, helmTool, clusterTools)
 	c := startCluster(t)
@@ -24,12 +24,12 @@ func TestClusterInstall(t *testing.T) {
 		r.stop()
 	}
 	if claims := c.items("/api/v1/namespaces/tender/persistentvolumeclaims"); len(claims) != 3 {
-		t.Errorf("there are %d claims, want one for each of 3 pods", len(claims))
+		t.Errorf("found %d claims, want one for each of 3 pods", len(claims))
 	}
 
 	c.patch("/api/v1/namespaces/tender", object{"metadata": object{"labels": object{"pod-security.kubernetes.io/enforce": "restricted"}}})
 	c.helm("upgrade", "tender", chartDir, "--namespace", "tender", "--reset-then-reuse-values", "--set", "log.level=debug,minReadySeconds=0")
-	k.binary = "" // the relays of the first installation have shown that they run
+	k.binary = "" // relays ran in the first installation; from here pods are only reported as ready
 	k.untilAvailable(sets + "/tender")
 	for _, pod := range c.items(pods) {
 		if env := k.relayOf(pod).environ; env["TENDER_LOG_LEVEL"] != "debug" || env["TENDER_ORIGIN"] == "" {
@@ -46,8 +46,8 @@ func TestClusterInstall(t *testing.T) {
 	}
 }
 
-// TestClusterAccepts installs, upgrades and uninstalls the chart with each file of values, and applies the manifests of
-// deploy/kubernetes: the API server accepts all objects.
+// TestClusterAccepts checks that the API server accepts all objects. It installs, upgrades and uninstalls the chart
+// with each file of values, and applies the manifests of deploy/kubernetes.
 func TestClusterAccepts(t *testing.T) {
 	need(t, helmTool, clusterTools, kustomize, definitions)
 	c := startCluster(t)
@@ -92,15 +92,15 @@ func TestClusterAccepts(t *testing.T) {
 	}
 }
 
-// A kubelet runs the containers of pods, and reports them as ready.
+// A kubelet acts as the kubelet of all pods: it runs their containers, and reports the pods as ready.
 type kubelet struct {
 	*cluster
-	pods    string              // path of the pods
-	binary  string              // of the relay; empty reports pods as ready that do not run
-	running map[string]*running // by the name of the pod
+	pods    string              // API path of the pods
+	binary  string              // path of the relay; if empty, it reports pods as ready without running them
+	running map[string]*running // by name of the pod
 }
 
-// untilAvailable runs pods until all of a StatefulSet are available in its latest revision.
+// untilAvailable runs pods until all replicas of a StatefulSet are available in its latest revision.
 func (k *kubelet) untilAvailable(set string) {
 	k.t.Helper()
 	k.await("the StatefulSet to be available", func() (bool, string) {
@@ -116,7 +116,7 @@ func (k *kubelet) untilAvailable(set string) {
 	})
 }
 
-// runPod runs the relay of a pod until it is ready, and reports that.
+// runPod starts the relay of a pod, waits until it is ready, and reports the pod as ready.
 func (k *kubelet) runPod(pod object) {
 	k.t.Helper()
 	name := text(pod, "metadata", "name")
@@ -137,7 +137,7 @@ func (k *kubelet) runPod(pod object) {
 	}})
 }
 
-// relayOf returns the relay of a pod as the API server has it.
+// relayOf returns the relay of a pod that was read from the API server.
 func (k *kubelet) relayOf(pod object) relayPod {
 	k.t.Helper()
 	container := list(pod, "spec", "containers")[0].(object)

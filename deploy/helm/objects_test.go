@@ -18,8 +18,8 @@ import (
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
-// TestPortsAreThoseOfListeners holds the ports of pods to what relays listen on, and those of
-// Services to the pods'.
+// TestPortsAreThoseOfListeners checks that the ports of pods are those on which relays listen, and that
+// Services refer to ports of the pods.
 func TestPortsAreThoseOfListeners(t *testing.T) {
 	relayPods(t, func(t *testing.T, p relayPod) {
 		got := map[string]int{}
@@ -53,8 +53,8 @@ func TestPortsAreThoseOfListeners(t *testing.T) {
 	})
 }
 
-// TestSelectorsMatchPods checks that each selector matches the labels of the pods, that of a ServiceMonitor one Service, and
-// that an autoscaler and a StatefulSet name objects that are rendered.
+// TestSelectorsMatchPods checks that each selector matches the labels of the pods, and that the selector of a
+// ServiceMonitor matches one Service. Autoscalers and StatefulSets must refer to rendered objects.
 func TestSelectorsMatchPods(t *testing.T) {
 	selectorOf := map[string][]string{
 		"Service": {"spec", "selector"}, "NetworkPolicy": {"spec", "podSelector", "matchLabels"}, "PodDisruptionBudget": {"spec", "selector", "matchLabels"},
@@ -96,8 +96,8 @@ func TestSelectorsMatchPods(t *testing.T) {
 	})
 }
 
-// TestPoliciesAllowTraffic checks that a NetworkPolicy allows ingress to the ports of the relay and to no others, and
-// that one for egress allows DNS and the control planes.
+// TestPoliciesAllowTraffic checks that a NetworkPolicy allows ingress to the ports of the relay only. A policy for
+// egress must allow DNS and the control planes.
 func TestPoliciesAllowTraffic(t *testing.T) {
 	egress := 0
 	relayPods(t, func(t *testing.T, p relayPod) {
@@ -111,7 +111,7 @@ func TestPoliciesAllowTraffic(t *testing.T) {
 			egress++
 			cfg, out := p.config(t), policyPorts(policy, "egress")
 			addresses := append([]string{"dns:53"}, cfg.Origin...)
-			if p.name == "everything" { // originPorts and extra replace what follows from the addresses
+			if p.name == "everything" { // originPorts and extra replace the ports derived from the addresses
 				addresses = []string{"dns:53", "origin:8000", "collector:4317"}
 			}
 			for _, origin := range cfg.Origins {
@@ -129,7 +129,7 @@ func TestPoliciesAllowTraffic(t *testing.T) {
 	}
 }
 
-// policyPorts returns the ports that a policy allows in a direction, in order.
+// policyPorts returns the ports that a policy allows in a direction, sorted.
 func policyPorts(policy manifest, direction string) (ports []int) {
 	for _, rule := range list(policy.object, "spec", direction) {
 		for _, port := range list(rule, "ports") {
@@ -140,45 +140,45 @@ func policyPorts(policy manifest, direction string) (ports []int) {
 	return slices.Compact(ports)
 }
 
-// TestProbesAreAnswered holds that the relay answers what probes and Prometheus ask, on the
-// port where they do.
+// TestProbesAreAnswered checks that the relay serves the paths of probes and of Prometheus, on the
+// ports that they use.
 func TestProbesAreAnswered(t *testing.T) {
 	need(t, helmTool, kustomize)
 	codes := probe(t, "/livez", "/readyz", "/metrics", "/healthz")
 	if codes["/healthz"] != http.StatusNotFound {
-		t.Fatalf("a path that there is not is answered %d, want 404", codes["/healthz"])
+		t.Fatalf("the relay answers %d for a nonexistent path, want 404", codes["/healthz"])
 	}
 	relayPods(t, func(t *testing.T, p relayPod) {
 		if p.ports(t)["probe"] == 0 {
 			return
 		}
 		wanted := map[string]string{"startupProbe": "/livez", "livenessProbe": "/livez", "readinessProbe": "/readyz"}
-		if p.name == "sidecar" { // its pod is ready if the application is
+		if p.name == "sidecar" { // the readiness of its pod depends on the application only
 			delete(wanted, "readinessProbe")
 		}
 		for name, path := range wanted {
 			get := at(p.relay, name, "httpGet")
 			if text(get, "path") != path || text(get, "port") != "probe" || codes[path] != http.StatusOK {
-				t.Errorf("%v: %s asks %v, want %s on probe; the relay answers %d", p, name, get, path, codes[path])
+				t.Errorf("%v: %s requests %v, want %s on port probe; the relay answers %d", p, name, get, path, codes[path])
 			}
 		}
 		for _, m := range p.of("ServiceMonitor") {
 			for _, endpoint := range list(m.object, "spec", "endpoints") {
 				if path := text(endpoint, "path"); text(endpoint, "port") != "probe" || codes[path] != http.StatusOK {
-					t.Errorf("%v: Prometheus asks %v; the relay answers %d", p, endpoint, codes[path])
+					t.Errorf("%v: Prometheus requests %v; the relay answers %d", p, endpoint, codes[path])
 				}
 			}
 		}
 	})
 }
 
-// probe asks a relay with a directory as origin for paths, where probes do.
+// probe starts a relay with a directory as origin, requests paths at its probe address, and returns the status codes.
 func probe(t *testing.T, paths ...string) (codes map[string]int) {
 	t.Helper()
 	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_PROBE_LISTEN=127.0.0.1:0"}})
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(relaytest.Patience); r.Ready() != nil; <-tick.C { // it looks at its origin first
+	for end := time.Now().Add(relaytest.Patience); r.Ready() != nil; <-tick.C { // it must read its origin first
 		if time.Now().After(end) {
 			t.Fatalf("the relay does not become ready: %v", r.Ready())
 		}
@@ -197,7 +197,7 @@ func probe(t *testing.T, paths ...string) (codes map[string]int) {
 	return codes
 }
 
-// TestScalesByAMetricThatThereIs holds what the autoscaler asks for to what relays export.
+// TestScalesByAMetricThatThereIs checks that the autoscaler uses a metric that relays export.
 func TestScalesByAMetricThatThereIs(t *testing.T) {
 	found := 0
 	for _, m := range renderingOf(t, "everything").of("HorizontalPodAutoscaler") {
@@ -208,17 +208,17 @@ func TestScalesByAMetricThatThereIs(t *testing.T) {
 			}
 			found++
 			if !strings.Contains(telemetry.Page(), "\n- `"+name+"` (") {
-				t.Errorf("the autoscaler asks for %s, which relays do not export", name)
+				t.Errorf("the autoscaler uses the metric %s, which relays do not export", name)
 			}
 		}
 	}
 	if found != 1 {
-		t.Errorf("the autoscaler asks for %d metrics of pods, want 1", found)
+		t.Errorf("the autoscaler uses %d metrics of pods, want 1", found)
 	}
 }
 
-// TestEveryVariableIsReachable holds that config sets each variable that no other value sets
-// always, with any form of a value.
+// TestEveryVariableIsReachable checks that config can set each variable that no other value always
+// sets, with values of each YAML type.
 func TestEveryVariableIsReachable(t *testing.T) {
 	need(t, helmTool)
 	always := []string{"TENDER_ORIGIN", "TENDER_LISTEN", "TENDER_PROBE_LISTEN", "TENDER_SNAPSHOT_DIR", "TENDER_DRAIN"}
@@ -232,7 +232,7 @@ func TestEveryVariableIsReachable(t *testing.T) {
 			continue
 		}
 		kind := i % 4
-		if strings.Contains(v.Variable, "TLS") || v.Variable == "TENDER_AUTHZ" { // of which one needs another
+		if strings.Contains(v.Variable, "TLS") || v.Variable == "TENDER_AUTHZ" { // these variables depend on each other
 			kind = 0
 		}
 		switch kind {
@@ -264,7 +264,7 @@ func TestEveryVariableIsReachable(t *testing.T) {
 	}
 }
 
-// valuesWith returns a file of values with a config.
+// valuesWith writes a file of values with a config, and returns its path.
 func valuesWith(t *testing.T, config object) string {
 	t.Helper()
 	printed, err := yaml.Marshal(object{"config": config})

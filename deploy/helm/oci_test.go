@@ -15,11 +15,11 @@ import (
 	"testing"
 )
 
-// A registry is as much of the OCI distribution specification as helm push and helm template use.
+// A registry implements the part of the OCI distribution specification that helm push and helm template use.
 type registry struct {
 	mu        sync.Mutex
 	blobs     map[string][]byte // by digest
-	manifests map[string][]byte // by digest, and by tag
+	manifests map[string][]byte // by digest and by tag
 }
 
 func newRegistry(t *testing.T) (r *registry, host string) {
@@ -68,7 +68,7 @@ func (r *registry) put(w http.ResponseWriter, req *http.Request, kind, name stri
 
 func digestOf(content []byte) string { return fmt.Sprintf("sha256:%x", sha256.Sum256(content)) }
 
-// serve answers with a content, if there is one.
+// serve responds with content, or with 404 if it is nil.
 func serve(w http.ResponseWriter, content []byte, mediaType string) {
 	if content == nil {
 		w.WriteHeader(http.StatusNotFound)
@@ -77,15 +77,15 @@ func serve(w http.ResponseWriter, content []byte, mediaType string) {
 	w.Header().Set("Content-Type", mediaType)
 	w.Header().Set("Docker-Content-Digest", digestOf(content))
 	w.Header().Set("Content-Length", fmt.Sprint(len(content)))
-	_, _ = w.Write(content) // the client sees what is missing
+	_, _ = w.Write(content) // the client detects a truncated response
 }
 
-// load copies the artefact of an OCI layout into the registry, as skopeo does, and returns its digest.
+// load copies the artefact of an OCI layout into the registry, like skopeo, and returns its digest.
 func (r *registry) load(t *testing.T, layout, tag string) (digest string) {
 	t.Helper()
 	var index struct{ Manifests []struct{ Digest string } }
 	if err := json.Unmarshal([]byte(readText(t, filepath.Join(layout, "index.json"))), &index); err != nil || len(index.Manifests) != 1 {
-		t.Fatalf("the layout has %+v, want one manifest (%v)", index, err)
+		t.Fatalf("the layout has the manifests %+v, want one (%v)", index, err)
 	}
 	files, err := os.ReadDir(filepath.Join(layout, "blobs/sha256"))
 	if err != nil {
@@ -99,8 +99,8 @@ func (r *registry) load(t *testing.T, layout, tag string) (digest string) {
 	return digest
 }
 
-// TestChartIsWhatHelmPushes pushes the chart of make release with Helm, and compares the manifest in the registry with that
-// of the OCI layout beside the chart. Then Helm renders the chart from a registry that has that layout.
+// TestChartIsWhatHelmPushes pushes the chart of make release with Helm, and compares the manifest in the registry with
+// the manifest of the OCI layout beside the chart. Helm then renders the chart from a registry with that layout.
 func TestChartIsWhatHelmPushes(t *testing.T) {
 	need(t, helmTool)
 	dist := t.TempDir()
@@ -121,7 +121,7 @@ func TestChartIsWhatHelmPushes(t *testing.T) {
 	copied, host := newRegistry(t)
 	digest := copied.load(t, filepath.Join(dist, "chart"), version)
 	if got := digestOf(pushed.manifests[version]); got != digest {
-		t.Errorf("helm push writes the manifest %s\n%s\nand the layout has %s\n%s", got, pushed.manifests[version], digest, copied.manifests[digest])
+		t.Errorf("helm push writes the manifest %s\n%s\nbut the layout has %s\n%s", got, pushed.manifests[version], digest, copied.manifests[digest])
 	}
 
 	values := []string{"--namespace", "ns", "--values", chartDir + "/ci/everything.yaml"}
@@ -134,6 +134,6 @@ func TestChartIsWhatHelmPushes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if fromRegistry != fromFile || !strings.Contains(fromFile, "helm.sh/chart: tender-"+version) {
-		t.Errorf("the chart of the registry renders\n%s\nand the file\n%s", fromRegistry, fromFile)
+		t.Errorf("the chart from the registry renders\n%s\nbut the chart file renders\n%s", fromRegistry, fromFile)
 	}
 }

@@ -24,23 +24,24 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A container is what a kubelet would start: the relay of a pod, with a control plane beside it at the address that the
-// relay has for it. It has a network and a root of its own, so that ports, addresses and paths are those of the pod.
+// A container is the container of a relay as a kubelet would start it, with a control plane at the address that the
+// relay is configured with. It has its own network namespace and root, so that ports, addresses and paths are those of
+// the pod.
 type container struct {
 	Binary  string
 	Args    []string
 	Env     []string
-	Volumes map[string]map[string]string // files by mount path; nil is an empty volume that can be written
+	Volumes map[string]map[string]string // files by mount path; nil is an empty writable volume
 	Origin  string                       // host:port
-	Xds     int                          // port of clients
+	Xds     int                          // port for clients
 	Ready   string                       // URL of the readiness probe
-	Refused string                       // what the probe answers in place of success; empty is success
+	Refused string                       // text of the expected failure of the probe; empty if it must succeed
 }
 
-// containerVariable has the container of a process that startContainer started, in JSON.
+// containerVariable is the environment variable with the container in JSON, for a process that startContainer starts.
 const containerVariable = "TEST_CONTAINER"
 
-// A running is a container that has become ready.
+// A running is a container that is ready.
 type running struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -49,7 +50,8 @@ type running struct {
 	log   *strings.Builder
 }
 
-// startContainer starts a container as a process of this test in namespaces of its own, and waits for its readiness probe.
+// startContainer starts a container as a process of the test binary in new namespaces, and waits for its readiness
+// probe.
 func startContainer(t *testing.T, c container) *running {
 	t.Helper()
 	text, err := json.Marshal(c)
@@ -87,10 +89,10 @@ func startContainer(t *testing.T, c container) *running {
 	return nil
 }
 
-// stop ends a container as a kubelet does, and fails the test where the container saw a failure.
+// stop stops a container like a kubelet. It fails the test if the test in the container has failed.
 func (r *running) stop() {
 	r.t.Helper()
-	_ = r.stdin.Close() // the process ends its relay then
+	_ = r.stdin.Close() // makes the process stop its relay
 	for r.lines.Scan() {
 		fmt.Fprintln(r.log, r.lines.Text())
 	}
@@ -99,7 +101,8 @@ func (r *running) stop() {
 	}
 }
 
-// TestContainerProcess is the process of a container: it starts the control plane and the relay, and ends with its input.
+// TestContainerProcess is the process of a container. It starts the control plane and the relay, and stops them at the
+// end of its standard input.
 func TestContainerProcess(t *testing.T) {
 	text := os.Getenv(containerVariable)
 	if text == "" {
@@ -128,7 +131,7 @@ func TestContainerProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("the relay ends with %v", err)
+		t.Errorf("the relay failed: %v", err)
 	}
 	for path, files := range c.Volumes {
 		if kept, err := filepath.Glob(filepath.Join(root, path, "snapshots", "*")); c.Refused == "" && files == nil && len(kept) == 0 {
@@ -155,8 +158,8 @@ func enableLoopback(t *testing.T) {
 	}
 }
 
-// mountRoot makes the root of a container: the files of the image that the relay needs, a resolver that knows the control
-// plane, and the volumes. Only volumes can be written.
+// mountRoot mounts the root of a container, with the files of the image that the relay needs, /etc/hosts with the
+// control plane, and the volumes. Only the volumes are writable.
 func (c container) mountRoot(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -191,11 +194,11 @@ func (c container) mountRoot(t *testing.T) string {
 		}
 	}
 	mount("", root, "", unix.MS_REMOUNT|unix.MS_RDONLY)
-	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) }) // or else with the process
+	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) }) // if this fails, the end of the process unmounts it
 	return root
 }
 
-// awaitProbe asks the readiness probe until it succeeds, or refuses for the reason that is wanted.
+// awaitProbe polls the readiness probe until it succeeds, or fails with the text c.Refused.
 func (c container) awaitProbe(t *testing.T) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience}
@@ -218,7 +221,7 @@ func (c container) awaitProbe(t *testing.T) {
 	t.Fatalf("%s answers %s", c.Ready, last)
 }
 
-// checkServed has a client fetch what the control plane has.
+// checkServed checks that a client receives the resources of the control plane.
 func (c container) checkServed(t *testing.T) {
 	t.Helper()
 	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", c.Xds), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -232,7 +235,7 @@ func (c container) checkServed(t *testing.T) {
 	client.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "web") })
 }
 
-// newIstiod starts a control plane with a cluster that accepts Nodes as istiod does, also those of probes.
+// newIstiod starts a control plane with one cluster. It checks Nodes like istiod, including those of probes.
 func newIstiod(t *testing.T, address string) {
 	t.Helper()
 	_, port, _ := strings.Cut(address, ":")
@@ -242,7 +245,7 @@ func newIstiod(t *testing.T, address string) {
 	origin.Put(relaytest.Cluster("web"))
 }
 
-// refuseNodes ends streams whose Node istiod would refuse.
+// refuseNodes is an interceptor that ends streams whose Node istiod would reject.
 func refuseNodes(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	checked := &checkedStream{ServerStream: stream}
 	err := handler(srv, checked)
@@ -252,10 +255,10 @@ func refuseNodes(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, ha
 	return err
 }
 
-// A checkedStream ends with the first request whose Node istiod refuses.
+// A checkedStream fails at the first request whose Node istiod would reject.
 type checkedStream struct {
 	grpc.ServerStream
-	refused error // of the goroutine that receives, until the handler has returned
+	refused error // owned by the receiving goroutine until the handler has returned
 }
 
 func (s *checkedStream) RecvMsg(message any) error {

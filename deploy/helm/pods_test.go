@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// A relayPod is a pod with a relay, in whatever makes it.
+// A relayPod is the template of a pod with a relay, from any kind of workload.
 type relayPod struct {
 	rendering
 	workload manifest
@@ -24,12 +24,12 @@ type relayPod struct {
 	environ  map[string]string
 }
 
-// String names the pod for messages.
+// String returns a name of the pod for failure messages.
 func (p relayPod) String() string {
 	return fmt.Sprintf("%s: %s %s", p.name, p.workload.kind(), p.workload.name())
 }
 
-// relayPods calls a function for each pod with a relay.
+// relayPods calls check for each pod with a relay, in all renderings.
 func relayPods(t *testing.T, check func(t *testing.T, p relayPod)) {
 	t.Helper()
 	for _, r := range renderings(t) {
@@ -45,15 +45,15 @@ func relayPods(t *testing.T, check func(t *testing.T, p relayPod)) {
 			}
 		}
 		if found != 1 {
-			t.Errorf("%s has %d relays, want 1", r.name, found)
+			t.Errorf("%s has %d pods with a relay, want 1", r.name, found)
 		}
 	}
 }
 
-// expansion is how a variable of Kubernetes names one before it.
+// expansion matches a reference of a Kubernetes variable to an earlier one.
 var expansion = regexp.MustCompile(`\$\((\w+)\)`)
 
-// environ returns the variables of a container. One from a Secret is a header.
+// environ returns the variables of a container. The value of a variable from a Secret is a valid header.
 func (r rendering) environ(t *testing.T, container object) map[string]string {
 	t.Helper()
 	environ := map[string]string{}
@@ -79,7 +79,7 @@ func (r rendering) environ(t *testing.T, container object) map[string]string {
 	return environ
 }
 
-// config returns the configuration of the relay, which must be one that it starts with.
+// config returns the configuration of the relay. It fails the test if the relay would not start with it.
 func (p relayPod) config(t *testing.T) relay.Config {
 	t.Helper()
 	var environ []string
@@ -96,7 +96,7 @@ func (p relayPod) config(t *testing.T) relay.Config {
 	return cfg
 }
 
-// ports returns what the relay listens on where others can reach it, by the names of its ports.
+// ports returns the ports on which the relay listens for other hosts, by name.
 func (p relayPod) ports(t *testing.T) map[string]int {
 	t.Helper()
 	cfg, ports := p.config(t), map[string]int{}
@@ -116,8 +116,8 @@ func (p relayPod) ports(t *testing.T) map[string]int {
 	return ports
 }
 
-// TestRelaysAcceptTheirEnvironment holds each environment to the configuration of Tender, and the
-// paths in it to what the pod mounts, with certificates and rules as they would be there.
+// TestRelaysAcceptTheirEnvironment checks that the relay accepts each environment without warnings, and that
+// the pod mounts each file in it. It replaces the files by temporary ones with certificates, keys and rules.
 func TestRelaysAcceptTheirEnvironment(t *testing.T) {
 	ca := certs.NewCA(t)
 	pair := ca.Sign(certs.Leaf{Names: []string{"tender.example"}})
@@ -138,7 +138,7 @@ func TestRelaysAcceptTheirEnvironment(t *testing.T) {
 			}
 			if end := filepath.Base(value); at(source, "secret") != nil && list(source, "secret", "items") == nil &&
 				(strings.HasSuffix(name, "_CERT") && end != "tls.crt" || strings.HasSuffix(name, "_KEY") && end != "tls.key") {
-				t.Errorf("%v: %s is %s, which a Secret of TLS has not", p, name, value)
+				t.Errorf("%v: %s is %s, which is not a file of a TLS Secret", p, name, value)
 			}
 			for _, m := range p.of("ConfigMap") {
 				if rules := at(m.object, "data", filepath.Base(value)); m.name() == at(source, "configMap", "name") && rules != nil {
@@ -159,7 +159,7 @@ func TestRelaysAcceptTheirEnvironment(t *testing.T) {
 	})
 }
 
-// volume returns the volume that a path is in, with its source; nothing if it is in none.
+// volume returns the name and the source of the volume that contains a path. The name is empty if there is none.
 func (p relayPod) volume(path string) (name string, source any) {
 	for _, mount := range list(p.relay, "volumeMounts") {
 		if !strings.HasPrefix(path, text(mount, "mountPath")+"/") {
@@ -179,13 +179,13 @@ func (p relayPod) volume(path string) (name string, source any) {
 	return "", nil
 }
 
-// TestPodsAreConfined checks the rights of a pod, and that pods share no volume for snapshots.
+// TestPodsAreConfined checks the security context of each pod, and that pods do not share a volume for snapshots.
 func TestPodsAreConfined(t *testing.T) {
 	relayPods(t, func(t *testing.T, p relayPod) {
 		parts := object{"pod": at(p.template, "spec"), "relay": p.relay}
 		for path, want := range map[string]any{
 			"pod.automountServiceAccountToken":               false,
-			"pod.enableServiceLinks":                         false, // which would set TENDER_ variables
+			"pod.enableServiceLinks":                         false, // service links would set TENDER_ variables
 			"pod.securityContext.runAsNonRoot":               true,
 			"pod.securityContext.runAsUser":                  65532,
 			"pod.securityContext.seccompProfile.type":        "RuntimeDefault",
@@ -202,7 +202,7 @@ func TestPodsAreConfined(t *testing.T) {
 			t.Errorf("%v: drops the capabilities %v, want ALL", p, dropped)
 		}
 		if strings.Contains(p.text, "subPath") {
-			t.Errorf("%v: subPath mounts a file, whose changes do not reach the pod", p)
+			t.Errorf("%v: subPath mounts a file; changes of the file do not reach the pod", p)
 		}
 		if dir := p.environ["TENDER_SNAPSHOT_DIR"]; dir != "" {
 			if _, source := p.volume(dir); at(source, "emptyDir") == nil && at(source, "spec", "accessModes") == nil {
@@ -212,8 +212,8 @@ func TestPodsAreConfined(t *testing.T) {
 	})
 }
 
-// TestPodsHaveTimeToDrain holds the grace period to TENDER_DRAIN, and the collector's limit of
-// memory to the container's.
+// TestPodsHaveTimeToDrain compares the grace period with TENDER_DRAIN, and GOMEMLIMIT with the memory limit
+// of the container.
 func TestPodsHaveTimeToDrain(t *testing.T) {
 	relayPods(t, func(t *testing.T, p relayPod) {
 		drain, grace := p.config(t).Drain.Seconds(), number(p.template, "spec", "terminationGracePeriodSeconds")
@@ -225,7 +225,7 @@ func TestPodsHaveTimeToDrain(t *testing.T) {
 		if got, err := strconv.ParseFloat(p.environ["GOMEMLIMIT"], 64); err == nil && (got < 0.8*limit || got > 0.95*limit) {
 			t.Errorf("%v: GOMEMLIMIT is %v, want nine tenths of %v", p, got, limit)
 		}
-		// 64MiB is the least that the largest request fits in.
+		// The largest request needs 64MiB.
 		if unread := float64(p.config(t).MaxUnreadBytes); limit > 0 && unread > max(limit/4, 1<<26) {
 			t.Errorf("%v: TENDER_MAX_BUFFERED_REQUEST_BYTES is %v, of %v of memory", p, unread, limit)
 		}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestBadValuesAreRefused holds that values that would make no relay, or one that does something
-// else than it seems, are refused with their name and what is wrong.
+// TestBadValuesAreRefused checks that the chart rejects values with which the relay would not start or would
+// not do what the values suggest. The error must name the value and the problem.
 func TestBadValuesAreRefused(t *testing.T) {
 	need(t, helmTool)
 	for set, want := range map[string][]string{
@@ -63,12 +63,12 @@ func TestBadValuesAreRefused(t *testing.T) {
 	} {
 		printed, err := template(t, "--set", "origin.addresses={a.example:1}", "--set", set)
 		if err == nil {
-			t.Errorf("%s is taken, and makes\n%s", set, printed)
+			t.Errorf("the chart accepts %s, and renders\n%s", set, printed)
 			continue
 		}
 		for _, text := range want {
 			if !strings.Contains(err.Error(), text) {
-				t.Errorf("%s is refused with\n%v\nwithout %q", set, err, text)
+				t.Errorf("the chart rejects %s with\n%v\nwhich lacks %q", set, err, text)
 			}
 		}
 	}

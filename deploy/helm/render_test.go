@@ -19,7 +19,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What make charts installs. Tests that need a tool are left out without its flag.
+// Paths of the tools that make charts installs. Tests that need a tool are skipped if its flag is not set.
 var (
 	helmTool     = flag.String("helm", "", "the `program` Helm")
 	kustomize    = flag.String("kustomize", "", "the `program` Kustomize")
@@ -27,7 +27,7 @@ var (
 	definitions  = flag.String("definitions", "", "the `directory` with CustomResourceDefinitions")
 )
 
-// need leaves the test out if a flag that it needs is not given.
+// need skips the test if one of the flags is not set.
 func need(t *testing.T, flags ...*string) {
 	t.Helper()
 	for _, value := range flags {
@@ -37,7 +37,8 @@ func need(t *testing.T, flags ...*string) {
 	}
 }
 
-// run runs a tool, without the configuration and the time zone of the user, and returns its output.
+// run runs a tool without the user's configuration and time zone, and returns its standard output. The error contains
+// its standard error.
 func run(t *testing.T, tool string, args ...string) (stdout string, err error) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), tool, args...)
@@ -56,20 +57,20 @@ func template(t *testing.T, args ...string) (string, error) {
 	return run(t, *helmTool, append([]string{"template", "t", chartDir, "--namespace", "ns"}, args...)...)
 }
 
-// A rendering is what is applied together.
+// A rendering is a set of objects that are applied together.
 type rendering struct {
 	name    string
 	text    string
 	objects []manifest
 }
 
-// A manifest is an object of Kubernetes.
+// A manifest is a Kubernetes object.
 type manifest struct{ object }
 
 func (m manifest) kind() string { return text(m.object, "kind") }
 func (m manifest) name() string { return text(m.object, "metadata", "name") }
 
-// of returns the objects of a kind.
+// of returns the objects of the given kinds.
 func (r rendering) of(kinds ...string) (found []manifest) {
 	for _, m := range r.objects {
 		if slices.Contains(kinds, m.kind()) {
@@ -79,7 +80,7 @@ func (r rendering) of(kinds ...string) (found []manifest) {
 	return found
 }
 
-// decode returns the objects in what a tool has printed.
+// decode returns the objects in the YAML output of a tool.
 func decode(t *testing.T, name, printed string) rendering {
 	t.Helper()
 	r := rendering{name: name, text: printed}
@@ -100,7 +101,7 @@ func decode(t *testing.T, name, printed string) rendering {
 	return r
 }
 
-// valuesFiles returns the values that the chart is rendered with.
+// valuesFiles returns the paths of the values files that the tests render the chart with.
 func valuesFiles(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob(chartDir + "/ci/*.yaml")
@@ -110,7 +111,7 @@ func valuesFiles(t *testing.T) []string {
 	return files
 }
 
-// overlays returns the directories of deploy/kubernetes that are applied.
+// overlays returns the directories of deploy/kubernetes that users apply.
 func overlays(t *testing.T) (dirs []string) {
 	t.Helper()
 	files, err := filepath.Glob("../kubernetes/*/kustomization.yaml")
@@ -125,7 +126,7 @@ func overlays(t *testing.T) (dirs []string) {
 	return dirs
 }
 
-// rendered renders everything once.
+// rendered caches the renderings for all tests.
 var rendered = struct {
 	sync.Once
 	all []rendering
@@ -154,18 +155,18 @@ func renderings(t *testing.T) []rendering {
 	return rendered.all
 }
 
-// renderingOf returns the one with that name.
+// renderingOf returns the rendering with that name.
 func renderingOf(t *testing.T, name string) rendering {
 	t.Helper()
 	all := renderings(t)
 	i := slices.IndexFunc(all, func(r rendering) bool { return r.name == name })
 	if i < 0 {
-		t.Fatalf("there is no rendering of %s", name)
+		t.Fatalf("no rendering has the name %s", name)
 	}
 	return all[i]
 }
 
-// at returns what is at a path in an object; nil if there is nothing.
+// at returns the value at a path in an object, or nil.
 func at(o any, path ...string) any {
 	for _, key := range path {
 		fields, _ := o.(object)
@@ -174,35 +175,35 @@ func at(o any, path ...string) any {
 	return o
 }
 
-// text returns the text at a path; empty if there is none.
+// text returns the string at a path, or an empty string.
 func text(o any, path ...string) string {
 	s, _ := at(o, path...).(string)
 	return s
 }
 
-// number returns the number at a path; 0 if there is none.
+// number returns the number at a path, or 0.
 func number(o any, path ...string) int {
 	n, _ := at(o, path...).(int)
 	return n
 }
 
-// list returns the list at a path.
+// list returns the list at a path, or nil.
 func list(o any, path ...string) []any {
 	l, _ := at(o, path...).([]any)
 	return l
 }
 
-// matches reports whether labels have all that a selector asks for, which is something.
+// matches reports whether labels contain all labels of a selector. An empty selector matches nothing.
 func matches(selector, labels any) bool {
 	want, _ := selector.(object)
 	have, _ := labels.(object)
 	return len(want) > 0 && !slices.ContainsFunc(keys(want), func(key string) bool { return have[key] != want[key] })
 }
 
-// keys returns the keys of an object in order.
+// keys returns the keys of an object, sorted.
 func keys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// TestLint has Helm look at the chart with each file of values.
+// TestLint runs helm lint on the chart with each file of values.
 func TestLint(t *testing.T) {
 	need(t, helmTool)
 	for _, file := range valuesFiles(t) {
@@ -212,7 +213,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestPackage holds that what Helm packs renders as the directory does.
+// TestPackage checks that the packed chart renders the same objects as the directory.
 func TestPackage(t *testing.T) {
 	need(t, helmTool)
 	dir := t.TempDir()
@@ -228,20 +229,20 @@ func TestPackage(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != renderingOf(t, "everything").text {
-		t.Error("what Helm packs renders otherwise than the directory")
+		t.Error("the packed chart renders other objects than the directory")
 	}
 }
 
-// example is a block of YAML.
+// example matches a YAML block of a page.
 var example = regexp.MustCompile("(?ms)^```yaml\n(.*?)^```$")
 
-// TestExamplesRender holds that the values on the page for Kubernetes make a relay.
+// TestExamplesRender checks that the chart renders with the example values on the page for Kubernetes.
 func TestExamplesRender(t *testing.T) {
 	need(t, helmTool)
 	found := 0
 	for _, match := range example.FindAllStringSubmatch(readText(t, "../docs/kubernetes.md"), -1) {
 		if strings.HasPrefix(match[1], "rules:") {
-			continue // those of the adapter
+			continue // values of the metrics adapter
 		}
 		found++
 		name := filepath.Join(t.TempDir(), "values.yaml")
@@ -262,7 +263,7 @@ func TestExamplesRender(t *testing.T) {
 	}
 }
 
-// TestNotes holds what is told after an installation to what was asked for.
+// TestNotes compares the notes that Helm prints after an installation with the values.
 func TestNotes(t *testing.T) {
 	need(t, helmTool)
 	for file, wants := range map[string][]string{
@@ -278,7 +279,7 @@ func TestNotes(t *testing.T) {
 		_, notes, _ := strings.Cut(printed, "NOTES:")
 		for _, want := range wants {
 			if !strings.Contains(notes, want) {
-				t.Errorf("%s: the notes are\n%s\nwithout %q", file, notes, want)
+				t.Errorf("%s: the notes are\n%s\nwhich lack %q", file, notes, want)
 			}
 		}
 		if headless, service := strings.Index(notes, "t-tender-headless.ns.svc:"), strings.Index(notes, "t-tender.ns.svc:"); headless < 0 || headless > service {
@@ -290,11 +291,11 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// versions are those of Kubernetes whose schemas what is rendered is held to: the oldest that
-// the chart takes, and the newest that kubectl-validate has with it.
+// versions are the versions of Kubernetes that TestValid uses: the oldest that the chart supports,
+// and the newest that kubectl-validate includes.
 var versions = []string{"1.27", "1.30"}
 
-// TestValid holds what is rendered to the schemas of Kubernetes, cert-manager and Prometheus
+// TestValid validates the renderings with the schemas of Kubernetes, cert-manager and Prometheus
 // Operator.
 func TestValid(t *testing.T) {
 	need(t, validateTool, definitions)
@@ -305,7 +306,7 @@ func TestValid(t *testing.T) {
 				continue // it needs 1.29
 			}
 			text := r.text
-			if version == versions[0] { // where a Service has no trafficDistribution yet
+			if version == versions[0] { // this version does not support trafficDistribution in Services
 				text = regexp.MustCompile(`(?m)^ *trafficDistribution: .*\n`).ReplaceAllLiteralString(text, "")
 			}
 			write(t, filepath.Join(dir, r.name+".yaml"), text)

@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// checkIstioNode returns why istiod refuses the id of a Node: it must be type~address~name~domain.
+// checkIstioNode returns the error with which istiod rejects the id of a Node, or nil. The id must have the form
+// type~address~name~domain.
 //
 // Source: https://github.com/istio/istio, pkg/model/proxy.go, ParseServiceNodeWithMetadata; without INSTANCE_IPS.
 func checkIstioNode(id string) error {
@@ -25,14 +26,14 @@ func checkIstioNode(id string) error {
 	if _, err := netip.ParseAddr(parts[1]); err != nil {
 		return fmt.Errorf("no valid IP address in the service node %q", id)
 	}
-	// istiod takes the namespace from the domain if the metadata have none.
+	// istiod takes the namespace from the domain if the metadata does not contain it.
 	if name, namespace, ok := strings.Cut(parts[2], "."); !ok || name == "" || !strings.HasPrefix(parts[3], namespace+".svc.") {
 		return fmt.Errorf("the service node %q has no name.namespace, or another namespace in its domain", id)
 	}
 	return nil
 }
 
-// TestIstiodAcceptsNodes checks the id of the Node of each rendering whose control plane is istiod.
+// TestIstiodAcceptsNodes checks the Node id in each rendering whose control plane is istiod.
 func TestIstiodAcceptsNodes(t *testing.T) {
 	found := 0
 	relayPods(t, func(t *testing.T, p relayPod) {
@@ -49,10 +50,10 @@ func TestIstiodAcceptsNodes(t *testing.T) {
 	}
 }
 
-// documented is the command of a page that installs the chart.
+// documented matches the command on a page that installs the chart.
 var documented = regexp.MustCompile(`(?m)^\$ (helm install (?s:.*?[^\\]))$`)
 
-// documentedInstall returns the arguments of the command on the page for Kubernetes, as a shell splits them.
+// documentedInstall returns the arguments of the install command on the page for Kubernetes, split like in a shell.
 func documentedInstall(t *testing.T) []string {
 	t.Helper()
 	command := documented.FindStringSubmatch(readText(t, "../docs/kubernetes.md"))
@@ -66,7 +67,7 @@ func documentedInstall(t *testing.T) []string {
 	return strings.Split(strings.TrimSuffix(string(out), "\x00"), "\x00")
 }
 
-// inRepository returns arguments with the path of the chart as it is here: pages name it from the root of the repository.
+// inRepository replaces the path of the chart in args, which pages give relative to the root of the repository.
 func inRepository(t *testing.T, args []string) []string {
 	t.Helper()
 	i := slices.Index(args, "deploy/helm/tender")
@@ -78,9 +79,10 @@ func inRepository(t *testing.T, args []string) []string {
 	return args
 }
 
-// TestDocumentedInstall renders the chart as the command on the page does, and starts the relay with exactly the arguments,
-// the environment, the ports and the volumes of its container: its readiness probe succeeds, a client is served, and the
-// volume has a snapshot once the relay has ended. Without node.id, istiod would refuse it, and the probe says so.
+// TestDocumentedInstall renders the chart with the command on the page, and starts the relay with exactly the
+// arguments, the environment, the ports and the volumes of its container. The readiness probe succeeds, a client is
+// served, and the volume contains a snapshot after the relay has stopped. Without node.id, istiod rejects the relay and
+// the probe fails.
 func TestDocumentedInstall(t *testing.T) {
 	need(t, helmTool)
 	args := inRepository(t, documentedInstall(t))
@@ -99,7 +101,7 @@ func TestDocumentedInstall(t *testing.T) {
 	startContainer(t, c).stop()
 }
 
-// onlyRelay returns the one pod of a rendering that has a relay.
+// onlyRelay returns the only pod with a relay in a rendering.
 func onlyRelay(t *testing.T, r rendering) relayPod {
 	t.Helper()
 	workloads := r.of("Deployment", "StatefulSet", "DaemonSet")
@@ -111,7 +113,7 @@ func onlyRelay(t *testing.T, r rendering) relayPod {
 	return relayPod{r, workloads[0], template, relay, r.environ(t, relay)}
 }
 
-// container returns what a kubelet would start.
+// container returns the container of the relay as a kubelet would start it.
 func (p relayPod) container(t *testing.T) container {
 	t.Helper()
 	c := container{Origin: p.environ["TENDER_ORIGIN"], Volumes: map[string]map[string]string{}}
@@ -133,7 +135,7 @@ func (p relayPod) container(t *testing.T) container {
 	return c
 }
 
-// files returns the content of a ConfigMap; nil if there is none of that name.
+// files returns the content of a ConfigMap of the rendering, or nil if there is none of that name.
 func (p relayPod) files(name string) map[string]string {
 	for _, m := range p.of("ConfigMap") {
 		if m.name() != name {
@@ -148,7 +150,7 @@ func (p relayPod) files(name string) map[string]string {
 	return nil
 }
 
-// buildTender builds the command as the image has it.
+// buildTender builds the binary like the one in the image, and returns its path.
 func buildTender(t *testing.T) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "tender")

@@ -1,4 +1,4 @@
-// Package image has what makes an image of Tender: build.sh, which make image runs and which
-// needs no daemon, and a Dockerfile. Its tests hold the two to each other, and with -image
-// start what is in an image (make imagetest).
+// Package image contains the two ways to build an image of Tender: build.sh, which make image runs and which
+// needs no daemon, and a Dockerfile. Its tests compare the two, and with -image run the binary
+// of a built image (make imagetest).
 package image

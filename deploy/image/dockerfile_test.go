@@ -19,8 +19,8 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// TestDockerfile compares the image that the Dockerfile builds with that of build.sh, in configuration and files, and
-// how it is built with go.mod and the Makefile.
+// TestDockerfile compares the configuration and the files of the Dockerfile's image with those of build.sh. It also
+// checks that the Dockerfile builds with the version of Go in go.mod and with the Makefile.
 func TestDockerfile(t *testing.T) {
 	file := read(t, "Dockerfile")
 	build, final, ok := strings.Cut(file, "\nFROM scratch\n")
@@ -49,7 +49,7 @@ func TestDockerfile(t *testing.T) {
 	}
 }
 
-// scriptConfig returns the configuration of an image by build.sh: its lines "--config.name value".
+// scriptConfig returns the configuration of the image of build.sh, from its lines "--config.name value".
 func scriptConfig(t *testing.T) map[string]string {
 	t.Helper()
 	script := read(t, "build.sh")
@@ -78,7 +78,8 @@ func scriptConfig(t *testing.T) map[string]string {
 	return config
 }
 
-// dockerConfig returns the same by the last stage of a Dockerfile.
+// dockerConfig returns the configuration of the image of a Dockerfile, from its last stage, in the form of
+// scriptConfig.
 func dockerConfig(stage string) map[string]string {
 	config := map[string]string{}
 	unquote := strings.NewReplacer(`["`, "", `"]`, "", `"`, "")

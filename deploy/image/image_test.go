@@ -22,7 +22,7 @@ import (
 
 var imageFlag = flag.String("image", "", "the `layout:version` to look at, as make image writes it")
 
-// contents lists what an image has: files, and the directory for snapshots.
+// contents lists the contents of an image: its files, and the directory for snapshots.
 var contents = []string{
 	"etc/group",
 	"etc/passwd",
@@ -32,7 +32,7 @@ var contents = []string{
 	"var/lib/tender",
 }
 
-// A descriptor is how parts of an image name one another (OCI image specification).
+// A descriptor is a reference to a blob (OCI image specification).
 type descriptor struct {
 	MediaType   string
 	Digest      string
@@ -41,19 +41,19 @@ type descriptor struct {
 	Platform    struct{ OS, Architecture string }
 }
 
-// A layout is a directory with images.
+// A layout is an OCI image layout: a directory with images.
 type layout struct {
 	t   *testing.T
 	dir string
 }
 
-// blob returns what a descriptor names, and fails where that is something else.
+// blob returns the blob of a descriptor. It fails the test if the digest or the size differs.
 func (l layout) blob(d descriptor) []byte {
 	l.t.Helper()
 	algorithm, sum, _ := strings.Cut(d.Digest, ":")
 	content := read(l.t, filepath.Join(l.dir, "blobs", algorithm, sum))
 	if got := fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(content))); got != d.Digest || int64(len(content)) != d.Size {
-		l.t.Fatalf("a blob is %s with %d bytes, and is named %s with %d", got, len(content), d.Digest, d.Size)
+		l.t.Fatalf("a blob has the digest %s and %d bytes, but its descriptor has %s and %d", got, len(content), d.Digest, d.Size)
 	}
 	return []byte(content)
 }
@@ -66,7 +66,7 @@ func decode(t *testing.T, text []byte, into any) {
 	}
 }
 
-// manifests returns those of the platforms of a version.
+// manifests returns the manifests of a version, one per platform.
 func (l layout) manifests(version string) []descriptor {
 	l.t.Helper()
 	var top, index struct{ Manifests []descriptor }
@@ -78,7 +78,7 @@ func (l layout) manifests(version string) []descriptor {
 	return index.Manifests
 }
 
-// TestImage looks at what make image built, and starts it.
+// TestImage checks the images that make image has built, and runs the one for this platform.
 func TestImage(t *testing.T) {
 	dir, version, _ := strings.Cut(*imageFlag, ":")
 	if dir == "" {
@@ -95,13 +95,13 @@ func TestImage(t *testing.T) {
 		}
 	}
 	if root == "" {
-		t.Fatalf("there is no image for linux/%s", runtime.GOARCH)
+		t.Fatalf("the layout has no image for linux/%s", runtime.GOARCH)
 	}
 	t.Run("version", func(t *testing.T) { testVersion(t, root, version) })
 	t.Run("serve", func(t *testing.T) { testServe(t, root) })
 }
 
-// checkImage holds what an image is, and unpacks it.
+// checkImage checks the configuration of an image, and unpacks it into a directory, which it returns.
 func (l layout) checkImage(d descriptor, version string) (root string) {
 	l.t.Helper()
 	var manifest struct {
@@ -123,7 +123,7 @@ func (l layout) checkImage(d descriptor, version string) (root string) {
 	}
 	c := config.Config
 	if got := fmt.Sprint([]any{c.User, c.Entrypoint, c.Cmd, c.Labels["org.opencontainers.image.version"]}); got != "[65532:65532 [/usr/local/bin/tender] [serve] "+version+"]" {
-		l.t.Errorf("the image has %s", got)
+		l.t.Errorf("the configuration of the image is %s", got)
 	}
 	if len(manifest.Layers) != 1 {
 		l.t.Fatalf("the image has %d layers, want 1", len(manifest.Layers))
@@ -131,12 +131,12 @@ func (l layout) checkImage(d descriptor, version string) (root string) {
 	return l.unpack(manifest.Layers[0])
 }
 
-// unpack unpacks a layer as root, and holds that it has the contents of an image, which all
-// but the directory for snapshots belong to root and can be written by nobody else.
+// unpack unpacks a layer as root, and checks its contents. All files but the directory for snapshots
+// must belong to root and be writable by root only.
 func (l layout) unpack(d descriptor) (root string) {
 	l.t.Helper()
 	root = l.t.TempDir()
-	l.blob(d) // is what its name says
+	l.blob(d) // checks the digest
 	file, err := os.Open(filepath.Join(l.dir, "blobs", strings.Replace(d.Digest, ":", "/", 1)))
 	if err != nil {
 		l.t.Fatal(err)
@@ -159,7 +159,7 @@ func (l layout) unpack(d descriptor) (root string) {
 		if snapshots := name == "var/lib/tender"; snapshots || h.Typeflag != tar.TypeDir {
 			found = append(found, name)
 			if want := map[bool]int{true: 65532}[snapshots]; h.Uid != want || h.Gid != want || h.Mode&0o022 != 0 {
-				l.t.Errorf("%s is of %d:%d with mode %o, want %d and written by no other", name, h.Uid, h.Gid, h.Mode, want)
+				l.t.Errorf("%s belongs to %d:%d with mode %o, want %d and not writable by others", name, h.Uid, h.Gid, h.Mode, want)
 			}
 		}
 		l.place(filepath.Join(root, name), h, r)
@@ -172,7 +172,7 @@ func (l layout) unpack(d descriptor) (root string) {
 	return root
 }
 
-// place makes a file or a directory of a layer.
+// place creates a file or a directory of a layer.
 func (l layout) place(name string, h *tar.Header, content io.Reader) {
 	l.t.Helper()
 	var err error
@@ -198,7 +198,7 @@ func (l layout) place(name string, h *tar.Header, content io.Reader) {
 	}
 }
 
-// checkCertificates holds that there are CAs, as everybody trusts them.
+// checkCertificates checks that text contains the certificates of public CAs.
 func checkCertificates(t *testing.T, text string) {
 	t.Helper()
 	count := 0
@@ -208,7 +208,7 @@ func checkCertificates(t *testing.T, text string) {
 			break
 		}
 		if _, err := x509.ParseCertificate(block.Bytes); err != nil {
-			t.Errorf("a CA: %v", err)
+			t.Errorf("parse a CA certificate: %v", err)
 		}
 	}
 	if count < 50 {

@@ -17,19 +17,19 @@ import (
 	"time"
 )
 
-// patience is how long a process may take for what it does at once.
+// patience is the timeout for actions of a process that normally take no time.
 const patience = 30 * time.Second
 
-// readOnly is a script that makes its first argument a root in which /var/lib/tender alone
-// can be written, in a mount namespace of its own, and runs the rest there as the image's user.
+// readOnly is a script that makes its first argument a root in a new mount namespace, in which only
+// /var/lib/tender is writable. It runs its other arguments there as the image's user.
 const readOnly = `
 	mount --bind "$0" "$0"
 	mount -o remount,bind,ro "$0"
 	mount -t tmpfs -o uid=65532,gid=65532,mode=700 none "$0/var/lib/tender"
 	exec chroot --userspec=65532:65532 --groups= "$0" "$@"`
 
-// inImage returns a command line for a root that was unpacked, as the image's user. Where mounts
-// are not allowed, the root is written by nobody because it belongs to root.
+// inImage returns a command that runs tender with args in an unpacked image, as the image's user. If the system
+// does not permit mounts, the root is not mounted read-only; its files still belong to root.
 func inImage(ctx context.Context, t *testing.T, root string, env []string, args ...string) *exec.Cmd {
 	t.Helper()
 	args = append([]string{"/usr/local/bin/tender"}, args...)
@@ -50,8 +50,8 @@ func testVersion(t *testing.T, root, version string) {
 	}
 }
 
-// testServe holds that the relay lives in the image, and may write snapshots where it
-// should and nowhere else.
+// testServe checks that the relay runs in the image, and that it can write snapshots to
+// /var/lib/tender only.
 func testServe(t *testing.T, root string) {
 	env := []string{
 		"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_PROBE_LISTEN=127.0.0.1:0",
@@ -70,7 +70,7 @@ func testServe(t *testing.T, root string) {
 		t.Fatal(err)
 	}
 	cmd.Cancel = cmd.Process.Kill
-	defer func() { _ = cmd.Process.Kill() }() // most often it has ended
+	defer func() { _ = cmd.Process.Kill() }() // fails if the process has already ended
 	select {
 	case address := <-log.found:
 		checkAlive(t, cmd.Process.Pid, address)
@@ -81,11 +81,11 @@ func testServe(t *testing.T, root string) {
 		t.Error(err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("the relay ended: %v\n%s", err, log)
+		t.Errorf("the relay exited with an error: %v\n%s", err, log)
 	}
 }
 
-// checkAlive holds that a process is the relay, which answers, and has no rights.
+// checkAlive checks that a process answers as the relay and has no capabilities.
 func checkAlive(t *testing.T, pid int, address string) {
 	t.Helper()
 	resp, err := http.Get("http://" + address + "/livez")
@@ -99,16 +99,16 @@ func checkAlive(t *testing.T, pid int, address string) {
 	status := read(t, filepath.Join("/proc", fmt.Sprint(pid), "status"))
 	for _, want := range []string{"\nUid:\t65532\t65532\t65532\t65532\n", "\nGid:\t65532\t65532\t65532\t65532\n", "\nCapEff:\t0000000000000000\n"} {
 		if !strings.Contains(status, want) {
-			t.Errorf("the process has not %q:\n%s", want, status)
+			t.Errorf("the status of the process lacks %q:\n%s", want, status)
 		}
 	}
 }
 
-// A listening is the log of a relay, which says where its probes are answered.
+// A listening is the log of a relay. It extracts the probe address from the log.
 type listening struct {
 	mu    sync.Mutex
 	text  bytes.Buffer // guarded by mu
-	found chan string  // has room for one
+	found chan string  // receives the probe address once; buffered
 }
 
 func (l *listening) Write(p []byte) (int, error) {
