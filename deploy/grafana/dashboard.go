@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// schemaVersion is the version of Grafana's model of a dashboard that these types are of. Later
-// ones of Grafana take it and convert it.
+// schemaVersion is the version of Grafana's dashboard model that these types implement. Later
+// versions of Grafana accept it and convert it.
 //
 // Source: Grafana 10's kinds/dashboard.
 const schemaVersion = 39
 
-// gridWidth is how many units wide Grafana's grid is; a unit is 30 pixels high.
+// gridWidth is the width of Grafana's grid in units. A unit is 30 pixels high.
 const gridWidth = 24
 
 type dashboard struct {
@@ -23,7 +23,7 @@ type dashboard struct {
 	SchemaVersion int        `json:"schemaVersion"`
 	Version       int        `json:"version"`
 	Editable      bool       `json:"editable"`
-	GraphTooltip  int        `json:"graphTooltip"` // 1 shows the moment in all panels
+	GraphTooltip  int        `json:"graphTooltip"` // 1 shares the crosshair between all panels
 	Refresh       string     `json:"refresh"`
 	Time          timeRange  `json:"time"`
 	Links         []link     `json:"links"`
@@ -52,7 +52,7 @@ type variable struct {
 	Label      string  `json:"label"`
 	Type       string  `json:"type"`
 	Query      any     `json:"query"`
-	Definition string  `json:"definition,omitempty"` // the query as people see it
+	Definition string  `json:"definition,omitempty"` // the query as shown in the user interface
 	Datasource *source `json:"datasource,omitempty"`
 	Refresh    int     `json:"refresh"` // 1 on load, 2 when the time range changes
 	Sort       int     `json:"sort,omitempty"`
@@ -77,7 +77,7 @@ type source struct {
 	UID  string `json:"uid"`
 }
 
-// prometheus is the data source that the reader has chosen.
+// prometheus is the data source that the user has selected.
 var prometheus = &source{"prometheus", "${datasource}"}
 
 type panel struct {
@@ -86,7 +86,7 @@ type panel struct {
 	Title       string       `json:"title"`
 	Description string       `json:"description,omitempty"`
 	GridPos     position     `json:"gridPos"`
-	Collapsed   *bool        `json:"collapsed,omitempty"` // of rows alone
+	Collapsed   *bool        `json:"collapsed,omitempty"` // nil unless the panel is a row
 	Datasource  *source      `json:"datasource,omitempty"`
 	Targets     []target     `json:"targets,omitempty"`
 	FieldConfig *fieldConfig `json:"fieldConfig,omitempty"`
@@ -134,7 +134,7 @@ type thresholds struct {
 	Steps []step `json:"steps"`
 }
 
-// A step is a colour from a value on; of the first, which has none, from the least.
+// A step is the colour from a value upwards. The first step has no value, and applies to all lower values.
 type step struct {
 	Color string   `json:"color"`
 	Value *float64 `json:"value"`
@@ -151,7 +151,7 @@ type mappedText struct {
 	Index int    `json:"index"`
 }
 
-// newDashboard lays out rows from top to bottom, and what is in each from left to right.
+// newDashboard lays out rows from top to bottom, and the views of a row from left to right.
 func newDashboard(rows []row) dashboard {
 	d := dashboard{
 		UID: "tender", Title: "Tender", Description: "xDS relays: what is stale, who refuses what, and how far behind anyone is.",
@@ -180,7 +180,7 @@ func newDashboard(rows []row) dashboard {
 	return d
 }
 
-// add adds a panel, with a number of its own.
+// add adds a panel, and assigns it a unique ID.
 func (d *dashboard) add(p panel) {
 	p.ID = len(d.Panels) + 1
 	d.Panels = append(d.Panels, p)
@@ -191,7 +191,7 @@ const (
 	metrics    = "https://github.com/xdstender/tender/blob/main/deploy/docs/metrics.md"
 )
 
-// variables are what the reader chooses: where the metrics are, and of which relays and groups.
+// variables are the selectors of the dashboard: the data source, the relays and the node groups.
 func variables() []variable {
 	all := []variable{{Name: "datasource", Label: "Data source", Type: "datasource", Query: "prometheus", Refresh: 1}}
 	for _, v := range []struct{ name, label, query string }{
@@ -208,7 +208,7 @@ func variables() []variable {
 	return all
 }
 
-// expand writes out in a query which relays, or which groups of them, were chosen.
+// expand replaces placeholders in a query with label matchers for the selected relays or node groups.
 func expand(query string) string {
 	return strings.NewReplacer(
 		"$relays", `job=~"$job", instance=~"$instance"`,
@@ -216,7 +216,7 @@ func expand(query string) string {
 	).Replace(query)
 }
 
-// encode writes JSON as Grafana exports it, with signs of comparison as they are.
+// encode returns JSON as Grafana exports it, without HTML escapes of comparison operators.
 func encode(d dashboard) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

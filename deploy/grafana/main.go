@@ -1,6 +1,6 @@
-// Command grafana writes the dashboard for Grafana, deploy/grafana/tender.json: what an operator
-// looks at, from what is wrong to what it is made of. It asks for nothing that a relay does not
-// export, which a test of package deploy/prometheus holds.
+// Command grafana writes the dashboard for Grafana, deploy/grafana/tender.json. Its rows go from
+// symptoms to details. Its queries use exported metrics only, which a test of package
+// deploy/prometheus verifies.
 //
 //	go run ./deploy/grafana >deploy/grafana/tender.json
 package main

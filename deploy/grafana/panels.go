@@ -1,45 +1,45 @@
 package main
 
-// A row is a part of the dashboard.
+// A row is a titled section of the dashboard.
 type row struct {
 	title string
 	views []view
 }
 
-// A view is what a panel shows.
+// A view describes a panel in the terms of this program; panel converts it to Grafana's model.
 type view struct {
-	kind          string // of panel, as Grafana calls it
+	kind          string // panel type in Grafana
 	title, help   string
-	unit          string // as Grafana calls it; "" is a number
+	unit          string // unit in Grafana; empty for a plain number
 	width, height int
 	levels        []level
-	words         map[string]mappedText // for values
+	words         map[string]mappedText // value to the text that replaces it
 	queries       []query
 }
 
-// A query is an expression, and what its lines are called.
+// A query is a PromQL expression, and the template for the names of its lines.
 type query struct{ expr, legend string }
 
-// A level is from which value on something has a colour; below the first it is green.
+// A level is the colour of values from a threshold upwards. Values below the first level are green.
 type level struct {
 	from  float64
 	color string
 }
 
-// some is the level of what should be none.
+// some is the level of values that should be 0.
 var some = []level{{1, "red"}}
 
-// stat shows the newest number, large, with a colour of its own.
+// stat returns a panel with the latest value as a large coloured number.
 func stat(title, help, unit, expr string, levels ...level) view {
 	return view{kind: "stat", title: title, help: help, unit: unit, width: 3, height: 4, levels: levels, queries: []query{{expr, ""}}}
 }
 
-// graph shows lines over time.
+// graph returns a panel with lines over time.
 func graph(title, help, unit string, queries ...query) view {
 	return view{kind: "timeseries", title: title, help: help, unit: unit, width: 8, height: 8, queries: queries}
 }
 
-// states shows, for each line, when it was how.
+// states returns a panel with the periods in which each series was 0 (off) or 1 (on).
 func states(title, help string, off, on mappedText, queries ...query) view {
 	return view{
 		kind: "state-timeline", title: title, help: help, width: 8, height: 8, queries: queries,
@@ -47,12 +47,12 @@ func states(title, help string, off, on mappedText, queries ...query) view {
 	}
 }
 
-// list shows a row for each series, as it is now.
+// list returns a table with the current value of each series.
 func list(title, help, unit, expr string) view {
 	return view{kind: "table", title: title, help: help, unit: unit, width: 8, height: 8, queries: []query{{expr, ""}}}
 }
 
-// heat shows how many durations were how long.
+// heat returns a heat map of a histogram of durations.
 func heat(title, help, expr string) view {
 	return view{kind: "heatmap", title: title, help: help, unit: "s", width: 8, height: 8, queries: []query{{expr, "{{le}}"}}}
 }
@@ -62,7 +62,7 @@ func (v view) wide(width int) view {
 	return v
 }
 
-// now reports whether the view shows what is now, not what was.
+// now reports whether the view shows current values only, not a time range.
 func (v view) now() bool { return v.kind == "stat" || v.kind == "table" }
 
 func (v view) panel() panel {

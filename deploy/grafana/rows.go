@@ -1,7 +1,7 @@
 package main
 
-// rows are the dashboard: first what is wrong, in the order of what it costs, then why. In
-// queries $relays and $groups are the labels of what the reader has chosen (see expand).
+// rows are the rows of the dashboard: first the symptoms, the most costly ones first, then their causes. In
+// queries, $relays and $groups stand for matchers of the selected relays and groups (see expand).
 var rows = []row{
 	{"At three in the morning", []view{
 		stat("Not ready", "Relays that have nothing to serve, or were told to stop.", "", `count(tender_ready{$relays} == 0) or vector(0)`, some...),

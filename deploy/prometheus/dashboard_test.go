@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// grafana is the part of a dashboard that is about queries.
+// grafana holds the fields of a dashboard that contain queries.
 type grafana struct {
 	Templating struct {
 		List []struct {
@@ -22,19 +22,19 @@ type grafana struct {
 }
 
 var (
-	// labelValues is what Grafana asks for the values of a variable.
+	// labelValues matches the query for the values of a variable.
 	labelValues = regexp.MustCompile(`^label_values\((.+), (\w+)\)$`)
-	// legend is a label that the name of a line has.
+	// legend matches a label in the template for the name of a line.
 	legend = regexp.MustCompile(`{{(\w+)}}`)
-	// left is a variable that was not replaced.
+	// left matches a variable that was not replaced.
 	left = regexp.MustCompile(`\$\w+`)
 )
 
-// variables are what Grafana replaces in a query.
+// variables replaces the variables of Grafana in a query with example values.
 var variables = strings.NewReplacer("$__rate_interval", "5m", "$job", "tender", "$instance", "a|b", "$group", ".*")
 
-// B.43: each query of the dashboard asks for what relays export, and each line is called by
-// labels that it has.
+// B.43: each query of the dashboard uses exported metrics only, and each line is named by
+// labels of its series.
 func TestB43_DashboardAsksForWhatIsExported(t *testing.T) {
 	text, err := os.ReadFile("../grafana/tender.json")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestB43_DashboardAsksForWhatIsExported(t *testing.T) {
 		queries++
 		query = variables.Replace(query)
 		if unknown := left.FindString(query); unknown != "" {
-			t.Errorf("%s: there is no variable %s", where, unknown)
+			t.Errorf("%s: the variable %s does not exist", where, unknown)
 			return nil
 		}
 		has, err := c.check(query)
@@ -65,7 +65,7 @@ func TestB43_DashboardAsksForWhatIsExported(t *testing.T) {
 		if parts := labelValues.FindStringSubmatch(v.Definition); parts == nil {
 			t.Errorf("variable %s: %q is not label_values(query, label)", v.Name, v.Definition)
 		} else if has := check("variable "+v.Name, parts[1]); !has[parts[2]] {
-			t.Errorf("variable %s: there is no label %s", v.Name, parts[2])
+			t.Errorf("variable %s: the label %s does not exist", v.Name, parts[2])
 		}
 	}
 	for _, p := range d.Panels {
@@ -73,7 +73,7 @@ func TestB43_DashboardAsksForWhatIsExported(t *testing.T) {
 			has := check(p.Title, target.Expr)
 			for _, match := range legend.FindAllStringSubmatch(target.LegendFormat, -1) {
 				if has != nil && !has[match[1]] {
-					t.Errorf("%s: a line is called by %s, which it has not", p.Title, match[1])
+					t.Errorf("%s: a line is named by the label %s, which its series do not have", p.Title, match[1])
 				}
 			}
 		}

@@ -1,4 +1,4 @@
-// Package prometheus has alert rules for Prometheus (tender.rules.yaml), and tests of them and
-// of each query of the dashboard for Grafana: that they ask for what a relay exports, and that
-// an operator is told what to do.
+// Package prometheus contains alert rules for Prometheus (tender.rules.yaml), and tests of them and
+// of each query of the dashboard for Grafana. They check that queries use exported metrics only, and
+// that each alert has a runbook.
 package prometheus

@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
-// A series is what is known of all series of a name: the values of each label.
+// A series holds the labels of all series of a metric, with the values of each label. A nil set allows any value.
 type series map[string]set
 
 type set map[string]bool
@@ -32,16 +32,16 @@ func (s series) add(label string, values ...string) {
 	}
 }
 
-// rare is what a relay exports only once something has happened that does not happen to the one
-// of this test. Its labels are those of the page of metrics, which package telemetry holds to the code.
+// rare are the metrics that a relay exports only after events that do not occur in this test. Their labels are
+// read from the page of metrics, which package telemetry compares with the code.
 var rare = []string{"tender_audit_faults_total", "tender_origin_streams_ended_total", "tender_validation_findings"}
 
-// exported returns what Prometheus has of a relay, by name: what a real one tells of clients
-// that accept, refuse and are told of a change, and what hardly any ever tells.
+// exported returns the metrics that Prometheus has of a relay, by name: those of a real relay with clients
+// that receive, accept and reject changes, and the rare ones.
 func exported(t *testing.T) map[string]series {
 	t.Helper()
 	all := map[string]series{
-		// Prometheus tells of alerts itself.
+		// Prometheus itself exports alerts.
 		"ALERTS": {"alertname": nil, "alertstate": {"firing": true, "pending": true}, "severity": nil, "job": nil, "instance": nil},
 	}
 	for name, family := range scrape(t, newRelay(t)) {
@@ -70,17 +70,17 @@ func exported(t *testing.T) map[string]series {
 	return all
 }
 
-// learn adds what a metric shows of the series of a name.
+// learn adds the labels of a metric to the series of a name.
 func learn(all map[string]series, name string, m *dto.Metric) {
 	if all[name] == nil {
-		all[name] = series{"job": nil, "instance": nil} // which Prometheus adds
+		all[name] = series{"job": nil, "instance": nil} // labels that Prometheus adds
 	}
 	for _, l := range m.GetLabel() {
 		all[name].add(l.GetName(), l.GetValue())
 	}
 }
 
-// labelsOnPage returns the labels that deploy/docs/metrics.md gives a metric.
+// labelsOnPage returns the labels of a metric according to deploy/docs/metrics.md.
 func labelsOnPage(t *testing.T, name string) (labels []string) {
 	t.Helper()
 	row := regexp.MustCompile("- `" + name + "` \\(`[^`]*`\\), ([^.]*)\\.").FindStringSubmatch(telemetry.Page())
@@ -93,7 +93,7 @@ func labelsOnPage(t *testing.T, name string) (labels []string) {
 	return labels
 }
 
-// newRelay starts a relay that has told clients of a change, and returns its admin address.
+// newRelay starts a relay that has sent a change to clients, and returns its admin address.
 func newRelay(t *testing.T) string {
 	t.Helper()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -125,7 +125,7 @@ func scrape(t *testing.T, admin string) map[string]*dto.MetricFamily {
 		t.Fatal(err)
 	}
 	defer http.DefaultClient.CloseIdleConnections()
-	defer func() { _ = resp.Body.Close() }() // it was read
+	defer func() { _ = resp.Body.Close() }() // the body was read completely
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatalf("/metrics: %s, %v", resp.Status, err)

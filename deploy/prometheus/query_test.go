@@ -11,13 +11,13 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 )
 
-// A checker checks that queries parse, and select only series, labels and values of labels that are exported.
+// A checker checks that queries parse, and use only exported series, labels and label values.
 type checker struct {
 	known  map[string]series
-	faults []string // of the query
+	faults []string // of the current query
 }
 
-// check returns the labels that the result of a query may have, and what is wrong with the query.
+// check returns the labels that the result of a query may have. The error lists all faults of the query.
 func (c *checker) check(query string) (set, error) {
 	expr, err := parser.ParseExpr(query)
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *checker) check(query string) (set, error) {
 	return has, nil
 }
 
-// labels returns the labels that the result of an expression may have.
+// labels returns the labels that the result of an expression may have, and records faults.
 func (c *checker) labels(node parser.Node) set {
 	has := set{}
 	for child := range parser.ChildrenIter(node) {
@@ -61,7 +61,7 @@ func (c *checker) labels(node parser.Node) set {
 	return has
 }
 
-// selector returns the labels of the series that a selector names.
+// selector returns the labels of the series of a selector, and records unknown names and values.
 func (c *checker) selector(e *parser.VectorSelector) set {
 	has := set{}
 	for label := range c.known[e.Name] {
@@ -83,7 +83,7 @@ func (c *checker) selector(e *parser.VectorSelector) set {
 	return has
 }
 
-// among checks that an expression names only labels that exist.
+// among records a fault for each of labels that has lacks.
 func (c *checker) among(e parser.Expr, has set, labels []string) {
 	for _, label := range labels {
 		if !has[label] {

@@ -20,7 +20,7 @@ const (
 	testsFile = "tender.rules.test.yaml"
 )
 
-// An alert is a rule of the file.
+// An alert is an alert rule of the rules file.
 type alert struct {
 	Alert       string            `json:"alert"`
 	Expr        string            `json:"expr"`
@@ -58,10 +58,10 @@ func alerts(t *testing.T) (all []alert) {
 	return all
 }
 
-// templated is a label that an annotation names.
+// templated matches a label in the template of an annotation.
 var templated = regexp.MustCompile(`\$labels\.(\w+)`)
 
-// B.43: an alert asks for what relays export, and tells only of labels that it has.
+// B.43: an alert uses exported metrics only, and its annotations use labels of its result only.
 func TestB43_AlertsAskForWhatIsExported(t *testing.T) {
 	c := checker{known: exported(t)}
 	for _, a := range alerts(t) {
@@ -73,15 +73,15 @@ func TestB43_AlertsAskForWhatIsExported(t *testing.T) {
 		for name, text := range a.Annotations {
 			for _, match := range templated.FindAllStringSubmatch(text, -1) {
 				if !has[match[1]] {
-					t.Errorf("%s: its %s names the label %s, which it has not", a.Alert, name, match[1])
+					t.Errorf("%s: its %s uses the label %s, which its result does not have", a.Alert, name, match[1])
 				}
 			}
 		}
 	}
 }
 
-// B.43: each alert has a duration, a severity by which it is routed, and a section on the page of operations, to which its
-// runbook_url leads.
+// B.43: each alert has a duration, a severity for routing, and a runbook_url that links to its section on the page of
+// operations.
 func TestB43_AlertsHaveRunbooks(t *testing.T) {
 	page, err := os.ReadFile("../docs/operations.md")
 	if err != nil {
@@ -98,7 +98,7 @@ func TestB43_AlertsHaveRunbooks(t *testing.T) {
 	}
 }
 
-// promtool runs Prometheus's own tool on a file of rules, and on the file of their tests.
+// promtool runs promtool on a file of rules and on the file of their tests.
 func promtool(t *testing.T, rules, tests string) {
 	t.Helper()
 	path, err := exec.LookPath("promtool")
@@ -118,8 +118,8 @@ func promtool(t *testing.T, rules, tests string) {
 	}
 }
 
-// B.43: Prometheus accepts the rules. Each alert has a test of its name, with a moment in which nothing fires, and one in
-// which this alert fires alone.
+// B.43: Prometheus accepts the rules. Each alert has a test of its name, with a time at which no alert fires, and one
+// at which only this alert fires.
 func TestB43_AlertsFire(t *testing.T) {
 	promtool(t, rulesFile, testsFile)
 	var file struct {
@@ -133,7 +133,7 @@ func TestB43_AlertsFire(t *testing.T) {
 		} `json:"tests"`
 	}
 	read(t, testsFile, &file)
-	quiet, firing := set{}, set{} // alerts with such a moment
+	quiet, firing := set{}, set{} // alerts with a test at which no alert fires, and at which only this alert fires
 	for _, tt := range file.Tests {
 		for _, e := range tt.Expressions {
 			if len(e.Samples) == 0 {
@@ -145,7 +145,7 @@ func TestB43_AlertsFire(t *testing.T) {
 	}
 	for _, a := range alerts(t) {
 		if !quiet[a.Alert] || !firing[a.Alert] {
-			t.Errorf("%s: %s has a moment in which nothing fires: %t, and one in which only this does: %t", a.Alert, testsFile, quiet[a.Alert], firing[a.Alert])
+			t.Errorf("%s: %s has a time at which no alert fires: %t, and one at which only this alert fires: %t", a.Alert, testsFile, quiet[a.Alert], firing[a.Alert])
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// recorded adds the series of the recording rules to those that relays export.
+// recorded returns the exported series together with the series of the recording rules.
 func recorded(t *testing.T) map[string]series {
 	t.Helper()
 	var file struct {
@@ -38,11 +38,11 @@ func recorded(t *testing.T) map[string]series {
 	return c.known
 }
 
-// promql is a query on a page.
+// promql matches a query on a page.
 var promql = regexp.MustCompile("(?s)```promql\n(.*?)```")
 
-// B.43: the recording rules, and each query on the pages, ask for what relays export, or for what is recorded; no rule
-// is recorded for nothing.
+// B.43: the recording rules and each query on the pages use exported or recorded series only. Each recorded series is
+// used by a query on the pages.
 func TestB43_ObjectivesAskForWhatIsExported(t *testing.T) {
 	c, asked, queries := checker{known: recorded(t)}, "", 0
 	names, err := filepath.Glob("../docs/*.md")
@@ -67,12 +67,12 @@ func TestB43_ObjectivesAskForWhatIsExported(t *testing.T) {
 	}
 	for name := range c.known {
 		if strings.HasPrefix(name, "job:") && !strings.Contains(asked, name) {
-			t.Errorf("%s is recorded, and no query on the pages asks for it", name)
+			t.Errorf("%s is recorded, but no query on the pages uses it", name)
 		}
 	}
 }
 
-// B.43: the recording rules say what they are to say.
+// B.43: the recording rules pass their tests in promtool.
 func TestB43_ObjectivesAreMeasured(t *testing.T) {
 	promtool(t, "tender.slo.rules.yaml", "tender.slo.rules.test.yaml")
 }

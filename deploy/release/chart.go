@@ -18,7 +18,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A metadata is the content of Chart.yaml, in the order in which Helm writes it as the configuration of an OCI artefact.
+// A metadata holds the fields of Chart.yaml, in the order in which Helm encodes them in the configuration of an OCI
+// artefact.
 type metadata struct {
 	Name        string            `json:"name"`
 	Home        string            `json:"home,omitempty"`
@@ -33,8 +34,8 @@ type metadata struct {
 	Type        string            `json:"type,omitempty"`
 }
 
-// writeChart packs a chart into OUT/NAME-VERSION.tgz, and writes it to OUT/chart as an OCI artefact. Both are the same for
-// the same files, which helm package does not promise.
+// writeChart packs a chart into OUT/NAME-VERSION.tgz, and writes it to OUT/chart as an OCI artefact. Unlike helm
+// package, it produces identical output for identical files.
 func (o options) writeChart(dir string, w io.Writer) error {
 	at, err := o.time()
 	if err != nil {
@@ -56,7 +57,7 @@ func (o options) writeChart(dir string, w io.Writer) error {
 	if err := writeFile(name, archive); err != nil {
 		return err
 	}
-	// helm push takes the time of the artefact from the file.
+	// helm push uses the modification time of the file as the time of the artefact.
 	if err := os.Chtimes(name, at, at); err != nil {
 		return err
 	}
@@ -74,8 +75,9 @@ var (
 	appVersionLine = regexp.MustCompile(`(?m)^appVersion: .*$`)
 )
 
-// stamp returns the Chart.yaml of the release. The chart of a release says that version itself, so that the image which it
-// installs is that of the release. The chart of another commit gets a version of its own, before that of the next release.
+// stamp returns the Chart.yaml to pack, as text and decoded. For a release, appVersion must already be the version of
+// the release, so that the chart installs that image. For another commit, it sets a version that sorts before the next
+// release.
 func (o options) stamp(text []byte) ([]byte, metadata, error) {
 	var chart metadata
 	if err := yaml.UnmarshalStrict(text, &chart); err != nil {
@@ -97,7 +99,7 @@ func (o options) stamp(text []byte) ([]byte, metadata, error) {
 	return text, chart, nil
 }
 
-// pack returns the archive of a chart: Chart.yaml first, as Helm does, and the other files in the order of their names.
+// pack returns the archive of a chart. Chart.yaml is first, as Helm does it, and the other files are sorted by name.
 func pack(dir, name string, chartYAML []byte, at time.Time) ([]byte, error) {
 	files, err := chartFiles(dir)
 	if err != nil {
@@ -130,7 +132,7 @@ func pack(dir, name string, chartYAML []byte, at time.Time) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
-// chartFiles returns the files of a chart beside Chart.yaml, in the order of their names, without those of .helmignore.
+// chartFiles returns the files of a chart except Chart.yaml and those in .helmignore, sorted by name.
 func chartFiles(dir string) (files []string, err error) {
 	ignored, err := readIgnored(filepath.Join(dir, ".helmignore"))
 	if err != nil {
@@ -155,8 +157,8 @@ func chartFiles(dir string) (files []string, err error) {
 	return files, err
 }
 
-// ignored has the patterns of a .helmignore. Those are allowed that this repository needs: names, with wildcards, and
-// names of directories, with a slash at the end.
+// ignored holds the patterns of a .helmignore. It supports names with wildcards, and names of directories with a slash
+// at the end. Other patterns are an error.
 type ignored []string
 
 func readIgnored(name string) (patterns ignored, err error) {
@@ -178,11 +180,11 @@ func readIgnored(name string) (patterns ignored, err error) {
 	return patterns, nil
 }
 
-// match reports whether Helm leaves a file or directory out.
+// match reports whether Helm excludes a file or directory.
 func (patterns ignored) match(entry fs.DirEntry) bool {
 	return slices.ContainsFunc(patterns, func(line string) bool {
 		pattern, isDir := strings.CutSuffix(line, "/")
-		matched, _ := path.Match(pattern, entry.Name()) // readIgnored checks patterns
+		matched, _ := path.Match(pattern, entry.Name()) // readIgnored has validated the patterns
 		return matched && (!isDir || entry.IsDir())
 	})
 }

@@ -20,7 +20,7 @@ const (
 	chartType    = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 )
 
-// The parts of an OCI image layout that are written here, in the order in which Helm writes those of a manifest.
+// The parts of an OCI image layout that this program writes, with fields in the order in which Helm writes them.
 //
 // Source: https://github.com/opencontainers/image-spec, image-layout.md and manifest.md.
 type (
@@ -43,11 +43,11 @@ type (
 	}
 )
 
-// A layout is a directory with OCI artefacts.
+// A layout is the path of an OCI image layout: a directory with OCI artefacts.
 type layout string
 
-// writeLayout writes a packed chart as an OCI layout whose manifest is the one that helm push would write, and returns the
-// digest of that manifest.
+// writeLayout writes a packed chart as an OCI layout, and returns the digest of its manifest. The manifest is identical
+// to the one that helm push writes.
 func writeLayout(dir string, chart metadata, archive []byte, at time.Time) (string, error) {
 	l := layout(dir)
 	if err := os.MkdirAll(filepath.Join(dir, "blobs", "sha256"), 0o755); err != nil {
@@ -92,7 +92,7 @@ func (l layout) addJSON(mediaType string, value any) (descriptor, error) {
 	return l.add(mediaType, text)
 }
 
-// annotations returns those of a manifest, as Helm makes them of a chart.
+// annotations returns the annotations that Helm adds to the manifest of a chart.
 func annotations(chart metadata, at time.Time) map[string]string {
 	all := maps.Clone(chart.Annotations)
 	if all == nil {

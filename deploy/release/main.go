@@ -1,4 +1,4 @@
-// Command release writes those files of a release that no compiler makes:
+// Command release writes the notes, the chart and the signatures of a release:
 //
 //	release notes -version v1.2.3 CHANGELOG.md >notes.md
 //	release chart -version v1.2.3 -commit 0123456789ab -date 2026-11-25T10:00:00Z -out dist deploy/helm/tender
@@ -26,7 +26,7 @@ func main() {
 // options are the flags of all commands.
 type options struct{ version, commit, date, out, key string }
 
-// run runs one command, which prints to w.
+// run runs one command. Its output goes to w.
 func run(args []string, w io.Writer) error {
 	if len(args) == 0 {
 		return fmt.Errorf("no command; use notes, chart or sign")
@@ -55,11 +55,11 @@ func run(args []string, w io.Writer) error {
 	return fmt.Errorf("command %q is unknown; use notes, chart or sign", args[0])
 }
 
-// releaseVersion matches the tag of a release. Any other version is that of a commit between two releases: what git
-// describe makes of one has a second hyphen.
+// releaseVersion matches the tag of a release. Any other version is a commit between two releases: the output of git
+// describe for such a commit has a second hyphen.
 var releaseVersion = regexp.MustCompile(`^v(\d+\.\d+\.\d+(?:-[0-9A-Za-z.]+)?)$`)
 
-// released returns the version without its v, if it is that of a release.
+// released returns the version without its v. ok is false if it is not the version of a release.
 func (o options) released() (version string, ok bool) {
 	match := releaseVersion.FindStringSubmatch(o.version)
 	if match == nil {
@@ -77,7 +77,7 @@ func (o options) time() (time.Time, error) {
 	return at.UTC(), nil
 }
 
-// writeFile writes a file that everyone may read, whatever the umask is.
+// writeFile writes a file with mode 0644, regardless of the umask.
 func writeFile(name string, content []byte) error {
 	if err := os.WriteFile(name, content, 0o644); err != nil {
 		return err

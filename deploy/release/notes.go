@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// writeNotes prints the section of the changelog for the version: that of the release, or else what is unreleased.
+// writeNotes prints the section of the changelog for the version, or the section Unreleased if it is not a release.
 func (o options) writeNotes(changelog string, w io.Writer) error {
 	text, err := os.ReadFile(changelog)
 	if err != nil {
@@ -25,7 +25,7 @@ func (o options) writeNotes(changelog string, w io.Writer) error {
 	return err
 }
 
-// section returns the text below the heading "## [name]", up to the next one of that level or to the links at the end.
+// section returns the text below the heading "## [name]", up to the next heading of that level or the links at the end.
 func section(changelog, name string) string {
 	var lines []string
 	inside := false

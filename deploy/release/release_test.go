@@ -32,7 +32,7 @@ func read(t *testing.T, elements ...string) string {
 	return string(text)
 }
 
-// file writes a file in a directory of the test, and returns its path.
+// file writes a file in a temporary directory of the test, and returns its path.
 func file(t *testing.T, content string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "file")
@@ -42,7 +42,7 @@ func file(t *testing.T, content string) string {
 	return name
 }
 
-// refused checks that a command fails with an error that has each text.
+// refused checks that a command fails with an error that contains each of wants.
 func refused(t *testing.T, args []string, wants ...string) {
 	t.Helper()
 	err := run(args, io.Discard)
@@ -70,7 +70,7 @@ func TestNotes(t *testing.T) {
 	refused(t, []string{"notes", "-version", "v1.2.2", changelog}, "an empty one")
 }
 
-// newKey returns a file with a new key in PEM.
+// newKey writes a new key to a PEM file, and returns its path.
 func newKey(t *testing.T, curve elliptic.Curve, marshal func(*ecdsa.PrivateKey) ([]byte, error), name string) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(curve, rand.Reader)
@@ -86,7 +86,7 @@ func newKey(t *testing.T, curve elliptic.Curve, marshal func(*ecdsa.PrivateKey) 
 
 func pkcs8(key *ecdsa.PrivateKey) ([]byte, error) { return x509.MarshalPKCS8PrivateKey(key) }
 
-// TestSignature has OpenSSL verify a signature, and refuse it once the file has changed.
+// TestSignature checks that OpenSSL verifies a signature, and rejects it after the file was changed.
 func TestSignature(t *testing.T) {
 	sums := file(t, "0123  tender_v1.2.3_linux_amd64\n")
 	for _, key := range []string{
@@ -113,7 +113,7 @@ func TestSignature(t *testing.T) {
 	}
 }
 
-// verify verifies the signature of a file for content, as the page on releases says.
+// verify verifies content against the signature of a file with the command on the page on releases.
 func verify(t *testing.T, signed, content string) (string, error) {
 	t.Helper()
 	script := `base64 -d <"$0.sig" >"$0.der" && openssl dgst -sha256 -verify "$0.pub" -signature "$0.der" "$1"`
@@ -149,12 +149,12 @@ func TestKeysAreRefused(t *testing.T) {
 	}
 }
 
-// chartArgs are those of a chart for a version.
+// chartArgs returns the arguments that pack the chart for a version.
 func chartArgs(version, out string) []string {
 	return []string{"chart", "-version", version, "-commit", "0123456789ab", "-date", date, "-out", out, "../helm/tender"}
 }
 
-// unpacked returns the files of a chart, by their names.
+// unpacked returns the contents of the files in a packed chart, by name.
 func unpacked(t *testing.T, name string) map[string]string {
 	t.Helper()
 	z, err := gzip.NewReader(strings.NewReader(read(t, name)))
@@ -178,7 +178,8 @@ func unpacked(t *testing.T, name string) map[string]string {
 	}
 }
 
-// TestChartOfACommit packs the chart between two releases: its image is that of the commit, all else as in the repository.
+// TestChartOfACommit packs the chart for a commit between two releases. The chart installs the image of the commit;
+// everything else is as in the repository.
 func TestChartOfACommit(t *testing.T) {
 	out := t.TempDir()
 	if err := run(chartArgs("abcdef012345", out), io.Discard); err != nil {
@@ -186,7 +187,7 @@ func TestChartOfACommit(t *testing.T) {
 	}
 	packs, err := filepath.Glob(out + "/tender-*-dev.g0123456789ab.tgz")
 	if err != nil || len(packs) != 1 {
-		t.Fatalf("packed %q, %v", packs, err)
+		t.Fatalf("the packed charts are %q, want one (%v)", packs, err)
 	}
 	files := unpacked(t, packs[0])
 	if chart := files["Chart.yaml"]; !strings.Contains(chart, "\nappVersion: \"abcdef012345\"\n") || !strings.Contains(chart, "-dev.g0123456789ab\n") {
@@ -202,7 +203,7 @@ func TestChartOfACommit(t *testing.T) {
 	}
 }
 
-// TestChartOfARelease packs the chart of a release: it must say that version itself.
+// TestChartOfARelease packs the chart of a release. Its Chart.yaml must already contain the version of the release.
 func TestChartOfARelease(t *testing.T) {
 	var chart metadata
 	o := options{version: "abc", commit: "abc"}
@@ -223,7 +224,7 @@ func TestChartOfARelease(t *testing.T) {
 	refused(t, chartArgs("v99.0.0", out), "appVersion is "+committed, "the release is v99.0.0")
 }
 
-// TestChartIsReproducible packs the chart twice, from files with other times, and compares all that is written.
+// TestChartIsReproducible packs the chart twice, from files with different modification times, and compares all output.
 func TestChartIsReproducible(t *testing.T) {
 	copied := filepath.Join(t.TempDir(), "tender")
 	if err := os.CopyFS(copied, os.DirFS("../helm/tender")); err != nil {

@@ -15,9 +15,9 @@ import (
 	"os"
 )
 
-// signFile signs a file: it writes FILE.sig, which is what cosign sign-blob --output-signature writes, and
-// FILE.sigstore.json, which is what its --bundle writes with a key and without a transparency log. FILE.pub is the
-// public key, which users compare with the one that they have from elsewhere.
+// signFile signs a file. It writes FILE.sig in the format of cosign sign-blob --output-signature, and
+// FILE.sigstore.json in the format of its --bundle with a key and without a transparency log. It also writes the public
+// key to FILE.pub; users must compare it with a copy from another source.
 func (o options) signFile(name string, w io.Writer) error {
 	key, err := readKey(o.key)
 	if err != nil {
@@ -28,7 +28,7 @@ func (o options) signFile(name string, w io.Writer) error {
 		return err
 	}
 	digest := sha256.Sum256(content)
-	// Without randomness, the signature is that of RFC 6979: equal files have equal signatures.
+	// A nil source of randomness selects RFC 6979: equal files have equal signatures.
 	signature, err := key.Sign(nil, digest[:], crypto.SHA256)
 	if err != nil {
 		return fmt.Errorf("sign %s: %w", name, err)
@@ -60,7 +60,7 @@ func readKey(name string) (*ecdsa.PrivateKey, error) {
 		return nil, err
 	}
 	block, rest := pem.Decode(text)
-	for block != nil && block.Type == "EC PARAMETERS" { // openssl ecparam writes it before the key
+	for block != nil && block.Type == "EC PARAMETERS" { // openssl ecparam writes this block before the key
 		block, rest = pem.Decode(rest)
 	}
 	if block == nil {
@@ -85,7 +85,7 @@ func readKey(name string) (*ecdsa.PrivateKey, error) {
 	return key, nil
 }
 
-// The parts of a Sigstore bundle that a signature by key has.
+// The parts of a Sigstore bundle with a signature by a key.
 //
 // Source: https://github.com/sigstore/protobuf-specs, sigstore_bundle.proto, version 0.3.
 type (
@@ -110,8 +110,8 @@ type (
 	}
 )
 
-// newBundle returns the bundle of a signature. The hint tells keys apart, as that of cosign does: it is the digest of the
-// public key.
+// newBundle returns the bundle of a signature. public is the DER encoding of the public key; its digest becomes the
+// hint that identifies the key, as in cosign.
 func newBundle(public, sum, signature []byte) bundle {
 	hint := sha256.Sum256(public)
 	return bundle{

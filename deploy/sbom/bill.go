@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// The parts of a CycloneDX 1.6 bill that are written here.
+// The parts of a CycloneDX 1.6 bill of materials that this program writes.
 //
 // Source: https://cyclonedx.org/docs/1.6/json/
 type (
@@ -51,15 +51,15 @@ type (
 	}
 )
 
-// A release is what a bill says of a file that the file itself does not.
+// A release holds the parts of a bill that cannot be read from the contents of the file.
 type release struct {
 	version string            // of the main module, or of the image
 	date    string            // RFC 3339; empty leaves it out
 	sum     [sha256.Size]byte // of the file, or of the manifest of the image
 }
 
-// A part is a component of a bill with all that it needs: components is in the order of the bill, and each has a
-// dependency.
+// A part is a component of a bill with all of its dependencies. components is in the order of the bill, and each
+// component has an entry in dependencies.
 type part struct {
 	top          component
 	components   []component
@@ -80,7 +80,8 @@ func (r release) bill(p part) bill {
 	}
 }
 
-// newBill returns the bill of a program. It depends on its arguments alone, so that equal programs have equal bills.
+// newBill returns the bill of a program. The result depends on its arguments only, so that equal programs have equal
+// bills.
 func newBill(info *debug.BuildInfo, r release) (bill, error) {
 	p, err := program(info, r.version, r.sum)
 	if err != nil {
@@ -89,8 +90,8 @@ func newBill(info *debug.BuildInfo, r release) (bill, error) {
 	return r.bill(p), nil
 }
 
-// program returns a Go program: the modules that were linked into it, and the standard library. Errors: the program was
-// built of a module without a checksum, such as a directory that replaces one.
+// program returns the part of a Go program: the modules that were linked into it, and the standard library. Errors: a
+// module has no checksum, such as one that a directory replaces.
 func program(info *debug.BuildInfo, version string, sum [sha256.Size]byte) (part, error) {
 	top := module("application", info.Main.Path, version)
 	top.Hashes = hashes(sum)
@@ -113,7 +114,7 @@ func program(info *debug.BuildInfo, version string, sum [sha256.Size]byte) (part
 	return needing(top, components...), nil
 }
 
-// needing returns a component that needs others, which need nothing.
+// needing returns a part in which top depends on components, and these have no dependencies.
 func needing(top component, components ...component) part {
 	p := part{top: top, components: components, dependencies: []dependency{{Ref: top.Ref}}}
 	for _, c := range components {
@@ -123,10 +124,10 @@ func needing(top component, components ...component) part {
 	return p
 }
 
-// hashes returns a checksum as components have it.
+// hashes returns a checksum in the form that component.Hashes needs.
 func hashes(sum [sha256.Size]byte) []hash { return []hash{{"SHA-256", hex.EncodeToString(sum[:])}} }
 
-// module returns a Go module as a component, whose package URL identifies it.
+// module returns a Go module as a component that its package URL identifies.
 //
 // Source: https://github.com/package-url/purl-spec, type golang.
 func module(kind, path, version string) component {
@@ -134,8 +135,8 @@ func module(kind, path, version string) component {
 	return component{Ref: purl, Type: kind, Name: path, Version: version, PURL: purl}
 }
 
-// contentHash returns the checksum of a module, as in go.sum: SHA-256 over the names and
-// checksums of its files.
+// contentHash returns the checksum of a module in go.sum: SHA-256 over the names and
+// checksums of its files. Errors: the module has no such checksum.
 func contentHash(m *debug.Module) (hash, error) {
 	encoded, ok := strings.CutPrefix(m.Sum, "h1:")
 	sum, err := base64.StdEncoding.DecodeString(encoded)
@@ -145,7 +146,7 @@ func contentHash(m *debug.Module) (hash, error) {
 	return hash{"SHA-256", hex.EncodeToString(sum)}, nil
 }
 
-// serial returns a UUID that names the bill of one program file.
+// serial returns the serial number of the bill of a file: a UUID derived from the file's checksum.
 //
 // Source: RFC 9562, section 5.8.
 func serial(sum [sha256.Size]byte) string {

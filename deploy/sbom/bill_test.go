@@ -19,7 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A checksum as go.sum has it, and as a bill has it.
+// The same checksum in the format of go.sum and in the format of a bill.
 const (
 	sum    = "h1:rEMyGo6bT7LwXiXRRE8fzwgmF1xJYI3xg5ebFXIjbNg="
 	sumHex = "ac43321a8e9b4fb2f05e25d1444f1fcf0826175c49608df183979b1572236cd8"
@@ -85,7 +85,7 @@ func TestBillWithoutChecksum(t *testing.T) {
 	}
 }
 
-// TestWrite holds that a bill is of the file, and the same each time.
+// TestWrite checks that the bill describes the file, and that repeated runs write the same bill.
 func TestWrite(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -104,11 +104,11 @@ func TestWrite(t *testing.T) {
 		t.Errorf("the bill lacks %s:\n%s", std, &first)
 	}
 	if err := write(&first, "bill_test.go", "", release{version: "v1"}); err == nil {
-		t.Error("a bill was written of a file that is no program")
+		t.Error("write wrote a bill of a file that is not a program")
 	}
 }
 
-// archive returns files as a layer or a chart has them.
+// archive returns a gzipped tar archive of files, like a layer or a chart. files alternates names and contents.
 func archive(t *testing.T, files ...string) []byte {
 	t.Helper()
 	var packed bytes.Buffer
@@ -141,8 +141,8 @@ func decoded(t *testing.T, name, arch string) (b bill) {
 	return b
 }
 
-// TestChart checks that the bill of a chart has the image that its values name: with the tag of the values, or else the
-// appVersion.
+// TestChart checks that the bill of a chart lists the image in its values, with the tag in the values or, if that is
+// empty, the appVersion.
 func TestChart(t *testing.T) {
 	const chart = "name: tender\nversion: 1.0.0\nappVersion: v1.2.3\n"
 	for values, want := range map[string]string{
@@ -156,12 +156,13 @@ func TestChart(t *testing.T) {
 		}
 		b := decoded(t, name, "")
 		if len(b.Components) != 1 || b.Components[0].PURL != want || b.Metadata.Component.Version != "1.0.0" {
-			t.Errorf("the bill has %+v of %+v, want %s", b.Components, b.Metadata.Component, want)
+			t.Errorf("the bill has the components %+v of %+v, want %s", b.Components, b.Metadata.Component, want)
 		}
 	}
 }
 
-// TestImage checks that the bill of an image has each file, the modules of a program in it, and no blob that was changed.
+// TestImage checks that the bill of an image lists each file and the modules of programs, and that a modified blob is
+// an error.
 func TestImage(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -200,15 +201,15 @@ func TestImage(t *testing.T) {
 		}
 	}
 	if needs := b.Dependencies[0].DependsOn; b.Metadata.Component.Hashes[0].Content != manifest[len("sha256:"):] || len(needs) != 2 {
-		t.Errorf("the image is %+v, and needs %q", b.Metadata.Component, needs)
+		t.Errorf("the image is %+v, and depends on %q", b.Metadata.Component, needs)
 	}
 	if err := write(io.Discard, dir, "riscv64", release{version: "v1.2.3"}); err == nil || !strings.Contains(err.Error(), `no image for "riscv64"`) {
-		t.Errorf("the image for riscv64: %v", err)
+		t.Errorf("bill of a nonexistent image for riscv64: %v, want an error that names the architecture", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "blobs/sha256", layer[len("sha256:"):]), []byte("changed"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := write(io.Discard, dir, "amd64", release{version: "v1.2.3"}); err == nil || !strings.Contains(err.Error(), "has the digest") {
-		t.Errorf("a layer that was changed: %v", err)
+		t.Errorf("bill of an image with a modified layer: %v, want an error about its digest", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// readChart returns the bill of a chart that Helm can install: it needs the image that its values name.
+// readChart returns the bill of a packed Helm chart, which depends on the image in its values.
 func readChart(archive []byte, r release) (bill, error) {
 	var chart struct{ Name, Version, AppVersion string }
 	var values struct {
@@ -43,7 +43,7 @@ func readChart(archive []byte, r release) (bill, error) {
 	return r.bill(needing(top, container(values.Image.Repository, tag))), nil
 }
 
-// container returns an image by its tag, since a chart does not know its digest.
+// container returns an image as a component, identified by its tag, since a chart does not contain the digest.
 //
 // Source: https://github.com/package-url/purl-spec, type oci.
 func container(repository, tag string) component {
@@ -56,7 +56,7 @@ func container(repository, tag string) component {
 	return component{Ref: purl, Type: "container", Name: repository, Version: tag, PURL: purl}
 }
 
-// readTarGz calls a function for each regular file of an archive.
+// readTarGz calls each for each regular file of an archive.
 func readTarGz(archive []byte, each func(name string, content []byte) error) error {
 	z, err := gzip.NewReader(bytes.NewReader(archive))
 	if err != nil {

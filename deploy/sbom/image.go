@@ -12,16 +12,16 @@ import (
 	"strings"
 )
 
-// A descriptor is how parts of an OCI image layout name each other.
+// A descriptor is a reference to a blob of an OCI image layout.
 type descriptor struct {
 	Digest   string
 	Platform struct{ Architecture string }
 }
 
-// A layout is a directory with one image for each architecture, as deploy/image/build.sh writes it.
+// A layout is the path of an OCI image layout with one image per architecture, as deploy/image/build.sh writes it.
 type layout string
 
-// decode reads the blob of a descriptor.
+// decode decodes the JSON blob of a descriptor into a value.
 func (l layout) decode(d descriptor, into any) error {
 	text, err := l.blob(d)
 	if err != nil {
@@ -30,6 +30,7 @@ func (l layout) decode(d descriptor, into any) error {
 	return json.Unmarshal(text, into)
 }
 
+// blob returns the blob of a descriptor. Errors: the content does not match the digest.
 func (l layout) blob(d descriptor) ([]byte, error) {
 	algorithm, sum, _ := strings.Cut(d.Digest, ":")
 	content, err := os.ReadFile(filepath.Join(string(l), "blobs", algorithm, filepath.Base(sum)))
@@ -39,7 +40,7 @@ func (l layout) blob(d descriptor) ([]byte, error) {
 	return content, err
 }
 
-// manifest returns the manifest of the image for an architecture.
+// manifest returns the descriptor of the manifest for an architecture.
 func (l layout) manifest(arch string) (descriptor, error) {
 	var top, index struct{ Manifests []descriptor }
 	text, err := os.ReadFile(filepath.Join(string(l), "index.json"))
@@ -63,7 +64,8 @@ func (l layout) manifest(arch string) (descriptor, error) {
 	return descriptor{}, fmt.Errorf("%s has no image for %q", l, arch)
 }
 
-// readImage returns the bill of an image: its files, and what was linked into those that are Go programs.
+// readImage returns the bill of an image: its files, and the modules of those that are Go programs. It sets r.sum to
+// the digest of the manifest.
 func readImage(l layout, arch string, r release) (bill, error) {
 	found, err := l.manifest(arch)
 	if err != nil {
@@ -93,7 +95,7 @@ func readImage(l layout, arch string, r release) (bill, error) {
 	return r.bill(all), nil
 }
 
-// addFile adds a file of the image, of which the version is that of the program in it.
+// addFile adds a file of the image. version is used for the main module if the file is a Go program.
 func (p *part) addFile(name string, content []byte, version string) error {
 	sum := sha256.Sum256(content)
 	of := component{Ref: "file:/" + name, Type: "file", Name: "/" + name, Hashes: hashes(sum)}

@@ -1,5 +1,5 @@
-// Command sbom writes the bill of materials of a part of a release as CycloneDX JSON. It reads that part itself, so it
-// lists nothing that is not in it:
+// Command sbom writes the bill of materials of a release file as CycloneDX JSON. It reads the contents of that file, so
+// it lists exactly what the file contains:
 //
 //	sbom -version v1.2.3 -date 2026-11-21T10:00:00Z dist/tender_linux_amd64    # a Go program: modules that were linked
 //	sbom -version v1.2.3 dist/tender-1.2.3.tgz                                 # a Helm chart: the image that it installs
