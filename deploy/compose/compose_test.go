@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/relay"
 )
 
-// A file is the part of compose.yaml that the tests need.
+// A file holds the fields of compose.yaml that the tests read.
 type file struct {
 	Services map[string]service
 	Volumes  map[string]struct{}
@@ -34,7 +34,7 @@ type service struct {
 // serves reports whether a service is a relay: without a command, the image runs tender serve.
 func (s service) serves() bool { return len(s.Command) == 0 }
 
-// variables returns the environment of a service in the form of os.Environ.
+// variables returns the environment of a service in the format of os.Environ.
 func (s service) variables() (env []string) {
 	for name, value := range s.Environment {
 		env = append(env, name+"="+value)
@@ -43,11 +43,11 @@ func (s service) variables() (env []string) {
 	return env
 }
 
-// TestLimits checks that services are confined, that a relay has the files, the memory limit and the time that its
-// configuration needs, and that no two services share a volume.
+// TestLimits checks that all services are confined and that no two services share a volume. It also checks that each
+// relay has the limits of open files, memory and stop time that its configuration needs.
 func TestLimits(t *testing.T) {
 	f := load(t)
-	mounted := map[string]string{} // services, by volume
+	mounted := map[string]string{} // volume to service
 	for name, s := range f.Services {
 		if !s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) {
 			t.Errorf("%s has read_only %t and cap_drop %q, want true and ALL", name, s.ReadOnly, s.CapDrop)

@@ -1,3 +1,3 @@
-// Package compose has a file for Docker Compose: a control plane, two relays and two clients. Its
-// tests read the file, and run what it says as processes of this host.
+// Package compose contains a file for Docker Compose: a control plane, two relays and two clients. Its
+// tests check the file, and run its services as processes on this host.
 package compose

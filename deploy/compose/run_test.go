@@ -18,18 +18,18 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A host runs the services of a file as processes on loopback: addresses and volumes are
-// mapped, and all else is as the file says.
+// A host runs the services of a file as processes on loopback. It replaces addresses and volumes,
+// and uses everything else as the file has it.
 type host struct {
 	t         *testing.T
-	tender    string            // the binary
-	addresses map[string]string // of services, to those where they listen here
-	admin     map[string]string // by service, where operators find it
-	dirs      map[string]string // of volumes and directories, to those of this host
+	tender    string            // path of the binary
+	addresses map[string]string // address in the file to the address on this host
+	admin     map[string]string // service to its admin address
+	dirs      map[string]string // volume or directory in the file to a directory of this host
 	processes map[string]*envoytest.Process
 }
 
-// newHost builds the binary, and finds addresses and directories.
+// newHost builds the binary, and reserves addresses and directories.
 func newHost(t *testing.T, f file) *host {
 	t.Helper()
 	h := &host{
@@ -53,7 +53,7 @@ func newHost(t *testing.T, f file) *host {
 	return h
 }
 
-// environment returns that of a service.
+// environment returns the environment of a service, with the addresses and directories of this host.
 func (h *host) environment(name string, s service) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -80,7 +80,7 @@ func (h *host) environment(name string, s service) []string {
 	return env
 }
 
-// start starts a service, and waits until it has written a text.
+// start starts a service, and waits until its output contains the text until.
 func (h *host) start(name string, s service, until string) {
 	h.t.Helper()
 	args := slices.Clone(s.Command)
@@ -113,15 +113,15 @@ func (h *host) checkHealth(name string, s service) {
 	}
 }
 
-// stop stops a service as Compose does, and returns its exit code.
+// stop stops a service with SIGTERM, as Compose does, and returns its exit code.
 func (h *host) stop(name string) (code int) {
 	h.t.Helper()
 	h.processes[name].Signal(syscall.SIGTERM)
-	return h.processes[name].Wait() // within TENDER_DRAIN, or as soon as the signal comes
+	return h.processes[name].Wait() // ends within TENDER_DRAIN
 }
 
-// TestRun runs all services: clients of both relays are told what the files say, and what
-// changes; and while the control plane is away, what it said last.
+// TestRun runs all services. Clients of both relays receive the resources of the files and their changes. While the
+// control plane is down, a new client receives the cached resources.
 func TestRun(t *testing.T) {
 	f := load(t)
 	h := newHost(t, f)
@@ -149,7 +149,7 @@ func TestRun(t *testing.T) {
 	late.Command = []string{"get", "--output=name", "--address=relay-1:18000", "cds"}
 	h.start("late", late, "payment")
 	if code, got := h.processes["late"].Wait(), h.processes["late"].Log(); code != 0 || got != "cart\ncheckout\npayment" {
-		t.Errorf("a client that starts while the control plane is away ended with %d, and was sent %q", code, got)
+		t.Errorf("a client that starts while the control plane is down exited with %d, and received %q", code, got)
 	}
 	for _, name := range []string{"client-1", "client-2", "relay-1", "relay-2"} {
 		if code := h.stop(name); code != 0 && strings.HasPrefix(name, "relay") {
@@ -158,7 +158,7 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// next returns a service that has not started, and depends on none such.
+// next returns a service that is not started and depends on started services only.
 func next(t *testing.T, f file, started map[string]bool) string {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(f.Services)) {
@@ -167,6 +167,6 @@ func next(t *testing.T, f file, started map[string]bool) string {
 			return name
 		}
 	}
-	t.Fatalf("the services depend on one another; started are %v", started)
+	t.Fatalf("the dependencies of the services form a cycle; started services: %v", started)
 	return ""
 }

@@ -10,7 +10,7 @@ import (
 	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3" // a type in the files
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3" // registers a type that the files use
 	httppb "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// secrets are the files of secrets; all others are bootstraps.
+// secrets are the YAML files with secrets; all other YAML files are bootstraps.
 var secrets = []string{"secret-ca.yaml", "secret-client.yaml"}
 
 // bootstraps returns the names of the bootstraps.
@@ -34,7 +34,7 @@ func bootstraps(t *testing.T) []string {
 	return slices.DeleteFunc(names, func(name string) bool { return slices.Contains(secrets, name) })
 }
 
-// readBootstrap reads a bootstrap; TestEnvoy_Bootstraps has Envoy validate it.
+// readBootstrap reads a bootstrap. It does not validate it; TestEnvoy_Bootstraps does so with Envoy.
 func readBootstrap(t *testing.T, name string) *bootstrappb.Bootstrap {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -52,7 +52,7 @@ func readBootstrap(t *testing.T, name string) *bootstrappb.Bootstrap {
 	return b
 }
 
-// cluster returns the static cluster of the relay.
+// cluster returns the static cluster "tender", which is the relay.
 func cluster(t *testing.T, b *bootstrappb.Bootstrap) *clusterpb.Cluster {
 	t.Helper()
 	for _, c := range b.GetStaticResources().GetClusters() {
@@ -90,7 +90,7 @@ func TestBootstrapsFitTheRelay(t *testing.T) {
 			}
 		}
 		for _, api := range []*corepb.ApiConfigSource{d.GetAdsConfig(), d.GetCdsConfig().GetApiConfigSource(), d.GetLdsConfig().GetApiConfigSource()} {
-			if api == nil || api.GetApiType() == corepb.ApiConfigSource_REST { // which has no rate limit
+			if api == nil || api.GetApiType() == corepb.ApiConfigSource_REST { // REST polls have no rate limit settings
 				continue
 			}
 			limit := api.GetRateLimitSettings()

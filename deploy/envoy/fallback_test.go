@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestB3_MovingToTheRelayAndBack: a client that moves from its control plane to a relay, and back, receives nothing again in
-// Delta but the endpoints that it names, which Envoys may have dropped; in SotW, each type once.
+// TestB3_MovingToTheRelayAndBack moves a client from its control plane to a relay, and back. In Delta it receives again
+// only the endpoints that it subscribes to by name, which Envoys may have dropped. In SotW it receives each type once.
 func TestB3_MovingToTheRelayAndBack(t *testing.T) {
 	const cds, eds, lds = relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType
 	for name, want := range map[string]struct {
@@ -27,14 +27,14 @@ func TestB3_MovingToTheRelayAndBack(t *testing.T) {
 			b.Node.UserAgentName = "envoy"
 			options := relaytest.ClientOptions{Variant: want.variant, Node: b.GetNode(), AutoAck: true}
 			s := newSite(t, b)
-			s.origin.Change(func(o *relaytest.Behaviour) { o.SotW = want.variant == relaytest.SotW }) // for both
+			s.origin.Change(func(o *relaytest.Behaviour) { o.SotW = want.variant == relaytest.SotW }) // for client and relay
 			relayed, err := grpc.NewClient(s.relay.Addrs()[0].String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = relayed.Close() })
 			direct := s.origin.Dial()
-			s.has(relaytest.NewClient(t, relayed, options)) // so that the relay has everything
+			s.has(relaytest.NewClient(t, relayed, options)) // so that the relay caches all resources
 			c := relaytest.NewClient(t, direct, options)
 			s.has(c)
 			c.Reconnect(relayed)
@@ -45,7 +45,7 @@ func TestB3_MovingToTheRelayAndBack(t *testing.T) {
 	}
 }
 
-// has subscribes a client to everything, and waits until it has it.
+// has subscribes a client to all types, and waits until it has received all resources.
 func (s *site) has(c *relaytest.Client) {
 	s.t.Helper()
 	c.Subscribe(relaytest.ClusterType)
@@ -56,7 +56,8 @@ func (s *site) has(c *relaytest.Client) {
 	})
 }
 
-// resent receives a response of each of these types, and shows that there was no other: the next ones are changes.
+// resent receives one response of each given type. It then changes resources, and checks that the next responses are
+// those changes, so that no other response was sent.
 func (s *site) resent(c *relaytest.Client, types []string) {
 	s.t.Helper()
 	var got []string
@@ -64,7 +65,7 @@ func (s *site) resent(c *relaytest.Client, types []string) {
 		got = append(got, c.Recv(s.t.Context()).TypeURL)
 	}
 	if slices.Sort(got); !slices.Equal(got, types) {
-		s.t.Errorf("sent again are %v, want %v", got, types)
+		s.t.Errorf("types sent again: %v, want %v", got, types)
 	}
 	s.changes++
 	port := "127.0.0.1:" + strconv.Itoa(s.changes)

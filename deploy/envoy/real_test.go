@@ -52,7 +52,8 @@ func (s *site) server(b *bootstrappb.Bootstrap) string {
 	}
 }
 
-// serves starts an Envoy from a bootstrap and returns it once it has served a request by what the control plane sent.
+// serves starts an Envoy from a bootstrap, and returns it once it has served a request with the configuration of the
+// control plane.
 func (s *site) serves(name, server string) *envoytest.Envoy {
 	s.t.Helper()
 	s.content.Put(relaytest.StaticCluster("web", envoytest.NewBackend(s.t, "backend").Addr))
@@ -69,8 +70,8 @@ func (s *site) serves(name, server string) *envoytest.Envoy {
 	return e
 }
 
-// TestEnvoy_Bootstraps: each version of Envoy accepts each bootstrap, and an Envoy that is started from it below a relay
-// becomes ready and serves requests.
+// TestEnvoy_Bootstraps checks that each version of Envoy accepts each bootstrap. An Envoy that is started from it with
+// a relay becomes ready and serves requests.
 func TestEnvoy_Bootstraps(t *testing.T) {
 	for _, name := range bootstraps(t) {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +84,7 @@ func TestEnvoy_Bootstraps(t *testing.T) {
 			s.validate(name)
 			s.serves(name, s.server(b))
 			if got := s.origin.State().OpenConnections; got != 1 {
-				t.Errorf("the control plane has %d connections, want the relay's", got)
+				t.Errorf("the control plane has %d connections, want only the relay's", got)
 			}
 			if b.GetClusterManager().GetLoadStatsConfig() != nil {
 				s.reports.Await(t, func(reports []*lrspb.LoadStatsRequest) error {
@@ -97,7 +98,8 @@ func TestEnvoy_Bootstraps(t *testing.T) {
 	}
 }
 
-// TestEnvoy_Fallback: an Envoy of fallback.yaml is served by the control plane while the relay has no configuration.
+// TestEnvoy_Fallback checks that the control plane serves an Envoy with fallback.yaml while the relay has no
+// configuration.
 func TestEnvoy_Fallback(t *testing.T) {
 	t.Parallel()
 	const name = "fallback.yaml"
@@ -105,6 +107,6 @@ func TestEnvoy_Fallback(t *testing.T) {
 	s := newSite(t, b, "TENDER_ORIGIN=127.0.0.1:1", "TENDER_COLD_WAIT=100ms")
 	s.serves(name, s.server(b))
 	if got := s.origin.State(); got.OpenConnections != 1 {
-		t.Errorf("the control plane has %d connections, want the Envoy's", got.OpenConnections)
+		t.Errorf("the control plane has %d connections, want only the Envoy's", got.OpenConnections)
 	}
 }

@@ -18,19 +18,19 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/loadserver"
 )
 
-// A site is a control plane, and a relay of it.
+// A site is a control plane, and a relay that connects to it.
 type site struct {
 	t       *testing.T
 	origin  *relaytest.Origin
 	content *relaytest.Content // of the origin, for the Node of the bootstrap
 	relay   *relaytest.Relay
-	files   string            // what is /etc/envoy elsewhere
-	changes int               // made by resent
-	reports loadserver.Server // of the origin
+	files   string            // directory that replaces /etc/envoy
+	changes int               // number of changes that resent has made
+	reports loadserver.Server // load reporting service of the origin
 }
 
-// newSite starts a site for a bootstrap, with further variables for the relay. The origin serves the Node of the bootstrap
-// alone, so the relay must forward the parts of the Node that it groups clients by.
+// newSite starts a site for a bootstrap, with additional variables for the relay. The origin serves only the Node of
+// the bootstrap, so the relay must forward the parts of the Node that it groups clients by.
 func newSite(t *testing.T, b *bootstrappb.Bootstrap, env ...string) *site {
 	t.Helper()
 	s := &site{t: t, files: t.TempDir()}
@@ -51,7 +51,7 @@ func newSite(t *testing.T, b *bootstrappb.Bootstrap, env ...string) *site {
 	return s
 }
 
-// secure writes the certificates of a bootstrap with TLS, and returns the variables of the relay's own.
+// secure writes the certificate files that a bootstrap with TLS refers to, and returns the TLS variables of the relay.
 func (s *site) secure(b *bootstrappb.Bootstrap) (env []string) {
 	s.t.Helper()
 	socket := cluster(s.t, b).GetTransportSocket()
@@ -73,7 +73,7 @@ func (s *site) secure(b *bootstrappb.Bootstrap) (env []string) {
 	return env
 }
 
-// listener returns a listener whose routes are part of it and lead to cluster "web", so that it needs no ADS.
+// listener returns a listener with inline routes to cluster "web", so that it needs no RDS.
 func listener(name string) proto.Message {
 	l := relaytest.Listener(name, "")
 	filter := l.GetFilterChains()[0].GetFilters()[0]

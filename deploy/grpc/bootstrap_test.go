@@ -22,7 +22,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// gRPC-Go (1.85) goes on watching the files of a bootstrap's credentials when its client is gone.
+	// gRPC-Go (1.85) continues to watch the credential files of a bootstrap after its client is closed.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("google.golang.org/grpc/credentials/tls/certprovider/pemfile.(*watcher).run"))
 }
 
@@ -36,19 +36,20 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// A site is a control plane, a relay of it, and a backend.
+// A site is a control plane, relays that connect to it, and a backend.
 type site struct {
 	t       *testing.T
 	origin  *relaytest.Origin
-	content *relaytest.Content // of the origin, for the bootstraps' Node
+	content *relaytest.Content // of the origin, for the Node of the bootstraps
 	backend string
 }
 
-// newSite starts the control plane, which tells clients of the bootstraps' Node alone where the backend is.
+// newSite starts the control plane. It sends the address of the backend only to clients with the Node of the
+// bootstraps.
 func newSite(t *testing.T, backend string, cluster proto.Message) *site {
 	t.Helper()
 	s := &site{t: t, backend: backend}
-	// One that speaks to gRPC clients themselves too, which have no Delta.
+	// The control plane also serves gRPC clients directly, which support SotW only.
 	s.origin = relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: relaytest.Behaviour{SotW: true}})
 	var b struct {
 		Node json.RawMessage
@@ -69,14 +70,14 @@ func newSite(t *testing.T, backend string, cluster proto.Message) *site {
 	return s
 }
 
-// relay starts a relay, with further variables.
+// relay starts a relay, with additional variables.
 func (s *site) relay(env ...string) *relaytest.Relay {
 	s.t.Helper()
 	env = append(env, "TENDER_ORIGIN="+s.origin.Addr(), "TENDER_NODE_GROUP_BY=cluster,locality.zone,metadata.env")
 	return relaytest.StartRelay(s.t, relaytest.RelayOptions{Env: env})
 }
 
-// client returns gRPC's own client by a bootstrap, with other addresses for those in it.
+// client returns a client of gRPC-Go with a bootstrap, in which it replaces addresses.
 func (s *site) client(name string, addresses map[string]string) healthpb.HealthClient {
 	s.t.Helper()
 	text := read(s.t, name)
@@ -87,13 +88,13 @@ func (s *site) client(name string, addresses map[string]string) healthpb.HealthC
 		text = strings.ReplaceAll(text, from, to)
 	}
 	if strings.Contains(text, "example") {
-		s.t.Fatalf("%s has an address that the test does not know:\n%s", name, text)
+		s.t.Fatalf("%s has an address that the test does not replace:\n%s", name, text)
 	}
 	resolver, err := xds.NewXDSResolverWithConfigForTesting([]byte(text))
 	if err != nil {
 		s.t.Fatalf("%s: %v", name, err)
 	}
-	// The credentials of the backend are as the control plane says.
+	// The control plane determines the credentials for the backend.
 	creds, err := xdscreds.NewClientCredentials(xdscreds.ClientOptions{FallbackCreds: insecure.NewCredentials()})
 	if err != nil {
 		s.t.Fatal(err)
@@ -106,14 +107,14 @@ func (s *site) client(name string, addresses map[string]string) healthpb.HealthC
 	return healthpb.NewHealthClient(conn)
 }
 
-// reaches has a client call until a call gets to the backend. One may fail on the way: gRPC-Go (1.85) may choose
-// a new cluster for it before it can connect to that.
+// reaches repeats calls until one reaches the backend. Some calls may fail: gRPC-Go (1.85) may select a new
+// cluster for a call before it can connect to that cluster.
 func (s *site) reaches(c healthpb.HealthClient) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), relaytest.Patience)
 	defer cancel()
 	for {
-		// A call that waits for a cluster which is removed meanwhile waits for as long as it may: make another one.
+		// A call whose cluster is removed while it waits would wait until its deadline, so the deadline is short.
 		call, done := context.WithTimeout(ctx, relaytest.Patience/10)
 		var from peer.Peer
 		_, err := c.Check(call, &healthpb.HealthCheckRequest{}, grpc.Peer(&from), grpc.WaitForReady(true))

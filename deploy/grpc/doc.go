@@ -1,4 +1,4 @@
-// Package grpc has bootstraps for gRPC clients that have their configuration from Tender, and tests of
-// them: gRPC-Go's own client reads each, finds a backend by it through a relay, and calls that.
-// deploy/docs/clients.md says which one to take.
+// Package grpc contains bootstraps for gRPC clients that get their configuration from Tender, and their tests: the xDS
+// client of gRPC-Go reads each bootstrap, resolves a backend through a relay, and calls it.
+// deploy/docs/clients.md describes which bootstrap to use.
 package grpc

@@ -20,17 +20,17 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// TestBootstrapRoutes has a call find its way by bootstrap.json.
+// TestBootstrapRoutes checks that a call with bootstrap.json reaches the backend.
 func TestBootstrapRoutes(t *testing.T) {
 	s := newSite(t, relaytest.NewBackend(t), relaytest.Cluster("service"))
 	r := s.relay()
 	s.reaches(s.client("bootstrap.json", map[string]string{"tender.example:18000": r.Addrs()[0].String()}))
 	if r.Streams() != 1 {
-		t.Errorf("the relay has %d streams, want the client's", r.Streams())
+		t.Errorf("the relay has %d streams, want only the client's", r.Streams())
 	}
 }
 
-// TestMTLSRoutes has a call find its way by mtls.json, over a relay and to a backend that both want a certificate.
+// TestMTLSRoutes checks that a call with mtls.json reaches the backend. Relay and backend require a client certificate.
 func TestMTLSRoutes(t *testing.T) {
 	ca := certs.NewCA(t)
 	pair := ca.Sign(certs.Leaf{Names: []string{"backend.example"}})
@@ -50,7 +50,7 @@ func TestMTLSRoutes(t *testing.T) {
 	service.TransportSocket = &corepb.TransportSocket{Name: "envoy.transport_sockets.tls", ConfigType: &corepb.TransportSocket_TypedConfig{TypedConfig: held}}
 	s := newSite(t, backend, service)
 
-	own := t.TempDir() // what is /etc/grpc/tls elsewhere
+	own := t.TempDir() // replaces /etc/grpc/tls
 	ca.Sign(certs.Leaf{URI: "spiffe://example/shop"}).Write(t, own)
 	trusted := certs.WriteFile(t, own, "ca.crt", ca.PEM)
 	shown, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
@@ -78,8 +78,8 @@ func serve(t *testing.T, creds credentials.TransportCredentials) string {
 	return l.Addr().String()
 }
 
-// mutual returns how a control plane tells clients to speak mTLS (gRFC A29): with the certificates of a provider
-// of their bootstrap, to a server of a name.
+// mutual returns the configuration with which a control plane makes clients use mTLS (gRFC A29). provider names the
+// certificate provider in their bootstrap, and server is the expected DNS name of the server.
 func mutual(provider, server string) *tlspb.UpstreamTlsContext {
 	instance := &tlspb.CertificateProviderPluginInstance{InstanceName: provider}
 	return &tlspb.UpstreamTlsContext{CommonTlsContext: &tlspb.CommonTlsContext{
@@ -94,9 +94,9 @@ func mutual(provider, server string) *tlspb.UpstreamTlsContext {
 	}}
 }
 
-// TestFallbackRoutes has calls find their way by fallback.json: over the control plane while the relay is not there,
-// or is there and knows nothing; and over the relay once it can serve. What moves then is the listener, and with
-// it all names: of those that gRPC-Go (1.85) asked its second server for first, it never asks the first one.
+// TestFallbackRoutes checks calls with fallback.json. The client uses the control plane while the relay is unreachable
+// or has no configuration, and the relay once it can serve. The test then points the listener at resources with new
+// names: gRPC-Go (1.85) never requests a name from its first server that it first requested from its second one.
 func TestFallbackRoutes(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T, *site, *proxy.Proxy){
 		"no relay": func(_ *testing.T, _ *site, p *proxy.Proxy) { p.Set(proxy.Link{Refuse: true}) },
@@ -127,7 +127,7 @@ func TestFallbackRoutes(t *testing.T) {
 	}
 }
 
-// awaitDirect waits until so many clients have a stream to the control plane itself.
+// awaitDirect waits until exactly that many clients have a stream directly to the control plane.
 func (s *site) awaitDirect(want int) {
 	s.t.Helper()
 	s.origin.WaitFor(s.t.Context(), "streams of clients themselves", func(o *relaytest.OriginState) bool {

@@ -1,3 +1,3 @@
-// Package systemd has a unit for systemd and the file with its variables. Its tests hold them
-// to the relay, and have systemd-analyze read the unit.
+// Package systemd contains a unit for systemd and the file with its variables. Its tests compare them
+// with the configuration of the relay, and check the unit with systemd-analyze.
 package systemd

@@ -16,8 +16,8 @@ import (
 	"github.com/xdstender/tender/relay/config"
 )
 
-// maxExposure is the highest exposure that systemd-analyze security may report for the unit, in tenths: 0 is a
-// service without rights beyond its own files, 100 is an unconfined one.
+// maxExposure is the maximum exposure that systemd-analyze security may report for the unit, in tenths: 0 is a fully
+// confined service, 100 an unconfined one.
 const maxExposure = 13
 
 func read(t *testing.T, name string) string {
@@ -29,7 +29,7 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// setting returns the value of a setting that the unit has once.
+// setting returns the value of a setting. It fails the test unless the unit contains it exactly once.
 func setting(t *testing.T, unit, name string) string {
 	t.Helper()
 	found := regexp.MustCompile(`(?m)^`+name+`=(.*)$`).FindAllStringSubmatch(unit, -1)
@@ -46,7 +46,7 @@ func TestVerify(t *testing.T) {
 	}
 	unit := read(t, "tender.service")
 	program, _, _ := strings.Cut(setting(t, unit, "ExecStart"), " ")
-	there, err := os.Executable() // systemd looks for the program
+	there, err := os.Executable() // systemd checks that the program exists
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,8 +86,8 @@ func TestUnit(t *testing.T) {
 	}
 }
 
-// TestVariables checks that the relay accepts the variables of the file, with and without those in comments, and that a
-// shell reads them as systemd does.
+// TestVariables checks that the relay accepts the variables of the file, with and without those in comments. A shell
+// must read the same values as systemd.
 func TestVariables(t *testing.T) {
 	file := read(t, "tender.env")
 	for name, text := range map[string]string{
@@ -108,8 +108,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestRecipes runs the commands that read such a file: that of its comment, and that of install.md for docker run, which
-// keeps quotes in a file.
+// TestRecipes runs the commands that read a file of variables: the one in its comment, and the one in install.md for
+// docker run, which keeps quotes in values.
 func TestRecipes(t *testing.T) {
 	dir := t.TempDir()
 	const metadata = `{"NAMESPACE": "tender", "note": "it is $HOME"}`
@@ -141,13 +141,13 @@ func TestRecipes(t *testing.T) {
 		}
 		for _, want := range wants {
 			if !strings.Contains(string(out), want) {
-				t.Errorf("%s\nprints\n%s\nwithout %q", recipe, out, want)
+				t.Errorf("%s\nprints\n%s\nwhich lacks %q", recipe, out, want)
 			}
 		}
 	}
 }
 
-// shellRead returns the variables of a file as a shell reads them, in order.
+// shellRead returns the variables of a file as a shell reads them, sorted.
 func shellRead(t *testing.T, path string) []string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "env", "-i", "sh", "-ec", `PATH=/usr/bin:/bin; set -a; . "$(realpath "$0")"; env -0`, path).Output()
@@ -157,10 +157,11 @@ func shellRead(t *testing.T, path string) []string {
 	return ours(strings.Split(string(out), "\x00"))
 }
 
-// environmentGenerator prints variables of files with systemd's parser of EnvironmentFile, quoted for a shell.
+// environmentGenerator prints the variables of files, parsed by systemd's parser of EnvironmentFile and quoted for a
+// shell.
 const environmentGenerator = "/usr/lib/systemd/user-environment-generators/30-systemd-environment-d-generator"
 
-// systemdRead returns the variables of a file as systemd reads them, in order.
+// systemdRead returns the variables of a file as systemd reads them, sorted.
 func systemdRead(t *testing.T, path string) []string {
 	t.Helper()
 	home := t.TempDir()
@@ -183,7 +184,7 @@ func systemdRead(t *testing.T, path string) []string {
 	return shellRead(t, printed)
 }
 
-// ours returns the variables of Tender among assignments, in order.
+// ours returns the variables of Tender among assignments, sorted.
 func ours(all []string) (found []string) {
 	for _, assignment := range all {
 		if strings.HasPrefix(assignment, "TENDER_") {
