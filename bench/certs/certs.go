@@ -1,4 +1,4 @@
-// Package certs makes the certificates of benchmarks with mutual TLS, and the configurations that use them.
+// Package certs makes the certificates for benchmarks with mutual TLS, and TLS configurations with them.
 package certs
 
 import (
@@ -13,15 +13,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// A Set is a CA, and the certificate and key of each end, in PEM. All keys are of P-256. All clients show the same
-// certificate.
+// A Set holds a CA certificate, and the certificate and key of servers and of clients, in PEM. All keys are ECDSA
+// P-256. All clients use the same certificate.
 type Set struct {
 	CA                    []byte
 	ServerCert, ServerKey []byte
 	ClientCert, ClientKey []byte
 }
 
-// host is the address of all servers.
+// host is the IP address of all servers, for which their certificate is valid.
 const host = "127.0.0.1"
 
 // New returns a new set, which is valid for an hour.
@@ -39,7 +39,7 @@ func New() (*Set, error) {
 	return s, nil
 }
 
-// Environ writes the files of a Tender into a directory, and returns the variables that name them.
+// Environ writes the certificate files for Tender into dir, and returns the variables with their paths.
 func (s *Set) Environ(dir string) (environ []string, err error) {
 	for _, file := range []struct {
 		variable, name string
@@ -56,7 +56,7 @@ func (s *Set) Environ(dir string) (environ []string, err error) {
 	return append(environ, "TENDER_TLS_MIN=1.3"), nil
 }
 
-// Server returns the configuration of a gRPC server that asks for certificates. It resumes sessions if resume is set.
+// Server returns the configuration of a gRPC server that requires client certificates. resume enables session tickets.
 func (s *Set) Server(resume bool) (*tls.Config, error) {
 	config, err := s.config(s.ServerCert, s.ServerKey)
 	if err != nil {
@@ -66,7 +66,7 @@ func (s *Set) Server(resume bool) (*tls.Config, error) {
 	return config, nil
 }
 
-// Client returns the configuration of a gRPC client.
+// Client returns the configuration of a gRPC client, with the client certificate.
 func (s *Set) Client() (*tls.Config, error) {
 	config, err := s.config(s.ClientCert, s.ClientKey)
 	if err != nil {

@@ -6,9 +6,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// What follows is what a client may send that means no good.
-
-// AppendNothing appends frames that are lawful and mean nothing: one of each type.
+// AppendNothing appends valid frames without effect, one of each of several types. It is for package attack.
 func AppendNothing(b []byte) []byte {
 	b = appendFrameHeader(b, 0, http2.FrameSettings, 0, 0)
 	b = AppendWindowUpdate(b, Stream, 1)
@@ -28,7 +26,8 @@ func AppendReset(b []byte, stream uint32) []byte {
 	return binary.BigEndian.AppendUint32(appendFrameHeader(b, 4, http2.FrameRSTStream, 0, stream), uint32(http2.ErrCodeCancel))
 }
 
-// AppendPart appends the first bytes of a message of some length.
+// AppendPart appends DATA frames with the first bytes of a gRPC message of the given length. first is the number of
+// these bytes, including the message header.
 func AppendPart(b []byte, stream uint32, length, first int) []byte {
 	part := append(AppendMessageHeader(nil, length), make([]byte, first-MessageHeaderBytes)...)
 	for len(part) > 0 {

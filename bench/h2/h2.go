@@ -1,8 +1,8 @@
-// Package h2 is as much of HTTP/2 and gRPC as a benchmark needs that must cost
-// next to nothing: frames are read in place, and written as bytes that were
-// encoded before.
+// Package h2 implements the parts of HTTP/2 and gRPC that the load generator and
+// the simplest server need, at minimal cost: frames are read in place, and encoded
+// frames can be written many times.
 //
-// Nothing here is safe for concurrent use.
+// Nothing in this package is safe for concurrent use.
 package h2
 
 import (
@@ -15,31 +15,31 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// Stream is the number of a connection's first stream, and of its only one unless it says otherwise.
+// Stream is the ID of the first stream of a connection. Functions without a stream parameter use it.
 const Stream = 1
 
-// StreamOf returns the number of a connection's stream i, which is counted from 0.
+// StreamOf returns the ID of the stream with index i, counted from 0.
 func StreamOf(i int) uint32 { return uint32(Stream + 2*i) }
 
-// StreamIndex returns the i of [StreamOf].
+// StreamIndex is the inverse of [StreamOf]: it returns the index of a stream.
 func StreamIndex(stream uint32) int { return (int(stream) - Stream) / 2 }
 
-// Windows that a client grants, which are those of an Envoy; each is granted again
-// when half of it was used.
+// Receive windows of a client in bytes, which are those of an Envoy. A client sends
+// WINDOW_UPDATE when half of StreamWindow is used.
 const (
 	StreamWindow     = 16 << 20
 	ConnectionWindow = 24 << 20
 )
 
-// FrameHeaderBytes precede each frame, MessageHeaderBytes each gRPC message.
+// Lengths in bytes of the header of a frame, and of the header of a gRPC message.
 const (
 	FrameHeaderBytes   = 9
 	MessageHeaderBytes = 5
 
-	maxFrame = 16 << 10 // what a peer may send that was not told otherwise
+	maxFrame = 16 << 10 // default of SETTINGS_MAX_FRAME_SIZE
 )
 
-// A Frame is a frame, read in place.
+// A Frame is a frame whose payload refers to the input.
 type Frame struct {
 	Type    http2.FrameType
 	Flags   http2.Flags
@@ -47,11 +47,11 @@ type Frame struct {
 	Payload []byte
 }
 
-// ErrFrame says that a frame is longer than was allowed.
+// ErrFrame reports a frame that exceeds the default maximum size.
 var ErrFrame = errors.New("frame longer than 16 KiB")
 
-// NextFrame returns the frame that b starts with, and its length in b; 0 if b does
-// not hold all of it.
+// NextFrame returns the frame at the start of b, and its length with the header. The
+// length is 0 if the frame is incomplete.
 func NextFrame(b []byte) (f Frame, n int, err error) {
 	if len(b) < FrameHeaderBytes {
 		return Frame{}, 0, nil
@@ -72,7 +72,7 @@ func NextFrame(b []byte) (f Frame, n int, err error) {
 	}, n, nil
 }
 
-// Data returns the payload of a DATA frame without its padding.
+// Data returns the payload of a DATA frame without its padding, or nil if the padding is invalid.
 func (f Frame) Data() []byte {
 	if !f.Flags.Has(http2.FlagDataPadded) || len(f.Payload) == 0 {
 		return f.Payload
@@ -89,7 +89,7 @@ func appendFrameHeader(b []byte, length int, t http2.FrameType, flags http2.Flag
 	return binary.BigEndian.AppendUint32(b, stream)
 }
 
-// AppendMessage appends a gRPC message, in as many DATA frames as it needs.
+// AppendMessage appends a gRPC message in DATA frames of the first stream. It ignores flow control.
 func AppendMessage(b, message []byte) []byte {
 	first := min(len(message), maxFrame-MessageHeaderBytes)
 	b = appendFrameHeader(b, MessageHeaderBytes+first, http2.FrameData, 0, Stream)
@@ -103,13 +103,13 @@ func AppendMessage(b, message []byte) []byte {
 	return b
 }
 
-// AppendMessageHeader appends what precedes a message of some length.
+// AppendMessageHeader appends the header of an uncompressed gRPC message of the given length.
 func AppendMessageHeader(b []byte, length int) []byte {
 	return binary.BigEndian.AppendUint32(append(b, 0), uint32(length)) // 0: not compressed
 }
 
-// AppendData appends a DATA frame with the first bytes of data, at most limit, and
-// returns how many these are.
+// AppendData appends one DATA frame with up to limit bytes from the start of data, and
+// returns their number.
 func AppendData(b []byte, stream uint32, data []byte, limit int) ([]byte, int) {
 	n := min(len(data), limit, maxFrame)
 	return append(appendFrameHeader(b, n, http2.FrameData, 0, stream), data[:n]...), n
@@ -121,25 +121,25 @@ func AppendWindowUpdate(b []byte, stream, increment uint32) []byte {
 	return binary.BigEndian.AppendUint32(b, increment)
 }
 
-// AppendSettingsAck appends the answer to SETTINGS.
+// AppendSettingsAck appends the acknowledgement of SETTINGS.
 func AppendSettingsAck(b []byte) []byte {
 	return appendFrameHeader(b, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
 }
 
-// AppendPong appends the answer to a PING.
+// AppendPong appends the acknowledgement of a PING with this payload.
 func AppendPong(b, payload []byte) []byte {
 	return append(appendFrameHeader(b, len(payload), http2.FramePing, http2.FlagPingAck, 0), payload...)
 }
 
-// ClientPreface returns what a client sends first: the settings, and the start of
-// the first call.
+// ClientPreface returns the first bytes that a client sends: the preface, SETTINGS, the
+// connection's window, and HEADERS of the first stream.
 func ClientPreface(path string) []byte {
 	var b bytes.Buffer
 	b.WriteString(http2.ClientPreface)
 	f := http2.NewFramer(&b, nil)
 	must(f.WriteSettings(
 		http2.Setting{ID: http2.SettingEnablePush, Val: 0},
-		http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}, // so that any header block can be read alone
+		http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0}, // so that header blocks can be decoded independently
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: StreamWindow},
 	))
 	must(f.WriteWindowUpdate(0, ConnectionWindow-65535))
@@ -147,7 +147,7 @@ func ClientPreface(path string) []byte {
 	return b.Bytes()
 }
 
-// AppendCall appends the start of a call on a stream.
+// AppendCall appends the HEADERS that start a call on a stream.
 func AppendCall(b []byte, path string, stream uint32) []byte {
 	block := callHeaders(path)
 	return append(appendFrameHeader(b, len(block), http2.FrameHeaders, http2.FlagHeadersEndHeaders, stream), block...)
@@ -160,7 +160,8 @@ func callHeaders(path string) []byte {
 	)
 }
 
-// ServerPreface returns what a server sends first, with the head of its answer.
+// ServerPreface returns the first bytes that a server sends: SETTINGS, the acknowledgement of the client's SETTINGS,
+// and HEADERS of the first stream.
 func ServerPreface() []byte {
 	var b bytes.Buffer
 	f := http2.NewFramer(&b, nil)
@@ -172,6 +173,7 @@ func ServerPreface() []byte {
 	return b.Bytes()
 }
 
+// headers returns a header block that uses no dynamic table. pairs alternates names and values.
 func headers(pairs ...string) []byte {
 	var b bytes.Buffer
 	e := hpack.NewEncoder(&b)
@@ -182,8 +184,8 @@ func headers(pairs ...string) []byte {
 	return b.Bytes()
 }
 
-// Describe returns the header fields of a HEADERS frame in words: what a server
-// says when it ends a call.
+// Describe returns the header fields of a HEADERS frame as text, for error messages
+// about a call that the server has ended.
 func Describe(f Frame) string {
 	fields, err := hpack.NewDecoder(0, nil).DecodeFull(f.Payload)
 	if err != nil {
@@ -196,7 +198,7 @@ func Describe(f Frame) string {
 	return b.String()
 }
 
-// must is for writes to memory.
+// must panics on errors of writes to memory, which cannot fail.
 func must(err error) {
 	if err != nil {
 		panic(err)

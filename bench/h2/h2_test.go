@@ -8,8 +8,8 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// TestFramesAreThoseOfHTTP2 reads what is written here with another reader of
-// frames.
+// TestFramesAreThoseOfHTTP2 reads the frames that this package writes with the framer
+// of package http2.
 func TestFramesAreThoseOfHTTP2(t *testing.T) {
 	message := bytes.Repeat([]byte("0123456789"), 4000) // three frames
 	b := ClientPreface("/path")
@@ -42,10 +42,10 @@ func TestFramesAreThoseOfHTTP2(t *testing.T) {
 		rest = rest[n:]
 	}
 	if len(rest) > 0 {
-		t.Errorf("%d bytes after the frames", len(rest))
+		t.Errorf("%d bytes follow the frames, want 0", len(rest))
 	}
 	if !bytes.Equal(data[MessageHeaderBytes:], message) {
-		t.Error("the message's frames do not hold the message")
+		t.Error("the DATA frames do not contain the message")
 	}
 }
 
@@ -53,7 +53,7 @@ func TestNextFrameWaits(t *testing.T) {
 	b := AppendPong(nil, []byte("12345678"))
 	for n := range b {
 		if _, got, err := NextFrame(b[:n]); got != 0 || err != nil {
-			t.Errorf("NextFrame of %d bytes = %d, %v, want to wait", n, got, err)
+			t.Errorf("NextFrame of the first %d bytes = %d, %v, want 0 for an incomplete frame", n, got, err)
 		}
 	}
 	if _, _, err := NextFrame([]byte{1, 0, 0, 0, 0, 0, 0, 0, 0}); !errors.Is(err, ErrFrame) {
@@ -68,8 +68,7 @@ func TestPadding(t *testing.T) {
 	}
 }
 
-// TestMessages cuts a stream of messages at every place, and into pieces of every
-// size.
+// TestMessages reads a stream of messages in pieces of every size.
 func TestMessages(t *testing.T) {
 	want := []string{"first", "", "the third one", "x"}
 	var stream []byte

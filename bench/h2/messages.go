@@ -6,17 +6,17 @@ import (
 	"fmt"
 )
 
-// Messages puts gRPC messages together from DATA frames. A message that lies in
-// one frame is handed over in place. The zero value is ready.
+// Messages assembles gRPC messages from DATA frames. It does not copy a message that
+// lies in one frame. The zero value is ready.
 type Messages struct {
-	part []byte // the start of a message, with its header; empty between messages
+	part []byte // the start of an incomplete message, with its header; empty between messages
 }
 
-// ErrCompressed says that a message is compressed, which nobody asked for.
+// ErrCompressed reports a compressed message. The package does not support compression.
 var ErrCompressed = errors.New("compressed message")
 
-// Read calls message for each message that ends in data. What it is given is valid
-// until it returns.
+// Read calls message for each message that ends in data. The argument is valid until
+// message returns. Read stops at the first error and returns it.
 func (m *Messages) Read(data []byte, message func([]byte) error) error {
 	for len(data) > 0 {
 		if len(m.part) > 0 {
@@ -43,7 +43,7 @@ func (m *Messages) Read(data []byte, message func([]byte) error) error {
 	return nil
 }
 
-// goOn takes what data has of the message that was begun, and returns the rest.
+// goOn appends data to the incomplete message, up to its end, and returns the rest.
 func (m *Messages) goOn(data []byte, message func([]byte) error) (rest []byte, err error) {
 	n, err := m.missing(len(data))
 	if err != nil {
@@ -57,7 +57,7 @@ func (m *Messages) goOn(data []byte, message func([]byte) error) (rest []byte, e
 	return data[n:], err
 }
 
-// start keeps the first bytes of a message of need bytes, 0 if not known.
+// start keeps the first bytes of a message. need is its length with the header, or 0 if not known yet.
 func (m *Messages) start(data []byte, need int) {
 	if cap(m.part) < need {
 		m.part = make([]byte, 0, need)
@@ -65,8 +65,8 @@ func (m *Messages) start(data []byte, need int) {
 	m.part = append(m.part[:0], data...)
 }
 
-// finish hands over a message that is complete. Large buffers are not kept: many
-// connections wait at once.
+// finish passes the complete message to message. It frees a large buffer, since many
+// idle connections would each keep one.
 func (m *Messages) finish(message func([]byte) error) error {
 	whole := m.part
 	m.part = m.part[:0]
@@ -76,8 +76,8 @@ func (m *Messages) finish(message func([]byte) error) error {
 	return message(whole[MessageHeaderBytes:])
 }
 
-// missing returns how many of the next n bytes belong to the message that was
-// begun.
+// missing returns the number of the next n bytes that belong to the incomplete
+// message.
 func (m *Messages) missing(n int) (int, error) {
 	need, err := length(m.part)
 	if err != nil {
@@ -89,8 +89,8 @@ func (m *Messages) missing(n int) (int, error) {
 	return min(n, need-len(m.part)), nil
 }
 
-// length returns the length of the message that b starts with, its header
-// included; 0 if b is too short to say.
+// length returns the length of the message that b starts with, including its
+// header, or 0 if b is shorter than a header.
 func length(b []byte) (int, error) {
 	if len(b) < MessageHeaderBytes {
 		return 0, nil

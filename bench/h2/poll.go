@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Poll tells which of many sockets can be read or written: epoll, without a
-// goroutine for each socket.
+// A Poll waits with epoll until any of many sockets is readable or writable, without a
+// goroutine per socket.
 type Poll struct {
 	fd     int
 	events []unix.EpollEvent
@@ -24,15 +24,15 @@ func NewPoll() (*Poll, error) {
 	return &Poll{fd: fd, events: make([]unix.EpollEvent, 256)}, nil
 }
 
-// Add watches a socket for reading, and for writing too if it says so.
+// Add starts to watch a socket for reading, and also for writing if write is set.
 func (p *Poll) Add(socket int, write bool) error { return p.control(unix.EPOLL_CTL_ADD, socket, write) }
 
-// Change watches a socket otherwise than before.
+// Change sets whether a watched socket is also watched for writing.
 func (p *Poll) Change(socket int, write bool) error {
 	return p.control(unix.EPOLL_CTL_MOD, socket, write)
 }
 
-// Remove watches a socket no more.
+// Remove stops watching a socket.
 func (p *Poll) Remove(socket int) error { return p.control(unix.EPOLL_CTL_DEL, socket, false) }
 
 func (p *Poll) control(op, socket int, write bool) error {
@@ -46,7 +46,8 @@ func (p *Poll) control(op, socket int, write bool) error {
 	return nil
 }
 
-// Wait returns when a socket is ready, or after some milliseconds.
+// Wait waits until a socket is ready or the timeout is over; -1 means no timeout. The result is valid until the next
+// call, and may be empty.
 func (p *Poll) Wait(milliseconds int) ([]unix.EpollEvent, error) {
 	n, err := unix.EpollWait(p.fd, p.events, milliseconds)
 	if err != nil && !errors.Is(err, unix.EINTR) {
@@ -55,8 +56,8 @@ func (p *Poll) Wait(milliseconds int) ([]unix.EpollEvent, error) {
 	return p.events[:max(n, 0)], nil
 }
 
-// Dial begins to connect to address. The socket is ready when it can be written.
-// A receive buffer of 0 bytes is the system's default.
+// Dial starts to connect to an IPv4 address, and does not wait. The socket is connected when it
+// becomes writable. receiveBuffer is in bytes; 0 means the system's default.
 func Dial(address netip.AddrPort, receiveBuffer int) (socket int, err error) {
 	socket, err = tcpSocket()
 	if err != nil {
@@ -74,7 +75,7 @@ func Dial(address netip.AddrPort, receiveBuffer int) (socket int, err error) {
 	return socket, nil
 }
 
-// Listen listens at a free port of 127.0.0.1.
+// Listen listens on a free port of 127.0.0.1 with a non-blocking socket.
 func Listen() (socket int, address netip.AddrPort, err error) {
 	socket, err = tcpSocket()
 	if err != nil {
@@ -94,8 +95,8 @@ func Listen() (socket int, address netip.AddrPort, err error) {
 	return socket, netip.AddrPortFrom(local, uint16(name.(*unix.SockaddrInet4).Port)), nil
 }
 
-// Accept returns the next connection of a listening socket, or -1 if there is
-// none.
+// Accept returns the next connection of a listening socket, or -1 if none is
+// pending. The connection is non-blocking.
 func Accept(listener int) (int, error) {
 	socket, _, err := unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 	if errors.Is(err, unix.EAGAIN) {
@@ -115,6 +116,7 @@ func tcpSocket() (int, error) {
 	return socket, noDelay(socket)
 }
 
+// noDelay disables Nagle's algorithm. It closes the socket on an error.
 func noDelay(socket int) error {
 	if err := unix.SetsockoptInt(socket, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return errors.Join(fmt.Errorf("set TCP_NODELAY: %w", err), unix.Close(socket))
@@ -122,7 +124,7 @@ func noDelay(socket int) error {
 	return nil
 }
 
-// Write writes what can be written now and returns how much that is.
+// Write writes without blocking, and returns the number of bytes that the socket accepted, which may be 0.
 func Write(socket int, b []byte) (int, error) {
 	n, err := unix.Write(socket, b)
 	if errors.Is(err, unix.EAGAIN) {
@@ -134,10 +136,10 @@ func Write(socket int, b []byte) (int, error) {
 	return n, nil
 }
 
-// ErrClosed says that the other side closed the connection.
+// ErrClosed reports that the other side has closed the connection.
 var ErrClosed = errors.New("connection closed")
 
-// Read reads what is there into b; 0 bytes if that is nothing.
+// Read reads into b without blocking. It returns 0 bytes if none are available. Errors: ErrClosed at the end.
 func Read(socket int, b []byte) (int, error) {
 	n, err := unix.Read(socket, b)
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
