@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// envoyADS sends an Envoy all resources of each type that it subscribes to.
+// envoyADS is a handler that sends an Envoy all resources of each type that it subscribes to, and records NACKs.
 type envoyADS struct {
 	*ads
 	resources map[string][]*discoverypb.Resource // by type
@@ -28,7 +28,7 @@ func newEnvoyADS(a *ads) *envoyADS {
 	return &envoyADS{ads: a, resources: map[string][]*discoverypb.Resource{}, nacks: make(chan string, 100)}
 }
 
-// add adds resources to what is served.
+// add adds a resource to the served ones. It must not be called while the server runs.
 func (a *envoyADS) add(t *testing.T, name string, m proto.Message) {
 	t.Helper()
 	packed, err := anypb.New(m)
@@ -58,7 +58,7 @@ func (a *envoyADS) Message(s *transport.Stream, b []byte) error {
 	return nil
 }
 
-// TestEnvoy starts a real Envoy.
+// TestEnvoy checks that a real Envoy applies resources and removals, and sends no NACK.
 func TestEnvoy(t *testing.T) {
 	a := newEnvoyADS(newADS(t))
 	want := []string{}
@@ -97,7 +97,8 @@ func TestEnvoy(t *testing.T) {
 	}
 }
 
-// core is a client of gRPC's core in C: a stream with a request of 1 MB, and responses of which one has 5 MiB.
+// core is a Python client, which uses the C core of gRPC. It opens a stream, sends requests of 900 kB, and receives
+// responses of which one has 5 MiB.
 const core = `
 import sys, grpc, queue
 requests = queue.Queue()
@@ -138,7 +139,7 @@ func TestCCore(t *testing.T) {
 		a.send(r)
 	}
 	wantOutput += "[] StatusCode.OK\n"
-	got, _ := io.ReadAll(out) // Wait has the error
+	got, _ := io.ReadAll(out) // Wait returns the error
 	if err := cmd.Wait(); err != nil || string(got) != wantOutput {
 		t.Errorf("output %q, %v, want %q\n%s", got, err, wantOutput, stderr.String())
 	}

@@ -19,46 +19,46 @@ import (
 const (
 	defaultWindow = 65535
 	maxWindow     = 1<<31 - 1
-	maxFrame      = 16 << 10 // of both ends: larger ones would not save much
-	receiveWindow = 64 << 10 // of a stream, and of a connection
+	maxFrame      = 16 << 10 // in both directions; larger frames would save little
+	receiveWindow = 64 << 10 // of each stream and each connection, in bytes
 	hpackTable    = 4096
-	keptControl   = 4 << 10 // a larger buffer of frames that wait is not kept
+	keptControl   = 4 << 10 // capacity above which an empty control buffer is freed
 )
 
-// A Conn is a connection.
+// A Conn is a connection of a [Server].
 type Conn struct {
 	server *Server
 	socket *net.TCPConn
 	raw    syscall.RawConn
-	tls    *tls.Conn             // nil is plaintext
+	tls    *tls.Conn             // nil for plaintext
 	wire   *wire                 // below tls
-	try    func(fd uintptr) bool // writeTo, made once
+	try    func(fd uintptr) bool // the method value writeTo, to allocate it only once
 
-	// Owned by the goroutine that reads.
+	// Owned by the reading goroutine.
 	in      input
 	decoder *hpack.Decoder
-	greeted bool   // the preface was read
-	settled bool   // the first SETTINGS were read
-	last    uint32 // highest stream of the client
-	receive int    // bytes that the client may still send
-	tokens  int    // frames without a request that the client may still send
-	filled  time.Time
+	greeted bool      // the preface was read
+	settled bool      // the first SETTINGS were read
+	last    uint32    // highest stream ID of the client
+	receive int       // receive window of the connection, in bytes
+	tokens  int       // frames without a request that the client may still send
+	filled  time.Time // last refill of tokens
 
 	// Guarded by mu.
 	mu      sync.Mutex
-	streams []*Stream // open ones, oldest first
-	control bytes.Buffer
+	streams []*Stream     // open ones, oldest first
+	control bytes.Buffer  // frames other than DATA that wait for the socket
 	writer  *http2.Framer // writes to control
-	gone    []*Stream     // closed ones, of which the handler may have to be told
-	ready   []*Stream     // those with frames that their own window may admit
-	window  int64         // bytes that the connection may still send
-	initial int64         // window of a new stream
-	credit  int           // frames that the client may send in answer to DATA
-	begun   bool          // the handshakes are over
+	gone    []*Stream     // closed streams for which Handler.Closed may be pending
+	ready   []*Stream     // streams with frames that their own window may admit
+	window  int64         // send window of the connection, in bytes
+	initial int64         // send window of a new stream, in bytes
+	credit  int           // free frames that the client may send in response to DATA
+	begun   bool          // the TLS handshake is done and the preface was read
 	waiting bool          // a goroutine waits for the socket
-	closing bool          // close once everything is written
-	out     output        // belongs to the goroutine that waits, if there is one
-	failed  error         // nothing can be written any more
+	closing bool          // close the connection once everything is written
+	out     output        // owned by the waiting goroutine while waiting is set
+	failed  error         // why nothing can be written any more; nil before that
 }
 
 func newConn(s *Server, socket *net.TCPConn) (*Conn, error) {
@@ -75,7 +75,7 @@ func newConn(s *Server, socket *net.TCPConn) (*Conn, error) {
 	return c, nil
 }
 
-// serve reads until the connection ends.
+// serve reads until the connection ends, and then closes it.
 func (c *Conn) serve() {
 	err := c.socket.SetDeadline(time.Now().Add(c.server.limits.Handshake))
 	switch {
@@ -92,7 +92,7 @@ func (c *Conn) serve() {
 	c.end(err)
 }
 
-// handshake does the handshake of TLS.
+// handshake performs the TLS handshake. Errors: the client does not negotiate h2.
 func (c *Conn) handshake() error {
 	c.wire = &wire{TCPConn: c.socket}
 	c.tls = tls.Server(c.wire, c.server.tls)
@@ -106,7 +106,7 @@ func (c *Conn) handshake() error {
 	return nil
 }
 
-// greet sends the server's preface.
+// greet queues the server's preface: SETTINGS, and the receive window of the connection.
 func (c *Conn) greet() error {
 	if err := c.socket.SetWriteDeadline(time.Time{}); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (c *Conn) greet() error {
 	), c.writer.WriteWindowUpdate(0, receiveWindow-defaultWindow))
 }
 
-// next handles the next frame.
+// next handles the frame in p. It resets the stream for stream errors, and returns connection errors.
 func (c *Conn) next(p *parser) error {
 	p.frames.ReadMetaHeaders, p.frames.MaxHeaderListSize = c.decoder, c.server.limits.HeaderListBytes
 	f, err := p.frames.ReadFrame()
@@ -141,7 +141,7 @@ func (c *Conn) next(p *parser) error {
 	return err
 }
 
-// settle is called for the first frame, which has to be SETTINGS.
+// settle checks the first frame, which must be SETTINGS, and clears the timeout of the handshake.
 func (c *Conn) settle(f http2.Frame) error {
 	if settings, is := f.(*http2.SettingsFrame); !is || settings.IsAck() {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -150,7 +150,7 @@ func (c *Conn) settle(f http2.Frame) error {
 	return c.socket.SetReadDeadline(time.Time{})
 }
 
-// reset ends a stream by RST_STREAM.
+// reset ends a stream with RST_STREAM.
 func (c *Conn) reset(e http2.StreamError) error {
 	if err := c.spend(); err != nil {
 		return err
@@ -165,7 +165,8 @@ func (c *Conn) reset(e http2.StreamError) error {
 	return err
 }
 
-// spend accounts for a frame that carries no request. Frames that answer DATA are free.
+// spend charges a frame without a request to the rate limit. Frames in response to DATA, such as WINDOW_UPDATE, are
+// free.
 func (c *Conn) spend() error {
 	if c.tokens > 0 {
 		c.tokens--
@@ -184,7 +185,8 @@ func (c *Conn) spend() error {
 	return nil
 }
 
-// end closes the connection and its streams, and says why by GOAWAY if the client broke a rule.
+// end closes the connection and its streams. It first sends GOAWAY with the error code if the client violated the
+// protocol or a limit.
 func (c *Conn) end(err error) {
 	code, broken := http2.ErrCodeNo, true
 	var connection http2.ConnectionError
@@ -198,7 +200,7 @@ func (c *Conn) end(err error) {
 	}
 	c.mu.Lock()
 	if broken && c.begun {
-		_ = c.writer.WriteGoAway(c.last, code, nil) // to memory
+		_ = c.writer.WriteGoAway(c.last, code, nil) // writes to memory do not fail
 		c.pump()
 	}
 	if c.failed == nil {
@@ -210,23 +212,23 @@ func (c *Conn) end(err error) {
 		s.close()
 	}
 	if broken {
-		_ = c.socket.CloseWrite() // GOAWAY would be lost with what the client has sent and nobody reads
+		_ = c.socket.CloseWrite() // closing with unread input would reset the connection and lose GOAWAY
 		_ = c.socket.SetReadDeadline(time.Now().Add(time.Second))
 		_, _ = io.CopyN(io.Discard, c.socket, 1<<20)
 	}
-	_ = c.socket.Close() // nothing depends on it
+	_ = c.socket.Close() // an error has no consequence here
 }
 
-// goAway ends all streams, and closes the connection once that is written.
+// goAway sends GOAWAY, ends all streams, and closes the connection once everything is written.
 func (c *Conn) goAway() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.begun {
-		_ = c.socket.Close() // within a handshake
+		_ = c.socket.Close() // the handshake is not done
 		return
 	}
-	_ = c.socket.SetReadDeadline(time.Now().Add(c.server.limits.Write)) // for the client to close
-	_ = c.writer.WriteGoAway(maxWindow, http2.ErrCodeNo, nil)           // to memory
+	_ = c.socket.SetReadDeadline(time.Now().Add(c.server.limits.Write)) // timeout for the client to close
+	_ = c.writer.WriteGoAway(maxWindow, http2.ErrCodeNo, nil)           // writes to memory do not fail
 	for _, s := range c.streams {
 		s.endLocked(Error{Code: unavailable, Message: "server is shutting down"})
 	}
@@ -234,7 +236,8 @@ func (c *Conn) goAway() {
 	c.pump()
 }
 
-// flush writes what windows and socket admit. Only the goroutine that reads may call it.
+// flush writes as many frames as the windows and the socket accept, and calls Handler.Closed for closed streams. Only
+// the reading goroutine may call it.
 func (c *Conn) flush() error {
 	c.mu.Lock()
 	c.pump()

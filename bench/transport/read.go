@@ -11,17 +11,17 @@ import (
 )
 
 const (
-	inputBytes = 32 << 10 // the most of a header block with its frames, and more than any other frame
-	firstBytes = 512      // of TLS, which a connection reads into that has no other buffer
+	inputBytes = 32 << 10 // maximum size of a header block with its frames; larger than any other frame
+	firstBytes = 512      // buffer for the first read with TLS, while a connection holds no other buffer
 )
 
-// Buffers and readers of frames are those of connections that are being read. One that waits has none.
+// Pools of buffers and frame readers. A connection holds them only while it handles input.
 var (
 	inputs  = sync.Pool{New: func() any { return new([inputBytes]byte) }}
 	parsers = sync.Pool{New: func() any { return newParser() }}
 )
 
-// A parser reads frames from memory.
+// A parser reads frames from rest with the framer of package http2.
 type parser struct {
 	frames *http2.Framer
 	rest   []byte
@@ -44,14 +44,14 @@ func (p *parser) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// An input is what was read from a connection and not handled.
+// An input holds the bytes that were read from a connection and not yet handled.
 type input struct {
-	held *[inputBytes]byte // nil while there is nothing in it
-	n    int
-	err  error
+	held *[inputBytes]byte // nil while empty
+	n    int               // bytes in held
+	err  error             // why readAll ended
 }
 
-// space returns where the next bytes are read to.
+// space returns the free part of the buffer, and gets a buffer from the pool if necessary.
 func (in *input) space() []byte {
 	if in.held == nil {
 		in.held = inputs.Get().(*[inputBytes]byte)
@@ -59,7 +59,7 @@ func (in *input) space() []byte {
 	return in.held[in.n:]
 }
 
-// drop returns the buffer if there is nothing in it.
+// drop returns an empty buffer to the pool.
 func (in *input) drop() {
 	if in.held != nil && in.n == 0 {
 		inputs.Put(in.held)
@@ -67,9 +67,9 @@ func (in *input) drop() {
 	}
 }
 
-// readAll reads from a plaintext socket until that fails, and reports whether it need not wait for more. The bytes that
-// were read are handled before the connection waits, within one call for the life of the connection: if the socket had
-// less than there was space for, no further call has to find that out.
+// readAll is the callback of RawConn.Read for plaintext. It reads and handles input, and returns false to wait for
+// more, or true when the connection has ended. After a short read it waits without another read, which would only
+// return EAGAIN.
 func (c *Conn) readAll(fd uintptr) bool {
 	for {
 		space := c.in.space()
@@ -96,7 +96,7 @@ func (c *Conn) readAll(fd uintptr) bool {
 	}
 }
 
-// readTLS reads from TLS until that fails.
+// readTLS reads and handles input with TLS until the connection ends.
 func (c *Conn) readTLS() error {
 	first := make([]byte, firstBytes)
 	for {
@@ -118,7 +118,7 @@ func (c *Conn) readTLS() error {
 	}
 }
 
-// took handles all complete frames, with n new bytes, and writes what they lead to.
+// took handles all complete frames after n new bytes were read, and writes the resulting frames.
 func (c *Conn) took(n int) error {
 	c.in.n += n
 	all := c.in.held[:c.in.n]
@@ -127,14 +127,14 @@ func (c *Conn) took(n int) error {
 		return err
 	}
 	if len(rest) == len(c.in.held) {
-		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm) // a header block, of many frames
+		return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm) // only a header block of many frames can fill the buffer
 	}
 	c.in.n = copy(c.in.held[:], rest)
 	c.in.drop()
 	return c.flush()
 }
 
-// parse handles all complete frames, and returns the rest.
+// parse handles all complete frames in b, and returns the incomplete rest.
 func (c *Conn) parse(b []byte) (rest []byte, err error) {
 	if !c.greeted {
 		if len(b) < len(http2.ClientPreface) {
@@ -161,14 +161,14 @@ func (c *Conn) parse(b []byte) (rest []byte, err error) {
 		}
 		p.rest = b[:n]
 		if err := c.next(p); err != nil {
-			return nil, err // the parser is not used again
+			return nil, err // does not return the parser to the pool, since its state is undefined
 		}
 		b = b[n:]
 	}
 }
 
-// complete returns the length of the frame that b starts with, together with the CONTINUATION frames of a header block;
-// 0 if b does not have all of that.
+// complete returns the length of the frame that b starts with, including the CONTINUATION frames of a header block. It
+// returns 0 if b does not contain all of them.
 func complete(b []byte) (n int, err error) {
 	for want := http2.FrameHeaders; ; want = http2.FrameContinuation {
 		if len(b)-n < headerBytes {

@@ -4,7 +4,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// handle handles a frame.
+// handle handles a frame, and charges it to the rate limit. DATA and HEADERS are charged in data and headers.
 func (c *Conn) handle(f http2.Frame) error {
 	switch f := f.(type) {
 	case *http2.DataFrame:
@@ -31,12 +31,12 @@ func (c *Conn) handle(f http2.Frame) error {
 		return c.answer(func() error { return c.writer.WritePing(true, f.Data) })
 	case *http2.PriorityFrame:
 		return prioritized(f)
-	default: // GOAWAY, and types that nobody knows
+	default: // GOAWAY and unknown types
 		return nil
 	}
 }
 
-// prioritized ignores the priority of a stream, unless that depends on itself.
+// prioritized ignores the priority of a stream. Errors: the stream depends on itself.
 func prioritized(f *http2.PriorityFrame) error {
 	if f.StreamDep == f.StreamID {
 		return http2.StreamError{StreamID: f.StreamID, Code: http2.ErrCodeProtocol}
@@ -44,7 +44,7 @@ func prioritized(f *http2.PriorityFrame) error {
 	return nil
 }
 
-// answer writes frames to the buffer of the connection, which is bounded.
+// answer writes frames to the control buffer. Errors: the buffer exceeds its limit, because the client does not read.
 func (c *Conn) answer(write func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,7 +73,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 		if len(f.PseudoFields()) > 0 {
 			return http2.ConnectionError(http2.ErrCodeStreamClosed)
 		}
-		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed} // trailers, of one that was reset
+		return http2.StreamError{StreamID: id, Code: http2.ErrCodeStreamClosed} // trailers of a stream that was reset
 	}
 	c.last = id
 	if malformed(f) {
@@ -82,7 +82,7 @@ func (c *Conn) headers(f *http2.MetaHeadersFrame) error {
 	return c.open(f)
 }
 
-// open opens a stream, unless the limit or what the client asks for forbid it.
+// open opens a stream. A stream above the limit is reset, and an invalid request is answered with a status.
 func (c *Conn) open(f *http2.MetaHeadersFrame) error {
 	path, headers, refused := request(f)
 	s := &Stream{conn: c, id: f.StreamID, receive: receiveWindow}
@@ -94,7 +94,7 @@ func (c *Conn) open(f *http2.MetaHeadersFrame) error {
 	s.window, s.half = c.initial, f.StreamEnded()
 	if refused != nil {
 		s.trailer = headers
-		s.told = true // the handler has not seen the stream
+		s.told = true // Handler.Open was not called, so Closed must not be called
 		if headers == nil {
 			s.trailer = trailers(*refused, responseFields...)
 		}
@@ -118,10 +118,10 @@ func (c *Conn) open(f *http2.MetaHeadersFrame) error {
 	return nil
 }
 
-// malformed reports whether HEADERS break a rule of HTTP/2 for requests, beyond those that the framer checks.
+// malformed reports whether HEADERS violate rules of HTTP/2 for requests that the framer does not check.
 func malformed(f *http2.MetaHeadersFrame) bool {
 	if f.Truncated {
-		return false // the stream is refused for that
+		return false // request rejects the stream with status 431
 	}
 	if f.PseudoValue("method") == "" || f.PseudoValue("scheme") == "" || f.PseudoValue("path") == "" {
 		return true
@@ -139,8 +139,8 @@ func malformed(f *http2.MetaHeadersFrame) bool {
 	return f.HasPriority() && f.Priority.StreamDep == f.StreamID
 }
 
-// request returns the method that a client calls. If that is refused, headers is the whole answer in HTTP, or nil if the
-// answer is a status of gRPC.
+// request returns the gRPC method of a request. For an invalid request, refused is the status. headers is then the
+// complete HTTP response, or nil for a gRPC response.
 func request(f *http2.MetaHeadersFrame) (path string, headers []byte, refused *Error) {
 	var contentType, encoding string
 	for _, field := range f.RegularFields() {
@@ -165,7 +165,7 @@ func request(f *http2.MetaHeadersFrame) (path string, headers []byte, refused *E
 	}
 }
 
-// data takes a DATA frame.
+// data handles a DATA frame: flow control, and then its content.
 func (c *Conn) data(f *http2.DataFrame) error {
 	length, id := int(f.Length), f.StreamID
 	if c.receive -= length; c.receive < 0 {
@@ -197,10 +197,10 @@ func (c *Conn) data(f *http2.DataFrame) error {
 	return c.message(s, f)
 }
 
-// message takes the requests of a DATA frame.
+// message handles the requests in a DATA frame.
 func (c *Conn) message(s *Stream, f *http2.DataFrame) error {
 	if s.told {
-		return c.spend() // the stream has ended
+		return c.spend() // ignored: the stream has ended for the handler
 	}
 	if s.receive <= receiveWindow/2 && !f.StreamEnded() {
 		if err := c.grant(s.id, &s.receive); err != nil {
@@ -217,14 +217,14 @@ func (c *Conn) message(s *Stream, f *http2.DataFrame) error {
 	return nil
 }
 
-// grant opens a window of the client again.
+// grant restores a receive window with WINDOW_UPDATE. left is the rest of the window in bytes.
 func (c *Conn) grant(stream uint32, left *int) error {
 	n := receiveWindow - *left
 	*left = receiveWindow
 	return c.answer(func() error { return c.writer.WriteWindowUpdate(stream, uint32(n)) })
 }
 
-// halfClose is called when the client has ended its side: an ADS stream ends then.
+// halfClose ends a stream whose client has ended its side.
 func (c *Conn) halfClose(s *Stream) error {
 	c.mu.Lock()
 	s.half = true
@@ -237,7 +237,7 @@ func (c *Conn) halfClose(s *Stream) error {
 	return nil
 }
 
-// cancelled takes a RST_STREAM.
+// cancelled handles RST_STREAM.
 func (c *Conn) cancelled(f *http2.RSTStreamFrame) error {
 	if f.StreamID > c.last || f.StreamID%2 == 0 {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -248,7 +248,7 @@ func (c *Conn) cancelled(f *http2.RSTStreamFrame) error {
 	return nil
 }
 
-// settings applies and acknowledges the client's settings.
+// settings applies and acknowledges the client's SETTINGS.
 func (c *Conn) settings(f *http2.SettingsFrame) error {
 	if f.IsAck() {
 		return nil
@@ -260,7 +260,7 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 		if s.ID == http2.SettingInitialWindowSize {
 			return c.resize(int64(s.Val))
 		}
-		return nil // frames stay at 16 KiB, and header blocks without the dynamic table, whatever is allowed
+		return nil // other settings only permit larger frames and header tables, which are not used
 	})
 	if err != nil {
 		return err
@@ -268,7 +268,7 @@ func (c *Conn) settings(f *http2.SettingsFrame) error {
 	return c.answer(c.writer.WriteSettingsAck)
 }
 
-// resize changes the windows of all streams with that of new ones.
+// resize sets the initial window, and adjusts the windows of all open streams by the difference.
 func (c *Conn) resize(initial int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -284,7 +284,7 @@ func (c *Conn) resize(initial int64) error {
 	return nil
 }
 
-// widen takes a WINDOW_UPDATE.
+// widen handles WINDOW_UPDATE.
 func (c *Conn) widen(f *http2.WindowUpdateFrame) error {
 	if f.StreamID == 0 {
 		c.mu.Lock()

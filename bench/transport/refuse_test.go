@@ -19,14 +19,14 @@ import (
 	"github.com/xdstender/tender/bench/transport"
 )
 
-// A peer is a client that breaks rules.
+// A peer is a client that can violate the protocol.
 type peer struct {
 	*testing.T
 	conn   net.Conn
 	frames *http2.Framer
 }
 
-// newPeer connects, and sends the preface.
+// newPeer connects and sends the preface, without SETTINGS.
 func newPeer(t *testing.T, address string) *peer {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -44,7 +44,7 @@ func newPeer(t *testing.T, address string) *peer {
 	return p
 }
 
-// must is for writes. One after the server has closed the connection may fail; then the answer says so.
+// must ignores errors of writes. A write may fail because the server has closed the connection, which reads then show.
 func (p *peer) must(error) {}
 
 func (p *peer) bytes(b []byte) {
@@ -67,7 +67,7 @@ func (p *peer) headers(stream uint32, fields ...string) {
 	var b bytes.Buffer
 	e := hpack.NewEncoder(&b)
 	for i := 0; i < len(fields); i += 2 {
-		_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}) // to memory
+		_ = e.WriteField(hpack.HeaderField{Name: fields[i], Value: fields[i+1]}) // writes to memory do not fail
 	}
 	block := b.Next(16 << 10)
 	p.must(p.frames.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: block, EndHeaders: b.Len() == 0}))
@@ -100,7 +100,7 @@ func (p *peer) ping() {
 	}
 }
 
-// wantReset waits for the end of a stream by RST_STREAM.
+// wantReset waits until a stream ends, and checks that it ends with RST_STREAM and an error code.
 func (p *peer) wantReset(stream uint32, code string) {
 	p.Helper()
 	if got := p.ends(stream); got != "reset "+code {
@@ -108,7 +108,8 @@ func (p *peer) wantReset(stream uint32, code string) {
 	}
 }
 
-// ends returns how a stream ended, or the connection.
+// ends waits until a stream or the connection ends, and describes how: reset CODE, connection CODE, closed, or the HTTP
+// and gRPC status.
 func (p *peer) ends(stream uint32) string {
 	for {
 		f, err := p.frames.ReadFrame()
@@ -142,7 +143,8 @@ func field(f *http2.MetaHeadersFrame, name string) string {
 	return ""
 }
 
-// TestRefused has clients that break rules, each on its own connection. The stream of another one goes on.
+// TestRefused checks the reaction to clients that violate the protocol or a limit, each on its own connection. The
+// stream of another client must not be affected.
 func TestRefused(t *testing.T) {
 	l := transport.DefaultLimits()
 	l.MessageBytes, l.BufferedBytes, l.Streams, l.FrameBurst, l.FrameRate = 1<<20, 100_000, 4, 100, 1
@@ -153,7 +155,7 @@ func TestRefused(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		send func(p *peer)
-		want string // of stream 1 or the connection
+		want string // result of ends for stream 1
 	}{
 		{"no SETTINGS", func(p *peer) { p.open(1) }, "connection PROTOCOL_ERROR"},
 		{"frame of 16 KiB and a byte", func(p *peer) {
@@ -312,7 +314,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestStop: a client whose stream ends before its requests do is told to stop sending.
+// TestStop checks that a client whose stream ends before its requests receives RST_STREAM with NO_ERROR.
 func TestStop(t *testing.T) {
 	_, _, address := serve(t, transport.DefaultLimits(), nil)
 	p := newPeer(t, address)
@@ -325,7 +327,7 @@ func TestStop(t *testing.T) {
 	p.wantReset(1, "NO_ERROR")
 }
 
-// TestConnections bounds the connections.
+// TestConnections checks the limit of connections.
 func TestConnections(t *testing.T) {
 	l := transport.DefaultLimits()
 	l.Connections = 1

@@ -14,19 +14,19 @@ import (
 
 const (
 	headerBytes    = 9
-	arenaBytes     = 8 << 10 // of a batch, which a stalled client holds
-	batchFrames    = 64      // frames of a batch
-	copiedBytes    = 4 << 10 // a longer part of a response is written from where it is
-	keptStreams    = 4       // a longer list of ready streams is not kept
-	batchFramesTLS = 4       // the ciphertext of a batch is a copy, which a stalled client holds
+	arenaBytes     = 8 << 10 // of a batch; a stalled client keeps one batch in memory
+	batchFrames    = 64      // maximum frames per batch in plaintext
+	copiedBytes    = 4 << 10 // longer parts of a response are not copied into the arena
+	keptStreams    = 4       // capacity above which an empty list or queue is freed
+	batchFramesTLS = 4       // maximum frames per batch with TLS, whose ciphertext a stalled client keeps in memory
 )
 
-// A batch is frames that are written with one call.
+// A batch is a set of frames that are written with one system call.
 type batch struct {
-	arena  []byte   // headers of frames, prefixes of messages, and frames that are short; never grows
-	pieces [][]byte // of arena and of responses, in order
+	arena  []byte   // frame headers, message prefixes and short frames; must not grow, since pieces refers to it
+	pieces [][]byte // slices of arena and of responses, in order
 	frames int
-	bytes  []byte // for TLS: the ciphertext, in a buffer from scratches
+	bytes  []byte // with TLS: the ciphertext, in a buffer from scratches
 }
 
 var (
@@ -46,7 +46,8 @@ func (b *batch) release() {
 	batches.Put(b)
 }
 
-// pump writes what windows and socket admit. The caller holds the mutex.
+// pump writes as many frames as the windows and the socket accept. If the socket accepts no more, it starts wait. The
+// caller must hold mu.
 func (c *Conn) pump() {
 	for !c.waiting && c.failed == nil {
 		b := c.batch()
@@ -71,7 +72,8 @@ func (c *Conn) pump() {
 	}
 }
 
-// wait writes while the socket accepts no more, and ends when nothing is left.
+// wait writes b and all further frames, blocking on the socket, and returns when none are left or the timeout is over.
+// It runs on its own goroutine while waiting is set.
 func (c *Conn) wait(b *batch) {
 	for {
 		err := c.socket.SetWriteDeadline(time.Now().Add(c.server.limits.Write))
@@ -87,7 +89,7 @@ func (c *Conn) wait(b *batch) {
 		}
 		if err != nil || b == nil {
 			c.waiting = false
-			_ = c.socket.SetWriteDeadline(time.Time{}) // it has closed, and nothing is written
+			_ = c.socket.SetWriteDeadline(time.Time{}) // fails only if the socket is closed
 			if err != nil {
 				c.fail(err)
 			}
@@ -98,15 +100,15 @@ func (c *Conn) wait(b *batch) {
 	}
 }
 
-// fail ends the connection: the goroutine that reads notices, and closes it. Closing here would wait for that goroutine,
-// which may be the one that fails.
+// fail shuts the socket down, upon which the reading goroutine closes the connection. Closing it here would wait for
+// the reading goroutine, which may be the caller. The caller must hold mu.
 func (c *Conn) fail(err error) {
 	c.failed = err
 	_ = c.socket.CloseRead()
-	_ = c.socket.CloseWrite() // both fail if the client has closed
+	_ = c.socket.CloseWrite() // both fail if the client has disconnected
 }
 
-// batch returns the next frames, or nil if there are none that windows admit.
+// batch returns the next frames, or nil if the windows admit none. The caller must hold mu.
 func (c *Conn) batch() *batch {
 	if c.control.Len() == 0 && len(c.ready) == 0 {
 		c.finish()
@@ -120,7 +122,7 @@ func (c *Conn) batch() *batch {
 	for c.round(b, limit) && b.frames < limit {
 		continue
 	}
-	if n := c.control.Len(); n > 0 { // before DATA, which may be of a stream whose HEADERS it has
+	if n := c.control.Len(); n > 0 { // goes before DATA, since it may contain the HEADERS of the same stream
 		control := append([]byte(nil), c.control.Bytes()...)
 		c.control.Reset()
 		if n > keptControl {
@@ -136,8 +138,8 @@ func (c *Conn) batch() *batch {
 	return b
 }
 
-// round appends at most one frame of each stream, and reports whether streams may have more. The streams that the limit
-// leaves out are first in the next round.
+// round appends at most one frame of each ready stream, and reports whether streams may have more. Streams that the
+// limit excludes are first in the next round.
 func (c *Conn) round(b *batch, limit int) (again bool) {
 	kept := 0
 	for i, s := range c.ready {
@@ -161,12 +163,13 @@ func (c *Conn) round(b *batch, limit int) (again bool) {
 	return again
 }
 
+// An outcome is the state of a stream after a call of frame.
 type outcome int
 
 const (
 	more outcome = iota // the stream may have more frames
-	full                // the connection's window is used up
-	idle                // the stream has nothing that its window admits
+	full                // the connection's window is exhausted
+	idle                // the stream has no frame that its window admits
 )
 
 // frame appends the next frame of a stream.
@@ -196,7 +199,7 @@ func (c *Conn) frame(s *Stream, b *batch) outcome {
 	return idle
 }
 
-// appendTo appends the next n bytes of a stream as a frame. Short parts of a response are copied.
+// appendTo appends the next n bytes of a stream as a DATA frame. It copies short parts of a response into the arena.
 func (s *Stream) appendTo(b *batch, n int) {
 	start := len(b.arena)
 	b.arena = appendHeader(b.arena, n, http2.FrameData, 0, s.id)
@@ -231,7 +234,7 @@ func (b *batch) addArena(start int) {
 	b.pieces = append(b.pieces, b.arena[start:])
 }
 
-// trail ends a stream. A client that has not ended its side is told to stop.
+// trail ends a stream with its trailers. RST_STREAM follows if the client has not ended its side.
 func (c *Conn) trail(s *Stream, b *batch) {
 	frame := appendHeader(nil, len(s.trailer), http2.FrameHeaders, http2.FlagHeadersEndHeaders|http2.FlagHeadersEndStream, s.id)
 	frame = append(frame, s.trailer...)
@@ -249,14 +252,14 @@ func appendHeader(b []byte, length int, t http2.FrameType, flags http2.Flags, st
 	return binary.BigEndian.AppendUint32(b, stream)
 }
 
-// finish closes a connection that is to be closed, once its streams have ended.
+// finish closes the sending side of a connection after goAway, once all streams have ended.
 func (c *Conn) finish() {
 	if c.closing && len(c.streams) == 0 {
-		_ = c.socket.CloseWrite() // the client closes its side
+		_ = c.socket.CloseWrite() // the client then closes its side
 	}
 }
 
-// seal encrypts a batch.
+// seal encrypts a batch if the connection uses TLS. The caller must hold mu.
 func (c *Conn) seal(b *batch) error {
 	if c.tls == nil {
 		return nil
@@ -275,8 +278,8 @@ func (c *Conn) seal(b *batch) error {
 	return err
 }
 
-// write writes a batch as far as the socket accepts it, or all of it if it may wait. The caller holds the mutex, or is the
-// goroutine that waits.
+// write writes a batch without blocking, or completely if wait is set. done reports whether the batch is complete. The
+// caller must hold mu or be the waiting goroutine.
 func (c *Conn) write(b *batch, wait bool) (done bool, err error) {
 	c.out = output{rest: b.pieces, wait: wait}
 	err = c.raw.Write(c.try)
@@ -291,12 +294,12 @@ func (c *Conn) write(b *batch, wait bool) (done bool, err error) {
 
 // An output is a batch that is being written.
 type output struct {
-	rest [][]byte
-	wait bool
+	rest [][]byte // unwritten pieces
+	wait bool     // block until everything is written
 	err  error
 }
 
-// writeTo writes to a socket, and reports whether it need not be waited for.
+// writeTo is the callback of RawConn.Write: it writes c.out, and returns false to wait until the socket is writable.
 func (c *Conn) writeTo(fd uintptr) bool {
 	for len(c.out.rest) > 0 {
 		n, err := writev(int(fd), c.out.rest)
@@ -321,7 +324,7 @@ func writev(fd int, pieces [][]byte) (int, error) {
 	return unix.Writev(fd, pieces)
 }
 
-// skip removes the first n bytes of pieces.
+// skip removes the first n bytes of pieces, and modifies pieces.
 func skip(pieces [][]byte, n int) [][]byte {
 	for len(pieces) > 0 && n >= len(pieces[0]) {
 		n -= len(pieces[0])

@@ -1,9 +1,10 @@
-// Package transport is an experiment: a server transport of HTTP/2 and gRPC for one purpose, long-lived ADS streams.
+// Package transport is an experiment: an HTTP/2 and gRPC server transport that is specialized for long-lived ADS
+// streams.
 //
-// A connection has one goroutine, which reads. It holds no read buffer while it waits. Writers write to the socket
-// themselves, without blocking. Only while a socket accepts no more does the connection have a second goroutine, which
-// waits for it. Responses are bytes that all streams share; a stream's queue has references to them, and frame headers
-// are made when a window admits the frame.
+// Each connection has one goroutine, which reads; it holds no read buffer while it waits. Goroutines that send write to
+// the socket themselves, without blocking. While a socket accepts no more bytes, its connection has a second goroutine,
+// which waits for the socket. Streams share the bytes of responses: the queue of a stream holds references, and frame
+// headers are created when a flow-control window admits the frame.
 //
 // The product does not use it.
 package transport
@@ -18,32 +19,32 @@ import (
 	"time"
 )
 
-// A Handler serves the streams of a [Server]. The goroutine of the stream's connection calls it, so calls for one
-// connection do not overlap.
+// A Handler serves the streams of a [Server]. The reading goroutine of a connection calls it, so calls for one
+// connection do not overlap. Calls for different connections do.
 type Handler interface {
-	// Open is called for a new stream. An error ends the stream.
+	// Open is called for a new stream. path is the gRPC method. An error ends the stream.
 	Open(s *Stream, path string) error
 
-	// Message is called for each request, which is valid until Message returns. An error ends the stream.
+	// Message is called for each request. The request is valid until Message returns. An error ends the stream.
 	Message(s *Stream, request []byte) error
 
-	// Closed is called once for each opened stream, when it takes no more responses.
+	// Closed is called once for each opened stream, when it accepts no more responses.
 	Closed(s *Stream)
 }
 
-// Limits are the bounds of a [Server]. All are checked where bytes are read, before anything is allocated for them.
+// Limits are the limits of a [Server]. Each is checked before memory is allocated for the limited input.
 type Limits struct {
-	Connections     int           // open connections; more are closed at once
-	Streams         int           // open streams of a connection; more are refused
-	MessageBytes    int           // length of a request
-	BufferedBytes   int64         // incomplete requests of all connections
-	HeaderListBytes uint32        // decoded header fields of a stream
-	FrameBurst      int           // frames of a connection that carry no request, at once
-	FrameRate       int           // the same, per second
-	QueuedMessages  int           // responses that wait for the windows of a stream
-	ControlBytes    int           // frames other than DATA that wait for a socket
-	Handshake       time.Duration // from the connection until its first SETTINGS
-	Write           time.Duration // for a socket to accept the next bytes
+	Connections     int           // open connections; further ones are closed at once
+	Streams         int           // open streams per connection; further ones are refused
+	MessageBytes    int           // length of a request in bytes
+	BufferedBytes   int64         // total bytes of incomplete requests on all connections
+	HeaderListBytes uint32        // decoded header fields of a stream, in bytes
+	FrameBurst      int           // burst of frames without a request, per connection
+	FrameRate       int           // frames without a request per second, per connection
+	QueuedMessages  int           // queued responses per stream
+	ControlBytes    int           // bytes of frames other than DATA that wait for the socket, per connection
+	Handshake       time.Duration // timeout from the connection until the first SETTINGS
+	Write           time.Duration // timeout until the socket accepts further bytes
 }
 
 // DefaultLimits returns the limits that the benchmarks and tests use.
@@ -59,8 +60,8 @@ func DefaultLimits() Limits {
 type Server struct {
 	handler  Handler
 	limits   Limits
-	tls      *tls.Config // nil is plaintext
-	buffered atomic.Int64
+	tls      *tls.Config  // nil for plaintext
+	buffered atomic.Int64 // bytes of incomplete requests on all connections
 
 	// Guarded by mu.
 	mu     sync.Mutex
@@ -68,16 +69,16 @@ type Server struct {
 	closed bool
 }
 
-// New returns a server. Its TLS configuration must offer h2 by ALPN; nil is plaintext.
+// New returns a server. config must offer h2 by ALPN; nil means plaintext.
 func New(h Handler, l Limits, config *tls.Config) *Server {
 	if config != nil {
 		config = config.Clone()
-		config.DynamicRecordSizingDisabled = true // small first records would cost encryption, and save no delay
+		config.DynamicRecordSizingDisabled = true // small first records cost CPU time and do not reduce the delay
 	}
 	return &Server{handler: h, limits: l, tls: config, conns: map[*Conn]struct{}{}}
 }
 
-// Serve accepts connections until the listener fails.
+// Serve accepts connections until the listener fails, and returns that error. The listener must be a TCP listener.
 func (s *Server) Serve(l net.Listener) error {
 	for {
 		accepted, err := l.Accept()
@@ -90,7 +91,7 @@ func (s *Server) Serve(l net.Listener) error {
 		}
 		c, err := newConn(s, socket)
 		if err != nil || !s.add(c) {
-			_ = socket.Close() // it is refused
+			_ = socket.Close() // the connection is rejected
 			continue
 		}
 		go func() {
@@ -100,7 +101,7 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 }
 
-// Close sends GOAWAY on all connections, and ends their streams.
+// Close sends GOAWAY on all connections and ends their streams. It does not close the listener, and does not wait.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -114,6 +115,7 @@ func (s *Server) Close() {
 	}
 }
 
+// add registers a connection, and reports whether the limit admits it.
 func (s *Server) add(c *Conn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +132,7 @@ func (s *Server) remove(c *Conn) {
 	delete(s.conns, c)
 }
 
-// charge accounts for n more bytes of incomplete requests, and reports whether the limit admits them.
+// charge adds n bytes of incomplete requests, and reports whether the limit admits them. The caller must release them.
 func (s *Server) charge(n int) bool {
 	if s.buffered.Add(int64(n)) <= s.limits.BufferedBytes {
 		return true

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// Status codes of gRPC.
+// gRPC status codes.
 const (
 	statusOK          = 0
 	unknown           = 2
@@ -19,9 +19,9 @@ const (
 	unavailable       = 14
 )
 
-const prefixBytes = 5 // before each message of gRPC
+const prefixBytes = 5 // of each gRPC message: flag and length
 
-// An Error ends a stream with a status of gRPC.
+// An Error ends a stream with a gRPC status.
 type Error struct {
 	Code    int
 	Message string
@@ -30,30 +30,30 @@ type Error struct {
 // Error implements error.
 func (e Error) Error() string { return fmt.Sprintf("status %d: %s", e.Code, e.Message) }
 
-// A Stream is a call.
+// A Stream is a gRPC call.
 type Stream struct {
 	conn *Conn
 	id   uint32
 
-	// Owned by the goroutine that reads.
-	receive int    // bytes that the client may still send
-	part    []byte // the start of a request, with its prefix
-	charged int    // bytes of part
-	told    bool   // the handler was told that the stream has closed, or never of the stream
+	// Owned by the reading goroutine.
+	receive int    // receive window, in bytes
+	part    []byte // the start of an incomplete request, with its prefix
+	charged int    // bytes of part that are charged to the server
+	told    bool   // Handler.Closed was called, or Handler.Open was not
 
 	// Guarded by the connection's mutex.
-	queue   [][]byte // responses, which streams share
-	next    int      // of queue
-	sent    int      // bytes of the next response with its prefix
-	window  int64    // bytes that the stream may still send; below 0 after a change of settings
-	ready   bool     // in the connection's ready
+	queue   [][]byte // responses; streams share their bytes
+	next    int      // index in queue of the next response
+	sent    int      // bytes of the next response that were sent, including its prefix
+	window  int64    // send window in bytes; below 0 after SETTINGS have reduced it
+	ready   bool     // the stream is in conn.ready
 	half    bool     // the client has ended its side
-	trailer []byte   // encoded fields, to be sent after the queue; nil before the stream ends
-	dead    bool     // takes and sends nothing any more
+	trailer []byte   // encoded trailers, sent after the queue; nil before the stream ends
+	dead    bool     // the stream is closed: it accepts and sends nothing
 }
 
-// Queue queues a response without sending it: the connection does that before it waits for requests, and [SendAll] does.
-// It keeps the bytes, which must not change. It reports whether the stream takes responses.
+// Queue queues a response, which the connection sends before it waits for further requests, or in [Conn.SendAll]. Queue
+// keeps the slice, which must not change. It returns false if the stream accepts no more responses.
 func (s *Stream) Queue(response []byte) bool {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -63,7 +63,8 @@ func (s *Stream) Queue(response []byte) bool {
 // Conn returns the connection of the stream.
 func (s *Stream) Conn() *Conn { return s.conn }
 
-// SendAll sends one response to streams of one connection, with as few calls as possible.
+// SendAll sends one response on several streams of the connection, with as few system calls as possible. It does not
+// block. It keeps the slice response, which must not change.
 func (c *Conn) SendAll(streams []*Stream, response []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,15 +74,16 @@ func (c *Conn) SendAll(streams []*Stream, response []byte) {
 	c.pump()
 }
 
+// queueLocked is Queue for callers that hold the connection's mutex. It resets the stream if the queue is full.
 func (s *Stream) queueLocked(response []byte) bool {
 	if s.dead || s.trailer != nil || s.conn.failed != nil {
 		return false
 	}
 	if len(s.queue)-s.next >= s.conn.server.limits.QueuedMessages {
-		s.abortLocked(http2.ErrCodeEnhanceYourCalm) // within a message there can be no trailers
+		s.abortLocked(http2.ErrCodeEnhanceYourCalm) // trailers cannot be sent within a message
 		return false
 	}
-	if s.next > len(s.queue)/2 { // not empty: pop would have reset it
+	if s.next > len(s.queue)/2 { // the queue is not empty, or pop would have reset next
 		s.queue = slices.Delete(s.queue, 0, s.next)
 		s.next = 0
 	}
@@ -97,10 +99,10 @@ func (s *Stream) readyLocked() {
 	}
 }
 
-// pending reports whether responses wait.
+// pending reports whether responses are queued.
 func (s *Stream) pending() bool { return s.next < len(s.queue) }
 
-// pop removes the response that was sent.
+// pop removes the next response, which was sent completely.
 func (s *Stream) pop() {
 	s.queue[s.next], s.sent = nil, 0
 	if s.next++; s.next < len(s.queue) {
@@ -113,10 +115,11 @@ func (s *Stream) pop() {
 }
 
 func (s *Stream) abortLocked(code http2.ErrCode) {
-	_ = s.conn.writer.WriteRSTStream(s.id, code) // to memory
+	_ = s.conn.writer.WriteRSTStream(s.id, code) // writes to memory do not fail
 	s.removeLocked()
 }
 
+// removeLocked closes the stream. The reading goroutine calls Handler.Closed later.
 func (s *Stream) removeLocked() {
 	if s.dead {
 		return
@@ -126,7 +129,7 @@ func (s *Stream) removeLocked() {
 	s.conn.streams = slices.DeleteFunc(s.conn.streams, func(other *Stream) bool { return other == s })
 }
 
-// close forgets the stream, and tells the handler. Only the goroutine that reads may call it.
+// close closes the stream and calls Handler.Closed. Only the reading goroutine may call it.
 func (s *Stream) close() {
 	s.conn.mu.Lock()
 	s.removeLocked()
@@ -135,6 +138,7 @@ func (s *Stream) close() {
 	s.tell()
 }
 
+// tell calls Handler.Closed, unless it was called before. Only the reading goroutine may call it.
 func (s *Stream) tell() {
 	if !s.told {
 		s.told = true
@@ -142,7 +146,8 @@ func (s *Stream) tell() {
 	}
 }
 
-// end ends the stream with trailers, once everything before them is sent.
+// end ends the stream with the status of err, after the queued responses are sent. Only the reading goroutine may call
+// it.
 func (s *Stream) end(err error) {
 	s.discard()
 	s.conn.mu.Lock()
@@ -163,7 +168,7 @@ func (s *Stream) endLocked(err error) {
 	s.readyLocked()
 }
 
-// take puts requests together from DATA.
+// take assembles requests from the content of DATA frames, and passes them to the handler.
 func (s *Stream) take(data []byte) error {
 	for len(data) > 0 {
 		if len(s.part) == 0 {
@@ -188,7 +193,8 @@ func (s *Stream) take(data []byte) error {
 	return nil
 }
 
-// keep adds the bytes of one request to its part, and returns the others.
+// keep appends data to the incomplete request, up to its end, and returns the rest. It passes a complete request to the
+// handler.
 func (s *Stream) keep(data []byte) (rest []byte, err error) {
 	want := prefixBytes
 	if len(s.part) >= prefixBytes {
@@ -210,7 +216,8 @@ func (s *Stream) keep(data []byte) (rest []byte, err error) {
 	return data[n:], err
 }
 
-// length returns the length of the request that b starts with, with its prefix; 0 if b has less than that.
+// length returns the length of the request that b starts with, including its prefix, or 0 if b is shorter than a
+// prefix. Errors: the request is compressed or exceeds the limit.
 func (s *Stream) length(b []byte) (int, error) {
 	if len(b) < prefixBytes {
 		return 0, nil
@@ -225,7 +232,7 @@ func (s *Stream) length(b []byte) (int, error) {
 	return prefixBytes + int(n), nil
 }
 
-// discard drops the incomplete request.
+// discard drops the incomplete request, and releases its bytes.
 func (s *Stream) discard() {
 	s.conn.server.release(s.charged)
 	s.part, s.charged = nil, 0

@@ -26,7 +26,7 @@ import (
 
 const path = "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
 
-// ads answers each subscription with one response, and notes everything else.
+// ads is a handler that answers each subscription with one response, and records ACKs and closed streams.
 type ads struct {
 	response []byte
 	acks     chan string // nonces
@@ -85,13 +85,13 @@ func response(t *testing.T, nonce string, size int) []byte {
 	return b
 }
 
-// newADS returns a handler.
+// newADS returns an ads with a small response.
 func newADS(t *testing.T) *ads {
 	t.Helper()
 	return &ads{response: response(t, "first", 10), acks: make(chan string, 1000), closed: make(chan struct{}, 1000)}
 }
 
-// serve starts a server.
+// serve starts a server with a new ads as handler.
 func serve(t *testing.T, l transport.Limits, config *tls.Config) (a *ads, s *transport.Server, address string) {
 	t.Helper()
 	a = newADS(t)
@@ -99,7 +99,7 @@ func serve(t *testing.T, l transport.Limits, config *tls.Config) (a *ads, s *tra
 	return a, s, address
 }
 
-// listen starts a server with a handler.
+// listen starts a server with a given handler. The server runs until the end of the test.
 func listen(t *testing.T, h transport.Handler, l transport.Limits, config *tls.Config) (s *transport.Server, address string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -115,7 +115,7 @@ func listen(t *testing.T, h transport.Handler, l transport.Limits, config *tls.C
 	return s, listener.Addr().String()
 }
 
-// dial returns a client.
+// dial returns a client of grpc-go, with TLS if config is not nil.
 func dial(t *testing.T, address string, config *tls.Config) discoverypb.AggregatedDiscoveryServiceClient {
 	t.Helper()
 	secure := insecure.NewCredentials()
@@ -147,7 +147,7 @@ func open(ctx context.Context, t *testing.T, c discoverypb.AggregatedDiscoverySe
 	return s
 }
 
-// want receives a response.
+// want receives a response, and checks its nonce and the size of its resource name.
 func want(t *testing.T, s stream, nonce string, size int) {
 	t.Helper()
 	m, err := s.Recv()
@@ -171,7 +171,7 @@ func wantEnd(t *testing.T, s stream, code codes.Code) {
 	}
 }
 
-// both runs a test in plaintext and by mutual TLS.
+// both runs a test in plaintext and with mutual TLS.
 func both(t *testing.T, l transport.Limits, test func(t *testing.T, a *ads, c discoverypb.AggregatedDiscoveryServiceClient)) {
 	t.Run("plaintext", func(t *testing.T) {
 		a, _, address := serve(t, l, nil)
@@ -215,8 +215,8 @@ func TestStream(t *testing.T) {
 	})
 }
 
-// TestLargeResponses sends far more than the windows of client and connection, and more than the socket accepts, before
-// the client reads anything.
+// TestLargeResponses sends more bytes than the windows of the client admit and the socket accepts, before the client
+// reads anything.
 func TestLargeResponses(t *testing.T) {
 	both(t, transport.DefaultLimits(), func(t *testing.T, a *ads, c discoverypb.AggregatedDiscoveryServiceClient) {
 		const size = 5 << 20
@@ -250,7 +250,7 @@ func TestLargeRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := <-a.acks; got != "n" {
-			t.Fatalf("ACK of %q", got)
+			t.Fatalf("ACK of %q, want %q", got, "n")
 		}
 	})
 }
@@ -275,7 +275,7 @@ func TestManyStreams(t *testing.T) {
 				want(t, s, fmt.Sprint(i), 1000)
 			}
 		}
-		// The client respects the limit of streams: another one has to wait for the end of the first.
+		// The client respects the limit of streams, so a further stream waits for the end of the first one.
 		another := make(chan error, 1)
 		go func() {
 			s, err := c.DeltaAggregatedResources(t.Context())
@@ -292,7 +292,7 @@ func TestManyStreams(t *testing.T) {
 		if err := <-another; err != nil {
 			t.Fatal(err)
 		}
-		a.send(response(t, "last", 1000)) // the first stream is still among those of the handler
+		a.send(response(t, "last", 1000)) // the handler also sends on the first stream, which is closed
 		for _, s := range streams[1:] {
 			want(t, s, "last", 1000)
 		}
@@ -323,7 +323,8 @@ func TestClose(t *testing.T) {
 	<-a.closed
 }
 
-// TestStalled has a client that stops reading its connection. Others go on, and the server closes it in the end.
+// TestStalled checks that a client which stops reading does not delay other clients, and that the server closes its
+// connection after the timeout.
 func TestStalled(t *testing.T) {
 	l := transport.DefaultLimits()
 	l.Write = 200 * time.Millisecond
@@ -335,7 +336,7 @@ func TestStalled(t *testing.T) {
 	p.message(1, nil)
 	s := open(t.Context(), t, dial(t, address, nil))
 	want(t, s, "first", 10)
-	for i := range 20 { // more than the buffers of the sockets take
+	for i := range 20 { // more than the socket buffers accept
 		a.send(response(t, fmt.Sprint(i), 1<<20))
 		want(t, s, fmt.Sprint(i), 1<<20)
 	}
@@ -344,7 +345,7 @@ func TestStalled(t *testing.T) {
 	want(t, s, "last", 10)
 }
 
-// TestQueue bounds the responses that wait for the window of a stream.
+// TestQueue checks the limit of queued responses of a stream.
 func TestQueue(t *testing.T) {
 	l := transport.DefaultLimits()
 	l.QueuedMessages = 3
@@ -353,7 +354,7 @@ func TestQueue(t *testing.T) {
 	p.settings(0)
 	p.open(1)
 	p.message(1, nil)
-	p.ping() // its answer comes after the stream was opened and the request was read
+	p.ping() // the answer implies that the server has opened the stream and read the request
 	for range 3 {
 		a.send(response(t, "n", 10))
 	}

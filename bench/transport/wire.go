@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// A wire is the socket below TLS. After the handshake it holds ciphertext until somebody takes it, so that a write to
+// A wire is the socket below TLS. After the handshake it buffers ciphertext until take is called, so that a write to
 // TLS never blocks.
 type wire struct {
 	*net.TCPConn
-	held bool // set after the handshake, before anything else uses the wire
+	held bool // buffer writes; set after the handshake, before other goroutines use the wire
 
-	// Guarded by mu: TLS may write from the reading goroutine too.
+	// Guarded by mu, since TLS may also write from the reading goroutine.
 	mu  sync.Mutex
 	out []byte
 }
@@ -30,7 +30,7 @@ func (w *wire) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// take returns the ciphertext.
+// take returns the buffered ciphertext and empties the buffer. The caller must return the slice to scratches.
 func (w *wire) take() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
