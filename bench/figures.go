@@ -99,8 +99,8 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 // No result depends on its exact length.
 const settle = 500 * time.Millisecond
 
-// idleFor replaces settle in S5: it gives servers time to return memory to the system
-// after they have served their clients, even on a busy machine.
+// idleFor replaces settle in S5. Even on a busy machine, it gives servers time to return
+// memory to the system after they have served their clients.
 const idleFor = 3 * time.Second
 
 // A baseline holds the counters of the servers before the measured changes.
@@ -172,8 +172,8 @@ func (st *stage) follow(f *figures, c serve.Changes) error {
 	return st.count(f, after-before.cpu, expected)
 }
 
-// count divides the costs by the number of deliveries. cpu is the CPU time of the servers, expected the number of
-// deliveries if each came in a response of its own.
+// count divides the costs by the number of deliveries. cpu is the CPU time of the servers. expected is the number of
+// responses if each response contains one change.
 func (st *stage) count(f *figures, cpu time.Duration, expected int) error {
 	var p load.Progress
 	if err := st.load.Call("Progress", struct{}{}, &p); err != nil {
@@ -197,4 +197,5 @@ func (st *stage) count(f *figures, cpu time.Duration, expected int) error {
 	return nil
 }
 
+// milliseconds returns d in milliseconds, rounded down to microseconds.
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

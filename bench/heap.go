@@ -61,8 +61,8 @@ func leastAlive(traced [][]string) (float64, error) {
 	return float64(least) * (1 << 20), nil
 }
 
-// stall makes the clients with small receive buffers stop reading, and then changes every
-// resource of the first kind, so that the server has responses queued for them.
+// stall makes the clients with small receive buffers stop reading. It then changes every
+// resource of the first kind, so that the server queues responses for them.
 func (st *stage) stall() error {
 	if err := st.load.Call("Stall", st.buffered, &struct{}{}); err != nil {
 		return err

@@ -16,6 +16,7 @@ type looks struct {
 	nothing float64 // turns with nothing to send
 }
 
+// since returns the turns after before was read.
 func (l looks) since(before looks) looks {
 	return looks{sent: l.sent - before.sent, nothing: l.nothing - before.nothing}
 }

@@ -1,5 +1,5 @@
 // Command bench measures Tender against minimal servers and against other xDS
-// servers, each in a process of its own, and prints a Markdown table.
+// servers, each in a separate process, and prints a Markdown table.
 //
 //	bench [-scenario S1,S2] [-attacks pings] [-rounds 3] [-scale 1] [-gogc 50] [-tender ../bin/tender] [-results results]
 //

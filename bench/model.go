@@ -29,7 +29,7 @@ func (p point) share() float64 {
 	return float64(p.names) / float64(p.resources)
 }
 
-// kept returns the number of resources in the cache of the relay: those that its clients subscribe to.
+// kept returns the number of resources in the cache of the relay, which caches the subscribed resources only.
 func (p point) kept() float64 {
 	if p.names == 0 {
 		return float64(p.resources)
@@ -142,8 +142,8 @@ type level struct {
 	load   point // of each relay
 }
 
-// tree returns the levels of relays that serve p.clients clients, with at most each
-// clients per relay, from the lowest level up to the one relay next to the origin.
+// tree returns the levels of relays that serve p.clients clients, from the lowest level
+// up to the one relay next to the origin. each is the maximum number of clients per relay.
 func tree(p point, each int) (levels []level) {
 	for {
 		relays := (p.clients + each - 1) / each

@@ -34,7 +34,7 @@ type setup struct {
 	opaque    bool     // resource versions of that control plane are not hashes
 	polled    bool     // Tenders listen for REST polls
 	tls       bool     // clients use mutual TLS
-	resume    bool     // the bare gRPC server resumes their sessions
+	resume    bool     // the server of the kind grpc or transport resumes TLS sessions
 	feature   string   // client feature of every second client; empty for none
 	sampled   float64  // fraction of the changes that Tender traces; 0 disables tracing
 	stages    string   // TENDER_ROLLOUT; also enables snapshots and the admin listener. Empty enables none of them

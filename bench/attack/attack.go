@@ -102,6 +102,7 @@ type attacker struct {
 // the relay treats the attacker as another host.
 var source = &net.TCPAddr{IP: net.IPv4(127, 0, 0, 66)}
 
+// dial connects from the source address of attacks.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	d := net.Dialer{LocalAddr: source}
 	return d.DialContext(ctx, "tcp", address)
@@ -131,6 +132,7 @@ func (a *attacker) open() (err error) {
 	return a.write(h2.ClientPreface(path))
 }
 
+// close closes the connection with a reset, if it is open.
 func (a *attacker) close() {
 	if a.conn != nil {
 		a.over()

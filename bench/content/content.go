@@ -2,8 +2,8 @@
 // the same resources from the same description, so processes need not exchange them.
 //
 // A resource is a valid message of its type, padded to a size, that ends with a
-// [Stamp]: the index of the resource, the number of the change and its time. A reader
-// finds the stamp at the end without decoding the message.
+// [Stamp]. The stamp contains the index of the resource, the number of the change and
+// its time. A reader finds the stamp at the end without decoding the message.
 package content
 
 import (

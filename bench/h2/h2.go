@@ -1,6 +1,6 @@
-// Package h2 implements the parts of HTTP/2 and gRPC that the load generator and
-// the simplest server need, at minimal cost: frames are read in place, and encoded
-// frames can be written many times.
+// Package h2 implements the parts of HTTP/2 and gRPC that the load generator and the
+// server of the kind raw need, at minimal cost. It reads frames in place, and callers
+// can write encoded frames many times.
 //
 // Nothing in this package is safe for concurrent use.
 package h2
@@ -84,6 +84,7 @@ func (f Frame) Data() []byte {
 	return f.Payload[1 : len(f.Payload)-padding]
 }
 
+// appendFrameHeader appends the header of a frame with a payload of length bytes. The caller appends the payload.
 func appendFrameHeader(b []byte, length int, t http2.FrameType, flags http2.Flags, stream uint32) []byte {
 	b = append(b, byte(length>>16), byte(length>>8), byte(length), byte(t), byte(flags))
 	return binary.BigEndian.AppendUint32(b, stream)
@@ -153,6 +154,7 @@ func AppendCall(b []byte, path string, stream uint32) []byte {
 	return append(appendFrameHeader(b, len(block), http2.FrameHeaders, http2.FlagHeadersEndHeaders, stream), block...)
 }
 
+// callHeaders returns the header block of a gRPC call of the method path.
 func callHeaders(path string) []byte {
 	return headers(
 		":method", "POST", ":scheme", "http", ":path", path, ":authority", "bench",

@@ -108,6 +108,7 @@ func Accept(listener int) (int, error) {
 	return socket, noDelay(socket)
 }
 
+// tcpSocket returns a new non-blocking IPv4 socket.
 func tcpSocket() (int, error) {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

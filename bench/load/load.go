@@ -2,9 +2,9 @@
 // in a separate process.
 //
 // A client subscribes like an Envoy, reads the stamps of the resources in each response,
-// and sends an ACK. It uses one stream, on a connection of its own or on a shared one. One
-// goroutine serves all connections: it waits for their sockets with epoll, reads frames in
-// place, and writes the ACKs for all frames that it has read with one call.
+// and sends an ACK. It uses one stream of a connection, which several clients may share.
+// One goroutine serves all connections. It waits for their sockets with epoll and reads
+// frames in place. All ACKs for the frames of one read are written with one call.
 package load
 
 import (

@@ -66,6 +66,7 @@ func appendSotWAck(b []byte, r response, names []string) []byte {
 	return appendField(b, 5, r.nonce)
 }
 
+// appendField appends a length-delimited field.
 func appendField(b []byte, field protowire.Number, value []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(b, field, protowire.BytesType), value)
 }

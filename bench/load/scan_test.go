@@ -17,6 +17,7 @@ import (
 
 var kind = content.Kind{TypeURL: content.Cluster, Count: 10, Bytes: 256}
 
+// payload returns the resource that a stamp describes.
 func payload(s content.Stamp) *anypb.Any {
 	return &anypb.Any{TypeUrl: content.Cluster, Value: kind.Encode(s)}
 }

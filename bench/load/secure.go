@@ -28,6 +28,7 @@ type wire struct {
 // errNothing is the error of a read that would block. [tls.Conn] can be read again after an error that is temporary.
 var errNothing net.Error = nothing{}
 
+// nothing is the type of errNothing: a temporary timeout.
 type nothing struct{}
 
 func (nothing) Error() string   { return "nothing to read" }

@@ -1,5 +1,5 @@
-// Package process starts the parts of a benchmark as processes, calls their methods
-// with [net/rpc], and reads their CPU time and memory from the operating system.
+// Package process starts the parts of a benchmark as processes and calls their methods
+// with [net/rpc]. It reads their CPU time and memory from the operating system.
 package process
 
 import (
@@ -80,6 +80,7 @@ func StartRole(stderr io.Writer, role ...string) (*Process, error) {
 	return p, nil
 }
 
+// prepare returns a process that is not started. The kernel kills it when the thread that starts it ends.
 func prepare(stderr io.Writer, environ []string, name string, args []string) *Process {
 	cmd := exec.Command(name, args...)
 	cmd.Env, cmd.Stderr = environ, stderr

@@ -112,6 +112,7 @@ func (s *shard) leave(stream grpc.ServerStream) {
 	}
 }
 
+// newBare returns a server, and starts its workers. Errors: invalid certificates.
 func newBare(o Options, set *content.Set) (*bare, error) {
 	b := &bare{
 		set: set, sotw: o.SotW, byName: o.ByName, own: o.Workers == 0,
@@ -152,6 +153,7 @@ func (b *bare) everything(k content.Kind) []mem.BufferSlice {
 	return messages(everything(b.set, k, b.sotw, b.serial))
 }
 
+// messages returns encoded messages for passCodec. It does not copy them.
 func messages(encoded [][]byte) (messages []mem.BufferSlice) {
 	for _, m := range encoded {
 		messages = append(messages, mem.BufferSlice{mem.SliceBuffer(m)})
@@ -297,6 +299,7 @@ func (b *bare) named(k content.Kind, names []string) (to []audience, responses [
 // passCodec passes messages without encoding: it sends a mem.BufferSlice, and receives a requestMessage.
 type passCodec struct{}
 
+// A requestMessage is an encoded request, received by passCodec.
 type requestMessage struct{ bytes []byte }
 
 // Marshal implements encoding.CodecV2.

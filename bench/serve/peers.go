@@ -33,6 +33,7 @@ type linear struct {
 	cache   *cache.LinearCache
 }
 
+// newLinear returns a server with the resources of set. Errors: the options have several kinds of resources.
 func newLinear(o Options, set *content.Set) (*linear, error) {
 	if len(o.Kinds) != 1 {
 		return nil, fmt.Errorf("LinearCache of %d types: it has one", len(o.Kinds))
@@ -72,6 +73,7 @@ type everyone struct{}
 // ID implements cache.NodeHash.
 func (everyone) ID(*corepb.Node) string { return "everyone" }
 
+// newSnapshot returns a server with the resources of set. Errors: the options have several kinds of resources.
 func newSnapshot(o Options, set *content.Set) (*snapshot, error) {
 	if len(o.Kinds) != 1 {
 		return nil, fmt.Errorf("snapshot of %d types: the benchmarks have one", len(o.Kinds))

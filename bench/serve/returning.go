@@ -63,6 +63,7 @@ func (byCluster) ID(n *corepb.Node) string {
 	return probe
 }
 
+// newReturning returns a server with a snapshot of all resources for each node group.
 func newReturning(o Options, set *content.Set) (*returning, error) {
 	resources := make(map[string][]types.Resource)
 	for _, k := range o.Kinds {

@@ -119,8 +119,8 @@ type Changes struct {
 	First   int
 	Random  bool
 
-	// Swap has each change also add a resource that is not counted, and remove the one that was added before. At is
-	// how many resources change at once; 0 is one. Only a server of the kind origin does either.
+	// Swap makes each change also add an uncounted resource and remove the previously added one. At is the number of
+	// resources that change at once; 0 means 1. Only the kind origin supports them.
 	Swap bool
 	At   int
 }

@@ -61,6 +61,7 @@ type Conn struct {
 	failed  error         // why nothing can be written any more; nil before that
 }
 
+// newConn returns a connection on an accepted socket. The caller must call serve, which closes it.
 func newConn(s *Server, socket *net.TCPConn) (*Conn, error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {

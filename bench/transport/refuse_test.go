@@ -58,11 +58,13 @@ func (p *peer) settings(window uint32) {
 
 func (p *peer) window(stream, n uint32) { p.must(p.frames.WriteWindowUpdate(stream, n)) }
 
+// open starts a valid call with additional header fields.
 func (p *peer) open(stream uint32, more ...string) {
 	fields := append([]string{":method", "POST", ":scheme", "http", ":path", path, "content-type", "application/grpc", "te", "trailers"}, more...)
 	p.headers(stream, fields...)
 }
 
+// headers sends a header block in as many frames as it needs. fields alternates names and values.
 func (p *peer) headers(stream uint32, fields ...string) {
 	var b bytes.Buffer
 	e := hpack.NewEncoder(&b)
@@ -83,6 +85,7 @@ func (p *peer) message(stream uint32, m []byte) {
 	p.data(stream, append(prefix(0, len(m)), m...))
 }
 
+// prefix returns the prefix of a gRPC message of n bytes; flag 1 means compressed.
 func prefix(flag byte, n int) []byte { return binary.BigEndian.AppendUint32([]byte{flag}, uint32(n)) }
 
 // ping waits for the answer to a PING.

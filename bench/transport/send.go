@@ -36,6 +36,7 @@ var (
 	scratches = sync.Pool{New: func() any { b := make([]byte, 0, 80<<10); return &b }}
 )
 
+// release returns a batch and its buffers to their pools. It clears pieces, so that the pool does not keep responses.
 func (b *batch) release() {
 	if b.bytes != nil {
 		whole := b.bytes[:0]
@@ -72,7 +73,7 @@ func (c *Conn) pump() {
 	}
 }
 
-// wait writes b and all further frames, blocking on the socket, and returns when none are left or the timeout is over.
+// wait writes b and all further frames, blocking on the socket. It returns when all are written or a write times out.
 // It runs on its own goroutine while waiting is set.
 func (c *Conn) wait(b *batch) {
 	for {
@@ -220,10 +221,10 @@ func (s *Stream) appendTo(b *batch, n int) {
 	b.frames++
 }
 
-// reserved returns the bytes of the arena that the headers of the frames to come may need.
+// reserved returns the number of arena bytes that the headers of further frames of the batch may need.
 func reserved(b *batch) int { return (batchFrames - b.frames) * (headerBytes + prefixBytes) }
 
-// addArena adds what the arena has from start on, as part of the last piece if that is before it.
+// addArena adds the arena from start to its end to pieces. It extends the last piece if that ends at start.
 func (b *batch) addArena(start int) {
 	if n := len(b.pieces); n > 0 && start > 0 {
 		if last := b.pieces[n-1]; len(last) <= start && &last[0] == &b.arena[start-len(last)] {
@@ -317,6 +318,7 @@ func (c *Conn) writeTo(fd uintptr) bool {
 	return true
 }
 
+// writev writes pieces with one system call, and returns the number of written bytes.
 func writev(fd int, pieces [][]byte) (int, error) {
 	if len(pieces) == 1 {
 		return unix.Write(fd, pieces[0])

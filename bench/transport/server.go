@@ -141,4 +141,5 @@ func (s *Server) charge(n int) bool {
 	return false
 }
 
+// release subtracts n bytes that charge has added.
 func (s *Server) release(n int) { s.buffered.Add(-int64(n)) }

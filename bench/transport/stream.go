@@ -92,6 +92,7 @@ func (s *Stream) queueLocked(response []byte) bool {
 	return true
 }
 
+// readyLocked adds the stream to the ready streams of its connection. The caller must hold the connection's mutex.
 func (s *Stream) readyLocked() {
 	if !s.ready && !s.dead {
 		s.ready = true
@@ -114,6 +115,7 @@ func (s *Stream) pop() {
 	}
 }
 
+// abortLocked resets and closes the stream. The caller must hold the connection's mutex.
 func (s *Stream) abortLocked(code http2.ErrCode) {
 	_ = s.conn.writer.WriteRSTStream(s.id, code) // writes to memory do not fail
 	s.removeLocked()
@@ -156,6 +158,7 @@ func (s *Stream) end(err error) {
 	s.tell()
 }
 
+// endLocked queues the trailers with the status of err; nil is OK. The caller must hold the connection's mutex.
 func (s *Stream) endLocked(err error) {
 	if s.trailer != nil || s.dead {
 		return
@@ -176,7 +179,7 @@ func (s *Stream) take(data []byte) error {
 			if err != nil {
 				return err
 			}
-			if n > 0 && len(data) >= n { // in place
+			if n > 0 && len(data) >= n { // complete: no copy
 				if err := s.conn.server.handler.Message(s, data[prefixBytes:n]); err != nil {
 					return err
 				}

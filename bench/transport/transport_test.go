@@ -74,6 +74,7 @@ func (a *ads) send(response []byte) {
 	}
 }
 
+// response returns an encoded response with one resource, whose name has size bytes.
 func response(t *testing.T, nonce string, size int) []byte {
 	t.Helper()
 	b, err := proto.Marshal(&discoverypb.DeltaDiscoveryResponse{
