@@ -18,6 +18,7 @@ type file struct {
 	Volumes  map[string]struct{}
 }
 
+// A service holds the fields of a service of compose.yaml that the tests read.
 type service struct {
 	Command     []string
 	Environment map[string]string

@@ -15,6 +15,10 @@ const schemaVersion = 39
 // gridWidth is the width of Grafana's grid in units. A unit is 30 pixels high.
 const gridWidth = 24
 
+// The types up to mappedText are the part of Grafana's dashboard model that this program writes. The order of their
+// fields is the order in the file.
+
+// A dashboard is the root of the model.
 type dashboard struct {
 	UID           string     `json:"uid"`
 	Title         string     `json:"title"`
@@ -47,6 +51,7 @@ type templating struct {
 	List []variable `json:"list"`
 }
 
+// A variable is a selector at the top of the dashboard.
 type variable struct {
 	Name       string  `json:"name"`
 	Label      string  `json:"label"`
@@ -93,6 +98,7 @@ type panel struct {
 	Options     any          `json:"options,omitempty"`
 }
 
+// A position is the place of a panel in the grid, in units of the grid.
 type position struct {
 	H int `json:"h"`
 	W int `json:"w"`
@@ -100,6 +106,7 @@ type position struct {
 	Y int `json:"y"`
 }
 
+// A target is a query of a panel.
 type target struct {
 	RefID        string  `json:"refId"`
 	Datasource   *source `json:"datasource"`

@@ -65,6 +65,7 @@ func (v view) wide(width int) view {
 // now reports whether the view shows current values only, not a time range.
 func (v view) now() bool { return v.kind == "stat" || v.kind == "table" }
 
+// panel returns the view as a panel of Grafana, without ID and position.
 func (v view) panel() panel {
 	p := panel{Type: v.kind, Title: v.title, Description: v.help, Datasource: prometheus, FieldConfig: v.fields(), Options: v.options()}
 	for i, q := range v.queries {
@@ -101,6 +102,7 @@ func (v view) fields() *fieldConfig {
 	return f
 }
 
+// options returns the options of the panel type in Grafana's model.
 func (v view) options() any {
 	last := map[string]any{"calcs": []string{"lastNotNull"}, "fields": "", "values": false}
 	switch v.kind {

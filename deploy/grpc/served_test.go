@@ -96,7 +96,8 @@ func mutual(provider, server string) *tlspb.UpstreamTlsContext {
 
 // TestFallbackRoutes checks calls with fallback.json. The client uses the control plane while the relay is unreachable
 // or has no configuration, and the relay once it can serve. The test then points the listener at resources with new
-// names: gRPC-Go (1.85) never requests a name from its first server that it first requested from its second one.
+// names. Old names do not move: if gRPC-Go (1.85) requested a name from its second server first, it never requests it
+// from its first server.
 func TestFallbackRoutes(t *testing.T) {
 	for name, begin := range map[string]func(*testing.T, *site, *proxy.Proxy){
 		"no relay": func(_ *testing.T, _ *site, p *proxy.Proxy) { p.Set(proxy.Link{Refuse: true}) },

@@ -83,8 +83,8 @@ var released = regexp.MustCompile(`(?m)^## \[([0-9]+\.[0-9]+\.[0-9]+)\]`)
 // imageVersion matches a version in an image reference, in the name of a release file, or in a make image command.
 var imageVersion = regexp.MustCompile(`(?:tender[:_]|VERSION=|dist/image:|newTag: )(v[0-9][0-9a-zA-Z.]*)`)
 
-// TestVersions checks that the chart, the manifests and the pages install the same version of the image: the appVersion
-// of the chart, which must be the newest release if there is one. deploy/release rejects a release of another version.
+// TestVersions checks that the chart, the manifests and the pages install the same version of the image, which is the
+// appVersion of the chart. It must be the newest release, if any. deploy/release rejects a release of another version.
 func TestVersions(t *testing.T) {
 	chart := readYAML(t, chartFile)
 	if version, _ := chart["appVersion"].(string); !regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+$`).MatchString(version) {

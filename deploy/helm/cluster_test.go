@@ -122,6 +122,7 @@ func (c *cluster) freeAddress() string {
 	return listener.Addr().String()
 }
 
+// write writes a file into the directory of the cluster, and returns its path.
 func (c *cluster) write(name string, content []byte) string {
 	c.t.Helper()
 	path := filepath.Join(c.dir, name)

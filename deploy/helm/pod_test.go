@@ -24,9 +24,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A container is the container of a relay as a kubelet would start it, with a control plane at the address that the
-// relay is configured with. It has its own network namespace and root, so that ports, addresses and paths are those of
-// the pod.
+// A container is the container of a relay as a kubelet would start it, with a control plane at the configured address.
+// It has its own network namespace and root, so that ports, addresses and paths are those of the pod.
 type container struct {
 	Binary  string
 	Args    []string
@@ -261,6 +260,7 @@ type checkedStream struct {
 	refused error // owned by the receiving goroutine until the handler has returned
 }
 
+// RecvMsg implements grpc.ServerStream.
 func (s *checkedStream) RecvMsg(message any) error {
 	if err := s.ServerStream.RecvMsg(message); err != nil {
 		return err

@@ -317,6 +317,7 @@ func TestValid(t *testing.T) {
 	}
 }
 
+// write writes a file.
 func write(t *testing.T, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {

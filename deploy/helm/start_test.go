@@ -79,7 +79,7 @@ func inRepository(t *testing.T, args []string) []string {
 	return args
 }
 
-// TestDocumentedInstall renders the chart with the command on the page, and starts the relay with exactly the
+// TestDocumentedInstall renders the chart with the command on the page. It starts the relay with exactly the
 // arguments, the environment, the ports and the volumes of its container. The readiness probe succeeds, a client is
 // served, and the volume contains a snapshot after the relay has stopped. Without node.id, istiod rejects the relay and
 // the probe fails.

@@ -43,6 +43,7 @@ func inImage(ctx context.Context, t *testing.T, root string, env []string, args 
 	return cmd
 }
 
+// testVersion checks that the binary of the image prints its version, its commit and its date.
 func testVersion(t *testing.T, root, version string) {
 	out, err := inImage(t.Context(), t, root, nil, "--version").CombinedOutput()
 	if err != nil || !strings.HasPrefix(string(out), "tender "+version+" (commit ") || strings.Contains(string(out), "unknown") {
@@ -111,6 +112,7 @@ type listening struct {
 	found chan string  // receives the probe address once; buffered
 }
 
+// Write implements io.Writer.
 func (l *listening) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

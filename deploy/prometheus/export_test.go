@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
-// A series holds the labels of all series of a metric, with the values of each label. A nil set allows any value.
+// A series holds the labels of all series of a metric, with the values of each label. An empty set allows any value.
 type series map[string]set
 
 type set map[string]bool
@@ -36,8 +36,8 @@ func (s series) add(label string, values ...string) {
 // read from the page of metrics, which package telemetry compares with the code.
 var rare = []string{"tender_audit_faults_total", "tender_origin_streams_ended_total", "tender_validation_findings"}
 
-// exported returns the metrics that Prometheus has of a relay, by name: those of a real relay with clients
-// that receive, accept and reject changes, and the rare ones.
+// exported returns the metrics that Prometheus has of a relay, by name. It reads them from a real relay whose
+// clients receive, accept and reject changes, and adds the rare ones.
 func exported(t *testing.T) map[string]series {
 	t.Helper()
 	all := map[string]series{

@@ -29,6 +29,7 @@ type alert struct {
 	Annotations map[string]string `json:"annotations"`
 }
 
+// read decodes a YAML file.
 func read(t *testing.T, name string, into any) {
 	t.Helper()
 	text, err := os.ReadFile(name)
@@ -40,6 +41,7 @@ func read(t *testing.T, name string, into any) {
 	}
 }
 
+// alerts returns all alert rules of the rules file.
 func alerts(t *testing.T) (all []alert) {
 	t.Helper()
 	var file struct {

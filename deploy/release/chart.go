@@ -161,6 +161,7 @@ func chartFiles(dir string) (files []string, err error) {
 // at the end. Other patterns are an error.
 type ignored []string
 
+// readIgnored reads a .helmignore. Errors: a pattern is not supported.
 func readIgnored(name string) (patterns ignored, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

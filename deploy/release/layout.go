@@ -109,6 +109,7 @@ func annotations(chart metadata, at time.Time) map[string]string {
 	return all
 }
 
+// first returns the first element, or an empty string.
 func first(all []string) string {
 	if len(all) == 0 {
 		return ""

@@ -141,8 +141,8 @@ func decoded(t *testing.T, name, arch string) (b bill) {
 	return b
 }
 
-// TestChart checks that the bill of a chart lists the image in its values, with the tag in the values or, if that is
-// empty, the appVersion.
+// TestChart checks that the bill of a chart lists the image in its values. The tag is the one in the values, or the
+// appVersion if that is empty.
 func TestChart(t *testing.T) {
 	const chart = "name: tender\nversion: 1.0.0\nappVersion: v1.2.3\n"
 	for values, want := range map[string]string{

@@ -44,6 +44,7 @@ func write(w io.Writer, name, arch string, r release) error {
 	return out.Encode(b)
 }
 
+// read returns the bill of a file, or of the image for arch in the layout name if arch is not empty.
 func read(name, arch string, r release) (bill, error) {
 	if arch != "" {
 		return readImage(layout(name), arch, r)

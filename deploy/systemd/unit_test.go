@@ -108,8 +108,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestRecipes runs the commands that read a file of variables: the one in its comment, and the one in install.md for
-// docker run, which keeps quotes in values.
+// TestRecipes runs the commands that read a file of variables. One is in the comment of the file, and one in install.md
+// for docker run, which keeps quotes in values.
 func TestRecipes(t *testing.T) {
 	dir := t.TempDir()
 	const metadata = `{"NAMESPACE": "tender", "note": "it is $HOME"}`
