@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/bench/serve"
 )
 
-// bulk is BULK: all names of all clients change in one response of the control plane.
+// bulk is BULK: one response of the control plane changes all resources that the clients subscribe to.
 func (o options) bulk() scenario {
 	const names = 1000
 	of := func(clients int) setup {

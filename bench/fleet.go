@@ -49,7 +49,7 @@ func (o options) envoysFollow(st *stage, f *figures) (err error) {
 		return err
 	}
 	f.sync = milliseconds(time.Since(began))
-	time.Sleep(settle) // the last ACKs
+	time.Sleep(settle) // until the servers have read the last ACKs
 	after, err := st.servers.CPU()
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (st *stage) followProbes(f *figures, changes int) error {
 		}
 		last = append(last, arrived[len(arrived)-1].Sub(began))
 	}
-	time.Sleep(settle) // the last ACKs
+	time.Sleep(settle) // until the servers have read the last ACKs
 	after, err := st.servers.CPU()
 	if err != nil {
 		return err

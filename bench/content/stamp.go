@@ -9,8 +9,8 @@ type Stamp struct {
 	Made   int64
 }
 
-// StampBytes is the length of an encoded stamp: a mark, and three hexadecimal
-// numbers.
+// StampBytes is the length of an encoded stamp: the mark, followed by Index, Change and
+// Made in hexadecimal.
 const StampBytes = len(mark) + 8 + 8 + 16
 
 const mark = "stamp:"

@@ -351,7 +351,7 @@ func (l *Load) fail(err error) {
 func (l *Load) abandon(c *conn, err error) {
 	l.fail(fmt.Errorf("connection of client %d: %w", c.clients[0].number, err))
 	delete(l.sockets, int32(c.socket))
-	_ = l.poll.Remove(c.socket) // the run has failed already
+	_ = l.poll.Remove(c.socket) // Progress already returns an error
 }
 
 // serve handles the epoll events of a connection.

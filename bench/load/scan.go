@@ -38,7 +38,7 @@ const (
 	fieldTypeURL   = 4
 	fieldNonce     = 5
 	fieldRemoved   = 6
-	fieldRemoved2  = 8 // removed_resource_names
+	fieldRemoved2  = 8 // removed_resource_names, the form with dynamic parameters
 )
 
 // A scanner reads discovery responses from a stream of gRPC messages in pieces of any

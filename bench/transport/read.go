@@ -35,7 +35,7 @@ func newParser() *parser {
 	return p
 }
 
-// Read implements io.Reader.
+// Read implements io.Reader for the framer.
 func (p *parser) Read(b []byte) (int, error) {
 	n := copy(b, p.rest)
 	if p.rest = p.rest[n:]; n == 0 {

@@ -173,7 +173,8 @@ const (
 	idle                // the stream has no frame that its window admits
 )
 
-// frame appends the next frame of a stream.
+// frame appends the next frame of a stream to a batch, and charges it to the flow-control windows. The caller must hold
+// mu.
 func (c *Conn) frame(s *Stream, b *batch) outcome {
 	switch {
 	case s.dead:

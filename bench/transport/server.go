@@ -6,7 +6,7 @@
 // which waits for the socket. Streams share the bytes of responses: the queue of a stream holds references, and frame
 // headers are created when a flow-control window admits the frame.
 //
-// The product does not use it.
+// Tender does not use this package; bench compares it with grpc-go.
 package transport
 
 import (

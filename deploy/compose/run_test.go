@@ -99,7 +99,7 @@ func (h *host) start(name string, s service, until string) {
 	h.processes[name].AwaitLine(0, until)
 }
 
-// checkHealth runs the health check of a service.
+// checkHealth runs the health check of a service, which must succeed.
 func (h *host) checkHealth(name string, s service) {
 	h.t.Helper()
 	test := s.Healthcheck.Test

@@ -152,7 +152,7 @@ func (c *cluster) start(program string, args ...string) {
 	})
 }
 
-// request sends a request to the API server.
+// request sends a request to the API server as the administrator.
 func (c *cluster) request(method, path, contentType string, body []byte) (code int, answer []byte, err error) {
 	request, err := http.NewRequestWithContext(c.t.Context(), method, c.url+path, bytes.NewReader(body))
 	if err != nil {

@@ -58,7 +58,7 @@ func (l layout) blob(d descriptor) []byte {
 	return []byte(content)
 }
 
-// decode reads JSON.
+// decode decodes JSON, and fails the test on errors.
 func decode(t *testing.T, text []byte, into any) {
 	t.Helper()
 	if err := json.Unmarshal(text, into); err != nil {

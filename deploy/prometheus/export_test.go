@@ -117,7 +117,7 @@ func newRelay(t *testing.T) string {
 	return r.AdminAddrs()[0].String()
 }
 
-// scrape reads the metrics of a relay as Prometheus does.
+// scrape reads and parses the metrics of a relay.
 func scrape(t *testing.T, admin string) map[string]*dto.MetricFamily {
 	t.Helper()
 	resp, err := http.Get("http://" + admin + "/metrics")

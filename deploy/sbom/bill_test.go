@@ -128,7 +128,7 @@ func archive(t *testing.T, files ...string) []byte {
 	return packed.Bytes()
 }
 
-// decoded returns the bill of a file or a directory.
+// decoded returns the decoded output of write for a file or a directory.
 func decoded(t *testing.T, name, arch string) (b bill) {
 	t.Helper()
 	var text bytes.Buffer
