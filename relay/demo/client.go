@@ -17,35 +17,36 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// userAgent keeps the clients in a node group of their own: an Envoy that joins
-// the demo with another cluster or locality is no cause for a warning.
+// userAgent puts the demo's clients in a node group of their own. The relay would otherwise warn about a real Envoy
+// that joins with another cluster or locality.
 const userAgent = "tender-demo"
 
-// A client subscribes as an Envoy does: to all clusters and listeners, and to the
-// endpoints and routes that those name.
+// A client subscribes as an Envoy does: to all clusters and listeners by wildcard, and by name to the endpoints and
+// routes that they refer to.
 type client struct {
-	// Set at creation, read-only afterwards.
+	// Immutable after newClient, except name, which cohorts.assign may change before run.
 	name  string
 	delta bool
 	meter *meter
 
-	// wanted belongs to run: the names subscribed to, sorted, by type.
+	// wanted holds the sorted names of each type that is subscribed to by name. Only the goroutine of run uses it.
 	wanted map[string][]string
 
 	// Guarded by mu.
 	mu    sync.Mutex
-	held  map[string]map[string]resource // by type URL and name
+	held  map[string]map[string]resource // accepted resources, by type URL and name
 	ended error                          // why the stream ended; nil if the demo ended it
 
-	deliveries *deliveries // nil without rollouts
+	deliveries *deliveries // guarded by mu; nil without rollouts
 }
 
-// A resource is what a client keeps of one.
+// A resource is the part of an accepted resource that a client keeps.
 type resource struct {
 	content content
-	names   string // the resource of another type that this one needs; may be empty
+	names   string // name of the resource of another type that this one refers to; may be empty
 }
 
+// newClient returns the client with number n. It uses the Delta variant if delta is set, else SotW.
 func newClient(n int, delta bool, m *meter) *client {
 	variant := "SotW"
 	if delta {
@@ -64,10 +65,10 @@ func newClient(n int, delta bool, m *meter) *client {
 	return c
 }
 
-// needs has the type that the resources of a type refer to. Clients subscribe to the referring types by wildcard.
+// needs maps a type to the type that its resources refer to. Clients subscribe to the keys by wildcard.
 var needs = map[string]string{wire.ClusterType: wire.EndpointType, wire.ListenerType: wire.RouteType}
 
-// run holds a stream until ctx ends or the stream does.
+// run keeps a stream open until ctx or the stream ends. An error of the stream is stored in c.ended.
 func (c *client) run(ctx context.Context, conn *grpc.ClientConn) {
 	err := c.converse(ctx, conn)
 	if ctx.Err() != nil {
@@ -78,6 +79,7 @@ func (c *client) run(ctx context.Context, conn *grpc.ClientConn) {
 	c.ended = err
 }
 
+// converse subscribes and answers responses until the stream fails. The error is never nil.
 func (c *client) converse(ctx context.Context, conn *grpc.ClientConn) error {
 	open := openSotW
 	if c.delta {
@@ -115,7 +117,7 @@ func (c *client) converse(ctx context.Context, conn *grpc.ClientConn) error {
 	}
 }
 
-// take makes an update the client's own.
+// take applies an update to the held resources and measures the delay of each change.
 func (c *client) take(u update, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -149,7 +151,7 @@ func (c *client) take(u update, now time.Time) {
 	}
 }
 
-// refuse records that the client takes nothing of an update.
+// refuse records the time of a NACK. The held resources do not change.
 func (c *client) refuse(u update, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,7 +159,7 @@ func (c *client) refuse(u update, now time.Time) {
 	c.deliveries.addRefusal(now)
 }
 
-// wants reports whether the client is subscribed to a resource.
+// wants reports whether the client subscribes to a resource, by wildcard or by name.
 func (c *client) wants(typeURL, name string) bool {
 	if _, all := needs[typeURL]; all {
 		return true
@@ -166,7 +168,8 @@ func (c *client) wants(typeURL, name string) bool {
 	return named
 }
 
-// follow subscribes to what the resources of a type need, if that has changed.
+// follow updates the subscription to the resources that those of a type refer to. It sends nothing if they are the same
+// as before.
 func (c *client) follow(s stream, typeURL string) error {
 	other, ok := needs[typeURL]
 	if !ok {
@@ -181,8 +184,8 @@ func (c *client) follow(s stream, typeURL string) error {
 	return s.subscribe(other, now, was)
 }
 
-// neededBy returns the names of the other type that those of a type need, and
-// drops what is needed no longer.
+// neededBy returns the sorted names of the other type that the held resources of a type refer to. It drops held
+// resources of the other type that none refers to.
 func (c *client) neededBy(typeURL, other string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,8 +202,7 @@ func (c *client) neededBy(typeURL, other string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// difference returns the first thing in which the client and the origin differ,
-// nil if there is none.
+// difference returns the first difference between the held resources and want, by type URL and name, or nil.
 func (c *client) difference(want map[string]map[string]content) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -226,9 +228,8 @@ func (c *client) difference(want map[string]map[string]content) error {
 	return nil
 }
 
-// needed returns the name of the resource that a resource needs: a Cluster its
-// ClusterLoadAssignment, a Listener its RouteConfiguration. It reads only what the
-// demo's mesh uses.
+// needed returns the name of the resource that a resource refers to: the ClusterLoadAssignment of a Cluster, or the
+// RouteConfiguration of a Listener. It reads only the fields that the demo's mesh sets.
 func needed(typeURL, name string, value []byte) string {
 	switch typeURL {
 	case wire.ClusterType: // type=2 (EDS=3), eds_cluster_config=3 {service_name=2}
@@ -242,8 +243,8 @@ func needed(typeURL, name string, value []byte) string {
 	return ""
 }
 
-// field returns the value of the first field on a path of field numbers; nil if
-// there is none, or the message is malformed.
+// field returns the value of the first field at a path of field numbers. It returns nil if there is no such field, or
+// if the message is malformed.
 func field(msg []byte, path ...protowire.Number) []byte {
 	for len(msg) > 0 {
 		num, typ, tag := protowire.ConsumeTag(msg)

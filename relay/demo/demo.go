@@ -1,13 +1,11 @@
-// Package demo shows the relay at work in one process: a control plane with a
-// small shop that keeps changing, the relay, and clients that measure how long a
-// change takes to reach them.
+// Package demo runs a control plane, the relay and clients in one process. The control plane serves a small shop that
+// keeps changing, and the clients measure how long a change takes to reach them.
 //
 //	mesh ─▶ origin ══ gRPC ══▶ relay ══ gRPC ══▶ clients
 //	          └─ the clock of a change starts here … and stops here, in each
 //
-// The relay and both servers are the ones that tender serve runs, over TCP on
-// loopback. Only the mesh and the clients are made for the demo, and the clients
-// share connections, as thousands of Envoys would not.
+// The demo runs the relay and the servers of tender serve, over TCP on loopback. Only the mesh and the clients are
+// written for the demo. The clients share connections; real Envoys do not.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package demo
@@ -39,34 +37,33 @@ const (
 	MaxStage   = time.Minute
 )
 
-// Options shape a demo. But for Out, the zero value of each field works.
+// Options configure a demo. Out is required; the zero value of every other field is valid.
 type Options struct {
-	// Clients is how many there are, up to MaxClients. Zero means 200.
+	// Clients is the number of clients, up to MaxClients. Zero means 200.
 	Clients int
 
-	// Rate is how often the mesh changes, in changes a second, from MinRate to
-	// MaxRate. Zero means 4.
+	// Rate is the number of changes of the mesh per second, from MinRate to MaxRate. Zero means 4.
 	Rate float64
 
-	// For is how long the mesh changes. Zero means until the context ends, or with Rollout as long as that takes.
+	// For is how long the mesh changes. Zero means until the context ends; with Rollout, until the rollouts are over.
 	For time.Duration
 
-	// Rollout shows how the relay distributes changes in stages, and halts one that the first clients refuse. The demo
-	// then ends by itself.
+	// Rollout shows how the relay distributes changes in stages, and how it halts a change that the first clients
+	// reject. The demo then ends by itself.
 	Rollout bool
 
 	// Stage is how long each stage of a rollout lasts, from MinStage to MaxStage. Zero means 4 seconds.
 	Stage time.Duration
 
-	// Listen is the relay's address. Zero means 127.0.0.1:18000. Where that is taken,
-	// a free port of the same host is used.
+	// Listen is the address on which the relay accepts clients. Empty means 127.0.0.1:18000. If the port is in use,
+	// the relay listens on a free port of the same host.
 	Listen string
 
-	// Command is how the reader calls tender, for lines to try. Zero means "tender".
+	// Command is the path of the tender binary in the example commands that the demo prints. Empty means "tender".
 	Command string
 
-	// Envoy is the path of an Envoy. If it is set, the Envoy runs below the relay, and the shop answers requests
-	// through it.
+	// Envoy is the path of an Envoy binary. If it is set, an Envoy connects to the relay and routes requests to the
+	// shop.
 	Envoy string
 
 	// Version is the version that the relay presents to the origin.
@@ -78,10 +75,11 @@ type Options struct {
 	// Logger receives the relay's log. Nil discards it.
 	Logger *slog.Logger
 
-	// Level is the least level that Logger logs, for tender log-level. Nil means that it cannot be changed.
+	// Level is the minimum level of Logger, which tender log-level changes. Nil means that it cannot be changed.
 	Level *slog.LevelVar
 }
 
+// withDefaults replaces zero values by defaults and returns an error if an option is out of bounds.
 func (o Options) withDefaults() (Options, error) {
 	if o.Clients == 0 {
 		o.Clients = 200
@@ -102,7 +100,7 @@ func (o Options) withDefaults() (Options, error) {
 	return o, errors.Join(o.check(), o.checkRollout())
 }
 
-// check names the option that is out of bounds.
+// check returns an error that names the option that is out of bounds.
 func (o Options) check() error {
 	switch {
 	case o.Clients < 1 || o.Clients > MaxClients:
@@ -115,6 +113,7 @@ func (o Options) check() error {
 	return nil
 }
 
+// checkRollout checks the options of rollouts as check does.
 func (o Options) checkRollout() error {
 	switch {
 	case o.Stage < MinStage || o.Stage > MaxStage:
@@ -130,7 +129,7 @@ func (o Options) checkRollout() error {
 // interval returns the time between two changes of the mesh.
 func (o Options) interval() time.Duration { return time.Duration(float64(time.Second) / o.Rate) }
 
-// A demo is one run.
+// A demo is one run of [Run]. Its fields do not change after open.
 type demo struct {
 	Options
 	mesh    *mesh
@@ -138,18 +137,18 @@ type demo struct {
 	origin  *origin
 	relay   *relay.Relay
 	envoy   *envoy // nil if there is none
-	taken   bool   // Options.Listen was
+	taken   bool   // the port of Options.Listen was in use
 	conns   []*grpc.ClientConn
 	clients []*client
-	odd     []*oddClient
-	cohorts *cohorts // nil without rollouts
+	odd     []*oddClient // nil with rollouts
+	cohorts *cohorts     // nil without rollouts
 }
 
-// Run shows the demo until o.For has passed or ctx ends, checks that every client
-// agrees with the origin, and ends everything that it started.
+// Run shows the demo until o.For has passed or ctx ends. It then checks that every client has the resources of the
+// origin, and stops everything that it started.
 //
-// Errors: an option out of bounds; a client that does not agree with the
-// origin; what kept a part from running. The end of ctx is none.
+// It returns an error if an option is out of bounds, if a client disagrees with the origin, or if a part fails. The
+// end of ctx is not an error.
 func Run(ctx context.Context, o Options) error {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -159,8 +158,8 @@ func Run(ctx context.Context, o Options) error {
 	if err := d.open(); err != nil {
 		return errors.Join(err, d.close())
 	}
-	// Whatever happens, clients end before the relay and the relay before the origin,
-	// so that nothing is cut off that would complain.
+	// Clients end before the relay, and the relay ends before the origin. In another order, the relay would log
+	// warnings about closed streams.
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	origin := begin(ctx, d.origin.run, fail)
@@ -175,7 +174,7 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(err, d.close())
 }
 
-// runEnvoy runs the Envoy until ctx ends, if there is one.
+// runEnvoy runs the Envoy until ctx ends. Without an Envoy, it returns nil at once.
 func (d *demo) runEnvoy(ctx context.Context) error {
 	if d.envoy == nil {
 		return nil
@@ -183,7 +182,7 @@ func (d *demo) runEnvoy(ctx context.Context) error {
 	return d.envoy.run(ctx, d.relay.Addrs()[0])
 }
 
-// close ends what open has started.
+// close releases what open started: the snapshot directory and the servers of pods.
 func (d *demo) close() error {
 	err := d.cohorts.close()
 	if d.envoy != nil {
@@ -192,13 +191,14 @@ func (d *demo) close() error {
 	return err
 }
 
-// A part runs until end is called.
+// A part is a goroutine that runs until end is called.
 type part struct {
 	cancel context.CancelFunc
 	ended  chan struct{}
 }
 
-// begin runs a part. The end of ctx does not end it, but its failure ends ctx.
+// begin starts a part. The part does not end with ctx, so that parts can end in order; the caller must call end. An
+// error of the part is passed to fail.
 func begin(ctx context.Context, run func(context.Context) error, fail context.CancelCauseFunc) *part {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p := &part{cancel: cancel, ended: make(chan struct{})}
@@ -212,17 +212,18 @@ func begin(ctx context.Context, run func(context.Context) error, fail context.Ca
 	return p
 }
 
+// end cancels the part and waits until it has returned.
 func (p *part) end() {
 	p.cancel()
 	<-p.ended
 }
 
-// failure is the cause of a context's end that the demo did not want.
+// failure is the cause of a context that was cancelled because a part failed.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
-// failed returns why ctx ended, or nil if the user ended it.
+// failed returns the error of the part that ended ctx. It returns nil if the user ended ctx, or if ctx has not ended.
 func failed(ctx context.Context) error {
 	if f, ok := errors.AsType[failure](context.Cause(ctx)); ok {
 		return f.error
@@ -230,7 +231,8 @@ func failed(ctx context.Context) error {
 	return nil
 }
 
-// open makes the parts; each listens, and nothing runs but the servers of pods.
+// open creates the parts and opens their listeners. Only the servers of pods run already. The caller must call close,
+// even after an error.
 func (d *demo) open() (err error) {
 	if d.Envoy != "" {
 		if d.envoy, err = openEnvoy(d.Envoy); err != nil {
@@ -245,7 +247,7 @@ func (d *demo) open() (err error) {
 	}
 	d.odd = oddClients
 	if d.Rollout {
-		d.odd = nil // no client is to refuse what another one accepts
+		d.odd = nil // a client that rejects what others accept would halt rollouts
 		if d.cohorts, err = openCohorts(d.Stage); err != nil {
 			return errors.Join(err, d.origin.listener.Close())
 		}
@@ -257,7 +259,7 @@ func (d *demo) open() (err error) {
 	for range min((d.Clients+9)/10, 50) {
 		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
-			return err // of the form of the address only, which the relay took
+			return err // NewClient fails only on a malformed address
 		}
 		d.conns = append(d.conns, conn)
 	}
@@ -268,7 +270,7 @@ func (d *demo) open() (err error) {
 	return nil
 }
 
-// openRelay makes a relay on the address that was asked for, or another port.
+// openRelay creates a relay that listens on Options.Listen, or on a free port of the same host if that port is in use.
 func (d *demo) openRelay() error {
 	err := d.newRelay(d.Listen)
 	if !errors.Is(err, syscall.EADDRINUSE) {
@@ -288,7 +290,7 @@ func (d *demo) newRelay(listen string) error {
 		"TENDER_LISTEN=" + listen,
 		"TENDER_ADMIN_LISTEN=127.0.0.1:0",
 		"TENDER_NODE_ID=tender-demo",
-		"TENDER_DRAIN=2s", // for guests; the demo's own clients have left by then
+		"TENDER_DRAIN=2s", // for clients that the user connected; those of the demo have disconnected
 	}, d.cohorts.environ()...))
 	if err != nil {
 		return err
@@ -297,7 +299,7 @@ func (d *demo) newRelay(listen string) error {
 	return err
 }
 
-// runClients runs the clients until ctx ends.
+// runClients runs the clients and the odd clients until ctx ends, then closes their connections.
 func (d *demo) runClients(ctx context.Context) error {
 	var running sync.WaitGroup
 	for i, c := range d.clients {
@@ -313,7 +315,7 @@ func (d *demo) runClients(ctx context.Context) error {
 	running.Wait()
 	<-ctx.Done()
 	for _, conn := range d.conns {
-		_ = conn.Close() // nothing is open on it
+		_ = conn.Close() // no stream is open on it
 	}
 	return nil
 }

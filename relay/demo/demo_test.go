@@ -21,12 +21,12 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// An output takes what a demo prints, and calls a function when that contains a word.
+// An output buffers the output of a demo. It calls a function on each write that contains a word.
 type output struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer // guarded by mu
 	word string
-	call func()
+	call func() // may be nil; called with mu held
 }
 
 func (o *output) Write(b []byte) (int, error) {
@@ -44,7 +44,7 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// run runs a demo that must end well, and complain of nothing.
+// run runs a demo and returns its output. The test fails if Run returns an error, logs a warning or leaks a goroutine.
 func run(t *testing.T, ctx context.Context, o Options, out *output) string {
 	t.Helper()
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
@@ -62,7 +62,7 @@ func run(t *testing.T, ctx context.Context, o Options, out *output) string {
 	return out.String()
 }
 
-// expect holds that text has a line for each pattern, in that order.
+// expect fails the test unless text has a line that matches each pattern, in that order.
 func expect(t *testing.T, text string, patterns ...string) {
 	t.Helper()
 	rest := text
@@ -96,11 +96,11 @@ func TestRun(t *testing.T) {
 		`All 20 clients agree with the origin: yes`,
 	)
 	if strings.Contains(text, "Ctrl-C") || strings.Contains(text, "taken") {
-		t.Errorf("a demo that ends by itself, on a port that was free, says:\n%s", text)
+		t.Errorf("output of a demo with a duration and a free port mentions Ctrl-C or a port in use:\n%s", text)
 	}
 }
 
-// The page has what the demo says: who refuses something, and in which words.
+// The API of the status page returns the client that rejects a listener, with the detail of its NACK.
 func TestRunShowsARefusal(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -128,7 +128,7 @@ func TestRunShowsARefusal(t *testing.T) {
 			break
 		}
 		if time.Now().After(end) {
-			t.Fatalf("nobody refuses anything: %s, %v", text, err)
+			t.Fatalf("the API shows no NACK of gateway-old: %s, %v", text, err)
 		}
 	}
 	cancel()
@@ -145,15 +145,15 @@ func TestRunTakesAFreePortWhereItsOwnIsTaken(t *testing.T) {
 	text := run(t, t.Context(), Options{Clients: 1, For: time.Millisecond, Listen: address}, new(output))
 	expect(t, text, regexp.QuoteMeta(address)+` is taken, so the relay listens on 127\.0\.0\.1:\d+\.`, `All 1 clients agree with the origin: yes`)
 	if strings.Contains(text, "Point an Envoy at "+address) {
-		t.Errorf("an Envoy is sent to the port that is taken:\n%s", text)
+		t.Errorf("output points an Envoy at the port in use:\n%s", text)
 	}
 }
 
-// TestRunEndsWithItsContext ends the context at each stage.
+// TestRunEndsWithItsContext cancels the context at each stage of a demo.
 func TestRunEndsWithItsContext(t *testing.T) {
 	tests := []struct {
-		word string // ends the context when it is printed
-		want string // a line
+		word string // output that cancels the context
+		want string // pattern of a line of output
 	}{
 		{"A shop of", `Ended before all clients had what the origin says\.`},
 		{"From now on", `All 20 clients agree with the origin: yes`},
@@ -194,7 +194,7 @@ func TestRunRefusesOptions(t *testing.T) {
 	}
 }
 
-// TestAFailedPartEndsTheDemo ends one part with an error.
+// TestAFailedPartEndsTheDemo checks that an error of a part cancels the context, and that failed returns it.
 func TestAFailedPartEndsTheDemo(t *testing.T) {
 	ctx, fail := context.WithCancelCause(t.Context())
 	defer fail(nil)
@@ -208,12 +208,11 @@ func TestAFailedPartEndsTheDemo(t *testing.T) {
 	wanted, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := failed(wanted); err != nil {
-		t.Errorf("the demo failed with %v though it was told to end", err)
+		t.Errorf("failed returns %v for a context that the user cancelled, want nil", err)
 	}
 }
 
-// told returns a client that holds clusters a and b, and the endpoints of a; b has
-// none.
+// told returns a client that holds clusters a and b, and the endpoints of a. Cluster b does not use EDS.
 func told() *client {
 	c := newClient(1, true, newMeter())
 	c.take(update{typeURL: wire.ClusterType, resources: map[string][]byte{"a": edsCluster, "b": nil}}, time.Now())
@@ -224,7 +223,7 @@ func told() *client {
 
 var edsCluster = []byte{2 << 3, 3} // type: EDS
 
-// held is what it should hold.
+// held returns the contents that the client of told holds.
 func held() map[string]map[string]content {
 	return map[string]map[string]content{
 		wire.ClusterType:  {"a": contentOf(wire.ClusterType, "a", edsCluster), "b": contentOf(wire.ClusterType, "b", nil)},
@@ -236,7 +235,7 @@ func TestDifference(t *testing.T) {
 	tests := []struct {
 		name   string
 		happen func(c *client, want map[string]map[string]content)
-		want   string // "" is none
+		want   string // empty if there must be no difference
 	}{
 		{"none", func(*client, map[string]map[string]content) {}, ""},
 		{"lacks", func(_ *client, want map[string]map[string]content) { want[wire.ClusterType]["c"] = 1 }, `client 1 (Delta) lacks cds "c"`},
@@ -280,11 +279,11 @@ func TestDisagreementNamesSomeAndCountsTheRest(t *testing.T) {
 	}
 	err := disagreement(clients, want)
 	if err == nil {
-		t.Fatal("clients that hold nothing agree")
+		t.Fatal("disagreement: nil for clients without resources")
 	}
 	lines := strings.Split(err.Error(), "\n")
 	if len(lines) != 7 || !slices.Contains(lines, "and 2 more clients") || strings.Contains(err.Error(), "client 1 ") ||
 		!strings.HasPrefix(lines[1], "client 2 (SotW) lacks ") {
-		t.Errorf("disagreement: %v, want a heading, five clients and how many more", err)
+		t.Errorf("disagreement: %v, want a heading, five clients and the number of the others", err)
 	}
 }

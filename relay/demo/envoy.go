@@ -19,26 +19,26 @@ import (
 	"time"
 )
 
-// An envoy is a real Envoy below the relay, and requests through it. It serves the shop's ingress.
+// An envoy is an Envoy process that connects to the relay and serves the shop's ingress. The demo sends requests to it.
 type envoy struct {
 	binary string
 	port   int    // of the ingress, on 127.0.0.1
 	url    string // of the ingress
 	pods   *pods
 
-	ready chan struct{} // closed at its first answer
+	ready chan struct{} // closed after the first request that is answered with 200
 
-	answered, failed atomic.Int64 // requests since then
+	answered, failed atomic.Int64 // requests after the first one that was answered
 }
 
-// How requests through the Envoy are made, and how long it may take to stop.
 const (
-	requestEvery   = 100 * time.Millisecond
-	requestTimeout = 5 * time.Second
-	envoyStop      = 2 * time.Second
+	requestEvery   = 100 * time.Millisecond // between requests
+	requestTimeout = 5 * time.Second        // of one request
+	envoyStop      = 2 * time.Second        // from SIGTERM until the process is killed
 )
 
-// openEnvoy makes an Envoy of a binary, which does not run yet, and the pods that it sends requests to.
+// openEnvoy returns an Envoy that does not run yet, and starts the pods to which it routes requests. The caller must
+// close the pods.
 func openEnvoy(binary string) (*envoy, error) {
 	port, err := freePort(ingressPort)
 	if err != nil {
@@ -51,7 +51,8 @@ func openEnvoy(binary string) (*envoy, error) {
 	return &envoy{binary: binary, port: port, url: fmt.Sprintf("http://127.0.0.1:%d/", port), pods: p, ready: make(chan struct{})}, nil
 }
 
-// freePort returns the wanted port of 127.0.0.1 if it is free, else another one.
+// freePort returns the wanted port of 127.0.0.1 if it is free, else another free port. Another process can take the
+// port before the Envoy listens on it.
 func freePort(wanted int) (int, error) {
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(wanted)))
 	if errors.Is(err, syscall.EADDRINUSE) {
@@ -63,7 +64,8 @@ func freePort(wanted int) (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// run runs the Envoy below the relay at an address until ctx ends. Errors: it cannot be started, or ends by itself.
+// run runs the Envoy, connected to the relay, until ctx ends. It returns an error if the process cannot be started or
+// ends by itself.
 func (e *envoy) run(ctx context.Context, relay net.Addr) (err error) {
 	dir, err := os.MkdirTemp("", "tender-demo")
 	if err != nil {
@@ -89,12 +91,13 @@ func (e *envoy) run(ctx context.Context, relay net.Addr) (err error) {
 	stop()
 	asking.Wait()
 	if ctx.Err() != nil {
-		return nil // the demo ended it
+		return nil // the demo stopped the process
 	}
 	return fmt.Errorf("%s ended: %w\n%s", e.binary, err, log.Bytes())
 }
 
-// ask sends requests through the Envoy until ctx ends, and counts those after the first one that was answered.
+// ask sends requests to the Envoy until ctx ends. It closes ready after the first one that is answered, and counts the
+// later ones.
 func (e *envoy) ask(ctx context.Context) {
 	client := http.Client{Timeout: requestTimeout}
 	defer client.CloseIdleConnections()
@@ -120,7 +123,7 @@ func (e *envoy) ask(ctx context.Context) {
 	}
 }
 
-// request reports whether a request was answered with 200.
+// request sends one request and reports whether it was answered with status 200.
 func (e *envoy) request(ctx context.Context, client *http.Client) bool {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, e.url, http.NoBody)
 	if err != nil {
@@ -131,14 +134,15 @@ func (e *envoy) request(ctx context.Context, client *http.Client) bool {
 		return false
 	}
 	_, err = io.Copy(io.Discard, resp.Body)
-	_ = resp.Body.Close() // it was read
+	_ = resp.Body.Close() // the body was read to its end
 	return err == nil && resp.StatusCode == http.StatusOK
 }
 
-// bootstrap returns that of an Envoy below the relay: Delta ADS, as in deploy/envoy/delta-ads.yaml.
+// bootstrap returns the bootstrap of an Envoy that uses the relay as its Delta ADS server, as
+// deploy/envoy/delta-ads.yaml does.
 func bootstrap(relay net.Addr) []byte {
 	host, port, _ := net.SplitHostPort(relay.String())
-	n, _ := strconv.Atoi(port) // of a listener
+	n, _ := strconv.Atoi(port) // a listener's port is always a number
 	config := object{"resource_api_version": "V3", "initial_fetch_timeout": "0s", "ads": object{}}
 	text, err := json.Marshal(object{
 		"node": object{"id": "envoy-demo", "cluster": "demo"},

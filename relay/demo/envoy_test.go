@@ -10,7 +10,7 @@ import (
 	"github.com/xdstender/tender/relay/envoytest"
 )
 
-// TestRunWithEnvoy: an Envoy below the relay serves the shop, while it changes, without a failed request.
+// TestRunWithEnvoy checks that an Envoy serves the shop without a failed request while the shop changes.
 func TestRunWithEnvoy(t *testing.T) {
 	envoy := envoytest.Binary(t)
 	text := run(t, t.Context(), Options{Clients: 20, Rate: 20, For: 2 * time.Second, Envoy: envoy}, new(output))

@@ -10,43 +10,44 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// The bounds of what changes.
+// Limits that changes of the mesh respect.
 const (
-	maxPods   = 12 // of one version of a service
-	maxExtras = 3  // services beyond the standing ones
+	maxPods   = 12 // pods of one version of a service
+	maxExtras = 3  // services of visitors at one time
 )
 
-// zones are where pods run.
+// zones are the availability zones in which pods run.
 var zones = []string{"eu-west-1a", "eu-west-1b", "eu-west-1c"}
 
-// A mesh is a small shop of services, and the resources that tell proxies of it.
-// It does no I/O, and every resource that another one names exists at every
-// moment: after each update of a change, not only after the change.
+// A mesh is a small shop of services and the xDS resources that describe it. It does no I/O and is not safe for
+// concurrent use. Every resource that another one refers to exists after each update of a change, not only after the
+// whole change.
 type mesh struct {
 	random   *rand.Rand
 	services []*service
-	extras   []standing // services that are not there now
-	changes  int
-	pods     int // ever made
+	extras   []standing // visitors that are not in services
+	changes  int        // changes so far
+	pods     int        // pods created so far; not counted with an Envoy
 
-	// envoy is the Envoy that takes requests for the shop, if there is one: pods are then servers on loopback, and
-	// only the ingress listens.
+	// envoy receives requests for the shop; nil if there is none. With an Envoy, pods are servers on loopback, and only
+	// the ingress binds its port.
 	envoy *envoy
 
-	// resources are those that there are, by type URL and name.
+	// resources are the current resources, by type URL and name.
 	resources map[string]map[string]*wire.Resource
 }
 
-// A standing describes a service of the mesh at its start.
+// A standing describes the initial state of a service.
 type standing struct {
 	name     string
-	port     int // of its pods
-	releases int // two are the stable one and its canary
-	pods     int // of each version
-	path     string
+	port     int    // of its pods
+	releases int    // number of versions; the second one is a canary
+	pods     int    // of each version
+	path     string // prefix at the ingress; empty if the service is not public
 	external string // DNS name of a service outside the mesh, which has no pods
 }
 
+// shop are the services that always exist.
 var shop = []standing{
 	{name: "frontend", port: 8080, releases: 1, pods: 6, path: "/"},
 	{name: "cart", port: 7070, releases: 1, pods: 4, path: "/cart"},
@@ -63,7 +64,7 @@ var shop = []standing{
 	{name: "card-processor", port: 443, external: "cards.example.com"},
 }
 
-// visitors come and go.
+// visitors are services that changes add and remove.
 var visitors = []standing{
 	{name: "gift-cards", port: 8101, releases: 1, pods: 2, path: "/gift-cards"},
 	{name: "reviews", port: 8102, releases: 2, pods: 2, path: "/reviews"},
@@ -72,20 +73,20 @@ var visitors = []standing{
 	{name: "returns", port: 8105, releases: 1, pods: 2, path: "/returns"},
 }
 
-// A service is one of the shop's.
+// A service is the current state of a service in the mesh.
 type service struct {
 	standing
-	local    int       // port where a proxy beside a client listens for it
-	canary   int       // percent of requests for the second version
+	local    int       // port on which sidecars listen for requests to the service
+	canary   int       // percentage of requests that the second version receives
 	versions []*subset // one for each release; empty if the service is external
 }
 
 // A subset is one version of a service: a cluster and its endpoints.
 type subset struct {
 	cluster     string
-	port        int // of its pods, unless they are servers
-	timeout     int // to connect, in milliseconds
-	connections int // at most
+	port        int // of its pods; unused with an Envoy
+	timeout     int // connect timeout in milliseconds
+	connections int // circuit breaker: maximum number of connections
 	pods        []pod
 }
 
@@ -93,18 +94,18 @@ type subset struct {
 type pod struct {
 	address string
 	port    int
-	zone    int
-	health  string
+	zone    int    // index in zones
+	health  string // name of an Envoy HealthStatus
 }
 
-// A change is what happens to the mesh at one moment.
+// A change is one change of the mesh.
 type change struct {
-	what    string        // for the output
-	updates []wire.Update // in the order in which they must be made known
-	staged  bool          // the relay distributes it in stages, so its delay is not measured
+	what    string        // description for the output
+	updates []wire.Update // in the order in which the origin must publish them
+	staged  bool          // the relay distributes the change in stages, so its delay is not measured
 }
 
-// newMesh returns the shop as it is at first. With an Envoy, the shop answers requests.
+// newMesh returns the initial shop. e may be nil; with an Envoy, the pods are real servers.
 func newMesh(random *rand.Rand, e *envoy) (*mesh, error) {
 	m := &mesh{random: random, envoy: e, extras: slices.Clone(visitors), resources: make(map[string]map[string]*wire.Resource)}
 	for _, s := range shop {
@@ -125,6 +126,7 @@ func newMesh(random *rand.Rand, e *envoy) (*mesh, error) {
 	return m, nil
 }
 
+// newService returns a service with its pods. It does not add resources to the mesh.
 func (m *mesh) newService(st standing) *service {
 	s := &service{standing: st, local: 20000 + st.port%10000, canary: 10}
 	for v := range st.releases {
@@ -140,7 +142,8 @@ func (m *mesh) newService(st standing) *service {
 	return s
 }
 
-// newPod returns a pod with an address of its own; those of long ago return.
+// newPod returns a healthy pod with an unused address. Addresses of old pods are used again when the range is
+// exhausted.
 func (m *mesh) newPod(sub *subset, zone int) pod {
 	if m.envoy != nil {
 		address, port := m.envoy.pods.add(sub.cluster)
@@ -151,7 +154,7 @@ func (m *mesh) newPod(sub *subset, zone int) pod {
 	return pod{address: fmt.Sprintf("10.%d.%d.%d", 32+zone, n/250%250, 1+n%250), port: sub.port, zone: zone, health: "HEALTHY"}
 }
 
-// show returns the address of a pod, with its port if all pods have one address.
+// show formats the address of a pod. With an Envoy it includes the port, because all pods have the same IP address.
 func (m *mesh) show(p pod) string {
 	if m.envoy != nil {
 		return net.JoinHostPort(p.address, strconv.Itoa(p.port))
@@ -159,11 +162,10 @@ func (m *mesh) show(p pod) string {
 	return p.address
 }
 
-// step changes something, as often as such things change: pods mostly, services
-// seldom.
+// step makes a random change: pods change often, services rarely.
 func (m *mesh) step() (change, error) { return m.do(m.next) }
 
-// do has something happen to the mesh.
+// do makes the change of next and sets the version of its updates.
 func (m *mesh) do(next func() (change, error)) (change, error) {
 	m.changes++
 	c, err := next()
@@ -173,6 +175,7 @@ func (m *mesh) do(next func() (change, error)) (change, error) {
 	return c, err
 }
 
+// next chooses a kind of change at random and makes it.
 func (m *mesh) next() (change, error) {
 	switch n := m.random.IntN(100); {
 	case n < 70:
@@ -188,7 +191,7 @@ func (m *mesh) next() (change, error) {
 	}
 }
 
-// pick returns one of the services that fit.
+// pick returns a random service for which fits returns true. It panics if there is none.
 func (m *mesh) pick(fits func(*service) bool) *service {
 	var fitting []*service
 	for _, s := range m.services {
@@ -196,15 +199,16 @@ func (m *mesh) pick(fits func(*service) bool) *service {
 			fitting = append(fitting, s)
 		}
 	}
-	return fitting[m.random.IntN(len(fitting))] // the standing services always fit
+	return fitting[m.random.IntN(len(fitting))] // shop always has a service that fits
 }
 
+// pickSubset returns a random version of a random service that has pods.
 func (m *mesh) pickSubset() *subset {
 	s := m.pick(func(s *service) bool { return s.external == "" })
 	return s.versions[m.random.IntN(len(s.versions))]
 }
 
-// changePods lets a pod come, go, move to another node, or change its health.
+// changePods adds, removes or replaces a pod of a random service, or changes the health of one.
 func (m *mesh) changePods() (change, error) {
 	sub := m.pickSubset()
 	at := m.random.IntN(len(sub.pods))
@@ -231,7 +235,7 @@ func (m *mesh) changePods() (change, error) {
 	return change{what: what, updates: []wire.Update{u}}, err
 }
 
-// shiftCanary moves requests between a release and its canary.
+// shiftCanary changes the percentage of requests that the canary of a random service receives.
 func (m *mesh) shiftCanary() (change, error) {
 	s := m.pick(func(s *service) bool { return len(s.versions) > 1 })
 	if s.canary += 10; s.canary > 50 {
@@ -247,6 +251,7 @@ func (m *mesh) shiftCanary() (change, error) {
 	return c, err
 }
 
+// changeCluster changes the circuit breaker of a random cluster, and sometimes its connect timeout.
 func (m *mesh) changeCluster() (change, error) {
 	sub := m.pickSubset()
 	if sub.connections *= 2; sub.connections > 8192 {
@@ -257,8 +262,8 @@ func (m *mesh) changeCluster() (change, error) {
 	return change{what: fmt.Sprintf("cluster %s allows %d connections", sub.cluster, sub.connections), updates: []wire.Update{u}}, err
 }
 
-// addService makes before it breaks: what a service is made of comes first, what
-// leads to it last.
+// addService adds a random visitor. Updates are ordered make-before-break: endpoints and clusters come before the
+// routes that refer to them.
 func (m *mesh) addService() (change, error) {
 	i := m.random.IntN(len(m.extras))
 	s := m.newService(m.extras[i])
@@ -277,7 +282,7 @@ func (m *mesh) addService() (change, error) {
 	return c, err
 }
 
-// removeService takes a service away in the reverse order.
+// removeService removes a random visitor. The routes that refer to its clusters are removed before the clusters.
 func (m *mesh) removeService() (change, error) {
 	at := len(shop) + m.random.IntN(len(m.services)-len(shop))
 	s := m.services[at]
@@ -297,7 +302,7 @@ func (m *mesh) removeService() (change, error) {
 	}}, err
 }
 
-// drop removes resources.
+// drop removes resources from the mesh and returns the update that removes them from clients.
 func (m *mesh) drop(typeURL string, names ...string) wire.Update {
 	for _, name := range names {
 		delete(m.resources[typeURL], name)

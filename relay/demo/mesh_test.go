@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A model is the mesh as somebody knows it who hears of each update.
+// A model holds the resources that a client has after it applied the updates of a mesh.
 type model struct {
 	clusters  map[string]*clusterpb.Cluster
 	endpoints map[string]*endpointpb.ClusterLoadAssignment
@@ -35,7 +35,7 @@ func newModel() *model {
 	}
 }
 
-// take applies an update as a client would, with Envoy's own checks.
+// take applies an update as a client would. It fails the test if a resource violates Envoy's validation rules.
 func (m *model) take(t *testing.T, u wire.Update) {
 	t.Helper()
 	for _, name := range u.Removed {
@@ -71,7 +71,7 @@ type validated interface {
 	ValidateAll() error
 }
 
-// decode reads a resource, holds it to Envoy's rules and its own name.
+// decode decodes a resource into m. It fails the test if the resource is invalid, or if its name differs from r.Name.
 func decode[M validated](t *testing.T, r *wire.Resource, m M) M {
 	t.Helper()
 	if err := proto.Unmarshal(r.Value(), m); err != nil {
@@ -82,12 +82,12 @@ func decode[M validated](t *testing.T, r *wire.Resource, m M) M {
 	}
 	name := m.ProtoReflect().Get(m.ProtoReflect().Descriptor().Fields().ByNumber(1)).String()
 	if name != r.Name {
-		t.Fatalf("%s %q calls itself %q", r.TypeURL, r.Name, name)
+		t.Fatalf("%s %q contains the name %q", r.TypeURL, r.Name, name)
 	}
 	return m
 }
 
-// check returns what refers to something that is not there.
+// check returns a description of each resource that refers to a missing resource, or to one without endpoints.
 func (m *model) check(t *testing.T) (dangling []string) {
 	for name, r := range m.routes {
 		for _, cluster := range clustersOf(r) {
@@ -116,7 +116,7 @@ func (m *model) check(t *testing.T) (dangling []string) {
 	return dangling
 }
 
-// leftOver returns what nothing refers to.
+// leftOver returns the names of clusters, routes and endpoints that no resource refers to.
 func (m *model) leftOver(t *testing.T) (names []string) {
 	used := make(map[string]bool)
 	for _, r := range m.routes {
@@ -152,6 +152,7 @@ func clustersOf(r *routepb.RouteConfiguration) (names []string) {
 	return names
 }
 
+// managerOf returns the HTTP connection manager of a listener. It fails the test if that is invalid.
 func managerOf(t *testing.T, l *listenerpb.Listener) *managerpb.HttpConnectionManager {
 	t.Helper()
 	m := new(managerpb.HttpConnectionManager)
@@ -164,8 +165,7 @@ func managerOf(t *testing.T, l *listenerpb.Listener) *managerpb.HttpConnectionMa
 	return m
 }
 
-// TestMeshIsConsistentAtEveryStep makes 500 changes, and looks at the mesh after
-// each update of each.
+// TestMeshIsConsistentAtEveryStep makes 500 changes and checks the references between resources after each update.
 func TestMeshIsConsistentAtEveryStep(t *testing.T) {
 	for seed := range uint64(2) {
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
@@ -200,14 +200,14 @@ func TestMeshIsConsistentAtEveryStep(t *testing.T) {
 			}
 			for _, kind := range []string{"scales up", "scales down", "moves to", "is draining", "is healthy", "canary", "connections", "is added", "is removed"} {
 				if kinds[kind] == 0 {
-					t.Errorf("500 changes, and nothing %q", kind)
+					t.Errorf("no change of kind %q among 500", kind)
 				}
 			}
 		})
 	}
 }
 
-// same holds the model to what the mesh thinks it is.
+// same fails the test unless the model has as many resources as the mesh, and each listener has a port of its own.
 func (m *model) same(t *testing.T, mesh *mesh) {
 	t.Helper()
 	got := []int{len(m.clusters), len(m.endpoints), len(m.listeners), len(m.routes)}
@@ -216,7 +216,7 @@ func (m *model) same(t *testing.T, mesh *mesh) {
 		want = append(want, len(mesh.resources[typeURL]))
 	}
 	if !slices.Equal(got, want) {
-		t.Fatalf("updates tell of %d clusters, endpoints, listeners and routes, the mesh has %d", got, want)
+		t.Fatalf("updates contain %d clusters, endpoints, listeners and routes, the mesh contains %d", got, want)
 	}
 	ports := make(map[uint32]string)
 	for name, l := range m.listeners {
@@ -237,7 +237,7 @@ func kindOf(what string) string {
 	return what
 }
 
-// TestNeeded holds the clients' way to read references to the generated decoder.
+// TestNeeded compares the references that needed finds with those of the generated decoder.
 func TestNeeded(t *testing.T) {
 	m, err := newMesh(rand.New(rand.NewPCG(1, 2)), nil)
 	if err != nil {

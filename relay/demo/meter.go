@@ -9,14 +9,12 @@ import (
 	"time"
 )
 
-// A content identifies a resource as it was at some moment: its type, name and
-// bytes.
+// A content is a hash of the type, name and value of a resource.
 type content uint64
 
 var contentSeed = maphash.MakeSeed()
 
-// contentOf returns the content of a resource; value is nil for one that is not
-// there.
+// contentOf returns the content of a resource. A nil value stands for a removed resource.
 func contentOf(typeURL, name string, value []byte) content {
 	var h maphash.Hash
 	h.SetSeed(contentSeed)
@@ -28,26 +26,24 @@ func contentOf(typeURL, name string, value []byte) content {
 	return content(h.Sum64())
 }
 
-// stampAge is how long a change is remembered. A client that learns of it later
-// is not measured; that all of them learned is seen at the end.
+// stampAge is how long the time of a change is kept. A later delivery is not measured. The final comparison with the
+// origin still checks that every client received the change.
 const stampAge = 10 * time.Minute
 
-// A meter measures the time from a change at the origin to each client that has
-// it. Both are in this process and look at the same clock. Its methods may be
-// called from any goroutine.
+// A meter measures the time from a change at the origin until each client receives it. The origin and the clients share
+// the clock of the process. The methods are safe for concurrent use.
 type meter struct {
 	changes    atomic.Int64
 	deliveries atomic.Int64 // of changed resources, to clients
 	delays     histogram
 
-	// made is guarded by mu, and holds when content became the origin's.
 	mu   sync.RWMutex
-	made map[content]time.Time
+	made map[content]time.Time // when the origin got each content; guarded by mu
 }
 
 func newMeter() *meter { return &meter{made: make(map[content]time.Time)} }
 
-// stamp records that contents are about to become the origin's.
+// stamp records the time of a change. The origin must call it before it publishes the contents.
 func (m *meter) stamp(now time.Time, contents ...content) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -56,7 +52,7 @@ func (m *meter) stamp(now time.Time, contents ...content) {
 	}
 }
 
-// trim forgets what was made long ago.
+// trim drops the times of changes that are older than stampAge.
 func (m *meter) trim(now time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -67,21 +63,22 @@ func (m *meter) trim(now time.Time) {
 	}
 }
 
-// A reading is what a meter counted up to one moment, or between two.
+// A reading holds the counters of a meter at one moment, or their difference between two moments.
 type reading struct {
 	changes, deliveries int64
 	delays              distribution
 }
 
+// now returns the counters since the start.
 func (m *meter) now() reading { return reading{m.changes.Load(), m.deliveries.Load(), m.delays.now()} }
 
-// since returns what r has more than an earlier reading, which may be zero.
+// since returns the difference between r and an earlier reading, which may be zero.
 func (r reading) since(earlier reading) reading {
 	return reading{r.changes - earlier.changes, r.deliveries - earlier.deliveries, r.delays.since(earlier.delays)}
 }
 
-// delivered records that a client received content at a time. Content from before the first change has no stamp and does
-// not count.
+// delivered records that a client received content at a time. Content without a stamp is older than the first change
+// and is not counted.
 func (m *meter) delivered(c content, at time.Time) {
 	m.mu.RLock()
 	made, ok := m.made[c]
@@ -95,13 +92,13 @@ func (m *meter) delivered(c content, at time.Time) {
 // A histogram counts durations from microseconds to minutes, with an error of 2% and a fixed size.
 type histogram struct {
 	counts [64 * slotsPerOctave]atomic.Int64
-	most   atomic.Int64 // the longest, exactly, in nanoseconds
+	most   atomic.Int64 // longest duration in nanoseconds, exact
 }
 
-// slotsPerOctave is how many slots there are from one power of two nanoseconds
-// to the next. It is a power of two.
+// slotsPerOctave is the number of slots between two powers of two nanoseconds. It must be a power of two.
 const slotsPerOctave = 32
 
+// add counts a duration. A negative duration counts as zero.
 func (h *histogram) add(d time.Duration) {
 	n := max(int64(d), 0)
 	h.counts[slotOf(uint64(n))].Add(1)
@@ -113,15 +110,16 @@ func (h *histogram) add(d time.Duration) {
 	}
 }
 
+// slotOf returns the index of the slot that counts a duration of n nanoseconds.
 func slotOf(n uint64) int {
 	if n < slotsPerOctave {
 		return int(n)
 	}
-	octave := bits.Len64(n) - bits.Len64(slotsPerOctave) // of the upper bits, at least 0
+	octave := bits.Len64(n) - bits.Len64(slotsPerOctave) // number of low bits to drop, at least 0
 	return (octave+1)*slotsPerOctave + int(n>>octave) - slotsPerOctave
 }
 
-// middle returns the middle of the durations of a slot.
+// middle returns the midpoint of the durations that a slot counts.
 func middle(slot int) time.Duration {
 	if slot < slotsPerOctave {
 		return time.Duration(slot)
@@ -131,10 +129,10 @@ func middle(slot int) time.Duration {
 	return time.Duration(lower + uint64(1)<<octave/2)
 }
 
-// A distribution is what a histogram held at one moment, or gained between two.
+// A distribution holds the counts of a histogram at one moment, or their difference between two moments.
 type distribution struct {
-	counts []int64
-	total  int64
+	counts []int64 // by slot
+	total  int64   // sum of counts
 }
 
 func (h *histogram) now() distribution {
@@ -147,7 +145,7 @@ func (h *histogram) now() distribution {
 	return d
 }
 
-// since returns what d has more than an earlier distribution.
+// since returns the difference between d and an earlier distribution.
 func (d distribution) since(earlier distribution) distribution {
 	out := distribution{counts: make([]int64, len(d.counts)), total: d.total - earlier.total}
 	copy(out.counts, d.counts)
@@ -157,8 +155,7 @@ func (d distribution) since(earlier distribution) distribution {
 	return out
 }
 
-// percentile returns the duration that p percent do not exceed; ok is false if
-// there are none.
+// percentile returns the duration that p percent of the durations do not exceed. ok is false if d is empty.
 func (d distribution) percentile(p float64) (_ time.Duration, ok bool) {
 	if d.total == 0 {
 		return 0, false

@@ -44,7 +44,7 @@ func TestPercentiles(t *testing.T) {
 	}
 	before := h.now()
 	if _, ok := before.since(before).percentile(50); ok {
-		t.Error("there is a median of nothing")
+		t.Error("percentile of an empty distribution: ok = true, want false")
 	}
 	h.add(time.Hour)
 	got, ok := h.now().since(before).percentile(50)
@@ -57,7 +57,7 @@ func TestMeterMeasuresWhatWasStamped(t *testing.T) {
 	m := newMeter()
 	start := time.Now()
 	first, second := contentOf("t", "a", []byte("1")), contentOf("t", "a", []byte("2"))
-	m.delivered(first, start.Add(time.Second)) // was there before the first change
+	m.delivered(first, start.Add(time.Second)) // has no stamp: older than the first change
 	m.stamp(start, second)
 	m.delivered(second, start.Add(3*time.Millisecond))
 	if got := m.deliveries.Load(); got != 1 {
@@ -69,7 +69,7 @@ func TestMeterMeasuresWhatWasStamped(t *testing.T) {
 	m.stamp(start.Add(stampAge), first)
 	m.trim(start.Add(stampAge + 1))
 	if _, kept := m.made[second]; kept || len(m.made) != 1 {
-		t.Errorf("after the trim %d stamps are left, want that of the newer change", len(m.made))
+		t.Errorf("%d stamps after trim, want only that of the newer change", len(m.made))
 	}
 }
 

@@ -16,18 +16,18 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// An oddClient is one with which something is wrong, for the status page to show. It is not held
-// to agree with the origin.
+// An oddClient misbehaves so that the status page has a problem to show. The demo does not compare its resources with
+// those of the origin.
 type oddClient struct {
 	name    string
 	typeURL string
-	names   []string // none is all
+	names   []string // names to subscribe to; none means wildcard
 
-	after  time.Duration // for how long it leaves a response unanswered
-	detail string        // with which it refuses responses; if empty, it accepts them
+	after  time.Duration // delay before it answers a response
+	detail string        // error detail of its NACKs; if empty, it ACKs every response
 }
 
-// The misbehaving clients of a demo. The page shows a client as lagging after ten seconds.
+// The misbehaving clients of a demo. The status page shows a client as lagging after ten seconds without an ACK.
 const (
 	refusing   = "gateway-old"
 	slow       = "edge-far-away"
@@ -42,13 +42,13 @@ var oddClients = []*oddClient{
 	{name: slow, typeURL: wire.ClusterType, after: slowAnswer},
 }
 
-// A due update is to be answered at a time.
+// A due is an update with the time at which the client answers it.
 type due struct {
 	update
 	at time.Time
 }
 
-// run holds a stream until ctx ends. Errors: what ended it before that.
+// run keeps a stream open until ctx ends. It returns the cause of ctx, or the error that ended the stream earlier.
 func (o *oddClient) run(ctx context.Context, conn *grpc.ClientConn) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -71,7 +71,7 @@ func (o *oddClient) run(ctx context.Context, conn *grpc.ClientConn) error {
 	return context.Cause(ctx)
 }
 
-// receive passes on what comes, each to be answered in its time, until the stream ends.
+// receive passes responses to updates, each with the time at which it is due, until the stream or ctx ends.
 func (o *oddClient) receive(ctx context.Context, s stream, updates chan<- due) error {
 	for {
 		u, err := s.receive()
@@ -86,7 +86,8 @@ func (o *oddClient) receive(ctx context.Context, s stream, updates chan<- due) e
 	}
 }
 
-// answer answers what comes until ctx ends. While it waits to answer one, it takes more.
+// answer answers updates when they are due, until ctx ends. It accepts further updates while it waits, so that
+// receive does not block.
 func (o *oddClient) answer(ctx context.Context, s *deltaStream, updates <-chan due) {
 	var open []due
 	timer := time.NewTimer(time.Hour)
@@ -112,7 +113,7 @@ func (o *oddClient) answer(ctx context.Context, s *deltaStream, updates <-chan d
 	}
 }
 
-// answer acknowledges a response, or refuses it if there is a detail.
+// answer sends an ACK, or a NACK if detail is not empty.
 func (s *deltaStream) answer(u update, detail string) error {
 	r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: u.typeURL, ResponseNonce: u.nonce}
 	if detail != "" {
@@ -121,10 +122,11 @@ func (s *deltaStream) answer(u update, detail string) error {
 	return s.send(r)
 }
 
-// meant has what the relay logs of a refusal: the demo's own are meant to be there.
+// meant are the messages that the relay logs because the demo's clients reject a response on purpose. They must match
+// the messages of the relay.
 var meant = []string{"client refused a response", "rollout halted; serving the last good"}
 
-// A wanted handler drops what is meant.
+// wanted is a handler that drops the messages in meant.
 type wanted struct{ slog.Handler }
 
 func (h wanted) Handle(ctx context.Context, r slog.Record) error {

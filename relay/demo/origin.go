@@ -17,23 +17,22 @@ import (
 	"github.com/xdstender/tender/upstream/files"
 )
 
-// An origin is a control plane: what the relay serves its clients with, over a
-// view that holds the mesh.
+// An origin is a control plane. It serves the resources of the mesh with the same server that the relay uses for its
+// clients.
 type origin struct {
 	listener net.Listener
 	server   *downstream.Server
 	grpc     *grpc.Server
 	meter    *meter
-	changes  chan change   // from submit to run, which has taken over a change once it is received
-	stopped  chan struct{} // closed when run has ended
+	changes  chan change   // unbuffered, from submit to run
+	stopped  chan struct{} // closed when run returns
 
 	// Owned by run.
 	writer *cache.Writer
 	local  *files.Local
 }
 
-// openOrigin returns an origin of a mesh that listens already and serves once it
-// runs.
+// openOrigin returns an origin that serves the mesh. It listens already; run serves.
 func openOrigin(m *mesh, meter *meter, log *slog.Logger) (*origin, error) {
 	view, w := cache.New(cache.Config{})
 	server, err := downstream.New(downstream.Config{Views: sole{view}, Identifier: "demo-origin", Logger: log})
@@ -64,7 +63,7 @@ func openOrigin(m *mesh, meter *meter, log *slog.Logger) (*origin, error) {
 	return o, nil
 }
 
-// run serves until ctx ends.
+// run serves clients and publishes changes until ctx ends. It may be called once.
 func (o *origin) run(ctx context.Context) error {
 	defer close(o.stopped)
 	served := make(chan error, 1)
@@ -93,7 +92,7 @@ func (o *origin) run(ctx context.Context) error {
 	}
 }
 
-// submit has the origin make a change, unless it has stopped, which ends the demo.
+// submit passes a change to run. It drops the change if run has returned; the demo then ends as well.
 func (o *origin) submit(c change) {
 	select {
 	case o.changes <- c:
@@ -101,7 +100,7 @@ func (o *origin) submit(c change) {
 	}
 }
 
-// make lets a change happen, and starts the clock for it.
+// make publishes the updates of a change. Unless the change is staged, it counts the change and stamps its contents.
 func (o *origin) make(c change) {
 	if !c.staged {
 		o.meter.changes.Add(1)
@@ -112,7 +111,7 @@ func (o *origin) make(c change) {
 			contents = append(contents, contentOf(u.TypeURL, r.Name, r.Value()))
 		}
 		if u.TypeURL == wire.ClusterType || u.TypeURL == wire.ListenerType {
-			for _, name := range u.Removed { // SotW has no removals for the other types
+			for _, name := range u.Removed { // SotW responses of other types do not remove resources
 				contents = append(contents, contentOf(u.TypeURL, name, nil))
 			}
 		}
@@ -123,7 +122,7 @@ func (o *origin) make(c change) {
 	}
 }
 
-// sole is the one view that all nodes are served from.
+// sole serves all nodes from one view.
 type sole struct{ view *cache.View }
 
 // Join implements downstream.Views.

@@ -10,19 +10,19 @@ import (
 	"time"
 )
 
-// maxServers is how many web servers the pods of a mesh share: more than there are pods at one time.
+// maxServers is the number of web servers. It must exceed the number of pods that exist at one time.
 const maxServers = 400
 
-// pods are web servers on loopback, one for each pod of the mesh, so that an Envoy has something to send requests to.
-// The pod after the last server has the first one again, as addresses of pods return.
+// pods are web servers on loopback that answer the requests that an Envoy routes to pods of the mesh. When every
+// server was used, new pods use them again, beginning with the first.
 type pods struct {
 	listeners []*net.TCPListener
 	server    http.Server
 	served    sync.WaitGroup
 
 	mu       sync.Mutex
-	clusters map[int]string // by port, of the newest pod there; guarded by mu
-	made     int            // pods so far; guarded by mu
+	clusters map[int]string // cluster of the newest pod, by port; guarded by mu
+	made     int            // number of pods so far; guarded by mu
 }
 
 // openPods starts the servers. The caller must close them.
@@ -35,7 +35,7 @@ func openPods() (*pods, error) {
 			return nil, errors.Join(fmt.Errorf("start the pods: %w", err), p.close())
 		}
 		p.listeners = append(p.listeners, l)
-		p.served.Go(func() { _ = p.server.Serve(l) }) // ends with close
+		p.served.Go(func() { _ = p.server.Serve(l) }) // close ends it
 	}
 	return p, nil
 }
@@ -50,7 +50,7 @@ func (p *pods) add(cluster string) (address string, port int) {
 	return at.IP.String(), at.Port
 }
 
-// answer responds with the name of the pod.
+// answer responds with the cluster and the address of the pod.
 func (p *pods) answer(w http.ResponseWriter, r *http.Request) {
 	at, ok := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	if !ok {
@@ -64,7 +64,7 @@ func (p *pods) answer(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "%s, pod %s\n", cluster, net.JoinHostPort(at.IP.String(), strconv.Itoa(at.Port))) //nolint:gosec // G705: plain text of our own; the client may have left
 }
 
-// close ends all servers.
+// close stops all servers and waits until they have returned.
 func (p *pods) close() error {
 	err := p.server.Close()
 	p.served.Wait()

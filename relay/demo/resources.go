@@ -8,16 +8,16 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// The resources are written as the JSON of Envoy's documentation and encoded with
-// the embedded descriptors: a few a second are cheap, and the generated packages
-// would cost every relay megabytes that only the demo uses.
+// The resources are written as the JSON of Envoy's documentation and encoded with the embedded descriptors. That is
+// slower than generated code, but the demo encodes only a few resources per second. The generated packages would add
+// megabytes to every relay binary.
 
-// An object is one of JSON.
+// An object is a JSON object.
 type object map[string]any
 
 const (
 	typePrefix    = "type.googleapis.com/"
-	ingress       = "ingress" // name of the listener that the shop's customers reach
+	ingress       = "ingress" // name of the public listener and of its route
 	ingressPort   = 10000
 	managerType   = typePrefix + "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
 	routerType    = typePrefix + "envoy.extensions.filters.http.router.v3.Router"
@@ -27,10 +27,11 @@ const (
 	corsFilter    = "envoy.filters.http.cors"
 )
 
-// ads is a config source: the same ADS stream.
+// ads is the ConfigSource of the ADS stream.
 var ads = object{"ads": object{}, "resourceApiVersion": "V3"}
 
-// put adds a resource to the mesh and returns the update.
+// put adds or replaces a resource of the mesh and returns the update. content is the JSON of the resource without its
+// type.
 func (m *mesh) put(typeURL, name string, content object) (wire.Update, error) {
 	content["@type"] = typeURL
 	text, err := json.Marshal(content)
@@ -52,12 +53,12 @@ func (m *mesh) put(typeURL, name string, content object) (wire.Update, error) {
 	return wire.Update{TypeURL: typeURL, Resources: []*wire.Resource{r}}, nil
 }
 
-// clusters are those of a service: one for each version.
+// clusters updates the Clusters of a service: one for each version.
 func (m *mesh) clusters(s *service) (wire.Update, error) {
 	if s.external != "" {
 		host := s.external
 		if m.envoy != nil {
-			host = "localhost" // an Envoy resolves names
+			host = "localhost" // an Envoy would try to resolve the external name
 		}
 		return m.put(wire.ClusterType, s.name, object{
 			"name": s.name, "type": "STRICT_DNS", "connectTimeout": "3s",
@@ -70,12 +71,12 @@ func (m *mesh) clusters(s *service) (wire.Update, error) {
 	return m.each(wire.ClusterType, s, m.clusterOf)
 }
 
-// endpoints are the ClusterLoadAssignments of a service's versions.
+// endpoints updates the ClusterLoadAssignments of a service: one for each version.
 func (m *mesh) endpoints(s *service) (wire.Update, error) {
 	return m.each(wire.EndpointType, s, m.endpointsOf)
 }
 
-// each joins the updates of a service's versions.
+// each calls of for each version of a service and joins the updates.
 func (m *mesh) each(typeURL string, s *service, of func(*subset) (wire.Update, error)) (wire.Update, error) {
 	all := wire.Update{TypeURL: typeURL}
 	for _, sub := range s.versions {
@@ -123,24 +124,23 @@ func (m *mesh) endpointsOf(sub *subset) (wire.Update, error) {
 	return m.put(wire.EndpointType, sub.cluster, object{"clusterName": sub.cluster, "endpoints": localities})
 }
 
-// listener is where a proxy takes requests to a service from the process beside
-// it.
+// listener updates the Listener on which sidecars accept requests to a service.
 func (m *mesh) listener(s *service) (wire.Update, error) {
 	l := httpListener(s.name, "127.0.0.1", s.local, router)
 	l["bindToPort"] = m.envoy == nil
 	return m.put(wire.ListenerType, s.name, l)
 }
 
-// The HTTP filters of listeners. A proxy refuses a listener whose last one is not the router.
+// The HTTP filters of listeners. Envoy rejects a listener whose last HTTP filter is not the router.
 var (
 	router = object{"name": routerFilter, "typedConfig": object{"@type": routerType}}
 	cors   = object{"name": corsFilter, "typedConfig": object{"@type": corsType}}
 )
 
-// ingressListener is where the shop's customers come in.
+// ingressListener updates the public Listener of the shop.
 func (m *mesh) ingressListener() (wire.Update, error) { return m.ingressWith(router) }
 
-// ingressWith returns the ingress with other HTTP filters.
+// ingressWith updates the public Listener with the given HTTP filters.
 func (m *mesh) ingressWith(filters ...object) (wire.Update, error) {
 	if m.envoy != nil {
 		return m.put(wire.ListenerType, ingress, httpListener(ingress, "127.0.0.1", m.envoy.port, filters...))
@@ -162,7 +162,7 @@ func httpListener(name, host string, port int, filters ...object) object {
 	}
 }
 
-// route is the RouteConfiguration of a service's own listener.
+// route updates the RouteConfiguration of a service's listener.
 func (m *mesh) route(s *service) (wire.Update, error) {
 	return m.put(wire.RouteType, s.name, object{
 		"name": s.name,
@@ -174,7 +174,8 @@ func (m *mesh) route(s *service) (wire.Update, error) {
 	})
 }
 
-// ingressRoute routes requests to the public services. The prefix "/" matches every path and is last.
+// ingressRoute updates the RouteConfiguration of the public Listener. The prefix "/" matches every path, so it comes
+// last.
 func (m *mesh) ingressRoute() (wire.Update, error) {
 	var routes, last []object
 	for _, s := range m.services {
@@ -197,7 +198,7 @@ func (m *mesh) ingressRoute() (wire.Update, error) {
 	})
 }
 
-// action is where a request to the service goes.
+// action returns the RouteAction to the service, weighted if it has a canary.
 func (s *service) action() object {
 	if len(s.versions) < 2 {
 		return object{"cluster": s.name, "timeout": "15s"}

@@ -12,26 +12,26 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// A rolloutDemo distributes three editions: a good one, a bad one that is halted, and its fix. Endpoints change meanwhile.
-// Unguarded fields are owned by the goroutine of showRollout.
+// A rolloutDemo distributes three editions: a good one, a bad one that is halted, and a fix. Endpoints change
+// meanwhile. Only the goroutine of showRollout uses the fields that mu does not guard.
 type rolloutDemo struct {
 	*demo
 	began    time.Time
 	http     http.Client
-	status   *rollout.Status // the newest
-	edition  edition         // of the current act; nil before the first
-	bad      edition         // the listener of the edition that was halted
-	rollback time.Duration   // how long the rollback of that took
+	status   *rollout.Status // as readStatus last read it
+	edition  edition         // of the current act; nil before the first act
+	bad      edition         // the listener of the halted edition
+	rollback time.Duration   // duration of the rollback of the halted edition
 
-	// Of the row before.
+	// State at the previous row.
 	printed time.Time
 	counted reading
 
-	mu     sync.Mutex // guards the mesh
-	latest string     // change of endpoints, guarded by mu
+	mu     sync.Mutex // guards demo.mesh and latest
+	latest string     // description of the latest change of endpoints
 }
 
-// showRollout shows the three editions. It returns an error if one of them is not distributed as it should be.
+// showRollout shows the three editions. It returns an error if the relay does not distribute one of them as expected.
 func (d *demo) showRollout(ctx context.Context, began time.Time) error {
 	s := &rolloutDemo{demo: d, began: began, http: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	s.printed, s.counted = began, d.meter.now()
@@ -51,6 +51,7 @@ func (d *demo) showRollout(ctx context.Context, began time.Time) error {
 	}
 }
 
+// acts runs the three acts, then waits until Options.For has passed.
 func (s *rolloutDemo) acts(ctx context.Context) error {
 	s.introduction()
 	if err := s.awaitConfirmed(ctx); err != nil {
@@ -75,7 +76,7 @@ func (s *rolloutDemo) acts(ctx context.Context) error {
 	return s.checkContained()
 }
 
-// promote has an edition pass all stages.
+// promote releases an edition and waits until it has passed all stages. It returns an error if the relay halts it.
 func (s *rolloutDemo) promote(ctx context.Context, title string, next func() (change, error)) error {
 	before, err := s.release(ctx, title, next)
 	if err != nil {
@@ -102,7 +103,8 @@ func (s *rolloutDemo) promote(ctx context.Context, title string, next func() (ch
 	return s.checkOrder()
 }
 
-// halt has the canaries refuse an edition, and shows that they get the last good one again.
+// halt releases an edition that the canaries reject. It waits until the relay has halted it and rolled the canaries
+// back.
 func (s *rolloutDemo) halt(ctx context.Context, title string, next func() (change, error)) error {
 	before, err := s.release(ctx, title, next)
 	if err != nil {
@@ -127,14 +129,14 @@ func (s *rolloutDemo) halt(ctx context.Context, title string, next func() (chang
 	return s.rollBack(ctx)
 }
 
-// rollBack shows that all clients have the last good configuration, and that endpoints go on changing.
+// rollBack waits until all clients have the last good configuration, and checks that endpoints still reach them.
 func (s *rolloutDemo) rollBack(ctx context.Context) error {
 	if err := s.await(ctx, "the end of the rollback", func() bool { _, ok := s.restored(); return ok }); err != nil {
 		return err
 	}
 	s.rollback, _ = s.restored()
 	s.row(time.Now(), fmt.Sprintf("rolled back: all canaries have the last good configuration, %s after the first was sent the change", milliseconds(s.rollback)))
-	if err := s.changeEndpoint(); err != nil { // one at least, at whatever rate
+	if err := s.changeEndpoint(); err != nil { // at a low rate, no tick may fall into the pause
 		return err
 	}
 	if err := s.pause(ctx, s.haltShown()); err != nil || ctx.Err() != nil {
@@ -153,7 +155,7 @@ func (s *rolloutDemo) rollBack(ctx context.Context) error {
 	return nil
 }
 
-// release begins an act: the origin makes a change, of which the relay is to cut an edition. It returns what became of
+// release begins an act: the origin makes a change, of which the relay makes an edition. It returns the outcomes of the
 // editions before.
 func (s *rolloutDemo) release(ctx context.Context, title string, next func() (change, error)) (before rollout.Outcomes, err error) {
 	if err := s.readStatus(ctx); err != nil {
@@ -168,7 +170,7 @@ func (s *rolloutDemo) release(ctx context.Context, title string, next func() (ch
 	return s.status.Outcomes, nil
 }
 
-// changeStaged has the origin make a change of types that wait for their stage.
+// changeStaged submits a change of types that the relay distributes in stages, and sets s.edition.
 func (s *rolloutDemo) changeStaged(next func() (change, error)) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -183,7 +185,7 @@ func (s *rolloutDemo) changeStaged(next func() (change, error)) error {
 	return nil
 }
 
-// changeEndpoints changes endpoints until ctx ends.
+// changeEndpoints changes endpoints at the rate of the demo until ctx ends.
 func (s *rolloutDemo) changeEndpoints(ctx context.Context) error {
 	ticks := time.NewTicker(s.interval())
 	defer ticks.Stop()
@@ -199,6 +201,7 @@ func (s *rolloutDemo) changeEndpoints(ctx context.Context) error {
 	}
 }
 
+// changeEndpoint makes one change of endpoints, which the relay does not stage. It may be called from any goroutine.
 func (s *rolloutDemo) changeEndpoint() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +214,7 @@ func (s *rolloutDemo) changeEndpoint() error {
 	return nil
 }
 
-// shortenTimeout is the good change.
+// shortenTimeout makes the good change: a shorter connect timeout of the cluster cart.
 func (m *mesh) shortenTimeout() (change, error) {
 	cart := m.services[1].versions[0]
 	cart.timeout = 250
@@ -219,7 +222,7 @@ func (m *mesh) shortenTimeout() (change, error) {
 	return change{what: "a good change", updates: []wire.Update{u}}, err
 }
 
-// breakIngress is the bad change: clients accept its cluster and refuse its listener.
+// breakIngress makes the bad change. Clients accept its cluster and reject its listener.
 func (m *mesh) breakIngress() (change, error) {
 	cart := m.services[1].versions[0]
 	cart.connections = 4096
@@ -231,7 +234,7 @@ func (m *mesh) breakIngress() (change, error) {
 	return change{what: "a bad change", updates: []wire.Update{c, l}}, err
 }
 
-// fixIngress fixes the listener.
+// fixIngress makes the fix of the listener.
 func (m *mesh) fixIngress() (change, error) {
 	l, err := m.ingressWith(cors, router)
 	return change{what: "a fix", updates: []wire.Update{l}}, err

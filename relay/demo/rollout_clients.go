@@ -10,15 +10,16 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// An edition is what the relay distributes in stages: the resources that one change of the origin replaces.
+// An edition lists the resources that one change of the origin replaces. The relay distributes them in stages.
 type edition []replaced
 
-// A replaced resource has one content before an edition, and another after it.
+// A replaced is a resource of an edition, with its content before the edition and in it.
 type replaced struct {
 	typeURL, name string
 	before, after content
 }
 
+// editionOf returns the edition of a change. before holds the contents of the mesh before the change.
 func editionOf(c change, before map[string]map[string]content) (e edition) {
 	for _, u := range c.updates {
 		for _, r := range u.Resources {
@@ -28,7 +29,7 @@ func editionOf(c change, before map[string]map[string]content) (e edition) {
 	return e
 }
 
-// ofType returns the part of an edition that is of one type.
+// ofType returns the resources of an edition that are of one type.
 func (e edition) ofType(typeURL string) (part edition) {
 	for _, r := range e {
 		if r.typeURL == typeURL {
@@ -38,17 +39,19 @@ func (e edition) ofType(typeURL string) (part edition) {
 	return part
 }
 
-// deliveries are when a client was sent what, of types that wait for their stage. They belong to their client. Nil
-// records nothing.
+// deliveries records when a client received each content of the staged types. The mutex of the client guards it. A nil
+// *deliveries records nothing.
 type deliveries struct {
 	times   map[content]times
-	refused time.Time // when the client first refused an update; zero if it has refused none
+	refused time.Time // time of the first NACK; zero if there was none
 }
 
+// times are the first and the last delivery of a content.
 type times struct{ first, last time.Time }
 
 func newDeliveries() *deliveries { return &deliveries{times: make(map[content]times)} }
 
+// add records the resources of an update. Endpoints are not staged and not recorded.
 func (d *deliveries) add(u update, now time.Time) {
 	if d == nil || u.typeURL == wire.EndpointType {
 		return
@@ -65,7 +68,7 @@ func (d *deliveries) addRefusal(now time.Time) {
 	}
 }
 
-// earliest returns the earlier of two times. Zero is no time.
+// earliest returns the earlier of two times. A zero time is ignored.
 func earliest(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -73,15 +76,15 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// A progress is how far a client is with an edition.
+// A progress describes which part of an edition a client has.
 type progress struct {
 	sent     time.Time // when the client was first sent part of the edition; zero if never
 	complete bool      // the client has all of the edition
 
-	// The client has the content from before the edition for all resources of the edition that it was sent. A rejected
-	// resource counts once the former content was sent.
+	// restored is set if the client has the former content of every resource of the edition that it was sent. For a
+	// rejected resource, the relay must have sent the former content again.
 	restored   bool
-	restoredAt time.Time // zero if it was sent nothing of the edition
+	restoredAt time.Time // when the last former content was sent; zero if none of the edition was sent
 }
 
 func (c *client) progress(e edition) progress {
@@ -110,6 +113,7 @@ func (s *rolloutDemo) sent() int {
 	return canaries + others
 }
 
+// sentTo returns how many canaries and how many other clients were sent part of an edition.
 func (s *rolloutDemo) sentTo(e edition) (canaries, others int) {
 	for _, c := range s.clients {
 		switch {
@@ -133,8 +137,8 @@ func (s *rolloutDemo) holding() (n int) {
 	return n
 }
 
-// restored returns how long it took, from when the first client was sent part of the edition, until all had again what
-// was before; ok is false if some do not yet.
+// restored returns the time from the first delivery of the edition until every client had the former contents again.
+// ok is false if some clients do not have them yet.
 func (s *rolloutDemo) restored() (took time.Duration, ok bool) {
 	var first, last time.Time
 	for _, c := range s.clients {
@@ -150,7 +154,7 @@ func (s *rolloutDemo) restored() (took time.Duration, ok bool) {
 	return last.Sub(first), true
 }
 
-// firstRefusal returns when a client first refused an update; zero if none has.
+// firstRefusal returns the time of the first NACK of any client; zero if there was none.
 func (s *rolloutDemo) firstRefusal() (first time.Time) {
 	for _, c := range s.clients {
 		c.mu.Lock()
@@ -160,7 +164,7 @@ func (s *rolloutDemo) firstRefusal() (first time.Time) {
 	return first
 }
 
-// checkOrder returns an error if a client was sent the edition before a stage that comes before its own.
+// checkOrder returns an error if a stage was sent the edition before an earlier stage.
 func (s *rolloutDemo) checkOrder() error {
 	firsts := make([]time.Time, len(s.cohorts.sizes))
 	for _, c := range s.clients {
@@ -170,7 +174,7 @@ func (s *rolloutDemo) checkOrder() error {
 	var before time.Time
 	for cohort, at := range firsts {
 		if at.IsZero() {
-			continue // no client is in it
+			continue // no client is in the cohort
 		}
 		if at.Before(before) {
 			return fmt.Errorf("stage %d was sent a change before the one before", cohort+1)
@@ -180,10 +184,10 @@ func (s *rolloutDemo) checkOrder() error {
 	return nil
 }
 
-// checkLastGood returns an error unless all clients have the endpoints that the origin has, and what it had before the
+// checkLastGood returns an error unless all clients have the current endpoints, and the contents from before the
 // edition.
 func (s *rolloutDemo) checkLastGood(ctx context.Context) error {
-	s.mu.Lock() // no endpoint changes
+	s.mu.Lock() // stops changes of endpoints during the comparison
 	defer s.mu.Unlock()
 	want := s.mesh.contents()
 	for _, r := range s.edition {
@@ -192,8 +196,8 @@ func (s *rolloutDemo) checkLastGood(ctx context.Context) error {
 	return s.agreement(ctx, settleWait, want)
 }
 
-// envoyError returns the error with which an Envoy would refuse an update; empty if it would not. It looks only for the
-// fault of the bad edition: the last HTTP filter of a listener must be the router.
+// envoyError returns the error detail with which an Envoy would reject an update, or "" if an Envoy would accept it. It
+// checks only that the last HTTP filter of a listener is the router, which the bad edition violates.
 func envoyError(u update) string {
 	if u.typeURL != wire.ListenerType {
 		return ""

@@ -12,30 +12,30 @@ import (
 )
 
 const (
-	gatherTime    = 2 * time.Second // from a change until the relay cuts an edition
-	rolloutMargin = 8 * time.Second // what all stages may take beyond the times that are set
+	gatherTime    = 2 * time.Second // from a change until the relay makes an edition of it
+	rolloutMargin = 8 * time.Second // delay of all stages beyond their configured durations
 )
 
-// RolloutLasts returns how long the demo of rollouts takes at least, with some margin: two editions pass all stages.
+// RolloutLasts returns the minimum duration of the demo with Rollout, including a margin. Two editions pass all stages.
 func (o Options) RolloutLasts() time.Duration {
 	return (3*gatherTime + 2*3*o.stage() + o.haltShown() + rolloutMargin).Round(time.Second)
 }
 
-// haltShown returns for how long endpoints change while the rollout is halted.
+// haltShown returns how long the demo shows changes of endpoints while the rollout is halted.
 func (o Options) haltShown() time.Duration { return o.stage() * 3 / 2 }
 
+// stage returns the duration of a stage, with its default.
 func (o Options) stage() time.Duration { return cmp.Or(o.Stage, 4*time.Second) }
 
-// cohorts are the clients of the demo by the stage in which the relay serves them an edition. Nil is a demo without
-// rollouts.
+// cohorts assigns the clients of the demo to the stages of rollouts. A nil *cohorts is a demo without rollouts.
 type cohorts struct {
 	stages rollout.Stages
-	dir    string // of snapshots
-	sizes  []int  // how many clients are in each cohort, the rest last
-	of     map[*client]int
+	dir    string          // snapshot directory of the relay
+	sizes  []int           // number of clients in each cohort; the last one is not in any stage
+	of     map[*client]int // index of each client's cohort
 }
 
-// openCohorts returns the stages of a demo, and makes a directory that close removes.
+// openCohorts returns cohorts without clients and creates the snapshot directory. The caller must call close.
 func openCohorts(stage time.Duration) (*cohorts, error) {
 	c := &cohorts{of: make(map[*client]int)}
 	if err := c.stages.UnmarshalText(fmt.Appendf(nil, "id=canary* %[1]v, 20%% %[1]v, 50%% %[1]v", stage)); err != nil {
@@ -54,7 +54,7 @@ func (c *cohorts) close() error {
 	return os.RemoveAll(c.dir)
 }
 
-// environ returns the variables of the relay that turn rollouts on.
+// environ returns the environment variables of the relay that enable rollouts.
 func (c *cohorts) environ() []string {
 	if c == nil {
 		return nil
@@ -62,7 +62,7 @@ func (c *cohorts) environ() []string {
 	return []string{"TENDER_ROLLOUT=" + c.stages.String(), "TENDER_SNAPSHOT_DIR=" + c.dir, "TENDER_DELTA_VERSIONS=content", "TENDER_COLD_WAIT=2s"}
 }
 
-// assign names the clients, and finds the cohort of each.
+// assign renames the clients and sets the cohort of each. It must be called before the clients run.
 func (c *cohorts) assign(clients []*client) {
 	if c == nil {
 		return
@@ -79,7 +79,8 @@ func (c *cohorts) assign(clients []*client) {
 	}
 }
 
-// canariesOf returns how many of so many clients are canaries: of both variants if there are some others.
+// canariesOf returns the number of canaries among a number of clients. From four clients on it is at least two, so that
+// both variants are among the canaries.
 func canariesOf(clients int) int {
 	if clients < 4 {
 		return 1
@@ -87,7 +88,7 @@ func canariesOf(clients int) int {
 	return max(2, min(clients/50, 10))
 }
 
-// clients returns how many clients are in the first stages.
+// clients returns how many clients are in the given number of first stages.
 func (c *cohorts) clients(stages int) (n int) {
 	for _, size := range c.sizes[:stages] {
 		n += size
@@ -95,6 +96,8 @@ func (c *cohorts) clients(stages int) (n int) {
 	return n
 }
 
-// canaries and others return how many clients are in the first stage, and how many are not.
+// canaries returns the number of clients in the first stage.
 func (d *demo) canaries() int { return d.cohorts.sizes[0] }
-func (d *demo) others() int   { return d.Clients - d.canaries() }
+
+// others returns the number of clients that are not in the first stage.
+func (d *demo) others() int { return d.Clients - d.canaries() }

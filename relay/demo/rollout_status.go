@@ -13,7 +13,8 @@ import (
 // pollInterval is the time between two reads of the relay's API.
 const pollInterval = 50 * time.Millisecond
 
-// await waits until the status of the rollout, which it reads into s.status, is as it should be.
+// await reads the status of the rollout into s.status until done returns true. It returns an error after a timeout,
+// which names what it waited for.
 func (s *rolloutDemo) await(ctx context.Context, what string, done func() bool) error {
 	wait := 2*s.Stage + startWait
 	ok, err := s.poll(ctx, wait, func() (bool, error) {
@@ -26,7 +27,7 @@ func (s *rolloutDemo) await(ctx context.Context, what string, done func() bool) 
 	return err
 }
 
-// awaitConfirmed waits until the relay has confirmed all wildcard sets: before, everything is new and passes at once.
+// awaitConfirmed waits until the relay has confirmed all wildcard sets. Before that, the relay does not stage changes.
 func (s *rolloutDemo) awaitConfirmed(ctx context.Context) error {
 	ok, err := s.poll(ctx, startWait, func() (bool, error) {
 		var is admin.Status
@@ -49,7 +50,8 @@ func (s *rolloutDemo) awaitConfirmed(ctx context.Context) error {
 	return err
 }
 
-// poll waits until done, and prints rows meanwhile. It returns false after wait. The end of ctx is an error.
+// poll calls done until it returns true or an error, and prints rows meanwhile. It returns false when wait has
+// passed. The end of ctx is an error.
 func (s *rolloutDemo) poll(ctx context.Context, wait time.Duration, done func() (bool, error)) (bool, error) {
 	over := time.Now().Add(wait)
 	for {
@@ -62,7 +64,7 @@ func (s *rolloutDemo) poll(ctx context.Context, wait time.Duration, done func() 
 	}
 }
 
-// readStatus reads the status of the rollout.
+// readStatus reads the status of the only rollout into s.status.
 func (s *rolloutDemo) readStatus(ctx context.Context) error {
 	var answer admin.Rollouts
 	if err := s.get(ctx, "rollouts", &answer); err != nil {
@@ -75,7 +77,7 @@ func (s *rolloutDemo) readStatus(ctx context.Context) error {
 	return nil
 }
 
-// get reads from the relay's API, as operators do.
+// get decodes the answer of the relay's admin API at api/v1/path.
 func (s *rolloutDemo) get(ctx context.Context, path string, into any) (err error) {
 	defer func() {
 		if err != nil {

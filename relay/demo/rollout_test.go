@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestRunRollout runs all acts, of clients of all cohorts, and of the fewest.
+// TestRunRollout runs all acts, with clients in every cohort and with a single client.
 func TestRunRollout(t *testing.T) {
 	for _, clients := range []int{1, 20} {
 		t.Run(fmt.Sprint(clients), func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestRunRollout(t *testing.T) {
 				fmt.Sprintf(`All %d clients agree with the origin: yes`, clients),
 			)
 			if left, err := fs.Glob(os.DirFS(temporary), "tender-demo-*"); err != nil || len(left) > 0 {
-				t.Errorf("the demo has left %q in the temporary directory, %v", left, err)
+				t.Errorf("the demo did not remove %q from the temporary directory, %v", left, err)
 			}
 		})
 	}
@@ -59,7 +59,7 @@ func TestRunRolloutEndsWithItsContext(t *testing.T) {
 	expect(t, run(t, ctx, Options{Clients: 2, Rollout: true}, &output{word: "1. A good change", call: cancel}), `Ended before the rollouts were over\.`)
 }
 
-// TestEnvoyError: clients refuse what the bad change has, and nothing else of the mesh.
+// TestEnvoyError checks that clients reject the listener of the bad change and no other resource of the mesh.
 func TestEnvoyError(t *testing.T) {
 	m, err := newMesh(nil, nil)
 	if err != nil {
@@ -90,6 +90,6 @@ func TestEnvoyError(t *testing.T) {
 		t.Errorf("clients refuse %q, %q and %q, want only the ingress of the bad change", good, bad, fix)
 	}
 	if words := envoyError(update{typeURL: wire.ListenerType, resources: map[string][]byte{"a": []byte(strings.Repeat("\x1a\xff", 9))}}); words != "" {
-		t.Errorf("what cannot be parsed is refused: %s", words)
+		t.Errorf("a malformed listener is rejected: %s", words)
 	}
 }

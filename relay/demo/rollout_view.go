@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// rowGap is how long no row is printed at most.
+// rowGap is the maximum time between two rows.
 const rowGap = 2500 * time.Millisecond
 
 const (
@@ -16,7 +16,7 @@ const (
 	rolloutRow  = "%7s  %9s  %9d  %8s %8s  %s\n"
 )
 
-// openingRollout prints the clients of each stage.
+// openingRollout prints the stages and the number of clients in each.
 func (d *demo) openingRollout() {
 	d.print("The relay has TENDER_ROLLOUT='%s', so a change reaches\n\n", d.cohorts.stages)
 	const row = "  %-11v  %4d clients  %s\n"
@@ -39,13 +39,14 @@ func (s *rolloutDemo) introduction() {
 		"how long it took until clients had these endpoints.\n")
 }
 
-// row prints a row.
+// row prints a row with the measurements since the previous row.
 func (s *rolloutDemo) row(now time.Time, what string) {
 	r := s.count()
 	s.print(rolloutRow, seconds(now.Sub(s.began)), fmt.Sprintf("%d/%d", s.sent(), s.Clients), r.changes, r.delays.show(50), r.delays.show(99), what)
 }
 
-// count returns what was measured since it was called before: of endpoints only, as staged changes have no stamps.
+// count returns the measurements since the previous call. They cover endpoints only, because staged changes have no
+// stamps.
 func (s *rolloutDemo) count() reading {
 	now := s.meter.now()
 	r := now.since(s.counted)
@@ -53,7 +54,7 @@ func (s *rolloutDemo) count() reading {
 	return r
 }
 
-// note prints text below a row.
+// note prints text below a row, indented and wrapped.
 func (s *rolloutDemo) note(text string) {
 	const indent, width = "            ", 100
 	line := ""
@@ -67,7 +68,7 @@ func (s *rolloutDemo) note(text string) {
 	s.print("%s%s\n", indent, line)
 }
 
-// pause waits, and prints rows about endpoints meanwhile. The end of ctx is its error.
+// pause waits and prints rows about endpoints meanwhile. It returns the cause of ctx if ctx ends first.
 func (s *rolloutDemo) pause(ctx context.Context, wait time.Duration) error {
 	over := time.After(wait)
 	for {
@@ -85,7 +86,7 @@ func (s *rolloutDemo) pause(ctx context.Context, wait time.Duration) error {
 	}
 }
 
-// endpointRow prints a row with the latest change of endpoints. There are no rows before the first act.
+// endpointRow prints a row with the latest change of endpoints. It prints nothing before the first act.
 func (s *rolloutDemo) endpointRow(now time.Time) {
 	if s.edition == nil {
 		s.printed = now
@@ -97,7 +98,8 @@ func (s *rolloutDemo) endpointRow(now time.Time) {
 	s.row(now, "  endpoints: "+cmp.Or(latest, "no change yet"))
 }
 
-// checkContained prints which clients were sent the bad listener, and returns an error if one of them is no canary.
+// checkContained prints how many clients were sent the bad listener. It returns an error if one of them is not a
+// canary.
 func (s *rolloutDemo) checkContained() error {
 	canaries, others := s.sentTo(s.bad)
 	s.print("\nThe bad listener was sent to %d of %d canaries, which had the last good one again after %s, and to %d of the %d other clients.\n",

@@ -9,14 +9,14 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// How long clients may take to agree with the origin: to begin with, and after
-// its last change. Ten seconds are twice what the relay waits for an ACK.
+// Timeouts for clients to agree with the origin.
 const (
-	startWait  = 30 * time.Second
-	settleWait = 10 * time.Second
+	startWait  = 30 * time.Second // at the start
+	settleWait = 10 * time.Second // after the last change; twice the time that the relay waits for an ACK
 )
 
-// show prints the parts of the demo, changes the mesh, and prints the results.
+// show describes the parts of the demo, changes the mesh, and prints the results. It returns an error if clients do not
+// agree with the origin, or if a part fails.
 func (d *demo) show(ctx context.Context) error {
 	d.opening()
 	began := time.Now()
@@ -46,7 +46,7 @@ func (d *demo) show(ctx context.Context) error {
 		return err
 	}
 	if d.Rollout && ctx.Err() != nil {
-		return nil // clients of different stages are not to agree
+		return nil // a rollout may be under way, so clients of different stages may differ
 	}
 	elapsed := time.Since(began)
 	err := d.agreement(context.WithoutCancel(ctx), settleWait, d.mesh.contents())
@@ -54,7 +54,7 @@ func (d *demo) show(ctx context.Context) error {
 	return err
 }
 
-// awaitEnvoy waits until the Envoy, if there is one, has answered a request, and prints its address.
+// awaitEnvoy waits until the Envoy has answered a request, and prints its address. Without an Envoy, it returns nil.
 func (d *demo) awaitEnvoy(ctx context.Context) error {
 	if d.envoy == nil {
 		return nil
@@ -72,7 +72,7 @@ func (d *demo) awaitEnvoy(ctx context.Context) error {
 	}
 }
 
-// live changes the mesh and prints a line a second, until the time is up.
+// live changes the mesh and prints a line per second, until Options.For has passed or ctx ends.
 func (d *demo) live(ctx context.Context, began time.Time) error {
 	change := time.NewTicker(d.interval())
 	defer change.Stop()
@@ -93,12 +93,12 @@ func (d *demo) live(ctx context.Context, began time.Time) error {
 				return err
 			}
 			t.latest = c.what
-			d.origin.submit(c) // even if ctx has ended: the mesh has changed, and clients are held to it
+			d.origin.submit(c) // even if ctx has ended, because clients are compared with the changed mesh
 		case now := <-second.C:
 			t.line(now)
 		case now := <-over:
 			if now.Sub(t.printed) > time.Second/2 {
-				t.line(now) // the ticker was about to
+				t.line(now) // the last second ended together with the demo
 			}
 			return nil
 		case <-ctx.Done():
@@ -107,8 +107,8 @@ func (d *demo) live(ctx context.Context, began time.Time) error {
 	}
 }
 
-// agreement waits until all clients hold what they are to have, and returns the first
-// difference if they do not in time. The end of ctx ends the wait without one.
+// agreement waits until all clients hold the contents of want. After the timeout it returns an error with the
+// differences. It returns nil if ctx ends first. The origin must not change the contents meanwhile.
 func (d *demo) agreement(ctx context.Context, wait time.Duration, want map[string]map[string]content) error {
 	over := time.NewTimer(wait)
 	defer over.Stop()
@@ -116,7 +116,7 @@ func (d *demo) agreement(ctx context.Context, wait time.Duration, want map[strin
 	defer again.Stop()
 	behind := d.clients
 	for {
-		// A client that agreed cannot differ later: nothing changes meanwhile.
+		// A client that agrees cannot differ later, because the origin does not change.
 		for len(behind) > 0 && behind[0].difference(want) == nil {
 			behind = behind[1:]
 		}
@@ -133,9 +133,9 @@ func (d *demo) agreement(ctx context.Context, wait time.Duration, want map[strin
 	}
 }
 
-// disagreement returns an error with the clients that differ from the origin; nil if none does.
+// disagreement returns an error that names the clients that differ from the origin, or nil if none does.
 func disagreement(clients []*client, want map[string]map[string]content) error {
-	const named = 5 // the rest is counted
+	const named = 5 // the error counts further clients instead of naming them
 	var errs []error
 	for _, c := range clients {
 		if err := c.difference(want); err != nil {
@@ -151,7 +151,7 @@ func disagreement(clients []*client, want map[string]map[string]content) error {
 	return fmt.Errorf("clients disagree with the origin:\n%w", errors.Join(errs...))
 }
 
-// contents returns what a client that wants everything must hold.
+// contents returns the contents of all resources of the mesh, by type URL and name.
 func (m *mesh) contents() map[string]map[string]content {
 	all := make(map[string]map[string]content)
 	for typeURL, resources := range m.resources {
@@ -163,9 +163,10 @@ func (m *mesh) contents() map[string]map[string]content {
 	return all
 }
 
-// print writes to Out. It ignores errors: they are no reason to end the demo.
+// print writes to Out. It ignores errors, because the demo can continue without output.
 func (d *demo) print(format string, args ...any) { _, _ = fmt.Fprintf(d.Out, format, args...) }
 
+// opening prints the addresses of the parts and commands to try.
 func (d *demo) opening() {
 	address := d.relay.Addrs()[0]
 	delta := d.Clients / 2
@@ -204,20 +205,20 @@ func (d *demo) opening() {
 	d.print("\n")
 }
 
-// headerEvery is after how many lines the table's header comes again.
+// headerEvery is the number of lines between two headers of the table.
 const headerEvery = 20
 
-// A table prints a line a second.
+// A table prints a line of measurements per second.
 type table struct {
 	demo  *demo
 	began time.Time
 	lines int
 
-	// Of the line before.
+	// State at the previous line.
 	printed time.Time
 	counted reading
 
-	latest string // change
+	latest string // description of the latest change
 }
 
 // The header and the rows of the table. Counts are per second.
@@ -226,6 +227,7 @@ const (
 	row  = "%6s  %7d  %9d  %12d  %13s  %8s   %s\n"
 )
 
+// line prints the measurements since the previous line, and the header if it is due.
 func (t *table) line(now time.Time) {
 	if t.lines%headerEvery == 0 {
 		if t.lines > 0 {
@@ -241,6 +243,7 @@ func (t *table) line(now time.Time) {
 	t.printed, t.counted = now, counted
 }
 
+// summary prints the measurements of the whole demo. agree is whether the clients agree with the origin.
 func (d *demo) summary(elapsed time.Duration, agree bool) {
 	all := d.meter.now()
 	verdict := "yes"
@@ -263,7 +266,7 @@ func (d *demo) summary(elapsed time.Duration, agree bool) {
 	d.print("All %d clients agree with the origin: %s\n", d.Clients, verdict)
 }
 
-// show formats a percentile.
+// show formats a percentile, or returns "-" if d is empty.
 func (d distribution) show(p float64) string {
 	delay, ok := d.percentile(p)
 	if !ok {

@@ -16,29 +16,31 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// A stream is one ADS stream of either variant. Its methods belong to one
-// goroutine.
+// A stream is one ADS stream of either variant. Its methods must be called from one goroutine.
 type stream interface {
-	// subscribe makes names all that is wanted of a type, instead of was. At first,
-	// no name means everything.
+	// subscribe replaces the names that are subscribed to, was, by names. Both are sorted. No names in the first
+	// subscription of a type mean wildcard.
 	subscribe(typeURL string, names, was []string) error
+	// receive returns the next response. It returns an error when the stream has ended.
 	receive() (update, error)
+	// acknowledge sends an ACK.
 	acknowledge(update) error
+	// refuse sends a NACK with an error detail.
 	refuse(u update, detail string) error
 }
 
 // An update is a response of either variant.
 type update struct {
-	typeURL, version, nonce string
-	resources               map[string][]byte // by name
+	typeURL, version, nonce string            // version is empty for Delta
+	resources               map[string][]byte // serialized resources by name
 	removed                 []string
-	complete                bool // what is not among the resources does not exist
+	complete                bool // resources that are not in the response are removed
 }
 
 // A deltaStream is a stream of incremental xDS.
 type deltaStream struct {
 	rpc  discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
-	node *corepb.Node // until the first request
+	node *corepb.Node // nil after the first request, which carries it
 }
 
 func openDelta(ctx context.Context, conn *grpc.ClientConn, node *corepb.Node) (stream, error) {
@@ -46,6 +48,7 @@ func openDelta(ctx context.Context, conn *grpc.ClientConn, node *corepb.Node) (s
 	return &deltaStream{rpc, node}, err
 }
 
+// send sends a request, the first one with the node.
 func (s *deltaStream) send(r *discoverypb.DeltaDiscoveryRequest) error {
 	r.Node, s.node = s.node, nil
 	return sent(s.rpc.Send(r))
@@ -80,8 +83,8 @@ func (s *deltaStream) refuse(u update, detail string) error { return s.answer(u,
 // A sotwStream is a state-of-the-world stream.
 type sotwStream struct {
 	rpc    discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesClient
-	node   *corepb.Node // until the first request
-	newest map[string]*discoverypb.DiscoveryRequest
+	node   *corepb.Node                             // nil after the first request, which carries it
+	newest map[string]*discoverypb.DiscoveryRequest // last request by type URL
 }
 
 func openSotW(ctx context.Context, conn *grpc.ClientConn, node *corepb.Node) (stream, error) {
@@ -89,7 +92,7 @@ func openSotW(ctx context.Context, conn *grpc.ClientConn, node *corepb.Node) (st
 	return &sotwStream{rpc, node, make(map[string]*discoverypb.DiscoveryRequest)}, err
 }
 
-// send sends the newest request of a type, which repeats what it does not change.
+// send applies change to the last request of a type and sends it. SotW requests repeat the fields that do not change.
 func (s *sotwStream) send(typeURL string, change func(*discoverypb.DiscoveryRequest)) error {
 	r := s.newest[typeURL]
 	if r == nil {
@@ -128,14 +131,14 @@ func (s *sotwStream) acknowledge(u update) error {
 }
 
 func (s *sotwStream) refuse(u update, detail string) error {
-	defer func() { s.newest[u.typeURL].ErrorDetail = nil }() // not to be repeated
+	defer func() { s.newest[u.typeURL].ErrorDetail = nil }() // the next request must not be a NACK
 	return s.send(u.typeURL, func(r *discoverypb.DiscoveryRequest) {
-		r.ResponseNonce = u.nonce // the version stays that of the last response that was accepted
+		r.ResponseNonce = u.nonce // VersionInfo stays that of the last accepted response
 		r.ErrorDetail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: detail}
 	})
 }
 
-// without returns the names that are not among others, which are sorted.
+// without returns the names that are not among others. others must be sorted.
 func without(names, others []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		_, found := slices.BinarySearch(others, name)
@@ -143,7 +146,7 @@ func without(names, others []string) []string {
 	})
 }
 
-// sent drops the io.EOF of a Send: the stream has ended, and receive returns the error.
+// sent drops the io.EOF with which Send reports that the stream has ended. receive returns the actual error.
 func sent(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil
