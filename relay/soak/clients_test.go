@@ -17,35 +17,34 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/ledger"
 )
 
-// A client follows its origin for as long as the soak lasts.
+// A client subscribes to resources of the origins until stop is called.
 type client interface {
 	fmt.Stringer
-	// agree waits until the client has what its origin has. If ctx ends before, it returns in
-	// what they differ.
+	// agree waits until the client has the resources of its origin. If ctx ends first, it returns a difference.
 	agree(ctx context.Context) string
-	// follows returns its node group.
+	// follows returns the node group of the client.
 	follows() *group
-	// leave ends its stream, and pause stops its reading until resume.
+	// leave closes the stream; the client then opens one to the other relay.
 	leave()
+	// pause stops reading until resume is called.
 	pause()
 	resume()
-	// stop ends the client.
+	// stop ends the client and waits until it has ended.
 	stop()
 }
 
-// A stream is a client of gRPC.
+// A stream is a client that uses gRPC.
 type stream struct {
 	*relaytest.Roaming
 	group   *group
 	variant relaytest.Variant
 	wants   []relaytest.Subscription
-	bulky   bool // it reads what is large
-	canary  bool // it is in the first stage, and may refuse what is bad
+	bulky   bool // subscribes to the bulk resource
+	canary  bool // is in the first stage; it may reject bad content
 }
 
-// stream returns the i-th client: every combination of variant and group wants each of the
-// things that clients want. Some are told of times to live, some come by the edge, some read
-// what is large.
+// stream starts the i-th client. The five kinds of subscriptions occur with every combination of variant and group.
+// Some clients support TTLs, some connect through a proxy, and some subscribe to the bulk resource.
 func (w *world) stream(i int) client {
 	s := &stream{variant: relaytest.Variant(i % 2), group: w.groups[i/2%len(w.groups)]}
 	opts := relaytest.LightOptions{Node: &corepb.Node{Id: fmt.Sprintf("%v-%d", s.variant, i), Cluster: s.group.name, UserAgentName: "envoy"}}
@@ -56,10 +55,10 @@ func (w *world) stream(i int) client {
 	}
 	own := []string{resource(i % 10), resource(i % 7), resource(i * 3 % 30)}
 	switch i / kinds % 5 {
-	case 0: // an Envoy
+	case 0: // as Envoy
 		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}, {TypeURL: relaytest.ListenerType},
 			{TypeURL: relaytest.EndpointType, Names: own}, {TypeURL: relaytest.RouteType, Names: own[:1]}, {TypeURL: relaytest.ScopedRouteType}}
-	case 1: // a gRPC client
+	case 1: // as gRPC
 		s.wants = []relaytest.Subscription{{TypeURL: relaytest.ListenerType, Names: own[:1]}, {TypeURL: relaytest.RouteType, Names: own[:1]},
 			{TypeURL: relaytest.ClusterType, Names: own}, {TypeURL: relaytest.EndpointType, Names: append(own, common(i%commonsSize))}}
 	case 2:
@@ -81,6 +80,7 @@ func (w *world) stream(i int) client {
 	return s
 }
 
+// differs returns a difference between state and the ledger, or "".
 func (s *stream) differs(state relaytest.State) string {
 	return s.group.ledger.Differs(state, s.variant, s.wants)
 }
@@ -99,23 +99,24 @@ func (s *stream) pause()  { s.Pause() }
 func (s *stream) resume() { s.Resume() }
 func (s *stream) stop()   { s.Stop() }
 
-// A poller asks for all clusters, over REST, again and again.
+// A poller is a client that polls all clusters over REST.
 type poller struct {
 	name   string
 	url    string
 	group  *group
-	reader *ledger.Reader
-	wrong  func(string)
+	reader *ledger.Reader // used only by the goroutine of run
+	wrong  func(string)   // reports a violation
 	cancel context.CancelFunc
-	done   chan struct{} // closed when it polls no more
+	done   chan struct{} // closed when run returns
 
 	mu      sync.Mutex
-	state   relaytest.State // guarded by mu
-	changed chan struct{}   // guarded by mu; closed after the next answer
+	state   relaytest.State // guarded by mu; written only by run
+	changed chan struct{}   // guarded by mu; closed after the next response
 }
 
 var allClusters = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}}
 
+// poller starts the i-th poller.
 func (w *world) poller(i int) client {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	p := &poller{
@@ -127,7 +128,7 @@ func (w *world) poller(i int) client {
 	if w.staging.cohort(&corepb.Node{Id: p.name}) < len(w.staging.stages) {
 		p.reader.InStage()
 	}
-	go p.run(ctx) // stop waits for it
+	go p.run(ctx) // awaited by stop
 	w.t.Cleanup(p.stop)
 	return p
 }
@@ -143,7 +144,7 @@ func (p *poller) run(ctx context.Context) {
 		resp, err := p.poll(ctx, &http.Client{Transport: transport}, version)
 		switch {
 		case err != nil:
-			p.reader.Opened() // the next answer may be of a relay that was started again
+			p.reader.Opened() // the next response may come from a restarted relay
 			select {
 			case <-time.After(100 * time.Millisecond):
 			case <-ctx.Done():
@@ -155,7 +156,7 @@ func (p *poller) run(ctx context.Context) {
 	}
 }
 
-// poll asks once; a nil response is that nothing has changed.
+// poll sends one request. A nil response means that nothing has changed since version.
 func (p *poller) poll(ctx context.Context, via *http.Client, version string) (*discoverypb.DiscoveryResponse, error) {
 	body, err := protojson.Marshal(&discoverypb.DiscoveryRequest{
 		Node: &corepb.Node{Id: p.name, Cluster: p.group.name, UserAgentName: "envoy"}, VersionInfo: version,
@@ -185,7 +186,7 @@ func (p *poller) poll(ctx context.Context, via *http.Client, version string) (*d
 	}
 }
 
-// take has what was answered in place of what there was.
+// take checks a response against the ledger and replaces the state by it.
 func (p *poller) take(resp *discoverypb.DiscoveryResponse) {
 	had, has := p.state[relaytest.ClusterType], make(map[string]relaytest.Entry)
 	for _, r := range resp.GetResources() {
@@ -230,7 +231,7 @@ func (p *poller) agree(ctx context.Context) string {
 
 func (p *poller) follows() *group { return p.group }
 
-// Polls are short: nothing is gained by leaving one, or by not reading it.
+// Polls are short, so leave, pause and resume do nothing.
 func (p *poller) leave()  {}
 func (p *poller) pause()  {}
 func (p *poller) resume() {}

@@ -18,18 +18,18 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// A clock is the wall clock of the process, which starts with one that is right.
+// A clock controls the wall clock of the relay process. The zero clock is correct.
 type clock struct {
-	ahead time.Duration // of the clock of the test
-	moved bool          // it was set forward since the process was started last
+	ahead time.Duration // offset from the clock of the test
+	moved bool          // set forward since the last start of the process
 
-	set  *os.File // written to: how far it is ahead; nil before the process was started
-	done *bufio.Reader
-	ends []*os.File // of pipes, here
+	set  *os.File      // takes the offset in seconds, one per line; nil before the first start
+	done *bufio.Reader // returns the time of the process after each change, one per line
+	ends []*os.File    // the test's ends of the pipes
 }
 
-// overlay writes the files that go build is to read in the place of those of the program, and returns the file that lists them: each
-// call of time.Now becomes one of testdata/setclock.go.
+// overlay writes an overlay for go build and returns its file name. In the overlay, each call of time.Now is replaced
+// by a call of Now in testdata/setclock.go.
 func overlay(t *testing.T) string {
 	t.Helper()
 	dir, root := t.TempDir(), must(t, filepath.Abs, "../..")
@@ -52,7 +52,7 @@ func overlay(t *testing.T) string {
 		}
 		text = bytes.ReplaceAll(text, []byte("time.Now"), []byte("setclock.Now"))
 		text = bytes.Replace(text, []byte("\nimport "), []byte("\nimport \"github.com/xdstender/tender/relay/soak/setclock\"\nimport "), 1)
-		text = append(text, "\nvar _ time.Time\n"...) // the import may have no other use
+		text = append(text, "\nvar _ time.Time\n"...) // keeps the import of time used
 		replace[name] = certs.WriteFile(t, dir, fmt.Sprintf("%d.go", len(replace)), text)
 		return nil
 	})
@@ -75,10 +75,11 @@ func must(t *testing.T, f func(string) (string, error), arg string) string {
 	return result
 }
 
-// pipes makes what a process that is started is told of its clock by, and returns its ends of them.
+// pipes creates the pipes that control the clock of a new process. It returns the files that the process inherits,
+// and the environment variable with the initial offset.
 func (c *clock) pipes() (ends []*os.File, env string, err error) {
 	for _, f := range c.ends {
-		_ = f.Close() // of a process that has ended
+		_ = f.Close() // pipes of the previous process
 	}
 	reads, set, err := os.Pipe()
 	if err != nil {
@@ -92,7 +93,8 @@ func (c *clock) pipes() (ends []*os.File, env string, err error) {
 	return []*os.File{reads, writes}, fmt.Sprintf("SOAK_CLOCK=%d", c.ahead/time.Second), nil
 }
 
-// setClock sets the process's clock so far ahead, and returns once it is. If the process does not run, it starts with that.
+// setClock sets the offset of the process's clock and waits until the process has applied it. A process that does not
+// run applies the offset when it starts.
 func (p *process) setClock(ahead time.Duration) {
 	p.t.Helper()
 	p.clock.moved = p.clock.moved || ahead > p.clock.ahead
@@ -101,7 +103,7 @@ func (p *process) setClock(ahead time.Duration) {
 		return
 	}
 	if _, err := fmt.Fprintln(p.clock.set, int64(ahead/time.Second)); err != nil {
-		return // it ends
+		return // the process is ending
 	}
 	line, err := p.clock.done.ReadString('\n')
 	if err != nil {
@@ -109,18 +111,18 @@ func (p *process) setClock(ahead time.Duration) {
 	}
 	at, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
 	if off := time.Until(time.Unix(at, 0).Add(-ahead)).Abs(); err != nil || off > time.Minute {
-		p.t.Errorf("the process's clock was set %v ahead, and is %v off, %v", ahead, off, err)
+		p.t.Errorf("process clock was set %v ahead, but is off by %v, %v", ahead, off, err)
 	}
 }
 
-// settings are how far the process's clock may be set ahead.
+// settings are the offsets to which resetClock sets the clock.
 var settings = []time.Duration{-23 * time.Hour, -time.Hour, -10 * time.Second, 10 * time.Second, time.Hour, 23 * time.Hour}
 
-// resetClock sets the clock of the process back and forth, until it is right again.
+// resetClock sets the clock of the process forward and back several times. heal sets it right.
 func (w *world) resetClock() (heal func()) {
 	set := func(ahead time.Duration) {
 		w.process.setClock(ahead)
-		w.seen.add("times that a clock was set", 1)
+		w.seen.add("changes of a clock", 1)
 		w.timely()
 	}
 	for range 1 + w.random.IntN(4) {
@@ -131,27 +133,27 @@ func (w *world) resetClock() (heal func()) {
 	return func() { set(0) }
 }
 
-// timely looks whether the process counts what lasts by its monotonic clock.
+// timely checks that the process measures durations with its monotonic clock.
 func (w *world) timely() {
 	w.t.Helper()
-	values, _ := w.process.operator().metrics() // it may not run
+	values, _ := w.process.operator().metrics() // the process may not run
 	for series, value := range values {
 		lag := strings.HasPrefix(series, "tender_client_lag_seconds")
 		if (lag || strings.HasPrefix(series, "tender_view_stale_seconds")) && value < 0 || lag && value > (*soakFor+spare).Seconds() {
-			w.t.Errorf("the clock was set, and a relay says %s %v", series, value)
+			w.t.Errorf("after the clock was set, a relay reports %s %v", series, value)
 		}
 	}
 }
 
-// holdOver has origins return without what there is, and the clock of the process set while it holds that back: the time of
-// a hold is not over sooner for it.
+// holdOver makes origins return without their resources, and sets the clock of the process while the relays hold the
+// removals back. The clock must not shorten the hold.
 func (w *world) holdOver() (heal func()) {
 	w.agree("before origins return")
 	load := w.unload(w.origins[:2], relaytest.ClusterType, relaytest.RouteType)
 	w.heldBack(relaytest.ClusterType, true)
 	for _, ahead := range []time.Duration{-time.Hour, 23 * time.Hour} {
 		w.process.setClock(ahead)
-		w.seen.add("times that a clock was set while removals were held back", 1)
+		w.seen.add("changes of a clock while removals were held back", 1)
 		w.churnEndpoints(3)
 		w.heldBack(relaytest.ClusterType, true)
 	}
@@ -159,5 +161,5 @@ func (w *world) holdOver() (heal func()) {
 	return func() { w.process.setClock(0) }
 }
 
-// freezeFor is a freeze of the soak, which lasts longer than clocks are set ahead while it does.
+// freezeFor is a freeze that lasts longer than any offset to which freezeOver sets the clock.
 var freezeFor = admin.FreezeScope{Why: admin.Why{Reason: "the soak"}, ForSeconds: (5 * time.Hour).Seconds()}

@@ -15,38 +15,43 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/ledger"
 )
 
-// A group is a node group: what the origins say to it, and all that they ever said.
+// A group is a node group with the resources that the origins serve to it. Its methods must be called from the
+// goroutine of the test, except beat.
 type group struct {
 	name     string
-	ledger   *ledger.Ledger
-	contents []*relaytest.Content // of each origin
-	n        int                  // contents that were made
+	ledger   *ledger.Ledger       // every content that the origins ever served
+	contents []*relaytest.Content // one for each origin
+	n        int                  // number of contents so far; makes each one unique
 }
 
-// sizes says how many resources there are of each type, beside those that follow.
+// sizes is the number of resources of each type, without fleeting, bulk and common resources.
 var sizes = map[string]int{relaytest.ClusterType: 40, relaytest.EndpointType: 40, relaytest.ListenerType: 12, relaytest.RouteType: 12}
 
-// unasked are resources that no client asks for by name.
+// unasked are resources to which no client subscribes by name.
 var unasked = map[string][]string{
 	relaytest.ClusterType: {resource(38), resource(39)}, relaytest.ListenerType: {resource(10), resource(11)}, relaytest.RouteType: {resource(10), resource(11)},
 }
 
+// types are the types whose resources churn changes.
 var types = []string{relaytest.ClusterType, relaytest.EndpointType, relaytest.ListenerType, relaytest.RouteType}
 
-// Endpoints that live for a while, each time that the origins say that they do.
+// Fleeting resources are endpoints with a TTL, which the origins renew by heartbeats.
 const (
 	fleetings     = 3
-	fleetingLife  = 3 * time.Second
-	fleetingEvery = time.Second
+	fleetingLife  = 3 * time.Second // TTL
+	fleetingEvery = time.Second     // between heartbeats
 )
 
-// A resource that is larger than what a client takes without reading it.
+// The bulk resource is larger than the flow-control window of a client. A client that does not read it stalls its
+// stream.
 const (
 	bulkType  = "type.googleapis.com/soak.Bulk"
 	bulkName  = "bulk"
 	bulkBytes = 200 << 10
 )
 
+// newGroup returns a group with initial resources at all origins. The origins serve them to nodes whose cluster is
+// name.
 func newGroup(name string, origins []*relaytest.Origin) *group {
 	g := &group{name: name, ledger: ledger.New()}
 	for _, o := range origins {
@@ -66,19 +71,19 @@ func resource(i int) string { return fmt.Sprint(service, i) }
 
 func fleeting(i int) string { return fmt.Sprint("fleeting-", i) }
 
-// unique returns what no resource of the group has had in it.
+// unique returns a string that no earlier content of the group contains.
 func (g *group) unique() string {
 	g.n++
 	return fmt.Sprint(g.name, "-", g.n)
 }
 
-// endpoints returns endpoints that are like no others.
+// endpoints returns endpoints that differ from all earlier ones of the group.
 func (g *group) endpoints(name string) proto.Message {
 	g.n++
 	return relaytest.Endpoints(name, fmt.Sprintf("127.%d.%d.%d:%d", len(g.name), g.n>>8&255, g.n&255, 1+g.n>>16))
 }
 
-// content returns a resource that is like no other.
+// content returns a resource that differs from all earlier ones of the group.
 func (g *group) content(typeURL, name string) proto.Message {
 	switch typeURL {
 	case relaytest.ClusterType:
@@ -92,7 +97,7 @@ func (g *group) content(typeURL, name string) proto.Message {
 	}
 }
 
-// change makes one change: most often other content, now and then a removal.
+// change makes one random change: usually new content, sometimes a removal.
 func (g *group) change(random *rand.Rand) {
 	typeURL := types[random.IntN(len(types))]
 	name := resource(random.IntN(sizes[typeURL]))
@@ -110,7 +115,7 @@ func (g *group) changeFleeting(i int) {
 	g.ledger.PutWithTTL(g.contents, g.endpoints(fleeting(i)), fleetingLife)
 }
 
-// beat says of what lives for a while that it does.
+// beat sends a heartbeat for each fleeting resource. It may be called from any goroutine.
 func (g *group) beat() {
 	for _, c := range g.contents {
 		for i := range fleetings {
@@ -123,6 +128,7 @@ func (g *group) changeBulk() {
 	g.ledger.Put(g.contents, relaytest.Opaque(bulkType, bulkName, bytes.Repeat([]byte(g.unique()+" "), bulkBytes/8)))
 }
 
+// changeAll changes all resources of some types, in one change of each origin.
 func (g *group) changeAll(of ...string) {
 	var all []proto.Message
 	for _, typeURL := range of {
@@ -133,14 +139,15 @@ func (g *group) changeAll(of ...string) {
 	g.ledger.Put(g.contents, all...)
 }
 
-// names returns what there was and what there is of a type, but for what lives for a while and
-// what is shared.
+// names returns all names that ever existed of a type, and those that exist now. It omits fleeting, bulk and common
+// resources.
 func (g *group) names(typeURL string) (all, present []string) {
 	other := func(name string) bool { return !strings.HasPrefix(name, service) }
 	all, present = g.ledger.Names(typeURL)
 	return slices.DeleteFunc(all, other), slices.DeleteFunc(present, other)
 }
 
+// removeThird removes a third of the resources of each type.
 func (g *group) removeThird() {
 	for _, typeURL := range types {
 		_, present := g.names(typeURL)
@@ -148,7 +155,7 @@ func (g *group) removeThird() {
 	}
 }
 
-// restore puts back what is not there.
+// restore adds all resources again that were removed, with new content.
 func (g *group) restore() {
 	for _, typeURL := range types {
 		all, present := g.names(typeURL)
@@ -160,8 +167,7 @@ func (g *group) restore() {
 	}
 }
 
-// A commons is what the origins say to all groups alike: endpoints whose names are those of
-// xdstp.
+// A commons holds the resources that the origins serve to all groups: endpoints with xdstp names.
 type commons struct {
 	groups   []*group
 	contents []*relaytest.Content
@@ -177,7 +183,7 @@ func common(i int) string { return fmt.Sprint(commonsDir, i) }
 func newCommons(groups []*group, origins []*relaytest.Origin) *commons {
 	c := &commons{groups: groups}
 	for _, o := range origins {
-		c.contents = append(c.contents, o.Content) // of nodes of no group
+		c.contents = append(c.contents, o.Content) // served to every node
 	}
 	for i := range commonsSize {
 		c.put(i)
@@ -185,7 +191,7 @@ func newCommons(groups []*group, origins []*relaytest.Origin) *commons {
 	return c
 }
 
-// put writes other content down for all groups before it is said to any.
+// put changes a common resource. The ledgers of all groups record the content before an origin serves it.
 func (c *commons) put(i int) {
 	msg := c.groups[0].endpoints(common(i))
 	for _, g := range c.groups {

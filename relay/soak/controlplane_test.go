@@ -15,16 +15,16 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// Faults in which a control plane says what is not so. They are rounds of their own: what may
-// reach clients is then exactly known.
+// untruths are faults in which a control plane or an operator misleads the relays. Each is the only fault of its
+// round, so that the test knows exactly which content may reach clients.
 var untruths = []fault{
-	{name: "origins resume and are not loaded", weight: 1, alone: true, apply: func(w *world) func() {
+	{name: "origins restart without resources", weight: 1, alone: true, apply: func(w *world) func() {
 		load := w.unload(w.origins[:2], relaytest.ClusterType, relaytest.RouteType)
 		w.heldBack(relaytest.ClusterType, true)
 		load()
 		return nothing
 	}},
-	{name: "origins resume and are not loaded, and an operator discards", weight: 1, alone: true, apply: func(w *world) func() {
+	{name: "origins restart without resources, and an operator discards the removals", weight: 1, alone: true, apply: func(w *world) func() {
 		load := w.unload(w.origins[:2], relaytest.ClusterType, relaytest.RouteType)
 		w.heldBack(relaytest.ClusterType, false)
 		for _, r := range w.relays() {
@@ -36,32 +36,32 @@ var untruths = []fault{
 		load()
 		return nothing
 	}},
-	{name: "origins ignore versions and have a part", weight: 1, alone: true, apply: func(w *world) func() {
+	{name: "origins ignore initial versions and return a part of their resources", weight: 1, alone: true, apply: func(w *world) func() {
 		w.ignoreVersions()
 		load := w.unload(w.origins[:2], relaytest.ClusterType)
 		w.heldBack(relaytest.ClusterType, true)
 		load()
 		return nothing
 	}},
-	{name: "a SotW origin returns with nothing, or a part", weight: 1, alone: true, apply: func(w *world) func() {
+	{name: "a SotW origin restarts without some of its resources", weight: 1, alone: true, apply: func(w *world) func() {
 		load := w.unload(w.origins[2:], relaytest.ListenerType)
 		w.heldBack(relaytest.ListenerType, true)
 		load()
 		return nothing
 	}},
-	{name: "a standby lags", weight: 1, alone: true, apply: (*world).lag},
-	{name: "origins refuse a group", weight: 1, alone: true, apply: (*world).refuseGroup},
-	{name: "a replica has other content under the same versions", weight: 1, alone: true, apply: (*world).replica},
-	{name: "a relay is frozen, killed and started", weight: 1, alone: true, apply: (*world).freezeOver},
+	{name: "a standby origin lags", weight: 1, alone: true, apply: (*world).lag},
+	{name: "origins reject a node group", weight: 1, alone: true, apply: (*world).refuseGroup},
+	{name: "a replica serves other content under the same versions", weight: 1, alone: true, apply: (*world).replica},
+	{name: "a relay is frozen, killed and restarted", weight: 1, alone: true, apply: (*world).freezeOver},
 	{name: "a relay's clock is set while it holds removals back", weight: 1, alone: true, apply: (*world).holdOver},
 	{name: "a file of a directory cannot be read", weight: 1, alone: true, apply: (*world).breakFile},
-	{name: "a directory goes away, and comes back", weight: 1, alone: true, apply: (*world).goAway},
-	{name: "canaries refuse a change, and nobody else has it", weight: 2, alone: true, apply: (*world).halt},
-	{name: "relays and origins are started again amid a rollout", weight: 1, alone: true, apply: (*world).restartAmid},
+	{name: "a directory is renamed, and renamed back", weight: 1, alone: true, apply: (*world).goAway},
+	{name: "canaries reject a change, and no other client receives it", weight: 2, alone: true, apply: (*world).halt},
+	{name: "relays or origins restart during a rollout", weight: 1, alone: true, apply: (*world).restartAmid},
 }
 
-// unload has origins lose touch with the relays, and return without what there is of some types: all of it, or
-// all but what nobody asks for by name. It returns what loads them.
+// unload disconnects origins from the relays and lets them return without resources of some types. At random, they
+// return without all of them, or keep only those to which no client subscribes by name. load restores the resources.
 func (w *world) unload(origins []*relaytest.Origin, of ...string) (load func()) {
 	empty := w.random.IntN(2) == 0
 	mend := w.links.refuse()
@@ -81,7 +81,7 @@ func (w *world) unload(origins []*relaytest.Origin, of ...string) (load func()) 
 	}
 }
 
-// contentsOf returns what an origin says to the groups.
+// contentsOf returns the contents of an origin for each group.
 func (w *world) contentsOf(o *relaytest.Origin) (contents []*relaytest.Content) {
 	for _, g := range w.groups {
 		contents = append(contents, g.contents[slices.Index(w.origins, o)])
@@ -89,19 +89,19 @@ func (w *world) contentsOf(o *relaytest.Origin) (contents []*relaytest.Content) 
 	return contents
 }
 
-// heldWithin is how long a relay may take until it holds removals back: until it is connected, has asked for what an origin
-// does not mention (B.15), and all of the set was said.
+// heldWithin is the timeout for a relay to hold removals back. By then it must have connected, asked for the
+// resources that an origin does not mention (B.15), and received the complete set.
 const heldWithin = time.Minute
 
-// heldBack waits until each relay with clients says that it holds removals of a type back, and until when. Those
-// may be removals that are not decided on yet, unless decided is set.
+// heldBack waits until each relay with clients reports that it holds removals of a type back, with a deadline. With
+// decided, only removals count that the relay has decided to hold.
 func (w *world) heldBack(typeURL string, decided bool) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, heldWithin)
 	defer cancel()
 	for _, r := range w.relays() {
 		if w.usage(r).streams < len(w.clients)/10 {
-			continue // it may have no view of a group
+			continue // with few clients, a relay may have no view of a group
 		}
 		n := 0
 		for n == 0 {
@@ -117,14 +117,15 @@ func (w *world) heldBack(typeURL string, decided bool) {
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
-				w.t.Fatalf("origins do not mention most of %s, and a relay holds nothing back until some time: %+v", typeURL, all)
+				w.t.Fatalf("origins do not mention most of %s, but a relay has no hold with a deadline: %+v", typeURL, all)
 			}
 		}
-		w.seen.add("removals by origins that were not loaded, held back", n)
+		w.seen.add("removals by origins without resources, held back", n)
 	}
 }
 
-// ignoreVersions has the origins of Delta resend everything to those who return, until all agree.
+// ignoreVersions makes the Delta origins ignore initial_resource_versions until all clients agree. They then resend
+// every resource on a new stream.
 func (w *world) ignoreVersions() {
 	for _, o := range w.origins[:2] {
 		o.Change(func(b *relaytest.Behaviour) { b.IgnoreIRV = true })
@@ -132,7 +133,7 @@ func (w *world) ignoreVersions() {
 	}
 }
 
-// churnEndpoints makes so many changes of endpoints, which nothing holds back.
+// churnEndpoints makes n changes of endpoints in each group. Neither holds nor rollouts delay endpoints.
 func (w *world) churnEndpoints(n int) {
 	for i := range n {
 		for _, g := range w.groups {
@@ -145,7 +146,8 @@ func (w *world) churnEndpoints(n int) {
 	}
 }
 
-// lag has the standby miss changes, and the relays go over to it. It catches up once they have.
+// lag makes the standby origin miss changes, and then breaks the link to the other one. The standby catches up once the
+// relays are connected to it.
 func (w *world) lag() (heal func()) {
 	used, standby := 0, 1
 	if len(w.origins[0].State().Open()) < len(w.origins[1].State().Open()) {
@@ -160,7 +162,7 @@ func (w *world) lag() (heal func()) {
 	catchUp = append(catchUp, w.origins[standby].Lag())
 	for _, g := range w.groups {
 		g.changeAll(relaytest.ClusterType, relaytest.EndpointType)
-		g.restore() // what the standby will lack
+		g.restore() // the standby lacks these resources
 	}
 	w.churn(10)
 	var busy []string
@@ -180,7 +182,7 @@ func (w *world) lag() (heal func()) {
 	return w.mend(link)
 }
 
-// reaches waits until relays of some ids have streams to an origin.
+// reaches waits until the relays with the given node IDs have streams to an origin.
 func (w *world) reaches(o *relaytest.Origin, ids []string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, heldWithin)
@@ -194,8 +196,8 @@ func (w *world) reaches(o *relaytest.Origin, ids []string) {
 	})
 }
 
-// refuseGroup has the origins refuse one group, while the other one gets every change. The relays change their
-// addresses for neither.
+// refuseGroup makes the origins reject the streams of one group. The other group must still get every change, and the
+// relays must not switch to another address.
 func (w *world) refuseGroup() (heal func()) {
 	i := w.random.IntN(len(w.groups))
 	refused, other := w.groups[i], w.groups[(i+1)%len(w.groups)]
@@ -206,10 +208,10 @@ func (w *world) refuseGroup() (heal func()) {
 	}
 	for range 3 {
 		w.churn(10)
-		w.agreeOf(func(c client) bool { return c.follows() == other }, "while the other group is refused")
+		w.agreeOf(func(c client) bool { return c.follows() == other }, "a change while the other group is rejected")
 	}
 	if now := w.process.log.moved() + w.inside.log.moved(); now != moved {
-		w.t.Errorf("the relays changed their addresses %d times when one group was refused", now-moved)
+		w.t.Errorf("relays switched addresses %d times while one group was rejected, want 0", now-moved)
 	}
 	return func() {
 		for _, f := range allow {
@@ -218,7 +220,7 @@ func (w *world) refuseGroup() (heal func()) {
 	}
 }
 
-// replica has the origins return with other content of some resources than they had under the same versions.
+// replica makes the origins return with new content of some resources under unchanged versions.
 func (w *world) replica() (heal func()) {
 	const each = 3
 	put := func() {
@@ -236,7 +238,7 @@ func (w *world) replica() (heal func()) {
 	}
 	w.replicas++
 	put()
-	w.agree("before another replica answers")
+	w.agree("new versions, before another replica answers")
 	for _, g := range w.groups {
 		g.ledger.Repeats()
 	}
@@ -247,10 +249,11 @@ func (w *world) replica() (heal func()) {
 	return nothing
 }
 
-// freezeOver has the process frozen, killed and started again: what came after the freeze, it shows nobody.
+// freezeOver freezes the process, kills it and starts it again. It must not serve content that is newer than the
+// freeze.
 func (w *world) freezeOver() (heal func()) {
 	p, g := w.process, w.groups[w.random.IntN(len(w.groups))]
-	_, present := g.names(relaytest.ClusterType) // members that are new may be shown until their set is confirmed
+	_, present := g.names(relaytest.ClusterType) // the relay may serve new members until their set is confirmed
 	w.visit(g, len(present))
 	if err := p.operator().do("freeze", freezeFor); err != nil {
 		w.t.Fatalf("freeze: %v", err)
@@ -266,8 +269,8 @@ func (w *world) freezeOver() (heal func()) {
 		p.setClock([]time.Duration{-2 * time.Hour, 0, 2 * time.Hour}[w.random.IntN(3)])
 		p.kill()
 		p.start()
-		if w.usage(p).frozen != len(w.origins) { // two of Delta are one, and there is a directory
-			w.t.Errorf("the relay was frozen and started again, and has %v", w.usage(p))
+		if w.usage(p).frozen != len(w.origins) { // the Delta origins count as one, and the directory as another
+			w.t.Errorf("after a freeze and a restart, not every origin is frozen: the relay reports %v", w.usage(p))
 		}
 		w.churn(5)
 	}
@@ -280,17 +283,18 @@ func (w *world) freezeOver() (heal func()) {
 	}
 }
 
-// showsNone looks whether the process shows a new client some of what it may not show.
+// showsNone checks that the process serves none of the hidden contents to a new client.
 func (w *world) showsNone(g *group, hidden map[relaytest.Digest]bool) {
 	for name, e := range w.visit(g, 1) {
 		if hidden[e.Digest] {
-			w.complain("a visitor", fmt.Sprintf("%s is of after the freeze", name))
+			w.complain("a visitor", fmt.Sprintf("%s is newer than the freeze", name))
 		}
 	}
 	w.seen.add("clients of a frozen relay", 1)
 }
 
-// visit has a new client of a group come to the process, waits until it has so many clusters, and returns them.
+// visit connects a new client of a group to the process, waits until it has at least a number of clusters, and returns
+// them.
 func (w *world) visit(g *group, atLeast int) map[string]relaytest.Entry {
 	w.t.Helper()
 	w.visitors++
@@ -300,7 +304,7 @@ func (w *world) visit(g *group, atLeast int) map[string]relaytest.Entry {
 	ctx, cancel := context.WithTimeout(w.ctx, relaytest.Patience)
 	defer cancel()
 	if !visitor.Await(ctx, func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) >= atLeast }) {
-		w.t.Errorf("the relay shows a new client %d clusters, want %d at least", len(visitor.State()[relaytest.ClusterType]), atLeast)
+		w.t.Errorf("the relay serves %d clusters to a new client, want at least %d", len(visitor.State()[relaytest.ClusterType]), atLeast)
 	}
 	return visitor.State()[relaytest.ClusterType]
 }

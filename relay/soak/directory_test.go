@@ -21,20 +21,20 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// A directory is the origin of scoped routes, which both relays read, and of which all groups are told the same.
+// A directory is the origin of scoped routes. Both relays read it, and all groups receive the same resources.
 //
-// Each relay reads a change when it notices it, within half a second. A client that was told of a new name by one of them and goes to the
-// other one in the meantime loses the name again, and rightly so. So names come only between rounds, and all agree on them
-// before the next round begins.
+// A relay notices a change within half a second. A client that receives a new name from one relay and switches to the
+// other one meanwhile loses the name again, which is correct. Therefore names are added only between rounds, and all
+// clients agree on them before the next round begins.
 type directory struct {
 	t      *testing.T
 	path   string
 	groups []*group
-	files  map[string]map[string]proto.Message // resources by file and name: what the file holds, or held while it could be read
+	files  map[string]map[string]proto.Message // resources by file and name, as the file was last readable
 	broken map[string]bool                     // files that cannot be read
 }
 
-// What files there are. Others are of faults.
+// ownFiles are the regular files of the directory. Faults add others.
 var ownFiles = []string{"b.json", "c.json", "d.json", "e.json"}
 
 const scopesOfFile = 8
@@ -53,7 +53,7 @@ func newDirectory(t *testing.T, groups []*group) *directory {
 	return d
 }
 
-// content returns a scoped route that is like no other.
+// content returns a scoped route that differs from all earlier ones.
 func (d *directory) content(name string) proto.Message {
 	return &routepb.ScopedRouteConfiguration{
 		Name: name, RouteConfigurationName: d.groups[0].unique(),
@@ -63,8 +63,8 @@ func (d *directory) content(name string) proto.Message {
 	}
 }
 
-// served returns what every relay has to serve of the directory: of a name that several files have, that of the first
-// file by name that can be read; and what the others last held beside that.
+// served returns the resources that a relay must serve. Readable files take precedence over broken ones, of which the
+// last readable content counts. Among several files with a name, the first one by file name takes precedence.
 func (d *directory) served() map[string]proto.Message {
 	all := make(map[string]proto.Message)
 	for _, broken := range []bool{false, true} {
@@ -79,7 +79,8 @@ func (d *directory) served() map[string]proto.Message {
 	return all
 }
 
-// update changes files, and writes down what relays have to serve then. It comes before the change that they see.
+// update applies change to the fields and records in the ledgers what relays must serve then. It must be called
+// before the files change.
 func (d *directory) update(change func()) {
 	before := d.served()
 	change()
@@ -98,7 +99,7 @@ func (d *directory) update(change func()) {
 	}
 }
 
-// write changes what a file holds, or makes one. It can be read then.
+// write changes the resources of a file, which it creates if needed. A broken file becomes readable.
 func (d *directory) write(file string, change func(of map[string]proto.Message)) {
 	of := make(map[string]proto.Message)
 	maps.Copy(of, d.files[file])
@@ -107,7 +108,7 @@ func (d *directory) write(file string, change func(of map[string]proto.Message))
 	d.put(file, encode(d.t, of))
 }
 
-// fill writes a file that has all of its own resources, with new content.
+// fill writes a regular file with all of its resources, with new content.
 func (d *directory) fill(file string) {
 	d.write(file, func(of map[string]proto.Message) {
 		for i := range scopesOfFile {
@@ -123,13 +124,13 @@ func (d *directory) remove(file string) {
 	}
 }
 
-// spoil has a file hold what cannot be read.
+// spoil replaces a file by content that relays cannot read.
 func (d *directory) spoil(file string, content []byte) {
 	d.update(func() { d.broken[file] = true })
 	d.put(file, content)
 }
 
-// put writes a file whole.
+// put writes a file atomically.
 func (d *directory) put(file string, content []byte) {
 	whole := certs.WriteFile(d.t, filepath.Dir(d.path), "whole", content)
 	if err := os.Rename(whole, filepath.Join(d.path, file)); err != nil {
@@ -153,7 +154,7 @@ func encode(t *testing.T, of map[string]proto.Message) []byte {
 	return []byte("[" + strings.Join(items, ",\n") + "]\n")
 }
 
-// repeated reports whether another file has a name too.
+// repeated reports whether another file contains a resource of the same name.
 func (d *directory) repeated(file, name string) bool {
 	for other, of := range d.files {
 		if _, has := of[name]; has && other != file {
@@ -163,7 +164,7 @@ func (d *directory) repeated(file, name string) bool {
 	return false
 }
 
-// own returns the files there are that are not of faults and share no name with another.
+// own returns the regular files that exist, are readable and share no name with another file.
 func (d *directory) own() (files []string) {
 	for _, file := range ownFiles {
 		shares := slices.ContainsFunc(slices.Collect(maps.Keys(d.files[file])), func(name string) bool { return d.repeated(file, name) })
@@ -174,7 +175,7 @@ func (d *directory) own() (files []string) {
 	return files
 }
 
-// refill has all of the own files hold all of their names, and reports whether one did not.
+// refill adds the missing resources of the regular files. It reports whether any was missing.
 func (d *directory) refill() (did bool) {
 	for _, file := range ownFiles {
 		if len(d.files[file]) < scopesOfFile {
@@ -185,7 +186,7 @@ func (d *directory) refill() (did bool) {
 	return did
 }
 
-// change makes one change in a file: most often other content, now and then a removal.
+// change makes one random change in a regular file: usually new content, sometimes a removal.
 func (d *directory) change(random *rand.Rand) {
 	file, i, drops := ownFiles[random.IntN(len(ownFiles))], random.IntN(scopesOfFile), random.IntN(8) == 0
 	if d.files[file] == nil || d.broken[file] {
@@ -204,7 +205,7 @@ func (d *directory) change(random *rand.Rand) {
 	})
 }
 
-// vanish has one or two files go away, and come back with other content once all agree that they are gone.
+// vanish removes one or two files. round writes them again, with new content, once all clients agree on the removal.
 func (w *world) vanish() (heal func()) {
 	d := w.directory
 	files := d.own()
@@ -214,11 +215,11 @@ func (w *world) vanish() (heal func()) {
 		d.remove(file)
 	}
 	w.seen.add("files that vanished", len(files))
-	return nothing // the round refills them
+	return nothing // round refills the directory
 }
 
-// repeatNames has a file come that repeats names of another one: the first file by name counts, in relays that run and in those
-// that start, until after all agree.
+// repeatNames adds a file that contains names of another one, until all clients agree. Relays must serve the
+// resources of the first file by name, also when they start while both files exist.
 func (w *world) repeatNames() (heal func()) {
 	d := w.directory
 	if len(d.own()) == 0 {
@@ -234,17 +235,17 @@ func (w *world) repeatNames() (heal func()) {
 	})
 	w.seen.add("names in two files", len(names))
 	w.later = append(w.later, func() {
-		d.fill(of) // nobody sees it; else content would come back, and all content of a name has to be different
+		d.fill(of) // new content: no content may return after another one was served under its name
 		d.remove(file)
-		w.agree("a file that repeated names went away")
+		w.agree("the removal of a file that repeated names")
 	})
 	return nothing
 }
 
-// breakFile has a file that cannot be read: relays serve what it last held, and say that it is bad. Names of it in another file are
-// that file's. It is mended in the end.
+// breakFile makes a file unreadable. Relays must report it as bad and serve its last readable content. A readable
+// file with one of its names must take precedence. heal makes the file readable.
 func (w *world) breakFile() (heal func()) {
-	w.agree("before a file is broken")
+	w.agree("changes before a file becomes unreadable")
 	d := w.directory
 	own := d.own()
 	i := w.random.IntN(len(own))
@@ -253,24 +254,25 @@ func (w *world) breakFile() (heal func()) {
 	d.spoil(file, [][]byte{whole[:len(whole)/2], []byte("nonsense: ["), []byte(strings.Replace(string(whole), "routeConfigurationName", "nome", 1))}[w.random.IntN(3)])
 	w.showsBad(1)
 	w.churn(10)
-	w.agree("while a file is broken")
+	w.agree("changes while a file is unreadable")
 	name := slices.Sorted(maps.Keys(d.files[file]))[0]
 	d.write(other, func(of map[string]proto.Message) { of[name] = d.content(name) })
-	w.agree("while another file has a name of one that is broken")
+	w.agree("a name of an unreadable file was added to another file")
 	w.showsBad(1)
 	w.seen.add("files that could not be read", 1)
 	return func() {
 		d.fill(file)
-		w.showsBad(1) // a name is in both
-		w.agree("while a name is in two files")
+		w.showsBad(1) // a file that repeats a name is bad
+		w.agree("two files contain the same name")
 		d.write(other, func(of map[string]proto.Message) { delete(of, name) })
 		w.showsBad(0)
 	}
 }
 
-// goAway has the directory go away and come back: relays hold all of it back, and no client loses any of it.
+// goAway renames the directory and renames it back. Relays must hold the removals back, and no client may lose a
+// resource.
 func (w *world) goAway() (heal func()) {
-	w.agree("before a directory goes away")
+	w.agree("changes before the directory is renamed")
 	away := w.directory.path + "-away"
 	if err := os.Rename(w.directory.path, away); err != nil {
 		w.t.Fatal(err)
@@ -282,7 +284,7 @@ func (w *world) goAway() (heal func()) {
 	return nothing
 }
 
-// showsBad waits until both relays say that so many files are bad.
+// showsBad waits until both relays report n bad files and all others as good.
 func (w *world) showsBad(n int) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, relaytest.Patience)
@@ -299,7 +301,7 @@ func (w *world) showsBad(n int) {
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
-				w.t.Fatalf("of %d files %d are bad, and a relay says %v", len(w.directory.files), n, m[`tender_origin_files{origin="files",state="bad"}`])
+				w.t.Fatalf("of %d files %d are bad, but a relay reports %v", len(w.directory.files), n, m[`tender_origin_files{origin="files",state="bad"}`])
 			}
 		}
 	}

@@ -1,28 +1,27 @@
-// Package soak has one test: everything that can fail around a relay does, at random and
-// at once, while some hundred clients of every kind are held to a model of what their
-// origin says.
+// Package soak contains one test. It applies random faults to two relays and their origins, several at once, and
+// compares more than a hundred clients with a model of their origins.
 //
-// There are two origins of Delta that say the same, one for when the other fails, and one of SotW for
-// listeners, each behind a proxy, and a directory of files for scoped routes; two relays, one a process that is killed and
-// goes on from its snapshot, and whose wall clock is set (testdata/setclock.go), the other in the test, where the race detector and goleak see it; and clients that go to the other
-// relay when one ends their stream, some through proxies. There are two node groups, names
-// that these share, and resources that live for a while. What fails when, and what changes
-// meanwhile, comes from a seed and from nothing else.
+// Two Delta origins serve the same resources; the second one is a standby. A SotW origin serves listeners, and a
+// directory of files serves scoped routes. Each gRPC origin is behind a proxy. One relay is a process of its own,
+// which is killed and restarts from its snapshot, and whose wall clock is set (testdata/setclock.go). The other relay
+// runs in the test, so that the race detector and goleak cover it. Clients switch to the other relay when their
+// stream ends; some connect through proxies. There are two node groups, resources that both share, and resources with
+// a TTL. A seed alone determines the schedule of faults and changes.
 //
-// At all times no client may be told what the origin never said, or go back to something
-// older on the same stream, or be told again what it has, or lose what the origin has not
-// removed. So where origins return empty, not loaded or as another replica, or a standby lags, relays have to hold back what
-// these seem to have removed, and say so until some time. A file that cannot be read, and a directory that goes away, remove nothing.
-// Such rounds have no other fault, since a relay that starts meanwhile does not know what was there. Clocks that are set change
-// nothing for a relay that runs.
+// A client must never receive content that the origin did not serve, older content on the same stream, or content
+// that it already has. It must never lose a resource that the origin did not remove. Origins may return empty, with a
+// part of their resources or as another replica, and a standby may lag. Relays must then hold the apparent removals
+// back and report a deadline. An unreadable file or a missing directory must not remove anything. Such a round has no
+// other fault, because a relay that starts meanwhile cannot detect the removals. A change of the clock must not
+// affect a running relay.
 //
-// With three seeds of four, one relay or both distribute changes in stages. Canaries at each of them refuse some of what origins say, and
-// operators end what then waits. While a relay has halted, also once it was killed or started again, only canaries may ever have
-// been told what they refuse, all clients must come to have the last good, and endpoints go on. A client of a stage may be taken back; any client
-// that comes to the other relay may lose there what was once not there.
+// With three of four seeds, one relay or both distribute changes in stages. Canaries at each relay reject some
+// content, and operators resume or promote the rollouts that wait. While a rollout is halted, also across restarts of
+// the relay, only canaries may have received the rejected content. All clients must return to the last good
+// configuration, and endpoints must go on changing. A client in a stage may be rolled back. A client that switches to
+// the other relay may lose resources that the other relay does not serve yet.
 //
-// After each round of faults, every client must come to have what the origin has,
-// and the relays may not have grown. In the end nothing may be left of anybody: relays take
-// what they took when the first clients had come and gone, and nothing is frozen or held back. All
-// of this has to happen in a bounded time.
+// After each round, every client must agree with its origin, and the heaps of the relays must not have grown. In the
+// end, all clients leave. The usage of the relays must then return to the baseline, and nothing may be frozen or held
+// back. Timeouts bound every wait.
 package soak

@@ -16,19 +16,20 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A fault is something that fails. What random draws decide about it is drawn when it is
-// applied.
+// A fault is a failure that a round applies and heals. apply draws its random decisions.
 type fault struct {
 	name   string
-	weight int  // how often it is in a deck
-	alone  bool // it is a round of its own
+	weight int  // number of times in a deck
+	alone  bool // must be the only fault of its round
 	apply  func(w *world) (heal func())
 }
 
+// nothing is the heal function of faults that need none.
 func nothing() {}
 
 var faults = append(mishaps, untruths...)
 
+// mishaps are faults that may occur together in one round.
 var mishaps = []fault{
 	{name: "an origin is killed", weight: 2, apply: func(w *world) func() {
 		o := w.origin()
@@ -38,41 +39,41 @@ var mishaps = []fault{
 	{name: "both origins refuse connections", weight: 1, apply: func(w *world) func() {
 		return w.links.refuse()
 	}},
-	{name: "an origin's link drops everything", weight: 1, apply: func(w *world) func() {
+	{name: "the link to an origin drops all data", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		p.Set(proxy.Link{Up: proxy.Way{Hold: true}, Down: proxy.Way{Hold: true}})
 		return func() { p.Reset(); w.mend(p)() }
 	}},
-	{name: "an origin's link is slow", weight: 1, apply: func(w *world) func() {
+	{name: "the link to an origin is slow", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		way := proxy.Way{Delay: 200 * time.Millisecond, Rate: 64 << 10}
 		p.Set(proxy.Link{Up: way, Down: way})
 		return w.mend(p)
 	}},
-	{name: "an origin's link is half open", weight: 1, apply: func(w *world) func() {
+	{name: "the link to an origin is half open", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		p.Orphan()
 		return p.Reset
 	}},
-	{name: "an origin's link breaks in the middle of frames", weight: 1, apply: func(w *world) func() {
+	{name: "the link to an origin breaks within frames", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		p.Set(proxy.Link{Down: proxy.Way{ResetAfter: 1 + w.random.IntN(4000)}})
 		return w.mend(p)
 	}},
-	{name: "an origin's link flaps", weight: 1, apply: func(w *world) func() {
+	{name: "the link to an origin flaps", weight: 1, apply: func(w *world) func() {
 		return w.repeat(200*time.Millisecond, w.link().Reset)
 	}},
-	{name: "somebody else answers for an origin", weight: 1, apply: func(w *world) func() {
+	{name: "a foreign server answers at an origin's address", weight: 1, apply: func(w *world) func() {
 		p := w.link()
 		p.Set(proxy.Link{Answer: w.impostor()})
 		p.Reset()
 		return func() { w.mend(p)(); p.Reset() }
 	}},
-	{name: "an origin's link says rubbish", weight: 1, apply: func(w *world) func() {
+	{name: "the link to an origin sends random bytes", weight: 1, apply: func(w *world) func() {
 		w.link().Say(bytes.Repeat([]byte{byte(w.random.Uint32())}, 100))
 		return nothing
 	}},
-	{name: "an origin breaks the protocol", weight: 1, apply: func(w *world) func() {
+	{name: "an origin violates the protocol", weight: 1, apply: func(w *world) func() {
 		twice := &discoverypb.Resource{Name: "twice", Version: "1"}
 		w.origin().Inject(&discoverypb.DeltaDiscoveryResponse{
 			TypeUrl: relaytest.ClusterType, Resources: []*discoverypb.Resource{twice, twice}, RemovedResources: []string{"service-1", "service-2"},
@@ -87,12 +88,12 @@ var mishaps = []fault{
 		w.process.kill()
 		return w.process.start
 	}},
-	{name: "a relay is killed, and back cold before origins", weight: 1, apply: func(w *world) func() {
+	{name: "a relay is killed and restarts without a snapshot while origins are down", weight: 1, apply: func(w *world) func() {
 		heal := w.links.refuse()
 		w.process.kill()
 		w.process.forget()
 		w.process.start()
-		w.leave() // and so half of the clients come, which know more than the relay does
+		w.leave() // half of the clients then connect to this relay, with versions that it does not have
 		w.churn(20)
 		return heal
 	}},
@@ -101,7 +102,7 @@ var mishaps = []fault{
 		wait := r.drain()
 		return func() { wait(); r.start() }
 	}},
-	{name: "relays drain and come back one by one", weight: 1, apply: func(w *world) func() {
+	{name: "relays restart one after the other", weight: 1, apply: func(w *world) func() {
 		for _, r := range w.relays() {
 			wait := r.drain()
 			w.churn(10)
@@ -112,17 +113,17 @@ var mishaps = []fault{
 	}},
 	{name: "a relay is frozen", weight: 2, apply: func(w *world) func() {
 		o := w.relay().operator()
-		_ = o.do("freeze", admin.FreezeScope{}) // it may not run
+		_ = o.do("freeze", admin.FreezeScope{}) // the relay may not run
 		return func() { _ = o.do("thaw", admin.FreezeScope{}) }
 	}},
-	{name: "a mass goes unseen, and is released", weight: 1, apply: func(w *world) func() {
+	{name: "a mass removal during an outage is released", weight: 1, apply: func(w *world) func() {
 		return w.unseen(func(o operator, h admin.Hold) {
 			if o.do("release", admin.HoldScope{All: true}) == nil {
 				w.seen.add("removals that were released", h.Count)
 			}
 		})
 	}},
-	{name: "a mass goes unseen, is discarded, and then released", weight: 1, apply: func(w *world) func() {
+	{name: "a mass removal during an outage is discarded, then released", weight: 1, apply: func(w *world) func() {
 		return w.unseen(func(o operator, h admin.Hold) {
 			if h.Discarded {
 				_ = o.do("release", admin.HoldScope{All: true, Discarded: true})
@@ -132,26 +133,26 @@ var mishaps = []fault{
 		})
 	}},
 	{name: "a relay's clock is set", weight: 2, apply: (*world).resetClock},
-	{name: "files vanish, and appear", weight: 1, apply: (*world).vanish},
-	{name: "two files have the same names", weight: 1, apply: (*world).repeatNames},
-	{name: "all clients come at once", weight: 1, apply: func(w *world) func() {
+	{name: "files vanish and return", weight: 1, apply: (*world).vanish},
+	{name: "two files contain the same names", weight: 1, apply: (*world).repeatNames},
+	{name: "all clients reconnect at once", weight: 1, apply: func(w *world) func() {
 		w.leave()
 		return nothing
 	}},
-	{name: "clients' links drop everything", weight: 1, apply: func(w *world) func() {
+	{name: "the link of clients drops all data", weight: 1, apply: func(w *world) func() {
 		p := w.edge()
 		p.Set(proxy.Link{Up: proxy.Way{Hold: true}, Down: proxy.Way{Hold: true}})
 		return func() { p.Reset(); w.mend(p)() }
 	}},
-	{name: "clients vanish without a word", weight: 1, apply: func(w *world) func() {
+	{name: "clients vanish without closing their connections", weight: 1, apply: func(w *world) func() {
 		p := w.edge()
 		w.seen.add("connections of clients that vanished", p.State().Open)
 		p.Strand()
 		return nothing
 	}},
-	{name: "clients do not read what is large", weight: 1, apply: (*world).unread},
-	{name: "a client asks for too much", weight: 1, apply: (*world).intrude},
-	{name: "clients are stuck", weight: 1, apply: func(w *world) func() {
+	{name: "clients do not read a large resource", weight: 1, apply: (*world).unread},
+	{name: "a client exceeds the limit of names", weight: 1, apply: (*world).intrude},
+	{name: "clients stop reading", weight: 1, apply: func(w *world) func() {
 		first, nth := w.random.IntN(4), 4+w.random.IntN(8)
 		for i := first; i < len(w.clients); i += nth {
 			w.clients[i].pause()
@@ -162,14 +163,14 @@ var mishaps = []fault{
 			}
 		}
 	}},
-	{name: "canaries refuse a change", weight: 1, apply: (*world).refuse},
-	{name: "everything changes at once", weight: 1, apply: func(w *world) func() {
+	{name: "canaries reject a change", weight: 1, apply: (*world).refuse},
+	{name: "all resources change at once", weight: 1, apply: func(w *world) func() {
 		for _, g := range w.groups {
 			g.changeAll(types...)
 		}
 		return nothing
 	}},
-	{name: "everything changes again and again", weight: 1, apply: func(w *world) func() {
+	{name: "all resources change 20 times", weight: 1, apply: func(w *world) func() {
 		for range 20 {
 			for _, g := range w.groups {
 				g.changeAll(types...)
@@ -177,13 +178,13 @@ var mishaps = []fault{
 		}
 		return nothing
 	}},
-	{name: "a third of everything is removed", weight: 1, apply: func(w *world) func() {
+	{name: "a third of all resources is removed", weight: 1, apply: func(w *world) func() {
 		w.removeThird()
 		return w.restore
 	}},
 }
 
-// leave has all clients go to the other relay.
+// leave makes all clients reconnect, each to the other relay.
 func (w *world) leave() {
 	for _, c := range w.clients {
 		c.leave()
@@ -202,9 +203,9 @@ func (w *world) restore() {
 	}
 }
 
-// unseen has a third of everything removed while no relay is told, by origins that then may
-// not say it either, so that relays have to infer it. They hold back what is a mass of removals. An
-// operator decides about that, again and again, until all agree.
+// unseen removes a third of all resources while the relays are disconnected. Origins that ignore initial versions do
+// not report the removals later, so that relays must infer them. Relays hold a mass removal back, and decide is
+// called for each hold until all clients agree.
 func (w *world) unseen(decide func(operator, admin.Hold)) (heal func()) {
 	if w.random.IntN(3) > 0 {
 		w.ignoreVersions()
@@ -216,7 +217,7 @@ func (w *world) unseen(decide func(operator, admin.Hold)) (heal func()) {
 		mend()
 		w.later = append(w.later, w.repeat(250*time.Millisecond, func() {
 			for _, r := range w.relays() {
-				all, _ := r.operator().holds() // it may not run
+				all, _ := r.operator().holds() // the relay may not run
 				for _, h := range all {
 					decide(r.operator(), h)
 				}
@@ -225,12 +226,11 @@ func (w *world) unseen(decide func(operator, admin.Hold)) (heal func()) {
 	}
 }
 
-// largeEvery is how often what is large changes for clients that do not read it: not before
-// the relay sends it without their answer to the last one.
+// largeEvery is the interval between changes of the bulk resource in unread. It must not be shorter than
+// TENDER_ACK_WAIT, after which the relay sends the next version without an ACK.
 const largeEvery = time.Second
 
-// unread has those clients read nothing that are sent what is large, until a relay has ended
-// a stream for it.
+// unread pauses some clients that subscribe to the bulk resource, until a relay has ended a stream as stalled.
 func (w *world) unread() (heal func()) {
 	var idle []client
 	for _, c := range w.clients {
@@ -250,7 +250,7 @@ func (w *world) unread() (heal func()) {
 			case <-w.ctx.Done():
 			}
 			if n := w.stalled() - before; n > 0 {
-				w.seen.add("streams of clients that did not read", n)
+				w.seen.add("stalled streams that relays ended", n)
 				break
 			}
 		}
@@ -260,19 +260,19 @@ func (w *world) unread() (heal func()) {
 	}
 }
 
-// stalled returns how many streams the relays that run have ended since their clients did not read.
+// stalled returns the number of streams that the running relays ended as stalled.
 func (w *world) stalled() (n int) {
 	for _, r := range w.relays() {
-		m, _ := r.operator().metrics() // it may not run
+		m, _ := r.operator().metrics() // the relay may not run
 		n += int(m[`tender_client_streams_ended_total{reason="stalled"}`])
 	}
 	return n
 }
 
-// maxNames is how many names a relay lets one stream ask for.
+// maxNames is the limit of names to which one stream may subscribe.
 const maxNames = 100
 
-// intrude has a client ask for more than it may, of whatever relay there is. It is served what it may have.
+// intrude starts a client that subscribes to more names than allowed. A relay must not serve more than maxNames.
 func (w *world) intrude() (heal func()) {
 	names := make([]string, maxNames+1)
 	for i := range names {
@@ -280,17 +280,18 @@ func (w *world) intrude() (heal func()) {
 	}
 	opts := relaytest.LightOptions{
 		Node:   &corepb.Node{Id: "intruder", Cluster: w.groups[0].name, UserAgentName: "envoy"},
-		OnOpen: func() { w.seen.add("streams that asked for too much", 1) },
+		OnOpen: func() { w.seen.add("streams that exceeded the limit of names", 1) },
 	}
 	intruder := relaytest.Roam(w.t, opts, 0, w.dialers(false), relaytest.Subscription{TypeURL: relaytest.EndpointType, Names: names})
 	return func() {
 		intruder.Stop()
 		if has := len(intruder.State()[relaytest.EndpointType]); has > maxNames {
-			w.complain("intruder", fmt.Sprintf("it was served %d names, and may ask for %d", has, maxNames))
+			w.complain("intruder", fmt.Sprintf("it received %d resources, the limit is %d", has, maxNames))
 		}
 	}
 }
 
+// relay, edge, origin and link return a random relay, client proxy, origin and origin proxy.
 func (w *world) relay() server { return w.relays()[w.random.IntN(2)] }
 
 func (w *world) edge() *proxy.Proxy { return w.edges[w.random.IntN(len(w.edges))] }
@@ -299,13 +300,13 @@ func (w *world) origin() *relaytest.Origin { return w.origins[w.random.IntN(len(
 
 func (w *world) link() *proxy.Proxy { return w.links[w.random.IntN(len(w.links))] }
 
-// mend returns what makes a link whole.
+// mend returns a function that removes all faults of a link.
 func (w *world) mend(p *proxy.Proxy) func() { return func() { p.Set(proxy.Link{}) } }
 
-// links are the relays' ways to the origins.
+// links are the proxies between relays and origins, or between clients and relays.
 type links []*proxy.Proxy
 
-// refuse breaks all links for good, and returns what mends them.
+// refuse closes all connections and rejects new ones until mend is called.
 func (l links) refuse() (mend func()) {
 	for _, p := range l {
 		p.Set(proxy.Link{Refuse: true})
@@ -318,7 +319,7 @@ func (l links) refuse() (mend func()) {
 	}
 }
 
-// impostor returns somebody who is no origin.
+// impostor returns a random server that does not speak xDS.
 func (w *world) impostor() func(net.Conn) {
 	all := []func(net.Conn){
 		proxy.AnswerHTTP1, proxy.AnswerTLS, proxy.AnswerRandom, proxy.AnswerNothing, proxy.AnswerTruncated,
@@ -328,7 +329,7 @@ func (w *world) impostor() func(net.Conn) {
 	return all[w.random.IntN(len(all))]
 }
 
-// repeat does something again and again until what it returns is called.
+// repeat calls f every interval, in its own goroutine. stop ends that and waits for a running call.
 func (w *world) repeat(every time.Duration, f func()) (stop func()) {
 	ctx, cancel := context.WithCancel(w.t.Context())
 	var running sync.WaitGroup

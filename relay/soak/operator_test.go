@@ -13,13 +13,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// An operator is whoever has a relay do things, and looks how it is: at its admin address.
+// An operator is the admin address of a relay. Its methods call the admin API.
 type operator string
 
-// overAdmin leaves nothing open behind.
+// overAdmin keeps no connection open, so that idle connections do not count as growth.
 var overAdmin = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience}
 
-// do has the relay do what a command says. Errors: the relay is not there, or refuses.
+// do sends a command to the relay. It returns an error if the relay is unreachable or rejects the command.
 func (o operator) do(command string, args any) error {
 	body, err := json.Marshal(args)
 	if err != nil {
@@ -32,16 +32,17 @@ func (o operator) do(command string, args any) error {
 	return answer(resp, func(io.Reader) error { return nil })
 }
 
-// answer reads what was answered, and closes it.
+// answer passes the body of a response to read and closes it. It returns an error if the status is not 200.
 func answer(resp *http.Response, read func(io.Reader) error) error {
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode != http.StatusOK {
-		b, _ := io.ReadAll(resp.Body) // what can be read of it is in the error
+		b, _ := io.ReadAll(resp.Body) // only for the error text
 		return fmt.Errorf("%s: %s: %s", resp.Request.URL, resp.Status, b)
 	}
 	return read(resp.Body)
 }
 
+// holds returns the removals that the relay holds back.
 func (o operator) holds() ([]admin.Hold, error) {
 	resp, err := overAdmin.Get("http://" + string(o) + "/api/v1/holds")
 	if err != nil {
@@ -52,7 +53,7 @@ func (o operator) holds() ([]admin.Hold, error) {
 	return all.Holds, err
 }
 
-// metrics returns the values of all series, each by its name and labels as they are written.
+// metrics returns the values of all series. A key is the name and the labels in the text format.
 func (o operator) metrics() (map[string]float64, error) {
 	resp, err := overAdmin.Get("http://" + string(o) + "/metrics")
 	if err != nil {

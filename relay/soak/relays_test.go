@@ -18,31 +18,32 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A server is one of the relays.
+// A server is one of the two relays.
 type server interface {
-	// start starts it, unless it runs.
+	// start starts the relay unless it runs.
 	start()
-	// drain has it end, unless it has, and returns what waits for that.
+	// drain begins a graceful shutdown. wait blocks until the relay has ended.
 	drain() (wait func())
 	operator() operator
 }
 
-// A process is a relay that is killed and started again at its address.
+// A process is a relay in a process of its own, which can be killed. It keeps its addresses when it is started again.
 type process struct {
 	t       *testing.T
 	binary  string
 	env     []string
 	address string
 	admin   operator
-	views   string // the directory of its snapshot
+	views   string // snapshot directory
 	clock   clock
-	expire  func() // has all that lives for some time be lost by whom may lose it
+	expire  func() // allows clients to lose resources with a TTL
 
 	cmd   *exec.Cmd
 	log   *tail
-	ended chan struct{} // closed once cmd has ended
+	ended chan struct{} // closed when cmd has ended; nil before the first start
 }
 
+// newProcess builds the relay with a settable clock and starts it. The process is killed when the test ends.
 func newProcess(t *testing.T, env []string, expire func()) *process {
 	t.Helper()
 	p := &process{t: t, expire: expire, binary: filepath.Join(t.TempDir(), "tender"), address: proxy.FreeAddress(t), admin: operator(proxy.FreeAddress(t)), views: filepath.Join(t.TempDir(), "views")}
@@ -64,7 +65,7 @@ func newProcess(t *testing.T, env []string, expire func()) *process {
 			_ = f.Close()
 		}
 		if t.Failed() {
-			t.Logf("the last of the process's log:\n%s", p.log)
+			t.Logf("end of the log of the relay process:\n%s", p.log)
 		}
 	})
 	return p
@@ -76,7 +77,7 @@ func (p *process) start() {
 	if runs(p.ended) {
 		return
 	}
-	if p.clock.moved { // while it ran or did not: what it restores may have expired by its clock
+	if p.clock.moved { // by the new clock, restored resources may have expired
 		p.expire()
 	}
 	p.clock.moved = false
@@ -90,12 +91,12 @@ func (p *process) start() {
 		p.t.Fatal(err)
 	}
 	for _, f := range ends {
-		_ = f.Close() // the process has its own
+		_ = f.Close() // the process has inherited its own descriptors
 	}
 	cmd, ended := p.cmd, p.ended
 	go func() { // ends with the process
 		defer close(ended)
-		_ = cmd.Wait() // how it ended is of no interest
+		_ = cmd.Wait() // the process may be killed, so its exit status does not matter
 	}()
 	ctx, cancel := context.WithTimeout(p.t.Context(), relaytest.Patience)
 	defer cancel()
@@ -108,7 +109,7 @@ func (p *process) start() {
 	p.t.Fatalf("the relay does not listen:\n%s", p.log)
 }
 
-// runs reports whether what has ended once a channel is closed was started and has not.
+// runs reports whether a relay runs. ended is nil before its first start, and closed when it has ended.
 func runs(ended chan struct{}) bool {
 	select {
 	case <-ended:
@@ -118,12 +119,13 @@ func runs(ended chan struct{}) bool {
 	}
 }
 
+// kill kills the process and waits until it has ended.
 func (p *process) kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // the process may have ended
 	<-p.ended
 }
 
-// forget removes the snapshot of the relay, which must not run: it will know nothing.
+// forget removes the snapshot, so that the relay starts without state. The process must not run.
 func (p *process) forget() {
 	p.t.Helper()
 	if err := os.RemoveAll(p.views); err != nil {
@@ -140,20 +142,20 @@ func (p *process) makeViews() {
 }
 
 func (p *process) drain() (wait func()) {
-	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+	_ = p.cmd.Process.Signal(syscall.SIGTERM) // the process may have ended
 	ended := p.ended
 	return func() { <-ended }
 }
 
 func (p *process) operator() operator { return p.admin }
 
-// A tail keeps the last of what is written, and tells when a line said that the relay listens.
+// A tail is a log writer that keeps the last lines and counts some messages of the relay.
 type tail struct {
 	mu    sync.Mutex
-	lines []string // guarded by mu
-	moves int      // guarded by mu; changes to another address of an origin
+	lines []string // guarded by mu; at most tailLines
+	moves int      // guarded by mu; number of changes to another address of an origin
 	once  sync.Once
-	said  chan struct{}
+	said  chan struct{} // closed when the relay has logged that it listens
 }
 
 const tailLines = 60
@@ -172,6 +174,7 @@ func (l *tail) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// moved returns how many times the relay changed to another address of an origin.
 func (l *tail) moved() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,7 +187,8 @@ func (l *tail) String() string {
 	return strings.Join(l.lines, "\n")
 }
 
-// inside is a relay in this process, which is drained and started again at its addresses.
+// inside is a relay in the process of the test, so that the race detector and goleak cover it. It keeps its addresses
+// when it is drained and started again.
 type inside struct {
 	t                    *testing.T
 	cfg                  relay.Config
@@ -193,9 +197,10 @@ type inside struct {
 	admin                operator
 
 	cancel context.CancelFunc
-	ended  chan struct{} // closed once the relay has ended
+	ended  chan struct{} // closed when the relay has ended; nil before the first start
 }
 
+// newInside starts the relay. It is drained when the test ends.
 func newInside(t *testing.T, env []string) *inside {
 	t.Helper()
 	r := &inside{t: t, log: &tail{said: make(chan struct{})}, address: proxy.FreeAddress(t), restAddress: proxy.FreeAddress(t), admin: operator(proxy.FreeAddress(t))}
@@ -208,13 +213,13 @@ func newInside(t *testing.T, env []string) *inside {
 	t.Cleanup(func() {
 		r.drain()()
 		if t.Failed() {
-			t.Logf("the last of the log of the relay in the test:\n%s", r.log)
+			t.Logf("end of the log of the relay in the test:\n%s", r.log)
 		}
 	})
 	return r
 }
 
-// start starts the relay, unless it runs.
+// start starts the relay unless it runs.
 func (r *inside) start() {
 	r.t.Helper()
 	if runs(r.ended) {
@@ -227,7 +232,7 @@ func (r *inside) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	r.cancel, r.ended = cancel, ended
-	go func() { // awaited by whoever drains it
+	go func() { // awaited by the caller of drain
 		defer close(ended)
 		if err := running.Run(ctx); err != nil {
 			r.t.Errorf("the relay in the test ended: %v", err)

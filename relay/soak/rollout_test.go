@@ -20,25 +20,25 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// stagesText is TENDER_ROLLOUT of relays that distribute changes in stages: first those clients that refuse what is bad, then a third of
-// the others.
+// stagesText is the TENDER_ROLLOUT of the relays that distribute changes in stages: first to the canaries, then to
+// 30% of the other clients.
 const stagesText = canaryPrefix + `* 2s, 30% 1s`
 
 const canaryPrefix = "id=canary"
 
-// staged are the types whose changes wait there.
+// staged are the types whose changes are distributed in stages.
 var staged = []string{relaytest.ClusterType, relaytest.ListenerType, relaytest.RouteType, relaytest.ScopedRouteType}
 
-// A staging is which relays distribute changes in stages, and what their canaries refuse.
+// A staging holds which relays distribute changes in stages, and which content the canaries reject.
 type staging struct {
 	stages rollout.Stages
-	relays []int // of them, none for most of one seed in four
+	relays []int // indexes in world.relays; empty with one seed in four
 
 	mu  sync.Mutex
-	bad map[relaytest.Digest]bool // guarded by mu; content that canaries refuse: whether no other client may have it
+	bad map[relaytest.Digest]bool // guarded by mu; rejected content; true if no other client may receive it
 }
 
-// newStaging has the seed decide which relays distribute changes in stages: none, the process alone, or both.
+// newStaging chooses by the seed which relays distribute changes in stages: none, only the process, or both.
 func newStaging(w *world, seed uint64) *staging {
 	s := &staging{bad: make(map[relaytest.Digest]bool)}
 	switch seed % 4 {
@@ -58,7 +58,8 @@ func newStaging(w *world, seed uint64) *staging {
 	return s
 }
 
-// environ returns what the environment of relay i has of it, and of the other one, as clients change between them.
+// environ returns the environment variables of relay i. If one relay uses content versions, the other must as well,
+// because clients switch between them.
 func (s *staging) environ(w *world, i int) (env []string) {
 	if len(s.relays) > 0 {
 		env = append(env, "TENDER_DELTA_VERSIONS=content")
@@ -66,22 +67,23 @@ func (s *staging) environ(w *world, i int) (env []string) {
 	if !slices.Contains(s.relays, i) {
 		return env
 	}
-	if i == 1 { // the process has snapshots in any case
+	if i == 1 { // newProcess sets the snapshot directory of relay 0
 		env = append(env, "TENDER_SNAPSHOT_DIR="+filepath.Join(w.t.TempDir(), "inside"))
 	}
 	return append(env, "TENDER_ROLLOUT="+stagesText)
 }
 
-// cohort returns the stage of a client, from 0 on; the rest is of the last one.
+// cohort returns the index of a client's stage. Clients outside all stages have the index len(s.stages).
 func (s *staging) cohort(n *corepb.Node) int { return s.stages.Cohort(n, false) }
 
-// refuse has canaries refuse a resource. With strictly, nobody else may be told of it.
+// refuse makes canaries reject a resource. With strictly, no other client may receive it.
 func (s *staging) refuse(m proto.Message, strictly bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.bad[relaytest.DigestOf(m)] = strictly
 }
 
+// refuses reports whether canaries reject a serialized resource, and whether strictly was set for it.
 func (s *staging) refuses(value []byte) (refused, strictly bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +91,7 @@ func (s *staging) refuses(value []byte) (refused, strictly bool) {
 	return refused, strictly
 }
 
-// reads has a client be held to what its stage may be told.
+// reads returns options that check each resource that a client receives: against the reader, and against its stage.
 func (w *world) reads(opts relaytest.LightOptions, reader *ledger.Reader) relaytest.LightOptions {
 	cohort := w.staging.cohort(opts.Node)
 	if cohort < len(w.staging.stages) {
@@ -99,15 +101,15 @@ func (w *world) reads(opts relaytest.LightOptions, reader *ledger.Reader) relayt
 	judge := opts.OnResource
 	opts.OnResource = func(typeURL string, name, value []byte) {
 		if _, strictly := w.staging.refuses(value); strictly && cohort > 0 {
-			w.complain(opts.Node.GetId(), fmt.Sprintf("%s %q is what canaries refuse", typeURL, name))
+			w.complain(opts.Node.GetId(), fmt.Sprintf("%s %q is content that canaries reject", typeURL, name))
 		}
 		judge(typeURL, name, value)
 	}
 	return opts
 }
 
-// canaries returns two clients of each relay and group, which stay with their relay: one that refuses what is bad, and one that accepts
-// it, so there is also evidence for it.
+// canaries starts two clients for each relay and group: one rejects bad content, and one accepts it, so that the
+// relay has evidence for both. They do not switch to the other relay.
 func (w *world) canaries() (all []client) {
 	for i := range w.relays() {
 		for j, g := range w.groups {
@@ -118,6 +120,7 @@ func (w *world) canaries() (all []client) {
 	return all
 }
 
+// canary starts a canary of a relay. With refuses, it sends a NACK for bad content.
 func (w *world) canary(relay int, g *group, v relaytest.Variant, refuses bool) client {
 	c := &stream{canary: true, variant: v, group: g, wants: []relaytest.Subscription{
 		{TypeURL: relaytest.ClusterType}, {TypeURL: relaytest.ListenerType}, {TypeURL: relaytest.EndpointType, Names: []string{resource(1), resource(2)}},
@@ -130,7 +133,7 @@ func (w *world) canary(relay int, g *group, v relaytest.Variant, refuses bool) c
 		opts.Reject = func(_ string, _, value []byte) bool {
 			refused, _ := w.staging.refuses(value)
 			if refused {
-				w.seen.add("resources that a canary refused", 1)
+				w.seen.add("resources that a canary rejected", 1)
 			}
 			return refused
 		}
@@ -139,17 +142,17 @@ func (w *world) canary(relay int, g *group, v relaytest.Variant, refuses bool) c
 	return c
 }
 
-// operators looks after the rollouts of a relay until everybody agrees.
+// operators resumes and promotes rollouts until all clients agree.
 type operators struct {
-	hurry   bool                 // they wait for nothing
-	resumed map[string]time.Time // by relay and origin: since when a rollout is looked at that was halted
+	hurry   bool                 // promote running rollouts to all clients at once
+	resumed map[string]time.Time // when a rollout was first seen halted, by relay and origin
 }
 
-// haltedFor is how long they leave a rollout as it is that was halted: the origin may have mended it.
+// haltedFor is how long operators leave a halted rollout alone, so that the origin can fix the content.
 const haltedFor = 4 * time.Second
 
-// operate has operators end what rollouts wait for, until it is stopped: what was halted begins again, and goes to all if it
-// is halted again; what is held goes on.
+// operate starts operators that run until stop is called. They resume a halted rollout, promote it to all clients if it
+// halts again, and promote a held rollout to its next stage.
 func (w *world) operate() (stop func()) {
 	if len(w.staging.relays) == 0 {
 		return nothing
@@ -157,7 +160,7 @@ func (w *world) operate() (stop func()) {
 	o := operators{hurry: w.random.IntN(2) == 0, resumed: make(map[string]time.Time)}
 	return w.repeat(250*time.Millisecond, func() {
 		for _, i := range w.staging.relays {
-			all, _ := w.relays()[i].operator().rollouts() // it may not run
+			all, _ := w.relays()[i].operator().rollouts() // the relay may not run
 			for _, s := range all {
 				o.decide(w, i, s)
 			}
@@ -165,11 +168,11 @@ func (w *world) operate() (stop func()) {
 	})
 }
 
-// decide does what a rollout waits for.
+// decide sends the command that a rollout waits for, if any.
 func (o *operators) decide(w *world, relay int, s *rollout.Status) {
 	do := func(command string, all bool) {
 		if w.relays()[relay].operator().do("rollout/"+command, admin.RolloutScope{Origin: s.Origin, All: all}) == nil {
-			w.seen.add("rollouts that an operator had "+command+map[bool]string{true: " for all"}[all], 1)
+			w.seen.add("operator commands: rollout "+command+map[bool]string{true: " for all"}[all], 1)
 		}
 	}
 	id := fmt.Sprint(relay, s.Origin)
@@ -185,14 +188,14 @@ func (o *operators) decide(w *world, relay int, s *rollout.Status) {
 	}
 }
 
-// rollouts returns how the rollouts of a relay stand.
+// rollouts returns the status of each rollout of a relay.
 func (o operator) rollouts() ([]*rollout.Status, error) {
 	var all admin.Rollouts
 	err := o.get("rollouts", &all)
 	return all.Rollouts, err
 }
 
-// get has a relay answer what is asked for.
+// get decodes the answer of the admin API at api/v1/what.
 func (o operator) get(what string, into any) error {
 	resp, err := overAdmin.Get("http://" + string(o) + "/api/v1/" + what)
 	if err != nil {
@@ -201,7 +204,7 @@ func (o operator) get(what string, into any) error {
 	return answer(resp, func(r io.Reader) error { return json.NewDecoder(r).Decode(into) })
 }
 
-// awaitRollouts waits until all rollouts of all relays, or those of one origin, are in a state.
+// awaitRollouts waits until is returns true for the rollouts of all relays. With an origin, it ignores those of others.
 func (w *world) awaitRollouts(origin string, what string, is func(*rollout.Status) bool) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, agreeWithin)
@@ -221,7 +224,8 @@ func (w *world) awaitRollouts(origin string, what string, is func(*rollout.Statu
 	}
 }
 
-// current waits until all clients have what origins have, and nothing is on its way: from then on, what changes waits.
+// current waits until all clients agree with the origins, no rollout is under way and all wildcard sets are confirmed.
+// Every later change is then distributed in stages.
 func (w *world) current(before string) {
 	w.t.Helper()
 	w.agree(before)
@@ -235,13 +239,14 @@ func (w *world) current(before string) {
 			select {
 			case <-time.After(20 * time.Millisecond):
 			case <-ctx.Done():
-				w.t.Fatalf("before %s, a relay has not confirmed its sets", before)
+				w.t.Fatalf("before %s, a relay has not confirmed its wildcard sets", before)
 			}
 		}
 	}
 }
 
-// confirmed reports whether a relay has confirmed the sets of all groups: what it is told before does not wait.
+// confirmed reports whether a relay has confirmed the wildcard sets of all groups. A relay does not stage changes to an
+// unconfirmed set.
 func (w *world) confirmed(relay int) bool {
 	var s admin.Status
 	if err := w.relays()[relay].operator().get("status", &s); err != nil {
@@ -257,7 +262,7 @@ func (w *world) confirmed(relay int) bool {
 	return true
 }
 
-// spoil has a resource of a type get content that canaries refuse, and returns what mends it.
+// spoil gives a resource content that canaries reject. mend gives it good content.
 func (w *world) spoil(g *group, typeURL, name string, strictly bool) (mend func()) {
 	bad := g.content(typeURL, name)
 	w.staging.refuse(bad, strictly)
@@ -265,17 +270,17 @@ func (w *world) spoil(g *group, typeURL, name string, strictly bool) (mend func(
 	return func() { g.ledger.Put(g.contents, g.content(typeURL, name)) }
 }
 
-// refuse has canaries refuse a change among others while anything else may fail.
+// refuse makes canaries reject one change. Other faults may occur in the same round.
 func (w *world) refuse() (heal func()) {
 	g, typeURL := w.groups[w.random.IntN(len(w.groups))], staged[w.random.IntN(2)]
 	return w.spoil(g, typeURL, resource(w.random.IntN(sizes[typeURL])), false)
 }
 
-// halt has canaries refuse a change among others: all relays halt it, also once they have been started again, nobody else ever has
-// any of it, the canaries lose it again, and endpoints go on changing.
+// halt makes canaries reject one of several changes. Both relays must halt the rollout, stay halted across restarts,
+// and roll the canaries back. No other client may receive any of the changes, and endpoints must go on changing.
 func (w *world) halt() (heal func()) {
 	if len(w.staging.relays) < len(w.relays()) {
-		return nothing // a client of the other one would be told
+		return nothing // clients of a relay without stages receive the change
 	}
 	w.current("a change that canaries refuse")
 	g := w.groups[w.random.IntN(len(w.groups))]
@@ -305,13 +310,13 @@ func (w *world) halt() (heal func()) {
 		}
 		w.churnEndpoints(3)
 	}
-	w.awaitRollouts(origin, "halted, as before relays were started again", halted)
+	w.awaitRollouts(origin, "halted after a restart", halted)
 	w.haveLastGood(g, typeURL, was)
 	w.agreeOnEndpoints()
-	w.seen.add("editions that canaries refused", len(w.staging.relays))
+	w.seen.add("editions that canaries rejected", len(w.staging.relays))
 	return func() {
 		mend()
-		w.awaitRollouts(origin, "mended", func(s *rollout.Status) bool { return s.Phase != rollout.Halted })
+		w.awaitRollouts(origin, "running after the fix", func(s *rollout.Status) bool { return s.Phase != rollout.Halted })
 	}
 }
 
@@ -324,7 +329,7 @@ func (w *world) canaryOf(g *group) *stream {
 	return w.clients[i].(*stream)
 }
 
-// haveLastGood waits until all streams of a group that want all of a type have what there was.
+// haveLastGood waits until all streams of a group with a wildcard subscription to a type have the content of want.
 func (w *world) haveLastGood(g *group, typeURL string, want map[string]relaytest.Entry) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, agreeWithin)
@@ -335,11 +340,12 @@ func (w *world) haveLastGood(g *group, typeURL string, want map[string]relaytest
 			continue
 		}
 		if !s.Await(ctx, func(state relaytest.State) bool { return sameContent(state[typeURL], want) }) {
-			w.t.Errorf("after an edition was refused, %v has not the last good of %s: it has %d, want %d", s, typeURL, len(s.State()[typeURL]), len(want))
+			w.t.Errorf("after an edition was rejected, %v lacks the last good %s: %d resources, want %d", s, typeURL, len(s.State()[typeURL]), len(want))
 		}
 	}
 }
 
+// sameContent reports whether two states have the same names and content, regardless of versions.
 func sameContent(got, want map[string]relaytest.Entry) bool {
 	if len(got) != len(want) {
 		return false
@@ -352,7 +358,7 @@ func sameContent(got, want map[string]relaytest.Entry) bool {
 	return true
 }
 
-// agreeOnEndpoints waits until all streams have the endpoints that the origin has: these wait for no rollout.
+// agreeOnEndpoints waits until all streams have the endpoints of the origin, which rollouts do not delay.
 func (w *world) agreeOnEndpoints() {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, agreeWithin)
@@ -369,25 +375,25 @@ func (w *world) agreeOnEndpoints() {
 			}
 		}
 		if !s.Await(ctx, func(state relaytest.State) bool { return s.group.ledger.Differs(state, s.variant, wants) == "" }) {
-			w.t.Errorf("while a rollout is halted, %v has other endpoints: %s", s, s.group.ledger.Differs(s.State(), s.variant, wants))
+			w.t.Errorf("endpoints of %v differ from the origin during a rollout: %s", s, s.group.ledger.Differs(s.State(), s.variant, wants))
 		}
 	}
 }
 
-// restartAmid has relays or origins start again while an edition is with its first clients, and change what it changes.
+// restartAmid restarts a relay or an origin, or changes the content again, while an edition is being distributed.
 func (w *world) restartAmid() (heal func()) {
 	if len(w.staging.relays) == 0 {
 		return nothing
 	}
-	w.current("a change amid which relays or origins start again")
+	w.current("a change during which relays or origins restart")
 	for _, g := range w.groups {
 		_, present := g.names(relaytest.ClusterType)
 		for _, name := range present[:len(present)/2] {
 			g.ledger.Put(g.contents, g.content(relaytest.ClusterType, name))
 		}
 	}
-	w.awaitRollouts("default", "with some clients", func(s *rollout.Status) bool { return s.Phase != rollout.Gathering })
-	w.seen.add("editions amid which something was started again", len(w.staging.relays))
+	w.awaitRollouts("default", "beyond gathering", func(s *rollout.Status) bool { return s.Phase != rollout.Gathering })
+	w.seen.add("editions during a restart", len(w.staging.relays))
 	switch w.random.IntN(4) {
 	case 0:
 		w.process.kill()

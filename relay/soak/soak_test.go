@@ -14,35 +14,34 @@ import (
 )
 
 var (
-	soakFor     = flag.Duration("for", 35*time.Second, "how long rounds of faults begin")
-	soakSeed    = flag.Uint64("seed", 1, "what fails when, and what changes; 0 is another each time")
-	soakOnly    = flag.String("only", "", "leaves out the faults in whose names this does not occur")
-	soakClients = flag.Int("clients", 120, "how many streams")
+	soakFor     = flag.Duration("for", 35*time.Second, "start rounds of faults for this duration")
+	soakSeed    = flag.Uint64("seed", 1, "seed of faults and changes; 0 chooses a random seed")
+	soakOnly    = flag.String("only", "", "run only faults whose names contain this text")
+	soakClients = flag.Int("clients", 120, "number of client streams")
 )
 
 const (
-	// massHeldFor is how long relays hold back a mass of removals: longer than it takes to see that they all do
-	// (heldWithin), on however slow a machine.
+	// massHeldFor is how long relays hold back a mass removal. It must exceed heldWithin, the timeout for the check
+	// that they do.
 	massHeldFor = heldWithin + 30*time.Second
 
-	// agreeWithin is how long after a round of faults every client must have what the
-	// origin has: an origin that was away may have to be asked twice for what it no longer
-	// mentions, after 15s of silence each (B.15), and be believed once a mass was held.
+	// agreeWithin is the timeout for every client to agree with the origin after a round. A relay may ask a returned
+	// origin twice for missing resources, each time after 15s without an answer (B.15). It accepts a mass removal
+	// only after massHeldFor.
 	agreeWithin = massHeldFor + 3*time.Minute
 
-	// spare is how much longer than its rounds begin a soak may last: the warm-up, the last round,
-	// and the wait until the relays are rid of everything.
+	// spare is the maximum duration of a soak beyond soakFor: for the warm-up, the last round and the final wait.
 	spare = agreeWithin + 5*time.Minute
 
-	maxFaults   = 6 // in a round
-	changeEvery = 100 * time.Millisecond
+	maxFaults   = 6                      // per round
+	changeEvery = 100 * time.Millisecond // between changes of churn
 )
 
-// TestSoak goes through rounds of faults. Each begins with some, which last while the origin
-// changes what it says, and ends when all is healed and every client agrees with the origin.
+// TestSoak runs rounds of faults. A round applies faults while the origins change their resources. It ends when all
+// faults are healed and every client agrees with its origin.
 func TestSoak(t *testing.T) {
 	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // after all that follows has ended
+	t.Cleanup(func() { goleak.VerifyNone(t, before) }) // runs after all later cleanups
 	seed := *soakSeed
 	for seed == 0 {
 		seed = rand.Uint64N(1_000_000)
@@ -54,12 +53,12 @@ func TestSoak(t *testing.T) {
 		}
 	})
 	if !slices.ContainsFunc(faults, func(f fault) bool { return strings.Contains(f.name, *soakOnly) }) {
-		t.Fatalf("-only=%q: there is no such fault", *soakOnly)
+		t.Fatalf("-only=%q: no fault has a name that contains this", *soakOnly)
 	}
 	w := newWorld(t, seed, *soakClients)
 	w.warm()
 	w.come()
-	w.agree("once they had gone and come")
+	w.agree("all clients left and connected again")
 	survived := make(tally)
 	for began := time.Now(); time.Since(began) < *soakFor && !t.Failed() && w.ctx.Err() == nil; {
 		survived.add(w.round())
@@ -70,8 +69,8 @@ func TestSoak(t *testing.T) {
 	t.Logf("%d changes; faults survived:\n%v\n%v", w.changes(), survived, &w.seen)
 }
 
-// round applies some faults, changes what the origin says while they last, heals them, and
-// waits until all clients agree. It returns the names of the faults, and how long that took.
+// round applies some faults, changes resources while they last, heals them, and waits until all clients agree. It
+// returns the names of the faults and how long clients took to agree.
 func (w *world) round() (names []string, took time.Duration) {
 	var heal []func()
 	for range 1 + w.random.IntN(maxFaults) {
@@ -105,14 +104,14 @@ func (w *world) round() (names []string, took time.Duration) {
 	}
 	w.later = nil
 	if w.directory.refill() {
-		w.agree("names of files came back")
+		w.agree("the files of the directory were refilled")
 	}
 	w.sober()
 	return names, took
 }
 
-// draw returns the next fault of a shuffled deck, in which each is as often as its weight
-// says: none is left out for long.
+// draw returns the next fault of a shuffled deck. The deck contains each fault as often as its weight, so that every
+// fault occurs regularly.
 func (w *world) draw() fault {
 	if len(w.deck) == 0 {
 		for _, f := range faults {
@@ -127,7 +126,7 @@ func (w *world) draw() fault {
 	return f
 }
 
-// churn makes so many changes, one after the other.
+// churn makes n random changes, one every changeEvery.
 func (w *world) churn(n int) {
 	for range n {
 		switch i := w.random.IntN(len(w.groups) + 2); {
@@ -146,14 +145,14 @@ func (w *world) churn(n int) {
 	}
 }
 
-// agree waits until every client has what its origin has, and fails the test if one does
-// not come to have it.
+// agree waits until every client has the resources of its origin. It fails the test if a client still differs after
+// agreeWithin. after describes the preceding change, for the error.
 func (w *world) agree(after string) {
 	w.t.Helper()
 	w.agreeOf(func(client) bool { return true }, after)
 }
 
-// agreeOf is agree for some of the clients.
+// agreeOf is agree for the clients for which which returns true.
 func (w *world) agreeOf(which func(client) bool, after string) {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeoutCause(w.ctx, agreeWithin, fmt.Errorf("%v have passed", agreeWithin))
@@ -175,12 +174,12 @@ func (w *world) agreeOf(which func(client) bool, after string) {
 	}
 }
 
-// A tally counts faults that were survived, and how long it took until all clients agreed again.
+// A tally counts the rounds of each fault, by its name.
 type tally map[string]*survival
 
 type survival struct {
-	times   int
-	slowest time.Duration
+	times   int           // number of rounds
+	slowest time.Duration // maximum time until all clients agreed
 }
 
 func (t tally) add(names []string, took time.Duration) {

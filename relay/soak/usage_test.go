@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// A usage is what the process of a relay takes, by its own word.
+// A usage holds the resource usage and the state of a relay, from its metrics.
 type usage struct {
-	streams    int // of clients
+	streams    int // client streams
 	goroutines int
-	files      int
-	heap       int // bytes: how large it becomes before it is collected, about twice what lives
-	faults     int // that its drift audit has found
-	frozen     int // origins
-	withheld   int // names of which clients are not shown what the origin says
+	files      int // open file descriptors
+	heap       int // target size of the heap in bytes, about twice the live heap
+	faults     int // faults that the drift audit has found
+	frozen     int // frozen origins
+	withheld   int // names whose current content clients do not receive
 	held       int // removals that are held back
 }
 
@@ -43,42 +43,44 @@ func total(values map[string]float64, name string) (sum float64) {
 	return sum
 }
 
-// What a relay without clients may have that it did not have when the first ones had come and
-// gone: connections to origins, streams on them for what lingers, what the runtime needs.
+// Growth that is allowed to a relay without clients after the warm-up. It may have more connections and streams to
+// origins, for subscriptions that linger, and more goroutines of the runtime.
 const (
 	moreGoroutines = 48
 	moreFiles      = 24
 )
 
-// growth is how many times as large a heap with clients may be as when the first ones had
-// just come: all of them may have come to one relay since, and what was said is written down.
+// Limits of the heap with clients: growth times the heap after the warm-up, plus moreHeap. All clients may have
+// connected to one relay meanwhile, and the ledgers of the test grow in the same process.
 const (
 	growth   = 3
-	moreHeap = 32 << 20
+	moreHeap = 32 << 20 // bytes
 )
 
-// within is how long a relay may need to be rid of clients that have gone without a word: it
-// finds them by pings, after 40s (B.34).
+// within is the timeout for a relay to release the state of clients that vanished. It detects them by pings, after 40s
+// (B.34).
 const within = 90 * time.Second
 
-// A baseline is what a relay takes when it is warm.
+// A baseline is the usage of a relay after the warm-up.
 type baseline struct {
 	idle usage // without clients
-	heap int   // with them
+	heap int   // usage.heap with clients
 }
 
+// exceeded reports whether the usage of a relay without clients exceeds the allowed growth.
 func (b baseline) exceeded(now usage) bool {
 	return now.goroutines > b.idle.goroutines+moreGoroutines || now.files > b.idle.files+moreFiles || b.grown(now)
 }
 
+// grown reports whether the heap exceeds the allowed growth.
 func (b baseline) grown(now usage) bool { return now.heap > growth*b.heap+moreHeap }
 
-// warm has clients come and go, and measures what the relays take then.
+// warm starts and stops all clients and measures the baselines of the relays.
 func (w *world) warm() {
 	w.t.Helper()
 	w.come()
-	w.agree("at first")
-	runtime.GC() // one relay is in this process
+	w.agree("the start")
+	runtime.GC() // one relay runs in this process
 	for _, r := range w.relays() {
 		w.baselines = append(w.baselines, baseline{heap: w.usage(r).heap})
 	}
@@ -88,17 +90,17 @@ func (w *world) warm() {
 	}
 }
 
-// sober looks whether relays that have clients take more and more of memory, and whether they
-// are right about what they hold.
+// sober checks, between rounds, that the heaps of the relays do not grow, that no origin is frozen, and that the
+// drift audit has found no fault.
 func (w *world) sober() {
 	w.t.Helper()
 	for i, r := range w.relays() {
 		now := w.usage(r)
 		if w.baselines[i].grown(now) {
-			w.t.Errorf("a relay has %v; warm, it had a heap of %d MiB", now, w.baselines[i].heap>>20)
+			w.t.Errorf("a relay has %v; after the warm-up it had a heap of %d MiB", now, w.baselines[i].heap>>20)
 		}
 		if now.frozen > 0 {
-			w.t.Errorf("all relays were told to thaw, and one has %v", now)
+			w.t.Errorf("after all relays were thawed, one has %v", now)
 		}
 		if now.faults > 0 {
 			w.t.Errorf("the drift audit found %d faults", now.faults)
@@ -106,8 +108,8 @@ func (w *world) sober() {
 	}
 }
 
-// rid looks whether the relays, all of whose clients have left, are rid of them, and of all that
-// operators and masses of removals had them hold back.
+// rid waits until the relays, which have no clients, have released their streams, freezes, withheld names and held
+// removals, and until their usage is back at the baseline.
 func (w *world) rid() {
 	w.t.Helper()
 	for i, r := range w.relays() {
@@ -115,10 +117,11 @@ func (w *world) rid() {
 		now := w.await(r, func(now usage) bool {
 			return now.streams == 0 && now.frozen+now.withheld+now.held == 0 && !base.exceeded(now)
 		})
-		w.t.Logf("without clients, a relay has %v; it had %v", now, base.idle)
+		w.t.Logf("without clients, a relay has %v; after the warm-up it had %v", now, base.idle)
 	}
 }
 
+// usage returns the usage of a relay, which must run.
 func (w *world) usage(r server) usage {
 	w.t.Helper()
 	u, err := r.operator().usage()
@@ -128,7 +131,7 @@ func (w *world) usage(r server) usage {
 	return u
 }
 
-// await waits until a relay's usage is as it is to be.
+// await waits until cond returns true for the usage of a relay.
 func (w *world) await(r server, cond func(usage) bool) usage {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.ctx, within)
@@ -140,7 +143,7 @@ func (w *world) await(r server, cond func(usage) bool) usage {
 			return now
 		}
 		select {
-		case <-time.After(500 * time.Millisecond): // nobody tells of a file that is closed
+		case <-time.After(500 * time.Millisecond): // no event reports a closed file, so poll
 		case <-ctx.Done():
 			w.t.Fatalf("without clients, a relay still has %v: %v; its baselines: %+v", now, context.Cause(ctx), w.baselines)
 		}

@@ -19,33 +19,35 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A world is two origins of Delta, one of SotW for listeners, a directory of scoped routes, two relays, and clients of two node groups.
+// A world is the setup of the soak: two Delta origins, a SotW origin of listeners, a directory of scoped routes, two
+// relays, and clients of two node groups.
 type world struct {
 	t         *testing.T
 	ctx       context.Context // ends when the soak has taken too long
-	random    *rand.Rand      // of the schedule: its only source
-	deck      []fault         // to be drawn
+	random    *rand.Rand      // the only source of randomness of the schedule
+	deck      []fault         // faults that draw returns next
 	origins   []*relaytest.Origin
-	links     links // to them, in their order
+	links     links // proxies between relays and origins, in the order of origins
 	groups    []*group
 	commons   *commons
 	directory *directory
 	staging   *staging
 	process   *process
 	inside    *inside
-	edges     links    // to the relays, which some of the clients take
-	n         int      // of streams
-	clients   []client // none between depart and come
+	edges     links    // proxies between some clients and the relays, in the order of relays
+	n         int      // number of streams, without canaries
+	clients   []client // empty between depart and come
 
-	replicas  int        // how often one had other content
-	visitors  int        // of a frozen relay
-	baselines []baseline // of the relays, in their order
-	later     []func()   // to be called when all have agreed again
+	replicas  int        // number of replica faults so far
+	visitors  int        // number of visit calls so far
+	baselines []baseline // in the order of relays
+	later     []func()   // called at the end of the round, after all clients agree
 	seen      sightings
-	failing   atomic.Value // string: the faults of the round
-	wrong     atomic.Int64 // what clients were told that is
+	failing   atomic.Value // string: names of the faults of the round
+	wrong     atomic.Int64 // number of violations that clients reported
 }
 
+// newWorld starts the origins and relays, without clients.
 func newWorld(t *testing.T, seed uint64, clients int) *world {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), *soakFor+spare, fmt.Errorf("the soak has lasted for %v, which is too long", *soakFor+spare))
 	t.Cleanup(cancel)
@@ -92,9 +94,10 @@ func newWorld(t *testing.T, seed uint64, clients int) *world {
 	return w
 }
 
+// relays returns the relays in the order that staging.relays and baselines use.
 func (w *world) relays() []server { return []server{w.process, w.inside} }
 
-// come has all clients come.
+// come starts all clients.
 func (w *world) come() {
 	for i := range w.n {
 		w.clients = append(w.clients, w.stream(i))
@@ -105,7 +108,7 @@ func (w *world) come() {
 	w.clients = append(w.clients, w.canaries()...)
 }
 
-// depart lets all clients go.
+// depart stops all clients.
 func (w *world) depart() {
 	for _, c := range w.clients {
 		c.stop()
@@ -113,13 +116,14 @@ func (w *world) depart() {
 	w.clients = nil
 }
 
-// complain takes what a client was told that is wrong.
+// complain fails the test because a client received something wrong. Only the first 20 violations are printed.
 func (w *world) complain(who, what string) {
 	if w.wrong.Add(1) <= 20 {
-		w.t.Errorf("%s was told what is wrong, in a round in which %v: %s", who, w.failing.Load(), what)
+		w.t.Errorf("%s received wrong content, in a round with the faults %v: %s", who, w.failing.Load(), what)
 	}
 }
 
+// changes returns the number of changes of all groups so far.
 func (w *world) changes() (n int) {
 	for _, g := range w.groups {
 		n += g.ledger.Changes()
@@ -127,8 +131,8 @@ func (w *world) changes() (n int) {
 	return n
 }
 
-// dialers reach the relays, by the edge or not. Windows do not grow, so that all clients stop
-// taking what they do not read at the same size.
+// dialers returns functions that connect to the relays, with edge through the proxies. The flow-control windows are
+// fixed, so that the bulk resource fills the window of a client that does not read.
 func (w *world) dialers(edge bool) (dial []func() (*grpc.ClientConn, error)) {
 	addresses := []string{w.process.address, w.inside.address}
 	if edge {
@@ -142,7 +146,7 @@ func (w *world) dialers(edge bool) (dial []func() (*grpc.ClientConn, error)) {
 	return dial
 }
 
-// Sightings count what happened to relays and clients of which the table of faults does not tell.
+// Sightings count events that the tally of faults does not show. They are safe for concurrent use.
 type sightings struct {
 	mu sync.Mutex
 	n  map[string]int // guarded by mu

@@ -1,5 +1,6 @@
-// Package setclock replaces time.Now in the relay process of the soak (go build -overlay): the soak sets its wall clock,
-// but not its monotonic clock. Nothing outside of a program can set the clock of only that program.
+// Package setclock replaces time.Now in the relay process of the soak, by go build -overlay. The soak can then set
+// the wall clock of the process without a change of its monotonic clock. The system has no way to set the clock of
+// one process.
 package setclock
 
 import (
@@ -12,13 +13,13 @@ import (
 	"unsafe"
 )
 
-var seconds atomic.Int64 // that the wall clock is ahead
+var seconds atomic.Int64 // offset of the wall clock
 
-// Now returns the time by the wall clock as it was set, with the monotonic reading of time.Now.
+// Now returns the time of the set wall clock, with the monotonic reading of time.Now.
 func Now() time.Time {
 	at := time.Now()
 	fields := (*struct {
-		wall uint64 // with a monotonic reading, seconds from bit 30 on
+		wall uint64 // with a monotonic reading, the seconds begin at bit 30
 		ext  int64
 		loc  *time.Location
 	})(unsafe.Pointer(&at))
@@ -26,8 +27,8 @@ func Now() time.Time {
 	return at
 }
 
-// The soak says in the environment how the clock is set when the relay starts, and then, a line each, in file 3. File 4 gets what
-// the wall clock says once it was set.
+// SOAK_CLOCK is the initial offset in seconds. Each line of file 3 is a new offset. After each one, the Unix time of
+// the set clock is written to file 4.
 func init() {
 	ahead, _ := strconv.ParseInt(os.Getenv("SOAK_CLOCK"), 10, 64)
 	seconds.Store(ahead)
