@@ -10,11 +10,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// versionFiles is where the versions of Envoy stand that the tests run with: one pip requirements file each.
+// versionFiles is the directory with a pip requirements file for each version of Envoy that the tests run with.
 const versionFiles = "relay/envoytest/versions"
 
-// Binary returns the path of the Envoy to run: the one that the variable ENVOY names, else the newest version
-// that `make deps` installs.
+// Binary returns the path of the Envoy to run: the value of the environment variable ENVOY if it is set, else the
+// newest version that `make deps` installs.
 func Binary(tb relaytest.TB) string {
 	tb.Helper()
 	if path := os.Getenv("ENVOY"); path != "" {
@@ -24,31 +24,32 @@ func Binary(tb relaytest.TB) string {
 	return Installed(tb, all[len(all)-1])
 }
 
-// Installed returns the path of the Envoy of a version, which `make deps` installs.
+// Installed returns the path of an Envoy that `make deps` installs, by its version.
 func Installed(tb relaytest.TB, version string) string {
 	tb.Helper()
 	return existing(tb, filepath.Join(root(tb), ".bin", "envoy-"+version))
 }
 
+// existing returns path. It fails the test if there is no such file.
 func existing(tb relaytest.TB, path string) string {
 	tb.Helper()
 	if _, err := os.Stat(path); err != nil {
-		tb.Fatalf("no Envoy: %v: run `make deps`, or set ENVOY to the path of an Envoy", err)
+		tb.Fatalf("no Envoy binary: %v: run `make deps`, or set ENVOY to the path of an Envoy", err)
 	}
 	return path
 }
 
-// Previous returns the path of the tender of the commit before, which `make previous` builds.
+// Previous returns the path of the tender binary of the previous commit, which `make previous` builds.
 func Previous(tb relaytest.TB) string {
 	tb.Helper()
 	path := filepath.Join(root(tb), ".bin", "tender-previous")
 	if _, err := os.Stat(path); err != nil {
-		tb.Fatalf("no binary of the commit before: %v: run `make previous`", err)
+		tb.Fatalf("no binary of the previous commit: %v: run `make previous`", err)
 	}
 	return path
 }
 
-// Versions returns the versions of Envoy that the tests run with, the oldest first.
+// Versions returns the versions of Envoy that the tests run with, oldest first.
 func Versions(tb relaytest.TB) []string {
 	tb.Helper()
 	files, err := filepath.Glob(filepath.Join(root(tb), versionFiles, "*.txt"))
@@ -63,16 +64,16 @@ func Versions(tb relaytest.TB) []string {
 	return versions
 }
 
-// numbers returns the parts of a version: 1.40.0 is 1, 40, 0.
+// numbers returns the numbers of a version, such as 1, 40 and 0 for 1.40.0.
 func numbers(version string) (parts []int) {
 	for part := range strings.SplitSeq(version, ".") {
-		n, _ := strconv.Atoi(part) // what is no number sorts first
+		n, _ := strconv.Atoi(part) // other text counts as 0 and sorts first
 		parts = append(parts, n)
 	}
 	return parts
 }
 
-// root returns the directory of the repository, which the working directory is below of.
+// root returns the root directory of the repository, which must contain the working directory.
 func root(tb relaytest.TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()

@@ -9,15 +9,15 @@ import (
 
 	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3" // an Any in bootstraps
-	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"        // likewise
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3" // to decode Any in bootstraps
+	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"        // to decode Any in bootstraps
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
 
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// The addresses that the bootstraps in deploy/envoy have for a relay and for its control plane.
+// Placeholder addresses of the relay and of its control plane in the bootstraps of deploy/envoy.
 const (
 	relayAddress        = "tender.example:18000"
 	relayTLSAddress     = "tender.example:18443"
@@ -30,26 +30,26 @@ type Options struct {
 	// Bootstrap is a file of deploy/envoy. Empty means delta-ads.yaml.
 	Bootstrap string
 
-	// Server is the address (host:port) of the management server, in place of the relay's in the bootstrap.
+	// Server is the address (host:port) of the management server. It replaces the relay's addresses in the bootstrap.
 	Server string
 
-	// ControlPlane is the address of the control plane, where the bootstrap has it as the fallback.
+	// ControlPlane is the address (host:port) of the control plane. It replaces the fallback address in the bootstrap.
 	ControlPlane string
 
-	// Files is what the bootstrap calls /etc/envoy: certificates, and files of Secrets.
+	// Files is the directory that replaces /etc/envoy in the bootstrap. It contains certificates and files of Secrets.
 	Files string
 
-	// Node is the Node that the Envoy presents. Nil means that of the bootstrap.
+	// Node is the Node that the Envoy presents. Nil means the one in the bootstrap.
 	Node *corepb.Node
 
 	// Edit, if set, changes the bootstrap before the Envoy is started.
 	Edit func(*bootstrappb.Bootstrap)
 
-	// Arguments are added to the command line.
+	// Arguments are appended to the command line.
 	Arguments []string
 }
 
-// bootstrap writes the bootstrap to dir, and returns the path of the file.
+// bootstrap writes the bootstrap of these options to dir and returns the path of the file.
 func (o Options) bootstrap(tb relaytest.TB, dir string) string {
 	tb.Helper()
 	name := o.Bootstrap
@@ -78,7 +78,7 @@ func (o Options) bootstrap(tb relaytest.TB, dir string) string {
 	return path
 }
 
-// read reads a bootstrap, with the addresses and files of these options in place of its own.
+// read reads a bootstrap and replaces its addresses and files by those of the options.
 func (o Options) read(path string) (*bootstrappb.Bootstrap, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -102,7 +102,7 @@ func (o Options) read(path string) (*bootstrappb.Bootstrap, error) {
 	return b, protojson.Unmarshal(js, b)
 }
 
-// socketAddress returns an address (host:port) as bootstraps write it.
+// socketAddress returns an address (host:port) in the form of the YAML bootstraps. Other text is returned unchanged.
 func socketAddress(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A Config is the dynamic configuration of an Envoy: JSON by the section of /config_dump and the name of the
-// resource, such as "dynamic_active_clusters/web". It has no version_info and no last_updated, so the Configs of two
-// Envoys that were sent the same are equal. The runtime is in it as "runtime".
+// A Config is the dynamic configuration of an Envoy. A key is the section of /config_dump and the name of the
+// resource, such as "dynamic_active_clusters/web"; the value is JSON. The key "runtime" holds the runtime. Versions
+// and times are omitted, so that the Configs of two Envoys with the same resources are equal.
 type Config map[string]string
 
 // String returns the configuration, sorted by name.
@@ -37,7 +37,7 @@ func (c Config) Names(section string) (names []string) {
 	return names
 }
 
-// Config returns the configuration that the Envoy has.
+// Config returns the current configuration of the Envoy. It fails the test if the admin endpoint does not answer.
 func (e *Envoy) Config() Config {
 	e.tb.Helper()
 	c, err := e.config()
@@ -47,20 +47,20 @@ func (e *Envoy) Config() Config {
 	return c
 }
 
-// AwaitConfig waits until the Envoy has this configuration.
+// AwaitConfig waits until the configuration of the Envoy equals want.
 func (e *Envoy) AwaitConfig(want Config) {
 	e.tb.Helper()
 	e.Await("equal configuration", func() error { return e.Differs(want) })
 }
 
-// AwaitSame waits until the Envoy has the configuration of another one, which may not have dropped all that it no longer
-// needs.
+// AwaitSame waits until the Envoy has the same configuration as another one. It reads both each time, because the
+// other one may still hold resources that it will drop.
 func (e *Envoy) AwaitSame(other *Envoy) {
 	e.tb.Helper()
 	e.Await("equal configuration", func() error { return e.DiffersFrom(other) })
 }
 
-// DiffersFrom returns how the configuration of the Envoy differs from that of another one; nil if it does not.
+// DiffersFrom returns an error with the differences between the configurations of two Envoys, or nil if they are equal.
 func (e *Envoy) DiffersFrom(other *Envoy) error {
 	want, err := other.config()
 	if err != nil {
@@ -69,19 +69,20 @@ func (e *Envoy) DiffersFrom(other *Envoy) error {
 	return e.Differs(want)
 }
 
-// Differs returns how the configuration of the Envoy differs from another one; nil if it does not.
+// Differs returns an error with the differences between the configuration of the Envoy and want, or nil if they are
+// equal.
 func (e *Envoy) Differs(want Config) error {
 	got, err := e.config()
 	if err != nil {
 		return err
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		return fmt.Errorf("it differs (-want +got):\n%s", diff)
+		return fmt.Errorf("configuration differs (-want +got):\n%s", diff)
 	}
 	return nil
 }
 
-// config reads /config_dump, which has no Secrets' keys, and /runtime.
+// config reads /config_dump, which omits the private keys of Secrets, and /runtime.
 func (e *Envoy) config() (Config, error) {
 	var dump struct {
 		Configs []map[string]json.RawMessage `json:"configs"`
@@ -93,7 +94,7 @@ func (e *Envoy) config() (Config, error) {
 	for _, part := range dump.Configs {
 		for section, raw := range part {
 			if !strings.HasPrefix(section, "dynamic_") && section != "ecds_filters" {
-				continue // static, or the bootstrap
+				continue // static resources or the bootstrap
 			}
 			var elements []map[string]any
 			if err := json.Unmarshal(raw, &elements); err != nil {
@@ -114,7 +115,7 @@ func (e *Envoy) config() (Config, error) {
 	return c, nil
 }
 
-// add adds an element of a section under its name. Elements of one name are lines, sorted.
+// add adds an element of a section under its name. Several elements of one name are stored as sorted lines.
 func (c Config) add(section string, element map[string]any) {
 	forget(element)
 	text := encode(element)
@@ -133,8 +134,8 @@ func encode(value any) string {
 	return string(text)
 }
 
-// forget removes what differs between Envoys that were sent the same: versions, times, and the order of endpoints, in
-// which Envoy keeps those that it had.
+// forget removes differences between Envoys with the same resources. It deletes versions and times, and sorts
+// endpoints, because Envoy lists existing endpoints before new ones.
 func forget(value any) {
 	switch value := value.(type) {
 	case map[string]any:
@@ -154,7 +155,7 @@ func forget(value any) {
 	}
 }
 
-// nameOf returns the name of an element: its own, or that of the resource in it.
+// nameOf returns the name of an element, or that of the resource inside it. It returns "" if there is none.
 func nameOf(element map[string]any) string {
 	for _, key := range []string{"name", "cluster_name"} {
 		if name, ok := element[key].(string); ok {
@@ -171,6 +172,7 @@ func nameOf(element map[string]any) string {
 	return ""
 }
 
+// getJSON decodes the answer of the admin endpoint at a path.
 func (e *Envoy) getJSON(path string, into any) error {
 	text, err := e.Get(path)
 	if err != nil {
@@ -182,14 +184,14 @@ func (e *Envoy) getJSON(path string, into any) error {
 	return nil
 }
 
-// Stats are counters and gauges by their names.
+// Stats holds the values of counters and gauges by name.
 type Stats map[string]int64
 
-// Judged matches the statistics about accepted and rejected configuration of an Envoy.
+// Judged is a filter for [Envoy.Stats] that matches the statistics about accepted and rejected configuration.
 const Judged = `\.(update_success|update_rejected|update_failure|init_fetch_timeout|connected_state|listener_modified|cluster_modified|` +
 	`warming_clusters|total_listeners_warming)$|^control_plane\.`
 
-// Sum returns the sum of the statistics whose last part is this name, such as update_rejected of all types.
+// Sum returns the sum of the statistics whose last component is name, such as update_rejected of all types.
 func (s Stats) Sum(name string) (sum int64) {
 	for full, value := range s {
 		if full == name || strings.HasSuffix(full, "."+name) {
@@ -199,7 +201,7 @@ func (s Stats) Sum(name string) (sum int64) {
 	return sum
 }
 
-// Stats returns the statistics that a regular expression matches, those too that have never changed.
+// Stats returns the statistics that match a regular expression, including those that have never changed.
 func (e *Envoy) Stats(filter string) Stats {
 	e.tb.Helper()
 	s, err := e.stats(filter)
@@ -217,15 +219,15 @@ func (e *Envoy) stats(filter string) (Stats, error) {
 	s := make(Stats)
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if n, err := strconv.ParseInt(value, 10, 64); err == nil { // others are texts and histograms
+		if n, err := strconv.ParseInt(value, 10, 64); err == nil { // skips text values and histograms
 			s[name] = n
 		}
 	}
 	return s, nil
 }
 
-// Listener waits for a listener that takes connections, and returns its address (host:port). A listener whose port is
-// 0 has the one that the kernel chose.
+// Listener waits until a listener accepts connections and returns its address (host:port). If its configured port is
+// 0, the address contains the port that the kernel chose.
 func (e *Envoy) Listener(name string) string {
 	e.tb.Helper()
 	var address string

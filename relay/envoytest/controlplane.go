@@ -32,37 +32,38 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A ControlPlane is go-control-plane's own server, with its snapshot cache in ADS mode: a set of resources is given
-// to the cache whole, and responses leave in the order of types. It can die and return on its address. Its methods
-// belong to the goroutine of the test.
+// A ControlPlane is the server of go-control-plane with its snapshot cache in ADS mode. Each change replaces the
+// whole snapshot of a group, and the server sends responses in the order of types. It can be stopped and restarted on
+// its address. Its methods must be called from the goroutine of the test, except ID, which the server calls.
 type ControlPlane struct {
-	// Addr is its address (host:port), which stays the same.
+	// Addr is the address (host:port). Restarts do not change it.
 	Addr string
 
 	tb       relaytest.TB
 	register []func(grpc.ServiceRegistrar)
 
 	mu     sync.Mutex
-	worlds map[string]*World // by group; the map is guarded by mu, what is in it belongs to the test
+	worlds map[string]*World // by group; mu guards the map, and only the test uses the Worlds
 
 	open   subscriptions
-	types  bool // streams are of one type each
+	types  bool // each stream carries one type, so the cache is not in ADS mode
 	cache  cachev3.SnapshotCache
 	xds    serverv3.Server
-	server *grpc.Server
+	server *grpc.Server // nil while stopped
 	cancel context.CancelFunc
-	served chan error
+	served chan error // gets the result of Serve
 }
 
-// pingsAfter is the shortest time between two pings of a client, which gRPC's own 5 minutes would close as too many.
+// pingsAfter is the minimum interval between pings that the server accepts. With gRPC's default of 5 minutes, it
+// would close the connections of the tests' clients.
 const pingsAfter = 500 * time.Millisecond
 
-// A World is a set of resources, by type and name.
+// A World is the set of resources of a group.
 type World struct {
-	resources map[string]map[string]proto.Message
+	resources map[string]map[string]proto.Message // by type URL and name
 }
 
-// Put sets resources.
+// Put adds or replaces resources.
 func (w *World) Put(msgs ...proto.Message) {
 	for _, msg := range msgs {
 		typeURL := "type.googleapis.com/" + string(msg.ProtoReflect().Descriptor().FullName())
@@ -80,7 +81,8 @@ func (w *World) Remove(typeURL string, names ...string) {
 	}
 }
 
-// NewControlPlane starts a control plane, which ends when tb ends. Its server has what register adds, too.
+// NewControlPlane starts a control plane that is stopped when tb ends. Each function of register may register further
+// services with its server.
 func NewControlPlane(tb relaytest.TB, register ...func(grpc.ServiceRegistrar)) *ControlPlane {
 	tb.Helper()
 	c := &ControlPlane{Addr: proxy.FreeAddress(tb), tb: tb, register: register, worlds: make(map[string]*World)}
@@ -89,28 +91,28 @@ func NewControlPlane(tb relaytest.TB, register ...func(grpc.ServiceRegistrar)) *
 	return c
 }
 
-// Put sets resources for all groups that have no world of their own, and distributes them.
+// Put adds or replaces resources of the empty group and distributes the change. See [ControlPlane.Apply].
 func (c *ControlPlane) Put(msgs ...proto.Message) {
 	c.tb.Helper()
 	c.Apply("", func(w *World) { w.Put(msgs...) })
 }
 
-// Remove removes resources of a type from the world of all Nodes, and distributes the change.
+// Remove removes resources of a type from the empty group and distributes the change. See [ControlPlane.Apply].
 func (c *ControlPlane) Remove(typeURL string, names ...string) {
 	c.tb.Helper()
 	c.Apply("", func(w *World) { w.Remove(typeURL, names...) })
 }
 
-// SeparateTypes restarts the control plane for streams of one type each: its cache is no longer in ADS mode, in which a
-// SotW request is answered only if it names every resource of its type.
+// SeparateTypes restarts the control plane for streams of one type each, with a cache that is not in ADS mode. In ADS
+// mode, the cache answers a SotW request only if it names every resource of its type.
 func (c *ControlPlane) SeparateTypes() {
 	c.tb.Helper()
 	c.types = true
 	c.Restart()
 }
 
-// Apply changes the world of a group, and distributes it as one change. A group is the Nodes with one Node.cluster; the
-// empty group is all Nodes whose cluster has no world.
+// Apply changes the World of a group and distributes the result as one change. A group consists of the Nodes with the
+// same Node.cluster. The empty group consists of all Nodes whose cluster has no World.
 func (c *ControlPlane) Apply(group string, change func(*World)) {
 	c.tb.Helper()
 	c.mu.Lock()
@@ -126,8 +128,8 @@ func (c *ControlPlane) Apply(group string, change func(*World)) {
 	}
 }
 
-// push gives the world of a group to the cache. The version of each type is the digest of its content, so a control
-// plane that restarts with the same content has the same versions.
+// push writes the World of a group to the cache. The version of each type is a digest of its content, so that a control
+// plane that restarts with the same content uses the same versions.
 func (c *ControlPlane) push(group string, w *World) {
 	c.tb.Helper()
 	snapshot := new(cachev3.Snapshot)
@@ -147,9 +149,9 @@ func (c *ControlPlane) push(group string, w *World) {
 	}
 }
 
-// Settle waits until all clients have answered the responses of the last changes: the server then watches its cache for
-// each type of each stream. It returns an error after limit. Streams may begin and end meanwhile, as those do by which a
-// relay compares its state.
+// Settle waits until all clients have answered the responses of the last changes. The server then has a watch for
+// each type of each stream. It returns an error after limit. Streams may open and close meanwhile, such as those of a
+// relay's drift audit.
 func (c *ControlPlane) Settle(limit time.Duration) error {
 	late := time.NewTimer(limit)
 	defer late.Stop()
@@ -159,13 +161,13 @@ func (c *ControlPlane) Settle(limit time.Duration) error {
 		select {
 		case <-again.C:
 		case <-late.C:
-			return fmt.Errorf("control plane: %d of %d watches were answered after %v", c.watches(), c.open.count(), limit)
+			return fmt.Errorf("control plane: %d of %d subscriptions have answered after %v", c.watches(), c.open.count(), limit)
 		}
 	}
 	return nil
 }
 
-// watches returns how many types of streams wait for a change.
+// watches returns the number of open watches, over all types and streams.
 func (c *ControlPlane) watches() (n int) {
 	for _, group := range c.cache.GetStatusKeys() {
 		info := c.cache.GetStatusInfo(group)
@@ -174,7 +176,7 @@ func (c *ControlPlane) watches() (n int) {
 	return n
 }
 
-// ID returns the group of a Node. It makes a ControlPlane a cachev3.NodeHash.
+// ID implements cachev3.NodeHash. It returns the group of a Node.
 func (c *ControlPlane) ID(n *corepb.Node) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,7 +186,7 @@ func (c *ControlPlane) ID(n *corepb.Node) string {
 	return ""
 }
 
-// Stop kills the control plane with all that its cache held.
+// Stop closes the server and all streams. It does nothing if the server is stopped.
 func (c *ControlPlane) Stop() {
 	c.tb.Helper()
 	if c.server == nil {
@@ -198,7 +200,7 @@ func (c *ControlPlane) Stop() {
 	c.server = nil
 }
 
-// Restart starts a new control plane on the address of the old one, with a new cache that holds all worlds.
+// Restart starts a new server with a new cache on the same address. The cache contains the Worlds of all groups.
 func (c *ControlPlane) Restart() {
 	c.tb.Helper()
 	c.Stop()

@@ -14,25 +14,25 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// An Envoy is a running Envoy.
+// An Envoy is an Envoy process that [Start] started.
 type Envoy struct {
 	*Process
 
-	// Set by Start, read-only afterwards.
-	id    string
-	admin string // the address of its admin endpoint
+	// Immutable after Start.
+	id    string // Node.id, or empty if the options have no Node
+	admin string // address (host:port) of the admin endpoint
 	http  *http.Client
 }
 
-// Start starts an Envoy and returns when its admin endpoint answers. The Envoy is killed when tb ends; if tb has
-// failed by then, its log and its configuration are printed.
+// Start starts an Envoy and returns when its admin endpoint answers. The Envoy is killed when tb ends. If tb has
+// failed, its log and its configuration are printed first.
 func Start(tb relaytest.TB, o Options) *Envoy {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "envoy")
 	if err != nil {
 		tb.Fatalf("start Envoy: %v", err)
 	}
-	tb.Cleanup(func() { _ = os.RemoveAll(dir) }) // a temporary directory that stays does no harm
+	tb.Cleanup(func() { _ = os.RemoveAll(dir) }) // a leftover temporary directory is harmless
 	admin := filepath.Join(dir, "admin")
 	args := append([]string{
 		"--config-path", o.bootstrap(tb, dir), "--admin-address-path", admin,
@@ -56,13 +56,13 @@ func Start(tb relaytest.TB, o Options) *Envoy {
 	return e
 }
 
-// ID returns the id of the Envoy's Node, if Options gave it one.
+// ID returns the Node.id of the options, or "" if they have no Node.
 func (e *Envoy) ID() string { return e.id }
 
-// Admin returns the address (host:port) of its admin endpoint.
+// Admin returns the address (host:port) of the admin endpoint.
 func (e *Envoy) Admin() string { return e.admin }
 
-// show prints the configuration and the statistics of an Envoy that runs, if the test has failed.
+// show prints the configuration and the statistics of a running Envoy if the test has failed.
 func (e *Envoy) show() {
 	log := logger(e.tb)
 	select {
@@ -78,10 +78,10 @@ func (e *Envoy) show() {
 	log("Envoy %s, configuration (error: %v):\n%v\nstatistics (error: %v):\n%v", e.id, err, config, statsErr, stats)
 }
 
-// Get returns what a path of the admin endpoint answers.
+// Get returns the response body of a GET of the admin endpoint. A status other than 200 is an error.
 func (e *Envoy) Get(path string) ([]byte, error) { return e.ask(http.MethodGet, path) }
 
-// Post sends an empty POST to a path of the admin endpoint, and returns the answer.
+// Post returns the response body of an empty POST to the admin endpoint. A status other than 200 is an error.
 func (e *Envoy) Post(path string) ([]byte, error) { return e.ask(http.MethodPost, path) }
 
 func (e *Envoy) ask(method, path string) ([]byte, error) {
@@ -93,7 +93,7 @@ func (e *Envoy) ask(method, path string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read
+	defer func() { _ = resp.Body.Close() }() // the body was read to its end
 	body, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, body)
@@ -101,7 +101,7 @@ func (e *Envoy) ask(method, path string) ([]byte, error) {
 	return body, err
 }
 
-// AwaitReady waits until the Envoy has finished its initialisation and takes traffic.
+// AwaitReady waits until the Envoy has finished its initialization and accepts traffic.
 func (e *Envoy) AwaitReady() {
 	e.tb.Helper()
 	e.Await("readiness", func() error {

@@ -15,8 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// A kind is Envoys of a cluster (Node.cluster), for which a control plane has a world of its own. Its names are partly
-// those of other kinds.
+// A kind is a node group with one Envoy. The control plane has a World for its Node.cluster. Some of its resources
+// have the same names as those of other kinds.
 type kind struct {
 	name     string
 	backends [2]*envoytest.Backend
@@ -24,8 +24,8 @@ type kind struct {
 	load     *envoytest.Load
 }
 
-// change puts the next state of the kind's world into a control plane: other endpoints for the same cluster, and a
-// listener and a cluster that come or go.
+// change puts the next state of the kind's World into a control plane. It changes the endpoints of a shared cluster,
+// and adds or removes a listener and a cluster.
 func (k *kind) change(origin *envoytest.ControlPlane, round int) {
 	own := k.name + "-only"
 	origin.Apply(k.name, func(w *envoytest.World) {
@@ -40,10 +40,10 @@ func (k *kind) change(origin *envoytest.ControlPlane, round int) {
 	})
 }
 
-// TestEnvoy_TwoKinds: one relay serves Envoys of two node groups, which have resources of the same names. No Envoy is sent
-// what is the other group's, also while both change. (B.4)
+// TestEnvoy_TwoKinds: one relay serves Envoys of two node groups whose resources have the same names. No Envoy
+// receives a resource of the other group, also while both groups change. (B.4)
 func TestEnvoy_TwoKinds(t *testing.T) {
-	const rounds = 11 // the last one leaves what is only of one kind
+	const rounds = 11 // odd, so that the resources of only one kind exist after the last round
 	scenario(t, ads, func(t *testing.T, s *setup) {
 		var kinds []*kind
 		for _, name := range []string{"edge", "inner"} {
@@ -84,14 +84,14 @@ func TestEnvoy_TwoKinds(t *testing.T) {
 			s.judge(k.envoy, r)
 			for answer := range r.Answers {
 				if !strings.HasPrefix(answer, k.name) {
-					t.Errorf("Envoy %s reaches %s", k.name, answer)
+					t.Errorf("Envoy %s routes requests to %s of the other group", k.name, answer)
 				}
 			}
 		}
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
-// unifiedMux is a layer of the runtime by which Envoy serves SotW by the code that it has for Delta.
+// unifiedMux returns a runtime layer that enables Envoy's unified mux, which handles SotW and Delta by the same code.
 func unifiedMux() *bootstrappb.RuntimeLayer {
 	return &bootstrappb.RuntimeLayer{Name: "unified mux", LayerSpecifier: &bootstrappb.RuntimeLayer_StaticLayer{
 		StaticLayer: &structpb.Struct{Fields: map[string]*structpb.Value{
@@ -100,8 +100,8 @@ func unifiedMux() *bootstrappb.RuntimeLayer {
 	}}
 }
 
-// TestEnvoy_GroupedSets: in SotW with Envoy's unified mux, an Envoy takes a change of one Secret, one filter and one layer of
-// the runtime, while it has another one of each. A response without these would be rejected. (B.17)
+// TestEnvoy_GroupedSets: an Envoy with SotW and the unified mux has two Secrets, two filters and two runtime layers,
+// and applies a change of one of each. It would reject a response that contains only the changed resource. (B.17)
 func TestEnvoy_GroupedSets(t *testing.T) {
 	scenario(t, []variant{sotw}, groupedSets, "TENDER_SECRETS=loopback")
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// direct has every scenario run a second time, without the relay: what Envoy and the control plane do by themselves.
+// direct makes every scenario run a second time without the relay, to show how Envoy and the control plane behave
+// alone.
 var direct = flag.Bool("direct", false, "also run each scenario with the Envoy connected to the control plane")
 
 func TestMain(m *testing.M) {
@@ -25,14 +26,14 @@ func TestMain(m *testing.M) {
 	code := m.Run()
 	envoytest.Clean()
 	http.DefaultClient.CloseIdleConnections()
-	if err := goleak.Find(); err != nil && code == 0 { // by no test alone: they run at the same time
+	if err := goleak.Find(); err != nil && code == 0 { // only here, because the tests run in parallel
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
 	os.Exit(code)
 }
 
-// A variant is how Envoys get their configuration.
+// A variant is a transport protocol of xDS with its bootstrap in deploy/envoy.
 type variant struct{ name, bootstrap string }
 
 // The variants of ADS.
@@ -42,7 +43,7 @@ var (
 	ads   = []variant{delta, sotw}
 )
 
-// speak has an Envoy use the variant in whatever bootstrap it is started with.
+// speak sets the ADS protocol of any bootstrap to that of the variant.
 func (v variant) speak(b *bootstrappb.Bootstrap) {
 	b.GetDynamicResources().GetAdsConfig().ApiType = corepb.ApiConfigSource_DELTA_GRPC
 	if v == sotw {
@@ -50,19 +51,20 @@ func (v variant) speak(b *bootstrappb.Bootstrap) {
 	}
 }
 
-// interval is the time between two requests of a load.
+// interval is the time between two requests of a Load.
 const interval = 5 * time.Millisecond
 
-// A setup is where the Envoys of a scenario connect to.
+// A setup is the control plane of a scenario and, unless the run is direct, the relay.
 type setup struct {
 	*outcome
 	variant
 	origin *envoytest.ControlPlane
 	relay  *envoytest.Relay // nil if the Envoys connect to the control plane
-	server string           // the address of the management server
+	server string           // address of the management server of the Envoys
 }
 
-// scenario runs a scenario in each variant below a relay and, if asked to, on the control plane itself.
+// scenario runs a scenario in each variant with a relay and, with -direct, also without one. env are variables of the
+// relay.
 func scenario(t *testing.T, variants []variant, run func(*testing.T, *setup), env ...string) {
 	t.Helper()
 	compared(t, variants, func(t *testing.T, v variant, o *outcome) {
@@ -75,15 +77,15 @@ func scenario(t *testing.T, variants []variant, run func(*testing.T, *setup), en
 	})
 }
 
-// envoy starts an Envoy.
+// envoy starts an Envoy that connects to s.server.
 func (s *setup) envoy(t *testing.T, id string) *envoytest.Envoy {
 	t.Helper()
 	node := relaytest.EnvoyNode(id)
 	return envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.server, Node: node})
 }
 
-// settle waits until those who are connected to the control plane have answered. Envoys themselves may take minutes on
-// go-control-plane, for which nobody waits.
+// settle waits until all clients of the control plane have answered. In a direct run, it waits only shortly, because
+// Envoys may take minutes to answer go-control-plane.
 func (s *setup) settle(t *testing.T) {
 	t.Helper()
 	if s.direct {
@@ -93,7 +95,8 @@ func (s *setup) settle(t *testing.T) {
 	}
 }
 
-// web is a listener "web" whose route configuration "web" leads to a cluster, which has the endpoints of a backend.
+// web returns a Listener "web", a RouteConfiguration "web" that routes to a cluster, and the cluster with the
+// endpoint of a backend.
 func web(cluster string, backend *envoytest.Backend) []proto.Message {
 	return []proto.Message{
 		relaytest.Cluster(cluster), relaytest.Endpoints(cluster, backend.Addr),

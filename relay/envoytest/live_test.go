@@ -14,27 +14,27 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// changes is how many changes TestEnvoy_LiveChanges makes.
+// changes is the number of changes of TestEnvoy_LiveChanges.
 const changes = 200
 
-// kept is how many clusters stay after the last route to them has gone. go-control-plane sends removals of clusters
-// before changes of routes, and never answers for the endpoints of a cluster that is gone: an Envoy that has just been
-// sent the cluster waits for them, and withholds its ACK for clusters meanwhile.
+// kept is the number of clusters that stay after the last route to them was removed. go-control-plane sends removals
+// of clusters before changes of routes, and never sends endpoints of a removed cluster. An Envoy that has just
+// received such a cluster waits for the endpoints and does not send its ACK for clusters meanwhile.
 const kept = 10
 
-// A site is a listener "web" that a control plane changes all the time. Every change is one snapshot, and each keeps the
-// site whole: what routes lead to is there, and stays for some further changes.
+// A site is a listener "web" that a control plane keeps changing. Every change is one snapshot without dangling
+// references. Clusters stay for kept further changes of routes after the last route to them.
 type site struct {
 	origin   *envoytest.ControlPlane
 	backends []*envoytest.Backend
 	random   *rand.Rand
 
-	current string   // the cluster that routes lead to
-	unused  []string // those that they led to before, the newest last
-	green   string   // the one that is to replace it, or empty
-	weight  uint32   // of green, in percent
-	extra   string   // a further listener, or empty
-	count   int      // of changes so far
+	current string   // the cluster that receives requests
+	unused  []string // former clusters that still exist, newest last
+	green   string   // the cluster that replaces current, or empty
+	weight  uint32   // percentage of requests that green receives
+	extra   string   // name of a further listener, or empty
+	count   int      // number of changes so far
 }
 
 func newSite(t *testing.T, origin *envoytest.ControlPlane) *site {
@@ -47,14 +47,14 @@ func newSite(t *testing.T, origin *envoytest.ControlPlane) *site {
 	return s
 }
 
-// change makes the next change.
+// change makes a random change and distributes it.
 func (s *site) change() {
 	s.count++
 	kinds := []func(*envoytest.World){s.replace, s.shift, s.scale, s.scale, s.modify, s.listen, s.everything}
 	s.origin.Apply("", kinds[s.random.IntN(len(kinds))])
 }
 
-// some returns one to all of the backends.
+// some returns the addresses of a random, non-empty subset of the backends.
 func (s *site) some() (addrs []string) {
 	for _, i := range s.random.Perm(len(s.backends))[:1+s.random.IntN(len(s.backends))] {
 		addrs = append(addrs, s.backends[i].Addr)
@@ -62,7 +62,7 @@ func (s *site) some() (addrs []string) {
 	return addrs
 }
 
-// leave has routes lead to another cluster, and removes what no route has led to for long.
+// leave makes next the current cluster, and removes the oldest unused cluster if there are more than kept.
 func (s *site) leave(w *envoytest.World, next string) {
 	s.unused, s.current = append(s.unused, s.current), next
 	if len(s.unused) > kept {
@@ -72,7 +72,8 @@ func (s *site) leave(w *envoytest.World, next string) {
 	}
 }
 
-// replace replaces the cluster by a new one, with its endpoints and the routes, at once, unless it is being replaced.
+// replace replaces the cluster, its endpoints and the routes in one change. During a blue/green replacement, it takes
+// the next step of that instead.
 func (s *site) replace(w *envoytest.World) {
 	if s.green != "" {
 		s.shift(w)
@@ -82,7 +83,8 @@ func (s *site) replace(w *envoytest.World) {
 	w.Put(relaytest.Cluster(s.current), relaytest.Endpoints(s.current, s.some()...), s.route())
 }
 
-// shift takes the next step of a blue/green replacement: the new cluster comes, gets more weight, and has it all.
+// shift takes the next step of a blue/green replacement: it adds the new cluster, raises its weight, or completes the
+// replacement.
 func (s *site) shift(w *envoytest.World) {
 	switch {
 	case s.green == "":
@@ -101,7 +103,7 @@ func (s *site) shift(w *envoytest.World) {
 // scale changes the endpoints.
 func (s *site) scale(w *envoytest.World) { w.Put(relaytest.Endpoints(s.current, s.some()...)) }
 
-// modify changes the cluster, which then needs its endpoints again though they are the same.
+// modify changes the cluster. Envoy then waits for the unchanged endpoints again.
 func (s *site) modify(w *envoytest.World) {
 	c := relaytest.Cluster(s.current)
 	c.ConnectTimeout = durationpb.New(5*time.Second + time.Duration(s.count)*time.Millisecond)
@@ -130,7 +132,7 @@ func (s *site) everything(w *envoytest.World) {
 	s.modify(w)
 }
 
-// route returns the routes of today.
+// route returns the RouteConfiguration for the current state.
 func (s *site) route() *routepb.RouteConfiguration {
 	r := relaytest.Route("web", []string{"*"}, s.current)
 	if s.green != "" {
@@ -143,9 +145,10 @@ func (s *site) route() *routepb.RouteConfiguration {
 	return r
 }
 
-// TestEnvoy_LiveChanges: while a control plane changes routes, clusters, endpoints and listeners, no request fails, and
-// the Envoy refuses nothing. Clusters and endpoints therefore come before the routes that need them. On go-control-plane
-// itself an Envoy falls behind: it waits 15 s for the endpoints of each modified cluster, which do not come. (B.11, B.16, H06)
+// TestEnvoy_LiveChanges: while a control plane changes routes, clusters, endpoints and listeners, no request fails
+// and the Envoy rejects nothing. The relay must therefore send clusters and endpoints before the routes that refer to
+// them. In the direct run an Envoy falls behind: go-control-plane does not send the endpoints of a modified cluster
+// again, and Envoy waits 15 s for them. (B.11, B.16, H06)
 func TestEnvoy_LiveChanges(t *testing.T) {
 	scenario(t, ads, func(t *testing.T, s *setup) {
 		site := newSite(t, s.origin)
@@ -155,7 +158,7 @@ func TestEnvoy_LiveChanges(t *testing.T) {
 		for range changes {
 			site.change()
 			s.settle(t)
-			load.Continue(site.random.IntN(4)) // the next change comes while this one is on its way, or after it
+			load.Continue(site.random.IntN(4)) // the next change overlaps with this one or follows it
 		}
 		last := envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.origin.Addr})
 		last.Listener("web")

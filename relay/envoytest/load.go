@@ -17,7 +17,7 @@ import (
 // A Backend is a web server that answers every request with its name.
 type Backend struct{ Name, Addr string }
 
-// NewBackend starts a backend that lives until tb ends.
+// NewBackend starts a backend that is stopped when tb ends.
 func NewBackend(tb relaytest.TB, name string) *Backend {
 	tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -25,12 +25,12 @@ func NewBackend(tb relaytest.TB, name string) *Backend {
 		tb.Fatalf("start backend: %v", err)
 	}
 	server := &http.Server{ReadHeaderTimeout: relaytest.Patience, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, name) // the client has left
+		_, _ = io.WriteString(w, name) // fails only if the client has disconnected
 	})}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }() // awaited below
 	tb.Cleanup(func() {
-		_ = server.Close() // closes what it can
+		_ = server.Close() // an error of a listener or connection does not matter here
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			tb.Errorf("backend %s ended: %v", name, err)
 		}
@@ -38,10 +38,10 @@ func NewBackend(tb relaytest.TB, name string) *Backend {
 	return &Backend{Name: name, Addr: l.Addr().String()}
 }
 
-// answerWithin is how long a request may take.
+// answerWithin is the timeout of one request.
 const answerWithin = 10 * time.Second
 
-// A Load sends HTTP requests at a constant rate, also while earlier ones wait for their answers.
+// A Load sends HTTP requests at a constant rate. It does not wait for the response of one request before the next.
 type Load struct {
 	tb       relaytest.TB
 	url      string
@@ -50,17 +50,17 @@ type Load struct {
 	requests sync.WaitGroup
 
 	mu      sync.Mutex
-	report  Report
-	changed chan struct{} // closed at the next answer
+	report  Report        // guarded by mu
+	changed chan struct{} // guarded by mu; closed at the next response or failure
 }
 
-// A Report counts the answers of a Load.
+// A Report holds the results of the requests of a Load.
 type Report struct {
-	Answers  map[string]int // with status 200, by their bodies
-	Failures []string       // all others: when, and what
+	Answers  map[string]int // number of responses with status 200, by body
+	Failures []string       // time and error of each other request
 }
 
-// Total returns the number of answers.
+// Total returns the number of completed requests.
 func (r Report) Total() int {
 	n := len(r.Failures)
 	for _, answers := range r.Answers {
@@ -74,7 +74,7 @@ func (r Report) String() string {
 	return fmt.Sprintf("%d answers, by body %v; %d failed:\n%s", r.Total(), r.Answers, len(r.Failures), strings.Join(shown, "\n"))
 }
 
-// StartLoad sends a GET of http://address/ every interval until Stop, or until tb ends.
+// StartLoad sends a GET of http://address/ every interval until Stop is called or tb ends.
 func StartLoad(tb relaytest.TB, address string, interval time.Duration) *Load {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -88,6 +88,7 @@ func StartLoad(tb relaytest.TB, address string, interval time.Duration) *Load {
 	return l
 }
 
+// send starts a request every interval until ctx ends.
 func (l *Load) send(ctx context.Context, interval time.Duration) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -115,13 +116,13 @@ func (l *Load) request() {
 	l.changed = make(chan struct{})
 }
 
-// get sends one request. An answer whose status is not 200 is an error.
+// get sends one request and returns the body. A status other than 200 is an error.
 func (l *Load) get() (string, error) {
 	resp, err := l.client.Get(l.url)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read
+	defer func() { _ = resp.Body.Close() }() // the body was read to its end
 	body, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s", resp.Status, body)
@@ -129,13 +130,14 @@ func (l *Load) get() (string, error) {
 	return string(body), err
 }
 
-// Report returns what was counted so far.
+// Report returns a copy of the results so far.
 func (l *Load) Report() Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.copy()
 }
 
+// copy returns a copy of the report. The caller must hold mu.
 func (l *Load) copy() Report {
 	r := Report{Answers: make(map[string]int), Failures: append([]string(nil), l.report.Failures...)}
 	for body, n := range l.report.Answers {
@@ -144,7 +146,8 @@ func (l *Load) copy() Report {
 	return r
 }
 
-// Await waits until the report so far meets a condition. It fails the test after relaytest.Patience.
+// Await waits until met returns true for the results so far. It fails the test after [relaytest.Patience]. met is
+// called with a lock held and must not call methods of the Load.
 func (l *Load) Await(what string, met func(Report) bool) {
 	l.tb.Helper()
 	if !l.Within(relaytest.Patience, met) {
@@ -152,7 +155,7 @@ func (l *Load) Await(what string, met func(Report) bool) {
 	}
 }
 
-// Within waits until the report so far meets a condition, for a limited time, and reports whether it does.
+// Within waits until met returns true for the results so far, for at most limit, and reports whether it did.
 func (l *Load) Within(limit time.Duration, met func(Report) bool) bool {
 	late := time.NewTimer(limit)
 	defer late.Stop()
@@ -171,14 +174,14 @@ func (l *Load) Within(limit time.Duration, met func(Report) bool) bool {
 	}
 }
 
-// Continue waits for this many more answers, of whatever status.
+// Continue waits for a number of further completed requests, successful or not.
 func (l *Load) Continue(answers int) {
 	l.tb.Helper()
 	until := l.Report().Total() + answers
 	l.Await(fmt.Sprint(answers, " more answers"), func(r Report) bool { return r.Total() >= until })
 }
 
-// Stop ends the load, waits for the last answers, and returns the report. It may be called again.
+// Stop ends the load, waits for the open requests, and returns the report. It may be called more than once.
 func (l *Load) Stop() Report {
 	l.stop()
 	l.requests.Wait()

@@ -17,13 +17,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/loadserver"
 )
 
-// A localityOf is a zone of a cluster.
+// A localityOf identifies a zone of a cluster.
 type localityOf struct{ cluster, zone string }
 
-// loadTotals are numbers of requests.
+// loadTotals holds the numbers of requests of a locality.
 type loadTotals struct{ issued, successful, failed uint64 }
 
-// loadOf adds up what Envoys report of dynamic clusters.
+// loadOf returns the sums of the reported requests, without those to the management server.
 func loadOf(reports []*lrspb.LoadStatsRequest) map[localityOf]loadTotals {
 	totals := make(map[localityOf]loadTotals)
 	for _, r := range reports {
@@ -54,8 +54,8 @@ func zoned(cluster string, a, b *envoytest.Backend) *endpointpb.ClusterLoadAssig
 	return all
 }
 
-// TestEnvoy_LoadReports: the load that two Envoys report arrives at the control plane as one stream, whose sums for each
-// cluster and locality are the requests that both have sent. (B.29, R139, R140)
+// TestEnvoy_LoadReports: the relay forwards the load reports of two Envoys to the control plane on one stream. The
+// sums for each cluster and locality equal the requests that both Envoys sent. (B.29, R139, R140)
 func TestEnvoy_LoadReports(t *testing.T) {
 	compared(t, []variant{delta}, func(t *testing.T, _ variant, o *outcome) {
 		var reports loadserver.Server
@@ -77,46 +77,47 @@ func TestEnvoy_LoadReports(t *testing.T) {
 	})
 }
 
-// reportAnswers has an Envoy report answers also where it has sent no request since its last report. Without that, those that know this
-// guard (1.36 does, 1.40 does not) forget the answers to the last requests of a locality if a report comes between.
+// reportAnswers makes an Envoy report the responses of a locality also if no request was sent to it since the last
+// report. Otherwise Envoys with this runtime guard (1.36, but not 1.40) lose the responses to the last requests when
+// a report falls in between.
 func reportAnswers(b *bootstrappb.Bootstrap) {
 	guard, err := structpb.NewStruct(map[string]any{"envoy.reloadable_features.report_load_with_rq_issued": false})
 	if err != nil {
-		panic(err) // the map is above
+		panic(err) // the map above is valid
 	}
 	b.LayeredRuntime = &bootstrappb.LayeredRuntime{Layers: []*bootstrappb.RuntimeLayer{{
 		Name: "reports", LayerSpecifier: &bootstrappb.RuntimeLayer_StaticLayer{StaticLayer: guard},
 	}}}
 }
 
-// awaitReporting waits until an Envoy, which has its clusters, reports the load of each: requests before that are not
-// reported. It takes up the clusters of the day with the answer to its first report, and after each report.
+// awaitReporting waits until an Envoy reports the load of all its clusters; earlier requests are not reported. An
+// Envoy adds new clusters when it receives the response to its first report, and after each report.
 func awaitReporting(e *envoytest.Envoy) {
-	const asked, sent = "load_reporter.requests", "load_reporter.responses" // Envoy's names: the server requests
+	const asked, sent = "load_reporter.requests", "load_reporter.responses" // in Envoy's terms, the server sends requests
 	began := int64(-1)
 	e.Await("two load reports", func() error {
 		stats := e.Stats(`^load_reporter\.`)
 		if stats[asked] == 0 {
-			return errors.New("the server has not asked")
+			return errors.New("the server has not requested reports")
 		}
 		if began < 0 {
 			began = stats[sent]
 		}
 		if stats[sent] < began+2 {
-			return fmt.Errorf("%d since", stats[sent]-began)
+			return fmt.Errorf("%d reports so far", stats[sent]-began)
 		}
 		return nil
 	})
 }
 
-// requestsOf sends requests through two Envoys, and returns their load.
+// requestsOf sends requests through two Envoys and returns the expected totals.
 func requestsOf(t *testing.T, o *outcome, origin *envoytest.ControlPlane, server string) map[localityOf]loadTotals {
 	t.Helper()
 	for _, cluster := range []string{"web", "api"} {
 		origin.Put(relaytest.Cluster(cluster), zoned(cluster, envoytest.NewBackend(t, cluster+" a"), envoytest.NewBackend(t, cluster+" b")),
 			relaytest.Listener(cluster, cluster), relaytest.Route(cluster, []string{"*"}, cluster))
 	}
-	loads := make(map[*envoytest.Load]string) // the cluster of each
+	loads := make(map[*envoytest.Load]string) // cluster by load
 	for i := range 2 {
 		e := envoytest.Start(t, envoytest.Options{
 			Bootstrap: "load-reports.yaml", Server: server, Node: relaytest.EnvoyNode(fmt.Sprint("edge-", i)), Edit: reportAnswers,

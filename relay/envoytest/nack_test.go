@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// rejection is what every Envoy says about an invalid listener.
+// rejection is part of the error with which every Envoy rejects the listener of invalid.
 const rejection = "no filter chains specified"
 
 // invalid returns a listener that every Envoy rejects.
@@ -28,24 +28,24 @@ func invalid(name string) *listenerpb.Listener {
 	return l
 }
 
-// awaitSum waits until a statistic of an Envoy, summed over types, has at least a value.
+// awaitSum waits until the sum of a statistic over all types is at least a value.
 func awaitSum(e *envoytest.Envoy, name string, least int64) {
 	e.Await(name, func() error {
 		if got := e.Stats(envoytest.Judged).Sum(name); got < least {
-			return fmt.Errorf("%s is %d, want %d", name, got, least)
+			return fmt.Errorf("%s is %d, want at least %d", name, got, least)
 		}
 		return nil
 	})
 }
 
-// clientStatus returns the answer of the relay's CSDS, as text.
+// clientStatus returns the response of the relay's CSDS as text.
 func clientStatus(t *testing.T, r *envoytest.Relay) string {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+r.Admin, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }() // nothing is under way
+	defer func() { _ = conn.Close() }() // the call has ended
 	resp, err := statuspb.NewClientStatusDiscoveryServiceClient(conn).FetchClientStatus(t.Context(), new(statuspb.ClientStatusRequest))
 	if err != nil {
 		t.Fatalf("CSDS: %v", err)
@@ -53,9 +53,9 @@ func clientStatus(t *testing.T, r *envoytest.Relay) string {
 	return resp.String()
 }
 
-// TestEnvoy_NACK: Envoy's words about an invalid listener appear in the log, in `tender status`, on the page and in
-// CSDS. An Envoy that is sent other listeners is not affected. The repaired listener is accepted. The Envoy rejects no more
-// updates than one on the control plane itself. (B.9, R029, C10)
+// TestEnvoy_NACK: the error of an Envoy about an invalid listener appears in the log, in `tender status`, on the
+// status page and in CSDS. An Envoy of another group is not affected. The repaired listener is accepted. The Envoy
+// rejects no more updates than in the direct run. (B.9, R029, C10)
 func TestEnvoy_NACK(t *testing.T) {
 	scenario(t, ads, func(t *testing.T, s *setup) {
 		s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
@@ -78,7 +78,7 @@ func TestEnvoy_NACK(t *testing.T) {
 		s.origin.Put(repaired)
 		refuser.Listener("broken")
 		if s.relay != nil {
-			refuser.Await("tender status without a rejection", func() error { // the relay may not have its ACK yet
+			refuser.Await("tender status without a rejection", func() error { // the ACK may not have reached the relay yet
 				if got := s.relay.Tender("status"); strings.Contains(got, rejection) {
 					return errors.New(got)
 				}
@@ -88,16 +88,17 @@ func TestEnvoy_NACK(t *testing.T) {
 		loads[0].Continue(20)
 		s.judge(bystander, loads[1].Stop())
 		s.requests(loads[0].Stop())
-		s.updates(refuser) // at least the one: go-control-plane sends it again at once
+		s.updates(refuser) // at least one rejection; go-control-plane sends the listener again at once
 		for _, name := range []string{"lds.update_success", "cds.update_success", "listener_modified", "cluster_modified"} {
 			if got := bystander.Stats(envoytest.Judged).Sum(name); got != before.Sum(name) {
-				t.Errorf("the other Envoy: %s is %d, was %d", name, got, before.Sum(name))
+				t.Errorf("Envoy of the other group: %s is %d, want %d as before", name, got, before.Sum(name))
 			}
 		}
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
-// showRefusal waits until the relay shows the words of an Envoy, and checks that it shows them everywhere.
+// showRefusal waits until the API shows the error of an Envoy, and checks that the log, `tender status`, CSDS and the
+// page show it as well.
 func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy) {
 	t.Helper()
 	e.Await("rejection in /api/v1/clients", func() error {
@@ -116,9 +117,10 @@ func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy) {
 	}
 }
 
-// TestEnvoy_HalfApplied: an Envoy applies the valid listeners of a response that it rejects, and goes on reporting the
-// version before. When the control plane reverts, an Envoy that reconnects, to the same relay or to another one, ends
-// with exactly the served state. On go-control-plane itself it keeps what it has applied. (B.3, envoy#12592)
+// TestEnvoy_HalfApplied: an Envoy applies the valid listeners of a response that it rejects, and keeps reporting the
+// previous version. When the control plane reverts the change, an Envoy that reconnects to the same relay or to
+// another one must get exactly the served state. In the direct run, it keeps the listeners that it applied. (B.3,
+// envoy#12592)
 func TestEnvoy_HalfApplied(t *testing.T) {
 	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
 		origin := envoytest.NewControlPlane(t)
@@ -142,7 +144,7 @@ func TestEnvoy_HalfApplied(t *testing.T) {
 
 		for round, to := range servers {
 			origin.Put(relaytest.Listener("web", "web-two"), relaytest.Listener("extra", "web"), invalid("broken"))
-			e.Listener("extra") // it has applied what is valid, and rejected the response
+			e.Listener("extra") // applied, although the response is rejected
 			awaitSum(e, "update_rejected", int64(round+1))
 
 			link.Set(proxy.Link{Refuse: true})
@@ -163,7 +165,7 @@ func TestEnvoy_HalfApplied(t *testing.T) {
 	})
 }
 
-// watchListeners returns a client of a relay that has all listeners.
+// watchListeners returns a client of a relay that subscribes to all listeners.
 func watchListeners(t *testing.T, r *envoytest.Relay) *relaytest.Client {
 	t.Helper()
 	conn, err := grpc.NewClient(r.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -20,8 +20,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// scripted runs a scenario of a scripted origin by Delta, with Envoys that connect to server: a relay or, if asked to, the
-// origin itself.
+// scripted runs a Delta scenario with a scripted origin. server is the address of a relay or, in a second run with
+// -direct, of the origin.
 func scripted(t *testing.T, b relaytest.Behaviour, run func(t *testing.T, o *outcome, origin *relaytest.Origin, server string)) {
 	t.Helper()
 	compared(t, []variant{delta}, func(t *testing.T, _ variant, o *outcome) {
@@ -34,7 +34,7 @@ func scripted(t *testing.T, b relaytest.Behaviour, run func(t *testing.T, o *out
 	})
 }
 
-// overADS is the source of what an Envoy asks for by ADS.
+// overADS returns a ConfigSource for the ADS stream.
 func overADS() *corepb.ConfigSource {
 	return &corepb.ConfigSource{
 		ResourceApiVersion:    corepb.ApiVersion_V3,
@@ -42,7 +42,7 @@ func overADS() *corepb.ConfigSource {
 	}
 }
 
-// onDemand returns a listener "web" with routes "web" that has the on-demand filter.
+// onDemand returns a Listener "web" with the on-demand filter, whose routes are the RouteConfiguration "web".
 func onDemand(t *testing.T, options *ondemandpb.OnDemand) *listenerpb.Listener {
 	t.Helper()
 	l := relaytest.Listener("web", "web")
@@ -58,7 +58,7 @@ func onDemand(t *testing.T, options *ondemandpb.OnDemand) *listenerpb.Listener {
 	return l
 }
 
-// ask sends one request, and returns its status and what the answer says.
+// ask sends one request and returns the status code and the body. header is a list of names and values.
 func ask(t *testing.T, address, host string, header ...string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/", http.NoBody)
@@ -74,7 +74,7 @@ func ask(t *testing.T, address, host string, header ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read
+	defer func() { _ = resp.Body.Close() }() // the body was read to its end
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		t.Fatal(err)
@@ -82,8 +82,8 @@ func ask(t *testing.T, address, host string, header ...string) string {
 	return strings.TrimSpace(fmt.Sprint(resp.StatusCode, " ", string(body)))
 }
 
-// virtualHost returns a VHDS resource "web/NAME" that leads to a cluster, with the hosts that Envoys know it by: a host
-// that is not NAME is an alias.
+// virtualHost returns a VHDS resource "web/NAME" that routes to a cluster. Each host other than NAME is added as an
+// alias.
 func virtualHost(t *testing.T, name, cluster, version string, hosts ...string) *discoverypb.Resource {
 	t.Helper()
 	host := relaytest.Route("web/"+name, hosts, cluster).GetVirtualHosts()[0]
@@ -96,10 +96,10 @@ func virtualHost(t *testing.T, name, cluster, version string, hosts ...string) *
 	return r
 }
 
-// TestEnvoy_VHDS: the first request for a host that the Envoy does not know waits for its virtual host, by its name or by
-// an alias, and is answered; a host that the origin does not know is 404; changes reach the Envoys that asked. By a stream
-// of its own, and by ADS, which Envoy 1.36 rejects. The scripted origin serves ADS alone, so that has the run without the
-// relay. (R094, R095, B.20, B.26)
+// TestEnvoy_VHDS: the first request for an unknown host waits until the Envoy has received its virtual host, by name
+// or by an alias. A host that the origin does not have is answered with 404. Changes reach the Envoys that requested
+// the host. The test uses a separate stream and ADS; Envoy 1.36 rejects VHDS over ADS. The scripted origin serves
+// only ADS, so only ADS has a direct run. (R094, R095, B.20, B.26)
 func TestEnvoy_VHDS(t *testing.T) {
 	t.Parallel()
 	behaviour := relaytest.Behaviour{
@@ -126,7 +126,7 @@ func TestEnvoy_VHDS(t *testing.T) {
 	})
 }
 
-// rejectsHosts waits until an Envoy has rejected routes whose virtual hosts come by ADS.
+// rejectsHosts waits until an Envoy has rejected a RouteConfiguration that uses VHDS over ADS.
 func rejectsHosts(t *testing.T, origin *relaytest.Origin, server string) {
 	t.Helper()
 	origin.Put(onDemand(t, new(ondemandpb.OnDemand)), &routepb.RouteConfiguration{Name: "web", Vhds: &routepb.Vhds{ConfigSource: overADS()}})
@@ -134,7 +134,7 @@ func rejectsHosts(t *testing.T, origin *relaytest.Origin, server string) {
 	e.AwaitLine(0, "vhds: only 'DELTA_GRPC' is supported as an api_type")
 }
 
-// servesHosts sends requests for hosts through two Envoys that get virtual hosts on demand.
+// servesHosts checks requests for hosts through two Envoys that get their virtual hosts on demand.
 func servesHosts(t *testing.T, o *outcome, origin *relaytest.Origin, server string, source *corepb.ConfigSource) {
 	t.Helper()
 	const typeURL = relaytest.VirtualHostType
@@ -142,7 +142,8 @@ func servesHosts(t *testing.T, o *outcome, origin *relaytest.Origin, server stri
 	for _, name := range []string{"one", "two"} {
 		origin.Put(relaytest.StaticCluster(name, envoytest.NewBackend(t, name).Addr))
 	}
-	// Envoy takes an empty answer to its first VHDS request for none, and waits for initial_fetch_timeout.
+	// Envoy ignores an empty response to its first VHDS request and waits for initial_fetch_timeout, so one host
+	// always exists.
 	origin.SetRaw(typeURL, virtualHost(t, "base.example", "one", "1", "base.example"))
 	origin.SetRaw(typeURL, virtualHost(t, "one.example", "one", "1", "one.example"))
 	origin.SetRaw(typeURL, virtualHost(t, "shared", "two", "1", "a.example", "b.example"))
@@ -170,8 +171,9 @@ func servesHosts(t *testing.T, o *outcome, origin *relaytest.Origin, server stri
 	}
 }
 
-// TestEnvoy_ODCDS: the first request to a cluster that the Envoy does not know, named by a header, waits for the cluster
-// and is answered. A cluster that the origin does not have is 503. Changes of the cluster arrive. (B.6, B.17)
+// TestEnvoy_ODCDS: a header names the cluster of a request. The first request to an unknown cluster waits until the
+// Envoy has received the cluster. A cluster that the origin does not have is answered with 503. Changes of the
+// cluster arrive. (B.6, B.17)
 func TestEnvoy_ODCDS(t *testing.T) {
 	behaviour := relaytest.Behaviour{NamedOnly: func(of, name string) bool { return of == relaytest.ClusterType && strings.HasPrefix(name, "rare") }}
 	scripted(t, behaviour, func(t *testing.T, o *outcome, origin *relaytest.Origin, server string) {

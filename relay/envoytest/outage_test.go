@@ -21,18 +21,18 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// An outage is an Envoy that serves requests while what it gets its configuration from fails.
+// An outage is an Envoy that serves requests while its management server or the control plane fails.
 type outage struct {
 	*setup
-	next   *envoytest.Backend // of the endpoints after change
-	up     *proxy.Proxy       // before the control plane
-	down   *proxy.Proxy       // before the Envoy's management server: up, without a relay
+	next   *envoytest.Backend // endpoint after change
+	up     *proxy.Proxy       // in front of the control plane
+	down   *proxy.Proxy       // in front of the relay; equal to up in a direct run
 	envoy  *envoytest.Envoy
 	load   *envoytest.Load
-	before int64 // how often the Envoy took clusters and listeners as modified
+	before int64 // result of modified at the start
 }
 
-// newOutage starts an Envoy with a load.
+// newOutage starts the servers, an Envoy and a load. edit changes the bootstrap and may be nil.
 func newOutage(t *testing.T, v variant, o *outcome, opts relay.Options, edit func(*bootstrappb.Bootstrap)) *outage {
 	t.Helper()
 	s := &setup{outcome: o, variant: v, origin: envoytest.NewControlPlane(t)}
@@ -50,16 +50,17 @@ func newOutage(t *testing.T, v variant, o *outcome, opts relay.Options, edit fun
 	return f
 }
 
-// hole has a link pass nothing on, and tell nobody.
+// hole makes a link hold back all data without closing the connections.
 func hole(link *proxy.Proxy) {
 	way := proxy.Way{Hold: true}
 	link.Set(proxy.Link{Up: way, Down: way})
 }
 
-// change has the control plane send other endpoints.
+// change replaces the endpoints at the control plane.
 func (f *outage) change() { f.origin.Put(relaytest.Endpoints("one", f.next.Addr)) }
 
-// recovers waits until the Envoy has the endpoints of change, and judges what happened.
+// recovers waits until the Envoy uses the endpoints of change, and checks that no request failed and nothing was
+// rejected.
 func (f *outage) recovers() {
 	f.t.Helper()
 	f.answers(f.load, f.next)
@@ -67,8 +68,9 @@ func (f *outage) recovers() {
 	f.judge(f.envoy, f.load.Stop())
 }
 
-// TestEnvoy_OriginGone: while the control plane is gone, or slow, no request fails, and an Envoy that starts gets
-// everything. When the control plane returns with the same content, nothing is modified; the next change arrives. (B.8)
+// TestEnvoy_OriginGone: while the control plane is down or slow, no request fails, and an Envoy that starts gets the
+// whole configuration. When the control plane returns with the same content, the Envoy modifies nothing. The next
+// change arrives. (B.8)
 func TestEnvoy_OriginGone(t *testing.T) {
 	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
 		f := newOutage(t, v, o, relay.Options{}, nil)
@@ -92,8 +94,8 @@ func TestEnvoy_OriginGone(t *testing.T) {
 	})
 }
 
-// pinging has an Envoy ping its server every second and wait two seconds for the answer: 30 s and 5 s in the bootstraps
-// that are shipped.
+// pinging makes an Envoy ping its server every second, with a timeout of two seconds. The bootstraps in deploy/envoy
+// have 30 s and 5 s.
 func pinging(b *bootstrappb.Bootstrap) {
 	const key = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 	for _, c := range b.GetStaticResources().GetClusters() {
@@ -108,10 +110,11 @@ func pinging(b *bootstrappb.Bootstrap) {
 	}
 }
 
-// pings are those of a relay to its clients, as often.
+// pings makes a relay ping its clients as often as pinging does for an Envoy.
 var pings = relay.Options{PingAfter: time.Second, PingTimeout: 2 * time.Second}
 
-// awaitNoStreams waits until the relay serves no stream. It is not asked of go-control-plane, which does not ping.
+// awaitNoStreams waits until the relay has no streams. In a direct run it returns at once, because go-control-plane
+// does not ping its clients.
 func (f *outage) awaitNoStreams() {
 	f.t.Helper()
 	if f.relay == nil {
@@ -119,14 +122,14 @@ func (f *outage) awaitNoStreams() {
 	}
 	f.envoy.Await("end of its streams at the relay", func() error {
 		if n := f.relay.Streams(); n > 0 {
-			return fmt.Errorf("the relay has %d streams", n)
+			return fmt.Errorf("the relay has %d streams, want 0", n)
 		}
 		return nil
 	})
 }
 
-// TestEnvoy_HalfOpen: nothing passes between an Envoy and the relay any more, and neither is told. Both notice by
-// their pings. The Envoy goes on serving, reconnects, and has what changed meanwhile. (B.34)
+// TestEnvoy_HalfOpen: the connection between an Envoy and the relay loses all data without being closed. Both detect
+// it by pings. The Envoy keeps serving requests, reconnects, and receives the change made meanwhile. (B.34)
 func TestEnvoy_HalfOpen(t *testing.T) {
 	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
 		f := newOutage(t, v, o, pings, pinging)
@@ -134,7 +137,7 @@ func TestEnvoy_HalfOpen(t *testing.T) {
 		f.change()
 		f.envoy.Await("loss of the connection", func() error {
 			if f.envoy.Stats(envoytest.Judged)["control_plane.connected_state"] > 0 {
-				return errors.New("it is connected")
+				return errors.New("the Envoy is still connected")
 			}
 			return nil
 		})
@@ -144,8 +147,8 @@ func TestEnvoy_HalfOpen(t *testing.T) {
 	})
 }
 
-// TestEnvoy_Stopped: an Envoy stops without a word (SIGSTOP). The relay notices by its pings and frees what it held.
-// Once the Envoy goes on, it reconnects, serves, and has what changed meanwhile. (B.34)
+// TestEnvoy_Stopped: an Envoy is stopped by SIGSTOP. The relay detects it by pings and closes its streams. Once the
+// Envoy continues, it reconnects, serves requests, and receives the change made meanwhile. (B.34)
 func TestEnvoy_Stopped(t *testing.T) {
 	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
 		f := newOutage(t, v, o, pings, pinging)
@@ -153,7 +156,7 @@ func TestEnvoy_Stopped(t *testing.T) {
 		f.requests(f.load.Stop())
 
 		f.envoy.Signal(syscall.SIGSTOP)
-		t.Cleanup(func() { f.envoy.Signal(syscall.SIGCONT) }) // it is killed next
+		t.Cleanup(func() { f.envoy.Signal(syscall.SIGCONT) }) // the next cleanup kills the Envoy
 		f.awaitNoStreams()
 		f.change()
 		f.envoy.Signal(syscall.SIGCONT)
@@ -165,18 +168,19 @@ func TestEnvoy_Stopped(t *testing.T) {
 	})
 }
 
-// TestEnvoy_OriginStuck: nothing passes between the relay and the control plane any more, and neither is told. The
-// relay notices by its pings (TENDER_ORIGIN_KEEPALIVE, here the shortest), reconnects, and its Envoy has what changed
-// meanwhile. The run without the relay is that of TestEnvoy_HalfOpen. (B.34)
+// TestEnvoy_OriginStuck: the connection between the relay and the control plane loses all data without being closed.
+// The relay detects it by pings (TENDER_ORIGIN_KEEPALIVE, here at its minimum) and reconnects, and its Envoy receives
+// the change made meanwhile. The direct run would be the same as that of TestEnvoy_HalfOpen. (B.34)
 func TestEnvoy_OriginStuck(t *testing.T) {
 	t.Parallel()
-	often := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second}) // 20 s to answer otherwise
+	// The default timeout is 20 s.
+	often := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second})
 	f := newOutage(t, delta, &outcome{t: t}, relay.Options{DialOptions: []grpc.DialOption{often}}, nil)
 	hole(f.up)
 	f.change()
 	f.envoy.Await("loss of the origin", func() error {
 		if page := f.relay.Get("/api/v1/status"); !bytes.Contains(page, []byte(`"connected": false`)) && !bytes.Contains(page, []byte(`"connected":false`)) {
-			return errors.New("the relay is connected to its origin")
+			return errors.New("the relay is still connected to its origin")
 		}
 		return nil
 	})

@@ -8,29 +8,29 @@ import (
 	"github.com/xdstender/tender/relay/envoytest"
 )
 
-// enough is how long a scenario on the control plane itself waits for what go-control-plane may never do.
+// enough is the timeout of waits in direct runs, where go-control-plane may never meet the condition.
 const enough = 5 * time.Second
 
-// An outcome is what a run of a scenario shows. Below a relay all of it fails the test, but for what judge is not asked
-// about. On the control plane itself it is only counted: the relay is measured by that.
+// An outcome counts the faults of a run of a scenario. In a run with a relay, each counted fault fails the test. In a
+// direct run, faults are only counted, for the comparison with the run with a relay.
 type outcome struct {
 	t      *testing.T
 	direct bool // the Envoys connect to the control plane itself
 
 	failed     int      // requests without a response of status 200
 	rejected   int64    // updates that Envoys rejected
-	unanswered int64    // updates that Envoys went on without
-	modified   int64    // clusters and listeners that were modified, though they are the same
-	missing    []string // what was awaited and did not come
+	unanswered int64    // initial fetches that timed out
+	modified   int64    // modifications of clusters and listeners by unchanged resources
+	missing    []string // conditions that were not met in time
 }
 
 func (o *outcome) String() string {
-	return fmt.Sprintf("%d failed requests, %d rejected and %d unanswered updates, %d needless modifications, did not come: %q",
+	return fmt.Sprintf("%d failed requests, %d rejected and %d unanswered updates, %d needless modifications, conditions not met: %q",
 		o.failed, o.rejected, o.unanswered, o.modified, o.missing)
 }
 
-// compared runs a scenario in each variant, in parallel with other tests, below a relay and, if asked to, on the control plane itself. What the relay
-// adds to the outcome must be nothing, or less.
+// compared runs a scenario in each variant with a relay and, with -direct, also without one. The outcome with the
+// relay must not be worse. The variants run in parallel with each other and with other tests.
 func compared(t *testing.T, variants []variant, run func(*testing.T, variant, *outcome)) {
 	t.Helper()
 	t.Parallel()
@@ -48,7 +48,7 @@ func compared(t *testing.T, variants []variant, run func(*testing.T, variant, *o
 				return
 			}
 			t.Run("direct", start(alone))
-			t.Logf("\nbelow the relay:      %v\non the control plane: %v", relayed, alone)
+			t.Logf("\nwith a relay: %v\nwithout:      %v", relayed, alone)
 			if err := relayed.exceeds(alone); err != nil {
 				t.Error(err)
 			}
@@ -56,16 +56,16 @@ func compared(t *testing.T, variants []variant, run func(*testing.T, variant, *o
 	}
 }
 
-// exceeds returns an error if an outcome is worse than that of the Envoys on the control plane itself.
+// exceeds returns an error if any count of an outcome is larger than that of the direct run.
 func (o *outcome) exceeds(alone *outcome) error {
 	if o.failed > alone.failed || o.rejected > alone.rejected || o.unanswered > alone.unanswered ||
 		o.modified > alone.modified || len(o.missing) > len(alone.missing) {
-		return fmt.Errorf("the relay adds to the outcome: %v; without it: %v", o, alone)
+		return fmt.Errorf("outcome with the relay: %v; it is worse than without: %v", o, alone)
 	}
 	return nil
 }
 
-// await waits until an Envoy meets a condition.
+// await waits until met returns nil. In a direct run it gives up after enough and counts the condition as missing.
 func (o *outcome) await(e *envoytest.Envoy, what string, met func() error) {
 	o.t.Helper()
 	if !o.direct {
@@ -75,7 +75,7 @@ func (o *outcome) await(e *envoytest.Envoy, what string, met func() error) {
 	}
 }
 
-// answers waits until a load has an answer of a backend that it has not counted yet.
+// answers waits until a load has received one more response of a backend. It treats direct runs as await does.
 func (o *outcome) answers(l *envoytest.Load, of *envoytest.Backend) {
 	o.t.Helper()
 	before := l.Report().Answers[of.Name]
@@ -87,7 +87,7 @@ func (o *outcome) answers(l *envoytest.Load, of *envoytest.Backend) {
 	}
 }
 
-// requests counts the failed requests of a load, of which the relay may have none.
+// requests counts the failed requests of a load. With a relay, any failure fails the test.
 func (o *outcome) requests(r envoytest.Report) {
 	o.t.Helper()
 	if o.failed += len(r.Failures); len(r.Failures) > 0 && !o.direct {
@@ -95,33 +95,33 @@ func (o *outcome) requests(r envoytest.Report) {
 	}
 }
 
-// updates counts the updates that an Envoy rejected or went on without.
+// updates counts the rejected updates and the timed-out initial fetches of an Envoy. It never fails the test.
 func (o *outcome) updates(e *envoytest.Envoy) {
 	stats := e.Stats(envoytest.Judged)
 	o.rejected += stats.Sum("update_rejected")
 	o.unanswered += stats.Sum("init_fetch_timeout")
 }
 
-// judge counts the failed requests of a load and the faults of its Envoy. Below a relay there may be none.
+// judge counts the failed requests of a load and the faults of its Envoy. With a relay, any of them fails the test.
 func (o *outcome) judge(e *envoytest.Envoy, r envoytest.Report) {
 	o.t.Helper()
 	o.requests(r)
 	o.updates(e)
 	if !o.direct && faults(e) > 0 {
-		o.t.Errorf("Envoy %s: updates rejected or not waited for: %v", e.ID(), e.Stats(envoytest.Judged))
+		o.t.Errorf("Envoy %s: updates were rejected or timed out: %v", e.ID(), e.Stats(envoytest.Judged))
 	}
 }
 
-// unmodified counts what Envoys took as modified since there were so many modifications. Below a relay it is none.
+// unmodified counts the modifications of Envoys beyond the number before. With a relay, any of them fails the test.
 func (o *outcome) unmodified(before int64, envoys ...*envoytest.Envoy) {
 	o.t.Helper()
 	now := modified(envoys...) - before
 	if o.modified += now; now != 0 && !o.direct {
-		o.t.Errorf("clusters and listeners were modified %d times, though they are the same", now)
+		o.t.Errorf("clusters and listeners were modified %d times by unchanged resources, want 0", now)
 	}
 }
 
-// modified returns how often Envoys took clusters and listeners as changed.
+// modified returns the number of modifications of clusters and listeners that Envoys counted.
 func modified(envoys ...*envoytest.Envoy) (n int64) {
 	for _, e := range envoys {
 		stats := e.Stats(envoytest.Judged)
@@ -130,25 +130,25 @@ func modified(envoys ...*envoytest.Envoy) (n int64) {
 	return n
 }
 
-// faults returns how many updates an Envoy rejected, or did not wait for.
+// faults returns the number of rejected updates and timed-out initial fetches of an Envoy.
 func faults(e *envoytest.Envoy) int64 {
 	stats := e.Stats(envoytest.Judged)
 	return stats.Sum("update_rejected") + stats.Sum("init_fetch_timeout")
 }
 
-// noFault fails the test if a request failed, or if an Envoy below a relay rejected something or went on without an
-// answer. It is for scenarios that have no run without the relay.
+// noFault fails the test if a request failed, an Envoy rejected an update, or an initial fetch timed out. It is for
+// scenarios without a direct run.
 func noFault(t *testing.T, e *envoytest.Envoy, r envoytest.Report) {
 	t.Helper()
 	(&outcome{t: t}).judge(e, r)
 }
 
-// TestOutcome: the relay may not add anything to what the control plane itself shows.
+// TestOutcome: exceeds returns an error if any count is larger than in the direct run, and none if all are smaller.
 func TestOutcome(t *testing.T) {
 	for _, worse := range []outcome{{failed: 3}, {rejected: 3}, {unanswered: 3}, {modified: 3}, {missing: []string{"a", "b", "c"}}} {
 		alone := &outcome{failed: 2, rejected: 2, unanswered: 2, modified: 2, missing: []string{"a", "b"}}
 		if worse.exceeds(alone) == nil {
-			t.Errorf("%v is no worse than %v", &worse, alone)
+			t.Errorf("exceeds: nil for %v compared with %v, want an error", &worse, alone)
 		}
 		if err := new(outcome).exceeds(&worse); err != nil {
 			t.Error(err)

@@ -13,13 +13,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// askEvery is the time between two questions to a process that has no notifications.
+// askEvery is the polling interval of [Process.Within].
 const askEvery = 10 * time.Millisecond
 
-// A Process is a program that a test runs, and what it writes, by lines. Its methods may be called from any goroutine,
-// but those that fail the test.
+// A Process is a program that a test runs, with its output. Its methods are safe for concurrent use, but methods that
+// can fail the test must be called from the goroutine of the test.
 type Process struct {
-	// In is the standard input.
+	// In is the standard input of the program.
 	In io.WriteCloser
 
 	tb    relaytest.TB
@@ -29,13 +29,12 @@ type Process struct {
 
 	mu    sync.Mutex
 	lines []string      // guarded by mu
-	begun []byte        // guarded by mu: a line that has not ended
-	more  chan struct{} // guarded by mu; closed at the next lines
+	begun []byte        // guarded by mu; an incomplete last line
+	more  chan struct{} // guarded by mu; closed when further lines are complete
 }
 
-// StartProcess starts a command, and keeps what it writes to its standard output and its standard error. The process is
-// killed when tb ends, and on Linux when the test process dies. If tb has failed by then, what was written is printed
-// under the name.
+// StartProcess starts a command and records its standard output and standard error. The process is killed when tb
+// ends, and on Linux also when the test process dies. If tb has failed, the output is printed under name.
 func StartProcess(tb relaytest.TB, name string, cmd *exec.Cmd) *Process {
 	tb.Helper()
 	p := &Process{tb: tb, name: name, cmd: cmd, ended: make(chan struct{}), more: make(chan struct{})}
@@ -50,7 +49,7 @@ func StartProcess(tb relaytest.TB, name string, cmd *exec.Cmd) *Process {
 	}
 	go func() { // ends with the process
 		defer close(p.ended)
-		_ = cmd.Wait() // killed, most often
+		_ = cmd.Wait() // most processes are killed, so the exit status does not matter
 	}()
 	tb.Cleanup(func() {
 		p.Kill()
@@ -61,7 +60,7 @@ func StartProcess(tb relaytest.TB, name string, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// logger returns what prints to the output of a test that has failed, else nil.
+// logger returns the Logf method of a test that has failed, else nil.
 func logger(tb relaytest.TB) func(format string, args ...any) {
 	if tb, ok := tb.(interface {
 		Failed() bool
@@ -72,7 +71,7 @@ func logger(tb relaytest.TB) func(format string, args ...any) {
 	return nil
 }
 
-// output is a Process as what its program writes to.
+// output is the io.Writer for the output of a Process.
 type output Process
 
 func (o *output) Write(b []byte) (int, error) {
@@ -90,28 +89,28 @@ func (o *output) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Lines returns the lines written since a mark, and a channel that is closed at the next ones.
+// Lines returns the complete lines after a mark, and a channel that is closed when there are more. See [Process.Mark].
 func (p *Process) Lines(mark int) ([]string, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.lines[mark:len(p.lines):len(p.lines)], p.more
 }
 
-// Mark returns the number of lines written so far.
+// Mark returns the number of complete lines so far.
 func (p *Process) Mark() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.lines)
 }
 
-// Log returns what the process has written so far.
+// Log returns the complete lines that the process has written so far.
 func (p *Process) Log() string {
 	lines, _ := p.Lines(0)
 	return strings.Join(lines, "\n")
 }
 
-// AwaitLine waits for a line after a mark that contains a text, and returns it. It fails the test after twice
-// [relaytest.Patience], or when the process has ended without it.
+// AwaitLine waits for a line after a mark that contains text, and returns the line. It fails the test after twice
+// [relaytest.Patience], or when the process has ended without such a line.
 func (p *Process) AwaitLine(mark int, text string) string {
 	p.tb.Helper()
 	late := time.NewTimer(2 * relaytest.Patience)
@@ -126,7 +125,7 @@ func (p *Process) AwaitLine(mark int, text string) string {
 		}
 		select {
 		case <-more:
-		case <-p.ended: // all it has written is there now
+		case <-p.ended: // the output is complete, so check it once more
 			ended = true
 		case <-late.C:
 			p.tb.Fatalf("%s did not write %q", p.name, text)
@@ -134,7 +133,7 @@ func (p *Process) AwaitLine(mark int, text string) string {
 	}
 }
 
-// Await waits until met returns nil. It fails the test, with the last error, after [relaytest.Patience], or when the
+// Await polls met until it returns nil. It fails the test with the last error after [relaytest.Patience], or when the
 // process has ended.
 func (p *Process) Await(what string, met func() error) {
 	p.tb.Helper()
@@ -143,8 +142,8 @@ func (p *Process) Await(what string, met func() error) {
 	}
 }
 
-// Within waits until met returns nil, for a limited time, and returns its last error. The test fails when the process has
-// ended.
+// Within polls met until it returns nil. After limit, it returns the last error. It fails the test when the process
+// has ended.
 func (p *Process) Within(limit time.Duration, met func() error) error {
 	p.tb.Helper()
 	late := time.NewTimer(limit)
@@ -166,7 +165,7 @@ func (p *Process) Within(limit time.Duration, met func() error) error {
 	}
 }
 
-// Signal sends a signal to the process, such as SIGSTOP and SIGTERM.
+// Signal sends a signal to the process. It fails the test if the process has ended.
 func (p *Process) Signal(s syscall.Signal) {
 	p.tb.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
@@ -174,13 +173,14 @@ func (p *Process) Signal(s syscall.Signal) {
 	}
 }
 
-// Kill ends the process with SIGKILL, and waits for its end. It may be called again.
+// Kill ends the process with SIGKILL and waits until it has ended. It may be called more than once.
 func (p *Process) Kill() {
-	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Process.Kill() // the process may have ended
 	<-p.ended
 }
 
-// Wait waits for the end of a process that was sent a signal, and returns its exit code: -1 if the signal ended it.
+// Wait waits until the process has ended and returns its exit code, which is -1 if a signal ended it. It fails the
+// test after twice [relaytest.Patience].
 func (p *Process) Wait() (code int) {
 	p.tb.Helper()
 	select {

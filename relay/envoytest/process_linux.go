@@ -2,5 +2,5 @@ package envoytest
 
 import "syscall"
 
-// withParent has the kernel kill a process when the test process dies, whose clean-up then never runs.
+// withParent makes the kernel kill a process when the test process dies, because its cleanups do not run then.
 func withParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -4,5 +4,5 @@ package envoytest
 
 import "syscall"
 
-// withParent does nothing where the kernel cannot kill a process when its parent dies.
+// withParent does nothing on systems that cannot kill a process when its parent dies.
 func withParent() *syscall.SysProcAttr { return nil }

@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// StartPrometheus starts a Prometheus with a configuration in YAML, waits until it is ready, and returns its URL. The
-// binary is the one on the PATH, else the one that `make deps` installs.
+// StartPrometheus starts a Prometheus with a YAML configuration, waits until it is ready, and returns its URL. It
+// uses the binary on the PATH, else the one that `make deps` installs. The process is killed when tb ends.
 func StartPrometheus(tb testing.TB, config string) (url string) {
 	tb.Helper()
 	path, err := exec.LookPath("prometheus")

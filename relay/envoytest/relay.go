@@ -18,24 +18,27 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
-// A Relay is a relay whose Envoys are real. It runs in the test process.
+// A Relay is a relay that runs in the test process.
 type Relay struct {
 	*relay.Relay
 
-	// Addr serves streams; Admin is the admin address; REST and TLS are empty if they are off.
+	// Addresses (host:port). Addr accepts plaintext gRPC, Admin is the admin address. REST and TLS are empty if they
+	// are off.
 	Addr, Admin, REST, TLS string
 
 	tb  relaytest.TB
 	log *logs.Log
 }
 
-// NewRelay runs a relay of the control plane at origin (a target) until tb ends, with further variables.
+// NewRelay starts a relay of the control plane at origin, a gRPC target. It is stopped when tb ends. env are further
+// variables, such as TENDER_DRAIN=2s.
 func NewRelay(tb relaytest.TB, origin string, env ...string) *Relay {
 	tb.Helper()
 	return NewRelayWith(tb, relay.Options{}, origin, env...)
 }
 
-// variables returns the variables of a relay. Of several with one name, the last counts.
+// variables returns the variables of a relay. Variables in env override the defaults, and later ones override earlier
+// ones.
 func variables(origin string, env []string) []string {
 	all := []string{
 		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_NODE_ID=tender/test",
@@ -48,7 +51,7 @@ func variables(origin string, env []string) []string {
 	return slices.Sorted(maps.Values(last))
 }
 
-// NewRelayWith is NewRelay with further options, of which it sets the logger.
+// NewRelayWith is [NewRelay] with options. It replaces their logger.
 func NewRelayWith(tb relaytest.TB, opts relay.Options, origin string, env ...string) *Relay {
 	tb.Helper()
 	started := relaytest.StartRelay(tb, relaytest.RelayOptions{Env: variables(origin, env), Options: opts})
@@ -63,10 +66,10 @@ func NewRelayWith(tb relaytest.TB, opts relay.Options, origin string, env ...str
 	return r
 }
 
-// Log returns what the relay has logged so far.
+// Log returns the log of the relay so far.
 func (r *Relay) Log() string { return r.log.String() }
 
-// Get returns what a path of the relay's admin address answers.
+// Get returns the response body of a GET of the admin address. It fails the test if the status is not 200.
 func (r *Relay) Get(path string) []byte {
 	r.tb.Helper()
 	return getAdmin(r.tb, r.Admin, path)
@@ -79,7 +82,7 @@ func getAdmin(tb relaytest.TB, admin, path string) []byte {
 	if err != nil {
 		tb.Fatalf("relay: %v", err)
 	}
-	defer func() { _ = resp.Body.Close() }() // it was read
+	defer func() { _ = resp.Body.Close() }() // the body was read to its end
 	page, err := io.ReadAll(resp.Body)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		tb.Fatalf("relay: %s: %s, %v\n%s", path, resp.Status, err, page)
@@ -91,18 +94,18 @@ func getAdmin(tb relaytest.TB, admin, path string) []byte {
 type RelayProcess struct {
 	*Process
 
-	// Addr serves streams; Admin is the admin address.
+	// Addr (host:port) accepts gRPC clients; Admin is the admin address.
 	Addr, Admin string
 }
 
 // StartRelay starts a relay process of the control plane at origin with further variables, and returns when it
-// listens. It is killed when tb ends. The command is built from the working tree.
+// listens. It is killed when tb ends. The binary is that of [Command].
 func StartRelay(tb relaytest.TB, origin string, env ...string) *RelayProcess {
 	tb.Helper()
 	return StartRelayOf(tb, Command(tb), origin, env...)
 }
 
-// StartRelayOf is StartRelay with another binary.
+// StartRelayOf is [StartRelay] with another binary.
 func StartRelayOf(tb relaytest.TB, binary, origin string, env ...string) *RelayProcess {
 	tb.Helper()
 	cmd := exec.Command(binary, "serve")
@@ -124,21 +127,21 @@ func StartRelayOf(tb relaytest.TB, binary, origin string, env ...string) *RelayP
 	return p
 }
 
-// Get returns what a path of the relay's admin address answers.
+// Get returns the response body of a GET of the admin address. It fails the test if the status is not 200.
 func (p *RelayProcess) Get(path string) []byte {
 	p.tb.Helper()
 	return getAdmin(p.tb, p.Admin, path)
 }
 
-// built is the command, built once for the process.
+// built is the result of Command, which builds the binary once per test process.
 var built struct {
 	once sync.Once
 	path string
 	err  error
 }
 
-// Command returns the path of the command, built from the working tree. The TestMain of a package that calls it calls
-// Clean.
+// Command builds cmd/tender from the working tree and returns the path of the binary. A package that calls it must call
+// [Clean] in its TestMain.
 func Command(tb relaytest.TB) string {
 	tb.Helper()
 	dir := root(tb)
@@ -159,14 +162,15 @@ func Command(tb relaytest.TB) string {
 	return built.path
 }
 
-// Clean removes what was built. The TestMain of a package that starts relay processes calls it last.
+// Clean removes the binary that [Command] built. A TestMain must call it after all tests.
 func Clean() {
 	if built.path != "" {
-		_ = os.Remove(built.path) // a file below .bin that stays does no harm
+		_ = os.Remove(built.path) // a leftover file in .bin is harmless
 	}
 }
 
-// Tender runs the command with arguments, such as status, and returns what it prints about the relay.
+// Tender runs tender with arguments, such as status, and the admin address of the relay. It returns the output, and
+// fails the test if the command fails.
 func (r *Relay) Tender(args ...string) string {
 	r.tb.Helper()
 	out, err := exec.Command(Command(r.tb), append(args, "--admin", r.Admin)...).CombinedOutput()

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestVariables: a variable of the caller replaces that of the package, and the last of several counts.
+// TestVariables: a variable of the caller overrides a default, and the last of several variables with one name applies.
 func TestVariables(t *testing.T) {
 	got := variables("origin:1", []string{"TENDER_NODE_ID=a", "TENDER_DRAIN=2s", "TENDER_NODE_ID=b"})
 	want := []string{

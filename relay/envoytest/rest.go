@@ -10,8 +10,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// ServeREST serves REST-JSON polls until the test ends, and returns the address. It is go-control-plane's gateway,
-// which holds no poll. A control plane that restarts has to be asked again.
+// ServeREST serves REST-JSON polls until the test ends and returns the address. It uses go-control-plane's gateway,
+// which answers every poll at once. It must be called again after [ControlPlane.Restart].
 func (c *ControlPlane) ServeREST() string {
 	c.tb.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -27,7 +27,7 @@ func (c *ControlPlane) ServeREST() string {
 				body = []byte(err.Error())
 			}
 			w.WriteHeader(code)
-			_, _ = w.Write(body) // the client has left
+			_, _ = w.Write(body) // fails only if the client has disconnected
 		}),
 	}
 	server.Protocols.SetHTTP1(true)
@@ -35,7 +35,7 @@ func (c *ControlPlane) ServeREST() string {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }() // awaited below
 	c.tb.Cleanup(func() {
-		_ = server.Close() // closes what it can
+		_ = server.Close() // an error of a listener or connection does not matter here
 		if err := <-served; !errors.Is(err, http.ErrServerClosed) {
 			c.tb.Errorf("control plane ended: %v", err)
 		}

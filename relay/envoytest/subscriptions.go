@@ -9,27 +9,27 @@ import (
 	serverv3 "github.com/envoyproxy/go-control-plane/pkg/server/v3"
 )
 
-// Subscriptions are the types that the streams of a control plane have requested.
+// subscriptions holds the types that each stream of a control plane has requested.
 type subscriptions struct {
 	mu  sync.Mutex
 	all map[subscribed]struct{} // guarded by mu
 }
 
-// A subscribed is one type of one stream. Delta and SotW streams have numbers of their own.
+// A subscribed is one type of one stream. Delta and SotW streams are numbered separately.
 type subscribed struct {
 	delta   bool
 	stream  int64
 	typeURL string
 }
 
-// count returns the number of types, over all streams.
+// count returns the number of requested types, summed over all streams.
 func (s *subscriptions) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.all)
 }
 
-// callbacks returns what a new server calls. It forgets the streams of the server before it.
+// callbacks returns the callbacks for a new server. It drops the streams of the previous server.
 func (s *subscriptions) callbacks() serverv3.Callbacks {
 	s.mu.Lock()
 	defer s.mu.Unlock()
