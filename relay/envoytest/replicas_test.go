@@ -17,14 +17,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A replica is one of the servers that Envoys choose from: a relay, or a control plane without relays.
+// A replica is a management server that can be stopped: a relay process or, in a direct run, a control plane.
 type replica struct {
 	t      *testing.T
 	addr   string
-	plane  *envoytest.ControlPlane // of the relay, or the server itself
-	binary string                  // of the relay; empty without one
-	env    []string
-	relay  *envoytest.RelayProcess
+	plane  *envoytest.ControlPlane // control plane of the relay, or the server itself
+	binary string                  // binary of the relay; empty in a direct run
+	env    []string                // further variables of the relay
+	relay  *envoytest.RelayProcess // nil in a direct run
 }
 
 func (r *replica) start() {
@@ -36,7 +36,7 @@ func (r *replica) start() {
 	r.relay = envoytest.StartRelayOf(r.t, r.binary, r.plane.Addr, append(r.env, "TENDER_LISTEN="+r.addr, "TENDER_DRAIN=2s")...)
 }
 
-// drain ends the server by SIGTERM. go-control-plane has no drain: it is stopped.
+// drain ends the server by SIGTERM and waits until it has ended. go-control-plane cannot drain and is stopped instead.
 func (r *replica) drain() {
 	r.t.Helper()
 	if r.binary == "" {
@@ -56,7 +56,7 @@ func (r *replica) kill() {
 	r.relay.Kill()
 }
 
-// A tier is two replicas and the Envoys that use them, with a load each.
+// A tier is two replicas and two Envoys that use them, each with a load.
 type tier struct {
 	*outcome
 	variant
@@ -65,11 +65,11 @@ type tier struct {
 	backends []*envoytest.Backend
 	envoys   []*envoytest.Envoy
 	loads    []*envoytest.Load
-	before   int64 // how often the Envoys took clusters and listeners as modified
-	changes  int
+	before   int64 // result of modified at the start
+	changes  int   // number of changes so far
 }
 
-// newTier starts two replicas of a binary with further variables, each with those of its own from own, and two Envoys.
+// newTier starts two replicas of a binary and two Envoys. It calls own for the variables of each replica.
 func newTier(t *testing.T, v variant, o *outcome, binary string, own func() []string) *tier {
 	t.Helper()
 	f := &tier{outcome: o, variant: v}
@@ -99,7 +99,7 @@ func newTier(t *testing.T, v variant, o *outcome, binary string, own func() []st
 	return f
 }
 
-// envoy starts an Envoy that has some replicas as the addresses of its management server.
+// envoy starts an Envoy whose management cluster has the addresses of some replicas.
 func (f *tier) envoy(id string, of ...*replica) *envoytest.Envoy {
 	f.t.Helper()
 	var addrs []string
@@ -118,7 +118,7 @@ func (f *tier) envoy(id string, of ...*replica) *envoytest.Envoy {
 	return envoytest.Start(f.t, envoytest.Options{Bootstrap: f.bootstrap, Server: addrs[0], Edit: edit, Node: relaytest.EnvoyNode(id)})
 }
 
-// arrives makes a change, waits until it has reached all Envoys, and logs the time since something began.
+// arrives makes a change, waits until it has reached all Envoys, and logs the time since began.
 func (f *tier) arrives(what string, began time.Time) {
 	f.t.Helper()
 	f.changes++
@@ -129,10 +129,10 @@ func (f *tier) arrives(what string, began time.Time) {
 	for _, load := range f.loads {
 		f.answers(load, next)
 	}
-	f.t.Logf("%s: a change has reached both Envoys %v after", what, time.Since(began).Round(time.Millisecond))
+	f.t.Logf("%s: a change reached both Envoys after %v", what, time.Since(began).Round(time.Millisecond))
 }
 
-// end judges what the Envoys have seen.
+// end stops the loads and checks the outcome of all Envoys.
 func (f *tier) end() {
 	f.t.Helper()
 	f.unmodified(f.before, f.envoys...)
@@ -141,9 +141,9 @@ func (f *tier) end() {
 	}
 }
 
-// TestEnvoy_RelaysComeAndGo: two relays serve Envoys, which lose theirs by a drain, by SIGKILL, and by a restart on the
-// same address. No request fails, nothing is modified and nothing rejected; changes go on to arrive. Without relays it is
-// two control planes that come and go. (B.3, B.33)
+// TestEnvoy_RelaysComeAndGo: two relays serve Envoys. One drains, the other is killed, and one restarts on the same
+// address. No request fails, nothing is modified or rejected, and changes keep arriving. The direct run stops and
+// starts two control planes instead. (B.3, B.33)
 func TestEnvoy_RelaysComeAndGo(t *testing.T) {
 	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
 		var binary string
@@ -172,10 +172,10 @@ func TestEnvoy_RelaysComeAndGo(t *testing.T) {
 	})
 }
 
-// TestEnvoy_Upgrade: two relays of the commit before are upgraded under load, one after the other, and downgraded again.
-// Each begins with the snapshot that the other version has written: the control plane is away, and an Envoy that starts
-// is served from that alone. No request fails, nothing is modified and nothing rejected; changes go on to arrive. The
-// run without relays is that of TestEnvoy_RelaysComeAndGo. (B.3, B.33, B.42)
+// TestEnvoy_Upgrade: two relays of the previous commit are upgraded under load, one after the other, and then
+// downgraded. Each new process restores the snapshot of the other version. The control plane is down meanwhile, so an
+// Envoy that starts is served from the snapshot alone. No request fails, nothing is modified or rejected, and changes
+// keep arriving. The direct run would be the same as that of TestEnvoy_RelaysComeAndGo. (B.3, B.33, B.42)
 func TestEnvoy_Upgrade(t *testing.T) {
 	t.Parallel()
 	previous, current := envoytest.Previous(t), envoytest.Command(t)
@@ -197,15 +197,16 @@ func TestEnvoy_Upgrade(t *testing.T) {
 	}
 }
 
-// replace replaces a relay by one of another binary, whose own Envoy and whose control plane are away meanwhile.
+// replace restarts a relay with another binary while the control plane is down. One Envoy uses only this relay, and
+// another one starts while the control plane is down.
 func (f *tier) replace(r *replica, binary string) {
 	f.t.Helper()
-	resident := f.envoy("resident", r) // this relay is known to serve somebody
+	resident := f.envoy("resident", r) // gives this relay at least one client
 	resident.AwaitSame(f.envoys[0])
 	before := modified(resident)
-	// A restored set is complete 15 s after the control plane has added nothing to it.
+	// A restored set is confirmed once the control plane has added nothing to it for 15 s.
 	if err := resident.Within(3*relaytest.Patience, func() error { return incomplete(r.relay) }); err != nil {
-		f.t.Fatalf("relay: sets are not complete: %v", err)
+		f.t.Fatalf("relay: wildcard sets are not confirmed: %v", err)
 	}
 
 	began := time.Now()
@@ -225,8 +226,8 @@ func (f *tier) replace(r *replica, binary string) {
 	resident.Kill()
 }
 
-// incomplete returns an error unless a relay knows that it has all clusters and listeners, so that they are in its
-// snapshot.
+// incomplete returns an error unless a relay has confirmed the wildcard sets of clusters and listeners, which its
+// snapshot then contains.
 func incomplete(r interface{ Get(path string) []byte }) error {
 	var status struct {
 		Views []struct {

@@ -21,22 +21,22 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// A stagedFleet is twenty Envoys below two replicas that distribute changes in stages. The first two Envoys are canaries, one
-// of each replica. A load goes through each of them, and a Prometheus asks the canaries and the replicas.
+// A stagedFleet is twenty Envoys of two relay replicas that distribute changes in stages. The first two Envoys are
+// canaries, one of each replica. Each Envoy has a load, and a Prometheus scrapes the canaries and the replicas.
 type stagedFleet struct {
 	t        *testing.T
 	stages   rollout.Stages
 	origin   *envoytest.ControlPlane
-	backends []*envoytest.Backend // of the cluster "one" in turn
-	changes  int                  // of its endpoints so far
+	backends []*envoytest.Backend // alternating endpoints of the cluster "one"
+	changes  int                  // number of changes of its endpoints so far
 	replicas []*envoytest.RelayProcess
-	settings [][]string // of the replicas
-	saved    []string   // the directories of their snapshots
-	editions []string   // by replica, what was rejected last
+	settings [][]string // variables of each replica
+	saved    []string   // snapshot directory of each replica
+	editions []string   // last halted edition of each replica
 	envoys   []*stagedEnvoy
-	good     envoytest.Config // that all Envoys have
+	good     envoytest.Config // last good configuration
 
-	prometheus, targets string // its URL, and the file with what it asks
+	prometheus, targets string // URL of the Prometheus, and its file of targets
 }
 
 // A stagedEnvoy is one Envoy of a stagedFleet.
@@ -44,27 +44,28 @@ type stagedEnvoy struct {
 	*envoytest.Envoy
 	options envoytest.Options
 	cohort  int
-	home    int          // the replica that it connects to
-	link    *proxy.Proxy // of a canary to its replica; nil of others
+	home    int          // index of its replica
+	link    *proxy.Proxy // between a canary and its replica; nil for others
 	load    *envoytest.Load
 }
 
 const (
 	canaries = 2
-	// fleetStages has a first stage in which the Prometheus sees errors several times.
+	// fleetStages has a first stage that is long enough for several scrapes.
 	fleetStages = "metadata.canary=true 8s, 50% 1s"
 
-	// fleetInterval is the time between two requests through an Envoy.
+	// fleetInterval is the interval between requests through one Envoy.
 	fleetInterval = 100 * time.Millisecond
 
-	// errorsOfCanaries has samples while requests through canaries are answered with 5xx.
+	// errorsOfCanaries is a query that returns samples while requests through canaries are answered with 5xx.
 	errorsOfCanaries = `sum(rate(envoy_http_downstream_rq_xx{canary="true",envoy_response_code_class="5"}[4s])) > 0`
 
-	// fleetQuery also has one if any replica halted after the change came.
+	// fleetQuery also returns a sample if any replica halted after the change arrived.
 	fleetQuery = errorsOfCanaries + ` or max(tender_rollout_halted_time_seconds) > {changed}`
 )
 
-// newStagedFleet starts a fleet whose Envoys have a listener "web". What is bad of later changes has a name that begins with "bad-".
+// newStagedFleet starts a fleet whose Envoys have a listener "web". Bad resources of later changes must have names
+// that begin with "bad-", which watch detects.
 func newStagedFleet(t *testing.T) *stagedFleet {
 	t.Helper()
 	f := &stagedFleet{t: t, origin: envoytest.NewControlPlane(t), targets: filepath.Join(t.TempDir(), "targets.json")}
@@ -102,14 +103,14 @@ scrape_configs:
 	for _, e := range f.envoys {
 		e.AwaitConfig(f.good)
 	}
-	for _, r := range f.replicas { // there is a last good from then on
-		f.envoys[0].Await("complete sets", func() error { return incomplete(r) })
+	for _, r := range f.replicas { // a last good configuration exists once the sets are confirmed
+		f.envoys[0].Await("confirmed sets", func() error { return incomplete(r) })
 	}
 	f.watch()
 	return f
 }
 
-// start starts an Envoy, of either variant in turn.
+// start starts the i-th Envoy. Variants alternate.
 func (f *stagedFleet) start(i int) *stagedEnvoy {
 	f.t.Helper()
 	e := &stagedEnvoy{home: i % len(f.replicas)}
@@ -127,7 +128,7 @@ func (f *stagedFleet) start(i int) *stagedEnvoy {
 	return e
 }
 
-// restartReplicas kills the replicas, and starts them again.
+// restartReplicas kills the replicas and starts them again.
 func (f *stagedFleet) restartReplicas() {
 	f.t.Helper()
 	for i, r := range f.replicas {
@@ -136,7 +137,7 @@ func (f *stagedFleet) restartReplicas() {
 	}
 }
 
-// awaitSaved waits until a name is in the snapshots of all replicas.
+// awaitSaved waits until the snapshots of all replicas contain a name.
 func (f *stagedFleet) awaitSaved(name string) {
 	f.t.Helper()
 	for i, dir := range f.saved {
@@ -152,13 +153,13 @@ func (f *stagedFleet) awaitSaved(name string) {
 	}
 }
 
-// beginLoad sends requests through an Envoy, once its listener "web" takes them.
+// beginLoad starts the load of an Envoy once its listener "web" accepts connections.
 func (f *stagedFleet) beginLoad(e *stagedEnvoy) {
 	f.t.Helper()
 	e.load = envoytest.StartLoad(f.t, e.Listener("web"), fleetInterval)
 }
 
-// restart replaces the process of an Envoy.
+// restart kills an Envoy and starts it again, with a new load.
 func (f *stagedFleet) restart(e *stagedEnvoy) {
 	f.t.Helper()
 	e.load.Stop()
@@ -168,19 +169,19 @@ func (f *stagedFleet) restart(e *stagedEnvoy) {
 	f.writeTargets()
 }
 
-// reconnect has a canary connect anew, to this replica.
+// reconnect makes a canary connect to a replica.
 func (f *stagedFleet) reconnect(e *stagedEnvoy, to *envoytest.RelayProcess) {
 	f.t.Helper()
 	e.link.Forward(to.Addr)
-	e.link.Cut() // with what is held back
+	e.link.Cut() // discards data that is held back
 	e.link.Set(proxy.Link{})
 }
 
-// canaries and others are the Envoys of the first stage, and all that come after them.
+// canaries returns the Envoys of the first stage, and others returns all other Envoys.
 func (f *stagedFleet) canaries() []*stagedEnvoy { return f.envoys[:canaries] }
 func (f *stagedFleet) others() []*stagedEnvoy   { return f.envoys[canaries:] }
 
-// watch looks all the time, until the test ends, that no Envoy but the canaries has anything bad.
+// watch checks twice a second until the test ends that only canaries have bad resources.
 func (f *stagedFleet) watch() {
 	stop, watching := make(chan struct{}), new(sync.WaitGroup)
 	for _, e := range f.others() {
@@ -204,16 +205,16 @@ func (f *stagedFleet) watch() {
 	f.t.Cleanup(func() { close(stop) })
 }
 
-// bad returns an error if the Envoy has something bad.
+// bad returns an error if the configuration of the Envoy contains a bad resource.
 func (e *stagedEnvoy) bad() error {
 	dump, err := e.Get("/config_dump?include_eds")
 	if at := bytes.Index(dump, []byte(`"bad-`)); at >= 0 {
-		err = fmt.Errorf("Envoy %s has what is bad: %s", e.ID(), dump[max(0, at-200):min(len(dump), at+200)])
+		err = fmt.Errorf("Envoy %s has a bad resource: %s", e.ID(), dump[max(0, at-200):min(len(dump), at+200)])
 	}
 	return err
 }
 
-// shows returns an error unless the Envoy has a text on a page of its admin endpoint.
+// shows returns an error unless a page of the admin endpoint contains a text.
 func (e *stagedEnvoy) shows(page, text string) error {
 	got, err := e.Get(page)
 	if err == nil && !bytes.Contains(got, []byte(text)) {
@@ -222,7 +223,7 @@ func (e *stagedEnvoy) shows(page, text string) error {
 	return err
 }
 
-// status returns how the rollout of a replica stands.
+// status returns the status of the only rollout of a replica.
 func (f *stagedFleet) status(r *envoytest.RelayProcess) *rollout.Status {
 	f.t.Helper()
 	var all admin.Rollouts
@@ -232,7 +233,7 @@ func (f *stagedFleet) status(r *envoytest.RelayProcess) *rollout.Status {
 	return all.Rollouts[0]
 }
 
-// await waits until the rollout of a replica meets a condition.
+// await waits until met returns true for the rollout of a replica.
 func (f *stagedFleet) await(r *envoytest.RelayProcess, what string, met func(*rollout.Status) bool) {
 	f.t.Helper()
 	f.envoys[canaries].Await(what, func() error {
@@ -243,7 +244,7 @@ func (f *stagedFleet) await(r *envoytest.RelayProcess, what string, met func(*ro
 	})
 }
 
-// halted waits until both replicas have rejected the edition, and returns why they did.
+// halted waits until both replicas have halted a new edition, and returns their reasons.
 func (f *stagedFleet) halted() (reasons []string) {
 	f.t.Helper()
 	for i, r := range f.replicas {
@@ -255,18 +256,18 @@ func (f *stagedFleet) halted() (reasons []string) {
 	return reasons
 }
 
-// restored waits until all Envoys have exactly the last good, with the endpoints of now.
+// restored waits until all Envoys have exactly the last good configuration. It restores the endpoints of that first.
 func (f *stagedFleet) restored() {
 	f.t.Helper()
 	if f.changes%len(f.backends) != 0 {
-		f.moveEndpoints() // back to those of the last good
+		f.moveEndpoints() // back to those of the last good configuration
 	}
 	for _, e := range f.envoys {
 		e.AwaitConfig(f.good)
 	}
 }
 
-// moveEndpoints replaces the endpoints, and waits until all Envoys have the new ones.
+// moveEndpoints replaces the endpoints and waits until all Envoys use the new ones.
 func (f *stagedFleet) moveEndpoints() {
 	f.t.Helper()
 	f.changes++
@@ -283,8 +284,8 @@ func (f *stagedFleet) moveEndpoints() {
 	}
 }
 
-// whileHalted has a canary come back to its replica, move to the other one and restart, and endpoints change. All have the last
-// good then.
+// whileHalted makes the canaries reconnect to their replica, move to the other one, and restart, while endpoints
+// change. After each step, all Envoys must have the last good configuration.
 func (f *stagedFleet) whileHalted() {
 	f.t.Helper()
 	f.moveEndpoints()
@@ -309,8 +310,8 @@ func (f *stagedFleet) whileHalted() {
 	}
 }
 
-// pass waits until what the control plane has passes the stages, and all Envoys have it: a listener, which stands for all. A
-// command ends the first stage, if its time does not, and the second ends by its time.
+// pass waits until an edition has passed all stages and all Envoys have it. listener is one of its listeners. A
+// command ends the first stage early, and the second stage ends after its duration.
 func (f *stagedFleet) pass(listener string) {
 	f.t.Helper()
 	for stage := 1; stage <= len(f.stages); stage++ {
@@ -343,7 +344,8 @@ func (f *stagedFleet) pass(listener string) {
 	f.restored()
 }
 
-// promote has a replica serve the edition to the next stage, unless the stages have ended by their time, as on a slow machine.
+// promote makes a replica serve the edition to the next stage. On a slow machine the stages may have ended already,
+// which is not an error.
 func (f *stagedFleet) promote(r *envoytest.RelayProcess) {
 	f.t.Helper()
 	resp, err := http.Post("http://"+r.Admin+"/api/v1/rollout/promote", "application/json", strings.NewReader("{}"))
@@ -356,7 +358,8 @@ func (f *stagedFleet) promote(r *envoytest.RelayProcess) {
 	}
 }
 
-// end ends the loads: no request through an Envoy that is no canary has failed, and these have rejected nothing.
+// end stops the loads of all Envoys but the canaries. It fails the test if a request through one failed, or if one
+// rejected an update or has a bad resource.
 func (f *stagedFleet) end() {
 	f.t.Helper()
 	for _, e := range f.others() {
@@ -367,7 +370,7 @@ func (f *stagedFleet) end() {
 	}
 }
 
-// writeTargets has the Prometheus ask the replicas, and the canaries for how they answer.
+// writeTargets makes the Prometheus scrape the replicas and the response counters of the canaries.
 func (f *stagedFleet) writeTargets() {
 	f.t.Helper()
 	type target struct {
@@ -395,7 +398,7 @@ func (f *stagedFleet) writeTargets() {
 	}
 }
 
-// verdict returns what a query says.
+// verdict returns the verdict of a query at the Prometheus.
 func (f *stagedFleet) verdict(query string) (rollout.Verdict, error) {
 	return (&rollout.Check{URL: f.prometheus, Query: query}).Send(f.t.Context(), rollout.CheckRequest{})
 }

@@ -16,10 +16,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// TestEnvoy_Rollout: twenty Envoys of both variants below two replicas are spared three bad changes, which only the two canaries
-// ever have: a listener that Envoy rejects, a route that it accepts and that answers 503, and listeners of which it applies a part.
-// The canaries are back on exactly the last good, also those that reconnect to either replica, or restart, or whose replicas do. No
-// request through the others fails, endpoints go on changing, and the fix passes the stages. (I1, I4, I6, I8, I10, I11)
+// TestEnvoy_Rollout: twenty Envoys of both variants use two replicas that distribute changes in stages. Only the two
+// canaries receive three bad changes: a listener that Envoy rejects, a route that it accepts but that answers 503,
+// and listeners of which it applies a part. The canaries return to exactly the last good configuration, also when
+// they reconnect to either replica, when they restart, and when the replicas restart. No request through the other
+// Envoys fails, endpoints keep changing, and the fix passes all stages. (I1, I4, I6, I8, I10, I11)
 func TestEnvoy_Rollout(t *testing.T) {
 	t.Parallel()
 	f := newStagedFleet(t)
@@ -34,13 +35,13 @@ func TestEnvoy_Rollout(t *testing.T) {
 	f.end()
 }
 
-// rejected is an edition of a cluster and of a listener that Envoys reject.
+// rejected makes an edition with a cluster and a listener that Envoys reject, and then its fix.
 func (f *stagedFleet) rejected() {
 	f.origin.Put(relaytest.StaticCluster("bad-cluster", f.backends[0].Addr), invalid("bad-listener"))
 	f.moveEndpoints()
 	for i, reason := range f.halted() {
 		if !strings.Contains(reason, rejection) {
-			f.t.Errorf("replica %d halted by %q, want %q", i, reason, rejection)
+			f.t.Errorf("replica %d halted with reason %q, want %q", i, reason, rejection)
 		}
 	}
 	for _, e := range f.canaries() {
@@ -56,7 +57,7 @@ func (f *stagedFleet) rejected() {
 	f.pass("first-fix")
 }
 
-// failing is an edition of a route to a cluster without endpoints.
+// failing makes an edition with a route to a cluster without endpoints, which only the check detects, and then its fix.
 func (f *stagedFleet) failing() {
 	f.origin.Put(relaytest.StaticCluster("bad-cluster"), relaytest.Route("web", []string{"*"}, "bad-cluster"))
 	f.moveEndpoints()
@@ -67,7 +68,7 @@ func (f *stagedFleet) failing() {
 	f.moveEndpoints()
 	for i, reason := range f.halted() {
 		if !strings.Contains(reason, "the check rejected the edition") {
-			f.t.Errorf("replica %d halted by %q, want the check", i, reason)
+			f.t.Errorf("replica %d halted with reason %q, want a rejection by the check", i, reason)
 		}
 	}
 	f.restored()
@@ -86,7 +87,8 @@ func (f *stagedFleet) failing() {
 	f.pass("second-fix")
 }
 
-// halfApplied is an edition that Envoys apply a part of. The first canary comes back to the other replica.
+// halfApplied makes an edition of which Envoys apply a part, and then its fix. The first canary reconnects to the other
+// replica.
 func (f *stagedFleet) halfApplied() {
 	f.applyHalf(0)
 	for i, to := range []int{1, 1} {
@@ -101,8 +103,8 @@ func (f *stagedFleet) halfApplied() {
 	f.pass("third-fix")
 }
 
-// restarted is such an edition again, whose rejection the replicas survive: they are killed while canaries have half of it. The
-// second canary comes back to the other replica.
+// restarted makes such an edition again, and kills the replicas while canaries have a part of it. The restarted
+// replicas must still reject the edition. The second canary reconnects to the other replica.
 func (f *stagedFleet) restarted() {
 	f.awaitSaved("third-fix")
 	f.applyHalf(1)
@@ -118,13 +120,13 @@ func (f *stagedFleet) restarted() {
 	f.whileHalted()
 }
 
-// applyHalf makes a change of listeners of which one is invalid: canaries apply the others, go on reporting the version before, and
-// what the replicas then send them is held back.
+// applyHalf makes a change of listeners of which one is invalid. Canaries apply the others and keep reporting the
+// previous version. The links hold back what the replicas send them afterwards.
 func (f *stagedFleet) applyHalf(round int) {
 	f.t.Helper()
 	extra := fmt.Sprint("bad-extra-", round)
 	for _, e := range f.canaries() {
-		e.link.Set(proxy.Link{Up: proxy.Way{Hold: true}}) // what they apply is seen before the relay knows
+		e.link.Set(proxy.Link{Up: proxy.Way{Hold: true}}) // delays the NACK until the applied part was checked
 	}
 	f.origin.Put(named("web", extra), relaytest.Listener(extra, "web"), invalid("bad-listener"))
 	for _, e := range f.canaries() {
@@ -142,7 +144,7 @@ func (f *stagedFleet) applyHalf(round int) {
 	f.halted()
 }
 
-// named returns a listener whose answers name a server.
+// named returns a listener whose responses have a Server header with the given value.
 func named(name, server string) proto.Message {
 	l := relaytest.Listener(name, name)
 	filter := l.GetFilterChains()[0].GetFilters()[0]

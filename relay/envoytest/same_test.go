@@ -10,16 +10,17 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A fleet is Envoys of one world, below a relay and on its control plane.
+// A fleet is a control plane with a richWorld, a relay, and Envoys of the relay.
 type fleet struct {
 	t      *testing.T
 	world  *richWorld
 	origin *envoytest.ControlPlane
 	relay  *envoytest.Relay
-	rest   string // where the control plane answers polls
+	rest   string // address of the control plane for REST polls
 	envoys []*envoytest.Envoy
 }
 
+// newFleet starts the servers. The first source determines whether the control plane uses ADS mode.
 func newFleet(t *testing.T, sources ...source) *fleet {
 	t.Helper()
 	f := &fleet{t: t, world: newRichWorld(t, sources...), origin: envoytest.NewControlPlane(t)}
@@ -32,7 +33,7 @@ func newFleet(t *testing.T, sources ...source) *fleet {
 	return f
 }
 
-// start starts an Envoy below the relay.
+// start starts an Envoy that connects to the relay.
 func (f *fleet) start(bootstrap string) *envoytest.Envoy {
 	f.t.Helper()
 	e := envoytest.Start(f.t, envoytest.Options{
@@ -42,7 +43,7 @@ func (f *fleet) start(bootstrap string) *envoytest.Envoy {
 	return e
 }
 
-// direct starts an Envoy on the control plane.
+// direct starts an Envoy that connects to the control plane.
 func (f *fleet) direct(bootstrap string) *envoytest.Envoy {
 	f.t.Helper()
 	return envoytest.Start(f.t, envoytest.Options{
@@ -50,20 +51,20 @@ func (f *fleet) direct(bootstrap string) *envoytest.Envoy {
 	})
 }
 
-// same waits until the Envoys below the relay have the configuration of one on the control plane, which has all of the
-// world, and holds them to noFault.
+// same waits until the Envoys of the relay have the same configuration as a direct one, and calls noFault for each.
+// It first waits until the direct one has all resources.
 func (f *fleet) same(direct *envoytest.Envoy) {
 	f.t.Helper()
-	direct.Await("all of the world", func() error { return f.world.missing(direct.Config()) })
+	direct.Await("all resources", func() error { return f.world.missing(direct.Config()) })
 	for _, e := range f.envoys {
 		e.AwaitSame(direct)
 		noFault(f.t, e, envoytest.Report{})
 	}
 }
 
-// TestEnvoy_SameConfiguration: an Envoy below the relay has the configuration of one on the control plane, by all
-// types and all transports, also after everything has changed. The Envoy on the control plane is the run without the
-// relay. (R001, B.17, B.19, B.26, B.27, B.36)
+// TestEnvoy_SameConfiguration: an Envoy of the relay has the same configuration as one that connects to the control
+// plane, for all types and transports, also after all resources have changed. The latter Envoy replaces a direct run.
+// (R001, B.17, B.19, B.26, B.27, B.36)
 func TestEnvoy_SameConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, v := range []struct {
@@ -87,8 +88,9 @@ func TestEnvoy_SameConfiguration(t *testing.T) {
 	}
 }
 
-// TestEnvoy_MixedFleet: Envoys of all variants on one relay, each of which has what one on the control plane has, with
-// resources by all transports; and a client of gRPC beside them is served too. That Envoy is the run without the relay. (B.26)
+// TestEnvoy_MixedFleet: Envoys of all variants connect to one relay and use all transports. Each has the same
+// configuration as an Envoy that connects to the control plane, which replaces a direct run. A gRPC client on the
+// same relay is served too. (B.26)
 func TestEnvoy_MixedFleet(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, byDelta, bySotW, byREST)
@@ -99,7 +101,7 @@ func TestEnvoy_MixedFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // closes what it can
+	t.Cleanup(func() { _ = conn.Close() }) // an error does not matter here
 	client := relaytest.NewClient(t, conn, relaytest.ClientOptions{
 		Variant: relaytest.SotW, Node: relaytest.GRPCNode("grpc"), AutoAck: true,
 	})

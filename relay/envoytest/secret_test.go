@@ -22,7 +22,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// secretRules let edge-1 have the Secret "web". Another client may have everything but Secrets.
+// secretRules allow edge-1 to receive the Secret "web". Other clients may receive all resources except Secrets.
 const secretRules = `
 version: 1
 rules:
@@ -30,8 +30,8 @@ rules:
 - {name: others, identities: ["spiffe://example/other"]}
 `
 
-// secretFiles writes what mtls.yaml needs: the files of Secrets, the CA of relays and a certificate of an identity for
-// Envoy. It returns the directory and the relay's variables for its own certificate.
+// secretFiles writes the files that mtls.yaml needs: Secrets, the CA of relays, and a certificate for the Envoy's
+// identity. It returns their directory, and the variables that give the relay its certificate.
 func secretFiles(t *testing.T, ca *certs.CA, identity string) (dir string, env []string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -52,14 +52,14 @@ func secretFiles(t *testing.T, ca *certs.CA, identity string) (dir string, env [
 	return dir, []string{"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + clients}
 }
 
-// secure has a listener serve HTTPS with a certificate that comes by SDS over ADS.
+// secure makes a listener serve HTTPS with a certificate from SDS over ADS.
 func secure(l *listenerpb.Listener, certificate string) *listenerpb.Listener {
 	l.FilterChains[0].TransportSocket = withSecrets(overADS(), certificate)
 	return l
 }
 
-// getHTTPS sends a request on a connection of its own, and returns the name in the certificate of the server. The
-// certificate must be one of ca for the name "web".
+// getHTTPS sends a request on a new connection and returns the second DNS name of the server certificate. The
+// certificate must be signed by ca for the name "web".
 func getHTTPS(ctx context.Context, address string, ca *certs.CA) (name string, err error) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.PEM)
@@ -80,8 +80,9 @@ func getHTTPS(ctx context.Context, address string, ca *certs.CA) (name string, e
 	return resp.TLS.PeerCertificates[0].DNSNames[1], nil
 }
 
-// TestEnvoy_Secrets: an Envoy serves HTTPS with a certificate that comes by SDS, by mTLS through the relay. Its
-// rotation fails no request. Without the relay it comes from the control plane without TLS. (TENDER_SECRETS)
+// TestEnvoy_Secrets: an Envoy serves HTTPS with a certificate that it receives by SDS from the relay over mTLS. No
+// request fails when the certificate is rotated. In the direct run, the control plane serves the certificate without
+// TLS. (TENDER_SECRETS)
 func TestEnvoy_Secrets(t *testing.T) {
 	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
 		ca := certs.NewCA(t)
@@ -103,12 +104,12 @@ func TestEnvoy_Secrets(t *testing.T) {
 			if i > 0 {
 				origin.Put(serving(serial))
 			}
-			o.await(e, serial+" certificate", func() error { // each request takes a handshake, and none may fail
+			o.await(e, serial+" certificate", func() error { // each request makes a TLS handshake, which must not fail
 				got, err := getHTTPS(t.Context(), address, ca)
 				if err != nil {
 					o.requests(envoytest.Report{Failures: []string{fmt.Sprintf("while the %s certificate is distributed: %v", serial, err)}})
 				} else if got != serial {
-					err = fmt.Errorf("it is the %s one", got)
+					err = fmt.Errorf("got the %s certificate", got)
 				}
 				return err
 			})
@@ -118,14 +119,14 @@ func TestEnvoy_Secrets(t *testing.T) {
 	})
 }
 
-// rulesIn writes secretRules, and returns the relay's variable for them.
+// rulesIn writes secretRules to dir and returns the relay's variable for the file.
 func rulesIn(t *testing.T, dir string) string {
 	t.Helper()
 	return "TENDER_AUTHZ=" + certs.WriteFile(t, dir, "authz.yaml", []byte(secretRules))
 }
 
-// TestEnvoy_SecretsDenied: a client without a certificate, or whose certificate is not for the Secret, does not get
-// it. The relay logs that at WARN, with the node. (TENDER_SECRETS, B.36)
+// TestEnvoy_SecretsDenied: a client does not receive a Secret if it has no certificate, or if the rules do not allow
+// the Secret to its identity. The relay logs a warning with the node. (TENDER_SECRETS, B.36)
 func TestEnvoy_SecretsDenied(t *testing.T) {
 	t.Parallel()
 	for _, v := range ads {
@@ -155,7 +156,7 @@ func TestEnvoy_SecretsDenied(t *testing.T) {
 					return errors.New("the relay logged no warning")
 				})
 				if names := e.Config().Names("dynamic_active_secrets"); slices.Contains(names, "web") {
-					t.Errorf("the Envoy has the Secrets %q", names)
+					t.Errorf("the Envoy has the Secrets %q, want no web", names)
 				}
 			})
 		}

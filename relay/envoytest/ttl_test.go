@@ -14,9 +14,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestEnvoy_TTL: a cluster with a TTL stays while heartbeats arrive, is not modified by them, and is removed when they
-// stop, at an Envoy with the client feature and, below the relay, at one without it. A cluster that has no TTL stays.
-// (R104, R106, R107, B.18)
+// TestEnvoy_TTL: a cluster with a TTL stays while heartbeats arrive and is removed when they stop. Heartbeats do not
+// modify it. This holds for an Envoy with the client feature and, with the relay, also for one without it. A cluster
+// without a TTL stays. (R104, R106, R107, B.18)
 func TestEnvoy_TTL(t *testing.T) {
 	const ttl = 5 * time.Second
 	scripted(t, relaytest.Behaviour{}, func(t *testing.T, o *outcome, origin *relaytest.Origin, server string) {
@@ -26,7 +26,7 @@ func TestEnvoy_TTL(t *testing.T) {
 		envoys := []*envoytest.Envoy{
 			envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.WithFeatures(relaytest.EnvoyNode("edge-ttl"), relaytest.FeatureTTL)}),
 		}
-		if !o.direct { // the scripted origin itself sends TTLs to all
+		if !o.direct { // the scripted origin sends TTLs also to clients without the feature
 			envoys = append(envoys, envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.EnvoyNode("edge-plain")}))
 		}
 		has := func(want ...string) {
@@ -34,7 +34,7 @@ func TestEnvoy_TTL(t *testing.T) {
 			for _, e := range envoys {
 				e.Await(fmt.Sprint("clusters ", want), func() error {
 					if got := e.Config().Names("dynamic_active_clusters"); !slices.Equal(got, want) {
-						return fmt.Errorf("they are %v", got)
+						return fmt.Errorf("clusters are %v", got)
 					}
 					return nil
 				})
@@ -43,7 +43,7 @@ func TestEnvoy_TTL(t *testing.T) {
 		stop := beats(func() { origin.Heartbeat(typeURL, "leased") }, ttl/50)
 		defer stop()
 		has("lasting", "leased")
-		<-time.After(ttl * 3 / 2) // by the clock of Envoy
+		<-time.After(ttl * 3 / 2) // longer than the TTL; Envoy uses the real clock
 		has("lasting", "leased")
 		for _, e := range envoys {
 			stats := e.Stats(`^cluster_manager\.`)
@@ -56,11 +56,11 @@ func TestEnvoy_TTL(t *testing.T) {
 	})
 }
 
-// beats calls f at an interval until stop.
+// beats calls f at an interval until stop is called, which waits for a running call. stop may be called more than once.
 func beats(f func(), every time.Duration) (stop func()) {
 	ended := make(chan struct{})
 	var running sync.WaitGroup
-	running.Go(func() { // stop waits for it
+	running.Go(func() { // awaited by stop
 		for beat := time.NewTicker(every); ; {
 			select {
 			case <-beat.C:
@@ -74,8 +74,8 @@ func beats(f func(), every time.Duration) (stop func()) {
 	return sync.OnceFunc(func() { close(ended); running.Wait() })
 }
 
-// TestEnvoy_Collections: an Envoy that asks for listeners and clusters as xdstp:// collections gets their members, those
-// that join later, and loses those that leave. (R128, R130, B.23)
+// TestEnvoy_Collections: an Envoy that subscribes to listeners and clusters as xdstp:// collections receives their
+// members and later additions, and loses removed members. (R128, R130, B.23)
 func TestEnvoy_Collections(t *testing.T) {
 	scripted(t, relaytest.Behaviour{}, func(t *testing.T, o *outcome, origin *relaytest.Origin, server string) {
 		const (
@@ -101,7 +101,7 @@ func TestEnvoy_Collections(t *testing.T) {
 		load := envoytest.StartLoad(t, e.Listener(listeners+"web"), interval)
 		load.Await("answers", func(r envoytest.Report) bool { return r.Answers["one"] > 10 })
 
-		origin.Put(relaytest.StaticCluster(clusters+"three", backends[1].Addr)) // joins, before the routes that need it
+		origin.Put(relaytest.StaticCluster(clusters+"three", backends[1].Addr)) // before the routes that refer to it
 		e.Await("the third cluster", func() error {
 			if got := e.Config().Names("dynamic_active_clusters"); !slices.Contains(got, clusters+"three") {
 				return fmt.Errorf("clusters are %v", got)

@@ -17,8 +17,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// edsCluster returns a cluster "one" whose content has a generation. Only an answer ends its warming: Envoy waits for
-// its endpoints without a limit.
+// edsCluster returns a cluster "one" whose content depends on the generation. Only a response with its endpoints ends
+// its warming, because the initial fetch has no timeout.
 func edsCluster(from source, generation int) *clusterpb.Cluster {
 	c := relaytest.Cluster("one")
 	c.EdsClusterConfig.EdsConfig = from()
@@ -26,7 +26,7 @@ func edsCluster(from source, generation int) *clusterpb.Cluster {
 	return c
 }
 
-// warmed returns why an Envoy has not taken this many changes of clusters, all of which are warm.
+// warmed returns an error unless an Envoy has applied a number of changes of clusters and no cluster is warming.
 func warmed(e *envoytest.Envoy, changes int64) error {
 	stats := e.Stats("^cluster_manager")
 	if stats["cluster_manager.cluster_modified"] != changes || stats["cluster_manager.warming_clusters"] != 0 {
@@ -36,21 +36,21 @@ func warmed(e *envoytest.Envoy, changes int64) error {
 	return nil
 }
 
-// fence waits until an Envoy has taken a further cluster, which has endpoints of its own. By then it has what was sent
-// before, on the same stream.
+// fence adds a static cluster and waits until an Envoy has it. The Envoy has then received everything that was sent
+// earlier on the same stream.
 func fence(origin *envoytest.ControlPlane, e *envoytest.Envoy, name string) {
 	origin.Put(relaytest.StaticCluster(name, "127.0.0.1:1"))
 	e.Await("cluster "+name, func() error {
 		if names := e.Config().Names("dynamic_active_clusters"); !slices.Contains(names, name) {
-			return fmt.Errorf("its clusters are %v", names)
+			return fmt.Errorf("clusters are %v", names)
 		}
 		return nil
 	})
 }
 
-// TestEnvoy_Warming: a cluster that changes while its endpoints do not is warm at once, wherever its endpoints come
-// from, and the limit of the first answer is never what ends its warming. go-control-plane itself does not send the endpoints
-// again by ADS: there the cluster stays as it was. (B.16, C04)
+// TestEnvoy_Warming: a cluster that changes while its endpoints do not change is warm at once, whatever the source of
+// the endpoints. A timeout of the initial fetch never ends the warming. In the direct run with ADS, go-control-plane
+// does not send the endpoints again, and the cluster does not change. (B.16, C04)
 func TestEnvoy_Warming(t *testing.T) {
 	t.Parallel()
 	for name, from := range map[string]source{"ads": byADS, "own stream": nil} {
@@ -77,7 +77,8 @@ func TestEnvoy_Warming(t *testing.T) {
 	}
 }
 
-// A move is an Envoy that begins on a relay without B.16, and moves to another one while it warms what changed.
+// A move is an Envoy that starts on a relay with TENDER_EDS_AFTER_CDS=off (see B.16), and moves to another relay
+// while a changed resource is warming.
 type move struct {
 	origin *envoytest.ControlPlane
 	link   *proxy.Proxy
@@ -86,6 +87,7 @@ type move struct {
 	load   *envoytest.Load
 }
 
+// newMove starts the two relays and the Envoy with a load. The control plane serves the resources of world.
 func newMove(t *testing.T, v variant, world ...proto.Message) *move {
 	t.Helper()
 	m := &move{origin: envoytest.NewControlPlane(t)}
@@ -105,10 +107,10 @@ func (m *move) run() {
 	m.link.Cut()
 }
 
-// TestEnvoy_WarmingNeedsEndpoints: an Envoy warms a changed cluster until it gets the endpoints again, though it has them.
-// Without B.16 they do not come. When it moves to another replica meanwhile, it gets them there though it says that it has
-// this version of them, and only then asks for clusters again. There is no run without relays: what go-control-plane does not
-// send is in the direct run of TestEnvoy_Warming. (B.3, B.16, C05, C32)
+// TestEnvoy_WarmingNeedsEndpoints: an Envoy warms a changed cluster until it receives the endpoints again, even if it
+// has them. Without B.16, the relay does not send them. When the Envoy moves to another replica meanwhile, that
+// replica sends them even though the Envoy reports their version. Only then does the Envoy subscribe to clusters
+// again. There is no direct run, because that of TestEnvoy_Warming covers go-control-plane. (B.3, B.16, C05, C32)
 func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
 	t.Parallel()
 	for _, v := range ads {
@@ -128,9 +130,10 @@ func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
 	}
 }
 
-// TestEnvoy_WarmingNeedsSecrets: an Envoy warms a listener whose source of a Secret changed until it gets the Secret
-// again, though it has it by the source before. It asks only when it moves to another replica, and says then that it has
-// this version. There is no run without relays: the scenario is about a move between two of them. (B.3, C05, C32)
+// TestEnvoy_WarmingNeedsSecrets: when the source of a Secret in a listener changes, an Envoy warms the listener until
+// it receives the Secret again, even if it has it from the former source. It requests the Secret only when it moves
+// to another replica, and reports that it has the version. There is no direct run, because the scenario needs two
+// relays. (B.3, C05, C32)
 func TestEnvoy_WarmingNeedsSecrets(t *testing.T) {
 	t.Parallel()
 	for _, v := range ads {
@@ -143,14 +146,14 @@ func TestEnvoy_WarmingNeedsSecrets(t *testing.T) {
 			warms := func() int64 { return m.envoy.Stats("^listener_manager")["listener_manager.total_listeners_warming"] }
 			m.envoy.Await("warming listener", func() error {
 				if warms() != 1 {
-					return errors.New("none is warming")
+					return errors.New("no listener is warming")
 				}
 				return nil
 			})
 			m.run()
 			m.envoy.Await("warm listener", func() error {
 				if warms() != 0 {
-					return errors.New("it is warming")
+					return errors.New("a listener is still warming")
 				}
 				return nil
 			})
@@ -159,7 +162,7 @@ func TestEnvoy_WarmingNeedsSecrets(t *testing.T) {
 	}
 }
 
-// encrypted returns a listener with TLS, the source of whose Secret has a generation.
+// encrypted returns a listener with TLS. The ConfigSource of its Secret depends on the generation.
 func encrypted(generation int) *listenerpb.Listener {
 	l := relaytest.Listener("tls", "web")
 	from := byADS()

@@ -29,21 +29,21 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// A source returns where an Envoy gets a resource from. Its clusters are those of connected.
+// A source returns the ConfigSource of a resource. Its clusters are those that connected adds to the bootstrap.
 type source func() *corepb.ConfigSource
 
-// byADS is the stream of the bootstrap.
+// byADS uses the ADS stream of the bootstrap.
 func byADS() *corepb.ConfigSource {
 	return unlimited(overADS())
 }
 
-// byDelta is a Delta stream for each resource.
+// byDelta uses a separate Delta stream for each resource.
 func byDelta() *corepb.ConfigSource { return byStream(corepb.ApiConfigSource_DELTA_GRPC) }
 
-// bySotW is a SotW stream for each resource.
+// bySotW uses a separate SotW stream for each resource.
 func bySotW() *corepb.ConfigSource { return byStream(corepb.ApiConfigSource_GRPC) }
 
-// byREST is a poll for each resource.
+// byREST polls each resource by REST.
 func byREST() *corepb.ConfigSource {
 	return unlimited(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_ApiConfigSource{ApiConfigSource: &corepb.ApiConfigSource{
 		ApiType: corepb.ApiConfigSource_REST, TransportApiVersion: corepb.ApiVersion_V3, ClusterNames: []string{"tender-rest"},
@@ -60,14 +60,14 @@ func byStream(api corepb.ApiConfigSource_ApiType) *corepb.ConfigSource {
 	}}})
 }
 
-// unlimited returns a source whose first answer Envoy waits for, however slow the machine is.
+// unlimited disables the timeout of the initial fetch, so that a slow machine does not change the result.
 func unlimited(c *corepb.ConfigSource) *corepb.ConfigSource {
 	c.ResourceApiVersion, c.InitialFetchTimeout = corepb.ApiVersion_V3, durationpb.New(0)
 	return c
 }
 
-// connected changes a bootstrap: its cluster "tender" is a server of streams, and "tender-rest" one of polls, and it has
-// a layer of the runtime from a source.
+// connected returns an edit of a bootstrap. The cluster "tender" then has the gRPC address, the cluster "tender-rest"
+// the REST address, and a runtime layer comes from the source.
 func connected(server, rest string, from source) func(*bootstrappb.Bootstrap) {
 	return func(b *bootstrappb.Bootstrap) {
 		streams := b.GetStaticResources().GetClusters()[0]
@@ -85,7 +85,7 @@ func connected(server, rest string, from source) func(*bootstrappb.Bootstrap) {
 	}
 }
 
-// layers returns a runtime whose layers come from a source.
+// layers returns a runtime with layers from a ConfigSource.
 func layers(from *corepb.ConfigSource, names ...string) *bootstrappb.LayeredRuntime {
 	r := new(bootstrappb.LayeredRuntime)
 	for _, name := range names {
@@ -96,12 +96,12 @@ func layers(from *corepb.ConfigSource, names ...string) *bootstrappb.LayeredRunt
 	return r
 }
 
-// A richWorld has resources of all types, whose generation is in the content of each.
+// A richWorld has resources of all types. The content of each depends on the generation.
 type richWorld struct {
-	sources    []source // of its resources in turn
-	turn       int
+	sources    []source // used by the resources in turn
+	turn       int      // index of the last used source, modulo their number
 	generation int
-	pairs      []certs.Pair // of the Secret, by generation
+	pairs      []certs.Pair // certificates of the Secret, used in turn by generation
 	backends   []*envoytest.Backend
 }
 
@@ -116,8 +116,8 @@ func newRichWorld(t *testing.T, sources ...source) *richWorld {
 	return w
 }
 
-// next puts the next generation into a control plane: all resources change, and one of each type comes and another
-// one goes.
+// next puts the next generation into a control plane. All resources change, and of most types one is added and one is
+// removed.
 func (w *richWorld) next(origin *envoytest.ControlPlane) {
 	w.generation++
 	w.turn = 0 // each resource keeps its source
@@ -136,19 +136,19 @@ func (w *richWorld) next(origin *envoytest.ControlPlane) {
 	})
 }
 
-// from returns where an Envoy gets the next resource from.
+// from returns the ConfigSource of the next resource.
 func (w *richWorld) from() *corepb.ConfigSource {
 	w.turn++
 	return w.sources[w.turn%len(w.sources)]()
 }
 
-// mark returns a text that has the generation.
+// mark returns a text that identifies the generation.
 func (w *richWorld) mark() string { return fmt.Sprint("generation-", w.generation) }
 
-// names returns the names of what there are two of.
+// names returns a name that exists in all generations, and one that exists only in the current one.
 func (w *richWorld) names() []string { return []string{"both", fmt.Sprint("only-", w.generation)} }
 
-// clusters returns clusters of EDS, with their endpoints, and those that have endpoints of their own.
+// clusters returns EDS clusters with their endpoints, and static and DNS clusters.
 func (w *richWorld) clusters() (msgs []proto.Message) {
 	static, dns := relaytest.StaticCluster("static", w.backends[0].Addr), relaytest.StaticCluster("dns", "localhost:1")
 	dns.ClusterDiscoveryType = &clusterpb.Cluster_Type{Type: clusterpb.Cluster_STRICT_DNS}
@@ -167,10 +167,10 @@ func (w *richWorld) clusters() (msgs []proto.Message) {
 	return msgs
 }
 
-// endpoints returns endpoints of localities of several priorities and weights.
+// endpoints returns endpoints in localities with several priorities and weights.
 func (w *richWorld) endpoints(cluster string) *endpointpb.ClusterLoadAssignment {
 	a := relaytest.Endpoints(cluster, w.backends[w.generation%2].Addr, w.backends[0].Addr)
-	for i, priority := range []uint32{1, 1, 2} { // which have no servers
+	for i, priority := range []uint32{1, 1, 2} { // no server listens at these endpoints
 		further := relaytest.Endpoints(cluster, fmt.Sprintf("127.0.1.%d:%d", i, 1000+w.generation)).GetEndpoints()[0]
 		further.Locality.Zone, further.Priority = fmt.Sprint("zone-", i), priority
 		further.LoadBalancingWeight = wrapperspb.UInt32(uint32(w.generation + i))
@@ -180,8 +180,7 @@ func (w *richWorld) endpoints(cluster string) *endpointpb.ClusterLoadAssignment 
 	return a
 }
 
-// listeners returns listeners with routes by RDS, by scopes, and with virtual hosts by VHDS, and one with TLS. All have
-// a filter by ECDS.
+// listeners returns listeners that use RDS, scoped routes and VHDS, and one with TLS. All have a filter from ECDS.
 func (w *richWorld) listeners() (msgs []proto.Message) {
 	for _, name := range w.names() {
 		msgs = append(msgs, w.listener(name, &hcmpb.HttpConnectionManager{RouteSpecifier: w.rds(name)}))
@@ -196,7 +195,7 @@ func (w *richWorld) rds(name string) *hcmpb.HttpConnectionManager_Rds {
 	return &hcmpb.HttpConnectionManager_Rds{Rds: &hcmpb.Rds{ConfigSource: w.from(), RouteConfigName: name}}
 }
 
-// scopes chooses routes by the header "scope".
+// scopes returns scoped routes that select a RouteConfiguration by the header "scope".
 func (w *richWorld) scopes() *hcmpb.HttpConnectionManager_ScopedRoutes {
 	return &hcmpb.HttpConnectionManager_ScopedRoutes{ScopedRoutes: &hcmpb.ScopedRoutes{
 		Name: "scopes",
@@ -217,7 +216,7 @@ func (w *richWorld) listener(name string, m *hcmpb.HttpConnectionManager) *liste
 	return filtered(name, m, "filter", w.from())
 }
 
-// filtered returns a listener that has a filter by ECDS.
+// filtered returns a listener with a filter from ECDS.
 func filtered(name string, m *hcmpb.HttpConnectionManager, filter string, from *corepb.ConfigSource) *listenerpb.Listener {
 	m.HttpFilters = []*hcmpb.HttpFilter{
 		{Name: filter, ConfigType: &hcmpb.HttpFilter_ConfigDiscovery{ConfigDiscovery: &corepb.ExtensionConfigSource{
@@ -230,7 +229,7 @@ func filtered(name string, m *hcmpb.HttpConnectionManager, filter string, from *
 	return l
 }
 
-// routes returns routes, scopes of them, and virtual hosts.
+// routes returns RouteConfigurations, ScopedRouteConfigurations and VirtualHosts.
 func (w *richWorld) routes() (msgs []proto.Message) {
 	for _, name := range w.names() {
 		r := relaytest.Route(name, []string{"*"}, "both")
@@ -262,7 +261,7 @@ func certificate(name string, pair certs.Pair) proto.Message {
 	}}}
 }
 
-// withSecrets returns the TLS of a listener whose certificates are Secrets.
+// withSecrets returns the TLS transport socket of a listener with certificates from SDS.
 func withSecrets(from *corepb.ConfigSource, names ...string) *corepb.TransportSocket {
 	c := new(tlspb.CommonTlsContext)
 	for _, name := range names {
@@ -280,7 +279,7 @@ func inline(b []byte) *corepb.DataSource {
 
 func (w *richWorld) filter() proto.Message { return buffer("filter", w.generation) }
 
-// buffer returns a filter whose limit tells its generation.
+// buffer returns a filter for ECDS whose size limit depends on the generation.
 func buffer(name string, generation int) proto.Message {
 	limit := wrapperspb.UInt32(uint32(1000 + generation))
 	return &corepb.TypedExtensionConfig{Name: name, TypedConfig: relaytest.Pack(&bufferpb.Buffer{MaxRequestBytes: limit})}
@@ -288,14 +287,15 @@ func buffer(name string, generation int) proto.Message {
 
 func (w *richWorld) runtime() proto.Message { return layer("discovered", w.mark()) }
 
-// layer returns a layer of the runtime with one key, which is the layer's name.
+// layer returns a runtime layer with the single key "of.NAME".
 func layer(name, value string) proto.Message {
 	return &runtimepb.Runtime{Name: name, Layer: &structpb.Struct{Fields: map[string]*structpb.Value{
 		"of." + name: structpb.NewStringValue(value),
 	}}}
 }
 
-// missing returns what an Envoy's configuration lacks of the current generation, or has of another.
+// missing returns an error if a configuration lacks a resource of the current generation, has one of another
+// generation, or has a resource that is warming.
 func (w *richWorld) missing(c envoytest.Config) error {
 	both, only := "both", w.names()[1]
 	timeout := fmt.Sprintf("5.%03ds", w.generation)
@@ -322,7 +322,7 @@ func (w *richWorld) missing(c envoytest.Config) error {
 		return fmt.Errorf("runtime: %s", c["runtime"])
 	}
 	if warming := slices.Concat(c.Names("dynamic_warming_clusters"), c.Names("dynamic_warming_secrets")); len(warming) > 0 {
-		return fmt.Errorf("these are warming: %v", warming)
+		return fmt.Errorf("still warming: %v", warming)
 	}
 	return nil
 }
