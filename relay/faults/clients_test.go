@@ -14,12 +14,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A blob is a resource that is as large as it is to be.
+// A blob is a resource of any size.
 const (
 	blobType = "type.googleapis.com/faults.Blob"
 	blobName = "blob"
 )
 
+// putBlob gives the blob content number i of a size in bytes. is reports whether a client has that content.
 func putBlob(o *relaytest.Origin, size, i int) (is func(relaytest.State) bool) {
 	body := relaytest.Opaque(blobType, blobName, bytes.Repeat(fmt.Appendf(nil, "%8d", i), size/8))
 	o.Set(blobType, blobName, body, fmt.Sprint(i))
@@ -27,7 +28,7 @@ func putBlob(o *relaytest.Origin, size, i int) (is func(relaytest.State) bool) {
 	return func(s relaytest.State) bool { return s.Digest(blobType, blobName) == want }
 }
 
-// awaits waits until a condition holds of the metrics.
+// awaits waits until cond returns true for the metrics page.
 func (r met) awaits(what string, cond func(page []byte) bool) {
 	r.tb.Helper()
 	for ctx := within(r.tb, 2*relaytest.Patience); ; {
@@ -36,19 +37,19 @@ func (r met) awaits(what string, cond func(page []byte) bool) {
 			return
 		}
 		select {
-		case <-time.After(100 * time.Millisecond): // nobody tells of a change
+		case <-time.After(100 * time.Millisecond): // metrics have no notification, so poll
 		case <-ctx.Done():
-			r.tb.Fatalf("waited for %s:\n%s", what, page)
+			r.tb.Fatalf("timeout waiting for %s:\n%s", what, page)
 		}
 	}
 }
 
-// From some time on nothing passes between some clients and the relay, and neither is told: those
-// that were quiet, that owe an answer, and to which a send blocks. The relay finds all of
-// them, counts them and is rid of all that they had; the others are told of each change.
+// TestC22_B34_HalfOpenClientsAreFound: the connections of some clients lose all data without being closed. Some of
+// these clients are idle, some have not acknowledged a response, and to some a send blocks. The relay detects and
+// counts all of them, and releases their state. Other clients receive each change.
 func TestC22_B34_HalfOpenClientsAreFound(t *testing.T) {
 	t.Parallel()
-	const size = 48 << 10 // two are more than fits on the way to a client that does not read
+	const size = 48 << 10 // two blobs exceed the flow-control window of a client that does not read
 	const group = `group="user_agent_name=lost"`
 	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	origin.Put(relaytest.Cluster("c"))
@@ -84,7 +85,7 @@ func TestC22_B34_HalfOpenClientsAreFound(t *testing.T) {
 		}
 	}
 	i := 0
-	r.awaits("the end of what half-open clients had", func(page []byte) bool {
+	r.awaits("the removal of the group of half-open clients", func(page []byte) bool {
 		i++
 		change(i)
 		return !bytes.Contains(page, []byte(group))
@@ -94,15 +95,15 @@ func TestC22_B34_HalfOpenClientsAreFound(t *testing.T) {
 	change(i + 1)
 	for _, c := range stay {
 		if c.Ended() {
-			t.Errorf("the stream of %v, which was there all the time, has ended: %v", c, c.WaitEnd(context.Background()))
+			t.Errorf("the stream of %v, whose connection is not half-open, ended: %v", c, c.WaitEnd(context.Background()))
 		}
 	}
 	for _, c := range lost {
 		if c.Ended() {
-			t.Errorf("%v was told that its stream has ended", c)
+			t.Errorf("the half-open client %v received the end of its stream", c)
 		}
 	}
 	if n := link.State().Open; n != len(lost) {
-		t.Errorf("%d half-open connections are left of %d: somebody was told", n, len(lost))
+		t.Errorf("%d half-open connections at the proxy, want %d: a close passed through", n, len(lost))
 	}
 }

@@ -15,24 +15,23 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// variants are those of clients.
+// variants are the protocol variants of clients.
 var variants = []relaytest.Variant{relaytest.Delta, relaytest.SotW}
 
-// A mover is a client that comes from a relay with all that there is to one that knows
-// nothing.
+// A mover is a client that has received all resources from one relay and then connects to a relay without state.
 type mover struct {
 	*relaytest.Client
 	variant relaytest.Variant
 	to      *relayProcess
-	told    int // responses before
+	told    int // number of responses before the move
 }
 
-// after returns what the client was told since it came.
+// after returns the responses since the move.
 func (m *mover) after() []*relaytest.Response { return m.Responses()[m.told:] }
 
-// A relay that was started while its origin is gone sends nothing to clients that hold
-// state, and ends their streams after the cold wait: that has them look elsewhere. Once
-// the origin is there, they are told what has changed.
+// TestB8_R134_ColdRelayWithoutOrigin: a relay that starts while its origin is unreachable sends nothing to clients
+// that hold state. It ends their streams after the cold wait, so that they try another relay. Once the origin is
+// reachable, they receive only changes.
 func TestB8_R134_ColdRelayWithoutOrigin(t *testing.T) {
 	t.Parallel()
 	plane := newControlPlane(t)
@@ -67,7 +66,7 @@ func TestB8_R134_ColdRelayWithoutOrigin(t *testing.T) {
 			t.Errorf("%v: the stream ended with %v, want %v", m, err, codes.Unavailable)
 		}
 		if after := m.after(); len(after) > 0 {
-			t.Errorf("%v was told what a cold relay cannot know: %v", m, after)
+			t.Errorf("%v received responses from a relay without state: %v", m, after)
 		}
 	}
 
@@ -85,18 +84,18 @@ func TestB8_R134_ColdRelayWithoutOrigin(t *testing.T) {
 		served(t, 2000, m.Client)
 		for _, r := range m.after() {
 			if len(r.Removed) > 0 {
-				t.Errorf("%v was told of removals: %v", m, r)
+				t.Errorf("%v received removals: %v", m, r)
 			}
-			if m.variant == relaytest.Delta && r.TypeURL != relaytest.EndpointType { // which are always sent (B.3)
-				t.Errorf("%v was told what it had: %v", m, r)
+			if m.variant == relaytest.Delta && r.TypeURL != relaytest.EndpointType { // endpoints are always sent (B.3)
+				t.Errorf("%v received resources that it already had: %v", m, r)
 			}
 		}
 	}
 }
 
-// An origin that says all there is in pieces, over a slow link, seconds apart: clients
-// that hold state are told nothing of the pieces, and of the whole that nothing has
-// changed. Those without state get all of it in the end, and no removal before.
+// TestB7_R066_SlowOriginInPieces: an origin sends its resources in several responses over a slow link, seconds apart.
+// Clients that hold state receive none of these responses, because nothing has changed. Clients without state receive
+// all resources in the end, and no removal.
 func TestB7_R066_SlowOriginInPieces(t *testing.T) {
 	t.Parallel()
 	const pieces, each = 3, 20
@@ -130,7 +129,7 @@ func TestB7_R066_SlowOriginInPieces(t *testing.T) {
 	}
 	stream := origin.Accept(t.Context())
 	stream.Recv(t.Context())
-	link.Set(proxy.Link{Down: proxy.Way{Rate: 2000}}) // a piece needs more than a second
+	link.Set(proxy.Link{Down: proxy.Way{Rate: 2000}}) // a response takes more than a second
 	for i := range pieces {
 		stream.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: resources[i*each : (i+1)*each]})
 	}
@@ -148,19 +147,19 @@ func TestB7_R066_SlowOriginInPieces(t *testing.T) {
 		})
 		after := m.after()
 		if len(after) != 1 || !complete(m.State()) {
-			t.Errorf("%v was told %v, want the change alone", m, after)
+			t.Errorf("%v received %v, want only the change", m, after)
 		}
 	}
 	for _, c := range append(fresh, movers[0].Client) {
 		for _, r := range c.Responses() {
 			if len(r.Removed) > 0 {
-				t.Errorf("%v was told of removals: %v", c, r)
+				t.Errorf("%v received removals: %v", c, r)
 			}
 		}
 	}
 }
 
-// packed returns a resource as it travels.
+// packed returns a resource of a Delta response.
 func packed(t *testing.T, name, version string, m proto.Message) *discoverypb.Resource {
 	t.Helper()
 	body, err := anypb.New(m)

@@ -19,7 +19,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// serveClientStatus serves gRPC's own CSDS, and says where.
+// serveClientStatus serves the CSDS of gRPC and prints its address to say.
 func serveClientStatus(say io.Writer) (stop func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -31,13 +31,13 @@ func serveClientStatus(say io.Writer) (stop func(), err error) {
 	}
 	s := grpc.NewServer()
 	statuspb.RegisterClientStatusDiscoveryServiceServer(s, own)
-	go func() { _ = s.Serve(l) }() // ended by stop
+	go func() { _ = s.Serve(l) }() // stop ends it
 	fmt.Fprintln(say, "CSDS at", l.Addr())
 	return func() { s.Stop(); own.Close() }, nil
 }
 
-// clientStatus asks for all that a CSDS has of clients, and returns a line for each resource, with
-// the version that the client has, and that which it refused.
+// clientStatus reads the status of all clients from a CSDS. The result has a line for each type and name, with the
+// accepted and the rejected version.
 func clientStatus(t *testing.T, conn *grpc.ClientConn) map[string]string {
 	t.Helper()
 	resp, err := statuspb.NewClientStatusDiscoveryServiceClient(conn).FetchClientStatus(t.Context(), &statuspb.ClientStatusRequest{})
@@ -47,7 +47,7 @@ func clientStatus(t *testing.T, conn *grpc.ClientConn) map[string]string {
 	states := make(map[string]string)
 	for _, c := range resp.GetConfig() {
 		if strings.HasPrefix(c.GetClientScope(), "origin/") {
-			continue // what the relay says of itself
+			continue // the relay's own subscriptions at its origin
 		}
 		for _, g := range c.GetGenericXdsConfigs() {
 			accepted := g.GetConfigStatus() == statuspb.ConfigStatus_SYNCED || g.GetClientStatus() == adminpb.ClientResourceStatus_ACKED
@@ -59,8 +59,8 @@ func clientStatus(t *testing.T, conn *grpc.ClientConn) map[string]string {
 	return states
 }
 
-// TestR141_GRPCSaysTheSame holds what Tender says of a gRPC client to what that says itself: which
-// resources it has, at which versions, and what it refused.
+// TestR141_GRPCSaysTheSame compares the CSDS of Tender with that of a gRPC client: the resources of the client, their
+// versions, and the rejected resources must be the same.
 func TestR141_GRPCSaysTheSame(t *testing.T) {
 	t.Parallel()
 	backend := relaytest.NewBackend(t)
@@ -75,23 +75,23 @@ func TestR141_GRPCSaysTheSame(t *testing.T) {
 	agree := func(when string, refused int) {
 		t.Helper()
 		var diff string
-		for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(10 * time.Millisecond) { // between two questions
+		for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(10 * time.Millisecond) { // CSDS has no notification, so poll
 			want, got := clientStatus(t, its), clientStatus(t, ours)
 			n := strings.Count(fmt.Sprint(want), "refused true")
 			if diff = cmp.Diff(want, got); diff == "" && len(want) == 4 && n == refused {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%s, gRPC has refused %d resources, want %d; gRPC (-) and Tender (+) say:\n%s", when, n, refused, diff)
+				t.Fatalf("%s, gRPC has rejected %d resources, want %d; status of gRPC (-) and Tender (+):\n%s", when, n, refused, diff)
 			}
 		}
 	}
 	agree("once the client has a backend", 0)
 
 	odd := relaytest.Cluster("service", "endpoints")
-	odd.LbPolicy = clusterpb.Cluster_MAGLEV // which gRPC does not have
+	odd.LbPolicy = clusterpb.Cluster_MAGLEV // gRPC does not support it
 	o.Put(odd)
-	agree("after a cluster that gRPC refuses", 1)
+	agree("after a cluster that gRPC rejects", 1)
 	o.Put(relaytest.Cluster("service", "endpoints"))
-	agree("after one that it accepts again", 0)
+	agree("after a valid cluster", 0)
 }

@@ -1,4 +1,4 @@
-// Package faults has tests and nothing else: what the clients of a relay see when origins
-// die, relays restart and networks fail, over real sockets and in real time. They mostly
-// wait, and so run beside each other, and beside those of package relay.
+// Package faults contains only tests. They check the responses that clients of a relay receive when origins die,
+// relays restart and networks fail, over real sockets and in real time. The tests mostly wait, so they run in
+// parallel with each other.
 package faults

@@ -8,9 +8,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// B.40: where one address of an origin fails, the next one is asked, and clients notice
-// nothing but the changes that come from there. An origin of its own, for one type, may be
-// down all the while: the others' types change, its own stay, and newcomers get both.
+// TestB40_AddressesAndOrigins: when one address of an origin fails, the relay connects to the next one. Clients
+// receive only the changes that come from there. A separate origin for one type is down all the time. Other types
+// keep changing, its resources stay, and new clients receive both. (B.40)
 func TestB40_AddressesAndOrigins(t *testing.T) {
 	t.Parallel()
 	plane := newControlPlane(t)
@@ -26,7 +26,7 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 	}
 	clients := join("early")
 	served(t, 1000, clients...)
-	plane.change(2000) // what was still on its way is behind this
+	plane.change(2000) // earlier responses arrive before this change
 	served(t, 2000, clients...)
 	told := len(clients[0].Responses())
 
@@ -37,7 +37,7 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 	one.Reset()
 	r.AwaitLine(mark, "connected to the origin")
 	if s := two.State(); s.Open == 0 {
-		t.Errorf("connected, and not to the second address: %+v", s)
+		t.Errorf("the relay is connected, but not to the second address: %+v", s)
 	}
 	plane.change(3000)
 	served(t, 3000, append(clients, join("late")...)...)
@@ -51,15 +51,15 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 	served(t, 4000, clients...)
 	for _, c := range clients {
 		if c.Ended() {
-			t.Errorf("%v: its stream has ended", c)
+			t.Errorf("%v: the stream ended", c)
 		}
 		for _, resp := range c.Responses() {
 			if len(resp.Removed) > 0 {
-				t.Errorf("%v was told of removals: %v", c, resp)
+				t.Errorf("%v received removals: %v", c, resp)
 			}
 		}
 	}
 	if after := clients[0].Responses()[told:]; len(after) != 2 {
-		t.Errorf("%v was told %v, want the two changes", clients[0], after)
+		t.Errorf("%v received %v, want the two changes", clients[0], after)
 	}
 }

@@ -22,11 +22,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// grpcClientEnv has this program be a gRPC client of the target that it names.
+// grpcClientEnv is an environment variable that makes the test program run as a gRPC client of the target in its value.
 const grpcClientEnv = "FAULTS_GRPC_CLIENT"
 
-// runGRPCClient does one RPC after the other, until there is nothing more to read, and says
-// who answers when that changes, and what failed. It serves CSDS.
+// runGRPCClient sends one RPC after the other until the reader ends, and serves CSDS. It prints to say the address of
+// the backend when it changes, and the errors of RPCs.
 func runGRPCClient(target string, until io.Reader, say io.Writer) error {
 	conn, err := grpc.NewClient(target, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -58,15 +58,14 @@ func runGRPCClient(target string, until io.Reader, say io.Writer) error {
 	return nil
 }
 
-// A grpcClient is a program that finds its backends by xDS, as gRPC is told to by its
-// environment, and all that gRPC logs there.
+// A grpcClient is a process that runs runGRPCClient, with its output and the log of gRPC. It finds its backends by xDS.
 type grpcClient struct {
 	*envoytest.Process
 	target string
 }
 
-// newGRPCClient starts one of target, whose management servers are those at these
-// addresses, in this order (gRFC A71).
+// newGRPCClient starts a client of target. servers are the addresses of its management servers in order of preference
+// (gRFC A71).
 func newGRPCClient(t *testing.T, target string, servers ...string) *grpcClient {
 	t.Helper()
 	self, err := os.Executable()
@@ -82,7 +81,7 @@ func newGRPCClient(t *testing.T, target string, servers ...string) *grpcClient {
 	return &grpcClient{envoytest.StartProcess(t, "gRPC client of "+target, cmd), target}
 }
 
-// logged returns what was logged since mark at a severity ("WARNING").
+// logged returns the log lines since mark with a severity, such as "WARNING".
 func (c *grpcClient) logged(mark int, severity string) (lines []string) {
 	all, _ := c.Lines(mark)
 	for _, line := range all {
@@ -93,10 +92,9 @@ func (c *grpcClient) logged(mark int, severity string) (lines []string) {
 	return lines
 }
 
-// TestB33_GRPCClientsSeeNoErrorInADrain: a drain of the relay is no error to gRPC's own
-// xDS client, which has the origin to fall back to and never does (R134, gRFC A57 and A71): not
-// when it goes to another relay, even one that waits for a resource, and not when the same
-// relay comes back after a while.
+// TestB33_GRPCClientsSeeNoErrorInADrain: gRPC's xDS client does not treat a drain of the relay as an error. Its
+// bootstrap has the origin as a fallback, which it must never use (R134, gRFC A57 and A71). It must not do so when it
+// connects to another relay, also while it waits for a resource, nor when the same relay returns after a while.
 func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 	t.Parallel()
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
@@ -112,14 +110,14 @@ func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 	served.AwaitLine(0, "answered by "+one)
 	waits.AwaitLine(0, `ADS response received for type "`+relaytest.ListenerType)
 
-	// To others, the service sends who comes from now on: the relay is not ready.
+	// The service routes new connections to the other relay, because the first one is not ready.
 	marks := []int{served.Mark(), waits.Mark()}
 	service.Forward(second.address)
 	first.Drain()
 	for i, c := range clients {
 		c.AwaitLine(marks[i], "ADS stream closed: EOF")
 		c.AwaitLine(marks[i], "ADS response received")
-		for _, line := range c.logged(marks[i], "WARNING") { // that of each stream that ends after a response
+		for _, line := range c.logged(marks[i], "WARNING") { // gRPC warns of each stream that ends after a response
 			if !strings.HasSuffix(line, ": EOF") {
 				t.Errorf("%s logged %s", c.target, line)
 			}
@@ -129,7 +127,7 @@ func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 	served.AwaitLine(marks[0], "answered by "+two)
 	waits.AwaitLine(marks[1], "answered by "+two)
 
-	// The same one comes back.
+	// The second relay drains and returns.
 	marks = []int{served.Mark(), waits.Mark()}
 	second.Drain()
 	for i, c := range clients {

@@ -20,7 +20,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
 )
 
-// TestMain runs the tests, or the gRPC client that they start as a process of its own.
+// TestMain runs the tests or, with grpcClientEnv, the gRPC client that tests start as a separate process.
 func TestMain(m *testing.M) {
 	client := os.Getenv(grpcClientEnv)
 	if client == "" {
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 func runTests(m *testing.M) int {
 	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 { // by no test alone: they run at the same time
+	if err := goleak.Find(); err != nil && code == 0 { // only here, because the tests run in parallel
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
 	}
@@ -42,34 +42,34 @@ func runTests(m *testing.M) int {
 	return code
 }
 
-// A relayProcess is a tender serve.
+// A relayProcess is a relay in a process of its own.
 type relayProcess struct {
 	*envoytest.Process
 	met
 }
 
-// met is where a relay is met: by clients, and by operators, who get pages of its admin address.
+// met is a running relay with its addresses.
 type met struct {
 	tb          *testing.T
-	addr, admin string
-	page        func(path string) []byte
+	addr, admin string                   // addresses for clients and for operators
+	page        func(path string) []byte // returns a page of the admin address
 }
 
-// serve starts a relay with these variables and no others of ours.
+// serve starts a relay process with further variables.
 func serve(t *testing.T, env ...string) *relayProcess {
 	t.Helper()
 	p := envoytest.StartRelay(t, "", env...)
 	return &relayProcess{p.Process, met{t, p.Addr, p.Admin, p.Get}}
 }
 
-// run runs a relay in the test itself, with what variables cannot say.
+// run starts a relay in the test process, with options that have no variable.
 func run(t *testing.T, opts relay.Options, env ...string) met {
 	t.Helper()
 	r := envoytest.NewRelayWith(t, opts, "", env...)
 	return met{t, r.Addr, r.Admin, r.Get}
 }
 
-// client returns a client of the relay on a connection of its own.
+// client returns a client of the relay with a separate connection. id is its node ID.
 func (r met) client(v relaytest.Variant, id string) *relaytest.Client {
 	r.tb.Helper()
 	return relaytest.NewClient(r.tb, r.conn(), relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode(id)})
@@ -90,46 +90,47 @@ func connect(t *testing.T, addr string) *grpc.ClientConn {
 	return conn
 }
 
-// counts fails the test unless metrics have these values.
+// counts fails the test unless the metrics have a line for each regular expression.
 func (r met) counts(want ...string) {
 	r.tb.Helper()
 	page := r.page("/metrics")
 	for _, line := range want {
 		if !counted(page, line) {
-			r.tb.Errorf("the metrics have no %s:\n%s", line, page)
+			r.tb.Errorf("no line of the metrics matches %s:\n%s", line, page)
 		}
 	}
 }
 
-// counted reports whether metrics have a line that a regular expression matches.
+// counted reports whether a whole line of a metrics page matches a regular expression.
 func counted(page []byte, line string) bool {
 	return regexp.MustCompile(`(?m)^` + line + `$`).Match(page)
 }
 
-// A controlPlane is a go-control-plane.
+// A controlPlane is a server of go-control-plane.
 type controlPlane struct {
 	*controlplane.Server
 	addr string
 }
 
-// newControlPlane starts one with the same world each time.
+// newControlPlane starts a control plane with the resources of world.
 func newControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
 	o := controlplane.New(t, controlplane.Linear, nil, world()...)
 	return &controlPlane{o, o.Target()}
 }
 
-// change has the endpoints of cluster a be of a port.
+// change sets the port of the endpoint of cluster a.
 func (p *controlPlane) change(port int) {
 	p.Put(relaytest.Endpoints("a", fmt.Sprint("127.0.0.1:", port)))
 }
 
-// clusters are how many the control plane has, with endpoints each.
+// clusters is the number of clusters of the control plane, each with endpoints.
 const clusters = 30
 
-// edsNames are the endpoints that clients ask for.
+// edsNames are the endpoints to which clients subscribe.
 var edsNames = []string{"a", "c1", "c2"}
 
+// world returns the initial resources. The endpoint of cluster a has port 1000.
 func world() (msgs []proto.Message) {
 	for i := range clusters {
 		name := "a"
@@ -141,7 +142,7 @@ func world() (msgs []proto.Message) {
 	return append(msgs, relaytest.Listener("web", "route"), relaytest.Route("route", []string{"*"}, "a"))
 }
 
-// within bounds a wait that may take a while.
+// within returns a context that ends after d.
 func within(t *testing.T, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), d, errors.New("too late"))
@@ -149,7 +150,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-// subscribe asks for all that the control plane has, as an Envoy does.
+// subscribe subscribes as an Envoy does: to clusters and listeners by wildcard, and by name to endpoints and routes.
 func subscribe(c *relaytest.Client) {
 	c.Subscribe(relaytest.ClusterType)
 	c.Subscribe(relaytest.EndpointType, edsNames...)
@@ -157,8 +158,7 @@ func subscribe(c *relaytest.Client) {
 	c.Subscribe(relaytest.RouteType, "route")
 }
 
-// served waits until clients have all that there is, and the endpoints of cluster a are
-// of a port.
+// served waits until clients have all resources, and the endpoint of cluster a has a port.
 func served(t *testing.T, port int, clients ...*relaytest.Client) {
 	t.Helper()
 	want := relaytest.DigestOf(relaytest.Endpoints("a", fmt.Sprint("127.0.0.1:", port)))

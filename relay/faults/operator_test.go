@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// operate has the command ask a relay for something.
+// operate runs a tender command, such as freeze, on the relay.
 func (r *relayProcess) operate(args ...string) {
 	r.tb.Helper()
 	if out, err := exec.Command(envoytest.Command(r.tb), append(args, "--admin", r.admin)...).CombinedOutput(); err != nil {
@@ -17,9 +17,10 @@ func (r *relayProcess) operate(args ...string) {
 	}
 }
 
-// TestB15_OperatorsDecide: an origin returns without most of what it had. Nobody is told,
-// newcomers get all of it, and what the origin itself says is removed goes at once, until an
-// operator has the rest removed. Then changes stop, for newcomers too, and go on.
+// TestB15_OperatorsDecide: an origin returns without most of its resources. Clients receive no removal, and new
+// clients still receive all resources. An explicit removal by the origin passes at once. An operator then releases
+// the held removals, and freezes and thaws the relay. While it is frozen, no client receives changes, not even a new
+// one.
 func TestB15_OperatorsDecide(t *testing.T) {
 	t.Parallel()
 	const all, lost = 40, 30
@@ -64,7 +65,7 @@ func TestB15_OperatorsDecide(t *testing.T) {
 	r.AwaitLine(mark, "removals held: origin may have lost resources")
 	for i, c := range clients {
 		if more := c.Responses()[told[i]:]; len(more) > 0 {
-			t.Errorf("%v was told of what is held back: %v", c, more)
+			t.Errorf("%v received responses while removals were held back: %v", c, more)
 		}
 	}
 	join()
@@ -84,14 +85,14 @@ func TestB15_OperatorsDecide(t *testing.T) {
 		tx.Set(relaytest.ClusterType, "c38", relaytest.Cluster("c38", "other"), "2")
 		tx.Remove(relaytest.ClusterType, "c37")
 	})
-	origin.WaitFor(t.Context(), "an ACK of what nobody is told", func(s *relaytest.OriginState) bool { return clusterAcks(s) > acks })
+	origin.WaitFor(t.Context(), "an ACK of a change during the freeze", func(s *relaytest.OriginState) bool { return clusterAcks(s) > acks })
 	r.counts(`tender_origin_frozen{.*} 1`, `tender_view_withheld{group="all",.*} 2`)
 	join()
 	everybody(func(s relaytest.State) bool {
 		return have(all-1-lost)(s) && s.Digest(relaytest.ClusterType, "c38") == relaytest.DigestOf(relaytest.Cluster("c38"))
 	})
 	if more := clients[0].Responses()[mark:]; len(more) > 0 {
-		t.Errorf("%v was told of changes while the relay was frozen: %v", clients[0], more)
+		t.Errorf("%v received changes while the relay was frozen: %v", clients[0], more)
 	}
 	r.operate("thaw")
 	everybody(func(s relaytest.State) bool {
@@ -100,12 +101,12 @@ func TestB15_OperatorsDecide(t *testing.T) {
 	r.counts(`tender_origin_frozen{.*} 0`, `tender_view_withheld{group="all",.*} 0`)
 	for _, c := range clients {
 		if c.Ended() {
-			t.Errorf("%v: its stream has ended", c)
+			t.Errorf("%v: the stream ended", c)
 		}
 	}
 }
 
-// clusterAcks returns how many responses with clusters an origin has had acknowledged.
+// clusterAcks returns the number of ACKs for clusters that an origin has received.
 func clusterAcks(s *relaytest.OriginState) (acks int) {
 	for _, stream := range s.Streams {
 		if clusters := stream.Types[relaytest.ClusterType]; clusters != nil {

@@ -16,12 +16,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// An outage is what may happen to an origin, or to the network before it. It begins on a
-// site that works, and goes on until the context ends.
+// An outage is a failure of an origin or of the network in front of it.
 type outage struct {
 	name   string
-	begin  func(ctx context.Context, s *site)
-	answer func(net.Conn) // in place of begin: somebody else answers
+	begin  func(ctx context.Context, s *site) // starts the outage on a working site; it lasts until ctx ends
+	answer func(net.Conn)                     // used instead of begin: a foreign server that answers connections
 }
 
 var outages = []outage{
@@ -57,7 +56,8 @@ var outages = []outage{
 	{name: "empty messages", answer: proxy.AnswerHTTP2(proxy.StreamMessage(nil))},
 }
 
-// flap has the origin come and go every second; in the end it is away, so that its return is seen.
+// flap makes the origin reachable and unreachable every second. It ends with an unreachable origin, so that the relay
+// logs the next connection.
 func flap(ctx context.Context, s *site) {
 	be := func(away bool) {
 		s.link.Set(proxy.Link{Refuse: away})
@@ -65,7 +65,7 @@ func flap(ctx context.Context, s *site) {
 			s.link.Reset()
 		}
 	}
-	go func() { // ends before the outage is over
+	go func() { // site.end waits for it
 		defer close(s.flapped)
 		ticker := time.NewTicker(500 * time.Millisecond)
 		defer ticker.Stop()
@@ -81,20 +81,20 @@ func flap(ctx context.Context, s *site) {
 	}()
 }
 
-// A site is an origin, a link to it that may fail, a relay, and its clients.
+// A site is an origin, a link to it that can fail, a relay, and the relay's clients.
 type site struct {
 	outage
 	plane   *controlPlane
-	middle  *relayProcess // before the plane; nil if there is none
+	middle  *relayProcess // relay between the link and the plane; nil if there is none
 	link    *proxy.Proxy
 	relay   *relayProcess
-	early   []*relaytest.Client // there before the outage
-	late    []*relaytest.Client
-	told    []int // responses of each of early, before the outage
-	flapped chan struct{}
+	early   []*relaytest.Client // connected before the outage
+	late    []*relaytest.Client // connected during the outage
+	told    []int               // number of responses before the outage, by index in early
+	flapped chan struct{}       // closed when flap has ended
 }
 
-// newSite starts a site on the control plane, or on one of its own where that is to die.
+// newSite starts a site with the control plane. It starts a separate control plane if the outage kills that.
 func newSite(t *testing.T, o outage, plane *controlPlane) *site {
 	t.Helper()
 	s := &site{outage: o, plane: plane, flapped: make(chan struct{})}
@@ -112,7 +112,7 @@ func newSite(t *testing.T, o outage, plane *controlPlane) *site {
 	return s
 }
 
-// join has a client of each variant ask for what there is.
+// join connects a client of each variant that subscribes to all resources.
 func (s *site) join(id string) (clients []*relaytest.Client) {
 	for _, v := range variants {
 		c := s.relay.client(v, fmt.Sprintf("%s %s %v", s.name, id, v))
@@ -122,7 +122,7 @@ func (s *site) join(id string) (clients []*relaytest.Client) {
 	return clients
 }
 
-// strike begins the outage.
+// strike begins the outage. It lasts until ctx ends and end is called.
 func (s *site) strike(ctx context.Context) {
 	if s.answer == nil {
 		s.begin(ctx, s)
@@ -132,8 +132,8 @@ func (s *site) strike(ctx context.Context) {
 	s.link.Cut()
 }
 
-// end has the origin return as it was, at another address where it was killed. It returns
-// the place in the relay's log after which the relay is connected again.
+// end makes the origin return with the same content, at another address if it was killed. It returns a mark in the
+// relay's log; the message about the new connection follows it.
 func (s *site) end(t *testing.T) (mark int) {
 	t.Helper()
 	mark = s.relay.Mark()
@@ -149,36 +149,35 @@ func (s *site) end(t *testing.T) (mark int) {
 		<-s.flapped
 	}
 	s.link.Set(proxy.Link{})
-	if s.answer != nil { // whoever answers now goes on doing so
+	if s.answer != nil { // connections to the foreign server stay open otherwise
 		mark = s.relay.Mark()
 		s.link.Cut()
 	}
 	return mark
 }
 
-// unharmed fails the test if a client lost its stream or anything else, or if one that
-// was there before was told anything more than it should have been.
+// unharmed fails the test if the stream of a client ended, if a client received a removal, or if an early client has
+// not received exactly more responses since the start of the outage.
 func (s *site) unharmed(t *testing.T, when string, more int) {
 	t.Helper()
 	for i, c := range s.early {
 		if n := len(c.Responses()) - s.told[i]; n != more {
-			t.Errorf("%s: %s: %v was told %d things, want %d:\n%v", s.name, when, c, n, more, c.Responses()[s.told[i]:])
+			t.Errorf("%s: %s: %v received %d responses, want %d:\n%v", s.name, when, c, n, more, c.Responses()[s.told[i]:])
 		}
 	}
 	for _, c := range append(s.late, s.early...) {
 		if c.Ended() {
-			t.Errorf("%s: %s: the stream of %v has ended: %v", s.name, when, c, c.WaitEnd(t.Context()))
+			t.Errorf("%s: %s: the stream of %v ended: %v", s.name, when, c, c.WaitEnd(t.Context()))
 		}
 		for _, r := range c.Responses() {
 			if len(r.Removed) > 0 {
-				t.Errorf("%s: %s: %v was told of removals: %v", s.name, when, c, r)
+				t.Errorf("%s: %s: %v received removals: %v", s.name, when, c, r)
 			}
 		}
 	}
 }
 
-// visible fails the test unless the outage can be seen: by the status, and by what is
-// counted.
+// visible fails the test unless the status and the metrics show the outage.
 func (s *site) visible(t *testing.T) {
 	t.Helper()
 	var status admin.Status
@@ -186,25 +185,24 @@ func (s *site) visible(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(status.Origins) != 1 || status.Origins[0].LastError == "" {
-		t.Errorf("%s: the status says nothing of it: %+v", s.name, status.Origins)
+		t.Errorf("%s: the status has no error of the origin: %+v", s.name, status.Origins)
 	}
-	// What comes and goes may be there now, or seem to be.
+	// In some outages, the relay may be connected at this moment.
 	for _, v := range status.Views {
 		if !v.Shared && !v.Stale && s.name != "flapping" && s.name != "empty messages" {
-			t.Errorf("%s: the status does not say that the view is stale: %+v", s.name, v)
+			t.Errorf("%s: the view is not stale in the status: %+v", s.name, v)
 		}
 	}
 	metrics := string(s.relay.page("/metrics"))
 	ended := regexp.MustCompile(`(?m)^tender_origin_streams_ended_total\{.*\} [1-9]`)
 	if !ended.MatchString(metrics) {
-		t.Errorf("%s: no stream to the origin is counted as ended:\n%s", s.name, metrics)
+		t.Errorf("%s: the metrics count no closed upstream stream:\n%s", s.name, metrics)
 	}
 }
 
-// The origin is gone for a minute, in each way that we know. Every client keeps its stream
-// and is served, newcomers too; nobody is told of a removal, then or when the origin
-// returns with the same content, for which nothing is sent at all. The next change
-// arrives.
+// TestB8_B15_R068_R112_C15_C28_OriginGoneForAMinute: the origin is unavailable for a minute, by each of the outages.
+// Every client keeps its stream, and new clients receive all resources. No client receives a removal. When the origin
+// returns with the same content, clients receive nothing. The next change arrives.
 func TestB8_B15_R068_R112_C15_C28_OriginGoneForAMinute(t *testing.T) {
 	t.Parallel()
 	plane := newControlPlane(t)
@@ -219,7 +217,7 @@ func TestB8_B15_R068_R112_C15_C28_OriginGoneForAMinute(t *testing.T) {
 	for _, s := range sites {
 		served(t, 1000, s.early...)
 	}
-	for _, p := range planes { // what was still on its way is behind this
+	for _, p := range planes { // earlier responses arrive before this change
 		p.change(2000)
 	}
 	for _, s := range sites {

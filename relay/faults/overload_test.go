@@ -31,16 +31,16 @@ func (r met) metric(name string) (sum float64) {
 	return sum
 }
 
-// Far more changes than the links of some clients can take: these are told what is newest
-// whenever they can take something, and nothing of it waits in the relay. Others are told of each
-// change at once.
+// TestB12_C24_MoreChangesThanLinksCanTake: there are far more changes than the links of some clients can carry. These
+// clients receive the newest version whenever their link has capacity, and the relay buffers no others. Other clients
+// receive each change at once.
 func TestB12_C24_MoreChangesThanLinksCanTake(t *testing.T) {
 	t.Parallel()
 	const (
 		size    = 32 << 10
 		changes = 1000
-		rate    = 2 * size // a second, of each connection
-		most    = 16 << 20 // by which the heap may grow, of 31 MiB that were said
+		rate    = 2 * size // bytes per second of each slow connection
+		most    = 16 << 20 // allowed growth of the heap; all versions together have 31 MiB
 	)
 	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	newest := putBlob(origin, size, 0)
@@ -75,24 +75,25 @@ func TestB12_C24_MoreChangesThanLinksCanTake(t *testing.T) {
 		told -= len(c.Responses())
 	}
 	if after := -told; after > 2*len(slow) {
-		t.Errorf("%d responses came after the last change, want at most one that was under way and the newest to each of %d clients", after, len(slow))
+		t.Errorf("%d responses after the last change, want at most one in transit and the newest for each of %d clients", after, len(slow))
 	}
 	for _, c := range slow {
-		// What the link takes in that time, what was before, and what came since.
+		// The capacity of the link in that time, and a margin for responses before and after it.
 		if n, could := len(c.Responses()), int(took.Seconds()*rate/size)+4; n > could {
-			t.Errorf("%v was told %d things in %v, want at most %d", c, n, took, could)
+			t.Errorf("%v received %d responses in %v, want at most %d", c, n, took, could)
 		}
 	}
 	if n := r.metric("tender_client_changes_coalesced_total"); n < changes/2 {
-		t.Errorf("%v changes are counted as merged, want most of %d", n, changes)
+		t.Errorf("%v changes are counted as coalesced, want most of %d", n, changes)
 	}
 	if grown := r.metric("go_memstats_next_gc_bytes") - heap; grown > most {
-		t.Errorf("the heap has grown by %.0f bytes, want at most %d", grown, most)
+		t.Errorf("the heap grew by %.0f bytes, want at most %d", grown, most)
 	}
 }
 
-// Who asks a relay for more than each of its limits allows is counted, and told the variable, unless
-// only names are refused; who is served goes on being served.
+// TestB35_MoreDemandThanALimitAllows: a client exceeds each limit of the relay. The relay counts it, and ends the
+// stream with an error that names the variable. For limits of names, it rejects only the names. Other clients are
+// still served.
 func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 	t.Parallel()
 	const globs = "xdstp:///envoy.config.route.v3.RouteConfiguration/"
@@ -144,24 +145,24 @@ func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 		}
 		c := r.client(relaytest.Delta, tt.node)
 		tt.ask(c)
-		if tt.code == codes.OK { // names are refused by themselves, and the stream goes on
+		if tt.code == codes.OK { // only the names are rejected, and the stream stays open
 			c.Subscribe(blobType)
 			c.WaitState(t.Context(), newest)
 			r.counts(fmt.Sprintf(`tender_client_refusals_total\{limit="%s"\} 1`, tt.variable))
 			c.Close()
-			r.awaits("the end of its stream, whose globs count for the group", func([]byte) bool { return int(r.metric("tender_client_streams")) == len(stay) })
+			r.awaits("the end of the stream, whose globs count for the group", func([]byte) bool { return int(r.metric("tender_client_streams")) == len(stay) })
 			continue
 		}
 		err := c.WaitEnd(t.Context())
 		if told := status.Convert(err); told.Code() != tt.code || tt.variable != "TENDER_MAX_REQUEST_BYTES" && !strings.HasSuffix(told.Message(), "("+tt.variable+")") {
-			t.Errorf("%s: the client was told %v, want %v and the variable", tt.variable, err, tt.code)
+			t.Errorf("%s: the stream ended with %v, want %v and the variable", tt.variable, err, tt.code)
 		}
 		r.counts(fmt.Sprintf(`tender_client_refusals_total\{limit="%s"\} 1`, tt.variable))
 		newest = putBlob(origin, 64, i+1)
 		for _, c := range stay {
 			c.WaitState(t.Context(), newest)
 			if c.Ended() {
-				t.Errorf("%s: the stream of %v has ended", tt.variable, c)
+				t.Errorf("%s: the stream of %v ended", tt.variable, c)
 			}
 		}
 	}

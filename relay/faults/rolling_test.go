@@ -19,7 +19,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A replica is a relay that is restarted at its address.
+// A replica is a relay that can be drained and started again on its address.
 type replica struct {
 	*relaytest.Relay
 	t       *testing.T
@@ -27,6 +27,7 @@ type replica struct {
 	address string
 }
 
+// startReplica starts a relay with a node ID on a free address.
 func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
 	t.Helper()
 	r := &replica{t: t, address: proxy.FreeAddress(t)}
@@ -38,7 +39,7 @@ func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
 	return r
 }
 
-// start starts the relay, also after it was drained. Clients read the address meanwhile.
+// start starts the relay, also after a drain. It must not change the address, which clients read concurrently.
 func (r *replica) start() {
 	r.t.Helper()
 	r.Relay = relaytest.StartRelay(r.t, r.opts)
@@ -48,15 +49,15 @@ func (r *replica) dial() (*grpc.ClientConn, error) {
 	return grpc.NewClient(r.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 }
 
-// TestB33_RollingRestart: three relays are restarted one after the other under 600 clients,
-// which go to another one when theirs drains, while the origin changes 20 resources a
-// second. No change is lost, and nothing is taken away that the origin has not removed.
+// TestB33_RollingRestart: three relays with 600 clients are restarted one after the other while the origin changes 20
+// resources per second. Clients connect to another relay when theirs drains. They receive every change, and lose only
+// resources that the origin removed.
 func TestB33_RollingRestart(t *testing.T) {
 	t.Parallel()
 	const (
 		clients, clusters = 600, 200
-		between           = 50 * time.Millisecond // of two changes
-		perPhase          = 10                    // changes before, between and after what happens to a relay
+		between           = 50 * time.Millisecond // between two changes
+		perPhase          = 10                    // changes before, between and after each drain and start
 	)
 	origin, ledger := relaytest.NewOrigin(t, relaytest.OriginOptions{}), ledger.New()
 	all := []*relaytest.Content{origin.Content}
@@ -76,7 +77,7 @@ func TestB33_RollingRestart(t *testing.T) {
 		opts := relaytest.LightOptions{Variant: relaytest.Variant(i % 2), Node: &corepb.Node{Id: fmt.Sprint("client-", i), UserAgentName: "envoy"}}
 		opts = ledger.Reader(opts.Variant).Options(opts, func(what string) {
 			if wrong.Add(1) <= 10 {
-				t.Errorf("client %d was told what is wrong: %s", i, what)
+				t.Errorf("client %d received wrong content: %s", i, what)
 			}
 		})
 		wants[i] = []relaytest.Subscription{{TypeURL: relaytest.EndpointType, Names: []string{fmt.Sprint("service-", i%clusters), fmt.Sprint("service-", i*7%clusters)}}}

@@ -14,9 +14,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestB42_KilledAmidAWrite: the program is killed at some moment after it was told to stop,
-// which is when it writes. Whatever the moment, the next one serves, without an origin, a
-// view as it was when it was written: all of it, of one generation or the next.
+// TestB42_KilledAmidAWrite: a relay writes its snapshot when it receives SIGTERM, and is killed some time later.
+// Whatever that time is, the next relay serves a complete view of one generation without an origin.
 func TestB42_KilledAmidAWrite(t *testing.T) {
 	t.Parallel()
 	const (
@@ -49,7 +48,7 @@ func TestB42_KilledAmidAWrite(t *testing.T) {
 	has(c, 0)
 	written, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
 	for began := time.Now(); err == nil && len(written) == 0 && time.Since(began) < time.Minute; {
-		wait(t, 100*time.Millisecond) // the set is not known to be complete yet
+		wait(t, 100*time.Millisecond) // the wildcard set is not confirmed yet
 		written, err = filepath.Glob(filepath.Join(dir, "*.snapshot"))
 	}
 	r.Kill()
@@ -70,18 +69,19 @@ func TestB42_KilledAmidAWrite(t *testing.T) {
 	_, c = start()
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) == clusters })
 	if got := generationOf(c.State(), clusters); got == "" {
-		t.Errorf("the view is not one that there was: %v", c.State()[relaytest.ClusterType]["c0"])
+		t.Errorf("the view mixes generations: %v", c.State()[relaytest.ClusterType]["c0"])
 	} else {
 		t.Log("served:", got)
 	}
-	for _, name := range unfinished { // the relay may be writing another one
+	for _, name := range unfinished { // only these, because the relay may be writing another file
 		if _, err := os.Stat(name); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("an unfinished file is left: %s, %v", name, err)
+			t.Errorf("an unfinished file was not removed: %s, %v", name, err)
 		}
 	}
 }
 
-// generationOf returns the version that so many clusters have in common, "" if they do not.
+// generationOf returns the common version of all clusters. It returns "" if versions differ, or if the number of
+// clusters does.
 func generationOf(s relaytest.State, clusters int) (version string) {
 	for _, e := range s[relaytest.ClusterType] {
 		if version != "" && version != e.Version {
@@ -95,7 +95,7 @@ func generationOf(s relaytest.State, clusters int) (version string) {
 	return version
 }
 
-// wait lets d pass: these tests are about moments, which nothing tells.
+// wait sleeps for d. No event marks the moments that this test needs.
 func wait(t *testing.T, d time.Duration) {
 	t.Helper()
 	select {
