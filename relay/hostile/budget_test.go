@@ -24,20 +24,20 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// The limits of TestB35_TheBudget.
+// Limits of the relay in TestB35_TheBudget.
 const (
 	budgetConnections = 40
 	budgetStreams     = 100
-	budgetUnread      = 8 * mebibyte
-	budgetNames       = 500 // of a stream
+	budgetUnread      = 8 * mebibyte // buffered request bytes
+	budgetNames       = 500          // names per stream
 	budgetNameBytes   = 256
-	budgetOrigin      = 5000 // names
+	budgetOrigin      = 5000 // names at the origin
 	budgetGroups      = 8
 	budgetNodeBytes   = 64 << 10
-	budgetPeers       = 3
+	budgetPeers       = 3 // number of client addresses, not a limit of the relay
 )
 
-// budget is the sum of deploy/docs/configuration.md, in bytes, for these limits.
+// budget is the maximum memory in bytes for these limits, by the formula in deploy/docs/configuration.md.
 const budget = budgetUnread +
 	budgetConnections*(400<<10) +
 	budgetStreams*(64<<10+16<<10) + budgetStreams*budgetNames*200 +
@@ -45,11 +45,11 @@ const budget = budgetUnread +
 	budgetPeers*64*budgetNodeBytes +
 	budgetGroups*(8<<20)
 
-// clientBytes is what the clients of the test take in the same process.
+// clientBytes is an estimate of the memory of the test's clients, which run in the same process.
 const clientBytes = budgetConnections * (256 << 10)
 
-// TestB35_TheBudget: whatever clients send, in whatever encoding and to whatever service, the heap that is in use never exceeds the sum
-// of what the limits allow, and the neighbour is served.
+// TestB35_TheBudget: clients send random requests in every encoding to every service. The live heap never exceeds the
+// budget of the limits, and the neighbour is served.
 func TestB35_TheBudget(t *testing.T) {
 	v := serve(t, "TENDER_MAX_CONNECTIONS="+fmt.Sprint(budgetConnections), "TENDER_MAX_STREAMS="+fmt.Sprint(budgetStreams),
 		"TENDER_MAX_BUFFERED_REQUEST_BYTES="+fmt.Sprint(budgetUnread), "TENDER_MAX_REQUEST_BYTES=2MiB",
@@ -74,24 +74,25 @@ func TestB35_TheBudget(t *testing.T) {
 			}
 			all.Wait()
 		})
-		t.Logf("the heap has grown by %d bytes at most, of %d", grown, budget)
+		t.Logf("the heap grew by at most %d bytes of a budget of %d", grown, budget)
 		if grown > budget+clientBytes {
-			t.Errorf("the heap has grown by %d bytes, want at most the %d that the limits allow and the %d of the clients", grown, budget, clientBytes)
+			t.Errorf("the heap grew by %d bytes, want at most %d for the limits and %d for the clients", grown, budget, clientBytes)
 		}
 	})
-	v.await("nothing is charged any more", func() bool { return v.Stats().Unread == 0 })
+	v.await("no buffered request bytes", func() bool { return v.Stats().Unread == 0 })
 }
 
-// sayings are what clients of TestB35_TheBudget say, made beforehand: what it takes to make them is not the relay's.
+// sayings holds the messages that clients of TestB35_TheBudget send. They are made beforehand, so that their
+// allocation does not count as memory of the relay.
 type sayings struct {
 	requests, reports saying
-	bodies            []string // of polls
+	bodies            []string // bodies of polls
 }
 
-// A saying is messages, and the same compressed.
+// A saying holds serialized messages, plain and compressed by gzip.
 type saying struct{ plain, compressed [][]byte }
 
-// newSayings makes some of each.
+// newSayings returns twenty random messages of each kind.
 func newSayings(t *testing.T) *sayings {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -111,7 +112,7 @@ func newSayings(t *testing.T) *sayings {
 	return s
 }
 
-// one returns a message, as a connection sends it that compresses, or not.
+// one returns a random message, compressed if gzip is set.
 func (s saying) one(random *rand.Rand, gzip bool) *wire.Message {
 	if i := random.IntN(len(s.plain)); !gzip {
 		return &wire.Message{Bytes: s.plain[i]}
@@ -120,15 +121,16 @@ func (s saying) one(random *rand.Rand, gzip bool) *wire.Message {
 	}
 }
 
-// A budgeted client does what it likes. What it has opened stays open until it leaves.
+// A budgeted client sends random messages. Its connections stay open until leave is called.
 type budgeted struct {
 	*victim
 	said   *sayings
 	random *rand.Rand
-	peer   string
-	opened []func()
+	peer   string   // IP address from which it connects
+	opened []func() // close the open connections
 }
 
+// leave closes all connections.
 func (b *budgeted) leave() {
 	for _, end := range b.opened {
 		end()
@@ -136,7 +138,7 @@ func (b *budgeted) leave() {
 	b.opened = nil
 }
 
-// act does one thing. What comes of it is the relay's affair.
+// act does one random thing. Errors are ignored, because the relay may reject anything.
 func (b *budgeted) act() {
 	switch b.random.IntN(6) {
 	case 0:
@@ -148,6 +150,7 @@ func (b *budgeted) act() {
 	}
 }
 
+// halfABody begins a poll and sends only a part of its body.
 func (b *budgeted) halfABody() {
 	conn, err := dialer(b.peer).DialContext(b.t.Context(), "tcp", b.RESTAddrs()[0].String())
 	if err != nil {
@@ -174,7 +177,7 @@ func (b *budgeted) poll() {
 	}
 }
 
-// stream opens a stream of some service, and sends something on it.
+// stream opens a stream of a random service and sends one or two random messages.
 func (b *budgeted) stream() {
 	gzip := b.random.IntN(2) == 0
 	options := []grpc.DialOption{
@@ -211,7 +214,7 @@ func (b *budgeted) stream() {
 	}
 }
 
-// asIs is a compressor of what is compressed already.
+// asIs is a gzip compressor for messages that are already compressed.
 type asIs struct{}
 
 // Do implements grpc.Compressor.
@@ -223,10 +226,10 @@ func (asIs) Do(w io.Writer, p []byte) error {
 // Type implements grpc.Compressor.
 func (asIs) Type() string { return "gzip" }
 
-// anyCluster returns a node group of which there are more than are allowed.
+// anyCluster returns a random node group, of twice as many as the limit allows.
 func anyCluster(random *rand.Rand) string { return fmt.Sprint("group-", random.IntN(2*budgetGroups)) }
 
-// anyNode returns a Node of up to 2 MiB.
+// anyNode returns a random Node of up to 2 MiB.
 func anyNode(random *rand.Rand) *corepb.Node {
 	n := &corepb.Node{Id: "n", Cluster: anyCluster(random)}
 	switch random.IntN(3) {
@@ -241,7 +244,7 @@ func anyNode(random *rand.Rand) *corepb.Node {
 	return n
 }
 
-// anyRequest returns a request of up to twice the names that are allowed, some in locators.
+// anyRequest returns a random request with up to twice as many names as the limit allows, some in locators.
 func anyRequest(random *rand.Rand) *discoverypb.DeltaDiscoveryRequest {
 	types := []string{relaytest.ClusterType, relaytest.EndpointType, "type.example/" + anyCluster(random)}
 	r := &discoverypb.DeltaDiscoveryRequest{Node: anyNode(random), TypeUrl: types[random.IntN(len(types))]}
@@ -264,7 +267,7 @@ func anyRequest(random *rand.Rand) *discoverypb.DeltaDiscoveryRequest {
 	return r
 }
 
-// anyReport returns a load report of up to 300,000 parts.
+// anyReport returns a load report with up to 300,000 empty localities.
 func anyReport(random *rand.Rand) *lrspb.LoadStatsRequest {
 	stats := &endpointpb.ClusterStats{ClusterName: "a", UpstreamLocalityStats: make([]*endpointpb.UpstreamLocalityStats, random.IntN(300_000))}
 	for i := range stats.UpstreamLocalityStats {

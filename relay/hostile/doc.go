@@ -1,4 +1,4 @@
-// Package hostile has tests and nothing else: what clients that mean harm can do to a relay
-// over real sockets, and that a neighbour who means none is served meanwhile. What takes time
-// rather than load is tested in package conformance, where time is simulated.
+// Package hostile contains only tests. Malicious clients attack a relay over real sockets, and the tests check that
+// another client is served meanwhile. Attacks that take time rather than load are tested in package conformance,
+// which simulates time.
 package hostile

@@ -11,14 +11,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// of returns a client of a node that connects from an address.
+// of returns a Delta client with a node ID that connects from an IP address.
 func (v *victim) of(node, host string) *relaytest.Client {
 	v.t.Helper()
 	return relaytest.NewClient(v.t, v.Conn(from(host)), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(node)})
 }
 
-// B.35: 300 nodes of one address, each in a group of its own, open no more streams to the origin than one peer may, and do not
-// evict a group of another address that nobody is in: its client is served when it comes back, although the origin is gone.
+// TestB35_GroupChurn: 300 nodes connect from one address, each in a separate group. They open no more streams to the
+// origin than one address may, and do not evict the group of a disconnected client of another address. That client is
+// served when it reconnects, although the origin is down. (B.35)
 func TestB35_GroupChurn(t *testing.T) {
 	const most, ofPeer, nodes = 32, 4, 300
 	v := serve(t, "TENDER_NODE_GROUP_BY=id", fmt.Sprint("TENDER_MAX_GROUPS=", most), fmt.Sprint("TENDER_MAX_GROUPS_PER_CLIENT=", ofPeer))
@@ -32,23 +33,23 @@ func TestB35_GroupChurn(t *testing.T) {
 		for i := range nodes {
 			c := v.of(fmt.Sprint("node-", i), "127.0.0.3")
 			c.Subscribe(relaytest.ClusterType, "a")
-			v.await("the node is served or refused", func() bool { return c.Ended() || len(c.Responses()) > 0 })
+			v.await("a response or the end of the stream", func() bool { return c.Ended() || len(c.Responses()) > 0 })
 			if c.Ended() {
 				refused++
 				if err := c.WaitEnd(t.Context()); status.Code(err) != codes.ResourceExhausted {
-					t.Errorf("the node was refused with %v, want RESOURCE_EXHAUSTED", err)
+					t.Errorf("the stream ended with %v, want RESOURCE_EXHAUSTED", err)
 				}
 			}
 			c.Close()
 		}
 	})
 	opened := len(v.origin.State().Streams) - before
-	t.Logf("%d streams to the origin for %d nodes, of which %d were refused", opened, nodes, refused)
+	t.Logf("%d streams to the origin for %d nodes, of which %d were rejected", opened, nodes, refused)
 	if most := 2 * (most + 2*ofPeer); opened > most || refused < nodes-most {
-		t.Errorf("%d streams to the origin for %d nodes of one address, of which %d were refused: want at most %d", opened, nodes, refused, most)
+		t.Errorf("%d streams to the origin for %d nodes of one address, of which %d were rejected: want at most %d", opened, nodes, refused, most)
 	}
 	if n := v.Stats().Refused[guard.LimitPeerGroups]; n != int64(refused) {
-		t.Errorf("%d were refused for the limit, want %d", n, refused)
+		t.Errorf("%d rejections are counted, want %d", n, refused)
 	}
 	v.origin.Stop()
 	back := v.of("absent", "127.0.0.4")

@@ -14,8 +14,8 @@ import (
 	"github.com/xdstender/tender/relay"
 )
 
-// B.35: of ten thousand streams on one connection, those that are too many are refused, and
-// cost no goroutine.
+// TestB35_StreamsOfAConnectionAreBounded: a client opens ten thousand streams on one connection. The relay resets
+// those above the limit, and they start no goroutine. (B.35)
 func TestB35_StreamsOfAConnectionAreBounded(t *testing.T) {
 	const allowed, tried = 100, 10_000
 	v := serve(t, "TENDER_MAX_STREAMS_PER_CONNECTION=100", "TENDER_MAX_FRAME_RATE=1000000")
@@ -27,17 +27,17 @@ func TestB35_StreamsOfAConnectionAreBounded(t *testing.T) {
 				return
 			}
 		}
-		v.await("streams are refused", func() bool { return a.reset(http2.ErrCodeRefusedStream) == tried-allowed })
+		v.await("resets of all streams above the limit", func() bool { return a.reset(http2.ErrCodeRefusedStream) == tried-allowed })
 		if n := v.Streams(); n > allowed+1 {
-			t.Errorf("%d streams are open, want %d and the neighbour's", n, allowed)
+			t.Errorf("%d streams are open, want at most %d and that of the neighbour", n, allowed)
 		}
 		a.close()
 	})
-	v.await("only the neighbour is left", func() bool { return v.Streams() == 1 })
+	v.await("only the stream of the neighbour", func() bool { return v.Streams() == 1 })
 }
 
-// CVE-2023-44487: streams that are opened and reset at once leave nothing, and never are more
-// than allowed.
+// TestB35_RapidReset: a client opens streams and resets them at once. Their number never exceeds the limit by more
+// than the streams that are ending, and none remains. (CVE-2023-44487)
 func TestB35_RapidReset(t *testing.T) {
 	v := serve(t, "TENDER_MAX_STREAMS_PER_CONNECTION=100", "TENDER_MAX_FRAME_RATE=1000000")
 	v.during(func() {
@@ -51,16 +51,17 @@ func TestB35_RapidReset(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			if n := v.Streams(); n > 2*100+1 { // as many as are open, and as many that are about to end
+			if n := v.Streams(); n > 2*100+1 { // the limit, as many streams that are ending, and the neighbour's
 				t.Errorf("%d streams after %d resets", n, i)
 				return
 			}
 		}
 	})
-	v.await("only the neighbour is left", func() bool { return v.Streams() == 1 })
+	v.await("only the stream of the neighbour", func() bool { return v.Streams() == 1 })
 }
 
-// CVE-2023-45288: a header that never ends is not read on.
+// TestB35_ContinuationFlood: the relay closes the connection of a client that sends endless CONTINUATION frames.
+// (CVE-2023-45288)
 func TestB35_ContinuationFlood(t *testing.T) {
 	v := serve(t)
 	v.during(func() {
@@ -79,15 +80,15 @@ func TestB35_ContinuationFlood(t *testing.T) {
 	})
 }
 
-// A header that is too large, also one that is small until it is unpacked, ends the stream
-// and not the connection.
+// TestB35_LargeHeaders: a header list that is too large after HPACK decompression ends the stream but not the
+// connection.
 func TestB35_LargeHeaders(t *testing.T) {
 	v := serve(t)
 	v.during(func() {
 		a := v.attack()
-		large := hpack.HeaderField{Name: "x", Value: strings.Repeat("x", 3000)} // goes into the table of HPACK
+		large := hpack.HeaderField{Name: "x", Value: strings.Repeat("x", 3000)} // fits into the dynamic table of HPACK
 		for i := range uint32(10) {
-			bomb := make([]hpack.HeaderField, 1000) // 3 MB of a few bytes each
+			bomb := make([]hpack.HeaderField, 1000) // 3 MB, which HPACK encodes in a few bytes per field
 			for j := range bomb {
 				bomb[j] = large
 			}
@@ -95,27 +96,28 @@ func TestB35_LargeHeaders(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		v.await("streams are reset", func() bool { return a.reset(http2.ErrCodeFrameSize) == 10 })
+		v.await("resets of the streams", func() bool { return a.reset(http2.ErrCodeFrameSize) == 10 })
 		if err := a.open(101); err != nil {
 			t.Error(err)
 		}
-		v.await("another stream is open", func() bool { return v.Streams() == 2 })
+		v.await("another open stream", func() bool { return v.Streams() == 2 })
 	})
 }
 
-// B.34: pings without end are answered with GOAWAY.
+// TestB34_PingFlood: the relay answers too many pings with GOAWAY and closes the connection. (B.34)
 func TestB34_PingFlood(t *testing.T) {
 	v := serve(t)
 	v.during(func() {
 		a := v.attack()
 		a.until(1_000_000, func() error { return a.WritePing(false, [8]byte{}) })
-		if code := a.awaitEnd(); code != http2.ErrCodeEnhanceYourCalm && code != http2.ErrCodeNo { // which the reset of the connection may have overtaken
+		// A reset of the connection may discard the GOAWAY.
+		if code := a.awaitEnd(); code != http2.ErrCodeEnhanceYourCalm && code != http2.ErrCodeNo {
 			t.Errorf("the connection ended with %v, want ENHANCE_YOUR_CALM", code)
 		}
 	})
 }
 
-// Frames that are lawful and mean nothing cost their own connection, and at most a core.
+// TestB35_FramesOfNothing: a client sends many valid frames without effect, and the neighbour is served meanwhile.
 func TestB35_FramesOfNothing(t *testing.T) {
 	const frames = 50_000
 	for _, tt := range []struct {
@@ -147,8 +149,8 @@ func TestB35_FramesOfNothing(t *testing.T) {
 	}
 }
 
-// B.35: of frames that are too many the rest is read later, and what comes after them waits; also where
-// polls are served.
+// TestB35_AFloodOfFrames: the relay delays reading from a client that exceeds the frame rate, so that later frames
+// wait. This applies to gRPC and to polls. (B.35)
 func TestB35_AFloodOfFrames(t *testing.T) {
 	for name, addrs := range map[string]func(*relay.Relay) []net.Addr{"gRPC": (*relay.Relay).Addrs, "polls": (*relay.Relay).RESTAddrs} {
 		t.Run(name, func(t *testing.T) {
@@ -164,17 +166,17 @@ func TestB35_AFloodOfFrames(t *testing.T) {
 				if err := a.open(1); err != nil {
 					t.Error(err)
 				}
-				v.await("it is counted", func() bool { return v.Stats().Refused[guard.LimitFrames] == 1 })
+				v.await("a count of the rate limit", func() bool { return v.Stats().Refused[guard.LimitFrames] == 1 })
 			})
 			if n := v.Streams(); n != 1 {
-				t.Errorf("%d streams are open, want the neighbour's alone", n)
+				t.Errorf("%d streams are open, want only that of the neighbour", n)
 			}
 		})
 	}
 }
 
-// B.35: a first request that comes a byte at a time is not waited for longer than one that
-// does not come.
+// TestB35_SlowFirstRequest: the timeout of the first request also applies if the request arrives one byte at a time.
+// (B.35)
 func TestB35_SlowFirstRequest(t *testing.T) {
 	v := serve(t, "TENDER_FIRST_REQUEST_TIMEOUT=500ms")
 	v.during(func() {
@@ -184,20 +186,21 @@ func TestB35_SlowFirstRequest(t *testing.T) {
 		}
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
-		if err := a.WriteData(1, false, []byte{0, 0, 1, 0, 0}); err != nil { // of 64 KiB
+		if err := a.WriteData(1, false, []byte{0, 0, 1, 0, 0}); err != nil { // prefix of a message of 64 KiB
 			t.Error(err)
 		}
 		for end := time.Now().Add(10 * time.Second); a.told("4") == 0; <-tick.C { // DEADLINE_EXCEEDED
 			if err := a.WriteData(1, false, []byte{0x0a}); err != nil || time.Now().After(end) {
-				t.Errorf("the stream goes on: %v", err)
+				t.Errorf("the stream did not end: %v", err)
 				return
 			}
 		}
 	})
 }
 
-// B.35: what comes of requests and is not whole is held, so it is bounded for a peer, however it
-// comes; who sends small requests from the same address is served all the while.
+// TestB35_RequestsThatAreNeverWhole: the relay buffers incomplete requests and limits their total size per client
+// address, whatever the size of frames. A client with small requests from the same address is served meanwhile.
+// (B.35)
 func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
 	for name, size := range map[string]int{"large frames": 16 << 10, "single bytes": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -211,18 +214,18 @@ func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				most := 64<<10 + peer + 8<<20 // what was sent, at the most, before the end has come here
+				most := 64<<10 + peer + 8<<20 // maximum of bytes that can be sent before the close arrives
 				a.until(most/max(size, 64), func() error {
 					sent++
 					return a.WriteData(uint32(sent%16*2+1), false, frame)
 				})
 				a.awaitEnd()
 				if sent < peer/2/max(size, 64) {
-					t.Errorf("the connection has ended after %d frames, long before %d bytes", sent, peer)
+					t.Errorf("the connection ended after %d frames, long before the limit of %d bytes", sent, peer)
 				}
 			})
 			if n := v.Stats().Refused[guard.LimitUnread]; n != 1 {
-				t.Errorf("%d connections were counted, want 1", n)
+				t.Errorf("%d connections are counted, want 1", n)
 			}
 		})
 	}

@@ -22,17 +22,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A victim is a relay over real sockets, and a neighbour of the attackers, who is told of each
-// change of a cluster.
+// A victim is a relay with an origin and a well-behaved client, the neighbour, which subscribes to a cluster.
 type victim struct {
 	*relaytest.Relay
 	t         *testing.T
 	origin    *relaytest.Origin
 	neighbour *relaytest.Client
-	changes   int
+	changes   int // number of changes of the cluster so far
 }
 
-// serve runs a relay until the test ends.
+// serve starts a relay with further variables, and the neighbour. They are stopped when the test ends.
 func serve(t *testing.T, env ...string) *victim {
 	t.Helper()
 	v := &victim{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{})}
@@ -46,19 +45,19 @@ func serve(t *testing.T, env ...string) *victim {
 	return v
 }
 
-// dialer returns a dialer from an address of this host.
+// dialer returns a dialer that connects from an IP address of this host.
 func dialer(host string) *net.Dialer {
 	return &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
 }
 
-// from has a client of gRPC connect from an address of this host.
+// from makes a gRPC client connect from an IP address of this host.
 func from(host string) grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 		return dialer(host).DialContext(ctx, "tcp", address)
 	})
 }
 
-// change changes the cluster, and waits until the neighbour was told.
+// change changes the cluster and waits until the neighbour has received it.
 func (v *victim) change() {
 	v.t.Helper()
 	v.changes++
@@ -66,14 +65,16 @@ func (v *victim) change() {
 	v.told()
 }
 
+// told waits for a response to the neighbour and checks that it contains one resource.
 func (v *victim) told() {
 	v.t.Helper()
 	if r := v.neighbour.Recv(v.t.Context()); len(r.Resources) != 1 {
-		v.t.Fatalf("the neighbour was told %v, want the changed cluster", r)
+		v.t.Fatalf("the neighbour received %v, want the changed cluster", r)
 	}
 }
 
-// during has the neighbour served while an attack goes on, and some more.
+// during runs an attack in its own goroutine, and changes the cluster meanwhile and three times afterwards. Each
+// change must reach the neighbour.
 func (v *victim) during(attack func()) {
 	v.t.Helper()
 	over := make(chan struct{})
@@ -96,43 +97,43 @@ func (v *victim) during(attack func()) {
 		default:
 		}
 	}
-	v.t.Logf("%d changes, the slowest was told after %v", v.changes, slowest)
+	v.t.Logf("%d changes, the slowest arrived after %v", v.changes, slowest)
 }
 
-// await waits until something is the case.
+// await polls is until it returns true. It fails the test after [relaytest.Patience].
 func (v *victim) await(what string, is func() bool) {
 	v.t.Helper()
 	look := time.NewTicker(time.Millisecond)
 	defer look.Stop()
 	for end := time.Now().Add(relaytest.Patience); !is(); <-look.C {
 		if time.Now().After(end) {
-			v.t.Fatalf("it did not come to pass that %s: %+v", what, v.Stats())
+			v.t.Fatalf("timeout waiting for %s: %+v", what, v.Stats())
 		}
 	}
 }
 
-// An attacker speaks HTTP/2 as it likes.
+// An attacker is an HTTP/2 client that can send arbitrary frames.
 type attacker struct {
 	*http2.Framer
 	t    *testing.T
 	conn net.Conn
-	enc  *hpack.Encoder
+	enc  *hpack.Encoder // writes to buf
 	buf  bytes.Buffer
 
 	mu     sync.Mutex
-	resets map[http2.ErrCode]int // guarded by mu
-	status map[string]int        // guarded by mu; statuses of gRPC that streams ended with
-	goAway http2.ErrCode         // guarded by mu
-	ended  chan struct{}         // closed once the connection has ended
+	resets map[http2.ErrCode]int // guarded by mu; number of RST_STREAM frames by code
+	status map[string]int        // guarded by mu; number of ended streams by gRPC status
+	goAway http2.ErrCode         // guarded by mu; code of the last GOAWAY
+	ended  chan struct{}         // closed when the connection has ended
 }
 
-// attack opens a connection and shakes hands.
+// attack opens a connection to the relay's first address and sends the HTTP/2 preface.
 func (v *victim) attack() *attacker {
 	v.t.Helper()
 	return v.attackAt(v.Addrs()[0])
 }
 
-// attackAt is attack on one of the relay's addresses.
+// attackAt is attack with another address of the relay.
 func (v *victim) attackAt(addr net.Addr) *attacker {
 	v.t.Helper()
 	conn, err := net.Dial("tcp", addr.String())
@@ -158,10 +159,11 @@ func (v *victim) attackAt(addr net.Addr) *attacker {
 }
 
 func (a *attacker) close() {
-	_ = a.conn.Close() // maybe it is
+	_ = a.conn.Close() // the connection may be closed already
 	<-a.ended
 }
 
+// read records the frames of the relay until the connection ends.
 func (a *attacker) read() {
 	defer close(a.ended)
 	for {
@@ -186,35 +188,35 @@ func (a *attacker) read() {
 	}
 }
 
-// reset returns how many streams were reset with a code.
+// reset returns how many streams the relay has reset with a code.
 func (a *attacker) reset(code http2.ErrCode) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.resets[code]
 }
 
-// told returns how many streams have ended with a status of gRPC.
+// told returns how many streams have ended with a gRPC status.
 func (a *attacker) told(status string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.status[status]
 }
 
-// awaitEnd waits until the relay has ended the connection, and returns the code of its
-// GOAWAY.
+// awaitEnd waits until the relay has closed the connection. It returns the code of the GOAWAY, or NO_ERROR if none
+// arrived.
 func (a *attacker) awaitEnd() http2.ErrCode {
 	a.t.Helper()
 	select {
 	case <-a.ended:
 	case <-time.After(relaytest.Patience):
-		a.t.Error("the connection goes on")
+		a.t.Error("timeout waiting for the end of the connection")
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.goAway
 }
 
-// block encodes the header of a call, and further fields.
+// block encodes the headers of a Delta ADS call and further fields. The result is valid until the next call.
 func (a *attacker) block(more ...hpack.HeaderField) []byte {
 	a.buf.Reset()
 	for _, f := range append([]hpack.HeaderField{
@@ -234,7 +236,7 @@ func (a *attacker) open(stream uint32, more ...hpack.HeaderField) error {
 	return a.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: a.block(more...), EndHeaders: true})
 }
 
-// until repeats something until it fails, which it must within so many times.
+// until repeats what until it returns an error. It fails the test if there is none within a number of calls.
 func (a *attacker) until(times int, what func() error) {
 	a.t.Helper()
 	for range times {
@@ -245,5 +247,5 @@ func (a *attacker) until(times int, what func() error) {
 			return
 		}
 	}
-	a.t.Errorf("the connection has not ended after %d times", times)
+	a.t.Errorf("the connection has not ended after %d calls", times)
 }

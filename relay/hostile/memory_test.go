@@ -27,10 +27,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// mebibyte is one, in bytes.
+// mebibyte is 1 MiB in bytes.
 const mebibyte = 1 << 20
 
-// peak returns by how much the heap in use grows at most while something happens, in bytes.
+// peak returns the maximum growth of the live heap during act, in bytes.
 func peak(act func()) int64 {
 	before := heap()
 	over, peaks := make(chan struct{}), make(chan int64)
@@ -51,8 +51,8 @@ func peak(act func()) int64 {
 	return max(<-peaks, before) - before
 }
 
-// B.35: bodies of polls that are not whole are charged to their peer, over HTTP/1.1 and HTTP/2, and none has memory taken for it that
-// the limit does not have.
+// TestB35_BodiesThatAreNeverWhole: incomplete bodies of polls count against the buffer limit of their client address,
+// and the relay allocates no memory beyond the limit. (B.35)
 func TestB35_BodiesThatAreNeverWhole(t *testing.T) {
 	const limit, polls = 16 * mebibyte, 100
 	v := serve(t, fmt.Sprint("TENDER_MAX_BUFFERED_REQUEST_BYTES=", limit), "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
@@ -73,29 +73,30 @@ func TestB35_BodiesThatAreNeverWhole(t *testing.T) {
 					return
 				}
 				go func() { _, _ = conn.Write(part) }() // ends with the connection
-				go func() {                             // likewise
+				go func() {                             // ends with the connection
 					line, _ := bufio.NewReader(conn).ReadString('\n')
 					answers <- strings.TrimSpace(line)
 				}()
 			}
-			for range polls - limit/guard.UnreadOfPeer/mebibyte { // at most so many may wait
+			for range polls - limit/guard.UnreadOfPeer/mebibyte { // all polls above the limit of one address
 				if got := <-answers; !strings.Contains(got, " 429 ") {
-					t.Errorf("a poll that has more than its part was answered %q, want 429", got)
+					t.Errorf("a poll above the limit of its address was answered with %q, want 429", got)
 				}
 			}
 		})
-		// Of the 100 MiB that are sent, the part of one peer may be held, and what a hundred connections take on both sides. A
-		// collection also counts as live what is allocated while it runs.
+		// Of the 100 MiB that are sent, the relay may buffer the share of one address. A hundred connections take
+		// memory on both sides. A collection also counts memory as live that is allocated while it runs.
 		if most := int64(limit/guard.UnreadOfPeer + 24*mebibyte); grown > most {
-			t.Errorf("the heap has grown by %d bytes, want at most %d", grown, most)
+			t.Errorf("the heap grew by %d bytes, want at most %d", grown, most)
 		}
 	})
 	if n := v.Stats().Refused[guard.LimitUnread]; n == 0 {
-		t.Error("no poll was counted as one too many")
+		t.Error("no poll is counted as above the limit")
 	}
 }
 
-// B.35: of a body, as many values are built as names may be asked for, and some more for the Node.
+// TestB35_ABodyOfNames: the relay decodes no more values of a JSON body than the limits of names and of the Node
+// allow. (B.35)
 func TestB35_ABodyOfNames(t *testing.T) {
 	v := serve(t)
 	body := `{"node":{"id":"n"},"resource_names":[` + strings.Repeat(`"",`, mebibyte) + `""]}`
@@ -106,12 +107,13 @@ func TestB35_ABodyOfNames(t *testing.T) {
 			}
 		})
 		if most := int64(32 * mebibyte); grown > most {
-			t.Errorf("the heap has grown by %d bytes, want at most %d", grown, most)
+			t.Errorf("the heap grew by %d bytes, want at most %d", grown, most)
 		}
 	})
 }
 
-// B.35: of a load report, no more is built than it may have.
+// TestB35_ALoadReportOfNothing: the relay rejects a load report with more clusters and localities than the limit.
+// (B.35)
 func TestB35_ALoadReportOfNothing(t *testing.T) {
 	v := serve(t, "TENDER_LRS=aggregate", "TENDER_FIRST_REQUEST_TIMEOUT=10m") // a slow machine takes long to send the report
 	stats := &endpointpb.ClusterStats{ClusterName: "a"}
@@ -133,14 +135,15 @@ func TestB35_ALoadReportOfNothing(t *testing.T) {
 			return
 		}
 		if _, err := rpc.Recv(); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "more than 100000 clusters") {
-			t.Errorf("a report of 200,000 localities was answered %v, want RESOURCE_EXHAUSTED", err)
+			t.Errorf("a report of 200,000 localities was answered with %v, want RESOURCE_EXHAUSTED", err)
 		}
 	})
 	if n := v.Stats().Refused[guard.LimitRequest]; n != 1 {
-		t.Errorf("%d requests were counted as too large, want 1", n)
+		t.Errorf("%d requests are counted as too large, want 1", n)
 	}
 }
 
+// empty is shared by all entries of a report, so that the test itself allocates little.
 var empty = new(endpointpb.UpstreamLocalityStats)
 
 // compressed returns bytes compressed by gzip.
@@ -155,12 +158,13 @@ func compressed(t testing.TB, b []byte) []byte {
 	return out.Bytes()
 }
 
-// B.32: what compressed requests become is charged to their peer before memory is taken for it.
+// TestB32_ManyCompressedBombs: the decompressed size of requests counts against the buffer limit of their client
+// address before the relay allocates the memory. (B.32)
 func TestB32_ManyCompressedBombs(t *testing.T) {
 	const limit, streams = 16 * mebibyte, 60
 	v := serve(t, fmt.Sprint("TENDER_MAX_BUFFERED_REQUEST_BYTES=", limit), "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_REQUEST_COMPRESSION=gzip")
 	node := &corepb.Node{Id: "n", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-		"k": structpb.NewStringValue(strings.Repeat("\x00", limit/guard.UnreadOfPeer-1000)), // with what is read ahead, more than the peer's part
+		"k": structpb.NewStringValue(strings.Repeat("\x00", limit/guard.UnreadOfPeer-1000)), // with read-ahead, more than the share of one address
 	}}}
 	message, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, Node: node})
 	if err != nil {
@@ -182,23 +186,24 @@ func TestB32_ManyCompressedBombs(t *testing.T) {
 						_, err = rpc.Recv()
 					}
 					if err == nil {
-						t.Error("a bomb was served")
+						t.Error("a compressed bomb was served")
 					}
 				})
 			}
 			all.Wait()
 		})
-		if most := int64(4 * limit); grown > most { // a quarter of what sixty bombs become; sixty streams, and what is garbage by the time of a look, take their part
-			t.Errorf("the heap has grown by %d bytes, want at most %d", grown, most)
+		// The bombs together decompress to four times this. Sixty streams and recent garbage are part of it.
+		if most := int64(4 * limit); grown > most {
+			t.Errorf("the heap grew by %d bytes, want at most %d", grown, most)
 		}
 	})
 	if n := v.Stats().Refused[guard.LimitUnread]; n == 0 {
-		t.Error("no request was counted as too large for its peer")
+		t.Error("no request is counted as above the limit of its address")
 	}
-	v.await("nothing is charged any more", func() bool { return v.Stats().Unread == 0 })
+	v.await("no buffered request bytes", func() bool { return v.Stats().Unread == 0 })
 }
 
-// precompressed is a compressor that has done its work: whatever is sent is this.
+// precompressed is a gzip compressor that replaces every message by the same compressed bytes.
 type precompressed []byte
 
 // Do implements grpc.Compressor.

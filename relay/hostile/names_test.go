@@ -9,11 +9,12 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// B.35: 100 clients of one address who want names that do not exist get no more of TENDER_MAX_ORIGIN_NAMES than half. A client of another
-// address is served names that are new, and one of the same address what the relay holds already.
+// TestB35_InventedNames: 100 clients of one address that subscribe to missing names may use at most half of
+// TENDER_MAX_ORIGIN_NAMES. A client of another address is served new names. A client of the same address is served
+// resources that the relay already has. (B.35)
 func TestB35_InventedNames(t *testing.T) {
 	const clients, each, most = 100, 100, 2000
-	const refused = clients - (most/2-1)/each // the neighbour wants a name, too
+	const refused = clients - (most/2-1)/each // the neighbour subscribes to a name as well
 	v := serve(t, fmt.Sprint("TENDER_MAX_ORIGIN_NAMES=", most))
 	v.origin.Put(relaytest.Route("held", []string{"*"}, "a"), relaytest.Route("new", []string{"*"}, "a"))
 	has := func(c *relaytest.Client, name string) {
@@ -35,33 +36,34 @@ func TestB35_InventedNames(t *testing.T) {
 			c.Subscribe(relaytest.RouteType, names...)
 			all = append(all, c)
 		}
-		v.await("the names of each client were refused as far as they are too many", func() bool {
+		v.await("rejections of the names above the limit", func() bool {
 			return v.Stats().Refused[guard.LimitOriginNames] >= refused
 		})
 	})
 	has(all[len(all)-1], "held")
 	has(v.of("neighbour", "127.0.0.4"), "new")
 	if n := v.Stats().Refused[guard.LimitOriginNames]; n != refused {
-		t.Errorf("%d refusals were counted, want one of each of the %d clients that came too late", n, refused)
+		t.Errorf("%d rejections are counted, want one for each of the %d clients above the limit", n, refused)
 	}
 }
 
-// B.35: one address that makes types up gets no more of TENDER_MAX_TYPES than half, and a client of another is served a type of its own.
-// Types that nobody asks for any more are given back.
+// TestB35_InventedTypes: one address that subscribes to invented types may use at most half of TENDER_MAX_TYPES. A
+// client of another address is served a new type. Types without subscriptions are released. (B.35)
 func TestB35_InventedTypes(t *testing.T) {
 	const most = 40
 	v := serve(t, fmt.Sprint("TENDER_MAX_TYPES=", most), "TENDER_LINGER=1s", "TENDER_WILDCARD_LINGER=1s")
 	typeURL := func(i int) string { return fmt.Sprint("type.googleapis.com/made.up.T", i) }
 	own := "type.googleapis.com/acme.Thing"
 	v.origin.Set(own, "a", relaytest.Opaque(own, "a", nil), "1")
-	// invent returns how many streams of an address that each ask for a type are not refused, and has them end.
+	// invent opens streams of an address that each subscribe to another type. It returns how many are served, and
+	// closes them.
 	invent := func(host string, types int) (served int) {
 		var all []*relaytest.Client
 		for i := range types {
 			c := v.of("neighbour", host)
 			c.Subscribe(typeURL(i), []string{"*", "none"}[i%2])
 			c.Subscribe(relaytest.ClusterType, "a")
-			v.await("the stream is served or refused", func() bool { return c.Ended() || len(c.State()[relaytest.ClusterType]) > 0 })
+			v.await("a cluster or the end of the stream", func() bool { return c.Ended() || len(c.State()[relaytest.ClusterType]) > 0 })
 			if !c.Ended() {
 				served++
 			}
@@ -77,14 +79,14 @@ func TestB35_InventedTypes(t *testing.T) {
 	}
 	v.during(func() {
 		if served := invent("127.0.0.3", 60); served < most/2-5 || served > most/2 {
-			t.Errorf("%d types of one address are served, want half of %d, less those of the protocol", served, most)
+			t.Errorf("%d types of one address are served, want half of %d without those of the protocol", served, most)
 		}
-		v.await("they are given back", func() bool {
+		v.await("the release of unused types", func() bool {
 			c := v.of("neighbour", "127.0.0.3")
 			defer c.Close()
 			c.Subscribe(typeURL(1000), "none")
 			c.Subscribe(relaytest.ClusterType, "a")
-			v.await("the stream is served or refused", func() bool { return c.Ended() || len(c.State()[relaytest.ClusterType]) > 0 })
+			v.await("a cluster or the end of the stream", func() bool { return c.Ended() || len(c.State()[relaytest.ClusterType]) > 0 })
 			return !c.Ended()
 		})
 	})

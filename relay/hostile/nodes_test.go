@@ -24,19 +24,20 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// rulesForAll are variables for rules that let everybody be anybody, which has streams keep what rules may be about.
+// rulesForAll returns variables for authorization rules that allow every Node. With rules, streams keep the parts of
+// the Node that rules may refer to.
 func rulesForAll(t *testing.T) []string {
 	t.Helper()
 	ca, dir := certs.NewCA(t), t.TempDir()
 	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.2"}}).Write(t, dir)
 	return []string{
-		"TENDER_FIRST_REQUEST_TIMEOUT=5m", // a busy machine takes its time for hundreds of large requests
+		"TENDER_FIRST_REQUEST_TIMEOUT=5m", // hundreds of large requests take long on a busy machine
 		"TENDER_TLS_LISTEN=127.0.0.2:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", ca.PEM),
 		"TENDER_AUTHZ=" + certs.WriteFile(t, dir, "authz.yaml", []byte("version: 1\nrules: [{name: all, identities: [anonymous]}]\n")),
 	}
 }
 
-// largestNode returns a Node with nearly as much as one may have, in 9,000 values, and 80 KB of extensions.
+// largestNode returns a Node just below the limits: with 9,000 values of metadata and 80 KB of extensions.
 func largestNode(id string) *corepb.Node {
 	n := &corepb.Node{Id: id, Metadata: &structpb.Struct{Fields: make(map[string]*structpb.Value)}}
 	for i := range 9000 {
@@ -48,8 +49,8 @@ func largestNode(id string) *corepb.Node {
 	return n
 }
 
-// encodedAs returns a Node that a client sends as these one after the other, which is to say merged, without the work of encoding it
-// each time.
+// encodedAs returns a Node whose encoding is the concatenation of the encoded parts, which a receiver merges. Clients
+// need not encode the parts for each request.
 func encodedAs(t *testing.T, parts ...*corepb.Node) *corepb.Node {
 	t.Helper()
 	var all []byte
@@ -65,12 +66,13 @@ func encodedAs(t *testing.T, parts ...*corepb.Node) *corepb.Node {
 	return raw
 }
 
-// metadata returns a Node with a field of its metadata in so many bytes.
+// metadata returns a Node with one metadata field whose value has a size in bytes.
 func metadata(key string, size int) *corepb.Node {
 	return &corepb.Node{Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{key: structpb.NewStringValue(strings.Repeat("x", size))}}}
 }
 
-// join opens a stream on a connection, as a client with a Node, and returns how it was first answered. The stream ends with the test.
+// join opens a stream with a Node. It returns nil if the first answer is a response, else the error. The stream ends
+// with the test.
 func (v *victim) join(conn *grpc.ClientConn, n *corepb.Node) error {
 	stream, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(v.t.Context())
 	if err != nil {
@@ -83,7 +85,8 @@ func (v *victim) join(conn *grpc.ClientConn, n *corepb.Node) error {
 	return err
 }
 
-// joinAll opens streams with these Nodes at once, and returns how many were served and how many refused for the limit.
+// joinAll opens streams with the Nodes concurrently. It returns how many were served and how many exceeded
+// TENDER_MAX_NODE_BYTES.
 func (v *victim) joinAll(conn *grpc.ClientConn, nodes iter.Seq[*corepb.Node]) (served, refused int) {
 	v.t.Helper()
 	answers := make(chan error)
@@ -99,22 +102,22 @@ func (v *victim) joinAll(conn *grpc.ClientConn, nodes iter.Seq[*corepb.Node]) (s
 		case status.Code(err) == codes.ResourceExhausted && strings.HasSuffix(status.Convert(err).Message(), "(TENDER_MAX_NODE_BYTES)"):
 			refused++
 		default:
-			v.t.Errorf("a stream was answered %v", err)
+			v.t.Errorf("a stream ended with %v, want a response or the limit of Nodes", err)
 		}
 	}
 	return served, refused
 }
 
-// heap returns the bytes that the garbage collector has found reachable: what was allocated since does not count.
+// heap returns the live heap in bytes, as of a garbage collection. Later allocations do not count.
 func heap() int64 {
 	runtime.GC()
-	runtime.GC() // what a pool held
+	runtime.GC() // frees the content of pools
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
 	return int64(live[0].Value.Uint64())
 }
 
-// repeated yields Nodes in turn, so many in all.
+// repeated yields the nodes in turn, times in all.
 func repeated(times int, nodes ...*corepb.Node) iter.Seq[*corepb.Node] {
 	return func(yield func(*corepb.Node) bool) {
 		for i := range times {
@@ -125,8 +128,8 @@ func repeated(times int, nodes ...*corepb.Node) iter.Seq[*corepb.Node] {
 	}
 }
 
-// B.35: with rules, streams of few connections keep a large Node once for each connection, whatever the order of its fields, and nothing
-// of its extensions.
+// TestB35_ManyStreamsWithALargeNode: with rules, the streams of one connection share one copy of a large Node,
+// whatever the order of its fields. Extensions are not kept. (B.35)
 func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
 	const connections, streams = 4, 100
 	v := serve(t, rulesForAll(t)...)
@@ -141,7 +144,7 @@ func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
 		for _, conn := range conns {
 			served, refused := v.joinAll(conn, repeated(streams, nodes...))
 			if refused > 0 {
-				t.Errorf("%d streams were served, %d refused, want all served", served, refused)
+				t.Errorf("%d streams were served, %d rejected, want all served", served, refused)
 			}
 		}
 	})
@@ -152,18 +155,20 @@ func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
 	}
 }
 
-// B.35: a neighbour is served while Nodes that take as long to decode as any may are decoded.
+// TestB35_NodesThatTakeLongToDecode: the neighbour is served while the relay decodes Nodes at the limit of values.
+// (B.35)
 func TestB35_NodesThatTakeLongToDecode(t *testing.T) {
 	v := serve(t, rulesForAll(t)...)
 	conn, node := v.Conn(from("127.0.0.3")), encodedAs(t, largestNode("n"))
 	v.during(func() {
 		if served, refused := v.joinAll(conn, repeated(12, node)); refused > 0 {
-			t.Errorf("%d streams were served, %d refused, want all served", served, refused)
+			t.Errorf("%d streams were served, %d rejected, want all served", served, refused)
 		}
 	})
 }
 
-// B.35: with rules, what is kept of different Nodes of one peer is bounded, and those that are too many are told so.
+// TestB35_ManyLargeNodes: with rules, the total size of the kept Nodes of one client address is limited, and streams
+// above the limit are rejected. (B.35)
 func TestB35_ManyLargeNodes(t *testing.T) {
 	const connections, streams, bound, each = 4, 100, 64 << 20, 240 << 10
 	v := serve(t, rulesForAll(t)...)
@@ -186,10 +191,10 @@ func TestB35_ManyLargeNodes(t *testing.T) {
 			served, refused = served+s, refused+r
 		}
 		if most := bound / (each - 16<<10); served > most || refused == 0 {
-			t.Errorf("%d streams were served, %d refused, want at most %d served", served, refused, most)
+			t.Errorf("%d streams were served, %d rejected, want at most %d served", served, refused, most)
 		}
 		if n := v.Stats().Refused[guard.LimitNodeBytes]; n != int64(refused) {
-			t.Errorf("%d were counted as refused, want %d", n, refused)
+			t.Errorf("%d rejections are counted, want %d", n, refused)
 		}
 	})
 	kept, most := heap()-before, int64(bound+connections*streams*(80<<10))
@@ -199,13 +204,13 @@ func TestB35_ManyLargeNodes(t *testing.T) {
 	}
 }
 
-// B.35: a stock Envoy's extensions are not kept, and 80 KB of them are no reason to be refused, nor are 256 KiB and 10,000 values. More
-// is refused by streams and polls.
+// TestB35_NodeLimits: streams and polls accept Nodes of up to 256 KiB and 10,000 values and reject larger ones. The
+// extensions, 80 KB for a stock Envoy, do not count. (B.35)
 func TestB35_NodeLimits(t *testing.T) {
 	v := serve(t)
 	list := func(values int) *corepb.Node {
 		l := &structpb.ListValue{}
-		for range values - 1 { // and the field of the struct
+		for range values - 1 { // the list itself is a value as well
 			l.Values = append(l.Values, structpb.NewNullValue())
 		}
 		return &corepb.Node{Id: "n", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{"k": structpb.NewListValue(l)}}}
@@ -228,12 +233,12 @@ func TestB35_NodeLimits(t *testing.T) {
 			before := v.Stats().Refused[guard.LimitNodeBytes]
 			v.during(func() {
 				if err := v.join(v.Conn(), tt.node); status.Code(err) != tt.code {
-					t.Errorf("the Node was answered %v, want %v", err, tt.code)
+					t.Errorf("the stream of the Node ended with %v, want %v", err, tt.code)
 				}
 			})
 			refused := v.Stats().Refused[guard.LimitNodeBytes] - before
 			if want := tt.code != codes.OK; (refused == 1) != want {
-				t.Errorf("%d Nodes were counted as refused, want one: %v", refused, want)
+				t.Errorf("%d rejected Nodes are counted, want one: %v", refused, want)
 			}
 		})
 	}
@@ -241,6 +246,6 @@ func TestB35_NodeLimits(t *testing.T) {
 	v.poll(strings.NewReader(`{"node":{"id":"n","metadata":{"k":"`+strings.Repeat("x", 2<<20)+`"}}}`), http.StatusBadRequest)
 	v.poll(strings.NewReader(`{"node":{"id":"`+strings.Repeat("x", 5<<20)+`"}}`), http.StatusRequestEntityTooLarge)
 	if n := v.Stats().Refused[guard.LimitNodeBytes] - before; n != 1 {
-		t.Errorf("%d Nodes of polls were counted as refused, want 1", n)
+		t.Errorf("%d rejected Nodes of polls are counted, want 1", n)
 	}
 }

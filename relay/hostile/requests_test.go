@@ -23,13 +23,14 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
-// client returns a client of Delta ADS that may be told anything.
+// client returns a Delta ADS client that acknowledges every response.
 func (v *victim) client(opts ...grpc.DialOption) *relaytest.Client {
 	v.t.Helper()
 	return relaytest.NewClient(v.t, v.Conn(opts...), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
 }
 
-// B.32: what is small until it is unpacked is not unpacked, be it on a stream or the body of a poll.
+// TestB32_CompressedBomb: by default, the relay rejects compressed requests of streams and polls without
+// decompressing them. (B.32)
 func TestB32_CompressedBomb(t *testing.T) {
 	zeros := strings.Repeat("\x00", 4<<20)
 	v := serve(t, "TENDER_MAX_REQUEST_BYTES=16MiB")
@@ -37,28 +38,29 @@ func TestB32_CompressedBomb(t *testing.T) {
 	v.during(func() {
 		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, ResponseNonce: zeros})
 		if err := c.WaitEnd(t.Context()); status.Code(err) != codes.Unimplemented {
-			t.Errorf("the bomb was answered %v, want UNIMPLEMENTED", err)
+			t.Errorf("the stream ended with %v, want UNIMPLEMENTED", err)
 		}
 		v.poll(bytes.NewReader(compressed(t, []byte(zeros))), http.StatusUnsupportedMediaType, "Content-Encoding", "gzip")
 	})
 }
 
-// B.32: with TENDER_REQUEST_COMPRESSION=gzip, it is unpacked as far as requests may be large.
+// TestB32_CompressedBombWhereGzipIsAccepted: with TENDER_REQUEST_COMPRESSION=gzip, the relay decompresses requests
+// only up to TENDER_MAX_REQUEST_BYTES. (B.32)
 func TestB32_CompressedBombWhereGzipIsAccepted(t *testing.T) {
 	v := serve(t, "TENDER_MAX_REQUEST_BYTES=1MiB", "TENDER_REQUEST_COMPRESSION=gzip")
 	c := v.client(grpc.WithDefaultCallOptions(grpc.UseCompressor("gzip")))
 	v.during(func() {
 		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, ResponseNonce: strings.Repeat("\x00", 4<<20)})
 		if err := c.WaitEnd(t.Context()); status.Code(err) != codes.ResourceExhausted {
-			t.Errorf("the bomb was answered %v, want RESOURCE_EXHAUSTED", err)
+			t.Errorf("the stream ended with %v, want RESOURCE_EXHAUSTED", err)
 		}
 	})
 	if n := v.Stats().Refused[guard.LimitRequest]; n != 1 {
-		t.Errorf("%d requests were counted as too large, want 1", n)
+		t.Errorf("%d requests are counted as too large, want 1", n)
 	}
 }
 
-// poll polls for clusters with a body, and checks the status of the answer.
+// poll sends a poll for clusters with a body, and checks the status code. header is a list of names and values.
 func (v *victim) poll(body io.Reader, want int, header ...string) {
 	v.t.Helper()
 	req, err := http.NewRequestWithContext(v.t.Context(), http.MethodPost, "http://"+v.RESTAddrs()[0].String()+"/v3/discovery:clusters", body)
@@ -76,12 +78,12 @@ func (v *victim) poll(body io.Reader, want int, header ...string) {
 		return
 	}
 	if _ = resp.Body.Close(); resp.StatusCode != want {
-		v.t.Errorf("the poll was answered %d, want %d", resp.StatusCode, want)
+		v.t.Errorf("the poll was answered with %d, want %d", resp.StatusCode, want)
 	}
 }
 
-// B.35: more names than a stream may have are refused in one request and over several, whether they
-// are asked for or held; more that are given up are none of anybody. The stream goes on.
+// TestB35_AMillionNames: the relay rejects names above the limit of a stream, in one request or several, subscribed
+// or in initial_resource_versions. Unsubscribed names do not count. The stream stays open. (B.35)
 func TestB35_AMillionNames(t *testing.T) {
 	names := make([]string, 1_000_000)
 	for i := range names {
@@ -92,7 +94,7 @@ func TestB35_AMillionNames(t *testing.T) {
 	for _, name := range some {
 		held[name] = ""
 	}
-	v := serve(t, "TENDER_FIRST_REQUEST_TIMEOUT=5m") // a busy machine takes its time for a million names
+	v := serve(t, "TENDER_FIRST_REQUEST_TIMEOUT=5m") // a million names take long on a busy machine
 	for _, tt := range []struct {
 		name    string
 		refused int64
@@ -110,7 +112,7 @@ func TestB35_AMillionNames(t *testing.T) {
 					r.TypeUrl = relaytest.RouteType
 					c.Send(r)
 				}
-				v.await("they are refused", func() bool { return v.Stats().Refused[guard.LimitNames] == before+tt.refused })
+				v.await("rejections of names", func() bool { return v.Stats().Refused[guard.LimitNames] == before+tt.refused })
 				c.Subscribe(relaytest.ClusterType)
 				c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) > 0 })
 			})
@@ -119,7 +121,7 @@ func TestB35_AMillionNames(t *testing.T) {
 	}
 }
 
-// nested returns a Node whose metadata are so deep.
+// nested returns an encoded Node with metadata of a nesting depth.
 func nested(levels int) []byte {
 	value := []byte("\x20\x01") // Value.bool_value
 	wrap := func(field protowire.Number) {
@@ -136,14 +138,14 @@ func nested(levels int) []byte {
 	return append([]byte("\x0a\x01n"), value...)
 }
 
-// Metadata may be deep, and what is too deep to be decoded is an error of the client's; it is no
-// stack that grows.
+// TestDeepMetadata: the relay accepts deeply nested metadata. It rejects metadata that are too deep to decode as an
+// error of the client, without a stack overflow.
 func TestDeepMetadata(t *testing.T) {
 	v := serve(t, "TENDER_NODE_GROUP_BY=metadata.k")
 	for _, tt := range []struct {
 		levels int
 		code   codes.Code
-		http   int // of a poll; 0 for none
+		http   int // status code of a poll; 0 sends none
 	}{
 		{1000, codes.OK, 0},
 		{20_000, codes.InvalidArgument, http.StatusBadRequest},
@@ -155,9 +157,9 @@ func TestDeepMetadata(t *testing.T) {
 			v.during(func() {
 				c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, Node: node, ResourceNamesSubscribe: []string{"a"}})
 				if tt.code == codes.OK {
-					v.await("it is served", func() bool { return len(c.Responses()) > 0 })
+					v.await("a response", func() bool { return len(c.Responses()) > 0 })
 				} else if err := c.WaitEnd(t.Context()); status.Code(err) != tt.code {
-					t.Errorf("metadata of %d levels were answered %v, want %v", tt.levels, err, tt.code)
+					t.Errorf("metadata of %d levels: the stream ended with %v, want %v", tt.levels, err, tt.code)
 				}
 				if tt.http == 0 {
 					return
@@ -169,7 +171,8 @@ func TestDeepMetadata(t *testing.T) {
 	}
 }
 
-// B.35: connections of one peer beyond its limit are closed, and those of others are not.
+// TestB35_ConnectionFlood: the relay closes connections above the limit per client address, and no connections of
+// other addresses. (B.35)
 func TestB35_ConnectionFlood(t *testing.T) {
 	v := serve(t, "TENDER_MAX_CONNECTIONS_PER_ADDRESS=20")
 	v.during(func() {
@@ -182,15 +185,15 @@ func TestB35_ConnectionFlood(t *testing.T) {
 			}
 			defer func() { _ = conn.Close() }()
 		}
-		v.await("all others are refused", func() bool { return v.Stats().Refused[guard.LimitPeerConnections] == 480 })
+		v.await("rejections of all connections above the limit", func() bool { return v.Stats().Refused[guard.LimitPeerConnections] == 480 })
 		if n := v.Stats().Connections; n != 20+1 {
-			t.Errorf("%d connections are open, want 20 and the neighbour's", n)
+			t.Errorf("%d connections are open, want 20 and that of the neighbour", n)
 		}
 	})
-	v.await("only the neighbour is left", func() bool { return v.Stats().Connections == 1 })
+	v.await("only the connection of the neighbour", func() bool { return v.Stats().Connections == 1 })
 }
 
-// B.35: a handshake of TLS that comes a byte at a time is not waited for, by either door.
+// TestB35_SlowTLS: a TLS handshake that arrives one byte at a time times out, for gRPC and for polls. (B.35)
 func TestB35_SlowTLS(t *testing.T) {
 	ca := certs.NewCA(t)
 	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.2"}}).Write(t, t.TempDir())
@@ -212,7 +215,7 @@ func TestB35_SlowTLS(t *testing.T) {
 	})
 }
 
-// A slow connection is one on which every byte takes its time.
+// A slow connection sends one byte every 20 ms.
 type slow struct{ net.Conn }
 
 func (s slow) Write(b []byte) (int, error) {
