@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// A mesh is a world with clients, one of which refuses a cluster called broken.
+// newMesh returns a world with four clients, of which one rejects the cluster "broken".
 func newMesh(t *testing.T) *world {
 	w := newWorld(t)
 	w.origin.Put(relaytest.Cluster("checkout"), relaytest.Cluster("payment"), relaytest.Endpoints("checkout"), relaytest.Listener("ingress", "routes"))
@@ -32,8 +32,8 @@ func newMesh(t *testing.T) *world {
 	return w
 }
 
-// TestPagesAreTrueAndLive follows one change and one refusal through the pages: each shows
-// true numbers, and what happens is seen without loading anything anew.
+// TestPagesAreTrueAndLive follows a change and a NACK through the pages. Each page must show the right numbers, and
+// must update without a reload.
 func TestPagesAreTrueAndLive(t *testing.T) {
 	w := newMesh(t)
 	b := open(t)
@@ -52,7 +52,7 @@ func TestPagesAreTrueAndLive(t *testing.T) {
 	b.await("#fanout", "1 refuses")
 	b.await("#clients tbody tr.refused", "sidecar~2", "refuses cds")
 	if got := evaluate[string](b, "window.loaded"); got != "once" {
-		t.Errorf("the page was loaded again: window.loaded is %q", got)
+		t.Errorf("the page was reloaded: window.loaded is %q", got)
 	}
 	b.picture("fan-out")
 
@@ -80,7 +80,7 @@ func TestPagesAreTrueAndLive(t *testing.T) {
 	b.picture("stale")
 }
 
-// TestPagesWithoutScript holds that who has no JavaScript sees the same.
+// TestPagesWithoutScript checks that the page shows the same content without JavaScript.
 func TestPagesWithoutScript(t *testing.T) {
 	w := newMesh(t)
 	b := open(t)
@@ -89,14 +89,14 @@ func TestPagesWithoutScript(t *testing.T) {
 		var html string
 		b.do(chromedp.OuterHTML("main", &html, chromedp.ByQuery))
 		if !strings.Contains(html, want) {
-			t.Errorf("without JavaScript the page has no %q:\n%s", want, html)
+			t.Errorf("without JavaScript the page does not contain %q:\n%s", want, html)
 		}
 	}
 	b.do(chromedp.Click("#fanout svg a", chromedp.ByQuery), chromedp.WaitVisible("form[role=search]", chromedp.ByQuery))
 }
 
-// contrast returns the texts whose colour has too little contrast with what they stand on
-// (WCAG 2.2, 1.4.3: 4.5 to 1).
+// contrast is JavaScript that returns the texts with too little contrast to their background (WCAG 2.2, 1.4.3: 4.5 to
+// 1).
 const contrast = `(() => {
   const parse = (c) => { const m = c.match(/[\d.]+/g).map(Number); return m.length < 4 ? [...m, 1] : m; };
   const light = ([r, g, b]) => { const f = (v) => { v /= 255; return v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }; return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
@@ -119,8 +119,8 @@ const contrast = `(() => {
   return bad;
 })()`
 
-// TestPagesForEverybody holds that the pages can be read, in light and dark, on a phone, and
-// with the keyboard alone.
+// TestPagesForEverybody checks that the pages are readable in light and dark and on a phone, and usable with only the
+// keyboard.
 func TestPagesForEverybody(t *testing.T) {
 	w := newMesh(t)
 	w.origin.Put(relaytest.Cluster("broken"))
@@ -131,7 +131,7 @@ func TestPagesForEverybody(t *testing.T) {
 	b.do(chromedp.Navigate(w.site + "/resource?type=cds&name=broken"))
 	b.await("#history .diff", "-type: EDS", "+type: STATIC")
 	b.do(chromedp.Navigate(w.site + "/"))
-	w.origin.Stop() // so that there is a text of every kind
+	w.origin.Stop() // so that the page shows every kind of text
 	b.await("#summary", "Origin default is not connected", "stale for")
 	paths := []string{"/", "/clients", "/clients?refused=true", "/clients/3", "/resources?type=cds", "/resource?type=cds&name=broken"}
 	for _, scheme := range []string{"light", "dark"} {
@@ -146,14 +146,14 @@ func TestPagesForEverybody(t *testing.T) {
 	for _, path := range paths {
 		b.do(chromedp.Navigate(w.site + path))
 		if wide := evaluate[int](b, "document.scrollingElement.scrollWidth"); wide > 360 {
-			t.Errorf("%s is %d wide on a phone of 360", path, wide)
+			t.Errorf("%s is %d pixels wide on a phone of 360", path, wide)
 		}
 	}
 	b.picture("phone")
 
 	b.do(chromedp.EmulateViewport(1200, 1000), chromedp.Navigate(w.site+"/"), chromedp.KeyEvent("\t"))
 	if got := evaluate[string](b, "document.activeElement.textContent"); got != "Skip to content" {
-		t.Errorf("the first stop of the keyboard is %q, want the link that skips the navigation", got)
+		t.Errorf("the first element in the tab order is %q, want the link that skips the navigation", got)
 	}
 	for range 20 {
 		b.do(chromedp.KeyEvent("\t"))
@@ -162,5 +162,5 @@ func TestPagesForEverybody(t *testing.T) {
 			return
 		}
 	}
-	t.Error("the keyboard does not come to what is to be looked at")
+	t.Error("the keyboard does not reach the links of problems")
 }

@@ -1,3 +1,3 @@
-// Package browser holds the status page to what people see of it: a real Chromium looks at
-// a real relay, with a real origin and real clients. It has only tests.
+// Package browser contains only tests. They check the status page of a relay in Chromium, mostly with an origin and
+// clients.
 package browser

@@ -22,17 +22,18 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// screenshots is where pictures of the pages are put for the documentation.
+// screenshots is the directory for the pictures of the documentation. Empty means that none are taken.
 var screenshots = flag.String("screenshots", "", "put pictures of the pages into this `directory`")
 
-// A world is a relay with an origin and clients, and where operators find it.
+// A world is a relay with an origin.
 type world struct {
 	t      *testing.T
 	origin *relaytest.Origin
 	relay  *relaytest.Relay
-	site   string
+	site   string // URL of the admin address, without a slash at the end
 }
 
+// newWorld starts an origin and a relay with further variables. They are stopped when the test ends.
 func newWorld(t *testing.T, env ...string) *world {
 	t.Helper()
 	w := &world{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{})}
@@ -43,7 +44,7 @@ func newWorld(t *testing.T, env ...string) *world {
 	return w
 }
 
-// connect has a client connect that answers by itself.
+// connect connects a client that acknowledges responses automatically.
 func (w *world) connect(opts relaytest.ClientOptions) *relaytest.Client {
 	w.t.Helper()
 	opts.AutoAck = true
@@ -54,20 +55,21 @@ func (w *world) connect(opts relaytest.ClientOptions) *relaytest.Client {
 
 func address(of []net.Addr) string { return of[0].String() }
 
-// A tab is a page in a browser. What goes wrong on any of its pages fails the test.
+// A tab is a page in a browser. Any error or console message of a page fails the test, and so does a request to
+// another host.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
 
 	mu    sync.Mutex
-	wrong []string
+	wrong []string // guarded by mu; messages of the browser
 }
 
-// open starts a browser.
+// open starts a browser, which ends with the test.
 func open(t *testing.T) *tab {
 	t.Helper()
 	opts := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.NoSandbox, // root may not have one
+		chromedp.NoSandbox, // Chromium does not start as root with a sandbox
 		chromedp.DisableGPU,
 		chromedp.WindowSize(1200, 1000),
 		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
@@ -78,12 +80,12 @@ func open(t *testing.T) *tab {
 	b := &tab{t: t, ctx: ctx}
 	t.Cleanup(func() {
 		cancel()
-		closed() // and waits for the process
+		closed() // waits for the process
 		stop()
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		for _, w := range b.wrong {
-			t.Errorf("the browser says: %s", w)
+			t.Errorf("message of the browser: %s", w)
 		}
 	})
 	chromedp.ListenTarget(ctx, b.listen)
@@ -91,7 +93,7 @@ func open(t *testing.T) *tab {
 	return b
 }
 
-// listen takes note of what the browser complains of.
+// listen records exceptions, console messages, log entries, and requests to other hosts.
 func (b *tab) listen(event any) {
 	switch e := event.(type) {
 	case *runtime.EventExceptionThrown:
@@ -113,14 +115,16 @@ func (b *tab) note(format string, args ...any) {
 	b.wrong = append(b.wrong, fmt.Sprintf(format, args...))
 }
 
+// do runs actions and fails the test if one returns an error.
 func (b *tab) do(actions ...chromedp.Action) {
 	b.t.Helper()
 	if err := chromedp.Run(b.ctx, actions...); err != nil {
-		b.t.Fatalf("%v; the page says:\n%s", err, b.text("body"))
+		b.t.Fatalf("%v; text of the page:\n%s", err, b.text("body"))
 	}
 }
 
-// click clicks on the first element that a selector finds. A live page may have replaced it before the click comes: then it is looked for again.
+// click clicks on the first element that matches a selector. A live page may replace the element before the click, so
+// click tries again.
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, relaytest.Patience)
@@ -131,19 +135,18 @@ func (b *tab) click(selector string) {
 			return
 		}
 		if gone := (*cdproto.Error)(nil); !errors.As(err, &gone) || ctx.Err() != nil {
-			b.t.Fatalf("click on %s: %v; the page says:\n%s", selector, err, b.text("body"))
+			b.t.Fatalf("click on %s: %v; text of the page:\n%s", selector, err, b.text("body"))
 		}
 	}
 }
 
-// text returns what stands in the element that a selector finds, nothing if there is none.
+// text returns the text of the first element that matches a selector, or "" if there is none.
 func (b *tab) text(selector string) (text string) {
 	_ = chromedp.Run(b.ctx, chromedp.Evaluate(fmt.Sprintf("(document.querySelector(%q) || {}).textContent || ''", selector), &text)) // then it is empty
 	return text
 }
 
-// await waits until texts stand in the element that a selector finds. It does not load
-// the page anew.
+// await waits until the first element that matches a selector contains all texts. It does not reload the page.
 func (b *tab) await(selector string, texts ...string) {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, relaytest.Patience)
@@ -159,27 +162,27 @@ func (b *tab) await(selector string, texts ...string) {
 			return
 		}
 		select {
-		case <-time.After(20 * time.Millisecond): // between two looks
+		case <-time.After(20 * time.Millisecond): // polling interval
 		case <-ctx.Done():
-			b.t.Fatalf("%s has no %q; it says:\n%s", selector, missing, have)
+			b.t.Fatalf("%s does not contain %q; its text:\n%s", selector, missing, have)
 		}
 	}
 }
 
-// evaluate returns what an expression comes to on the page.
+// evaluate returns the value of a JavaScript expression on the page.
 func evaluate[T any](b *tab, expression string) (value T) {
 	b.t.Helper()
 	b.do(chromedp.Evaluate(expression, &value))
 	return value
 }
 
-// picture puts a picture of the page into the documentation, if that is asked for.
+// picture saves a screenshot of the page, with -screenshots.
 func (b *tab) picture(name string) {
 	b.t.Helper()
 	b.save(name, func(png *[]byte) chromedp.Action { return chromedp.FullScreenshot(png, 100) })
 }
 
-// pictureOf does so with one part of the page.
+// pictureOf saves a screenshot of the element that matches a selector, with -screenshots.
 func (b *tab) pictureOf(name, selector string) {
 	b.t.Helper()
 	b.save(name, func(png *[]byte) chromedp.Action { return chromedp.Screenshot(selector, png, chromedp.ByQuery) })
@@ -197,7 +200,7 @@ func (b *tab) save(name string, take func(*[]byte) chromedp.Action) {
 	}
 }
 
-// liven has enough happen for pictures to show something.
+// liven makes changes for a minute, so that screenshots show activity. It does nothing without -screenshots.
 func (b *tab) liven(w *world) {
 	if *screenshots == "" {
 		return
@@ -207,7 +210,7 @@ func (b *tab) liven(w *world) {
 			w.origin.Put(relaytest.Endpoints("checkout", fmt.Sprintf("10.0.%d.%d:80", i/256, i%256)))
 		}
 		select {
-		case <-time.After(100 * time.Millisecond): // as changes go
+		case <-time.After(100 * time.Millisecond): // a realistic rate of changes
 		case <-b.ctx.Done():
 		}
 	}

@@ -24,16 +24,16 @@ var screens = []screen{{360, 740}, {1400, 900}, {1920, 1080}}
 
 var schemes = []string{"light", "dark"}
 
-// show loads a page on a screen, in a colour scheme.
+// show loads a page with a window size and a color scheme.
 func (b *tab) show(url string, on screen, scheme string) {
 	b.t.Helper()
 	b.do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}),
 		chromedp.EmulateViewport(on.width, on.height), chromedp.Navigate(url))
 }
 
-// layout returns what is wrong with the layout of a page: content that is wider than the window or, on a phone, than its
-// box; a picture that does not fill the width; names that do not fit into their boxes, or are too small to read; and cells
-// that are not labelled with the heading of their column.
+// layout is JavaScript that returns the faults in the layout of a page: content that is wider than the window or, on
+// a phone, than its box; a picture that does not fill the width; names that do not fit into their boxes or are too
+// small; and cells without the heading of their column as a label.
 const layout = `(() => {
   const bad = [], wide = innerWidth, phone = wide <= 600, main = document.querySelector("main");
   const style = getComputedStyle(main);
@@ -67,12 +67,12 @@ const layout = `(() => {
   return bad;
 })()`
 
-// accessible holds that axe finds nothing serious on the page that is shown.
+// accessible fails the test if axe finds a serious or critical violation on the current page.
 func (b *tab) accessible(what string) {
 	b.t.Helper()
 	source, err := os.ReadFile("testdata/axe/node_modules/axe-core/axe.min.js")
 	if err != nil {
-		b.t.Fatalf("%v: make deps installs it", err)
+		b.t.Fatalf("%v: run `make deps`", err)
 	}
 	var found []string
 	b.do(chromedp.Evaluate(string(source)+"; 0", nil), chromedp.Evaluate(`axe.run().then((result) => result.violations
@@ -80,15 +80,15 @@ func (b *tab) accessible(what string) {
 		.flatMap((v) => v.nodes.map((n) => v.id + ": " + n.target.join(" ") + ": " + n.failureSummary)))`, &found,
 		func(p *runtime.EvaluateParams) *runtime.EvaluateParams { return p.WithAwaitPromise(true) }))
 	for _, violation := range found {
-		b.t.Errorf("%s: axe says %s", what, violation)
+		b.t.Errorf("%s: axe violation: %s", what, violation)
 	}
 }
 
-// longCluster is the name of a node cluster whose node group has a key that fits into no box.
+// longCluster is a Node.cluster whose node group has a key that is too long for any box.
 var longCluster = "PAYMENTS_AND_REFUNDS_" + strings.Repeat("eu-central-1-", 5) + "AMMUNITION_WAREHOUSE"
 
-// TestPageLayout: on a phone, a laptop and a large screen, in light and dark, the pages fit, the picture fills the width,
-// names can be read, and axe finds nothing serious.
+// TestPageLayout: on a phone, a laptop and a large screen, in light and dark, the pages fit, the picture fills the
+// width, names are readable, and axe finds no serious violation.
 func TestPageLayout(t *testing.T) {
 	w := newWorld(t, "TENDER_NODE_GROUP_BY=cluster")
 	w.origin.Put(relaytest.Cluster("checkout"), relaytest.Cluster("broken"), relaytest.Endpoints("checkout"), relaytest.Listener("ingress", "routes"))
@@ -123,16 +123,16 @@ func TestPageLayout(t *testing.T) {
 	}
 	b.show(w.site+"/", screens[0], "light")
 	if !strings.Contains(b.text("#fanout .tree"), longCluster) {
-		t.Errorf("on a phone, the fan-out does not have the whole name of the group:\n%s", b.text("#fanout .tree"))
+		t.Errorf("on a phone, the fan-out does not contain the whole name of the group:\n%s", b.text("#fanout .tree"))
 	}
 	b.show(w.site+"/", screens[1], "light")
 	if !strings.Contains(evaluate[string](b, `[...document.querySelectorAll("svg.fanout .view title")].map((e) => e.textContent).join()`), longCluster) {
-		t.Error("a view has no title with the whole name of the group")
+		t.Error("no view has a title with the whole name of the group")
 	}
 }
 
-// freeAddresses returns addresses of loopback on which nothing listens. Their ports are below those that systems choose
-// for connections, so that they stay free.
+// freeAddresses returns loopback addresses on which nothing listens. Their ports are below the ephemeral range, so
+// that no connection takes them.
 func freeAddresses(t *testing.T, count int) (addresses []string) {
 	t.Helper()
 	const first, ports = 10_000, 20_000
@@ -141,7 +141,7 @@ func freeAddresses(t *testing.T, count int) (addresses []string) {
 		if err != nil {
 			continue // the port is in use
 		}
-		defer func() { _ = l.Close() }() // not before all are chosen
+		defer func() { _ = l.Close() }() // only when all are chosen, so that none is chosen twice
 		if addresses = append(addresses, l.Addr().String()); len(addresses) == count {
 			return addresses
 		}
@@ -150,8 +150,8 @@ func freeAddresses(t *testing.T, count int) (addresses []string) {
 	return nil
 }
 
-// TestPageOfATier: with peers, the relays of the tier come first, with those that cannot be reached, and each has a link
-// to its own page.
+// TestPageOfATier: with peers, the page begins with the relays of the tier, including unreachable ones. Each has a
+// link to its own page.
 func TestPageOfATier(t *testing.T) {
 	ca := certs.NewCA(t)
 	dir := t.TempDir()
@@ -185,7 +185,7 @@ peers: ["spiffe://example.org/ns/tender/**"]
 		t.Errorf("the first section is %s, want the tier", first)
 	}
 	if link := evaluate[string](b, `document.querySelector("#fleet tbody a").href`); link != "https://"+peers[1]+"/" {
-		t.Errorf("the link of the peer leads to %s, want its own page", link)
+		t.Errorf("the link of the peer is %s, want its own page", link)
 	}
 	for _, on := range screens {
 		for _, scheme := range schemes {

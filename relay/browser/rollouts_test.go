@@ -23,12 +23,12 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// A stage is a page about rollouts that stand as the test says, served as a relay serves it.
+// A stage serves the status page of a relay with rollouts whose status the test sets.
 type stage struct {
-	site string
+	site string // URL without a slash at the end
 
 	mu   sync.Mutex
-	show []*rollout.Status
+	show []*rollout.Status // guarded by mu
 }
 
 // nobody is a fleet without clients.
@@ -66,13 +66,14 @@ func newStage(t *testing.T, show ...*rollout.Status) *stage {
 	return s
 }
 
+// now sets the status of the rollouts.
 func (s *stage) now(show ...*rollout.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.show = show
 }
 
-// rolling is an edition in a stage.
+// rolling returns the status of a rollout in a stage, from 0 on.
 func rolling(at int) *rollout.Status {
 	s := &rollout.Status{
 		Origin: "default", Phase: rollout.Rolling, Edition: "3fa2b1c9", Resources: 12, Changed: time.Now().Add(-14 * time.Minute),
@@ -89,7 +90,8 @@ func rolling(at int) *rollout.Status {
 	return s
 }
 
-// halted is one that a client has refused with some words.
+// halted returns the status of a rollout that halted because a client rejected it. words is the error detail of the
+// NACK.
 func halted(words string) *rollout.Status {
 	s := rolling(1)
 	s.Phase, s.Stage, s.Until, s.Outcomes.Halted = rollout.Halted, 0, time.Time{}, 1
@@ -101,7 +103,7 @@ func halted(words string) *rollout.Status {
 
 const refused = "Error adding/updating listener(s) ingress: Didn't find a registered implementation for 'envoy.filters.http.gone' with type URL: ''"
 
-// TestRolloutOnThePage follows two changes of a real origin: one that a canary refuses, and its correction.
+// TestRolloutOnThePage follows two changes of an origin through the page: one that a canary rejects, and its fix.
 func TestRolloutOnThePage(t *testing.T) {
 	w := newWorld(t, "TENDER_ROLLOUT=id=canary* 1h, id=early* approve", "TENDER_DELTA_VERSIONS=content", "TENDER_COLD_WAIT=100ms", "TENDER_SNAPSHOT_DIR="+filepath.Join(t.TempDir(), "snapshots"))
 	w.origin.Put(relaytest.Cluster("checkout"), relaytest.Listener("ingress", "routes"))
@@ -126,9 +128,10 @@ func TestRolloutOnThePage(t *testing.T) {
 	b := open(t)
 	b.do(chromedp.Navigate(w.site + "/"))
 	for _, row := range []string{"1", "2"} {
-		b.await("#views [aria-label=Views] tbody tr:nth-child("+row+") td:nth-child(3)", "confirmed") // so what comes now is no first state
+		// Changes of an unconfirmed set are not staged.
+		b.await("#views [aria-label=Views] tbody tr:nth-child("+row+") td:nth-child(3)", "confirmed")
 	}
-	b.await("#summary", "0 clients lagging") // all have accepted the last good, so that their refusals count
+	b.await("#summary", "0 clients lagging") // a NACK counts only if the client has accepted the last good configuration
 	b.await("#rollouts", "Origin default: up to date", "started without a snapshot of the last good", "served the last good 13")
 
 	w.origin.Put(relaytest.Cluster("search"), relaytest.Listener("public", "gone"))
@@ -141,12 +144,12 @@ func TestRolloutOnThePage(t *testing.T) {
 	b.pictureOf("rollout-stage", "#rollouts")
 	for i, c := range clients {
 		if got := c.State().Has(relaytest.ClusterType, "checkout", "search"); got != (i < 3) {
-			t.Errorf("client %d has the new cluster: %v; the page says that only the three canaries do", i, got)
+			t.Errorf("client %d has the new cluster: %v; according to the page, only the three canaries have it", i, got)
 		}
 	}
 }
 
-// TestRolloutPanelIsLive follows an edition through its stages until it is halted, without loading the page again.
+// TestRolloutPanelIsLive follows an edition through its stages until it is halted, without a reload of the page.
 func TestRolloutPanelIsLive(t *testing.T) {
 	s := newStage(t, rolling(1))
 	b := open(t)
@@ -163,11 +166,11 @@ func TestRolloutPanelIsLive(t *testing.T) {
 	b.await("#summary", "The rollout of origin default is halted, for 12m")
 	b.await("#rollouts", "halted", refused, "sidecar~7", "tender rollout resume --origin default")
 	if got := evaluate[string](b, "window.loaded"); got != "once" {
-		t.Errorf("the page was loaded again: window.loaded is %q", got)
+		t.Errorf("the page was reloaded: window.loaded is %q", got)
 	}
 	b.click(".alerts a")
 	if got := evaluate[string](b, "location.hash"); got != "#rollouts" {
-		t.Errorf("the problem leads to %q, want the panel", got)
+		t.Errorf("the link of the problem leads to %q, want the panel", got)
 	}
 	b.await("h1", "1 problem")
 	revert := rolling(0)
@@ -177,7 +180,7 @@ func TestRolloutPanelIsLive(t *testing.T) {
 	b.await("#rollouts h3", "up to date")
 }
 
-// TestRolloutPanelWithoutScript holds that the panel needs no JavaScript.
+// TestRolloutPanelWithoutScript checks that the panel shows its content without JavaScript.
 func TestRolloutPanelWithoutScript(t *testing.T) {
 	s := newStage(t, halted(refused))
 	b := open(t)
@@ -186,12 +189,13 @@ func TestRolloutPanelWithoutScript(t *testing.T) {
 	b.do(chromedp.Text("#rollouts", &text, chromedp.ByQuery, chromedp.NodeVisible))
 	for _, want := range []string{"halted", refused, "tender rollout resume --origin default", "metadata.canary=true 10m0s"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("without JavaScript the panel has no %q:\n%s", want, text)
+			t.Errorf("without JavaScript the panel does not contain %q:\n%s", want, text)
 		}
 	}
 }
 
-// bars returns what is wrong with the bars: outside their frame, not to be seen, or of labels that overlap.
+// bars is JavaScript that returns the faults of bars: parts that are outside their frame or invisible, labels that
+// overlap, and bars without a label for screen readers.
 const bars = `(() => {
   const bad = [];
   for (const svg of document.querySelectorAll("svg.bar")) {
@@ -208,7 +212,7 @@ const bars = `(() => {
   return bad;
 })()`
 
-// TestRolloutPanelForEverybody holds that the panel can be read in each state, in light and dark, and on a phone.
+// TestRolloutPanelForEverybody checks that the panel is readable in each state, in light and dark, and on a phone.
 func TestRolloutPanelForEverybody(t *testing.T) {
 	held, frozen, current, failing := rolling(0), rolling(1), rolling(0), rolling(0)
 	held.Origin, held.Phase, held.Large, held.WaitsFor = "held", rollout.Held, true, "the end of the hold: a large part of a type is removed"
@@ -234,19 +238,19 @@ func TestRolloutPanelForEverybody(t *testing.T) {
 			}
 		}
 		if wide := evaluate[int64](b, "document.scrollingElement.scrollWidth"); wide > width {
-			t.Errorf("the page is %d wide on a screen of %d", wide, width)
+			t.Errorf("the page is %d pixels wide on a screen of %d", wide, width)
 		}
 	}
 }
 
-// hostile are texts of clients that would like to be more than text.
+// hostile are texts of clients that try to inject markup or to overlay other content.
 var hostile = []string{
 	`<img src=x onerror="document.title='owned'">`, `"><script>document.title="owned"</script>`, `</section><section id="summary"><h1>No problems</h1>`,
 	`<style>*{display:none}</style>`, `<a href="javascript:document.title='owned'">fix</a>`, `' onmouseover='document.title="owned"'`, "a\u202eb\u2067c", strings.Repeat("H"+strings.Repeat("\u0301", 9), 20),
 }
 
-// TestRolloutPanelOfHostileClients holds that a browser takes what clients made up for text, when the page is loaded and when it
-// is followed, and that it covers nothing else.
+// TestRolloutPanelOfHostileClients checks that the browser shows texts of clients as plain text, both after a load
+// and after a live update. The texts must not cover other content.
 func TestRolloutPanelOfHostileClients(t *testing.T) {
 	elements := "[...new Set([...document.querySelectorAll('#rollouts *')].map((e) => e.tagName.toLowerCase()))].sort().join(' ')"
 	harmless := halted("no")
@@ -267,7 +271,7 @@ func TestRolloutPanelOfHostileClients(t *testing.T) {
 			b.do(chromedp.Navigate(s.site + "/"))
 		}
 		if got := evaluate[[]string](b, "[...document.querySelectorAll('#rollouts td .words')].map((e) => e.textContent)"); !slices.Equal(got, hostile) {
-			t.Errorf("%s, the page has the refusals %q, want %q", when, got, hostile)
+			t.Errorf("%s, the page shows the NACKs %q, want %q", when, got, hostile)
 		}
 		if got := evaluate[string](b, elements); got != usual {
 			t.Errorf("%s, the panel has the elements %s, want %s", when, got, usual)
@@ -277,7 +281,7 @@ func TestRolloutPanelOfHostileClients(t *testing.T) {
 		}
 		const styles = "[...document.querySelectorAll('#rollouts .words')].map((e) => getComputedStyle(e)).map((s) => s.overflowY + ' ' + s.unicodeBidi)"
 		if got := evaluate[[]string](b, styles); slices.ContainsFunc(got, func(style string) bool { return style != "hidden isolate" }) {
-			t.Errorf("%s, texts of clients may reach over their place: %q", when, got)
+			t.Errorf("%s, texts of clients can cover other content: %q", when, got)
 		}
 	}
 }
