@@ -75,7 +75,7 @@ func TestR141_GRPCSaysTheSame(t *testing.T) {
 	agree := func(when string, refused int) {
 		t.Helper()
 		var diff string
-		for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(10 * time.Millisecond) { // CSDS has no notification, so poll
+		for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(10 * time.Millisecond) { // poll: CSDS has no notification
 			want, got := clientStatus(t, its), clientStatus(t, ours)
 			n := strings.Count(fmt.Sprint(want), "refused true")
 			if diff = cmp.Diff(want, got); diff == "" && len(want) == 4 && n == refused {

@@ -1,7 +1,6 @@
-// Package interop tests the relay with programs of other projects, which take minutes to build: control planes above it
-// (Envoy Gateway, the example server of go-control-plane) with real Envoys below, and clients that are no Envoys
-// (envoyproxy/ratelimit, MOSN).
+// Package interop tests the relay with programs of other projects. They are control planes (Envoy Gateway, the
+// example server of go-control-plane) with Envoys as clients, and other clients (envoyproxy/ratelimit, MOSN).
 //
-// These tests are given the programs that they need by flags. make interop builds them and runs the tests. The clients of
-// gRPC (for Go, Node.js and Python) need what make deps installs, and are tested with the rest.
+// Flags name the programs. They take minutes to build, so `make interop` builds them and runs these tests; other runs
+// skip them. The tests with gRPC clients for Go, Node.js and Python need only `make deps` and always run.
 package interop

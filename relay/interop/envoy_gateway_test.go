@@ -16,16 +16,19 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// Where Envoy Gateway listens without Kubernetes, all fixed: xDS, Wasm modules, its admin endpoint, metrics and probes.
 const (
 	gatewayXDS     = "127.0.0.1:18000"
-	gatewayVersion = "0.0.1" // of the Envoy that it is to start
+	gatewayVersion = "0.0.1" // version of the Envoy that Envoy Gateway starts
 )
+
+// gatewayPorts are the fixed ports of Envoy Gateway without Kubernetes: xDS, Wasm modules, admin endpoint, metrics
+// and probes.
 
 var gatewayPorts = []int{18000, 18002, 19000, 19001, 8081}
 
-// TestInterop_EnvoyGateway: an Envoy below the relay serves the HTTPRoute of a Gateway, follows it as it changes, and
-// goes on while Envoy Gateway is dead; one that starts meanwhile is served; both follow when it returns with another route.
+// TestInterop_EnvoyGateway: an Envoy of the relay serves the HTTPRoute of a Gateway and follows its changes. While
+// Envoy Gateway is down, the Envoy keeps serving, and an Envoy that starts gets its configuration. Both follow the
+// changed route when Envoy Gateway returns.
 func TestInterop_EnvoyGateway(t *testing.T) {
 	need(t, envoyGateway)
 	free(t, "Envoy Gateway", gatewayPorts...)
@@ -61,7 +64,7 @@ func TestInterop_EnvoyGateway(t *testing.T) {
 	})
 }
 
-// quiet waits until a backend has answered none of a hundred requests.
+// quiet waits until a backend has answered none of the last hundred requests.
 func quiet(load *envoytest.Load, b *envoytest.Backend) {
 	last, until := -1, 0
 	load.Await("end of the answers of "+b.Name, func(r envoytest.Report) bool {
@@ -72,13 +75,13 @@ func quiet(load *envoytest.Load, b *envoytest.Backend) {
 	})
 }
 
-// A gateway is where Envoy Gateway has its files, and the port of the listener of its Gateway.
+// A gateway is the configuration of an Envoy Gateway.
 type gateway struct {
-	dir  string
-	port string
+	dir  string // directory of its files
+	port string // port of the listener of its Gateway
 }
 
-// newGateway writes what Envoy Gateway needs, with two backends.
+// newGateway writes the files of Envoy Gateway, with two backends.
 func newGateway(t *testing.T, one, two *envoytest.Backend) gateway {
 	t.Helper()
 	g := gateway{dir: t.TempDir(), port: portOf(proxy.FreeAddress(t))}
@@ -92,7 +95,8 @@ func newGateway(t *testing.T, one, two *envoytest.Backend) gateway {
 		t.Fatalf("envoy-gateway certgen: %v\n%s", err, out)
 	}
 	certs.WriteFile(t, g.dir, "standalone.yaml", []byte(fmt.Sprintf(gatewayConfig, g.path("resources"), g.path("home"))))
-	// It starts an Envoy of its own, which would take the port of ours. It is given one that does nothing.
+	// Envoy Gateway starts an Envoy, which would take the port of the test's Envoy. This program replaces it and does
+	// nothing.
 	if err := os.WriteFile(g.path("home/envoy-versions/"+gatewayVersion+"/bin/envoy"), []byte("#!/bin/sh\nexec sleep 100000\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -104,13 +108,13 @@ func newGateway(t *testing.T, one, two *envoytest.Backend) gateway {
 
 func (g gateway) path(name string) string { return filepath.Join(g.dir, name) }
 
-// route writes the HTTPRoute, with the weights of its two backends.
+// route writes the HTTPRoute with the weights of the two backends.
 func (g gateway) route(t *testing.T, one, two int) {
 	t.Helper()
 	replace(t, g.path("resources/route.yaml"), fmt.Sprintf(gatewayRoute, one, two))
 }
 
-// start starts Envoy Gateway, and waits until it serves xDS.
+// start starts Envoy Gateway and waits until it serves xDS.
 func (g gateway) start(t *testing.T) *program {
 	t.Helper()
 	p := start(t, *envoyGateway, nil, "server", "--config-path", g.path("standalone.yaml"))
@@ -118,7 +122,7 @@ func (g gateway) start(t *testing.T) *program {
 	return p
 }
 
-// relay returns the variables of a relay, as envoy-gateway.md has them.
+// relay returns the variables of a relay, as in deploy/docs/envoy-gateway.md.
 func (g gateway) relay() []string {
 	certs := g.path("home/certs/envoy")
 	return []string{

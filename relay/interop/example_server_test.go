@@ -11,8 +11,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// TestInterop_ExampleServer: an Envoy below the relay serves what go-control-plane's example server has, goes on while
-// that is dead, and follows when it returns with another backend under the same version.
+// TestInterop_ExampleServer: an Envoy of the relay uses the configuration of go-control-plane's example server, and
+// keeps serving while that is down. It follows the change when the server returns with another backend under the same
+// version.
 func TestInterop_ExampleServer(t *testing.T) {
 	need(t, exampleServer)
 	eachVariant(t, func(t *testing.T, bootstrap string) {
@@ -38,7 +39,7 @@ func TestInterop_ExampleServer(t *testing.T) {
 	})
 }
 
-// example starts the example server, whose snapshot leads to a backend.
+// example starts the example server with a snapshot that routes to a backend.
 func example(t *testing.T, address string, b *envoytest.Backend) *program {
 	t.Helper()
 	p := start(t, *exampleServer, []string{"UPSTREAM_PORT=" + portOf(b.Addr)}, "-port", portOf(address))
@@ -46,7 +47,7 @@ func example(t *testing.T, address string, b *envoytest.Backend) *program {
 	return p
 }
 
-// ownRoutes adds the cluster that the listener of the example names for its routes: they do not come by ADS.
+// ownRoutes adds the cluster "xds_cluster" to a bootstrap. The listener of the example uses it for RDS instead of ADS.
 func ownRoutes(b *bootstrappb.Bootstrap) {
 	xds := proto.CloneOf(b.GetStaticResources().GetClusters()[0])
 	xds.Name = "xds_cluster"

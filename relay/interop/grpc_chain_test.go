@@ -8,9 +8,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// TestInterop_ChainLosesItsFirst: the first relay of a chain dies and returns, as
-// every process does at times. Clients of the second see nothing of it: what they
-// have stays, new ones are served, and changes come once the first is back.
+// TestInterop_ChainLosesItsFirst: the first of two chained relays stops and returns. Clients of the second relay keep
+// their resources, new clients are served, and changes arrive once the first relay is back.
 func TestInterop_ChainLosesItsFirst(t *testing.T) {
 	noLeaks(t)
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
@@ -52,7 +51,7 @@ func TestInterop_ChainLosesItsFirst(t *testing.T) {
 	for _, c := range envoys {
 		for _, r := range c.Responses() {
 			if len(r.Removed) > 0 {
-				t.Errorf("%v was told of removals: %v", c, r)
+				t.Errorf("%v received removals: %v", c, r)
 			}
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// An origin can die and return on its address.
+// An origin is a control plane that can be stopped and restarted on its address.
 type origin interface {
 	RelayOptions() relaytest.RelayOptions
 	Put(msgs ...proto.Message)
@@ -17,14 +17,15 @@ type origin interface {
 	Restart()
 }
 
-// relayOf runs a relay with further variables until the test ends.
+// relayOf starts a relay with further variables. It is stopped when the test ends.
 func relayOf(t *testing.T, opts relaytest.RelayOptions, env ...string) *relaytest.Relay {
 	t.Helper()
 	opts.Env = append(env, "TENDER_DRAIN=1s")
 	return relaytest.StartRelay(t, opts)
 }
 
-// chain runs relays in a row until the test ends: the first one is of an origin, and the last one listens on an address.
+// chain starts a chain of relays, which are stopped when the test ends. The first one connects to the origin, each
+// other one to its predecessor, and the last one listens on an address.
 func chain(t *testing.T, o origin, relays int, address string, env ...string) (last, first *relaytest.Relay) {
 	t.Helper()
 	opts := o.RelayOptions()
@@ -42,7 +43,7 @@ func chain(t *testing.T, o origin, relays int, address string, env ...string) (l
 	return last, first
 }
 
-// noLeaks fails the test if it leaves goroutines behind. It is called first, so that it looks last.
+// noLeaks fails the test if it leaks goroutines. It must be called first, so that its cleanup runs last.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()

@@ -14,12 +14,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/loadserver"
 )
 
-// loadTotals are sums of requests. Those in progress are of the last report.
+// loadTotals holds sums of requests over all reports, except inProgress, which is that of the last report.
 type loadTotals struct{ successful, failed, issued, inProgress uint64 }
 
-// loadOf adds up reports. It returns the Nodes of their streams, and reports of anything but the cluster "service".
+// loadOf returns the sums of reports, the sorted node IDs of their streams, and the reports of clusters other than
+// "service".
 func loadOf(reports []*lrspb.LoadStatsRequest) (totals loadTotals, nodes, strange []string) {
-	here := &corepb.Locality{Region: "region", Zone: "zone"} // of relaytest.Endpoints
+	here := &corepb.Locality{Region: "region", Zone: "zone"} // as in relaytest.Endpoints
 	for _, r := range reports {
 		if n := r.GetNode(); n != nil {
 			nodes = append(nodes, n.GetId())
@@ -42,9 +43,8 @@ func loadOf(reports []*lrspb.LoadStatsRequest) (totals loadTotals, nodes, strang
 	return totals, nodes, strange
 }
 
-// TestInterop_LoadReports has two real gRPC clients report their load through the
-// relay (lrs_server: self) to an origin that adds it up: every RPC is counted once
-// (B.29, R139).
+// TestInterop_LoadReports: two gRPC clients report their load to the relay (lrs_server: self), which forwards it to
+// the origin. Every RPC is counted once. (B.29, R139)
 func TestInterop_LoadReports(t *testing.T) {
 	for mode, nodes := range map[string][]string{
 		"aggregate":   {"tender/test"},
@@ -69,7 +69,7 @@ func TestInterop_LoadReports(t *testing.T) {
 				reports.Await(t, func(all []*lrspb.LoadStatsRequest) error {
 					totals, got, strange := loadOf(all)
 					if totals != (loadTotals{successful: calls, issued: calls}) || !slices.Equal(got, nodes) || len(strange) > 0 {
-						return fmt.Errorf("%+v of %v, want %d RPCs of %v; reports of something else: %v", totals, got, calls, nodes, strange)
+						return fmt.Errorf("%+v of %v, want %d RPCs of %v; other reports: %v", totals, got, calls, nodes, strange)
 					}
 					return nil
 				})

@@ -21,15 +21,15 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/codec"
 )
 
-// A namedBackend is a gRPC server that answers every call by its name.
+// A namedBackend is a gRPC server that answers every call with its name.
 type namedBackend struct {
 	name string
 	addr string
 
-	called chan struct{} // a call was answered while somebody waited for one
+	called chan struct{} // receives for each call while isCalled waits
 }
 
-// newNamedBackend starts a backend that lives until the test ends.
+// newNamedBackend starts a backend that is stopped when the test ends.
 func newNamedBackend(t *testing.T, name string) *namedBackend {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -56,12 +56,12 @@ func (b *namedBackend) answer(_ any, call grpc.ServerStream) error {
 	}
 	select {
 	case b.called <- struct{}{}:
-	default: // nobody waits
+	default: // isCalled does not wait
 	}
 	return call.SendMsg([]byte(b.name))
 }
 
-// isCalled waits for some more calls.
+// isCalled waits for a number of further calls.
 func (b *namedBackend) isCalled(t *testing.T, times int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
@@ -75,20 +75,20 @@ func (b *namedBackend) isCalled(t *testing.T, times int) {
 	}
 }
 
-// A grpcProgram is a gRPC client in another language, which calls all the time and
-// says when another backend answers.
+// A grpcProgram is a gRPC client in another language. It sends calls all the time, and prints the name of the backend
+// when another one answers.
 type grpcProgram struct {
 	t     *testing.T
 	cmd   *exec.Cmd
 	stdin io.Closer
-	lines chan string // closed when it has ended
-	err   error       // how it ended; to be read after lines was closed
+	lines chan string // lines of output; closed when the program has ended
+	err   error       // result of cmd.Wait; read only after lines is closed
 
 	mu     sync.Mutex
 	stderr bytes.Buffer // guarded by mu
 }
 
-// A language is how to run a program: what it needs must be there.
+// A language returns the command that runs a client. It fails the test if a dependency is missing.
 type language func(t *testing.T) (command []string)
 
 // nodeJS runs the client of @grpc/grpc-js-xds.
@@ -100,7 +100,7 @@ func nodeJS(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "node_modules", ".installed")); err != nil || !bytes.Equal(got, want) {
-		t.Fatalf("relay/%s/node_modules is not what package-lock.json says: run `make deps`", dir)
+		t.Fatalf("relay/interop/%s/node_modules does not match package-lock.json: run `make deps`", dir)
 	}
 	node, err := exec.LookPath("node")
 	if err != nil {
@@ -109,7 +109,7 @@ func nodeJS(t *testing.T) []string {
 	return []string{node, filepath.Join(dir, "client.js")}
 }
 
-// python runs the client of Debian's python3-grpcio: gRPC's core in C.
+// python runs the client of Debian's python3-grpcio, which uses the C core of gRPC.
 func python(t *testing.T) []string {
 	t.Helper()
 	const interpreter = "/usr/bin/python3"
@@ -119,9 +119,9 @@ func python(t *testing.T) []string {
 	return []string{interpreter, "-I", "testdata/grpc-python/client.py"}
 }
 
-// newGRPCProgram starts a program that calls xds:///api, by the bootstrap that we ship and whose
-// management server is at xdsServer. It is killed when the test ends; and it ends by itself if the test
-// process dies, for then its input ends.
+// newGRPCProgram starts a program that calls xds:///api. It uses the bootstrap in deploy/grpc, with the management
+// server at xdsServer. It is killed when the test ends. If the test process dies, its standard input ends, and the
+// program exits.
 func newGRPCProgram(t *testing.T, lang language, xdsServer, id string) *grpcProgram {
 	t.Helper()
 	shipped, err := os.ReadFile("../../deploy/grpc/bootstrap.json")
@@ -130,12 +130,12 @@ func newGRPCProgram(t *testing.T, lang language, xdsServer, id string) *grpcProg
 	}
 	text := strings.NewReplacer("tender.example:18000", xdsServer, "shop-1", id).Replace(string(shipped))
 	if text == string(shipped) {
-		t.Fatalf("the bootstrap has other addresses than this test knows:\n%s", shipped)
+		t.Fatalf("the bootstrap does not contain the placeholders of this test:\n%s", shipped)
 	}
 	bootstrap := certs.WriteFile(t, t.TempDir(), "bootstrap.json", []byte(text))
 	command := append(lang(t), "xds:///api", "/tender.Test/Who")
 	p := &grpcProgram{t: t, cmd: exec.Command(command[0], command[1:]...), lines: make(chan string)}
-	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GRPC_XDS_BOOTSTRAP=" + bootstrap} // no proxies
+	p.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GRPC_XDS_BOOTSTRAP=" + bootstrap} // without proxy settings
 	p.cmd.Stderr = p
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	stdin, err := p.cmd.StdinPipe()
@@ -159,6 +159,7 @@ func newGRPCProgram(t *testing.T, lang language, xdsServer, id string) *grpcProg
 	return p
 }
 
+// read passes lines of output to p.lines until the program ends.
 func (p *grpcProgram) read(stdout io.Reader) {
 	defer close(p.lines)
 	for s := bufio.NewScanner(stdout); s.Scan(); {
@@ -167,15 +168,14 @@ func (p *grpcProgram) read(stdout io.Reader) {
 	p.err = p.cmd.Wait()
 }
 
-// Write keeps what the program says on its standard error.
+// Write records the standard error of the program.
 func (p *grpcProgram) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.stderr.Write(b)
 }
 
-// moves waits until another backend answers, which must be this one, without a
-// failed call before.
+// moves waits for the next line of output. It must be the name of the backend to; a failed call prints another line.
 func (p *grpcProgram) moves(to *namedBackend) {
 	p.t.Helper()
 	if line, ok := p.next(); !ok || line != to.name {
@@ -183,18 +183,18 @@ func (p *grpcProgram) moves(to *namedBackend) {
 	}
 }
 
-// ends has the program close its channel, and waits until it has ended well.
+// ends makes the program close its channel, and waits until it has exited with status 0.
 func (p *grpcProgram) ends() {
 	p.t.Helper()
 	if err := p.stdin.Close(); err != nil {
 		p.t.Fatal(err)
 	}
 	if line, ok := p.next(); ok || p.err != nil {
-		p.t.Fatalf("%s: said %q, ended with %v, want it to end in silence\n%s", p.cmd, line, p.err, p.errors())
+		p.t.Fatalf("%s: printed %q, ended with %v, want no output and no error\n%s", p.cmd, line, p.err, p.errors())
 	}
 }
 
-// next returns the next line, or false if the program has ended.
+// next returns the next line of output, or false if the program has ended.
 func (p *grpcProgram) next() (string, bool) {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), relaytest.Patience)
@@ -203,7 +203,7 @@ func (p *grpcProgram) next() (string, bool) {
 	case line, ok := <-p.lines:
 		return line, ok
 	case <-ctx.Done():
-		p.t.Fatalf("%s says nothing\n%s", p.cmd, p.errors())
+		p.t.Fatalf("%s: timeout waiting for output\n%s", p.cmd, p.errors())
 		return "", false
 	}
 }

@@ -10,10 +10,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// TestInterop_GRPCPrograms has gRPC clients of other languages find their backends
-// through the relay, and through two in a row (B.41), with go-control-plane as the
-// origin; and follow changes through the deaths of the origin and of the relay, with
-// no call that fails.
+// TestInterop_GRPCPrograms: gRPC clients in other languages find their backends through one relay, and through a
+// chain of two (B.41), with go-control-plane as the origin. They follow changes across restarts of the origin and of
+// the relay, and no call fails.
 func TestInterop_GRPCPrograms(t *testing.T) {
 	noLeaks(t)
 	for _, tt := range []struct {
@@ -28,7 +27,7 @@ func TestInterop_GRPCPrograms(t *testing.T) {
 		{"python, chain", python, controlplane.Linear, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel() // they mostly wait
+			t.Parallel() // the programs mostly wait
 			programScenario(t, tt.lang, tt.origin, tt.relays)
 		})
 	}
@@ -61,8 +60,8 @@ func programScenario(t *testing.T, lang language, kind string, relays int) {
 	r, _ = chain(t, o, relays, address)
 	p.moves(one)
 
-	// Another client is told what changes after the program has left, which some
-	// do with a request for nothing.
+	// Another client receives changes after the program has disconnected. Some programs send an empty subscription
+	// first, which must not affect other clients.
 	other := r.Client(relaytest.ClientOptions{Variant: relaytest.SotW, AutoAck: true, Node: relaytest.GRPCNode("other")})
 	other.Subscribe(relaytest.EndpointType, "other")
 	o.Follow(other, relaytest.EndpointType, "other")

@@ -18,14 +18,13 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A grpcPeer is a real gRPC client that finds its backends by xDS.
+// A grpcPeer is a gRPC-Go client that finds its backends by xDS.
 type grpcPeer struct {
 	t    *testing.T
 	conn *grpc.ClientConn
 }
 
-// newGRPCPeer returns a client whose management server is at xdsServer, with an
-// xDS client that it shares with none.
+// newGRPCPeer returns a client whose management server is at xdsServer. It does not share its xDS client with others.
 func newGRPCPeer(t *testing.T, xdsServer, id string) *grpcPeer {
 	t.Helper()
 	resolver, err := xds.NewXDSResolverWithConfigForTesting(fmt.Appendf(nil, `{
@@ -42,7 +41,7 @@ func newGRPCPeer(t *testing.T, xdsServer, id string) *grpcPeer {
 	return &grpcPeer{t: t, conn: conn}
 }
 
-// call does one RPC, which must succeed, and returns the address that answered.
+// call sends one RPC and returns the address of the backend. It fails the test if the RPC fails.
 func (p *grpcPeer) call() string {
 	p.t.Helper()
 	ctx, cancel := context.WithTimeout(p.t.Context(), relaytest.Patience)
@@ -55,7 +54,7 @@ func (p *grpcPeer) call() string {
 	return from.Addr.String()
 }
 
-// reaches does RPCs, all of which must succeed, until one is answered by backend.
+// reaches sends RPCs until a backend answers. It fails the test if an RPC fails.
 func (p *grpcPeer) reaches(backend string) {
 	p.t.Helper()
 	last := ""
@@ -67,8 +66,7 @@ func (p *grpcPeer) reaches(backend string) {
 	p.t.Fatalf("RPCs go to %s, want %s", last, backend)
 }
 
-// grpcWorld is what a gRPC client that dials xds:///api needs, beside the
-// listener of an Envoy.
+// grpcWorld returns the resources for a gRPC client of xds:///api, and a listener for Envoys.
 func grpcWorld(backend string) []proto.Message {
 	return []proto.Message{
 		relaytest.Cluster("service", "service-endpoints"), relaytest.Endpoints("service-endpoints", backend),
@@ -77,10 +75,9 @@ func grpcWorld(backend string) []proto.Message {
 	}
 }
 
-// TestInterop_GRPCClient has gRPC-Go's own xDS client find its backends through
-// the relay, beside Envoys, in groups of their own and in one for all; and
-// follow changes through the deaths of the origin and of the relay; also where the
-// relay is the client of another (B.41).
+// TestInterop_GRPCClient: the xDS client of gRPC-Go finds its backends through the relay, together with Envoys in the
+// same or in separate node groups. It follows changes across restarts of the origin and of the relay, also through a
+// chain of two relays (B.41).
 func TestInterop_GRPCClient(t *testing.T) {
 	noLeaks(t)
 	for _, tt := range []struct {
@@ -104,7 +101,7 @@ func TestInterop_GRPCClient(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel() // they mostly wait
+			t.Parallel() // the clients mostly wait
 			grpcScenario(t, func(msgs ...proto.Message) origin { return tt.origin(t, msgs...) }, tt.relays, "TENDER_NODE_GROUP_BY="+tt.groupBy)
 		})
 	}
@@ -125,7 +122,7 @@ func grpcScenario(t *testing.T, newOrigin func(...proto.Message) origin, relays 
 			return s.Digest(relaytest.EndpointType, "service-endpoints") == want
 		})
 	}
-	// moves has all traffic go elsewhere.
+	// moves changes the endpoints to a backend, and waits until all clients use it.
 	moves := func(backend string, clients ...*grpcPeer) {
 		t.Helper()
 		o.Put(relaytest.Endpoints("service-endpoints", backend))
@@ -152,7 +149,7 @@ func grpcScenario(t *testing.T, newOrigin func(...proto.Message) origin, relays 
 	r.Stop()
 	for range 100 {
 		if got := first.call(); got != one {
-			t.Errorf("while the relay is away, an RPC went to %s, want %s", got, one)
+			t.Errorf("while the relay is down, an RPC went to %s, want %s", got, one)
 		}
 	}
 	o.Put(relaytest.Endpoints("service-endpoints", two))

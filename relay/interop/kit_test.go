@@ -16,10 +16,10 @@ import (
 	"github.com/xdstender/tender/relay/envoytest"
 )
 
-// What make interop builds.
+// Programs that make interop builds.
 var (
 	envoyGateway  = flag.String("envoy-gateway", "", "the `program` Envoy Gateway")
-	exampleServer = flag.String("example", "", "the `program` that go-control-plane has as its example")
+	exampleServer = flag.String("example", "", "the `program` that is the example server of go-control-plane")
 	rateLimiter   = flag.String("ratelimit", "", "the `program` envoyproxy/ratelimit")
 	mosn          = flag.String("mosn", "", "the `program` MOSN")
 )
@@ -31,25 +31,25 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// need leaves the test out if the flag that it needs is not given. A program that is named and cannot be run
-// fails the test.
+// need skips the test if the flag for the program is empty. It fails the test if the flag names a program that cannot
+// be run.
 func need(t *testing.T, program *string) {
 	t.Helper()
 	if *program == "" {
-		t.Skip("make interop runs this test")
+		t.Skip("only `make interop` runs this test")
 	}
 	if _, err := exec.LookPath(*program); err != nil {
 		t.Fatalf("run `make interop`: %v", err)
 	}
 }
 
-// interval is the time between two requests of a load.
+// interval is the time between two requests of a Load.
 const interval = 5 * time.Millisecond
 
-// variants are how the Envoys ask the relay: the bootstrap of each.
+// variants maps the protocol variants of Envoys to their bootstraps.
 var variants = map[string]string{"delta": "delta-ads.yaml", "sotw": "sotw-ads.yaml"}
 
-// eachVariant runs a test for one variant after the other: some programs listen at fixed ports.
+// eachVariant runs a test for one variant after the other, because some programs listen on fixed ports.
 func eachVariant(t *testing.T, test func(t *testing.T, bootstrap string)) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(variants)) {
@@ -57,13 +57,13 @@ func eachVariant(t *testing.T, test func(t *testing.T, bootstrap string)) {
 	}
 }
 
-// A program is a running process that is no Envoy and no relay.
+// A program is a running program of another project, such as MOSN.
 type program struct {
 	*envoytest.Process
 	t *testing.T
 }
 
-// start starts a program with variables and no others of ours.
+// start starts a program in a temporary home directory. Its environment contains only PATH, directories, and env.
 func start(t *testing.T, path string, env []string, args ...string) *program {
 	t.Helper()
 	cmd, home := exec.Command(path, args...), t.TempDir()
@@ -72,7 +72,7 @@ func start(t *testing.T, path string, env []string, args ...string) *program {
 	return &program{envoytest.StartProcess(t, filepath.Base(path), cmd), t}
 }
 
-// listens waits until the program takes connections at an address.
+// listens waits until the program accepts connections at an address.
 func (p *program) listens(address string) {
 	p.t.Helper()
 	p.Await("listener at "+address, func() error {
@@ -84,13 +84,13 @@ func (p *program) listens(address string) {
 	})
 }
 
-// free fails the test if something listens at a port that a program cannot be told to leave alone.
+// free fails the test if one of the ports is in use. It is for programs whose ports cannot be configured.
 func free(t *testing.T, who string, ports ...int) {
 	t.Helper()
 	for _, port := range ports {
 		l, err := net.Listen("tcp", fmt.Sprint(":", port))
 		if err != nil {
-			t.Fatalf("%s listens at port %d, and has no setting for it: stop what listens there: %v", who, port, err)
+			t.Fatalf("%s listens on the fixed port %d: stop the program that uses it: %v", who, port, err)
 		}
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
@@ -98,7 +98,7 @@ func free(t *testing.T, who string, ports ...int) {
 	}
 }
 
-// replace writes a file under another name and renames it, so that who watches the file never sees a part of it.
+// replace writes a file atomically, so that a program that watches it never reads an incomplete file.
 func replace(t *testing.T, path, content string) {
 	t.Helper()
 	next := filepath.Join(filepath.Dir(filepath.Dir(path)), "next")
@@ -110,13 +110,14 @@ func replace(t *testing.T, path, content string) {
 	}
 }
 
-// answers waits until a backend answers requests of a load, and so many more.
+// answers waits until a backend has answered 20 further requests of a load.
 func answers(load *envoytest.Load, b *envoytest.Backend) {
 	before := load.Report().Answers[b.Name]
 	load.Await("answers of "+b.Name, func(r envoytest.Report) bool { return r.Answers[b.Name] >= before+20 })
 }
 
-// served ends a load, of which no request may have failed, and holds that the Envoy has refused nothing.
+// served stops a load. It fails the test if a request failed, or if an Envoy rejected an update or timed out waiting
+// for one.
 func served(t *testing.T, load *envoytest.Load, envoys ...*envoytest.Envoy) {
 	t.Helper()
 	if r := load.Stop(); len(r.Failures) > 0 {

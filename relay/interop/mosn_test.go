@@ -15,8 +15,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// TestInterop_MOSN: MOSN below the relay serves requests, follows changes, and hears of them also after it has come
-// to another relay, where it waits before its first request and asks for endpoints only with the answer.
+// TestInterop_MOSN: MOSN as a client of the relay serves requests and follows changes, also after it has reconnected
+// to another relay process. On a new stream, MOSN waits before its first request, and requests endpoints only after
+// the first response.
 func TestInterop_MOSN(t *testing.T) {
 	need(t, mosn)
 	one, two, three := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two"), envoytest.NewBackend(t, "three")
@@ -48,7 +49,7 @@ func TestInterop_MOSN(t *testing.T) {
 	served(t, load)
 }
 
-// newMOSN starts MOSN with the relay at an address as its control plane.
+// newMOSN starts MOSN with the relay at an address as its ADS server.
 func newMOSN(t *testing.T, address string) *program {
 	t.Helper()
 	host, port, err := net.SplitHostPort(address)
@@ -60,7 +61,8 @@ func newMOSN(t *testing.T, address string) *program {
 	return start(t, *mosn, nil, "start", "-c", config)
 }
 
-// mosnConfig leaves refresh_delay at 10s: MOSN waits as long before the first request of each stream but its first.
+// mosnConfig uses the default refresh_delay of 10s. MOSN waits as long before the first request of each stream but
+// the first.
 const mosnConfig = `{
   "pid": %q,
   "servers": [{"default_log_path": "stdout", "default_log_level": "INFO"}],

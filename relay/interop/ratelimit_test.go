@@ -18,8 +18,8 @@ import (
 
 const limitType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// TestInterop_RateLimit: envoyproxy/ratelimit, whose type the relay does not know, enforces through it the limits that
-// the control plane has: all of them after one has changed, none that was removed, and through the deaths of the
+// TestInterop_RateLimit: envoyproxy/ratelimit receives its limits through the relay, which has no built-in support
+// for their type. It enforces all limits after one has changed, and none that was removed, also after restarts of the
 // control plane and the relay.
 func TestInterop_RateLimit(t *testing.T) {
 	need(t, rateLimiter)
@@ -48,7 +48,8 @@ func TestInterop_RateLimit(t *testing.T) {
 	s.limits("a put", "c get")
 }
 
-// limit forbids a method in a domain. It needs no storage: of none, no more are allowed.
+// limit returns a configuration that allows no requests of a method in a domain. A limit of 0 needs no storage for
+// counters.
 func limit(domain, method string) *configpb.RateLimitConfig {
 	return &configpb.RateLimitConfig{Name: domain, Domain: domain, Descriptors: []*configpb.RateLimitDescriptor{{
 		Key: "method", Value: method,
@@ -62,7 +63,8 @@ type limiter struct {
 	client servicepb.RateLimitServiceClient
 }
 
-// newLimiter starts the service below the relay at an address. It counts in no storage.
+// newLimiter starts the service as a client of the relay at an address. Its storage is unreachable, because the
+// limits need none.
 func newLimiter(t *testing.T, xds string) *limiter {
 	t.Helper()
 	serves := proxy.FreeAddress(t)
@@ -78,14 +80,14 @@ func newLimiter(t *testing.T, xds string) *limiter {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // nothing is open any more
+	t.Cleanup(func() { _ = conn.Close() }) // all calls have ended
 	return &limiter{program: p, client: servicepb.NewRateLimitServiceClient(conn)}
 }
 
-// limits waits until the service forbids just these, each a domain and a method.
+// limits waits until the service rejects exactly the wanted requests, each a domain and a method.
 func (l *limiter) limits(want ...string) {
 	l.t.Helper()
-	l.Await(fmt.Sprintf("service that forbids %q", want), func() error {
+	l.Await(fmt.Sprintf("service that rejects exactly %q", want), func() error {
 		var got []string
 		for _, domain := range []string{"a", "b", "c"} {
 			for _, method := range []string{"get", "put"} {
@@ -99,13 +101,13 @@ func (l *limiter) limits(want ...string) {
 			}
 		}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
-			return fmt.Errorf("it forbids %q", got)
+			return fmt.Errorf("it rejects %q", got)
 		}
 		return nil
 	})
 }
 
-// over asks the service about one request.
+// over reports whether a request is over the limit.
 func (l *limiter) over(domain, method string) (bool, error) {
 	ctx, cancel := context.WithTimeout(l.t.Context(), relaytest.Patience)
 	defer cancel()

@@ -1,10 +1,11 @@
-// A gRPC client that finds its backends by xDS and says which one answers.
+// A gRPC client that finds its backends by xDS and prints which one answers.
 //
 //   GRPC_XDS_BOOTSTRAP=… node client.js xds:///api /service/method
 //
-// It calls the method over and over, with empty requests, and prints the answer
-// when it is another than the last: a line of text. A call that fails is printed
-// as "error: …". It closes its channel and ends when its input ends.
+// It calls the method repeatedly with empty requests. It prints an answer, which
+// must be one line of text, when it differs from the previous one. For a failed
+// call it prints "error: …". It closes its channel and exits when its standard
+// input ends.
 'use strict';
 
 const grpc = require('@grpc/grpc-js');
@@ -12,8 +13,8 @@ require('@grpc/grpc-js-xds').register();
 
 const [target, method] = process.argv.slice(2);
 const pauseMs = 5; // between two calls
-const closeMs = 200; // for the last requests, after which timers would hold the process for 10 s
-const patienceMs = 20_000; // of one call
+const closeMs = 200; // for the last requests; without an explicit exit, timers delay the end by 10 s
+const patienceMs = 20_000; // timeout of one call
 
 const client = new grpc.Client(target, grpc.credentials.createInsecure());
 const metadata = new grpc.Metadata({waitForReady: true});

@@ -1,10 +1,11 @@
-"""A gRPC client that finds its backends by xDS and says which one answers.
+"""A gRPC client that finds its backends by xDS and prints which one answers.
 
     GRPC_XDS_BOOTSTRAP=… python3 client.py xds:///api /service/method
 
-It calls the method over and over, with empty requests, and prints the answer
-when it is another than the last: a line of text. A call that fails is printed
-as "error: …". It closes its channel and ends when its input ends.
+It calls the method repeatedly with empty requests. It prints an answer, which
+must be one line of text, when it differs from the previous one. For a failed
+call it prints "error: …". It closes its channel and exits when its standard
+input ends.
 """
 
 import sys
@@ -13,7 +14,7 @@ import threading
 import grpc
 
 PAUSE = 0.005  # seconds between two calls
-PATIENCE = 20  # seconds of one call
+PATIENCE = 20  # timeout of one call in seconds
 
 
 def main(target, method):
