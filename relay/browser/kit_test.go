@@ -109,6 +109,7 @@ func (b *tab) listen(event any) {
 	}
 }
 
+// note records a message that fails the test when it ends.
 func (b *tab) note(format string, args ...any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -188,6 +189,7 @@ func (b *tab) pictureOf(name, selector string) {
 	b.save(name, func(png *[]byte) chromedp.Action { return chromedp.Screenshot(selector, png, chromedp.ByQuery) })
 }
 
+// save takes a screenshot and writes it to the directory of -screenshots. It does nothing without the flag.
 func (b *tab) save(name string, take func(*[]byte) chromedp.Action) {
 	b.t.Helper()
 	if *screenshots == "" {

@@ -101,6 +101,7 @@ func halted(words string) *rollout.Status {
 	return s
 }
 
+// refused is the error detail of the NACKs in these tests.
 const refused = "Error adding/updating listener(s) ingress: Didn't find a registered implementation for 'envoy.filters.http.gone' with type URL: ''"
 
 // TestRolloutOnThePage follows two changes of an origin through the page: one that a canary rejects, and its fix.

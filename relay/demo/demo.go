@@ -284,6 +284,7 @@ func (d *demo) openRelay() error {
 	return d.newRelay(net.JoinHostPort(host, "0"))
 }
 
+// newRelay creates a relay of the origin that listens on an address. It opens the listeners.
 func (d *demo) newRelay(listen string) error {
 	cfg, err := relay.LoadConfig(append([]string{
 		"TENDER_ORIGIN=" + d.origin.listener.Addr().String(),

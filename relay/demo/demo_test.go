@@ -69,7 +69,7 @@ func expect(t *testing.T, text string, patterns ...string) {
 	for _, p := range patterns {
 		at := regexp.MustCompile(`(?m)^` + p + `$`).FindStringIndex(rest)
 		if at == nil {
-			t.Fatalf("no line %q where it belongs in:\n%s", p, text)
+			t.Fatalf("no line matches %q after the lines before it in:\n%s", p, text)
 		}
 		rest = rest[at[1]:]
 	}

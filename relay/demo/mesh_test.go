@@ -66,6 +66,7 @@ func (m *model) take(t *testing.T, u wire.Update) {
 	}
 }
 
+// validated is a message with the checks that protoc-gen-validate generates.
 type validated interface {
 	proto.Message
 	ValidateAll() error
@@ -138,6 +139,7 @@ func (m *model) leftOver(t *testing.T) (names []string) {
 	return names
 }
 
+// clustersOf returns the names of clusters that a RouteConfiguration refers to.
 func clustersOf(r *routepb.RouteConfiguration) (names []string) {
 	for _, host := range r.GetVirtualHosts() {
 		for _, route := range host.GetRoutes() {
@@ -228,6 +230,7 @@ func (m *model) same(t *testing.T, mesh *mesh) {
 	}
 }
 
+// kindOf returns the kind of a change by its description.
 func kindOf(what string) string {
 	for _, kind := range []string{"scales up", "scales down", "moves to", "is draining", "is healthy", "canary", "connections", "is added", "is removed"} {
 		if strings.Contains(what, kind) {

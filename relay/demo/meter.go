@@ -135,6 +135,7 @@ type distribution struct {
 	total  int64   // sum of counts
 }
 
+// now returns the counts so far. Durations that are added concurrently may be missing.
 func (h *histogram) now() distribution {
 	d := distribution{counts: make([]int64, len(h.counts))}
 	for i := range h.counts {

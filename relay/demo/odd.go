@@ -34,6 +34,7 @@ const (
 	slowAnswer = 15 * time.Second
 )
 
+// oddClients are the clients that every demo without rollouts starts.
 var oddClients = []*oddClient{
 	{
 		name: refusing, typeURL: wire.ListenerType, names: []string{ingress},
@@ -129,6 +130,7 @@ var meant = []string{"client refused a response", "rollout halted; serving the l
 // wanted is a handler that drops the messages in meant.
 type wanted struct{ slog.Handler }
 
+// Handle implements slog.Handler.
 func (h wanted) Handle(ctx context.Context, r slog.Record) error {
 	if slices.Contains(meant, r.Message) {
 		return nil

@@ -89,6 +89,7 @@ func (m *mesh) each(typeURL string, s *service, of func(*subset) (wire.Update, e
 	return all, nil
 }
 
+// clusterOf updates the Cluster of one version of a service.
 func (m *mesh) clusterOf(sub *subset) (wire.Update, error) {
 	return m.put(wire.ClusterType, sub.cluster, object{
 		"name":             sub.cluster,
@@ -101,6 +102,8 @@ func (m *mesh) clusterOf(sub *subset) (wire.Update, error) {
 	})
 }
 
+// endpointsOf updates the ClusterLoadAssignment of one version of a service, with a locality for each zone that has
+// pods.
 func (m *mesh) endpointsOf(sub *subset) (wire.Update, error) {
 	byZone := make([][]object, len(zones))
 	for _, p := range sub.pods {
@@ -148,6 +151,7 @@ func (m *mesh) ingressWith(filters ...object) (wire.Update, error) {
 	return m.put(wire.ListenerType, ingress, httpListener(ingress, "0.0.0.0", ingressPort, filters...))
 }
 
+// httpListener returns a Listener whose routes are the RouteConfiguration of the same name.
 func httpListener(name, host string, port int, filters ...object) object {
 	manager := object{
 		"@type":       managerType,

@@ -62,6 +62,7 @@ func (d *deliveries) add(u update, now time.Time) {
 	}
 }
 
+// addRefusal records the time of a NACK. Only the first one is kept.
 func (d *deliveries) addRefusal(now time.Time) {
 	if d != nil {
 		d.refused = earliest(d.refused, now)
@@ -87,6 +88,7 @@ type progress struct {
 	restoredAt time.Time // when the last former content was sent; zero if none of the edition was sent
 }
 
+// progress returns the progress of the client with an edition. It may be called from any goroutine.
 func (c *client) progress(e edition) progress {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -47,6 +47,7 @@ func openCohorts(stage time.Duration) (*cohorts, error) {
 	return c, err
 }
 
+// close removes the snapshot directory. c may be nil.
 func (c *cohorts) close() error {
 	if c == nil {
 		return nil

@@ -82,12 +82,12 @@ func TestEnvoyError(t *testing.T) {
 	for typeURL, resources := range m.resources {
 		for name, r := range resources {
 			if words := envoyError(update{typeURL: typeURL, resources: map[string][]byte{name: r.Value()}}); words != "" {
-				t.Errorf("%s of the mesh is refused: %s", name, words)
+				t.Errorf("%s of the mesh is rejected: %s", name, words)
 			}
 		}
 	}
 	if good, bad, fix := of(m.shortenTimeout), of(m.breakIngress), of(m.fixIngress); good != nil || !slices.Equal(bad, []string{ingress}) || fix != nil {
-		t.Errorf("clients refuse %q, %q and %q, want only the ingress of the bad change", good, bad, fix)
+		t.Errorf("clients reject %q, %q and %q, want only the ingress of the bad change", good, bad, fix)
 	}
 	if words := envoyError(update{typeURL: wire.ListenerType, resources: map[string][]byte{"a": []byte(strings.Repeat("\x1a\xff", 9))}}); words != "" {
 		t.Errorf("a malformed listener is rejected: %s", words)

@@ -43,6 +43,7 @@ type deltaStream struct {
 	node *corepb.Node // nil after the first request, which carries it
 }
 
+// openDelta opens a Delta stream. It ends with ctx.
 func openDelta(ctx context.Context, conn *grpc.ClientConn, node *corepb.Node) (stream, error) {
 	rpc, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
 	return &deltaStream{rpc, node}, err
@@ -87,6 +88,7 @@ type sotwStream struct {
 	newest map[string]*discoverypb.DiscoveryRequest // last request by type URL
 }
 
+// openSotW opens a SotW stream. It ends with ctx.
 func openSotW(ctx context.Context, conn *grpc.ClientConn, node *corepb.Node) (stream, error) {
 	rpc, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
 	return &sotwStream{rpc, node, make(map[string]*discoverypb.DiscoveryRequest)}, err

@@ -244,6 +244,7 @@ func (e *Envoy) Listener(name string) string {
 	return address
 }
 
+// listener returns the address of a listener. It is an error if the listener has no port yet.
 func (e *Envoy) listener(name string) (string, error) {
 	var all struct {
 		Statuses []struct {

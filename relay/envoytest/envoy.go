@@ -84,6 +84,7 @@ func (e *Envoy) Get(path string) ([]byte, error) { return e.ask(http.MethodGet, 
 // Post returns the response body of an empty POST to the admin endpoint. A status other than 200 is an error.
 func (e *Envoy) Post(path string) ([]byte, error) { return e.ask(http.MethodPost, path) }
 
+// ask sends an empty request to the admin endpoint and returns the response body.
 func (e *Envoy) ask(method, path string) ([]byte, error) {
 	req, err := http.NewRequestWithContext(context.Background(), method, "http://"+e.admin+path, http.NoBody)
 	if err != nil {

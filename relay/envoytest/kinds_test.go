@@ -106,6 +106,7 @@ func TestEnvoy_GroupedSets(t *testing.T) {
 	scenario(t, []variant{sotw}, groupedSets, "TENDER_SECRETS=loopback")
 }
 
+// groupedSets is the scenario of TestEnvoy_GroupedSets.
 func groupedSets(t *testing.T, s *setup) {
 	ca, backend := certs.NewCA(t), envoytest.NewBackend(t, "one")
 	s.origin.Put(web("one", backend)...)

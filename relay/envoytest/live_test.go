@@ -37,6 +37,7 @@ type site struct {
 	count   int      // number of changes so far
 }
 
+// newSite returns a site with three backends and puts its initial resources into the control plane.
 func newSite(t *testing.T, origin *envoytest.ControlPlane) *site {
 	t.Helper()
 	s := &site{origin: origin, random: rand.New(rand.NewPCG(16, 200)), current: "cluster-0"}

@@ -102,6 +102,7 @@ func (l *Load) send(ctx context.Context, interval time.Duration) {
 	}
 }
 
+// request sends one request and records the result.
 func (l *Load) request() {
 	began := time.Now()
 	body, err := l.get()

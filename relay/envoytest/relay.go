@@ -75,6 +75,7 @@ func (r *Relay) Get(path string) []byte {
 	return getAdmin(r.tb, r.Admin, path)
 }
 
+// getAdmin returns the response body of a GET of an admin address. It fails the test if the status is not 200.
 func getAdmin(tb relaytest.TB, admin, path string) []byte {
 	tb.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience}

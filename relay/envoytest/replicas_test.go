@@ -27,6 +27,7 @@ type replica struct {
 	relay  *envoytest.RelayProcess // nil in a direct run
 }
 
+// start starts the server on its address.
 func (r *replica) start() {
 	r.t.Helper()
 	if r.binary == "" {
@@ -47,6 +48,7 @@ func (r *replica) drain() {
 	r.relay.Wait()
 }
 
+// kill ends the server without a drain.
 func (r *replica) kill() {
 	r.t.Helper()
 	if r.binary == "" {

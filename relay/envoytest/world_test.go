@@ -105,6 +105,7 @@ type richWorld struct {
 	backends   []*envoytest.Backend
 }
 
+// newRichWorld returns a world in generation 0, which has no resources before next is called.
 func newRichWorld(t *testing.T, sources ...source) *richWorld {
 	t.Helper()
 	ca := certs.NewCA(t)
@@ -255,6 +256,7 @@ func (w *richWorld) pair() certs.Pair { return w.pairs[w.generation%2] }
 
 func (w *richWorld) secret() proto.Message { return certificate("certificate", w.pair()) }
 
+// certificate returns a Secret with a TLS certificate.
 func certificate(name string, pair certs.Pair) proto.Message {
 	return &tlspb.Secret{Name: name, Type: &tlspb.Secret_TlsCertificate{TlsCertificate: &tlspb.TlsCertificate{
 		CertificateChain: inline(pair.Cert), PrivateKey: inline(pair.Key),

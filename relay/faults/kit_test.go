@@ -32,6 +32,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// runTests runs the tests and checks for leaked goroutines. It returns the exit code.
 func runTests(m *testing.M) int {
 	code := m.Run()
 	if err := goleak.Find(); err != nil && code == 0 { // only here, because the tests run in parallel
@@ -80,6 +81,7 @@ func (r met) conn() *grpc.ClientConn {
 	return connect(r.tb, r.addr)
 }
 
+// connect returns a connection to an address, which is closed when the test ends.
 func connect(t *testing.T, addr string) *grpc.ClientConn {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))

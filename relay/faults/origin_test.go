@@ -23,6 +23,7 @@ type outage struct {
 	answer func(net.Conn)                     // used instead of begin: a foreign server that answers connections
 }
 
+// outages are all outages. Some names select special steps in newSite, end and visible.
 var outages = []outage{
 	{name: "killed", begin: func(_ context.Context, s *site) { s.plane.Stop() }},
 	{name: "middle relay killed", begin: func(_ context.Context, s *site) { s.middle.Kill() }},

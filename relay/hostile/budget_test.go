@@ -163,6 +163,7 @@ func (b *budgeted) halfABody() {
 	}()
 }
 
+// poll sends one poll with a random body.
 func (b *budgeted) poll() {
 	body := b.said.bodies[b.random.IntN(len(b.said.bodies))]
 	r, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, "http://"+b.RESTAddrs()[0].String()+"/v3/discovery:clusters", strings.NewReader(body))

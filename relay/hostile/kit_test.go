@@ -158,6 +158,7 @@ func (v *victim) attackAt(addr net.Addr) *attacker {
 	return a
 }
 
+// close closes the connection and waits until read has returned.
 func (a *attacker) close() {
 	_ = a.conn.Close() // the connection may be closed already
 	<-a.ended

@@ -23,7 +23,6 @@ const (
 
 // gatewayPorts are the fixed ports of Envoy Gateway without Kubernetes: xDS, Wasm modules, admin endpoint, metrics
 // and probes.
-
 var gatewayPorts = []int{18000, 18002, 19000, 19001, 8081}
 
 // TestInterop_EnvoyGateway: an Envoy of the relay serves the HTTPRoute of a Gateway and follows its changes. While
@@ -122,7 +121,7 @@ func (g gateway) start(t *testing.T) *program {
 	return p
 }
 
-// relay returns the variables of a relay, as in deploy/docs/envoy-gateway.md.
+// relay returns the variables of a relay, as in deploy/docs/control-planes/envoy-gateway.md.
 func (g gateway) relay() []string {
 	certs := g.path("home/certs/envoy")
 	return []string{
@@ -134,6 +133,8 @@ func (g gateway) relay() []string {
 	}
 }
 
+// gatewayConfig is the configuration of Envoy Gateway. Its arguments are the directories of resources and of other
+// files.
 const gatewayConfig = `apiVersion: gateway.envoyproxy.io/v1alpha1
 kind: EnvoyGateway
 gateway:
@@ -182,6 +183,7 @@ metadata: {name: two, namespace: default}
 spec: {endpoints: [{ip: {address: 127.0.0.1, port: BACKEND_TWO}}]}
 `
 
+// gatewayRoute is the HTTPRoute. Its arguments are the weights of the backends.
 const gatewayRoute = `apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: web, namespace: default}

@@ -208,6 +208,7 @@ func (p *grpcProgram) next() (string, bool) {
 	}
 }
 
+// errors returns the standard error of the program so far.
 func (p *grpcProgram) errors() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

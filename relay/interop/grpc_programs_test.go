@@ -33,6 +33,7 @@ func TestInterop_GRPCPrograms(t *testing.T) {
 	}
 }
 
+// programScenario runs the steps of TestInterop_GRPCPrograms with one program. kind is the kind of the control plane.
 func programScenario(t *testing.T, lang language, kind string, relays int) {
 	one, two := newNamedBackend(t, "one"), newNamedBackend(t, "two")
 	o := controlplane.New(t, kind, nil, grpcWorld(one.addr)...)

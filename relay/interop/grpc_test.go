@@ -107,6 +107,7 @@ func TestInterop_GRPCClient(t *testing.T) {
 	}
 }
 
+// grpcScenario runs the steps of TestInterop_GRPCClient. env is a further variable of the relays.
 func grpcScenario(t *testing.T, newOrigin func(...proto.Message) origin, relays int, env string) {
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := newOrigin(grpcWorld(one)...)

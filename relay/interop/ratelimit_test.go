@@ -16,6 +16,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
+// limitType is the type of the resources of envoyproxy/ratelimit.
 const limitType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
 // TestInterop_RateLimit: envoyproxy/ratelimit receives its limits through the relay, which has no built-in support

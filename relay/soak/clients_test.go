@@ -114,6 +114,7 @@ type poller struct {
 	changed chan struct{}   // guarded by mu; closed after the next response
 }
 
+// allClusters is the subscription of pollers and visitors.
 var allClusters = []relaytest.Subscription{{TypeURL: relaytest.ClusterType}}
 
 // poller starts the i-th poller.
@@ -135,6 +136,7 @@ func (w *world) poller(i int) client {
 
 func (p *poller) String() string { return p.name }
 
+// run polls until ctx ends. After an error it waits before the next poll.
 func (p *poller) run(ctx context.Context) {
 	defer close(p.done)
 	transport := &http.Transport{}
@@ -207,6 +209,7 @@ func (p *poller) take(resp *discoverypb.DiscoveryResponse) {
 	p.changed = make(chan struct{})
 }
 
+// judge reports a violation of the ledger, if what is not empty.
 func (p *poller) judge(what string) {
 	if what != "" {
 		p.wrong(what)

@@ -65,6 +65,7 @@ func newGroup(name string, origins []*relaytest.Origin) *group {
 	return g
 }
 
+// service is the prefix of the names that resource returns.
 const service = "service-"
 
 func resource(i int) string { return fmt.Sprint(service, i) }
@@ -111,6 +112,7 @@ func (g *group) change(random *rand.Rand) {
 	}
 }
 
+// changeFleeting changes a fleeting resource, which renews its TTL.
 func (g *group) changeFleeting(i int) {
 	g.ledger.PutWithTTL(g.contents, g.endpoints(fleeting(i)), fleetingLife)
 }
@@ -180,10 +182,11 @@ const (
 
 func common(i int) string { return fmt.Sprint(commonsDir, i) }
 
+// newCommons returns the common resources and adds them to all origins.
 func newCommons(groups []*group, origins []*relaytest.Origin) *commons {
 	c := &commons{groups: groups}
 	for _, o := range origins {
-		c.contents = append(c.contents, o.Content) // served to every node
+		c.contents = append(c.contents, o.Content) // for nodes outside the groups, as relays present for shared names
 	}
 	for i := range commonsSize {
 		c.put(i)
@@ -202,6 +205,7 @@ func (c *commons) put(i int) {
 	}
 }
 
+// remove removes a common resource. The ledgers of all groups record the removal first.
 func (c *commons) remove(i int) {
 	for _, g := range c.groups {
 		g.ledger.Remove(nil, relaytest.EndpointType, common(i))
@@ -211,6 +215,7 @@ func (c *commons) remove(i int) {
 	}
 }
 
+// change makes one random change: usually new content, sometimes a removal.
 func (c *commons) change(random *rand.Rand) {
 	if i := random.IntN(commonsSize); random.IntN(8) == 0 {
 		c.remove(i)

@@ -37,10 +37,12 @@ type directory struct {
 // ownFiles are the regular files of the directory. Faults add others.
 var ownFiles = []string{"b.json", "c.json", "d.json", "e.json"}
 
+// scopesOfFile is the number of resources of each regular file.
 const scopesOfFile = 8
 
 func scope(file string, i int) string { return fmt.Sprintf("scope-%s-%d", file, i) }
 
+// newDirectory creates the directory with all regular files.
 func newDirectory(t *testing.T, groups []*group) *directory {
 	t.Helper()
 	d := &directory{t: t, path: filepath.Join(t.TempDir(), "files"), groups: groups, files: make(map[string]map[string]proto.Message), broken: make(map[string]bool)}
@@ -117,6 +119,7 @@ func (d *directory) fill(file string) {
 	})
 }
 
+// remove removes a file and its resources.
 func (d *directory) remove(file string) {
 	d.update(func() { delete(d.files, file); delete(d.broken, file) })
 	if err := os.Remove(filepath.Join(d.path, file)); err != nil {
@@ -138,6 +141,7 @@ func (d *directory) put(file string, content []byte) {
 	}
 }
 
+// encode returns resources as a JSON array, sorted by name.
 func encode(t *testing.T, of map[string]proto.Message) []byte {
 	var items []string
 	for _, name := range slices.Sorted(maps.Keys(of)) {

@@ -27,6 +27,7 @@ type fault struct {
 // nothing is the heal function of faults that need none.
 func nothing() {}
 
+// faults are all faults, in the order of the table that the test prints.
 var faults = append(mishaps, untruths...)
 
 // mishaps are faults that may occur together in one round.
@@ -36,7 +37,7 @@ var mishaps = []fault{
 		o.Stop()
 		return o.Restart
 	}},
-	{name: "both origins refuse connections", weight: 1, apply: func(w *world) func() {
+	{name: "all origins are unreachable", weight: 1, apply: func(w *world) func() {
 		return w.links.refuse()
 	}},
 	{name: "the link to an origin drops all data", weight: 1, apply: func(w *world) func() {
@@ -191,12 +192,14 @@ func (w *world) leave() {
 	}
 }
 
+// removeThird removes a third of the resources of all groups.
 func (w *world) removeThird() {
 	for _, g := range w.groups {
 		g.removeThird()
 	}
 }
 
+// restore adds the removed resources of all groups again.
 func (w *world) restore() {
 	for _, g := range w.groups {
 		g.restore()

@@ -134,6 +134,7 @@ func (p *process) forget() {
 	p.makeViews()
 }
 
+// makeViews creates the snapshot directory.
 func (p *process) makeViews() {
 	p.t.Helper()
 	if err := os.MkdirAll(p.views, 0o700); err != nil {
@@ -158,6 +159,7 @@ type tail struct {
 	said  chan struct{} // closed when the relay has logged that it listens
 }
 
+// tailLines is the number of lines that a tail keeps.
 const tailLines = 60
 
 func (l *tail) Write(b []byte) (int, error) {

@@ -24,6 +24,7 @@ import (
 // 30% of the other clients.
 const stagesText = canaryPrefix + `* 2s, 30% 1s`
 
+// canaryPrefix selects the clients of canaries by the beginning of their node IDs.
 const canaryPrefix = "id=canary"
 
 // staged are the types whose changes are distributed in stages.
@@ -282,7 +283,7 @@ func (w *world) halt() (heal func()) {
 	if len(w.staging.relays) < len(w.relays()) {
 		return nothing // clients of a relay without stages receive the change
 	}
-	w.current("a change that canaries refuse")
+	w.current("a change that canaries reject")
 	g := w.groups[w.random.IntN(len(w.groups))]
 	typeURL, origin := relaytest.ClusterType, "default"
 	if w.random.IntN(3) == 0 {

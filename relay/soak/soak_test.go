@@ -177,6 +177,7 @@ func (w *world) agreeOf(which func(client) bool, after string) {
 // A tally counts the rounds of each fault, by its name.
 type tally map[string]*survival
 
+// A survival summarizes the rounds of one fault.
 type survival struct {
 	times   int           // number of rounds
 	slowest time.Duration // maximum time until all clients agreed

@@ -24,6 +24,7 @@ func (u usage) String() string {
 	return fmt.Sprintf("%d streams, %d goroutines, %d files, a heap of %d MiB, %d frozen origins, %d names and %d removals withheld", u.streams, u.goroutines, u.files, u.heap>>20, u.frozen, u.withheld, u.held)
 }
 
+// usage reads the usage of the relay from its metrics.
 func (o operator) usage() (u usage, err error) {
 	m, err := o.metrics()
 	return usage{

@@ -152,6 +152,7 @@ type sightings struct {
 	n  map[string]int // guarded by mu
 }
 
+// add adds n events of a kind.
 func (s *sightings) add(what string, n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
