@@ -31,9 +31,9 @@ func (b *tab) show(url string, on screen, scheme string) {
 		chromedp.EmulateViewport(on.width, on.height), chromedp.Navigate(url))
 }
 
-// layout is JavaScript that returns the faults in the layout of a page: content that is wider than the window or, on
-// a phone, than its box; a picture that does not fill the width; names that do not fit into their boxes or are too
-// small; and cells without the heading of their column as a label.
+// layout is JavaScript that returns the faults in the layout of a page. Content must not be wider than the window or,
+// on a phone, than its box. The picture must fill the width. Names must fit into their boxes and be large enough.
+// Cells must have the heading of their column as a label.
 const layout = `(() => {
   const bad = [], wide = innerWidth, phone = wide <= 600, main = document.querySelector("main");
   const style = getComputedStyle(main);
@@ -87,8 +87,8 @@ func (b *tab) accessible(what string) {
 // longCluster is a Node.cluster whose node group has a key that is too long for any box.
 var longCluster = "PAYMENTS_AND_REFUNDS_" + strings.Repeat("eu-central-1-", 5) + "AMMUNITION_WAREHOUSE"
 
-// TestPageLayout: on a phone, a laptop and a large screen, in light and dark, the pages fit, the picture fills the
-// width, names are readable, and axe finds no serious violation.
+// TestPageLayout checks the layout of the pages on a phone, a laptop and a large screen, in light and dark. axe must
+// find no serious violation.
 func TestPageLayout(t *testing.T) {
 	w := newWorld(t, "TENDER_NODE_GROUP_BY=cluster")
 	w.origin.Put(relaytest.Cluster("checkout"), relaytest.Cluster("broken"), relaytest.Endpoints("checkout"), relaytest.Listener("ingress", "routes"))

@@ -73,7 +73,7 @@ func (s *stage) now(show ...*rollout.Status) {
 	s.show = show
 }
 
-// rolling returns the status of a rollout in a stage, from 0 on.
+// rolling returns the status of a rollout in a stage. Stages count from 1; 0 is before the first one.
 func rolling(at int) *rollout.Status {
 	s := &rollout.Status{
 		Origin: "default", Phase: rollout.Rolling, Edition: "3fa2b1c9", Resources: 12, Changed: time.Now().Add(-14 * time.Minute),
@@ -195,8 +195,8 @@ func TestRolloutPanelWithoutScript(t *testing.T) {
 	}
 }
 
-// bars is JavaScript that returns the faults of bars: parts that are outside their frame or invisible, labels that
-// overlap, and bars without a label for screen readers.
+// bars is JavaScript that returns the faults of bars: invisible parts, parts outside the frame, overlapping labels,
+// and a missing label for screen readers.
 const bars = `(() => {
   const bad = [];
   for (const svg of document.querySelectorAll("svg.bar")) {

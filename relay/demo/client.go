@@ -21,8 +21,8 @@ import (
 // that joins with another cluster or locality.
 const userAgent = "tender-demo"
 
-// A client subscribes as an Envoy does: to all clusters and listeners by wildcard, and by name to the endpoints and
-// routes that they refer to.
+// A client subscribes as an Envoy does: to clusters and listeners by wildcard, and by name to the endpoints and
+// routes of these.
 type client struct {
 	// Immutable after newClient, except name, which cohorts.assign may change before run.
 	name  string

@@ -140,7 +140,7 @@ func (s *rolloutDemo) holding() (n int) {
 }
 
 // restored returns the time from the first delivery of the edition until every client had the former contents again.
-// ok is false if some clients do not have them yet.
+// It returns false if some clients do not have them yet.
 func (s *rolloutDemo) restored() (took time.Duration, ok bool) {
 	var first, last time.Time
 	for _, c := range s.clients {

@@ -13,8 +13,8 @@ import (
 // versionFiles is the directory with a pip requirements file for each version of Envoy that the tests run with.
 const versionFiles = "relay/envoytest/versions"
 
-// Binary returns the path of the Envoy to run: the value of the environment variable ENVOY if it is set, else the
-// newest version that `make deps` installs.
+// Binary returns the path of the Envoy to run. It is the value of the environment variable ENVOY or, if that is not
+// set, the newest version that `make deps` installs.
 func Binary(tb relaytest.TB) string {
 	tb.Helper()
 	if path := os.Getenv("ENVOY"); path != "" {

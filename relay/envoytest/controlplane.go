@@ -128,8 +128,8 @@ func (c *ControlPlane) Apply(group string, change func(*World)) {
 	}
 }
 
-// push writes the World of a group to the cache. The version of each type is a digest of its content, so that a control
-// plane that restarts with the same content uses the same versions.
+// push writes the World of a group to the cache. The version of each type is a digest of its content. A control plane
+// that restarts with the same content therefore uses the same versions.
 func (c *ControlPlane) push(group string, w *World) {
 	c.tb.Helper()
 	snapshot := new(cachev3.Snapshot)

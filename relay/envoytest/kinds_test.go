@@ -100,8 +100,8 @@ func unifiedMux() *bootstrappb.RuntimeLayer {
 	}}
 }
 
-// TestEnvoy_GroupedSets: an Envoy with SotW and the unified mux has two Secrets, two filters and two runtime layers,
-// and applies a change of one of each. It would reject a response that contains only the changed resource. (B.17)
+// TestEnvoy_GroupedSets: an Envoy with SotW and the unified mux has two Secrets, two filters and two runtime layers.
+// It applies a change of one of each. It would reject a response that contains only the changed resource. (B.17)
 func TestEnvoy_GroupedSets(t *testing.T) {
 	scenario(t, []variant{sotw}, groupedSets, "TENDER_SECRETS=loopback")
 }

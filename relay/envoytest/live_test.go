@@ -17,9 +17,9 @@ import (
 // changes is the number of changes of TestEnvoy_LiveChanges.
 const changes = 200
 
-// kept is the number of clusters that stay after the last route to them was removed. go-control-plane sends removals
-// of clusters before changes of routes, and never sends endpoints of a removed cluster. An Envoy that has just
-// received such a cluster waits for the endpoints and does not send its ACK for clusters meanwhile.
+// kept is the number of clusters that stay after the last route to them was removed. The server sends removals of
+// clusters before changes of routes, and never sends endpoints of a removed cluster. An Envoy that has just received
+// such a cluster waits for the endpoints and does not send its ACK for clusters meanwhile.
 const kept = 10
 
 // A site is a listener "web" that a control plane keeps changing. Every change is one snapshot without dangling
@@ -148,8 +148,8 @@ func (s *site) route() *routepb.RouteConfiguration {
 
 // TestEnvoy_LiveChanges: while a control plane changes routes, clusters, endpoints and listeners, no request fails
 // and the Envoy rejects nothing. The relay must therefore send clusters and endpoints before the routes that refer to
-// them. In the direct run an Envoy falls behind: go-control-plane does not send the endpoints of a modified cluster
-// again, and Envoy waits 15 s for them. (B.11, B.16, H06)
+// them. In the direct run an Envoy falls behind. It waits 15 s for the endpoints of a modified cluster, which
+// go-control-plane does not send again. (B.11, B.16, H06)
 func TestEnvoy_LiveChanges(t *testing.T) {
 	scenario(t, ads, func(t *testing.T, s *setup) {
 		site := newSite(t, s.origin)

@@ -97,8 +97,8 @@ func TestEnvoy_NACK(t *testing.T) {
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
-// showRefusal waits until the API shows the error of an Envoy, and checks that the log, `tender status`, CSDS and the
-// page show it as well.
+// showRefusal waits until the API shows the error of an Envoy. The log, `tender status`, CSDS and the page must then
+// show it as well.
 func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy) {
 	t.Helper()
 	e.Await("rejection in /api/v1/clients", func() error {

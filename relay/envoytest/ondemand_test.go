@@ -20,8 +20,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// scripted runs a Delta scenario with a scripted origin. server is the address of a relay or, in a second run with
-// -direct, of the origin.
+// scripted runs a Delta scenario with a scripted origin. The argument server is the address of a relay or, in a
+// second run with -direct, of the origin.
 func scripted(t *testing.T, b relaytest.Behaviour, run func(t *testing.T, o *outcome, origin *relaytest.Origin, server string)) {
 	t.Helper()
 	compared(t, []variant{delta}, func(t *testing.T, _ variant, o *outcome) {

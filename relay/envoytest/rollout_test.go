@@ -17,10 +17,10 @@ import (
 )
 
 // TestEnvoy_Rollout: twenty Envoys of both variants use two replicas that distribute changes in stages. Only the two
-// canaries receive three bad changes: a listener that Envoy rejects, a route that it accepts but that answers 503,
-// and listeners of which it applies a part. The canaries return to exactly the last good configuration, also when
-// they reconnect to either replica, when they restart, and when the replicas restart. No request through the other
-// Envoys fails, endpoints keep changing, and the fix passes all stages. (I1, I4, I6, I8, I10, I11)
+// canaries receive three bad changes. These are a listener that Envoy rejects, a route that it accepts but that
+// answers 503, and listeners of which it applies a part. The canaries return to exactly the last good configuration,
+// also when they reconnect to either replica, when they restart, and when the replicas restart. No request through
+// the other Envoys fails, endpoints keep changing, and the fix passes all stages. (I1, I4, I6, I8, I10, I11)
 func TestEnvoy_Rollout(t *testing.T) {
 	t.Parallel()
 	f := newStagedFleet(t)

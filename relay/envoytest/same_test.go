@@ -63,8 +63,8 @@ func (f *fleet) same(direct *envoytest.Envoy) {
 }
 
 // TestEnvoy_SameConfiguration: an Envoy of the relay has the same configuration as one that connects to the control
-// plane, for all types and transports, also after all resources have changed. The latter Envoy replaces a direct run.
-// (R001, B.17, B.19, B.26, B.27, B.36)
+// plane. This holds for all types and transports, also after all resources have changed. The latter Envoy replaces a
+// direct run. (R001, B.17, B.19, B.26, B.27, B.36)
 func TestEnvoy_SameConfiguration(t *testing.T) {
 	t.Parallel()
 	for _, v := range []struct {

@@ -130,7 +130,7 @@ func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
 	}
 }
 
-// TestEnvoy_WarmingNeedsSecrets: when the source of a Secret in a listener changes, an Envoy warms the listener until
+// TestEnvoy_WarmingNeedsSecrets: the source of a Secret in a listener changes. An Envoy then warms the listener until
 // it receives the Secret again, even if it has it from the former source. It requests the Secret only when it moves
 // to another replica, and reports that it has the version. There is no direct run, because the scenario needs two
 // relays. (B.3, C05, C32)

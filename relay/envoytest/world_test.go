@@ -296,8 +296,8 @@ func layer(name, value string) proto.Message {
 	}}}
 }
 
-// missing returns an error if a configuration lacks a resource of the current generation, has one of another
-// generation, or has a resource that is warming.
+// missing returns an error unless a configuration has exactly the resources of the current generation, and none is
+// warming.
 func (w *richWorld) missing(c envoytest.Config) error {
 	both, only := "both", w.names()[1]
 	timeout := fmt.Sprintf("5.%03ds", w.generation)

@@ -59,8 +59,8 @@ func clientStatus(t *testing.T, conn *grpc.ClientConn) map[string]string {
 	return states
 }
 
-// TestR141_GRPCSaysTheSame compares the CSDS of Tender with that of a gRPC client: the resources of the client, their
-// versions, and the rejected resources must be the same.
+// TestR141_GRPCSaysTheSame compares the CSDS of Tender with that of a gRPC client. Resources, versions and rejected
+// resources must be the same.
 func TestR141_GRPCSaysTheSame(t *testing.T) {
 	t.Parallel()
 	backend := relaytest.NewBackend(t)
@@ -75,7 +75,7 @@ func TestR141_GRPCSaysTheSame(t *testing.T) {
 	agree := func(when string, refused int) {
 		t.Helper()
 		var diff string
-		for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(10 * time.Millisecond) { // poll: CSDS has no notification
+		for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(10 * time.Millisecond) { // polling interval
 			want, got := clientStatus(t, its), clientStatus(t, ours)
 			n := strings.Count(fmt.Sprint(want), "refused true")
 			if diff = cmp.Diff(want, got); diff == "" && len(want) == 4 && n == refused {

@@ -28,7 +28,7 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 	served(t, 1000, clients...)
 	plane.change(2000) // earlier responses arrive before this change
 	served(t, 2000, clients...)
-	told := len(clients[0].Responses())
+	before := len(clients[0].Responses())
 
 	other.Set(proxy.Link{Refuse: true})
 	other.Reset()
@@ -59,7 +59,7 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 			}
 		}
 	}
-	if after := clients[0].Responses()[told:]; len(after) != 2 {
+	if after := clients[0].Responses()[before:]; len(after) != 2 {
 		t.Errorf("%v received %v, want the two changes", clients[0], after)
 	}
 }

@@ -93,8 +93,8 @@ func (c *grpcClient) logged(mark int, severity string) (lines []string) {
 }
 
 // TestB33_GRPCClientsSeeNoErrorInADrain: gRPC's xDS client does not treat a drain of the relay as an error. Its
-// bootstrap has the origin as a fallback, which it must never use (R134, gRFC A57 and A71). It must not do so when it
-// connects to another relay, also while it waits for a resource, nor when the same relay returns after a while.
+// bootstrap has the origin as a fallback, which it must never use (R134, gRFC A57 and A71). This holds when it
+// connects to another relay, also while it waits for a resource, and when the same relay returns after a while.
 func TestB33_GRPCClientsSeeNoErrorInADrain(t *testing.T) {
 	t.Parallel()
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)

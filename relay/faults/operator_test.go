@@ -52,9 +52,9 @@ func TestB15_OperatorsDecide(t *testing.T) {
 	}
 	join()
 	everybody(have(all))
-	var told []int
+	var before []int
 	for _, c := range clients {
-		told = append(told, len(c.Responses()))
+		before = append(before, len(c.Responses()))
 	}
 
 	mark := r.Mark()
@@ -64,7 +64,7 @@ func TestB15_OperatorsDecide(t *testing.T) {
 	origin.Restart()
 	r.AwaitLine(mark, "removals held: origin may have lost resources")
 	for i, c := range clients {
-		if more := c.Responses()[told[i]:]; len(more) > 0 {
+		if more := c.Responses()[before[i]:]; len(more) > 0 {
 			t.Errorf("%v received responses while removals were held back: %v", c, more)
 		}
 	}

@@ -157,8 +157,8 @@ func (s *site) end(t *testing.T) (mark int) {
 	return mark
 }
 
-// unharmed fails the test if the stream of a client ended, if a client received a removal, or if an early client has
-// not received exactly more responses since the start of the outage.
+// unharmed fails the test if the stream of a client ended or if a client received a removal. Since the start of the
+// outage, each early client must have received exactly the number more of responses.
 func (s *site) unharmed(t *testing.T, when string, more int) {
 	t.Helper()
 	for i, c := range s.early {

@@ -154,7 +154,7 @@ func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 			continue
 		}
 		err := c.WaitEnd(t.Context())
-		if told := status.Convert(err); told.Code() != tt.code || tt.variable != "TENDER_MAX_REQUEST_BYTES" && !strings.HasSuffix(told.Message(), "("+tt.variable+")") {
+		if got := status.Convert(err); got.Code() != tt.code || tt.variable != "TENDER_MAX_REQUEST_BYTES" && !strings.HasSuffix(got.Message(), "("+tt.variable+")") {
 			t.Errorf("%s: the stream ended with %v, want %v and the variable", tt.variable, err, tt.code)
 		}
 		r.counts(fmt.Sprintf(`tender_client_refusals_total\{limit="%s"\} 1`, tt.variable))

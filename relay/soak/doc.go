@@ -1,5 +1,5 @@
-// Package soak contains one test. It applies random faults to two relays and their origins, several at once, and
-// compares more than a hundred clients with a model of their origins.
+// Package soak contains one test. It applies random faults to two relays and their origins, and compares more than a
+// hundred clients with a model of the origins.
 //
 // Two Delta origins serve the same resources; the second one is a standby. A SotW origin serves listeners, and a
 // directory of files serves scoped routes. Each gRPC origin is behind a proxy. One relay is a process of its own,

@@ -91,8 +91,8 @@ func (w *world) warm() {
 	}
 }
 
-// sober checks, between rounds, that the heaps of the relays do not grow, that no origin is frozen, and that the
-// drift audit has found no fault.
+// sober checks the relays between rounds. Their heaps must not grow, no origin may be frozen, and the drift audit
+// must have found no fault.
 func (w *world) sober() {
 	w.t.Helper()
 	for i, r := range w.relays() {
@@ -109,8 +109,8 @@ func (w *world) sober() {
 	}
 }
 
-// rid waits until the relays, which have no clients, have released their streams, freezes, withheld names and held
-// removals, and until their usage is back at the baseline.
+// rid waits until the relays, which must have no clients, have no streams, freezes, withheld names or held removals.
+// Their usage must be back at the baseline.
 func (w *world) rid() {
 	w.t.Helper()
 	for i, r := range w.relays() {

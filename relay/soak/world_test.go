@@ -19,8 +19,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
-// A world is the setup of the soak: two Delta origins, a SotW origin of listeners, a directory of scoped routes, two
-// relays, and clients of two node groups.
+// A world is the setup of the soak. It has two Delta origins, a SotW origin of listeners, a directory of scoped
+// routes, two relays, and clients of two node groups.
 type world struct {
 	t         *testing.T
 	ctx       context.Context // ends when the soak has taken too long
@@ -35,7 +35,7 @@ type world struct {
 	process   *process
 	inside    *inside
 	edges     links    // proxies between some clients and the relays, in the order of relays
-	n         int      // number of streams, without canaries
+	n         int      // number of streams, without those of canaries
 	clients   []client // empty between depart and come
 
 	replicas  int        // number of replica faults so far
