@@ -87,8 +87,8 @@ func (b *tab) accessible(what string) {
 // longCluster is a Node.cluster whose node group has a key that is too long for any box.
 var longCluster = "PAYMENTS_AND_REFUNDS_" + strings.Repeat("eu-central-1-", 5) + "AMMUNITION_WAREHOUSE"
 
-// TestPageLayout checks the layout of the pages on a phone, a laptop and a large screen, in light and dark. axe must
-// find no serious violation.
+// TestPageLayout checks the layout of the pages on a phone, a laptop and a large screen, in light and dark. The tool
+// axe must find no serious violation.
 func TestPageLayout(t *testing.T) {
 	w := newWorld(t, "TENDER_NODE_GROUP_BY=cluster")
 	w.origin.Put(relaytest.Cluster("checkout"), relaytest.Cluster("broken"), relaytest.Endpoints("checkout"), relaytest.Listener("ingress", "routes"))

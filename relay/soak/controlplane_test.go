@@ -18,13 +18,13 @@ import (
 // untruths are faults in which a control plane or an operator misleads the relays. Each is the only fault of its
 // round, so that the test knows exactly which content may reach clients.
 var untruths = []fault{
-	{name: "origins restart without resources", weight: 1, alone: true, apply: func(w *world) func() {
+	{name: "origins restart empty", weight: 1, alone: true, apply: func(w *world) func() {
 		load := w.unload(w.origins[:2], relaytest.ClusterType, relaytest.RouteType)
 		w.heldBack(relaytest.ClusterType, true)
 		load()
 		return nothing
 	}},
-	{name: "origins restart without resources, and an operator discards the removals", weight: 1, alone: true, apply: func(w *world) func() {
+	{name: "origins restart empty, an operator discards removals", weight: 1, alone: true, apply: func(w *world) func() {
 		load := w.unload(w.origins[:2], relaytest.ClusterType, relaytest.RouteType)
 		w.heldBack(relaytest.ClusterType, false)
 		for _, r := range w.relays() {
@@ -36,7 +36,7 @@ var untruths = []fault{
 		load()
 		return nothing
 	}},
-	{name: "origins ignore initial versions and return a part of their resources", weight: 1, alone: true, apply: func(w *world) func() {
+	{name: "origins ignore versions and lack resources", weight: 1, alone: true, apply: func(w *world) func() {
 		w.ignoreVersions()
 		load := w.unload(w.origins[:2], relaytest.ClusterType)
 		w.heldBack(relaytest.ClusterType, true)
@@ -53,10 +53,10 @@ var untruths = []fault{
 	{name: "origins reject a node group", weight: 1, alone: true, apply: (*world).refuseGroup},
 	{name: "a replica serves other content under the same versions", weight: 1, alone: true, apply: (*world).replica},
 	{name: "a relay is frozen, killed and restarted", weight: 1, alone: true, apply: (*world).freezeOver},
-	{name: "a relay's clock is set while it holds removals back", weight: 1, alone: true, apply: (*world).holdOver},
+	{name: "a clock is set while removals are held back", weight: 1, alone: true, apply: (*world).holdOver},
 	{name: "a file of a directory cannot be read", weight: 1, alone: true, apply: (*world).breakFile},
 	{name: "a directory is renamed, and renamed back", weight: 1, alone: true, apply: (*world).goAway},
-	{name: "canaries reject a change, and no other client receives it", weight: 2, alone: true, apply: (*world).halt},
+	{name: "a change that canaries reject is contained", weight: 2, alone: true, apply: (*world).halt},
 	{name: "relays or origins restart during a rollout", weight: 1, alone: true, apply: (*world).restartAmid},
 }
 

@@ -89,7 +89,7 @@ var mishaps = []fault{
 		w.process.kill()
 		return w.process.start
 	}},
-	{name: "a relay is killed and restarts without a snapshot while origins are down", weight: 1, apply: func(w *world) func() {
+	{name: "a relay restarts without a snapshot and origins", weight: 1, apply: func(w *world) func() {
 		heal := w.links.refuse()
 		w.process.kill()
 		w.process.forget()
