@@ -80,14 +80,14 @@ func TestRun(t *testing.T) {
 	const ms = `\d+\.\d\dms`
 	expect(t, text,
 		`Status page: http://127\.0\.0\.1:\d+/`,
-		`Look there for what is wrong: gateway-old refuses a listener \(red\), and edge-far-away answers 15s late \(violet\)\.`,
+		`It shows two clients with problems: gateway-old rejects a listener \(red\), and edge-far-away answers 15s late \(violet\)\.`,
 		`A shop of 13 services \(17 clusters, 14 listeners\), .*:`,
 		`  origin   127\.0\.0\.1:\d+ +a control plane that changes the shop 50 times a second`,
 		`  relay    127\.0\.0\.1:\d+ +one connection up, 22 streams down`,
 		`  clients  20 +10 SotW and 10 Delta, on 2 connections; beside them the two`,
 		`  bin/tender get -a 127\.0\.0\.1:\d+ cds`,
 		`Point an Envoy at 127\.0\.0\.1:\d+: deploy/envoy has bootstraps\.`,
-		`All 20 clients have what the origin says, after \d+\.\ds\. From now on it changes\.`,
+		`All 20 clients are in sync with the origin after \d+\.\ds\. Now the origin changes\.`,
 		`  time  streams  changes/s  deliveries/s  delay: median +99%   latest change`,
 		`    1s +22 +\d+ +\d+ +`+ms+` +`+ms+`   \S.*`,
 		`    2s +22 +\d+ +\d+ +`+ms+` +`+ms+`   \S.*`,
@@ -105,7 +105,7 @@ func TestRunShowsARefusal(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	runs, ended := make(chan struct{}), make(chan struct{})
-	out := &output{word: "From now on", call: func() { close(runs) }}
+	out := &output{word: "Now ", call: func() { close(runs) }}
 	go func() { // awaited below
 		defer close(ended)
 		run(t, ctx, Options{Clients: 2}, out)
@@ -155,8 +155,8 @@ func TestRunEndsWithItsContext(t *testing.T) {
 		word string // output that cancels the context
 		want string // pattern of a line of output
 	}{
-		{"A shop of", `Ended before all clients had what the origin says\.`},
-		{"From now on", `All 20 clients agree with the origin: yes`},
+		{"A shop of", `Ended before all clients were in sync with the origin\.`},
+		{"Now ", `All 20 clients agree with the origin: yes`},
 		{"latest change", `All 20 clients agree with the origin: yes`},
 	}
 	for _, tt := range tests {

@@ -16,9 +16,9 @@ func TestRunWithEnvoy(t *testing.T) {
 	text := run(t, t.Context(), Options{Clients: 20, Rate: 20, For: 2 * time.Second, Envoy: envoy}, new(output))
 	expect(t, text,
 		`An Envoy starts below the relay: .*`,
-		`All 20 clients have what the origin says, after \d+\.\ds\. Envoy serves the shop:`,
+		`All 20 clients are in sync with the origin after \d+\.\ds\. Envoy serves the shop:`,
 		`  curl http://127\.0\.0\.1:\d+/   # and /cart, /products, /search`,
-		`From now on it changes\.`,
+		`Now the origin changes\.`,
 		`Requests through Envoy since its first answer: [1-9]\d* answered, 0 failed\.`,
 		`All 20 clients agree with the origin: yes`,
 	)

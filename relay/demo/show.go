@@ -24,19 +24,19 @@ func (d *demo) show(ctx context.Context) error {
 		return fmt.Errorf("start the clients: %w", err)
 	}
 	if ctx.Err() != nil {
-		d.print("\nEnded before all clients had what the origin says.\n")
+		d.print("\nEnded before all clients were in sync with the origin.\n")
 		return failed(ctx)
 	}
-	d.print("All %d clients have what the origin says, after %s. ", d.Clients, seconds(time.Since(began)))
+	d.print("All %d clients are in sync with the origin after %s. ", d.Clients, seconds(time.Since(began)))
 	if err := d.awaitEnvoy(ctx); err != nil {
 		return err
 	}
 	live := d.live
 	if d.Rollout {
-		d.print("From now on its endpoints change.\n")
+		d.print("Now its endpoints change.\n")
 		live = d.showRollout
 	} else {
-		d.print("From now on it changes.\n\n")
+		d.print("Now the origin changes.\n\n")
 	}
 	began = time.Now()
 	if err := live(ctx, began); err != nil {
@@ -175,7 +175,7 @@ func (d *demo) opening() {
 	if d.Rollout {
 		d.print("It shows how a change reaches clients in stages, as the lines below do.\n\n")
 	} else {
-		d.print("Look there for what is wrong: %s refuses a listener (red), and %s answers %v late (violet).\n\n", refusing, slow, slowAnswer)
+		d.print("It shows two clients with problems: %s rejects a listener (red), and %s answers %v late (violet).\n\n", refusing, slow, slowAnswer)
 	}
 	if d.taken {
 		d.print("%s is taken, so the relay listens on %s.\n\n", d.Listen, address)
