@@ -26,18 +26,18 @@ const (
 	// auditTick is the interval between comparisons while responses are outstanding.
 	auditTick = reconcile.SettleQuiet
 
-	// auditQuiet is how long a difference must exist unchanged, and how long no new name must arrive, before the
-	// difference is reported: a change reaches one stream before the other.
+	// auditQuiet is the time that a difference must remain unchanged, and the time without a new name, before the
+	// audit reports the difference. It must be longer than the delay between the two streams for one change.
 	auditQuiet = 5 * time.Second
 
-	// auditChangingMax is how long no new name must arrive before the audit ends although resources still change.
+	// auditChangingMax is the time without a new name after which the audit ends, even if resources still change.
 	auditChangingMax = 3 * auditQuiet
 
 	// auditMax is the maximum duration of an audit.
 	auditMax = reconcile.ConfirmMax
 )
 
-// Errors of [Control.Audit], in addition to that of its context. With any of them, the audit has no result.
+// Errors of [Control.Audit], in addition to the error of its context. An audit that returns an error has no result.
 var (
 	// ErrNoAudit: the origin is a directory, which one reader reads for all views.
 	ErrNoAudit = errors.New("the origin is a directory, which is read for all views at once")
@@ -47,16 +47,17 @@ var (
 	ErrAuditEnded = errors.New("the origin does not answer a second stream")
 )
 
-// Audit compares the view, frozen or not, with the answers of the origin to a second client. It requests everything
-// that the view has requested, or one type of it. It changes nothing.
+// Audit compares the view, frozen or not, with the responses of the origin to a second client. It requests all
+// resources that the view has requested. If typeURL is not empty, it requests only that type. It changes nothing.
 //
-// A difference is reported once both sides have not changed for 5s. The audit ends when no other difference is left and
-// no new name has arrived for 5s, or for 15s if resources still change, or after 60s. A session runs one audit at a
-// time; others wait.
+// A difference is reported once both sides have not changed for 5s. The audit ends when all differences are that old
+// and no new name has arrived for 5s. It ends earlier if the responses are complete and nothing differs. If resources
+// still change, it ends after 15s without a new name, or after 60s in total. A session runs one audit at a time; others
+// wait.
 //
-// The origin sees one or two more streams of the same node. An audit needs as much memory as the view.
+// The origin receives one or two additional streams of the same node. An audit needs as much memory as the view.
 //
-// Errors: ErrNoAudit, ErrNotConnected, ErrAuditEnded, that of ctx.
+// Errors: ErrNoAudit, ErrNotConnected, ErrAuditEnded, the error of ctx.
 func (c *Control) Audit(ctx context.Context, typeURL string) (Audit, error) {
 	var s *Session
 	err := ErrNotConnected // the loop has ended if do does not call the function
@@ -95,18 +96,18 @@ type audit struct {
 
 	startedAt, endedAt time.Time
 	here, there        *cache.Generation           // the generations that were compared last
-	differences        map[resourceID]*discrepancy // that exist now
-	known              int                         // names in the answers on the second stream
-	lastGrowth         time.Time                   // when known last grew
+	differences        map[resourceID]*discrepancy // of the last comparison
+	known              int                         // names in the responses on the second stream
+	lastGrowth         time.Time                   // when known last grew; zero before the second stream is open
 }
 
 // An auditedSet is one set that the view has requested of a type: the wildcard set, a collection, or all names.
 type auditedSet struct {
 	typeURL string
-	key     string   // of the view
-	glob    string   // empty for names
+	key     string   // type URL or collection, as the key in the view
+	glob    string   // "*" or the glob of a collection; empty for names
 	names   []string // sorted; only for names
-	equal   int      // resources without a difference
+	equal   int      // resources without a difference in the last comparison
 }
 
 // A resourceID identifies one resource in an audit.
@@ -115,7 +116,7 @@ type resourceID struct {
 	name string
 }
 
-// A discrepancy is a resource that differs, and since when it differs in this way.
+// A discrepancy is a resource that differs, and the time since it differs in this way.
 type discrepancy struct {
 	here, there *cache.Entry // nil if missing
 	kind        DifferenceKind
@@ -123,7 +124,7 @@ type discrepancy struct {
 	held        bool // see Difference.Held
 }
 
-// plan records what the view has requested. Only the loop of the view may call it.
+// plan records the subscriptions of the view. Only the loop of the view may call it.
 func (a *audit) plan(v *viewSync, typeURL string) error {
 	a.session, a.target, a.node = v.session, v.target, v.node
 	for _, s := range v.ordered() {
@@ -142,7 +143,7 @@ func (a *audit) plan(v *viewSync, typeURL string) error {
 	return nil
 }
 
-// auditedSets returns the sets of the type that are requested.
+// auditedSets returns the sets of the type that the view has requested.
 func (s *subscription) auditedSets() (asked []*auditedSet) {
 	if s.wildcardRole != noStream {
 		asked = append(asked, &auditedSet{typeURL: s.typeURL, key: s.typeURL, glob: wire.Wildcard})
@@ -157,8 +158,8 @@ func (s *subscription) auditedSets() (asked []*auditedSet) {
 	return asked
 }
 
-// newAuditSession returns a session that shares only the connection to a target. Its streams cause no failover and are
-// not counted.
+// newAuditSession returns a session that shares only the connection to a target with s. Its streams cause no failover,
+// and s does not count them. The caller must not close it.
 func (s *Session) newAuditSession(target int, sotw bool) *Session {
 	cfg := s.cfg
 	cfg.Targets, cfg.Prewarm, cfg.Logger = s.cfg.Targets[target:target+1], nil, slog.New(slog.DiscardHandler)
@@ -241,7 +242,7 @@ func (a *audit) compareUntilQuiet(ctx context.Context, view *cache.View) error {
 	}
 }
 
-// streamError returns an error if the origin ended a stream of the second sync.
+// streamError returns an error if a stream of the second sync ended, unless the second sync itself reopens it.
 func (a *audit) streamError() error {
 	for reason := range a.auditSession.Stats().Ended {
 		if reason == EndResync {
@@ -255,7 +256,8 @@ func (a *audit) streamError() error {
 	return nil
 }
 
-// viewGeneration returns the current generation of the view.
+// viewGeneration returns the current generation of the view. It returns ErrNotConnected if the view has no open stream
+// to the audited target.
 func (a *audit) viewGeneration(ctx context.Context) (g *cache.Generation, err error) {
 	err = ErrNotConnected
 	a.control.do(ctx, func(l Controlled) {
@@ -266,7 +268,7 @@ func (a *audit) viewGeneration(ctx context.Context) (g *cache.Generation, err er
 	return g, cmp.Or(ctx.Err(), err)
 }
 
-// compare updates the differences.
+// compare updates the differences between two generations. It keeps the age of differences that have not changed.
 func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 	if here == a.here && there == a.there {
 		return
@@ -291,7 +293,8 @@ func (a *audit) compare(here, there *cache.Generation, now time.Time) {
 	}
 }
 
-// entries returns the present resources of a generation by subscribed name, and the number of names with any answer.
+// entries returns the present resources of a generation by subscribed name, and the number of names with a response. A
+// response is a resource, a removal or an error.
 func (of *auditedSet) entries(g *cache.Generation) (present map[string]*cache.Entry, known int) {
 	t := g.Type(of.key)
 	present = make(map[string]*cache.Entry)
@@ -367,13 +370,13 @@ func (a *audit) done(there *cache.Generation, now time.Time) bool {
 	return true
 }
 
-// quiet reports whether the origin seems to have answered completely.
+// quiet reports whether no new name has arrived for so long that the responses of the origin count as complete.
 func (a *audit) quiet(now time.Time) bool { return now.Sub(a.lastGrowth) >= auditQuiet }
 
 // stable reports whether the difference is too old to be a change in flight.
 func (d *discrepancy) stable(now time.Time) bool { return now.Sub(d.since) >= auditQuiet }
 
-// settled reports whether the first answer to each wildcard seems complete.
+// settled reports whether the first response to each wildcard and each glob counts as complete.
 func (a *audit) settled(there *cache.Generation) bool {
 	for _, of := range a.sets {
 		if of.glob != "" && there.Type(of.key).Phase == cache.Unknown {
@@ -383,8 +386,8 @@ func (a *audit) settled(there *cache.Generation) bool {
 	return true
 }
 
-// review finalizes the differences. It drops those that the view no longer requests, and marks those that the view
-// expects. A resource that the origin may still be about to send counts as changing.
+// review finalizes the differences. It drops those of resources that the view no longer requests, and marks those that
+// pending or discarded removals explain. A resource that the origin may still send counts as changing.
 func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Time) error {
 	if len(a.differences) > 0 && !there.First().Responded {
 		return fmt.Errorf("%w: no response for %v", ErrAuditEnded, now.Sub(a.lastGrowth).Round(time.Second))
@@ -403,7 +406,7 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 	return cmp.Or(ctx.Err(), err)
 }
 
-// markHeld is the part of review that runs in the loop of the view.
+// markHeld is the part of review that reads the state of the view. Only the loop of the view may call it.
 func (a *audit) markHeld(v *viewSync) {
 	type resource struct{ typeURL, name string }
 	held := make(map[resource]bool) // true if the change would break clients

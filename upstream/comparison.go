@@ -15,20 +15,20 @@ type responses struct {
 	subscriptions
 	reports         *reconcile.Reports // resources that returning clients report and the view lacks
 	comparison      comparison         // of all content, after the relay reported cached versions
-	identifier      string             // control plane that responded last
+	identifier      string             // control plane identifier of the last response that contained one
 	ignoresVersions bool               // the origin resent resources whose versions the relay had reported
-	reuseLogged     bool
+	reuseLogged     bool               // the reuse of a version has been logged
 }
 
-// A comparison requests all content once after a stream reported the cached versions: another server may have other
-// content under the same versions (B.15). The views of a session compare one at a time, so that a restart of the origin
-// does not make it send all resources to all views at once.
+// A comparison requests all content once after a stream reported the cached versions: another server may use the same
+// versions for other content (B.15). The views of a session compare one at a time. Otherwise an origin that restarts
+// would have to send all resources to all views at once.
 type comparison struct {
 	dueAt        time.Time // when to start; zero if not scheduled
 	running      bool      // it holds the comparisonSlot of the session
 	deadline     time.Time // when to stop, if running
 	lastResponse time.Time
-	sameServer   bool // the relay itself closed the last main stream: the next one reaches the same server
+	sameServer   bool // the relay closed the last main stream to reopen it, so the next one reaches the same server
 
 	previousID  string // identifier of the server that responded before the stream was lost
 	otherServer bool   // another server has responded since
@@ -46,7 +46,7 @@ func (c *comparison) streamEnded(err error) {
 // pending reports whether another server has responded and the comparison with it is not done.
 func (c *comparison) pending() bool { return c.otherServer && (c.running || !c.dueAt.IsZero()) }
 
-// finish records the end of a comparison. answered is false if the stream was lost before the origin responded.
+// finish records the end of a comparison. answered is false if the origin did not respond to the request.
 func (c *comparison) finish(answered bool) {
 	if answered {
 		c.unfinished = false
@@ -69,7 +69,7 @@ func (v *responses) scheduleComparison(l *adsStream, now time.Time) {
 	if l.role == main {
 		c.previousID, c.otherServer = v.identifier, false
 		if c.unfinished || v.w.Source().Target != v.cfg.Targets[v.target] {
-			c.previousID = "" // some of the cached resources came from elsewhere
+			c.previousID = "" // some of the cached resources are from another server or target
 		}
 	}
 	if !l.sentVersions || !c.dueAt.IsZero() {
@@ -82,8 +82,8 @@ func (v *responses) scheduleComparison(l *adsStream, now time.Time) {
 	}
 }
 
-// noteServer records the identifier of the server that responded. The same server as before has the same content under
-// the same versions, so no comparison is needed.
+// noteServer records the identifier of the server that responded. The same server as before uses the same versions for
+// the same content, so it cancels the comparison.
 func (v *responses) noteServer(identifier string) {
 	if identifier == "" {
 		return
@@ -101,7 +101,8 @@ func (v *responses) noteServer(identifier string) {
 	}
 }
 
-// compare starts the comparison when it is due and no other view is comparing. It returns when to call it again.
+// compare starts the comparison when it is due and no other view is comparing, and ends it when it is complete. It
+// returns when to call it again; zero if only a new stream requires that.
 func (v *responses) compare(now time.Time) (next time.Time) {
 	c, l := &v.comparison, &v.byRole[main]
 	if c.running {
@@ -145,7 +146,7 @@ func (v *responses) endComparison() {
 const hashSampleSize = 100
 
 // versionsAreHashes reports whether versions are SHA-256 hashes of the content, as in go-control-plane. Then equal
-// versions mean equal content.
+// versions mean equal content on all servers. It checks hashSampleSize resources of each set.
 func (v *responses) versionsAreHashes() bool {
 	for s := range v.sets {
 		n := 0
@@ -173,10 +174,11 @@ func (v *responses) noteTargetChange() {
 	v.w.SetTarget("")
 }
 
-// noteVersionsIgnored records that the origin ignores reported versions and resends all resources. So it does not
-// report removals of any type (B.15).
+// noteVersionsIgnored records that the origin ignores reported versions and resends all resources. Such an origin
+// reports no removals that happened while no stream was open (B.15).
 func (v *responses) noteVersionsIgnored(now time.Time) {
-	v.ignoresVersions, v.comparison.dueAt, v.comparison.unfinished = true, time.Time{}, false // it resends all
+	// The origin resends all resources, so a comparison is unnecessary.
+	v.ignoresVersions, v.comparison.dueAt, v.comparison.unfinished = true, time.Time{}, false
 	for s := range v.sets {
 		s.NoteVersionsIgnored(now)
 	}
@@ -187,7 +189,7 @@ func (v *responses) noteVersionsIgnored(now time.Time) {
 	}
 }
 
-// confirmTarget sets the target of the view once no resource of another target or server is left. Snapshots contain the
+// confirmTarget sets the target of the view once all resources are from that target and server. Snapshots contain the
 // target.
 func (v *responses) confirmTarget() {
 	c := &v.comparison

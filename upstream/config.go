@@ -22,7 +22,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A Trace records what results from one response of an origin.
+// A Trace records the effects of one response of an origin.
 type Trace interface {
 	cache.Trace
 
@@ -35,7 +35,7 @@ type Trace interface {
 
 // A Received describes a response of an origin, or one read of a directory.
 type Received struct {
-	Origin string    // its address, or the directory
+	Origin string    // target of the origin, or the directory
 	At     time.Time // receive time, before decoding
 
 	// Only for a response.
@@ -45,16 +45,16 @@ type Received struct {
 
 // A Request is a request to an origin that subscriptions of clients have caused.
 type Request struct {
-	Origin  string // its address
+	Origin  string // target of the origin
 	TypeURL string
 	Names   int // names subscribed to: 1 for "*", 0 for a legacy wildcard
 	At      time.Time
 
-	// By lists the first clients that subscribed to some of it, at most eight.
+	// By lists the subscriptions of clients that caused the request, at most the first eight.
 	By []cache.Demand
 }
 
-// CauseOf returns the cause of the view changes that a response makes. t may be nil.
+// CauseOf returns the cause of the view changes of a response that was received at the given time. t may be nil.
 func CauseOf(t Trace, at time.Time) cache.Cause {
 	if t == nil {
 		return cache.Cause{Received: at}
@@ -68,7 +68,7 @@ func withTraceIDs(log *slog.Logger, t Trace) *slog.Logger {
 	return log.With(slog.String("trace_id", traceID), slog.String("span_id", spanID))
 }
 
-// Config configures a session. Targets is required; the zero value of each other field is a default.
+// Config configures a session. Targets is required; the zero value of every other field selects its default.
 type Config struct {
 	// Targets are the gRPC targets of the origin in failover order. Required.
 	Targets []string
@@ -109,16 +109,16 @@ type Config struct {
 	// ContentVersions derives resource versions from content (B.2).
 	ContentVersions bool
 
-	// Linger and WildcardLinger are how long an unused subscription to a name or a wildcard is kept. Zero means 5m and
-	// 15m.
+	// Linger is how long an unused subscription to a name is kept, WildcardLinger how long one to a wildcard or a glob.
+	// Zero means 5m and 15m.
 	Linger, WildcardLinger time.Duration
 
 	// MaxLingering limits the unused names that are kept, MaxLingeringBytes the size of their resources. Zero means
 	// 100,000 and 512 MiB.
 	MaxLingering, MaxLingeringBytes int
 
-	// ColdWait is how long no new name must arrive before a set counts as complete, at most a minute in total (B.7).
-	// Zero means 10s.
+	// ColdWait is the time without a new name after which a set counts as complete (B.7). After a minute in total, it
+	// counts as complete in any case. Zero means 10s.
 	ColdWait time.Duration
 
 	// MassDeleteHold is how long suspiciously large removals stay pending (B.15). Zero means 10m.
@@ -146,6 +146,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// withDefaults returns the configuration with the default of every unset field. It returns an error if Targets is empty
+// or Protocol is not one of the constants.
 func (c Config) withDefaults() (Config, error) {
 	if len(c.Targets) == 0 {
 		return Config{}, errors.New("upstream: no target")
@@ -170,8 +172,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// isResponseTooLarge reports whether a stream ended because a response exceeds MaxResponseBytes. An origin returns the
-// same code for requests over its own limit.
+// isResponseTooLarge reports whether a stream ended because a response exceeds MaxResponseBytes. It compares the text
+// of the error, since an origin returns the same code for requests over its own limit.
 func (c *Config) isResponseTooLarge(err error) bool {
 	limit := fmt.Sprintf(" vs. %d)", c.MaxResponseBytes)
 	return status.Code(err) == codes.ResourceExhausted && strings.HasSuffix(err.Error(), limit)
@@ -190,6 +192,7 @@ const (
 	ProtocolSotW
 )
 
+// String returns the name that TENDER_ORIGIN_PROTOCOL uses for the protocol.
 func (p Protocol) String() string { return [...]string{"auto", "delta", "sotw"}[p] }
 
 // A Chain detects loops of relays. Its methods may be called from any goroutine.
@@ -223,13 +226,14 @@ func (c *Config) withRelayToken(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, wire.RelayHeader, c.Chain.Token())
 }
 
-// registerChain waits for the headers of a stream and registers the paths that they report, if there is a Chain.
+// registerChain waits for the headers of a stream and registers the paths that they report, if there is a Chain. It
+// returns an error if the stream would close a loop of relays. The caller must call leave when the stream ends.
 func (c *Config) registerChain(rpc grpc.ClientStream) (leave func(), err error) {
 	if c.Chain == nil {
 		return func() {}, nil
 	}
 	header, err := rpc.Header()
-	if err != nil { // RecvMsg returns it
+	if err != nil { // RecvMsg returns the same error
 		return func() {}, nil
 	}
 	return c.Chain.Above(header.Get(wire.ChainHeader))

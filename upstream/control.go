@@ -10,12 +10,12 @@ import (
 )
 
 // A Control passes commands of operators to the loop that maintains a view. Its methods may be called from any
-// goroutine. Each returns once the loop has executed the command. It does nothing if the loop has ended, or if ctx ends
-// first.
+// goroutine, except Begin, End and Calls, which belong to the loop. A command returns once the loop has executed it. It
+// does nothing if the loop has ended, or if ctx ends first.
 type Control struct {
-	frozen   bool                  // initial state
+	frozen   bool                  // the view starts frozen
 	rollBack func(*cache.Writer)   // initial rollback; nil for none
-	kept     []reconcile.Hold      // removals that were discarded before a restart
+	kept     []reconcile.Hold      // removals that operators discarded before a restart
 	calls    chan func(Controlled) // unbuffered: the loop executes a call at once
 	ended    chan struct{}         // closed when the loop has ended
 
@@ -26,9 +26,12 @@ type Control struct {
 
 // Controlled is the loop of a Control. Only the loop calls its methods.
 type Controlled interface {
+	// Operate executes a command on pending and discarded removals, and returns those that it applies to.
 	Operate(reconcile.Command) []reconcile.Hold
+	// Writer returns the writer of the view.
 	Writer() *cache.Writer
-	Keep(discarded []reconcile.Hold) // for the resources that exist
+	// Keep restores removals that were discarded before a restart, so that their resources stay in the view.
+	Keep(discarded []reconcile.Hold)
 }
 
 // NewControl returns the control of one loop that is about to start. The view starts frozen, if frozen is set. kept
@@ -38,8 +41,8 @@ func NewControl(frozen bool, kept []reconcile.Hold) *Control {
 }
 
 // BeginRolledBack makes the loop start with a rollback to an edition of an earlier generation (cache.Writer.RollBack).
-// It must be called before the loop starts. edition is nil if the view shows that edition already, or has shown
-// nothing.
+// It must be called before the loop starts. edition is nil if the view shows that edition already, or has never shown
+// any resource.
 func (c *Control) BeginRolledBack(since time.Time, edition func(*cache.Writer) *cache.Edition) {
 	c.rollBack = func(w *cache.Writer) {
 		var e *cache.Edition
@@ -68,8 +71,8 @@ func (c *Control) Operate(ctx context.Context, of reconcile.Command) (chosen []r
 	return chosen
 }
 
-// Holding reports whether removals are pending or were discarded: a new view would lack these resources. It does not
-// wait for the loop.
+// Holding reports whether removals are pending or were discarded. The view still contains these resources, but a new
+// view would lack them. Holding does not wait for the loop.
 func (c *Control) Holding() bool { return c.holding.Load() }
 
 // Broken returns the pending changes that would break clients (B.46). It does not wait for the loop.
@@ -97,6 +100,8 @@ func (c *Control) Failure() error {
 	return nil
 }
 
+// do calls a function in the loop and waits for it. The function must not block. It is not called if the loop has ended
+// or ctx ends first.
 func (c *Control) do(ctx context.Context, call func(Controlled)) {
 	done := make(chan struct{})
 	select {
@@ -123,11 +128,11 @@ func (c *Control) End() { close(c.ended) }
 // Calls returns the channel of commands, which the loop must execute.
 func (c *Control) Calls() <-chan func(Controlled) { return c.calls }
 
-// An Audit is the difference between a view and the origin's answers to a second, empty client.
+// An Audit is the difference between a view and the responses of its origin to a second client with an empty view.
 type Audit struct {
 	Target string // the audited target of the origin
 	Took   time.Duration
-	Types  []TypeAudit // by type URL; empty if the view has no subscriptions
+	Types  []TypeAudit // sorted by type URL; empty if the view has no subscriptions
 }
 
 // A TypeAudit is the result for one type.
@@ -138,22 +143,23 @@ type TypeAudit struct {
 	// to report.
 	Equal, Changing int
 
-	Differences []Difference // by name
+	Differences []Difference // sorted by name
 }
 
 // A Difference is a resource that differs between the view and the origin.
 type Difference struct {
 	Name string
 
-	// Glob is the subscription that the resource belongs to: "*" or a collection; empty if it is its name.
+	// Glob is the subscription that the resource belongs to: "*" or a collection. It is empty for a subscription to the
+	// name itself.
 	Glob string
 
 	Kind DifferenceKind
 
-	// Here and There are the versions that the origin sent to the view and to the audit.
+	// Here and There are the versions that the origin sent to the view and to the audit; empty for a missing resource.
 	Here, There string
 
-	// Held reports that the view expects the difference: the removal is pending or was discarded.
+	// Held reports that the difference is expected, since the removal or a breaking change is pending or was discarded.
 	Held bool
 }
 

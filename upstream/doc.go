@@ -25,7 +25,7 @@
 //	the loop       viewsync.go
 //	other users    audit.go (compares a view with a second sync) probe.go share.go
 //
-// A file uses only what earlier files declare. The exception is the sets of a subscription.
+// A file uses only declarations of earlier files. The exception is type set, which refers to the streams of its view.
 //
 // # Concurrency properties
 //

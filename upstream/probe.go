@@ -21,8 +21,8 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// probeSilence is how long the stream of a probe must stay open without a response to count as success: an origin need
-// not have resources for the relay itself.
+// probeSilence is how long the stream of a probe must stay open without a response to count as success. An origin may
+// have no resources for the node of the relay.
 const probeSilence = 15 * time.Second
 
 // A Probe checks on its own stream whether an origin serves the relay (B.8).
@@ -30,8 +30,7 @@ type Probe struct {
 	Node    *corepb.Node
 	TypeURL string // subscribed to by wildcard
 
-	// ForOthers reports that the nodes of clients have other IDs than Node: an error about Node then says nothing about
-	// them.
+	// ForOthers reports that clients have other node IDs than Node, so that an error about Node need not affect them.
 	ForOthers bool
 
 	// Opened is called when a stream is open. Failed is called with the error when a stream ended without a response,
@@ -72,7 +71,7 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 	}
 }
 
-// attempt makes one attempt, counts a failure for the user by, and reports whether to fail over.
+// attempt makes one attempt and counts a failure for the user by. leave reports whether to fail over.
 func (s *Session) attempt(ctx context.Context, target int, p Probe, sotw bool, by any) (leave bool, err error) {
 	attempts := &s.links[target].failures
 	attempts.streamStarted(by)
@@ -89,7 +88,8 @@ func rejectsNode(code codes.Code) bool {
 	return code == codes.PermissionDenied || code == codes.InvalidArgument || code == codes.NotFound
 }
 
-// probe makes one attempt. It returns nil if the target has responded.
+// probe makes one attempt, with SotW if sotw is set. It returns nil if the target has responded, kept the stream open
+// for probeSilence, or is a relay that is ready.
 func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) error {
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(s.cfg.withRelayToken(ctx), wire.ProbeHeader, "1"))
 	defer cancel()
@@ -114,7 +114,7 @@ func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) err
 	var quiet atomic.Bool
 	timer := time.AfterFunc(probeSilence, func() { quiet.Store(true); cancel() })
 	defer timer.Stop()
-	// RecvMsg returns the reason of io.EOF
+	// If SendMsg returns io.EOF, RecvMsg returns the reason.
 	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
