@@ -14,26 +14,28 @@ import (
 )
 
 // A streamLimiter is a token bucket that limits the ADS streams that the views of an origin open (B.35). A stream
-// without a token waits; the limiter serves waiters in order of arrival. An attempt that fails for want of a connection
-// does not count. The methods may be called from any goroutine.
+// without a token waits; the limiter serves waiters in order of arrival. An attempt that fails without a connection
+// returns its token. The methods may be called from any goroutine.
 type streamLimiter struct {
 	burst, perMinute float64 // no limit if perMinute is 0
 	log              *slog.Logger
 
 	// Guarded by mu.
 	mu         sync.Mutex
-	tokens     float64   // streams that may be opened now
-	refilledAt time.Time // when tokens were last added; zero before the first call of allow
-	waiting    []*streamWaiter
+	tokens     float64         // streams that may be opened now
+	refilledAt time.Time       // when tokens were last added; zero before the first call of allow
+	waiting    []*streamWaiter // in order of arrival
 	logLimit   rate.Sometimes
 }
 
 // A streamWaiter is a stream that may have to wait. Only the loop that opens the stream may use it.
 type streamWaiter struct{ waiting bool }
 
-// limiterPoll is the longest interval between two calls of allow for a waiting stream: waiters before it may give up.
+// limiterPoll is the longest interval between two calls of allow for a waiting stream. The stream may be allowed before
+// the computed time, because earlier waiters may call stopWaiting.
 const limiterPoll = time.Second
 
+// newStreamLimiter returns a limiter with a full bucket. If cfg.StreamRate is zero, it limits nothing.
 func newStreamLimiter(cfg *Config) *streamLimiter {
 	burst := float64(max(cfg.StreamBurst, 1))
 	return &streamLimiter{
@@ -85,6 +87,7 @@ func (p *streamLimiter) stopWaiting(l *streamWaiter) {
 	p.remove(l)
 }
 
+// remove removes a stream from the queue. The caller must hold mu.
 func (p *streamLimiter) remove(l *streamWaiter) {
 	p.waiting, l.waiting = slices.DeleteFunc(p.waiting, func(o *streamWaiter) bool { return o == l }), false
 }
@@ -109,17 +112,17 @@ const (
 	failBackAfter    = 10 * time.Minute
 	failBackInterval = 5 * time.Second
 
-	// minConnectionLife is the age from which a closed connection does not count as an interruption: servers close idle
-	// connections.
+	// minConnectionLife is the age from which the close of a connection does not count as an interruption: servers
+	// close idle connections.
 	minConnectionLife = time.Minute
 )
 
-// A reachability is the time since when a target has been reachable without interruption. Its methods may be called
-// from any goroutine, except observe.
+// A reachability records since when a target has been reachable without interruption. Its methods may be called from
+// any goroutine, except observe.
 type reachability struct {
 	reachableSince atomic.Pointer[time.Time] // nil while the target is unreachable
 
-	readyAt time.Time // start of the current connection; belongs to Session.watch
+	readyAt time.Time // start of the current connection, zero if there is none; belongs to Session.watch
 }
 
 // observe records a state of the connection to the target. Only Session.watch may call it.
@@ -138,7 +141,7 @@ func (r *reachability) observe(state connectivity.State, now time.Time) {
 	}
 }
 
-// streamFailed restarts the time, since a stream to the target failed.
+// streamFailed makes the time start over, because a stream to the target failed.
 func (r *reachability) streamFailed(now time.Time) {
 	if r.reachableSince.Load() != nil {
 		r.reachableSince.Store(&now)
@@ -151,27 +154,28 @@ func (r *reachability) stable(now time.Time) bool {
 	return since != nil && now.Sub(*since) >= failBackAfter
 }
 
-// failoverThreshold is how many consecutive attempts must fail before the session leaves a target. A single failure may
-// be a restart.
+// failoverThreshold is how many consecutive attempts must fail before the session fails over. A single failure may be a
+// restart of the target.
 const failoverThreshold = 2
 
-// A failureTracker decides when to leave the active target (B.40). Only failures of the target itself count. An error
-// or silence that concerns one view, such as PERMISSION_DENIED, does not. Its methods may be called from any goroutine.
+// A failureTracker decides when the session fails over from its active target (B.40). Only failures of the target
+// itself count. An error or silence that concerns one view, such as PERMISSION_DENIED, does not. Its methods may be
+// called from any goroutine.
 type failureTracker struct {
 	mu        sync.Mutex
-	responded bool                 // a stream received a response since the connection is up
+	responded bool                 // a stream received a response since the connection came up
 	byUser    map[any]userFailures // a user is the sync of a view, a probe, or the session for load reports
 }
 
 // userFailures are the consecutive failures of one user of a target.
 type userFailures struct {
-	usesADS            bool // its streams receive responses; load reports do not
-	connectFailures    int  // attempts that failed for want of a connection
+	usesADS            bool // its streams receive ADS responses, unlike those of load reports
+	connectFailures    int  // attempts that failed because there was no connection
 	lastConnectFailure time.Time
-	unavailableEnds    int // open streams that ended UNAVAILABLE without a response
+	unavailableEnds    int // open streams that ended with UNAVAILABLE and without a response
 }
 
-// connectionUp resets all failures, since there is a new connection.
+// connectionUp resets all failures, because there is a new connection.
 func (a *failureTracker) connectionUp() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -197,8 +201,8 @@ func (a *failureTracker) responseReceived() {
 	a.responded = true
 }
 
-// connectFailed records that a stream was not opened for want of a connection. It reports whether to leave the target.
-// Failures within ReconnectMax count once.
+// connectFailed records that a stream was not opened because there was no connection. It reports whether to fail over.
+// Failures of one user within ReconnectMax count once.
 func (a *failureTracker) connectFailed(by any, now time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -211,8 +215,9 @@ func (a *failureTracker) connectFailed(by any, now time.Time) bool {
 	return of.connectFailures >= failoverThreshold
 }
 
-// streamFailed records that an open stream ended without a response. It reports whether to leave the target: a load
-// balancer without backends accepts connections and ends all streams.
+// streamFailed records that an open stream ended without a response. It reports whether to fail over: the ADS streams
+// of all users fail with UNAVAILABLE, and none received a response. A load balancer without backends accepts
+// connections and ends all streams in this way.
 func (a *failureTracker) streamFailed(by any, err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

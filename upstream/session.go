@@ -28,7 +28,7 @@ type Session struct {
 	conns  []*grpc.ClientConn // one per target; a target after the active one is idle until a failover uses it
 	active atomic.Int64       // index of the active target
 
-	noDeltaLogged []atomic.Bool // one per target: that it lacks Delta has been logged
+	noDeltaLogged []atomic.Bool // one per target: its lack of Delta has been logged
 
 	auditSlot      chan struct{} // capacity 1: held by the running audit
 	comparisonSlot chan struct{} // capacity 1: held by the view that compares content
@@ -46,7 +46,7 @@ type Session struct {
 // Connect starts to connect to the active target before a view needs it.
 func (s *Session) Connect() { s.conns[s.target()].Connect() }
 
-// up reports whether the connection to a target is ready.
+// up reports whether the connection to a target is ready. target is an index of conns.
 func (s *Session) up(target int) bool { return s.conns[target].GetState() == connectivity.Ready }
 
 // Close closes the connections. The caller must have ended all syncs.
@@ -139,8 +139,8 @@ func (s *Session) Status() Status {
 	return status
 }
 
-// recordStreamEnd counts a stream that ended and records its error. It returns the recorded failure; nil if the end was
-// expected.
+// recordStreamEnd counts a stream that ended, or an attempt to open one, and records its error. It returns the recorded
+// failure; nil if the end was expected.
 func (s *Session) recordStreamEnd(err error) *Failure {
 	s.counters.countStreamEnd(err)
 	if err == nil || errors.Is(err, errResync) || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) {
@@ -163,7 +163,7 @@ func explainUnresolved(target string, err error) error {
 	return status.Errorf(codes.Unavailable, "the name in %s does not resolve to an address; check the name and DNS", target)
 }
 
-// watch records the state of the connection to a target until the connection is shut down.
+// watch records the state of the connection to a target until the connection is closed.
 func (s *Session) watch(target int, conn *grpc.ClientConn) {
 	l, c := &s.links[target], &s.counters
 	for state := conn.GetState(); state != connectivity.Shutdown; state = conn.GetState() {
@@ -177,7 +177,7 @@ func (s *Session) watch(target int, conn *grpc.ClientConn) {
 			l.state.Store(&linkState{false, time.Now()})
 			c.update(func(s *Stats) { s.Lost++ })
 		}
-		conn.WaitForStateChange(context.Background(), state) // returns at Shutdown, too
+		conn.WaitForStateChange(context.Background(), state) // also returns at Shutdown
 	}
 }
 
@@ -185,7 +185,7 @@ func (s *Session) watch(target int, conn *grpc.ClientConn) {
 func (s *Session) Stats() Stats { return s.counters.snapshot() }
 
 // shouldFailOver records that a stream to a target ended without a response, or was not opened. It reports whether the
-// session should leave the target. The failure is counted for a user, such as the sync of a view.
+// session should fail over. by is the user of the stream, such as the sync of a view.
 func (s *Session) shouldFailOver(target int, by any, err error) bool {
 	if s.up(target) {
 		return s.links[target].failures.streamFailed(by, err)
@@ -193,7 +193,7 @@ func (s *Session) shouldFailOver(target int, by any, err error) bool {
 	return s.links[target].failures.connectFailed(by, time.Now())
 }
 
-// failOver makes the next target the active one, unless the active target has changed already.
+// failOver makes the target after the given one active, unless the active target has changed already.
 func (s *Session) failOver(target int) {
 	s.links[target].reachability.streamFailed(time.Now())
 	if next := (target + 1) % len(s.conns); s.switchTarget(target, next) {
@@ -290,7 +290,9 @@ func (s *Session) failBack(now time.Time) {
 	}
 }
 
-// New returns a session. It connects when the first view needs the origin. It fails if gRPC cannot parse a target.
+// New returns a session. It connects when the first view needs the origin. The caller must call Close.
+//
+// Errors: the configuration is invalid, or gRPC cannot parse a target.
 func New(cfg Config) (*Session, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -324,14 +326,16 @@ func New(cfg Config) (*Session, error) {
 	return s, nil
 }
 
-// TCP keepalive detects a dead origin, or a link that drops all packets: most servers close connections with frequent
-// HTTP/2 pings (B.34). For unacknowledged data, gRPC sets TCP_USER_TIMEOUT to the ping timeout.
+// tcpKeepAlive detects a dead origin, or a link that drops all packets. HTTP/2 pings cannot be as frequent, because
+// most servers close connections with frequent pings (B.34). For unacknowledged data, gRPC sets TCP_USER_TIMEOUT to the
+// ping timeout.
 var tcpKeepAlive = net.KeepAliveConfig{Enable: true, Idle: 10 * time.Second, Interval: 5 * time.Second, Count: 3}
 
 // windowBytes is the flow-control window of the connection and of its streams. It is static, since a dynamic window
 // costs a ping per message.
 const windowBytes = 4 << 20
 
+// dialOptions returns the options of each connection. DialOptions come last and take precedence.
 func (c *Config) dialOptions() []grpc.DialOption {
 	var options []grpc.DialOption
 	if c.CallCredentials != nil {
@@ -363,6 +367,7 @@ func (c *Config) dialOptions() []grpc.DialOption {
 	return append(options, c.DialOptions...)
 }
 
+// dial connects to an address that gRPC has resolved, with tcpKeepAlive. A prefix "unix:" selects a Unix socket.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	network := "tcp"
 	if path, ok := strings.CutPrefix(address, "unix:"); ok {

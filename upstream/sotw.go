@@ -12,10 +12,10 @@ import (
 )
 
 // This file and responses.go translate between Delta, which the package uses, and an origin that implements only SotW.
-// A request that changes a subscription becomes a request that lists all names. What a response omits becomes a
-// removal.
+// A request that changes a subscription becomes a request that lists all names. A resource that a response omits
+// becomes a removal.
 
-// sotwState is the subscriptions of one SotW stream, by type. It does no I/O and belongs to the loop of the view sync.
+// sotwState contains the subscriptions of one SotW stream. It does no I/O and belongs to the loop of the view sync.
 type sotwState struct {
 	types map[string]*sotwSubscription // by type URL
 	due   []*sotwSubscription          // types with an unsent request, in this order
@@ -27,10 +27,10 @@ func newSotwState() *sotwState { return &sotwState{types: make(map[string]*sotwS
 type sotwSubscription struct {
 	typeURL     string
 	wildcard    bool
-	names       map[string]struct{}
-	sortedNames []string // cache for requestNames; nil if the names have changed
+	names       map[string]struct{} // without "*"
+	sortedNames []string            // cache for requestNames; nil if the names have changed
 
-	due              bool             // an ACK, a NACK or a change is unsent
+	due              bool             // in sotwState.due: an ACK, a NACK or a change is unsent
 	opened           bool             // the first request was sent
 	hasNewNames      bool             // names were added since the last request
 	askedAt          time.Time        // when a request last added names; zero once a response has arrived
@@ -39,7 +39,7 @@ type sotwSubscription struct {
 	nonce            string           // of the last response
 	nackDetail       *statuspb.Status // of the unsent NACK of the last response; nil for an ACK
 
-	// These fields decide what it means if a response omits a name.
+	// These fields decide whether a name that a response omits was removed.
 	listedAny   bool                    // a response contained a resource
 	firstNames  map[string]struct{}     // names and globs of the first request, which every response takes into account
 	lastListed  map[string]wire.Variant // resources of the last response by key
@@ -81,6 +81,7 @@ func (l *sotwState) ackOrNack(u wire.Update, detail *statuspb.Status) {
 	l.markDue(t)
 }
 
+// markDue makes requests return a request for the type.
 func (l *sotwState) markDue(t *sotwSubscription) {
 	if !t.due {
 		t.due = true
@@ -88,16 +89,16 @@ func (l *sotwState) markDue(t *sotwSubscription) {
 	}
 }
 
-// Every request lists all names, and so does every ACK. So a change waits for an outstanding response. The more names
-// there are, the longer a change waits for others. When many names are added, the total size of the requests stays a
-// small multiple of the number of names (B.5).
+// Every request and every ACK lists all names. So a change waits for an outstanding response, whose ACK then includes
+// it. The wait for further changes grows with the number of names. So the total size of the requests stays a small
+// multiple of the number of names when many names are added (B.5).
 const (
-	answerWait  = time.Second           // maximum wait for a response: an origin need not respond about unknown names
+	answerWait  = time.Second           // maximum wait for a response: an origin need not respond to unknown names
 	waitForName = 25 * time.Microsecond // wait per subscribed name
 	longestWait = time.Second           // maximum wait because of the number of names
 )
 
-// sendAt returns when to send a change of the given number of names, which has been waiting since a time.
+// sendAt returns when to send a change of a number of names that has been waiting since a time.
 func (l *sotwState) sendAt(typeURL string, names int, since time.Time) time.Time {
 	t := l.types[typeURL]
 	if t == nil || !t.opened {
@@ -122,7 +123,7 @@ func (l *sotwState) requests(now time.Time) (reqs []*discoverypb.DiscoveryReques
 			delete(l.types, t.typeURL)
 			continue
 		case t.removingWildcard && t.opened && wire.LegacyWildcard(t.typeURL):
-			// In the legacy form, an empty list still is a wildcard. It no longer is after a request with a name.
+			// In the legacy form, an empty list subscribes to the wildcard, unless an earlier request listed a name.
 			reqs = append(reqs, t.request([]string{wire.Wildcard}))
 		case t.removingWildcard && t.opened && t.wildcard:
 			// The wildcard was removed and added again. Without a request between, the origin would see no change. The
@@ -141,8 +142,8 @@ func (l *sotwState) requests(now time.Time) (reqs []*discoverypb.DiscoveryReques
 	return reqs
 }
 
-// add subscribes to a name. Only names of the first request are certain to be considered in every response: a response
-// may have been in flight when a later request was sent.
+// add subscribes to a name. Only names of the first request are added to firstNames. A response may have been in flight
+// when a later request was sent, so that it does not consider the names of that request.
 func (t *sotwSubscription) add(name string) {
 	if _, have := t.names[name]; have || name == wire.Wildcard {
 		return
@@ -154,6 +155,7 @@ func (t *sotwSubscription) add(name string) {
 	}
 }
 
+// remove unsubscribes from a name, or from the wildcard if name is "*".
 func (t *sotwSubscription) remove(name string) {
 	if name == wire.Wildcard {
 		t.removingWildcard, t.wildcard = t.wildcard, false
@@ -175,6 +177,7 @@ func (t *sotwSubscription) requestNames() []string {
 	return t.sortedNames
 }
 
+// request returns a request for names, with the version and the nonce of the last response.
 func (t *sotwSubscription) request(names []string) *discoverypb.DiscoveryRequest {
 	r := &discoverypb.DiscoveryRequest{
 		TypeUrl:       t.typeURL,
@@ -186,7 +189,7 @@ func (t *sotwSubscription) request(names []string) *discoverypb.DiscoveryRequest
 	return r
 }
 
-// forgetListed makes a response that omits a name, or any variant of it, not count as a removal.
+// forgetListed makes omitted ignore the absence of a name and its variants from the next response.
 func (t *sotwSubscription) forgetListed(name string) {
 	delete(t.lastListed, name)
 	if t.hasVariants {
@@ -194,7 +197,8 @@ func (t *sotwSubscription) forgetListed(name string) {
 	}
 }
 
-// omitted returns what the last response listed and this one does not. mentioned is namesIn(u).
+// omitted returns the names and variants that the previous response listed and u does not. It then makes u the previous
+// response. mentioned is namesIn(u).
 func (t *sotwSubscription) omitted(
 	u wire.Update, mentioned map[string]struct{},
 ) (names []string, variants []wire.Variant) {
@@ -216,7 +220,8 @@ func (t *sotwSubscription) omitted(
 	return names, variants
 }
 
-// moveToLocators moves the names with dynamic parameters from names to locators, which can express them (R120).
+// moveToLocators moves the names with dynamic parameters from names to locators: only locators have a field for the
+// parameters (R120). It replaces the slice of names instead of modifying it.
 func moveToLocators(names *[]string, locators *[]*discoverypb.ResourceLocator) {
 	plain := func(text string) bool { return wire.PlainName(text) == text }
 	if !slices.ContainsFunc(*names, func(text string) bool { return !plain(text) }) {

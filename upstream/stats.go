@@ -15,7 +15,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Stats are the counters of an origin since the session was created, over all views. A directory counts only removals.
+// Stats are the counters of an origin since the session was created, for all views together. A directory counts only
+// removals.
 type Stats struct {
 	Connected int64 // connections opened, to any target
 	Lost      int64 // connections closed
@@ -24,7 +25,7 @@ type Stats struct {
 	Streams int64            // streams opened
 	Ended   map[string]int64 // streams and failed attempts by reason: an End constant or a gRPC code
 
-	// Types counts responses by type URL. Types outside the protocol are counted under the empty URL.
+	// Types counts responses by type URL. The empty URL counts all types outside the protocol.
 	Types map[string]TypeStats
 
 	// Removals that need confirmation (B.15): Held counts those that became pending, Applied all that were applied.
@@ -96,6 +97,7 @@ func (c *counters) countStreamEnd(err error) {
 	}
 }
 
+// endReason returns an End constant or a gRPC code for the error of a stream; "" if the relay no longer needed it.
 func endReason(err error) string {
 	switch {
 	case errors.Is(err, context.Canceled):

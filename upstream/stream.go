@@ -28,15 +28,15 @@ var (
 // A stream is one ADS stream. Its fields belong to the loop of the view sync, except where noted.
 type stream struct {
 	role   role
-	cancel context.CancelCauseFunc
-	out    chan proto.Message
-	sotw   *sotwState // nil for a Delta stream
+	cancel context.CancelCauseFunc // closes the stream; any goroutine may call it
+	out    chan proto.Message      // requests to send; received by send
+	sotw   *sotwState              // nil for a Delta stream
 
 	requested map[string]bool // types for which a request was sent
-	nodeSent  bool
-	responded bool
-	replaced  bool // a new stream replaces it: its responses are ignored
-	rpcOpened bool // gRPC opened the stream; belongs to the goroutine of run
+	nodeSent  bool            // a request with the node was queued
+	responded bool            // a response was accepted
+	replaced  bool            // a new stream replaces it: its responses are ignored
+	rpcOpened bool            // gRPC opened the stream; belongs to the goroutine of run
 }
 
 // An event is a message from a stream's goroutines to the view sync: the stream opened, received a response, or ended.
@@ -49,7 +49,8 @@ type event struct {
 	ended  bool
 }
 
-// open starts a stream. The result is an event: opened or ended.
+// open starts a stream and does not wait for the origin. The stream sends an event when it opens, when it receives a
+// response, and when it ends. The caller must receive events until the stream has ended.
 func (s *Session) open(ctx context.Context, target int, r role, sotw bool, events chan<- event) *stream {
 	ctx, cancel := context.WithCancelCause(s.cfg.withRelayToken(ctx))
 	st := &stream{
@@ -61,7 +62,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 	if sotw {
 		st.sotw = newSotwState()
 	}
-	// cancel ends the goroutine. The view sync waits for its ended event.
+	// The goroutine ends after cancel. The view sync waits for its ended event.
 	go func() {
 		err := st.run(ctx, s.conns[target], &s.cfg, events)
 		if !st.rpcOpened {
@@ -76,7 +77,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 	return st
 }
 
-// run opens the RPC and receives until it ends.
+// run opens the RPC and receives until it ends. It returns why the RPC ended or could not be opened.
 func (st *stream) run(ctx context.Context, conn *grpc.ClientConn, cfg *Config, events chan<- event) error {
 	dec := wire.Decoder{ContentVersions: cfg.ContentVersions, MaxResourceBytes: cfg.MaxResourceBytes}
 	timeout := time.AfterFunc(openTimeout, func() { st.cancel(errOpenTimeout) })
@@ -125,10 +126,11 @@ func (st *stream) receive(
 }
 
 // sendErrorGrace is how long a stream may continue after a request could not be sent. Usually, the receiver returns the
-// reason earlier. But gRPC may have retried the stream transparently after its connection broke: then it continues to
-// receive.
+// reason earlier. If gRPC has retried the stream transparently after its connection broke, the receiver would continue
+// without further requests.
 const sendErrorGrace = time.Second
 
+// send sends the queued requests until the stream ends.
 func (st *stream) send(ctx context.Context, rpc grpc.ClientStream) {
 	for {
 		select {
@@ -180,6 +182,7 @@ func (st *stream) flush(node *corepb.Node, now time.Time) {
 	}
 }
 
+// queue passes a request to send. If the queue is full, it closes the stream.
 func (st *stream) queue(r proto.Message) {
 	select {
 	case st.out <- r:

@@ -18,11 +18,13 @@ import (
 )
 
 const (
-	silenceWait = 10 * time.Second // silence of an origin before the relay logs it (B.4)
+	// silenceWait is the time without a response after which the relay logs that the origin does not respond (B.4).
+	silenceWait = 10 * time.Second
 
-	connectPoll = time.Second // interval of checks whether an unreachable origin is reachable
+	// connectPoll is the interval at which a stream checks whether an unreachable origin is reachable.
+	connectPoll = time.Second
 
-	// an origin that keeps a stream open for so long without a response needs no exponential backoff
+	// minHeld is the age from which an open stream without a response causes no exponential backoff.
 	minHeld = 5 * time.Second
 )
 
@@ -35,15 +37,15 @@ type adsStream struct {
 	sentVersions bool // the stream reported the cached versions
 	needFull     bool // do not report the cached versions until the origin has responded
 	retry        *backoff.ExponentialBackOff
-	retryAt      time.Time
+	retryAt      time.Time // when to open the next stream
 
-	notConnected bool         // the last attempt failed for want of a connection
+	notConnected bool         // the last attempt failed because there was no connection
 	waiter       streamWaiter // in the session's limiter
 	warnSilentAt time.Time    // when to log that no response arrived; zero if not expected, or received
 }
 
-// served reports whether the origin serves the stream. If the view reported its cached versions, silence is a valid
-// answer.
+// served reports whether the origin serves the stream: it has responded, or the stream has reported the cached versions
+// and is older than silenceWait. An origin that has no newer versions sends no response.
 func (l *adsStream) served(now time.Time) bool {
 	return l.responded || l.open && l.sentVersions && now.Sub(l.openedAt) >= silenceWait
 }
@@ -61,21 +63,21 @@ type streams struct {
 	log     *slog.Logger
 	node    *corepb.Node // sent to the origin; immutable
 
-	events  chan event
-	running int // streams whose ended event was not received yet
-	byRole  [auxiliary + 1]adsStream
+	events  chan event               // unbuffered; from the goroutines of all streams
+	running int                      // streams whose ended event was not received yet
+	byRole  [auxiliary + 1]adsStream // the element of noStream is unused and never open
 
 	target        int             // index of the target of the current streams
 	targetChanged <-chan struct{} // closed when the session changes its active target
 	sourceTarget  int             // index of the target that responded last; -1 if none did
 	noDelta       bool            // the target does not implement Delta; reset when it ends a main stream otherwise
-	silenceLogged bool            // reset by the next response
+	silenceLogged bool            // the silence of the origin was logged; reset by the next response
 }
 
 // failures returns the failure tracker of the target.
 func (v *streams) failures() *failureTracker { return &v.session.links[v.target].failures }
 
-// request sends a request on a stream.
+// request sends a request on a stream. It starts the timer that logs a silent origin, if a response is expected.
 func (v *streams) request(l *adsStream, s *subscription, r *discoverypb.DeltaDiscoveryRequest, now time.Time) {
 	l.requested[r.TypeUrl] = true
 	// If the stream reported the cached versions, the origin need not respond.
@@ -111,7 +113,7 @@ func (v *streams) mayResume(l *adsStream) bool {
 	return l.sotw == nil && !v.cfg.FullResync && !l.needFull && v.sourceTarget == v.target
 }
 
-// resync reopens the streams and requests all resources.
+// resync reopens the streams and requests all resources, instead of reporting the cached versions.
 func (v *streams) resync() {
 	for r := range v.byRole {
 		v.byRole[r].needFull = true
@@ -134,8 +136,8 @@ func (l *adsStream) replace() {
 	}
 }
 
-// backOff returns the delay after a stream that received no response. If the origin held the stream open for minHeld,
-// the delay is short and the backoff starts over.
+// backOff returns the delay after a stream that received no response. held reports that the stream was open for
+// minHeld: then the delay is at most ReconnectMax and the backoff starts over.
 func (l *adsStream) backOff(held bool) time.Duration {
 	if held {
 		l.retry.Reset()
@@ -144,7 +146,7 @@ func (l *adsStream) backOff(held bool) time.Duration {
 	return l.retry.NextBackOff()
 }
 
-// logEnd logs the end of a stream. It returns the failure; nil if the end was expected.
+// logEnd counts and logs the end of a stream. It returns the failure; nil if the end was expected.
 func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 	retry := slog.Duration("retry_in", wait.Round(time.Millisecond))
 	err = explainUnresolved(v.cfg.Targets[v.target], err)
