@@ -28,8 +28,8 @@ func (s *subscription) collectionOf(name string) (key string) {
 	return key
 }
 
-// SplitByCollection splits an update by collection. keyOf returns the key of the collection of a name; "" if there is
-// none. The result omits collections that the update does not mention.
+// SplitByCollection returns the parts of an update by the key of their collection. keyOf returns the key of the
+// collection of a name; "" if there is none. The result omits collections that the update does not contain.
 func SplitByCollection(u wire.Update, keyOf func(name string) (key string)) map[string]*wire.Update {
 	out := make(map[string]*wire.Update)
 	add := func(name string, to func(part *wire.Update)) {
@@ -57,8 +57,8 @@ func SplitByCollection(u wire.Update, keyOf func(name string) (key string)) map[
 	return out
 }
 
-// demandCollection handles a change of the demand of clients for a glob. Clients may also need a collection again whose
-// content was dropped (R125). It reports whether the relay must request the collection.
+// demandCollection handles a change in the demand of clients for a glob. It reports whether the relay must request the
+// collection: it is new, or its content was dropped and clients need it again (R125).
 func (v *subscriptions) demandCollection(s *subscription, glob string, d cache.Demand, now time.Time) (request bool) {
 	c := s.collections[glob]
 	switch {
@@ -78,7 +78,7 @@ func (v *subscriptions) demandCollection(s *subscription, glob string, d cache.D
 	return true
 }
 
-// addCollection adds a collection to a subscription.
+// addCollection adds a collection to a subscription. It does not send the request.
 func (v *subscriptions) addCollection(s *subscription, glob, key string) *collection {
 	if s.collections == nil {
 		s.collections = make(map[string]*collection)
@@ -93,7 +93,7 @@ func (v *subscriptions) addCollection(s *subscription, glob, key string) *collec
 	return c
 }
 
-// startLinger marks a collection as unused.
+// startLinger marks a collection as unused and schedules its removal.
 func (v *subscriptions) startLinger(c *collection, now time.Time) {
 	v.stopLinger(c)
 	if c.lingerUntil = now; v.lingeringGlobs < maxLingeringGlobs {

@@ -11,7 +11,7 @@ import (
 )
 
 // lingering holds the subscribed names that no client uses, oldest first. A name stays until Config.Linger ends, or
-// until there are too many (B.6). Names in use are never in it, so a client never loses a resource by eviction.
+// until the limits are exceeded (B.6). Names in use are never in it, so a client never loses a resource by eviction.
 type lingering struct {
 	names    *simplelru.LRU[*cache.Name, lingeringName]
 	bytes    int // sum over names
@@ -22,12 +22,13 @@ type lingering struct {
 // A lingeringName is the entry of an unused name.
 type lingeringName struct {
 	sub   *subscription
-	until time.Time
-	bytes int // size of the resource
+	until time.Time // when the linger time ends
+	bytes int       // size of the cached resource; zero if there is none
 }
 
+// newLingering returns an empty lingering with limits on the number of names and on the size of their resources.
 func newLingering(maxNames, maxBytes int) *lingering {
-	// expired enforces the limits, not the LRU: the view sync must unsubscribe from what is evicted.
+	// expired enforces the limits, not the LRU: the view sync must unsubscribe from evicted names.
 	names, err := simplelru.NewLRU[*cache.Name, lingeringName](math.MaxInt, nil)
 	if err != nil {
 		panic(err) // only for a size that is not positive
@@ -35,12 +36,14 @@ func newLingering(maxNames, maxBytes int) *lingering {
 	return &lingering{names: names, maxNames: maxNames, maxBytes: maxBytes}
 }
 
+// add makes a name the newest one. It replaces an earlier entry of the name.
 func (l *lingering) add(n *cache.Name, entry lingeringName) {
 	l.remove(n)
 	l.names.Add(n, entry)
 	l.bytes += entry.bytes
 }
 
+// remove removes a name, if it is there.
 func (l *lingering) remove(n *cache.Name) {
 	if entry, ok := l.names.Peek(n); ok {
 		l.names.Remove(n)
@@ -48,8 +51,9 @@ func (l *lingering) remove(n *cache.Name) {
 	}
 }
 
-// expired removes and returns the names that have expired, and the oldest ones over the limit. It returns when to call
-// it again. While a view is frozen, names do not expire, so that returning clients find their resources.
+// expired removes and returns the names that have expired, and the oldest ones over the limits. It returns when to call
+// it again; zero if no name is left or the view is frozen. While a view is frozen, names do not expire, so that
+// returning clients find their resources.
 func (l *lingering) expired(now time.Time, frozen bool) (out map[*subscription][]*cache.Name, next time.Time) {
 	for {
 		n, entry, ok := l.names.GetOldest()
@@ -70,8 +74,8 @@ func (l *lingering) expired(now time.Time, frozen bool) (out map[*subscription][
 	}
 }
 
-// An agenda is a heap of collections, by the time of their next check. Of thousands of collections, few have a check
-// pending.
+// An agenda is a heap of collections, by the time of their next check. It implements heap.Interface. A view may have
+// thousands of collections, of which few have a check pending.
 type agenda []*collection
 
 func (a agenda) Len() int           { return len(a) }
@@ -96,7 +100,8 @@ func (a *agenda) Pop() any {
 	return c
 }
 
-// schedule sets the next check of a collection to a time, unless it is earlier already. A zero time does nothing.
+// schedule sets the next check of a collection to a time, unless an earlier check is scheduled. A zero time does
+// nothing.
 func (a *agenda) schedule(c *collection, at time.Time) {
 	switch {
 	case at.IsZero() || !c.checkAt.IsZero() && !at.Before(c.checkAt):

@@ -18,8 +18,8 @@ import (
 //
 // A resource that the previous response on the stream listed, and this one omits, was removed. A resource that the
 // first response omits may have been removed, or the origin has just started; package reconcile decides (B.15, C15). An
-// empty response does not count as the first one. A response says nothing about a name that was added later than the
-// first request, until a response lists that name.
+// empty response does not count as the first one. If a response omits a name that was added after the first request, it
+// proves nothing, until another response has listed that name.
 func (v *responses) inferRemovals(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
 	sotw := v.byRole[r].sotw
 	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcardRole && r != s.namesRole || hasHeartbeat(u) {
@@ -51,8 +51,7 @@ func (v *responses) inferRemovals(s *subscription, r role, u wire.Update, now ti
 	return u
 }
 
-// inferCollectionRemovals passes the members of collections that the first response of a stream omits to package
-// reconcile.
+// inferCollectionRemovals passes members of collections to package reconcile that the first response of a stream omits.
 func (v *responses) inferCollectionRemovals(
 	s *subscription, t *sotwSubscription, mentioned map[string]struct{}, now time.Time,
 ) {
@@ -103,7 +102,7 @@ func (s *set) notListed(
 		_, first := t.firstNames[n.String()]
 		_, listed := mentioned[wire.PlainName(n.String())]
 		switch {
-		case listed || !first || wire.Glob(n.String()): // a glob is answered under the names of its members
+		case listed || !first || wire.Glob(n.String()): // a response to a glob lists the names of its members
 		case s.cached(s.view.w.Generation()).Get(n).Present():
 			missing[n.String()] = struct{}{}
 		case len(mentioned) > 0:
@@ -180,6 +179,8 @@ func oversizeError(u wire.Update) error {
 	return fmt.Errorf("%s rejected, all others applied: %s (TENDER_MAX_RESOURCE_BYTES)", rejected, first.Refusal.Message)
 }
 
+// applyResponse applies an accepted response of the stream with the given role to the set that the stream carries. It
+// ignores a response to a subscription that has ended or moved to the other stream.
 func (v *responses) applyResponse(s *subscription, r role, u wire.Update, now time.Time) {
 	u = v.inferRemovals(s, r, u, now)
 	if s.sweepsOn(r) {
@@ -192,7 +193,7 @@ func (v *responses) applyResponse(s *subscription, r role, u wire.Update, now ti
 	case s.namesRole:
 		c = v.applyToSet(s.byName, v.applyCollections(s, u, now), now)
 	default:
-		return // no longer subscribed (R096)
+		return // the subscription has ended (R096)
 	}
 	if v.ignoresVersions && c.Same > 0 && r == s.wildcardRole {
 		// The origin resends the whole wildcard set, so the comparison is unnecessary. For names this proves nothing: an
@@ -219,7 +220,7 @@ func (v *responses) warnMisbehavior(u wire.Update, c cache.Change) {
 	}
 }
 
-// applyToSet applies an update to a set, except removals that are pending.
+// applyToSet applies an update to a set. Removals that need confirmation become pending instead.
 func (v *responses) applyToSet(s *set, u wire.Update, now time.Time) cache.Change {
 	c, ignores := s.Take(u, now)
 	if s.Confirmed(now) {
@@ -265,11 +266,11 @@ func (v *responses) removeMembers(c *collection, u wire.Update, now time.Time) {
 	v.setPhase(c.key, cache.Confirmed, now)
 }
 
-// updatePhase sets the phase of a wildcard set or a collection from how long the origin has sent nothing for it. It
-// returns when to call it again.
+// updatePhase sets the phase of a wildcard set or a collection. The phase depends on how long the origin has sent no
+// response for the set. It returns when to call it again.
 func (v *responses) updatePhase(s *set, now time.Time) (next time.Time) {
 	if !v.byRole[s.role()].open {
-		return time.Time{} // without a stream, silence means nothing
+		return time.Time{} // without a stream, silence does not confirm the set
 	}
 	t := v.w.Generation().Type(s.key)
 	phase, next := s.Progress.Phase(now, t.Phase, v.cfg.ColdWait)

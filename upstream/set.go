@@ -10,7 +10,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// role returns the stream that carries the set.
+// role returns the stream that carries the set; noStream if the set is not subscribed to.
 func (s *set) role() role {
 	if s == s.sub.members {
 		return s.sub.wildcardRole
@@ -19,7 +19,7 @@ func (s *set) role() role {
 }
 
 // queryRole returns the stream for queries by name about resources of the set that the origin has not mentioned. The
-// stream of the wildcard is unsuitable: a response there does not tell whether it answers a query.
+// stream of the wildcard is unsuitable, because a response there may belong to the wildcard instead of the query.
 func (s *set) queryRole() role {
 	if s == s.sub.members {
 		return s.sub.wildcardRole.other()
@@ -66,7 +66,7 @@ func (s *set) Get(name string) *wire.Resource {
 	return nil
 }
 
-// Names implements reconcile.Content. For a resource subscribed to under an alias, it yields both names.
+// Names implements reconcile.Content. For a resource subscribed to under an alias, it yields the alias and the name.
 func (s *set) Names() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for e := range s.entries {
@@ -111,7 +111,7 @@ func (s *set) Apply(u wire.Update) cache.Change {
 func (s *set) beginStream(reported map[string]string, now time.Time) {
 	isReported := func(name string) bool {
 		_, ok := reported[name]
-		return ok || reported != nil && s == s.sub.members // all reportable versions are reported
+		return ok || reported != nil && s == s.sub.members // addVersions reports all of the wildcard set or none
 	}
 	restored := s.kind == cache.Wildcard && s.view.w.Generation().Type(s.key).Restored
 	s.Begin(isReported, s.view.mayResume(&s.view.byRole[s.role()]), reported != nil && restored, now)
@@ -129,7 +129,7 @@ func (s *subscription) sets(yield func(*set) bool) {
 	}
 }
 
-// keepIfPresent marks a name as kept if the set contains it, and reports whether it does.
+// keepIfPresent marks the removal of a name as discarded if the set contains the name, and reports whether it does.
 func (s *set) keepIfPresent(name string) bool {
 	if s.Get(name) == nil {
 		return false
@@ -138,9 +138,9 @@ func (s *set) keepIfPresent(name string) bool {
 	return true
 }
 
-// initialRequests returns the first requests of the type on a new stream, which subscribe to everything. If report is
-// set, the first one reports the cached versions (R088, R089). There are several only if the names exceed the size
-// limit. There is none if the stream carries nothing of the type.
+// initialRequests returns the first requests of the type on a new stream. They subscribe to all that the stream
+// carries. If report is set, the first one reports the cached versions (R088, R089). There are several only if the
+// names exceed the size limit. There is none if the stream carries no subscription of the type.
 func (s *subscription) initialRequests(
 	r role, g *cache.Generation, report bool,
 ) (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
@@ -177,8 +177,8 @@ func (s *subscription) initialRequests(
 }
 
 // addVersions adds the cached versions of the set to those that a request reports. It skips resources of another
-// origin. It skips sets that were not complete: the relay could not tell them from a set that shrank. For the wildcard
-// set, it reports all versions or none.
+// origin. It skips sets that were not complete, because the relay could not distinguish them from a set that shrank.
+// For the wildcard set, it reports all versions or none.
 func (s *set) addVersions(g *cache.Generation, versions map[string]string) {
 	t, foreign := g.Type(s.key), s.Foreign()
 	if s.kind == cache.Wildcard && t.Phase != cache.Confirmed && !t.Restored || s == s.sub.members && len(foreign) > 0 {

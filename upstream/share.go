@@ -12,11 +12,11 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Share keeps w in sync with the shared view from until ctx ends. Many views may share one view, so that resources that
-// are the same for all nodes are requested from the origin once (R130). It subscribes only to what clients of w
+// Share keeps w in sync with the shared view from until ctx ends. Many views may share one view, so that the relay
+// requests resources once that are the same for all nodes (R130). It subscribes only to resources that clients of w
 // subscribe to.
 //
-// The control applies edits to w; nil applies none. Removals and freezes are controlled at the shared view.
+// The control applies edits to w; nil disables edits. Operators control removals and freezes at the shared view.
 //
 // An unused subscription is kept for linger. If w was restored from a snapshot, Share also subscribes to the restored
 // resources, which linger from then on.
@@ -47,37 +47,38 @@ func Share(ctx context.Context, from *cache.View, w *cache.Writer, control *Cont
 	}
 }
 
-// A share keeps one view in sync with a shared view. All of it belongs to its loop.
+// A share keeps one view in sync with a shared view. It starts no goroutine. Only the loop of Share may use it.
 type share struct {
 	from  *cache.View // the shared view
 	w     *cache.Writer
 	watch *cache.Watch // subscriptions of w in from
 
 	types     map[string]*sharedType   // by type URL or collection
-	edition   uint64                   // revision of from that was followed last
-	due       map[*sharedType]struct{} // types to follow even if from has not changed
+	edition   uint64                   // revision of from at the last call of follow
+	due       map[*sharedType]struct{} // types to copy even if from has not changed
 	lingering map[*sharedType]struct{} // types with an unused subscription
-	source    cache.Source             // source of from when it was followed last
+	source    cache.Source             // source of from at the last call of follow
 	// name in from by name in w, for which w lacks the time of the request to the origin
 	unasked        map[*cache.Name]*cache.Name
-	next           time.Time // when something expires
-	linger         time.Duration
-	trimAt         time.Time
-	trimsUnchanged bool // call Trim without changes, too: time confirms names that the origin does not mention
+	next           time.Time     // when to call follow without an event; zero if nothing expires
+	linger         time.Duration // see Share
+	trimAt         time.Time     // when to call Trim next
+	trimsUnchanged bool          // call Trim also without changes: time confirms names that the origin does not mention
 }
 
 // A sharedType is the subscription to one type or one collection of the shared view.
 type sharedType struct {
 	key         string                      // type URL or collection
-	followed    cache.Seq                   // sequence number in from up to which changes were copied
+	followed    cache.Seq                   // sequence number in from up to which w has the changes
 	names       map[*cache.Name]*cache.Name // name in from by name in w
 	fromNames   map[*cache.Name]struct{}    // the values of names
-	pending     map[*cache.Name]struct{}    // names in from whose resource may arrive without a change of the set
+	pending     map[*cache.Name]struct{}    // names in from that may receive content without a change of the set
 	unwanted    map[*cache.Name]time.Time   // unused names in w, with the end of their linger time
 	lingerUntil time.Time                   // of an unused wildcard or collection; zero while it is used
 	wildcard    *cache.WildcardWatch        // nil without a subscription to all resources
 }
 
+// newShare returns a share without subscriptions. The caller must call close.
 func newShare(from *cache.View, w *cache.Writer) *share {
 	return &share{
 		from: from, w: w, watch: from.Watch(),
@@ -97,6 +98,7 @@ func (s *share) Operate(reconcile.Command) []reconcile.Hold { return nil }
 // Keep implements Controlled. It does nothing, since removals are discarded at the shared view.
 func (s *share) Keep([]reconcile.Hold) {}
 
+// timer returns a channel that receives at next; nil if next is zero.
 func (s *share) timer() <-chan time.Time {
 	if s.next.IsZero() {
 		return nil
@@ -104,6 +106,7 @@ func (s *share) timer() <-chan time.Time {
 	return time.After(timerDelay(s.next))
 }
 
+// typ returns the subscription to a type or collection, and creates it if needed.
 func (s *share) typ(key string) *sharedType {
 	t := s.types[key]
 	if t == nil {
@@ -119,7 +122,7 @@ func (s *share) typ(key string) *sharedType {
 	return t
 }
 
-// demand subscribes to what clients of w newly need. What they no longer need lingers.
+// demand handles the changes in the demand of clients of w since the last call. Unused subscriptions linger.
 func (s *share) demand(now time.Time) {
 	for _, d := range s.w.TakeDemand() {
 		t := s.typ(d.TypeURL)
@@ -132,7 +135,7 @@ func (s *share) demand(now time.Time) {
 		case d.Wanted && d.Refetch:
 			s.watch.Refetch(t.key, have, now)
 			s.w.Asked([]*cache.Name{d.Name}, now)
-			t.pending[have] = struct{}{} // an unchanged resource is no change of the set
+			t.pending[have] = struct{}{} // if the resource is unchanged, the set does not change
 		case !d.Wanted:
 			if have == nil { // restored from a snapshot
 				s.subscribe(t, d)
@@ -154,8 +157,8 @@ func (s *share) subscribe(t *sharedType, d cache.Demand) {
 	s.unasked[d.Name] = n
 }
 
-// forget unsubscribes from what has lingered long enough. A resource that a gate withholds stays, so that returning
-// clients find it.
+// forget unsubscribes from names and wildcards of a type that have lingered long enough. It keeps resources that a gate
+// withholds, so that returning clients find them.
 func (s *share) forget(t *sharedType, now time.Time) {
 	if !t.lingerUntil.IsZero() && !now.Before(t.lingerUntil) && !s.w.WithholdsWildcard(t.key) {
 		t.lingerUntil = time.Time{}
@@ -195,6 +198,7 @@ func (s *share) forgetName(t *sharedType, n *cache.Name) {
 	}
 }
 
+// demandMembers handles a change in the demand for a wildcard or a collection.
 func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	if (d.Wanted || d.Restored) && t.wildcard == nil {
 		t.wildcard, t.followed = s.watch.SubscribeAll(t.key), 0
@@ -210,7 +214,7 @@ func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	}
 }
 
-// markAsked copies the times at which the origin was asked, for names without a response, if the origin is connected.
+// markAsked copies the request times of names without a response from the shared view, if the origin is connected.
 func (s *share) markAsked(now time.Time) {
 	defer clear(s.unasked)
 	for name, n := range s.unasked {
@@ -219,14 +223,14 @@ func (s *share) markAsked(now time.Time) {
 		}
 		at := n.Asked()
 		if at.IsZero() {
-			at = now // the request is about to be sent
+			at = now // the relay is about to send the request
 		}
 		s.w.Asked([]*cache.Name{name}, at)
 	}
 }
 
-// follow copies what has changed in the shared view, and the types in due. Only then it copies the request times. In
-// the other order, a name that was requested long ago but is not copied yet would be taken for nonexistent.
+// follow copies the changes of the shared view and the types in due, then the request times. In the other order, a name
+// that was requested long ago but is not copied yet would count as nonexistent.
 func (s *share) follow(now time.Time) {
 	g := s.from.Generation()
 	s.followSource(g)
@@ -263,8 +267,8 @@ func (s *share) follow(now time.Time) {
 	}
 }
 
-// nextLinger returns when the next linger time ends; zero if nothing lingers. follow checks what is withheld on every
-// call.
+// nextLinger returns when the next linger time ends; zero if there is none. It omits times in the past, which belong to
+// withheld resources: forget checks these on every call of follow.
 func (s *share) nextLinger(now time.Time) (next time.Time) {
 	for t := range s.lingering {
 		next = reconcile.Earlier(next, futureOrZero(t.lingerUntil, now))
@@ -283,7 +287,8 @@ func futureOrZero(t, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// followSource copies the source of the shared view. All names have the same source.
+// followSource copies the source of the shared view. All names have the same source. After a change, the request times
+// of all names are copied again.
 func (s *share) followSource(g *cache.Generation) {
 	if from := *g.First(); from != s.source {
 		s.w.SetSource(from)
@@ -304,7 +309,7 @@ func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 	}
 	t.followed = g.Seq
 	t.wildcard.Passed(g.Seq)
-	// otherwise the restored set is more complete
+	// A restored set is more complete than a set of the shared view that is not confirmed yet.
 	if mine := s.w.Generation().Type(t.key); !mine.Restored || typ.Phase == cache.Confirmed {
 		if mine.Restored {
 			s.removeRestored(typ, mine)
@@ -314,7 +319,8 @@ func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 	s.w.DelegateReports(cache.ReportedSet{Key: t.key, Kind: cache.Wildcard}, s.watch)
 }
 
-// removeRestored removes members that a snapshot restored and that the shared view, which is complete, lacks.
+// removeRestored removes members that a snapshot restored and that the shared view lacks. The shared view must be
+// complete.
 func (s *share) removeRestored(is, mine *cache.Type) {
 	var removed []string
 	for e := range mine.Wildcard.Since(0) {
@@ -327,8 +333,8 @@ func (s *share) removeRestored(is, mine *cache.Type) {
 	}
 }
 
-// restoredContent returns members whose content w has dropped and the shared view holds. Restoring content there is not
-// a change of the set.
+// restoredContent returns members whose content w has dropped and the shared view contains. If the content returns to
+// the shared view, its set does not change, so changedNames does not yield these members.
 func (s *share) restoredContent(t *sharedType, from *cache.Set) (names []*cache.Name) {
 	mine := &s.w.View().Generation().Type(t.key).Wildcard
 	if mine.ContentDropped() == 0 {
@@ -405,6 +411,7 @@ func changedNames(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache
 	}
 }
 
+// close ends all subscriptions in the shared view and marks w as disconnected.
 func (s *share) close() {
 	for _, t := range s.types {
 		if t.wildcard != nil {

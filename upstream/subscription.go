@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A role is which of a view's two streams carries a subscription.
+// A role selects one of the two streams of a view.
 type role int
 
 const (
@@ -31,28 +31,28 @@ func (r role) other() role {
 	return main
 }
 
-// A subscription is what a view requests of one type from its origin. It does no I/O and belongs to the loop of the
-// view sync.
+// A subscription is the subscription of a view to one type of its origin: the wildcard, names and collections. It does
+// no I/O and belongs to the loop of the view sync.
 type subscription struct {
 	typeURL    string
 	requesters []cache.Demand // see addRequester
 
-	// The wildcard, which is subscribed to while a client needs it and for Config.WildcardLinger after. assignStreams
-	// sets wildcardRole.
+	// The subscription to the wildcard exists while a client uses it and for Config.WildcardLinger after that.
+	// assignStreams sets wildcardRole; noStream means no subscription.
 	wildcardRole role
 	prewarm      bool      // listed in Config.Prewarm: never unsubscribed
 	wanted       bool      // a client subscribes to the wildcard now
 	lingerUntil  time.Time // when an unused wildcard is unsubscribed; zero while it is used
 
-	// The names, including unused ones that linger. names contains a name from when the relay decides to subscribe to
-	// it until it unsubscribes. assignStreams sets namesRole.
+	// The names include unused ones that linger. A name is in names from the decision to subscribe to it until the
+	// decision to unsubscribe. assignStreams sets namesRole; noStream means no names and no collections.
 	namesRole role
 	names     map[*cache.Name]struct{}
 	added     []*cache.Name // subscribe not sent yet
 	refetch   []*cache.Name // to request again: unsubscribe and subscribe
 	removed   []*cache.Name // unsubscribe not sent yet
 
-	changedSince time.Time // start of the wait on a SotW stream; zero if nothing waits
+	changedSince time.Time // since when an unsent change waits on a SotW stream; zero if none waits
 
 	// canonicalNames maps the names of resources that clients subscribe to only under aliases to these aliases. If the
 	// relay reports cached versions, it must subscribe to these names, too: the origin can report the removal of a name
@@ -74,8 +74,9 @@ type set struct {
 	kind cache.Kind
 }
 
-// A collection is a subscription to a glob. For the origin the glob is a name; for the view it is a set of members
-// (R132). Every resource whose name matches the glob belongs to it, so that it can share a stream with names.
+// A collection is a subscription to a glob. In requests the glob is a name; in the view it is a set of members (R132).
+// A response is assigned to a collection by the names of its resources, so that collections can share the stream of the
+// names.
 type collection struct {
 	*set
 	glob        string
@@ -95,8 +96,8 @@ func (s *subscription) wantedNames() map[string]struct{} {
 	return out
 }
 
-// withoutWanted returns names without those of wantedNames. It does not modify names, which an unsent request may
-// share.
+// withoutWanted returns names without those of wantedNames. It does not modify the slice names, which an unsent request
+// may share.
 func (s *subscription) withoutWanted(names []string) []string {
 	if len(names) == 0 {
 		return nil // avoids the cost of wantedNames
@@ -108,12 +109,12 @@ func (s *subscription) withoutWanted(names []string) []string {
 // namesPerRequest limits the names of a request that changes a subscription (B.5).
 const namesPerRequest = 500
 
-// assignStreams assigns the wildcard, if members is set, and the names to streams. Only the current subscriptions
-// decide, not their order in time. It reports whether one of the two moved to the other stream.
+// assignStreams assigns the wildcard, if members is set, and the names to streams. The result does not depend on the
+// order in which clients subscribed. It reports whether the wildcard or the names moved to the other stream.
 //
-// The main stream carries every type, in the origin's order (B.11). If a type is subscribed to by wildcard and by name,
-// the main stream carries the form that Envoy uses, since Envoy needs that order. The auxiliary stream carries the
-// other form.
+// The main stream carries every type, in the order of the origin (B.11). If a type is subscribed to by wildcard and by
+// name, the main stream carries the form that Envoy uses, since Envoy needs that order. The auxiliary stream carries
+// the other form.
 func (s *subscription) assignStreams(members bool) (moved bool) {
 	wildcard, named := noStream, noStream
 	if members {
@@ -139,7 +140,7 @@ func (s *subscription) needsStream(r role) bool {
 	return s.wildcardRole == r || s.namesRole == r || s.sweepsOn(r)
 }
 
-// sweepsOn reports whether members of the wildcard set are being queried by name on the stream of that role. This is
+// sweepsOn reports whether the relay queries members of the wildcard set by name on the stream of that role. This is
 // the stream without the wildcard.
 func (s *subscription) sweepsOn(r role) bool {
 	return s.members.Querying() && s.wildcardRole.other() == r
@@ -160,7 +161,8 @@ func hasReportableVersion(r *wire.Resource) bool {
 	return r.Constraints == nil && r.HasBody() && (!r.ContentDropped() || r.OriginVersion != "")
 }
 
-// allNames returns all subscribed names and globs for the first request of a stream. It discards unsent changes.
+// allNames returns all subscribed names and globs for the first request of a stream; asked are the names among them. It
+// discards unsent changes.
 func (s *subscription) allNames() (names []string, asked []*cache.Name) {
 	for n := range s.names {
 		asked = append(asked, n)
@@ -174,7 +176,7 @@ func (s *subscription) allNames() (names []string, asked []*cache.Name) {
 }
 
 // addCanonicalNames sets canonicalNames for a new stream, and returns the names to subscribe to. VHDS is excluded: a
-// server may take the name of a virtual host for a domain, and it reports removed aliases itself.
+// server may treat the name of a virtual host as a domain, and it reports removed aliases itself.
 func (s *subscription) addCanonicalNames(g *cache.Generation) []string {
 	if s.typeURL == wire.VirtualHostType {
 		return nil
@@ -193,8 +195,8 @@ func (s *subscription) addCanonicalNames(g *cache.Generation) []string {
 	return names
 }
 
-// dropCanonicalNames removes canonical names that are no longer needed, and returns them. Their aliases are unused, or
-// asked contains them.
+// dropCanonicalNames removes canonical names that are no longer needed, and returns them. A canonical name is not
+// needed if its aliases are unused, or if asked contains the name.
 func (s *subscription) dropCanonicalNames(asked []*cache.Name) (names []string) {
 	for _, n := range asked {
 		if _, ok := s.canonicalNames[n.String()]; ok {
@@ -220,7 +222,7 @@ const maxVersionsBytes = 3_500_000
 // maxNamesBytes limits the size of the names in the same request, so that the total stays under 4 MiB.
 const maxNamesBytes = 500_000
 
-// splitBytes splits names. head has at most max bytes, but at least one name.
+// splitBytes splits names for one request. head has at most max bytes as encoded, but at least one name.
 func splitBytes(names []string, max int) (head, rest []string) {
 	const perName = 6 // upper bound of tag and length
 	size := 0
@@ -242,7 +244,7 @@ func fitsRequest(versions map[string]string) bool {
 	return size > 0 && size <= maxVersionsBytes
 }
 
-// changes returns the requests with the unsent changes, and the names that they subscribe to.
+// changes returns the requests with the unsent changes, and the names that they subscribe to. It clears the changes.
 func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, asked []*cache.Name) {
 	refetch := s.stillWanted(s.refetch)
 	asked = append(s.stillWanted(s.added), refetch...)
@@ -254,7 +256,8 @@ func (s *subscription) changes() (reqs []*discoverypb.DeltaDiscoveryRequest, ask
 	return append(reqs, s.requests(subscribe, unsubscribe)...), asked
 }
 
-// sendAt returns when to send the unsent changes. On a Delta stream, and for names to refetch, it is at once.
+// sendAt returns when to send the unsent changes. On a Delta stream, and for names to refetch, it returns now. on is
+// nil for a Delta stream.
 func (s *subscription) sendAt(on *sotwState, now time.Time) time.Time {
 	if on == nil || len(s.refetch) > 0 {
 		return now
@@ -288,11 +291,13 @@ func (s *subscription) stillWanted(names []*cache.Name) (wanted []*cache.Name) {
 	return wanted
 }
 
+// splitCount splits names. head has at most namesPerRequest names.
 func splitCount(names []string) (head, rest []string) {
 	n := min(len(names), namesPerRequest)
 	return names[:n], names[n:]
 }
 
+// nameStrings returns the texts of names.
 func nameStrings(names []*cache.Name) []string {
 	out := make([]string, len(names))
 	for i, n := range names {

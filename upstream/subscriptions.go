@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// batchWait is how long a change in demand waits for others, to be sent in one request (B.5).
+// batchWait is how long a change in demand waits, so that one request carries several changes (B.5).
 const batchWait = 5 * time.Millisecond
 
 // subscriptions are the subscriptions of a view to its origin. They belong to the loop of the view sync.
@@ -22,8 +22,8 @@ type subscriptions struct {
 	group *reconcile.Group         // all sets, for decisions about removals
 
 	linger         *lingering
-	lingeringGlobs int
-	agenda         agenda
+	lingeringGlobs int    // unused collections
+	agenda         agenda // checks of collections
 	// names whose removal an operator discarded, of collections without a subscription yet, by collection key
 	keptNames map[string][]string
 
@@ -88,6 +88,7 @@ func (v *subscriptions) find(of cache.ReportedSet) *set {
 	return nil
 }
 
+// demandMembers handles a change in the demand of clients for the wildcard of a type.
 func (v *subscriptions) demandMembers(s *subscription, d cache.Demand, now time.Time) {
 	if !d.Wanted {
 		if d.Restored {
@@ -106,6 +107,7 @@ func (v *subscriptions) demandMembers(s *subscription, d cache.Demand, now time.
 	}
 }
 
+// demandName handles a change in the demand of clients for a name. An unused name lingers.
 func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Time) {
 	if d.Wanted {
 		v.linger.remove(d.Name)
@@ -115,7 +117,7 @@ func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Tim
 		v.addName(s, d.Name, d.Refetch)
 		return
 	}
-	v.addName(s, d.Name, false) // only a restored name is not in names yet
+	v.addName(s, d.Name, false) // has an effect only for a name that a snapshot restored
 	size := 0
 	if e := v.w.Generation().Type(d.TypeURL).ByName.Get(d.Name); e.Present() {
 		size = e.Resource.Size()
@@ -124,8 +126,8 @@ func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Tim
 }
 
 // subscribeMembers subscribes to the wildcard of a type. This must be the first request of the type on its stream.
-// Otherwise the relay opens a new stream: every origin supports the form of a first request, and no late response about
-// names can be taken for one about members.
+// Otherwise the relay opens a new stream: every origin supports the form of a first request, and the relay cannot
+// mistake a late response to names for one to the wildcard.
 func (v *subscriptions) subscribeMembers(s *subscription, now time.Time) {
 	if s.wildcardRole != noStream {
 		return
@@ -142,8 +144,8 @@ func (v *subscriptions) subscribeMembers(s *subscription, now time.Time) {
 }
 
 // refetchMembers makes the origin send all members again, since the content of some was dropped (R125). The relay
-// unsubscribes from the wildcard and subscribes again: an origin does not answer "*" after the legacy form. The origin
-// does not report resources that it removes meanwhile, so the relay looks for them (B.15).
+// unsubscribes from the wildcard and subscribes again, because an origin does not respond to "*" after the legacy form.
+// The origin does not report removals between the two requests, so the relay queries unmentioned members (B.15).
 //
 // For a SotW origin, an empty list is a wildcard only in the first request of a type, and not every server supports
 // "*". So the relay opens new streams (R048, R051).
@@ -162,6 +164,8 @@ func (v *subscriptions) refetchMembers(s *subscription, now time.Time) {
 	}
 }
 
+// addName subscribes to a name with the next batch. If the name is subscribed to and again is set, the batch requests
+// it again.
 func (v *subscriptions) addName(s *subscription, n *cache.Name, again bool) {
 	if _, have := s.names[n]; have {
 		if again {
@@ -183,7 +187,7 @@ func (v *subscriptions) expireLingering(now time.Time) (next time.Time) {
 	for s, names := range expired {
 		kept := v.w.Forget(s.typeURL, names)
 		for _, n := range names {
-			if !slices.Contains(kept, n) { // a kept name is wanted again: the demand is about to arrive
+			if !slices.Contains(kept, n) { // a client uses a kept name again: the demand is about to arrive
 				delete(s.names, n)
 				s.removed = append(s.removed, n)
 			}
@@ -205,11 +209,11 @@ func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 			continue
 		}
 		if v.w.RetainsUnused() {
-			continue // returning clients find their resources
+			continue // so that returning clients find their resources
 		}
 		s.lingerUntil = time.Time{}
 		if !v.w.ForgetWildcard(s.typeURL) {
-			continue // wanted again: the demand is about to arrive
+			continue // a client uses it again: the demand is about to arrive
 		}
 		v.endQueries(s.members, now)
 		l := &v.byRole[s.wildcardRole]
@@ -234,7 +238,7 @@ func (v *subscriptions) dropIfUnused(s *subscription) {
 	delete(v.subs, s.typeURL)
 }
 
-// flush sends the unsent changes of names, except those that must wait longer.
+// flush sends the unsent changes of names, except changes on SotW streams that must wait longer.
 func (v *subscriptions) flush(now time.Time) {
 	v.batchAt, v.batchSize = time.Time{}, 0
 	for _, s := range v.ordered() {
@@ -257,7 +261,7 @@ func (v *subscriptions) flush(now time.Time) {
 			}
 			v.w.Asked(asked, now)
 		}
-		// a new stream subscribes to all names
+		// Without an open stream, the changes are not needed: a new stream subscribes to all names.
 		s.added, s.refetch, s.removed, s.changedSince = nil, nil, nil, time.Time{}
 		v.assignStreams(s, s.wildcardRole != noStream)
 		v.dropIfUnused(s)
@@ -277,6 +281,7 @@ func (v *subscriptions) assignStreams(s *subscription, members bool) {
 	}
 }
 
+// reopenFor reopens the streams because the subscription to a type cannot change on an open stream.
 func (v *subscriptions) reopenFor(s *subscription) {
 	v.log.Info("reopening upstream streams for a changed subscription", slog.String("type_url", s.typeURL))
 	v.reopen()
@@ -297,7 +302,7 @@ func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 		v.change(on, s.sub, names, nil, now)
 	}
 	if !s.Querying() || !on.open {
-		return next // no query was sent, so silence means nothing
+		return next // no query was sent, so silence is no response
 	}
 	over, next := s.FinishQuery(s.sub.wantedNames, now)
 	if over {
@@ -321,5 +326,5 @@ func (v *subscriptions) addRequester(s *subscription, d cache.Demand) {
 	}
 }
 
-// maxRequesters is the number of clients that are recorded per request.
+// maxRequesters is the maximum number of clients that addRequester records per type for the next request.
 const maxRequesters = 8

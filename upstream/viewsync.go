@@ -19,7 +19,7 @@ import (
 // TrimEvery is the interval at which a loop calls Trim on the writer of its view.
 const TrimEvery = 10 * time.Second
 
-// A viewSync keeps one view in sync with its origin. All of it belongs to its loop.
+// A viewSync keeps one view in sync with its origin. Only its loop may use it.
 //
 // It is built in layers, each of which uses only the previous ones: the streams to the origin, the subscriptions of the
 // view, and the responses.
@@ -33,14 +33,16 @@ type viewSync struct {
 // not be modified, to the origin. The control passes commands of operators to the loop.
 //
 // No failure of the origin ends it. It logs failures and retries at intervals from 1s to 30s while the origin sends no
-// response. It retries at once after a stream that received a response, or that the origin held open for 5s: that may
-// be a relay that waits for its own origin.
+// response. It retries within 500ms after a stream that received a response, or that the origin held open for 5s. Such
+// an origin may be a relay that waits for its own origin.
 //
 // Source: gRFC A57.
 func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) {
 	s.newViewSync(node, w, log, control).run(ctx)
 }
 
+// newViewSync returns a viewSync whose loop has not started. It has a subscription to each type of Config.Prewarm that
+// the view owns.
 func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) *viewSync {
 	v := &viewSync{control: control}
 	v.streams = streams{session: s, cfg: &s.cfg, w: w, log: log, node: node, events: make(chan event)}
@@ -70,6 +72,8 @@ func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logg
 	return v
 }
 
+// run is the loop: it performs the actions that are due, then waits for an event, a demand, a command or the time. It
+// returns when ctx has ended and all streams have ended.
 func (v *viewSync) run(ctx context.Context) {
 	timer := time.NewTimer(TrimEvery) // set to the result of step
 	defer timer.Stop()
@@ -111,11 +115,11 @@ func (v *viewSync) followTarget(now time.Time) {
 	v.reopen()
 }
 
-// timerDelay returns the timer duration until a time: at least 1ns. A timer that fires while it is being set crashes
-// the race detector if two do so at once in a testing/synctest bubble.
+// timerDelay returns the timer duration until a time: at least 1ns. In a testing/synctest bubble, the race detector
+// crashes if two timers fire at the same time while they are being set.
 func timerDelay(t time.Time) time.Duration { return max(time.Until(t), time.Nanosecond) }
 
-// stop closes the streams and waits for their goroutines.
+// stop closes the streams, waits for their goroutines, and marks the view as disconnected.
 func (v *viewSync) stop() {
 	for r := range v.byRole {
 		l := &v.byRole[r]
@@ -146,7 +150,7 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	}
 	at(v.batchAt)
 	v.agenda.due(now)
-	for _, s := range v.ordered() { // clients receive clusters first, even if all is known at once
+	for _, s := range v.ordered() { // clients receive clusters first, even if all types become complete at once
 		for _, c := range s.due {
 			v.agenda.schedule(c, v.checkCollection(c, now))
 		}
@@ -205,7 +209,7 @@ func (v *viewSync) maintainStream(ctx context.Context, r role, now time.Time) (n
 }
 
 // open opens a stream, or returns when to try again. The backoff protects an origin that accepts streams and closes
-// them. After a failed connection, the relay opens the stream as soon as the connection is up.
+// them. If there was no connection, the relay ignores the backoff as soon as the connection is up.
 func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time) (next time.Time) {
 	if now.Before(l.retryAt) {
 		if !l.notConnected {
@@ -239,7 +243,7 @@ func (v *viewSync) handleEvent(e event, now time.Time) {
 		v.running--
 	}
 	if l.stream != e.stream || e.stream.replaced && !e.ended {
-		return // of a replaced stream
+		return
 	}
 	switch {
 	case e.ended:
@@ -251,7 +255,7 @@ func (v *viewSync) handleEvent(e event, now time.Time) {
 	}
 }
 
-// streamOpened subscribes to everything on a new stream: an origin keeps no state of earlier streams (R088).
+// streamOpened sends all subscriptions of a new stream: an origin keeps no state of earlier streams (R088).
 func (v *viewSync) streamOpened(l *adsStream, now time.Time) {
 	l.open, l.openedAt = true, now
 	v.session.counters.update(func(s *Stats) { s.Streams++ })
@@ -293,7 +297,8 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 	v.w.Asked(asked, now)
 }
 
-// streamEnded decides when to reopen a stream.
+// streamEnded decides when to reopen a stream, and whether to fail over. The end of the main stream also ends the
+// auxiliary one.
 func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 	served, role, fallBack := l.served(now), l.role, v.fallBackToSotW(l, err)
 	held := l.open && now.Sub(l.openedAt) >= minHeld
@@ -301,7 +306,7 @@ func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 	wait := time.Duration(0)
 	switch {
 	case fallBack && role == main, errors.Is(err, errResync):
-	case fallBack: // the main stream finds out the variant
+	case fallBack: // wait until the main stream has determined the variant
 		wait = ReconnectMax
 	case served:
 		l.retry.Reset()
