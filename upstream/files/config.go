@@ -11,12 +11,12 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Config configures a file origin. Dir is required; the zero value of each other field is a default.
+// Config configures a file origin. Dir is required; the zero value of every other field selects its default.
 type Config struct {
 	// Dir is the directory that contains the files. Required.
 	Dir string
 
-	// ColdWait is how long, from the start of a view, resources that clients report count as known (B.7). Zero means
+	// ColdWait is how long after its start a view accepts reports of clients about their resources (B.7). Zero means
 	// 10s.
 	ColdWait time.Duration
 
@@ -38,8 +38,8 @@ type Config struct {
 	// Logger receives the events of the files. Nil discards them.
 	Logger *slog.Logger
 
-	disableEvents bool // in tests
-	counts        *reconcile.Counts
+	disableEvents bool              // only wait for Poll; for tests
+	counts        *reconcile.Counts // set by withDefaults
 }
 
 // reconcile returns the configuration for decisions about removals.
@@ -51,6 +51,9 @@ func (c *Config) reconcile() reconcile.Config {
 	}
 }
 
+// withDefaults returns the configuration with the default of every unset field, and with new counters.
+//
+// Errors: Dir is empty, or a duration is negative.
 func (c Config) withDefaults() (Config, error) {
 	if c.Dir == "" {
 		return Config{}, errors.New("open file origin: no directory")

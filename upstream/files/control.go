@@ -41,7 +41,7 @@ func (f *Origin) Broken() []reconcile.Hold {
 // Held returns the number of resources whose removal is pending.
 func (f *Origin) Held() int { return int(f.cfg.counts.HeldNow.Load()) }
 
-// Stats returns the counters of removals; a directory has no others.
+// Stats returns the counters of removals. All other counters are zero for a directory.
 func (f *Origin) Stats() upstream.Stats {
 	c := f.cfg.counts
 	return upstream.Stats{
@@ -61,7 +61,7 @@ func (f *Origin) Operate(ctx context.Context, c reconcile.Command) (chosen []rec
 }
 
 // withReader calls a function in the goroutine that owns the reader, which then reads the files again. If no goroutine
-// owns it, withReader calls the function itself.
+// owns it, withReader calls the function itself. If ctx ends first, it does not call the function.
 func (f *Origin) withReader(ctx context.Context, call func(*reader)) {
 	done := make(chan struct{})
 	select {

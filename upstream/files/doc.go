@@ -4,7 +4,7 @@
 //
 // # Reading order
 //
-// A file uses only what the files before it declare:
+// A file uses only declarations of earlier files:
 //
 //	read.go       the current content of a directory
 //	filestate.go  the last good content of each file
@@ -19,8 +19,8 @@
 //
 // # Concurrency properties
 //
-// One of the running syncs, or Follow, owns the reader. It reads for all views and publishes the result. Each view
-// belongs to the loop of its sync.
+// The goroutine of one running sync, or of Follow, owns the reader. It reads the directory for all views and publishes
+// the result. Each view belongs to the loop of its sync.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package files

@@ -21,25 +21,25 @@ import (
 //
 // It reads each regular file in the directory, or symbolic link to one, whose extension [schema.IsFile] accepts and
 // whose name does not start with a dot. The resources of a type in all files together are the complete set of that
-// type. A resource that is in no file does not exist.
+// type. A resource that no file contains does not exist.
 //
 // A file that cannot be read or parsed is bad. The relay serves the last good content of the file, except names that
-// another file contains. If several files contain a resource of the same name and type, the first file by name takes
-// precedence. So all relays serve the same content for the same directory. The other files are bad for that name. A bad
-// file is logged, with the line if it is known, and is part of Status.
+// another file contains. If several good files contain a resource of the same name and type, the first file by name
+// takes precedence. So all relays serve the same content for the same directory. The other files are bad for that name.
+// A bad file is logged, with the line if it is known, and is part of Status.
 //
-// A resource that is removed from a file is removed from the views. If a file is deleted, its resources are removed,
-// too. There are exceptions: they are all or more than half of a type, no file is left, or the directory does not
-// exist. Then the removal is pending for MassDeleteHold, and applied if the resources are still missing. A directory
-// that cannot be read changes nothing. Until there is a good file, clients wait.
+// A resource that is removed from a file, or whose file is deleted, is removed from the views. The removal of deleted
+// files is pending for MassDeleteHold if it is suspiciously large, if no file remains, or if the directory does not
+// exist. It is applied if the resources are still missing after that. If the directory cannot be read, the views do not
+// change. Clients receive no response before the first file is good.
 //
 // Writers should write a file elsewhere and rename it. The relay reads a change 50ms after the last event, and a
 // truncated list may be valid.
 //
 // # Concurrency properties
 //
-// One of the running syncs, or Follow, owns the reader and reads the directory for all of them. When it ends, another
-// one takes over. While none of them runs, nobody reads the directory.
+// The goroutine of one running sync, or of Follow, owns the reader and reads the directory for all views. When it ends,
+// another one takes over. While none of them runs, the directory is not read.
 type Origin struct {
 	cfg          Config
 	contentKnown chan struct{}                     // closed by the reader
@@ -54,7 +54,7 @@ type Origin struct {
 
 	calls chan func(*reader) // to the goroutine that owns the reader
 
-	frozenSets atomic.Pointer[sets] // content of frozen views; nil: each shows its own content at the freeze
+	frozenSets atomic.Pointer[sets] // content of frozen views; if nil, each shows its own content at the freeze
 }
 
 // A publication is the content of the directory at one time, with a signal that a newer one exists. It is immutable.
@@ -64,9 +64,9 @@ type publication struct {
 	outdated chan struct{} // closed when there is a newer one
 }
 
-// Open opens a directory as an origin. Bad files are logged; they are not an error.
+// Open opens a directory as an origin and reads it once. Bad files are logged; they are not an error.
 //
-// Errors: there is no directory, or it cannot be read.
+// Errors: the configuration is invalid, or the directory does not exist or cannot be read.
 func Open(cfg Config) (*Origin, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -92,8 +92,8 @@ func Open(cfg Config) (*Origin, error) {
 	return f, nil
 }
 
-// Known returns a channel that is closed once the content of the directory is known: a file was good, or there was
-// none.
+// Known returns a channel that is closed once the content of the directory is known: a file was good, or the directory
+// contained no file.
 func (f *Origin) Known() <-chan struct{} { return f.contentKnown }
 
 // Follow reads the directory whenever it changes, until ctx ends, even if no sync runs.
@@ -207,6 +207,8 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 	}
 }
 
+// publish makes s the current publication and wakes the syncs. s is nil if no goroutine follows the directory any
+// longer.
 func (f *Origin) publish(s sets) {
 	old := f.published.Swap(&publication{at: time.Now(), sets: s, outdated: make(chan struct{})})
 	close(old.outdated)
@@ -216,7 +218,7 @@ func (f *Origin) publish(s sets) {
 // removals, clusters last. So no resource of a client references a removed one (B.11).
 func (l *Local) replace(from, to sets) {
 	all := maps.Clone(to)
-	for typeURL := range from { // the files may lack a type that an earlier process served
+	for typeURL := range from { // to may lack a type, for example after a freeze of an earlier process
 		if all[typeURL] == nil {
 			all[typeURL] = new(typeSet)
 		}

@@ -25,7 +25,7 @@ func (s sets) count() (n int) {
 	return n
 }
 
-// A typeSet is all resources of a type. It is immutable once another goroutine can see it.
+// A typeSet contains all resources of a type. It is immutable once another goroutine can see it.
 type typeSet struct {
 	version string // shown only to operators
 	byName  map[string]*wire.Resource
@@ -62,7 +62,7 @@ func (s *typeSet) equal(o *typeSet) bool {
 // fileStates are the states of the files of a directory by file name. They do no I/O and belong to the reader.
 type fileStates map[string]*fileState
 
-// A fileState is the content of one file.
+// A fileState contains the current and the last good content of one file.
 type fileState struct {
 	current  *fileContent // at the last read
 	lastGood *fileContent // at the last read without an error; nil if there was none
@@ -88,7 +88,7 @@ func (s fileStates) anyGood() bool {
 	return false
 }
 
-// deletedNames returns the names of the resources in deleted files, by type URL.
+// deletedNames returns the names of the resources in files that files no longer contains, by type URL.
 func (s fileStates) deletedNames(files map[string]*fileContent) map[string]map[string]struct{} {
 	names := make(map[string]map[string]struct{})
 	for file, f := range s {
@@ -109,8 +109,8 @@ func (s fileStates) deletedNames(files map[string]*fileContent) map[string]map[s
 	return names
 }
 
-// update replaces the files. It returns the resources to serve, and the files whose error has changed, by file name. A
-// file without an error is good again.
+// update replaces the files. It returns the resources to serve, and the files whose error has changed, sorted by file
+// name. A returned file without an error is good again.
 func (s fileStates) update(files map[string]*fileContent) (found sets, changed []BadFile) {
 	maps.DeleteFunc(s, func(name string, _ *fileState) bool { return files[name] == nil })
 	before := make(map[string]*fileState, len(files))
@@ -139,7 +139,7 @@ func (s fileStates) update(files map[string]*fileContent) (found sets, changed [
 	return found, changed
 }
 
-// sameError reports whether the file was already bad with the same error and content. f may be nil.
+// sameError reports whether both states of a file are bad with the same error and content. f may be nil.
 func (f *fileState) sameError(o *fileState) bool {
 	return f != nil && f.err != nil && f.err.Error() == o.err.Error() && f.current.digest == o.current.digest
 }
@@ -199,6 +199,7 @@ func (s fileStates) merge() sets {
 	return all
 }
 
+// describe returns the short name of the type and the name of a resource, for errors.
 func describe(typeURL, name string) string {
 	if short, ok := schema.ShortName(typeURL); ok {
 		typeURL = short
@@ -206,7 +207,7 @@ func describe(typeURL, name string) string {
 	return fmt.Sprintf("%s resource %q", typeURL, name)
 }
 
-// A BadFile is a file that is bad, or bad for some names.
+// A BadFile is a file that is bad, or bad for some names. See Origin for the meaning of bad.
 type BadFile struct {
 	File string // file name in the directory
 	Err  error  // with the line, if known

@@ -20,7 +20,7 @@ type reader struct {
 	log         *slog.Logger
 	files       fileStates
 	content     sets      // resources in the files
-	changed     []BadFile // files that became bad or good and are not logged yet
+	changed     []BadFile // files that became bad or good, until they are logged
 	group       *reconcile.Group
 	sets        map[string]*set // by type URL
 	loggedError string          // the error of the directory that was logged last
@@ -30,10 +30,11 @@ type reader struct {
 
 	contentKnown chan struct{} // closed when hasContent is set, or if there is no file
 	hasContent   bool          // a file was good; until then, clients wait
-	waitLogged   bool          // that no file was good was logged
+	waitLogged   bool          // the lack of a good file was logged
 	serving      sets          // all types that were ever served, some may be empty; replaced, never modified
 }
 
+// newReader returns a reader that has not read the directory yet.
 func newReader(cfg *Config) *reader {
 	r := &reader{
 		dir: cfg.Dir, log: cfg.Logger, group: reconcile.NewGroup(cfg.reconcile()), sets: make(map[string]*set),
@@ -51,11 +52,12 @@ type Status struct {
 	At    time.Time // time of the read
 }
 
-// A set is the served resources of one type of a directory: those in the files, and those whose removal is pending.
+// A set contains the served resources of one type of a directory: those in the files, and those whose removal is
+// pending or was discarded.
 type set struct {
 	*reconcile.Set
 	reader  *reader
-	content *typeSet // at the last read
+	content *typeSet // resources in the files at the last read
 }
 
 // set returns the set of a type.
@@ -99,24 +101,25 @@ func (s *set) Apply(u wire.Update) (c cache.Change) {
 	return c
 }
 
-// serve updates the served resources: those that were found, and those whose removal is pending. If a file lacks a
-// resource that it had, the removal is explicit. If a file was deleted, the removal of its resources is inferred. If
+// serve updates the served resources: those that were found, and those whose removal is pending. If a file no longer
+// contains a resource, the removal is explicit. If a file was deleted, the removal of its resources is inferred. If
 // there is no file at all, every removal is suspect. A served type stays, even if it is empty. A set that has not
-// changed keeps its pointer.
+// changed keeps its pointer. serve returns when to call it again; zero if no removal is pending.
 func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty bool, now time.Time) (next time.Time) {
 	was, held := r.serving, r.group.HeldRemovals()
-	r.group.StartSecondLooks(now) // this read is the second look
+	r.group.StartSecondLooks(now) // this read is the second check of pending removals
 	all := maps.Clone(was)
 	maps.Copy(all, found)
 	order, stated := slices.Sorted(maps.Keys(all)), make(map[string][]string)
-	// all types first: a resource whose removal is inferred may reference one whose removal is explicit
+	// Infer the removals of all types first: a resource whose removal is inferred may reference one whose removal is
+	// explicit.
 	for _, typeURL := range order {
 		stated[typeURL] = r.set(typeURL).inferRemovals(was.of(typeURL).without(found.of(typeURL)), deleted[typeURL], empty)
 	}
 	for _, typeURL := range order {
 		s, is := r.set(typeURL), found.of(typeURL)
 		if is == s.content && !r.group.HasRemovals() {
-			continue // its missing resources were removed already
+			continue // unchanged, and all removals were applied
 		}
 		s.content = is
 		s.Take(wire.Update{
@@ -128,7 +131,7 @@ func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty
 	r.publishBroken()
 	for typeURL, set := range r.serving {
 		if before := was[typeURL]; before != nil && before != set && before.equal(set) {
-			r.serving[typeURL] = before // unchanged: undo the copy that Apply made
+			r.serving[typeURL] = before // keep the pointer: Apply has made an equal copy
 		}
 	}
 	if held > 0 && r.group.HeldRemovals() == 0 {
@@ -143,7 +146,8 @@ func (r *reader) publishBroken() {
 	r.broken.Store(&all)
 }
 
-// inferRemovals infers which of the missing resources are removed. It returns the names whose removal is explicit.
+// inferRemovals divides the missing resources: it passes inferred removals to the set, and returns the names whose
+// removal is explicit. deleted are the names in deleted files; empty reports that there is no file at all.
 func (s *set) inferRemovals(missing, deleted map[string]struct{}, empty bool) (stated []string) {
 	var inferred []string
 	for name := range missing {

@@ -13,19 +13,19 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A Local writes a view whose content this process decides, such as that of files. The content is always complete: a
-// name that is not in it does not exist. Only the goroutine that owns the writer may call its methods.
+// A Local writes a view whose content comes from this process, such as that of files. The content is always complete: a
+// name that it does not contain does not exist. Only the goroutine that owns the writer may call its methods.
 type Local struct {
 	w           *cache.Writer
 	content     map[string]map[string]*wire.Resource // by type URL and name
 	system      map[string]string                    // version by type URL
-	collections collectionKeys                       // that clients subscribe to
-	unused      map[*cache.Name]string               // type URL by name: names without a client, which a gate withholds
+	collections collectionKeys                       // with a client
+	unused      map[*cache.Name]string               // type URL by name: names without a client, removed by Trim
 
 	reports *reconcile.Reports // nil: client reports do not delay removals
 }
 
-// NewLocal returns the Local of an empty view.
+// NewLocal returns the Local of an empty view, and marks the view as connected.
 func NewLocal(w *cache.Writer) *Local {
 	w.SetConnected(true)
 	return &Local{
@@ -40,7 +40,7 @@ func NewLocal(w *cache.Writer) *Local {
 // Demand returns a channel that receives when Answer must be called.
 func (l *Local) Demand() <-chan struct{} { return l.w.Demand() }
 
-// Set replaces all resources of a type, and returns the change. Of two resources with the same name, the last one takes
+// Set replaces all resources of a type, and returns the change. If two resources have the same name, the last one takes
 // precedence. The version is shown only to operators.
 func (l *Local) Set(typeURL, version string, resources []*wire.Resource) cache.Change {
 	set := make(map[string]*wire.Resource, len(resources))
@@ -71,9 +71,10 @@ func (l *Local) Update(u wire.Update) cache.Change {
 	return l.apply(u, set)
 }
 
+// apply applies an update to the view and makes set the content of its type. set must include the update.
 func (l *Local) apply(u wire.Update, set map[string]*wire.Resource) cache.Change {
 	for i, r := range u.Resources {
-		if r.TTL > 0 { // the start of a TTL is unknown for a file
+		if r.TTL > 0 { // a file does not state when the TTL started
 			r = r.WithoutTTL()
 			u.Resources[i], set[r.Name] = r, r
 		}
@@ -125,10 +126,10 @@ func (l *Local) confirm(key string) {
 	l.w.SetPhase(key, cache.Confirmed)
 }
 
-// collectionKeys are keys of collections.
+// collectionKeys is a set of keys of collections, see cache.Collection.
 type collectionKeys map[string]struct{}
 
-// split splits an update by collection.
+// split returns the parts of an update that belong to the collections, by key.
 func (k collectionKeys) split(u wire.Update) map[string]*wire.Update {
 	if len(k) == 0 {
 		return nil
@@ -179,8 +180,8 @@ func (l *Local) all(typeURL string) wire.Update {
 	}
 }
 
-// Answer applies the resources that clients subscribed to since the last call. It applies resources again whose content
-// was dropped (R125).
+// Answer handles the changes in the demand of clients since the last call. It applies resources that clients newly
+// subscribe to, and those whose content was dropped (R125).
 func (l *Local) Answer() {
 	named := make(map[string]*wire.Update)
 	followed := make(collectionKeys)
@@ -210,7 +211,7 @@ func (l *Local) Answer() {
 	}
 }
 
-// Trim removes names without a client. A name that a gate withholds stays, so that returning clients find it.
+// Trim removes names without a client. It keeps names that a gate withholds, so that returning clients find them.
 func (l *Local) Trim() {
 	forget := make(map[string][]*cache.Name)
 	for n, typeURL := range l.unused {
@@ -224,6 +225,7 @@ func (l *Local) Trim() {
 	}
 }
 
+// answerMembers confirms the wildcard set of a type for a new client, and applies it again if content was dropped.
 func (l *Local) answerMembers(d cache.Demand) {
 	if d.Refetch {
 		l.w.Apply(cache.Wildcard, l.all(d.TypeURL))
@@ -243,6 +245,7 @@ func (l *Local) answerName(u *wire.Update, name string) {
 // find returns the resource with a name or alias. It ignores dynamic parameters: files contain no variants.
 func (l *Local) find(typeURL, name string) *wire.Resource { return find(l.content[typeURL], name) }
 
+// find returns the resource with a name or alias; nil if there is none.
 func find(byName map[string]*wire.Resource, name string) *wire.Resource {
 	name = wire.PlainName(name)
 	if r := byName[name]; r != nil {

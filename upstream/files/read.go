@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// maxReadTries is how often a directory is read if it changes during the read.
+// maxReadTries is the maximum number of times that a directory is read because it changes during the read.
 const maxReadTries = 3
 
 // A fileContent is the content of one file. It is immutable.
@@ -26,11 +26,11 @@ type fileContent struct {
 	types   map[string][]*wire.Resource // by type URL; a declared type may have no resources
 }
 
-// readDir reads the files of a directory, by name. It does not parse files that have not changed since before. Errors
-// of a file are part of its content; readDir returns only errors of the directory.
+// readDir returns the content of the files of a directory by name. It does not parse files that have not changed since
+// before. Errors of a file are part of its content; readDir returns only errors of the directory.
 //
-// If the directory changes during the read, readDir reads it again, so that it sees an atomic swap of all files as a
-// whole.
+// If the directory changes during the read, readDir reads it again, up to maxReadTries times. So an atomic swap of all
+// files takes effect as a whole.
 func readDir(dir string, before map[string]*fileContent) (map[string]*fileContent, error) {
 	return readWith(dir, before, listDir)
 }
@@ -60,10 +60,11 @@ func readWith(
 
 // A listing is the metadata of one file, or of the target of a symbolic link.
 type listing struct {
-	info fs.FileInfo
+	info fs.FileInfo // nil if err is set
 	err  error
 }
 
+// listDir returns the files of a directory that the relay reads, by name.
 func listDir(dir string) (map[string]listing, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -83,6 +84,7 @@ func listDir(dir string) (map[string]listing, error) {
 	return files, nil
 }
 
+// sameListing reports whether two listings contain the same unchanged files.
 func sameListing(a, b map[string]listing) bool {
 	if len(a) != len(b) {
 		return false
@@ -99,11 +101,12 @@ func sameListing(a, b map[string]listing) bool {
 	return true
 }
 
+// sameFile reports whether a file is the same and unchanged, judged by its identity, size and modification time.
 func sameFile(a, b fs.FileInfo) bool {
 	return os.SameFile(a, b) && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime())
 }
 
-// readFile reads the file, and parses it if it has changed since before.
+// readFile reads the file, and parses it if it has changed since before. before may be nil.
 func (l listing) readFile(path string, before *fileContent) *fileContent {
 	if l.err != nil {
 		return &fileContent{err: l.err}
@@ -122,6 +125,7 @@ func (l listing) readFile(path string, before *fileContent) *fileContent {
 	return parseFile(path, data, digest)
 }
 
+// parseFile returns the content of a file. An error in one resource makes the whole file bad.
 func parseFile(path string, data []byte, digest [sha256.Size]byte) *fileContent {
 	doc, err := schema.ParseFile(path, data)
 	if err != nil {
@@ -158,7 +162,7 @@ func newFileResource(r schema.Resource) (*wire.Resource, error) {
 	if err == nil && made.Name == r.Name || err != nil && !errors.Is(err, wire.ErrUnnamed) {
 		return made, err
 	}
-	// The wrapper has no name: use that of the resource in it.
+	// The wrapper has no name: use the name of the resource in it.
 	named := protowire.AppendTag(append([]byte(nil), r.Wrapper...), wrapperName, protowire.BytesType)
 	return unwrap(r.TypeURL, protowire.AppendString(named, r.Name))
 }

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// read reads the directory and updates the served resources. It returns when to read again because a hold ends; zero if
-// there is none.
+// read reads the directory and updates the served resources and the status. It returns when to read again because a
+// hold ends; zero if there is none. If the directory exists but cannot be read, the served resources do not change.
 func (r *reader) read(now time.Time) (over time.Time) {
 	files, err := readDir(r.dir, r.files.current())
 	r.logDirError(err)
@@ -39,7 +39,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 			slog.Int("files", len(files)), slog.Int("resources", r.serving.count()))
 	}
 	if empty && r.serving.count() == 0 {
-		clear(r.files) // no removal is pending, so the old content is not needed
+		clear(r.files) // no resource is served, so the old content is not needed
 	}
 	return over
 }
@@ -65,7 +65,7 @@ func (r *reader) closeKnown(known bool) {
 	}
 }
 
-// takeFiles returns the resources of the files that were read.
+// takeFiles records the files that were read and returns their resources.
 func (r *reader) takeFiles(files map[string]*fileContent) sets {
 	if !maps.Equal(r.files.current(), files) {
 		r.content, r.changed = r.files.update(files)

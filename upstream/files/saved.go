@@ -24,8 +24,9 @@ func (f *Origin) Freeze(ctx context.Context) {
 // Thaw ends a freeze. It must be called before the views are thawed.
 func (f *Origin) Thaw() { f.frozenSets.Store(nil) }
 
-// Thawing returns a function that creates an edition of what a thaw would show to the clients of a view. The goroutine
-// of the writer must call it. It uses the current content of the directory, since a frozen view has applied none of it.
+// Thawing returns a function that creates an edition of the content that a thaw would show to the clients of a view.
+// The goroutine of the writer must call the function. It uses the current content of the directory, since a frozen view
+// has not applied it.
 func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition {
 	var now sets // nil if the content is unknown
 	f.withReader(ctx, func(r *reader) {
@@ -45,7 +46,7 @@ func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition
 	}
 }
 
-// replacements returns the resources that replace those of a type, and the removal of those that have no replacement.
+// replacements returns the resources of s that replace those of a type in a view, and the removals of the others.
 func (s sets) replacements(t *cache.Type) (all []cache.Former) {
 	typeURL, glob, isCollection := cache.SplitCollection(t.URL)
 	set := s.of(typeURL).byName
@@ -70,11 +71,11 @@ func (s sets) replacements(t *cache.Type) (all []cache.Former) {
 // A Saved contains the served resources that a new process could not read from the files. While the directory is
 // frozen, these are all resources, otherwise those whose removal an operator discarded. It is immutable.
 type Saved struct {
-	frozen *sets // identity of the frozen content
+	frozen *sets // identity of the frozen content; nil if the directory is not frozen
 	sets   sets
 }
 
-// Same reports whether both contain the same resources. Either may be nil.
+// Same reports whether both contain the same resources, so that a stored snapshot is up to date. Either may be nil.
 func (s *Saved) Same(o *Saved) bool {
 	if s == nil || o == nil {
 		return s == o
@@ -137,8 +138,8 @@ func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
 	return snap
 }
 
-// Restore restores what an earlier process saved: the frozen content, and resources whose removal an operator
-// discarded. It must be called before any sync runs. Content that was not stored is read from the files.
+// Restore restores the resources that an earlier process saved: the frozen content, and resources whose removal an
+// operator discarded. It must be called before any sync runs. Content that was not stored is read from the files.
 func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
 	r := <-f.idleReader
 	defer func() { f.idleReader <- r }()
@@ -155,7 +156,7 @@ func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) 
 	}
 }
 
-// frozenSets returns the frozen sets of a snapshot.
+// frozenSets returns the frozen sets of a snapshot. It takes dropped content, and Secrets, from the files.
 func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 	all := make(sets)
 	for typeURL, set := range r.serving {

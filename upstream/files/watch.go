@@ -17,8 +17,8 @@ const (
 
 // A dirWatch waits for changes of a directory. It belongs to one goroutine.
 //
-// Every event counts, whatever file it is about: a file may be a link to a link with any name, such as ..data in a
-// Kubernetes volume.
+// An event of any file counts, because a file may be a link to a link with any name, such as ..data in a Kubernetes
+// volume.
 type dirWatch struct {
 	dir           string
 	log           *slog.Logger
@@ -29,8 +29,8 @@ type dirWatch struct {
 	warningLogged bool // reset when the watch works
 }
 
-// newDirWatch returns a watch that renew starts. If the system provides no events, it logs that, and wait only waits
-// for the time.
+// newDirWatch returns a watch that renew starts. If the system provides no events, newDirWatch logs that, and wait
+// returns only at the time or for a call. The caller must call close.
 func newDirWatch(cfg Config) *dirWatch {
 	d := &dirWatch{dir: cfg.Dir, log: cfg.Logger}
 	if cfg.disableEvents {
@@ -55,7 +55,7 @@ func (d *dirWatch) close() {
 	}
 }
 
-// renew watches the directory that has the name now, which may have replaced another one.
+// renew watches the directory that has the name now. It may have replaced the watched directory since the last call.
 func (d *dirWatch) renew() {
 	if d.watcher == nil {
 		return
@@ -70,7 +70,7 @@ func (d *dirWatch) renew() {
 		d.watched = nil
 	}
 	if err != nil {
-		return // the read returns the error
+		return // readDir returns the same error
 	}
 	if err := d.watcher.Add(d.dir); err != nil {
 		d.warn(err)
@@ -79,7 +79,7 @@ func (d *dirWatch) renew() {
 	d.watched, d.warningLogged = info, false
 }
 
-// warn logs once that there are no events.
+// warn logs that there are no events, once until a watch succeeds.
 func (d *dirWatch) warn(err error) {
 	if !d.warningLogged {
 		d.log.Warn("directory cannot be watched: polling it instead", slog.String("dir", d.dir), slog.Any("err", err))
@@ -87,14 +87,14 @@ func (d *dirWatch) warn(err error) {
 	d.warningLogged = true
 }
 
-// wait waits for a reason to read the directory: events, the time until, or a call, which it returns. It returns again
-// = false if ctx ends.
+// wait waits until the directory must be read: after events, at the time until, or for a call, which it returns. again
+// is false if ctx has ended.
 func (d *dirWatch) wait(
 	ctx context.Context, until time.Time, calls <-chan func(*reader),
 ) (call func(*reader), again bool) {
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
-	var latest time.Time // maximum wait after the first event; zero if there was none
+	var latest time.Time // when to return after the first event at the latest; zero if there was none
 	for {
 		select {
 		case _, ok := <-d.events:
