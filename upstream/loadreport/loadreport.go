@@ -28,15 +28,15 @@ const (
 	// minInterval is the minimum interval between two load reports, whatever the origin requests.
 	minInterval = time.Second
 
-	// maxReportAge is how long load is kept for an origin that does not accept it. Older load is not relevant to load
-	// balancing.
+	// maxReportAge is how long the relay keeps load for an origin that does not accept reports. Older load is not
+	// relevant to load balancing.
 	maxReportAge = 10 * time.Minute
 
 	// unimplementedWait is the delay before a new stream to an origin that does not implement LRS.
 	unimplementedWait = 5 * time.Minute
 
 	// sendTimeout is how long a send may block on an origin that does not read. streamErrorWait is how long a failed
-	// send waits for the error that ended the stream.
+	// send waits for the receiver to return the error of the stream.
 	sendTimeout     = 5 * time.Second
 	streamErrorWait = time.Second
 
@@ -66,10 +66,11 @@ var errNotReading = errors.New("the origin does not read")
 // (B.40).
 var errFailedBack = errors.New("the origin has returned to an earlier address")
 
-// Open opens a stream of load reports for a client. It ends with ctx. The caller sends and receives its messages.
-// Errors are gRPC statuses. Without a connection, the error is UNAVAILABLE after 5s, and the session fails over to the
-// next target. When the session fails back to an earlier target, the stream ends with UNAVAILABLE, so that the client
-// reconnects (B.40).
+// Open opens a stream of load reports for a client. It ends with ctx. The caller sends and receives its messages. When
+// the session fails back to an earlier target, the stream ends with UNAVAILABLE, so that the client reconnects (B.40).
+//
+// Errors are gRPC statuses. Without a connection, the error is UNAVAILABLE after 5s. If that happens repeatedly, the
+// session fails over to the next target.
 func Open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, error) {
 	own, cancel := context.WithCancelCause(ctx)
 	rpc, at, err := open(own, s)
@@ -94,12 +95,14 @@ func Open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, error) {
 	return passthroughStream{rpc, own}, nil
 }
 
-// A passthroughStream is the stream of a client. It returns why the relay closed it.
+// A passthroughStream is the stream of a client. If the relay closed it, RecvMsg returns UNAVAILABLE instead of
+// CANCELED.
 type passthroughStream struct {
 	grpc.ClientStream
-	ctx context.Context
+	ctx context.Context // its cause is why the relay closed the stream
 }
 
+// RecvMsg implements grpc.ClientStream.
 func (p passthroughStream) RecvMsg(m any) error {
 	err := p.ClientStream.RecvMsg(m)
 	if err != nil && errors.Is(context.Cause(p.ctx), errFailedBack) {
@@ -108,6 +111,7 @@ func (p passthroughStream) RecvMsg(m any) error {
 	return err
 }
 
+// open opens an LRS stream to the active target.
 func open(ctx context.Context, s *upstream.Session) (grpc.ClientStream, upstream.StreamTarget, error) {
 	return s.OpenStream(ctx, stream, lrspb.LoadReportingService_StreamLoadStats_FullMethodName)
 }
@@ -120,16 +124,17 @@ type reporter struct {
 	log     *slog.Logger
 
 	retry               *backoff.ExponentialBackOff
-	acceptedAt          time.Time // when the origin last accepted or requested reports
-	unimplementedLogged bool      // that the origin does not implement LRS was logged
-	intervalLogged      bool      // that the requested interval is too short was logged
+	acceptedAt          time.Time // when the relay last sent a report or the origin requested reports
+	unimplementedLogged bool      // the lack of LRS was logged; reset once the origin requests reports
+	intervalLogged      bool      // a requested interval that is too short was logged
 }
 
 // Run reports load to the origin for a node, at the interval that the origin requests, until ctx ends. Then it sends a
-// final report. Failures of the origin do not end it: it logs them and retries, as for a view.
+// final report and returns. Failures of the origin do not end it: it logs them and retries after 1s to 30s. For an
+// origin that does not implement LRS, it retries after about 5m and discards the load.
 //
-// Load that could not be sent is part of the next report, unless that is more than 10 minutes later. Load that was sent
-// when the connection broke may be lost: LRS has no acknowledgment.
+// Load that could not be sent is part of the next report, unless that is more than 10 minutes later. A report that was
+// in flight when the connection broke may be lost: LRS has no acknowledgment.
 func Run(ctx context.Context, s *upstream.Session, node *corepb.Node, loads Loads, log *slog.Logger) {
 	r := &reporter{
 		session: s,
@@ -155,7 +160,8 @@ func Run(ctx context.Context, s *upstream.Session, node *corepb.Node, loads Load
 	}
 }
 
-// wait returns the delay before the next stream.
+// wait logs the end of a stream and returns the delay before the next one. answered reports that the origin requested
+// reports.
 func (r *reporter) wait(answered bool, err error) time.Duration {
 	if status.Code(err) == codes.Unimplemented {
 		if !r.unimplementedLogged {
@@ -268,7 +274,7 @@ func (r *reporter) send(st *reportStream) error {
 	return nil
 }
 
-// finish sends the final report and waits for the origin to end the stream.
+// finish sends the final report and waits for the origin to end the stream, at most finalReportTimeout.
 func (r *reporter) finish(st *reportStream) {
 	hard := time.AfterFunc(finalReportTimeout, func() { st.cancel(errNotReading) })
 	defer hard.Stop()
@@ -285,12 +291,13 @@ type reportStream struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	requests chan *lrspb.LoadStatsResponse
-	errs     chan error
+	errs     chan error    // receives the error that ended the stream; capacity 1
 	done     chan struct{} // closed when the receiver has ended
 
 	interval time.Duration // requested by the origin; zero before its first request
 }
 
+// configured reports whether the origin has requested reports on the stream.
 func (st *reportStream) configured() bool { return st.interval > 0 }
 
 // openReports opens a stream. The stream outlives ctx, for the final report.
@@ -322,6 +329,7 @@ func (st *reportStream) close() {
 	<-st.done
 }
 
+// receive passes the requests of the origin to the reporter until the stream ends.
 func (st *reportStream) receive() {
 	defer close(st.done)
 	for {
@@ -338,7 +346,8 @@ func (st *reportStream) receive() {
 	}
 }
 
-// send sends a request, with sendTimeout. Its error is why the stream ended.
+// send sends a request. If the origin does not read for sendTimeout, it closes the stream. The error is the reason why
+// the stream ended.
 func (st *reportStream) send(r *lrspb.LoadStatsRequest) error {
 	stalled := time.AfterFunc(sendTimeout, func() { st.cancel(errNotReading) })
 	defer stalled.Stop()

@@ -25,8 +25,8 @@ import (
 // lrsOrigin is the LRS of an origin that requests a report every 10s.
 type lrsOrigin struct {
 	lrspb.UnimplementedLoadReportingServiceServer
-	streams atomic.Int64 // in all
-	open    atomic.Int64
+	streams atomic.Int64 // opened so far
+	open    atomic.Int64 // open now
 }
 
 func (l *lrsOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
@@ -38,7 +38,7 @@ func (l *lrsOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSta
 	}
 	for {
 		if _, err := rpc.Recv(); err != nil {
-			return nil // the client has left
+			return nil // the client has closed the stream
 		}
 	}
 }
@@ -60,8 +60,8 @@ func (noLoads) Configure(*lrspb.LoadStatsResponse)  {}
 func (noLoads) Take() []*endpointpb.ClusterStats    { return nil }
 func (noLoads) Return(_ []*endpointpb.ClusterStats) {}
 
-// TestB40_LoadReportsFailOver: load reports fail over to the next address by themselves. Clients may report load and
-// subscribe to nothing, so that there is no other stream.
+// TestB40_LoadReportsFailOver: load reports fail over to the next address without an ADS stream. There is none if
+// clients report load and have no subscriptions.
 func TestB40_LoadReportsFailOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		one, atOne := loadOrigin(t, "one")
@@ -91,37 +91,37 @@ func TestB40_LoadReportsFailOver(t *testing.T) {
 			loadreport.Run(ctx, session, &corepb.Node{Id: "relay"}, noLoads{}, slog.New(slog.DiscardHandler))
 		}()
 		pass(time.Minute)
-		expect("at first", 1, 0)
+		expect("initially", 1, 0)
 		one.Stop()
 		pass(10 * time.Second)
-		expect("without the first", 1, 1)
+		expect("after the first address has stopped", 1, 1)
 		one.Restart()
 		two.Stop()
 		pass(10 * time.Second)
-		expect("without the second", 2, 1)
+		expect("after the second address has stopped", 2, 1)
 		stop()
 		<-ended
 		if err := session.Close(); err != nil {
 			t.Error(err)
 		}
 
-		// A stream for each client, which is the client's to open again.
+		// The stream of a client fails, and the client must retry.
 		one.Stop()
 		two.Restart()
 		session = open()
 		if _, err := loadreport.Open(t.Context(), session); status.Code(err) != codes.Unavailable {
-			t.Errorf("a client's stream to an address that is down: %v, want UNAVAILABLE", err)
+			t.Errorf("first stream of a client to a stopped address: error %v, want UNAVAILABLE", err)
 		}
 		pass(time.Second)
 		if _, err := loadreport.Open(t.Context(), session); status.Code(err) != codes.Unavailable {
-			t.Errorf("the second stream to an address that is down: %v, want UNAVAILABLE", err)
+			t.Errorf("second stream of a client to a stopped address: error %v, want UNAVAILABLE", err)
 		}
 		again, leave := context.WithCancel(t.Context())
 		if _, err := loadreport.Open(again, session); err != nil {
-			t.Errorf("the next one: %v, want a stream", err)
+			t.Errorf("third stream of a client: error %v, want none after the failover", err)
 		}
 		pass(time.Second)
-		expect("passed through", 2, 2)
+		expect("after the failover for the client", 2, 2)
 		leave()
 		if err := session.Close(); err != nil {
 			t.Error(err)
@@ -156,23 +156,23 @@ func TestB40_LoadReportsFailBack(t *testing.T) {
 				t.Errorf("%s: %d and %d streams are open, want %d and %d", when, gotOne, gotTwo, wantOne, wantTwo)
 			}
 		}
-		expect("without the first", 0, 2)
+		expect("while the first address is stopped", 0, 2)
 		one.Restart()
 		time.Sleep(9 * time.Minute)
-		expect("the first is back for nine minutes", 0, 2)
+		expect("9 minutes after the restart of the first address", 0, 2)
 		time.Sleep(2 * time.Minute)
-		expect("for eleven", 1, 0)
+		expect("11 minutes after the restart of the first address", 1, 0)
 		for err == nil {
 			err = client.RecvMsg(new(lrspb.LoadStatsResponse))
 		}
 		if status.Code(err) != codes.Unavailable {
-			t.Errorf("the client's stream ended with %v, want UNAVAILABLE", err)
+			t.Errorf("stream of the client ended with %v, want UNAVAILABLE", err)
 		}
 		if _, err = loadreport.Open(ctx, session); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)
-		expect("the client has come again", 2, 0)
+		expect("after the client has reconnected", 2, 0)
 		stop()
 		<-ended
 		if err := session.Close(); err != nil {
