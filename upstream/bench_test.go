@@ -19,9 +19,10 @@ import (
 
 const acme = "type.googleapis.com/acme.Thing"
 
+// globName returns the name of the i-th collection of acme.
 func globName(i int) string { return fmt.Sprintf("xdstp://one/acme.Thing/%d/*", i) }
 
-// collections returns a view with n confirmed collections, each with a client, and its writer.
+// collections returns a connected view with n empty collections, each with a client, and its writer.
 func collections(b *testing.B, n int) (*cache.View, *cache.Writer) {
 	b.Helper()
 	view, w := cache.New(cache.Config{})
@@ -40,7 +41,7 @@ func member(b *testing.B, version int) wire.Update {
 	return wire.Update{TypeURL: acme, Resources: []*wire.Resource{r}}
 }
 
-// BenchmarkShareAmongCollections measures a share when one of many collections of a group changes.
+// BenchmarkShareAmongCollections measures a share when one of n shared collections changes.
 func BenchmarkShareAmongCollections(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
@@ -60,7 +61,7 @@ func BenchmarkShareAmongCollections(b *testing.B) {
 				rounds++
 			}
 			if got := view.Generation().Type(key).Wildcard.Last(); got < cache.Seq(rounds) {
-				b.Fatalf("%d changes arrived of %d", got, rounds)
+				b.Fatalf("the share applied %d changes, want %d", got, rounds)
 			}
 		})
 	}
@@ -80,12 +81,12 @@ func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 }
 
 // BenchmarkUpdate measures one response with new content for some of 1,000 resources, and the following step of the
-// loop: among the first answers on a stream, and once the set is confirmed.
+// loop: on a stream that has just opened, and once the set is confirmed.
 func BenchmarkUpdate(b *testing.B) {
 	const all = 1000
 	name := func(i int) string { return fmt.Sprintf("service-%03d", i) }
 	for _, typeURL := range []string{wire.ClusterType, wire.EndpointType} {
-		var versions [32][]*wire.Resource // more than are remembered
+		var versions [32][]*wire.Resource // more versions than an entry remembers
 		for v := range versions {
 			for i := range all {
 				versions[v] = append(versions[v], benchResource(b, typeURL, name(i), v))
@@ -108,7 +109,7 @@ func BenchmarkUpdate(b *testing.B) {
 					m := benchMirror(b, w)
 					now := m.byRole[main].openedAt
 					m.demand(now)
-					say := func(n, version int) {
+					respond := func(n, version int) {
 						u := wire.Update{TypeURL: typeURL, Nonce: "1", Resources: versions[version%len(versions)][:n]}
 						m.handleResponse(&m.byRole[main], event{stream: m.byRole[main].stream, update: u, at: now}, now)
 						m.step(b.Context(), now)
@@ -118,21 +119,21 @@ func BenchmarkUpdate(b *testing.B) {
 					}
 					now = now.Add(time.Second)
 					m.step(b.Context(), now)
-					say(all, 0)
+					respond(all, 0)
 					now = now.Add(2 * time.Minute)
 					m.step(b.Context(), now)
-					if !confirmed { // as on a new stream
+					if !confirmed { // a new stream resets the set
 						m.streamOpened(&m.byRole[main], now)
 					}
-					say(all, 0)
+					respond(all, 0)
 					before, rounds := view.Generation().Seq, 0
 					b.ReportAllocs()
 					for b.Loop() {
 						rounds++
-						say(changed, rounds)
+						respond(changed, rounds)
 					}
 					if got := view.Generation().Seq - before; got < cache.Seq(rounds) {
-						b.Fatalf("%d changes were applied of %d", got, rounds)
+						b.Fatalf("%d changes applied, want %d", got, rounds)
 					}
 				})
 			}
@@ -176,11 +177,11 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 		m.applyResponse(m.subs[wire.EndpointType], main, wire.Update{TypeURL: wire.EndpointType, Resources: versions[rounds%2]}, now)
 	}
 	if got := view.Generation().Seq; got < cache.Seq(rounds) {
-		b.Fatalf("%d changes were applied of %d", got, rounds)
+		b.Fatalf("%d changes applied, want %d", got, rounds)
 	}
 }
 
-// benchResource returns a cluster, or an assignment of three endpoints, with the version in its content.
+// benchResource returns a cluster, or an assignment with three endpoints. Its content contains the version.
 func benchResource(b *testing.B, typeURL, name string, version int) *wire.Resource {
 	var m proto.Message = &clusterpb.Cluster{Name: name, AltStatName: fmt.Sprint(version)}
 	if typeURL == wire.EndpointType {
@@ -216,7 +217,7 @@ func BenchmarkMirrorAmongCollections(b *testing.B) {
 				v.step(b.Context(), now)
 			}
 			if got := view.Generation().Seq; got < cache.Seq(rounds) {
-				b.Fatalf("%d changes were applied of %d", got, rounds)
+				b.Fatalf("%d changes applied, want %d", got, rounds)
 			}
 		})
 	}

@@ -16,7 +16,7 @@ import (
 
 var epoch = time.Unix(1000, 0)
 
-// comparing returns a view with one cluster, which the server "one" at the first target has sent.
+// comparing returns a view sync without a loop. Its view has one cluster from the server "one" at the first target.
 func comparing(t *testing.T, log slog.Handler, version string) *viewSync {
 	t.Helper()
 	session := check.Must(New(Config{Targets: []string{"first:1", "second:1"}}))
@@ -30,11 +30,12 @@ func comparing(t *testing.T, log slog.Handler, version string) *viewSync {
 	return v
 }
 
+// put adds a cluster to the view.
 func put(v *viewSync, r *wire.Resource) {
 	v.w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{r}})
 }
 
-// cluster returns a cluster with a version. For the version "hash", the version is the hash of the content.
+// cluster returns a cluster with a version. If the version starts with "hash", the hash of the content replaces it.
 func cluster(version string) *wire.Resource {
 	value := []byte{0x0a, byte(len(version))}
 	value = append(value, version...)
@@ -45,7 +46,7 @@ func cluster(version string) *wire.Resource {
 	return check.Must(wire.NewResource(wire.ClusterType, name, version, value))
 }
 
-// openStream opens a stream, which reports the cached versions if versions is set.
+// openStream records that a stream has opened. The stream reports the cached versions if versions is set.
 func openStream(v *viewSync, r role, versions bool, now time.Time) {
 	v.scheduleComparison(&adsStream{stream: &stream{role: r}, sentVersions: versions}, now)
 }
@@ -72,31 +73,31 @@ func TestH07_ServerAfterResume(t *testing.T) {
 		target string
 		logged int
 	}{
-		{"nobody yet", answers(), due, "first:1", 0},
-		{"a server without a name", answers(""), due, "first:1", 0},
-		{"the same one", answers("one"), time.Time{}, "first:1", 0},
-		{"another one", answers("two"), due, "", 1},
-		{"another one, twice", answers("two", "two"), due, "", 1},
-		{"two in turn", answers("two", "one"), due, "", 2},
-		{"the same one, after one without a name", func(v *viewSync) { answers("one", "")(v); again(v, io.EOF); answers("one")(v) }, time.Time{}, "first:1", 0},
-		{"the first that has a name", func(v *viewSync) { v.identifier = ""; again(v, io.EOF); answers("two")(v) }, due, "", 0},
-		{"another one, and the other stream opens", func(v *viewSync) {
+		{"no response", answers(), due, "first:1", 0},
+		{"server without an identifier", answers(""), due, "first:1", 0},
+		{"same server", answers("one"), time.Time{}, "first:1", 0},
+		{"other server", answers("two"), due, "", 1},
+		{"other server responds twice", answers("two", "two"), due, "", 1},
+		{"other server, then the same server", answers("two", "one"), due, "", 2},
+		{"same server after one without an identifier", func(v *viewSync) { answers("one", "")(v); again(v, io.EOF); answers("one")(v) }, time.Time{}, "first:1", 0},
+		{"first server with an identifier", func(v *viewSync) { v.identifier = ""; again(v, io.EOF); answers("two")(v) }, due, "", 0},
+		{"other server, then the auxiliary stream opens", func(v *viewSync) {
 			answers("two")(v)
 			openStream(v, auxiliary, true, epoch.Add(time.Second))
 			answers("two")(v)
 		}, due, "", 1},
-		{"another one, which the other stream tells what is held", func(v *viewSync) {
+		{"other server, only the auxiliary stream reports versions", func(v *viewSync) {
 			v.comparison.streamEnded(io.EOF)
 			openStream(v, main, false, epoch)
 			answers("two")(v)
 			openStream(v, auxiliary, true, epoch)
 			answers("two")(v)
 		}, due, "", 1},
-		{"another one, and the relay reopens the stream", func(v *viewSync) { answers("two")(v); again(v, errResync); answers("two")(v) }, due, "", 1},
-		{"another one before the stream was lost", func(v *viewSync) { answers("two")(v); again(v, io.EOF); answers("two")(v) }, due, "", 1},
-		{"the same one, and the relay reopens the stream", func(v *viewSync) { answers("one")(v); again(v, errResync) }, time.Time{}, "first:1", 0},
-		{"the same one, which has not stated all", func(v *viewSync) { v.w.SetTarget("second:1"); again(v, io.EOF); answers("one")(v) }, due, "", 0},
-		{"another one, which is not told what is held", func(v *viewSync) {
+		{"other server, then the relay reopens the stream", func(v *viewSync) { answers("two")(v); again(v, errResync); answers("two")(v) }, due, "", 1},
+		{"other server before the stream was lost", func(v *viewSync) { answers("two")(v); again(v, io.EOF); answers("two")(v) }, due, "", 1},
+		{"same server, then the relay reopens the stream", func(v *viewSync) { answers("one")(v); again(v, errResync) }, time.Time{}, "first:1", 0},
+		{"same server, some resources from another target", func(v *viewSync) { v.w.SetTarget("second:1"); again(v, io.EOF); answers("one")(v) }, due, "", 0},
+		{"other server, no stream reports versions", func(v *viewSync) {
 			v.comparison.streamEnded(io.EOF)
 			openStream(v, main, false, epoch)
 			answers("two")(v)
@@ -108,10 +109,10 @@ func TestH07_ServerAfterResume(t *testing.T) {
 			again(v, io.EOF)
 			tt.do(v)
 			if got := v.comparison.dueAt; got != tt.due {
-				t.Errorf("compared at %v, want %v", got, tt.due)
+				t.Errorf("comparison due at %v, want %v", got, tt.due)
 			}
-			check.Equal(t, "target", v.w.Source().Target, tt.target)
-			check.Equal(t, "messages in the log", strings.Count(log.String(), "another origin instance"), tt.logged)
+			check.Equal(t, "target of the view", v.w.Source().Target, tt.target)
+			check.Equal(t, "log lines about another instance", strings.Count(log.String(), "another origin instance"), tt.logged)
 		})
 	}
 }
@@ -129,11 +130,11 @@ func TestH07_VersionsAreHashes(t *testing.T) {
 	dropped.DoNotCache = true
 	put(v, dropped.DropContent())
 	if compared(v) {
-		t.Error("compared, but the version is a hash")
+		t.Error("comparison scheduled although the version is a content hash")
 	}
 	put(v, cluster("1"))
 	if !compared(v) {
-		t.Error("not compared, but a version is none")
+		t.Error("no comparison scheduled although a version is not a content hash")
 	}
 	v = comparing(t, slog.DiscardHandler, "hash")
 	for i := range hashSampleSize {
@@ -141,7 +142,7 @@ func TestH07_VersionsAreHashes(t *testing.T) {
 	}
 	put(v, cluster("1"))
 	if compared(v) {
-		t.Error("compared, but the versions of the first hundred are hashes")
+		t.Error("comparison scheduled although the first 100 versions are content hashes")
 	}
 }
 
@@ -153,35 +154,35 @@ func TestH07_ComparisonEnds(t *testing.T) {
 	last := epoch.Add(comparisonMax)
 	for _, tt := range []struct {
 		name  string
-		line  adsStream // after all was asked for
-		heard time.Duration
+		line  adsStream     // after the request for all content
+		heard time.Duration // time of the last response, after epoch
 		ends  time.Time
 	}{
 		{"no stream", line(false, true), time.Second, last},
-		{"no answer", line(true, false), -time.Second, last},
-		{"an answer", line(true, true), time.Second, epoch.Add(time.Second + 150*time.Millisecond)},
-		{"answers without end", line(true, true), comparisonMax - time.Millisecond, last},
+		{"no response", line(true, false), -time.Second, last},
+		{"one response", line(true, true), time.Second, epoch.Add(time.Second + 150*time.Millisecond)},
+		{"endless responses", line(true, true), comparisonMax - time.Millisecond, last},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			v := comparing(t, slog.DiscardHandler, "1")
 			v.comparison.dueAt = epoch
 			v.byRole[main] = line(false, false)
 			if next := v.compare(epoch); !next.IsZero() || v.comparison.running {
-				t.Errorf("without a stream: again at %v, turn %t", next, v.comparison.running)
+				t.Errorf("without a stream: next call at %v, running %t; want none and false", next, v.comparison.running)
 			}
 			v.byRole[main] = line(true, false)
 			if next := v.compare(epoch.Add(-1)); next != epoch || v.comparison.running {
-				t.Errorf("before it is due: again at %v, want %v; turn %t", next, epoch, v.comparison.running)
+				t.Errorf("before it is due: next call at %v, want %v; running %t", next, epoch, v.comparison.running)
 			}
 			if next := v.compare(epoch); next != last || v.byRole[main].open {
-				t.Errorf("its turn: again at %v, want %v; everything is asked for: %t", next, last, !v.byRole[main].open)
+				t.Errorf("when it is due: next call at %v, want %v; resync requested: %t", next, last, !v.byRole[main].open)
 			}
 			v.byRole[main], v.comparison.lastResponse = tt.line, epoch.Add(tt.heard)
 			if next := v.compare(tt.ends.Add(-1)); next != tt.ends || len(v.session.comparisonSlot) != 1 {
-				t.Errorf("before the end: again at %v, want %v; %d views compare", next, tt.ends, len(v.session.comparisonSlot))
+				t.Errorf("before the end: next call at %v, want %v; %d views compare, want 1", next, tt.ends, len(v.session.comparisonSlot))
 			}
 			if next := v.compare(tt.ends); !next.IsZero() || len(v.session.comparisonSlot) != 0 {
-				t.Errorf("the end: again at %v, want never; %d views compare", next, len(v.session.comparisonSlot))
+				t.Errorf("at the end: next call at %v, want none; %d views compare, want 0", next, len(v.session.comparisonSlot))
 			}
 		})
 	}

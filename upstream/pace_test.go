@@ -19,7 +19,7 @@ func TestB35_StreamRateLimit(t *testing.T) {
 		take := func(i int, want bool) {
 			t.Helper()
 			if next, ok := p.allow(&lines[i].waiter, time.Now()); ok != want || !ok && (!next.After(time.Now()) || time.Until(next) > limiterPoll) {
-				t.Errorf("line %d opens a stream: %t (else looks again in %v), want %t", i, ok, time.Until(next), want)
+				t.Errorf("allow stream %d: %t (next call in %v), want %t", i, ok, time.Until(next), want)
 			}
 		}
 		for i := range 3 {
@@ -29,9 +29,9 @@ func TestB35_StreamRateLimit(t *testing.T) {
 			take(3, false)
 			take(4, false)
 		}
-		check.Equal(t, "streams that wait", p.waitingCount(), 2)
+		check.Equal(t, "waiting streams", p.waitingCount(), 2)
 		time.Sleep(time.Second)
-		take(4, false) // it is the turn of the other
+		take(4, false) // stream 3 is before it in the queue
 		take(3, true)
 		take(5, false)
 		p.stopWaiting(&lines[4].waiter)
@@ -47,18 +47,18 @@ func TestB35_StreamRateLimit(t *testing.T) {
 		take(3, false)
 		p.stopWaiting(&lines[3].waiter)
 		p.stopWaiting(&lines[3].waiter)
-		check.Equal(t, "streams that wait", p.waitingCount(), 0)
+		check.Equal(t, "waiting streams", p.waitingCount(), 0)
 		unbounded := newStreamLimiter(&Config{})
 		for range 1000 {
 			if _, ok := unbounded.allow(&lines[0].waiter, time.Now()); !ok {
-				t.Fatal("without a bound, a stream has to wait")
+				t.Fatal("a stream waits although there is no limit")
 			}
 		}
 	})
 }
 
-// TestB35_StreamRateLimitUnderChurn: however many streams come and go, the rate and the burst limit the streams opened
-// per hour, and the limit is used up.
+// TestB35_StreamRateLimitUnderChurn: the rate and the burst limit the streams opened per hour, even if many waiting
+// streams give up. The limit is used up.
 func TestB35_StreamRateLimitUnderChurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newStreamLimiter(&Config{StreamRate: 600, StreamBurst: 20, Logger: slog.New(slog.DiscardHandler)})
@@ -84,7 +84,7 @@ func TestB35_StreamRateLimitUnderChurn(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if want := 600*60 + 20; math.Abs(float64(opened-want)) > 2 {
-			t.Errorf("%d streams were opened in an hour, want %d", opened, want)
+			t.Errorf("%d streams opened in an hour, want %d", opened, want)
 		}
 	})
 }

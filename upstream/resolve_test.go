@@ -33,6 +33,6 @@ func TestUnresolvedName(t *testing.T) {
 		Failed: func(err error) { failure = err.Error(); cancel() },
 	})
 	if !strings.Contains(failure, "the name in nowhere:///istiod.example:15010 does not resolve") {
-		t.Errorf("the probe failed with %q", failure)
+		t.Errorf("the probe failed with %q, want an error that names the target and DNS", failure)
 	}
 }

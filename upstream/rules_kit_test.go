@@ -27,8 +27,8 @@ const (
 	listeners = relaytest.ListenerType
 )
 
-// A rig is a view that is kept in sync with an origin. Tests read what clients receive from the view, and what the
-// origin receives from its record.
+// A rig is a view that is kept in sync with an origin. Tests read the resources that clients receive from the view, and
+// the requests that the origin receives from its record.
 type rig struct {
 	*relaytest.Origin
 	t     testing.TB
@@ -39,7 +39,7 @@ type rig struct {
 
 	control *upstream.Control
 	session *upstream.Session
-	stop    func() // ends the mirror; may be called again
+	stop    func() // ends the sync and audits the view; may be called again
 }
 
 // inBubble runs a test with a rig in a synctest bubble. The bubble fails the test if a goroutine outlives the sync.
@@ -57,7 +57,7 @@ func viewSync(t testing.TB, o *relaytest.Origin, cfg upstream.Config) *rig {
 	return restored(t, o, cfg, nil)
 }
 
-// restored is viewSync for a view that is restored from a snapshot, which may be nil.
+// restored is viewSync for a view that is restored from a snapshot. The snapshot may be nil.
 func restored(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Snapshot) *rig {
 	t.Helper()
 	return decided(t, o, cfg, s, upstream.NewControl(false, nil))
@@ -104,7 +104,7 @@ func decided(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Sn
 func audit(t testing.TB, view *cache.View) {
 	t.Helper()
 	for fault := range view.Audit(func() bool { return true }) {
-		t.Errorf("audit of the view: %+v", fault)
+		t.Errorf("view violates an invariant: %+v", fault)
 	}
 }
 
@@ -113,6 +113,7 @@ func (r *rig) put(typeURL string, resources ...string) {
 	r.Apply(func(tx *relaytest.Tx) { putIn(tx, typeURL, resources...) })
 }
 
+// putIn sets resources in a transaction, each written name@version. The content of a resource is its version.
 func putIn(tx *relaytest.Tx, typeURL string, resources ...string) {
 	for _, text := range resources {
 		name, version, _ := strings.Cut(text, "@")
@@ -129,18 +130,19 @@ func (r *rig) pass(d time.Duration) {
 // soon is longer than batchWait, and shorter than every other delay.
 const soon = 20 * time.Millisecond
 
-// members returns what wildcard clients receive, as name@version.
+// members returns the resources that wildcard clients receive, as name@version.
 func (r *rig) members(typeURL string) string {
 	t := r.view.Generation().Type(typeURL)
 	return show(&t.Wildcard)
 }
 
-// named returns the resources that clients subscribe to by name, as name@version. A name that does not exist is !name.
+// named returns the resources that clients subscribe to by name, as name@version. A nonexistent name is !name.
 func (r *rig) named(typeURL string) string {
 	t := r.view.Generation().Type(typeURL)
 	return show(&t.ByName)
 }
 
+// show returns the entries of a set in the format of named, sorted.
 func show(s *cache.Set) string {
 	var out []string
 	for e := range s.Since(0) {
@@ -159,7 +161,7 @@ func present(shown string) string {
 	return strings.Join(slices.DeleteFunc(strings.Fields(shown), func(s string) bool { return s[0] == '!' }), " ")
 }
 
-// follow sets resources of the origin, subscribes clients to all of them, and waits until the set is confirmed.
+// follow sets resources of the origin, subscribes by wildcard, and waits until the set is confirmed.
 func (r *rig) follow(typeURL string, resources ...string) {
 	r.put(typeURL, resources...)
 	r.watch.SubscribeAll(typeURL)
@@ -180,7 +182,7 @@ func (r *rig) namedAfter(d time.Duration, what, typeURL, want string) {
 	r.expect(what, r.named(typeURL), want)
 }
 
-// clustersAfter waits for d, and fails the test if the view does not have want clusters.
+// clustersAfter waits for d, and fails the test if the wildcard set does not have want clusters.
 func (r *rig) clustersAfter(d time.Duration, when string, want int) {
 	r.t.Helper()
 	r.pass(d)
@@ -235,6 +237,7 @@ func showList(m *discoverypb.DiscoveryRequest) string {
 	return "[" + strings.Join(words, " ") + "]"
 }
 
+// showRequest returns a Delta request in the format of conversation.
 func showRequest(m *discoverypb.DeltaDiscoveryRequest) string {
 	typeURL := m.GetTypeUrl()
 	words := []string{relaytest.ShortType(typeURL)}
@@ -262,7 +265,7 @@ func showRequest(m *discoverypb.DeltaDiscoveryRequest) string {
 // streams returns the number of streams that were opened, including ended ones.
 func (r *rig) streams() int { return len(r.State().Streams) }
 
-// logged counts log lines. Its methods may be called from any goroutine.
+// logged is a log handler that counts log lines. Its methods may be called from any goroutine.
 type logged struct {
 	mu    sync.Mutex
 	lines []string // guarded by mu

@@ -11,7 +11,7 @@ import (
 )
 
 // TestB15_RequestsDoNotShareNames: a request that subscribes to names may be unsent when the relay unsubscribes from
-// them. It keeps its names.
+// them. The unsubscribe must not modify the names of that request.
 func TestB15_RequestsDoNotShareNames(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	watch := view.Watch()
@@ -23,6 +23,6 @@ func TestB15_RequestsDoNotShareNames(t *testing.T) {
 	request.ResourceNamesSubscribe, _ = splitCount(asked)
 	given := append(s.withoutWanted(asked), "glob")
 	if got, want := fmt.Sprint(given, request.ResourceNamesSubscribe, asked[:4]), "[a c glob] [a b c] [a b c ]"; got != want {
-		t.Errorf("given up, in the request, and after what was asked: %s, want %s", got, want)
+		t.Errorf("unsubscribed names, names of the request, and its array: %s, want %s", got, want)
 	}
 }
