@@ -13,12 +13,12 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// settleTime is how long the relay may take to match an origin. A set is confirmed after a minute at most. Missing
-// resources are queried after 15s and removed after 15s more. Content is compared once, 20s after a resume, after which
-// the same may start over.
+// settleTime is the maximum time that the relay needs to match an origin. A set is confirmed after a minute at most.
+// Missing resources are queried after 15s and removed after 15s more. Content is compared once, 20s after a resume.
+// Then the confirmation and the queries may start over.
 const settleTime = 200 * time.Second
 
-// observed returns what clients receive.
+// observed returns the resources that clients receive.
 func (w *world) observed() map[key]observed {
 	seen := make(map[key]observed)
 	add := func(set string, e *cache.Entry) {
@@ -57,7 +57,7 @@ func (w *world) sees(of id) bool {
 
 // currentHolds returns the pending and discarded removals of the control.
 func (w *world) currentHolds() map[id][]reconcile.Hold {
-	w.control.Operate(w.Context(), reconcile.Command{}) // the mirror may find that it can connect
+	w.control.Operate(w.Context(), reconcile.Command{}) // wakes the loop, which may connect now
 	synctest.Wait()
 	holds := make(map[id][]reconcile.Hold)
 	for _, h := range w.control.Operate(w.Context(), reconcile.Command{}) {
@@ -70,7 +70,8 @@ func (w *world) currentHolds() map[id][]reconcile.Hold {
 	return holds
 }
 
-// check compares what clients receive with the last check.
+// check compares the resources that clients receive with those of the last check, and with the model. If holds is set,
+// it also checks the pending removals.
 func (w *world) check(holds bool) {
 	seen, now := w.observed(), time.Now()
 	was := w.active
@@ -90,7 +91,7 @@ func (w *world) check(holds bool) {
 		case !there, old.had && !is.had, is.born != old.born && k.set != named:
 			lost = append(lost, k)
 		case !w.frozen.IsZero() && !w.thawed && is.body != old.body:
-			w.Errorf("%v has changed although the view is frozen", k)
+			w.Errorf("%v changed although the view is frozen", k)
 		}
 	}
 	for k, is := range seen {
@@ -98,7 +99,7 @@ func (w *world) check(holds bool) {
 			w.began[k] = now
 		}
 		if !w.ever[k.id][is.body] {
-			w.Errorf("%v has content that no origin ever stated", k)
+			w.Errorf("%v has content that no origin has sent", k)
 		}
 	}
 	w.checkLost(lost, was)
@@ -134,7 +135,7 @@ func (w *world) originLacked(of id, was int) bool {
 
 // checkLost checks that the removals that clients received were correct.
 func (w *world) checkLost(lost []key, was int) {
-	judged := make(map[[2]string][]key) // those of which the mirror judged on its own, by set
+	judged := make(map[[2]string][]key) // removals that the relay inferred, by set
 	for _, k := range lost {
 		if !w.frozen.IsZero() && !w.thawed {
 			w.Errorf("%v removed although the view is frozen", k)
@@ -144,7 +145,7 @@ func (w *world) checkLost(lost []key, was int) {
 			continue
 		}
 		if !w.originLacked(k.id, was) {
-			w.Errorf("%v removed although the active address has it", k)
+			w.Errorf("%v removed although the active address contains it", k)
 		}
 		if w.stated[k.id] {
 			continue
@@ -171,7 +172,7 @@ func (w *world) checkDependencies(lost []key, seen map[key]observed, was int) {
 		}
 		for needer := range seen {
 			if len(w.holds[needer.id]) > 0 && !w.inTwoSets(needer.id) && references(needer.id, k.id) && w.stillLacks(needer.id, was) && w.watched && !w.thawed {
-				w.Errorf("%v removed although %v references it, whose removal is pending: %+v", k, needer, w.holds[needer.id])
+				w.Errorf("%v removed although %v references it and its own removal is pending: %+v", k, needer, w.holds[needer.id])
 			}
 		}
 	}
@@ -189,8 +190,8 @@ func references(of, other id) bool {
 	return false
 }
 
-// holdExpired reports whether the hold of a resource expired, and otherwise returns the hold. It does not tell which
-// set had the hold.
+// holdExpired reports whether the hold of a resource expired, and otherwise returns the hold. The hold may be that of
+// another set.
 func (w *world) holdExpired(k key) (late bool, by *reconcile.Hold) {
 	for _, h := range w.holds[k.id] {
 		switch held := !h.Discarded && !h.Unconfirmed; {
@@ -208,8 +209,8 @@ func (w *world) inTwoSets(of id) bool {
 	return of.typeURL == clusters && slices.Contains(wanted[clusters], of.name)
 }
 
-// checkUnheldRemovals checks removals that were neither explicit, released nor held: they must be few, and the set
-// confirmed.
+// checkUnheldRemovals checks removals from one set that were neither explicit, released nor held. They must be few, and
+// the set must be confirmed.
 func (w *world) checkUnheldRemovals(keys []key) {
 	k := keys[0]
 	opened := w.openedAt(k)
@@ -228,10 +229,10 @@ func (w *world) checkUnheldRemovals(keys []key) {
 		removed -= added
 	}
 	if k.typeURL != endpoints && removed > 0 && (removed == had || 2*removed > had || removed > 10 && 10*removed > had) {
-		w.Errorf("%d of %d, such as %v, removed at once, neither explicitly nor after a hold", removed, had, k)
+		w.Errorf("%d of %d resources, such as %v, removed at once without an explicit removal or a hold", removed, had, k)
 	}
 	if age := time.Since(opened); !w.sotw && k.set != modelGlob && (k.set == members || k.typeURL != clusters) && age < 10*time.Second {
-		w.Errorf("%v and %d more removed %v after the stream opened, before the set was confirmed", k, len(keys)-1, age)
+		w.Errorf("%v and %d more removed %v after the stream opened, want only after the set is confirmed", k, len(keys)-1, age)
 	}
 }
 
@@ -259,32 +260,32 @@ func (w *world) checkHolds(before map[key]observed, was int) {
 			}
 			switch {
 			case h.Discarded && (!h.Since.IsZero() || !h.Until.IsZero()):
-				w.Errorf("%v is kept until %v, want until the origin mentions it", of, h.Until)
+				w.Errorf("discarded removal of %v has a start or a deadline, want neither: %+v", of, h)
 			case h.Unconfirmed && h.Until.IsZero() && connected:
-				w.Errorf("%v is held without a deadline while the origin is there: %+v", of, h)
+				w.Errorf("pending removal of %v has no deadline although the origin is connected: %+v", of, h)
 			case !h.Unconfirmed && !h.Discarded && h.Since.IsZero():
-				w.Errorf("%v is held since ever: %+v", of, h)
+				w.Errorf("pending removal of %v has no start time: %+v", of, h)
 			}
 		}
 	}
 	if n := w.session.Status().Held; n != held {
-		w.Errorf("the status says that %d are held, want %d", n, held)
+		w.Errorf("status: %d pending removals, want %d", n, held)
 	}
 	moved := w.moved
 	w.moved = false
-	if !w.frozen.IsZero() || moved { // the other address may have mentioned it
+	if !w.frozen.IsZero() || moved { // the other address may have sent the resource
 		return
 	}
 	for of, were := range old {
 		if w.inTwoSets(of) || !w.sees(of) || w.released[of] || !w.stillLacks(of, was) {
 			continue
 		}
-		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { return h.Unconfirmed }) // as long as its stream is open
+		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { return h.Unconfirmed }) // these end with the stream
 		if len(w.holds[of]) == 0 && !undecided {
-			w.Errorf("%v is no longer held: %+v, and is there although the origin lacks it", of, were)
+			w.Errorf("%v is still served although the origin lacks it, and its hold disappeared: %+v", of, were)
 		}
 		if w.watched && !w.stated[of] && slices.ContainsFunc(were, isDiscarded) && !slices.ContainsFunc(w.holds[of], isDiscarded) {
-			w.Errorf("%v is no longer discarded: %+v, though the origin sent nothing new for it", of, w.holds[of])
+			w.Errorf("removal of %v is no longer discarded although the origin sent nothing for it: %+v", of, w.holds[of])
 		}
 	}
 }
@@ -292,7 +293,8 @@ func (w *world) checkHolds(before map[key]observed, was int) {
 // isDiscarded reports whether an operator discarded the removals.
 func isDiscarded(h reconcile.Hold) bool { return h.Discarded }
 
-// stillLacks reports whether the active address has lacked a resource since the last check.
+// stillLacks reports whether the active address lacks a resource and was active at the last check. was is the active
+// address at the last check.
 func (w *world) stillLacks(of id, was int) bool {
 	a := w.addresses[w.active]
 	it, has := a.items[of]
@@ -314,10 +316,10 @@ func (w *world) checkSettled() {
 			continue
 		}
 		if !has && !w.neverRemoved(k) {
-			w.Errorf("%v is there, although the origin lacks it and it is not held", k)
+			w.Errorf("%v is served although the origin lacks it and no removal is pending", k)
 		}
 		if has && string(it.body.Value) != is.body {
-			w.Errorf("%v has old content", k)
+			w.Errorf("%v has outdated content", k)
 		}
 	}
 	for of := range a.items {
@@ -334,9 +336,10 @@ func (w *world) checkSettled() {
 	}
 }
 
+// wantSeen checks that clients receive a resource.
 func (w *world) wantSeen(k key) {
 	if _, is := w.seen[k]; !is {
-		w.Errorf("%v is not there, although the origin has it", k)
+		w.Errorf("%v is not served although the origin contains it", k)
 	}
 }
 
@@ -348,7 +351,8 @@ func (w *world) neverRemoved(k key) bool {
 	return w.silent && (k.set != members || slices.Contains(wanted[k.typeURL], k.name))
 }
 
-// keptFor reports whether a resource stays because a resource with a discarded removal references it.
+// keptFor reports whether a resource may stay because a resource with a discarded removal references it. It is true for
+// all resources of a type that such a resource can reference.
 func (w *world) keptFor(of id) bool {
 	needer := map[string]string{endpoints: clusters, routes: listeners}[of.typeURL]
 	for other, holds := range w.holds {

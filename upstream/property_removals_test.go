@@ -61,10 +61,11 @@ func TestB15_ComparisonSurvivesStreamLoss(t *testing.T) {
 	})
 }
 
+// A history is the input of one run of a world.
 type history struct {
-	variant string
-	traits  int  // of the origins, see behaviour
-	watched bool // holds are looked at every second; if not, nothing but its own timers wakes the mirror
+	variant string // Delta or SotW
+	traits  int    // of the origins, see behaviour
+	watched bool   // holds are checked every second, which wakes the loop; otherwise only its own timers wake it
 	steps   []step
 }
 
@@ -72,22 +73,23 @@ type history struct {
 func (h history) behaviour() relaytest.Behaviour {
 	b := relaytest.Behaviour{SotW: h.variant == "SotW", NamedOnly: func(_, name string) bool { return strings.HasPrefix(name, "xdstp:") }}
 	b.IgnoreIRV, b.SilentOnMissing, b.Wrap = h.traits&1 != 0, h.traits&2 != 0, h.traits&1 != 0
-	// Nobody learns what an origin lacks that does not look at what it is told is held, has nothing to send, and bears the name
-	// of the one that had it.
+	// An origin that ignores the reported versions must not keep its identifier: if it has nothing to send either, the
+	// relay cannot notice that it lacks resources.
 	if h.traits&4 != 0 && !b.IgnoreIRV {
 		b.ControlPlane = "a"
 	}
 	return b
 }
 
-// A step is one event. Which of its numbers are used depends on the event.
+// A step is one event. world.step and world.fault define the events and the numbers that each uses.
 type step struct {
-	what          string
-	at, amount, n int
+	what          string // name of the event
+	at, amount, n int    // at is the index of an address
 }
 
 func (s step) String() string { return fmt.Sprintf("%s(%d,%d,%d)", s.what, s.at, s.amount, s.n) }
 
+// drawStep draws a random step. Frequent events are listed several times.
 func drawStep(t *rapid.T) step {
 	return step{
 		what: rapid.SampledFrom([]string{
@@ -100,15 +102,17 @@ func drawStep(t *rapid.T) step {
 	}
 }
 
+// The sets that clients receive: a collection, the wildcard sets, and the resources by name.
 const (
 	modelGlob = "xdstp://a/envoy.config.cluster.v3.Cluster/*"
 	members   = "members"
 	named     = "named"
 )
 
+// errStop is the panic value with which world.Fatalf ends a run.
 var errStop = errors.New("stop")
 
-// The model's resources: clusters refer to assignments, and listeners to routes.
+// universe contains the resources of the model: clusters reference assignments, and listeners reference routes.
 var universe = func() (ids []id) {
 	for i := range 24 {
 		ids = append(ids, id{clusters, fmt.Sprintf("c%02d", i)})
@@ -155,14 +159,14 @@ func (w *world) operate(s step) {
 				w.released[id{h.TypeURL, name}] = true
 			}
 		}
-		w.markUnsettled(5 * time.Second) // of what waited for it
+		w.markUnsettled(5 * time.Second) // until removals that waited for it are applied
 	case "discard":
 		w.check(true)
 		command.Do = reconcile.Discard
 		for _, h := range w.control.Operate(ctx, command) {
 			for _, name := range h.Names {
 				if len(w.holds[id{h.TypeURL, name}]) == 0 {
-					w.Errorf("%s was discarded, but not held", name)
+					w.Errorf("removal of %s was discarded although it was not pending", name)
 				}
 			}
 		}
@@ -174,6 +178,6 @@ func (w *world) operate(s step) {
 		w.control.Thaw(ctx)
 		w.thawed = !w.frozen.IsZero()
 	default:
-		w.Fatalf("no such step: %v", s)
+		w.Fatalf("unknown step: %v", s)
 	}
 }

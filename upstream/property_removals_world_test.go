@@ -43,8 +43,8 @@ type item struct {
 // An observed is a resource as clients receive it.
 type observed struct {
 	body string
-	had  bool // it is not an empty assignment
-	born cache.Seq
+	had  bool      // it is not an empty assignment
+	born cache.Seq // when the view added it
 }
 
 // An address is one address of the origin, and its state in the model.
@@ -52,50 +52,54 @@ type address struct {
 	*relaytest.Origin
 	running bool
 	items   map[id]item
-	back    map[id]time.Time // when it had again what it had lacked
-	replica int              // replicas give the same versions to other content
+	back    map[id]time.Time // when the address last received a resource that it had lacked
+	replica int              // each replica uses the same versions for other content
 }
 
 // A world is one run of a history. It implements testing.TB, so that rapid can shrink a failure.
 type world struct {
 	testing.TB
 	failures []string
-	at       int // step
+	at       int // index of the current step
 	start    time.Time
-	watched  bool
-	silent   bool // origins never say of a name that it is gone
+	watched  bool // see history
+	silent   bool // origins do not report nonexistent names
 	sotw     bool
 
 	*rig
 	cfg       upstream.Config
 	addresses [2]*address
-	database  map[id]int // version of all that there is
-	versions  int
-	ever      map[id]map[string]bool // bodies that an address ever had
+	database  map[id]int             // version of each existing resource; negative for an empty assignment
+	versions  int                    // last version
+	ever      map[id]map[string]bool // all bodies that an address has had
 
-	seen     map[key]observed
-	began    map[key]time.Time // when readers began to see it
-	holds    map[id][]reconcile.Hold
-	moved    bool        // the address in use has changed since holds were taken
-	stated   map[id]bool // removed in this step at the address in use
-	released map[id]bool // by an operator in this step
-	frozen   time.Time   // zero if the view is not
-	thawed   bool        // in this step
-	active   int
-	restless time.Time // until when what happened may not be over
+	seen     map[key]observed        // at the last check
+	began    map[key]time.Time       // when clients began to receive the resource
+	holds    map[id][]reconcile.Hold // at the last check of holds
+	moved    bool                    // the active address has changed since the last check of holds
+	stated   map[id]bool             // explicitly removed in this step at the active address
+	released map[id]bool             // released by an operator in this step
+	frozen   time.Time               // since when the view is frozen; zero if it is not
+	thawed   bool                    // the view was thawed in this step
+	active   int                     // index of the active address
+	restless time.Time               // until when the effects of earlier steps may last
 }
 
+// Errorf records a failure.
 func (w *world) Errorf(format string, args ...any) {
 	w.failures = append(w.failures, fmt.Sprintf(format, args...))
 }
 
+// Fatalf records a failure and ends the run.
 func (w *world) Fatalf(format string, args ...any) {
 	w.Errorf(format, args...)
 	panic(errStop)
 }
 
+// Fatal records a failure and ends the run.
 func (w *world) Fatal(args ...any) { w.Fatalf("%s", fmt.Sprint(args...)) }
 
+// namesOf returns the names of the model's resources of a type.
 func namesOf(typeURL string) (names []string) {
 	for _, of := range universe {
 		if of.typeURL == typeURL {
@@ -105,7 +109,7 @@ func namesOf(typeURL string) (names []string) {
 	return names
 }
 
-// make returns a resource of a replica.
+// make returns a resource of a replica. A negative version means an assignment without endpoints.
 func (w *world) make(of id, version, replica int) item {
 	tag := fmt.Sprintf("%d of replica %d", version, replica)
 	last := int(of.name[len(of.name)-1] - '0')
@@ -134,6 +138,7 @@ func (w *world) make(of id, version, replica int) item {
 	return it
 }
 
+// run runs a history. The failures are in w.failures.
 func (w *world) run(h history) {
 	defer func() {
 		if r := recover(); r != nil && r != any(errStop) {
@@ -178,7 +183,8 @@ func (w *world) subscribe() {
 	}
 }
 
-// settle waits for more than an hour without events, and checks what happens to the holds.
+// settle thaws the view, starts the addresses, waits for more than an hour without events, and checks that no removal
+// is pending.
 func (w *world) settle() {
 	if !w.frozen.IsZero() {
 		w.step(step{what: "thaw"})
@@ -192,12 +198,12 @@ func (w *world) settle() {
 	for of, holds := range w.holds {
 		for _, h := range holds {
 			if !h.Discarded && !w.keptFor(of) {
-				w.Errorf("%v is held in the end: %+v", of, h)
+				w.Errorf("removal of %v is still pending after an hour without events: %+v", of, h)
 			}
 		}
 	}
 	if w.restless.After(time.Now()) {
-		w.Errorf("restless until %v", w.restless)
+		w.Errorf("effects of earlier steps may last until %v, want none", w.restless)
 	}
 }
 
@@ -220,7 +226,7 @@ func (w *world) step(s step) {
 		w.bumpVersions(chosen...)
 	case "remove":
 		w.remove(chosen...)
-	case "rename": // listeners, all of a suffix
+	case "rename": // listeners get other names
 		w.remove(pick(listeners, s.amount, s.n)...)
 		w.bumpVersions(pick(listeners, s.amount, s.n+3)...)
 	case "empty":
@@ -229,7 +235,7 @@ func (w *world) step(s step) {
 			w.database[of] = -w.versions
 		}
 		w.sendRemovals(pick(endpoints, s.amount, s.n))
-	case "repeat": // the origin says what it has once more
+	case "repeat": // the origin resends all resources
 		w.send(a, slices.Collect(maps.Keys(a.items)))
 	case "load":
 		w.loadPart(a, 10)
@@ -250,14 +256,14 @@ func (w *world) fault(s step, a *address) {
 	case "restart":
 		w.crash(a)
 		w.startReplica(a, s)
-	case "flap": // a server that is half loaded answers, and another one before anything is decided
+	case "flap": // a server with a part of the resources responds, and soon a complete one replaces it
 		w.crash(a)
 		w.startReplica(a, s)
 		w.advance(time.Second)
 		w.crash(a)
 		w.startReplica(a, step{n: s.n})
 		w.advance(time.Second)
-	case "lose": // what an operator discards
+	case "lose": // the origin loses resources, and an operator discards the removals
 		w.crash(a)
 		w.startReplica(a, step{n: s.n, amount: 2 + s.amount%2})
 		w.advance(40 * time.Second)
@@ -301,6 +307,7 @@ func (w *world) bumpVersions(ids ...id) {
 	w.publish(ids, time.Second)
 }
 
+// remove deletes resources from the database and from the running addresses.
 func (w *world) remove(ids ...id) {
 	for _, of := range ids {
 		delete(w.database, of)
@@ -315,10 +322,10 @@ func (w *world) sendRemovals(gone []id) {
 			w.stated[of] = true
 		}
 	}
-	w.publish(gone, settleTime) // on a stream that is not confirmed it is suspect
+	w.publish(gone, settleTime) // suspect on a stream whose set is not confirmed
 }
 
-// publish makes the running addresses send a change.
+// publish makes the running addresses send a change, whose effect may last for unrest.
 func (w *world) publish(ids []id, unrest time.Duration) {
 	w.markUnsettled(unrest)
 	for _, a := range w.addresses {
@@ -379,6 +386,7 @@ func (w *world) loadPart(a *address, most int) {
 	}
 }
 
+// crash stops an address without a graceful close.
 func (w *world) crash(a *address) {
 	w.markUnsettled(settleTime)
 	a.Stop()
@@ -406,7 +414,7 @@ func (w *world) startReplica(a *address, s step) {
 		}
 	}
 	w.replicate(a, has)
-	for of := range a.items { // of what it had before it was not without now
+	for of := range a.items { // the address did not lack resources that it had before the restart
 		if was, had := old[of]; had && !was.empty {
 			a.back[of] = back[of]
 		}
@@ -422,7 +430,7 @@ func (w *world) restart() {
 	discarded := slices.DeleteFunc(w.control.Operate(w.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !isDiscarded(h) })
 	w.stop()
 	before := w.observed()
-	w.addresses[0].WaitFor(w.Context(), "the end of its streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
+	w.addresses[0].WaitFor(w.Context(), "the end of all streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
 	s, _ := w.w.Snapshot(true)
 	w.rig = decided(w, w.addresses[0].Origin, w.cfg, s, upstream.NewControl(!w.frozen.IsZero(), discarded))
 	w.subscribe()
@@ -431,18 +439,18 @@ func (w *world) restart() {
 	for k, is := range w.seen {
 		was, there := before[k]
 		if !there && w.inTwoSets(k.id) {
-			continue // a member, since a snapshot does not say that a name is gone
+			continue // a snapshot omits removed names, so that the name shows the member
 		}
 		it, has := w.addresses[0].items[k.id]
-		if said := has && string(it.body.Value) == is.body; was.body != is.body && !said { // the origin may have answered already
-			w.Errorf("%v was restored as something else than was served", k)
+		if current := has && string(it.body.Value) == is.body; was.body != is.body && !current { // the origin may have responded
+			w.Errorf("%v was restored with other content than was served", k)
 		}
 	}
 	holds := w.holds
 	w.holds = w.currentHolds()
 	for of, were := range holds {
 		if slices.ContainsFunc(were, isDiscarded) && w.sees(of) && w.stillLacks(of, 0) && !slices.ContainsFunc(w.holds[of], isDiscarded) {
-			w.Errorf("%v was kept by an operator, and is not any more after a restart", of)
+			w.Errorf("the removal of %v was discarded before a restart, and is no longer discarded after it", of)
 		}
 	}
 }
@@ -459,7 +467,7 @@ func (w *world) advance(d time.Duration) {
 		}
 		pause := min(d, every)
 		w.pass(pause)
-		w.pass(time.Microsecond) // so that what is due at this time was done
+		w.pass(time.Microsecond) // until the actions that are due now are done
 		d -= pause
 		w.check(w.watched || d == 0)
 		clear(w.stated)
@@ -471,6 +479,6 @@ func (w *world) advance(d time.Duration) {
 // failNow ends the run if a check has failed.
 func (w *world) failNow() {
 	if len(w.failures) > 0 {
-		w.Fatalf("in step %d, %v after the start; address in use: %d, connected: %v", w.at, time.Since(w.start), w.active, w.connected())
+		w.Fatalf("in step %d, %v after the start; active address: %d, connected: %v", w.at, time.Since(w.start), w.active, w.connected())
 	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // TestH04_RandomReports starts with an empty view. Its origin has loaded a random part, and random clients report
-// resources. It checks at each time, for each client that came before the set was confirmed:
+// resources. It checks repeatedly, for each client that connected before the set was confirmed:
 //
 //  1. The client receives no removal of a resource that the origin has, and none at all before the set is confirmed.
 //  2. If the confirmed set lacks few of the resources that the client reported, it receives their removal at once,
@@ -49,19 +49,20 @@ func TestH04_RandomReports(t *testing.T) {
 type reporter struct {
 	names  []string
 	report *cache.Report
-	large  bool // the confirmed set lacked much of it
-	left   bool
+	large  bool // the confirmed set lacked so much of names that the removals are held
+	left   bool // the client has disconnected
 }
 
 // A reportsRun is one run of TestH04_RandomReports.
 type reportsRun struct {
 	*world
 	*rig
-	has, gone map[string]bool // at the origin; gone is what it has removed, or an operator released
+	has, gone map[string]bool // resources of the origin, and those that it removed or an operator released
 	clients   []*reporter
-	confirmed time.Time
+	confirmed time.Time // when the set was confirmed
 }
 
+// runReports runs the test with the numbers of loaded resources, the numbers in each report, and the steps.
 func runReports(w *world, loaded []int, reports [][]int, steps []string, numbers []int) {
 	defer func() {
 		if r := recover(); r != nil && r != any(errStop) {
@@ -107,6 +108,7 @@ func runReports(w *world, loaded []int, reports [][]int, steps []string, numbers
 	m.stop()
 }
 
+// step performs one step. n selects a resource or a client.
 func (m *reportsRun) step(step string, n int, load func([]int)) {
 	name := fmt.Sprintf("n%02d", n)
 	switch step {
@@ -142,7 +144,7 @@ func (m *reportsRun) step(step string, n int, load func([]int)) {
 	m.pass(2 * time.Second)
 }
 
-// check checks what each client receives.
+// check checks the removals that each client receives.
 func (m *reportsRun) check() {
 	held := make(map[string]bool)
 	for _, h := range m.reported() {
@@ -158,26 +160,26 @@ func (m *reportsRun) check() {
 		if len(lacking) == 0 {
 			continue
 		}
-		told := c.report.Removable(lacking)
+		removable := c.report.Removable(lacking)
 		if m.confirmed.IsZero() {
-			if len(told) > 0 {
-				m.Errorf("removals %q received before the set was confirmed", told)
+			if len(removable) > 0 {
+				m.Errorf("client received removals %q before the set was confirmed", removable)
 			}
 			continue
 		}
 		for _, name := range lacking {
-			switch is := slices.Contains(told, name); {
+			switch is := slices.Contains(removable, name); {
 			case !c.large && !is:
-				m.Errorf("%s is withheld from a client whose report %q lacks little", name, c.names)
+				m.Errorf("removal of %s is withheld from a client that loses few of %q", name, c.names)
 			case c.large && is && !m.gone[name] && time.Since(m.confirmed) < 10*time.Minute:
-				m.Errorf("removal of %s received after %v by a client whose loss is large", name, time.Since(m.confirmed))
+				m.Errorf("client with a large loss received the removal of %s after %v, want 10m", name, time.Since(m.confirmed))
 			case !is && !held[name]:
-				m.Errorf("%s is withheld, but in no hold with a deadline", name)
+				m.Errorf("removal of %s is withheld, but is in no hold with a deadline", name)
 			}
 		}
 	}
 	if len(m.failures) > 0 {
-		m.Fatal("see above")
+		m.Fatal("the run ends after the first failed check")
 	}
 }
 
@@ -186,14 +188,14 @@ func (m *reportsRun) reported() []reconcile.Hold {
 	return slices.DeleteFunc(m.control.Operate(m.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !h.Reported })
 }
 
-// end waits without events.
+// end waits for an hour without events, and checks that only discarded removals are withheld.
 func (m *reportsRun) end() {
 	m.pass(time.Hour)
 	kept := make(map[string]bool)
 	for _, h := range m.reported() {
 		for _, name := range h.Names {
 			if kept[name] = true; !h.Discarded {
-				m.Errorf("%s is held in the end: %+v", name, h)
+				m.Errorf("removal of %s is still pending after an hour without events: %+v", name, h)
 			}
 		}
 	}
@@ -202,19 +204,19 @@ func (m *reportsRun) end() {
 			continue
 		}
 		lacking := slices.DeleteFunc(slices.Clone(c.names), func(name string) bool { return m.has[name] })
-		told := c.report.Removable(lacking)
+		removable := c.report.Removable(lacking)
 		for _, name := range lacking {
-			if !slices.Contains(told, name) && !kept[name] {
-				m.Errorf("%s is withheld in the end", name)
+			if !slices.Contains(removable, name) && !kept[name] {
+				m.Errorf("removal of %s is still withheld after an hour without events", name)
 			}
 		}
 		c.report.Close()
 	}
 	m.pass(10 * time.Minute)
 	if holds := m.reported(); len(holds) > 0 {
-		m.Errorf("all clients have left, and %+v are held", holds)
+		m.Errorf("removals are pending although all clients have disconnected: %+v", holds)
 	}
 	if n := m.session.Status().Held; n != 0 {
-		m.Errorf("the status says that %d are held in the end", n)
+		m.Errorf("status: %d pending removals at the end, want 0", n)
 	}
 }

@@ -33,12 +33,12 @@ func TestB20_R086_AliasRemovedDuringDisconnect(t *testing.T) {
 		r.namedAfter(time.Minute, "before", clusters, "a@1 alias@1 c@1")
 		r.Stop()
 		r.Restart()
-		r.namedAfter(time.Minute, "nothing has changed", clusters, "a@1 alias@1 c@1")
+		r.namedAfter(time.Minute, "after a restart without changes", clusters, "a@1 alias@1 c@1")
 		r.Stop()
 		r.Remove(clusters, "b")
 		r.Restart()
 		r.pass(time.Minute)
-		r.expect("it is gone", present(r.named(clusters)), "a@1 c@1")
+		r.expect("after the removal", present(r.named(clusters)), "a@1 c@1")
 	})
 }
 
@@ -49,26 +49,27 @@ func TestB20_C07_CanonicalNamesOfAliases(t *testing.T) {
 		subscribed := func(what string, want ...string) {
 			t.Helper()
 			if got := r.State().Names(clusters); !slices.Equal(got, want) {
-				t.Errorf("%s: the origin is asked for %q, want %q", what, got, want)
+				t.Errorf("%s: subscribed names %q, want %q", what, got, want)
 			}
 		}
 		r.put(clusters, "a@1")
 		r.putAliased(clusters)
 		r.watch.Subscribe(clusters, []string{"a", "alias"})
 		r.pass(soon)
-		subscribed("at first", "a", "alias")
-		const compared = 15 * time.Second // not yet: a stream that says nothing of what is held needs no more names
+		subscribed("initially", "a", "alias")
+		// Before the comparison: its stream reports no versions and needs no canonical names.
+		const compared = 15 * time.Second
 		r.Stop()
 		r.Restart()
 		r.pass(compared)
 		subscribed("after a resume", "a", "alias", "b")
 		other := r.view.Watch()
 		other.Subscribe(clusters, []string{"b"})
-		r.namedAfter(soon, "the name is asked for", clusters, "a@1 alias@1 b@1")
-		r.expect("anew", r.conversation(1), "[Cluster node +a +alias +b a=1 b=1] [Cluster -b] [Cluster +b] [Cluster ack 1]")
+		r.namedAfter(soon, "after a client subscribes to the name", clusters, "a@1 alias@1 b@1")
+		r.expect("second stream", r.conversation(1), "[Cluster node +a +alias +b a=1 b=1] [Cluster -b] [Cluster +b] [Cluster ack 1]")
 		r.watch.Unsubscribe(clusters, r.view.Find(clusters, []string{"alias"}))
 		r.pass(time.Hour)
-		subscribed("without the alias", "a", "b")
+		subscribed("after the alias has lingered", "a", "b")
 		other.Unsubscribe(clusters, r.view.Find(clusters, []string{"b"}))
 		r.watch.Subscribe(clusters, []string{"alias"})
 		r.pass(time.Hour)
@@ -80,12 +81,12 @@ func TestB20_C07_CanonicalNamesOfAliases(t *testing.T) {
 		r.pass(soon)
 		subscribed("while the alias lingers", "a", "alias", "b")
 		r.pass(time.Hour)
-		subscribed("at the end", "a")
+		subscribed("after the alias has lingered again", "a")
 	})
 }
 
-// TestB20_NoCanonicalNamesForVirtualHosts: for virtual hosts, the relay subscribes only to what clients subscribe to. A
-// name could be taken for a domain.
+// TestB20_NoCanonicalNamesForVirtualHosts: for virtual hosts, the relay subscribes only to names that clients subscribe
+// to. A server could treat the canonical name as a domain.
 func TestB20_NoCanonicalNamesForVirtualHosts(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.putAliased(wire.VirtualHostType)
@@ -94,9 +95,9 @@ func TestB20_NoCanonicalNamesForVirtualHosts(t *testing.T) {
 		r.Stop()
 		r.Restart()
 		r.pass(time.Minute)
-		r.expect("it is there", r.named(wire.VirtualHostType), "alias@1")
+		r.expect("named", r.named(wire.VirtualHostType), "alias@1")
 		if got := r.State().Names(wire.VirtualHostType); !slices.Equal(got, []string{"alias"}) {
-			t.Errorf("the origin is asked for %q, want the alias alone", got)
+			t.Errorf("subscribed names %q, want only the alias", got)
 		}
 	})
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// found formats an audit: for each type the number of equal resources, ~ and the number of changing ones, and each
-// difference as kind:name here/there with its glob.
+// found formats an audit. For each type it returns the number of equal resources, ~ and the number of changing ones,
+// and each difference as kind:name here/there. A glob precedes the name.
 func found(a upstream.Audit) string {
 	var out []string
 	for _, typ := range a.Types {
@@ -47,10 +47,10 @@ func (r *rig) audited(typeURL string) string {
 		r.t.Fatalf("audit: %v", err)
 	}
 	if r.view.Generation() != before || r.log.count("") != lines {
-		r.t.Error("the audit changed the view, or what the mirror does")
+		r.t.Error("the audit changed the view or caused a log line")
 	}
 	if got.Target != r.Target() || got.Took > time.Minute+time.Second {
-		r.t.Errorf("audit of %s in %v, want of %s and within a minute", got.Target, got.Took, r.Target())
+		r.t.Errorf("audit of %s took %v, want an audit of %s within a minute", got.Target, got.Took, r.Target())
 	}
 	return found(got)
 }
@@ -72,7 +72,7 @@ func (r *rig) wantAll() {
 }
 
 // TestB43_OriginAuditFindsNothing: an audit requests all subscriptions of clients on its own streams, without reporting
-// cached versions. It ends once they are answered.
+// cached versions. It ends once the origin has responded to them.
 func TestB43_OriginAuditFindsNothing(t *testing.T) {
 	for _, sotw := range []bool{false, true} {
 		b := relaytest.Behaviour{SotW: sotw, Wrap: true, NamedOnly: func(_, name string) bool { return name == "only" || strings.HasPrefix(name, globbed) }}
@@ -85,36 +85,37 @@ func TestB43_OriginAuditFindsNothing(t *testing.T) {
 			}
 			synctest.Wait()
 			if got := len(r.State().Open()); got != streams || r.streams() != streams+2 {
-				t.Errorf("sotw=%v: %d streams open and %d in all, want %d and two more that have ended", sotw, got, r.streams(), streams)
+				t.Errorf("sotw=%v: %d streams open and %d in total, want %d and two more that have ended", sotw, got, r.streams(), streams)
 			}
 			for i := streams; i < r.streams(); i++ {
 				if text := r.conversation(i); strings.Contains(text, "=1") || !strings.Contains(text, "node") {
-					t.Errorf("sotw=%v: the audit says %s, want its node, and nothing of what is held", sotw, text)
+					t.Errorf("sotw=%v: the audit sent %s, want the node and no reported versions", sotw, text)
 				}
 			}
 			r.expect("audit of one type", r.audited(endpoints), "ClusterLoadAssignment 2")
-			r.expect("audit of a type that nobody wants", r.audited(listeners), "")
+			r.expect("audit of a type without subscriptions", r.audited(listeners), "")
 			if got := r.session.Stats(); got.Audits != 2 || got.Drifted != 0 || got.Streams != counted {
-				t.Errorf("sotw=%v: %d audits, %d drifted, %d streams counted; want 2, none, and %d", sotw, got.Audits, got.Drifted, got.Streams, counted)
+				t.Errorf("sotw=%v: counted %d audits, %d drifted, %d streams; want 2, 0 and %d", sotw, got.Audits, got.Drifted, got.Streams, counted)
 			}
 		})
 	}
 }
 
-// TestB43_OriginAuditFindsDrift: an audit reports what the origin sent on the view's stream and sends on no other, by
-// name and version. It does not change the view.
+// TestB43_OriginAuditFindsDrift: an audit reports resources that the origin has sent to the view and sends differently
+// on another stream, with name and versions. It does not change the view.
 func TestB43_OriginAuditFindsDrift(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(endpoints, []string{"e", "f"})
 		first := r.Accept(t.Context())
-		said := func(typeURL, name, content, version string) *discoverypb.Resource {
+		resource := func(typeURL, name, content, version string) *discoverypb.Resource {
 			return &discoverypb.Resource{Name: name, Version: version, Resource: relaytest.Opaque(typeURL, name, []byte(content))}
 		}
 		first.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters, Resources: []*discoverypb.Resource{
-			said(clusters, "same", "1", "1"), said(clusters, "content", "2", "2"), said(clusters, "version", "1", "2"), said(clusters, "stale", "1", "1"),
+			resource(clusters, "same", "1", "1"), resource(clusters, "content", "2", "2"),
+			resource(clusters, "version", "1", "2"), resource(clusters, "stale", "1", "1"),
 		}})
-		first.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: endpoints, Resources: []*discoverypb.Resource{said(endpoints, "e", "1", "1")}, RemovedResources: []string{"f"}})
+		first.Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: endpoints, Resources: []*discoverypb.Resource{resource(endpoints, "e", "1", "1")}, RemovedResources: []string{"f"}})
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = false })
 		r.put(clusters, "same@1", "content@1", "version@1", "lost@1")
 		r.put(endpoints, "e@1", "f@1")
@@ -134,7 +135,7 @@ func TestB43_OriginAuditAmidChanges(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
 		first := r.Accept(t.Context())
-		say := func(typeURL string, resources ...string) {
+		send := func(typeURL string, resources ...string) {
 			resp := &discoverypb.DeltaDiscoveryResponse{TypeUrl: typeURL}
 			for _, text := range resources {
 				name, version, _ := strings.Cut(text, "@")
@@ -144,7 +145,7 @@ func TestB43_OriginAuditAmidChanges(t *testing.T) {
 			first.Send(resp)
 		}
 		r.put(clusters, numbered(20)...)
-		say(clusters, append(numbered(20), "stale@1")...)
+		send(clusters, append(numbered(20), "stale@1")...)
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = false })
 		r.pass(confirmed)
 
@@ -156,7 +157,7 @@ func TestB43_OriginAuditAmidChanges(t *testing.T) {
 				r.put(clusters, change)
 				late.Go(func() {
 					time.Sleep(time.Second)
-					say(clusters, change)
+					send(clusters, change)
 				})
 				time.Sleep(70 * time.Millisecond)
 			}
@@ -170,15 +171,16 @@ func TestB43_OriginAuditAmidChanges(t *testing.T) {
 			t.Fatalf("audit: %v, %v", found(got), err)
 		}
 		if of := got.Types[0]; len(of.Differences) != 1 || of.Differences[0].Name != "stale" || of.Changing < 10 || of.Equal+of.Changing != 20 {
-			t.Errorf("found %s: want one difference, ten that are changing, and 20 that are equal or changing", found(got))
+			t.Errorf("found %s, want one difference, ten changing resources, and 20 equal or changing ones", found(got))
 		}
 		late.Wait()
 		r.pass(time.Minute)
-		r.expect("audit after it all", r.audited(clusters), "Cluster 20 missing_there:*stale 1/")
+		r.expect("audit after the changes", r.audited(clusters), "Cluster 20 missing_there:*stale 1/")
 	})
 }
 
-// TestB43_OriginAuditOfUnsubscribedResources: what the view unsubscribes from during an audit is not a difference.
+// TestB43_OriginAuditOfUnsubscribedResources: a resource that the view unsubscribes from during an audit is not a
+// difference.
 func TestB43_OriginAuditOfUnsubscribedResources(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{Linger: time.Second}, func(t *testing.T, r *rig) {
 		names := r.watch.Subscribe(endpoints, []string{"a", "b"})
@@ -186,16 +188,16 @@ func TestB43_OriginAuditOfUnsubscribedResources(t *testing.T) {
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = false })
 		r.put(endpoints, "a@1", "b@1")
 		r.pass(time.Second)
-		gone := make(chan struct{})
-		go func() {
-			defer close(gone)
+		unsubscribed := make(chan struct{})
+		go func() { // awaited below
+			defer close(unsubscribed)
 			time.Sleep(time.Second)
 			r.watch.Unsubscribe(endpoints, names[:1])
 		}()
 		got, err := r.control.Audit(t.Context(), "")
-		<-gone
+		<-unsubscribed
 		if found(got) != "ClusterLoadAssignment 0 missing_here:b /1" || err != nil {
-			t.Errorf("found %s, %v; want the name that is still asked for", found(got), err)
+			t.Errorf("found %s, %v; want only the name that is still subscribed to", found(got), err)
 		}
 	})
 }
@@ -205,7 +207,7 @@ func TestB43_OriginAuditOfPendingRemovals(t *testing.T) {
 	losesHalf(t, func(t *testing.T, r *rig) {
 		got := r.audited(clusters)
 		if !strings.HasPrefix(got, "Cluster 50 missing_there:*n050 1/ held ") || strings.Count(got, " held") != 50 {
-			t.Errorf("found %s, want 50 that are missing there, and held back", got)
+			t.Errorf("found %s, want 50 that are missing there with a pending removal", got)
 		}
 		r.expectHolds("after the audit", 50, 0)
 	})
@@ -216,7 +218,7 @@ func TestB43_OriginAuditOfPendingRemovals(t *testing.T) {
 func TestB43_OriginAuditEnds(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		if a, err := r.control.Audit(t.Context(), ""); err != nil || len(a.Types) != 0 || r.streams() != 0 {
-			t.Errorf("audit of a view that asked for nothing: %s, %v, on %d streams; want nothing, on none", found(a), err, r.streams())
+			t.Errorf("audit of a view without subscriptions: %s, %v, on %d streams; want no types, no error, no stream", found(a), err, r.streams())
 		}
 		r.follow(clusters, "a@1")
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = true })
@@ -234,12 +236,12 @@ func TestB43_OriginAuditEnds(t *testing.T) {
 			t.Errorf("audit of a silent origin: %v, want ErrAuditEnded", err)
 		}
 		if err := <-waits; !errors.Is(err, context.DeadlineExceeded) || r.streams() != 2 {
-			t.Errorf("audit that waits for another one: %v after %d streams; want that its time is over, and two streams", err, r.streams())
+			t.Errorf("audit that waits for another one: %v after %d streams; want DeadlineExceeded and two streams", err, r.streams())
 		}
 		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := r.control.Audit(ctx, ""); !errors.Is(err, context.DeadlineExceeded) || r.streams() != 3 {
-			t.Errorf("audit whose context ends: %v after %d streams; want that, and three streams", err, r.streams())
+			t.Errorf("audit whose context ends: %v after %d streams; want DeadlineExceeded and three streams", err, r.streams())
 		}
 
 		for range 3 {
@@ -247,21 +249,21 @@ func TestB43_OriginAuditEnds(t *testing.T) {
 		}
 		go func() { r.Accept(t.Context()).Close(unavailable) }()
 		if _, err := r.control.Audit(t.Context(), ""); !errors.Is(err, upstream.ErrAuditEnded) || !strings.Contains(err.Error(), "go away") {
-			t.Errorf("audit of an origin that ends the stream: %v, want ErrAuditEnded, and why", err)
+			t.Errorf("audit of an origin that closes the stream: %v, want ErrAuditEnded with the reason", err)
 		}
 		if got := r.session.Stats(); got.Failovers != 0 || len(got.Ended) != 0 || got.Audits != 0 || r.session.Status().Failure.Err != nil {
-			t.Errorf("counted of that: %+v, last error %v; want nothing", got, r.session.Status().Failure.Err)
+			t.Errorf("failed audits counted as %+v with the failure %v, want neither", got, r.session.Status().Failure.Err)
 		}
 		go func() {
 			time.Sleep(time.Second)
 			r.Stop()
 		}()
 		if _, err := r.control.Audit(t.Context(), ""); !errors.Is(err, upstream.ErrAuditEnded) && !errors.Is(err, upstream.ErrNotConnected) {
-			t.Errorf("audit of an origin that is killed: %v, want ErrAuditEnded or ErrNotConnected", err)
+			t.Errorf("audit of an origin that stops: %v, want ErrAuditEnded or ErrNotConnected", err)
 		}
 		r.stop()
 		if _, err := r.control.Audit(t.Context(), ""); !errors.Is(err, upstream.ErrNotConnected) {
-			t.Errorf("audit of a mirror that has ended: %v, want ErrNotConnected", err)
+			t.Errorf("audit after the sync has ended: %v, want ErrNotConnected", err)
 		}
 	})
 }

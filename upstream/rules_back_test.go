@@ -37,7 +37,7 @@ func inPair(t *testing.T, opts relaytest.OriginOptions, test func(t *testing.T, 
 		p.pass(time.Minute)
 		p.one.Stop()
 		p.pass(time.Minute)
-		p.uses("after the first has failed", p.two)
+		p.uses("after the first address has failed", p.two)
 		test(t, p)
 	})
 }
@@ -47,7 +47,7 @@ func (p *pair) uses(what string, o *relaytest.Origin) {
 	p.t.Helper()
 	for i, other := range []*relaytest.Origin{p.one, p.two} {
 		if n := len(other.State().Open()); (n > 0) != (other == o) {
-			p.t.Errorf("%s: %d streams to address %d", what, n, i+1)
+			p.t.Errorf("%s: %d streams to address %d, want streams only to the active address", what, n, i+1)
 		}
 	}
 	if !p.view.Generation().First().Connected {
@@ -70,10 +70,10 @@ func TestB40_FailsBackToTheFirst(t *testing.T) {
 		p.pass(time.Hour)
 		p.uses("an hour later", p.one)
 		p.expect("members", p.members(clusters), "a@1 b@1")
-		check.Equal(t, "position: nothing has changed", p.view.Generation().Seq, seq)
+		check.Equal(t, "position of the unchanged view", p.view.Generation().Seq, seq)
 		p.one.Stop()
 		p.pass(time.Minute)
-		p.uses("after it failed again", p.two)
+		p.uses("after the first address has failed again", p.two)
 	})
 }
 
@@ -85,9 +85,9 @@ func TestB40_FlappingIsNotStable(t *testing.T) {
 			p.pass(50 * time.Second)
 			p.one.Stop()
 			p.pass(2 * time.Second)
-			p.uses("while the first comes and goes", p.two)
+			p.uses("while the first address flaps", p.two)
 		}
-		check.Equal(t, "streams to the first", len(p.one.State().Streams), 1)
+		check.Equal(t, "streams to the first address", len(p.one.State().Streams), 1)
 	})
 }
 
@@ -102,17 +102,17 @@ func TestB40_IdleConnectionsMayEnd(t *testing.T) {
 		p.pass(11 * time.Minute)
 		p.uses("after eleven minutes", p.one)
 		if n := p.one.State().Connections - before; n < 4 {
-			t.Errorf("%d connections, want one for every two minutes", n)
+			t.Errorf("%d connections in eleven minutes, want one every two minutes", n)
 		}
 	})
 }
 
-// TestB40_FailedFailBack: the relay leaves an address that accepts connections and ends streams at once. It does not
-// fail back to it for another ten minutes.
+// TestB40_FailedFailBack: the relay fails over again from an address that accepts connections and ends streams at once.
+// It does not fail back to it for another ten minutes.
 func TestB40_FailedFailBack(t *testing.T) {
 	inPair(t, relaytest.OriginOptions{}, func(t *testing.T, p *pair) {
 		p.one.Change(func(b *relaytest.Behaviour) { b.Manual = true })
-		p.one.Accept(t.Context()) // the stream of before
+		p.one.Accept(t.Context()) // the stream from before the failure
 		p.one.Restart()
 		p.pass(9 * time.Minute)
 		for range 3 {
@@ -121,14 +121,14 @@ func TestB40_FailedFailBack(t *testing.T) {
 				p.pass(time.Second)
 			}
 			if d := time.Since(since); d > 11*time.Minute {
-				t.Fatalf("returned after %v", d)
+				t.Fatalf("failed back after %v, want at most 11m", d)
 			}
 			p.one.Accept(t.Context()).Close(unavailable)
-			p.one.Accept(t.Context()).Close(unavailable) // one attempt proves nothing
+			p.one.Accept(t.Context()).Close(unavailable) // a single failed attempt causes no failover
 			p.pass(5 * time.Second)
-			p.uses("after the return failed", p.two)
+			p.uses("after the failback has failed", p.two)
 			p.pass(9*time.Minute + 40*time.Second)
-			p.uses("nine minutes after the return failed", p.two)
+			p.uses("nine minutes after the failback has failed", p.two)
 		}
 		p.expect("members", p.members(clusters), "a@1 b@1")
 	})
@@ -159,9 +159,9 @@ func TestB40_B15_OtherAddressWithFewerResources(t *testing.T) {
 		r.pass(9 * time.Minute)
 		count("at the other address", 40)
 		one.Restart()
-		for range 15 { // it is returned to before the hold is over
+		for range 15 { // the failback happens before the hold ends
 			r.pass(time.Minute)
-			count("until the first is back", 40)
+			count("until the failback", 40)
 		}
 		r.pass(time.Hour)
 		count("an hour later", 40)

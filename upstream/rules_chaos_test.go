@@ -18,19 +18,20 @@ import (
 type chaos struct {
 	*rig
 	rand    *rand.Rand
-	held    map[string]string // by the origin: name to version
-	version int
-	up      bool
-	empty   bool // the origin says no versions
+	held    map[string]string // version by name of the origin's resources
+	version int               // last version
+	up      bool              // the origin is running
+	empty   bool              // the origin sends empty versions
 
-	all   *cache.WildcardWatch
-	names map[string][]*cache.Name
+	all   *cache.WildcardWatch     // nil without a subscription to the wildcard
+	names map[string][]*cache.Name // subscribed names
 }
 
 // anchor is a resource that never changes. It shows whether an origin uses reported versions, and serves as a control
 // query.
 const anchor = "anchor@0"
 
+// name returns a random name.
 func (c *chaos) name() string { return fmt.Sprint("n", c.rand.IntN(8)) }
 
 // step performs one random action.
@@ -75,6 +76,7 @@ func (c *chaos) step() {
 	}
 }
 
+// shown returns a resource as members and named show it.
 func (c *chaos) shown(name, version string) string {
 	if c.empty {
 		version = ""
@@ -111,16 +113,16 @@ func (c *chaos) check() {
 	c.expect("subscribed", strings.Join(c.State().Names(clusters), " "), strings.Join(want, " "))
 	for _, st := range c.State().Open() {
 		if t := st.Type(clusters); t.Unanswered() != 0 || t.Strays != 0 {
-			c.t.Errorf("%d unanswered, %d strays on %v", t.Unanswered(), t.Strays, st)
+			c.t.Errorf("%d responses without an ACK or NACK, %d strays, want 0 and 0 on %v", t.Unanswered(), t.Strays, st)
 		}
 		if t := st.Type(clusters); t.Wildcard && len(t.Names) > 0 {
-			c.t.Errorf("wildcard and names on one stream: %v", st)
+			c.t.Errorf("wildcard and names of one type on the same stream: %v", st)
 		}
 	}
 }
 
-// TestD4_ConvergesAfterFailures: after any failures, the view converges to the origin, and the origin has exactly the
-// wanted subscriptions (D.4, 1 and 9).
+// TestD4_ConvergesAfterFailures: after any failures, the view converges to the origin, and the subscriptions at the
+// origin are exactly those of the clients (D.4, 1 and 9).
 func TestD4_ConvergesAfterFailures(t *testing.T) {
 	origins := []relaytest.Behaviour{
 		{},
@@ -150,7 +152,7 @@ func TestD4_ConvergesAfterFailures(t *testing.T) {
 					c.Restart()
 				}
 				c.pass(5 * time.Minute)
-				c.Restart() // for a sweep of what an origin silently dropped at first
+				c.Restart() // starts a sweep for resources that the origin removed silently
 				c.pass(30 * time.Minute)
 				c.check()
 			})

@@ -23,13 +23,13 @@ const (
 
 var shopKey = cache.Collection(endpoints, shopGlob)
 
-// shorten makes a text readable that has the long names.
+// shorten abbreviates the names of the collection and the type in a text.
 func shorten(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, shop, "shop/"), "ClusterLoadAssignment", "E")
 }
 
-// TestR132_GlobIsANameForTheOrigin: for the origin a glob is a name. It is subscribed to with names on the same stream,
-// restated on a new stream with the versions of its members, and unsubscribed alone.
+// TestR132_GlobIsANameForTheOrigin: in requests a glob is a name. The relay subscribes to it with names on the same
+// stream, reports the versions of its members on a new stream, and unsubscribes from it alone.
 func TestR132_GlobIsANameForTheOrigin(t *testing.T) {
 	cfg := upstream.Config{WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -49,7 +49,7 @@ func TestR132_GlobIsANameForTheOrigin(t *testing.T) {
 		r.Restart()
 		r.pass(time.Second)
 		r.expect("second stream", shorten(r.conversation(1)), "[E node +plain +shop/* +shop/a plain=1 shop/a=2 shop/b=1]")
-		r.pass(time.Minute) // all content was compared on another one
+		r.pass(time.Minute) // the comparison of all content uses the next stream
 		r.watch.UnsubscribeAll(wc)
 		r.pass(2 * time.Minute)
 		r.expect("last stream", shorten(r.conversation(2)), "[E node +plain +shop/* +shop/a] [E ack 1] [E -shop/*]")
@@ -70,10 +70,10 @@ func TestB5_GlobAndWildcard(t *testing.T) {
 		r.expect("auxiliary stream", shorten(r.conversation(1)), "[E node +*] [E ack 1]")
 		r.Restart()
 		r.put(endpoints, shopA+"@2", "plain@2")
-		r.membersAfter(time.Minute, "all", endpoints, "plain@2")
+		r.membersAfter(time.Minute, "wildcard set", endpoints, "plain@2")
 		r.expect("collection", shorten(r.members(shopKey)), "shop/a@2")
 		if open := len(r.State().Open()); open != 2 || !r.State().Subscribed(endpoints, "*", shopGlob) {
-			t.Errorf("want both on two streams again:\n%v", r.State())
+			t.Errorf("%d open streams, want the wildcard and the glob on two streams:\n%v", open, r.State())
 		}
 	})
 }
@@ -92,8 +92,8 @@ func TestB7_PhasesOfACollection(t *testing.T) {
 			g := r.view.Generation()
 			r.expect("phases", g.Type(shopKey).Phase.String()+" "+g.Type(other).Phase.String(), want)
 		}
-		phases("unknown unknown") // nothing was said
-		say := func(removed []string, names ...string) {
+		phases("unknown unknown") // without a response
+		send := func(removed []string, names ...string) {
 			resp := &discoverypb.DeltaDiscoveryResponse{TypeUrl: endpoints, RemovedResources: removed}
 			for _, name := range names {
 				resp.Resources = append(resp.Resources, &discoverypb.Resource{Name: name, Version: "1", Resource: relaytest.Opaque(endpoints, name, nil)})
@@ -101,29 +101,29 @@ func TestB7_PhasesOfACollection(t *testing.T) {
 			stream.Send(resp)
 			r.pass(0)
 		}
-		say(nil, shopA)
+		send(nil, shopA)
 		r.pass(100 * time.Millisecond)
 		phases("unknown unknown")
-		say(nil, shop+"b")
+		send(nil, shop+"b")
 		r.pass(149 * time.Millisecond)
 		phases("unknown unknown")
 		r.pass(2 * time.Millisecond)
-		phases("settled unknown") // what was said is none of the other's
+		phases("settled unknown") // no response contained a member of the other collection
 		r.pass(9 * time.Second)
 		phases("settled unknown")
 		r.pass(time.Second)
 		phases("confirmed unknown")
-		say([]string{"xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/mall/*"})
+		send([]string{"xdstp://one/envoy.config.endpoint.v3.ClusterLoadAssignment/mall/*"})
 		phases("confirmed confirmed")
-		say([]string{shopGlob})
+		send([]string{shopGlob})
 		r.expect("members", present(r.members(shopKey)), "")
 		phases("confirmed confirmed")
 	})
 }
 
 // TestB15_SuspectCollectionMembers: if an origin received no versions, or ignores them, the relay queries missing
-// members by name. A member is removed if the origin says so, and stays if it is silent. Then the relay unsubscribes
-// from the names.
+// members by name. A member is removed if the origin reports that it does not exist, and stays if the origin is silent.
+// Then the relay unsubscribes from the names.
 func TestB15_SuspectCollectionMembers(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
@@ -131,10 +131,10 @@ func TestB15_SuspectCollectionMembers(t *testing.T) {
 		cfg       upstream.Config
 		left      string
 	}{
-		{"told", relaytest.Behaviour{}, upstream.Config{}, "shop/a@1 shop/c@2"},
-		{"not told", relaytest.Behaviour{}, upstream.Config{FullResync: true}, "shop/a@1 shop/c@2"},
-		{"does not look", relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, "shop/a@1 shop/c@2"},
-		{"silent", relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, "shop/a@1 shop/b@1 shop/c@2 shop/d@1"},
+		{"versions reported", relaytest.Behaviour{}, upstream.Config{}, "shop/a@1 shop/c@2"},
+		{"versions not reported", relaytest.Behaviour{}, upstream.Config{FullResync: true}, "shop/a@1 shop/c@2"},
+		{"versions ignored", relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, "shop/a@1 shop/c@2"},
+		{"versions ignored, silent on missing names", relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, "shop/a@1 shop/b@1 shop/c@2 shop/d@1"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			inBubble(t, tt.behaviour, tt.cfg, func(t *testing.T, r *rig) {
@@ -151,12 +151,12 @@ func TestB15_SuspectCollectionMembers(t *testing.T) {
 				r.pass(time.Minute)
 				r.expect("members", shorten(present(r.members(shopKey))), tt.left)
 				if !r.State().Subscribed(endpoints, shopGlob, shop+"d") {
-					t.Errorf("want what is wanted, and no more:\n%v", r.State())
+					t.Errorf("want only the subscriptions of clients:\n%v", r.State())
 				}
 				requests := len(r.State().Requests(endpoints))
 				r.pass(time.Hour)
 				if got := len(r.State().Requests(endpoints)); got != requests {
-					t.Errorf("%d requests in a quiet hour", got-requests)
+					t.Errorf("%d requests in an hour without changes, want none", got-requests)
 				}
 			})
 		})
@@ -175,17 +175,17 @@ func TestB15_UnsubscribeFromSuspectCollection(t *testing.T) {
 		r.Remove(endpoints, shop+"b")
 		r.Restart()
 		r.pass(17 * time.Second)
-		r.expect("in doubt", shorten(strings.Join(r.State().Names(endpoints), " ")), "shop/* shop/b")
+		r.expect("subscribed names during the query", shorten(strings.Join(r.State().Names(endpoints), " ")), "shop/* shop/b")
 		r.watch.UnsubscribeAll(wc)
 		r.pass(time.Minute)
 		if !r.State().Subscribed(endpoints) {
-			t.Errorf("want nothing:\n%v", r.State())
+			t.Errorf("want no subscription:\n%v", r.State())
 		}
 	})
 }
 
-// TestB40_CollectionFromAnotherTarget: another address of the origin does not know the versions of the first. Members
-// that only the first one had do not stay forever.
+// TestB40_CollectionFromAnotherTarget: the relay does not report the versions of one address to another. Members that
+// only the first address contains are removed in the end.
 func TestB40_CollectionFromAnotherTarget(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1", shop+"b@1", shop+"c@1")
@@ -196,22 +196,22 @@ func TestB40_CollectionFromAnotherTarget(t *testing.T) {
 		})
 		pair.watch.SubscribeAll(shopKey)
 		pair.pass(time.Minute)
-		pair.expect("from the first", shorten(pair.members(shopKey)), "shop/a@1 shop/b@1 shop/c@1")
+		pair.expect("members from the first address", shorten(pair.members(shopKey)), "shop/a@1 shop/b@1 shop/c@1")
 		r.Stop()
 		pair.pass(10 * time.Second)
 		first := showRequest(other.State().Streams[0].Requests[0].Message)
-		pair.expect("the first request to the second", shorten(first), "[E node +shop/*]")
-		other.Restart() // before the doubt is resolved
+		pair.expect("first request to the second address", shorten(first), "[E node +shop/*]")
+		other.Restart() // before the relay queries missing members
 		pair.pass(2 * time.Second)
 		again := showRequest(other.State().Last().Requests[0].Message)
-		pair.expect("the next one", shorten(again), "[E node +shop/* shop/a=1 shop/b=9]")
+		pair.expect("second request to the second address", shorten(again), "[E node +shop/* shop/a=1 shop/b=9]")
 		pair.pass(40 * time.Second)
-		pair.expect("from the second", shorten(present(pair.members(shopKey))), "shop/a@1 shop/b@9")
-		other.Apply(func(tx *relaytest.Tx) { putIn(tx, endpoints, shopA+"@1") }) // once more, for no reason
+		pair.expect("members from the second address", shorten(present(pair.members(shopKey))), "shop/a@1 shop/b@9")
+		other.Apply(func(tx *relaytest.Tx) { putIn(tx, endpoints, shopA+"@1") }) // resent without a change
 		pair.pass(time.Minute)
-		pair.expect("from the second", shorten(present(pair.members(shopKey))), "shop/a@1 shop/b@9")
+		pair.expect("members after a resend", shorten(present(pair.members(shopKey))), "shop/a@1 shop/b@9")
 		if !other.State().Subscribed(endpoints, shopGlob) {
-			t.Errorf("want the glob alone:\n%v", other.State())
+			t.Errorf("want only the subscription to the glob:\n%v", other.State())
 		}
 	})
 }
@@ -229,16 +229,16 @@ func TestB40_MemberOfAnotherTargetIsNeverReported(t *testing.T) {
 		pair.watch.SubscribeAll(shopKey)
 		pair.pass(time.Minute)
 		r.Stop()
-		pair.pass(5 * time.Minute) // the doubt is resolved
-		pair.expect("kept", shorten(pair.members(shopKey)), "shop/a@1 shop/b@1")
+		pair.pass(5 * time.Minute) // until the query of the missing member has ended
+		pair.expect("members after the query", shorten(pair.members(shopKey)), "shop/a@1 shop/b@1")
 		other.Restart()
 		pair.pass(2 * time.Second)
 		again := showRequest(other.State().Last().Requests[0].Message)
-		pair.expect("the next stream", shorten(again), "[E node +shop/* shop/a=1]")
+		pair.expect("first request of the next stream", shorten(again), "[E node +shop/* shop/a=1]")
 	})
 }
 
-// TestB6_CollectionsLeaveNoState: after the linger time of any globs, no state is left in the view or at the origin.
+// TestB6_CollectionsLeaveNoState: after the linger time of globs, neither the view nor the origin has state of them.
 func TestB6_CollectionsLeaveNoState(t *testing.T) {
 	cfg := upstream.Config{WildcardLinger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -249,21 +249,21 @@ func TestB6_CollectionsLeaveNoState(t *testing.T) {
 				r.put(endpoints, fmt.Sprintf("%s%d/x@1", shop, i))
 				wc := r.watch.SubscribeAll(key)
 				if i%2 == 0 {
-					r.pass(time.Second) // or it comes and goes before anybody has noticed
+					r.pass(time.Second) // otherwise the subscription ends before the loop handles it
 				}
 				r.watch.UnsubscribeAll(wc)
 			}
 			r.pass(time.Hour)
 			for i := range 20 {
 				if known, _ := r.view.HasType(cache.Collection(endpoints, fmt.Sprintf("%s%d/*", shop, i))); known {
-					t.Errorf("round %d: glob %d is known still", round, i)
+					t.Errorf("round %d: the view still contains glob %d", round, i)
 				}
 			}
 			if _, types := r.view.HasType(""); types != 1 || r.view.Generation().Types() > 1 {
-				t.Errorf("round %d: %d types, %d in the head, want one", round, types, r.view.Generation().Types())
+				t.Errorf("round %d: %d types in the view, %d in its generation, want one", round, types, r.view.Generation().Types())
 			}
 			if !r.State().Subscribed(endpoints) {
-				t.Errorf("round %d: want nothing:\n%v", round, r.State())
+				t.Errorf("round %d: want no subscription:\n%v", round, r.State())
 			}
 		}
 	})
@@ -287,13 +287,13 @@ func TestB35_LingeringGlobsAreBounded(t *testing.T) {
 			r.watch.UnsubscribeAll(wc)
 		}
 		r.pass(time.Second)
-		if got, want := r.view.Generation().Types(), 2+lingering; got != want { // with the one that is wanted, and the type
-			t.Errorf("%d types and globs are held, want %d", got, want)
+		if got, want := r.view.Generation().Types(), 2+lingering; got != want { // including the glob in use and the type
+			t.Errorf("%d types and globs in the view, want %d", got, want)
 		}
 		follow(0)
 		r.watch.UnsubscribeAll(follow(lingering + more))
 		r.watch.UnsubscribeAll(follow(lingering + more + 1))
 		r.pass(2 * time.Hour)
-		check.Equal(t, "types and globs are held in the end", r.view.Generation().Types(), 3)
+		check.Equal(t, "types and globs after the linger time", r.view.Generation().Types(), 3)
 	})
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// silentWarning is in the line about an origin that does not answer.
+// silentWarning is part of the log line about an origin that does not respond.
 const silentWarning = "sends no response"
 
 // TestB4_SilentOriginIsReported: an origin that accepts the first request and sends no response for 10s is logged once,
@@ -26,7 +26,7 @@ func TestB4_SilentOriginIsReported(t *testing.T) {
 		check.Equal(t, "warnings after an hour", r.log.count(silentWarning), 1)
 		for _, text := range []string{"TENDER_NODE_GROUP_BY", "node_id=relay", "WARN"} {
 			if r.log.count(text) == 0 {
-				t.Errorf("no line has %q", text)
+				t.Errorf("no log line contains %q", text)
 			}
 		}
 	})
@@ -46,8 +46,8 @@ func TestB4_QuietOriginIsNotReported(t *testing.T) {
 	})
 }
 
-// TestB5_NamesAreBatched: names that are wanted within 5ms are sent in one request. A batch of 500 is sent at once, and
-// no request has more.
+// TestB5_NamesAreBatched: one request contains all names that clients subscribe to within 5ms. A batch of 500 is sent
+// at once, and no request has more.
 func TestB5_NamesAreBatched(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.Subscribe(endpoints, []string{"first"})
@@ -60,7 +60,7 @@ func TestB5_NamesAreBatched(t *testing.T) {
 		r.pass(soon)
 		const e = "ClusterLoadAssignment"
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), e, "E"), "[E node +first] [E +n0 +n1 +n2 +n3 +n4]")
-		check.Equal(t, "sent after", r.State().Requests(endpoints)[1].At.Sub(start), 5*time.Millisecond)
+		check.Equal(t, "delay of the batch", r.State().Requests(endpoints)[1].At.Sub(start), 5*time.Millisecond)
 
 		many := make([]string, 1201)
 		for i := range many {
@@ -73,7 +73,7 @@ func TestB5_NamesAreBatched(t *testing.T) {
 			sizes = append(sizes, len(req.Message.GetResourceNamesSubscribe()))
 		}
 		if got := fmt.Sprint(sizes); got != "[500 500 201]" {
-			t.Errorf("%d names at once are requests of %s, want [500 500 201]", len(many), got)
+			t.Errorf("sizes of the requests for %d names: %s, want [500 500 201]", len(many), got)
 		}
 	})
 }
@@ -103,7 +103,7 @@ func TestB5_WildcardAndNamesOfOneType(t *testing.T) {
 				r.expect("members", r.members(clusters), "all@1")
 				r.expect("named", r.named(clusters), "only@1")
 
-				// Changes and removals of the one are none of the other.
+				// A change or removal of a named resource does not affect the members, and vice versa.
 				r.put(clusters, "only@2", "all@2")
 				r.membersAfter(time.Second, "members", clusters, "all@2")
 				r.expect("named", r.named(clusters), "only@2")
@@ -156,7 +156,7 @@ func TestB5_RemainingSubscriptionMoves(t *testing.T) {
 			r.watch.Unsubscribe(clusters, n)
 			r.pass(2 * time.Minute)
 			if open := r.State().Open(); len(open) != 1 || open[0].ID != 0 {
-				t.Errorf("open are %v, want the first stream only", open)
+				t.Errorf("open streams %v, want only the first", open)
 			}
 		})
 	})
@@ -206,8 +206,8 @@ func TestR073_RemovedNameStaysSubscribed(t *testing.T) {
 	})
 }
 
-// TestR081_B6_LingerAfterLastClient: the relay unsubscribes from a name once, 5 min (±20 %) after its last client, and
-// never while a client has it.
+// TestR081_B6_LingerAfterLastClient: the relay unsubscribes from a name once, 5 min (±20 %) after the last client has
+// unsubscribed, and never while a client uses it.
 func TestR081_B6_LingerAfterLastClient(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
@@ -217,14 +217,14 @@ func TestR081_B6_LingerAfterLastClient(t *testing.T) {
 		r.watch.Unsubscribe(endpoints, first)
 		r.pass(time.Hour)
 		if n := len(r.State().Requests(endpoints)); n != 2 {
-			t.Fatalf("%d requests while one client is left, want 2:\n%v", n, r.State())
+			t.Fatalf("%d requests while one client uses the name, want 2:\n%v", n, r.State())
 		}
 		other.Unsubscribe(endpoints, second)
 		left := time.Now()
 		r.pass(time.Hour)
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), "ClusterLoadAssignment", "E"), "[E node +a] [E ack 1] [E -a]")
 		if d := r.State().Requests(endpoints)[2].At.Sub(left); d < 4*time.Minute || d > 6*time.Minute+time.Second {
-			t.Errorf("given up after %v, want 5m ±20%%", d)
+			t.Errorf("unsubscribed after %v, want 5m ±20%%", d)
 		}
 		r.expect("named", r.named(endpoints), "")
 	})
@@ -244,9 +244,9 @@ func TestB6_WildcardLinger(t *testing.T) {
 		r.membersAfter(time.Hour, "members", clusters, "")
 		requests := r.State().Requests(clusters)
 		if d := requests[len(requests)-1].At.Sub(left); d < 12*time.Minute || d > 18*time.Minute+time.Second {
-			t.Errorf("given up after %v, want 15m ±20%%", d)
+			t.Errorf("unsubscribed after %v, want 15m ±20%%", d)
 		}
-		check.Equal(t, "members", r.view.Generation().Type(clusters).Phase, cache.Unknown)
+		check.Equal(t, "phase after the linger time", r.view.Generation().Type(clusters).Phase, cache.Unknown)
 	})
 }
 
@@ -270,14 +270,14 @@ func TestB6_WantedAgainWhileLingering(t *testing.T) {
 			r.pass(3 * time.Minute)
 		}
 		if got := len(r.State().Last().Requests) - before; got != 2 {
-			t.Errorf("%d requests, want 2: for b, and the ACK\n%v", got, r.State())
+			t.Errorf("%d requests, want 2: the subscription to b and the ACK\n%v", got, r.State())
 		}
 		r.expect("named", r.named(endpoints), "!b a@1")
 	})
 }
 
-// TestB6_C29_LingeringIsBounded: if too many names linger, or too many bytes, the relay removes those that have
-// lingered longest. It never removes a name in use.
+// TestB6_C29_LingeringIsBounded: if lingering names exceed the limit on their number or size, the relay unsubscribes
+// from those that have lingered longest. It never unsubscribes from a name in use.
 func TestB6_C29_LingeringIsBounded(t *testing.T) {
 	tests := []struct {
 		name string
@@ -301,7 +301,7 @@ func TestB6_C29_LingeringIsBounded(t *testing.T) {
 				}
 				r.expect("subscribed", strings.Join(r.State().Names(endpoints), " "), "c d held")
 				r.expect("named", r.named(endpoints), "c@1 d@1 held@1")
-				// b is gone, so it is asked for again; c lingers, so it is not.
+				// The relay has unsubscribed from b and requests it again. c lingers and needs no request.
 				requests := len(r.State().Requests(endpoints))
 				r.watch.Subscribe(endpoints, []string{"b", "c"})
 				r.pass(soon)
@@ -314,8 +314,8 @@ func TestB6_C29_LingeringIsBounded(t *testing.T) {
 	}
 }
 
-// TestB5_DemandWithoutOrigin: names that come and go before the origin is connected are not requested. Demand that
-// changes without an origin is correct once there is one.
+// TestB5_DemandWithoutOrigin: a name whose subscription starts and ends while the origin is disconnected is not
+// requested. Other changes take effect once the origin is connected.
 func TestB5_DemandWithoutOrigin(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1", "c@1")
@@ -341,7 +341,7 @@ func TestB5_DemandWithoutOrigin(t *testing.T) {
 	})
 }
 
-// TestC05_AnyOrderOfTypes: types are requested in the order of the clients (C05). No type waits for clusters.
+// TestC05_AnyOrderOfTypes: the relay requests types in the order in which clients do (C05). No type waits for clusters.
 func TestC05_AnyOrderOfTypes(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")

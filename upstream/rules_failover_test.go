@@ -23,8 +23,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// rejecting ends streams with the error that refuse returns for the node of the first request. errSilent means that the
-// stream stays open without a response.
+// rejecting returns a server option that ends streams with the error that refuse returns for the node ID of the first
+// request. errSilent means that the stream stays open without a response.
 func rejecting(refuse func(node string) error) grpc.ServerOption {
 	return grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		s := &refusedStream{ServerStream: ss, refuse: refuse}
@@ -35,8 +35,10 @@ func rejecting(refuse func(node string) error) grpc.ServerOption {
 	})
 }
 
+// errSilent is a result of the function for rejecting.
 var errSilent = status.Error(codes.Unknown, "silent")
 
+// A refusedStream is a stream whose RecvMsg fails if refuse returns an error for its node.
 type refusedStream struct {
 	grpc.ServerStream
 	refuse func(string) error
@@ -62,7 +64,7 @@ type multiTenant struct {
 	two  *relaytest.Origin
 }
 
-// inTenants runs a test with the view of a healthy tenant and views of others.
+// inTenants runs a test with the view of a healthy tenant, whose node ID is "relay", and a view for each other node ID.
 func inTenants(t *testing.T, refuse func(node string) error, others []string, test func(t *testing.T, w *multiTenant)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,9 +118,9 @@ func TestH01_OneGroupDoesNotFailOverOthers(t *testing.T) {
 				if !w.view.Generation().First().Connected {
 					t.Error("the healthy group is not connected")
 				}
-				// Of the healthy group there is one stream; those of the other one back off to 30s.
+				// The healthy group keeps its stream. The streams of the other group back off to 30s.
 				if n := int64(w.streams()-streams) - refusals.Load(); n > 1 || code != codes.Unknown && refusals.Load() < 100 || refusals.Load() > 20*3600/20 {
-					t.Errorf("%d refused streams, and %d others; want one every 24 to 36 s, and none", refusals.Load(), n)
+					t.Errorf("%d refused streams and %d others, want one refused every 24 to 36 s and no others", refusals.Load(), n)
 				}
 			})
 		})
@@ -134,8 +136,8 @@ func TestH01_RejectionsDoNotFailOver(t *testing.T) {
 	})
 }
 
-// TestH01_LoadBalancerWithoutBackends: the address accepts connections, and all of its streams end UNAVAILABLE, so the
-// relay fails over. If one stream received a response, it does not.
+// TestH01_LoadBalancerWithoutBackends: the address accepts connections, and all of its streams end with UNAVAILABLE, so
+// the relay fails over. If one stream received a response, it does not.
 func TestH01_LoadBalancerWithoutBackends(t *testing.T) {
 	for _, healthy := range []bool{false, true} {
 		t.Run(fmt.Sprintf("healthy=%v", healthy), func(t *testing.T) {
@@ -148,7 +150,7 @@ func TestH01_LoadBalancerWithoutBackends(t *testing.T) {
 			inTenants(t, refuse, []string{"b", "c"}, func(t *testing.T, w *multiTenant) {
 				w.pass(time.Minute)
 				if n := w.session.Stats().Failovers; n != map[bool]int64{false: 1, true: 0}[healthy] {
-					t.Errorf("%d failovers", n)
+					t.Errorf("%d failovers, want one only without a healthy group", n)
 				}
 				if got, want := len(w.two.State().Open()), map[bool]int{false: 3, true: 0}[healthy]; got != want {
 					t.Errorf("%d streams to the second address, want %d", got, want)
@@ -159,7 +161,7 @@ func TestH01_LoadBalancerWithoutBackends(t *testing.T) {
 }
 
 // TestH01_RestartDoesNotFailOver: one failed attempt may be a restart of the control plane, and causes no failover. Two
-// do.
+// failed attempts cause one.
 func TestH01_RestartDoesNotFailOver(t *testing.T) {
 	inTenants(t, func(string) error { return nil }, []string{"b", "c", "d"}, func(t *testing.T, w *multiTenant) {
 		w.pass(confirmed)
@@ -171,7 +173,7 @@ func TestH01_RestartDoesNotFailOver(t *testing.T) {
 		w.Stop()
 		w.pass(time.Minute)
 		if n := w.session.Stats().Failovers; n != 1 || len(w.two.State().Open()) != 4 {
-			t.Errorf("%d failovers, %d streams to the second address; want one, and all four", n, len(w.two.State().Open()))
+			t.Errorf("%d failovers, %d streams to the second address; want 1 and 4", n, len(w.two.State().Open()))
 		}
 	})
 }

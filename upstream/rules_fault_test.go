@@ -23,8 +23,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// TestB9_MalformedResponses: a response that cannot be decoded is answered with a NACK if it has a nonce and a type,
-// and ends the stream otherwise. The cached resources stay, and the next good response is applied.
+// TestB9_MalformedResponses: the relay sends a NACK for a response that it cannot decode. Without a nonce or a type, it
+// closes the stream instead. The cached resources stay, and the next good response is applied.
 func TestB9_MalformedResponses(t *testing.T) {
 	typed := protowire.AppendString(protowire.AppendTag(nil, 4, protowire.BytesType), clusters)
 	nonced := protowire.AppendString(protowire.AppendTag(typed, 5, protowire.BytesType), "x")
@@ -80,7 +80,7 @@ func TestB34_HalfOpen(t *testing.T) {
 		r.watch.Subscribe(endpoints, []string{"asked meanwhile"})
 		r.pass(10 * time.Minute)
 		if r.view.Generation().First().Connected {
-			t.Error("still connected after 10 minutes of nothing")
+			t.Error("still connected after 10 minutes without packets")
 		}
 		r.expect("members", r.members(clusters), "a@1")
 		r.Freeze(false)
@@ -131,7 +131,7 @@ func TestB34_TCPKeepalive(t *testing.T) {
 	}
 }
 
-// TestMirrorEnds: Sync returns at once, whatever the state of the origin.
+// TestMirrorEnds: Sync returns at once in any state of the origin.
 func TestMirrorEnds(t *testing.T) {
 	tests := []struct {
 		name    string
@@ -159,7 +159,7 @@ func TestMirrorEnds(t *testing.T) {
 				since := time.Now()
 				r.stop()
 				if d := time.Since(since); d > 0 {
-					t.Errorf("took %v", d)
+					t.Errorf("Sync returned after %v, want at once", d)
 				}
 				if r.view.Generation().First().Connected {
 					t.Error("the view is connected after Sync has returned")
@@ -214,20 +214,20 @@ func TestB4_TooFewStreams(t *testing.T) {
 		r.follow(clusters, "a@1")
 		n := r.watch.Subscribe(clusters, []string{"a"})
 		r.pass(4 * time.Second)
-		check.Equal(t, "lines after 4s", r.log.count("no stream within 5s"), 0)
+		check.Equal(t, "log lines after 4s", r.log.count("no stream within 5s"), 0)
 		r.pass(2 * time.Second)
-		check.Equal(t, "lines after 6s", r.log.count("no stream within 5s"), 1)
+		check.Equal(t, "log lines after 6s", r.log.count("no stream within 5s"), 1)
 		r.pass(time.Hour)
 		r.put(clusters, "a@2")
 		r.membersAfter(soon, "members", clusters, "a@2")
 		if !n[0].Asked().IsZero() {
-			t.Error("a name counts as asked for though no stream asks")
+			t.Error("a name counts as requested although no stream carries it")
 		}
 		check.Equal(t, "streams", r.streams(), 1)
 	})
 }
 
-// A service is the ADS of an origin, as functions.
+// A service implements the Delta ADS of an origin with a function.
 type service struct {
 	discoverypb.UnimplementedAggregatedDiscoveryServiceServer
 	serve func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error
@@ -271,7 +271,7 @@ func TestR135_Unimplemented(t *testing.T) {
 			t.Errorf("%d attempts in an hour, want 120 ±25%%", n)
 		}
 		if r.view.Generation().First().Connected {
-			t.Error("connected to an origin that has no such service")
+			t.Error("connected to a server that does not implement ADS")
 		}
 	})
 }
@@ -286,7 +286,7 @@ func idleOrigin(t *testing.T) *relaytest.Origin {
 func TestB9_FloodWithoutReading(t *testing.T) {
 	const responses = 12_000
 	synctest.Test(t, func(t *testing.T) {
-		var streams int // written by one stream after the other
+		var streams int // only one stream is open at a time
 		s := &service{serve: func(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 			streams++
 			if streams > 1 {
@@ -314,7 +314,7 @@ func TestB9_FloodWithoutReading(t *testing.T) {
 		r := viewSync(t, idleOrigin(t), upstream.Config{Targets: []string{"passthrough:///bare"}, DialOptions: serveRaw(t, s)})
 		r.watch.SubscribeAll(clusters)
 		r.pass(10 * time.Second)
-		check.Equal(t, "lines say that the origin does not read", r.log.count("the origin does not read"), 1)
+		check.Equal(t, "log lines about an origin that does not read", r.log.count("the origin does not read"), 1)
 		r.expect("members", r.members(clusters), "a@again")
 	})
 }

@@ -44,7 +44,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 				}
 				check.Equal(t, "members after 9 minutes", r.view.Generation().Type(clusters).Wildcard.Count(), want)
 				if n := r.log.count("ERROR removals held"); (n == 1) != tt.held {
-					t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
+					t.Errorf("%d log lines about held removals, want one only if held=%v", n, tt.held)
 				}
 				streams := r.streams()
 				r.clustersAfter(3*time.Minute, "after 12 minutes", tt.members-tt.lost)
@@ -52,7 +52,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 				if tt.held {
 					for _, req := range r.State().Last().Requests {
 						if n := len(req.Message.GetInitialResourceVersions()); n != 0 {
-							t.Errorf("the second look says that %d are held, want none", n)
+							t.Errorf("the second check reported %d versions, want none", n)
 						}
 					}
 				}
@@ -62,15 +62,16 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 	}
 }
 
-// lost returns the resources that an origin loses in the tests below.
+// lost returns the names of the resources that an origin loses in losesHalf.
 func lost() []string { return nameOnly(numbered(100))[50:] }
 
-// losesHalf restarts an origin without half of its 100 members.
+// losesHalf runs a test with an origin that has restarted without half of its 100 clusters. The removals are held.
 func losesHalf(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	losesAs(t, forgetful, test)
 }
 
+// losesAs is losesHalf for an origin with another behaviour.
 func losesAs(t *testing.T, b relaytest.Behaviour, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	inBubble(t, b, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -78,7 +79,7 @@ func losesAs(t *testing.T, b relaytest.Behaviour, test func(t *testing.T, r *rig
 		r.changeWhileDown(removing(clusters, lost()...))
 		r.pass(2 * time.Minute)
 		if n := r.log.count(heldLine); n != 1 || r.count() != 100 {
-			t.Fatalf("%d deletions held back, %d members, want 1 and 100", n, r.count())
+			t.Fatalf("%d log lines about held removals and %d members, want 1 and 100", n, r.count())
 		}
 		test(t, r)
 	})
@@ -90,6 +91,7 @@ func losesHalfInBoth(t *testing.T, test func(t *testing.T, r *rig)) {
 	t.Run("SotW", func(t *testing.T) { losesAs(t, sotwOnly, test) })
 }
 
+// count returns the number of clusters in the wildcard set.
 func (r *rig) count() int { return r.view.Generation().Type(clusters).Wildcard.Count() }
 
 // TestB15_SecondConfirmationDiffers: if the second check finds other removals, these become pending in turn.
@@ -107,7 +109,7 @@ func TestB15_HeldResourceReturns(t *testing.T) {
 		losesHalfInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)...)
 			r.clustersAfter(24*time.Hour, "members", 100)
-			// The same loss again is not believed because it was seen before.
+			// The next loss is held in full, although the relay has seen the same loss before.
 			r.changeWhileDown(removing(clusters, lost()...))
 			r.clustersAfter(5*time.Minute, "five minutes after the next loss", 100)
 			r.clustersAfter(10*time.Minute, "after the next hold", 50)
@@ -116,8 +118,8 @@ func TestB15_HeldResourceReturns(t *testing.T) {
 	t.Run("some", func(t *testing.T) {
 		losesHalfInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)[:80]...)
-			r.clustersAfter(9*time.Minute, "the time begins anew when something comes back", 100)
-			r.clustersAfter(24*time.Hour, "in the end", 80)
+			r.clustersAfter(9*time.Minute, "after 9 minutes: the hold restarts when a resource returns", 100)
+			r.clustersAfter(24*time.Hour, "after a day", 80)
 		})
 	})
 	t.Run("after another restart", func(t *testing.T) {
@@ -149,7 +151,7 @@ func TestB15_HoldSurvivesReconnects(t *testing.T) {
 		}
 		check.Equal(t, "members after 8 minutes", r.count(), 100)
 		if n := r.log.count(heldLine); n != 1 {
-			t.Errorf("held back %d times, want once", n)
+			t.Errorf("%d log lines about held removals, want 1", n)
 		}
 		r.clustersAfter(5*time.Minute, "after the hold", 50)
 	})
@@ -164,7 +166,7 @@ func TestB15_C15_EmptyOrigin(t *testing.T) {
 			inBubble(t, b, upstream.Config{FullResync: true}, func(t *testing.T, r *rig) {
 				r.follow(clusters, numbered(30)...)
 				r.changeWhileDown(removing(clusters, nameOnly(numbered(30))...))
-				r.clustersAfter(9*time.Minute, "of an origin that came back empty", 30)
+				r.clustersAfter(9*time.Minute, "after the origin has restarted empty", 30)
 				r.put(clusters, numbered(30)...)
 				r.membersAfter(time.Hour, "members", clusters, joined(numbered(30)))
 			})
@@ -186,7 +188,7 @@ func TestB15_C07_SilenceOnANamedMember(t *testing.T) {
 		r.pass(confirmed)
 		r.Stop()
 		r.Restart()
-		// Both streams open at once: which is which shows in what they ask.
+		// Both streams open at the same time: their first requests show which stream is which.
 		streams := map[string]*relaytest.OriginStream{}
 		for range 2 {
 			s := r.Accept(t.Context())
@@ -196,7 +198,7 @@ func TestB15_C07_SilenceOnANamedMember(t *testing.T) {
 		named.Send(response(clusters, "b@1"))
 		all.Send(response(clusters, "a@1"))
 		r.pass(16 * time.Second)
-		named.Send(response(clusters, "a@1")) // the control; silent on b and c
+		named.Send(response(clusters, "a@1")) // a response to the control query, but none to b and c
 		r.pass(time.Minute)
 		r.expect("members", present(r.members(clusters)), "a@1 b@1")
 	})

@@ -30,19 +30,19 @@ func TestB9_ResponseOverTheLimit(t *testing.T) {
 		r.Apply(func(tx *relaytest.Tx) { tx.Set(clusters, "b", large, "1") })
 		r.membersAfter(10*time.Minute, "members", clusters, "a@1")
 		if n := r.log.count("ERROR origin response exceeds TENDER_MAX_ORIGIN_RESPONSE_BYTES"); n < 5 || n > 40 {
-			t.Errorf("%d lines in ten minutes, want some 20", n)
+			t.Errorf("%d log lines in ten minutes, want about 20", n)
 		}
 		if n := r.session.Stats().Ended["RESOURCE_EXHAUSTED"]; n < 5 {
-			t.Errorf("%d streams were counted: %v", n, r.session.Stats().Ended)
+			t.Errorf("%d streams counted as RESOURCE_EXHAUSTED, want at least 5: %v", n, r.session.Stats().Ended)
 		}
 		r.put(clusters, "b@2")
-		r.membersAfter(time.Minute, "members once it is small", clusters, "a@1 b@2")
+		r.membersAfter(time.Minute, "members after a response within the limit", clusters, "a@1 b@2")
 	})
 }
 
-// TestB9_ResourceOverTheLimit: for a resource over the size limit, the cached version stays, also after a reconnect,
-// and its clients receive the error. The rest of the response is applied, and the NACK names the resource. Its removal
-// is applied, and so is a version within the limit.
+// TestB9_ResourceOverTheLimit: the cached version of a resource over the size limit stays, also after a reconnect, and
+// its clients receive the error. The rest of the response is applied, and the NACK names the resource. Its removal and
+// a version within the limit are applied.
 func TestB9_ResourceOverTheLimit(t *testing.T) {
 	for variant, b := range map[string]relaytest.Behaviour{"delta": {}, "sotw": {SotW: true}} {
 		t.Run(variant, func(t *testing.T) {
@@ -52,7 +52,7 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 						tx.Set(typeURL, name, relaytest.Opaque(typeURL, name, make([]byte, 8192)), version)
 					})
 				}
-				content := func(set *cache.Set) string { // with the version that is its last byte
+				content := func(set *cache.Set) string { // name@version; the last byte of the content is the version
 					var out []string
 					for e := range set.Since(0) {
 						if e.Present() {
@@ -91,22 +91,22 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 					t.Helper()
 					r.expect("members "+when, members(), "a@2 b@1")
 					r.expect("named "+when, named(), "x@1")
-					r.expect("what clients are told of clusters "+when, failed(clusters, cache.Wildcard), "b Internal, c Internal")
-					r.expect("what clients are told of endpoints "+when, failed(endpoints, cache.ByName), "x Internal, y Internal")
+					r.expect("errors of clusters "+when, failed(clusters, cache.Wildcard), "b Internal, c Internal")
+					r.expect("errors of endpoints "+when, failed(endpoints, cache.ByName), "x Internal, y Internal")
 				}
 				r.pass(soon)
-				held("at once")
+				held("after the response")
 				for _, want := range []string{
 					`resource "b" and 1 more rejected, all others applied: the resource has 8`,
 					`resource "x" rejected, all others applied: the resource has 8`,
 					`bytes; at most 4096 are allowed (TENDER_MAX_RESOURCE_BYTES)`,
 				} {
 					if r.log.count(want) == 0 || !strings.Contains(r.State().String(), "error="+want) && want[0] == 'r' {
-						t.Errorf("not logged, or no NACK says %s:\n%v\n%v", want, r.log, r.State())
+						t.Errorf("no log line or no NACK contains %s:\n%v\n%v", want, r.log, r.State())
 					}
 				}
 				if st := r.State(); st.Type(clusters).NACKs == 0 || st.Type(endpoints).NACKs == 0 {
-					t.Errorf("the origin received for clusters %+v, for endpoints %+v; want a NACK each", st.Type(clusters), st.Type(endpoints))
+					t.Errorf("the origin received %+v for clusters and %+v for endpoints, want a NACK for each", st.Type(clusters), st.Type(endpoints))
 				}
 				r.pass(time.Hour)
 				held("an hour later")
@@ -118,21 +118,22 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 				r.put(endpoints, "y@3")
 				r.Apply(func(tx *relaytest.Tx) { tx.Remove(clusters, "a"); tx.Remove(clusters, "c"); tx.Remove(endpoints, "x") })
 				r.pass(time.Hour)
-				r.expect("members at last", members(), "b@3")
-				r.expect("what clients are told of clusters at last", failed(clusters, cache.Wildcard), "")
-				if b.SotW { // endpoints that a list leaves out are not gone
-					r.expect("named at last", named(), "x@1 y@3")
-					r.expect("what clients are told of endpoints at last", failed(endpoints, cache.ByName), "x Internal")
+				r.expect("members at the end", members(), "b@3")
+				r.expect("errors of clusters at the end", failed(clusters, cache.Wildcard), "")
+				if b.SotW { // a SotW response that omits endpoints does not remove them
+					r.expect("named at the end", named(), "x@1 y@3")
+					r.expect("errors of endpoints at the end", failed(endpoints, cache.ByName), "x Internal")
 				} else {
-					r.expect("named at last", named(), "y@3")
-					r.expect("what clients are told of endpoints at last", failed(endpoints, cache.ByName), "")
+					r.expect("named at the end", named(), "y@3")
+					r.expect("errors of endpoints at the end", failed(endpoints, cache.ByName), "")
 				}
 			})
 		})
 	}
 }
 
-// endless sends a response each millisecond, of which the n-th contains the resource name(n), and reads requests.
+// endless returns a service that sends a response each millisecond and reads requests. The n-th response contains the
+// resource name(n) with version n.
 func endless(name func(n int) string) *service {
 	return &service{serve: func(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 		go func() { // ends with the stream
@@ -157,8 +158,8 @@ func endless(name func(n int) string) *service {
 	}}
 }
 
-// TestB7_EndlessChanges: an origin that changes a few resources every millisecond costs no memory for old versions. The
-// set counts as settled meanwhile, since the changes may never end.
+// TestB7_EndlessChanges: if an origin changes a few resources every millisecond, the view keeps no old versions. The
+// set counts as settled during the changes, since they may never end.
 func TestB7_EndlessChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := endless(func(n int) string { return strconv.Itoa(n % 4) })
@@ -167,14 +168,14 @@ func TestB7_EndlessChanges(t *testing.T) {
 		r.pass(3 * time.Second)
 		members := &r.view.Generation().Type(clusters).Wildcard
 		if phase := r.view.Generation().Type(clusters).Phase; phase != cache.Settled || members.Count() != 4 {
-			t.Errorf("%v with %d members, want settled with 4", phase, members.Count())
+			t.Errorf("phase %v with %d members, want settled with 4", phase, members.Count())
 		}
 		kept := 0
 		for range members.Since(0) {
 			kept++
 		}
 		if bytes := members.Bytes(); kept != 4 || bytes > 4*500 {
-			t.Errorf("%d entries and %d bytes are kept of 4 small resources", kept, bytes)
+			t.Errorf("the view keeps %d entries and %d bytes, want 4 and at most 2,000", kept, bytes)
 		}
 	})
 }
@@ -193,10 +194,10 @@ func TestB7_EndlessSet(t *testing.T) {
 			r.pass(want.after)
 			c := r.view.Generation().Type(clusters)
 			if c.Phase != want.phase || c.Wildcard.Count() < 500 {
-				t.Errorf("after %v more: %v with %d members, want %v with what has come", want.after, c.Phase, c.Wildcard.Count(), want.phase)
+				t.Errorf("after %v more: phase %v with %d members, want %v with at least 500", want.after, c.Phase, c.Wildcard.Count(), want.phase)
 			}
 		}
-		check.Equal(t, "responses were refused", r.session.Stats().Types[clusters].Refused, 0)
+		check.Equal(t, "refused responses", r.session.Stats().Types[clusters].Refused, 0)
 	})
 }
 
@@ -222,11 +223,12 @@ func TestB35_ManyResources(t *testing.T) {
 	}
 	check.Equal(t, "members", view.Generation().Type(clusters).Wildcard.Count(), responses*each)
 	if cost := (heap() - before) / (responses * each); cost > 2048 {
-		t.Errorf("a resource takes %d bytes, want 2 KiB at most", cost)
+		t.Errorf("a resource takes %d bytes, want at most 2 KiB", cost)
 	}
 	runtime.KeepAlive(view)
 }
 
+// apply applies an encoded response to the wildcard set of a view.
 func apply(t *testing.T, w *cache.Writer, resp *discoverypb.DeltaDiscoveryResponse) {
 	t.Helper()
 	b := check.Must(proto.Marshal(resp))

@@ -28,7 +28,7 @@ func (r *rig) expectHolds(when string, held, kept int) {
 		}
 	}
 	if gotHeld != held || gotKept != kept || r.session.Status().Held != held {
-		r.t.Errorf("%s: %d removals held back (by status %d) and %d resources kept, want %d and %d",
+		r.t.Errorf("%s: %d removals pending (status: %d) and %d discarded, want %d and %d",
 			when, gotHeld, r.session.Status().Held, gotKept, held, kept)
 	}
 }
@@ -38,21 +38,21 @@ func TestB15_Release(t *testing.T) {
 	losesHalf(t, func(t *testing.T, r *rig) {
 		r.expectHolds("before", 50, 0)
 		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, TypeURL: listeners}); len(got) != 0 || r.count() != 100 {
-			t.Errorf("released %d holds of another type, %d members left; want none, and 100", len(got), r.count())
+			t.Errorf("released %d holds of another type, %d members remain; want 0 and 100", len(got), r.count())
 		}
 		got := r.control.Operate(t.Context(), release)
 		if len(got) != 1 || got[0].TypeURL != clusters || !slices.Equal(got[0].Names, lost()) || got[0].Until.Sub(got[0].Since) != 10*time.Minute {
-			t.Errorf("released %+v, want the 50 clusters that were held back for 10 minutes", got)
+			t.Errorf("released %+v, want the 50 clusters with a hold of 10 minutes", got)
 		}
 		r.clustersAfter(0, "members", 50)
 		r.expectHolds("after", 0, 0)
 		if s := r.session.Stats(); s.Held != 50 || s.Applied != 50 {
-			t.Errorf("%d deletions counted as held back and %d as made, want 50 and 50", s.Held, s.Applied)
+			t.Errorf("%d removals counted as held and %d as applied, want 50 and 50", s.Held, s.Applied)
 		}
 		streams := r.streams()
 		r.pass(time.Hour)
 		if n := r.log.count(heldLine); n != 1 || r.streams() != streams {
-			t.Errorf("held back %d times, and %d further streams; want once and none: nothing is left to look at again", n, r.streams()-streams)
+			t.Errorf("%d log lines about held removals and %d further streams, want 1 and 0: no removal is pending", n, r.streams()-streams)
 		}
 	})
 }
@@ -91,31 +91,31 @@ func TestB15_Discard(t *testing.T) {
 		streams := r.streams()
 		r.pass(time.Hour)
 		if n := r.streams(); n != streams {
-			t.Errorf("%d further streams: nothing is left to look at again", n-streams)
+			t.Errorf("%d further streams, want 0: no removal is pending", n-streams)
 		}
-		for range 3 { // the origin says the same again
+		for range 3 { // the origin returns without the same resources
 			r.changeWhileDown(removing(clusters))
 			r.pass(time.Hour)
 		}
 		if n, alarms := r.count(), r.log.count(heldLine); n != 100 || alarms != 1 {
-			t.Errorf("%d members and %d alarms, want 100 and the first one", n, alarms)
+			t.Errorf("%d members and %d log lines about held removals, want 100 and 1", n, alarms)
 		}
 		r.expectHolds("after three restarts", 0, 50)
 
-		// It is believed when it speaks: of resources that it has again, and of others that go.
+		// The relay still applies resources that the origin sends again, and removals of other resources.
 		r.put(clusters, numbered(100)[50:60]...)
 		r.pass(time.Second)
-		r.expectHolds("ten are back", 0, 40)
+		r.expectHolds("after ten resources have returned", 0, 40)
 		r.Apply(removing(clusters, "n060"))
-		r.clustersAfter(time.Second, "an explicit removal is obeyed", 99)
+		r.clustersAfter(time.Second, "after an explicit removal", 99)
 		r.changeWhileDown(removing(clusters, "n000", "n050"))
-		r.clustersAfter(5*time.Minute, "what is not kept goes as ever", 97)
+		r.clustersAfter(5*time.Minute, "after removals that were not discarded", 97)
 
 		if got := r.control.Operate(t.Context(), release); len(got) != 0 {
-			t.Errorf("released %+v, want nothing: all removals were discarded", got)
+			t.Errorf("released %+v, want none: all removals were discarded", got)
 		}
 		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true}); len(got) != 1 || len(got[0].Names) != 39 {
-			t.Errorf("released %+v, want what was discarded and is still kept, 39", got)
+			t.Errorf("released %+v, want the 39 removals that are still discarded", got)
 		}
 		r.clustersAfter(0, "members", 58)
 	})
@@ -132,7 +132,7 @@ func TestB15_DecisionOnNamesDoesNotApplyToMembers(t *testing.T) {
 		r.changeWhileDown(removing(clusters, "n000"))
 		r.pass(3 * time.Second)
 		if got := r.control.Operate(t.Context(), release); len(got) != 1 {
-			t.Fatalf("released %+v, want the one that was asked for by name", got)
+			t.Fatalf("released %+v, want only the removal of the named resource", got)
 		}
 		r.clustersAfter(time.Minute, "a minute later", 9)
 	})
@@ -157,12 +157,12 @@ func TestB15_AlarmIsRepeated(t *testing.T) {
 	losesHalf(t, func(t *testing.T, r *rig) {
 		r.pass(7 * time.Minute)
 		if n := r.log.count("removals still held"); n != 1 {
-			t.Errorf("logged %d times in seven minutes, want once", n)
+			t.Errorf("%d repeated log lines in seven minutes, want 1", n)
 		}
 		r.control.Operate(t.Context(), discard)
 		r.pass(time.Hour)
 		if n := r.log.count("removals still held"); n != 1 {
-			t.Errorf("logged %d times although nothing is pending, want once", n)
+			t.Errorf("%d repeated log lines although no removal is pending, want 1", n)
 		}
 	})
 }
@@ -185,7 +185,7 @@ func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 				r.pass(confirmed)
 				r.changeWhileDown(removing(listeners, nameOnly(numbered(100))[50:]...))
 				r.pass(time.Minute)
-				r.expectHolds("lost", 50, 0)
+				r.expectHolds("after the loss", 50, 0)
 				want := 100
 				if released {
 					r.control.Operate(t.Context(), release)
@@ -195,20 +195,20 @@ func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 				}
 				r.pass(0)
 				if n := count(); n != want {
-					t.Errorf("named=%v release=%v: %d there, want %d", named, released, n, want)
+					t.Errorf("named=%v release=%v: %d listeners, want %d", named, released, n, want)
 				}
 				r.changeWhileDown(removing(clusters))
 				r.pass(time.Hour)
 				if n := count(); n != want || r.log.count(heldLine) != 1 {
-					t.Errorf("named=%v release=%v: %d there and %d alarms after a restart, want %d and one", named, released, n, r.log.count(heldLine), want)
+					t.Errorf("named=%v release=%v: %d listeners and %d log lines about held removals after a restart, want %d and 1", named, released, n, r.log.count(heldLine), want)
 				}
 			})
 		}
 	}
 }
 
-// TestFreeze_Mirror: a frozen view still receives and ACKs responses. A thaw shows its current content, including that
-// of later connections. Unused subscriptions do not expire meanwhile.
+// TestFreeze_Mirror: a frozen view still receives and ACKs responses, also on later streams. A thaw shows its current
+// content. Unused subscriptions do not expire during the freeze.
 func TestFreeze_Mirror(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@1")
@@ -230,8 +230,8 @@ func TestFreeze_Mirror(t *testing.T) {
 
 		r.watch.UnsubscribeAll(wildcard)
 		r.watch.Unsubscribe(endpoints, names)
-		r.membersAfter(24*time.Hour, "members that nobody has wanted for a day", clusters, "a@1 b@1")
-		r.expect("names", r.named(endpoints), "a@1 late@1")
+		r.membersAfter(24*time.Hour, "frozen members without a client for a day", clusters, "a@1 b@1")
+		r.expect("frozen names without a client for a day", r.named(endpoints), "a@1 late@1")
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(time.Second)
@@ -248,7 +248,7 @@ func TestFreeze_MirrorEnded(t *testing.T) {
 		r.stop()
 		r.control.Freeze(t.Context())
 		if h := r.control.Operate(t.Context(), reconcile.Command{}); len(h) != 0 || !r.view.Generation().First().Frozen.IsZero() {
-			t.Errorf("holds %v, frozen since %v; want none, and never", h, r.view.Generation().First().Frozen)
+			t.Errorf("holds %v, frozen since %v; want no holds and no freeze", h, r.view.Generation().First().Frozen)
 		}
 	})
 }
