@@ -25,7 +25,7 @@ func TestProtocol_AutoFallsBackToSotW(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1")
 		r.watch.SubscribeAll(clusters)
-		r.membersAfter(0, "members at once", clusters, "a@1")
+		r.membersAfter(0, "members without a delay", clusters, "a@1")
 		for range 3 {
 			r.Restart()
 			r.pass(time.Minute)
@@ -33,7 +33,7 @@ func TestProtocol_AutoFallsBackToSotW(t *testing.T) {
 		r.put(clusters, "a@2")
 		r.membersAfter(soon, "members", clusters, "a@2")
 		if n := r.log.count(spokenSotW); n != 1 {
-			t.Errorf("logged %d times that it is spoken to in SotW, want once", n)
+			t.Errorf("%d log lines about the use of SotW, want 1", n)
 		}
 		check.Equal(t, "warnings", r.log.count(unsupported), 0)
 	})
@@ -46,12 +46,12 @@ func TestProtocol_AuxiliaryStream(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(clusters, []string{"a"})
 		r.namedAfter(time.Second, "named", clusters, "a@1")
-		check.Equal(t, "streams in vain beside the first one", r.log.count("Unimplemented"), 0)
+		check.Equal(t, "log lines about Delta streams after the first", r.log.count("Unimplemented"), 0)
 	})
 }
 
-// TestProtocol_OriginChangesItsVariant: if an origin returns with another variant, the relay follows, in both
-// directions. Resources stay as long as the origin has them.
+// TestProtocol_OriginChangesItsVariant: if an origin returns with another variant, the relay uses it, in both
+// directions. Resources that the origin still contains stay.
 func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, numbered(20)...)
@@ -70,7 +70,7 @@ func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 				}
 			}
 		}
-		check.Equal(t, "position: nothing has changed", r.view.Generation().Seq, seq)
+		check.Equal(t, "position of the unchanged view", r.view.Generation().Seq, seq)
 		r.changeWhileDown(removing(clusters, "n003"))
 		r.clustersAfter(time.Minute, "members", 19)
 	})
@@ -80,7 +80,7 @@ func TestProtocol_OriginChangesItsVariant(t *testing.T) {
 func TestProtocol_Forced(t *testing.T) {
 	tests := []struct {
 		protocol upstream.Protocol
-		sotw     bool // what the origin speaks
+		sotw     bool // the origin implements only SotW, otherwise only Delta
 		works    bool
 	}{
 		{upstream.ProtocolDelta, false, true},
@@ -98,10 +98,10 @@ func TestProtocol_Forced(t *testing.T) {
 				want = "a@1"
 			}
 			r.expect(tt.protocol.String(), r.members(clusters), want)
-			// After 1, 1.6, 2.56 … s there are some 7 attempts in a minute.
+			// With delays of 1, 1.6, 2.56 … s there are about 7 attempts in a minute.
 			n := r.log.count(unsupported)
 			if tt.works != (n == 0) || n > 9 {
-				t.Errorf("%v to an origin that speaks SotW=%v: %d warnings", tt.protocol, tt.sotw, n)
+				t.Errorf("protocol %v, origin with sotw=%v: %d warnings, want some only if it does not work", tt.protocol, tt.sotw, n)
 			}
 			check.Equal(t, "warnings that name "+tt.protocol.String(), r.log.count("protocol="+tt.protocol.String()), n)
 		})
@@ -118,7 +118,7 @@ func TestProtocol_Neither(t *testing.T) {
 			s := r.Accept(t.Context())
 			waits = append(waits, time.Since(since))
 			since = time.Now()
-			s.Close(status.New(codes.Unimplemented, "nor that"))
+			s.Close(status.New(codes.Unimplemented, "neither variant"))
 		}
 		r.pass(0)
 		r.expectBackoff(waits[1:])
@@ -137,14 +137,15 @@ func TestProtocol_UnimplementedAfterAResponse(t *testing.T) {
 		s.Close(status.New(codes.Unimplemented, "a filter in between"))
 		r.Accept(t.Context())
 		if n := r.log.count(spokenSotW); n != 0 {
-			t.Error("the origin is spoken to in SotW, although it answered in Delta")
+			t.Error("the relay uses SotW although the origin responded in Delta")
 		}
 	})
 }
 
+// TestProtocol_Invalid: an undefined protocol is rejected with an error that lists the constants.
 func TestProtocol_Invalid(t *testing.T) {
 	_, err := upstream.New(upstream.Config{Targets: []string{"x"}, Protocol: 3})
 	if err == nil || !strings.Contains(err.Error(), "Protocol = 3, allowed: ") {
-		t.Errorf("Protocol 3: got error %v, want one that names it and what is allowed", err)
+		t.Errorf("Protocol 3: error %v, want one with the value and the allowed constants", err)
 	}
 }

@@ -54,14 +54,14 @@ func TestR135_Backoff(t *testing.T) {
 		r.pass(soon)
 		s.Close(unavailable)
 		if waits := r.closeStreams(1); waits[0] > 510*time.Millisecond {
-			t.Errorf("after a served stream: %v, want at most 500ms", waits[0])
+			t.Errorf("delay after a served stream: %v, want at most 500ms", waits[0])
 		}
 		second := r.closeStreams(5)
 		r.expectBackoff(second)
 		if first[0] == second[0] && first[1] == second[1] {
-			t.Errorf("waits without jitter: %v, %v", first, second)
+			t.Errorf("delays without jitter: %v, %v", first, second)
 		}
-		// Nobody was told anything in the meantime.
+		// The view has not changed.
 		r.expect("members", r.members(clusters), "a@1")
 	})
 }
@@ -76,7 +76,7 @@ func TestR135_HeldStreamReconnectsAtOnce(t *testing.T) {
 		for round := range 20 {
 			s := r.Accept(t.Context())
 			if wait := time.Since(ended); round > 0 && wait > 510*time.Millisecond {
-				t.Errorf("round %d: after a stream that was held, %v, want at most 500ms", round, wait)
+				t.Errorf("round %d: delay after a stream that was held open: %v, want at most 500ms", round, wait)
 			}
 			r.pass(10 * time.Second)
 			s.Close(unavailable)
@@ -88,7 +88,7 @@ func TestR135_HeldStreamReconnectsAtOnce(t *testing.T) {
 		r.pass(4 * time.Second)
 		s.Close(unavailable)
 		if wait := r.closeStreams(1)[0]; wait < 3*time.Second {
-			t.Errorf("after one that was held for 4s: %v, want the backoff", wait)
+			t.Errorf("delay after a stream that was held open for 4s: %v, want the backoff", wait)
 		}
 	})
 }
@@ -102,7 +102,7 @@ func TestR135_BackoffIsBounded(t *testing.T) {
 		before := r.log.count("upstream stream closed")
 		r.pass(15 * time.Minute)
 		if n := r.log.count("upstream stream closed") - before; n < 24 || n > 38 {
-			t.Errorf("%d attempts in a quarter of an hour, want 30 ±20%%", n)
+			t.Errorf("%d attempts in 15 minutes, want 30 ±20%%", n)
 		}
 		r.put(clusters, "a@1")
 		r.Restart()
@@ -122,13 +122,13 @@ func TestR135_AuxiliaryStreamBacksOffAlone(t *testing.T) {
 		r.closeStreams(1)
 		r.pass(0)
 		if !n.Asked().IsZero() {
-			t.Error("asked for though the stream that asked has ended")
+			t.Error("the name counts as requested although its stream has ended")
 		}
 		r.expectBackoff(r.closeStreams(5))
 		r.put(clusters, "a@2")
 		r.membersAfter(soon, "members", clusters, "a@2")
 		if !r.view.Generation().First().Connected || r.State().Streams[0].Ended {
-			t.Error("the main stream was ended")
+			t.Error("the main stream has ended")
 		}
 	})
 }
@@ -145,7 +145,7 @@ func TestR135_QuietStreamCountsAsServed(t *testing.T) {
 			r.Restart()
 			r.pass(2500 * time.Millisecond)
 			if r.streams() == before {
-				t.Fatalf("no stream 2.5s after the end of a quiet one:\n%v", r.State())
+				t.Fatalf("no new stream 2.5s after the end of a quiet stream:\n%v", r.State())
 			}
 			r.pass(time.Hour)
 		}
@@ -172,18 +172,18 @@ func eds(s string) string { return strings.ReplaceAll(s, "ClusterLoadAssignment"
 func TestB15_C19_FailoverReportsNoVersions(t *testing.T) {
 	_, two, r := failover(t)
 	s := two.Accept(t.Context())
-	r.expect("first request to the other target", eds(showRequest(s.Recv(t.Context()))), "[E node +a +b]")
+	r.expect("first request to the second target", eds(showRequest(s.Recv(t.Context()))), "[E node +a +b]")
 	s.Send(response(endpoints, "a@5"))
-	r.expect("its ACK", eds(showRequest(s.Recv(t.Context()))), "[E ack 1]")
+	r.expect("ACK to the second target", eds(showRequest(s.Recv(t.Context()))), "[E ack 1]")
 	r.expect("named", r.named(endpoints), "a@5 b@1")
 	s.Close(unavailable)
 	s = two.Accept(t.Context())
-	r.expect("second stream to the other target", eds(showRequest(s.Recv(t.Context()))), "[E node +a +b a=5]")
+	r.expect("second stream to the second target", eds(showRequest(s.Recv(t.Context()))), "[E node +a +b a=5]")
 	r.expect("named", r.named(endpoints), "a@5 b@1")
 }
 
-// TestB15_FailoverAndBack: after a failback from a target that sent nothing, the relay reports the cached versions,
-// since all are of the first target.
+// TestB15_FailoverAndBack: after a return from a target that sent no response, the relay reports the cached versions,
+// since all are from the first target.
 func TestB15_FailoverAndBack(t *testing.T) {
 	one, two, r := failover(t)
 	s := two.Accept(t.Context())
@@ -234,15 +234,15 @@ func TestB5_NoDemandIsLost(t *testing.T) {
 			if round%3 == 0 {
 				r.pass(time.Minute)
 				if got := r.State().Names(clusters); len(got) != 0 {
-					t.Fatalf("round %d: no client wants %v", round, got)
+					t.Fatalf("round %d: subscribed names %v, want none without clients", round, got)
 				}
 			}
 		}
 	})
 }
 
-// TestR135_LostConnectionSkipsBackoff: an unreachable origin is retried within seconds of its return, however long it
-// was away. The backoff protects only origins that end streams (R135).
+// TestR135_LostConnectionSkipsBackoff: an unreachable origin is retried within seconds of its return, even after an
+// hour. The backoff protects only origins that end streams (R135).
 func TestR135_LostConnectionSkipsBackoff(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")

@@ -18,7 +18,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// resuming restarts an origin with 100 clusters. It receives the cached versions and resumes without the lost clusters.
+// resuming runs a test with an origin that has restarted without the lost ones of its 100 clusters. It has received the
+// cached versions on the new stream.
 func resuming(t *testing.T, cfg upstream.Config, lost []string, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -26,7 +27,7 @@ func resuming(t *testing.T, cfg upstream.Config, lost []string, test func(t *tes
 		r.changeWhileDown(removing(clusters, lost...))
 		r.pass(9 * time.Second)
 		if n := r.count(); n != 100 {
-			t.Fatalf("%d members 9s after the origin returned, want all 100: nothing that it says first is believed at once", n)
+			t.Fatalf("%d members 9s after the restart, want 100: removals in the first responses are suspect", n)
 		}
 		test(t, r)
 	})
@@ -40,8 +41,8 @@ func (r *rig) wantClusters(when string, want int) {
 	}
 }
 
-// TestH02_RemovalsInFirstAnswersAreSuspect: an origin that is up but not loaded answers a resume with the removal of
-// all, or most, cached resources.
+// TestH02_RemovalsInFirstAnswersAreSuspect: removals in the first responses on a new stream are suspect. An origin that
+// is running but has not loaded its resources responds to a resume with the removal of all, or most, of them.
 func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 	all := nameOnly(numbered(100))
 	t.Run("few", func(t *testing.T) {
@@ -51,33 +52,33 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 				t.Errorf("holds %+v, want one of 10 names until the set is confirmed", holds)
 			}
 			r.clustersAfter(confirmed, "once the set is confirmed", 90)
-			r.expectHolds("then", 0, 0)
+			r.expectHolds("once the set is confirmed", 0, 0)
 		})
 	})
-	t.Run("all, and back", func(t *testing.T) {
+	t.Run("all, then they return", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
 			r.pass(confirmed)
 			r.expectHolds("once the set is confirmed", 100, 0)
 			r.put(clusters, numbered(100)...)
 			r.pass(soon)
-			r.expectHolds("when the origin has loaded", 0, 0)
+			r.expectHolds("after the origin has loaded", 0, 0)
 			r.clustersAfter(24*time.Hour, "a day later", 100)
 		})
 	})
-	t.Run("all, for good", func(t *testing.T) {
+	t.Run("all, permanently", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
-			r.clustersAfter(9*time.Minute, "before the hold is over", 100)
+			r.clustersAfter(9*time.Minute, "before the hold ends", 100)
 			r.clustersAfter(3*time.Minute, "after the hold", 0)
 			r.expectHolds("after the hold", 0, 0)
 		})
 	})
-	t.Run("said wrongly", func(t *testing.T) {
+	t.Run("reported by mistake", func(t *testing.T) {
 		resuming(t, upstream.Config{}, nil, func(t *testing.T, r *rig) {
 			r.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters, Nonce: "wrong", RemovedResources: all[:60]})
 			r.pass(10 * time.Second)
-			r.expectHolds("said wrongly", 60, 0)
-			r.clustersAfter(time.Minute, "after all was compared", 100)
-			r.expectHolds("then", 0, 0)
+			r.expectHolds("after wrong removals", 60, 0)
+			r.clustersAfter(time.Minute, "after the comparison of all content", 100)
+			r.expectHolds("after the comparison of all content", 0, 0)
 		})
 	})
 	t.Run("released", func(t *testing.T) {
@@ -86,15 +87,15 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release}); len(got) != 1 || len(got[0].Names) != 100 {
 				t.Errorf("released %+v, want the 100", got)
 			}
-			r.wantClusters("released", 0)
+			r.wantClusters("after the release", 0)
 		})
 	})
-	t.Run("discarded, then the same after a reconnect", func(t *testing.T) {
+	t.Run("discarded, then missing again after a reconnect", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
 			r.watch.Subscribe(clusters, all[:3])
 			r.pass(confirmed)
 			r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-			r.expectHolds("discarded", 0, 50)
+			r.expectHolds("after the discard", 0, 50)
 			for range 2 {
 				r.Restart()
 				r.pass(time.Hour)
@@ -102,27 +103,27 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.expectHolds("after two restarts", 0, 50)
 			r.wantClusters("after two restarts", 100)
 			r.Apply(removing(clusters, all[:10]...))
-			r.clustersAfter(soon, "removed on the established stream", 90)
-			r.expectHolds("then", 0, 40)
+			r.clustersAfter(soon, "after removals on the established stream", 90)
+			r.expectHolds("after removals on the established stream", 0, 40)
 		})
 	})
-	t.Run("discarded, then said again", func(t *testing.T) {
+	t.Run("discarded, then sent again", func(t *testing.T) {
 		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
 			r.pass(confirmed)
 			r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-			r.expectHolds("discarded", 0, 50)
-			r.clustersAfter(24*time.Hour, "discarded", 100)
+			r.expectHolds("after the discard", 0, 50)
+			r.clustersAfter(24*time.Hour, "a day after the discard", 100)
 			r.put(clusters, "n000@2")
 			r.pass(soon)
-			r.expectHolds("one is there again", 0, 49)
+			r.expectHolds("after one resource has returned", 0, 49)
 			r.Apply(removing(clusters, "n000"))
-			r.clustersAfter(soon, "and removed on the established stream", 99)
+			r.clustersAfter(soon, "after its removal on the established stream", 99)
 		})
 	})
 }
 
-// TestH02_RemovalsOnAnEstablishedStreamAreObeyed: removals on an established stream are applied at once, however many
-// they are, unless HoldExplicit is set.
+// TestH02_RemovalsOnAnEstablishedStreamAreObeyed: removals on an established stream are applied at once in any number,
+// unless HoldExplicit is set.
 func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 	for _, hold := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hold_explicit=%v", hold), func(t *testing.T) {
@@ -135,23 +136,23 @@ func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
 				r.Restart() // with the same content
 				r.pass(2 * time.Minute)
 				r.Apply(removing(clusters, "n000", "n001"))
-				r.clustersAfter(soon, "two removed", 98)
+				r.clustersAfter(soon, "after two removals", 98)
 				r.Apply(func(tx *relaytest.Tx) {
 					removing(clusters, nameOnly(numbered(100))[2:]...)(tx)
 					removing(endpoints, nameOnly(numbered(100))[2:]...)(tx)
 				})
-				r.clustersAfter(soon, "all removed", map[bool]int{false: 0, true: 98}[hold])
+				r.clustersAfter(soon, "after all removals", map[bool]int{false: 0, true: 98}[hold])
 				if n := r.view.Generation().Type(endpoints).ByName.Count(); n != 2 && !hold {
-					t.Errorf("%d assignments, want the 2 that are left: their removal is data", n)
+					t.Errorf("%d assignments, want the 2 that were not removed", n)
 				}
-				r.clustersAfter(15*time.Minute, "in the end", 0)
+				r.clustersAfter(15*time.Minute, "after the hold", 0)
 			})
 		})
 	}
 }
 
-// TestH02_ResourcesOfAnEarlierStream: removals of resources of an earlier stream are suspect. Another server may
-// answer, which need not mention resources whose versions the relay reported.
+// TestH02_ResourcesOfAnEarlierStream: removals of resources of an earlier stream are suspect. The new stream may reach
+// another server, which does not resend resources whose versions the relay reported.
 func TestH02_ResourcesOfAnEarlierStream(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
@@ -163,8 +164,8 @@ func TestH02_ResourcesOfAnEarlierStream(t *testing.T) {
 		r.changeWhileDown(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
 		r.pass(time.Second)
 		r.put(clusters, "another@1")
-		r.clustersAfter(5*time.Minute, "loaded", 101)
-		r.expectHolds("loaded", 0, 0)
+		r.clustersAfter(5*time.Minute, "after the origin has loaded", 101)
+		r.expectHolds("after the origin has loaded", 0, 0)
 	})
 }
 
@@ -182,7 +183,7 @@ func TestH02_ResourcesOfThisStreamAreRemovedAtOnce(t *testing.T) {
 		r.Apply(removing(clusters, "n001", "n002", "new"))
 		r.pass(soon)
 		r.expect("members", present(r.members(clusters)), "n002@1 n003@1 n004@1 n005@1 n006@1 n007@1 n008@1 n009@1")
-		r.clustersAfter(confirmed, "in the end", 7)
+		r.clustersAfter(confirmed, "once the set is confirmed", 7)
 	})
 }
 
@@ -194,8 +195,8 @@ func (r *rig) set(typeURL, name, version string, m proto.Message) {
 // assignments returns the served assignments.
 func (r *rig) assignments() string { return present(r.named(endpoints)) }
 
-// TestH02_EmptyAssignmentIsSuspect: an assignment that had endpoints and is empty in the first answers is suspect until
-// the set is confirmed. After that, it is applied.
+// TestH02_EmptyAssignmentIsSuspect: an assignment that had endpoints and is empty in the first responses is suspect
+// until the set is confirmed. After that, it is applied.
 func TestH02_EmptyAssignmentIsSuspect(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		for _, name := range []string{"a", "b", "c"} {
@@ -215,16 +216,17 @@ func TestH02_EmptyAssignmentIsSuspect(t *testing.T) {
 		r.expect("after 3s", r.assignments(), "a@1 b@1 c@2 none@2")
 		r.set(endpoints, "a", "3", relaytest.Endpoints("a", "127.0.0.1:3"))
 		r.pass(soon)
-		r.expect("filled", r.assignments(), "a@3 b@1 c@2 none@2")
+		r.expect("after a has endpoints again", r.assignments(), "a@3 b@1 c@2 none@2")
 		r.pass(confirmed)
-		r.expect("confirmed", r.assignments(), "a@3 b@2 c@2 none@2")
+		r.expect("once the set is confirmed", r.assignments(), "a@3 b@2 c@2 none@2")
 		r.set(endpoints, "c", "3", relaytest.Endpoints("c"))
 		r.pass(soon)
 		r.expect("on the established stream", r.assignments(), "a@3 b@2 c@3 none@2")
 	})
 }
 
-// TestH02_EmptyAssignmentDiscarded: after a discard is undone, the assignment is empty, not removed.
+// TestH02_EmptyAssignmentDiscarded: if an operator releases the discarded change of an assignment to an empty one, the
+// assignment is empty, not removed.
 func TestH02_EmptyAssignmentDiscarded(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.set(endpoints, "a", "1", relaytest.Endpoints("a", "127.0.0.1:1"))
@@ -236,9 +238,9 @@ func TestH02_EmptyAssignmentDiscarded(t *testing.T) {
 		r.pass(time.Second)
 		r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
 		r.pass(time.Hour)
-		r.expect("discarded", r.assignments(), "a@1")
+		r.expect("after the discard", r.assignments(), "a@1")
 		r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true})
-		r.expect("released", r.assignments(), "a@2")
+		r.expect("after the release", r.assignments(), "a@2")
 	})
 }
 
@@ -257,7 +259,7 @@ func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 		s, _ := r.w.Snapshot(true)
 		r = decided(t, r.Origin, upstream.Config{}, s, upstream.NewControl(false, discarded))
 		r.watch.SubscribeAll(key)
-		for _, when := range []string{"restored", "an hour later"} {
+		for _, when := range []string{"after the restart", "an hour later"} {
 			r.pass(soon)
 			r.expectHolds(when, 0, 2)
 			r.expect(when, present(r.members(key)), dir+"a@1 "+dir+"b@1 "+dir+"c@1")
@@ -266,8 +268,8 @@ func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 	})
 }
 
-// TestH03_DependenciesOfHeldResourcesStay: assignments and routes that held clusters and listeners reference stay with
-// them, even if the origin reports their removal later. They are removed with them.
+// TestH03_DependenciesOfHeldResourcesStay: assignments and routes stay while held clusters and listeners reference
+// them, even if the origin reports their removal later. They are removed together.
 func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 	for _, how := range []string{"released", "discarded", "over"} {
 		t.Run(how, func(t *testing.T) {
@@ -293,32 +295,32 @@ func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 				r.pass(2 * time.Minute)
 				r.Apply(removing(wire.RouteType, "route/a"))
 				r.set(endpoints, "eds/b", "2", relaytest.Endpoints("eds/b"))
-				r.clustersAfter(2*time.Minute, "held", 3)
-				r.expect("assignments", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
-				r.expect("routes", present(r.named(wire.RouteType)), "route/a@1 route/b@1 route/c@1")
+				r.clustersAfter(2*time.Minute, "during the hold", 3)
+				r.expect("assignments during the hold", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
+				r.expect("routes during the hold", present(r.named(wire.RouteType)), "route/a@1 route/b@1 route/c@1")
 				switch how {
 				case "released":
 					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release})
 				case "discarded":
 					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-					r.clustersAfter(24*time.Hour, "kept", 3)
-					r.expect("assignments", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
+					r.clustersAfter(24*time.Hour, "a day after the discard", 3)
+					r.expect("assignments a day after the discard", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
 					return
 				case "over":
 					r.pass(15 * time.Minute)
 				}
-				r.clustersAfter(time.Second, "over", 0)
-				r.expect("assignments", r.assignments(), "eds/b@2 eds/c@1")
-				r.expect("routes", present(r.named(wire.RouteType)), "route/b@1 route/c@1")
-				r.expectHolds("over", 0, 0)
+				r.clustersAfter(time.Second, "after the hold", 0)
+				r.expect("assignments after the hold", r.assignments(), "eds/b@2 eds/c@1")
+				r.expect("routes after the hold", present(r.named(wire.RouteType)), "route/b@1 route/c@1")
+				r.expectHolds("after the hold", 0, 0)
 			})
 		})
 	}
 }
 
 // TestH03_DependenciesOfSuspectResourcesStay: a stateless origin reports at once that names do not exist. The relay
-// first queries the members that reference them, for half a minute, and holds those. The names stay as long as the
-// members do.
+// first queries the members that reference them, for half a minute, and holds their removals. The names stay as long as
+// these members.
 func TestH03_DependenciesOfSuspectResourcesStay(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/"
@@ -353,13 +355,13 @@ func TestH03_DependenciesOfSuspectResourcesStay(t *testing.T) {
 			want("until the listeners and clusters are removed", 4)
 		}
 		r.pass(5 * time.Minute)
-		want("in the end", 0)
-		r.expectHolds("in the end", 0, 0)
+		want("after the hold", 0)
+		r.expectHolds("after the hold", 0, 0)
 	})
 }
 
-// TestH03_SilenceDelaysNoRemoval: an origin that resends resources may ignore reported versions. If it is silent about
-// the members, their state is unknown, and their dependencies are removed nevertheless.
+// TestH03_SilenceDelaysNoRemoval: an origin that resends resources may ignore reported versions. If it sends nothing
+// for the members, their state is unknown. Then their dependencies are removed without waiting for the members.
 func TestH03_SilenceDelaysNoRemoval(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		again := func() { r.set(clusters, "a", "1", relaytest.Cluster("a", "eds")) }
@@ -376,14 +378,14 @@ func TestH03_SilenceDelaysNoRemoval(t *testing.T) {
 		r.pass(time.Second)
 		r.Apply(removing(endpoints, "eds"))
 		r.pass(30 * time.Second)
-		r.expect("in doubt", r.assignments(), "eds@1")
+		r.expect("after 30s", r.assignments(), "eds@1")
 		r.pass(time.Minute)
-		r.expect("in the end", r.assignments(), "")
+		r.expect("after 90s", r.assignments(), "")
 	})
 }
 
-// TestH03_PartialLossesAddUp: three of four routes are missing, and the decision about one waits for a listener, which
-// is missing too. The earlier decision about the other two does not make the loss smaller.
+// TestH03_PartialLossesAddUp: three of four routes are missing. The decision about one of them waits for a listener
+// that is missing too. The relay counts all three as one large loss, although it decides about the other two earlier.
 func TestH03_PartialLossesAddUp(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		for i := range 4 {
@@ -400,13 +402,14 @@ func TestH03_PartialLossesAddUp(t *testing.T) {
 		r.pass(time.Minute)
 		r.expect("listeners", present(r.members(listeners)), "listener0@1 listener1@1 listener2@1")
 		r.expect("routes", present(r.named(routes)), "route0@1 route1@1 route2@1 route3@1")
-		r.expectHolds("routes", 3, 0)
+		r.expectHolds("holds of routes", 3, 0)
 		r.pass(15 * time.Minute)
-		r.expect("routes in the end", present(r.named(routes)), "route0@1")
+		r.expect("routes after the hold", present(r.named(routes)), "route0@1")
 	})
 }
 
-// TestH03_RenamedListeners: renamed listeners are not held: the old ones would occupy the addresses of the new ones.
+// TestH03_RenamedListeners: the removal of renamed listeners is not held, because the old listeners would occupy the
+// addresses of the new ones.
 func TestH03_RenamedListeners(t *testing.T) {
 	for typeURL, want := range map[string]string{wire.ListenerType: "b0 b1 b2", clusters: "a0 a1 a2 b0 b1 b2"} {
 		for _, sotw := range []bool{false, true} {
@@ -446,15 +449,16 @@ func TestH03_DayOldSnapshot(t *testing.T) {
 		r := restored(t, o, upstream.Config{}, s)
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(wire.RouteType, nameOnly(numbered(9)))
-		r.clustersAfter(9*time.Minute, "held", 9)
-		check.Equal(t, "routes while they are held", r.view.Generation().Type(wire.RouteType).ByName.Count(), 9)
-		r.clustersAfter(5*time.Minute, "over", 1)
-		check.Equal(t, "routes in the end", r.view.Generation().Type(wire.RouteType).ByName.Count(), 1)
+		r.clustersAfter(9*time.Minute, "during the hold", 9)
+		check.Equal(t, "routes during the hold", r.view.Generation().Type(wire.RouteType).ByName.Count(), 9)
+		r.clustersAfter(5*time.Minute, "after the hold", 1)
+		check.Equal(t, "routes after the hold", r.view.Generation().Type(wire.RouteType).ByName.Count(), 1)
 	})
 }
 
-// TestH03_ErrorAnswerIsNotARemoval: the relay queries by name what a resync does not mention. The answer that a name
-// does not exist is treated like any other large removal, also for a name of clients and for a member of a collection.
+// TestH03_ErrorAnswerIsNotARemoval: the relay queries by name resources that a resync does not mention. The response
+// that names do not exist is treated like any other large removal, also for names of clients and members of a
+// collection.
 func TestH03_ErrorAnswerIsNotARemoval(t *testing.T) {
 	collection := make([]string, 9)
 	for i := range collection {
@@ -471,7 +475,7 @@ func TestH03_ErrorAnswerIsNotARemoval(t *testing.T) {
 		r.pass(confirmed)
 		r.changeWhileDown(func(tx *relaytest.Tx) {
 			removing(clusters, nameOnly(numbered(9))...)(tx)
-			removing(clusters, nameOnly(collection)[:8]...)(tx) // or the origin says of itself that there is none
+			removing(clusters, nameOnly(collection)[:8]...)(tx) // without members, the origin reports the glob as removed
 		})
 		want := func(when string, members, names, globs int) {
 			t.Helper()
@@ -481,10 +485,10 @@ func TestH03_ErrorAnswerIsNotARemoval(t *testing.T) {
 			}
 		}
 		r.pass(9 * time.Minute)
-		want("held", 9, 2, 9)
-		r.expectHolds("held", 19, 0)
+		want("during the hold", 9, 2, 9)
+		r.expectHolds("during the hold", 19, 0)
 		r.pass(5 * time.Minute)
-		want("over", 0, 0, 1)
-		r.expectHolds("over", 0, 0)
+		want("after the hold", 0, 0, 1)
+		r.expectHolds("after the hold", 0, 0)
 	})
 }

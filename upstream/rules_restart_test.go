@@ -10,9 +10,9 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// afterRestart runs a test with a view that was restored from the snapshot of an earlier process. The origin has the
-// clusters a@1 and b@1, subscribed to by wildcard, and the endpoints x@1, subscribed to by name. Stream 0 was that of
-// the earlier process.
+// afterRestart runs a test with a view that was restored from the snapshot of an earlier process. The origin contains
+// the clusters a@1 and b@1, subscribed to by wildcard, and the endpoints x@1, subscribed to by name. Stream 0 is that
+// of the earlier process.
 func afterRestart(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test func(t *testing.T, r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -30,19 +30,20 @@ func afterRestart(t *testing.T, b relaytest.Behaviour, cfg upstream.Config, test
 	})
 }
 
+// phase returns the phase of the wildcard set of a type or collection.
 func (r *rig) phase(typeURL string) cache.Phase { return r.view.Generation().Type(typeURL).Phase }
 
 // TestR089_FirstStreamAfterRestartReportsVersions: the first stream after a restart reports the cached versions, and
-// subscribes to what clients wanted.
+// subscribes to the resources of earlier clients.
 func TestR089_FirstStreamAfterRestartReportsVersions(t *testing.T) {
 	afterRestart(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.expect("members before anything was said", r.members(clusters), "a@1 b@1")
+		r.expect("members before the first stream", r.members(clusters), "a@1 b@1")
 		seq := r.view.Generation().Seq
 		r.pass(soon)
 		r.expect("requests", r.conversation(1), "[Cluster node a=1 b=1] [ClusterLoadAssignment +x x=1]")
 		r.pass(time.Minute)
 		if now := r.view.Generation().Seq; now != seq {
-			t.Errorf("the view went from %d to %d, though the origin has nothing new", seq, now)
+			t.Errorf("the position changed from %d to %d although the origin has not changed", seq, now)
 		}
 	})
 }
@@ -59,20 +60,20 @@ func TestB15_NoVersionsReportedToAnotherTarget(t *testing.T) {
 		old.stop()
 		s, _ := old.w.Snapshot(true)
 		if s.Target != o.Target() {
-			t.Errorf("the snapshot is of the target %q, want %q", s.Target, o.Target())
+			t.Errorf("target of the snapshot: %q, want %q", s.Target, o.Target())
 		}
 		s.Target = "passthrough:///another"
 		r := restored(t, o, upstream.Config{}, s)
 		r.pass(10 * time.Second)
 		r.expect("requests", r.conversation(1), "[Cluster node] [Cluster ack 1]")
 		if s, _ := r.w.Snapshot(true); s.Target != o.Target() {
-			t.Errorf("resources resent by the new target have the target %q, want %q", s.Target, o.Target())
+			t.Errorf("target of the snapshot after a resend: %q, want %q", s.Target, o.Target())
 		}
 	})
 }
 
-// TestB42_RemovalsDuringRestartAreApplied: after a restart, exactly the resources that the origin has removed meanwhile
-// are removed.
+// TestB42_RemovalsDuringRestartAreApplied: after a restart, exactly the resources are removed that the origin removed
+// while the relay was stopped.
 func TestB42_RemovalsDuringRestartAreApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -88,18 +89,18 @@ func TestB42_RemovalsDuringRestartAreApplied(t *testing.T) {
 		})
 		r := restored(t, o, upstream.Config{}, s)
 		r.pass(soon)
-		r.expect("members", present(r.members(clusters)), "a@1 b@1 c@2")
+		r.expect("members before the set is confirmed", present(r.members(clusters)), "a@1 b@1 c@2")
 		r.pass(confirmed)
-		r.expect("members", present(r.members(clusters)), "a@1 c@2")
+		r.expect("members once the set is confirmed", present(r.members(clusters)), "a@1 c@2")
 	})
 }
 
-// TestB7_RestoredSetIsConfirmedByTheOrigin: a restored set is confirmed by a response after which nothing new arrives
-// for 10s, or by silence for 15s after the relay reported versions. Without the origin it is never confirmed.
+// TestB7_RestoredSetIsConfirmedByTheOrigin: a restored set is confirmed 10s after the last new name, or after 15s
+// without a response to the reported versions. Without the origin it is never confirmed.
 func TestB7_RestoredSetIsConfirmedByTheOrigin(t *testing.T) {
 	t.Run("answer", func(t *testing.T) {
 		afterRestart(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-			r.Accept(t.Context()) // of the one before
+			r.Accept(t.Context()) // the stream of the earlier process
 			s := r.Accept(t.Context())
 			s.Send(response(clusters, "c@1"))
 			r.pass(9 * time.Second)
@@ -136,7 +137,7 @@ func TestB42_RestoredResourcesLinger(t *testing.T) {
 		r.namedAfter(30*time.Second, "names after 75s", endpoints, "")
 		r.expect("members after 75s", r.members(clusters), "a@1 b@1")
 		r.membersAfter(3*time.Minute, "members after 255s", clusters, "")
-		r.expect("last requests", tail(r.conversation(2), 2), "-x] [Cluster -*]")
+		r.expect("last two words of the requests", tail(r.conversation(2), 2), "-x] [Cluster -*]")
 	})
 }
 
@@ -206,6 +207,6 @@ func TestB42_RestoredGlobsAreSubscribed(t *testing.T) {
 		r.expect("first request", r.conversation(1), "[Cluster node +"+glob+" "+member+"=1]")
 		r.expect("phase", r.phase(cache.Collection(clusters, glob)).String(), "confirmed")
 		r.pass(time.Minute)
-		r.expect("requests after the linger", r.conversation(2), "[Cluster node +"+glob+"] [Cluster ack 1] [Cluster -"+glob+"]")
+		r.expect("requests after the linger time", r.conversation(2), "[Cluster node +"+glob+"] [Cluster ack 1] [Cluster -"+glob+"]")
 	})
 }

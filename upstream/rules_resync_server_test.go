@@ -19,8 +19,8 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// TestB15_OtherControlPlane: if another instance answers after a reconnect, the relay requests everything once on both
-// streams, without reporting versions.
+// TestB15_OtherControlPlane: if another instance responds after a reconnect, the relay requests all resources once on
+// both streams, without reporting versions.
 func TestB15_OtherControlPlane(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "one"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "a@1", "b@1")
@@ -30,7 +30,7 @@ func TestB15_OtherControlPlane(t *testing.T) {
 		r.pass(confirmed)
 		r.Stop()
 		r.SetControlPlane("two")
-		// The same version with another content: it would not be sent.
+		// The origin does not send this content to a stream that reports version 1.
 		r.Set(clusters, "a", relaytest.Opaque(clusters, "a", []byte("new")), "1")
 		r.put(clusters, "b@2")
 		seq := r.view.Generation().Seq
@@ -44,9 +44,9 @@ func TestB15_OtherControlPlane(t *testing.T) {
 			}
 		}
 		if got := strings.Join(first, " "); strings.Count(got, "a=1") != 2 || !strings.HasSuffix(got, "[Cluster node] [Cluster node +a]") && !strings.HasSuffix(got, "[Cluster node +a] [Cluster node]") || len(first) != 4 {
-			t.Errorf("streams began with %s, want two that say what is held, then two that do not", got)
+			t.Errorf("first requests %s, want two that report versions, then two that do not", got)
 		}
-		// a and b changed among the members, a among the named.
+		// The wildcard set changes for a and b, the named resources for a.
 		check.Equal(t, "position", r.view.Generation().Seq, seq+3)
 	})
 }
@@ -66,8 +66,8 @@ func (r *rig) resumeCounts() (held, nothing int) {
 	return held, nothing
 }
 
-// TestH07_ContentComparedAfterResume: another server may have other content under the same versions, and the identifier
-// that would reveal it is empty by default.
+// TestH07_ContentComparedAfterResume: another server may have other content under the same versions. The control plane
+// identifier, which distinguishes servers, is empty by default.
 func TestH07_ContentComparedAfterResume(t *testing.T) {
 	hashed := func(content string) string {
 		value := relaytest.Opaque(clusters, "a", []byte(content)).GetValue()
@@ -78,13 +78,13 @@ func TestH07_ContentComparedAfterResume(t *testing.T) {
 		b        relaytest.Behaviour
 		version  string
 		change   bool // the restarted server has other content
-		silent   bool // and nothing to say when it is told what is held
+		silent   bool // the restarted server sends no response to the reported versions
 		compared bool
 	}{
 		{"no identifier", relaytest.Behaviour{}, "1", true, true, true},
-		{"no identifier, the same content", relaytest.Behaviour{}, "1", false, true, true},
-		{"the same identifier", relaytest.Behaviour{ControlPlane: "one"}, "1", false, false, false},
-		{"the same identifier, unheard", relaytest.Behaviour{ControlPlane: "one"}, "1", false, true, true},
+		{"no identifier, same content", relaytest.Behaviour{}, "1", false, true, true},
+		{"same identifier", relaytest.Behaviour{ControlPlane: "one"}, "1", false, false, false},
+		{"same identifier without a response", relaytest.Behaviour{ControlPlane: "one"}, "1", false, true, true},
 		{"versions are hashes", relaytest.Behaviour{}, hashed("content"), false, true, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -107,14 +107,14 @@ func TestH07_ContentComparedAfterResume(t *testing.T) {
 				}
 				r.pass(15 * time.Second)
 				if held, nothing := r.resumeCounts(); held != 1 || nothing != 1 {
-					t.Errorf("%d streams say what is held and %d do not, want 1 and the first: clients come first", held, nothing)
+					t.Errorf("%d streams report versions and %d do not, want 1 and 1: the comparison must not delay clients", held, nothing)
 				}
 				r.pass(time.Minute)
 				if _, nothing := r.resumeCounts(); (nothing == 2) != tt.compared {
-					t.Errorf("%d streams do not say what is held; compared: want %v", nothing, tt.compared)
+					t.Errorf("%d streams do not report versions, want 2 only if compared=%v", nothing, tt.compared)
 				}
 				if after := r.view.Generation().Type(clusters).Wildcard.Sum(); tt.silent && (after != before) != tt.change {
-					t.Errorf("the set changed: %v, want %v", after != before, tt.change)
+					t.Errorf("wildcard set changed: %v, want %v", after != before, tt.change)
 				}
 				streams := r.streams()
 				r.pass(24 * time.Hour)
@@ -147,7 +147,7 @@ func TestH07_OriginResendsReportedResources(t *testing.T) {
 		r.pass(time.Minute)
 		e := r.view.Generation().Type(clusters).Wildcard.Get(r.view.Find(clusters, []string{"a"})[0])
 		if !bytes.Equal(e.Resource.Value(), want.GetValue()) {
-			t.Errorf("a minute later a is %q, want what the new server has: %q", e.Resource.Value(), want.GetValue())
+			t.Errorf("content of a after a minute: %q, want that of the new server: %q", e.Resource.Value(), want.GetValue())
 		}
 	})
 }
@@ -169,11 +169,11 @@ func TestH07_OriginQueriedByName(t *testing.T) {
 		r.Set(clusters, "b", want, "1")
 		r.Restart()
 		r.pass(time.Second)
-		r.put(clusters, "c@2") // 15s later, the others are asked for by name
+		r.put(clusters, "c@2") // 15s later, the relay queries the others by name
 		r.pass(2 * time.Minute)
 		e := r.view.Generation().Type(clusters).Wildcard.Get(r.view.Find(clusters, []string{"b"})[0])
 		if !bytes.Equal(e.Resource.Value(), want.GetValue()) {
-			t.Errorf("two minutes later b is %q, want what the new server has: %q", e.Resource.Value(), want.GetValue())
+			t.Errorf("content of b after two minutes: %q, want that of the new server: %q", e.Resource.Value(), want.GetValue())
 		}
 	})
 }
@@ -189,8 +189,8 @@ func TestH07_RestartBeforeComparison(t *testing.T) {
 				}
 				r.stop()
 				s, _ := r.w.Snapshot(true)
-				if told := s.Target != ""; told != compared {
-					t.Errorf("the snapshot is of the target %q", s.Target)
+				if hasTarget := s.Target != ""; hasTarget != compared {
+					t.Errorf("target of the snapshot: %q, want one only after the comparison (%v)", s.Target, compared)
 				}
 				r = restored(t, r.Origin, upstream.Config{}, s)
 				r.pass(time.Second)
@@ -223,7 +223,7 @@ func servedByAnother(t *testing.T, then func(*testing.T, *rig) *rig) {
 		r.pass(time.Minute)
 		e := r.view.Generation().Type(clusters).Wildcard.Get(r.view.Find(clusters, []string{"a"})[0])
 		if want := relaytest.Opaque(clusters, "a", []byte("another")).GetValue(); !bytes.Equal(e.Resource.Value(), want) {
-			t.Errorf("a minute later a is %q, want what the new server has: %q", e.Resource.Value(), want)
+			t.Errorf("content of a after a minute: %q, want that of the new server: %q", e.Resource.Value(), want)
 		}
 	})
 }
@@ -246,11 +246,11 @@ func TestH07_StreamsReopenedByTheRelay(t *testing.T) {
 		r.watch.SubscribeAll(listeners) // the names move to the other stream
 		r.pass(5 * time.Second)
 		if r.streams() == streams {
-			t.Fatal("no stream was reopened")
+			t.Fatal("the relay did not reopen the streams")
 		}
 		r.pass(time.Minute)
 		if r.view.Generation().Type(clusters).Wildcard.Sum() == before {
-			t.Error("the content was not compared")
+			t.Error("the relay did not compare the content")
 		}
 	})
 }

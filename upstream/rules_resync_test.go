@@ -19,6 +19,7 @@ func (r *rig) changeWhileDown(change func(tx *relaytest.Tx)) {
 	r.Restart()
 }
 
+// removing returns a change that removes resources.
 func removing(typeURL string, names ...string) func(*relaytest.Tx) {
 	return func(tx *relaytest.Tx) {
 		for _, name := range names {
@@ -39,6 +40,7 @@ func numbered(n int) []string {
 // joined returns the result of members for numbered resources.
 func joined(resources []string) string { return strings.Join(resources, " ") }
 
+// nameOnly returns resources, each written name@version, without their versions.
 func nameOnly(resources []string) []string {
 	out := make([]string, len(resources))
 	for i, text := range resources {
@@ -47,10 +49,10 @@ func nameOnly(resources []string) []string {
 	return out
 }
 
-// confirmed is long enough for a set to be confirmed.
+// confirmed is a time after which a set with a response is confirmed.
 const confirmed = 12 * time.Second
 
-// TestB15_EqualBytesAreUnchanged: a resync with the same origin that finds nothing new changes nothing.
+// TestB15_EqualBytesAreUnchanged: a resync with an unchanged origin does not change the view.
 func TestB15_EqualBytesAreUnchanged(t *testing.T) {
 	for _, b := range []relaytest.Behaviour{{}, {IgnoreIRV: true}, {EmptyVersions: true}, {IgnoreIRV: true, EmptyVersions: true}} {
 		for _, full := range []bool{false, true} {
@@ -68,7 +70,7 @@ func TestB15_EqualBytesAreUnchanged(t *testing.T) {
 					}
 					check.Equal(t, "position", r.view.Generation().Seq, seq)
 					if got := r.State().Last().Requests[0].Message.GetInitialResourceVersions(); full && len(got) > 0 {
-						t.Errorf("TENDER_RESYNC=full says what is held: %v", got)
+						t.Errorf("the relay reported versions with FullResync: %v", got)
 					}
 				})
 			})
@@ -76,19 +78,19 @@ func TestB15_EqualBytesAreUnchanged(t *testing.T) {
 	}
 }
 
-// TestB15_C14_Sweep: if an origin does not report removals, the relay queries by name what it no longer mentions,
-// together with a control query. It uses the stream without the wildcard, and unsubscribes after that (C14).
+// TestB15_C14_Sweep: if an origin does not report removals, the relay queries unmentioned resources by name, together
+// with a control query. It uses the stream without the wildcard, and unsubscribes after that (C14).
 func TestB15_C14_Sweep(t *testing.T) {
 	tests := []struct {
 		name   string
 		b      relaytest.Behaviour
 		full   bool
-		after  time.Duration // gone only then
-		before time.Duration // still there
+		after  time.Duration // time after the restart when the resources are removed
+		before time.Duration // time after the restart when they are still served
 	}{
-		{"ignores versions, answers for what is missing", relaytest.Behaviour{IgnoreIRV: true}, false, 17 * time.Second, 15 * time.Second},
-		{"ignores versions, silent on what is missing", relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, false, 32 * time.Second, 29 * time.Second},
-		{"not told versions", relaytest.Behaviour{}, true, 17 * time.Second, 15 * time.Second},
+		{"ignores versions, reports missing names", relaytest.Behaviour{IgnoreIRV: true}, false, 17 * time.Second, 15 * time.Second},
+		{"ignores versions, silent on missing names", relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, false, 32 * time.Second, 29 * time.Second},
+		{"receives no versions", relaytest.Behaviour{}, true, 17 * time.Second, 15 * time.Second},
 		{"has no versions", relaytest.Behaviour{IgnoreIRV: true, EmptyVersions: true, SilentOnMissing: true}, false, 32 * time.Second, 29 * time.Second},
 	}
 	for _, tt := range tests {
@@ -98,24 +100,24 @@ func TestB15_C14_Sweep(t *testing.T) {
 				r.changeWhileDown(removing(clusters, "n003", "n007"))
 				back := time.Now()
 				r.pass(tt.before - time.Since(back))
-				check.Equal(t, fmt.Sprintf("members %v after the origin came back", tt.before), r.view.Generation().Type(clusters).Wildcard.Count(), 20)
+				check.Equal(t, fmt.Sprintf("members %v after the restart", tt.before), r.view.Generation().Type(clusters).Wildcard.Count(), 20)
 				r.pass(tt.after + 3*time.Second - time.Since(back))
 				if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != 18 {
-					t.Errorf("%d members %v after the origin came back, want 18:\n%v", n, time.Since(back), r.State())
+					t.Errorf("%d members %v after the restart, want 18:\n%v", n, time.Since(back), r.State())
 				}
 				open := r.State().Open()
 				if len(open) != 1 || !r.State().Subscribed(clusters, "*") {
-					t.Errorf("open are %v, want one with the wildcard", open)
+					t.Errorf("open streams %v, want one with the wildcard", open)
 				}
 				last := r.State().Last()
-				check.Equal(t, "asked by", showRequest(last.Requests[0].Message), "[Cluster node +n000 +n003 +n007]")
+				check.Equal(t, "query by name", showRequest(last.Requests[0].Message), "[Cluster node +n000 +n003 +n007]")
 			})
 		})
 	}
 }
 
-// TestB15_IgnoresVersionsOfAllTypes: resent resources of one type show that an origin ignores versions. It sends
-// nothing for a type whose last member was removed, as if nothing had changed.
+// TestB15_IgnoresVersionsOfAllTypes: resent resources of one type show that an origin ignores versions of all types.
+// Such an origin sends nothing for a type whose last member was removed, as if nothing had changed.
 func TestB15_IgnoresVersionsOfAllTypes(t *testing.T) {
 	for _, order := range [][]string{{clusters, listeners}, {listeners, clusters}} {
 		t.Run(order[0], func(t *testing.T) {
@@ -129,7 +131,7 @@ func TestB15_IgnoresVersionsOfAllTypes(t *testing.T) {
 				r.pass(confirmed)
 				r.changeWhileDown(removing(listeners, "l"))
 				r.pass(20 * time.Second)
-				r.expectHolds("the only listener", 1, 0)
+				r.expectHolds("hold of the only listener", 1, 0)
 				r.pass(15 * time.Minute)
 				r.expect("listeners", present(r.members(listeners)), "")
 				r.expect("clusters", r.members(clusters), "c@1")
@@ -158,21 +160,21 @@ func TestB15_FoundByNameAndUnsubscribed(t *testing.T) {
 		r.Restart()
 		r.pass(time.Minute)
 		if got := r.members(clusters); strings.Contains(present(got), "n003") || !strings.Contains(got, "n004@1") {
-			t.Errorf("members are %s, want n004 and not n003", got)
+			t.Errorf("members %s, want n004 and not n003", got)
 		}
 		r.expect("subscribed", strings.Join(r.State().Names(clusters), " "), "* n005 other")
 		r.expect("named", r.named(clusters), "n005@1 other@1")
 	})
 }
 
-// TestB15_SilenceOnControlQueryProvesNothing: silence is no evidence if the control query is not answered. Here, the
-// origin does not read the second stream.
+// TestB15_SilenceOnControlQueryProvesNothing: silence about a queried name is no evidence without a response to the
+// control query. Here, the origin does not read the second stream.
 func TestB15_SilenceOnControlQueryProvesNothing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(20)...)
 		r.changeWhileDown(removing(clusters, "n003"))
 		r.pass(10 * time.Second)
-		r.Change(func(b *relaytest.Behaviour) { b.Manual = true }) // streams opened from now on
+		r.Change(func(b *relaytest.Behaviour) { b.Manual = true }) // for streams opened from now on
 		r.membersAfter(time.Hour, "members", clusters, joined(numbered(20)))
 	})
 }
@@ -182,9 +184,9 @@ func TestB15_SweepRestarts(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(20)...)
 		r.changeWhileDown(removing(clusters, "n003"))
-		r.pass(20 * time.Second) // asked, and the control was answered
+		r.pass(20 * time.Second) // the query was sent, and the origin has responded to the control query
 		if n := len(r.State().Open()); n != 2 {
-			t.Fatalf("%d streams open, want 2: the sweep must have begun", n)
+			t.Fatalf("%d streams open, want 2 during the sweep", n)
 		}
 		r.put(clusters, "n003@1")
 		r.Stop()
@@ -194,7 +196,7 @@ func TestB15_SweepRestarts(t *testing.T) {
 		r.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 		r.pass(time.Hour)
 		if got := r.members(clusters); !strings.Contains(got, "n003@1") {
-			t.Errorf("members are %s: n003 was removed though nothing was answered", got)
+			t.Errorf("members %s, want n003 too: the origin has not responded to the second sweep", got)
 		}
 	})
 }

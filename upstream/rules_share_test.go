@@ -48,12 +48,13 @@ func (r *rig) shareWith(cfg cache.Config) *part {
 	return p
 }
 
-// named and members are what the part's clients see.
+// named returns the resources that clients of the part subscribe to by name, see rig.named.
 func (p *part) named(typeURL string) string { return show(&p.view.Generation().Type(typeURL).ByName) }
 
+// members returns the resources that wildcard clients of the part receive, see rig.members.
 func (p *part) members(key string) string { return show(&p.view.Generation().Type(key).Wildcard) }
 
-// nameOf returns the name of a view for a text that a client subscribes to.
+// nameOf returns the cache.Name of a subscribed name in a view.
 func nameOf(t *testing.T, v *cache.View, typeURL, text string) *cache.Name {
 	t.Helper()
 	n := v.Find(typeURL, []string{text})[0]
@@ -64,7 +65,7 @@ func nameOf(t *testing.T, v *cache.View, typeURL, text string) *cache.Name {
 }
 
 // TestR130_OneSubscriptionForManyViews: several views share one view. The origin receives each subscription once, each
-// view contains what its own clients need, and an unused name lingers once.
+// view contains only resources that its own clients subscribe to, and an unused name lingers only in the shared view.
 func TestR130_OneSubscriptionForManyViews(t *testing.T) {
 	cfg := upstream.Config{Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
@@ -86,32 +87,33 @@ func TestR130_OneSubscriptionForManyViews(t *testing.T) {
 
 		p.watch.Unsubscribe(endpoints, inP)
 		r.pass(time.Second)
-		r.expect("first, given up", p.named(endpoints), "")
+		r.expect("first after it has unsubscribed", p.named(endpoints), "")
 		if known := p.view.Find(endpoints, []string{"a", "b", "none"}); known[0] != nil || known[1] != nil || known[2] != nil {
 			t.Errorf("the view keeps unused names: %v", known)
 		}
 		r.expect("second", q.named(endpoints), "b@2 c@1")
 		p.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(soon)
-		r.expect("first, from what lingers", p.named(endpoints), "a@1")
+		r.expect("first with a name that lingers", p.named(endpoints), "a@1")
 		if got := len(r.State().Requests(endpoints)); got != requests+1 { // the ACK of b@2
-			t.Errorf("%d requests, want %d: nothing new was to be asked for\n%v", got, requests+1, r.State())
+			t.Errorf("%d requests, want %d without a new subscription\n%v", got, requests+1, r.State())
 		}
 		r.pass(time.Hour)
 		if !r.State().Subscribed(endpoints, "a", "b", "c") {
-			t.Errorf("want what is wanted by either:\n%v", r.State())
+			t.Errorf("want the subscriptions of both views:\n%v", r.State())
 		}
 		p.stop()
 		q.watch.Unsubscribe(endpoints, inQ)
 		r.pass(time.Hour)
 		if !r.State().Subscribed(endpoints) {
-			t.Errorf("want nothing:\n%v", r.State())
+			t.Errorf("want no subscription:\n%v", r.State())
 		}
 	})
 }
 
 // TestB7_SharedViewAbsenceNeedsConnection: views receive the state of the origin from the shared view: connection,
-// identifier, and request times. After a disconnect, absence must be reported again; resources stay.
+// identifier, and request times. After a disconnect, the origin must report again that a name does not exist; resources
+// stay.
 func TestB7_SharedViewAbsenceNeedsConnection(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{ControlPlane: "cp"}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
@@ -126,42 +128,42 @@ func TestB7_SharedViewAbsenceNeedsConnection(t *testing.T) {
 			t.Helper()
 			own, other := *p.view.Generation().First(), *r.view.Generation().First()
 			if own.Target == "" {
-				own.Target = other.Target // is for snapshots: that it changed wakes nobody
+				own.Target = other.Target // only for snapshots: a change of the target does not wake shares
 			}
 			if own != other || own.Connected != connected {
-				t.Errorf("the origin stands so: %+v\nand is shared as:    %+v", other, own)
+				t.Errorf("source of the shared view: %+v\nsource of the share: %+v\nwant both equal with connected=%v", other, own, connected)
 			}
 		}
 		r.pass(time.Second)
 		stands(true)
 		if n := nameOf(t, p.view, endpoints, "a"); !absent() || n.Asked().IsZero() || p.view.Generation().First().Identifier != "cp" {
-			t.Errorf("absent %t, asked at %v, by %q", absent(), n.Asked(), p.view.Generation().First().Identifier)
+			t.Errorf("absent %t, request of a at %v, identifier %q; want absent, a time, and cp", absent(), n.Asked(), p.view.Generation().First().Identifier)
 		}
 		r.Stop()
 		r.pass(time.Minute)
 		stands(false)
-		r.expect("while it is down", present(p.named(endpoints)), "a@1")
+		r.expect("while the origin is stopped", present(p.named(endpoints)), "a@1")
 		if n := nameOf(t, p.view, endpoints, "a"); absent() || !n.Asked().IsZero() {
-			t.Errorf("down: absent %t, asked at %v", absent(), n.Asked())
+			t.Errorf("while the origin is stopped: absent %t, request of a at %v; want neither", absent(), n.Asked())
 		}
 		r.Change(func(b *relaytest.Behaviour) { b.Delay = 3 * time.Second })
 		r.Restart()
 		r.pass(2 * time.Second)
 		if stands(true); absent() {
-			t.Error("absent before the origin reported it again")
+			t.Error("the name is absent before the origin has reported it again")
 		}
 		r.pass(time.Minute)
 		if !absent() {
-			t.Error("not absent, though the origin reported it again")
+			t.Error("the name is not absent although the origin has reported it again")
 		}
 		r.put(endpoints, "none@1")
 		r.pass(time.Minute)
-		r.expect("in the end", p.named(endpoints), "a@1 none@1")
+		r.expect("once the origin contains the name", p.named(endpoints), "a@1 none@1")
 	})
 }
 
-// TestR107_SharedTTLs: a TTL expires in all views at the origin's time, and a heartbeat extends it, also in views that
-// were added later.
+// TestR107_SharedTTLs: a TTL expires in all views at the same time after the response of the origin, and a heartbeat
+// extends it, also in views that were added later.
 func TestR107_SharedTTLs(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		set := func() {
@@ -178,17 +180,17 @@ func TestR107_SharedTTLs(t *testing.T) {
 		for _, v := range []*part{p, q} {
 			e, _ := v.view.Generation().Type(endpoints).Lookup(nameOf(t, v.view, endpoints, "a"))
 			if left := e.RemainingTTL(time.Now()).Round(time.Second); left != 19*time.Second {
-				t.Errorf("it lives for %v, want 19s", left)
+				t.Errorf("remaining TTL %v, want 19s", left)
 			}
 		}
-		set() // renewed
+		set() // renews the TTL
 		r.pass(58 * time.Second)
 		r.expect("renewed", p.named(endpoints)+" "+q.named(endpoints), "a@1 a@1")
 		r.pass(3 * time.Second)
 		r.expect("expired", present(p.named(endpoints)+" "+q.named(endpoints)), "")
-		set() // once more
+		set()
 		r.pass(time.Second)
-		r.expect("said again", p.named(endpoints)+" "+q.named(endpoints), "a@1 a@1")
+		r.expect("sent again", p.named(endpoints)+" "+q.named(endpoints), "a@1 a@1")
 	})
 }
 
@@ -224,18 +226,18 @@ func TestR123_ErrorsAreShared(t *testing.T) {
 		r.put(endpoints, "a@1")
 		r.Remove(endpoints, "b")
 		r.pass(time.Second)
-		r.expect("given after all", failed(p)+failed(q), "")
-		r.expect("given after all", p.named(endpoints), "!b a@1")
+		r.expect("errors after a resource and a removal", failed(p)+failed(q), "")
+		r.expect("named after a resource and a removal", p.named(endpoints), "!b a@1")
 		fail(codes.NotFound, "a", "b")
 		r.expect("not found", failed(p)+failed(q), "a b a b ")
 		r.expect("not found", present(q.named(endpoints)), "")
-		r.Remove(endpoints, "b") // what is known, but no error any more
+		r.Remove(endpoints, "b") // the resource does not change, but the error ends
 		r.pass(time.Second)
 		r.expect("removed", failed(p)+failed(q), "a a ")
 	})
 }
 
-// TestR123_KnownErrorsDoNotWakeShares: streams are woken by changes that concern them, not by what the origin repeats.
+// TestR123_KnownErrorsDoNotWakeShares: an error that a client knows does not wake its stream again.
 func TestR123_KnownErrorsDoNotWakeShares(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		p := r.share()
@@ -255,7 +257,7 @@ func TestR123_KnownErrorsDoNotWakeShares(t *testing.T) {
 			}
 		}
 		if !drained(p.watch) {
-			t.Error("who named a was not woken by its error")
+			t.Error("the error of a did not wake its client")
 		}
 		drained(other)
 		r.put(endpoints, "b@1")
@@ -280,25 +282,25 @@ func TestR125_SharedDroppedContentIsRequestedAgain(t *testing.T) {
 					p.subscribe(ask)
 					parts = append(parts, p)
 					r.pass(soon)
-					if i > 0 && ask == shopGlob { // a stream that finds the content gone asks
+					if i > 0 && ask == shopGlob { // a stream requests dropped content again
 						p.refetch(t, ask)
 						r.pass(soon)
 					}
 					if e := p.entry(t, ask); !e.Present() || e.Resource.ContentDropped() {
-						t.Fatalf("view %d: got %v, want the content", len(parts), e)
+						t.Fatalf("view %d: entry %v, want one with content", len(parts), e)
 					}
 					r.pass(time.Minute)
 					for i, p := range parts {
 						if e := p.entry(t, ask); !e.Present() || !e.Resource.ContentDropped() {
-							t.Errorf("view %d of %d keeps the content", i+1, len(parts))
+							t.Errorf("view %d of %d still has the content after a minute", i+1, len(parts))
 						}
 					}
 					r.pass(time.Minute)
 				}
-				parts[0].refetch(t, ask) // a stream of that view that begins to want it
+				parts[0].refetch(t, ask) // for a new stream of that view
 				r.pass(soon)
 				if e := parts[0].entry(t, ask); !e.Present() || e.Resource.ContentDropped() {
-					t.Errorf("asked for again: got %v, want the content", e)
+					t.Errorf("after another request: entry %v, want one with content", e)
 				}
 				if got := len(r.State().Streams); got != 1 {
 					t.Errorf("%d streams, want 1", got)
@@ -308,7 +310,7 @@ func TestR125_SharedDroppedContentIsRequestedAgain(t *testing.T) {
 	}
 }
 
-// want subscribes to a name or a glob.
+// subscribe subscribes to a name, or to the collection of shopGlob.
 func (p *part) subscribe(name string) {
 	if name == shopGlob {
 		p.watch.SubscribeAll(cache.Collection(endpoints, name))
@@ -317,7 +319,7 @@ func (p *part) subscribe(name string) {
 	}
 }
 
-// again makes the content of a name or glob be requested again.
+// refetch makes the relay request the content of a name or of shopGlob again.
 func (p *part) refetch(t *testing.T, name string) {
 	t.Helper()
 	if name == shopGlob {
@@ -349,7 +351,7 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 		r.pass(100 * time.Millisecond)
 		r.expect("members", p.members(shopKey), shopA+"@1 "+shop+"b@1")
 		if got := p.view.Generation().Type(shopKey).Phase; got != cache.Unknown {
-			t.Errorf("phase %v at once, want unknown", got)
+			t.Errorf("phase %v after 100ms, want unknown", got)
 		}
 		q.watch.SubscribeAll(shopKey)
 		r.pass(time.Second)
@@ -372,14 +374,14 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 		p.watch.UnsubscribeAll(wc)
 		r.pass(time.Second)
 		if known, types := p.view.HasType(shopKey); known || types != 1 || p.view.Generation().Types() != 0 {
-			t.Errorf("the view still has the collection (%t), %d types, %d in its head", known, types, p.view.Generation().Types())
+			t.Errorf("the view contains the collection: %t; %d types, %d in its generation; want false, 1 and 0", known, types, p.view.Generation().Types())
 		}
-		r.expect("the other", present(q.members(shopKey)), shop+"b@2")
+		r.expect("members of the other view", present(q.members(shopKey)), shop+"b@2")
 		p.watch.SubscribeAll(shopKey)
 		r.pass(soon)
-		r.expect("again", p.members(shopKey), shop+"b@2")
+		r.expect("members after a new subscription", p.members(shopKey), shop+"b@2")
 		if got := p.view.Generation().Type(shopKey).Phase; got != cache.Confirmed {
-			t.Errorf("phase %v, want confirmed at once", got)
+			t.Errorf("phase %v after a new subscription, want confirmed", got)
 		}
 		p.stop()
 		q.stop()
@@ -408,15 +410,15 @@ func TestI1_SharedNamesWaitForOrigin(t *testing.T) {
 		r.put(endpoints, "a@2")
 		r.put(clusters, "a@2")
 		r.pass(time.Second)
-		r.expect("what waits", p.named(endpoints), "a@1")
-		r.expect("what passes", p.named(clusters), "a@2")
+		r.expect("endpoints, which wait", p.named(endpoints), "a@1")
+		r.expect("clusters, which do not wait", p.named(clusters), "a@2")
 		p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(1, w.Pin()) })
-		r.expect("what was shown", p.named(endpoints), "a@2")
+		r.expect("endpoints after they were shown", p.named(endpoints), "a@2")
 		if holds := p.control.Operate(t.Context(), reconcile.Command{}); len(holds) > 0 || p.control.Holding() {
-			t.Errorf("a part holds %v, want nothing", holds)
+			t.Errorf("holds of a share: %v, want none", holds)
 		}
 		p.stop()
-		p.control.Edit(t.Context(), func(*cache.Writer) { t.Error("a part that has ended is edited") })
+		p.control.Edit(t.Context(), func(*cache.Writer) { t.Error("Edit calls its function after the share has ended") })
 	})
 }
 
@@ -435,15 +437,15 @@ func TestI1_UnusedSharedNamesLinger(t *testing.T) {
 		p.watch.Unsubscribe(endpoints, names)
 		p.watch.UnsubscribeAll(all)
 		r.pass(time.Minute)
-		r.expect("names that nobody wants", p.named(endpoints), "a@1 b@1")
-		r.expect("members that nobody wants", p.members(shopKey), shopA+"@1")
+		r.expect("unused names", p.named(endpoints), "a@1 b@1")
+		r.expect("unused members", p.members(shopKey), shopA+"@1")
 		p.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(time.Second)
-		r.expect("wanted again", p.named(endpoints), "a@1 b@1")
+		r.expect("names after a new subscription", p.named(endpoints), "a@1 b@1")
 		p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(1, w.Pin()) })
 		r.pass(time.Second)
-		r.expect("shown", p.named(endpoints), "a@2")
-		r.expect("members, shown", p.members(shopKey), "")
+		r.expect("names after they were shown", p.named(endpoints), "a@2")
+		r.expect("members after they were shown", p.members(shopKey), "")
 	})
 }
 
@@ -459,13 +461,13 @@ func TestI13_FrozenSharedViewFreezesShares(t *testing.T) {
 			frozen := func(when string, want bool) {
 				t.Helper()
 				if got := !p.view.Generation().First().Frozen.IsZero(); got != want {
-					t.Errorf("%s, %d cohorts: readers see a frozen origin: %v, want %v", when, cfg.Cohorts, got, want)
+					t.Errorf("%s, %d cohorts: share is frozen: %v, want %v", when, cfg.Cohorts, got, want)
 				}
 			}
-			frozen("before", false)
+			frozen("before the freeze", false)
 			r.control.Freeze(t.Context())
 			r.put(endpoints, "a@2")
-			p.watch.Subscribe(endpoints, []string{"none"}) // which has the part look
+			p.watch.Subscribe(endpoints, []string{"none"}) // wakes the loop of the share
 			r.pass(time.Second)
 			frozen("frozen", true)
 			r.expect("frozen", p.named(endpoints), "!none a@1")

@@ -11,9 +11,9 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// TestH03_C15_LargeRemovalsBySotWAreHeld: resources that the first response of a stream omits are removed at once.
-// Large removals, and an empty origin, may be an origin that has just started: they stay pending and are checked again
-// after ten minutes (B.15). Clusters and listeners, by wildcard and by name.
+// TestH03_C15_LargeRemovalsBySotWAreHeld: resources that the first response of a stream omits are removed at once, by
+// wildcard and by name. If they are many, or all, the origin may have just started. Then their removal stays pending
+// and is checked again after ten minutes (B.15).
 func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 	tests := []struct {
 		there, lost int
@@ -50,23 +50,23 @@ func TestH03_C15_LargeRemovalsBySotWAreHeld(t *testing.T) {
 					if !tt.held {
 						held -= tt.lost
 					}
-					check.Equal(t, "there 3s after the origin came back", count(), held)
+					check.Equal(t, "listeners 3s after the restart", count(), held)
 					r.pass(9 * time.Minute)
-					check.Equal(t, "there after 9 minutes", count(), held)
+					check.Equal(t, "listeners after 9 minutes", count(), held)
 					if n := r.log.count("ERROR removals held"); (n == 1) != tt.held {
-						t.Errorf("%d alarms, want one only if held=%v", n, tt.held)
+						t.Errorf("%d log lines about held removals, want one only if held=%v", n, tt.held)
 					}
-					check.Equal(t, "streams: there is nothing to ask for", r.streams(), 2)
+					check.Equal(t, "streams without a query by name", r.streams(), 2)
 					r.pass(2 * time.Minute)
-					check.Equal(t, "there after 11 minutes", count(), tt.there-tt.lost)
+					check.Equal(t, "listeners after 11 minutes", count(), tt.there-tt.lost)
 				})
 			})
 		}
 	}
 }
 
-// TestC15_SotWOriginLoadsGradually: an origin that starts empty and loads gradually removes nothing meanwhile. What its
-// later responses omit was never on the stream.
+// TestC15_SotWOriginLoadsGradually: an origin that starts empty and loads gradually removes nothing while it loads. Its
+// later responses omit only resources that no earlier response on the stream listed.
 func TestC15_SotWOriginLoadsGradually(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, numbered(100)...)
@@ -74,7 +74,7 @@ func TestC15_SotWOriginLoadsGradually(t *testing.T) {
 		for i := range 10 {
 			r.pass(time.Second)
 			r.put(clusters, numbered(100)[10*i:10*i+10]...)
-			check.Equal(t, fmt.Sprintf("members when %d are back", 10*i), r.count(), 100)
+			check.Equal(t, fmt.Sprintf("members when the origin has loaded %d", 10*i), r.count(), 100)
 		}
 		r.membersAfter(time.Hour, "members", clusters, joined(numbered(100)))
 	})
@@ -85,14 +85,14 @@ func TestC15_SotWOriginLoadsGradually(t *testing.T) {
 func TestB15_SotWExplicitRemovalDuringHold(t *testing.T) {
 	losesAs(t, sotwOnly, func(t *testing.T, r *rig) {
 		r.Apply(removing(clusters, nameOnly(numbered(100))[:30]...))
-		r.clustersAfter(soon, "the 50 that are held, and 20", 70)
+		r.clustersAfter(soon, "after 30 removals: 50 held and 20 listed", 70)
 		r.clustersAfter(15*time.Minute, "after the hold", 20)
 	})
 }
 
-// TestB15_SotWSecondConfirmation: pending removals are applied only if the second check finds the same.
+// TestB15_SotWSecondConfirmation: pending removals are applied only if the second check confirms them.
 func TestB15_SotWSecondConfirmation(t *testing.T) {
-	t.Run("all names are back", func(t *testing.T) {
+	t.Run("all names return", func(t *testing.T) {
 		inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 			r.put(listeners, numbered(20)...)
 			r.watch.Subscribe(listeners, nameOnly(numbered(20)))
@@ -101,21 +101,21 @@ func TestB15_SotWSecondConfirmation(t *testing.T) {
 			r.pass(time.Minute)
 			r.put(listeners, numbered(20)...)
 			r.namedAfter(time.Hour, "named", listeners, joined(numbered(20)))
-			check.Equal(t, "streams: there is nothing to look at again", r.streams(), 2)
+			check.Equal(t, "streams without a second check", r.streams(), 2)
 		})
 	})
-	t.Run("the origin is away when it ends", func(t *testing.T) {
+	t.Run("the origin is stopped when the hold ends", func(t *testing.T) {
 		losesAs(t, sotwOnly, func(t *testing.T, r *rig) {
 			r.Stop()
-			r.clustersAfter(time.Hour, "of an origin that is away", 100)
+			r.clustersAfter(time.Hour, "while the origin is stopped", 100)
 			r.Restart()
-			r.clustersAfter(2*time.Minute, "members", 50)
+			r.clustersAfter(2*time.Minute, "after its restart", 50)
 		})
 	})
 }
 
-// TestB15_SotWSweepOfPartialTypes: for a wildcard of a partial type, the relay queries by name what the origin no
-// longer sends, as in Delta.
+// TestB15_SotWSweepOfPartialTypes: for a wildcard of a partial type, the relay queries resources by name that the
+// origin no longer sends, as in Delta.
 func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
 	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
 		const acme = "type.googleapis.com/acme.Foo"
@@ -125,12 +125,12 @@ func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
 		check.Equal(t, "members after 29s", r.view.Generation().Type(acme).Wildcard.Count(), 20)
 		r.pass(5 * time.Second)
 		check.Equal(t, "members after 34s", r.view.Generation().Type(acme).Wildcard.Count(), 19)
-		r.expect("asked by", showList(r.State().Last().Requests[0].SotW), "[Foo node n000 n003]")
+		r.expect("query by name", showList(r.State().Last().Requests[0].SotW), "[Foo node n000 n003]")
 	})
 }
 
-// TestR067_SotWPartialNamesAreKept: an unwrapped resource of a partial type that a SotW origin no longer sends stays,
-// since its removal was never reported.
+// TestR067_SotWPartialNamesAreKept: an unwrapped resource of a partial type that a SotW origin no longer sends stays:
+// for such a type, absence is no removal.
 func TestR067_SotWPartialNamesAreKept(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1")
@@ -175,11 +175,11 @@ func TestB15_R132_SotWMissingCollectionMembers(t *testing.T) {
 				if !tt.held {
 					want -= tt.lost
 				}
-				check.Equal(t, "members 3s after the origin came back", count(), want)
+				check.Equal(t, "members 3s after the restart", count(), want)
 				r.pass(time.Hour)
-				check.Equal(t, "members in the end", count(), tt.there-tt.lost)
+				check.Equal(t, "members after an hour", count(), tt.there-tt.lost)
 				if n := r.log.count("ERROR removals held"); (n > 0) != tt.held {
-					t.Errorf("%d alarms, want some only if held=%v", n, tt.held)
+					t.Errorf("%d log lines about held removals, want some only if held=%v", n, tt.held)
 				}
 			})
 		})

@@ -48,7 +48,7 @@ func TestR020_R076_SotWRequestListsAllNames(t *testing.T) {
 		r.pass(soon)
 		r.watch.Subscribe(endpoints, []string{"c"})
 		r.pass(soon)
-		s.SendSotW(sotwResponse(endpoints, "c@1", "c@1")) // 3, refused
+		s.SendSotW(sotwResponse(endpoints, "c@1", "c@1")) // 3, rejected for the duplicate name
 		r.pass(soon)
 		r.watch.Subscribe(endpoints, []string{"d"})
 		r.pass(soon)
@@ -62,7 +62,7 @@ func TestR020_R076_SotWRequestListsAllNames(t *testing.T) {
 	})
 }
 
-// TestB5_SotWChangeIsOneRequest: a change is one request, however many names it has.
+// TestB5_SotWChangeIsOneRequest: a change is one request with any number of names.
 func TestB5_SotWChangeIsOneRequest(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true}, forced, func(t *testing.T, r *rig) {
 		r.put(endpoints, "first@1")
@@ -76,7 +76,7 @@ func TestB5_SotWChangeIsOneRequest(t *testing.T) {
 		r.pass(soon)
 		reqs := r.State().Requests(endpoints)
 		if len(reqs) != 3 || len(reqs[2].SotW.GetResourceNames()) != 1202 {
-			t.Errorf("%d requests, the last with %d names, want 3, an ACK among them, and 1202", len(reqs), len(reqs[2].SotW.GetResourceNames()))
+			t.Errorf("%d requests, the last with %d names, want 3 including an ACK, and 1202", len(reqs), len(reqs[2].SotW.GetResourceNames()))
 		}
 	})
 }
@@ -91,7 +91,8 @@ func (r *rig) requestedNames(typeURL string) (requests, names int) {
 	return requests, names
 }
 
-// subscribeMany subscribes clients one after the other to 100 names each. The origin has the first has names of each.
+// subscribeMany subscribes clients to 100 names each, one after the other at an interval. The origin contains the first
+// has names of all clients.
 func (r *rig) subscribeMany(clients, has int, every time.Duration) {
 	if names := numbered(100 * clients)[:has]; has > 0 {
 		r.put(endpoints, names...)
@@ -103,25 +104,25 @@ func (r *rig) subscribeMany(clients, has int, every time.Duration) {
 	r.pass(10 * time.Second)
 }
 
-// TestB5_SotWBatchesManyNames: when many clients connect, all names are sent a few times, not once per client: six
-// times if they arrive at once, otherwise at most 80,000 names per second more. Each client receives its own in time.
+// TestB5_SotWBatchesManyNames: when many clients connect, the relay does not send all names once per client. It sends
+// them at most six times, plus 80,000 names per second while clients connect. Each client receives its resources.
 func TestB5_SotWBatchesManyNames(t *testing.T) {
 	for _, every := range []time.Duration{0, time.Millisecond, 10 * time.Millisecond, 50 * time.Millisecond} {
 		inBubble(t, relaytest.Behaviour{SotW: true}, forced, func(t *testing.T, r *rig) {
 			r.subscribeMany(100, 10_000, every)
 			most := 6*10_000 + int(80_000*(100*every).Seconds())
 			if requests, names := r.requestedNames(endpoints); names > most {
-				t.Errorf("every %v: %d requests with %d names, want at most %d", every, requests, names, most)
+				t.Errorf("interval %v: %d requests with %d names in total, want at most %d", every, requests, names, most)
 			}
 			if got := len(strings.Fields(present(r.named(endpoints)))); got != 10_000 {
-				t.Errorf("every %v: clients have %d names, want 10,000", every, got)
+				t.Errorf("interval %v: clients receive %d resources, want 10,000", every, got)
 			}
 		})
 	}
 }
 
-// TestB5_SotWWaitsForAResponse: no request is sent while a response is outstanding, for at most 1s: an origin need not
-// respond about unknown names.
+// TestB5_SotWWaitsForAResponse: no request for names is sent while a response is outstanding, for at most 1s: an origin
+// need not respond to unknown names.
 func TestB5_SotWWaitsForAResponse(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		stated := func(when string, want ...int) {
@@ -137,21 +138,21 @@ func TestB5_SotWWaitsForAResponse(t *testing.T) {
 		r.pass(soon)
 		r.watch.Subscribe(endpoints, []string{"b", "c", "d"})
 		r.pass(800 * time.Millisecond)
-		stated("outstanding", 1)
+		stated("names per request while a response is outstanding", 1)
 		r.watch.Subscribe(clusters, []string{"of another type"})
 		r.pass(soon)
 		check.Equal(t, "requests of another type", len(r.State().Requests(clusters)), 1)
 		s.SendSotW(sotwResponse(endpoints, "a@1"))
 		r.pass(soon)
-		stated("answered", 1, 4)
+		stated("names per request after the response", 1, 4)
 		r.watch.Subscribe(endpoints, []string{"e", "f", "g", "h"})
 		r.pass(800 * time.Millisecond)
-		stated("outstanding again", 1, 4)
+		stated("names per request while another response is outstanding", 1, 4)
 		r.pass(250 * time.Millisecond)
-		stated("not answered", 1, 4, 8)
+		stated("names per request after 1s without a response", 1, 4, 8)
 		r.watch.Unsubscribe(endpoints, r.view.Find(endpoints, []string{"a"}))
 		r.pass(time.Hour)
-		stated("given up", 1, 4, 8, 7)
+		stated("names per request after the linger time", 1, 4, 8, 7)
 	})
 }
 
@@ -173,7 +174,7 @@ func TestR019_R021_SotWNewStreamHasNoNonce(t *testing.T) {
 			check.Equal(t, "position", r.view.Generation().Seq, seq)
 			first := r.State().Last().Requests[0].SotW
 			if first.GetVersionInfo()+first.GetResponseNonce() != "" || first.GetNode() == nil {
-				t.Errorf("first request of a stream: %v", first)
+				t.Errorf("first request of a stream: %v, want a node and neither version nor nonce", first)
 			}
 		})
 	}
@@ -185,7 +186,7 @@ func TestB7_SotWListIsComplete(t *testing.T) {
 	tests := []struct {
 		typeURL   string
 		resources []string
-		at        time.Duration // confirmed
+		at        time.Duration // time until the set is confirmed
 	}{
 		{clusters, []string{"a@1"}, 0},
 		{listeners, []string{"a@1"}, 0},
@@ -199,18 +200,18 @@ func TestB7_SotWListIsComplete(t *testing.T) {
 			r.watch.SubscribeAll(tt.typeURL)
 			r.pass(tt.at / 2)
 			if p := r.view.Generation().Type(tt.typeURL).Phase; p == cache.Confirmed && tt.at > 0 {
-				t.Errorf("%s %v: confirmed after %v, want %v", tt.typeURL, tt.resources, tt.at/2, tt.at)
+				t.Errorf("%s %v: confirmed after %v, want only after %v", tt.typeURL, tt.resources, tt.at/2, tt.at)
 			}
 			r.pass(tt.at/2 + soon)
 			if p := r.view.Generation().Type(tt.typeURL).Phase; p != cache.Confirmed {
-				t.Errorf("%s %v: %v after %v, want confirmed", tt.typeURL, tt.resources, p, tt.at)
+				t.Errorf("%s %v: phase %v after %v, want confirmed", tt.typeURL, tt.resources, p, tt.at)
 			}
 		})
 	}
 }
 
-// TestR065_R067_SotWAbsence: a resource that the origin listed on a stream and then omits is removed at once, whatever
-// the number. For partial types, absence has no meaning.
+// TestR065_R067_SotWAbsence: a resource that the origin listed on a stream and then omits is removed at once, in any
+// number. For partial types, absence has no meaning.
 func TestR065_R067_SotWAbsence(t *testing.T) {
 	tests := []struct {
 		typeURL string
@@ -241,25 +242,26 @@ func TestR070_R071_SotWNames(t *testing.T) {
 		s := r.Accept(t.Context())
 		r.namedAfter(soon, "before the first list", listeners, "")
 		s.SendSotW(sotwResponse(listeners))
-		r.namedAfter(soon, "an empty list, which may be that of an origin that has just started", listeners, "")
+		r.namedAfter(soon, "after an empty list, since the origin may have just started", listeners, "")
 		s.SendSotW(sotwResponse(listeners, "a@1"))
-		r.namedAfter(soon, "first list", listeners, "!none a@")
+		r.namedAfter(soon, "after the first list with a resource", listeners, "!none a@")
 
 		r.watch.Subscribe(listeners, []string{"later"})
 		r.pass(soon)
 		s.SendSotW(sotwResponse(listeners, "a@2"))
-		r.namedAfter(time.Hour, "a list without the later name", listeners, "!none a@")
+		r.namedAfter(time.Hour, "after a list without the later name", listeners, "!none a@")
 		s.SendSotW(sotwResponse(listeners, "a@2", "later@1", "none@1"))
 		r.pass(soon)
-		r.expect("a list with it", names(r.named(listeners)), "a later none")
+		r.expect("after a list with the later name", names(r.named(listeners)), "a later none")
 		s.SendSotW(sotwResponse(listeners, "none@1"))
 		r.pass(soon)
-		r.expect("a list without both", names(r.named(listeners)), "none")
-		r.expect("nothing is left over", r.members(listeners), "")
+		r.expect("after a list without both names", names(r.named(listeners)), "none")
+		r.expect("members", r.members(listeners), "")
 	})
 }
 
-// TestR132_SotWGlobIsNotMissing: the members of a glob answer it, so no response lists the glob itself.
+// TestR132_SotWGlobIsNotMissing: a response to a glob lists its members and never the glob itself, so the glob does not
+// count as missing.
 func TestR132_SotWGlobIsNotMissing(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
 		const dir = "xdstp://authority/envoy.config.listener.v3.Listener/dir/"
@@ -279,15 +281,15 @@ func TestR071_SotWResponseBeforeRequest(t *testing.T) {
 		s := r.Accept(t.Context())
 		r.pass(soon)
 		r.watch.Subscribe(listeners, []string{"a", "b"})
-		r.pass(time.Millisecond) // names are sent after 5ms
+		r.pass(time.Millisecond) // the relay sends names after 5ms
 		s.SendSotW(sotwResponse(listeners, "a@1"))
 		r.namedAfter(soon, "named", listeners, "a@")
 		r.expect("stream", r.conversation(0), "[ClusterLoadAssignment node e] [Listener a b]")
 	})
 }
 
-// TestB15_SotWOtherInstance: an origin that received no versions need not be queried again when another instance
-// answers.
+// TestB15_SotWOtherInstance: when another instance of a SotW origin responds, the relay need not compare content, since
+// it reported no versions.
 func TestB15_SotWOtherInstance(t *testing.T) {
 	inBubble(t, sotwOnly, forced, func(t *testing.T, r *rig) {
 		r.SetControlPlane("one")
@@ -299,11 +301,12 @@ func TestB15_SotWOtherInstance(t *testing.T) {
 	})
 }
 
-// TestR071_SotWNameBeforeFirstResponse: the first response, too, may have been in flight when a name was requested.
+// TestR071_SotWNameBeforeFirstResponse: even the first response may have been in flight when the relay requested a
+// name, so that the omission of the name has no meaning.
 func TestR071_SotWNameBeforeFirstResponse(t *testing.T) {
 	cfg := upstream.Config{Protocol: upstream.ProtocolSotW, Linger: time.Minute}
 	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, cfg, func(t *testing.T, r *rig) {
-		again := r.watch.Subscribe(listeners, []string{"again", "a", "none"})[:1] // at once, or the first request may name but one
+		again := r.watch.Subscribe(listeners, []string{"again", "a", "none"})[:1] // one call, so that the first request has all
 		s := r.Accept(t.Context())
 		r.pass(soon)
 		r.watch.Unsubscribe(listeners, again)
@@ -311,7 +314,7 @@ func TestR071_SotWNameBeforeFirstResponse(t *testing.T) {
 		r.watch.Subscribe(listeners, []string{"again", "later"})
 		r.pass(soon)
 		s.SendSotW(sotwResponse(listeners, "a@1"))
-		r.namedAfter(soon, "first list", listeners, "!none a@")
+		r.namedAfter(soon, "after the first list", listeners, "!none a@")
 		r.expect("stream", r.conversation(0), "[Listener node a again none] [Listener a none] [Listener a again later none]"+
 			" [Listener a again later none version=v1 ack 1]")
 	})
@@ -332,7 +335,7 @@ func TestR071_SotWNameResubscribed(t *testing.T) {
 		s.SendSotW(sotwResponse(listeners, "a@2"))
 		r.pass(soon)
 		if set := r.view.Generation().Type(listeners).ByName; set.Get(n) != nil {
-			t.Errorf("%v is known to be %v, want unknown", n, set.Get(n))
+			t.Errorf("entry of %v: %v, want none", n, set.Get(n))
 		}
 		r.expect("stream", r.conversation(0), "[Listener node a b] [Listener a b version=v1 ack 1] [Listener a version=v1 ack 1]"+
 			" [Listener a b version=v1 ack 1] [Listener a b version=v2 ack 2]")
@@ -346,12 +349,12 @@ func TestR092_SotWAliases(t *testing.T) {
 			Name: "own", Version: "1", Aliases: []string{"alias"}, Resource: relaytest.Opaque(listeners, "own", nil),
 		})
 		r.watch.Subscribe(listeners, []string{"alias", "own"})
-		r.namedAfter(time.Second, "both names", listeners, "alias@1 own@1")
+		r.namedAfter(time.Second, "alias and name", listeners, "alias@1 own@1")
 		r.put(listeners, "other@1")
 		r.namedAfter(time.Second, "after another list", listeners, "alias@1 own@1")
 		r.Remove(listeners, "own")
 		r.pass(time.Second)
-		r.expect("when it is gone", present(r.named(listeners)), "")
+		r.expect("after the removal", present(r.named(listeners)), "")
 	})
 }
 
@@ -373,7 +376,7 @@ func TestR106_SotWHeartbeatRemovesNothing(t *testing.T) {
 	})
 }
 
-// TestB9_SotWNacks: a response with an unidentifiable resource is answered by a NACK with a reason, and changes
+// TestB9_SotWNacks: for a response with an unidentifiable resource, the relay sends a NACK with a reason and changes
 // nothing.
 func TestB9_SotWNacks(t *testing.T) {
 	const acme = "type.googleapis.com/acme.Foo"
@@ -403,7 +406,7 @@ func TestB9_SotWNacks(t *testing.T) {
 				reqs := s.State().Requests
 				last := reqs[len(reqs)-1].SotW
 				if got := last.GetErrorDetail().GetMessage(); !strings.Contains(got, tt.want) || last.GetVersionInfo() != "v1" || last.GetResponseNonce() != "2" {
-					t.Errorf("answer %v, want a NACK of 2 that has version v1 and says %q", last, tt.want)
+					t.Errorf("last request %v, want a NACK of nonce 2 with version v1 and the message %q", last, tt.want)
 				}
 				r.expect("members", r.members(tt.resp.GetTypeUrl()), "a@1")
 			})
@@ -426,7 +429,7 @@ func TestR045_SotWTypeNotRequested(t *testing.T) {
 }
 
 // TestB5_SotWWildcardAndNamesOfOneType: a type with a wildcard and names uses two streams in SotW, too. Older servers
-// do not support "*", and a response would not tell which resources belong to which.
+// do not support "*", and a response would not show which resources belong to the wildcard.
 func TestB5_SotWWildcardAndNamesOfOneType(t *testing.T) {
 	only := func(_, name string) bool { return name == "only" }
 	inBubble(t, relaytest.Behaviour{SotW: true, Wrap: true, NamedOnly: only}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -468,7 +471,7 @@ func TestR051_SotWWildcardResubscribed(t *testing.T) {
 		s.SendSotW(sotwResponse(clusters, "late@1"))
 		r.watch.SubscribeAll(clusters)
 		s = r.Accept(t.Context())
-		r.membersAfter(soon, "members before the new stream has answered", clusters, "")
+		r.membersAfter(soon, "members before a response on the new stream", clusters, "")
 		s.SendSotW(sotwResponse(clusters, "a@1", "b@1"))
 		r.pass(soon)
 		r.expect("members", names(r.members(clusters)), "a b")

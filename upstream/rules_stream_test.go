@@ -45,7 +45,8 @@ func TestR020_FirstRequestHasNodeAndNoNonce(t *testing.T) {
 	})
 }
 
-// TestR032_EveryResponseIsAnsweredOnce: every response is answered once, with its own nonce, in order of arrival.
+// TestR032_EveryResponseIsAnsweredOnce: the relay sends one ACK or NACK per response, with its nonce, in order of
+// arrival.
 func TestR032_EveryResponseIsAnsweredOnce(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.watch.SubscribeAll(clusters)
@@ -67,13 +68,13 @@ func TestR032_EveryResponseIsAnsweredOnce(t *testing.T) {
 		r.pass(soon)
 		r.expect("stream", r.conversation(0), want)
 		if st := r.State().Type(clusters); st.Unanswered() != 0 || st.Strays != 0 {
-			t.Errorf("%d unanswered, %d strays, want none", st.Unanswered(), st.Strays)
+			t.Errorf("%d responses without an ACK or NACK, %d strays, want 0 and 0", st.Unanswered(), st.Strays)
 		}
 	})
 }
 
-// TestR033_R062_R063_NackRejectsWholeResponse: a response that violates the protocol is answered by a NACK that names
-// the fault. Cached resources stay.
+// TestR033_R062_R063_NackRejectsWholeResponse: for a response that violates the protocol, the relay sends a NACK that
+// names the fault. Cached resources stay.
 func TestR033_R062_R063_NackRejectsWholeResponse(t *testing.T) {
 	res := func(name string, typeURL string) *discoverypb.Resource {
 		return &discoverypb.Resource{Name: name, Version: "2", Resource: relaytest.Opaque(typeURL, name, nil)}
@@ -81,7 +82,7 @@ func TestR033_R062_R063_NackRejectsWholeResponse(t *testing.T) {
 	tests := []struct {
 		name string
 		resp *discoverypb.DeltaDiscoveryResponse
-		want string // in the reason
+		want string // part of the message of the NACK
 	}{
 		{"duplicate name", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{res("a", clusters), res("dup", clusters), res("dup", clusters)}}, `"dup"`},
 		{"duplicate across the lists", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{res("b", clusters)}, RemovedResources: []string{"a", "b"}}, `"b"`},
@@ -102,13 +103,13 @@ func TestR033_R062_R063_NackRejectsWholeResponse(t *testing.T) {
 				requests := r.State().Requests(clusters)
 				last := requests[len(requests)-1].Message
 				if got := last.GetErrorDetail(); codes.Code(got.GetCode()) != codes.InvalidArgument || !strings.Contains(got.GetMessage(), tt.want) {
-					t.Errorf("refused with %v, want INVALID_ARGUMENT with %s", got, tt.want)
+					t.Errorf("NACK with %v, want INVALID_ARGUMENT with %s", got, tt.want)
 				}
 				r.expect("members", r.members(clusters), "a@1")
 				if got := r.view.Generation().Seq; got != seq {
-					t.Errorf("position %d after a refused response, want %d", got, seq)
+					t.Errorf("position %d after a rejected response, want %d", got, seq)
 				}
-				// The stream goes on.
+				// The stream continues.
 				r.put(clusters, "a@2")
 				r.membersAfter(soon, "members after the next response", clusters, "a@2")
 				check.Equal(t, "streams", r.streams(), 1)
@@ -125,10 +126,10 @@ func TestB9_R069_R091_UnusualResponsesAccepted(t *testing.T) {
 		resp *discoverypb.DeltaDiscoveryResponse
 	}{
 		{"R069 unknown name removed", &discoverypb.DeltaDiscoveryResponse{RemovedResources: []string{"nope"}}},
-		{"nothing in it", &discoverypb.DeltaDiscoveryResponse{}},
+		{"empty response", &discoverypb.DeltaDiscoveryResponse{}},
 		{"R091 system version only", &discoverypb.DeltaDiscoveryResponse{SystemVersionInfo: "7"}},
 		{"resource without a body", &discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a"}}}},
-		{"resent as it was", response(clusters, "a@1")},
+		{"unchanged resource", response(clusters, "a@1")},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -144,7 +145,7 @@ func TestB9_R069_R091_UnusualResponsesAccepted(t *testing.T) {
 				if st.ACKs != 2 || st.NACKs != 0 || st.Strays != 0 {
 					t.Errorf("%d ACKs, %d NACKs, %d strays, want 2, 0, 0", st.ACKs, st.NACKs, st.Strays)
 				}
-				check.Equal(t, "position: no client may be told anything", r.view.Generation().Seq, seq)
+				check.Equal(t, "position of the unchanged view", r.view.Generation().Seq, seq)
 				r.expect("members", r.members(clusters), "a@1")
 			})
 		})
@@ -176,7 +177,7 @@ func TestR054_WildcardForms(t *testing.T) {
 		all := r.watch.SubscribeAll(clusters)
 		r.pass(soon)
 		r.watch.UnsubscribeAll(all)
-		r.membersAfter(2*time.Minute, "members given up", clusters, "")
+		r.membersAfter(2*time.Minute, "members after the linger time", clusters, "")
 		r.watch.SubscribeAll(clusters)
 		r.pass(soon)
 		r.expect("first stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*]")
@@ -250,7 +251,7 @@ func TestR089_VersionsAreInTheFirstRequestOnly(t *testing.T) {
 			for _, req := range st.Requests {
 				typeURL := req.Message.GetTypeUrl()
 				if says, may := len(req.Message.GetInitialResourceVersions()) > 0, i >= first && !begun[typeURL]; says != may {
-					t.Errorf("stream %d: %s says what is held: %v, want %v", i, showRequest(req.Message), says, may)
+					t.Errorf("stream %d: %s reports versions: %v, want %v", i, showRequest(req.Message), says, may)
 				}
 				begun[typeURL] = true
 			}
@@ -273,7 +274,7 @@ func TestR088_NamesExceedRequestSize(t *testing.T) {
 		r.pass(10 * time.Second)
 		last := r.State().Last()
 		if len(last.Requests) == 0 {
-			t.Fatal("no request came through after the reconnect")
+			t.Fatal("the origin received no request after the reconnect")
 		}
 		if got, want := len(last.Type(endpoints).Names), len(before.Names); got != want || want != len(names) {
 			t.Errorf("%d names after the reconnect, %d before, want %d", got, want, len(names))
@@ -283,7 +284,7 @@ func TestR088_NamesExceedRequestSize(t *testing.T) {
 				t.Errorf("request %d has %d bytes, want at most 4 MiB", i, size)
 			}
 			if got := len(req.Message.GetInitialResourceVersions()); got != 0 && i > 0 {
-				t.Errorf("request %d has %d versions, want them in the first only", i, got)
+				t.Errorf("request %d reports %d versions, want versions only in the first", i, got)
 			}
 		}
 		check.Equal(t, "versions in the first request", len(last.Requests[0].Message.GetInitialResourceVersions()), 1)
@@ -303,9 +304,9 @@ func TestR091_SystemVersionIsIgnored(t *testing.T) {
 			r.pass(soon)
 			generation := r.view.Generation()
 			if before.Seq != generation.Seq || before.Type(clusters).Wildcard.Sum() != generation.Type(clusters).Wildcard.Sum() {
-				t.Errorf("system version %q moved the view from %d to %d", system, before.Seq, generation.Seq)
+				t.Errorf("system version %q changed the view: position %d, want %d", system, generation.Seq, before.Seq)
 			}
-			check.Equal(t, "the version of the system", generation.Type(clusters).Wildcard.System(), system)
+			check.Equal(t, "system version", generation.Type(clusters).Wildcard.System(), system)
 			// The same system version does not hide a change.
 			r.put(clusters, "a@2")
 			r.membersAfter(soon, "members", clusters, "a@2")
@@ -335,7 +336,7 @@ func TestR096_C18_UnsubscribedIsAckedAndDropped(t *testing.T) {
 		if got := len(after.Requests) - len(before.Requests); got != 2 {
 			t.Errorf("%d requests for 2 responses, want their ACKs:\n%v", got, after)
 		}
-		check.Equal(t, "responses unanswered", after.Type(endpoints).Unanswered()+after.Type(clusters).Unanswered(), 0)
+		check.Equal(t, "responses without an ACK", after.Type(endpoints).Unanswered()+after.Type(clusters).Unanswered(), 0)
 	})
 }
 
@@ -362,12 +363,12 @@ func TestR136_RequestedOnlyWhileConnected(t *testing.T) {
 		n := r.watch.Subscribe(endpoints, []string{"a"})[0]
 		r.pass(soon)
 		if !n.Asked().IsZero() {
-			t.Error("asked for before any stream")
+			t.Error("the name counts as requested before a stream is open")
 		}
 		r.Restart()
 		r.pass(time.Minute)
 		if n.Asked().IsZero() {
-			t.Error("not asked for on an open stream")
+			t.Error("the name does not count as requested on an open stream")
 		}
 		r.Stop()
 		r.pass(soon)
@@ -375,7 +376,7 @@ func TestR136_RequestedOnlyWhileConnected(t *testing.T) {
 		r.pass(10 * time.Minute)
 		for _, n := range []*cache.Name{n, late} {
 			if !n.Asked().IsZero() {
-				t.Errorf("%v asked for at %v without an origin", n, n.Asked())
+				t.Errorf("%v counts as requested at %v without an origin", n, n.Asked())
 			}
 		}
 		r.Restart()
@@ -383,14 +384,14 @@ func TestR136_RequestedOnlyWhileConnected(t *testing.T) {
 		r.pass(time.Minute)
 		for _, n := range []*cache.Name{n, late} {
 			if n.Asked().Before(up) {
-				t.Errorf("%v asked for at %v, want after %v", n, n.Asked(), up)
+				t.Errorf("%v requested at %v, want after %v", n, n.Asked(), up)
 			}
 		}
 	})
 }
 
-// TestR136_SilentPortReceivesNoRequest: an origin that accepts TCP connections and sends nothing is not connected.
-// Nothing counts as requested, however long this lasts.
+// TestR136_SilentPortReceivesNoRequest: an origin that accepts TCP connections and sends nothing is not connected. No
+// name counts as requested, even after ten minutes.
 func TestR136_SilentPortReceivesNoRequest(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
@@ -399,14 +400,14 @@ func TestR136_SilentPortReceivesNoRequest(t *testing.T) {
 		for range 20 {
 			r.pass(30 * time.Second)
 			if !n.Asked().IsZero() || r.view.Generation().First().Connected {
-				t.Fatalf("asked for at %v, connected %v", n.Asked(), r.view.Generation().First().Connected)
+				t.Fatalf("name requested at %v, connected %v; want neither", n.Asked(), r.view.Generation().First().Connected)
 			}
 		}
 		r.Freeze(false)
 		up := time.Now()
 		r.pass(time.Minute)
 		if n.Asked().Before(up) {
-			t.Errorf("asked for at %v, want after %v", n.Asked(), up)
+			t.Errorf("name requested at %v, want after %v", n.Asked(), up)
 		}
 		r.expect("named", r.named(endpoints), "a@1")
 	})

@@ -27,7 +27,7 @@ func (r *rig) conversations() string {
 	return strings.Join(out, " | ")
 }
 
-// carried returns the subscriptions of each open stream of the origin.
+// carried returns the subscriptions of each open stream, as the origin records them.
 func (r *rig) carried() string {
 	var streams []string
 	for _, s := range r.State().Open() {
@@ -48,10 +48,11 @@ func (r *rig) carried() string {
 	return strings.Join(streams, " | ")
 }
 
-// A mixedDemand is the demand of a group of Envoys and gRPC clients, as functions that subscribe and return how to
-// unsubscribe. Envoy has no wildcard of routes, but a client may.
+// A mixedDemand is the demand of a group of Envoys and gRPC clients. Each function subscribes and returns a function
+// that unsubscribes. Envoy does not subscribe to a wildcard of routes, but other clients may.
 type mixedDemand map[string]func(w *cache.Watch) (leave func())
 
+// mixed returns a demand for clusters, listeners and routes by wildcard and by name, and for endpoints by name.
 func mixed() mixedDemand {
 	names := func(typeURL, name string) func(*cache.Watch) func() {
 		return func(w *cache.Watch) func() {
@@ -98,7 +99,7 @@ func TestH05_DemandDecidesTheStream(t *testing.T) {
 				leave[what] = demand[what](r.watch)
 				r.pass(time.Duration(rnd.IntN(3)) * time.Second)
 			}
-			at := fmt.Sprint("asked for in the order ", strings.Join(order, ", "))
+			at := fmt.Sprint("subscribed in the order ", strings.Join(order, ", "))
 			r.pass(time.Minute)
 			r.expect(at, r.carried(), envoys+" | "+others)
 			r.Restart()
@@ -169,7 +170,7 @@ func TestH05_MovedNamesKeepResources(t *testing.T) {
 		old.Send(response(routes, "r@1"))
 		r.pass(time.Minute)
 		before := r.view.Generation().Type(clusters).ByName.Last()
-		// The wildcard comes while more responses are waiting than the relay reads before it.
+		// A client subscribes to the wildcard while the relay applies the first of 20 responses.
 		wildcard := func() {
 			r.watch.SubscribeAll(clusters)
 			time.Sleep(time.Second)
@@ -184,9 +185,9 @@ func TestH05_MovedNamesKeepResources(t *testing.T) {
 			mainStream, names = names, mainStream
 		}
 		r.expect("streams", r.conversations(), "[Cluster node +a +b +c a=1 b=1 c=1] | [Cluster node] [RouteConfiguration +r r=1]")
-		r.expect("names before the answer", r.named(clusters), "a@1 b@1 c@1")
+		r.expect("names before the first response", r.named(clusters), "a@1 b@1 c@1")
 		if last := r.view.Generation().Type(clusters).ByName.Last(); last != before {
-			t.Errorf("the move changed what clients see of names: position %d, was %d", last, before)
+			t.Errorf("the move changed the named resources: position %d, want %d", last, before)
 		}
 		mainStream.Send(response(clusters, "d@1"))
 		gone := response(clusters, "a@2")
@@ -210,18 +211,18 @@ func TestH05_NamesArriveDuringASweep(t *testing.T) {
 			r.Restart()
 			r.pass(20 * time.Second)
 			if !r.State().Subscribed(typeURL, "*", "a", "gone") {
-				t.Fatalf("want the suspect asked for by name, with a control\n%v", r.State())
+				t.Fatalf("want a query for the missing name, with a control query\n%v", r.State())
 			}
 			r.watch.Subscribe(typeURL, []string{"b"})
 			r.pass(time.Second)
 			if typeURL == endpoints && strings.Contains(r.conversations(), "+gone") {
-				t.Errorf("the streams were replaced: want the sweep begun anew\n%v", r.State())
+				t.Errorf("the sweep continued although the streams were replaced\n%v", r.State())
 			}
 			r.pass(time.Minute)
 			r.expect("members", present(r.members(typeURL)), "a@1 b@1")
 			r.expect("names", r.named(typeURL), "b@1")
 			if !r.State().Subscribed(typeURL, "*", "b") {
-				t.Errorf("want only what clients want\n%v", r.State())
+				t.Errorf("want only the subscriptions of clients\n%v", r.State())
 			}
 		})
 	}

@@ -12,14 +12,15 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
+// expiring returns a cluster with a TTL.
 func expiring(name string, ttl time.Duration) *discoverypb.Resource {
 	return &discoverypb.Resource{
 		Name: name, Version: "1", Ttl: durationpb.New(ttl), Resource: relaytest.Opaque(clusters, name, []byte("1")),
 	}
 }
 
-// TestR107_ExpiresWithoutTheOrigin: resources expire in time, whatever the state of the origin, and the removals are
-// never held, however many they are.
+// TestR107_ExpiresWithoutTheOrigin: resources expire in time even if the origin is stopped. The removals are never
+// held, in any number.
 func TestR107_ExpiresWithoutTheOrigin(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.Apply(func(tx *relaytest.Tx) {
@@ -34,7 +35,7 @@ func TestR107_ExpiresWithoutTheOrigin(t *testing.T) {
 		r.Stop()
 		r.pass(time.Minute - soon - 10*time.Millisecond)
 		if n := r.view.Generation().Type(clusters).Wildcard.Count(); n != 21 {
-			t.Errorf("before their time: got %d members, want 21", n)
+			t.Errorf("before the TTL ends: %d members, want 21", n)
 		}
 		r.pass(20 * time.Millisecond)
 		r.expect("members", present(r.members(clusters)), "z@1")
@@ -93,8 +94,8 @@ func TestR106_R107_ExpiredResourceIsRequestedAgain(t *testing.T) {
 		r.pass(soon)
 		r.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(2 * time.Minute)
-		r.expect("members, expired", present(r.members(clusters)), "")
-		r.expect("named, expired", present(r.named(endpoints)), "")
+		r.expect("members after the TTL", present(r.members(clusters)), "")
+		r.expect("named after the TTL", present(r.named(endpoints)), "")
 		r.watch.Subscribe(endpoints, []string{"a"})
 		r.Heartbeat(clusters, "a")
 		r.membersAfter(soon, "members", clusters, "a@1")
@@ -119,7 +120,7 @@ func TestB15_HeartbeatsDoNotDelaySweep(t *testing.T) {
 		for range 12 {
 			r.pass(5 * time.Second)
 			r.Heartbeat(clusters, "a")
-			r.SetRaw(clusters, expiring("a", time.Minute)) // as others say it
+			r.SetRaw(clusters, expiring("a", time.Minute)) // some origins resend the resource instead of a heartbeat
 		}
 		r.expect("members", present(r.members(clusters)), "a@1 b@1")
 	})

@@ -29,12 +29,12 @@ func TestR125_DroppedContentReportsEmptyVersion(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(time.Minute)
 		if got := bare(); got != 1 {
-			t.Fatalf("the content of %d clusters was given up, want 1", got)
+			t.Fatalf("%d clusters with dropped content, want 1", got)
 		}
 		r.Restart()
 		for waited := time.Duration(0); bare() > 0; waited += soon {
 			if waited > 5*time.Second {
-				t.Fatalf("the content does not come again: %s", r.conversation(1))
+				t.Fatalf("no content 5s after the restart: %s", r.conversation(1))
 			}
 			r.pass(soon)
 		}
@@ -42,7 +42,8 @@ func TestR125_DroppedContentReportsEmptyVersion(t *testing.T) {
 	})
 }
 
-// TestR125_DroppedContentOfAGlob: the same holds for the members of a glob.
+// TestR125_DroppedContentOfAGlob: on a new stream, members of a glob with dropped content are reported with an empty
+// version.
 func TestR125_DroppedContentOfAGlob(t *testing.T) {
 	const foos, glob, item = "type.googleapis.com/acme.Foo", "xdstp://x/acme.Foo/*", "xdstp://x/acme.Foo/a"
 	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -61,7 +62,7 @@ func TestR125_DroppedContentOfAGlob(t *testing.T) {
 }
 
 // TestB15_R125_RemovedDuringRefetch: if the origin removes a resource between the unsubscribe and the subscribe of a
-// refetch, it never reports the removal. The relay must find it.
+// refetch, it never reports the removal. The relay must query the resource by name.
 func TestB15_R125_RemovedDuringRefetch(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(clusters, "gone@1", "kept@1")
@@ -69,13 +70,13 @@ func TestB15_R125_RemovedDuringRefetch(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(time.Minute)
 		r.Change(func(b *relaytest.Behaviour) {
-			b.NamedOnly = func(_, name string) bool { return name == "gone" } // so it goes without a word
+			b.NamedOnly = func(_, name string) bool { return name == "gone" } // so the origin does not report the removal
 		})
 		r.Remove(clusters, "gone")
 		r.watch.Refetch(clusters, nil, time.Now())
 		r.pass(time.Minute)
 		r.expect("main stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*] [Cluster +*] [Cluster ack 2]")
-		r.expect("asked for by name", showRequest(r.State().Last().Requests[0].Message), "[Cluster node +gone +kept]") // the latter is the control
+		r.expect("query by name, with a control query", showRequest(r.State().Last().Requests[0].Message), "[Cluster node +gone +kept]")
 		r.expect("members", present(r.members(clusters)), "kept@1 secret@1")
 	})
 }
@@ -92,7 +93,7 @@ func TestR125_SotWMembersRefetched(t *testing.T) {
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), e, "E"),
 			"[E node *] [E * version=v1 ack 1] [E version=v1 ack 1] [E * version=v1 ack 1] [E * version=v2 ack 2]")
 		if n := r.view.Generation().Type(endpoints).Wildcard.ContentDropped(); n != 0 {
-			t.Errorf("the content of %d members did not come again", n)
+			t.Errorf("%d members with dropped content after a refetch, want 0", n)
 		}
 	})
 }

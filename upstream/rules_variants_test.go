@@ -11,8 +11,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// variants returns a SotW response with variants of a listener, one for each value of
-// env, which is its content too.
+// variants returns a SotW response with variants of a listener, one for each value of the parameter env. The version of
+// a variant is its value.
 func variants(t *testing.T, name string, envs ...string) *discoverypb.DiscoveryResponse {
 	t.Helper()
 	resp := &discoverypb.DiscoveryResponse{TypeUrl: listeners}
@@ -45,11 +45,11 @@ func TestR121_SotWOmittedVariantIsRemoved(t *testing.T) {
 		s := r.Accept(t.Context())
 		r.pass(soon)
 		s.SendSotW(variants(t, "a", "prod", "test"))
-		r.namedAfter(soon, "both", listeners, prod+"@prod "+test+"@test")
+		r.namedAfter(soon, "both variants", listeners, prod+"@prod "+test+"@test")
 		s.SendSotW(variants(t, "a", "test"))
-		r.namedAfter(soon, "one was left out", listeners, test+"@test")
+		r.namedAfter(soon, "after a response without prod", listeners, test+"@test")
 		s.SendSotW(variants(t, "a"))
 		r.pass(soon)
-		r.expect("both were", present(r.named(listeners)), "")
+		r.expect("after a response without both", present(r.named(listeners)), "")
 	})
 }
