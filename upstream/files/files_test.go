@@ -303,7 +303,7 @@ func TestFilesNoGoodFileYet(t *testing.T) {
 			for clustersOf(m.view.Generation()) != "a" {
 				g := m.view.Generation()
 				if e, _ := g.Type(wire.ClusterType).Lookup(names[0]); e != nil && !e.Present() {
-					t.Fatalf("%q was reported absent", names[0])
+					t.Fatalf("%q is absent before a file is good", names[0])
 				}
 				<-m.watch.C
 			}

@@ -77,7 +77,7 @@ func TestH03_FileHolds(t *testing.T) {
 		{"a tenth is removed at once", []step{{0, 200, "", false, "200"}, {1, 180, "", false, "180 -20"}}},
 		{"more than ten and more than a tenth are held", []step{{0, 100, "", false, "100"}, {1, 89, "", false, "100 held 11"}, {2, 89, "", false, "100"}}},
 		{"more than half is held", []step{{0, 9, "", false, "9"}, {1, 4, "", false, "9 held 5"}}},
-		{"the only one is held", []step{{0, 1, "", false, "1"}, {1, 0, "new", false, "2 held 1"}}},
+		{"the only resource is held", []step{{0, 1, "", false, "1"}, {1, 0, "new", false, "2 held 1"}}},
 		{"the hold ends", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {10, 80, "", false, "100"}, {11, 80, "", false, "80 -20 over"}, {12, 80, "", false, "80"}}},
 		{"additions are not held", []step{{0, 100, "", false, "100"}, {1, 80, "new", false, "101 held 20"}, {11, 80, "new", false, "81 -20 over"}}},
 		{"resources that reappear are not removed", []step{{0, 100, "", false, "100"}, {1, 80, "", false, "100 held 20"}, {2, 100, "", false, "100 over"}, {12, 100, "", false, "100"}}},
@@ -155,7 +155,7 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 			t.Errorf("discarded %t: %d resources, want 45 with those that reappeared", discarded, r.serving.count())
 		}
 		if got := r.group.Operate(reconcile.Command{}, now); !cmp.Equal(got, left) {
-			t.Errorf("discarded %t: holds %+v, want %+v", discarded, got, left)
+			t.Errorf("discarded=%t: holds %+v, want %+v", discarded, got, left)
 		}
 	}
 }
@@ -239,7 +239,7 @@ func TestFreeze_Files(t *testing.T) {
 		writeFiles(t, dir, "few.yaml", clusters("a=2", "c"))
 		watch.Subscribe(wire.ClusterType, []string{"b"})
 		time.Sleep(time.Minute)
-		check.Equal(t, "frozen", clustersOf(view.Generation()), "a b")
+		check.Equal(t, "frozen clusters", clustersOf(view.Generation()), "a b")
 		if e, _ := view.Generation().Type(wire.ClusterType).Lookup(view.Find(wire.ClusterType, []string{"b"})[0]); !e.Present() {
 			t.Error("frozen: a new subscription to b by name gets no resource, want the frozen content")
 		}
@@ -247,7 +247,7 @@ func TestFreeze_Files(t *testing.T) {
 		check.Equal(t, "still frozen", clustersOf(view.Generation()), "a b")
 		control.Thaw(t.Context())
 		time.Sleep(time.Second)
-		check.Equal(t, "thawed", clustersOf(view.Generation()), "a=2 c")
+		check.Equal(t, "thawed clusters", clustersOf(view.Generation()), "a=2 c")
 		cancel()
 		running.Wait()
 	})

@@ -109,7 +109,7 @@ func (m *dirModel) run(steps []dirStep) {
 	ctx, cancel := context.WithCancel(m.t.Context())
 	ended := make(chan struct{})
 	m.files, m.view, m.control = files, view, upstream.NewControl(false, nil)
-	go func() {
+	go func() { // awaited below
 		defer close(ended)
 		files.Sync(ctx, w, m.control)
 	}()
@@ -226,7 +226,7 @@ func (m *dirModel) found() map[string]int {
 	return found
 }
 
-// members returns what readers see, by name.
+// members returns the resources that clients receive, by name.
 func (m *dirModel) members() map[string]string {
 	seen := make(map[string]string)
 	for e := range m.view.Generation().Type(wire.ClusterType).Wildcard.Since(0) {
@@ -260,7 +260,7 @@ func (m *dirModel) look() {
 		switch {
 		case h.Discarded:
 		case h.Unconfirmed, h.Since.IsZero(), !h.Until.After(time.Now().Add(-11 * time.Second)):
-			m.errorf("%v are held without a deadline: %+v", h.Names, h)
+			m.errorf("pending removals of %v without a start or with an expired deadline: %+v", h.Names, h)
 		default:
 			held += len(h.Names)
 		}

@@ -62,7 +62,7 @@ func TestH11_FileStates(t *testing.T) {
 				}
 				fresh, _ := make(fileStates).update(contents(t, step.files))
 				if same := maps.EqualFunc(found, fresh, (*typeSet).equal); same == strings.Contains(step.want, "last good") {
-					t.Errorf("step %d, %q: a relay that starts now serves the same: %v", i, step.files, same)
+					t.Errorf("step %d, %q: equal to the content of a new relay: %v, want %v", i, step.files, same, !same)
 				}
 				if got, want := found.String(), strings.TrimSuffix(step.want, " and last good"); got != want {
 					t.Errorf("step %d, %q: served %q, want %q", i, step.files, got, want)
@@ -217,7 +217,7 @@ func TestReadDir(t *testing.T) {
 		"dangling.yaml": "stat dangling.yaml: no such file or directory",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	again, err := readDir(dir, first)
 	check.OK(t, err)
@@ -278,7 +278,7 @@ func TestDirWatchDebounces(t *testing.T) {
 				if _, more := d.wait(t.Context(), start.Add(10*time.Second), nil); !more {
 					t.Error("wait reports the end of ctx")
 				}
-				check.Equal(t, "waited", time.Since(start), tt.want)
+				check.Equal(t, "duration of wait", time.Since(start), tt.want)
 			})
 		})
 	}
@@ -289,6 +289,7 @@ func TestDirWatchDebounces(t *testing.T) {
 	}
 }
 
+// TestOpenFilesErrors: Open rejects a configuration without a readable directory or with negative durations.
 func TestOpenFilesErrors(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "file", "")
 	for _, tt := range []struct {
