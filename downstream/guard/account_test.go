@@ -19,7 +19,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// accountCredentials are credentials that pass the accounts of connections to the test.
+// accountCredentials are credentials that send the account of each connection to the test.
 type accountCredentials struct {
 	credentials.TransportCredentials
 	accounts chan *Account
@@ -33,7 +33,8 @@ func (s accountCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	return conn, info, err
 }
 
-// A handled request is released, regardless of its size.
+// TestB35_HandledRequestsAreReleased: once the server has handled a request of any size, its bytes are no longer
+// charged.
 func TestB35_HandledRequestsAreReleased(t *testing.T) {
 	guard := newGuard(Limits{})
 	creds := accountCredentials{guard.Credentials(insecure.NewCredentials()), make(chan *Account, 1)}
@@ -46,7 +47,7 @@ func TestB35_HandledRequestsAreReleased(t *testing.T) {
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	check.OK(t, err)
 	check := func(bytes int) {
-		_, _ = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{Service: strings.Repeat("a", bytes)}) // there is no such service
+		_, _ = healthpb.NewHealthClient(conn).Check(context.Background(), &healthpb.HealthCheckRequest{Service: strings.Repeat("a", bytes)}) // returns NOT_FOUND
 	}
 	check(100)
 	b := <-creds.accounts
@@ -55,11 +56,11 @@ func TestB35_HandledRequestsAreReleased(t *testing.T) {
 	}
 	// A small message, and the small last frame of a large one, are charged as minFrameBytes.
 	if held := b.held.Load(); held < 0 || held > 16*minFrameBytes {
-		t.Errorf("%d bytes are held in the end, want almost 0", held)
+		t.Errorf("%d bytes charged after all requests were handled, want at most %d", held, 16*minFrameBytes)
 	}
 	check(0) // the response shows that the request was handled
 	if n := b.replyFrames.Load(); n < replyPrice {
-		t.Errorf("credit for %d reply frames, want %d for each response", n, replyPrice)
+		t.Errorf("credit for %d reply frames after a response, want at least %d", n, replyPrice)
 	}
 	_ = conn.Close()
 	g.Stop()
@@ -67,11 +68,11 @@ func TestB35_HandledRequestsAreReleased(t *testing.T) {
 		t.Error(err)
 	}
 	if _, unread := guard.Usage(); unread != 0 {
-		t.Errorf("%d bytes are claimed in the end, want 0", unread)
+		t.Errorf("%d bytes claimed after the connection has ended, want 0", unread)
 	}
 }
 
-// frames returns frames of data, after the preface.
+// frames returns the HTTP/2 preface and then a number of DATA frames of a size. A PING follows each of them.
 func frames(t testing.TB, number, size int) []byte {
 	var out bytes.Buffer
 	f := http2.NewFramer(&out, nil)
@@ -83,7 +84,8 @@ func frames(t testing.TB, number, size int) []byte {
 	return out.Bytes()
 }
 
-// DATA frames are charged no matter where reads divide them. Small ones are charged as minFrameBytes.
+// TestB35_DataFramesAreCharged: DATA frames are charged even if reads divide them. Small ones are charged as
+// minFrameBytes.
 func TestB35_DataFramesAreCharged(t *testing.T) {
 	for _, tt := range []struct{ number, size, want int }{
 		{1000, 0, 0}, {1000, 1, 1000 * minFrameBytes}, {10, 1000, 10_000}, {4, 16 << 10, 64 << 10},
@@ -97,13 +99,14 @@ func TestB35_DataFramesAreCharged(t *testing.T) {
 				rest = rest[n:]
 			}
 			if got := b.held.Load(); got != int64(tt.want) {
-				t.Errorf("%d frames of %d bytes, read by %d: %d are held, want %d", tt.number, tt.size, cut, got, tt.want)
+				t.Errorf("%d frames of %d bytes, in reads of %d: %d bytes charged, want %d", tt.number, tt.size, cut, got, tt.want)
 			}
 		}
 	}
 }
 
-// A peer may claim a fourth of the total. A claim ends once the requests were handled, or with the connection.
+// TestB35_BufferedRequestsAreBounded: a peer may claim a fourth of the total. A claim ends once the requests were
+// handled, or with the connection.
 func TestB35_BufferedRequestsAreBounded(t *testing.T) {
 	const mib = 1 << 20
 	all := newConnections(WithDefaults(Limits{MaxUnreadBytes: 4 * mib}))
@@ -119,46 +122,46 @@ func TestB35_BufferedRequestsAreBounded(t *testing.T) {
 	}
 	greedy, err := open("a", mib)
 	if err != nil {
-		t.Errorf("a fourth: %v", err)
+		t.Errorf("claim of a fourth: %v", err)
 	}
 	if _, err := open("a", freeUnread); err != nil {
-		t.Errorf("a small request of the same peer: %v", err)
+		t.Errorf("claim of a small request of the same peer: %v", err)
 	}
 	if _, err := open("a", freeUnread+1); err == nil || !strings.Contains(err.Error(), "TENDER_MAX_BUFFERED_REQUEST_BYTES") {
-		t.Errorf("more than a fourth: %v, want an error that names the variable", err)
+		t.Errorf("claim of more than a fourth: %v, want an error that names the variable", err)
 	}
 	for _, peer := range []string{"b", "c", "d"} {
 		if _, err := open(peer, mib); err != nil {
-			t.Errorf("%s: %v", peer, err)
+			t.Errorf("claim of a fourth by peer %s: %v", peer, err)
 		}
 	}
 	if _, err := open("e", freeUnread+1); err == nil {
-		t.Error("more than MaxUnreadBytes in total: no error")
+		t.Error("claim of more than MaxUnreadBytes in total: no error")
 	}
 	greedy.Release(mib - freeUnread)
 	again, err := open("a", mib)
 	if err != nil {
-		t.Errorf("a fourth that is free again: %v", err)
+		t.Errorf("claim of a fourth after a release: %v", err)
 	}
 	again.close()
 	again.close()
 	if got := all.peers["a"].claimed; got != 0 || all.claimed != 3*mib {
-		t.Errorf("%d bytes are claimed by the peer, %d by all; want 0 and %d", got, all.claimed, 3*mib)
+		t.Errorf("claims of %d bytes by the peer and %d in total, want 0 and %d", got, all.claimed, 3*mib)
 	}
-	// Bytes of ended streams, which nobody reads, decay over time.
+	// Bytes of ended streams are never read, so their charge decays over time.
 	old := newAccount(&all, "a")
 	old.held.Store(freeUnread + 1000)
 	old.decayedAt = now
 	if err := all.claim(old, now.Add(time.Minute)); err != nil || old.claimed.Load() != 0 || old.held.Load() != freeUnread+1000-60*unreadDecay {
-		t.Errorf("after a minute: %v, %d claimed, %d held", err, old.claimed.Load(), old.held.Load())
+		t.Errorf("after a minute: error %v, %d claimed, %d charged; want none, 0 and %d", err, old.claimed.Load(), old.held.Load(), freeUnread+1000-60*unreadDecay)
 	}
 }
 
-// BenchmarkBacklog measures the cost of counting held bytes for each answer of a client.
+// BenchmarkBacklog measures the cost of charging and releasing one ACK of a client.
 func BenchmarkBacklog(b *testing.B) {
 	all := newConnections(WithDefaults(Limits{}))
 	log := newAccount(&all, "")
-	log.skip = 0
+	log.skip = 0 // the preface is not part of the benchmark
 	answer := frames(b, 1, 110)[len(http2.ClientPreface):]
 	b.ReportAllocs()
 	for b.Loop() {

@@ -37,8 +37,8 @@ func flood(b *Account, during time.Duration) (frames int) {
 	return frames
 }
 
-// B.35: the relay reads MaxFrameRate frames a second of a connection, with bursts of ten times as many. Of a peer, it
-// reads four times as many, plus the free frames of each connection.
+// TestB35_FrameRateLimit: the relay reads MaxFrameRate frames a second of a connection, with bursts of ten times as
+// many. Of a peer, it reads four times as many, plus the free frames of each connection.
 func TestB35_FrameRateLimit(t *testing.T) {
 	for _, tt := range []struct{ connections, most int }{{1, 100 * (10 + 60)}, {20, 400*(10+60) + 20*freeFrames*(20+60)}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -51,13 +51,13 @@ func TestB35_FrameRateLimit(t *testing.T) {
 				sum += <-read
 			}
 			if slack := 2 * frameStep * tt.connections; sum < tt.most-slack || sum > tt.most+slack {
-				t.Errorf("%d frames of %d connections were read in a minute, want %d", sum, tt.connections, tt.most)
+				t.Errorf("read %d frames of %d connections in a minute, want %d ±%d", sum, tt.connections, tt.most, slack)
 			}
 		})
 	}
 }
 
-// B.35: bytes of HTTP/1, which has no frames, are rate-limited as frames of frameSize.
+// TestB35_HTTP1ByteRateLimit: bytes of HTTP/1, which has no frames, are rate-limited as frames of frameSize.
 func TestB35_HTTP1ByteRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, read := newFloodAccounts(t, 1)[0], 0
@@ -68,12 +68,13 @@ func TestB35_HTTP1ByteRateLimit(t *testing.T) {
 		}
 		most := 100 * (10 + 60) * frameSize
 		if slack := 2 * frameStep * frameSize; read < most-slack || read > most+slack {
-			t.Errorf("%d bytes were read in a minute, want %d", read, most)
+			t.Errorf("read %d bytes in a minute, want %d ±%d", read, most, slack)
 		}
 	})
 }
 
-// Replies to responses are not charged. A connection that sends little is not delayed by others of its peer.
+// TestB35_RepliesAreNotRateLimited: replies to responses are not charged. A connection that sends little is not delayed
+// by other connections of its peer.
 func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		peers := newFloodAccounts(t, 20)
@@ -82,17 +83,17 @@ func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 			go func() { over <- flood(b, 2*time.Minute) }() // awaited below
 		}
 		began := time.Now()
-		for range 100_000 { // deliveries of responses
+		for range 100_000 { // a response, its ACK and three WINDOW_UPDATE frames
 			peers[0].Responded(100)
 			peers[0].countFrame(dataFrame, 100)
 			for range 3 {
 				peers[0].countFrame(0x8, 4)
 			}
 			if peers[0].throttle(); peers[0].pause > 0 {
-				t.Fatal("replies are rate-limited")
+				t.Fatalf("a connection that only sends replies is paused for %v", peers[0].pause)
 			}
 		}
-		check.Equal(t, "100,000 answers took", time.Since(began), 0)
+		check.Equal(t, "delay of 100,000 replies", time.Since(began), 0)
 		for range 60 { // load reports
 			time.Sleep(time.Second)
 			peers[1].countFrame(dataFrame, 100)
@@ -106,14 +107,14 @@ func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 	})
 }
 
-// The default rate delays no well-behaved client on one connection.
+// TestB35_DefaultFrameRateSufficesForClients: the default rate does not delay the connection of a well-behaved client.
 func TestB35_DefaultFrameRateSufficesForClients(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		rounds int
 		every  time.Duration
-		frames []int // their sizes
-		begin  bool  // of a stream each
+		frames []int // sizes of the messages in each round
+		begin  bool  // each message opens a stream
 	}{
 		{"reports 50,000 resources with names of 80 bytes, three times", 3, time.Second, []int{50_000 * 100}, false},
 		{"sends a load report of 1 MiB every second for ten minutes", 600, time.Second, []int{1 << 20}, false},
@@ -126,7 +127,7 @@ func TestB35_DefaultFrameRateSufficesForClients(t *testing.T) {
 				b.connections.limits = WithDefaults(Limits{})
 				for range tt.rounds {
 					for _, size := range tt.frames {
-						for rest := size; rest > 0; rest -= 16 << 10 { // HTTP/2 cuts it
+						for rest := size; rest > 0; rest -= 16 << 10 { // HTTP/2 divides messages into frames
 							b.countFrame(dataFrame, min(rest, 16<<10))
 						}
 						if tt.begin {
@@ -144,7 +145,8 @@ func TestB35_DefaultFrameRateSufficesForClients(t *testing.T) {
 	}
 }
 
-// If a fleet behind one address connects at once and each client sends a dozen requests, no client is delayed.
+// TestB35_DefaultFrameRateSufficesForFleets: if 10,000 clients behind one address connect at once and each sends a
+// dozen requests, no client is delayed.
 func TestB35_DefaultFrameRateSufficesForFleets(t *testing.T) {
 	all := newConnections(WithDefaults(Limits{}))
 	now := time.Now()
@@ -169,12 +171,12 @@ func TestB35_DefaultFrameRateSufficesForFleets(t *testing.T) {
 	}
 }
 
-// Each poll costs ten frames. A poll that would wait for longer than maxPause is rejected.
+// TestB35_PollRateLimit: each poll costs ten frames. A poll that would wait for longer than maxPause is rejected.
 func TestB35_PollRateLimit(t *testing.T) {
 	all := newFloodAccounts(t, 1)[0].connections
 	now := time.Now()
 	waited, began, rejected := 0, 0, 0
-	for range 1000 { // 400 are the burst, and 200 the rate of 5 s
+	for range 1000 { // the burst allows 400, and the rate of the next 5 s another 200
 		wait, is, may := all.admitPoll("a", now)
 		switch {
 		case !may:
@@ -187,15 +189,15 @@ func TestB35_PollRateLimit(t *testing.T) {
 		}
 	}
 	if waited != 200 || rejected != 400 || began != 1 {
-		t.Errorf("of 1000 polls %d wait, %d are rejected, and %d report the rate limit; want 200, 400 and 1", waited, rejected, began)
+		t.Errorf("of 1000 polls %d wait, %d are rejected, and %d report the start of a rate limit; want 200, 400 and 1", waited, rejected, began)
 	}
 	if wait, _, _ := all.admitPoll("b", now); wait != 0 {
 		t.Errorf("a poll of another peer waits for %v", wait)
 	}
 }
 
-// A client that connects and disconnects repeatedly has one budget: 10,000 connections at once, and then 200 a second.
-// None waits for longer than 5 s. The peer is removed once its budget is full.
+// TestB35_ConnectionRateLimit: all connections of a peer share a budget, also closed ones: 10,000 connections at once,
+// and then 200 a second. None waits for longer than 5 s. The peer is removed once its budget is full.
 func TestB35_ConnectionRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := newConnections(WithDefaults(Limits{}))
@@ -220,26 +222,26 @@ func TestB35_ConnectionRateLimit(t *testing.T) {
 			case !may:
 				refused++
 			case wait > maxPause:
-				t.Fatalf("a connection waits for %v", wait)
+				t.Fatalf("a connection waits for %v, want at most %v", wait, maxPause)
 			default:
 				soon++
 			}
 		}
 		if want := 65 * 200; soon < want-200 || soon > want+200 || refused < 40_000 {
-			t.Errorf("in a minute %d connections were accepted and %d rejected; want those of 65 s, about %d, as each waits for up to 5 s", soon, refused, want)
+			t.Errorf("in a minute %d connections accepted and %d rejected; want about %d, those of 65 s, since each waits for up to 5 s", soon, refused, want)
 		}
 		time.Sleep(2 * time.Minute)
 		if wait, may := visit(); wait > 0 || !may {
-			t.Errorf("two minutes later, a connection waits for %v, allowed: %v", wait, may)
+			t.Errorf("two minutes later: a connection waits for %v, allowed %v; want 0s and true", wait, may)
 		}
 		time.Sleep(sweepEvery)
 		leave := check.Must(all.enter("b"))
 		leave()
-		check.Equal(t, "peers are remembered", len(all.peers), 0)
+		check.Equal(t, "peers after a sweep", len(all.peers), 0)
 	})
 }
 
-// The listener closes only connections that exceed the rate.
+// TestB35_ListenerRejectsConnections: the listener closes only connections that exceed the rate.
 func TestB35_ListenerRejectsConnections(t *testing.T) {
 	g := newGuard(Limits{MaxFrameRate: 1}) // a connection costs the frames of 25 s
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
@@ -272,39 +274,39 @@ func TestB35_ListenerRejectsConnections(t *testing.T) {
 	}
 	for _, want := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.2"} {
 		if got := <-came; got != want {
-			t.Errorf("a connection of %s was accepted, want one of %s", got, want)
+			t.Errorf("accepted a connection of %s, want one of %s", got, want)
 		}
 	}
 }
 
-// No pause is longer than maxPause, regardless of the number of frames.
+// TestB35_PausesAreBounded: no pause is longer than maxPause, regardless of the number of frames.
 func TestB35_PausesAreBounded(t *testing.T) {
 	now := time.Now()
 	var b budget
-	check.Equal(t, "the pause", b.spend(1<<30, 1, now), maxPause)
+	check.Equal(t, "pause after 2^30 frames", b.spend(1<<30, 1, now), maxPause)
 	if pause := b.spend(1, 1000, now.Add(maxPause+time.Second)); pause != 0 {
-		t.Errorf("the pause is %v a while later, want none", pause)
+		t.Errorf("pause %v after a longer time than maxPause, want 0s", pause)
 	}
 }
 
-// The end of a connection ends its pause.
+// TestB35_PauseEndsWithConnection: the end of a connection ends its pause.
 func TestB35_PauseEndsWithConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newFloodAccounts(t, 1)[0]
 		b.uncharged = 1 << 20
 		if began := b.throttle(); !began || b.pause != maxPause {
-			t.Fatalf("the pause is %v, want %v", b.pause, maxPause)
+			t.Fatalf("pause %v, want %v", b.pause, maxPause)
 		}
 		time.AfterFunc(time.Second, b.close)
 		began := time.Now()
 		if n := b.awaitRead(1 << 15); n != throttledRead || time.Since(began) != time.Second {
-			t.Errorf("%d bytes may be read after %v, want %d after 1s", n, time.Since(began), throttledRead)
+			t.Errorf("awaitRead allows %d bytes after %v, want %d after 1s", n, time.Since(began), throttledRead)
 		}
 	})
 }
 
-// BenchmarkFrames measures the cost of the frame rate limit for each response, which the client answers with an ACK and
-// a WINDOW_UPDATE.
+// BenchmarkFrames measures the cost of the frame rate limit for each response. The client replies with an ACK and a
+// WINDOW_UPDATE.
 func BenchmarkFrames(b *testing.B) {
 	all := newConnections(WithDefaults(Limits{}))
 	all.peers["a"] = new(peerUse)

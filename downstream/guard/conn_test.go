@@ -33,31 +33,31 @@ func (l *trackingPool) Put(b *[]byte) {
 	}
 }
 
-// finalReadConn is a connection whose last read returns bytes and an error, as TLS may do.
+// finalReadConn is a connection whose last read returns bytes together with an error, as TLS may do.
 type finalReadConn struct{ net.Conn }
 
 func (finalReadConn) Read(b []byte) (int, error) { return copy(b, "bye"), io.EOF }
 
-// The account of a connection that exceeds a limit reports that, so that its streams do not count as ended by the
-// client.
+// TestB35_RejectedConnectionsReportTheLimit: the account of a connection reports that the connection has exceeded a
+// limit, so that its streams do not count as ended by the client.
 func TestB35_RejectedConnectionsReportTheLimit(t *testing.T) {
 	for bytes, want := range map[int]bool{1000: false, 1 << 20: true} {
 		guard := newGuard(Limits{MaxUnreadBytes: 1})
 		near, far := net.Pipe()
 		conn := &grpcConn{near, nil, newAccount(&guard.connections, ""), guard, func() {}}
-		go func() { // which ends with the connection
+		go func() { // ends with the connection
 			_, _ = far.Write(append([]byte(http2Preface), byte(bytes>>16), byte(bytes>>8), byte(bytes), dataFrame, 0, 0, 0, 0, 1))
 			_ = far.Close()
 		}()
 		if _, err := io.ReadAll(conn); (err != nil) != want || conn.account.Rejected() != want {
-			t.Errorf("%d bytes: ended with %v, rejected: %v, want %v", bytes, err, conn.account.Rejected(), want)
+			t.Errorf("frame of %d bytes: read error %v, rejected %v; want an error and a rejection: %v", bytes, err, conn.account.Rejected(), want)
 		}
 		_ = near.Close()
 	}
 }
 
-// An idle plaintext connection holds no buffer, even though the server wraps it. The buffer would be most of its
-// memory.
+// TestIdleConnectionsHoldNoBuffer: an idle plaintext connection holds no buffer, even though the server wraps it. The
+// buffer would be most of its memory.
 func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check.OK(t, err)
@@ -82,21 +82,21 @@ func TestIdleConnectionsHoldNoBuffer(t *testing.T) {
 	}
 	go next() // awaited below
 	<-pool.back
-	check.Equal(t, "buffers are held while nothing comes", pool.out.Load(), 0)
+	check.Equal(t, "buffers of an idle connection", pool.out.Load(), 0)
 	if _, err := far.Write([]byte("hello")); err != nil {
 		t.Fatal(err)
 	}
 	if got := <-read; got.err != nil || string((*got.b)[:got.n]) != "hello" || pool.out.Load() != 1 {
-		t.Errorf("read %q, %v with %d buffers, want hello with 1", (*got.b)[:got.n], got.err, pool.out.Load())
+		t.Errorf("read %q, error %v, %d buffers; want hello, none and 1", (*got.b)[:got.n], got.err, pool.out.Load())
 	}
 	go next()
 	_ = far.Close()
 	if got := <-read; got.err == nil || got.b != nil || pool.out.Load() != 1 {
-		t.Errorf("read %d bytes, %v with %d buffers at the end, want an error and the 1 from before", got.n, got.err, pool.out.Load())
+		t.Errorf("at the end: read %d bytes, error %v, %d buffers; want an error and only the buffer of the first read", got.n, got.err, pool.out.Load())
 	}
 	last := &grpcConn{finalReadConn{near}, nil, newAccount(&guard.connections, ""), guard, func() {}}
 	if b, n, err := last.ReadOnReady(1024, pool); !errors.Is(err, io.EOF) || n != 3 || string((*b)[:n]) != "bye" {
-		t.Errorf("read %d bytes, %v, want the last bytes and io.EOF", n, err)
+		t.Errorf("read %d bytes, error %v; want the 3 last bytes and io.EOF", n, err)
 	}
 	if _ = conn.Close(); left != 1 {
 		t.Errorf("the connection called leave %d times, want 1", left)

@@ -26,10 +26,10 @@ func newHandshakeConns(t *testing.T, h *handshakes, n int) (near []*handshakeCon
 	return near, far
 }
 
-// slowTLS is credentials whose handshake reads a byte and then computes for a while.
+// slowTLS are credentials whose handshake reads a byte and then takes at least 1ms.
 type slowTLS struct {
 	credentials.TransportCredentials
-	running, highest atomic.Int64
+	running, highest atomic.Int64 // concurrent handshakes now, and at most
 }
 
 // Info implements credentials.TransportCredentials.
@@ -52,12 +52,13 @@ func (s *slowTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	return conn, nil, err
 }
 
-// B.35: at most half of the cores compute handshakes at a time, regardless of the number of waiting ones.
+// TestB35_HandshakesTakeTurns: at most half of the cores compute handshakes at a time, regardless of the number of
+// waiting ones.
 func TestB35_HandshakesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd, most = 20, 3
 		guard := newGuard(Limits{})
-		check.Equal(t, "turns", guard.handshakes.freeTurns, max(1, runtime.GOMAXPROCS(0)/2))
+		check.Equal(t, "free turns of a new guard", guard.handshakes.freeTurns, max(1, runtime.GOMAXPROCS(0)/2))
 		guard.handshakes.freeTurns = most
 		slow := &slowTLS{}
 		creds := guard.Credentials(slow)
@@ -72,18 +73,19 @@ func TestB35_HandshakesTakeTurns(t *testing.T) {
 			})
 		}
 		done.Wait()
-		check.Equal(t, "most handshakes that computed at the same time", slow.highest.Load(), most)
-		check.Equal(t, "turns that are free in the end", guard.handshakes.freeTurns, most)
+		check.Equal(t, "highest number of concurrent handshakes", slow.highest.Load(), most)
+		check.Equal(t, "free turns after all handshakes", guard.handshakes.freeTurns, most)
 	})
 }
 
-// B.35: a handshake that waits for its client has no turn. Handshakes that the server has answered go first.
+// TestB35_WaitingHandshakesReleaseTheirTurn: a handshake that waits for its client has no turn. Handshakes that the
+// server has answered take precedence over new ones.
 func TestB35_WaitingHandshakesReleaseTheirTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handshakes{freeTurns: 1}
 		near, far := newHandshakeConns(t, h, 4)
 		silent, busy, begun, fresh := near[0], near[1], near[2], near[3]
-		begun.answered = true                               // as after a write
+		begun.answered = true                               // set by a write
 		go func() { _, _ = silent.Read(make([]byte, 1)) }() // ends with the connection
 		synctest.Wait()
 
@@ -113,8 +115,8 @@ func TestB35_WaitingHandshakesReleaseTheirTurn(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if want := []string{"busy", "begun", "fresh"}; !slices.Equal(order, want) {
-			t.Errorf("turns were taken by %v, want %v", order, want)
+			t.Errorf("order of the turns: %v, want %v", order, want)
 		}
-		check.Equal(t, "turns that are free in the end", h.freeTurns, 1)
+		check.Equal(t, "free turns after all handshakes", h.freeTurns, 1)
 	})
 }

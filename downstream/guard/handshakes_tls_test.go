@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: a TLS handshake releases its turn, whether it succeeds or fails.
+// TestB35_TLSHandshakesReleaseTheirTurn: a TLS handshake releases its turn, whether it succeeds or fails.
 func TestB35_TLSHandshakesReleaseTheirTurn(t *testing.T) {
 	ca := certs.NewCA(t)
 	pair := ca.Sign(certs.Leaf{Names: []string{"relay"}})
@@ -37,7 +37,7 @@ func TestB35_TLSHandshakesReleaseTheirTurn(t *testing.T) {
 		check.OK(t, err)
 		defer func() { _ = near.Close() }()
 		shaken := make(chan error, 1)
-		go func() {
+		go func() { // ends after the handshake
 			defer func() { _ = far.Close() }()
 			conn := tls.Client(far, &tls.Config{ServerName: name, RootCAs: pool, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12})
 			err := conn.HandshakeContext(t.Context())
@@ -53,10 +53,10 @@ func TestB35_TLSHandshakesReleaseTheirTurn(t *testing.T) {
 		}
 		return err
 	}
-	for range 2 * runtime.GOMAXPROCS(0) { // more than there are turns
+	for range 2 * runtime.GOMAXPROCS(0) { // exceeds the number of turns
 		check.OK(t, shake("relay"))
 		if err := shake("another"); err == nil {
-			t.Error("a client that expects another server completed the handshake")
+			t.Error("the handshake of a client that expects another server name succeeded")
 		}
 	}
 }

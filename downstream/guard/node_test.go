@@ -36,13 +36,13 @@ func nodeOfBytes(tb testing.TB, size int) *node {
 	n := &node{Id: "n"}
 	n.Cluster = strings.Repeat("x", size-proto.Size(n)-1-protowire.SizeVarint(uint64(size))) // tag, length
 	if got := proto.Size(n); got != size {
-		tb.Fatalf("the Node has %d bytes, want %d", got, size)
+		tb.Fatalf("size of the Node: %d bytes, want %d", got, size)
 	}
 	return n
 }
 
-// nodeOfValues returns a Node with so many values: fields of structs, elements of lists of all kinds, and entries of
-// maps.
+// nodeOfValues returns a Node with a number of values: fields of structs, elements of lists of all kinds, and entries
+// of maps.
 func nodeOfValues(values int) *node {
 	n := &node{
 		Id: "n", Locality: &corepb.Locality{Region: "r", Zone: "z"}, ClientFeatures: []string{"a", "b"},
@@ -52,7 +52,7 @@ func nodeOfValues(values int) *node {
 	inner := n.GetMetadata().GetFields()["inner"].GetStructValue().GetFields()
 	list := &structpb.ListValue{}
 	inner["list"] = structpb.NewListValue(list)
-	for have := 2 + 2 + 1 + 1; have < values; have++ {
+	for have := 2 + 2 + 1 + 1; have < values; have++ { // the values above count first
 		if have%2 == 0 {
 			inner[fmt.Sprint(have)] = structpb.NewNumberValue(1)
 		} else {
@@ -70,8 +70,8 @@ func (g *Guard) withNode(t *testing.T, host string, of *nodeCache, n *node) (*Ke
 	return g.WithNode(ctx, PeerOf(ctx), rawNode(t, n), func(*node) error { return nil })
 }
 
-// B.35: without its extensions, a Node has at most 256 KiB, 10,000 values and 2,000 levels. With them, it has at most 1
-// MiB.
+// TestB35_NodeLimits: without its extensions, a Node has at most 256 KiB, 10,000 values and 2,000 levels of messages.
+// With them, it has at most 1 MiB.
 func TestB35_NodeLimits(t *testing.T) {
 	deep := func(levels int) *node { // of lists, which are two messages each
 		v := structpb.NewNullValue()
@@ -83,16 +83,16 @@ func TestB35_NodeLimits(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		node       *node
-		extensions int    // bytes
-		want       string // in the error; empty if it is accepted
+		extensions int    // size of the extensions in bytes
+		want       string // part of the error; empty if the Node is accepted
 	}{
-		{"of an Envoy", &node{Id: "n", UserAgentName: "envoy"}, 0, ""},
+		{"Node of an Envoy", &node{Id: "n", UserAgentName: "envoy"}, 0, ""},
 		{"256 KiB", nodeOfBytes(t, maxNodeContent), 0, ""},
-		{"a byte more", nodeOfBytes(t, maxNodeContent+1), 0, "node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"256 KiB and a byte", nodeOfBytes(t, maxNodeContent+1), 0, "node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"10,000 values", nodeOfValues(MaxNodeValues), 0, ""},
-		{"a value more", nodeOfValues(MaxNodeValues + 1), 0, "node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"10,001 values", nodeOfValues(MaxNodeValues + 1), 0, "node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"80 KB of extensions", &node{Id: "n"}, 80_000, ""},
-		{"extensions, and 256 KiB", nodeOfBytes(t, maxNodeContent), 80_000, ""},
+		{"256 KiB and 80 KB of extensions", nodeOfBytes(t, maxNodeContent), 80_000, ""},
 		{"1 MiB of extensions", &node{Id: "n"}, 1 << 20, "at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"900 levels of lists", deep(900), 0, ""},
 		{"1000 levels of lists", deep(1000), 0, "messages are nested too deeply"},
@@ -102,38 +102,38 @@ func TestB35_NodeLimits(t *testing.T) {
 			raw.Size += tt.extensions
 			kept, err := newGuard(Limits{}).WithNode(t.Context(), Peer{}, raw, func(n *node) error {
 				if tt.node.DynamicParameters = nil; !proto.Equal(n, tt.node) {
-					t.Errorf("the Node was decoded as %v, want %v", n, tt.node)
+					t.Errorf("decoded Node %v, want %v", n, tt.node)
 				}
 				return nil
 			})
 			switch {
 			case tt.want == "" && err != nil:
-				t.Errorf("the Node is rejected: %v", err)
+				t.Errorf("error %v, want none", err)
 			case tt.want != "" && (status.Code(err) != codes.InvalidArgument || !strings.Contains(status.Convert(err).Message(), tt.want)):
-				t.Errorf("the error is %v, want INVALID_ARGUMENT and %q", err, tt.want)
+				t.Errorf("error %v, want INVALID_ARGUMENT with %q", err, tt.want)
 			}
 			kept.Release()
 		})
 	}
 }
 
-// B.35: after a turn, its slot stays taken for a multiple of its duration, up to a maximum. A peer's work therefore
-// takes a share of the time, after a burst for new clients.
+// TestB35_TimeShareOfAPeer: after a turn, its slot stays taken for a multiple of its duration, up to a maximum. So the
+// work of a peer takes at most a share of the time, after a burst for new clients.
 func TestB35_TimeShareOfAPeer(t *testing.T) {
 	for _, tt := range []struct {
 		what         string
 		work         work
 		bytes        int
-		took, period time.Duration // of each turn
-		ahead        int           // turns
+		took, period time.Duration // duration of each turn, and interval between two turns
+		ahead        int           // turns of the burst
 	}{
 		{"Nodes of 4 KiB", decodeFirst, 4 << 10, 10 * time.Millisecond, 10 * time.Millisecond, 0},
-		{"larger Nodes, 1/32", decodeFirst, 4<<10 + 1, 10 * time.Millisecond, 320 * time.Millisecond, 100},
-		{"Nodes that take long", decodeFirst, 256 << 10, time.Second, 1400 * time.Millisecond, 77},
-		{"later Nodes of clients, 1/32", decodeLater, 10, 10 * time.Millisecond, 320 * time.Millisecond, 0},
+		{"larger Nodes, share 1/32", decodeFirst, 4<<10 + 1, 10 * time.Millisecond, 320 * time.Millisecond, 100},
+		{"Nodes with long turns", decodeFirst, 256 << 10, time.Second, 1400 * time.Millisecond, 77},
+		{"later Nodes of clients, share 1/32", decodeLater, 10, 10 * time.Millisecond, 320 * time.Millisecond, 0},
 		{"other work on 16 KiB", otherWork, 16 << 10, 10 * time.Millisecond, 10 * time.Millisecond, 0},
-		{"more work, 1/8", otherWork, 16<<10 + 1, 10 * time.Millisecond, 80 * time.Millisecond, 0},
-		{"work that takes long", otherWork, 4 << 20, time.Second, 1100 * time.Millisecond, 0},
+		{"other work on more than 16 KiB, share 1/8", otherWork, 16<<10 + 1, 10 * time.Millisecond, 80 * time.Millisecond, 0},
+		{"other work with long turns", otherWork, 4 << 20, time.Second, 1100 * time.Millisecond, 0},
 	} {
 		for _, atOnce := range []int{1, 2} {
 			t.Run(fmt.Sprint(tt.what, " at once ", atOnce), func(t *testing.T) {
@@ -158,36 +158,36 @@ func TestB35_TimeShareOfAPeer(t *testing.T) {
 						}
 						return time.Since(began)
 					}
-					check.Equal(t, "time of the turns ahead", turns(tt.work, tt.ahead), time.Duration(tt.ahead)*tt.took)
+					check.Equal(t, "duration of the burst", turns(tt.work, tt.ahead), time.Duration(tt.ahead)*tt.took)
 					for w := range works {
 						if w != tt.work {
-							check.Equal(t, "time of another kind of work", turns(w, 1), tt.took)
+							check.Equal(t, "duration of another kind of work", turns(w, 1), tt.took)
 						}
 					}
-					want := 49*tt.period + tt.took // the last rest comes after
+					want := 49*tt.period + tt.took // without the rest after the last turn
 					if tt.ahead > 0 {
 						rested := timeShares[tt.work].credit + time.Duration(tt.ahead+2)*tt.took
 						want -= rested - time.Duration(tt.ahead)*tt.period
 					}
-					check.Equal(t, "time of 50 turns more", turns(tt.work, 50), want)
+					check.Equal(t, "duration of 50 further turns", turns(tt.work, 50), want)
 					time.Sleep(time.Minute)
 					synctest.Wait()
-					check.Equal(t, "peers that are remembered", len(s.peers), 0)
+					check.Equal(t, "peers a minute later", len(s.peers), 0)
 				})
 			})
 		}
 	}
 }
 
-// B.35: at most half of the cores decode large Nodes of one peer. Small Nodes, and those of other peers, do not wait
-// for them.
+// TestB35_ConcurrentNodeDecodingIsLimited: at most half of the cores decode large Nodes of one peer. Small Nodes, and
+// those of other peers, do not wait for them.
 func TestB35_ConcurrentNodeDecodingIsLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(Limits{})
 		decoding, open := make(chan bool, 100), make(chan struct{})
 		comes := func(host string, bytes int, later bool) {
 			raw := rawNode(t, nodeOfBytes(t, bytes))
-			raw.Size += 80_000 // of extensions, as a stock Envoy has
+			raw.Size += 80_000 // extensions of a stock Envoy
 			raw.Later = later
 			go func() { // ends once open is closed
 				kept, err := g.WithNode(context.Background(), Peer{Host: host}, raw, func(*node) error {
@@ -205,26 +205,26 @@ func TestB35_ConcurrentNodeDecodingIsLimited(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			if n := len(decoding); n != want {
-				t.Errorf("%s: %d Nodes are being decoded, want %d", when, n, want)
+				t.Errorf("%s: decoding of %d Nodes has started, want %d", when, n, want)
 			}
 		}
 		atOnce := max(1, runtime.GOMAXPROCS(0)/2)
 		for range atOnce + 5 {
 			comes("192.0.2.1", smallNode+100, false)
 		}
-		expect("large ones of one peer", atOnce)
+		expect("large Nodes of one peer", atOnce)
 		comes("192.0.2.2", smallNode+100, false)
-		expect("another peer's", atOnce+1)
+		expect("a large Node of another peer", atOnce+1)
 		comes("192.0.2.1", smallNode-100, false)
-		expect("a small one", atOnce+2)
+		expect("a small Node", atOnce+2)
 		for range atOnce + 5 {
 			comes("192.0.2.1", 100, true)
 		}
-		expect("small ones of clients that had another one", 2*atOnce+2)
+		expect("small later Nodes of clients", 2*atOnce+2)
 		close(open)
 		time.Sleep(time.Second)
-		expect("in the end", 2*atOnce+12)
-		check.Equal(t, "peers are remembered", len(g.nodes.peers), 0)
+		expect("after all Nodes were decoded", 2*atOnce+12)
+		check.Equal(t, "peers after all Nodes were decoded", len(g.nodes.peers), 0)
 	})
 }
 
@@ -238,8 +238,8 @@ func (g *Guard) chargedTo(host string) (bytes int64) {
 	return bytes
 }
 
-// B.35: if Nodes are needed again, the streams of a connection share equal ones, which are charged to their peer. A
-// Node that exceeds the limit is rejected until others are released.
+// TestB35_KeptNodesAreSharedAndBounded: if the relay keeps Nodes, the streams of a connection share equal ones, which
+// are charged to their peer. A Node that exceeds the limit is rejected until others are released.
 func TestB35_KeptNodesAreSharedAndBounded(t *testing.T) {
 	g := newGuard(Limits{})
 	g.cfg.KeepNodes = func() bool { return true }
@@ -258,7 +258,7 @@ func TestB35_KeptNodesAreSharedAndBounded(t *testing.T) {
 		}
 	}
 	if len(one.kept) != 1 || len(two.kept) != 1 {
-		t.Errorf("the connections keep %d and %d Nodes, want one each", len(one.kept), len(two.kept))
+		t.Errorf("the connections keep %d and %d Nodes, want 1 and 1", len(one.kept), len(two.kept))
 	}
 	if got, want := g.chargedTo("192.0.2.1"), int64(2*(40-16)<<10); got != want {
 		t.Errorf("the peer is charged %d bytes, want %d", got, want)
@@ -269,34 +269,35 @@ func TestB35_KeptNodesAreSharedAndBounded(t *testing.T) {
 		n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
 		if err := keep("192.0.2.1", one, n); err != nil {
 			if limit, is := LimitOf(err); !is || limit != LimitNodeBytes || status.Code(err) != codes.ResourceExhausted {
-				t.Fatalf("rejected with %v, want RESOURCE_EXHAUSTED and the limit", err)
+				t.Fatalf("rejected with %v, want RESOURCE_EXHAUSTED with LimitNodeBytes", err)
 			}
 			rejected++
 		}
 	}
 	const bound = 64 << 20
 	if got := g.chargedTo("192.0.2.1"); got > bound || got < bound-512<<10 || rejected == 0 {
-		t.Errorf("the peer is charged %d bytes, %d Nodes were rejected, want nearly all of %d and some", got, rejected, bound)
+		t.Errorf("the peer is charged %d bytes and %d Nodes are rejected, want nearly %d and some", got, rejected, bound)
 	}
 	if err := keep("192.0.2.2", new(nodeCache), nodeOfBytes(t, 40<<10)); err != nil {
-		t.Errorf("another peer is rejected: %v", err)
+		t.Errorf("Node of another peer: error %v, want none", err)
 	}
 	for _, kept := range all {
 		kept.Release()
 	}
 	if len(one.kept)+len(two.kept) != 0 || g.chargedTo("192.0.2.1")+g.chargedTo("192.0.2.2") != 0 {
-		t.Errorf("%d and %d Nodes are kept and %d and %d bytes charged after all were released",
+		t.Errorf("after all were released: %d and %d Nodes kept, %d and %d bytes charged, want none",
 			len(one.kept), len(two.kept), g.chargedTo("192.0.2.1"), g.chargedTo("192.0.2.2"))
 	}
 }
 
-// B.35: if Nodes are not needed again, they are not charged, and only the part for operators is kept.
+// TestB35_UnneededNodesAreNotKept: if the relay does not keep Nodes, they are not charged, and only the part for
+// operators is kept.
 func TestB35_UnneededNodesAreNotKept(t *testing.T) {
 	g := newGuard(Limits{})
 	for _, size := range []int{1 << 10, 240 << 10} {
 		kept := check.Must(g.withNode(t, "192.0.2.1", nil, nodeOfBytes(t, size)))
 		if charged := g.chargedTo("192.0.2.1"); kept.encoded != "" || len(kept.Shown) > maxShown || charged != 0 {
-			t.Errorf("%d bytes are kept, %d shown, and %d charged", len(kept.encoded), len(kept.Shown), charged)
+			t.Errorf("%d bytes kept, %d shown, %d charged; want 0, at most %d, and 0", len(kept.encoded), len(kept.Shown), charged, maxShown)
 		}
 		kept.Release()
 	}
@@ -321,7 +322,7 @@ func FuzzNode(f *testing.F) {
 		stripped, size, _, err := wire.TakeNode(protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), encoded), 1)
 		if err != nil {
 			if refused == nil {
-				t.Fatalf("%q is refused: %v", encoded, err)
+				t.Fatalf("TakeNode(%q): %v, but proto.Unmarshal accepts it", encoded, err)
 			}
 			return
 		}
@@ -329,12 +330,12 @@ func FuzzNode(f *testing.F) {
 		_, limited := LimitOf(err)
 		switch {
 		case err != nil && refused == nil && !limited && !strings.Contains(err.Error(), "nested"):
-			t.Fatalf("%q is refused: %v", encoded, err)
+			t.Fatalf("decode(%q): %v, but proto.Unmarshal accepts it", encoded, err)
 		case err == nil && refused == nil && !proto.Equal(got, want):
-			t.Fatalf("%q is %v, want %v", encoded, got, want)
+			t.Fatalf("decode(%q) = %v, want %v", encoded, got, want)
 		}
 		if err == nil && len(got.GetExtensions()) > 0 {
-			t.Fatalf("%q has extensions: %v", encoded, got)
+			t.Fatalf("decode(%q) = %v, want no extensions", encoded, got)
 		}
 	})
 }

@@ -12,7 +12,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: the name of a peer is the identity in its certificate, or else its IPv4 address or IPv6 prefix.
+// TestB35_PeerName: the name of a peer is the identity in its certificate. Without a certificate, it is the IPv4
+// address or the IPv6 prefix.
 func TestB35_PeerName(t *testing.T) {
 	spiffe := &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "a", Path: "/b"}}, DNSNames: []string{"c"}}
 	for _, tt := range []struct {
@@ -30,15 +31,15 @@ func TestB35_PeerName(t *testing.T) {
 		{Peer{Host: "192.0.2.1", Certificate: new(x509.Certificate)}, 64, "key e3b0c44298fc1c14"},
 	} {
 		if got := (&Limits{PeerIPv6Prefix: tt.bits}).PeerName(tt.peer); got != tt.want {
-			t.Errorf("%+v is the peer %q, want %q", tt.peer, got, tt.want)
+			t.Errorf("PeerName(%+v) = %q, want %q", tt.peer, got, tt.want)
 		}
 	}
 }
 
-// An ownService counts its streams itself.
+// An ownService is a service that counts its streams itself, see Config.Own.
 type ownService struct{}
 
-// newGuard returns a guard with defaults for limits that are zero.
+// newGuard returns a guard with defaults for limits that are zero. It keeps no Nodes and logs nothing.
 func newGuard(l Limits) *Guard {
 	return New(Config{
 		Limits: WithDefaults(l), Own: func(service any) bool { return service == ownService{} }, KeepNodes: func() bool { return false },
@@ -52,27 +53,28 @@ type streamOf struct {
 	ctx context.Context
 }
 
+// Context implements grpc.ServerStream.
 func (s streamOf) Context() context.Context { return s.ctx }
 
-// B.35: streams of other services count against the same limit as those of the server, and only once.
+// TestB35_StreamsOfAllServicesCount: streams of all services count against the same limit, and each stream counts once.
 func TestB35_StreamsOfAllServicesCount(t *testing.T) {
 	g := newGuard(Limits{MaxStreams: 1})
 	rpc := streamOf{ctx: t.Context()}
 	inner := func(any, grpc.ServerStream) error { return nil }
 	outer := func(any, grpc.ServerStream) error {
 		if err := g.StreamInterceptor("health", rpc, nil, inner); err == nil {
-			t.Error("a second stream was served where one is allowed")
+			t.Error("a second stream was served although the limit is 1")
 		}
 		return g.StreamInterceptor(ownService{}, rpc, nil, inner) // inner counts the stream
 	}
 	if err := g.StreamInterceptor("health", rpc, nil, outer); err != nil {
-		t.Errorf("the first stream: %v", err)
+		t.Errorf("first stream: %v", err)
 	}
-	check.Equal(t, "streams that are open", g.streams.Used(), 0)
+	check.Equal(t, "streams in use after all have ended", g.streams.Used(), 0)
 }
 
-// B.35: peers are distinguished by IP address, regardless of its notation. A client without an address has no peer
-// name, so groups are not counted for it.
+// TestB35_PeersAreHosts: peers are distinguished by IP address, regardless of its notation. A client without an address
+// has no peer name, so groups are not counted for it.
 func TestB35_PeersAreHosts(t *testing.T) {
 	for address, want := range map[string]string{
 		"10.0.0.1:1234":        "10.0.0.1",
@@ -86,7 +88,7 @@ func TestB35_PeersAreHosts(t *testing.T) {
 		"not-an-address:12345": "",
 	} {
 		if got := hostIP(address); got != want {
-			t.Errorf("hostOf(%q) = %q, want %q", address, got, want)
+			t.Errorf("hostIP(%q) = %q, want %q", address, got, want)
 		}
 	}
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: poll connections count until they are closed. The listener closes connections beyond the limit.
+// TestB35_PollConnectionLimit: poll connections count until they are closed. The listener closes connections over the
+// limit.
 func TestB35_PollConnectionLimit(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	check.OK(t, err)
@@ -35,15 +36,15 @@ func TestB35_PollConnectionLimit(t *testing.T) {
 	_ = dial()
 	first := <-accepted
 	if _, err := dial().Read(make([]byte, 1)); err == nil {
-		t.Error("a second connection is open where one is allowed")
+		t.Error("a second connection is open although the limit is 1")
 	}
-	check.Equal(t, "connections were rejected", g.Counters.Refused()[LimitConnections], 1)
-	for range 2 { // closing again is harmless
+	check.Equal(t, "rejected connections", g.Counters.Refused()[LimitConnections], 1)
+	for range 2 { // a second Close must not count
 		_ = first.Close()
 	}
 	_ = dial()
 	_ = (<-accepted).Close()
 	if n, _ := g.Usage(); n != 0 {
-		t.Errorf("%d connections are counted in the end, want none", n)
+		t.Errorf("%d connections counted after all were closed, want 0", n)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// B.35: the number of concurrent first responses that may block on their clients is limited, first come, first served.
-// A client that does not read keeps its slot for one second.
+// TestB35_SlotsAreFreedInOrder: the number of concurrent first responses that may block on their clients is limited.
+// Waiting streams take slots in order of arrival. A client that does not read keeps its slot for one second.
 func TestB35_SlotsAreFreedInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const waiters = 10
@@ -25,7 +25,7 @@ func TestB35_SlotsAreFreedInOrder(t *testing.T) {
 		var mu sync.Mutex
 		var order []int // guarded by mu
 		for i := range waiters {
-			go func() { // ends once it had its slot
+			go func() { // ends after it has taken a slot
 				p.Take()
 				mu.Lock()
 				defer mu.Unlock()
@@ -38,23 +38,23 @@ func TestB35_SlotsAreFreedInOrder(t *testing.T) {
 			defer mu.Unlock()
 			return slices.Clone(order)
 		}
-		check.Equal(t, "streams that wait", p.waiting.Load(), waiters)
+		check.Equal(t, "waiting streams", p.waiting.Load(), waiters)
 		for i := range waiters - 1 {
 			frees[i]()
-			frees[i]() // freeing again is harmless
+			frees[i]() // a second call must not free another slot
 			synctest.Wait()
 			time.Sleep(time.Microsecond)
 			if got := served(); len(got) != i+1 || got[i] != i {
-				t.Fatalf("after %d slots were freed, they were taken by %v", i+1, got)
+				t.Fatalf("streams with a slot after %d were freed: %v, want the first ones in order", i+1, got)
 			}
 		}
 		time.Sleep(slotTimeout)
 		synctest.Wait()
 		if n := len(served()); n != waiters || p.waiting.Load() != 0 {
-			t.Errorf("%d of %d had slots after %v", n, waiters, time.Since(began))
+			t.Errorf("%d of %d streams have taken slots after %v, want all", n, waiters, time.Since(began))
 		}
 		time.Sleep(slotTimeout)
 		synctest.Wait()
-		check.Equal(t, "slots that are taken in the end", len(p.taken), 0)
+		check.Equal(t, "slots in use after the timeout", len(p.taken), 0)
 	})
 }
