@@ -196,8 +196,8 @@ func (v *responses) applyResponse(s *subscription, r role, u wire.Update, now ti
 		return // the subscription has ended (R096)
 	}
 	if v.ignoresVersions && c.Same > 0 && r == s.wildcardRole {
-		// The origin resends the whole wildcard set, so the comparison is unnecessary. For names this proves nothing: an
-		// origin may also resend the names that were requested.
+		// The origin resends the whole wildcard set, so the comparison is unnecessary. Resent names prove nothing: an
+		// origin may resend only the names that were requested.
 		v.comparison.dueAt, v.comparison.unfinished = time.Time{}, false
 	}
 	v.warnMisbehavior(u, c)
