@@ -35,7 +35,7 @@ func checkCluster(stats *endpointpb.ClusterStats) error {
 }
 
 // dropNonFinite removes metrics that are infinite or NaN, since they would make the sum infinite or NaN. It returns the
-// name of one.
+// name of the last one; found is false if there was none.
 func dropNonFinite(stats *endpointpb.ClusterStats) (metric string, found bool) {
 	bad := func(name string, value float64) bool {
 		isBad := math.IsNaN(value) || math.IsInf(value, 0)

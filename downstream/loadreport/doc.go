@@ -3,7 +3,7 @@
 //
 // # Where to read
 //
-// A file uses only what the files before it declare:
+// A file uses only declarations of earlier files:
 //
 //	check.go    which reports are valid
 //	sum.go      the sum of reports, without I/O
@@ -14,11 +14,11 @@
 // # Concurrency properties
 //
 // A stream has two goroutines: the caller of Serve, which owns its state, and one that receives. Each send has another
-// one, since it blocks while the peer does not read. All of them end at the latest when the RPC does, which is when
-// Serve has returned. One goroutine for each group reports to the origin; [Server.Wait] waits for all of them.
+// one, since it blocks while the peer does not read. All of them end at the latest with the RPC, after Serve has
+// returned. One goroutine for each group reports to the origin; [Server.Wait] waits for all of them.
 //
-// groups.mu guards the set of groups, Group.mu the sum of one. groups.mu is taken first if both are. Nothing blocks
-// while one is held.
+// groups.mu guards the set of groups, Group.mu the sum of one. A goroutine that needs both locks groups.mu first. No
+// goroutine blocks while it holds one of them.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package loadreport

@@ -13,7 +13,7 @@ import (
 )
 
 // FuzzLoadReport: for any reports of two clients, the report to the origin can be encoded, is no larger than estimated,
-// and would be accepted from a client. Once the clients have left, nothing is kept.
+// and would be accepted from a client. After the clients have disconnected, the sum becomes empty.
 func FuzzLoadReport(f *testing.F) {
 	address := &corepb.Address{Address: &corepb.Address_SocketAddress{SocketAddress: &corepb.SocketAddress{Address: "10.0.0.1"}}}
 	for _, report := range [][]*endpointpb.ClusterStats{
@@ -40,10 +40,10 @@ func FuzzLoadReport(f *testing.F) {
 			t.Fatalf("%v cannot be encoded: %v", report, err)
 		}
 		if len(b) > room {
-			t.Errorf("a report of %d bytes was estimated to have at most %d", len(b), room)
+			t.Errorf("report of %d bytes, want at most the estimate of %d", len(b), room)
 		}
 		if _, ok := reported(b); !ok {
-			t.Errorf("%v would be rejected from a client", report)
+			t.Errorf("a stream would reject the report %v", report)
 		}
 		if err := checkEmptyAfterLeave(sum, clients); err != nil {
 			t.Error(err)

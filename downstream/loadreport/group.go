@@ -20,28 +20,30 @@ const SendAllClustersFeature = "envoy.lrs.supports_send_all_clusters"
 
 // A Client is the client of a stream, as identified by its Node.
 type Client struct {
-	Label           string // of its Node, for logs
-	SendAllClusters bool   // it has the SendAllClustersFeature
+	Label           string // text that identifies the Node in logs
+	SendAllClusters bool   // the client has the SendAllClustersFeature
 
-	// Group is the key of its node group. Node is the Node that the relay sends to the origin for the group. Both are used
-	// for sums only.
+	// Group is the key of its node group. Node is the Node that the relay sends to the origin for the group. Both are
+	// used only for sums.
 	Group string
 	Node  *corepb.Node
 
-	// Revoked waits until the client is no longer authorized as that node, and returns the error that ends the stream. It
-	// returns nil if ctx ends first. A nil Revoked means that the authorization does not end.
+	// Revoked waits until the client is no longer authorized as that node, and returns the error that ends the stream.
+	// It returns nil if ctx ends first. A nil Revoked means that the authorization does not end.
 	Revoked func(ctx context.Context) error
 
-	Leave func() // must be called when the stream ends
+	// Leave releases the resources of the client. The stream calls it once, when it ends. Required.
+	Leave func()
 }
 
 // An Origin receives load reports.
 type Origin interface {
-	// OpenLoads opens a stream of load reports, whose messages are of type [wire.Message]. It ends with ctx. Errors are
-	// gRPC statuses.
+	// OpenLoads opens a stream of load reports for one client. Its messages are of type [wire.Message]. It ends with
+	// ctx. Errors are gRPC statuses.
 	OpenLoads(ctx context.Context) (grpc.ClientStream, error)
 
-	// ReportLoads reports the load of a group to the origin until ctx ends, and then the remaining load.
+	// ReportLoads reports the load of a group to the origin until ctx ends. Then it reports the remaining load and
+	// returns.
 	ReportLoads(ctx context.Context, g *Group)
 }
 
@@ -59,15 +61,15 @@ type Group struct {
 	// Guarded by mu.
 	mu             sync.Mutex
 	sum            *sum
-	since          time.Time                // when the sum began
+	since          time.Time                // start of the interval that the sum covers
 	response       *lrspb.LoadStatsResponse // of the origin; nil before the first
-	listedResponse *lrspb.LoadStatsResponse // for clients without SendAllClustersFeature; nil: send none yet
+	listedResponse *lrspb.LoadStatsResponse // for clients without SendAllClustersFeature; nil if they receive none yet
 	withoutSendAll int                      // number of clients without SendAllClustersFeature
 	changed        chan struct{}            // closed when response or listedResponse changes
 }
 
-// Configure sets the origin's response, which is sent to every client of the group from now on. The caller must not change
-// the message afterwards.
+// Configure sets the response of the origin, which every client of the group receives from now on. The caller must not
+// change the message afterwards.
 func (g *Group) Configure(r *lrspb.LoadStatsResponse) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -120,7 +122,7 @@ func (g *Group) updateListed() *lrspb.LoadStatsResponse {
 		r := proto.CloneOf(g.response)
 		r.SendAllClusters, r.Clusters = false, g.sum.names()
 		if len(r.GetClusters()) == 0 {
-			r = nil // a client that reads only one response would never report anything
+			r = nil // a client may read only the first response, and would then never report a cluster
 		}
 		if !proto.Equal(g.listedResponse, r) {
 			g.listedResponse = r
@@ -146,12 +148,14 @@ func (g *Group) responseFor(c *reporter) (*lrspb.LoadStatsResponse, <-chan struc
 	return g.listedResponse, g.changed
 }
 
+// add adds a report of a client to the sum.
 func (g *Group) add(c *reporter, report []*endpointpb.ClusterStats) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.sum.add(c, report, g.response.GetReportEndpointGranularity())
 }
 
+// join records a new client. Only groups.join may call it.
 func (g *Group) join(c *reporter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -161,6 +165,7 @@ func (g *Group) join(c *reporter) {
 	}
 }
 
+// leave removes a client and its gauges. Only groups.leave may call it.
 func (g *Group) leave(c *reporter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -170,22 +175,22 @@ func (g *Group) leave(c *reporter) {
 	g.sum.removeGauges(c)
 }
 
-// groups has all groups with a client that reports. Its methods may be called from any goroutine.
+// groups contains all groups with a client that reports. Its methods may be called from any goroutine.
 type groups struct {
 	// Read-only after construction.
 	origin Origin
 	log    *slog.Logger
 
-	reporting sync.WaitGroup
+	reporting sync.WaitGroup // the goroutines that report to the origin
 
 	// Guarded by mu.
 	mu     sync.Mutex
-	byKey  map[string]*Group
-	closed bool // wait was called
+	byKey  map[string]*Group // by Client.Group
+	closed bool              // wait was called
 }
 
-// join adds a client to its group. The first client starts the reports to the origin, and the last call of leave ends
-// them.
+// join adds a client to its group. The first client of a group starts the reports to the origin, and the last call of
+// leave ends them. The caller must call leave once. It returns UNAVAILABLE after wait was called.
 func (s *groups) join(client *Client, c *reporter) (g *Group, leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,6 +206,7 @@ func (s *groups) join(client *Client, c *reporter) (g *Group, leave func(), err 
 	return g, func() { s.leave(g, c) }, nil
 }
 
+// start adds a group and starts its reports to the origin. mu must be held.
 func (s *groups) start(key string, node *corepb.Node) *Group {
 	ctx, stop := context.WithCancel(context.Background())
 	g := &Group{
@@ -208,11 +214,12 @@ func (s *groups) start(key string, node *corepb.Node) *Group {
 		sum: newSum(), since: time.Now(), changed: make(chan struct{}),
 	}
 	s.byKey[key] = g
-	// Ends after the last client has left; wait waits for it.
+	// Ends after the last client has called leave; wait waits for it.
 	s.reporting.Go(func() { s.origin.ReportLoads(ctx, g) })
 	return g
 }
 
+// leave removes a client from its group. The last client removes the group and ends its reports.
 func (s *groups) leave(g *Group, c *reporter) {
 	g.leave(c)
 	s.mu.Lock()

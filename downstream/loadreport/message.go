@@ -12,10 +12,10 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// Bounds of a report. Each cluster, locality, endpoint, metric and so on is a message.
+// Limits of a report. Each cluster, locality, endpoint, metric and so on is a message.
 const (
 	maxMessages  = 100_000
-	messageBytes = 256 // maximum size of a decoded message without strings
+	messageBytes = 256 // maximum size of a decoded message in memory, without strings
 	maxNesting   = 100
 )
 
@@ -25,7 +25,8 @@ type message struct {
 	guard.Charge
 }
 
-// decode decodes a report and charges for it. It does not decode the Node, which has separate bounds.
+// decode decodes a report and charges for it. It returns the Node encoded, since a Node has separate limits. Errors are
+// gRPC statuses.
 func decode(m *message) (r *lrspb.LoadStatsRequest, node guard.RawNode, err error) {
 	const nodeField = 1
 	var rest []byte
@@ -51,4 +52,5 @@ func decode(m *message) (r *lrspb.LoadStatsRequest, node guard.RawNode, err erro
 	return r, node, nil
 }
 
+// invalid returns an error with the status INVALID_ARGUMENT.
 func invalid(err error) error { return status.Errorf(codes.InvalidArgument, "load report: %v", err) }

@@ -26,14 +26,14 @@ type Config struct {
 	// Identify returns the client that claims a Node, or an error if it is not authorized.
 	Identify func(context.Context, guard.RawNode) (*Client, error)
 
-	// RequestError returns the error that ends a stream for a request that could not be decoded.
+	// RequestError returns the status that ends a stream for an error of decompression.
 	RequestError func(error) error
 
 	FirstRequestTimeout time.Duration // maximum wait for the first request of a stream
 	SendStall           time.Duration // maximum duration of a send
-	MaxRequestRate      int           // requests a second of a stream
-	MaxRequestBytes     int           // of a request, decompressed
-	GzipRequests        bool
+	MaxRequestRate      int           // requests per second of a stream
+	MaxRequestBytes     int           // maximum size of a request after decompression
+	GzipRequests        bool          // requests may be compressed with gzip
 
 	// Draining is closed when all streams must end.
 	Draining <-chan struct{}
@@ -52,8 +52,8 @@ func New(cfg Config) *Server {
 	return &Server{cfg: cfg, groups: groups{origin: cfg.Origin, log: cfg.Logger, byKey: make(map[string]*Group)}}
 }
 
-// Wait waits until all reported load was sent to the origin. All calls of Serve must have returned. Later calls return
-// an error.
+// Wait waits until all reported load was sent to the origin. All calls of Serve must have returned. Later calls of
+// Serve return an error if the server sums reports.
 func (s *Server) Wait() { s.groups.wait() }
 
 // The reasons for which the relay ends a stream.
@@ -82,8 +82,8 @@ type stream struct {
 	answered atomic.Bool // a response was sent
 }
 
-// Serve serves a stream until its client closes it or violates the protocol, the server drains, or the time expires,
-// which may be zero for never. The error is the stream's status.
+// Serve serves a stream until its client closes it or violates the protocol, the server drains, or the time expires is
+// reached. A zero time means that the stream does not expire. The error is the status of the stream.
 func (s *Server) Serve(ctx context.Context, rpc grpc.ServerStream, expires time.Time) error {
 	if !expires.IsZero() {
 		var cancel context.CancelFunc
@@ -109,7 +109,7 @@ func (s *Server) Serve(ctx context.Context, rpc grpc.ServerStream, expires time.
 	}
 }
 
-// contextError returns the error that ends a stream whose context has ended.
+// contextError returns the error that ends a stream whose context has ended: a status, or errAged.
 func contextError(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if _, is := status.FromError(cause); is || errors.Is(cause, errAged) {
@@ -118,9 +118,9 @@ func contextError(ctx context.Context) error {
 	return status.FromContextError(ctx.Err()).Err()
 }
 
-// awaitFirst waits for the first request, and serves the stream.
+// awaitFirst waits for the first request, and serves the stream. The error is a status, errDraining or errAged.
 func (s *stream) awaitFirst(ctx context.Context) error {
-	// Ends when the RPC does, which is as soon as Serve returns.
+	// Ends with the RPC, as soon as Serve returns.
 	go s.receive(ctx)
 
 	timer := time.NewTimer(s.cfg.FirstRequestTimeout)
@@ -182,7 +182,7 @@ func (s *stream) serve(ctx context.Context, first message) error {
 	}
 	defer client.Leave()
 	if client.Revoked != nil {
-		// Ends when ctx does, which is as soon as serve returns.
+		// Ends with ctx, as soon as serve returns.
 		go func() { cancel(client.Revoked(ctx)) }()
 	}
 	s.log = s.log.With(slog.String("node", client.Label))
@@ -199,7 +199,7 @@ func (s *stream) serve(ctx context.Context, first message) error {
 	return err
 }
 
-// sum adds the client's reports to the sum of its group.
+// sum serves the stream by adding the client's reports to the sum of its group.
 func (s *stream) sum(ctx context.Context, r *lrspb.LoadStatsRequest, client *Client, first *message) error {
 	if err := s.check(r); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (s *stream) sum(ctx context.Context, r *lrspb.LoadStatsRequest, client *Cli
 	return s.exchange(ctx, g, reporter)
 }
 
-// exchange adds the client's reports to the sum, and sends the origin's responses.
+// exchange adds further reports of the client to the sum, and sends the responses of the origin, until the stream ends.
 func (s *stream) exchange(ctx context.Context, g *Group, client *reporter) error {
 	var sent *lrspb.LoadStatsResponse
 	for {
@@ -243,7 +243,7 @@ func (s *stream) exchange(ctx context.Context, g *Group, client *reporter) error
 	}
 }
 
-// add adds a report of the client.
+// add decodes a report of the client and adds it to the sum.
 func (s *stream) add(g *Group, client *reporter, m message) error {
 	defer m.Release()
 	r, _, err := decode(&m)
@@ -276,7 +276,7 @@ func (s *stream) check(r *lrspb.LoadStatsRequest) error {
 // send calls a send function, and returns an error if that blocks for SendStall because the peer does not read.
 func (s *stream) send(ctx context.Context, send func() error) error {
 	done := make(chan error, 1)
-	// Ends at the latest when the RPC does.
+	// Ends at the latest with the RPC.
 	go func() { done <- send() }()
 	stall := time.NewTimer(s.cfg.SendStall)
 	defer stall.Stop()
@@ -314,7 +314,7 @@ func (s *stream) passThrough(ctx context.Context, first *message) error {
 		return err
 	}
 	lost := make(chan error, 1)
-	// Ends when either stream does, at the latest soon after passThrough has returned.
+	// Ends with either stream, at the latest soon after passThrough has returned.
 	go func() { lost <- s.forwardResponses(origin) }()
 	if err := s.forwardRequest(ctx, origin, first.bytes); err != nil {
 		return err
@@ -357,8 +357,8 @@ func (s *stream) forwardResponses(origin grpc.ClientStream) error {
 	}
 }
 
-// forwardRequest forwards a message of the client. It returns no error if the stream to the origin has ended, since
-// forwardResponses returns the status of that.
+// forwardRequest forwards a message of the client. It returns nil if the stream to the origin has ended, since
+// forwardResponses returns the status of that stream.
 func (s *stream) forwardRequest(ctx context.Context, origin grpc.ClientStream, m []byte) error {
 	err := s.send(ctx, func() error { return origin.SendMsg(&wire.Message{Bytes: m}) })
 	if errors.Is(err, io.EOF) {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// maxReportBytes bounds the report of a group, and so the memory of its sum: gRPC servers accept messages of 4 MiB by
-// default.
+// maxReportBytes limits the size of the report of a group, and so the memory of its sum. By default, gRPC servers
+// accept messages of 4 MiB.
 const maxReportBytes = 4 << 20
 
 // The largest encoded sizes of the parts of a report, without names.
@@ -23,7 +23,7 @@ const (
 	dropBytes     = 24
 )
 
-// clusterRetention is for how many reports a cluster is kept after clients have stopped to report it.
+// clusterRetention is the number of reports for which a cluster is kept after clients have stopped reporting it.
 const clusterRetention = 10
 
 // A sum is the sum of the load reports of a group's clients (B.29). It accumulates counters until the sum is taken. A
@@ -34,15 +34,18 @@ type sum struct {
 	omitted  int // parts of reports that exceeded maxReportBytes
 }
 
+// A clusterKey identifies a cluster in a sum.
 type clusterKey struct{ name, service string }
 
+// A clusterLoad is the load of a cluster.
 type clusterLoad struct {
-	dropped     uint64
-	drops       map[string]uint64 // by category
+	dropped     uint64            // dropped requests of all categories, and of none
+	drops       map[string]uint64 // dropped requests by category
 	localities  map[localityKey]*localityLoad
 	idleReports int // number of reports since a client last reported it
 }
 
+// A localityKey identifies a locality in a cluster.
 type localityKey struct {
 	region, zone, subZone string
 	priority              uint32
@@ -51,14 +54,15 @@ type localityKey struct {
 // A localityLoad is the load of a locality. The counters are in stats.
 type localityLoad struct {
 	stats     *endpointpb.UpstreamLocalityStats
-	metrics   map[string]*endpointpb.EndpointLoadMetricStats
-	endpoints map[string]*endpointLoad // by encoded address
+	metrics   map[string]*endpointpb.EndpointLoadMetricStats // by name
+	endpoints map[string]*endpointLoad                       // by encoded address
 	gauges    gauges
 }
 
+// An endpointLoad is the load of an endpoint. The counters are in stats.
 type endpointLoad struct {
 	stats   *endpointpb.UpstreamEndpointStats
-	metrics map[string]*endpointpb.EndpointLoadMetricStats
+	metrics map[string]*endpointpb.EndpointLoadMetricStats // by name
 	gauges  gauges
 }
 
@@ -67,14 +71,15 @@ type gauges struct{ inProgress, active uint64 }
 
 // A reporter is one client of a group.
 type reporter struct {
-	sendAll bool               // it has the SendAllClustersFeature (R140)
-	gauges  map[*gauges]gauges // its contributions; guarded like the sum
+	sendAll bool               // the client has the SendAllClustersFeature (R140)
+	gauges  map[*gauges]gauges // contributions of the client by sum; guarded by the lock of the sum
 }
 
+// newSum returns an empty sum.
 func newSum() *sum { return &sum{clusters: make(map[clusterKey]*clusterLoad)} }
 
-// add adds a client's report, whose gauges replace those of its previous report. It ignores endpoints unless endpoints
-// is set, and gauges if c is nil.
+// add adds the report of a client. Its gauges replace those of the previous report of the client. Without endpoints,
+// add ignores the load of endpoints. If c is nil, it ignores gauges.
 func (s *sum) add(c *reporter, report []*endpointpb.ClusterStats, endpoints bool) {
 	s.removeGauges(c)
 	for _, stats := range report {
@@ -95,7 +100,7 @@ func (s *sum) add(c *reporter, report []*endpointpb.ClusterStats, endpoints bool
 	}
 }
 
-// removeGauges removes a client's gauges.
+// removeGauges removes the gauges of a client from the sum. c may be nil.
 func (s *sum) removeGauges(c *reporter) {
 	if c == nil {
 		return
@@ -107,7 +112,7 @@ func (s *sum) removeGauges(c *reporter) {
 	clear(c.gauges)
 }
 
-// addGauges adds values of a client to a sum.
+// addGauges adds gauges of a client to those of a locality or an endpoint. c may be nil.
 func (c *reporter) addGauges(sum *gauges, values gauges) {
 	if c == nil || values == (gauges{}) {
 		return
@@ -142,10 +147,14 @@ func (s *sum) clusterFor(stats *endpointpb.ClusterStats) *clusterLoad {
 	return c
 }
 
+// bytes returns the maximum encoded size of a cluster without localities and drops.
 func (k clusterKey) bytes() int { return clusterBytes + len(k.name) + len(k.service) }
 
+// bytes returns the maximum encoded size of a locality without metrics and endpoints.
 func (k localityKey) bytes() int { return localityBytes + len(k.region) + len(k.zone) + len(k.subZone) }
 
+// addLocality adds the load of a locality to that of its cluster. It ignores a new locality that exceeds
+// maxReportBytes.
 func (s *sum) addLocality(c *reporter, to *clusterLoad, from *endpointpb.UpstreamLocalityStats, endpoints bool) {
 	at := from.GetLocality()
 	key := localityKey{at.GetRegion(), at.GetZone(), at.GetSubZone(), from.GetPriority()}
@@ -183,7 +192,7 @@ func newLocalityStats(of *endpointpb.UpstreamLocalityStats) *endpointpb.Upstream
 	return &endpointpb.UpstreamLocalityStats{Locality: of.GetLocality(), Priority: of.GetPriority()}
 }
 
-// utilization returns the sum of two values, which may be nil.
+// utilization returns the sum of two values. Either may be nil. It modifies neither.
 func utilization(sum, more *endpointpb.UnnamedEndpointLoadMetricStats) *endpointpb.UnnamedEndpointLoadMetricStats {
 	if more == nil {
 		return sum
@@ -194,6 +203,7 @@ func utilization(sum, more *endpointpb.UnnamedEndpointLoadMetricStats) *endpoint
 	}
 }
 
+// addMetrics adds metrics of a locality or an endpoint. It ignores new metrics that exceed maxReportBytes.
 func (s *sum) addMetrics(
 	to map[string]*endpointpb.EndpointLoadMetricStats, from []*endpointpb.EndpointLoadMetricStats,
 ) {
@@ -212,6 +222,7 @@ func (s *sum) addMetrics(
 	}
 }
 
+// addEndpoint adds the load of an endpoint to its locality. It ignores a new endpoint that exceeds maxReportBytes.
 func (s *sum) addEndpoint(c *reporter, to *localityLoad, from *endpointpb.UpstreamEndpointStats) {
 	address, err := proto.MarshalOptions{Deterministic: true}.Marshal(from.GetAddress())
 	if err != nil {
@@ -238,11 +249,11 @@ func newEndpointStats(of *endpointpb.UpstreamEndpointStats) *endpointpb.Upstream
 	return &endpointpb.UpstreamEndpointStats{Address: of.GetAddress(), Metadata: of.GetMetadata()}
 }
 
-// bytes returns the size of an endpoint without metrics.
+// bytes returns the maximum encoded size of an endpoint without metrics.
 func (e *endpointLoad) bytes() int { return endpointBytes + proto.Size(e.stats) }
 
-// takeReport returns the sum of the reports since the last call, which was a window ago. omitted is the number of parts
-// of reports that exceeded maxReportBytes. The gauges stay in the sum.
+// takeReport returns the sum of the reports since the last call, and resets the counters. window is the time since the
+// last call. omitted is the number of parts of reports that exceeded maxReportBytes. The gauges stay in the sum.
 func (s *sum) takeReport(window time.Duration) (report []*endpointpb.ClusterStats, omitted int) {
 	omitted, s.bytes, s.omitted = s.omitted, 0, 0
 	maps.DeleteFunc(s.clusters, func(key clusterKey, c *clusterLoad) (expired bool) {
@@ -252,7 +263,7 @@ func (s *sum) takeReport(window time.Duration) (report []*endpointpb.ClusterStat
 		c.dropped = 0
 		clear(c.drops)
 		maps.DeleteFunc(c.localities, s.resetLocality)
-		c.idleReports++ // keep its name for a while; its size fits, since the report was larger
+		c.idleReports++ // the size of the kept names fits, since the report was larger
 		if expired = len(c.localities) == 0 && c.idleReports > clusterRetention; !expired {
 			s.bytes += key.bytes()
 		}
@@ -261,6 +272,7 @@ func (s *sum) takeReport(window time.Duration) (report []*endpointpb.ClusterStat
 	return report, omitted
 }
 
+// report returns the load of a cluster for a report that covers window. The caller owns it afterwards.
 func (c *clusterLoad) report(key clusterKey, window time.Duration) *endpointpb.ClusterStats {
 	r := &endpointpb.ClusterStats{
 		ClusterName:          key.name,
@@ -278,7 +290,8 @@ func (c *clusterLoad) report(key clusterKey, window time.Duration) *endpointpb.C
 	return r
 }
 
-// report returns the stats. The caller owns them afterwards.
+// report returns the stats with gauges, metrics and endpoints. The caller owns them afterwards: resetLocality replaces
+// them.
 func (l *localityLoad) report() *endpointpb.UpstreamLocalityStats {
 	l.stats.TotalRequestsInProgress, l.stats.TotalActiveConnections = l.gauges.inProgress, l.gauges.active
 	for _, m := range l.metrics {

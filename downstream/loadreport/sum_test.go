@@ -17,9 +17,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// numbers are the values of reports by their key. Zero values are omitted.
+// numbers are the values of reports by a text that identifies the value. Zero values are omitted.
 type numbers map[string]float64
 
+// add adds a value to that of the formatted text.
 func (n numbers) add(value float64, format string, args ...any) {
 	if value != 0 {
 		n[fmt.Sprintf(format, args...)] += value
@@ -65,6 +66,7 @@ func numbersOf(reports ...*endpointpb.ClusterStats) (counts, levels numbers) {
 	return counts, levels
 }
 
+// addMetrics adds the metrics of a locality or an endpoint.
 func (n numbers) addMetrics(place string, metrics []*endpointpb.EndpointLoadMetricStats) {
 	for _, m := range metrics {
 		n.add(float64(m.GetNumRequestsFinishedWithMetric()), "%s with metric %s", place, m.GetMetricName())
@@ -72,6 +74,7 @@ func (n numbers) addMetrics(place string, metrics []*endpointpb.EndpointLoadMetr
 	}
 }
 
+// merge adds all values of more.
 func (n numbers) merge(more numbers) {
 	for what, value := range more {
 		n[what] += value
@@ -141,8 +144,9 @@ func drawReport(t *rapid.T) []*endpointpb.ClusterStats {
 	return report
 }
 
-// For any reports in any order, taken at any time, the counters of all taken reports add up to those of all client
-// reports. The gauges of each taken report are the sums of the newest values of all clients.
+// TestB29_ReportsAddUpToTheTotal: for any reports in any order, taken at any time, the counters of all taken reports
+// add up to those of all client reports. The gauges of each taken report are the sums of the newest values of all
+// clients.
 func TestB29_ReportsAddUpToTheTotal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sum, clients := newSum(), []*reporter{{}, {}, {}}
@@ -160,7 +164,7 @@ func TestB29_ReportsAddUpToTheTotal(t *testing.T) {
 				t.Fatalf("gauges, with %d parts omitted (-clients +report):\n%s", left, diff)
 			}
 			if size := proto.Size(&lrspb.LoadStatsRequest{ClusterStats: report}); size > room {
-				t.Fatalf("a report of %d bytes was estimated to have at most %d", size, room)
+				t.Fatalf("report of %d bytes, want at most the estimate of %d", size, room)
 			}
 		}
 		for range rapid.IntRange(0, 12).Draw(t, "steps") {
@@ -184,13 +188,14 @@ func TestB29_ReportsAddUpToTheTotal(t *testing.T) {
 		}
 		take()
 		if diff := cmp.Diff(counted, taken); diff != "" {
-			t.Fatalf("counts (-reported +taken):\n%s", diff)
+			t.Fatalf("counters (-reported +taken):\n%s", diff)
 		}
 		check.OK(t, checkEmptyAfterLeave(sum, clients))
 	})
 }
 
-// checkEmptyAfterLeave removes the clients from a sum, and returns an error if anything remains after the retention.
+// checkEmptyAfterLeave removes the clients from a sum, and returns an error if a cluster remains after
+// clusterRetention.
 func checkEmptyAfterLeave(sum *sum, clients []*reporter) error {
 	for _, c := range clients {
 		sum.removeGauges(c)
@@ -230,8 +235,8 @@ func hugeReport(n int, name string) []*endpointpb.ClusterStats {
 	return report
 }
 
-// A report never exceeds maxReportBytes. Omitted parts are counted, and existing parts are still summed. The next
-// report has room again.
+// TestB29_ReportIsBounded: a report never exceeds maxReportBytes. Omitted parts are counted, and existing parts are
+// still summed. The next report has room again.
 func TestB29_ReportIsBounded(t *testing.T) {
 	sum, c := newSum(), new(reporter)
 	for range 2 {
@@ -240,13 +245,13 @@ func TestB29_ReportIsBounded(t *testing.T) {
 		before, left := sum.clusters[clusterKey{"cluster0", "service"}].dropped, sum.omitted
 		sum.add(c, hugeReport(10_000, "cluster"), true)
 		if after := sum.clusters[clusterKey{"cluster0", "service"}].dropped; after == before || sum.omitted < 2*left || left == 0 {
-			t.Errorf("dropped %d and then %d, omitted %d and then %d", before, after, left, sum.omitted)
+			t.Errorf("dropped requests %d, then %d, want a change; omitted parts %d, then %d, want twice as many", before, after, left, sum.omitted)
 		}
 		sum.removeGauges(c)
 		report, left := sum.takeReport(time.Hour)
 		size := proto.Size(&lrspb.LoadStatsRequest{ClusterStats: report})
 		if size > maxReportBytes || size < maxReportBytes/2 || left == 0 {
-			t.Errorf("a report of %d bytes, with %d parts omitted; want at most %d bytes and some parts omitted", size, left, maxReportBytes)
+			t.Errorf("report of %d bytes with %d parts omitted, want at most %d bytes and some parts omitted", size, left, maxReportBytes)
 		}
 		for range clusterRetention {
 			sum.takeReport(time.Hour)
@@ -254,19 +259,20 @@ func TestB29_ReportIsBounded(t *testing.T) {
 	}
 }
 
-// Endpoints are in the sum only if the origin requested endpoint granularity.
+// TestB29_EndpointsOnlyIfAskedFor: the sum contains endpoints only if the origin requested endpoint granularity.
 func TestB29_EndpointsOnlyIfAskedFor(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		sum := newSum()
 		sum.add(new(reporter), hugeReport(1, "cluster"), asked)
 		report, _ := sum.takeReport(time.Second)
 		if got := len(report[0].GetUpstreamLocalityStats()[0].GetUpstreamEndpointStats()); (got == 1) != asked {
-			t.Errorf("asked for endpoints: %t, got %d of them", asked, got)
+			t.Errorf("endpoint granularity requested: %t, got %d endpoints", asked, got)
 		}
 	}
 }
 
-// A cluster that no client reports any more is not reported, and is removed.
+// TestB29_UnreportedClustersAreRemoved: a cluster that clients no longer report is not in the next report, and is
+// removed after clusterRetention.
 func TestB29_UnreportedClustersAreRemoved(t *testing.T) {
 	sum, c := newSum(), new(reporter)
 	names := func(report []*endpointpb.ClusterStats, _ int) map[string]bool {
@@ -284,7 +290,7 @@ func TestB29_UnreportedClustersAreRemoved(t *testing.T) {
 	sum.add(nil, []*endpointpb.ClusterStats{{ClusterName: "idle"}}, false)
 	for i, want := range []map[string]bool{{"busy": true, "idle": true}, {"busy": true}} {
 		if got := names(sum.takeReport(time.Second)); !maps.Equal(got, want) {
-			t.Errorf("report %d has %v, want %v", i+1, got, want)
+			t.Errorf("report %d contains clusters %v, want %v", i+1, got, want)
 		}
 	}
 	for range clusterRetention - 2 {
