@@ -3,7 +3,7 @@
 // A [Session] is one origin: one HTTP/2 connection to the active address, shared by all views. [Session.Sync]
 // keeps one view in sync with the origin. Its loop runs the main ADS stream, which carries the subscriptions of
 // clients (B.5). If clients subscribe to one type both by wildcard and by name, an auxiliary ADS stream carries one
-// of the two. So the relay always knows which resources belong to the wildcard.
+// of the two. So each response is either for the wildcard or for names.
 //
 // The package is written for Delta xDS. If an origin does not implement Delta, the streams are SotW: sotw.go
 // translates the requests, and responses.go the responses.

@@ -52,7 +52,7 @@ func (l *lingering) remove(n *cache.Name) {
 }
 
 // expired removes and returns the names that have expired, and the oldest ones over the limits. It returns when to call
-// it again; zero if no name is left or the view is frozen. While a view is frozen, names do not expire, so that
+// it again; zero if there is no name or the view is frozen. While a view is frozen, names do not expire, so that
 // returning clients find their resources.
 func (l *lingering) expired(now time.Time, frozen bool) (out map[*subscription][]*cache.Name, next time.Time) {
 	for {
@@ -78,20 +78,26 @@ func (l *lingering) expired(now time.Time, frozen bool) (out map[*subscription][
 // thousands of collections, of which few have a check pending.
 type agenda []*collection
 
-func (a agenda) Len() int           { return len(a) }
+// Len implements heap.Interface.
+func (a agenda) Len() int { return len(a) }
+
+// Less implements heap.Interface: the earliest check is first.
 func (a agenda) Less(i, j int) bool { return a[i].checkAt.Before(a[j].checkAt) }
 
+// Swap implements heap.Interface.
 func (a agenda) Swap(i, j int) {
 	a[i], a[j] = a[j], a[i]
 	a[i].heapIndex, a[j].heapIndex = i, j
 }
 
+// Push implements heap.Interface. Use schedule to add a collection.
 func (a *agenda) Push(x any) {
 	c := x.(*collection)
 	c.heapIndex = len(*a)
 	*a = append(*a, c)
 }
 
+// Pop implements heap.Interface. The collection is no longer scheduled.
 func (a *agenda) Pop() any {
 	last := len(*a) - 1
 	c := (*a)[last]

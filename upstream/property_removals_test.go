@@ -17,7 +17,7 @@ import (
 )
 
 // TestB15_RandomHistories runs random histories of two addresses of an origin, of operators, and of restarts of the
-// relay against a model. It checks what clients receive:
+// relay against a model. It checks these rules:
 //
 //  1. Clients lose a resource only if the active address lacks it, and one of these holds: an operator released the
 //     removal, the origin removed it on an established stream, the hold expired, or the loss is small and the set was
@@ -87,6 +87,7 @@ type step struct {
 	at, amount, n int    // at is the index of an address
 }
 
+// String returns the step in the form in which rapid prints a failed history.
 func (s step) String() string { return fmt.Sprintf("%s(%d,%d,%d)", s.what, s.at, s.amount, s.n) }
 
 // drawStep draws a random step. Frequent events are listed several times.

@@ -19,18 +19,21 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// An id identifies a resource, a key a resource in one of the sets that clients receive.
+// An id identifies a resource.
 type id struct{ typeURL, name string }
 
+// A key identifies a resource in one of the sets that clients receive.
 type key struct {
 	id
 	set string // members, named, or a glob
 }
 
+// String returns the short name of the type and the name.
 func (of id) String() string {
 	return fmt.Sprintf("%s %s", of.typeURL[strings.LastIndexByte(of.typeURL, '.')+1:], of.name)
 }
 
+// String returns the resource and its set.
 func (k key) String() string { return fmt.Sprintf("%v (%s)", k.id, k.set) }
 
 // An item is a resource of an origin.

@@ -84,8 +84,8 @@ func namesIn(u wire.Update) map[string]struct{} {
 	return mentioned
 }
 
-// notListed returns what the first response of a stream omits: missing are resources of the set, and removed are
-// subscribed names without a cached resource.
+// notListed returns the names that the first response of a stream omits: missing are resources of the set, and removed
+// are subscribed names without a cached resource.
 func (s *set) notListed(
 	t *sotwSubscription, mentioned map[string]struct{},
 ) (missing map[string]struct{}, removed []string) {

@@ -23,7 +23,7 @@ func (r *rig) putAliased(typeURL string) {
 }
 
 // TestB20_R086_AliasRemovedDuringDisconnect: a resource that a client subscribed to under an alias is removed while the
-// relay is disconnected. An origin that reports no nonexistent names does not know the alias of a removed resource. So
+// relay is disconnected. An origin that does not report nonexistent names cannot report the removal under the alias. So
 // the relay also subscribes to the name of the resource.
 func TestB20_R086_AliasRemovedDuringDisconnect(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {

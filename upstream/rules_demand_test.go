@@ -118,7 +118,10 @@ func TestB5_WildcardAndNamesOfOneType(t *testing.T) {
 	}
 }
 
-func wantAll(w *cache.Watch)  { w.SubscribeAll(clusters) }
+// wantAll subscribes to all clusters.
+func wantAll(w *cache.Watch) { w.SubscribeAll(clusters) }
+
+// wantOnly subscribes to the cluster "only".
 func wantOnly(w *cache.Watch) { w.Subscribe(clusters, []string{"only"}) }
 
 // TestB5_NamedResourceIsAlsoMember: a name that is also a member is cached twice, as each stream reports it. If it is

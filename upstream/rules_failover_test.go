@@ -45,6 +45,7 @@ type refusedStream struct {
 	err    error
 }
 
+// RecvMsg implements grpc.ServerStream.
 func (s *refusedStream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
 		return err

@@ -96,8 +96,10 @@ type connSeen struct {
 	dialed chan net.Conn
 }
 
+// Clone implements credentials.TransportCredentials.
 func (c connSeen) Clone() credentials.TransportCredentials { return c }
 
+// ClientHandshake implements credentials.TransportCredentials.
 func (c connSeen) ClientHandshake(ctx context.Context, authority string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	c.dialed <- conn
 	return c.TransportCredentials.ClientHandshake(ctx, authority, conn)
@@ -233,6 +235,7 @@ type service struct {
 	serve func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error
 }
 
+// DeltaAggregatedResources implements discoverypb.AggregatedDiscoveryServiceServer.
 func (s service) DeltaAggregatedResources(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	return s.serve(rpc)
 }

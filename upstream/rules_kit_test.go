@@ -271,10 +271,16 @@ type logged struct {
 	lines []string // guarded by mu
 }
 
+// Enabled implements slog.Handler.
 func (l *logged) Enabled(context.Context, slog.Level) bool { return true }
-func (l *logged) WithAttrs([]slog.Attr) slog.Handler       { return l }
-func (l *logged) WithGroup(string) slog.Handler            { return l }
 
+// WithAttrs implements slog.Handler. It ignores the attributes.
+func (l *logged) WithAttrs([]slog.Attr) slog.Handler { return l }
+
+// WithGroup implements slog.Handler. It ignores the group.
+func (l *logged) WithGroup(string) slog.Handler { return l }
+
+// Handle implements slog.Handler. A line is the level, the message and the attributes of the record.
 func (l *logged) Handle(_ context.Context, rec slog.Record) error {
 	line := rec.Level.String() + " " + rec.Message
 	rec.Attrs(func(a slog.Attr) bool {

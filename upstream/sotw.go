@@ -21,6 +21,7 @@ type sotwState struct {
 	due   []*sotwSubscription          // types with an unsent request, in this order
 }
 
+// newSotwState returns the state of a stream without requests.
 func newSotwState() *sotwState { return &sotwState{types: make(map[string]*sotwSubscription)} }
 
 // A sotwSubscription is the subscription of a SotW stream to one type, and the state of its requests and responses.

@@ -21,6 +21,7 @@ const (
 	auxiliary
 )
 
+// String returns the name of the stream in log lines.
 func (r role) String() string { return [...]string{"none", "main", "auxiliary"}[r] }
 
 // other returns the other stream.

@@ -269,7 +269,7 @@ func (v *subscriptions) flush(now time.Time) {
 }
 
 // assignStreams assigns the wildcard and the names of a type to the streams. If one of them moves to the other stream,
-// both streams are replaced: on an open stream, the relay cannot tell whether a response is for the wildcard or for
+// both streams are replaced: on an open stream, the relay cannot determine if a response is for the wildcard or for
 // names.
 func (v *subscriptions) assignStreams(s *subscription, members bool) {
 	if !s.assignStreams(members) {

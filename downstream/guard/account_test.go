@@ -25,6 +25,7 @@ type accountCredentials struct {
 	accounts chan *Account
 }
 
+// ServerHandshake implements credentials.TransportCredentials.
 func (s accountCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	conn, info, err := s.TransportCredentials.ServerHandshake(raw)
 	if err == nil {

@@ -19,11 +19,13 @@ type trackingPool struct {
 	back chan struct{}
 }
 
+// Get implements mem.BufferPool.
 func (l *trackingPool) Get(n int) *[]byte {
 	l.out.Add(1)
 	return l.BufferPool.Get(n)
 }
 
+// Put implements mem.BufferPool.
 func (l *trackingPool) Put(b *[]byte) {
 	l.out.Add(-1)
 	l.BufferPool.Put(b)
@@ -36,6 +38,7 @@ func (l *trackingPool) Put(b *[]byte) {
 // finalReadConn is a connection whose last read returns bytes together with an error, as TLS may do.
 type finalReadConn struct{ net.Conn }
 
+// Read implements net.Conn.
 func (finalReadConn) Read(b []byte) (int, error) { return copy(b, "bye"), io.EOF }
 
 // TestB35_RejectedConnectionsReportTheLimit: the account of a connection reports that the connection has exceeded a

@@ -35,16 +35,21 @@ type fileRecord struct {
 	attrs map[string]string
 }
 
+// newFileLog returns a handler for at most 1,000 unread records. Further records block the logger.
 func newFileLog() *fileLog { return &fileLog{records: make(chan fileRecord, 1000)} }
 
+// Enabled implements slog.Handler.
 func (l *fileLog) Enabled(context.Context, slog.Level) bool { return true }
 
+// WithGroup implements slog.Handler. It ignores the group.
 func (l *fileLog) WithGroup(string) slog.Handler { return l }
 
+// WithAttrs implements slog.Handler. Both handlers pass their records to the same channel.
 func (l *fileLog) WithAttrs(a []slog.Attr) slog.Handler {
 	return &fileLog{l.records, slices.Concat(l.attrs, a)}
 }
 
+// Handle implements slog.Handler.
 func (l *fileLog) Handle(_ context.Context, r slog.Record) error {
 	rec := fileRecord{r.Level, r.Message, make(map[string]string)}
 	r.Attrs(func(a slog.Attr) bool { rec.attrs[a.Key] = a.Value.String(); return true })

@@ -139,7 +139,7 @@ func TestSameListing(t *testing.T) {
 		"longer":  func() { writeFiles(t, dir, "a.yaml", "12") },
 		"touched": func() { check.OK(t, os.Chtimes(filepath.Join(dir, "a.yaml"), time.Time{}, time.Unix(1, 0))) },
 		"renamed": func() { check.OK(t, os.Rename(filepath.Join(dir, "a.yaml"), filepath.Join(dir, "c.yaml"))) },
-		"gone":    func() { check.OK(t, os.Remove(filepath.Join(dir, "b.yaml"))) },
+		"deleted": func() { check.OK(t, os.Remove(filepath.Join(dir, "b.yaml"))) },
 	} {
 		writeFiles(t, dir, "a.yaml", "1", "b.yaml", "1")
 		last := list()

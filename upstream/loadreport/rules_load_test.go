@@ -29,6 +29,7 @@ type lrsOrigin struct {
 	open    atomic.Int64 // open now
 }
 
+// StreamLoadStats implements lrspb.LoadReportingServiceServer. It ignores the reports.
 func (l *lrsOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
 	l.streams.Add(1)
 	l.open.Add(1)
