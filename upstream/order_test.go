@@ -6,5 +6,5 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// A set has the streams of its view.
+// TestReadingOrder: the exception is type set, which refers to the streams of its view.
 func TestReadingOrder(t *testing.T) { check.ReadingOrder(t, "streams") }

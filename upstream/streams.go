@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// silenceWait is the time without a response after which the relay logs that the origin does not respond (B.4).
+	// silenceWait is the time without a response after which the relay logs that the origin does not respond (B.4). If
+	// the stream reported the cached versions, it counts as served after that time.
 	silenceWait = 10 * time.Second
 
 	// connectPoll is the interval at which a stream checks whether an unreachable origin is reachable.

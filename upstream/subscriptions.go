@@ -261,7 +261,7 @@ func (v *subscriptions) flush(now time.Time) {
 			}
 			v.w.Asked(asked, now)
 		}
-		// Without an open stream, the changes are not needed: a new stream subscribes to all names.
+		// The changes were sent. Without an open stream they are not needed: a new stream subscribes to all names.
 		s.added, s.refetch, s.removed, s.changedSince = nil, nil, nil, time.Time{}
 		v.assignStreams(s, s.wildcardRole != noStream)
 		v.dropIfUnused(s)
