@@ -162,8 +162,8 @@ func TestB7_SharedViewAbsenceNeedsConnection(t *testing.T) {
 	})
 }
 
-// TestR107_SharedTTLs: a TTL expires in all views at the same time after the response of the origin, and a heartbeat
-// extends it, also in views that were added later.
+// TestR107_SharedTTLs: a TTL expires in all views at the same time after the response of the origin. A heartbeat extends
+// it, also in views that were added later.
 func TestR107_SharedTTLs(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		set := func() {
