@@ -60,19 +60,16 @@ func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditS
 		if err != nil {
 			return err
 		}
-		return cmp.Or(output.Print(w, answers, nil), fleetAgrees(answers))
+		return cmp.Or(output.Print(w, answers, nil), checkFleet(answers))
 	}
 	return sendCommand(ctx, client, fleet, "audit", of, w, func(found admin.Audits) error {
 		err := output.Print(w, found, func() error { return printAudits(w, found.Views) })
-		if err != nil || agrees(found.Views) {
-			return err
-		}
-		return errDrift
+		return cmp.Or(err, checkViews(found.Views))
 	})
 }
 
-// fleetAgrees returns errFleet if a relay failed, and errDrift unless all views of the others agree.
-func fleetAgrees(answers admin.FleetAnswers) (err error) {
+// checkFleet returns errFleet if a relay failed, and errDrift unless all views of the others agree.
+func checkFleet(answers admin.FleetAnswers) (err error) {
 	for _, r := range answers.Relays {
 		if r.Error != "" {
 			return errFleet
@@ -81,26 +78,24 @@ func fleetAgrees(answers admin.FleetAnswers) (err error) {
 		if err := json.Unmarshal(r.Answer, &found); err != nil {
 			return fmt.Errorf("audit of relay %s: %w", cli.Printable(r.Address), err)
 		}
-		if !agrees(found.Views) {
-			err = errDrift
-		}
+		err = cmp.Or(err, checkViews(found.Views))
 	}
 	return err
 }
 
-// agrees reports whether all views were compared and equal their origins.
-func agrees(views []admin.ViewAudit) bool {
+// checkViews returns errDrift unless all views were compared and equal their origins.
+func checkViews(views []admin.ViewAudit) error {
 	for _, v := range views {
 		if v.Error != "" {
-			return false
+			return errDrift
 		}
 		for _, t := range v.Types {
 			if t.Differing() > 0 {
-				return false
+				return errDrift
 			}
 		}
 	}
-	return true
+	return nil
 }
 
 // printAudits writes a table with the counts of each type, and then the differing resources.

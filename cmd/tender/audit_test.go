@@ -54,8 +54,8 @@ func TestAudit(t *testing.T) {
 	must(t, exitOK, []string{"cart", "web"}, "get", "-a", r.Addrs()[0].String(), "cds")
 }
 
-// TestFleetAgrees checks the result of an audit of a tier whose responses are printed as JSON.
-func TestFleetAgrees(t *testing.T) {
+// TestFleetAuditResult checks the result of an audit of a tier whose responses are printed as JSON.
+func TestFleetAuditResult(t *testing.T) {
 	relay := func(text string) admin.FleetAnswer { return admin.FleetAnswer{Answer: json.RawMessage(text)} }
 	equal, failed := relay(`{"views":[{"types":[{"equal":1}]}]}`), admin.FleetAnswer{Error: "connection refused"}
 	for name, tt := range map[string]struct {
@@ -67,11 +67,11 @@ func TestFleetAgrees(t *testing.T) {
 		"one not compared": {[]admin.FleetAnswer{equal, relay(`{"views":[{"error":"timeout"}]}`)}, errDrift},
 		"one failed":       {[]admin.FleetAnswer{relay(`{"views":[{"error":"timeout"}]}`), failed}, errFleet},
 	} {
-		if err := fleetAgrees(admin.FleetAnswers{Relays: tt.relays}); !errors.Is(err, tt.want) {
+		if err := checkFleet(admin.FleetAnswers{Relays: tt.relays}); !errors.Is(err, tt.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tt.want)
 		}
 	}
-	if err := fleetAgrees(admin.FleetAnswers{Relays: []admin.FleetAnswer{relay(`[]`)}}); err == nil {
+	if err := checkFleet(admin.FleetAnswers{Relays: []admin.FleetAnswer{relay(`[]`)}}); err == nil {
 		t.Error("a malformed response gave no error")
 	}
 }
