@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // TestB43_DamageIsFoundAndReported damages bytes that all streams share. Within two minutes the relay logs the fault
@@ -18,9 +19,9 @@ func TestB43_DamageIsFoundAndReported(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		var log strings.Builder
-		opts := o.RelayOptions()
+		opts := instance.Of(o)
 		opts.Options.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError}))
-		r := relaytest.StartRelay(t, opts)
+		r := instance.Start(t, opts)
 		c := r.Client(relaytest.ClientOptions{AutoAck: true})
 		c.Subscribe(relaytest.ClusterType, "*")
 		c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s.Names(relaytest.ClusterType)) == 2 })

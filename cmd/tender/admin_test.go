@@ -14,8 +14,8 @@ import (
 
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
@@ -46,7 +46,7 @@ func newOperated(t *testing.T) *operated {
 	o := &operated{t: t, dir: t.TempDir(), signs: certs.NewCA(t)}
 	o.ca = certs.WriteFile(t, o.dir, "ca.pem", o.signs.PEM)
 	cert, key := o.signs.Sign(certs.Leaf{Names: []string{"127.0.0.1", "::1", "tender.example"}}).Write(t, o.dir)
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
+	r := instance.Start(t, instance.Options{Env: []string{
 		"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:0",
 		"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + o.ca,
 		"TENDER_AUTHZ=" + certs.WriteFile(t, o.dir, "authz.yaml", []byte(operators)),

@@ -36,6 +36,7 @@ import (
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
@@ -63,7 +64,7 @@ func forms() []string {
 type canaryTest struct {
 	*testing.T
 	origin *relaytest.Origin
-	relay  *relaytest.Relay
+	relay  *instance.Relay
 	log    logs.Log
 	spans  *tracetest.InMemoryExporter
 	dir    string // snapshot directory, or directory of a file origin
@@ -216,7 +217,7 @@ func TestB36_CanaryNeverLeaks(t *testing.T) {
 func (c *canaryTest) run(env ...string) (end func()) {
 	c.Helper()
 	c.spans = tracetest.NewInMemoryExporter()
-	c.relay = relaytest.StartRelay(c, relaytest.RelayOptions{
+	c.relay = instance.Start(c, instance.Options{
 		Env: append(env, "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_LOG_LEVEL=debug", "TENDER_DEBUG=on",
 			"TENDER_SECRETS=loopback", "TENDER_DRAIN=1s", "TENDER_TRACE_DELIVERIES=1"),
 		Options: relay.Options{Spans: keeping{c.spans}, Logger: slog.New(slog.NewTextHandler(&c.log, &slog.HandlerOptions{Level: slog.LevelDebug}))},

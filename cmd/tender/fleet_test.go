@@ -18,8 +18,8 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
@@ -75,7 +75,7 @@ func newTierOf(t *testing.T, relays int, others func(*certs.CA) []string) *tier 
 	}
 	for i, l := range listeners {
 		_ = l.Close() // the relay listens on the same port
-		r := relaytest.StartRelay(t, relaytest.RelayOptions{Options: relay.Options{Level: new(slog.LevelVar)}, Env: []string{
+		r := instance.Start(t, instance.Options{Options: relay.Options{Level: new(slog.LevelVar)}, Env: []string{
 			"TENDER_ORIGIN=file://" + s.files, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:" + port(l), "TENDER_NODE_ID=" + fmt.Sprint("relay-", i),
 			"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + s.ca, "TENDER_AUTHZ=" + rules,
 			"TENDER_PEERS=" + strings.Join(peers, ","), "TENDER_PEERS_TLS_CA=" + s.ca, "TENDER_PEERS_TLS_CERT=" + cert, "TENDER_PEERS_TLS_KEY=" + key,

@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/xdstender/tender/relay"
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
@@ -15,7 +15,7 @@ import (
 func TestLogLevel(t *testing.T) {
 	var log logs.Log
 	level := new(slog.LevelVar)
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{
+	r := instance.Start(t, instance.Options{
 		Env:     []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_ADMIN_LISTEN=127.0.0.1:0"},
 		Options: relay.Options{Logger: newLogger(&log, level, "text"), Level: level},
 	})

@@ -9,12 +9,13 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // runRelay runs a relay with an origin until the test ends, and sets adminVariable to its admin address.
-func runRelay(t *testing.T, origin string, env ...string) *relaytest.Relay {
+func runRelay(t *testing.T, origin string, env ...string) *instance.Relay {
 	t.Helper()
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: append(env, "TENDER_ORIGIN="+origin, "TENDER_ADMIN_LISTEN=127.0.0.1:0")})
+	r := instance.Start(t, instance.Options{Env: append(env, "TENDER_ORIGIN="+origin, "TENDER_ADMIN_LISTEN=127.0.0.1:0")})
 	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
 	return r
 }

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
@@ -451,7 +451,7 @@ func TestOperateRollouts(t *testing.T) {
 		certs.WriteFile(t, dir, "all.yaml", []byte(text))
 	}
 	write("a", 1)
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
+	r := instance.Start(t, instance.Options{Env: []string{
 		"TENDER_ORIGIN=file://" + dir, "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_SNAPSHOT_DIR=" + t.TempDir(), "TENDER_DELTA_VERSIONS=content", "TENDER_ROLLOUT=id=canary approve",
 	}})
 	t.Setenv(adminVariable, r.AdminAddrs()[0].String())

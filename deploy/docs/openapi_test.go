@@ -20,6 +20,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 var update = flag.Bool("update", false, "write deploy/docs/openapi.yaml")
@@ -111,7 +112,7 @@ func TestOpenAPIResponses(t *testing.T) {
 	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("web"))
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
+	r := instance.Start(t, instance.Options{Env: []string{
 		"TENDER_ORIGIN=" + o.Addr(), "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_SNAPSHOT_DIR=" + t.TempDir(),
 		"TENDER_ROLLOUT=50% approve", "TENDER_DELTA_VERSIONS=content",
 	}, Options: relay.Options{Level: new(slog.LevelVar)}})

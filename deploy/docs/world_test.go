@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // A world is what commands of pages run beside: a control plane, a relay with clients, of
@@ -75,7 +76,7 @@ func newWorld(t *testing.T) *world {
 // start starts the relay and its clients.
 func (w *world) start(t *testing.T) {
 	t.Helper()
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
+	r := instance.Start(t, instance.Options{Env: []string{
 		"TENDER_ORIGIN=" + w.origin, "TENDER_REST_LISTEN=127.0.0.1:0",
 		"TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_PROBE_LISTEN=127.0.0.1:0",
 	}})

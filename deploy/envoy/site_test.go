@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/loadserver"
 )
 
@@ -23,7 +24,7 @@ type site struct {
 	t       *testing.T
 	origin  *relaytest.Origin
 	content *relaytest.Content // of the origin, for the Node of the bootstrap
-	relay   *relaytest.Relay
+	relay   *instance.Relay
 	files   string            // directory that replaces /etc/envoy
 	changes int               // number of changes that resent has made
 	reports loadserver.Server // load reporting service of the origin
@@ -47,7 +48,7 @@ func newSite(t *testing.T, b *bootstrappb.Bootstrap, env ...string) *site {
 	env = append(env,
 		"TENDER_ORIGIN="+s.origin.Addr(), "TENDER_REST_LISTEN=127.0.0.1:0",
 		"TENDER_NODE_GROUP_BY=cluster,locality.region,locality.zone,metadata.env")
-	s.relay = relaytest.StartRelay(t, relaytest.RelayOptions{Env: append(env, s.secure(b)...)})
+	s.relay = instance.Start(t, instance.Options{Env: append(env, s.secure(b)...)})
 	return s
 }
 

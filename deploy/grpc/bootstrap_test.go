@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 func TestMain(m *testing.M) {
@@ -71,10 +72,10 @@ func newSite(t *testing.T, backend string, cluster proto.Message) *site {
 }
 
 // relay starts a relay, with additional variables.
-func (s *site) relay(env ...string) *relaytest.Relay {
+func (s *site) relay(env ...string) *instance.Relay {
 	s.t.Helper()
 	env = append(env, "TENDER_ORIGIN="+s.origin.Addr(), "TENDER_NODE_GROUP_BY=cluster,locality.zone,metadata.env")
-	return relaytest.StartRelay(s.t, relaytest.RelayOptions{Env: env})
+	return instance.Start(s.t, instance.Options{Env: env})
 }
 
 // client returns a client of gRPC-Go with a bootstrap, in which it replaces addresses.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
@@ -175,7 +176,7 @@ func TestProbesAreAnswered(t *testing.T) {
 // probe starts a relay with a directory as origin, requests paths at its probe address, and returns the status codes.
 func probe(t *testing.T, paths ...string) (codes map[string]int) {
 	t.Helper()
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_PROBE_LISTEN=127.0.0.1:0"}})
+	r := instance.Start(t, instance.Options{Env: []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_PROBE_LISTEN=127.0.0.1:0"}})
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(relaytest.Patience); r.Ready() != nil; <-tick.C { // it must read its origin first

@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/telemetry"
 )
 
@@ -99,7 +100,7 @@ func newRelay(t *testing.T) string {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("a"))
 	cert, key := certs.NewCA(t).Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, t.TempDir())
-	r := relaytest.StartRelay(t, relaytest.RelayOptions{Env: []string{
+	r := instance.Start(t, instance.Options{Env: []string{
 		"TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_ORIGIN=" + o.Addr(), "TENDER_ORIGINS=files=file://" + t.TempDir(), "TENDER_ROUTES=type:rtds=files", "TENDER_SNAPSHOT_DIR=" + t.TempDir(),
 		"TENDER_ROLLOUT=5% 10m", "TENDER_DELTA_VERSIONS=content",
 		"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,

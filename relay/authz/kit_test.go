@@ -23,13 +23,14 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A mesh is an origin and a relay with mTLS over real sockets. Its ca issues all certificates.
 type mesh struct {
-	*relaytest.Relay
+	*instance.Relay
 	t      *testing.T
 	origin *relaytest.Origin
 	ca     *certs.CA
@@ -48,7 +49,7 @@ func newMesh(t *testing.T, text string, env ...string) *mesh {
 		m.rule(text)
 		env = append(env, "TENDER_AUTHZ="+m.dir+"/current/authz.yaml")
 	}
-	m.Relay = relaytest.StartRelay(t, relaytest.RelayOptions{Env: env})
+	m.Relay = instance.Start(t, instance.Options{Env: env})
 	return m
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // A farListener accepts connections whose remote address is that of another host.
@@ -54,7 +55,7 @@ func TestB37_ReflectionIsForOperators(t *testing.T) {
 		if tt.far {
 			l = farListener{l}
 		}
-		relaytest.StartRelay(t, relaytest.RelayOptions{Options: relay.Options{Listeners: []net.Listener{l}}, Env: []string{
+		instance.Start(t, instance.Options{Options: relay.Options{Listeners: []net.Listener{l}}, Env: []string{
 			"TENDER_ORIGIN=" + relaytest.NewOrigin(t, relaytest.OriginOptions{}).Addr(), "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
 			"TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_AUTHZ=" + certs.WriteFile(t, dir, "authz.yaml", []byte(rules)),
 		}})

@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // screenshots is the directory for the pictures of the documentation. Empty means that none are taken.
@@ -29,7 +30,7 @@ var screenshots = flag.String("screenshots", "", "put pictures of the pages into
 type world struct {
 	t      *testing.T
 	origin *relaytest.Origin
-	relay  *relaytest.Relay
+	relay  *instance.Relay
 	site   string // URL of the admin address, without a slash at the end
 }
 
@@ -37,9 +38,9 @@ type world struct {
 func newWorld(t *testing.T, env ...string) *world {
 	t.Helper()
 	w := &world{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{})}
-	opts := w.origin.RelayOptions()
+	opts := instance.Of(w.origin)
 	opts.Env, opts.Options.Version = append(env, "TENDER_ADMIN_LISTEN=127.0.0.1:0"), "v1.2.3"
-	w.relay = relaytest.StartRelay(t, opts)
+	w.relay = instance.Start(t, opts)
 	w.site = "http://" + w.relay.AdminAddrs()[0].String()
 	return w
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // A screen is a size of a browser window in pixels.
@@ -168,14 +169,14 @@ peers: ["spiffe://example.org/ns/tender/**"]
 	peers := freeAddresses(t, 3) // no relay listens at the last address
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("checkout"))
-	var relays []*relaytest.Relay
+	var relays []*instance.Relay
 	for i, address := range peers[:2] {
 		_, port, _ := net.SplitHostPort(address)
-		opts := o.RelayOptions()
+		opts := instance.Of(o)
 		opts.Env = append(opts.Env, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=127.0.0.1:0,0.0.0.0:"+port,
 			"TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key, "TENDER_TLS_CLIENT_CA="+caFile, "TENDER_AUTHZ="+rules, fmt.Sprint("TENDER_NODE_ID=relay-", i),
 			"TENDER_PEERS="+strings.Join(peers, ","), "TENDER_PEERS_TLS_CA="+caFile, "TENDER_PEERS_TLS_CERT="+cert, "TENDER_PEERS_TLS_KEY="+key)
-		relays = append(relays, relaytest.StartRelay(t, opts))
+		relays = append(relays, instance.Start(t, opts))
 	}
 	b := open(t)
 	site := "http://" + relays[0].AdminAddrs()[0].String() + "/"

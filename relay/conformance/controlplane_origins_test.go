@@ -7,6 +7,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // xdstpWest is a name of endpoints in the authority west.
@@ -22,7 +23,7 @@ func TestInterop_TwoGoControlPlanes(t *testing.T) {
 			first := controlplane.New(t, kind, nil, append(planeWorld(), relaytest.Cluster("named", xdstpWest))...)
 			west := controlplane.New(t, kind, nil, relaytest.Cluster("of the west"), westEndpoints("1000"),
 				relaytest.Endpoints(xdstpWest, "127.0.0.2:1000"))
-			r := startRelay(t, first.RelayOptions(), "TENDER_ORIGINS=west="+west.Target(),
+			r := startRelay(t, instance.Of(first), "TENDER_ORIGINS=west="+west.Target(),
 				"TENDER_ROUTES=type:eds=west;authority:west=west")
 			s := &twoPlanes{first: first, west: west}
 			s.clients = r.bothVariants(relaytest.ClientOptions{Node: relaytest.EnvoyNode("envoy")}, func(c *relaytest.Client) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
@@ -27,7 +28,7 @@ func planeBubble(t *testing.T, env []string, f func(t *testing.T, o *controlplan
 			synctest.Test(t, func(t *testing.T) {
 				memory := new(memnet.Network)
 				o := controlplane.New(t, kind, memory, planeWorld()...)
-				r := startRelay(t, o.RelayOptions(), env...)
+				r := startRelay(t, instance.Of(o), env...)
 				f(t, o, r)
 			})
 		})
@@ -160,7 +161,7 @@ func TestInterop_GoControlPlaneSotWReturns(t *testing.T) {
 					}
 					o.Push()
 					before := slices.Sorted(maps.Keys(o.Resources[relaytest.ClusterType]))
-					r := startRelay(t, o.RelayOptions())
+					r := startRelay(t, instance.Of(o))
 					clients := r.bothVariants(relaytest.ClientOptions{}, func(c *relaytest.Client) {
 						c.Subscribe(relaytest.ClusterType)
 						o.Follow(c, relaytest.ClusterType)
@@ -225,7 +226,7 @@ func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 	planeBubble(t, nil, func(t *testing.T, o *controlplane.Server, first *running) {
 		env := "TENDER_SNAPSHOT_DIR=" + filepath.Join(dir, strings.ReplaceAll(o.Kind, " ", ""))
 		first.Stop()
-		r := startRelay(t, o.RelayOptions(), env)
+		r := startRelay(t, instance.Of(o), env)
 		p := &planeClients{o: o, r: r}
 		clients := []*relaytest.Client{p.wildcards(relaytest.Delta, "a"), p.wildcards(relaytest.SotW, "b")}
 		for _, c := range clients {
@@ -235,7 +236,7 @@ func TestInterop_GoControlPlaneAfterARestart(t *testing.T) {
 		time.Sleep(10 * time.Second) // until the sets are complete
 		r.Stop()
 		o.Stop()
-		r = startRelay(t, o.RelayOptions(), env)
+		r = startRelay(t, instance.Of(o), env)
 		p.r = r
 		for _, c := range clients {
 			before := len(c.Responses())

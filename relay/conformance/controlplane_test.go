@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // planeWorld returns the initial resources of the control planes.
@@ -158,7 +159,7 @@ func TestInterop_GoControlPlaneSotW(t *testing.T) {
 // planeScenario runs all steps against one kind of control plane.
 func planeScenario(t *testing.T, kind string) {
 	o := controlplane.New(t, kind, nil, planeWorld()...)
-	r := startRelay(t, o.RelayOptions())
+	r := startRelay(t, instance.Of(o))
 	p := newPlaneClients(o, r)
 	p.converge()
 
@@ -281,7 +282,7 @@ func planeReturns(p *planeClients) {
 // planeLate sets the snapshot after clients have subscribed. Before that, no client receives an empty set.
 func planeLate(t *testing.T, kind string) {
 	o := controlplane.New(t, kind, nil)
-	r := startRelay(t, o.RelayOptions())
+	r := startRelay(t, instance.Of(o))
 	p := newPlaneClients(o, r)
 	seen := make(map[string]bool)
 	o.AwaitRequest("a request of each type", func(r *discoverypb.DeltaDiscoveryRequest) bool {

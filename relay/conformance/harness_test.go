@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // TestMain runs property tests with 50 random sequences, unless -rapid.checks is given: with the race detector, a
@@ -33,20 +34,20 @@ const operated = "TENDER_ADMIN_LISTEN=127.0.0.1:0"
 
 // A running is a relay with helpers for these tests.
 type running struct {
-	*relaytest.Relay
+	*instance.Relay
 	t testing.TB
 }
 
 // start runs a relay of an origin, with further environment variables, until the test ends.
 func start(t testing.TB, o *relaytest.Origin, env ...string) *running {
 	t.Helper()
-	return startRelay(t, o.RelayOptions(), env...)
+	return startRelay(t, instance.Of(o), env...)
 }
 
 // startMuted is start without a log, for tests in which the log would use much memory.
 func startMuted(t testing.TB, o *relaytest.Origin, env ...string) *running {
 	t.Helper()
-	opts := o.RelayOptions()
+	opts := instance.Of(o)
 	opts.Options.Logger = slog.New(slog.DiscardHandler)
 	return startRelay(t, opts, env...)
 }
@@ -67,21 +68,21 @@ func (r *running) bothVariants(opts relaytest.ClientOptions,
 // downstreamRelay runs another relay, whose origin is r, until the test ends.
 func (r *running) downstreamRelay(env ...string) *running {
 	r.t.Helper()
-	return startRelay(r.t, relaytest.RelayOptions{Above: r.Relay}, append(env, "TENDER_NODE_ID=tender/below")...)
+	return startRelay(r.t, instance.Options{Above: r.Relay}, append(env, "TENDER_NODE_ID=tender/below")...)
 }
 
 // startFiles runs a relay that serves a directory, until the test ends.
 func startFiles(t testing.TB, dir string, env ...string) *running {
 	t.Helper()
-	return startRelay(t, relaytest.RelayOptions{Target: "file://" + dir}, env...)
+	return startRelay(t, instance.Options{Target: "file://" + dir}, env...)
 }
 
-// startRelay is relaytest.StartRelay with defaults for tests of many virtual hours without TLS.
-func startRelay(t testing.TB, opts relaytest.RelayOptions, env ...string) *running {
+// startRelay is instance.Start with defaults for tests of many virtual hours without TLS.
+func startRelay(t testing.TB, opts instance.Options, env ...string) *running {
 	t.Helper()
 	opts.Env = slices.Concat(env, opts.Env,
 		[]string{"TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_CONNECTION_AGE=off", "TENDER_SECRETS=loopback"})
-	return &running{Relay: relaytest.StartRelay(t, opts), t: t}
+	return &running{Relay: instance.Start(t, opts), t: t}
 }
 
 // sleep lets virtual time pass in a bubble, and waits until all goroutines are idle.

@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // A lossyConn drops the data of both sides after it was cut, without closing the connection, as a broken link
@@ -53,7 +54,7 @@ func TestC22_HalfOpenConnectionsAreDetected(t *testing.T) {
 	for _, changing := range []bool{false, true} {
 		originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 			o.Put(relaytest.Cluster("a"))
-			r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Pings: true})
+			r := startRelay(t, instance.Options{Origins: []*relaytest.Origin{o}, Pings: true})
 			connected := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
 			connected.Subscribe(typeCDS)
 			var cut atomic.Bool
@@ -126,7 +127,7 @@ func TestB34_TheKernelGivesUpClients(t *testing.T) {
 	}
 	kept := keptListener{l, make(chan net.Conn, 1)}
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o},
+	r := startRelay(t, instance.Options{Origins: []*relaytest.Origin{o},
 		Options: relay.Options{Listeners: []net.Listener{kept}}})
 	o.Put(relaytest.Cluster("a"))
 	c := r.Client(relaytest.ClientOptions{})

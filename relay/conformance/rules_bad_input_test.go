@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // A badInput is input that a peer must not send, with the expected reaction.
@@ -447,7 +448,7 @@ func (row badInput) asCall(t *testing.T) {
 			call.headers...), 2) {
 			req.Header.Set(pair[0], pair[1])
 		}
-		resp, err := restPoller(t, &running{Relay: &relaytest.Relay{DialREST: func(ctx context.Context) (net.Conn, error) {
+		resp, err := restPoller(t, &running{Relay: &instance.Relay{DialREST: func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", r.Target)
 		}}}, true).http.Do(req)
 		if err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
@@ -225,8 +226,8 @@ func TestB41_TwoRelaysOfEachOther(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(chainResources("1")...)
 	link := proxy.New(t, "127.0.0.1:1")
-	a := startRelay(t, relaytest.RelayOptions{Target: link.Addr()}, "TENDER_COLD_WAIT=1s")
-	b := startRelay(t, relaytest.RelayOptions{Target: a.Target}, "TENDER_COLD_WAIT=1s")
+	a := startRelay(t, instance.Options{Target: link.Addr()}, "TENDER_COLD_WAIT=1s")
+	b := startRelay(t, instance.Options{Target: a.Target}, "TENDER_COLD_WAIT=1s")
 	link.Forward(b.Addrs()[0].String())
 	for _, r := range []*running{a, b} {
 		c := r.Client(relaytest.ClientOptions{})

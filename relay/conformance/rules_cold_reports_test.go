@@ -18,6 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
@@ -173,7 +174,7 @@ func TestH04_GoControlPlane(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			memory := new(memnet.Network)
 			o := controlplane.New(t, kind, memory, planeWorld()...)
-			r := startRelay(t, o.RelayOptions(), operated)
+			r := startRelay(t, instance.Of(o), operated)
 			w := &world{t: t, relay: r}
 			c := w.dial(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true,
 				Node: relaytest.EnvoyNode("tender/test")})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // trickle writes one byte per second until the connection fails.
@@ -151,7 +152,7 @@ func awaitConnections(t *testing.T, r *running, n int) {
 // B.34: a connection with an incomplete frame is closed like a half-open one: it answers no pings.
 func TestB34_IncompleteFrame(t *testing.T) {
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Pings: true})
+		r := startRelay(t, instance.Options{Origins: []*relaytest.Origin{o}, Pings: true})
 		check := otherClient(t, o, r.Conn())
 		conn, err := r.Listener.Dial(t.Context())
 		if err != nil {

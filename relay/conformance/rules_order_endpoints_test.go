@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // actAsEnvoy acts as an Envoy until no response is due: it subscribes to the endpoints of new clusters and ACKs.
@@ -194,7 +195,7 @@ func TestH06_ControlPlane(t *testing.T) {
 		o := controlplane.New(t, controlplane.Linear, nil, relaytest.Cluster("a"),
 			relaytest.Endpoints("a", "127.0.0.1:1"),
 			relaytest.Listener("l", "r"), relaytest.Route("r", []string{"*"}, "a"))
-		c := startRelay(t, o.RelayOptions()).Client(relaytest.ClientOptions{Variant: v})
+		c := startRelay(t, instance.Of(o)).Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(relaytest.ClusterType)
 		seen := make(map[string]bool) // type URL and name of received resources
 		envoy := func(until string) {

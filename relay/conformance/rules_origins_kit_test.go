@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // originsBubble runs f with a relay of two origins. TENDER_ROUTES assigns resources to the second origin, west,
@@ -18,7 +19,7 @@ func originsBubble(t *testing.T, routes string, env []string, f func(first, west
 		further := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "west"})
 		first := &world{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
 		first.relay = startRelay(t,
-			relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {further}}},
+			instance.Options{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {further}}},
 			append(env, "TENDER_ROUTES="+routes)...)
 		west := *first
 		west.origin = further

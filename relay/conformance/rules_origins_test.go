@@ -14,6 +14,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // Names of authorities with and without routes.
@@ -170,7 +171,7 @@ func TestB40_OriginsFailOverIndependently(t *testing.T) {
 			o.Put(relaytest.Cluster(name), relaytest.Endpoints("a", "127.0.0.1:80"+string(rune('0'+len(all)))))
 			all = append(all, o)
 		}
-		r := startRelay(t, relaytest.RelayOptions{Origins: all[:1], Named: map[string][]*relaytest.Origin{"west": all[1:]}},
+		r := startRelay(t, instance.Options{Origins: all[:1], Named: map[string][]*relaytest.Origin{"west": all[1:]}},
 			"TENDER_ROUTES=type:eds=west")
 		c := r.Client(relaytest.ClientOptions{AutoAck: true})
 		c.Subscribe(relaytest.ClusterType)
@@ -217,7 +218,7 @@ func TestB8_ReadinessFollowsTheFirstOrigin(t *testing.T) {
 		west := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "west"})
 		west.Put(relaytest.Endpoints("a"))
 		o.Stop()
-		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o},
+		r := startRelay(t, instance.Options{Origins: []*relaytest.Origin{o},
 			Named: map[string][]*relaytest.Origin{"west": {west}}}, "TENDER_ROUTES=type:eds=west")
 		c := r.Client(relaytest.ClientOptions{})
 		c.Subscribe(relaytest.EndpointType, "a")
@@ -263,7 +264,7 @@ func TestB40_MaxOrigins(t *testing.T) {
 			other.Put(relaytest.Opaque(typeURLs["acme"], names[i], nil))
 			further[name], routes = []*relaytest.Origin{other}, append(routes, "authority:"+name+"="+name)
 		}
-		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Named: further},
+		r := startRelay(t, instance.Options{Origins: []*relaytest.Origin{o}, Named: further},
 			"TENDER_ROUTES="+strings.Join(routes, ";"))
 		c := r.Client(relaytest.ClientOptions{AutoAck: true})
 		c.Subscribe(typeURLs["acme"], names...)
@@ -301,7 +302,7 @@ func TestR129_AFileOriginBesideAControlPlane(t *testing.T) {
 			if first == "the files" {
 				target, other = other, target
 			}
-			r := startRelay(t, relaytest.RelayOptions{Target: target}, "TENDER_ROUTES="+routes, "TENDER_ORIGINS=other="+other)
+			r := startRelay(t, instance.Options{Target: target}, "TENDER_ROUTES="+routes, "TENDER_ORIGINS=other="+other)
 			clients := r.bothVariants(relaytest.ClientOptions{Node: wrapNode()}, func(c *relaytest.Client) {
 				c.Subscribe(relaytest.ClusterType)
 				c.Subscribe(rds, "plain", name+"none", name+"*")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // isReady fails the test unless /readyz, the status and gRPC health agree on whether the relay is ready. It
@@ -105,7 +106,7 @@ func TestH08_SecondOriginDown(t *testing.T) {
 		further := map[string][]*relaytest.Origin{"x": {o}}
 		env := []string{operated, "TENDER_ROUTES=type:lds=x", "TENDER_COLD_WAIT=20s"}
 		o.Stop()
-		r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first}, Named: further}, env...)
+		r := startRelay(t, instance.Options{Origins: []*relaytest.Origin{first}, Named: further}, env...)
 		sleep(19 * time.Second)
 		if text := isReady(t, r, "down for 19s", false); strings.Contains(text, first.Target()) ||
 			!strings.Contains(text, o.Target()+" is not connected") {
@@ -116,7 +117,7 @@ func TestH08_SecondOriginDown(t *testing.T) {
 
 		code.Store(uint32(codes.PermissionDenied))
 		o.Restart()
-		r = startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first}, Named: further}, env...)
+		r = startRelay(t, instance.Options{Origins: []*relaytest.Origin{first}, Named: further}, env...)
 		sleep(time.Hour)
 		if text := isReady(t, r, "rejected by the second origin", false); !strings.Contains(text, "error of the origin") {
 			t.Errorf("/readyz is %q", text)

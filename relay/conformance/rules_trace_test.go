@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // A tracedRelay is a relay whose spans and log are recorded.
@@ -32,7 +33,7 @@ func startTraced(t testing.TB, o *relaytest.Origin, env ...string) *tracedRelay 
 	t.Helper()
 	r := &tracedRelay{spans: tracetest.NewInMemoryExporter()}
 	r.running = startRelay(t,
-		relaytest.RelayOptions{Origins: []*relaytest.Origin{o}, Options: relay.Options{Spans: r.spans}}, env...)
+		instance.Options{Origins: []*relaytest.Origin{o}, Options: relay.Options{Spans: r.spans}}, env...)
 	return r
 }
 

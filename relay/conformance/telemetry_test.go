@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // metricsOf returns the relay's metrics, by name and label values in the order of the label names. For a histogram
@@ -115,7 +116,7 @@ func TestB43_MetricsOfABadOrigin(t *testing.T) {
 		relaytest.NewOrigin(t, relaytest.OriginOptions{}), relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	bad.Put(relaytest.Cluster("a"))
 	dead.Stop()
-	r := startRelay(t, relaytest.RelayOptions{Origins: []*relaytest.Origin{first},
+	r := startRelay(t, instance.Options{Origins: []*relaytest.Origin{first},
 		Named: map[string][]*relaytest.Origin{"west": {dead, bad}}},
 		operated, "TENDER_ROUTES=type:cds=west", "TENDER_NODE_GROUP_BY=none")
 	c := r.Client(relaytest.ClientOptions{AutoAck: true})

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/logs"
 )
 
@@ -54,7 +55,7 @@ func variables(origin string, env []string) []string {
 // NewRelayWith is [NewRelay] with options. It replaces their logger.
 func NewRelayWith(tb relaytest.TB, opts relay.Options, origin string, env ...string) *Relay {
 	tb.Helper()
-	started := relaytest.StartRelay(tb, relaytest.RelayOptions{Env: variables(origin, env), Options: opts})
+	started := instance.Start(tb, instance.Options{Env: variables(origin, env), Options: opts})
 	r := &Relay{Relay: started.Relay, tb: tb, log: &started.Log}
 	r.Addr, r.Admin = r.Addrs()[0].String(), r.AdminAddrs()[0].String()
 	if addrs := r.RESTAddrs(); len(addrs) > 0 {

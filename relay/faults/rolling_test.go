@@ -15,15 +15,16 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/ledger"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A replica is a relay that can be drained and started again on its address.
 type replica struct {
-	*relaytest.Relay
+	*instance.Relay
 	t       *testing.T
-	opts    relaytest.RelayOptions
+	opts    instance.Options
 	address string
 }
 
@@ -31,7 +32,7 @@ type replica struct {
 func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
 	t.Helper()
 	r := &replica{t: t, address: proxy.FreeAddress(t)}
-	r.opts = relaytest.RelayOptions{
+	r.opts = instance.Options{
 		Env:     []string{"TENDER_LISTEN=" + r.address, "TENDER_NODE_ID=" + id, "TENDER_ORIGIN=" + origin.Addr(), "TENDER_DRAIN=2s"},
 		Options: relay.Options{Logger: slog.New(slog.DiscardHandler)},
 	}
@@ -42,7 +43,7 @@ func startReplica(t *testing.T, id string, origin *relaytest.Origin) *replica {
 // start starts the relay, also after a drain. It must not change the address, which clients read concurrently.
 func (r *replica) start() {
 	r.t.Helper()
-	r.Relay = relaytest.StartRelay(r.t, r.opts)
+	r.Relay = instance.Start(r.t, r.opts)
 }
 
 func (r *replica) dial() (*grpc.ClientConn, error) {

@@ -18,13 +18,14 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // A victim is a relay with an origin and a well-behaved client, the neighbour, which subscribes to a cluster.
 type victim struct {
-	*relaytest.Relay
+	*instance.Relay
 	t         *testing.T
 	origin    *relaytest.Origin
 	neighbour *relaytest.Client
@@ -35,9 +36,9 @@ type victim struct {
 func serve(t *testing.T, env ...string) *victim {
 	t.Helper()
 	v := &victim{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{})}
-	opts := v.origin.RelayOptions()
+	opts := instance.Of(v.origin)
 	opts.Env, opts.Options.Logger = append(env, "TENDER_REST_LISTEN=127.0.0.2:0"), slog.New(slog.DiscardHandler)
-	v.Relay = relaytest.StartRelay(t, opts)
+	v.Relay = instance.Start(t, opts)
 	v.neighbour = relaytest.NewClient(t, v.Conn(), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
 	v.origin.Put(relaytest.Cluster("a"))
 	v.neighbour.Subscribe(relaytest.ClusterType, "a")

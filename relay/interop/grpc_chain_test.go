@@ -5,6 +5,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
@@ -15,8 +16,8 @@ func TestInterop_ChainLosesItsFirst(t *testing.T) {
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := controlplane.New(t, controlplane.Linear, nil, grpcWorld(one)...)
 	between := proxy.FreeAddress(t)
-	first := relayOf(t, o.RelayOptions(), "TENDER_LISTEN="+between)
-	second := relayOf(t, relaytest.RelayOptions{Target: between})
+	first := relayOf(t, instance.Of(o), "TENDER_LISTEN="+between)
+	second := relayOf(t, instance.Options{Target: between})
 
 	grpcs := []*grpcPeer{newGRPCPeer(t, second.Target, "early")}
 	grpcs[0].reaches(one)
@@ -43,7 +44,7 @@ func TestInterop_ChainLosesItsFirst(t *testing.T) {
 		c.reaches(one)
 	}
 	o.Put(relaytest.Endpoints("service-endpoints", two), relaytest.Cluster("while away"))
-	relayOf(t, o.RelayOptions(), "TENDER_LISTEN="+between)
+	relayOf(t, instance.Of(o), "TENDER_LISTEN="+between)
 	for _, c := range grpcs {
 		c.reaches(two)
 	}

@@ -6,29 +6,29 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // An origin is a control plane that can be stopped and restarted on its address.
 type origin interface {
-	RelayOptions() relaytest.RelayOptions
+	instance.Origin
 	Put(msgs ...proto.Message)
 	Stop()
 	Restart()
 }
 
 // relayOf starts a relay with further variables. It is stopped when the test ends.
-func relayOf(t *testing.T, opts relaytest.RelayOptions, env ...string) *relaytest.Relay {
+func relayOf(t *testing.T, opts instance.Options, env ...string) *instance.Relay {
 	t.Helper()
 	opts.Env = append(env, "TENDER_DRAIN=1s")
-	return relaytest.StartRelay(t, opts)
+	return instance.Start(t, opts)
 }
 
 // chain starts a chain of relays, which are stopped when the test ends. The first one connects to the origin, each
 // other one to its predecessor, and the last one listens on an address.
-func chain(t *testing.T, o origin, relays int, address string, env ...string) (last, first *relaytest.Relay) {
+func chain(t *testing.T, o origin, relays int, address string, env ...string) (last, first *instance.Relay) {
 	t.Helper()
-	opts := o.RelayOptions()
+	opts := instance.Of(o)
 	for i := range relays {
 		listen := "127.0.0.1:0"
 		if i == relays-1 {
@@ -38,7 +38,7 @@ func chain(t *testing.T, o origin, relays int, address string, env ...string) (l
 		if i == 0 {
 			first = last
 		}
-		opts = relaytest.RelayOptions{Target: last.Target}
+		opts = instance.Options{Target: last.Target}
 	}
 	return last, first
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/loadserver"
 )
 
@@ -63,7 +64,7 @@ func TestInterop_LoadReports(t *testing.T) {
 			o.Put(cluster)
 			o.Register = reports.Register
 			o.Restart()
-			r := relayOf(t, o.RelayOptions(), "TENDER_LRS="+mode)
+			r := relayOf(t, instance.Of(o), "TENDER_LRS="+mode)
 			addUp := func(calls uint64) {
 				t.Helper()
 				reports.Await(t, func(all []*lrspb.LoadStatsRequest) error {

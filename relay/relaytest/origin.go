@@ -141,8 +141,8 @@ func (o *Origin) Target() string { return "passthrough:///" + o.address }
 // Addr returns the host:port of the origin, or its name in memory.
 func (o *Origin) Addr() string { return o.address }
 
-// RelayOptions returns the options of a relay of the origin.
-func (o *Origin) RelayOptions() RelayOptions { return RelayOptions{Origins: []*Origin{o}} }
+// Memory returns the network of the origin, or nil on a real socket.
+func (o *Origin) Memory() *memnet.Network { return o.memory }
 
 // DialOptions returns the dial options for a plaintext connection to Target.
 func (o *Origin) DialOptions() []grpc.DialOption { return DialOptions(o) }

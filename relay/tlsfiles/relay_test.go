@@ -24,17 +24,18 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // A running is a relay that serves real sockets.
 type running struct {
-	*relaytest.Relay
+	*instance.Relay
 }
 
 // start runs a relay until the test ends.
 func start(t *testing.T, env ...string) *running {
 	t.Helper()
-	return &running{relaytest.StartRelay(t, relaytest.RelayOptions{Env: env})}
+	return &running{instance.Start(t, instance.Options{Env: env})}
 }
 
 // client returns a client with credentials. Its connection is closed at the end of the test.

@@ -313,11 +313,5 @@ func (o *Server) Follow(c interface {
 	c.WaitState(o.tb.Context(), func(s relaytest.State) bool { return s.SameContent(want, typeURL) })
 }
 
-// RelayOptions returns the options of a relay whose origin is the control plane.
-func (o *Server) RelayOptions() relaytest.RelayOptions {
-	opts := relaytest.RelayOptions{Target: o.Target()}
-	if o.memory != nil {
-		opts.Memory, opts.Options.DialOptions = true, []grpc.DialOption{o.memory.DialOption()}
-	}
-	return opts
-}
+// Memory returns the network of the control plane, or nil for sockets.
+func (o *Server) Memory() *memnet.Network { return o.memory }

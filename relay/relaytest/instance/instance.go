@@ -1,4 +1,10 @@
-package relaytest
+// Package instance runs relays in the process of a test, on sockets or in memory.
+//
+// It is apart from package relaytest, so that tests of single packages with a scripted origin or client do not link the
+// whole relay.
+//
+// The package is not a stable API: programs that embed Tender use package relay.
+package instance
 
 import (
 	"cmp"
@@ -14,10 +20,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/logs"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 	"github.com/xdstender/tender/relay/relaytest/wait"
@@ -26,13 +31,13 @@ import (
 // relayBuffer is the buffer size of a connection to a relay in memory, in bytes per direction.
 const relayBuffer = 64 << 10
 
-// RelayOptions configure the relay of [StartRelay]. The zero value is a relay on sockets with the origin in Env.
-type RelayOptions struct {
+// Options configure the relay of [Start]. The zero value is a relay on sockets with the origin in Env.
+type Options struct {
 	// Origins are the targets of the primary origin in failover order. If empty, TENDER_ORIGIN in Env applies.
-	Origins []*Origin
+	Origins []*relaytest.Origin
 
 	// Named has the targets of each further origin. TENDER_ROUTES in Env routes to them.
-	Named map[string][]*Origin
+	Named map[string][]*relaytest.Origin
 
 	// Target is the gRPC target of the primary origin if that is not an Origin. In memory, Options.DialOptions must reach
 	// it.
@@ -50,9 +55,26 @@ type RelayOptions struct {
 	// tender/test.
 	Env []string
 
-	// Options are options of the relay. StartRelay adds those that the other fields require. Without a Logger, Relay.Log
+	// Options are options of the relay. Start adds those that the other fields require. Without a Logger, Relay.Log
 	// and the output of the test receive the log.
 	Options relay.Options
+}
+
+// An Origin is an origin in the process of the test, scripted or a control plane.
+type Origin interface {
+	// Target is its gRPC target.
+	Target() string
+	// Memory is its network, nil for sockets.
+	Memory() *memnet.Network
+}
+
+// Of returns the options of a relay of one origin.
+func Of(o Origin) Options {
+	opts := Options{Target: o.Target()}
+	if memory := o.Memory(); memory != nil {
+		opts.Memory, opts.Options.DialOptions = true, []grpc.DialOption{memory.DialOption()}
+	}
+	return opts
 }
 
 // A Relay is a running relay, with the means to connect to it. Its fields may be changed between calls.
@@ -75,19 +97,19 @@ type Relay struct {
 	// Cancel starts a drain. Drain also waits for the end of the relay.
 	Cancel context.CancelFunc
 
-	tb     TB
+	tb     wait.TB
 	memory bool
 	ended  chan error // closed once its value has been received
 }
 
-// StartRelay runs a relay until tb ends. The test fails if the relay ends with an error.
-func StartRelay(tb TB, opts RelayOptions) *Relay {
+// Start runs a relay until tb ends. The test fails if the relay ends with an error.
+func Start(tb wait.TB, opts Options) *Relay {
 	tb.Helper()
 	r := &Relay{tb: tb, ended: make(chan error, 1),
 		DialOptions: []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}}
 	all := slices.Concat(append(slices.Collect(maps.Values(opts.Named)), opts.Origins)...)
 	r.memory = opts.Memory || opts.Above != nil && opts.Above.memory ||
-		slices.ContainsFunc(all, func(o *Origin) bool { return o.memory != nil })
+		slices.ContainsFunc(all, func(o *relaytest.Origin) bool { return o.Memory() != nil })
 	cfg := configure(tb, opts)
 	relayOpts := r.options(opts, all)
 	if r.memory {
@@ -109,13 +131,13 @@ func StartRelay(tb TB, opts RelayOptions) *Relay {
 }
 
 // options returns the options for relay.New.
-func (r *Relay) options(opts RelayOptions, origins []*Origin) relay.Options {
+func (r *Relay) options(opts Options, origins []*relaytest.Origin) relay.Options {
 	relayOpts := opts.Options
 	switch {
 	case opts.Above != nil:
 		relayOpts.DialOptions = slices.Concat(opts.Above.DialOptions, relayOpts.DialOptions)
 	case r.memory && len(origins) > 0:
-		relayOpts.DialOptions = append(DialOptions(origins...), relayOpts.DialOptions...)
+		relayOpts.DialOptions = append(relaytest.DialOptions(origins...), relayOpts.DialOptions...)
 	}
 	if relayOpts.Logger == nil {
 		relayOpts.Logger = slog.New(slog.NewTextHandler(io.MultiWriter(&r.Log, logs.OutputOf(r.tb)),
@@ -129,7 +151,7 @@ func (r *Relay) options(opts RelayOptions, origins []*Origin) relay.Options {
 }
 
 // configure returns the configuration of a relay.
-func configure(tb TB, opts RelayOptions) relay.Config {
+func configure(tb wait.TB, opts Options) relay.Config {
 	tb.Helper()
 	env := slices.Concat(opts.Env, []string{
 		"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=tender/test",
@@ -161,7 +183,7 @@ func configure(tb TB, opts RelayOptions) relay.Config {
 	return cfg
 }
 
-func targets(origins []*Origin) (targets []string) {
+func targets(origins []*relaytest.Origin) (targets []string) {
 	for _, o := range origins {
 		targets = append(targets, o.Target())
 	}
@@ -224,28 +246,7 @@ func (r *Relay) Conn(opts ...grpc.DialOption) *grpc.ClientConn {
 }
 
 // Client returns a client on a connection of its relayOpts.
-func (r *Relay) Client(opts ClientOptions) *Client {
+func (r *Relay) Client(opts relaytest.ClientOptions) *relaytest.Client {
 	r.tb.Helper()
-	return NewClient(r.tb, r.Conn(), opts)
-}
-
-// NewBackend starts a gRPC server with a health service, as a backend that clients discover by xDS. It stops when tb
-// ends. NewBackend returns its address.
-func NewBackend(tb TB) string {
-	tb.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		tb.Fatalf("start backend: %v", err)
-	}
-	s := grpc.NewServer()
-	healthpb.RegisterHealthServer(s, health.NewServer())
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }() // awaited below
-	wait.Cleanup(tb, func() {
-		s.Stop()
-		if err := <-served; err != nil {
-			tb.Errorf("backend ended: %v", err)
-		}
-	})
-	return l.Addr().String()
+	return relaytest.NewClient(r.tb, r.Conn(), opts)
 }
