@@ -91,7 +91,7 @@ SCENARIOS    ?= $(shell expr 4 '*' "$$(getconf _NPROCESSORS_ONLN)")
 PREVIOUS     := .bin/tender-previous
 
 # Programs of other projects that make interop runs with the relay. An update of Envoy Gateway may need other ports in
-# relay/interop.
+# system/interop.
 ENVOY_GATEWAY := github.com/envoyproxy/gateway/cmd/envoy-gateway@v1.9.1
 CONTROL_PLANE := github.com/envoyproxy/go-control-plane@v0.14.0
 RATELIMIT     := github.com/envoyproxy/ratelimit/src/service_cmd@v1.4.1-0.20260122083618-3fb702589d36
@@ -103,7 +103,7 @@ MOSNBIN       := .bin/mosn-$(call version,$(MOSN))
 
 # A client of the tests, and accessibility checks for a browser, each with the packages that its lock file names. A copy
 # of that file says what is installed.
-NODE_PACKAGES := relay/interop/testdata/grpc-js relay/browser/testdata/axe
+NODE_PACKAGES := system/interop/testdata/grpc-js system/browser/testdata/axe
 
 .PHONY: FORCE help envoy previous build release image imagetest charts cluster interop reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
 
@@ -219,7 +219,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (10s)
 	done; test -n "$$any" || { echo "no fuzz target in $(PKG)"; exit 1; }; }
 
 soak: ## Let everything fail at random for SOAK (5m), under CLIENTS (500); SEED=7 repeats a run
-	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout 0 -run '^TestSoak$$' ./relay/soak -for $(SOAK) -clients $(CLIENTS) -seed $(SEED) -only '$(ONLY)'
+	CGO_ENABLED=1 $(GO) test -race -count=1 -v -timeout 0 -run '^TestSoak$$' ./system/soak -for $(SOAK) -clients $(CLIENTS) -seed $(SEED) -only '$(ONLY)'
 
 bench: build ## Measure the relay beside limits and peers: all scenarios, or SCENARIO=S1
 	cd bench && $(GOBUILD) -o ../bin/bench . && ../bin/bench -scenario '$(SCENARIO)' -commit '$(COMMIT)' $(ARGS)
@@ -247,11 +247,11 @@ cluster: $(HELMBIN) $(KUSTOMBIN) $(CLUSTERBIN) $(DEFINITIONS) ## Install the cha
 
 interop: $(GATEWAYBIN) $(EXAMPLEBIN) $(RATELIMITBIN) $(MOSNBIN) ## Test the relay with Envoy Gateway, go-control-plane's example server, envoyproxy/ratelimit and MOSN (built once: 15 minutes)
 	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(NEWEST_ENVOY)
-	$(GO) test -count=1 -timeout $(TIMEOUT) ./relay/interop -envoy-gateway '$(CURDIR)/$(GATEWAYBIN)' \
+	$(GO) test -count=1 -timeout $(TIMEOUT) ./system/interop -envoy-gateway '$(CURDIR)/$(GATEWAYBIN)' \
 		-example '$(CURDIR)/$(EXAMPLEBIN)' -ratelimit '$(CURDIR)/$(RATELIMITBIN)' -mosn '$(CURDIR)/$(MOSNBIN)'
 
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
-	$(GO) test -count 1 ./relay/browser -screenshots $(CURDIR)/deploy/docs/images
+	$(GO) test -count 1 ./system/browser -screenshots $(CURDIR)/deploy/docs/images
 
 deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, Prometheus, systemd-analyze, axe, and gRPC for Node.js and Python
 	@missing=; \
@@ -338,7 +338,7 @@ $(CLUSTERBIN):
 
 # The example server of go-control-plane, whose listener and backend are elsewhere: at a free port of loopback, and where
 # a variable says.
-$(EXAMPLEBIN): relay/interop/testdata/example/upstream.go
+$(EXAMPLEBIN): system/interop/testdata/example/upstream.go
 	@rm -rf $@.install && mkdir -p $@.install
 	@set -e; dir=$$(cd / && $(GO) mod download -json $(CONTROL_PLANE) | sed -n 's/^\t"Dir": "\(.*\)",*$$/\1/p'); \
 		cp -r "$$dir" $@.install/source; chmod -R u+w $@.install/source; \

@@ -31,6 +31,8 @@ var layers = map[string][]string{
 	"cache/wire":        {"cache/wire/schema"},
 	"cache/wire/schema": {},
 	"deploy":            {"relay"},
+	"system": {"cmd", "relay", "relay/envoytest", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire",
+		"cache/wire/schema"},
 	"bench": {"relay", "relay/envoytest", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire",
 		"cache/wire/schema"},
 }

@@ -127,7 +127,7 @@ func TestCompatibility(t *testing.T) {
 		{"gRPC for Go", "go.mod", `\bgoogle\.golang\.org/grpc v(\S+)`},
 		{"go-control-plane", "go.mod", `envoyproxy/go-control-plane v(\S+)`},
 		{"Go, to build", "go.mod", `(?m)^go (\S+)`},
-		{"gRPC for Node.js (`@grpc/grpc-js-xds`)", "relay/interop/testdata/grpc-js/package-lock.json", `"node_modules/@grpc/grpc-js-xds": \{\s+"version": "([^"]+)"`},
+		{"gRPC for Node.js (`@grpc/grpc-js-xds`)", "system/interop/testdata/grpc-js/package-lock.json", `"node_modules/@grpc/grpc-js-xds": \{\s+"version": "([^"]+)"`},
 		{"Envoy Gateway", "Makefile", `gateway/cmd/envoy-gateway@v(\S+)`},
 		{"envoyproxy/ratelimit", "Makefile", `ratelimit/src/service_cmd@v\S+-([0-9a-f]{12})`},
 		{"MOSN", "Makefile", `mosn\.io/mosn@v(\S+)`},

@@ -1,4 +1,4 @@
-package envoytest_test
+package envoy_test
 
 import (
 	"encoding/json"

@@ -100,7 +100,7 @@ func nodeJS(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	if got, err := os.ReadFile(filepath.Join(dir, "node_modules", ".installed")); err != nil || !bytes.Equal(got, want) {
-		t.Fatalf("relay/interop/%s/node_modules does not match package-lock.json: run `make deps`", dir)
+		t.Fatalf("system/interop/%s/node_modules does not match package-lock.json: run `make deps`", dir)
 	}
 	node, err := exec.LookPath("node")
 	if err != nil {

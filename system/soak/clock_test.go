@@ -33,7 +33,7 @@ type clock struct {
 func overlay(t *testing.T) string {
 	t.Helper()
 	dir, root := t.TempDir(), must(t, filepath.Abs, "../..")
-	replace := map[string]string{filepath.Join(root, "relay/soak/setclock/setclock.go"): must(t, filepath.Abs, "testdata/setclock.go")}
+	replace := map[string]string{filepath.Join(root, "system/soak/setclock/setclock.go"): must(t, filepath.Abs, "testdata/setclock.go")}
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -51,7 +51,7 @@ func overlay(t *testing.T) string {
 			return err
 		}
 		text = bytes.ReplaceAll(text, []byte("time.Now"), []byte("setclock.Now"))
-		text = bytes.Replace(text, []byte("\nimport "), []byte("\nimport \"github.com/xdstender/tender/relay/soak/setclock\"\nimport "), 1)
+		text = bytes.Replace(text, []byte("\nimport "), []byte("\nimport \"github.com/xdstender/tender/system/soak/setclock\"\nimport "), 1)
 		text = append(text, "\nvar _ time.Time\n"...) // keeps the import of time used
 		replace[name] = certs.WriteFile(t, dir, fmt.Sprintf("%d.go", len(replace)), text)
 		return nil
