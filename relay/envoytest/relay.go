@@ -142,8 +142,9 @@ var built struct {
 	err  error
 }
 
-// Command builds cmd/tender from the working tree and returns the path of the binary. A package that calls it must call
-// [Clean] in its TestMain.
+// Command builds cmd/tender from the working tree, with the flags of make build, and returns the path of the binary. So
+// the packages that make build or make previous has compiled are not compiled again, and the binary is static. A package
+// that calls Command must call [Clean] in its TestMain.
 func Command(tb relaytest.TB) string {
 	tb.Helper()
 	dir := root(tb)
@@ -152,8 +153,8 @@ func Command(tb relaytest.TB) string {
 		if built.err = os.MkdirAll(filepath.Dir(built.path), 0o750); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-o", built.path, "./cmd/tender")
-		build.Dir = dir
+		build := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-o", built.path, "./cmd/tender")
+		build.Dir, build.Env = dir, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}
