@@ -1,6 +1,5 @@
-// Command grafana writes the dashboard for Grafana, deploy/grafana/tender.json. Its rows go from
-// symptoms to details. Its queries use exported metrics only, which a test of package
-// deploy/prometheus verifies.
+// Command grafana writes the dashboard for Grafana, deploy/grafana/tender.json. Its rows go from symptoms to details.
+// Its queries use exported metrics only, which a test of package deploy verifies.
 //
 //	go run ./deploy/grafana >deploy/grafana/tender.json
 package main

@@ -1,0 +1,77 @@
+package deploy_test
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/xdstender/tender/relay/config"
+)
+
+// setting returns the value of a setting. It fails the test unless the unit contains it exactly once.
+func setting(t *testing.T, unit, name string) string {
+	t.Helper()
+	found := regexp.MustCompile(`(?m)^`+name+`=(.*)$`).FindAllStringSubmatch(unit, -1)
+	if len(found) != 1 {
+		t.Fatalf("the unit has %d settings %s, want 1", len(found), name)
+	}
+	return found[0][1]
+}
+
+// TestUnit compares the limits of the unit with those of the relay.
+func TestUnit(t *testing.T) {
+	unit := readText(t, "systemd/tender.service")
+	cfg, err := config.Load(append(assignments(t, readText(t, "systemd/tender.env")), strings.Fields(strings.ReplaceAll(setting(t, unit, "Environment"), "%S", "/var/lib"))...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var memory config.Size
+	if err := memory.UnmarshalText([]byte(setting(t, unit, "MemoryMax") + "iB")); err != nil || cfg.MaxUnreadBytes > memory/4 {
+		t.Errorf("TENDER_MAX_BUFFERED_REQUEST_BYTES is %v, want a quarter of MemoryMax at most, %v (%v)", cfg.MaxUnreadBytes, memory, err)
+	}
+	if dir := "/var/lib/" + setting(t, unit, "StateDirectory"); cfg.SnapshotDir != dir {
+		t.Errorf("TENDER_SNAPSHOT_DIR is %s, want the StateDirectory, %s", cfg.SnapshotDir, dir)
+	}
+	for name, least := range map[string]int{"TimeoutStopSec": int(cfg.Drain.Seconds()) + 5, "LimitNOFILE": 2 * cfg.MaxConnections} {
+		if got, err := strconv.Atoi(strings.TrimSuffix(setting(t, unit, name), "s")); err != nil || got < least {
+			t.Errorf("%s is %d (%v), want %d at least", name, got, err, least)
+		}
+	}
+}
+
+// TestUnitVariables checks that the relay accepts the variables of the unit's file, with and without those in comments.
+func TestUnitVariables(t *testing.T) {
+	file := readText(t, "systemd/tender.env")
+	for name, text := range map[string]string{
+		"the file":     file,
+		"its comments": regexp.MustCompile(`(?m)^#(TENDER_)`).ReplaceAllString(file, "$1"),
+	} {
+		env := assignments(t, text)
+		if _, err := config.Load(env); err != nil || len(env) < 2 {
+			t.Errorf("%s: Load(%q): %v", name, env, err)
+		}
+	}
+}
+
+// plain matches a value that a shell and systemd read as it is, and quoted one without its quotes.
+var plain, quoted = regexp.MustCompile(`^[\w./:,@+-]+$`), regexp.MustCompile(`^'([^']*)'$`)
+
+// assignments returns the variables of a file. It rejects values that need more than single quotes.
+// TestVariablesAreReadTheSame in system/deploy reads the file with a shell and with systemd.
+func assignments(t *testing.T, text string) (env []string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		switch {
+		case !ok || strings.HasPrefix(name, "#"):
+			continue
+		case quoted.MatchString(value):
+			value = strings.Trim(value, "'")
+		case !plain.MatchString(value):
+			t.Errorf("%s=%s: the value is not in single quotes", name, value)
+		}
+		env = append(env, name+"="+value)
+	}
+	return env
+}
