@@ -104,6 +104,44 @@ func TestImportOrderItself(t *testing.T) {
 	}
 }
 
+// TestDeployDoesNotLinkTheRelay checks that neither the packages below deploy nor their tests import package relay,
+// directly or through other packages. So make test builds and runs them in seconds.
+func TestDeployDoesNotLinkTheRelay(t *testing.T) {
+	imports, tested := map[string][]string{}, map[string]bool{} // by directory; those of tests count for deploy only
+	for name, file := range parseModule(t, parser.ImportsOnly) {
+		dir, test := path.Dir(name), strings.HasSuffix(name, "_test.go")
+		deployed := dir == "deploy" || strings.HasPrefix(dir, "deploy/")
+		tested[dir] = deployed
+		if test && !deployed {
+			continue
+		}
+		for _, spec := range file.Imports {
+			imports[dir] = append(imports[dir], strings.TrimPrefix(strings.Trim(spec.Path.Value, `"`), module))
+		}
+	}
+	through := map[string]string{} // directory to the directory that imports it
+	var follow func(dir string)
+	follow = func(dir string) {
+		for _, imported := range imports[dir] {
+			if _, seen := through[imported]; !seen {
+				through[imported] = dir
+				follow(imported)
+			}
+		}
+	}
+	for dir, deployed := range tested {
+		if deployed {
+			follow(dir)
+		}
+	}
+	if from, linked := through["relay"]; linked {
+		t.Errorf("deploy links package relay, which %s imports: move the test to system/deploy", from)
+	}
+	if _, found := through["relay/config"]; !found {
+		t.Error("deploy does not import relay/config: the test has followed no imports")
+	}
+}
+
 // TestPackageDocs checks that each package has exactly one package comment.
 func TestPackageDocs(t *testing.T) {
 	type pkg struct{ dir, name string }
