@@ -13,9 +13,27 @@
 //
 // # Reading order
 //
-// Each file uses only the files before it, except for errors: types, field, xdstp,
-// variant, error, node; resource, content, resource_parse, update, stored; response;
-// inflate, latest_names, request, request_decode, names, codec; relay.
+// A file uses only identifiers that it or a file before it declares:
+//
+//	types.go           resource types, and the order in which they are sent
+//	field.go           fields of encoded messages, and errors of malformed ones
+//	xdstp.go           names and authorities of xdstp
+//	variant.go         names with dynamic parameters, and variants of resources
+//	error.go           errors that an origin sends for resources
+//	node.go            Nodes
+//	resource.go        resources
+//	content.go         content of resources: JSON, secrets, endpoints
+//	resource_parse.go  decodes a resource
+//	update.go          decodes a response of an origin
+//	stored.go          resources on disk
+//	response.go        encodes responses to clients
+//	inflate.go         decompresses messages
+//	latest_names.go    detects lists of names that a client sends again
+//	request.go         requests of clients
+//	request_decode.go  decodes a request
+//	names.go           canonical names in requests, and their parameters
+//	codec.go           the codec of gRPC
+//	relay.go           gRPC metadata between relays
 //
 // # Concurrency
 //

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -63,13 +62,3 @@ func cutDump(message string) string {
 	}
 	return fmt.Sprintf("%s … (%d more bytes omitted: they may contain secrets)", message[:end], len(message)-end)
 }
-
-// Errors of [Decoder.Decode] and [Decoder.DecodeSotW], in addition to [ErrXDSTP]. Each means
-// that the origin violated the protocol: the session rejects the response, and the
-// cache does not change (B.9).
-var (
-	ErrMalformed    = errors.New("malformed message")
-	ErrUnnamed      = errors.New("resource without a name")
-	ErrDuplicate    = errors.New("duplicate resource name")
-	ErrTypeMismatch = errors.New("resource of another type")
-)

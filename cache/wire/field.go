@@ -1,11 +1,22 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// Errors of [Decoder.Decode] and [Decoder.DecodeSotW], in addition to [ErrXDSTP]. Each means
+// that the origin violated the protocol: the session rejects the response, and the
+// cache does not change (B.9).
+var (
+	ErrMalformed    = errors.New("malformed message")
+	ErrUnnamed      = errors.New("resource without a name")
+	ErrDuplicate    = errors.New("duplicate resource name")
+	ErrTypeMismatch = errors.New("resource of another type")
 )
 
 // A fieldReader splits an encoded message into its fields:
