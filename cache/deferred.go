@@ -36,56 +36,6 @@ func newIntervals(v *View) *intervals {
 	return &intervals{view: v, interval: v.cfg.PushInterval, sent: make(map[string]time.Time)}
 }
 
-// An admission is the decision on when readers are sent an edit that is being published.
-type admission struct {
-	waits    *waitingType // the wait that the edit joins; nil if readers are sent it now
-	clusters *waitingType // the wait of clusters that delays the edit's removals of endpoints; nil if none does
-	ended    watchSet     // watches of the waits that the edit ends
-}
-
-// admit decides when readers are sent an edit, and sets the deferred types of its generation. The old generation is
-// the one before it.
-func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
-	if p == nil {
-		return a
-	}
-	typeURL, changes := resourceType(ed.typ.URL), ed.change.Changed+ed.change.Removed > 0
-	until, waits := p.until(typeURL, ed.change.Removed > 0, ed.now)
-	switch {
-	case ed.cannotWait(old.Type(ed.typ.URL)):
-		a.ended = p.end(ed.now, func(w *waitingType) bool { return endsWait(typeURL, w.typeURL) })
-	case waits && changes || p.find(typeURL) != nil:
-		a.waits = p.wait(typeURL, old, until, ed.change.Removed > 0)
-	case changes && p.interval(typeURL) > 0:
-		p.sent[typeURL] = ed.now
-	}
-	if ed.change.Removed > 0 && wire.IsEndpoints(typeURL) {
-		a.clusters = p.find(wire.ClusterType)
-	}
-	ed.gen.deferred = p.deferred()
-	return a
-}
-
-// cannotWait reports whether an edit must be sent at once: it contains first state, for which clients may be waiting,
-// or content that expires.
-func (ed *edit) cannotWait(old *Type) bool {
-	t := ed.typ
-	if t.Phase != old.Phase || t.Restored != old.Restored || t.Covered != old.Covered ||
-		t.Phase == Unknown && t.Wildcard.last > old.Wildcard.last {
-		return true
-	}
-	for _, kind := range kinds {
-		set, oldSet := t.set(kind), old.set(kind)
-		if set.TTLs()+oldSet.TTLs()+set.ContentDropped()+oldSet.ContentDropped() > 0 {
-			return true
-		}
-	}
-	return slices.ContainsFunc(ed.changed, func(n *Name) bool {
-		e, _ := old.Lookup(n)
-		return e == nil && old.Errors(ByName).Get(n) == nil
-	})
-}
-
 // endsWait reports whether first state of one type ends the wait of another type: the resources of one may refer to
 // those of the other.
 func endsWait(first, waiting string) bool {

@@ -34,26 +34,30 @@
 // (versions of sets), quota (limits by peer), intern (equal resources), distrust (resources to send in spite of an
 // equal version), and fanout (how long a change takes to reach clients).
 //
-// Each file uses only identifiers of the files before it:
+// A file uses only identifiers that it or a file before it declares, except the types of struct fields:
 //
 //	entry.go            names, and the entry of a name in a set
 //	set.go              sets, and which removals are large
 //	generation.go       types, and generations that share them
 //	index.go            subscriptions of all streams, by type and name
+//	view.go             views, and their configuration
+//	hint.go             wake-ups and hints of a stream
 //	deferred.go         intervals between two pushes of a type
-//	watch.go            subscriptions of one stream, wake-ups, hints
+//	watch.go            subscriptions of one stream
+//	writer.go           the state of a writer
+//	gate.go             the newest state, and the states that readers see
 //	edit.go             edits: the next version of a type
 //	put.go              a resource, an error or a removal for a name
-//	gate.go             the newest state, and the states that readers see
+//	response.go         the parts of a response, and copies of entries
 //	pass.go             which names of an edit pass the gate
 //	edition.go          editions: states that readers may be shown
 //	waiting.go          counts of changes that wait for Show
 //	publish.go          an edit becomes a generation with a cause, and wakes streams
+//	source.go           the state of an origin, and the phases of its wildcard sets
 //	reports.go          reports of returning clients about their resources
 //	evaluate.go         which removals are withheld because of reports
 //	expire.go           timers: TTLs, tombstones, reports
-//	writer.go           writers
-//	view.go             views, and their configuration
+//	new.go              creates views and their writers
 //	show.go             freeze, thaw, rollback, editions for cohorts
 //	apply.go            responses of the origin, and copies of generations
 //	state.go            the difference between two generations
@@ -61,9 +65,6 @@
 //	snapshot.go         snapshots of a source
 //	snapshot_format.go  their encoding
 //	audit.go            consistency check of a view
-//
-// All files use the types View, Watch and Writer. A writer embeds types that do one job each, an edit reuses the
-// memory of its publisher, and the index holds the reports about a type.
 //
 // # Concurrency properties
 //

@@ -318,31 +318,3 @@ func (w *Writer) beginLocked(typeURL string, b *branch) *edit {
 	ed.changed, w.publisher.changed = w.publisher.changed[:0], nil
 	return ed
 }
-
-// A branch is one series of generations that a writer makes: those of a view, or those of latest behind a closed gate.
-// It holds the state that the writer needs in addition to the newest generation to make the next one.
-type branch struct {
-	view               *View                  // nil for latest behind a closed gate
-	gen                *Generation            // the newest generation; nil if it is the generation of view
-	tombstones         map[string][]tombstone // by type URL or collection, oldest first
-	due                deadlines
-	dueAfterCompaction int // length of due after outdated items were last dropped
-
-	// aliases has the other names under which the set of names stores a resource, by type URL and resource name.
-	// Guarded by index.mu.
-	aliases map[string]map[string][]*Name
-}
-
-func newBranch(view *View) branch {
-	return branch{view: view, tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
-}
-
-// A tombstone is a removal from the wildcard set that some streams may not have sent yet.
-type tombstone struct {
-	name *Name
-	seq  Seq
-	at   time.Time
-}
-
-// closed reports whether the gate is closed: latest is another generation than those that readers see.
-func (w *Writer) closed() bool { return w.latest != &w.branch }

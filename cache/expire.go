@@ -62,7 +62,7 @@ func (w *Writer) trim(b *branch, key string, passed Seq, now time.Time) {
 	w.publish(ed)
 }
 
-// trimRestored confirms restored names for which the origin has sent no response for restoredQuiet.
+// trimRestored confirms restored names for which the origin has sent no response for restoredTimeout.
 func (w *Writer) trimRestored(now time.Time) {
 	x, from := &w.view.index, w.Source()
 	if !from.Connected || now.Sub(from.Since) < restoredTimeout {
@@ -165,20 +165,4 @@ func (ed setEdit) handleDeadline(d deadline) {
 		ed.setTimer(&dropped)
 		ed.set.put(ed.txn, &dropped)
 	}
-}
-
-// expireEntry removes a resource whose TTL ended. The same name in the wildcard set is not affected. The next
-// subscriber causes a new request, since the origin may still have the resource.
-func (ed setEdit) expireEntry(e *Entry) {
-	if ed.kind == Wildcard {
-		ed.putTombstone(e)
-		return
-	}
-	shadowed := *e
-	shadowed.shadowed = true
-	ed.putAbsent(e.Name, &shadowed)
-	expired := *ed.set.Get(e.Name)
-	expired.Expired = true
-	ed.set.put(ed.txn, &expired)
-	e.Name.stale = true
 }

@@ -9,6 +9,39 @@ import (
 	"github.com/xdstender/tender/cache/immutable"
 )
 
+// A branch is one series of generations that a writer makes: those of a view, or those of latest behind a closed gate.
+// It holds the state that the writer needs in addition to the newest generation to make the next one.
+type branch struct {
+	view               *View                  // nil for latest behind a closed gate
+	gen                *Generation            // the newest generation; nil if it is the generation of view
+	tombstones         map[string][]tombstone // by type URL or collection, oldest first
+	due                deadlines
+	dueAfterCompaction int // length of due after outdated items were last dropped
+
+	// aliases has the other names under which the set of names stores a resource, by type URL and resource name.
+	// Guarded by index.mu.
+	aliases map[string]map[string][]*Name
+}
+
+func newBranch(view *View) branch {
+	return branch{view: view, tombstones: make(map[string][]tombstone), aliases: make(map[string]map[string][]*Name)}
+}
+
+// A tombstone is a removal from the wildcard set that some streams may not have sent yet.
+type tombstone struct {
+	name *Name
+	seq  Seq
+	at   time.Time
+}
+
+// generation returns the newest generation of a branch.
+func (b *branch) generation() *Generation {
+	if b.gen != nil {
+		return b.gen
+	}
+	return b.view.Generation()
+}
+
 // A gate controls which changes of a writer's source are visible to readers. The writer always edits the newest state
 // (latest). Each view has the state that its readers see (served). While the gate is open, both are the generation of
 // the view. While it is closed, latest is a separate generation, and the gate decides which names of an edit pass to
@@ -74,16 +107,11 @@ func newGate(w *Writer) gate {
 	return g
 }
 
+// closed reports whether the gate is closed: latest is another generation than those that readers see.
+func (w *Writer) closed() bool { return w.latest != &w.branch }
+
 // servedToRest returns the state that the rest sees: that of the writer's view.
 func (g *gate) servedToRest() *served { return g.served[len(g.served)-1] }
-
-// generation returns the newest generation of a branch.
-func (b *branch) generation() *Generation {
-	if b.gen != nil {
-		return b.gen
-	}
-	return b.view.Generation()
-}
 
 // Generation returns the newest generation that the writer edits (latest). Readers see the generation of the view.
 func (g *gate) Generation() *Generation { return g.latest.generation() }

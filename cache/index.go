@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -386,6 +387,29 @@ func (x *index) dropRestored(n *Name) {
 type Subscriber struct {
 	Node, Group string
 	Stream      uint64 // its number
+}
+
+// A Watch holds the subscriptions of one stream. C receives after a resource that the stream subscribes to has changed.
+// A wake-up may be late or unnecessary, but none is missed. A Watch belongs to one goroutine; any goroutine may receive
+// from C.
+type Watch struct {
+	C chan struct{} // nil for a watch of WatchFunc
+
+	// Set at creation.
+	view *View
+	id   uint32
+	call func() // wakes the stream; nil if C is used
+
+	// Atomic, and used only with call.
+	hints   atomic.Pointer[hint]
+	fanouts atomic.Pointer[fanout.List]
+
+	// Owned by the goroutine that subscribes.
+	by     *Subscriber    // nil if unknown
+	peer   string         // empty if unknown
+	shares []*quota.Share // of the peer, by source
+
+	wokenFor uint64 // revision of the newest generation for which the stream was woken; guarded by index.mu
 }
 
 // A WildcardWatch is the subscription of a watch to the wildcard set of a type.

@@ -7,20 +7,8 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/fanout"
+	"github.com/xdstender/tender/cache/wire"
 )
-
-// A publisher makes the edits of a writer visible to readers, and wakes the streams that they concern. It belongs to
-// the goroutine of the writer.
-type publisher struct {
-	w       *Writer        // set at creation
-	cause   Cause          // of subsequent changes
-	fanouts fanout.Tracker // measures the fan-out of changes
-
-	// Reused by each edit.
-	wakes   []*Watch
-	changed []*Name // of the first edit
-	passed  []*edit
-}
 
 // SetCause sets the cause of the next changes of the writer. If a closed gate withholds a change, its cause is the
 // thaw instead.
@@ -175,6 +163,56 @@ func (p *publisher) followEdit(ed *edit, cause Cause, wakes []*Watch) *fanout.Fa
 	return f
 }
 
+// An admission is the decision on when readers are sent an edit that is being published.
+type admission struct {
+	waits    *waitingType // the wait that the edit joins; nil if readers are sent it now
+	clusters *waitingType // the wait of clusters that delays the edit's removals of endpoints; nil if none does
+	ended    watchSet     // watches of the waits that the edit ends
+}
+
+// admit decides when readers are sent an edit, and sets the deferred types of its generation. The old generation is
+// the one before it.
+func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
+	if p == nil {
+		return a
+	}
+	typeURL, changes := resourceType(ed.typ.URL), ed.change.Changed+ed.change.Removed > 0
+	until, waits := p.until(typeURL, ed.change.Removed > 0, ed.now)
+	switch {
+	case ed.cannotWait(old.Type(ed.typ.URL)):
+		a.ended = p.end(ed.now, func(w *waitingType) bool { return endsWait(typeURL, w.typeURL) })
+	case waits && changes || p.find(typeURL) != nil:
+		a.waits = p.wait(typeURL, old, until, ed.change.Removed > 0)
+	case changes && p.interval(typeURL) > 0:
+		p.sent[typeURL] = ed.now
+	}
+	if ed.change.Removed > 0 && wire.IsEndpoints(typeURL) {
+		a.clusters = p.find(wire.ClusterType)
+	}
+	ed.gen.deferred = p.deferred()
+	return a
+}
+
+// cannotWait reports whether an edit must be sent at once: it contains first state, for which clients may be waiting,
+// or content that expires.
+func (ed *edit) cannotWait(old *Type) bool {
+	t := ed.typ
+	if t.Phase != old.Phase || t.Restored != old.Restored || t.Covered != old.Covered ||
+		t.Phase == Unknown && t.Wildcard.last > old.Wildcard.last {
+		return true
+	}
+	for _, kind := range kinds {
+		set, oldSet := t.set(kind), old.set(kind)
+		if set.TTLs()+oldSet.TTLs()+set.ContentDropped()+oldSet.ContentDropped() > 0 {
+			return true
+		}
+	}
+	return slices.ContainsFunc(ed.changed, func(n *Name) bool {
+		e, _ := old.Lookup(n)
+		return e == nil && old.Errors(ByName).Get(n) == nil
+	})
+}
+
 // apply defers the wake-ups of w.wakes[from:] if the edit waits. It adds the watches whose wait the edit ends.
 func (a *admission) apply(w *Writer, ed *edit, from int) {
 	for _, watch := range w.wakes[from:] {
@@ -282,3 +320,7 @@ func (l *timeline) causeAt(p Seq) Cause {
 	}
 	return newest[at].cause
 }
+
+// Cause returns the cause of the first change at p or after it; the zero cause if there is none yet. Its Received is
+// not zero. It is exact for the last 256 changes of the view. For an older change it returns the cause of a later one.
+func (v *View) Cause(p Seq) Cause { return v.timeline.causeAt(p) }

@@ -378,6 +378,22 @@ func priorOf(r *wire.Resource) *wire.Resource {
 	return r
 }
 
+// expireEntry removes a resource whose TTL ended. The same name in the wildcard set is not affected. The next
+// subscriber causes a new request, since the origin may still have the resource.
+func (ed setEdit) expireEntry(e *Entry) {
+	if ed.kind == Wildcard {
+		ed.putTombstone(e)
+		return
+	}
+	shadowed := *e
+	shadowed.shadowed = true
+	ed.putAbsent(e.Name, &shadowed)
+	expired := *ed.set.Get(e.Name)
+	expired.Expired = true
+	ed.set.put(ed.txn, &expired)
+	e.Name.stale = true
+}
+
 // forgetName removes the entry of a name and its error from the set of names.
 func (ed *edit) forgetName(n *Name) {
 	ed.txn.touch(n)
@@ -385,11 +401,4 @@ func (ed *edit) forgetName(n *Name) {
 	ed.dropEntry(&ed.typ.ByName, n)
 	ed.editSet(ByName).clearError(n)
 	ed.index.release(n)
-}
-
-// A setCopier edits a set by copying entries from another generation of the type.
-type setCopier struct {
-	setEdit
-	from *Generation
-	t    *Type // of from
 }

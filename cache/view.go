@@ -57,8 +57,6 @@ type Config struct {
 	FirstServed func()
 }
 
-const defaultTombstoneAge = 130 * time.Second
-
 // A View is the state that one cohort of a node group is served. It comes from one or several origins. Positions of one
 // view are not valid in another view, even of the same group. Any goroutine may call its methods.
 type View struct {
@@ -77,64 +75,6 @@ type shared struct {
 	index   index
 	writers []*Writer // by source; set at creation
 	views   []*View   // by cohort; that of the rest last; set at creation
-}
-
-// New returns an empty view of one source, and its writer.
-func New(cfg Config) (*View, *Writer) {
-	cfg.Sources = 1
-	v, writers := NewRouted(cfg)
-	return v, writers[0]
-}
-
-// NewRouted returns an empty view, and a writer for each source. A writer changes only state that Config.Route assigns
-// to its source.
-func NewRouted(cfg Config) (*View, []*Writer) {
-	if cfg.TombstoneAge == 0 {
-		cfg.TombstoneAge = defaultTombstoneAge
-	}
-	if cfg.Route == nil {
-		cfg.Route = func(string, string) int { return 0 }
-	}
-	if cfg.Waits == nil {
-		cfg.Waits = func(string) bool { return false }
-	}
-	if cfg.Waiting == nil {
-		cfg.Waiting = func(int, Waiting) {}
-	}
-	n := max(cfg.Sources, 1)
-	if n > MaxSources {
-		panic("cache: too many sources")
-	}
-	v := &View{shared: &shared{cfg: cfg, index: index{
-		types:         make(map[string]*indexType),
-		reported:      make(map[*indexType]struct{}),
-		typesOpenedBy: make(map[string]int),
-		route:         cfg.Route,
-	}}}
-	for range cfg.Cohorts {
-		v.views = append(v.views, &View{shared: v.shared})
-	}
-	v.views = append(v.views, v)
-	writers := make([]*Writer, n)
-	for i := range writers {
-		from := &source{demandReady: make(chan struct{}, 1)}
-		if cfg.Quotas != nil {
-			from.quota = cfg.Quotas[i]
-		}
-		v.index.sources = append(v.index.sources, from)
-		writers[i] = newWriter(v, i)
-	}
-	v.writers, v.index.anonymous = writers, v.index.sharesOf("")
-	for _, of := range v.views {
-		if cfg.PushInterval != nil {
-			of.intervals = newIntervals(of)
-		}
-		of.current.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
-	}
-	for _, w := range writers {
-		w.gate = newGate(w)
-	}
-	return v, writers
 }
 
 // Cohort returns the view of a cohort. The number Config.Cohorts stands for the rest, the clients in no cohort.
@@ -227,7 +167,3 @@ func (v *View) Stale(now time.Time) bool {
 	}
 	return false
 }
-
-// Cause returns the cause of the first change at p or after it; the zero cause if there is none yet. Its Received is
-// not zero. It is exact for the last 256 changes of the view. For an older change it returns the cause of a later one.
-func (v *View) Cause(p Seq) Cause { return v.timeline.causeAt(p) }

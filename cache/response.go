@@ -1,0 +1,326 @@
+package cache
+
+import (
+	"slices"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A response of the origin that is applied to a set. Its methods find the names to which a part of the response
+// applies; the methods of setEdit change the entries.
+type response struct {
+	setEdit
+
+	// firsts has the key of the first resource for each name; nil unless some resource is a variant.
+	firsts map[*Name]string
+}
+
+func (re response) add(r received) {
+	if r.Heartbeat() {
+		re.heartbeat(r)
+		return
+	}
+	if re.kind == Wildcard {
+		if !r.Variant().Matches(nil) { // a wildcard subscription has no parameters
+			re.change.Ignored++
+			return
+		}
+		re.change.Seen++
+		re.putVariant(re.w.view.index.name(re.index, r.Name), r)
+		return
+	}
+	accepted := false
+	for text := range subscribableNames(r.Resource) {
+		for _, n := range re.subscribedNames(text, r.Variant()) {
+			accepted = true
+			re.putVariant(n, r)
+		}
+	}
+	if re.addUnlisted(r) || accepted {
+		re.change.Seen++
+	} else {
+		re.change.Ignored++
+	}
+}
+
+// subscribableNames yields the names by which clients may subscribe to a resource (R092).
+func subscribableNames(r *wire.Resource) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		if !yield(r.Name) {
+			return
+		}
+		for _, alias := range r.Aliases {
+			if alias != r.Name && !yield(alias) {
+				return
+			}
+		}
+	}
+}
+
+// putVariant puts a resource under a name. If several variants in one response match the parameters of the name, it
+// uses the first.
+func (re response) putVariant(n *Name, r received) {
+	if re.kind == ByName {
+		re.recordResponseFor(n)
+	}
+	if re.firsts != nil {
+		first, taken := re.firsts[n]
+		if taken && first != r.Key() {
+			re.change.Ambiguous = append(re.change.Ambiguous, r.Name)
+			return
+		}
+		re.firsts[n] = r.Key()
+	}
+	re.put(n, r)
+}
+
+// addUnlisted puts new content under those aliases of the resource that the response does not list: some origins list
+// only the alias that was last requested. The next subscriber to such an alias causes a new request. It reports whether
+// there are such aliases.
+func (re response) addUnlisted(r received) (any bool) {
+	for _, n := range slices.Clone(re.branch.aliases[re.typ.URL][r.Name]) {
+		old := re.set.Get(n)
+		listed := slices.Contains(r.Aliases, n.text) || wire.PlainName(n.text) == r.Name
+		if listed || !old.Present() || old.Resource.Name != r.Name {
+			continue
+		}
+		any = true
+		if old.Resource.Digest != r.Digest {
+			re.put(n, r)
+			n.stale = true
+		}
+	}
+	return any
+}
+
+// heartbeat renews the TTL of a resource, if it has the version of the heartbeat (R106).
+func (re response) heartbeat(r received) {
+	names := re.namesOf(r.Name)
+	if len(names) == 0 && re.kind == Wildcard {
+		re.refetchMissing(nil)
+	}
+	for _, n := range names {
+		old := re.set.Get(n)
+		switch {
+		case old.Present() && old.Resource.Key() == r.Key() && old.Resource.OriginVersion == r.OriginVersion:
+			re.change.Seen++
+			renewed := *old
+			re.renew(&renewed, r.deadline)
+			re.setTimer(&renewed)
+			re.set.put(re.txn, &renewed)
+		case old.Present():
+		case re.kind == Wildcard:
+			re.refetchMissing(nil)
+		default:
+			re.refetchMissing(n)
+		}
+	}
+}
+
+// namesOf returns the names under which the set may have a resource.
+func (re response) namesOf(resource string) []*Name {
+	var names []*Name
+	if n := re.index.names[resource]; n != nil && (re.kind == Wildcard || re.isSubscribed(n)) {
+		names = append(names, n)
+	}
+	if re.kind == ByName {
+		names = append(names, re.branch.aliases[re.typ.URL][resource]...)
+	}
+	return names
+}
+
+// refetchMissing requests a name again, or the whole wildcard set if n is nil. An origin that sends heartbeats for a
+// resource assumes that the relay has received it, and would never send its content.
+func (re response) refetchMissing(n *Name) {
+	last := re.w.refetchedAt[re.typ.URL]
+	if n != nil {
+		last = n.Asked()
+	}
+	switch {
+	case re.now.Sub(last) < refetchInterval:
+		return
+	case n == nil && len(re.index.wildcards) > 0:
+		re.index.refetch, re.w.refetchedAt[re.typ.URL] = true, re.now
+	case n != nil && n.watchers != nil:
+		n.refetch = true
+	default:
+		return
+	}
+	re.w.view.index.queueDemand(re.index, n)
+}
+
+// remove records that a resource does not exist, and clears its error unless the response has one.
+func (re response) remove(text string, failing bool) {
+	if re.typ.Errors(re.kind).live == 0 || failing {
+		re.removeResource(text)
+		return
+	}
+	names := re.affectedNames(wire.Variant{Name: text})
+	oldSeqs := make(map[*Name]Seq)
+	for _, n := range names {
+		if old := re.set.Get(n); re.clearError(n) && !old.Present() {
+			oldSeqs[n] = old.seq()
+		}
+	}
+	re.removeResource(text)
+	for _, n := range names {
+		if seq, failed := oldSeqs[n]; failed && re.set.Get(n).seq() == seq {
+			re.resendAbsence(n)
+		}
+		re.index.release(n)
+	}
+}
+
+// removeResource records that a resource does not exist. Variants are removed by their constraints instead (R121),
+// unless text includes the parameters of a name.
+func (re response) removeResource(text string) {
+	if re.kind == Wildcard {
+		re.removeFromWildcard(re.index.names[text])
+		return
+	}
+	// Subscribers to an alias receive the same resource.
+	for _, alias := range slices.Clone(re.branch.aliases[re.typ.URL][text]) {
+		if e := re.set.Get(alias); e.Present() && e.Resource.Name == text && e.Resource.Constraints == nil {
+			re.putAbsent(alias, e)
+			re.unalias(e)
+		}
+	}
+	for _, n := range re.subscribedNames(text, wire.Variant{}) {
+		if e := re.set.Get(n); !e.Present() || n.text == text && !removedByConstraints(e, text) {
+			re.putAbsent(n, e)
+		}
+	}
+}
+
+// removedByConstraints reports whether an entry is a variant of a resource and text is the plain name. A removal of the
+// plain name does not remove variants, which are removed by their constraints.
+func removedByConstraints(e *Entry, text string) bool {
+	return wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil
+}
+
+// removeVariant records that one variant of a resource no longer exists. Only clients that were sent this variant are
+// sent the removal (R121).
+func (re response) removeVariant(v wire.Variant) {
+	matches := func(e *Entry) bool {
+		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
+	}
+	n := re.index.names[v.Name]
+	if re.kind == Wildcard {
+		if n != nil && matches(re.set.Get(n)) {
+			re.removeFromWildcard(n)
+		}
+		return
+	}
+	for _, alias := range slices.Clone(re.branch.aliases[re.typ.URL][v.Name]) {
+		if e := re.set.Get(alias); matches(e) {
+			re.putAbsent(alias, e)
+			re.unalias(e)
+		}
+	}
+	if n != nil && matches(re.set.Get(n)) {
+		re.putAbsent(n, re.set.Get(n))
+	}
+}
+
+// recordError records the error of a resource, also under its aliases. The content is kept, unless the error is
+// NOT_FOUND (R123).
+func (re response) recordError(err *wire.ResourceError) {
+	names := re.affectedNames(err.Variant)
+	if len(names) == 0 {
+		re.change.Ignored++
+	}
+	switch {
+	case err.NotFound() && err.Constraints != nil:
+		re.removeVariant(err.Variant)
+	case err.NotFound():
+		re.removeResource(err.Name)
+	}
+	for _, n := range names {
+		if re.kind == ByName {
+			re.recordResponseFor(n)
+		}
+		re.putError(n, err)
+	}
+}
+
+// reject keeps the old content of a resource whose new content the relay does not accept, and records the reason as
+// an error for its subscribers (B.9). The resource exists: the origin sent it.
+func (re response) reject(r *wire.Resource) {
+	re.change.Seen++
+	for name := range subscribableNames(r) {
+		err := wire.NewResourceError(name, r.Refusal.Code, r.Refusal.Message)
+		for _, n := range re.affectedNames(wire.Variant{Name: name, Constraints: r.Constraints}) {
+			re.putError(n, err)
+		}
+		if re.kind == Wildcard {
+			return // the wildcard set has no aliases
+		}
+	}
+}
+
+// affectedNames returns the names of a variant of a resource, including aliases.
+func (re response) affectedNames(v wire.Variant) []*Name {
+	if re.kind == Wildcard {
+		return []*Name{re.w.view.index.name(re.index, v.Name)}
+	}
+	names := slices.Clone(re.subscribedNames(v.Name, v))
+	for _, n := range re.branch.aliases[re.typ.URL][v.Name] {
+		if re.isSubscribed(n) && wire.PlainName(n.text) != v.Name {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// A setCopier edits a set by copying entries from another generation of the type.
+type setCopier struct {
+	setEdit
+	from *Generation
+	t    *Type // of from
+}
+
+// copyEntry copies an entry, whose Name may belong to another view.
+func (to setCopier) copyEntry(e *Entry) {
+	n := to.index.names[e.Name.text]
+	switch {
+	case to.kind == ByName && !to.isSubscribed(n):
+	case to.kind == Wildcard && e.Present() && n == nil:
+		n = to.w.view.index.name(to.index, e.Name.text)
+		fallthrough
+	case e.Present():
+		failing := to.t.Errors(to.kind).Get(e.Name) != nil
+		to.put(n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing, copied: e})
+	case to.kind == Wildcard:
+		to.removeFromWildcard(n)
+	case e.Expired:
+		if old := to.set.Get(n); old.Present() {
+			to.expireEntry(old)
+		}
+	case to.from.Absent(e):
+		to.copyAbsence(n)
+	}
+}
+
+// copyAbsence records that a resource does not exist, unless that is recorded already.
+func (to setCopier) copyAbsence(n *Name) {
+	old := to.set.Get(n)
+	if old != nil && !old.Present() && !old.Expired && old.epoch == to.epoch() {
+		return
+	}
+	to.putAbsent(n, old)
+	to.unalias(old)
+}
+
+// copyError copies the error of a resource; a nil entry means that there is none.
+func (to setCopier) copyError(name string, e *Entry) {
+	n := to.index.names[name]
+	switch {
+	case e != nil && n != nil && to.typ.Errors(to.kind).Get(n) != nil && to.typ.Errors(to.kind).Get(n).Err.Same(e.Err):
+		// The error is recorded already.
+	case e != nil:
+		response{setEdit: to.setEdit}.recordError(e.Err)
+	case n != nil:
+		to.clearError(n)
+		to.index.release(n)
+	}
+}
