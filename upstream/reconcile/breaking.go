@@ -29,9 +29,6 @@ type Facts struct {
 // A Checker returns the facts of a resource that has content. Any goroutine may call it. It does no I/O.
 type Checker func(*wire.Resource) Facts
 
-// clusterUsers are the types of resources that may name clusters.
-var clusterUsers = []string{wire.ListenerType, wire.RouteType, wire.VirtualHostType, wire.ExtensionConfigType}
-
 // A usage is how the resources of a group use clusters.
 type usage struct {
 	validity

@@ -18,13 +18,12 @@
 //
 // # Reading order
 //
+// A file uses only identifiers that it or a file before it declares, except the types of struct fields:
+//
 //	state       hold.go progress.go unmentioned.go removals.go references.go
 //	a set       set.go breaking.go take.go query.go decide.go
 //	all sets    group.go
 //	reports     reports.go
-//
-// A file uses only what earlier files declare. The exception is the check of changes that break clients: set.go has
-// its configuration and its cached results.
 //
 // # Concurrency properties
 //

@@ -299,6 +299,9 @@ func (s *Set) record(name string, change removal) {
 	s.group.withRemovals[s] = struct{}{}
 }
 
+// clusterUsers are the types of resources that may name clusters.
+var clusterUsers = []string{wire.ListenerType, wire.RouteType, wire.VirtualHostType, wire.ExtensionConfigType}
+
 // apply applies an update to the content. An update of clusters, or of a type that names clusters, invalidates the
 // cluster usage of the group. Endpoints, which change most often, do not.
 func (s *Set) apply(u wire.Update) cache.Change {
