@@ -4,7 +4,7 @@
 //
 // # Reading order
 //
-// A file uses only declarations of earlier files:
+// A file uses only identifiers that it or a file before it declares:
 //
 //	read.go       the current content of a directory
 //	filestate.go  the last good content of each file
