@@ -18,14 +18,14 @@
 //
 // # Reading order
 //
+// A file uses only identifiers that it or a file before it declares, except the types of struct fields:
+//
 //	the origin     config.go stats.go health.go session.go
 //	its streams    sotw.go subscription.go stream.go streams.go
 //	subscriptions  set.go linger.go subscriptions.go collection.go
 //	responses      control.go comparison.go responses.go
 //	the loop       viewsync.go
 //	other users    audit.go (compares a view with a second sync) probe.go share.go
-//
-// A file uses only declarations of earlier files. The exception is type set, which refers to the streams of its view.
 //
 // # Concurrency properties
 //

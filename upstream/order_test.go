@@ -6,5 +6,4 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestReadingOrder: the exception is type set, which refers to the streams of its view.
-func TestReadingOrder(t *testing.T) { check.ReadingOrder(t, "streams") }
+func TestFileOrder(t *testing.T) { check.FileOrder(t, check.FieldTypes) }
