@@ -252,6 +252,12 @@ type Account struct {
 	closed chan struct{} // closed by close
 }
 
+// http2Preface is the connection preface of HTTP/2. No HTTP/1 request starts with its first http2PrefixLen bytes.
+const (
+	http2Preface   = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+	http2PrefixLen = len("PRI ")
+)
+
 func newAccount(all *connections, peer string) *Account {
 	return &Account{
 		connections: all, peer: peer, skip: len(http2Preface), decayedAt: time.Now(), closed: make(chan struct{}),

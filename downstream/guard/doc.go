@@ -3,7 +3,7 @@
 //
 // # Where to read
 //
-// A file uses only what the files before it declare:
+// A file uses only identifiers that it or a file before it declares:
 //
 //	limits.go     the configuration, and the names of the limits
 //	ending.go     errors that end streams

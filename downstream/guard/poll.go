@@ -12,12 +12,6 @@ import (
 	"strings"
 )
 
-// http2Preface is the connection preface of HTTP/2. No HTTP/1 request starts with its first http2PrefixLen bytes.
-const (
-	http2Preface   = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	http2PrefixLen = len("PRI ")
-)
-
 // PollListener returns a listener for an HTTP server of polls. It limits connections and charges for HTTP/2 frames and
 // HTTP/1 bytes, as [Guard.Credentials] does for gRPC (B.35). It must see plaintext: wrap a TLS listener, and let the
 // server accept HTTP/2 without TLS. The server also needs [PollContext].
