@@ -3,7 +3,7 @@
 //
 // # Where to read
 //
-// A file uses only declarations of earlier files:
+// A file uses only identifiers that it or a file before it declares:
 //
 //	check.go    which reports are valid
 //	sum.go      the sum of reports, without I/O

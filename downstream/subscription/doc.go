@@ -19,7 +19,7 @@
 //
 // # Where to read
 //
-// Each file uses only what the files before it define:
+// A file uses only identifiers that it or a file before it declares:
 //
 //	client.go         settings, what all subscriptions of a client share, and how the protocol treats a type
 //	want.go           subscribed names and the wildcard

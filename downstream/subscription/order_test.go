@@ -6,4 +6,4 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-func TestReadingOrder(t *testing.T) { check.ReadingOrder(t) }
+func TestFileOrder(t *testing.T) { check.FileOrder(t) }
