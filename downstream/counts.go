@@ -231,6 +231,9 @@ type Stats struct {
 	Throttled int64
 }
 
+// Streams returns the number of open streams and held polls.
+func (s *Server) Streams() int { return int(s.streams.Load()) }
+
 // Stats returns the counters of the server.
 func (s *Server) Stats() Stats {
 	stats := Stats{

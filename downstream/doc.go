@@ -10,7 +10,7 @@
 // separate subscription; it shares the pending response of its type. A stream of one type never waits for another type
 // (B.26).
 //
-// Each file uses only what the files before it declare, except for the types of struct fields:
+// A file uses only identifiers that it or a file before it declares, except the types of struct fields:
 //
 //	config.go        configuration and the state of a server
 //	client.go        properties that the subscriptions of a client share, and log lines about a client

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"strconv"
@@ -14,6 +15,9 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
 )
+
+// errWouldBlock ends a flush before a send that may block.
+var errWouldBlock = errors.New("the client may be slow to read")
 
 // flush sends the responses that are due now. It returns when to flush again if no event occurs before. Without
 // mayBlock it returns errWouldBlock before a send that may block; it has sent the responses before that one. The caller

@@ -6,7 +6,4 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestReadingOrder excepts the types of fields of a server and a stream.
-func TestReadingOrder(t *testing.T) {
-	check.ReadingOrder(t, "pollHistory", "turnState", "queuedRequest")
-}
+func TestFileOrder(t *testing.T) { check.FileOrder(t, check.FieldTypes) }

@@ -57,9 +57,6 @@ func New(cfg Config) (*Server, error) {
 // its listeners, credentials and interceptors.
 func (s *Server) Guard() *guard.Guard { return s.guard }
 
-// Streams returns the number of open streams and held polls.
-func (s *Server) Streams() int { return int(s.streams.Load()) }
-
 // A service is the gRPC service of one resource type, or of all types if typeURL is empty.
 type service struct {
 	generated *grpc.ServiceDesc

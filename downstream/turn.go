@@ -39,9 +39,6 @@ func (s *stream) endTurn(all bool) {
 	}
 }
 
-// errWouldBlock ends a flush before a send that may block.
-var errWouldBlock = errors.New("the client may be slow to read")
-
 // run serves the stream until the client closes it or violates the protocol, or until the server drains. It returns the
 // status of the stream.
 //
