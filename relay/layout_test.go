@@ -6,12 +6,16 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // module is the prefix of the import paths of this module.
@@ -184,6 +188,31 @@ func TestOnlyPackageRelayIsStable(t *testing.T) {
 		if want := exported && dir != "relay"; says[dir] != want {
 			t.Errorf("package %s is declared unstable: %v, want %v\n%s", dir, says[dir], want, unstable)
 		}
+	}
+}
+
+// fileOrder matches a claim about the order of files in a package comment.
+var fileOrder = regexp.MustCompile(`(?i)\b(files? (before|above|below)|(earlier|later|previous|preceding) files?)\b`)
+
+// TestFileOrdersAreChecked checks that a package whose comment claims an order of its files has a test of that order.
+func TestFileOrdersAreChecked(t *testing.T) {
+	found := 0
+	for name, file := range parseModule(t, parser.PackageClauseOnly|parser.ParseComments) {
+		doc := strings.Join(strings.Fields(file.Doc.Text()), " ")
+		if strings.HasSuffix(name, "_test.go") || !fileOrder.MatchString(doc) {
+			continue
+		}
+		found++
+		if !strings.Contains(doc, check.OrderClaim) {
+			t.Errorf("%s claims an order of files in other words than %q", name, check.OrderClaim)
+		}
+		test := path.Join(path.Dir(name), "order_test.go")
+		if content, _ := os.ReadFile(path.Join("..", test)); !strings.Contains(string(content), "check.FileOrder(t") {
+			t.Errorf("%s claims an order of files, and %s does not check it", name, test)
+		}
+	}
+	if found < 9 {
+		t.Errorf("%d packages claim an order of files, want at least 9", found)
 	}
 }
 
