@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,6 +29,7 @@ import (
 // A container is the container of a relay as a kubelet would start it, with a control plane at the configured address.
 // It has its own network namespace and root, so that ports, addresses and paths are those of the pod.
 type container struct {
+	Root    string // directory on which the root is mounted
 	Binary  string
 	Args    []string
 	Env     []string
@@ -53,11 +56,12 @@ type running struct {
 // probe.
 func startContainer(t *testing.T, c container) *running {
 	t.Helper()
+	c.Root = t.TempDir()
 	text, err := json.Marshal(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v")
+	cmd := exec.CommandContext(t.Context(), os.Args[0])
 	cmd.Env = append(os.Environ(), containerVariable+"="+string(text))
 	cmd.SysProcAttr = inNamespaces(unix.CLONE_NEWNS | unix.CLONE_NEWNET)
 	stdin, err := cmd.StdinPipe()
@@ -95,72 +99,87 @@ func (r *running) stop() {
 	}
 }
 
-// runContainer runs the process of a container, from its JSON, and returns the exit code.
-func runContainer(text string) int {
-	var c container
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	all := func(_, _ string) (bool, error) { return true, nil }
-	if !testing.RunTests(all, []testing.InternalTest{{Name: "container", F: c.run}}) {
-		return 1
-	}
-	return 0
+// A process is the TB of the process of a container. A failure ends the process, and thereby the relay.
+type process struct{ cleanups []func() }
+
+func (*process) Helper()                  {}
+func (*process) Context() context.Context { return context.Background() }
+func (p *process) Cleanup(f func())       { p.cleanups = append(p.cleanups, f) }
+
+func (p *process) Errorf(format string, args ...any) { p.Fatalf(format, args...) }
+
+func (*process) Fatalf(format string, args ...any) {
+	fmt.Printf(format+"\n", args...)
+	os.Exit(1)
 }
 
-// run starts the control plane and the relay, and stops them at the end of standard input.
-func (c container) run(t *testing.T) {
-	if err := enableLoopback(); err != nil {
-		t.Fatal(err)
+// end calls the cleanups.
+func (p *process) end() {
+	for _, f := range slices.Backward(p.cleanups) {
+		f()
 	}
-	root := c.mountRoot(t)
-	newIstiod(t, c.Origin)
+}
+
+// runContainer is the process of a container, which it reads from JSON. It starts the control plane and the relay, and
+// stops them at the end of standard input.
+func runContainer(text string) {
+	p := new(process)
+	defer p.end()
+	var c container
+	if err := json.Unmarshal([]byte(text), &c); err != nil {
+		p.Fatalf("container %s: %v", text, err)
+	}
+	if err := enableLoopback(); err != nil {
+		p.Fatalf("enable the loopback interface: %v", err)
+	}
+	c.mountRoot(p)
+	newIstiod(p, c.Origin)
 	cmd := exec.Command("/usr/local/bin/tender", c.Args...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = "/", c.Env, os.Stdout, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+		p.Fatalf("start the relay: %v", err)
 	}
-	c.awaitProbe(t)
+	c.awaitProbe(p)
 	if c.Refused == "" {
-		c.checkServed(t)
+		c.checkServed(p)
 	}
 	fmt.Println("\nready")
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the caller of startContainer stops it
 	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
+		p.Fatalf("stop the relay: %v", err)
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("the relay failed: %v", err)
+		p.Fatalf("the relay failed: %v", err)
 	}
 	for path, files := range c.Volumes {
-		if kept, err := filepath.Glob(filepath.Join(root, path, "snapshots", "*")); c.Refused == "" && files == nil && len(kept) == 0 {
-			t.Errorf("the volume at %s has no snapshot (%v)", path, err)
+		if kept, err := filepath.Glob(filepath.Join(c.Root, path, "snapshots", "*")); c.Refused == "" && files == nil && len(kept) == 0 {
+			p.Fatalf("the volume at %s has no snapshot (%v)", path, err)
 		}
 	}
 }
 
 // mountRoot mounts the root of a container, with the files of the image that the relay needs, /etc/hosts with the
-// control plane, and the volumes. Only the volumes are writable.
-func (c container) mountRoot(t *testing.T) string {
-	t.Helper()
-	root := t.TempDir()
+// control plane, and the volumes. Only the volumes are writable. The end of the process unmounts it.
+func (c container) mountRoot(p *process) {
 	mount := func(source, target, kind string, flags uintptr) {
 		if err := unix.Mount(source, target, kind, flags, ""); err != nil {
-			t.Fatalf("mount %s %s: %v", kind, target, err)
+			p.Fatalf("mount %s %s: %v", kind, target, err)
 		}
 	}
 	place := func(name, content string) string {
-		path := filepath.Join(root, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
+		path := filepath.Join(c.Root, name)
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		if err == nil {
+			err = os.WriteFile(path, []byte(content), 0o600)
 		}
-		write(t, path, content)
+		if err != nil {
+			p.Fatalf("write a file of the root: %v", err)
+		}
 		return path
 	}
 	mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE)
-	mount("root", root, "tmpfs", 0)
+	mount("root", c.Root, "tmpfs", 0)
 	host, _, _ := strings.Cut(c.Origin, ":")
 	place("etc/hosts", "127.0.0.1 localhost "+host+"\n")
 	mount(c.Binary, place("usr/local/bin/tender", ""), "", unix.MS_BIND)
@@ -169,21 +188,18 @@ func (c container) mountRoot(t *testing.T) string {
 			place(filepath.Join(path, name), content)
 		}
 		if files == nil {
-			volume := filepath.Join(root, path)
+			volume := filepath.Join(c.Root, path)
 			if err := os.MkdirAll(volume, 0o755); err != nil {
-				t.Fatal(err)
+				p.Fatalf("make a volume: %v", err)
 			}
 			mount("volume", volume, "tmpfs", 0)
 		}
 	}
-	mount("", root, "", unix.MS_REMOUNT|unix.MS_RDONLY)
-	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) }) // if this fails, the end of the process unmounts it
-	return root
+	mount("", c.Root, "", unix.MS_REMOUNT|unix.MS_RDONLY)
 }
 
 // awaitProbe polls the readiness probe until it succeeds, or fails with the text c.Refused.
-func (c container) awaitProbe(t *testing.T) {
-	t.Helper()
+func (c container) awaitProbe(p *process) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience}
 	last := ""
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -201,28 +217,26 @@ func (c container) awaitProbe(t *testing.T) {
 			return
 		}
 	}
-	t.Fatalf("%s answers %s", c.Ready, last)
+	p.Fatalf("%s answers %s", c.Ready, last)
 }
 
 // checkServed checks that a client receives the resources of the control plane.
-func (c container) checkServed(t *testing.T) {
-	t.Helper()
+func (c container) checkServed(p *process) {
 	conn, err := grpc.NewClient(fmt.Sprintf("127.0.0.1:%d", c.Xds), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		t.Fatal(err)
+		p.Fatalf("connect to the relay: %v", err)
 	}
 	defer func() { _ = conn.Close() }()
-	client := relaytest.NewClient(t, conn, relaytest.ClientOptions{AutoAck: true})
+	client := relaytest.NewClient(p, conn, relaytest.ClientOptions{AutoAck: true})
 	defer client.Close()
 	client.Subscribe(relaytest.ClusterType)
-	client.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "web") })
+	client.WaitState(p.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "web") })
 }
 
 // newIstiod starts a control plane with one cluster. It checks Nodes like istiod, including those of probes.
-func newIstiod(t *testing.T, address string) {
-	t.Helper()
+func newIstiod(p *process, address string) {
 	_, port, _ := strings.Cut(address, ":")
-	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{
+	origin := relaytest.NewOrigin(p, relaytest.OriginOptions{
 		Address: "127.0.0.1:" + port, ServerOptions: []grpc.ServerOption{grpc.StreamInterceptor(refuseNodes)},
 	})
 	origin.Put(relaytest.Cluster("web"))

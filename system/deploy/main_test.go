@@ -50,10 +50,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, becomeAlone(os.Args[1:]))
 		os.Exit(1)
 	}
-	flag.Parse()
 	if text := os.Getenv(containerVariable); text != "" {
-		os.Exit(runContainer(text))
+		runContainer(text)
+		return
 	}
+	flag.Parse()
 	selectTests()
 	code := m.Run()
 	envoytest.Clean()
