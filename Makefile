@@ -146,8 +146,8 @@ image: deps-image $(IMAGE:%=bin/linux_%/tender) ## Build an OCI image into dist/
 	done
 
 imagetest: ## Start what make image built: as its user, in a root that cannot be written
-	$(GO) test -c -o bin/imagetest ./deploy/image
-	cd deploy/image && $(SUDO) $(CURDIR)/bin/imagetest -image '$(CURDIR)/dist/image:$(VERSION)'
+	$(GO) test -c -o bin/imagetest ./system/deploy
+	cd system/deploy && $(SUDO) $(CURDIR)/bin/imagetest -test.run '^TestImage_' -image '$(CURDIR)/dist/image:$(VERSION)'
 
 # The binary of a release for Linux, such as bin/linux_arm64/tender.
 bin/linux_%/tender: FORCE
@@ -251,11 +251,11 @@ cover: deps previous ## Measure what the tests of both layers reach, by package,
 		for (dir in all) printf "%5.1f %%  %5d statements  %s\n", 100 * hit[dir] / all[dir], all[dir], dir }' cover.out | sort -k 5
 
 charts: $(HELMBIN) $(KUSTOMBIN) $(VALIDBIN) $(DEFINITIONS) ## Render the chart and the manifests for Kubernetes, and check what comes out
-	$(GO) test -count=1 ./deploy/helm -helm '$(CURDIR)/$(HELMBIN)' -kustomize '$(CURDIR)/$(KUSTOMBIN)' \
+	$(GO) test -count=1 ./system/deploy -run '^TestChart_' -helm '$(CURDIR)/$(HELMBIN)' -kustomize '$(CURDIR)/$(KUSTOMBIN)' \
 		-kubectl-validate '$(CURDIR)/$(VALIDBIN)' -definitions '$(CURDIR)/$(DEFINITIONS)'
 
 cluster: $(HELMBIN) $(KUSTOMBIN) $(CLUSTERBIN) $(DEFINITIONS) ## Install the chart and the manifests into a real API server of Kubernetes (built once: 15 minutes)
-	$(GO) test -count=1 -timeout $(TIMEOUT) ./deploy/helm -run '^TestCluster' -helm '$(CURDIR)/$(HELMBIN)' \
+	$(GO) test -count=1 -timeout $(TIMEOUT) ./system/deploy -run '^TestCluster_' -helm '$(CURDIR)/$(HELMBIN)' \
 		-kustomize '$(CURDIR)/$(KUSTOMBIN)' -definitions '$(CURDIR)/$(DEFINITIONS)' -cluster '$(CURDIR)/$(CLUSTERBIN)'
 
 interop: $(GATEWAYBIN) $(EXAMPLEBIN) $(RATELIMITBIN) $(MOSNBIN) ## Test the relay with Envoy Gateway, go-control-plane's example server, envoyproxy/ratelimit and MOSN (built once: 15 minutes)
