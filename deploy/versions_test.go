@@ -41,7 +41,7 @@ func TestEnvoyVersionsOnPages(t *testing.T) {
 	versions := envoyVersions(t)
 	for page, want := range map[string]string{
 		"README.md":                    "Tested with Envoy " + strings.Join(versions, " and ") + ".",
-		"deploy/docs/compatibility.md": "| Envoy | " + strings.Join(versions, ", ") + " | `make envoy` |\n",
+		"deploy/docs/compatibility.md": "| Envoy | " + strings.Join(versions, ", ") + " | `make system` |\n",
 	} {
 		if !strings.Contains(read(t).pages[page], want) {
 			t.Errorf("%s lacks the versions that the tests run with: %s", page, want)
