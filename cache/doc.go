@@ -68,12 +68,11 @@
 //
 // # Concurrency properties
 //
-// Generations, types, sets and entries are immutable. A [Writer] belongs to one
-// goroutine. A [Watch] belongs to one goroutine, except its channel, which the
-// writer sends to. The index of interest is guarded by a mutex, the only one that
-// a reader takes. No code blocks or uses a channel while it holds the mutex. A watch that is registered before it loads
-// the generation misses no change: a writer holds the mutex while it publishes a generation and looks up the watches to
-// wake, and registering takes it too.
+// Generations, types, sets and entries are immutable. A [Writer] belongs to one goroutine. A [Watch] belongs to one
+// goroutine, except its channel, which the writer sends to. The index of interest is guarded by a mutex. Readers take it
+// to subscribe, not to read a generation. No code blocks or uses a channel while it holds the mutex. A watch that is
+// registered before it loads the generation misses no change: a writer holds the mutex while it publishes a generation
+// and looks up the watches to wake, and registering takes it too.
 //
 // A watch has hints: the names of the stream that changed, which the stream reads without a lock ([Watch.Hinted]). They
 // are stored before the generation is, so a reader of a generation has its hints, and perhaps those of the next one. A
