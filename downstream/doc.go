@@ -36,17 +36,14 @@
 //
 // # Concurrency properties
 //
-// The lock of a stream guards its state. Two goroutines take it: the receiver, which handles requests, and one of a few
-// workers, which sends responses. The lock is held only until the response to send is known. A send that may block runs
-// in another goroutine.
+// The lock of a stream guards its state. The receiver takes it to handle requests, and one of a few workers to send
+// responses. gRPC buffers most responses. A send that may block runs in another goroutine, so that no worker waits for a
+// slow client.
 //
 // A stream has no queue of changes. It stores positions in the logs of the view, and reads the logs from there when its
 // client is ready for a response. So a slow client needs no more memory than an idle one, and gets the newest state
 // (B.12). Hints ([cache.Watch]) tell a stream which names have changed. They are limited to a few; a stream without
 // complete hints reads the logs.
-//
-// While the lock of a stream is held, other locks are taken only in rare cases: to join a group, subscribe to names,
-// log a NACK, or add a load report.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package downstream
