@@ -14,22 +14,27 @@
 //
 // # Where to read
 //
-// A change passes through the relay in these steps:
+// A change passes through the relay in these steps. A step calls those that are indented below it, perhaps through
+// other functions. Two steps hand over to another goroutine: receive to that of the view, and Apply to the workers that
+// serve the streams.
 //
-//	upstream.stream.receive             decodes the envelope of a response of the origin
-//	upstream.responses.handleResponse   sends an ACK or NACK to the origin
-//	reconcile.Set.Take                  applies the response, except removals that the origin may not have intended
-//	cache.Writer.Apply                  publishes a new immutable generation, and wakes the streams that watch a
-//	                                    changed name
-//	downstream.sender.flush             sends the pending changes of a woken stream, type by type
-//	subscription.Subscription.Next      returns the changes (Delta, partial SotW) or the complete set
-//	wire.Response                       adds a nonce to shared bytes, which gRPC receives as they are
+//	upstream.stream.receive             decodes the envelope of a response of the origin (upstream/stream.go)
+//	upstream.responses.handleResponse   applies the response and then sends an ACK, or sends a NACK and changes nothing
+//	                                    (upstream/responses.go)
+//	  reconcile.Set.Take                applies the response, except removals that the origin may not have intended
+//	                                    (upstream/reconcile/take.go)
+//	    cache.Writer.Apply              publishes a new immutable generation, and wakes the streams that watch a
+//	                                    changed name (cache/apply.go)
+//	downstream.sender.flush             sends the pending changes of a woken stream, type by type (downstream/flush.go)
+//	  subscription.Subscription.Next    returns the changes (Delta, partial SotW) or the complete set
+//	                                    (downstream/subscription/next.go)
+//	  wire.Response                     adds a nonce to shared bytes, which gRPC receives as they are
+//	                                    (cache/wire/response.go)
 //
-// This is the whole hot path. Start with func flush in downstream/flush.go. The others are in stream.go and
-// responses.go of upstream, edit.go, put.go and publish.go of cache, changes.go and sets.go of downstream/subscription,
-// and cache/wire/response.go.
+// Start with flush. The package comments of upstream, cache, downstream and downstream/subscription list their files in
+// the order to read them.
 //
-// This package is not on the hot path. [Relay] (relay.go) owns these types:
+// The rest of this package is not on the hot path. [Relay] (relay.go) uses these types:
 //
 //	listeners, servers      serve clients, and drain (server.go)
 //	originProbes            probes the origins until the relay is ready (ready.go)
@@ -39,48 +44,52 @@
 //	decisions               keeps decisions of operators, such as freezes, until they are revoked (decisions.go)
 //	overview                returns the state of the relay for operators (admin.go, telemetry.go)
 //	operations              has the methods that operator commands share (operate.go)
-//	freezes, holds, rollbacks, audits, rolloutOperations
-//	                        have the operator commands
+//	freezes, holds, audits, rollbacks, rolloutOperations
+//	                        have the operator commands (operate.go, rollback.go, rollouts.go)
 //
 // # Locks
 //
-// While a mutex is held, nothing blocks and no channel is used, unless this list notes otherwise. A test compares the
-// list with the structs that have a mutex. The demo and the commands have further mutexes.
+// This list has each mutex of a relay; a test compares it with the code. The demo and the commands have further
+// mutexes. Code must not block or use a channel while it holds a mutex. The list has the exceptions.
 //
 // Locks on the path of a change:
 //
-//   - cache.index guards the watches of names, reference counts and the numbers of names. It is the only lock of the
-//     cache that a stream takes. If thousands of returning clients contend for it, use one lock per type.
-//   - intern.Pool guards equal resources; the upstream sessions take it once per received resource.
+//   - cache.index guards the watches of names, reference counts and the numbers of names. Streams take it to subscribe,
+//     and writers to publish. If thousands of returning clients contend for it, use one lock per type.
+//   - cache.timeline guards the causes of the last 256 changes of a view.
+//   - quota.Pool guards the shares of the peers that use a limit.
+//   - intern.Pool guards equal resources. Writers take it for each received resource.
 //   - downstream.queue guards the streams with something to send.
 //   - downstream.lock guards the state of a stream, between its receiver and a worker. Its holder may lend it while a
-//     send blocks; others then wait for it on a channel.
-//   - quota.Pool counts the usage of each peer. cache.timeline has the causes of the last 256 changes of a view.
+//     send blocks; others then wait for it on a channel. A channel with a buffer passes the status of an ended stream.
 //   - rollout.Controller guards the parts, clients and signals of a rollout. Streams call it while they hold their own
-//     lock, so it calls no method of a stream while it holds this one.
+//     lock, so it must not call a method of a stream while it holds this one.
 //
 // Locks for connections, clients and groups:
 //
-//   - guard.connections, nodes and nodeCache guard the connections of peers, and the large Nodes of a peer and of a
-//     connection.
+//   - guard.connections guards the connections of hosts, guard.nodes the large Nodes of a peer, and guard.nodeCache the
+//     large Nodes of a connection.
 //   - guard.handshakes guards turns of TLS handshakes. The holder passes a turn on by closing a channel.
-//   - downstream.arrivals detects a herd of new streams. pollHistory has the sets that REST pollers were sent.
-//   - downstream.loadGroups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine
+//   - downstream.arrivals detects a herd of new streams. downstream.pollHistory has the sets that REST pollers were
+//     sent.
+//   - loadreport.groups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine
 //     instead would need a queue, and a rule for a full queue.
-//   - relay.groups guards the map of groups, when a stream joins or leaves. A snapshot of an evicted group is read
-//     under it. That blocks, but is rare, and a rejected client cannot cause it.
+//   - relay.groups guards the map of groups, when a stream joins or leaves. Snapshots are read under it: all of them at
+//     the start, and later that of an evicted group. That blocks, but is rare, and a rejected client cannot cause it.
+//   - relay.snapshots and snapshot.Dir guard which views have snapshots. A new group takes them.
+//   - relay.chain guards the relays above and below this one.
 //   - upstream.failureTracker counts the failures of an address over all views. upstream.streamLimiter decides which
 //     view may open a stream. upstream.counters has the counters of an origin.
 //
-// Locks that no stream waits for:
+// Locks for operators:
 //
-//   - relay.decisions.writing is held while decisions are written. Only commands and the snapshot loop wait for it.
-//   - relay.snapshots, snapshot.Dir, relay.chain, relay.auditor and relay.logLevel guard state that two loops, or a
-//     loop and commands, share.
+//   - relay.decisions has a mutex, writing, that is held while decisions are collected and written, which blocks.
+//     Commands and the status wait for it.
+//   - relay.auditor guards the faults of audits. relay.logLevel serializes changes of the level.
 //   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.pageCache and page.tierWatch
 //     guard data for operators. page.pageCache renders a page under its lock, so that pages are rendered one at a time.
-//   - telemetry.Tracer and OriginTracer guard open spans. telemetry.autoexportMu guards a variable of the process that
-//     OpenTelemetry's autoexport sets.
+//   - telemetry.Tracer guards the tracers of origins, telemetry.OriginTracer the changes that wait for an edition, and
+//     its span. telemetry.autoexportMu guards a variable of the process that OpenTelemetry's autoexport sets.
 //
 // # Rules and decisions
 //

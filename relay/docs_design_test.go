@@ -3,9 +3,12 @@ package relay
 import (
 	"go/ast"
 	"go/parser"
+	"go/token"
 	"go/types"
 	"os"
+	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -26,60 +29,169 @@ func TestDesignNamesFiles(t *testing.T) {
 	}
 }
 
-// step matches a function in the list of doc.go that describes the hot path.
-var step = regexp.MustCompile(`(?m)^//\t(\w+)\.(\w+)\.(\w+) `)
+// A step is a method or a type in the list of doc.go that describes the hot path.
+type step struct {
+	depth               int // of its indent
+	pkg, receiver, name string
+	file                string
+}
 
-// TestHotPathIsListed checks that the methods on the hot path that doc.go lists exist.
-func TestHotPathIsListed(t *testing.T) {
+// hotPath returns the steps in the list of doc.go. Each ends with the name of a file in parentheses.
+func hotPath(t *testing.T) (steps []step) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	methods := map[string]bool{}
-	for _, file := range parseModule(t, parser.SkipObjectResolution) {
-		for _, decl := range file.Decls {
-			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv != nil {
-				receiver := strings.TrimPrefix(types.ExprString(fn.Recv.List[0].Type), "*")
-				methods[file.Name.Name+"."+receiver+"."+fn.Name.Name] = true
+	listed := regexp.MustCompile(
+		`(?m)^//\t((?:  )*)(\w+)\.(?:(\w+)\.)?(\w+) [^()]*(?:\([^()]* [^()]*\)[^()]*)?\(([a-z/_]+\.go)\)$`)
+	for _, m := range listed.FindAllStringSubmatch(string(doc), -1) {
+		steps = append(steps, step{len(m[1]) / 2, m[2], m[3], m[4], m[5]})
+	}
+	if len(steps) != 7 {
+		t.Fatalf("doc.go lists the steps %v, want 7", steps)
+	}
+	return steps
+}
+
+// TestHotPathIsListed checks that the steps of the hot path are declared in the files that doc.go names, and that each
+// step uses those that are indented below it. It follows the names that functions of the package of a step use.
+func TestHotPathIsListed(t *testing.T) {
+	steps := hotPath(t)
+	module := parseFiles(t, parser.SkipObjectResolution, func(name string) bool {
+		return partOf(name) == "program" &&
+			slices.ContainsFunc(steps, func(s step) bool { return path.Dir(s.file) == path.Dir(name) })
+	})
+	for i, s := range steps {
+		if module[s.file] == nil || !declares(module[s.file], s) {
+			t.Errorf("%s does not declare %s.%s.%s", s.file, s.pkg, s.receiver, s.name)
+		}
+		for _, inner := range steps[i+1:] {
+			if inner.depth <= s.depth {
+				break
+			}
+			use := inner.name
+			if inner.receiver == "" {
+				use = inner.pkg + "." + inner.name
+			}
+			if inner.depth == s.depth+1 && !usesFrom(module, s)[use] {
+				t.Errorf("%s.%s.%s does not use %s", s.pkg, s.receiver, s.name, use)
 			}
 		}
 	}
-	steps := step.FindAllStringSubmatch(string(doc), -1)
-	for _, match := range steps {
-		if method := strings.Join(match[1:], "."); !methods[method] {
-			t.Errorf("doc.go lists %s, which does not exist", method)
+}
+
+// declares reports whether a file declares the method or the type of a step.
+func declares(file *ast.File, s step) bool {
+	return file.Name.Name == s.pkg && slices.ContainsFunc(file.Decls, func(decl ast.Decl) bool {
+		switch decl := decl.(type) {
+		case *ast.FuncDecl:
+			return decl.Recv != nil && decl.Name.Name == s.name &&
+				strings.TrimPrefix(types.ExprString(decl.Recv.List[0].Type), "*") == s.receiver
+		case *ast.GenDecl:
+			return s.receiver == "" && slices.ContainsFunc(decl.Specs, func(spec ast.Spec) bool {
+				of, isType := spec.(*ast.TypeSpec)
+				return isType && of.Name.Name == s.name
+			})
+		}
+		return false
+	})
+}
+
+// usesFrom returns the names and selectors that the function of a step uses, directly or through functions of its
+// package.
+func usesFrom(module map[string]*ast.File, s step) map[string]bool {
+	bodies := map[string][]*ast.FuncDecl{} // by name
+	var next []*ast.FuncDecl
+	for name, file := range module {
+		if path.Dir(name) != path.Dir(s.file) {
+			continue
+		}
+		for _, decl := range file.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok {
+				if bodies[fn.Name.Name] = append(bodies[fn.Name.Name], fn); name == s.file && fn.Name.Name == s.name {
+					next = append(next, fn)
+				}
+			}
 		}
 	}
-	if len(steps) < 5 {
-		t.Errorf("doc.go lists %d methods, want at least 5", len(steps))
+	used := map[string]bool{}
+	for len(next) > 0 {
+		fn := next[0]
+		next = next[1:]
+		ast.Inspect(fn.Body, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.SelectorExpr:
+				used[types.ExprString(n)] = true
+			case *ast.Ident:
+				if !used[n.Name] {
+					used[n.Name] = true
+					next = append(next, bodies[n.Name]...)
+				}
+			}
+			return true
+		})
+	}
+	return used
+}
+
+// TestPartsAreListed checks that the types that doc.go lists as parts of a relay are declared in the files that it
+// names.
+func TestPartsAreListed(t *testing.T) {
+	doc, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(doc), "[Relay] (relay.go) uses these types:\n//\n")
+	list, _, _ = strings.Cut(list, "\n//\n")
+	listed := regexp.MustCompile(`(?m)^//\t(\w+(?:, \w+)*)\s[^()]*\((\w+\.go(?:, \w+\.go)*)`)
+	found := 0
+	for _, m := range listed.FindAllStringSubmatch(list, -1) {
+		for _, name := range strings.Split(m[1], ", ") {
+			found++
+			if !slices.ContainsFunc(strings.Split(m[2], ", "), func(file string) bool {
+				parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
+				return err == nil && declares(parsed, step{pkg: "relay", name: name})
+			}) {
+				t.Errorf("%s does not declare %s", m[2], name)
+			}
+		}
+	}
+	if found < 14 {
+		t.Errorf("found %d types with their files in doc.go, want at least 14", found)
 	}
 }
 
-// TestLocksAreListed checks that the list of locks in doc.go contains each struct of a relay that has a mutex.
+// TestLocksAreListed checks that the list of locks in doc.go names the structs and variables of a relay that have a
+// mutex, and no others.
 func TestLocksAreListed(t *testing.T) {
 	doc, err := os.ReadFile("doc.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, locks, _ := strings.Cut(string(doc), "\n// # Locks\n")
-	locks, _, _ = strings.Cut(locks, "\n// # ")
-	found := 0
-	for name, file := range parseModule(t, parser.SkipObjectResolution) {
-		if partOf(name) != "program" || strings.Contains(name, "/demo/") || strings.HasPrefix(name, "cmd/") {
-			continue // not part of a running relay
-		}
+	_, list, _ := strings.Cut(string(doc), "\n// # Locks\n")
+	list, _, _ = strings.Cut(list, "\n// # ")
+	listed := map[string]bool{}
+	for _, name := range regexp.MustCompile(`\b[a-z]+\.\w+`).FindAllString(list, -1) {
+		listed[name] = false
+	}
+	inRelay := func(name string) bool {
+		return partOf(name) == "program" && !strings.Contains(name, "/demo/") && !strings.HasPrefix(name, "cmd/")
+	}
+	for name, file := range parseFiles(t, parser.SkipObjectResolution, inRelay) {
 		for _, decl := range file.Decls {
 			for _, owner := range mutexesIn(decl) {
-				found++
-				listed := regexp.MustCompile(`\b` + regexp.QuoteMeta(owner) + `\b`)
-				if !listed.MatchString(locks) {
+				owner = file.Name.Name + "." + owner
+				if _, is := listed[owner]; !is {
 					t.Errorf("%s: %s has a mutex: add it to the list of locks in relay/doc.go, with what it guards", name, owner)
 				}
+				listed[owner] = true
 			}
 		}
 	}
-	if found < 20 {
-		t.Errorf("found %d mutexes, want at least 20", found)
+	for name, exists := range listed {
+		if !exists {
+			t.Errorf("relay/doc.go lists the lock %s, which does not exist", name)
+		}
 	}
 }
 

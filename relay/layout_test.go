@@ -229,6 +229,12 @@ func opening(file *ast.File) []string {
 // It skips programs for go run (//go:build ignore).
 func parseModule(t *testing.T, mode parser.Mode) map[string]*ast.File {
 	t.Helper()
+	return parseFiles(t, mode, func(string) bool { return true })
+}
+
+// parseFiles is parseModule for the files whose path from the root a function selects.
+func parseFiles(t *testing.T, mode parser.Mode, selected func(name string) bool) map[string]*ast.File {
+	t.Helper()
 	const root = ".."
 	files := map[string]*ast.File{}
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -242,8 +248,10 @@ func parseModule(t *testing.T, mode parser.Mode) map[string]*ast.File {
 			}
 			return nil
 		}
-		if !strings.HasSuffix(base, ".go") {
-			return nil
+		relative, err := filepath.Rel(root, name)
+		relative = filepath.ToSlash(relative)
+		if err != nil || !strings.HasSuffix(base, ".go") || !selected(relative) {
+			return err
 		}
 		if built, err := build.Default.MatchFile(filepath.Dir(name), base); err != nil || !built {
 			return err
@@ -252,9 +260,8 @@ func parseModule(t *testing.T, mode parser.Mode) map[string]*ast.File {
 		if err != nil {
 			return err
 		}
-		relative, err := filepath.Rel(root, name)
-		files[filepath.ToSlash(relative)] = file
-		return err
+		files[relative] = file
+		return nil
 	})
 	if err != nil {
 		t.Fatalf("read the module: %v", err)
