@@ -2,10 +2,10 @@
 // resource's bytes into JSON and back, redacts secrets, and reads the files of a
 // file origin.
 //
-// The relay itself never looks into a resource, so it must not pay for knowing
-// them. The types are an embedded, compressed descriptor set, and are built when
-// a function first needs them: importing this package costs a program 130 KB of
-// its file and nothing at start. No generated Envoy package is linked in.
+// The relay forwards resources without these types. It needs them to display
+// resources, to read files, and to find the resources that may hold secrets. They are
+// an embedded, compressed descriptor set of less than 130 KB, and are built when a
+// function first needs them. The package depends on no generated Envoy package.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package schema

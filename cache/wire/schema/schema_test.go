@@ -71,15 +71,23 @@ func TestTypesAreOfTheRequiredEnvoy(t *testing.T) {
 	}
 }
 
-func TestSchemaLinksNoGeneratedEnvoyPackage(t *testing.T) {
+func TestSchemaDependsOnNoGeneratedEnvoyPackage(t *testing.T) {
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
 	if err != nil {
-		t.Skipf("go list: %v", err)
+		t.Fatalf("go list: %v", err)
 	}
 	for pkg := range strings.Lines(string(out)) {
 		if strings.Contains(pkg, "go-control-plane") || strings.Contains(pkg, "cncf/xds") {
 			t.Errorf("schema depends on %s", pkg)
 		}
+	}
+}
+
+// TestTypesAreSmall holds the embedded types to the size that the package comment claims.
+func TestTypesAreSmall(t *testing.T) {
+	const claimed = 130_000
+	if info, err := os.Stat("types.binpb.gz"); err != nil || info.Size() >= claimed {
+		t.Errorf("types.binpb.gz: %v, error %v, want less than %d bytes", info, err, claimed)
 	}
 }
 
