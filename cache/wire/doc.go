@@ -1,9 +1,10 @@
 // Package wire reads and writes xDS messages as encoded bytes.
 //
 // The relay decodes the envelope of a response (type URL, nonce, resource names and
-// versions). It does not decode the resources, except where a SotW resource holds the
-// only copy of its name. A [Resource] keeps the bytes of the origin's field, so clients
-// receive the same bytes, including unknown fields (R004, R127).
+// versions). It does not decode the resources. It reads single fields of some: the name
+// of a SotW resource, the endpoints of an assignment, and the assignment that a cluster
+// needs. A [Resource] keeps the bytes of the origin's field, so clients receive the same
+// bytes, including unknown fields (R004, R127).
 //
 // Responses to clients share these bytes. A Delta response is a sequence of protobuf
 // fields, and encoded protobuf fields can be concatenated: a [Body] is the shared part

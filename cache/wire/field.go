@@ -90,7 +90,7 @@ func (f *fieldReader) isVarint(num protowire.Number) bool {
 	return f.num == num && f.typ == protowire.VarintType
 }
 
-// varint returns the value of a field for which isNumber is true.
+// varint returns the value of a field for which isVarint is true.
 func (f *fieldReader) varint() uint64 {
 	v, _ := protowire.ConsumeVarint(f.value)
 	return v
