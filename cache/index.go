@@ -400,7 +400,7 @@ type Watch struct {
 	id   uint32
 	call func() // wakes the stream; nil if C is used
 
-	// Atomic, and used only with call.
+	// Atomic. Nil if C is used.
 	hints   atomic.Pointer[hint]
 	fanouts atomic.Pointer[fanout.List]
 

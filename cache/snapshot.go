@@ -95,7 +95,7 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 		Target: from.Target, Identifier: from.Identifier, Reused: from.Reused, RolledBack: from.RolledBack, generation: g,
 	}
 	p := snapshotter{source: w.source, sensitive: sensitive, now: time.Now(), omitted: make(OmittedContent)}
-	if w.view.cfg.Cohorts > 0 || !from.RolledBack.IsZero() { // as gate.stages, which only the writer may call
+	if w.view.cfg.Cohorts > 0 || !from.RolledBack.IsZero() { // as gate.staging, which only the writer may call
 		p.waits = w.view.cfg.Waits
 	}
 	for t := range g.ChangedSince(0) {

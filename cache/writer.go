@@ -23,7 +23,7 @@ type Writer struct {
 
 	// refetchedAt is when the whole wildcard set was last requested because of a heartbeat, by type URL or collection.
 	refetchedAt  map[string]time.Time
-	scratchNames []*Name // reused by subscribedAs
+	scratchNames []*Name // reused by subscribedNames
 }
 
 // A publisher makes the edits of a writer visible to readers, and wakes the streams that they concern. It belongs to
