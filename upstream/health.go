@@ -118,14 +118,14 @@ const (
 )
 
 // A reachability records since when a target has been reachable without interruption. Its methods may be called from
-// any goroutine, except observe.
+// any goroutine, except observe, which belongs to one.
 type reachability struct {
 	reachableSince atomic.Pointer[time.Time] // nil while the target is unreachable
 
-	readyAt time.Time // start of the current connection, zero if there is none; belongs to Session.watch
+	readyAt time.Time // start of the current connection, zero if there is none; belongs to observe
 }
 
-// observe records a state of the connection to the target. Only Session.watch may call it.
+// observe records a state of the connection to the target.
 func (r *reachability) observe(state connectivity.State, now time.Time) {
 	switch state {
 	case connectivity.Ready:

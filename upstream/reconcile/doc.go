@@ -27,8 +27,8 @@
 //
 // # Concurrency properties
 //
-// A group and its sets belong to one goroutine, and start none. They do no I/O except logging, and do not read the
-// clock: callers pass the time. Any goroutine may read [Counts].
+// A group and its sets belong to one goroutine. The package starts no goroutine, and does no I/O except logging. Callers
+// pass the time. Any goroutine may read [Counts].
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package reconcile
