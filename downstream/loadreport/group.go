@@ -155,7 +155,7 @@ func (g *Group) add(c *reporter, report []*endpointpb.ClusterStats) {
 	g.sum.add(c, report, g.response.GetReportEndpointGranularity())
 }
 
-// join records a new client. Only groups.join may call it.
+// join records a new client.
 func (g *Group) join(c *reporter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -165,7 +165,7 @@ func (g *Group) join(c *reporter) {
 	}
 }
 
-// leave removes a client and its gauges. Only groups.leave may call it.
+// leave removes a client and its gauges.
 func (g *Group) leave(c *reporter) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
