@@ -112,7 +112,7 @@ func (r *Relay) AdminAddrs() []net.Addr {
 // ProbeAddrs returns the addresses of TENDER_PROBE_LISTEN, which serve /livez, /readyz and /metrics.
 func (r *Relay) ProbeAddrs() []net.Addr { return addrs(r.listeners.probes) }
 
-// endAdmin stops the admin server. It is called last, so that probes report a draining relay until then.
+// endAdmin stops the admin server. Until then, probes report a draining relay.
 func (r *Relay) endAdmin() {
 	r.pages.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), otherCallsTimeout)

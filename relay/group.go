@@ -155,7 +155,7 @@ func newGroups(
 	return g
 }
 
-// keepRecords enables the history of resources and earlier generations, which only operators read.
+// keepRecords enables the history of resources, and earlier generations.
 func (g *groups) keepRecords() {
 	if g.cfg.History > 0 {
 		g.journal = history.New(history.Config{Changes: g.cfg.History, Bytes: int64(g.cfg.MaxHistoryBytes)})

@@ -1,5 +1,5 @@
-// Package admin is the HTTP server for operators, their browsers and probes. It depends neither on xDS nor on the
-// relay, which passes functions that return the status.
+// Package admin is the HTTP server for operators, their browsers and probes. The relay passes functions that return the
+// status.
 //
 // # Two servers
 //

@@ -7,8 +7,7 @@
 // # Concurrency
 //
 // A [Follower] reads the generations of one view, as streams do, on a goroutine that its caller starts. It does not
-// block the writer of the view. The methods of a Journal may be called from any goroutine. They hold its lock only
-// while they read or record the changes of one resource.
+// block the writer of the view. The methods of a Journal may be called from any goroutine.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package history
