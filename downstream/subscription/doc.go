@@ -4,9 +4,9 @@
 //
 // # Three types
 //
-// A [Subscription] embeds three small types, and each has a String method:
+// A [Subscription] consists of three small types, and each has a String method:
 //
-//	want            the subscribed names and the wildcard; only requests change it (C08)
+//	want            the subscribed names and the wildcard; responses do not change these (C08)
 //	sent            positions in the logs of the view, and resources that are due regardless of the logs;
 //	                beside it, reported is what the client reported in its first request
 //	Conversation    the newest response: nonce, version, ACK or NACK, and the ACK deadline;

@@ -10,7 +10,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A want is what a client subscribed to of one type. Responses never change it (C08).
+// A want is what a client subscribed to of one type. Responses change only positions in it (C08).
 type want struct {
 	started  bool // a request was received
 	explicit bool // the client gave a name, so an empty list no longer means the wildcard (R051)
