@@ -18,8 +18,12 @@ import (
 // Then the confirmation and the queries may start over.
 const settleTime = 200 * time.Second
 
-// observed returns the resources that clients receive.
+// observed returns the resources that clients receive. The caller must not modify them.
 func (w *world) observed() map[key]observed {
+	generation := w.view.Generation()
+	if generation == w.observedIn {
+		return w.observedThere
+	}
 	seen := make(map[key]observed)
 	add := func(set string, e *cache.Entry) {
 		if e.Present() {
@@ -28,7 +32,6 @@ func (w *world) observed() map[key]observed {
 			seen[k] = observed{string(r.Value()), r.TypeURL != endpoints || r.HasEndpoints(), e.Created()}
 		}
 	}
-	generation := w.view.Generation()
 	for set, of := range map[string]string{members + clusters: clusters, members + listeners: listeners, modelGlob: cache.Collection(clusters, modelGlob)} {
 		for e := range generation.Type(of).Wildcard.Since(0) {
 			add(strings.TrimSuffix(set, of), e)
@@ -42,6 +45,7 @@ func (w *world) observed() map[key]observed {
 			}
 		}
 	}
+	w.observedIn, w.observedThere = generation, seen
 	return seen
 }
 
@@ -73,8 +77,7 @@ func (w *world) currentHolds() map[id][]reconcile.Hold {
 // check compares the resources that clients receive with those of the last check, and with the model. If holds is set,
 // it also checks the pending removals.
 func (w *world) check(holds bool) {
-	seen, now := w.observed(), time.Now()
-	was := w.active
+	now, was := time.Now(), w.active
 	for i, t := range w.session.Status().Targets {
 		if t.Active {
 			w.active = i
@@ -84,6 +87,24 @@ func (w *world) check(holds bool) {
 		w.markUnsettled(settleTime)
 		w.moved = true
 	}
+	if w.view.Generation() != w.observedIn {
+		w.checkChanges(w.observed(), was)
+	}
+	if holds {
+		w.checkHolds(was)
+	}
+	if w.thawed {
+		w.frozen, w.thawed = time.Time{}, false
+	}
+	if w.frozen.IsZero() && !now.Before(w.restless) && holds {
+		w.checkSettled()
+	}
+}
+
+// checkChanges compares the resources that clients receive with those of the last check. was is the active address at
+// the last check.
+func (w *world) checkChanges(seen map[key]observed, was int) {
+	now := time.Now()
 	var lost []key
 	for k, old := range w.seen {
 		is, there := seen[k]
@@ -104,17 +125,7 @@ func (w *world) check(holds bool) {
 	}
 	w.checkLost(lost, was)
 	w.checkDependencies(lost, seen, was)
-	before := w.seen
 	w.seen = seen
-	if holds {
-		w.checkHolds(before, was)
-	}
-	if w.thawed {
-		w.frozen, w.thawed = time.Time{}, false
-	}
-	if w.frozen.IsZero() && !now.Before(w.restless) && holds {
-		w.checkSettled()
-	}
 }
 
 // originLacked reports whether an active address lacked a resource at some time since the last check, or since the
@@ -248,7 +259,7 @@ func (w *world) openedAt(k key) (at time.Time) {
 }
 
 // checkHolds checks that pending removals are visible with a deadline, and that no hold has just disappeared.
-func (w *world) checkHolds(before map[key]observed, was int) {
+func (w *world) checkHolds(was int) {
 	old := w.holds
 	w.holds = w.currentHolds()
 	connected := w.connected()

@@ -2,7 +2,6 @@ package upstream_test
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"strings"
 	"testing"
@@ -12,7 +11,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/relay/relaytest"
-	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -29,7 +27,6 @@ import (
 //  4. After an hour without events nothing is pending. Clients receive the resources of the origin, plus those with a
 //     discarded removal.
 func TestB15_RandomHistories(t *testing.T) {
-	histories(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		h := history{
 			variant: rapid.SampledFrom([]string{"Delta", "Delta", "SotW"}).Draw(rt, "variant"),
@@ -135,17 +132,6 @@ var wanted = map[string][]string{clusters: {"c00", "c01"}, endpoints: namesOf(en
 
 // types are the types that a step chooses from.
 var types = []string{clusters, listeners, endpoints, routes}
-
-// histories sets the number of histories to 50, unless the command line sets it.
-func histories(t *testing.T) {
-	const checks = "rapid.checks"
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
-	if given {
-		return
-	}
-	check.OK(t, flag.Set(checks, "50"))
-}
 
 // operate performs the step of an operator.
 func (w *world) operate(s step) {

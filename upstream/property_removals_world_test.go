@@ -76,6 +76,9 @@ type world struct {
 	versions  int                    // last version
 	ever      map[id]map[string]bool // all bodies that an address has had
 
+	observedIn    *cache.Generation // of the last call of observed
+	observedThere map[key]observed
+
 	seen     map[key]observed        // at the last check
 	began    map[key]time.Time       // when clients began to receive the resource
 	holds    map[id][]reconcile.Hold // at the last check of holds

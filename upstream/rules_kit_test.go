@@ -2,10 +2,12 @@ package upstream_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -26,6 +28,17 @@ const (
 	endpoints = relaytest.EndpointType
 	listeners = relaytest.ListenerType
 )
+
+// TestMain runs each property with 15 random inputs, times -rounds, unless the command line sets their number.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		if err := checks.Value.Set(strconv.Itoa(check.Rounds(15))); err != nil {
+			panic(err)
+		}
+	}
+	m.Run()
+}
 
 // A rig is a view that is kept in sync with an origin. Tests read the resources that clients receive from the view, and
 // the requests that the origin receives from its record.
@@ -127,8 +140,12 @@ func (r *rig) pass(d time.Duration) {
 	synctest.Wait()
 }
 
-// soon is longer than batchWait, and shorter than every other delay.
-const soon = 20 * time.Millisecond
+// soon is longer than batchWait, and shorter than every other delay. longAfter is longer than every delay of the relay:
+// a wildcard lingers for 18 minutes at most, and a removal is held for ten.
+const (
+	soon      = 20 * time.Millisecond
+	longAfter = 30 * time.Minute
+)
 
 // members returns the resources that wildcard clients receive, as name@version.
 func (r *rig) members(typeURL string) string {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -77,9 +78,9 @@ func mixed() mixedDemand {
 	}
 }
 
-// TestH05_DemandDecidesTheStream: wildcards of clusters and listeners, and names of endpoints and routes, use the main
+// TestH05_RandomDemandDecidesTheStream: wildcards of clusters and listeners, and names of endpoints and routes, use the main
 // stream. The order of requests, reconnects and the end of the other form do not matter.
-func TestH05_DemandDecidesTheStream(t *testing.T) {
+func TestH05_RandomDemandDecidesTheStream(t *testing.T) {
 	const (
 		envoys = "Cluster *, ClusterLoadAssignment only, Listener *, RouteConfiguration only"
 		others = "Cluster only, Listener only, RouteConfiguration *"
@@ -87,7 +88,7 @@ func TestH05_DemandDecidesTheStream(t *testing.T) {
 	)
 	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
 	rnd := rand.New(rand.NewPCG(5, 5))
-	for i := range 30 {
+	for i := range check.Rounds(12) {
 		inBubble(t, relaytest.Behaviour{SotW: i%3 == 2, Wrap: true}, cfg, func(t *testing.T, r *rig) {
 			for _, typeURL := range []string{clusters, endpoints, listeners, routes} {
 				r.put(typeURL, "only@1", "other@1")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -31,7 +32,6 @@ import (
 //   - the hold of the removal has ended
 //   - few resources are missing
 func TestB15_RandomDirectories(t *testing.T) {
-	histories(t)
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) dirStep {
 			return dirStep{
@@ -55,15 +55,15 @@ func TestB15_RandomDirectories(t *testing.T) {
 	})
 }
 
-// histories limits rapid.Check to 50 histories, unless the command line sets rapid.checks.
-func histories(t *testing.T) {
-	const checks = "rapid.checks"
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == checks })
-	if given {
-		return
+// TestMain runs each property with 15 random inputs, times -rounds, unless the command line sets their number.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		if err := checks.Value.Set(strconv.Itoa(check.Rounds(15))); err != nil {
+			panic(err)
+		}
 	}
-	check.OK(t, flag.Set(checks, "50"))
+	m.Run()
 }
 
 // A dirStep is one action; see dirModel.step.

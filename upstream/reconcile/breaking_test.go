@@ -1,9 +1,11 @@
 package reconcile
 
 import (
+	"flag"
 	"log/slog"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +14,19 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
+
+// TestMain runs each property with 100 random inputs, times -rounds, unless the command line sets their number.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
+		if err := checks.Value.Set(strconv.Itoa(check.Rounds(100))); err != nil {
+			panic(err)
+		}
+	}
+	m.Run()
+}
 
 // textResource returns a resource whose content is words: the names of clusters, "?" for bytes that cannot be decoded,
 // and "on-demand".
@@ -321,9 +335,9 @@ func TestB46_HeldUpdateOfAnotherOrigin(t *testing.T) {
 	}
 }
 
-// TestB46_HoldingConverges sends random responses. No served route may name a missing cluster. Once the state of the
+// TestB46_RandomHoldingConverges sends random responses. No served route may name a missing cluster. Once the state of the
 // origin is consistent, the group must serve all of it.
-func TestB46_HoldingConverges(t *testing.T) {
+func TestB46_RandomHoldingConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newCheckedGroup("a", "b", "c", "d")
 		clusters, routes := map[string]bool{"a": true, "b": true, "c": true, "d": true}, make(map[string]string)
