@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
@@ -152,20 +153,37 @@ func TestB9_R069_R091_UnusualResponsesAccepted(t *testing.T) {
 	}
 }
 
+// slowCommit is the trace of a response that takes a second to apply.
+type slowCommit struct{}
+
+// Applied implements cache.Trace.
+func (slowCommit) Applied(cache.Application) fanout.Span {
+	time.Sleep(time.Second) // virtual
+	return nil
+}
+
+// Waits implements cache.Trace.
+func (slowCommit) Waits(time.Time) {}
+
+// Answered implements upstream.Trace.
+func (slowCommit) Answered(error) {}
+
+// IDs implements upstream.Trace.
+func (slowCommit) IDs() (traceID, spanID string) { return "", "" }
+
 // TestB9_CommittedBeforeAck: a response is applied to the view before it is acknowledged.
 func TestB9_CommittedBeforeAck(t *testing.T) {
-	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	r := viewSync(t, o, upstream.Config{})
-	r.put(clusters, "a@0")
-	r.watch.SubscribeAll(clusters)
-	for i := range 200 {
-		want := fmt.Sprintf("a@%d", i)
-		if i > 0 {
-			r.put(clusters, want)
-		}
-		r.WaitFor(t.Context(), "the ACK", func(s *relaytest.OriginState) bool { return s.Type(clusters).ACKs == i+1 })
-		r.expect("members at the time of the ACK", r.members(clusters), want)
-	}
+	cfg := upstream.Config{Trace: func(upstream.Received) upstream.Trace { return slowCommit{} }}
+	inBubble(t, relaytest.Behaviour{Manual: true}, cfg, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(clusters)
+		s := r.Accept(t.Context())
+		s.Recv(t.Context())
+		sent := time.Now()
+		s.Send(response(clusters, "a@1"))
+		r.expect("request", showRequest(s.Recv(t.Context())), "[Cluster ack 1]")
+		check.Equal(t, "time until the ACK", time.Since(sent), time.Second)
+		r.expect("members at the time of the ACK", r.members(clusters), "a@1")
+	})
 }
 
 // TestR054_WildcardForms: a wildcard is the first request of its type on a stream, in the form that every origin
@@ -264,8 +282,8 @@ func TestR088_NamesExceedRequestSize(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "held@1")
 		names := []string{"held"}
-		for i := range 6000 {
-			names = append(names, fmt.Sprintf("%04d-%s", i, strings.Repeat("x", 1000)))
+		for i := range 1200 {
+			names = append(names, fmt.Sprintf("%04d-%s", i, strings.Repeat("x", 5000)))
 		}
 		r.watch.Subscribe(endpoints, names)
 		r.pass(time.Second)
