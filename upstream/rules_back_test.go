@@ -67,8 +67,8 @@ func TestB40_FailsBackToTheFirst(t *testing.T) {
 		p.pass(20 * time.Second)
 		p.uses("after ten minutes", p.one)
 		p.expect("the first request", showRequest(p.one.State().Last().Requests[0].Message), "[Cluster node]")
-		p.pass(time.Hour)
-		p.uses("an hour later", p.one)
+		p.pass(longAfter)
+		p.uses("long after", p.one)
 		p.expect("members", p.members(clusters), "a@1 b@1")
 		check.Equal(t, "position of the unchanged view", p.view.Generation().Seq, seq)
 		p.one.Stop()
@@ -163,8 +163,8 @@ func TestB40_B15_OtherAddressWithFewerResources(t *testing.T) {
 			r.pass(time.Minute)
 			count("until the failback", 40)
 		}
-		r.pass(time.Hour)
-		count("an hour later", 40)
+		r.pass(longAfter)
+		count("long after", 40)
 		if n := len(one.State().Open()); n == 0 {
 			t.Error("no stream to the first address")
 		}

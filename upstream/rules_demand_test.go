@@ -22,8 +22,8 @@ func TestB4_SilentOriginIsReported(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(9 * time.Second)
 		check.Equal(t, "warnings after 9s", r.log.count(silentWarning), 0)
-		r.pass(time.Hour)
-		check.Equal(t, "warnings after an hour", r.log.count(silentWarning), 1)
+		r.pass(longAfter)
+		check.Equal(t, "warnings long after", r.log.count(silentWarning), 1)
 		for _, text := range []string{"TENDER_NODE_GROUP_BY", "node_id=relay", "WARN"} {
 			if r.log.count(text) == 0 {
 				t.Errorf("no log line contains %q", text)
@@ -40,7 +40,7 @@ func TestB4_QuietOriginIsNotReported(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(time.Minute)
 		r.Restart()
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		r.expect("second stream", r.conversation(1), "[Cluster node a=1]")
 		check.Equal(t, "warnings", r.log.count(silentWarning), 0)
 	})
@@ -202,7 +202,7 @@ func TestR073_RemovedNameStaysSubscribed(t *testing.T) {
 		r.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(soon)
 		r.Remove(endpoints, "a")
-		r.namedAfter(time.Hour, "named", endpoints, "!a")
+		r.namedAfter(longAfter, "named", endpoints, "!a")
 		r.put(endpoints, "a@2")
 		r.namedAfter(soon, "named", endpoints, "a@2")
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), "ClusterLoadAssignment", "E"), "[E node +a] [E ack 1] [E ack 2] [E ack 3]")
@@ -218,13 +218,13 @@ func TestR081_B6_LingerAfterLastClient(t *testing.T) {
 		first, second := r.watch.Subscribe(endpoints, []string{"a"}), other.Subscribe(endpoints, []string{"a"})
 		r.pass(soon)
 		r.watch.Unsubscribe(endpoints, first)
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		if n := len(r.State().Requests(endpoints)); n != 2 {
 			t.Fatalf("%d requests while one client uses the name, want 2:\n%v", n, r.State())
 		}
 		other.Unsubscribe(endpoints, second)
 		left := time.Now()
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		r.expect("stream", strings.ReplaceAll(r.conversation(0), "ClusterLoadAssignment", "E"), "[E node +a] [E ack 1] [E -a]")
 		if d := r.State().Requests(endpoints)[2].At.Sub(left); d < 4*time.Minute || d > 6*time.Minute+time.Second {
 			t.Errorf("unsubscribed after %v, want 5m ±20%%", d)
@@ -244,7 +244,7 @@ func TestB6_WildcardLinger(t *testing.T) {
 		r.pass(12*time.Minute - time.Second)
 		r.put(clusters, "a@2")
 		r.membersAfter(soon, "members while lingering", clusters, "a@2")
-		r.membersAfter(time.Hour, "members", clusters, "")
+		r.membersAfter(longAfter, "members", clusters, "")
 		requests := r.State().Requests(clusters)
 		if d := requests[len(requests)-1].At.Sub(left); d < 12*time.Minute || d > 18*time.Minute+time.Second {
 			t.Errorf("unsubscribed after %v, want 15m ±20%%", d)
@@ -371,7 +371,7 @@ func TestB5_Prewarm(t *testing.T) {
 		all := r.watch.SubscribeAll(clusters)
 		r.pass(time.Minute)
 		r.watch.UnsubscribeAll(all)
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		r.expect("stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster ack 2]")
 	})
 }

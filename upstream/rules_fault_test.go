@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -172,22 +172,6 @@ func TestMirrorEnds(t *testing.T) {
 	}
 }
 
-// TestMirrorLeavesNoGoroutines: Sync leaves no goroutine behind, with real sockets.
-func TestMirrorLeavesNoGoroutines(t *testing.T) {
-	before := goleak.IgnoreCurrent()
-	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	r := viewSync(t, o, upstream.Config{})
-	r.put(clusters, "a@1")
-	r.watch.SubscribeAll(clusters)
-	r.watch.Subscribe(clusters, []string{"a"})
-	r.WaitFor(t.Context(), "both streams", func(s *relaytest.OriginState) bool { return s.Type(clusters).ACKs == 2 })
-	o.Restart()
-	r.WaitFor(t.Context(), "both streams again", func(s *relaytest.OriginState) bool { return s.Subscribed(clusters, "*", "a") })
-	r.stop()
-	o.Stop()
-	goleak.VerifyNone(t, before)
-}
-
 // TestB33_GoAway: when a server drains, the relay moves to its successor once the server ends the stream, not before.
 func TestB33_GoAway(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -219,7 +203,7 @@ func TestB4_TooFewStreams(t *testing.T) {
 		check.Equal(t, "log lines after 4s", r.log.count("no stream within 5s"), 0)
 		r.pass(2 * time.Second)
 		check.Equal(t, "log lines after 6s", r.log.count("no stream within 5s"), 1)
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		r.put(clusters, "a@2")
 		r.membersAfter(soon, "members", clusters, "a@2")
 		if !n[0].Asked().IsZero() {
@@ -269,9 +253,9 @@ func TestR135_Unimplemented(t *testing.T) {
 		r.watch.SubscribeAll(clusters)
 		r.pass(5 * time.Minute)
 		before := r.log.count("Unimplemented")
-		r.pass(time.Hour)
-		if n := r.log.count("Unimplemented") - before; n < 97 || n > 153 {
-			t.Errorf("%d attempts in an hour, want 120 ±25%%", n)
+		r.pass(longAfter)
+		if n := r.log.count("Unimplemented") - before; n < 48 || n > 76 {
+			t.Errorf("%d attempts in half an hour, want 60 ±25%%", n)
 		}
 		if r.view.Generation().First().Connected {
 			t.Error("connected to a server that does not implement ADS")
@@ -287,7 +271,8 @@ func idleOrigin(t *testing.T) *relaytest.Origin {
 // TestB9_FloodWithoutReading: an origin that floods the relay and does not read ACKs fills a bounded queue. The relay
 // closes the stream, and the next one works.
 func TestB9_FloodWithoutReading(t *testing.T) {
-	const responses = 12_000
+	const responses = 4500 // the queue has room for 4096 ACKs, and the flow control of gRPC for about 130
+	nonce := strings.Repeat("x", 1000)
 	synctest.Test(t, func(t *testing.T) {
 		var streams int // only one stream is open at a time
 		s := &service{serve: func(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
@@ -306,7 +291,7 @@ func TestB9_FloodWithoutReading(t *testing.T) {
 			}
 			for i := range responses {
 				resp := response(clusters, fmt.Sprint("a@", i))
-				resp.Nonce = fmt.Sprint(i)
+				resp.Nonce = nonce
 				if err := rpc.Send(resp); err != nil {
 					return err
 				}

@@ -56,7 +56,7 @@ func TestH03_C15_LargeRemovalsAreHeld(t *testing.T) {
 						}
 					}
 				}
-				r.clustersAfter(24*time.Hour, "after a day", tt.members-tt.lost)
+				r.clustersAfter(longAfter, "long after", tt.members-tt.lost)
 			})
 		})
 	}
@@ -108,7 +108,7 @@ func TestB15_HeldResourceReturns(t *testing.T) {
 	t.Run("all", func(t *testing.T) {
 		losesHalfInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)...)
-			r.clustersAfter(24*time.Hour, "members", 100)
+			r.clustersAfter(longAfter, "members", 100)
 			// The next loss is held in full, although the relay has seen the same loss before.
 			r.changeWhileDown(removing(clusters, lost()...))
 			r.clustersAfter(5*time.Minute, "five minutes after the next loss", 100)
@@ -119,13 +119,13 @@ func TestB15_HeldResourceReturns(t *testing.T) {
 		losesHalfInBoth(t, func(t *testing.T, r *rig) {
 			r.put(clusters, numbered(100)[:80]...)
 			r.clustersAfter(9*time.Minute, "after 9 minutes: the hold restarts when a resource returns", 100)
-			r.clustersAfter(24*time.Hour, "after a day", 80)
+			r.clustersAfter(longAfter, "long after", 80)
 		})
 	})
 	t.Run("after another restart", func(t *testing.T) {
 		losesHalf(t, func(t *testing.T, r *rig) {
 			r.changeWhileDown(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
-			r.pass(time.Hour)
+			r.pass(longAfter)
 			r.changeWhileDown(removing(clusters, lost()...))
 			r.clustersAfter(5*time.Minute, "five minutes after the next loss", 100)
 		})
@@ -168,7 +168,7 @@ func TestB15_C15_EmptyOrigin(t *testing.T) {
 				r.changeWhileDown(removing(clusters, nameOnly(numbered(30))...))
 				r.clustersAfter(9*time.Minute, "after the origin has restarted empty", 30)
 				r.put(clusters, numbered(30)...)
-				r.membersAfter(time.Hour, "members", clusters, joined(numbered(30)))
+				r.membersAfter(longAfter, "members", clusters, joined(numbered(30)))
 			})
 		})
 	}

@@ -108,16 +108,16 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 				if st := r.State(); st.Type(clusters).NACKs == 0 || st.Type(endpoints).NACKs == 0 {
 					t.Errorf("the origin received %+v for clusters and %+v for endpoints, want a NACK for each", st.Type(clusters), st.Type(endpoints))
 				}
-				r.pass(time.Hour)
-				held("an hour later")
+				r.pass(longAfter)
+				held("long after")
 				r.Restart()
-				r.pass(time.Hour)
+				r.pass(longAfter)
 				held("after a restart of the origin")
 
 				r.put(clusters, "b@3")
 				r.put(endpoints, "y@3")
 				r.Apply(func(tx *relaytest.Tx) { tx.Remove(clusters, "a"); tx.Remove(clusters, "c"); tx.Remove(endpoints, "x") })
-				r.pass(time.Hour)
+				r.pass(longAfter)
 				r.expect("members at the end", members(), "b@3")
 				r.expect("errors of clusters at the end", failed(clusters, cache.Wildcard), "")
 				if b.SotW { // a SotW response that omits endpoints does not remove them
@@ -132,7 +132,7 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 	}
 }
 
-// endless returns a service that sends a response each millisecond and reads requests. The n-th response contains the
+// endless returns a service that sends a response every 20ms and reads requests. The n-th response contains the
 // resource name(n) with version n.
 func endless(name func(n int) string) *service {
 	return &service{serve: func(rpc discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
@@ -150,7 +150,7 @@ func endless(name func(n int) string) *service {
 				return err
 			}
 			select {
-			case <-time.After(time.Millisecond):
+			case <-time.After(20 * time.Millisecond):
 			case <-rpc.Context().Done():
 				return rpc.Context().Err()
 			}
@@ -158,8 +158,8 @@ func endless(name func(n int) string) *service {
 	}}
 }
 
-// TestB7_EndlessChanges: if an origin changes a few resources every millisecond, the view keeps no old versions. The
-// set counts as settled during the changes, since they may never end.
+// TestB7_EndlessChanges: if an origin changes resources without end, the view keeps no old versions. The set counts as
+// settled during the changes.
 func TestB7_EndlessChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := endless(func(n int) string { return strconv.Itoa(n % 4) })
@@ -193,8 +193,8 @@ func TestB7_EndlessSet(t *testing.T) {
 		}{{time.Second, cache.Unknown}, {2 * time.Second, cache.Settled}} {
 			r.pass(want.after)
 			c := r.view.Generation().Type(clusters)
-			if c.Phase != want.phase || c.Wildcard.Count() < 500 {
-				t.Errorf("after %v more: phase %v with %d members, want %v with at least 500", want.after, c.Phase, c.Wildcard.Count(), want.phase)
+			if c.Phase != want.phase || c.Wildcard.Count() < 25 {
+				t.Errorf("after %v more: phase %v with %d members, want %v with at least 25", want.after, c.Phase, c.Wildcard.Count(), want.phase)
 			}
 		}
 		check.Equal(t, "refused responses", r.session.Stats().Types[clusters].Refused, 0)
@@ -203,7 +203,7 @@ func TestB7_EndlessSet(t *testing.T) {
 
 // TestB35_ManyResources: an origin may send as many resources as fit in memory. A small resource takes at most 2 KiB.
 func TestB35_ManyResources(t *testing.T) {
-	const responses, each = 10, 5000
+	const responses, each = 5, 1000
 	view, w := cache.New(cache.Config{})
 	watch := view.Watch()
 	watch.SubscribeAll(clusters)

@@ -50,7 +50,7 @@ func TestB15_Release(t *testing.T) {
 			t.Errorf("%d removals counted as held and %d as applied, want 50 and 50", s.Held, s.Applied)
 		}
 		streams := r.streams()
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		if n := r.log.count(heldLine); n != 1 || r.streams() != streams {
 			t.Errorf("%d log lines about held removals and %d further streams, want 1 and 0: no removal is pending", n, r.streams()-streams)
 		}
@@ -89,13 +89,13 @@ func TestB15_Discard(t *testing.T) {
 			t.Errorf("counted: %d discarded, %d held, %d applied; want 50, 50 and none", got.Discarded, got.Held, got.Applied)
 		}
 		streams := r.streams()
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		if n := r.streams(); n != streams {
 			t.Errorf("%d further streams, want 0: no removal is pending", n-streams)
 		}
 		for range 3 { // the origin returns without the same resources
 			r.changeWhileDown(removing(clusters))
-			r.pass(time.Hour)
+			r.pass(longAfter)
 		}
 		if n, alarms := r.count(), r.log.count(heldLine); n != 100 || alarms != 1 {
 			t.Errorf("%d members and %d log lines about held removals, want 100 and 1", n, alarms)
@@ -147,7 +147,7 @@ func TestB15_KeptResourceIsNoControlQuery(t *testing.T) {
 		r.pass(time.Minute)
 		r.control.Operate(t.Context(), discard)
 		r.changeWhileDown(removing(clusters, "n009"))
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		r.expect("members", present(r.members(clusters)), "n000@1 n001@1 n002@1 n003@1 n004@1 n005@1 n006@1 n007@1 n008@1")
 	})
 }
@@ -160,7 +160,7 @@ func TestB15_AlarmIsRepeated(t *testing.T) {
 			t.Errorf("%d repeated log lines in seven minutes, want 1", n)
 		}
 		r.control.Operate(t.Context(), discard)
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		if n := r.log.count("removals still held"); n != 1 {
 			t.Errorf("%d repeated log lines although no removal is pending, want 1", n)
 		}
@@ -198,7 +198,7 @@ func TestB15_SotWReleaseAndDiscard(t *testing.T) {
 					t.Errorf("named=%v release=%v: %d listeners, want %d", named, released, n, want)
 				}
 				r.changeWhileDown(removing(clusters))
-				r.pass(time.Hour)
+				r.pass(longAfter)
 				if n := count(); n != want || r.log.count(heldLine) != 1 {
 					t.Errorf("named=%v release=%v: %d listeners and %d log lines about held removals after a restart, want %d and 1", named, released, n, r.log.count(heldLine), want)
 				}
@@ -230,8 +230,8 @@ func TestFreeze_Mirror(t *testing.T) {
 
 		r.watch.UnsubscribeAll(wildcard)
 		r.watch.Unsubscribe(endpoints, names)
-		r.membersAfter(24*time.Hour, "frozen members without a client for a day", clusters, "a@1 b@1")
-		r.expect("frozen names without a client for a day", r.named(endpoints), "a@1 late@1")
+		r.membersAfter(longAfter, "frozen members long after the last client", clusters, "a@1 b@1")
+		r.expect("frozen names long after the last client", r.named(endpoints), "a@1 late@1")
 		r.watch.SubscribeAll(clusters)
 		r.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(time.Second)

@@ -62,7 +62,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.put(clusters, numbered(100)...)
 			r.pass(soon)
 			r.expectHolds("after the origin has loaded", 0, 0)
-			r.clustersAfter(24*time.Hour, "a day later", 100)
+			r.clustersAfter(longAfter, "long after", 100)
 		})
 	})
 	t.Run("all, permanently", func(t *testing.T) {
@@ -98,7 +98,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.expectHolds("after the discard", 0, 50)
 			for range 2 {
 				r.Restart()
-				r.pass(time.Hour)
+				r.pass(longAfter)
 			}
 			r.expectHolds("after two restarts", 0, 50)
 			r.wantClusters("after two restarts", 100)
@@ -112,7 +112,7 @@ func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
 			r.pass(confirmed)
 			r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
 			r.expectHolds("after the discard", 0, 50)
-			r.clustersAfter(24*time.Hour, "a day after the discard", 100)
+			r.clustersAfter(longAfter, "long after the discard", 100)
 			r.put(clusters, "n000@2")
 			r.pass(soon)
 			r.expectHolds("after one resource has returned", 0, 49)
@@ -237,7 +237,7 @@ func TestH02_EmptyAssignmentDiscarded(t *testing.T) {
 		r.Restart()
 		r.pass(time.Second)
 		r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		r.expect("after the discard", r.assignments(), "a@1")
 		r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true})
 		r.expect("after the release", r.assignments(), "a@2")
@@ -259,11 +259,11 @@ func TestH09_DiscardedMembersOfCollections(t *testing.T) {
 		s, _ := r.w.Snapshot(true)
 		r = decided(t, r.Origin, upstream.Config{}, s, upstream.NewControl(false, discarded))
 		r.watch.SubscribeAll(key)
-		for _, when := range []string{"after the restart", "an hour later"} {
+		for _, when := range []string{"after the restart", "long after"} {
 			r.pass(soon)
 			r.expectHolds(when, 0, 2)
 			r.expect(when, present(r.members(key)), dir+"a@1 "+dir+"b@1 "+dir+"c@1")
-			r.pass(time.Hour)
+			r.pass(longAfter)
 		}
 	})
 }
@@ -303,8 +303,8 @@ func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release})
 				case "discarded":
 					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-					r.clustersAfter(24*time.Hour, "a day after the discard", 3)
-					r.expect("assignments a day after the discard", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
+					r.clustersAfter(longAfter, "long after the discard", 3)
+					r.expect("assignments long after the discard", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
 					return
 				case "over":
 					r.pass(15 * time.Minute)

@@ -36,7 +36,7 @@ func TestB15_OtherControlPlane(t *testing.T) {
 		seq := r.view.Generation().Seq
 		before := r.streams()
 		r.Restart()
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		var first []string
 		for _, st := range r.State().Streams[before:] {
 			if len(st.Requests) > 0 {
@@ -117,9 +117,9 @@ func TestH07_ContentComparedAfterResume(t *testing.T) {
 					t.Errorf("wildcard set changed: %v, want %v", after != before, tt.change)
 				}
 				streams := r.streams()
-				r.pass(24 * time.Hour)
+				r.pass(longAfter)
 				if r.streams() != streams {
-					t.Errorf("%d further streams in a day, want none", r.streams()-streams)
+					t.Errorf("%d further streams, want none", r.streams()-streams)
 				}
 			})
 		})

@@ -98,13 +98,13 @@ func TestR130_OneSubscriptionForManyViews(t *testing.T) {
 		if got := len(r.State().Requests(endpoints)); got != requests+1 { // the ACK of b@2
 			t.Errorf("%d requests, want %d without a new subscription\n%v", got, requests+1, r.State())
 		}
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		if !r.State().Subscribed(endpoints, "a", "b", "c") {
 			t.Errorf("want the subscriptions of both views:\n%v", r.State())
 		}
 		p.stop()
 		q.watch.Unsubscribe(endpoints, inQ)
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		if !r.State().Subscribed(endpoints) {
 			t.Errorf("want no subscription:\n%v", r.State())
 		}
@@ -385,7 +385,7 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 		}
 		p.stop()
 		q.stop()
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		if known, _ := r.view.HasType(shopKey); known || !r.State().Subscribed(endpoints) {
 			t.Errorf("the collection exists (%t) without a subscription:\n%v", known, r.State())
 		}

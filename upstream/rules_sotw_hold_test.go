@@ -76,7 +76,7 @@ func TestC15_SotWOriginLoadsGradually(t *testing.T) {
 			r.put(clusters, numbered(100)[10*i:10*i+10]...)
 			check.Equal(t, fmt.Sprintf("members when the origin has loaded %d", 10*i), r.count(), 100)
 		}
-		r.membersAfter(time.Hour, "members", clusters, joined(numbered(100)))
+		r.membersAfter(longAfter, "members", clusters, joined(numbered(100)))
 	})
 }
 
@@ -100,14 +100,14 @@ func TestB15_SotWSecondConfirmation(t *testing.T) {
 			r.changeWhileDown(removing(listeners, nameOnly(numbered(20))[5:]...))
 			r.pass(time.Minute)
 			r.put(listeners, numbered(20)...)
-			r.namedAfter(time.Hour, "named", listeners, joined(numbered(20)))
+			r.namedAfter(longAfter, "named", listeners, joined(numbered(20)))
 			check.Equal(t, "streams without a second check", r.streams(), 2)
 		})
 	})
 	t.Run("the origin is stopped when the hold ends", func(t *testing.T) {
 		losesAs(t, sotwOnly, func(t *testing.T, r *rig) {
 			r.Stop()
-			r.clustersAfter(time.Hour, "while the origin is stopped", 100)
+			r.clustersAfter(longAfter, "while the origin is stopped", 100)
 			r.Restart()
 			r.clustersAfter(2*time.Minute, "after its restart", 50)
 		})
@@ -138,7 +138,7 @@ func TestR067_SotWPartialNamesAreKept(t *testing.T) {
 		r.pass(confirmed)
 		r.Remove(endpoints, "a")
 		r.changeWhileDown(removing(endpoints, "b"))
-		r.pass(time.Hour)
+		r.pass(longAfter)
 		r.expect("endpoints", names(r.named(endpoints)), "a b")
 	})
 }
@@ -176,8 +176,8 @@ func TestB15_R132_SotWMissingCollectionMembers(t *testing.T) {
 					want -= tt.lost
 				}
 				check.Equal(t, "members 3s after the restart", count(), want)
-				r.pass(time.Hour)
-				check.Equal(t, "members after an hour", count(), tt.there-tt.lost)
+				r.pass(longAfter)
+				check.Equal(t, "members long after", count(), tt.there-tt.lost)
 				if n := r.log.count("ERROR removals held"); (n > 0) != tt.held {
 					t.Errorf("%d log lines about held removals, want some only if held=%v", n, tt.held)
 				}

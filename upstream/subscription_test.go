@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -24,5 +25,23 @@ func TestB15_RequestsDoNotShareNames(t *testing.T) {
 	given := append(s.withoutWanted(asked), "glob")
 	if got, want := fmt.Sprint(given, request.ResourceNamesSubscribe, asked[:4]), "[a c glob] [a b c] [a b c ]"; got != want {
 		t.Errorf("unsubscribed names, names of the request, and its array: %s, want %s", got, want)
+	}
+}
+
+// TestB15_C21_VersionsFitRequest: the versions of a request take at most 3.5 MB, with 12 bytes for the encoding of each.
+func TestB15_C21_VersionsFitRequest(t *testing.T) {
+	half := strings.Repeat("x", 1_750_000-12-1)
+	for _, tt := range []struct {
+		name     string
+		versions map[string]string
+		want     bool
+	}{
+		{"none", nil, false},
+		{"at the limit", map[string]string{"a" + half[1:]: "1", "b" + half[1:]: "1"}, true},
+		{"one byte over", map[string]string{"a" + half[1:]: "1", "b" + half: "1"}, false},
+	} {
+		if got := fitsRequest(tt.versions); got != tt.want {
+			t.Errorf("%s: versions fit a request: %t, want %t", tt.name, got, tt.want)
+		}
 	}
 }
