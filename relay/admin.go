@@ -361,7 +361,9 @@ func (r overview) tier() admin.Tier {
 	if len(r.cfg.Peers) == 0 {
 		return nil
 	}
-	return peers.New(peers.Config{Targets: r.cfg.Peers, TLS: r.credentials.Peers})
+	cfg := peersConfig(&r.cfg)
+	cfg.TLS = r.credentials.Peers
+	return peers.New(cfg)
 }
 
 // pageConfig returns the data sources of the status page.

@@ -19,7 +19,6 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fanout"
-	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/intern"
 	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/downstream"
@@ -119,25 +118,24 @@ func newGroups(
 	cfg Config, node *corepb.Node, all origins, snaps *snapshots, tracer *telemetry.Tracer, log *slog.Logger,
 ) *groups {
 	g := &groups{
-		cfg:       cfg,
-		relayNode: node,
-		origins:   all,
-		snapshots: snaps,
-		tracer:    tracer,
-		router:    newRouter(cfg),
-		log:       log,
-		cacheConfig: cache.Config{
-			Interner: new(intern.Pool), TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall), FirstServed: snaps.writeSoon,
-		},
-		started:    make(chan struct{}),
-		rejections: rejectionLog{log: log, peerLimit: rate.Sometimes{First: 1, Interval: time.Minute}},
-		byKey:      make(map[string]*group),
-		quota:      newGroupQuota(&cfg),
-		labels:     telemetry.NewGroupLabels(cfg.MetricsGroups),
-		shared:     make(map[sharedKey]*sharedView),
+		cfg:         cfg,
+		relayNode:   node,
+		origins:     all,
+		snapshots:   snaps,
+		tracer:      tracer,
+		router:      newRouter(cfg),
+		log:         log,
+		cacheConfig: cacheConfig(&cfg),
+		started:     make(chan struct{}),
+		rejections:  rejectionLog{log: log, peerLimit: rate.Sometimes{First: 1, Interval: time.Minute}},
+		byKey:       make(map[string]*group),
+		quota:       newGroupQuota(&cfg),
+		labels:      telemetry.NewGroupLabels(cfg.MetricsGroups),
+		shared:      make(map[sharedKey]*sharedView),
 
 		decisions: &decisions{snapshots: snaps, log: log},
 	}
+	g.cacheConfig.Interner, g.cacheConfig.FirstServed = new(intern.Pool), snaps.writeSoon
 	g.decisions.mu = &g.mu
 	g.decisions.load(cfg.OriginNames(), time.Now())
 	g.rollouts = newRollouts(g)
@@ -147,10 +145,7 @@ func newGroups(
 		snaps.rolledBack = g.groupGenerations().rolledBack
 	}
 	for range all {
-		g.quotas = append(g.quotas, quota.NewNames(quota.NewPool(cfg.MaxOriginNames, quota.Tenth(cfg.MaxOriginNames))))
-	}
-	if cfg.VersionSource == VersionsOfOrigin {
-		g.cacheConfig.VersionSource = fingerprint.FromOrigin
+		g.quotas = append(g.quotas, originNames(&cfg))
 	}
 	return g
 }
@@ -158,7 +153,7 @@ func newGroups(
 // keepRecords enables the history of resources, and earlier generations.
 func (g *groups) keepRecords() {
 	if g.cfg.History > 0 {
-		g.journal = history.New(history.Config{Changes: g.cfg.History, Bytes: int64(g.cfg.MaxHistoryBytes)})
+		g.journal = history.New(historyConfig(&g.cfg))
 	}
 	if g.cfg.MaxGenerationBytes > 0 {
 		g.generations = generations.New(int64(g.cfg.MaxGenerationBytes))
@@ -250,9 +245,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 	gr := &group{key: key, label: g.labels.Begin(key), node: presented, creator: creator}
 	cfg.Fanout = gr.onFanout(g.tracer)
 	cfg.Waits = g.isStagedType
-	if len(g.cfg.MinPushInterval) > 0 {
-		cfg.PushInterval = g.cfg.MinPushInterval.Of
-	}
+	cfg.PushInterval = pushInterval(&g.cfg)
 	gr.parts = g.rollouts.addParts(&cfg, key)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)

@@ -18,7 +18,6 @@ import (
 	"github.com/xdstender/tender/downstream/loadreport"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/config"
-	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/files"
 	upload "github.com/xdstender/tender/upstream/loadreport"
@@ -83,57 +82,24 @@ func openOrigin(
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
-		files, err := files.Open(files.Config{
-			Dir: dir, ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit,
-			Check: opts.check, Trace: trace, Logger: log,
-		})
+		settings := filesConfig(&cfg)
+		settings.Dir, settings.Check, settings.Trace, settings.Logger = dir, opts.check, trace, log
+		files, err := files.Open(settings)
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
 		return filesOrigin{files}, nil
 	}
-	session, err := upstream.New(upstream.Config{
-		Targets:          targets,
-		Protocol:         protocols[cfg.OriginProtocol],
-		Credentials:      creds.Transport,
-		CallCredentials:  creds.Calls,
-		Authority:        creds.Authority,
-		DialOptions:      opts.DialOptions,
-		Keepalive:        cfg.OriginKeepalive,
-		MaxResponseBytes: int(cfg.MaxOriginResponseBytes),
-		MaxResourceBytes: int(cfg.MaxResourceBytes),
-		StreamRate:       cfg.OriginStreamRate,
-		StreamBurst:      streamsPerView * (cfg.MaxGroups + 1<<len(nodegroup.ContentFeatures)),
-		FullResync:       cfg.Resync == ResyncFull,
-		ContentVersions:  cfg.DeltaVersions == VersionsOfContent,
-		Linger:           cfg.Linger,
-		WildcardLinger:   cfg.WildcardLinger,
-		MaxLingering:     cfg.MaxLingering,
-		ColdWait:         cfg.ColdWait,
-		MassDeleteHold:   cfg.MassDeleteHold,
-		HoldExplicit:     cfg.HoldExplicit,
-		Check:            opts.check,
-		Prewarm:          cfg.Prewarm,
-		Chain:            opts.chain,
-		Trace:            trace,
-		Requested:        requested,
-		Logger:           log,
-	})
+	settings := upstreamConfig(&cfg)
+	settings.Targets, settings.DialOptions = targets, opts.DialOptions
+	settings.Credentials, settings.CallCredentials, settings.Authority = creds.Transport, creds.Calls, creds.Authority
+	settings.Check, settings.Chain, settings.Logger = opts.check, opts.chain, log
+	settings.Trace, settings.Requested = trace, requested
+	session, err := upstream.New(settings)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", variable, err)
 	}
 	return sessionOrigin{session}, nil
-}
-
-// streamsPerView is the maximum number of upstream streams of a view. All views open their streams at once when the
-// relay starts, and when its origin becomes reachable again. The rate limit must permit that burst.
-const streamsPerView = 2
-
-// protocols maps the values of [Config.OriginProtocol].
-var protocols = map[string]upstream.Protocol{
-	ProtocolAuto:  upstream.ProtocolAuto,
-	ProtocolDelta: upstream.ProtocolDelta,
-	ProtocolSotW:  upstream.ProtocolSotW,
 }
 
 // sessionOrigin is an origin that is a control plane.

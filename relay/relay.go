@@ -16,7 +16,6 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/xdstender/tender/downstream"
-	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/lint"
@@ -158,46 +157,12 @@ func New(cfg Config, opts Options) (*Relay, error) {
 
 // serve creates the servers and opens their listeners.
 func (r *Relay) serve(opts Options) (err error) {
-	r.server, err = downstream.New(downstream.Config{
-		Views:               r.groups,
-		Identifier:          r.identifier,
-		Chain:               r.chain,
-		AckWait:             r.cfg.AckWait,
-		SendStall:           r.cfg.SendStall,
-		ColdWait:            r.cfg.ColdWait,
-		FirstRequestTimeout: r.cfg.FirstRequestTimeout,
-		ConnectionAge:       r.cfg.ConnectionAge,
-		Limits: guard.Limits{
-			MaxConnections:     r.cfg.MaxConnections,
-			MaxPeerConnections: r.cfg.MaxPeerConnections,
-			MaxUnreadBytes:     int(r.cfg.MaxUnreadBytes),
-			MaxStreams:         r.cfg.MaxStreams,
-			PeerIPv6Prefix:     r.cfg.PeerIPv6Prefix,
-			MaxFrameRate:       r.cfg.MaxFrameRate,
-			MaxNodeBytes:       int(r.cfg.MaxNodeBytes),
-		},
-		MaxRequestRate:    r.cfg.MaxRequestRate,
-		MaxNames:          r.cfg.MaxNames,
-		MaxRequestBytes:   int(r.cfg.MaxRequestBytes),
-		GzipRequests:      r.cfg.RequestCompression == CompressionGzip,
-		MaxGlobs:          r.cfg.MaxGlobs,
-		MaxGroupGlobs:     r.cfg.MaxGroupGlobs,
-		MaxNameBytes:      int(r.cfg.MaxNameBytes),
-		MaxTypes:          r.cfg.MaxTypes,
-		FullStateTypes:    r.cfg.FullStateTypes,
-		WildcardTypes:     r.cfg.WildcardTypes,
-		NoEDSAfterCDS:     !r.cfg.EDSAfterCDS,
-		DynamicParameters: r.cfg.DynamicParameters,
-		ContentVersions:   r.cfg.DeltaVersions == VersionsOfContent,
-		Loads:             loadsOf(r.cfg, r.origins, r.log),
-		SumLoads:          r.cfg.LRS == LRSAggregate,
-		ProbeStatus:       r.probed,
-		Authorizer:        r.credentials.Authorizer,
-		Traces:            deliveryTraces(&r.cfg, r.exporters.tracer),
-		HerdServed:        opts.Served,
-		Logger:            r.log,
-	})
-	if err != nil {
+	cfg := downstreamConfig(&r.cfg)
+	cfg.Views, cfg.Identifier, cfg.Chain, cfg.ProbeStatus = r.groups, r.identifier, r.chain, r.probed
+	cfg.Loads, cfg.Authorizer = loadsOf(r.cfg, r.origins, r.log), r.credentials.Authorizer
+	cfg.Traces = deliveryTraces(&r.cfg, r.exporters.tracer)
+	cfg.HerdServed, cfg.Logger = opts.Served, r.log
+	if r.server, err = downstream.New(cfg); err != nil {
 		return err
 	}
 	r.groups.observed = r.server.Observed

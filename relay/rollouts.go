@@ -43,11 +43,7 @@ func newRollouts(g *groups) *rollouts {
 		return nil
 	}
 	r := &rollouts{stages: cfg.Rollout, router: g.router, log: g.log}
-	settings := rollout.Config{Stages: cfg.Rollout, RefusalLimit: cfg.RolloutRefusals, Hold: cfg.MassDeleteHold}
-	var check *rollout.Check
-	if cfg.RolloutCheck != "" {
-		check, settings.Checked = &rollout.Check{URL: cfg.RolloutCheck, Query: cfg.RolloutQuery}, true
-	}
+	settings, check := rolloutConfig(cfg)
 	for i, name := range cfg.OriginNames() {
 		r.controllers = append(r.controllers, rollout.NewController(rollout.ControllerConfig{
 			Config: settings, Origin: name, Check: check, Waits: g.isStagedType,

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -51,8 +50,9 @@ func newServers(
 	cfg *Config, opts Options, creds *config.Credentials, streams *downstream.Server, log *slog.Logger,
 ) *servers {
 	s := &servers{
-		streams: streams, rest: newRESTServer(cfg, streams, log), health: health.NewServer(), clients: creds.Clients,
+		streams: streams, rest: newRESTServer(cfg, streams.REST(), log), health: health.NewServer(), clients: creds.Clients,
 	}
+	limits := grpcServerConfig(cfg, opts)
 	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
 	if s.clients != nil {
 		secure := credentials.NewTLS(s.clients.Config("h2"))
@@ -65,11 +65,11 @@ func newServers(
 	for _, kind := range kinds {
 		options := []grpc.ServerOption{
 			grpc.Creds(bounds.Credentials(kind)), grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
-			grpc.KeepaliveParams(keepaliveOf(cfg, opts)), grpc.ConnectionTimeout(cfg.FirstRequestTimeout),
+			grpc.KeepaliveParams(limits.keepalive), grpc.ConnectionTimeout(limits.handshakeTimeout),
 			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, creds.Authorizer.RefuseReflection),
 		}
-		options = append(options, compression(cfg.RequestCompression == CompressionGzip)...)
-		server := NewGRPCServer(int(cfg.MaxRequestBytes), cfg.MaxStreamsPerConnection, options...)
+		options = append(options, compression(limits.gzip)...)
+		server := NewGRPCServer(limits.maxRequestBytes, limits.maxStreamsPerConnection, options...)
 		streams.Register(server)
 		healthpb.RegisterHealthServer(server, s.health)
 		reflection.Register(server)
@@ -107,17 +107,6 @@ func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.Se
 // The kernel closes a connection whose data is not acknowledged within the same timeout (TCP_USER_TIMEOUT, which
 // grpc-go sets).
 var pings = keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}
-
-// keepaliveOf returns the keepalive parameters and the maximum age of connections (B.33).
-func keepaliveOf(cfg *Config, opts Options) keepalive.ServerParameters {
-	p := keepalive.ServerParameters{
-		Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout),
-	}
-	if cfg.ConnectionAge > 0 {
-		p.MaxConnectionAge, p.MaxConnectionAgeGrace = cfg.ConnectionAge, guard.Grace(cfg.ConnectionAge)
-	}
-	return p
-}
 
 // serveStreams serves xDS on a listener, with the gRPC server of this index, until the server stops. It returns nil if
 // the server has already stopped.
@@ -187,12 +176,12 @@ const restIdle = 5 * time.Minute
 const restWindow = 64 << 10
 
 // newRESTServer returns the HTTP server for REST polls. It speaks HTTP/1.1 and HTTP/2, with and without TLS.
-func newRESTServer(cfg *Config, server *downstream.Server, log *slog.Logger) *http.Server {
+func newRESTServer(cfg *Config, polls http.Handler, log *slog.Logger) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true) // see serveREST
 	return &http.Server{
-		Handler:     server.REST(),
+		Handler:     polls,
 		ConnContext: guard.PollContext,
 		Protocols:   &protocols,
 		HTTP2: &http.HTTP2Config{
@@ -283,22 +272,30 @@ type listeners struct {
 	adminTLS, probes []net.Listener
 }
 
-// open opens the configured addresses for which [Options] has no listeners. It opens all or none.
-func (ls *listeners) open(cfg *Config) error {
-	var opened []net.Listener
-	for _, l := range []struct {
-		variable  string
-		addresses []string
-		listeners *[]net.Listener
-		allowed   func(net.Listener) error
-	}{
+// A listened is a variable with addresses of the relay, and the listeners on them.
+type listened struct {
+	variable  string
+	addresses []string
+	listeners *[]net.Listener
+	allowed   func(net.Listener) error // returns an error for a listener that may not be used; nil allows all
+}
+
+// configured returns the addresses of the configuration.
+func (ls *listeners) configured(cfg *Config) []listened {
+	return []listened{
 		{"TENDER_LISTEN", cfg.Listen, &ls.xds, nil},
 		{"TENDER_TLS_LISTEN", cfg.TLSListen, &ls.tls, nil},
 		{"TENDER_REST_LISTEN", cfg.RESTListen, &ls.rest, nil},
 		{"TENDER_ADMIN_LISTEN", config.LoopbackOnly(cfg.AdminListen), &ls.admin, requireLoopback},
 		{"TENDER_ADMIN_LISTEN", config.NonLoopback(cfg.AdminListen), &ls.adminTLS, nil},
 		{"TENDER_PROBE_LISTEN", cfg.ProbeListen, &ls.probes, nil},
-	} {
+	}
+}
+
+// open opens the configured addresses for which [Options] has no listeners. It opens all or none.
+func (ls *listeners) open(cfg *Config) error {
+	var opened []net.Listener
+	for _, l := range ls.configured(cfg) {
 		if len(*l.listeners) > 0 {
 			continue
 		}

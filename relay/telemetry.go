@@ -29,7 +29,9 @@ func deliveryTraces(cfg *Config, tracer *telemetry.Tracer) *downstream.Traces {
 	if tracer == nil {
 		return nil
 	}
-	return &downstream.Traces{Every: cfg.TraceDeliveries, Slow: cfg.TraceSlow, Delivered: tracer.Delivered}
+	traces := tracesConfig(cfg)
+	traces.Delivered = tracer.Delivered
+	return &traces
 }
 
 // lastExportTimeout bounds how long the last export of metrics, spans and events delays the shutdown.

@@ -14,8 +14,9 @@ func (r *Relay) newLinter() *lint.Linter {
 	if r.cfg.Validate == ValidateOff {
 		return nil
 	}
-	views := func() []lint.View { return r.groups.inspector().lintedViews() }
-	return lint.New(lint.Config{Views: views, Static: r.cfg.StaticClusters, Logger: r.log})
+	cfg := lintConfig(&r.cfg)
+	cfg.Views, cfg.Logger = func() []lint.View { return r.groups.inspector().lintedViews() }, r.log
+	return lint.New(cfg)
 }
 
 // newChecker returns the function that finds changes that break clients, or nil unless TENDER_VALIDATE is hold.

@@ -46,15 +46,9 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	}
 	if cfg.TLSCert != "" {
 		var err error
-		c.Clients, err = c.Files.Server(tlsfiles.ServerConfig{
-			Cert:       tlsfiles.File{Variable: "TENDER_TLS_CERT", Path: cfg.TLSCert},
-			Key:        tlsfiles.File{Variable: "TENDER_TLS_KEY", Path: cfg.TLSKey},
-			ClientCA:   tlsfiles.File{Variable: "TENDER_TLS_CLIENT_CA", Path: cfg.TLSClientCA},
-			MinVersion: tlsVersions[cfg.TLSMin],
-
-			TrustDomains:     trustDomainFiles(cfg.TLSTrustDomains),
-			ClientCAsChanged: func() { c.warn(cfg, log) },
-		})
+		server := serverConfig(cfg)
+		server.ClientCAsChanged = func() { c.warn(cfg, log) }
+		c.Clients, err = c.Files.Server(server)
 		errs = append(errs, err)
 	}
 	errs = append(errs, c.openPeers(cfg))
@@ -64,6 +58,17 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	errs = append(errs, err)
 	c.warn(cfg, log)
 	return c, errors.Join(errs...)
+}
+
+// serverConfig returns the TLS settings for clients.
+func serverConfig(cfg *Config) tlsfiles.ServerConfig {
+	return tlsfiles.ServerConfig{
+		Cert:         tlsfiles.File{Variable: "TENDER_TLS_CERT", Path: cfg.TLSCert},
+		Key:          tlsfiles.File{Variable: "TENDER_TLS_KEY", Path: cfg.TLSKey},
+		ClientCA:     tlsfiles.File{Variable: "TENDER_TLS_CLIENT_CA", Path: cfg.TLSClientCA},
+		MinVersion:   tlsVersions[cfg.TLSMin],
+		TrustDomains: trustDomainFiles(cfg.TLSTrustDomains),
+	}
 }
 
 // warn logs the problems of usable files that it has not logged before.
@@ -83,24 +88,33 @@ var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionT
 
 // openAccess reads the files for an origin. begin is the prefix of its variables.
 func openAccess(files *tlsfiles.Watch, begin string, a *Access) (creds OriginCredentials, err error) {
+	client, calls, authority := accessConfig(begin, a)
+	creds.Authority = authority
+	var errs [2]error
+	if a.TLS == TLSOn || a.TLS == TLSInsecure {
+		creds.Transport, errs[0] = files.Client(client)
+	}
+	creds.Calls, errs[1] = files.Calls(calls)
+	return creds, errors.Join(errs[:]...)
+}
+
+// accessConfig returns the settings of connections to an origin: for TLS, for calls, and the authority of requests.
+func accessConfig(begin string, a *Access) (tlsfiles.ClientConfig, tlsfiles.CallConfig, string) {
 	file := func(name, path string) tlsfiles.File {
 		return tlsfiles.File{Variable: begin + name, Path: path}
 	}
-	if !strings.HasPrefix(a.ServerName, "spiffe:") {
-		creds.Authority = a.ServerName
+	client := tlsfiles.ClientConfig{
+		CA:         file("TLS_CA", a.CA),
+		Cert:       file("TLS_CERT", a.Cert),
+		Key:        file("TLS_KEY", a.Key),
+		ServerName: a.ServerName,
+		Insecure:   a.TLS == TLSInsecure,
 	}
-	var errs [2]error
-	if a.TLS == TLSOn || a.TLS == TLSInsecure {
-		creds.Transport, errs[0] = files.Client(tlsfiles.ClientConfig{
-			CA:         file("TLS_CA", a.CA),
-			Cert:       file("TLS_CERT", a.Cert),
-			Key:        file("TLS_KEY", a.Key),
-			ServerName: a.ServerName,
-			Insecure:   a.TLS == TLSInsecure,
-		})
+	calls := tlsfiles.CallConfig{Token: file("TOKEN_FILE", a.TokenFile), Headers: a.Headers}
+	if strings.HasPrefix(a.ServerName, "spiffe:") {
+		return client, calls, ""
 	}
-	creds.Calls, errs[1] = files.Calls(tlsfiles.CallConfig{Token: file("TOKEN_FILE", a.TokenFile), Headers: a.Headers})
-	return creds, errors.Join(errs[:]...)
+	return client, calls, a.ServerName
 }
 
 // CheckFiles returns an error if a relay could not use the credential files of the configuration. The warnings are

@@ -69,11 +69,16 @@ func (c *Credentials) openPeers(cfg *Config) (err error) {
 	if len(cfg.Peers) == 0 {
 		return nil
 	}
-	c.Peers, err = c.Files.ClientTLS(tlsfiles.ClientConfig{
+	c.Peers, err = c.Files.ClientTLS(peersConfig(cfg))
+	return err
+}
+
+// peersConfig returns the TLS settings for connections to peers.
+func peersConfig(cfg *Config) tlsfiles.ClientConfig {
+	return tlsfiles.ClientConfig{
 		CA:         tlsfiles.File{Variable: "TENDER_PEERS_TLS_CA", Path: cfg.PeersCA},
 		Cert:       tlsfiles.File{Variable: "TENDER_PEERS_TLS_CERT", Path: cfg.PeersCert},
 		Key:        tlsfiles.File{Variable: "TENDER_PEERS_TLS_KEY", Path: cfg.PeersKey},
 		ServerName: cfg.PeersServerName,
-	})
-	return err
+	}
 }
