@@ -27,14 +27,14 @@ const adminVariable = "TENDER_ADMIN_LISTEN"
 
 // An adminFlag holds the flags for the connection of a command to the admin address of a relay.
 type adminFlag struct {
-	address string          // --admin; if empty, the first address of adminVariable
-	tls     cli.TLSFlags    // the zero value is plaintext
-	environ func() []string // as os.Environ, called when the command runs
+	address string       // --admin; if empty, the first address of adminVariable
+	tls     cli.TLSFlags // the zero value is plaintext
+	host    host
 }
 
 // addAdminFlag adds --admin and the TLS flags to a command.
-func addAdminFlag(cmd *cobra.Command, environ func() []string) *adminFlag {
-	a := &adminFlag{environ: environ}
+func addAdminFlag(cmd *cobra.Command, h host) *adminFlag {
+	a := &adminFlag{host: h}
 	cmd.Flags().StringVar(&a.address, "admin", "", "the relay's admin address: `host:port` or unix:path (default that of "+adminVariable+")")
 	a.tls.Add(cmd, "admin")
 	return a
@@ -63,11 +63,11 @@ func (a *adminFlag) client() (*adminClient, error) {
 	}
 	address := a.address
 	if address == "" {
-		if address, err = adminAddress(a.environ()); err != nil {
+		if address, err = adminAddress(a.host.environ()); err != nil {
 			return nil, err
 		}
 	}
-	return newAdminClient(address, config)
+	return newAdminClient(address, config, a.host.dial)
 }
 
 // adminAddress returns the first address in adminVariable, or its default. It ignores variables that do not affect this
@@ -98,9 +98,9 @@ type adminClient struct {
 	http    *http.Client
 }
 
-// newAdminClient returns a client for the relay at address, host:port or unix:path. It uses TLS unless config is nil; a
-// Unix socket allows only nil. A request times out after 30 seconds, which callers may change.
-func newAdminClient(address string, config *tls.Config) (*adminClient, error) {
+// newAdminClient returns a client for the relay at address, host:port or unix:path. It connects with connect, and uses
+// TLS unless config is nil; a Unix socket allows only nil. A request times out after 30 seconds, which callers may change.
+func newAdminClient(address string, config *tls.Config, connect dialer) (*adminClient, error) {
 	network, dialled, base := "tcp", address, "http://"+address
 	if config != nil {
 		base = "https://" + address
@@ -118,7 +118,7 @@ func newAdminClient(address string, config *tls.Config) (*adminClient, error) {
 		host = config.ServerName
 	}
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
-		conn, err := new(net.Dialer).DialContext(ctx, network, dialled)
+		conn, err := connect(ctx, network, dialled)
 		if err != nil {
 			return nil, err
 		}

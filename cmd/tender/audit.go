@@ -21,7 +21,7 @@ import (
 var errDrift = errors.New("at least one view differs from its origin, or could not be compared")
 
 // newAuditCommand returns the command tender audit.
-func newAuditCommand(environ func() []string) *cobra.Command {
+func newAuditCommand(h host) *cobra.Command {
 	var of admin.AuditScope
 	var fleet bool
 	cmd := &cobra.Command{
@@ -36,7 +36,7 @@ func newAuditCommand(environ func() []string) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	flags := cmd.Flags()
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	flags.StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flags.StringVar(&of.Group, "group", "", "only the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
 	"github.com/envoyproxy/go-control-plane/pkg/resource/v3"
 	"google.golang.org/grpc"
 
+	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // A forgetfulStream removes the second resource from responses with two resources.
@@ -28,6 +31,10 @@ func (s forgetfulStream) SendMsg(m any) error {
 // TestAudit audits a relay against the server of go-control-plane: while all streams receive the same resources, and
 // while new streams receive fewer resources than the relay.
 func TestAudit(t *testing.T) {
+	synctest.Test(t, testAudit)
+}
+
+func testAudit(t *testing.T) {
 	var forgetful atomic.Bool
 	cp := startControlPlane(t, grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
 		if forgetful.Load() {
@@ -39,10 +46,10 @@ func TestAudit(t *testing.T) {
 		resource.ClusterType:  {cluster("web", ""), cluster("cart", "")},
 		resource.EndpointType: {endpoints("web"), endpoints("cart")},
 	})
-	r := runRelay(t, cp.address)
+	r := startRemote(t, instance.Options{Target: cp.address, Options: relay.Options{DialOptions: hostFor([]string{cp.address}).dialOptions}})
 	must(t, exitOK, []string{"no subscriptions to audit"}, "audit")
-	must(t, exitOK, []string{"web"}, "get", "-a", r.Addrs()[0].String(), "cds")
-	must(t, exitOK, []string{"cart"}, "get", "-a", r.Addrs()[0].String(), "eds", "cart")
+	must(t, exitOK, []string{"web"}, "get", "-a", r.target, "cds")
+	must(t, exitOK, []string{"cart"}, "get", "-a", r.target, "eds", "cart")
 	must(t, exitOK, []string{"cds 2 0 0 0 0 0", "eds 1 0 0 0 0 0"}, "audit")
 	must(t, exitOK, []string{"no subscriptions to audit"}, "audit", "--type", "lds")
 	must(t, exitOK, []string{`"equal": 1`}, "audit", "--type", "eds", "-o", "json")
@@ -51,27 +58,27 @@ func TestAudit(t *testing.T) {
 
 	forgetful.Store(true)
 	must(t, exitFailure, []string{"cds 1 0 0 0 0 1", "missing there: the relay has version", "at least one view differs from its origin, or could not be compared"}, "audit", "--type", "cds")
-	must(t, exitOK, []string{"cart", "web"}, "get", "-a", r.Addrs()[0].String(), "cds")
+	must(t, exitOK, []string{"cart", "web"}, "get", "-a", r.target, "cds")
 }
 
 // TestFleetAuditResult checks the result of an audit of a tier whose responses are printed as JSON.
 func TestFleetAuditResult(t *testing.T) {
-	relay := func(text string) admin.FleetAnswer { return admin.FleetAnswer{Answer: json.RawMessage(text)} }
-	equal, failed := relay(`{"views":[{"types":[{"equal":1}]}]}`), admin.FleetAnswer{Error: "connection refused"}
+	answer := func(text string) admin.FleetAnswer { return admin.FleetAnswer{Answer: json.RawMessage(text)} }
+	equal, failed := answer(`{"views":[{"types":[{"equal":1}]}]}`), admin.FleetAnswer{Error: "connection refused"}
 	for name, tt := range map[string]struct {
 		relays []admin.FleetAnswer
 		want   error
 	}{
 		"all equal":        {[]admin.FleetAnswer{equal, equal}, nil},
-		"a type differs":   {[]admin.FleetAnswer{relay(`{"views":[{"types":[{"missing_here":1}]}]}`), equal}, errDrift},
-		"one not compared": {[]admin.FleetAnswer{equal, relay(`{"views":[{"error":"timeout"}]}`)}, errDrift},
-		"one failed":       {[]admin.FleetAnswer{relay(`{"views":[{"error":"timeout"}]}`), failed}, errFleet},
+		"a type differs":   {[]admin.FleetAnswer{answer(`{"views":[{"types":[{"missing_here":1}]}]}`), equal}, errDrift},
+		"one not compared": {[]admin.FleetAnswer{equal, answer(`{"views":[{"error":"timeout"}]}`)}, errDrift},
+		"one failed":       {[]admin.FleetAnswer{answer(`{"views":[{"error":"timeout"}]}`), failed}, errFleet},
 	} {
 		if err := checkFleet(admin.FleetAnswers{Relays: tt.relays}); !errors.Is(err, tt.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tt.want)
 		}
 	}
-	if err := checkFleet(admin.FleetAnswers{Relays: []admin.FleetAnswer{relay(`[]`)}}); err == nil {
+	if err := checkFleet(admin.FleetAnswers{Relays: []admin.FleetAnswer{answer(`[]`)}}); err == nil {
 		t.Error("a malformed response gave no error")
 	}
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // newCheckCommand returns the command tender check.
-func newCheckCommand(environ func() []string) *cobra.Command {
+func newCheckCommand(h host) *cobra.Command {
 	var nodes []string
 	cmd := &cobra.Command{
 		Use:   "check",
@@ -34,9 +34,9 @@ func newCheckCommand(environ func() []string) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if len(nodes) > 0 {
-				return checkNodes(cmd, environ(), nodes)
+				return checkNodes(cmd, h.environ(), nodes)
 			}
-			cfg, err := loadConfig(environ())
+			cfg, err := loadConfig(h.environ())
 			if err := printSettings(cmd.OutOrStdout(), cfg.Table()); err != nil {
 				return fmt.Errorf("print configuration: %w", err)
 			}

@@ -13,7 +13,7 @@ import (
 // checkNode runs tender check with a flag --node for each file, and returns its output and error.
 func checkNode(t *testing.T, environ []string, stdin string, files ...string) (string, error) {
 	t.Helper()
-	cmd := newCheckCommand(func() []string { return append([]string{"TENDER_NODE_ID=relay"}, environ...) })
+	cmd := newCheckCommand(host{environ: func() []string { return append([]string{"TENDER_NODE_ID=relay"}, environ...) }})
 	var out bytes.Buffer
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&out)

@@ -17,10 +17,10 @@ import (
 // check runs tender check with environ, and returns the lines of its output and its error.
 func check(t *testing.T, environ ...string) ([]string, error) {
 	t.Helper()
-	cmd := newCheckCommand(func() []string { return environ })
+	cmd := newCheckCommand(host{environ: func() []string { return environ }})
 	var out bytes.Buffer
 	cmd.SetOut(&out)
-	cmd.SetArgs(nil)
+	cmd.SetArgs([]string{}) // nil means os.Args
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	err := cmd.Execute()
 	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n"), err
@@ -106,8 +106,8 @@ func TestCheckExitCodes(t *testing.T) {
 }
 
 func TestCheckSaysThatItCouldNotPrint(t *testing.T) {
-	for want, args := range map[string][]string{"print configuration: ": nil, "print groups: ": {"--node", "-"}} {
-		cmd := newCheckCommand(func() []string { return nil })
+	for want, args := range map[string][]string{"print configuration: ": {}, "print groups: ": {"--node", "-"}} {
+		cmd := newCheckCommand(host{environ: func() []string { return nil }})
 		closed, pipe := io.Pipe()
 		broken := errors.New("broken pipe")
 		_ = closed.CloseWithError(broken)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -55,25 +54,5 @@ func TestCompletion(t *testing.T) {
 		if got := strings.Join(offered, " "); code != exitOK || got != tt.want || directive != fmt.Sprintf(":%d", tt.directive) {
 			t.Errorf("tender %s<TAB>: code %d, %q and %s, want %q and :%d; %s", tt.line, code, got, directive, tt.want, tt.directive, stderr)
 		}
-	}
-}
-
-// testCompletionInBash completes a line in a real bash. The script replaces the functions of the package
-// bash-completion and the variables of readline.
-func testCompletionInBash(t *testing.T, b binary) {
-	const script = `
-		tender() { "$TENDER" "$@"; }
-		_get_comp_words_by_ref() { words=("${COMP_WORDS[@]}") cword=$COMP_CWORD cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}; }
-		compopt() { :; }
-		source <(tender completion bash)
-		COMP_LINE="tender status -o w" COMP_POINT=${#COMP_LINE}
-		COMP_WORDS=(tender status -o w) COMP_CWORD=3
-		__start_tender
-		echo "${COMPREPLY[@]}"`
-	cmd := exec.CommandContext(t.Context(), "bash", "--norc", "-c", script)
-	cmd.Env = append(cmd.Environ(), "TENDER="+b.path)
-	out, err := cmd.CombinedOutput()
-	if got := strings.TrimSpace(string(out)); err != nil || got != "wide" {
-		t.Errorf("tender status -o w<TAB> in bash: %v, %q, want wide", err, got)
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // newDumpCommand returns the command tender dump.
-func newDumpCommand(environ func() []string) *cobra.Command {
+func newDumpCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
 		Short: "Write a file with diagnostics of a running relay",
@@ -26,7 +26,7 @@ func newDumpCommand(environ func() []string) *cobra.Command {
 		Args:    cobra.NoArgs,
 	}
 	var path string
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	cmd.Flags().StringVarP(&path, "file", "f", "", "`file` to create; it must not exist; - for stdout (default tender-dump-TIME.tar.gz)")
 	cli.CompleteFile(cmd, "file")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
@@ -66,7 +66,7 @@ func writeNew(path string, content []byte) (err error) {
 }
 
 // newLogLevelCommand returns the command tender log-level.
-func newLogLevelCommand(environ func() []string) *cobra.Command {
+func newLogLevelCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "log-level LEVEL",
 		Short: "Change the log level of a running relay to debug, info, warn or error",
@@ -79,7 +79,7 @@ func newLogLevelCommand(environ func() []string) *cobra.Command {
 	}
 	var to admin.LogLevel
 	var fleet bool
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	addReason(cmd, &to.Why)
 	addFleet(cmd, &fleet)
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {

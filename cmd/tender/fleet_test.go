@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -8,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,7 +20,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest/certs"
 	"github.com/xdstender/tender/relay/relaytest/instance"
-	"github.com/xdstender/tender/relay/relaytest/logs"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // tierRules is a file for TENDER_AUTHZ: ops may read and act, eyes may only read, and tender are peers.
@@ -35,69 +35,52 @@ operators:
 peers: ["spiffe://example.org/ns/tender/**"]
 `
 
-// A tier is a set of relays that share a file origin and list each other as peers. The embedded operated has no log,
-// and the address of the first relay.
+// SPIFFE IDs in certificates, as in tierRules.
+const (
+	eve    = "spiffe://example.org/ns/ops/sa/eve"       // may act
+	rita   = "spiffe://example.org/ns/eyes/sa/rita"     // may read
+	relays = "spiffe://example.org/ns/tender/sa/tender" // the identity of relays
+)
+
+// A tier is a set of two relays that list each other as peers. The embedded operated has no log, and the address of the
+// first relay.
 type tier struct {
 	*operated
-	addrs []string    // admin addresses
-	xds   []string    // addresses for clients
-	files string      // directory of the file origin
-	logs  []*logs.Log // of each relay
+	addrs []string // admin addresses
 }
 
-// newTier starts a tier of two relays. Their peers include an address without a listener, and two servers that are not
-// relays.
-func newTier(t *testing.T) *tier {
+// newTier starts a tier. others returns the addresses of further peers, which precede the relays.
+func newTier(t *testing.T, others func(*certs.CA) []string) *tier {
 	t.Helper()
-	return newTierOf(t, 2, func(ca *certs.CA) []string {
-		return []string{closedAddress(t), liar(t, ca, func(w io.Writer) { _, _ = io.WriteString(w, "<html>") }), liar(t, ca, endless)}
-	})
-}
-
-// newTierOf starts a tier of several relays. others returns the addresses of further peers, which precede the relays.
-func newTierOf(t *testing.T, relays int, others func(*certs.CA) []string) *tier {
-	t.Helper()
-	s := &tier{files: t.TempDir(), operated: &operated{t: t, dir: t.TempDir(), signs: certs.NewCA(t)}}
+	s := &tier{operated: &operated{t: t, dir: t.TempDir(), signs: certs.NewCA(t)}}
 	s.ca = certs.WriteFile(t, s.dir, "ca.pem", s.signs.PEM)
-	cert, key := s.signs.Sign(certs.Leaf{URI: "spiffe://example.org/ns/tender/sa/tender", Names: []string{"127.0.0.1"}}).Write(t, s.dir)
+	cert, key := s.signs.Sign(certs.Leaf{URI: relays, Names: []string{"127.0.0.1"}}).Write(t, s.dir)
 	rules := certs.WriteFile(t, s.dir, "authz.yaml", []byte(tierRules))
 
-	var listeners []net.Listener
+	// Relays know the addresses of their peers before those listen, so a proxy has each address.
+	proxies := []*proxy.Proxy{proxy.New(t, ""), proxy.New(t, "")}
 	peers := others(s.signs)
-	for range relays {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		listeners = append(listeners, l)
-		s.addrs = append(s.addrs, l.Addr().String())
-		peers = append(peers, l.Addr().String())
+	for _, p := range proxies {
+		s.addrs = append(s.addrs, p.Addr())
+		peers = append(peers, p.Addr())
 	}
-	for i, l := range listeners {
-		_ = l.Close() // the relay listens on the same port
+	for i, p := range proxies {
 		r := instance.Start(t, instance.Options{Options: relay.Options{Level: new(slog.LevelVar)}, Env: []string{
-			"TENDER_ORIGIN=file://" + s.files, "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:" + port(l), "TENDER_NODE_ID=" + fmt.Sprint("relay-", i),
+			"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=0.0.0.0:0", "TENDER_NODE_ID=" + fmt.Sprint("relay-", i),
 			"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + s.ca, "TENDER_AUTHZ=" + rules,
 			"TENDER_PEERS=" + strings.Join(peers, ","), "TENDER_PEERS_TLS_CA=" + s.ca, "TENDER_PEERS_TLS_CERT=" + cert, "TENDER_PEERS_TLS_KEY=" + key,
 		}})
-		s.logs, s.xds = append(s.logs, &r.Log), append(s.xds, r.Addrs()[0].String())
+		p.Forward(fmt.Sprint("127.0.0.1:", r.AdminAddrs()[0].(*net.TCPAddr).Port))
 	}
 	s.addr = s.addrs[0]
 	return s
 }
 
-// port returns the TCP port of a listener as text.
-func port(l net.Listener) string { return fmt.Sprint(l.Addr().(*net.TCPAddr).Port) }
-
-// closedAddress returns an address without a listener.
-func closedAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+// badPeers returns the addresses of a peer that is not reachable, and of two servers that are not relays.
+func badPeers(t *testing.T) func(*certs.CA) []string {
+	return func(ca *certs.CA) []string {
+		return []string{proxy.Refused(t), liar(t, ca, func(w io.Writer) { _, _ = io.WriteString(w, "<html>") }), liar(t, ca, endless)}
 	}
-	_ = l.Close()
-	return l.Addr().String()
 }
 
 // endless writes until the connection is closed.
@@ -125,8 +108,8 @@ func liar(t *testing.T, ca *certs.CA, write func(io.Writer)) string {
 // TestFleetIsSeenFromOneRelay verifies that one relay returns the status of all relays of its tier, and an error for
 // each unreachable peer.
 func TestFleetIsSeenFromOneRelay(t *testing.T) {
-	s := newTier(t)
-	reader := s.certificate("spiffe://example.org/ns/eyes/sa/rita")
+	s := newTier(t, badPeers(t))
+	reader := s.certificate(rita)
 	code, stdout, stderr := execute(append([]string{"status", "--fleet", "-o", "json", "--admin", s.addr}, reader...)...)
 	var found admin.FleetStatus
 	if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != exitOK || len(found.Relays) != 5 {
@@ -151,19 +134,18 @@ func TestFleetIsSeenFromOneRelay(t *testing.T) {
 // records the operator, and the relay that forwarded the command.
 func TestFleetCommandNamesTheOperator(t *testing.T) {
 	records := collectEvents(t)
-	s := newTier(t)
-	const eve = "spiffe://example.org/ns/ops/sa/eve"
+	s := newTier(t, badPeers(t))
 	code, stdout, _ := execute(append([]string{"freeze", "--fleet", "--reason", "bad routes", "--admin", s.addr}, s.certificate(eve)...)...)
 	if code != exitFailure || strings.Count(stdout, "FROZEN") != 2 || strings.Count(stdout, "FAILED: ") != 3 || !strings.Contains(stdout, "(relay-1)") {
 		t.Errorf("tender freeze --fleet: code %d, %s, want 2 frozen relays and 3 failures", code, stdout)
 	}
-	flags := s.certificate("spiffe://example.org/ns/eyes/sa/rita")
+	flags := s.certificate(rita)
 	_, stdout, _ = execute(append([]string{"history", "-o", "json", "--admin", s.addrs[1]}, flags...)...)
 	var done admin.Actions
 	if err := json.Unmarshal([]byte(stdout), &done); err != nil || len(done.Actions) != 1 {
 		t.Fatalf("tender history of the peer: error %v, %s, want one action", err, stdout)
 	}
-	if a := done.Actions[0]; a.Command != "freeze" || a.Operator != eve || a.Via != "spiffe://example.org/ns/tender/sa/tender" || a.Reason != "bad routes" {
+	if a := done.Actions[0]; a.Command != "freeze" || a.Operator != eve || a.Via != relays || a.Reason != "bad routes" {
 		t.Errorf("the peer recorded %+v, want freeze by %s via the first relay", a, eve)
 	}
 	var forwarded []*logspb.LogRecord
@@ -182,102 +164,31 @@ func TestFleetCommandNamesTheOperator(t *testing.T) {
 	}
 }
 
-// clusters writes clusters to the file origin, and waits until clients of each relay receive them.
-func (s *tier) clusters(names ...string) {
-	s.t.Helper()
-	text := "resources:\n"
-	for _, name := range names {
-		text += "- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: " + name + "}\n"
-	}
-	certs.WriteFile(s.t, s.files, "clusters.yaml", []byte(text))
-	s.serve(names...)
-}
-
-// serve waits until clients of each relay receive exactly these clusters.
-func (s *tier) serve(names ...string) {
-	s.t.Helper()
-	flags := s.certificate("spiffe://example.org/ns/shop/sa/cart")
-	for _, addr := range s.xds {
-		await(s.t, fmt.Sprintf("the clusters %q", names), func(stdout string) bool { return slices.Equal(strings.Fields(stdout), names) },
-			append([]string{"get", "-a", addr, "cds", "-o", "name", "--user-agent", "envoy"}, flags...)...)
-	}
-}
-
-// leave makes all relays serve another generation, and reports whether each relay still keeps the given one. It waits
-// before the change, because a relay completes a generation only after a second without changes.
-func (s *tier) leave(generation string) bool {
-	s.t.Helper()
-	flags := s.certificate("spiffe://example.org/ns/ops/sa/eve")
-	list := func(addr string) []string {
-		return append([]string{"generations", "-o", "json", "--admin", addr}, flags...)
-	}
-	for _, addr := range s.addrs {
-		await(s.t, "a generation that is at least two seconds old", func(stdout string) bool {
-			var known admin.Generations
-			return json.Unmarshal([]byte(stdout), &known) == nil && time.Since(known.Views[0].Generations[0].Since) > 2*time.Second
-		}, list(addr)...)
-	}
-	s.clusters("bad")
-	return !slices.ContainsFunc(s.addrs, func(addr string) bool {
-		_, stdout, _ := execute(list(addr)...)
-		return !strings.Contains(stdout, generation)
-	})
-}
-
-// generations returns the generation that each relay serves, in the order of addrs.
-func (s *tier) generations() (all []string) {
-	s.t.Helper()
-	flags := s.certificate("spiffe://example.org/ns/ops/sa/eve")
-	for _, addr := range s.addrs {
-		_, stdout, stderr := execute(append([]string{"generations", "-o", "json", "--admin", addr}, flags...)...)
-		var known admin.Generations
-		if err := json.Unmarshal([]byte(stdout), &known); err != nil || len(known.Views) != 1 {
-			s.t.Fatalf("tender generations: error %v, %s%s, want one view", err, stdout, stderr)
-		}
-		all = append(all, known.Views[0].Generations[0].Generation)
-	}
-	return all
-}
-
-// TestFleetCommands verifies that each command with --fleet runs on three relays on behalf of the operator. Each
-// command rejects an operator who may only read.
+// TestFleetCommands verifies that each command with --fleet runs on two relays on behalf of the operator. Each command
+// rejects an operator who may only read.
 func TestFleetCommands(t *testing.T) {
-	s := newTierOf(t, 3, func(*certs.CA) []string { return nil })
-	const eve = "spiffe://example.org/ns/ops/sa/eve"
-	act, read := s.certificate(eve), s.certificate("spiffe://example.org/ns/eyes/sa/rita")
-	s.clusters("a", "b")
-	good := s.generations()
-	if good[0] == "" || good[1] != good[0] || good[2] != good[0] {
-		t.Fatalf("generations %q, want three equal ones", good)
-	}
-	for !s.leave(good[0]) {
-		s.clusters("a", "b")
-	}
+	s := newTier(t, func(*certs.CA) []string { return nil })
+	act, read := s.certificate(eve), s.certificate(rita)
 	commands := 0
 	for _, tt := range []struct {
 		args []string
 		want string // printed for each relay
-		then func()
 	}{
-		{[]string{"freeze"}, "FROZEN", func() {}},
-		{[]string{"thaw"}, "changes are distributed", func() {}},
-		{[]string{"release", "--all"}, "nothing is released", func() {}},
-		{[]string{"discard", "--all"}, "nothing is discarded", func() {}},
-		{[]string{"audit", "--type", "cds"}, "(relay-", func() {}},
-		{[]string{"log-level", "warn"}, "warn", func() {}},
-		{[]string{"rollback", good[0], "--dry-run"}, "dry run", func() { s.serve("bad") }},
-		{[]string{"rollback", good[0]}, "ROLLED BACK", func() { s.serve("a", "b") }},
-		{[]string{"thaw"}, "changes are distributed", func() { s.serve("bad") }},
+		{[]string{"freeze"}, "FROZEN"},
+		{[]string{"thaw"}, "changes are distributed"},
+		{[]string{"release", "--all"}, "nothing is released"},
+		{[]string{"discard", "--all"}, "nothing is discarded"},
+		{[]string{"audit", "--type", "cds"}, "(relay-"},
+		{[]string{"log-level", "warn"}, "warn"},
 	} {
 		args := append(tt.args, "--fleet", "--reason", "test", "--admin", s.addr)
 		if code, stdout, stderr := execute(append(args, read...)...); code != exitFailure || !strings.Contains(stdout+stderr, "may act") {
 			t.Errorf("tender %s by a reader: code %d, %s%s, want an authorization error", strings.Join(tt.args, " "), code, stdout, stderr)
 		}
 		code, stdout, stderr := execute(append(args, act...)...)
-		if code != exitOK || strings.Count(stdout, tt.want) < 3 || strings.Contains(stdout, "FAILED") {
-			t.Errorf("tender %s: code %d, %s%s, want %q for three relays", strings.Join(tt.args, " "), code, stdout, stderr, tt.want)
+		if code != exitOK || strings.Count(stdout, tt.want) < 2 || strings.Contains(stdout, "FAILED") {
+			t.Errorf("tender %s: code %d, %s%s, want %q for two relays", strings.Join(tt.args, " "), code, stdout, stderr, tt.want)
 		}
-		tt.then()
 		commands++
 	}
 	for _, addr := range s.addrs {
@@ -296,15 +207,60 @@ func TestFleetCommands(t *testing.T) {
 			t.Errorf("%s recorded %d commands of the operator, want %d: %+v", addr, named, commands, done.Actions)
 		}
 	}
-	if code, stdout, _ := execute(append([]string{"status", "--fleet", "--admin", s.addr}, read...)...); code != exitOK || strings.Count(stdout, "yes") < 3 {
-		t.Errorf("tender status --fleet: code %d, %s, want three ready relays", code, stdout)
+	if code, stdout, _ := execute(append([]string{"status", "--fleet", "--admin", s.addr}, read...)...); code != exitOK || strings.Count(stdout, "yes") < 2 {
+		t.Errorf("tender status --fleet: code %d, %s, want two ready relays", code, stdout)
 	}
+}
+
+// A scriptedTier returns the same responses to each forwarded command.
+type scriptedTier struct {
+	admin.Tier
+	answers []admin.FleetAnswer
+}
+
+// Forward implements [admin.Tier].
+func (s scriptedTier) Forward(context.Context, *admin.FleetSummary, string, string, []byte, time.Duration) []admin.FleetAnswer {
+	return s.answers
+}
+
+// TestFleetRollbackOutput verifies the output of a rollback with --fleet for each relay, with the changes of a dry run,
+// and the exit code after a failure of one relay.
+func TestFleetRollbackOutput(t *testing.T) {
+	change := admin.RolloutChange{Origin: "default", Group: "g", TypeURL: listenerType, Name: "ingress", Change: "removed"}
+	rolledBack := func(_ context.Context, of admin.RollbackScope) (admin.Rollbacks, error) {
+		r := admin.Rollbacks{Origins: []admin.Rollback{{Origin: "default", Views: 1, Resources: 1}}, DryRun: of.DryRun}
+		if of.DryRun {
+			r.Diff = &admin.RolloutDiff{Changes: []admin.RolloutChange{change}, Total: 3}
+		} else {
+			r.Origins[0].Freeze = &admin.Freezing{By: "eve", Rollback: &admin.RolledBack{To: "abcdef"}}
+		}
+		return r, nil
+	}
+	answers := []admin.FleetAnswer{
+		{Address: "peer:1", NodeID: "relay-1", Answer: json.RawMessage(`{"origins": [{"origin": "west", "views": 7}]}`)},
+		{Address: "closed:1", Error: "unreachable: connection refused"},
+	}
+	t.Setenv(adminVariable, serveAdmin(t, "unix", admin.Status{}, func(cfg *admin.Config) {
+		rollback := admin.NewCommand("rollback", rolledBack)
+		rollback.Forwarded = true
+		cfg.Commands = append(cfg.Commands, rollback)
+		cfg.Tier, cfg.Summary = scriptedTier{answers: answers}, func() *admin.FleetSummary { return &admin.FleetSummary{NodeID: "relay-0"} }
+		cfg.RollbackDiff = func(context.Context, string, admin.RolloutChoice) (admin.RolloutDiff, error) {
+			return admin.RolloutDiff{Changes: []admin.RolloutChange{change}, Total: 1}, nil
+		}
+	}))
+	others := " relay peer:1 (relay-1) ORIGIN STATE VIEWS RESOURCES BY west changes are distributed 7 0 - relay closed:1 (unknown) FAILED: unreachable: connection refused"
+	must(t, exitFailure, []string{
+		"relay self (relay-0) - lds ingress", "2 more changes: --dry-run without --fleet prints all ORIGIN STATE VIEWS RESOURCES BY default dry run: nothing is changed 1 1 -" + others, errFleet.Error(),
+	}, "rollback", "abcdef", "--dry-run", "--fleet")
+	must(t, exitFailure, []string{"- lds ingress", "relay self (relay-0) ORIGIN STATE VIEWS RESOURCES BY default ROLLED BACK 1 1 ", others, errFleet.Error()},
+		"rollback", "abcdef", "--reason", "bad routes", "--fleet")
 }
 
 // TestOnlyPeersForward verifies that a relay accepts admin.OperatorHeader only from peers. Peers can read the summary
 // of a relay, and without the header nothing else.
 func TestOnlyPeersForward(t *testing.T) {
-	s := newTier(t)
+	s := newTier(t, badPeers(t))
 	for _, tt := range []struct {
 		who, method, path, operator string // who: path of the SPIFFE ID below ns
 		code                        int

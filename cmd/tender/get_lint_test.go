@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -83,26 +84,28 @@ func TestGetLint(t *testing.T) {
 		"missing name":                {good, "rds r y", exitFailure, "", `about "y"`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			cp := startControlPlane(t)
-			cp.set(t, "1", tt.resources)
-			code, stdout, stderr := execute(append([]string{"get", "--lint", "-a", cp.address, "--timeout=1s"}, strings.Fields(tt.args)...)...)
-			if code != tt.code || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) || tt.stdout == "" && stdout != "" {
-				t.Errorf("code %d, stdout %q, stderr %q, want %d, %q, %q", code, stdout, stderr, tt.code, tt.stdout, tt.stderr)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				cp := startControlPlane(t)
+				cp.set(t, "1", tt.resources)
+				code, stdout, stderr := execute(append([]string{"get", "--lint", "-a", cp.address, "--timeout=1s"}, strings.Fields(tt.args)...)...)
+				if code != tt.code || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) || tt.stdout == "" && stdout != "" {
+					t.Errorf("code %d, stdout %q, stderr %q, want %d, %q, %q", code, stdout, stderr, tt.code, tt.stdout, tt.stderr)
+				}
+			})
 		})
 	}
 }
 
 func TestGetLint_JSON(t *testing.T) {
-	t.Parallel()
-	cp := startControlPlane(t)
-	cp.set(t, "1", map[resource.Type][]types.Resource{resource.ClusterType: {&clusterpb.Cluster{Name: "a", LbPolicy: 99}}})
-	code, stdout, stderr := execute("get", "--lint", "--sotw", "-o", "json", "-a", cp.address, "cds")
-	var got []map[string]string
-	if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != exitOK || len(got) == 0 || got[0]["name"] != "a" || got[0]["type_url"] != resource.ClusterType {
-		t.Errorf("code %d, stdout %q, stderr %q, error %v, want findings about a", code, stdout, stderr, err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		cp := startControlPlane(t)
+		cp.set(t, "1", map[resource.Type][]types.Resource{resource.ClusterType: {&clusterpb.Cluster{Name: "a", LbPolicy: 99}}})
+		code, stdout, stderr := execute("get", "--lint", "--sotw", "-o", "json", "-a", cp.address, "cds")
+		var got []map[string]string
+		if err := json.Unmarshal([]byte(stdout), &got); err != nil || code != exitOK || len(got) == 0 || got[0]["name"] != "a" || got[0]["type_url"] != resource.ClusterType {
+			t.Errorf("code %d, stdout %q, stderr %q, error %v, want findings about a", code, stdout, stderr, err)
+		}
+	})
 }
 
 func TestGetLint_Usage(t *testing.T) {

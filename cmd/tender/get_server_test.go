@@ -34,7 +34,7 @@ type everyNode struct{}
 // ID implements [cachev3.NodeHash].
 func (everyNode) ID(*corepb.Node) string { return "all" }
 
-// A controlPlane is the server of go-control-plane, with one snapshot for all clients.
+// A controlPlane is the server of go-control-plane in memory, with one snapshot for all clients.
 type controlPlane struct {
 	address string
 	cache   cachev3.SnapshotCache
@@ -45,7 +45,7 @@ func startControlPlane(t *testing.T, options ...grpc.ServerOption) *controlPlane
 	t.Helper()
 	// In ADS mode, it would respond to a SotW request only if the request names all resources of the snapshot.
 	cp := &controlPlane{cache: cachev3.NewSnapshotCache(false, everyNode{}, nil)}
-	cp.address = serveGRPC(t, listenTCP(t), serverv3.NewServer(t.Context(), cp.cache, nil), options...)
+	cp.address = serveXDS(t, serverv3.NewServer(t.Context(), cp.cache, nil), options...)
 	return cp
 }
 
@@ -87,6 +87,14 @@ func serveGRPC(t *testing.T, l net.Listener, ads discoverypb.AggregatedDiscovery
 		}
 	})
 	return l.Addr().String()
+}
+
+// serveXDS is serveGRPC in memory. It returns the gRPC target.
+func serveXDS(t *testing.T, ads discoverypb.AggregatedDiscoveryServiceServer, options ...grpc.ServerOption) (target string) {
+	t.Helper()
+	l, target := memory.listen()
+	serveGRPC(t, l, ads, options...)
+	return target
 }
 
 // A script is an ADS server with the stream handlers of a test. A nil handler must not be called.
@@ -164,7 +172,7 @@ func watch(t *testing.T, args ...string) func(yield func(string) bool) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	r, w := io.Pipe()
-	cmd := get.NewCommand(version)
+	cmd := get.NewCommand(version, hostFor(args).dialOptions...)
 	cmd.SetArgs(append([]string{"-w"}, args...))
 	cmd.SetOut(w)
 	cmd.SetErr(w)

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -26,8 +27,6 @@ import (
 var variants = map[string][]string{"delta": nil, "sotw": {"--sotw"}}
 
 func TestGetPrintsWhatAControlPlaneSays(t *testing.T) {
-	t.Parallel()
-	cp := shop(t)
 	tests := []struct {
 		args string
 		want string // %v stands for any version
@@ -48,11 +47,13 @@ func TestGetPrintsWhatAControlPlaneSays(t *testing.T) {
 	for variant, flags := range variants {
 		for _, tt := range tests {
 			t.Run(variant+" "+tt.args, func(t *testing.T) {
-				args := append([]string{"get", "-a", cp.address}, flags...)
-				code, stdout, stderr := execute(append(args, strings.Fields(tt.args)...)...)
-				if code != exitOK || stderr != "" || !matches(tt.want, stdout) {
-					t.Errorf("code %d, stderr %q, got\n%s\nwant\n%s", code, stderr, stdout, tt.want)
-				}
+				synctest.Test(t, func(t *testing.T) {
+					args := append([]string{"get", "-a", shop(t).address}, flags...)
+					code, stdout, stderr := execute(append(args, strings.Fields(tt.args)...)...)
+					if code != exitOK || stderr != "" || !matches(tt.want, stdout) {
+						t.Errorf("code %d, stderr %q, got\n%s\nwant\n%s", code, stderr, stdout, tt.want)
+					}
+				})
 			})
 		}
 	}
@@ -115,78 +116,78 @@ func TestGetKeepsTheOrderOfFields(t *testing.T) {
 }
 
 func TestGetYAMLIsAFileForAFileOrigin(t *testing.T) {
-	t.Parallel()
-	cp := shop(t)
-	for _, output := range []string{"yaml", "json"} {
-		_, stdout, _ := execute("get", "-a", cp.address, "cds", "-o", output)
-		doc, err := schema.ParseFile("mesh."+output, []byte(stdout))
-		if err != nil || len(doc.Resources) != 2 {
-			t.Errorf("ParseFile of the output of -o %s: %+v, error %v, want both clusters", output, doc, err)
+	synctest.Test(t, func(t *testing.T) {
+		cp := shop(t)
+		for _, output := range []string{"yaml", "json"} {
+			_, stdout, _ := execute("get", "-a", cp.address, "cds", "-o", output)
+			doc, err := schema.ParseFile("mesh."+output, []byte(stdout))
+			if err != nil || len(doc.Resources) != 2 {
+				t.Errorf("ParseFile of the output of -o %s: %+v, error %v, want both clusters", output, doc, err)
+			}
 		}
-	}
+	})
 }
 
 func TestGetNamesWhatIsMissing(t *testing.T) {
-	t.Parallel()
-	cp := shop(t)
-	for variant, flags := range variants {
-		t.Run(variant, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cp := shop(t)
+		for variant, flags := range variants {
 			args := append([]string{"get", "-a", cp.address, "--timeout=300ms", "-o", "name", "eds", "web", "nope"}, flags...)
 			code, stdout, stderr := execute(args...)
-			// go-control-plane does not report a name that does not exist. In SotW, it sends no response until all
-			// names exist.
+			// go-control-plane does not report a name that does not exist. In SotW, it sends no response until all names exist.
 			if code != exitFailure || !strings.Contains(stderr, `"nope"`) || !strings.Contains(stderr, "no answer within 300ms") {
-				t.Errorf("code %d, stdout %q, stderr %q, want 1 and nope in the error", code, stdout, stderr)
+				t.Errorf("%s: code %d, stdout %q, stderr %q, want 1 and nope in the error", variant, code, stdout, stderr)
 			}
 			if variant == "delta" && stdout != "web\n" {
-				t.Errorf("stdout %q, want the existing resource", stdout)
+				t.Errorf("%s: stdout %q, want the existing resource", variant, stdout)
 			}
-		})
-	}
-	code, stdout, stderr := execute("get", "-a", cp.address, "--sotw", "--timeout=300ms", "cds", "nope")
-	if code != exitFailure || !strings.Contains(stderr, `"nope"`) || strings.Contains(stdout, "web") {
-		t.Errorf("SotW cds nope: code %d, stdout %q, stderr %q, want 1 and nope in the error", code, stdout, stderr)
-	}
+		}
+		code, stdout, stderr := execute("get", "-a", cp.address, "--sotw", "--timeout=300ms", "cds", "nope")
+		if code != exitFailure || !strings.Contains(stderr, `"nope"`) || strings.Contains(stdout, "web") {
+			t.Errorf("SotW cds nope: code %d, stdout %q, stderr %q, want 1 and nope in the error", code, stdout, stderr)
+		}
+	})
 }
 
 // TestGetFromDelta verifies the output for Delta responses: several responses, removals, errors, and no resources.
 func TestGetFromDelta(t *testing.T) {
-	t.Parallel()
-	one := func(name string) *discoverypb.DeltaDiscoveryResponse {
-		return &discoverypb.DeltaDiscoveryResponse{Nonce: name, Resources: []*discoverypb.Resource{{Name: name, Version: "1", Resource: pack(t, cluster(name, ""))}}}
-	}
-	all := []*discoverypb.DeltaDiscoveryResponse{
-		one("a"), one("b"), one("c"), {TypeUrl: "other", RemovedResources: []string{"a"}}, {RemovedResources: []string{"b"}},
-	}
-	some := []*discoverypb.DeltaDiscoveryResponse{{
-		Nonce:            "1",
-		Resources:        []*discoverypb.Resource{{Name: "a", Version: "7", Resource: pack(t, endpoints("a"))}, {Name: "unset"}},
-		RemovedResources: []string{"gone"},
-		ResourceErrors: []*discoverypb.ResourceError{{
-			ResourceName: &discoverypb.ResourceName{Name: "secret"},
-			ErrorDetail:  &status.Status{Code: 7, Message: "not yours"},
-		}},
-	}}
-	none := []*discoverypb.DeltaDiscoveryResponse{{Nonce: "1"}}
-	for _, tt := range []struct {
-		responses      []*discoverypb.DeltaDiscoveryResponse
-		args           string
-		code           int
-		stdout, stderr string
-	}{
-		{all, "-o name cds", exitOK, "a\nc\n", ""},
-		{some, "-o name eds a gone unset secret", exitFailure, "a\n", "tender: \"secret\": PermissionDenied: not yours\ntender: not found: \"gone\", \"unset\"\n"},
-		{none, "-o yaml cds", exitOK, "[]\n", ""},
-		{none, "-o json cds", exitOK, "[]\n", ""},
-		{none, "-o name cds", exitOK, "", ""},
-		{none, "-o wide cds", exitOK, "NAME  VERSION  BYTES  TYPE\n", ""},
-	} {
-		address := serveGRPC(t, listenTCP(t), deltaSays(tt.responses...))
-		code, stdout, stderr := execute(append([]string{"get", "-a", address}, strings.Fields(tt.args)...)...)
-		if code != tt.code || stdout != tt.stdout || stderr != tt.stderr {
-			t.Errorf("tender get %s: code %d, stdout %q, stderr %q, want %d, %q, %q", tt.args, code, stdout, stderr, tt.code, tt.stdout, tt.stderr)
+	synctest.Test(t, func(t *testing.T) {
+		one := func(name string) *discoverypb.DeltaDiscoveryResponse {
+			return &discoverypb.DeltaDiscoveryResponse{Nonce: name, Resources: []*discoverypb.Resource{{Name: name, Version: "1", Resource: pack(t, cluster(name, ""))}}}
 		}
-	}
+		all := []*discoverypb.DeltaDiscoveryResponse{
+			one("a"), one("b"), one("c"), {TypeUrl: "other", RemovedResources: []string{"a"}}, {RemovedResources: []string{"b"}},
+		}
+		some := []*discoverypb.DeltaDiscoveryResponse{{
+			Nonce:            "1",
+			Resources:        []*discoverypb.Resource{{Name: "a", Version: "7", Resource: pack(t, endpoints("a"))}, {Name: "unset"}},
+			RemovedResources: []string{"gone"},
+			ResourceErrors: []*discoverypb.ResourceError{{
+				ResourceName: &discoverypb.ResourceName{Name: "secret"},
+				ErrorDetail:  &status.Status{Code: 7, Message: "not yours"},
+			}},
+		}}
+		none := []*discoverypb.DeltaDiscoveryResponse{{Nonce: "1"}}
+		for _, tt := range []struct {
+			responses      []*discoverypb.DeltaDiscoveryResponse
+			args           string
+			code           int
+			stdout, stderr string
+		}{
+			{all, "-o name cds", exitOK, "a\nc\n", ""},
+			{some, "-o name eds a gone unset secret", exitFailure, "a\n", "tender: \"secret\": PermissionDenied: not yours\ntender: not found: \"gone\", \"unset\"\n"},
+			{none, "-o yaml cds", exitOK, "[]\n", ""},
+			{none, "-o json cds", exitOK, "[]\n", ""},
+			{none, "-o name cds", exitOK, "", ""},
+			{none, "-o wide cds", exitOK, "NAME  VERSION  BYTES  TYPE\n", ""},
+		} {
+			address := serveXDS(t, deltaSays(tt.responses...))
+			code, stdout, stderr := execute(append([]string{"get", "-a", address}, strings.Fields(tt.args)...)...)
+			if code != tt.code || stdout != tt.stdout || stderr != tt.stderr {
+				t.Errorf("tender get %s: code %d, stdout %q, stderr %q, want %d, %q, %q", tt.args, code, stdout, stderr, tt.code, tt.stdout, tt.stderr)
+			}
+		}
+	})
 }
 
 // TestGetAcknowledges verifies the first request and the ACK in both variants.
@@ -194,7 +195,7 @@ func TestGetAcknowledges(t *testing.T) {
 	t.Parallel()
 	requests := make(chan proto.Message, 4)
 	cds, _ := schema.TypeURLFor("cds")
-	address := serveGRPC(t, listenTCP(t), script{
+	address := serveXDS(t, script{
 		delta: func(stream discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 			for range 2 {
 				req, err := stream.Recv()
@@ -247,58 +248,60 @@ func TestGetAcknowledges(t *testing.T) {
 // TestGetAsksForEverythingInBothWays verifies the fallback of a SotW client for servers that ignore the legacy
 // wildcard, an empty list of names. It subscribes to "*" on the same stream.
 func TestGetAsksForEverythingInBothWays(t *testing.T) {
-	t.Parallel()
-	eds, _ := schema.TypeURLFor("eds")
-	address := serveGRPC(t, listenTCP(t), script{sotw: func(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-		for {
-			req, err := stream.Recv()
-			if err != nil {
-				return err
+	synctest.Test(t, func(t *testing.T) {
+		eds, _ := schema.TypeURLFor("eds")
+		address := serveXDS(t, script{sotw: func(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+			for {
+				req, err := stream.Recv()
+				if err != nil {
+					return err
+				}
+				if len(req.GetResourceNames()) == 0 || req.GetResponseNonce() != "" {
+					continue
+				}
+				if err := stream.Send(&discoverypb.DiscoveryResponse{TypeUrl: eds, Nonce: "1", Resources: []*anypb.Any{pack(t, endpoints(req.GetResourceNames()[0]))}}); err != nil {
+					return err
+				}
 			}
-			if len(req.GetResourceNames()) == 0 || req.GetResponseNonce() != "" {
-				continue
-			}
-			if err := stream.Send(&discoverypb.DiscoveryResponse{TypeUrl: eds, Nonce: "1", Resources: []*anypb.Any{pack(t, endpoints(req.GetResourceNames()[0]))}}); err != nil {
-				return err
-			}
+		}})
+		code, stdout, stderr := execute("get", "-a", address, "--sotw", "-o", "name", "eds")
+		if code != exitOK || stdout != "*\n" || stderr != "" {
+			t.Errorf("code %d, stdout %q, stderr %q, want the response to *", code, stdout, stderr)
 		}
-	}})
-	code, stdout, stderr := execute("get", "-a", address, "--sotw", "-o", "name", "eds")
-	if code != exitOK || stdout != "*\n" || stderr != "" {
-		t.Errorf("code %d, stdout %q, stderr %q, want the response to *", code, stdout, stderr)
-	}
+	})
 }
 
 // TestB36_GetShowsUnknownTypesByDigest verifies that only the size and the digest of a resource of an unknown type are
 // printed, because it may contain a secret.
 func TestB36_GetShowsUnknownTypesByDigest(t *testing.T) {
-	t.Parallel()
-	foo := &anypb.Any{TypeUrl: "type.googleapis.com/acme.Foo", Value: []byte{1, 2, 3}}
-	wrapped := pack(t, &discoverypb.Resource{Name: "x", Version: "7", Resource: foo})
-	address := serveGRPC(t, listenTCP(t), script{
-		delta: deltaSays(&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "x", Version: "7", Resource: foo}}}).delta,
-		sotw: func(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-			req, err := stream.Recv()
-			if err != nil {
-				return err
+	synctest.Test(t, func(t *testing.T) {
+		foo := &anypb.Any{TypeUrl: "type.googleapis.com/acme.Foo", Value: []byte{1, 2, 3}}
+		wrapped := pack(t, &discoverypb.Resource{Name: "x", Version: "7", Resource: foo})
+		address := serveXDS(t, script{
+			delta: deltaSays(&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "x", Version: "7", Resource: foo}}}).delta,
+			sotw: func(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+				req, err := stream.Recv()
+				if err != nil {
+					return err
+				}
+				if err := stream.Send(&discoverypb.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), VersionInfo: "9", Resources: []*anypb.Any{wrapped, foo}}); err != nil {
+					return err
+				}
+				<-stream.Context().Done()
+				return nil
+			},
+		})
+		content := "- '@type': type.googleapis.com/acme.Foo\n  value: 3 bytes, sha256 039058c6f2c0cb492c533b0a4d14ef77cc0f78abccced5287d84a1a2011cfb81\n"
+		for variant, want := range map[string]string{
+			"delta": "# x, version 7\n" + content,
+			"sotw":  "# #1, version 9\n" + content + "# x, version 7\n" + content,
+		} {
+			code, stdout, stderr := execute(append([]string{"get", "-a", address, "acme.Foo"}, variants[variant]...)...)
+			if code != exitOK || stdout != want || stderr != "" {
+				t.Errorf("%s: code %d, stderr %q, got\n%swant\n%s", variant, code, stderr, stdout, want)
 			}
-			if err := stream.Send(&discoverypb.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), VersionInfo: "9", Resources: []*anypb.Any{wrapped, foo}}); err != nil {
-				return err
-			}
-			<-stream.Context().Done()
-			return nil
-		},
-	})
-	content := "- '@type': type.googleapis.com/acme.Foo\n  value: 3 bytes, sha256 039058c6f2c0cb492c533b0a4d14ef77cc0f78abccced5287d84a1a2011cfb81\n"
-	for variant, want := range map[string]string{
-		"delta": "# x, version 7\n" + content,
-		"sotw":  "# #1, version 9\n" + content + "# x, version 7\n" + content,
-	} {
-		code, stdout, stderr := execute(append([]string{"get", "-a", address, "acme.Foo"}, variants[variant]...)...)
-		if code != exitOK || stdout != want || stderr != "" {
-			t.Errorf("%s: code %d, stderr %q, got\n%swant\n%s", variant, code, stderr, stdout, want)
 		}
-	}
+	})
 }
 
 // TestGetPrintsNothingThatSteersATerminal verifies that escape sequences in any text from a server are not printed.
@@ -311,7 +314,7 @@ func TestGetPrintsNothingThatSteersATerminal(t *testing.T) {
 		{Name: "b", Resource: broken},
 		{Name: "c", Resource: &anypb.Any{TypeUrl: "type.googleapis.com/envoy.config.cluster.v3.Cluster", Value: []byte("\x1b")}},
 	}, ResourceErrors: []*discoverypb.ResourceError{{ResourceName: &discoverypb.ResourceName{Name: "z"}, ErrorDetail: &status.Status{Message: evil}}}}
-	address := serveGRPC(t, listenTCP(t), deltaSays(a))
+	address := serveXDS(t, deltaSays(a))
 	unprintable := func(s string) bool {
 		return strings.ContainsAny(s, "\x1b\u0085\u202e\r\U000e0041")
 	}
@@ -367,34 +370,35 @@ func TestGetOverAUnixSocket(t *testing.T) {
 }
 
 func TestGetOverTLS(t *testing.T) {
-	t.Parallel()
-	ca, dir := certs.NewCA(t), t.TempDir()
-	cp := startControlPlane(t, mutualTLS(t, ca))
-	cp.set(t, "v1", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "")}})
+	synctest.Test(t, func(t *testing.T) {
+		ca, dir := certs.NewCA(t), t.TempDir()
+		cp := startControlPlane(t, mutualTLS(t, ca))
+		cp.set(t, "v1", map[resource.Type][]types.Resource{resource.ClusterType: {cluster("web", "")}})
 
-	certFile, keyFile := ca.Sign(certs.Leaf{Names: []string{"client"}}).Write(t, dir)
-	trust, name := "--tls-ca="+certs.WriteFile(t, dir, "ca.pem", ca.PEM), "--server-name=xds.example.com"
-	cert, key := "--cert="+certFile, "--key="+keyFile
-	for variant, flags := range variants {
-		args := append([]string{"get", "-a", cp.address, "-o", "name", "cds", trust, name, cert, key}, flags...)
-		if code, stdout, stderr := execute(args...); code != exitOK || stdout != "web\n" || stderr != "" {
-			t.Errorf("%s: code %d, stdout %q, stderr %q, want web", variant, code, stdout, stderr)
+		certFile, keyFile := ca.Sign(certs.Leaf{Names: []string{"client"}}).Write(t, dir)
+		trust, name := "--tls-ca="+certs.WriteFile(t, dir, "ca.pem", ca.PEM), "--server-name=xds.example.com"
+		cert, key := "--cert="+certFile, "--key="+keyFile
+		for variant, flags := range variants {
+			args := append([]string{"get", "-a", cp.address, "-o", "name", "cds", trust, name, cert, key}, flags...)
+			if code, stdout, stderr := execute(args...); code != exitOK || stdout != "web\n" || stderr != "" {
+				t.Errorf("%s: code %d, stdout %q, stderr %q, want web", variant, code, stdout, stderr)
+			}
 		}
-	}
-	// The TLS alert of a server that rejects a client may get lost when the server closes the connection.
-	if code, stdout, _ := execute("get", "-a", cp.address, "cds", trust, name); code != exitFailure || stdout != "" {
-		t.Errorf("tender get without a certificate: code %d, stdout %q, want 1", code, stdout)
-	}
-	for why, args := range map[string][]string{
-		"unknown authority":       {name, cert, key},
-		"cannot validate":         {trust, cert, key},
-		"not other.example.com":   {trust, cert, key, "--server-name=other.example.com"},
-		"no certificate in":       {"--tls-ca=" + keyFile},
-		"failed to find any PEM ": {cert, "--key=" + os.DevNull},
-	} {
-		code, stdout, stderr := execute(append([]string{"get", "-a", cp.address, "cds"}, args...)...)
-		if code != exitFailure || stdout != "" || !strings.Contains(stderr, why) {
-			t.Errorf("%q: code %d, stdout %q, stderr %q, want %q", args, code, stdout, stderr, why)
+		// The TLS alert of a server that rejects a client may get lost when the server closes the connection.
+		if code, stdout, _ := execute("get", "-a", cp.address, "cds", trust, name); code != exitFailure || stdout != "" {
+			t.Errorf("tender get without a certificate: code %d, stdout %q, want 1", code, stdout)
 		}
-	}
+		for why, args := range map[string][]string{
+			"unknown authority":       {name, cert, key},
+			"cannot validate":         {trust, cert, key},
+			"not other.example.com":   {trust, cert, key, "--server-name=other.example.com"},
+			"no certificate in":       {"--tls-ca=" + keyFile},
+			"failed to find any PEM ": {cert, "--key=" + os.DevNull},
+		} {
+			code, stdout, stderr := execute(append([]string{"get", "-a", cp.address, "cds"}, args...)...)
+			if code != exitFailure || stdout != "" || !strings.Contains(stderr, why) {
+				t.Errorf("%q: code %d, stdout %q, stderr %q, want %q", args, code, stdout, stderr, why)
+			}
+		}
+	})
 }

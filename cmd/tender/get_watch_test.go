@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/envoyproxy/go-control-plane/pkg/cache/types"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cmd/tender/get"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 func TestGetWatchPrintsChanges(t *testing.T) {
@@ -46,7 +48,7 @@ func TestGetWatchPrintsChanges(t *testing.T) {
 func TestGetWatchOutputs(t *testing.T) {
 	t.Parallel()
 	content := func(alt string) *anypb.Any { return pack(t, cluster("a", alt)) }
-	address := serveGRPC(t, listenTCP(t), deltaSays(
+	address := serveXDS(t, deltaSays(
 		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "1", Resource: content("")}}, RemovedResources: []string{"b"}},
 		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "2", Resource: content("x")}}},
 		&discoverypb.DeltaDiscoveryResponse{Resources: []*discoverypb.Resource{{Name: "a", Version: "3", Resource: content("x")}}}, // only the version changes
@@ -90,65 +92,77 @@ func TestGetWatchOutputs(t *testing.T) {
 }
 
 func TestGetWatchGoesOnWaiting(t *testing.T) {
-	t.Parallel()
-	address := serveGRPC(t, listenTCP(t), deltaSays())
-	for line := range watch(t, "-a", address, "--timeout=50ms", "cds") {
-		if want := "tender: nothing within 50ms, still waiting"; line != want {
-			t.Errorf("printed %q, want %q", line, want)
+	synctest.Test(t, func(t *testing.T) {
+		address := serveXDS(t, deltaSays())
+		for line := range watch(t, "-a", address, "--timeout=50ms", "cds") {
+			if want := "tender: nothing within 50ms, still waiting"; line != want {
+				t.Errorf("printed %q, want %q", line, want)
+			}
+			break
 		}
-		break
-	}
+	})
 }
 
 func TestGetFromAServerThatFails(t *testing.T) {
-	t.Parallel()
-	closed := listenTCP(t)
-	_ = closed.Close()
-	silent := serveGRPC(t, listenTCP(t), deltaSays())
-	mute := listenTCP(t) // accepts connections, and sends no HTTP/2 frames
-	defer func() { _ = mute.Close() }()
-	nothing := serveGRPC(t, listenTCP(t), nil)
-	ends := serveGRPC(t, listenTCP(t), script{
-		delta: func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error { return nil },
-	})
-	secure := serveGRPC(t, listenTCP(t), nil, mutualTLS(t, certs.NewCA(t)))
-	tests := []struct {
-		name string
-		args []string
-		want string
-	}{
-		{"connection refused", []string{"-a", closed.Addr().String(), "cds"}, "tender: get from " + closed.Addr().String() + ": dial tcp " + closed.Addr().String() + ": connect: connection refused\n"},
-		{"missing socket", []string{"-a", "unix:/nonexistent/xds.sock", "cds"}, "tender: get from unix:/nonexistent/xds.sock: dial unix /nonexistent/xds.sock: connect: no such file or directory\n"},
-		{"no response to a wildcard", []string{"-a", silent, "--timeout=50ms", "cds"}, "tender: get from " + silent + ": no answer within 50ms: the server has no cds, or gives it only by name\n"},
-		{"no response to a name", []string{"-a", silent, "--timeout=50ms", "eds", "a"}, "tender: get from " + silent + ": no answer within 50ms: the server has no eds \"a\", or waits for it\n"},
-		{"no HTTP/2 server", []string{"-a", mute.Addr().String(), "--timeout=50ms", "cds"}, "tender: get from " + mute.Addr().String() + ": not connected within 50ms\n"},
-		{"no HTTP/2 server, with --watch", []string{"-a", mute.Addr().String(), "--timeout=50ms", "-w", "cds"}, "tender: watch " + mute.Addr().String() + ": not connected within 50ms\n"},
-		{"no Delta", []string{"-a", nothing, "cds"}, "tender: get from " + nothing + ": the server does not serve Delta ADS; try --sotw ("},
-		{"no SotW", []string{"-a", nothing, "--sotw", "cds"}, "tender: get from " + nothing + ": the server does not serve state-of-the-world ADS; try without --sotw ("},
-		{"stream ended", []string{"-a", ends, "cds"}, "tender: get from " + ends + ": the server ended the stream\n"},
-		{"TLS server", []string{"-a", secure, "cds"}, "tender: get from " + secure + ": "},
-		{"missing CA file", []string{"-a", silent, "--tls-ca=/nonexistent/ca.pem", "cds"}, "tender: read --tls-ca: open /nonexistent/ca.pem: no such file or directory\n"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := serveXDS(t, deltaSays())
+		mute, muteTarget := memory.listen() // accepts no connection
+		defer func() { _ = mute.Close() }()
+		nothing := serveXDS(t, nil)
+		ends := serveXDS(t, script{
+			delta: func(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error { return nil },
+		})
+		secure := serveXDS(t, nil, mutualTLS(t, certs.NewCA(t)))
+		tests := []struct {
+			name string
+			args []string
+			want string
+		}{
+			{"no response to a wildcard", []string{"-a", silent, "--timeout=50ms", "cds"}, "tender: get from " + silent + ": no answer within 50ms: the server has no cds, or gives it only by name\n"},
+			{"no response to a name", []string{"-a", silent, "--timeout=50ms", "eds", "a"}, "tender: get from " + silent + ": no answer within 50ms: the server has no eds \"a\", or waits for it\n"},
+			{"no HTTP/2 server", []string{"-a", muteTarget, "--timeout=50ms", "cds"}, "tender: get from " + muteTarget + ": not connected within 50ms\n"},
+			{"no HTTP/2 server, with --watch", []string{"-a", muteTarget, "--timeout=50ms", "-w", "cds"}, "tender: watch " + muteTarget + ": not connected within 50ms\n"},
+			{"no Delta", []string{"-a", nothing, "cds"}, "tender: get from " + nothing + ": the server does not serve Delta ADS; try --sotw ("},
+			{"no SotW", []string{"-a", nothing, "--sotw", "cds"}, "tender: get from " + nothing + ": the server does not serve state-of-the-world ADS; try without --sotw ("},
+			{"stream ended", []string{"-a", ends, "cds"}, "tender: get from " + ends + ": the server ended the stream\n"},
+			{"TLS server", []string{"-a", secure, "cds"}, "tender: get from " + secure + ": "},
+			{"missing CA file", []string{"-a", silent, "--tls-ca=/nonexistent/ca.pem", "cds"}, "tender: read --tls-ca: open /nonexistent/ca.pem: no such file or directory\n"},
+		}
+		for _, tt := range tests {
 			code, stdout, stderr := execute(append([]string{"get"}, tt.args...)...)
 			if code != exitFailure || stdout != "" || !strings.HasPrefix(stderr, tt.want) {
-				t.Errorf("code %d, stdout %q\n got %q\nwant %q", code, stdout, stderr, tt.want)
+				t.Errorf("%s: code %d, stdout %q\n got %q\nwant %q", tt.name, code, stdout, stderr, tt.want)
 			}
-		})
+		}
+	})
+}
+
+// TestGetFromNoServer verifies the errors for an address on which no server listens.
+func TestGetFromNoServer(t *testing.T) {
+	t.Parallel()
+	closed := proxy.Refused(t)
+	for address, want := range map[string]string{
+		closed:                       "dial tcp " + closed + ": connect: connection refused",
+		"unix:/nonexistent/xds.sock": "dial unix /nonexistent/xds.sock: connect: no such file or directory",
+	} {
+		code, stdout, stderr := execute("get", "-a", address, "cds")
+		if want = "tender: get from " + address + ": " + want + "\n"; code != exitFailure || stdout != "" || stderr != want {
+			t.Errorf("tender get -a %s: code %d, stdout %q\n got %q\nwant %q", address, code, stdout, stderr, want)
+		}
 	}
 }
 
 func TestGetEndsWhenInterrupted(t *testing.T) {
-	t.Parallel()
-	address := serveGRPC(t, listenTCP(t), deltaSays())
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	cmd := get.NewCommand(version)
-	cmd.SetArgs([]string{"-a", address, "cds"})
-	cmd.SetOut(new(bytes.Buffer))
-	cmd.SilenceUsage, cmd.SilenceErrors = true, true
-	if err := cmd.ExecuteContext(ctx); err == nil || err.Error() != "interrupted" {
-		t.Errorf("tender get after an interrupt: error %v, want interrupted", err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		address := serveXDS(t, deltaSays())
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		cmd := get.NewCommand(version, hostFor([]string{address}).dialOptions...)
+		cmd.SetArgs([]string{"-a", address, "cds"})
+		cmd.SetOut(new(bytes.Buffer))
+		cmd.SilenceUsage, cmd.SilenceErrors = true, true
+		if err := cmd.ExecuteContext(ctx); err == nil || err.Error() != "interrupted" {
+			t.Errorf("tender get after an interrupt: error %v, want interrupted", err)
+		}
+	})
 }

@@ -18,7 +18,7 @@ import (
 )
 
 // newHistoryCommand returns the command tender history.
-func newHistoryCommand(environ func() []string) *cobra.Command {
+func newHistoryCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history [TYPE NAME]",
 		Short: "Print the last changes of a resource, or the last actions of operators",
@@ -35,7 +35,7 @@ func newHistoryCommand(environ func() []string) *cobra.Command {
 	}
 	var group string
 	var limit int
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text")
 	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
 	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of changes or actions")

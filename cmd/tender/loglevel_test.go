@@ -15,11 +15,10 @@ import (
 func TestLogLevel(t *testing.T) {
 	var log logs.Log
 	level := new(slog.LevelVar)
-	r := instance.Start(t, instance.Options{
-		Env:     []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_ADMIN_LISTEN=127.0.0.1:0"},
+	startRemote(t, instance.Options{
+		Env:     []string{"TENDER_ORIGIN=file://" + t.TempDir()},
 		Options: relay.Options{Logger: newLogger(&log, level, "text"), Level: level},
 	})
-	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
 	for _, to := range []struct{ level, was, logged string }{
 		{"error", "info", "level=INFO msg=\"log level changed\" before=info now=error"},
 		{"warn", "error", "level=WARN msg=\"log level changed\" before=error now=warn"},

@@ -5,9 +5,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"runtime"
 	"strconv"
@@ -15,6 +17,7 @@ import (
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/cmd/tender/get"
@@ -35,13 +38,26 @@ var (
 )
 
 func main() {
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(run(thisHost(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
+// A host has what commands use of the machine that they run on. Tests replace it.
+type host struct {
+	environ     func() []string   // as os.Environ, called when a command runs
+	dial        dialer            // connects to the admin address of a relay
+	dialOptions []grpc.DialOption // added to those of connections to xDS servers
+}
+
+// A dialer connects to an address, as [net.Dialer.DialContext].
+type dialer func(ctx context.Context, network, address string) (net.Conn, error)
+
+// thisHost returns the host of the process.
+func thisHost() host { return host{environ: os.Environ, dial: new(net.Dialer).DialContext} }
+
 // run executes the command line and returns the exit code. Commands return their errors: only run prints them.
-func run(args []string, stdout, stderr io.Writer) int {
+func run(h host, args []string, stdout, stderr io.Writer) int {
 	began := false // cobra has accepted the flags and arguments
-	root := newRootCommand()
+	root := newRootCommand(h)
 	root.PersistentPreRun = func(*cobra.Command, []string) { began = true }
 	root.SetArgs(args)
 	root.SetOut(stdout)
@@ -59,8 +75,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitUsage
 }
 
-// newRootCommand returns the command tender with all subcommands. They read the environment when they run.
-func newRootCommand() *cobra.Command {
+// newRootCommand returns the command tender with all subcommands.
+func newRootCommand(h host) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "tender",
 		Short:         "An xDS fan-out relay",
@@ -71,21 +87,21 @@ func newRootCommand() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(
-		newServeCommand(os.Environ),
-		newCheckCommand(os.Environ),
-		get.NewCommand(version),
-		newStatusCommand(os.Environ),
-		newHistoryCommand(os.Environ),
-		newDumpCommand(os.Environ),
-		newLogLevelCommand(os.Environ),
-		newReleaseCommand(os.Environ),
-		newDiscardCommand(os.Environ),
-		newFreezeCommand(os.Environ),
-		newThawCommand(os.Environ),
-		newGenerationsCommand(os.Environ),
-		newRollbackCommand(os.Environ),
-		newRolloutCommand(os.Environ),
-		newAuditCommand(os.Environ),
+		newServeCommand(h),
+		newCheckCommand(h),
+		get.NewCommand(version, h.dialOptions...),
+		newStatusCommand(h),
+		newHistoryCommand(h),
+		newDumpCommand(h),
+		newLogLevelCommand(h),
+		newReleaseCommand(h),
+		newDiscardCommand(h),
+		newFreezeCommand(h),
+		newThawCommand(h),
+		newGenerationsCommand(h),
+		newRollbackCommand(h),
+		newRolloutCommand(h),
+		newAuditCommand(h),
 		newDemoCommand(),
 		newVersionCommand(),
 	)

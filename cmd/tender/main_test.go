@@ -12,25 +12,6 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 )
 
-// execute runs a command line, and returns its exit code and output.
-func execute(args ...string) (code int, stdout, stderr string) {
-	var out, errs bytes.Buffer
-	code = run(args, &out, &errs)
-	return code, out.String(), errs.String()
-}
-
-// must runs a command line, and verifies its exit code and that its output contains each text in want. It reads any
-// whitespace in the output as one space. With an empty want it verifies nothing.
-func must(t *testing.T, code int, want []string, args ...string) {
-	t.Helper()
-	got, stdout, stderr := execute(args...)
-	for _, text := range want {
-		if printed := strings.Join(strings.Fields(stdout+stderr), " "); got != code || !strings.Contains(printed, text) {
-			t.Errorf("tender %s: code %d, want %d and %q:\n%s%s", strings.Join(args, " "), got, code, text, stdout, stderr)
-		}
-	}
-}
-
 func TestVersion(t *testing.T) {
 	want := fmt.Sprintf("tender dev (commit unknown, unknown, %s, %s/%s)\n", runtime.Version(), runtime.GOOS, runtime.GOARCH)
 	for _, arg := range []string{"version", "--version"} {

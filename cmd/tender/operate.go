@@ -18,8 +18,8 @@ import (
 )
 
 // newReleaseCommand returns the command tender release.
-func newReleaseCommand(environ func() []string) *cobra.Command {
-	return newHoldCommand(environ, "release", "released", &cobra.Command{
+func newReleaseCommand(h host) *cobra.Command {
+	return newHoldCommand(h, "release", "released", &cobra.Command{
 		Short: "Send clients the changes that a running relay holds",
 		Long: "Release makes a running relay send clients the changes that it holds: removals, because\n" +
 			"an origin removed suspiciously many resources at once, and with TENDER_VALIDATE=hold\n" +
@@ -29,8 +29,8 @@ func newReleaseCommand(environ func() []string) *cobra.Command {
 }
 
 // newDiscardCommand returns the command tender discard.
-func newDiscardCommand(environ func() []string) *cobra.Command {
-	return newHoldCommand(environ, "discard", "discarded", &cobra.Command{
+func newDiscardCommand(h host) *cobra.Command {
+	return newHoldCommand(h, "discard", "discarded", &cobra.Command{
 		Short: "Keep the resources whose changes a running relay holds",
 		Long: "Discard makes a running relay keep the resources of which it holds a removal or an\n" +
 			"update. It serves them until the origin updates or removes them by name; their absence\n" +
@@ -42,12 +42,12 @@ func newDiscardCommand(environ func() []string) *cobra.Command {
 
 // newHoldCommand completes release or discard, which decide on held changes. done is the participle that is printed for
 // changes to which the command was applied.
-func newHoldCommand(environ func() []string, name, done string, cmd *cobra.Command) *cobra.Command {
+func newHoldCommand(h host, name, done string, cmd *cobra.Command) *cobra.Command {
 	var of admin.HoldScope
 	var fleet bool
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	flags := cmd.Flags()
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	flags.StringVar(&of.Origin, "origin", "", "only of this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key`")
 	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
@@ -118,9 +118,9 @@ func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) err
 }
 
 // newFreezeCommand returns the command tender freeze.
-func newFreezeCommand(environ func() []string) *cobra.Command {
+func newFreezeCommand(h host) *cobra.Command {
 	var length time.Duration
-	cmd, of := newFreezing(environ, "freeze", &cobra.Command{
+	cmd, of := newFreezing(h, "freeze", &cobra.Command{
 		Short: "Stop the distribution of changes by a running relay",
 		Long: "Freeze stops the distribution of changes by a running relay, until tender thaw or for\n" +
 			"the duration of --for. All clients, also new ones, are served the present state of the\n" +
@@ -143,8 +143,8 @@ func newFreezeCommand(environ func() []string) *cobra.Command {
 }
 
 // newThawCommand returns the command tender thaw.
-func newThawCommand(environ func() []string) *cobra.Command {
-	cmd, of := newFreezing(environ, "thaw", &cobra.Command{
+func newThawCommand(h host) *cobra.Command {
+	cmd, of := newFreezing(h, "thaw", &cobra.Command{
 		Short: "Resume the distribution of changes after tender freeze or tender rollback",
 		Long: "Thaw makes a relay send its clients the changes since tender freeze, or the difference\n" +
 			"to the generation of tender rollback: the current state of each resource. It first\n" +
@@ -158,11 +158,11 @@ func newThawCommand(environ func() []string) *cobra.Command {
 }
 
 // newFreezing completes freeze or thaw. The caller may bind further flags to the returned arguments of the request.
-func newFreezing(environ func() []string, name string, cmd *cobra.Command) (*cobra.Command, *admin.FreezeScope) {
+func newFreezing(h host, name string, cmd *cobra.Command) (*cobra.Command, *admin.FreezeScope) {
 	of := new(admin.FreezeScope)
 	var fleet bool
 	cmd.Use, cmd.Args = name, cobra.NoArgs
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	addReason(cmd, &of.Why)
 	addFleet(cmd, &fleet)

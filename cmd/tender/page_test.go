@@ -41,7 +41,7 @@ admin address: ` + "`--admin`" + `, or else ` + "`TENDER_ADMIN_LISTEN`" + `. Rel
 | Command | Purpose |
 | --- | --- |
 `)
-	root := newRootCommand()
+	root := newRootCommand(thisHost())
 	commands := documented(root)
 	for _, c := range commands {
 		anchor := strings.ReplaceAll(c.CommandPath(), " ", "-")

@@ -17,7 +17,7 @@ import (
 )
 
 // newGenerationsCommand returns the command tender generations.
-func newGenerationsCommand(environ func() []string) *cobra.Command {
+func newGenerationsCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "generations",
 		Short: "Print the configurations that clients were served",
@@ -30,7 +30,7 @@ func newGenerationsCommand(environ func() []string) *cobra.Command {
 	}
 	var origin, group string
 	var limit int
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
 	cmd.Flags().StringVar(&group, "group", "", "only of the node group with this `key`")
@@ -71,7 +71,7 @@ func printGenerations(w io.Writer, all admin.Generations, now time.Time) error {
 }
 
 // newRollbackCommand returns the command tender rollback.
-func newRollbackCommand(environ func() []string) *cobra.Command {
+func newRollbackCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollback GENERATION|DURATION",
 		Short: "Serve clients an earlier configuration until tender thaw",
@@ -87,7 +87,7 @@ func newRollbackCommand(environ func() []string) *cobra.Command {
 	}
 	var of admin.RollbackScope
 	var fleet bool
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print what would change, and change nothing")
 	addReason(cmd, &of.Why)

@@ -15,7 +15,7 @@ import (
 )
 
 // newRolloutCommand returns the command tender rollout, with its subcommands.
-func newRolloutCommand(environ func() []string) *cobra.Command {
+func newRolloutCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rollout",
 		Short: "Show and control the distribution of changes in stages",
@@ -31,18 +31,18 @@ func newRolloutCommand(environ func() []string) *cobra.Command {
 		},
 	}
 	cmd.AddCommand(
-		newRolloutStatusCommand(environ),
-		newRolloutDiffCommand(environ),
-		newRolloutPromoteCommand(environ),
-		newRolloutAbortCommand(environ),
-		newRolloutResumeCommand(environ),
-		newRolloutUndoCommand(environ),
+		newRolloutStatusCommand(h),
+		newRolloutDiffCommand(h),
+		newRolloutPromoteCommand(h),
+		newRolloutAbortCommand(h),
+		newRolloutResumeCommand(h),
+		newRolloutUndoCommand(h),
 	)
 	return cmd
 }
 
 // newRolloutStatusCommand returns the command tender rollout status.
-func newRolloutStatusCommand(environ func() []string) *cobra.Command {
+func newRolloutStatusCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print the state of rollouts, or wait until they end",
@@ -59,7 +59,7 @@ func newRolloutStatusCommand(environ func() []string) *cobra.Command {
 	var origin string
 	var wait bool
 	var timeout time.Duration
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
 	cmd.Flags().BoolVar(&wait, "wait", false, "print each step, until the rollout is promoted or halted")
@@ -95,7 +95,7 @@ func addRolloutOrigin(cmd *cobra.Command, origin *string) {
 }
 
 // newRolloutDiffCommand returns the command tender rollout diff.
-func newRolloutDiffCommand(environ func() []string) *cobra.Command {
+func newRolloutDiffCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff [TYPE [NAME]]",
 		Short: "Print the changes in the edition of a rollout",
@@ -109,7 +109,7 @@ func newRolloutDiffCommand(environ func() []string) *cobra.Command {
 		ValidArgsFunction: cli.CompleteFirst(strings.Fields(cli.Types)...),
 	}
 	var origin, group string
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
 	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
@@ -137,8 +137,8 @@ func newRolloutDiffCommand(environ func() []string) *cobra.Command {
 }
 
 // newRolloutPromoteCommand returns the command tender rollout promote.
-func newRolloutPromoteCommand(environ func() []string) *cobra.Command {
-	cmd, of := newRolloutCommanding(environ, "promote", &cobra.Command{
+func newRolloutPromoteCommand(h host) *cobra.Command {
+	cmd, of := newRolloutCommanding(h, "promote", &cobra.Command{
 		Short: "Serve an edition to the next stage now",
 		Long: "Promote makes a running relay serve the edition of a rollout to the next stage now, or\n" +
 			"to all clients after the last stage. It does not wait for any condition.\n\n" +
@@ -151,8 +151,8 @@ func newRolloutPromoteCommand(environ func() []string) *cobra.Command {
 }
 
 // newRolloutAbortCommand returns the command tender rollout abort.
-func newRolloutAbortCommand(environ func() []string) *cobra.Command {
-	cmd, of := newRolloutCommanding(environ, "abort", &cobra.Command{
+func newRolloutAbortCommand(h host) *cobra.Command {
+	cmd, of := newRolloutCommanding(h, "abort", &cobra.Command{
 		Short: "Reject an edition: clients return to the last good configuration",
 		Long: "Abort has a running relay reject the edition of a rollout: the clients that were served it\n" +
 			"are served the last good configuration again. The rollout is halted until the origin\n" +
@@ -164,8 +164,8 @@ func newRolloutAbortCommand(environ func() []string) *cobra.Command {
 }
 
 // newRolloutResumeCommand returns the command tender rollout resume.
-func newRolloutResumeCommand(environ func() []string) *cobra.Command {
-	cmd, _ := newRolloutCommanding(environ, "resume", &cobra.Command{
+func newRolloutResumeCommand(h host) *cobra.Command {
+	cmd, _ := newRolloutCommanding(h, "resume", &cobra.Command{
 		Short: "Start a halted rollout again",
 		Long: "Resume makes a running relay start a halted rollout again at the first stage, with the\n" +
 			"present state of the origin, including the rejected changes.",
@@ -175,8 +175,8 @@ func newRolloutResumeCommand(environ func() []string) *cobra.Command {
 }
 
 // newRolloutUndoCommand returns the command tender rollout undo.
-func newRolloutUndoCommand(environ func() []string) *cobra.Command {
-	cmd, of := newRolloutCommanding(environ, "undo", &cobra.Command{
+func newRolloutUndoCommand(h host) *cobra.Command {
+	cmd, of := newRolloutCommanding(h, "undo", &cobra.Command{
 		Short: "Return all clients to the configuration before the newest promotion",
 		Long: "Undo makes a running relay serve all clients the configuration before the newest\n" +
 			"promotion, and rejects the promoted edition. The rollout is then halted, as after tender\n" +
@@ -189,11 +189,11 @@ func newRolloutUndoCommand(environ func() []string) *cobra.Command {
 
 // newRolloutCommanding completes a command that changes rollouts: rollout/NAME in the admin API. The caller may bind
 // further flags to the returned arguments of the request.
-func newRolloutCommanding(environ func() []string, name string, cmd *cobra.Command) (*cobra.Command, *admin.RolloutScope) {
+func newRolloutCommanding(h host, name string, cmd *cobra.Command) (*cobra.Command, *admin.RolloutScope) {
 	of := new(admin.RolloutScope)
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	cmd.Long += "\n\nWithout --origin, the command applies to all origins whose state allows it."
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {

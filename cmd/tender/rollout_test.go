@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -15,7 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/rollout"
 )
@@ -438,50 +437,38 @@ func TestStatusTellsOfRollouts(t *testing.T) {
 	}
 }
 
-// TestOperateRollouts promotes and undoes a change of a file origin through a running relay, and verifies the output of
-// the commands at each step.
+// TestOperateRollouts promotes and undoes a change through a running relay, and verifies the output of the commands at
+// each step.
 func TestOperateRollouts(t *testing.T) {
-	dir := t.TempDir()
-	write := func(names string, timeout int) {
-		t.Helper()
-		text := "resources:\n"
-		for name := range strings.FieldsSeq(names) {
-			text += fmt.Sprintf("- {'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster, name: %s, connect_timeout: %ds}\n", name, timeout)
-		}
-		certs.WriteFile(t, dir, "all.yaml", []byte(text))
-	}
-	write("a", 1)
-	r := instance.Start(t, instance.Options{Env: []string{
-		"TENDER_ORIGIN=file://" + dir, "TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_SNAPSHOT_DIR=" + t.TempDir(), "TENDER_DELTA_VERSIONS=content", "TENDER_ROLLOUT=id=canary approve",
-	}})
-	t.Setenv(adminVariable, r.AdminAddrs()[0].String())
-	has := func(text string) func(string) bool {
-		return func(stdout string) bool { return strings.Contains(stdout, text) }
-	}
-	get := []string{"get", "-a", r.Addrs()[0].String(), "cds", "-o", "name"}
-	await(t, "cluster a", has("a\n"), get...)
-	must(t, exitOK, []string{"origin default: current: all clients receive the origin's current resources"}, "rollout", "status")
-	must(t, exitOK, []string{"default current origin default: current"}, "rollout", "status", "--wait")
-	must(t, exitFailure, []string{"no rollout is open: the state is current"}, "rollout", "abort", "--reason", "errors")
-	must(t, exitOK, []string{"no changes"}, "rollout", "diff")
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		o.Put(relaytest.Cluster("a"))
+		r := startRemote(t, instance.Options{Origins: []*relaytest.Origin{o}, Env: []string{
+			"TENDER_SNAPSHOT_DIR=" + t.TempDir(), "TENDER_DELTA_VERSIONS=content", "TENDER_ROLLOUT=id=canary approve",
+		}})
+		prints(t, "a\n", r.get...)
+		time.Sleep(time.Minute) // the state becomes the last good one
+		must(t, exitOK, []string{"origin default: current: all clients receive the origin's current resources"}, "rollout", "status")
+		must(t, exitOK, []string{"default current origin default: current"}, "rollout", "status", "--wait")
+		must(t, exitFailure, []string{"no rollout is open: the state is current"}, "rollout", "abort", "--reason", "errors")
+		must(t, exitOK, []string{"no changes"}, "rollout", "diff")
 
-	write("a b", 2)
-	await(t, "stage 1", has(" is at stage 1 of 1 (id=canary approve)\n"), "rollout", "status")
-	must(t, exitOK, []string{"waits for approval", "id=canary approve 0", "tender rollout promote serve the edition to all clients now"}, "rollout", "status")
-	must(t, exitOK, []string{"~ cds a", "+ cds b", "1 added, 1 changed, 0 removed"}, "rollout", "diff")
-	must(t, exitOK, []string{`- "connect_timeout": "1s" + "connect_timeout": "2s"`}, "rollout", "diff", "cds", "a")
-	must(t, exitOK, []string{"is at stage 1 of 1 (id=canary approve), waits for approval: tender rollout status"}, "status")
-	must(t, exitFailure, []string{"the rollout has not ended after 10ms"}, "rollout", "status", "--wait", "--timeout", "10ms")
-	if _, stdout, _ := execute(get...); stdout != "a\n" {
-		t.Errorf("a client of the rest received %q before the promotion, want only a", stdout)
-	}
-	must(t, exitOK, []string{"default current"}, "rollout", "promote")
-	await(t, "both clusters", has("a\nb\n"), get...)
-	must(t, exitOK, []string{"origin default: current"}, "rollout", "status", "--wait", "-o", "text")
-	must(t, exitOK, []string{"is HALTED: undo by ", " at 127.0.0.1: errors"}, "rollout", "undo", "--reason", "errors")
-	must(t, exitFailure, []string{"is HALTED", "tender rollout resume", "tender: origin default: the rollout is halted"}, "rollout", "status", "--wait")
-	must(t, exitOK, []string{"~ cds a", "+ cds b"}, "rollout", "diff")
-	await(t, "the clusters before the promotion", func(stdout string) bool { return stdout == "a\n" }, get...)
+		o.Put(relaytest.Cluster("a", "other"), relaytest.Cluster("b"))
+		time.Sleep(time.Minute) // gathers changes
+		must(t, exitOK, []string{" is at stage 1 of 1 (id=canary approve)", "waits for approval", "id=canary approve 0", "tender rollout promote serve the edition to all clients now"}, "rollout", "status")
+		must(t, exitOK, []string{"~ cds a", "+ cds b", "1 added, 1 changed, 0 removed"}, "rollout", "diff")
+		must(t, exitOK, []string{`+ "service_name": "other"`}, "rollout", "diff", "cds", "a")
+		must(t, exitOK, []string{"is at stage 1 of 1 (id=canary approve), waits for approval: tender rollout status"}, "status")
+		must(t, exitFailure, []string{"the rollout has not ended after 10ms"}, "rollout", "status", "--wait", "--timeout", "10ms")
+		prints(t, "a\n", r.get...)
+		must(t, exitOK, []string{"default current"}, "rollout", "promote")
+		prints(t, "a\nb\n", r.get...)
+		must(t, exitOK, []string{"origin default: current"}, "rollout", "status", "--wait", "-o", "text")
+		must(t, exitOK, []string{"is HALTED: undo by ", ": errors"}, "rollout", "undo", "--reason", "errors")
+		must(t, exitFailure, []string{"is HALTED", "tender rollout resume", "tender: origin default: the rollout is halted"}, "rollout", "status", "--wait")
+		must(t, exitOK, []string{"~ cds a", "+ cds b"}, "rollout", "diff")
+		prints(t, "a\n", r.get...)
+	})
 }
 
 // TestRolloutStatusOfAColdRelay verifies that the status mentions current resources only after the origin has confirmed

@@ -20,7 +20,7 @@ import (
 )
 
 // newServeCommand returns the command tender serve.
-func newServeCommand(environ func() []string) *cobra.Command {
+func newServeCommand(h host) *cobra.Command {
 	return &cobra.Command{
 		Use:   "serve",
 		Short: "Run the relay, configured by TENDER_… variables (see tender check)",
@@ -30,7 +30,7 @@ func newServeCommand(environ func() []string) *cobra.Command {
 			"the variables that configure the relay.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig(environ())
+			cfg, err := loadConfig(h.environ())
 			if err != nil {
 				return err
 			}

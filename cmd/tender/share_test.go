@@ -51,7 +51,7 @@ func TestShare(t *testing.T) {
 	for _, file := range files {
 		content[file.name] = string(file.content)
 	}
-	checkPages(t, newRootCommand(), content)
+	checkPages(t, newRootCommand(thisHost()), content)
 	for page, want := range map[string][]string{
 		"man/man1/tender.1":                  {`.TH "TENDER" "1" "` + at.Format("Jan 2006") + `" "tender ` + *shareVersion + `" "Tender"`, ".SH EXIT STATUS"},
 		"man/man1/tender-serve.1":            {".SH ENVIRONMENT", `TENDER_ORIGIN_TLS_CA\fP`, "30m"},
@@ -97,7 +97,7 @@ func checkPages(t *testing.T, cmd *cobra.Command, content map[string]string) {
 // shared returns the manual pages of all commands, dated at, and the completions of all shells.
 func shared(t *testing.T, at time.Time) []sharedFile {
 	t.Helper()
-	root := newRootCommand()
+	root := newRootCommand(thisHost())
 	root.InitDefaultCompletionCmd()
 	root.DisableAutoGenTag = true
 	root.Long += "\n\n# EXIT STATUS\n0 when all went well, 1 when something failed, 2 when the command line is wrong.\n"

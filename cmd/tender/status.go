@@ -42,7 +42,7 @@ const (
 )
 
 // newStatusCommand returns the command tender status.
-func newStatusCommand(environ func() []string) *cobra.Command {
+func newStatusCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Print the status of a running relay, its origins and its clients",
@@ -54,7 +54,7 @@ func newStatusCommand(environ func() []string) *cobra.Command {
 	}
 	var of statusChoice
 	var watch, fleet bool
-	flag := addAdminFlag(cmd, environ)
+	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "table", "wide", "yaml")
 	cmd.Flags().StringVar(&of.typ, "type", "", "only of this `type`: a type URL, or a short name such as cds")
 	cli.CompleteTypes(cmd)

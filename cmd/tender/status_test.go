@@ -256,7 +256,7 @@ func TestStatusErrors(t *testing.T) {
 
 // TestAdminCommand verifies that a command returns the response of the relay, or its rejection as an error.
 func TestAdminCommand(t *testing.T) {
-	c, err := newAdminClient(serveAdmin(t, "unix", admin.Status{}), nil)
+	c, err := newAdminClient(serveAdmin(t, "unix", admin.Status{}), nil, thisHost().dial)
 	if err != nil {
 		t.Fatal(err)
 	}

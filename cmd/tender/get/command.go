@@ -38,6 +38,7 @@ type options struct {
 	userAgent   string
 	tls         cli.TLSFlags
 	version     string // user agent version in the Node
+	dialOptions []grpc.DialOption
 }
 
 // getHelp is the long help text of tender get.
@@ -57,9 +58,10 @@ var getHelp = "Get requests resources from an xDS v3 server (Tender or any other
 	"Without a TYPE it begins with all clusters and listeners. The exit code is 1 if a\n" +
 	"resource cannot be decoded or refers to one that does not exist."
 
-// NewCommand returns the command tender get. The Node that it sends contains version as user agent version.
-func NewCommand(version string) *cobra.Command {
-	o := options{version: version}
+// NewCommand returns the command tender get. The Node that it sends contains version as user agent version. The dial
+// options are added to those of the command.
+func NewCommand(version string, dialOptions ...grpc.DialOption) *cobra.Command {
+	o := options{version: version, dialOptions: dialOptions}
 	cmd := &cobra.Command{
 		Use:   "get [flags] TYPE [NAME…] | --lint [TYPE [NAME…]]",
 		Short: "Print the resources that an xDS server sends",
@@ -176,10 +178,11 @@ func (o *options) dial() (*grpc.ClientConn, error) {
 	}
 	// 1 GiB: the default of gRPC, 4 MiB, is less than the responses of some servers.
 	const largest = 1 << 30
-	conn, err := grpc.NewClient(o.address,
+	conn, err := grpc.NewClient(o.address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
 		grpc.WithNoProxy(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largest)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(largest)),
+	}, o.dialOptions...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to %s: %w", o.address, err)
 	}
