@@ -77,6 +77,8 @@ type Options struct {
 
 	// Level is the minimum level of Logger, which tender log-level changes. Nil means that it cannot be changed.
 	Level *slog.LevelVar
+
+	network network
 }
 
 // withDefaults replaces zero values by defaults and returns an error if an option is out of bounds.
@@ -242,7 +244,7 @@ func (d *demo) open() (err error) {
 	if d.mesh, err = newMesh(rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), d.envoy); err != nil {
 		return err
 	}
-	if d.origin, err = openOrigin(d.mesh, d.meter, d.Logger); err != nil {
+	if d.origin, err = openOrigin(d.mesh, d.meter, d.network.origin, d.Logger); err != nil {
 		return err
 	}
 	d.odd = oddClients
@@ -257,7 +259,8 @@ func (d *demo) open() (err error) {
 	}
 	address := d.relay.Addrs()[0].String()
 	for range min((d.Clients+9)/10, 50) {
-		conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		conn, err := grpc.NewClient("passthrough:///"+address,
+			append(d.network.dialOptions(d.network.clients), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 		if err != nil {
 			return err // NewClient fails only on a malformed address
 		}
@@ -296,7 +299,11 @@ func (d *demo) newRelay(listen string) error {
 	if err != nil {
 		return err
 	}
-	d.relay, err = relay.New(cfg, relay.Options{Logger: slog.New(wanted{d.Logger.Handler()}), Level: d.Level, Version: d.Version})
+	d.relay, err = relay.New(cfg, relay.Options{
+		Logger: slog.New(wanted{d.Logger.Handler()}), Level: d.Level, Version: d.Version,
+		Listeners: listeners(d.network.clients), AdminListeners: listeners(d.network.operators),
+		DialOptions: d.network.dialOptions(d.network.origin),
+	})
 	return err
 }
 

@@ -14,11 +14,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
 // An output buffers the output of a demo. It calls a function on each write that contains a word.
@@ -44,10 +46,13 @@ func (o *output) String() string {
 	return o.buf.String()
 }
 
-// run runs a demo and returns its output. The test fails if Run returns an error, logs a warning or leaks a goroutine.
+// run runs a demo and returns its output. The test fails if Run returns an error, logs a warning, or leaks a goroutine of
+// a demo on sockets.
 func run(t *testing.T, ctx context.Context, o Options, out *output) string {
 	t.Helper()
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	if o.network.origin == nil { // otherwise, the bubble of the demo waits for all goroutines
+		defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	}
 	var log output
 	o.Out, o.Logger = out, slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if o.Listen == "" {
@@ -75,8 +80,42 @@ func expect(t *testing.T, text string, patterns ...string) {
 	}
 }
 
+// A listener is a listener in memory that has a loopback address, as the sockets of a demo.
+type listener struct {
+	*memnet.Listener
+	port int
+}
+
+func (l listener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: l.port} }
+
+// inMemory returns a network in memory.
+func inMemory() network {
+	listen := func(port int) listener { return listener{memnet.Listen(64 << 10), port} }
+	return network{
+		origin: listen(1), clients: listen(2), operators: listen(3),
+		dial: func(ctx context.Context, to net.Listener) (net.Conn, error) { return to.(listener).Dial(ctx) },
+	}
+}
+
+// simulate is run in memory and in virtual time. Output that contains until ends the context of the demo; if until is
+// empty, the demo ends by itself.
+func simulate(t *testing.T, o Options, until string) (text string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		out := new(output)
+		if until != "" {
+			out.word, out.call = until, cancel
+		}
+		o.network = inMemory()
+		text = run(t, ctx, o, out)
+	})
+	return text
+}
+
 func TestRun(t *testing.T) {
-	text := run(t, t.Context(), Options{Clients: 20, Rate: 50, For: 2 * time.Second, Command: "bin/tender"}, new(output))
+	text := simulate(t, Options{Clients: 20, Rate: 50, For: 2 * time.Second, Command: "bin/tender"}, "")
 	const ms = `\d+\.\d\dms`
 	expect(t, text,
 		`Status page: http://127\.0\.0\.1:\d+/`,
@@ -100,39 +139,31 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// The API of the status page returns the client that rejects a listener, with the detail of its NACK.
+// TestRunShowsARefusal checks that the API of the status page returns the client that rejects a listener, with the detail
+// of its NACK.
 func TestRunShowsARefusal(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	runs, ended := make(chan struct{}), make(chan struct{})
-	out := &output{word: "Now ", call: func() { close(runs) }}
-	go func() { // awaited below
-		defer close(ended)
-		run(t, ctx, Options{Clients: 2}, out)
-	}()
-	select {
-	case <-runs:
-	case <-ended:
-		t.Fatal("the demo has ended")
-	}
-	site := regexp.MustCompile(`http://\S+`).FindString(out.String())
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		resp, err := client.Get(site + "api/v1/clients?refused=true")
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		o, ended := Options{Clients: 2, network: inMemory()}, make(chan struct{})
+		go func() { // awaited below
+			defer close(ended)
+			run(t, ctx, o, new(output))
+		}()
+		time.Sleep(time.Minute)
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: o.network.dialHTTP()}}
+		resp, err := client.Get("http://127.0.0.1/api/v1/clients?refused=true")
 		if err != nil {
 			t.Fatal(err)
 		}
 		text, err := io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		if strings.Contains(string(text), `"node_id": "gateway-old"`) && strings.Contains(string(text), "Error adding/updating listener(s) ingress: ") {
-			break
+		if err != nil || !strings.Contains(string(text), `"node_id": "gateway-old"`) || !strings.Contains(string(text), "Error adding/updating listener(s) ingress: ") {
+			t.Errorf("the API shows no NACK of gateway-old: %s, %v", text, err)
 		}
-		if time.Now().After(end) {
-			t.Fatalf("the API shows no NACK of gateway-old: %s, %v", text, err)
-		}
-	}
-	cancel()
-	<-ended
+		cancel()
+		<-ended
+	})
 }
 
 func TestRunTakesAFreePortWhereItsOwnIsTaken(t *testing.T) {
@@ -161,9 +192,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.word, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			defer cancel()
-			expect(t, run(t, ctx, Options{Clients: 20, Rate: 100}, &output{word: tt.word, call: cancel}), tt.want)
+			expect(t, simulate(t, Options{Clients: 20, Rate: 100}, tt.word), tt.want)
 		})
 	}
 }

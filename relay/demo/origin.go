@@ -32,8 +32,9 @@ type origin struct {
 	local  *files.Local
 }
 
-// openOrigin returns an origin that serves the mesh. It listens already; run serves.
-func openOrigin(m *mesh, meter *meter, log *slog.Logger) (*origin, error) {
+// openOrigin returns an origin that serves the mesh on a listener, or on a free port if that is nil. It listens already;
+// run serves.
+func openOrigin(m *mesh, meter *meter, listener net.Listener, log *slog.Logger) (*origin, error) {
 	view, w := cache.New(cache.Config{})
 	server, err := downstream.New(downstream.Config{Views: sole{view}, Identifier: "demo-origin", Logger: log})
 	if err != nil {
@@ -47,7 +48,9 @@ func openOrigin(m *mesh, meter *meter, log *slog.Logger) (*origin, error) {
 		changes: make(chan change),
 		stopped: make(chan struct{}),
 		writer:  w,
-		local:   files.NewLocal(w),
+
+		listener: listener,
+		local:    files.NewLocal(w),
 	}
 	server.Register(o.grpc)
 	for typeURL, resources := range m.resources {
@@ -56,6 +59,9 @@ func openOrigin(m *mesh, meter *meter, log *slog.Logger) (*origin, error) {
 			u.Resources = append(u.Resources, r)
 		}
 		o.local.Update(u)
+	}
+	if listener != nil {
+		return o, nil
 	}
 	if o.listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
 		return nil, fmt.Errorf("open the control plane: %w", err)

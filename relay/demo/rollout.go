@@ -33,7 +33,7 @@ type rolloutDemo struct {
 
 // showRollout shows the three editions. It returns an error if the relay does not distribute one of them as expected.
 func (d *demo) showRollout(ctx context.Context, began time.Time) error {
-	s := &rolloutDemo{demo: d, began: began, http: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	s := &rolloutDemo{demo: d, began: began, http: http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: d.network.dialHTTP()}}}
 	s.printed, s.counted = began, d.meter.now()
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
