@@ -39,7 +39,7 @@ var wallTimes = map[string]string{
 // certificates, uses wall times or times without a monotonic clock reading.
 func TestH14_WallTimesDecideNothing(t *testing.T) {
 	unused := maps.Clone(wallTimes)
-	for name, file := range parseModule(t, parser.SkipObjectResolution) {
+	for name, file := range parseModule(t) {
 		if strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "bench/") ||
 			strings.HasPrefix(name, "relay/relaytest/") {
 			continue

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"encoding/json"
-	"go/parser"
 	"maps"
 	"os"
 	"os/exec"
@@ -34,7 +33,7 @@ func TestDirectDependencies(t *testing.T) {
 			required[m] = "nowhere"
 		}
 	}
-	for name, file := range parseModule(t, parser.ImportsOnly) {
+	for name, file := range parseModule(t) {
 		for _, spec := range file.Imports {
 			imported, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {

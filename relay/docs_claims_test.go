@@ -2,7 +2,6 @@ package relay
 
 import (
 	"go/ast"
-	"go/parser"
 	"path"
 	"regexp"
 	"slices"
@@ -45,7 +44,7 @@ func imports(n ast.Node, selected func(path string) bool) bool {
 func TestPackageClaims(t *testing.T) {
 	made := map[string][]string{} // claims by directory
 	product := func(name string) bool { return !strings.HasSuffix(name, "_test.go") }
-	for name, file := range parseFiles(t, parser.PackageClauseOnly|parser.ParseComments, product) {
+	for name, file := range parseFiles(t, product) {
 		doc := strings.ToLower(strings.Join(strings.Fields(file.Doc.Text()), " "))
 		for claim := range claims {
 			if strings.Contains(doc, strings.ToLower(claim)) {
@@ -54,7 +53,7 @@ func TestPackageClaims(t *testing.T) {
 		}
 	}
 	claiming := func(name string) bool { return product(name) && made[path.Dir(name)] != nil }
-	for name, file := range parseFiles(t, parser.SkipObjectResolution, claiming) {
+	for name, file := range parseFiles(t, claiming) {
 		for _, claim := range made[path.Dir(name)] {
 			ast.Inspect(file, func(n ast.Node) bool {
 				if n != nil && claims[claim](n) {
@@ -79,7 +78,7 @@ func TestCommentsNameIdentifiers(t *testing.T) {
 		"OpenTelemetry": true, "ClientHello": true, "DefaultServeMux": true, "PositionalArgs": true, "HealthStatus": true,
 		"lowerCamelCase": true, "uXXXX": true, "viewBox": true,
 	}
-	files := parseFiles(t, parser.ParseComments|parser.SkipObjectResolution, func(name string) bool {
+	files := parseFiles(t, func(name string) bool {
 		return partOf(name) == "program" && !strings.HasPrefix(name, "deploy/")
 	})
 	for _, file := range files {

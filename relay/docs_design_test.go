@@ -57,7 +57,7 @@ func hotPath(t *testing.T) (steps []step) {
 // step uses those that are indented below it. It follows the names that functions of the package of a step use.
 func TestHotPathIsListed(t *testing.T) {
 	steps := hotPath(t)
-	module := parseFiles(t, parser.SkipObjectResolution, func(name string) bool {
+	module := parseFiles(t, func(name string) bool {
 		return partOf(name) == "program" &&
 			slices.ContainsFunc(steps, func(s step) bool { return path.Dir(s.file) == path.Dir(name) })
 	})
@@ -177,7 +177,7 @@ func TestLocksAreListed(t *testing.T) {
 	inRelay := func(name string) bool {
 		return partOf(name) == "program" && !strings.Contains(name, "/demo/") && !strings.HasPrefix(name, "cmd/")
 	}
-	for name, file := range parseFiles(t, parser.SkipObjectResolution, inRelay) {
+	for name, file := range parseFiles(t, inRelay) {
 		for _, decl := range file.Decls {
 			for _, owner := range mutexesIn(decl) {
 				owner = file.Name.Name + "." + owner

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"go/ast"
-	"go/parser"
 	"path"
 	"slices"
 	"strconv"
@@ -25,7 +24,7 @@ var starters = map[string][]string{
 // TestLayersOfTests checks that make test has no test that belongs in make system, and that few of its binaries link a
 // relay.
 func TestLayersOfTests(t *testing.T) {
-	for name, file := range parseModule(t, parser.ImportsOnly) {
+	for name, file := range parseModule(t) {
 		if !strings.HasSuffix(name, "_test.go") || strings.HasPrefix(name, "system/") || strings.HasPrefix(name, "bench/") {
 			continue
 		}
@@ -46,7 +45,7 @@ func TestLayersOfTests(t *testing.T) {
 // selects tests by that word. TestMain may scale the tests of rapid.
 func TestRandomTestsAreNamed(t *testing.T) {
 	found := 0
-	for name, file := range parseModule(t, parser.SkipObjectResolution) {
+	for name, file := range parseModule(t) {
 		for _, d := range file.Decls {
 			f, ok := d.(*ast.FuncDecl)
 			if !ok || f.Body == nil || !strings.HasSuffix(name, "_test.go") {

@@ -6,6 +6,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/xdstender/tender/relay/relaytest/check"
@@ -64,7 +66,7 @@ func mayImport(from, to string, test bool) bool {
 
 // TestImportOrder checks that packages import only lower layers.
 func TestImportOrder(t *testing.T) {
-	for name, file := range parseModule(t, parser.ImportsOnly) {
+	for name, file := range parseModule(t) {
 		for _, spec := range file.Imports {
 			imported, err := strconv.Unquote(spec.Path.Value)
 			if err != nil {
@@ -112,7 +114,7 @@ func TestImportOrderItself(t *testing.T) {
 // directly or through other packages. So make test builds and runs them in seconds.
 func TestDeployDoesNotLinkTheRelay(t *testing.T) {
 	imports, tested := map[string][]string{}, map[string]bool{} // by directory; those of tests count for deploy only
-	for name, file := range parseModule(t, parser.ImportsOnly) {
+	for name, file := range parseModule(t) {
 		dir, test := path.Dir(name), strings.HasSuffix(name, "_test.go")
 		deployed := dir == "deploy" || strings.HasPrefix(dir, "deploy/")
 		tested[dir] = deployed
@@ -150,7 +152,7 @@ func TestDeployDoesNotLinkTheRelay(t *testing.T) {
 func TestPackageDocs(t *testing.T) {
 	type pkg struct{ dir, name string }
 	docs := map[pkg][]string{} // first lines of package comments
-	for name, file := range parseModule(t, parser.PackageClauseOnly|parser.ParseComments) {
+	for name, file := range parseModule(t) {
 		if !strings.HasSuffix(name, "_test.go") {
 			p := pkg{path.Dir(name), file.Name.Name}
 			docs[p] = append(docs[p], opening(file)...)
@@ -174,7 +176,7 @@ const unstable = " The package is not a stable API: programs that embed Tender u
 // unstable. It skips bench, which is another module.
 func TestOnlyPackageRelayIsStable(t *testing.T) {
 	says, exports := map[string]bool{}, map[string]bool{}
-	for name, file := range parseModule(t, parser.ParseComments|parser.SkipObjectResolution) {
+	for name, file := range parseModule(t) {
 		dir := path.Dir(name)
 		if strings.HasSuffix(name, "_test.go") || file.Name.Name == "main" || strings.HasPrefix(dir, "bench/") {
 			continue
@@ -197,7 +199,7 @@ var fileOrder = regexp.MustCompile(`(?i)\b(files? (before|above|below)|(earlier|
 // TestFileOrdersAreChecked checks that a package whose comment claims an order of its files has a test of that order.
 func TestFileOrdersAreChecked(t *testing.T) {
 	found := 0
-	for name, file := range parseModule(t, parser.PackageClauseOnly|parser.ParseComments) {
+	for name, file := range parseModule(t) {
 		doc := strings.Join(strings.Fields(file.Doc.Text()), " ")
 		if strings.HasSuffix(name, "_test.go") || !fileOrder.MatchString(doc) {
 			continue
@@ -225,16 +227,30 @@ func opening(file *ast.File) []string {
 	return []string{line}
 }
 
-// parseModule parses all Go files of the module whose build constraints match, and returns them by path from the root.
-// It skips programs for go run (//go:build ignore).
-func parseModule(t *testing.T, mode parser.Mode) map[string]*ast.File {
+// parseModule returns all Go files of the module whose build constraints match, with comments, by path from the root. It
+// skips programs for go run (//go:build ignore).
+func parseModule(t *testing.T) map[string]*ast.File {
 	t.Helper()
-	return parseFiles(t, mode, func(string) bool { return true })
+	files, err := parsed()
+	if err != nil {
+		t.Fatalf("read the module: %v", err)
+	}
+	return files
 }
 
 // parseFiles is parseModule for the files whose path from the root a function selects.
-func parseFiles(t *testing.T, mode parser.Mode, selected func(name string) bool) map[string]*ast.File {
+func parseFiles(t *testing.T, selected func(name string) bool) map[string]*ast.File {
 	t.Helper()
+	files := maps.Clone(parseModule(t))
+	maps.DeleteFunc(files, func(name string, _ *ast.File) bool { return !selected(name) })
+	if len(files) < 2 {
+		t.Fatalf("found %d Go files, want those of a part of the module", len(files))
+	}
+	return files
+}
+
+// parsed parses the module once for all tests.
+var parsed = sync.OnceValues(func() (map[string]*ast.File, error) {
 	const root = ".."
 	files := map[string]*ast.File{}
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
@@ -248,26 +264,19 @@ func parseFiles(t *testing.T, mode parser.Mode, selected func(name string) bool)
 			}
 			return nil
 		}
-		relative, err := filepath.Rel(root, name)
-		relative = filepath.ToSlash(relative)
-		if err != nil || !strings.HasSuffix(base, ".go") || !selected(relative) {
-			return err
+		if !strings.HasSuffix(base, ".go") {
+			return nil
 		}
 		if built, err := build.Default.MatchFile(filepath.Dir(name), base); err != nil || !built {
 			return err
 		}
-		file, err := parser.ParseFile(token.NewFileSet(), name, nil, mode)
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return err
 		}
-		files[relative] = file
-		return nil
+		relative, err := filepath.Rel(root, name)
+		files[filepath.ToSlash(relative)] = file
+		return err
 	})
-	if err != nil {
-		t.Fatalf("read the module: %v", err)
-	}
-	if len(files) < 2 {
-		t.Fatalf("found %d Go files, want the module's", len(files))
-	}
-	return files
-}
+	return files, err
+})
