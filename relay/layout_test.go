@@ -194,7 +194,7 @@ func TestOnlyPackageRelayIsStable(t *testing.T) {
 }
 
 // fileOrder matches a claim about the order of files in a package comment.
-var fileOrder = regexp.MustCompile(`(?i)\b(files? (before|above|below)|(earlier|later|previous|preceding) files?)\b`)
+var fileOrder = regexp.MustCompile(`(?i)\b(files? before|(earlier|later|previous|preceding) files?)\b`)
 
 // TestFileOrdersAreChecked checks that a package whose comment claims an order of its files has a test of that order.
 func TestFileOrdersAreChecked(t *testing.T) {
