@@ -101,7 +101,7 @@ func (c *client) progress(e edition) progress {
 			continue
 		}
 		p.sent = earliest(p.sent, after.first)
-		p.restored = p.restored && held == r.before && before.last.After(after.last)
+		p.restored = p.restored && held == r.before && !before.last.Before(after.last)
 		if before.last.After(p.restoredAt) {
 			p.restoredAt = before.last
 		}
