@@ -14,11 +14,16 @@ import (
 var starters = map[string][]string{
 	"os/exec": {
 		"cmd/tender/real_test.go", // one scenario with each real peer
-		"relay/envoytest", "deploy/testrun",
+		"deploy/testrun",
+		"deploy/release/release_test.go",                                 // openssl and diff
 		"relay/dependencies_test.go", "cache/wire/schema/schema_test.go", // go list
+		// Themselves, with a limit on the size of files:
+		"relay/snapshot/full_unix_test.go", "relay/conformance/rules_rollback_full_unix_test.go",
 	},
-	module + "relay/envoytest":          {"cmd/tender/real_test.go"},
-	module + "relay/relaytest/instance": {"cmd/tender", "relay", "relay/conformance"},
+	module + "relay/envoytest": {"cmd/tender/real_test.go"},
+	module + "relay/relaytest/instance": {
+		"cmd/tender", "relay", "relay/authz", "relay/conformance", "relay/tlsfiles",
+	},
 }
 
 // TestLayersOfTests checks that make test has no test that belongs in make system, and that few of its binaries link a

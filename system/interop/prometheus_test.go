@@ -1,4 +1,4 @@
-package rollout_test
+package interop_test
 
 import (
 	"strings"
