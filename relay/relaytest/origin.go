@@ -125,7 +125,9 @@ func NewOrigin(tb TB, opts OriginOptions) *Origin {
 		o.memory = &memnet.Network{}
 		o.address = cmp.Or(o.address, "origin")
 	}
-	o.address = cmp.Or(o.address, "127.0.0.1:0")
+	if o.address == "" {
+		o.address = proxy.FreeAddress(tb)
+	}
 	o.Content = newContent(o, func(*corepb.Node) bool { return true })
 	o.contents = []*Content{o.Content}
 	if err := o.start(); err != nil {

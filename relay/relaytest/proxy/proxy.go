@@ -6,11 +6,8 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"net"
 	"runtime"
-	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -89,35 +86,16 @@ type State struct {
 // ends, with all its connections, when tb ends.
 func New(tb wait.TB, target string) *Proxy {
 	tb.Helper()
-	p := &Proxy{tb: tb, target: target, conns: make(map[*proxied]struct{})}
-	listener, err := listenSteady()
+	p := &Proxy{tb: tb, addr: FreeAddress(tb), target: target, conns: make(map[*proxied]struct{})}
+	listener, err := ListenAgain(p.addr)
 	if err != nil {
 		tb.Fatalf("start proxy: %v", err)
 	}
-	p.addr = listener.Addr().String()
 	p.mon.Lock()
 	p.serve(listener)
 	p.mon.Unlock()
 	wait.Cleanup(tb, p.close)
 	return p
-}
-
-// given are the ports that listenSteady has chosen. Each is chosen once, because it may have no listener at the moment.
-var given sync.Map
-
-// listenSteady listens on a loopback port that can be closed and opened again: neither the kernel nor another test of this
-// process assigns it meanwhile, not even as the source port of a connection.
-func listenSteady() (listener net.Listener, err error) {
-	for range 100 {
-		port := 10_000 + rand.IntN(20_000)
-		if _, taken := given.LoadOrStore(port, struct{}{}); taken {
-			continue
-		}
-		if listener, err = net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
-			return listener, nil
-		}
-	}
-	return nil, fmt.Errorf("found no free port: %w", err)
 }
 
 // ListenAgain listens on an address on which this process listened before. For as long as a process that another goroutine starts has
@@ -132,18 +110,17 @@ func ListenAgain(address string) (net.Listener, error) {
 	}
 }
 
-// FreeAddress returns a loopback host:port on which a program can listen repeatedly. The kernel does not assign the port
-// to another socket.
+// FreeAddress returns a loopback host:port that is reserved until tb ends: a program that is given it can listen there
+// repeatedly, and the kernel assigns the port to no other socket, also while nobody listens. Only on Linux is it reserved
+// from other processes too.
 func FreeAddress(tb wait.TB) string {
 	tb.Helper()
-	l, err := listenSteady()
-	if err == nil {
-		err = l.Close()
-	}
+	address, release, err := reserve()
 	if err != nil {
-		tb.Fatalf("%v", err)
+		tb.Fatalf("reserve a port: %v", err)
 	}
-	return l.Addr().String()
+	wait.Cleanup(tb, release)
+	return address
 }
 
 // Addr returns the host:port at which the proxy is met. It stays the same for ever.
