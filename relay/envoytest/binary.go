@@ -2,6 +2,7 @@ package envoytest
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -28,6 +29,20 @@ func Binary(tb relaytest.TB) string {
 func Installed(tb relaytest.TB, version string) string {
 	tb.Helper()
 	return existing(tb, filepath.Join(root(tb), ".bin", "envoy-"+version))
+}
+
+// VersionOf returns the version of the Envoy at a path, such as 1.40.0.
+func VersionOf(tb relaytest.TB, path string) string {
+	tb.Helper()
+	out, err := exec.Command(path, "--version").Output()
+	if err != nil {
+		tb.Fatalf("version of %s: %v", path, err)
+	}
+	parts := strings.Split(string(out), "/") // PATH  version: COMMIT/VERSION/STATE/TYPE/LIBRARY
+	if len(parts) < 5 {
+		tb.Fatalf("version of %s: got %q", path, out)
+	}
+	return parts[len(parts)-4]
 }
 
 // existing returns path. It fails the test if there is no such file.

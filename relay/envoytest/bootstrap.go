@@ -27,6 +27,9 @@ const (
 
 // Options configure an Envoy.
 type Options struct {
+	// Binary is the path of the program. Empty means that of [Binary].
+	Binary string
+
 	// Bootstrap is a file of deploy/envoy. Empty means delta-ads.yaml.
 	Bootstrap string
 

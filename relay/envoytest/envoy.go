@@ -39,8 +39,12 @@ func Start(tb relaytest.TB, o Options) *Envoy {
 		"--concurrency", "1", "--disable-hot-restart", "--log-level", "warning", "--component-log-level", "config:info,upstream:info",
 		"--drain-time-s", "1",
 	}, o.Arguments...)
+	binary := o.Binary
+	if binary == "" {
+		binary = Binary(tb)
+	}
 	e := &Envoy{
-		Process: StartProcess(tb, "Envoy "+o.Node.GetId(), exec.Command(Binary(tb), args...)), id: o.Node.GetId(),
+		Process: StartProcess(tb, "Envoy "+o.Node.GetId(), exec.Command(binary, args...)), id: o.Node.GetId(),
 		http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience},
 	}
 	tb.Cleanup(e.show)

@@ -55,9 +55,9 @@ func TestEnvoy_TwoKinds(t *testing.T) {
 			kinds = append(kinds, k)
 		}
 		start := func(k *kind, server, id string) *envoytest.Envoy {
-			node := relaytest.EnvoyNode(id)
-			node.Cluster = k.name
-			return envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: server, Node: node})
+			o := s.options(server, id)
+			o.Node.Cluster = k.name
+			return envoytest.Start(t, o)
 		}
 		for _, k := range kinds {
 			k.envoy = start(k, s.server, k.name)
@@ -123,13 +123,12 @@ func groupedSets(t *testing.T, s *setup) {
 		s.origin.Put(l)
 		put(name, 1)
 	}
-	e := envoytest.Start(t, envoytest.Options{
-		Bootstrap: s.bootstrap, Server: s.server, Node: relaytest.EnvoyNode("edge-1"),
-		Edit: func(b *bootstrappb.Bootstrap) {
-			b.LayeredRuntime = layers(byADS(), "first", "second")
-			b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, unifiedMux())
-		},
-	})
+	o := s.options(s.server, "edge-1")
+	o.Edit = func(b *bootstrappb.Bootstrap) {
+		b.LayeredRuntime = layers(byADS(), "first", "second")
+		b.LayeredRuntime.Layers = append(b.LayeredRuntime.Layers, unifiedMux())
+	}
+	e := envoytest.Start(t, o)
 	e.Listener("second")
 	before := e.Config()
 	put("first", 2)

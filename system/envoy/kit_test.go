@@ -8,18 +8,12 @@ import (
 	"testing"
 	"time"
 
-	bootstrappb "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
-	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
-
-// direct makes every scenario run a second time without the relay, to show how Envoy and the control plane behave
-// alone.
-var direct = flag.Bool("direct", false, "also run each scenario with the Envoy connected to the control plane")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
@@ -33,42 +27,23 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// A variant is a transport protocol of xDS with its bootstrap in deploy/envoy.
-type variant struct{ name, bootstrap string }
-
-// The variants of ADS.
-var (
-	delta = variant{"delta", "delta-ads.yaml"}
-	sotw  = variant{"sotw", "sotw-ads.yaml"}
-	ads   = []variant{delta, sotw}
-)
-
-// speak sets the ADS protocol of any bootstrap to that of the variant.
-func (v variant) speak(b *bootstrappb.Bootstrap) {
-	b.GetDynamicResources().GetAdsConfig().ApiType = corepb.ApiConfigSource_DELTA_GRPC
-	if v == sotw {
-		b.GetDynamicResources().GetAdsConfig().ApiType = corepb.ApiConfigSource_GRPC
-	}
-}
-
 // interval is the time between two requests of a Load.
 const interval = 5 * time.Millisecond
 
 // A setup is the control plane of a scenario and, unless the run is direct, the relay.
 type setup struct {
 	*outcome
-	variant
+	client
 	origin *envoytest.ControlPlane
 	relay  *envoytest.Relay // nil if the Envoys connect to the control plane
 	server string           // address of the management server of the Envoys
 }
 
-// scenario runs a scenario in each variant with a relay and, with -direct, also without one. env are variables of the
-// relay.
+// scenario runs a scenario as compared does. env are variables of the relay.
 func scenario(t *testing.T, variants []variant, run func(*testing.T, *setup), env ...string) {
 	t.Helper()
-	compared(t, variants, func(t *testing.T, v variant, o *outcome) {
-		s := &setup{outcome: o, variant: v, origin: envoytest.NewControlPlane(t)}
+	compared(t, variants, func(t *testing.T, c client, o *outcome) {
+		s := &setup{outcome: o, client: c, origin: envoytest.NewControlPlane(t)}
 		if s.server = s.origin.Addr; !o.direct {
 			s.relay = envoytest.NewRelay(t, s.origin.Addr, env...)
 			s.server = s.relay.Addr
@@ -80,8 +55,7 @@ func scenario(t *testing.T, variants []variant, run func(*testing.T, *setup), en
 // envoy starts an Envoy that connects to s.server.
 func (s *setup) envoy(t *testing.T, id string) *envoytest.Envoy {
 	t.Helper()
-	node := relaytest.EnvoyNode(id)
-	return envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.server, Node: node})
+	return envoytest.Start(t, s.options(s.server, id))
 }
 
 // settle waits until all clients of the control plane have answered. In a direct run, it waits only shortly, because

@@ -161,7 +161,7 @@ func TestEnvoy_LiveChanges(t *testing.T) {
 			s.settle(t)
 			load.Continue(site.random.IntN(4)) // the next change overlaps with this one or follows it
 		}
-		last := envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.origin.Addr})
+		last := envoytest.Start(t, s.options(s.origin.Addr, "last"))
 		last.Listener("web")
 		want := last.Config()
 		s.await(e, "configuration of an Envoy that starts now", func() error { return e.Differs(want) })

@@ -57,14 +57,14 @@ func zoned(cluster string, a, b *envoytest.Backend) *endpointpb.ClusterLoadAssig
 // TestEnvoy_LoadReports: the relay forwards the load reports of two Envoys to the control plane on one stream. The
 // sums for each cluster and locality equal the requests that both Envoys sent. (B.29, R139, R140)
 func TestEnvoy_LoadReports(t *testing.T) {
-	compared(t, []variant{delta}, func(t *testing.T, _ variant, o *outcome) {
+	compared(t, []variant{delta}, func(t *testing.T, c client, o *outcome) {
 		var reports loadserver.Server
 		origin := envoytest.NewControlPlane(t, reports.Register)
 		server, streams := origin.Addr, 2
 		if !o.direct {
 			server, streams = envoytest.NewRelay(t, origin.Addr, "TENDER_LRS=aggregate").Addr, 1
 		}
-		want := requestsOf(t, o, origin, server)
+		want := requestsOf(t, c, o, origin, server)
 		reports.Await(t, func(all []*lrspb.LoadStatsRequest) error {
 			if totals := loadOf(all); !maps.Equal(totals, want) {
 				return fmt.Errorf("reported load is %v, want %v", totals, want)
@@ -111,7 +111,7 @@ func awaitReporting(e *envoytest.Envoy) {
 }
 
 // requestsOf sends requests through two Envoys and returns the expected totals.
-func requestsOf(t *testing.T, o *outcome, origin *envoytest.ControlPlane, server string) map[localityOf]loadTotals {
+func requestsOf(t *testing.T, c client, o *outcome, origin *envoytest.ControlPlane, server string) map[localityOf]loadTotals {
 	t.Helper()
 	for _, cluster := range []string{"web", "api"} {
 		origin.Put(relaytest.Cluster(cluster), zoned(cluster, envoytest.NewBackend(t, cluster+" a"), envoytest.NewBackend(t, cluster+" b")),
@@ -119,9 +119,9 @@ func requestsOf(t *testing.T, o *outcome, origin *envoytest.ControlPlane, server
 	}
 	loads := make(map[*envoytest.Load]string) // cluster by load
 	for i := range 2 {
-		e := envoytest.Start(t, envoytest.Options{
-			Bootstrap: "load-reports.yaml", Server: server, Node: relaytest.EnvoyNode(fmt.Sprint("edge-", i)), Edit: reportAnswers,
-		})
+		opts := c.options(server, fmt.Sprint("edge-", i))
+		opts.Bootstrap, opts.Edit = "load-reports.yaml", reportAnswers
+		e := envoytest.Start(t, opts)
 		web, api := e.Listener("web"), e.Listener("api")
 		awaitReporting(e)
 		loads[envoytest.StartLoad(t, web, interval)] = "web"

@@ -61,9 +61,9 @@ func TestEnvoy_NACK(t *testing.T) {
 		s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
 		s.origin.Apply("other", func(w *envoytest.World) { w.Put(web("one", envoytest.NewBackend(t, "other"))...) })
 		refuser := s.envoy(t, "refuser")
-		node := relaytest.EnvoyNode("bystander")
-		node.Cluster = "other"
-		bystander := envoytest.Start(t, envoytest.Options{Bootstrap: s.bootstrap, Server: s.server, Node: node})
+		o := s.options(s.server, "bystander")
+		o.Node.Cluster = "other"
+		bystander := envoytest.Start(t, o)
 		loads := []*envoytest.Load{
 			envoytest.StartLoad(t, refuser.Listener("web"), interval), envoytest.StartLoad(t, bystander.Listener("web"), interval),
 		}
@@ -122,7 +122,7 @@ func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy) {
 // another one must get exactly the served state. In the direct run, it keeps the listeners that it applied. (B.3,
 // envoy#12592)
 func TestEnvoy_HalfApplied(t *testing.T) {
-	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
+	compared(t, ads, func(t *testing.T, c client, o *outcome) {
 		origin := envoytest.NewControlPlane(t)
 		one, two := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two")
 		origin.Put(append(web("one", one), relaytest.Cluster("two"), relaytest.Endpoints("two", two.Addr),
@@ -137,7 +137,7 @@ func TestEnvoy_HalfApplied(t *testing.T) {
 			}
 		}
 		link := proxy.New(t, servers[0])
-		e := envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: link.Addr(), Node: relaytest.EnvoyNode("edge-1")})
+		e := envoytest.Start(t, c.options(link.Addr(), "edge-1"))
 		load := envoytest.StartLoad(t, e.Listener("web"), interval)
 		load.Continue(10)
 		before := e.Config()

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -22,15 +21,15 @@ import (
 
 // scripted runs a Delta scenario with a scripted origin. The argument server is the address of a relay or, in a
 // second run with -direct, of the origin.
-func scripted(t *testing.T, b relaytest.Behaviour, run func(t *testing.T, o *outcome, origin *relaytest.Origin, server string)) {
+func scripted(t *testing.T, b relaytest.Behaviour, run func(t *testing.T, c client, o *outcome, origin *relaytest.Origin, server string)) {
 	t.Helper()
-	compared(t, []variant{delta}, func(t *testing.T, _ variant, o *outcome) {
+	compared(t, []variant{delta}, func(t *testing.T, c client, o *outcome) {
 		origin := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: b})
 		server := origin.Addr()
 		if !o.direct {
 			server = envoytest.NewRelay(t, server).Addr
 		}
-		run(t, o, origin, server)
+		run(t, c, o, origin, server)
 	})
 }
 
@@ -98,44 +97,43 @@ func virtualHost(t *testing.T, name, cluster, version string, hosts ...string) *
 
 // TestEnvoy_VHDS: the first request for an unknown host waits until the Envoy has received its virtual host, by name
 // or by an alias. A host that the origin does not have is answered with 404. Changes reach the Envoys that requested
-// the host. The test uses a separate stream and ADS; Envoy 1.36 rejects VHDS over ADS. The scripted origin serves
-// only ADS, so only ADS has a direct run. (R094, R095, B.20, B.26)
+// the host. The Envoys use a stream for VHDS alone. There is no direct run, because the scripted origin serves only
+// ADS. (R094, R095, B.20, B.26)
 func TestEnvoy_VHDS(t *testing.T) {
-	t.Parallel()
-	behaviour := relaytest.Behaviour{
-		NamedOnly:  func(of, name string) bool { return of == relaytest.VirtualHostType && name != "web/base.example" },
-		Unresolved: func(of, _ string) bool { return of == relaytest.VirtualHostType },
-	}
-	t.Run("stream", func(t *testing.T) {
-		t.Parallel()
-		origin := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: behaviour})
-		servesHosts(t, &outcome{t: t}, origin, envoytest.NewRelay(t, origin.Addr()).Addr, byDelta())
-	})
-	version, err := exec.Command(envoytest.Binary(t), "--version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Run("ads", func(t *testing.T) {
-		scripted(t, behaviour, func(t *testing.T, o *outcome, origin *relaytest.Origin, server string) {
-			if strings.Contains(string(version), "/1.36.") {
-				rejectsHosts(t, origin, server)
-			} else {
-				servesHosts(t, o, origin, server, overADS())
-			}
-		})
+	matrix(t, []variant{delta}, func(t *testing.T, c client) {
+		origin := relaytest.NewOrigin(t, relaytest.OriginOptions{Behaviour: hosts})
+		servesHosts(t, c, &outcome{t: t}, origin, envoytest.NewRelay(t, origin.Addr()).Addr, byDelta())
 	})
 }
 
+// TestEnvoy_VHDSOverADS is TestEnvoy_VHDS over ADS, which Envoy 1.36 rejects. (R094, R095, B.20)
+func TestEnvoy_VHDSOverADS(t *testing.T) {
+	scripted(t, hosts, func(t *testing.T, c client, o *outcome, origin *relaytest.Origin, server string) {
+		if strings.HasPrefix(c.version, "1.36.") {
+			rejectsHosts(t, c, origin, server)
+		} else {
+			servesHosts(t, c, o, origin, server, overADS())
+		}
+	})
+}
+
+// hosts is the behaviour of an origin that sends virtual hosts on demand. A host that it does not have is an unresolved
+// alias.
+var hosts = relaytest.Behaviour{
+	NamedOnly:  func(of, name string) bool { return of == relaytest.VirtualHostType && name != "web/base.example" },
+	Unresolved: func(of, _ string) bool { return of == relaytest.VirtualHostType },
+}
+
 // rejectsHosts waits until an Envoy has rejected a RouteConfiguration that uses VHDS over ADS.
-func rejectsHosts(t *testing.T, origin *relaytest.Origin, server string) {
+func rejectsHosts(t *testing.T, c client, origin *relaytest.Origin, server string) {
 	t.Helper()
 	origin.Put(onDemand(t, new(ondemandpb.OnDemand)), &routepb.RouteConfiguration{Name: "web", Vhds: &routepb.Vhds{ConfigSource: overADS()}})
-	e := envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.EnvoyNode("edge-1")})
+	e := envoytest.Start(t, c.options(server, "edge-1"))
 	e.AwaitLine(0, "vhds: only 'DELTA_GRPC' is supported as an api_type")
 }
 
 // servesHosts checks requests for hosts through two Envoys that get their virtual hosts on demand.
-func servesHosts(t *testing.T, o *outcome, origin *relaytest.Origin, server string, source *corepb.ConfigSource) {
+func servesHosts(t *testing.T, c client, o *outcome, origin *relaytest.Origin, server string, source *corepb.ConfigSource) {
 	t.Helper()
 	const typeURL = relaytest.VirtualHostType
 	origin.Put(onDemand(t, new(ondemandpb.OnDemand)), &routepb.RouteConfiguration{Name: "web", Vhds: &routepb.Vhds{ConfigSource: source}})
@@ -149,7 +147,7 @@ func servesHosts(t *testing.T, o *outcome, origin *relaytest.Origin, server stri
 	origin.SetRaw(typeURL, virtualHost(t, "shared", "two", "1", "a.example", "b.example"))
 
 	for _, id := range []string{"edge-1", "edge-2"} {
-		e := envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.EnvoyNode(id)})
+		e := envoytest.Start(t, c.options(server, id))
 		address := e.Listener("web")
 		for host, want := range map[string]string{
 			"base.example": "200 one", "one.example": "200 one", "a.example": "200 two", "b.example": "200 two", "none.example": "404",
@@ -176,14 +174,14 @@ func servesHosts(t *testing.T, o *outcome, origin *relaytest.Origin, server stri
 // cluster arrive. (B.6, B.17)
 func TestEnvoy_ODCDS(t *testing.T) {
 	behaviour := relaytest.Behaviour{NamedOnly: func(of, name string) bool { return of == relaytest.ClusterType && strings.HasPrefix(name, "rare") }}
-	scripted(t, behaviour, func(t *testing.T, o *outcome, origin *relaytest.Origin, server string) {
+	scripted(t, behaviour, func(t *testing.T, c client, o *outcome, origin *relaytest.Origin, server string) {
 		routes := relaytest.Route("web", []string{"*"}, "")
 		routes.GetVirtualHosts()[0].GetRoutes()[0].GetRoute().ClusterSpecifier = &routepb.RouteAction_ClusterHeader{ClusterHeader: "x-cluster"}
 		origin.Put(onDemand(t, &ondemandpb.OnDemand{Odcds: &ondemandpb.OnDemandCds{Source: overADS()}}), routes)
 		one, two, common := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two"), envoytest.NewBackend(t, "common")
 		origin.Put(relaytest.StaticCluster("common", common.Addr), relaytest.StaticCluster("rare-1", one.Addr))
 
-		e := envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.EnvoyNode("edge-1")})
+		e := envoytest.Start(t, c.options(server, "edge-1"))
 		address := e.Listener("web")
 		for cluster, want := range map[string]string{"common": "200 common", "rare-1": "200 one", "rare-none": "503"} {
 			if got := ask(t, address, "example", "x-cluster", cluster); got != want {

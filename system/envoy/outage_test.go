@@ -33,9 +33,9 @@ type outage struct {
 }
 
 // newOutage starts the servers, an Envoy and a load. edit changes the bootstrap and may be nil.
-func newOutage(t *testing.T, v variant, o *outcome, opts relay.Options, edit func(*bootstrappb.Bootstrap)) *outage {
+func newOutage(t *testing.T, c client, o *outcome, opts relay.Options, edit func(*bootstrappb.Bootstrap)) *outage {
 	t.Helper()
-	s := &setup{outcome: o, variant: v, origin: envoytest.NewControlPlane(t)}
+	s := &setup{outcome: o, client: c, origin: envoytest.NewControlPlane(t)}
 	s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
 	f := &outage{setup: s, next: envoytest.NewBackend(t, "two"), up: proxy.New(t, s.origin.Addr)}
 	if f.down = f.up; !o.direct {
@@ -43,7 +43,9 @@ func newOutage(t *testing.T, v variant, o *outcome, opts relay.Options, edit fun
 		f.down = proxy.New(t, s.relay.Addr)
 	}
 	s.server = f.down.Addr()
-	f.envoy = envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: s.server, Node: relaytest.EnvoyNode("edge-1"), Edit: edit})
+	of := c.options(s.server, "edge-1")
+	of.Edit = edit
+	f.envoy = envoytest.Start(t, of)
 	f.load = envoytest.StartLoad(t, f.envoy.Listener("web"), interval)
 	f.load.Continue(10)
 	f.before = modified(f.envoy)
@@ -72,8 +74,8 @@ func (f *outage) recovers() {
 // whole configuration. When the control plane returns with the same content, the Envoy modifies nothing. The next
 // change arrives. (B.8)
 func TestEnvoy_OriginGone(t *testing.T) {
-	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
-		f := newOutage(t, v, o, relay.Options{}, nil)
+	compared(t, ads, func(t *testing.T, c client, o *outcome) {
+		f := newOutage(t, c, o, relay.Options{}, nil)
 		want := f.envoy.Config()
 		serves := func(id string) {
 			t.Helper()
@@ -131,8 +133,8 @@ func (f *outage) awaitNoStreams() {
 // TestEnvoy_HalfOpen: the connection between an Envoy and the relay loses all data without being closed. Both detect
 // it by pings. The Envoy keeps serving requests, reconnects, and receives the change made meanwhile. (B.34)
 func TestEnvoy_HalfOpen(t *testing.T) {
-	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
-		f := newOutage(t, v, o, pings, pinging)
+	compared(t, ads, func(t *testing.T, c client, o *outcome) {
+		f := newOutage(t, c, o, pings, pinging)
 		hole(f.down)
 		f.change()
 		f.envoy.Await("loss of the connection", func() error {
@@ -150,8 +152,8 @@ func TestEnvoy_HalfOpen(t *testing.T) {
 // TestEnvoy_Stopped: an Envoy is stopped by SIGSTOP. The relay detects it by pings and closes its streams. Once the
 // Envoy continues, it reconnects, serves requests, and receives the change made meanwhile. (B.34)
 func TestEnvoy_Stopped(t *testing.T) {
-	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
-		f := newOutage(t, v, o, pings, pinging)
+	compared(t, ads, func(t *testing.T, c client, o *outcome) {
+		f := newOutage(t, c, o, pings, pinging)
 		address := f.envoy.Listener("web")
 		f.requests(f.load.Stop())
 
@@ -172,18 +174,19 @@ func TestEnvoy_Stopped(t *testing.T) {
 // The relay detects it by pings (TENDER_ORIGIN_KEEPALIVE, here at its minimum) and reconnects, and its Envoy receives
 // the change made meanwhile. The direct run would be the same as that of TestEnvoy_HalfOpen. (B.34)
 func TestEnvoy_OriginStuck(t *testing.T) {
-	t.Parallel()
-	// The default timeout is 20 s.
-	often := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second})
-	f := newOutage(t, delta, &outcome{t: t}, relay.Options{DialOptions: []grpc.DialOption{often}}, nil)
-	hole(f.up)
-	f.change()
-	f.envoy.Await("loss of the origin", func() error {
-		if page := f.relay.Get("/api/v1/status"); !bytes.Contains(page, []byte(`"connected": false`)) && !bytes.Contains(page, []byte(`"connected":false`)) {
-			return errors.New("the relay is still connected to its origin")
-		}
-		return nil
+	matrix(t, []variant{delta}, func(t *testing.T, c client) {
+		// The default timeout is 20 s.
+		often := grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 2 * time.Second})
+		f := newOutage(t, c, &outcome{t: t}, relay.Options{DialOptions: []grpc.DialOption{often}}, nil)
+		hole(f.up)
+		f.change()
+		f.envoy.Await("loss of the origin", func() error {
+			if page := f.relay.Get("/api/v1/status"); !bytes.Contains(page, []byte(`"connected": false`)) && !bytes.Contains(page, []byte(`"connected":false`)) {
+				return errors.New("the relay is still connected to its origin")
+			}
+			return nil
+		})
+		f.up.Set(proxy.Link{})
+		f.recovers()
 	})
-	f.up.Set(proxy.Link{})
-	f.recovers()
 }

@@ -29,31 +29,27 @@ func (o *outcome) String() string {
 		o.failed, o.rejected, o.unanswered, o.modified, o.missing)
 }
 
-// compared runs a scenario in each variant with a relay and, with -direct, also without one. The outcome with the
-// relay must not be worse. The variants run in parallel with each other and with other tests.
-func compared(t *testing.T, variants []variant, run func(*testing.T, variant, *outcome)) {
+// compared runs a scenario with each client of the matrix, with a relay and, with -direct, also without one. The
+// outcome with the relay must not be worse.
+func compared(t *testing.T, variants []variant, run func(*testing.T, client, *outcome)) {
 	t.Helper()
-	t.Parallel()
-	for _, v := range variants {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			relayed, alone := new(outcome), &outcome{direct: true}
-			start := func(o *outcome) func(*testing.T) {
-				return func(t *testing.T) {
-					o.t = t
-					run(t, v, o)
-				}
+	matrix(t, variants, func(t *testing.T, c client) {
+		relayed, alone := new(outcome), &outcome{direct: true}
+		start := func(o *outcome) func(*testing.T) {
+			return func(t *testing.T) {
+				o.t = t
+				run(t, c, o)
 			}
-			if !t.Run("relay", start(relayed)) || !*direct {
-				return
-			}
-			t.Run("direct", start(alone))
-			t.Logf("\nwith a relay: %v\nwithout:      %v", relayed, alone)
-			if err := relayed.exceeds(alone); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+		}
+		if !t.Run("relay", start(relayed)) || !*direct {
+			return
+		}
+		t.Run("direct", start(alone))
+		t.Logf("\nwith a relay: %v\nwithout:      %v", relayed, alone)
+		if err := relayed.exceeds(alone); err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 // exceeds returns an error if any count of an outcome is larger than that of the direct run.

@@ -61,7 +61,7 @@ func (r *replica) kill() {
 // A tier is two replicas and two Envoys that use them, each with a load.
 type tier struct {
 	*outcome
-	variant
+	client
 	planes   []*envoytest.ControlPlane
 	replicas []*replica
 	backends []*envoytest.Backend
@@ -72,9 +72,9 @@ type tier struct {
 }
 
 // newTier starts two replicas of a binary and two Envoys. It calls own for the variables of each replica.
-func newTier(t *testing.T, v variant, o *outcome, binary string, own func() []string) *tier {
+func newTier(t *testing.T, c client, o *outcome, binary string, own func() []string) *tier {
 	t.Helper()
-	f := &tier{outcome: o, variant: v}
+	f := &tier{outcome: o, client: c}
 	for i := range 2 {
 		f.backends = append(f.backends, envoytest.NewBackend(t, fmt.Sprint("backend-", i)))
 	}
@@ -108,7 +108,8 @@ func (f *tier) envoy(id string, of ...*replica) *envoytest.Envoy {
 	for _, r := range of {
 		addrs = append(addrs, r.addr)
 	}
-	edit := func(b *bootstrappb.Bootstrap) {
+	o := f.options(addrs[0], id)
+	o.Edit = func(b *bootstrappb.Bootstrap) {
 		for _, c := range b.GetStaticResources().GetClusters() {
 			locality := c.GetLoadAssignment().GetEndpoints()[0]
 			locality.LbEndpoints = nil
@@ -117,7 +118,7 @@ func (f *tier) envoy(id string, of ...*replica) *envoytest.Envoy {
 			}
 		}
 	}
-	return envoytest.Start(f.t, envoytest.Options{Bootstrap: f.bootstrap, Server: addrs[0], Edit: edit, Node: relaytest.EnvoyNode(id)})
+	return envoytest.Start(f.t, o)
 }
 
 // arrives makes a change, waits until it has reached all Envoys, and logs the time since began.
@@ -147,12 +148,12 @@ func (f *tier) end() {
 // address. No request fails, nothing is modified or rejected, and changes keep arriving. The direct run stops and
 // starts two control planes instead. (B.3, B.33)
 func TestEnvoy_RelaysComeAndGo(t *testing.T) {
-	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
+	compared(t, ads, func(t *testing.T, c client, o *outcome) {
 		var binary string
 		if !o.direct {
 			binary = envoytest.Command(t)
 		}
-		f := newTier(t, v, o, binary, func() []string { return nil })
+		f := newTier(t, c, o, binary, func() []string { return nil })
 		a, b := f.replicas[0], f.replicas[1]
 		f.arrives("before", time.Now())
 
@@ -179,24 +180,20 @@ func TestEnvoy_RelaysComeAndGo(t *testing.T) {
 // Envoy that starts is served from the snapshot alone. No request fails, nothing is modified or rejected, and changes
 // keep arriving. The direct run would be the same as that of TestEnvoy_RelaysComeAndGo. (B.3, B.33, B.42)
 func TestEnvoy_Upgrade(t *testing.T) {
-	t.Parallel()
 	previous, current := envoytest.Previous(t), envoytest.Command(t)
-	for _, v := range ads {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			dir, n := t.TempDir(), 0
-			f := newTier(t, v, &outcome{t: t}, previous, func() []string {
-				n++
-				return []string{"TENDER_SNAPSHOT_DIR=" + filepath.Join(dir, fmt.Sprint(n)), fmt.Sprint("TENDER_NODE_ID=tender/", n)}
-			})
-			for _, to := range []string{current, previous} {
-				for _, r := range f.replicas {
-					f.replace(r, to)
-				}
-			}
-			f.end()
+	matrix(t, ads, func(t *testing.T, c client) {
+		dir, n := t.TempDir(), 0
+		f := newTier(t, c, &outcome{t: t}, previous, func() []string {
+			n++
+			return []string{"TENDER_SNAPSHOT_DIR=" + filepath.Join(dir, fmt.Sprint(n)), fmt.Sprint("TENDER_NODE_ID=tender/", n)}
 		})
-	}
+		for _, to := range []string{current, previous} {
+			for _, r := range f.replicas {
+				f.replace(r, to)
+			}
+		}
+		f.end()
+	})
 }
 
 // replace restarts a relay with another binary while the control plane is down. One Envoy uses only this relay, and

@@ -25,6 +25,7 @@ import (
 // canaries, one of each replica. Each Envoy has a load, and a Prometheus scrapes the canaries and the replicas.
 type stagedFleet struct {
 	t        *testing.T
+	client   client
 	stages   rollout.Stages
 	origin   *envoytest.ControlPlane
 	backends []*envoytest.Backend // alternating endpoints of the cluster "one"
@@ -66,9 +67,9 @@ const (
 
 // newStagedFleet starts a fleet whose Envoys have a listener "web". Bad resources of later changes must have names
 // that begin with "bad-", which watch detects.
-func newStagedFleet(t *testing.T) *stagedFleet {
+func newStagedFleet(t *testing.T, c client) *stagedFleet {
 	t.Helper()
-	f := &stagedFleet{t: t, origin: envoytest.NewControlPlane(t), targets: filepath.Join(t.TempDir(), "targets.json")}
+	f := &stagedFleet{t: t, client: c, origin: envoytest.NewControlPlane(t), targets: filepath.Join(t.TempDir(), "targets.json")}
 	if err := f.stages.UnmarshalText([]byte(fleetStages)); err != nil {
 		t.Fatal(err)
 	}
@@ -114,16 +115,14 @@ scrape_configs:
 func (f *stagedFleet) start(i int) *stagedEnvoy {
 	f.t.Helper()
 	e := &stagedEnvoy{home: i % len(f.replicas)}
-	node := relaytest.EnvoyNode(fmt.Sprintf("edge-%02d", i))
-	server := f.replicas[e.home].Addr
-	if i < canaries {
+	e.options = f.client.speaking(ads[i%len(ads)]).options(f.replicas[e.home].Addr, fmt.Sprintf("edge-%02d", i))
+	if node := e.options.Node; i < canaries {
 		node.Id = fmt.Sprint("canary-", i)
 		node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"canary": structpb.NewBoolValue(true)}}
-		e.link = proxy.New(f.t, server)
-		server = e.link.Addr()
+		e.link = proxy.New(f.t, e.options.Server)
+		e.options.Server = e.link.Addr()
 	}
-	e.cohort = f.stages.Cohort(node, false)
-	e.options = envoytest.Options{Bootstrap: ads[i%len(ads)].bootstrap, Server: server, Node: node}
+	e.cohort = f.stages.Cohort(e.options.Node, false)
 	e.Envoy = envoytest.Start(f.t, e.options)
 	return e
 }

@@ -22,17 +22,18 @@ import (
 // also when they reconnect to either replica, when they restart, and when the replicas restart. No request through
 // the other Envoys fails, endpoints keep changing, and the fix passes all stages. (I1, I4, I6, I8, I10, I11)
 func TestEnvoy_Rollout(t *testing.T) {
-	t.Parallel()
-	f := newStagedFleet(t)
-	for _, scenario := range []struct {
-		name string
-		run  func()
-	}{{"rejected", f.rejected}, {"answers 503", f.failing}, {"half applied", f.halfApplied}, {"restarted", f.restarted}} {
-		began := time.Now()
-		scenario.run()
-		t.Logf("%s: %v", scenario.name, time.Since(began).Round(100*time.Millisecond))
-	}
-	f.end()
+	matrix(t, several, func(t *testing.T, c client) {
+		f := newStagedFleet(t, c)
+		for _, scenario := range []struct {
+			name string
+			run  func()
+		}{{"rejected", f.rejected}, {"answers 503", f.failing}, {"half applied", f.halfApplied}, {"restarted", f.restarted}} {
+			began := time.Now()
+			scenario.run()
+			t.Logf("%s: %v", scenario.name, time.Since(began).Round(100*time.Millisecond))
+		}
+		f.end()
+	})
 }
 
 // rejected makes an edition with a cluster and a listener that Envoys reject, and then its fix.

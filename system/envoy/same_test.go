@@ -13,6 +13,7 @@ import (
 // A fleet is a control plane with a richWorld, a relay, and Envoys of the relay.
 type fleet struct {
 	t      *testing.T
+	client client
 	world  *richWorld
 	origin *envoytest.ControlPlane
 	relay  *envoytest.Relay
@@ -21,9 +22,9 @@ type fleet struct {
 }
 
 // newFleet starts the servers. The first source determines whether the control plane uses ADS mode.
-func newFleet(t *testing.T, sources ...source) *fleet {
+func newFleet(t *testing.T, c client, sources ...source) *fleet {
 	t.Helper()
-	f := &fleet{t: t, world: newRichWorld(t, sources...), origin: envoytest.NewControlPlane(t)}
+	f := &fleet{t: t, client: c, world: newRichWorld(t, sources...), origin: envoytest.NewControlPlane(t)}
 	if sources[0]().GetAds() == nil {
 		f.origin.SeparateTypes()
 	}
@@ -34,21 +35,21 @@ func newFleet(t *testing.T, sources ...source) *fleet {
 }
 
 // start starts an Envoy that connects to the relay.
-func (f *fleet) start(bootstrap string) *envoytest.Envoy {
+func (f *fleet) start(v variant) *envoytest.Envoy {
 	f.t.Helper()
-	e := envoytest.Start(f.t, envoytest.Options{
-		Bootstrap: bootstrap, Server: f.relay.Addr, Node: relaytest.EnvoyNode(bootstrap), Edit: connected(f.relay.Addr, f.relay.REST, f.world.sources[0]),
-	})
+	o := f.client.speaking(v).options(f.relay.Addr, v.name)
+	o.Edit = connected(f.relay.Addr, f.relay.REST, f.world.sources[0])
+	e := envoytest.Start(f.t, o)
 	f.envoys = append(f.envoys, e)
 	return e
 }
 
 // direct starts an Envoy that connects to the control plane.
-func (f *fleet) direct(bootstrap string) *envoytest.Envoy {
+func (f *fleet) direct(v variant) *envoytest.Envoy {
 	f.t.Helper()
-	return envoytest.Start(f.t, envoytest.Options{
-		Bootstrap: bootstrap, Server: f.origin.Addr, Node: relaytest.EnvoyNode("direct"), Edit: connected(f.origin.Addr, f.rest, f.world.sources[0]),
-	})
+	o := f.client.speaking(v).options(f.origin.Addr, "direct")
+	o.Edit = connected(f.origin.Addr, f.rest, f.world.sources[0])
+	return envoytest.Start(f.t, o)
 }
 
 // same waits until the Envoys of the relay have the same configuration as a direct one, and calls noFault for each.
@@ -66,50 +67,45 @@ func (f *fleet) same(direct *envoytest.Envoy) {
 // plane. This holds for all types and transports, also after all resources have changed. The latter Envoy replaces a
 // direct run. (R001, B.17, B.19, B.26, B.27, B.36)
 func TestEnvoy_SameConfiguration(t *testing.T) {
-	t.Parallel()
-	for _, v := range []struct {
-		variant
-		from source
-	}{
-		{delta, byADS}, {sotw, byADS}, {variant{"delta-types", "delta-types.yaml"}, byDelta}, {variant{"sotw-types", "sotw-types.yaml"}, bySotW},
-		{variant{"rest", "rest.yaml"}, byREST},
-	} {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			f := newFleet(t, v.from)
-			e, direct := f.start(v.bootstrap), f.direct(v.bootstrap)
-			f.same(direct)
-			load := envoytest.StartLoad(t, e.Listener("both"), interval)
-			load.Continue(10)
-			noFault(t, e, load.Stop())
-			f.world.next(f.origin)
-			f.same(direct)
-		})
-	}
+	sources := map[variant]source{delta: byADS, sotw: byADS, deltaTypes: byDelta, sotwTypes: bySotW, rest: byREST}
+	matrix(t, every, func(t *testing.T, c client) {
+		f := newFleet(t, c, sources[c.variant])
+		e, direct := f.start(c.variant), f.direct(c.variant)
+		f.same(direct)
+		load := envoytest.StartLoad(t, e.Listener("both"), interval)
+		load.Continue(10)
+		noFault(t, e, load.Stop())
+		f.world.next(f.origin)
+		f.same(direct)
+	})
 }
 
 // TestEnvoy_MixedFleet: Envoys of all variants connect to one relay and use all transports. Each has the same
 // configuration as an Envoy that connects to the control plane, which replaces a direct run. A gRPC client on the
 // same relay is served too. (B.26)
 func TestEnvoy_MixedFleet(t *testing.T) {
-	t.Parallel()
-	f := newFleet(t, byDelta, bySotW, byREST)
-	for _, bootstrap := range []string{"delta-ads.yaml", "sotw-ads.yaml", "delta-types.yaml", "sotw-types.yaml", "rest.yaml"} {
-		f.start(bootstrap)
+	matrix(t, several, mixedFleet)
+}
+
+// mixedFleet is TestEnvoy_MixedFleet with the Envoys of one version.
+func mixedFleet(t *testing.T, c client) {
+	f := newFleet(t, c, byDelta, bySotW, byREST)
+	for _, v := range every {
+		f.start(v)
 	}
 	conn, err := grpc.NewClient(f.relay.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() }) // an error does not matter here
-	client := relaytest.NewClient(t, conn, relaytest.ClientOptions{
+	reader := relaytest.NewClient(t, conn, relaytest.ClientOptions{
 		Variant: relaytest.SotW, Node: relaytest.GRPCNode("grpc"), AutoAck: true,
 	})
-	client.Subscribe(relaytest.EndpointType, "both")
-	direct := f.direct("delta-ads.yaml")
+	reader.Subscribe(relaytest.EndpointType, "both")
+	direct := f.direct(delta)
 	for range 2 {
 		f.same(direct)
-		client.WaitState(t.Context(), func(s relaytest.State) bool {
+		reader.WaitState(t.Context(), func(s relaytest.State) bool {
 			return s.Digest(relaytest.EndpointType, "both") == relaytest.DigestOf(f.world.endpoints("both"))
 		})
 		f.world.next(f.origin)

@@ -84,7 +84,7 @@ func getHTTPS(ctx context.Context, address string, ca *certs.CA) (name string, e
 // request fails when the certificate is rotated. In the direct run, the control plane serves the certificate without
 // TLS. (TENDER_SECRETS)
 func TestEnvoy_Secrets(t *testing.T) {
-	compared(t, ads, func(t *testing.T, v variant, o *outcome) {
+	compared(t, ads, func(t *testing.T, c client, o *outcome) {
 		ca := certs.NewCA(t)
 		serving := func(serial string) proto.Message {
 			return certificate("web", ca.Sign(certs.Leaf{Names: []string{"web", serial}}))
@@ -92,11 +92,11 @@ func TestEnvoy_Secrets(t *testing.T) {
 		origin := envoytest.NewControlPlane(t)
 		origin.Put(relaytest.Cluster("one"), relaytest.Endpoints("one", envoytest.NewBackend(t, "one").Addr),
 			relaytest.Route("web", []string{"*"}, "one"), secure(relaytest.Listener("web", "web"), "web"), serving("first"))
-		of := envoytest.Options{Bootstrap: v.bootstrap, Server: origin.Addr, Node: relaytest.EnvoyNode("edge-1")}
+		of := c.options(origin.Addr, "edge-1")
 		if !o.direct {
 			dir, env := secretFiles(t, ca, "spiffe://example/edge-1")
 			r := envoytest.NewRelay(t, origin.Addr, append(env, rulesIn(t, dir))...)
-			of.Bootstrap, of.Server, of.Files, of.Edit = "mtls.yaml", r.TLS, dir, v.speak
+			of.Bootstrap, of.Server, of.Files, of.Edit = "mtls.yaml", r.TLS, dir, c.speak
 		}
 		e := envoytest.Start(t, of)
 		address := e.Listener("web")
@@ -128,19 +128,18 @@ func rulesIn(t *testing.T, dir string) string {
 // TestEnvoy_SecretsDenied: a client does not receive a Secret if it has no certificate, or if the rules do not allow
 // the Secret to its identity. The relay logs a warning with the node. (TENDER_SECRETS, B.36)
 func TestEnvoy_SecretsDenied(t *testing.T) {
-	t.Parallel()
-	for _, v := range ads {
+	matrix(t, ads, func(t *testing.T, c client) {
 		for _, certified := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/certified=%t", v.name, certified), func(t *testing.T) {
+			t.Run(fmt.Sprintf("certified=%t", certified), func(t *testing.T) {
 				t.Parallel()
 				origin, ca := envoytest.NewControlPlane(t), certs.NewCA(t)
 				origin.Put(append(web("one", envoytest.NewBackend(t, "one")), secure(relaytest.Listener("secure", "web"), "web"),
 					certificate("web", ca.Sign(certs.Leaf{Names: []string{"web"}})))...)
 				dir, env := secretFiles(t, ca, "spiffe://example/other")
-				of := envoytest.Options{Bootstrap: v.bootstrap, Node: relaytest.EnvoyNode("denied-1")}
+				of := c.options("", "denied-1")
 				if certified {
 					env = append(env, rulesIn(t, dir))
-					of.Bootstrap, of.Files, of.Edit = "mtls.yaml", dir, v.speak
+					of.Bootstrap, of.Files, of.Edit = "mtls.yaml", dir, c.speak
 				}
 				r := envoytest.NewRelay(t, origin.Addr, env...)
 				if of.Server = r.Addr; certified {
@@ -160,5 +159,5 @@ func TestEnvoy_SecretsDenied(t *testing.T) {
 				}
 			})
 		}
-	}
+	})
 }

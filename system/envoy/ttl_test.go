@@ -19,15 +19,15 @@ import (
 // without a TTL stays. (R104, R106, R107, B.18)
 func TestEnvoy_TTL(t *testing.T) {
 	const ttl = 5 * time.Second
-	scripted(t, relaytest.Behaviour{}, func(t *testing.T, o *outcome, origin *relaytest.Origin, server string) {
+	scripted(t, relaytest.Behaviour{}, func(t *testing.T, c client, o *outcome, origin *relaytest.Origin, server string) {
 		const typeURL = relaytest.ClusterType
 		origin.Put(relaytest.StaticCluster("lasting", "127.0.0.1:80"))
 		origin.SetWithTTL(typeURL, "leased", relaytest.StaticCluster("leased", "127.0.0.1:81"), ttl)
-		envoys := []*envoytest.Envoy{
-			envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.WithFeatures(relaytest.EnvoyNode("edge-ttl"), relaytest.FeatureTTL)}),
-		}
+		featured := c.options(server, "edge-ttl")
+		featured.Node = relaytest.WithFeatures(featured.Node, relaytest.FeatureTTL)
+		envoys := []*envoytest.Envoy{envoytest.Start(t, featured)}
 		if !o.direct { // the scripted origin sends TTLs also to clients without the feature
-			envoys = append(envoys, envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.EnvoyNode("edge-plain")}))
+			envoys = append(envoys, envoytest.Start(t, c.options(server, "edge-plain")))
 		}
 		has := func(want ...string) {
 			t.Helper()
@@ -77,7 +77,7 @@ func beats(f func(), every time.Duration) (stop func()) {
 // TestEnvoy_Collections: an Envoy that subscribes to listeners and clusters as xdstp:// collections receives their
 // members and later additions, and loses removed members. (R128, R130, B.23)
 func TestEnvoy_Collections(t *testing.T) {
-	scripted(t, relaytest.Behaviour{}, func(t *testing.T, o *outcome, origin *relaytest.Origin, server string) {
+	scripted(t, relaytest.Behaviour{}, func(t *testing.T, c client, o *outcome, origin *relaytest.Origin, server string) {
 		const (
 			listeners = "xdstp://example.com/envoy.config.listener.v3.Listener/edge/"
 			clusters  = "xdstp://example.com/envoy.config.cluster.v3.Cluster/edge/"
@@ -93,11 +93,13 @@ func TestEnvoy_Collections(t *testing.T) {
 			relaytest.Listener(listeners+"web", "web"), relaytest.Route("web", []string{"*"}, clusters+"one"),
 			relaytest.StaticCluster("xdstp://example.com/envoy.config.cluster.v3.Cluster/other/one", backends[0].Addr),
 		)
-		e := envoytest.Start(t, envoytest.Options{Server: server, Node: relaytest.EnvoyNode("edge-1"), Edit: func(b *bootstrappb.Bootstrap) {
+		of := c.options(server, "edge-1")
+		of.Edit = func(b *bootstrappb.Bootstrap) {
 			d := b.GetDynamicResources()
 			d.LdsResourcesLocator, d.CdsResourcesLocator = listeners+"*", clusters+"*"
 			d.LdsConfig, d.CdsConfig = source(), source()
-		}})
+		}
+		e := envoytest.Start(t, of)
 		load := envoytest.StartLoad(t, e.Listener(listeners+"web"), interval)
 		load.Await("answers", func(r envoytest.Report) bool { return r.Answers["one"] > 10 })
 

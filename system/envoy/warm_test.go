@@ -88,14 +88,14 @@ type move struct {
 }
 
 // newMove starts the two relays and the Envoy with a load. The control plane serves the resources of world.
-func newMove(t *testing.T, v variant, world ...proto.Message) *move {
+func newMove(t *testing.T, c client, world ...proto.Message) *move {
 	t.Helper()
 	m := &move{origin: envoytest.NewControlPlane(t)}
 	m.origin.Put(world...)
 	first := envoytest.NewRelay(t, m.origin.Addr, "TENDER_SECRETS=loopback", "TENDER_EDS_AFTER_CDS=off")
 	m.next = envoytest.NewRelay(t, m.origin.Addr, "TENDER_SECRETS=loopback")
 	m.link = proxy.New(t, first.Addr)
-	m.envoy = envoytest.Start(t, envoytest.Options{Bootstrap: v.bootstrap, Server: m.link.Addr(), Node: relaytest.EnvoyNode("edge-1")})
+	m.envoy = envoytest.Start(t, c.options(m.link.Addr(), "edge-1"))
 	m.load = envoytest.StartLoad(t, m.envoy.Listener("web"), interval)
 	m.load.Continue(10)
 	return m
@@ -112,22 +112,18 @@ func (m *move) run() {
 // replica sends them even though the Envoy reports their version. Only then does the Envoy subscribe to clusters
 // again. There is no direct run, because that of TestEnvoy_Warming covers go-control-plane. (B.3, B.16, C05, C32)
 func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
-	t.Parallel()
-	for _, v := range ads {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			m := newMove(t, v, append(web("one", envoytest.NewBackend(t, "one")), edsCluster(byADS, 0))...)
-			m.origin.Put(edsCluster(byADS, 1))
-			fence(m.origin, m.envoy, "after-the-change")
-			if err := warmed(m.envoy, 1); err == nil {
-				t.Error("the changed cluster is warm without its endpoints: B.16 is not needed")
-			}
-			m.run()
-			fence(m.origin, m.envoy, "after-the-move")
-			m.envoy.Await("warm cluster", func() error { return warmed(m.envoy, 1) })
-			noFault(t, m.envoy, m.load.Stop())
-		})
-	}
+	matrix(t, ads, func(t *testing.T, c client) {
+		m := newMove(t, c, append(web("one", envoytest.NewBackend(t, "one")), edsCluster(byADS, 0))...)
+		m.origin.Put(edsCluster(byADS, 1))
+		fence(m.origin, m.envoy, "after-the-change")
+		if err := warmed(m.envoy, 1); err == nil {
+			t.Error("the changed cluster is warm without its endpoints: B.16 is not needed")
+		}
+		m.run()
+		fence(m.origin, m.envoy, "after-the-move")
+		m.envoy.Await("warm cluster", func() error { return warmed(m.envoy, 1) })
+		noFault(t, m.envoy, m.load.Stop())
+	})
 }
 
 // TestEnvoy_WarmingNeedsSecrets: the source of a Secret in a listener changes. An Envoy then warms the listener until
@@ -135,31 +131,27 @@ func TestEnvoy_WarmingNeedsEndpoints(t *testing.T) {
 // to another replica, and reports that it has the version. There is no direct run, because the scenario needs two
 // relays. (B.3, C05, C32)
 func TestEnvoy_WarmingNeedsSecrets(t *testing.T) {
-	t.Parallel()
-	for _, v := range ads {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			w := newRichWorld(t, byADS)
-			m := newMove(t, v, append(web("one", envoytest.NewBackend(t, "one")), w.secret(), encrypted(0))...)
-			m.envoy.Listener("tls")
-			m.origin.Put(encrypted(1))
-			warms := func() int64 { return m.envoy.Stats("^listener_manager")["listener_manager.total_listeners_warming"] }
-			m.envoy.Await("warming listener", func() error {
-				if warms() != 1 {
-					return errors.New("no listener is warming")
-				}
-				return nil
-			})
-			m.run()
-			m.envoy.Await("warm listener", func() error {
-				if warms() != 0 {
-					return errors.New("a listener is still warming")
-				}
-				return nil
-			})
-			noFault(t, m.envoy, m.load.Stop())
+	matrix(t, ads, func(t *testing.T, c client) {
+		w := newRichWorld(t, byADS)
+		m := newMove(t, c, append(web("one", envoytest.NewBackend(t, "one")), w.secret(), encrypted(0))...)
+		m.envoy.Listener("tls")
+		m.origin.Put(encrypted(1))
+		warms := func() int64 { return m.envoy.Stats("^listener_manager")["listener_manager.total_listeners_warming"] }
+		m.envoy.Await("warming listener", func() error {
+			if warms() != 1 {
+				return errors.New("no listener is warming")
+			}
+			return nil
 		})
-	}
+		m.run()
+		m.envoy.Await("warm listener", func() error {
+			if warms() != 0 {
+				return errors.New("a listener is still warming")
+			}
+			return nil
+		})
+		noFault(t, m.envoy, m.load.Stop())
+	})
 }
 
 // encrypted returns a listener with TLS. The ConfigSource of its Secret depends on the generation.
