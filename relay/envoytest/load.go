@@ -38,15 +38,17 @@ func NewBackend(tb relaytest.TB, name string) *Backend {
 	return &Backend{Name: name, Addr: l.Addr().String()}
 }
 
-// answerWithin is the timeout of one request.
-const answerWithin = 10 * time.Second
+// waiting is the maximum number of requests of a Load that wait for a response at a time.
+const waiting = 8
 
-// A Load sends HTTP requests at a constant rate. It does not wait for the response of one request before the next.
+// A Load sends HTTP requests at a constant rate, or a lower one if its requests are answered more slowly. It does not wait
+// for the response of one request before the next, unless too many wait.
 type Load struct {
 	tb       relaytest.TB
 	url      string
 	client   *http.Client
 	stop     context.CancelFunc
+	slots    chan struct{} // holds a value for each request that waits
 	requests sync.WaitGroup
 
 	mu      sync.Mutex
@@ -79,8 +81,8 @@ func StartLoad(tb relaytest.TB, address string, interval time.Duration) *Load {
 	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Load{
-		tb: tb, url: "http://" + address + "/", stop: cancel, changed: make(chan struct{}),
-		client: &http.Client{Timeout: answerWithin, Transport: &http.Transport{MaxIdleConnsPerHost: 16}},
+		tb: tb, url: "http://" + address + "/", stop: cancel, slots: make(chan struct{}, waiting), changed: make(chan struct{}),
+		client: &http.Client{Timeout: relaytest.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: waiting}},
 		report: Report{Answers: make(map[string]int)},
 	}
 	l.requests.Go(func() { l.send(ctx, interval) })
@@ -95,6 +97,11 @@ func (l *Load) send(ctx context.Context, interval time.Duration) {
 	for {
 		select {
 		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case l.slots <- struct{}{}:
 			l.requests.Go(l.request)
 		case <-ctx.Done():
 			return
@@ -102,8 +109,9 @@ func (l *Load) send(ctx context.Context, interval time.Duration) {
 	}
 }
 
-// request sends one request and records the result.
+// request sends one request, records the result, and frees its slot.
 func (l *Load) request() {
+	defer func() { <-l.slots }()
 	began := time.Now()
 	body, err := l.get()
 	l.mu.Lock()
