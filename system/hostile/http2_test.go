@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/relaytest"
 )
 
 // TestB35_StreamsOfAConnectionAreBounded: a client opens ten thousand streams on one connection. The relay resets
@@ -178,7 +179,7 @@ func TestB35_AFloodOfFrames(t *testing.T) {
 // TestB35_SlowFirstRequest: the timeout of the first request also applies if the request arrives one byte at a time.
 // (B.35)
 func TestB35_SlowFirstRequest(t *testing.T) {
-	v := serve(t, "TENDER_FIRST_REQUEST_TIMEOUT=500ms")
+	v := serve(t, "TENDER_FIRST_REQUEST_TIMEOUT=3s")
 	v.during(func() {
 		a := v.attack()
 		if err := a.open(1); err != nil {
@@ -189,7 +190,7 @@ func TestB35_SlowFirstRequest(t *testing.T) {
 		if err := a.WriteData(1, false, []byte{0, 0, 1, 0, 0}); err != nil { // prefix of a message of 64 KiB
 			t.Error(err)
 		}
-		for end := time.Now().Add(10 * time.Second); a.told("4") == 0; <-tick.C { // DEADLINE_EXCEEDED
+		for end := time.Now().Add(relaytest.Patience); a.told("4") == 0; <-tick.C { // DEADLINE_EXCEEDED
 			if err := a.WriteData(1, false, []byte{0x0a}); err != nil || time.Now().After(end) {
 				t.Errorf("the stream did not end: %v", err)
 				return

@@ -32,6 +32,9 @@ type victim struct {
 	changes   int // number of changes of the cluster so far
 }
 
+// changeEvery is the time between two changes during an attack. The changes should take little of the time of a test.
+const changeEvery = 25 * time.Millisecond
+
 // serve starts a relay with further variables, and the neighbour. They are stopped when the test ends.
 func serve(t *testing.T, env ...string) *victim {
 	t.Helper()
@@ -84,19 +87,24 @@ func (v *victim) during(attack func()) {
 		attack()
 	}()
 	var slowest time.Duration
-	pause := time.NewTicker(10 * time.Millisecond)
-	defer pause.Stop()
-	for goes, after := true, 0; goes || after < 3; {
+	change := func() {
+		v.t.Helper()
 		began := time.Now()
 		v.change()
 		slowest = max(slowest, time.Since(began))
-		<-pause.C
+	}
+	pause := time.NewTicker(changeEvery)
+	defer pause.Stop()
+	for goes := true; goes; {
+		change()
 		select {
+		case <-pause.C:
 		case <-over:
 			goes = false
-			after++
-		default:
 		}
+	}
+	for range 3 {
+		change()
 	}
 	v.t.Logf("%d changes, the slowest arrived after %v", v.changes, slowest)
 }
