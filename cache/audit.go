@@ -179,24 +179,23 @@ func (a *audit) interest(key string) bool {
 	for i, wc := range t.wildcards {
 		a.record(wc.at != i || x.watches[wc.watch.id] != wc.watch, "", "wildcard has the subscription of a closed watch")
 	}
-	next, stop := iter.Pull(maps.Values(t.names)) // an iterator over a map stays valid after additions and removals
-	x.mu.Unlock()
-	defer stop()
-	for more := true; more; {
-		x.mu.Lock()
-		for i := 0; more && i < auditBatch; i++ {
-			var n *Name
-			if n, more = next(); more && x.types[key] == t {
-				problem := a.view.nameFault(t, n)
-				a.record(problem != "", n.text, problem)
-			}
+	checked := 0
+	for _, n := range t.names { // the loop stays valid if names are added or removed between batches
+		if x.types[key] == t {
+			problem := a.view.nameFault(t, n)
+			a.record(problem != "", n.text, problem)
+		}
+		if checked++; checked%auditBatch > 0 {
+			continue
 		}
 		x.mu.Unlock()
 		if !a.advance(auditBatch, 0) {
 			return false
 		}
+		x.mu.Lock()
 	}
-	return true
+	x.mu.Unlock()
+	return a.advance(checked%auditBatch, 0)
 }
 
 // nameFault returns the problem with a name in the index; empty if there is none. The index must be locked, so that
