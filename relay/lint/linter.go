@@ -72,21 +72,28 @@ func New(cfg Config) *Linter {
 // Run checks the views until ctx ends.
 func (l *Linter) Run(ctx context.Context) {
 	pace := pacer(ctx)
-	for sleep(ctx, every) {
-		l.look(pace)
+	ticks := time.NewTicker(every)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ticks.C:
+			l.look(pace)
+		case <-ctx.Done():
+			return
+		}
 	}
 }
 
 // look checks the views that have changed. It calls pace after each piece of work and returns early if pace reports
 // false.
 func (l *Linter) look(pace func() bool) {
-	there := make(map[*cache.View]bool)
-	for _, v := range l.cfg.Views() {
-		there[v.View] = true
+	views := l.cfg.Views()
+	changed := len(views) != len(l.views)
+	for _, v := range views {
 		f := l.views[v.View]
 		if f == nil {
 			f = l.follow(v)
-			l.views[v.View] = f
+			l.views[v.View], changed = f, true
 		}
 		if !f.due(time.Now()) {
 			continue
@@ -96,9 +103,21 @@ func (l *Linter) look(pace func() bool) {
 			return
 		}
 		l.log(f, before)
+		changed = true
+	}
+	if changed {
+		l.forget(views)
+		l.publish()
+	}
+}
+
+// forget drops the state of views other than these.
+func (l *Linter) forget(views []View) {
+	there := make(map[*cache.View]bool)
+	for _, v := range views {
+		there[v.View] = true
 	}
 	maps.DeleteFunc(l.views, func(v *cache.View, _ *followed) bool { return !there[v] })
-	l.publish()
 }
 
 // publish makes the results available to Report.
