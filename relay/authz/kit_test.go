@@ -28,10 +28,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A mesh is an origin and a relay with mTLS over real sockets. Its ca issues all certificates.
+// A mesh is an origin and a relay with mTLS, over sockets or in memory. Its ca issues all certificates.
 type mesh struct {
 	*instance.Relay
 	t      *testing.T
+	memory bool // all clients have certificates
 	origin *relaytest.Origin
 	ca     *certs.CA
 	dir    string // contains the files; the link current is the directory of authz.yaml
@@ -40,16 +41,26 @@ type mesh struct {
 // newMesh starts a relay with the given rules, or without TENDER_AUTHZ if text is empty. env contains more variables.
 func newMesh(t *testing.T, text string, env ...string) *mesh {
 	t.Helper()
-	m := &mesh{t: t, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{}), ca: certs.NewCA(t), dir: t.TempDir()}
+	return startMesh(t, false, text, append(env, "TENDER_TLS_LISTEN=127.0.0.1:0"))
+}
+
+// newMeshInMemory is newMesh in memory, for virtual time.
+func newMeshInMemory(t *testing.T, text string, env ...string) *mesh {
+	t.Helper()
+	return startMesh(t, true, text, env)
+}
+
+func startMesh(t *testing.T, memory bool, text string, env []string) *mesh {
+	t.Helper()
+	m := &mesh{t: t, memory: memory, origin: relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: memory}), ca: certs.NewCA(t), dir: t.TempDir()}
 	cert, key := m.ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, m.dir)
-	env = append(env, "TENDER_ORIGIN="+m.origin.Addr(), "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key,
-		"TENDER_TLS_CLIENT_CA="+certs.WriteFile(t, m.dir, "ca.pem", m.ca.PEM),
-		"TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0")
+	env = append(env, "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key,
+		"TENDER_TLS_CLIENT_CA="+certs.WriteFile(t, m.dir, "ca.pem", m.ca.PEM), "TENDER_REST_LISTEN=127.0.0.1:0")
 	if text != "" {
 		m.rule(text)
 		env = append(env, "TENDER_AUTHZ="+m.dir+"/current/authz.yaml")
 	}
-	m.Relay = instance.Start(t, instance.Options{Env: env})
+	m.Relay = instance.Start(t, instance.Options{Origins: []*relaytest.Origin{m.origin}, Env: env})
 	return m
 }
 
@@ -72,6 +83,9 @@ func (m *mesh) rule(text string) {
 // dial connects with a certificate for a SPIFFE ID, or in plaintext if id is empty.
 func (m *mesh) dial(id string) *grpc.ClientConn {
 	m.t.Helper()
+	if m.memory {
+		return m.Conn(grpc.WithTransportCredentials(credentials.NewTLS(m.tls(certs.Leaf{URI: id}))))
+	}
 	address, creds := m.Addrs()[0], insecure.NewCredentials()
 	if id != "" {
 		address, creds = m.TLSAddrs()[0], credentials.NewTLS(m.tls(certs.Leaf{URI: id}))
@@ -100,7 +114,7 @@ func (m *mesh) tls(leaf certs.Leaf) *tls.Config {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(m.ca.PEM)
-	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}}
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{cert}, ServerName: "127.0.0.1"}
 }
 
 // client returns a client with a SPIFFE ID whose Node has the given cluster. It connects in plaintext if id is empty.

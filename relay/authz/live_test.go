@@ -4,23 +4,25 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
+	"testing/synctest"
 
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay"
-	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // TestB36_RulesThatChangeForLoadsAndPolls checks that new rules also apply to open streams of load reports and to
 // pending polls.
 func TestB36_RulesThatChangeForLoadsAndPolls(t *testing.T) {
-	t.Parallel()
+	synctest.Test(t, testRulesThatChangeForLoadsAndPolls)
+}
+
+func testRulesThatChangeForLoadsAndPolls(t *testing.T) {
 	shop := "- {name: shop, identities: [\"" + web + "\"], secrets: [a]}\n"
-	m := newMesh(t, shop+"- {name: other, identities: [\""+other+"\"]}\n", "TENDER_LRS=aggregate")
+	m := newMeshInMemory(t, shop+"- {name: other, identities: [\""+other+"\"]}\n", "TENDER_LRS=aggregate")
 	m.put("a", "1")
 	loads, err := lrspb.NewLoadReportingServiceClient(m.dial(other)).StreamLoadStats(m.within())
 	if err == nil {
@@ -43,10 +45,8 @@ func TestB36_RulesThatChangeForLoadsAndPolls(t *testing.T) {
 		code, answer := m.pollFor(web, "secrets", body+version+`"}`, "30000")
 		held <- http.StatusText(code) + answer
 	}()
-	for end := time.Now().Add(relaytest.Patience); m.Streams() < 2; time.Sleep(10 * time.Millisecond) { // the load report stream and the poll
-		if time.Now().After(end) {
-			t.Fatal("the second poll is not pending")
-		}
+	if synctest.Wait(); m.Streams() != 2 {
+		t.Fatalf("%d streams, want the load report stream and the second poll", m.Streams())
 	}
 
 	m.rule(strings.Replace(shop, "[a]", "[b]", 1))

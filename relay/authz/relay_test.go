@@ -1,10 +1,13 @@
 package authz_test
 
 import (
+	"context"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
@@ -88,9 +91,12 @@ func (m *mesh) poll(id, path, body string) (code int, answer string) {
 // pollFor is poll with a timeout for the relay in milliseconds (X-Envoy-Expected-Rq-Timeout-Ms).
 func (m *mesh) pollFor(id, path, body, wait string) (code int, answer string) {
 	m.t.Helper()
-	transport := &http.Transport{TLSClientConfig: m.tls(certs.Leaf{URI: id})}
+	transport := &http.Transport{
+		TLSClientConfig: m.tls(certs.Leaf{URI: id}),
+		DialContext:     func(ctx context.Context, _, _ string) (net.Conn, error) { return m.DialREST(ctx) },
+	}
 	defer transport.CloseIdleConnections()
-	req, err := http.NewRequestWithContext(m.t.Context(), http.MethodPost, "https://"+m.RESTAddrs()[0].String()+"/v3/discovery:"+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(m.t.Context(), http.MethodPost, "https://127.0.0.1/v3/discovery:"+path, strings.NewReader(body))
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -264,13 +270,14 @@ func TestB23_RulesMatchXDSTPNames(t *testing.T) {
 // TestB36_RulesThatChange checks that new rules apply to open streams. Clients no longer receive resources that are no
 // longer allowed, and receive newly allowed ones. The stream of a client whose Node is no longer allowed is closed. An
 // invalid file changes nothing.
-func TestB36_RulesThatChange(t *testing.T) {
-	t.Parallel()
+func TestB36_RulesThatChange(t *testing.T) { synctest.Test(t, testRulesThatChange) }
+
+func testRulesThatChange(t *testing.T) {
 	rule := func(secrets string) string {
 		return "- {name: shop, identities: [\"" + web + "\"], secrets: [" + secrets + "]}\n"
 	}
 	both := "- {name: other, identities: [\"" + other + "\"]}\n"
-	m := newMesh(t, rule("a, b")+both)
+	m := newMeshInMemory(t, rule("a, b")+both)
 	for _, name := range []string{"a", "b", "c"} {
 		m.put(name, "1")
 	}
