@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -38,21 +39,18 @@ func start(t *testing.T, env ...string) *running {
 	return &running{instance.Start(t, instance.Options{Env: env})}
 }
 
+// startInMemory is start in memory, for virtual time.
+func startInMemory(t *testing.T, o *relaytest.Origin, env ...string) *running {
+	t.Helper()
+	opts := instance.Of(o)
+	opts.Env = env
+	return &running{instance.Start(t, opts)}
+}
+
 // client returns a client with credentials. Its connection is closed at the end of the test.
 func (r *running) client(t *testing.T, creds credentials.TransportCredentials) *relaytest.Client {
 	t.Helper()
-	return r.clientAt(t, r.Addrs()[0], creds)
-}
-
-// clientAt is client for another address of the relay.
-func (r *running) clientAt(t *testing.T, at net.Addr, creds credentials.TransportCredentials) *relaytest.Client {
-	t.Helper()
-	conn, err := grpc.NewClient(at.String(), grpc.WithTransportCredentials(creds))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close() })
-	return relaytest.NewClient(t, conn, relaytest.ClientOptions{AutoAck: true})
+	return relaytest.NewClient(t, r.Conn(grpc.WithTransportCredentials(creds)), relaytest.ClientOptions{AutoAck: true})
 }
 
 // holds waits until a client has received these clusters.
@@ -66,7 +64,6 @@ func holds(t *testing.T, c *relaytest.Client, names ...string) {
 // A secured is an origin that requires client certificates, and records them and the metadata of all streams.
 type secured struct {
 	*relaytest.Origin
-	target string
 
 	mu            sync.Mutex
 	serials       []string // serial numbers of the client certificates, one per connection
@@ -74,7 +71,7 @@ type secured struct {
 	tenants       []string // values of the header x-tenant, one per stream
 }
 
-// newSecured starts an origin whose certificate has the SPIFFE ID id.
+// newSecured starts an origin in memory whose certificate has the SPIFFE ID id.
 func newSecured(t *testing.T, ca *certs.CA, id string) *secured {
 	s := new(secured)
 	server := &tls.Config{
@@ -96,9 +93,9 @@ func newSecured(t *testing.T, ca *certs.CA, id string) *secured {
 		return handle(srv, stream)
 	}
 	s.Origin = relaytest.NewOrigin(t, relaytest.OriginOptions{
+		Memory:        true,
 		ServerOptions: []grpc.ServerOption{grpc.Creds(credentials.NewTLS(server)), grpc.ChainStreamInterceptor(note)},
 	})
-	s.target = s.Addr()
 	return s
 }
 
@@ -114,15 +111,16 @@ func serial(cert *x509.Certificate) string { return cert.SerialNumber.String() }
 
 // TestFilesOfAnOrigin checks that a relay connects with a client certificate and a token to an origin with a SPIFFE ID.
 // Changed files do not affect the open stream. The next connection and the next stream use the new content.
-func TestFilesOfAnOrigin(t *testing.T) {
-	t.Parallel()
+func TestFilesOfAnOrigin(t *testing.T) { synctest.Test(t, testFilesOfAnOrigin) }
+
+func testFilesOfAnOrigin(t *testing.T) {
 	const id = "spiffe://example.org/control-plane"
 	ca, dir := certs.NewCA(t), t.TempDir()
 	o := newSecured(t, ca, id)
 	o.Put(relaytest.Cluster("a"))
 	first, second := ca.Sign(certs.Leaf{URI: "spiffe://example.org/tender"}), ca.Sign(certs.Leaf{URI: "spiffe://example.org/tender"})
 	cert, key := first.Write(t, dir)
-	r := start(t, "TENDER_ORIGIN="+o.target,
+	r := startInMemory(t, o.Origin,
 		"TENDER_ORIGIN_TLS_CA="+certs.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_ORIGIN_TLS_SERVER_NAME="+id,
 		"TENDER_ORIGIN_TLS_CERT="+cert, "TENDER_ORIGIN_TLS_KEY="+key, "TENDER_ADMIN_LISTEN=127.0.0.1:0",
 		"TENDER_ORIGIN_TOKEN_FILE="+certs.WriteFile(t, dir, "token", []byte("one")), "TENDER_ORIGIN_HEADERS=X-Tenant=blue",
@@ -163,7 +161,11 @@ func TestFilesOfAnOrigin(t *testing.T) {
 func (r *running) checkFiles(t *testing.T, cert *x509.Certificate) {
 	t.Helper()
 	ask := func(path string) []byte {
-		reply, err := http.Get("http://" + r.AdminAddrs()[0].String() + path)
+		client := http.Client{Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return r.DialAdmin(ctx) },
+		}}
+		reply, err := client.Get("http://localhost" + path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,11 +207,10 @@ func (r *running) checkFiles(t *testing.T, cert *x509.Certificate) {
 
 // TestOriginThatIsAnother checks that a relay opens no stream to an origin with another SPIFFE ID, and logs the reason.
 func TestOriginThatIsAnother(t *testing.T) {
-	t.Parallel()
 	ca, dir := certs.NewCA(t), t.TempDir()
 	o := newSecured(t, ca, "spiffe://example.org/impostor")
 	cert, key := ca.Sign(certs.Leaf{}).Write(t, dir)
-	r := start(t, "TENDER_ORIGIN="+o.target,
+	r := startInMemory(t, o.Origin,
 		"TENDER_ORIGIN_TLS_CA="+certs.WriteFile(t, dir, "ca.pem", ca.PEM), "TENDER_ORIGIN_TLS_SERVER_NAME=spiffe://example.org/control-plane",
 		"TENDER_ORIGIN_TLS_CERT="+cert, "TENDER_ORIGIN_TLS_KEY="+key,
 	)

@@ -1,35 +1,37 @@
 package tlsfiles_test
 
 import (
+	"context"
 	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
-// serveTLS starts a relay with mTLS, and an origin with one cluster. env contains more variables.
-func serveTLS(t *testing.T, ca *certs.CA, dir string, env ...string) (r *running, o *relaytest.Origin) {
+// serveTLS starts a relay with mTLS, and an origin with one cluster, on sockets or in memory. env contains more variables.
+func serveTLS(t *testing.T, memory bool, ca *certs.CA, dir string, env ...string) (r *running, o *relaytest.Origin) {
 	t.Helper()
 	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
-	o = relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o = relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: memory})
 	o.Put(relaytest.Cluster("a"))
-	return start(t, append(env, "TENDER_ORIGIN="+o.Addr(), "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key,
-		"TENDER_TLS_CLIENT_CA="+certs.WriteFile(t, dir, "ca.pem", ca.PEM))...), o
+	env = append(env, "TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key, "TENDER_TLS_CLIENT_CA="+certs.WriteFile(t, dir, "ca.pem", ca.PEM))
+	return &running{instance.Start(t, instance.Options{Origins: []*relaytest.Origin{o}, Env: env})}, o
 }
 
 // TestWhoIsServed checks which clients a relay with mTLS accepts, on the gRPC and the REST address.
 func TestWhoIsServed(t *testing.T) {
 	ca, other := certs.NewCA(t), certs.NewCA(t)
-	r, _ := serveTLS(t, ca, t.TempDir(), "TENDER_TLS_MIN=1.3", "TENDER_REST_LISTEN=127.0.0.1:0")
+	r, _ := serveTLS(t, false, ca, t.TempDir(), "TENDER_TLS_MIN=1.3", "TENDER_REST_LISTEN=127.0.0.1:0")
 	tests := []struct {
 		name  string
 		shown *certs.Pair
@@ -63,34 +65,40 @@ func TestWhoIsServed(t *testing.T) {
 	}
 }
 
-// TestCertificateOfTheRelay checks that a new certificate closes no stream and is used for new connections. The relay
-// also has a plaintext address.
-func TestCertificateOfTheRelay(t *testing.T) {
-	t.Parallel()
+// TestCertificateOfTheRelay checks that a new certificate closes no stream and is used for new connections, of streams and
+// of polls.
+func TestCertificateOfTheRelay(t *testing.T) { synctest.Test(t, testCertificateOfTheRelay) }
+
+func testCertificateOfTheRelay(t *testing.T) {
 	ca, dir := certs.NewCA(t), t.TempDir()
-	r, o := serveTLS(t, ca, dir, "TENDER_TLS_LISTEN=127.0.0.1:0", "TENDER_REST_LISTEN=127.0.0.1:0")
+	r, o := serveTLS(t, true, ca, dir, "TENDER_REST_LISTEN=127.0.0.1:0")
 	seen := ""
 	cfg := &tls.Config{
-		RootCAs: trusting(ca), Certificates: []tls.Certificate{pair(t, ca.Sign(certs.Leaf{}))},
+		RootCAs: trusting(ca), Certificates: []tls.Certificate{pair(t, ca.Sign(certs.Leaf{}))}, ServerName: "127.0.0.1",
 		VerifyConnection: func(s tls.ConnectionState) error { seen = serial(s.PeerCertificates[0]); return nil },
 	}
-	secure := r.clientAt(t, r.TLSAddrs()[0], credentials.NewTLS(cfg))
-	plain := r.client(t, insecure.NewCredentials())
-	for _, c := range []*relaytest.Client{secure, plain} {
-		c.Subscribe(relaytest.ClusterType)
-		holds(t, c, "a")
-	}
+	c := r.client(t, credentials.NewTLS(cfg))
+	c.Subscribe(relaytest.ClusterType)
+	holds(t, c, "a")
 	next := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}})
 	next.Write(t, dir)
 	r.Log.Await(t, 0, "credential file reloaded")
 	o.Put(relaytest.Cluster("b"))
-	for _, c := range []*relaytest.Client{secure, plain} {
-		holds(t, c, "a", "b")
+	holds(t, c, "a", "b")
+	want := serial(pair(t, next).Leaf)
+	another := r.client(t, credentials.NewTLS(cfg))
+	another.Subscribe(relaytest.ClusterType)
+	if holds(t, another, "a", "b"); seen != want {
+		t.Errorf("a new stream received the certificate %s, want the new one, %s", seen, want)
 	}
 
 	for _, major := range []int{1, 2} {
-		poll := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg.Clone(), DisableKeepAlives: true, ForceAttemptHTTP2: major == 2}}
-		resp, err := poll.Post("https://"+r.RESTAddrs()[0].String()+"/v3/discovery:clusters", "application/json", strings.NewReader(`{"node":{"id":"n"}}`))
+		seen = ""
+		poll := &http.Client{Transport: &http.Transport{
+			TLSClientConfig: cfg.Clone(), DisableKeepAlives: true, ForceAttemptHTTP2: major == 2,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return r.DialREST(ctx) },
+		}}
+		resp, err := poll.Post("https://127.0.0.1/v3/discovery:clusters", "application/json", strings.NewReader(`{"node":{"id":"n"}}`))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -98,9 +106,9 @@ func TestCertificateOfTheRelay(t *testing.T) {
 		if _ = resp.Body.Close(); err != nil || resp.StatusCode != http.StatusOK || resp.ProtoMajor != major || !strings.Contains(string(body), `"b"`) {
 			t.Errorf("REST over HTTP/%d: %s %s %s, %v, want the clusters", major, resp.Proto, resp.Status, body, err)
 		}
-	}
-	if want := serial(pair(t, next).Leaf); seen != want {
-		t.Errorf("a new connection received the certificate %s, want the new one, %s", seen, want)
+		if seen != want {
+			t.Errorf("REST over HTTP/%d: certificate %s, want the new one, %s", major, seen, want)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package tlsfiles_test
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/xdstender/tender/relay"
@@ -24,21 +26,32 @@ type presented struct {
 	served bool   // the relay accepts the client
 }
 
+// dialer returns a function that connects to an address.
+func dialer(at net.Addr) func(context.Context) (net.Conn, error) {
+	return func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, at.Network(), at.String())
+	}
+}
+
 // check connects with each certificate, and returns the number of rejected connections.
-func check(t *testing.T, roots *certs.CA, at net.Addr, all []presented) (refused int) {
+func check(t *testing.T, roots *certs.CA, dial func(context.Context) (net.Conn, error), all []presented) (refused int) {
 	t.Helper()
 	for _, tt := range all {
 		shown := pair(t, tt.by.Sign(certs.Leaf{URI: tt.uri}))
-		conn, err := tls.Dial("tcp", at.String(), &tls.Config{
-			RootCAs: trusting(roots), NextProtos: []string{"h2"},
+		raw, err := dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn := tls.Client(raw, &tls.Config{
+			RootCAs: trusting(roots), NextProtos: []string{"h2"}, ServerName: "127.0.0.1",
 			GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },
 		})
-		if err == nil {
+		if err = conn.HandshakeContext(t.Context()); err == nil {
 			_ = conn.SetReadDeadline(time.Now().Add(relaytest.Patience))
 			_, _ = io.WriteString(conn, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")
 			_, err = conn.Read(make([]byte, 1)) // the server's settings of HTTP/2, or its alert
-			_ = conn.Close()
 		}
+		_ = conn.Close()
 		if err != nil {
 			refused++
 		}
@@ -60,7 +73,7 @@ func TestB37_TrustDomains(t *testing.T) {
 		"TENDER_ORIGIN=" + o.Addr(), "TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key,
 		"TENDER_TLS_CLIENT_CA=" + certs.WriteFile(t, dir, "ca.pem", slices.Concat(one.PEM, two.PEM, none.PEM)),
 	}...)
-	check(t, none, r.Addrs()[0], []presented{
+	check(t, none, dialer(r.Addrs()[0]), []presented{
 		{"trust domain of the CA", one, "spiffe://one.example/envoy", true},
 		{"trust domain of the CA, by an intermediate CA", one.Intermediate("spiffe://one.example"), "spiffe://one.example/envoy", true},
 		{"trust domain of another CA", one, "spiffe://two.example/envoy", false},
@@ -80,11 +93,11 @@ type bound struct {
 	dir                   string
 }
 
-// startBound starts the relay. env contains more variables.
-func startBound(t *testing.T, env ...string) *bound {
+// startBound starts the relay on sockets or in memory. env contains more variables.
+func startBound(t *testing.T, memory bool, env ...string) *bound {
 	t.Helper()
 	b := &bound{spire: certs.NewCAOf(t, "spiffe://spire.example"), istio: certs.NewCA(t), company: certs.NewCA(t), dir: t.TempDir()}
-	b.running, _ = serveTLS(t, b.company, b.dir, append(env, "TENDER_TLS_TRUST_DOMAINS=company.example;cluster.local="+
+	b.running, _ = serveTLS(t, memory, b.company, b.dir, append(env, "TENDER_TLS_TRUST_DOMAINS=company.example;cluster.local="+
 		certs.WriteFile(t, b.dir, "istio.pem", b.istio.PEM)+";spire.example="+certs.WriteFile(t, b.dir, "spire.pem", b.spire.PEM))...)
 	return b
 }
@@ -93,7 +106,7 @@ func startBound(t *testing.T, env ...string) *bound {
 // logs and counts rejected clients.
 func TestB37_TrustDomainsBoundToCAs(t *testing.T) {
 	t.Parallel()
-	b := startBound(t, "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_PROBE_LISTEN=127.0.0.1:0")
+	b := startBound(t, false, "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_PROBE_LISTEN=127.0.0.1:0")
 	const istio, spire, company = "spiffe://cluster.local/ns/a/sa/b", "spiffe://spire.example/envoy", "spiffe://company.example/envoy"
 	all := []presented{
 		{"SPIRE, own trust domain", b.spire, spire, true},
@@ -114,8 +127,8 @@ func TestB37_TrustDomainsBoundToCAs(t *testing.T) {
 		{"company, trust domain that is not listed", b.company, "spiffe://other.example/envoy", false},
 		{"company, without a SPIFFE ID", b.company, "", true},
 	}
-	refused := check(t, b.company, b.Addrs()[0], all)
-	refused += check(t, b.company, b.RESTAddrs()[0], all)
+	refused := check(t, b.company, dialer(b.Addrs()[0]), all)
+	refused += check(t, b.company, dialer(b.RESTAddrs()[0]), all)
 	for _, want := range []string{
 		`msg="client certificate rejected by trust domain" client=127.0.0.1:`, `identity=` + istio, `ca="CN=test CA"`,
 		`the CA may not vouch for the trust domain \"cluster.local\": TENDER_TLS_TRUST_DOMAINS binds that to other CAs`,
@@ -137,9 +150,10 @@ func TestB37_TrustDomainsBoundToCAs(t *testing.T) {
 
 // TestB37_BindingsHoldAfterReloads checks that the bindings apply to CAs that are replaced while the relay runs. The
 // previous CAs may vouch for no client.
-func TestB37_BindingsHoldAfterReloads(t *testing.T) {
-	t.Parallel()
-	b := startBound(t)
+func TestB37_BindingsHoldAfterReloads(t *testing.T) { synctest.Test(t, testBindingsAfterReloads) }
+
+func testBindingsAfterReloads(t *testing.T) {
+	b := startBound(t, true)
 	const istio, spire = "spiffe://cluster.local/ns/a/sa/b", "spiffe://spire.example/envoy"
 	next, company := certs.NewCA(t), certs.NewCA(t)
 	certs.WriteFile(t, b.dir, "istio.pem", next.PEM)
@@ -152,11 +166,11 @@ func TestB37_BindingsHoldAfterReloads(t *testing.T) {
 		{"SPIRE, another trust domain", b.spire, istio, false},
 		{"company, trust domain of Istio", b.company, istio, false},
 	}
-	check(t, b.company, b.Addrs()[0], all)
+	check(t, b.company, b.Listener.Dial, all)
 	certs.WriteFile(t, b.dir, "ca.pem", company.PEM)
 	b.Log.Await(t, 0, `files="[TENDER_TLS_CLIENT_CA=`)
-	check(t, b.company, b.Addrs()[0], all[:len(all)-1])
-	check(t, b.company, b.Addrs()[0], []presented{
+	check(t, b.company, b.Listener.Dial, all[:len(all)-1])
+	check(t, b.company, b.Listener.Dial, []presented{
 		{"new CA of the company, without a SPIFFE ID", company, "", true},
 		{"new CA of the company, trust domain of Istio", company, istio, false},
 	})
@@ -164,8 +178,9 @@ func TestB37_BindingsHoldAfterReloads(t *testing.T) {
 
 // TestB37_CAsThatAreNotBound checks when `tender check` warns that a trust domain of the rules is not bound to a CA. A
 // running relay logs the same warning after a reload.
-func TestB37_CAsThatAreNotBound(t *testing.T) {
-	t.Parallel()
+func TestB37_CAsThatAreNotBound(t *testing.T) { synctest.Test(t, testCAsThatAreNotBound) }
+
+func testCAsThatAreNotBound(t *testing.T) {
 	ca, other, spire, dir := certs.NewCA(t), certs.NewCA(t), certs.NewCAOf(t, "spiffe://one.example"), t.TempDir()
 	cert, key := ca.Sign(certs.Leaf{Names: []string{"127.0.0.1"}}).Write(t, dir)
 	const several = `TENDER_TLS_CLIENT_CA: 2 CAs have no SPIFFE ID, so each can issue certificates for the trust domain "one.example" of TENDER_AUTHZ; bind it to its CA with TENDER_TLS_TRUST_DOMAINS`
@@ -205,7 +220,7 @@ func TestB37_CAsThatAreNotBound(t *testing.T) {
 		}
 	}
 
-	r := start(t, append(env(bySPIFFE, "", ca.PEM), "TENDER_ORIGIN=127.0.0.1:1")...)
+	r := startInMemory(t, relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true}), env(bySPIFFE, "", ca.PEM)...)
 	if got := r.Log.String(); strings.Contains(got, "can issue certificates") {
 		t.Errorf("with one CA, the log contains a warning:\n%s", got)
 	}
