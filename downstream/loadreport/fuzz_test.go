@@ -17,7 +17,7 @@ import (
 func FuzzLoadReport(f *testing.F) {
 	address := &corepb.Address{Address: &corepb.Address_SocketAddress{SocketAddress: &corepb.SocketAddress{Address: "10.0.0.1"}}}
 	for _, report := range [][]*endpointpb.ClusterStats{
-		nil, hugeReport(2, "cluster"), {{}}, {{ClusterName: "c", DroppedRequests: []*endpointpb.ClusterStats_DroppedRequests{{}}}},
+		nil, hugeReport(2, ""), {{}}, {{ClusterName: "c", DroppedRequests: []*endpointpb.ClusterStats_DroppedRequests{{}}}},
 		{{ClusterName: "c", UpstreamLocalityStats: []*endpointpb.UpstreamLocalityStats{
 			{Priority: 129}, {Locality: &corepb.Locality{Zone: "z"}, TotalRequestsInProgress: 3, UpstreamEndpointStats: []*endpointpb.UpstreamEndpointStats{{Address: address}, {}}},
 		}}},

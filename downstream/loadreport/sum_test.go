@@ -1,9 +1,12 @@
 package loadreport
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"math"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +19,16 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
+
+// TestMain multiplies the number of random inputs of a property by -rounds.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	checks := flag.Lookup("rapid.checks").Value
+	if err := checks.Set(strconv.Itoa(check.Rounds(check.Must(strconv.Atoi(checks.String()))))); err != nil {
+		panic(err)
+	}
+	m.Run()
+}
 
 // numbers are the values of reports by a text that identifies the value. Zero values are omitted.
 type numbers map[string]float64
@@ -144,10 +157,10 @@ func drawReport(t *rapid.T) []*endpointpb.ClusterStats {
 	return report
 }
 
-// TestB29_ReportsAddUpToTheTotal: for any reports in any order, taken at any time, the counters of all taken reports
+// TestB29_RandomReportsAddUpToTheTotal: for any reports in any order, taken at any time, the counters of all taken reports
 // add up to those of all client reports. The gauges of each taken report are the sums of the newest values of all
 // clients.
-func TestB29_ReportsAddUpToTheTotal(t *testing.T) {
+func TestB29_RandomReportsAddUpToTheTotal(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		sum, clients := newSum(), []*reporter{{}, {}, {}}
 		counted, taken, stated := make(numbers), make(numbers), make([]numbers, len(clients))
@@ -209,23 +222,23 @@ func checkEmptyAfterLeave(sum *sum, clients []*reporter) error {
 	return nil
 }
 
-// hugeReport returns a report of n clusters with numbers of the maximum encoded size.
-func hugeReport(n int, name string) []*endpointpb.ClusterStats {
+// hugeReport returns a report of n clusters with numbers of the maximum encoded size. All names end with suffix.
+func hugeReport(n int, suffix string) []*endpointpb.ClusterStats {
 	const most = math.MaxUint64
 	utilization := &endpointpb.UnnamedEndpointLoadMetricStats{NumRequestsFinishedWithMetric: most, TotalMetricValue: -1}
-	metrics := []*endpointpb.EndpointLoadMetricStats{{MetricName: "metric", NumRequestsFinishedWithMetric: most, TotalMetricValue: -1}}
+	metrics := []*endpointpb.EndpointLoadMetricStats{{MetricName: "metric" + suffix, NumRequestsFinishedWithMetric: most, TotalMetricValue: -1}}
 	var report []*endpointpb.ClusterStats
 	for i := range n {
 		report = append(report, &endpointpb.ClusterStats{
-			ClusterName: fmt.Sprint(name, i), ClusterServiceName: "service", TotalDroppedRequests: most,
-			DroppedRequests: []*endpointpb.ClusterStats_DroppedRequests{{Category: "category", DroppedCount: most}},
+			ClusterName: fmt.Sprint("cluster", i, suffix), ClusterServiceName: "service" + suffix, TotalDroppedRequests: most,
+			DroppedRequests: []*endpointpb.ClusterStats_DroppedRequests{{Category: "category" + suffix, DroppedCount: most}},
 			UpstreamLocalityStats: []*endpointpb.UpstreamLocalityStats{{
-				Locality: &corepb.Locality{Region: "region", Zone: "zone", SubZone: "sub-zone"}, Priority: math.MaxUint32,
+				Locality: &corepb.Locality{Region: "region" + suffix, Zone: "zone", SubZone: "sub-zone"}, Priority: math.MaxUint32,
 				TotalSuccessfulRequests: most, TotalErrorRequests: most, TotalIssuedRequests: most, TotalRequestsInProgress: most,
 				TotalActiveConnections: most, TotalNewConnections: most, TotalFailConnections: most,
 				CpuUtilization: utilization, MemUtilization: utilization, ApplicationUtilization: utilization, LoadMetricStats: metrics,
 				UpstreamEndpointStats: []*endpointpb.UpstreamEndpointStats{{
-					Address:                 &corepb.Address{Address: &corepb.Address_Pipe{Pipe: &corepb.Pipe{Path: "/run/backend"}}},
+					Address:                 &corepb.Address{Address: &corepb.Address_Pipe{Pipe: &corepb.Pipe{Path: "/run/backend" + suffix}}},
 					TotalSuccessfulRequests: most, TotalErrorRequests: most, TotalIssuedRequests: most, TotalRequestsInProgress: most,
 					LoadMetricStats: metrics,
 				}},
@@ -238,20 +251,22 @@ func hugeReport(n int, name string) []*endpointpb.ClusterStats {
 // TestB29_ReportIsBounded: a report never exceeds maxReportBytes. Omitted parts are counted, and existing parts are
 // still summed. The next report has room again.
 func TestB29_ReportIsBounded(t *testing.T) {
+	suffix := strings.Repeat("x", 4<<10) // long names, so that few clusters fill a report
+	first := clusterKey{"cluster0" + suffix, "service" + suffix}
 	sum, c := newSum(), new(reporter)
 	for range 2 {
-		sum.add(c, hugeReport(10_000, "cluster"), true)
+		sum.add(c, hugeReport(200, suffix), true)
 		sum.removeGauges(c)
-		before, left := sum.clusters[clusterKey{"cluster0", "service"}].dropped, sum.omitted
-		sum.add(c, hugeReport(10_000, "cluster"), true)
-		if after := sum.clusters[clusterKey{"cluster0", "service"}].dropped; after == before || sum.omitted < 2*left || left == 0 {
+		before, left := sum.clusters[first].dropped, sum.omitted
+		sum.add(c, hugeReport(200, suffix), true)
+		if after := sum.clusters[first].dropped; after == before || sum.omitted < 2*left || left == 0 {
 			t.Errorf("dropped requests %d, then %d, want a change; omitted parts %d, then %d, want twice as many", before, after, left, sum.omitted)
 		}
 		sum.removeGauges(c)
 		report, left := sum.takeReport(time.Hour)
 		size := proto.Size(&lrspb.LoadStatsRequest{ClusterStats: report})
-		if size > maxReportBytes || size < maxReportBytes/2 || left == 0 {
-			t.Errorf("report of %d bytes with %d parts omitted, want at most %d bytes and some parts omitted", size, left, maxReportBytes)
+		if size > maxReportBytes || size < maxReportBytes-8*len(suffix) || left == 0 {
+			t.Errorf("report of %d bytes with %d parts omitted, want nearly %d bytes and some parts omitted", size, left, maxReportBytes)
 		}
 		for range clusterRetention {
 			sum.takeReport(time.Hour)
@@ -263,7 +278,7 @@ func TestB29_ReportIsBounded(t *testing.T) {
 func TestB29_EndpointsOnlyIfAskedFor(t *testing.T) {
 	for _, asked := range []bool{false, true} {
 		sum := newSum()
-		sum.add(new(reporter), hugeReport(1, "cluster"), asked)
+		sum.add(new(reporter), hugeReport(1, ""), asked)
 		report, _ := sum.takeReport(time.Second)
 		if got := len(report[0].GetUpstreamLocalityStats()[0].GetUpstreamEndpointStats()); (got == 1) != asked {
 			t.Errorf("endpoint granularity requested: %t, got %d endpoints", asked, got)
