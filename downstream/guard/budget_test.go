@@ -1,10 +1,16 @@
 package guard
 
 import (
+	"bytes"
 	"net"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
@@ -24,51 +30,126 @@ func newFloodAccounts(t *testing.T, number int) []*Account {
 	return of
 }
 
-// flood receives frames for a while, as fast as the account reads them, and returns their number.
-func flood(b *Account, during time.Duration) (frames int) {
-	for began := time.Now(); time.Since(began) < during; {
-		_ = b.awaitRead(1)
-		for range frameStep {
-			b.countFrame(0x6, 9)
-		}
-		frames += frameStep
-		b.throttle()
+// A floodingConn is a connection of a host that sends first, and then the same bytes without end.
+type floodingConn struct {
+	net.Conn
+	host          string
+	first, repeat string
+	read          int // bytes that were read of repeated ones
+}
+
+// RemoteAddr implements net.Conn.
+func (c *floodingConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }
+
+// Read implements net.Conn.
+func (c *floodingConn) Read(b []byte) (n int, err error) {
+	n = copy(b, c.first)
+	c.first = c.first[n:]
+	for len(c.first) == 0 && n < len(b) {
+		more := copy(b[n:], c.repeat[c.read%len(c.repeat):])
+		n, c.read = n+more, c.read+more
 	}
-	return frames
+	return n, nil
+}
+
+// frame returns an encoded HTTP/2 frame.
+func frame(kind http2.FrameType, length int) string {
+	var out bytes.Buffer
+	_ = http2.NewFramer(&out, nil).WriteRawFrame(kind, 0, 1, make([]byte, length)) // cannot fail
+	return out.String()
+}
+
+// serveFlood returns the connection of a gRPC server to a client that repeats an HTTP/2 frame.
+func serveFlood(t *testing.T, g *Guard, frame string) (net.Conn, *floodingConn) {
+	t.Helper()
+	raw := &floodingConn{host: "10.0.0.1", first: http2Preface, repeat: frame}
+	conn, _, err := g.Credentials(insecure.NewCredentials()).ServerHandshake(raw)
+	check.OK(t, err)
+	return conn, raw
+}
+
+// flood reads a connection for a while, and returns the number of reads. Each is of up to size bytes.
+func flood(t *testing.T, conn net.Conn, size int, during time.Duration) (reads int) {
+	b := make([]byte, size)
+	for began := time.Now(); time.Since(began) < during; reads++ {
+		if _, err := conn.Read(b); err != nil || reads > 500_000 {
+			t.Errorf("after %d reads, which should be rate-limited: %v", reads, err)
+			break
+		}
+	}
+	return reads
 }
 
 // TestB35_FrameRateLimit: the relay reads MaxFrameRate frames a second of a connection, with bursts of ten times as
-// many. Of a peer, it reads four times as many, plus the free frames of each connection.
+// many. Frames that cause more work or have more than 2 KiB count as several.
 func TestB35_FrameRateLimit(t *testing.T) {
-	for _, tt := range []struct{ connections, most int }{{1, 100 * (10 + 60)}, {20, 400*(10+60) + 20*freeFrames*(20+60)}} {
-		synctest.Test(t, func(t *testing.T) {
-			read := make(chan int)
-			for _, b := range newFloodAccounts(t, tt.connections) {
-				go func() { read <- flood(b, time.Minute) }() // awaited below
-			}
-			sum := 0
-			for range tt.connections {
-				sum += <-read
-			}
-			if slack := 2 * frameStep * tt.connections; sum < tt.most-slack || sum > tt.most+slack {
-				t.Errorf("read %d frames of %d connections in a minute, want %d ±%d", sum, tt.connections, tt.most, slack)
-			}
+	const rate = 1000
+	for _, tt := range []struct {
+		name   string
+		repeat string
+		price  int // of repeat in frames
+		poll   bool
+	}{
+		{"PING", frame(http2.FramePing, 8), 1, false},
+		{"unknown frames", frame(0xee, 0), 1, false},
+		{"requests", frame(http2.FrameData, 10), 11, false},
+		{"large frames", frame(http2.FrameSettings, 2<<10), 2, false},
+		{"streams", frame(http2.FrameHeaders, 10), 11, false},
+		{"resets", frame(http2.FrameRSTStream, 4), 51, false},
+		{"polls over HTTP/2", frame(http2.FrameHeaders, 10), 11, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				g := newGuard(Limits{MaxFrameRate: rate})
+				conn, raw := serveFlood(t, g, tt.repeat)
+				if tt.poll {
+					conn = &pollConn{Conn: raw, account: newAccount(&g.connections, raw.host), guard: g, leave: func() {}}
+				}
+				flood(t, conn, 1<<10, time.Minute)
+				read, want := tt.price*raw.read/len(tt.repeat), rate*(10+60)
+				if slack := 3 * rate / 2; read < want-slack || read > want+slack {
+					t.Errorf("read frames at a price of %d in a minute, want %d ±%d", read, want, slack)
+				}
+				check.Equal(t, "reports of a rate limit", g.Counters.Refused()[LimitFrames], 1)
+			})
 		})
 	}
 }
 
-// TestB35_HTTP1ByteRateLimit: bytes of HTTP/1, which has no frames, are rate-limited as frames of frameSize.
+// TestB35_HTTP1ByteRateLimit: a read of HTTP/1, which has no frames, counts as a frame for each 2 KiB.
 func TestB35_HTTP1ByteRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b, read := newFloodAccounts(t, 1)[0], 0
-		for began := time.Now(); time.Since(began) < time.Minute; read += 4 << 10 {
-			_ = b.awaitRead(1)
-			b.countBytes(4 << 10)
-			b.throttle()
+		g := newGuard(Limits{MaxFrameRate: 100})
+		raw := &floodingConn{host: "10.0.0.1", repeat: "PRIVATE / HTTP/1.1\r\n\r\n"}
+		conn := &pollConn{Conn: raw, account: newAccount(&g.connections, raw.host), guard: g, leave: func() {}}
+		const want = 1000/2 + 60*100 // a burst with two frames in each read, then small reads
+		if reads := flood(t, conn, 4<<10, time.Minute); reads < want-200 || reads > want+200 {
+			t.Errorf("%d reads in a minute, want %d ±200", reads, want)
 		}
-		most := 100 * (10 + 60) * frameSize
-		if slack := 2 * frameStep * frameSize; read < most-slack || read > most+slack {
-			t.Errorf("read %d bytes in a minute, want %d ±%d", read, most, slack)
+	})
+}
+
+// TestB35_FrameRateLimitOfAPeer: of all connections of a peer, the relay reads four times as many frames as of one, plus
+// the free frames of each connection.
+func TestB35_FrameRateLimitOfAPeer(t *testing.T) {
+	const rate, connections = 100, 20
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(Limits{MaxFrameRate: rate})
+		var all [connections]*floodingConn
+		var done sync.WaitGroup
+		for i := range all {
+			var conn net.Conn
+			conn, all[i] = serveFlood(t, g, frame(http2.FramePing, 8))
+			done.Go(func() { flood(t, conn, 1<<10, time.Minute) })
+		}
+		done.Wait()
+		sum := 0
+		for _, c := range all {
+			sum += c.read / len(c.repeat)
+		}
+		want := 4*rate*(10+60) + connections*50*(20+60)
+		if slack := 2 * frameStep * connections; sum < want-slack || sum > want+slack {
+			t.Errorf("read %d frames of %d connections in a minute, want %d ±%d", sum, connections, want, slack)
 		}
 	})
 }
@@ -77,13 +158,17 @@ func TestB35_HTTP1ByteRateLimit(t *testing.T) {
 // by other connections of its peer.
 func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		peers := newFloodAccounts(t, 20)
-		over := make(chan int)
-		for _, b := range peers[2:] {
-			go func() { over <- flood(b, 2*time.Minute) }() // awaited below
+		g := newGuard(Limits{MaxFrameRate: 100})
+		var peers []*Account
+		var over sync.WaitGroup
+		for i := range 20 {
+			conn, _ := serveFlood(t, g, frame(http2.FramePing, 8))
+			if peers = append(peers, conn.(*grpcConn).account); i >= 2 {
+				over.Go(func() { flood(t, conn, 1<<10, 2*time.Minute) })
+			}
 		}
 		began := time.Now()
-		for range 100_000 { // a response, its ACK and three WINDOW_UPDATE frames
+		for range 10_000 { // a response, its ACK and three WINDOW_UPDATE frames
 			peers[0].Responded(100)
 			peers[0].countFrame(dataFrame, 100)
 			for range 3 {
@@ -93,7 +178,7 @@ func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 				t.Fatalf("a connection that only sends replies is paused for %v", peers[0].pause)
 			}
 		}
-		check.Equal(t, "delay of 100,000 replies", time.Since(began), 0)
+		check.Equal(t, "delay of 10,000 replies", time.Since(began), 0)
 		for range 60 { // load reports
 			time.Sleep(time.Second)
 			peers[1].countFrame(dataFrame, 100)
@@ -101,9 +186,7 @@ func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 				t.Fatalf("a connection that sends little is paused for %v", peers[1].pause)
 			}
 		}
-		for range peers[2:] {
-			<-over
-		}
+		over.Wait()
 	})
 }
 
@@ -241,42 +324,63 @@ func TestB35_ConnectionRateLimit(t *testing.T) {
 	})
 }
 
+// A hostListener accepts connections in memory, from hosts that the test chooses.
+type hostListener struct {
+	net.Listener
+	conns chan net.Conn // the test closes it to close the listener
+}
+
+// Accept implements net.Listener.
+func (l hostListener) Accept() (net.Conn, error) {
+	if conn, open := <-l.conns; open {
+		return conn, nil
+	}
+	return nil, net.ErrClosed
+}
+
+// dial returns the remote end of a new connection.
+func (l hostListener) dial(host string) net.Conn {
+	near, far := net.Pipe()
+	l.conns <- hostConn{near, host}
+	return far
+}
+
+// A hostConn is a connection from a host.
+type hostConn struct {
+	net.Conn
+	host string
+}
+
+// RemoteAddr implements net.Conn.
+func (c hostConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }
+
 // TestB35_ListenerRejectsConnections: the listener closes only connections that exceed the rate.
 func TestB35_ListenerRejectsConnections(t *testing.T) {
-	g := newGuard(Limits{MaxFrameRate: 1}) // a connection costs the frames of 25 s
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	check.OK(t, err)
-	l := g.Listener(inner)
-	came, ended := make(chan string, 10), make(chan struct{})
-	go func() { // ends with the listener
-		defer close(ended)
-		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
-			came <- hostIP(conn.RemoteAddr().String())
-			_ = conn.Close()
+	synctest.Test(t, func(t *testing.T) {
+		inner := hostListener{conns: make(chan net.Conn)}
+		l := newGuard(Limits{MaxFrameRate: 1}).Listener(inner) // a connection costs the frames of 25 s
+		came := make(chan string, 10)
+		go func() { // ends with the listener
+			defer close(came)
+			for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+				came <- hostIP(conn.RemoteAddr().String())
+				_ = conn.Close()
+			}
+		}()
+		for _, from := range []string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2"} {
+			if _, err := inner.dial(from).Read(make([]byte, 1)); err == nil {
+				t.Error("read a byte from a closed connection")
+			}
 		}
-	}()
-	defer func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
+		close(inner.conns)
+		var accepted []string
+		for host := range came {
+			accepted = append(accepted, host)
 		}
-		<-ended
-	}()
-	for _, from := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.1", "127.0.0.2"} {
-		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}
-		conn, err := d.DialContext(t.Context(), "tcp", inner.Addr().String())
-		check.OK(t, err)
-		if _, err := conn.Read(make([]byte, 1)); err == nil {
-			t.Error("read a byte from a closed connection")
+		if want := []string{"10.0.0.1", "10.0.0.1", "10.0.0.2"}; !slices.Equal(accepted, want) {
+			t.Errorf("accepted connections of %v, want %v", accepted, want)
 		}
-		if err := conn.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	for _, want := range []string{"127.0.0.1", "127.0.0.1", "127.0.0.2"} {
-		if got := <-came; got != want {
-			t.Errorf("accepted a connection of %s, want one of %s", got, want)
-		}
-	}
+	})
 }
 
 // TestB35_PausesAreBounded: no pause is longer than maxPause, regardless of the number of frames.

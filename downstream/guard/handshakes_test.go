@@ -1,6 +1,7 @@
 package guard
 
 import (
+	"errors"
 	"net"
 	"runtime"
 	"slices"
@@ -26,7 +27,7 @@ func newHandshakeConns(t *testing.T, h *handshakes, n int) (near []*handshakeCon
 	return near, far
 }
 
-// slowTLS are credentials whose handshake reads a byte and then takes at least 1ms.
+// slowTLS are credentials whose handshake reads a byte and then takes at least 1ms. It fails if the byte is odd.
 type slowTLS struct {
 	credentials.TransportCredentials
 	running, highest atomic.Int64 // concurrent handshakes now, and at most
@@ -49,11 +50,14 @@ func (s *slowTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	}
 	time.Sleep(time.Millisecond + time.Duration(number[0])*time.Microsecond) // no two timers may fire at the same time
 	s.running.Add(-1)
+	if err == nil && number[0]%2 > 0 {
+		err = errors.New("handshake failed")
+	}
 	return conn, nil, err
 }
 
 // TestB35_HandshakesTakeTurns: at most half of the cores compute handshakes at a time, regardless of the number of
-// waiting ones.
+// waiting ones. A handshake that succeeds or fails releases its turn, and the connection takes no further turns.
 func TestB35_HandshakesTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const herd, most = 20, 3
@@ -65,16 +69,24 @@ func TestB35_HandshakesTakeTurns(t *testing.T) {
 		var done sync.WaitGroup
 		for i := range herd {
 			near, far := net.Pipe()
-			done.Go(func() { _, _ = far.Write([]byte{byte(i)}) })
+			done.Go(func() { _, _ = far.Write([]byte{byte(i), 0}) })
 			done.Go(func() {
-				if _, _, err := creds.ServerHandshake(near); err != nil {
-					t.Error(err)
+				defer func() { _ = near.Close() }()
+				conn, _, err := creds.ServerHandshake(near)
+				if fails := i%2 > 0; (err != nil) != fails {
+					t.Errorf("handshake %d: error %v, want one: %v", i, err, fails)
+				} else if !fails {
+					_, err = conn.Read(make([]byte, 1))
+					check.OK(t, errors.Join(err, conn.Close()))
 				}
 			})
 		}
 		done.Wait()
 		check.Equal(t, "highest number of concurrent handshakes", slow.highest.Load(), most)
 		check.Equal(t, "free turns after all handshakes", guard.handshakes.freeTurns, most)
+		if n, _ := guard.Usage(); n != 0 {
+			t.Errorf("%d connections counted after all have ended, want 0", n)
+		}
 	})
 }
 

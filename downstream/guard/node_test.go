@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -86,12 +87,9 @@ func TestB35_NodeLimits(t *testing.T) {
 		extensions int    // size of the extensions in bytes
 		want       string // part of the error; empty if the Node is accepted
 	}{
-		{"Node of an Envoy", &node{Id: "n", UserAgentName: "envoy"}, 0, ""},
-		{"256 KiB", nodeOfBytes(t, maxNodeContent), 0, ""},
 		{"256 KiB and a byte", nodeOfBytes(t, maxNodeContent+1), 0, "node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"10,000 values", nodeOfValues(MaxNodeValues), 0, ""},
 		{"10,001 values", nodeOfValues(MaxNodeValues + 1), 0, "node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
-		{"80 KB of extensions", &node{Id: "n"}, 80_000, ""},
 		{"256 KiB and 80 KB of extensions", nodeOfBytes(t, maxNodeContent), 80_000, ""},
 		{"1 MiB of extensions", &node{Id: "n"}, 1 << 20, "at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
 		{"900 levels of lists", deep(900), 0, ""},
@@ -241,53 +239,56 @@ func (g *Guard) chargedTo(host string) (bytes int64) {
 // TestB35_KeptNodesAreSharedAndBounded: if the relay keeps Nodes, the streams of a connection share equal ones, which
 // are charged to their peer. A Node that exceeds the limit is rejected until others are released.
 func TestB35_KeptNodesAreSharedAndBounded(t *testing.T) {
-	g := newGuard(Limits{})
-	g.cfg.KeepNodes = func() bool { return true }
-	var all []*KeptNode
-	keep := func(host string, of *nodeCache, n *node) error {
-		kept, err := g.withNode(t, host, of, n)
-		if err == nil {
-			all = append(all, kept)
-		}
-		return err
-	}
-	one, two := new(nodeCache), new(nodeCache)
-	for range 50 {
-		for _, of := range []*nodeCache{one, two} {
-			check.OK(t, keep("192.0.2.1", of, nodeOfBytes(t, 40<<10)))
-		}
-	}
-	if len(one.kept) != 1 || len(two.kept) != 1 {
-		t.Errorf("the connections keep %d and %d Nodes, want 1 and 1", len(one.kept), len(two.kept))
-	}
-	if got, want := g.chargedTo("192.0.2.1"), int64(2*(40-16)<<10); got != want {
-		t.Errorf("the peer is charged %d bytes, want %d", got, want)
-	}
-	rejected := 0
-	for i := range 400 {
-		n := nodeOfBytes(t, 240<<10)
-		n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
-		if err := keep("192.0.2.1", one, n); err != nil {
-			if limit, is := LimitOf(err); !is || limit != LimitNodeBytes || status.Code(err) != codes.ResourceExhausted {
-				t.Fatalf("rejected with %v, want RESOURCE_EXHAUSTED with LimitNodeBytes", err)
+	synctest.Test(t, func(t *testing.T) {
+		const size, free, bound = 60 << 10, 16 << 10, 4 << 20 // bytes of each Node, that do not count, and of a peer
+		g := newGuard(Limits{MaxNodeBytes: 64 << 10})
+		g.cfg.KeepNodes = func() bool { return true }
+		var all []*KeptNode
+		keep := func(host string, of *nodeCache, n *node) error {
+			kept, err := g.withNode(t, host, of, n)
+			if err == nil {
+				all = append(all, kept)
 			}
-			rejected++
+			return err
 		}
-	}
-	const bound = 64 << 20
-	if got := g.chargedTo("192.0.2.1"); got > bound || got < bound-512<<10 || rejected == 0 {
-		t.Errorf("the peer is charged %d bytes and %d Nodes are rejected, want nearly %d and some", got, rejected, bound)
-	}
-	if err := keep("192.0.2.2", new(nodeCache), nodeOfBytes(t, 40<<10)); err != nil {
-		t.Errorf("Node of another peer: error %v, want none", err)
-	}
-	for _, kept := range all {
-		kept.Release()
-	}
-	if len(one.kept)+len(two.kept) != 0 || g.chargedTo("192.0.2.1")+g.chargedTo("192.0.2.2") != 0 {
-		t.Errorf("after all were released: %d and %d Nodes kept, %d and %d bytes charged, want none",
-			len(one.kept), len(two.kept), g.chargedTo("192.0.2.1"), g.chargedTo("192.0.2.2"))
-	}
+		one, two := new(nodeCache), new(nodeCache)
+		for range 5 {
+			for _, of := range []*nodeCache{one, two} {
+				check.OK(t, keep("192.0.2.1", of, nodeOfBytes(t, 40<<10)))
+			}
+		}
+		if len(one.kept) != 1 || len(two.kept) != 1 {
+			t.Errorf("the connections keep %d and %d Nodes, want 1 and 1", len(one.kept), len(two.kept))
+		}
+		shared := int64(2 * (40<<10 - free))
+		check.Equal(t, "bytes charged for a Node of two connections", g.chargedTo("192.0.2.1"), shared)
+		for i := range 4 { // of five streams of the first connection
+			all[i].Release()
+			all = slices.Delete(all, i, i+1)
+		}
+		check.Equal(t, "bytes charged after most streams of a connection have ended", g.chargedTo("192.0.2.1"), shared)
+		most := (bound - shared) / (size - free) // further Nodes
+		for i := range 100 {
+			n := nodeOfBytes(t, size)
+			n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
+			err := keep("192.0.2.1", one, n)
+			if limit, _ := LimitOf(err); int64(i) >= most && (limit != LimitNodeBytes || status.Code(err) != codes.ResourceExhausted) ||
+				int64(i) < most && err != nil {
+				t.Fatalf("Node %d: error %v, want RESOURCE_EXHAUSTED with LimitNodeBytes from Node %d on", i, err, most)
+			}
+		}
+		check.Equal(t, "bytes charged at the limit", g.chargedTo("192.0.2.1"), shared+most*(size-free))
+		if err := keep("192.0.2.2", new(nodeCache), nodeOfBytes(t, 40<<10)); err != nil {
+			t.Errorf("Node of another peer: error %v, want none", err)
+		}
+		for _, kept := range all {
+			kept.Release()
+		}
+		if len(one.kept)+len(two.kept) != 0 || g.chargedTo("192.0.2.1")+g.chargedTo("192.0.2.2") != 0 {
+			t.Errorf("after all were released: %d and %d Nodes kept, %d and %d bytes charged, want none",
+				len(one.kept), len(two.kept), g.chargedTo("192.0.2.1"), g.chargedTo("192.0.2.2"))
+		}
+	})
 }
 
 // TestB35_UnneededNodesAreNotKept: if the relay does not keep Nodes, they are not charged, and only the part for

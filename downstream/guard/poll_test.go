@@ -3,48 +3,77 @@ package guard
 import (
 	"net"
 	"testing"
+	"testing/synctest"
+
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestB35_PollConnectionLimit: poll connections count until they are closed. The listener closes connections over the
-// limit.
-func TestB35_PollConnectionLimit(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	check.OK(t, err)
-	g := newGuard(Limits{MaxConnections: 1})
-	l := g.PollListener(inner)
-	accepted, ended := make(chan net.Conn, 10), make(chan struct{})
-	go func() { // ends with the listener
-		defer close(ended)
-		for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
-			accepted <- conn
+// TestB35_ConnectionLimits: connections of streams and of polls count against the same limits, in total and for each
+// host, until they are closed. Connections over a limit are rejected.
+func TestB35_ConnectionLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuard(Limits{MaxConnections: 3, MaxPeerConnections: 2})
+		inner := hostListener{conns: make(chan net.Conn)}
+		accepted := make(chan net.Conn, 1)
+		go func() { // ends with the listener
+			l := g.PollListener(inner)
+			for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
+				accepted <- conn
+			}
+		}()
+		defer close(inner.conns)
+		stream := func(host string) net.Conn {
+			near, _ := net.Pipe()
+			conn, _, _ := g.Credentials(insecure.NewCredentials()).ServerHandshake(hostConn{near, host})
+			return conn
 		}
-	}()
-	defer func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
+		poll := func(host string) net.Conn {
+			far := inner.dial(host)
+			synctest.Wait()
+			if len(accepted) > 0 {
+				return <-accepted
+			}
+			if _, err := far.Read(make([]byte, 1)); err == nil {
+				t.Errorf("a connection of %s over a limit is open", host)
+			}
+			return nil
 		}
-		<-ended
-	}()
-	dial := func() net.Conn {
-		conn, err := net.Dial("tcp", inner.Addr().String())
-		check.OK(t, err)
-		t.Cleanup(func() { _ = conn.Close() }) // if it was not closed yet
-		return conn
-	}
-	_ = dial()
-	first := <-accepted
-	if _, err := dial().Read(make([]byte, 1)); err == nil {
-		t.Error("a second connection is open although the limit is 1")
-	}
-	check.Equal(t, "rejected connections", g.Counters.Refused()[LimitConnections], 1)
-	for range 2 { // a second Close must not count
-		_ = first.Close()
-	}
-	_ = dial()
-	_ = (<-accepted).Close()
-	if n, _ := g.Usage(); n != 0 {
-		t.Errorf("%d connections counted after all were closed, want 0", n)
-	}
+		var open []net.Conn
+		expect := func(what string, conn net.Conn, want bool) {
+			t.Helper()
+			if (conn != nil) != want {
+				t.Fatalf("%s is open: %v, want %v", what, conn != nil, want)
+			}
+			open = append(open, conn)
+		}
+		expect("a stream", stream("10.0.0.1"), true)
+		expect("a poll of the same host", poll("10.0.0.1"), true)
+		expect("a third stream of the host", stream("10.0.0.1"), false)
+		expect("a third poll of the host", poll("10.0.0.1"), false)
+		expect("a poll of another host", poll("10.0.0.2"), true)
+		expect("a fourth stream", stream("10.0.0.3"), false)
+		expect("a fourth poll", poll("10.0.0.3"), false)
+		if got := g.Counters.Refused(); got[LimitPeerConnections] != 2 || got[LimitConnections] != 2 {
+			t.Errorf("counted rejections %v, want 2 for each limit", got)
+		}
+		for range 2 { // a second Close must not count
+			_ = open[1].Close()
+		}
+		expect("a stream after the poll was closed", stream("10.0.0.1"), true)
+		expect("a fourth stream again", stream("10.0.0.3"), false)
+		_ = open[0].(*grpcConn).Conn.Close()
+		if _, err := open[0].Write([]byte("x")); err == nil {
+			t.Error("a write on a connection that has failed returned no error")
+		}
+		expect("a stream after the first has failed", stream("10.0.0.3"), true)
+		for _, conn := range open {
+			if conn != nil {
+				_ = conn.Close()
+			}
+		}
+		n, _ := g.Usage()
+		check.Equal(t, "connections counted after all were closed", n, 0)
+	})
 }
