@@ -66,6 +66,33 @@ func TestConversation(t *testing.T) {
 	}
 }
 
+// TestH10_UnansweredResponsesAreBounded: a limited number of responses is recorded for a client that answers none. Its
+// lag is that of the oldest response, and an ACK of the newest accepts all.
+func TestH10_UnansweredResponsesAreBounded(t *testing.T) {
+	view, _ := cache.New(cache.Config{})
+	s := newClient(view, wire.ListenerType, true)
+	s.started = true
+	began := time.Now()
+	const responses = 3 * maxEarlierResponses
+	for i := 1; i <= responses; i++ {
+		r := Response{Body: wire.NewDeltaBody(wire.ListenerType, ""), After: cache.Seq(i - 1), before: cache.Seq(i - 1), from: view.Generation()}
+		s.RecordSent(&r, fmt.Sprint(i), view, uint64(i), began.Add(time.Duration(i)*time.Second))
+	}
+	const want = "nonce=48 pending unaccepted=16"
+	if got := s.Conversation.String(); got != want || s.unacceptedSince() != MomentOf(began.Add(time.Second)) || s.ackedUpTo() != 0 {
+		t.Errorf("without an answer: %s, lag since %v, accepted up to %d; want %s, since the first response, and 0",
+			got, s.unacceptedSince().Time(), s.ackedUpTo(), want)
+	}
+	s.ApplyRequest(&wire.Request{Delta: true, Nonce: "15"}, time.Now()) // the later ones are merged
+	if got := s.unacceptedSince(); got != MomentOf(began.Add(16*time.Second)) || s.ackedUpTo() != 15 {
+		t.Errorf("after an ACK of the 15th: lag since %v, accepted up to %d; want since the 16th, and 15", got.Time(), s.ackedUpTo())
+	}
+	s.ApplyRequest(&wire.Request{Delta: true, Nonce: fmt.Sprint(responses)}, time.Now())
+	if got := s.Conversation.String(); got != "nonce=48" || s.unacceptedSince() != 0 {
+		t.Errorf("after an ACK of the newest: %s, lag since %v, want nothing unanswered", got, s.unacceptedSince().Time())
+	}
+}
+
 // TestRefusalsAreBounded: the number of remembered refusals of a client is bounded. If each response holds the complete
 // set, only the newest is remembered.
 func TestRefusalsAreBounded(t *testing.T) {

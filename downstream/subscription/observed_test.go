@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -265,23 +266,25 @@ func benchedName(i int) string {
 // TestRefusalExcludesLaterChanges: a change that was made while a response was unanswered is not part of its refusal.
 func TestRefusalExcludesLaterChanges(t *testing.T) {
 	for _, client := range []string{"client delta rds", "client sotw rds"} {
-		c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: wire.RouteType}
-		c.do(client)
-		c.view.Watch().Subscribe(wire.RouteType, []string{"x"})
-		if c.sub.Delta {
-			c.do("subscribe a b")
-		} else {
-			c.do("list a b")
-		}
-		sent := c.change("origin by name", "a@1")
-		c.want("unsent, and not of the change", Change{Key: c.key, After: sent.UpTo, UpTo: sent.UpTo + 1, Names: []string{"a"}}, Accepted)
-		c.turn()
-		passed := c.change("origin by name", "x@1")
-		c.do("wait 6s") // ends the wait for the answer
-		c.turn()
-		if c.do("nack"); !c.sub.Refusal().HasChange(sent.After, sent.UpTo) || c.sub.Refusal().HasChange(passed.After, passed.UpTo) {
-			t.Errorf("%s: the refusal %+v is not that of %+v alone", client, c.sub.Refusal(), sent)
-		}
+		synctest.Test(t, func(t *testing.T) {
+			c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: wire.RouteType}
+			c.do(client)
+			c.view.Watch().Subscribe(wire.RouteType, []string{"x"})
+			if c.sub.Delta {
+				c.do("subscribe a b")
+			} else {
+				c.do("list a b")
+			}
+			sent := c.change("origin by name", "a@1")
+			c.want("unsent, and not of the change", Change{Key: c.key, After: sent.UpTo, UpTo: sent.UpTo + 1, Names: []string{"a"}}, Accepted)
+			c.turn()
+			passed := c.change("origin by name", "x@1")
+			c.do("wait 6s") // ends the wait for the answer
+			c.turn()
+			if c.do("nack"); !c.sub.Refusal().HasChange(sent.After, sent.UpTo) || c.sub.Refusal().HasChange(passed.After, passed.UpTo) {
+				t.Errorf("%s: the refusal %+v is not that of %+v alone", client, c.sub.Refusal(), sent)
+			}
+		})
 	}
 }
 

@@ -1,7 +1,9 @@
 package subscription
 
 import (
+	"flag"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -13,9 +15,19 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestB2_CachedSumOfNamesIsExact: the version of a SotW response always equals the sum of all that the client sees,
+// TestMain multiplies the number of random inputs of a property by -rounds.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	checks := flag.Lookup("rapid.checks").Value
+	if err := checks.Set(strconv.Itoa(check.Rounds(check.Must(strconv.Atoi(checks.String()))))); err != nil {
+		panic(err)
+	}
+	m.Run()
+}
+
+// TestB2_CachedSumOfRandomNamesIsExact: the version of a SotW response always equals the sum of all that the client sees,
 // whether the cached sum was updated or computed anew. The test also checks that it is updated if little has changed.
-func TestB2_CachedSumOfNamesIsExact(t *testing.T) {
+func TestB2_CachedSumOfRandomNamesIsExact(t *testing.T) {
 	texts := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
 	followed := 0
 	rapid.Check(t, func(t *rapid.T) {

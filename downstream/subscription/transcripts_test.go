@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
@@ -21,9 +22,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata")
 
-// TestTranscripts plays the conversations under testdata: one client and one type, without a stream. -update rewrites
-// them; review the diff. A line that begins with ">" is an event. The lines below it are the responses to the client,
-// and [Subscription.String].
+// TestTranscripts plays the conversations under testdata: one client and one type, without a stream, in virtual time.
+// -update rewrites them; review the diff. A line that begins with ">" is an event. The lines below it are the responses
+// to the client and [Subscription.String].
 //
 //	> client delta cds          (or sotw; then options: envoy, relay, errors, canary, held name@version …)
 //	> reconnect                 (the client reports what it accepted)
@@ -31,6 +32,9 @@ var update = flag.Bool("update", false, "rewrite testdata")
 //	> origin by name a@1 -b     (what was asked for by name)
 //	> origin of xdstp://… a@1   (what a glob stands for)
 //	> origin denies a           (or: has not found; in the set, or by name)
+//	> origin version 2 a@1 -b   (the version of the response, before each of these)
+//	> origin delays 100ms       (from the receipt of each further response to its changes; writes when they are accepted)
+//	> others subscribe a        (another client)
 //	> show                      (canaries, what the origin has changed; everything waits for that)
 //	> roll back                 (canaries, to the last good)
 //	> distrust a                (or of xdstp://… a; nothing ends it)
@@ -40,24 +44,36 @@ var update = flag.Bool("update", false, "rewrite testdata")
 //	> list * a                  (SotW)
 //	> ack                       (or nack; of the newest response, or of the nonce that follows)
 //	> wait 5s
+//	> status                    (the status of the client and of its resources, for operators)
 func TestTranscripts(t *testing.T) { check.Transcripts(t, "testdata/*.txt", *update, play) }
 
-func play(t *testing.T, lines []string) string {
-	var out strings.Builder
-	p := &player{t: t, now: time.Now()}
-	for _, line := range lines {
-		out.WriteString(line + "\n")
-		event, ok := strings.CutPrefix(line, "> ")
-		if !ok {
-			continue
+func play(t *testing.T, lines []string) (played string) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		p := &player{t: t, now: time.Now()}
+		for _, line := range lines {
+			out.WriteString(line + "\n")
+			event, ok := strings.CutPrefix(line, "> ")
+			if !ok {
+				continue
+			}
+			if event == "status" {
+				out.WriteString("  status " + p.status() + "\n")
+				continue
+			}
+			p.happen(strings.Fields(event))
+			for _, took := range p.propagated {
+				fmt.Fprintf(&out, "  accepted in %v\n", took)
+			}
+			p.propagated = nil
+			for _, response := range p.turn() {
+				out.WriteString("  send   " + response + "\n")
+			}
+			fmt.Fprintf(&out, "  state  %v\n", p.sub)
 		}
-		p.happen(strings.Fields(event))
-		for _, response := range p.turn() {
-			out.WriteString("  send   " + response + "\n")
-		}
-		fmt.Fprintf(&out, "  state  %v\n", p.sub)
-	}
-	return out.String()
+		played = out.String()
+	})
+	return played
 }
 
 // A player plays one transcript.
@@ -68,6 +84,9 @@ type player struct {
 	sub  *Subscription
 	by   Software
 	now  time.Time
+
+	delay      time.Duration   // from the receipt of the origin's responses to their changes
+	propagated []time.Duration // from the receipt to the ACK, by the current event
 
 	held     map[string]string // resources that the client reports in its first request
 	accepted string            // SotW: the version that it reports in its first request
@@ -86,6 +105,9 @@ func (p *player) happen(event []string) {
 		p.reconnect()
 	case "origin":
 		p.origin(args)
+	case "others":
+		p.view.Watch().Subscribe(p.sub.Key, args[1:])
+		p.w.TakeDemand()
 	case "show":
 		p.w.Show(0, p.w.Pin())
 	case "lost":
@@ -130,8 +152,8 @@ func (p *player) happen(event []string) {
 		}
 		p.request(r)
 	case "wait":
-		d := check.Must(time.ParseDuration(args[0]))
-		p.now = p.now.Add(d)
+		time.Sleep(check.Must(time.ParseDuration(args[0])))
+		p.now = time.Now()
 	default:
 		p.t.Fatalf("unknown event %q", event)
 	}
@@ -149,9 +171,9 @@ func (p *player) connect(args []string) {
 	p.view = p.view.Cohort(0)
 	p.w.SetConnected(true)
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second, ColdWait: 10 * time.Second}
-	c := &Client{Settings: settings, Watch: p.view.Watch(), Delta: args[0] == "delta", Errors: slices.Contains(args, "errors")}
+	c := &Client{Settings: settings, Watch: p.view.WatchFunc(func() {}), Delta: args[0] == "delta", Errors: slices.Contains(args, "errors")}
 	p.by = Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
-	p.sub = New(c, settings.TraitsOf(types[args[1]], p.by), wire.Unwrapped, false, noCounter{})
+	p.sub = New(c, settings.TraitsOf(types[args[1]], p.by), wire.Unwrapped, false, playedCounter{player: p})
 	p.held, p.versions, p.changes = make(map[string]string), make(map[string]string), make(map[string]func())
 	if i := slices.Index(args, "held"); i >= 0 {
 		for _, arg := range args[i+1:] {
@@ -166,19 +188,25 @@ func (p *player) reconnect() {
 	p.sub.Close()
 	p.sub.Watch.Close()
 	c := *p.sub.Client
-	c.Watch = p.view.Watch()
-	p.sub = New(&c, c.Settings.TraitsOf(p.sub.TypeURL, p.by), wire.Unwrapped, false, noCounter{})
+	c.Watch = p.view.WatchFunc(func() {})
+	p.sub = New(&c, c.Settings.TraitsOf(p.sub.TypeURL, p.by), wire.Unwrapped, false, playedCounter{player: p})
 }
 
 func (p *player) origin(args []string) {
-	kind, key := cache.Wildcard, p.sub.TypeURL
+	kind, key, version := cache.Wildcard, p.sub.TypeURL, ""
+	if args[0] == "version" {
+		version, args = args[1], args[2:]
+	}
 	switch args[0] {
+	case "delays":
+		p.delay = check.Must(time.ParseDuration(args[1]))
+		return
 	case "by":
 		kind, args = cache.ByName, args[2:]
 	case "of":
 		key, args = cache.Collection(key, args[1]), args[2:]
 	}
-	u := wire.Update{TypeURL: key}
+	u := wire.Update{TypeURL: key, SystemVersion: version}
 	for i, arg := range args {
 		name, version, is := strings.Cut(arg, "@")
 		switch {
@@ -193,7 +221,9 @@ func (p *player) origin(args []string) {
 			u.Removed = append(u.Removed, arg[1:])
 		}
 	}
+	p.w.SetCause(cache.Cause{Received: time.Now().Add(-p.delay)})
 	p.w.Apply(kind, u)
+	p.w.SetCause(cache.Cause{})
 	if kind == cache.Wildcard {
 		p.w.SetPhase(key, cache.Confirmed)
 	}
@@ -240,7 +270,7 @@ func (p *player) turn() (responses []string) {
 			send(part, &r)
 		}
 	}
-	p.sub.EndTurn(l)
+	p.sub.Watch.PassHints(p.sub.EndTurn(l))
 	return responses
 }
 
@@ -284,6 +314,41 @@ func (p *player) decode(body *wire.Body, nonce string) string {
 	}
 	slices.Sort(parts)
 	return nonce + ": {" + strings.Join(parts, " ") + "}"
+}
+
+// status returns the status of the client, such as "lag 1s, accepted 2 5s ago, refuses 3 | a refused, b sent". It refused
+// a version if no refusal is active.
+func (p *player) status() string {
+	at := p.sub.At(p.view.Generation())
+	s := at.Status(time.Now())
+	line := fmt.Sprint("lag ", s.Lag)
+	if !s.AcceptedAt.IsZero() {
+		line += strings.TrimRight(", accepted "+s.Accepted, " ") + fmt.Sprintf(" %v ago", time.Since(s.AcceptedAt))
+	}
+	switch r := s.Refusal; {
+	case s.Refused:
+		line += ", refuses " + r.Version
+	case r != nil:
+		line += ", refused " + r.Version
+	}
+	var resources []string
+	for _, r := range at.Resources() {
+		resources = append(resources, fmt.Sprint(r.Entry.Name, " ", r.State))
+	}
+	slices.Sort(resources)
+	return line + " | " + strings.Join(resources, ", ")
+}
+
+// A playedCounter records how long changes take from their receipt to the ACK.
+type playedCounter struct {
+	noCounter
+	*player
+}
+
+func (c playedCounter) Propagated(took time.Duration) {
+	if c.delay > 0 {
+		c.propagated = append(c.propagated, took)
+	}
 }
 
 // A noCounter counts nothing.
