@@ -2,7 +2,6 @@ package downstream
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -13,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/protobuf/proto"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
@@ -99,116 +97,49 @@ func resourceStates(server *Server, number uint64) map[string]string {
 	return out
 }
 
-// TestB30_ClientAndResourceStatus takes resources of one client through all states: not sent, sent, accepted and
-// refused. It checks the status of the client in each state.
+// TestB30_ClientAndResourceStatus checks the status of a stream, its types and its resources. The transcripts of package
+// subscription have the states of types and resources.
 func TestB30_ClientAndResourceStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, w := cache.New(cache.Config{})
-		server, err := New(Config{Views: oneView{view}})
-		check.OK(t, err)
-		put := func(version string, i ...int) {
-			u := wire.Update{TypeURL: wire.ClusterType, SystemVersion: version}
-			for _, i := range i {
-				u.Resources = append(u.Resources, benchResource(t, wire.ClusterType, i, version))
-			}
-			w.Apply(cache.Wildcard, u)
-			synctest.Wait()
-		}
+		server := check.Must(New(Config{Views: oneView{view}}))
 		w.SetConnected(true)
-		put("1", 0, 1)
+		putClusters(t, w, "1", 0, 1)
 		w.SetPhase(wire.ClusterType, cache.Confirmed)
-
 		c := serveScripted(t, server)
 		number := slices.Collect(server.Clients())[0].Number
-		typeStatus := func() TypeStatus {
-			s, open := server.Client(number)
-			if !open || len(s.Types) != 1 {
-				t.Fatalf("Client(%d) = %+v, %v; want an open stream of one type", number, s, open)
-			}
-			return s.Types[0]
-		}
-		wantStates := func(when string, want map[string]string) {
-			t.Helper()
-			if diff := cmp.Diff(want, resourceStates(server, number)); diff != "" {
-				t.Errorf("%s, resource states (-want +got):\n%s", when, diff)
-			}
-		}
-		a, b := benchName(0), benchName(1)
-
-		n, err := proto.Marshal(&corepb.Node{
+		encoded := marshalNode(t, &corepb.Node{
 			Id: "n1", Cluster: "shop", Extensions: []*corepb.Extension{{Name: "a.filter"}},
 		})
-		check.OK(t, err)
-		c.request(wire.Request{Node: n, Subscribe: []string{"*"}})
-		s, _ := server.Client(number)
-		if s.NodeID() != "n1" || s.Node().GetCluster() != "shop" || len(s.Node().GetExtensions()) > 0 || !s.Delta {
-			t.Errorf("stream status is %+v, want node n1 of cluster shop without extensions", s)
-		}
-		wantStates("before the first answer", map[string]string{a: "sent", b: "sent"})
-
+		c.request(wire.Request{Node: encoded, Subscribe: []string{"*"}})
 		time.Sleep(time.Second)
-		if got := typeStatus(); !got.Pending || got.Lag != time.Second || got.Accepted != "" {
-			t.Errorf("a second after the first response: %+v, want it pending, and a lag of 1s", got)
+		a, b := benchName(0), benchName(1)
+		want := func(when string, states map[string]string, lag time.Duration, refusal string) {
+			t.Helper()
+			if diff := cmp.Diff(states, resourceStates(server, number)); diff != "" {
+				t.Errorf("%s, resource states (-want +got):\n%s", when, diff)
+			}
+			s, open := server.Client(number)
+			if !open || s.NodeID() != "n1" || s.Node().GetCluster() != "shop" || len(s.Node().GetExtensions()) > 0 || !s.Delta ||
+				len(s.Types) != 1 {
+				t.Fatalf("%s: %+v, open: %v; want a Delta stream of one type and node n1 without extensions", when, s, open)
+			}
+			got := s.Types[0]
+			if got.Lag != lag || got.Refused != (refusal != "") || got.Refused && got.Refusal.Detail != refusal {
+				t.Errorf("%s: %+v, refusal %+v; want a lag of %v and the refusal %q", when, got, got.Refusal, lag, refusal)
+			}
+			holders := server.Holders(wire.ClusterType, a)
+			if len(holders) != 1 || holders[0].Stream != number || holders[0].State.String() != states[a] {
+				t.Errorf("%s: Holders(%s) = %+v, want one stream in state %s", when, a, holders, states[a])
+			}
 		}
+		want("a second after the first response", map[string]string{a: "sent", b: "sent"}, time.Second, "")
 		c.answer("")
-		got := typeStatus()
-		if got.Pending || got.Lag != 0 || got.Accepted != got.Version || !got.AcceptedAt.Equal(time.Now()) {
-			t.Errorf("after its ACK: %+v, want nothing pending, no lag, and the version accepted", got)
-		}
-		wantStates("after the ACK", map[string]string{a: "accepted", b: "accepted"})
-
-		put("2", 0)
-		wantStates("after a change", map[string]string{a: "sent", b: "accepted"})
-		time.Sleep(100 * time.Millisecond)
-		put("3", 1)
-		wantStates("while an answer is pending", map[string]string{a: "sent", b: "not_sent"})
-		time.Sleep(100 * time.Millisecond)
-		if got := typeStatus(); got.Lag != 200*time.Millisecond {
-			t.Errorf("lag is %v, want 200ms, the age of the older of two changes", got.Lag)
-		}
+		want("after its ACK", map[string]string{a: "accepted", b: "accepted"}, 0, "")
+		putClusters(t, w, "2", 0)
+		synctest.Wait()
 		c.answer("no such filter")
-		wantStates("after a NACK", map[string]string{a: "refused", b: "sent"})
-		if got := typeStatus(); !got.Refused || got.Refusal.Detail != "no such filter" || got.Lag != 200*time.Millisecond ||
-			got.Refusal.Version != "2" {
-			t.Errorf("after a NACK: %+v, refusal %+v; want its detail, version 2, and a lag of 200ms", got, got.Refusal)
-		}
-		c.answer("")
-		wantStates("after the next ACK", map[string]string{a: "refused", b: "accepted"})
-		if got := typeStatus(); !got.Refused || got.Lag != 0 {
-			t.Errorf("after the ACK of another resource: %+v, want an active refusal and no lag", got)
-		}
-		put("4", 1)
-		c.answer("nor such a listener")
-		wantStates("after a NACK of the other resource", map[string]string{a: "refused", b: "refused"})
-		if got := typeStatus(); !got.Refused || got.Refusal.Detail != "nor such a listener" {
-			t.Errorf("after two NACKs, the active refusal is %+v, want the newer", got.Refusal)
-		}
-		put("5", 1)
-		c.answer("")
-		wantStates("after the ACK of the resource refused last", map[string]string{a: "refused", b: "accepted"})
-		if got := typeStatus(); !got.Refused || got.Refusal.Detail != "no such filter" {
-			t.Errorf("after the ACK of the resource refused last, the active refusal is %+v, want the older", got.Refusal)
-		}
-		put("6", 0)
-		c.answer("")
-		wantStates("after the refused resource has changed", map[string]string{a: "accepted", b: "accepted"})
-		if got := typeStatus(); got.Refused || got.Refusal == nil {
-			t.Errorf("after an ACK, refused is %v and the last refusal %+v, want false and a refusal", got.Refused, got.Refusal)
-		}
-
-		for i := range 16 { // more refusals than the server keeps
-			put(fmt.Sprint("a", i), 0)
-			c.answer("no")
-			put(fmt.Sprint("b", i), 1)
-			c.answer("")
-		}
-		put("7", 0)
-		c.answer("")
-		wantStates("after many ACKs and NACKs", map[string]string{a: "accepted", b: "accepted"})
-
-		if got := server.Holders(wire.ClusterType, a); len(got) != 1 || got[0].Stream != number || got[0].State != Accepted {
-			t.Errorf("Holders(%s) = %+v, want one stream in state accepted", a, got)
-		}
+		want("after a NACK", map[string]string{a: "refused", b: "accepted"}, 0, "no such filter")
 		if got := server.Holders(wire.ClusterType, "nothing"); len(got) != 0 {
 			t.Errorf("Holders(nothing) = %+v, want none", got)
 		}

@@ -72,3 +72,20 @@ func TestCountsOfUnknownTypes(t *testing.T) {
 	none.tally("a/b.C", 1).Sent(1)
 	none.tally("a/b.C", 1).Answered(true)
 }
+
+// TestDurations checks the bucket of durations: that of the least upper bound, or the last.
+func TestDurations(t *testing.T) {
+	for took, bucket := range map[time.Duration]int{
+		-time.Second: 0, 0: 0, time.Millisecond: 0, time.Millisecond + 1: 1, time.Second: 9, time.Minute: len(Bounds) - 1,
+		time.Minute + 1: len(Bounds),
+	} {
+		var d durations
+		d.observe(took)
+		d.observe(took)
+		want := Distribution{Sum: 2 * max(took, 0)}
+		want.Buckets[bucket] = 2
+		if got := d.snapshot(); got != want || got.Count() != 2 {
+			t.Errorf("%v, twice: got %+v, want %+v", took, got, want)
+		}
+	}
+}

@@ -2,8 +2,10 @@ package downstream
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -18,6 +20,16 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
+
+// TestMain multiplies the number of random inputs of a property by -rounds.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	checks := flag.Lookup("rapid.checks").Value
+	if err := checks.Set(strconv.Itoa(check.Rounds(check.Must(strconv.Atoi(checks.String()))))); err != nil {
+		panic(err)
+	}
+	m.Run()
+}
 
 // A recordingClient is an aggregated Delta stream without a transport. It records the resources in responses.
 type recordingClient struct {
@@ -137,10 +149,10 @@ func (o *testOrigin) remove(kind cache.Kind, typeURL, name string) {
 	o.w.Apply(kind, wire.Update{TypeURL: typeURL, Removed: []string{name}})
 }
 
-// TestHintedStreamsSendWhatOthersSend checks that a stream with hints sends in each turn what a stream without hints
+// TestRandomHintedStreamsSendWhatOthersSend checks that a stream with hints sends in each turn what a stream without hints
 // sends, for random changes, requests and answers. In the end, each client must have the current resources (B.1, B.11,
 // B.12).
-func TestHintedStreamsSendWhatOthersSend(t *testing.T) {
+func TestRandomHintedStreamsSendWhatOthersSend(t *testing.T) {
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"}
 	rapid.Check(t, func(t *rapid.T) {
 		view, w := cache.New(cache.Config{})

@@ -38,7 +38,7 @@ func (c *eagerClient) RecvMsg(m any) (err error) {
 
 // B.35: requests of a stream are read at a limited rate, after a burst. Later requests are delayed, and none is lost.
 func TestB35_RequestsAreRateLimited(t *testing.T) {
-	const perSecond, requests = 50, 2000
+	const perSecond, requests = 5, 200
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
 		server := check.Must(New(Config{Views: oneView{view}, MaxRequestRate: perSecond, ColdWait: time.Hour}))
@@ -63,7 +63,7 @@ func TestB35_RequestsAreRateLimited(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		check.Equal(t, "requests read in 10s", read.Load()-before, 10*perSecond)
-		time.Sleep(time.Hour / 2)
+		time.Sleep(time.Minute)
 		synctest.Wait()
 		if got := server.Stats().Throttled; read.Load() != requests || got != requests-10*perSecond {
 			t.Errorf("%d requests were read, %d delayed, want %d, %d", read.Load(), got, requests, requests-10*perSecond)
@@ -102,14 +102,14 @@ func TestB35_AnswersAreNotRateLimited(t *testing.T) {
 		put(0)
 		began := time.Now()
 		var last wire.Request
-		for i := range 1000 {
+		for i := range 100 {
 			last = wire.Request{Delta: true, TypeURL: wire.EndpointType, Nonce: (<-c.sent).Nonce}
 			requests <- last
 			synctest.Wait()
 			put(i + 1)
 		}
 		<-c.sent
-		check.Equal(t, "time to read 1000 answers", time.Since(began), 0)
+		check.Equal(t, "time to read 100 answers", time.Since(began), 0)
 		for range 20 {
 			requests <- last
 		}

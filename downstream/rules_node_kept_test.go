@@ -3,12 +3,14 @@ package downstream
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -78,61 +80,75 @@ func handshake(t *testing.T, s *Server, host string) credentials.AuthInfo {
 	return info
 }
 
-// B.35: with an Authorizer, 1,000 streams of two connections with a large Node keep it once per connection, without its
-// extensions. Streams that have ended keep nothing.
+// B.35: with an Authorizer, the streams of a connection share a large Node without its extensions, regardless of the
+// order of its fields. A peer is charged for the Nodes of its connections, and streams that have ended keep nothing.
 func TestB35_StreamsOfOneConnectionShareNodes(t *testing.T) {
-	view, _ := cache.New(cache.Config{})
-	server, err := New(Config{Views: oneView{view}, Authorizer: &testAuthorizer{changed: make(chan struct{})},
-		Limits: guard.Limits{MaxNodeBytes: 256 << 10}})
-	check.OK(t, err)
-	var streams []*stream
-	join := func(connection credentials.AuthInfo, encoded []byte) error {
-		s := &stream{
-			server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", connection, nil), delta: true,
-			result: make(chan error, 1), timer: time.NewTimer(time.Hour),
-		}
-		s.turn.Store(turnRunning) // no worker runs the turn
-		r := &wire.Request{Delta: true}
-		check.OK(t, r.Decode(firstRequest(encoded)))
-		err := s.handleNow(r, time.Now())
-		if err == nil {
-			streams = append(streams, s)
-		}
-		return err
-	}
-	one, two := handshake(t, server, "192.0.2.1"), handshake(t, server, "192.0.2.1")
-	before := liveHeap()
-	for range 500 {
-		for _, connection := range []credentials.AuthInfo{one, two} {
-			check.OK(t, join(connection, marshalNode(t, withExtensions(nodeOfBytes(t, 40<<10), 80_000))))
-		}
-	}
-	if got := liveHeap() - before; got > 1000*4<<10+2*100<<10 {
-		t.Errorf("1000 streams of two connections take %d bytes, want a few KiB each and their Node twice", got)
-	}
-	// Each of these Nodes is different. The limit of a peer is 16 MiB.
-	fill := func() (kept int) {
-		for i := range 100 {
-			n := nodeOfBytes(t, 240<<10)
-			n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
-			if err := join(one, marshalNode(t, n)); err == nil {
-				kept++
-			} else if limit, ok := guard.LimitOf(err); !ok || limit != guard.LimitNodeBytes ||
-				status.Code(err) != codes.ResourceExhausted {
-				t.Fatalf("rejected with %v, want RESOURCE_EXHAUSTED and the limit", err)
+	synctest.Test(t, func(t *testing.T) {
+		// Bytes of a shared Node, of other Nodes, that do not count in each, and of a peer.
+		const shared, other, free, bound = 30 << 10, 60 << 10, 16 << 10, 4 << 20
+		view, _ := cache.New(cache.Config{})
+		server, err := New(Config{Views: oneView{view}, Authorizer: &testAuthorizer{changed: make(chan struct{})},
+			Limits: guard.Limits{MaxNodeBytes: bound / 64}})
+		check.OK(t, err)
+		var streams []*stream
+		join := func(connection credentials.AuthInfo, encoded []byte) error {
+			s := &stream{
+				server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", connection, nil), delta: true,
+				result: make(chan error, 1), timer: time.NewTimer(time.Hour),
 			}
+			s.turn.Store(turnRunning) // no worker runs the turn
+			r := &wire.Request{Delta: true}
+			check.OK(t, r.Decode(firstRequest(encoded)))
+			err := s.handleNow(r, time.Now())
+			if err == nil {
+				streams = append(streams, s)
+			}
+			return err
 		}
-		return kept
-	}
-	for round, want := range []int{72, 73} { // in round 0, the streams from before keep two Nodes
-		if kept := fill(); kept != want {
-			t.Errorf("round %d: %d Nodes are kept, want %d", round, kept, want)
+		connections := []credentials.AuthInfo{handshake(t, server, "192.0.2.1"), handshake(t, server, "192.0.2.1")}
+		one := marshalNode(t, &node{Id: "n", Extensions: []*corepb.Extension{{Name: strings.Repeat("x", 30_000)}}})
+		two := marshalNode(t, nodeOfBytes(t, shared)) // the fields of both are merged, in any order
+		for i := range 20 {
+			encoded := [][]byte{slices.Concat(one, two), slices.Concat(two, one)}
+			check.OK(t, join(connections[i%2], encoded[i/2%2]))
 		}
+		kept := make(map[*guard.KeptNode]int)
 		for _, s := range streams {
-			s.close()
+			kept[s.keptNode]++
 		}
-		streams = nil
-	}
+		if len(kept) != 2 {
+			t.Errorf("20 streams of two connections keep %d Nodes, want 2", len(kept))
+		}
+		for i := range bound / (other - free) { // a stream that changes its Node keeps only the newest
+			n := nodeOfBytes(t, other)
+			n.Id = string(rune('a' + i%20))
+			encoded := marshalNode(t, n)
+			r := &wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: encoded, NodeBytes: len(encoded)}
+			check.OK(t, streams[0].handleNow(r, time.Now()))
+		}
+		// fill joins streams with different Nodes, and returns how many the limit of the peer allows.
+		fill := func() (joined int) {
+			for i := range 100 {
+				n := nodeOfBytes(t, other)
+				n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
+				if err := join(connections[0], marshalNode(t, n)); err == nil {
+					joined++
+				} else if limit, ok := guard.LimitOf(err); !ok || limit != guard.LimitNodeBytes ||
+					status.Code(err) != codes.ResourceExhausted {
+					t.Fatalf("rejected with %v, want RESOURCE_EXHAUSTED and the limit", err)
+				}
+			}
+			return joined
+		}
+		for round, before := range []int{2*(shared-free) + other - free, 0} { // bytes that the peer is charged
+			want := (bound - before) / (other - free)
+			check.Equal(t, fmt.Sprintf("streams with different Nodes in round %d", round), fill(), want)
+			for _, s := range streams {
+				s.close()
+			}
+			streams = nil
+		}
+	})
 }
 
 // B.37: new rules also apply to a client whose first request was queued when the rules changed.
@@ -167,29 +183,30 @@ func TestB37_RulesChangeWhileRequestIsQueued(t *testing.T) {
 
 // B.35: a stream that ends while a request is queued leaves its group and keeps no Node.
 func TestB35_StreamEndsBeforeItsTurn(t *testing.T) {
-	view, _ := cache.New(cache.Config{})
-	v := &clusterViews{views: map[string]*cache.View{"": view}}
-	server, err := New(Config{Views: v})
-	check.OK(t, err)
-	s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true,
-		result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
-	s.turn.Store(turnQueued) // no worker runs the turn
-	request := func() {
-		s.acceptRequest(&wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: marshalNode(t, &node{Id: "a"})})
-	}
-	request()
-	if v.members != 1 || s.queued[0].identity.keptNode == nil {
-		t.Fatalf("%d streams are in a group, want 1 that keeps its Node", v.members)
-	}
-	if err := s.finish(errOutrun); err == nil {
-		t.Fatal("the stream ended without an error")
-	}
-	if v.members != 0 {
-		t.Errorf("%d streams are in a group after the end, want none", v.members)
-	}
-	s.lastNode = lastNode{}
-	request() // after the end
-	if v.members != 0 {
-		t.Errorf("%d streams are in a group for a request after the end, want none", v.members)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		view, _ := cache.New(cache.Config{})
+		v := &clusterViews{views: map[string]*cache.View{"": view}}
+		server := check.Must(New(Config{Views: v, Authorizer: &testAuthorizer{changed: make(chan struct{})},
+			Limits: guard.Limits{MaxNodeBytes: 32 << 10}}))
+		encoded := marshalNode(t, &node{Id: strings.Repeat("n", 31<<10)})
+		for i := range 150 { // the Nodes of 140 streams would exceed the limit of the peer
+			s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true,
+				result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
+			s.turn.Store(turnQueued) // no worker runs the turn
+			request := func() {
+				s.acceptRequest(&wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: encoded, NodeBytes: len(encoded)})
+			}
+			request()
+			if v.members != 1 || s.queued[0].identity.keptNode == nil {
+				t.Fatalf("stream %d: %d streams are in a group, want 1 that keeps its Node", i, v.members)
+			}
+			if err := s.finish(errOutrun); err == nil {
+				t.Fatal("the stream ended without an error")
+			}
+			check.Equal(t, "streams in a group after the end", v.members, 0)
+			s.lastNode = lastNode{}
+			request() // after the end
+			check.Equal(t, "streams in a group for a request after the end", v.members, 0)
+		}
+	})
 }

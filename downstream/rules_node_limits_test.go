@@ -50,39 +50,33 @@ func nodeOfBytes(tb testing.TB, size int) *node {
 	return n
 }
 
-// withExtensions adds extensions of at least size bytes to a Node.
-func withExtensions(n *node, size int) *node {
-	n = proto.CloneOf(n)
-	for before := proto.Size(n); proto.Size(n) < before+size; {
-		for range 100 {
-			n.Extensions = append(n.Extensions, &corepb.Extension{Name: "envoy.filters.http.router",
-				Category: "envoy.filters.http", TypeUrls: []string{"a", "b"}})
-		}
-	}
-	return n
-}
-
 // B.35: streams, polls and load reports apply the same limits to a Node, without its extensions.
 func TestB35_NodeLimits(t *testing.T) {
 	const most = 256 << 10
+	extension := func(size int) []*corepb.Extension { return []*corepb.Extension{{Name: strings.Repeat("x", size)}} }
+	full := nodeOfBytes(t, most-2*guard.MaxNodeValues)
+	full.ClientFeatures = make([]string, guard.MaxNodeValues) // of two bytes each
+	full.Extensions = extension(most)
 	for _, tt := range []struct {
 		name string
 		node *node
 		want string // part of the error; empty if the Node is accepted
 	}{
-		{"extensions, and 256 KiB", withExtensions(nodeOfBytes(t, most), 80_000), ""},
+		{"256 KiB and 10,000 values, and extensions", full, ""},
 		{"a byte more", nodeOfBytes(t, most+1),
 			"node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
-		{"10,000 values", &node{ClientFeatures: make([]string, guard.MaxNodeValues)}, ""},
 		{"a value more", &node{ClientFeatures: make([]string, guard.MaxNodeValues+1)},
 			"node of more than 10000 values, counting list elements and fields of structs at any depth: " +
 				"no more are allowed (TENDER_MAX_NODE_BYTES)"},
-		{"1 MiB of extensions", withExtensions(&node{Id: "n"}, 1<<20), "at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"1 MiB of extensions", &node{Id: "n", Extensions: extension(1 << 20)},
+			"at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			encoded := marshalNode(t, tt.node)
-			wantError := func(service string, err error) {
-				t.Helper()
+			for service, err := range map[string]error{
+				"stream": streamNodeError(t, encoded), "load report": loadReportNodeError(t, encoded),
+				"poll": pollNodeError(t, check.Must(protojson.Marshal(tt.node))),
+			} {
 				switch {
 				case tt.want == "" && err != nil:
 					t.Errorf("%s: error %v, want none", service, err)
@@ -90,13 +84,6 @@ func TestB35_NodeLimits(t *testing.T) {
 					!strings.Contains(status.Convert(err).Message(), tt.want)):
 					t.Errorf("%s: error %v, want INVALID_ARGUMENT and %q", service, err, tt.want)
 				}
-			}
-			wantError("stream", streamNodeError(t, encoded))
-			wantError("load report", loadReportNodeError(t, encoded))
-			body, err := protojson.Marshal(tt.node)
-			check.OK(t, err)
-			if size := len(body); size <= 1<<20 || tt.want != "" { // as JSON, a Node may be larger
-				wantError("poll", pollNodeError(t, body))
 			}
 		})
 	}
