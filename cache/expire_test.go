@@ -90,6 +90,15 @@ func (o *timedOrigin) wantVisible(what string, kind Kind, name, want string) {
 	}
 }
 
+// wantExpiry fails the test unless a resource expires after this time and not before.
+func (o *timedOrigin) wantExpiry(what string, kind Kind, name, content string, after time.Duration) {
+	o.Helper()
+	o.sleep(after - 1)
+	o.wantVisible(what+", before the deadline", kind, name, content)
+	o.sleep(1)
+	o.wantVisible(what+", at the deadline", kind, name, "-")
+}
+
 // TestR107_Expires: a resource is removed when its TTL ends and not before, for all subscribers, with and without a
 // connection.
 func TestR107_Expires(t *testing.T) {
@@ -179,9 +188,7 @@ func TestR107_Aliases(t *testing.T) {
 		if change := o.heartbeat(ByName, "real", "1", time.Minute); change.Renewed != 2 {
 			t.Errorf("got %+v, want both aliases renewed", change)
 		}
-		o.sleep(time.Minute - 1)
-		o.wantVisible("renewed", ByName, "alias", "x")
-		o.sleep(1)
+		o.wantExpiry("renewed", ByName, "alias", "x", time.Minute)
 		for _, alias := range []string{"alias", "further"} {
 			o.wantVisible("expired", ByName, alias, "-")
 			if e, _ := o.typ().Lookup(o.name(alias)); !e.Expired || e.Prior == nil || e.Prior.Name != "real" {
@@ -345,9 +352,9 @@ func TestR107_ReplacementOfExpiredIsSent(t *testing.T) {
 	})
 }
 
-// TestR105_NamedReadersSeeTheDeadline applies random steps to both sets, with a reader of a name that reads at random
+// TestR105_RandomReadersSeeTheDeadline applies random steps to both sets, with a reader of a name that reads at random
 // times. After each read, it must know the deadline of the content.
-func TestR105_NamedReadersSeeTheDeadline(t *testing.T) {
+func TestR105_RandomReadersSeeTheDeadline(t *testing.T) {
 	type step struct {
 		what, content string
 		kind          Kind

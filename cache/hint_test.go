@@ -7,16 +7,18 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestHintsMatchLogs: after any sequence of responses, the hints of a stream have the names that the logs have after
+// TestRandomHintsMatchLogs: after any sequence of responses, the hints of a stream have the names that the logs have after
 // its position, or report that they are incomplete, which they may only after many changes.
-func TestHintsMatchLogs(t *testing.T) {
+func TestRandomHintsMatchLogs(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		w := o.view.WatchFunc(func() {})
@@ -100,43 +102,47 @@ func TestHintsNeedWatchFunc(t *testing.T) {
 	}
 }
 
-// TestNoHintIsLost: streams that read only hinted names have the state of each generation that they process, while the
-// origin sends few and many changes as fast as it can.
-func TestNoHintIsLost(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	const streams, names, rounds = 50, 40, 150
-	o := newOrigin(t, Config{})
-	var ready, done sync.WaitGroup
-	for i := range streams { // joined by done
-		ready.Add(1)
-		done.Go(func() {
-			if err := followHints(ctx, o.view, ready.Done, i, names); err != nil {
-				t.Errorf("stream %d: %v", i, err)
+// TestRandomHintsAreNotLost: streams that read only hinted names have the state of each generation that they process,
+// while the origin sends few and many changes as fast as it can.
+func TestRandomHintsAreNotLost(t *testing.T) {
+	const streams, names, changes = 40, 40, 120
+	for range check.Rounds(1) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			o := newOrigin(t, Config{})
+			var ready, done sync.WaitGroup
+			for i := range streams { // joined by done
+				ready.Add(1)
+				done.Go(func() {
+					if err := followHints(ctx, o.view, ready.Done, i, names); err != nil {
+						t.Errorf("stream %d: %v", i, err)
+					}
+				})
 			}
+			ready.Wait()
+			o.TakeDemand()
+			for i := range changes {
+				content := fmt.Sprint(i)
+				if i == changes-1 {
+					content = final
+				}
+				u := wire.Update{TypeURL: acme}
+				for k := range names {
+					u.Resources = append(u.Resources, o.resource(fmt.Sprint("n", k), "", content))
+				}
+				if i%3 != 2 {
+					u.Resources = u.Resources[i%names:][:1]
+				}
+				o.Apply(ByName, u)
+				jitter(i)
+			}
+			done.Wait()
 		})
 	}
-	ready.Wait()
-	o.TakeDemand()
-	for i := range rounds {
-		content := fmt.Sprint(i)
-		if i == rounds-1 {
-			content = final
-		}
-		u := wire.Update{TypeURL: acme}
-		for k := range names {
-			u.Resources = append(u.Resources, o.resource(fmt.Sprint("n", k), "", content))
-		}
-		if i%3 != 2 {
-			u.Resources = u.Resources[i%names:][:1]
-		}
-		o.Apply(ByName, u)
-		jitter(i)
-	}
-	done.Wait()
 }
 
-// followHints runs one stream of TestNoHintIsLost.
+// followHints runs one stream of TestRandomHintsAreNotLost.
 func followHints(ctx context.Context, v *View, ready func(), i, names int) error {
 	woken := make(chan struct{}, 1)
 	w := v.WatchFunc(func() {

@@ -86,9 +86,9 @@ func TestB6_Demand(t *testing.T) {
 	take("another type", "+* of "+other, "+a of "+other)
 }
 
-// TestB6_DemandIsConsistent: after each TakeDemand, the demand that the session received equals the subscriptions of
+// TestB6_DemandOfRandomSubscriptions: after each TakeDemand, the demand that the session received equals the subscriptions of
 // the streams.
-func TestB6_DemandIsConsistent(t *testing.T) {
+func TestB6_DemandOfRandomSubscriptions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		watches := []*Watch{o.view.Watch(), o.view.Watch(), o.view.Watch()}
@@ -315,9 +315,9 @@ func TestNamesAreFreed(t *testing.T) {
 	}
 }
 
-// TestNamesAreHeldExactly applies random subscriptions and compares the names in the index with the names in use. At
+// TestRandomNamesAreHeldExactly applies random subscriptions and compares the names in the index with the names in use. At
 // the end, no name is left, and each id was released once.
-func TestNamesAreHeldExactly(t *testing.T) {
+func TestRandomNamesAreHeldExactly(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o, watch := newSubscribed(t)
 		held := map[string]*Name{}

@@ -7,39 +7,44 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 const (
-	raceStreams = 1000 // streams of TestNoWakeUpIsLost
-	raceChanges = 300  // of its writer
-	members     = 10
-	final       = "final"
+	members = 10 // of the wildcard set
+	final   = "final"
 )
 
-// TestNoWakeUpIsLost: streams of all three kinds subscribe at any time of a busy writer, and each must read the final
-// state. A stream that misses a wake-up would wait until the timeout.
-func TestNoWakeUpIsLost(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	o := newOrigin(t, Config{})
-	var streams sync.WaitGroup
-	for i := range raceStreams { // joined by Wait below
-		streams.Go(func() {
-			jitter(i)
-			if err := raceWildcard(ctx, o.view, i); err != nil {
-				t.Errorf("stream %d: %v", i, err)
+// TestRandomWakeUpsAreNotLost: streams of all three kinds subscribe at any time of a busy writer, and each must read the
+// final state. A stream that misses a wake-up waits until the timeout.
+func TestRandomWakeUpsAreNotLost(t *testing.T) {
+	const streams, changes = 150, 40 // enough for each kind of stream with each name, and each kind of change
+	for range check.Rounds(12) {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			o := newOrigin(t, Config{})
+			var open sync.WaitGroup
+			for i := range streams { // joined by Wait below
+				open.Go(func() {
+					jitter(i)
+					if err := raceWildcard(ctx, o.view, i); err != nil {
+						t.Errorf("stream %d: %v", i, err)
+					}
+				})
 			}
+			done := make(chan struct{})
+			go func() { // ends with the streams, which end with ctx at the latest
+				open.Wait()
+				close(done)
+			}()
+			o.runRace(changes, done)
 		})
 	}
-	done := make(chan struct{})
-	go func() { // ends with the streams, which end with ctx at the latest
-		streams.Wait()
-		close(done)
-	}()
-	o.runRace(done)
 }
 
 // jitter yields to other goroutines for a varying time.
@@ -50,7 +55,7 @@ func jitter(i int) {
 }
 
 // runRace is the origin of the race: it makes changes, then the final change, and responds to late subscribers.
-func (o *origin) runRace(done <-chan struct{}) {
+func (o *origin) runRace(changes int, done <-chan struct{}) {
 	requested := map[string]bool{}
 	answer := func(content string) {
 		u := wire.Update{TypeURL: acme}
@@ -64,7 +69,7 @@ func (o *origin) runRace(done <-chan struct{}) {
 		}
 		o.Apply(ByName, u)
 	}
-	for i := range raceChanges {
+	for i := range changes {
 		o.put(Wildcard, fmt.Sprint("m", rand.IntN(members)), "", fmt.Sprint(i))
 		switch i % 7 {
 		case 0:
@@ -152,10 +157,9 @@ func raceNamed(ctx context.Context, v *View, w *Watch, text string) error {
 	}
 }
 
-// TestRegisteringRacesWithPublishing: a stream that registers while a change is published either finds it in the
+// TestRandomRegistrationsRaceWithPublishing: a stream that registers while a change is published either finds it in the
 // generation, or is woken. Each round uses another delay.
-func TestRegisteringRacesWithPublishing(t *testing.T) {
-	const rounds = 20_000
+func TestRandomRegistrationsRaceWithPublishing(t *testing.T) {
 	type registered struct {
 		watch *Watch
 		wc    *WildcardWatch
@@ -178,7 +182,7 @@ func TestRegisteringRacesWithPublishing(t *testing.T) {
 		{TypeURL: acme, Resources: []*wire.Resource{o.resource("a", "1", "x")}},
 		{TypeURL: acme, Resources: []*wire.Resource{o.resource("a", "2", "y")}},
 	}
-	for i := range rounds {
+	for i := range check.Rounds(10_000) {
 		starts <- rand.IntN(20)
 		o.Apply(Wildcard, updates[i%2])
 		r := <-results

@@ -66,8 +66,8 @@ func (m setModel) check(t *rapid.T, s *Set, names []*Name, last Seq) {
 	}
 }
 
-// TestB1_LogIsOrderedByLastChange compares sets, compacted or not, with a model. Old versions of a set must not change.
-func TestB1_LogIsOrderedByLastChange(t *testing.T) {
+// TestB1_RandomSetsAreOrderedByLastChange compares sets, compacted or not, with a model. Old versions of a set must not change.
+func TestB1_RandomSetsAreOrderedByLastChange(t *testing.T) {
 	contents := []*wire.Resource{
 		newResource(t, acme, "r", "1", "one"), newResource(t, acme, "r", "2", "two"), expiring(t, "r", "3", "three"),
 	}

@@ -9,8 +9,9 @@ import (
 )
 
 // TestB2_HashedVersionsAreTrusted: if the versions of an origin are hashes of the content, an equal version means equal
-// content. If its versions are not trusted, different bytes are a change.
+// content. If its versions are not trusted, different bytes are a change. The version of the set is made accordingly.
 func TestB2_HashedVersionsAreTrusted(t *testing.T) {
+	const foo = "type.googleapis.com/acme.Foo"
 	for _, tt := range []struct {
 		source  fingerprint.Source
 		changed int
@@ -21,17 +22,20 @@ func TestB2_HashedVersionsAreTrusted(t *testing.T) {
 	} {
 		view, w := cache.New(cache.Config{VersionSource: tt.source})
 		apply := func(value string) cache.Change {
-			r, err := wire.NewResource("type.googleapis.com/acme.Foo", "a", "v1", []byte(value))
+			r, err := wire.NewResource(foo, "a", "v1", []byte(value))
 			if err != nil {
 				t.Fatal(err)
 			}
-			return w.Apply(cache.Wildcard, wire.Update{TypeURL: "type.googleapis.com/acme.Foo", Resources: []*wire.Resource{r}})
+			c := w.Apply(cache.Wildcard, wire.Update{TypeURL: foo, Resources: []*wire.Resource{r}})
+			if got, want := view.Generation().Type(foo).Wildcard.Sum(), tt.source.Leaf(foo, r); got != want {
+				t.Errorf("source %v, %s: version %v, want %v", tt.source, value, got, want)
+			}
+			return c
 		}
 		apply("one order of fields")
 		c := apply("another order of fields")
-		if c.Changed != tt.changed || view.Generation().WildcardSource("type.googleapis.com/acme.Foo").Reused != tt.reused {
-			t.Errorf("source %v: changed %d, reused %t; want %d, %t", tt.source, c.Changed,
-				view.Generation().WildcardSource("type.googleapis.com/acme.Foo").Reused, tt.changed, tt.reused)
+		if reused := view.Generation().WildcardSource(foo).Reused; c.Changed != tt.changed || reused != tt.reused {
+			t.Errorf("source %v: changed %d, reused %t; want %d, %t", tt.source, c.Changed, reused, tt.changed, tt.reused)
 		}
 	}
 }

@@ -3,55 +3,60 @@ package cache
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestB1_TypesAreVersions: each version of types yields the changes since any earlier version and no others, and the
-// log does not keep types that changed again or were dropped.
-func TestB1_TypesAreVersions(t *testing.T) {
+// TestB1_RandomTypesAreVersions: each version of types yields the changes since any earlier version and no others, and
+// the log does not keep types that changed again or were dropped.
+func TestB1_RandomTypesAreVersions(t *testing.T) {
+	const keys = 12
+	const mostLogged = 2*keys + 64
 	type version struct {
 		types
 		want map[string]uint64 // when each key last changed
 	}
-	rng := rand.New(rand.NewPCG(1, 2))
-	versions := []version{{want: map[string]uint64{}}}
-	for i := range uint64(3000) {
-		v := versions[len(versions)-1]
-		v.want = maps.Clone(v.want)
-		key := fmt.Sprint(rng.IntN(300))
-		if _, there := v.want[key]; there && rng.IntN(3) == 0 {
-			v.drop(key)
-			delete(v.want, key)
-		} else {
-			v.put(&Type{URL: key, revision: i + 1})
-			v.want[key] = i + 1
+	rapid.Check(t, func(t *rapid.T) {
+		versions := []version{{want: map[string]uint64{}}}
+		steps := rapid.IntRange(1, 3*mostLogged).Draw(t, "steps")
+		for i := range steps {
+			v := versions[i]
+			v.want = maps.Clone(v.want)
+			key, at := fmt.Sprint(rapid.IntRange(0, keys-1).Draw(t, "key")), uint64(i+1)
+			if _, there := v.want[key]; there && rapid.IntRange(0, 2).Draw(t, "drop") == 0 {
+				v.drop(key)
+				delete(v.want, key)
+			} else {
+				v.put(&Type{URL: key, revision: at})
+				v.want[key] = at
+			}
+			versions = append(versions, v)
 		}
-		versions = append(versions, v)
-	}
-	for i := range versions {
-		v := &versions[i]
-		if n := v.byKey.Len(); n != len(v.want) || len(v.log) > 2*n+300 {
-			t.Fatalf("version %d: %d types and a log of %d, want %d types and not many more", i, n, len(v.log), len(v.want))
-		}
-		since := rng.Uint64N(uint64(i) + 1)
-		var got, want []uint64
-		for typ := range v.since(since) {
-			got = append(got, typ.revision)
-		}
-		for _, at := range v.want {
-			if at > since {
-				want = append(want, at)
+		since := rapid.Uint64Range(0, uint64(steps)).Draw(t, "since")
+		for i := range versions {
+			v := &versions[i]
+			if n := v.byKey.Len(); n != len(v.want) || len(v.log) > mostLogged {
+				t.Fatalf("version %d: %d types and a log of %d, want %d and at most %d", i, n, len(v.log), len(v.want), mostLogged)
+			}
+			var got, want []uint64
+			for typ := range v.since(since) {
+				got = append(got, typ.revision)
+			}
+			for _, at := range v.want {
+				if at > since {
+					want = append(want, at)
+				}
+			}
+			if slices.Sort(want); !slices.Equal(got, want) {
+				t.Fatalf("version %d since %d: got %v, want %v", i, since, got, want)
 			}
 		}
-		if slices.Sort(want); !slices.Equal(got, want) {
-			t.Fatalf("version %d since %d: got %v, want %v", i, since, got, want)
-		}
-	}
+	})
 }
 
 // TestB1_ChangedSince: ChangedSince yields the types that changed, for each kind of change, and no others.

@@ -1,8 +1,6 @@
 package cache
 
 import (
-	"crypto/sha256"
-	"encoding/base64"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,32 +13,6 @@ import (
 	"github.com/xdstender/tender/cache/intern"
 	"github.com/xdstender/tender/cache/wire"
 )
-
-const emptyVersion = "r1.AAAAAAAAAAAAAAAAAAAAAA"
-
-func TestB2_EmptySet(t *testing.T) {
-	if got := (fingerprint.Sum{}).Version(""); got != emptyVersion {
-		t.Errorf("empty set: got %q, want %q", got, emptyVersion)
-	}
-	o := newOrigin(t, Config{})
-	o.put(Wildcard, "a", "1", "x")
-	o.remove(Wildcard, "a")
-	if got := o.typ().Wildcard.Sum().Version(""); got != emptyVersion {
-		t.Errorf("set after all removals: got %q, want %q", got, emptyVersion)
-	}
-}
-
-// TestB2_LeafIsAsWritten compares the version with the formula, byte for byte: other replicas may run another release.
-func TestB2_LeafIsAsWritten(t *testing.T) {
-	o := newOrigin(t, Config{})
-	o.put(Wildcard, "a", "1", "x")
-	content := sha256.Sum256([]byte(acme + "\x00" + "x"))
-	leaf := sha256.Sum256([]byte("tender1" + acme + "\x00" + "a" + "\x00" + string(content[:])))
-	want := "7~r1." + base64.RawURLEncoding.EncodeToString(leaf[:16])
-	if got := o.typ().Wildcard.Sum().Version("7"); got != want {
-		t.Errorf("one resource: got %q, want %q", got, want)
-	}
-}
 
 func TestR091_SystemVersionIsOnlyShown(t *testing.T) {
 	o, watch := newSubscribed(t)
@@ -128,9 +100,9 @@ func feedSet(t *rapid.T, o *origin, want map[string]string) {
 	send()
 }
 
-// TestB2_EqualSetsHaveEqualVersions: two views that received their resources in different ways have equal versions if
+// TestB2_R023_EqualRandomSetsHaveEqualVersions: two views that received their resources in different ways have equal versions if
 // and only if their resources are equal.
-func TestB2_EqualSetsHaveEqualVersions(t *testing.T) {
+func TestB2_R023_EqualRandomSetsHaveEqualVersions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		source := rapid.SampledFrom([]fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin}).Draw(t, "source")
 		one, two := newOrigin(t, Config{VersionSource: source}), newOrigin(t,
@@ -166,37 +138,6 @@ func TestR026_OriginVersionsAgree(t *testing.T) {
 	}
 }
 
-func TestB2_FromOrigin(t *testing.T) {
-	v := func(source fingerprint.Source, version, content string) string {
-		o := newOrigin(t, Config{VersionSource: source})
-		o.put(Wildcard, "a", version, content)
-		return o.typ().Wildcard.Sum().Version("")
-	}
-	tests := []struct {
-		what string
-		a, b string
-		same bool
-	}{
-		{"content decides, not the version", v(fingerprint.FromContent, "1", "x"), v(fingerprint.FromContent, "2", "x"),
-			true},
-		{"content decides, under one version", v(fingerprint.FromContent, "1", "x"), v(fingerprint.FromContent, "1", "y"),
-			false},
-		{"the origin's version decides, not the content", v(fingerprint.FromOrigin, "1", "x"),
-			v(fingerprint.FromOrigin, "1", "y"), true},
-		{"the origin's version decides, for one content", v(fingerprint.FromOrigin, "1", "x"),
-			v(fingerprint.FromOrigin, "2", "x"), false},
-		{"without a version the content decides", v(fingerprint.FromOrigin, "", "x"), v(fingerprint.FromOrigin, "", "y"),
-			false},
-		{"without a version both sources agree", v(fingerprint.FromOrigin, "", "x"), v(fingerprint.FromContent, "", "x"),
-			true},
-	}
-	for _, test := range tests {
-		if got := test.a == test.b; got != test.same {
-			t.Errorf("%s: got equal %t, want %t", test.what, got, test.same)
-		}
-	}
-}
-
 // TestB2_WithoutBody: an unresolved alias does not contribute to the SotW version.
 func TestB2_WithoutBody(t *testing.T) {
 	o := newOrigin(t, Config{})
@@ -204,34 +145,6 @@ func TestB2_WithoutBody(t *testing.T) {
 		updateOf(acme, decoded(t, acme, &discoverypb.Resource{Name: "a", Version: "1", Aliases: []string{"b"}})))
 	if got := o.typ().Wildcard.Sum(); got != (fingerprint.Sum{}) {
 		t.Errorf("got %v, want zero", got)
-	}
-}
-
-func TestR023_AChangeChangesTheVersion(t *testing.T) {
-	o := newOrigin(t, Config{})
-	for i := range 100 {
-		o.put(Wildcard, fmt.Sprint("r", i), "1", "x")
-	}
-	seen := map[fingerprint.Sum]string{}
-	look := func(after string) {
-		sum := o.typ().Wildcard.Sum()
-		if before, twice := seen[sum]; twice {
-			t.Errorf("version after %s equals the version after %s", after, before)
-		}
-		seen[sum] = after
-	}
-	look("the beginning")
-	o.put(Wildcard, "r50", "1", "y")
-	look("a change of content under one version")
-	o.put(Wildcard, "r100", "1", "x")
-	look("an addition")
-	o.remove(Wildcard, "r7")
-	look("a removal")
-	o.put(Wildcard, "r7", "9", "x")
-	o.remove(Wildcard, "r100")
-	o.put(Wildcard, "r50", "2", "x")
-	if got := seen[o.typ().Wildcard.Sum()]; got != "the beginning" {
-		t.Errorf("with the original content: got the version after %q", got)
 	}
 }
 

@@ -11,10 +11,10 @@ import (
 	"github.com/xdstender/tender/cache/quota"
 )
 
-// TestB35_QuotasCountWhatIsWanted subscribes and unsubscribes streams of two views at random. The quota of an origin
+// TestB35_QuotasCountRandomSubscriptions subscribes and unsubscribes streams of two views at random. The quota of an origin
 // counts each name once for each view with a subscriber, but not names that one view copies from the other. OverQuota
 // returns names exactly if a limit would be exceeded. In each view, one of the subscribed peers is charged for a name.
-func TestB35_QuotasCountWhatIsWanted(t *testing.T) {
+func TestB35_QuotasCountRandomSubscriptions(t *testing.T) {
 	const most = 6
 	sources := func(_, name string) int { return max(0, strings.Index("xyz", name[:min(1, len(name))])) }
 	rapid.Check(t, func(t *rapid.T) {

@@ -11,9 +11,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// TestWatchersOfNames: after any sequence of subscriptions, each name has its watches, sorted and without duplicates,
+// TestWatchersOfRandomSubscriptions: after any sequence of subscriptions, each name has its watches, sorted and without duplicates,
 // and names that share a set of watches do not affect each other.
-func TestWatchersOfNames(t *testing.T) {
+func TestWatchersOfRandomSubscriptions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := newOrigin(t, Config{})
 		texts := []string{"a", "b", "c", "d", "e", "f"}

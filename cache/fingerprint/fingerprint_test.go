@@ -27,7 +27,7 @@ func drawSum(t *rapid.T, label string) Sum {
 	return Sum{word.Draw(t, label+" hi"), word.Draw(t, label+" lo")}
 }
 
-func TestB2_SumsAreAGroup(t *testing.T) {
+func TestB2_RandomSumsAreAGroup(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a, b, c := drawSum(t, "a"), drawSum(t, "b"), drawSum(t, "c")
 		switch {
@@ -87,6 +87,9 @@ func TestB2_OnlyWhatFollowsTheLastTildeCounts(t *testing.T) {
 
 // TestB2_LeafIsAsWritten holds the leaf to the formula, byte for byte: other replicas may run another release.
 func TestB2_LeafIsAsWritten(t *testing.T) {
+	if got, want := (Sum{}).Version(""), "r1.AAAAAAAAAAAAAAAAAAAAAA"; got != want {
+		t.Errorf("empty set: got %q, want %q", got, want)
+	}
 	content := sha256.Sum256([]byte(acme + "\x00" + "x"))
 	for _, tt := range []struct {
 		source  Source

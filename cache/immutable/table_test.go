@@ -15,9 +15,9 @@ var edges = []uint32{
 	1<<24 - 1, 1 << 24, 1<<30 - 1, 1 << 30, math.MaxUint32,
 }
 
-// TestB1_TablesArePersistent changes tables made of any earlier one, in edits of
+// TestB1_RandomTablesArePersistent changes tables made of any earlier one, in edits of
 // any size, and holds all of them to a map that was current when each was made.
-func TestB1_TablesArePersistent(t *testing.T) {
+func TestB1_RandomTablesArePersistent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type version struct {
 			table Table[int]
@@ -68,8 +68,8 @@ func TestB1_TablesArePersistent(t *testing.T) {
 	})
 }
 
-// TestTableDifferences holds the differences of any two tables to those of maps, in either direction.
-func TestTableDifferences(t *testing.T) {
+// TestRandomTableDifferences holds the differences of any two tables to those of maps, in either direction.
+func TestRandomTableDifferences(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ids := rapid.OneOf(rapid.SampledFrom(edges), rapid.Uint32Range(0, 200))
 		var a, b Table[int]

@@ -72,6 +72,7 @@ func TestR127_UnknownFieldsSurvive(t *testing.T) {
 		"any":              resourceOf("1", "a", join(body, unknown)),
 		"message":          resourceOf("1", "a", anyOf(wire.ClusterType, join(value, unknown))),
 		"no version given": join(resourceOf("", "a", join(body, unknown)), unknown),
+		"with a TTL":       join(resourceOf("1", "a", body), unknown, ttlOf(t, durationpb.New(time.Minute))),
 	}
 	for name, origin := range tests {
 		t.Run(name, func(t *testing.T) {

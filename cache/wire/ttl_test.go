@@ -7,7 +7,6 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -191,33 +190,6 @@ func TestB19_R110_OnlyInformativeWrappersAreSent(t *testing.T) {
 			}
 			wantMessage(t, name, inner, want)
 		}
-	}
-}
-
-// TestR127_WrapperIsForwarded: clients receive all fields of the Resource message, known or unknown, with and without a
-// TTL.
-func TestR127_WrapperIsForwarded(t *testing.T) {
-	rich := richUpdate().GetResources()[0]
-	unknown := protowire.AppendBytes(protowire.AppendTag(nil, 4242, protowire.BytesType), []byte("kept"))
-	rich.ProtoReflect().SetUnknown(unknown)
-	r := decodeOne(t, acme, marshal(t, rich))
-	for _, left := range []time.Duration{0, time.Second} {
-		delta, sotw := wire.NewDeltaBody(acme, ""), wire.NewSotWBody(acme, "v", wire.WrapAll)
-		delta.Add(r, left)
-		sotw.Add(r, left)
-		inDelta, inSotW := new(discoverypb.DeltaDiscoveryResponse), new(discoverypb.DiscoveryResponse)
-		receive(t, send(t, &wire.Response{Body: delta, Nonce: "n"}), inDelta)
-		receive(t, send(t, &wire.Response{Body: sotw, Nonce: "n"}), inSotW)
-		wrapped := new(discoverypb.Resource)
-		if err := inSotW.GetResources()[0].UnmarshalTo(wrapped); err != nil {
-			t.Fatal(err)
-		}
-		want := proto.CloneOf(rich)
-		if want.Ttl = nil; left > 0 {
-			want.Ttl = durationpb.New(left)
-		}
-		wantMessage(t, "delta", inDelta.GetResources()[0], want)
-		wantMessage(t, "wrapped", wrapped, want)
 	}
 }
 

@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -17,6 +18,7 @@ import (
 
 func TestR062_DuplicateNamesAreRejected(t *testing.T) {
 	a, b := resourceOf("1", "a", anyOf(acme, []byte("a"))), resourceOf("1", "b", anyOf(acme, []byte("b")))
+	const spelled, respelled = xdstpFoo + "?a=1&b=2", xdstpFoo + "?b=2&a=1" // of one name
 	removed := func(names ...string) (out []byte) {
 		for _, n := range names {
 			out = append(out, bytesField(6, n)...)
@@ -37,6 +39,11 @@ func TestR062_DuplicateNamesAreRejected(t *testing.T) {
 		{"alias equals another name", updateOf(acme, a, join(b, bytesField(4, "a"))), ""},
 		{"case matters", join(updateOf(acme, a), removed("A")), ""},
 		{"heartbeat and content", updateOf(acme, a, bytesField(3, "a")), `"a"`},
+		{"resource twice, two spellings", updateOf(acme, resourceOf("1", spelled, anyOf(acme, nil)),
+			resourceOf("1", respelled, anyOf(acme, nil))), spelled},
+		{"removed twice, two spellings", join(updateOf(acme), removed(spelled, respelled)), spelled},
+		{"in both lists, two spellings", join(updateOf(acme, resourceOf("1", spelled, anyOf(acme, nil))),
+			removed(respelled)), spelled},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -256,26 +263,47 @@ func checkTruncated(t *testing.T, msg []byte) {
 	}
 }
 
-// TestDeepNesting searches for a resource, an error or a removal that the decoder accepts, but that is nested too
-// deeply for a client that receives it in a response.
+// TestDeepNesting: the decoder accepts a resource, a removal and an error at the deepest nesting that a client accepts in
+// a response, and not one level more.
 func TestDeepNesting(t *testing.T) {
-	const notConstraints = 4 // DynamicParameterConstraints, a recursive message
-	var nested []byte
-	for depth := range protowire.DefaultRecursionLimit + 1 {
-		if depth > protowire.DefaultRecursionLimit-8 {
-			checkTruncated(t, updateOf(acme, join(bytesField(3, "deep"), bytesField(8, bytesField(2, nested)))))
-			checkTruncated(t, join(updateOf(acme), bytesField(8, join(bytesField(1, "deep"), bytesField(2, nested)))))
-			checkTruncated(t,
-				join(updateOf(acme), bytesField(9, bytesField(1, join(bytesField(1, "deep"), bytesField(2, nested))))))
+	for _, tt := range []struct {
+		name   string
+		levels int // of the deepest that is accepted, around the constraints
+		update func(full []byte) []byte
+	}{
+		{"resource", 4, func(full []byte) []byte { return updateOf(acme, bytesField(8, full)) }},
+		{"removal", 3, func(full []byte) []byte { return join(updateOf(acme), bytesField(8, full)) }},
+		{"error", 4, func(full []byte) []byte { return join(updateOf(acme), bytesField(9, bytesField(1, full))) }},
+	} {
+		msg := func(levels int) []byte {
+			return tt.update(join(bytesField(1, "deep"), bytesField(2, constraintsOf(levels))))
 		}
-		nested = prepend(notConstraints, nested)
+		deepest := protowire.DefaultRecursionLimit - tt.levels
+		u, err := wire.Decoder{}.Decode(msg(deepest))
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		checkRelay(t, u)
+		_, err = wire.Decoder{}.Decode(msg(deepest + 1))
+		refused := proto.Unmarshal(msg(deepest+1), new(discoverypb.DeltaDiscoveryResponse))
+		if !errors.Is(err, wire.ErrMalformed) || refused == nil {
+			t.Errorf("%s, one more level: Decode %v, and a client %v, want both to reject it", tt.name, err, refused)
+		}
 	}
 }
 
-// prepend returns inner as a field. It avoids a copy for each of many levels.
-func prepend(num protowire.Number, inner []byte) []byte {
-	prefix := protowire.AppendVarint(protowire.AppendTag(nil, num, protowire.BytesType), uint64(len(inner)))
-	return slices.Insert(inner, 0, prefix...)
+// constraintsOf returns encoded DynamicParameterConstraints with this number of levels. Each byte is written once.
+func constraintsOf(levels int) []byte {
+	const notConstraints = 4
+	var heads [][]byte // of the fields, from the innermost on
+	size := 0
+	for range levels {
+		head := protowire.AppendVarint(protowire.AppendTag(nil, notConstraints, protowire.BytesType), uint64(size))
+		heads = append(heads, head)
+		size += len(head)
+	}
+	slices.Reverse(heads)
+	return bytes.Join(heads, nil)
 }
 
 func TestRank(t *testing.T) {

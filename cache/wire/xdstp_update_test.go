@@ -69,26 +69,6 @@ func TestR128_SpellingIsNoContent(t *testing.T) {
 	}
 }
 
-// TestR062_DuplicateSpellings: duplicates are found by canonical names.
-func TestR062_DuplicateSpellings(t *testing.T) {
-	a, b := xdstpFoo+"?a=1&b=2", xdstpFoo+"?b=2&a=1"
-	first, second := resourceOf("1", a, anyOf(acme, nil)), resourceOf("1", b, anyOf(acme, nil))
-	tests := map[string][]byte{
-		"two resources":        updateOf(acme, first, second),
-		"two removals":         join(updateOf(acme), bytesField(6, a), bytesField(6, b)),
-		"resource and removal": join(updateOf(acme, first), bytesField(6, b)),
-	}
-	for name, msg := range tests {
-		t.Run(name, func(t *testing.T) {
-			u, err := wire.Decoder{}.Decode(msg)
-			if !errors.Is(err, wire.ErrDuplicate) || !strings.Contains(err.Error(), a) {
-				t.Fatalf("Decode: got error %v, want ErrDuplicate with the name %s", err, a)
-			}
-			wantRefusable(t, u, acme)
-		})
-	}
-}
-
 // TestB23_OriginWithMalformedNames: a response that contains a name without a canonical form is rejected.
 func TestB23_OriginWithMalformedNames(t *testing.T) {
 	good := resourceOf("1", "a", anyOf(acme, nil))
