@@ -75,7 +75,7 @@ func TestInterop_GoControlPlaneSweep(t *testing.T) {
 		o.Restart()
 		time.Sleep(35 * time.Second)
 		p.converge()
-		time.Sleep(time.Hour)
+		time.Sleep(settled)
 		p.converge()
 	})
 }
@@ -127,7 +127,7 @@ func TestInterop_GoControlPlaneQuietStreams(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.GRPCNode("grpc")})
 		c.Subscribe(relaytest.ClusterType, "c0")
 		o.Follow(c, relaytest.ClusterType, "c0")
-		for range 12 {
+		for range 3 {
 			time.Sleep(time.Hour)
 			o.Restart()
 		}

@@ -3,30 +3,33 @@ package conformance_test
 import (
 	"flag"
 	"log/slog"
-	"os"
 	"slices"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
+	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
-// TestMain runs property tests with 50 random sequences, unless -rapid.checks is given: with the race detector, a
-// sequence takes half a second.
-func TestMain(m *testing.M) {
-	flag.Parse()
+// checkRandom is rapid.Check with n random inputs, see check.Rounds. The flag -rapid.checks takes precedence. The test
+// must not run in parallel with another one, because rapid has one number of inputs for all tests.
+func checkRandom(t *testing.T, n int, prop func(rt *rapid.T)) {
+	t.Helper()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
 	if !given {
-		if err := flag.Set("rapid.checks", "50"); err != nil {
-			panic(err) // the flag exists
-		}
+		checks := flag.Lookup("rapid.checks").Value
+		before := checks.String()
+		check.OK(t, checks.Set(strconv.Itoa(check.Rounds(n))))
+		defer func() { check.OK(t, checks.Set(before)) }()
 	}
-	os.Exit(m.Run())
+	rapid.Check(t, prop)
 }
 
 // operated gives a relay an admin address. Such a relay also records its state every few seconds of virtual time.

@@ -257,7 +257,7 @@ func (sc *scene) closeClients() {
 		a.Close()
 		a.subscribed = nil
 	}
-	sleep(time.Hour) // a quarter of an hour per relay
+	sleep(40 * time.Minute) // a quarter of an hour per relay
 	for _, typeURL := range sceneTypes {
 		if names := sc.origin.State().Names(typeURL); len(names) > 0 {
 			sc.Errorf("%s: %v are still subscribed at the origin", typeURL, names)

@@ -156,7 +156,7 @@ func (w *pollScene) startPolling(ctx context.Context, kind string, names []strin
 		defer close(c.ended)
 		for ctx.Err() == nil {
 			reply, err := rest.send(ctx, http.MethodPost, "/v3/discovery:"+kind, restBody(w.t, c.version, c.names...),
-				restHold("2000")...)
+				restHold("10000")...)
 			switch {
 			case err != nil:
 			case reply.status == http.StatusOK:

@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// TestD4_Invariants checks invariants with random sequences of origin changes and restarts, and of client
+// TestD4_RandomInvariants checks invariants with random sequences of origin changes and restarts, and of client
 // subscriptions, NACKs, reconnects and stalls. The relay runs alone or in a chain of two (B.41).
 //
 //  1. Convergence: each client ends with the origin's resources for its group and subscriptions, in both variants.
@@ -36,9 +36,8 @@ import (
 //
 // TestC11 checks the cost of a stalled client (11). Some names are xdstp names, which both groups share (R130) and
 // a glob matches. Some resources must not be cached (R125).
-func TestD4_Invariants(t *testing.T) {
-	t.Parallel()
-	rapid.Check(t, func(rt *rapid.T) {
+func TestD4_RandomInvariants(t *testing.T) {
+	checkRandom(t, 8, func(rt *rapid.T) {
 		s := script{
 			relays:   rapid.IntRange(1, 2).Draw(rt, "relays"),
 			interval: rapid.SampledFrom(sceneIntervals).Draw(rt, "push interval"),
@@ -50,7 +49,7 @@ func TestD4_Invariants(t *testing.T) {
 				Wrap:            true, // in SotW, for acmeType
 				NamedOnly:       func(_, name string) bool { return isShared(name) },
 			},
-			steps: rapid.SliceOfN(rapid.Custom(drawStep), 5, 40).Draw(rt, "steps"),
+			steps: rapid.SliceOfN(rapid.Custom(drawStep), 5, 25).Draw(rt, "steps"),
 		}
 		runScene(t, rt, func(sc *scene) { sc.run(s) })
 	})

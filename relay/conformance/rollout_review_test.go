@@ -55,7 +55,7 @@ func TestI6_UndoWhileAnEditionIsOpen(t *testing.T) {
 				w.expectResources("lds l@1", all...)
 				w.sleep(10 * time.Second) // until snapshots contain it
 				w.restartRelay(all...)
-				w.sleep(time.Hour)
+				w.sleep(30 * time.Minute)
 				if s := w.expectPhase(rollout.Halted, 0); s.Halted.Reason != "undo by pipe: a is bad" {
 					t.Errorf("after the restart the rollout is halted by %q", s.Halted.Reason)
 				}
@@ -103,7 +103,7 @@ func TestI13_PromoteWhileFrozen(t *testing.T) {
 		w.sleep(5 * time.Second)
 		w.relay.freeze(admin.FreezeScope{})
 		w.change("cds b@2", "eds a@2")
-		w.sleep(time.Hour)
+		w.sleep(30 * time.Minute)
 		w.expectResources("cds a@1 b@1", all[1:]...)
 		w.command("promote", admin.RolloutScope{All: true})
 		w.expectResources("cds a@2 b@2", all...)
@@ -133,7 +133,7 @@ func TestI10_UndoSurvivesAKill(t *testing.T) {
 		}
 		w.env[at] += "-then"
 		w.restartRelay(all...)
-		w.sleep(time.Hour)
+		w.sleep(30 * time.Minute)
 		w.expectPhase(rollout.Halted, 0)
 		w.expectResources("cds a@1 b@1", all...)
 	})

@@ -98,7 +98,7 @@ func TestI6_NACKHaltsAndRollsBack(t *testing.T) {
 		w.expectResources("cds a@1 b@1", append(rest, canary)...)
 		w.expectResources("lds l@1", append(rest, canary)...)
 		w.change("cds b@2", "eds a@2")
-		w.sleep(time.Hour)
+		w.sleep(30 * time.Minute)
 		w.expectResources("eds a@2 b@1", append(rest, canary)...)
 		w.expectResources("cds a@1 b@1", append(rest, canary)...)
 		w.change("lds l@3")
@@ -123,7 +123,7 @@ func TestI10_ARestartedRelayStaysHalted(t *testing.T) {
 		w.sleep(10 * time.Second)
 		w.restartRelay(canary, other)
 		late := w.client(v, "canary-2", w.rejecting("lds l@2"))
-		w.sleep(time.Hour)
+		w.sleep(30 * time.Minute)
 		w.expectResources("lds l@1", canary, other, late)
 		w.expectResources("cds a@1 b@1", canary, other, late)
 		w.change("lds l@3")
@@ -190,7 +190,7 @@ func TestI6_AHalfAppliedUpdateIsUndone(t *testing.T) {
 		w.restartRelay()
 		canary.reconnectExpecting("after a restart", 2)
 		second.reconnectExpecting("after a restart")
-		w.sleep(2 * time.Hour)
+		w.sleep(time.Hour)
 		canary.reconnectExpecting("still halted", 2)
 		w.change("cds a@1", "cds b@1") // back to the initial content
 		w.sleep(59 * time.Minute)
@@ -219,7 +219,7 @@ func TestI6_LastGoodIsResent(t *testing.T) {
 		canary.reconnectExpecting("superseded", 2)
 		other.reconnectExpecting("superseded")
 
-		w.sleep(2 * time.Hour)
+		w.sleep(time.Hour + time.Minute)
 		w.change("cds a@4", "cds b@4")
 		w.sleep(30 * time.Minute)
 		w.expectResources("cds a@4 b@4", canary, other)
@@ -252,7 +252,7 @@ func TestI6_LastGoodIsResentAfterANACK(t *testing.T) {
 			w.expectPhase(rollout.Halted, 0)
 			before := len(clusters.Responses()) + len(listeners.Responses())
 			w.change("cds a@1", "lds l@1")
-			w.sleep(time.Hour)
+			w.sleep(30 * time.Minute)
 			if after := len(clusters.Responses()) + len(listeners.Responses()); after != before {
 				t.Errorf("got %d responses, want none, since the clients have the last good state", after-before)
 			}

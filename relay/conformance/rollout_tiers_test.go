@@ -62,7 +62,7 @@ func TestI1_TheLowestTierRollsOut(t *testing.T) {
 		w.sleep(2 * time.Minute)
 		halted()
 		w.restartRelay(all...)
-		w.sleep(time.Hour)
+		w.sleep(30 * time.Minute)
 		halted()
 		w.change("lds l@4", "eds b@2")
 		w.expectResources("eds a@2 b@2", all...)

@@ -291,13 +291,13 @@ var badResponses = []badInput{
 // affected. TestR113_BadInput does this for polls, TestBadValues for variables.
 func TestInput_Bad(t *testing.T) {
 	t.Parallel()
+	t.Run("aggregated stream", func(t *testing.T) { badOnStreams(t, badRequests, "") })
+	t.Run("stream of one type", func(t *testing.T) { badOnStreams(t, badOfOneType, typeCDS) })
 	for _, surface := range []struct {
 		name string
 		rows []badInput
 		play func(badInput, *testing.T)
 	}{
-		{"aggregated stream", badRequests, func(row badInput, t *testing.T) { row.onStream(t, "") }},
-		{"stream of one type", badOfOneType, func(row badInput, t *testing.T) { row.onStream(t, typeCDS) }},
 		{"call", badCalls, badInput.asCall},
 		{"origin", badResponses, badInput.fromOrigin},
 		{"file", badFiles, badInput.inFile},
@@ -318,10 +318,10 @@ func (row badInput) check(t *testing.T, code codes.Code, message string) {
 	t.Helper()
 	const most = 2048
 	if len(message) > most && code == codes.InvalidArgument {
-		t.Errorf("got a message of %d bytes, want at most %d", len(message), most)
+		t.Errorf("%s: got a message of %d bytes, want at most %d", row.what, len(message), most)
 	}
 	if code != row.code || !strings.Contains(message, row.message) {
-		t.Errorf("got %v, %s\nwant %v, …%s…", code, message, row.code, row.message)
+		t.Errorf("%s: got %v, %s\nwant %v, …%s…", row.what, code, message, row.code, row.message)
 	}
 }
 
@@ -351,47 +351,55 @@ func otherClients(t *testing.T, o *relaytest.Origin, r *running, conn *grpc.Clie
 	}
 }
 
-// onStream sends the row as the first request of a stream, and as a later request of a stream that is served.
-func (row badInput) onStream(t *testing.T, typeURL string) {
-	sent := false
-	defer func() {
-		if !sent {
-			t.Error("no variant has these fields")
-		}
-	}()
+// badOnStreams sends each row on streams of one relay, in each variant that has its fields.
+func badOnStreams(t *testing.T, rows []badInput, typeURL string) {
+	sent := make(map[string]bool)
 	for _, v := range []relaytest.Variant{relaytest.SotW, relaytest.Delta} {
-		like := newRequest(v, "", "")
-		bad, ok := row.input.(wireMessage).in(v).encode(like)
-		if !ok {
-			continue
-		}
-		sent = true
 		t.Run(v.String(), func(t *testing.T) {
 			originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 				o.Put(relaytest.Cluster("a"))
 				r := start(t, o, badLimits...)
 				conn := r.Conn()
 				served := otherClients(t, o, r, conn)
-				for _, begun := range []bool{false, true} {
-					rpc := rawStream(t, conn, v.Method(typeURL))
-					if begun {
-						subscribeAndRecv(t, rpc, v, typeCDS)
+				for _, row := range rows {
+					bad, ok := row.input.(wireMessage).in(v).encode(newRequest(v, "", ""))
+					if !ok {
+						continue
 					}
-					if err := rpc.SendMsg(bad); err != nil {
-						t.Fatal(err)
+					sent[row.what] = true
+					for _, begun := range []bool{false, true} {
+						row.onStream(t, r, v, rawStream(t, conn, v.Method(typeURL)), bad, begun)
+						served()
+						sleep(time.Second) // no limit of requests per second applies
 					}
-					if row.code == codes.OK {
-						subscribeAndRecv(t, rpc, v, typeCDS)
-						row.check(t, codes.OK, r.Log.String())
-					} else {
-						st := status.Convert(readToEnd(rpc))
-						row.check(t, st.Code(), st.Message())
-					}
-					served()
 				}
 			})
 		})
 	}
+	for _, row := range rows {
+		if !sent[row.what] {
+			t.Errorf("%s: no variant has these fields", row.what)
+		}
+	}
+}
+
+// onStream sends the row as the first request of a stream, or as a later one of a stream that is served.
+func (row badInput) onStream(t *testing.T, r *running, v relaytest.Variant, rpc grpc.ClientStream, bad []byte, begun bool) {
+	t.Helper()
+	if begun {
+		subscribeAndRecv(t, rpc, v, typeCDS)
+	}
+	mark := r.Log.Len()
+	if err := rpc.SendMsg(bad); err != nil {
+		t.Fatalf("%s: %v", row.what, err)
+	}
+	if row.code == codes.OK {
+		subscribeAndRecv(t, rpc, v, typeCDS)
+		row.check(t, codes.OK, r.Log.String()[mark:])
+		return
+	}
+	st := status.Convert(readToEnd(rpc))
+	row.check(t, st.Code(), st.Message())
 }
 
 // in replaces field names that differ in a variant.

@@ -243,7 +243,7 @@ func chainSubscriptions(w *chainWorld) {
 	w.subscribe(typeRDS, "other")
 	w.unsubscribe(typeEDS, "a", "b", "c", "missing")
 	w.put("changes of all types", chainResources("2")...)
-	w.wait(time.Hour)
+	w.wait(settled)
 }
 
 // chainChanges makes all kinds of changes, one of which the client NACKs.
@@ -271,7 +271,7 @@ func chainChanges(w *chainWorld) {
 		w.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "8~beta" })
 		w.origin.Put(relaytest.Cluster("e"), relaytest.Endpoints("a", "127.0.0.1:3"))
 	})
-	w.wait(time.Hour)
+	w.wait(settled)
 }
 
 // chainReturns has the client reconnect, without changes and after many.
@@ -319,7 +319,7 @@ func chainOriginLost(w *chainWorld) {
 	w.restart("the origin restarts unchanged")
 	w.wait(10 * time.Minute)
 	w.put("changes of all types", chainResources("2")...)
-	w.wait(time.Hour)
+	w.wait(settled)
 }
 
 // While the origin of a chain is unreachable, a client's stream ends without a response, first at the upper relay.

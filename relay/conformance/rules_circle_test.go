@@ -93,7 +93,7 @@ func TestB41_ClientChainsDoNotReachTheOrigin(t *testing.T) {
 		other := r.Client(relaytest.ClientOptions{Variant: v, Node: node, AutoAck: true})
 		other.Subscribe(typeCDS)
 		other.Recv(t.Context())
-		sleep(time.Hour)
+		sleep(settled)
 		state := o.State()
 		if len(state.Streams) != 1 || len(state.Open()) != 1 {
 			t.Fatalf("the origin had %d streams, want 1", len(state.Streams))

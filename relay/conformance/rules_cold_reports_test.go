@@ -193,7 +193,7 @@ func TestH04_GoControlPlane(t *testing.T) {
 			}
 			o.Put(clusters...)
 			o.Follow(c, relaytest.ClusterType)
-			sleep(time.Hour)
+			sleep(settled)
 			wantHeld(t, r, "it has loaded", 0, 0)
 			for _, resp := range c.Responses() {
 				if len(resp.Removed) > 0 {

@@ -37,7 +37,7 @@ func TestR087_LateVersionsHaveNoEffect(t *testing.T) {
 				InitialResourceVersions: versions})
 			recvAndAck(t, c, typeURL) // a and b are subscribed to by name, and there are no others
 		}
-		sleep(time.Hour)
+		sleep(settled)
 		if resp := c.TryRecv(); resp != nil {
 			t.Errorf("got %v, want no response", resp)
 		}

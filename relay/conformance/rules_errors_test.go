@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // errorTypes are types with and without complete SotW sets.
@@ -40,9 +41,9 @@ func tp3(v relaytest.Variant) relaytest.ClientOptions {
 
 // After random changes, each client ends with the origin's errors, and gets no response without a change. Clients
 // check that a name is in only one list of a response.
-func TestD4_ErrorsConverge(t *testing.T) {
+func TestD4_RandomErrorsConverge(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(40) {
+	for seed := range uint64(check.Rounds(10)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			worldBubble(t, nil, func(w *world) { errorsConverge(w, rand.New(rand.NewPCG(seed, 39))) })
 		})
@@ -72,7 +73,7 @@ func errorsConverge(w *world, rng *rand.Rand) {
 		name := names[rng.IntN(len(names))]
 		switch rng.IntN(6) {
 		case 0:
-			if len(clients) < 8 {
+			if len(clients) < 5 {
 				join()
 			}
 		case 1, 2:
@@ -89,12 +90,12 @@ func errorsConverge(w *world, rng *rand.Rand) {
 			w.sleep(time.Duration(rng.IntN(8)) * time.Second)
 		}
 	}
-	w.sleep(time.Hour) // until held-back removals are released
+	w.sleep(settled) // until held-back removals are released
 	before := make([]int, len(clients))
 	for i, c := range clients {
 		before[i] = len(c.Responses())
 	}
-	w.sleep(time.Hour)
+	w.sleep(settled)
 	for i, c := range clients {
 		if n := len(c.Responses()) - before[i]; n != 0 {
 			w.t.Errorf("%s: %v got %d responses without a change", short, c.Client, n)

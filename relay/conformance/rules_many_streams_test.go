@@ -104,7 +104,7 @@ func manyGoroutines() int {
 // half-closed, or lost their connection.
 func TestC12_EndedStreamsAreReleased(t *testing.T) {
 	const (
-		rounds, streams = 10, 400
+		rounds, streams = 6, 160
 		maxBytes        = 50 // bytes per stream
 	)
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
@@ -146,7 +146,7 @@ func TestC12_EndedStreamsAreReleased(t *testing.T) {
 			cancel()
 			sleep(time.Hour) // longer than every linger
 		}
-		for range 3 { // until pools and tables have their final size
+		for range 2 { // until pools and tables have their final size
 			round()
 		}
 		heap, goroutines := heapBytes(), manyGoroutines()
@@ -167,7 +167,7 @@ func TestC12_EndedStreamsAreReleased(t *testing.T) {
 // at a limited cost per stream.
 func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 	const (
-		peers, each = 200, 10
+		peers, each = 40, 10
 		goroutines  = 3        // per stream: two of the relay, and one of the client
 		maxBytes    = 14 << 10 // bytes of memory per stream, at both ends
 	)

@@ -17,7 +17,7 @@ import (
 // NACKs.
 func TestR032_SlowClientsDoNotDelayTheAck(t *testing.T) {
 	t.Parallel()
-	const slow, updates = 90, 20
+	const slow, updates = 30, 10
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("web"))
 		r := startMuted(t, o, "TENDER_ACK_WAIT=1s", "TENDER_SEND_TIMEOUT=1h")

@@ -96,7 +96,7 @@ func TestR025_VersionsPerOrigin(t *testing.T) {
 		west.change("eds a@2")
 		first.expectChanges(c, "eds a@2")
 		first.expectChanges(d, "eds a@2")
-		first.sleep(time.Hour)
+		first.sleep(settled)
 		c.expect()
 		later := first.manualClient(relaytest.SotW).subscribe("cds", "").subscribe("eds", "a b")
 		first.expectChanges(later, "cds a@1", "cds b@1", "eds a@2", "eds b@1")

@@ -186,7 +186,7 @@ func TestQuirk_EmptyFirstResponse(t *testing.T) {
 				if recovers {
 					w.expectQuiet("all that there was", func() {
 						w.send(s, quirkCDS, all...)
-						sleep(time.Hour)
+						sleep(settled)
 					})
 					return
 				}

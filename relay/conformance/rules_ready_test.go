@@ -68,7 +68,7 @@ func TestH08_WithoutClients(t *testing.T) {
 			t.Errorf("got %d streams in addition to the probes", n)
 		}
 		probes := o.State().Probes
-		time.Sleep(time.Hour)
+		time.Sleep(settled)
 		if n := o.State().Probes; n != probes {
 			t.Errorf("got %d probes of ready relays", n-probes)
 		}
@@ -91,7 +91,7 @@ func TestH08_OriginDown(t *testing.T) {
 		sleep(7 * time.Second)
 		isReady(t, r, "there", true)
 		o.Stop()
-		sleep(time.Hour)
+		sleep(settled)
 		isReady(t, r, "lost later", true)
 		r.Cancel()
 	})
@@ -118,7 +118,7 @@ func TestH08_SecondOriginDown(t *testing.T) {
 		code.Store(uint32(codes.PermissionDenied))
 		o.Restart()
 		r = startRelay(t, instance.Options{Origins: []*relaytest.Origin{first}, Named: further}, env...)
-		sleep(time.Hour)
+		sleep(settled)
 		if text := isReady(t, r, "rejected by the second origin", false); !strings.Contains(text, "error of the origin") {
 			t.Errorf("/readyz is %q", text)
 		}
@@ -164,7 +164,7 @@ func TestH08_RejectedRelayIsNotReady(t *testing.T) {
 				isReady(t, r, "no longer rejected", true)
 				code.Store(uint32(tt.code))
 				o.Restart()
-				sleep(time.Hour)
+				sleep(settled)
 				isReady(t, r, "rejected later", true)
 			})
 		})

@@ -331,7 +331,7 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 			version = expectAnswered(t, restWithin(held, time.Second)).expectNames("a", "b")
 
 			held = hold()
-			o.Change(func(b *relaytest.Behaviour) { b.Delay = time.Hour }) // the latency of responses
+			o.Change(func(b *relaytest.Behaviour) { b.Delay = 10 * time.Minute }) // the latency of responses
 			o.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: tt.typeURL,
 				Resources: []*discoverypb.Resource{thing("b", "third")}})
 			o.SetRaw(tt.typeURL, thing("b", "third"))
@@ -343,7 +343,7 @@ func TestR125_RESTWaitsForContent(t *testing.T) {
 			} else {
 				version = reply.expectNames("b")
 			}
-			time.Sleep(2 * time.Hour)
+			time.Sleep(settled)
 			c.poll(tt.kind, "20000", version, tt.names...).expectNames("a", "b")
 		})
 	}

@@ -95,7 +95,7 @@ func TestR026_NothingIsResentAfterARestart(t *testing.T) {
 				}
 				r.start()
 				c.Reconnect(r.Conn())
-				if n := sent(c, time.Hour); n != 0 || c.Ended() {
+				if n := sent(c, settled); n != 0 || c.Ended() {
 					t.Errorf("got %d responses (stream ended: %v), want none: %v", n, c.Ended(), c.Responses())
 				}
 				if down {
@@ -165,7 +165,7 @@ func TestR068_ARestartLosesAndRemovesNothing(t *testing.T) {
 		r.o.Stop()
 		r.start()
 		c.Reconnect(r.Conn())
-		if n := sent(c, time.Hour); n != 0 {
+		if n := sent(c, settled); n != 0 {
 			t.Errorf("got %d responses of a relay with an older snapshot, want none: %v", n, c.Responses())
 		}
 		r.o.Apply(func(tx *relaytest.Tx) { tx.Remove(typeCDS, "b"); tx.Put(relaytest.Cluster("d")) })

@@ -68,7 +68,7 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 				r.expectResources(late, typeEDS, "a")
 				before := len(c.Responses())
 				c.Reconnect(r.Conn())
-				sleep(time.Hour)
+				sleep(settled)
 				for _, resp := range c.Responses()[before:] {
 					if resp.TypeURL == typeCDS { // endpoints are resent to reconnecting clients (B.3)
 						t.Errorf("a reconnecting client got %v, want no response", resp)
@@ -95,7 +95,7 @@ func TestH12_YoungRelayRestartsWithWhatItServed(t *testing.T) {
 func TestH12_WrittenSoon(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
-		time.Sleep(time.Hour) // the first client connects late
+		time.Sleep(settled) // the first client connects late
 		r.o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"))
 		c := r.following(v)
 		c.Subscribe(typeEDS, "a")
@@ -115,7 +115,7 @@ func TestH12_WrittenSoon(t *testing.T) {
 		at(500*time.Millisecond, written+1)
 		time.Sleep(time.Minute)
 		written = r.SnapshotStats().Written
-		time.Sleep(time.Hour)
+		time.Sleep(settled)
 		if got := r.SnapshotStats().Written; got != written {
 			t.Errorf("wrote %d snapshots without a change", got-written)
 		}

@@ -63,20 +63,20 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 		}
 		r.expectResources(c, typeCDS, "a", "b")
 		r.o.Put(relaytest.Cluster("later"))
-		time.Sleep(time.Hour)
+		time.Sleep(30 * time.Minute)
 		r.expectResources(c, typeCDS, "a", "b")
 		if f := r.frozen(); f == nil || f.SurvivesRestart {
 			t.Errorf("status: %+v, want a rollback that does not survive a restart", f)
 		}
-		if n := r.Log.Count("operator decisions not written"); n == 0 || n > 13 {
+		if n := r.Log.Count("operator decisions not written"); n == 0 || n > 7 {
 			t.Errorf("logged %d failed writes of the decision, want one every five minutes", n)
 		}
-		if n := r.Log.Count("snapshot not written"); n == 0 || n > 16 {
+		if n := r.Log.Count("snapshot not written"); n == 0 || n > 10 {
 			t.Errorf("logged %d failed writes of a snapshot, want three, and one every five minutes", n)
 		}
 
 		fill(t, ^uint64(0))
-		sleep(time.Hour)
+		sleep(20 * time.Minute)
 		if f := r.frozen(); f == nil || !f.SurvivesRestart {
 			t.Errorf("once there is room: %+v, want a rollback that survives a restart", f)
 		}
@@ -136,7 +136,7 @@ func TestH09_AThawOnAFullDisk(t *testing.T) {
 		}
 
 		fill(t, ^uint64(0))
-		sleep(time.Hour)
+		sleep(settled)
 		r.stop()
 		r.start()
 		if f := r.frozen(); f != nil {

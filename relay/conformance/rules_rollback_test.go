@@ -174,7 +174,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 				}
 				r.expectResources(c, typeCDS, "a", "b")
 				for range 2 {
-					time.Sleep(time.Hour)
+					time.Sleep(time.Minute)
 					r.stop()
 					for path, content := range before {
 						if old {
@@ -194,7 +194,7 @@ func TestH09_RollbackSurvivesARestart(t *testing.T) {
 					}
 					c.Reconnect(r.Conn())
 					late := r.following(v, typeCDS)
-					sleep(3 * time.Hour)
+					sleep(settled)
 					for _, client := range []*relaytest.Client{c, late} {
 						r.expectResources(client, typeCDS, "a", "b")
 						if client.State().Digest(typeCDS, "a") != good {

@@ -165,80 +165,81 @@ func TestB22_EmptyNames(t *testing.T) {
 // sent once, even if many change or are removed meanwhile.
 func TestB1_LargeSetInChunks(t *testing.T) {
 	t.Parallel()
-	const count, size = 1_280, 16 << 10 // 20 MiB
-	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	payload := func(name, text string) []byte {
-		return append([]byte(name+text), bytes.Repeat([]byte{'x'}, size)...)
-	}
-	names := make([]string, count)
-	o.Apply(func(tx *relaytest.Tx) {
-		for i := range names {
-			names[i] = fmt.Sprintf("thing-%04d", i)
-			tx.Put(relaytest.Opaque(relaytest.ClusterType, names[i], payload(names[i], "first")))
+	const count, size = 320, 16 << 10 // 5 MiB
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		payload := func(name, text string) []byte {
+			return append([]byte(name+text), bytes.Repeat([]byte{'x'}, size)...)
 		}
-	})
-	r := start(t, o)
-	for _, form := range [][]string{nil, names} {
-		c := r.Client(relaytest.ClientOptions{})
-		c.Subscribe(relaytest.ClusterType, form...)
-		got, responses := make(map[string]int), 0
-		for len(got) < count {
-			resp := c.Recv(t.Context())
-			responses++
-			for _, name := range resp.Names() {
-				got[name]++
+		names := make([]string, count)
+		o.Apply(func(tx *relaytest.Tx) {
+			for i := range names {
+				names[i] = fmt.Sprintf("thing-%04d", i)
+				tx.Put(relaytest.Opaque(relaytest.ClusterType, names[i], payload(names[i], "first")))
 			}
-			if responses == 1 {
-				awaitRequestsRead(t, o, c) // the next one is not sent before this ACK
-			}
-			c.Ack(resp)
-		}
-		for name, n := range got {
-			if n != 1 {
-				t.Errorf("got %q %d times, want once", name, n)
-			}
-		}
-		if responses < 15 || responses > 30 {
-			t.Errorf("got 20 MiB in %d responses, want 15 to 30", responses)
-		}
-		c.Fence(t.Context(), relaytest.ClusterType, names[7], func() {
-			o.Put(relaytest.Opaque(relaytest.ClusterType, names[7], payload("again", fmt.Sprint(len(form)))))
 		})
-		c.Close()
-	}
-
-	c := r.Client(relaytest.ClientOptions{})
-	c.Subscribe(relaytest.ClusterType)
-	first := c.Recv(t.Context())
-	sent := first.Names()
-	slices.Sort(sent)
-	seen := sent[0]
-	o.Apply(func(tx *relaytest.Tx) {
-		for i, name := range names {
-			switch i % 3 {
-			case 0:
-				tx.Put(relaytest.Opaque(relaytest.ClusterType, name, payload(name, "second")))
-			case 1:
-				if name != seen {
-					tx.Remove(relaytest.ClusterType, name)
+		r := start(t, o)
+		for _, form := range [][]string{nil, names} {
+			c := r.Client(relaytest.ClientOptions{})
+			c.Subscribe(relaytest.ClusterType, form...)
+			got, responses := make(map[string]int), 0
+			for len(got) < count {
+				resp := c.Recv(t.Context())
+				responses++
+				for _, name := range resp.Names() {
+					got[name]++
+				}
+				if responses == 1 {
+					awaitRequestsRead(t, o, c) // the next one is not sent before this ACK
+				}
+				c.Ack(resp)
+			}
+			for name, n := range got {
+				if n != 1 {
+					t.Errorf("got %q %d times, want once", name, n)
 				}
 			}
-		}
-	})
-	c.Ack(first)
-	for !c.State().SameContent(o.Resources(), relaytest.ClusterType) {
-		c.Ack(c.Recv(t.Context()))
-	}
-	contents := make(map[relaytest.Digest]bool)
-	for _, resp := range c.Responses() {
-		for _, res := range resp.Resources {
-			if contents[res.Digest] {
-				t.Errorf("got %q twice with the same content", res.Name)
+			if responses < 4 || responses > 8 {
+				t.Errorf("got 5 MiB in %d responses, want 4 to 8", responses)
 			}
-			contents[res.Digest] = true
+			c.Fence(t.Context(), relaytest.ClusterType, names[7], func() {
+				o.Put(relaytest.Opaque(relaytest.ClusterType, names[7], payload("again", fmt.Sprint(len(form)))))
+			})
+			c.Close()
 		}
-	}
-	c.Fence(t.Context(), relaytest.ClusterType, seen, func() {
-		o.Put(relaytest.Opaque(relaytest.ClusterType, seen, payload(seen, "third")))
+
+		c := r.Client(relaytest.ClientOptions{})
+		c.Subscribe(relaytest.ClusterType)
+		first := c.Recv(t.Context())
+		sent := first.Names()
+		slices.Sort(sent)
+		seen := sent[0]
+		o.Apply(func(tx *relaytest.Tx) {
+			for i, name := range names {
+				switch i % 3 {
+				case 0:
+					tx.Put(relaytest.Opaque(relaytest.ClusterType, name, payload(name, "second")))
+				case 1:
+					if name != seen {
+						tx.Remove(relaytest.ClusterType, name)
+					}
+				}
+			}
+		})
+		c.Ack(first)
+		for !c.State().SameContent(o.Resources(), relaytest.ClusterType) {
+			c.Ack(c.Recv(t.Context()))
+		}
+		contents := make(map[relaytest.Digest]bool)
+		for _, resp := range c.Responses() {
+			for _, res := range resp.Resources {
+				if contents[res.Digest] {
+					t.Errorf("got %q twice with the same content", res.Name)
+				}
+				contents[res.Digest] = true
+			}
+		}
+		c.Fence(t.Context(), relaytest.ClusterType, seen, func() {
+			o.Put(relaytest.Opaque(relaytest.ClusterType, seen, payload(seen, "third")))
+		})
 	})
 }

@@ -15,7 +15,7 @@ import (
 // Each response of a stream has a new nonce, across all types.
 func TestR022_NoncesAreUniqueOnAStream(t *testing.T) {
 	t.Parallel()
-	const changes = 500
+	const changes = 50
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		o.Put(domainRoute("r", "0"), relaytest.Endpoints("e", "127.0.0.1:1"))
 		c := start(t, o).Client(relaytest.ClientOptions{Variant: v})

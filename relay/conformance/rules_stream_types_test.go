@@ -87,29 +87,30 @@ func TestR004_PayloadsKeepTheirBytes(t *testing.T) {
 // The origin has one connection for any number of clients and node groups.
 func TestR014_OneConnectionToTheOrigin(t *testing.T) {
 	t.Parallel()
-	const connections, streams, groups = 5, 200, 8
-	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	o.Put(relaytest.Cluster("a"))
-	r := start(t, o, "TENDER_NODE_GROUP_BY=cluster")
-	var clients []*relaytest.LightClient
-	for range connections {
-		conn := r.Conn()
-		for i := range streams {
-			node := relaytest.EnvoyNode("n")
-			node.Cluster = fmt.Sprint("group", i%groups)
-			c := relaytest.NewLightClient(t, conn,
-				relaytest.LightOptions{Variant: relaytest.Variant(i / groups % 2), Node: node})
-			c.Subscribe(typeCDS, "*")
-			clients = append(clients, c)
+	const connections, streams, groups = 5, 16, 8
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		r := start(t, o, "TENDER_NODE_GROUP_BY=cluster")
+		var clients []*relaytest.LightClient
+		for range connections {
+			conn := r.Conn()
+			for i := range streams {
+				node := relaytest.EnvoyNode("n")
+				node.Cluster = fmt.Sprint("group", i%groups)
+				c := relaytest.NewLightClient(t, conn,
+					relaytest.LightOptions{Variant: relaytest.Variant(i / groups % 2), Node: node})
+				c.Subscribe(typeCDS, "*")
+				clients = append(clients, c)
+			}
 		}
-	}
-	for _, c := range clients {
-		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a") })
-	}
-	s := o.State()
-	if s.Connections != 1 || len(s.Streams) != groups {
-		t.Errorf("the origin has %d connections and %d streams, want 1 and %d", s.Connections, len(s.Streams), groups)
-	}
+		for _, c := range clients {
+			c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(typeCDS, "a") })
+		}
+		s := o.State()
+		if s.Connections != 1 || len(s.Streams) != groups {
+			t.Errorf("the origin has %d connections and %d streams, want 1 and %d", s.Connections, len(s.Streams), groups)
+		}
+	})
 }
 
 // A client may repeat its Node in every request, as Envoy does. It is not assigned to a group or answered again.

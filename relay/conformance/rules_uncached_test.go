@@ -89,7 +89,7 @@ func TestR125_Members(t *testing.T) {
 		} else {
 			c.expectAndAck(formatFor(v, short+" b@2"))
 		}
-		w.sleep(time.Hour)
+		w.sleep(settled)
 		c.expect()
 		if n := len(w.origin.State().Requests(typeURLs[short])); n > 60 {
 			w.t.Errorf("the origin got %d requests, want at most 60", n)

@@ -210,10 +210,10 @@ func TestB46_HeldChangesBeginNoRollout(t *testing.T) {
 			}
 		}
 		w.change("cds cluster-1@1") // the cluster of the initial route
-		w.sleep(time.Hour)
+		w.sleep(settled)
 		w.expectPhase(rollout.Current, 0)
 		w.change("rds routes@2")
-		w.sleep(time.Hour)
+		w.sleep(settled)
 		w.expectPhase(rollout.Current, 0)
 		expectRoute("the cluster is missing", canary, 1)
 		w.change("cds cluster-2@1")
@@ -223,7 +223,7 @@ func TestB46_HeldChangesBeginNoRollout(t *testing.T) {
 		}
 		expectRoute("the first stage", canary, 2)
 		expectRoute("the first stage", other, 1)
-		w.sleep(time.Hour)
+		w.sleep(settled)
 		expectRoute("promoted", other, 2)
 	}, holdBroken)
 }

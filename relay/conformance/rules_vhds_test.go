@@ -49,7 +49,7 @@ func TestR092_AliasesInSotW(t *testing.T) {
 				if got, want := c.last[typeURLs[short]].Version, plain.last[typeURLs[short]].Version; got != want {
 					t.Errorf("%s %q: got version %q, want %q as for the same set by other names", short, names, got, want)
 				}
-				w.sleep(time.Hour)
+				w.sleep(settled)
 				c.expect()
 				w.change(short + " other@2")
 				if isComplete {
@@ -66,7 +66,7 @@ func TestR092_AliasesInSotW(t *testing.T) {
 					c.expectAndAck(want)
 				}
 				// A wildcard and names use two origin streams, whose order is not defined.
-				w.sleep(time.Hour)
+				w.sleep(settled)
 				for len(c.received()) > 0 {
 					c.ackBatch()
 				}

@@ -102,7 +102,7 @@ func TestB16_EndpointsOfAGlobFollowTheirCluster(t *testing.T) {
 			c.expect(formatFor(v, "cds c@?"), formatFor(v, "eds "+dir+"a@1"))
 			cluster("2")
 			c.expect(formatFor(v, "cds c@?"), formatFor(v, "eds "+dir+"a@1"))
-			w.sleep(time.Hour)
+			w.sleep(settled)
 			c.expect()
 		})
 	})
