@@ -359,7 +359,7 @@ func TestTimeoutReportsDump(t *testing.T) {
 			t.Errorf("timeout after %v, want %v", time.Since(start), Patience)
 		}
 		for _, want := range []string{
-			"nothing for 30s", "> delta ClusterLoadAssignment node=client subscribe=[a]", "removed=[a]",
+			"nothing for " + Patience.String(), "> delta ClusterLoadAssignment node=client subscribe=[a]", "removed=[a]",
 		} {
 			if !strings.Contains(got, want) {
 				t.Errorf("report has no %q:\n%s", want, got)

@@ -73,14 +73,13 @@ func open(t *testing.T) *tab {
 		chromedp.NoSandbox, // Chromium does not start as root with a sandbox
 		chromedp.DisableGPU,
 		chromedp.WindowSize(1200, 1000),
+		chromedp.WSURLReadTimeout(relaytest.Patience), // of the start
 		chromedp.Flag("host-resolver-rules", "MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
 	)
 	all, stop := chromedp.NewExecAllocator(context.Background(), opts...)
 	ctx, closed := chromedp.NewContext(all)
-	ctx, cancel := context.WithTimeout(ctx, 4*relaytest.Patience)
 	b := &tab{t: t, ctx: ctx}
 	t.Cleanup(func() {
-		cancel()
 		closed() // waits for the process
 		stop()
 		b.mu.Lock()
@@ -89,6 +88,9 @@ func open(t *testing.T) *tab {
 			t.Errorf("message of the browser: %s", w)
 		}
 	})
+	if err := chromedp.Run(ctx); err != nil { // the context of the first call is that of the browser
+		t.Fatalf("start the browser: %v", err)
+	}
 	chromedp.ListenTarget(ctx, b.listen)
 	b.do(cdplog.Enable(), network.Enable(), runtime.Enable())
 	return b
@@ -117,10 +119,17 @@ func (b *tab) note(format string, args ...any) {
 	b.wrong = append(b.wrong, fmt.Sprintf(format, args...))
 }
 
+// run runs actions for at most [relaytest.Patience].
+func (b *tab) run(actions ...chromedp.Action) error {
+	ctx, cancel := context.WithTimeout(b.ctx, relaytest.Patience)
+	defer cancel()
+	return chromedp.Run(ctx, actions...)
+}
+
 // do runs actions and fails the test if one returns an error.
 func (b *tab) do(actions ...chromedp.Action) {
 	b.t.Helper()
-	if err := chromedp.Run(b.ctx, actions...); err != nil {
+	if err := b.run(actions...); err != nil {
 		b.t.Fatalf("%v; text of the page:\n%s", err, b.text("body"))
 	}
 }
@@ -144,7 +153,7 @@ func (b *tab) click(selector string) {
 
 // text returns the text of the first element that matches a selector, or "" if there is none.
 func (b *tab) text(selector string) (text string) {
-	_ = chromedp.Run(b.ctx, chromedp.Evaluate(fmt.Sprintf("(document.querySelector(%q) || {}).textContent || ''", selector), &text)) // then it is empty
+	_ = b.run(chromedp.Evaluate(fmt.Sprintf("(document.querySelector(%q) || {}).textContent || ''", selector), &text)) // then it is empty
 	return text
 }
 

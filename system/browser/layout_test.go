@@ -3,7 +3,6 @@ package browser
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/certs"
 	"github.com/xdstender/tender/relay/relaytest/instance"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A screen is a size of a browser window in pixels.
@@ -132,25 +132,6 @@ func TestPageLayout(t *testing.T) {
 	}
 }
 
-// freeAddresses returns loopback addresses on which nothing listens. Their ports are below the ephemeral range, so
-// that no connection takes them.
-func freeAddresses(t *testing.T, count int) (addresses []string) {
-	t.Helper()
-	const first, ports = 10_000, 20_000
-	for range 1000 {
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", first+rand.N(ports)))
-		if err != nil {
-			continue // the port is in use
-		}
-		defer func() { _ = l.Close() }() // only when all are chosen, so that none is chosen twice
-		if addresses = append(addresses, l.Addr().String()); len(addresses) == count {
-			return addresses
-		}
-	}
-	t.Fatalf("found %d free ports, want %d", len(addresses), count)
-	return nil
-}
-
 // TestPageOfATier: with peers, the page begins with the relays of the tier, including unreachable ones. Each has a
 // link to its own page.
 func TestPageOfATier(t *testing.T) {
@@ -166,7 +147,7 @@ rules:
 operators: ["spiffe://example.org/ns/ops/**"]
 peers: ["spiffe://example.org/ns/tender/**"]
 `))
-	peers := freeAddresses(t, 3) // no relay listens at the last address
+	peers := []string{proxy.FreeAddress(t), proxy.FreeAddress(t), proxy.FreeAddress(t)} // no relay listens at the last one
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 	o.Put(relaytest.Cluster("checkout"))
 	var relays []*instance.Relay

@@ -75,7 +75,9 @@ func TestR141_GRPCSaysTheSame(t *testing.T) {
 	agree := func(when string, refused int) {
 		t.Helper()
 		var diff string
-		for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(10 * time.Millisecond) { // polling interval
+		again := time.NewTicker(10 * time.Millisecond) // a CSDS can only be polled
+		defer again.Stop()
+		for deadline := time.Now().Add(relaytest.Patience); ; <-again.C {
 			want, got := clientStatus(t, its), clientStatus(t, ours)
 			n := strings.Count(fmt.Sprint(want), "refused true")
 			if diff = cmp.Diff(want, got); diff == "" && len(want) == 4 && n == refused {

@@ -46,11 +46,13 @@ func TestB42_KilledAmidAWrite(t *testing.T) {
 	generation(0)
 	r, c := start()
 	has(c, 0)
-	written, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
-	for began := time.Now(); err == nil && len(written) == 0 && time.Since(began) < time.Minute; {
-		wait(t, 100*time.Millisecond) // the wildcard set is not confirmed yet
-		written, err = filepath.Glob(filepath.Join(dir, "*.snapshot"))
-	}
+	r.Await("snapshot", func() error { // once the wildcard set is confirmed
+		written, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
+		if err == nil && len(written) == 0 {
+			err = fs.ErrNotExist
+		}
+		return err
+	})
 	r.Kill()
 	for n := range kills {
 		r, c = start()

@@ -30,7 +30,7 @@ const (
 	budgetStreams     = 32
 	budgetRequest     = 2 * mebibyte
 	budgetUnread      = 4 * budgetRequest // buffered request bytes
-	budgetNames       = 500          // names per stream
+	budgetNames       = 500               // names per stream
 	budgetNameBytes   = 256
 	budgetOrigin      = 1000 // names at the origin
 	budgetGroups      = 2

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -122,7 +123,9 @@ func TestB35_ALoadReportOfNothing(t *testing.T) {
 	v := serve(t, "TENDER_LRS=aggregate", "TENDER_FIRST_REQUEST_TIMEOUT=10m") // a slow machine takes long to send the report
 	report := loadReport(&corepb.Node{Id: "n"}, 200_000)
 	v.during(func() {
-		rpc, err := lrspb.NewLoadReportingServiceClient(v.Conn()).StreamLoadStats(t.Context())
+		ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
+		defer cancel()
+		rpc, err := lrspb.NewLoadReportingServiceClient(v.Conn()).StreamLoadStats(ctx)
 		if err != nil {
 			t.Error(err)
 			return

@@ -35,8 +35,9 @@ func Cleanup(tb TB, f func()) {
 	})
 }
 
-// Patience bounds every blocking call of scripted peers, in addition to its context. It only ends tests that hang.
-const Patience = 30 * time.Second
+// Patience bounds every blocking call of scripted peers, in addition to its context. It only ends tests that hang, so it is
+// much longer than anything takes on a busy machine.
+const Patience = 2 * time.Minute
 
 // A Monitor is a mutex with conditions. Each condition is evaluated after every change, with the lock held, so a waiter
 // misses no state.
