@@ -357,6 +357,7 @@ func (c *canaryTest) refuse() {
 // change makes the origin update all resources with the key, and verifies that the history contains the changes.
 func (c *canaryTest) change() {
 	c.Helper()
+	time.Sleep(time.Minute) // otherwise the history may read the first state together with the first change
 	for typeURL, m := range keyed(c) {
 		switch m := m.(type) {
 		case *clusterpb.Cluster:
