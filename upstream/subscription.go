@@ -282,10 +282,14 @@ func (s *subscription) requests(subscribe, unsubscribe []string) (reqs []*discov
 	return reqs
 }
 
-// stillWanted returns the names that are subscribed to.
+// stillWanted returns the names that are subscribed to, each once: two clients may need a name again before the request
+// for the first of them is sent.
 func (s *subscription) stillWanted(names []*cache.Name) (wanted []*cache.Name) {
+	seen := make(map[*cache.Name]struct{}, len(names))
 	for _, n := range names {
-		if _, ok := s.names[n]; ok {
+		_, subscribed := s.names[n]
+		if _, twice := seen[n]; subscribed && !twice {
+			seen[n] = struct{}{}
 			wanted = append(wanted, n)
 		}
 	}

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -25,6 +26,28 @@ func TestB15_RequestsDoNotShareNames(t *testing.T) {
 	given := append(s.withoutWanted(asked), "glob")
 	if got, want := fmt.Sprint(given, request.ResourceNamesSubscribe, asked[:4]), "[a c glob] [a b c] [a b c ]"; got != want {
 		t.Errorf("unsubscribed names, names of the request, and its array: %s, want %s", got, want)
+	}
+}
+
+// TestR125_ANameIsRefetchedOnce: if two clients need a name again before the request is sent, the request has it once.
+func TestR125_ANameIsRefetchedOnce(t *testing.T) {
+	view, _ := cache.New(cache.Config{})
+	watch := view.Watch()
+	defer watch.Close()
+	watch.Subscribe(wire.ClusterType, []string{"a", "b"})
+	names := view.Find(wire.ClusterType, []string{"a", "b"})
+	s := &subscription{typeURL: wire.ClusterType, names: map[*cache.Name]struct{}{names[0]: {}, names[1]: {}}}
+	v := &subscriptions{}
+	for _, n := range []*cache.Name{names[0], names[1], names[0]} {
+		v.addName(s, n, true)
+	}
+	reqs, asked := s.changes()
+	var got []string
+	for _, r := range reqs {
+		got = append(got, fmt.Sprint(r.GetResourceNamesUnsubscribe(), r.GetResourceNamesSubscribe()))
+	}
+	if want := []string{"[a b] []", "[] [a b]"}; !slices.Equal(got, want) || len(asked) != 2 {
+		t.Errorf("unsubscribed and subscribed names of the requests: %v of %d names, want %v", got, len(asked), want)
 	}
 }
 
