@@ -87,14 +87,7 @@ func (s Settings[C]) leaves(cfg *C) map[string]string {
 func addLeaves(leaves map[string]string, path string, v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Struct:
-		for field, value := range v.Fields() {
-			switch {
-			case field.Anonymous:
-				addLeaves(leaves, path, value)
-			case field.IsExported() || v.Type().Name() != "Config":
-				addLeaves(leaves, path+"."+field.Name, value)
-			}
-		}
+		addFields(leaves, path, v)
 	case reflect.Pointer:
 		if v.IsNil() || v.Elem().Kind() != reflect.Struct {
 			leaves[path] = fmt.Sprint(v.IsNil())
@@ -112,5 +105,17 @@ func addLeaves(leaves map[string]string, path string, v reflect.Value) {
 		leaves[path] = fmt.Sprint(v.IsNil())
 	default:
 		leaves[path] = fmt.Sprint(v)
+	}
+}
+
+// addFields is addLeaves for the fields of a struct.
+func addFields(leaves map[string]string, path string, v reflect.Value) {
+	for field, value := range v.Fields() {
+		switch {
+		case field.Anonymous:
+			addLeaves(leaves, path, value)
+		case field.IsExported() || v.Type().Name() != "Config":
+			addLeaves(leaves, path+"."+field.Name, value)
+		}
 	}
 }
