@@ -73,7 +73,7 @@ func errorsConverge(w *world, rng *rand.Rand) {
 		name := names[rng.IntN(len(names))]
 		switch rng.IntN(6) {
 		case 0:
-			if len(clients) < 5 {
+			if len(clients) < 8 {
 				join()
 			}
 		case 1, 2:
@@ -90,12 +90,12 @@ func errorsConverge(w *world, rng *rand.Rand) {
 			w.sleep(time.Duration(rng.IntN(8)) * time.Second)
 		}
 	}
-	w.sleep(settled) // until held-back removals are released
+	w.sleep(time.Hour) // until held-back removals are released
 	before := make([]int, len(clients))
 	for i, c := range clients {
 		before[i] = len(c.Responses())
 	}
-	w.sleep(settled)
+	w.sleep(time.Hour)
 	for i, c := range clients {
 		if n := len(c.Responses()) - before[i]; n != 0 {
 			w.t.Errorf("%s: %v got %d responses without a change", short, c.Client, n)
