@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -25,8 +26,19 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	flag.Parse()
+	chosen := false
+	flag.Visit(func(f *flag.Flag) { chosen = chosen || f.Name == "test.parallel" })
+	if !chosen {
+		if err := flag.Set("test.parallel", fmt.Sprint(atATime)); err != nil {
+			panic(err) // package testing defines the flag
+		}
+	}
 	os.Exit(m.Run())
 }
+
+// atATime is how many rows the tests run at a time unless -parallel says otherwise: rows wait most of the time.
+const atATime = 16
 
 // tenderBinary builds the measured binary and returns its path.
 func tenderBinary(t *testing.T) string {
@@ -59,6 +71,7 @@ func TestServers(t *testing.T) {
 
 // deliverEverything runs ten clients and three changes with each kind of server, and checks that none is lost.
 func deliverEverything(t *testing.T, binary string) {
+	t.Parallel()
 	const clients, changes = 10, 3
 	delta := clusters(50, clients)
 	own := delta
@@ -104,7 +117,7 @@ func deliverEverything(t *testing.T, binary string) {
 		{"gcp-snapshot with Tender's options", "gcp-snapshot+", delta},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel() // much of the time is spent waiting for memory to settle
+			t.Parallel()
 			st, err := raise(tt.kind, binary, tt.setup)
 			if err != nil {
 				t.Fatal(err)
@@ -194,9 +207,10 @@ func leaveStalledAlone(t *testing.T, binary string) {
 
 // areAttacked runs each attack while a few clients are served.
 func areAttacked(t *testing.T, binary string) {
+	t.Parallel()
 	for _, r := range (options{scale: 0.02}).hostile().rows {
 		t.Run(r.label, func(t *testing.T) {
-			t.Parallel() // much of the time is spent waiting for memory to settle
+			t.Parallel()
 			r.setup.clients = 10
 			f, err := r.run(options{tender: binary})
 			if err != nil {
@@ -211,9 +225,10 @@ func areAttacked(t *testing.T, binary string) {
 
 // distributeInStages runs the rows of ROLLOUT, which measure changes that an open rollout does not hold back.
 func distributeInStages(t *testing.T, binary string) {
+	t.Parallel()
 	for _, r := range (options{scale: 0.02}).rollouts().rows {
 		t.Run(r.label, func(t *testing.T) {
-			t.Parallel() // nearly all of the time is spent waiting
+			t.Parallel()
 			f, err := r.run(options{tender: binary})
 			if err != nil {
 				t.Fatal(err)
@@ -227,9 +242,10 @@ func distributeInStages(t *testing.T, binary string) {
 
 // serveManyStreams runs the rows of SCALE, with shared connections and with many connections.
 func serveManyStreams(t *testing.T, binary string) {
+	t.Parallel()
 	for _, r := range (options{scale: 0.02}).atScale().rows {
 		t.Run(r.label, func(t *testing.T) {
-			t.Parallel() // nearly all of the time is spent waiting
+			t.Parallel()
 			f, err := r.run(options{tender: binary})
 			if err != nil {
 				t.Fatal(err)
@@ -243,9 +259,10 @@ func serveManyStreams(t *testing.T, binary string) {
 
 // serveByTLS runs the rows of TLS: clients connect, receive and reconnect in plaintext and with mutual TLS.
 func serveByTLS(t *testing.T, binary string) {
+	t.Parallel()
 	for _, r := range (options{scale: 0.02}).secured().rows {
 		t.Run(r.label, func(t *testing.T) {
-			t.Parallel() // much of the time is spent waiting for memory to settle
+			t.Parallel()
 			r.setup.clients = min(r.setup.clients, 20)
 			f, err := r.run(options{tender: binary})
 			if err != nil {
@@ -266,7 +283,7 @@ func serveByTLS(t *testing.T, binary string) {
 
 // returnToControlPlane runs the rows of RETURN with a few node groups.
 func returnToControlPlane(t *testing.T, binary string) {
-	t.Parallel() // nearly all of the time is spent waiting
+	t.Parallel()
 	for _, r := range (options{scale: 0.02}).returned().rows {
 		t.Run(r.label, func(t *testing.T) {
 			t.Parallel()

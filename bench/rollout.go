@@ -76,7 +76,7 @@ func changingAfter(begin func(*stage) error, c serve.Changes) func(*stage, *figu
 // runInStages returns the variables of a Tender with the setup's TENDER_ROLLOUT. Content versions and snapshots are
 // set even if that is off, so that both cases differ in rollouts only.
 func (st *stage) runInStages() (environ []string, err error) {
-	if st.operator, err = freeAddress(); err != nil {
+	if st.operator, err = st.reserve(); err != nil {
 		return nil, err
 	}
 	if st.snapshots, err = os.MkdirTemp("", "bench"); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/bench/load"
 	"github.com/xdstender/tender/bench/process"
 	"github.com/xdstender/tender/bench/serve"
+	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
 // A setup describes the resources that are served, the servers and the clients.
@@ -55,8 +56,9 @@ type stage struct {
 	operator  string    // admin address of a Tender with stages
 	snapshots string    // snapshot directory of a Tender with stages
 	certs     *certs.Set
-	keys      string // directory of the Tenders' certificates
-	withheld  string // type URL with an open rollout, in which clients differ from the origin; empty for none
+	keys      string   // directory of the Tenders' certificates
+	reserved  []func() // release the ports of the Tenders
+	withheld  string   // type URL with an open rollout, in which clients differ from the origin; empty for none
 	stderr    *output
 	opened    int // clients started so far
 	highest   int // peak resident memory of the servers so far, in bytes
@@ -135,10 +137,10 @@ func (st *stage) startTenders(binary, origin string) error {
 
 // startTender starts a Tender with the given origin, and waits until it listens.
 func (st *stage) startTender(binary, origin string) (address string, err error) {
-	if address, err = freeAddress(); err != nil {
+	if address, err = st.reserve(); err != nil {
 		return "", err
 	}
-	probe, err := freeAddress()
+	probe, err := st.reserve()
 	if err != nil {
 		return "", err
 	}
@@ -162,7 +164,7 @@ func (st *stage) tenderEnviron(address, probe, origin string) (environ []string,
 		"TENDER_ORIGIN=" + origin, "TENDER_LISTEN=" + address, "TENDER_ADMIN_LISTEN=off", "TENDER_PROBE_LISTEN=" + probe, "TENDER_LOG_LEVEL=warn",
 	}, st.environ...)
 	if st.polled {
-		if st.polls, err = freeAddress(); err != nil {
+		if st.polls, err = st.reserve(); err != nil {
 			return nil, err
 		}
 		environ = append(environ, "TENDER_REST_LISTEN="+st.polls)
@@ -198,6 +200,9 @@ func (st *stage) strike() {
 		if p != nil {
 			p.Kill()
 		}
+	}
+	for _, release := range st.reserved {
+		release()
 	}
 	if st.sink != nil {
 		st.sink.close()
@@ -322,13 +327,14 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// freeAddress returns a loopback address whose port was free a moment ago.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+// reserve returns a loopback address on which a Tender can listen. Until strike, no other process gets its port.
+func (st *stage) reserve() (string, error) {
+	address, release, err := proxy.Reserve()
 	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
+		return "", fmt.Errorf("reserve a port: %w", err)
 	}
-	return l.Addr().String(), l.Close()
+	st.reserved = append(st.reserved, release)
+	return address, nil
 }
 
 // untilListening waits until a connection to address succeeds, and returns the time that this took.
@@ -339,7 +345,7 @@ func untilListening(address string) (time.Duration, error) {
 		if err == nil {
 			return time.Since(start), conn.Close()
 		}
-		if time.Since(start) > 10*time.Second {
+		if time.Since(start) > patience {
 			return 0, fmt.Errorf("wait until %s listens: %w", address, err)
 		}
 		time.Sleep(200 * time.Microsecond)

@@ -16,7 +16,7 @@ func TestInterop_ChainLosesItsFirst(t *testing.T) {
 	one, two := relaytest.NewBackend(t), relaytest.NewBackend(t)
 	o := controlplane.New(t, controlplane.Linear, nil, grpcWorld(one)...)
 	between := proxy.FreeAddress(t)
-	first := relayOf(t, instance.Of(o), "TENDER_LISTEN="+between)
+	first := relayAt(t, between, instance.Of(o))
 	second := relayOf(t, instance.Options{Target: between})
 
 	grpcs := []*grpcPeer{newGRPCPeer(t, second.Target, "early")}
@@ -44,7 +44,7 @@ func TestInterop_ChainLosesItsFirst(t *testing.T) {
 		c.reaches(one)
 	}
 	o.Put(relaytest.Endpoints("service-endpoints", two), relaytest.Cluster("while away"))
-	relayOf(t, instance.Of(o), "TENDER_LISTEN="+between)
+	relayAt(t, between, instance.Of(o))
 	for _, c := range grpcs {
 		c.reaches(two)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -227,7 +228,10 @@ func (r *inside) start() {
 	if runs(r.ended) {
 		return
 	}
-	running, err := relay.New(r.cfg, relay.Options{Logger: slog.New(slog.NewTextHandler(r.log, nil))})
+	running, err := relay.New(r.cfg, relay.Options{
+		Logger:    slog.New(slog.NewTextHandler(r.log, nil)),
+		Listeners: r.listen(r.address), RESTListeners: r.listen(r.restAddress), AdminListeners: r.listen(string(r.admin)),
+	})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -240,6 +244,16 @@ func (r *inside) start() {
 			r.t.Errorf("the relay in the test ended: %v", err)
 		}
 	}()
+}
+
+// listen listens on one of the addresses of the relay.
+func (r *inside) listen(address string) []net.Listener {
+	r.t.Helper()
+	l, err := proxy.ListenAgain(address)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return []net.Listener{l}
 }
 
 func (r *inside) drain() (wait func()) {

@@ -115,7 +115,7 @@ func ListenAgain(address string) (net.Listener, error) {
 // from other processes too.
 func FreeAddress(tb wait.TB) string {
 	tb.Helper()
-	address, release, err := reserve()
+	address, release, err := Reserve()
 	if err != nil {
 		tb.Fatalf("reserve a port: %v", err)
 	}

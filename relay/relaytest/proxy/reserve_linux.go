@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// reserve reserves a loopback port. It binds a socket with SO_REUSEADDR that never listens. A listener of package net, and
-// of most programs, has that option too, so it can be bound to the port as well; the kernel chooses the port for no other
-// socket. release ends the reservation.
-func reserve() (address string, release func(), err error) {
+// Reserve reserves a loopback port and returns its address (host:port). It binds a socket with SO_REUSEADDR that never
+// listens. A listener of package net, and of most programs, has that option too, so it can be bound to the port as well;
+// the kernel chooses the port for no other socket. release ends the reservation.
+func Reserve() (address string, release func(), err error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return "", nil, err

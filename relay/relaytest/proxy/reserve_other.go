@@ -10,12 +10,12 @@ import (
 	"sync"
 )
 
-// given are the ports that reserve has chosen.
+// given are the ports that Reserve has chosen.
 var given sync.Map
 
-// reserve chooses a loopback port that this process has not chosen before, below those that the kernel assigns. Here a
-// socket that does not listen would keep programs from listening on its port.
-func reserve() (address string, release func(), err error) {
+// Reserve chooses a loopback port and returns its address (host:port): a port that this process has not chosen before,
+// below those that the kernel assigns. Here a socket that does not listen would keep programs from listening on its port.
+func Reserve() (address string, release func(), err error) {
 	for range 100 {
 		port := 10_000 + rand.IntN(20_000)
 		if _, taken := given.LoadOrStore(port, struct{}{}); taken {
