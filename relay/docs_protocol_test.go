@@ -1,10 +1,12 @@
 package relay
 
 import (
+	"cmp"
 	"flag"
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -41,8 +43,20 @@ var (
 // update writes the page of the protocol.
 var update = flag.Bool("update", false, "write the names of tests into deploy/docs/protocol.md")
 
-// transcripts is the directory of the transcripts of rules.
-const transcripts = "relay/conformance/testdata/transcripts/"
+// transcripts is the directory of the transcripts of rules in a package, and playedIn is the package whose transcripts the
+// page names without their package.
+const transcripts, playedIn = "/testdata/transcripts/", "relay/conformance"
+
+// transcript returns the name of a transcript on the page, "R044_x" or "upstream/R044_x", if file is one. file is a path in the
+// module.
+func transcript(file string) (name string, ok bool) {
+	dir, base, ok := strings.Cut(file, transcripts)
+	base, isText := strings.CutSuffix(base, ".txt")
+	if dir == playedIn {
+		return base, ok && isText
+	}
+	return dir + "/" + base, ok && isText
+}
 
 // linksBelow precedes the links to test files at the end of the page.
 const linksBelow = "\n<!-- Written by go test ./relay -run TestProtocolPage -update, as are the names of the test " +
@@ -213,7 +227,7 @@ func citers(t *testing.T) map[string]string {
 }
 
 // testFiles returns, by code, the files with tests whose names begin with the code, as paths in the module without
-// _test.go. It also returns transcripts with such names, without their directory.
+// _test.go. It also returns transcripts with such names, see transcript.
 func testFiles(t *testing.T) map[string][]string {
 	t.Helper()
 	files := map[string][]string{}
@@ -226,9 +240,8 @@ func testFiles(t *testing.T) map[string][]string {
 	}
 	for name, text := range citers(t) {
 		name = strings.TrimPrefix(filepath.ToSlash(name), "../")
-		if played, ok := strings.CutPrefix(name, transcripts); ok {
-			played = strings.TrimSuffix(played, ".txt")
-			add("Test"+played, played)
+		if played, ok := transcript(name); ok {
+			add("Test"+path.Base(played), played)
 		} else if short, ok := strings.CutSuffix(name, "_test.go"); ok {
 			for _, match := range coded.FindAllStringSubmatch(text, -1) {
 				add(match[1], short)
@@ -283,15 +296,15 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 	}
 	var links strings.Builder
 	for _, file := range slices.Sorted(maps.Keys(named)) {
-		path := file + "_test.go"
-		if !strings.Contains(file, "/") {
-			path = transcripts + file + ".txt"
+		at := file + "_test.go"
+		if dir, base := path.Split(file); base != strings.ToLower(base) {
+			at = strings.TrimSuffix(cmp.Or(dir, playedIn), "/") + transcripts + base + ".txt"
 		}
 		between := " "
-		if len("[]: ../../")+len(file)+len(path) > 120 {
+		if len("[]: ../../")+len(file)+len(at) > 120 {
 			between = "\n  "
 		}
-		links.WriteString("[" + file + "]:" + between + "../../" + path + "\n")
+		links.WriteString("[" + file + "]:" + between + "../../" + at + "\n")
 	}
 	return strings.Join(out, "\n\n") + "\n" + linksBelow + links.String(), missing
 }

@@ -3,6 +3,7 @@ package relay
 import (
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -206,8 +207,8 @@ func source(t *testing.T) (tests map[string]bool, code string) {
 	tests = map[string]bool{}
 	var text strings.Builder
 	err := filepath.WalkDir("..", func(name string, entry fs.DirEntry, err error) error {
-		if played, ok := strings.CutPrefix(filepath.ToSlash(name), "../"+transcripts); ok {
-			tests["TestTranscripts/"+strings.TrimSuffix(played, ".txt")] = true
+		if played, ok := transcript(strings.TrimPrefix(filepath.ToSlash(name), "../")); ok {
+			tests["TestTranscripts/"+path.Base(played)] = true
 		}
 		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".go") {
 			return err

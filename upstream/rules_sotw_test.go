@@ -36,33 +36,6 @@ func sotwResponse(typeURL string, resources ...string) *discoverypb.DiscoveryRes
 // names returns the present names without versions, which unwrapped resources lack.
 func names(shown string) string { return strings.ReplaceAll(present(shown), "@", "") }
 
-// TestR020_R076_SotWRequestListsAllNames: each request contains all names, the last accepted version and the last
-// nonce. A NACK has the previous version. Only the first request has the node.
-func TestR020_R076_SotWRequestListsAllNames(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
-		r.watch.SubscribeAll(clusters)
-		r.watch.Subscribe(endpoints, []string{"b", "a"})
-		s := r.Accept(t.Context())
-		r.pass(soon)
-		s.SendSotW(sotwResponse(clusters, "x@1")) // 1
-		s.SendSotW(sotwResponse(endpoints, "a@1", "b@1"))
-		r.pass(soon)
-		r.watch.Subscribe(endpoints, []string{"c"})
-		r.pass(soon)
-		s.SendSotW(sotwResponse(endpoints, "c@1", "c@1")) // 3, rejected for the duplicate name
-		r.pass(soon)
-		r.watch.Subscribe(endpoints, []string{"d"})
-		r.pass(soon)
-		s.SendSotW(sotwResponse(endpoints, "c@1"))
-		r.pass(soon)
-		r.expect("stream", strings.ReplaceAll(r.conversation(0), "ClusterLoadAssignment", "E"),
-			"[Cluster node] [E a b] [Cluster version=v1 ack 1] [E a b version=v2 ack 2]"+
-				" [E a b c version=v2 ack 2] [E a b c version=v2 nack 3] [E a b c d version=v2 ack 3] [E a b c d version=v4 ack 4]")
-		r.expect("clusters", names(r.members(clusters)), "x")
-		r.expect("endpoints", names(r.named(endpoints)), "a b c")
-	})
-}
-
 // TestB5_SotWChangeIsOneRequest: a change is one request with any number of names.
 func TestB5_SotWChangeIsOneRequest(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SotW: true}, forced, func(t *testing.T, r *rig) {
@@ -227,32 +200,6 @@ func TestR065_R067_SotWAbsence(t *testing.T) {
 			r.expect(tt.typeURL, present(r.members(tt.typeURL)), tt.want)
 		})
 	}
-}
-
-// TestR070_R071_SotWNames: for a name of the first request, absence means that the resource does not exist. For a later
-// name, this holds only once a response has listed it, since a response may have been in flight.
-func TestR070_R071_SotWNames(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{SotW: true, Manual: true}, forced, func(t *testing.T, r *rig) {
-		r.watch.Subscribe(listeners, []string{"a", "none"})
-		s := r.Accept(t.Context())
-		r.namedAfter(soon, "before the first list", listeners, "")
-		s.SendSotW(sotwResponse(listeners))
-		r.namedAfter(soon, "after an empty list, since the origin may have just started", listeners, "")
-		s.SendSotW(sotwResponse(listeners, "a@1"))
-		r.namedAfter(soon, "after the first list with a resource", listeners, "!none a@")
-
-		r.watch.Subscribe(listeners, []string{"later"})
-		r.pass(soon)
-		s.SendSotW(sotwResponse(listeners, "a@2"))
-		r.namedAfter(longAfter, "after a list without the later name", listeners, "!none a@")
-		s.SendSotW(sotwResponse(listeners, "a@2", "later@1", "none@1"))
-		r.pass(soon)
-		r.expect("after a list with the later name", names(r.named(listeners)), "a later none")
-		s.SendSotW(sotwResponse(listeners, "none@1"))
-		r.pass(soon)
-		r.expect("after a list without both names", names(r.named(listeners)), "none")
-		r.expect("members", r.members(listeners), "")
-	})
 }
 
 // TestR132_SotWGlobIsNotMissing: a response to a glob lists its members and never the glob itself, so the glob does not

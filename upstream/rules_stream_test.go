@@ -8,7 +8,6 @@ import (
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
@@ -28,22 +27,6 @@ func response(typeURL string, resources ...string) *discoverypb.DeltaDiscoveryRe
 		})
 	}
 	return resp
-}
-
-// TestR020_FirstRequestHasNodeAndNoNonce: the first request of every stream has the node and no nonce, even if the
-// previous stream ended between a response and its ACK.
-func TestR020_FirstRequestHasNodeAndNoNonce(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.watch.SubscribeAll(clusters)
-		s := r.Accept(t.Context())
-		s.Send(response(clusters, "a@1"))
-		s.Close(status.New(codes.Unavailable, "bye"))
-		r.pass(time.Second)
-		s = r.Accept(t.Context())
-		s.Send(response(clusters, "b@1"))
-		r.pass(time.Second)
-		r.expect("second stream", r.conversation(1), "[Cluster node] [Cluster ack 1]")
-	})
 }
 
 // TestR032_EveryResponseIsAnsweredOnce: the relay sends one ACK or NACK per response, with its nonce, in order of
@@ -186,65 +169,6 @@ func TestB9_CommittedBeforeAck(t *testing.T) {
 	})
 }
 
-// TestR054_WildcardForms: a wildcard is the first request of its type on a stream, in the form that every origin
-// supports, with both lists empty. If the stream has carried the type already, the relay opens a new stream. It
-// unsubscribes with "*".
-func TestR054_WildcardForms(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{WildcardLinger: time.Minute, Linger: time.Minute}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1")
-		all := r.watch.SubscribeAll(clusters)
-		r.pass(soon)
-		r.watch.UnsubscribeAll(all)
-		r.membersAfter(2*time.Minute, "members after the linger time", clusters, "")
-		r.watch.SubscribeAll(clusters)
-		r.pass(soon)
-		r.expect("first stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*]")
-		r.expect("second stream", r.conversation(1), "[Cluster node] [Cluster ack 1]")
-		r.expect("members", r.members(clusters), "a@1")
-	})
-}
-
-// TestR082_RequestForms: requests that change a subscription have no nonce; ACKs have no names.
-func TestR082_RequestForms(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute}, func(t *testing.T, r *rig) {
-		r.put(endpoints, "a@1", "b@1", "c@1")
-		r.watch.Subscribe(endpoints, []string{"a"})
-		r.pass(soon)
-		b := r.watch.Subscribe(endpoints, []string{"b"})
-		r.pass(soon)
-		r.Restart()
-		r.pass(5 * time.Second)
-		r.watch.Unsubscribe(endpoints, b)
-		r.watch.Subscribe(endpoints, []string{"c"})
-		r.pass(soon)
-		r.put(endpoints, "a@2")
-		r.pass(time.Second)
-		const e = "ClusterLoadAssignment"
-		r.expect("first stream", strings.ReplaceAll(r.conversation(0), e, "E"), "[E node +a] [E ack 1] [E +b] [E ack 2]")
-		r.expect("second stream", strings.ReplaceAll(r.conversation(1), e, "E"), "[E node +a +b a=1 b=1] [E +c] [E ack 1] [E ack 2]")
-		r.pass(2 * time.Minute)
-		r.expect("last stream", strings.ReplaceAll(r.conversation(2), e, "E"), "[E node +a +b +c] [E ack 1] [E -b]")
-	})
-}
-
-// TestR088_NewStreamSubscribesToEverything: after a reconnect, the first request of each type contains all
-// subscriptions and the cached versions. Nothing else is sent until the origin responds.
-func TestR088_NewStreamSubscribesToEverything(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1", "b@7")
-		r.put(endpoints, "a@1")
-		r.watch.SubscribeAll(clusters)
-		r.watch.Subscribe(endpoints, []string{"a", "missing"})
-		r.watch.SubscribeAll(listeners)
-		r.pass(10 * time.Second)
-		r.Restart()
-		r.pass(10 * time.Second)
-		r.expect("last stream", r.conversation(r.streams()-1),
-			"[Cluster node a=1 b=7] [ClusterLoadAssignment +a +missing a=1] [Listener] [ClusterLoadAssignment ack 1] [Listener ack 2]")
-		r.expect("members", r.members(clusters), "a@1 b@7")
-	})
-}
-
 // TestR089_VersionsAreInTheFirstRequestOnly: cached versions are reported in the first request of each type on a later
 // stream, and in no other request.
 func TestR089_VersionsAreInTheFirstRequestOnly(t *testing.T) {
@@ -355,21 +279,6 @@ func TestR096_C18_UnsubscribedIsAckedAndDropped(t *testing.T) {
 			t.Errorf("%d requests for 2 responses, want their ACKs:\n%v", got, after)
 		}
 		check.Equal(t, "responses without an ACK", after.Type(endpoints).Unanswered()+after.Type(clusters).Unanswered(), 0)
-	})
-}
-
-// TestR096_PushedBeforeRequested: a wildcard of a type that the origin pushed before uses a new stream: the first
-// request of the type on the old one was the ACK.
-func TestR096_PushedBeforeRequested(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.watch.Subscribe(endpoints, []string{"a"})
-		s := r.Accept(t.Context())
-		s.Send(response(clusters, "c@1"))
-		r.pass(soon)
-		r.watch.SubscribeAll(clusters)
-		r.pass(soon)
-		r.expect("first stream", r.conversation(0), "[ClusterLoadAssignment node +a] [Cluster ack 1]")
-		r.expect("second stream", r.conversation(1), "[Cluster node] [ClusterLoadAssignment +a]")
 	})
 }
 

@@ -21,7 +21,7 @@ type rolloutClient struct {
 // do plays an event, without a turn of the client's stream.
 func (c *rolloutClient) do(event string) {
 	if event != "" {
-		c.happen(strings.Fields(event))
+		c.Play(event)
 	}
 }
 
@@ -86,7 +86,7 @@ var rolloutClients = []struct {
 func TestAnswer(t *testing.T) {
 	for _, tt := range rolloutClients {
 		t.Run(tt.name, func(t *testing.T) {
-			c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: tt.key}
+			c := &rolloutClient{player: newPlayer(t), key: tt.key}
 			c.do(tt.client)
 			c.do(tt.subscribe)
 			c.wantState("asked", false, false)
@@ -143,7 +143,7 @@ func TestAnswerOfRemovals(t *testing.T) {
 			continue // no response can contain a removal
 		}
 		t.Run(tt.name, func(t *testing.T) {
-			c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: tt.key}
+			c := &rolloutClient{player: newPlayer(t), key: tt.key}
 			c.do(tt.client)
 			c.do(tt.subscribe)
 			c.do(tt.others)
@@ -154,14 +154,14 @@ func TestAnswerOfRemovals(t *testing.T) {
 			gone := c.change(tt.origin, "-"+tt.a)
 			c.want("not sent", gone, NotSent)
 			g := c.view.Generation()
-			r, _, err := c.sub.Next(&Turn{Newest: g, Cut: g, Now: c.now}, g.Seq)
+			r, _, err := c.sub.Next(&Turn{Newest: g, Cut: g, Now: time.Now()}, g.Seq)
 			if check.OK(t, err); c.sub.LateRemovals {
 				if r.Body != nil {
 					t.Fatal("the removal was sent before changes to referring resources")
 				}
 				c.want("late", gone, NotSent)
 			} else if tt.key != lobbyKey {
-				c.sub.RecordSent(&r, "early", c.view, 0, c.now)
+				c.sub.RecordSent(&r, "early", c.view, 0, time.Now())
 				c.want("sent", gone, Sent)
 				c.do("ack early")
 			}
@@ -184,7 +184,7 @@ func TestAnswerForLaterSubscriptions(t *testing.T) {
 		"sotw group":    {"client sotw rtds envoy", "list a b", "list a b c"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &rolloutClient{player: &player{t: t, now: time.Now()}}
+			c := &rolloutClient{player: newPlayer(t)}
 			c.do(tt.client)
 			c.key = c.sub.Key
 			c.view.Watch().Subscribe(c.key, []string{"a", "b", "c"})
@@ -220,7 +220,7 @@ func TestAnswerOfReturningClients(t *testing.T) {
 		"sotw wildcard":  {"client sotw lds", "origin a@1 b@1", "list *", "ack", "reconnect", "list *"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &rolloutClient{player: &player{t: t, now: time.Now()}}
+			c := &rolloutClient{player: newPlayer(t)}
 			for _, event := range events {
 				c.do(event)
 				c.turn()
@@ -244,7 +244,7 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 		"few of many": {many, many[500:501]},
 		"many of few": {many[500:501], many},
 	} {
-		c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: wire.RouteType}
+		c := &rolloutClient{player: newPlayer(t), key: wire.RouteType}
 		c.do("client delta rds")
 		c.do("subscribe " + strings.Join(tt.subscribed, " "))
 		of := c.change("origin by name", many[500]+"@1")
@@ -267,7 +267,7 @@ func benchedName(i int) string {
 func TestRefusalExcludesLaterChanges(t *testing.T) {
 	for _, client := range []string{"client delta rds", "client sotw rds"} {
 		synctest.Test(t, func(t *testing.T) {
-			c := &rolloutClient{player: &player{t: t, now: time.Now()}, key: wire.RouteType}
+			c := &rolloutClient{player: newPlayer(t), key: wire.RouteType}
 			c.do(client)
 			c.view.Watch().Subscribe(wire.RouteType, []string{"x"})
 			if c.sub.Delta {
@@ -279,7 +279,7 @@ func TestRefusalExcludesLaterChanges(t *testing.T) {
 			c.want("unsent, and not of the change", Change{Key: c.key, After: sent.UpTo, UpTo: sent.UpTo + 1, Names: []string{"a"}}, Accepted)
 			c.turn()
 			passed := c.change("origin by name", "x@1")
-			c.do("wait 6s") // ends the wait for the answer
+			time.Sleep(6 * time.Second) // ends the wait for the answer
 			c.turn()
 			if c.do("nack"); !c.sub.Refusal().HasChange(sent.After, sent.UpTo) || c.sub.Refusal().HasChange(passed.After, passed.UpTo) {
 				t.Errorf("%s: the refusal %+v is not that of %+v alone", client, c.sub.Refusal(), sent)

@@ -10,28 +10,29 @@ import (
 	"testing/synctest"
 	"time"
 
-	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/relay/relaytest/transcript"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata")
 
 // TestTranscripts plays the conversations under testdata: one client and one type, without a stream, in virtual time.
-// -update rewrites them; review the diff. A line that begins with ">" is an event. The lines below it are the responses
-// to the client and [Subscription.String].
+// -update rewrites them; review the diff. [transcript] says how scenes and resources are written, here without their type. The
+// results of an event are the responses to the client and [Subscription.String].
 //
 //	> client delta cds          (or sotw; then options: envoy, relay, errors, canary, held name@version …)
 //	> reconnect                 (the client reports what it accepted)
 //	> origin a@1 -b             (the wildcard set: a revision, a removal; the set is confirmed)
 //	> origin by name a@1 -b     (what was asked for by name)
 //	> origin of xdstp://… a@1   (what a glob stands for)
-//	> origin denies a           (or: has not found; in the set, or by name)
+//	> origin !a:PermissionDenied (an error; in the set, or by name)
 //	> origin version 2 a@1 -b   (the version of the response, before each of these)
 //	> origin delays 100ms       (from the receipt of each further response to its changes; writes when they are accepted)
 //	> others subscribe a        (another client)
@@ -43,47 +44,24 @@ var update = flag.Bool("update", false, "rewrite testdata")
 //	> subscribe * a             (Delta; also: unsubscribe)
 //	> list * a                  (SotW)
 //	> ack                       (or nack; of the newest response, or of the nonce that follows)
-//	> wait 5s
 //	> status                    (the status of the client and of its resources, for operators)
-func TestTranscripts(t *testing.T) { check.Transcripts(t, "testdata/*.txt", *update, play) }
-
-func play(t *testing.T, lines []string) (played string) {
-	synctest.Test(t, func(t *testing.T) {
-		var out strings.Builder
-		p := &player{t: t, now: time.Now()}
-		for _, line := range lines {
-			out.WriteString(line + "\n")
-			event, ok := strings.CutPrefix(line, "> ")
-			if !ok {
-				continue
-			}
-			if event == "status" {
-				out.WriteString("  status " + p.status() + "\n")
-				continue
-			}
-			p.happen(strings.Fields(event))
-			for _, took := range p.propagated {
-				fmt.Fprintf(&out, "  accepted in %v\n", took)
-			}
-			p.propagated = nil
-			for _, response := range p.turn() {
-				out.WriteString("  send   " + response + "\n")
-			}
-			fmt.Fprintf(&out, "  state  %v\n", p.sub)
-		}
-		played = out.String()
+func TestTranscripts(t *testing.T) {
+	t.Parallel()
+	transcript.Play(t, "testdata/*.txt", *update, func(t *testing.T, _ []string, scene func(transcript.Stage)) {
+		synctest.Test(t, func(t *testing.T) { scene(newPlayer(t)) })
 	})
-	return played
 }
 
-// A player plays one transcript.
+// A player plays one scene.
 type player struct {
-	t    *testing.T
-	view *cache.View
-	w    *cache.Writer
-	sub  *Subscription
-	by   Software
-	now  time.Time
+	t      *testing.T
+	n      *transcript.Notation
+	short  string // name of the type
+	view   *cache.View
+	w      *cache.Writer
+	sub    *Subscription
+	by     Software
+	status bool // the current event asks for the status
 
 	delay      time.Duration   // from the receipt of the origin's responses to their changes
 	propagated []time.Duration // from the receipt to the ACK, by the current event
@@ -97,8 +75,15 @@ type player struct {
 	versions map[string]string // of SotW responses, by nonce
 }
 
-func (p *player) happen(event []string) {
-	switch what, args := event[0], event[1:]; what {
+func newPlayer(t *testing.T) *player { return &player{t: t, n: transcript.NewNotation(t)} }
+
+// Play implements [transcript.Stage].
+func (p *player) Play(event string) {
+	p.t.Helper()
+	words := strings.Fields(event)
+	switch what, args := words[0], words[1:]; what {
+	case "status":
+		p.status = true
 	case "client":
 		p.connect(args)
 	case "reconnect":
@@ -151,16 +136,26 @@ func (p *player) happen(event []string) {
 			}
 		}
 		p.request(r)
-	case "wait":
-		time.Sleep(check.Must(time.ParseDuration(args[0])))
-		p.now = time.Now()
 	default:
 		p.t.Fatalf("unknown event %q", event)
 	}
 }
 
-// types are the resource types that transcripts name.
-var types = map[string]string{"cds": wire.ClusterType, "eds": wire.EndpointType, "lds": wire.ListenerType, "rds": wire.RouteType, "rtds": wire.RuntimeType}
+// Results implements [transcript.Stage].
+func (p *player) Results() (lines []string) {
+	if p.status {
+		p.status = false
+		return []string{"status " + p.showStatus()}
+	}
+	for _, took := range p.propagated {
+		lines = append(lines, fmt.Sprintf("accepted in %v", took))
+	}
+	p.propagated = nil
+	for _, response := range p.turn() {
+		lines = append(lines, "send   "+response)
+	}
+	return append(lines, fmt.Sprintf("state  %v", p.sub))
+}
 
 func (p *player) connect(args []string) {
 	var cfg cache.Config
@@ -173,7 +168,8 @@ func (p *player) connect(args []string) {
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second, ColdWait: 10 * time.Second}
 	c := &Client{Settings: settings, Watch: p.view.WatchFunc(func() {}), Delta: args[0] == "delta", Errors: slices.Contains(args, "errors")}
 	p.by = Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
-	p.sub = New(c, settings.TraitsOf(types[args[1]], p.by), wire.Unwrapped, false, playedCounter{player: p})
+	p.short = args[1]
+	p.sub = New(c, settings.TraitsOf(p.n.TypeURL(p.short), p.by), wire.Unwrapped, false, playedCounter{player: p})
 	p.held, p.versions, p.changes = make(map[string]string), make(map[string]string), make(map[string]func())
 	if i := slices.Index(args, "held"); i >= 0 {
 		for _, arg := range args[i+1:] {
@@ -207,18 +203,15 @@ func (p *player) origin(args []string) {
 		key, args = cache.Collection(key, args[1]), args[2:]
 	}
 	u := wire.Update{TypeURL: key, SystemVersion: version}
-	for i, arg := range args {
-		name, version, is := strings.Cut(arg, "@")
-		switch {
-		case arg == "denies" || arg == "misses":
-			code := map[string]codes.Code{"denies": codes.PermissionDenied, "misses": codes.NotFound}[arg]
-			u.Errors = append(u.Errors, wire.NewResourceError(args[i+1], code, arg))
-		case is:
-			value := check.Must(proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version}))
-			r := check.Must(wire.NewResource(p.sub.TypeURL, name, version, value))
-			u.Resources = append(u.Resources, r)
-		case arg[0] == '-':
-			u.Removed = append(u.Removed, arg[1:])
+	for _, arg := range args {
+		switch c := p.n.Parse(p.short + " " + arg); {
+		case c.Remove:
+			u.Removed = append(u.Removed, c.Name)
+		case c.Code != codes.OK:
+			u.Errors = append(u.Errors, wire.NewResourceError(c.Name, c.Code, transcript.ErrorDetail))
+		default:
+			r := p.n.Resource(c)
+			u.Resources = append(u.Resources, check.Must(wire.NewResource(p.sub.TypeURL, c.Name, fmt.Sprint(c.Rev), r.Resource.Value)))
 		}
 	}
 	p.w.SetCause(cache.Cause{Received: time.Now().Add(-p.delay)})
@@ -237,35 +230,35 @@ func (p *player) request(r *wire.Request) {
 	} else {
 		r.Subscribe, r.NamesSum = p.listed, p.sum
 	}
-	p.sub.ApplyRequest(r, p.now)
+	p.sub.ApplyRequest(r, time.Now())
 	p.w.TakeDemand()
 }
 
 // turn sends everything that is due, as a stream does in a turn.
 func (p *player) turn() (responses []string) {
 	g := p.view.Generation()
-	l := &Turn{Newest: g, Cut: g, Now: p.now}
+	l := &Turn{Newest: g, Cut: g, Now: time.Now()}
 	send := func(part *Subscription, r *Response) {
 		if r.Body != nil {
 			p.nonces++
 			nonce := fmt.Sprint(p.nonces)
 			responses = append(responses, p.decode(r.Body, nonce))
 			p.versions[nonce] = r.Body.Version()
-			part.RecordSent(r, nonce, p.view, 0, p.now)
+			part.RecordSent(r, nonce, p.view, 0, time.Now())
 		}
 	}
 	for _, glob := range p.sub.globs.names() {
 		p.sub.WakeGlob(glob)
 	}
 	for part := range p.sub.Parts() {
-		if !part.Blocked(p.now) {
+		if !part.Blocked(time.Now()) {
 			r, _, err := part.Next(l, g.Seq)
 			check.OK(p.t, err)
 			send(part, &r)
 		}
 	}
 	for part := range p.sub.Parts() {
-		if part.LateRemovals && !part.Blocked(p.now) {
+		if part.LateRemovals && !part.Blocked(time.Now()) {
 			r, _ := part.Removals(l)
 			send(part, &r)
 		}
@@ -274,51 +267,33 @@ func (p *player) turn() (responses []string) {
 	return responses
 }
 
-// decode returns a response as "nonce: a@1 -b", with the resources of a SotW set in braces.
+// decode returns a response as "nonce: cds a@1 -b".
 func (p *player) decode(body *wire.Body, nonce string) string {
-	encoded := check.Must(wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: nonce}))
-	var parts []string
-	add := func(name, version string) { parts = append(parts, name+"@"+version) }
+	encoded := check.Must(wire.Codec{}.Marshal(&wire.Response{Body: body, Nonce: nonce})).Materialize()
+	var r *relaytest.Response
 	if p.sub.Delta {
-		var r discoverypb.DeltaDiscoveryResponse
-		check.OK(p.t, proto.Unmarshal(encoded.Materialize(), &r))
-		for _, resource := range r.Resources {
-			add(resource.Name, resource.Version)
-		}
-		for _, name := range r.RemovedResources {
-			parts = append(parts, "-"+name)
-		}
-		for _, e := range r.ResourceErrors {
-			parts = append(parts, "!"+e.ResourceName.Name)
-		}
-		slices.Sort(parts)
+		var message discoverypb.DeltaDiscoveryResponse
+		check.OK(p.t, proto.Unmarshal(encoded, &message))
+		r = relaytest.NewResponse(&message)
 		p.changes[nonce] = func() {
 			for _, resource := range r.Resources {
 				p.held[resource.Name] = resource.Version
 			}
-			for _, name := range r.RemovedResources {
+			for _, name := range r.Removed {
 				delete(p.held, name)
 			}
 		}
-		return nonce + ": " + strings.Join(parts, " ")
+	} else {
+		var message discoverypb.DiscoveryResponse
+		check.OK(p.t, proto.Unmarshal(encoded, &message))
+		r = relaytest.NewResponse(&message)
 	}
-	var r discoverypb.DiscoveryResponse
-	check.OK(p.t, proto.Unmarshal(encoded.Materialize(), &r))
-	for _, resource := range r.Resources {
-		var c clusterpb.Cluster
-		check.OK(p.t, proto.Unmarshal(resource.Value, &c))
-		add(c.Name, c.AltStatName)
-	}
-	for _, e := range r.ResourceErrors {
-		parts = append(parts, "!"+e.ResourceName.Name)
-	}
-	slices.Sort(parts)
-	return nonce + ": {" + strings.Join(parts, " ") + "}"
+	return nonce + ": " + p.n.Describe(r)
 }
 
-// status returns the status of the client, such as "lag 1s, accepted 2 5s ago, refuses 3 | a refused, b sent". It refused
+// showStatus returns the status of the client, such as "lag 1s, accepted 2 5s ago, refuses 3 | a refused, b sent". It refused
 // a version if no refusal is active.
-func (p *player) status() string {
+func (p *player) showStatus() string {
 	at := p.sub.At(p.view.Generation())
 	s := at.Status(time.Now())
 	line := fmt.Sprint("lag ", s.Lag)

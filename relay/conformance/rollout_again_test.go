@@ -18,7 +18,7 @@ func TestI6_ARejectedEditionIsServedOnce(t *testing.T) {
 		other := w.clients(v, "other")[0]
 		listeners := func() (n int) {
 			for _, r := range canary.Responses() {
-				if r.TypeURL == relaytest.ListenerType && r.Resource("l") != nil && w.revs[r.Resource("l").Digest] == "2" {
+				if r.TypeURL == relaytest.ListenerType && r.Resource("l") != nil && w.n.Revision(r.Resource("l").Digest) == "2" {
 					n++
 				}
 			}

@@ -95,7 +95,7 @@ func (w *rolloutWorld) expectResources(want string, all ...*rolloutClient) {
 		var got []string
 		state := c.State()
 		for _, name := range state.Names(typeURLs[short]) {
-			got = append(got, name+"@"+w.revs[state.Digest(typeURLs[short], name)])
+			got = append(got, name+"@"+w.n.Revision(state.Digest(typeURLs[short], name)))
 		}
 		if !slices.Equal(got, strings.Fields(rest)) {
 			w.t.Fatalf("%s has %s %q, want %q", c.node, short, got, rest)
@@ -105,11 +105,11 @@ func (w *rolloutWorld) expectResources(want string, all ...*rolloutClient) {
 
 // rejecting returns a reject function for responses that contain a resource, such as "lds l@2".
 func (w *rolloutWorld) rejecting(what string) func(*relaytest.Response) error {
-	c := w.parse(what)
-	digest := relaytest.DigestOf(w.message(c.short, c.name, c.rev))
+	c := w.n.Parse(what)
+	digest := relaytest.DigestOf(w.n.Message(c.Short, c.Name, c.Rev))
 	return func(r *relaytest.Response) error {
 		for _, res := range r.Resources {
-			if r.TypeURL == typeURLs[c.short] && res.Digest == digest {
+			if r.TypeURL == typeURLs[c.Short] && res.Digest == digest {
 				return fmt.Errorf("%s is not valid", res.Name)
 			}
 		}

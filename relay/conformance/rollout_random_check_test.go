@@ -30,7 +30,7 @@ func (h *rolloutHistory) checkStages() {
 		for _, short := range waitingTypes {
 			for _, name := range state.Names(typeURLs[short]) {
 				digest := state.Digest(typeURLs[short], name)
-				text := short + " " + name + "@" + h.w.revs[digest]
+				text := short + " " + name + "@" + h.w.n.Revision(digest)
 				if h.bad[digest] && !h.tainted && c.stage > 0 {
 					h.Fatalf("%s has %s, which canaries reject", c.node, text)
 				}
@@ -64,7 +64,7 @@ func (h *rolloutHistory) clientsWithBad() (all []string) {
 		for _, short := range waitingTypes {
 			for _, name := range state.Names(typeURLs[short]) {
 				if digest := state.Digest(typeURLs[short], name); h.bad[digest] && !h.replicas[c.at].frozen {
-					all = append(all, fmt.Sprintf("%s has %s %s@%s", c.node, short, name, h.w.revs[digest]))
+					all = append(all, fmt.Sprintf("%s has %s %s@%s", c.node, short, name, h.w.n.Revision(digest)))
 				}
 			}
 		}
@@ -130,7 +130,7 @@ func (h *rolloutHistory) checkEndpoints(cluster string) {
 	}
 	for _, c := range h.clients {
 		state := c.State()
-		if got, want := h.w.revs[state.Digest(typeURLs["eds"], cluster)],
+		if got, want := h.w.n.Revision(state.Digest(typeURLs["eds"], cluster)),
 			h.originRevs["eds"][cluster]; !h.replicas[c.at].frozen && got != strconv.Itoa(want) {
 			h.Fatalf("%s has the endpoints %s@%s, want @%d as at the origin", c.node, cluster, got, want)
 		}

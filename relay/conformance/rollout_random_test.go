@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/transcript"
 )
 
 // randomStage is the duration of the stages canary* and second* of a rolloutHistory.
@@ -122,7 +123,7 @@ func (h *rolloutHistory) run(steps []rolloutStep) {
 // begin starts the replicas, and waits until all clients have the initial resources as the last good state.
 func (h *rolloutHistory) begin() {
 	origin := relaytest.NewOrigin(h.scene, relaytest.OriginOptions{Memory: true})
-	h.w = &world{t: h.scene, origin: origin, revs: make(map[relaytest.Digest]string)}
+	h.w = &world{t: h.scene, origin: origin, n: transcript.NewNotation(h.scene)}
 	h.originRevs = map[string]map[string]int{"cds": {}, "eds": {}, "lds": {}, "rds": {}}
 	h.firstSeen = make(map[string]time.Time)
 	h.change(h.next("cds a"), h.next("cds b"), h.next("cds c"), h.next("eds a"), h.next("eds b"), h.next("eds c"),
@@ -205,13 +206,13 @@ func (h *rolloutHistory) next(name string) string {
 // change applies simultaneous changes at the origin.
 func (h *rolloutHistory) change(changes ...string) {
 	for _, text := range changes {
-		c := h.w.parse(text)
-		if c.remove {
+		c := h.w.n.Parse(text)
+		if c.Remove {
 			h.removalHeld = h.removalHeld || time.Since(h.connectedAt) < 30*time.Second
-			delete(h.originRevs[c.short], c.name)
+			delete(h.originRevs[c.Short], c.Name)
 			continue
 		}
-		h.originRevs[c.short][c.name] = c.rev
+		h.originRevs[c.Short][c.Name] = c.Rev
 		if _, seen := h.firstSeen[text]; !seen {
 			h.firstSeen[text] = time.Now()
 		}
@@ -237,7 +238,7 @@ func (h *rolloutHistory) clientState(c *randomClient, shorts ...string) string {
 	state := c.State()
 	for _, short := range shorts {
 		for _, name := range state.Names(typeURLs[short]) {
-			all = append(all, fmt.Sprintf("%s %s@%s", short, name, h.w.revs[state.Digest(typeURLs[short], name)]))
+			all = append(all, fmt.Sprintf("%s %s@%s", short, name, h.w.n.Revision(state.Digest(typeURLs[short], name))))
 		}
 	}
 	return strings.Join(all, ", ")
@@ -293,8 +294,8 @@ func (h *rolloutHistory) step(s rolloutStep) {
 func (h *rolloutHistory) revert(s rolloutStep) {
 	var earlier []string
 	for text := range h.firstSeen {
-		if c := h.w.parse(text); (c.short == "cds" || c.short == "lds") && c.name != "c" &&
-			h.originRevs[c.short][c.name] != c.rev {
+		if c := h.w.n.Parse(text); (c.Short == "cds" || c.Short == "lds") && c.Name != "c" &&
+			h.originRevs[c.Short][c.Name] != c.Rev {
 			earlier = append(earlier, text)
 		}
 	}
@@ -306,9 +307,9 @@ func (h *rolloutHistory) revert(s rolloutStep) {
 // spoil changes a resource to content that canaries reject.
 func (h *rolloutHistory) spoil(name string) {
 	text := h.next(name)
-	c := h.w.parse(text)
+	c := h.w.n.Parse(text)
 	h.mu.Lock()
-	h.bad[relaytest.DigestOf(h.w.message(c.short, c.name, c.rev))] = true
+	h.bad[relaytest.DigestOf(h.w.n.Message(c.Short, c.Name, c.Rev))] = true
 	h.mu.Unlock()
 	h.change(text)
 }

@@ -151,7 +151,7 @@ func TestI9_AnOriginThatAlwaysChanges(t *testing.T) {
 		for rev := 2; time.Since(began) < 20*time.Minute; rev++ {
 			w.change(fmt.Sprint("cds a@", rev))
 			w.sleep(every)
-			is, err := strconv.Atoi(w.revs[all[2].State().Digest(relaytest.ClusterType, "a")])
+			is, err := strconv.Atoi(w.n.Revision(all[2].State().Digest(relaytest.ClusterType, "a")))
 			if err != nil || is < seen {
 				w.t.Fatalf("the last cohort has revision %d after %d: %v", is, seen, err)
 			}

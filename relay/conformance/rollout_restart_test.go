@@ -91,7 +91,7 @@ func TestI10_SharedNamesRollOut(t *testing.T) {
 		canary := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("canary-1"), AutoAck: true})
 		other := w.dial(relaytest.ClientOptions{Variant: v, Node: relaytest.EnvoyNode("other"), AutoAck: true})
 		put := func(rev int) {
-			w.origin.Apply(func(tx *relaytest.Tx) { tx.Set(typeURLs["cds"], sharedCluster, w.message("cds", "x", rev), "") })
+			w.origin.Apply(func(tx *relaytest.Tx) { tx.Set(typeURLs["cds"], sharedCluster, w.n.Message("cds", "x", rev), "") })
 			synctest.Wait()
 		}
 		revOf := func(c *worldClient, want string) {
@@ -100,7 +100,7 @@ func TestI10_SharedNamesRollOut(t *testing.T) {
 			for _, r := range c.Responses() {
 				for _, res := range r.Resources {
 					if res.Name == sharedCluster || res.Name == "x" {
-						got = w.revs[res.Digest]
+						got = w.n.Revision(res.Digest)
 					}
 				}
 			}

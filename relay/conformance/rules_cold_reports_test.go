@@ -20,6 +20,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
 	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
+	"github.com/xdstender/tender/relay/relaytest/transcript"
 )
 
 // coldNames returns the names n000, n001 and so on, as a client reports them.
@@ -119,7 +120,7 @@ func TestH04_HoldsSurviveARestart(t *testing.T) {
 		restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 			r.o.Put(relaytest.Listener("l", "r")) // so that a snapshot is written
 			names := map[relaytest.Variant]int{relaytest.Delta: 10, relaytest.SotW: 1}[v]
-			w := &world{t: t, origin: r.o, relay: r.running, revs: make(map[relaytest.Digest]string)}
+			w := &world{t: t, origin: r.o, relay: r.running, n: transcript.NewNotation(t)}
 			w.autoClient(v).subscribeHolding(v, "cds", "", coldNames(0, 10))
 			w.sleep(20 * time.Second)
 			wantHeld(t, r.running, "initially", names, 0)
@@ -155,7 +156,7 @@ func TestH04_ResentRestoredSet(t *testing.T) {
 		r.stop()
 		o.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 		r.start()
-		w := &world{t: t, origin: o, relay: r.running, revs: make(map[relaytest.Digest]string)}
+		w := &world{t: t, origin: o, relay: r.running, n: transcript.NewNotation(t)}
 		c := w.autoClient(relaytest.SotW).subscribeHolding(relaytest.SotW, "cds", "", "")
 		s := w.acceptStream()
 		w.send(s, "cds a@2", "cds c@2")

@@ -40,12 +40,12 @@ func TestC24_ChangesAreMergedAndRepeatsIgnored(t *testing.T) {
 	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
 		worldBubble(t, nil, func(w *world) {
 			c := warmClient(w, relaytest.ClientOptions{Variant: v}, "a b")
-			same := w.message("cds", "a", 1)
+			same := w.n.Message("cds", "a", 1)
 			var got []string
 			for i := range pushes {
 				w.origin.Apply(func(tx *relaytest.Tx) {
 					tx.Set(relaytest.ClusterType, "a", same, fmt.Sprint("another version ", i))
-					tx.Set(relaytest.ClusterType, "b", w.message("cds", "b", i+2), "")
+					tx.Set(relaytest.ClusterType, "b", w.n.Message("cds", "b", i+2), "")
 				})
 				w.sleep(slow / 10)
 				got = append(got, c.received()...)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/instance"
+	"github.com/xdstender/tender/relay/relaytest/transcript"
 )
 
 // originsBubble runs f with a relay of two origins. TENDER_ROUTES assigns resources to the second origin, west,
@@ -17,7 +18,7 @@ func originsBubble(t *testing.T, routes string, env []string, f func(first, west
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
 		further := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: "west"})
-		first := &world{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
+		first := &world{t: t, origin: o, n: transcript.NewNotation(t)}
 		first.relay = startRelay(t,
 			instance.Options{Origins: []*relaytest.Origin{o}, Named: map[string][]*relaytest.Origin{"west": {further}}},
 			append(env, "TENDER_ROUTES="+routes)...)

@@ -236,8 +236,8 @@ func TestR052_GroupsOfSeveralOrigins(t *testing.T) {
 	originsBubble(t, "type:eds=west", []string{"TENDER_NODE_GROUP_BY=cluster"}, func(first, west *world) {
 		for i, cluster := range []string{"red", "blue"} {
 			of := func(n *corepb.Node) bool { return n.GetCluster() == cluster }
-			first.origin.For(of).Put(first.message("cds", "of-"+cluster, i+1))
-			west.origin.For(of).Put(first.message("eds", "a", i+1))
+			first.origin.For(of).Put(first.n.Message("cds", "of-"+cluster, i+1))
+			west.origin.For(of).Put(first.n.Message("eds", "a", i+1))
 		}
 		for i, cluster := range []string{"red", "blue"} {
 			node := relaytest.EnvoyNode("n")

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/transcript"
 )
 
 // R114: a client that is up to date gets a 304 without a body, for wildcards, for names, and for names that do not
@@ -360,8 +361,8 @@ func TestR137_RESTDenied(t *testing.T) {
 			c.poll("routes", "20000", "", names...).expectNames("a", "b")
 			time.Sleep(time.Minute)
 			o.Apply(func(tx *relaytest.Tx) {
-				tx.Fail(typeCDS, "b", codes.PermissionDenied, errorDetail)
-				tx.Fail(typeRDS, "b", codes.PermissionDenied, errorDetail)
+				tx.Fail(typeCDS, "b", codes.PermissionDenied, transcript.ErrorDetail)
+				tx.Fail(typeRDS, "b", codes.PermissionDenied, transcript.ErrorDetail)
 			})
 			time.Sleep(time.Second)
 			c.poll("clusters", "", clusters, names...).expectNotModified()

@@ -34,8 +34,8 @@ func (w *ttlWorld) set(resources ...string) {
 
 // resource parses text, such as "cds a@1 1m".
 func (w *ttlWorld) resource(text string) (typeURL string, r *discoverypb.Resource) {
-	c := w.parse(text)
-	return typeURLs[c.short], w.world.resource(c)
+	c := w.n.Parse(text)
+	return typeURLs[c.Short], w.n.Resource(c)
 }
 
 // heartbeat has the origin renew the TTLs of resources.

@@ -2,8 +2,8 @@ package conformance_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -16,15 +16,7 @@ import (
 // uncached has the origin set resources that must not be cached, and waits until all goroutines are idle.
 func (w *world) uncached(changes ...string) {
 	w.t.Helper()
-	w.origin.Apply(func(tx *relaytest.Tx) {
-		for _, text := range changes {
-			c := w.parse(text)
-			r := w.resource(c)
-			r.CacheControl = &discoverypb.Resource_CacheControl{DoNotCache: true}
-			tx.SetRaw(typeURLs[c.short], r)
-		}
-	})
-	synctest.Wait()
+	w.play("forbids caching of " + strings.Join(changes, ", "))
 }
 
 // Concurrent subscriptions to an uncached resource are combined into one subscription at the origin.

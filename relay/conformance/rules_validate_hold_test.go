@@ -205,7 +205,7 @@ func TestB46_HeldChangesBeginNoRollout(t *testing.T) {
 		canary, other := w.client(v, "canary", nil), w.client(v, "other", nil)
 		expectRoute := func(when string, c *rolloutClient, rev int) {
 			w.t.Helper()
-			if c.State().Digest(relaytest.RouteType, "routes") != relaytest.DigestOf(w.message("rds", "routes", rev)) {
+			if c.State().Digest(relaytest.RouteType, "routes") != relaytest.DigestOf(w.n.Message("rds", "routes", rev)) {
 				w.t.Errorf("%s: %s does not have revision %d of the route", when, c.node, rev)
 			}
 		}

@@ -12,8 +12,7 @@ import (
 // onDemand makes the origin serve virtual hosts on demand. Its wildcard contains only rc/base, and it reports
 // unknown hosts as aliases without a resource.
 func (w *world) onDemand() {
-	host := func(typeURL, name string) bool { return typeURL == relaytest.VirtualHostType && name != "rc/base" }
-	w.origin.Change(func(b *relaytest.Behaviour) { b.NamedOnly, b.Unresolved = host, host })
+	w.play("has virtual hosts on demand")
 }
 
 // subscriptions returns how often the relay has subscribed to a name at the origin.
@@ -40,7 +39,7 @@ func TestR092_AliasesInSotW(t *testing.T) {
 				for len(c.received()) > 0 {
 					c.ackBatch()
 				}
-				if got, want := c.w.describe(c.last[typeURLs[short]]), short+" {other@1 real@1}"; isComplete && got != want {
+				if got, want := c.w.n.Describe(c.last[typeURLs[short]]), short+" {other@1 real@1}"; isComplete && got != want {
 					t.Errorf("%s %q: got %q, want %q", short, names, got, want)
 				}
 				plain := w.manualClient(relaytest.SotW).subscribe(short, "real other")
@@ -70,7 +69,7 @@ func TestR092_AliasesInSotW(t *testing.T) {
 				for len(c.received()) > 0 {
 					c.ackBatch()
 				}
-				if got := c.w.describe(c.last[typeURLs[short]]); got != want {
+				if got := c.w.n.Describe(c.last[typeURLs[short]]); got != want {
 					t.Errorf("%s %q: last response %q, want %q", short, names, got, want)
 				}
 			})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/relay/relaytest/transcript"
 )
 
 // A playedLoad handles the load reports of a scene with TENDER_LRS.
@@ -34,7 +35,7 @@ type playedLoad struct {
 func playLoad(t *testing.T, env []string, f func(w *world, l *playedLoad)) {
 	t.Helper()
 	loadBubble(t, func(t *testing.T, o *relaytest.Origin, loads *loadOrigin) {
-		w := &world{t: t, origin: o, revs: make(map[relaytest.Digest]string)}
+		w := &world{t: t, origin: o, n: transcript.NewNotation(t)}
 		w.relay = start(t, o, env...)
 		f(w, &playedLoad{origin: loads, peers: make(map[string]*loadPeer), written: make(map[string]int),
 			ended: make(map[string]bool)})

@@ -1,18 +1,15 @@
 package conformance_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -23,27 +20,20 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/relay/relaytest/transcript"
 )
 
 // A player plays one case of a scene.
 type player struct {
 	w        *world
-	origins  map[string]*playedOrigin
+	origins  map[string]*transcript.Origin
 	clients  map[string]*playedClient
-	order    []*playedClient                    // in the order of connection
-	lower    *running                           // a relay whose origin is the first relay
-	contents map[string]*relaytest.Content      // by cluster or feature of the node
-	streams  map[string]*relaytest.OriginStream // accepted by name from a manual origin
-	versions map[string]int                     // number of each version, by version
-	form     string                             // form of responses: "responses", "merged" or "states"
-	notes    []string                           // lines to write before the responses
-	load     *playedLoad                        // nil without TENDER_LRS
-}
-
-// A playedOrigin is an origin of a scene.
-type playedOrigin struct {
-	*world
-	listed map[int]int // number of requests already written, by stream
+	order    []*playedClient // in the order of connection
+	lower    *running        // a relay whose origin is the first relay
+	versions map[string]int  // number of each version, by version
+	form     string          // form of responses: "responses", "merged" or "states"
+	notes    []string        // lines to write before the responses
+	load     *playedLoad     // nil without TENDER_LRS
 }
 
 // A playedClient is a client of a scene.
@@ -58,20 +48,18 @@ type playedClient struct {
 	endpoints  map[string]bool // clusters whose endpoints auto-eds subscribed to; nil without auto-eds
 }
 
-// playerBubble runs f with a relay of one origin, or of two with TENDER_ROUTES.
-func playerBubble(t *testing.T, env []string, f func(p *player)) {
+// scenery runs a scene with a relay of one origin, or of two with TENDER_ROUTES.
+func scenery(t *testing.T, env []string, scene func(transcript.Stage)) {
 	t.Helper()
 	run := func(w, west *world, load *playedLoad) {
 		p := &player{
-			w: w, load: load, origins: make(map[string]*playedOrigin), clients: make(map[string]*playedClient),
-			contents: make(map[string]*relaytest.Content), streams: make(map[string]*relaytest.OriginStream),
-			versions: make(map[string]int),
+			w: w, load: load, origins: map[string]*transcript.Origin{"origin": transcript.NewOrigin(w.n, w.origin)},
+			clients: make(map[string]*playedClient), versions: make(map[string]int),
 		}
-		p.origins["origin"] = &playedOrigin{w, make(map[int]int)}
 		if west != nil {
-			p.origins["west"] = &playedOrigin{west, make(map[int]int)}
+			p.origins["west"] = transcript.NewOrigin(west.n, west.origin)
 		}
-		f(p)
+		scene(p)
 	}
 	const routes = "TENDER_ROUTES="
 	if i := slices.IndexFunc(env, func(set string) bool { return strings.HasPrefix(set, routes) }); i >= 0 {
@@ -84,8 +72,8 @@ func playerBubble(t *testing.T, env []string, f func(p *player)) {
 	}
 }
 
-// results returns the lines to write below an event: notes, responses since the last event, and ended streams.
-func (p *player) results() []string {
+// Results implements [transcript.Stage]: notes, responses since the last event, and ended streams.
+func (p *player) Results() []string {
 	synctest.Wait()
 	lines := p.notes
 	p.notes = nil
@@ -123,7 +111,7 @@ func (p *player) responses(c *playedClient) []string {
 	case "states":
 		for typeURL, entries := range c.State() {
 			for name, entry := range entries {
-				parts[shortName(typeURL)] = append(parts[shortName(typeURL)], name+"@"+p.w.revs[entry.Digest])
+				parts[shortName(typeURL)] = append(parts[shortName(typeURL)], name+"@"+p.w.n.Revision(entry.Digest))
 			}
 		}
 	case "merged":
@@ -133,7 +121,7 @@ func (p *player) responses(c *playedClient) []string {
 		}
 	default:
 		for i, r := range c.batch {
-			responses[i] = shortenRanges(responses[i]) + ownMessages(r)
+			responses[i] = transcript.Shorten(responses[i]) + ownMessages(r)
 			if c.versions {
 				responses[i] += p.numberVersion(r)
 			}
@@ -170,7 +158,7 @@ func (p *player) numberVersion(r *relaytest.Response) string {
 // ownMessages returns the messages of errors that the relay itself reports.
 func ownMessages(r *relaytest.Response) (messages string) {
 	for _, e := range r.Errors {
-		if e.Message != errorDetail {
+		if e.Message != transcript.ErrorDetail {
 			messages += " (" + e.Message + ")"
 		}
 	}
@@ -203,278 +191,35 @@ func (c *playedClient) ackUnanswered() {
 	c.unanswered = nil
 }
 
-// play plays an event.
-func (p *player) play(event string) {
+// Play implements [transcript.Stage].
+func (p *player) Play(event string) {
 	p.w.t.Helper()
 	who, what, _ := strings.Cut(event, " ")
 	switch who {
-	case "wait":
-		p.w.sleep(check.Must(time.ParseDuration(what)))
-	case "repeat": // "3: origin cds a@#; wait 1s", where # counts from 1
-		times, events, _ := strings.Cut(what, ": ")
-		for i := range check.Must(strconv.Atoi(times)) {
-			for event := range strings.SplitSeq(events, "; ") {
-				p.play(strings.ReplaceAll(event, "#", strconv.Itoa(i+1)))
-				p.notes = p.results()
-			}
-		}
 	case "relay":
-		p.w.relay.Stop() // "relay stops"; environment variables are not events
+		p.w.relay.Stop() // "relay stops"
 	case "write":
 		p.form = what
 	case "log":
 		p.notes = append(p.notes, fmt.Sprint(p.w.relay.Log.Count(what), " times"))
 	case "origin", "west":
-		p.origin(who, what)
+		if asked, ok := strings.CutPrefix(what, "asks "); ok {
+			p.load.request(p.w.t, asked)
+			return
+		}
+		for _, line := range p.origins[who].Play(what) {
+			p.notes = append(p.notes, who+": "+line)
+		}
 	case "operator":
 		p.operator(what)
 	default:
-		if s := p.streams[who]; s != nil {
-			p.w.send(s, expandChanges(strings.TrimPrefix(what, "sends "))...)
+		if p.origins["origin"].Send(who, what) {
 			return
 		}
 		for name := range strings.SplitSeq(who, "+") {
 			p.client(name, what)
 		}
 	}
-}
-
-// closeStreams makes the origin end each stream after a while without a response, as a proxy does whose control
-// plane is down.
-func (w *world) closeStreams(after time.Duration) {
-	w.manualOrigin()
-	for range w.origin.State().Streams {
-		w.origin.Accept(w.t.Context()) // streams opened before the call
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	// The cleanup stops it.
-	go func() {
-		defer close(ended)
-		for known := len(w.origin.State().Streams); ; known++ {
-			for len(w.origin.State().Streams) == known {
-				if !sleepUntil(ctx, 10*time.Millisecond) {
-					return
-				}
-			}
-			s := w.origin.Accept(ctx)
-			if !sleepUntil(ctx, after) {
-				return
-			}
-			s.Close(status.New(codes.Unavailable, "nothing is known here"))
-		}
-	}()
-	w.t.Cleanup(func() { cancel(); <-ended })
-}
-
-// sleepUntil lets virtual time pass. It reports false if ctx ended.
-func sleepUntil(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// typeURL returns the type URL of a short name; "none" stands for the empty one.
-func (p *player) typeURL(short string) string {
-	p.w.t.Helper()
-	if typeURLs[short] == "" && short != "none" {
-		p.w.t.Fatalf("%q is not the short name of a type", short)
-	}
-	return typeURLs[short]
-}
-
-// playedBehaviours are the events that change an origin's behaviour.
-var playedBehaviours = map[string]func(b *relaytest.Behaviour){
-	"behaves normally":           func(b *relaytest.Behaviour) { *b = relaytest.Behaviour{} },
-	"is manual":                  func(b *relaytest.Behaviour) { b.Manual = true },
-	"is silent on missing names": func(b *relaytest.Behaviour) { b.SilentOnMissing = true },
-	"reports missing names":      func(b *relaytest.Behaviour) { b.SilentOnMissing = false },
-	"ignores initial versions":   func(b *relaytest.Behaviour) { b.IgnoreIRV = true },
-	"sends no versions":          func(b *relaytest.Behaviour) { b.EmptyVersions = true },
-	"keeps no state": func(b *relaytest.Behaviour) {
-		b.IgnoreIRV, b.EmptyVersions, b.SilentOnMissing = true,
-			true, true
-	},
-	"speaks SotW":          func(b *relaytest.Behaviour) { b.SotW = true },
-	"duplicates responses": func(b *relaytest.Behaviour) { b.Duplicate = true },
-}
-
-// origin plays an event of an origin.
-func (p *player) origin(who, what string) {
-	p.w.t.Helper()
-	o := p.origins[who]
-	if alter := playedBehaviours[what]; alter != nil {
-		o.origin.Change(alter)
-		return
-	}
-	verb, rest, _ := strings.Cut(what, " ")
-	word, more, _ := strings.Cut(rest, " ")
-	switch verb {
-	case "stops":
-		o.stop()
-	case "starts":
-		o.origin.Restart()
-		o.sleep(0)
-	case "delays":
-		d := check.Must(time.ParseDuration(rest))
-		o.origin.Change(func(b *relaytest.Behaviour) { b.Delay = d })
-	case "omits":
-		o.origin.Change(func(b *relaytest.Behaviour) {
-			b.NamedOnly = func(_, name string) bool { return strings.HasPrefix(name, rest) }
-		})
-	case "has":
-		if rest == "virtual hosts on demand" {
-			o.onDemand()
-			return
-		}
-		o.origin.Change(func(b *relaytest.Behaviour) {
-			b.Unresolved = func(_,
-				name string) bool {
-				return "no "+name == rest
-			}
-		})
-	case "closes":
-		o.closeStreams(check.Must(time.ParseDuration(strings.TrimPrefix(rest, "streams after "))))
-	case "accepts":
-		p.streams[rest] = o.acceptStream()
-	case "sends":
-		o.origin.Inject(o.response(expandChanges(rest)...))
-	case "heartbeats":
-		o.origin.Heartbeat(p.typeURL(word), strings.Fields(more)...)
-	case "forbids":
-		o.uncached(expandChanges(strings.TrimPrefix(rest, "caching of "))...)
-	case "for":
-		if p.contents[word] == nil {
-			p.contents[word] = o.origin.For(func(n *corepb.Node) bool {
-				return n.GetCluster() == word || slices.Contains(n.GetClientFeatures(), word)
-			})
-		}
-		c := o.parse(more)
-		p.contents[word].Set(p.typeURL(c.short), c.name, o.message(c.short, c.name, c.rev), "")
-	case "asks":
-		p.load.request(p.w.t, rest)
-	case "lists":
-		for _, line := range p.list(o, word, more) {
-			p.notes = append(p.notes, who+": "+line)
-		}
-	default:
-		o.change(expandChanges(what)...)
-	}
-}
-
-// list returns what an origin has received: subscriptions, requests, initial versions, streams or nodes.
-func (p *player) list(o *playedOrigin, what, types string) (lines []string) {
-	p.w.t.Helper()
-	state := o.origin.State()
-	switch what {
-	case "subscriptions":
-		shorts := strings.Split(types, "+")
-		if types == "" {
-			shorts = shortsOf(state)
-		}
-		for _, short := range shorts {
-			lines = append(lines, short+describeSubscriptions(state, p.typeURL(short)))
-		}
-	case "requests":
-		byType := make(map[string]string)
-		for _, s := range state.Streams {
-			for _, r := range s.Requests[o.listed[s.ID]:] {
-				byType[shortName(r.TypeURL())] += describeRequest(r)
-				o.listed[s.ID]++
-			}
-		}
-		for _, short := range slices.Sorted(maps.Keys(byType)) {
-			lines = append(lines, short+byType[short])
-		}
-	case "initial": // versions
-		lines = []string{"initial versions of " + strings.Join(slices.Sorted(maps.Keys(o.initialVersions())), " ")}
-	case "streams":
-		line := fmt.Sprintf("%d of %d streams open, %d connections", len(state.Open()), len(state.Streams), state.Connections)
-		if slices.ContainsFunc(state.Open(), func(st *relaytest.StreamState) bool { return st.SotW }) {
-			line += ", SotW"
-		}
-		lines = []string{line}
-	case "nodes":
-		for _, st := range state.Open() {
-			lines = append(lines, describeNode(st, p.typeURL(types)))
-		}
-		slices.Sort(lines)
-	default:
-		p.w.t.Fatalf("origin lists %s: unknown list", what)
-	}
-	return lines
-}
-
-// shortsOf returns the short names of all types that the relay has requested.
-func shortsOf(s *relaytest.OriginState) []string {
-	seen := make(map[string]bool)
-	for _, stream := range s.Streams {
-		for typeURL := range stream.Types {
-			seen[shortName(typeURL)] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(seen))
-}
-
-// describeSubscriptions formats the names of a type. "a×2" was subscribed twice, "(a)" is no longer subscribed.
-func describeSubscriptions(s *relaytest.OriginState, typeURL string) (text string) {
-	subscribed := s.Names(typeURL)
-	times := make(map[string]int)
-	names := slices.Clone(subscribed)
-	for _, r := range s.Requests(typeURL) {
-		for _, name := range append(r.Message.GetResourceNamesSubscribe(), r.SotW.GetResourceNames()...) {
-			if times[name]++; !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	slices.Sort(names[len(subscribed):]) // ended subscriptions, in varying order
-	for _, name := range names {
-		word := name
-		if times[name] > 1 {
-			word += fmt.Sprint("×", times[name])
-		}
-		if !slices.Contains(subscribed, name) {
-			word = "(" + word + ")"
-		}
-		text += " " + word
-	}
-	if n := s.Type(typeURL).NACKs; n > 0 {
-		text += fmt.Sprintf(", %d NACKs", n)
-	}
-	return text
-}
-
-// describeNode formats the node of a stream, and its subscriptions to a type.
-func describeNode(st *relaytest.StreamState, typeURL string) string {
-	names := slices.Sorted(maps.Keys(st.Type(typeURL).Names))
-	if st.Type(typeURL).Wildcard {
-		names = append(names, "*")
-	}
-	features := slices.DeleteFunc(slices.Clone(st.Node.GetClientFeatures()),
-		func(f string) bool { return strings.HasPrefix(f, "xds.config.") })
-	return strings.TrimSpace(fmt.Sprintf("%s of cluster %s asks for %s %s",
-		st.Node.GetId(), st.Node.GetCluster(), strings.Join(names, " "), strings.Join(features, " ")))
-}
-
-// describeRequest formats subscriptions, unsubscriptions, and whether the request is an ACK or a NACK.
-func describeRequest(r relaytest.Request) (text string) {
-	for _, name := range slices.Sorted(slices.Values(r.Message.GetResourceNamesSubscribe())) {
-		text += " +" + name
-	}
-	for _, name := range slices.Sorted(slices.Values(r.Message.GetResourceNamesUnsubscribe())) {
-		text += " -" + name
-	}
-	switch {
-	case r.Message.GetErrorDetail() != nil:
-		text += " NACK"
-	case r.Message.GetResponseNonce() != "":
-		text += " ACK"
-	}
-	return text
 }
 
 // operator plays a command of an operator.
@@ -531,7 +276,7 @@ func (p *player) client(name, what string) {
 		fallthrough
 	default:
 		for short := range strings.SplitSeq(types, "+") {
-			p.request(c, verb, p.typeURL(short), short, expandNames(names))
+			p.request(c, verb, p.w.n.TypeURL(short), short, transcript.Names(names))
 		}
 	}
 }
@@ -623,10 +368,10 @@ func (p *player) send(c *playedClient, what string, returning bool) {
 	p.w.t.Helper()
 	request, options, _ := strings.Cut(what, ", ")
 	short, names, _ := strings.Cut(request, " ")
-	typeURL := p.typeURL(short)
+	typeURL := p.w.n.TypeURL(short)
 	delta := &discoverypb.DeltaDiscoveryRequest{Node: c.opts.Node, TypeUrl: typeURL}
 	sotw := &discoverypb.DiscoveryRequest{Node: c.opts.Node, TypeUrl: typeURL,
-		ResourceNames: strings.Fields(expandNames(names))}
+		ResourceNames: strings.Fields(transcript.Names(names))}
 	for _, name := range sotw.ResourceNames {
 		if dropped, ok := strings.CutPrefix(name, "-"); ok {
 			delta.ResourceNamesUnsubscribe = append(delta.ResourceNamesUnsubscribe, dropped)
@@ -661,7 +406,7 @@ func (p *player) send(c *playedClient, what string, returning bool) {
 // heldVersions returns the initial versions of "a b@1": an unknown version for a, and v1 for b.
 func heldVersions(held string) map[string]string {
 	versions := make(map[string]string)
-	for word := range strings.FieldsSeq(expandNames(held)) {
+	for word := range strings.FieldsSeq(transcript.Names(held)) {
 		name, rev, ok := strings.Cut(word, "@")
 		versions[name] = map[bool]string{true: "v" + rev, false: "of another time"}[ok]
 	}
@@ -680,7 +425,7 @@ func (p *player) earlier(c *playedClient, typeURL, text string, field func(*rela
 		c = p.clients[of]
 	}
 	if short, n, other := strings.Cut(number, ":"); other {
-		typeURL, number = p.typeURL(short), n
+		typeURL, number = p.w.n.TypeURL(short), n
 	}
 	responses := slices.DeleteFunc(slices.Clone(c.Responses()),
 		func(r *relaytest.Response) bool { return r.TypeURL != typeURL })
@@ -689,73 +434,4 @@ func (p *player) earlier(c *playedClient, typeURL, text string, field func(*rela
 		p.w.t.Fatalf("%v: %s: got only %d responses", c.Client, text, len(responses))
 	}
 	return field(responses[n-1])
-}
-
-// numbered matches a range of numbers in a name, such as "web{1..9}".
-var numbered = regexp.MustCompile(`\{(\d+)\.\.(\d+)\}`)
-
-// expandWord expands a word with a range of numbers. The numbers have the width of the range's end.
-func expandWord(word string) (words []string) {
-	at := numbered.FindStringSubmatchIndex(word)
-	if at == nil {
-		return []string{word}
-	}
-	last := word[at[4]:at[5]]
-	from, _ := strconv.Atoi(word[at[2]:at[3]])
-	to, _ := strconv.Atoi(last)
-	for i := from; i <= to; i++ {
-		words = append(words, fmt.Sprintf("%s%0*d%s", word[:at[0]], len(last), i, word[at[1]:]))
-	}
-	return words
-}
-
-// expandNames expands the ranges in space-separated names.
-func expandNames(names string) string {
-	var words []string
-	for word := range strings.FieldsSeq(names) {
-		words = append(words, expandWord(word)...)
-	}
-	return strings.Join(words, " ")
-}
-
-// expandChanges splits "cds a@1, cds b{1..2}@1" into changes.
-func expandChanges(text string) (changes []string) {
-	for change := range strings.SplitSeq(text, ", ") {
-		changes = append(changes, expandWord(change)...)
-	}
-	return changes
-}
-
-// countedWord matches a resource in a response whose name contains a number.
-var countedWord = regexp.MustCompile(`^((?:[^@]*[^@\d])?)(\d+)((?:[@~].*)?)$`)
-
-// shortenRanges writes three or more resources with consecutive numbers as one range, the inverse of expandWord.
-func shortenRanges(response string) string {
-	words := strings.Fields(response)
-	var out []string
-	for i := 0; i < len(words); {
-		first := countedWord.FindStringSubmatch(strings.TrimLeft(words[i], "{"))
-		n, last := 1, ""
-		for ; first != nil && i+n < len(words); n++ {
-			next := countedWord.FindStringSubmatch(strings.TrimRight(words[i+n], "}"))
-			number, _ := strconv.Atoi(first[2])
-			want := fmt.Sprintf("%0*d", len(first[2]), number+n)
-			if next == nil || next[1] != first[1] || next[2] != want || next[3] != first[3] {
-				break
-			}
-			last = want
-		}
-		if n < 3 {
-			out = append(out, words[i])
-			i++
-			continue
-		}
-		word := strings.Replace(words[i], first[2], "{"+first[2]+".."+last+"}", 1)
-		if strings.HasSuffix(words[i+n-1], "}") {
-			word += "}"
-		}
-		out = append(out, word)
-		i += n
-	}
-	return strings.Join(out, " ")
 }

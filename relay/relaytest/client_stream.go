@@ -130,7 +130,7 @@ func (c *Client) receive(stream *clientStream) {
 			c.mon.Unlock()
 			return
 		}
-		c.publish(stream, newResponse(msg))
+		c.publish(stream, NewResponse(msg))
 	}
 }
 

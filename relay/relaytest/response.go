@@ -93,8 +93,8 @@ func (r *Response) String() string {
 	return b.String()
 }
 
-// newResponse converts a received message.
-func newResponse(msg proto.Message) *Response {
+// NewResponse converts a received *DiscoveryResponse or *DeltaDiscoveryResponse. It panics if msg is another message.
+func NewResponse(msg proto.Message) *Response {
 	switch m := msg.(type) {
 	case *discoverypb.DiscoveryResponse:
 		r := &Response{TypeURL: m.GetTypeUrl(), Version: m.GetVersionInfo(), Nonce: m.GetNonce(),
