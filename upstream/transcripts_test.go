@@ -16,10 +16,12 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/relaytest/transcript"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 var update = flag.Bool("update", false, "write the transcripts")
@@ -29,11 +31,15 @@ var update = flag.Bool("update", false, "write the transcripts")
 //
 // [transcript] says how scenes, resources and the events of origins are written. "origin 2 < cds +a ACK 1" is a request on the
 // second stream that the view has opened, and "clients < cds a@1 -b" is what has changed for clients: for those with a wildcard, by
-// name, or of a glob. A name that the origin does not have is "!name"; a new phase of a set is in parentheses.
+// name, or of a glob. A name that the origin does not have is "!name", and "a@?" has no content; a new phase of a set, or "(again)"
+// if it has changed to the same resources, is in parentheses. "operators < cds held a" are the removals that wait, or are
+// suspected or discarded, whenever they change.
 //
-//	> relay Linger=1m                   (fields of [upstream.Config]; also: Protocol=sotw)
-//	> relay restarts                    (with its snapshot)
-//	> clients subscribe cds a b         (no names: the wildcard; also: unsubscribe)
+//	> relay Linger=1m                   (fields of [upstream.Config]; also: Protocol=sotw, Prewarm=cds)
+//	> relay restarts                    (with its snapshot and the decisions of operators; also: stops, starts)
+//	> clients subscribe cds a b         (no names: the wildcard; also: unsubscribe, refetch)
+//	> others subscribe cds a b          (further clients)
+//	> operators discard                 (the removals that are held; also: release, release discarded)
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
 	transcript.Play(t, "testdata/transcripts/*.txt", *update, func(t *testing.T, settings []string, scene func(transcript.Stage)) {
@@ -51,17 +57,25 @@ type stage struct {
 	origin *transcript.Origin
 	cfg    upstream.Config
 	rig    *rig
-	all    map[string]*cache.WildcardWatch   // by type
-	names  map[string]map[string]*cache.Name // subscribed to, by type
-	shown  map[string]shownSet               // by the name of the set
-	notes  []string                          // lines to write before the others
+	kept   []reconcile.Hold    // discarded before the relay stopped
+	demand map[string]*demand  // by "clients" and "others"
+	shown  map[string]shownSet // by the name of the set
+	holds  map[string]string   // names, by their type and state
+	notes  []string            // lines to write before the others
+}
+
+// A demand is what some clients subscribe to.
+type demand struct {
+	watch *cache.Watch
+	all   map[string]*cache.WildcardWatch   // by type or collection
+	names map[string]map[string]*cache.Name // by type
 }
 
 func newStage(t *testing.T, settings []string) *stage {
 	t.Helper()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-	s := &stage{n: transcript.NewNotation(t), all: make(map[string]*cache.WildcardWatch), names: make(map[string]map[string]*cache.Name),
-		shown: make(map[string]shownSet)}
+	s := &stage{n: transcript.NewNotation(t), demand: make(map[string]*demand), shown: make(map[string]shownSet),
+		holds: make(map[string]string)}
 	for _, setting := range settings {
 		name, value, _ := strings.Cut(setting, "=")
 		field := reflect.ValueOf(&s.cfg).Elem().FieldByName(name)
@@ -72,6 +86,8 @@ func newStage(t *testing.T, settings []string) *stage {
 			field.SetBool(check.Must(strconv.ParseBool(value)))
 		case int:
 			field.SetInt(int64(check.Must(strconv.Atoi(value))))
+		case []string:
+			field.Set(reflect.ValueOf([]string{s.n.TypeURL(value)}))
 		case upstream.Protocol:
 			s.cfg.Protocol = map[string]upstream.Protocol{"delta": upstream.ProtocolDelta, "sotw": upstream.ProtocolSotW}[value]
 		default:
@@ -93,15 +109,22 @@ func (s *stage) Play(event string) {
 			s.notes = append(s.notes, "origin: "+line)
 		}
 	case "relay":
-		s.rig.stop()
-		snapshot, _ := s.rig.w.Snapshot(true)
-		s.rig = restored(s.rig.t, s.rig.Origin, s.cfg, snapshot)
-		clear(s.all)
-		clear(s.names)
-	case "clients":
+		if what != "starts" {
+			s.kept = slices.DeleteFunc(s.rig.control.Operate(s.rig.t.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !h.Discarded })
+			s.rig.stop()
+		}
+		if what != "stops" {
+			snapshot, _ := s.rig.w.Snapshot(true)
+			s.rig = decided(s.rig.t, s.rig.Origin, s.cfg, snapshot, upstream.NewControl(false, s.kept))
+			clear(s.demand)
+		}
+	case "clients", "others":
 		verb, rest, _ := strings.Cut(what, " ")
 		short, names, _ := strings.Cut(rest, " ")
-		s.subscribe(verb == "subscribe", s.n.TypeURL(short), strings.Fields(transcript.Names(names)))
+		s.change(who, verb, s.n.TypeURL(short), strings.Fields(transcript.Names(names)))
+	case "operators":
+		do := map[string]reconcile.Command{"discard": discard, "release": release, "release discarded": {Do: reconcile.Release, Discarded: true}}
+		s.rig.control.Operate(s.rig.t.Context(), do[what])
 	default:
 		if !s.origin.Send(who, what) {
 			s.rig.t.Fatalf("%s: unknown event", event)
@@ -110,36 +133,58 @@ func (s *stage) Play(event string) {
 	synctest.Wait()
 }
 
-// subscribe begins or ends the clients' subscription to names of a type; none are the wildcard.
-func (s *stage) subscribe(begin bool, typeURL string, names []string) {
-	switch w := s.rig.watch; {
-	case begin && len(names) == 0:
-		s.all[typeURL] = w.SubscribeAll(typeURL)
-	case begin:
-		if s.names[typeURL] == nil {
-			s.names[typeURL] = make(map[string]*cache.Name)
-		}
-		for i, n := range w.Subscribe(typeURL, names) {
-			s.names[typeURL][names[i]] = n
-		}
-	case len(names) == 0:
-		w.UnsubscribeAll(s.all[typeURL])
-	default:
-		var ended []*cache.Name
-		for _, name := range names {
-			ended = append(ended, s.names[typeURL][name])
-		}
-		w.Unsubscribe(typeURL, ended)
+// change begins, ends or renews the subscription of clients to names or globs of a type; none are the wildcard.
+func (s *stage) change(who, verb, typeURL string, names []string) {
+	d := s.demand[who]
+	if d == nil {
+		d = &demand{s.rig.view.Watch(), make(map[string]*cache.WildcardWatch), make(map[string]map[string]*cache.Name)}
+		s.demand[who] = d
 	}
+	sets := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !wire.Glob(name) })
+	names = slices.DeleteFunc(names, wire.Glob)
+	for i, glob := range sets {
+		sets[i] = cache.Collection(typeURL, glob)
+	}
+	if len(sets)+len(names) == 0 {
+		sets = []string{typeURL}
+	}
+	for _, key := range sets {
+		switch verb {
+		case "subscribe":
+			d.all[key] = d.watch.SubscribeAll(key)
+		case "refetch":
+			d.watch.Refetch(key, nil, time.Now())
+		default:
+			d.watch.UnsubscribeAll(d.all[key])
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	if d.names[typeURL] == nil {
+		d.names[typeURL] = make(map[string]*cache.Name)
+	}
+	if verb == "subscribe" {
+		for i, n := range d.watch.Subscribe(typeURL, names) {
+			d.names[typeURL][names[i]] = n
+		}
+		return
+	}
+	var ended []*cache.Name
+	for _, name := range names {
+		ended = append(ended, d.names[typeURL][name])
+	}
+	d.watch.Unsubscribe(typeURL, ended)
 }
 
-// Results implements [transcript.Stage]: what was listed, the origin's requests, and what has changed for clients.
+// Results implements [transcript.Stage]: what was listed, the origin's requests, what has changed for clients, and the removals
+// that wait.
 func (s *stage) Results() (lines []string) {
 	lines, s.notes = s.notes, nil
 	for i, requests := range s.origin.Requests() {
 		for _, r := range requests {
 			line := fmt.Sprintf("origin %d < %s %s", i+1, transcript.ShortName(r.TypeURL()), transcript.DescribeRequest(r))
-			lines = append(lines, strings.TrimSpace(line))
+			lines = append(lines, transcript.Shorten(line))
 		}
 	}
 	g := s.rig.view.Generation()
@@ -148,13 +193,55 @@ func (s *stage) Results() (lines []string) {
 		t := g.Type(typeURL)
 		lines = append(lines, s.changes(short, &t.Wildcard, t.Phase)...)
 		lines = append(lines, s.changes(short+" by name", &t.ByName, cache.Unknown)...)
-		for _, name := range slices.Sorted(maps.Keys(s.names[typeURL])) {
-			if strings.HasSuffix(name, "/*") {
-				t := g.Type(cache.Collection(typeURL, name))
-				lines = append(lines, s.changes(short+" of "+name, &t.Wildcard, t.Phase)...)
+		for _, key := range s.globs(typeURL) {
+			t := g.Type(key)
+			_, glob, _ := cache.SplitCollection(key)
+			lines = append(lines, s.changes(short+" of "+glob, &t.Wildcard, t.Phase)...)
+		}
+	}
+	return append(lines, s.held()...)
+}
+
+// globs returns the keys of the collections of a type to which clients have subscribed, sorted.
+func (s *stage) globs(typeURL string) (keys []string) {
+	for _, d := range s.demand {
+		for key := range d.all {
+			if of, _, ok := cache.SplitCollection(key); ok && of == typeURL {
+				keys = append(keys, key)
 			}
 		}
 	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// held returns a line for each type whose removals wait, if they have changed.
+func (s *stage) held() (lines []string) {
+	now := make(map[string]string)
+	if s.rig.control.Holding() {
+		for _, h := range s.rig.control.Operate(s.rig.t.Context(), reconcile.Command{}) {
+			state := " held"
+			if h.Discarded {
+				state = " discarded"
+			} else if h.Unconfirmed {
+				state = " suspected"
+			}
+			typeURL, glob, _ := cache.SplitCollection(h.TypeURL)
+			key := transcript.ShortName(cmp.Or(typeURL, h.TypeURL)) + strings.TrimSuffix(" of "+glob, " of ") + state
+			now[key] += " " + transcript.Shorten(strings.Join(h.Names, " "))
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(now)) {
+		if s.holds[key] != now[key] {
+			lines = append(lines, "operators < "+key+now[key])
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(s.holds)) {
+		if now[key] == "" {
+			lines = append(lines, "operators < "+key+" nothing")
+		}
+	}
+	s.holds = now
 	return lines
 }
 
@@ -188,7 +275,10 @@ func (s *stage) changes(of string, set *cache.Set, phase cache.Phase) []string {
 	if phase != before.phase {
 		words = append(words, "("+phase.String()+")")
 	}
-	s.shown[of] = shownSet{now, phase}
+	if len(words) == 0 && set.Last() > before.last {
+		words = []string{"(again)"}
+	}
+	s.shown[of] = shownSet{now, phase, set.Last()}
 	if len(words) == 0 {
 		return nil
 	}
@@ -199,4 +289,5 @@ func (s *stage) changes(of string, set *cache.Set, phase cache.Phase) []string {
 type shownSet struct {
 	revs  map[string]string // by name; "!" for a nonexistent one
 	phase cache.Phase
+	last  cache.Seq // of the newest change
 }

@@ -51,7 +51,7 @@ const ErrorDetail = "because"
 // A Notation writes resources as "web@2": the name, and a revision that decides the content and the version, v2. A change is
 // written with the short name of the type:
 //
-//	cds web@2                  the resource in revision 2
+//	cds web@2                  the resource in revision 2 (an assignment in revision 0 has no endpoints)
 //	cds -web                   its removal
 //	cds !web:Unavailable       an error
 //	cds web@2 1m               with a TTL
@@ -152,6 +152,9 @@ func newResource(short, name string, rev int) proto.Message {
 		c.AltStatName = fmt.Sprint("revision-", rev)
 		return c
 	case "eds":
+		if rev == 0 {
+			return relaytest.Endpoints(name)
+		}
 		return relaytest.Endpoints(name, fmt.Sprint("127.0.0.1:", 8000+rev))
 	case "lds":
 		l := relaytest.Listener(name, "routes")
@@ -302,9 +305,9 @@ func Changes(text string) (changes []string) {
 }
 
 // countedWord matches a resource in a response whose name contains a number.
-var countedWord = regexp.MustCompile(`^((?:[^@]*[^@\d])?)(\d+)((?:[@~].*)?)$`)
+var countedWord = regexp.MustCompile(`^((?:[^@=]*[^@=\d])?)(\d+)((?:[@~=].*)?)$`)
 
-// Shorten writes three or more resources with consecutive numbers as one range.
+// Shorten writes three or more resources or names with consecutive numbers as one range.
 func Shorten(response string) string {
 	words := strings.Fields(response)
 	var out []string

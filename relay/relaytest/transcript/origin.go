@@ -1,6 +1,7 @@
 package transcript
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -34,12 +35,14 @@ import (
 //	> origin delays 2s                  (each response)
 //	> origin closes streams after 5s    (without a response)
 //	> origin omits a                    (names with this prefix, from wildcards)
+//	> origin is server two              (its control plane identifier)
 //	> origin has no a                   (this alias has no resource; also: has virtual hosts on demand)
 //	> origin is manual                  (sends nothing by itself on the next streams; also: behaviours)
 //	> s closes Unavailable
 type Origin struct {
 	n        *Notation
 	origin   *relaytest.Origin
+	order    []int                              // IDs of the streams with requests
 	listed   map[int]int                        // number of requests already written, by stream
 	contents map[string]*relaytest.Content      // by cluster or feature of the node
 	streams  map[string]*relaytest.OriginStream // accepted by name from a manual origin
@@ -61,6 +64,8 @@ var behaviours = map[string]func(b *relaytest.Behaviour){
 	"sends no versions":          func(b *relaytest.Behaviour) { b.EmptyVersions = true },
 	"keeps no state":             func(b *relaytest.Behaviour) { b.IgnoreIRV, b.EmptyVersions, b.SilentOnMissing = true, true, true },
 	"speaks SotW":                func(b *relaytest.Behaviour) { b.SotW = true },
+	"speaks Delta":               func(b *relaytest.Behaviour) { b.SotW = false },
+	"wraps resources":            func(b *relaytest.Behaviour) { b.Wrap = true },
 	"duplicates responses":       func(b *relaytest.Behaviour) { b.Duplicate = true },
 	"has virtual hosts on demand": func(b *relaytest.Behaviour) {
 		host := func(typeURL, name string) bool { return typeURL == relaytest.VirtualHostType && name != "rc/base" }
@@ -91,6 +96,8 @@ func (o *Origin) Play(event string) (lines []string) {
 		o.origin.Change(func(b *relaytest.Behaviour) {
 			b.NamedOnly = func(_, name string) bool { return strings.HasPrefix(name, rest) }
 		})
+	case "is":
+		o.origin.SetControlPlane(more)
 	case "has":
 		o.origin.Change(func(b *relaytest.Behaviour) {
 			b.Unresolved = func(_, name string) bool { return "no "+name == rest }
@@ -255,11 +262,23 @@ func (o *Origin) list(what, types string) (lines []string) {
 	return lines
 }
 
-// Requests returns the requests that the origin has received since the last call, by stream in the order of opening.
+// Requests returns the requests that the origin has received since the last call, by stream in the order of their first
+// requests. Streams that begin at the same time are sorted by these.
 func (o *Origin) Requests() (streams [][]relaytest.Request) {
-	for _, s := range o.origin.State().Streams {
-		streams = append(streams, s.Requests[o.listed[s.ID]:])
-		o.listed[s.ID] = len(s.Requests)
+	states := o.origin.State().Streams
+	begun := len(o.order)
+	for _, s := range states {
+		if len(s.Requests) > 0 && !slices.Contains(o.order, s.ID) {
+			o.order = append(o.order, s.ID)
+		}
+	}
+	slices.SortStableFunc(o.order[begun:], func(a, b int) int {
+		first, other := states[a].Requests[0], states[b].Requests[0]
+		return cmp.Or(first.At.Compare(other.At), strings.Compare(DescribeRequest(first), DescribeRequest(other)))
+	})
+	for _, id := range o.order {
+		streams = append(streams, states[id].Requests[o.listed[id]:])
+		o.listed[id] = len(states[id].Requests)
 	}
 	return streams
 }
