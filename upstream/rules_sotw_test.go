@@ -370,26 +370,6 @@ func TestR045_SotWTypeNotRequested(t *testing.T) {
 	})
 }
 
-// TestB5_SotWWildcardAndNamesOfOneType: a type with a wildcard and names uses two streams in SotW, too. Older servers
-// do not support "*", and a response would not show which resources belong to the wildcard.
-func TestB5_SotWWildcardAndNamesOfOneType(t *testing.T) {
-	only := func(_, name string) bool { return name == "only" }
-	inBubble(t, relaytest.Behaviour{SotW: true, Wrap: true, NamedOnly: only}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, "only@1", "all@1")
-		r.watch.SubscribeAll(clusters)
-		r.pass(time.Second)
-		r.watch.Subscribe(clusters, []string{"only"})
-		r.pass(time.Second)
-		r.expect("main stream", r.conversation(0), "[Cluster node] [Cluster version=v1 ack 1]")
-		r.expect("auxiliary stream", r.conversation(1), "[Cluster node only] [Cluster only version=v1 ack 1]")
-		r.expect("members", r.members(clusters), "all@1")
-		r.expect("named", r.named(clusters), "only@1")
-		r.Remove(clusters, "only")
-		r.membersAfter(time.Second, "members", clusters, "all@1")
-		r.expect("named", r.named(clusters), "!only")
-	})
-}
-
 // TestR051_SotWWildcardResubscribed: the relay unsubscribes from a wildcard, and uses a new stream to subscribe again,
 // since all servers support only the form of the first request. Late responses on the old stream are ignored.
 func TestR051_SotWWildcardResubscribed(t *testing.T) {

@@ -169,38 +169,6 @@ func TestB9_CommittedBeforeAck(t *testing.T) {
 	})
 }
 
-// TestR089_VersionsAreInTheFirstRequestOnly: cached versions are reported in the first request of each type on a later
-// stream, and in no other request.
-func TestR089_VersionsAreInTheFirstRequestOnly(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, "a@1", "b@1")
-		r.put(endpoints, "a@1", "b@1", "c@1")
-		r.watch.SubscribeAll(clusters)
-		r.watch.Subscribe(endpoints, []string{"a", "b"})
-		r.pass(time.Second)
-		r.watch.Subscribe(clusters, []string{"a"}) // on the auxiliary stream
-		r.pass(confirmed)
-		first := r.streams()
-		for round := range 3 {
-			r.Restart()
-			r.pass(confirmed)
-			r.put(clusters, fmt.Sprint("b@", round+2))
-			r.watch.Subscribe(endpoints, []string{"c"})
-			r.pass(time.Second)
-		}
-		for i, st := range r.State().Streams {
-			begun := map[string]bool{}
-			for _, req := range st.Requests {
-				typeURL := req.Message.GetTypeUrl()
-				if says, may := len(req.Message.GetInitialResourceVersions()) > 0, i >= first && !begun[typeURL]; says != may {
-					t.Errorf("stream %d: %s reports versions: %v, want %v", i, showRequest(req.Message), says, may)
-				}
-				begun[typeURL] = true
-			}
-		}
-	})
-}
-
 // TestR088_NamesExceedRequestSize: names that exceed one request are sent in several. Only the first reports versions.
 func TestR088_NamesExceedRequestSize(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -255,30 +223,6 @@ func TestR091_SystemVersionIsIgnored(t *testing.T) {
 			r.put(clusters, "a@1")
 			r.pass(soon)
 		}
-	})
-}
-
-// TestR096_C18_UnsubscribedIsAckedAndDropped: resources without a subscription are acknowledged and dropped.
-func TestR096_C18_UnsubscribedIsAckedAndDropped(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}, func(t *testing.T, r *rig) {
-		r.put(endpoints, "a@1", "b@1")
-		r.put(clusters, "c@1")
-		names := r.watch.Subscribe(endpoints, []string{"a", "b"})
-		all := r.watch.SubscribeAll(clusters)
-		r.pass(soon)
-		r.watch.Unsubscribe(endpoints, names[:1])
-		r.watch.UnsubscribeAll(all)
-		r.pass(2 * time.Minute)
-		before := r.State().Last()
-		r.Inject(response(endpoints, "a@9", "phantom@1"))
-		r.Inject(response(clusters, "c@9"))
-		r.namedAfter(soon, "named", endpoints, "b@1")
-		r.expect("members", r.members(clusters)+r.named(clusters), "")
-		after := r.State().Last()
-		if got := len(after.Requests) - len(before.Requests); got != 2 {
-			t.Errorf("%d requests for 2 responses, want their ACKs:\n%v", got, after)
-		}
-		check.Equal(t, "responses without an ACK", after.Type(endpoints).Unanswered()+after.Type(clusters).Unanswered(), 0)
 	})
 }
 

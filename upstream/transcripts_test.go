@@ -89,7 +89,7 @@ func newStage(t *testing.T, settings []string) *stage {
 		case []string:
 			field.Set(reflect.ValueOf([]string{s.n.TypeURL(value)}))
 		case upstream.Protocol:
-			s.cfg.Protocol = map[string]upstream.Protocol{"delta": upstream.ProtocolDelta, "sotw": upstream.ProtocolSotW}[value]
+			s.cfg.Protocol = map[string]upstream.Protocol{"delta": upstream.ProtocolDelta, "sotw": upstream.ProtocolSotW}[strings.ToLower(value)]
 		default:
 			t.Fatalf("relay %s: no field that a transcript can set", setting)
 		}
@@ -275,7 +275,7 @@ func (s *stage) changes(of string, set *cache.Set, phase cache.Phase) []string {
 	if phase != before.phase {
 		words = append(words, "("+phase.String()+")")
 	}
-	if len(words) == 0 && set.Last() > before.last {
+	if len(words) == 0 && len(now) > 0 && set.Last() > before.last {
 		words = []string{"(again)"}
 	}
 	s.shown[of] = shownSet{now, phase, set.Last()}

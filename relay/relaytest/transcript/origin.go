@@ -1,7 +1,6 @@
 package transcript
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -263,7 +262,7 @@ func (o *Origin) list(what, types string) (lines []string) {
 }
 
 // Requests returns the requests that the origin has received since the last call, by stream in the order of their first
-// requests. Streams that begin at the same time are sorted by these.
+// requests. Streams that begin within a second, such as after a reconnect, are sorted by these.
 func (o *Origin) Requests() (streams [][]relaytest.Request) {
 	states := o.origin.State().Streams
 	begun := len(o.order)
@@ -272,10 +271,16 @@ func (o *Origin) Requests() (streams [][]relaytest.Request) {
 			o.order = append(o.order, s.ID)
 		}
 	}
-	slices.SortStableFunc(o.order[begun:], func(a, b int) int {
-		first, other := states[a].Requests[0], states[b].Requests[0]
-		return cmp.Or(first.At.Compare(other.At), strings.Compare(DescribeRequest(first), DescribeRequest(other)))
-	})
+	first := func(id int) relaytest.Request { return states[id].Requests[0] }
+	slices.SortStableFunc(o.order[begun:], func(a, b int) int { return first(a).At.Compare(first(b).At) })
+	for from, to := begun, begun; from < len(o.order); from = to {
+		for to < len(o.order) && first(o.order[to]).At.Sub(first(o.order[from]).At) < time.Second {
+			to++
+		}
+		slices.SortStableFunc(o.order[from:to], func(a, b int) int {
+			return strings.Compare(DescribeRequest(first(a)), DescribeRequest(first(b)))
+		})
+	}
 	for _, id := range o.order {
 		streams = append(streams, states[id].Requests[o.listed[id]:])
 		o.listed[id] = len(states[id].Requests)
