@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
@@ -126,20 +125,6 @@ func TestB15_SotWSweepOfPartialTypes(t *testing.T) {
 		r.pass(5 * time.Second)
 		check.Equal(t, "members after 34s", r.view.Generation().Type(acme).Wildcard.Count(), 19)
 		r.expect("query by name", showList(r.State().Last().Requests[0].SotW), "[Foo node n000 n003]")
-	})
-}
-
-// TestR067_SotWPartialNamesAreKept: an unwrapped resource of a partial type that a SotW origin no longer sends stays:
-// for such a type, absence is no removal.
-func TestR067_SotWPartialNamesAreKept(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{SotW: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(endpoints, "a@1", "b@1")
-		r.watch.Subscribe(endpoints, []string{"a", "b"})
-		r.pass(confirmed)
-		r.Remove(endpoints, "a")
-		r.changeWhileDown(removing(endpoints, "b"))
-		r.pass(longAfter)
-		r.expect("endpoints", names(r.named(endpoints)), "a b")
 	})
 }
 

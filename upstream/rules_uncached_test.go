@@ -1,7 +1,6 @@
 package upstream_test
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -78,22 +77,5 @@ func TestB15_R125_RemovedDuringRefetch(t *testing.T) {
 		r.expect("main stream", r.conversation(0), "[Cluster node] [Cluster ack 1] [Cluster -*] [Cluster +*] [Cluster ack 2]")
 		r.expect("query by name, with a control query", showRequest(r.State().Last().Requests[0].Message), "[Cluster node +gone +kept]")
 		r.expect("members", present(r.members(clusters)), "kept@1 secret@1")
-	})
-}
-
-// TestR125_SotWMembersRefetched: a refetch from a SotW origin is a request without the members, then one with them.
-func TestR125_SotWMembersRefetched(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{SotW: true, Wrap: true}, upstream.Config{Protocol: upstream.ProtocolSotW}, func(t *testing.T, r *rig) {
-		r.SetRaw(endpoints, uncached(endpoints, "secret@1"))
-		r.watch.SubscribeAll(endpoints)
-		r.pass(time.Minute)
-		r.watch.Refetch(endpoints, nil, time.Now())
-		r.pass(soon)
-		const e = "ClusterLoadAssignment"
-		r.expect("stream", strings.ReplaceAll(r.conversation(0), e, "E"),
-			"[E node *] [E * version=v1 ack 1] [E version=v1 ack 1] [E * version=v1 ack 1] [E * version=v2 ack 2]")
-		if n := r.view.Generation().Type(endpoints).Wildcard.ContentDropped(); n != 0 {
-			t.Errorf("%d members with dropped content after a refetch, want 0", n)
-		}
 	})
 }

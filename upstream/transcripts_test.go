@@ -252,7 +252,7 @@ func (s *stage) changes(of string, set *cache.Set, phase cache.Phase) []string {
 		if e.Present() {
 			body := &anypb.Any{TypeUrl: e.Resource.TypeURL, Value: e.Resource.Value()}
 			now[e.Name.String()] = cmp.Or(s.n.Revision(relaytest.DigestOf(body)), "?")
-		} else if e.Prior == nil || set.Count() == 0 {
+		} else if strings.HasSuffix(of, "by name") && (e.Prior == nil || set.Count() == 0) {
 			now[e.Name.String()] = "!"
 		}
 	}
