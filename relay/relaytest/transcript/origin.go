@@ -33,7 +33,7 @@ import (
 //	> origin stops                      (also: starts)
 //	> origin delays 2s                  (each response)
 //	> origin closes streams after 5s    (without a response)
-//	> origin omits a                    (names with this prefix, from wildcards)
+//	> origin omits a                    (names with these prefixes, from wildcards)
 //	> origin is server two              (its control plane identifier)
 //	> origin has no a                   (this alias has no resource; also: has virtual hosts on demand)
 //	> origin is manual                  (sends nothing by itself on the next streams; also: behaviours)
@@ -93,7 +93,9 @@ func (o *Origin) Play(event string) (lines []string) {
 		o.origin.Change(func(b *relaytest.Behaviour) { b.Delay = d })
 	case "omits":
 		o.origin.Change(func(b *relaytest.Behaviour) {
-			b.NamedOnly = func(_, name string) bool { return strings.HasPrefix(name, rest) }
+			b.NamedOnly = func(_, name string) bool {
+				return slices.ContainsFunc(strings.Fields(rest), func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+			}
 		})
 	case "is":
 		o.origin.SetControlPlane(more)
@@ -262,7 +264,8 @@ func (o *Origin) list(what, types string) (lines []string) {
 }
 
 // Requests returns the requests that the origin has received since the last call, by stream in the order of their first
-// requests. Streams that begin within a second, such as after a reconnect, are sorted by these.
+// requests. Streams that begin within a second, such as after a reconnect, are sorted by these. Where an ended stream ends with
+// requests that subscribe to nothing, they are omitted: they may not have arrived.
 func (o *Origin) Requests() (streams [][]relaytest.Request) {
 	states := o.origin.State().Streams
 	begun := len(o.order)
@@ -282,10 +285,21 @@ func (o *Origin) Requests() (streams [][]relaytest.Request) {
 		})
 	}
 	for _, id := range o.order {
-		streams = append(streams, states[id].Requests[o.listed[id]:])
-		o.listed[id] = len(states[id].Requests)
+		requests := states[id].Requests[o.listed[id]:]
+		for states[id].Ended && len(requests) > 0 && subscribesToNothing(requests[len(requests)-1]) {
+			requests = requests[:len(requests)-1]
+		}
+		streams, o.listed[id] = append(streams, requests), len(states[id].Requests)
 	}
 	return streams
+}
+
+// subscribesToNothing reports whether a request only answers a response, or ends subscriptions.
+func subscribesToNothing(r relaytest.Request) bool {
+	if r.SotW != nil {
+		return answerOf(r) != ""
+	}
+	return len(r.Message.GetResourceNamesSubscribe()) == 0 && (len(r.Message.GetResourceNamesUnsubscribe()) > 0 || answerOf(r) != "")
 }
 
 // shortsOf returns the short names of all types that the relay has requested.
