@@ -121,37 +121,6 @@ func TestB15_Discard(t *testing.T) {
 	})
 }
 
-// TestB15_DecisionOnNamesDoesNotApplyToMembers: a decision about resources by name does not decide about members with
-// the same names.
-func TestB15_DecisionOnNamesDoesNotApplyToMembers(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{IgnoreIRV: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(10)...)
-		r.watch.SubscribeAll(clusters)
-		r.watch.Subscribe(clusters, []string{"n000"})
-		r.pass(confirmed)
-		r.changeWhileDown(removing(clusters, "n000"))
-		r.pass(3 * time.Second)
-		if got := r.control.Operate(t.Context(), release); len(got) != 1 {
-			t.Fatalf("released %+v, want only the removal of the named resource", got)
-		}
-		r.clustersAfter(time.Minute, "a minute later", 9)
-	})
-}
-
-// TestB15_KeptResourceIsNoControlQuery: a member whose removal an operator discarded cannot be a control query, since
-// the origin lacks it.
-func TestB15_KeptResourceIsNoControlQuery(t *testing.T) {
-	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.follow(clusters, numbered(10)...)
-		r.changeWhileDown(removing(clusters, nameOnly(numbered(10))[:6]...))
-		r.pass(time.Minute)
-		r.control.Operate(t.Context(), discard)
-		r.changeWhileDown(removing(clusters, "n009"))
-		r.pass(longAfter)
-		r.expect("members", present(r.members(clusters)), "n000@1 n001@1 n002@1 n003@1 n004@1 n005@1 n006@1 n007@1 n008@1")
-	})
-}
-
 // TestB15_AlarmIsRepeated: a pending removal is logged again at long intervals.
 func TestB15_AlarmIsRepeated(t *testing.T) {
 	losesHalf(t, func(t *testing.T, r *rig) {
@@ -165,46 +134,6 @@ func TestB15_AlarmIsRepeated(t *testing.T) {
 			t.Errorf("%d repeated log lines although no removal is pending, want 1", n)
 		}
 	})
-}
-
-// TestB15_SotWReleaseAndDiscard: operators can release and discard removals of a SotW origin, by wildcard and by name.
-func TestB15_SotWReleaseAndDiscard(t *testing.T) {
-	for _, named := range []bool{false, true} {
-		for _, released := range []bool{false, true} {
-			inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
-				r.put(listeners, numbered(100)...)
-				count := func() int {
-					h := r.view.Generation().Type(listeners)
-					return h.Wildcard.Count() + h.ByName.Count()
-				}
-				if named {
-					r.watch.Subscribe(listeners, nameOnly(numbered(100)))
-				} else {
-					r.watch.SubscribeAll(listeners)
-				}
-				r.pass(confirmed)
-				r.changeWhileDown(removing(listeners, nameOnly(numbered(100))[50:]...))
-				r.pass(time.Minute)
-				r.expectHolds("after the loss", 50, 0)
-				want := 100
-				if released {
-					r.control.Operate(t.Context(), release)
-					want = 50
-				} else {
-					r.control.Operate(t.Context(), discard)
-				}
-				r.pass(0)
-				if n := count(); n != want {
-					t.Errorf("named=%v release=%v: %d listeners, want %d", named, released, n, want)
-				}
-				r.changeWhileDown(removing(clusters))
-				r.pass(longAfter)
-				if n := count(); n != want || r.log.count(heldLine) != 1 {
-					t.Errorf("named=%v release=%v: %d listeners and %d log lines about held removals after a restart, want %d and 1", named, released, n, r.log.count(heldLine), want)
-				}
-			})
-		}
-	}
 }
 
 // TestFreeze_Mirror: a frozen view still receives and ACKs responses, also on later streams. A thaw shows its current

@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
@@ -18,173 +17,12 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// resuming runs a test with an origin that has restarted without the lost ones of its 100 clusters. It has received the
-// cached versions on the new stream.
-func resuming(t *testing.T, cfg upstream.Config, lost []string, test func(t *testing.T, r *rig)) {
-	t.Helper()
-	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
-		r.follow(clusters, numbered(100)...)
-		r.changeWhileDown(removing(clusters, lost...))
-		r.pass(9 * time.Second)
-		if n := r.count(); n != 100 {
-			t.Fatalf("%d members 9s after the restart, want 100: removals in the first responses are suspect", n)
-		}
-		test(t, r)
-	})
-}
-
 // wantClusters fails the test unless the view has want clusters.
 func (r *rig) wantClusters(when string, want int) {
 	r.t.Helper()
 	if n := r.count(); n != want {
 		r.t.Errorf("%s: %d members, want %d", when, n, want)
 	}
-}
-
-// TestH02_RemovalsInFirstAnswersAreSuspect: removals in the first responses on a new stream are suspect. An origin that
-// is running but has not loaded its resources responds to a resume with the removal of all, or most, of them.
-func TestH02_RemovalsInFirstAnswersAreSuspect(t *testing.T) {
-	all := nameOnly(numbered(100))
-	t.Run("few", func(t *testing.T) {
-		resuming(t, upstream.Config{}, all[:10], func(t *testing.T, r *rig) {
-			holds := r.control.Operate(t.Context(), reconcile.Command{})
-			if len(holds) != 1 || len(holds[0].Names) != 10 || !holds[0].Unconfirmed || !holds[0].Until.After(time.Now()) {
-				t.Errorf("holds %+v, want one of 10 names until the set is confirmed", holds)
-			}
-			r.clustersAfter(confirmed, "once the set is confirmed", 90)
-			r.expectHolds("once the set is confirmed", 0, 0)
-		})
-	})
-	t.Run("all, then they return", func(t *testing.T) {
-		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
-			r.pass(confirmed)
-			r.expectHolds("once the set is confirmed", 100, 0)
-			r.put(clusters, numbered(100)...)
-			r.pass(soon)
-			r.expectHolds("after the origin has loaded", 0, 0)
-			r.clustersAfter(longAfter, "long after", 100)
-		})
-	})
-	t.Run("all, permanently", func(t *testing.T) {
-		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
-			r.clustersAfter(9*time.Minute, "before the hold ends", 100)
-			r.clustersAfter(3*time.Minute, "after the hold", 0)
-			r.expectHolds("after the hold", 0, 0)
-		})
-	})
-	t.Run("reported by mistake", func(t *testing.T) {
-		resuming(t, upstream.Config{}, nil, func(t *testing.T, r *rig) {
-			r.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters, Nonce: "wrong", RemovedResources: all[:60]})
-			r.pass(10 * time.Second)
-			r.expectHolds("after wrong removals", 60, 0)
-			r.clustersAfter(time.Minute, "after the comparison of all content", 100)
-			r.expectHolds("after the comparison of all content", 0, 0)
-		})
-	})
-	t.Run("released", func(t *testing.T) {
-		resuming(t, upstream.Config{}, all, func(t *testing.T, r *rig) {
-			r.pass(confirmed)
-			if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release}); len(got) != 1 || len(got[0].Names) != 100 {
-				t.Errorf("released %+v, want the 100", got)
-			}
-			r.wantClusters("after the release", 0)
-		})
-	})
-	t.Run("discarded, then missing again after a reconnect", func(t *testing.T) {
-		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
-			r.watch.Subscribe(clusters, all[:3])
-			r.pass(confirmed)
-			r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-			r.expectHolds("after the discard", 0, 50)
-			for range 2 {
-				r.Restart()
-				r.pass(longAfter)
-			}
-			r.expectHolds("after two restarts", 0, 50)
-			r.wantClusters("after two restarts", 100)
-			r.Apply(removing(clusters, all[:10]...))
-			r.clustersAfter(soon, "after removals on the established stream", 90)
-			r.expectHolds("after removals on the established stream", 0, 40)
-		})
-	})
-	t.Run("discarded, then sent again", func(t *testing.T) {
-		resuming(t, upstream.Config{}, all[:50], func(t *testing.T, r *rig) {
-			r.pass(confirmed)
-			r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-			r.expectHolds("after the discard", 0, 50)
-			r.clustersAfter(longAfter, "long after the discard", 100)
-			r.put(clusters, "n000@2")
-			r.pass(soon)
-			r.expectHolds("after one resource has returned", 0, 49)
-			r.Apply(removing(clusters, "n000"))
-			r.clustersAfter(soon, "after its removal on the established stream", 99)
-		})
-	})
-}
-
-// TestH02_RemovalsOnAnEstablishedStreamAreObeyed: removals on an established stream are applied at once in any number,
-// unless HoldExplicit is set.
-func TestH02_RemovalsOnAnEstablishedStreamAreObeyed(t *testing.T) {
-	for _, hold := range []bool{false, true} {
-		t.Run(fmt.Sprintf("hold_explicit=%v", hold), func(t *testing.T) {
-			inBubble(t, relaytest.Behaviour{}, upstream.Config{HoldExplicit: hold}, func(t *testing.T, r *rig) {
-				r.put(clusters, numbered(100)...)
-				r.put(endpoints, numbered(100)...)
-				r.watch.SubscribeAll(clusters)
-				r.watch.Subscribe(endpoints, nameOnly(numbered(100)))
-				r.pass(confirmed)
-				r.Restart() // with the same content
-				r.pass(2 * time.Minute)
-				r.Apply(removing(clusters, "n000", "n001"))
-				r.clustersAfter(soon, "after two removals", 98)
-				r.Apply(func(tx *relaytest.Tx) {
-					removing(clusters, nameOnly(numbered(100))[2:]...)(tx)
-					removing(endpoints, nameOnly(numbered(100))[2:]...)(tx)
-				})
-				r.clustersAfter(soon, "after all removals", map[bool]int{false: 0, true: 98}[hold])
-				if n := r.view.Generation().Type(endpoints).ByName.Count(); n != 2 && !hold {
-					t.Errorf("%d assignments, want the 2 that were not removed", n)
-				}
-				r.clustersAfter(15*time.Minute, "after the hold", 0)
-			})
-		})
-	}
-}
-
-// TestH02_ResourcesOfAnEarlierStream: removals of resources of an earlier stream are suspect. The new stream may reach
-// another server, which does not resend resources whose versions the relay reported.
-func TestH02_ResourcesOfAnEarlierStream(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{ControlPlane: "same"}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.follow(clusters, numbered(100)...)
-		r.changeWhileDown(removing(clusters, nameOnly(numbered(100))[:5]...))
-		r.pass(5 * time.Second)
-		if holds := r.control.Operate(t.Context(), reconcile.Command{}); len(holds) != 1 || len(holds[0].Names) != 5 {
-			t.Errorf("holds %+v, want one of the 5 names", holds)
-		}
-		r.changeWhileDown(func(tx *relaytest.Tx) { putIn(tx, clusters, numbered(100)...) })
-		r.pass(time.Second)
-		r.put(clusters, "another@1")
-		r.clustersAfter(5*time.Minute, "after the origin has loaded", 101)
-		r.expectHolds("after the origin has loaded", 0, 0)
-	})
-}
-
-// TestH02_ResourcesOfThisStreamAreRemovedAtOnce: a resource that the origin has sent on this stream is removed at once.
-func TestH02_ResourcesOfThisStreamAreRemovedAtOnce(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(10)...)
-		r.watch.SubscribeAll(clusters)
-		r.pass(soon)
-		r.Apply(removing(clusters, "n000"))
-		r.clustersAfter(soon, "on the first stream", 9)
-		r.pass(confirmed)
-		r.changeWhileDown(func(tx *relaytest.Tx) { putIn(tx, clusters, "n001@2", "new@1") })
-		r.pass(3 * time.Second)
-		r.Apply(removing(clusters, "n001", "n002", "new"))
-		r.pass(soon)
-		r.expect("members", present(r.members(clusters)), "n002@1 n003@1 n004@1 n005@1 n006@1 n007@1 n008@1 n009@1")
-		r.clustersAfter(confirmed, "once the set is confirmed", 7)
-	})
 }
 
 // set sets a resource of the origin.
@@ -194,79 +32,6 @@ func (r *rig) set(typeURL, name, version string, m proto.Message) {
 
 // assignments returns the served assignments.
 func (r *rig) assignments() string { return present(r.named(endpoints)) }
-
-// TestH02_EmptyAssignmentIsSuspect: an assignment that had endpoints and is empty in the first responses is suspect
-// until the set is confirmed. After that, it is applied.
-func TestH02_EmptyAssignmentIsSuspect(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		for _, name := range []string{"a", "b", "c"} {
-			r.set(endpoints, name, "1", relaytest.Endpoints(name, "127.0.0.1:1"))
-		}
-		r.set(endpoints, "none", "1", relaytest.Endpoints("none"))
-		r.watch.Subscribe(endpoints, []string{"a", "b", "c", "none"})
-		r.pass(confirmed)
-		r.Stop()
-		for _, name := range []string{"a", "b"} {
-			r.set(endpoints, name, "2", relaytest.Endpoints(name))
-		}
-		r.set(endpoints, "c", "2", relaytest.Endpoints("c", "127.0.0.1:2"))
-		r.set(endpoints, "none", "2", relaytest.Endpoints("none"))
-		r.Restart()
-		r.pass(3 * time.Second)
-		r.expect("after 3s", r.assignments(), "a@1 b@1 c@2 none@2")
-		r.set(endpoints, "a", "3", relaytest.Endpoints("a", "127.0.0.1:3"))
-		r.pass(soon)
-		r.expect("after a has endpoints again", r.assignments(), "a@3 b@1 c@2 none@2")
-		r.pass(confirmed)
-		r.expect("once the set is confirmed", r.assignments(), "a@3 b@2 c@2 none@2")
-		r.set(endpoints, "c", "3", relaytest.Endpoints("c"))
-		r.pass(soon)
-		r.expect("on the established stream", r.assignments(), "a@3 b@2 c@3 none@2")
-	})
-}
-
-// TestH02_EmptyAssignmentDiscarded: if an operator releases the discarded change of an assignment to an empty one, the
-// assignment is empty, not removed.
-func TestH02_EmptyAssignmentDiscarded(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.set(endpoints, "a", "1", relaytest.Endpoints("a", "127.0.0.1:1"))
-		r.watch.Subscribe(endpoints, []string{"a"})
-		r.pass(confirmed)
-		r.Stop()
-		r.set(endpoints, "a", "2", relaytest.Endpoints("a"))
-		r.Restart()
-		r.pass(time.Second)
-		r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-		r.pass(longAfter)
-		r.expect("after the discard", r.assignments(), "a@1")
-		r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true})
-		r.expect("after the release", r.assignments(), "a@2")
-	})
-}
-
-// TestH09_DiscardedMembersOfCollections: members whose removal was discarded stay after a restart of the relay.
-func TestH09_DiscardedMembersOfCollections(t *testing.T) {
-	const dir = "xdstp://a/envoy.config.cluster.v3.Cluster/"
-	key := cache.Collection(clusters, dir+"*")
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, dir+"a@1", dir+"b@1", dir+"c@1")
-		r.watch.SubscribeAll(key)
-		r.pass(confirmed)
-		r.changeWhileDown(removing(clusters, dir+"a", dir+"b"))
-		r.pass(time.Minute)
-		discarded := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-		r.stop()
-		s, _ := r.w.Snapshot(true)
-		r = decided(t, r.Origin, upstream.Config{}, s, upstream.NewControl(false, discarded))
-		r.watch.SubscribeAll(key)
-		for _, when := range []string{"after the restart", "long after"} {
-			r.pass(soon)
-			r.expectHolds(when, 0, 2)
-			r.expect(when, present(r.members(key)), dir+"a@1 "+dir+"b@1 "+dir+"c@1")
-			r.pass(longAfter)
-		}
-	})
-}
 
 // TestH03_DependenciesOfHeldResourcesStay: assignments and routes stay while held clusters and listeners reference
 // them, even if the origin reports their removal later. They are removed together.
