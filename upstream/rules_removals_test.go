@@ -2,9 +2,7 @@ package upstream_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -12,7 +10,6 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
-	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -170,90 +167,5 @@ func TestH03_PartialLossesAddUp(t *testing.T) {
 		r.expectHolds("holds of routes", 3, 0)
 		r.pass(15 * time.Minute)
 		r.expect("routes after the hold", present(r.named(routes)), "route0@1")
-	})
-}
-
-// TestH03_RenamedListeners: the removal of renamed listeners is not held, because the old listeners would occupy the
-// addresses of the new ones.
-func TestH03_RenamedListeners(t *testing.T) {
-	for typeURL, want := range map[string]string{wire.ListenerType: "b0 b1 b2", clusters: "a0 a1 a2 b0 b1 b2"} {
-		for _, sotw := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s sotw=%v", typeURL, sotw), func(t *testing.T) {
-				inBubble(t, relaytest.Behaviour{SotW: sotw}, upstream.Config{}, func(t *testing.T, r *rig) {
-					r.follow(typeURL, "a0@1", "a1@1", "a2@1")
-					r.changeWhileDown(func(tx *relaytest.Tx) {
-						removing(typeURL, "a0", "a1", "a2")(tx)
-						putIn(tx, typeURL, "b0@1", "b1@1", "b2@1")
-					})
-					r.pass(time.Minute)
-					r.expect("members", names(strings.ReplaceAll(r.members(typeURL), "@1", "@")), want)
-				})
-			})
-		}
-	}
-}
-
-// TestH03_DayOldSnapshot: after a restore of a day-old snapshot, large removals stay pending, also of names.
-func TestH03_DayOldSnapshot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		old := viewSync(t, o, upstream.Config{})
-		old.put(clusters, numbered(9)...)
-		old.put(wire.RouteType, numbered(9)...)
-		old.watch.SubscribeAll(clusters)
-		old.watch.Subscribe(wire.RouteType, nameOnly(numbered(9)))
-		old.pass(confirmed)
-		old.stop()
-		s, _ := old.w.Snapshot(true)
-		o.Apply(func(tx *relaytest.Tx) {
-			removing(clusters, nameOnly(numbered(9))[:8]...)(tx)
-			removing(wire.RouteType, nameOnly(numbered(9))[:8]...)(tx)
-			putIn(tx, clusters, "n008@2")
-		})
-		time.Sleep(24 * time.Hour)
-		r := restored(t, o, upstream.Config{}, s)
-		r.watch.SubscribeAll(clusters)
-		r.watch.Subscribe(wire.RouteType, nameOnly(numbered(9)))
-		r.clustersAfter(9*time.Minute, "during the hold", 9)
-		check.Equal(t, "routes during the hold", r.view.Generation().Type(wire.RouteType).ByName.Count(), 9)
-		r.clustersAfter(5*time.Minute, "after the hold", 1)
-		check.Equal(t, "routes after the hold", r.view.Generation().Type(wire.RouteType).ByName.Count(), 1)
-	})
-}
-
-// TestH03_ErrorAnswerIsNotARemoval: the relay queries by name resources that a resync does not mention. The response
-// that names do not exist is treated like any other large removal, also for names of clients and members of a
-// collection.
-func TestH03_ErrorAnswerIsNotARemoval(t *testing.T) {
-	collection := make([]string, 9)
-	for i := range collection {
-		collection[i] = fmt.Sprintf("xdstp://a/envoy.config.cluster.v3.Cluster/m%d@1", i)
-	}
-	b := relaytest.Behaviour{IgnoreIRV: true, NamedOnly: func(_, name string) bool { return strings.HasPrefix(name, "xdstp:") }}
-	inBubble(t, b, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(9)...)
-		r.put(clusters, collection...)
-		r.watch.SubscribeAll(clusters)
-		r.watch.Subscribe(clusters, []string{"n000", "n001"})
-		key := cache.Collection(clusters, "xdstp://a/envoy.config.cluster.v3.Cluster/*")
-		r.watch.SubscribeAll(key)
-		r.pass(confirmed)
-		r.changeWhileDown(func(tx *relaytest.Tx) {
-			removing(clusters, nameOnly(numbered(9))...)(tx)
-			removing(clusters, nameOnly(collection)[:8]...)(tx) // without members, the origin reports the glob as removed
-		})
-		want := func(when string, members, names, globs int) {
-			t.Helper()
-			h := r.view.Generation()
-			if m, n, g := h.Type(clusters).Wildcard.Count(), h.Type(clusters).ByName.Count(), h.Type(key).Wildcard.Count(); m != members || n != names || g != globs {
-				t.Errorf("%s: %d members, %d names, %d in the collection; want %d, %d and %d", when, m, n, g, members, names, globs)
-			}
-		}
-		r.pass(9 * time.Minute)
-		want("during the hold", 9, 2, 9)
-		r.expectHolds("during the hold", 19, 0)
-		r.pass(5 * time.Minute)
-		want("after the hold", 0, 0, 1)
-		r.expectHolds("after the hold", 0, 0)
 	})
 }

@@ -37,9 +37,6 @@ func numbered(n int) []string {
 	return out
 }
 
-// joined returns the result of members for numbered resources.
-func joined(resources []string) string { return strings.Join(resources, " ") }
-
 // nameOnly returns resources, each written name@version, without their versions.
 func nameOnly(resources []string) []string {
 	out := make([]string, len(resources))
