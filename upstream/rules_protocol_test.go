@@ -50,32 +50,6 @@ func TestProtocol_AuxiliaryStream(t *testing.T) {
 	})
 }
 
-// TestProtocol_OriginChangesItsVariant: if an origin returns with another variant, the relay uses it, in both
-// directions. Resources that the origin still contains stay.
-func TestProtocol_OriginChangesItsVariant(t *testing.T) {
-	inBubble(t, sotwOnly, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(clusters, numbered(20)...)
-		r.put(endpoints, "e@1")
-		r.watch.SubscribeAll(clusters)
-		r.watch.Subscribe(endpoints, []string{"e"})
-		r.pass(confirmed)
-		seq := r.view.Generation().Seq
-		for range 2 {
-			for _, sotw := range []bool{false, true} {
-				r.Change(func(b *relaytest.Behaviour) { b.SotW = sotw })
-				r.Restart()
-				r.pass(time.Minute)
-				if last := r.State().Last(); last.SotW != sotw || last.Ended {
-					t.Errorf("last stream has SotW=%v, want %v:\n%v", last.SotW, sotw, last)
-				}
-			}
-		}
-		check.Equal(t, "position of the unchanged view", r.view.Generation().Seq, seq)
-		r.changeWhileDown(removing(clusters, "n003"))
-		r.clustersAfter(time.Minute, "members", 19)
-	})
-}
-
 // TestProtocol_Forced: a configured variant is the only one that the relay tries. The log names the variable.
 func TestProtocol_Forced(t *testing.T) {
 	tests := []struct {
@@ -123,22 +97,6 @@ func TestProtocol_Neither(t *testing.T) {
 		r.pass(0)
 		r.expectBackoff(waits[1:])
 		check.Equal(t, "warnings for 6 streams", r.log.count(unsupported), 6)
-	})
-}
-
-// TestProtocol_UnimplementedAfterAResponse: an origin that has sent a response implements the variant, even if the
-// stream ends UNIMPLEMENTED.
-func TestProtocol_UnimplementedAfterAResponse(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{Manual: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.watch.SubscribeAll(clusters)
-		s := r.Accept(t.Context())
-		s.Send(response(clusters, "a@1"))
-		r.pass(soon)
-		s.Close(status.New(codes.Unimplemented, "a filter in between"))
-		r.Accept(t.Context())
-		if n := r.log.count(spokenSotW); n != 0 {
-			t.Error("the relay uses SotW although the origin responded in Delta")
-		}
 	})
 }
 

@@ -134,25 +134,6 @@ func TestR135_AuxiliaryStreamBacksOffAlone(t *testing.T) {
 	})
 }
 
-// TestR135_QuietStreamCountsAsServed: a stream that reported versions and receives nothing counts as served. Its end
-// causes neither a failover nor a backoff.
-func TestR135_QuietStreamCountsAsServed(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.follow(clusters, "a@1")
-		for range 5 {
-			r.Restart()
-			r.pass(longAfter)
-			before := r.streams()
-			r.Restart()
-			r.pass(2500 * time.Millisecond)
-			if r.streams() == before {
-				t.Fatalf("no new stream 2.5s after the end of a quiet stream:\n%v", r.State())
-			}
-			r.pass(longAfter)
-		}
-	})
-}
-
 // afterFailover runs a test with a rig of two origins. The first has responded for the endpoints a and b and has
 // stopped.
 func afterFailover(t *testing.T, test func(t *testing.T, one, two *relaytest.Origin, r *rig)) {
@@ -245,24 +226,6 @@ func TestB5_NoDemandIsLost(t *testing.T) {
 					t.Fatalf("round %d: subscribed names %v, want none without clients", round, got)
 				}
 			}
-		}
-	})
-}
-
-// TestR135_LostConnectionSkipsBackoff: an unreachable origin is retried within seconds of its return, even when the
-// backoff is longest. The backoff protects only origins that end streams (R135).
-func TestR135_LostConnectionSkipsBackoff(t *testing.T) {
-	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
-		r.put(endpoints, "a@1")
-		r.view.Watch().Subscribe(endpoints, []string{"a"})
-		r.pass(time.Second)
-		for _, away := range []time.Duration{time.Minute, 10 * time.Minute} {
-			r.Stop()
-			r.pass(away)
-			r.put(endpoints, fmt.Sprintf("a@%v", away))
-			r.Restart()
-			r.pass(3 * time.Second)
-			r.expect("named, 3s after "+away.String(), r.named(endpoints), fmt.Sprintf("a@%v", away))
 		}
 	})
 }

@@ -131,27 +131,6 @@ func TestH05_RandomDemandDecidesTheStream(t *testing.T) {
 	}
 }
 
-// TestH05_ClusterGlobsMoveToAuxiliaryStream: a glob moves to the auxiliary stream when the wildcard is subscribed to,
-// as a name does.
-func TestH05_ClusterGlobsMoveToAuxiliaryStream(t *testing.T) {
-	const glob = "xdstp://a/envoy.config.cluster.v3.Cluster/shop/*"
-	inBubble(t, relaytest.Behaviour{NamedOnly: func(_, name string) bool { return strings.HasPrefix(name, "xdstp") }},
-		upstream.Config{}, func(t *testing.T, r *rig) {
-			member := strings.TrimSuffix(glob, "*") + "a"
-			r.put(clusters, member+"@1", "plain@1")
-			key := cache.Collection(clusters, glob)
-			r.watch.SubscribeAll(key)
-			r.watch.SubscribeAll(listeners)
-			r.pass(time.Second)
-			r.watch.SubscribeAll(clusters)
-			r.pass(time.Minute)
-			r.expect("streams", r.carried(), "Cluster *, Listener * | Cluster "+glob)
-			r.put(clusters, member+"@2", "plain@2")
-			r.membersAfter(time.Second, "members", clusters, "plain@2")
-			r.expect("collection", r.members(key), member+"@2")
-		})
-}
-
 // TestH05_MovedNamesKeepResources: names that move to the auxiliary stream resume there with the cached versions, and
 // are served from the cache until the origin responds. Late responses on the old stream apply to neither form, and
 // changes since are delivered.
@@ -198,33 +177,4 @@ func TestH05_MovedNamesKeepResources(t *testing.T) {
 		r.expect("names", r.named(clusters), "a@2 c@1")
 		r.expect("route", r.named(routes), "r@1")
 	})
-}
-
-// TestH05_NamesArriveDuringASweep: names that are added during a sweep do not change its result.
-func TestH05_NamesArriveDuringASweep(t *testing.T) {
-	for _, typeURL := range []string{clusters, endpoints} {
-		inBubble(t, relaytest.Behaviour{IgnoreIRV: true, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
-			r.put(typeURL, "a@1", "b@1", "gone@1")
-			r.watch.SubscribeAll(typeURL)
-			r.pass(time.Minute)
-			r.Stop()
-			r.Remove(typeURL, "gone")
-			r.Restart()
-			r.pass(20 * time.Second)
-			if !r.State().Subscribed(typeURL, "*", "a", "gone") {
-				t.Fatalf("want a query for the missing name, with a control query\n%v", r.State())
-			}
-			r.watch.Subscribe(typeURL, []string{"b"})
-			r.pass(time.Second)
-			if typeURL == endpoints && strings.Contains(r.conversations(), "+gone") {
-				t.Errorf("the sweep continued although the streams were replaced\n%v", r.State())
-			}
-			r.pass(time.Minute)
-			r.expect("members", present(r.members(typeURL)), "a@1 b@1")
-			r.expect("names", r.named(typeURL), "b@1")
-			if !r.State().Subscribed(typeURL, "*", "b") {
-				t.Errorf("want only the subscriptions of clients\n%v", r.State())
-			}
-		})
-	}
 }

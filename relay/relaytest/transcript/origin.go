@@ -264,7 +264,7 @@ func (o *Origin) list(what, types string) (lines []string) {
 }
 
 // Requests returns the requests that the origin has received since the last call, by stream in the order of their first
-// requests. Streams that begin within a second, such as after a reconnect, are sorted by these. Where an ended stream ends with
+// requests. Streams that begin within 3s, such as after a reconnect, are sorted by these. Where an ended stream ends with
 // requests that subscribe to nothing, they are omitted: they may not have arrived.
 func (o *Origin) Requests() (streams [][]relaytest.Request) {
 	states := o.origin.State().Streams
@@ -277,7 +277,7 @@ func (o *Origin) Requests() (streams [][]relaytest.Request) {
 	first := func(id int) relaytest.Request { return states[id].Requests[0] }
 	slices.SortStableFunc(o.order[begun:], func(a, b int) int { return first(a).At.Compare(first(b).At) })
 	for from, to := begun, begun; from < len(o.order); from = to {
-		for to < len(o.order) && first(o.order[to]).At.Sub(first(o.order[from]).At) < time.Second {
+		for to < len(o.order) && first(o.order[to]).At.Sub(first(o.order[from]).At) < 3*time.Second {
 			to++
 		}
 		slices.SortStableFunc(o.order[from:to], func(a, b int) int {
