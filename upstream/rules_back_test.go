@@ -66,7 +66,7 @@ func TestB40_FailsBackToTheFirst(t *testing.T) {
 		p.uses("before ten minutes", p.two)
 		p.pass(20 * time.Second)
 		p.uses("after ten minutes", p.one)
-		p.expect("the first request", showRequest(p.one.State().Last().Requests[0].Message), "[Cluster node]")
+		p.expect("the first request", described(p.one.State().Last().Requests[0]), "[cds node]")
 		p.pass(longAfter)
 		p.uses("long after", p.one)
 		p.expect("members", p.members(clusters), "a@1 b@1")

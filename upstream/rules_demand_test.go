@@ -39,7 +39,7 @@ func TestB4_QuietOriginIsNotReported(t *testing.T) {
 		r.pass(time.Minute)
 		r.Restart()
 		r.pass(longAfter)
-		r.expect("second stream", r.conversation(1), "[Cluster node a=1]")
+		r.expect("second stream", r.conversation(1), "[cds node a=1]")
 		check.Equal(t, "warnings", r.log.count(silentWarning), 0)
 	})
 }
@@ -73,7 +73,7 @@ func TestB6_C29_LingeringIsBounded(t *testing.T) {
 				requests := len(r.State().Requests(endpoints))
 				r.watch.Subscribe(endpoints, []string{"b", "c"})
 				r.pass(soon)
-				if got := r.State().Requests(endpoints)[requests:]; showRequest(got[0].Message) != "[ClusterLoadAssignment +b]" || len(got) != 2 {
+				if got := r.State().Requests(endpoints)[requests:]; described(got[0]) != "[eds +b]" || len(got) != 2 {
 					t.Errorf("requests for b and c: %v, want one for b and an ACK", got)
 				}
 				r.expect("named", r.named(endpoints), "b@1 c@1 d@1 held@1")

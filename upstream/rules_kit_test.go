@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +19,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/relay/relaytest/transcript"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -214,9 +214,7 @@ func (r *rig) expect(what, got, want string) {
 	}
 }
 
-// conversation returns the requests of the n-th stream, each in brackets: the short name of the type, +name for
-// subscribe, -name for unsubscribe, name=version for reported versions, ack or nack with the nonce, and node if there
-// is one.
+// conversation returns the requests of the n-th stream, each in brackets, as transcripts write them.
 func (r *rig) conversation(n int) string {
 	streams := r.State().Streams
 	if n >= len(streams) {
@@ -224,59 +222,19 @@ func (r *rig) conversation(n int) string {
 	}
 	var out []string
 	for _, req := range streams[n].Requests {
-		if req.SotW != nil {
-			out = append(out, showList(req.SotW))
-		} else {
-			out = append(out, showRequest(req.Message))
-		}
+		out = append(out, described(req))
 	}
 	return strings.Join(out, " ")
 }
 
-// showList returns a SotW request: the short name of the type, node if there is one, the names, the version, and ack or
-// nack with the nonce.
-func showList(m *discoverypb.DiscoveryRequest) string {
-	typeURL := m.GetTypeUrl()
-	words := []string{relaytest.ShortType(typeURL)}
-	if m.GetNode() != nil {
-		words = append(words, "node")
-	}
-	words = append(words, m.GetResourceNames()...)
-	if v := m.GetVersionInfo(); v != "" {
-		words = append(words, "version="+v)
-	}
-	switch {
-	case m.GetErrorDetail() != nil:
-		words = append(words, "nack", m.GetResponseNonce())
-	case m.GetResponseNonce() != "":
-		words = append(words, "ack", m.GetResponseNonce())
-	}
-	return "[" + strings.Join(words, " ") + "]"
+// described returns a request in the format of conversation.
+func described(r relaytest.Request) string {
+	return "[" + strings.TrimSpace(transcript.ShortName(r.TypeURL())+" "+transcript.DescribeRequest(r)) + "]"
 }
 
-// showRequest returns a Delta request in the format of conversation.
-func showRequest(m *discoverypb.DeltaDiscoveryRequest) string {
-	typeURL := m.GetTypeUrl()
-	words := []string{relaytest.ShortType(typeURL)}
-	if m.GetNode() != nil {
-		words = append(words, "node")
-	}
-	for _, name := range slices.Sorted(slices.Values(m.GetResourceNamesSubscribe())) {
-		words = append(words, "+"+name)
-	}
-	for _, name := range slices.Sorted(slices.Values(m.GetResourceNamesUnsubscribe())) {
-		words = append(words, "-"+name)
-	}
-	for _, name := range slices.Sorted(maps.Keys(m.GetInitialResourceVersions())) {
-		words = append(words, name+"="+m.GetInitialResourceVersions()[name])
-	}
-	switch {
-	case m.GetErrorDetail() != nil:
-		words = append(words, "nack", m.GetResponseNonce())
-	case m.GetResponseNonce() != "":
-		words = append(words, "ack", m.GetResponseNonce())
-	}
-	return "[" + strings.Join(words, " ") + "]"
+// received returns a request that a manual stream received in the format of conversation.
+func received(m *discoverypb.DeltaDiscoveryRequest) string {
+	return described(relaytest.Request{Message: m})
 }
 
 // streams returns the number of streams that were opened, including ended ones.

@@ -2,7 +2,6 @@ package upstream_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,21 +153,18 @@ func afterFailover(t *testing.T, test func(t *testing.T, one, two *relaytest.Ori
 	})
 }
 
-// eds shortens the type name in the result of showRequest.
-func eds(s string) string { return strings.ReplaceAll(s, "ClusterLoadAssignment", "E") }
-
 // TestB15_C19_FailoverReportsNoVersions: the relay does not report the versions of one target to another. Later it
 // reports only those that the target itself has sent.
 func TestB15_C19_FailoverReportsNoVersions(t *testing.T) {
 	afterFailover(t, func(t *testing.T, _, two *relaytest.Origin, r *rig) {
 		s := two.Accept(t.Context())
-		r.expect("first request to the second target", eds(showRequest(s.Recv(t.Context()))), "[E node +a +b]")
+		r.expect("first request to the second target", received(s.Recv(t.Context())), "[eds node +a +b]")
 		s.Send(response(endpoints, "a@5"))
-		r.expect("ACK to the second target", eds(showRequest(s.Recv(t.Context()))), "[E ack 1]")
+		r.expect("ACK to the second target", received(s.Recv(t.Context())), "[eds ACK 1]")
 		r.expect("named", r.named(endpoints), "a@5 b@1")
 		s.Close(unavailable)
 		s = two.Accept(t.Context())
-		r.expect("second stream to the second target", eds(showRequest(s.Recv(t.Context()))), "[E node +a +b a=5]")
+		r.expect("second stream to the second target", received(s.Recv(t.Context())), "[eds node +a +b a=5]")
 		r.expect("named", r.named(endpoints), "a@5 b@1")
 	})
 }
@@ -181,7 +177,7 @@ func TestB15_FailoverAndBack(t *testing.T) {
 		one.Restart()
 		two.Stop()
 		r.pass(time.Minute)
-		r.expect("second stream to the first target", eds(r.conversation(1)), "[E node +a +b a=1 b=1]")
+		r.expect("second stream to the first target", r.conversation(1), "[eds node +a +b a=1 b=1]")
 	})
 }
 

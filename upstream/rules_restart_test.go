@@ -30,7 +30,7 @@ func TestB15_NoVersionsReportedToAnotherTarget(t *testing.T) {
 		s.Target = "passthrough:///another"
 		r := restored(t, o, upstream.Config{}, s)
 		r.pass(10 * time.Second)
-		r.expect("requests", r.conversation(1), "[Cluster node] [Cluster ack 1]")
+		r.expect("requests", r.conversation(1), "[cds node] [cds ACK 1]")
 		if s, _ := r.w.Snapshot(true); s.Target != o.Target() {
 			t.Errorf("target of the snapshot after a resend: %q, want %q", s.Target, o.Target())
 		}

@@ -40,10 +40,10 @@ func TestB15_OtherControlPlane(t *testing.T) {
 		var first []string
 		for _, st := range r.State().Streams[before:] {
 			if len(st.Requests) > 0 {
-				first = append(first, showRequest(st.Requests[0].Message))
+				first = append(first, described(st.Requests[0]))
 			}
 		}
-		if got := strings.Join(first, " "); strings.Count(got, "a=1") != 2 || !strings.HasSuffix(got, "[Cluster node] [Cluster node +a]") && !strings.HasSuffix(got, "[Cluster node +a] [Cluster node]") || len(first) != 4 {
+		if got := strings.Join(first, " "); strings.Count(got, "a=1") != 2 || !strings.HasSuffix(got, "[cds node] [cds node +a]") && !strings.HasSuffix(got, "[cds node +a] [cds node]") || len(first) != 4 {
 			t.Errorf("first requests %s, want two that report versions, then two that do not", got)
 		}
 		// The wildcard set changes for a and b, the named resources for a.

@@ -62,7 +62,7 @@ func TestB15_C21_VersionsExceedRequestSize(t *testing.T) {
 		r.pass(confirmed)
 		r.Restart()
 		r.pass(confirmed)
-		r.expect("stream after a restart", r.conversation(1), "[Cluster node] [Cluster ack 1]")
+		r.expect("stream after a restart", r.conversation(1), "[cds node] [cds ACK 1]")
 		check.Equal(t, "members", r.view.Generation().Type(clusters).Wildcard.Count(), n)
 	})
 }

@@ -37,17 +37,17 @@ func TestR032_EveryResponseIsAnsweredOnce(t *testing.T) {
 		s := r.Accept(t.Context())
 		s.Recv(t.Context())
 		good, bad := response(clusters, "a@1"), response(clusters, "b@1", "b@1")
-		want := "[Cluster node]"
+		want := "[cds node]"
 		for i := range 300 {
 			resp := proto.CloneOf(good)
 			resp.Nonce = fmt.Sprint("n", i)
-			answer := "ack"
+			answer := "ACK"
 			if i%3 == 1 {
-				resp, answer = proto.CloneOf(bad), "nack"
+				resp, answer = proto.CloneOf(bad), "NACK"
 				resp.Nonce = fmt.Sprint("n", i)
 			}
 			s.Send(resp)
-			want += fmt.Sprintf(" [Cluster %s n%d]", answer, i)
+			want += fmt.Sprintf(" [cds %s n%d]", answer, i)
 		}
 		r.pass(soon)
 		r.expect("stream", r.conversation(0), want)
@@ -163,7 +163,7 @@ func TestB9_CommittedBeforeAck(t *testing.T) {
 		s.Recv(t.Context())
 		sent := time.Now()
 		s.Send(response(clusters, "a@1"))
-		r.expect("request", showRequest(s.Recv(t.Context())), "[Cluster ack 1]")
+		r.expect("request", received(s.Recv(t.Context())), "[cds ACK 1]")
 		check.Equal(t, "time until the ACK", time.Since(sent), time.Second)
 		r.expect("members at the time of the ACK", r.members(clusters), "a@1")
 	})

@@ -164,7 +164,7 @@ func TestH05_MovedNamesKeepResources(t *testing.T) {
 		if mainStream.State().Types[routes] == nil {
 			mainStream, names = names, mainStream
 		}
-		r.expect("streams", r.conversations(), "[Cluster node +a +b +c a=1 b=1 c=1] | [Cluster node] [RouteConfiguration +r r=1]")
+		r.expect("streams", r.conversations(), "[cds node +a +b +c a=1 b=1 c=1] | [cds node] [rds +r r=1]")
 		r.expect("names before the first response", r.named(clusters), "a@1 b@1 c@1")
 		if last := r.view.Generation().Type(clusters).ByName.Last(); last != before {
 			t.Errorf("the move changed the named resources: position %d, want %d", last, before)
