@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/proto"
@@ -12,6 +13,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
 	"github.com/xdstender/tender/relay/relaytest/instance"
+	"github.com/xdstender/tender/relay/relaytest/memnet"
 )
 
 // planeWorld returns the initial resources of the control planes.
@@ -122,43 +124,36 @@ func (p *planeClients) fenceBy(edsService string,
 // A relay uses go-control-plane's linear caches, one per type: changes, missing names without a response, restarts
 // and reconnects.
 func TestInterop_GoControlPlaneLinear(t *testing.T) {
-	noLeaks(t)
-	planeScenario(t, controlplane.Linear)
+	synctest.Test(t, func(t *testing.T) { planeScenario(t, controlplane.Linear) })
 }
 
 // A relay uses go-control-plane's snapshot caches in the same way.
 func TestInterop_GoControlPlaneSnapshot(t *testing.T) {
-	noLeaks(t)
 	for _, kind := range []string{controlplane.Snapshots, controlplane.ADSSnapshots} {
 		t.Run(kind, func(t *testing.T) {
-			t.Parallel() // mostly waits
-			planeScenario(t, kind)
+			synctest.Test(t, func(t *testing.T) { planeScenario(t, kind) })
 		})
 		t.Run(kind+", late", func(t *testing.T) {
-			t.Parallel()
-			planeLate(t, kind)
+			synctest.Test(t, func(t *testing.T) { planeLate(t, kind) })
 		})
 	}
 }
 
 // A relay uses control planes of both kinds that only implement SotW.
 func TestInterop_GoControlPlaneSotW(t *testing.T) {
-	noLeaks(t)
 	for _, kind := range []string{controlplane.LinearSotW, controlplane.SnapshotsSotW} {
 		t.Run(kind, func(t *testing.T) {
-			t.Parallel() // mostly waits
-			planeScenario(t, kind)
+			synctest.Test(t, func(t *testing.T) { planeScenario(t, kind) })
 		})
 	}
 	t.Run(controlplane.SnapshotsSotW+", late", func(t *testing.T) {
-		t.Parallel()
-		planeLate(t, controlplane.SnapshotsSotW)
+		synctest.Test(t, func(t *testing.T) { planeLate(t, controlplane.SnapshotsSotW) })
 	})
 }
 
-// planeScenario runs all steps against one kind of control plane.
+// planeScenario runs all steps against one kind of control plane, in a bubble.
 func planeScenario(t *testing.T, kind string) {
-	o := controlplane.New(t, kind, nil, planeWorld()...)
+	o := controlplane.New(t, kind, new(memnet.Network), planeWorld()...)
 	r := startRelay(t, instance.Of(o))
 	p := newPlaneClients(o, r)
 	p.converge()
@@ -279,9 +274,10 @@ func planeReturns(p *planeClients) {
 	p.fenceBy("reconnected during an outage", (*relaytest.Client).FenceReconnected)
 }
 
-// planeLate sets the snapshot after clients have subscribed. Before that, no client receives an empty set.
+// planeLate sets the snapshot after clients have subscribed. Before that, no client receives an empty set. It runs in
+// a bubble.
 func planeLate(t *testing.T, kind string) {
-	o := controlplane.New(t, kind, nil)
+	o := controlplane.New(t, kind, new(memnet.Network))
 	r := startRelay(t, instance.Of(o))
 	p := newPlaneClients(o, r)
 	seen := make(map[string]bool)
