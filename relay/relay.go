@@ -167,7 +167,9 @@ func (r *Relay) serve(opts Options) (err error) {
 	}
 	r.groups.observed = r.server.Observed
 	r.servers = newServers(&r.cfg, opts, r.credentials, r.server, r.log)
-	if r.exporters.metrics, err = telemetry.New(context.Background(), overview{r}.telemetryConfig()); err != nil {
+	export := overview{r}.telemetryConfig()
+	export.NoPage = len(r.cfg.AdminListen)+len(opts.AdminListeners)+len(r.cfg.ProbeListen) == 0
+	if r.exporters.metrics, err = telemetry.New(context.Background(), export); err != nil {
 		return err
 	}
 	r.pages = page.New(overview{r}.pageConfig())

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,11 +34,15 @@ type Config struct {
 	// Version and Instance are the resource attributes service.version and service.instance.id of the relay.
 	// OTEL_RESOURCE_ATTRIBUTES overrides them.
 	Version, Instance string
+
+	// NoPage declares that no address serves the Handler. Unless an exporter is configured, New then creates no
+	// instruments, because nothing reads them.
+	NoPage bool
 }
 
 // A Telemetry exports the metrics of the relay.
 type Telemetry struct {
-	provider *sdk.MeterProvider
+	provider *sdk.MeterProvider // nil without instruments
 	page     http.Handler
 }
 
@@ -47,8 +52,11 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Read == nil {
 		return nil, errors.New("telemetry: Read is nil")
 	}
+	if cfg.NoPage && !exports("METRICS") {
+		return &Telemetry{page: http.NotFoundHandler()}, nil
+	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	registry.MustRegister(processCollectors()...)
 	histograms := &producer{
 		read: cfg.Read, scope: instrumentation.Scope{Name: scope, Version: cfg.Version}, began: time.Now(),
 	}
@@ -78,6 +86,14 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	}
 	return t, nil
 }
+
+// processCollectors returns the collectors of the metrics of the process. All relays of a process share them: to make one, the
+// client library matches all metrics of the runtime against regular expressions.
+var processCollectors = sync.OnceValue(func() []prometheus.Collector {
+	return []prometheus.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	}
+})
 
 // exports reports whether the environment configures an exporter of a signal, by its name or its endpoint. The default
 // exporter of OpenTelemetry, to localhost, does not count.
@@ -133,11 +149,16 @@ func register(meter metric.Meter, read func() Reading) error {
 	return err
 }
 
-// Handler returns the handler of /metrics for Prometheus.
+// Handler returns the handler of /metrics for Prometheus. Without instruments, it responds with 404.
 func (t *Telemetry) Handler() http.Handler { return t.page }
 
 // Shutdown exports the metrics for the last time. It returns when that is done or ctx ends.
-func (t *Telemetry) Shutdown(ctx context.Context) error { return t.provider.Shutdown(ctx) }
+func (t *Telemetry) Shutdown(ctx context.Context) error {
+	if t.provider == nil {
+		return nil
+	}
+	return t.provider.Shutdown(ctx)
+}
 
 // LogErrors logs the errors of OpenTelemetry exporters. It applies to the whole process.
 func LogErrors(log *slog.Logger) {

@@ -434,7 +434,7 @@ func TestExport(t *testing.T) {
 		} {
 			t.Setenv(name, tt.env[name])
 		}
-		m, err := New(t.Context(), Config{Read: full, Version: "v1", Instance: "i"})
+		m, err := New(t.Context(), Config{Read: full, Version: "v1", Instance: "i", NoPage: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -488,6 +488,38 @@ func TestReadersTakeOwnReadings(t *testing.T) {
 	r.Groups = nil
 	if slices.Contains(series(), "tender_client_group_streams") {
 		t.Error("series for the streams of a removed group")
+	}
+}
+
+// TestNoPage checks that a relay without an address for /metrics and without an exporter has no instruments.
+func TestNoPage(t *testing.T) {
+	m, err := New(t.Context(), Config{Read: full, NoPage: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	m.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusNotFound {
+		t.Errorf("/metrics: code %d, want 404", w.Code)
+	}
+	if err := m.Shutdown(t.Context()); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+}
+
+// BenchmarkNew measures the telemetry's part of the start of a relay, with and without an address for /metrics.
+func BenchmarkNew(b *testing.B) {
+	for _, noPage := range []bool{false, true} {
+		b.Run(fmt.Sprintf("NoPage=%t", noPage), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				m, err := New(b.Context(), Config{Read: full, NoPage: noPage})
+				if err != nil {
+					b.Fatal(err)
+				}
+				_ = m.Shutdown(b.Context())
+			}
+		})
 	}
 }
 
