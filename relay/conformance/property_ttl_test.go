@@ -28,7 +28,7 @@ import (
 // relaytest.Client checks every response for TTLs, wrappers and heartbeats that the client does not support, and
 // SotW responses for resources without content.
 func TestD4_RandomExpiry(t *testing.T) {
-	checkRandom(t, 10, func(rt *rapid.T) {
+	checkRandom(t, 4, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(drawExpiryStep), 10, 60).Draw(rt, "steps")
 		runScene(t, rt, func(sc *scene) {
 			w := &expiryWorld{scene: sc, events: make(map[expiryKey][]originEvent)}

@@ -33,7 +33,7 @@ const randomStage = time.Minute
 //   - I8: clients of one stage and replica have the same resources.
 //   - I9: a change that no operator holds back reaches all clients in time.
 func TestI_RandomRollouts(t *testing.T) {
-	checkRandom(t, 4, func(rt *rapid.T) {
+	checkRandom(t, 3, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(drawRolloutStep), 5, 20).Draw(rt, "steps")
 		runScene(t, rt, func(sc *scene) {
 			h := &rolloutHistory{scene: sc, bad: make(map[relaytest.Digest]bool)}

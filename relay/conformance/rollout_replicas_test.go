@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -28,6 +29,7 @@ func TestI8_ClientsMoveBetweenReplicas(t *testing.T) {
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		replica := w.replica()
 		relays := []*running{w.relay, replica}
+		conns := []*grpc.ClientConn{w.relay.Conn(), replica.Conn()} // one for all clients of a relay
 		var stay, move []*rolloutClient
 		for _, r := range relays {
 			stay = append(stay, w.clientAt(r, v, "canary", w.rejecting("lds l@3")), w.clientAt(r, v, "second", nil),
@@ -42,7 +44,7 @@ func TestI8_ClientsMoveBetweenReplicas(t *testing.T) {
 			for i, to := range []int{1, 0} {
 				for cohort, c := range move {
 					before := len(c.Responses())
-					c.Reconnect(relays[to].Conn())
+					c.Reconnect(conns[to])
 					synctest.Wait()
 					if diff := cmp.Diff(stay[3*to+cohort].State(), c.State()); diff != "" {
 						w.t.Fatalf("%s, move %d: %s differs from a client that stayed (-stayed +moved):\n%s", when, i+1, c.node, diff)

@@ -43,7 +43,7 @@ func tp3(v relaytest.Variant) relaytest.ClientOptions {
 // check that a name is in only one list of a response.
 func TestD4_RandomErrorsConverge(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(check.Rounds(10)) {
+	for seed := range uint64(check.Rounds(6)) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			worldBubble(t, nil, func(w *world) { errorsConverge(w, rand.New(rand.NewPCG(seed, 39))) })
 		})
