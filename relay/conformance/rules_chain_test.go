@@ -32,18 +32,28 @@ import (
 // the 5 s until a set is confirmed (B.7), nor the 15 s of a sweep (B.18).
 const chainTick = 4 * time.Second
 
+// chainStep is a time in which all relays of a chain confirm sets and infer removals. After chainSettled, nothing more is
+// sent.
+const (
+	chainStep    = 32 * time.Second
+	chainSettled = 90 * time.Second
+)
+
 // chainOrigins are origins with different behaviour.
-var chainOrigins = map[string]relaytest.Behaviour{
-	"follows the protocol":     {SystemVersion: "7"},
-	"silent on missing":        {SilentOnMissing: true},
-	"without versions":         {EmptyVersions: true},
-	"ignores initial versions": {IgnoreIRV: true},
+var chainOrigins = []struct {
+	name      string
+	behaviour relaytest.Behaviour
+}{
+	{"follows the protocol", relaytest.Behaviour{SystemVersion: "7"}},
+	{"silent on missing", relaytest.Behaviour{SilentOnMissing: true}},
+	{"without versions", relaytest.Behaviour{EmptyVersions: true}},
+	{"ignores initial versions", relaytest.Behaviour{IgnoreIRV: true}},
 }
 
 // A client's conversation with two relays in a chain equals its conversation with one (B.41).
 func TestB41_AChainIsOneRelay(t *testing.T) {
 	t.Parallel()
-	for _, conversation := range []struct {
+	for i, conversation := range []struct {
 		name string
 		run  func(w *chainWorld)
 	}{
@@ -52,11 +62,14 @@ func TestB41_AChainIsOneRelay(t *testing.T) {
 		{"returns", chainReturns},
 		{"origin lost", chainOriginLost},
 	} {
-		for name, behaviour := range chainOrigins {
-			for _, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
-				t.Run(fmt.Sprint(conversation.name, "/", name, "/", v), func(t *testing.T) {
-					one := playChain(t, 1, behaviour, v, conversation.run)
-					two := playChain(t, 2, behaviour, v, conversation.run)
+		for j, origin := range chainOrigins {
+			for k, v := range []relaytest.Variant{relaytest.Delta, relaytest.SotW} {
+				if j > 0 && (i+j+k)%2 > 0 {
+					continue // both variants only with the first origin
+				}
+				t.Run(fmt.Sprint(conversation.name, "/", origin.name, "/", v), func(t *testing.T) {
+					one := playChain(t, 1, origin.behaviour, v, conversation.run)
+					two := playChain(t, 2, origin.behaviour, v, conversation.run)
 					if diff := cmp.Diff(one, two); diff != "" {
 						t.Errorf("a chain of two relays differs (-one +two):\n%s", diff)
 					}
@@ -216,14 +229,14 @@ func (w *chainWorld) subscribeAll() {
 	w.wait(12 * time.Second)
 	w.subscribe(typeRDS, "route")
 	w.subscribe(acmeType, "thing")
-	w.wait(2 * time.Minute)
+	w.wait(chainStep)
 }
 
 // chainSubscriptions adds and ends wildcard and named subscriptions.
 func chainSubscriptions(w *chainWorld) {
 	w.subscribeAll()
 	w.subscribe(typeEDS, "missing")
-	w.wait(time.Minute)
+	w.wait(chainStep)
 	w.put("missing", relaytest.Endpoints("missing", "127.0.0.1:1"))
 	w.remove(typeEDS, "missing")
 	w.put("missing", relaytest.Endpoints("missing", "127.0.0.1:2"))
@@ -233,17 +246,17 @@ func chainSubscriptions(w *chainWorld) {
 	w.put("a without a subscription", relaytest.Endpoints("a", "127.0.0.1:2"))
 	w.subscribe(typeEDS, "a")
 	w.subscribe(typeCDS, "*", "c", "also missing")
-	w.wait(time.Minute)
+	w.wait(chainStep)
 	w.unsubscribe(typeCDS, "*")
 	w.put("b without a subscription", relaytest.Cluster("b", "elsewhere"))
 	w.put("c", relaytest.StaticCluster("c", "127.0.0.1:2"))
 	w.subscribe(typeCDS, "*")
-	w.wait(time.Minute)
+	w.wait(chainStep)
 	w.unsubscribe(typeRDS, "route")
 	w.subscribe(typeRDS, "other")
 	w.unsubscribe(typeEDS, "a", "b", "c", "missing")
 	w.put("changes of all types", chainResources("2")...)
-	w.wait(settled)
+	w.wait(chainSettled)
 }
 
 // chainChanges makes all kinds of changes, one of which the client NACKs.
@@ -258,7 +271,7 @@ func chainChanges(w *chainWorld) {
 	w.put("removed resources", chainResources("2")...)
 	w.nackNext = true
 	w.put("a bad cluster", relaytest.Cluster("a", "bad"))
-	w.wait(time.Minute)
+	w.wait(chainStep)
 	w.put("the good one", relaytest.Cluster("a", "2"))
 	w.event("swap", func() {
 		w.origin.Apply(func(tx *relaytest.Tx) {
@@ -271,21 +284,21 @@ func chainChanges(w *chainWorld) {
 		w.origin.Change(func(b *relaytest.Behaviour) { b.SystemVersion = "8~beta" })
 		w.origin.Put(relaytest.Cluster("e"), relaytest.Endpoints("a", "127.0.0.1:3"))
 	})
-	w.wait(settled)
+	w.wait(chainSettled)
 }
 
 // chainReturns has the client reconnect, without changes and after many.
 func chainReturns(w *chainWorld) {
 	w.subscribeAll()
 	w.reconnect()
-	w.wait(time.Minute)
+	w.wait(chainStep)
 	w.client.Close()
 	w.put("while disconnected", relaytest.Cluster("a", "2"), relaytest.Cluster("d"),
 		relaytest.Endpoints("b", "127.0.0.1:2"))
 	w.remove(typeCDS, "c")
 	w.remove(typeLDS, "api")
 	w.reconnect()
-	w.wait(time.Minute)
+	w.wait(chainStep)
 	w.put("while connected", relaytest.Cluster("d", "2"))
 	w.remove(typeCDS, "d")
 	w.event("another client", func() {
@@ -293,7 +306,7 @@ func chainReturns(w *chainWorld) {
 	})
 	w.subscribe(typeCDS)
 	w.subscribe(typeLDS, "web", "missing")
-	w.wait(time.Minute)
+	w.wait(chainStep)
 	w.event("a client of another kind", func() {
 		w.client = w.relay.Client(relaytest.ClientOptions{Variant: relaytest.SotW, Node: relaytest.GRPCNode("grpc")})
 	})
@@ -301,25 +314,25 @@ func chainReturns(w *chainWorld) {
 	w.subscribe(typeRDS, "route")
 	w.subscribe(typeCDS, "a")
 	w.subscribe(typeEDS, "a")
-	w.wait(time.Minute)
+	w.wait(chainStep)
 }
 
 // chainOriginLost stops the origin, and restarts it with other resources.
 func chainOriginLost(w *chainWorld) {
 	w.subscribeAll()
 	w.event("the origin stops", w.origin.Stop)
-	w.wait(time.Minute)
+	w.wait(chainStep)
 	w.reconnect()
 	w.subscribe(typeEDS, "c") // a name that was not subscribed to before
-	w.wait(time.Minute)
+	w.wait(chainStep)
 	w.origin.Put(relaytest.Cluster("a", "2"), relaytest.Cluster("d"), relaytest.Endpoints("a", "127.0.0.1:2"))
 	w.origin.Remove(typeCDS, "c")
 	w.restart("the origin restarts with changes")
-	w.wait(10 * time.Minute)
+	w.wait(chainSettled)
 	w.restart("the origin restarts unchanged")
-	w.wait(10 * time.Minute)
+	w.wait(chainSettled)
 	w.put("changes of all types", chainResources("2")...)
-	w.wait(settled)
+	w.wait(chainSettled)
 }
 
 // While the origin of a chain is unreachable, a client's stream ends without a response, first at the upper relay.

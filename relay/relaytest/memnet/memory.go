@@ -18,11 +18,11 @@ import (
 const buffer = 256 << 10
 
 // refusesFor is how long a [Network] without a listener refuses every connection at once.
-const refusesFor = time.Minute
+const refusesFor = 10 * time.Second
 
 // A Network is an in-memory network with one address, which outlives its listeners. The zero value has no listener.
 //
-// Without a listener, connections are refused at once. After a minute, Dial instead waits for a listener or the end of its
+// Without a listener, connections are refused at once. After ten seconds, Dial instead waits for a listener or the end of its
 // context: gRPC dials every second, which would dominate the cost of a test with a virtual hour without an origin.
 type Network struct {
 	mu       sync.Mutex
