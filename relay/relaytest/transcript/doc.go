@@ -12,4 +12,6 @@
 //
 // All other events are those of a [Stage]: of the package under test and its peers. [Notation] is how they write resources,
 // and [Origin] has the events of an origin.
+//
+// The package is not a stable API: programs that embed Tender use package relay.
 package transcript
