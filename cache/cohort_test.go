@@ -305,9 +305,9 @@ func TestCohortsSeeTheTargetOfVersions(t *testing.T) {
 	want("all have it", "fourth", "fourth")
 }
 
-// TestI4_PassingTypesAtAnyTime: after any sequence of steps, the views of cohorts have the same passing state as a view
+// TestI4_RandomPassingTypes: after any sequence of steps, the views of cohorts have the same passing state as a view
 // without cohorts.
-func TestI4_PassingTypesAtAnyTime(t *testing.T) {
+func TestI4_RandomPassingTypes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		staged, plain := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return false }}), newOrigin(t, Config{})
 		h := newCohortHistory(staged, plain)
@@ -322,9 +322,9 @@ func TestI4_PassingTypesAtAnyTime(t *testing.T) {
 	})
 }
 
-// TestI1_EditionsAtAnyTime: of a type that waits, only Show changes what readers see, except first and uncacheable
+// TestI1_RandomEditions: of a type that waits, only Show changes what readers see, except first and uncacheable
 // state. After latest was shown, a view equals one without cohorts.
-func TestI1_EditionsAtAnyTime(t *testing.T) {
+func TestI1_RandomEditions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		staged, plain := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return true }}), newOrigin(t, Config{})
 		h := newCohortHistory(staged, plain)

@@ -9,10 +9,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestH13_FreezeAtAnyTime: while an origin is frozen, random steps change nothing that readers saw. After the thaw,
+// TestH13_RandomFreezes: while an origin is frozen, random steps change nothing that readers saw. After the thaw,
 // readers see the same state as those of an origin that was never frozen. The entries of names are counted correctly at
 // all times.
-func TestH13_FreezeAtAnyTime(t *testing.T) {
+func TestH13_RandomFreezes(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	rapid.Check(t, func(t *rapid.T) {
 		frozen, plain := newOrigin(t, Config{}), newOrigin(t, Config{})

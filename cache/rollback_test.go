@@ -262,10 +262,10 @@ func TestB2_StatesOfReplicas(t *testing.T) {
 	}
 }
 
-// TestH13_RollbackAtAnyTime applies random steps. After a rollback, readers see the state of the earlier generation,
+// TestH13_RandomRollbacks applies random steps. After a rollback, readers see the state of the earlier generation,
 // except first state. It does not change until the thaw, after which readers see the same state as those of an origin
 // that was never rolled back.
-func TestH13_RollbackAtAnyTime(t *testing.T) {
+func TestH13_RandomRollbacks(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newRollbackHistory(t)
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {

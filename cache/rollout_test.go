@@ -200,10 +200,10 @@ func allVisible(g *Generation) map[string]string {
 	return out
 }
 
-// TestI1_RolloutsAtAnyTime applies random steps and commands. Readers see the state of waiting types that they were
+// TestI1_RandomRolloutsOfAView applies random steps and commands. Readers see the state of waiting types that they were
 // shown, except first and uncacheable state, and Waiting is correct. Showing an edition again changes nothing. After
 // latest was shown, all views equal one without cohorts.
-func TestI1_RolloutsAtAnyTime(t *testing.T) {
+func TestI1_RandomRolloutsOfAView(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		h := newRolloutHistory(t)
 		for range rapid.IntRange(1, 60).Draw(t, "steps") {
