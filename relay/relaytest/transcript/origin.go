@@ -81,46 +81,51 @@ func (o *Origin) Play(event string) (lines []string) {
 		o.origin.Change(alter)
 		return nil
 	}
-	verb, rest, _ := strings.Cut(event, " ")
-	word, more, _ := strings.Cut(rest, " ")
-	switch verb {
-	case "stops":
-		o.origin.Stop()
-	case "starts":
-		o.origin.Restart()
-	case "delays":
-		d := check.Must(time.ParseDuration(rest))
-		o.origin.Change(func(b *relaytest.Behaviour) { b.Delay = d })
-	case "omits":
-		o.origin.Change(func(b *relaytest.Behaviour) {
-			b.NamedOnly = func(_, name string) bool {
-				return slices.ContainsFunc(strings.Fields(rest), func(prefix string) bool { return strings.HasPrefix(name, prefix) })
-			}
-		})
-	case "is":
-		o.origin.SetControlPlane(more)
-	case "has":
-		o.origin.Change(func(b *relaytest.Behaviour) {
-			b.Unresolved = func(_, name string) bool { return "no "+name == rest }
-		})
-	case "closes":
-		o.closeStreams(check.Must(time.ParseDuration(strings.TrimPrefix(rest, "streams after "))))
-	case "accepts":
-		o.streams[rest] = o.accept()
-	case "sends":
-		o.origin.Inject(o.n.Response(Changes(rest)...))
-	case "heartbeats":
-		o.origin.Heartbeat(o.n.TypeURL(word), strings.Fields(more)...)
-	case "forbids":
-		o.forbidCaching(Changes(strings.TrimPrefix(rest, "caching of ")))
-	case "for":
-		o.changeFor(word, o.n.Parse(more))
-	case "lists":
-		return o.list(word, more)
+	switch verb, rest, _ := strings.Cut(event, " "); {
+	case verb == "lists":
+		return o.list(rest)
+	case verbs[verb] != nil:
+		verbs[verb](o, rest)
 	default:
 		o.n.Apply(o.origin, Changes(event)...)
 	}
 	return nil
+}
+
+// verbs are the first words of events that are no changes, and their effects by the rest of the event.
+var verbs = map[string]func(o *Origin, rest string){
+	"stops":  func(o *Origin, _ string) { o.origin.Stop() },
+	"starts": func(o *Origin, _ string) { o.origin.Restart() },
+	"is":     func(o *Origin, rest string) { o.origin.SetControlPlane(strings.TrimPrefix(rest, "server ")) },
+	"delays": func(o *Origin, rest string) {
+		d := check.Must(time.ParseDuration(rest))
+		o.origin.Change(func(b *relaytest.Behaviour) { b.Delay = d })
+	},
+	"omits": func(o *Origin, rest string) {
+		omitted := func(_, name string) bool {
+			return slices.ContainsFunc(strings.Fields(rest), func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		}
+		o.origin.Change(func(b *relaytest.Behaviour) { b.NamedOnly = omitted })
+	},
+	"has": func(o *Origin, rest string) {
+		o.origin.Change(func(b *relaytest.Behaviour) {
+			b.Unresolved = func(_, name string) bool { return "no "+name == rest }
+		})
+	},
+	"closes": func(o *Origin, rest string) {
+		o.closeStreams(check.Must(time.ParseDuration(strings.TrimPrefix(rest, "streams after "))))
+	},
+	"accepts": func(o *Origin, rest string) { o.streams[rest] = o.accept() },
+	"sends":   func(o *Origin, rest string) { o.origin.Inject(o.n.Response(Changes(rest)...)) },
+	"heartbeats": func(o *Origin, rest string) {
+		short, names, _ := strings.Cut(rest, " ")
+		o.origin.Heartbeat(o.n.TypeURL(short), strings.Fields(names)...)
+	},
+	"forbids": func(o *Origin, rest string) { o.forbidCaching(Changes(strings.TrimPrefix(rest, "caching of "))) },
+	"for": func(o *Origin, rest string) {
+		nodes, change, _ := strings.Cut(rest, " ")
+		o.changeFor(nodes, o.n.Parse(change))
+	},
 }
 
 // Send plays an event of the manual stream of this name, "s sends cds a@1" or "s closes Unavailable". It reports false if there
@@ -220,10 +225,10 @@ func sleepUntil(ctx context.Context, d time.Duration) bool {
 }
 
 // list returns what the origin has received: subscriptions, requests, initial versions, streams or nodes.
-func (o *Origin) list(what, types string) (lines []string) {
+func (o *Origin) list(event string) (lines []string) {
 	o.n.tb.Helper()
 	state := o.origin.State()
-	switch what {
+	switch what, types, _ := strings.Cut(event, " "); what {
 	case "subscriptions":
 		shorts := strings.Split(types, "+")
 		if types == "" {
@@ -233,25 +238,11 @@ func (o *Origin) list(what, types string) (lines []string) {
 			lines = append(lines, short+describeSubscriptions(state, o.n.TypeURL(short)))
 		}
 	case "requests":
-		byType := make(map[string][]string)
-		for _, r := range slices.Concat(o.Requests()...) {
-			short := ShortName(r.TypeURL())
-			byType[short] = append(byType[short], describeNames(r)...)
-			if answer := answerOf(r); answer != "" {
-				byType[short] = append(byType[short], answer)
-			}
-		}
-		for _, short := range slices.Sorted(maps.Keys(byType)) {
-			lines = append(lines, strings.Join(append([]string{short}, byType[short]...), " "))
-		}
+		lines = o.requestsByType()
 	case "initial": // versions
 		lines = []string{"initial versions of " + strings.Join(slices.Sorted(maps.Keys(initialVersions(state))), " ")}
 	case "streams":
-		line := fmt.Sprintf("%d of %d streams open, %d connections", len(state.Open()), len(state.Streams), state.Connections)
-		if slices.ContainsFunc(state.Open(), func(st *relaytest.StreamState) bool { return st.SotW }) {
-			line += ", SotW"
-		}
-		lines = []string{line}
+		lines = []string{describeStreams(state)}
 	case "nodes":
 		for _, st := range state.Open() {
 			lines = append(lines, describeNode(st, o.n.TypeURL(types)))
@@ -261,6 +252,31 @@ func (o *Origin) list(what, types string) (lines []string) {
 		o.n.tb.Fatalf("origin lists %s: unknown list", what)
 	}
 	return lines
+}
+
+// requestsByType returns a line for each type of which the origin has received requests since the last call.
+func (o *Origin) requestsByType() (lines []string) {
+	byType := make(map[string][]string)
+	for _, r := range slices.Concat(o.Requests()...) {
+		short := ShortName(r.TypeURL())
+		byType[short] = append(byType[short], describeNames(r)...)
+		if answer := answerOf(r); answer != "" {
+			byType[short] = append(byType[short], answer)
+		}
+	}
+	for _, short := range slices.Sorted(maps.Keys(byType)) {
+		lines = append(lines, strings.Join(append([]string{short}, byType[short]...), " "))
+	}
+	return lines
+}
+
+// describeStreams returns the numbers of streams and connections.
+func describeStreams(s *relaytest.OriginState) string {
+	line := fmt.Sprintf("%d of %d streams open, %d connections", len(s.Open()), len(s.Streams), s.Connections)
+	if slices.ContainsFunc(s.Open(), func(st *relaytest.StreamState) bool { return st.SotW }) {
+		line += ", SotW"
+	}
+	return line
 }
 
 // Requests returns the requests that the origin has received since the last call, by stream in the order of their first
