@@ -2,6 +2,7 @@ package conformance_test
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -150,11 +151,15 @@ func TestB35_SharedNamesCountOnce(t *testing.T) {
 		}
 		c := r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true, Node: relaytest.EnvoyNode("one")})
 		c.Subscribe(typeRDS, dir+"b", dir+"c")
-		want := []string{dir + "b"}
-		if v == relaytest.Delta {
-			want = append(want, "-"+dir+"c")
+		sleep(10 * time.Second)
+		var got []string
+		for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
+			got = append(got, resp.Names()...)
 		}
-		expectNames(t, c.Recv(t.Context()), typeRDS, want...)
+		// c is over the limit. If it is asked for before b counts, it does not exist, of which SotW has no word.
+		if want := []string{dir + "b"}; !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
 		expectQuiet(t, c, time.Minute)
 	})
 }
