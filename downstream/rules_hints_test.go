@@ -2,10 +2,8 @@ package downstream
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -21,15 +19,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestMain multiplies the number of random inputs of a property by -rounds.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	checks := flag.Lookup("rapid.checks").Value
-	if err := checks.Set(strconv.Itoa(check.Rounds(check.Must(strconv.Atoi(checks.String()))))); err != nil {
-		panic(err)
-	}
-	m.Run()
-}
+// TestMain runs each property with 100 random inputs, times -rounds.
+func TestMain(m *testing.M) { check.MainOfRapid(m, 100) }
 
 // A recordingClient is an aggregated Delta stream without a transport. It records the resources in responses.
 type recordingClient struct {

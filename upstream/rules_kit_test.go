@@ -2,11 +2,9 @@ package upstream_test
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"log/slog"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -29,16 +27,8 @@ const (
 	listeners = relaytest.ListenerType
 )
 
-// TestMain runs each property with 15 random inputs, times -rounds, unless the command line sets their number.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		if err := checks.Value.Set(strconv.Itoa(check.Rounds(15))); err != nil {
-			panic(err)
-		}
-	}
-	m.Run()
-}
+// TestMain runs each property with 15 random inputs, times -rounds.
+func TestMain(m *testing.M) { check.MainOfRapid(m, 15) }
 
 // A rig is a view that is kept in sync with an origin. Tests read the resources that clients receive from the view, and
 // the requests that the origin receives from its record.

@@ -1,11 +1,9 @@
 package loadreport
 
 import (
-	"flag"
 	"fmt"
 	"maps"
 	"math"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -20,15 +18,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestMain multiplies the number of random inputs of a property by -rounds.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	checks := flag.Lookup("rapid.checks").Value
-	if err := checks.Set(strconv.Itoa(check.Rounds(check.Must(strconv.Atoi(checks.String()))))); err != nil {
-		panic(err)
-	}
-	m.Run()
-}
+// TestMain runs each property with 100 random inputs, times -rounds.
+func TestMain(m *testing.M) { check.MainOfRapid(m, 100) }
 
 // numbers are the values of reports by a text that identifies the value. Zero values are omitted.
 type numbers map[string]float64

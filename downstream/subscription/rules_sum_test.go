@@ -1,9 +1,7 @@
 package subscription
 
 import (
-	"flag"
 	"fmt"
-	"strconv"
 	"testing"
 	"time"
 
@@ -15,15 +13,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestMain multiplies the number of random inputs of a property by -rounds.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	checks := flag.Lookup("rapid.checks").Value
-	if err := checks.Set(strconv.Itoa(check.Rounds(check.Must(strconv.Atoi(checks.String()))))); err != nil {
-		panic(err)
-	}
-	m.Run()
-}
+// TestMain runs each property with 100 random inputs, times -rounds.
+func TestMain(m *testing.M) { check.MainOfRapid(m, 100) }
 
 // TestB2_CachedSumOfRandomNamesIsExact: the version of a SotW response always equals the sum of all that the client sees,
 // whether the cached sum was updated or computed anew. The test also checks that it is updated if little has changed.

@@ -1,10 +1,8 @@
 package conformance_test
 
 import (
-	"flag"
 	"log/slog"
 	"slices"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,18 +15,11 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
-// checkRandom is rapid.Check with n random inputs, see check.Rounds. The flag -rapid.checks takes precedence. The test
-// must not run in parallel with another one, because rapid has one number of inputs for all tests.
+// checkRandom is rapid.Check with n random inputs, see check.RoundsOfRapid. The test must not run in parallel with another
+// one, because rapid has one number of inputs for all tests.
 func checkRandom(t *testing.T, n int, prop func(rt *rapid.T)) {
 	t.Helper()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "rapid.checks" })
-	if !given {
-		checks := flag.Lookup("rapid.checks").Value
-		before := checks.String()
-		check.OK(t, checks.Set(strconv.Itoa(check.Rounds(n))))
-		defer func() { check.OK(t, checks.Set(before)) }()
-	}
+	defer check.RoundsOfRapid(n)()
 	rapid.Check(t, prop)
 }
 

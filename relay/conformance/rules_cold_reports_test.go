@@ -158,7 +158,7 @@ func TestH04_ResentRestoredSet(t *testing.T) {
 		r.start()
 		w := &world{t: t, origin: o, relay: r.running, n: transcript.NewNotation(t)}
 		c := w.autoClient(relaytest.SotW).subscribeHolding(relaytest.SotW, "cds", "", "")
-		s := w.acceptStream()
+		s := o.AcceptOpen(t.Context())
 		w.send(s, "cds a@2", "cds c@2")
 		w.sleep(5 * time.Second)
 		c.expect()

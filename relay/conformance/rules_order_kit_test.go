@@ -242,16 +242,6 @@ func (w *world) manualOrigin() {
 	w.origin.Change(func(b *relaytest.Behaviour) { b.Manual = true })
 }
 
-// acceptStream returns the open stream to the origin.
-func (w *world) acceptStream() *relaytest.OriginStream {
-	w.t.Helper()
-	for {
-		if s := w.origin.Accept(w.t.Context()); !s.State().Ended {
-			return s
-		}
-	}
-}
-
 // send sends one response on a stream of the origin, and waits until all goroutines are idle.
 func (w *world) send(s *relaytest.OriginStream, changes ...string) {
 	w.t.Helper()

@@ -308,6 +308,16 @@ func (o *Origin) Accept(ctx context.Context) *OriginStream {
 	return s
 }
 
+// AcceptOpen is Accept of the next stream that has not ended.
+func (o *Origin) AcceptOpen(ctx context.Context) *OriginStream {
+	o.tb.Helper()
+	for {
+		if s := o.Accept(ctx); !s.State().Ended {
+			return s
+		}
+	}
+}
+
 // WaitFor waits until cond returns true. cond is evaluated after every change of the record; it must neither keep the
 // record nor call the origin. On a timeout, the test fails, and what names the condition in the message.
 func (o *Origin) WaitFor(ctx context.Context, what string, cond func(*OriginState) bool) {

@@ -2,13 +2,11 @@ package files
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -55,16 +53,8 @@ func TestB15_RandomDirectories(t *testing.T) {
 	})
 }
 
-// TestMain runs each property with 15 random inputs, times -rounds, unless the command line sets their number.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		if err := checks.Value.Set(strconv.Itoa(check.Rounds(15))); err != nil {
-			panic(err)
-		}
-	}
-	m.Run()
-}
+// TestMain runs each property with 15 random inputs, times -rounds.
+func TestMain(m *testing.M) { check.MainOfRapid(m, 15) }
 
 // A dirStep is one action; see dirModel.step.
 type dirStep struct {

@@ -1,11 +1,9 @@
 package reconcile
 
 import (
-	"flag"
 	"log/slog"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,16 +15,8 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// TestMain runs each property with 100 random inputs, times -rounds, unless the command line sets their number.
-func TestMain(m *testing.M) {
-	flag.Parse()
-	if checks := flag.Lookup("rapid.checks"); checks.Value.String() == checks.DefValue {
-		if err := checks.Value.Set(strconv.Itoa(check.Rounds(100))); err != nil {
-			panic(err)
-		}
-	}
-	m.Run()
-}
+// TestMain runs each property with 100 random inputs, times -rounds.
+func TestMain(m *testing.M) { check.MainOfRapid(m, 100) }
 
 // textResource returns a resource whose content is words: the names of clusters, "?" for bytes that cannot be decoded,
 // and "on-demand".

@@ -115,7 +115,7 @@ var verbs = map[string]func(o *Origin, rest string){
 	"closes": func(o *Origin, rest string) {
 		o.closeStreams(check.Must(time.ParseDuration(strings.TrimPrefix(rest, "streams after "))))
 	},
-	"accepts": func(o *Origin, rest string) { o.streams[rest] = o.accept() },
+	"accepts": func(o *Origin, rest string) { o.streams[rest] = o.origin.AcceptOpen(o.n.tb.Context()) },
 	"sends":   func(o *Origin, rest string) { o.origin.Inject(o.n.Response(Changes(rest)...)) },
 	"heartbeats": func(o *Origin, rest string) {
 		short, names, _ := strings.Cut(rest, " ")
@@ -152,15 +152,6 @@ func (o *Origin) Send(stream, event string) bool {
 	}
 	synctest.Wait()
 	return true
-}
-
-// accept returns the open stream of a manual origin.
-func (o *Origin) accept() *relaytest.OriginStream {
-	for {
-		if s := o.origin.Accept(o.n.tb.Context()); !s.State().Ended {
-			return s
-		}
-	}
 }
 
 // forbidCaching changes resources that must not be cached.
