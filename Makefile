@@ -11,7 +11,7 @@ RACECOUNT ?= 5
 FUZZTIME  ?= 10s
 BENCH     ?= .
 BENCHTIME ?= 1s
-# How many times as many random inputs make system takes as make test: in more, as ROUNDS=50, rare failures are found
+# make system takes ROUNDS times as many random inputs as make test. More of them, as ROUNDS=50, find rare failures
 ROUNDS    ?= 4
 # Not empty: make system runs each scenario with each Envoy, and .ci/run everything
 FULL      ?=
