@@ -13,8 +13,8 @@ import (
 // (B.45). Its fields and those of its waitingTypes are guarded by index.mu.
 //
 // It defers types, not clients: the readers of a view share positions, so each of them is woken once, when the interval
-// ends. A change waits for the interval of its type. A type that refers to clusters also waits while clusters wait, and
-// removals wait while a type that may refer to the resources waits (B.11).
+// ends. A change waits for the interval of its type. A type that refers to clusters also waits while clusters or endpoints
+// wait, and removals wait while a type that may refer to the resources waits (B.11).
 type intervals struct {
 	view     *View
 	interval func(typeURL string) time.Duration
@@ -37,9 +37,9 @@ func newIntervals(v *View) *intervals {
 }
 
 // endsWait reports whether first state of one type ends the wait of another type: the resources of one may refer to
-// those of the other.
+// those of the other, or need its endpoints.
 func endsWait(first, waiting string) bool {
-	return first == waiting || involvesClusters(first) && involvesClusters(waiting)
+	return first == waiting || involvesClusters(first) && (involvesClusters(waiting) || waiting == wire.EndpointType)
 }
 
 // involvesClusters reports whether resources of the type are clusters or refer to clusters.
@@ -64,7 +64,8 @@ func (p *intervals) until(typeURL string, removes bool, now time.Time) (until ti
 
 // waitsFor reports whether a change of a type, with or without removals, waits while another type waits.
 func waitsFor(typeURL string, removes bool, waiting string) bool {
-	return waiting == wire.ClusterType && wire.RefersToClusters(typeURL) || removes && wire.RemovedAfter(typeURL, waiting)
+	behind := waiting == wire.ClusterType || waiting == wire.EndpointType
+	return behind && wire.RefersToClusters(typeURL) || removes && wire.RemovedAfter(typeURL, waiting)
 }
 
 func latest(a, b time.Time) time.Time {

@@ -88,8 +88,8 @@ var limitRows = []spec{
 			"URL, or `*` for all others except `eds` and `leds`; intervals from 10ms to 10s",
 		meaning: "Minimum time between two changes of a type that clients are sent",
 		advice: "Changes within it become one response per client. First responses do not wait; types that refer to " +
-			"clusters also wait while clusters do. Set it when the control plane sends many small changes ([changes in quick " +
-			"succession](operations.md#changes-in-quick-succession)).",
+			"clusters also wait while clusters or endpoints do. Set it when the control plane sends many small changes " +
+			"([changes in quick succession](operations.md#changes-in-quick-succession)).",
 		parse: untyped(offOr(parsePushIntervals)),
 	},
 	renamed("SEND_STALL", duration("SEND_TIMEOUT", "1m", time.Second, time.Hour,
