@@ -12,7 +12,8 @@ type Names struct {
 func NewNames(p *Pool) Names { return Names{pool: p} }
 
 // CountedElsewhere returns the quota for a view that receives the names from another view, which requests them from
-// the origin and counts them in the total. Peers are charged here, because the other view does not know them.
+// the origin and counts them in the total. Peers are charged here, because the other view does not know them. The total
+// grows only when the other view subscribes, so subscriptions in quick succession may exceed it, even on one stream.
 func (n Names) CountedElsewhere() Names {
 	n.countedElsewhere = true
 	return n

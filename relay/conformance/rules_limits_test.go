@@ -156,7 +156,8 @@ func TestB35_SharedNamesCountOnce(t *testing.T) {
 		for resp := c.TryRecv(); resp != nil; resp = c.TryRecv() {
 			got = append(got, resp.Names()...)
 		}
-		// c is over the limit. If it is asked for before b counts, it does not exist, of which SotW has no word.
+		// c is over the limit. It is subscribed to nevertheless if the shared view has not counted b yet. Then a Delta
+		// client receives a removal of c, which does not exist.
 		if want := []string{dir + "b"}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
