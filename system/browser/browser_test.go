@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 
 	"github.com/xdstender/tender/relay/relaytest"
@@ -78,6 +79,31 @@ func TestPagesAreTrueAndLive(t *testing.T) {
 	b.await("#summary", "Origin default is not connected", "stale for")
 	b.await("#fanout", "not connected", "stale for")
 	b.picture("stale")
+}
+
+// TestUpdatesKeepPressedLinks checks that an update between the press and the release of a button does not replace the
+// link below it: the browser would ignore the click. After the release, the section is updated.
+func TestUpdatesKeepPressedLinks(t *testing.T) {
+	w := newMesh(t)
+	b := open(t)
+	b.do(chromedp.Navigate(w.site + "/"))
+	b.await("#clients", "4 clients")
+	b.do(chromedp.Poll("performance.getEntriesByName('first-contentful-paint').length > 0", nil)) // before, input is dropped
+	center := evaluate[[]float64](b, `(() => {
+		const link = document.querySelector("#clients tbody a"), r = link.getBoundingClientRect();
+		link.addEventListener("click", (event) => { event.preventDefault(); window.clicked = true; });
+		return [r.x + r.width / 2, r.y + r.height / 2];
+	})()`)
+	mouse := input.DispatchMouseEvent(input.MousePressed, center[0], center[1]).WithButton(input.Left).WithClickCount(1)
+	b.do(mouse)
+	w.connect(relaytest.ClientOptions{Node: relaytest.EnvoyNode("late")}).Subscribe(relaytest.ClusterType)
+	b.await("#summary", "Streams5")
+	mouse.Type = input.MouseReleased
+	b.do(mouse)
+	if !evaluate[bool](b, "window.clicked === true") {
+		t.Error("the link was not clicked")
+	}
+	b.await("#clients", "5 clients")
 }
 
 // TestPagesWithoutScript checks that the page shows the same content without JavaScript.

@@ -5,13 +5,35 @@
 const pulse = document.getElementById("pulse");
 const at = document.getElementById("at");
 
-// replace replaces the content of a section, and keeps the focus and the scroll positions. It does
-// nothing while the user has selected text in the section.
-function replace(section, html) {
+// waiting has the new content of sections that the user is using, by name.
+const waiting = new Map();
+
+// pressed is the element on which the user holds a button down; null if there is none.
+let pressed = null;
+
+// inUse reports whether the user has selected text in a section, or presses an element of it. If the
+// element were replaced before the user releases the button, the browser would ignore the click.
+function inUse(section) {
   const selection = document.getSelection();
-  if (selection && !selection.isCollapsed && section.contains(selection.anchorNode)) {
-    return;
+  return section.contains(pressed) ||
+    selection && !selection.isCollapsed && section.contains(selection.anchorNode);
+}
+
+// apply replaces the sections that have new content, except those in use.
+function apply() {
+  for (const [name, html] of waiting) {
+    const section = document.getElementById(name);
+    if (!section || !inUse(section)) {
+      waiting.delete(name);
+      if (section) {
+        replace(section, html);
+      }
+    }
   }
+}
+
+// replace replaces the content of a section, and keeps the focus and the scroll positions.
+function replace(section, html) {
   const scrolled = [...section.querySelectorAll(".scroll")].map((e) => e.scrollLeft);
   const focused = section.contains(document.activeElement) ? document.activeElement : null;
   const href = focused && focused.getAttribute("href");
@@ -33,11 +55,9 @@ function follow() {
   source.addEventListener("sections", (event) => {
     const update = JSON.parse(event.data);
     for (const [name, html] of Object.entries(update.sections)) {
-      const section = document.getElementById(name);
-      if (section) {
-        replace(section, html);
-      }
+      waiting.set(name, html);
     }
+    apply();
     document.title = update.title + " · Tender";
     at.dateTime = update.at;
     at.textContent = new Date(update.at).toISOString().slice(0, 19).replace("T", " ") + " UTC";
@@ -51,5 +71,12 @@ function follow() {
 }
 
 if (document.querySelector("main[data-live]")) {
+  for (const type of ["pointerdown", "pointerup", "pointercancel"]) {
+    document.addEventListener(type, (event) => {
+      pressed = type === "pointerdown" ? event.target : null;
+      setTimeout(apply); // after the click
+    });
+  }
+  document.addEventListener("selectionchange", apply);
   follow();
 }
