@@ -24,6 +24,7 @@
 //	node.go            Nodes
 //	resource.go        resources
 //	content.go         content of resources: JSON, secrets, endpoints
+//	keys.go            what only one resource of a set can have
 //	resource_parse.go  decodes a resource
 //	update.go          decodes a response of an origin
 //	stored.go          resources on disk
