@@ -337,13 +337,14 @@ const (
 // all resources, or more than half, or more than ten and more than a tenth. size is the number of resources before the
 // response, and added the number of resources that the same response added.
 //
-// Added listeners and scoped routes are subtracted from the removals: if the removal of a listener were held, Envoy
-// would reject its renamed successor on the same address. For types whose removals are data, no number is large.
+// Additions of types whose resources exclude one another ([wire.HasKeys]) are subtracted from the removals: if the removal of a
+// listener were held, Envoy would reject its renamed successor on the same address. For types whose removals are data, no number
+// is large.
 func LargeRemoval(typeURL string, removed, size, added int) bool {
 	switch {
 	case RemovalsAreData(typeURL):
 		return false
-	case typeURL == wire.ListenerType || typeURL == wire.ScopedRouteType:
+	case wire.HasKeys(typeURL):
 		removed -= added
 	}
 	many := removed > largeNames && float64(removed) > largeFraction*float64(size)

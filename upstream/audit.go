@@ -409,7 +409,10 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 // markHeld is the part of review that reads the state of the view. Only the loop of the view may call it.
 func (a *audit) markHeld(v *viewSync) {
 	type resource struct{ typeURL, name string }
-	held := make(map[resource]bool) // true if the change would break clients
+	held := make(map[resource]bool) // true if the resource itself is held, and not only its removal
+	for typeURL, name := range v.group.Waiting() {
+		held[resource{typeURL, name}] = true
+	}
 	for _, h := range v.Operate(reconcile.Command{}) {
 		for _, name := range h.Names {
 			of := resource{h.TypeURL, name}
@@ -424,8 +427,8 @@ func (a *audit) markHeld(v *viewSync) {
 		if !wanted[id.of](id.name) {
 			delete(a.differences, id)
 		}
-		broken, is := held[resource{id.of.typeURL, id.name}]
-		d.held = is && (d.kind == MissingThere || broken)
+		content, is := held[resource{id.of.typeURL, id.name}]
+		d.held = is && (d.kind == MissingThere || content)
 	}
 }
 

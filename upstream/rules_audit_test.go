@@ -213,6 +213,26 @@ func TestB43_OriginAuditOfPendingRemovals(t *testing.T) {
 	})
 }
 
+// TestB43_B11_OriginAuditOfWaitingAdditions: a resource that waits, because an operator keeps the one that excludes it, is marked as
+// held.
+func TestB43_B11_OriginAuditOfWaitingAdditions(t *testing.T) {
+	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
+		for i, name := range []string{"a", "b", "c"} {
+			r.set(listeners, name, "1", relaytest.ListenerAt(name, "routes", fmt.Sprint("127.0.0.1:", 80+i)))
+		}
+		r.follow(listeners)
+		r.changeWhileDown(removing(listeners, "a", "b", "c"))
+		r.pass(2 * time.Minute)
+		r.control.Operate(t.Context(), discard)
+		r.set(listeners, "new", "1", relaytest.ListenerAt("new", "routes", "127.0.0.1:80"))
+		r.pass(time.Minute)
+		want := "Listener 0 missing_there:*a 1/ held missing_there:*b 1/ held missing_there:*c 1/ held missing_here:*new /1 held"
+		if got := r.audited(listeners); got != want {
+			t.Errorf("found %s, want %s", got, want)
+		}
+	})
+}
+
 // TestB43_OriginAuditEnds: an origin has one audit at a time. An audit ends with its context, or when the origin closes
 // the stream, and causes no failover.
 func TestB43_OriginAuditEnds(t *testing.T) {

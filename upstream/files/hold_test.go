@@ -273,3 +273,42 @@ func thawing(t *testing.T, files *Origin, control *upstream.Control) string {
 	slices.Sort(all)
 	return strings.Join(all, " ")
 }
+
+// TestB11_AWaitingFileThatIsGone: a listener that waits for the removal of another one, and is deleted from the files, reaches
+// nobody.
+func TestB11_AWaitingFileThatIsGone(t *testing.T) {
+	listeners := func(all ...string) string {
+		text := "resources:\n"
+		for _, l := range all {
+			name, port, _ := strings.Cut(l, ":")
+			text += "- \"@type\": " + wire.ListenerType + "\n  name: " + name +
+				"\n  address: {socket_address: {address: 127.0.0.1, port_value: " + port + "}}\n"
+		}
+		return text
+	}
+	synctest.Test(t, func(t *testing.T) {
+		dir := writeFiles(t, t.TempDir(), "l.yaml", listeners("a:80", "c:81"))
+		m := mirrorDir(t, Config{Dir: dir, disableEvents: true})
+		m.view.Watch().SubscribeAll(wire.ListenerType)
+		served := func(when, want string) {
+			t.Helper()
+			time.Sleep(11 * time.Second) // longer than between two reads, and shorter than two
+			var names []string
+			for e := range m.view.Generation().Type(wire.ListenerType).Wildcard.Since(0) {
+				if e.Present() {
+					names = append(names, e.Name.String())
+				}
+			}
+			slices.Sort(names)
+			check.Equal(t, when, strings.Join(names, " "), want)
+		}
+		served("at first", "a c")
+		writeFiles(t, dir, "l.yaml", listeners("a:80", "b:80", "c:81"))
+		served("b waits", "a c")
+		writeFiles(t, dir, "l.yaml", listeners("a:80", "c:81"))
+		time.Sleep(time.Minute)
+		served("b is gone", "a c")
+		writeFiles(t, dir, "l.yaml", listeners("b:80", "c:81"))
+		served("b replaces a", "b c")
+	})
+}

@@ -103,7 +103,7 @@ func checkable(r *wire.Resource) bool {
 
 // updateBreaks returns why an update of a resource would break clients. It returns an empty string if it would not, or
 // if the served resource has the same defect.
-func (f filter) updateBreaks(update, served *wire.Resource) (reason string) {
+func (f *filter) updateBreaks(update, served *wire.Resource) (reason string) {
 	if !checkable(served) {
 		return ""
 	}
@@ -144,7 +144,7 @@ func addNames(to names, all iter.Seq[string]) {
 }
 
 // removalBreaks returns why the removal of a resource would break clients; empty if it would not.
-func (f filter) removalBreaks(name string) (reason string) {
+func (f *filter) removalBreaks(name string) (reason string) {
 	if f.set.TypeURL != wire.ClusterType {
 		return ""
 	}
@@ -156,7 +156,7 @@ func (f filter) removalBreaks(name string) (reason string) {
 }
 
 // holdBreaking returns an update without the changes that would break clients, and records these as held (B.46).
-func (f filter) holdBreaking(u wire.Update) wire.Update {
+func (f *filter) holdBreaking(u wire.Update) wire.Update {
 	s := f.set
 	if s.group.cfg.Check == nil {
 		return u
@@ -177,7 +177,7 @@ func (f filter) holdBreaking(u wire.Update) wire.Update {
 
 // holdsUpdate reports whether an update of a resource must be held, and then records it. The first version of a
 // resource is never held, because there is no earlier one to serve.
-func (f filter) holdsUpdate(update *wire.Resource) bool {
+func (f *filter) holdsUpdate(update *wire.Resource) bool {
 	s := f.set
 	served := s.content.Get(update.Name)
 	if !checkable(update) || served == nil || served.SameContent(update) {
@@ -200,7 +200,7 @@ func (f filter) holdsUpdate(update *wire.Resource) bool {
 
 // holdsRemoval reports whether the removal of a resource must be held, and then records it. The error is the one with
 // which the origin stated the removal; nil without one.
-func (f filter) holdsRemoval(name string, originError *wire.ResourceError) bool {
+func (f *filter) holdsRemoval(name string, originError *wire.ResourceError) bool {
 	s := f.set
 	if s.content.Get(name) == nil {
 		return false
@@ -216,7 +216,7 @@ func (f filter) holdsRemoval(name string, originError *wire.ResourceError) bool 
 
 // recordBreaking records a change that would break clients as held. repeated means that the origin has stated it
 // before.
-func (f filter) recordBreaking(name string, change removal, repeated bool) {
+func (f *filter) recordBreaking(name string, change removal, repeated bool) {
 	s := f.set
 	if repeated && s.byName[name].state == breaking {
 		return
@@ -226,38 +226,16 @@ func (f filter) recordBreaking(name string, change removal, repeated bool) {
 	s.group.breakingCount = -1
 }
 
-// applyUsable applies the held changes that no longer break clients, and reports whether there were any.
-func (s *Set) applyUsable(now time.Time) (applied bool) {
-	if s.count(breaking) == 0 || s.breakingChecked.valid(s.group, now) {
-		return false
-	}
-	var u wire.Update
-	f := s.newFilter(now)
-	s.moveTo(&u, func(name string, change removal) bool {
-		switch {
-		case change.state != breaking:
-			return false
-		case change.replacement == nil:
-			return f.removalBreaks(name) == ""
-		default:
-			return f.updateBreaks(change.replacement, s.content.Get(name)) == ""
-		}
-	})
-	n := len(u.Resources) + len(u.Removed)
-	if n > 0 {
-		s.apply(u)
-		s.group.cfg.Logger.Info("held changes applied: they no longer break clients",
-			slog.String("type_url", s.TypeURL), slog.Int("changes", n))
-	}
-	s.breakingChecked = s.group.validity(now)
-	return n > 0
-}
-
 // heldForeign returns the foreign names whose update is held, so that clients still receive the content of a previous
 // origin.
 func (s *Set) heldForeign() (all names) {
 	for name, change := range s.byName {
 		if _, ok := s.foreign[name]; ok && change.breakReason != "" {
+			put(&all, name, struct{}{})
+		}
+	}
+	for name := range s.waiting {
+		if _, ok := s.foreign[name]; ok {
 			put(&all, name, struct{}{})
 		}
 	}

@@ -7,40 +7,82 @@ import (
 	"slices"
 	"time"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// decide applies the removals that need not wait, and holds large ones. It reports whether the content has changed.
+// decide applies the changes that wait no longer, and holds large removals. It reports whether the content has changed.
 func (s *Set) decide(now time.Time) (changed bool) {
 	maps.DeleteFunc(s.byName, func(name string, _ removal) bool { return s.content.Get(name) == nil })
 	if s.count(held) == 0 {
 		s.heldUntil = time.Time{}
 	}
-	changed = s.applyUsable(now)
+	var decided wire.Update // the removals that waited for their units
+	s.moveTo(&decided, func(_ string, change removal) bool { return change.state == blocked })
+	if n := s.newFilter(now).applyDecided(decided); n > 0 {
+		s.group.cfg.Logger.Info("waiting changes applied", slog.String("type_url", s.TypeURL), slog.Int("changes", n))
+		changed = true
+	}
+	changed = s.applyUsable(now) || changed
 	if len(s.byName) == 0 || s.Querying() || !s.Confirmed(now) {
 		return changed
 	}
 	f := s.newFilter(now)
-	n := s.applyRemovals(f.holdBreaking(f.takeApplicable()))
+	n := f.applyDecided(f.holdBreaking(f.takeApplicable()))
 	if n > 0 {
+		s.group.cfg.Counts.AppliedTotal.Add(int64(n))
 		s.group.cfg.Logger.Info("resources removed", slog.String("type_url", s.TypeURL), slog.Int("removed", n))
 	}
 	return n > 0 || changed
 }
 
+// applyDecided applies decided changes, and the units that they complete, and returns the number of changes. Removals that are part
+// of a unit that waits are recorded again.
+func (f *filter) applyDecided(u wire.Update) (n int) {
+	u = f.set.withoutBlocked(f.joinUnits(u))
+	if n = len(u.Removed) + len(u.Resources); n > 0 {
+		f.apply(u)
+	}
+	return n
+}
+
+// applyUsable applies the held changes that no longer break clients, and reports whether there were any.
+func (s *Set) applyUsable(now time.Time) (applied bool) {
+	if s.count(breaking) == 0 || s.breakingChecked.valid(s.group, now) {
+		return false
+	}
+	var u wire.Update
+	f := s.newFilter(now)
+	s.moveTo(&u, func(name string, change removal) bool {
+		switch {
+		case change.state != breaking:
+			return false
+		case change.replacement == nil:
+			return f.removalBreaks(name) == ""
+		default:
+			return f.updateBreaks(change.replacement, s.content.Get(name)) == ""
+		}
+	})
+	n := len(u.Resources) + len(u.Removed)
+	if n > 0 {
+		f.applyDecided(u)
+		s.group.cfg.Logger.Info("held changes applied: they no longer break clients",
+			slog.String("type_url", s.TypeURL), slog.Int("changes", n))
+	}
+	s.breakingChecked = s.group.validity(now)
+	return n > 0
+}
+
 // takeApplicable returns the removals of a complete set to apply: the held ones that the second look has confirmed, and
 // the suspected ones. If the suspected ones are so many that the origin may have lost its state, they become held
 // instead. Removals of resources to which retained resources refer, or may refer, stay recorded.
-func (f filter) takeApplicable() (u wire.Update) {
-	s, additions := f.set, f.set.lastAdded+len(f.set.newNames)
+func (f *filter) takeApplicable() (u wire.Update) {
+	s := f.set
 	s.moveTo(&u, func(name string, change removal) bool {
 		confirmed := s.secondLook && (change.explicit || change.inferredIn == s.secondLooks)
 		return change.state == held && confirmed && !f.needed(name)
 	})
 	// If removals are held already, further ones are held, too: otherwise a large removal could pass in small parts.
-	hold := s.alwaysHold || s.count(held) > 0 ||
-		cache.LargeRemoval(s.TypeURL, s.count(suspected), s.content.Count()-additions, additions)
+	hold := s.alwaysHold || s.count(held) > 0 || s.added().large(s.TypeURL, s.count(suspected), s.content.Count())
 	s.alwaysHold = false
 	if !hold {
 		s.moveTo(&u, func(name string, change removal) bool {
@@ -56,26 +98,31 @@ func (f filter) takeApplicable() (u wire.Update) {
 	return u
 }
 
-// applyRemovals applies decided removals and returns their number.
-func (s *Set) applyRemovals(u wire.Update) (n int) {
-	if n = len(u.Removed) + len(u.Resources); n > 0 {
-		s.apply(u)
-		s.group.cfg.Counts.AppliedTotal.Add(int64(n))
-	}
-	return n
-}
-
-// release applies the pending changes, or with ofDiscarded the discarded ones.
-func (s *Set) release(ofDiscarded bool) {
+// release applies the pending changes, or with ofDiscarded the discarded ones, also if they are part of a unit that waits.
+func (s *Set) release(ofDiscarded bool, now time.Time) {
 	var u wire.Update
 	s.moveTo(&u, func(_ string, change removal) bool { return (change.state == discarded) == ofDiscarded })
-	s.group.cfg.Logger.Warn("operator released held changes",
-		slog.String("type_url", s.TypeURL), slog.Int("changes", s.applyRemovals(u)))
+	n := len(u.Removed) + len(u.Resources)
+	s.group.cfg.Counts.AppliedTotal.Add(int64(n))
+	f := s.newFilter(now)
+	released := u.Resources
+	u, _ = f.joinUnits(u)
+	for _, r := range released { // operators need not wait
+		if w, waits := s.waiting[r.Name]; waits && w.resource == r {
+			delete(s.waiting, r.Name)
+			u.Resources = append(u.Resources, r)
+		}
+	}
+	f.apply(u)
+	s.group.cfg.Logger.Warn("operator released held changes", slog.String("type_url", s.TypeURL), slog.Int("changes", n))
 }
 
 // discard makes all pending changes discarded: the resources stay.
 func (s *Set) discard() {
-	n := s.changeState(held, discarded) + s.changeState(suspected, discarded) + s.changeState(breaking, discarded)
+	n := 0
+	for _, pending := range []state{held, suspected, breaking, blocked} {
+		n += s.changeState(pending, discarded)
+	}
 	s.group.cfg.Counts.DiscardedTotal.Add(int64(n))
 	s.group.cfg.Logger.Warn("operator discarded held changes",
 		slog.String("type_url", s.TypeURL), slog.Int("kept", n))
@@ -109,10 +156,11 @@ func (s *Set) logHeld(now time.Time) (next time.Time) {
 
 // holds returns the pending and the discarded changes, one hold per state.
 func (s *Set) holds(now time.Time) []Hold {
-	const discardedBreaking = breaking + 1 // discarded changes that would break clients
+	const discardedBreaking = blocked + 1 // discarded changes that would break clients
 	holds := []Hold{
 		held:              {Since: s.heldSince, Until: s.heldUntil},
 		suspected:         {Until: s.decisionTime(now), Unconfirmed: true},
+		blocked:           {Until: s.unitsDue(now), Unconfirmed: true},
 		discarded:         {Discarded: true},
 		breaking:          {Breaking: true},
 		discardedBreaking: {Breaking: true, Discarded: true},

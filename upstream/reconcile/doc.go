@@ -20,8 +20,8 @@
 //
 // A file uses only identifiers that it or a file before it declares, except the types of struct fields:
 //
-//	state       hold.go progress.go unmentioned.go removals.go references.go
-//	a set       set.go breaking.go take.go query.go decide.go
+//	state       hold.go progress.go unmentioned.go removals.go references.go keys.go
+//	a set       set.go breaking.go units.go take.go query.go decide.go
 //	all sets    group.go
 //	reports     reports.go
 //

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"cmp"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -88,13 +89,26 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 		if at, _ := s.content.CompleteAt(); now.Before(at) {
 			next = Earlier(next, at)
 		}
-		next = Earlier(next, s.logHeld(now))
-		if len(s.byName) == 0 {
+		next = Earlier(Earlier(next, s.logHeld(now)), s.unitsDue(now))
+		if len(s.byName)+len(s.waiting) == 0 {
 			delete(g.withRemovals, s)
 		}
 	}
 	g.updateCounts()
 	return next
+}
+
+// Waiting yields the type and the name of each addition that waits for the removal of resources that exclude it (B.11).
+func (g *Group) Waiting() iter.Seq2[string, string] {
+	return func(yield func(typeURL, name string) bool) {
+		for s := range g.withRemovals {
+			for name := range s.waiting {
+				if !yield(s.TypeURL, name) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Operate executes a command of an operator, and returns the holds to which it applies. The names that it decides count
@@ -116,7 +130,7 @@ func (g *Group) Operate(c Command, now time.Time) (chosen []Hold) {
 			}
 		}
 		if c.Do == Release {
-			s.release(c.Discarded)
+			s.release(c.Discarded, now)
 		} else {
 			s.discard()
 		}

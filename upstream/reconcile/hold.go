@@ -7,7 +7,7 @@ import (
 )
 
 // A Hold lists resource changes of one type that clients have not received yet. They are removals that the origin may
-// not have intended (B.15), or changes that would break clients (B.46).
+// not have intended (B.15), or that are part of a unit that waits (B.11), or changes that would break clients (B.46).
 type Hold struct {
 	TypeURL string
 	Names   []string // sorted

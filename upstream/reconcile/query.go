@@ -23,6 +23,9 @@ func (s *Set) QueryDue(now time.Time) (due bool, next time.Time) {
 		return false, next
 	}
 	next = last.Add(mentionTimeout)
+	if since := s.oldestWait(); !since.IsZero() { // for the answer about a resource that excludes it
+		next = Earlier(next, since.Add(min(s.group.cfg.ColdWait, mentionTimeout)))
+	}
 	return !now.Before(next), next
 }
 

@@ -18,6 +18,7 @@ const (
 	suspected              // undecided until the set is complete and no held resource refers to it
 	discarded              // by an operator, until the origin mentions the resource
 	breaking               // would break clients (TENDER_VALIDATE=hold)
+	blocked                // decided, and waits for the other changes of its unit
 )
 
 // A removal is a change of a resource that clients have not received yet: its removal, or an update that replaces it.

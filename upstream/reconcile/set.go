@@ -44,9 +44,12 @@ type Set struct {
 	// name, or if the origin is no xDS server.
 	pattern string
 
-	hadContent bool  // the set had resources when its stream started
-	newNames   names // if so, names that were added before the set is complete
-	lastAdded  int   // resources that the last response added to the complete set
+	hadContent bool      // the set had resources when its stream started
+	newNames   names     // if so, names that were added before the set is complete
+	lastAdded  additions // by the last response to the complete set
+
+	index   keyIndex
+	waiting map[string]waiting // additions and changes that wait for a removal, by name
 
 	breakingChecked validity // of the last check of the changes that would break clients
 }
@@ -84,7 +87,7 @@ type Group struct {
 	cfg  Config
 	sets map[string]map[*Set]struct{} // by type URL
 
-	withRemovals  map[*Set]struct{} // sets with pending or discarded changes
+	withRemovals  map[*Set]struct{} // sets with pending or discarded changes, or with additions that wait
 	heldRemovals  int               // this group's part of Counts.HeldNow
 	breakingHolds []Hold            // changes that would break clients; replaced, never modified
 	breakingCount int               // number of changes in breakingHolds; -1 if the list is outdated
@@ -187,9 +190,9 @@ func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms
 	if silenceConfirms {
 		s.Progress.versionsSent = now
 	}
-	s.hadContent, s.newNames, s.lastAdded = s.content.Count() > 0, nil, 0
+	s.hadContent, s.newNames, s.lastAdded = s.content.Count() > 0, nil, additions{}
 	maps.DeleteFunc(s.byName, func(_ string, change removal) bool {
-		return change.state == suspected || change.state == breaking
+		return change.state == suspected || change.state == breaking || change.state == blocked
 	})
 	s.alwaysHold, s.secondLook = false, s.secondLook && !resumed
 }
@@ -197,6 +200,7 @@ func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms
 // Restart records a request for the whole set, possibly on the same stream. versionSent is as in Begin.
 func (s *Set) Restart(versionSent func(name string) bool, now time.Time) {
 	s.unmentioned = unmentioned{began: now, foreign: s.foreign}
+	s.waiting = nil // the origin sends what waited again
 	for name := range s.content.Names() {
 		switch {
 		case s.byName[name].state == discarded && s.byName[name].breakReason == "":
@@ -246,10 +250,38 @@ type filter struct {
 	// needed reports whether a retained resource refers to a name of the set. mayBeNeeded also considers resources that
 	// the origin may have removed.
 	needed, mayBeNeeded func(name string) bool
+
+	update    wire.Update // as the origin stated it; the zero value if the filter is not for one
+	replacing names       // resources that replace others
 }
 
-func (s *Set) newFilter(now time.Time) filter {
-	return filter{s, now, s.Confirmed(now), s.group.needed(s, false, now), s.group.needed(s, true, now)}
+func (s *Set) newFilter(now time.Time) *filter {
+	return &filter{
+		set: s, now: now, confirmed: s.Confirmed(now), replacing: make(names),
+		needed: s.group.needed(s, false, now), mayBeNeeded: s.group.needed(s, true, now),
+	}
+}
+
+// answersQuery reports whether the origin mentions a name because the relay queries it.
+func (f *filter) answersQuery(name string) bool {
+	s := f.set
+	return s.isQueried(name) || s.QueriesFor != nil && s.QueriesFor.isQueried(name)
+}
+
+// mayRepeat reports whether the removal of a name may repeat an earlier one, because the relay has requested the name
+// again.
+func (f *filter) mayRepeat(name string) bool { return !f.confirmed || f.answersQuery(name) }
+
+// mustWait reports whether the removal of a name must wait. In an incomplete set, it must if the name is unmentioned or
+// has a pending removal. In any set, it must if it answers a query, or if a retained resource refers to the name.
+func (f *filter) mustWait(name string) bool {
+	s := f.set
+	return !f.confirmed && (s.isUnmentioned(name) || s.HasRemoval(name)) || f.answersQuery(name) || f.needed(name)
+}
+
+// mustHold reports whether the stated removal of a name must wait, or may be held.
+func (f *filter) mustHold(name string) bool {
+	return f.mustWait(name) || f.set.group.cfg.HoldExplicit && !cache.RemovalsAreData(f.set.TypeURL)
 }
 
 // cancelRemoval drops the pending or discarded change of a resource that the origin has. If it was held, the hold time
@@ -308,7 +340,18 @@ func (s *Set) apply(u wire.Update) cache.Change {
 	if s.TypeURL == wire.ClusterType || slices.Contains(clusterUsers, s.TypeURL) {
 		s.group.clusterChanges++
 	}
-	return s.content.Apply(u)
+	c := s.content.Apply(u)
+	s.index.update(u, s.content.Get, s.content.Count())
+	return c
+}
+
+// added returns how many resources the origin added since the stream of the set began.
+func (s *Set) added() additions {
+	a := s.lastAdded
+	for name := range s.newNames {
+		a.count(s.content.Get(name))
+	}
+	return a
 }
 
 // without returns the elements of a slice that remove does not select. It does not modify the slice.

@@ -13,8 +13,11 @@ import (
 func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersions bool) {
 	fails := u.Fails(s.pattern)
 	f := s.newFilter(now)
-	if c = f.apply(f.holdBreaking(f.deferRemovals(u))); !fails {
-		s.Progress.recordResponse(now, c.New > 0, s.group.cfg.ColdWait)
+	f.update = u
+	waited := len(s.waiting)
+	passes := f.holdBreaking(f.deferRemovals(u))
+	if c = f.apply(s.withoutBlocked(f.joinUnits(passes))); !fails {
+		s.Progress.recordResponse(now, c.New > 0 || len(s.waiting) > waited, s.group.cfg.ColdWait)
 	}
 	m, before := &s.unmentioned, s.unmentionedCount()
 	if before+len(m.foreign) == 0 {
@@ -39,7 +42,7 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 
 // deferRemovals returns an update without the removals that must wait, and records these as suspected. It cancels the
 // pending removals of other resources in the update.
-func (f filter) deferRemovals(u wire.Update) wire.Update {
+func (f *filter) deferRemovals(u wire.Update) wire.Update {
 	s := f.set
 	if f.confirmed {
 		s.newNames = nil
@@ -50,7 +53,7 @@ func (f filter) deferRemovals(u wire.Update) wire.Update {
 		delete(s.newNames, name)
 		switch {
 		case s.content.Get(name) == nil:
-		case f.mustWait(name) || s.group.cfg.HoldExplicit && !cache.RemovalsAreData(u.TypeURL):
+		case f.mustHold(name):
 			deferred[name] = struct{}{}
 			s.suspect(name, removal{explicit: true}, f.mayRepeat(name))
 		case s.byName[name].replacement != nil && s.byName[name].breakReason != "":
@@ -67,7 +70,7 @@ func (f filter) deferRemovals(u wire.Update) wire.Update {
 
 // deferEmptied is deferRemovals for the resources of an update. An assignment that loses its last endpoint counts as
 // removed.
-func (f filter) deferEmptied(resources []*wire.Resource) []*wire.Resource {
+func (f *filter) deferEmptied(resources []*wire.Resource) []*wire.Resource {
 	s := f.set
 	var emptied []*wire.Resource
 	for _, r := range resources {
@@ -87,23 +90,6 @@ func (f filter) deferEmptied(resources []*wire.Resource) []*wire.Resource {
 	return without(resources, func(r *wire.Resource) bool { return slices.Contains(emptied, r) })
 }
 
-// mustWait reports whether the removal of a name must wait. In an incomplete set, it must if the name is unmentioned or
-// has a pending removal. In any set, it must if it answers a query, or if a retained resource refers to the name.
-func (f filter) mustWait(name string) bool {
-	s := f.set
-	return !f.confirmed && (s.isUnmentioned(name) || s.HasRemoval(name)) || f.answersQuery(name) || f.needed(name)
-}
-
-// answersQuery reports whether the origin mentions a name because the relay queries it.
-func (f filter) answersQuery(name string) bool {
-	s := f.set
-	return s.isQueried(name) || s.QueriesFor != nil && s.QueriesFor.isQueried(name)
-}
-
-// mayRepeat reports whether the removal of a name may repeat an earlier one, because the relay has requested the name
-// again.
-func (f filter) mayRepeat(name string) bool { return !f.confirmed || f.answersQuery(name) }
-
 // isEmptyAssignment reports whether a resource is an assignment without endpoints.
 func isEmptyAssignment(r *wire.Resource) bool {
 	return r.TypeURL == wire.EndpointType && r.TTL == 0 && r.Refusal == nil && r.HasBody() && !r.HasEndpoints()
@@ -112,26 +98,39 @@ func isEmptyAssignment(r *wire.Resource) bool {
 // hasEndpoints reports whether a resource is an assignment with endpoints. r may be nil.
 func hasEndpoints(r *wire.Resource) bool { return r != nil && r.HasEndpoints() }
 
-// apply applies an update and records the names that it adds. Additions to a set that had content may be renamed
-// resources, so cache.LargeRemoval considers them.
-func (f filter) apply(u wire.Update) cache.Change {
+// apply applies an update, and records what it adds to a set that had content: additions are no part of its size before.
+func (f *filter) apply(u wire.Update) cache.Change {
 	s := f.set
-	var absent []string
-	if !f.confirmed && s.hadContent {
-		for _, r := range u.Resources {
-			if s.content.Get(r.Name) == nil {
-				absent = append(absent, r.Name)
-			}
-		}
-	}
+	absent := f.absent(u)
 	c := s.apply(u)
+	var added additions
 	for _, name := range absent {
-		if s.content.Get(name) != nil { // the view does not store a resource without a subscription
+		switch r := s.content.Get(name); {
+		case r == nil: // the view does not store a resource without a subscription
+		case f.confirmed:
+			added.count(r)
+		default:
 			put(&s.newNames, name, struct{}{})
 		}
 	}
-	if f.confirmed {
-		s.lastAdded = c.New
+	if !wire.HasKeys(s.TypeURL) {
+		added = additions{all: c.New}
+	}
+	if f.confirmed && u.TypeURL != "" {
+		s.lastAdded = added
 	}
 	return c
+}
+
+// absent returns the names of an update that the set does not have, except those that replace others: these do not count.
+func (f *filter) absent(u wire.Update) (all []string) {
+	if f.confirmed && !wire.HasKeys(u.TypeURL) || !f.confirmed && !f.set.hadContent {
+		return nil
+	}
+	for _, r := range u.Resources {
+		if !has(f.replacing, r.Name) && f.set.content.Get(r.Name) == nil {
+			all = append(all, r.Name)
+		}
+	}
+	return all
 }

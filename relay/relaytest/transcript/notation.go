@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	routepb "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -16,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/wait"
 )
@@ -57,6 +60,9 @@ const ErrorDetail = "because"
 //	cds web@2 1m               with a TTL
 //	vhds rc/web@2=rc/a.example with an alias
 //	vhds rc/b.example?         an alias without a resource
+//
+// What follows a colon in its name is what only one resource of a set can have: the port of a listener, the key of a scope, or the
+// domain of a virtual host, as in "lds old:80@1" and "srds s:red@1".
 //
 // Several changes are separated by commas, and names may have a range of numbers: "cds a@1, cds b{1..9}@1".
 //
@@ -146,6 +152,9 @@ func (n *Notation) Message(short, name string, rev int) proto.Message {
 
 // newResource returns a resource whose content depends on rev.
 func newResource(short, name string, rev int) proto.Message {
+	if _, key, ok := strings.Cut(name, ":"); ok && !strings.HasPrefix(key, "//") && wire.HasKeys(Types[short]) {
+		return keyedResource(short, name, key, rev)
+	}
 	switch short {
 	case "cds":
 		c := relaytest.Cluster(name)
@@ -164,6 +173,27 @@ func newResource(short, name string, rev int) proto.Message {
 		return relaytest.Route(name, []string{"*"}, fmt.Sprint("cluster-", rev))
 	default:
 		return relaytest.Opaque(Types[short], name, []byte{byte(rev)})
+	}
+}
+
+// keyedResource returns a resource with a key that excludes others.
+func keyedResource(short, name, key string, rev int) proto.Message {
+	routes := fmt.Sprint("revision-", rev)
+	switch short {
+	case "lds":
+		l := relaytest.Listener(name, "routes")
+		port, _ := strconv.Atoi(key)
+		l.StatPrefix, l.GetAddress().GetSocketAddress().PortSpecifier = routes, &corepb.SocketAddress_PortValue{PortValue: uint32(port)}
+		return l
+	case "srds":
+		fragment := &routepb.ScopedRouteConfiguration_Key_Fragment{
+			Type: &routepb.ScopedRouteConfiguration_Key_Fragment_StringKey{StringKey: key},
+		}
+		return &routepb.ScopedRouteConfiguration{Name: name, RouteConfigurationName: routes, Key: &routepb.ScopedRouteConfiguration_Key{
+			Fragments: []*routepb.ScopedRouteConfiguration_Key_Fragment{fragment},
+		}}
+	default:
+		return &routepb.VirtualHost{Name: name, Domains: []string{key}, RequestHeadersToRemove: []string{routes}}
 	}
 }
 
