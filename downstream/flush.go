@@ -118,14 +118,11 @@ func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
 		return errOutrun
 	}
 	p.wakeAt(until)
-	if g := p.GenerationFor(sub); limit < g.Seq && sub.At(g).Behind() {
+	if g := p.GenerationFor(sub); r.MoreDue() || limit < g.Seq && sub.At(g).Behind() {
 		p.moreDue(sub)
 	}
 	if r.Body == nil {
 		return nil
-	}
-	if r.Truncated {
-		p.moreDue(sub)
 	}
 	if err := s.send(p, sub, &r); err != nil {
 		return err

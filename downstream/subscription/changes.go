@@ -27,10 +27,12 @@ func (c *changes) response(now time.Time) (Response, error) {
 		return Response{}, ErrOutrun
 	}
 	all := c.wildcard != nil && c.t.Phase >= cache.Settled
-	if all && c.shareable() {
-		return c.sharedMembers(), nil
+	if c.out.Body == nil { // otherwise it has removals, see replaceReported
+		if all && c.shareable() {
+			return c.sharedMembers(), nil
+		}
+		c.writer = newWriter(c.visible)
 	}
-	c.writer = newWriter(c.visible)
 	sums{c.visible}.update()
 	if all {
 		c.answerUnsubscribed()
@@ -39,14 +41,19 @@ func (c *changes) response(now time.Time) (Response, error) {
 	if !c.out.Truncated {
 		c.addNames()
 	}
+	c.addRest(now)
+	c.nameSum.scanned = c.scannedUpTo
+	return c.out, nil
+}
+
+// addRest adds renewed TTLs and errors, as far as they fit.
+func (c *changes) addRest(now time.Time) {
 	if !c.out.Truncated {
 		c.addRenewedTTLs()
 	}
 	if !c.out.Truncated {
 		c.addErrors(now)
 	}
-	c.nameSum.scanned = c.scannedUpTo
-	return c.out, nil
 }
 
 // shareable reports whether the response depends only on the client's positions in the log of the wildcard set.
@@ -72,6 +79,9 @@ func (c *changes) addMembers() {
 		limit = c.g.Seq
 		c.startWildcard(limit)
 	}
+	if wire.HasKeys(c.TypeURL) && !c.removeFirst(limit) {
+		return
+	}
 	c.addResent()
 	c.sizeHint = c.t.Wildcard.ChangedSince(c.sentUpTo)
 	for e := range c.t.Wildcard.Since(c.sentUpTo) {
@@ -92,6 +102,24 @@ func (c *changes) addMembers() {
 	}
 }
 
+// removeFirst adds the removals of the wildcard set, so that they precede the resources that may need them if the response has to
+// be split (B.32). It reports whether it processed all of them.
+func (c *changes) removeFirst(limit cache.Seq) bool {
+	for e := range c.t.Wildcard.Since(c.removedUpTo) {
+		if e.Seq > limit {
+			break
+		}
+		if c.full(nil) {
+			return false
+		}
+		if _, named := c.find(e.Name); !named && !e.Present() {
+			c.removeMember(e)
+		}
+		c.removedUpTo = max(c.removedUpTo, e.Seq)
+	}
+	return true
+}
+
 // addResent adds resources of the wildcard set that are sent again although they did not change (B.16).
 func (c *changes) addResent() {
 	var remaining []string
@@ -99,8 +127,11 @@ func (c *changes) addResent() {
 		if n == nil {
 			continue
 		}
+		if _, named := c.find(n); named {
+			continue // see addNames
+		}
 		switch e := c.t.Wildcard.Get(n); {
-		case !e.Present() || e.Seq > c.sentUpTo:
+		case !e.Present() || e.Seq > c.sentUpTo || c.withheld(e):
 		case c.full(e):
 			remaining = append(remaining, n.String())
 		case e.Resource.ContentDropped():
@@ -144,8 +175,8 @@ func (c *changes) sharedMembers() Response {
 		sent, removed, upTo cache.Seq
 	}
 	type shared struct {
-		out  Response
-		sent cache.Seq
+		out           Response
+		sent, removed cache.Seq
 	}
 	s, g, t, limit := c.Subscription, c.g, c.t, c.limit
 	if s.sendAll {
@@ -165,7 +196,7 @@ func (c *changes) sharedMembers() Response {
 		if made.out.Body != nil {
 			made.out.Body.Join()
 		}
-		return &shared{made.out, moved.sentUpTo}
+		return &shared{made.out, moved.sentUpTo, moved.removedUpTo}
 	}).(*shared)
 	if s.sendAll {
 		s.startWildcard(g.Seq)
@@ -174,7 +205,7 @@ func (c *changes) sharedMembers() Response {
 		s.passRemovals(t, limit, s.LateRemovals)
 	}
 	if s.sentUpTo = max(s.sentUpTo, limit); got.out.Truncated {
-		s.sentUpTo = got.sent
+		s.sentUpTo, s.removedUpTo = got.sent, max(s.removedUpTo, got.removed)
 	}
 	return got.out
 }

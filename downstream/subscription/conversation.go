@@ -3,6 +3,7 @@ package subscription
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -37,6 +38,58 @@ func (s span) join(o span) span {
 // with returns the smallest span that contains s and p.
 func (s span) with(p cache.Seq) span { return s.join(span{p - 1, p}) }
 
+// A delivery has the names that a response adds and removes at a Delta client, for types whose resources exclude one another (B.11).
+// Clients share it, so that it is not modified after the response was built. Nil is empty.
+type delivery struct{ added, removed []string }
+
+// removes reports whether the response has removals.
+func (d *delivery) removes() bool { return d != nil && len(d.removed) > 0 }
+
+// after returns this delivery and an earlier one as one. It has each name once, so that it does not grow if a client never answers.
+func (d *delivery) after(earlier *delivery) *delivery {
+	if d == nil || earlier == nil {
+		return cmp.Or(d, earlier)
+	}
+	var added rejections
+	added.add(earlier)
+	added.forget(d)
+	added.add(d)
+	removed := d.removed
+	if len(removed) == 0 {
+		removed = earlier.removed
+	}
+	return &delivery{slices.Sorted(maps.Keys(added)), removed}
+}
+
+// rejections are the names in rejected responses that the client was not sent since. Nil is empty.
+type rejections map[string]struct{}
+
+// add adds what a rejected response has.
+func (r *rejections) add(d *delivery) {
+	if d == nil {
+		return
+	}
+	for _, name := range d.added {
+		if *r == nil {
+			*r = make(rejections)
+		}
+		(*r)[name] = struct{}{}
+	}
+}
+
+// forget drops the names of a newer response: the answer to that decides about them.
+func (r rejections) forget(d *delivery) {
+	if d == nil || len(r) == 0 {
+		return
+	}
+	for _, name := range d.added {
+		delete(r, name)
+	}
+	for _, name := range d.removed {
+		delete(r, name)
+	}
+}
+
 // A Conversation has the responses of one type on a stream and their answers. A type and its globs share one.
 type Conversation struct {
 	counter Counter
@@ -70,6 +123,10 @@ type Conversation struct {
 	ackedVersion string    // the last version that the client accepted
 	ackedAt      Moment
 	refusal      *Refusal // the newest NACK
+
+	// The names in the newest response, and those that the client rejected.
+	has      *delivery
+	rejected rejections
 }
 
 // Pending reports whether the newest response is unanswered.
@@ -125,22 +182,26 @@ func (c *Conversation) accept(now time.Time) {
 	if c.causedAt != 0 {
 		c.counter.Propagated(c.causedAt.ago(now))
 	}
-	c.ackedVersion, c.ackedAt, c.behindSince, c.earlier = c.version, MomentOf(now), 0, nil
+	c.ackedVersion, c.ackedAt, c.behindSince, c.earlier, c.has = c.version, MomentOf(now), 0, nil, nil
 }
 
 // refuse records a NACK of the newest response or of an unknown one. upTo is the position up to which the client was
-// sent changes. With whole, each response holds the complete set.
-func (c *Conversation) refuse(r *wire.Request, newest bool, upTo cache.Seq, whole bool, now time.Time) {
+// sent changes. With whole, each response holds the complete set. removedSince reports whether the NACK is of earlier responses,
+// too, after which the client was sent removals.
+func (c *Conversation) refuse(r *wire.Request, newest bool, upTo cache.Seq, whole bool, now time.Time) (removedSince bool) {
 	version := "" // of an unknown response
 	if newest {
+		removedSince = c.has.removes() && c.earlier != nil
 		c.mergeEarlier()
-		upTo = c.upTo
+		c.rejected.add(c.has)
+		upTo, c.has = c.upTo, nil
 	}
 	if r.Nonce == c.nonce {
 		version = c.version
 	}
 	c.refusal = newRefusal(r, c.refusal, whole, span{c.sentAfter, upTo}, version, now)
 	c.refusal.newlyRequested = c.newlyRequested
+	return removedSince
 }
 
 // unacceptedSince returns when the oldest change was made that the client was sent and has not accepted; 0 if there is
@@ -219,6 +280,7 @@ type sentResponse struct {
 	behindSince    Moment // since when the client lacks something of it
 	causedAt       Moment // when the oldest change in it was received; 0: no change caused it
 	endOffset      uint64 // bytes on the stream up to its end
+	has            *delivery
 }
 
 // earlierResponses are the responses before the newest that the client has not accepted, oldest first. Nil is empty.
@@ -234,12 +296,13 @@ func (c *Conversation) supersede(upTo cache.Seq) {
 		c.earlier = new(earlierResponses)
 	}
 	u := sentResponse{
-		c.nonce, c.version, span{c.sentAfter, upTo}, c.newlyRequested, c.behindSince, c.causedAt, c.endOffset,
+		c.nonce, c.version, span{c.sentAfter, upTo}, c.newlyRequested, c.behindSince, c.causedAt, c.endOffset, c.has,
 	}
 	list := c.earlier.list
 	if n := len(list); n == maxEarlierResponses { // the last two become one
 		last := &list[n-1]
 		u.after, u.newlyRequested, u.behindSince = last.after, u.newlyRequested.join(last.newlyRequested), last.behindSince
+		u.has = u.has.after(last.has)
 		list = list[:n-1]
 	}
 	c.earlier.list = append(list, u)
@@ -262,16 +325,24 @@ func (e *earlierResponses) oldest() *sentResponse {
 	return &e.list[0]
 }
 
-// refuseEarlier records a NACK of the earlier response at an index.
-func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now time.Time) {
+// refuseEarlier records a NACK of the earlier response at an index, and reports whether a later response has removals.
+func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now time.Time) (removedSince bool) {
 	u, oldest := &c.earlier.list[i], *c.earlier.oldest()
 	u.after, u.behindSince = oldest.after, oldest.behindSince
 	for _, before := range c.earlier.list[:i] {
 		u.newlyRequested = u.newlyRequested.join(before.newlyRequested)
+		c.rejected.add(before.has)
+	}
+	c.rejected.add(u.has)
+	u.has = nil
+	for _, later := range append(slices.Clone(c.earlier.list[i+1:]), sentResponse{has: c.has}) {
+		c.rejected.forget(later.has)
+		removedSince = removedSince || later.has.removes()
 	}
 	c.refusal = newRefusal(r, c.refusal, whole, u.span, u.version, now)
 	c.refusal.newlyRequested = u.newlyRequested
 	c.earlier.list = slices.Delete(c.earlier.list, 0, i)
+	return removedSince
 }
 
 // acceptEarlier records an ACK of the earlier response at an index, and returns the position up to which that had
@@ -293,6 +364,7 @@ func (c *Conversation) mergeEarlier() {
 	if u := c.earlier.oldest(); u != nil {
 		for _, before := range c.earlier.list {
 			c.newlyRequested = c.newlyRequested.join(before.newlyRequested)
+			c.rejected.add(before.has)
 		}
 		c.sentAfter, c.behindSince, c.earlier = u.after, u.behindSince, nil
 	}

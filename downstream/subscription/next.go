@@ -90,13 +90,20 @@ func (s *Subscription) next(
 	case !s.Delta && s.grouped && s.wildcard == nil:
 		r = sets{v, turn.Now}.groupedSet(limit)
 	default:
-		c := changes{writer: writer{visible: v}, limit: limit, olderGeneration: older}
+		reported := removals{writer: writer{visible: v}, now: turn.Now}
+		if until = reported.replaceReported(); !until.IsZero() {
+			return Response{Waits: true}, until, nil
+		}
+		if r = reported.out; r.Truncated {
+			break // the other removals precede the additions, too (B.32)
+		}
+		c := changes{writer: reported.writer, limit: limit, olderGeneration: older}
 		r, err = c.response(turn.Now)
 	}
 	until = Earlier(until, s.errors.recheckAt)
 	if r.Body == nil && err == nil && s.Delta && !s.LateRemovals {
 		var again time.Time
-		stale := removals{writer: writer{visible: s.visibleAt(g)}, now: turn.Now}
+		stale := removals{writer: newWriter(s.visibleAt(g)), now: turn.Now}
 		r, again = stale.stale()
 		until = Earlier(until, again)
 	}
@@ -133,9 +140,12 @@ func (s *Subscription) Removals(turn *Turn) (r Response, until time.Time) {
 // end.
 func (s *Subscription) RecordSent(r *Response, nonce string, v *cache.View, endOffset uint64, now time.Time) {
 	s.counter.Sent(r.Body.Size())
+	if s.rejected.forget(r.has); r.has.removes() {
+		s.repeatRejected(r.from)
+	}
 	received := s.visibleAt(r.from).changedSince(v, r.After)
 	s.recordSending(span{r.After, s.position()}, r.newlyRequested, r.before, received, now)
-	s.sentAny, s.pending = true, true
+	s.sentAny, s.pending, s.has = true, true, r.has
 	s.nonce, s.version, s.bytes, s.endOffset = nonce, r.Body.Version(), r.Body.Size(), endOffset
 	s.sentAt, s.ackDeadline = now, now.Add(s.Settings.AckWait)
 	if s.fanouts.due != nil {

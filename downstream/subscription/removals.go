@@ -55,9 +55,8 @@ func (r *removals) removeName(n *cache.Name) (done bool) {
 // those that the view keeps for now. until is when to check again.
 func (r *removals) stale() (_ Response, until time.Time) {
 	if len(r.initialVersions) == 0 {
-		return Response{}, time.Time{}
+		return r.out, time.Time{}
 	}
-	r.writer = newWriter(r.visible)
 	r.distrustedMembers()
 	until = r.staleMembers()
 	until = Earlier(until, r.staleNames())
@@ -75,22 +74,67 @@ func (r *removals) staleMembers() (until time.Time) {
 		return until
 	}
 	unknown := r.unknownMembers()
-	removable := r.report.Removable(unknown)
-	for _, text := range removable {
-		if r.full(nil) {
-			return time.Time{} // the other removals follow in the next response (B.32)
-		}
-		delete(r.initialVersions, text)
-		r.removeResource(text)
-	}
-	if len(removable) > 0 {
-		r.removeEmptyGlob()
-	}
-	if len(r.names) == 0 && len(removable) == len(unknown) {
+	if r.removeReported(unknown) == len(unknown) && len(r.names) == 0 {
 		r.initialVersions = nil
 	}
 	return time.Time{} // the view wakes the stream once it allows further removals
 }
+
+// removeReported removes those of the reported resources that the view allows to remove, and returns their number, as far as they
+// fit. The others follow in the next response (B.32).
+func (r *removals) removeReported(unknown []string) (n int) {
+	for _, text := range r.report.Removable(unknown) {
+		if r.full(nil) {
+			return n
+		}
+		delete(r.initialVersions, text)
+		r.removeResource(text)
+		n++
+	}
+	if n > 0 {
+		r.removeEmptyGlob()
+	}
+	return n
+}
+
+// replaceReported begins the first response to a returning client with the removals of what the view does not have, for types
+// whose resources exclude one another: a resource that the client holds may exclude one that it is sent (B.11). The response
+// waits until the set is confirmed, but not for ever, since the origin may be gone: removals then follow the additions. wait is
+// when to check again; zero if the response is due.
+func (r *removals) replaceReported() (wait time.Time) {
+	if !r.reportsBeforeFirst() {
+		return time.Time{}
+	}
+	unknown := r.unknownMembers()
+	settled, at := r.originSettled(r.g.WildcardSource(r.Key))
+	if len(unknown) == 0 {
+		return time.Time{}
+	}
+	if settled && r.t.Phase == cache.Confirmed {
+		r.writer = newWriter(r.visible)
+		r.emitted = make(map[string]struct{}) // the wildcard set may have the same removals
+		r.removeReported(unknown)
+		return time.Time{}
+	}
+	holds := func(text string) bool { return r.initialVersions[text] != "" } // others are in doubt, see addUnreported
+	latest := r.reportedAt.Time().Add(r.Settings.confirmWait() + replaceSlack)
+	if !slices.ContainsFunc(unknown, holds) || !r.now.Before(latest) {
+		return time.Time{}
+	}
+	if settled {
+		return latest // the confirmation of the set wakes the stream
+	}
+	return Earlier(at, latest)
+}
+
+// reportsBeforeFirst reports whether the first response is due to a returning client, of a type whose resources exclude one another.
+func (r *removals) reportsBeforeFirst() bool {
+	return r.Delta && r.sendAll && len(r.initialVersions) > 0 && wire.HasKeys(r.TypeURL) && r.t.Phase >= cache.Settled
+}
+
+// replaceSlack is how much longer than a set takes to be confirmed a returning client waits for its first response: the origin may
+// have been connected after the client.
+const replaceSlack = 5 * time.Second
 
 // distrustedMembers removes resources that were part of a rejected edition and that the client may have. They are in no
 // set that the relay knows, regardless of the origin's state. It needs the last known set, and an origin that is not

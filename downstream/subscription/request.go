@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -101,20 +102,55 @@ func (c requestUpdate) recordAnswer(r *wire.Request, newest bool) {
 	c.counter.Answered(r.Refused)
 	switch {
 	case earlier >= 0 && r.Refused:
-		c.refuseEarlier(earlier, r, c.sendsSets(), c.now)
+		if c.refuseEarlier(earlier, r, c.sendsSets(), c.now) {
+			c.repeatRejected(c.Watch.Generation())
+		}
 	case earlier >= 0:
 		c.fanouts.closeUpTo(c.Key, c.LateRemovals, c.acceptEarlier(earlier, c.now), c.now)
 	case r.Refused:
-		c.refuse(r, newest, c.position(), c.sendsSets(), c.now)
+		if c.refuse(r, newest, c.position(), c.sendsSets(), c.now) {
+			c.repeatRejected(c.Watch.Generation())
+		}
 	default:
 		c.accept(c.now)
+	}
+}
+
+// repeatRejected schedules rejected resources again, once, after removals of the type: what was removed may have excluded them (B.11).
+func (s *Subscription) repeatRejected(g *cache.Generation) {
+	if len(s.rejected) == 0 {
+		return
+	}
+	whole := cmp.Or(s.parent, s)
+	whole.repeat(g.Type(whole.Key))
+	for _, glob := range whole.globs {
+		glob.repeat(g.Type(glob.Key))
+		glob.idle = glob.idle && len(glob.resend) == 0
+	}
+	s.rejected = nil
+}
+
+// repeat schedules the rejected resources among those of one subscription.
+func (s *Subscription) repeat(t *cache.Type) {
+	texts := slices.Sorted(maps.Keys(s.rejected))
+	for i, n := range s.Watch.Find(s.Key, texts) {
+		if n == nil {
+			continue
+		}
+		if at, named := s.find(n); named {
+			if e, seq := t.Lookup(n); e.Present() && seq == s.names[at].sent { // otherwise its change is due anyway
+				s.names[at].sent, s.pendingNames = 0, append(s.pendingNames, n)
+			}
+		} else if s.wildcard != nil {
+			s.resend = append(s.resend, texts[i])
+		}
 	}
 }
 
 // delta applies a DeltaDiscoveryRequest: subscribe first, then unsubscribe (B.22).
 func (c requestUpdate) delta(r *wire.Request) {
 	if c.first {
-		c.initialVersions, c.initialCount = r.InitialVersions, len(r.InitialVersions)
+		c.initialVersions, c.initialCount, c.reportedAt = r.InitialVersions, len(r.InitialVersions), MomentOf(c.now)
 		legacy := len(r.Subscribe)+len(r.Unsubscribe) == 0 && c.legacyWildcard
 		if legacy || slices.Contains(r.Subscribe, wire.Wildcard) {
 			c.reportMembers(r.Subscribe)
@@ -232,6 +268,12 @@ func (c requestUpdate) unsubscribe(texts []string) {
 	}
 	c.Watch.Unsubscribe(c.Key, c.remove(func(n *cache.Name) bool { _, is := removed[n]; return is }))
 	maps.DeleteFunc(c.variants, func(n *cache.Name, _ []byte) bool { _, is := removed[n]; return is })
+	for n := range removed {
+		delete(c.rejected, n.String())
+	}
+	if len(c.names)+len(c.globs) == 0 && c.wildcard == nil {
+		c.rejected = nil
+	}
 	for _, text := range replies {
 		if !c.namesAlias(t, text) {
 			c.unsubscribeReplies = append(c.unsubscribeReplies, text)

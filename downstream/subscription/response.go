@@ -16,8 +16,8 @@ type Response struct {
 	// Endpoints names the ClusterLoadAssignments that must be sent again for clusters in the response (B.16).
 	Endpoints []string
 
-	// Truncated is set if the response was full before it had all changes.
-	Truncated bool
+	// Truncated is set if the response was full before it had all changes. Waits is set if changes wait, so that there is no body.
+	Truncated, Waits bool
 
 	// Secrets names the Secrets in the response.
 	Secrets []string
@@ -25,10 +25,14 @@ type Response struct {
 	// After is the position up to which the client was sent changes before. The response has later changes.
 	After cache.Seq
 
+	has            *delivery         // its resources and removals by name; nil without any, or if it does not matter
 	newlyRequested span              // changes in it of names that the client is sent for the first time
 	before         cache.Seq         // position of the subscription before this response
 	from           *cache.Generation // the generation that it was built from
 }
+
+// MoreDue reports whether changes are due that the response does not have. Removals of other types must not overtake them.
+func (r *Response) MoreDue() bool { return r.Truncated || r.Waits }
 
 // A writer builds one response.
 type writer struct {
@@ -83,6 +87,9 @@ func (w *writer) add(e *cache.Entry) {
 		return // SotW cannot express that an alias is unknown
 	}
 	w.body().Add(r, w.ttlOf(e))
+	if d := w.delivery(); d != nil {
+		d.added = append(d.added, e.Name.String())
+	}
 	if w.Secret {
 		w.out.Secrets = append(w.out.Secrets, r.Name)
 	}
@@ -91,13 +98,40 @@ func (w *writer) add(e *cache.Entry) {
 	}
 }
 
+// delivery returns what the response has, to which the caller adds; nil if it does not matter.
+func (w *writer) delivery() *delivery {
+	if !w.Delta || !wire.HasKeys(w.TypeURL) {
+		return nil
+	}
+	if w.out.has == nil {
+		w.out.has = new(delivery)
+	}
+	return w.out.has
+}
+
+func (w *writer) recordRemoved(name string) {
+	if d := w.delivery(); d != nil {
+		d.removed = append(d.removed, name)
+	}
+}
+
 // removeResource removes a resource from a Delta client. A SotW client learns of the removal from a change to the
 // resource that referred to it (R067).
 func (w *writer) removeResource(name string) {
-	name = wire.PlainName(name)
-	if w.Delta && !w.visibleElsewhere(name) && !w.alreadyEmitted(name) {
-		w.body().Remove(name)
+	if w.stateAbsent(name) {
+		w.recordRemoved(wire.PlainName(name))
 	}
+}
+
+// stateAbsent tells a Delta client that a resource does not exist, which it may never have had. It reports whether the
+// response says so.
+func (w *writer) stateAbsent(name string) bool {
+	name = wire.PlainName(name)
+	if !w.Delta || w.visibleElsewhere(name) || w.alreadyEmitted(name) {
+		return false
+	}
+	w.body().Remove(name)
+	return true
 }
 
 // removeUnlessAliased removes a resource unless the client also sees it under another name (R092).
@@ -120,6 +154,7 @@ func (w *writer) removeMember(e *cache.Entry) {
 func (w *writer) removeVariant(v wire.Variant) {
 	if w.Delta && !w.alreadyEmitted(v.Key()) {
 		w.body().RemoveVariant(v)
+		w.recordRemoved(v.Name)
 	}
 }
 
@@ -152,7 +187,11 @@ func (w *writer) removeEntry(e *cache.Entry, had bool) {
 	switch {
 	case !w.Delta:
 	case r == nil || !had:
-		w.removeResource(e.Name.String())
+		if _, holds := w.initialVersions[e.Name.String()]; holds || r != nil {
+			w.removeResource(e.Name.String())
+		} else {
+			w.stateAbsent(e.Name.String())
+		}
 		if r == nil || r.Constraints != nil || r.Name == e.Name.String() {
 			return
 		}

@@ -25,7 +25,7 @@ func (c requestUpdate) moveInitialVersions(globs map[string]*Subscription) {
 		glob, _ := wire.GlobOf(text)
 		if g := globs[glob]; g != nil {
 			if g.initialVersions == nil {
-				g.initialVersions = make(map[string]string)
+				g.initialVersions, g.reportedAt = make(map[string]string), c.reportedAt
 			}
 			g.initialVersions[text] = version
 			g.initialCount++

@@ -16,6 +16,7 @@ type reported struct {
 	foreignNonce    bool              // SotW: the request carried a nonce of another stream
 	initialVersions map[string]string // Delta: initial_resource_versions that were not confirmed, replaced or removed yet
 	initialCount    int               // original length of initialVersions
+	reportedAt      Moment            // when the client reported initialVersions
 
 	// Delta: names in initialVersions that the origin has not answered yet, see removals.staleNames.
 	unansweredNames map[*cache.Name]struct{}
@@ -46,7 +47,7 @@ type sent struct {
 	wildcardSince   cache.Seq // position at which sending of the whole wildcard set last began
 
 	pendingNames       []*cache.Name // names to check again, even if the logs have no change of them
-	resend             []string      // resources of the wildcard set to send although unchanged (B.16)
+	resend             []string      // resources of the wildcard set to send although unchanged (B.11, B.16)
 	unsubscribeReplies []string      // names unsubscribed under a wildcard, which need an answer (R079)
 	ttlsSentUpTo       positions
 	variants           variants

@@ -27,7 +27,8 @@ var update = flag.Bool("update", false, "rewrite testdata")
 // -update rewrites them; review the diff. [transcript] says how scenes and resources are written, here without their type. The
 // results of an event are the responses to the client and [Subscription.String].
 //
-//	> client delta cds          (or sotw; then options: envoy, relay, errors, canary, held name@version …)
+//	> client delta cds          (or sotw; then options: envoy, relay, errors, canary, held name@version …; small: it is sent
+//	                            one resource at a time)
 //	> reconnect                 (the client reports what it accepted)
 //	> origin a@1 -b             (the wildcard set: a revision, a removal; the set is confirmed)
 //	> origin by name a@1 -b     (what was asked for by name)
@@ -39,7 +40,7 @@ var update = flag.Bool("update", false, "rewrite testdata")
 //	> show                      (canaries, what the origin has changed; everything waits for that)
 //	> roll back                 (canaries, to the last good)
 //	> distrust a                (or of xdstp://… a; nothing ends it)
-//	> lost                      (the connection to the origin)
+//	> lost                      (the connection to the origin; also: connected)
 //	> freeze                    (or thaw)
 //	> subscribe * a             (Delta; also: unsubscribe)
 //	> list * a                  (SotW)
@@ -95,8 +96,8 @@ func (p *player) Play(event string) {
 		p.w.TakeDemand()
 	case "show":
 		p.w.Show(0, p.w.Pin())
-	case "lost":
-		p.w.SetConnected(false)
+	case "lost", "connected":
+		p.w.SetConnected(what == "connected")
 	case "freeze":
 		p.w.Freeze()
 	case "thaw":
@@ -166,6 +167,9 @@ func (p *player) connect(args []string) {
 	p.view = p.view.Cohort(0)
 	p.w.SetConnected(true)
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second, ColdWait: 10 * time.Second}
+	if slices.Contains(args, "small") {
+		settings.ResponseBytes = 1
+	}
 	c := &Client{Settings: settings, Watch: p.view.WatchFunc(func() {}), Delta: args[0] == "delta", Errors: slices.Contains(args, "errors")}
 	p.by = Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
 	p.short = args[1]
@@ -203,7 +207,7 @@ func (p *player) origin(args []string) {
 		key, args = cache.Collection(key, args[1]), args[2:]
 	}
 	u := wire.Update{TypeURL: key, SystemVersion: version}
-	for _, arg := range args {
+	for arg := range strings.FieldsSeq(transcript.Names(strings.Join(args, " "))) {
 		switch c := p.n.Parse(p.short + " " + arg); {
 		case c.Remove:
 			u.Removed = append(u.Removed, c.Name)
