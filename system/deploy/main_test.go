@@ -46,8 +46,8 @@ func (g group) complete() bool {
 
 // TestMain runs the tests, or one of the processes of alone and of startContainer.
 func TestMain(m *testing.M) {
-	if os.Getenv(networkVariable) != "" {
-		fmt.Fprintln(os.Stderr, becomeAlone(os.Args[1:]))
+	if mounts := os.Getenv(mountsVariable); mounts != "" {
+		fmt.Fprintln(os.Stderr, becomeAlone(mounts, os.Args[1:]))
 		os.Exit(1)
 	}
 	if text := os.Getenv(containerVariable); text != "" {

@@ -2,6 +2,8 @@ package deploy_test
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"syscall"
@@ -22,43 +24,60 @@ func inNamespaces(flags uintptr) *syscall.SysProcAttr {
 	return attributes
 }
 
-// networkVariable is set in the environment of a process of the test binary that becomes a program in a network of its
-// own.
-const networkVariable = "TEST_NETWORK"
+// mountsVariable is set in the environment of a process of the test binary that becomes a program in a network of its
+// own. It has the mounts of that process, in JSON.
+const mountsVariable = "TEST_MOUNTS"
 
-// alone returns a command in a network of its own, in which no other program has a port. Its Env must stay a part of its
-// environment. If the host allows no namespaces, the command runs in the network of the host.
-func alone(ctx context.Context, t *testing.T, args ...string) *exec.Cmd {
+// alone returns a command in a network of its own, in which no other program has a port, with mounts of its own: pairs of
+// a directory and the path at which the command finds it. Of the caller's environment, it has nothing. The Env that is
+// returned must stay a part of its environment.
+func alone(ctx context.Context, t *testing.T, mounts [][2]string, args ...string) *exec.Cmd {
 	t.Helper()
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	inside := func(args ...string) *exec.Cmd {
+	inside := func(mounts [][2]string, args ...string) *exec.Cmd {
+		text, err := json.Marshal(mounts)
+		if err != nil {
+			t.Fatal(err)
+		}
 		cmd := exec.CommandContext(ctx, binary, args...)
-		cmd.Env = []string{networkVariable + "=own", "PATH=" + os.Getenv("PATH")}
-		cmd.SysProcAttr = inNamespaces(unix.CLONE_NEWNET)
+		cmd.Env = []string{mountsVariable + "=" + string(text)}
+		cmd.SysProcAttr = inNamespaces(unix.CLONE_NEWNET | unix.CLONE_NEWNS)
 		return cmd
 	}
-	if out, err := inside("true").CombinedOutput(); err != nil {
-		t.Logf("in the network of the host: %v %s", err, out)
-		cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		return cmd
+	if out, err := inside(nil, "/bin/true").CombinedOutput(); err != nil {
+		if os.Getenv("CI") != "" {
+			t.Fatalf("start a process in new namespaces: %v %s", err, out)
+		}
+		t.Skipf("the host allows no namespaces: %v %s", err, out)
 	}
-	return inside(args...)
+	return inside(mounts, args...)
 }
 
-// becomeAlone replaces the process, which is in a new network, by a program. It returns only an error.
-func becomeAlone(args []string) error {
+// becomeAlone replaces the process, which is in new namespaces, by a program. It returns only an error.
+func becomeAlone(mounts string, args []string) error {
 	if err := enableLoopback(); err != nil {
+		return fmt.Errorf("enable the loopback interface: %w", err)
+	}
+	var pairs [][2]string
+	if err := json.Unmarshal([]byte(mounts), &pairs); err != nil {
 		return err
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		return fmt.Errorf("make mounts private: %w", err)
+	}
+	for _, pair := range pairs {
+		if err := unix.Mount(pair[0], pair[1], "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("mount %s at %s: %w", pair[0], pair[1], err)
+		}
 	}
 	path, err := exec.LookPath(args[0])
 	if err != nil {
 		return err
 	}
-	if err := os.Unsetenv(networkVariable); err != nil {
+	if err := os.Unsetenv(mountsVariable); err != nil {
 		return err
 	}
 	return syscall.Exec(path, args, os.Environ())
