@@ -84,8 +84,12 @@ func Open(path string, log *slog.Logger) (*Dir, error) {
 	return d, nil
 }
 
-// Check returns the error that Open would return, without changing the directory.
+// Check returns the error that Open would return, without changing the directory. If another process uses the directory,
+// it returns ErrLocked even if the directory belongs to the user of that process, so that root can check it.
 func Check(path string) error {
+	if err := checkLock(filepath.Join(path, lockName)); err != nil {
+		return err
+	}
 	_, err := os.Stat(path)
 	created := errors.Is(err, fs.ErrNotExist)
 	_, err = os.Stat(filepath.Join(path, lockName))
@@ -102,6 +106,19 @@ func Check(path string) error {
 		err = errors.Join(err, os.Remove(path))
 	}
 	return err
+}
+
+// checkLock returns ErrLocked if another process has locked the file. Open reports all other errors.
+func checkLock(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil
+	}
+	err = flock(f)
+	if closeErr := f.Close(); closeErr != nil || !errors.Is(err, ErrLocked) {
+		return closeErr
+	}
+	return fmt.Errorf("lock %s: %w", name, err)
 }
 
 // prepare removes unfinished files, and returns an error if no files can be created.

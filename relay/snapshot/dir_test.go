@@ -171,7 +171,8 @@ func TestB42_DirectoryOfOthersIsRejected(t *testing.T) {
 	}
 }
 
-// TestB42_DirectoryIsLocked checks that a directory is locked until Close.
+// TestB42_DirectoryIsLocked checks that a directory is locked until Close. Check reports the lock also if the directory
+// belongs to another user, such as that of the relay beside which root runs it.
 func TestB42_DirectoryIsLocked(t *testing.T) {
 	path := t.TempDir()
 	first := open(t, path)
@@ -180,6 +181,16 @@ func TestB42_DirectoryIsLocked(t *testing.T) {
 	}
 	if err := snapshot.Check(path); !errors.Is(err, snapshot.ErrLocked) {
 		t.Errorf("Check = %v, want %v", err, snapshot.ErrLocked)
+	}
+	if err := os.Chown(path, 12345, -1); err != nil {
+		t.Logf("only root gives a directory away: %v", err)
+	} else {
+		if err := snapshot.Check(path); os.Geteuid() == 0 && !errors.Is(err, snapshot.ErrLocked) {
+			t.Errorf("Check of a locked directory of another user = %v, want %v", err, snapshot.ErrLocked)
+		}
+		if err := os.Chown(path, os.Geteuid(), -1); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := first.Close(); err != nil {
 		t.Fatal(err)

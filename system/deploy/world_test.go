@@ -17,6 +17,7 @@ import (
 // binary.
 type world struct {
 	origin, xds, rest, admin, probe string // addresses
+	snapshots                       string // directory that the relay uses
 	ca, server, client              []byte // certificates; the others have their keys
 	serverKey, clientKey            []byte
 	binary, repository              string // paths
@@ -49,8 +50,9 @@ func newWorld(t *testing.T) *world {
 // start starts the relay and its clients.
 func (w *world) start(t *testing.T) {
 	t.Helper()
+	w.snapshots = t.TempDir()
 	r := instance.Start(t, instance.Options{Env: []string{
-		"TENDER_ORIGIN=" + w.origin, "TENDER_REST_LISTEN=127.0.0.1:0",
+		"TENDER_SNAPSHOT_DIR=" + w.snapshots, "TENDER_ORIGIN=" + w.origin, "TENDER_REST_LISTEN=127.0.0.1:0",
 		"TENDER_ADMIN_LISTEN=127.0.0.1:0", "TENDER_PROBE_LISTEN=127.0.0.1:0",
 	}})
 	w.xds, w.rest, w.admin, w.probe = r.Addrs()[0].String(), r.RESTAddrs()[0].String(), r.AdminAddrs()[0].String(), r.ProbeAddrs()[0].String()
@@ -112,11 +114,11 @@ func (p *place) write(t *testing.T, name string, content []byte) {
 }
 
 // wrapper returns the script that the commands of pages run as tender. It uses the relay of the world where they use one
-// at the default addresses, and serves on free ports.
+// at the default addresses, checks the configuration with the snapshot directory of that relay, and serves on free ports.
 func (w *world) wrapper() []byte {
 	return fmt.Appendf(nil, `#!/bin/sh
 case "$1" in
-check) ;;
+check) export TENDER_SNAPSHOT_DIR="${TENDER_SNAPSHOT_DIR-%s}" ;;
 serve)
 	export TENDER_ADMIN_LISTEN="${TENDER_ADMIN_LISTEN-127.0.0.1:0}" TENDER_LISTEN=127.0.0.1:0
 	test -z "$TENDER_REST_LISTEN" || export TENDER_REST_LISTEN=127.0.0.1:0
@@ -125,7 +127,7 @@ get) shift; set -- get -a '%s' "$@" ;;
 *) export TENDER_ADMIN_LISTEN='%s' ;;
 esac
 exec '%s' "$@"
-`, w.xds, w.admin, w.binary)
+`, w.snapshots, w.xds, w.admin, w.binary)
 }
 
 // environment returns the environment of commands of pages, without variables of Tender except for the control plane.
