@@ -1,10 +1,12 @@
 package deploy_test
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -97,6 +99,50 @@ func TestChart_SelectorsMatchPods(t *testing.T) {
 	})
 }
 
+// TestChart_PeersAreTheRelease checks that the peers of a relay are the pods behind the headless Service, at the port on
+// which they serve operators, and that the policy admits them. A certificate of cert-manager must have the name of that
+// Service, and the rules must list the identity with which relays connect.
+func TestChart_PeersAreTheRelease(t *testing.T) {
+	found := 0
+	relayPods(t, func(t *testing.T, p relayPod) {
+		cfg := p.config(t)
+		if len(cfg.Peers) == 0 {
+			return
+		}
+		found++
+		var host string
+		for _, service := range p.of("Service") {
+			if text(service.object, "spec", "clusterIP") == "None" {
+				host = service.name() + ".ns.svc"
+			}
+		}
+		if want := fmt.Sprintf("dns:///%s:%d", host, p.ports(t)["admin"]); !slices.Equal(cfg.Peers, []string{want}) {
+			t.Errorf("%v: the peers are %q, want %s", p, cfg.Peers, want)
+		}
+		for _, m := range p.of("Certificate") {
+			names, uris, usages := list(m.object, "spec", "dnsNames"), list(m.object, "spec", "uris"), list(m.object, "spec", "usages")
+			if slices.Contains(usages, any("server auth")) && cfg.PeersServerName == "" && !slices.Contains(names, any(host)) {
+				t.Errorf("%v: the certificate %s is for %v, which lack %s", p, m.name(), names, host)
+			}
+			if _, source := p.volume(cfg.PeersCert); text(source, "secret", "secretName") == text(m.object, "spec", "secretName") &&
+				(!slices.Contains(usages, any("client auth")) || len(uris) != 1) {
+				t.Errorf("%v: the certificate for peers, %s, is for %v and has the URIs %v", p, m.name(), usages, uris)
+			}
+		}
+		own := object{"podSelector": object{"matchLabels": at(p.workload.object, "spec", "selector", "matchLabels")}}
+		for _, policy := range p.of("NetworkPolicy") {
+			for _, rule := range list(policy.object, "spec", "ingress") {
+				if number(list(rule, "ports")[0], "port") == p.ports(t)["admin"] && !slices.ContainsFunc(list(rule, "from"), func(from any) bool { return reflect.DeepEqual(from, own) }) {
+					t.Errorf("%v: the policy admits to the port of operators %v, which lack the relays %v", p, list(rule, "from"), own)
+				}
+			}
+		}
+	})
+	if found < 2 {
+		t.Errorf("%d renderings have peers, want 2: with certificates from Secrets, and from cert-manager", found)
+	}
+}
+
 // TestChart_PoliciesAllowTraffic checks that a NetworkPolicy allows ingress to the ports of the relay only. A policy for
 // egress must allow DNS and the control planes.
 func TestChart_PoliciesAllowTraffic(t *testing.T) {
@@ -118,6 +164,7 @@ func TestChart_PoliciesAllowTraffic(t *testing.T) {
 			for _, origin := range cfg.Origins {
 				addresses = append(addresses, origin.Targets...)
 			}
+			addresses = append(addresses, cfg.Peers...)
 			for _, address := range addresses {
 				if port, _ := strconv.Atoi(address[strings.LastIndex(address, ":")+1:]); !slices.Contains(out, port) {
 					t.Errorf("%v: the policy allows egress to ports %v, and not to %s", p, out, address)

@@ -24,6 +24,10 @@ left out here has the default of Tender.
 {{- with $v.ports.rest }}{{ $_ := set $env "TENDER_REST_LISTEN" (printf ":%d" (int .)) }}{{ end -}}
 {{- with $v.ports.probe }}{{ $_ := set $env "TENDER_PROBE_LISTEN" (printf ":%d" (int .)) }}{{ end -}}
 {{- with $v.ports.admin }}{{ $_ := set $env "TENDER_ADMIN_LISTEN" (printf "127.0.0.1:18080,:%d" (int .)) }}{{ end -}}
+{{- if $v.peers.enabled -}}
+{{- $_ := set $env "TENDER_PEERS" (printf "dns:///%s-headless.%s.svc:%d" (include "tender.fullname" .) .Release.Namespace (int $v.ports.admin)) -}}
+{{- $_ := set $env "TENDER_PEERS_TLS_SERVER_NAME" $v.peers.serverName -}}
+{{- end -}}
 {{- if $v.snapshots.enabled -}}
 {{- $_ := set $env "TENDER_SNAPSHOT_DIR" "/var/lib/tender/snapshots" -}}
 {{- $_ := set $env "TENDER_MAX_SNAPSHOT_AGE" $v.snapshots.maxAge -}}
@@ -59,6 +63,13 @@ TENDER_TLS_CLIENT_CA: /etc/tender/client-ca/{{ $v.tls.clientCA.key }}
 {{- end }}
 {{- if or $v.authz.secretName (include "tender.authzConfigMap" .) }}
 TENDER_AUTHZ: /etc/tender/authz/{{ ternary "authz.yaml" $v.authz.key (not (empty $v.authz.rules)) }}
+{{- end }}
+{{- if include "tender.peersSecret" . }}
+TENDER_PEERS_TLS_CERT: /etc/tender/peers-tls/tls.crt
+TENDER_PEERS_TLS_KEY: /etc/tender/peers-tls/tls.key
+{{- end }}
+{{- if and $v.peers.enabled (or $v.peers.ca.secretName $v.peers.ca.configMapName) }}
+TENDER_PEERS_TLS_CA: /etc/tender/peers-ca/{{ $v.peers.ca.key }}
 {{- end }}
 {{- if or $v.origin.tls.ca.secretName $v.origin.tls.ca.configMapName }}
 TENDER_ORIGIN_TLS_CA: /etc/tender/origin-ca/{{ $v.origin.tls.ca.key }}
@@ -164,6 +175,7 @@ with each.
 {{- end -}}
 {{- include "tender.checkPorts" . -}}
 {{- include "tender.checkFiles" . -}}
+{{- include "tender.checkPeers" . -}}
 {{- include "tender.checkScale" . -}}
 {{- end }}
 
@@ -192,12 +204,14 @@ with each.
   "authz" (list $v.authz.secretName $v.authz.configMapName (ternary "" "rules" (empty $v.authz.rules)))
   "origin.token" (list $v.origin.token.secretName $v.origin.token.audience)
   "tls.secretName and certManager.server" (list $v.tls.secretName (ternary "certManager" "" $v.certManager.server.enabled))
-  "origin.tls.secretName and certManager.client" (list $v.origin.tls.secretName (ternary "certManager" "" $v.certManager.client.enabled)) -}}
+  "origin.tls.secretName and certManager.client" (list $v.origin.tls.secretName (ternary "certManager" "" $v.certManager.client.enabled))
+  "peers.ca" (list $v.peers.ca.secretName $v.peers.ca.configMapName)
+  "peers.secretName and certManager.peers" (list $v.peers.secretName (ternary "certManager" "" $v.certManager.peers.enabled)) -}}
 {{- if gt (len (compact $names)) 1 -}}
 {{- fail (printf "%s: more than one is set; allowed: one of them" $what) -}}
 {{- end -}}
 {{- end -}}
-{{- if and (or $v.certManager.server.enabled $v.certManager.client.enabled) (not $v.certManager.issuer.name) -}}
+{{- if and (or $v.certManager.server.enabled $v.certManager.client.enabled $v.certManager.peers.enabled) (not $v.certManager.issuer.name) -}}
 {{- fail "certManager.issuer.name: it is required where cert-manager is to make a certificate" -}}
 {{- end -}}
 {{- if and $v.ports.tls (not $cert) -}}
@@ -211,6 +225,23 @@ with each.
 {{- end -}}
 {{- if and $v.ports.admin (not (and $ca $rules)) -}}
 {{- fail "ports.admin: operators are known by their certificates and by rules; set tls.clientCA and authz" -}}
+{{- end -}}
+{{- end }}
+
+{{- define "tender.checkPeers" -}}
+{{- $v := .Values -}}
+{{- if $v.peers.enabled -}}
+{{- if not $v.ports.admin -}}
+{{- fail "peers.enabled: relays reach each other at ports.admin, which is 0; set it, tls.clientCA and authz" -}}
+{{- end -}}
+{{- if not (or (include "tender.peersSecret" .) $v.config.TENDER_PEERS_TLS_CERT) -}}
+{{- fail "peers.enabled: there is no certificate for the other relays; set certManager.peers.enabled or peers.secretName" -}}
+{{- end -}}
+{{- if and $v.authz.rules (not $v.authz.rules.peers) -}}
+{{- fail "authz.rules.peers: peers.enabled is true, and relays reject each other unless the identity in their certificate is listed here" -}}
+{{- end -}}
+{{- else if $v.certManager.peers.enabled -}}
+{{- fail "certManager.peers: nothing uses its certificate while peers.enabled is false" -}}
 {{- end -}}
 {{- end }}
 

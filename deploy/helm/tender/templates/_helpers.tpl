@@ -81,6 +81,17 @@ metadata:
 {{- end -}}
 {{- end }}
 
+{{/* The Secret with the certificate for the other relays; empty if there is none, or if they are not reached. */}}
+{{- define "tender.peersSecret" -}}
+{{- if .Values.peers.enabled -}}
+{{- if .Values.certManager.peers.enabled -}}
+{{- printf "%s-peers-tls" (include "tender.fullname" .) -}}
+{{- else -}}
+{{- .Values.peers.secretName | default (include "tender.clientSecret" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* The ConfigMap with the rules; empty if they are in a Secret, or there are none. */}}
 {{- define "tender.authzConfigMap" -}}
 {{- if .Values.authz.rules -}}
@@ -136,7 +147,7 @@ http
 {{- default (uniq $found) .Values.networkPolicy.egress.originPorts | toJson -}}
 {{- end }}
 
-{{/* What both certificates have. Takes the root and the values of one. */}}
+{{/* What all certificates have. Takes the root and the values of one. */}}
 {{- define "tender.certificate" -}}
 {{- $issuer := (index . 0).Values.certManager.issuer -}}
 {{- $of := index . 1 -}}

@@ -19,6 +19,18 @@ authz: {secret: {secretName: {{ $v.authz.secretName }}, defaultMode: 0440}}
 {{- else if include "tender.authzConfigMap" . }}
 authz: {configMap: {name: {{ include "tender.authzConfigMap" . }}}}
 {{- end }}
+{{- with include "tender.peersSecret" . }}
+peers-tls: {secret: {secretName: {{ . }}, defaultMode: 0440}}
+{{- end }}
+{{- if $v.peers.enabled }}
+{{- with $v.peers.ca }}
+{{- if .secretName }}
+peers-ca: {secret: {secretName: {{ .secretName }}, items: [{key: {{ .key }}, path: {{ .key }}}], defaultMode: 0440}}
+{{- else if .configMapName }}
+peers-ca: {configMap: {name: {{ .configMapName }}}}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- with $v.origin.tls.ca }}
 {{- if .secretName }}
 origin-ca: {secret: {secretName: {{ .secretName }}, items: [{key: {{ .key }}, path: {{ .key }}}], defaultMode: 0440}}
