@@ -72,3 +72,35 @@ func TestCompatibility(t *testing.T) {
 		}
 	}
 }
+
+// tableRow matches a row of a table with the cells of its first two columns.
+var tableRow = regexp.MustCompile(`(?m)^\| ([^|]+) \| ([^|]*) \|`)
+
+// TestFitIsTested checks that a control plane or a client whose fit is Yes in the README is one that tests of this
+// repository run: a component in the first table of compatibility.md, or a directory of files. All others have another
+// fit, which names what is missing.
+func TestFitIsTested(t *testing.T) {
+	tables, _, _ := strings.Cut(readText(t, "docs/compatibility.md"), "tested by hand")
+	components := []string{"Directory of files"}
+	for _, match := range tableRow.FindAllStringSubmatch(tables, -1) {
+		components = append(components, match[1])
+	}
+	_, section, _ := strings.Cut(readText(t, root+"/README.md"), "\n## Control planes and clients\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	tested := 0
+	for _, match := range tableRow.FindAllStringSubmatch(section, -1) {
+		name, fit := strings.TrimPrefix(match[1], "["), match[2]
+		isTested := slices.ContainsFunc(components, func(c string) bool { return strings.HasPrefix(name, c) })
+		if fit == "Yes" && !isTested {
+			t.Errorf("README.md says that %s fits, which no test runs", name)
+		} else if fit == "Yes" {
+			tested++
+		}
+		if strings.HasPrefix(name, "Istio") && !strings.Contains(fit, "ot tested") {
+			t.Errorf("README.md says %q of %s, and not that istio-proxy was not tested", fit, name)
+		}
+	}
+	if tested < 6 {
+		t.Errorf("README.md has %d tested control planes and clients, want 6 at least", tested)
+	}
+}

@@ -2,13 +2,19 @@ package deploy_test
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"go.yaml.in/yaml/v3"
+
+	"github.com/xdstender/tender/deploy/docs"
 	"github.com/xdstender/tender/relay/envoytest"
 )
 
@@ -149,4 +155,53 @@ func (p relayPod) files(name string) map[string]string {
 		return files
 	}
 	return nil
+}
+
+// TestChart_IstioAgent renders the relays of the recipe for istio-agent. The agent of the gateway on the page would accept
+// their certificate: the relay serves TLS at discoveryAddress, with a name that is the host there, and requires no
+// certificate of clients. istiod would accept the Node. The file in XDS_ROOT_CA is mounted.
+func TestChart_IstioAgent(t *testing.T) {
+	need(t)
+	const page = "deploy/docs/control-planes/istio.md"
+	blocks, err := docs.Blocks(page, readText(t, root+"/"+page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]string{}
+	for _, b := range blocks {
+		files[b.Marks["file"]] = strings.Join(b.Lines, "\n")
+	}
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	write(t, values, files["relay.yaml"])
+	printed, err := run(t, *helmTool, "template", "tender", chartDir, "--namespace", "istio-ingress", "--values", values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := onlyRelay(t, decode(t, "istio", printed))
+	cfg := p.config(t)
+	if err := checkIstioNode(cfg.NodeID); err != nil {
+		t.Error(err)
+	}
+	if cfg.TLSCert == "" || cfg.TLSClientCA != "" || len(cfg.TLSListen) > 0 {
+		t.Errorf("the relay serves with the certificate %q, clients by the CA %q, and further addresses %q; want TLS without client certificates", cfg.TLSCert, cfg.TLSClientCA, cfg.TLSListen)
+	}
+
+	gateway := decode(t, "gateway", files["gateway.yaml"]).objects[0]
+	var config object
+	if err := yaml.Unmarshal([]byte(text(gateway.object, "spec", "template", "metadata", "annotations", "proxy.istio.io/config")), &config); err != nil {
+		t.Fatal(err)
+	}
+	host, port, err := net.SplitHostPort(text(config, "discoveryAddress"))
+	if err != nil || port != strconv.Itoa(p.ports(t)["xds"]) {
+		t.Errorf("discoveryAddress has the port %q (%v), the relay listens on %v", port, err, p.ports(t))
+	}
+	certificates := p.of("Certificate")
+	if len(certificates) != 1 || !slices.Contains(list(certificates[0].object, "spec", "dnsNames"), any(host)) {
+		t.Errorf("the certificates are %v, want one for %s", certificates, host)
+	}
+	spec := at(gateway.object, "spec", "template", "spec").(object)
+	agent := relayPod{workload: gateway, template: object{"spec": spec}, relay: list(spec, "containers")[0].(object)}
+	if name, source := agent.volume(text(config, "proxyMetadata", "XDS_ROOT_CA")); text(source, "configMap", "name") != "relays-ca" {
+		t.Errorf("XDS_ROOT_CA is in the volume %q, want that of the ConfigMap relays-ca", name)
+	}
 }
