@@ -67,16 +67,12 @@ func TestChartVersions(t *testing.T) {
 // variableLines matches the lines of values.schema.json that are generated from the table of variables.
 var variableLines = regexp.MustCompile(`(?m)(^ *"TENDER_[A-Z0-9_]+": .*\n)+`)
 
-// TestChartSchemaHasEveryVariable checks that the schema of config accepts each variable of Tender, also by its former name,
-// and no other.
+// TestChartSchemaHasEveryVariable checks that the schema of config accepts each variable of Tender, and no
+// other.
 func TestChartSchemaHasEveryVariable(t *testing.T) {
 	var lines []string
 	for _, v := range config.Variables() {
-		for _, name := range []string{v.Name, v.Former} {
-			if name != "" {
-				lines = append(lines, fmt.Sprintf(`        %q: {"$ref": "#/definitions/text"}`, name))
-			}
-		}
+		lines = append(lines, fmt.Sprintf(`        %q: {"$ref": "#/definitions/text"}`, v.Name))
 	}
 	schema := readText(t, schemaFile)
 	if n := len(variableLines.FindAllString(schema, -1)); n != 1 {

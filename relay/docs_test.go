@@ -105,7 +105,6 @@ var (
 	test     = regexp.MustCompile("`(Test[A-Z]\\w+(?:/[\\w-]+)?)`")
 	logged   = regexp.MustCompile("[Ll]og: `([^`]+)`")
 	declared = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	former   = regexp.MustCompile("(?m)^- Former name: .*$") // of a variable
 )
 
 // ignored reports whether Load ignores a variable, because Kubernetes sets it.
@@ -139,7 +138,7 @@ func TestNamesOnPages(t *testing.T) {
 			if page != "../README.md" && !strings.HasPrefix(page, "../deploy/docs/") {
 				continue
 			}
-			for _, match := range of.names.FindAllStringSubmatch(former.ReplaceAllString(text, ""), -1) {
+			for _, match := range of.names.FindAllStringSubmatch(text, -1) {
 				name := match[len(match)-1]
 				if found[name] = true; !of.known(name) {
 					t.Errorf("%s names %s, which is not a %s", page, name, of.what)

@@ -115,10 +115,6 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if opts.Level != nil {
 		r.level = &logLevel{log: r.log, level: opts.Level}
 	}
-	for _, renamed := range cfg.Renamings() {
-		r.log.Warn("variable set under its former name; the next minor version rejects it",
-			slog.String("variable", renamed.Former), slog.String("renamed_to", renamed.Name))
-	}
 	var err error
 	if r.credentials, err = config.OpenCredentials(&r.cfg, r.log); err != nil {
 		return nil, err

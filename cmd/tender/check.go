@@ -97,9 +97,6 @@ func checkConfig(environ []string, changed bool) (*checkReport, error) {
 			r.Variables = append(r.Variables, checkedVariable(s))
 		}
 	}
-	for _, renamed := range cfg.Renamings() {
-		r.Warnings = append(r.Warnings, renamed.String())
-	}
 	warnings, unusable := cfg.CheckFiles()
 	r.Warnings = append(r.Warnings, warnings...)
 	directory := cfg.CheckSnapshotDir()

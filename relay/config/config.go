@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"os"
@@ -181,9 +180,6 @@ type Config struct {
 	// fromEnv has the variables with a valid value in the environment. rejected has the invalid values by variable.
 	fromEnv  map[string]bool
 	rejected map[string]string
-
-	// formerNames has the former names under which variables are set, by current name.
-	formerNames map[string]string
 }
 
 // Values of [Config.Validate].
@@ -239,8 +235,8 @@ const (
 // then: each invalid value is replaced by its default, so that tender check can show the result.
 func Load(environ []string) (Config, error) {
 	env := tenderVariables(environ)
-	cfg := Config{fromEnv: map[string]bool{}, rejected: map[string]string{}, formerNames: map[string]string{}}
-	invalid := cfg.readFormerNames(env)
+	cfg := Config{fromEnv: map[string]bool{}, rejected: map[string]string{}}
+	invalid := map[string]error{}
 	cfg.set(variables, env, invalid)
 	cfg.NodeID = cmp.Or(cfg.NodeID, defaultNodeID())
 	rows := append(slices.Clip(variables), cfg.accessRows()...)
@@ -261,7 +257,7 @@ func (c *Config) set(rows []spec, env map[string]string, invalid map[string]erro
 			fields[v.name].Set(reflect.ValueOf(value))
 		}
 		raw := strings.TrimSpace(env[v.name])
-		if raw == "" || invalid[v.name] != nil {
+		if raw == "" {
 			continue
 		}
 		value, err := v.parse(raw)
@@ -303,9 +299,6 @@ func (c *Config) recordInvalid(rows []spec, env map[string]string, invalid map[s
 	for i := range rows {
 		v := &rows[i]
 		if cause := invalid[v.name]; cause != nil {
-			if former := c.formerNames[v.name]; former != "" {
-				cause = fmt.Errorf("%w (set as %s%s)", cause, prefix, former)
-			}
 			errs = append(errs, v.invalid(env[v.name], cause))
 			c.rejected[v.name] = env[v.name]
 		}

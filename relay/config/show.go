@@ -94,7 +94,6 @@ func showList(field reflect.Value) string {
 // A Variable is the documentation of a variable. Texts are in Markdown.
 type Variable struct {
 	Name    string // TENDER_…
-	Former  string // the former name that still works; empty if there is none
 	Default string
 	Allowed string
 	Meaning string // one line, without a period
@@ -107,13 +106,9 @@ func (v *spec) variable() Variable {
 	if preset == "" && v.defaultValue != "" {
 		preset = "`" + v.defaultValue + "`"
 	}
-	d := Variable{
+	return Variable{
 		Name: prefix + v.name, Default: cmp.Or(preset, "empty"), Allowed: v.allowed, Meaning: v.meaning, Advice: v.advice,
 	}
-	if v.formerName != "" {
-		d.Former = prefix + v.formerName
-	}
-	return d
 }
 
 // Variables returns all variables, in the order of deploy/docs/configuration.md.
@@ -133,9 +128,6 @@ func Page() string {
 			d := section.rows[i].variable()
 			fmt.Fprintf(&b, "#### `%s`\n\n%s\n", d.Name, humanize.Wrap(d.Meaning+". "+d.Advice, "", ""))
 			b.WriteString(humanize.Wrap("Default: "+d.Default, "- ", "  ") + humanize.Wrap("Allowed: "+d.Allowed, "- ", "  "))
-			if d.Former != "" {
-				b.WriteString("- Former name: `" + d.Former + "`\n")
-			}
 			b.WriteByte('\n')
 		}
 	}

@@ -20,9 +20,6 @@ type spec struct {
 	advice       string // details, and when to change the variable
 	secret       bool   // errors do not quote its value
 
-	// formerName is the name before a renaming, without TENDER_. It is accepted, with a warning, for one minor version.
-	formerName string
-
 	// parse returns a value of the type of the Config field.
 	parse func(raw string) (any, error)
 
@@ -71,12 +68,6 @@ var variables = func() (rows []spec) {
 	}
 	return rows
 }()
-
-// renamed returns row with a former name, which is accepted for one minor version.
-func renamed(formerly string, row spec) spec {
-	row.formerName = formerly
-	return row
-}
 
 // choice returns the row of an enumeration, whose first word is the default.
 func choice(name, meaning, advice string, words ...string) spec {

@@ -9,19 +9,19 @@ import (
 var limitRows = []spec{
 	limit("MAX_CONNECTIONS", "50000", 10_000_000, "open client connections",
 		"Raise it when more clients connect to one relay, and it has the memory ([cost of clients](#cost-of-clients))."),
-	renamed("MAX_PEER_CONNECTIONS", limit("MAX_CONNECTIONS_PER_ADDRESS", "10000", 10_000_000,
+	limit("MAX_CONNECTIONS_PER_ADDRESS", "10000", 10_000_000,
 		"open connections per client IP address",
-		"Raise it when clients connect through a balancer or NAT, which has one address.")),
-	renamed("MAX_UNREAD_BYTES", sizeLimit("MAX_BUFFERED_REQUEST_BYTES", defaultBufferedBytes.String(), mebibyte,
+		"Raise it when clients connect through a balancer or NAT, which has one address."),
+	sizeLimit("MAX_BUFFERED_REQUEST_BYTES", defaultBufferedBytes.String(), mebibyte,
 		1024*gibibyte, "total bytes of buffered client requests",
 		"It counts requests until they are handled: received, decompressed and decoded. One client may use a fourth. "+
-			"64KiB per connection do not count. Change it when the memory limit of the relay changes.")),
+			"64KiB per connection do not count. Change it when the memory limit of the relay changes."),
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams of all services, and polls",
 		"While more than half are open, one client may have a tenth, and at least 100. A client is an identity of a "+
 			"certificate, or else an IP address. Raise it together with `TENDER_MAX_CONNECTIONS`."),
-	renamed("PEER_IPV6_PREFIX", whole("CLIENT_IPV6_PREFIX", "64", 1, 128,
+	whole("CLIENT_IPV6_PREFIX", "64", 1, 128,
 		"Bits of an IPv6 address that identify a client for limits",
-		"Change it when clients have networks of another size.")),
+		"Change it when clients have networks of another size."),
 	limit("MAX_STREAMS_PER_CONNECTION", "2000", 1_000_000, "open streams on one connection",
 		"Raise it when Envoys without ADS open a stream for the endpoints of each of more clusters."),
 	limit("MAX_REQUEST_RATE", "100", 1_000_000,
@@ -67,11 +67,11 @@ var limitRows = []spec{
 	limit("MAX_GROUPS", "256", 100_000, "node groups",
 		"Groups without clients make room for new ones; their snapshots stay. Raise it when there are more kinds of "+
 			"clients, such as one group per proxy."),
-	renamed("MAX_PEER_GROUPS", limit("MAX_GROUPS_PER_CLIENT", "16", 100_000,
+	limit("MAX_GROUPS_PER_CLIENT", "16", 100_000,
 		"node groups that one client may create while more than half of `TENDER_MAX_GROUPS` exist",
 		"A client is an identity of a certificate, or else an IP address. It is also the number per minute once a client "+
 			"has created `TENDER_MAX_GROUPS`. "+
-			"Raise it when many kinds of clients share an address, such as that of a balancer.")),
+			"Raise it when many kinds of clients share an address, such as that of a balancer."),
 	limit("MAX_ORIGIN_NAMES", "1000000", 100_000_000, "names that clients may request of one control plane",
 		"A name counts once per node group; an xdstp name counts once. While more than half are in use, one client may "+
 			"request a tenth, and at least 100. "+
@@ -92,9 +92,9 @@ var limitRows = []spec{
 			"([changes in quick succession](operations.md#changes-in-quick-succession)).",
 		parse: untyped(offOr(parsePushIntervals)),
 	},
-	renamed("SEND_STALL", duration("SEND_TIMEOUT", "1m", time.Second, time.Hour,
+	duration("SEND_TIMEOUT", "1m", time.Second, time.Hour,
 		"How long one send may block before the stream is closed",
-		"Lower it when stalled clients should release their memory earlier.")),
+		"Lower it when stalled clients should release their memory earlier."),
 	duration("DRAIN", "45s", time.Second, time.Hour, "Time in which a stopping relay closes its streams",
 		"For the first ninth, new streams are still accepted. Two thirds later, nearly all streams are closed, one by "+
 			"one. Change it when the termination grace period differs; it must be shorter."),

@@ -23,10 +23,7 @@ var kubernetes = regexp.MustCompile(
 // invalid, it skips the variables of its origins.
 func explainUnknowns(env map[string]string, rows []spec, invalid map[string]error) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		known := slices.ContainsFunc(rows, func(v spec) bool {
-			return v.name == name ||
-				v.formerName != "" && v.formerName == name
-		}) ||
+		known := slices.ContainsFunc(rows, func(v spec) bool { return v.name == name }) ||
 			accessVariable.MatchString(name) && invalid["ORIGINS"] != nil
 		if known {
 			continue

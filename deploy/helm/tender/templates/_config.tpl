@@ -113,7 +113,7 @@ TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
 {{- end -}}
 {{- $own := keys $env -}}
 {{- with include "tender.memoryLimit" . }}{{ $_ := set $env "GOMEMLIMIT" . }}{{ end -}}
-{{- if not (or (hasKey $env "TENDER_MAX_BUFFERED_REQUEST_BYTES") (hasKey $env "TENDER_MAX_UNREAD_BYTES")) -}}
+{{- if not (hasKey $env "TENDER_MAX_BUFFERED_REQUEST_BYTES") -}}
 {{- with include "tender.requestLimit" . }}{{ $_ := set $env "TENDER_MAX_BUFFERED_REQUEST_BYTES" . }}{{ end -}}
 {{- end -}}
 {{- range .Values.extraEnv -}}
