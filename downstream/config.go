@@ -58,19 +58,10 @@ type Config struct {
 	// MaxNames limits the resource names of a stream, and those in its initial_resource_versions. Zero means 100,000.
 	MaxNames int
 
-	// MaxGlobs limits the globs of a stream, MaxGroupGlobs those of all clients of a view. Zero means 1,000 and 10,000.
-	MaxGlobs, MaxGroupGlobs int
-
-	// MaxNameBytes limits the length of a resource name or type URL. Zero means 4 KiB.
-	MaxNameBytes int
-
 	// MaxRequestBytes limits a request after decompression. It applies if GzipRequests accepts compressed requests; the
 	// gRPC server limits uncompressed requests. Zero means 4 MiB.
 	MaxRequestBytes int
 	GzipRequests    bool
-
-	// MaxTypes limits the types of a view. Zero means 64.
-	MaxTypes int
 
 	// FullStateTypes are additional type URLs whose SotW responses hold the complete set. WildcardTypes are additional
 	// type URLs for which an empty list of names means the wildcard (B.17).
@@ -129,11 +120,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Limits = guard.WithDefaults(c.Limits)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
-	c.MaxGlobs = cmp.Or(c.MaxGlobs, 1000)
-	c.MaxGroupGlobs = cmp.Or(c.MaxGroupGlobs, 10_000)
-	c.MaxNameBytes = cmp.Or(c.MaxNameBytes, 4<<10)
 	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 4<<20)
-	c.MaxTypes = cmp.Or(c.MaxTypes, 64)
 	c.Identifier = cmp.Or(c.Identifier, "tender")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -151,37 +138,40 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
-// checkNameSizes returns an error if the type URL or a name in a request exceeds MaxNameBytes.
-func (c *Config) checkNameSizes(r *wire.Request) error {
-	if len(r.TypeURL) > c.MaxNameBytes {
+// maxNameBytes limits the length of a resource name, with its parameters, and of a type URL.
+const maxNameBytes = 4 << 10
+
+// checkNameSizes returns an error if the type URL or a name in a request exceeds maxNameBytes.
+func checkNameSizes(r *wire.Request) error {
+	if len(r.TypeURL) > maxNameBytes {
 		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument,
-			"type_url of %d bytes, at most %d are allowed", len(r.TypeURL), c.MaxNameBytes)
+			"type_url of %d bytes, at most %d are allowed", len(r.TypeURL), maxNameBytes)
 	}
 	for name := range r.InitialVersions {
-		if len(name) > c.MaxNameBytes {
-			return c.nameTooLong(name)
+		if len(name) > maxNameBytes {
+			return nameTooLong(name)
 		}
 	}
 	for _, names := range [][]string{r.Subscribe, r.Unsubscribe} {
 		for _, name := range names {
-			if len(name) > c.MaxNameBytes {
-				return c.nameTooLong(name)
+			if len(name) > maxNameBytes {
+				return nameTooLong(name)
 			}
 		}
 	}
 	return nil
 }
 
-func (c *Config) nameTooLong(name string) error {
+func nameTooLong(name string) error {
 	return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument,
-		"resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), c.MaxNameBytes)
+		"resource name %.64q… of %d bytes, at most %d are allowed", name, len(name), maxNameBytes)
 }
 
 // requestLimits returns the limits for decoding a request whose memory is charged to account b.
 func (c *Config) requestLimits(b *guard.Account) wire.Limits {
 	return wire.Limits{
-		MaxBytes: c.MaxRequestBytes, MaxNodeBytes: c.MaxNodeBytes,
-		MaxNames: c.MaxNames + maxOverLimit, MaxNameBytes: c.MaxNameBytes,
+		MaxBytes: c.MaxRequestBytes, MaxNodeBytes: guard.MaxNodeBytes,
+		MaxNames: c.MaxNames + maxOverLimit, MaxNameBytes: maxNameBytes,
 		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
 	}
 }
@@ -198,7 +188,7 @@ func (c *Config) requestError(err error) error {
 	case errors.Is(err, wire.ErrTooLarge):
 		return guard.Exceeds(guard.LimitRequest, "%v", err)
 	case errors.Is(err, wire.ErrTooLong):
-		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, c.MaxNameBytes)
+		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, maxNameBytes)
 	default:
 		return status.Error(codes.InvalidArgument, err.Error())
 	}

@@ -41,7 +41,7 @@ func FuzzREST(f *testing.F) {
 	}
 	w.Apply(cache.Wildcard, u)
 	w.SetPhase(wire.RouteType, cache.Confirmed)
-	server, err := New(Config{Views: oneView{view}, MaxNames: 10, MaxNameBytes: 100})
+	server, err := New(Config{Views: oneView{view}, MaxNames: 10})
 	check.OK(f, err)
 	for _, seed := range []string{
 		``, `{}`, `null`, `[]`, `{"node":{}}`, `{"node":{"id":"n"},"resource_names":["a"]}`,
@@ -51,7 +51,7 @@ func FuzzREST(f *testing.F) {
 		`{"node":{},"error_detail":{"code":3,"message":"no","details":[{"@type":"a/b.C","d":{}},{}]},"new":[[[]]]}`,
 		`{"node":{"extensions":[{"type_descriptor":"x","version":{"version":{"major_number":1}}}],` +
 			`"listening_addresses":[{"pipe":{"path":"@"}}]},"resource_names":["x"]}`,
-		`{"node":{},"resource_names":["` + strings.Repeat("n", 101) + `"]}`,
+		`{"node":{},"resource_names":["` + strings.Repeat("n", maxNameBytes+1) + `"]}`,
 		`{"node":{},"resource_names":["*"]}`, `{"node":{"id":"\ud800"}}`,
 	} {
 		f.Add(seed)

@@ -39,11 +39,11 @@ func newTestStream(tb testing.TB, view *cache.View, cfg Config) *stream {
 
 // BenchmarkFlushAmongGlobs measures the cost of sending one change to a client with many globs.
 func BenchmarkFlushAmongGlobs(b *testing.B) {
-	for _, n := range []int{100, 1000, 10_000} {
+	for _, n := range []int{10, 100, 1000} {
 		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
 			view, w := cache.New(cache.Config{})
 			w.SetConnected(true)
-			s := newTestStream(b, view, Config{MaxGlobs: n})
+			s := newTestStream(b, view, Config{})
 			r := &wire.Request{Delta: true, TypeURL: wire.EndpointType}
 			for i := range n {
 				r.Subscribe = append(r.Subscribe, fmt.Sprintf("xdstp://x/envoy.config.endpoint.v3.ClusterLoadAssignment/%d/*", i))

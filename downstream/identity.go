@@ -70,7 +70,7 @@ func (s identification) identityIn(r *wire.Request) *identity {
 		return nil // handle returns the error
 	}
 	sum := maphash.Bytes(nodeSeed, raw.Encoded)
-	if raw.Later && sum == s.lastNode.sum && s.cfg.CheckNode(raw) == nil {
+	if raw.Later && sum == s.lastNode.sum && guard.CheckNode(raw) == nil {
 		return nil
 	}
 	s.lastNode.seen, s.lastNode.sum = true, sum

@@ -264,15 +264,21 @@ func originQuotaError(peer string, bound quota.Exceeded) error {
 		"clients subscribe to %d resource names of one origin, at most %d are allowed", bound.Used, bound.Limit)
 }
 
+// Limits of the globs of a stream, and of those of all clients of a node group.
+const (
+	maxGlobs      = 1000
+	maxGroupGlobs = 10_000
+)
+
 // checkGlobLimits returns an error if a glob is over a limit on a stream that has other globs already. If the glob is
 // new to the group, it counts it in newGlobs.
 func (c *client) checkGlobLimits(typeURL, glob string, others int, newGlobs *int) error {
-	if others >= c.cfg.MaxGlobs {
-		return guard.Exceeds(guard.LimitGlobs, "more than %d globs on one stream", c.cfg.MaxGlobs)
+	if others >= maxGlobs {
+		return guard.Exceeds(guard.LimitGlobs, "more than %d globs on one stream", maxGlobs)
 	}
 	if unfollowed, all := c.Watch.CountUnsubscribed([]string{cache.Collection(typeURL, glob)}); unfollowed > 0 {
-		if all+*newGlobs >= c.cfg.MaxGroupGlobs {
-			return guard.Exceeds(guard.LimitGroupGlobs, "more than %d globs in one node group", c.cfg.MaxGroupGlobs)
+		if all+*newGlobs >= maxGroupGlobs {
+			return guard.Exceeds(guard.LimitGroupGlobs, "more than %d globs in one node group", maxGroupGlobs)
 		}
 		*newGlobs++
 	}

@@ -163,7 +163,7 @@ func (s receiver) handle(r *wire.Request, ident *identity, now time.Time) error 
 	if err := s.identification().applyIdentity(ident); err != nil {
 		return err
 	}
-	if err := cmp.Or(s.identification().checkType(r.TypeURL), s.cfg.checkNameSizes(r)); err != nil {
+	if err := cmp.Or(s.identification().checkType(r.TypeURL), checkNameSizes(r)); err != nil {
 		return err
 	}
 	sub, err := s.ensureSubscription(r.TypeURL)
@@ -246,9 +246,12 @@ func (s receiver) ensureSubscription(typeURL string) (*subscription.Subscription
 	return sub, nil
 }
 
-// minPeerTypes is the minimum number of non-standard types that one peer may use once half of [Config.MaxTypes] are in
-// use.
-const minPeerTypes = 8
+// maxTypes limits the types of a view. Once half of them are in use, one peer may use maxPeerTypes that the protocol does
+// not define.
+const (
+	maxTypes     = 64
+	maxPeerTypes = 8
+)
 
 // checkTypeLimit returns an error if a type that is new to the stream exceeds a limit. The types of the protocol are
 // always allowed. A client that invents types must not lock out other clients.
@@ -257,7 +260,7 @@ func (s receiver) checkTypeLimit(typeURL string) error {
 	if inView || wire.Known(typeURL) {
 		return nil
 	}
-	peer, share, used := s.watch.Peer(), max(s.cfg.MaxTypes/10, minPeerTypes), 0
+	peer, share, used := s.watch.Peer(), maxPeerTypes, 0
 	for _, sub := range s.subs {
 		if !wire.Known(sub.TypeURL) {
 			used++
@@ -265,15 +268,15 @@ func (s receiver) checkTypeLimit(typeURL string) error {
 	}
 	used = max(used, s.group.View.TypesOf(peer))
 	if peer == "" {
-		share = s.cfg.MaxTypes
+		share = maxTypes
 	}
 	switch types = max(types, len(s.subs)); {
-	case types >= s.cfg.MaxTypes:
-		return guard.Exceeds(guard.LimitTypes, "type %q: at most %d types are allowed", typeURL, s.cfg.MaxTypes)
-	case quota.Room(s.cfg.MaxTypes, share, types, used) == 0:
+	case types >= maxTypes:
+		return guard.Exceeds(guard.LimitTypes, "type %q: at most %d types are allowed", typeURL, maxTypes)
+	case quota.Room(maxTypes, share, types, used) == 0:
 		return guard.Exceeds(guard.LimitTypes,
 			"type %q: clients of %s may use at most %d non-standard types while more than half of %d types are in use",
-			typeURL, peer, share, s.cfg.MaxTypes)
+			typeURL, peer, share, maxTypes)
 	default:
 		return nil
 	}

@@ -391,7 +391,7 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 // answer returns the response to a poll of a peer, or nil if the version that the client reported is current. An error
 // is a restError or a gRPC status.
 func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Peer) (*restResponse, error) {
-	if err := s.cfg.checkNameSizes(&req.Request); err != nil {
+	if err := checkNameSizes(&req.Request); err != nil {
 		return nil, err
 	}
 	ident, err := s.identify(ctx, peer, guard.RawNode{Encoded: req.Node, Size: req.NodeBytes}, func() bool { return true })

@@ -267,7 +267,7 @@ func (s pollService) readRequest(
 
 // checkBody rejects a body whose Node is too large or that has too many values. It charges memory for the decoded body.
 func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
-	nodeErr := c.CheckNode(guard.RawNode{Size: s.nodeBytes})
+	nodeErr := guard.CheckNode(guard.RawNode{Size: s.nodeBytes})
 	switch maxValues := c.MaxNames + maxRESTValues; {
 	case s.nodeValues > maxJSONPerNodeValue*guard.MaxNodeValues:
 		return guard.TooManyValues()

@@ -21,30 +21,33 @@ func TestB35_TooManyGlobs(t *testing.T) {
 		name       string
 		delta      bool
 		have, adds []string
-		others     int // globs of other types
+		others     int // further globs of the stream
+		elsewhere  int // globs of other clients of the group, two of which are 8 and 9
 		want       codes.Code
 	}{
-		{"as many as allowed", true, []string{glob(1)}, []string{glob(2), glob(3)}, 0, codes.OK},
-		{"one too many", true, []string{glob(1)}, []string{glob(2), glob(3), glob(4)}, 0, codes.ResourceExhausted},
-		{"with those of other types", true, []string{glob(1)}, []string{glob(2), glob(3)}, 1, codes.ResourceExhausted},
-		{"one already subscribed", true, []string{glob(1)}, []string{glob(1), glob(2), glob(3)}, 0, codes.OK},
-		{"SotW, replaced", false, []string{glob(1), glob(2)}, []string{glob(1), glob(3), glob(4)}, 0, codes.OK},
-		{"SotW, too many", false, []string{glob(1)}, []string{glob(1), glob(2), glob(3), glob(4)}, 0,
+		{"as many as allowed", true, []string{glob(1)}, []string{glob(2), glob(3)}, maxGlobs - 3, 2, codes.OK},
+		{"one too many", true, []string{glob(1)}, []string{glob(2), glob(3)}, maxGlobs - 2, 2, codes.ResourceExhausted},
+		{"one already subscribed", true, []string{glob(1)}, []string{glob(1), glob(2), glob(3)}, maxGlobs - 3, 2, codes.OK},
+		{"SotW, replaced", false, []string{glob(1), glob(2)}, []string{glob(1), glob(3), glob(4)}, maxGlobs - 3, 2, codes.OK},
+		{"SotW, too many", false, []string{glob(1)}, []string{glob(1), glob(2), glob(3), glob(4)}, maxGlobs - 3, 2,
 			codes.ResourceExhausted},
-		{"too many in the group", true, nil, []string{glob(1), glob(2), glob(3)}, 0, codes.ResourceExhausted},
-		{"with other subscribers", true, nil, []string{glob(8), glob(9)}, 0, codes.OK},
-		{"some with other subscribers", true, nil, []string{glob(1), glob(2), glob(9)}, 0, codes.OK},
-		{"names are not globs", true, nil, []string{"a", "b", "c", "d", "e"}, 9, codes.OK},
+		{"too many in the group", true, nil, []string{glob(1), glob(2), glob(3)}, 0, maxGroupGlobs - 2,
+			codes.ResourceExhausted},
+		{"with other subscribers", true, nil, []string{glob(8), glob(9)}, 0, maxGroupGlobs, codes.OK},
+		{"some with other subscribers", true, nil, []string{glob(1), glob(2), glob(9)}, 0, maxGroupGlobs - 2, codes.OK},
+		{"names are not globs", true, nil, []string{"a", "b", "c", "d", "e"}, maxGlobs, 2, codes.OK},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			view, _ := cache.New(cache.Config{})
 			elsewhere := view.Watch()
 			elsewhere.SubscribeAll(cache.Collection(wire.ListenerType, glob(8)))
 			elsewhere.SubscribeAll(cache.Collection(wire.ListenerType, glob(9)))
+			for i := range tt.elsewhere - 2 {
+				elsewhere.SubscribeAll(cache.Collection(wire.ListenerType, glob(100+i)))
+			}
 			c, s := newClient(view, wire.ListenerType, tt.delta)
-			c.cfg.MaxNames, c.cfg.MaxGlobs, c.cfg.MaxGroupGlobs = 100, 3, 4
+			c.cfg.MaxNames = 2 * maxGlobs
 			if len(tt.have) > 0 {
-				c.cfg.MaxGroupGlobs = 9
 				s.ApplyRequest(&wire.Request{Delta: tt.delta, Subscribe: tt.have}, time.Now())
 			}
 			k := c.checkLimits(s, tt.adds, nil, !tt.delta, usage{s.GlobCount() + tt.others, s.GlobCount() + tt.others})

@@ -85,10 +85,9 @@ func handshake(t *testing.T, s *Server, host string) credentials.AuthInfo {
 func TestB35_StreamsOfOneConnectionShareNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Bytes of a shared Node, of other Nodes, that do not count in each, and of a peer.
-		const shared, other, free, bound = 30 << 10, 60 << 10, 16 << 10, 4 << 20
+		const shared, other, free, bound = 30 << 10, 240 << 10, 16 << 10, 64 * guard.MaxNodeBytes
 		view, _ := cache.New(cache.Config{})
-		server, err := New(Config{Views: oneView{view}, Authorizer: &testAuthorizer{changed: make(chan struct{})},
-			Limits: guard.Limits{MaxNodeBytes: bound / 64}})
+		server, err := New(Config{Views: oneView{view}, Authorizer: &testAuthorizer{changed: make(chan struct{})}})
 		check.OK(t, err)
 		var streams []*stream
 		join := func(connection credentials.AuthInfo, encoded []byte) error {
@@ -128,7 +127,7 @@ func TestB35_StreamsOfOneConnectionShareNodes(t *testing.T) {
 		}
 		// fill joins streams with different Nodes, and returns how many the limit of the peer allows.
 		fill := func() (joined int) {
-			for i := range 100 {
+			for i := range 300 {
 				n := nodeOfBytes(t, other)
 				n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
 				if err := join(connections[0], marshalNode(t, n)); err == nil {
@@ -186,10 +185,9 @@ func TestB35_StreamEndsBeforeItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
 		v := &clusterViews{views: map[string]*cache.View{"": view}}
-		server := check.Must(New(Config{Views: v, Authorizer: &testAuthorizer{changed: make(chan struct{})},
-			Limits: guard.Limits{MaxNodeBytes: 32 << 10}}))
-		encoded := marshalNode(t, &node{Id: strings.Repeat("n", 31<<10)})
-		for i := range 150 { // the Nodes of 140 streams would exceed the limit of the peer
+		server := check.Must(New(Config{Views: v, Authorizer: &testAuthorizer{changed: make(chan struct{})}}))
+		encoded := marshalNode(t, &node{Id: strings.Repeat("n", 240<<10)})
+		for i := range 310 { // the Nodes of 300 streams would exceed the limit of the peer
 			s := &stream{server: server, cfg: &server.cfg, rpc: peerClient(t.Context(), "192.0.2.1", nil, nil), delta: true,
 				result: make(chan error, 1), timer: time.NewTimer(time.Hour), requestLimiter: rate.NewLimiter(rate.Inf, 1)}
 			s.turn.Store(turnQueued) // no worker runs the turn

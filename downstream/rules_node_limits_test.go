@@ -64,12 +64,12 @@ func TestB35_NodeLimits(t *testing.T) {
 	}{
 		{"256 KiB and 10,000 values, and extensions", full, ""},
 		{"a byte more", nodeOfBytes(t, most+1),
-			"node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
+			"node of 262145 bytes without its extensions, at most 262144 are allowed (node_bytes)"},
 		{"a value more", &node{ClientFeatures: make([]string, guard.MaxNodeValues+1)},
 			"node of more than 10000 values, counting list elements and fields of structs at any depth: " +
-				"no more are allowed (TENDER_MAX_NODE_BYTES)"},
+				"no more are allowed (node_bytes)"},
 		{"1 MiB of extensions", &node{Id: "n", Extensions: extension(1 << 20)},
-			"at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
+			"at most 1048576 are allowed (node_bytes)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			encoded := marshalNode(t, tt.node)
@@ -100,7 +100,7 @@ func TestB35_RecordedNodeIsBelowLimits(t *testing.T) {
 		t.Errorf("the Node has %d bytes, %d without its extensions, and %d values, want 61090, 174 and 4", r.NodeBytes,
 			len(r.Node), found.Values)
 	}
-	if 4*r.NodeBytes > 1<<20 || 4*len(r.Node) > 256<<10 || 4*found.Values > guard.MaxNodeValues {
+	if 4*r.NodeBytes > guard.MaxNodeBytes || 4*len(r.Node) > 256<<10 || 4*found.Values > guard.MaxNodeValues {
 		t.Error("the limits are less than four times the size of the recorded Node")
 	}
 }
@@ -111,7 +111,7 @@ func streamNodeError(t *testing.T, encoded []byte) error {
 	view, _ := cache.New(cache.Config{})
 	s := newTestStream(t, view, Config{})
 	s.lastNode.seen = false
-	r := &wire.Request{Delta: true, Limits: wire.Limits{MaxNodeBytes: s.cfg.MaxNodeBytes}}
+	r := &wire.Request{Delta: true, Limits: wire.Limits{MaxNodeBytes: guard.MaxNodeBytes}}
 	check.OK(t, r.Decode(firstRequest(encoded)))
 	ident := s.identification().identityIn(r)
 	if ident.err == nil {

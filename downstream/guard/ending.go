@@ -77,8 +77,8 @@ func Ended(reason Ending, code codes.Code, format string, args ...any) error {
 	return &endError{reason: reason, status: status.Newf(code, format, args...)}
 }
 
-// Exceeds returns a RESOURCE_EXHAUSTED error for a client that exceeds a limit. Its message ends with the name of the
-// environment variable that sets the limit.
+// Exceeds returns a RESOURCE_EXHAUSTED error for a client that exceeds a limit. Its message ends with the
+// limit.
 func Exceeds(l Limit, format string, args ...any) error {
 	return ExceedsAs(l, codes.ResourceExhausted, format, args...)
 }

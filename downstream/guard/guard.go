@@ -56,13 +56,10 @@ type Guard struct {
 func New(cfg Config) *Guard {
 	perMinute := rate.Every(time.Minute)
 	return &Guard{
-		cfg:         cfg,
-		connections: newConnections(cfg.Limits),
-		handshakes:  newHandshakes(),
-		nodes: nodes{
-			maxPeerBytes: maxNodesPerPeer * int64(cfg.MaxNodeBytes), maxTurns: max(1, runtime.GOMAXPROCS(0)/2),
-			peers: make(map[string]*peerNodes),
-		},
+		cfg:             cfg,
+		connections:     newConnections(cfg.Limits),
+		handshakes:      newHandshakes(),
+		nodes:           nodes{maxTurns: max(1, runtime.GOMAXPROCS(0)/2), peers: make(map[string]*peerNodes)},
 		streams:         quota.NewPool(cfg.MaxStreams, quota.Tenth(cfg.MaxStreams)),
 		rejectedConnLog: NewLogLimiter(perMinute, 1),
 		throttleLog:     NewLogLimiter(perMinute, 1),
@@ -181,7 +178,7 @@ func (g *Guard) Turn(ctx context.Context, peer string, bytes int) (done func(), 
 // must not keep the decoded Node, which is many times as large. Decoding may wait and take long, so goroutines that
 // serve other clients must not call WithNode, and callers must not hold a lock.
 func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*node) error) (*KeptNode, error) {
-	if err := g.cfg.CheckNode(raw); err != nil {
+	if err := CheckNode(raw); err != nil {
 		return nil, err
 	}
 	peer := g.cfg.PeerName(from)
@@ -199,7 +196,7 @@ func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*
 		return nil, err
 	}
 	defer done()
-	n, err := g.cfg.decode(raw, g.cfg.DynamicParameters)
+	n, err := decode(raw, g.cfg.DynamicParameters)
 	if err != nil {
 		return nil, err
 	}

@@ -27,10 +27,6 @@ type Limits struct {
 	// poll each count as 10 more, an RST_STREAM as 50 more. A new connection costs 100 frames of its host's rate, with
 	// bursts of 50 seconds. Frames beyond the rate are read later. [Guard.Credentials] enforces it. Zero means 5,000.
 	MaxFrameRate int
-
-	// MaxNodeBytes bounds the encoded Node of a client. Without its extensions, it may have 256 KiB and 10,000 values. The
-	// kept Nodes of one peer may have 64 times as many bytes; the first 16 KiB of each do not count. Zero means 1 MiB.
-	MaxNodeBytes int
 }
 
 // WithDefaults returns the limits with defaults for those that are zero.
@@ -42,11 +38,11 @@ func WithDefaults(l Limits) Limits {
 		PeerIPv6Prefix:     cmp.Or(l.PeerIPv6Prefix, 64),
 		MaxStreams:         cmp.Or(l.MaxStreams, 50_000),
 		MaxFrameRate:       cmp.Or(l.MaxFrameRate, 5000),
-		MaxNodeBytes:       cmp.Or(l.MaxNodeBytes, 1<<20),
 	}
 }
 
-// A Limit is a limit on the resources that clients use (B.35). It prints as the environment variable that sets it.
+// A Limit is a limit on the resources that clients use (B.35). It prints as the environment variable that sets it, or as
+// a word in lower case if it is constant.
 type Limit int
 
 // The limits of a server and of its views.
@@ -71,9 +67,9 @@ const (
 )
 
 var limitNames = [limits]string{
-	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "TENDER_MAX_NAME_BYTES", "TENDER_MAX_REQUEST_BYTES", "TENDER_MAX_TYPES",
-	"TENDER_MAX_GLOBS", "TENDER_MAX_GROUP_GLOBS", "TENDER_MAX_GROUPS", "TENDER_MAX_GROUPS_PER_CLIENT",
-	"TENDER_MAX_ORIGIN_NAMES", "TENDER_MAX_NODE_BYTES", "TENDER_MAX_CONNECTIONS", "TENDER_MAX_CONNECTIONS_PER_ADDRESS",
+	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "name_bytes", "TENDER_MAX_REQUEST_BYTES", "types", "globs", "group_globs",
+	"TENDER_MAX_GROUPS", "TENDER_MAX_GROUPS_PER_CLIENT", "TENDER_MAX_ORIGIN_NAMES", "node_bytes",
+	"TENDER_MAX_CONNECTIONS", "TENDER_MAX_CONNECTIONS_PER_ADDRESS",
 	"TENDER_MAX_BUFFERED_REQUEST_BYTES", "TENDER_MAX_FRAME_RATE",
 }
 

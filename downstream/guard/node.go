@@ -11,6 +11,9 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
+// MaxNodeBytes bounds the encoded Node of a client, with its extensions.
+const MaxNodeBytes = 1 << 20
+
 // Bounds of a Node without its extensions, which are skipped (B.35). A stock Envoy 1.40.0 sends 61,090 bytes, of which
 // 174 with 4 values remain. The largest Node in Istio's bootstrap tests has 1,154 bytes and less than 50 values.
 const (
@@ -38,11 +41,11 @@ type RawNode struct {
 }
 
 // CheckNode rejects a Node that is too large to be decoded.
-func (l *Limits) CheckNode(raw RawNode) error {
+func CheckNode(raw RawNode) error {
 	switch {
-	case raw.Size > l.MaxNodeBytes:
+	case raw.Size > MaxNodeBytes:
 		return ExceedsAs(LimitNodeBytes, codes.InvalidArgument, "node of %d bytes, at most %d are allowed",
-			raw.Size, l.MaxNodeBytes)
+			raw.Size, MaxNodeBytes)
 	case len(raw.Encoded) > maxNodeContent:
 		return ExceedsAs(LimitNodeBytes, codes.InvalidArgument,
 			"node of %d bytes without its extensions, at most %d are allowed", len(raw.Encoded), maxNodeContent)
@@ -52,8 +55,8 @@ func (l *Limits) CheckNode(raw RawNode) error {
 }
 
 // decode checks and decodes a Node.
-func (l *Limits) decode(raw RawNode, dynamicParameters bool) (*node, error) {
-	if err := l.CheckNode(raw); err != nil {
+func decode(raw RawNode, dynamicParameters bool) (*node, error) {
+	if err := CheckNode(raw); err != nil {
 		return nil, err
 	}
 	most := wire.Elements{Messages: math.MaxInt, Values: MaxNodeValues}

@@ -87,11 +87,11 @@ func TestB35_NodeLimits(t *testing.T) {
 		extensions int    // size of the extensions in bytes
 		want       string // part of the error; empty if the Node is accepted
 	}{
-		{"256 KiB and a byte", nodeOfBytes(t, maxNodeContent+1), 0, "node of 262145 bytes without its extensions, at most 262144 are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"256 KiB and a byte", nodeOfBytes(t, maxNodeContent+1), 0, "node of 262145 bytes without its extensions, at most 262144 are allowed (node_bytes)"},
 		{"10,000 values", nodeOfValues(MaxNodeValues), 0, ""},
-		{"10,001 values", nodeOfValues(MaxNodeValues + 1), 0, "node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"10,001 values", nodeOfValues(MaxNodeValues + 1), 0, "node of more than 10000 values, counting list elements and fields of structs at any depth: no more are allowed (node_bytes)"},
 		{"256 KiB and 80 KB of extensions", nodeOfBytes(t, maxNodeContent), 80_000, ""},
-		{"1 MiB of extensions", &node{Id: "n"}, 1 << 20, "at most 1048576 are allowed (TENDER_MAX_NODE_BYTES)"},
+		{"1 MiB of extensions", &node{Id: "n"}, 1 << 20, "at most 1048576 are allowed (node_bytes)"},
 		{"900 levels of lists", deep(900), 0, ""},
 		{"1000 levels of lists", deep(1000), 0, "messages are nested too deeply"},
 	} {
@@ -240,8 +240,8 @@ func (g *Guard) chargedTo(host string) (bytes int64) {
 // are charged to their peer. A Node that exceeds the limit is rejected until others are released.
 func TestB35_KeptNodesAreSharedAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const size, free, bound = 60 << 10, 16 << 10, 4 << 20 // bytes of each Node, that do not count, and of a peer
-		g := newGuard(Limits{MaxNodeBytes: 64 << 10})
+		const size, free, bound = 240 << 10, 16 << 10, maxPeerBytes // bytes of each Node, that do not count, and of a peer
+		g := newGuard(Limits{})
 		g.cfg.KeepNodes = func() bool { return true }
 		var all []*KeptNode
 		keep := func(host string, of *nodeCache, n *node) error {
@@ -268,7 +268,7 @@ func TestB35_KeptNodesAreSharedAndBounded(t *testing.T) {
 		}
 		check.Equal(t, "bytes charged after most streams of a connection have ended", g.chargedTo("192.0.2.1"), shared)
 		most := (bound - shared) / (size - free) // further Nodes
-		for i := range 100 {
+		for i := range 300 {
 			n := nodeOfBytes(t, size)
 			n.Cluster = fmt.Sprint(i) + n.GetCluster()[len(fmt.Sprint(i)):]
 			err := keep("192.0.2.1", one, n)
@@ -315,7 +315,6 @@ func FuzzNode(f *testing.F) {
 		f.Add(append(encoded, encoded...))
 	}
 	f.Add([]byte("\x4a\x01\xff\x48\x01"))
-	limits := WithDefaults(Limits{})
 	f.Fuzz(func(t *testing.T, encoded []byte) {
 		want := new(node)
 		refused := proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(encoded, want)
@@ -327,7 +326,7 @@ func FuzzNode(f *testing.F) {
 			}
 			return
 		}
-		got, err := limits.decode(RawNode{Encoded: stripped, Size: size}, true)
+		got, err := decode(RawNode{Encoded: stripped, Size: size}, true)
 		_, limited := LimitOf(err)
 		switch {
 		case err != nil && refused == nil && !limited && !strings.Contains(err.Error(), "nested"):

@@ -11,9 +11,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxNodesPerPeer bounds the kept Nodes of one peer, in multiples of [Limits.MaxNodeBytes]. The first 16 KiB of each do
-// not count.
-const maxNodesPerPeer = 64
+// maxPeerBytes bounds the kept Nodes of one peer. The first 16 KiB of each do not count.
+const maxPeerBytes = 64 * MaxNodeBytes
 
 // work is a kind of CPU work for the requests of a peer, which is limited by turns.
 type work int
@@ -49,8 +48,7 @@ var timeShares = [works]timeShare{
 // nodes limits the cost of large requests of each peer: CPU time, by timeShares, and the memory of Nodes that wait for
 // a turn or are kept (B.35). The rate limit of frames covers small first Nodes.
 type nodes struct {
-	maxPeerBytes int64 // of the Nodes of a peer
-	maxTurns     int   // concurrent turns of one kind of work of a peer
+	maxTurns int // concurrent turns of one kind of work of a peer
 
 	mu    sync.Mutex
 	peers map[string]*peerNodes // guarded by mu; peers that have large Nodes
@@ -118,7 +116,7 @@ func (s *nodes) hold(peer string, bytes int) (release func(), err error) {
 	use := s.enter(peer)
 	s.mu.Lock()
 	held := use.held
-	fits := held+charged <= s.maxPeerBytes
+	fits := held+charged <= maxPeerBytes
 	if fits {
 		use.held += charged
 	}
@@ -126,7 +124,7 @@ func (s *nodes) hold(peer string, bytes int) (release func(), err error) {
 	if !fits {
 		s.leave(peer, use)
 		return nil, Exceeds(LimitNodeBytes,
-			"nodes of %s take %d bytes, %d more would be over the %d that one peer is allowed", peer, held, charged, s.maxPeerBytes)
+			"nodes of %s take %d bytes, %d more would be over the %d that one peer is allowed", peer, held, charged, maxPeerBytes)
 	}
 	return sync.OnceFunc(func() {
 		s.mu.Lock()

@@ -132,14 +132,9 @@ type Config struct {
 	PeerIPv6Prefix          int           `env:"CLIENT_IPV6_PREFIX"` // bits
 	MaxStreamsPerConnection int           `env:"MAX_STREAMS_PER_CONNECTION"`
 	MaxNames                int           `env:"MAX_NAMES"`
-	MaxGlobs                int           `env:"MAX_GLOBS"`
-	MaxGroupGlobs           int           `env:"MAX_GROUP_GLOBS"`
-	MaxNameBytes            Size          `env:"MAX_NAME_BYTES"`
-	MaxNodeBytes            Size          `env:"MAX_NODE_BYTES"`
 	MaxRequestBytes         Size          `env:"MAX_REQUEST_BYTES"`
 	MaxOriginResponseBytes  Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
 	MaxResourceBytes        Size          `env:"MAX_RESOURCE_BYTES"` // 0 for no limit
-	MaxTypes                int           `env:"MAX_TYPES"`
 	MaxGroups               int           `env:"MAX_GROUPS"`
 	MetricsGroups           int           `env:"METRICS_GROUPS"`
 	MaxPeerGroups           int           `env:"MAX_GROUPS_PER_CLIENT"`

@@ -122,20 +122,15 @@ var goodValues = []struct{ name, value, shown string }{
 	{"CLIENT_IPV6_PREFIX", "48", ""},
 	{"MAX_FRAME_RATE", "12", ""},
 	{"MAX_NAMES", "12", ""},
-	{"MAX_NAME_BYTES", "1024", "1KiB"},
-	{"MAX_NODE_BYTES", "64KiB", ""},
 	{"MAX_REQUEST_BYTES", "1536 KiB", "1536KiB"},
 	{"MAX_BUFFERED_REQUEST_BYTES", "64 MiB", "64MiB"},
 	{"MAX_ORIGIN_RESPONSE_BYTES", "1GiB", ""},
 	{"MAX_RESOURCE_BYTES", "4 MiB", "4MiB"},
 	{"MAX_RESOURCE_BYTES", "Off", "off"},
-	{"MAX_TYPES", "12", ""},
 	{"MAX_GROUPS", "12", ""},
 	{"MAX_GROUPS_PER_CLIENT", "12", ""},
 	{"MAX_ORIGIN_NAMES", "12", ""},
 	{"ORIGIN_STREAM_RATE", "12", ""},
-	{"MAX_GLOBS", "12", ""},
-	{"MAX_GROUP_GLOBS", "12", ""},
 	{"FIRST_REQUEST_TIMEOUT", "3s", ""},
 	{"ACK_WAIT", "300ms", ""},
 	{"SEND_TIMEOUT", "3s", ""},
@@ -223,7 +218,7 @@ func TestLoadConfigFields(t *testing.T) {
 	cfg, err := Load([]string{
 		"TENDER_ORIGIN=a:1, b:2", "TENDER_NODE_LOCALITY=eu/eu-1", `TENDER_NODE_METADATA={"env":"test"}`,
 		"TENDER_NODE_GROUP_BY=none", "TENDER_PREWARM=cds", "TENDER_EDS_AFTER_CDS=off", "TENDER_LOG_LEVEL=warn",
-		"TENDER_MAX_NAME_BYTES=2KiB", "TENDER_ACK_WAIT=1s", "TENDER_ACK_WAIT=2s",
+		"TENDER_MAX_REQUEST_BYTES=20KiB", "TENDER_ACK_WAIT=1s", "TENDER_ACK_WAIT=2s",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +236,7 @@ func TestLoadConfigFields(t *testing.T) {
 	check("Prewarm", cfg.Prewarm, []string{typeCDS})
 	check("EDSAfterCDS", cfg.EDSAfterCDS, false)
 	check("LogLevel", cfg.LogLevel, slog.LevelWarn)
-	check("MaxNameBytes", cfg.MaxNameBytes, Size(2048))
+	check("MaxRequestBytes", cfg.MaxRequestBytes, Size(20<<10))
 	check("AckWait", cfg.AckWait, time.Second) // the first entry counts, as for os.Getenv
 }
 
@@ -442,11 +437,6 @@ var badValues = []struct{ name, value, cause string }{
 	{"MAX_FRAME_RATE", "10000001", "too large"},
 	{"MAX_FRAME_RATE", "5k", "not a whole number"},
 	{"MAX_NAMES", "100k", "not a whole number"},
-	{"MAX_GLOBS", "0", "too small"},
-	{"MAX_GROUP_GLOBS", "1.5", "not a whole number"},
-	{"MAX_NODE_BYTES", "100B", "too small"},
-	{"MAX_NAME_BYTES", "4kb", "not a size"},
-	{"MAX_NAME_BYTES", "4B", "too small"},
 	{"MAX_REQUEST_BYTES", "-1", "not a size"},
 	{"MAX_BUFFERED_REQUEST_BYTES", "1KiB", "MAX_BUFFERED_REQUEST_BYTES"},
 	{"MAX_BUFFERED_REQUEST_BYTES", "63MiB", "63MiB is less than four times TENDER_MAX_REQUEST_BYTES=16MiB"},
@@ -454,7 +444,6 @@ var badValues = []struct{ name, value, cause string }{
 	{"MAX_ORIGIN_RESPONSE_BYTES", "2GiB", "too large"},
 	{"MAX_RESOURCE_BYTES", "1B", "too small"},
 	{"MAX_RESOURCE_BYTES", "unlimited", "not a size"},
-	{"MAX_TYPES", "-1", "too small"},
 	{"MAX_GROUPS", "0x", "not a whole number"},
 	{"MAX_GROUPS_PER_CLIENT", "0", "too small"},
 	{"MAX_GROUPS_PER_CLIENT", "100001", "too large"},

@@ -40,15 +40,6 @@ var limitRows = []spec{
 	limit("MAX_NAMES", "100000", 100_000_000,
 		"names that one stream may subscribe to, or report in `initial_resource_versions`",
 		"Raise it when a client needs more resources."),
-	limit("MAX_GLOBS", "1000", 1_000_000, "globs that one stream may subscribe to",
-		"Raise it when a client needs more collections."),
-	limit("MAX_GROUP_GLOBS", "10000", 1_000_000, "globs that the clients of one node group may subscribe to",
-		"Raise it when the clients of a group need more collections together."),
-	sizeLimit("MAX_NAME_BYTES", "4KiB", 16, mebibyte, "length of a resource name",
-		"Raise it when the control plane uses longer names."),
-	sizeLimit("MAX_NODE_BYTES", "1MiB", kibibyte, gibibyte, "size of the Node of a client",
-		"Beside its extensions, a Node may have 256KiB and 10000 values. The stored Nodes of one client may use 64 times "+
-			"this limit, beside 16KiB of each. Raise it when Nodes have large metadata."),
 	sizeLimit("MAX_REQUEST_BYTES", "16MiB", 4*kibibyte, gibibyte, "size of a client request",
 		"Raise it when a client reports more names than fit."),
 	sizeLimit("MAX_ORIGIN_RESPONSE_BYTES", "256MiB", mebibyte, gibibyte, "size of a response of the control plane",
@@ -61,9 +52,6 @@ var limitRows = []spec{
 			"it when clients cannot receive larger resources.",
 		parse: untyped(parseResourceBytes),
 	},
-	limit("MAX_TYPES", "64", 10_000, "resource types in one view",
-		"While more than half are in use, one client may add a tenth, and at least 8, of types that the protocol does not "+
-			"define. Raise it when you have more types of your own."),
 	limit("MAX_GROUPS", "256", 100_000, "node groups",
 		"Groups without clients make room for new ones; their snapshots stay. Raise it when there are more kinds of "+
 			"clients, such as one group per proxy."),

@@ -91,13 +91,12 @@ func badAny(typeURL string) string {
 
 // badLimits are the limits that rows of the tables exceed.
 var badLimits = []string{
-	"TENDER_MAX_NAME_BYTES=100B", "TENDER_MAX_NAMES=3", "TENDER_MAX_REQUEST_BYTES=4KiB",
-	"TENDER_MAX_ORIGIN_RESPONSE_BYTES=1MiB",
+	"TENDER_MAX_NAMES=3", "TENDER_MAX_REQUEST_BYTES=8KiB", "TENDER_MAX_ORIGIN_RESPONSE_BYTES=1MiB",
 }
 
 const (
 	badCut  = "\x0a\x7f" // a truncated field
-	badLong = 101        // bytes of a name that exceeds the limit
+	badLong = 4097       // bytes of a name that exceeds the limit
 )
 
 // badRequests are requests on a stream. Field names are those of both variants or of one; a row is sent in every
@@ -111,28 +110,28 @@ var badRequests = []badInput{
 	{"a tag that is cut off", wireMessage{"", "\xff"}, codes.InvalidArgument, "malformed request at byte 0 of 1"},
 	{"field number 0", wireMessage{"", "\x00\x00"}, codes.InvalidArgument, "malformed request at byte 0 of 2"},
 	{"the end of a group", wireMessage{"", "\x0c"}, codes.InvalidArgument, "malformed request at byte 0 of 1"},
-	{"more bytes than allowed", badRequest("response_nonce", strings.Repeat("n", 4096)), codes.ResourceExhausted,
-		"larger than max (4152 vs. 4096)"},
+	{"more bytes than allowed", badRequest("response_nonce", strings.Repeat("n", 8192)), codes.ResourceExhausted,
+		"larger than max (8248 vs. 8192)"},
 
 	{"type_url: none", wireMessage{"resource_names", "a"}, codes.InvalidArgument, "type_url is empty"},
 	{"type_url: not UTF-8", wireMessage{"type_url", "\xff"}, codes.InvalidArgument, `type URL "\xff" is not UTF-8`},
 	{"type_url: too long", wireMessage{"type_url", strings.Repeat("t", badLong)}, codes.InvalidArgument,
-		"type_url of 101 bytes, at most 100 are allowed"},
+		"type_url of 4097 bytes, at most 4096 are allowed"},
 
 	{"node: invalid bytes", badRequest("node", "\xff\xff"), codes.InvalidArgument,
 		"node is not an envoy.config.core.v3.Node: "},
 	{"node: id not UTF-8", badRequest("node", badPart(&corepb.Node{}, "id", "\xff")), codes.InvalidArgument,
 		"contains invalid UTF-8"},
-	{"node: too large", badRequest("node", badPart(&corepb.Node{}, "id", strings.Repeat("n", 4096))),
-		codes.ResourceExhausted, "vs. 4096"},
+	{"node: too large", badRequest("node", badPart(&corepb.Node{}, "id", strings.Repeat("n", 8192))),
+		codes.ResourceExhausted, "vs. 8192"},
 
 	{"names: too long", badRequest("resource_names", strings.Repeat("n", badLong)), codes.InvalidArgument,
-		`resource name "` + strings.Repeat("n", 64) + `"… of 101 bytes, at most 100 are allowed`},
+		`resource name "` + strings.Repeat("n", 64) + `"… of 4097 bytes, at most 4096 are allowed`},
 	{"names: not UTF-8", badRequest("resource_names", "\xff"), codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
 	{"names: xdstp without a type", badRequest("resource_names", "xdstp://authority"), codes.OK,
 		`name=xdstp://authority err="malformed xdstp name`},
 	{"names unsubscribed: too long", badRequest("resource_names_unsubscribe", strings.Repeat("n", badLong)),
-		codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
+		codes.InvalidArgument, "of 4097 bytes, at most 4096 are allowed"},
 	{"names unsubscribed: not UTF-8", badRequest("resource_names_unsubscribe", "\xff"), codes.InvalidArgument,
 		`resource name "\xff" is not UTF-8`},
 
@@ -142,7 +141,7 @@ var badRequests = []badInput{
 		codes.InvalidArgument, `resource name "\xff" is not UTF-8`},
 	{"locators: name too long",
 		badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", strings.Repeat("n", badLong))),
-		codes.InvalidArgument, "of 101 bytes, at most 100 are allowed"},
+		codes.InvalidArgument, "of 4097 bytes, at most 4096 are allowed"},
 	{"locators: parameter cut off",
 		badRequest("resource_locators", badPart(&discoverypb.ResourceLocator{}, "name", "a", "dynamic_parameters", badCut)),
 		codes.InvalidArgument, "malformed message: dynamic parameter"},
@@ -175,7 +174,7 @@ var badOfOneType = []badInput{
 		`type_url is "` + typeLDS + `": this stream serves "` + typeCDS + `" alone`},
 	{"type_url: not UTF-8", wireMessage{"type_url", "\xff"}, codes.InvalidArgument, `type URL "\xff" is not UTF-8`},
 	{"names: too long", wireMessage{"resource_names", strings.Repeat("n", badLong)}, codes.InvalidArgument,
-		"of 101 bytes, at most 100 are allowed"},
+		"of 4097 bytes, at most 4096 are allowed"},
 }
 
 // A badCall is a raw gRPC call: the framed body, and headers in pairs that replace the valid ones.
@@ -197,8 +196,8 @@ var badCalls = []badInput{
 		codes.Unimplemented, "compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)"},
 	{"compression: none was named", badCall{badFrame(1, 1, "x"), nil}, codes.Internal,
 		"compressed flag set with identity or empty encoding"},
-	{"length: more than allowed", badCall{badFrame(0, 4097, "x"), nil}, codes.ResourceExhausted,
-		"larger than max (4097 vs. 4096)"},
+	{"length: more than allowed", badCall{badFrame(0, 8193, "x"), nil}, codes.ResourceExhausted,
+		"larger than max (8193 vs. 8192)"},
 	{"length: more than there is", badCall{badFrame(0, 100, "x"), nil}, codes.Internal, "unexpected EOF"},
 	{"content type: another", badCall{nil, []string{"Content-Type", "text/plain"}}, codes.InvalidArgument,
 		`invalid gRPC request content-type "text/plain"`},

@@ -27,7 +27,7 @@ var badReports = []badInput{
 	{"invalid bytes", badReport{bytes: "\xff"}, codes.InvalidArgument, "load report: "},
 	{"more bytes than allowed",
 		badReport{bytes: badPart(&lrspb.LoadStatsRequest{}, "node",
-			badPart(&endpointpb.ClusterStats{}, "cluster_name", string(make([]byte, 4096))))}, codes.ResourceExhausted,
+			badPart(&endpointpb.ClusterStats{}, "cluster_name", string(make([]byte, 8192))))}, codes.ResourceExhausted,
 		"larger than max ("},
 	{"cluster_name: none", badReport{change: func(stats *endpointpb.ClusterStats, _ *endpointpb.UpstreamLocalityStats) {
 		stats.ClusterName = ""

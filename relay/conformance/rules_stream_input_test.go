@@ -37,9 +37,9 @@ func otherClient(t *testing.T, o *relaytest.Origin, conn *grpc.ClientConn) func(
 func TestInput_NamesAreBounded(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		r := start(t, o, "TENDER_MAX_NAME_BYTES=100B")
+		r := start(t, o)
 		check := otherClient(t, o, r.Conn())
-		longest, tooLong := strings.Repeat("n", 100), strings.Repeat("n", 101)
+		longest, tooLong := strings.Repeat("n", 4096), strings.Repeat("n", 4097)
 		o.Put(domainRoute(longest, "x"))
 		for _, tc := range []struct {
 			typeURL, name string
@@ -70,14 +70,14 @@ func TestInput_NamesAreBounded(t *testing.T) {
 func TestInput_TooManyTypes(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
-		r := start(t, o, "TENDER_MAX_TYPES=3")
+		r := start(t, o)
 		check := otherClient(t, o, r.Conn()) // uses the first type
 		typeURL := func(i int) string { return fmt.Sprint("type.googleapis.com/acme.T", i) }
 		c := r.Client(relaytest.ClientOptions{Variant: v})
-		for i := range 3 {
+		for i := range 64 {
 			o.Set(typeURL(i), "a", relaytest.Opaque(typeURL(i), "a", nil), "1")
 			c.Subscribe(typeURL(i), "a")
-			if i < 2 {
+			if i < 63 {
 				recvAndAck(t, c, typeURL(i), "a")
 			}
 		}

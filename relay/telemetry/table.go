@@ -241,7 +241,7 @@ var table = []row{
 			}
 		}},
 	{"tender.client.refusals", counter, "{refusal}", "limit",
-		"Connections, stream requests and polls above a limit, by the variable of the limit.", func(r *Reading, put put) {
+		"Connections, stream requests and polls above a limit, by the variable of the limit, or a word if it is constant.", func(r *Reading, put put) {
 			for limit, n := range r.Server.Refused {
 				put(float64(n), limit.String())
 			}

@@ -31,11 +31,11 @@ const (
 	budgetRequest     = 2 * mebibyte
 	budgetUnread      = 4 * budgetRequest // buffered request bytes
 	budgetNames       = 500               // names per stream
-	budgetNameBytes   = 256
-	budgetOrigin      = 1000 // names at the origin
+	budgetNameBytes   = 256               // of the names in the test, which are shorter than the relay allows
+	budgetOrigin      = 1000              // names at the origin
 	budgetGroups      = 2
-	budgetNodeBytes   = 16 << 10
-	budgetPeers       = 3 // number of client addresses, not a limit of the relay
+	budgetNodeBytes   = 256 << 10 // without rules, only Nodes that wait to be decoded are kept, one per stream
+	budgetPeers       = 3         // number of client addresses, not a limit of the relay
 )
 
 // budget is the maximum memory in bytes for these limits, by the formula in deploy/docs/configuration.md.
@@ -43,7 +43,7 @@ const budget = budgetUnread +
 	budgetConnections*(400<<10) +
 	budgetStreams*(64<<10+16<<10) + budgetStreams*budgetNames*200 +
 	budgetOrigin*(budgetNameBytes+500) +
-	budgetPeers*64*budgetNodeBytes +
+	budgetStreams*budgetNodeBytes +
 	budgetGroups*(8<<20)
 
 // clientBytes is an estimate of the memory of the test's clients, which run in the same process.
@@ -54,8 +54,8 @@ const clientBytes = budgetConnections * (256 << 10)
 func TestB35_TheBudget(t *testing.T) {
 	v := serve(t, "TENDER_MAX_CONNECTIONS="+fmt.Sprint(budgetConnections), "TENDER_MAX_STREAMS="+fmt.Sprint(budgetStreams),
 		"TENDER_MAX_BUFFERED_REQUEST_BYTES="+fmt.Sprint(budgetUnread), "TENDER_MAX_REQUEST_BYTES="+fmt.Sprint(budgetRequest),
-		"TENDER_MAX_NAMES="+fmt.Sprint(budgetNames), "TENDER_MAX_NAME_BYTES="+fmt.Sprint(budgetNameBytes, "B"), "TENDER_MAX_ORIGIN_NAMES="+fmt.Sprint(budgetOrigin),
-		"TENDER_MAX_GROUPS="+fmt.Sprint(budgetGroups), "TENDER_NODE_GROUP_BY=cluster", "TENDER_MAX_NODE_BYTES="+fmt.Sprint(budgetNodeBytes),
+		"TENDER_MAX_NAMES="+fmt.Sprint(budgetNames), "TENDER_MAX_ORIGIN_NAMES="+fmt.Sprint(budgetOrigin),
+		"TENDER_MAX_GROUPS="+fmt.Sprint(budgetGroups), "TENDER_NODE_GROUP_BY=cluster",
 		"TENDER_REQUEST_COMPRESSION=gzip", "TENDER_LRS=aggregate", "TENDER_DYNAMIC_PARAMETERS=on")
 	const workers, acts = 8, 25
 	said := newSayings(t)

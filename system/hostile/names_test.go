@@ -47,11 +47,11 @@ func TestB35_InventedNames(t *testing.T) {
 	}
 }
 
-// TestB35_InventedTypes: one address that subscribes to invented types may use at most half of TENDER_MAX_TYPES. A
+// TestB35_InventedTypes: one address that subscribes to invented types may use at most half of the types. A
 // client of another address is served a new type. Types without subscriptions are released. (B.35)
 func TestB35_InventedTypes(t *testing.T) {
-	const most = 40
-	v := serve(t, fmt.Sprint("TENDER_MAX_TYPES=", most), "TENDER_LINGER=1s", "TENDER_WILDCARD_LINGER=1s")
+	const most = 64
+	v := serve(t, "TENDER_LINGER=1s", "TENDER_WILDCARD_LINGER=1s")
 	typeURL := func(i int) string { return fmt.Sprint("type.googleapis.com/made.up.T", i) }
 	own := "type.googleapis.com/acme.Thing"
 	v.origin.Set(own, "a", relaytest.Opaque(own, "a", nil), "1")

@@ -86,7 +86,7 @@ func (v *victim) join(conn *grpc.ClientConn, n *corepb.Node) error {
 }
 
 // joinAll opens streams with the Nodes concurrently. It returns how many were served and how many exceeded
-// TENDER_MAX_NODE_BYTES.
+// the limit of kept Nodes.
 func (v *victim) joinAll(conn *grpc.ClientConn, nodes iter.Seq[*corepb.Node]) (served, refused int) {
 	v.t.Helper()
 	answers := make(chan error)
@@ -99,7 +99,7 @@ func (v *victim) joinAll(conn *grpc.ClientConn, nodes iter.Seq[*corepb.Node]) (s
 		switch err := <-answers; {
 		case err == nil:
 			served++
-		case status.Code(err) == codes.ResourceExhausted && strings.HasSuffix(status.Convert(err).Message(), "(TENDER_MAX_NODE_BYTES)"):
+		case status.Code(err) == codes.ResourceExhausted && strings.HasSuffix(status.Convert(err).Message(), "(node_bytes)"):
 			refused++
 		default:
 			v.t.Errorf("a stream ended with %v, want a response or the limit of Nodes", err)
@@ -158,8 +158,8 @@ func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
 // TestB35_ManyLargeNodes: with rules, the total size of the kept Nodes of one client address is limited, and streams
 // above the limit are rejected. (B.35)
 func TestB35_ManyLargeNodes(t *testing.T) {
-	const connections, streams, bound, each = 2, 50, 64 * (256 << 10), 240 << 10
-	v := serve(t, append(rulesForAll(t), "TENDER_MAX_NODE_BYTES=256KiB")...)
+	const connections, streams, bound, each = 2, 160, 64 << 20, 240 << 10
+	v := serve(t, rulesForAll(t)...)
 	var conns []*grpc.ClientConn
 	for range connections {
 		conns = append(conns, v.Conn(from("127.0.0.3")))
