@@ -383,13 +383,13 @@ func (g *groups) scheduleRemoval(gr *group) {
 		return
 	}
 	var idle *time.Timer // identifies this period without streams
-	idle = time.AfterFunc(2*g.cfg.WildcardLinger, func() {
+	idle = time.AfterFunc(2*upstream.WildcardLinger(g.cfg.Linger), func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		switch {
 		case gr.removal != idle: // a stream joined meanwhile
 		case g.decisions.anyFrozen() || g.rollouts.anyOpen(): // returning clients need the frozen state
-			idle.Reset(2 * g.cfg.WildcardLinger)
+			idle.Reset(2 * upstream.WildcardLinger(g.cfg.Linger))
 		default:
 			g.remove(gr, false)
 		}

@@ -39,7 +39,6 @@ var handedOver = map[string]string{
 	"MaxFrameRate":            "downstream.MaxFrameRate",
 	"MaxGroups":               "groups.burst groups.shares.total upstream.StreamBurst",
 	"MaxHistoryBytes":         "history.Bytes",
-	"MaxLingering":            "upstream.MaxLingering",
 	"MaxNames":                "downstream.MaxNames",
 	"MaxOriginNames":          "names.pool.share names.pool.total",
 	"MaxOriginResponseBytes":  "upstream.MaxResponseBytes",
@@ -59,7 +58,6 @@ var handedOver = map[string]string{
 	"NodeMetadata":            "node",
 	"OriginKeepalive":         "upstream.Keepalive",
 	"OriginProtocol":          "upstream.Protocol",
-	"OriginStreamRate":        "upstream.StreamRate",
 	"Origins":                 "router.origins",
 	"PeerIPv6Prefix":          "downstream.PeerIPv6Prefix",
 	"Peers":                   "peers.Targets",
@@ -79,7 +77,6 @@ var handedOver = map[string]string{
 	"TraceDeliveries":         "traces.Every",
 	"TraceSlow":               "traces.Slow",
 	"VersionSource":           "cache.VersionSource",
-	"WildcardLinger":          "upstream.WildcardLinger",
 	"WildcardTypes":           "downstream.WildcardTypes",
 }
 
@@ -120,7 +117,7 @@ var handedOverBy = map[string]string{
 	"openOrigin": "files.Check files.Dir files.Logger files.Trace upstream.Authority upstream.CallCredentials " +
 		"upstream.Chain upstream.Check upstream.Credentials upstream.DialOptions upstream.Logger upstream.Requested " +
 		"upstream.Targets upstream.Trace",
-	"nothing: their defaults apply": "downstream.ResponseBytes files.Poll upstream.MaxLingeringBytes",
+	"nothing: their defaults apply": "downstream.ResponseBytes files.Poll upstream.MaxLingering upstream.MaxLingeringBytes",
 }
 
 // configured returns the other configurations that a Config sets.

@@ -97,7 +97,7 @@ func (v *subscriptions) addCollection(s *subscription, glob, key string) *collec
 func (v *subscriptions) startLinger(c *collection, now time.Time) {
 	v.stopLinger(c)
 	if c.lingerUntil = now; v.lingeringGlobs < maxLingeringGlobs {
-		c.lingerUntil = now.Add(jitter(v.cfg.WildcardLinger))
+		c.lingerUntil = now.Add(jitter(WildcardLinger(v.cfg.Linger)))
 	}
 	v.lingeringGlobs++
 	v.agenda.schedule(c, c.lingerUntil)

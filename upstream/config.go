@@ -99,9 +99,9 @@ type Config struct {
 	// version of that resource and applies the rest (B.9). Zero means no limit.
 	MaxResourceBytes int
 
-	// StreamRate limits the ADS streams that views open per minute. StreamBurst is how many may be opened at once
-	// before that. Streams over the limit wait. Zero means no limit.
-	StreamRate, StreamBurst int
+	// StreamBurst limits the ADS streams that views open at once, after which they open 600 per minute. Streams over the
+	// limit wait. Zero means no limit.
+	StreamBurst int
 
 	// FullResync requests all resources after a reconnect, instead of reporting the cached versions.
 	FullResync bool
@@ -109,12 +109,12 @@ type Config struct {
 	// ContentVersions derives resource versions from content (B.2).
 	ContentVersions bool
 
-	// Linger is how long an unused subscription to a name is kept, WildcardLinger how long one to a wildcard or a glob.
-	// Zero means 5m and 15m.
-	Linger, WildcardLinger time.Duration
+	// Linger is how long an unused subscription to a name is kept. One to a wildcard or a glob is kept for
+	// [WildcardLinger]. Zero means 5m.
+	Linger time.Duration
 
 	// MaxLingering limits the unused names that are kept, MaxLingeringBytes the size of their resources. Zero means
-	// 100,000 and 512 MiB.
+	// 100,000 and 512 MiB. Only tests set them, because they have fewer names.
 	MaxLingering, MaxLingeringBytes int
 
 	// ColdWait is the time without a new name after which a set counts as complete (B.7). After a minute in total, it
@@ -146,6 +146,10 @@ type Config struct {
 	Logger *slog.Logger
 }
 
+// WildcardLinger returns how long an unused subscription to a wildcard or a glob is kept, given how long one to a name
+// is. It is longer, because the relay would have to request many resources again.
+func WildcardLinger(linger time.Duration) time.Duration { return 3 * linger }
+
 // withDefaults returns the configuration with the default of every unset field. It returns an error if Targets is empty
 // or Protocol is not one of the constants.
 func (c Config) withDefaults() (Config, error) {
@@ -157,7 +161,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Keepalive = cmp.Or(c.Keepalive, 330*time.Second)
 	c.Linger = cmp.Or(c.Linger, 5*time.Minute)
-	c.WildcardLinger = cmp.Or(c.WildcardLinger, 15*time.Minute)
 	c.ColdWait = cmp.Or(c.ColdWait, 10*time.Second)
 	c.MassDeleteHold = cmp.Or(c.MassDeleteHold, 10*time.Minute)
 	c.MaxResponseBytes = cmp.Or(c.MaxResponseBytes, 256<<20)

@@ -17,8 +17,8 @@ import (
 // without a token waits; the limiter serves waiters in order of arrival. An attempt that fails without a connection
 // returns its token. The methods may be called from any goroutine.
 type streamLimiter struct {
-	burst, perMinute float64 // no limit if perMinute is 0
-	log              *slog.Logger
+	burst float64 // no limit if 0
+	log   *slog.Logger
 
 	// Guarded by mu.
 	mu         sync.Mutex
@@ -35,11 +35,14 @@ type streamWaiter struct{ waiting bool }
 // the computed time, because earlier waiters may call stopWaiting.
 const limiterPoll = time.Second
 
-// newStreamLimiter returns a limiter with a full bucket. If cfg.StreamRate is zero, it limits nothing.
+// streamsPerMinute limits the streams that views open to an origin, after a burst.
+const streamsPerMinute = 600
+
+// newStreamLimiter returns a limiter with a full bucket. If cfg.StreamBurst is zero, it limits nothing.
 func newStreamLimiter(cfg *Config) *streamLimiter {
-	burst := float64(max(cfg.StreamBurst, 1))
+	burst := float64(cfg.StreamBurst)
 	return &streamLimiter{
-		burst: burst, perMinute: float64(cfg.StreamRate), tokens: burst,
+		burst: burst, tokens: burst,
 		log: cfg.Logger, logLimit: rate.Sometimes{First: 1, Interval: time.Minute},
 	}
 }
@@ -47,14 +50,14 @@ func newStreamLimiter(cfg *Config) *streamLimiter {
 // allow takes a token for a stream and returns true, or makes the stream wait. In this case, the caller must call allow
 // again at next, or stopWaiting.
 func (p *streamLimiter) allow(l *streamWaiter, now time.Time) (next time.Time, ok bool) {
-	if p.perMinute == 0 {
+	if p.burst == 0 {
 		return time.Time{}, true
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if passed := now.Sub(p.refilledAt); passed > 0 {
 		if !p.refilledAt.IsZero() {
-			p.tokens = min(p.tokens+passed.Minutes()*p.perMinute, p.burst)
+			p.tokens = min(p.tokens+passed.Minutes()*streamsPerMinute, p.burst)
 		}
 		p.refilledAt = now
 	}
@@ -66,11 +69,11 @@ func (p *streamLimiter) allow(l *streamWaiter, now time.Time) (next time.Time, o
 		if place == len(p.waiting) {
 			p.waiting, l.waiting = append(p.waiting, l), true
 			p.logLimit.Do(func() {
-				p.log.Warn("upstream streams delayed by TENDER_ORIGIN_STREAM_RATE",
-					slog.Int("waiting", len(p.waiting)), slog.Float64("per_minute", p.perMinute))
+				p.log.Warn("upstream streams delayed by the rate limit",
+					slog.Int("waiting", len(p.waiting)), slog.Int("per_minute", streamsPerMinute))
 			})
 		}
-		return now.Add(min(time.Duration(short/p.perMinute*float64(time.Minute))+time.Millisecond, limiterPoll)), false
+		return now.Add(min(time.Duration(short/streamsPerMinute*float64(time.Minute))+time.Millisecond, limiterPoll)), false
 	}
 	p.tokens--
 	p.remove(l)

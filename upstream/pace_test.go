@@ -14,7 +14,7 @@ import (
 // that gives up delays no other, and a stream that was never opened does not count.
 func TestB35_StreamRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newStreamLimiter(&Config{StreamRate: 60, StreamBurst: 3, Logger: slog.New(slog.DiscardHandler)})
+		p := newStreamLimiter(&Config{StreamBurst: 3, Logger: slog.New(slog.DiscardHandler)})
 		lines := make([]adsStream, 10)
 		take := func(i int, want bool) {
 			t.Helper()
@@ -30,12 +30,12 @@ func TestB35_StreamRateLimit(t *testing.T) {
 			take(4, false)
 		}
 		check.Equal(t, "waiting streams", p.waitingCount(), 2)
-		time.Sleep(time.Second)
+		time.Sleep(time.Minute / streamsPerMinute)
 		take(4, false) // stream 3 is before it in the queue
 		take(3, true)
 		take(5, false)
 		p.stopWaiting(&lines[4].waiter)
-		time.Sleep(time.Second)
+		time.Sleep(time.Minute / streamsPerMinute)
 		take(5, true)
 		take(6, false)
 		p.refund()
@@ -60,7 +60,7 @@ func TestB35_StreamRateLimit(t *testing.T) {
 // TestB35_StreamRateLimitUnderChurn: the rate and the burst limit the streams opened per minute, even if nine of ten
 // waiting streams give up. The limit is used up.
 func TestB35_StreamRateLimitUnderChurn(t *testing.T) {
-	p := newStreamLimiter(&Config{StreamRate: 600, StreamBurst: 20, Logger: slog.New(slog.DiscardHandler)})
+	p := newStreamLimiter(&Config{StreamBurst: 20, Logger: slog.New(slog.DiscardHandler)})
 	opened, waiting, now := 0, []*adsStream{}, epoch
 	for range 60 * 100 { // each 10ms, a stream arrives
 		if waiting = append(waiting, new(adsStream)); len(waiting) > 50 {
@@ -76,5 +76,5 @@ func TestB35_StreamRateLimitUnderChurn(t *testing.T) {
 		})
 		now = now.Add(10 * time.Millisecond)
 	}
-	check.Equal(t, "streams opened until 59.99s", opened, 600-1+20)
+	check.Equal(t, "streams opened until 59.99s", opened, streamsPerMinute-1+20)
 }

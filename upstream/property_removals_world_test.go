@@ -164,7 +164,7 @@ func (w *world) run(h history) {
 	one, two := w.addresses[0].Origin, w.addresses[1].Origin
 	w.cfg = upstream.Config{
 		Targets: []string{one.Target(), two.Target()}, DialOptions: relaytest.DialOptions(one, two),
-		Linger: 10000 * time.Hour, WildcardLinger: 10000 * time.Hour,
+		Linger: 10000 * time.Hour,
 	}
 	w.bumpVersions(universe...)
 	w.rig = viewSync(w, one, w.cfg)

@@ -138,7 +138,7 @@ func TestD4_RandomFailuresConverge(t *testing.T) {
 	const steps = 60
 	for seed := range uint64(check.Rounds(2 * len(origins))) {
 		b := origins[seed%uint64(len(origins))]
-		cfg := upstream.Config{Linger: 20 * time.Second, WildcardLinger: 20 * time.Second, MaxLingering: 2, FullResync: seed%4 == 3 && !b.SilentOnMissing}
+		cfg := upstream.Config{Linger: 10 * time.Second, MaxLingering: 2, FullResync: seed%4 == 3 && !b.SilentOnMissing}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, b, cfg, func(t *testing.T, r *rig) {
 				c := &chaos{

@@ -80,7 +80,7 @@ func TestB40_MemberOfAnotherTargetIsNeverReported(t *testing.T) {
 
 // TestB6_CollectionsLeaveNoState: after the linger time of globs, neither the view nor the origin has state of them.
 func TestB6_CollectionsLeaveNoState(t *testing.T) {
-	cfg := upstream.Config{WildcardLinger: time.Minute}
+	cfg := upstream.Config{Linger: 20 * time.Second}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1")
 		for round := range 3 {

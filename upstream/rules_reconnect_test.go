@@ -184,7 +184,7 @@ func TestB15_FailoverAndBack(t *testing.T) {
 // TestB5_NoDemandIsLost: no order of disconnects, demand and responses loses demand. After each of many rounds the view
 // equals the origin.
 func TestB5_NoDemandIsLost(t *testing.T) {
-	cfg := upstream.Config{Linger: 3 * time.Second, WildcardLinger: 3 * time.Second}
+	cfg := upstream.Config{Linger: 3 * time.Second}
 	inBubble(t, relaytest.Behaviour{Manual: false}, cfg, func(t *testing.T, r *rig) {
 		for round := range 60 {
 			w := r.view.Watch()

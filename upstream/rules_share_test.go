@@ -343,7 +343,7 @@ func (p *part) entry(t *testing.T, ask string) *cache.Entry {
 // TestR132_CollectionsAreShared: the share of a collection contains its members and phase, and is removed once no
 // client subscribes to it.
 func TestR132_CollectionsAreShared(t *testing.T) {
-	cfg := upstream.Config{WildcardLinger: time.Minute}
+	cfg := upstream.Config{Linger: 20 * time.Second}
 	inBubble(t, relaytest.Behaviour{}, cfg, func(t *testing.T, r *rig) {
 		r.put(endpoints, shopA+"@1", shop+"b@1", shop+"deep/c@1", "plain@1")
 		p, q := r.share(), r.share()

@@ -86,7 +86,7 @@ func TestH05_RandomDemandDecidesTheStream(t *testing.T) {
 		others = "Cluster only, Listener only, RouteConfiguration *"
 		named  = "Cluster only, ClusterLoadAssignment only, Listener only, RouteConfiguration only"
 	)
-	cfg := upstream.Config{Linger: time.Minute, WildcardLinger: time.Minute}
+	cfg := upstream.Config{Linger: 20 * time.Second}
 	rnd := rand.New(rand.NewPCG(5, 5))
 	for i := range check.Rounds(12) {
 		inBubble(t, relaytest.Behaviour{SotW: i%3 == 2, Wrap: true}, cfg, func(t *testing.T, r *rig) {

@@ -110,7 +110,7 @@ type Status struct {
 	// Held is the number of resources whose removal is pending (B.15).
 	Held int
 
-	// Waiting is the number of streams that Config.StreamRate delays.
+	// Waiting is the number of streams that the rate limit delays.
 	Waiting int
 
 	// Failure is the latest error of a stream, or of an attempt to open one. Zero if there was none.

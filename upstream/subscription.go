@@ -38,7 +38,7 @@ type subscription struct {
 	typeURL    string
 	requesters []cache.Demand // see addRequester
 
-	// The subscription to the wildcard exists while a client uses it and for Config.WildcardLinger after that.
+	// The subscription to the wildcard exists while a client uses it and for [WildcardLinger] after that.
 	// assignStreams sets wildcardRole; noStream means no subscription.
 	wildcardRole role
 	prewarm      bool      // listed in Config.Prewarm: never unsubscribed

@@ -94,7 +94,7 @@ func (v *subscriptions) demandMembers(s *subscription, d cache.Demand, now time.
 		if d.Restored {
 			v.subscribeMembers(s, now)
 		}
-		s.wanted, s.lingerUntil = false, now.Add(jitter(v.cfg.WildcardLinger))
+		s.wanted, s.lingerUntil = false, now.Add(jitter(WildcardLinger(v.cfg.Linger)))
 		return
 	}
 	s.wanted, s.lingerUntil = true, time.Time{}

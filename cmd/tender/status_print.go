@@ -69,7 +69,7 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 			t.Note("%d node groups have the same configuration: fewer keys in TENDER_NODE_GROUP_BY would make them one, with fewer streams to the origin", o.EqualGroups)
 		}
 		if o.StreamsWaiting > 0 {
-			t.Note("%d streams to it WAIT: TENDER_ORIGIN_STREAM_RATE", o.StreamsWaiting)
+			t.Note("%d streams to it WAIT for the rate limit", o.StreamsWaiting)
 		}
 	}
 }

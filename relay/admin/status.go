@@ -57,7 +57,7 @@ type Origin struct {
 	// is 0 for a single group, for a directory, and if no generations are kept.
 	EqualGroups int `json:"equal_groups,omitempty"`
 
-	// StreamsWaiting is the number of upstream streams that wait because of TENDER_ORIGIN_STREAM_RATE.
+	// StreamsWaiting is the number of upstream streams that wait for the rate limit.
 	StreamsWaiting int `json:"streams_waiting"`
 
 	// Directory is the state of the files of a directory. Nil for a control plane.

@@ -87,8 +87,6 @@ type Config struct {
 	MassDeleteHold  time.Duration `env:"MASS_DELETE_HOLD"`
 	HoldExplicit    bool          `env:"HOLD_EXPLICIT_REMOVALS"`
 	Linger          time.Duration `env:"LINGER"`
-	WildcardLinger  time.Duration `env:"WILDCARD_LINGER"`
-	MaxLingering    int           `env:"MAX_UNUSED_NAMES"`
 
 	// Validate is ValidateOff, ValidateWarn or ValidateHold. StaticClusters are patterns of names of clusters in the
 	// bootstrap of clients.
@@ -139,7 +137,6 @@ type Config struct {
 	MetricsGroups           int           `env:"METRICS_GROUPS"`
 	MaxPeerGroups           int           `env:"MAX_GROUPS_PER_CLIENT"`
 	MaxOriginNames          int           `env:"MAX_ORIGIN_NAMES"`
-	OriginStreamRate        int           `env:"ORIGIN_STREAM_RATE"` // per minute
 	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
 	RequestCompression      string        `env:"REQUEST_COMPRESSION"` // CompressionOff or CompressionGzip
 	MaxFrameRate            int           `env:"MAX_FRAME_RATE"`

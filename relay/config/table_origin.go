@@ -72,10 +72,6 @@ var originRows = []spec{
 	duration("ORIGIN_KEEPALIVE", "5m30s", 10*time.Second, 24*time.Hour, "Time between HTTP/2 pings to the control plane",
 		"Many servers close connections that ping more often than every 5m. Lower it when a NAT or balancer drops idle "+
 			"connections earlier, and the server allows it."),
-	limit("ORIGIN_STREAM_RATE", "600", 1_000_000,
-		"ADS streams that node groups open to each control plane per minute; more wait",
-		"At the start, two streams for each of `TENDER_MAX_GROUPS` are free. Lower it when reconnecting groups overload "+
-			"the control plane."),
 	{
 		name: "NODE_ID", defaultText: "`tender/<hostname>`",
 		allowed: "printable text of at most 4KiB, in which `{field}` may be a field of `TENDER_NODE_GROUP_BY`",
@@ -160,14 +156,9 @@ var contentRows = []spec{
 		advice: "Set it when routes name clusters of the bootstrap.",
 		parse:  untyped(listOf(",", parsePattern)),
 	},
-	duration("LINGER", "5m", time.Second, 24*time.Hour, "How long an unused upstream subscription to a name is kept",
-		"Raise it when short-lived clients request the same names again. Lower it to save memory."),
-	duration("WILDCARD_LINGER", "15m", time.Second, 24*time.Hour,
-		"How long an unused upstream wildcard subscription is kept",
-		"Raise it when all clients of a group can be away for longer."),
-	limit("MAX_UNUSED_NAMES", "100000", 100_000_000,
-		"names with an unused upstream subscription; the oldest are dropped first",
-		"Lower it to save memory when clients request many names once."),
+	duration("LINGER", "5m", time.Second, 24*time.Hour, "How long an unused upstream subscription to a name is kept; one to a wildcard or a glob, three times as long",
+		"Raise it when short-lived clients request the same names again, or all clients of a group can be away for longer. "+
+			"Lower it to save memory."),
 	{
 		name: "LRS", defaultValue: LRSOff,
 		allowed: "`off`, `passthrough` or `aggregate`; only `off` if `TENDER_ORIGIN` is a directory",

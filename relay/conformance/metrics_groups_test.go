@@ -102,8 +102,7 @@ func TestMetricsGroups_NoCounterDecreases(t *testing.T) {
 		o.Put(relaytest.Cluster("a"))
 		o.Put(relaytest.Endpoints("a"))
 		o.Put(relaytest.Listener("a", "r"))
-		r := start(t, o, operated, "TENDER_NODE_GROUP_BY=cluster", "TENDER_METRICS_GROUPS=1", "TENDER_LINGER=1s",
-			"TENDER_WILDCARD_LINGER=1s")
+		r := start(t, o, operated, "TENDER_NODE_GROUP_BY=cluster", "TENDER_METRICS_GROUPS=1", "TENDER_LINGER=1s")
 		named, unnamed := inCluster(t, r, "first"), inCluster(t, r, "second")
 		const responses = `tender_client_responses_total{group="other",type="cds"}`
 		before := seriesOf(t, r)[responses]

@@ -93,7 +93,7 @@ func pollResource(t *testing.T, kind, name string, rev int) *discoverypb.Resourc
 // pollsConverge runs one random sequence.
 func pollsConverge(t *testing.T, o *relaytest.Origin, rng *rand.Rand) {
 	o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing, b.EmptyVersions = rng.IntN(2) == 0, rng.IntN(3) == 0 })
-	w := &pollScene{t: t, relay: start(t, o, "TENDER_LINGER=30s", "TENDER_WILDCARD_LINGER=30s"),
+	w := &pollScene{t: t, relay: start(t, o, "TENDER_LINGER=30s"),
 		sets:    make(map[string]string),
 		history: make(map[string][]int), reverts: make(map[string]int)}
 	kinds := []string{"clusters", "routes"}

@@ -19,15 +19,14 @@ func openStreams(o *relaytest.Origin) (opened, open int) {
 	return opened, open
 }
 
-// B.35: short-lived node groups open at most TENDER_ORIGIN_STREAM_RATE streams to the origin after the initial
+// B.35: short-lived node groups open at most 600 streams per minute to the origin after the initial
 // burst. The status shows waiting groups, and each is served in its turn.
 func TestB35_OriginStreamsUnderChurn(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
-		const groups, rate, ofGroups, shared = 60, 30, 2 * 4, 2 * 4
+		const groups, rate, ofGroups, shared = 1200, 600, 2 * 4, 2 * 4
 		o.Put(relaytest.Cluster("a"))
-		r := start(t, o, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=4", fmt.Sprint("TENDER_ORIGIN_STREAM_RATE=", rate),
-			operated)
+		r := start(t, o, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=4", operated)
 		client := func(id string) *relaytest.Client {
 			c := r.Client(relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true, Node: relaytest.EnvoyNode(id)})
 			c.Subscribe(typeCDS)

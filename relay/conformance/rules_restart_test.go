@@ -353,7 +353,7 @@ func TestB42_SnapshotsOfEndedGroupsAreRemoved(t *testing.T) {
 		if paths := r.paths(); len(paths) != 0 {
 			t.Errorf("got the files %v, want none", paths)
 		}
-	}, "TENDER_WILDCARD_LINGER=1m", "TENDER_LINGER=1m")
+	}, "TENDER_LINGER=20s")
 }
 
 // Names that groups share are restored from the snapshot.

@@ -55,7 +55,7 @@ func TestC22_B34_HalfOpenClientsAreFound(t *testing.T) {
 	origin.Put(relaytest.Cluster("c"))
 	newest := putBlob(origin, size, 0)
 	r := run(t, relay.Options{PingAfter: time.Second, PingTimeout: 15 * time.Second},
-		"TENDER_ORIGIN="+origin.Addr(), "TENDER_ACK_WAIT=100ms", "TENDER_LINGER=1s", "TENDER_WILDCARD_LINGER=1s")
+		"TENDER_ORIGIN="+origin.Addr(), "TENDER_ACK_WAIT=100ms", "TENDER_LINGER=1s")
 	link := proxy.New(t, r.addr)
 
 	var stay, lost []*relaytest.Client

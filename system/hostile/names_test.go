@@ -51,7 +51,7 @@ func TestB35_InventedNames(t *testing.T) {
 // client of another address is served a new type. Types without subscriptions are released. (B.35)
 func TestB35_InventedTypes(t *testing.T) {
 	const most = 64
-	v := serve(t, "TENDER_LINGER=1s", "TENDER_WILDCARD_LINGER=1s")
+	v := serve(t, "TENDER_LINGER=1s")
 	typeURL := func(i int) string { return fmt.Sprint("type.googleapis.com/made.up.T", i) }
 	own := "type.googleapis.com/acme.Thing"
 	v.origin.Set(own, "a", relaytest.Opaque(own, "a", nil), "1")
