@@ -12,7 +12,7 @@ import (
 // raisedShares are the limits for SCALE, raised because all clients connect from one IP address. The load generator
 // may need more than ten seconds until it has written the first request on the last connection.
 var raisedShares = []string{
-	"TENDER_MAX_STREAMS=100000", "TENDER_MAX_CONNECTIONS_PER_ADDRESS=20000", "TENDER_MAX_FRAME_RATE=50000", "TENDER_FIRST_REQUEST_TIMEOUT=1m",
+	"TENDER_MAX_STREAMS=100000", "TENDER_MAX_CONNECTIONS_PER_ADDRESS=20000", "TENDER_FIRST_REQUEST_TIMEOUT=1m",
 }
 
 // atScale is SCALE: the load of S1 with more streams than one relay usually serves, which share connections or do not.

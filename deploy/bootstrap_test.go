@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"sigs.k8s.io/yaml"
 
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/config"
 )
 
@@ -70,8 +71,8 @@ func TestBootstrapsFitTheRelay(t *testing.T) {
 		if got := alive.GetInterval().AsDuration(); got <= 10*time.Second { // TestB34_ClientsMayPing
 			t.Errorf("%s: pings every %v; the relay closes connections with more than one ping in 10s", name, got)
 		}
-		if got := int(c.GetCircuitBreakers().GetThresholds()[0].GetMaxRequests().GetValue()); got != cfg.MaxStreamsPerConnection {
-			t.Errorf("%s: max_requests is %d, want TENDER_MAX_STREAMS_PER_CONNECTION, %d", name, got, cfg.MaxStreamsPerConnection)
+		if got := int(c.GetCircuitBreakers().GetThresholds()[0].GetMaxRequests().GetValue()); got != guard.MaxStreamsPerConnection {
+			t.Errorf("%s: max_requests is %d, want %d, as many streams as the relay accepts on one connection", name, got, guard.MaxStreamsPerConnection)
 		}
 		d := b.GetDynamicResources()
 		for _, source := range []*corepb.ConfigSource{d.GetCdsConfig(), d.GetLdsConfig()} {

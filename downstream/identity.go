@@ -108,7 +108,7 @@ func (s *Server) identify(
 		if ident.grant, err = s.cfg.authorize(from, n); err != nil || !join() {
 			return err
 		}
-		ident.group, err = s.cfg.Views.Join(n, Caller{Peer: s.cfg.PeerName(from), Relay: len(relayTokens(ctx)) > 0})
+		ident.group, err = s.cfg.Views.Join(n, Caller{Peer: guard.PeerName(from), Relay: len(relayTokens(ctx)) > 0})
 		return err
 	})
 	return ident, err
@@ -145,7 +145,7 @@ func (s identification) applyIdentity(ident *identity) error {
 	}
 	s.adoptIdentity(ident)
 	s.watch = ident.group.View.WatchFunc(s.resourceChanged)
-	s.watch.SetPeer(s.cfg.PeerName(guard.PeerOf(s.rpc.Context())))
+	s.watch.SetPeer(guard.PeerName(guard.PeerOf(s.rpc.Context())))
 	s.agent, s.wrap, s.ttl = ident.agent, ident.wrap, ident.ttl
 	s.client = &client{
 		Client: subscription.Client{

@@ -76,7 +76,7 @@ func (s receiver) awaitShare(r *wire.Request) (done func()) {
 		return nil
 	}
 	ctx := s.rpc.Context()
-	done, err := s.server.guard.Turn(ctx, s.cfg.PeerName(guard.PeerOf(ctx)), math.MaxInt)
+	done, err := s.server.guard.Turn(ctx, guard.PeerName(guard.PeerOf(ctx)), math.MaxInt)
 	if err != nil {
 		return nil // the stream has ended
 	}

@@ -57,7 +57,7 @@ func (s pollService) newPoll(ident *identity, req restRequest, peer guard.Peer) 
 		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, ident.agent), wire.Unwrapped,
 			false, (*tally)(nil)), // answer counts the response
 	}
-	sub.Watch.SetPeer(s.cfg.PeerName(peer))
+	sub.Watch.SetPeer(guard.PeerName(peer))
 	if s.cfg.DynamicParameters {
 		req.Parameterise(ident.keptNode.Parameters[req.TypeURL].GetParams())
 	}
@@ -345,12 +345,12 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	var req restRequest
 	var resp *restResponse
 	s.streams.Add(1)
-	leave, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOfPoll(r)))
+	leave, err := s.guard.EnterStream(guard.PeerName(guard.PeerOfPoll(r)))
 	switch {
 	case err != nil:
 		s.guard.Counters.Rejected(err)
 		err = restErrorf(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
-	case !s.guard.EnterPoll(r.Context(), s.cfg.HostName(guard.PeerOfPoll(r).Host)):
+	case !s.guard.EnterPoll(r.Context(), guard.HostName(guard.PeerOfPoll(r).Host)):
 		err = restErrorf(http.StatusTooManyRequests, codes.ResourceExhausted,
 			"this address is rate-limited (%v)", guard.LimitFrames)
 		fallthrough

@@ -253,7 +253,7 @@ func (s pollService) readRequest(
 	if err != nil {
 		return req, bodyError(err)
 	}
-	done, err := s.guard.Turn(r.Context(), s.cfg.PeerName(guard.PeerOfPoll(r)), len(body))
+	done, err := s.guard.Turn(r.Context(), guard.PeerName(guard.PeerOfPoll(r)), len(body))
 	if err != nil {
 		return req, err
 	}

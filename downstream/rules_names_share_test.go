@@ -36,7 +36,7 @@ func TestB35_UnknownNamesWaitForPeerShare(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var shares []func()
 		for range max(1, runtime.GOMAXPROCS(0)/2) {
-			done := check.Must(server.guard.Turn(ctx, server.cfg.PeerName(guard.PeerOf(ctx)), math.MaxInt))
+			done := check.Must(server.guard.Turn(ctx, guard.PeerName(guard.PeerOf(ctx)), math.MaxInt))
 			shares = append(shares, done)
 		}
 		requests := make(chan []string)

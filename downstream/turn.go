@@ -236,7 +236,7 @@ func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *s
 
 // enterStream counts a stream against the limits, or rejects it. The caller must call leave when the stream ends.
 func (s *Server) enterStream(ctx context.Context) (leave func(), err error) {
-	end, err := s.guard.EnterStream(s.cfg.PeerName(guard.PeerOf(ctx)))
+	end, err := s.guard.EnterStream(guard.PeerName(guard.PeerOf(ctx)))
 	if err != nil {
 		return nil, err
 	}

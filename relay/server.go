@@ -69,7 +69,7 @@ func newServers(
 			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, creds.Authorizer.RefuseReflection),
 		}
 		options = append(options, compression(limits.gzip)...)
-		server := NewGRPCServer(limits.maxRequestBytes, limits.maxStreamsPerConnection, options...)
+		server := NewGRPCServer(limits.maxRequestBytes, guard.MaxStreamsPerConnection, options...)
 		streams.Register(server)
 		healthpb.RegisterHealthServer(server, s.health)
 		reflection.Register(server)
@@ -185,7 +185,7 @@ func newRESTServer(cfg *Config, polls http.Handler, log *slog.Logger) *http.Serv
 		ConnContext: guard.PollContext,
 		Protocols:   &protocols,
 		HTTP2: &http.HTTP2Config{
-			MaxConcurrentStreams: cfg.MaxStreamsPerConnection, MaxReceiveBufferPerConnection: restWindow,
+			MaxConcurrentStreams: guard.MaxStreamsPerConnection, MaxReceiveBufferPerConnection: restWindow,
 			MaxReceiveBufferPerStream: restWindow,
 		},
 		ReadTimeout:    cfg.FirstRequestTimeout, // ends once the body was read

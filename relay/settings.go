@@ -36,8 +36,6 @@ func downstreamConfig(cfg *Config) downstream.Config {
 			MaxPeerConnections: cfg.MaxPeerConnections,
 			MaxUnreadBytes:     int(cfg.MaxUnreadBytes),
 			MaxStreams:         cfg.MaxStreams,
-			PeerIPv6Prefix:     cfg.PeerIPv6Prefix,
-			MaxFrameRate:       cfg.MaxFrameRate,
 		},
 		MaxRequestRate:    cfg.MaxRequestRate,
 		MaxNames:          cfg.MaxNames,
@@ -59,21 +57,19 @@ func tracesConfig(cfg *Config) downstream.Traces {
 
 // A grpcConfig has the settings of a gRPC server for clients.
 type grpcConfig struct {
-	maxRequestBytes         int
-	maxStreamsPerConnection int
-	handshakeTimeout        time.Duration
-	gzip                    bool // accept compressed requests
-	keepalive               keepalive.ServerParameters
+	maxRequestBytes  int
+	handshakeTimeout time.Duration
+	gzip             bool // accept compressed requests
+	keepalive        keepalive.ServerParameters
 }
 
 // grpcServerConfig returns the settings of a gRPC server for clients. The keepalive parameters include the maximum age
 // of connections (B.33).
 func grpcServerConfig(cfg *Config, opts Options) grpcConfig {
 	c := grpcConfig{
-		maxRequestBytes:         int(cfg.MaxRequestBytes),
-		maxStreamsPerConnection: cfg.MaxStreamsPerConnection,
-		handshakeTimeout:        cfg.FirstRequestTimeout,
-		gzip:                    cfg.RequestCompression == CompressionGzip,
+		maxRequestBytes:  int(cfg.MaxRequestBytes),
+		handshakeTimeout: cfg.FirstRequestTimeout,
+		gzip:             cfg.RequestCompression == CompressionGzip,
 		keepalive: keepalive.ServerParameters{
 			Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout),
 		},

@@ -97,14 +97,17 @@ func (c *connections) sweep(now time.Time) {
 	}
 }
 
-// peerRate returns the frames a second of a peer.
-func (c *connections) peerRate() int { return peerFrames * c.limits.MaxFrameRate }
+// peerRate returns the frames a second of a peer. They suffice for as many connections at once as a peer may have, since
+// a fleet may be behind one address.
+func (c *connections) peerRate() int {
+	return max(peerFrames, c.limits.MaxPeerConnections*connectionPrice/int(connectionBurst/time.Second))
+}
 
 // charge takes frames from the budgets of a connection and its peer. It returns the pause before the next read.
 func (c *connections) charge(a *Account, frames int64, now time.Time) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pause := a.frames.spend(frames, c.limits.MaxFrameRate, now)
+	pause := a.frames.spend(frames, connFrames, now)
 	if charged := a.freeBudget.takeFree(frames, now); charged > 0 && c.peers[a.peer] != nil {
 		pause = max(pause, c.peers[a.peer].frames.spend(charged, c.peerRate(), now))
 	}
@@ -380,7 +383,7 @@ func (a *Account) throttle() (began bool) {
 // unsolicitedFrames returns how many of the frames do not reply to a response. It keeps the credit for further replies,
 // but no more than a burst, since a client need not reply.
 func (a *Account) unsolicitedFrames(frames int64) int64 {
-	free := min(a.replyFrames.Swap(0), int64(a.connections.limits.MaxFrameRate)*int64(frameBurst/time.Second))
+	free := min(a.replyFrames.Swap(0), connFrames*int64(frameBurst/time.Second))
 	if free > frames {
 		a.replyFrames.Add(free - frames)
 	}

@@ -11,11 +11,13 @@ const (
 	resetFrame   = 0x3
 )
 
-// The budgets of frames that do not answer responses. That of a connection is [Limits.MaxFrameRate]. The relay reads
-// frames beyond a budget later (B.35).
+// The budgets of frames that do not answer responses. The relay reads frames beyond a budget later (B.35).
 const (
-	// peerFrames is the budget of a peer, in multiples of the budget of a connection.
-	peerFrames = 4
+	// connFrames is the budget of a connection, in frames a second.
+	connFrames = 5000
+
+	// peerFrames is the budget of a peer in frames a second. connections.peerRate raises it for many connections.
+	peerFrames = 4 * connFrames
 
 	// frameBurst is the burst of a budget of frames, as the time in which it refills.
 	frameBurst = 10 * time.Second

@@ -2,8 +2,9 @@ package guard
 
 import (
 	"bytes"
+	"fmt"
+	"maps"
 	"net"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,10 +16,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-// newFloodAccounts returns accounts of connections of one peer. Each may send 100 frames a second.
+// newFloodAccounts returns accounts of connections of one peer.
 func newFloodAccounts(t *testing.T, number int) []*Account {
 	t.Helper()
-	connections := newConnections(WithDefaults(Limits{MaxFrameRate: 100}))
+	connections := newConnections(WithDefaults(Limits{}))
 	all := &connections
 	of := make([]*Account, number)
 	for i := range of {
@@ -72,7 +73,7 @@ func serveFlood(t *testing.T, g *Guard, frame string) (net.Conn, *floodingConn) 
 func flood(t *testing.T, conn net.Conn, size int, during time.Duration) (reads int) {
 	b := make([]byte, size)
 	for began := time.Now(); time.Since(began) < during; reads++ {
-		if _, err := conn.Read(b); err != nil || reads > 500_000 {
+		if _, err := conn.Read(b); err != nil || reads > 5_000_000 {
 			t.Errorf("after %d reads, which should be rate-limited: %v", reads, err)
 			break
 		}
@@ -80,10 +81,10 @@ func flood(t *testing.T, conn net.Conn, size int, during time.Duration) (reads i
 	return reads
 }
 
-// TestB35_FrameRateLimit: the relay reads MaxFrameRate frames a second of a connection, with bursts of ten times as
+// TestB35_FrameRateLimit: the relay reads connFrames frames a second of a connection, with bursts of ten times as
 // many. Frames that cause more work or have more than 2 KiB count as several.
 func TestB35_FrameRateLimit(t *testing.T) {
-	const rate = 1000
+	const rate = connFrames
 	for _, tt := range []struct {
 		name   string
 		repeat string
@@ -100,7 +101,7 @@ func TestB35_FrameRateLimit(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := newGuard(Limits{MaxFrameRate: rate})
+				g := newGuard(Limits{})
 				conn, raw := serveFlood(t, g, tt.repeat)
 				if tt.poll {
 					conn = &pollConn{Conn: raw, account: newAccount(&g.connections, raw.host), guard: g, leave: func() {}}
@@ -119,12 +120,12 @@ func TestB35_FrameRateLimit(t *testing.T) {
 // TestB35_HTTP1ByteRateLimit: a read of HTTP/1, which has no frames, counts as a frame for each 2 KiB.
 func TestB35_HTTP1ByteRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(Limits{MaxFrameRate: 100})
+		g := newGuard(Limits{})
 		raw := &floodingConn{host: "10.0.0.1", repeat: "PRIVATE / HTTP/1.1\r\n\r\n"}
 		conn := &pollConn{Conn: raw, account: newAccount(&g.connections, raw.host), guard: g, leave: func() {}}
-		const want = 1000/2 + 60*100 // a burst with two frames in each read, then small reads
-		if reads := flood(t, conn, 4<<10, time.Minute); reads < want-200 || reads > want+200 {
-			t.Errorf("%d reads in a minute, want %d ±200", reads, want)
+		const want = 10*connFrames/2 + 60*connFrames // a burst with two frames in each read, then small reads
+		if reads := flood(t, conn, 4<<10, time.Minute); reads < want-connFrames || reads > want+connFrames {
+			t.Errorf("%d reads in a minute, want %d ±%d", reads, want, connFrames)
 		}
 	})
 }
@@ -132,9 +133,9 @@ func TestB35_HTTP1ByteRateLimit(t *testing.T) {
 // TestB35_FrameRateLimitOfAPeer: of all connections of a peer, the relay reads four times as many frames as of one, plus
 // the free frames of each connection.
 func TestB35_FrameRateLimitOfAPeer(t *testing.T) {
-	const rate, connections = 100, 20
+	const rate, connections = connFrames, 20
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(Limits{MaxFrameRate: rate})
+		g := newGuard(Limits{})
 		var all [connections]*floodingConn
 		var done sync.WaitGroup
 		for i := range all {
@@ -148,7 +149,7 @@ func TestB35_FrameRateLimitOfAPeer(t *testing.T) {
 			sum += c.read / len(c.repeat)
 		}
 		want := 4*rate*(10+60) + connections*50*(20+60)
-		if slack := 2 * frameStep * connections; sum < want-slack || sum > want+slack {
+		if slack := want / 100; sum < want-slack || sum > want+slack {
 			t.Errorf("read %d frames of %d connections in a minute, want %d ±%d", sum, connections, want, slack)
 		}
 	})
@@ -158,7 +159,7 @@ func TestB35_FrameRateLimitOfAPeer(t *testing.T) {
 // by other connections of its peer.
 func TestB35_RepliesAreNotRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := newGuard(Limits{MaxFrameRate: 100})
+		g := newGuard(Limits{})
 		var peers []*Account
 		var over sync.WaitGroup
 		for i := range 20 {
@@ -207,7 +208,6 @@ func TestB35_DefaultFrameRateSufficesForClients(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newFloodAccounts(t, 1)[0]
-				b.connections.limits = WithDefaults(Limits{})
 				for range tt.rounds {
 					for _, size := range tt.frames {
 						for rest := size; rest > 0; rest -= 16 << 10 { // HTTP/2 divides messages into frames
@@ -259,7 +259,7 @@ func TestB35_PollRateLimit(t *testing.T) {
 	all := newFloodAccounts(t, 1)[0].connections
 	now := time.Now()
 	waited, began, rejected := 0, 0, 0
-	for range 1000 { // the burst allows 400, and the rate of the next 5 s another 200
+	for range 50_000 { // the burst allows 20,000, and the rate of the next 5 s another 10,000
 		wait, is, may := all.admitPoll("a", now)
 		switch {
 		case !may:
@@ -271,8 +271,8 @@ func TestB35_PollRateLimit(t *testing.T) {
 			began++
 		}
 	}
-	if waited != 200 || rejected != 400 || began != 1 {
-		t.Errorf("of 1000 polls %d wait, %d are rejected, and %d report the start of a rate limit; want 200, 400 and 1", waited, rejected, began)
+	if waited != 10_000 || rejected != 20_000 || began != 1 {
+		t.Errorf("of 50,000 polls %d wait, %d are rejected, and %d report the start of a rate limit; want 10,000, 20,000 and 1", waited, rejected, began)
 	}
 	if wait, _, _ := all.admitPoll("b", now); wait != 0 {
 		t.Errorf("a poll of another peer waits for %v", wait)
@@ -324,6 +324,19 @@ func TestB35_ConnectionRateLimit(t *testing.T) {
 	})
 }
 
+// TestB35_AsManyConnectionsAtOnceAsAPeerMayHave: the budget of new connections follows the limit of open ones, but is
+// never less than 10,000.
+func TestB35_AsManyConnectionsAtOnceAsAPeerMayHave(t *testing.T) {
+	for most, want := range map[int]int{100: 10_000, 20_000: 20_000} {
+		all, now := newConnections(WithDefaults(Limits{MaxPeerConnections: most})), time.Now()
+		once := 0
+		for all.admit("a", now); all.delay("a", now) == 0; all.admit("a", now) {
+			once++
+		}
+		check.Equal(t, fmt.Sprintf("connections at once with MaxPeerConnections=%d", most), once, want)
+	}
+}
+
 // A hostListener accepts connections in memory, from hosts that the test chooses.
 type hostListener struct {
 	net.Listener
@@ -358,27 +371,30 @@ func (c hostConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.
 func TestB35_ListenerRejectsConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := hostListener{conns: make(chan net.Conn)}
-		l := newGuard(Limits{MaxFrameRate: 1}).Listener(inner) // a connection costs the frames of 25 s
-		came := make(chan string, 10)
+		l := newGuard(Limits{}).Listener(inner)
+		came := make(map[string]int)
+		done := make(chan struct{})
 		go func() { // ends with the listener
-			defer close(came)
+			defer close(done)
 			for conn, err := l.Accept(); err == nil; conn, err = l.Accept() {
-				came <- hostIP(conn.RemoteAddr().String())
+				came[hostIP(conn.RemoteAddr().String())]++
 				_ = conn.Close()
 			}
 		}()
-		for _, from := range []string{"10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.1", "10.0.0.2"} {
+		const allowed = 11_000 // 10,000 at once, and those of the next 5 s
+		for i := range allowed + 100 {
+			from := "10.0.0.1"
+			if i%1110 == 0 {
+				from = "10.0.0.2"
+			}
 			if _, err := inner.dial(from).Read(make([]byte, 1)); err == nil {
 				t.Error("read a byte from a closed connection")
 			}
 		}
 		close(inner.conns)
-		var accepted []string
-		for host := range came {
-			accepted = append(accepted, host)
-		}
-		if want := []string{"10.0.0.1", "10.0.0.1", "10.0.0.2"}; !slices.Equal(accepted, want) {
-			t.Errorf("accepted connections of %v, want %v", accepted, want)
+		<-done
+		if want := map[string]int{"10.0.0.1": allowed, "10.0.0.2": 10}; !maps.Equal(came, want) {
+			t.Errorf("accepted connections of %v, want %v", came, want)
 		}
 	})
 }

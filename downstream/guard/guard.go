@@ -107,7 +107,7 @@ func (g *Guard) StreamInterceptor(
 	if g.cfg.Own(service) {
 		return handle(service, rpc)
 	}
-	leave, err := g.EnterStream(g.cfg.PeerName(PeerOf(rpc.Context())))
+	leave, err := g.EnterStream(PeerName(PeerOf(rpc.Context())))
 	if err != nil {
 		g.Counters.Rejected(err)
 		return err
@@ -181,7 +181,7 @@ func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*
 	if err := CheckNode(raw); err != nil {
 		return nil, err
 	}
-	peer := g.cfg.PeerName(from)
+	peer := PeerName(from)
 	release, err := g.nodes.hold(peer, len(raw.Encoded))
 	if err != nil {
 		return nil, err
@@ -214,7 +214,7 @@ func (g *Guard) WithNode(ctx context.Context, from Peer, raw RawNode, use func(*
 
 // WithKept decodes a Node that was kept because of [Config.KeepNodes], and calls use with it, as WithNode does.
 func (g *Guard) WithKept(ctx context.Context, from Peer, kept *KeptNode, use func(*node) error) error {
-	done, err := g.nodes.turn(ctx, g.cfg.PeerName(from), otherWork, len(kept.encoded))
+	done, err := g.nodes.turn(ctx, PeerName(from), otherWork, len(kept.encoded))
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,8 @@ import (
 
 // Limits bound the resources that clients use. Zero values mean defaults.
 type Limits struct {
-	// MaxConnections bounds the connections of all clients, MaxPeerConnections those of one host. [Guard.Credentials] and
-	// [Guard.PollListener] enforce them. Zero means 50,000 and 10,000.
+	// MaxConnections bounds the connections of all clients, MaxPeerConnections those of one host, of which as many may
+	// open at once. [Guard.Credentials] and [Guard.PollListener] enforce them. Zero means 50,000 and 10,000.
 	MaxConnections, MaxPeerConnections int
 
 	// MaxUnreadBytes bounds the memory of the requests of all connections until they are handled: incomplete, waiting,
@@ -15,19 +15,13 @@ type Limits struct {
 	// of it. A connection that exceeds it is closed. [Guard.Credentials] enforces it. Zero means 1 GiB.
 	MaxUnreadBytes int
 
-	// PeerIPv6Prefix is the number of bits of an IPv6 address that identify a host. Zero means 64.
-	PeerIPv6Prefix int
-
 	// MaxStreams bounds open streams and held polls. Zero means 50,000.
 	MaxStreams int
-
-	// MaxFrameRate bounds the HTTP/2 frames a second of a connection that do not answer a response, with bursts of ten
-	// times as many. All connections of one host together may send four times as many; the first 50 a second of each
-	// connection do not count. Each further 2 KiB of a frame count as one more frame. A DATA frame, a new stream and a
-	// poll each count as 10 more, an RST_STREAM as 50 more. A new connection costs 100 frames of its host's rate, with
-	// bursts of 50 seconds. Frames beyond the rate are read later. [Guard.Credentials] enforces it. Zero means 5,000.
-	MaxFrameRate int
 }
+
+// MaxStreamsPerConnection bounds the open streams of one connection. An Envoy without ADS opens a stream for the endpoints
+// of each cluster. The gRPC server enforces it.
+const MaxStreamsPerConnection = 2000
 
 // WithDefaults returns the limits with defaults for those that are zero.
 func WithDefaults(l Limits) Limits {
@@ -35,9 +29,7 @@ func WithDefaults(l Limits) Limits {
 		MaxConnections:     cmp.Or(l.MaxConnections, 50_000),
 		MaxPeerConnections: cmp.Or(l.MaxPeerConnections, 10_000),
 		MaxUnreadBytes:     cmp.Or(l.MaxUnreadBytes, 1<<30),
-		PeerIPv6Prefix:     cmp.Or(l.PeerIPv6Prefix, 64),
 		MaxStreams:         cmp.Or(l.MaxStreams, 50_000),
-		MaxFrameRate:       cmp.Or(l.MaxFrameRate, 5000),
 	}
 }
 
@@ -70,7 +62,7 @@ var limitNames = [limits]string{
 	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "name_bytes", "TENDER_MAX_REQUEST_BYTES", "types", "globs", "group_globs",
 	"TENDER_MAX_GROUPS", "TENDER_MAX_GROUPS_PER_CLIENT", "TENDER_MAX_ORIGIN_NAMES", "node_bytes",
 	"TENDER_MAX_CONNECTIONS", "TENDER_MAX_CONNECTIONS_PER_ADDRESS",
-	"TENDER_MAX_BUFFERED_REQUEST_BYTES", "TENDER_MAX_FRAME_RATE",
+	"TENDER_MAX_BUFFERED_REQUEST_BYTES", "frame_rate",
 }
 
 func (l Limit) String() string { return limitNames[l] }

@@ -26,7 +26,7 @@ func (l rateListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		peer := l.guard.cfg.connPeer(conn)
+		peer := connPeer(conn)
 		began, allowed := l.guard.connections.admit(peer, time.Now())
 		l.guard.reportThrottled(peer, began)
 		if allowed {
@@ -51,7 +51,7 @@ type chargingCredentials struct {
 // ServerHandshake implements credentials.TransportCredentials. A connection that exceeds a limit is closed before a
 // byte is exchanged.
 func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	peer := c.guard.cfg.connPeer(raw)
+	peer := connPeer(raw)
 	leave, err := c.guard.enterConnection(peer)
 	if err != nil {
 		return nil, nil, err

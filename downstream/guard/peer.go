@@ -51,9 +51,9 @@ func verifiedCertificate(chains [][]*x509.Certificate) *x509.Certificate {
 
 // PeerName returns the name that the usage of a peer is charged to: the identity in its certificate, or else its host.
 // Many clients may share an address, so the certificate is preferred.
-func (l *Limits) PeerName(p Peer) string {
+func PeerName(p Peer) string {
 	if p.Certificate == nil {
-		return l.HostName(p.Host)
+		return HostName(p.Host)
 	}
 	return certificateName(p.Certificate)
 }
@@ -72,18 +72,21 @@ func certificateName(cert *x509.Certificate) string {
 
 // connPeer returns the name that a connection is charged to: its host, since its certificate is unknown before the
 // handshake.
-func (l *Limits) connPeer(conn net.Conn) string {
-	return l.HostName(hostIP(conn.RemoteAddr().String()))
+func connPeer(conn net.Conn) string {
+	return HostName(hostIP(conn.RemoteAddr().String()))
 }
+
+// ipv6Prefix is the number of bits of an IPv6 address that identify a host.
+const ipv6Prefix = 64
 
 // HostName returns the name that the usage of an IP address is charged to. For IPv6 it is the prefix, since a host has
 // many addresses.
-func (l *Limits) HostName(host string) string {
+func HostName(host string) string {
 	address, err := netip.ParseAddr(host)
 	if err != nil || !address.Is6() || address.IsLoopback() {
 		return host
 	}
-	prefix, err := address.Prefix(l.PeerIPv6Prefix)
+	prefix, err := address.Prefix(ipv6Prefix)
 	if err != nil {
 		return host
 	}

@@ -18,19 +18,17 @@ func TestB35_PeerName(t *testing.T) {
 	spiffe := &x509.Certificate{URIs: []*url.URL{{Scheme: "spiffe", Host: "a", Path: "/b"}}, DNSNames: []string{"c"}}
 	for _, tt := range []struct {
 		peer Peer
-		bits int
 		want string
 	}{
-		{Peer{Host: "192.0.2.1"}, 64, "192.0.2.1"},
-		{Peer{Host: "2001:db8:1:2:3::4"}, 64, "2001:db8:1:2::/64"},
-		{Peer{Host: "2001:db8:1:2:3::4"}, 48, "2001:db8:1::/48"},
-		{Peer{Host: "::1"}, 64, "::1"},
-		{Peer{}, 64, ""},
-		{Peer{Host: "192.0.2.1", Certificate: spiffe}, 64, "spiffe://a/b"},
-		{Peer{Host: "192.0.2.1", Certificate: &x509.Certificate{DNSNames: []string{"c"}}}, 64, "c"},
-		{Peer{Host: "192.0.2.1", Certificate: new(x509.Certificate)}, 64, "key e3b0c44298fc1c14"},
+		{Peer{Host: "192.0.2.1"}, "192.0.2.1"},
+		{Peer{Host: "2001:db8:1:2:3::4"}, "2001:db8:1:2::/64"},
+		{Peer{Host: "::1"}, "::1"},
+		{Peer{}, ""},
+		{Peer{Host: "192.0.2.1", Certificate: spiffe}, "spiffe://a/b"},
+		{Peer{Host: "192.0.2.1", Certificate: &x509.Certificate{DNSNames: []string{"c"}}}, "c"},
+		{Peer{Host: "192.0.2.1", Certificate: new(x509.Certificate)}, "key e3b0c44298fc1c14"},
 	} {
-		if got := (&Limits{PeerIPv6Prefix: tt.bits}).PeerName(tt.peer); got != tt.want {
+		if got := PeerName(tt.peer); got != tt.want {
 			t.Errorf("PeerName(%+v) = %q, want %q", tt.peer, got, tt.want)
 		}
 	}

@@ -29,7 +29,7 @@ func (l pollListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		peer := l.guard.cfg.connPeer(conn)
+		peer := connPeer(conn)
 		leave, err := l.guard.enterConnection(peer)
 		if err != nil {
 			_ = conn.Close() // the error concerns nobody

@@ -123,28 +123,25 @@ type Config struct {
 	DynamicParameters bool `env:"DYNAMIC_PARAMETERS"`
 
 	// Limits. All are positive unless noted otherwise.
-	MaxConnections          int           `env:"MAX_CONNECTIONS"`
-	MaxPeerConnections      int           `env:"MAX_CONNECTIONS_PER_ADDRESS"`
-	MaxUnreadBytes          Size          `env:"MAX_BUFFERED_REQUEST_BYTES"`
-	MaxStreams              int           `env:"MAX_STREAMS"`
-	PeerIPv6Prefix          int           `env:"CLIENT_IPV6_PREFIX"` // bits
-	MaxStreamsPerConnection int           `env:"MAX_STREAMS_PER_CONNECTION"`
-	MaxNames                int           `env:"MAX_NAMES"`
-	MaxRequestBytes         Size          `env:"MAX_REQUEST_BYTES"`
-	MaxOriginResponseBytes  Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
-	MaxResourceBytes        Size          `env:"MAX_RESOURCE_BYTES"` // 0 for no limit
-	MaxGroups               int           `env:"MAX_GROUPS"`
-	MetricsGroups           int           `env:"METRICS_GROUPS"`
-	MaxPeerGroups           int           `env:"MAX_GROUPS_PER_CLIENT"`
-	MaxOriginNames          int           `env:"MAX_ORIGIN_NAMES"`
-	MaxRequestRate          int           `env:"MAX_REQUEST_RATE"`
-	RequestCompression      string        `env:"REQUEST_COMPRESSION"` // CompressionOff or CompressionGzip
-	MaxFrameRate            int           `env:"MAX_FRAME_RATE"`
-	FirstRequestTimeout     time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
-	AckWait                 time.Duration `env:"ACK_WAIT"`
-	MinPushInterval         PushIntervals `env:"MIN_PUSH_INTERVAL"`
-	SendStall               time.Duration `env:"SEND_TIMEOUT"`
-	Drain                   time.Duration `env:"DRAIN"`
+	MaxConnections         int           `env:"MAX_CONNECTIONS"`
+	MaxPeerConnections     int           `env:"MAX_CONNECTIONS_PER_ADDRESS"`
+	MaxUnreadBytes         Size          `env:"MAX_BUFFERED_REQUEST_BYTES"`
+	MaxStreams             int           `env:"MAX_STREAMS"`
+	MaxNames               int           `env:"MAX_NAMES"`
+	MaxRequestBytes        Size          `env:"MAX_REQUEST_BYTES"`
+	MaxOriginResponseBytes Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
+	MaxResourceBytes       Size          `env:"MAX_RESOURCE_BYTES"` // 0 for no limit
+	MaxGroups              int           `env:"MAX_GROUPS"`
+	MetricsGroups          int           `env:"METRICS_GROUPS"`
+	MaxPeerGroups          int           `env:"MAX_GROUPS_PER_CLIENT"`
+	MaxOriginNames         int           `env:"MAX_ORIGIN_NAMES"`
+	MaxRequestRate         int           `env:"MAX_REQUEST_RATE"`
+	RequestCompression     string        `env:"REQUEST_COMPRESSION"` // CompressionOff or CompressionGzip
+	FirstRequestTimeout    time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
+	AckWait                time.Duration `env:"ACK_WAIT"`
+	MinPushInterval        PushIntervals `env:"MIN_PUSH_INTERVAL"`
+	SendStall              time.Duration `env:"SEND_TIMEOUT"`
+	Drain                  time.Duration `env:"DRAIN"`
 
 	// ConnectionAge is the maximum age of client connections; zero for no limit.
 	ConnectionAge time.Duration `env:"CONNECTION_AGE"`

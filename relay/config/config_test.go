@@ -116,11 +116,8 @@ var goodValues = []struct{ name, value, shown string }{
 	{"MAX_CONNECTIONS", "12", ""},
 	{"MAX_CONNECTIONS_PER_ADDRESS", "12", ""},
 	{"MAX_STREAMS", "1", ""},
-	{"MAX_STREAMS_PER_CONNECTION", "007", "7"},
 	{"MAX_REQUEST_RATE", "12", ""},
 	{"REQUEST_COMPRESSION", "gzip", ""},
-	{"CLIENT_IPV6_PREFIX", "48", ""},
-	{"MAX_FRAME_RATE", "12", ""},
 	{"MAX_NAMES", "12", ""},
 	{"MAX_REQUEST_BYTES", "1536 KiB", "1536KiB"},
 	{"MAX_BUFFERED_REQUEST_BYTES", "64 MiB", "64MiB"},
@@ -429,10 +426,6 @@ var badValues = []struct{ name, value, cause string }{
 	{"MAX_STREAMS", "0", "too small"},
 	{"MAX_STREAMS", "99999999999999999999999", "too large"},
 	{"MAX_STREAMS", "-99999999999999999999999", "too small"},
-	{"MAX_STREAMS_PER_CONNECTION", "1e3", "not a whole number"},
-	{"MAX_FRAME_RATE", "0", "too small"},
-	{"MAX_FRAME_RATE", "10000001", "too large"},
-	{"MAX_FRAME_RATE", "5k", "not a whole number"},
 	{"MAX_NAMES", "100k", "not a whole number"},
 	{"MAX_REQUEST_BYTES", "-1", "not a size"},
 	{"MAX_BUFFERED_REQUEST_BYTES", "1KiB", "MAX_BUFFERED_REQUEST_BYTES"},
@@ -461,7 +454,6 @@ var badValues = []struct{ name, value, cause string }{
 	{"TRACE_SLOW", "2h", "too long"},
 	{"MAX_REQUEST_RATE", "0", "too small"},
 	{"REQUEST_COMPRESSION", "zstd", "not an allowed value"},
-	{"CLIENT_IPV6_PREFIX", "129", "too large"},
 }
 
 // Markers of the generated part of deploy/docs/configuration.md.

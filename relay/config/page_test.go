@@ -14,8 +14,8 @@ func TestUnknownVariables(t *testing.T) {
 	tests := []struct{ name, want string }{
 		{"TENDER_ORIGN", "TENDER_ORIGN: unknown variable; did you mean TENDER_ORIGIN?"},
 		{"TENDER_LISTENER", "TENDER_LISTENER: unknown variable; did you mean TENDER_LISTEN?"},
-		{"TENDER_MAX_STREAM_PER_CONNECTION",
-			"TENDER_MAX_STREAM_PER_CONNECTION: unknown variable; did you mean TENDER_MAX_STREAMS_PER_CONNECTION?"},
+		{"TENDER_MAX_CONNECTION_PER_ADDRESS",
+			"TENDER_MAX_CONNECTION_PER_ADDRESS: unknown variable; did you mean TENDER_MAX_CONNECTIONS_PER_ADDRESS?"},
 		{"TENDER_PROXY_WASM", "TENDER_PROXY_WASM: unknown variable; allowed: the variables that tender check lists"},
 		{"TENDER_", "TENDER_: unknown variable; allowed: the variables that tender check lists"},
 		{"TENDER_\x1b[31m", `"TENDER_\x1b[31m": unknown variable; allowed: the variables that tender check lists`},

@@ -11,7 +11,8 @@ var limitRows = []spec{
 		"Raise it when more clients connect to one relay, and it has the memory ([cost of clients](#cost-of-clients))."),
 	limit("MAX_CONNECTIONS_PER_ADDRESS", "10000", 10_000_000,
 		"open connections per client IP address",
-		"Raise it when clients connect through a balancer or NAT, which has one address."),
+		"As many may connect at once, and a fiftieth of them per second from then on. "+
+			"Raise it when clients connect through a balancer or NAT, which has one address."),
 	sizeLimit("MAX_BUFFERED_REQUEST_BYTES", defaultBufferedBytes.String(), mebibyte,
 		1024*gibibyte, "total bytes of buffered client requests",
 		"It counts requests until they are handled: received, decompressed and decoded. One client may use a fourth. "+
@@ -19,11 +20,6 @@ var limitRows = []spec{
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams of all services, and polls",
 		"While more than half are open, one client may have a tenth, and at least 100. A client is an identity of a "+
 			"certificate, or else an IP address. Raise it together with `TENDER_MAX_CONNECTIONS`."),
-	whole("CLIENT_IPV6_PREFIX", "64", 1, 128,
-		"Bits of an IPv6 address that identify a client for limits",
-		"Change it when clients have networks of another size."),
-	limit("MAX_STREAMS_PER_CONNECTION", "2000", 1_000_000, "open streams on one connection",
-		"Raise it when Envoys without ADS open a stream for the endpoints of each of more clusters."),
 	limit("MAX_REQUEST_RATE", "100", 1_000_000,
 		"requests per second of one stream beside ACKs and NACKs; further ones are delayed",
 		"The burst is ten times as many. Raise it when clients subscribe to many names one by one."),
@@ -31,12 +27,6 @@ var limitRows = []spec{
 		"Decompressed requests count for `TENDER_MAX_BUFFERED_REQUEST_BYTES`, and `TENDER_MAX_REQUEST_BYTES` limits them. "+
 			"Turn it on when clients compress requests.",
 		CompressionOff, CompressionGzip),
-	limit("MAX_FRAME_RATE", "5000", 10_000_000,
-		"HTTP/2 frames per second of one connection beside ACKs; further ones are delayed",
-		"The burst is ten times as many. One client may send four times both. 2KiB count as one frame, a data frame, a "+
-			"new stream or a poll as 10, a stream reset as 50. "+
-			"A new connection counts as 100 for its client, with a burst of 50 seconds. Raise it when the log names clients "+
-			"that are rate-limited and not hostile."),
 	limit("MAX_NAMES", "100000", 100_000_000,
 		"names that one stream may subscribe to, or report in `initial_resource_versions`",
 		"Raise it when a client needs more resources."),
