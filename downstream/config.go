@@ -58,11 +58,6 @@ type Config struct {
 	// MaxNames limits the resource names of a stream, and those in its initial_resource_versions. Zero means 100,000.
 	MaxNames int
 
-	// MaxRequestBytes limits a request after decompression. It applies if GzipRequests accepts compressed requests; the
-	// gRPC server limits uncompressed requests. Zero means 4 MiB.
-	MaxRequestBytes int
-	GzipRequests    bool
-
 	// FullStateTypes are additional type URLs whose SotW responses hold the complete set. WildcardTypes are additional
 	// type URLs for which an empty list of names means the wildcard (B.17).
 	FullStateTypes, WildcardTypes []string
@@ -120,7 +115,6 @@ func (c Config) withDefaults() (Config, error) {
 	c.Limits = guard.WithDefaults(c.Limits)
 	c.MaxRequestRate = cmp.Or(c.MaxRequestRate, 100)
 	c.MaxNames = cmp.Or(c.MaxNames, 100_000)
-	c.MaxRequestBytes = cmp.Or(c.MaxRequestBytes, 4<<20)
 	c.Identifier = cmp.Or(c.Identifier, "tender")
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -170,9 +164,8 @@ func nameTooLong(name string) error {
 // requestLimits returns the limits for decoding a request whose memory is charged to account b.
 func (c *Config) requestLimits(b *guard.Account) wire.Limits {
 	return wire.Limits{
-		MaxBytes: c.MaxRequestBytes, MaxNodeBytes: guard.MaxNodeBytes,
-		MaxNames: c.MaxNames + maxOverLimit, MaxNameBytes: maxNameBytes,
-		Parameters: c.DynamicParameters, Gzip: c.GzipRequests, Memory: b,
+		MaxNodeBytes: guard.MaxNodeBytes, MaxNames: c.MaxNames + maxOverLimit, MaxNameBytes: maxNameBytes,
+		Parameters: c.DynamicParameters, Memory: b,
 	}
 }
 
@@ -185,8 +178,6 @@ func (c *Config) requestError(err error) error {
 	switch _, limit := guard.LimitOf(err); {
 	case limit:
 		return err
-	case errors.Is(err, wire.ErrTooLarge):
-		return guard.Exceeds(guard.LimitRequest, "%v", err)
 	case errors.Is(err, wire.ErrTooLong):
 		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, maxNameBytes)
 	default:

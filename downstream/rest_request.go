@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -249,7 +250,7 @@ func (s pollService) readRequest(
 			"content-encoding %.20q: send the body uncompressed", coding)
 	}
 	req.deadline = began.Add(hold)
-	body, err := wire.ReadAll(http.MaxBytesReader(w, r.Body, maxRESTBody), maxRESTBody, memory)
+	body, err := readAll(http.MaxBytesReader(w, r.Body, maxRESTBody), memory)
 	if err != nil {
 		return req, bodyError(err)
 	}
@@ -263,6 +264,30 @@ func (s pollService) readRequest(
 	}
 	req.Limits = wire.Limits{Parameters: s.cfg.DynamicParameters}
 	return req, req.parse(body, typeURL, r.URL.Path)
+}
+
+// firstBuffer is the size of the first buffer of readAll, in bytes.
+const firstBuffer = 4 << 10
+
+// readAll reads a body of at most maxRESTBody bytes. Memory is charged before it is allocated.
+func readAll(body io.Reader, memory wire.Memory) (all []byte, err error) {
+	for {
+		if len(all) == cap(all) {
+			size := min(max(2*cap(all), firstBuffer), maxRESTBody+1)
+			if err := memory.Hold(size - cap(all)); err != nil {
+				return nil, err
+			}
+			all = append(make([]byte, 0, size), all...)
+		}
+		n, err := body.Read(all[len(all):cap(all)])
+		switch all = all[:len(all)+n]; err {
+		case nil:
+		case io.EOF:
+			return all, nil
+		default:
+			return nil, err
+		}
+	}
 }
 
 // checkBody rejects a body whose Node is too large or that has too many values. It charges memory for the decoded body.

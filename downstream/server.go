@@ -44,10 +44,9 @@ func New(cfg Config) (*Server, error) {
 		DynamicParameters: cfg.DynamicParameters, Draining: s.draining, Logger: cfg.Logger,
 	})
 	s.loads = loadreport.New(loadreport.Config{
-		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.identifyReporter, RequestError: s.cfg.requestError,
+		Origin: cfg.Loads, Sum: cfg.SumLoads, Identify: loadService{s}.identifyReporter,
 		FirstRequestTimeout: cfg.FirstRequestTimeout, SendStall: cfg.SendStall,
-		MaxRequestRate: cfg.MaxRequestRate, MaxRequestBytes: cfg.MaxRequestBytes, GzipRequests: cfg.GzipRequests,
-		Draining: s.draining, Logger: cfg.Logger,
+		MaxRequestRate: cfg.MaxRequestRate, Draining: s.draining, Logger: cfg.Logger,
 	})
 	s.arrivals = arrivals{onServed: cfg.HerdServed, turns: s.queue.progress, open: s.streams.Load}
 	return s, nil

@@ -69,9 +69,6 @@ const (
 	SecretsMTLS     = config.SecretsMTLS
 	SecretsLoopback = config.SecretsLoopback
 	SecretsOff      = config.SecretsOff
-
-	CompressionOff  = config.CompressionOff
-	CompressionGzip = config.CompressionGzip
 )
 
 // LoadConfig reads the variables with the prefix TENDER_ from environ, whose entries have the form key=value, as in

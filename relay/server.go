@@ -68,7 +68,7 @@ func newServers(
 			grpc.KeepaliveParams(limits.keepalive), grpc.ConnectionTimeout(limits.handshakeTimeout),
 			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, creds.Authorizer.RefuseReflection),
 		}
-		options = append(options, compression(limits.gzip)...)
+		options = append(options, rejectCompression()...)
 		server := NewGRPCServer(limits.maxRequestBytes, guard.MaxStreamsPerConnection, options...)
 		streams.Register(server)
 		healthpb.RegisterHealthServer(server, s.health)
@@ -117,16 +117,12 @@ func (s *servers) serveStreams(server int, l net.Listener) error {
 	return nil
 }
 
-var errCompressed = errors.New("compressed requests are not accepted (TENDER_REQUEST_COMPRESSION=off)")
+var errCompressed = errors.New("compressed requests are not accepted")
 
-// compression returns the server options for compressed requests. One compressed byte can become a thousand bytes in
-// memory, and the limits of grpc-go count compressed bytes. So grpc-go never decompresses a request, even if a
-// telemetry exporter registers compressors. If compressed requests are accepted, package wire charges the quota and
-// decompresses.
-func compression(accepted bool) []grpc.ServerOption {
-	if accepted {
-		return []grpc.ServerOption{grpc.RPCDecompressor(keepCompressed{})} //nolint:staticcheck // SA1019: no alternative
-	}
+// rejectCompression returns the server options that reject compressed requests. One compressed byte can become a thousand
+// bytes in memory, and the limits of grpc-go count compressed bytes. So grpc-go never decompresses a request, even if a
+// telemetry exporter registers compressors.
+func rejectCompression() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainStreamInterceptor(rejectCompressed),
 		grpc.RPCDecompressor(rejectGzip{}), //nolint:staticcheck // SA1019: precedes interceptors
@@ -158,15 +154,6 @@ func (rejectGzip) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
 
 // Type implements grpc.Decompressor.
 func (rejectGzip) Type() string { return gzip.Name }
-
-// keepCompressed is a grpc.Decompressor that returns its input.
-type keepCompressed struct{}
-
-// Do implements grpc.Decompressor.
-func (keepCompressed) Do(r io.Reader) ([]byte, error) { return io.ReadAll(r) }
-
-// Type implements grpc.Decompressor.
-func (keepCompressed) Type() string { return gzip.Name }
 
 // restIdle is the idle timeout of REST connections. It is longer than the interval between polls of most clients.
 const restIdle = 5 * time.Minute

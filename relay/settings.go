@@ -39,8 +39,6 @@ func downstreamConfig(cfg *Config) downstream.Config {
 		},
 		MaxRequestRate:    cfg.MaxRequestRate,
 		MaxNames:          cfg.MaxNames,
-		MaxRequestBytes:   int(cfg.MaxRequestBytes),
-		GzipRequests:      cfg.RequestCompression == CompressionGzip,
 		FullStateTypes:    cfg.FullStateTypes,
 		WildcardTypes:     cfg.WildcardTypes,
 		NoEDSAfterCDS:     !cfg.EDSAfterCDS,
@@ -59,7 +57,6 @@ func tracesConfig(cfg *Config) downstream.Traces {
 type grpcConfig struct {
 	maxRequestBytes  int
 	handshakeTimeout time.Duration
-	gzip             bool // accept compressed requests
 	keepalive        keepalive.ServerParameters
 }
 
@@ -69,7 +66,6 @@ func grpcServerConfig(cfg *Config, opts Options) grpcConfig {
 	c := grpcConfig{
 		maxRequestBytes:  int(cfg.MaxRequestBytes),
 		handshakeTimeout: cfg.FirstRequestTimeout,
-		gzip:             cfg.RequestCompression == CompressionGzip,
 		keepalive: keepalive.ServerParameters{
 			Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout),
 		},

@@ -43,7 +43,7 @@ var handedOver = map[string]string{
 	"MaxOriginResponseBytes": "upstream.MaxResponseBytes",
 	"MaxPeerConnections":     "downstream.MaxPeerConnections",
 	"MaxPeerGroups":          "groups.perMinute groups.shares.share",
-	"MaxRequestBytes":        "downstream.MaxRequestBytes grpc.maxRequestBytes",
+	"MaxRequestBytes":        "grpc.maxRequestBytes",
 	"MaxRequestRate":         "downstream.MaxRequestRate",
 	"MaxResourceBytes":       "upstream.MaxResourceBytes",
 	"MaxStreams":             "downstream.MaxStreams",
@@ -61,7 +61,6 @@ var handedOver = map[string]string{
 	"Prewarm":                "upstream.Prewarm",
 	"ProbeListen":            "listeners.5.addresses",
 	"RESTListen":             "listeners.2.addresses",
-	"RequestCompression":     "downstream.GzipRequests grpc.gzip",
 	"Resync":                 "upstream.FullResync",
 	"Rollout":                "rollout.Stages",
 	"RolloutCheck":           "check.Client check.URL rollout.Checked",
@@ -139,7 +138,7 @@ var otherValues = map[string]any{
 	"AdminListen":   []string{"127.0.0.1:1", "192.0.2.1:1"}, // one plaintext and one with TLS
 	"DeltaVersions": VersionsOfContent, "LRS": LRSAggregate, "MinPushInterval": config.PushIntervals{{Type: "*", Least: 1}},
 	"NodeLocality": Locality{Zone: "other"}, "NodeMetadata": Metadata{"other": true}, "OriginAccess": Access{CA: "other"},
-	"OriginProtocol": ProtocolSotW, "Origins": []NamedOrigin{{Name: "other"}}, "RequestCompression": CompressionGzip,
+	"OriginProtocol": ProtocolSotW, "Origins": []NamedOrigin{{Name: "other"}},
 	"Resync": ResyncFull, "RolloutCheck": "", "Rollout": rollout.Stages{{Duration: time.Hour}}, "Routes": []Route{{TypeURL: "other"}},
 	"TLSTrustDomains": []config.TrustDomain{{Name: "other"}}, "VersionSource": VersionsOfOrigin,
 }

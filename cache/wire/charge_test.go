@@ -1,16 +1,11 @@
 package wire_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"errors"
 	"slices"
-	"strings"
 	"testing"
 
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
@@ -28,60 +23,6 @@ func (p *purse) Hold(bytes int) error {
 	}
 	*p -= purse(bytes)
 	return nil
-}
-
-func compressed(t testing.TB, text []byte) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	w := gzip.NewWriter(&b)
-	_, err := w.Write(text)
-	if err = errors.Join(err, w.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
-// TestB32_CompressedRequestsAreCharged: a compressed request is decoded if that is allowed. Its decompressed size is
-// charged and limited.
-func TestB32_CompressedRequestsAreCharged(t *testing.T) {
-	msg, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: wire.ClusterType,
-		ResponseNonce: strings.Repeat("n", 100_000)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		name   string
-		limits wire.Limits
-		room   purse
-		err    error
-	}{
-		{"not allowed", wire.Limits{MaxBytes: 1 << 20}, 1 << 20, wire.ErrRequest},
-		{"allowed", wire.Limits{MaxBytes: 1 << 20, Gzip: true}, 1 << 20, nil},
-		{"at the limit", wire.Limits{MaxBytes: len(msg), Gzip: true}, 1 << 20, nil},
-		{"too large", wire.Limits{MaxBytes: len(msg) - 1, Gzip: true}, 1 << 20, wire.ErrTooLarge},
-		{"not enough memory", wire.Limits{MaxBytes: 1 << 20, Gzip: true}, 90_000, errFull},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			sent := compressed(t, msg)
-			room := tt.room
-			tt.limits.Memory = &room
-			r := wire.Request{Delta: true, Limits: tt.limits}
-			if err := (wire.Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(sent)}, &r); err != nil ||
-				!errors.Is(r.Err, tt.err) {
-				t.Fatalf("Unmarshal: %v, %v, want %v", err, r.Err, tt.err)
-			}
-			if charged := int(tt.room - room); r.Size != wire.Framed(len(sent))+charged {
-				t.Errorf("charged %d bytes, want %d received and %d held", r.Size, wire.Framed(len(sent)), charged)
-			}
-			if tt.err == nil && (len(r.Nonce) != 100_000 || r.Size < len(msg)) {
-				t.Errorf("a nonce of %d bytes, charged %d", len(r.Nonce), r.Size)
-			}
-		})
-	}
-	broken := compressed(t, msg)
-	if _, err := wire.Inflate(broken[:len(broken)/2], 1<<20, new(purse)); err == nil {
-		t.Error("truncated message was decompressed")
-	}
 }
 
 // TestB35_EntriesAreCharged: the memory of list entries is charged before it is allocated.

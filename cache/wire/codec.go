@@ -36,7 +36,7 @@ func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 		buf := data.MaterializeToBuffer(requestBuffers{mem.DefaultBufferPool()})
 		defer buf.Free()
 		m.Size = Framed(data.Len())
-		m.Err = m.receive(buf.ReadOnlyData())
+		m.Err = m.Decode(buf.ReadOnlyData())
 		return nil
 	case *Message:
 		m.Bytes = data.Materialize()

@@ -29,7 +29,6 @@
 //	update.go          decodes a response of an origin
 //	stored.go          resources on disk
 //	response.go        encodes responses to clients
-//	inflate.go         decompresses messages
 //	latest_names.go    detects lists of names that a client sends again
 //	request.go         requests of clients
 //	request_decode.go  decodes a request

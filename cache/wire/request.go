@@ -10,10 +10,6 @@ var (
 
 // Limits are the limits on a [Request] and options for decoding it. The zero value has no limits.
 type Limits struct {
-	// MaxBytes limits the size of a message after decompression, in bytes; see Gzip. gRPC limits messages that are
-	// not compressed.
-	MaxBytes int
-
 	// MaxNames limits the length of each list of names, before memory is allocated for the list: each entry takes more
 	// memory than it has encoded bytes. Further entries are skipped. MaxNameBytes limits the total size of the dynamic
 	// parameters of one resource locator, in bytes. Zero means no limit.
@@ -27,9 +23,6 @@ type Limits struct {
 	// Otherwise they are ignored.
 	Parameters bool
 
-	// Gzip accepts messages that are compressed with gzip.
-	Gzip bool
-
 	// Latest skips the names of a SotW request that are equal to those of the previous request for the type; see
 	// Repeated. If nil, all names are decoded.
 	Latest *LatestNames
@@ -37,6 +30,12 @@ type Limits struct {
 	// Memory is charged for the memory that a request takes in addition to its encoded bytes, before the memory is
 	// allocated. If nil, nothing is charged.
 	Memory Memory
+}
+
+// Memory is a limit on memory.
+type Memory interface {
+	// Hold charges the bytes, or returns an error that explains why they may not be allocated.
+	Hold(bytes int) error
 }
 
 // A Request has the fields of a DiscoveryRequest or DeltaDiscoveryRequest that the relay uses. The caller sets Delta

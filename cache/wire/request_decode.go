@@ -41,17 +41,6 @@ var (
 	}
 )
 
-// receive decodes a message that may be compressed.
-func (r *Request) receive(msg []byte) error {
-	if r.Gzip {
-		var err error
-		if msg, err = Inflate(msg, r.MaxBytes, r); err != nil {
-			return err
-		}
-	}
-	return r.Decode(msg)
-}
-
 // Decode decodes msg into r and keeps r.Delta, r.Size and the limits. The request shares no memory with
 // msg. Errors: [ErrRequest], [ErrTooLong], those of r.Memory.
 func (r *Request) Decode(msg []byte) error {

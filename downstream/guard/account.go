@@ -224,9 +224,8 @@ const (
 const UnreadOfPeer = 4
 
 // An Account tracks the resources that one connection uses: the memory of its requests until they are handled, and the
-// frames that it sends. Memory includes incomplete requests that gRPC buffers, waiting requests, and decompressed or
-// decoded ones. Bytes are charged when a frame is received, and before a request is decompressed or decoded. They are
-// released once the request was handled.
+// frames that it sends. Memory includes incomplete requests that gRPC buffers, waiting requests, and decoded ones. Bytes
+// are charged when a frame is received, and before a request is decoded. They are released once the request was handled.
 type Account struct {
 	// Read-only after construction.
 	connections *connections

@@ -10,8 +10,8 @@ type Limits struct {
 	// open at once. [Guard.Credentials] and [Guard.PollListener] enforce them. Zero means 50,000 and 10,000.
 	MaxConnections, MaxPeerConnections int
 
-	// MaxUnreadBytes bounds the memory of the requests of all connections until they are handled: incomplete, waiting,
-	// decompressed and decoded ones. The first 64 KiB of each connection do not count. The bound for one host is a fourth
+	// MaxUnreadBytes bounds the memory of the requests of all connections until they are handled: incomplete, waiting
+	// and decoded ones. The first 64 KiB of each connection do not count. The bound for one host is a fourth
 	// of it. A connection that exceeds it is closed. [Guard.Credentials] enforces it. Zero means 1 GiB.
 	MaxUnreadBytes int
 

@@ -18,7 +18,7 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// Config configures a [Server]. All fields except Sum and GzipRequests are required.
+// Config configures a [Server]. All fields except Sum are required.
 type Config struct {
 	Origin Origin
 	Sum    bool // sum the reports of each node group; otherwise forward each stream
@@ -26,14 +26,9 @@ type Config struct {
 	// Identify returns the client that claims a Node, or an error if it is not authorized.
 	Identify func(context.Context, guard.RawNode) (*Client, error)
 
-	// RequestError returns the status that ends a stream for an error of decompression.
-	RequestError func(error) error
-
 	FirstRequestTimeout time.Duration // maximum wait for the first request of a stream
 	SendStall           time.Duration // maximum duration of a send
 	MaxRequestRate      int           // requests per second of a stream
-	MaxRequestBytes     int           // maximum size of a request after decompression
-	GzipRequests        bool          // requests may be compressed with gzip
 
 	// Draining is closed when all streams must end.
 	Draining <-chan struct{}
@@ -147,11 +142,7 @@ func (s *stream) receive(ctx context.Context) {
 			s.ended <- guard.ReceiveStatus(err)
 			return
 		}
-		in, err := s.decompress(m.Bytes)
-		if err != nil {
-			s.ended <- err
-			return
-		}
+		in := message{m.Bytes, s.account.Charged(wire.Framed(len(m.Bytes)))}
 		select {
 		case s.messages <- in:
 		case <-ctx.Done():
@@ -290,19 +281,6 @@ func (s *stream) send(ctx context.Context, send func() error) error {
 	case <-ctx.Done():
 		return contextError(ctx)
 	}
-}
-
-// decompress returns a received message, decompressed if necessary, and charges for it.
-func (s *stream) decompress(m []byte) (in message, err error) {
-	in = message{m, s.account.Charged(wire.Framed(len(m)))}
-	if s.cfg.GzipRequests {
-		in.bytes, err = wire.Inflate(m, s.cfg.MaxRequestBytes, &in)
-	}
-	if err != nil {
-		in.Release()
-		return in, s.cfg.RequestError(err)
-	}
-	return in, nil
 }
 
 // passThrough opens a stream to the origin for the client, and forwards messages between both until either ends.

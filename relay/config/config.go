@@ -136,7 +136,6 @@ type Config struct {
 	MaxPeerGroups          int           `env:"MAX_GROUPS_PER_CLIENT"`
 	MaxOriginNames         int           `env:"MAX_ORIGIN_NAMES"`
 	MaxRequestRate         int           `env:"MAX_REQUEST_RATE"`
-	RequestCompression     string        `env:"REQUEST_COMPRESSION"` // CompressionOff or CompressionGzip
 	FirstRequestTimeout    time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
 	AckWait                time.Duration `env:"ACK_WAIT"`
 	MinPushInterval        PushIntervals `env:"MIN_PUSH_INTERVAL"`
@@ -202,12 +201,6 @@ const (
 	LRSOff         = "off"         // load reports are rejected
 	LRSPassthrough = "passthrough" // one stream to the origin per client stream
 	LRSAggregate   = "aggregate"   // one stream to the origin per node group, with the sums of its clients
-)
-
-// Values of [Config.RequestCompression].
-const (
-	CompressionOff  = "off"  // compressed requests are rejected
-	CompressionGzip = "gzip" // gzip requests are accepted
 )
 
 // Values of [Config.Secrets].

@@ -117,7 +117,6 @@ var goodValues = []struct{ name, value, shown string }{
 	{"MAX_CONNECTIONS_PER_ADDRESS", "12", ""},
 	{"MAX_STREAMS", "1", ""},
 	{"MAX_REQUEST_RATE", "12", ""},
-	{"REQUEST_COMPRESSION", "gzip", ""},
 	{"MAX_NAMES", "12", ""},
 	{"MAX_REQUEST_BYTES", "1536 KiB", "1536KiB"},
 	{"MAX_BUFFERED_REQUEST_BYTES", "64 MiB", "64MiB"},
@@ -453,7 +452,6 @@ var badValues = []struct{ name, value, cause string }{
 	{"TRACE_SLOW", "0s", "too short"},
 	{"TRACE_SLOW", "2h", "too long"},
 	{"MAX_REQUEST_RATE", "0", "too small"},
-	{"REQUEST_COMPRESSION", "zstd", "not an allowed value"},
 }
 
 // Markers of the generated part of deploy/docs/configuration.md.

@@ -53,7 +53,6 @@ func TestLoadConfigDefaults(t *testing.T) {
 		SendStall:              time.Minute,
 		Linger:                 5 * time.Minute,
 		MaxRequestRate:         100,
-		RequestCompression:     CompressionOff,
 		Drain:                  45 * time.Second,
 		ConnectionAge:          30 * time.Minute,
 		TraceDeliveries:        100,

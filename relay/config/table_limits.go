@@ -15,7 +15,7 @@ var limitRows = []spec{
 			"Raise it when clients connect through a balancer or NAT, which has one address."),
 	sizeLimit("MAX_BUFFERED_REQUEST_BYTES", defaultBufferedBytes.String(), mebibyte,
 		1024*gibibyte, "total bytes of buffered client requests",
-		"It counts requests until they are handled: received, decompressed and decoded. One client may use a fourth. "+
+		"It counts requests until they are handled: received and decoded. One client may use a fourth. "+
 			"64KiB per connection do not count. Change it when the memory limit of the relay changes."),
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams of all services, and polls",
 		"While more than half are open, one client may have a tenth, and at least 100. A client is an identity of a "+
@@ -23,10 +23,6 @@ var limitRows = []spec{
 	limit("MAX_REQUEST_RATE", "100", 1_000_000,
 		"requests per second of one stream beside ACKs and NACKs; further ones are delayed",
 		"The burst is ten times as many. Raise it when clients subscribe to many names one by one."),
-	choice("REQUEST_COMPRESSION", "Compression that clients may use for requests and load reports",
-		"Decompressed requests count for `TENDER_MAX_BUFFERED_REQUEST_BYTES`, and `TENDER_MAX_REQUEST_BYTES` limits them. "+
-			"Turn it on when clients compress requests.",
-		CompressionOff, CompressionGzip),
 	limit("MAX_NAMES", "100000", 100_000_000,
 		"names that one stream may subscribe to, or report in `initial_resource_versions`",
 		"Raise it when a client needs more resources."),

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -49,14 +48,14 @@ const budget = budgetUnread +
 // clientBytes is an estimate of the memory of the test's clients, which run in the same process.
 const clientBytes = budgetConnections * (256 << 10)
 
-// TestB35_TheBudget: clients send random requests in every encoding to every service. The live heap never exceeds the
+// TestB35_TheBudget: clients send random requests to every service. The live heap never exceeds the
 // budget of the limits, and the neighbour is served.
 func TestB35_TheBudget(t *testing.T) {
 	v := serve(t, "TENDER_MAX_CONNECTIONS="+fmt.Sprint(budgetConnections), "TENDER_MAX_STREAMS="+fmt.Sprint(budgetStreams),
 		"TENDER_MAX_BUFFERED_REQUEST_BYTES="+fmt.Sprint(budgetUnread), "TENDER_MAX_REQUEST_BYTES="+fmt.Sprint(budgetRequest),
 		"TENDER_MAX_NAMES="+fmt.Sprint(budgetNames), "TENDER_MAX_ORIGIN_NAMES="+fmt.Sprint(budgetOrigin),
 		"TENDER_MAX_GROUPS="+fmt.Sprint(budgetGroups), "TENDER_NODE_GROUP_BY=cluster",
-		"TENDER_REQUEST_COMPRESSION=gzip", "TENDER_LRS=aggregate", "TENDER_DYNAMIC_PARAMETERS=on")
+		"TENDER_LRS=aggregate", "TENDER_DYNAMIC_PARAMETERS=on")
 	const workers, acts = 8, 25
 	said := newSayings(t)
 	v.during(func() {
@@ -86,24 +85,21 @@ func TestB35_TheBudget(t *testing.T) {
 // sayings holds the messages that clients of TestB35_TheBudget send. They are made beforehand, so that their
 // allocation does not count as memory of the relay.
 type sayings struct {
-	requests, reports saying
+	requests, reports [][]byte
 	bodies            []string // bodies of polls
 }
-
-// A saying holds serialized messages, plain and compressed by gzip.
-type saying struct{ plain, compressed [][]byte }
 
 // newSayings returns a dozen random messages of each kind.
 func newSayings(t *testing.T) *sayings {
 	t.Helper()
 	random := rand.New(rand.NewPCG(1, 2))
 	s := new(sayings)
-	add := func(to *saying, m proto.Message) {
+	add := func(to *[][]byte, m proto.Message) {
 		b, err := proto.Marshal(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		to.plain, to.compressed = append(to.plain, b), append(to.compressed, compressed(t, b))
+		*to = append(*to, b)
 	}
 	for range 12 {
 		add(&s.requests, anyRequest(random))
@@ -113,13 +109,9 @@ func newSayings(t *testing.T) *sayings {
 	return s
 }
 
-// one returns a random message, compressed if gzip is set.
-func (s saying) one(random *rand.Rand, gzip bool) *wire.Message {
-	if i := random.IntN(len(s.plain)); !gzip {
-		return &wire.Message{Bytes: s.plain[i]}
-	} else {
-		return &wire.Message{Bytes: s.compressed[i]}
-	}
+// one returns a random message.
+func one(random *rand.Rand, of [][]byte) *wire.Message {
+	return &wire.Message{Bytes: of[random.IntN(len(of))]}
 }
 
 // A budgeted client sends random messages. Its connections stay open until leave is called.
@@ -181,13 +173,9 @@ func (b *budgeted) poll() {
 
 // stream opens a stream of a random service and sends one or two random messages.
 func (b *budgeted) stream() {
-	gzip := b.random.IntN(2) == 0
 	options := []grpc.DialOption{
 		from(b.peer), grpc.WithReadBufferSize(0), grpc.WithWriteBufferSize(0),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wire.Codec{})),
-	}
-	if gzip {
-		options = append(options, grpc.WithCompressor(asIs{})) //nolint:staticcheck // SA1019: a compressor of this connection alone
 	}
 	conn := b.Conn(options...)
 	ctx, cancel := context.WithCancel(b.t.Context())
@@ -202,31 +190,19 @@ func (b *budgeted) stream() {
 	switch b.random.IntN(4) {
 	case 0:
 		if rpc := open(lrspb.LoadReportingService_StreamLoadStats_FullMethodName); rpc != nil {
-			_ = rpc.SendMsg(b.said.reports.one(b.random, gzip))
+			_ = rpc.SendMsg(one(b.random, b.said.reports))
 		}
 	case 1:
 		if rpc := open(healthpb.Health_Watch_FullMethodName); rpc != nil {
-			_ = rpc.SendMsg(&wire.Message{Bytes: b.said.requests.plain[b.random.IntN(len(b.said.requests.plain))]})
+			_ = rpc.SendMsg(one(b.random, b.said.requests))
 		}
 	default:
 		if rpc := open(discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName); rpc != nil {
-			_ = rpc.SendMsg(b.said.requests.one(b.random, gzip))
-			_ = rpc.SendMsg(b.said.requests.one(b.random, gzip))
+			_ = rpc.SendMsg(one(b.random, b.said.requests))
+			_ = rpc.SendMsg(one(b.random, b.said.requests))
 		}
 	}
 }
-
-// asIs is a gzip compressor for messages that are already compressed.
-type asIs struct{}
-
-// Do implements grpc.Compressor.
-func (asIs) Do(w io.Writer, p []byte) error {
-	_, err := w.Write(p)
-	return err
-}
-
-// Type implements grpc.Compressor.
-func (asIs) Type() string { return "gzip" }
 
 // anyCluster returns a random node group, of twice as many as the limit allows.
 func anyCluster(random *rand.Rand) string { return fmt.Sprint("group-", random.IntN(2*budgetGroups)) }

@@ -7,24 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -162,60 +156,3 @@ func compressed(t testing.TB, b []byte) []byte {
 	}
 	return out.Bytes()
 }
-
-// TestB32_ManyCompressedBombs: the decompressed size of requests counts against the buffer limit of their client
-// address before the relay allocates the memory. (B.32)
-func TestB32_ManyCompressedBombs(t *testing.T) {
-	const limit, streams = 16 * mebibyte, 60
-	v := serve(t, fmt.Sprint("TENDER_MAX_BUFFERED_REQUEST_BYTES=", limit), "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_REQUEST_COMPRESSION=gzip")
-	node := &corepb.Node{Id: "n", Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
-		"k": structpb.NewStringValue(strings.Repeat("\x00", limit/guard.UnreadOfPeer-1000)), // with read-ahead, more than the share of one address
-	}}}
-	message, err := proto.Marshal(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, Node: node})
-	if err != nil {
-		t.Fatal(err)
-	}
-	bomb := compressed(t, message)
-	message, node = nil, nil
-	conn := v.Conn(grpc.WithCompressor(precompressed(bomb))) //nolint:staticcheck // SA1019: a compressor of this connection alone
-	v.during(func() {
-		var all sync.WaitGroup
-		grown := peak(func() {
-			for range streams {
-				all.Go(func() { // awaited below
-					rpc, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
-					if err == nil {
-						err = rpc.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: "what the compressor replaces"})
-					}
-					if err == nil {
-						_, err = rpc.Recv()
-					}
-					if err == nil {
-						t.Error("a compressed bomb was served")
-					}
-				})
-			}
-			all.Wait()
-		})
-		// The bombs together decompress to four times this. Sixty streams and recent garbage are part of it.
-		if most := int64(4 * limit); grown > most {
-			t.Errorf("the heap grew by %d bytes, want at most %d", grown, most)
-		}
-	})
-	if n := v.Stats().Refused[guard.LimitUnread]; n == 0 {
-		t.Error("no request is counted as above the limit of its address")
-	}
-	v.await("no buffered request bytes", func() bool { return v.Stats().Unread == 0 })
-}
-
-// precompressed is a gzip compressor that replaces every message by the same compressed bytes.
-type precompressed []byte
-
-// Do implements grpc.Compressor.
-func (p precompressed) Do(w io.Writer, _ []byte) error {
-	_, err := w.Write(p)
-	return err
-}
-
-// Type implements grpc.Compressor.
-func (p precompressed) Type() string { return "gzip" }
