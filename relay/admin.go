@@ -3,12 +3,9 @@ package relay
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"runtime"
@@ -51,9 +48,9 @@ func (r *Relay) newAdmin() *admin.Server {
 
 		RolloutDiff: rolloutOperations{of}.rolloutDiff,
 		ThawDiff:    freezes{of}.thawDiff,
-	}
-	if r.groups.generations != nil {
-		cfg.Generations, cfg.RollbackDiff = rollbacks{of}.listGenerations, rollbacks{of}.rollbackDiff
+
+		Generations:  rollbacks{of}.listGenerations,
+		RollbackDiff: rollbacks{of}.rollbackDiff,
 	}
 	if clients := r.credentials.Clients; clients != nil {
 		cfg.TLS = &admin.TLS{
@@ -404,10 +401,7 @@ func (r overview) summary() *admin.FleetSummary {
 				shown.Versions[t.TypeURL] = contentVersion(t.Version)
 			}
 		}
-		if shown.Generation = digests[generations.Key{Origin: v.Origin, Group: v.Group,
-			Shared: v.Shared}]; r.groups.generations == nil {
-			shown.Generation = versionsDigest(shown.Versions)
-		}
+		shown.Generation = digests[generations.Key{Origin: v.Origin, Group: v.Group, Shared: v.Shared}]
 		s.Views = append(s.Views, shown)
 	}
 	return s
@@ -416,15 +410,3 @@ func (r overview) summary() *admin.FleetSummary {
 // contentVersion returns the part of a version that identifies the content: the text after the last "~" (B.2). The text
 // before may differ between replicas.
 func contentVersion(version string) string { return version[strings.LastIndexByte(version, '~')+1:] }
-
-// versionsDigest returns a digest of versions, or an empty string if there are none.
-func versionsDigest(versions map[string]string) string {
-	if len(versions) == 0 {
-		return ""
-	}
-	sum := sha256.New()
-	for _, typeURL := range slices.Sorted(maps.Keys(versions)) {
-		_, _ = sum.Write([]byte(typeURL + "\x00" + versions[typeURL] + "\x00")) // a hash never fails
-	}
-	return hex.EncodeToString(sum.Sum(nil)[:6])
-}

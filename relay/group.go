@@ -150,14 +150,15 @@ func newGroups(
 	return g
 }
 
+// maxGenerationBytes limits the memory that only earlier generations need, over all views.
+const maxGenerationBytes = 64 << 20
+
 // keepRecords enables the history of resources, and earlier generations.
 func (g *groups) keepRecords() {
 	if g.cfg.History > 0 {
 		g.journal = history.New(historyConfig(&g.cfg))
 	}
-	if g.cfg.MaxGenerationBytes > 0 {
-		g.generations = generations.New(int64(g.cfg.MaxGenerationBytes))
-	}
+	g.generations = generations.New(maxGenerationBytes)
 }
 
 // start restores views from snapshots, and permits new views until ctx ends. It reports whether a view was restored.

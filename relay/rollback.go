@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/generations"
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
@@ -133,6 +135,9 @@ func (g groupGenerations) restoreLine(
 	return r
 }
 
+// errNoGenerations means that a rollback cannot be restored, because operators could not end it.
+var errNoGenerations = errors.New("no generations are kept without TENDER_ADMIN_LISTEN")
+
 // beginRolledBack starts a new view in the state of a rollback if its origin is rolled back. If the snapshot is older
 // than the rollback, for example after a crash, the view returns to the generation of the rollback. A view without a
 // snapshot keeps the first state that it receives. With rollouts it does nothing, because clients are served the last
@@ -146,7 +151,7 @@ func (g groupGenerations) beginRolledBack(origin int, control *upstream.Control,
 		control.BeginRolledBack(f.Since, nil)
 		return
 	}
-	err := admin.ErrNoGenerations
+	err := errNoGenerations
 	var target *generations.Target
 	if of.line != nil {
 		target, err = of.line.At(f.Rollback.At)
@@ -174,7 +179,7 @@ func (r rollbacks) listGenerations(c admin.GenerationChoice) (admin.Generations,
 	if err != nil {
 		return admin.Generations{}, err
 	}
-	out := admin.Generations{Views: []admin.ViewGenerations{}, MaxBytes: int64(r.cfg.MaxGenerationBytes)}
+	out := admin.Generations{Views: []admin.ViewGenerations{}, MaxBytes: maxGenerationBytes}
 	out.Earlier, out.Bytes = r.groups.generations.Stats()
 	for _, t := range r.groups.groupGenerations().trackedViews(only) {
 		all := t.line.Generations()
@@ -210,9 +215,6 @@ func (r rollbacks) plan(origin int, to string) (all []rollbackView, at time.Time
 	if err != nil {
 		return nil, at, err
 	}
-	if r.groups.generations == nil {
-		return nil, at, admin.ErrNoGenerations
-	}
 	views := r.groups.groupGenerations().trackedViews(origin)
 	named := make(map[*generations.Line]*generations.Target)
 	if at = time.Now().Add(-ago); digest != "" {
@@ -225,7 +227,7 @@ func (r rollbacks) plan(origin int, to string) (all []rollbackView, at time.Time
 		if target == nil {
 			if target, err = t.line.At(at); err != nil {
 				return nil, at, admin.Refuse(http.StatusConflict,
-					fmt.Errorf("%w; TENDER_MAX_GENERATION_BYTES limits the kept generations", err))
+					fmt.Errorf("%w; generations use at most %s of memory", err, humanize.Bytes(maxGenerationBytes)))
 			}
 		}
 		all = append(all, rollbackView{t, target})

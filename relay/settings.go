@@ -136,7 +136,7 @@ func originNames(cfg *Config) quota.Names {
 
 // historyConfig returns the settings of the history of resources.
 func historyConfig(cfg *Config) history.Config {
-	return history.Config{Changes: cfg.History, Bytes: int64(cfg.MaxHistoryBytes)}
+	return history.Config{Changes: cfg.History}
 }
 
 // rolloutConfig returns the settings of rollouts, and the external check, or nil if there is none.

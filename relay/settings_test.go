@@ -37,7 +37,6 @@ var handedOver = map[string]string{
 	"MassDeleteHold":         "files.MassDeleteHold rollout.Hold upstream.MassDeleteHold",
 	"MaxConnections":         "downstream.MaxConnections",
 	"MaxGroups":              "groups.burst groups.shares.total upstream.StreamBurst",
-	"MaxHistoryBytes":        "history.Bytes",
 	"MaxNames":               "downstream.MaxNames",
 	"MaxOriginNames":         "names.pool.share names.pool.total",
 	"MaxOriginResponseBytes": "upstream.MaxResponseBytes",
@@ -78,30 +77,29 @@ var handedOver = map[string]string{
 
 // usedIn has the file that uses a field of Config, for fields that handedOver does not have.
 var usedIn = map[string]string{
-	"Authz":              "relay/config/credentials.go",
-	"Debug":              "relay/admin.go",
-	"Drain":              "relay/relay.go",
-	"LogFormat":          "cmd/tender/serve.go",
-	"LogLevel":           "cmd/tender/serve.go",
-	"MaxGenerationBytes": "relay/group.go",
-	"MaxSnapshotAge":     "relay/snapshots.go",
-	"NodeGroupBy":        "relay/group.go",
-	"Origin":             "relay/config/origins.go",
-	"OriginAccess":       "relay/config/origins.go",
-	"PeersCA":            "relay/config/peers.go",
-	"PeersCert":          "relay/config/peers.go",
-	"PeersKey":           "relay/config/peers.go",
-	"PeersServerName":    "relay/config/peers.go",
-	"RolloutTypes":       "relay/rollback.go",
-	"Secrets":            "relay/config/credentials.go",
-	"SnapshotDir":        "relay/snapshots.go",
-	"SnapshotSensitive":  "relay/snapshots.go",
-	"TLSCert":            "relay/config/credentials.go",
-	"TLSClientCA":        "relay/config/credentials.go",
-	"TLSKey":             "relay/config/credentials.go",
-	"TLSMin":             "relay/config/credentials.go",
-	"TLSTrustDomains":    "relay/config/credentials.go",
-	"Validate":           "relay/validation.go",
+	"Authz":             "relay/config/credentials.go",
+	"Debug":             "relay/admin.go",
+	"Drain":             "relay/relay.go",
+	"LogFormat":         "cmd/tender/serve.go",
+	"LogLevel":          "cmd/tender/serve.go",
+	"MaxSnapshotAge":    "relay/snapshots.go",
+	"NodeGroupBy":       "relay/group.go",
+	"Origin":            "relay/config/origins.go",
+	"OriginAccess":      "relay/config/origins.go",
+	"PeersCA":           "relay/config/peers.go",
+	"PeersCert":         "relay/config/peers.go",
+	"PeersKey":          "relay/config/peers.go",
+	"PeersServerName":   "relay/config/peers.go",
+	"RolloutTypes":      "relay/rollback.go",
+	"Secrets":           "relay/config/credentials.go",
+	"SnapshotDir":       "relay/snapshots.go",
+	"SnapshotSensitive": "relay/snapshots.go",
+	"TLSCert":           "relay/config/credentials.go",
+	"TLSClientCA":       "relay/config/credentials.go",
+	"TLSKey":            "relay/config/credentials.go",
+	"TLSMin":            "relay/config/credentials.go",
+	"TLSTrustDomains":   "relay/config/credentials.go",
+	"Validate":          "relay/validation.go",
 }
 
 // handedOverBy has the fields of other configurations that no field of Config sets.
@@ -113,7 +111,7 @@ var handedOverBy = map[string]string{
 	"openOrigin": "files.Check files.Dir files.Logger files.Trace upstream.Authority upstream.CallCredentials " +
 		"upstream.Chain upstream.Check upstream.Credentials upstream.DialOptions upstream.Logger upstream.Requested " +
 		"upstream.Targets upstream.Trace",
-	"nothing: their defaults apply": "downstream.ResponseBytes files.Poll upstream.MaxLingering upstream.MaxLingeringBytes",
+	"nothing: their defaults apply": "downstream.ResponseBytes files.Poll history.Bytes upstream.MaxLingering upstream.MaxLingeringBytes",
 }
 
 // configured returns the other configurations that a Config sets.

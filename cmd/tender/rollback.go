@@ -22,7 +22,7 @@ func newGenerationsCommand(h host) *cobra.Command {
 		Use:   "generations",
 		Short: "Print the configurations that clients were served",
 		Long: "Generations prints, for each control plane and node group, the configurations that a\n" +
-			"running relay served and still keeps (TENDER_MAX_GENERATION_BYTES), newest first. A\n" +
+			"running relay served and still keeps, newest first. A\n" +
 			"generation is named by the digest of its content, which is equal on replicas that\n" +
 			"serve the same resources. Endpoints and Secrets are not part of it.",
 		Example: "  tender generations\n  tender generations --origin default --limit 100 -o json",

@@ -56,11 +56,15 @@ func newRig(t *testing.T, network string, options ...func(*admin.Config)) *rig {
 			}
 			return e, nil
 		})},
-		Metrics:  http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
-		Holds:    func(context.Context) admin.Holds { return admin.Holds{} },
-		Settings: func() string { return "" },
-		ThawDiff: func(context.Context, admin.RolloutChoice) (admin.RolloutDiff, error) { return admin.RolloutDiff{}, nil },
-		GRPC:     grpc.NewServer(),
+		Metrics:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
+		Holds:       func(context.Context) admin.Holds { return admin.Holds{} },
+		Settings:    func() string { return "" },
+		ThawDiff:    func(context.Context, admin.RolloutChoice) (admin.RolloutDiff, error) { return admin.RolloutDiff{}, nil },
+		Generations: func(admin.GenerationChoice) (admin.Generations, error) { return admin.Generations{}, nil },
+		RollbackDiff: func(context.Context, string, admin.RolloutChoice) (admin.RolloutDiff, error) {
+			return admin.RolloutDiff{}, nil
+		},
+		GRPC: grpc.NewServer(),
 	}
 	for _, option := range options {
 		option(&cfg)

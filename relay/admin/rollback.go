@@ -15,7 +15,7 @@ type Generations struct {
 	Views []ViewGenerations `json:"views"` // by origin and group
 
 	// Earlier is the number of kept generations that are not served, over all views. Bytes is the size of resources that
-	// only they contain, and MaxBytes its limit (TENDER_MAX_GENERATION_BYTES).
+	// only they contain, and MaxBytes its limit.
 	Earlier  int   `json:"earlier"`
 	Bytes    int64 `json:"bytes"`
 	MaxBytes int64 `json:"max_bytes"`
@@ -137,19 +137,12 @@ func (b *RolledBack) Describe() string {
 	return "the configuration of " + b.At.Local().Format(time.DateTime)
 }
 
-// ErrNoGenerations is the response to requests for generations if none are kept.
-var ErrNoGenerations = Refuse(http.StatusConflict,
-	errors.New("no generations are kept: TENDER_MAX_GENERATION_BYTES is 0"))
-
 // generations serves the generations of views.
 func (qs queries) generations(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	c := GenerationChoice{Origin: p.text("origin"), Group: p.text("group"), Limit: p.limit()}
 	if err := p.done(); err != nil {
 		return nil, err
-	}
-	if qs.cfg.Generations == nil {
-		return nil, ErrNoGenerations
 	}
 	return qs.cfg.Generations(c)
 }
@@ -160,9 +153,6 @@ func (qs queries) rollbackDiff(r *http.Request) (any, error) {
 	to, c := p.text("to"), p.rolloutChoice()
 	if err := p.done(); err != nil {
 		return nil, err
-	}
-	if qs.cfg.RollbackDiff == nil {
-		return nil, ErrNoGenerations
 	}
 	return qs.cfg.RollbackDiff(r.Context(), strings.TrimSpace(to), c)
 }

@@ -34,7 +34,7 @@ type Config struct {
 	RolloutDiff func(context.Context, RolloutChoice) (RolloutDiff, error)
 
 	// Generations returns the kept generations. RollbackDiff returns the changes of a rollback; to is as in RollbackScope.
-	// Nil means that no generations are kept. An error made by [Refuse] has its own HTTP code.
+	// An error made by [Refuse] has its own HTTP code.
 	Generations  func(GenerationChoice) (Generations, error)
 	RollbackDiff func(ctx context.Context, to string, c RolloutChoice) (RolloutDiff, error)
 

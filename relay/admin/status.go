@@ -54,7 +54,7 @@ type Origin struct {
 
 	// EqualGroups is the number of node groups that are served the same configuration, without endpoints and Secrets. If
 	// there are several such sets of groups, it counts the largest. These groups could be one (TENDER_NODE_GROUP_BY). It
-	// is 0 for a single group, for a directory, and if no generations are kept.
+	// is 0 for a single group and for a directory.
 	EqualGroups int `json:"equal_groups,omitempty"`
 
 	// StreamsWaiting is the number of upstream streams that wait for the rate limit.

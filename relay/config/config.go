@@ -154,13 +154,8 @@ type Config struct {
 	TraceDeliveries int           `env:"TRACE_DELIVERIES"`
 	TraceSlow       time.Duration `env:"TRACE_SLOW"`
 
-	// History is the number of changes that are kept per resource; zero keeps none. All of them use at most
-	// MaxHistoryBytes of memory.
-	History         int  `env:"HISTORY"`
-	MaxHistoryBytes Size `env:"MAX_HISTORY_BYTES"`
-
-	// MaxGenerationBytes limits the memory for earlier configurations, to which a rollback returns; 0 keeps none.
-	MaxGenerationBytes Size `env:"MAX_GENERATION_BYTES"`
+	// History is the number of changes that are kept per resource; zero keeps none.
+	History int `env:"HISTORY"`
 
 	// Debug serves profiles of the process at /debug/pprof/ on the admin addresses.
 	Debug bool `env:"DEBUG"`

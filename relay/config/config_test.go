@@ -139,9 +139,6 @@ var goodValues = []struct{ name, value, shown string }{
 	{"TRACE_SLOW", "off", ""},
 	{"HISTORY", "3", ""},
 	{"HISTORY", "OFF", "off"},
-	{"MAX_HISTORY_BYTES", "1MiB", ""},
-	{"MAX_GENERATION_BYTES", "1MiB", ""},
-	{"MAX_GENERATION_BYTES", "0", "0B"},
 	{"DEBUG", "on", ""},
 }
 
@@ -410,9 +407,6 @@ var badValues = []struct{ name, value, cause string }{
 	{"HISTORY", "0", "too small"},
 	{"HISTORY", "101", "too large"},
 	{"HISTORY", "on", "not a whole number"},
-	{"MAX_HISTORY_BYTES", "1", "too small"},
-	{"MAX_GENERATION_BYTES", "1B", "too small"},
-	{"MAX_GENERATION_BYTES", "off", "0, or a size"},
 	{"DEBUG", "1", "not an allowed value"},
 	{"COLD_WAIT", "10", "not a duration"},
 	{"COLD_WAIT", "0s", "too short"},

@@ -58,8 +58,6 @@ func TestLoadConfigDefaults(t *testing.T) {
 		TraceDeliveries:        100,
 		TraceSlow:              time.Second,
 		History:                10,
-		MaxHistoryBytes:        32 << 20,
-		MaxGenerationBytes:     64 << 20,
 	}
 	// An empty variable counts as unset. Variables without the prefix TENDER_ are ignored.
 	for _, environ := range [][]string{nil, {"TENDER_LISTEN=", "PATH=/bin", "TENDER=1", "no equals sign"}} {

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"time"
 )
 
@@ -140,12 +139,10 @@ var operatorRows = []spec{
 		name: "HISTORY", defaultValue: "10", emptyText: "off",
 		allowed: "`off`, or a whole number from 1 to 100",
 		meaning: "Changes per resource that `tender history` and the status page show",
-		advice: "Secrets have none. Raise it when resources change often, or turn it off to save memory when nobody " +
+		advice: "Secrets have none. All changes use at most 32 MiB. Raise it when resources change often, or turn it off to save memory when nobody " +
 			"reads it.",
 		parse: untyped(offOr(intBetween(1, 100))),
 	},
-	sizeLimit("MAX_HISTORY_BYTES", "32MiB", kibibyte, 4*gibibyte, "memory for these changes; the oldest are dropped first",
-		"Raise it when history ends earlier than you need."),
 	onOff("DEBUG", "off", "Profiles of the process at `/debug/pprof/` on the admin address",
 		"Turn it on when you profile the relay."),
 }
@@ -162,14 +159,6 @@ var rolloutRows = []spec{
 	},
 	duration("MAX_SNAPSHOT_AGE", "24h", time.Minute, 8760*time.Hour, "Maximum age of a snapshot that is restored",
 		"Raise it when old configuration is better than none."),
-	{
-		name: "MAX_GENERATION_BYTES", defaultValue: "64MiB",
-		allowed: fmt.Sprintf("`0`, or a size from %s to %s, in B, KiB, MiB or GiB", Size(kibibyte), Size(16*gibibyte)),
-		meaning: "Memory for earlier configurations; the oldest are dropped first",
-		advice: "`tender rollback` returns to these. Raise it when `tender generations` does not go back far enough; `0` " +
-			"keeps none.",
-		parse: untyped(zeroOr(sizeBetween(kibibyte, 16*gibibyte))),
-	},
 	onOff("SNAPSHOT_SENSITIVE", "off", "Include resources with sensitive fields, or with unknown types, in snapshots",
 		"Secrets are never stored. Turn it on when clients need such resources after a restart, and the directory is "+
 			"protected."),

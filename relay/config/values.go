@@ -400,16 +400,6 @@ func sizeBetween(minimum, maximum Size) func(string) (Size, error) {
 	}
 }
 
-// zeroOr returns a parser that returns zero for 0 and 0B, and calls parse otherwise.
-func zeroOr(parse func(string) (Size, error)) func(string) (Size, error) {
-	return func(raw string) (Size, error) {
-		if raw == "0" || raw == Size(0).String() {
-			return 0, nil
-		}
-		return parse(raw)
-	}
-}
-
 // escape returns s with unprintable characters escaped, without quotes.
 func escape(s string) string {
 	if utf8.ValidString(s) && !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {

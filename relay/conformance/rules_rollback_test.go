@@ -237,8 +237,7 @@ func snapshotFiles(t testing.TB, dir string) map[string][]byte {
 // An impossible rollback is rejected with the reason.
 func TestRollback_Rejected(t *testing.T) {
 	t.Parallel()
-	worldBubble(t, []string{operated, "TENDER_MAX_GENERATION_BYTES=1KiB"}, func(w *world) {
-		off := start(w.t, w.origin, "TENDER_NODE_ID=tender/off", operated, "TENDER_MAX_GENERATION_BYTES=0")
+	worldBubble(t, []string{operated}, func(w *world) {
 		c := w.autoClient(relaytest.Delta).subscribe("cds", "")
 		w.sleep(20 * time.Second)
 		for rev := 1; rev < 9; rev++ {
@@ -247,20 +246,17 @@ func TestRollback_Rejected(t *testing.T) {
 		}
 		c.ackPending()
 		for _, tt := range []struct {
-			r    *running
 			args admin.RollbackScope
 			code int
 			why  string
 		}{
-			{off, admin.RollbackScope{To: "10m", Why: because}, http.StatusConflict, "TENDER_MAX_GENERATION_BYTES is 0"},
-			{w.relay, admin.RollbackScope{To: "10m"}, http.StatusBadRequest, "a rollback requires a reason"},
-			{w.relay, admin.RollbackScope{To: "now", Why: because}, http.StatusBadRequest, "want a generation"},
-			{w.relay, admin.RollbackScope{To: "-10m", Why: because}, http.StatusBadRequest, "want a generation"},
-			{w.relay, admin.RollbackScope{To: "abcdef", Why: because}, http.StatusNotFound, "no such generation"},
-			{w.relay, admin.RollbackScope{To: "10m", Why: because, Origin: "x"}, http.StatusNotFound, "no origin"},
-			{w.relay, admin.RollbackScope{To: "75s", Why: because}, http.StatusConflict, "not kept any more"},
+			{admin.RollbackScope{To: "10m"}, http.StatusBadRequest, "a rollback requires a reason"},
+			{admin.RollbackScope{To: "now", Why: because}, http.StatusBadRequest, "want a generation"},
+			{admin.RollbackScope{To: "-10m", Why: because}, http.StatusBadRequest, "want a generation"},
+			{admin.RollbackScope{To: "abcdef", Why: because}, http.StatusNotFound, "no such generation"},
+			{admin.RollbackScope{To: "10m", Why: because, Origin: "x"}, http.StatusNotFound, "no origin"},
 		} {
-			if code, text := post(w.t, tt.r, "rollback", tt.args); code != tt.code || !strings.Contains(text, tt.why) {
+			if code, text := post(w.t, w.relay, "rollback", tt.args); code != tt.code || !strings.Contains(text, tt.why) {
 				w.t.Errorf("rollback %+v: got %d %s, want %d and %q", tt.args, code, text, tt.code, tt.why)
 			}
 		}

@@ -11,10 +11,13 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Config limits a journal. All fields are required.
+// Config limits a journal.
 type Config struct {
-	Changes int   // maximum number of changes per resource, view and AskedAs
-	Bytes   int64 // maximum size of all changes; see Journal.Bytes
+	Changes int // maximum number of changes per resource, view and AskedAs; required
+
+	// Bytes is the maximum size of all changes; see [Journal.Bytes]. Zero means 32 MiB. Only tests set it, because they
+	// have fewer changes.
+	Bytes int64
 }
 
 // A Kind classifies changes.
@@ -82,6 +85,7 @@ const overhead = 512
 
 // New returns an empty journal.
 func New(cfg Config) *Journal {
+	cfg.Bytes = cmp.Or(cfg.Bytes, 32<<20)
 	return &Journal{cfg: cfg, views: make(map[*cache.View]map[resource][]*past)}
 }
 

@@ -177,10 +177,10 @@ var table = []row{
 			}
 		}},
 	{"tender.generations", sum, "{generation}", "",
-		"Earlier generations for tender rollback, over all views; none with TENDER_MAX_GENERATION_BYTES=0.",
+		"Earlier generations for tender rollback, over all views.",
 		scalar(func(r *Reading) float64 { return float64(r.Generations) })},
 	{"tender.generations.size", sum, "By", "",
-		"Memory that only earlier generations need, at most TENDER_MAX_GENERATION_BYTES.",
+		"Memory that only earlier generations need, at most 64 MiB.",
 		scalar(func(r *Reading) float64 { return float64(r.GenerationBytes) })},
 	{"tender.snapshots", counter, "{snapshot}", "", "Snapshots of views that were written to disk.",
 		scalar(func(r *Reading) float64 { return float64(r.Snapshots.Written) })},
