@@ -97,7 +97,6 @@ var usedIn = map[string]string{
 	"TLSCert":           "relay/config/credentials.go",
 	"TLSClientCA":       "relay/config/credentials.go",
 	"TLSKey":            "relay/config/credentials.go",
-	"TLSMin":            "relay/config/credentials.go",
 	"TLSTrustDomains":   "relay/config/credentials.go",
 	"Validate":          "relay/validation.go",
 }

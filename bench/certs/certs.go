@@ -53,7 +53,7 @@ func (s *Set) Environ(dir string) (environ []string, err error) {
 		}
 		environ = append(environ, file.variable+"="+path)
 	}
-	return append(environ, "TENDER_TLS_MIN=1.3"), nil
+	return environ, nil
 }
 
 // Server returns the configuration of a gRPC server that requires client certificates. resume enables session tickets.

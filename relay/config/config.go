@@ -41,12 +41,11 @@ type Config struct {
 	RESTListen []string `env:"REST_LISTEN"`
 
 	// TLS settings for clients. They apply to RESTListen and TLSListen, or to Listen if TLSListen is empty. If TLSCert is
-	// empty, clients connect in plaintext. TLSMin is "1.2" or "1.3".
+	// empty, clients connect in plaintext.
 	TLSListen   []string `env:"TLS_LISTEN"`
 	TLSCert     string   `env:"TLS_CERT"`
 	TLSKey      string   `env:"TLS_KEY"`
 	TLSClientCA string   `env:"TLS_CLIENT_CA"`
-	TLSMin      string   `env:"TLS_MIN"`
 
 	// TLSTrustDomains are the trust domains that the SPIFFE IDs of clients may have; empty allows any.
 	TLSTrustDomains []TrustDomain `env:"TLS_TRUST_DOMAINS"`

@@ -66,7 +66,6 @@ func serverConfig(cfg *Config) tlsfiles.ServerConfig {
 		Cert:         tlsfiles.File{Variable: "TENDER_TLS_CERT", Path: cfg.TLSCert},
 		Key:          tlsfiles.File{Variable: "TENDER_TLS_KEY", Path: cfg.TLSKey},
 		ClientCA:     tlsfiles.File{Variable: "TENDER_TLS_CLIENT_CA", Path: cfg.TLSClientCA},
-		MinVersion:   tlsVersions[cfg.TLSMin],
 		TrustDomains: trustDomainFiles(cfg.TLSTrustDomains),
 	}
 }
@@ -82,9 +81,6 @@ func (c *Credentials) warn(cfg *Config, log *slog.Logger) {
 	}
 	c.Warnings = warnings
 }
-
-// tlsVersions are the values of [Config.TLSMin].
-var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
 // openAccess reads the files for an origin. begin is the prefix of its variables.
 func openAccess(files *tlsfiles.Watch, begin string, a *Access) (creds OriginCredentials, err error) {

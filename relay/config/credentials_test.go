@@ -18,7 +18,7 @@ func TestCredentialsAreHandedOver(t *testing.T) {
 		Others: map[string]any{
 			"MinPushInterval": PushIntervals{{}}, "NodeLocality": Locality{Zone: "other"}, "NodeMetadata": Metadata{},
 			"OriginAccess": Access{CA: "other"}, "Origins": []NamedOrigin{{}}, "Rollout": Config{}.Rollout,
-			"Routes": []Route{{}}, "TLSMin": "1.3", "TLSTrustDomains": []TrustDomain{{Name: "other", CA: "other"}},
+			"Routes": []Route{{}}, "TLSTrustDomains": []TrustDomain{{Name: "other", CA: "other"}},
 		},
 		Configured: func(cfg *Config) map[string]any {
 			return map[string]any{"server": serverConfig(cfg), "peers": peersConfig(cfg)}
@@ -33,7 +33,6 @@ func TestCredentialsAreHandedOver(t *testing.T) {
 		"TLSCert":         "server.Cert.Path",
 		"TLSClientCA":     "server.ClientCA.Path",
 		"TLSKey":          "server.Key.Path",
-		"TLSMin":          "server.MinVersion",
 		"TLSTrustDomains": "server.TrustDomains.0.CA.Path server.TrustDomains.0.CA.Variable server.TrustDomains.0.Name",
 	}
 	if diff := cmp.Diff(want, all); diff != "" {

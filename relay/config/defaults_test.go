@@ -18,7 +18,6 @@ func TestLoadConfigDefaults(t *testing.T) {
 	want := Config{
 		Listen:                 []string{":18000"},
 		AdminListen:            []string{"127.0.0.1:18080"},
-		TLSMin:                 "1.2",
 		NodeID:                 "tender/" + host,
 		NodeCluster:            "tender",
 		OriginProtocol:         ProtocolAuto,

@@ -51,8 +51,6 @@ var servingRows = []spec{
 			"Set it when clients come from several trust domains ([security.md](security.md#trust-domains)).",
 		parse: untyped(parseTrustDomains),
 	},
-	choice("TLS_MIN", "Minimum TLS version of clients",
-		"Raise it when all clients speak 1.3. Envoy speaks at most 1.2 unless it is configured otherwise.", "1.2", "1.3"),
 	{
 		name: "AUTHZ", defaultText: "empty: any client, any Node",
 		allowed: allowedPath + ", with `TENDER_TLS_CLIENT_CA`",

@@ -24,15 +24,12 @@ type ServerConfig struct {
 
 	// ClientCAsChanged is called after the CAs of clients have changed, on the goroutine of [Watch.Run]. It may be nil.
 	ClientCAsChanged func()
-
-	// MinVersion is the minimum TLS version, such as tls.VersionTLS13. Zero means TLS 1.2.
-	MinVersion uint16
 }
 
 // Server opens the files and returns a server whose configurations use their current content at each handshake. It must
 // not be called after [Watch.Run].
 func (w *Watch) Server(cfg ServerConfig) (*Server, error) {
-	s := &Server{min: max(cfg.MinVersion, tls.VersionTLS12), refusals: newRefusals(w.log)}
+	s := &Server{refusals: newRefusals(w.log)}
 	errs := []error{w.pairOf(cfg.Cert, cfg.Key, s.pair.Store)}
 	if cfg.ClientCA.Path != "" {
 		errs = append(errs, s.openClientCAs(w, cfg)...)
@@ -68,7 +65,6 @@ func (s *Server) openClientCAs(w *Watch, cfg ServerConfig) (errs []error) {
 
 // A Server makes TLS configurations from the relay's certificate and the client CAs.
 type Server struct {
-	min      uint16 // minimum TLS version
 	refusals refusals
 
 	// Current content of the files.
@@ -82,7 +78,7 @@ type Server struct {
 // of half an hour, resumption would save little.
 func (s *Server) Config(protocols ...string) *tls.Config {
 	return &tls.Config{
-		MinVersion:         s.min,
+		MinVersion:         tls.VersionTLS12,
 		NextProtos:         protocols,
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) { return s.now(protocols, hello.Conn), nil },
 	}
@@ -94,7 +90,7 @@ func (s *Server) IsNamed(host string) bool { return s.pair.Load().Leaf.VerifyHos
 // now returns the configuration of one handshake with a client, from the current content of the files.
 func (s *Server) now(protocols []string, client net.Conn) *tls.Config {
 	cfg := &tls.Config{
-		MinVersion:             s.min,
+		MinVersion:             tls.VersionTLS12,
 		CipherSuites:           suites,
 		NextProtos:             protocols,
 		Certificates:           []tls.Certificate{*s.pair.Load()},

@@ -31,7 +31,7 @@ func serveTLS(t *testing.T, memory bool, ca *certs.CA, dir string, env ...string
 // TestWhoIsServed checks which clients a relay with mTLS accepts, on the gRPC and the REST address.
 func TestWhoIsServed(t *testing.T) {
 	ca, other := certs.NewCA(t), certs.NewCA(t)
-	r, _ := serveTLS(t, false, ca, t.TempDir(), "TENDER_TLS_MIN=1.3", "TENDER_REST_LISTEN=127.0.0.1:0")
+	r, _ := serveTLS(t, false, ca, t.TempDir(), "TENDER_REST_LISTEN=127.0.0.1:0")
 	tests := []struct {
 		name  string
 		shown *certs.Pair
@@ -42,10 +42,10 @@ func TestWhoIsServed(t *testing.T) {
 		{"no certificate", nil, 0, "certificate required"},
 		{"a certificate by another CA", new(other.Sign(certs.Leaf{})), 0, "unknown certificate authority"},
 		{"an expired certificate", new(ca.Sign(certs.Leaf{NotAfter: time.Now().Add(-time.Minute)})), 0, "expired certificate"},
-		{"TLS 1.2", new(ca.Sign(certs.Leaf{})), tls.VersionTLS12, "protocol version not supported"},
+		{"TLS 1.1", new(ca.Sign(certs.Leaf{})), tls.VersionTLS11, "protocol version not supported"},
 	}
 	for _, tt := range tests {
-		cfg := &tls.Config{RootCAs: trusting(ca), NextProtos: []string{"h2"}, MaxVersion: tt.most}
+		cfg := &tls.Config{RootCAs: trusting(ca), NextProtos: []string{"h2"}, MinVersion: tt.most, MaxVersion: tt.most}
 		if tt.shown != nil {
 			shown := pair(t, *tt.shown)
 			cfg.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil }

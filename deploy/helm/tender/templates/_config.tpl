@@ -10,7 +10,6 @@ left out here has the default of Tender.
   "TENDER_ORIGIN_TLS" $v.origin.tls.mode
   "TENDER_ORIGIN_TLS_SERVER_NAME" $v.origin.tls.serverName
   "TENDER_LISTEN" (printf ":%d" (int $v.ports.xds))
-  "TENDER_TLS_MIN" $v.tls.minVersion
   "TENDER_NODE_ID" $v.node.id
   "TENDER_NODE_CLUSTER" $v.node.cluster
   "TENDER_NODE_LOCALITY" $v.node.locality
