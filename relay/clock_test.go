@@ -26,7 +26,6 @@ var wallTimes = map[string]string{
 	"relay/decisions.go":          "stores times",
 	"relay/operate.go":            "stores times",
 	"relay/page/page.go":          "prints times",
-	"relay/rollout/check.go":      "queries Prometheus, which has its own clock",
 	"relay/rollouts.go":           "stores times",
 	"relay/snapshot/decisions.go": "names a file",
 	"relay/snapshot/dir.go":       "sorts and prints stored times",

@@ -147,7 +147,7 @@ func rolloutConfig(cfg *Config) (rollout.Config, *rollout.Check) {
 	if !c.Checked {
 		return c, nil
 	}
-	return c, &rollout.Check{URL: cfg.RolloutCheck, Query: cfg.RolloutQuery}
+	return c, &rollout.Check{URL: cfg.RolloutCheck}
 }
 
 // lintConfig returns the settings of the linter.

@@ -63,7 +63,6 @@ var handedOver = map[string]string{
 	"Resync":                 "upstream.FullResync",
 	"Rollout":                "rollout.Stages",
 	"RolloutCheck":           "check.Client check.URL rollout.Checked",
-	"RolloutQuery":           "check.Query",
 	"RolloutRefusals":        "rollout.RefusalLimit",
 	"Routes":                 "router.types",
 	"SendStall":              "cache.TombstoneAge downstream.SendStall rest.WriteTimeout",
@@ -145,7 +144,7 @@ var otherValues = map[string]any{
 // defaults apply.
 func TestSettingsAreHandedOver(t *testing.T) {
 	cfg := check.Must(LoadConfig(nil))
-	cfg.RolloutCheck = "http://check.example" // RolloutQuery requires it
+	cfg.RolloutCheck = "http://check.example" // otherwise there is no check
 	got, unset := check.Settings[Config]{Base: cfg, Others: otherValues, Configured: configured}.HandedOver(t)
 	want := maps.Clone(handedOver)
 	for name := range usedIn {

@@ -105,7 +105,6 @@ type Config struct {
 	RolloutTypes    []string       `env:"ROLLOUT_TYPES"`
 	RolloutRefusals int            `env:"ROLLOUT_REFUSALS"`
 	RolloutCheck    string         `env:"ROLLOUT_CHECK"`
-	RolloutQuery    string         `env:"ROLLOUT_QUERY"`
 
 	// Versions and responses for clients.
 	VersionSource  string   `env:"SOTW_VERSIONS"`  // VersionsOfContent or VersionsOfOrigin

@@ -101,7 +101,6 @@ var goodValues = []struct{ name, value, shown string }{
 	{"ROLLOUT_CHECK", "https://gate.example:8443/check", ""},
 	{"ROLLOUT_CHECK", "HTTP://ops:hunter2@[::1]/a%20b?token=hunter2", "http://…@[::1]/a%20b?…"},
 	{"ROLLOUT_CHECK", "OFF", "off"},
-	{"ROLLOUT_QUERY", `max(errors{job="x"}) > {changed}`, ""},
 	{"LRS", "aggregate", ""},
 	{"DYNAMIC_PARAMETERS", "ON", "on"},
 	{"HOLD_EXPLICIT_REMOVALS", "On", "on"},
@@ -160,7 +159,6 @@ var goodValueContext = map[string][]string{
 	"PEERS_TLS_KEY":          {"PEERS=a:1", "PEERS_TLS_CERT=c"},
 	"PEERS_TLS_SERVER_NAME":  {"PEERS=a:1", "PEERS_TLS_CERT=c", "PEERS_TLS_KEY=k"},
 	"ROLLOUT":                {"SNAPSHOT_DIR=/d", "DELTA_VERSIONS=content"},
-	"ROLLOUT_QUERY":          {"ROLLOUT_CHECK=http://prometheus:9090"},
 }
 
 func TestLoadConfigGoodValues(t *testing.T) {
@@ -394,8 +392,6 @@ var badValues = []struct{ name, value, cause string }{
 	{"ROLLOUT_CHECK", "https://gate:65536", "the URL has no host, or a port"},
 	{"ROLLOUT_CHECK", "https://gate#hunter2", "the URL has a fragment"},
 	{"ROLLOUT_CHECK", "https://gate/%hunter2", "not an http or https URL"},
-	{"ROLLOUT_QUERY", "up", "has no effect, because TENDER_ROLLOUT_CHECK is off"},
-	{"ROLLOUT_QUERY", "a\nb", "unprintable characters"},
 	{"LRS", "on", "not an allowed value"},
 	{"DYNAMIC_PARAMETERS", "yes", "not an allowed value"},
 	{"HOLD_EXPLICIT_REMOVALS", "large", "not an allowed value"},

@@ -71,11 +71,9 @@ func TestConflictingVariables(t *testing.T) {
 				"TENDER_ROLLOUT=5% 10m", "TENDER_SOTW_VERSIONS=x", "TENDER_SNAPSHOT_DIR=a\tb", "TENDER_DELTA_VERSIONS=content",
 			},
 			"TENDER_SNAPSHOT_DIR=\nTENDER_SOTW_VERSIONS="},
-		{"a query for a check that was refused", []string{"TENDER_ROLLOUT_QUERY=up", "TENDER_ROLLOUT_CHECK=x"},
-			`TENDER_ROLLOUT_CHECK=…: not an http or https URL; allowed: `},
 		{"what is of no effect while rollouts are off",
 			[]string{"TENDER_ROLLOUT=off", "TENDER_ROLLOUT_TYPES=cds", "TENDER_ROLLOUT_REFUSALS=1",
-				"TENDER_ROLLOUT_CHECK=http://a", "TENDER_ROLLOUT_QUERY=up"}, ""},
+				"TENDER_ROLLOUT_CHECK=http://a"}, ""},
 		{"several, in the order of the table",
 			[]string{
 				"TENDER_ORIGIN=file:///a", "TENDER_LRS=aggregate", "TENDER_ROUTES=type:eds=west", "TENDER_LISTEN=:1",

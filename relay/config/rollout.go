@@ -83,9 +83,6 @@ func maskURL(value any) string {
 
 // checkRollout returns errors for rollouts without the settings that they require.
 func (c *Config) checkRollout(invalid, found map[string]error) {
-	if c.RolloutQuery != "" && c.RolloutCheck == "" && invalid["ROLLOUT_CHECK"] == nil {
-		found["ROLLOUT_QUERY"], c.RolloutQuery = errors.New("has no effect, because TENDER_ROLLOUT_CHECK is off"), ""
-	}
 	if len(c.Rollout) == 0 {
 		return
 	}

@@ -185,17 +185,8 @@ var rolloutRows = []spec{
 		name: "ROLLOUT_CHECK", defaultText: "`off`", secret: true,
 		allowed: "`off`, or an `http` or `https` URL, which may have a user and a password",
 		meaning: "URL that approves a change before each stage and every 15 s",
-		advice: "It receives a POST. 200 and 204 approve, 403 and 409 roll the change back. With `TENDER_ROLLOUT_QUERY` " +
-			"it is the base URL of a Prometheus. " +
+		advice: "It receives a POST. 200 and 204 approve, 403 and 409 roll the change back. " +
 			"A user, a password and a query are masked. Set it when a health check of yours should stop a rollout.",
 		parse: untyped(offOr(parseCheckURL)), format: maskURL,
-	},
-	{
-		name:    "ROLLOUT_QUERY",
-		allowed: "printable text of at most 4KiB, with `TENDER_ROLLOUT_CHECK`",
-		meaning: "PromQL whose samples roll a change back",
-		advice: "`{changed}` is the time of the change in Unix seconds. Set it when an alert should stop a rollout, as " +
-			"in `ALERTS{alertname=\"ErrorBudgetBurn\"}`.",
-		parse: untyped(parseText),
 	},
 }

@@ -239,7 +239,7 @@ var parseListen = listOf(",", func(item string) (string, error) {
 	return item, checkAddress(item, 0, true)
 })
 
-// parseText reads printable text, such as a node ID or a query.
+// parseText reads printable text, such as a node ID.
 func parseText(raw string) (string, error) {
 	switch {
 	case len(raw) > int(4*kibibyte):

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -32,11 +31,6 @@ type Check struct {
 	// URL receives a POST with a CheckRequest as JSON. 200 and 204 permit the edition. 403 and 409 reject it; the first
 	// line of the body is the reason. Any other response leaves the check undecided.
 	URL string
-
-	// Query makes URL the address of a Prometheus server. An empty result permits the edition; samples reject it. An
-	// error, a result that is not a vector, and an empty result with a warning leave the check undecided. {changed} is
-	// replaced by CheckRequest.Changed in Unix seconds.
-	Query string
 
 	// Client makes the requests; nil is http.DefaultClient.
 	Client *http.Client
@@ -65,10 +59,15 @@ func (c *Check) Send(ctx context.Context, r CheckRequest) (Verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
 	defer cancel()
 	v := Verdict{RequestedAt: time.Now()}
-	req, err := c.newHTTPRequest(ctx, r)
+	question, err := json.Marshal(r)
+	if err != nil {
+		return v, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, bytes.NewReader(question))
 	if err != nil {
 		return v, withoutURL(err)
 	}
+	req.Header.Set("Content-Type", "application/json")
 	client := *cmp.Or(c.Client, http.DefaultClient)
 	client.CheckRedirect = func(*http.Request, []*http.Request) error {
 		return http.ErrUseLastResponse // a redirect to a login page is not a verdict
@@ -82,30 +81,7 @@ func (c *Check) Send(ctx context.Context, r CheckRequest) (Verdict, error) {
 	if err != nil {
 		return v, err
 	}
-	if c.Query != "" {
-		err = v.readSamples(resp.StatusCode, body)
-	} else {
-		err = v.readStatus(resp.StatusCode, body)
-	}
-	return v, err
-}
-
-// newHTTPRequest returns the request to the webhook, or to the Prometheus server if Query is set.
-func (c *Check) newHTTPRequest(ctx context.Context, r CheckRequest) (*http.Request, error) {
-	if c.Query == "" {
-		body, err := json.Marshal(r)
-		if err != nil {
-			return nil, err
-		}
-		return post(ctx, c.URL, "application/json", body)
-	}
-	query := strings.ReplaceAll(c.Query, "{changed}", strconv.FormatInt(r.Changed.Unix(), 10))
-	u, err := url.Parse(c.URL)
-	if err != nil {
-		return nil, err
-	}
-	form := url.Values{"query": {query}}.Encode()
-	return post(ctx, u.JoinPath("api/v1/query").String(), "application/x-www-form-urlencoded", []byte(form))
+	return v, v.readStatus(resp.StatusCode, body)
 }
 
 // withoutURL returns the cause of a request error without the URL, which may hold credentials.
@@ -115,16 +91,6 @@ func withoutURL(err error) error {
 		return failed.Err
 	}
 	return err
-}
-
-// post returns a POST request.
-func post(ctx context.Context, address, contentType string, body []byte) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, address, bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", contentType)
-	return req, nil
 }
 
 // readStatus decodes the response to a CheckRequest.
@@ -144,43 +110,6 @@ func (v *Verdict) readStatus(code int, body []byte) error {
 	default:
 		return fmt.Errorf("unexpected status %d; want 200, 204, 403 or 409: %q", code, line)
 	}
-}
-
-// readSamples decodes the response of a Prometheus server.
-func (v *Verdict) readSamples(code int, body []byte) error {
-	var response struct {
-		Status, Error string
-		Warnings      []string
-		Data          struct {
-			ResultType string
-			Result     json.RawMessage
-		}
-	}
-	if err := json.Unmarshal(body, &response); err != nil {
-		return fmt.Errorf("status %d: the response is not from a Prometheus API: %w", code, err)
-	}
-	switch {
-	case code != http.StatusOK || response.Status != "success":
-		return fmt.Errorf("status %d: %s", code, shorten(response.Error))
-	case response.Data.ResultType != "vector":
-		return errors.New("the query must return a vector, not a " + shorten(response.Data.ResultType))
-	}
-	var result []struct {
-		Metric map[string]string
-		Value  [2]any
-	}
-	if err := json.Unmarshal(response.Data.Result, &result); err != nil {
-		return fmt.Errorf("decode the result of the query: %w", err)
-	}
-	if len(result) == 0 && len(response.Warnings) > 0 { // Thanos returns this if a store is down
-		return fmt.Errorf("the result is empty and may be incomplete: %s", shorten(response.Warnings[0]))
-	}
-	if v.Allowed = len(result) == 0; !v.Allowed {
-		metric, _ := json.Marshal(result[0].Metric)
-		v.RejectReason = shorten(fmt.Sprintf("the query returned %s, the first is %s: %v",
-			plural(len(result), "sample"), metric, result[0].Value[1]))
-	}
-	return nil
 }
 
 // shorten cuts a text after maxReason bytes.

@@ -358,7 +358,7 @@ func (m *Machine) advanceRolling(now time.Time, f Facts) (next time.Time) {
 		}
 		if f.Evidence.Accepted == 0 && f.Evidence.Trusted > 0 { // forged Nodes alone must not halt a rollout
 			m.reject(now, fmt.Sprintf("none of %s accepted the edition in %v",
-				plural(f.Evidence.Trusted, "client"), 2*stage.Duration))
+				pluralClients(f.Evidence.Trusted), 2*stage.Duration))
 			return time.Time{}
 		}
 	}

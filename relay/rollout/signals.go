@@ -141,7 +141,7 @@ func (s *Signals) HaltReason(reached int, elapsed time.Duration) string {
 	if n := s.refused.count(); n > s.refusalLimit {
 		first := s.firstRefusal
 		return fmt.Sprintf("%s refused the edition (limit %d): %s refused %s: %s",
-			plural(n, "client"), s.refusalLimit, first.Node, first.TypeURL, first.Detail)
+			pluralClients(n), s.refusalLimit, first.Node, first.TypeURL, first.Detail)
 	}
 	if reason := s.crashReason(reached, elapsed); reason != "" {
 		return reason
@@ -187,15 +187,15 @@ func (s *Signals) disconnectReason(reached int) string {
 		return "" // share with the edition <= 2 * share without it + margin, multiplied out
 	}
 	return fmt.Sprintf("%d of %s with the edition disconnected, and %d of %d without it",
-		with.disconnected, plural(with.clients, "client"), without.disconnected, without.clients)
+		with.disconnected, pluralClients(with.clients), without.disconnected, without.clients)
 }
 
-// plural returns a count with its noun.
-func plural(n int, thing string) string {
+// pluralClients returns a number of clients as text.
+func pluralClients(n int) string {
 	if n == 1 {
-		return "1 " + thing
+		return "1 client"
 	}
-	return fmt.Sprintf("%d %ss", n, thing)
+	return fmt.Sprintf("%d clients", n)
 }
 
 // disconnectedByCohort returns the clients of each cohort that disconnected in this stage, including reconnected ones.

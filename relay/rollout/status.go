@@ -159,7 +159,7 @@ func (c reporter) awaitedCondition(f Facts) (Await, string) {
 	case m.Overdue:
 		e := f.Evidence
 		return AwaitAnswers, fmt.Sprintf("answers: %d of %s answered, and %d accepted",
-			e.Answered, plural(e.Subscribed, "client"), e.Accepted)
+			e.Answered, pluralClients(e.Subscribed), e.Accepted)
 	case f.Unavailable:
 		return "", "the origin: it has not confirmed the state of some node groups; rollouts exclude these groups"
 	case c.coldAndUnconfirmed():

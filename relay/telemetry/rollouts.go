@@ -89,8 +89,7 @@ func checkFailing(r *Reading, s *rollout.Status) float64 {
 	return since(r, s.Failing)
 }
 
-// haltedTime returns when a rollout halted, in Unix seconds; 0 if it is not halted. The seconds are whole, as those of
-// {changed} in TENDER_ROLLOUT_QUERY.
+// haltedTime returns when a rollout halted, in whole Unix seconds; 0 if it is not halted.
 func haltedTime(_ *Reading, s *rollout.Status) float64 {
 	if s.Halted == nil {
 		return 0

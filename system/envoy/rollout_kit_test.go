@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -61,8 +63,8 @@ const (
 	// errorsOfCanaries is a query that returns samples while requests through canaries are answered with 5xx.
 	errorsOfCanaries = `sum(rate(envoy_http_downstream_rq_xx{canary="true",envoy_response_code_class="5"}[4s])) > 0`
 
-	// fleetQuery also returns a sample if any replica halted after the change arrived.
-	fleetQuery = errorsOfCanaries + ` or max(tender_rollout_halted_time_seconds) > {changed}`
+	// fleetQuery also returns a sample if any replica halted after the change arrived, in Unix seconds.
+	fleetQuery = errorsOfCanaries + ` or max(tender_rollout_halted_time_seconds) > %d`
 )
 
 // newStagedFleet starts a fleet whose Envoys have a listener "web". Bad resources of later changes must have names
@@ -88,7 +90,7 @@ scrape_configs:
 		f.settings = append(f.settings, []string{
 			fmt.Sprint("TENDER_NODE_ID=tender/", i), "TENDER_LISTEN=" + proxy.FreeAddress(t), "TENDER_ADMIN_LISTEN=" + proxy.FreeAddress(t),
 			"TENDER_SNAPSHOT_DIR=" + f.saved[i], "TENDER_DELTA_VERSIONS=content", "TENDER_COLD_WAIT=1s",
-			"TENDER_ROLLOUT=" + fleetStages, "TENDER_ROLLOUT_CHECK=" + f.prometheus, "TENDER_ROLLOUT_QUERY=" + fleetQuery,
+			"TENDER_ROLLOUT=" + fleetStages, "TENDER_ROLLOUT_CHECK=" + f.gate(),
 		})
 		f.replicas = append(f.replicas, envoytest.StartRelay(t, f.origin.Addr, f.settings[i]...))
 		f.editions = append(f.editions, "")
@@ -397,7 +399,36 @@ func (f *stagedFleet) writeTargets() {
 	}
 }
 
-// verdict returns the verdict of a query at the Prometheus.
-func (f *stagedFleet) verdict(query string) (rollout.Verdict, error) {
-	return (&rollout.Check{URL: f.prometheus, Query: query}).Send(f.t.Context(), rollout.CheckRequest{})
+// gate starts the webhook of rollouts, which rejects an edition if fleetQuery returns samples, and returns its URL.
+func (f *stagedFleet) gate() string {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var edition rollout.CheckRequest
+		err := json.NewDecoder(r.Body).Decode(&edition)
+		samples := 0
+		if err == nil {
+			samples, err = f.samples(fmt.Sprintf(fleetQuery, edition.Changed.Unix()))
+		}
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		case samples > 0:
+			http.Error(w, fmt.Sprintf("the query returned %d samples", samples), http.StatusForbidden)
+		}
+	}))
+	f.t.Cleanup(server.Close)
+	return server.URL
+}
+
+// samples returns the number of samples that a query of the Prometheus returns.
+func (f *stagedFleet) samples(query string) (int, error) {
+	resp, err := http.PostForm(f.prometheus+"/api/v1/query", url.Values{"query": {query}})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var result struct{ Data struct{ Result []any } }
+	if err := json.NewDecoder(resp.Body).Decode(&result); err != nil || resp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("query %s: %s: %w", query, resp.Status, err)
+	}
+	return len(result.Data.Result), nil
 }

@@ -40,7 +40,6 @@ left out here has the default of Tender.
 {{- $_ := set $env "TENDER_ROLLOUT_TYPES" (join "," .types) -}}
 {{- if .refusals }}{{ $_ := set $env "TENDER_ROLLOUT_REFUSALS" (int .refusals) }}{{ end -}}
 {{- $_ := set $env "TENDER_ROLLOUT_CHECK" .check.url -}}
-{{- $_ := set $env "TENDER_ROLLOUT_QUERY" .check.query -}}
 {{- end -}}
 {{- range $name, $path := include "tender.paths" . | fromYaml }}{{ $_ := set $env $name $path }}{{ end -}}
 {{- range $name, $value := $env -}}
