@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -58,7 +59,7 @@ func (v *View) prepare(u wire.Update) []received {
 		if in := v.cfg.Interner; in != nil && r.HasBody() && !r.DoNotCache {
 			r = in.Intern(r)
 		}
-		in := received{Resource: r, leaf: v.cfg.VersionSource.Leaf(typeURL, r)}
+		in := received{Resource: r, leaf: fingerprint.Leaf(typeURL, r)}
 		if r.TTL > 0 {
 			in.deadline = now.Add(r.TTL)
 		}

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/immutable"
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -125,7 +126,7 @@ func (a *audit) set(s *Set) bool {
 			size = e.Resource.Size()
 			intact := e.Resource.Intact()
 			a.record(!intact, e.Name.text, "content does not match its digest")
-			a.record(intact && a.view.cfg.VersionSource.Leaf(resourceType(a.key), e.Resource) != e.Leaf,
+			a.record(intact && fingerprint.Leaf(resourceType(a.key), e.Resource) != e.Leaf,
 				e.Name.text, "leaf of the version does not match the content")
 		}
 		if !a.advance(1, size) {

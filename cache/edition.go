@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -401,7 +402,7 @@ func (t *pinnedType) put(f Former) {
 	t.names = append(t.names, n)
 	switch {
 	case f.Resource != nil:
-		leaf := t.w.view.cfg.VersionSource.Leaf(resourceType(f.Key), f.Resource)
+		leaf := fingerprint.Leaf(resourceType(f.Key), f.Resource)
 		e := &Entry{Name: n, Seq: set.last + 1, Resource: f.Resource, Leaf: leaf}
 		e.setDeadline(f.Deadline)
 		set.put(t.by, e)

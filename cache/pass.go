@@ -170,7 +170,7 @@ func (to setCopier) passes(n *Name) passage {
 	case !shown.Present() || !newest.Present():
 		return passNothing
 	case shown.Resource.Key() == newest.Resource.Key() && to.typ.Errors(to.kind).Get(n) == nil &&
-		to.w.view.cfg.VersionSource.Same(shown.Resource, newest.Resource):
+		shown.Resource.SameContent(newest.Resource):
 		return passVersion
 	case !shown.Deadline().Equal(newest.Deadline()):
 		return passDeadline
@@ -437,7 +437,7 @@ func (g *gate) agreesOn(kind Kind, served, t *Type, n *Name) bool {
 		(shownErr == nil) != (err == nil):
 		return false
 	case newest.Present() && (shown.Resource.Key() != newest.Resource.Key() ||
-		!g.w.view.cfg.VersionSource.Same(shown.Resource, newest.Resource)):
+		!shown.Resource.SameContent(newest.Resource)):
 		return false
 	default:
 		return err == nil || err.Err.Same(shownErr.Err)

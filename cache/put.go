@@ -13,7 +13,7 @@ func (ed setEdit) put(n *Name, r received) {
 	// Compare the key, too: an alias may begin to name another resource with the same bytes.
 	same := old.Present() && old.Resource.Key() == r.Key()
 	failed := !r.failing && ed.clearError(n) // clients that were sent the error must be sent the resource again
-	if same && !failed && ed.w.view.cfg.VersionSource.Same(old.Resource, r.Resource) {
+	if same && !failed && old.Resource.SameContent(r.Resource) {
 		ed.putSameContent(old, r)
 		return
 	}

@@ -3,6 +3,7 @@ package cache
 import (
 	"time"
 
+	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -278,7 +279,7 @@ func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
 	if longest := ed.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
 		deadline = longest
 	}
-	ed.put(n, received{Resource: r, leaf: cfg.VersionSource.Leaf(resourceType(ed.typ.URL), r), deadline: deadline})
+	ed.put(n, received{Resource: r, leaf: fingerprint.Leaf(resourceType(ed.typ.URL), r), deadline: deadline})
 	restored := *ed.set.Get(n)
 	if r.ContentDropped() {
 		restored.mutableLifetime().contentDropped = ed.now

@@ -144,7 +144,7 @@ func (c *comparer) compareType(old, updated *Type) {
 // comparePair records the difference of two entries of one name, either of which may be nil.
 func (c *comparer) comparePair(at setKey, before, after *Entry) {
 	if before.Present() == after.Present() &&
-		(!before.Present() || c.view.cfg.VersionSource.Same(before.Resource, after.Resource)) {
+		(!before.Present() || before.Resource.SameContent(after.Resource)) {
 		return
 	}
 	id := formerKey{at, nameOf(before, after).text}

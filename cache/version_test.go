@@ -72,14 +72,9 @@ func drawSet(t *rapid.T, label string) map[string]string {
 // intermediate states.
 func feedSet(t *rapid.T, o *origin, want map[string]string) {
 	detour := drawSet(t, "detour")
-	version := func(content string) string {
-		if o.view.cfg.VersionSource == fingerprint.FromOrigin {
-			return "v" + content // for Hashed, versions are hashes of the content
-		}
-		return rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, "version")
-	}
+	version := func() string { return rapid.SampledFrom([]string{"", "1", "2", "3"}).Draw(t, "version") }
 	for _, name := range rapid.Permutation(slices.Sorted(maps.Keys(detour))).Draw(t, "on the detour") {
-		o.put(Wildcard, name, version(detour[name]), detour[name])
+		o.put(Wildcard, name, version(), detour[name])
 	}
 	u := wire.Update{TypeURL: o.typeURL}
 	send := func() {
@@ -92,7 +87,7 @@ func feedSet(t *rapid.T, o *origin, want map[string]string) {
 		}
 	}
 	for _, name := range rapid.Permutation(slices.Sorted(maps.Keys(want))).Draw(t, "order") {
-		u.Resources = append(u.Resources, o.resource(name, version(want[name]), want[name]))
+		u.Resources = append(u.Resources, o.resource(name, version(), want[name]))
 		if rapid.Bool().Draw(t, "batch ends") {
 			send()
 		}
@@ -104,9 +99,7 @@ func feedSet(t *rapid.T, o *origin, want map[string]string) {
 // and only if their resources are equal.
 func TestB2_R023_EqualRandomSetsHaveEqualVersions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		source := rapid.SampledFrom([]fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin}).Draw(t, "source")
-		one, two := newOrigin(t, Config{VersionSource: source}), newOrigin(t,
-			Config{VersionSource: source, Interner: new(intern.Pool)})
+		one, two := newOrigin(t, Config{}), newOrigin(t, Config{Interner: new(intern.Pool)})
 		a, b := drawSet(t, "a"), drawSet(t, "b")
 		if rapid.Bool().Draw(t, "equal") {
 			b = a
@@ -121,20 +114,18 @@ func TestB2_R023_EqualRandomSetsHaveEqualVersions(t *testing.T) {
 }
 
 // TestR026_OriginVersionsAgree: a replica that received two versions of a resource has the same version as a replica
-// that received only the last, also if versions are the origin's.
+// that received only the last.
 func TestR026_OriginVersionsAgree(t *testing.T) {
-	for _, source := range []fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin} {
-		early, late := newOrigin(t, Config{VersionSource: source}), newOrigin(t, Config{VersionSource: source})
-		early.put(Wildcard, "a", "1", "same")
-		early.put(Wildcard, "a", "2", "same")
-		late.put(Wildcard, "a", "2", "same")
-		if got, want := early.typ().Wildcard.Sum(), late.typ().Wildcard.Sum(); got != want {
-			t.Errorf("source %d: got %v on the replica that saw both versions, want %v", source, got, want)
-		}
-		early.remove(Wildcard, "a")
-		if got := early.typ().Wildcard.Sum(); got != (fingerprint.Sum{}) {
-			t.Errorf("source %d: empty set: got %v, want zero", source, got)
-		}
+	early, late := newOrigin(t, Config{}), newOrigin(t, Config{})
+	early.put(Wildcard, "a", "1", "same")
+	early.put(Wildcard, "a", "2", "same")
+	late.put(Wildcard, "a", "2", "same")
+	if got, want := early.typ().Wildcard.Sum(), late.typ().Wildcard.Sum(); got != want {
+		t.Errorf("got %v on the replica that saw both versions, want %v", got, want)
+	}
+	early.remove(Wildcard, "a")
+	if got := early.typ().Wildcard.Sum(); got != (fingerprint.Sum{}) {
+		t.Errorf("empty set: got %v, want zero", got)
 	}
 }
 

@@ -7,16 +7,12 @@ import (
 
 	"github.com/xdstender/tender/cache/distrust"
 	"github.com/xdstender/tender/cache/fanout"
-	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/intern"
 	"github.com/xdstender/tender/cache/quota"
 )
 
 // Config configures the views of a node group. The zero value is valid.
 type Config struct {
-	// VersionSource selects the values from which SotW versions are made.
-	VersionSource fingerprint.Source
-
 	// Interner shares equal resources with other node groups; nil shares nothing.
 	Interner *intern.Pool
 

@@ -7,7 +7,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
@@ -113,11 +112,7 @@ func filesConfig(cfg *Config) files.Config {
 
 // cacheConfig returns the settings of all views.
 func cacheConfig(cfg *Config) cache.Config {
-	c := cache.Config{TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)}
-	if cfg.VersionSource == VersionsOfOrigin {
-		c.VersionSource = fingerprint.FromOrigin
-	}
-	return c
+	return cache.Config{TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)}
 }
 
 // pushInterval returns the minimum time between two changes of a type that clients of a node group are sent, or nil if

@@ -70,7 +70,6 @@ var handedOver = map[string]string{
 	"TLSListen":              "listeners.1.addresses",
 	"TraceDeliveries":        "traces.Every",
 	"TraceSlow":              "traces.Slow",
-	"VersionSource":          "cache.VersionSource",
 	"WildcardTypes":          "downstream.WildcardTypes",
 }
 
@@ -136,7 +135,7 @@ var otherValues = map[string]any{
 	"NodeLocality": Locality{Zone: "other"}, "NodeMetadata": Metadata{"other": true}, "OriginAccess": Access{CA: "other"},
 	"OriginProtocol": ProtocolSotW, "Origins": []NamedOrigin{{Name: "other"}},
 	"Resync": ResyncFull, "RolloutCheck": "", "Rollout": rollout.Stages{{Duration: time.Hour}}, "Routes": []Route{{TypeURL: "other"}},
-	"TLSTrustDomains": []config.TrustDomain{{Name: "other"}}, "VersionSource": VersionsOfOrigin,
+	"TLSTrustDomains": []config.TrustDomain{{Name: "other"}},
 }
 
 // TestSettingsAreHandedOver checks which fields of other configurations each field of Config sets. A field that sets

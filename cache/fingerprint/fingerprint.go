@@ -70,41 +70,16 @@ func Parse(version string) (s Sum, ok bool) {
 // Mark returns 32 bits of the sum, never zero, to remember many of them.
 func (s Sum) Mark() uint32 { return uint32(s.lo) | 1 }
 
-// A Source is what a version is made from.
-type Source int
-
-// The sources of versions (TENDER_SOTW_VERSIONS).
-const (
-	// FromContent makes versions from the resources' bytes.
-	FromContent Source = iota
-	// FromOrigin makes versions from the versions that the origin gave its resources. It requires that these are
-	// hashes of the content.
-	FromOrigin
-)
-
 // Leaf returns what a resource adds to the sum of its set. A resource without a body is in no SotW response and adds
 // nothing.
-func (src Source) Leaf(typeURL string, r *wire.Resource) Sum {
+func Leaf(typeURL string, r *wire.Resource) Sum {
 	if !r.HasBody() {
 		return Sum{}
 	}
 	const usual = 256 // bytes, which need no allocation
 	b := append(append(make([]byte, 0, usual), "tender1"...), typeURL...)
 	b = append(append(append(b, 0), r.Name...), 0)
-	if src == FromOrigin && r.OriginVersion != "" {
-		b = append(b, r.OriginVersion...)
-	} else {
-		b = append(b, r.Digest[:]...)
-	}
+	b = append(b, r.Digest[:]...)
 	d := sha256.Sum256(b)
 	return Sum{binary.BigEndian.Uint64(d[:8]), binary.BigEndian.Uint64(d[8:16])}
-}
-
-// Same reports whether a client that has a needs no b. Where the versions of the origin are hashes of the content,
-// equal versions are enough: replicas of the origin may encode equal resources as different bytes.
-func (src Source) Same(a, b *wire.Resource) bool {
-	if src == FromOrigin && a.OriginVersion != "" && a.OriginVersion == b.OriginVersion {
-		return true
-	}
-	return a.SameContent(b)
 }

@@ -91,42 +91,9 @@ func TestB2_LeafIsAsWritten(t *testing.T) {
 		t.Errorf("empty set: got %q, want %q", got, want)
 	}
 	content := sha256.Sum256([]byte(acme + "\x00" + "x"))
-	for _, tt := range []struct {
-		source  Source
-		version string
-		hashed  string // in the place of the content
-	}{
-		{FromContent, "1", string(content[:])},
-		{FromOrigin, "1", "1"},
-		{FromOrigin, "", string(content[:])},
-	} {
-		leaf := sha256.Sum256([]byte("tender1" + acme + "\x00" + "a" + "\x00" + tt.hashed))
-		want := "7~r1." + base64.RawURLEncoding.EncodeToString(leaf[:16])
-		if got := tt.source.Leaf(acme, newResource(t, "a", tt.version, "x")).Version("7"); got != want {
-			t.Errorf("source %d, version %q: got %q, want %q", tt.source, tt.version, got, want)
-		}
-	}
-}
-
-// TestB2_WhatAClientHasAlready: what a source of versions takes for the same resource.
-func TestB2_WhatAClientHasAlready(t *testing.T) {
-	r := newResource(t, "a", "1", "x")
-	for _, tt := range []struct {
-		what                    string
-		is                      *wire.Resource
-		fromContent, fromOrigin bool
-	}{
-		{"equal", newResource(t, "a", "1", "x"), true, true},
-		{"other version", newResource(t, "a", "2", "x"), true, true},
-		{"other content under one version", newResource(t, "a", "1", "y"), false, true},
-		{"another resource", newResource(t, "a", "2", "y"), false, false},
-		{"other content without a version", newResource(t, "a", "", "y"), false, false},
-	} {
-		if got := FromContent.Same(r, tt.is); got != tt.fromContent {
-			t.Errorf("%s: by content the same is %t, want %t", tt.what, got, tt.fromContent)
-		}
-		if got := FromOrigin.Same(r, tt.is); got != tt.fromOrigin {
-			t.Errorf("%s: by the origin's version the same is %t, want %t", tt.what, got, tt.fromOrigin)
-		}
+	leaf := sha256.Sum256([]byte("tender1" + acme + "\x00" + "a" + "\x00" + string(content[:])))
+	want := "7~r1." + base64.RawURLEncoding.EncodeToString(leaf[:16])
+	if got := Leaf(acme, newResource(t, "a", "1", "x")).Version("7"); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }

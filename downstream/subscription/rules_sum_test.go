@@ -8,7 +8,6 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
@@ -22,8 +21,7 @@ func TestB2_CachedSumOfRandomNamesIsExact(t *testing.T) {
 	texts := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
 	followed := 0
 	rapid.Check(t, func(t *rapid.T) {
-		versions := rapid.SampledFrom([]fingerprint.Source{fingerprint.FromContent, fingerprint.FromOrigin}).Draw(t, "versions")
-		view, w := cache.New(cache.Config{VersionSource: versions})
+		view, w := cache.New(cache.Config{})
 		w.SetConnected(true)
 		s := newClient(view, wire.EndpointType, false)
 		s.Watch = view.WatchFunc(func() {})

@@ -107,7 +107,6 @@ type Config struct {
 	RolloutCheck    string         `env:"ROLLOUT_CHECK"`
 
 	// Versions and responses for clients.
-	VersionSource  string   `env:"SOTW_VERSIONS"`  // VersionsOfContent or VersionsOfOrigin
 	DeltaVersions  string   `env:"DELTA_VERSIONS"` // VersionsOfContent or VersionsOfOrigin
 	FullStateTypes []string `env:"FULL_STATE_TYPES"`
 	WildcardTypes  []string `env:"WILDCARD_TYPES"`
@@ -176,7 +175,7 @@ const (
 	ResyncFull          = "full"           // request all resources again
 )
 
-// Values of [Config.VersionSource] and [Config.DeltaVersions].
+// Values of [Config.DeltaVersions].
 const (
 	VersionsOfContent = "content" // versions are hashes of the content
 	VersionsOfOrigin  = "origin"  // versions are those of the origin

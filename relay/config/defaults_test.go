@@ -24,7 +24,6 @@ func TestLoadConfigDefaults(t *testing.T) {
 		OriginAccess:           Access{TLS: TLSOff},
 		NodeGroupBy:            []string{"user_agent_name"},
 		Resync:                 ResyncTrustVersions,
-		VersionSource:          VersionsOfContent,
 		DeltaVersions:          VersionsOfOrigin,
 		RolloutTypes:           defaultRolloutTypes,
 		EDSAfterCDS:            true,

@@ -60,17 +60,16 @@ func TestConflictingVariables(t *testing.T) {
 			`TENDER_LRS="passthrough": TENDER_ORIGIN="file:///etc/tender" is a directory, which does not accept load ` +
 				`reports; allowed: `},
 		{"no load reports to a directory", []string{"TENDER_ORIGIN=file:///etc/tender", "TENDER_LRS=off"}, ""},
-		{"a rollout without what it needs", []string{"TENDER_ROLLOUT=5% 10m", "TENDER_SOTW_VERSIONS=origin"},
+		{"a rollout without what it needs", []string{"TENDER_ROLLOUT=5% 10m"},
 			`TENDER_ROLLOUT="5% 10m": TENDER_SNAPSHOT_DIR is off, so a restart would send unapproved changes to all clients: ` +
 				`set it to a directory; ` +
-				`TENDER_SOTW_VERSIONS is origin, but a rollout serves two versions of a resource at once: set it to content; ` +
 				`TENDER_DELTA_VERSIONS is origin, but a rollout serves two versions of a resource at once: set it to content; ` +
 				`allowed: off, or one to four stages`},
 		{"a rollout beside values that were refused",
 			[]string{
-				"TENDER_ROLLOUT=5% 10m", "TENDER_SOTW_VERSIONS=x", "TENDER_SNAPSHOT_DIR=a\tb", "TENDER_DELTA_VERSIONS=content",
+				"TENDER_ROLLOUT=5% 10m", "TENDER_SNAPSHOT_DIR=a\tb", "TENDER_DELTA_VERSIONS=x",
 			},
-			"TENDER_SNAPSHOT_DIR=\nTENDER_SOTW_VERSIONS="},
+			"TENDER_SNAPSHOT_DIR=\nTENDER_DELTA_VERSIONS="},
 		{"what is of no effect while rollouts are off",
 			[]string{"TENDER_ROLLOUT=off", "TENDER_ROLLOUT_TYPES=cds", "TENDER_ROLLOUT_REFUSALS=1",
 				"TENDER_ROLLOUT_CHECK=http://a"}, ""},

@@ -91,13 +91,9 @@ func (c *Config) checkRollout(invalid, found map[string]error) {
 		missing = append(missing, "TENDER_SNAPSHOT_DIR is off, so a restart would send unapproved changes to all clients: "+
 			"set it to a directory")
 	}
-	for _, v := range []struct{ name, value string }{
-		{"SOTW_VERSIONS", c.VersionSource}, {"DELTA_VERSIONS", c.DeltaVersions},
-	} {
-		if v.value != VersionsOfContent && invalid[v.name] == nil {
-			missing = append(missing, fmt.Sprintf("%s%s is %s, but a rollout serves two versions of a resource at once: set "+
-				"it to %s", prefix, v.name, v.value, VersionsOfContent))
-		}
+	if c.DeltaVersions != VersionsOfContent && invalid["DELTA_VERSIONS"] == nil {
+		missing = append(missing, fmt.Sprintf("TENDER_DELTA_VERSIONS is %s, but a rollout serves two versions of a resource at "+
+			"once: set it to %s", c.DeltaVersions, VersionsOfContent))
 	}
 	if len(missing) > 0 {
 		found["ROLLOUT"], c.Rollout = errors.New(strings.Join(missing, "; ")), nil

@@ -165,7 +165,7 @@ var rolloutRows = []spec{
 		allowed: "`off`, or one to four stages, separated by commas, each of them clients and a time. Clients: a share " +
 			"such as `5%`, which includes earlier stages, or `id`, `cluster`, `locality.region`, `locality.zone`, " +
 			"`locality.sub_zone` or `metadata.<path>`, `=` and a glob. Time: a duration from 1s to 168h, or `approve`. It " +
-			"needs `TENDER_SNAPSHOT_DIR`, and `content` as `TENDER_SOTW_VERSIONS` and `TENDER_DELTA_VERSIONS`",
+			"needs `TENDER_SNAPSHOT_DIR` and `TENDER_DELTA_VERSIONS=content`",
 		meaning: "Stages in which changes reach clients",
 		advice: "Set it when canaries should receive changes first, as in `metadata.canary=true 10m, 5% 10m, 25% " +
 			"approve`. All other clients follow the last stage ([rollout.md](rollout.md)).",
