@@ -58,10 +58,6 @@ type Config struct {
 	// MaxNames limits the resource names of a stream, and those in its initial_resource_versions. Zero means 100,000.
 	MaxNames int
 
-	// FullStateTypes are additional type URLs whose SotW responses hold the complete set. WildcardTypes are additional
-	// type URLs for which an empty list of names means the wildcard (B.17).
-	FullStateTypes, WildcardTypes []string
-
 	// NoEDSAfterCDS disables resending the endpoints of changed clusters (B.16).
 	NoEDSAfterCDS bool
 
@@ -121,13 +117,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.subscriptions = subscription.Settings{
 		AckWait: c.AckWait, ColdWait: c.ColdWait, ResponseBytes: c.ResponseBytes, ContentVersions: c.ContentVersions,
-		FullState: make(map[string]bool), LegacyWildcard: make(map[string]bool),
-	}
-	for _, t := range c.FullStateTypes {
-		c.subscriptions.FullState[t] = true
-	}
-	for _, t := range c.WildcardTypes {
-		c.subscriptions.LegacyWildcard[t] = true
 	}
 	return c, nil
 }

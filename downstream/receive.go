@@ -234,7 +234,7 @@ func (s receiver) ensureSubscription(typeURL string) (*subscription.Subscription
 	if err := s.checkTypeLimit(typeURL); err != nil {
 		return nil, err
 	}
-	sub := subscription.New(&s.client.Client, s.cfg.subscriptions.TraitsOf(typeURL, s.agent), s.wrapOf(typeURL),
+	sub := subscription.New(&s.client.Client, subscription.TraitsOf(typeURL, s.agent), s.wrapOf(typeURL),
 		s.ttl && (s.delta || s.wrap), s.group.Counts.tally(typeURL, s.number))
 	at, _ := slices.BinarySearchFunc(s.subs, sub, func(a, b *subscription.Subscription) int {
 		if a.Rank != b.Rank {

@@ -54,7 +54,7 @@ func (s pollService) newPoll(ident *identity, req restRequest, peer guard.Peer) 
 		cfg:    &s.cfg, node: ident.label, group: ident.group.Key,
 	}
 	sub := &subscription.Poll{
-		Subscription: subscription.New(&c.Client, s.cfg.subscriptions.TraitsOf(req.TypeURL, ident.agent), wire.Unwrapped,
+		Subscription: subscription.New(&c.Client, subscription.TraitsOf(req.TypeURL, ident.agent), wire.Unwrapped,
 			false, (*tally)(nil)), // answer counts the response
 	}
 	sub.Watch.SetPeer(guard.PeerName(peer))

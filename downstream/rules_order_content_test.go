@@ -20,7 +20,7 @@ func newClient(view *cache.View, typeURL string, delta bool) (*client, *subscrip
 	cfg := &Config{ResponseBytes: 1 << 20, AckWait: 5 * time.Second}
 	cfg.subscriptions = subscription.Settings{ResponseBytes: cfg.ResponseBytes, AckWait: cfg.AckWait}
 	c := &client{cfg: cfg, Client: subscription.Client{Settings: &cfg.subscriptions, Watch: view.Watch(), Delta: delta}}
-	return c, subscription.New(&c.Client, cfg.subscriptions.TraitsOf(typeURL, subscription.Software{}), wire.Unwrapped,
+	return c, subscription.New(&c.Client, subscription.TraitsOf(typeURL, subscription.Software{}), wire.Unwrapped,
 		false, nil)
 }
 

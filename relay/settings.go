@@ -38,8 +38,6 @@ func downstreamConfig(cfg *Config) downstream.Config {
 		},
 		MaxRequestRate:    cfg.MaxRequestRate,
 		MaxNames:          cfg.MaxNames,
-		FullStateTypes:    cfg.FullStateTypes,
-		WildcardTypes:     cfg.WildcardTypes,
 		NoEDSAfterCDS:     !cfg.EDSAfterCDS,
 		DynamicParameters: cfg.DynamicParameters,
 		ContentVersions:   cfg.DeltaVersions == VersionsOfContent,

@@ -28,7 +28,6 @@ var handedOver = map[string]string{
 	"DynamicParameters":      "downstream.DynamicParameters",
 	"EDSAfterCDS":            "downstream.NoEDSAfterCDS",
 	"FirstRequestTimeout":    "downstream.FirstRequestTimeout grpc.handshakeTimeout rest.ReadTimeout",
-	"FullStateTypes":         "downstream.FullStateTypes",
 	"History":                "history.Changes",
 	"HoldExplicit":           "files.HoldExplicit upstream.HoldExplicit",
 	"LRS":                    "downstream.SumLoads",
@@ -70,7 +69,6 @@ var handedOver = map[string]string{
 	"TLSListen":              "listeners.1.addresses",
 	"TraceDeliveries":        "traces.Every",
 	"TraceSlow":              "traces.Slow",
-	"WildcardTypes":          "downstream.WildcardTypes",
 }
 
 // usedIn has the file that uses a field of Config, for fields that handedOver does not have.

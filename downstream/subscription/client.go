@@ -14,9 +14,6 @@ type Settings struct {
 	ColdWait        time.Duration // how long a client waits for an unreachable origin (B.8)
 	ResponseBytes   int           // size at which a response that may be partial ends (B.32)
 	ContentVersions bool          // versions are content hashes, so different content has different versions (B.3)
-
-	FullState      map[string]bool // type URLs that are full-state by option (B.7)
-	LegacyWildcard map[string]bool // type URLs for which an empty list of names means the wildcard, by option (B.17)
 }
 
 // confirmWait is how long an origin may take to send all its resources after a reconnect. It is also how long a
@@ -112,9 +109,6 @@ type Traits struct {
 	// R059). For a type that the protocol does not define, requestUpdate.updateFullState sets it.
 	FullState bool
 
-	// neverWaits: the type is full-state by option. A set does not wait for names that the origin has not answered (B.7).
-	neverWaits bool
-
 	// grouped: a SotW response holds all resources that the stream subscribed to, but absence means nothing (B.17).
 	grouped bool
 
@@ -144,7 +138,7 @@ type Software struct {
 
 // TraitsOf returns the traits of a type for a client. Envoy's SotW subscriptions deliver an empty update to the
 // watchers of names that a response omits, so some types are grouped for Envoy.
-func (c *Settings) TraitsOf(typeURL string, by Software) Traits {
+func TraitsOf(typeURL string, by Software) Traits {
 	t := Traits{
 		TypeURL:        typeURL,
 		Rank:           wire.Rank(typeURL),
@@ -164,9 +158,6 @@ func (c *Settings) TraitsOf(typeURL string, by Software) Traits {
 	case wire.RuntimeType, wire.ExtensionConfigType:
 		t.grouped = by.Envoy
 	}
-	t.neverWaits = !t.FullState && c.FullState[typeURL]
-	t.FullState = t.FullState || t.neverWaits
-	t.legacyWildcard = t.legacyWildcard || c.LegacyWildcard[typeURL] && !t.Secret
 	return t
 }
 

@@ -327,7 +327,7 @@ func (c requestUpdate) sotw(r *wire.Request) {
 // (B.17).
 func (c requestUpdate) updateFullState() {
 	whole := c.wildcard != nil
-	if wire.Known(c.TypeURL) || c.neverWaits || c.FullState == whole {
+	if wire.Known(c.TypeURL) || c.FullState == whole {
 		return
 	}
 	c.FullState = whole

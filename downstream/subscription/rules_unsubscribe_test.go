@@ -18,7 +18,7 @@ import (
 func newClient(view *cache.View, typeURL string, delta bool) *Subscription {
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second}
 	c := &Client{Settings: settings, Watch: view.Watch(), Delta: delta}
-	return New(c, settings.TraitsOf(typeURL, Software{}), wire.Unwrapped, false, noCounter{})
+	return New(c, TraitsOf(typeURL, Software{}), wire.Unwrapped, false, noCounter{})
 }
 
 // list makes a SotW client list names, and returns the response.

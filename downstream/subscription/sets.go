@@ -137,7 +137,7 @@ func (s sets) mayLackNewer() bool {
 			return true
 		}
 	}
-	return !s.neverWaits && slices.ContainsFunc(s.names, func(n subscribed) bool {
+	return slices.ContainsFunc(s.names, func(n subscribed) bool {
 		e, _ := s.entryOf(n)
 		return e != nil && !e.Present() && !s.g.From(n.name).Frozen.IsZero()
 	})
@@ -192,11 +192,8 @@ func (s sets) dueName(n *subscribed) (due, removed bool) {
 
 // resolveDeadline returns the deadline of the wait for names that the origin has not answered. It is a bounded time
 // after the request if the origin is connected. Otherwise it is Forever for a client that may hold the missing
-// resources. Types that an operator declared full-state never wait.
+// resources.
 func (s sets) resolveDeadline() (until time.Time) {
-	if s.neverWaits {
-		return time.Time{}
-	}
 	if until = s.globResolveDeadline(); until.Equal(Forever) {
 		return Forever
 	}

@@ -173,7 +173,7 @@ func (p *player) connect(args []string) {
 	c := &Client{Settings: settings, Watch: p.view.WatchFunc(func() {}), Delta: args[0] == "delta", Errors: slices.Contains(args, "errors")}
 	p.by = Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
 	p.short = args[1]
-	p.sub = New(c, settings.TraitsOf(p.n.TypeURL(p.short), p.by), wire.Unwrapped, false, playedCounter{player: p})
+	p.sub = New(c, TraitsOf(p.n.TypeURL(p.short), p.by), wire.Unwrapped, false, playedCounter{player: p})
 	p.held, p.versions, p.changes = make(map[string]string), make(map[string]string), make(map[string]func())
 	if i := slices.Index(args, "held"); i >= 0 {
 		for _, arg := range args[i+1:] {
@@ -189,7 +189,7 @@ func (p *player) reconnect() {
 	p.sub.Watch.Close()
 	c := *p.sub.Client
 	c.Watch = p.view.WatchFunc(func() {})
-	p.sub = New(&c, c.Settings.TraitsOf(p.sub.TypeURL, p.by), wire.Unwrapped, false, playedCounter{player: p})
+	p.sub = New(&c, TraitsOf(p.sub.TypeURL, p.by), wire.Unwrapped, false, playedCounter{player: p})
 }
 
 func (p *player) origin(args []string) {

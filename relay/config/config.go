@@ -107,10 +107,8 @@ type Config struct {
 	RolloutCheck    string         `env:"ROLLOUT_CHECK"`
 
 	// Versions and responses for clients.
-	DeltaVersions  string   `env:"DELTA_VERSIONS"` // VersionsOfContent or VersionsOfOrigin
-	FullStateTypes []string `env:"FULL_STATE_TYPES"`
-	WildcardTypes  []string `env:"WILDCARD_TYPES"`
-	EDSAfterCDS    bool     `env:"EDS_AFTER_CDS"`
+	DeltaVersions string `env:"DELTA_VERSIONS"` // VersionsOfContent or VersionsOfOrigin
+	EDSAfterCDS   bool   `env:"EDS_AFTER_CDS"`
 
 	// LRS is LRSOff, LRSPassthrough or LRSAggregate. It is LRSOff if the primary origin is a directory.
 	LRS string `env:"LRS"`

@@ -120,11 +120,6 @@ var contentRows = []spec{
 	choice("DELTA_VERSIONS", "Source of resource versions in Delta: the control plane, or the bytes",
 		"Change it to `content` when the versions of the control plane are counters, which differ between its replicas.",
 		VersionsOfOrigin, VersionsOfContent),
-	types("FULL_STATE_TYPES", parseType, "Further types whose SotW responses hold all resources that the stream requested",
-		"Set it when clients request a type that the protocol does not define by name, and take a response as the "+
-			"complete set."),
-	types("WILDCARD_TYPES", parseWildcardType, "Further types for which a first request without names means all resources",
-		"Set it when clients request a type of your own in that form."),
 	onOff("EDS_AFTER_CDS", "on", "Resend the endpoints of a cluster after the cluster changed",
 		"Envoy waits for them while it warms the cluster. Turn it off when no client is an Envoy."),
 	onOff("DYNAMIC_PARAMETERS", "off", "Variants of one resource name, selected by the dynamic parameters of the "+

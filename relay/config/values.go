@@ -278,7 +278,7 @@ func parseGroupBy(raw string) ([]string, error) {
 var typeURL = regexp.MustCompile(
 	`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 
-// parseWildcardType reads a type with wildcard subscriptions. Secrets have none (B.36).
+// parseWildcardType reads a type of TENDER_PREWARM. Secrets have none (B.36).
 func parseWildcardType(item string) (string, error) {
 	url, err := parseType(item)
 	if err == nil && wire.IsSecret(url) {

@@ -224,18 +224,6 @@ func TestB7_RESTCurrentNeedsNoConfirmation(t *testing.T) {
 	})
 }
 
-// B.17: types of TENDER_FULL_STATE_TYPES are not held for names that the origin has not answered.
-func TestB17_RESTFullStateByOption(t *testing.T) {
-	t.Parallel()
-	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
-		o.Change(func(b *relaytest.Behaviour) { b.SilentOnMissing = true })
-		o.Put(domainRoute("a", "x"))
-		c.poll("routes", "", "", "a").expectNames("a")
-		c.poll("routes", "", "old", "a", "b").expectDuration(0).expectNames("a")
-		c.poll("routes", "", "old", "b").expectStatus(http.StatusServiceUnavailable, "no resources are cached yet")
-	}, "TENDER_FULL_STATE_TYPES=rds")
-}
-
 // B.35: held polls count towards TENDER_MAX_STREAMS until their client disconnects.
 func TestB35_RESTMaxStreams(t *testing.T) {
 	t.Parallel()

@@ -141,7 +141,6 @@ func TestR113_Names(t *testing.T) {
 		{"routes by name", "routes", `,"resource_names":["b","c"]`, []string{"b", "c"}},
 		{"a route that does not exist", "routes", `,"resource_names":["x"]`, nil},
 		{"routes by locator", "routes", `,"resource_names":["b"],"resource_locators":[{"name":"a"}]`, []string{"a", "b"}},
-		{"a type with a wildcard by option", "endpoints", "", all},
 	}
 	restBubble(t, func(t *testing.T, o *relaytest.Origin, c *restClient) {
 		for _, name := range all {
@@ -152,7 +151,7 @@ func TestR113_Names(t *testing.T) {
 			body := `{"node":{"id":"client"}` + tt.fields + "}"
 			c.post("/v3/discovery:"+tt.kind, body, restHold("20000")...).expectNames(tt.want...)
 		}
-	}, "TENDER_WILDCARD_TYPES=eds")
+	})
 }
 
 // R113: unknown fields and content types do not matter.
