@@ -17,7 +17,7 @@ const joins = 10
 const attackers = 10
 
 // peerMiB is the maximum memory in MiB that one peer may make a relay with default limits use. Buffered requests take
-// a fourth of TENDER_MAX_BUFFERED_REQUEST_BYTES, and as much again until they are garbage-collected. Connections,
+// a fourth of the limit of buffered requests (1 GiB without a limit of memory), and as much again until they are garbage-collected. Connections,
 // streams and names take less than the rest.
 const peerMiB = 600
 

@@ -26,10 +26,6 @@ func TestUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var memory config.Size
-	if err := memory.UnmarshalText([]byte(setting(t, unit, "MemoryMax") + "iB")); err != nil || cfg.MaxUnreadBytes > memory/4 {
-		t.Errorf("TENDER_MAX_BUFFERED_REQUEST_BYTES is %v, want a quarter of MemoryMax at most, %v (%v)", cfg.MaxUnreadBytes, memory, err)
-	}
 	if dir := "/var/lib/" + setting(t, unit, "StateDirectory"); cfg.SnapshotDir != dir {
 		t.Errorf("TENDER_SNAPSHOT_DIR is %s, want the StateDirectory, %s", cfg.SnapshotDir, dir)
 	}

@@ -6,6 +6,8 @@ import (
 	"math"
 	"runtime/metrics"
 	"time"
+
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // Thresholds of the memory warning (B.35).
@@ -36,6 +38,18 @@ func (m memory) utilization() float64 {
 		return 0
 	}
 	return float64(m.used) / float64(m.limit)
+}
+
+// unlimitedBuffers is the limit of buffered client requests without a limit of memory, in bytes.
+const unlimitedBuffers = 1 << 30
+
+// bufferedBytes returns the limit of buffered client requests (B.35): a fourth of the limit of memory. One client may use
+// a fourth of it, and must be able to send the largest request.
+func bufferedBytes(m memory, maxRequest int) int {
+	if !m.limited() {
+		return max(unlimitedBuffers, guard.UnreadOfPeer*maxRequest)
+	}
+	return max(int(m.limit/4), guard.UnreadOfPeer*maxRequest)
 }
 
 // watchMemory logs a warning when memory use reaches memoryHigh, and again only after it fell below memoryLow. It

@@ -63,3 +63,25 @@ func TestB35_MemoryWarningIsLoggedOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestB35_BufferedRequestsFollowTheMemoryLimit: the limit of buffered requests is a fourth of the limit of memory, and
+// one client may always send the largest request.
+func TestB35_BufferedRequestsFollowTheMemoryLimit(t *testing.T) {
+	const request = 16 << 20
+	for _, tt := range []struct {
+		limit uint64
+		want  int
+	}{
+		{math.MaxInt64, 1 << 30},
+		{4 << 30, 1 << 30},
+		{400 << 20, 100 << 20},
+		{128 << 20, 4 * request},
+	} {
+		if got := bufferedBytes(memory{limit: tt.limit}, request); got != tt.want {
+			t.Errorf("limit of memory %d: %d bytes of buffered requests, want %d", tt.limit, got, tt.want)
+		}
+	}
+	if got := bufferedBytes(memory{limit: math.MaxInt64}, 1<<30); got != 4<<30 {
+		t.Errorf("with requests of 1 GiB: %d bytes, want 4 GiB", got)
+	}
+}

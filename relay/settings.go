@@ -33,7 +33,7 @@ func downstreamConfig(cfg *Config) downstream.Config {
 		Limits: guard.Limits{
 			MaxConnections:     cfg.MaxConnections,
 			MaxPeerConnections: cfg.MaxPeerConnections,
-			MaxUnreadBytes:     int(cfg.MaxUnreadBytes),
+			MaxUnreadBytes:     bufferedBytes(readMemory(), int(cfg.MaxRequestBytes)),
 			MaxStreams:         cfg.MaxStreams,
 		},
 		MaxRequestRate:    cfg.MaxRequestRate,

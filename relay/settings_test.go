@@ -45,7 +45,6 @@ var handedOver = map[string]string{
 	"MaxRequestRate":         "downstream.MaxRequestRate",
 	"MaxResourceBytes":       "upstream.MaxResourceBytes",
 	"MaxStreams":             "downstream.MaxStreams",
-	"MaxUnreadBytes":         "downstream.MaxUnreadBytes",
 	"MetricsGroups":          "labels.maxNamed",
 	"MinPushInterval":        "push",
 	"NodeCluster":            "node",
@@ -106,6 +105,7 @@ var handedOverBy = map[string]string{
 	"openOrigin": "files.Check files.Dir files.Logger files.Trace upstream.Authority upstream.CallCredentials " +
 		"upstream.Chain upstream.Check upstream.Credentials upstream.DialOptions upstream.Logger upstream.Requested " +
 		"upstream.Targets upstream.Trace",
+	"the limit of memory":           "downstream.MaxUnreadBytes",
 	"nothing: their defaults apply": "downstream.ResponseBytes files.Poll history.Bytes upstream.MaxLingering upstream.MaxLingeringBytes",
 }
 

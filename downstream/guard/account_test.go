@@ -127,7 +127,7 @@ func TestB35_BufferedRequestsAreBounded(t *testing.T) {
 	if _, err := open("a", freeUnread); err != nil {
 		t.Errorf("claim of a small request of the same peer: %v", err)
 	}
-	if _, err := open("a", freeUnread+1); err == nil || !strings.Contains(err.Error(), "TENDER_MAX_BUFFERED_REQUEST_BYTES") {
+	if _, err := open("a", freeUnread+1); err == nil || !strings.Contains(err.Error(), "buffered_bytes") {
 		t.Errorf("claim of more than a fourth: %v, want an error that names the variable", err)
 	}
 	for _, peer := range []string{"b", "c", "d"} {

@@ -62,7 +62,7 @@ var limitNames = [limits]string{
 	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "name_bytes", "TENDER_MAX_REQUEST_BYTES", "types", "globs", "group_globs",
 	"TENDER_MAX_GROUPS", "TENDER_MAX_GROUPS_PER_CLIENT", "TENDER_MAX_ORIGIN_NAMES", "node_bytes",
 	"TENDER_MAX_CONNECTIONS", "TENDER_MAX_CONNECTIONS_PER_ADDRESS",
-	"TENDER_MAX_BUFFERED_REQUEST_BYTES", "frame_rate",
+	"buffered_bytes", "frame_rate",
 }
 
 func (l Limit) String() string { return limitNames[l] }

@@ -120,7 +120,6 @@ type Config struct {
 	// Limits. All are positive unless noted otherwise.
 	MaxConnections         int           `env:"MAX_CONNECTIONS"`
 	MaxPeerConnections     int           `env:"MAX_CONNECTIONS_PER_ADDRESS"`
-	MaxUnreadBytes         Size          `env:"MAX_BUFFERED_REQUEST_BYTES"`
 	MaxStreams             int           `env:"MAX_STREAMS"`
 	MaxNames               int           `env:"MAX_NAMES"`
 	MaxRequestBytes        Size          `env:"MAX_REQUEST_BYTES"`

@@ -37,7 +37,6 @@ func TestLoadConfigDefaults(t *testing.T) {
 		LogLevel:               slog.LevelInfo,
 		MaxConnections:         50_000,
 		MaxPeerConnections:     10_000,
-		MaxUnreadBytes:         1 << 30,
 		MaxStreams:             50_000,
 		MaxNames:               100_000,
 		MaxRequestBytes:        16 << 20,

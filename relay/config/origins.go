@@ -10,7 +10,6 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/humanize"
 )
 
@@ -149,7 +148,6 @@ func (c *Config) conflicts(invalid map[string]error) map[string]error {
 		found["AUTHZ"], c.Authz = errors.New("requires TENDER_TLS_CLIENT_CA, because rules match client certificates"), ""
 	}
 	c.checkTrustDomains(invalid, found)
-	c.checkBufferedRequests(invalid, found)
 	c.checkAdmin(invalid, found)
 	c.checkPeers(invalid, found)
 	c.checkRollout(invalid, found)
@@ -159,21 +157,6 @@ func (c *Config) conflicts(invalid map[string]error) map[string]error {
 		c.LRS = LRSOff
 	}
 	return found
-}
-
-// defaultBufferedBytes is the default of TENDER_MAX_BUFFERED_REQUEST_BYTES.
-const defaultBufferedBytes Size = gibibyte
-
-// checkBufferedRequests returns an error if the quota of one client for buffered requests, which is a fourth of the
-// limit, is less than the largest request.
-func (c *Config) checkBufferedRequests(invalid, found map[string]error) {
-	minimum := guard.UnreadOfPeer * c.MaxRequestBytes
-	if c.MaxUnreadBytes >= minimum || invalid["MAX_REQUEST_BYTES"] != nil || invalid["MAX_BUFFERED_REQUEST_BYTES"] != nil {
-		return
-	}
-	found["MAX_BUFFERED_REQUEST_BYTES"] = fmt.Errorf("%v is less than four times TENDER_MAX_REQUEST_BYTES=%v; one "+
-		"client may use a fourth and could not send the largest request", c.MaxUnreadBytes, c.MaxRequestBytes)
-	c.MaxUnreadBytes = max(minimum, defaultBufferedBytes)
 }
 
 // checkAdmin returns an error if operators on other hosts could connect without mTLS and authorization rules.

@@ -13,10 +13,6 @@ var limitRows = []spec{
 		"open connections per client IP address",
 		"As many may connect at once, and a fiftieth of them per second from then on. "+
 			"Raise it when clients connect through a balancer or NAT, which has one address."),
-	sizeLimit("MAX_BUFFERED_REQUEST_BYTES", defaultBufferedBytes.String(), mebibyte,
-		1024*gibibyte, "total bytes of buffered client requests",
-		"It counts requests until they are handled: received and decoded. One client may use a fourth. "+
-			"64KiB per connection do not count. Change it when the memory limit of the relay changes."),
 	limit("MAX_STREAMS", "50000", 10_000_000, "open streams of all services, and polls",
 		"While more than half are open, one client may have a tenth, and at least 100. A client is an identity of a "+
 			"certificate, or else an IP address. Raise it together with `TENDER_MAX_CONNECTIONS`."),

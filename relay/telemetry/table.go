@@ -222,7 +222,7 @@ var table = []row{
 	{"tender.client.connections", sum, "{connection}", "", "Open client connections.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Connections) })},
 	{"tender.client.unread", sum, "By", "",
-		"Memory of client requests that are not processed yet, as counted for TENDER_MAX_BUFFERED_REQUEST_BYTES.",
+		"Memory of client requests that are not processed yet, as counted for the limit of buffered requests.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Unread) })},
 	{"tender.client.streams", sum, "{stream}", "", "Open client streams, and polls that wait.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Streams) })},

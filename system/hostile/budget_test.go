@@ -51,11 +51,13 @@ const clientBytes = budgetConnections * (256 << 10)
 // TestB35_TheBudget: clients send random requests to every service. The live heap never exceeds the
 // budget of the limits, and the neighbour is served.
 func TestB35_TheBudget(t *testing.T) {
+	undo := limitBuffers(budgetUnread)
 	v := serve(t, "TENDER_MAX_CONNECTIONS="+fmt.Sprint(budgetConnections), "TENDER_MAX_STREAMS="+fmt.Sprint(budgetStreams),
-		"TENDER_MAX_BUFFERED_REQUEST_BYTES="+fmt.Sprint(budgetUnread), "TENDER_MAX_REQUEST_BYTES="+fmt.Sprint(budgetRequest),
+		"TENDER_MAX_REQUEST_BYTES="+fmt.Sprint(budgetRequest),
 		"TENDER_MAX_NAMES="+fmt.Sprint(budgetNames), "TENDER_MAX_ORIGIN_NAMES="+fmt.Sprint(budgetOrigin),
 		"TENDER_MAX_GROUPS="+fmt.Sprint(budgetGroups), "TENDER_NODE_GROUP_BY=cluster",
 		"TENDER_LRS=aggregate", "TENDER_DYNAMIC_PARAMETERS=on")
+	undo()
 	const workers, acts = 8, 25
 	said := newSayings(t)
 	v.during(func() {

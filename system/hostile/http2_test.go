@@ -206,7 +206,9 @@ func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
 	for name, size := range map[string]int{"large frames": 16 << 10, "single bytes": 1} {
 		t.Run(name, func(t *testing.T) {
 			const peer = 256 << 10
-			v := serve(t, "TENDER_MAX_BUFFERED_REQUEST_BYTES=1MiB", "TENDER_MAX_REQUEST_BYTES=256KiB")
+			undo := limitBuffers(mebibyte)
+			v := serve(t, "TENDER_MAX_REQUEST_BYTES=256KiB")
+			undo()
 			v.during(func() {
 				a := v.attack()
 				sent, frame := 0, make([]byte, size)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime/debug"
 	"sync"
 	"testing"
 	"time"
@@ -47,6 +48,13 @@ func serve(t *testing.T, env ...string) *victim {
 	v.neighbour.Subscribe(relaytest.ClusterType, "a")
 	v.told()
 	return v
+}
+
+// limitBuffers sets a limit of memory of which the relays that start afterwards use a fourth for buffered requests. undo
+// removes it, since the collector would run without end.
+func limitBuffers(bytes int64) (undo func()) {
+	before := debug.SetMemoryLimit(4 * bytes)
+	return func() { debug.SetMemoryLimit(before) }
 }
 
 // dialer returns a dialer that connects from an IP address of this host.

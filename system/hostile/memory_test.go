@@ -54,7 +54,9 @@ func peak(act func()) int64 {
 // and the relay allocates no memory beyond the limit. (B.35)
 func TestB35_BodiesThatAreNeverWhole(t *testing.T) {
 	const limit, polls = 16 * mebibyte, 100
-	v := serve(t, fmt.Sprint("TENDER_MAX_BUFFERED_REQUEST_BYTES=", limit), "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
+	undo := limitBuffers(limit)
+	v := serve(t, "TENDER_MAX_REQUEST_BYTES=4MiB", "TENDER_FIRST_REQUEST_TIMEOUT=1m")
+	undo()
 	part := []byte(`{"node":{"id":"` + strings.Repeat("x", mebibyte))
 	v.during(func() {
 		grown := peak(func() {

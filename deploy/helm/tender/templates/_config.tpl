@@ -111,9 +111,6 @@ TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
 {{- end -}}
 {{- $own := keys $env -}}
 {{- with include "tender.memoryLimit" . }}{{ $_ := set $env "GOMEMLIMIT" . }}{{ end -}}
-{{- if not (hasKey $env "TENDER_MAX_BUFFERED_REQUEST_BYTES") -}}
-{{- with include "tender.requestLimit" . }}{{ $_ := set $env "TENDER_MAX_BUFFERED_REQUEST_BYTES" . }}{{ end -}}
-{{- end -}}
 {{- range .Values.extraEnv -}}
 {{- if has .name $own -}}
 {{- fail (printf "extraEnv: %s is set by another value already" .name) -}}
@@ -135,14 +132,6 @@ TENDER_ORIGIN_TOKEN_FILE: /etc/tender/origin-token/token
 {{/* GOMEMLIMIT in bytes; empty without a limit of memory. */}}
 {{- define "tender.memoryLimit" -}}
 {{- with include "tender.memory" . }}{{ div (mul (int64 .) (int64 $.Values.memoryLimitPercent)) 100 }}{{ end -}}
-{{- end }}
-
-{{/*
-TENDER_MAX_BUFFERED_REQUEST_BYTES: a quarter of the memory limit, and not less than the relay accepts with the
-default of TENDER_MAX_REQUEST_BYTES. Empty without a limit of memory.
-*/}}
-{{- define "tender.requestLimit" -}}
-{{- with include "tender.memory" . }}{{ max 64 (div (int64 .) 4194304) }}MiB{{ end -}}
 {{- end }}
 
 {{/*
