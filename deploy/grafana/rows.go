@@ -102,7 +102,7 @@ var rows = []row{
 			query{`max by (instance) (process_resident_memory_bytes{$relays})`, "{{instance}}"},
 			query{`sum by (instance) (tender_view_size_bytes{$groups})`, "{{instance}} views"}),
 		graph("CPU", "Cores that are used.", "", query{`sum by (instance) (rate(process_cpu_seconds_total{$relays}[$__rate_interval]))`, "{{instance}}"}),
-		graph("Limits", "Connections, streams and polls that ran into one, by the variable that sets it.", "",
+		graph("Limits", "Connections, streams and polls that exceeded one, by limit.", "",
 			query{`sum by (limit) (increase(tender_client_refusals_total{$relays}[$__rate_interval])) > 0`, "{{limit}}"}),
 		graph("Denied and throttled", "What clients may not do, by why; requests that were read late.", "",
 			query{`sum by (reason) (increase(tender_client_denials_total{$relays}[$__rate_interval]))`, "{{reason}}"},
