@@ -23,7 +23,8 @@ const refusesFor = 10 * time.Second
 // A Network is an in-memory network with one address, which outlives its listeners. The zero value has no listener.
 //
 // Without a listener, connections are refused at once. After ten seconds, Dial instead waits for a listener or the end of its
-// context: gRPC dials every second, which would dominate the cost of a test with a virtual hour without an origin.
+// context, and is refused then: gRPC dials every second, which would dominate the cost of a test with a virtual hour without an
+// origin. As on a real network, gRPC finds a new listener when it dials again.
 type Network struct {
 	mu       sync.Mutex
 	listener *Listener     // guarded by mu; the last one
@@ -45,25 +46,21 @@ func (m *Network) Listen() *Listener {
 
 // Dial connects to the last listener, and is refused if there is none.
 func (m *Network) Dial(ctx context.Context) (net.Conn, error) {
-	for {
-		m.mu.Lock()
-		l := m.listener
-		m.mu.Unlock()
-		if l != nil {
-			if conn, err := l.Dial(ctx); !errors.Is(err, syscall.ECONNREFUSED) {
-				return conn, err
-			}
+	m.mu.Lock()
+	l := m.listener
+	m.mu.Unlock()
+	if l != nil {
+		if conn, err := l.Dial(ctx); !errors.Is(err, syscall.ECONNREFUSED) {
+			return conn, err
 		}
-		listens := m.refuse(l)
-		if listens == nil {
-			return nil, refused()
-		}
+	}
+	if listens := m.refuse(l); listens != nil {
 		select {
 		case <-listens:
 		case <-ctx.Done():
-			return nil, refused()
 		}
 	}
+	return nil, refused()
 }
 
 // refuse notes that there was no connection from a listener, nil if there is none. It
