@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
-	"sigs.k8s.io/yaml"
 )
 
 // The messages of a file.
@@ -243,35 +242,4 @@ func anyInto(types Resolver, data []byte, m protoreflect.Message) error {
 		return err
 	}
 	return responseBinary(types, outer.GetValue(), m)
-}
-
-// responseYAML converts YAML to JSON and reads that. Positions of errors are those in the
-// YAML.
-func responseYAML(types Resolver, data []byte, m protoreflect.Message) error {
-	if err := oneDocument(data); err != nil {
-		return err
-	}
-	text, err := yamlToJSON(data)
-	if err != nil {
-		return err
-	}
-	err = responseJSON(types, text, m)
-	var p *positioned
-	if errors.As(err, &p) {
-		p.line, p.column = yamlLine(data, pathAt(text, p.column)), 0
-	}
-	return err
-}
-
-// yamlToJSON converts a YAML document to JSON on one line.
-func yamlToJSON(data []byte) ([]byte, error) {
-	read := yaml.YAMLToJSONStrict
-	if bytes.Contains(data, []byte("<<:")) {
-		read = yaml.YAMLToJSON // the strict converter reports a key that overrides a merged key as a duplicate
-	}
-	text, err := read(data)
-	if err != nil {
-		return nil, tidy(err)
-	}
-	return text, nil
 }

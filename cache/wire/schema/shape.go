@@ -3,11 +3,6 @@ package schema
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // A shape is one of the structures that a JSON or YAML file may have.
@@ -89,88 +84,4 @@ func findToken(dec *json.Decoder, done func() bool) (path, bool) {
 	}
 	_, err = dec.Token()
 	return nil, err != nil || done()
-}
-
-// yamlRoot returns the value of a YAML document, nil if it is not YAML.
-func yamlRoot(data []byte) *yaml.Node {
-	var doc yaml.Node
-	if yaml.Unmarshal(data, &doc) != nil || len(doc.Content) == 0 {
-		return nil
-	}
-	return doc.Content[0]
-}
-
-// find returns the value of a field of a YAML mapping, and its line; the value is nil if there is none.
-func find(n *yaml.Node, field string) (value *yaml.Node, line int) {
-	if n.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if n.Content[i].Value == field {
-				return n.Content[i+1], n.Content[i].Line
-			}
-		}
-	}
-	return nil, 0
-}
-
-// yamlLine returns the line to which a path leads in a YAML file, or the nearest
-// before it that is known.
-func yamlLine(data []byte, at path) (line int) {
-	n := yamlRoot(data)
-	if n == nil {
-		return 0
-	}
-	line = n.Line
-	for _, step := range at {
-		if n.Kind == yaml.AliasNode {
-			n = n.Alias
-		}
-		switch step := step.(type) {
-		case string:
-			value, at := find(n, step)
-			if value == nil {
-				return line
-			}
-			n, line = value, at
-		case int:
-			if n.Kind != yaml.SequenceNode || step >= len(n.Content) {
-				return line
-			}
-			n = n.Content[step]
-			line = n.Line
-		}
-	}
-	return line
-}
-
-// resourceLine returns the line on which a resource of a YAML file starts; JSON is
-// YAML too.
-func resourceLine(data []byte, index int) int {
-	root := yamlRoot(data)
-	if root == nil {
-		return 0
-	}
-	if resources, _ := find(root, "resources"); resources != nil {
-		return yamlLine(data, path{"resources", index})
-	}
-	return yamlLine(data, path{index}) // a list, or one resource
-}
-
-// oneDocument rejects a YAML stream of several documents, of which a parser would
-// read only the first.
-func oneDocument(data []byte) error {
-	if !bytes.Contains(data, []byte("\n---")) {
-		return nil
-	}
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	for n := 0; ; n++ {
-		var doc yaml.Node
-		switch err := dec.Decode(&doc); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
-			return tidy(err)
-		case n > 0 && doc.Content[0].Tag != "!!null":
-			return fmt.Errorf("document %d in one file: use a list, or several files", n+1)
-		}
-	}
 }
