@@ -240,16 +240,17 @@ func (v *responses) applyCollections(s *subscription, u wire.Update, now time.Ti
 	}
 	named := u
 	named.Removed = slices.DeleteFunc(slices.Clone(u.Removed), func(name string) bool { return s.collections[name] != nil })
+	// Members go first, so that no client gets them beside the error that says that there are none (R123).
+	for name := range u.RemovedNames() {
+		if c := s.collections[name]; c != nil {
+			v.removeMembers(c, u, now)
+		}
+	}
 	for key, p := range SplitByCollection(named, s.collectionOf) {
 		_, glob, _ := cache.SplitCollection(key)
 		of := s.collections[glob]
 		v.applyToSet(of.set, *p, now)
 		v.agenda.schedule(of, now)
-	}
-	for name := range u.RemovedNames() {
-		if c := s.collections[name]; c != nil {
-			v.removeMembers(c, u, now)
-		}
 	}
 	return named
 }
