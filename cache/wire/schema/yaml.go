@@ -175,7 +175,7 @@ func (c *yamlConverter) merge(n *yaml.Node, set map[string]bool) error {
 	}
 }
 
-// appendScalar appends a scalar with the type that Envoy 1.36 to 1.40 gives it (parseYamlNode in
+// appendScalar appends a scalar with the type that Envoy 1.36 to 1.40 gives it (its
 // source/common/protobuf/yaml_utility.cc). Only null, bool and an integer of 32 bits have a type. A longer integer is decimal
 // text, and everything else is the text itself: a field of a message reads a number from it, and a Struct keeps 1.10 apart from
 // 1.1. A tag, such as !!str, changes nothing but that the scalar is not null.
