@@ -144,6 +144,7 @@ func (r overview) status() admin.Status {
 			Ready:         len(notReady) == 0,
 			NotReady:      append([]string{}, notReady...),
 			Streams:       r.Streams(),
+			SnapshotFault: r.SnapshotStats().Fault,
 		},
 		Views: r.groups.inspector().status(now),
 		Files: r.credentialStatus(),

@@ -41,8 +41,8 @@ type decisions struct {
 	rejected [][]*rollout.Withdrawn
 
 	writing      sync.Mutex                // held while decisions are collected and written
+	err          atomic.Pointer[error]     // of the last write; nil if it succeeded
 	hasDiscarded bool                      // guarded by writing: whether a removal may be discarded
-	err          error                     // guarded by writing: of the last write
 	errLogged    time.Time                 // guarded by writing: when err was last logged
 	directories  map[int]directorySnapshot // guarded by writing; by origin
 }
@@ -212,29 +212,33 @@ func (g decisionStore) save(ctx context.Context) {
 		return // a view may not have returned its discarded removals
 	}
 	d.hasDiscarded = len(all.Discarded) > 0
-	failed := d.err != nil
-	d.err = nil
+	var err error
 	for i, o := range g.origins { // must precede the decisions, which refer to these resources
 		if files, ok := o.(filesOrigin); ok {
-			d.err = errors.Join(d.err, g.saveDirectory(ctx, i, files))
+			err = errors.Join(err, g.saveDirectory(ctx, i, files))
 		}
 	}
-	d.err = errors.Join(d.err, d.snapshots.dir.WriteDecisions(all))
-	d.logWriting(failed, time.Now())
+	d.setError(errors.Join(err, d.snapshots.dir.WriteDecisions(all)), time.Now())
 }
 
 // writeErrorInterval is the interval of log messages about snapshots or decisions that cannot be written.
 const writeErrorInterval = 5 * time.Minute
 
-// logWriting logs a failed write of decisions, at most once per writeErrorInterval, and the first write after a
-// failure. failed reports whether the previous write failed. writing must be held.
-func (d *decisions) logWriting(failed bool, now time.Time) {
-	switch {
-	case d.err == nil && failed:
-		d.log.Info("operator decisions written again; they survive a restart")
-	case d.err != nil && (!failed || now.Sub(d.errLogged) >= writeErrorInterval):
+// setError records the result of a write of decisions. It logs a failure, at most once per writeErrorInterval, and the first
+// write after a failure. writing must be held.
+func (d *decisions) setError(err error, now time.Time) {
+	failed := d.err.Load() != nil
+	if err == nil {
+		d.err.Store(nil)
+		if failed {
+			d.log.Info("operator decisions written again; they survive a restart")
+		}
+		return
+	}
+	d.err.Store(&err)
+	if !failed || now.Sub(d.errLogged) >= writeErrorInterval {
 		d.errLogged = now
-		d.log.Error("operator decisions not written; they do not survive a restart", slog.Any("err", d.err))
+		d.log.Error("operator decisions not written; they do not survive a restart", slog.Any("err", err))
 	}
 }
 
@@ -269,10 +273,8 @@ func (g decisionStore) saveNew(ctx context.Context, discards bool) (warning stri
 
 // notSavedWarning returns a warning if decisions do not survive a restart.
 func (d *decisions) notSavedWarning() string {
-	d.writing.Lock()
-	defer d.writing.Unlock()
-	if d.err != nil {
-		return "this does not survive a restart of the relay: " + d.err.Error()
+	if err := d.err.Load(); err != nil {
+		return "this does not survive a restart of the relay: " + (*err).Error()
 	}
 	return ""
 }

@@ -75,8 +75,9 @@
 //   - loadreport.groups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine
 //     instead would need a queue, and a rule for a full queue.
 //   - relay.groups guards the map of groups, when a stream joins or leaves. Snapshots are read under it: all of them at
-//     the start, and later that of an evicted group. That blocks, but is rare, and a rejected client cannot cause it.
-//   - relay.snapshots and snapshot.Dir guard which views have snapshots. A new group takes them.
+//     the start, and later that of an evicted group. That blocks, for ten seconds if the disk hangs, but is rare, and a
+//     rejected client cannot cause it.
+//   - relay.snapshots guards which views have snapshots. A new group takes it.
 //   - relay.chain guards the relays above and below this one.
 //   - upstream.failureTracker counts the failures of an address over all views. upstream.streamLimiter decides which
 //     view may open a stream. upstream.counters has the counters of an origin.
@@ -84,7 +85,7 @@
 // Locks for operators:
 //
 //   - relay.decisions has a mutex, writing, that is held while decisions are collected and written, which blocks.
-//     Commands and the status wait for it.
+//     Commands wait for it.
 //   - relay.auditor guards the faults of audits. relay.logLevel serializes changes of the level.
 //   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.pageCache and page.tierWatch
 //     guard data for operators. page.pageCache renders a page under its lock, so that pages are rendered one at a time.

@@ -92,8 +92,8 @@ type Relay struct {
 // New opens the listeners, credential files and snapshots of a relay. [Relay.Run] then serves clients. The caller must
 // call Run to release these resources, if necessary with a canceled context.
 //
-// New returns an error if cfg has no origin, if a credential file or the snapshot directory cannot be used, or if an
-// address cannot be listened on.
+// New returns an error if cfg has no origin, if a credential file cannot be used, if another process uses the snapshot
+// directory or other users may write to it, or if an address cannot be listened on.
 func New(cfg Config, opts Options) (*Relay, error) {
 	if err := cfg.RequireOrigin(); err != nil {
 		return nil, err

@@ -87,7 +87,8 @@ type viewSnapshot struct {
 	written        bool // there is a file
 }
 
-// openSnapshots opens the directory for snapshots. It returns nil if TENDER_SNAPSHOT_DIR is off.
+// openSnapshots opens the directory for snapshots. It returns nil if TENDER_SNAPSHOT_DIR is off, and an error if the setting
+// is wrong. A directory whose file system fails or hangs is no error: the relay serves without it.
 func openSnapshots(cfg *Config, relayNode *corepb.Node, log *slog.Logger) (*snapshots, error) {
 	if cfg.SnapshotDir == "" {
 		return nil, nil
@@ -451,6 +452,9 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 	}
 	write := s.dir.Write
 	if len(snap.Types) == 0 {
+		if !v.written {
+			return nil // a file that an earlier process left may be the last good state
+		}
 		write = func(snap *cache.Snapshot) error { return s.dir.Remove(&snap.Header) }
 	}
 	if err := write(snap); err != nil {

@@ -28,6 +28,9 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	for _, reason := range s.Relay.NotReady {
 		t.Note("%s", reason)
 	}
+	if fault := s.Relay.SnapshotFault; fault != "" {
+		t.Note("snapshots and decisions are NOT WRITTEN: %s", fault)
+	}
 	t.Row()
 	t.origins(s.Origins, now)
 	t.Row()

@@ -91,22 +91,27 @@ type file struct {
 // Decisions returns the decisions that an earlier process wrote, or none if there is no file. If it returns an error,
 // the unusable file is kept, and the next WriteDecisions renames it.
 func (d *Dir) Decisions() (Decisions, error) {
-	text, err := os.ReadFile(filepath.Join(d.path, decisionsName))
-	if errors.Is(err, fs.ErrNotExist) {
-		return Decisions{}, nil
-	}
-	if err == nil {
-		d.decisions = text
-		var of struct{ Format int }
-		if err = json.Unmarshal(text, &of); err == nil && of.Format != decisionsFormat {
-			err = fmt.Errorf("format %d, this relay reads format %d", of.Format, decisionsFormat)
-		}
-	}
 	var read file
-	if err == nil {
-		err = json.Unmarshal(text, &read)
-	}
-	if d.decisionsUnreadable = err != nil; d.decisionsUnreadable {
+	err := d.read(func() error {
+		text, err := d.disk.readFile(filepath.Join(d.path, decisionsName))
+		if errors.Is(err, fs.ErrNotExist) {
+			d.unread = false
+			return nil
+		}
+		if err == nil {
+			d.decisions = text
+			var of struct{ Format int }
+			if err = json.Unmarshal(text, &of); err == nil && of.Format != decisionsFormat {
+				err = fmt.Errorf("format %d, this relay reads format %d", of.Format, decisionsFormat)
+			}
+		}
+		if err == nil {
+			err = json.Unmarshal(text, &read)
+		}
+		d.unread = err != nil
+		return err
+	})
+	if err != nil {
 		return Decisions{}, fmt.Errorf("read %s: %w", decisionsName, err)
 	}
 	return read.Decisions, nil
@@ -121,23 +126,30 @@ func (d *Dir) WriteDecisions(decisions Decisions) error {
 	}
 	text = append(text, '\n')
 	none := len(decisions.Freezes)+len(decisions.Discarded)+len(decisions.Rejected) == 0
-	if bytes.Equal(text, d.decisions) || none && (d.decisions == nil || d.decisionsUnreadable) {
+	err = d.write(func() error {
+		if bytes.Equal(text, d.decisions) || none && (d.decisions == nil || d.unread) {
+			return nil
+		}
+		if err := d.replaceDecisions(text); err != nil {
+			return err
+		}
+		d.decisions = text
 		return nil
-	}
-	if err := d.replaceDecisions(text); err != nil {
+	})
+	if err != nil {
 		return fmt.Errorf("write %s: %w", decisionsName, err)
 	}
-	d.decisions = text
 	return nil
 }
 
 // replaceDecisions writes decisions.json. It renames an unusable file first.
 func (d *Dir) replaceDecisions(text []byte) error {
-	if path := filepath.Join(d.path, decisionsName); d.decisionsUnreadable {
-		if err := os.Rename(path, fmt.Sprintf("%s.unread-%d", path, time.Now().Unix())); err != nil {
+	if path := filepath.Join(d.path, decisionsName); d.unread {
+		err := os.Rename(path, fmt.Sprintf("%s.unread-%d", path, time.Now().Unix()))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		d.decisionsUnreadable = false
+		d.unread = false
 	}
 	return d.replace(decisionsName, func(w io.Writer) error {
 		_, err := w.Write(text)

@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/google/renameio/v2"
@@ -36,55 +35,105 @@ var ErrLocked = errors.New("another process uses the directory; each relay needs
 // ErrNotOwned means that other users may write to the directory, whose content the relay would serve to clients.
 var ErrNotOwned = errors.New("other users may write to the directory")
 
+// errNeverUsable means that the owner of the directory is not known.
+var errNeverUsable = errors.New("the directory has not been usable yet")
+
 // errOld means that a snapshot is older than the maximum age.
 var errOld = errors.New("snapshot is too old")
 
-// A Dir is a directory of snapshots. It is locked until Close, so that no other process uses it.
+// A Dir is a directory of snapshots. It is locked until Close, so that no other process uses it. A file system that hangs or
+// fails delays no caller for longer than ten seconds (see disk), and every call that writes tries again. The methods may be
+// called from any goroutine.
 type Dir struct {
 	path string
-	lock *os.File
 	log  *slog.Logger
+	disk *disk
 	stats
 
-	mu          sync.Mutex
-	otherFormat map[string]struct{} // names of files in another format, which must not be lost; guarded by mu
-
-	evicted map[string]evicted // snapshots of evicted views, by their names before Evict; guarded by mu
-
-	decisions           []byte // content of decisions.json as last read or written; nil if there is none
-	decisionsUnreadable bool   // that file cannot be read, and must not be lost
+	// Used by the goroutine of the disk alone.
+	lock        *os.File            // nil until the directory was usable
+	owned       bool                // no other user may have written what the directory contains
+	otherFormat map[string]struct{} // names of files in another format, which must not be lost
+	evicted     map[string]evicted  // snapshots of evicted views, by their names before Evict
+	decisions   []byte              // content of decisions.json as last read or written; nil if there is none
+	unread      bool                // that file was not read, and must not be lost
 }
 
 // Open locks a directory, which it creates if its parent exists. It removes unfinished files of an earlier process. If
 // log is nil, log records are discarded.
 //
-// It returns [ErrLocked], [ErrNotOwned], or an error of the file system if the parent does not exist or the directory
-// is not writable.
+// It returns [ErrLocked], [ErrNotOwned], or [fs.ErrNotExist] if the parent does not exist: a setting is wrong. With any other
+// error of the file system, the directory is open: Load and Decisions read what they can, and writing fails until the
+// directory is usable ([Stats]).
 func Open(path string, log *slog.Logger) (*Dir, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
-	if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
-		return nil, fmt.Errorf("create directory: %w", err)
-	}
-	if err := checkOwner(path); err != nil {
-		return nil, err
-	}
-	lock, err := os.OpenFile(filepath.Join(path, lockName), os.O_RDWR|os.O_CREATE, fileMode)
-	if err != nil {
-		return nil, fmt.Errorf("open lock: %w", err)
-	}
-	d := &Dir{path: path, lock: lock, log: log, otherFormat: make(map[string]struct{}), evicted: make(map[string]evicted)}
-	if err := flock(lock); err != nil {
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close())
-	}
-	if err := d.prepare(); err != nil {
+	d, err := attempt(path, log)
+	if errors.Is(err, ErrLocked) || errors.Is(err, ErrNotOwned) || errors.Is(err, fs.ErrNotExist) {
 		return nil, errors.Join(err, d.Close())
 	}
 	return d, nil
 }
 
-// Check returns the error that Open would return, without changing the directory. If another process uses the directory,
+// attempt is Open, but returns each error.
+func attempt(path string, log *slog.Logger) (*Dir, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	d := &Dir{
+		path: path, log: log, disk: startDisk(log), unread: true,
+		otherFormat: make(map[string]struct{}), evicted: make(map[string]evicted),
+	}
+	return d, d.write(func() error { return nil })
+}
+
+// read calls a function that reads the directory.
+func (d *Dir) read(run func() error) error {
+	return d.disk.call(func() error {
+		if !d.owned {
+			return errNeverUsable
+		}
+		return run()
+	})
+}
+
+// write calls a function that changes the directory. It opens the directory first, if that is not done.
+func (d *Dir) write(run func() error) error {
+	return d.disk.call(func() error {
+		if err := d.open(); err != nil {
+			d.disk.fail(&diskFault{err: err, since: time.Now()})
+			return err
+		}
+		d.disk.recover()
+		return run()
+	})
+}
+
+// open locks the directory, if that is not done.
+func (d *Dir) open() error {
+	if d.lock != nil {
+		return nil
+	}
+	if err := os.Mkdir(d.path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("create directory: %w", err)
+	}
+	if err := checkOwner(d.path); err != nil {
+		return err
+	}
+	d.owned = true
+	lock, err := os.OpenFile(filepath.Join(d.path, lockName), os.O_RDWR|os.O_CREATE, fileMode)
+	if err != nil {
+		return fmt.Errorf("open lock: %w", err)
+	}
+	if err := flock(lock); err != nil {
+		return errors.Join(fmt.Errorf("lock %s: %w", lock.Name(), err), lock.Close())
+	}
+	if err := d.prepare(); err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	d.lock = lock
+	return nil
+}
+
+// Check returns why the directory cannot be used, without changing the directory. If another process uses the directory,
 // it returns ErrLocked even if the directory belongs to the user of that process, so that root can check it.
 func Check(path string) error {
 	if err := checkLock(filepath.Join(path, lockName)); err != nil {
@@ -94,9 +143,9 @@ func Check(path string) error {
 	created := errors.Is(err, fs.ErrNotExist)
 	_, err = os.Stat(filepath.Join(path, lockName))
 	createdLock := errors.Is(err, fs.ErrNotExist)
-	d, err := Open(path, nil)
+	d, err := attempt(path, nil)
 	if err != nil {
-		return err
+		return errors.Join(err, d.Close())
 	}
 	if createdLock {
 		err = os.Remove(d.lock.Name())
@@ -148,8 +197,20 @@ func (d *Dir) pending(name string) (*renameio.PendingFile, error) {
 		renameio.WithStaticPermissions(fileMode))
 }
 
-// Close unlocks the directory.
-func (d *Dir) Close() error { return d.lock.Close() }
+// Close unlocks the directory. It returns nil if it is closed, or if the file system hangs: the lock ends with the process.
+func (d *Dir) Close() error {
+	defer d.disk.stop()
+	err := d.disk.call(func() error {
+		if d.lock == nil {
+			return nil
+		}
+		return d.lock.Close()
+	})
+	if errors.Is(err, errHangs) || errors.Is(err, fs.ErrClosed) {
+		return nil
+	}
+	return err
+}
 
 // nameOf returns the file name for the snapshot of an origin and a node group.
 func nameOf(h *cache.Header) string {
@@ -162,21 +223,23 @@ func nameOf(h *cache.Header) string {
 // another version of the relay can still use it.
 func (d *Dir) Write(s *cache.Snapshot) error {
 	name := nameOf(&s.Header)
-	err := d.setAside(name)
-	if err == nil {
-		err = d.replace(name, s.Encode)
-	}
+	err := d.write(func() error {
+		if err := d.setAside(name); err != nil {
+			return err
+		}
+		return d.replace(name, s.Encode)
+	})
 	if err != nil {
 		d.failed.Add(1)
 		return fmt.Errorf("write snapshot: %w", err)
 	}
 	d.written.Add(1)
-	return d.removeEvicted(name)
+	return d.write(func() error { return d.removeEvicted(name) })
 }
 
 // setAside renames a file that Load found in another format.
 func (d *Dir) setAside(name string) error {
-	if !d.hasOtherFormat(name) {
+	if _, is := d.otherFormat[name]; !is {
 		return nil
 	}
 	aside := fmt.Sprintf("%s.unread-%d%s", strings.TrimSuffix(name, suffix), time.Now().Unix(), suffix)
@@ -184,17 +247,8 @@ func (d *Dir) setAside(name string) error {
 		!errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	delete(d.otherFormat, name)
 	return nil
-}
-
-func (d *Dir) hasOtherFormat(name string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_, is := d.otherFormat[name]
-	return is
 }
 
 // replace atomically replaces the file with a name by the output of write.
@@ -204,7 +258,7 @@ func (d *Dir) replace(name string, write func(io.Writer) error) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Cleanup()) }() // removes an unfinished file
-	w := bufio.NewWriterSize(f, 64<<10)
+	w := bufio.NewWriterSize(&syncWriter{disk: d.disk, file: f.File}, 64<<10)
 	if err := write(w); err != nil {
 		return err
 	}
@@ -228,39 +282,48 @@ func (d *Dir) sync() error {
 
 // Remove removes the snapshot of an origin and a group, if there is one. It keeps a file in another format.
 func (d *Dir) Remove(h *cache.Header) error {
-	if d.hasOtherFormat(nameOf(h)) {
-		return nil
-	}
-	err := os.Remove(filepath.Join(d.path, nameOf(h)))
-	evictedErr := d.removeEvicted(nameOf(h))
-	if errors.Is(err, fs.ErrNotExist) {
-		return evictedErr
-	}
-	return errors.Join(err, evictedErr, d.sync())
+	name := nameOf(h)
+	return d.write(func() error {
+		if _, other := d.otherFormat[name]; other {
+			return nil
+		}
+		err := os.Remove(filepath.Join(d.path, name))
+		evictedErr := d.removeEvicted(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return evictedErr
+		}
+		return errors.Join(err, evictedErr, d.sync())
+	})
 }
 
 // Load returns the valid snapshots that are not older than maxAge, the newest first. It logs each rejected snapshot,
 // and removes files that are older than maxAge.
 func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
-	var loaded []*cache.Snapshot
-	files, err := os.ReadDir(d.path)
+	var files []fs.DirEntry
+	err := d.read(func() (err error) {
+		files, err = os.ReadDir(d.path)
+		return err
+	})
 	if err != nil {
 		d.reject(Unreadable, d.path, err)
 		return nil
 	}
+	var loaded []*cache.Snapshot
+	oldest := now.Add(-maxAge)
 	for _, f := range files {
 		if !strings.HasSuffix(f.Name(), suffix) {
 			continue
 		}
-		if strings.HasSuffix(f.Name(), evictedSuffix) {
-			d.indexEvicted(f, now.Add(-maxAge))
+		var s *cache.Snapshot
+		err := d.read(func() (err error) {
+			s, err = d.load(f, oldest)
+			return err
+		})
+		if err != nil {
+			d.reject(reasonOf(err), f.Name(), err)
 			continue
 		}
-		s, reason, err := d.read(f.Name(), now.Add(-maxAge))
-		if err != nil {
-			d.reject(reason, f.Name(), err)
-			d.markOtherFormat(f.Name(), reason)
-			d.removeOld(f, now.Add(-maxAge))
+		if s == nil {
 			continue
 		}
 		if s.Created.After(now) {
@@ -268,43 +331,44 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 		}
 		loaded = append(loaded, s)
 	}
-	slices.SortStableFunc(loaded, func(a,
-		b *cache.Snapshot) int {
+	slices.SortStableFunc(loaded, func(a, b *cache.Snapshot) int {
 		return cmp.Compare(b.Created.Unix(), a.Created.Unix())
 	})
 	return loaded
 }
 
-// read reads a file. With an error, it returns the reason for the metrics.
-func (d *Dir) read(name string, oldest time.Time) (*cache.Snapshot, Reason, error) {
-	b, err := os.ReadFile(filepath.Join(d.path, name))
+// load returns the snapshot in a file, or nil if it is that of an evicted view.
+func (d *Dir) load(f fs.DirEntry, oldest time.Time) (*cache.Snapshot, error) {
+	if strings.HasSuffix(f.Name(), evictedSuffix) {
+		d.indexEvicted(f, oldest)
+		return nil, nil
+	}
+	s, err := d.decode(f.Name(), oldest)
 	if err != nil {
-		return nil, Unreadable, err
+		if why := reasonOf(err); why == Version || why == Foreign {
+			d.otherFormat[f.Name()] = struct{}{}
+		}
+		d.removeOld(f, oldest)
+	}
+	return s, err
+}
+
+// decode reads a file.
+func (d *Dir) decode(name string, oldest time.Time) (*cache.Snapshot, error) {
+	b, err := d.disk.readFile(filepath.Join(d.path, name))
+	if err != nil {
+		return nil, err
 	}
 	s, err := cache.DecodeSnapshot(b)
 	switch {
-	case errors.Is(err, cache.ErrSnapshotForeign):
-		return nil, Foreign, err
-	case errors.Is(err, cache.ErrSnapshotVersion):
-		return nil, Version, err
 	case err != nil:
-		return nil, Damaged, err
+		return nil, err
 	case name != nameOf(&s.Header) && name != evictedName(nameOf(&s.Header)):
-		return nil, Foreign, fmt.Errorf("file is a copy of %s", nameOf(&s.Header))
+		return nil, fmt.Errorf("%w: file is a copy of %s", cache.ErrSnapshotForeign, nameOf(&s.Header))
 	case s.Created.Before(oldest):
-		return nil, Old, fmt.Errorf("%w: created %s", errOld, s.Created.UTC().Format(time.RFC3339))
+		return nil, fmt.Errorf("%w: created %s", errOld, s.Created.UTC().Format(time.RFC3339))
 	}
-	return s, "", nil
-}
-
-// markOtherFormat records that a file is in another format, if that is the reason for its rejection.
-func (d *Dir) markOtherFormat(name string, why Reason) {
-	if why != Version && why != Foreign {
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.otherFormat[name] = struct{}{}
+	return s, nil
 }
 
 // removeOld removes a file that was last written before a time.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -30,55 +29,59 @@ func evictedName(name string) string { return strings.TrimSuffix(name, suffix) +
 // snapshots of evicted views are kept: Evict removes the oldest of the peer with most snapshots first.
 func (d *Dir) Evict(h *cache.Header, peer string, limit int) error {
 	name := nameOf(h)
-	if d.hasOtherFormat(name) {
-		return nil
-	}
-	err := os.Rename(filepath.Join(d.path, name), filepath.Join(d.path, evictedName(name)))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // the view has no snapshot
-	}
-	if err != nil {
-		return err
-	}
-	d.addEvicted(name, evicted{peer, time.Now()})
-	for len(d.evictedNames()) > limit {
-		if err := d.removeEvicted(d.nextEvicted()); err != nil {
+	return d.write(func() error {
+		if _, other := d.otherFormat[name]; other {
+			return nil
+		}
+		err := os.Rename(filepath.Join(d.path, name), filepath.Join(d.path, evictedName(name)))
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // the view has no snapshot
+		}
+		if err != nil {
 			return err
 		}
-	}
-	return d.sync()
+		d.evicted[name] = evicted{peer, time.Now()}
+		for len(d.evicted) > limit {
+			if err := d.removeEvicted(d.nextEvicted()); err != nil {
+				return err
+			}
+		}
+		return d.sync()
+	})
 }
 
 // Recall returns the snapshot of an evicted view, or nil if there is none that is valid and not older than maxAge. The
 // file is kept until another snapshot of the view is written.
 func (d *Dir) Recall(h *cache.Header, now time.Time, maxAge time.Duration) *cache.Snapshot {
 	name := nameOf(h)
-	d.mu.Lock()
-	_, is := d.evicted[name]
-	d.mu.Unlock()
-	if !is {
-		return nil
+	var s *cache.Snapshot
+	err := d.read(func() (err error) {
+		if _, is := d.evicted[name]; is {
+			s, err = d.decode(evictedName(name), now.Add(-maxAge))
+		}
+		return err
+	})
+	if err == nil {
+		return s
 	}
-	s, reason, err := d.read(evictedName(name), now.Add(-maxAge))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errHangs) && !errors.Is(err, errNeverUsable) {
+		d.reject(reasonOf(err), evictedName(name), err)
 	}
-	if err != nil {
-		d.reject(reason, evictedName(name), err)
-		return nil
-	}
-	return s
+	return nil
 }
 
 // RemoveEvicted removes the snapshots of views that were evicted before a time.
 func (d *Dir) RemoveEvicted(before time.Time) {
-	for name, of := range d.evictedNames() {
-		if !of.at.Before(before) {
-			continue
+	err := d.read(func() (err error) {
+		for name, of := range d.evicted {
+			if of.at.Before(before) {
+				err = errors.Join(err, d.removeEvicted(name))
+			}
 		}
-		if err := d.removeEvicted(name); err != nil {
-			d.log.Warn("unused snapshot not removed", slog.String("file", evictedName(name)), slog.Any("err", err))
-		}
+		return err
+	})
+	if err != nil && !errors.Is(err, errHangs) {
+		d.log.Warn("unused snapshots not removed", slog.Any("err", err))
 	}
 }
 
@@ -86,27 +89,13 @@ func (d *Dir) RemoveEvicted(before time.Time) {
 func (d *Dir) indexEvicted(f fs.DirEntry, oldest time.Time) {
 	d.removeOld(f, oldest)
 	if info, err := os.Lstat(filepath.Join(d.path, f.Name())); err == nil && info.Mode().IsRegular() {
-		d.addEvicted(strings.TrimSuffix(f.Name(), evictedSuffix)+suffix, evicted{at: info.ModTime()})
+		d.evicted[strings.TrimSuffix(f.Name(), evictedSuffix)+suffix] = evicted{at: info.ModTime()}
 	}
-}
-
-// addEvicted adds a snapshot to the index of evicted views.
-func (d *Dir) addEvicted(name string, of evicted) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.evicted[name] = of
-}
-
-// evictedNames returns the snapshots of evicted views, by their names before Evict.
-func (d *Dir) evictedNames() map[string]evicted {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return maps.Clone(d.evicted)
 }
 
 // nextEvicted returns the snapshot to remove next: the oldest of the peer with most snapshots.
 func (d *Dir) nextEvicted() (first string) {
-	all, of := d.evictedNames(), make(map[string]int)
+	all, of := d.evicted, make(map[string]int)
 	for _, e := range all {
 		if e.peer != "" {
 			of[e.peer]++
@@ -123,13 +112,10 @@ func (d *Dir) nextEvicted() (first string) {
 
 // removeEvicted removes the snapshot of an evicted view, if there is one, given its name before Evict.
 func (d *Dir) removeEvicted(name string) error {
-	d.mu.Lock()
-	_, is := d.evicted[name]
-	delete(d.evicted, name)
-	d.mu.Unlock()
-	if !is {
+	if _, is := d.evicted[name]; !is {
 		return nil
 	}
+	delete(d.evicted, name)
 	if err := os.Remove(filepath.Join(d.path, evictedName(name))); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

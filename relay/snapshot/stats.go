@@ -1,6 +1,11 @@
 package snapshot
 
-import "sync/atomic"
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/xdstender/tender/cache"
+)
 
 // A Reason is the reason why a snapshot was rejected.
 type Reason string
@@ -15,10 +20,28 @@ const (
 	Mismatch   Reason = "mismatch"   // does not match the origins, Node or groups of this relay
 )
 
+// reasonOf returns the reason for an error of a snapshot's file.
+func reasonOf(err error) Reason {
+	switch {
+	case errors.Is(err, cache.ErrSnapshotForeign):
+		return Foreign
+	case errors.Is(err, cache.ErrSnapshotVersion):
+		return Version
+	case errors.Is(err, cache.ErrSnapshotDamaged):
+		return Damaged
+	case errors.Is(err, errOld):
+		return Old
+	default:
+		return Unreadable
+	}
+}
+
 var reasons = []Reason{Unreadable, Foreign, Version, Damaged, Old, Mismatch}
 
-// Stats are counters since Open.
+// Stats are counters since Open, and the state of the directory.
 type Stats struct {
+	Fault string // why the directory is not usable; empty if it is
+
 	Written  int64 // written snapshots
 	Failures int64 // failed writes
 
@@ -36,11 +59,15 @@ type stats struct {
 // CountRestored counts a view that was restored from a snapshot.
 func (s *stats) CountRestored() { s.restored.Add(1) }
 
-// Stats returns the counters. It may be called from any goroutine.
-func (s *stats) Stats() Stats {
+// Stats returns the counters, and the state of the directory. It does not call the file system.
+func (d *Dir) Stats() Stats {
+	s := &d.stats
 	out := Stats{
 		Written: s.written.Load(), Failures: s.failed.Load(), Restored: s.restored.Load(),
 		Rejected: make(map[Reason]int64, len(reasons)),
+	}
+	if f := d.disk.fault.Load(); f != nil {
+		out.Fault = f.err.Error()
 	}
 	for i, r := range reasons {
 		out.Rejected[r] = s.rejected[i].Load()

@@ -57,7 +57,7 @@ func full() Reading {
 			Denied:    map[guard.Denial]int64{guard.DeniedSecret: 47},
 		},
 		Snapshots: snapshot.Stats{
-			Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40},
+			Fault: "read-only", Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40},
 		},
 		Origins: []Origin{{Status: origin, Names: 47, Stats: upstream.Stats{
 			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Discarded: 43, Audits: 44,
@@ -231,7 +231,7 @@ func TestValues(t *testing.T) {
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
 		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,
-		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39,
+		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_unusable": 1,
 		"snapshots_rejected_total foreign": 40,
 		"memory_utilization":               0.5, "generations": 7, "generations_size_bytes": 70, "audit_passes_total": 5,
 		"audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,

@@ -12,9 +12,17 @@ import (
 // operate runs a tender command, such as freeze, on the relay.
 func (r *relayProcess) operate(args ...string) {
 	r.tb.Helper()
-	if out, err := exec.Command(envoytest.Command(r.tb), append(args, "--admin", r.admin)...).CombinedOutput(); err != nil {
+	_ = r.output(args...)
+}
+
+// output is operate, and returns what the command prints.
+func (r *relayProcess) output(args ...string) string {
+	r.tb.Helper()
+	out, err := exec.Command(envoytest.Command(r.tb), append(args, "--admin", r.admin)...).CombinedOutput()
+	if err != nil {
 		r.tb.Fatalf("tender %v: %v\n%s", args, err, out)
 	}
+	return string(out)
 }
 
 // TestB15_OperatorsDecide: an origin returns without most of its resources. Clients receive no removal, and new
