@@ -50,8 +50,8 @@ type groupQuota struct {
 
 func newGroupQuota(cfg *Config) groupQuota {
 	return groupQuota{
-		shares: quota.NewPool(cfg.MaxGroups, cfg.MaxPeerGroups),
-		burst:  cfg.MaxGroups, perMinute: cfg.MaxPeerGroups,
+		shares: quota.NewPool(cfg.MaxGroups, cfg.MaxGroupsPerClient),
+		burst:  cfg.MaxGroups, perMinute: cfg.MaxGroupsPerClient,
 		limiters: make(map[string]*rate.Limiter),
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// TestB35_GroupCreationIsRateLimited checks that a peer may create MaxGroups groups at once, and then MaxPeerGroups per
+// TestB35_GroupCreationIsRateLimited checks that a peer may create MaxGroups groups at once, and then MaxGroupsPerClient per
 // minute. The limiter of an idle peer is dropped, and groups without a peer are not limited.
 func TestB35_GroupCreationIsRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGroupQuota(&Config{MaxGroups: 32, MaxPeerGroups: 4})
+		f := newGroupQuota(&Config{MaxGroups: 32, MaxGroupsPerClient: 4})
 		create := func(peer string) (n int) {
 			for ; n < 100 && !f.tooFast(peer); n++ {
 				f.countCreated(peer)

@@ -176,7 +176,7 @@ func newRESTServer(cfg *Config, polls http.Handler, log *slog.Logger) *http.Serv
 			MaxReceiveBufferPerStream: restWindow,
 		},
 		ReadTimeout:    cfg.FirstRequestTimeout, // ends once the body was read
-		WriteTimeout:   downstream.MaxHold + cfg.SendStall,
+		WriteTimeout:   downstream.MaxHold + cfg.SendTimeout,
 		IdleTimeout:    restIdle,
 		MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),

@@ -26,13 +26,13 @@ import (
 func downstreamConfig(cfg *Config) downstream.Config {
 	return downstream.Config{
 		AckWait:             cfg.AckWait,
-		SendStall:           cfg.SendStall,
+		SendStall:           cfg.SendTimeout,
 		ColdWait:            cfg.ColdWait,
 		FirstRequestTimeout: cfg.FirstRequestTimeout,
 		ConnectionAge:       cfg.ConnectionAge,
 		Limits: guard.Limits{
 			MaxConnections:     cfg.MaxConnections,
-			MaxPeerConnections: cfg.MaxPeerConnections,
+			MaxPeerConnections: cfg.MaxConnectionsPerAddress,
 			MaxUnreadBytes:     bufferedBytes(readMemory(), int(cfg.MaxRequestBytes)),
 			MaxStreams:         cfg.MaxStreams,
 		},
@@ -98,19 +98,19 @@ func upstreamConfig(cfg *Config) upstream.Config {
 		Linger:           cfg.Linger,
 		ColdWait:         cfg.ColdWait,
 		MassDeleteHold:   cfg.MassDeleteHold,
-		HoldExplicit:     cfg.HoldExplicit,
+		HoldExplicit:     cfg.HoldExplicitRemovals,
 		Prewarm:          cfg.Prewarm,
 	}
 }
 
 // filesConfig returns the settings of origins that are directories.
 func filesConfig(cfg *Config) files.Config {
-	return files.Config{ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicit}
+	return files.Config{ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicitRemovals}
 }
 
 // cacheConfig returns the settings of all views.
 func cacheConfig(cfg *Config) cache.Config {
-	return cache.Config{TombstoneAge: 2 * (cfg.AckWait + cfg.SendStall)}
+	return cache.Config{TombstoneAge: 2 * (cfg.AckWait + cfg.SendTimeout)}
 }
 
 // pushInterval returns the minimum time between two changes of a type that clients of a node group are sent, or nil if

@@ -26,14 +26,14 @@ const (
 
 // An Access has the TLS settings and credentials for connections to an origin. A path is empty if there is no file.
 type Access struct {
-	TLS  string `env:"TLS"` // TLSOff, TLSOn or TLSInsecure
-	CA   string `env:"TLS_CA"`
-	Cert string `env:"TLS_CERT"`
-	Key  string `env:"TLS_KEY"`
+	TLS     string `env:"TLS"` // TLSOff, TLSOn or TLSInsecure
+	TLSCA   string `env:"TLS_CA"`
+	TLSCert string `env:"TLS_CERT"`
+	TLSKey  string `env:"TLS_KEY"`
 	// a DNS name, an IP address or a SPIFFE ID; empty for the host of the target
-	ServerName string  `env:"TLS_SERVER_NAME"`
-	TokenFile  string  `env:"TOKEN_FILE"`
-	Headers    Headers `env:"HEADERS"`
+	TLSServerName string  `env:"TLS_SERVER_NAME"`
+	TokenFile     string  `env:"TOKEN_FILE"`
+	Headers       Headers `env:"HEADERS"`
 }
 
 // accessNames are the suffixes of the variables of an Access, in the order of its fields.
@@ -108,7 +108,7 @@ func (c *Config) checkAccess(invalid map[string]error) map[string]error {
 
 // hasFiles reports whether any file is configured. All of them require TLS.
 func (a *Access) hasFiles() bool {
-	return a.CA != "" || a.Cert != "" || a.Key != "" || a.TokenFile != ""
+	return a.TLSCA != "" || a.TLSCert != "" || a.TLSKey != "" || a.TokenFile != ""
 }
 
 // conflict returns the suffix of a variable whose value conflicts with the other settings or with the kind of origin,
@@ -120,7 +120,7 @@ func (a *Access) conflict(begin string, given []string, isDirectory bool) (name 
 		return given[0], errors.New("the origin is a directory, to which the relay opens no connection")
 	case a.TLS == TLSOff && a.hasFiles():
 		return "TLS", fmt.Errorf("%s%s requires TLS", begin, given[1])
-	case a.ServerName != "" && !a.hasFiles() && (a.TLS == "" || a.TLS == TLSOff):
+	case a.TLSServerName != "" && !a.hasFiles() && (a.TLS == "" || a.TLS == TLSOff):
 		return "TLS_SERVER_NAME", fmt.Errorf("requires TLS, but %sTLS is off", begin)
 	case hasAuthorization && a.TokenFile != "":
 		return "HEADERS", fmt.Errorf("the header authorization conflicts with the token of %sTOKEN_FILE", begin)
@@ -130,19 +130,19 @@ func (a *Access) conflict(begin string, given []string, isDirectory bool) (name 
 
 // fileConflict is conflict for settings of files.
 func (a *Access) fileConflict(begin string) (name string, err error) {
-	isID := strings.HasPrefix(a.ServerName, "spiffe:")
+	isID := strings.HasPrefix(a.TLSServerName, "spiffe:")
 	isInsecure := a.TLS == TLSInsecure
 	switch {
-	case (a.Cert == "") != (a.Key == ""):
-		if a.Key == "" {
+	case (a.TLSCert == "") != (a.TLSKey == ""):
+		if a.TLSKey == "" {
 			return "TLS_CERT", fmt.Errorf("requires a key, but %sTLS_KEY is not set", begin)
 		}
 		return "TLS_KEY", fmt.Errorf("requires a certificate, but %sTLS_CERT is not set", begin)
-	case isInsecure && a.CA != "":
+	case isInsecure && a.TLSCA != "":
 		return "TLS_CA", fmt.Errorf("has no effect, because %sTLS is insecure", begin)
 	case isInsecure && a.TokenFile != "":
 		return "TOKEN_FILE", fmt.Errorf("the token would be sent to an unverified server, because %sTLS is insecure", begin)
-	case isID && a.CA == "":
+	case isID && a.TLSCA == "":
 		return "TLS_SERVER_NAME", fmt.Errorf("a SPIFFE ID requires %sTLS_CA, because the CAs of the system issue none", begin)
 	}
 	return "", nil

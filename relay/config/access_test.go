@@ -22,8 +22,8 @@ func TestAccessOfEachOrigin(t *testing.T) {
 	}
 	got := []Access{cfg.OriginAccess, cfg.Origins[0].Access, cfg.Origins[1].Access, cfg.Origins[2].Access}
 	want := []Access{
-		{TLS: TLSOn, CA: "/a/ca.pem", ServerName: "spiffe://example.org/a"},
-		{TLS: TLSOn, CA: "/b/ca.pem"},
+		{TLS: TLSOn, TLSCA: "/a/ca.pem", TLSServerName: "spiffe://example.org/a"},
+		{TLS: TLSOn, TLSCA: "/b/ca.pem"},
 		{TLS: TLSOn, TokenFile: "/c/token"},
 		{TLS: TLSInsecure, Headers: Headers{"x-tenant": "blue=1", "x-other": "2"}},
 	}

@@ -61,13 +61,13 @@ type Config struct {
 	ProbeListen []string `env:"PROBE_LISTEN"`
 
 	// Peers are the admin addresses of the relays of the same tier: host:port, or dns:///host:port for all addresses of a
-	// name. The certificate and key authenticate the relay to them. If PeersCA is empty, the CAs of the system verify
-	// peers. PeersServerName is a name or a SPIFFE ID that the certificates of peers must have.
-	Peers           []string `env:"PEERS"`
-	PeersCA         string   `env:"PEERS_TLS_CA"`
-	PeersCert       string   `env:"PEERS_TLS_CERT"`
-	PeersKey        string   `env:"PEERS_TLS_KEY"`
-	PeersServerName string   `env:"PEERS_TLS_SERVER_NAME"`
+	// name. The certificate and key authenticate the relay to them. If PeersTLSCA is empty, the CAs of the system verify
+	// peers. PeersTLSServerName is a name or a SPIFFE ID that the certificates of peers must have.
+	Peers              []string `env:"PEERS"`
+	PeersTLSCA         string   `env:"PEERS_TLS_CA"`
+	PeersTLSCert       string   `env:"PEERS_TLS_CERT"`
+	PeersTLSKey        string   `env:"PEERS_TLS_KEY"`
+	PeersTLSServerName string   `env:"PEERS_TLS_SERVER_NAME"`
 
 	// The Node that the relay presents to the origin.
 	NodeID       string   `env:"NODE_ID"`
@@ -79,13 +79,13 @@ type Config struct {
 	NodeGroupBy []string `env:"NODE_GROUP_BY"`
 
 	// Upstream subscriptions and removals. Types are full type URLs without duplicates.
-	Resync          string        `env:"RESYNC"` // ResyncTrustVersions or ResyncFull
-	Prewarm         []string      `env:"PREWARM"`
-	OriginKeepalive time.Duration `env:"ORIGIN_KEEPALIVE"`
-	ColdWait        time.Duration `env:"COLD_WAIT"`
-	MassDeleteHold  time.Duration `env:"MASS_DELETE_HOLD"`
-	HoldExplicit    bool          `env:"HOLD_EXPLICIT_REMOVALS"`
-	Linger          time.Duration `env:"LINGER"`
+	Resync               string        `env:"RESYNC"` // ResyncTrustVersions or ResyncFull
+	Prewarm              []string      `env:"PREWARM"`
+	OriginKeepalive      time.Duration `env:"ORIGIN_KEEPALIVE"`
+	ColdWait             time.Duration `env:"COLD_WAIT"`
+	MassDeleteHold       time.Duration `env:"MASS_DELETE_HOLD"`
+	HoldExplicitRemovals bool          `env:"HOLD_EXPLICIT_REMOVALS"`
+	Linger               time.Duration `env:"LINGER"`
 
 	// Validate is ValidateOff, ValidateWarn or ValidateHold. StaticClusters are patterns of names of clusters in the
 	// bootstrap of clients.
@@ -118,23 +118,23 @@ type Config struct {
 	DynamicParameters bool `env:"DYNAMIC_PARAMETERS"`
 
 	// Limits. All are positive unless noted otherwise.
-	MaxConnections         int           `env:"MAX_CONNECTIONS"`
-	MaxPeerConnections     int           `env:"MAX_CONNECTIONS_PER_ADDRESS"`
-	MaxStreams             int           `env:"MAX_STREAMS"`
-	MaxNames               int           `env:"MAX_NAMES"`
-	MaxRequestBytes        Size          `env:"MAX_REQUEST_BYTES"`
-	MaxOriginResponseBytes Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
-	MaxResourceBytes       Size          `env:"MAX_RESOURCE_BYTES"` // 0 for no limit
-	MaxGroups              int           `env:"MAX_GROUPS"`
-	MetricsGroups          int           `env:"METRICS_GROUPS"`
-	MaxPeerGroups          int           `env:"MAX_GROUPS_PER_CLIENT"`
-	MaxOriginNames         int           `env:"MAX_ORIGIN_NAMES"`
-	MaxRequestRate         int           `env:"MAX_REQUEST_RATE"`
-	FirstRequestTimeout    time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
-	AckWait                time.Duration `env:"ACK_WAIT"`
-	MinPushInterval        PushIntervals `env:"MIN_PUSH_INTERVAL"`
-	SendStall              time.Duration `env:"SEND_TIMEOUT"`
-	Drain                  time.Duration `env:"DRAIN"`
+	MaxConnections           int           `env:"MAX_CONNECTIONS"`
+	MaxConnectionsPerAddress int           `env:"MAX_CONNECTIONS_PER_ADDRESS"`
+	MaxStreams               int           `env:"MAX_STREAMS"`
+	MaxNames                 int           `env:"MAX_NAMES"`
+	MaxRequestBytes          Size          `env:"MAX_REQUEST_BYTES"`
+	MaxOriginResponseBytes   Size          `env:"MAX_ORIGIN_RESPONSE_BYTES"`
+	MaxResourceBytes         Size          `env:"MAX_RESOURCE_BYTES"` // 0 for no limit
+	MaxGroups                int           `env:"MAX_GROUPS"`
+	MetricsGroups            int           `env:"METRICS_GROUPS"`
+	MaxGroupsPerClient       int           `env:"MAX_GROUPS_PER_CLIENT"`
+	MaxOriginNames           int           `env:"MAX_ORIGIN_NAMES"`
+	MaxRequestRate           int           `env:"MAX_REQUEST_RATE"`
+	FirstRequestTimeout      time.Duration `env:"FIRST_REQUEST_TIMEOUT"`
+	AckWait                  time.Duration `env:"ACK_WAIT"`
+	MinPushInterval          PushIntervals `env:"MIN_PUSH_INTERVAL"`
+	SendTimeout              time.Duration `env:"SEND_TIMEOUT"`
+	Drain                    time.Duration `env:"DRAIN"`
 
 	// ConnectionAge is the maximum age of client connections; zero for no limit.
 	ConnectionAge time.Duration `env:"CONNECTION_AGE"`

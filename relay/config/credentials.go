@@ -100,17 +100,17 @@ func accessConfig(begin string, a *Access) (tlsfiles.ClientConfig, tlsfiles.Call
 		return tlsfiles.File{Variable: begin + name, Path: path}
 	}
 	client := tlsfiles.ClientConfig{
-		CA:         file("TLS_CA", a.CA),
-		Cert:       file("TLS_CERT", a.Cert),
-		Key:        file("TLS_KEY", a.Key),
-		ServerName: a.ServerName,
+		CA:         file("TLS_CA", a.TLSCA),
+		Cert:       file("TLS_CERT", a.TLSCert),
+		Key:        file("TLS_KEY", a.TLSKey),
+		ServerName: a.TLSServerName,
 		Insecure:   a.TLS == TLSInsecure,
 	}
 	calls := tlsfiles.CallConfig{Token: file("TOKEN_FILE", a.TokenFile), Headers: a.Headers}
-	if strings.HasPrefix(a.ServerName, "spiffe:") {
+	if strings.HasPrefix(a.TLSServerName, "spiffe:") {
 		return client, calls, ""
 	}
-	return client, calls, a.ServerName
+	return client, calls, a.TLSServerName
 }
 
 // CheckFiles returns an error if a relay could not use the credential files of the configuration. The warnings are

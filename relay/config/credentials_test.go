@@ -17,7 +17,7 @@ func TestCredentialsAreHandedOver(t *testing.T) {
 		Base: Config{TLSTrustDomains: []TrustDomain{{Name: "base", CA: "base"}}},
 		Others: map[string]any{
 			"MinPushInterval": PushIntervals{{}}, "NodeLocality": Locality{Zone: "other"}, "NodeMetadata": Metadata{},
-			"OriginAccess": Access{CA: "other"}, "Origins": []NamedOrigin{{}}, "Rollout": Config{}.Rollout,
+			"OriginAccess": Access{TLSCA: "other"}, "Origins": []NamedOrigin{{}}, "Rollout": Config{}.Rollout,
 			"Routes": []Route{{}}, "TLSTrustDomains": []TrustDomain{{Name: "other", CA: "other"}},
 		},
 		Configured: func(cfg *Config) map[string]any {
@@ -26,14 +26,14 @@ func TestCredentialsAreHandedOver(t *testing.T) {
 	}.HandedOver(t)
 	maps.DeleteFunc(all, func(_, paths string) bool { return paths == "" })
 	want := map[string]string{
-		"PeersCA":         "peers.CA.Path",
-		"PeersCert":       "peers.Cert.Path",
-		"PeersKey":        "peers.Key.Path",
-		"PeersServerName": "peers.ServerName",
-		"TLSCert":         "server.Cert.Path",
-		"TLSClientCA":     "server.ClientCA.Path",
-		"TLSKey":          "server.Key.Path",
-		"TLSTrustDomains": "server.TrustDomains.0.CA.Path server.TrustDomains.0.CA.Variable server.TrustDomains.0.Name",
+		"PeersTLSCA":         "peers.CA.Path",
+		"PeersTLSCert":       "peers.Cert.Path",
+		"PeersTLSKey":        "peers.Key.Path",
+		"PeersTLSServerName": "peers.ServerName",
+		"TLSCert":            "server.Cert.Path",
+		"TLSClientCA":        "server.ClientCA.Path",
+		"TLSKey":             "server.Key.Path",
+		"TLSTrustDomains":    "server.TrustDomains.0.CA.Path server.TrustDomains.0.CA.Variable server.TrustDomains.0.Name",
 	}
 	if diff := cmp.Diff(want, all); diff != "" {
 		t.Errorf("settings of each field of Config (-want +got):\n%s", diff)
@@ -47,13 +47,13 @@ func TestCredentialsAreHandedOver(t *testing.T) {
 		},
 	}.HandedOver(t)
 	want = map[string]string{
-		"CA":         "client.CA.Path",
-		"Cert":       "client.Cert.Path",
-		"Headers":    "calls.Headers",
-		"Key":        "client.Key.Path",
-		"ServerName": "authority client.ServerName",
-		"TLS":        "client.Insecure",
-		"TokenFile":  "calls.Token.Path",
+		"TLSCA":         "client.CA.Path",
+		"TLSCert":       "client.Cert.Path",
+		"Headers":       "calls.Headers",
+		"TLSKey":        "client.Key.Path",
+		"TLSServerName": "authority client.ServerName",
+		"TLS":           "client.Insecure",
+		"TokenFile":     "calls.Token.Path",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("settings of each field of Access (-want +got):\n%s", diff)

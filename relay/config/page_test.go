@@ -4,6 +4,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -194,6 +195,28 @@ func TestTableIsPlainText(t *testing.T) {
 	for _, s := range (Config{}).Table() {
 		if strings.ContainsRune(s.Meaning, '`') || strings.Contains(s.Meaning, "](") {
 			t.Errorf("%s: the meaning has Markdown: %s", s.Variable, s.Meaning)
+		}
+	}
+}
+
+// initialisms are the words of variables that the names of fields have in capitals.
+var initialisms = []string{"CA", "CDS", "EDS", "ID", "LRS", "REST", "TLS"}
+
+// TestFieldNames checks that a field has the name of its variable in CamelCase, in Config as in Access.
+func TestFieldNames(t *testing.T) {
+	for _, of := range []reflect.Type{reflect.TypeFor[Config](), reflect.TypeFor[Access]()} {
+		for field := range of.Fields() {
+			name, _, _ := strings.Cut(field.Tag.Get("env"), ",")
+			want := ""
+			for word := range strings.SplitSeq(name, "_") {
+				if !slices.Contains(initialisms, word) && word != "" {
+					word = word[:1] + strings.ToLower(word[1:])
+				}
+				want += word
+			}
+			if name != "" && !strings.HasSuffix(name, "_") && field.Name != want {
+				t.Errorf("%s.%s has the variable %s%s, want the name %s", of.Name(), field.Name, prefix, name, want)
+			}
 		}
 	}
 }

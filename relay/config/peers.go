@@ -32,8 +32,8 @@ func parsePeers(raw string) ([]string, error) {
 // accepts files if TENDER_PEERS is off explicitly.
 func (c *Config) checkPeers(invalid, found map[string]error) {
 	files := []peersFile{
-		{"PEERS_TLS_CERT", &c.PeersCert}, {"PEERS_TLS_KEY", &c.PeersKey}, {"PEERS_TLS_CA", &c.PeersCA},
-		{"PEERS_TLS_SERVER_NAME", &c.PeersServerName},
+		{"PEERS_TLS_CERT", &c.PeersTLSCert}, {"PEERS_TLS_KEY", &c.PeersTLSKey}, {"PEERS_TLS_CA", &c.PeersTLSCA},
+		{"PEERS_TLS_SERVER_NAME", &c.PeersTLSServerName},
 	}
 	if invalid["PEERS"] != nil || slices.ContainsFunc(files, func(f peersFile) bool { return invalid[f.name] != nil }) {
 		return
@@ -52,8 +52,8 @@ func (c *Config) checkPeers(invalid, found map[string]error) {
 			return
 		}
 	}
-	if strings.HasPrefix(c.PeersServerName, "spiffe:") && c.PeersCA == "" {
-		found["PEERS_TLS_SERVER_NAME"], c.PeersServerName = errors.New("a SPIFFE ID requires TENDER_PEERS_TLS_CA, because "+
+	if strings.HasPrefix(c.PeersTLSServerName, "spiffe:") && c.PeersTLSCA == "" {
+		found["PEERS_TLS_SERVER_NAME"], c.PeersTLSServerName = errors.New("a SPIFFE ID requires TENDER_PEERS_TLS_CA, because "+
 			"the CAs of the system issue none"), ""
 	}
 }
@@ -76,9 +76,9 @@ func (c *Credentials) openPeers(cfg *Config) (err error) {
 // peersConfig returns the TLS settings for connections to peers.
 func peersConfig(cfg *Config) tlsfiles.ClientConfig {
 	return tlsfiles.ClientConfig{
-		CA:         tlsfiles.File{Variable: "TENDER_PEERS_TLS_CA", Path: cfg.PeersCA},
-		Cert:       tlsfiles.File{Variable: "TENDER_PEERS_TLS_CERT", Path: cfg.PeersCert},
-		Key:        tlsfiles.File{Variable: "TENDER_PEERS_TLS_KEY", Path: cfg.PeersKey},
-		ServerName: cfg.PeersServerName,
+		CA:         tlsfiles.File{Variable: "TENDER_PEERS_TLS_CA", Path: cfg.PeersTLSCA},
+		Cert:       tlsfiles.File{Variable: "TENDER_PEERS_TLS_CERT", Path: cfg.PeersTLSCert},
+		Key:        tlsfiles.File{Variable: "TENDER_PEERS_TLS_KEY", Path: cfg.PeersTLSKey},
+		ServerName: cfg.PeersTLSServerName,
 	}
 }
