@@ -54,7 +54,7 @@ func TestComposeLimits(t *testing.T) {
 			t.Errorf("%s: %v; stop_grace_period is %v, want TENDER_DRAIN and 5s at least, nofile %d, want twice TENDER_MAX_CONNECTIONS, mem_limit %q, want one",
 				name, err, s.StopAfter, s.Ulimits["nofile"], s.MemLimit)
 		}
-		if dir := cfg.SnapshotDir; dir != "" && !slices.ContainsFunc(s.Volumes, func(v string) bool { return strings.HasSuffix(v, ":"+dir) }) {
+		if dir := string(cfg.SnapshotDir); dir != "" && !slices.ContainsFunc(s.Volumes, func(v string) bool { return strings.HasSuffix(v, ":"+dir) }) {
 			t.Errorf("%s writes snapshots to %s, which is in no volume", name, dir)
 		}
 	}

@@ -26,7 +26,7 @@ func TestUnit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if dir := "/var/lib/" + setting(t, unit, "StateDirectory"); cfg.SnapshotDir != dir {
+	if dir := "/var/lib/" + setting(t, unit, "StateDirectory"); string(cfg.SnapshotDir) != dir {
 		t.Errorf("TENDER_SNAPSHOT_DIR is %s, want the StateDirectory, %s", cfg.SnapshotDir, dir)
 	}
 	for name, least := range map[string]int{"TimeoutStopSec": int(cfg.Drain.Seconds()) + 5, "LimitNOFILE": 2 * cfg.MaxConnections} {

@@ -137,7 +137,7 @@ func (r overview) status() admin.Status {
 		Relay: admin.Relay{
 			Version:       r.version,
 			GoVersion:     runtime.Version(),
-			NodeID:        r.cfg.NodeID,
+			NodeID:        string(r.cfg.NodeID),
 			Identifier:    r.identifier,
 			StartedAt:     r.started,
 			UptimeSeconds: now.Sub(r.started).Seconds(),
@@ -379,7 +379,7 @@ func (r overview) pageConfig() page.Config {
 func (r overview) summary() *admin.FleetSummary {
 	status := r.status()
 	s := &admin.FleetSummary{
-		Instance: r.instance, NodeID: r.cfg.NodeID, Version: r.version, Ready: status.Relay.Ready,
+		Instance: r.instance, NodeID: string(r.cfg.NodeID), Version: r.version, Ready: status.Relay.Ready,
 		Streams: status.Relay.Streams,
 		Frozen:  []string{}, Views: []admin.FleetView{},
 	}

@@ -55,6 +55,30 @@ func TestDirectDependencies(t *testing.T) {
 	}
 }
 
+// TestProgramImports checks that the program, not only its tests, imports a package of each of these modules.
+func TestProgramImports(t *testing.T) {
+	imports := "{{with .Module}}{{if .Main}}{{join $.Imports `\n`}}{{end}}{{end}}"
+	out, err := exec.Command("go", "list", "-deps", "-f", imports, "../cmd/tender").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules, found := map[string]string{}, map[string]bool{}
+	for _, m := range directly(t, "..") {
+		modules[m] = m
+	}
+	for imported := range strings.FieldsSeq(string(out)) {
+		found[moduleOf(imported, modules)] = true
+	}
+	for _, m := range []string{
+		"google.golang.org/grpc", "google.golang.org/protobuf", "github.com/envoyproxy/go-control-plane/envoy",
+		"github.com/hashicorp/golang-lru/v2", "go.opentelemetry.io/otel", "github.com/sethvargo/go-envconfig",
+	} {
+		if !found[m] {
+			t.Errorf("no package of the program imports %s", m)
+		}
+	}
+}
+
 // directly returns the modules that the go.mod in a directory requires directly.
 func directly(t *testing.T, dir string) []string {
 	t.Helper()

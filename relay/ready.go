@@ -133,7 +133,7 @@ func (r originProbes) probeOrigin(ctx context.Context, origin int, o origin, eve
 	err := o.probe(ctx, upstream.Probe{
 		Node:      node,
 		TypeURL:   r.groups.router.probeType(origin),
-		ForOthers: nodegroup.HasPlaces(r.cfg.NodeID) || slices.Contains(r.cfg.NodeGroupBy, "id"),
+		ForOthers: nodegroup.HasPlaces(string(r.cfg.NodeID)) || slices.Contains(r.cfg.NodeGroupBy, "id"),
 		Opened:    func() { send(originState{open: true}) },
 		Failed:    func(err error) { send(originState{err: err}) },
 	})

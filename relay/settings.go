@@ -140,11 +140,13 @@ func rolloutConfig(cfg *Config) (rollout.Config, *rollout.Check) {
 	if !c.Checked {
 		return c, nil
 	}
-	return c, &rollout.Check{URL: cfg.RolloutCheck}
+	return c, &rollout.Check{URL: string(cfg.RolloutCheck)}
 }
 
 // lintConfig returns the settings of the linter.
-func lintConfig(cfg *Config) lint.Config { return lint.Config{Static: cfg.StaticClusters} }
+func lintConfig(cfg *Config) lint.Config {
+	return lint.Config{Static: lint.Patterns(cfg.StaticClusters)}
+}
 
 // peersConfig returns the settings of the peers.
 func peersConfig(cfg *Config) peers.Config { return peers.Config{Targets: cfg.Peers} }

@@ -132,7 +132,7 @@ var otherValues = map[string]any{
 	"DeltaVersions": VersionsOfContent, "LRS": LRSAggregate, "MinPushInterval": config.PushIntervals{{Type: "*", Least: 1}},
 	"NodeLocality": Locality{Zone: "other"}, "NodeMetadata": Metadata{"other": true}, "OriginAccess": Access{TLSCA: "other"},
 	"OriginProtocol": ProtocolSotW, "Origins": []NamedOrigin{{Name: "other"}},
-	"Resync": ResyncFull, "RolloutCheck": "", "Rollout": rollout.Stages{{Duration: time.Hour}}, "Routes": []Route{{TypeURL: "other"}},
+	"Resync": ResyncFull, "RolloutCheck": config.CheckURL(""), "Rollout": rollout.Stages{{Duration: time.Hour}}, "Routes": []Route{{TypeURL: "other"}},
 	"TLSTrustDomains": []config.TrustDomain{{Name: "other"}},
 }
 

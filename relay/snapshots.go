@@ -93,7 +93,7 @@ func openSnapshots(cfg *Config, relayNode *corepb.Node, log *slog.Logger) (*snap
 	if cfg.SnapshotDir == "" {
 		return nil, nil
 	}
-	dir, err := snapshot.Open(cfg.SnapshotDir, log)
+	dir, err := snapshot.Open(string(cfg.SnapshotDir), log)
 	if err != nil {
 		return nil, cfg.RefuseSnapshotDir(err)
 	}

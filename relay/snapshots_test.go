@@ -58,7 +58,7 @@ func TestB42_ChangedViewsAreWritten(t *testing.T) {
 	}
 	s.drop(0, "g", "", false)
 	s.write()
-	if files, err := filepath.Glob(filepath.Join(cfg.SnapshotDir, "*.snapshot")); err != nil || len(files) != 0 {
+	if files, err := filepath.Glob(filepath.Join(string(cfg.SnapshotDir), "*.snapshot")); err != nil || len(files) != 0 {
 		t.Errorf("the group was removed: %v, remaining files %v", files, err)
 	}
 	if err := s.close(); err != nil {

@@ -26,14 +26,14 @@ const (
 
 // An Access has the TLS settings and credentials for connections to an origin. A path is empty if there is no file.
 type Access struct {
-	TLS     string `env:"TLS"` // TLSOff, TLSOn or TLSInsecure
-	TLSCA   string `env:"TLS_CA"`
-	TLSCert string `env:"TLS_CERT"`
-	TLSKey  string `env:"TLS_KEY"`
+	TLS     string `env:"TLS" oneof:"off,on,insecure"` // TLSOff, TLSOn or TLSInsecure
+	TLSCA   Path   `env:"TLS_CA"`
+	TLSCert Path   `env:"TLS_CERT"`
+	TLSKey  Path   `env:"TLS_KEY"`
 	// a DNS name, an IP address or a SPIFFE ID; empty for the host of the target
-	TLSServerName string  `env:"TLS_SERVER_NAME"`
-	TokenFile     string  `env:"TOKEN_FILE"`
-	Headers       Headers `env:"HEADERS"`
+	TLSServerName ServerName `env:"TLS_SERVER_NAME"`
+	TokenFile     Path       `env:"TOKEN_FILE"`
+	Headers       Headers    `env:"HEADERS" secret:"true"`
 }
 
 // accessNames are the suffixes of the variables of an Access, in the order of its fields.
@@ -62,21 +62,7 @@ func originNameOf(part string) string {
 	return strings.ToLower(strings.ReplaceAll(part, "_", "-"))
 }
 
-// accessRows returns the rows of the Access variables of the origins in TENDER_ORIGINS.
-func (c *Config) accessRows() (rows []spec) {
-	for _, o := range c.Origins {
-		for _, name := range accessNames {
-			row := *variable(accessPrefix(PrimaryOrigin) + name)
-			row.name = accessPrefix(o.Name) + name
-			row.meaning = fmt.Sprintf("For the origin %s, as `TENDER_ORIGIN_%s`", o.Name, name)
-			rows = append(rows, row)
-		}
-	}
-	return rows
-}
-
-// checkAccess clears the Access settings that conflict with others, and returns their errors by variable. It then sets
-// the default of Access.TLS.
+// checkAccess clears the Access settings that conflict with others, and returns their errors by variable.
 func (c *Config) checkAccess(invalid map[string]error) map[string]error {
 	found, fields := map[string]error{}, c.fields()
 	check := func(origin string, targets []string, a *Access) {
@@ -92,18 +78,28 @@ func (c *Config) checkAccess(invalid map[string]error) map[string]error {
 			found[begin+name] = err
 			fields[begin+name].SetZero()
 		}
-		if a.TLS == "" {
-			a.TLS = TLSOff
-			if a.hasFiles() {
-				a.TLS = TLSOn
-			}
-		}
 	}
 	check(PrimaryOrigin, c.Origin, &c.OriginAccess)
 	for i := range c.Origins {
 		check(c.Origins[i].Name, c.Origins[i].Targets, &c.Origins[i].Access)
 	}
 	return found
+}
+
+// setAccess sets the default of TLS of all origins.
+func (c *Config) setAccess() {
+	all := []*Access{&c.OriginAccess}
+	for i := range c.Origins {
+		all = append(all, &c.Origins[i].Access)
+	}
+	for _, a := range all {
+		switch {
+		case a.TLS == "" && a.hasFiles():
+			a.TLS = TLSOn
+		case a.TLS == "":
+			a.TLS = TLSOff
+		}
+	}
 }
 
 // hasFiles reports whether any file is configured. All of them require TLS.
@@ -130,7 +126,6 @@ func (a *Access) conflict(begin string, given []string, isDirectory bool) (name 
 
 // fileConflict is conflict for settings of files.
 func (a *Access) fileConflict(begin string) (name string, err error) {
-	isID := strings.HasPrefix(a.TLSServerName, "spiffe:")
 	isInsecure := a.TLS == TLSInsecure
 	switch {
 	case (a.TLSCert == "") != (a.TLSKey == ""):
@@ -142,38 +137,45 @@ func (a *Access) fileConflict(begin string) (name string, err error) {
 		return "TLS_CA", fmt.Errorf("has no effect, because %sTLS is insecure", begin)
 	case isInsecure && a.TokenFile != "":
 		return "TOKEN_FILE", fmt.Errorf("the token would be sent to an unverified server, because %sTLS is insecure", begin)
-	case isID && a.TLSCA == "":
+	case a.TLSServerName.isID() && a.TLSCA == "":
 		return "TLS_SERVER_NAME", fmt.Errorf("a SPIFFE ID requires %sTLS_CA, because the CAs of the system issue none", begin)
 	}
 	return "", nil
 }
 
-// allowedPath describes the allowed values of rows of files.
-const allowedPath = "a path"
+// A Path is the path of a file or a directory.
+type Path string
 
-// parseFile reads the path of a file.
-func parseFile(raw string) (string, error) {
+// EnvDecode reads a path.
+func (p *Path) EnvDecode(raw string) error {
 	if strings.ContainsFunc(raw, unicode.IsControl) || !utf8.ValidString(raw) {
-		return "", errors.New("contains a control character")
+		return errors.New("contains a control character")
 	}
-	return filepath.Clean(raw), nil
+	*p = Path(filepath.Clean(raw))
+	return nil
 }
 
 // validDNSName matches a DNS name that a certificate may have.
 var validDNSName = regexp.MustCompile(
 	`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*$`)
 
-// parseServerName reads TENDER_ORIGIN_TLS_SERVER_NAME.
-func parseServerName(raw string) (string, error) {
-	if strings.HasPrefix(raw, "spiffe:") {
+// A ServerName is the name that the certificate of a server must have: a DNS name, an IP address or a SPIFFE ID.
+type ServerName string
+
+// EnvDecode reads a name.
+func (n *ServerName) EnvDecode(raw string) error {
+	if *n = ServerName(raw); n.isID() {
 		_, err := tlsfiles.ParseID(raw)
-		return raw, err
+		return err
 	}
 	if _, err := netip.ParseAddr(raw); err == nil || validDNSName.MatchString(raw) && len(raw) <= 253 {
-		return raw, nil
+		return nil
 	}
-	return "", fmt.Errorf("%s is neither a DNS name nor an IP address", humanize.Quote(raw))
+	return fmt.Errorf("%s is neither a DNS name nor an IP address", humanize.Quote(raw))
 }
+
+// isID reports whether the name is a SPIFFE ID.
+func (n ServerName) isID() bool { return strings.HasPrefix(string(n), "spiffe:") }
 
 // Headers are gRPC metadata, by name in lower case. Their text form masks the values, which may be secrets.
 type Headers map[string]string
@@ -187,24 +189,24 @@ func (h Headers) MarshalText() ([]byte, error) {
 	return []byte(strings.Join(items, ";")), nil
 }
 
-// parseHeaders reads TENDER_ORIGIN_HEADERS.
-func parseHeaders(raw string) (Headers, error) {
-	h := Headers{}
+// EnvDecode reads name=value, separated by semicolons.
+func (h *Headers) EnvDecode(raw string) error {
+	*h = Headers{}
 	for item := range strings.SplitSeq(raw, ";") {
 		name, value, ok := strings.Cut(strings.TrimSpace(item), "=")
 		name, value = strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(value)
-		if _, duplicate := h[name]; duplicate {
-			return nil, fmt.Errorf("duplicate header %s", humanize.Quote(name))
+		if _, duplicate := (*h)[name]; duplicate {
+			return fmt.Errorf("duplicate header %s", humanize.Quote(name))
 		}
 		if !ok {
-			return nil, errors.New("an item does not have the form name=value") // not quoted: it may be a part of a secret
+			return errors.New("an item does not have the form name=value") // not quoted: it may be a part of a secret
 		}
 		if err := checkHeader(name, value); err != nil {
-			return nil, err
+			return err
 		}
-		h[name] = value
+		(*h)[name] = value
 	}
-	return h, nil
+	return nil
 }
 
 // validHeaderName matches the name of a header that gRPC accepts.

@@ -22,7 +22,7 @@ const (
 )
 
 // defaultRolloutTypes is the default of TENDER_ROLLOUT_TYPES.
-var defaultRolloutTypes = []string{
+var defaultRolloutTypes = StagedTypes{
 	typeCDS, wire.ListenerType, wire.RouteType, wire.ScopedRouteType, wire.VirtualHostType, wire.ExtensionConfigType,
 	wire.RuntimeType,
 }
@@ -212,11 +212,11 @@ func TestLoadConfigFields(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", field, diff)
 		}
 	}
-	check("Origin", cfg.Origin, []string{"a:1", "b:2"})
+	check("Origin", cfg.Origin, Targets{"a:1", "b:2"})
 	check("NodeLocality", cfg.NodeLocality, Locality{Region: "eu", Zone: "eu-1"})
 	check("NodeMetadata", cfg.NodeMetadata, Metadata{"env": "test"})
-	check("NodeGroupBy", cfg.NodeGroupBy, []string(nil))
-	check("Prewarm", cfg.Prewarm, []string{typeCDS})
+	check("NodeGroupBy", cfg.NodeGroupBy, NodeFields(nil))
+	check("Prewarm", cfg.Prewarm, WildcardTypes{typeCDS})
 	check("EDSAfterCDS", cfg.EDSAfterCDS, false)
 	check("LogLevel", cfg.LogLevel, slog.LevelWarn)
 	check("MaxRequestBytes", cfg.MaxRequestBytes, Size(20<<10))

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc/credentials"
 
@@ -53,7 +52,7 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 	}
 	errs = append(errs, c.openPeers(cfg))
 	var err error
-	c.Authorizer, err = access.Open(cfg.Authz, cfg.Secrets, len(cfg.TLSTrustDomains) > 0, c.Files,
+	c.Authorizer, err = access.Open(string(cfg.Authz), cfg.Secrets, len(cfg.TLSTrustDomains) > 0, c.Files,
 		func() { c.warn(cfg, log) })
 	errs = append(errs, err)
 	c.warn(cfg, log)
@@ -63,9 +62,9 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 // serverConfig returns the TLS settings for clients.
 func serverConfig(cfg *Config) tlsfiles.ServerConfig {
 	return tlsfiles.ServerConfig{
-		Cert:         tlsfiles.File{Variable: "TENDER_TLS_CERT", Path: cfg.TLSCert},
-		Key:          tlsfiles.File{Variable: "TENDER_TLS_KEY", Path: cfg.TLSKey},
-		ClientCA:     tlsfiles.File{Variable: "TENDER_TLS_CLIENT_CA", Path: cfg.TLSClientCA},
+		Cert:         tlsfiles.File{Variable: "TENDER_TLS_CERT", Path: string(cfg.TLSCert)},
+		Key:          tlsfiles.File{Variable: "TENDER_TLS_KEY", Path: string(cfg.TLSKey)},
+		ClientCA:     tlsfiles.File{Variable: "TENDER_TLS_CLIENT_CA", Path: string(cfg.TLSClientCA)},
 		TrustDomains: trustDomainFiles(cfg.TLSTrustDomains),
 	}
 }
@@ -96,21 +95,21 @@ func openAccess(files *tlsfiles.Watch, begin string, a *Access) (creds OriginCre
 
 // accessConfig returns the settings of connections to an origin: for TLS, for calls, and the authority of requests.
 func accessConfig(begin string, a *Access) (tlsfiles.ClientConfig, tlsfiles.CallConfig, string) {
-	file := func(name, path string) tlsfiles.File {
-		return tlsfiles.File{Variable: begin + name, Path: path}
+	file := func(name string, path Path) tlsfiles.File {
+		return tlsfiles.File{Variable: begin + name, Path: string(path)}
 	}
 	client := tlsfiles.ClientConfig{
 		CA:         file("TLS_CA", a.TLSCA),
 		Cert:       file("TLS_CERT", a.TLSCert),
 		Key:        file("TLS_KEY", a.TLSKey),
-		ServerName: a.TLSServerName,
+		ServerName: string(a.TLSServerName),
 		Insecure:   a.TLS == TLSInsecure,
 	}
 	calls := tlsfiles.CallConfig{Token: file("TOKEN_FILE", a.TokenFile), Headers: a.Headers}
-	if strings.HasPrefix(a.TLSServerName, "spiffe:") {
+	if a.TLSServerName.isID() {
 		return client, calls, ""
 	}
-	return client, calls, a.TLSServerName
+	return client, calls, string(a.TLSServerName)
 }
 
 // CheckFiles returns an error if a relay could not use the credential files of the configuration. The warnings are
@@ -125,7 +124,7 @@ func (c *Config) CheckSnapshotDir() error {
 	if c.SnapshotDir == "" {
 		return nil
 	}
-	if err := snapshot.Check(c.SnapshotDir); err != nil {
+	if err := snapshot.Check(string(c.SnapshotDir)); err != nil {
 		return c.RefuseSnapshotDir(err)
 	}
 	return nil
@@ -133,5 +132,5 @@ func (c *Config) CheckSnapshotDir() error {
 
 // RefuseSnapshotDir returns the error for an unusable TENDER_SNAPSHOT_DIR.
 func (c *Config) RefuseSnapshotDir(cause error) error {
-	return variable("SNAPSHOT_DIR").invalid(c.SnapshotDir, cause)
+	return find(variables, "SNAPSHOT_DIR").invalid(string(c.SnapshotDir), cause)
 }

@@ -16,13 +16,13 @@ func TestLoadConfigDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Config{
-		Listen:                   []string{":18000"},
-		AdminListen:              []string{"127.0.0.1:18080"},
-		NodeID:                   "tender/" + host,
+		Listen:                   Addresses{":18000"},
+		AdminListen:              Addresses{"127.0.0.1:18080"},
+		NodeID:                   Text("tender/" + host),
 		NodeCluster:              "tender",
 		OriginProtocol:           ProtocolAuto,
 		OriginAccess:             Access{TLS: TLSOff},
-		NodeGroupBy:              []string{"user_agent_name"},
+		NodeGroupBy:              NodeFields{"user_agent_name"},
 		Resync:                   ResyncTrustVersions,
 		DeltaVersions:            VersionsOfOrigin,
 		RolloutTypes:             defaultRolloutTypes,

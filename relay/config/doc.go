@@ -1,6 +1,6 @@
-// Package config reads the configuration of a relay from environment variables. table.go has the table of variables,
-// with their defaults, allowed values and meanings. values.go parses their values. credentials.go reads the files that
-// they name.
+// Package config reads the configuration of a relay from environment variables. A field of Config defines a variable: its
+// tags have the name, the default and the bounds, and its type decodes the value (variables.go, values.go). texts.go has
+// the prose of the documentation. credentials.go reads the files that variables name.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package config

@@ -22,8 +22,8 @@ func TestBadValues(t *testing.T) {
 				t.Fatalf("Load(%q) returns no error", entry)
 			}
 			message := err.Error()
-			for _, want := range []string{prefix + tt.name + "=" + variable(tt.name).quote(tt.value) + ": ", tt.cause,
-				"; allowed: " + plain(variable(tt.name).allowed)} {
+			for _, want := range []string{prefix + tt.name + "=" + find(variables, tt.name).quote(tt.value) + ": ", tt.cause,
+				"; allowed: " + plain(find(variables, tt.name).allowed())} {
 				if !strings.Contains(message, want) {
 					t.Errorf("Load(%q): %s\nwant it to contain %s", entry, message, want)
 				}
@@ -40,7 +40,7 @@ func TestBadValues(t *testing.T) {
 				t.Errorf("after a bad value (-defaults +got):\n%s", diff)
 			}
 			for _, s := range cfg.Table() {
-				if s.Variable == prefix+tt.name && (s.Source != "refused" || s.Value != variable(tt.name).quote(tt.value)) {
+				if s.Variable == prefix+tt.name && (s.Source != "refused" || s.Value != find(variables, tt.name).quote(tt.value)) {
 					t.Errorf("Table() has %+v, want the rejected value", s)
 				}
 			}

@@ -31,9 +31,6 @@ type PushIntervals []PushInterval
 
 // MarshalText returns the text, separated by commas.
 func (all PushIntervals) MarshalText() ([]byte, error) {
-	if len(all) == 0 {
-		return []byte("off"), nil
-	}
 	items := make([]string, len(all))
 	for i, one := range all {
 		text, _ := one.MarshalText() // never fails
@@ -61,20 +58,10 @@ const (
 	maxPushInterval = 10 * time.Second
 )
 
-// parsePushIntervals reads TENDER_MIN_PUSH_INTERVAL.
-func parsePushIntervals(raw string) (all PushIntervals, err error) {
-	items, err := listOf(",", parsePushInterval)(raw)
-	if err != nil {
-		return nil, err
-	}
-	seen := make(map[string]bool)
-	for _, one := range items {
-		if seen[one.Type] {
-			return nil, fmt.Errorf("duplicate interval for %s", humanize.Quote(one.Type))
-		}
-		seen[one.Type] = true
-	}
-	return items, nil
+// EnvDecode reads intervals, separated by commas.
+func (all *PushIntervals) EnvDecode(raw string) error {
+	return decodeList(all, ",", raw, parsePushInterval,
+		func(i PushInterval) string { return "interval for " + humanize.Quote(i.Type) })
 }
 
 // parsePushInterval reads type=interval.
@@ -91,6 +78,14 @@ func parsePushInterval(item string) (i PushInterval, err error) {
 			return i, err
 		}
 	}
-	i.Least, err = durationBetween(minPushInterval, maxPushInterval)(strings.TrimSpace(interval))
-	return i, err
+	if i.Least, err = time.ParseDuration(strings.TrimSpace(interval)); err != nil {
+		return i, errors.New("not a duration")
+	}
+	if i.Least < minPushInterval {
+		return i, errors.New("too short")
+	}
+	if i.Least > maxPushInterval {
+		return i, errors.New("too long")
+	}
+	return i, nil
 }

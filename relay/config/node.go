@@ -19,8 +19,8 @@ var OwnFeatures = []string{"xds.config.supports-resource-ttl", "xds.config.resou
 // these fields (nodegroup.FillID).
 func (c *Config) Node(version string) *corepb.Node {
 	n := &corepb.Node{
-		Id:                   c.NodeID,
-		Cluster:              c.NodeCluster,
+		Id:                   string(c.NodeID),
+		Cluster:              string(c.NodeCluster),
 		UserAgentName:        "tender",
 		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: version},
 		ClientFeatures:       slices.Clone(OwnFeatures),
@@ -42,16 +42,15 @@ func (c Config) Group(version string, n *corepb.Node) (key string, upstream *cor
 }
 
 // OwnID returns the node ID of the relay itself, without the fields of a node group.
-func (c *Config) OwnID() string { return nodegroup.FillID(c.NodeID, c.Node("")) }
+func (c *Config) OwnID() string { return nodegroup.FillID(string(c.NodeID), c.Node("")) }
 
 // checkNodeID returns an error for placeholders in TENDER_NODE_ID of fields that do not define node groups.
 func (c *Config) checkNodeID(invalid map[string]error) map[string]error {
 	if invalid["NODE_ID"] != nil || invalid["NODE_GROUP_BY"] != nil {
 		return nil
 	}
-	places, unended := nodegroup.Places(c.NodeID)
+	places, unended := nodegroup.Places(string(c.NodeID))
 	if unended != "" {
-		c.NodeID = defaultNodeID()
 		return map[string]error{"NODE_ID": fmt.Errorf("%s: separate the fields by a character other than %%; otherwise "+
 			"two groups could have the same ID", humanize.Quote(unended))}
 	}
@@ -60,7 +59,6 @@ func (c *Config) checkNodeID(invalid map[string]error) map[string]error {
 		if field != "id" && slices.Contains(c.NodeGroupBy, field) {
 			continue
 		}
-		c.NodeID = defaultNodeID()
 		if field == "id" {
 			return map[string]error{"NODE_ID": fmt.Errorf("%s is not supported; with id in TENDER_NODE_GROUP_BY, the relay "+
 				"presents the ID of the client", humanize.Quote(place))}

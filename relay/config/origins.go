@@ -22,8 +22,8 @@ const AnyAuthority = "*"
 // A NamedOrigin is an entry of TENDER_ORIGINS. Its text form is name=target,target.
 type NamedOrigin struct {
 	Name    string
-	Targets []string // in the format of Config.Origin
-	Access  Access   // from the TENDER_ORIGIN_<NAME>_ variables
+	Targets Targets
+	Access  Access // from the TENDER_ORIGIN_<NAME>_ variables
 }
 
 // MarshalText returns the text.
@@ -93,68 +93,66 @@ var validOriginName = regexp.MustCompile(`^[a-z0-9-]+$`)
 // view.
 const maxOrigins = cache.MaxSources/2 - 1
 
-// parseOrigins reads TENDER_ORIGINS.
-func parseOrigins(raw string) ([]NamedOrigin, error) {
-	var names []string
-	return listOf(";", func(item string) (o NamedOrigin, err error) {
-		name, targets, ok := strings.Cut(item, "=")
-		name = strings.TrimSpace(name)
-		switch {
-		case !ok:
-			return o, fmt.Errorf("%s does not have the form name=target", humanize.Quote(item))
-		case !validOriginName.MatchString(name):
-			return o, fmt.Errorf("%s is not a valid origin name", humanize.Quote(name))
-		case name == PrimaryOrigin:
-			return o, fmt.Errorf("%s is reserved for the origin of TENDER_ORIGIN", humanize.Quote(name))
-		case len(names) == maxOrigins:
-			return o, fmt.Errorf("%s exceeds the maximum of %d origins", humanize.Quote(name), maxOrigins)
-		case slices.Contains(names, name):
-			return o, fmt.Errorf("duplicate name %s", humanize.Quote(name))
-		}
-		names = append(names, name)
-		o.Name = name
-		if o.Targets, err = parseOrigin(strings.TrimSpace(targets)); err != nil {
-			return o, fmt.Errorf("origin %s: %w", humanize.Quote(name), err)
-		}
-		return o, nil
-	})(raw)
+// Origins are the origins of TENDER_ORIGINS.
+type Origins []NamedOrigin
+
+// EnvDecode reads origins, separated by semicolons.
+func (o *Origins) EnvDecode(raw string) error {
+	err := decodeList(o, ";", raw, parseOrigin, func(o NamedOrigin) string { return "name " + humanize.Quote(o.Name) })
+	if err == nil && len(*o) > maxOrigins {
+		err = fmt.Errorf("%s exceeds the maximum of %d origins", humanize.Quote((*o)[maxOrigins].Name), maxOrigins)
+	}
+	return err
 }
 
-// parseRoutes reads TENDER_ROUTES. checkRoutes checks that the origins exist.
-func parseRoutes(raw string) ([]Route, error) {
-	var subjects []string
-	return listOf(";", func(item string) (Route, error) {
-		r, err := parseRoute(item)
-		if err == nil && slices.Contains(subjects, r.subject()) {
-			err = fmt.Errorf("duplicate route for %s", humanize.Quote(r.subject()))
-		}
-		subjects = append(subjects, r.subject())
-		return r, err
-	})(raw)
+// parseOrigin reads name=target,target.
+func parseOrigin(item string) (o NamedOrigin, err error) {
+	name, targets, ok := strings.Cut(item, "=")
+	o.Name = strings.TrimSpace(name)
+	switch {
+	case !ok:
+		return o, fmt.Errorf("%s does not have the form name=target", humanize.Quote(item))
+	case !validOriginName.MatchString(o.Name):
+		return o, fmt.Errorf("%s is not a valid origin name", humanize.Quote(o.Name))
+	case o.Name == PrimaryOrigin:
+		return o, fmt.Errorf("%s is reserved for the origin of TENDER_ORIGIN", humanize.Quote(o.Name))
+	}
+	if err := o.Targets.EnvDecode(strings.TrimSpace(targets)); err != nil {
+		return o, fmt.Errorf("origin %s: %w", humanize.Quote(o.Name), err)
+	}
+	return o, nil
 }
 
-// conflicts replaces values that conflict with other variables by their defaults, and returns their errors by variable.
-// It skips checks that depend on a variable in invalid, which has an error already.
-func (c *Config) conflicts(invalid map[string]error) map[string]error {
+// Routes are the routes of TENDER_ROUTES. Load checks that their origins exist.
+type Routes []Route
+
+// EnvDecode reads routes, separated by semicolons.
+func (r *Routes) EnvDecode(raw string) error {
+	return decodeList(r, ";", raw, parseRoute, func(r Route) string { return "route for " + humanize.Quote(r.subject()) })
+}
+
+// conflicts returns an error for each variable whose value conflicts with other variables. It skips checks that depend on
+// a variable in invalid, which has an error already. It clears some of the values with an error, so that others do not
+// depend on them.
+func (c *Config) conflicts(env map[string]string, invalid map[string]error) map[string]error {
 	found := map[string]error{}
 	if err := c.checkRoutes(); err != nil && invalid["ORIGINS"] == nil && invalid["ROUTES"] == nil {
-		found["ROUTES"], c.Routes = err, nil
+		found["ROUTES"] = err
 	}
 	maps.Copy(found, c.checkNodeID(invalid))
 	maps.Copy(found, c.checkListen())
 	maps.Copy(found, c.checkAccess(invalid))
 	maps.Copy(found, c.checkTLS(invalid))
 	if c.Authz != "" && c.TLSClientCA == "" && invalid["AUTHZ"] == nil && invalid["TLS_CLIENT_CA"] == nil {
-		found["AUTHZ"], c.Authz = errors.New("requires TENDER_TLS_CLIENT_CA, because rules match client certificates"), ""
+		found["AUTHZ"] = errors.New("requires TENDER_TLS_CLIENT_CA, because rules match client certificates")
 	}
 	c.checkTrustDomains(invalid, found)
 	c.checkAdmin(invalid, found)
-	c.checkPeers(invalid, found)
+	c.checkPeers(strings.TrimSpace(env["PEERS"]) != "", invalid, found)
 	c.checkRollout(invalid, found)
 	if c.LRS != LRSOff && len(c.Origin) > 0 && isDirectory(c.Origin[0]) {
 		found["LRS"] = fmt.Errorf("TENDER_ORIGIN=%s is a directory, which does not accept load reports",
 			humanize.Quote(c.Origin[0]))
-		c.LRS = LRSOff
 	}
 	return found
 }
@@ -166,7 +164,10 @@ func (c *Config) checkAdmin(invalid, found map[string]error) {
 		return
 	}
 	var missing []string
-	for _, v := range []struct{ name, value string }{
+	for _, v := range []struct {
+		name  string
+		value Path
+	}{
 		{"TLS_CERT", c.TLSCert}, {"TLS_CLIENT_CA", c.TLSClientCA}, {"AUTHZ", c.Authz},
 	} {
 		if invalid[v.name] != nil || found[v.name] != nil {
@@ -177,7 +178,6 @@ func (c *Config) checkAdmin(invalid, found map[string]error) {
 		}
 	}
 	if len(missing) > 0 {
-		c.AdminListen = []string{defaultAdminListen}
 		found["ADMIN_LISTEN"] = fmt.Errorf("%s is not on loopback, which requires mTLS and rules; not set: %s; use "+
 			"TENDER_PROBE_LISTEN for probes",
 			humanize.Quote(remote[0]), strings.Join(missing, ", "))
@@ -208,7 +208,7 @@ func (c *Config) checkListen() map[string]error {
 	found, taken := map[string]error{}, map[string]string{}
 	for _, l := range []struct {
 		variable  string
-		addresses *[]string
+		addresses *Addresses
 	}{
 		{"LISTEN", &c.Listen}, {"TLS_LISTEN", &c.TLSListen}, {"REST_LISTEN", &c.RESTListen},
 		{"ADMIN_LISTEN", &c.AdminListen}, {"PROBE_LISTEN", &c.ProbeListen},

@@ -15,14 +15,14 @@ func TestLoadConfigOrigins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantOrigins := []NamedOrigin{
+	wantOrigins := Origins{
 		{Name: "west", Targets: []string{"b:1", "b:2"}, Access: Access{TLS: TLSOff}},
 		{Name: "files", Targets: []string{"file:///etc/tender"}, Access: Access{TLS: TLSOff}},
 	}
 	if diff := cmp.Diff(wantOrigins, cfg.Origins); diff != "" {
 		t.Errorf("Origins (-want +got):\n%s", diff)
 	}
-	wantRoutes := []Route{
+	wantRoutes := Routes{
 		{TypeURL: "type.googleapis.com/envoy.config.listener.v3.Listener", Origin: "files"},
 		{Authority: "west.example", Origin: "west"},
 		{Authority: AnyAuthority, Origin: PrimaryOrigin},

@@ -79,29 +79,37 @@ func TestKubernetesVariables(t *testing.T) {
 	}
 }
 
-// advises matches the sentence of a row that describes when to change the variable.
+// advises matches the sentence of a text that describes when to change the variable.
 var advises = regexp.MustCompile(`\b(Set|Change|Raise|Lower|Turn|Use|Add) (it|targets|` + "`none`" +
 	`)\b.*\b(when|always|together)\b`)
 
-// TestTableMatchesFields checks that each row has a field and each field a row, that defaults are valid, and that the
-// texts of a row are single lines.
-func TestTableMatchesFields(t *testing.T) {
-	fields := new(Config).fields()
-	for _, v := range variables {
+// TestTextsMatchFields checks that each field has a text and each text a field, that texts are single lines, and that the
+// values of tags are valid.
+func TestTextsMatchFields(t *testing.T) {
+	cfg, err := Load(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := cfg.fields()
+	for i := range variables {
+		v := &variables[i]
 		field, ok := fields[v.name]
 		if !ok {
-			t.Errorf("%s%s has no field in Config", prefix, v.name)
-			continue
+			t.Fatalf("%s%s has no field in Config", prefix, v.name)
 		}
 		delete(fields, v.name)
-		if v.defaultValue != "" {
-			if value, err := v.parse(v.defaultValue); err != nil || reflect.TypeOf(value) != field.Type() ||
-				v.show(reflect.ValueOf(value)) != v.defaultValue {
-				t.Errorf("%s%s: parse(%q) = %v, %v, want a %v with the same text", prefix, v.name, v.defaultValue, value, err,
-					field.Type())
+		if shown := show(field); v.preset != "" && shown != v.preset {
+			t.Errorf("%s%s: the default %q is shown as %q", prefix, v.name, v.preset, shown)
+		}
+		if (v.bounds != nil || v.words != nil) == (syntaxes[v.typ] != "") {
+			t.Errorf("%s%s of type %v must have a syntax, or the tag oneof or range", prefix, v.name, v.typ)
+		}
+		for _, bound := range v.bounds {
+			if _, err := number(v.typ, bound); err != nil || len(v.bounds) != 2 {
+				t.Errorf("%s%s: the bounds %q: %v", prefix, v.name, v.bounds, err)
 			}
 		}
-		for _, text := range []string{v.meaning, v.allowed, v.advice} {
+		for _, text := range []string{v.meaning, v.allowed(), v.advice} {
 			if text == "" || strings.Contains(text, "\n") || strings.HasSuffix(v.meaning, ".") {
 				t.Errorf("%s%s: %q, want one line, and no period after the meaning", prefix, v.name, text)
 			}
@@ -111,12 +119,18 @@ func TestTableMatchesFields(t *testing.T) {
 		}
 	}
 	for name := range fields {
-		t.Errorf("the field for %s%s has no row in the table", prefix, name)
+		t.Errorf("the field for %s%s has no text", prefix, name)
 	}
-	exported := reflect.VisibleFields(reflect.TypeFor[Config]())
-	for _, field := range exported {
+	for field := range reflect.TypeFor[Config]().Fields() {
 		if field.IsExported() && field.Tag.Get("env") == "" {
 			t.Errorf("the field %s has no variable", field.Name)
+		}
+	}
+	for _, texts := range []map[string]string{needs, unset} {
+		for name := range texts {
+			if !slices.ContainsFunc(variables, func(v variable) bool { return v.name == name }) {
+				t.Errorf("there is a text for %s%s, which does not exist", prefix, name)
+			}
 		}
 	}
 }

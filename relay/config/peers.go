@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/xdstender/tender/relay/humanize"
@@ -13,55 +12,50 @@ import (
 // maxPeers is the maximum number of targets in TENDER_PEERS.
 const maxPeers = 100
 
-// parsePeers reads TENDER_PEERS.
-func parsePeers(raw string) ([]string, error) {
-	targets, err := listOf(",", func(item string) (string, error) {
+// PeerTargets are the admin addresses of peers: host:port or dns:///host:port.
+type PeerTargets []string
+
+// EnvDecode reads addresses, separated by commas.
+func (p *PeerTargets) EnvDecode(raw string) error {
+	err := decodeList(p, ",", raw, func(item string) (string, error) {
 		address, resolve := strings.CutPrefix(item, "dns:///")
 		if !resolve && strings.Contains(item, "://") {
 			return "", fmt.Errorf("%s is neither host:port nor dns:///host:port", humanize.Quote(item))
 		}
 		return item, checkAddress(address, 1, false)
-	})(raw)
-	if len(targets) > maxPeers {
-		return nil, fmt.Errorf("%d targets exceed the maximum of %d", len(targets), maxPeers)
+	}, nil)
+	if len(*p) > maxPeers {
+		return fmt.Errorf("%d targets exceed the maximum of %d", len(*p), maxPeers)
 	}
-	return targets, err
+	return err
 }
 
 // checkPeers returns errors for peers without the files that a connection requires, and for files without peers. It
-// accepts files if TENDER_PEERS is off explicitly.
-func (c *Config) checkPeers(invalid, found map[string]error) {
-	files := []peersFile{
-		{"PEERS_TLS_CERT", &c.PeersTLSCert}, {"PEERS_TLS_KEY", &c.PeersTLSKey}, {"PEERS_TLS_CA", &c.PeersTLSCA},
-		{"PEERS_TLS_SERVER_NAME", &c.PeersTLSServerName},
+// accepts files if TENDER_PEERS is off explicitly (isSet).
+func (c *Config) checkPeers(isSet bool, invalid, found map[string]error) {
+	files := []struct{ name, value string }{
+		{"PEERS_TLS_CERT", string(c.PeersTLSCert)}, {"PEERS_TLS_KEY", string(c.PeersTLSKey)},
+		{"PEERS_TLS_CA", string(c.PeersTLSCA)}, {"PEERS_TLS_SERVER_NAME", string(c.PeersTLSServerName)},
 	}
-	if invalid["PEERS"] != nil || slices.ContainsFunc(files, func(f peersFile) bool { return invalid[f.name] != nil }) {
+	wrong := invalid["PEERS"] != nil
+	for _, f := range files {
+		wrong = wrong || invalid[f.name] != nil
+	}
+	if wrong {
 		return
 	}
-	if len(c.Peers) == 0 {
-		for _, f := range files {
-			if *f.value != "" && !c.fromEnv["PEERS"] {
-				found[f.name], *f.value = errors.New("requires TENDER_PEERS"), ""
-			}
-		}
-		return
-	}
-	for _, f := range files[:2] {
-		if *f.value == "" {
-			found["PEERS"], c.Peers = fmt.Errorf("requires a client certificate, but %s%s is not set", prefix, f.name), nil
-			return
+	for i, f := range files {
+		switch {
+		case len(c.Peers) == 0 && f.value != "" && !isSet:
+			found[f.name] = errors.New("requires TENDER_PEERS")
+		case len(c.Peers) > 0 && f.value == "" && i < 2 && found["PEERS"] == nil:
+			found["PEERS"] = fmt.Errorf("requires a client certificate, but %s%s is not set", prefix, f.name)
 		}
 	}
-	if strings.HasPrefix(c.PeersTLSServerName, "spiffe:") && c.PeersTLSCA == "" {
-		found["PEERS_TLS_SERVER_NAME"], c.PeersTLSServerName = errors.New("a SPIFFE ID requires TENDER_PEERS_TLS_CA, because "+
-			"the CAs of the system issue none"), ""
+	if found["PEERS"] == nil && len(c.Peers) > 0 && c.PeersTLSServerName.isID() && c.PeersTLSCA == "" {
+		found["PEERS_TLS_SERVER_NAME"] = errors.New("a SPIFFE ID requires TENDER_PEERS_TLS_CA, because the CAs of the " +
+			"system issue none")
 	}
-}
-
-// A peersFile is a variable for connections to peers, with its value.
-type peersFile struct {
-	name  string
-	value *string
 }
 
 // openPeers reads the files for connections to peers.
@@ -76,9 +70,9 @@ func (c *Credentials) openPeers(cfg *Config) (err error) {
 // peersConfig returns the TLS settings for connections to peers.
 func peersConfig(cfg *Config) tlsfiles.ClientConfig {
 	return tlsfiles.ClientConfig{
-		CA:         tlsfiles.File{Variable: "TENDER_PEERS_TLS_CA", Path: cfg.PeersTLSCA},
-		Cert:       tlsfiles.File{Variable: "TENDER_PEERS_TLS_CERT", Path: cfg.PeersTLSCert},
-		Key:        tlsfiles.File{Variable: "TENDER_PEERS_TLS_KEY", Path: cfg.PeersTLSKey},
-		ServerName: cfg.PeersTLSServerName,
+		CA:         tlsfiles.File{Variable: "TENDER_PEERS_TLS_CA", Path: string(cfg.PeersTLSCA)},
+		Cert:       tlsfiles.File{Variable: "TENDER_PEERS_TLS_CERT", Path: string(cfg.PeersTLSCert)},
+		Key:        tlsfiles.File{Variable: "TENDER_PEERS_TLS_KEY", Path: string(cfg.PeersTLSKey)},
+		ServerName: string(cfg.PeersTLSServerName),
 	}
 }

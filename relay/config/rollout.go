@@ -11,16 +11,30 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/humanize"
-	"github.com/xdstender/tender/relay/rollout"
 )
 
-// parseStages reads TENDER_ROLLOUT.
-func parseStages(raw string) (s rollout.Stages, err error) {
-	err = s.UnmarshalText([]byte(raw))
-	return s, err
+// StagedTypes are the type URLs of types whose changes may be distributed in stages. Their text form has short names.
+type StagedTypes []string
+
+// EnvDecode reads short names or type URLs, separated by commas.
+func (s *StagedTypes) EnvDecode(raw string) error {
+	return decodeList(s, ",", raw, parseStagedType, nil)
 }
 
-// parseStagedType reads a type of TENDER_ROLLOUT_TYPES.
+// MarshalText returns the text.
+func (s StagedTypes) MarshalText() ([]byte, error) {
+	var names []string
+	for _, typeURL := range s {
+		name, ok := schema.ShortName(typeURL)
+		if !ok {
+			name = typeURL
+		}
+		names = append(names, name)
+	}
+	return []byte(strings.Join(names, ",")), nil
+}
+
+// parseStagedType reads a short name or a type URL.
 func parseStagedType(item string) (string, error) {
 	typeURL, err := parseType(item)
 	switch {
@@ -35,39 +49,30 @@ func parseStagedType(item string) (string, error) {
 	return typeURL, nil
 }
 
-// shortNames formats a list of type URLs, using short names for known types.
-func shortNames(value any) string {
-	var names []string
-	for _, typeURL := range value.([]string) {
-		name, ok := schema.ShortName(typeURL)
-		if !ok {
-			name = typeURL
-		}
-		names = append(names, name)
-	}
-	return strings.Join(names, ",")
-}
+// A CheckURL is the URL of an external check. It may contain credentials, which its text form masks.
+type CheckURL string
 
-// parseCheckURL reads TENDER_ROLLOUT_CHECK. Its errors quote no part of the URL, which may contain credentials.
-func parseCheckURL(raw string) (string, error) {
+// EnvDecode reads an http or https URL. Its errors quote no part of the URL.
+func (c *CheckURL) EnvDecode(raw string) error {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" {
-		return "", errors.New("not an http or https URL")
+		return errors.New("not an http or https URL")
 	}
 	if checkAddress(net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "80")), 1, false) != nil {
-		return "", errors.New("the URL has no host, or a port that is not a number from 1 to 65535")
+		return errors.New("the URL has no host, or a port that is not a number from 1 to 65535")
 	}
 	if u.Fragment != "" {
-		return "", errors.New("the URL has a fragment, which requests do not contain")
+		return errors.New("the URL has a fragment, which requests do not contain")
 	}
-	return u.String(), nil
+	*c = CheckURL(u.String())
+	return nil
 }
 
-// maskURL formats a URL with masked user, password and query.
-func maskURL(value any) string {
-	u, err := url.Parse(value.(string))
+// MarshalText returns the URL with masked user, password and query.
+func (c CheckURL) MarshalText() ([]byte, error) {
+	u, err := url.Parse(string(c))
 	if err != nil {
-		return "…"
+		return []byte("…"), nil
 	}
 	hasUser, hasQuery := u.User != nil, u.RawQuery != ""
 	u.User, u.RawQuery = nil, ""
@@ -78,7 +83,7 @@ func maskURL(value any) string {
 	if hasQuery {
 		shown += "?…"
 	}
-	return shown
+	return []byte(shown), nil
 }
 
 // checkRollout returns errors for rollouts without the settings that they require.
@@ -96,6 +101,6 @@ func (c *Config) checkRollout(invalid, found map[string]error) {
 			"once: set it to %s", c.DeltaVersions, VersionsOfContent))
 	}
 	if len(missing) > 0 {
-		found["ROLLOUT"], c.Rollout = errors.New(strings.Join(missing, "; ")), nil
+		found["ROLLOUT"] = errors.New(strings.Join(missing, "; "))
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
@@ -25,11 +24,11 @@ type Setting struct {
 // Table returns all variables in the order of deploy/docs/configuration.md. Control characters in values are escaped.
 func (c Config) Table() (table []Setting) {
 	fields := c.fields()
-	for _, v := range append(slices.Clip(variables), c.accessRows()...) {
+	for _, v := range variablesOf(c.Origins) {
 		field := fields[v.name]
-		s := Setting{Variable: prefix + v.name, Value: v.show(field), Source: "default", Meaning: plain(v.meaning)}
+		s := Setting{Variable: prefix + v.name, Value: show(field), Source: "default", Meaning: plain(v.meaning)}
 		if field.IsZero() {
-			s.Value = cmp.Or(v.emptyText, plain(v.defaultText), s.Value)
+			s.Value = cmp.Or(v.zero, plain(unset[v.text.name]), s.Value)
 		}
 		if raw, refused := c.rejected[v.name]; refused {
 			s.Value, s.Source = v.quote(raw), "refused"
@@ -39,14 +38,6 @@ func (c Config) Table() (table []Setting) {
 		table = append(table, s)
 	}
 	return table
-}
-
-// show returns the value of the variable in its syntax, with control characters escaped.
-func (v *spec) show(field reflect.Value) string {
-	if v.format == nil {
-		return show(field)
-	}
-	return escape(v.format(field.Interface()))
 }
 
 // show returns a field in the syntax of its variable, with control characters escaped.
@@ -64,9 +55,6 @@ func show(field reflect.Value) string {
 	case slog.Level:
 		return strings.ToLower(value.String())
 	case time.Duration:
-		if value == 0 {
-			return "off"
-		}
 		return humanize.Duration(value)
 	case encoding.TextMarshaler:
 		text, err := value.MarshalText()
@@ -100,21 +88,21 @@ type Variable struct {
 	Advice  string // details, and when to change the variable
 }
 
-// variable returns the row for the documentation.
-func (v *spec) variable() Variable {
-	preset := v.defaultText
-	if preset == "" && v.defaultValue != "" {
-		preset = "`" + v.defaultValue + "`"
+// documentation returns the documentation of the variable.
+func (v *variable) documentation() Variable {
+	preset := unset[v.name]
+	if value := cmp.Or(v.preset, v.zero); preset == "" && value != "" {
+		preset = "`" + value + "`"
 	}
 	return Variable{
-		Name: prefix + v.name, Default: cmp.Or(preset, "empty"), Allowed: v.allowed, Meaning: v.meaning, Advice: v.advice,
+		Name: prefix + v.name, Default: cmp.Or(preset, "empty"), Allowed: v.allowed(), Meaning: v.meaning, Advice: v.advice,
 	}
 }
 
 // Variables returns all variables, in the order of deploy/docs/configuration.md.
 func Variables() (all []Variable) {
 	for i := range variables {
-		all = append(all, variables[i].variable())
+		all = append(all, variables[i].documentation())
 	}
 	return all
 }
@@ -124,8 +112,8 @@ func Page() string {
 	var b strings.Builder
 	for _, section := range sections {
 		fmt.Fprintf(&b, "### %s\n\n", section.title)
-		for i := range section.rows {
-			d := section.rows[i].variable()
+		for _, t := range section.texts {
+			d := find(variables, t.name).documentation()
 			fmt.Fprintf(&b, "#### `%s`\n\n%s\n", d.Name, humanize.Wrap(d.Meaning+". "+d.Advice, "", ""))
 			b.WriteString(humanize.Wrap("Default: "+d.Default, "- ", "  ") + humanize.Wrap("Allowed: "+d.Allowed, "- ", "  "))
 			b.WriteByte('\n')

@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spiffe/go-spiffe/v2/spiffeid"
@@ -15,7 +14,7 @@ import (
 // A TrustDomain is an entry of TENDER_TLS_TRUST_DOMAINS. Its text form is domain or domain=path.
 type TrustDomain struct {
 	Name string // such as example.org
-	CA   string // the PEM file of its CAs; empty for Config.TLSClientCA
+	CA   Path   // the PEM file of its CAs; empty for Config.TLSClientCA
 }
 
 // MarshalText returns the text.
@@ -23,7 +22,7 @@ func (d TrustDomain) MarshalText() ([]byte, error) {
 	if d.CA == "" {
 		return []byte(d.Name), nil
 	}
-	return []byte(d.Name + "=" + d.CA), nil
+	return []byte(d.Name + "=" + string(d.CA)), nil
 }
 
 // parseTrustDomain reads domain or domain=path.
@@ -39,22 +38,19 @@ func parseTrustDomain(item string) (d TrustDomain, err error) {
 		return d, fmt.Errorf("the trust domain %s has no path after =", humanize.Quote(d.Name))
 	}
 	if bound {
-		d.CA, err = parseFile(path)
+		err = d.CA.EnvDecode(path)
 	}
 	return d, err
 }
 
-// parseTrustDomains reads TENDER_TLS_TRUST_DOMAINS.
-func parseTrustDomains(raw string) ([]TrustDomain, error) {
-	var names []string
-	return listOf(";", func(item string) (TrustDomain, error) {
-		d, err := parseTrustDomain(item)
-		if err == nil && slices.Contains(names, d.Name) {
-			err = fmt.Errorf("duplicate trust domain %s; put several CAs into one file", humanize.Quote(d.Name))
-		}
-		names = append(names, d.Name)
-		return d, err
-	})(raw)
+// TrustDomains are the trust domains of TENDER_TLS_TRUST_DOMAINS.
+type TrustDomains []TrustDomain
+
+// EnvDecode reads trust domains, separated by semicolons.
+func (d *TrustDomains) EnvDecode(raw string) error {
+	return decodeList(d, ";", raw, parseTrustDomain, func(d TrustDomain) string {
+		return fmt.Sprintf("trust domain %s; put several CAs into one file", humanize.Quote(d.Name))
+	})
 }
 
 // checkTrustDomains returns an error for trust domains without mTLS.
@@ -64,7 +60,6 @@ func (c *Config) checkTrustDomains(invalid, found map[string]error) {
 		return
 	}
 	found["TLS_TRUST_DOMAINS"] = errors.New("requires TENDER_TLS_CLIENT_CA")
-	c.TLSTrustDomains = nil
 }
 
 // trustDomainFiles returns the files of trust domains. The variable of each file includes its trust domain, because a
@@ -73,7 +68,7 @@ func trustDomainFiles(domains []TrustDomain) (files []tlsfiles.TrustDomain) {
 	for _, d := range domains {
 		of := tlsfiles.TrustDomain{Name: d.Name}
 		if d.CA != "" {
-			of.CA = tlsfiles.File{Variable: "TENDER_TLS_TRUST_DOMAINS=" + d.Name, Path: d.CA}
+			of.CA = tlsfiles.File{Variable: "TENDER_TLS_TRUST_DOMAINS=" + d.Name, Path: string(d.CA)}
 		}
 		files = append(files, of)
 	}

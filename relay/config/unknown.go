@@ -19,11 +19,11 @@ var planned = regexp.MustCompile(`^(ORIGIN_PROXY)$`)
 var kubernetes = regexp.MustCompile(
 	`^([A-Z0-9_]+_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// explainUnknowns returns an error for each name in env without a row, in alphabetical order. If TENDER_ORIGINS is
+// explainUnknowns returns an error for each name in env without a variable, in alphabetical order. If TENDER_ORIGINS is
 // invalid, it skips the variables of its origins.
-func explainUnknowns(env map[string]string, rows []spec, invalid map[string]error) (errs []error) {
+func explainUnknowns(env map[string]string, all []variable, invalid map[string]error) (errs []error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
-		known := slices.ContainsFunc(rows, func(v spec) bool { return v.name == name }) ||
+		known := slices.ContainsFunc(all, func(v variable) bool { return v.name == name }) ||
 			accessVariable.MatchString(name) && invalid["ORIGINS"] != nil
 		if known {
 			continue
@@ -35,7 +35,7 @@ func explainUnknowns(env map[string]string, rows []spec, invalid map[string]erro
 	return errs
 }
 
-// explainUnknown returns the error for a variable that is not in the table, or nil if Kubernetes sets it. The error
+// explainUnknown returns the error for a variable that does not exist, or nil if Kubernetes sets it. The error
 // does not contain the value, which may be a secret.
 func explainUnknown(name string) error {
 	full := prefix + name

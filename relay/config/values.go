@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
@@ -13,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -73,17 +71,18 @@ func (l Locality) MarshalText() ([]byte, error) {
 	return []byte(strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.SubZone, "/")), nil
 }
 
-// parseLocality reads TENDER_NODE_LOCALITY.
-func parseLocality(raw string) (l Locality, err error) {
-	if _, err := parseText(raw); err != nil {
-		return l, err
+// EnvDecode reads the text.
+func (l *Locality) EnvDecode(raw string) error {
+	if err := new(Text).EnvDecode(raw); err != nil {
+		return err
 	}
 	parts := strings.Split(raw, "/")
 	if len(parts) > 3 {
-		return l, fmt.Errorf("%d parts", len(parts))
+		return fmt.Errorf("%d parts", len(parts))
 	}
 	parts = append(parts, "", "")
-	return Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}, nil
+	*l = Locality{Region: parts[0], Zone: parts[1], SubZone: parts[2]}
+	return nil
 }
 
 // Metadata is the metadata in the Node of the relay, a JSON object.
@@ -97,60 +96,66 @@ func (m Metadata) MarshalText() ([]byte, error) {
 	return json.Marshal(map[string]any(m))
 }
 
-// parseMetadata reads TENDER_NODE_METADATA.
-func parseMetadata(raw string) (m Metadata, err error) {
-	if err := json.Unmarshal([]byte(raw), &m); err != nil || m == nil { // nil: the text is null
-		return nil, errors.New("not a JSON object")
+// EnvDecode reads a JSON object.
+func (m *Metadata) EnvDecode(raw string) error {
+	if err := json.Unmarshal([]byte(raw), (*map[string]any)(m)); err != nil || *m == nil { // nil: the text is null
+		return errors.New("not a JSON object")
 	}
-	return m, nil
+	return nil
 }
 
-// Texts that several rows of the table share.
-const (
-	groupByNone    = "none"
-	groupFieldList = "`id`, `cluster`, `user_agent_name`, `user_agent_version` (the major number), `locality.region`, " +
-		"`locality.zone`, `locality.sub_zone`"
-)
-
-// listOf returns a parser of lists with a separator, which trims items. It rejects empty and duplicate items.
-func listOf[T any](separator string, parse func(item string) (T, error)) func(raw string) ([]T, error) {
-	return func(raw string) (items []T, err error) {
-		seen := map[string]bool{}
-		for item := range strings.SplitSeq(raw, separator) {
-			item = strings.TrimSpace(item)
-			if item == "" {
-				return nil, errors.New("empty list item")
-			}
-			value, err := parse(item)
-			if err != nil {
-				return nil, err
-			}
-			key := fmt.Sprint(value)
-			if seen[key] {
-				return nil, fmt.Errorf("duplicate %s", humanize.Quote(item))
-			}
-			seen[key] = true
-			items = append(items, value)
+// decodeList reads a list with a separator, and trims items. It rejects empty and duplicate items. Duplicates have the same
+// description; if describe is nil, the same value.
+func decodeList[L ~[]T, T any](
+	list *L, separator, raw string, parse func(item string) (T, error), describe func(T) string,
+) error {
+	seen := map[string]bool{}
+	for item := range strings.SplitSeq(raw, separator) {
+		item = strings.TrimSpace(item)
+		if item == "" {
+			return errors.New("empty list item")
 		}
-		return items, nil
+		value, err := parse(item)
+		if err != nil {
+			return err
+		}
+		key, described := fmt.Sprint(value), humanize.Quote(item)
+		if describe != nil {
+			described = describe(value)
+			key = described
+		}
+		if seen[key] {
+			return fmt.Errorf("duplicate %s", described)
+		}
+		seen[key] = true
+		*list = append(*list, value)
 	}
+	return nil
 }
 
-// parsePattern reads a pattern in the syntax of [path.Match].
-func parsePattern(item string) (string, error) {
-	if _, err := path.Match(item, ""); err != nil {
-		return "", fmt.Errorf("%s is not a pattern: %w", humanize.Quote(item), err)
-	}
-	return item, nil
+// Patterns are names in which * stands for any characters, in the syntax of [path.Match].
+type Patterns []string
+
+// EnvDecode reads patterns, separated by commas.
+func (p *Patterns) EnvDecode(raw string) error {
+	return decodeList(p, ",", raw, func(item string) (string, error) {
+		if _, err := path.Match(item, ""); err != nil {
+			return "", fmt.Errorf("%s is not a pattern: %w", humanize.Quote(item), err)
+		}
+		return item, nil
+	}, nil)
 }
 
-// parseOrigin reads TENDER_ORIGIN.
-func parseOrigin(raw string) ([]string, error) {
-	targets, err := listOf(",", func(item string) (string, error) { return item, checkTarget(item) })(raw)
-	if len(targets) > 1 && slices.ContainsFunc(targets, isDirectory) {
-		return nil, errors.New("a directory must be the only target")
+// Targets are the targets of an origin in failover order, or a single file:///dir.
+type Targets []string
+
+// EnvDecode reads targets, separated by commas.
+func (t *Targets) EnvDecode(raw string) error {
+	err := decodeList(t, ",", raw, func(item string) (string, error) { return item, checkTarget(item) }, nil)
+	if len(*t) > 1 && slices.ContainsFunc(*t, isDirectory) {
+		return errors.New("a directory must be the only target")
 	}
-	return targets, err
+	return err
 }
 
 // isDirectory reports whether a target of an origin is a directory.
@@ -228,37 +233,46 @@ func notInHost(r rune) bool {
 	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune(".-_:%", r)
 }
 
-// parseListen reads TENDER_LISTEN. Port 0 means any free port.
-var parseListen = listOf(",", func(item string) (string, error) {
-	if rest, ok := strings.CutPrefix(item, "unix:"); ok {
-		return item, checkSocket(item, rest)
-	}
-	if strings.Contains(item, "://") {
-		return "", fmt.Errorf("%s is not an address to listen on", humanize.Quote(item))
-	}
-	return item, checkAddress(item, 0, true)
-})
+// Addresses are addresses to listen on: host:port, or unix: and a path. Port 0 means any free port.
+type Addresses []string
 
-// parseText reads printable text, such as a node ID.
-func parseText(raw string) (string, error) {
-	switch {
-	case len(raw) > int(4*kibibyte):
-		return "", fmt.Errorf("%d bytes", len(raw))
-	case !utf8.ValidString(raw):
-		return "", errors.New("not UTF-8")
-	case strings.ContainsFunc(raw, func(r rune) bool { return !unicode.IsPrint(r) }):
-		return "", errors.New("contains unprintable characters")
-	}
-	return raw, nil
+// EnvDecode reads addresses, separated by commas.
+func (a *Addresses) EnvDecode(raw string) error {
+	return decodeList(a, ",", raw, func(item string) (string, error) {
+		if rest, ok := strings.CutPrefix(item, "unix:"); ok {
+			return item, checkSocket(item, rest)
+		}
+		if strings.Contains(item, "://") {
+			return "", fmt.Errorf("%s is not an address to listen on", humanize.Quote(item))
+		}
+		return item, checkAddress(item, 0, true)
+	}, nil)
 }
 
-// parseGroupBy reads TENDER_NODE_GROUP_BY. It returns nil for none.
-func parseGroupBy(raw string) ([]string, error) {
-	if raw == groupByNone {
-		return nil, nil
+// A Text is printable, such as a node ID.
+type Text string
+
+// EnvDecode reads printable text.
+func (t *Text) EnvDecode(raw string) error {
+	switch {
+	case len(raw) > int(4*kibibyte):
+		return fmt.Errorf("%d bytes", len(raw))
+	case !utf8.ValidString(raw):
+		return errors.New("not UTF-8")
+	case strings.ContainsFunc(raw, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return errors.New("contains unprintable characters")
 	}
-	return listOf(",", func(item string) (string, error) {
-		if item == groupByNone {
+	*t = Text(raw)
+	return nil
+}
+
+// NodeFields are fields of a Node that define its group.
+type NodeFields []string
+
+// EnvDecode reads fields, separated by commas.
+func (f *NodeFields) EnvDecode(raw string) error {
+	return decodeList(f, ",", raw, func(item string) (string, error) {
+		if item == "none" {
 			return "", errors.New("none cannot be combined with fields")
 		}
 		if path, ok := strings.CutPrefix(item, "metadata."); ok {
@@ -271,20 +285,25 @@ func parseGroupBy(raw string) ([]string, error) {
 			return "", fmt.Errorf("%s is not a Node field that can define groups", humanize.Quote(item))
 		}
 		return item, nil
-	})(raw)
+	}, nil)
 }
 
 // typeURL matches a host, an optional path, and the full name of a message.
 var typeURL = regexp.MustCompile(
 	`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*/[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$`)
 
-// parseWildcardType reads a type of TENDER_PREWARM. Secrets have none (B.36).
-func parseWildcardType(item string) (string, error) {
-	url, err := parseType(item)
-	if err == nil && wire.IsSecret(url) {
-		return "", fmt.Errorf("%s: Secrets have no wildcard subscriptions", humanize.Quote(item))
-	}
-	return url, err
+// WildcardTypes are the type URLs of types that have wildcard subscriptions.
+type WildcardTypes []string
+
+// EnvDecode reads short names or type URLs, separated by commas.
+func (w *WildcardTypes) EnvDecode(raw string) error {
+	return decodeList(w, ",", raw, func(item string) (string, error) {
+		url, err := parseType(item)
+		if err == nil && wire.IsSecret(url) { // Secrets have none (B.36)
+			return "", fmt.Errorf("%s: Secrets have no wildcard subscriptions", humanize.Quote(item))
+		}
+		return url, err
+	}, nil)
 }
 
 // parseType reads a short name or a type URL, and returns the type URL.
@@ -298,24 +317,6 @@ func parseType(item string) (string, error) {
 	return item, nil
 }
 
-// parseResourceBytes reads TENDER_MAX_RESOURCE_BYTES.
-func parseResourceBytes(raw string) (Size, error) {
-	if raw == Size(0).String() {
-		return 0, nil
-	}
-	return offOr(sizeBetween(kibibyte, gibibyte))(raw)
-}
-
-// offOr returns a parser that returns the zero value for off, and calls parse otherwise.
-func offOr[T any](parse func(string) (T, error)) func(string) (T, error) {
-	return func(raw string) (value T, err error) {
-		if strings.EqualFold(raw, "off") {
-			return value, nil
-		}
-		return parse(raw)
-	}
-}
-
 // IsLoopback reports whether only this host can reach a valid address: a loopback address or a Unix socket.
 func IsLoopback(address string) bool {
 	if strings.HasPrefix(address, "unix:") {
@@ -324,80 +325,6 @@ func IsLoopback(address string) bool {
 	host, _, _ := net.SplitHostPort(address)
 	ip, err := netip.ParseAddr(host)
 	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
-}
-
-// parseLevel reads TENDER_LOG_LEVEL.
-func parseLevel(raw string) (level slog.Level, err error) {
-	word, err := oneOf("debug", "info", "warn", "error")(raw)
-	if err != nil {
-		return level, err
-	}
-	return level, level.UnmarshalText([]byte(word))
-}
-
-// oneOf returns a parser of an enumeration, which ignores case.
-func oneOf(words ...string) func(string) (string, error) {
-	return func(raw string) (string, error) {
-		word := strings.ToLower(raw)
-		if !slices.Contains(words, word) {
-			return "", errors.New("not an allowed value")
-		}
-		return word, nil
-	}
-}
-
-// between describes the values that durationBetween allows.
-func between(minimum, maximum time.Duration) string {
-	return fmt.Sprintf("a duration from %s to %s, such as `90s` or `1m30s`", humanize.Duration(minimum),
-		humanize.Duration(maximum))
-}
-
-// durationBetween returns a parser of durations between inclusive bounds.
-func durationBetween(minimum, maximum time.Duration) func(string) (time.Duration, error) {
-	return func(raw string) (time.Duration, error) {
-		d, err := time.ParseDuration(raw)
-		switch {
-		case err != nil:
-			return 0, errors.New("not a duration")
-		case d < minimum:
-			return 0, errors.New("too short")
-		case d > maximum:
-			return 0, errors.New("too long")
-		}
-		return d, nil
-	}
-}
-
-// intBetween returns a parser of whole numbers between inclusive bounds.
-func intBetween(minimum, maximum int) func(string) (int, error) {
-	return func(raw string) (int, error) {
-		n, err := strconv.Atoi(raw) // out of range, n is the nearest int
-		switch {
-		case err != nil && !errors.Is(err, strconv.ErrRange):
-			return 0, errors.New("not a whole number")
-		case n > maximum:
-			return 0, errors.New("too large")
-		case n < minimum:
-			return 0, errors.New("too small")
-		}
-		return n, nil
-	}
-}
-
-// sizeBetween returns a parser of sizes between inclusive bounds.
-func sizeBetween(minimum, maximum Size) func(string) (Size, error) {
-	return func(raw string) (s Size, err error) {
-		err = s.UnmarshalText([]byte(raw))
-		switch {
-		case err != nil:
-			return 0, err
-		case s < minimum:
-			return 0, errors.New("too small")
-		case s > maximum:
-			return 0, errors.New("too large")
-		}
-		return s, nil
-	}
 }
 
 // escape returns s with unprintable characters escaped, without quotes.

@@ -124,7 +124,7 @@ func TestChart_PeersAreTheRelease(t *testing.T) {
 			if slices.Contains(usages, any("server auth")) && cfg.PeersTLSServerName == "" && !slices.Contains(names, any(host)) {
 				t.Errorf("%v: the certificate %s is for %v, which lack %s", p, m.name(), names, host)
 			}
-			if _, source := p.volume(cfg.PeersTLSCert); text(source, "secret", "secretName") == text(m.object, "spec", "secretName") &&
+			if _, source := p.volume(string(cfg.PeersTLSCert)); text(source, "secret", "secretName") == text(m.object, "spec", "secretName") &&
 				(!slices.Contains(usages, any("client auth")) || len(uris) != 1) {
 				t.Errorf("%v: the certificate for peers, %s, is for %v and has the URIs %v", p, m.name(), usages, uris)
 			}

@@ -48,7 +48,7 @@ func TestChart_IstiodAcceptsNodes(t *testing.T) {
 			return
 		}
 		found++
-		if err := checkIstioNode(p.config(t).NodeID); err != nil {
+		if err := checkIstioNode(string(p.config(t).NodeID)); err != nil {
 			t.Errorf("%v: %v", p, err)
 		}
 	})
@@ -179,7 +179,7 @@ func TestChart_IstioAgent(t *testing.T) {
 	}
 	p := onlyRelay(t, decode(t, "istio", printed))
 	cfg := p.config(t)
-	if err := checkIstioNode(cfg.NodeID); err != nil {
+	if err := checkIstioNode(string(cfg.NodeID)); err != nil {
 		t.Error(err)
 	}
 	if cfg.TLSCert == "" || cfg.TLSClientCA != "" || len(cfg.TLSListen) > 0 {

@@ -65,8 +65,8 @@ func (s Settings[C]) change(t T, field reflect.Value, name string, n int) {
 		field.SetInt(field.Int() + 1000 + int64(n))
 	case field.Kind() == reflect.String:
 		field.SetString(fmt.Sprint("other-", n))
-	case field.Type() == reflect.TypeFor[[]string]():
-		field.Set(reflect.ValueOf([]string{fmt.Sprint("other-", n)}))
+	case field.Kind() == reflect.Slice && field.Type().Elem().Kind() == reflect.String:
+		field.Set(reflect.ValueOf([]string{fmt.Sprint("other-", n)}).Convert(field.Type()))
 	default:
 		t.Fatal(fmt.Sprintf("Others has no value of %s, of type %s", name, field.Type()))
 	}
