@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/xdstender/tender/relay/config"
 )
@@ -79,6 +80,56 @@ func TestChartSchemaHasEveryVariable(t *testing.T) {
 		t.Fatalf("%s has %d runs of variables, want 1", schemaFile, n)
 	}
 	hold(t, schemaFile, variableLines.ReplaceAllLiteralString(schema, strings.Join(lines, ",\n")+"\n"))
+}
+
+// typedValue matches a variable in the template tender.typed, the format of its value if that is a number, and the path of
+// the value of the chart.
+var typedValue = regexp.MustCompile(`"(TENDER_\w+)" \(?(?:printf "([^"]+)" \(int )?\$v\.([\w.]+)\)*\s`)
+
+// TestChartFollowsVariables checks that the default of each value of the chart that sets a variable is empty or the
+// default of the variable, and that the schema of the value has the words or the bounds of the variable.
+func TestChartFollowsVariables(t *testing.T) {
+	variables := map[string]config.Variable{}
+	for _, v := range config.Variables() {
+		variables[v.Name] = v
+	}
+	var values, schema object
+	readYAML(t, valuesFile, &values)
+	readYAML(t, schemaFile, &schema)
+	template := readText(t, chartDir+"/templates/_config.tpl")
+	found := typedValue.FindAllStringSubmatch(template, -1)
+	if len(found) < 10 {
+		t.Errorf("the template sets %d variables by values, want 10 at least", len(found))
+	}
+	for _, match := range found {
+		v, format, path := variables[match[1]], match[2], match[3]
+		value, property := any(values), schema
+		for name := range strings.SplitSeq(path, ".") {
+			value = value.(object)[name]
+			property = property["properties"].(object)[name].(object)
+		}
+		if format != "" {
+			value = fmt.Sprintf(strings.ReplaceAll(format, "%d", "%v"), value)
+		}
+		if value != "" && value != v.Preset {
+			t.Errorf("%s: the default of %s sets %s=%v, want %s", valuesFile, path, v.Name, value, v.Preset)
+		}
+		if words := fmt.Sprint(append([]string{""}, v.Words...)); v.Words != nil && fmt.Sprint(property["enum"]) != words {
+			t.Errorf("%s: the words of %s are %v, want those of %s: %s", schemaFile, path, property["enum"], v.Name, words)
+		}
+		if v.Bounds == nil || property["$ref"] != nil {
+			continue
+		}
+		for i, name := range []string{"minimum", "maximum"} {
+			bound, err := time.ParseDuration(v.Bounds[i])
+			if n, _ := property[name].(float64); err != nil || n != bound.Seconds() {
+				t.Errorf("%s: the %s of %s is %v, want %s of %s", schemaFile, name, path, property[name], v.Bounds[i], v.Name)
+			}
+		}
+	}
+	if admin := fmt.Sprintf(`"TENDER_ADMIN_LISTEN" (printf "%s,`, variables["TENDER_ADMIN_LISTEN"].Preset); !strings.Contains(template, admin) {
+		t.Errorf("the template does not contain %s", admin)
+	}
 }
 
 // A described is a value of the chart with the description for its row in the README.

@@ -37,12 +37,12 @@ func (r *Relay) newAdmin() *admin.Server {
 		Fleet:    all,
 		GRPC:     operator.NewServer(all),
 		Pages:    r.pages,
-		Settings: shown.settings,
+		Settings: shown.settingsText,
 		Commands: of.commands(),
 		Tier:     shown.tier(),
 		Summary:  shown.summary,
 		Metrics:  r.exporters.metrics.Handler(),
-		Debug:    r.cfg.Debug,
+		Debug:    r.settings.debug,
 		Logger:   r.log,
 		Action:   r.exporters.emitAction,
 
@@ -91,10 +91,10 @@ func (r operations) commands() []admin.Command {
 // An overview returns the state of the relay for the admin API, the status page, peers and metrics.
 type overview struct{ *Relay }
 
-// settings returns the configuration without secrets, one variable per line.
-func (r overview) settings() string {
+// settingsText returns the configuration without secrets, one variable per line.
+func (r overview) settingsText() string {
 	var lines strings.Builder
-	for _, s := range r.cfg.Table() {
+	for _, s := range r.table {
 		fmt.Fprintf(&lines, "%s=%s (%s)\n", s.Variable, s.Value, s.Source)
 	}
 	return lines.String()
@@ -137,7 +137,7 @@ func (r overview) status() admin.Status {
 		Relay: admin.Relay{
 			Version:       r.version,
 			GoVersion:     runtime.Version(),
-			NodeID:        string(r.cfg.NodeID),
+			NodeID:        r.settings.nodeID,
 			Identifier:    r.identifier,
 			StartedAt:     r.started,
 			UptimeSeconds: now.Sub(r.started).Seconds(),
@@ -154,7 +154,7 @@ func (r overview) status() admin.Status {
 	equal := r.groups.groupGenerations().equalGroups()
 	for i, o := range r.origins {
 		status := o.status()
-		status.Name = r.cfg.OriginName(i)
+		status.Name = r.settings.origins[i].Name
 		status.Freeze = r.groups.decisions.shownFreeze(i)
 		status.Frozen = status.Freeze != nil
 		status.Rollout = r.groups.rollouts.status(i)
@@ -226,7 +226,7 @@ func (g inspector) status(now time.Time) []admin.View {
 				source = 0
 			}
 			v := admin.View{
-				Group: s.Key, Origin: g.cfg.OriginName(i), Shared: s.Shared, Streams: s.Streams, Types: types[source],
+				Group: s.Key, Origin: g.settings.origins[i].Name, Shared: s.Shared, Streams: s.Streams, Types: types[source],
 			}
 			addSourceStatus(&v, generation.Source(source), now)
 			if f, frozen := g.decisions.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
@@ -297,7 +297,7 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 // fleet returns the queries about clients and resources for operators.
 func (r overview) fleet() *operator.Fleet {
 	return &operator.Fleet{
-		Server: r.server, Views: r.groups.inspector().allViews, Origins: r.cfg.OriginNames(), Route: r.groups.router.origin,
+		Server: r.server, Views: r.groups.inspector().allViews, Origins: r.settings.originNames(), Route: r.groups.router.origin,
 		Journal: r.groups.journal,
 	}
 }
@@ -356,10 +356,10 @@ func (l *logLevel) set(ctx context.Context, to admin.LogLevel) (admin.LogLevelCh
 
 // tier returns the client for the peers of the relay, or nil if TENDER_PEERS is off.
 func (r overview) tier() admin.Tier {
-	if len(r.cfg.Peers) == 0 {
+	if len(r.settings.peers.Targets) == 0 {
 		return nil
 	}
-	cfg := peersConfig(&r.cfg)
+	cfg := r.settings.peers
 	cfg.TLS = r.credentials.Peers
 	return peers.New(cfg)
 }
@@ -379,7 +379,7 @@ func (r overview) pageConfig() page.Config {
 func (r overview) summary() *admin.FleetSummary {
 	status := r.status()
 	s := &admin.FleetSummary{
-		Instance: r.instance, NodeID: string(r.cfg.NodeID), Version: r.version, Ready: status.Relay.Ready,
+		Instance: r.instance, NodeID: r.settings.nodeID, Version: r.version, Ready: status.Relay.Ready,
 		Streams: status.Relay.Streams,
 		Frozen:  []string{}, Views: []admin.FleetView{},
 	}

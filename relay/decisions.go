@@ -135,7 +135,7 @@ func (g *groups) decisionStore() decisionStore { return decisionStore{g} }
 func (g decisionStore) restoreDirectories() {
 	for i, snap := range g.snapshots.directories {
 		if files, ok := g.origins[i].(filesOrigin); ok {
-			key := snapshotKey{g.cfg.OriginName(i), ""}
+			key := snapshotKey{g.settings.origins[i].Name, ""}
 			files.Restore(snap, g.decisions.isFrozen(i), g.decisions.discarded[key])
 			delete(g.decisions.discarded, key)
 			g.decisions.directories[i] = directorySnapshot{written: true}
@@ -156,7 +156,7 @@ type directorySnapshot struct {
 func (g decisionStore) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
 	d := g.decisions
 	was, is, now := d.directories[origin], o.Saved(ctx), time.Now()
-	upToDate := is == nil && !was.written || is != nil && now.Sub(was.at) < g.cfg.MaxSnapshotAge/renewShare
+	upToDate := is == nil && !was.written || is != nil && now.Sub(was.at) < g.settings.maxSnapshotAge/renewShare
 	if ctx.Err() != nil || is.Same(was.files) && upToDate {
 		return nil
 	}
@@ -166,7 +166,7 @@ func (g decisionStore) saveDirectory(ctx context.Context, origin int, o filesOri
 	if is == nil {
 		err = d.snapshots.dir.Remove(&header)
 	} else {
-		snap := is.Snapshot(g.cfg.SnapshotSensitive)
+		snap := is.Snapshot(g.settings.snapshotSensitive)
 		snap.Header = header
 		err = d.snapshots.dir.Write(snap)
 	}
@@ -248,7 +248,7 @@ func (g decisionStore) discardedRemovals(ctx context.Context) (all []snapshot.Di
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
 			if h.Discarded && !h.Breaking { // the origin sends broken changes again after a restart
 				all = append(all, snapshot.DiscardedRemovals{
-					Origin: g.cfg.OriginName(o.origin), Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names,
+					Origin: g.settings.origins[o.origin].Name, Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names,
 				})
 			}
 		}

@@ -33,8 +33,7 @@ import (
 // groups assigns nodes to node groups, and keeps a view for each group (B.4). Its methods may be called from any
 // goroutine.
 type groups struct {
-	cfg         Config
-	relayNode   *corepb.Node // the Node of the relay itself
+	settings    *settings
 	origins     origins
 	snapshots   *snapshots       // nil if snapshots are off
 	journal     *history.Journal // nil if the history is off
@@ -115,29 +114,28 @@ type group struct {
 }
 
 func newGroups(
-	cfg Config, node *corepb.Node, all origins, snaps *snapshots, tracer *telemetry.Tracer, log *slog.Logger,
+	s *settings, all origins, snaps *snapshots, tracer *telemetry.Tracer, log *slog.Logger,
 ) *groups {
 	g := &groups{
-		cfg:         cfg,
-		relayNode:   node,
+		settings:    s,
 		origins:     all,
 		snapshots:   snaps,
 		tracer:      tracer,
-		router:      newRouter(cfg),
+		router:      newRouter(s),
 		log:         log,
-		cacheConfig: cacheConfig(&cfg),
+		cacheConfig: s.cache,
 		started:     make(chan struct{}),
 		rejections:  rejectionLog{log: log, peerLimit: rate.Sometimes{First: 1, Interval: time.Minute}},
 		byKey:       make(map[string]*group),
-		quota:       newGroupQuota(&cfg),
-		labels:      telemetry.NewGroupLabels(cfg.MetricsGroups),
+		quota:       newGroupQuota(s.maxGroups, s.maxGroupsPerClient),
+		labels:      telemetry.NewGroupLabels(s.metricsGroups),
 		shared:      make(map[sharedKey]*sharedView),
 
 		decisions: &decisions{snapshots: snaps, log: log},
 	}
 	g.cacheConfig.Interner, g.cacheConfig.FirstServed = new(intern.Pool), snaps.writeSoon
 	g.decisions.mu = &g.mu
-	g.decisions.load(cfg.OriginNames(), time.Now())
+	g.decisions.load(s.originNames(), time.Now())
 	g.rollouts = newRollouts(g)
 	g.decisions.freezeChanged = g.rollouts.freezeChanged
 	g.rollbackDistrust().resume()
@@ -145,7 +143,7 @@ func newGroups(
 		snaps.rolledBack = g.groupGenerations().rolledBack
 	}
 	for range all {
-		g.quotas = append(g.quotas, originNames(&cfg))
+		g.quotas = append(g.quotas, quota.NewNames(quota.NewPool(s.maxOriginNames, quota.Tenth(s.maxOriginNames))))
 	}
 	return g
 }
@@ -155,8 +153,8 @@ const maxGenerationBytes = 64 << 20
 
 // keepRecords enables the history of resources, and earlier generations.
 func (g *groups) keepRecords() {
-	if g.cfg.History > 0 {
-		g.journal = history.New(historyConfig(&g.cfg))
+	if g.settings.history.Changes > 0 {
+		g.journal = history.New(g.settings.history)
 	}
 	g.generations = generations.New(maxGenerationBytes)
 }
@@ -188,7 +186,7 @@ func (g *groups) wait() {
 func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, error) {
 	<-g.started
 	// Work that grows with the size of the Node is done before the lock is taken, because all clients need the lock.
-	key, upstream := nodegroup.Sort(n, proto.CloneOf(g.relayNode), g.cfg.NodeGroupBy)
+	key, upstream := nodegroup.Sort(n, proto.CloneOf(g.settings.node), g.settings.groupBy)
 	var t *traits
 	if g.comparesNodes(key) {
 		t = traitsOf(n)
@@ -246,7 +244,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 	gr := &group{key: key, label: g.labels.Begin(key), node: presented, creator: creator}
 	cfg.Fanout = gr.onFanout(g.tracer)
 	cfg.Waits = g.isStagedType
-	cfg.PushInterval = pushInterval(&g.cfg)
+	cfg.PushInterval = g.settings.pushInterval
 	gr.parts = g.rollouts.addParts(&cfg, key)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
@@ -262,7 +260,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 			}
 			restored[source] = g.groupGenerations().restoreLine(ctx, lineSource{
 				origin: i, snapshotName: name, view: view, source: source, recorded: !shared || g.rollouts != nil,
-				key: generations.Key{Origin: g.cfg.OriginName(i), Group: key, Shared: shared},
+				key: generations.Key{Origin: g.settings.origins[i].Name, Group: key, Shared: shared},
 			}, presented, writers[source])
 		}
 	}
@@ -275,7 +273,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		s := g.sharedViewFor(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.sharedViews = append(gr.sharedViews, s)
-		control := g.decisions.control(i, g.cfg.OriginName(i), key)
+		control := g.decisions.control(i, g.settings.origins[i].Name, key)
 		g.groupGenerations().beginRolledBack(i, control, restored[i])
 		gr.controls = append(gr.controls, control)
 		sharing := g.rollouts.newControl()
@@ -283,7 +281,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		gr.track(i, sharing, restored[g.router.sharedSource(i)], rollout.PartKey{Group: key, Shared: true})
 		// Awaited by wait.
 		g.views.Go(func() { o.sync(ctx, gr.node, groupWriter, log, control) })
-		g.views.Go(func() { upstream.Share(ctx, s.view, sharedWriter, sharing, g.rollouts.linger(&g.cfg)) })
+		g.views.Go(func() { upstream.Share(ctx, s.view, sharedWriter, sharing, g.rollouts.linger(g.settings)) })
 		g.rollouts.joinParts(gr.parts, i, view, control, sharing)
 		g.rollbackDistrust().update(gr, i)
 	}
@@ -314,7 +312,7 @@ func (gr *group) onFanout(tracer *telemetry.Tracer) func(*fanout.Fanout) {
 // sharedViewFor returns the shared view of an origin for groups with these content-affecting features, and creates it
 // if necessary. mu must be held.
 func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
-	node := sharedNode(g.relayNode, features)
+	node := sharedNode(g.settings.node, features)
 	key := sharedKey{origin, strings.Join(features, ",")}
 	s := g.shared[key]
 	if s == nil {
@@ -324,11 +322,11 @@ func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
 		s = &sharedView{key: key, view: view, node: node, stop: stop}
-		s.control = g.decisions.control(origin, g.cfg.OriginName(origin), key.snapshotName())
+		s.control = g.decisions.control(origin, g.settings.origins[origin].Name, key.snapshotName())
 		g.shared[key] = s
 		restored := g.groupGenerations().restoreLine(ctx, lineSource{
 			origin: origin, snapshotName: key.snapshotName(), view: view, recorded: g.rollouts == nil,
-			key: generations.Key{Origin: g.cfg.OriginName(origin), Group: key.label(), Shared: true},
+			key: generations.Key{Origin: g.settings.origins[origin].Name, Group: key.label(), Shared: true},
 		}, node, writers[0])
 		s.line = restored.line
 		g.groupGenerations().beginRolledBack(origin, s.control, restored)
@@ -384,13 +382,13 @@ func (g *groups) scheduleRemoval(gr *group) {
 		return
 	}
 	var idle *time.Timer // identifies this period without streams
-	idle = time.AfterFunc(2*upstream.WildcardLinger(g.cfg.Linger), func() {
+	idle = time.AfterFunc(2*upstream.WildcardLinger(g.settings.linger), func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		switch {
 		case gr.removal != idle: // a stream joined meanwhile
 		case g.decisions.anyFrozen() || g.rollouts.anyOpen(): // returning clients need the frozen state
-			idle.Reset(2 * upstream.WildcardLinger(g.cfg.Linger))
+			idle.Reset(2 * upstream.WildcardLinger(g.settings.linger))
 		default:
 			g.remove(gr, false)
 		}

@@ -48,10 +48,11 @@ type groupQuota struct {
 	limiters  map[string]*rate.Limiter
 }
 
-func newGroupQuota(cfg *Config) groupQuota {
+// newGroupQuota returns the quota of at most total groups. A peer may create as many at once, and then perMinute.
+func newGroupQuota(total, perMinute int) groupQuota {
 	return groupQuota{
-		shares: quota.NewPool(cfg.MaxGroups, cfg.MaxGroupsPerClient),
-		burst:  cfg.MaxGroups, perMinute: cfg.MaxGroupsPerClient,
+		shares: quota.NewPool(total, perMinute),
+		burst:  total, perMinute: perMinute,
 		limiters: make(map[string]*rate.Limiter),
 	}
 }

@@ -10,7 +10,7 @@ import (
 // minute. The limiter of an idle peer is dropped, and groups without a peer are not limited.
 func TestB35_GroupCreationIsRateLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newGroupQuota(&Config{MaxGroups: 32, MaxGroupsPerClient: 4})
+		f := newGroupQuota(32, 4)
 		create := func(peer string) (n int) {
 			for ; n < 100 && !f.tooFast(peer); n++ {
 				f.countCreated(peer)

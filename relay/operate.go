@@ -31,7 +31,7 @@ func (r operations) findOrigin(name string) (int, error) {
 	if name == "" {
 		return -1, nil
 	}
-	names := r.cfg.OriginNames()
+	names := r.settings.originNames()
 	if i := slices.Index(names, name); i >= 0 {
 		return i, nil
 	}
@@ -126,7 +126,7 @@ func (r freezes) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freeze
 	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) {
 		now := time.Now()
 		f := &activeFreeze{
-			Freeze: snapshot.Freeze{Origin: r.cfg.OriginName(origin), By: by, Reason: of.Reason, Since: now.Round(0)},
+			Freeze: snapshot.Freeze{Origin: r.settings.origins[origin].Name, By: by, Reason: of.Reason, Since: now.Round(0)},
 		}
 		if length := time.Duration(of.ForSeconds * float64(time.Second)); length > 0 {
 			f.Length, f.until, f.Until = length, now.Add(length), now.Add(length).Round(0)
@@ -150,7 +150,7 @@ func (r freezes) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes,
 // rejectIfRolledBack returns an error if an origin is rolled back, because it cannot be frozen then. An empty name
 // stands for all origins.
 func (r freezes) rejectIfRolledBack(origin string) error {
-	for i, name := range r.cfg.OriginNames() {
+	for i, name := range r.settings.originNames() {
 		if f, frozen := r.groups.decisions.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
 			return admin.Refuse(http.StatusConflict,
 				fmt.Errorf("origin %q is rolled back, so its changes are already withheld; end the rollback with tender thaw",
@@ -192,7 +192,7 @@ func (r freezes) eachOrigin(
 // withheld returns, for each origin, the number of names with a withheld change.
 func (r freezes) withheld() (all []admin.Freeze) {
 	for i := range r.origins {
-		f := admin.Freeze{Origin: r.cfg.OriginName(i)}
+		f := admin.Freeze{Origin: r.settings.origins[i].Name}
 		for _, o := range r.groups.inspector().viewsOf(i) {
 			f.Views++
 			f.Withheld += o.view.Withheld(o.source)
@@ -232,7 +232,7 @@ func (r freezes) freezeOrigin(ctx context.Context, origin int, f *activeFreeze) 
 func (r freezes) thawOrigin(ctx context.Context, origin int, by, reason string) {
 	r.groups.decisions.setFrozen(origin, nil)
 	r.groups.rollbackDistrust().scheduleEnd(origin)
-	r.log.Warn("origin thawed; its changes are distributed", slog.String("origin", r.cfg.OriginName(origin)),
+	r.log.Warn("origin thawed; its changes are distributed", slog.String("origin", r.settings.origins[origin].Name),
 		slog.String("by", by), slog.String("reason", reason))
 	if files, ok := r.origins[origin].(filesOrigin); ok {
 		files.Thaw()
@@ -263,7 +263,7 @@ func (r freezes) thawEditions(ctx context.Context, only int) (all []viewEdition)
 			edition = files.Thawing(ctx)
 		}
 		for _, v := range r.groups.inspector().viewsOf(i) {
-			all = append(all, viewEdition{r.cfg.OriginName(i), v.part(), v.control, edition})
+			all = append(all, viewEdition{r.settings.origins[i].Name, v.part(), v.control, edition})
 		}
 	}
 	return all
@@ -315,7 +315,7 @@ func (r freezes) thawIfExpired(ctx context.Context, origin int, until time.Time)
 func (r freezes) warnFrozen() {
 	for i := range r.origins {
 		if f := r.groups.decisions.shownFreeze(i); f != nil && !f.SurvivesRestart {
-			r.log.Warn("relay stopping while origin is frozen; the freeze is lost", slog.String("origin", r.cfg.OriginName(i)))
+			r.log.Warn("relay stopping while origin is frozen; the freeze is lost", slog.String("origin", r.settings.origins[i].Name))
 		}
 	}
 }
@@ -378,7 +378,7 @@ func (r holds) decide(ctx context.Context, of admin.HoldScope, do reconcile.Acti
 func (r holds) shownHolds(o commandTarget, all []reconcile.Hold) (shown []admin.Hold) {
 	for _, h := range all {
 		shown = append(shown, admin.Hold{
-			Origin: r.cfg.OriginName(o.origin), Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
+			Origin: r.settings.origins[o.origin].Name, Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
 			Names:  h.Names[:min(len(h.Names), admin.MaxHoldNames)],
 			Broken: h.Breaking, Reasons: h.Reasons[:min(len(h.Reasons), admin.MaxHoldNames)],
 			Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
@@ -403,7 +403,7 @@ func (r audits) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits,
 		running  sync.WaitGroup
 	)
 	for i, o := range r.origins {
-		if _, files := o.(filesOrigin); files && of.Origin != "" && of.Origin == r.cfg.OriginName(i) {
+		if _, files := o.(filesOrigin); files && of.Origin != "" && of.Origin == r.settings.origins[i].Name {
 			return answer, admin.Refuse(http.StatusBadRequest, fmt.Errorf("origin %q: %w", of.Origin, upstream.ErrNoAudit))
 		} else if files {
 			continue
@@ -428,7 +428,7 @@ func (r audits) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits,
 
 // auditView audits one view. any is false if the view has no subscriptions to audit.
 func (r audits) auditView(ctx context.Context, v commandTarget, typeURL string) (shown admin.ViewAudit, any bool) {
-	shown = admin.ViewAudit{Origin: r.cfg.OriginName(v.origin), Group: v.group}
+	shown = admin.ViewAudit{Origin: r.settings.origins[v.origin].Name, Group: v.group}
 	found, err := v.control.Audit(ctx, typeURL)
 	if err != nil {
 		shown.Error = err.Error()

@@ -44,14 +44,14 @@ type origins []origin
 
 // openOrigins opens the origins of the configuration. creds has the credentials of each.
 func openOrigins(
-	cfg Config, opts Options, creds []config.OriginCredentials, log *slog.Logger,
+	s *settings, opts Options, creds []config.OriginCredentials, log *slog.Logger,
 ) (all origins, err error) {
-	for i, named := range config.AllOrigins(&cfg) {
+	for i, named := range s.origins {
 		variable, logger := "TENDER_ORIGIN", log
 		if i > 0 {
 			variable, logger = "TENDER_ORIGINS", log.With(slog.String("origin_name", named.Name))
 		}
-		o, err := openOrigin(variable, named, cfg, opts, creds[i], logger)
+		o, err := openOrigin(variable, named, s, opts, creds[i], logger)
 		if err != nil {
 			return nil, errors.Join(err, all.close())
 		}
@@ -69,7 +69,7 @@ func (all origins) close() (err error) {
 
 // openOrigin opens an origin. variable is the environment variable that configures it, for error messages.
 func openOrigin(
-	variable string, named config.NamedOrigin, cfg Config, opts Options, creds config.OriginCredentials, log *slog.Logger,
+	variable string, named config.NamedOrigin, s *settings, opts Options, creds config.OriginCredentials, log *slog.Logger,
 ) (origin, error) {
 	targets := named.Targets
 	var trace func(upstream.Received) upstream.Trace
@@ -82,7 +82,7 @@ func openOrigin(
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
 		}
-		settings := filesConfig(&cfg)
+		settings := s.files
 		settings.Dir, settings.Check, settings.Trace, settings.Logger = dir, opts.check, trace, log
 		files, err := files.Open(settings)
 		if err != nil {
@@ -90,7 +90,7 @@ func openOrigin(
 		}
 		return filesOrigin{files}, nil
 	}
-	settings := upstreamConfig(&cfg)
+	settings := s.upstream
 	settings.Targets, settings.DialOptions = targets, opts.DialOptions
 	settings.Credentials, settings.CallCredentials, settings.Authority = creds.Transport, creds.Calls, creds.Authority
 	settings.Check, settings.Chain, settings.Logger = opts.check, opts.chain, log
@@ -148,9 +148,9 @@ func (o filesOrigin) close() error { return nil }
 
 // loadsOf returns the destination of load reports, or nil if the relay rejects them. Only the origin of TENDER_ORIGIN
 // receives load reports, even if another origin serves the clusters.
-func loadsOf(cfg Config, all origins, log *slog.Logger) loadreport.Origin {
+func loadsOf(s *settings, all origins, log *slog.Logger) loadreport.Origin {
 	first, ok := all[0].(sessionOrigin)
-	if !ok || cfg.LRS == "" || cfg.LRS == LRSOff {
+	if !ok || !s.loads {
 		return nil
 	}
 	return sessionLoads{first.Session, log}
@@ -180,11 +180,10 @@ type router struct {
 	authorities map[string]int // origin by authority; AnyAuthority stands for authorities without a route
 }
 
-func newRouter(cfg Config) *router {
-	r := &router{origins: 1 + len(cfg.Origins), types: make(map[string]int), authorities: make(map[string]int)}
-	for _, route := range cfg.Routes {
-		// IndexFunc returns -1 for the first origin, whose name is not in cfg.Origins.
-		origin := 1 + slices.IndexFunc(cfg.Origins, func(o NamedOrigin) bool { return o.Name == route.Origin })
+func newRouter(s *settings) *router {
+	r := &router{origins: len(s.origins), types: make(map[string]int), authorities: make(map[string]int)}
+	for _, route := range s.routes {
+		origin := slices.IndexFunc(s.origins, func(o NamedOrigin) bool { return o.Name == route.Origin })
 		if route.TypeURL != "" {
 			r.types[route.TypeURL] = origin
 		} else {

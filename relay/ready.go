@@ -99,7 +99,7 @@ func (r originProbes) run(ctx context.Context) {
 		probes.Go(func() { r.probeOrigin(ctx, i, o, events) }) // awaited above
 	}
 	states := make([]originState, len(r.origins))
-	cold, waited := time.After(r.cfg.ColdWait), false
+	cold, waited := time.After(r.settings.coldWait), false
 	for !r.originsAnswered(states, waited) {
 		now := slices.Clone(states)
 		r.originStates.Store(&now)
@@ -129,11 +129,11 @@ func (r originProbes) probeOrigin(ctx context.Context, origin int, o origin, eve
 		case <-ctx.Done():
 		}
 	}
-	node := sharedNode(r.groups.relayNode, slices.Clone(r.groups.relayNode.GetClientFeatures()))
+	node := sharedNode(r.settings.node, slices.Clone(r.settings.node.GetClientFeatures()))
 	err := o.probe(ctx, upstream.Probe{
 		Node:      node,
 		TypeURL:   r.groups.router.probeType(origin),
-		ForOthers: nodegroup.HasPlaces(string(r.cfg.NodeID)) || slices.Contains(r.cfg.NodeGroupBy, "id"),
+		ForOthers: nodegroup.HasPlaces(r.settings.nodeID) || slices.Contains(r.settings.groupBy, "id"),
 		Opened:    func() { send(originState{open: true}) },
 		Failed:    func(err error) { send(originState{err: err}) },
 	})
@@ -174,8 +174,8 @@ func (r originProbes) originsAnswered(states []originState, waited bool) bool {
 func (r originProbes) warnUnreachable(states []originState) {
 	for i := range states {
 		if !states[i].answered {
-			r.log.Warn("origin unreachable; relay ready without it", slog.String("origin", r.cfg.OriginName(i)),
-				slog.Duration("waited", r.cfg.ColdWait), slog.Any("err", states[i].err))
+			r.log.Warn("origin unreachable; relay ready without it", slog.String("origin", r.settings.origins[i].Name),
+				slog.Duration("waited", r.settings.coldWait), slog.Any("err", states[i].err))
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (r originProbes) logProbe(was *originState, e *probeEvent, now time.Time) {
 	if e.err == nil || e.open || !e.logged.due(was.err == nil || was.err.Error() != e.err.Error(), now) {
 		return
 	}
-	r.log.Warn("origin does not respond; relay not ready", slog.String("origin", r.cfg.OriginName(e.origin)),
+	r.log.Warn("origin does not respond; relay not ready", slog.String("origin", r.settings.origins[e.origin].Name),
 		slog.Any("err", e.err))
 }
 

@@ -14,7 +14,7 @@ import (
 // growing intervals, and that it logs a new cause at once.
 func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 	var log bytes.Buffer
-	r := &Relay{log: slog.New(slog.NewTextHandler(&log, nil))}
+	r := &Relay{settings: settingsOf(new(Config), ""), log: slog.New(slog.NewTextHandler(&log, nil))}
 	var was originState
 	now := time.Unix(1e9, 0)
 	var at []int // seconds at which a line was logged

@@ -61,7 +61,8 @@ type Options struct {
 // A Relay caches the resources of its origins and serves them to xDS clients. Its methods may be called from any
 // goroutine.
 type Relay struct {
-	cfg         Config
+	settings    *settings
+	table       []Setting // of the configuration
 	log         *slog.Logger
 	level       *logLevel // nil if operators cannot change it
 	credentials *config.Credentials
@@ -99,7 +100,8 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{
-		cfg:         cfg,
+		settings:    settingsOf(&cfg, opts.Version),
+		table:       cfg.Table(),
 		log:         opts.Logger,
 		listeners:   listeners{xds: opts.Listeners, rest: opts.RESTListeners, admin: opts.AdminListeners},
 		version:     opts.Version,
@@ -116,7 +118,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.level = &logLevel{log: r.log, level: opts.Level}
 	}
 	var err error
-	if r.credentials, err = config.OpenCredentials(&r.cfg, r.log); err != nil {
+	if r.credentials, err = config.OpenCredentials(&cfg, r.log); err != nil {
 		return nil, err
 	}
 	export := overview{r}.telemetryConfig()
@@ -128,18 +130,17 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	}
 	opts.tracer = r.exporters.tracer
 	r.linter = r.newLinter()
-	opts.check = newChecker(&r.cfg, r.linter)
+	opts.check = newChecker(r.settings, r.linter)
 	r.chain = newChain(r.log)
 	opts.chain = r.chain
-	if r.origins, err = openOrigins(cfg, opts, r.credentials.Origins, r.log); err != nil {
+	if r.origins, err = openOrigins(r.settings, opts, r.credentials.Origins, r.log); err != nil {
 		return nil, err
 	}
-	node := cfg.Node(opts.Version)
-	if r.snapshots, err = openSnapshots(&r.cfg, node, r.log); err != nil {
+	if r.snapshots, err = openSnapshots(r.settings, r.log); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
-	r.groups = newGroups(cfg, node, r.origins, r.snapshots, r.exporters.tracer, r.log)
-	if len(cfg.AdminListen)+len(opts.AdminListeners) > 0 {
+	r.groups = newGroups(r.settings, r.origins, r.snapshots, r.exporters.tracer, r.log)
+	if r.hasAdmin(opts) {
 		r.groups.keepRecords()
 	}
 	r.auditor = &auditor{groups: r.groups, log: r.log}
@@ -147,30 +148,37 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.exporters.shutdown()
 		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
 	}
-	warnPlaintext(&r.cfg, r.credentials.Clients != nil, r.log)
+	warnPlaintext(&cfg, r.credentials.Clients != nil, r.log)
 	return r, nil
+}
+
+// hasAdmin reports whether the relay has an address for operators.
+func (r *Relay) hasAdmin(opts Options) bool {
+	a := &r.settings.addresses
+	return len(a.admin)+len(a.adminTLS)+len(opts.AdminListeners) > 0
 }
 
 // serve creates the servers and opens their listeners.
 func (r *Relay) serve(opts Options) (err error) {
-	cfg := downstreamConfig(&r.cfg)
+	cfg := r.settings.downstream
 	cfg.Views, cfg.Identifier, cfg.Chain, cfg.ProbeStatus = r.groups, r.identifier, r.chain, r.probed
-	cfg.Loads, cfg.Authorizer = loadsOf(r.cfg, r.origins, r.log), r.credentials.Authorizer
-	cfg.Traces = deliveryTraces(&r.cfg, r.exporters.tracer)
+	cfg.Loads, cfg.Authorizer = loadsOf(r.settings, r.origins, r.log), r.credentials.Authorizer
+	cfg.Limits.MaxUnreadBytes = bufferedBytes(readMemory(), r.settings.grpc.maxRequestBytes)
+	cfg.Traces = deliveryTraces(r.settings, r.exporters.tracer)
 	cfg.HerdServed, cfg.Logger = opts.Served, r.log
 	if r.server, err = downstream.New(cfg); err != nil {
 		return err
 	}
 	r.groups.observed = r.server.Observed
-	r.servers = newServers(&r.cfg, opts, r.credentials, r.server, r.log)
+	r.servers = newServers(r.settings, opts, r.credentials, r.server, r.log)
 	export := overview{r}.telemetryConfig()
-	export.NoPage = len(r.cfg.AdminListen)+len(opts.AdminListeners)+len(r.cfg.ProbeListen) == 0
+	export.NoPage = !r.hasAdmin(opts) && len(r.settings.addresses.probes) == 0
 	if r.exporters.metrics, err = telemetry.New(context.Background(), export); err != nil {
 		return err
 	}
 	r.pages = page.New(overview{r}.pageConfig())
 	r.admin = r.newAdmin()
-	return r.listeners.open(&r.cfg)
+	return r.listeners.open(r.settings)
 }
 
 // Addrs returns the addresses of the xDS listeners, including those of Options.Listeners.
@@ -234,7 +242,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	<-failed.Done()
 	freezes{operations{r}}.warnFrozen()
 	r.draining.Store(true)
-	r.servers.drain(r.cfg.Drain, r.stopNow)
+	r.servers.drain(r.settings.drain, r.stopNow)
 	r.endAdmin()
 	err := serving.Wait()
 	stop()

@@ -97,7 +97,7 @@ func (g groupGenerations) equalGroups() map[string]int {
 // isStagedType reports whether rollouts distribute the changes of a type in stages. Generations consist of these types
 // only.
 func (g *groups) isStagedType(typeURL string) bool {
-	return slices.Contains(g.cfg.RolloutTypes, typeURL)
+	return slices.Contains(g.settings.stagedTypes, typeURL)
 }
 
 // A lineSource identifies the source of a view that a line records.
@@ -166,7 +166,7 @@ func (g groupGenerations) beginRolledBack(origin int, control *upstream.Control,
 
 // rolledBack reports whether an origin is rolled back.
 func (g groupGenerations) rolledBack(origin string) bool {
-	i := slices.Index(g.cfg.OriginNames(), origin)
+	i := slices.Index(g.settings.originNames(), origin)
 	return i >= 0 && g.decisions.rolledBack[i].Load()
 }
 
@@ -305,7 +305,7 @@ func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.
 			continue
 		}
 		ofOrigin := slices.DeleteFunc(slices.Clone(views), func(v rollbackView) bool { return v.origin != i })
-		b := admin.Rollback{Origin: r.cfg.OriginName(i), Views: len(ofOrigin), At: at}
+		b := admin.Rollback{Origin: r.settings.origins[i].Name, Views: len(ofOrigin), At: at}
 		if of.DryRun {
 			b.Resources = resourcesOf(r.editions(ctx, ofOrigin))
 		} else {

@@ -132,7 +132,7 @@ func (g rollbackDistrust) rejectedRollbacks() (all []snapshot.Rejected) {
 	defer g.mu.Unlock()
 	for i, rejected := range g.decisions.rejected {
 		for _, e := range rejected {
-			all = append(all, encodeEdition(g.cfg.OriginName(i), e))
+			all = append(all, encodeEdition(g.settings.origins[i].Name, e))
 		}
 	}
 	return all

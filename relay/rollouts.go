@@ -38,15 +38,14 @@ type rollouts struct {
 
 // newRollouts returns the rollouts of all origins, or nil if TENDER_ROLLOUT is off.
 func newRollouts(g *groups) *rollouts {
-	cfg := &g.cfg
-	if len(cfg.Rollout) == 0 {
+	s := g.settings
+	if len(s.rollout.Stages) == 0 {
 		return nil
 	}
-	r := &rollouts{stages: cfg.Rollout, router: g.router, log: g.log}
-	settings, check := rolloutConfig(cfg)
-	for i, name := range cfg.OriginNames() {
+	r := &rollouts{stages: s.rollout.Stages, router: g.router, log: g.log}
+	for i, name := range s.originNames() {
 		r.controllers = append(r.controllers, rollout.NewController(rollout.ControllerConfig{
-			Config: settings, Origin: name, Check: check, Waits: g.isStagedType,
+			Config: s.rollout, Origin: name, Check: s.check, Waits: g.isStagedType,
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
 			Frozen:   func() bool { _, frozen := g.decisions.freezeOf(i); return frozen },
 			Decided:  g.decisionStore().save,
@@ -88,11 +87,11 @@ func (r *rollouts) addParts(cfg *cache.Config, group string) (parts []*rollout.P
 
 // linger returns how long a node group keeps unused shared names. With rollouts it keeps them, so that returning
 // clients receive the last good state. Without rollouts, only the shared view keeps them.
-func (r *rollouts) linger(cfg *Config) time.Duration {
+func (r *rollouts) linger(s *settings) time.Duration {
 	if r == nil {
 		return 0
 	}
-	return cfg.Linger
+	return s.linger
 }
 
 // joinParts adds the two parts of an origin in a group's view to the rollouts of the origin: the resources of the node

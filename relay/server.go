@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -47,16 +48,18 @@ type servers struct {
 // newServers creates the servers: for gRPC one server, or one for plaintext and one for TLS. Health checks return
 // NOT_SERVING at first.
 func newServers(
-	cfg *Config, opts Options, creds *config.Credentials, streams *downstream.Server, log *slog.Logger,
+	s *settings, opts Options, creds *config.Credentials, streams *downstream.Server, log *slog.Logger,
 ) *servers {
-	s := &servers{
-		streams: streams, rest: newRESTServer(cfg, streams.REST(), log), health: health.NewServer(), clients: creds.Clients,
+	all := &servers{
+		streams: streams, rest: newRESTServer(s.rest, streams.REST(), log), health: health.NewServer(), clients: creds.Clients,
 	}
-	limits := grpcServerConfig(cfg, opts)
+	limits := s.grpc
+	limits.keepalive.Time = cmp.Or(opts.PingAfter, limits.keepalive.Time)
+	limits.keepalive.Timeout = cmp.Or(opts.PingTimeout, limits.keepalive.Timeout)
 	kinds := []credentials.TransportCredentials{insecure.NewCredentials()}
-	if s.clients != nil {
-		secure := credentials.NewTLS(s.clients.Config("h2"))
-		if len(cfg.TLSListen) == 0 {
+	if all.clients != nil {
+		secure := credentials.NewTLS(all.clients.Config("h2"))
+		if len(s.addresses.tls) == 0 {
 			kinds = nil
 		}
 		kinds = append(kinds, secure)
@@ -71,12 +74,12 @@ func newServers(
 		options = append(options, rejectCompression()...)
 		server := NewGRPCServer(limits.maxRequestBytes, guard.MaxStreamsPerConnection, options...)
 		streams.Register(server)
-		healthpb.RegisterHealthServer(server, s.health)
+		healthpb.RegisterHealthServer(server, all.health)
 		reflection.Register(server)
-		s.grpc = append(s.grpc, server)
+		all.grpc = append(all.grpc, server)
 	}
-	s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
-	return s
+	all.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+	return all
 }
 
 // windowBytes is the HTTP/2 flow-control window of client connections and streams. It bounds unread requests. It is
@@ -163,7 +166,7 @@ const restIdle = 5 * time.Minute
 const restWindow = 64 << 10
 
 // newRESTServer returns the HTTP server for REST polls. It speaks HTTP/1.1 and HTTP/2, with and without TLS.
-func newRESTServer(cfg *Config, polls http.Handler, log *slog.Logger) *http.Server {
+func newRESTServer(s restConfig, polls http.Handler, log *slog.Logger) *http.Server {
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true) // see serveREST
@@ -175,8 +178,8 @@ func newRESTServer(cfg *Config, polls http.Handler, log *slog.Logger) *http.Serv
 			MaxConcurrentStreams: guard.MaxStreamsPerConnection, MaxReceiveBufferPerConnection: restWindow,
 			MaxReceiveBufferPerStream: restWindow,
 		},
-		ReadTimeout:    cfg.FirstRequestTimeout, // ends once the body was read
-		WriteTimeout:   downstream.MaxHold + cfg.SendTimeout,
+		ReadTimeout:    s.readTimeout, // ends once the body was read
+		WriteTimeout:   downstream.MaxHold + s.sendTimeout,
 		IdleTimeout:    restIdle,
 		MaxHeaderBytes: maxHeaderBytes,
 		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
@@ -268,21 +271,21 @@ type listened struct {
 }
 
 // configured returns the addresses of the configuration.
-func (ls *listeners) configured(cfg *Config) []listened {
+func (ls *listeners) configured(a addresses) []listened {
 	return []listened{
-		{"TENDER_LISTEN", cfg.Listen, &ls.xds, nil},
-		{"TENDER_TLS_LISTEN", cfg.TLSListen, &ls.tls, nil},
-		{"TENDER_REST_LISTEN", cfg.RESTListen, &ls.rest, nil},
-		{"TENDER_ADMIN_LISTEN", config.LoopbackOnly(cfg.AdminListen), &ls.admin, requireLoopback},
-		{"TENDER_ADMIN_LISTEN", config.NonLoopback(cfg.AdminListen), &ls.adminTLS, nil},
-		{"TENDER_PROBE_LISTEN", cfg.ProbeListen, &ls.probes, nil},
+		{"TENDER_LISTEN", a.xds, &ls.xds, nil},
+		{"TENDER_TLS_LISTEN", a.tls, &ls.tls, nil},
+		{"TENDER_REST_LISTEN", a.rest, &ls.rest, nil},
+		{"TENDER_ADMIN_LISTEN", a.admin, &ls.admin, requireLoopback},
+		{"TENDER_ADMIN_LISTEN", a.adminTLS, &ls.adminTLS, nil},
+		{"TENDER_PROBE_LISTEN", a.probes, &ls.probes, nil},
 	}
 }
 
 // open opens the configured addresses for which [Options] has no listeners. It opens all or none.
-func (ls *listeners) open(cfg *Config) error {
+func (ls *listeners) open(s *settings) error {
 	var opened []net.Listener
-	for _, l := range ls.configured(cfg) {
+	for _, l := range ls.configured(s.addresses) {
 		if len(*l.listeners) > 0 {
 			continue
 		}

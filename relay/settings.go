@@ -1,15 +1,15 @@
 package relay
 
 import (
-	"cmp"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/lint"
 	"github.com/xdstender/tender/relay/nodegroup"
@@ -19,8 +19,103 @@ import (
 	"github.com/xdstender/tender/upstream/files"
 )
 
-// The functions below convert a Config into the configurations of other packages. They only copy settings. Their callers
-// add what belongs to one relay or origin: views, credentials, callbacks and loggers.
+// settings are what a Config sets in a relay. Only this file reads fields of Config. The relay adds to the configurations
+// of other packages what belongs to one relay, origin or view: credentials, callbacks and loggers. Settings are
+// immutable.
+type settings struct {
+	downstream downstream.Config // the xDS server
+	traces     downstream.Traces // delivery spans
+	grpc       grpcConfig        // gRPC servers for clients
+	rest       restConfig
+	upstream   upstream.Config // sessions with control planes
+	files      files.Config    // origins that are directories
+	cache      cache.Config    // all views
+	history    history.Config  // of resources
+	rollout    rollout.Config
+	check      *rollout.Check // the external check of rollouts; nil if there is none
+	lint       lint.Config
+	peers      peers.Config
+
+	addresses addresses
+	node      *corepb.Node // of the relay
+	nodeID    string
+	groupBy   []string             // fields of a Node that define its group
+	origins   []config.NamedOrigin // without Access, which config.OpenCredentials reads
+	routes    []Route
+	loads     bool // clients may report load
+
+	maxGroups, maxGroupsPerClient, metricsGroups int
+	maxOriginNames                               int // that clients may request of one origin
+
+	// pushInterval returns the minimum time between two changes of a type that clients of a node group are sent. It is nil
+	// if changes are sent at once.
+	pushInterval func(typeURL string) time.Duration
+
+	snapshotDir       string // empty without snapshots
+	maxSnapshotAge    time.Duration
+	snapshotSensitive bool
+
+	coldWait      time.Duration
+	linger        time.Duration
+	drain         time.Duration
+	validate      string
+	deltaVersions string
+	stagedTypes   []string
+	debug         bool
+}
+
+// addresses are the addresses of the listeners with the same names.
+type addresses struct{ xds, tls, rest, admin, adminTLS, probes []string }
+
+// settingsOf returns the settings of a relay of a version.
+func settingsOf(cfg *Config, version string) *settings {
+	s := &settings{
+		downstream: downstreamConfig(cfg),
+		traces:     downstream.Traces{Every: cfg.TraceDeliveries, Slow: cfg.TraceSlow},
+		grpc:       grpcServerConfig(cfg),
+		rest:       restConfig{readTimeout: cfg.FirstRequestTimeout, sendTimeout: cfg.SendTimeout},
+		upstream:   upstreamConfig(cfg),
+		files: files.Config{
+			ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicitRemovals,
+		},
+		cache:   cache.Config{TombstoneAge: 2 * (cfg.AckWait + cfg.SendTimeout)},
+		history: history.Config{Changes: cfg.History},
+		rollout: rollout.Config{
+			Stages: cfg.Rollout, RefusalLimit: cfg.RolloutRefusals, Hold: cfg.MassDeleteHold, Checked: cfg.RolloutCheck != "",
+		},
+		lint:  lint.Config{Static: lint.Patterns(cfg.StaticClusters)},
+		peers: peers.Config{Targets: cfg.Peers},
+		addresses: addresses{
+			xds: cfg.Listen, tls: cfg.TLSListen, rest: cfg.RESTListen, admin: config.LoopbackOnly(cfg.AdminListen),
+			adminTLS: config.NonLoopback(cfg.AdminListen), probes: cfg.ProbeListen,
+		},
+		node: cfg.Node(version), nodeID: string(cfg.NodeID), groupBy: cfg.NodeGroupBy,
+		routes: cfg.Routes, loads: cfg.LRS != "" && cfg.LRS != LRSOff,
+		maxGroups: cfg.MaxGroups, maxGroupsPerClient: cfg.MaxGroupsPerClient, metricsGroups: cfg.MetricsGroups,
+		maxOriginNames: cfg.MaxOriginNames,
+		snapshotDir:    string(cfg.SnapshotDir), maxSnapshotAge: cfg.MaxSnapshotAge, snapshotSensitive: cfg.SnapshotSensitive,
+		coldWait: cfg.ColdWait, linger: cfg.Linger, drain: cfg.Drain, validate: cfg.Validate,
+		deltaVersions: cfg.DeltaVersions, stagedTypes: cfg.RolloutTypes, debug: cfg.Debug,
+	}
+	for _, o := range config.AllOrigins(cfg) {
+		s.origins = append(s.origins, config.NamedOrigin{Name: o.Name, Targets: o.Targets})
+	}
+	if s.rollout.Checked {
+		s.check = &rollout.Check{URL: string(cfg.RolloutCheck)}
+	}
+	if len(cfg.MinPushInterval) > 0 {
+		s.pushInterval = cfg.MinPushInterval.Of
+	}
+	return s
+}
+
+// originNames returns the names of all origins.
+func (s *settings) originNames() (names []string) {
+	for _, o := range s.origins {
+		names = append(names, o.Name)
+	}
+	return names
+}
 
 // downstreamConfig returns the settings of the xDS server.
 func downstreamConfig(cfg *Config) downstream.Config {
@@ -33,7 +128,6 @@ func downstreamConfig(cfg *Config) downstream.Config {
 		Limits: guard.Limits{
 			MaxConnections:     cfg.MaxConnections,
 			MaxPeerConnections: cfg.MaxConnectionsPerAddress,
-			MaxUnreadBytes:     bufferedBytes(readMemory(), int(cfg.MaxRequestBytes)),
 			MaxStreams:         cfg.MaxStreams,
 		},
 		MaxRequestRate:    cfg.MaxRequestRate,
@@ -45,11 +139,6 @@ func downstreamConfig(cfg *Config) downstream.Config {
 	}
 }
 
-// tracesConfig returns the settings of delivery spans.
-func tracesConfig(cfg *Config) downstream.Traces {
-	return downstream.Traces{Every: cfg.TraceDeliveries, Slow: cfg.TraceSlow}
-}
-
 // A grpcConfig has the settings of a gRPC server for clients.
 type grpcConfig struct {
 	maxRequestBytes  int
@@ -59,13 +148,9 @@ type grpcConfig struct {
 
 // grpcServerConfig returns the settings of a gRPC server for clients. The keepalive parameters include the maximum age
 // of connections (B.33).
-func grpcServerConfig(cfg *Config, opts Options) grpcConfig {
+func grpcServerConfig(cfg *Config) grpcConfig {
 	c := grpcConfig{
-		maxRequestBytes:  int(cfg.MaxRequestBytes),
-		handshakeTimeout: cfg.FirstRequestTimeout,
-		keepalive: keepalive.ServerParameters{
-			Time: cmp.Or(opts.PingAfter, pings.Time), Timeout: cmp.Or(opts.PingTimeout, pings.Timeout),
-		},
+		maxRequestBytes: int(cfg.MaxRequestBytes), handshakeTimeout: cfg.FirstRequestTimeout, keepalive: pings,
 	}
 	if cfg.ConnectionAge > 0 {
 		c.keepalive.MaxConnectionAge = cfg.ConnectionAge
@@ -73,6 +158,9 @@ func grpcServerConfig(cfg *Config, opts Options) grpcConfig {
 	}
 	return c
 }
+
+// A restConfig has the settings of the server for REST polls.
+type restConfig struct{ readTimeout, sendTimeout time.Duration }
 
 // protocols maps the values of [Config.OriginProtocol].
 var protocols = map[string]upstream.Protocol{
@@ -102,51 +190,3 @@ func upstreamConfig(cfg *Config) upstream.Config {
 		Prewarm:          cfg.Prewarm,
 	}
 }
-
-// filesConfig returns the settings of origins that are directories.
-func filesConfig(cfg *Config) files.Config {
-	return files.Config{ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicitRemovals}
-}
-
-// cacheConfig returns the settings of all views.
-func cacheConfig(cfg *Config) cache.Config {
-	return cache.Config{TombstoneAge: 2 * (cfg.AckWait + cfg.SendTimeout)}
-}
-
-// pushInterval returns the minimum time between two changes of a type that clients of a node group are sent, or nil if
-// changes are sent at once.
-func pushInterval(cfg *Config) func(typeURL string) time.Duration {
-	if len(cfg.MinPushInterval) == 0 {
-		return nil
-	}
-	return cfg.MinPushInterval.Of
-}
-
-// originNames returns the quota of the names that clients subscribe to at one origin.
-func originNames(cfg *Config) quota.Names {
-	return quota.NewNames(quota.NewPool(cfg.MaxOriginNames, quota.Tenth(cfg.MaxOriginNames)))
-}
-
-// historyConfig returns the settings of the history of resources.
-func historyConfig(cfg *Config) history.Config {
-	return history.Config{Changes: cfg.History}
-}
-
-// rolloutConfig returns the settings of rollouts, and the external check, or nil if there is none.
-func rolloutConfig(cfg *Config) (rollout.Config, *rollout.Check) {
-	c := rollout.Config{
-		Stages: cfg.Rollout, RefusalLimit: cfg.RolloutRefusals, Hold: cfg.MassDeleteHold, Checked: cfg.RolloutCheck != "",
-	}
-	if !c.Checked {
-		return c, nil
-	}
-	return c, &rollout.Check{URL: string(cfg.RolloutCheck)}
-}
-
-// lintConfig returns the settings of the linter.
-func lintConfig(cfg *Config) lint.Config {
-	return lint.Config{Static: lint.Patterns(cfg.StaticClusters)}
-}
-
-// peersConfig returns the settings of the peers.
-func peersConfig(cfg *Config) peers.Config { return peers.Config{Targets: cfg.Peers} }

@@ -1,180 +1,279 @@
 package relay
 
 import (
+	"fmt"
 	"go/ast"
-	"log/slog"
 	"maps"
+	"os"
+	"path"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/rollout"
-	"github.com/xdstender/tender/relay/telemetry"
 )
 
-// handedOver has, for each field of Config, the fields of other configurations that it sets.
-var handedOver = map[string]string{
-	"AckWait":                  "cache.TombstoneAge downstream.AckWait",
-	"AdminListen":              "listeners.3.addresses listeners.4.addresses",
-	"ColdWait":                 "downstream.ColdWait files.ColdWait upstream.ColdWait",
-	"ConnectionAge":            "downstream.ConnectionAge grpc.keepalive.MaxConnectionAge grpc.keepalive.MaxConnectionAgeGrace",
-	"DeltaVersions":            "downstream.ContentVersions upstream.ContentVersions",
-	"DynamicParameters":        "downstream.DynamicParameters",
-	"EDSAfterCDS":              "downstream.NoEDSAfterCDS",
-	"FirstRequestTimeout":      "downstream.FirstRequestTimeout grpc.handshakeTimeout rest.ReadTimeout",
-	"History":                  "history.Changes",
-	"HoldExplicitRemovals":     "files.HoldExplicit upstream.HoldExplicit",
-	"LRS":                      "downstream.SumLoads",
-	"Linger":                   "upstream.Linger",
-	"Listen":                   "listeners.0.addresses",
-	"MassDeleteHold":           "files.MassDeleteHold rollout.Hold upstream.MassDeleteHold",
-	"MaxConnections":           "downstream.MaxConnections",
-	"MaxGroups":                "groups.burst groups.shares.total upstream.StreamBurst",
-	"MaxNames":                 "downstream.MaxNames",
-	"MaxOriginNames":           "names.pool.share names.pool.total",
-	"MaxOriginResponseBytes":   "upstream.MaxResponseBytes",
-	"MaxConnectionsPerAddress": "downstream.MaxPeerConnections",
-	"MaxGroupsPerClient":       "groups.perMinute groups.shares.share",
-	"MaxRequestBytes":          "grpc.maxRequestBytes",
-	"MaxRequestRate":           "downstream.MaxRequestRate",
-	"MaxResourceBytes":         "upstream.MaxResourceBytes",
-	"MaxStreams":               "downstream.MaxStreams",
-	"MetricsGroups":            "labels.maxNamed",
-	"MinPushInterval":          "push",
-	"NodeCluster":              "node",
-	"NodeID":                   "node",
-	"NodeLocality":             "node",
-	"NodeMetadata":             "node",
-	"OriginKeepalive":          "upstream.Keepalive",
-	"OriginProtocol":           "upstream.Protocol",
-	"Origins":                  "router.origins",
-	"Peers":                    "peers.Targets",
-	"Prewarm":                  "upstream.Prewarm",
-	"ProbeListen":              "listeners.5.addresses",
-	"RESTListen":               "listeners.2.addresses",
-	"Resync":                   "upstream.FullResync",
-	"Rollout":                  "rollout.Stages",
-	"RolloutCheck":             "check.Client check.URL rollout.Checked",
-	"RolloutRefusals":          "rollout.RefusalLimit",
-	"Routes":                   "router.types",
-	"SendTimeout":              "cache.TombstoneAge downstream.SendStall rest.WriteTimeout",
-	"StaticClusters":           "lint.Static",
-	"TLSListen":                "listeners.1.addresses",
-	"TraceDeliveries":          "traces.Every",
-	"TraceSlow":                "traces.Slow",
+// settingsFile lists the settings that each variable sets. With -update, TestSettingsArrive writes it.
+const settingsFile = "testdata/settings.txt"
+
+// A tenderVariable is a variable with its field of Config, found by reflection.
+type tenderVariable struct {
+	name  string
+	field reflect.StructField
+	index []int // of the field in Config
 }
 
-// usedIn has the file that uses a field of Config, for fields that handedOver does not have.
-var usedIn = map[string]string{
-	"Authz":              "relay/config/credentials.go",
-	"Debug":              "relay/admin.go",
-	"Drain":              "relay/relay.go",
-	"LogFormat":          "cmd/tender/serve.go",
-	"LogLevel":           "cmd/tender/serve.go",
-	"MaxSnapshotAge":     "relay/snapshots.go",
-	"NodeGroupBy":        "relay/group.go",
-	"Origin":             "relay/config/origins.go",
-	"OriginAccess":       "relay/config/origins.go",
-	"PeersTLSCA":         "relay/config/peers.go",
-	"PeersTLSCert":       "relay/config/peers.go",
-	"PeersTLSKey":        "relay/config/peers.go",
-	"PeersTLSServerName": "relay/config/peers.go",
-	"RolloutTypes":       "relay/rollback.go",
-	"Secrets":            "relay/config/credentials.go",
-	"SnapshotDir":        "relay/snapshots.go",
-	"SnapshotSensitive":  "relay/snapshots.go",
-	"TLSCert":            "relay/config/credentials.go",
-	"TLSClientCA":        "relay/config/credentials.go",
-	"TLSKey":             "relay/config/credentials.go",
-	"TLSTrustDomains":    "relay/config/credentials.go",
-	"Validate":           "relay/validation.go",
+// tenderVariables returns the variables of all fields of a struct. Their names have a prefix.
+func tenderVariables(of reflect.Type, prefix string, index []int) (all []tenderVariable) {
+	for field := range of.Fields() {
+		name, options, _ := strings.Cut(field.Tag.Get("env"), ",")
+		at := append(slices.Clip(index), field.Index...)
+		if nested, ok := strings.CutPrefix(options, "prefix="); ok {
+			all = append(all, tenderVariables(field.Type, prefix+nested, at)...)
+		} else if name != "" {
+			all = append(all, tenderVariable{prefix + name, field, at})
+		}
+	}
+	return all
 }
 
-// handedOverBy has the fields of other configurations that no field of Config sets.
-var handedOverBy = map[string]string{
-	"the relay": "cache.Cohorts cache.Fanout cache.FirstServed cache.Interner cache.PushInterval cache.Quotas cache.Route " +
-		"cache.Sources cache.Waiting cache.Waits downstream.Authorizer downstream.Chain downstream.HerdServed " +
-		"downstream.Identifier downstream.Loads downstream.Logger downstream.ProbeStatus downstream.Traces " +
-		"downstream.Views lint.Logger lint.Views peers.TLS traces.Delivered",
-	"openOrigin": "files.Check files.Dir files.Logger files.Trace upstream.Authority upstream.CallCredentials " +
-		"upstream.Chain upstream.Check upstream.Credentials upstream.DialOptions upstream.Logger upstream.Requested " +
-		"upstream.Targets upstream.Trace",
-	"the limit of memory":           "downstream.MaxUnreadBytes",
-	"nothing: their defaults apply": "downstream.ResponseBytes files.Poll history.Bytes upstream.MaxLingering upstream.MaxLingeringBytes",
+// samples has a value of each type that neither the tag oneof nor range describes. %d makes values of variables differ.
+var samples = map[reflect.Type]string{
+	reflect.TypeFor[config.Addresses]():     "127.0.0.1:%[1]d,192.0.2.1:%[1]d",
+	reflect.TypeFor[config.CheckURL]():      "http://check.example:%d",
+	reflect.TypeFor[config.Headers]():       "x-other=%d",
+	reflect.TypeFor[config.Locality]():      "other-%d",
+	reflect.TypeFor[config.Metadata]():      `{"other":%d}`,
+	reflect.TypeFor[config.NodeFields]():    "metadata.other-%d",
+	reflect.TypeFor[config.Origins]():       "other=other.example:%d",
+	reflect.TypeFor[config.Path]():          "/other-%d",
+	reflect.TypeFor[config.Patterns]():      "other-%d",
+	reflect.TypeFor[config.PeerTargets]():   "peer.example:%d",
+	reflect.TypeFor[config.PushIntervals](): "example.com/a.b.C%d=1s",
+	reflect.TypeFor[rollout.Stages]():       "id=other-%d 1m",
+	reflect.TypeFor[config.Routes]():        "type:example.com/a.b.C%[1]d=other;authority:a%[1]d=other",
+	reflect.TypeFor[config.ServerName]():    "other-%d.example",
+	reflect.TypeFor[config.StagedTypes]():   "example.com/a.b.C%d",
+	reflect.TypeFor[config.Targets]():       "other.example:%d",
+	reflect.TypeFor[config.Text]():          "other-%d",
+	reflect.TypeFor[config.TrustDomains]():  "other-%d.example=/other",
+	reflect.TypeFor[config.WildcardTypes](): "example.com/a.b.C%d",
 }
 
-// configured returns the other configurations that a Config sets.
-func configured(cfg *Config) map[string]any {
-	rollouts, external := rolloutConfig(cfg)
-	var pushes time.Duration
-	if interval := pushInterval(cfg); interval != nil {
-		pushes = interval(wire.ClusterType)
+// values returns valid values: all words of an enumeration, the bounds of a number, or the sample of the type. n differs
+// between variables.
+func (v tenderVariable) values(t *testing.T, n int) (all []string) {
+	tag := func(name string) []string {
+		return strings.FieldsFunc(v.field.Tag.Get(name), func(r rune) bool { return r == ',' })
 	}
-	return map[string]any{
-		"downstream": downstreamConfig(cfg), "traces": tracesConfig(cfg), "grpc": grpcServerConfig(cfg, Options{}),
-		"rest": newRESTServer(cfg, nil, slog.New(slog.DiscardHandler)), "upstream": upstreamConfig(cfg),
-		"files": filesConfig(cfg), "cache": cacheConfig(cfg), "push": pushes, "names": originNames(cfg),
-		"groups": newGroupQuota(cfg), "labels": telemetry.NewGroupLabels(cfg.MetricsGroups), "history": historyConfig(cfg),
-		"rollout": rollouts, "check": external, "lint": lintConfig(cfg), "peers": peersConfig(cfg),
-		"listeners": new(listeners).configured(cfg), "router": newRouter(*cfg), "node": cfg.Node("").String(),
+	all = slices.Concat(tag("oneof"), tag("range"))
+	if v.field.Type.Kind() == reflect.Bool {
+		all = []string{"on", "off"}
 	}
+	if sample := samples[v.field.Type]; sample != "" {
+		all = []string{fmt.Sprintf(sample, 1000+n)}
+	}
+	if len(all) == 0 {
+		t.Fatalf("samples has no value of %v, the type of TENDER_%s", v.field.Type, v.name)
+	}
+	return append(all, tag("zero")...)
 }
 
-// otherValues has a value that differs from the default, for fields whose type or meaning requires one.
-var otherValues = map[string]any{
-	"AdminListen":   []string{"127.0.0.1:1", "192.0.2.1:1"}, // one plaintext and one with TLS
-	"DeltaVersions": VersionsOfContent, "LRS": LRSAggregate, "MinPushInterval": config.PushIntervals{{Type: "*", Least: 1}},
-	"NodeLocality": Locality{Zone: "other"}, "NodeMetadata": Metadata{"other": true}, "OriginAccess": Access{TLSCA: "other"},
-	"OriginProtocol": ProtocolSotW, "Origins": []NamedOrigin{{Name: "other"}},
-	"Resync": ResyncFull, "RolloutCheck": config.CheckURL(""), "Rollout": rollout.Stages{{Duration: time.Hour}}, "Routes": []Route{{TypeURL: "other"}},
-	"TLSTrustDomains": []config.TrustDomain{{Name: "other"}},
+// in returns the field of a configuration.
+func (v tenderVariable) in(cfg *Config) reflect.Value {
+	return reflect.ValueOf(cfg).Elem().FieldByIndex(v.index)
 }
 
-// TestSettingsAreHandedOver checks which fields of other configurations each field of Config sets. A field that sets
-// none is used directly by a file of usedIn. The relay itself sets all fields that no field of Config sets, or their
-// defaults apply.
-func TestSettingsAreHandedOver(t *testing.T) {
-	cfg := check.Must(LoadConfig(nil))
-	cfg.RolloutCheck = "http://check.example" // otherwise there is no check
-	got, unset := check.Settings[Config]{Base: cfg, Others: otherValues, Configured: configured}.HandedOver(t)
-	want := maps.Clone(handedOver)
-	for name := range usedIn {
-		want[name] = ""
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("fields that each field of Config sets (-want +got):\n%s", diff)
-	}
-	var others []string
-	for _, fields := range handedOverBy {
-		others = append(others, strings.Fields(fields)...)
-	}
-	slices.Sort(others)
-	unset = slices.DeleteFunc(unset, func(path string) bool {
-		part, _, _ := strings.Cut(path, ".")
-		return !slices.Contains([]string{"cache", "check", "downstream", "files", "history", "lint", "peers", "rollout", "traces", "upstream"}, part)
-	})
-	if diff := cmp.Diff(others, unset); diff != "" {
-		t.Errorf("fields that no field of Config sets (-handedOverBy +got):\n%s", diff)
+// differs reports whether the field has different values in two configurations.
+func (v tenderVariable) differs(a, b *Config) bool {
+	return !reflect.DeepEqual(v.in(a).Interface(), v.in(b).Interface())
+}
+
+var namedVariable = regexp.MustCompile(`TENDER_([A-Z_]+)`)
+
+// configWith returns the configuration with a value of a variable. If LoadConfig rejects it, the error names the
+// variables that must be set too; they get other values than their defaults.
+func configWith(t *testing.T, all []tenderVariable, name, value string) Config {
+	t.Helper()
+	base := check.Must(LoadConfig(nil))
+	environ := map[string]string{name: value}
+	for {
+		var entries []string
+		for name, value := range environ {
+			entries = append(entries, "TENDER_"+name+"="+value)
+		}
+		cfg, err := LoadConfig(entries)
+		if err == nil {
+			return cfg
+		}
+		before := len(environ)
+		for line := range strings.Lines(err.Error()) {
+			cause, _, _ := strings.Cut(line, "; allowed:")
+			for _, match := range namedVariable.FindAllStringSubmatch(cause, -1) {
+				i := slices.IndexFunc(all, func(v tenderVariable) bool { return v.name == match[1] })
+				if _, set := environ[match[1]]; set || i < 0 {
+					continue
+				}
+				values := all[i].values(t, i)
+				environ[match[1]] = values[max(0, slices.IndexFunc(values, func(value string) bool {
+					with, _ := LoadConfig([]string{"TENDER_" + match[1] + "=" + value})
+					return all[i].differs(&base, &with)
+				}))]
+			}
+		}
+		if len(environ) == before {
+			t.Fatalf("TENDER_%s=%s: LoadConfig(%q): %v", name, value, entries, err)
+		}
 	}
 }
 
-// TestSettingsAreUsed checks that each file of usedIn uses the field of Config.
+// settingLeaves returns all settings by path: those of the relay, of its credentials, and of the parts that the relay
+// creates from single settings.
+func settingLeaves(cfg *Config) map[string]string {
+	s := settingsOf(cfg, "")
+	leaves := check.Leaves("credentials", config.CredentialSettingsOf(cfg))
+	leaves["node"], s.node = s.node.String(), nil
+	maps.Copy(leaves, check.Leaves("listeners", new(listeners).configured(s.addresses)))
+	maps.Copy(leaves, check.Leaves("router", newRouter(s)))
+	s.addresses, s.routes = addresses{}, nil // listeners and router have them
+	maps.Copy(leaves, check.Leaves("relay", *s))
+	return leaves
+}
+
+// TestSettingsArrive sets each variable to all values of its tags, or to one of its type, and finds that the settings
+// that the relay hands to its parts differ. Variables that are no settings of the relay are read by the program
+// (cmd/tender). testdata/settings.txt shows which settings differ, so that a setting that has several uses cannot lose
+// one of them.
+func TestSettingsArrive(t *testing.T) {
+	base := check.Must(LoadConfig(nil))
+	all := tenderVariables(reflect.TypeFor[Config](), "", nil)
+	inCommand := selectors(t, "cmd/tender")
+	changed, lines := map[string]bool{}, []string{}
+	for i, v := range all {
+		paths := map[string]bool{}
+		others := 0
+		for _, value := range v.values(t, i) {
+			cfg := configWith(t, all, v.name, value)
+			if !v.differs(&cfg, &base) {
+				continue // it is the default
+			}
+			others++
+			is := settingLeaves(&cfg)
+			v.in(&cfg).Set(v.in(&base))
+			differ := differences(settingLeaves(&cfg), is)
+			if len(differ) == 0 && inCommand["cfg."+v.field.Name] {
+				differ = map[string]bool{"cmd/tender": true}
+			}
+			if len(differ) == 0 {
+				t.Errorf("TENDER_%s=%s changes no setting of the relay", v.name, value)
+			}
+			maps.Copy(paths, differ)
+		}
+		if others == 0 {
+			t.Errorf("TENDER_%s: all of the values %q are its default", v.name, v.values(t, i))
+		}
+		maps.Copy(changed, paths)
+		lines = append(lines, "TENDER_"+v.name+": "+strings.Join(slices.Sorted(maps.Keys(paths)), " "))
+	}
+	lines = append(lines, "", "Set by the relay, or by no variable:")
+	for _, path := range slices.Sorted(maps.Keys(settingLeaves(&base))) {
+		if !changed[path] {
+			lines = append(lines, path)
+		}
+	}
+	got := strings.Join(lines, "\n") + "\n"
+	if *update {
+		if err := os.WriteFile(settingsFile, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(settingsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs; review it and run go test ./relay -run TestSettingsArrive -update (-file +got):\n%s",
+			settingsFile, diff)
+	}
+}
+
+// differences returns the paths whose values differ.
+func differences(a, b map[string]string) map[string]bool {
+	differ := map[string]bool{}
+	for _, leaves := range []map[string]string{a, b} {
+		for path := range leaves {
+			was, is := a[path], b[path]
+			differ[path] = was != is
+		}
+	}
+	maps.DeleteFunc(differ, func(_ string, is bool) bool { return !is })
+	return differ
+}
+
+// selectors returns the selectors x.Name in the program's files of a directory, except settings.go.
+func selectors(t *testing.T, dir string) map[string]bool {
+	found := map[string]bool{}
+	for name, file := range parseModule(t) {
+		if path.Dir(name) != dir || strings.HasSuffix(name, "_test.go") || path.Base(name) == "settings.go" {
+			continue
+		}
+		for n := range ast.Preorder(file) {
+			if selector, ok := n.(*ast.SelectorExpr); ok {
+				on, _ := selector.X.(*ast.Ident)
+				if inner, ok := selector.X.(*ast.SelectorExpr); ok {
+					on = inner.Sel
+				}
+				if on != nil {
+					found[on.Name+"."+selector.Sel.Name] = true
+				}
+			}
+		}
+	}
+	return found
+}
+
+// TestSettingsAreUsed checks that the relay uses each field of settings, and reads no field of Config elsewhere, so that
+// TestSettingsArrive sees all that arrives.
 func TestSettingsAreUsed(t *testing.T) {
-	files := parseModule(t)
-	for name, path := range usedIn {
-		used := false
-		for n := range ast.Preorder(files[path]) {
-			selector, ok := n.(*ast.SelectorExpr)
-			used = used || ok && selector.Sel.Name == name
-		}
-		if !used {
-			t.Errorf("%s does not use Config.%s", path, name)
+	used := selectors(t, "relay")
+	for field := range reflect.TypeFor[settings]().Fields() {
+		if !used["settings."+field.Name] && !used["s."+field.Name] {
+			t.Errorf("the relay does not use settings.%s", field.Name)
 		}
 	}
+	for name, file := range parseModule(t) {
+		if path.Dir(name) != "relay" || strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		for n := range ast.Preorder(file) {
+			field, ok := n.(*ast.Field)
+			if !ok {
+				continue
+			}
+			kind := field.Type
+			if pointer, ok := kind.(*ast.StarExpr); ok {
+				kind = pointer.X
+			}
+			if id, ok := kind.(*ast.Ident); ok && id.Name == "Config" && !slices.Contains(
+				[]string{"relay/settings.go", "relay/configuration.go"}, name) && !isParameterOfNew(file, field) {
+				t.Errorf("%s: a field or parameter %v is a Config; use settings", name, field.Names)
+			}
+		}
+	}
+}
+
+// isParameterOfNew reports whether a field is a parameter of New.
+func isParameterOfNew(file *ast.File, field *ast.Field) bool {
+	for _, d := range file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Name.Name == "New" && slices.Contains(f.Type.Params.List, field) {
+			return true
+		}
+	}
+	return false
 }

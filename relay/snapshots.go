@@ -45,10 +45,9 @@ type snapshotKey struct{ origin, group string }
 
 // snapshots stores the state of views on disk (B.42). If nil, it stores nothing.
 type snapshots struct {
-	cfg       *Config
-	relayNode *corepb.Node
-	dir       *snapshot.Dir
-	log       *slog.Logger
+	settings *settings
+	dir      *snapshot.Dir
+	log      *slog.Logger
 
 	failures guard.LogLimiter // limits log messages about failed writes
 
@@ -89,16 +88,16 @@ type viewSnapshot struct {
 
 // openSnapshots opens the directory for snapshots. It returns nil if TENDER_SNAPSHOT_DIR is off, and an error if the setting
 // is wrong. A directory whose file system fails or hangs is no error: the relay serves without it.
-func openSnapshots(cfg *Config, relayNode *corepb.Node, log *slog.Logger) (*snapshots, error) {
-	if cfg.SnapshotDir == "" {
+func openSnapshots(s *settings, log *slog.Logger) (*snapshots, error) {
+	if s.snapshotDir == "" {
 		return nil, nil
 	}
-	dir, err := snapshot.Open(string(cfg.SnapshotDir), log)
+	dir, err := snapshot.Open(s.snapshotDir, log)
 	if err != nil {
-		return nil, cfg.RefuseSnapshotDir(err)
+		return nil, config.RefuseSnapshotDir(s.snapshotDir, err)
 	}
 	return &snapshots{
-		cfg: cfg, relayNode: relayNode, dir: dir, log: log,
+		settings: s, dir: dir, log: log,
 		failures: guard.NewLogLimiter(rate.Every(writeErrorInterval), 3),
 		wake:     make(chan struct{}, 1),
 		views:    make(map[snapshotKey]*viewSnapshot),
@@ -140,7 +139,7 @@ func (g *groups) restore() {
 func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*corepb.Node) {
 	s.loaded, nodes = make(map[snapshotKey]*cache.Snapshot), make(map[string]*corepb.Node)
 	s.directories = make(map[int]*cache.Snapshot)
-	for _, snap := range s.dir.Load(now, s.cfg.MaxSnapshotAge) {
+	for _, snap := range s.dir.Load(now, s.settings.maxSnapshotAge) {
 		if snap.Group == directoryGroup {
 			s.loadDirectory(snap)
 			continue
@@ -169,7 +168,7 @@ const sharedNamesPrefix = "xdstp of "
 
 // loadDirectory accepts the snapshot of a directory, if an origin has this directory.
 func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
-	origin := slices.Index(s.cfg.OriginNames(), snap.Origin)
+	origin := slices.Index(s.settings.originNames(), snap.Origin)
 	if origin < 0 || !slices.Equal(s.directoryHeader(origin).Targets, snap.Targets) {
 		s.dir.Reject(snap, fmt.Errorf("no origin %q has the directory %s", snap.Origin, strings.Join(snap.Targets, ",")))
 		return
@@ -197,8 +196,8 @@ func (s *snapshots) evictUnused() {
 
 // maxEvicted returns how many snapshots of evicted views may be kept: one for each possible group and origin.
 func (s *snapshots) maxEvicted() int {
-	limit := s.cfg.MaxGroups * len(s.cfg.OriginNames())
-	if len(s.cfg.Rollout) > 0 {
+	limit := s.settings.maxGroups * len(s.settings.originNames())
+	if len(s.settings.rollout.Stages) > 0 {
 		limit *= 2 // shared names have snapshots of their own (sharedNamesPrefix)
 	}
 	return limit
@@ -207,7 +206,7 @@ func (s *snapshots) maxEvicted() int {
 // match returns the Node that this relay presents to the origin for the group of a snapshot. It returns an error if the
 // snapshot does not match the configuration.
 func (s *snapshots) match(h *cache.Header) (*corepb.Node, error) {
-	origin := slices.Index(s.cfg.OriginNames(), h.Origin)
+	origin := slices.Index(s.settings.originNames(), h.Origin)
 	if origin < 0 {
 		return nil, fmt.Errorf("there is no origin %q", h.Origin)
 	}
@@ -218,9 +217,9 @@ func (s *snapshots) match(h *cache.Header) (*corepb.Node, error) {
 	if !s.includes(h) {
 		return nil, errors.New("TENDER_ROLLOUT was turned on or off, which changes what snapshots contain")
 	}
-	key, node := sharedGroupOf(was.GetClientFeatures()), sharedNode(s.relayNode, was.GetClientFeatures())
+	key, node := sharedGroupOf(was.GetClientFeatures()), sharedNode(s.settings.node, was.GetClientFeatures())
 	if !isSharedGroup(h.Group) {
-		key, node = nodegroup.Sort(was, proto.CloneOf(s.relayNode), s.cfg.NodeGroupBy)
+		key, node = nodegroup.Sort(was, proto.CloneOf(s.settings.node), s.settings.groupBy)
 	}
 	if strings.HasPrefix(h.Group, sharedNamesPrefix) {
 		key = sharedNamesPrefix + key
@@ -243,7 +242,7 @@ func (s *snapshots) match(h *cache.Header) (*corepb.Node, error) {
 // sameNode reports whether an origin should serve the same resources to two Nodes. The version of the relay does not
 // count; otherwise each upgrade would cause a cold start.
 func (s *snapshots) sameNode(a, b *corepb.Node) bool {
-	if !slices.Contains(s.cfg.NodeGroupBy, "user_agent_version") {
+	if !slices.Contains(s.settings.groupBy, "user_agent_version") {
 		a, b = proto.CloneOf(a), proto.CloneOf(b)
 		a.UserAgentVersionType, b.UserAgentVersionType = nil, nil
 	}
@@ -253,9 +252,9 @@ func (s *snapshots) sameNode(a, b *corepb.Node) bool {
 // header returns the header of the snapshot of a group.
 func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.Header {
 	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(node) // cannot fail: the relay sends it to origins
-	of := config.AllOrigins(s.cfg)[origin]
+	of := s.settings.origins[origin]
 	return cache.Header{
-		Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.cfg.DeltaVersions,
+		Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.settings.deltaVersions,
 	}
 }
 
@@ -264,7 +263,7 @@ func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.He
 // served state is that of the files and of the shared views, except during a rollback of a directory.
 func (s *snapshots) includes(h *cache.Header) bool {
 	switch {
-	case len(s.cfg.Rollout) > 0:
+	case len(s.settings.rollout.Stages) > 0:
 		return !isSharedGroup(h.Group)
 	case strings.HasPrefix(h.Group, sharedNamesPrefix):
 		return false
@@ -322,7 +321,7 @@ func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snap
 		snap, _ := s.capture(was.viewSnapshot, time.Now())
 		return snap
 	}
-	snap := s.dir.Recall(h, time.Now(), s.cfg.MaxSnapshotAge)
+	snap := s.dir.Recall(h, time.Now(), s.settings.maxSnapshotAge)
 	if snap == nil {
 		return nil
 	}
@@ -342,7 +341,7 @@ func (s *snapshots) drop(origin int, group, peer string, evicted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, of := range []string{group, sharedNamesPrefix + group} {
-		key := snapshotKey{s.cfg.OriginName(origin), of}
+		key := snapshotKey{s.settings.origins[origin].Name, of}
 		if was := s.views[key]; was != nil {
 			delete(s.views, key)
 			s.removed[key] = &removedView{was, evicted, peer}
@@ -417,7 +416,7 @@ func (s *snapshots) write() {
 		}
 		s.mu.Unlock()
 	}
-	s.dir.RemoveEvicted(now.Add(-s.cfg.MaxSnapshotAge))
+	s.dir.RemoveEvicted(now.Add(-s.settings.maxSnapshotAge))
 	for _, v := range saving {
 		s.logFailure(&v.header, s.save(v, now))
 	}
@@ -440,7 +439,7 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 		return s.removeFile(v)
 	}
 	revision, target := v.w.SnapshotRevision()
-	if revision == v.revision && target == v.target && now.Sub(v.at) < s.cfg.MaxSnapshotAge/renewShare {
+	if revision == v.revision && target == v.target && now.Sub(v.at) < s.settings.maxSnapshotAge/renewShare {
 		return nil
 	}
 	snap, omitted := s.capture(v, now)
@@ -467,13 +466,13 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 // capture takes a snapshot of the current state, with the generations that may be stored.
 func (s *snapshots) capture(v *viewSnapshot, now time.Time) (snap *cache.Snapshot, omitted cache.OmittedContent) {
 	take := func() *cache.Snapshot {
-		snap, omitted = v.w.Snapshot(s.cfg.SnapshotSensitive)
+		snap, omitted = v.w.Snapshot(s.settings.snapshotSensitive)
 		return snap
 	}
 	if v.line == nil {
 		take()
 	} else {
-		v.line.Snapshot(s.cfg.SnapshotSensitive, take)
+		v.line.Snapshot(s.settings.snapshotSensitive, take)
 	}
 	snap.Header, snap.Created = v.header, now
 	return snap, omitted

@@ -21,8 +21,9 @@ func TestB42_ChangedViewsAreWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	node := cfg.Node("1")
-	s, err := openSnapshots(&cfg, node, slog.New(slog.DiscardHandler))
+	in := settingsOf(&cfg, "1")
+	node := in.node
+	s, err := openSnapshots(in, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +81,7 @@ func TestB42_MatchingSnapshots(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &snapshots{cfg: &cfg, relayNode: cfg.Node(version)}
+		return &snapshots{settings: settingsOf(&cfg, version)}
 	}
 	const grouping = "TENDER_NODE_GROUP_BY=user_agent_name,user_agent_version,locality.region,metadata.m"
 	tests := []struct {
@@ -109,9 +110,9 @@ func TestB42_MatchingSnapshots(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			key, node := nodegroup.Sort(client, proto.CloneOf(tt.was.relayNode), tt.was.cfg.NodeGroupBy)
+			key, node := nodegroup.Sort(client, proto.CloneOf(tt.was.settings.node), tt.was.settings.groupBy)
 			if tt.shared {
-				key, node = sharedGroupOf(node.GetClientFeatures()), sharedNode(tt.was.relayNode, node.GetClientFeatures())
+				key, node = sharedGroupOf(node.GetClientFeatures()), sharedNode(tt.was.settings.node, node.GetClientFeatures())
 			}
 			h := tt.was.header(tt.origin, key, node)
 			got, err := tt.is.match(&h)
@@ -123,9 +124,9 @@ func TestB42_MatchingSnapshots(t *testing.T) {
 			}
 			want := node
 			if !tt.shared {
-				_, want = nodegroup.Sort(client, proto.CloneOf(tt.is.relayNode), tt.is.cfg.NodeGroupBy)
+				_, want = nodegroup.Sort(client, proto.CloneOf(tt.is.settings.node), tt.is.settings.groupBy)
 			} else {
-				want = sharedNode(tt.is.relayNode, node.GetClientFeatures())
+				want = sharedNode(tt.is.settings.node, node.GetClientFeatures())
 			}
 			if !proto.Equal(got, want) {
 				t.Errorf("match returned the Node %v, want %v", got, want)

@@ -25,11 +25,11 @@ func (r overview) telemetryConfig() telemetry.Config {
 }
 
 // deliveryTraces returns the settings of delivery spans, or nil if tracing is off.
-func deliveryTraces(cfg *Config, tracer *telemetry.Tracer) *downstream.Traces {
+func deliveryTraces(s *settings, tracer *telemetry.Tracer) *downstream.Traces {
 	if tracer == nil {
 		return nil
 	}
-	traces := tracesConfig(cfg)
+	traces := s.traces
 	traces.Delivered = tracer.Delivered
 	return &traces
 }

@@ -11,17 +11,17 @@ import (
 
 // newLinter returns the linter of all views, or nil if TENDER_VALIDATE is off. It must not run before r.groups is set.
 func (r *Relay) newLinter() *lint.Linter {
-	if r.cfg.Validate == ValidateOff {
+	if r.settings.validate == ValidateOff {
 		return nil
 	}
-	cfg := lintConfig(&r.cfg)
+	cfg := r.settings.lint
 	cfg.Views, cfg.Logger = func() []lint.View { return r.groups.inspector().lintedViews() }, r.log
 	return lint.New(cfg)
 }
 
 // newChecker returns the function that finds changes that break clients, or nil unless TENDER_VALIDATE is hold.
-func newChecker(cfg *Config, linter *lint.Linter) reconcile.Checker {
-	if cfg.Validate != ValidateHold {
+func newChecker(s *settings, linter *lint.Linter) reconcile.Checker {
+	if s.validate != ValidateHold {
 		return nil
 	}
 	return func(res *wire.Resource) reconcile.Facts {
@@ -53,10 +53,10 @@ func (r overview) validation() *admin.Validation {
 		return nil
 	}
 	report := r.linter.Report()
-	if r.cfg.Validate == ValidateHold {
+	if r.settings.validate == ValidateHold {
 		report.Add(r.groups.inspector().heldChanges()...)
 	}
-	return admin.NewValidation(r.cfg.Validate, report)
+	return admin.NewValidation(r.settings.validate, report)
 }
 
 // heldChanges returns the changes that are held because they would break clients.

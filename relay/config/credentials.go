@@ -33,40 +33,64 @@ type OriginCredentials struct {
 	Authority string                           // the :authority of requests; empty for the address of the target
 }
 
-// OpenCredentials reads the credential files of the configuration. The error joins one error per unusable file.
-// Problems of usable files are logged.
-func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
-	c := &Credentials{Files: tlsfiles.New(log)}
-	var errs []error
-	for _, o := range AllOrigins(cfg) {
-		creds, err := openAccess(c.Files, prefix+accessPrefix(o.Name), &o.Access)
-		c.Origins = append(c.Origins, creds)
-		errs = append(errs, err)
-	}
-	if cfg.TLSCert != "" {
-		var err error
-		server := serverConfig(cfg)
-		server.ClientCAsChanged = func() { c.warn(cfg, log) }
-		c.Clients, err = c.Files.Server(server)
-		errs = append(errs, err)
-	}
-	errs = append(errs, c.openPeers(cfg))
-	var err error
-	c.Authorizer, err = access.Open(string(cfg.Authz), cfg.Secrets, len(cfg.TLSTrustDomains) > 0, c.Files,
-		func() { c.warn(cfg, log) })
-	errs = append(errs, err)
-	c.warn(cfg, log)
-	return c, errors.Join(errs...)
+// CredentialSettings are what a Config sets in Credentials.
+type CredentialSettings struct {
+	Origins        []OriginSettings      // in the order of AllOrigins
+	Clients        tlsfiles.ServerConfig // clients connect in plaintext if it has no certificate
+	Peers          tlsfiles.ClientConfig
+	HasPeers       bool
+	Rules, Secrets string // TENDER_AUTHZ and TENDER_SECRETS
 }
 
-// serverConfig returns the TLS settings for clients.
-func serverConfig(cfg *Config) tlsfiles.ServerConfig {
-	return tlsfiles.ServerConfig{
+// OriginSettings are the settings of connections to an origin.
+type OriginSettings struct {
+	TLS       bool
+	Client    tlsfiles.ClientConfig
+	Calls     tlsfiles.CallConfig
+	Authority string // of requests
+}
+
+// CredentialSettingsOf returns the settings of the credentials of a Config.
+func CredentialSettingsOf(cfg *Config) (s CredentialSettings) {
+	for _, o := range AllOrigins(cfg) {
+		s.Origins = append(s.Origins, originSettings(prefix+accessPrefix(o.Name), &o.Access))
+	}
+	s.Clients = tlsfiles.ServerConfig{
 		Cert:         tlsfiles.File{Variable: "TENDER_TLS_CERT", Path: string(cfg.TLSCert)},
 		Key:          tlsfiles.File{Variable: "TENDER_TLS_KEY", Path: string(cfg.TLSKey)},
 		ClientCA:     tlsfiles.File{Variable: "TENDER_TLS_CLIENT_CA", Path: string(cfg.TLSClientCA)},
 		TrustDomains: trustDomainFiles(cfg.TLSTrustDomains),
 	}
+	s.Peers, s.HasPeers = peersConfig(cfg), len(cfg.Peers) > 0
+	s.Rules, s.Secrets = string(cfg.Authz), cfg.Secrets
+	return s
+}
+
+// OpenCredentials reads the credential files of the configuration. The error joins one error per unusable file.
+// Problems of usable files are logged.
+func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
+	c, s := &Credentials{Files: tlsfiles.New(log)}, CredentialSettingsOf(cfg)
+	var errs []error
+	for _, o := range s.Origins {
+		creds, err := c.openOrigin(o)
+		c.Origins = append(c.Origins, creds)
+		errs = append(errs, err)
+	}
+	var err error
+	if s.Clients.Cert.Path != "" {
+		s.Clients.ClientCAsChanged = func() { c.warn(cfg, log) }
+		c.Clients, err = c.Files.Server(s.Clients)
+		errs = append(errs, err)
+	}
+	if s.HasPeers {
+		c.Peers, err = c.Files.ClientTLS(s.Peers)
+		errs = append(errs, err)
+	}
+	c.Authorizer, err = access.Open(s.Rules, s.Secrets, len(s.Clients.TrustDomains) > 0, c.Files,
+		func() { c.warn(cfg, log) })
+	errs = append(errs, err)
+	c.warn(cfg, log)
+	return c, errors.Join(errs...)
 }
 
 // warn logs the problems of usable files that it has not logged before.
@@ -81,35 +105,37 @@ func (c *Credentials) warn(cfg *Config, log *slog.Logger) {
 	c.Warnings = warnings
 }
 
-// openAccess reads the files for an origin. begin is the prefix of its variables.
-func openAccess(files *tlsfiles.Watch, begin string, a *Access) (creds OriginCredentials, err error) {
-	client, calls, authority := accessConfig(begin, a)
-	creds.Authority = authority
+// openOrigin reads the files for an origin.
+func (c *Credentials) openOrigin(s OriginSettings) (creds OriginCredentials, err error) {
+	creds.Authority = s.Authority
 	var errs [2]error
-	if a.TLS == TLSOn || a.TLS == TLSInsecure {
-		creds.Transport, errs[0] = files.Client(client)
+	if s.TLS {
+		creds.Transport, errs[0] = c.Files.Client(s.Client)
 	}
-	creds.Calls, errs[1] = files.Calls(calls)
+	creds.Calls, errs[1] = c.Files.Calls(s.Calls)
 	return creds, errors.Join(errs[:]...)
 }
 
-// accessConfig returns the settings of connections to an origin: for TLS, for calls, and the authority of requests.
-func accessConfig(begin string, a *Access) (tlsfiles.ClientConfig, tlsfiles.CallConfig, string) {
+// originSettings returns the settings of connections to an origin. begin is the prefix of its variables.
+func originSettings(begin string, a *Access) OriginSettings {
 	file := func(name string, path Path) tlsfiles.File {
 		return tlsfiles.File{Variable: begin + name, Path: string(path)}
 	}
-	client := tlsfiles.ClientConfig{
-		CA:         file("TLS_CA", a.TLSCA),
-		Cert:       file("TLS_CERT", a.TLSCert),
-		Key:        file("TLS_KEY", a.TLSKey),
-		ServerName: string(a.TLSServerName),
-		Insecure:   a.TLS == TLSInsecure,
+	s := OriginSettings{
+		TLS: a.TLS == TLSOn || a.TLS == TLSInsecure,
+		Client: tlsfiles.ClientConfig{
+			CA:         file("TLS_CA", a.TLSCA),
+			Cert:       file("TLS_CERT", a.TLSCert),
+			Key:        file("TLS_KEY", a.TLSKey),
+			ServerName: string(a.TLSServerName),
+			Insecure:   a.TLS == TLSInsecure,
+		},
+		Calls: tlsfiles.CallConfig{Token: file("TOKEN_FILE", a.TokenFile), Headers: a.Headers},
 	}
-	calls := tlsfiles.CallConfig{Token: file("TOKEN_FILE", a.TokenFile), Headers: a.Headers}
-	if a.TLSServerName.isID() {
-		return client, calls, ""
+	if !a.TLSServerName.isID() {
+		s.Authority = string(a.TLSServerName)
 	}
-	return client, calls, string(a.TLSServerName)
+	return s
 }
 
 // CheckFiles returns an error if a relay could not use the credential files of the configuration. The warnings are
@@ -125,12 +151,12 @@ func (c *Config) CheckSnapshotDir() error {
 		return nil
 	}
 	if err := snapshot.Check(string(c.SnapshotDir)); err != nil {
-		return c.RefuseSnapshotDir(err)
+		return RefuseSnapshotDir(string(c.SnapshotDir), err)
 	}
 	return nil
 }
 
 // RefuseSnapshotDir returns the error for an unusable TENDER_SNAPSHOT_DIR.
-func (c *Config) RefuseSnapshotDir(cause error) error {
-	return find(variables, "SNAPSHOT_DIR").invalid(string(c.SnapshotDir), cause)
+func RefuseSnapshotDir(dir string, cause error) error {
+	return find(variables, "SNAPSHOT_DIR").invalid(dir, cause)
 }

@@ -255,19 +255,3 @@ func (c *Config) checkTLS(invalid map[string]error) map[string]error {
 func AllOrigins(c *Config) []NamedOrigin {
 	return append([]NamedOrigin{{PrimaryOrigin, c.Origin, c.OriginAccess}}, c.Origins...)
 }
-
-// OriginNames returns the names of all origins, in the order of [AllOrigins].
-func (c *Config) OriginNames() (names []string) {
-	for _, o := range AllOrigins(c) {
-		names = append(names, o.Name)
-	}
-	return names
-}
-
-// OriginName returns the name of the origin with an index in OriginNames.
-func (c *Config) OriginName(origin int) string {
-	if origin == 0 {
-		return PrimaryOrigin
-	}
-	return c.Origins[origin-1].Name
-}

@@ -58,15 +58,6 @@ func (c *Config) checkPeers(isSet bool, invalid, found map[string]error) {
 	}
 }
 
-// openPeers reads the files for connections to peers.
-func (c *Credentials) openPeers(cfg *Config) (err error) {
-	if len(cfg.Peers) == 0 {
-		return nil
-	}
-	c.Peers, err = c.Files.ClientTLS(peersConfig(cfg))
-	return err
-}
-
 // peersConfig returns the TLS settings for connections to peers.
 func peersConfig(cfg *Config) tlsfiles.ClientConfig {
 	return tlsfiles.ClientConfig{

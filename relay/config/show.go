@@ -83,7 +83,10 @@ func showList(field reflect.Value) string {
 type Variable struct {
 	Name    string // TENDER_…
 	Default string
+	Preset  string // the default in the syntax of the variable; empty if there is none
 	Allowed string
+	Words   []string // of an enumeration
+	Bounds  []string // the minimum and the maximum of a number
 	Meaning string // one line, without a period
 	Advice  string // details, and when to change the variable
 }
@@ -95,7 +98,8 @@ func (v *variable) documentation() Variable {
 		preset = "`" + value + "`"
 	}
 	return Variable{
-		Name: prefix + v.name, Default: cmp.Or(preset, "empty"), Allowed: v.allowed(), Meaning: v.meaning, Advice: v.advice,
+		Name: prefix + v.name, Default: cmp.Or(preset, "empty"), Preset: v.preset, Allowed: v.allowed(), Words: v.words,
+		Bounds: v.bounds, Meaning: v.meaning, Advice: v.advice,
 	}
 }
 
