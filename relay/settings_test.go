@@ -3,6 +3,8 @@ package relay
 import (
 	"fmt"
 	"go/ast"
+	"go/token"
+	"go/types"
 	"maps"
 	"os"
 	"path"
@@ -11,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -276,4 +279,37 @@ func isParameterOfNew(file *ast.File, field *ast.Field) bool {
 		}
 	}
 	return false
+}
+
+// ownDefault matches a default that a package applies to a field of its own configuration.
+var ownDefault = regexp.MustCompile(`(\w+)(?::| =)\s+cmp\.Or\(\w+\.\w+, (\S.*)\),?\n`)
+
+// TestDefaultsAgree checks that the defaults of other packages, which programs and tests without Config use, are those of
+// the variables that set the same fields.
+func TestDefaultsAgree(t *testing.T) {
+	cfg := check.Must(LoadConfig(nil))
+	leaves, compared := settingLeaves(&cfg), 0
+	for file, part := range map[string]string{
+		"downstream/config.go": "downstream", "downstream/guard/limits.go": "downstream", "upstream/config.go": "upstream",
+		"upstream/files/config.go": "files",
+	} {
+		text := string(check.Must(os.ReadFile("../" + file)))
+		for _, match := range ownDefault.FindAllStringSubmatch(text, -1) {
+			leaf := leaves["relay."+part+"."+match[1]]
+			if d, err := time.ParseDuration(leaf); err == nil {
+				leaf = fmt.Sprint(int64(d))
+			}
+			units := strings.NewReplacer("time.Second", fmt.Sprint(int64(time.Second)), "time.Minute", fmt.Sprint(int64(time.Minute)))
+			value, err := types.Eval(token.NewFileSet(), nil, token.NoPos, units.Replace(match[2]))
+			if leaf == "0" || leaf == "" || err != nil {
+				continue // no variable sets it
+			}
+			if compared++; value.Value.ExactString() != leaf {
+				t.Errorf("%s: the default of %s is %s, and its variable sets %s", file, match[1], match[2], leaf)
+			}
+		}
+	}
+	if compared < 10 {
+		t.Errorf("compared %d defaults, want 10 at least", compared)
+	}
 }

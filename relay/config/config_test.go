@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/xdstender/tender/cache/wire"
 )
 
 var update = flag.Bool("update", false, "write the table of variables into deploy/docs/configuration.md")
@@ -20,12 +18,6 @@ const (
 	typeCDS = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	typeEDS = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 )
-
-// defaultRolloutTypes is the default of TENDER_ROLLOUT_TYPES.
-var defaultRolloutTypes = StagedTypes{
-	typeCDS, wire.ListenerType, wire.RouteType, wire.ScopedRouteType, wire.VirtualHostType, wire.ExtensionConfigType,
-	wire.RuntimeType,
-}
 
 // goodValues has at least one valid value for every variable, and its text in the table of tender check if that
 // differs.

@@ -87,8 +87,8 @@ type Variable struct {
 	Allowed string
 	Words   []string // of an enumeration
 	Bounds  []string // the minimum and the maximum of a number
-	Meaning string // one line, without a period
-	Advice  string // details, and when to change the variable
+	Meaning string   // one line, without a period
+	Advice  string   // details, and when to change the variable
 }
 
 // documentation returns the documentation of the variable.
