@@ -150,13 +150,13 @@ func settingLeaves(cfg *Config) map[string]string {
 }
 
 // TestSettingsArrive sets each variable to all values of its tags, or to one of its type, and finds that the settings
-// that the relay hands to its parts differ. Variables that are no settings of the relay are read by the program
-// (cmd/tender). testdata/settings.txt shows which settings differ, so that a setting that has several uses cannot lose
+// that the relay hands to its parts differ. Variables that are no settings of the relay are read by tender serve
+// (cmd/tender/serve.go). testdata/settings.txt shows which settings differ, so that a setting that has several uses cannot lose
 // one of them.
 func TestSettingsArrive(t *testing.T) {
 	base := check.Must(LoadConfig(nil))
 	all := tenderVariables(reflect.TypeFor[Config](), "", nil)
-	inCommand := selectors(t, "cmd/tender")
+	inServe := selectors(t, "cmd/tender/serve.go")
 	changed, lines := map[string]bool{}, []string{}
 	for i, v := range all {
 		paths := map[string]bool{}
@@ -170,8 +170,8 @@ func TestSettingsArrive(t *testing.T) {
 			is := settingLeaves(&cfg)
 			v.in(&cfg).Set(v.in(&base))
 			differ := differences(settingLeaves(&cfg), is)
-			if len(differ) == 0 && inCommand["cfg."+v.field.Name] {
-				differ = map[string]bool{"cmd/tender": true}
+			if len(differ) == 0 && inServe["cfg."+v.field.Name] {
+				differ = map[string]bool{"cmd/tender/serve.go": true}
 			}
 			if len(differ) == 0 {
 				t.Errorf("TENDER_%s=%s changes no setting of the relay", v.name, value)
@@ -219,11 +219,11 @@ func differences(a, b map[string]string) map[string]bool {
 	return differ
 }
 
-// selectors returns the selectors x.Name in the program's files of a directory, except settings.go.
-func selectors(t *testing.T, dir string) map[string]bool {
+// selectors returns the selectors x.Name in the files of the program that match a pattern, except settings.go.
+func selectors(t *testing.T, pattern string) map[string]bool {
 	found := map[string]bool{}
 	for name, file := range parseModule(t) {
-		if path.Dir(name) != dir || strings.HasSuffix(name, "_test.go") || path.Base(name) == "settings.go" {
+		if is, _ := path.Match(pattern, name); !is || strings.HasSuffix(name, "_test.go") || path.Base(name) == "settings.go" {
 			continue
 		}
 		for n := range ast.Preorder(file) {
@@ -244,7 +244,7 @@ func selectors(t *testing.T, dir string) map[string]bool {
 // TestSettingsAreUsed checks that the relay uses each field of settings, and reads no field of Config elsewhere, so that
 // TestSettingsArrive sees all that arrives.
 func TestSettingsAreUsed(t *testing.T) {
-	used := selectors(t, "relay")
+	used := selectors(t, "relay/*.go")
 	for field := range reflect.TypeFor[settings]().Fields() {
 		if !used["settings."+field.Name] && !used["s."+field.Name] {
 			t.Errorf("the relay does not use settings.%s", field.Name)
