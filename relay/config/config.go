@@ -26,9 +26,11 @@ type Config struct {
 
 	// Origins are further origins, and Routes select the resources that come from them. Each route refers to an existing
 	// origin, and each of Origins has a route.
-	Origins        Origins `env:"ORIGINS"`
-	Routes         Routes  `env:"ROUTES"`
-	OriginProtocol string  `env:"ORIGIN_PROTOCOL, default=auto" oneof:"auto,delta,sotw"` // ProtocolAuto, ProtocolDelta or ProtocolSotW
+	Origins Origins `env:"ORIGINS"`
+	Routes  Routes  `env:"ROUTES"`
+
+	// OriginProtocol is ProtocolAuto, ProtocolDelta or ProtocolSotW.
+	OriginProtocol string `env:"ORIGIN_PROTOCOL, default=auto" oneof:"auto,delta,sotw"`
 
 	// OriginAccess has the TLS settings and credentials for Origin. Each of Origins has its own.
 	OriginAccess Access `env:",prefix=ORIGIN_"`
@@ -76,8 +78,9 @@ type Config struct {
 	// NodeGroupBy has the Node fields that define a node group. It is empty for "none": all clients are one group.
 	NodeGroupBy NodeFields `env:"NODE_GROUP_BY, default=user_agent_name" zero:"none"`
 
-	// Upstream subscriptions and removals. Types are full type URLs without duplicates.
-	Resync               string        `env:"RESYNC, default=trust_versions" oneof:"trust_versions,full"` // ResyncTrustVersions or ResyncFull
+	// Upstream subscriptions and removals. Resync is ResyncTrustVersions or ResyncFull. Types are full type URLs without
+	// duplicates.
+	Resync               string        `env:"RESYNC, default=trust_versions" oneof:"trust_versions,full"`
 	Prewarm              WildcardTypes `env:"PREWARM"`
 	OriginKeepalive      time.Duration `env:"ORIGIN_KEEPALIVE, default=5m30s" range:"10s,24h"`
 	ColdWait             time.Duration `env:"COLD_WAIT, default=10s" range:"100ms,10m"`
@@ -104,8 +107,8 @@ type Config struct {
 	RolloutRefusals int            `env:"ROLLOUT_REFUSALS, default=0" range:"0,1000000"`
 	RolloutCheck    CheckURL       `env:"ROLLOUT_CHECK" zero:"off" secret:"true"`
 
-	// Versions and responses for clients.
-	DeltaVersions string `env:"DELTA_VERSIONS, default=origin" oneof:"origin,content"` // VersionsOfContent or VersionsOfOrigin
+	// Versions and responses for clients. DeltaVersions is VersionsOfContent or VersionsOfOrigin.
+	DeltaVersions string `env:"DELTA_VERSIONS, default=origin" oneof:"origin,content"`
 	EDSAfterCDS   bool   `env:"EDS_AFTER_CDS, default=on"`
 
 	// LRS is LRSOff, LRSPassthrough or LRSAggregate. It is LRSOff if the primary origin is a directory.
@@ -200,8 +203,8 @@ const (
 // Load reads the variables with the prefix TENDER_ from environ, whose entries have the form key=value, as in
 // [os.Environ]. An empty or blank variable counts as unset.
 //
-// The error joins one error per invalid variable, in the order of the table of variables. The Config is complete even
-// then: each invalid value is replaced by its default, so that tender check can show the result.
+// The error joins one error per invalid variable, in the order of deploy/docs/configuration.md. The Config is complete
+// even then: each invalid value is replaced by its default, so that tender check can show the result.
 func Load(environ []string) (Config, error) {
 	env, invalid := tenderVariables(environ), map[string]error{}
 	cfg := decode(env, invalid)

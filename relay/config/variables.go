@@ -242,8 +242,9 @@ var syntaxes = map[reflect.Type]string{
 	reflect.TypeFor[Routes](): "`type:<type>=name`, `authority:<authority>=name`, several separated by `;`: a short name or " +
 		"a type URL; an xdstp authority in canonical form, or `*` for all others; a name of `TENDER_ORIGINS`, each of " +
 		"which needs a route, or `default`",
-	reflect.TypeFor[ServerName]():  "a DNS name, an IP address, or a SPIFFE ID with a path",
-	reflect.TypeFor[StagedTypes](): "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas; not `eds`, `leds` and `sds`",
+	reflect.TypeFor[ServerName](): "a DNS name, an IP address, or a SPIFFE ID with a path",
+	reflect.TypeFor[StagedTypes](): "short names (`lds`, `cds`, `eds`, …) or type URLs, separated by commas; not `eds`, " +
+		"`leds` and `sds`",
 	reflect.TypeFor[Targets](): "`host:port`, `dns:///host:port`, `unix:///path`, several separated by commas, or one " +
 		"`file:///dir`",
 	reflect.TypeFor[Text](): "printable text of at most 4KiB",
