@@ -163,7 +163,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	cfg := r.settings.downstream
 	cfg.Views, cfg.Identifier, cfg.Chain, cfg.ProbeStatus = r.groups, r.identifier, r.chain, r.probed
 	cfg.Loads, cfg.Authorizer = loadsOf(r.settings, r.origins, r.log), r.credentials.Authorizer
-	cfg.Limits.MaxUnreadBytes = bufferedBytes(readMemory(), r.settings.grpc.maxRequestBytes)
+	cfg.MaxUnreadBytes = bufferedBytes(readMemory(), r.settings.grpc.maxRequestBytes)
 	cfg.Traces = deliveryTraces(r.settings, r.exporters.tracer)
 	cfg.HerdServed, cfg.Logger = opts.Served, r.log
 	if r.server, err = downstream.New(cfg); err != nil {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"os"
 	"reflect"
 	"regexp"
@@ -126,12 +127,15 @@ func TestTextsMatchFields(t *testing.T) {
 			t.Errorf("the field %s has no variable", field.Name)
 		}
 	}
-	for _, texts := range []map[string]string{needs, unset} {
-		for name := range texts {
-			if !slices.ContainsFunc(variables, func(v variable) bool { return v.name == name }) {
-				t.Errorf("there is a text for %s%s, which does not exist", prefix, name)
-			}
+	described := slices.Sorted(maps.Keys(unset))
+	texts := slices.Concat(slices.Collect(maps.Values(needs))...)
+	for _, name := range append(described, texts...) {
+		if !slices.ContainsFunc(variables, func(v variable) bool { return v.name == name }) {
+			t.Errorf("there is a text for %s%s, which does not exist", prefix, name)
 		}
+	}
+	if slices.Sort(texts); len(slices.Compact(slices.Clone(texts))) < len(texts) {
+		t.Errorf("two texts of needs have the same variable: %q", texts)
 	}
 }
 

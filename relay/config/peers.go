@@ -37,22 +37,26 @@ func (c *Config) checkPeers(isSet bool, invalid, found map[string]error) {
 		{"PEERS_TLS_CERT", string(c.PeersTLSCert)}, {"PEERS_TLS_KEY", string(c.PeersTLSKey)},
 		{"PEERS_TLS_CA", string(c.PeersTLSCA)}, {"PEERS_TLS_SERVER_NAME", string(c.PeersTLSServerName)},
 	}
-	wrong := invalid["PEERS"] != nil
-	for _, f := range files {
-		wrong = wrong || invalid[f.name] != nil
-	}
-	if wrong {
-		return
-	}
-	for i, f := range files {
-		switch {
-		case len(c.Peers) == 0 && f.value != "" && !isSet:
-			found[f.name] = errors.New("requires TENDER_PEERS")
-		case len(c.Peers) > 0 && f.value == "" && i < 2 && found["PEERS"] == nil:
-			found["PEERS"] = fmt.Errorf("requires a client certificate, but %s%s is not set", prefix, f.name)
+	for _, f := range append(files, struct{ name, value string }{name: "PEERS"}) {
+		if invalid[f.name] != nil {
+			return
 		}
 	}
-	if found["PEERS"] == nil && len(c.Peers) > 0 && c.PeersTLSServerName.isID() && c.PeersTLSCA == "" {
+	if len(c.Peers) == 0 {
+		for _, f := range files {
+			if f.value != "" && !isSet {
+				found[f.name] = errors.New("requires TENDER_PEERS")
+			}
+		}
+		return
+	}
+	for _, f := range files[:2] {
+		if f.value == "" {
+			found["PEERS"] = fmt.Errorf("requires a client certificate, but %s%s is not set", prefix, f.name)
+			return
+		}
+	}
+	if c.PeersTLSServerName.isID() && c.PeersTLSCA == "" {
 		found["PEERS_TLS_SERVER_NAME"] = errors.New("a SPIFFE ID requires TENDER_PEERS_TLS_CA, because the CAs of the " +
 			"system issue none")
 	}

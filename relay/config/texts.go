@@ -233,30 +233,28 @@ var sections = []section{
 	}},
 }
 
-// needs ends the description of allowed values, with what depends on the use of a type or on other variables.
-var needs = map[string]string{
-	"ADMIN_LISTEN": "; in no other variable; others than loopback and `unix:` with `TENDER_TLS_CLIENT_CA` and " +
-		"`TENDER_AUTHZ`",
-	"AUTHZ":                  ", with `TENDER_TLS_CLIENT_CA`",
-	"LRS":                    "; only `off` if `TENDER_ORIGIN` is a directory",
-	"NODE_ID":                ", in which `{field}` may be a field of `TENDER_NODE_GROUP_BY`",
-	"ORIGIN_TLS":             " (the control plane is not verified)",
-	"ORIGIN_TLS_CERT":        ", beside its key",
-	"ORIGIN_TLS_KEY":         ", beside its certificate",
-	"ORIGIN_TLS_SERVER_NAME": ", which needs `TENDER_ORIGIN_TLS_CA`",
-	"ORIGIN_TOKEN_FILE":      ", with TLS that is not `insecure`",
-	"PEERS":                  "; with `TENDER_PEERS_TLS_CERT` and `TENDER_PEERS_TLS_KEY`",
-	"PEERS_TLS_CERT":         ", beside its key",
-	"PEERS_TLS_KEY":          ", beside its certificate",
-	"PEERS_TLS_SERVER_NAME":  ", which needs `TENDER_PEERS_TLS_CA`",
-	"PROBE_LISTEN":           "; in no other variable",
-	"REST_LISTEN":            "; not in `TENDER_LISTEN`",
-	"ROLLOUT":                ". It needs `TENDER_SNAPSHOT_DIR` and `TENDER_DELTA_VERSIONS=content`",
-	"SNAPSHOT_DIR":           " to a directory that no other relay uses; it is made if only its last part is missing",
-	"TLS_CERT":               ", beside its key",
-	"TLS_CLIENT_CA":          ", with `TENDER_TLS_CERT`",
-	"TLS_KEY":                ", beside its certificate",
-	"TLS_LISTEN":             "; in no other variable, with `TENDER_TLS_CERT`",
+// needs has the ends of descriptions of allowed values, which depend on the use of a type or on other variables, with
+// the variables that they describe.
+var needs = map[string][]string{
+	" (the control plane is not verified)":                                                  {"ORIGIN_TLS"},
+	" to a directory that no other relay uses; it is made if only its last part is missing": {"SNAPSHOT_DIR"},
+	", beside its certificate":                                                              {"ORIGIN_TLS_KEY", "PEERS_TLS_KEY", "TLS_KEY"},
+	", beside its key":                                                                      {"ORIGIN_TLS_CERT", "PEERS_TLS_CERT", "TLS_CERT"},
+	", in which `{field}` may be a field of `TENDER_NODE_GROUP_BY`":                         {"NODE_ID"},
+	", which needs `TENDER_ORIGIN_TLS_CA`":                                                  {"ORIGIN_TLS_SERVER_NAME"},
+	", which needs `TENDER_PEERS_TLS_CA`":                                                   {"PEERS_TLS_SERVER_NAME"},
+	", with TLS that is not `insecure`":                                                     {"ORIGIN_TOKEN_FILE"},
+	", with `TENDER_TLS_CERT`":                                                              {"TLS_CLIENT_CA"},
+	", with `TENDER_TLS_CLIENT_CA`":                                                         {"AUTHZ"},
+	". It needs `TENDER_SNAPSHOT_DIR` and `TENDER_DELTA_VERSIONS=content`":                  {"ROLLOUT"},
+	"; in no other variable":                                                                {"PROBE_LISTEN"},
+	"; in no other variable, with `TENDER_TLS_CERT`":                                        {"TLS_LISTEN"},
+	"; in no other variable; others than loopback and `unix:` with `TENDER_TLS_CLIENT_CA` and `TENDER_AUTHZ`": {
+		"ADMIN_LISTEN",
+	},
+	"; not in `TENDER_LISTEN`":                                  {"REST_LISTEN"},
+	"; only `off` if `TENDER_ORIGIN` is a directory":            {"LRS"},
+	"; with `TENDER_PEERS_TLS_CERT` and `TENDER_PEERS_TLS_KEY`": {"PEERS"},
 }
 
 // unset describes an unset variable whose effect depends on something else.

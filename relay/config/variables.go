@@ -271,7 +271,12 @@ func (v *variable) allowed() (described string) {
 	default:
 		described += fmt.Sprintf("a whole number from %s to %s", v.bounds[0], v.bounds[1])
 	}
-	return described + needs[v.text.name]
+	for end, names := range needs {
+		if slices.Contains(names, v.text.name) {
+			described += end // of one text at most
+		}
+	}
+	return described
 }
 
 // invalid returns the error for an invalid value. It quotes the value, which may contain control characters.
