@@ -17,6 +17,9 @@ type (
 	// Access has the TLS settings and credentials for an origin.
 	Access = config.Access
 
+	// A CheckURL is the URL of an external check of rollouts.
+	CheckURL = config.CheckURL
+
 	// Headers are gRPC metadata, by name in lower case.
 	Headers = config.Headers
 
@@ -29,14 +32,23 @@ type (
 	// A NamedOrigin is an entry of TENDER_ORIGINS.
 	NamedOrigin = config.NamedOrigin
 
+	// A Path is the path of a file or a directory.
+	Path = config.Path
+
 	// A Route is an entry of TENDER_ROUTES.
 	Route = config.Route
+
+	// A ServerName is the name that the certificate of a server must have.
+	ServerName = config.ServerName
 
 	// A Setting is a variable with its value and source.
 	Setting = config.Setting
 
 	// A Size is a number of bytes.
 	Size = config.Size
+
+	// A Text is printable, such as a node ID.
+	Text = config.Text
 )
 
 // Values of fields of [Config].
