@@ -45,7 +45,7 @@ import (
 // secretKey is the private key that no output may contain. canary and canaryNumber are searched for, so that a part of
 // the key is found too.
 const (
-	canaryNumber = "84927561038"
+	canaryNumber = "849275610"
 	canary       = "Canary7Q2xPrivateKey"
 	secretKey    = "-----BEGIN PRIVATE KEY-----\n" + canary + "+/AA==\n-----END PRIVATE KEY-----\n"
 )

@@ -192,7 +192,7 @@ func TestCheckNodeRefuses(t *testing.T) {
 	const allowed = "; allowed: a Node (envoy.config.core.v3.Node) in JSON or YAML, or an object with one in its field node"
 	tests := []struct{ name, input, want string }{
 		{"unknown field", "id: a\n\nclustr: b\n", `stdin:3: unknown field "clustr"` + allowed},
-		{"in the second document", "id: a\n---\nid: b\n---x\n", `stdin:5: `},
+		{"in the second document", "id: a\n---\nid: b\n---x\n", `stdin:4: `},
 		{"of the second document", "id: a\n---\n\nnode:\n  id: b\n  metadata:\n    x: 1\n  locality:\n    zonne: z\n", `stdin:9: unknown field "zonne"` + allowed},
 		{"wrong type", "{\n\t\"id\": \"a\",\n\t\"locality\": [1]\n}", `stdin:3: unexpected token [` + allowed},
 		{"a number for a text", "id: 7\n", `stdin:1: invalid value for string field id` + allowed},
