@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -266,19 +267,23 @@ type listeners struct {
 type listened struct {
 	variable  string
 	addresses []string
+	mode      fs.FileMode // of Unix sockets
 	listeners *[]net.Listener
 	allowed   func(net.Listener) error // returns an error for a listener that may not be used; nil allows all
 }
 
+// byAll are the permissions that all users may have.
+const byAll fs.FileMode = 0o006
+
 // configured returns the addresses of the configuration.
 func (ls *listeners) configured(a addresses) []listened {
 	return []listened{
-		{"TENDER_LISTEN", a.xds, &ls.xds, nil},
-		{"TENDER_TLS_LISTEN", a.tls, &ls.tls, nil},
-		{"TENDER_REST_LISTEN", a.rest, &ls.rest, nil},
-		{"TENDER_ADMIN_LISTEN", a.admin, &ls.admin, requireLoopback},
-		{"TENDER_ADMIN_LISTEN", a.adminTLS, &ls.adminTLS, nil},
-		{"TENDER_PROBE_LISTEN", a.probes, &ls.probes, nil},
+		{"TENDER_LISTEN", a.xds, a.mode, &ls.xds, nil},
+		{"TENDER_TLS_LISTEN", a.tls, a.mode, &ls.tls, nil},
+		{"TENDER_REST_LISTEN", a.rest, a.mode, &ls.rest, nil},
+		{"TENDER_ADMIN_LISTEN", a.admin, a.mode &^ byAll, &ls.admin, requireLoopback},
+		{"TENDER_ADMIN_LISTEN", a.adminTLS, a.mode &^ byAll, &ls.adminTLS, nil},
+		{"TENDER_PROBE_LISTEN", a.probes, a.mode, &ls.probes, nil},
 	}
 }
 
@@ -289,7 +294,7 @@ func (ls *listeners) open(s *settings) error {
 		if len(*l.listeners) > 0 {
 			continue
 		}
-		listeners, err := listenAll(l.addresses)
+		listeners, err := listenAll(l.addresses, l.mode)
 		opened = append(opened, listeners...)
 		for i := 0; err == nil && l.allowed != nil && i < len(listeners); i++ {
 			err = l.allowed(listeners[i])
@@ -302,10 +307,10 @@ func (ls *listeners) open(s *settings) error {
 	return nil
 }
 
-// listenAll opens all addresses or none.
-func listenAll(addresses []string) (listeners []net.Listener, err error) {
+// listenAll opens all addresses or none. Unix sockets have a mode.
+func listenAll(addresses []string, mode fs.FileMode) (listeners []net.Listener, err error) {
 	for _, address := range addresses {
-		l, err := listen(address)
+		l, err := listen(address, mode)
 		if err != nil {
 			return nil, errors.Join(err, closeAll(listeners))
 		}
@@ -321,26 +326,32 @@ func closeAll(listeners []net.Listener) (err error) {
 	return err
 }
 
-// listen listens on a TCP address, or on a Unix socket if the address is unix:/path. It replaces the socket of a
-// process that no longer runs.
-func listen(address string) (net.Listener, error) {
+// listen listens on a TCP address, or on a Unix socket with a mode if the address is unix:/path. It replaces the socket of
+// a process that no longer runs.
+func listen(address string, mode fs.FileMode) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, "unix:")
 	if !isUnix {
 		return net.Listen("tcp", address)
 	}
 	path = strings.TrimPrefix(path, "//")
 	l, err := net.Listen("unix", path)
-	if !errors.Is(err, syscall.EADDRINUSE) {
-		return l, err
+	if errors.Is(err, syscall.EADDRINUSE) {
+		// If nothing accepts connections, a process that has ended left the socket.
+		if conn, dialErr := net.Dial("unix", path); dialErr == nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		if removeErr := os.Remove(path); removeErr != nil {
+			return nil, fmt.Errorf("listen %s: %w", address, removeErr)
+		}
+		l, err = net.Listen("unix", path)
 	}
-	// If nothing accepts connections, a process that has ended left the socket.
-	if conn, dialErr := net.Dial("unix", path); dialErr == nil {
-		return nil, errors.Join(err, conn.Close())
+	if err != nil {
+		return nil, err
 	}
-	if removeErr := os.Remove(path); removeErr != nil {
-		return nil, fmt.Errorf("listen %s: %w", address, removeErr)
+	if err := os.Chmod(path, mode); err != nil { // net.Listen leaves it to the umask
+		return nil, errors.Join(fmt.Errorf("listen %s: %w", address, err), l.Close())
 	}
-	return net.Listen("unix", path)
+	return l, nil
 }
 
 // requireLoopback returns an error for a listener that other hosts can reach. The configuration cannot check this for a

@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"io/fs"
+	"strconv"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -65,7 +67,11 @@ type settings struct {
 }
 
 // addresses are the addresses of the listeners with the same names.
-type addresses struct{ xds, tls, rest, admin, adminTLS, probes []string }
+type addresses struct {
+	xds, tls, rest, admin, adminTLS, probes []string
+
+	mode fs.FileMode // of Unix sockets
+}
 
 // settingsOf returns the settings of a relay of a version.
 func settingsOf(cfg *Config, version string) *settings {
@@ -88,6 +94,7 @@ func settingsOf(cfg *Config, version string) *settings {
 		addresses: addresses{
 			xds: cfg.Listen, tls: cfg.TLSListen, rest: cfg.RESTListen, admin: config.LoopbackOnly(cfg.AdminListen),
 			adminTLS: config.NonLoopback(cfg.AdminListen), probes: cfg.ProbeListen,
+			mode: socketMode(cfg.SocketMode),
 		},
 		node: cfg.Node(version), nodeID: string(cfg.NodeID), groupBy: cfg.NodeGroupBy,
 		routes: cfg.Routes, loads: cfg.LRS != "" && cfg.LRS != LRSOff,
@@ -107,6 +114,12 @@ func settingsOf(cfg *Config, version string) *settings {
 		s.pushInterval = cfg.MinPushInterval.Of
 	}
 	return s
+}
+
+// socketMode returns the mode in the text of [Config.SocketMode].
+func socketMode(octal string) fs.FileMode {
+	mode, _ := strconv.ParseUint(octal, 8, 32) // cannot fail: Config has one of three texts
+	return fs.FileMode(mode)
 }
 
 // originNames returns the names of all origins.

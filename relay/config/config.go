@@ -40,6 +40,10 @@ type Config struct {
 	Listen     Addresses `env:"LISTEN, default=:18000"`
 	RESTListen Addresses `env:"REST_LISTEN" zero:"off"`
 
+	// SocketMode has the permissions of Unix sockets, as an octal number. Only the owner and the group of the process may
+	// use those of AdminListen.
+	SocketMode string `env:"SOCKET_MODE, default=0660" oneof:"0600,0660,0666"`
+
 	// TLS settings for clients. They apply to RESTListen and TLSListen, or to Listen if TLSListen is empty. If TLSCert is
 	// empty, clients connect in plaintext.
 	TLSListen   Addresses `env:"TLS_LISTEN" zero:"off"`

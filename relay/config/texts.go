@@ -64,6 +64,10 @@ var sections = []section{
 			"Change it when the port is in use, or clients must reach one interface only."},
 		{"REST_LISTEN", "Addresses for clients that poll by REST",
 			"Set it when clients cannot use gRPC."},
+		{"SOCKET_MODE", "Permissions of the Unix sockets on which the relay listens",
+			"Only who may write to a socket can connect: `0660` is the user and the group of the relay, and `0666` all users. " +
+				"Those of `TENDER_ADMIN_LISTEN` are never for all. Set it to `0666` when clients of other users connect, and " +
+				"rules or mTLS decide what they get; their group is the narrower way."},
 		{"TLS_LISTEN", "Addresses for TLS while `TENDER_LISTEN` stays plaintext",
 			"Without it, `TENDER_LISTEN` has TLS. Set it when a fleet moves from plaintext to TLS."},
 		{"TLS_CERT", "PEM file with the server certificate for clients, and its intermediates",
