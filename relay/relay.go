@@ -121,6 +121,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.credentials, err = config.OpenCredentials(&cfg, r.log); err != nil {
 		return nil, err
 	}
+	r.exporters.readEnvironment(r.log)
 	export := overview{r}.telemetryConfig()
 	if r.exporters.tracer, err = telemetry.NewTracer(context.Background(), opts.Spans, export); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"log/slog"
 	"strconv"
 	"time"
 
@@ -14,14 +15,24 @@ import (
 
 // exporters export the metrics, spans and events of a relay.
 type exporters struct {
+	environment *telemetry.Environment
+
 	metrics *telemetry.Telemetry
 	tracer  *telemetry.Tracer // nil if tracing is off
 	events  *telemetry.Events // nil if no events are exported
 }
 
-// telemetryConfig returns the source and the resource attributes of metrics and spans.
+// telemetryConfig returns the source, the resource attributes and the exporters of metrics and spans.
 func (r overview) telemetryConfig() telemetry.Config {
-	return telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier}
+	return telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier, Environment: r.exporters.environment}
+}
+
+// readEnvironment reads the OTEL_… variables, and logs those that it ignores.
+func (e *exporters) readEnvironment(log *slog.Logger) {
+	e.environment = telemetry.ReadEnvironment()
+	for _, line := range e.environment.Ignored {
+		log.Warn("OpenTelemetry variable ignored", slog.String("detail", line))
+	}
 }
 
 // deliveryTraces returns the settings of delivery spans, or nil if tracing is off.
@@ -46,6 +57,7 @@ func (e *exporters) shutdown() {
 	if e.metrics != nil { // it is nil if New failed
 		_ = e.metrics.Shutdown(ctx)
 	}
+	telemetry.FlushConsole(ctx)
 }
 
 // emitAction exports the audit record of an operator command as a log event.

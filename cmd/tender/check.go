@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/snapshot"
+	"github.com/xdstender/tender/relay/telemetry"
 )
 
 // newCheckCommand returns the command tender check.
@@ -98,7 +100,7 @@ func checkConfig(environ []string, changed bool) (*checkReport, error) {
 		}
 	}
 	warnings, unusable := cfg.CheckFiles()
-	r.Warnings = append(r.Warnings, warnings...)
+	r.Warnings = append(append(r.Warnings, warnings...), telemetry.Check(context.Background())...)
 	directory := cfg.CheckSnapshotDir()
 	if errors.Is(directory, snapshot.ErrLocked) { // by the relay beside which check runs
 		r.Notes = append(r.Notes, fmt.Sprintf("TENDER_SNAPSHOT_DIR=%q: a running process uses the directory; "+

@@ -49,7 +49,7 @@ func newServeCommand(h host) *cobra.Command {
 // one. Operators can change level while the relay runs; if it is nil, they cannot.
 func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, level *slog.LevelVar, received <-chan os.Signal) error {
 	limitMemory(ctx, log)
-	telemetry.LogErrors(log)
+	telemetry.LogMessages(log)
 	log.LogAttrs(ctx, slog.LevelInfo, "starting",
 		slog.String("origin", strings.Join(cfg.Origin, ",")),
 		slog.String("version", version),

@@ -2,11 +2,8 @@ package telemetry
 
 import (
 	"context"
-	"fmt"
-	"os"
 	"time"
 
-	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel/attribute"
 	otellog "go.opentelemetry.io/otel/log"
 	sdk "go.opentelemetry.io/otel/sdk/log"
@@ -31,22 +28,15 @@ type Events struct {
 	logger   otellog.Logger
 }
 
-// NewEvents returns an Events that sends batches to the exporter of the OTEL_… variables, or nil if they configure
-// none. It returns an error if these variables are invalid.
+// NewEvents returns an Events that sends batches to the exporter of the environment, or nil if it has none.
 func NewEvents(ctx context.Context, cfg Config) (*Events, error) {
-	if !exports("LOGS") {
-		return nil, nil
-	}
-	exporter, err := autoexport.NewLogExporter(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("telemetry: OTEL_LOGS_EXPORTER=%q: %w", os.Getenv("OTEL_LOGS_EXPORTER"), err)
-	}
-	if autoexport.IsNoneLogExporter(exporter) {
+	exporter, ok := cfg.Environment.logExporter(ctx)
+	if !ok {
 		return nil, nil
 	}
 	from, err := resourceOf(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, err
 	}
 	provider := sdk.NewLoggerProvider(sdk.WithProcessor(sdk.NewBatchProcessor(exporter)), sdk.WithResource(from))
 	return &Events{provider, provider.Logger(scope, otellog.WithInstrumentationVersion(cfg.Version))}, nil

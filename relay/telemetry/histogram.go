@@ -2,13 +2,10 @@ package telemetry
 
 import (
 	"context"
-	"sync"
 	"time"
 
-	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/sdk/instrumentation"
-	sdk "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/xdstender/tender/downstream"
@@ -108,15 +105,4 @@ func (p *producer) point(
 		point.BucketCounts = append(point.BucketCounts, uint64(n))
 	}
 	return point
-}
-
-// autoexportMu guards the fallback producer of autoexport, which is a variable of the process.
-var autoexportMu sync.Mutex
-
-// newReader returns the metric reader that the OTEL_… variables configure.
-func (p *producer) newReader(ctx context.Context) (sdk.Reader, error) {
-	autoexportMu.Lock()
-	defer autoexportMu.Unlock()
-	autoexport.WithFallbackMetricProducer(func(context.Context) (sdk.Producer, error) { return p, nil })
-	return autoexport.NewMetricReader(ctx)
 }

@@ -5,16 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	exporter "go.opentelemetry.io/otel/exporters/prometheus"
 	"go.opentelemetry.io/otel/metric"
@@ -35,6 +32,9 @@ type Config struct {
 	// OTEL_RESOURCE_ATTRIBUTES overrides them.
 	Version, Instance string
 
+	// Environment selects the exporters. If nil, only the Handler exports metrics.
+	Environment *Environment
+
 	// NoPage declares that no address serves the Handler. Unless an exporter is configured, New then creates no
 	// instruments, because nothing reads them.
 	NoPage bool
@@ -46,13 +46,12 @@ type Telemetry struct {
 	page     http.Handler
 }
 
-// New returns a Telemetry, and starts the exporters that the OTEL_… variables configure. It returns an error if Read is
-// nil or these variables are invalid.
+// New returns a Telemetry, and starts the exporter of the environment. It returns an error if Read is nil.
 func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	if cfg.Read == nil {
 		return nil, errors.New("telemetry: Read is nil")
 	}
-	if cfg.NoPage && !exports("METRICS") {
+	if cfg.NoPage && !cfg.Environment.exports(metricsSignal) {
 		return &Telemetry{page: http.NotFoundHandler()}, nil
 	}
 	registry := prometheus.NewRegistry()
@@ -67,16 +66,12 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 	}
 	from, err := resourceOf(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, err
 	}
 	// The relay bounds the combinations of labels itself.
 	options := []sdk.Option{sdk.WithReader(page), sdk.WithResource(from), sdk.WithCardinalityLimit(0)}
-	if exports("METRICS") {
-		pushed, err := histograms.newReader(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("telemetry: OTEL_METRICS_EXPORTER=%q: %w", os.Getenv("OTEL_METRICS_EXPORTER"), err)
-		}
-		options = append(options, sdk.WithReader(pushed))
+	if to, ok := cfg.Environment.metricExporter(ctx); ok {
+		options = append(options, sdk.WithReader(sdk.NewPeriodicReader(to, sdk.WithProducer(histograms))))
 	}
 	t := &Telemetry{
 		provider: sdk.NewMeterProvider(options...), page: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
@@ -95,33 +90,21 @@ var processCollectors = sync.OnceValue(func() []prometheus.Collector {
 	}
 })
 
-// exports reports whether the environment configures an exporter of a signal, by its name or its endpoint. The default
-// exporter of OpenTelemetry, to localhost, does not count.
-func exports(signal string) bool {
-	if os.Getenv("OTEL_SDK_DISABLED") == "true" {
-		return false
-	}
-	for _, variable := range []string{
-		"OTEL_" + signal + "_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + signal + "_ENDPOINT",
-	} {
-		if os.Getenv(variable) != "" {
-			return true
-		}
-	}
-	return false
-}
-
 // resourceOf returns the OpenTelemetry resource of the relay.
 func resourceOf(ctx context.Context, cfg Config) (*resource.Resource, error) {
-	return resource.New(ctx,
-		resource.WithTelemetrySDK(),
-		resource.WithAttributes(
-			attribute.String("service.name", "tender"),
-			attribute.String("service.version", cmp.Or(cfg.Version, "unknown")),
-			attribute.String("service.instance.id", cfg.Instance),
-		),
-		resource.WithFromEnv(),
-	)
+	attributes := []attribute.KeyValue{
+		attribute.String("service.name", "tender"),
+		attribute.String("service.version", cmp.Or(cfg.Version, "unknown")),
+		attribute.String("service.instance.id", cfg.Instance),
+	}
+	if cfg.Environment != nil {
+		attributes = append(attributes, cfg.Environment.attributes...) // of equal keys, the last counts
+	}
+	from, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(attributes...))
+	if err != nil {
+		return nil, fmt.Errorf("telemetry: %w", err)
+	}
+	return from, nil
 }
 
 // register creates the instruments of the table. A callback observes all of them from one reading. A producer exports
@@ -158,11 +141,4 @@ func (t *Telemetry) Shutdown(ctx context.Context) error {
 		return nil
 	}
 	return t.provider.Shutdown(ctx)
-}
-
-// LogErrors logs the errors of OpenTelemetry exporters. It applies to the whole process.
-func LogErrors(log *slog.Logger) {
-	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		log.Warn("telemetry export failed", slog.Any("err", err))
-	}))
 }

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
-	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
@@ -36,28 +34,22 @@ type Tracer struct {
 }
 
 // NewTracer returns a tracer that sends each span to an exporter when the span ends. If to is nil, it sends batches to
-// the exporter of the OTEL_… variables, or returns nil if they configure none. It returns an error if these variables
-// are invalid.
+// the exporter of the environment, or returns nil if it has none.
 func NewTracer(ctx context.Context, to sdk.SpanExporter, cfg Config) (*Tracer, error) {
 	var sink sdk.TracerProviderOption
 	switch {
 	case to != nil:
 		sink = sdk.WithSyncer(to)
-	case !exports("TRACES"):
-		return nil, nil
 	default:
-		exporter, err := autoexport.NewSpanExporter(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("telemetry: OTEL_TRACES_EXPORTER=%q: %w", os.Getenv("OTEL_TRACES_EXPORTER"), err)
-		}
-		if autoexport.IsNoneSpanExporter(exporter) {
+		exporter, ok := cfg.Environment.spanExporter(ctx)
+		if !ok {
 			return nil, nil
 		}
 		sink = sdk.WithSpanProcessor(sdk.NewBatchSpanProcessor(exporter))
 	}
 	from, err := resourceOf(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("telemetry: OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return nil, err
 	}
 	version := trace.WithInstrumentationVersion(cfg.Version)
 	sampled, all := sdk.NewTracerProvider(sink, sdk.WithResource(from)),
