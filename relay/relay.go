@@ -260,6 +260,11 @@ func (r *Relay) setReady() {
 	}
 }
 
+// Reload makes the relay read the files of certificates, CAs, tokens and rules now. It reads them every second anyway, and
+// then loads what is unchanged for a second. The log has the result. Reload may be called at any time, and returns at
+// once.
+func (r *Relay) Reload() { r.credentials.Files.Reload() }
+
 // StopNow ends a drain: the relay closes all client streams at once. If it is called before the drain, the drain closes
 // them immediately. StopNow may be called more than once.
 func (r *Relay) StopNow() { r.stopNowOnce.Do(func() { close(r.stopNow) }) }

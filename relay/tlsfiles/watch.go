@@ -36,7 +36,8 @@ func (f File) wrap(err error) error { return fmt.Errorf("%s: %w", f, err) }
 // A Watch reloads files when they change. All files must be opened before Run is called.
 type Watch struct {
 	log     *slog.Logger
-	sources []*source // in the order in which they were opened
+	sources []*source     // in the order in which they were opened
+	reload  chan struct{} // has an element after Reload, until Run reads the files
 }
 
 // New returns a watch without files. A nil logger discards all messages.
@@ -44,26 +45,58 @@ func New(log *slog.Logger) *Watch {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Watch{log: log}
+	return &Watch{log: log, reload: make(chan struct{}, 1)}
 }
 
-// Run reads the files once per second until ctx ends. It returns at once if there are no files.
+// Run reads the files once per second, and after Reload, until ctx ends.
 func (w *Watch) Run(ctx context.Context) {
-	if len(w.sources) == 0 {
-		return
-	}
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
+	if len(w.sources) == 0 {
+		tick.Stop()
+	}
 	for {
 		select {
 		case <-tick.C:
 			for _, s := range w.sources {
 				s.look(time.Now(), w.log)
 			}
+		case <-w.reload:
+			w.readNow(time.Now())
 		case <-ctx.Done():
 			return
 		}
 	}
+}
+
+// Reload makes Run read all files now, and load changed content without a second look. The log has the result. Reload
+// does not block. Calls before Run has read the files count once.
+func (w *Watch) Reload() {
+	select {
+	case w.reload <- struct{}{}:
+	default:
+	}
+}
+
+// readNow reads all files for Reload.
+func (w *Watch) readNow(now time.Time) {
+	var loaded, rejected int
+	for _, s := range w.sources {
+		s.seen = s.state()
+		if s.seen != s.inForce {
+			s.settled = "" // also if it was rejected before
+		}
+		before := s.inForce
+		s.look(now, w.log)
+		switch {
+		case s.status.Load().Err != nil:
+			rejected++
+		case s.inForce != before:
+			loaded++
+		}
+	}
+	w.log.Info("credential files read again on request", slog.Int("changed", loaded), slog.Int("rejected", rejected),
+		slog.Int("unchanged", len(w.sources)-loaded-rejected))
 }
 
 // A Status is the state of files that are loaded together.
@@ -186,6 +219,7 @@ func (s *source) look(now time.Time, log *slog.Logger) {
 	s.settled = found
 	if found == s.inForce { // the change was reverted
 		s.fail(nil)
+		log.Info("credential file has the content in force again", s.attr())
 		return
 	}
 	var r reading
@@ -204,6 +238,9 @@ func (s *source) look(now time.Time, log *slog.Logger) {
 	s.use(r, now)
 	log.Info("credential file reloaded", s.attr())
 }
+
+// state reads the files and returns their state.
+func (s *source) state() string { return state(s.read()) }
 
 // tellExpired logs once that the certificate in force has expired.
 func (s *source) tellExpired(now time.Time, log *slog.Logger) {

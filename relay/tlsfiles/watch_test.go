@@ -64,6 +64,16 @@ func (w watched) after(d time.Duration) string {
 	return w.log.take()
 }
 
+// reloaded calls Reload and returns what is logged.
+func (w watched) reloaded() string {
+	synctest.Wait()
+	w.log.take()
+	w.Reload()
+	w.Reload()
+	synctest.Wait()
+	return w.log.take()
+}
+
 // settled is the time after which a change is in force: the watch has read the files at least twice.
 const settled = 2100 * time.Millisecond
 
@@ -190,8 +200,8 @@ func TestBadFileChangesNothing(t *testing.T) {
 			}
 		}
 		first.Write(t, dir)
-		if got, s := w.after(settled), w.Status()[0]; got != "" || s.Err != nil || !s.LoadedAt.Equal(loaded) {
-			t.Errorf("first certificate restored: log is %q, status %+v, want the first status and an empty log", got, s)
+		if got, s := w.after(settled), w.Status()[0]; !strings.Contains(got, "credential file has the content in force again") || s.Err != nil || !s.LoadedAt.Equal(loaded) {
+			t.Errorf("first certificate restored: log is %q, status %+v, want the first status, and a line about it", got, s)
 		}
 		next.Write(t, dir)
 		if got, s := w.after(settled), w.Status()[0]; !strings.Contains(got, "credential file reloaded") || s.Err != nil || time.Until(s.NotAfter) < time.Hour {
@@ -254,4 +264,38 @@ func TestTokensThatCannotBeUsed(t *testing.T) {
 			t.Errorf("token %.20q: %v, want an error that does not contain it", content, err)
 		}
 	}
+}
+
+// TestReload checks that Reload loads changed files at once, rejects and names unusable content again, and says so, also
+// without files, and however often it is called.
+func TestReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := certs.WriteFile(t, t.TempDir(), "token", []byte("one\n"))
+		var calls credentials.PerRPCCredentials
+		w := watch(t, openToken(path, &calls))
+		for _, tt := range []struct{ content, want, logged string }{
+			{"one", "one", "changed=0 rejected=0 unchanged=1"},
+			{"two", "two", "changed=1 rejected=0 unchanged=0"},
+			{"", "two", "changed=0 rejected=1 unchanged=0"},
+			{"", "two", "it has no token"},
+			{"two", "two", "credential file has the content in force again"},
+			{"three", "three", "changed=1 rejected=0 unchanged=0"},
+		} {
+			certs.WriteFile(t, filepath.Dir(path), "token", []byte(tt.content))
+			logged := w.reloaded()
+			if got := authorization(t, calls); got != "Bearer "+tt.want {
+				t.Errorf("token %q: authorization of a call is %q, want %s", tt.content, got, tt.want)
+			}
+			if tt.logged != "" && !strings.Contains(logged, tt.logged) {
+				t.Errorf("token %q: log is %q, want %s", tt.content, logged, tt.logged)
+			}
+		}
+		if logged := w.after(settled); logged != "" {
+			t.Errorf("later, the log is %q, want nothing", logged)
+		}
+		none := watch(t, func(*tlsfiles.Watch) error { return nil })
+		if logged := none.reloaded(); !strings.Contains(logged, "changed=0 rejected=0 unchanged=0") {
+			t.Errorf("without files, the log is %q", logged)
+		}
+	})
 }
