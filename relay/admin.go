@@ -20,6 +20,7 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/generations"
+	"github.com/xdstender/tender/relay/logqueue"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/peers"
@@ -148,6 +149,7 @@ func (r overview) status() admin.Status {
 		},
 		Views: r.groups.inspector().status(now),
 		Files: r.credentialStatus(),
+		Log:   logStatus(r.logQueue),
 
 		Validation: r.validation(),
 	}
@@ -164,6 +166,17 @@ func (r overview) status() admin.Status {
 		s.Origins = append(s.Origins, status)
 	}
 	return s
+}
+
+// logStatus returns the state of the output of the log, or nil without a queue.
+func logStatus(q *logqueue.Queue) *admin.Log {
+	if q == nil {
+		return nil
+	}
+	stats := q.Stats()
+	log := &admin.Log{Dropped: make(map[string]int64), StalledSeconds: stats.Stalled.Seconds()}
+	stats.Dropped.Each(func(c logqueue.Class, n int64) { log.Dropped[c.String()] = n })
+	return log
 }
 
 // status returns the state of the origin without its name.

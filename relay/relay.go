@@ -19,6 +19,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/lint"
+	"github.com/xdstender/tender/relay/logqueue"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/telemetry"
 	"github.com/xdstender/tender/upstream/reconcile"
@@ -28,6 +29,10 @@ import (
 type Options struct {
 	// Logger receives the log records of the relay. If nil, they are discarded.
 	Logger *slog.Logger
+
+	// LogQueue is the queue between Logger and its output. The status and metrics show its state. It may be nil, and is
+	// not stable.
+	LogQueue *logqueue.Queue
 
 	// Level is the level of Logger. Operators can change it while the relay runs. If nil, they cannot.
 	Level *slog.LevelVar
@@ -64,7 +69,8 @@ type Relay struct {
 	settings    *settings
 	table       []Setting // of the configuration
 	log         *slog.Logger
-	level       *logLevel // nil if operators cannot change it
+	logQueue    *logqueue.Queue // nil if the state of the log is unknown
+	level       *logLevel       // nil if operators cannot change it
 	credentials *config.Credentials
 	chain       *chain
 	origins     origins
@@ -103,6 +109,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		settings:    settingsOf(&cfg, opts.Version),
 		table:       cfg.Table(),
 		log:         opts.Logger,
+		logQueue:    opts.LogQueue,
 		listeners:   listeners{xds: opts.Listeners, rest: opts.RESTListeners, admin: opts.AdminListeners},
 		version:     opts.Version,
 		identifier:  identifier(cfg.OwnID()),

@@ -67,6 +67,7 @@ func run(h host, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return exitOK
 	}
+	stderr = cmd.ErrOrStderr()
 	printError(stderr, err)
 	if _, wrong := errors.AsType[cli.UsageError](err); began && !wrong {
 		return exitFailure
@@ -132,6 +133,7 @@ func versionLine() string {
 // because an error may contain text from a peer that would control the terminal.
 func printError(w io.Writer, err error) {
 	unprintable := func(r rune) bool { return !unicode.IsPrint(r) && r != '\t' }
+	var text strings.Builder
 	for line := range strings.SplitSeq(strings.TrimSpace(err.Error()), "\n") {
 		if strings.TrimSpace(line) == "" {
 			continue
@@ -139,8 +141,9 @@ func printError(w io.Writer, err error) {
 		if strings.ContainsFunc(line, unprintable) {
 			line = strconv.Quote(line)
 		}
-		_, _ = fmt.Fprintf(w, "tender: %s\n", line)
+		fmt.Fprintf(&text, "tender: %s\n", line)
 	}
+	_, _ = io.WriteString(w, text.String())
 }
 
 // completeRest disables file completion for all commands and flags that define no completions.

@@ -80,7 +80,7 @@ func (cp *restartable) stop() {
 }
 
 // TestReal_Directory runs the binary as a relay of a directory and as its clients: tender get receives each change,
-// tender status describes the relay, and SIGTERM ends the streams and then the relay without an error.
+// tender status describes the relay, SIGHUP reads files again, SIGUSR1, SIGUSR2 and SIGPIPE do nothing, and SIGTERM ends the streams and then the relay without an error.
 func TestReal_Directory(t *testing.T) {
 	t.Parallel()
 	tender, err := os.Executable()
@@ -111,12 +111,16 @@ func TestReal_Directory(t *testing.T) {
 	write("second")
 	watched.AwaitLine(0, "removed first")
 
+	for _, sig := range []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGPIPE, syscall.SIGHUP} {
+		served.Signal(sig)
+	}
+	served.AwaitLine(0, "credential files read again on request")
 	served.Signal(syscall.SIGTERM)
 	watched.AwaitLine(0, "the server ended the stream")
 	if code := served.Wait(); code != exitOK {
 		t.Errorf("after SIGTERM, tender serve ended with %d, want 0", code)
 	}
-	if log := served.Log(); !strings.Contains(log, `"draining"`) || strings.Contains(log, `"level":"ERROR"`) || strings.Contains(log, `"level":"WARN"`) {
+	if log := served.Log(); !strings.Contains(log, `"draining"`) || !strings.Contains(log, `"drain ended"`) || !strings.Contains(log, `"relay ready"`) || strings.Contains(log, `"level":"ERROR"`) || strings.Contains(log, `"level":"WARN"`) {
 		t.Errorf("the log of tender serve has a warning, or lacks the drain:\n%s", log)
 	}
 }

@@ -26,8 +26,9 @@ func newServeCommand(h host) *cobra.Command {
 		Short: "Run the relay, configured by TENDER_… variables (see tender check)",
 		Long: "Serve runs the relay until a signal ends it. SIGTERM drains: streams end without an\n" +
 			"error within TENDER_DRAIN, so that clients connect to another relay. SIGINT, or a second\n" +
-			"SIGTERM, ends all streams at once. One more signal ends the process. tender check lists\n" +
-			"the variables that configure the relay.",
+			"SIGTERM, ends all streams at once. One more signal ends the process. SIGHUP reads the\n" +
+			"files of certificates, tokens and rules again. tender check lists the variables that\n" +
+			"configure the relay.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(h.environ())
@@ -36,25 +37,48 @@ func newServeCommand(h host) *cobra.Command {
 			}
 			level := new(slog.LevelVar)
 			level.Set(cfg.LogLevel)
-			log := newLogger(cmd.ErrOrStderr(), level, cfg.LogFormat)
-			received := make(chan os.Signal, 4)
-			signal.Notify(received, os.Interrupt, syscall.SIGTERM)
-			defer signal.Stop(received)
-			return serve(cmd.Context(), cfg, log, level, received)
+			log, queue := newQueuedLogger(cmd.ErrOrStderr(), level, cfg.LogFormat)
+			cmd.SetErr(lastWords{queue})
+			defer queue.Flush(lastWordsTime)
+			logLibraries(log, os.Getenv("GRPC_GO_LOG_SEVERITY_LEVEL"))
+			signals, stop := receiveSignals()
+			defer stop()
+			opts := relay.Options{Logger: log, LogQueue: queue, Level: level, Version: version, Served: debug.FreeOSMemory}
+			return serve(cmd.Context(), cfg, opts, signals)
 		},
 	}
 }
 
+// signals are the received signals.
+type signals struct {
+	end    <-chan os.Signal // SIGINT and SIGTERM
+	reload <-chan os.Signal // SIGHUP; of its own, so that many of them cannot displace a SIGTERM
+}
+
+// receiveSignals receives signals until stop is called. SIGPIPE, after the reader of the log has exited, and SIGUSR1 and
+// SIGUSR2 have no effect.
+func receiveSignals() (s signals, stop func()) {
+	end, reload := make(chan os.Signal, 4), make(chan os.Signal, 1)
+	signal.Notify(end, os.Interrupt, syscall.SIGTERM)
+	signal.Notify(reload, syscall.SIGHUP)
+	signal.Ignore(syscall.SIGPIPE, syscall.SIGUSR1, syscall.SIGUSR2)
+	return signals{end, reload}, func() {
+		signal.Stop(end)
+		signal.Stop(reload)
+	}
+}
+
 // serve runs the relay until ctx ends or a signal is received, and returns nil after a drain, also after a shortened
-// one. Operators can change level while the relay runs; if it is nil, they cannot.
-func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, level *slog.LevelVar, received <-chan os.Signal) error {
+// one.
+func serve(ctx context.Context, cfg relay.Config, opts relay.Options, s signals) error {
+	log := opts.Logger
 	limitMemory(ctx, log)
 	telemetry.LogMessages(log)
 	log.LogAttrs(ctx, slog.LevelInfo, "starting",
 		slog.String("origin", strings.Join(cfg.Origin, ",")),
 		slog.String("version", version),
 	)
-	r, err := relay.New(cfg, relay.Options{Logger: log, Level: level, Version: version, Served: debug.FreeOSMemory})
+	r, err := relay.New(cfg, opts)
 	if err != nil {
 		return err
 	}
@@ -65,7 +89,7 @@ func serve(ctx context.Context, cfg relay.Config, log *slog.Logger, level *slog.
 		slog.String("admin_listen", cmp.Or(addresses(r.AdminAddrs()), "off")),
 		slog.String("probe_listen", cmp.Or(addresses(r.ProbeAddrs()), "off")),
 	)
-	return untilSignalled(ctx, r, log, received)
+	return untilSignalled(ctx, r, log, s)
 }
 
 // addresses formats bound addresses as in TENDER_LISTEN. Port 0 is replaced by the port that the system chose.
@@ -85,12 +109,13 @@ func addresses(addrs []net.Addr) string {
 type runner interface {
 	Run(ctx context.Context) error
 	StopNow()
+	Reload()
 }
 
 // untilSignalled runs r until it returns. The first signal ends the context of r, which starts the drain. SIGINT, or a
 // second signal, calls StopNow, which closes all client streams. After that, a further signal makes untilSignalled
-// return nil while r still runs; the process then exits, which closes all connections.
-func untilSignalled(ctx context.Context, r runner, log *slog.Logger, received <-chan os.Signal) error {
+// return nil while r still runs; the process then exits, which closes all connections. SIGHUP calls Reload.
+func untilSignalled(ctx context.Context, r runner, log *slog.Logger, s signals) error {
 	ctx, drain := context.WithCancel(ctx)
 	defer drain()
 	ended := make(chan error, 1)
@@ -99,8 +124,13 @@ func untilSignalled(ctx context.Context, r runner, log *slog.Logger, received <-
 	for {
 		select {
 		case err := <-ended:
+			if ctx.Err() != nil {
+				log.Info("drain ended")
+			}
 			return err
-		case sig := <-received:
+		case <-s.reload:
+			r.Reload()
+		case sig := <-s.end:
 			log := log.With(slog.String("signal", sig.String()))
 			switch {
 			case hurried:

@@ -53,7 +53,7 @@ func TestServeStartsAndStops(t *testing.T) {
 		received <- os.Interrupt
 		cfg := config(t, "127.0.0.1:0")
 		cfg.RESTListen = tt.listen
-		if err := serve(t.Context(), cfg, newLogger(&out, slog.LevelInfo, "text"), nil, received); err != nil {
+		if err := serve(t.Context(), cfg, relay.Options{Logger: newLogger(&out, slog.LevelInfo, "text"), Version: version}, signals{end: received}); err != nil {
 			t.Errorf("serve: %v, want nil", err)
 		}
 		for _, want := range []string{
@@ -74,7 +74,7 @@ func TestServeNamesTheVariableOfAnAddressInUse(t *testing.T) {
 	}
 	defer taken.Close()
 	address := taken.Addr().String()
-	err = serve(t.Context(), config(t, address), slog.New(slog.DiscardHandler), nil, nil)
+	err = serve(t.Context(), config(t, address), relay.Options{Logger: slog.New(slog.DiscardHandler)}, signals{})
 	if err == nil || !strings.Contains(err.Error(), "TENDER_LISTEN") || !strings.Contains(err.Error(), address) {
 		t.Errorf("serve on %s, which is in use: %v, want an error that names TENDER_LISTEN and the address", address, err)
 	}
@@ -87,10 +87,14 @@ type fakeRelay struct {
 	hurried  chan struct{} // closed by StopNow
 	over     chan struct{} // closed by the test, so that "never" ends
 	hasEnded chan struct{} // closed when Run returns
+	reloads  chan struct{} // has an element per call of Reload
 }
 
 // StopNow implements runner.
 func (r *fakeRelay) StopNow() { close(r.hurried) }
+
+// Reload implements runner.
+func (r *fakeRelay) Reload() { r.reloads <- struct{}{} }
 
 // Run implements runner.
 func (r *fakeRelay) Run(ctx context.Context) error {
@@ -133,13 +137,42 @@ func TestSignals(t *testing.T) {
 			for _, sig := range tt.signals {
 				received <- sig
 			}
-			r := &fakeRelay{tt.ends, tt.result, make(chan struct{}), make(chan struct{}), make(chan struct{})}
-			err := untilSignalled(t.Context(), r, slog.New(slog.DiscardHandler), received)
+			r := &fakeRelay{tt.ends, tt.result, make(chan struct{}), make(chan struct{}), make(chan struct{}), nil}
+			err := untilSignalled(t.Context(), r, slog.New(slog.DiscardHandler), signals{end: received})
 			close(r.over)
 			<-r.hasEnded
 			if !errors.Is(err, tt.want) || tt.want == nil && err != nil {
 				t.Errorf("untilSignalled = %v, want %v", err, tt.want)
 			}
 		})
+	}
+}
+
+// TestSIGHUPReloads verifies that SIGHUP reads files again, before and during a drain, and that the log has the end of the
+// drain.
+func TestSIGHUPReloads(t *testing.T) {
+	var out logs.Log
+	end, reload := make(chan os.Signal, 2), make(chan os.Signal)
+	r := &fakeRelay{"hurried", nil, make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{}, 2)}
+	result := make(chan error, 1)
+	go func() {
+		result <- untilSignalled(t.Context(), r, newLogger(&out, slog.LevelInfo, "text"), signals{end, reload})
+	}() // awaited below
+	reload <- syscall.SIGHUP
+	<-r.reloads
+	if log := out.String(); log != "" {
+		t.Errorf("after SIGHUP, the log is\n%s", log)
+	}
+	end <- syscall.SIGTERM
+	reload <- syscall.SIGHUP
+	<-r.reloads
+	end <- syscall.SIGTERM
+	if err := <-result; err != nil {
+		t.Errorf("untilSignalled = %v, want nil", err)
+	}
+	for _, want := range []string{"msg=draining", `msg="ending all streams"`, `msg="drain ended"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the log has no %s:\n%s", want, out.String())
+		}
 	}
 }

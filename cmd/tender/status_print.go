@@ -31,6 +31,9 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	if fault := s.Relay.SnapshotFault; fault != "" {
 		t.Note("snapshots and decisions are NOT WRITTEN: %s", fault)
 	}
+	if warning := s.Log.Warning(); warning != "" {
+		t.Note("%s", warning)
+	}
 	t.Row()
 	t.origins(s.Origins, now)
 	t.Row()

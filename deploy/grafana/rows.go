@@ -98,6 +98,9 @@ var rows = []row{
 	}},
 	{"Limits and memory", []view{
 		graph("Memory", "How much of GOMEMLIMIT is used.", "percentunit", query{`max by (instance) (tender_memory_utilization{$relays})`, "{{instance}}"}),
+		graph("Log", "Records that were dropped since nobody read the log, by level; and how long it has not been read.", "",
+			query{`sum by (instance, level) (increase(tender_log_dropped_total{$relays}[$__rate_interval])) > 0`, "{{instance}} {{level}}"},
+			query{`max by (instance) (tender_log_stalled_seconds{$relays})`, "{{instance}} not read, in s"}),
 		graph("Resident memory", "As the system counts it, and the size of what views hold.", "bytes",
 			query{`max by (instance) (process_resident_memory_bytes{$relays})`, "{{instance}}"},
 			query{`sum by (instance) (tender_view_size_bytes{$groups})`, "{{instance}} views"}),

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/xdstender/tender/relay/logqueue"
 )
 
 // An Action is the audit record of one command of an operator. GET /api/v1/actions lists the newest ones.
@@ -106,7 +108,7 @@ func (a *actions) record(r *http.Request, c Caller, command string, args []byte,
 		action.Error = text[:min(len(text), maxActionBytes)]
 	}
 	a.add(action)
-	a.logger.LogAttrs(r.Context(), slog.LevelInfo, "operator action", attrs...)
+	a.logger.LogAttrs(logqueue.WithAudit(r.Context()), slog.LevelInfo, "operator action", attrs...)
 	if a.notify != nil {
 		a.notify(r.Context(), action)
 	}

@@ -1,6 +1,9 @@
 package admin
 
 import (
+	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,8 +19,44 @@ type Status struct {
 	Views   []View   `json:"views"`
 	Files   []Files  `json:"files"` // credential files
 
+	// Log is the state of the output of the log. Nil if it is unknown, in a program that embeds the relay.
+	Log *Log `json:"log,omitempty"`
+
 	// Validation has the findings about the served resources. Nil if TENDER_VALIDATE is off.
 	Validation *Validation `json:"validation,omitempty"`
+}
+
+// A Log is the state of the output of the log. The relay does not wait for an output that nobody reads, or that fails.
+type Log struct {
+	// Dropped counts the records that were not written since the start, by level; those of operator actions as audit.
+	Dropped map[string]int64 `json:"dropped"`
+
+	// StalledSeconds is the time since the output last took a part of the waiting records; 0 if none waits.
+	StalledSeconds float64 `json:"stalled_seconds"`
+}
+
+// stallSeconds is the value of StalledSeconds from which Warning reports it.
+const stallSeconds = 5
+
+// Warning returns a warning for operators if nobody reads the log or records were dropped. It is empty without one.
+func (l *Log) Warning() string {
+	if l == nil {
+		return ""
+	}
+	var warnings []string
+	if l.StalledSeconds >= stallSeconds {
+		warnings = append(warnings, "log NOT READ for "+humanize.Seconds(l.StalledSeconds)+": its records wait or are dropped")
+	}
+	var lost []string
+	for _, level := range slices.Sorted(maps.Keys(l.Dropped)) {
+		if n := l.Dropped[level]; n > 0 {
+			lost = append(lost, fmt.Sprintf("%d %s", n, level))
+		}
+	}
+	if len(lost) > 0 {
+		warnings = append(warnings, "log records DROPPED since the start: "+strings.Join(lost, ", "))
+	}
+	return strings.Join(warnings, "; ")
 }
 
 // A Relay is the process that sent the response.

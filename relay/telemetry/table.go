@@ -52,6 +52,22 @@ var table = []row{
 	{"tender.memory.utilization", gauge, "", "",
 		"Share of GOMEMLIMIT that the process uses, from 0 to 1; 0 without a limit. The log warns above 0.8.",
 		scalar(func(r *Reading) float64 { return r.Memory })},
+	{"tender.log.dropped", counter, "{record}", "level",
+		"Log records that were dropped because nobody read the log, or its disk was full. The level is that of the record, " +
+			"or audit for actions of operators.", func(r *Reading, put put) {
+			if r.Status.Log != nil {
+				for level, n := range r.Status.Log.Dropped {
+					put(float64(n), level)
+				}
+			}
+		}},
+	{"tender.log.stalled", gauge, "s", "",
+		"Time since the output of the log last took a part of the waiting records; 0 if none waits.",
+		func(r *Reading, put put) {
+			if r.Status.Log != nil {
+				put(r.Status.Log.StalledSeconds)
+			}
+		}},
 
 	{"tender.origin.connected", gauge, "", "origin", "1 if the active target is connected, else 0.",
 		origins(func(o *Origin) float64 { return boolValue(o.Status.Connected) })},

@@ -79,6 +79,7 @@ func full() Reading {
 			{Group: "user_agent_name=envoy", TypeURL: "example.com/a.C", Lagging: 2, LagSeconds: 2},
 		},
 		Status: admin.Status{
+			Log: &admin.Log{Dropped: map[string]int64{"debug": 66, "audit": 67}, StalledSeconds: 68},
 			Validation: &admin.Validation{
 				Checked: 64, Counts: []admin.FindingCount{{Kind: "invalid", TypeURL: clusters, Count: 65}},
 			},
@@ -230,6 +231,7 @@ func TestValues(t *testing.T) {
 		"rollouts_total default superseded": 59, "rollouts_total default undone": 63,
 		"view_resources " + envoy + " default cds": 28, "view_resources " + envoy + " default other": 31,
 		"view_size_bytes " + envoy + " default cds": 29, "view_size_bytes " + envoy + " default other": 32,
+		"log_dropped_total debug": 66, "log_dropped_total audit": 67, "log_stalled_seconds": 68,
 		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,
 		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_unusable": 1,
 		"snapshots_rejected_total foreign": 40,
@@ -359,7 +361,7 @@ func TestTable(t *testing.T) {
 		}
 		for _, label := range strings.Fields(row.labels) {
 			if !slices.Contains([]string{"origin", "group", "type", "reason", "kind", "outcome", "version", "limit", "part",
-				"file", "state", "cohort"}, label) {
+				"file", "state", "cohort", "level"}, label) {
 				t.Errorf("%s: unknown label %s; if it is bounded, add it to this test", row.name, label)
 			}
 		}
