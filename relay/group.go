@@ -400,7 +400,7 @@ func (g *groups) scheduleRemoval(gr *group) {
 func (g *groups) remove(gr *group, evicted bool) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)
-		g.rejections.limitLogged.Store(false)
+		g.rejections.hasRoom()
 	}
 	gr.creator.Release()
 	g.labels.End(gr.label, gr.counts.Types())

@@ -38,6 +38,13 @@ func (l *rejectionLog) write(err error, key string, n *corepb.Node, peer string)
 	}
 }
 
+// hasRoom logs that there is room for a new group, if the opposite was logged.
+func (l *rejectionLog) hasRoom() {
+	if l.limitLogged.Swap(false) {
+		l.log.Info("node group limit no longer reached; clients of new groups are accepted")
+	}
+}
+
 // A groupQuota limits the number of node groups that each peer creates, and their rate (B.35). A group counts for the
 // peer that created it until it is removed, because a group without clients still has upstream streams. Groups that
 // were restored from a snapshot count for no peer. It is guarded by groups.mu.

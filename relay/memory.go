@@ -52,8 +52,8 @@ func bufferedBytes(m memory, maxRequest int) int {
 	return max(int(m.limit/4), guard.UnreadOfPeer*maxRequest)
 }
 
-// watchMemory logs a warning when memory use reaches memoryHigh, and again only after it fell below memoryLow. It
-// returns when ctx ends.
+// watchMemory logs a warning when memory use reaches memoryHigh, and its end when it falls below memoryLow. It returns when
+// ctx ends.
 func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
 	tick := time.NewTicker(memoryInterval)
 	defer tick.Stop()
@@ -64,7 +64,9 @@ func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
 			log.Warn("memory use is close to GOMEMLIMIT; garbage collection takes more CPU",
 				slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
 			warned = true
-		case at < memoryLow:
+		case at < memoryLow && warned:
+			log.Info("memory use is no longer close to GOMEMLIMIT",
+				slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
 			warned = false
 		}
 		select {

@@ -263,6 +263,7 @@ func (r *Relay) Run(ctx context.Context) error {
 // setReady reports the relay as SERVING in health checks. Only a drain reverts that.
 func (r *Relay) setReady() {
 	if !r.ready.Swap(true) {
+		r.log.Info("relay ready")
 		r.servers.setHealth(healthpb.HealthCheckResponse_SERVING)
 	}
 }

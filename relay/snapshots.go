@@ -50,6 +50,7 @@ type snapshots struct {
 	log      *slog.Logger
 
 	failures guard.LogLimiter // limits log messages about failed writes
+	failed   bool             // a write failed in this or the last round; owned by write once the relay runs
 
 	directories map[int]*cache.Snapshot // by origin; owned by restore
 
@@ -407,7 +408,8 @@ func (s *snapshots) write() {
 	s.mu.Lock()
 	saving, removed := maps.Clone(s.views), maps.Clone(s.removed)
 	s.mu.Unlock()
-	now := time.Now()
+	now, before := time.Now(), s.failed
+	s.failed = false
 	for key, was := range removed {
 		s.logFailure(&was.header, s.saveRemoved(was, now))
 		s.mu.Lock()
@@ -419,6 +421,9 @@ func (s *snapshots) write() {
 	s.dir.RemoveEvicted(now.Add(-s.settings.maxSnapshotAge))
 	for _, v := range saving {
 		s.logFailure(&v.header, s.save(v, now))
+	}
+	if before && !s.failed { // a failed write is repeated in each round
+		s.log.Info("snapshots written again")
 	}
 }
 
@@ -492,6 +497,7 @@ func (s *snapshots) removeFile(v *viewSnapshot) error {
 
 // logFailure logs err, unless it is nil or the log limit is reached.
 func (s *snapshots) logFailure(h *cache.Header, err error) {
+	s.failed = s.failed || err != nil
 	if err != nil && s.failures.Allow() {
 		s.log.Error("snapshot not written; the previous snapshot is kept", slog.String("origin_name", h.Origin),
 			slog.String("group", h.Group),

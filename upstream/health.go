@@ -26,6 +26,7 @@ type streamLimiter struct {
 	refilledAt time.Time       // when tokens were last added; zero before the first call of allow
 	waiting    []*streamWaiter // in order of arrival
 	logLimit   rate.Sometimes
+	logged     bool // streams that wait were logged, and not their end
 }
 
 // A streamWaiter is a stream that may have to wait. Only the loop that opens the stream may use it.
@@ -69,6 +70,7 @@ func (p *streamLimiter) allow(l *streamWaiter, now time.Time) (next time.Time, o
 		if place == len(p.waiting) {
 			p.waiting, l.waiting = append(p.waiting, l), true
 			p.logLimit.Do(func() {
+				p.logged = true
 				p.log.Warn("upstream streams delayed by the rate limit",
 					slog.Int("waiting", len(p.waiting)), slog.Int("per_minute", streamsPerMinute))
 			})
@@ -93,6 +95,10 @@ func (p *streamLimiter) stopWaiting(l *streamWaiter) {
 // remove removes a stream from the queue. The caller must hold mu.
 func (p *streamLimiter) remove(l *streamWaiter) {
 	p.waiting, l.waiting = slices.DeleteFunc(p.waiting, func(o *streamWaiter) bool { return o == l }), false
+	if len(p.waiting) == 0 && p.logged {
+		p.log.Info("upstream streams no longer delayed by the rate limit")
+		p.logged = false
+	}
 }
 
 // refund returns the token of a stream that was never opened.

@@ -3,6 +3,7 @@ package upstream
 import (
 	"log/slog"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +15,8 @@ import (
 // that gives up delays no other, and a stream that was never opened does not count.
 func TestB35_StreamRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newStreamLimiter(&Config{StreamBurst: 3, Logger: slog.New(slog.DiscardHandler)})
+		var log strings.Builder
+		p := newStreamLimiter(&Config{StreamBurst: 3, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 		lines := make([]adsStream, 10)
 		take := func(i int, want bool) {
 			t.Helper()
@@ -48,6 +50,9 @@ func TestB35_StreamRateLimit(t *testing.T) {
 		p.stopWaiting(&lines[3].waiter)
 		p.stopWaiting(&lines[3].waiter)
 		check.Equal(t, "waiting streams", p.waitingCount(), 0)
+		for _, line := range []string{"upstream streams delayed by the rate limit", "upstream streams no longer delayed"} {
+			check.Equal(t, line, strings.Count(log.String(), line), 2) // the second time an hour later
+		}
 		unbounded := newStreamLimiter(&Config{})
 		for range 1000 {
 			if _, ok := unbounded.allow(&lines[0].waiter, time.Now()); !ok {

@@ -122,6 +122,9 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 		v.log = withTraceIDs(v.log, trace)
 		defer func() { trace.Answered(err) }()
 	}
+	if v.silenceLogged {
+		v.log.Info("origin sends responses again")
+	}
 	l.warnSilentAt, v.silenceLogged = time.Time{}, false
 	if l.sotw != nil && v.batchSize > 0 {
 		v.batchAt = now // names may have waited for this response

@@ -133,6 +133,9 @@ func TestB15_AlarmIsRepeated(t *testing.T) {
 		if n := r.log.count("removals still held"); n != 1 {
 			t.Errorf("%d repeated log lines although no removal is pending, want 1", n)
 		}
+		if n := r.log.count("removals no longer held"); n != 1 {
+			t.Errorf("logged %d times that no removals are held, want once", n)
+		}
 	})
 }
 

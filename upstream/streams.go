@@ -40,6 +40,7 @@ type adsStream struct {
 	retry        *backoff.ExponentialBackOff
 	retryAt      time.Time // when to open the next stream
 
+	endLogged    bool         // the failure of the last stream was logged, and not the next stream
 	notConnected bool         // the last attempt failed because there was no connection
 	waiter       streamWaiter // in the session's limiter
 	warnSilentAt time.Time    // when to log that no response arrived; zero if not expected, or received

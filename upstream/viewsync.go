@@ -262,7 +262,10 @@ func (v *viewSync) streamOpened(l *adsStream, now time.Time) {
 	if l.role == main {
 		v.log.Info("connected to the origin", slog.String("origin", v.cfg.Targets[v.target]))
 		v.w.SetConnected(true)
+	} else if l.endLogged {
+		v.log.Info("auxiliary stream opened", slog.String("origin", v.cfg.Targets[v.target]))
 	}
+	l.endLogged = false
 	for _, s := range v.ordered() {
 		v.subscribeAll(l, s, now)
 	}
@@ -322,6 +325,7 @@ func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 	if !fallBack {
 		if f := v.logEnd(role, err, wait); f != nil {
 			v.control.failure.Store(f)
+			l.endLogged = true
 		}
 	}
 	if role == auxiliary {

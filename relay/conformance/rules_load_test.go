@@ -304,6 +304,9 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 		sleep(6 * time.Minute)
 		loads.stream(t, loads.streamCount()-1).requestReports(t, 20*time.Second)
 		expectEqual(t, "requested once the origin accepts reports", a.requestedReports(), "10s all, 20s all")
+		if n := r.Log.Count("origin accepts load reports again"); n != 2 {
+			t.Errorf("logged %d times that the origin accepts load reports again, want twice", n)
+		}
 		a.expectEnd()
 	})
 }

@@ -77,6 +77,11 @@ func TestH09_AFullDiskDoesNotUndoARollback(t *testing.T) {
 
 		fill(t, ^uint64(0))
 		sleep(20 * time.Minute)
+		for _, line := range []string{"snapshots written again", "operator decisions written again"} {
+			if n := r.Log.Count(line); n != 1 {
+				t.Errorf("once there is room: logged %d times %q, want once", n, line)
+			}
+		}
 		if f := r.frozen(); f == nil || !f.SurvivesRestart {
 			t.Errorf("once there is room: %+v, want a rollback that survives a restart", f)
 		}

@@ -169,7 +169,7 @@ func InspectBounded(r *wire.Resource) *Facts {
 	return Inspect(r.TypeURL, r.Value())
 }
 
-// log logs the findings of a view that are not in the result before.
+// log logs the findings of a view that are not in the result before, and those of it that have ended.
 func (l *Linter) log(f *followed, before *result) {
 	unlogged := 0
 	for _, finding := range f.last.findings {
@@ -182,6 +182,13 @@ func (l *Linter) log(f *followed, before *result) {
 		}
 		l.cfg.Logger.Warn("resource failed validation", slog.String("group", f.Group), slog.String("type_url", finding.TypeURL),
 			slog.String("name", finding.Name), slog.String("kind", string(finding.Kind)), slog.String("detail", finding.Detail))
+	}
+	for _, finding := range before.findings {
+		if _, remains := slices.BinarySearchFunc(f.last.findings, finding, Finding.Compare); !remains && l.lines.Allow() {
+			l.cfg.Logger.Info("resource no longer fails validation", slog.String("group", f.Group),
+				slog.String("type_url", finding.TypeURL), slog.String("name", finding.Name),
+				slog.String("kind", string(finding.Kind)))
+		}
 	}
 	if unlogged > 0 {
 		l.cfg.Logger.Warn("more resources failed validation than are logged", slog.String("group", f.Group), slog.Int("more", unlogged))

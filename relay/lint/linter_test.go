@@ -132,6 +132,9 @@ func TestLinter_References(t *testing.T) {
 		if n := strings.Count(r.logged.String(), "resource failed validation"); n != 2 {
 			t.Errorf("%d lines in the log, want 2, one per new finding:\n%s", n, r.logged)
 		}
+		if n := strings.Count(r.logged.String(), "resource no longer fails validation"); n != 2 {
+			t.Errorf("%d lines in the log about findings that ended, want 2:\n%s", n, r.logged)
+		}
 	})
 }
 

@@ -79,8 +79,17 @@ func (c checks) record(r checkResult) {
 				slog.String("edition", c.edition.id), slog.Any("err", r.err))
 		}
 	case r.RejectReason != "":
+		c.responds()
 		c.verdict, c.detail, c.failingSince = r.Verdict, "no: "+r.RejectReason, time.Time{}
 	default:
+		c.responds()
 		c.verdict, c.detail, c.failingSince = r.Verdict, "go", time.Time{}
+	}
+}
+
+// responds logs the first result after failures of the check.
+func (c checks) responds() {
+	if !c.failingSince.IsZero() {
+		c.cfg.Logger.Info("rollout check responds again", slog.String("edition", c.edition.id))
 	}
 }

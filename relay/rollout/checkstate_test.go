@@ -4,6 +4,7 @@ import (
 	"errors"
 	"iter"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,8 +13,9 @@ import (
 
 // TestCheckFailureOutlastsEdition verifies that a new edition does not reset the start of a failure of the check.
 func TestCheckFailureOutlastsEdition(t *testing.T) {
+	var log strings.Builder
 	c := NewController(ControllerConfig{
-		Config: Config{Stages: Stages{{Duration: time.Minute}}, Checked: true}, Logger: slog.New(slog.DiscardHandler),
+		Config: Config{Stages: Stages{{Duration: time.Minute}}, Checked: true}, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
 	}, nil)
 	at := time.Unix(1e9, 0)
@@ -28,6 +30,12 @@ func TestCheckFailureOutlastsEdition(t *testing.T) {
 	c.checks().record(checkResult{c.machine.State().Edition, allowed, nil})
 	if !c.failingSince.IsZero() {
 		t.Errorf("after a verdict: failing since %v, want zero", c.failingSince)
+	}
+	c.checks().record(checkResult{c.machine.State().Edition, allowed, nil})
+	for _, line := range []string{"rollout check failed", "rollout check responds again"} {
+		if n := strings.Count(log.String(), line); n != 1 {
+			t.Errorf("logged %d times %q, want once:\n%s", n, line, log.String())
+		}
 	}
 }
 

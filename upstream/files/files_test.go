@@ -182,7 +182,7 @@ func TestB28_DeletedDirectoryRemovesNothing(t *testing.T) {
 	m.until("a=1")
 	writeFiles(t, dir+".away", "mesh.yaml", clusters("a=2"))
 	check.OK(t, os.Rename(dir+".away", dir))
-	m.log.await(t, slog.LevelInfo, "no removals pending")
+	m.log.await(t, slog.LevelInfo, "removals no longer held")
 	m.until("a=2")
 }
 

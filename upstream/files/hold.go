@@ -106,7 +106,7 @@ func (s *set) Apply(u wire.Update) (c cache.Change) {
 // there is no file at all, every removal is suspect. A served type stays, even if it is empty. A set that has not
 // changed keeps its pointer. serve returns when to call it again; zero if no removal is pending.
 func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty bool, now time.Time) (next time.Time) {
-	was, held := r.serving, r.group.HeldRemovals()
+	was := r.serving
 	r.group.StartSecondLooks(now) // this read is the second check of pending removals
 	all := maps.Clone(was)
 	maps.Copy(all, found)
@@ -133,9 +133,6 @@ func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty
 		if before := was[typeURL]; before != nil && before != set && before.equal(set) {
 			r.serving[typeURL] = before // keep the pointer: Apply has made an equal copy
 		}
-	}
-	if held > 0 && r.group.HeldRemovals() == 0 {
-		r.log.Info("no removals pending", slog.String("dir", r.dir))
 	}
 	return next
 }

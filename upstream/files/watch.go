@@ -76,6 +76,9 @@ func (d *dirWatch) renew() {
 		d.warn(err)
 		return
 	}
+	if d.warningLogged {
+		d.log.Info("directory is watched again", slog.String("dir", d.dir))
+	}
 	d.watched, d.warningLogged = info, false
 }
 

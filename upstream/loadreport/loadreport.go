@@ -126,6 +126,7 @@ type reporter struct {
 	retry               *backoff.ExponentialBackOff
 	acceptedAt          time.Time // when the relay last sent a report or the origin requested reports
 	unimplementedLogged bool      // the lack of LRS was logged; reset once the origin requests reports
+	troubleLogged       bool      // that, or the end of a stream, was logged; reset likewise
 	intervalLogged      bool      // a requested interval that is too short was logged
 }
 
@@ -167,16 +168,17 @@ func (r *reporter) wait(answered bool, err error) time.Duration {
 		if !r.unimplementedLogged {
 			r.log.Warn("origin does not accept load reports: they are discarded", slog.Any("err", err))
 		}
-		r.unimplementedLogged = true
+		r.unimplementedLogged, r.troubleLogged = true, true
 		return time.Duration(float64(unimplementedWait) * (0.8 + 0.4*rand.Float64()))
 	}
 	var wait time.Duration
 	if answered {
 		r.retry.Reset()
-		r.unimplementedLogged, wait = false, rand.N(upstream.ReconnectMax)
+		wait = rand.N(upstream.ReconnectMax)
 	} else {
 		wait = r.retry.NextBackOff()
 	}
+	r.troubleLogged = true
 	level := slog.LevelWarn
 	if errors.Is(err, io.EOF) || errors.Is(err, errFailedBack) {
 		level = slog.LevelInfo // servers close streams to spread their clients
@@ -240,6 +242,10 @@ func (r *reporter) configure(st *reportStream, req *lrspb.LoadStatsResponse) (ch
 	if age := time.Since(r.acceptedAt); !st.configured() && age > maxReportAge {
 		r.loads.Take()
 		r.log.Info("old load reports dropped: the origin has not accepted them", slog.Duration("age", age.Round(time.Second)))
+	}
+	if !st.configured() && r.troubleLogged {
+		r.log.Info("origin accepts load reports again")
+		r.troubleLogged, r.unimplementedLogged = false, false
 	}
 	r.acceptedAt = time.Now()
 	before := st.interval

@@ -139,6 +139,7 @@ func (s *Set) logHeld(now time.Time) (next time.Time) {
 				"changes still held: use tender release or tender discard", s.breakingAttrs(s.TypeURL)...)
 		}
 	}
+	s.logReleased(n, s.count(breaking))
 	if n == 0 {
 		return next
 	}
@@ -152,6 +153,17 @@ func (s *Set) logHeld(now time.Time) (next time.Time) {
 		next = Earlier(next, s.heldUntil)
 	}
 	return next
+}
+
+// logReleased logs that no change is held any longer, after whatever has ended that: the origin, an operator or the time.
+func (s *Set) logReleased(held, breaking int) {
+	if s.heldLogged > 0 && held == 0 {
+		s.group.cfg.Logger.Info("removals no longer held", slog.String("type_url", s.TypeURL))
+	}
+	if s.breakingLogged > 0 && breaking == 0 {
+		s.group.cfg.Logger.Info("changes no longer held", slog.String("type_url", s.TypeURL))
+	}
+	s.heldLogged, s.breakingLogged = held, breaking
 }
 
 // holds returns the pending and the discarded changes, one hold per state.

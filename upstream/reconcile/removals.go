@@ -46,6 +46,8 @@ type removals struct {
 	heldSince, heldUntil, alarmAt time.Time // of the changes in state held
 	breakingAlarmAt               time.Time // of the changes in state breaking
 
+	heldLogged, breakingLogged int // number of these changes when logReleased was last called
+
 	secondLook  bool // the second look has started
 	secondLooks int  // second looks that have started
 }
