@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
@@ -27,6 +29,9 @@ func TestB4_SilentOriginIsReported(t *testing.T) {
 				t.Errorf("no log line contains %q", text)
 			}
 		}
+		r.Accept(t.Context()).Send(&discoverypb.DeltaDiscoveryResponse{TypeUrl: clusters})
+		r.pass(time.Second)
+		check.Equal(t, "lines about the end of the silence", r.log.count("origin sends responses again"), 1)
 	})
 }
 

@@ -234,3 +234,21 @@ func TestB42_CheckSaysThatTheDirectoryForSnapshotsCannotBeUsed(t *testing.T) {
 		t.Errorf("after tender check, the directory contains %v, error %v, want 3 entries", entries, err)
 	}
 }
+
+// TestB43_CheckShowsInvalidOpenTelemetryVariables verifies that tender check warns of them with the exit code 0, since
+// tender serve starts in spite of them.
+func TestB43_CheckShowsInvalidOpenTelemetryVariables(t *testing.T) {
+	t.Setenv("TENDER_ORIGIN", "a:1")
+	t.Setenv("OTEL_RESOURCE_ATTRIBUTES", "a=b,")
+	t.Setenv("OTEL_TRACES_EXPORTER", "carrier-pigeon")
+	code, stdout, stderr := execute("check", "-o", "json")
+	warnings := decodeReport(t, stdout).Warnings
+	if code != exitOK || stderr != "" || len(warnings) != 2 || !strings.HasPrefix(warnings[0], `OTEL_TRACES_EXPORTER="carrier-pigeon": `) ||
+		!strings.HasPrefix(warnings[1], `OTEL_RESOURCE_ATTRIBUTES="a=b,": `) {
+		t.Errorf("tender check: code %d, stderr %q, warnings %q, want 0 and both variables", code, stderr, warnings)
+	}
+	t.Setenv("OTEL_SDK_DISABLED", "true")
+	if code, _, stderr := execute("check"); code != exitOK || stderr != "" {
+		t.Errorf("with a disabled SDK: code %d, stderr %q, want 0 and nothing", code, stderr)
+	}
+}

@@ -234,6 +234,11 @@ func TestR018_NoRoomForTheGroupOfALaterNode(t *testing.T) {
 		proto.Merge(of, node("three"))
 		alone.Reconnect(r.Conn())
 		expectNames(t, alone.Recv(t.Context()), typeCDS, "third")
+		for _, line := range []string{"node group limit reached", "node group limit no longer reached"} {
+			if n := r.Log.Count(line); n != 1 {
+				t.Errorf("logged %d times %q, want once", n, line)
+			}
+		}
 		o.Put(relaytest.Cluster("a", "changed"))
 		recvAndAck(t, stable, typeCDS, "a") // its stream was not affected
 	})

@@ -117,6 +117,9 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 			Class: "stale", Badge: "not ready", Text: "The relay is not ready", Note: strings.Join(s.Relay.NotReady, "; "),
 		})
 	}
+	if warning := s.Log.Warning(); warning != "" {
+		alerts = append(alerts, alert{Class: "stale", Badge: "log", Text: warning})
+	}
 	for i := range s.Origins {
 		alerts = append(alerts, originAlerts(&s.Origins[i], now)...)
 	}

@@ -241,11 +241,13 @@ func TestAlerts(t *testing.T) {
 		{Files: []admin.File{{Variable: "TENDER_TLS_CERT"}}, Error: "no key"},
 		{Files: []admin.File{{Variable: "TENDER_AUTHZ"}}},
 	}
+	s.Log = &admin.Log{Dropped: map[string]int64{"debug": 7, "error": 0}, StalledSeconds: 90}
 	p := newPages(t, &fakeFleet{clients: 3, refusal: "no"}, func() admin.Status { return s })
 	_, body := get(p, "/")
 	at := -1
 	for _, want := range []string{
-		"The relay is not ready", "the origin was not reached yet", "Origin default is not connected", "connection refused",
+		"The relay is not ready", "the origin was not reached yet",
+		"log NOT READ for 1m30s", "DROPPED since the start: 7 debug", "Origin default is not connected", "connection refused",
 		"2 of 5 files of origin default are invalid", "a.yaml:3: no name; and 1 more",
 		"30 removals of origin default are held", "tender release --origin default", "stale for 3m20s",
 		"TENDER_TLS_CERT: the files on disk are not in use: no key", "1 of 3 clients refuses cds",
@@ -258,7 +260,7 @@ func TestAlerts(t *testing.T) {
 		}
 		at = next
 	}
-	for _, want := range []string{"not ready", "lost", "files", "held", "stale", "frozen"} {
+	for _, want := range []string{"not ready", "log", "lost", "files", "held", "stale", "frozen"} {
 		if !strings.Contains(body, `<span class="badge">`+want+"</span>") {
 			t.Errorf("no alert has the badge %q", want)
 		}

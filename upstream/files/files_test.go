@@ -1,6 +1,7 @@
 package files
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -394,4 +395,19 @@ func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 			t.Errorf("after an hour: %d resources by name, %d members, %d in the collection, want 2, 3 and 1", n, m, c)
 		}
 	})
+}
+
+// TestB43_DirectoryIsWatchedAgain checks that the log has the end of a failed watch of a directory, once.
+func TestB43_DirectoryIsWatchedAgain(t *testing.T) {
+	var log strings.Builder
+	d := newDirWatch(Config{Dir: t.TempDir(), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	defer d.close()
+	d.warn(errors.New("no watch left"))
+	d.renew()
+	d.renew()
+	for _, line := range []string{"directory cannot be watched", "directory is watched again"} {
+		if n := strings.Count(log.String(), line); n != 1 {
+			t.Errorf("logged %d times %q, want once:\n%s", n, line, log.String())
+		}
+	}
 }
