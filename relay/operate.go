@@ -402,10 +402,13 @@ func (r audits) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits,
 		byOrigin = make([][]admin.ViewAudit, len(r.origins))
 		running  sync.WaitGroup
 	)
+	answer.Skipped = r.directories(of.Origin)
+	if n := len(answer.Skipped); n > 0 && (of.Origin != "" || n == len(r.origins)) {
+		err := fmt.Errorf("origin %q: %w", answer.Skipped[0].Origin, upstream.ErrNoAudit)
+		return admin.Audits{Views: []admin.ViewAudit{}}, admin.Refuse(http.StatusBadRequest, err)
+	}
 	for i, o := range r.origins {
-		if _, files := o.(filesOrigin); files && of.Origin != "" && of.Origin == r.settings.origins[i].Name {
-			return answer, admin.Refuse(http.StatusBadRequest, fmt.Errorf("origin %q: %w", of.Origin, upstream.ErrNoAudit))
-		} else if files {
+		if _, files := o.(filesOrigin); files {
 			continue
 		}
 		running.Go(func() { // awaited below
@@ -424,6 +427,17 @@ func (r audits) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits,
 		answer.Views = append(answer.Views, views...)
 	}
 	return answer, nil
+}
+
+// directories returns the directories among the origins, or of one origin, which an audit skips.
+func (r audits) directories(origin string) (skipped []admin.SkippedAudit) {
+	for i, o := range r.origins {
+		name := r.settings.origins[i].Name
+		if _, files := o.(filesOrigin); files && (origin == "" || origin == name) {
+			skipped = append(skipped, admin.SkippedAudit{Origin: name, Reason: upstream.ErrNoAudit.Error()})
+		}
+	}
+	return skipped
 }
 
 // auditView audits one view. any is false if the view has no subscriptions to audit.

@@ -69,6 +69,9 @@ func (e *exporters) emitAction(ctx context.Context, a admin.Action) {
 			"tender.reason": a.Reason, "tender.arguments": string(a.Arguments), "error.message": a.Error,
 		},
 	}
+	if a.DryRun {
+		event.Attributes["tender.dry_run"] = "true"
+	}
 	if event.Failed {
 		event.Attributes["error.type"] = strconv.Itoa(a.Code)
 	}

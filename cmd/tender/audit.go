@@ -31,7 +31,7 @@ func newAuditCommand(h host) *cobra.Command {
 			"relay opens a separate upstream stream, subscribes again without initial versions, and\n" +
 			"compares names, versions and bytes. It changes nothing. A node group takes some seconds,\n" +
 			"a minute at most, and as much memory as the group itself. The exit code is 1 if there\n" +
-			"are differences.",
+			"are differences, or if all origins are directories, which cannot be audited.",
 		Example: "  tender audit\n  tender audit --type cds\n  tender audit --origin default --group user_agent_name=envoy -o json",
 		Args:    cobra.NoArgs,
 	}
@@ -63,7 +63,7 @@ func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditS
 		return cmp.Or(output.Print(w, answers, nil), checkFleet(answers))
 	}
 	return sendCommand(ctx, client, fleet, "audit", of, w, func(found admin.Audits) error {
-		err := output.Print(w, found, func() error { return printAudits(w, found.Views) })
+		err := output.Print(w, found, func() error { return printAudits(w, &found) })
 		return cmp.Or(err, checkViews(found.Views))
 	})
 }
@@ -98,8 +98,14 @@ func checkViews(views []admin.ViewAudit) error {
 	return nil
 }
 
-// printAudits writes a table with the counts of each type, and then the differing resources.
-func printAudits(w io.Writer, views []admin.ViewAudit) error {
+// printAudits writes the skipped origins, a table with the counts of each type, and then the differing resources.
+func printAudits(w io.Writer, found *admin.Audits) error {
+	views := found.Views
+	for _, s := range found.Skipped {
+		if _, err := fmt.Fprintf(w, "origin %s not audited: %s\n", cli.Printable(s.Origin), cli.Printable(s.Reason)); err != nil {
+			return err
+		}
+	}
 	if len(views) == 0 {
 		_, err := fmt.Fprintln(w, "no subscriptions to audit for this choice")
 		return err

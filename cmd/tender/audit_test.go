@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -59,6 +60,28 @@ func testAudit(t *testing.T) {
 	forgetful.Store(true)
 	must(t, exitFailure, []string{"cds 1 0 0 0 0 1", "missing there: the relay has version", "at least one view differs from its origin, or could not be compared"}, "audit", "--type", "cds")
 	must(t, exitOK, []string{"cart", "web"}, "get", "-a", r.target, "cds")
+}
+
+// TestAuditOfADirectory checks that an audit of a relay that has only directories is an error, with the reason, and that
+// an audit of others names the directories that it skips.
+func TestAuditOfADirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		startRemote(t, instance.Options{Env: []string{"TENDER_ORIGIN=file://" + t.TempDir()}})
+		for _, args := range [][]string{nil, {"-o", "json"}, {"--origin", "default"}} {
+			code, stdout, stderr := execute(append([]string{"audit"}, args...)...)
+			if code != exitFailure || stdout != "" || !strings.Contains(stderr, `origin "default": the origin is a directory`) {
+				t.Errorf("tender audit %q: code %d, %q, %q, want 1 and the reason", args, code, stdout, stderr)
+			}
+		}
+	})
+	var text strings.Builder
+	mixed := admin.Audits{
+		Views:   []admin.ViewAudit{{Origin: "default", Group: "g", Types: []admin.TypeAudit{{TypeURL: "t", Equal: 1}}}},
+		Skipped: []admin.SkippedAudit{{Origin: "files", Reason: "it is a directory"}},
+	}
+	if err := printAudits(&text, &mixed); err != nil || !strings.HasPrefix(text.String(), "origin files not audited: it is a directory\n") {
+		t.Errorf("printAudits: %v, %q, want the skipped origin first", err, text.String())
+	}
 }
 
 // TestFleetAuditResult checks the result of an audit of a tier whose responses are printed as JSON.

@@ -112,7 +112,7 @@ func TestFleetIsSeenFromOneRelay(t *testing.T) {
 	reader := s.certificate(rita)
 	code, stdout, stderr := execute(append([]string{"status", "--fleet", "-o", "json", "--admin", s.addr}, reader...)...)
 	var found admin.FleetStatus
-	if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != exitOK || len(found.Relays) != 5 {
+	if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != exitFailure || len(found.Relays) != 5 {
 		t.Fatalf("tender status --fleet: error %v, code %d, %s%s, want 5 relays", err, code, stdout, stderr)
 	}
 	for i, want := range []string{"relay-0", "connection refused", "is not that of a relay", "has more than 4194304 bytes", "relay-1"} {
@@ -125,8 +125,8 @@ func TestFleetIsSeenFromOneRelay(t *testing.T) {
 	if strings.Count(stdout, "UNREACHABLE") != 3 || !strings.Contains(stdout, "relay-1") {
 		t.Errorf("tender status --fleet prints %s, want 3 unreachable peers and relay-1", stdout)
 	}
-	if code, stdout, _ = execute(append([]string{"status", "--fleet", "-o", "yaml", "--admin", s.addr}, reader...)...); code != exitOK || !strings.Contains(stdout, "node_id: relay-1") {
-		t.Errorf("tender status --fleet -o yaml: code %d, %s, want 0 and relay-1", code, stdout)
+	if code, stdout, _ = execute(append([]string{"status", "--fleet", "-o", "yaml", "--admin", s.addr}, reader...)...); code != exitFailure || !strings.Contains(stdout, "node_id: relay-1") {
+		t.Errorf("tender status --fleet -o yaml: code %d, %s, want 1, since peers are not reachable, and relay-1", code, stdout)
 	}
 }
 

@@ -99,8 +99,11 @@ func printActions(w io.Writer, actions []admin.Action, now time.Time) error {
 	t.Row("TIME", "AGO", "COMMAND", "OPERATOR", "FROM", "RESULT", "REASON")
 	for _, a := range actions {
 		result := "done"
-		if a.Code != http.StatusOK {
+		switch {
+		case a.Code != http.StatusOK:
 			result = fmt.Sprint(a.Code)
+		case a.DryRun:
+			result = "dry run"
 		}
 		from := cmp.Or(a.From, "-")
 		if a.Via != "" {

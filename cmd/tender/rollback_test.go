@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,6 +28,11 @@ func TestRollbackCommands(t *testing.T) {
 		must(t, exitFailure, []string{"no such generation"}, "rollback", "abcdef", "--dry-run")
 		must(t, exitFailure, []string{`there is no origin "x"`}, "rollback", "1h", "--origin", "x", "--dry-run")
 		must(t, exitOK, []string{"- cds new", "0 added, 0 changed, 1 removed", "dry run"}, "rollback", "1h", "--dry-run")
+		must(t, exitOK, []string{"rollback", "dry run"}, "history")
+		must(t, exitOK, []string{`"dry_run": true`}, "history", "-o", "json")
+		if _, stdout, _ := execute("history"); strings.Contains(stdout, "done") {
+			t.Errorf("tender history has a dry run as done:\n%s", stdout)
+		}
 		prints(t, "new\nold\n", r.get...)
 		must(t, exitOK, []string{"- cds new", "ROLLED BACK", "rolled back to the configuration of", "broken"}, "rollback", "1h", "--reason", "broken")
 		prints(t, "old\n", r.get...)

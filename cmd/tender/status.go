@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -48,7 +50,9 @@ func newStatusCommand(h host) *cobra.Command {
 		Short: "Print the status of a running relay, its origins and its clients",
 		Long: "Status prints the state of each origin, and of each view: the cache of one node group\n" +
 			"and origin, and how long it has been stale. Then it prints the clients that reject\n" +
-			"configuration, with their error details, and those that lag, slowest first.",
+			"configuration, with their error details, and those that lag, slowest first.\n\n" +
+			"The exit code is 1 if the relay is not ready. With --fleet, it is 1 if a relay of the\n" +
+			"tier is not ready or not reachable.",
 		Example: "  tender status\n  tender status --watch --type cds --node edge-\n  tender status --admin unix:/run/tender/admin.sock -o json",
 		Args:    cobra.NoArgs,
 	}
@@ -69,20 +73,42 @@ func newStatusCommand(h host) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return output.Print(w, s, func() error { return printFleet(w, s) })
+				return cmp.Or(output.Print(w, s, func() error { return printFleet(w, s) }), fleetReady(s))
 			}
 			s, err := readStatus(cmd.Context(), client, of, wide)
 			if err != nil {
 				return err
 			}
-			return output.Print(w, s, func() error { return printStatus(w, s, wide, time.Now()) })
+			err = output.Print(w, s, func() error { return printStatus(w, s, wide, time.Now()) })
+			if err == nil && !s.Relay.Ready {
+				return errNotReady
+			}
+			return err
 		}
 		if watch {
-			return repeat(cmd.Context(), w, isTerminal(w), show)
+			return repeat(cmd.Context(), w, isTerminal(w), func(w io.Writer) error {
+				if err := show(w); !errors.Is(err, errNotReady) { // the status shows it
+					return err
+				}
+				return nil
+			})
 		}
 		return show(w)
 	})
 	return cmd
+}
+
+// errNotReady is the error of a status of a relay, or of a tier, that is not ready. The output has the reasons.
+var errNotReady = errors.New("a relay is not ready, or not reachable")
+
+// fleetReady returns errNotReady unless all relays of a tier are reachable and ready.
+func fleetReady(s *admin.FleetStatus) error {
+	for _, r := range s.Relays {
+		if r.FleetSummary == nil || !r.Ready {
+			return errNotReady
+		}
+	}
+	return nil
 }
 
 // watchEvery is the interval of tender status --watch.

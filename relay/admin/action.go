@@ -25,6 +25,9 @@ type Action struct {
 	Reason    string          `json:"reason,omitempty"`
 	Arguments json.RawMessage `json:"arguments,omitempty"` // as they were sent; omitted above maxActionBytes
 
+	// DryRun reports that the command only returned what it would change.
+	DryRun bool `json:"dry_run,omitempty"`
+
 	// Code is the HTTP code of the response. Error is why the command failed or was rejected.
 	Code  int    `json:"code"`
 	Error string `json:"error,omitempty"`
@@ -86,7 +89,7 @@ func (a *actions) record(r *http.Request, c Caller, command string, args []byte,
 	why := whyOf(args)
 	action := Action{
 		At: time.Now(), Command: command, Operator: c.By(why.User), From: r.RemoteAddr, Via: c.Via,
-		Reason: why.Reason, Code: CodeOf(err),
+		Reason: why.Reason, DryRun: isDryRun(args), Code: CodeOf(err),
 	}
 	if len(args) <= maxActionBytes && json.Valid(args) {
 		action.Arguments = args
@@ -94,6 +97,9 @@ func (a *actions) record(r *http.Request, c Caller, command string, args []byte,
 	attrs := []slog.Attr{
 		slog.String("command", command), slog.String("operator", action.Operator),
 		slog.String("from", action.From), slog.Int("code", action.Code),
+	}
+	if action.DryRun {
+		attrs = append(attrs, slog.Bool("dry_run", true))
 	}
 	for _, optional := range []struct{ key, value string }{
 		{"via", action.Via}, {"reason", action.Reason}, {"arguments", string(action.Arguments)},
@@ -112,6 +118,14 @@ func (a *actions) record(r *http.Request, c Caller, command string, args []byte,
 	if a.notify != nil {
 		a.notify(r.Context(), action)
 	}
+}
+
+// isDryRun reports whether the arguments of a command ask for a dry run.
+func isDryRun(args []byte) bool {
+	var of struct {
+		DryRun bool `json:"dry_run"`
+	}
+	return json.Unmarshal(args, &of) == nil && of.DryRun
 }
 
 // whyOf returns the reason and the user of the arguments of a command; the zero value if one of them is invalid.

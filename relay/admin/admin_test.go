@@ -162,6 +162,25 @@ func TestB8_Probes(t *testing.T) {
 	}
 }
 
+// TestAdmin_UnknownPathsOfTheAPI verifies that errors of the API are JSON, also for a path or a method that it lacks.
+func TestAdmin_UnknownPathsOfTheAPI(t *testing.T) {
+	r := newRig(t, "tcp")
+	for request, want := range map[string]string{
+		"GET /api/v1/echo": "405 POST", "HEAD /api/v1/echo": "405 POST", "DELETE /api/v1/echo": "405 POST",
+		"PUT /api/v1/status": "405 GET, HEAD", "POST /api/v1/status": "405 GET, HEAD",
+		"GET /api/v1/nothing": "404 ", "POST /api/v1/nothing": "404 ", "GET /api/": "404 ",
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		resp, text := r.ask(r.admin, method, path, "")
+		got := fmt.Sprintf("%d %s", resp.StatusCode, resp.Header.Get("Allow"))
+		var body struct{ Error string }
+		if err := json.Unmarshal([]byte(text), &body); method != "HEAD" && (err != nil || body.Error == "") ||
+			got != want || resp.Header.Get("Content-Type") != "application/json" {
+			t.Errorf("%s: %s, %s %q, want %s and an error in JSON", request, got, resp.Header.Get("Content-Type"), text, want)
+		}
+	}
+}
+
 // TestAdmin_HostHeader verifies the protection from DNS rebinding: a page whose name resolves to 127.0.0.1 sends that
 // name as Host.
 func TestAdmin_HostHeader(t *testing.T) {

@@ -10,6 +10,15 @@ import (
 // its origin serves on a new stream.
 type Audits struct {
 	Views []ViewAudit `json:"views"` // views with at least one upstream subscription
+
+	// Skipped has the chosen origins that cannot be audited. If these are all, the audit is an error.
+	Skipped []SkippedAudit `json:"skipped,omitempty"`
+}
+
+// A SkippedAudit is an origin that cannot be audited.
+type SkippedAudit struct {
+	Origin string `json:"origin"`
+	Reason string `json:"reason"`
 }
 
 // AuditTime is the timeout of an audit of all views. A view that was not compared in this time has an error.

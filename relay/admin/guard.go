@@ -77,8 +77,38 @@ func (g *guard) protect(mux *http.ServeMux) http.Handler {
 			writeWrongPort(w)
 			return
 		}
+		if strings.HasPrefix(r.URL.Path, apiPrefix) && (!served || pattern == pagesPattern) {
+			writeUnknown(w, r, mux)
+			return
+		}
 		mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, caller)))
 	})
+}
+
+// apiPrefix is the prefix of the paths whose responses are JSON. pagesPattern is the pattern of pages, which serve all
+// other paths.
+const (
+	apiPrefix    = "/api/"
+	pagesPattern = http.MethodGet + " /"
+)
+
+// writeUnknown writes the response to a request for a path, or a method of it, that the API does not have.
+func writeUnknown(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
+	for _, method := range []string{http.MethodGet, http.MethodPost} {
+		other := r.Clone(r.Context())
+		other.Method = method
+		if _, pattern := mux.Handler(other); pattern == "" || pattern == pagesPattern {
+			continue
+		}
+		allow := method
+		if method == http.MethodGet {
+			allow = "GET, HEAD"
+		}
+		w.Header().Set("Allow", allow)
+		writeError(w, http.StatusMethodNotAllowed, fmt.Sprintf("%.64s is not allowed; use %s", r.Method, method))
+		return
+	}
+	writeError(w, http.StatusNotFound, fmt.Sprintf("the API has no path %.256q", r.URL.Path))
 }
 
 // recordRejection logs a rejected request. It records a rejected command as an action only if the sender may read,

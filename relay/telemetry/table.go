@@ -102,8 +102,8 @@ var table = []row{
 	{"tender.origin.deletions.held", counter, "{resource}", "origin", "Removals that were held.",
 		origins(func(o *Origin) float64 { return float64(o.Held) })},
 	{"tender.origin.deletions.applied", counter, "{resource}", "origin",
-		"Removals that were inferred, or part of the first responses of a stream, and were applied, at once or after the " +
-			"hold.",
+		"Removals that were inferred, part of the first responses of a stream, or held, and were applied. Held updates do " +
+			"not count.",
 		origins(func(o *Origin) float64 { return float64(o.Applied) })},
 	{"tender.origin.deletions.discarded", counter, "{resource}", "origin",
 		"Removals that an operator discarded; the resources stay.",

@@ -228,12 +228,18 @@ func TestB46_OperatorDecision(t *testing.T) {
 	h := withHolds()
 	h.group.Operate(Command{Do: Release}, h.now)
 	h.wantServed(t, "released", "b | r=a c")
+	if n := h.group.cfg.Counts.AppliedTotal.Load(); n != 1 {
+		t.Errorf("released: %d removals applied, want 1: an update is no removal", n)
+	}
 	h.route("r=a c")
 	h.wantServed(t, "origin repeats the change", "b | r=a c")
 
 	h = withHolds()
 	h.group.Operate(Command{Do: Discard}, h.now)
 	h.wantServed(t, "discarded", "a b | r=a")
+	if n := h.group.cfg.Counts.DiscardedTotal.Load(); n != 1 {
+		t.Errorf("discarded: %d removals discarded, want 1: an update is no removal", n)
+	}
 	h.route("r=a c")
 	h.cluster("c")
 	h.wantServed(t, "origin repeats the change", "a b c | r=a")

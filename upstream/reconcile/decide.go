@@ -29,16 +29,16 @@ func (s *Set) decide(now time.Time) (changed bool) {
 	f := s.newFilter(now)
 	n := f.applyDecided(f.holdBreaking(f.takeApplicable()))
 	if n > 0 {
-		s.group.cfg.Counts.AppliedTotal.Add(int64(n))
 		s.group.cfg.Logger.Info("resources removed", slog.String("type_url", s.TypeURL), slog.Int("removed", n))
 	}
 	return n > 0 || changed
 }
 
-// applyDecided applies decided changes, and the units that they complete, and returns the number of changes. Removals that are part
-// of a unit that waits are recorded again.
+// applyDecided applies decided changes, and the units that they complete, and returns the number of changes. Of these, it
+// counts the removals as applied. Removals that are part of a unit that waits are recorded again.
 func (f *filter) applyDecided(u wire.Update) (n int) {
 	u = f.set.withoutBlocked(f.joinUnits(u))
+	f.set.group.cfg.Counts.AppliedTotal.Add(int64(len(u.Removed)))
 	if n = len(u.Removed) + len(u.Resources); n > 0 {
 		f.apply(u)
 	}
@@ -103,7 +103,7 @@ func (s *Set) release(ofDiscarded bool, now time.Time) {
 	var u wire.Update
 	s.moveTo(&u, func(_ string, change removal) bool { return (change.state == discarded) == ofDiscarded })
 	n := len(u.Removed) + len(u.Resources)
-	s.group.cfg.Counts.AppliedTotal.Add(int64(n))
+	s.group.cfg.Counts.AppliedTotal.Add(int64(len(u.Removed)))
 	f := s.newFilter(now)
 	released := u.Resources
 	u, _ = f.joinUnits(u)
@@ -119,11 +119,16 @@ func (s *Set) release(ofDiscarded bool, now time.Time) {
 
 // discard makes all pending changes discarded: the resources stay.
 func (s *Set) discard() {
-	n := 0
+	n, updates := 0, 0
+	for _, change := range s.byName {
+		if change.state != discarded && change.replacement != nil {
+			updates++
+		}
+	}
 	for _, pending := range []state{held, suspected, breaking, blocked} {
 		n += s.changeState(pending, discarded)
 	}
-	s.group.cfg.Counts.DiscardedTotal.Add(int64(n))
+	s.group.cfg.Counts.DiscardedTotal.Add(int64(n - updates))
 	s.group.cfg.Logger.Warn("operator discarded held changes",
 		slog.String("type_url", s.TypeURL), slog.Int("kept", n))
 }

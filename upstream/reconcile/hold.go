@@ -61,6 +61,6 @@ func (c Command) matching(holds []Hold) []Hold {
 type Counts struct {
 	HeldTotal      atomic.Int64 // removals that were ever held
 	AppliedTotal   atomic.Int64 // removals applied after a decision
-	DiscardedTotal atomic.Int64 // changes that an operator discarded
+	DiscardedTotal atomic.Int64 // removals that an operator discarded
 	HeldNow        atomic.Int64 // removals that are held now, over all groups
 }
