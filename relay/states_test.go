@@ -13,7 +13,7 @@ import (
 
 // events are warnings and errors in the log that announce no state: something happened once, or needs a restart to end.
 var events = []string{
-	"OpenTelemetry variable ignored", // until a restart
+	"variable of OpenTelemetry ignored", // until a restart
 	"cached state is inconsistent in more places than are logged",
 	"cached state is inconsistent; restart the relay and report this",
 	"client and relay differ in Istio proxy type; run one relay per type",

@@ -31,7 +31,7 @@ func (r overview) telemetryConfig() telemetry.Config {
 func (e *exporters) readEnvironment(log *slog.Logger) {
 	e.environment = telemetry.ReadEnvironment()
 	for _, line := range e.environment.Ignored {
-		log.Warn("OpenTelemetry variable ignored", slog.String("detail", line))
+		log.Warn("variable of OpenTelemetry ignored", slog.String("detail", line))
 	}
 }
 

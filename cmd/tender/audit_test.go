@@ -65,15 +65,13 @@ func testAudit(t *testing.T) {
 // TestAuditOfADirectory checks that an audit of a relay that has only directories is an error, with the reason, and that
 // an audit of others names the directories that it skips.
 func TestAuditOfADirectory(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		startRemote(t, instance.Options{Env: []string{"TENDER_ORIGIN=file://" + t.TempDir()}})
-		for _, args := range [][]string{nil, {"-o", "json"}, {"--origin", "default"}} {
-			code, stdout, stderr := execute(append([]string{"audit"}, args...)...)
-			if code != exitFailure || stdout != "" || !strings.Contains(stderr, `origin "default": the origin is a directory`) {
-				t.Errorf("tender audit %q: code %d, %q, %q, want 1 and the reason", args, code, stdout, stderr)
-			}
+	startRemote(t, instance.Options{Env: []string{"TENDER_ORIGIN=file://" + t.TempDir()}})
+	for _, args := range [][]string{nil, {"-o", "json"}, {"--origin", "default"}} {
+		code, stdout, stderr := execute(append([]string{"audit"}, args...)...)
+		if code != exitFailure || stdout != "" || !strings.Contains(stderr, `origin "default": the origin is a directory`) {
+			t.Errorf("tender audit %q: code %d, %q, %q, want 1 and the reason", args, code, stdout, stderr)
 		}
-	})
+	}
 	var text strings.Builder
 	mixed := admin.Audits{
 		Views:   []admin.ViewAudit{{Origin: "default", Group: "g", Types: []admin.TypeAudit{{TypeURL: "t", Equal: 1}}}},

@@ -64,12 +64,13 @@ func logLibraries(log *slog.Logger, severity string) {
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(severities[0], severities[1], severities[2]))
 }
 
-// A grpcLog writes lines of gRPC to a log. A line begins with its severity.
+// A grpcLog writes lines of gRPC to a log. A line begins with the time and its severity.
 type grpcLog struct{ log *slog.Logger }
 
 // Write implements io.Writer.
 func (g grpcLog) Write(line []byte) (int, error) {
-	severity, text, _ := strings.Cut(strings.TrimSpace(string(line)), ": ")
+	begin, text, _ := strings.Cut(strings.TrimSpace(string(line)), ": ")
+	severity := begin[strings.LastIndex(begin, " ")+1:]
 	level, known := map[string]slog.Level{"INFO": slog.LevelInfo, "WARNING": slog.LevelWarn}[severity]
 	if !known {
 		level = slog.LevelError

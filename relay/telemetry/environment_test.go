@@ -84,8 +84,9 @@ func TestB43_InvalidVariablesAreIgnored(t *testing.T) {
 				t.Fatalf("the relay would not start: %v", err)
 			}
 			_ = m.Shutdown(ended)
-			_ = tracer.Shutdown(ended)
-			_ = events.Shutdown(ended)
+			if err := errors.Join(tracer.Shutdown(t.Context()), events.Shutdown(t.Context())); err != nil {
+				t.Errorf("Shutdown: %v", err)
+			}
 			if lines := Check(t.Context()); len(lines) != len(tt.ignored) || !slices.Equal(lines, e.Ignored) {
 				t.Errorf("tender check prints %q, want %q", lines, e.Ignored)
 			}

@@ -109,15 +109,13 @@ func Check(ctx context.Context) []string {
 		}
 	})
 	cfg := Config{Environment: e}
-	ended, cancel := context.WithCancel(ctx)
 	tracer, err := NewTracer(ctx, nil, cfg)
 	events, eventsErr := NewEvents(ctx, cfg)
 	if to, ok := e.metricExporter(ctx); ok {
-		defer func() { _ = to.Shutdown(ended) }() // nothing was exported
+		_ = to.Shutdown(ctx)
 	}
-	cancel() // nothing waits for an export
-	_ = tracer.Shutdown(ended)
-	_ = events.Shutdown(ended)
+	_ = tracer.Shutdown(ctx) // nothing waits for an export
+	_ = events.Shutdown(ctx)
 	receive(func(slog.Level, string) {})
 	mu.Lock()
 	defer mu.Unlock()
