@@ -61,6 +61,7 @@ var events = []string{
 	"stopping with streams open",
 	"traffic leaves this host without TLS; it can be intercepted and changed",
 	"unused snapshot not removed",
+	"unused snapshots not removed",
 	"discarded removals not restored; no snapshot of the resources",
 	"odd client", // of the demo
 	"node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are rejected; raise it for load balancers",
