@@ -2,6 +2,7 @@ package logqueue_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -49,7 +50,9 @@ func (o *output) block() (release func()) {
 	return func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
-		o.blocked = nil
+		if o.blocked == blocked {
+			o.blocked = nil
+		}
 		close(blocked)
 	}
 }
@@ -123,11 +126,17 @@ func TestB43_ABlockedOutputDropsTheLeastImportant(t *testing.T) {
 		for range 200 {
 			log.Debug("d", slog.String("long", long))
 		}
-		for range 20 {
-			log.Info("i")
-			log.Warn("w")
-			log.Error("e")
-			log.InfoContext(logqueue.WithAudit(t.Context()), "a")
+		for _, r := range []struct {
+			ctx   context.Context
+			level slog.Level
+			text  string
+		}{
+			{t.Context(), slog.LevelInfo, "i"}, {t.Context(), slog.LevelWarn, "w"}, {t.Context(), slog.LevelError, "e"},
+			{logqueue.WithAudit(t.Context()), slog.LevelInfo, "a"},
+		} {
+			for range 8 { // less than the part of the queue that only the class and those above it use
+				log.Log(r.ctx, r.level, r.text, slog.String("long", long))
+			}
 		}
 		for range 200 {
 			log.Error("flood", slog.String("long", long))
@@ -150,7 +159,7 @@ func TestB43_ABlockedOutputDropsTheLeastImportant(t *testing.T) {
 			counts[r["msg"]]++
 		}
 		if counts["d"]+s.Dropped[logqueue.Debug] != 200 || counts["flood"]+s.Dropped[logqueue.Error] != 200 ||
-			counts["i"] != 20 || counts["w"] != 20 || counts["e"] != 20 || counts["a"] != 21 {
+			counts["i"] != 8 || counts["w"] != 8 || counts["e"] != 8 || counts["a"] != 9 {
 			t.Errorf("the log has %v, and %v were dropped", counts, s.Dropped)
 		}
 		var dropped map[string]any
@@ -171,6 +180,31 @@ func TestB43_ABlockedOutputDropsTheLeastImportant(t *testing.T) {
 		if last := out.records(t); last[len(last)-1]["msg"] != "after" || len(last) != len(records)+1 {
 			t.Errorf("the log goes on with %v, want one record", last[len(records):])
 		}
+	})
+}
+
+// TestB43_TheQueueIsBounded verifies that records count until the output has them, also those that the writer has taken.
+func TestB43_TheQueueIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out output
+		q, log := newLog(&out)
+		release := out.block()
+		for round := range 4 {
+			for range 200 {
+				log.Debug("d", slog.String("long", long))
+			}
+			synctest.Wait()
+			accepted := int64(200*(round+1)) - q.Stats().Dropped[logqueue.Debug]
+			if held := accepted*int64(len(long)) - int64(out.written.Len()); held > logqueue.Limit/2 || held < logqueue.Limit/3 {
+				t.Errorf("round %d: the queue holds %d bytes of debug records, want at most %d", round, held, logqueue.Limit/2)
+			}
+			again := out.block()
+			release() // one write
+			synctest.Wait()
+			release = again
+		}
+		release()
+		q.Flush(time.Second)
 	})
 }
 
