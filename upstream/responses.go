@@ -112,6 +112,14 @@ func (s *set) notListed(
 	return missing, removed
 }
 
+// endSilence logs a response after the silence of the origin was logged.
+func (v *responses) endSilence() {
+	if v.silenceLogged {
+		v.log.Info("origin sends responses again")
+		v.silenceLogged = false
+	}
+}
+
 // handleResponse applies a response and sends an ACK, or sends a NACK and changes nothing (B.9). If resources exceed
 // the size limit, it applies the others and sends a NACK.
 func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
@@ -122,10 +130,8 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 		v.log = withTraceIDs(v.log, trace)
 		defer func() { trace.Answered(err) }()
 	}
-	if v.silenceLogged {
-		v.log.Info("origin sends responses again")
-	}
-	l.warnSilentAt, v.silenceLogged = time.Time{}, false
+	l.warnSilentAt = time.Time{}
+	v.endSilence()
 	if l.sotw != nil && v.batchSize > 0 {
 		v.batchAt = now // names may have waited for this response
 	}

@@ -2,7 +2,6 @@ package logqueue_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -126,18 +125,15 @@ func TestB43_ABlockedOutputDropsTheLeastImportant(t *testing.T) {
 		for range 200 {
 			log.Debug("d", slog.String("long", long))
 		}
-		for _, r := range []struct {
-			ctx   context.Context
-			level slog.Level
-			text  string
-		}{
-			{t.Context(), slog.LevelInfo, "i"}, {t.Context(), slog.LevelWarn, "w"}, {t.Context(), slog.LevelError, "e"},
-			{logqueue.WithAudit(t.Context()), slog.LevelInfo, "a"},
-		} {
-			for range 8 { // less than the part of the queue that only the class and those above it use
-				log.Log(r.ctx, r.level, r.text, slog.String("long", long))
+		eight := func(add func(attr slog.Attr)) { // less than the part of the queue that is not for the classes below
+			for range 8 {
+				add(slog.String("long", long))
 			}
 		}
+		eight(func(a slog.Attr) { log.Info("i", a) })
+		eight(func(a slog.Attr) { log.Warn("w", a) })
+		eight(func(a slog.Attr) { log.Error("e", a) })
+		eight(func(a slog.Attr) { log.InfoContext(logqueue.WithAudit(t.Context()), "a", a) })
 		for range 200 {
 			log.Error("flood", slog.String("long", long))
 		}

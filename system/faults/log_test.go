@@ -97,8 +97,8 @@ func (l *logged) ends(t *testing.T, c *relaytest.Client) {
 	}
 }
 
-// TestB43_NobodyReadsTheLog: clients receive all changes of a control plane, or of a directory, while nobody reads the log.
-// Dropped records are counted and shown. Once the log is read again, it names their number. SIGTERM drains.
+// TestB43_NobodyReadsTheLog: clients receive all changes while nobody reads the log. Dropped records are counted and
+// shown. Once the log is read again, it names their number. SIGTERM drains.
 func TestB43_NobodyReadsTheLog(t *testing.T) {
 	t.Parallel()
 	plane := newControlPlane(t)
