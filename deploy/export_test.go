@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -104,9 +105,9 @@ func learn(all map[string]series, name string, m *dto.Metric) {
 // findings and audit faults.
 func scrape(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
-	counters, zero := new(guard.Counters), map[string]downstream.TypeStats{"": {}}
+	counters, zero := guard.NewCounters(slog.New(slog.DiscardHandler)), map[string]downstream.TypeStats{"": {}}
 	reading := telemetry.Reading{
-		Server:   downstream.Stats{Ended: counters.Ended(), Refused: counters.Refused(), Denied: counters.Denied()},
+		Server:   downstream.Stats{Ended: counters.Ended(), Rejected: counters.Causes()},
 		Origins:  []telemetry.Origin{{Status: admin.Origin{Name: "default", Directory: new(admin.Directory)}}},
 		Rollouts: []*rollout.Status{{Origin: "default", Cohorts: make([]rollout.Cohort, 2)}},
 		Groups:   []telemetry.Group{{Key: "all", Types: zero}},

@@ -6,8 +6,6 @@ import (
 	"log/slog"
 	"strings"
 
-	"google.golang.org/grpc/status"
-
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
@@ -91,18 +89,9 @@ func (s *Server) logLargeResponse(to *client, typeURL string, body *wire.Body) {
 
 // logDeniedName counts and logs a requested name that the client is not authorized for.
 func (s *Server) logDeniedName(from *client, err error) {
-	s.guard.Counters.Rejected(err)
-	if s.denialLog.Allow() {
-		from.log().LogAttrs(context.Background(), slog.LevelWarn, "client not authorized for a resource name",
-			slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
-	}
-}
-
-// logDenied logs the end of a stream or a poll if the client was not authorized.
-func (s *Server) logDenied(err error) {
-	if _, ok := guard.DenialOf(err); ok && s.denialLog.Allow() {
-		s.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client not authorized",
-			slog.String("err", status.Convert(err).Message()), s.denialLog.Suppressed())
+	if denial, is := guard.DenialOf(err); is {
+		s.guard.Counters.Rejected("client not authorized for a resource name", denial, from.Watch.Peer(), err,
+			slog.String("node", from.node), slog.String("group", from.group))
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -167,10 +166,12 @@ func (c *Config) requestError(err error) error {
 	switch _, limit := guard.LimitOf(err); {
 	case limit:
 		return err
+	case errors.Is(err, wire.ErrText):
+		return guard.Refuses(guard.InvalidText, "%v", err)
 	case errors.Is(err, wire.ErrTooLong):
 		return guard.ExceedsAs(guard.LimitNameBytes, codes.InvalidArgument, "%v, at most %d are allowed", err, maxNameBytes)
 	default:
-		return status.Error(codes.InvalidArgument, err.Error())
+		return guard.Refuses(guard.InvalidMessage, "%v", err)
 	}
 }
 
@@ -291,7 +292,7 @@ type Server struct {
 	queue         queue
 	slots         guard.Slots
 
-	nackLog, badNameLog, largeResponseLog, denialLog guard.LogLimiter
+	nackLog, badNameLog, largeResponseLog guard.LogLimiter
 
 	draining            chan struct{} // closed when a drain starts: streams end within drainSpread
 	stopping            chan struct{} // closed when the remaining streams must end immediately

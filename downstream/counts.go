@@ -218,10 +218,10 @@ type Stats struct {
 
 	Waiting int                    // first responses that wait for a turn or a slot
 	Ended   map[guard.Ending]int64 // ended streams by reason
-	Refused map[guard.Limit]int64  // rejected connections, streams and polls by limit
 
-	// Denied counts denied actions. The stream may continue after a denied name or Secret.
-	Denied map[guard.Denial]int64
+	// Rejected counts rejected connections, handshakes, requests, streams and polls. The stream may continue after a
+	// denied name or Secret.
+	Rejected map[guard.Cause]int64
 
 	// Coalesced counts changes that reached a stream before an earlier change was sent or answered. One response then has
 	// all of them.
@@ -241,8 +241,7 @@ func (s *Server) Stats() Stats {
 		Accepted:  int64(s.accepted.Load()),
 		Waiting:   s.queue.newcomerCount() + s.slots.Waiting(),
 		Ended:     s.guard.Counters.Ended(),
-		Refused:   s.guard.Counters.Refused(),
-		Denied:    s.guard.Counters.Denied(),
+		Rejected:  s.guard.Counters.Causes(),
 		Coalesced: s.coalesced.Load(),
 		Throttled: s.throttled.Load(),
 	}

@@ -379,9 +379,9 @@ func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string
 	if n == 0 {
 		return
 	}
-	s.server.guard.Counters.Rejected(err)
+	limit, _ := guard.LimitOf(err)
+	s.server.guard.Counters.Rejected("", limit, s.watch.Peer(), err)
 	if l := &s.server.badNameLog; l.Allow() {
-		limit, _ := guard.LimitOf(err)
 		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
 			slog.String("type_url", sub.TypeURL), slog.String("limit", limit.String()),
 			slog.Int("refused", n), slog.String("name", first),

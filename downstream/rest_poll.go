@@ -348,7 +348,7 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	leave, err := s.guard.EnterStream(guard.PeerName(guard.PeerOfPoll(r)))
 	switch {
 	case err != nil:
-		s.guard.Counters.Rejected(err)
+		s.rejected(r, "", err)
 		err = restErrorf(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
 	case !s.guard.EnterPoll(r.Context(), guard.HostName(guard.PeerOfPoll(r).Host)):
 		err = restErrorf(http.StatusTooManyRequests, codes.ResourceExhausted,
@@ -374,8 +374,7 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotModified
 	switch {
 	case err != nil:
-		s.guard.Counters.Rejected(err)
-		s.logDenied(err)
+		s.rejected(r, req.nodeLabel, err)
 		code = writeRESTError(w, err)
 	case resp != nil:
 		code = http.StatusOK
@@ -386,6 +385,18 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	s.cfg.Logger.LogAttrs(r.Context(), slog.LevelDebug, "poll answered", slog.String("path", r.URL.Path),
 		slog.String("node", req.nodeLabel), slog.Int("status", code), slog.Any("err", err))
+}
+
+// rejected counts and logs the rejection of a poll. Other errors are ignored: the relay drains, has no state yet, or
+// the client has disconnected.
+func (s pollService) rejected(r *http.Request, node string, err error) {
+	cause, is := guard.CauseOf(err)
+	if rest, own := errors.AsType[*restError](err); own {
+		cause, is = guard.InvalidPoll, rest.invalid()
+	}
+	if is {
+		s.guard.Counters.RequestRejected(cause, guard.PeerName(guard.PeerOfPoll(r)), node, err)
+	}
 }
 
 // answer returns the response to a poll of a peer, or nil if the version that the client reported is current. An error

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
@@ -37,6 +38,8 @@ type bodyScan struct {
 	depth  int // open brackets
 	nodeAt int // index where the Node starts; negative outside the Node
 
+	detail bool // the current string belongs to the error detail
+
 	nodeBytes, nodeValues int // size of the Node; its extensions count as one value
 	values, nesting       int // size of the body
 }
@@ -55,7 +58,8 @@ var jsonBytes = [256]byte{
 	'"': jsonQuote, '{': jsonOpens, '[': jsonOpens, '}': jsonCloses, ']': jsonCloses,
 }
 
-// scanBody scans a body. It overwrites the extensions of the Node, which the relay does not read, with an empty list.
+// scanBody scans a body. It overwrites the extensions of the Node, which the relay does not read, with an empty list. It
+// makes the texts of the error detail UTF-8.
 func scanBody(body []byte) *bodyScan {
 	s := &bodyScan{body: body, nodeAt: -1}
 	for previous := byte(jsonSpace); s.at < len(body); {
@@ -83,12 +87,20 @@ func (s *bodyScan) scanNext(previous byte) (kind byte) {
 			s.count()
 		}
 	}
-	if s.nodeAt >= 0 && (s.depth < 1 || s.depth == 1 && c == ',') { // the Node ends here
-		s.nodeBytes += s.at - s.nodeAt
-		s.nodeAt = -1
+	if s.depth < 1 || s.depth == 1 && c == ',' {
+		s.endField()
 	}
 	s.at++
 	return kind
+}
+
+// endField ends the field of the request that the scan has passed.
+func (s *bodyScan) endField() {
+	if s.nodeAt >= 0 {
+		s.nodeBytes += s.at - s.nodeAt
+		s.nodeAt = -1
+	}
+	s.detail = false
 }
 
 // count counts a value.
@@ -104,6 +116,9 @@ func (s *bodyScan) scanString() {
 	begin := s.at
 	s.at = endOfString(s.body, begin)
 	key, next := s.body[begin:s.at], s.skipSpace()
+	if s.detail {
+		maskInvalid(key)
+	}
 	if next == len(s.body) || s.body[next] != ':' {
 		return
 	}
@@ -111,9 +126,22 @@ func (s *bodyScan) scanString() {
 	switch {
 	case s.depth == 1 && isKey(key, "node"):
 		s.nodeAt = s.at
+	case s.depth == 1 && (isKey(key, "error_detail") || isKey(key, "errorDetail")):
+		s.detail = true
 	case s.depth == 2 && s.nodeAt >= 0 && isKey(key, "extensions"):
 		s.at = s.skipSpace()
 		s.blankList()
+	}
+}
+
+// maskInvalid overwrites the bytes of a text that are not UTF-8: Envoy truncates error messages inside characters.
+func maskInvalid(text []byte) {
+	for len(text) > 0 {
+		r, size := utf8.DecodeRune(text)
+		if r == utf8.RuneError && size == 1 {
+			text[0] = '?'
+		}
+		text = text[size:]
 	}
 }
 
@@ -405,6 +433,16 @@ type restError struct {
 }
 
 func (r *restError) Error() string { return r.Message }
+
+// invalid reports whether the error means that the poll is invalid, and not that the client is slow or rate-limited.
+func (r *restError) invalid() bool {
+	switch r.status {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, statusClientClosed:
+		return false
+	default:
+		return r.status < http.StatusInternalServerError
+	}
+}
 
 // restErrorf returns a restError with a formatted message.
 func restErrorf(status int, code codes.Code, format string, args ...any) error {

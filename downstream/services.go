@@ -32,10 +32,10 @@ type loadService struct{ *Server }
 func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
 	leave, err := s.enterStream(rpc.Context())
 	if err != nil {
-		return s.streamEnded(err)
+		return s.streamEnded(rpc.Context(), "", err)
 	}
 	defer leave()
-	return s.streamEnded(s.serve(rpc))
+	return s.streamEnded(rpc.Context(), "", s.serve(rpc))
 }
 
 // serve serves a stream of load reports that was counted against the limits.

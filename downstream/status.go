@@ -185,6 +185,16 @@ func (s inspector) status(now time.Time, detailed bool) (status StreamStatus, op
 	return status, true
 }
 
+// nodeLabel returns the label of the client's Node, empty before the first request was handled.
+func (s inspector) nodeLabel() string {
+	s.lock.peek()
+	defer s.lock.release()
+	if s.client == nil {
+		return ""
+	}
+	return s.client.node
+}
+
 // resourceStatuses returns the state of each resource that the client subscribed to.
 func (s inspector) resourceStatuses() (out []ResourceStatus) {
 	s.lock.peek()

@@ -8,7 +8,6 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -108,14 +107,14 @@ func (s *stream) subscription(typeURL string) *subscription.Subscription {
 func (s *stream) resolveTypeURL(r *wire.Request) error {
 	switch {
 	case s.typeURL == "" && r.TypeURL == "":
-		return status.Error(codes.InvalidArgument, "type_url is empty: on an aggregated stream each request names its type")
+		return guard.Refuses(guard.InvalidType, "type_url is empty: on an aggregated stream each request names its type")
 	case s.typeURL == "" || r.TypeURL == s.typeURL:
 		return nil
 	case r.TypeURL == "":
 		r.TypeURL = s.typeURL
 		return nil
 	default:
-		return status.Errorf(codes.InvalidArgument,
+		return guard.Refuses(guard.InvalidType,
 			"type_url is %.256q: this stream serves %q alone; an aggregated one serves any type", r.TypeURL, s.typeURL)
 	}
 }

@@ -211,8 +211,9 @@ func (s *stream) awaitSlot() (free func()) {
 
 // serveStream serves a stream of one type, or an aggregated stream if typeURL is empty.
 func (s *Server) serveStream(rpc grpc.ServerStream, typeURL string, delta bool) error {
-	err := s.newStream(rpc, typeURL, delta).run()
-	return s.streamEnded(err)
+	st := s.newStream(rpc, typeURL, delta)
+	err := st.run()
+	return s.streamEnded(rpc.Context(), st.inspector().nodeLabel(), err)
 }
 
 // newStream returns a stream of one type, or an aggregated stream if typeURL is empty.
@@ -249,9 +250,9 @@ func (s *Server) enterStream(ctx context.Context) (leave func(), err error) {
 	}, nil
 }
 
-// streamEnded counts a stream that ended with an error, and returns the status for the client.
-func (s *Server) streamEnded(err error) error {
-	s.guard.Counters.StreamEnded(err)
-	s.logDenied(err)
+// streamEnded counts a stream that ended with an error, and returns the status for the client. node is the label of the
+// client's Node, empty if it is unknown.
+func (s *Server) streamEnded(ctx context.Context, node string, err error) error {
+	s.guard.Counters.StreamEnded(guard.PeerName(guard.PeerOf(ctx)), node, err)
 	return guard.Status(err)
 }

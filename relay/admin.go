@@ -58,6 +58,8 @@ func (r *Relay) newAdmin() *admin.Server {
 			Config:   clients.Config("h2", "http/1.1"),
 			Operator: r.credentials.Authorizer.Operator,
 			IsNamed:  clients.IsNamed,
+
+			HandshakeFailed: r.server.Guard().HandshakeFailed,
 		}
 	}
 	return admin.New(cfg)
@@ -151,6 +153,7 @@ func (r overview) status() admin.Status {
 		Files: r.credentialStatus(),
 		Log:   logStatus(r.logQueue),
 
+		Rejections: r.rejections(),
 		Validation: r.validation(),
 	}
 	equal := r.groups.groupGenerations().equalGroups()
@@ -177,6 +180,17 @@ func logStatus(q *logqueue.Queue) *admin.Log {
 	log := &admin.Log{Dropped: make(map[string]int64), StalledSeconds: stats.Stalled.Seconds()}
 	stats.Dropped.Each(func(c logqueue.Class, n int64) { log.Dropped[c.String()] = n })
 	return log
+}
+
+// rejections returns why clients were rejected.
+func (r overview) rejections() []admin.Rejection {
+	all := []admin.Rejection{}
+	for _, c := range r.server.Guard().Counters.Rejections() {
+		all = append(all, admin.Rejection{
+			Kind: c.Cause.Kind(), Reason: c.Cause.String(), Count: c.Count, At: c.At, Peer: c.Peer, Error: c.Err,
+		})
+	}
+	return all
 }
 
 // status returns the state of the origin without its name.

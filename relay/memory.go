@@ -52,6 +52,19 @@ func bufferedBytes(m memory, maxRequest int) int {
 	return max(int(m.limit/4), guard.UnreadOfPeer*maxRequest)
 }
 
+// otherFiles is how many files the relay opens besides client connections: listeners, connections to origins, snapshots,
+// credentials and metrics.
+const otherFiles = 128
+
+// warnFileLimit logs a warning if the process may not open as many files as TENDER_MAX_CONNECTIONS allows connections.
+// Without files, the relay accepts no client.
+func warnFileLimit(maxConnections int, limit uint64, log *slog.Logger) {
+	if need := uint64(maxConnections) + otherFiles; limit < need {
+		log.Warn("limit of open files is too low for TENDER_MAX_CONNECTIONS; raise it (ulimit -n, LimitNOFILE)",
+			slog.Uint64("open_files", limit), slog.Int("max_connections", maxConnections), slog.Uint64("needed", need))
+	}
+}
+
 // watchMemory logs a warning when memory use reaches memoryHigh, and its end when it falls below memoryLow. It returns when
 // ctx ends.
 func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {

@@ -157,6 +157,9 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
 	}
 	warnPlaintext(&cfg, r.credentials.Clients != nil, r.log)
+	if limit, known := fileLimit(); known {
+		warnFileLimit(cfg.MaxConnections, limit, r.log)
+	}
 	return r, nil
 }
 
@@ -236,6 +239,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		{r.listeners.probes, r.admin.ServeProbes},
 	} {
 		for _, l := range s.listeners {
+			l = r.server.Guard().ReportAccept(l)
 			serving.Go(func() error { return s.serve(l) })
 		}
 	}

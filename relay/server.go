@@ -72,7 +72,8 @@ func newServers(
 			grpc.KeepaliveParams(limits.keepalive), grpc.ConnectionTimeout(limits.handshakeTimeout),
 			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, creds.Authorizer.RefuseReflection),
 		}
-		options = append(options, rejectCompression()...)
+		options = append(options, grpc.UnknownServiceHandler(rejectMethod(bounds.Counters)))
+		options = append(options, rejectCompression(bounds.Counters)...)
 		server := NewGRPCServer(limits.maxRequestBytes, guard.MaxStreamsPerConnection, options...)
 		streams.Register(server)
 		healthpb.RegisterHealthServer(server, all.health)
@@ -126,20 +127,37 @@ var errCompressed = errors.New("compressed requests are not accepted")
 // rejectCompression returns the server options that reject compressed requests. One compressed byte can become a thousand
 // bytes in memory, and the limits of grpc-go count compressed bytes. So grpc-go never decompresses a request, even if a
 // telemetry exporter registers compressors.
-func rejectCompression() []grpc.ServerOption {
+func rejectCompression(counters *guard.Counters) []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ChainStreamInterceptor(rejectCompressed),
+		grpc.ChainStreamInterceptor(rejectCompressed(counters)),
 		grpc.RPCDecompressor(rejectGzip{}), //nolint:staticcheck // SA1019: precedes interceptors
 	}
 }
 
-// rejectCompressed is an interceptor that rejects streams with a grpc-encoding, before a message is read.
-func rejectCompressed(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-	if c := compressionOf(rpc.Context()); c == "" || c == encoding.Identity {
-		return handle(server, rpc)
+// rejectCompressed returns an interceptor that rejects streams with a grpc-encoding, before a message is read.
+func rejectCompressed(counters *guard.Counters) grpc.StreamServerInterceptor {
+	return func(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		if c := compressionOf(rpc.Context()); c == "" || c == encoding.Identity {
+			return handle(server, rpc)
+		}
+		_ = rpc.SetHeader(metadata.Pairs("grpc-accept-encoding", encoding.Identity)) // the client may have disconnected
+		return rejectCall(counters, rpc.Context(), guard.InvalidCompression, errCompressed.Error())
 	}
-	_ = rpc.SetHeader(metadata.Pairs("grpc-accept-encoding", encoding.Identity)) // the client may have disconnected
-	return status.Error(codes.Unimplemented, errCompressed.Error())
+}
+
+// rejectMethod returns a handler of the methods that the relay does not serve, such as those of xDS v2 (R013).
+func rejectMethod(counters *guard.Counters) grpc.StreamHandler {
+	return func(_ any, rpc grpc.ServerStream) error {
+		method, _ := grpc.MethodFromServerStream(rpc)
+		return rejectCall(counters, rpc.Context(), guard.InvalidMethod, fmt.Sprintf("the relay does not serve %.256q", method))
+	}
+}
+
+// rejectCall counts and logs a call that the relay does not implement, and returns its status.
+func rejectCall(counters *guard.Counters, ctx context.Context, cause guard.Invalid, message string) error {
+	err := status.Error(codes.Unimplemented, message)
+	counters.RequestRejected(cause, guard.PeerName(guard.PeerOf(ctx)), "", err)
+	return err
 }
 
 // compressionOf returns the grpc-encoding header of a stream. grpc-go does not include it in the metadata.

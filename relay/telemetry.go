@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/downstream"
-	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/telemetry"
@@ -94,9 +93,6 @@ func (r overview) reading() telemetry.Reading {
 	}
 	if r.groups.generations != nil {
 		out.Generations, out.GenerationBytes = r.groups.generations.Stats()
-	}
-	if clients := r.credentials.Clients; clients != nil {
-		out.Server.Denied[guard.DeniedTrustDomain] = clients.Refused()
 	}
 	for i, o := range r.origins {
 		out.Origins = append(out.Origins, telemetry.Origin{

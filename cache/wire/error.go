@@ -24,7 +24,8 @@ type ResourceError struct {
 
 // NewResourceError returns an error that the relay reports itself.
 func NewResourceError(name string, code codes.Code, message string) *ResourceError {
-	// Strings and integers can always be encoded.
+	// UTF-8 and integers can always be encoded.
+	message = proseText([]byte(message))
 	encoded, _ := proto.Marshal(&discoverypb.ResourceError{
 		ResourceName: &discoverypb.ResourceName{Name: name},
 		ErrorDetail:  &statuspb.Status{Code: int32(code), Message: message},

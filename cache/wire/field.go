@@ -1,8 +1,10 @@
 package wire
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -17,6 +19,9 @@ var (
 	ErrUnnamed      = errors.New("resource without a name")
 	ErrDuplicate    = errors.New("duplicate resource name")
 	ErrTypeMismatch = errors.New("resource of another type")
+
+	// ErrText is wrapped too if a name, a version, a nonce or a type URL is not UTF-8.
+	ErrText = errors.New("is not UTF-8")
 )
 
 // A fieldReader splits an encoded message into its fields:
@@ -158,9 +163,40 @@ func consumeField(b []byte) (num protowire.Number, typ protowire.Type, val []byt
 // reject messages with other strings. Errors are sent to peers, so they quote a limited part of the text.
 func text(val []byte, field string) (string, error) {
 	if !utf8.Valid(val) {
-		return "", fmt.Errorf("%w: %s %.256q is not UTF-8", ErrMalformed, field, val)
+		return "", fmt.Errorf("%w: %s %.256q %w", ErrMalformed, field, val, ErrText)
 	}
 	return string(val), nil
+}
+
+// proseText returns the value of a string field for people, such as an error message, as UTF-8. Envoy truncates such
+// texts to a number of bytes. A peer whose text is truncated inside a character must not be rejected.
+func proseText(val []byte) string { return strings.ToValidUTF8(string(val), "\ufffd") }
+
+// withProse returns a message whose string field at a path of field numbers is UTF-8. It returns msg if the field is
+// UTF-8 or msg is malformed, which its decoder reports.
+func withProse(msg []byte, path ...protowire.Number) []byte {
+	var out []byte
+	copied := 0 // bytes of msg that are in out
+	f := fieldReader{msg: msg}
+	for f.next() {
+		if !f.isBytes(path[0]) {
+			continue
+		}
+		val := f.value
+		if len(path) > 1 {
+			val = withProse(val, path[1:]...)
+		} else if !utf8.Valid(val) {
+			val = []byte(proseText(val))
+		}
+		if !bytes.Equal(val, f.value) {
+			out = appendBytes(append(out, msg[copied:f.start]...), path[0], val)
+			copied = f.offset
+		}
+	}
+	if out == nil || f.malformed {
+		return msg
+	}
+	return append(out, msg[copied:]...)
 }
 
 // textChunk is the size of the strings that chunkText allocates, in bytes.

@@ -260,11 +260,7 @@ func (r *Request) setError(status []byte) error {
 		case f.isVarint(1):
 			r.ErrorCode = int32(f.varint())
 		case f.isBytes(2):
-			message, err := text(f.value, "error message")
-			if err != nil {
-				return err
-			}
-			r.ErrorMessage = cutDump(message)
+			r.ErrorMessage = cutDump(proseText(f.value))
 		}
 	}
 	return f.err("error detail")

@@ -180,7 +180,7 @@ func (u *Update) setField(num protowire.Number, val []byte) (err error) {
 			return fmt.Errorf("%w: control plane", ErrMalformed)
 		}
 		if id, ok := stringField(val, 1); ok { // several occurrences of a message are merged
-			u.ControlPlane, err = text([]byte(id), "control plane")
+			u.ControlPlane = proseText([]byte(id))
 		}
 	}
 	return err
@@ -258,6 +258,7 @@ func (u *Update) Fails(name string) bool {
 // legacy form of the wildcard.
 func (u *Update) addError(val []byte) error {
 	var m discoverypb.ResourceError
+	val = withProse(val, 2, 2) // error_detail.message
 	if err := nestedOptions.Unmarshal(val, &m); err != nil {
 		return fmt.Errorf("%w: resource error: %w", ErrMalformed, err)
 	}

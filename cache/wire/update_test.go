@@ -141,7 +141,6 @@ func TestNotUTF8IsRejected(t *testing.T) {
 		"system version":                   join(updateOf(acme), bytesField(1, notUTF8)),
 		"system version before all others": join(bytesField(1, notUTF8), updateOf(acme)),
 		"removed name":                     join(bytesField(6, notUTF8), updateOf(acme)),
-		"control plane":                    join(bytesField(7, bytesField(1, notUTF8)), updateOf(acme)),
 		"resource name":                    res(resourceOf("1", notUTF8, body)),
 		"resource version":                 res(resourceOf(notUTF8, "a", body)),
 		"alias":                            res(join(resourceOf("1", "a", body), bytesField(4, notUTF8))),

@@ -97,7 +97,7 @@ func TestReal_Directory(t *testing.T) {
 		}
 	}
 	write("first")
-	served := envoytest.StartRelayOf(t, tender, "file://"+dir, "TENDER_DRAIN=1s")
+	served := envoytest.StartRelayOf(t, tender, "file://"+dir, "TENDER_DRAIN=1s", "TENDER_MAX_CONNECTIONS=100")
 	watched := envoytest.StartProcess(t, "tender get", exec.CommandContext(t.Context(), tender, "get", "-w", "-a", served.Addr, "-o", "name", "cds"))
 	watched.AwaitLine(0, "added first")
 	status, err := exec.CommandContext(t.Context(), tender, "status", "--admin", served.Admin).CombinedOutput()

@@ -40,6 +40,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	t.files(s.Files, now)
 	t.views(s.Views, now)
 	t.findings(s.Validation)
+	t.rejections(s.Rejections, now)
 	t.Row()
 	t.clients(&s.Clients, now)
 	return t.Print(w)
@@ -101,6 +102,20 @@ func (t *table) findings(v *admin.Validation) {
 	}
 	if n := all - len(shown); n > 0 {
 		t.Note("and %d more, %d of all %d BREAK a resource: -o wide prints %d", n, breaking, all, admin.MaxFindings)
+	}
+}
+
+// rejections adds the causes for which clients were rejected recently, or with -o wide all since the start.
+func (t *table) rejections(all []admin.Rejection, now time.Time) {
+	shown := slices.DeleteFunc(slices.Clone(all), func(r admin.Rejection) bool { return !t.Wide && !r.Recent(now) })
+	if len(shown) == 0 {
+		return
+	}
+	t.Row()
+	t.Row("REJECTED BY THE RELAY", "REASON", "TIMES", "LAST", "PEER")
+	for _, r := range shown {
+		t.Row(r.Kind, r.Reason, r.Count, ago(r.At, now), cmp.Or(r.Peer, "-"))
+		t.Note("%s", r.Error)
 	}
 }
 

@@ -105,6 +105,12 @@ func someStatus(now time.Time) admin.Status {
 			{Files: []admin.File{{Variable: "TENDER_ORIGIN_TLS_CA"}}, LoadedAt: now.Add(-time.Hour), NotAfter: now.Add(169*time.Hour + time.Minute)},
 			{Files: []admin.File{{Variable: "TENDER_TLS_CLIENT_CA"}}, LoadedAt: now.Add(-time.Hour), NotAfter: now.Add(167*time.Hour + time.Minute)},
 		},
+		Rejections: []admin.Rejection{
+			{Kind: "handshake", Reason: "closed", Count: 99, At: now.Add(-time.Second), Peer: "10.0.0.9", Error: "EOF"},
+			{Kind: "handshake", Reason: "unknown_ca", Count: 8001, At: now.Add(-9 * time.Minute), Peer: "10.0.0.1", Error: "tls: bad\x1b[31m certificate"},
+			{Kind: "accept", Reason: "file_descriptors", Count: 3, At: now.Add(-9 * time.Minute), Error: "accept4: too many open files"},
+			{Kind: "request", Reason: "not_utf8", Count: 4, At: now.Add(-11 * time.Minute), Peer: "10.0.0.2", Error: "long ago"},
+		},
 	}
 }
 
@@ -165,6 +171,12 @@ func TestStatusForPeople(t *testing.T) {
 		`g      default  type.googleapis.com/x.Y  3        1000 B  2d2h     STALE for 1h2m`,
 		`h      default  -                        -        -       -        not connected`,
 		``,
+		`REJECTED BY THE RELAY  REASON            TIMES  LAST  PEER`,
+		`handshake              unknown_ca        8001   9m0s  10.0.0.1`,
+		`    tls: bad\u001b[31m certificate`,
+		`accept                 file_descriptors  3      9m0s  -`,
+		`    accept4: too many open files`,
+		``,
 		`2 of 10000 clients: 1 rejecting, 0 stalled, 2 lagging, at most 1h7m`,
 		``,
 		`REFUSED BY  NODE                        TYPE  AGO   CODE`,
@@ -185,7 +197,7 @@ func TestStatusForPeople(t *testing.T) {
 		t.Errorf("tender status (-want +got):\n%s", diff)
 	}
 	wide := strings.Join(statusLines(t, "--admin", address, "-o", "wide"), "\n")
-	for _, want := range []string{"AUTHZ              1h0m  -           in force", "ORIGIN_TLS_CA      1h0m  7d1h        in force", "a-node-with-a-name-that-is-longer-than-one-likes", "7~x", "GROUP  TYPE  CLIENTS", "  8  ", strings.Repeat(`no such filter\u001b[31m: `, 19)} {
+	for _, want := range []string{"closed", "long ago", "AUTHZ              1h0m  -           in force", "ORIGIN_TLS_CA      1h0m  7d1h        in force", "a-node-with-a-name-that-is-longer-than-one-likes", "7~x", "GROUP  TYPE  CLIENTS", "  8  ", strings.Repeat(`no such filter\u001b[31m: `, 19)} {
 		if !strings.Contains(wide, want) {
 			t.Errorf("tender status -o wide does not print %q:\n%s", want, wide)
 		}

@@ -111,7 +111,7 @@ func TestB35_FrameRateLimit(t *testing.T) {
 				if slack := 3 * rate / 2; read < want-slack || read > want+slack {
 					t.Errorf("read frames at a price of %d in a minute, want %d ±%d", read, want, slack)
 				}
-				check.Equal(t, "reports of a rate limit", g.Counters.Refused()[LimitFrames], 1)
+				check.Equal(t, "reports of a rate limit", g.Counters.Causes()[LimitFrames], 1)
 			})
 		})
 	}

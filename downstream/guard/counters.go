@@ -1,45 +1,138 @@
 package guard
 
 import (
+	"cmp"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
 )
 
-// Counters count ended streams and rejected clients. The zero value is ready.
+// Counters count ended streams and rejected clients, log rejections, and keep the last rejection of each cause for
+// operators. Its methods may be called from any goroutine.
 type Counters struct {
-	ended   [endings]atomic.Int64
-	refused [limits]atomic.Int64
-	denied  [denials]atomic.Int64
+	logger *slog.Logger // read-only after construction
+	ended  [endings]atomic.Int64
+	causes map[Cause]*rejections // read-only after construction
 }
 
-// StreamEnded counts a stream that ended with err, which may be nil.
-func (c *Counters) StreamEnded(err error) {
+// rejections are the rejections of one cause.
+type rejections struct {
+	count atomic.Int64
+	limit LogLimiter
+	last  atomic.Pointer[Rejection]
+}
+
+// A Rejection has the number of rejections of a cause, and the last of them.
+type Rejection struct {
+	Cause Cause
+	Count int64
+	At    time.Time
+	Peer  string // the last rejected peer: its host, or the identity in its certificate; empty if unknown
+	Err   string
+}
+
+// NewCounters returns counters that log to a logger.
+func NewCounters(logger *slog.Logger) *Counters {
+	c := &Counters{logger: logger, causes: make(map[Cause]*rejections)}
+	addCauses(c, limits)
+	addCauses(c, denials)
+	addCauses(c, handshakeFailures)
+	addCauses(c, invalids)
+	addCauses(c, acceptFailures)
+	return c
+}
+
+// addCauses adds the causes of one kind. Each has its own rate limit of log lines, so that none hides another.
+func addCauses[C interface {
+	~int
+	Cause
+}](c *Counters, count C,
+) {
+	for cause := range count {
+		c.causes[cause] = &rejections{limit: NewLogLimiter(rate.Every(10*time.Second), 5)}
+	}
+}
+
+// StreamEnded counts a stream of a peer that ended with err, which may be nil. It counts and logs the rejection if the
+// relay rejected the stream.
+func (c *Counters) StreamEnded(peer, node string, err error) {
 	c.ended[endingOf(err)].Add(1)
-	c.Rejected(err)
+	if cause, is := CauseOf(err); is {
+		c.RequestRejected(cause, peer, node, err)
+	}
 }
 
-// Rejected counts an error of [Exceeds] or [Denies]. It ignores other errors.
-func (c *Counters) Rejected(err error) {
-	if l, is := LimitOf(err); is {
-		c.refused[l].Add(1)
+// RequestRejected counts and logs the rejection of a stream, a request or a poll. node is the label of the client's
+// Node; empty if it is unknown.
+func (c *Counters) RequestRejected(cause Cause, peer, node string, err error) {
+	message := "client request rejected"
+	if _, denied := cause.(Denial); denied {
+		message = "client not authorized"
 	}
-	if d, is := DenialOf(err); is {
-		c.denied[d].Add(1)
+	var attrs []slog.Attr
+	if node != "" {
+		attrs = append(attrs, slog.String("node", node))
 	}
+	c.Rejected(message, cause, peer, err, attrs...)
+}
+
+// Rejected counts and logs a rejection. Lines of one cause are rate-limited. Nothing is logged without a message.
+func (c *Counters) Rejected(message string, cause Cause, peer string, err error, attrs ...slog.Attr) {
+	r, text := c.causes[cause], Message(err)
+	if message != "" && r.limit.Allow() {
+		attrs = append([]slog.Attr{
+			slog.String("peer", peer), slog.String("kind", cause.Kind()), slog.String("reason", cause.String()),
+			slog.String("err", text),
+		}, append(attrs, r.limit.Suppressed())...)
+		//nolint:sloglint // each caller passes a constant
+		c.logger.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...)
+	}
+	r.count.Add(1)
+	r.last.Store(&Rejection{At: time.Now(), Peer: peer, Err: cutText(text)})
+}
+
+// cutText bounds the memory of an error that is kept.
+func cutText(text string) string {
+	const maxText = 512
+	if len(text) > maxText {
+		text = text[:maxText] + "…"
+	}
+	return strings.ToValidUTF8(text, "\ufffd")
+}
+
+// Rejections returns the causes for which clients were rejected, the latest first.
+func (c *Counters) Rejections() (all []Rejection) {
+	for cause, r := range c.causes {
+		if last := r.last.Load(); last != nil {
+			all = append(all, Rejection{cause, r.count.Load(), last.At, last.Peer, last.Err})
+		}
+	}
+	slices.SortFunc(all, func(a, b Rejection) int {
+		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Cause.Kind(), b.Cause.Kind()),
+			cmp.Compare(a.Cause.String(), b.Cause.String()))
+	})
+	return all
 }
 
 // Ended returns the number of streams that ended, by reason.
-func (c *Counters) Ended() map[Ending]int64 { return read[Ending](c.ended[:]) }
+func (c *Counters) Ended() map[Ending]int64 {
+	values := make(map[Ending]int64, len(c.ended))
+	for i := range c.ended {
+		values[Ending(i)] = c.ended[i].Load()
+	}
+	return values
+}
 
-// Refused returns how often each limit was reached.
-func (c *Counters) Refused() map[Limit]int64 { return read[Limit](c.refused[:]) }
-
-// Denied returns how often each action was denied.
-func (c *Counters) Denied() map[Denial]int64 { return read[Denial](c.denied[:]) }
-
-func read[K ~int](counters []atomic.Int64) map[K]int64 {
-	values := make(map[K]int64, len(counters))
-	for i := range counters {
-		values[K(i)] = counters[i].Load()
+// Causes returns the number of rejections by cause, with zero for those that have none.
+func (c *Counters) Causes() map[Cause]int64 {
+	values := make(map[Cause]int64, len(c.causes))
+	for cause, r := range c.causes {
+		values[cause] = r.count.Load()
 	}
 	return values
 }

@@ -6,9 +6,10 @@
 // A file uses only identifiers that it or a file before it declares:
 //
 //	limits.go     the configuration, and the names of the limits
+//	causes.go     why clients are rejected
 //	ending.go     errors that end streams
-//	counters.go   counters of ended streams, rejections and denials
 //	log.go        rate-limited log lines
+//	counters.go   counters of ended streams; counters, log lines and the last example of each cause
 //	budget.go     rate limits of frames, and the cost of each kind of frame
 //	slots.go      limits concurrent first responses that may block
 //	handshakes.go limits concurrent TLS handshakes
@@ -17,6 +18,7 @@
 //	nodes.go      accounts of Nodes while they are decoded or kept
 //	peer.go       the identity that usage is charged to: the certificate, or else the host
 //	guard.go      the composed Guard; the limit of streams and polls
+//	failed.go     counts and logs connections that fail before a request
 //
 // Then come connections. read_unix.go and read_other.go read from a socket without holding a buffer. A connection of
 // gRPC (conn.go) or of polls (poll.go) passes these steps, in this order:

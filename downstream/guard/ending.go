@@ -21,10 +21,10 @@ const (
 	EndedStalled                // the client did not read for SendStall
 	EndedSilent                 // no request came within FirstRequestTimeout
 	EndedCold                   // nothing is cached and the origin is unreachable
-	EndedRefused                // a limit was reached: see Counters.Rejected
-	EndedInvalid                // the request was invalid
+	EndedRefused                // a limit was reached: see Counters.Causes
+	EndedInvalid                // the request was invalid: see Counters.Causes
 	EndedReturn                 // the client must connect again: it fell too far behind, or its node changed
-	EndedDenied                 // the client is not authorized: see Counters.Rejected
+	EndedDenied                 // the client is not authorized: see Counters.Causes
 	EndedChain                  // the client is a relay in a cycle, or the chain of relays is too long
 	EndedOther                  // any other reason, such as the end of the upstream load report stream
 	endings
@@ -37,34 +37,11 @@ var endingNames = [endings]string{
 // String returns the value of the reason in metrics.
 func (e Ending) String() string { return endingNames[e] }
 
-// A Denial is an action that a client is not authorized for.
-type Denial int
-
-// The denied actions.
-const (
-	DeniedIdentity Denial = iota // connect: no rule matches the client's identity
-	DeniedNode                   // use the node that it claims
-	DeniedType                   // subscribe to a type
-	DeniedName                   // subscribe to a name
-	DeniedSecret                 // subscribe to a Secret
-
-	// DeniedTrustDomain: the CA of the certificate may not sign for its trust domain. The handshake denies that, so the
-	// server does not count it.
-	DeniedTrustDomain
-	denials
-)
-
-var denialNames = [denials]string{"identity", "node", "type", "name", "secret", "trust_domain"}
-
-// String returns the value of the denial in metrics.
-func (d Denial) String() string { return denialNames[d] }
-
 // An endError ends a stream with a gRPC status.
 type endError struct {
 	reason Ending
-	limit  Limit  // if reason is EndedRefused
-	denial Denial // if reason is EndedDenied
-	lost   bool   // the client ended the stream, or its connection was lost
+	cause  Cause // if reason is EndedRefused, EndedDenied or EndedInvalid
+	lost   bool  // the client ended the stream, or its connection was lost
 	status *status.Status
 }
 
@@ -86,30 +63,49 @@ func Exceeds(l Limit, format string, args ...any) error {
 // ExceedsAs is [Exceeds] with another code.
 func ExceedsAs(l Limit, code codes.Code, format string, args ...any) error {
 	message := fmt.Sprintf(format, args...) + " (" + l.String() + ")"
-	return &endError{reason: EndedRefused, limit: l, status: status.New(code, message)}
+	return &endError{reason: EndedRefused, cause: l, status: status.New(code, message)}
 }
 
 // LimitOf returns the limit of an error from [Exceeds], and whether err is one.
-func LimitOf(err error) (Limit, bool) {
-	e, ok := errors.AsType[*endError](err)
-	if !ok || e.reason != EndedRefused {
-		return 0, false
+func LimitOf(err error) (l Limit, is bool) {
+	if e, own := errors.AsType[*endError](err); own {
+		l, is = e.cause.(Limit)
 	}
-	return e.limit, true
+	return l, is
 }
 
 // Denies returns a PERMISSION_DENIED error for a client that is not authorized.
 func Denies(d Denial, format string, args ...any) error {
-	return &endError{reason: EndedDenied, denial: d, status: status.Newf(codes.PermissionDenied, format, args...)}
+	return &endError{reason: EndedDenied, cause: d, status: status.Newf(codes.PermissionDenied, format, args...)}
 }
 
 // DenialOf returns the denied action of an error from [Denies], and whether err is one.
-func DenialOf(err error) (Denial, bool) {
-	e, ok := errors.AsType[*endError](err)
-	if !ok || e.reason != EndedDenied {
-		return 0, false
+func DenialOf(err error) (d Denial, is bool) {
+	if e, own := errors.AsType[*endError](err); own {
+		d, is = e.cause.(Denial)
 	}
-	return e.denial, true
+	return d, is
+}
+
+// Refuses returns an INVALID_ARGUMENT error for an invalid request.
+func Refuses(i Invalid, format string, args ...any) error {
+	return &endError{reason: EndedInvalid, cause: i, status: status.Newf(codes.InvalidArgument, format, args...)}
+}
+
+// CauseOf returns why the relay rejected a client with an error, and whether it did.
+func CauseOf(err error) (Cause, bool) {
+	if e, own := errors.AsType[*endError](err); own {
+		return e.cause, e.cause != nil
+	}
+	return InvalidOther, err != nil && endingOf(err) == EndedInvalid
+}
+
+// Message returns the text of an error; of a gRPC status, its message.
+func Message(err error) string {
+	if st, is := status.FromError(err); is {
+		return st.Message()
+	}
+	return err.Error()
 }
 
 // Status returns the status error to send to a client for the error that ended its stream.

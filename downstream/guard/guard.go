@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"log/slog"
 	"runtime"
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
@@ -38,7 +38,7 @@ type Config struct {
 
 // A Guard limits the resources that the clients of a server use.
 type Guard struct {
-	Counters Counters
+	Counters *Counters
 
 	// Read-only after construction.
 	cfg Config
@@ -48,21 +48,17 @@ type Guard struct {
 	handshakes  handshakes
 	nodes       nodes
 	streams     *quota.Pool // of all services, and polls
-
-	rejectedConnLog, throttleLog LogLimiter
 }
 
 // New returns a guard.
 func New(cfg Config) *Guard {
-	perMinute := rate.Every(time.Minute)
 	return &Guard{
-		cfg:             cfg,
-		connections:     newConnections(cfg.Limits),
-		handshakes:      newHandshakes(),
-		nodes:           nodes{maxTurns: max(1, runtime.GOMAXPROCS(0)/2), peers: make(map[string]*peerNodes)},
-		streams:         quota.NewPool(cfg.MaxStreams, quota.Tenth(cfg.MaxStreams)),
-		rejectedConnLog: NewLogLimiter(perMinute, 1),
-		throttleLog:     NewLogLimiter(perMinute, 1),
+		Counters:    NewCounters(cfg.Logger),
+		cfg:         cfg,
+		connections: newConnections(cfg.Limits),
+		handshakes:  newHandshakes(),
+		nodes:       nodes{maxTurns: max(1, runtime.GOMAXPROCS(0)/2), peers: make(map[string]*peerNodes)},
+		streams:     quota.NewPool(cfg.MaxStreams, quota.Tenth(cfg.MaxStreams)),
 	}
 }
 
@@ -107,9 +103,10 @@ func (g *Guard) StreamInterceptor(
 	if g.cfg.Own(service) {
 		return handle(service, rpc)
 	}
-	leave, err := g.EnterStream(PeerName(PeerOf(rpc.Context())))
+	peer := PeerName(PeerOf(rpc.Context()))
+	leave, err := g.EnterStream(peer)
 	if err != nil {
-		g.Counters.Rejected(err)
+		g.Counters.RequestRejected(LimitStreams, peer, "", err)
 		return err
 	}
 	defer leave()
@@ -127,24 +124,19 @@ func (g *Guard) UnaryInterceptor(
 	return answer, err
 }
 
+var errThrottled = errors.New("too many frames or connections in a short time")
+
 // reportThrottled counts and logs that a peer has become rate-limited, if began is set.
 func (g *Guard) reportThrottled(peer string, began bool) {
-	if !began {
-		return
-	}
-	g.Counters.refused[LimitFrames].Add(1)
-	if g.throttleLog.Allow() {
-		g.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client rate-limited",
-			slog.String("peer", peer), slog.String("limit", LimitFrames.String()), g.throttleLog.Suppressed())
+	if began {
+		g.Counters.Rejected("client rate-limited", LimitFrames, peer, errThrottled)
 	}
 }
 
 // connectionRejected counts and logs a connection that is closed.
 func (g *Guard) connectionRejected(peer string, err error) {
-	g.Counters.Rejected(err)
-	if g.rejectedConnLog.Allow() {
-		g.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn, "client connection rejected",
-			slog.String("peer", peer), slog.Any("err", err), g.rejectedConnLog.Suppressed())
+	if cause, is := CauseOf(err); is {
+		g.Counters.Rejected("client connection rejected", cause, peer, err)
 	}
 }
 

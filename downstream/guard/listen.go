@@ -60,6 +60,7 @@ func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	conn, info, err := c.handshake(raw)
 	if err != nil {
 		leave()
+		c.guard.HandshakeFailed(raw.RemoteAddr(), err)
 		return nil, nil, err
 	}
 	a := newAccount(&c.guard.connections, peer)

@@ -5,7 +5,6 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -69,7 +68,7 @@ func decode(raw RawNode, dynamicParameters bool) (*node, error) {
 		err = proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(raw.Encoded, n)
 	}
 	if err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "node is not an envoy.config.core.v3.Node: %v", err)
+		return nil, Refuses(InvalidNode, "node is not an envoy.config.core.v3.Node: %v", err)
 	}
 	if !dynamicParameters {
 		n.DynamicParameters = nil

@@ -4,9 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"errors"
-	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -67,14 +64,15 @@ type pollConn struct {
 	// Owned by the reader of the connection.
 	prefixLen int  // received bytes of the HTTP/2 preface, at most http2PrefixLen
 	http1     bool // the first bytes were not the preface
+	failed    bool // the TLS handshake has failed
 }
 
 // Read implements net.Conn.
 func (c *pollConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b[:c.account.awaitRead(len(b))])
-	if c.prefixLen == 0 && !c.http1 && n == 0 && err != nil && !errors.Is(err, io.EOF) { // such as a failed TLS handshake
-		c.guard.cfg.Logger.Debug("poll connection closed before a request",
-			slog.String("peer", c.account.peer), slog.Any("err", err))
+	if err != nil && !c.failed && c.handshakeFailed() {
+		c.failed = true
+		c.guard.HandshakeFailed(c.RemoteAddr(), err)
 	}
 	if c.isHTTP2(b[:n]) {
 		_ = c.account.received(b[:n]) // cannot fail, since framesOnly is set
@@ -83,6 +81,12 @@ func (c *pollConn) Read(b []byte) (int, error) {
 	}
 	c.guard.reportThrottled(c.account.peer, c.account.throttle())
 	return n, err
+}
+
+// handshakeFailed reports whether a read has failed because of the TLS handshake.
+func (c *pollConn) handshakeFailed() bool {
+	conn, secure := c.Conn.(*tls.Conn)
+	return secure && !conn.ConnectionState().HandshakeComplete
 }
 
 // isHTTP2 reports whether the connection may be HTTP/2, after it has received more bytes.

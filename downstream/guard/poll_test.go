@@ -55,7 +55,7 @@ func TestB35_ConnectionLimits(t *testing.T) {
 		expect("a poll of another host", poll("10.0.0.2"), true)
 		expect("a fourth stream", stream("10.0.0.3"), false)
 		expect("a fourth poll", poll("10.0.0.3"), false)
-		if got := g.Counters.Refused(); got[LimitPeerConnections] != 2 || got[LimitConnections] != 2 {
+		if got := g.Counters.Causes(); got[LimitPeerConnections] != 2 || got[LimitConnections] != 2 {
 			t.Errorf("counted rejections %v, want 2 for each limit", got)
 		}
 		for range 2 { // a second Close must not count

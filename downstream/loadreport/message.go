@@ -4,8 +4,6 @@ import (
 	"math"
 
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -53,4 +51,4 @@ func decode(m *message) (r *lrspb.LoadStatsRequest, node guard.RawNode, err erro
 }
 
 // invalid returns an error with the status INVALID_ARGUMENT.
-func invalid(err error) error { return status.Errorf(codes.InvalidArgument, "load report: %v", err) }
+func invalid(err error) error { return guard.Refuses(guard.InvalidReport, "load report: %v", err) }

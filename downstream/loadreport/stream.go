@@ -163,7 +163,7 @@ func (s *stream) serve(ctx context.Context, first message) error {
 		return err
 	}
 	if node.Encoded == nil {
-		return status.Error(codes.InvalidArgument, "node is missing: the first request of a stream carries it")
+		return guard.Refuses(guard.InvalidNode, "node is missing: the first request of a stream carries it")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -253,7 +253,7 @@ func (s *stream) add(g *Group, client *reporter, m message) error {
 func (s *stream) check(r *lrspb.LoadStatsRequest) error {
 	for i, stats := range r.GetClusterStats() {
 		if err := checkCluster(stats); err != nil {
-			return status.Errorf(codes.InvalidArgument, "load report: cluster_stats[%d]: %v", i, err)
+			return guard.Refuses(guard.InvalidReport, "load report: cluster_stats[%d]: %v", i, err)
 		}
 		if metric, found := dropNonFinite(stats); found && !s.loggedNonFinite {
 			s.loggedNonFinite = true

@@ -88,6 +88,9 @@ type TLS struct {
 
 	// IsNamed reports whether the server's certificate is valid for a host.
 	IsNamed func(host string) bool
+
+	// HandshakeFailed reports a failed TLS handshake of an operator.
+	HandshakeFailed func(from net.Addr, err error)
 }
 
 // Timeouts and the maximum header size of requests.
@@ -167,9 +170,20 @@ func New(cfg Config) *Server {
 	s.probes = s.newHTTPServer(withHeaders(newMux(probes)))
 	s.admin = s.newHTTPServer(withHeaders(g.protect(newMux(s.routes))))
 	if cfg.TLS != nil {
-		s.admin.TLSConfig = cfg.TLS.Config
+		s.admin.TLSConfig, s.admin.ConnState = cfg.TLS.Config, cfg.TLS.connState
 	}
 	return s
+}
+
+// connState reports the failed handshake of a connection that is closed.
+func (t *TLS) connState(conn net.Conn, state http.ConnState) {
+	secure, is := conn.(*tls.Conn)
+	if !is || state != http.StateClosed || secure.ConnectionState().HandshakeComplete {
+		return
+	}
+	if err := secure.Handshake(); err != nil { // the error of the failed handshake, again
+		t.HandshakeFailed(conn.RemoteAddr(), err)
+	}
 }
 
 // get returns a route for GET requests of operators with the permission to read.

@@ -22,6 +22,9 @@ type Status struct {
 	// Log is the state of the output of the log. Nil if it is unknown, in a program that embeds the relay.
 	Log *Log `json:"log,omitempty"`
 
+	// Rejections are the causes for which clients were rejected since the start, the latest first.
+	Rejections []Rejection `json:"rejections"`
+
 	// Validation has the findings about the served resources. Nil if TENDER_VALIDATE is off.
 	Validation *Validation `json:"validation,omitempty"`
 }
@@ -57,6 +60,28 @@ func (l *Log) Warning() string {
 		warnings = append(warnings, "log records DROPPED since the start: "+strings.Join(lost, ", "))
 	}
 	return strings.Join(warnings, "; ")
+}
+
+// A Rejection is a cause for which connections, handshakes, requests, streams or polls were rejected.
+type Rejection struct {
+	// Kind is limit, denial, handshake (TLS), request (invalid) or accept (no connection accepted). Reason is the label of
+	// the metric of that kind.
+	Kind   string `json:"kind"`
+	Reason string `json:"reason"`
+
+	Count int64     `json:"count"`
+	At    time.Time `json:"at"`             // of the last one
+	Peer  string    `json:"peer,omitempty"` // the last rejected host, or the identity in its certificate
+	Error string    `json:"error"`          // of the last one
+}
+
+// recentRejection is the age up to which Recent reports a rejection.
+const recentRejection = 10 * time.Minute
+
+// Recent reports whether operators need to see the rejection without asking for all: it is of the last ten minutes, and
+// not the TCP check of a balancer.
+func (r *Rejection) Recent(now time.Time) bool {
+	return now.Sub(r.At) < recentRejection && (r.Kind != "handshake" || r.Reason != "closed")
 }
 
 // A Relay is the process that sent the response.

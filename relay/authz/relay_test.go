@@ -73,7 +73,7 @@ func TestB37_Nodes(t *testing.T) {
 		t.Errorf("poll: got %d %s, want 403", code, body)
 	}
 	stats := m.Stats()
-	if d := stats.Denied; d[guard.DeniedIdentity] != 4 || d[guard.DeniedNode] != 4 || d[guard.DeniedType] != 2 || stats.Ended[guard.EndedDenied] != 9 {
+	if d := stats.Rejected; d[guard.DeniedIdentity] != 4 || d[guard.DeniedNode] != 4 || d[guard.DeniedType] != 2 || stats.Ended[guard.EndedDenied] != 9 {
 		t.Errorf("denied: %v, streams closed: %d, want 4 identities, 4 nodes, 2 types and 9 streams", d, stats.Ended[guard.EndedDenied])
 	}
 	if n := len(m.origin.State().Streams); n != 1 {
@@ -147,7 +147,7 @@ func TestB36_SecretsByName(t *testing.T) {
 	if asked := m.asked(); asked != "shop/key" {
 		t.Errorf("the relay requested the Secrets %q, want only shop/key", asked)
 	}
-	if n := m.Stats().Denied[guard.DeniedSecret]; n != 9 {
+	if n := m.Stats().Rejected[guard.DeniedSecret]; n != 9 {
 		t.Errorf("%d names of Secrets denied, want 9: 3 on each of 2 aggregated streams, 1 on each of 2 others, and 1 by a poll", n)
 	}
 	log := m.Log.String()
@@ -259,8 +259,8 @@ func TestB23_RulesMatchXDSTPNames(t *testing.T) {
 	c := m.client(web, "shop", relaytest.ClientOptions{})
 	c.Subscribe(relaytest.EndpointType, prefix+"other/a", prefix+"other/*", prefix+"shop/a")
 	m.has(c, relaytest.EndpointType, prefix+"shop/a")
-	if names := c.State().Names(relaytest.EndpointType); len(names) != 1 || m.Stats().Denied[guard.DeniedName] != 2 {
-		t.Errorf("the client received %q, denied: %v, want one name received and two denied", names, m.Stats().Denied)
+	if names := c.State().Names(relaytest.EndpointType); len(names) != 1 || m.Stats().Rejected[guard.DeniedName] != 2 {
+		t.Errorf("the client received %q, denied: %v, want one name received and two denied", names, m.Stats().Rejected)
 	}
 	alone := m.client(web, "shop", relaytest.ClientOptions{TypeURL: relaytest.EndpointType})
 	alone.Subscribe(relaytest.EndpointType, prefix+"other/a")

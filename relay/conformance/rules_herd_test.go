@@ -58,7 +58,7 @@ func TestC23_AHerdIsServed(t *testing.T) {
 			t.Error(err)
 		}
 		s := r.Stats()
-		for limit, n := range s.Refused {
+		for limit, n := range s.Rejected {
 			if n > 0 {
 				t.Errorf("%d streams were rejected for %v", n, limit)
 			}

@@ -77,7 +77,7 @@ func TestH15_NamesOverALimitAreRejected(t *testing.T) {
 					!strings.Contains(r.Log.String(), "limit="+tt.limit.String()) {
 					t.Errorf("logged the limit %d times, want 2 lines that name it:\n%s", n, r.Log.String())
 				}
-				if n := r.Stats().Refused[tt.limit]; n != 2 {
+				if n := r.Stats().Rejected[tt.limit]; n != 2 {
 					t.Errorf("counted %d rejected names, want 2", n)
 				}
 			})

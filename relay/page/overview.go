@@ -139,6 +139,7 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 		}
 	}
 	alerts = append(alerts, findingAlerts(s.Validation)...)
+	alerts = append(alerts, rejectionAlerts(s.Rejections, now)...)
 	alerts = append(alerts, rolloutAlerts(rollouts, now)...)
 	for _, t := range c.Types {
 		if t.Refusing > 0 {
@@ -225,6 +226,22 @@ func findingAlerts(v *admin.Validation) (alerts []alert) {
 			Text: fmt.Sprintf("%s %s held: clients could not use the result", plural(held, "change"), isOrAre(held)),
 			Note: "to send held changes anyway:", Command: "tender release --all",
 		})
+	}
+	return alerts
+}
+
+// rejectionAlerts returns an alert for each cause for which the relay has rejected clients recently.
+func rejectionAlerts(all []admin.Rejection, now time.Time) (alerts []alert) {
+	for i := range all {
+		r := &all[i]
+		if !r.Recent(now) {
+			continue
+		}
+		text := fmt.Sprintf("The relay rejected clients %s: %s, %s; last", plural(int(r.Count), "time"), r.Kind, r.Reason)
+		if r.Peer != "" {
+			text += " " + r.Peer
+		}
+		alerts = append(alerts, alert{Class: "refused", Badge: "rejected", Text: text + " " + ago(r.At, now) + " ago", Note: r.Error})
 	}
 	return alerts
 }

@@ -166,6 +166,26 @@ func TestPages_Findings(t *testing.T) {
 	}
 }
 
+// TestPages_Rejections verifies that the overview has an alert for each cause of recent rejections, with its last peer.
+func TestPages_Rejections(t *testing.T) {
+	status := someStatus()
+	now := time.Now()
+	status.Rejections = []admin.Rejection{
+		{Kind: "handshake", Reason: "closed", Count: 99, At: now, Error: "EOF"},
+		{Kind: "handshake", Reason: "unknown_ca", Count: 8001, At: now.Add(-time.Minute), Peer: "10.0.0.1", Error: "bad <certificate>"},
+		{Kind: "request", Reason: "not_utf8", Count: 4, At: now.Add(-11 * time.Minute), Peer: "10.0.0.2", Error: "long ago"},
+	}
+	_, body := get(newPages(t, &fakeFleet{}, func() admin.Status { return status }), "/")
+	for want, has := range map[string]bool{
+		"The relay rejected clients 8,001 times: handshake, unknown_ca; last 10.0.0.1": true, "bad &lt;certificate&gt;": true,
+		"closed": false, "long ago": false,
+	} {
+		if strings.Contains(body, want) != has {
+			t.Errorf("the overview has %q: %t, want %t:\n%s", want, !has, has, body)
+		}
+	}
+}
+
 // TestPages verifies the content of each page, and that texts of clients are escaped.
 func TestPages(t *testing.T) {
 	fleet := &fakeFleet{clients: 3, refusal: "<script>alert(1)</script> is no filter"}

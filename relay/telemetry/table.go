@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/rollout"
@@ -260,20 +261,26 @@ var table = []row{
 			}
 		}},
 	{"tender.client.refusals", counter, "{refusal}", "limit",
-		"Connections, stream requests and polls above a limit, by the variable of the limit, or a word if it is constant.", func(r *Reading, put put) {
-			for limit, n := range r.Server.Refused {
-				put(float64(n), limit.String())
-			}
-		}},
+		"Connections, stream requests and polls above a limit, by the variable of the limit, or a word if it is constant.",
+		putCauses[guard.Limit]},
 	{"tender.client.denials", counter, "{request}", "reason",
 		"Requests that TENDER_AUTHZ, TENDER_SECRETS or TENDER_TLS_TRUST_DOMAINS denies. The reason is identity (no rule " +
 			"matches), node, type, name (an xdstp name), secret, or trust_domain (the CA may not issue the certificate: the " +
 			"handshake fails, also for operators). After name and secret, an aggregated stream stays open.",
-		func(r *Reading, put put) {
-			for what, n := range r.Server.Denied {
-				put(float64(n), what.String())
-			}
-		}},
+		putCauses[guard.Denial]},
+	{"tender.client.requests.invalid", counter, "{request}", "reason",
+		"Invalid requests; each ends its stream or its poll. The reason is malformed, not_utf8 (such as a name), node, type " +
+			"(missing, or of another service), method (not served) or compressed. Others are load_report, poll and other. The " +
+			"log and the status have examples.",
+		putCauses[guard.Invalid]},
+	{"tender.client.handshakes.failed", counter, "{handshake}", "reason",
+		"Failed TLS handshakes, also of operators. The reason is no_certificate, unknown_ca, expired, bad_certificate, " +
+			"plaintext, or unsupported (version, cipher suite or protocol). Others are rejected_by_client (it may not trust the " +
+			"relay), timeout, closed (such as TCP checks of balancers) and other. The log and the status have examples.",
+		putCauses[guard.HandshakeFailure]},
+	{"tender.client.accepts.failed", counter, "{attempt}", "reason",
+		"Failed attempts to accept a connection; the client waits. The reason is file_descriptors (none is free) or other.",
+		putCauses[guard.AcceptFailure]},
 	{"tender.client.requests.throttled", counter, "{request}", "",
 		"Requests that were delayed by the rate limit of their stream.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Throttled) })},
@@ -359,6 +366,15 @@ func validationFindings(r *Reading, put put) {
 	}
 	for of, n := range sums {
 		put(float64(n), of.typ, of.kind)
+	}
+}
+
+// putCauses reads the number of rejections by each cause of one kind.
+func putCauses[C guard.Cause](r *Reading, put put) {
+	for cause, n := range r.Server.Rejected {
+		if _, is := cause.(C); is {
+			put(float64(n), cause.String())
+		}
 	}
 }
 

@@ -53,8 +53,10 @@ func full() Reading {
 			Connections: 47, Unread: 48, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32,
 			Throttled: 33,
 			Ended:     map[guard.Ending]int64{guard.EndedStalled: 34, guard.EndedDrained: 35},
-			Refused:   map[guard.Limit]int64{guard.LimitNames: 36},
-			Denied:    map[guard.Denial]int64{guard.DeniedSecret: 47},
+			Rejected: map[guard.Cause]int64{
+				guard.LimitNames: 36, guard.DeniedSecret: 47, guard.InvalidText: 71, guard.HandshakeUnknownCA: 72,
+				guard.AcceptFiles: 73,
+			},
 		},
 		Snapshots: snapshot.Stats{
 			Fault: "read-only", Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40},
@@ -243,7 +245,9 @@ func TestValues(t *testing.T) {
 		"client_streams_ended_total stalled": 34, "client_streams_ended_total drained": 35,
 		"client_refusals_total TENDER_MAX_NAMES": 36,
 		"client_denials_total secret":            47,
-		"client_changes_coalesced_total":         32, "client_requests_throttled_total": 33, "client_turns_total sent": 6,
+		"client_requests_invalid_total not_utf8": 71, "client_handshakes_failed_total unknown_ca": 72,
+		"client_accepts_failed_total file_descriptors": 73,
+		"client_changes_coalesced_total":               32, "client_requests_throttled_total": 33, "client_turns_total sent": 6,
 		"client_turns_total idle":                         4,
 		"client_group_streams " + envoy:                   20,
 		"client_subscriptions " + envoy + " wildcard cds": 26,

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"net"
 	"sync/atomic"
 )
 
@@ -29,7 +28,7 @@ type ServerConfig struct {
 // Server opens the files and returns a server whose configurations use their current content at each handshake. It must
 // not be called after [Watch.Run].
 func (w *Watch) Server(cfg ServerConfig) (*Server, error) {
-	s := &Server{refusals: newRefusals(w.log)}
+	s := new(Server)
 	errs := []error{w.pairOf(cfg.Cert, cfg.Key, s.pair.Store)}
 	if cfg.ClientCA.Path != "" {
 		errs = append(errs, s.openClientCAs(w, cfg)...)
@@ -65,8 +64,6 @@ func (s *Server) openClientCAs(w *Watch, cfg ServerConfig) (errs []error) {
 
 // A Server makes TLS configurations from the relay's certificate and the client CAs.
 type Server struct {
-	refusals refusals
-
 	// Current content of the files.
 	pair    atomic.Pointer[tls.Certificate]
 	clients atomic.Pointer[clientCAs] // nil if no client certificate is requested
@@ -80,15 +77,15 @@ func (s *Server) Config(protocols ...string) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		NextProtos:         protocols,
-		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) { return s.now(protocols, hello.Conn), nil },
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.now(protocols), nil },
 	}
 }
 
 // IsNamed reports whether the current certificate is valid for a host, which is a name or an IP address.
 func (s *Server) IsNamed(host string) bool { return s.pair.Load().Leaf.VerifyHostname(host) == nil }
 
-// now returns the configuration of one handshake with a client, from the current content of the files.
-func (s *Server) now(protocols []string, client net.Conn) *tls.Config {
+// now returns the configuration of one handshake, from the current content of the files.
+func (s *Server) now(protocols []string) *tls.Config {
 	cfg := &tls.Config{
 		MinVersion:             tls.VersionTLS12,
 		CipherSuites:           suites,
@@ -98,7 +95,7 @@ func (s *Server) now(protocols []string, client net.Conn) *tls.Config {
 	}
 	if clients := s.clients.Load(); clients != nil {
 		cfg.ClientAuth, cfg.ClientCAs = tls.RequireAndVerifyClientCert, clients.pool
-		cfg.VerifyConnection = func(state tls.ConnectionState) error { return s.verify(clients, client, state) }
+		cfg.VerifyConnection = func(state tls.ConnectionState) error { return s.verify(clients, state) }
 	}
 	return cfg
 }

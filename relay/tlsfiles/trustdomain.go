@@ -6,15 +6,13 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
-	"net"
 	"slices"
 	"strings"
-	"sync/atomic"
 
 	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
-	"golang.org/x/time/rate"
+
+	"github.com/xdstender/tender/downstream/guard"
 )
 
 // A TrustDomain is a SPIFFE trust domain, with the CAs that may issue certificates for it.
@@ -182,43 +180,19 @@ func (s *Server) VouchedBy(domain string) (unbound int, vouched bool) {
 	return clients.unbound(domain), clients.bound == nil || listed
 }
 
-// Refused returns the number of valid client certificates that were rejected because their CA may not vouch for them.
-func (s *Server) Refused() int64 { return s.refusals.n.Load() }
-
-// refusals counts and logs clients whose CA may not vouch for them. It may be used from any goroutine.
-type refusals struct {
-	log   *slog.Logger
-	limit *rate.Limiter // for the log
-
-	n, skipped atomic.Int64 // all refusals, and refusals not logged since the last log line
-}
-
-// newRefusals limits the log to one line per second: rejected clients reconnect, and many of them would fill the log.
-func newRefusals(log *slog.Logger) refusals {
-	return refusals{log: log, limit: rate.NewLimiter(1, 10)}
-}
-
-// verify returns an error, and counts and logs it, if no CA may vouch for the certificate of a client. from is the
-// connection of the client.
-func (s *Server) verify(clients *clientCAs, from net.Conn, state tls.ConnectionState) error {
+// verify returns an error if no CA may vouch for the certificate of a client. The error names both.
+func (s *Server) verify(clients *clientCAs, state tls.ConnectionState) error {
 	err := clients.verify(state.VerifiedChains)
 	if err == nil {
 		return nil
 	}
-	s.refusals.n.Add(1)
-	if !s.refusals.limit.Allow() {
-		s.refusals.skipped.Add(1)
-		return fmt.Errorf("tls: %w", err)
-	}
-	attrs := []any{slog.String("client", from.RemoteAddr().String())}
+	var of string
 	if chains := state.VerifiedChains; len(chains) > 0 {
 		leaf, root := chains[0][0], chains[0][len(chains[0])-1]
-		for _, uri := range leaf.URIs {
-			attrs = append(attrs, slog.String("identity", fmt.Sprintf("%.256s", uri)))
-			break
+		if len(leaf.URIs) > 0 {
+			of = fmt.Sprintf(" identity=%.256s", leaf.URIs[0])
 		}
-		attrs = append(attrs, slog.String("ca", fmt.Sprintf("%.256s", root.Subject)))
+		of += fmt.Sprintf(" ca=%.256q", root.Subject)
 	}
-	s.refusals.log.Warn("client certificate rejected by trust domain", append(attrs, slog.Any("err", err), slog.Int64("others_left_out", s.refusals.skipped.Swap(0)))...)
-	return fmt.Errorf("tls: %w", err)
+	return guard.Denies(guard.DeniedTrustDomain, "%v%s", err, of)
 }

@@ -48,7 +48,7 @@ func TestB35_GroupChurn(t *testing.T) {
 	if most := 2 * (most + 2*ofPeer); opened > most || refused < nodes-most {
 		t.Errorf("%d streams to the origin for %d nodes of one address, of which %d were rejected: want at most %d", opened, nodes, refused, most)
 	}
-	if n := v.Stats().Refused[guard.LimitPeerGroups]; n != int64(refused) {
+	if n := v.Stats().Rejected[guard.LimitPeerGroups]; n != int64(refused) {
 		t.Errorf("%d rejections are counted, want %d", n, refused)
 	}
 	v.origin.Stop()

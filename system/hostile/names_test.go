@@ -37,12 +37,12 @@ func TestB35_InventedNames(t *testing.T) {
 			all = append(all, c)
 		}
 		v.await("rejections of the names above the limit", func() bool {
-			return v.Stats().Refused[guard.LimitOriginNames] >= refused
+			return v.Stats().Rejected[guard.LimitOriginNames] >= refused
 		})
 	})
 	has(all[len(all)-1], "held")
 	has(v.of("neighbour", "127.0.0.4"), "new")
-	if n := v.Stats().Refused[guard.LimitOriginNames]; n != refused {
+	if n := v.Stats().Rejected[guard.LimitOriginNames]; n != refused {
 		t.Errorf("%d rejections are counted, want one for each of the %d clients above the limit", n, refused)
 	}
 }

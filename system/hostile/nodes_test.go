@@ -181,7 +181,7 @@ func TestB35_ManyLargeNodes(t *testing.T) {
 		if most := bound / (each - 16<<10); served > most || refused == 0 {
 			t.Errorf("%d streams were served, %d rejected, want at most %d served", served, refused, most)
 		}
-		if n := v.Stats().Refused[guard.LimitNodeBytes]; n != int64(refused) {
+		if n := v.Stats().Rejected[guard.LimitNodeBytes]; n != int64(refused) {
 			t.Errorf("%d rejections are counted, want %d", n, refused)
 		}
 	})
@@ -196,7 +196,7 @@ func TestB35_ManyLargeNodes(t *testing.T) {
 func TestB35_PollsWithALargeNode(t *testing.T) {
 	v := serve(t)
 	v.poll(strings.NewReader(`{"node":{"id":"n","metadata":{"k":"`+strings.Repeat("x", 257<<10)+`"}}}`), http.StatusBadRequest)
-	if n := v.Stats().Refused[guard.LimitNodeBytes]; n != 1 {
+	if n := v.Stats().Rejected[guard.LimitNodeBytes]; n != 1 {
 		t.Errorf("%d rejected Nodes of polls are counted, want 1", n)
 	}
 }

@@ -89,13 +89,13 @@ func TestB35_TenTimesTheNames(t *testing.T) {
 		{"held", 1, []*discoverypb.DeltaDiscoveryRequest{{InitialResourceVersions: held}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, before := v.client(), v.Stats().Refused[guard.LimitNames]
+			c, before := v.client(), v.Stats().Rejected[guard.LimitNames]
 			v.during(func() {
 				for _, r := range tt.says {
 					r.TypeUrl = relaytest.RouteType
 					c.Send(r)
 				}
-				v.await("rejections of names", func() bool { return v.Stats().Refused[guard.LimitNames] == before+tt.refused })
+				v.await("rejections of names", func() bool { return v.Stats().Rejected[guard.LimitNames] == before+tt.refused })
 				c.Subscribe(relaytest.ClusterType)
 				c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) > 0 })
 			})
