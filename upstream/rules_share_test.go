@@ -111,6 +111,36 @@ func TestR130_OneSubscriptionForManyViews(t *testing.T) {
 	})
 }
 
+// TestB43_SharedChangesConcernAViewFromItsSubscription: a view has the time at which the origin's message was received,
+// but not if that was before its clients subscribed to the type.
+func TestB43_SharedChangesConcernAViewFromItsSubscription(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1")
+		p := r.share()
+		p.watch.Subscribe(endpoints, []string{"a"})
+		r.pass(time.Minute)
+		q := r.share()
+		q.watch.Subscribe(endpoints, []string{"a"})
+		joined := time.Now()
+		r.pass(time.Second)
+		received := func(p *part) time.Time {
+			e := p.view.Generation().Type(endpoints).ByName.Get(nameOf(t, p.view, endpoints, "a"))
+			return p.view.Cause(e.Seq).Received
+		}
+		if got := received(q); !got.Equal(joined) {
+			t.Errorf("received %v before the view followed the type, want then", joined.Sub(got))
+		}
+		r.put(endpoints, "a@2")
+		changed := time.Now()
+		r.pass(time.Minute)
+		for _, of := range []*part{p, q} {
+			if got := received(of); got.Before(changed) || got.After(changed.Add(time.Second)) {
+				t.Errorf("a change was received %v after it was made, want at once", got.Sub(changed))
+			}
+		}
+	})
+}
+
 // TestB7_SharedViewAbsenceNeedsConnection: views receive the state of the origin from the shared view: connection,
 // identifier, and request times. After a disconnect, the origin must report again that a name does not exist; resources
 // stay.

@@ -69,6 +69,7 @@ type share struct {
 // A sharedType is the subscription to one type or one collection of the shared view.
 type sharedType struct {
 	key         string                      // type URL or collection
+	since       time.Time                   // when w began to follow it
 	followed    cache.Seq                   // sequence number in from up to which w has the changes
 	names       map[*cache.Name]*cache.Name // name in from by name in w
 	fromNames   map[*cache.Name]struct{}    // the values of names
@@ -112,6 +113,7 @@ func (s *share) typ(key string) *sharedType {
 	if t == nil {
 		t = &sharedType{
 			key:       key,
+			since:     time.Now(),
 			names:     make(map[*cache.Name]*cache.Name),
 			fromNames: make(map[*cache.Name]struct{}),
 			pending:   make(map[*cache.Name]struct{}),
@@ -383,13 +385,18 @@ func (s *share) followNames(g *cache.Generation, t *sharedType) {
 	s.w.DelegateReports(cache.ReportedSet{Key: t.key, Kind: cache.ByName}, s.watch)
 }
 
-// copyNames copies names of a type, with the cause of their change in the shared view.
+// copyNames copies names of a type, with the cause of their change in the shared view. What was received before w
+// followed the type concerns w only now: it has no cause.
 func (s *share) copyNames(kind cache.Kind, g *cache.Generation, t *sharedType, names []*cache.Name) {
 	set := &g.Type(t.key).Wildcard
 	if kind == cache.ByName {
 		set = &g.Type(t.key).ByName
 	}
-	s.w.SetCause(s.from.Cause(set.FirstAfter(t.followed)))
+	cause := s.from.Cause(set.FirstAfter(t.followed))
+	if cause.Received.Before(t.since) {
+		cause = cache.Cause{}
+	}
+	s.w.SetCause(cause)
 	s.w.Copy(kind, g, t.key, names)
 	s.w.SetCause(cache.Cause{})
 }

@@ -124,14 +124,15 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 	defer trim.Stop()
 	var (
 		seen    *publication
+		since   = time.Now() // since when a publication that was not applied concerns the view
 		applied sets
 		demand  <-chan struct{} // nil until the content is known
 	)
 	for {
 		p := f.published.Load()
 		to := f.visibleSets(p, w)
-		if p != seen && to != nil && (applied == nil || !w.Frozen()) {
-			f.replace(w, l, applied, to, p.at)
+		if p != seen && outdated(applied, to, w.Frozen()) {
+			f.replace(w, l, applied, to, later(p.at, since))
 			applied, demand = to, l.Demand()
 		}
 		seen = p
@@ -142,7 +143,7 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 		case <-p.outdated:
 		case call := <-control.Calls():
 			call(l)
-			seen = nil // after a thaw, there may be new content to show
+			seen, since = nil, time.Now() // after a thaw, there may be new content to show
 		case r := <-f.idleReader:
 			following.Go(func() { f.follow(ctx, r) }) // following.Wait waits for it
 		case <-trim.C:
@@ -155,6 +156,20 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 	}
 }
 
+// outdated reports whether a view with some content must be given other content. The content is nil if it is unknown, or
+// was not applied yet.
+func outdated(applied, to sets, frozen bool) bool {
+	return to != nil && (applied == nil || !frozen && !maps.Equal(applied, to))
+}
+
+// later returns the later of two times.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
 // visibleSets returns the content for a view. A frozen view shows the frozen content, also to new clients.
 func (f *Origin) visibleSets(p *publication, w *cache.Writer) sets {
 	if frozen := f.frozenSets.Load(); frozen != nil && w.Frozen() {
@@ -163,7 +178,7 @@ func (f *Origin) visibleSets(p *publication, w *cache.Writer) sets {
 	return p.sets
 }
 
-// replace applies a publication to a view.
+// replace applies a publication, which concerns the view since a time, to the view.
 func (f *Origin) replace(w *cache.Writer, l originView, from, to sets, at time.Time) {
 	var trace upstream.Trace
 	if f.cfg.Trace != nil {
