@@ -29,8 +29,8 @@ type TypeStats struct {
 	// request caused.
 	Propagation Distribution
 
-	// Fanout has the time from the receipt of the origin's message to the answer of the last client, for each tracked
-	// change. GivenUp counts tracked changes that some client did not answer within a minute. Unfollowed counts changes
+	// Fanout has the time from the receipt of the origin's message until the last client has answered or left, for each
+	// tracked change. GivenUp counts tracked changes that some client did not answer within a minute. Unfollowed counts changes
 	// that were not tracked because 16 changes of the type were tracked already.
 	Fanout              Distribution
 	GivenUp, Unfollowed int64

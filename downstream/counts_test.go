@@ -38,6 +38,8 @@ func TestCounts(t *testing.T) {
 				now.Bytes-before.Bytes < want {
 				t.Errorf("after %d deliveries: %+v, before %+v", want, now, before)
 			}
+			d.change()
+			d.clients[0].flush(t)
 			d.clients[0].nack()
 			if got := group.counts.Types()[tt.typeURL]; got.Nacks != 1 || got.Acks != now.Acks {
 				t.Errorf("after a NACK: %+v, before %+v", got, now)

@@ -116,9 +116,9 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		<-done
 		c.answer("")
 		p.wantEnded("after one stream ended and the other was sent the second change",
-			"2 streams: 1 accepted 1 departed in 100ms")
+			"2 streams: 1 accepted 1 left in 100ms")
 		c.answer("")
-		p.wantEnded("after it has answered the second change", "2 streams: 1 accepted 1 departed in 100ms")
+		p.wantEnded("after it has answered the second change", "2 streams: 1 accepted 1 left in 100ms")
 
 		p.change(cache.Wildcard, "4", 0)
 		nonces := c.sent()
@@ -134,7 +134,7 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		p.w.Trim(time.Now())
-		if lines := p.endedFanouts(); len(lines) != 16 || lines[0] != "1 streams: 1 unanswered in 0s" {
+		if lines := p.endedFanouts(); len(lines) != 16 || lines[0] != "1 streams: 1 unanswered in 1m0.1s" {
 			t.Errorf("after a minute, ended fan-outs are %q, want 16 without an answer", lines)
 		}
 		c.answer("")

@@ -18,7 +18,7 @@ type Traces struct {
 	Slow time.Duration
 
 	// Delivered exports a delivery that has ended and returns its span. It must not block, and may be called from any
-	// goroutine. Rejected responses are always exported.
+	// goroutine. Responses that were rejected or abandoned are always exported.
 	Delivered func(Delivery) (traceID, spanID string)
 }
 
@@ -31,7 +31,7 @@ type Delivery struct {
 	Began       time.Time // when the first tracked change in the response became due
 }
 
-// exportDelivery exports a response with its outcome, if it is rejected, slow or sampled. It returns the span, or empty
+// exportDelivery exports a response with its outcome, if it is rejected, abandoned, slow or sampled. It returns the span, or empty
 // strings if it exports none.
 func (c *client) exportDelivery(x subscription.Exchange) (traceID, spanID string) {
 	t := c.cfg.Traces
@@ -39,7 +39,7 @@ func (c *client) exportDelivery(x subscription.Exchange) (traceID, spanID string
 		x.Caused = x.Sent
 	}
 	began := x.Sent
-	export := x.Outcome == fanout.Rejected || t.Slow > 0 && x.Ended.Sub(x.Caused) >= t.Slow
+	export := x.Outcome != fanout.Accepted || t.Slow > 0 && x.Ended.Sub(x.Caused) >= t.Slow
 	for l := x.Fanouts; l != nil; l = l.Others {
 		if l.Began.Before(began) {
 			began = l.Began
@@ -52,6 +52,18 @@ func (c *client) exportDelivery(x subscription.Exchange) (traceID, spanID string
 		return "", ""
 	}
 	return t.Delivered(Delivery{x, c.node, c.group, c.stream, began})
+}
+
+// giveUpDeliveries exports the deliveries that the client has not answered for [fanout.GiveUp]. It returns when to call
+// it again, zero if it need not be.
+func (s *stream) giveUpDeliveries(now time.Time) (next time.Time) {
+	if s.cfg.Traces == nil {
+		return next
+	}
+	for _, sub := range s.subs {
+		next = subscription.Earlier(next, sub.GiveUp(now))
+	}
+	return next
 }
 
 // joinFanouts passes the tracked changes that the watch has collected since the last call to the subscriptions that

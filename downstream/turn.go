@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // takeTurn runs a turn of the stream in a worker. If a send may block, another goroutine continues the turn, so that
@@ -194,7 +195,7 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 		s.end(err)
 		return true
 	}
-	s.setTimer(s.lifetime().nextCheck(next, now), now)
+	s.setTimer(s.lifetime().nextCheck(subscription.Earlier(next, s.giveUpDeliveries(now)), now), now)
 	return true
 }
 

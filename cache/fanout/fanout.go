@@ -32,7 +32,7 @@ type Fanout struct {
 	// Atomic.
 	unanswered atomic.Int64 // streams that are not done, and the writer until it calls Release
 	ended      atomic.Bool
-	took       atomic.Int64 // from Received to the answer of the last client, in nanoseconds; 0 if none has answered
+	took       atomic.Int64 // see Took, in nanoseconds
 	counts     [outcomes]atomic.Int64
 
 	// When clients answered, in microseconds after Received, in no order. Nil unless RecordTimes was called.
@@ -50,18 +50,20 @@ type Span interface {
 // An Outcome is the result of a change at one stream.
 type Outcome int
 
-// The outcomes of a change at a stream.
+// The outcomes of a change, or of one response, at a stream.
 const (
 	Accepted     Outcome = iota // the client sent an ACK
 	Rejected                    // the client sent a NACK
 	NotNeeded                   // there was nothing to send, or the stream has unsubscribed
 	StreamClosed                // the stream ended before the client answered
+	Superseded                  // of a response alone: the client answered a later one instead
+	Unanswered                  // of a response alone: the client did not answer it within GiveUp
 	outcomes
 )
 
 // String returns the outcome as it is named in traces.
 func (o Outcome) String() string {
-	return [...]string{"accepted", "refused", "needless", "departed"}[o]
+	return [...]string{"accepted", "refused", "needless", "left", "superseded", "unanswered"}[o]
 }
 
 // New returns a fan-out of the change of a type, which onEnd is called with once all streams are done. The caller
@@ -88,15 +90,21 @@ func (f *Fanout) Join(stream *atomic.Pointer[List]) {
 // Done counts the outcome at a stream that has joined.
 func (f *Fanout) Done(o Outcome, now time.Time) {
 	f.counts[o].Add(1)
-	if took := now.Sub(f.Received); o <= Rejected {
-		for last := f.took.Load(); last < int64(took) && !f.took.CompareAndSwap(last, int64(took)); {
-			last = f.took.Load()
-		}
-		if f.times != nil {
-			f.times[f.timed.Add(1)-1].Store(uint32(took.Microseconds()))
-		}
+	if o != NotNeeded {
+		f.extend(now)
+	}
+	if o <= Rejected && f.times != nil {
+		f.times[f.timed.Add(1)-1].Store(uint32(now.Sub(f.Received).Microseconds()))
 	}
 	f.Release()
+}
+
+// extend records that the fan-out takes until now at least.
+func (f *Fanout) extend(now time.Time) {
+	took := int64(now.Sub(f.Received))
+	for last := f.took.Load(); last < took && !f.took.CompareAndSwap(last, took); {
+		last = f.took.Load()
+	}
 }
 
 // Release ends the fan-out if all streams that joined are done.
@@ -104,6 +112,14 @@ func (f *Fanout) Release() {
 	if f.unanswered.Add(-1) == 0 {
 		f.end()
 	}
+}
+
+// giveUp ends the fan-out although streams are not done.
+func (f *Fanout) giveUp() {
+	if !f.ended.Load() {
+		f.extend(f.Began.Add(GiveUp))
+	}
+	f.end()
 }
 
 func (f *Fanout) end() {
@@ -127,7 +143,8 @@ func (f *Fanout) Count(o Outcome) int { return int(f.counts[o].Load()) }
 // Unanswered returns how many streams are not done. After the end it is the number of streams that were given up.
 func (f *Fanout) Unanswered() int { return int(f.unanswered.Load()) }
 
-// Took returns the time from Received to the answer of the last client, zero if none has answered.
+// Took returns the time from Received until the last client has answered or its stream has ended; until GiveUp after
+// Began if clients were given up. It is zero if no client needed a response.
 func (f *Fanout) Took() time.Duration { return time.Duration(f.took.Load()) }
 
 // Times returns the time from Received to the answer of each client, in no order, if RecordTimes was called.

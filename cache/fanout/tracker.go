@@ -5,14 +5,12 @@ import (
 	"time"
 )
 
-const (
-	// maxOpen is how many changes of a type are followed at the same time. While clients are slow, or changes
-	// frequent, these stand for the others.
-	maxOpen = 16
+// maxOpen is how many changes of a type are followed at the same time. While clients are slow, or changes
+// frequent, these stand for the others.
+const maxOpen = 16
 
-	// followFor is how long a change is followed at least. EndOld gives up streams that are not done by then.
-	followFor = time.Minute
-)
+// GiveUp is how long a change or a response is followed. Clients that have not answered by then are given up.
+const GiveUp = time.Minute
 
 // A Tracker has the fan-outs of one writer that have not ended. It belongs to the goroutine of the writer. The zero
 // value is empty.
@@ -37,11 +35,11 @@ func (t *Tracker) Add(f *Fanout) bool {
 	return true
 }
 
-// EndOld ends the fan-outs that have been followed for long enough. The writer calls it now and then.
+// EndOld ends the fan-outs that have been followed for GiveUp. The writer calls it now and then.
 func (t *Tracker) EndOld(now time.Time) {
 	for _, f := range t.open {
-		if now.Sub(f.Began) >= followFor {
-			f.end()
+		if now.Sub(f.Began) >= GiveUp {
+			f.giveUp()
 		}
 	}
 }

@@ -103,8 +103,11 @@ type Conversation struct {
 	sentAt         time.Time
 	ackDeadline    time.Time // when the wait for the answer ends (B.12)
 	pending        bool      // it is unanswered
+	givenUp        bool      // it is pending, and its delivery was traced as unanswered
 	upTo           cache.Seq // position up to which it has changes
 	newlyRequested span      // further changes in it, of names that the client was sent for the first time
+
+	uncounted uint32 // responses whose answers were not counted
 
 	sentAny    bool // any response was sent
 	nackedAny  bool // any response was rejected
@@ -159,14 +162,18 @@ func (c *Conversation) answersNewest(r *wire.Request, delta bool) bool {
 
 // recordSending records that a response with the changes in a span is sent. It also has the newlyRequested changes, of
 // names that the client is sent for the first time. before is the position up to which earlier responses went. received
-// is when the oldest change was received; zero if the client requested the response.
-func (c *Conversation) recordSending(changed, newlyRequested span, before cache.Seq, received, now time.Time) {
+// is when the oldest change was received; zero if the client requested the response. It returns an earlier response that
+// is forgotten, or nil.
+func (c *Conversation) recordSending(
+	changed, newlyRequested span, before cache.Seq, received, now time.Time,
+) (forgotten *sentResponse) {
 	caused := MomentOf(received)
 	if c.newRequest || caused == 0 {
 		received, caused = now, 0
 	}
+	c.uncounted++
 	if c.newRequest = false; c.pending {
-		c.supersede(before)
+		forgotten = c.supersede(before)
 	}
 	if c.behindSince == 0 {
 		c.sentAfter, c.newlyRequested, c.behindSince = changed.after, span{}, MomentOf(received)
@@ -175,6 +182,40 @@ func (c *Conversation) recordSending(changed, newlyRequested span, before cache.
 	if c.causedAt == 0 && c.sentAny { // the first response answers a request, no change caused it
 		c.causedAt = caused
 	}
+	return forgotten
+}
+
+// countAnswer counts an answer once for each response: that to the earlier response at an index, to the newest, or to
+// an unknown one if index is negative. It reports whether this is the first answer to the response. A client that
+// changes its names repeats the nonce of a response that it has answered.
+func (c *Conversation) countAnswer(index int, newest, refused bool) (first bool) {
+	switch {
+	case newest:
+		first = c.pending
+	case index >= 0:
+		first = !c.earlier.list[index].refused
+	default:
+		first = c.forgotten() > 0
+	}
+	if first {
+		c.uncounted--
+		c.counter.Answered(refused)
+	}
+	return first
+}
+
+// forgotten returns the number of responses without an answer whose nonces are not remembered.
+func (c *Conversation) forgotten() int {
+	n := int(c.uncounted)
+	if c.pending {
+		n--
+	}
+	for i := range c.earlier.len() {
+		if !c.earlier.list[i].refused {
+			n--
+		}
+	}
+	return n
 }
 
 // accept records an ACK of the newest response.
@@ -235,12 +276,21 @@ func (c *Conversation) awaitsAnswerFor(after, upTo cache.Seq) bool {
 	})
 }
 
-// exchange returns the newest response and its outcome. answer is nil if the stream ended without one.
-func (c *Conversation) exchange(typeURL string, o fanout.Outcome, answer *wire.Request, now time.Time) Exchange {
+// newest returns the newest response as a sentResponse with changes up to a position.
+func (c *Conversation) newest(upTo cache.Seq) sentResponse {
+	return sentResponse{
+		nonce: c.nonce, version: c.version, span: span{c.sentAfter, upTo}, newlyRequested: c.newlyRequested,
+		behindSince: c.behindSince, causedAt: c.causedAt, endOffset: c.endOffset, has: c.has,
+		sentAt: MomentOf(c.sentAt), bytes: c.bytes, givenUp: c.givenUp, fanouts: c.fanouts.unacked,
+	}
+}
+
+// exchange returns the response and its outcome. answer is nil if there is none.
+func (u *sentResponse) exchange(typeURL string, o fanout.Outcome, answer *wire.Request, ended time.Time) Exchange {
 	x := Exchange{
-		TypeURL: typeURL, Version: c.version, Nonce: c.nonce, Bytes: c.bytes,
-		Caused: c.causedAt.Time(), Sent: c.sentAt, Ended: now,
-		Outcome: o, Fanouts: c.fanouts.unacked,
+		TypeURL: typeURL, Version: u.version, Nonce: u.nonce, Bytes: u.bytes,
+		Caused: u.causedAt.Time(), Sent: u.sentAt.Time(), Ended: ended,
+		Outcome: o, Fanouts: u.fanouts,
 	}
 	if answer != nil {
 		x.Code, x.Detail = answer.ErrorCode, cut(answer.ErrorMessage, maxDetail)
@@ -281,6 +331,13 @@ type sentResponse struct {
 	causedAt       Moment // when the oldest change in it was received; 0: no change caused it
 	endOffset      uint64 // bytes on the stream up to its end
 	has            *delivery
+	refused        bool // the client has rejected it
+
+	// For traces.
+	sentAt  Moment
+	bytes   int          // of its body
+	givenUp bool         // its delivery was traced as unanswered
+	fanouts *fanout.List // tracked changes in it that no answer has closed
 }
 
 // earlierResponses are the responses before the newest that the client has not accepted, oldest first. Nil is empty.
@@ -290,23 +347,27 @@ type earlierResponses struct{ list []sentResponse }
 // client answers a later response.
 const maxEarlierResponses = 16
 
-// supersede records that another response follows the newest one, which is unanswered and has changes up to upTo.
-func (c *Conversation) supersede(upTo cache.Seq) {
+// supersede records that another response follows the newest one, which is unanswered and has changes up to upTo. It
+// returns a response that is merged into that and forgotten, or nil.
+func (c *Conversation) supersede(upTo cache.Seq) (forgotten *sentResponse) {
 	if c.earlier == nil {
 		c.earlier = new(earlierResponses)
 	}
-	u := sentResponse{
-		c.nonce, c.version, span{c.sentAfter, upTo}, c.newlyRequested, c.behindSince, c.causedAt, c.endOffset, c.has,
-	}
+	u := c.newest(upTo)
 	list := c.earlier.list
 	if n := len(list); n == maxEarlierResponses { // the last two become one
-		last := &list[n-1]
+		last := list[n-1]
+		forgotten = &last
 		u.after, u.newlyRequested, u.behindSince = last.after, u.newlyRequested.join(last.newlyRequested), last.behindSince
 		u.has = u.has.after(last.has)
+		for l := last.fanouts; l != nil; l = l.Others {
+			u.fanouts = u.fanouts.And(l.Fanout)
+		}
 		list = list[:n-1]
 	}
 	c.earlier.list = append(list, u)
-	c.behindSince, c.causedAt = 0, 0
+	c.behindSince, c.causedAt, c.givenUp, c.fanouts.unacked = 0, 0, false, nil
+	return forgotten
 }
 
 // find returns the index of the response that a request answers, -1 if none.
@@ -315,6 +376,14 @@ func (e *earlierResponses) find(r *wire.Request) int {
 		return -1
 	}
 	return slices.IndexFunc(e.list, func(u sentResponse) bool { return u.nonce == r.Nonce })
+}
+
+// len returns the number of responses.
+func (e *earlierResponses) len() int {
+	if e == nil {
+		return 0
+	}
+	return len(e.list)
 }
 
 // oldest returns the oldest of the responses, nil if there is none.
@@ -334,7 +403,7 @@ func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now tim
 		c.rejected.add(before.has)
 	}
 	c.rejected.add(u.has)
-	u.has = nil
+	u.has, u.refused = nil, true
 	for _, later := range append(slices.Clone(c.earlier.list[i+1:]), sentResponse{has: c.has}) {
 		c.rejected.forget(later.has)
 		removedSince = removedSince || later.has.removes()
@@ -345,18 +414,17 @@ func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now tim
 	return removedSince
 }
 
-// acceptEarlier records an ACK of the earlier response at an index, and returns the position up to which that had
-// changes. The client has read all responses before it, and accepted those that it did not reject.
-func (c *Conversation) acceptEarlier(i int, now time.Time) (upTo cache.Seq) {
+// acceptEarlier records an ACK of the earlier response at an index. The client has read all responses before it, and
+// accepted those that it did not reject.
+func (c *Conversation) acceptEarlier(i int, now time.Time) {
 	u := &c.earlier.list[i]
 	if u.causedAt != 0 {
 		c.counter.Propagated(now.Sub(u.causedAt.Time()))
 	}
-	c.ackedVersion, c.ackedAt, upTo = u.version, MomentOf(now), u.upTo
+	c.ackedVersion, c.ackedAt = u.version, MomentOf(now)
 	if c.earlier.list = slices.Delete(c.earlier.list, 0, i+1); len(c.earlier.list) == 0 {
 		c.earlier = nil
 	}
-	return upTo
 }
 
 // mergeEarlier merges the unaccepted earlier responses into the newest one, which the client answers.
@@ -402,10 +470,12 @@ const (
 // refusals, unless each response holds the complete set (whole).
 func newRefusal(r *wire.Request, last *Refusal, whole bool, changed span, version string, now time.Time) *Refusal {
 	var earlier []*Refusal
+	var traceID, spanID string
 	switch {
 	case last == nil || whole:
 	case changed.upTo == last.upTo: // a second NACK of the same response
 		changed.after, earlier = last.after, last.earlier
+		traceID, spanID = last.TraceID, last.SpanID
 	default:
 		changed.after = max(changed.after, last.upTo)
 		alone := *last
@@ -415,6 +485,7 @@ func newRefusal(r *wire.Request, last *Refusal, whole bool, changed span, versio
 	return &Refusal{
 		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: version,
 		Code: cmp.Or(r.ErrorCode, int32(codes.Unknown)), Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
+		TraceID: traceID, SpanID: spanID,
 		span: changed, earlier: earlier,
 	}
 }
@@ -430,7 +501,7 @@ func cut(text string, bytes int) string {
 // fanouts are the tracked changes ([fanout.Fanout]) that concern this client.
 type fanouts struct {
 	due     *fanout.List // not sent to the client yet
-	unacked *fanout.List // sent and unanswered
+	unacked *fanout.List // sent with the newest response and unanswered
 }
 
 // markSent finds the due changes that the client was sent. The answer to the newest response closes their fanouts, if
@@ -453,31 +524,9 @@ func (f *fanouts) markSent(sent func(*fanout.Fanout) bool, pending bool, now tim
 	}
 }
 
-// close closes the fanouts of the changes that the client was sent.
-func (f *fanouts) close(o fanout.Outcome, now time.Time) {
-	for l := f.unacked; l != nil; l = l.Others {
+// closeAll closes all of the fanouts with an outcome.
+func closeAll(fanouts *fanout.List, o fanout.Outcome, now time.Time) {
+	for l := fanouts; l != nil; l = l.Others {
 		l.Done(o, now)
 	}
-	f.unacked = nil
-}
-
-// closeUpTo closes the fanouts of a type up to a position, which the client accepted with an earlier response. Delayed
-// removals are closed by the answer to the newest response.
-func (f *fanouts) closeUpTo(key string, lateRemovals bool, upTo cache.Seq, now time.Time) {
-	before := f.unacked
-	f.unacked = nil
-	for l := before; l != nil; l = l.Others {
-		if c := l.Fanout; c.Key == key && cache.Seq(c.Position) <= upTo && (!c.Removes || !lateRemovals) {
-			c.Done(fanout.Accepted, now)
-		} else {
-			f.unacked = f.unacked.And(c)
-		}
-	}
-}
-
-// closeAll closes all fanouts, since the stream has ended.
-func (f *fanouts) closeAll(now time.Time) {
-	f.close(fanout.StreamClosed, now)
-	f.unacked, f.due = f.due, nil
-	f.close(fanout.StreamClosed, now)
 }

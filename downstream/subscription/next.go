@@ -144,7 +144,10 @@ func (s *Subscription) RecordSent(r *Response, nonce string, v *cache.View, endO
 		s.repeatRejected(r.from)
 	}
 	received := s.visibleAt(r.from).changedSince(v, r.After)
-	s.recordSending(span{r.After, s.position()}, r.newlyRequested, r.before, received, now)
+	if forgotten := s.recordSending(span{r.After, s.position()}, r.newlyRequested, r.before, received, now); forgotten != nil {
+		forgotten.fanouts = nil // the next response has them
+		s.end(forgotten, fanout.Superseded, fanout.NotNeeded, nil, now)
+	}
 	s.sentAny, s.pending, s.has = true, true, r.has
 	s.nonce, s.version, s.bytes, s.endOffset = nonce, r.Body.Version(), r.Body.Size(), endOffset
 	s.sentAt, s.ackDeadline = now, now.Add(s.Settings.AckWait)

@@ -79,11 +79,6 @@ func (c requestUpdate) acknowledge(r *wire.Request) (refused bool) {
 	}
 	switch {
 	case newest:
-		outcome := fanout.Accepted
-		if r.Refused {
-			outcome = fanout.Rejected
-		}
-		c.closeResponse(outcome, r, c.now)
 	case r.Nonce == "":
 		return false
 	case !c.Delta && c.pending:
@@ -99,20 +94,55 @@ func (c requestUpdate) recordAnswer(r *wire.Request, newest bool) {
 	if earlier < 0 && !newest && !r.Refused {
 		return
 	}
-	c.counter.Answered(r.Refused)
+	first := c.countAnswer(earlier, newest, r.Refused)
+	var traceID, spanID string
+	if first {
+		traceID, spanID = c.endAnswered(r, earlier, newest)
+	}
 	switch {
-	case earlier >= 0 && r.Refused:
-		if c.refuseEarlier(earlier, r, c.sendsSets(), c.now) {
-			c.repeatRejected(c.Watch.Generation())
-		}
-	case earlier >= 0:
-		c.fanouts.closeUpTo(c.Key, c.LateRemovals, c.acceptEarlier(earlier, c.now), c.now)
 	case r.Refused:
-		if c.refuse(r, newest, c.position(), c.sendsSets(), c.now) {
-			c.repeatRejected(c.Watch.Generation())
-		}
-	default:
+		c.recordRefusal(r, earlier, newest, traceID, spanID)
+	case first && newest:
 		c.accept(c.now)
+	case first:
+		c.acceptEarlier(earlier, c.now)
+	}
+	if first && newest {
+		c.causedAt = 0
+	}
+}
+
+// endAnswered ends the response that a request answers, and those before it. It returns the span of the response.
+func (c requestUpdate) endAnswered(r *wire.Request, earlier int, newest bool) (traceID, spanID string) {
+	outcome := fanout.Accepted
+	if r.Refused {
+		outcome = fanout.Rejected
+	}
+	switch {
+	case earlier >= 0:
+		c.endEarlier(earlier, fanout.Superseded, outcome, c.now)
+		return c.end(&c.earlier.list[earlier], outcome, outcome, r, c.now)
+	case newest:
+		c.endEarlier(c.earlier.len(), fanout.Superseded, outcome, c.now)
+		return c.closeResponse(outcome, r, c.now)
+	default: // its response is unknown
+		return "", ""
+	}
+}
+
+// recordRefusal records a NACK of an earlier response, of the newest or of an unknown one, with the span of the response.
+func (c requestUpdate) recordRefusal(r *wire.Request, earlier int, newest bool, traceID, spanID string) {
+	removedSince := false
+	if earlier >= 0 {
+		removedSince = c.refuseEarlier(earlier, r, c.sendsSets(), c.now)
+	} else {
+		removedSince = c.refuse(r, newest, c.position(), c.sendsSets(), c.now)
+	}
+	if traceID != "" {
+		c.refusal.TraceID, c.refusal.SpanID = traceID, spanID
+	}
+	if removedSince {
+		c.repeatRejected(c.Watch.Generation())
 	}
 }
 

@@ -115,26 +115,71 @@ func (s *state) AddError(name string, code codes.Code, message string) {
 // AddMisnamed queues an error for an invalid name, once.
 func (s *state) AddMisnamed(b wire.BadName) { s.errors.addMisnamed(b) }
 
-// closeResponse records the outcome of the newest response. r is nil if it was not answered.
-func (s *state) closeResponse(o fanout.Outcome, r *wire.Request, now time.Time) {
-	if s.Closed != nil {
-		traceID, spanID := s.Closed(s.exchange(s.TypeURL, o, r, now))
-		if o == fanout.Rejected {
-			s.refusal.TraceID, s.refusal.SpanID = traceID, spanID
-		}
+// closeResponse ends the newest response, and returns its span. r is nil if it was not answered.
+func (s *state) closeResponse(o fanout.Outcome, r *wire.Request, now time.Time) (traceID, spanID string) {
+	u := s.newest(0)
+	traceID, spanID = s.end(&u, o, o, r, now)
+	s.pending, s.givenUp, s.fanouts.unacked = false, false, nil
+	return traceID, spanID
+}
+
+// end ends a response: it exports its delivery with an outcome, and closes its fanouts with another. It returns the span
+// of the delivery. r is nil if the response was not answered.
+func (s *state) end(u *sentResponse, o, of fanout.Outcome, r *wire.Request, now time.Time) (traceID, spanID string) {
+	if s.Closed != nil && !u.refused && (!u.givenUp || o == fanout.Rejected) {
+		traceID, spanID = s.Closed(u.exchange(s.TypeURL, o, r, now))
 	}
-	s.pending, s.causedAt = false, 0
-	if s.fanouts.unacked != nil {
-		s.fanouts.close(o, now)
+	closeAll(u.fanouts, of, now)
+	u.fanouts = nil
+	return traceID, spanID
+}
+
+// endEarlier ends the first n of the earlier responses.
+func (s *state) endEarlier(n int, o, of fanout.Outcome, now time.Time) {
+	for i := range n {
+		s.end(&s.earlier.list[i], o, of, nil, now)
 	}
 }
 
-// CloseFanouts closes the fanouts that the client was not sent or has not answered, since the stream has ended.
+// GiveUp traces deliveries that are not answered within [fanout.GiveUp]. It returns when to call it again, zero if no
+// response is unanswered or deliveries are not traced.
+func (s *state) GiveUp(now time.Time) (next time.Time) {
+	if s.Closed == nil {
+		return next
+	}
+	giveUp := func(u *sentResponse) (givenUp bool) {
+		at := u.sentAt.Time().Add(fanout.GiveUp)
+		switch {
+		case u.givenUp || u.refused:
+		case now.Before(at):
+			next = Earlier(next, at)
+			return false
+		default:
+			s.Closed(u.exchange(s.TypeURL, fanout.Unanswered, nil, at))
+		}
+		return true
+	}
+	for i := range s.earlier.len() {
+		u := &s.earlier.list[i]
+		u.givenUp = giveUp(u)
+	}
+	if s.pending {
+		u := s.newest(0)
+		s.givenUp = giveUp(&u)
+	}
+	return next
+}
+
+// CloseFanouts ends the responses that the client has not answered, and closes the fanouts that the client was not sent
+// or has not answered, since the stream has ended.
 func (s *state) CloseFanouts(now time.Time) {
+	s.endEarlier(s.earlier.len(), fanout.StreamClosed, fanout.StreamClosed, now)
+	s.earlier = nil
 	if s.pending {
 		s.closeResponse(fanout.StreamClosed, nil, now)
 	}
-	s.fanouts.closeAll(now)
+	closeAll(s.fanouts.due, fanout.StreamClosed, now)
+	s.fanouts.due = nil
 }
 
 // A Subscription is the subscription of one stream to one type, with what the client was sent and its answers. Each

@@ -295,7 +295,7 @@ func (d *demo) newRelay(listen string) error {
 		"TENDER_ADMIN_LISTEN=127.0.0.1:0",
 		"TENDER_NODE_ID=tender-demo",
 		"TENDER_MAX_CONNECTIONS=1000", // within the limit of open files of most hosts
-		"TENDER_DRAIN=2s", // for clients that the user connected; those of the demo have disconnected
+		"TENDER_DRAIN=2s",             // for clients that the user connected; those of the demo have disconnected
 	}, d.cohorts.environ()...))
 	if err != nil {
 		return err

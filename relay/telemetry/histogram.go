@@ -31,7 +31,7 @@ var histograms = []histogramRow{
 	{
 		row{
 			name: "tender.client.fanout", kind: histogram, unit: "s", labels: "group type",
-			help: "Time from the receipt of an origin's message to the last ACK or NACK of its change. " +
+			help: "Time from the receipt of an origin's message to the last ACK or NACK of its change, or the end of the last stream without one. " +
 				"At most 16 changes of a type are measured at the same time. Changes that a client does not answer for a minute " +
 				"do not count.",
 		},

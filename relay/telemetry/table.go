@@ -315,7 +315,7 @@ var table = []row{
 	{"tender.client.sent", counter, "By", "group type",
 		"Size of these responses, without gRPC framing and before compression.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Bytes })},
-	{"tender.client.acks", counter, "{response}", "group type", "Responses that clients accepted (ACK).",
+	{"tender.client.acks", counter, "{response}", "group type", "Responses that clients accepted (ACK), each once.",
 		groupTypes(func(s downstream.TypeStats) int64 { return s.Acks })},
 	{"tender.client.nacks", counter, "{response}", "group type",
 		"Responses that clients rejected (NACK); the log has the reasons.",

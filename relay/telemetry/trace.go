@@ -169,13 +169,20 @@ func (t *Tracer) EndFanout(f *fanout.Fanout) {
 		slices.Sort(times)
 		at := func(part float64) float64 { return times[int(part*float64(len(times)-1))].Seconds() }
 		attributes = append(attributes, attribute.Float64("tender.took.p50", at(0.5)),
-			attribute.Float64("tender.took.p99", at(0.99)), attribute.Float64("tender.took.max", at(1)))
+			attribute.Float64("tender.took.p99", at(0.99)))
+	}
+	var ended []trace.SpanEndOption // now, unless clients were given up before
+	if took := f.Took(); took > 0 {
+		attributes = append(attributes, attribute.Float64("tender.took.max", took.Seconds()))
+		if f.Unanswered() > 0 {
+			ended = append(ended, trace.WithTimestamp(f.Received.Add(took)))
+		}
 	}
 	span.SetAttributes(attributes...)
 	if f.Count(fanout.Rejected)+f.Unanswered() > 0 {
 		span.SetStatus(codes.Error, fmt.Sprintf("%d refused, %d unanswered", f.Count(fanout.Rejected), f.Unanswered()))
 	}
-	span.End()
+	span.End(ended...)
 }
 
 // Requested creates a span for a request to an origin, and a span for each subscription that caused it. They have links
@@ -226,6 +233,9 @@ func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 	if d.Outcome == fanout.Rejected {
 		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(d.Code)))
 		span.SetStatus(codes.Error, cmp.Or(d.Detail, "refused"))
+	}
+	if d.Outcome == fanout.Unanswered {
+		span.SetStatus(codes.Error, "not answered within "+fanout.GiveUp.String())
 	}
 	span.End(trace.WithTimestamp(d.Ended))
 	return ids(span)
