@@ -17,13 +17,8 @@ var events = []string{
 	"cached state is inconsistent in more places than are logged",
 	"cached state is inconsistent; restart the relay and report this",
 	"client and relay differ in Istio proxy type; run one relay per type",
-	"client certificate rejected by trust domain",
-	"client connection rejected",
 	"client does not read", // its stream ends
 	"client is a relay; configure rollouts in the tier that proxies connect to",
-	"client not authorized",
-	"client not authorized for a resource name",
-	"client rate-limited",
 	"client refused a response",
 	"client requested an invalid name",
 	"clients of one node group differ in Node fields (TENDER_NODE_GROUP_BY)",
@@ -64,6 +59,7 @@ var events = []string{
 	"unused snapshots not removed",
 	"discarded removals not restored; no snapshot of the resources",
 	"odd client", // of the demo
+	"limit of open files is too low for TENDER_MAX_CONNECTIONS; raise it (ulimit -n, LimitNOFILE)",
 	"node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are rejected; raise it for load balancers",
 }
 
