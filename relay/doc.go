@@ -81,6 +81,8 @@
 //   - relay.chain guards the relays above and below this one.
 //   - upstream.failureTracker counts the failures of an address over all views. upstream.streamLimiter decides which
 //     view may open a stream. upstream.counters has the counters of an origin.
+//   - upstream.addresses guards the addresses of a name. It is held while gRPC takes a new list, which blocks, so that
+//     lists have one order.
 //
 // Locks for operators:
 //

@@ -20,7 +20,7 @@
 //
 // A file uses only identifiers that it or a file before it declares, except the types of struct fields:
 //
-//	the origin     config.go stats.go health.go session.go
+//	the origin     config.go stats.go health.go addresses.go session.go
 //	its streams    sotw.go subscription.go stream.go streams.go
 //	subscriptions  set.go linger.go subscriptions.go collection.go
 //	responses      control.go comparison.go responses.go

@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/status"
 )
 
 // A streamLimiter is a token bucket that limits the ADS streams that the views of an origin open (B.35). A stream
@@ -163,12 +161,12 @@ func (r *reachability) stable(now time.Time) bool {
 	return since != nil && now.Sub(*since) >= failBackAfter
 }
 
-// failoverThreshold is how many consecutive attempts must fail before the session fails over. A single failure may be a
-// restart of the target.
+// failoverThreshold is how many consecutive attempts must fail before the session leaves an address or fails over. A
+// single failure may be a restart of the target.
 const failoverThreshold = 2
 
-// A failureTracker decides when the session fails over from its active target (B.40). Only failures of the target
-// itself count. An error or silence that concerns one view, such as PERMISSION_DENIED, does not. Its methods may be
+// A failureTracker decides when the session leaves the address that it is connected to, or its active target (B.40).
+// Only failures of the address count. An error that concerns one view does not, nor does silence. Its methods may be
 // called from any goroutine.
 type failureTracker struct {
 	mu        sync.Mutex
@@ -181,7 +179,7 @@ type userFailures struct {
 	usesADS            bool // its streams receive ADS responses, unlike those of load reports
 	connectFailures    int  // attempts that failed because there was no connection
 	lastConnectFailure time.Time
-	unavailableEnds    int // open streams that ended with UNAVAILABLE and without a response
+	streamFailures     int // open streams that ended without a response
 }
 
 // connectionUp resets all failures, because there is a new connection.
@@ -189,6 +187,11 @@ func (a *failureTracker) connectionUp() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.responded = false
+	a.reset()
+}
+
+// reset resets the failures of all users. The caller must hold mu.
+func (a *failureTracker) reset() {
 	for by := range a.byUser {
 		a.byUser[by] = userFailures{usesADS: a.byUser[by].usesADS}
 	}
@@ -224,23 +227,26 @@ func (a *failureTracker) connectFailed(by any, now time.Time) bool {
 	return of.connectFailures >= failoverThreshold
 }
 
-// streamFailed records that an open stream ended without a response. It reports whether to fail over: the ADS streams
-// of all users fail with UNAVAILABLE, and none received a response. A load balancer without backends accepts
-// connections and ends all streams in this way.
-func (a *failureTracker) streamFailed(by any, err error) bool {
+// streamFailed records that an open stream ended without a response. It reports whether to leave the address: the ADS
+// streams of all users fail, and none received a response. A load balancer without backends accepts connections and
+// ends all streams. So does a server that is overloaded, has lost its database, or rejects the token of the relay, with
+// any code. The failures of all users then start over.
+func (a *failureTracker) streamFailed(by any) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	of := a.byUser[by]
-	if of.unavailableEnds++; status.Code(err) != codes.Unavailable {
-		of.unavailableEnds = 0
-	}
+	of.streamFailures++
 	a.store(by, of)
 	for _, other := range a.byUser {
-		if other.usesADS && other.unavailableEnds < failoverThreshold {
+		if other.usesADS && other.streamFailures < failoverThreshold {
 			return false
 		}
 	}
-	return !a.responded
+	if a.responded {
+		return false
+	}
+	a.reset()
+	return true
 }
 
 // store sets the failures of a user. The caller must hold mu.

@@ -49,9 +49,15 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 	}
 	retry.Reset()
 	sotw := s.cfg.Protocol == ProtocolSotW
+	target := s.target()
+	defer func() { s.links[target].failures.forget(retry) }()
 	for {
-		target := s.target()
-		leave, err := s.attempt(ctx, target, p, sotw, retry)
+		if next := s.target(); next != target {
+			s.links[target].failures.forget(retry)
+			target = next
+		}
+		s.links[target].failures.streamStarted(retry)
+		address, err := s.probe(ctx, target, p, sotw)
 		switch code := status.Code(err); {
 		case err == nil:
 			return nil
@@ -64,23 +70,10 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 			return nil
 		}
 		p.Failed(explainUnresolved(s.cfg.Targets[target], err))
-		if sotw = s.cfg.Protocol == ProtocolSotW; leave {
-			s.failOver(target)
-		}
+		sotw = s.cfg.Protocol == ProtocolSotW
+		s.attemptFailed(target, retry, address)
 		s.waitReconnect(ctx, target, retry.NextBackOff())
 	}
-}
-
-// attempt makes one attempt and counts a failure for the user by. leave reports whether to fail over.
-func (s *Session) attempt(ctx context.Context, target int, p Probe, sotw bool, by any) (leave bool, err error) {
-	attempts := &s.links[target].failures
-	attempts.streamStarted(by)
-	err = s.probe(ctx, target, p, sotw)
-	leave = err != nil && ctx.Err() == nil && s.shouldFailOver(target, by, err)
-	if leave || err == nil || ctx.Err() != nil || s.target() != target {
-		attempts.forget(by)
-	}
-	return leave, err
 }
 
 // rejectsNode reports whether an error is about the node, so that the origin may accept other nodes.
@@ -88,9 +81,9 @@ func rejectsNode(code codes.Code) bool {
 	return code == codes.PermissionDenied || code == codes.InvalidArgument || code == codes.NotFound
 }
 
-// probe makes one attempt, with SotW if sotw is set. It returns nil if the target has responded, kept the stream open
-// for probeSilence, or is a relay that is ready.
-func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) error {
+// probe makes one attempt, with SotW if sotw is set. It returns no error if the target has responded, kept the stream
+// open for probeSilence, or is a relay that is ready; otherwise also the address of the server, if it is known.
+func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) (address string, err error) {
 	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(s.cfg.withRelayToken(ctx), wire.ProbeHeader, "1"))
 	defer cancel()
 	desc, method := deltaStream, discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName
@@ -108,7 +101,7 @@ func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) err
 	s.conns[target].Connect()
 	stream, err := s.conns[target].NewStream(ctx, desc, method)
 	if err != nil {
-		return err
+		return "", err
 	}
 	p.Opened()
 	var quiet atomic.Bool
@@ -116,16 +109,19 @@ func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) err
 	defer timer.Stop()
 	// If SendMsg returns io.EOF, RecvMsg returns the reason.
 	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
-		return err
+		return "", err
 	}
 	err = stream.RecvMsg(new(wire.Message))
-	if err == nil || quiet.Load() || errors.Is(err, io.EOF) && isReadyRelay(stream) {
-		return nil
+	switch {
+	case err == nil, errors.Is(err, io.EOF) && isReadyRelay(stream):
+		s.links[target].failures.responseReceived()
+		return "", nil
+	case quiet.Load():
+		return "", nil
+	case errors.Is(err, io.EOF):
+		err = fmt.Errorf("the origin closed the stream without a response: %w", err)
 	}
-	if errors.Is(err, io.EOF) {
-		return fmt.Errorf("the origin closed the stream without a response: %w", err)
-	}
-	return err
+	return peerAddress(stream), err
 }
 
 // isReadyRelay reports whether the server of a stream that has ended is a relay that is ready.

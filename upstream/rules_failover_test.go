@@ -1,10 +1,13 @@
 package upstream_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,12 +27,15 @@ import (
 )
 
 // rejecting returns a server option that ends streams with the error that refuse returns for the node ID of the first
-// request. errSilent means that the stream stays open without a response.
+// request. errSilent means that the stream stays open without a response, io.EOF that it ends with OK.
 func rejecting(refuse func(node string) error) grpc.ServerOption {
 	return grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 		s := &refusedStream{ServerStream: ss, refuse: refuse}
-		if err := handler(srv, s); s.err == nil {
+		switch err := handler(srv, s); {
+		case s.err == nil:
 			return err
+		case errors.Is(s.err, io.EOF):
+			return nil
 		}
 		return s.err
 	})
@@ -128,37 +134,160 @@ func TestH01_OneGroupDoesNotFailOverOthers(t *testing.T) {
 	}
 }
 
-// TestH01_RejectionsDoNotFailOver: rejections of all groups cause no failover.
-func TestH01_RejectionsDoNotFailOver(t *testing.T) {
-	refuse := func(string) error { return status.Error(codes.PermissionDenied, "no") }
-	inTenants(t, refuse, []string{"another"}, func(t *testing.T, w *multiTenant) {
-		w.pass(longAfter)
-		check.Equal(t, "failovers", w.session.Stats().Failovers, 0)
-	})
+// endings are the ends of streams that an address may send to all groups.
+var endings = []codes.Code{
+	codes.OK, codes.Canceled, codes.Unknown, codes.InvalidArgument, codes.DeadlineExceeded, codes.NotFound,
+	codes.PermissionDenied, codes.ResourceExhausted, codes.FailedPrecondition, codes.Aborted, codes.Internal,
+	codes.Unavailable, codes.Unauthenticated,
 }
 
-// TestH01_LoadBalancerWithoutBackends: the address accepts connections, and all of its streams end with UNAVAILABLE, so
-// the relay fails over. If one stream received a response, it does not.
-func TestH01_LoadBalancerWithoutBackends(t *testing.T) {
+// TestH01_AddressThatEndsAllStreams: the relay fails over from an address that accepts connections and ends all streams
+// with any code, such as a load balancer without backends. If one stream received a response, it does not.
+func TestH01_AddressThatEndsAllStreams(t *testing.T) {
+	for _, code := range endings {
+		for _, healthy := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v/healthy=%v", code, healthy), func(t *testing.T) {
+				refuse := func(node string) error {
+					if healthy && node == "relay" {
+						return nil
+					}
+					return cmp.Or(status.Error(code, "not here"), io.EOF)
+				}
+				inTenants(t, refuse, []string{"b", "c"}, func(t *testing.T, w *multiTenant) {
+					w.pass(time.Minute)
+					if n := w.session.Stats().Failovers; n != map[bool]int64{false: 1, true: 0}[healthy] {
+						t.Errorf("%d failovers, want one only without a healthy group", n)
+					}
+					if got, want := len(w.two.State().Open()), map[bool]int{false: 3, true: 0}[healthy]; got != want {
+						t.Errorf("%d streams to the second address, want %d", got, want)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestB40_AddressesOfOneName: an address that ends all streams, also that of the probe, is left after two attempts for
+// another address of the same name, then for the next target.
+func TestB40_AddressesOfOneName(t *testing.T) {
+	for _, code := range endings {
+		for _, bad := range []string{"one", "one two", ""} {
+			t.Run(fmt.Sprintf("%v/%s", code, bad), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					end := func(address string) relaytest.OriginOptions {
+						refuse := func(string) error {
+							if !strings.Contains(bad, address) {
+								return nil
+							}
+							return cmp.Or(status.Error(code, "not here"), io.EOF)
+						}
+						return relaytest.OriginOptions{Memory: true, Address: address, ServerOptions: []grpc.ServerOption{rejecting(refuse)}}
+					}
+					one, two, next := relaytest.NewOrigin(t, end("one")), relaytest.NewOrigin(t, end("two")), relaytest.NewOrigin(t, end("next"))
+					name := t.Name()
+					hosts.Set(t, name, "one", "two")
+					r := viewSync(t, next, upstream.Config{
+						Targets: []string{"dns:///" + name, next.Target()}, DialOptions: relaytest.DialOptions(one, two, next),
+					})
+					for _, o := range []*relaytest.Origin{one, two, next} {
+						o.Apply(func(tx *relaytest.Tx) { putIn(tx, clusters, "a@1") })
+					}
+					r.watch.SubscribeAll(clusters)
+					probed := make(chan error, 1)
+					go func() { // ends with the probe
+						probed <- r.session.Probe(t.Context(), upstream.Probe{
+							Node: &corepb.Node{Id: "probe"}, TypeURL: clusters, Opened: func() {}, Failed: func(error) {},
+						})
+					}()
+					r.membersAfter(20*time.Second, "members", clusters, "a@1")
+					check.OK(t, <-probed)
+					want := map[string]int64{"one two": 1}[bad]
+					check.Equal(t, "failovers", r.session.Stats().Failovers, want)
+					if left := r.log.count("origin address ends all streams"); bad == "" && left > 0 || bad == "one" && left > 1 {
+						t.Errorf("%d addresses were left", left)
+					}
+					if n := len(one.State().Streams) + len(two.State().Streams); n > 12 {
+						t.Errorf("%d streams to the addresses of the name, want two of each user for each address, and one more", n)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestB40_VirtualAddress: a name with one address may have several servers. If one ends all streams, a new connection
+// reaches another. With a healthy group, the connection stays.
+func TestB40_VirtualAddress(t *testing.T) {
 	for _, healthy := range []bool{false, true} {
-		t.Run(fmt.Sprintf("healthy=%v", healthy), func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			var origin atomic.Pointer[relaytest.Origin]
 			refuse := func(node string) error {
-				if healthy && node == "relay" {
+				if origin.Load().State().Connections > 2 || healthy && node == "relay" {
 					return nil
 				}
-				return status.Error(codes.Unavailable, "no healthy upstream")
+				return status.Error(codes.Internal, "no database")
 			}
-			inTenants(t, refuse, []string{"b", "c"}, func(t *testing.T, w *multiTenant) {
-				w.pass(time.Minute)
-				if n := w.session.Stats().Failovers; n != map[bool]int64{false: 1, true: 0}[healthy] {
-					t.Errorf("%d failovers, want one only without a healthy group", n)
-				}
-				if got, want := len(w.two.State().Open()), map[bool]int{false: 3, true: 0}[healthy]; got != want {
-					t.Errorf("%d streams to the second address, want %d", got, want)
-				}
+			o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, ServerOptions: []grpc.ServerOption{rejecting(refuse)}})
+			origin.Store(o)
+			r := viewSync(t, o, upstream.Config{})
+			r.put(clusters, "a@1")
+			r.watch.SubscribeAll(clusters)
+			r.follow(listeners, "l@1")
+			view, writer := cache.New(cache.Config{})
+			view.Watch().SubscribeAll(clusters)
+			ctx, cancel := context.WithCancel(t.Context())
+			var other sync.WaitGroup
+			other.Go(func() {
+				r.session.Sync(ctx, &corepb.Node{Id: "other"}, writer, slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
 			})
+			r.membersAfter(time.Minute, "members", clusters, "a@1")
+			if got, want := o.State().Connections, map[bool]int{true: 1, false: 3}[healthy]; got != want {
+				t.Errorf("healthy=%v: %d connections, want %d", healthy, got, want)
+			}
+			cancel()
+			other.Wait()
 		})
 	}
+}
+
+// TestB40_LeftAddressReturns: an address that was left is used again when the others of its name are unreachable.
+func TestB40_LeftAddressReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var broken atomic.Pointer[string]
+		origin := func(address string) *relaytest.Origin {
+			refuse := func(string) error {
+				if is := broken.Load(); is != nil && *is == address {
+					return status.Error(codes.Internal, "no database")
+				}
+				return nil
+			}
+			return relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, Address: address, ServerOptions: []grpc.ServerOption{rejecting(refuse)}})
+		}
+		one, two := origin("one"), origin("two")
+		hosts.Set(t, "pair", "one", "two")
+		r := viewSync(t, one, upstream.Config{Targets: []string{"dns:///pair"}, DialOptions: relaytest.DialOptions(one, two)})
+		r.watch.SubscribeAll(clusters)
+		for i := range 6 {
+			served, other, is := one, two, "one"
+			if i%2 == 1 {
+				served, other, is = two, one, "two"
+			}
+			broken.Store(&is)
+			served.Stop() // its streams end, and new ones are refused
+			served.Restart()
+			r.pass(2 * time.Minute)
+			if len(other.State().Open()) != 1 || len(served.State().Open()) != 0 {
+				t.Fatalf("round %d: no stream to the address that serves, which the relay had left before", i)
+			}
+			broken.Store(nil)
+			other.Stop()
+			r.pass(2 * time.Minute)
+			if len(served.State().Open()) != 1 {
+				t.Fatalf("round %d: no stream to the address that was left, although the other is unreachable", i)
+			}
+			other.Restart()
+		}
+	})
 }
 
 // TestH01_RestartDoesNotFailOver: one failed attempt may be a restart of the control plane, and causes no failover. Two

@@ -13,6 +13,7 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/resolver"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/relaytest"
@@ -27,8 +28,14 @@ const (
 	listeners = relaytest.ListenerType
 )
 
+// hosts are names with several addresses.
+var hosts = relaytest.NewNames()
+
 // TestMain runs each property with 15 random inputs, times -rounds.
-func TestMain(m *testing.M) { check.MainOfRapid(m, 15) }
+func TestMain(m *testing.M) {
+	resolver.Register(hosts)
+	check.MainOfRapid(m, 15)
+}
 
 // A rig is a view that is kept in sync with an origin. Tests read the resources that clients receive from the view, and
 // the requests that the origin receives from its record.

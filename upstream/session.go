@@ -75,6 +75,7 @@ type link struct {
 	state        atomic.Pointer[linkState] // nil before the first connection
 	reachability reachability
 	failures     failureTracker
+	addresses    addresses
 }
 
 // A linkState is whether a connection is up, and since when. It is immutable.
@@ -177,6 +178,9 @@ func (s *Session) watch(target int, conn *grpc.ClientConn) {
 			l.state.Store(&linkState{false, time.Now()})
 			c.update(func(s *Stats) { s.Lost++ })
 		}
+		if state == connectivity.TransientFailure {
+			l.addresses.restore() // the others are unreachable
+		}
 		conn.WaitForStateChange(context.Background(), state) // also returns at Shutdown
 	}
 }
@@ -184,13 +188,23 @@ func (s *Session) watch(target int, conn *grpc.ClientConn) {
 // Stats returns the counters of the origin.
 func (s *Session) Stats() Stats { return s.counters.snapshot() }
 
-// shouldFailOver records that a stream to a target ended without a response, or was not opened. It reports whether the
-// session should fail over. by is the user of the stream, such as the sync of a view.
-func (s *Session) shouldFailOver(target int, by any, err error) bool {
-	if s.up(target) {
-		return s.links[target].failures.streamFailed(by, err)
+// attemptFailed records that a stream to a target ended without a response, or was not opened. After too many failures,
+// the session leaves the address, or fails over. by is the user of the stream, such as the sync of a view. address is
+// that of the server; empty if it is unknown.
+func (s *Session) attemptFailed(target int, by any, address string) {
+	l := &s.links[target]
+	switch {
+	case !s.up(target):
+		if l.failures.connectFailed(by, time.Now()) {
+			s.failOver(target)
+		}
+	case !l.failures.streamFailed(by):
+	case l.addresses.leave(address):
+		s.cfg.Logger.Warn("origin address ends all streams: connecting to another address of its name",
+			slog.String("origin", s.cfg.Targets[target]), slog.String("address", address))
+	default:
+		s.failOver(target)
 	}
-	return s.links[target].failures.connectFailed(by, time.Now())
 }
 
 // failOver makes the target after the given one active, unless the active target has changed already.
@@ -308,8 +322,8 @@ func New(cfg Config) (*Session, error) {
 		links:          make([]link, len(cfg.Targets)),
 		limiter:        newStreamLimiter(&cfg),
 	}
-	for _, target := range cfg.Targets {
-		conn, err := grpc.NewClient(target, cfg.dialOptions()...)
+	for i, target := range cfg.Targets {
+		conn, err := grpc.NewClient(target, append(cfg.dialOptions(), s.links[i].addresses.dialOption(target))...)
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("open origin %q: %w", target, err), s.Close())
 		}

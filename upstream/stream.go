@@ -10,6 +10,7 @@ import (
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -37,6 +38,7 @@ type stream struct {
 	responded bool            // a response was accepted
 	replaced  bool            // a new stream replaces it: its responses are ignored
 	rpcOpened bool            // gRPC opened the stream; belongs to the goroutine of run
+	address   string          // of the server, empty before the stream ended; belongs to run until the ended event
 }
 
 // An event is a message from a stream's goroutines to the view sync: the stream opened, received a response, or ended.
@@ -100,6 +102,7 @@ func (st *stream) run(ctx context.Context, conn *grpc.ClientConn, cfg *Config, e
 		st.send(ctx, rpc)
 	}()
 	err = st.receive(rpc, cfg, decode, events)
+	st.address = peerAddress(rpc)
 	st.cancel(err)
 	<-sent
 	return err
@@ -123,6 +126,14 @@ func (st *stream) receive(
 		u, err := decode(msg.Bytes)
 		deliver(events, event{stream: st, update: u, at: at, err: err})
 	}
+}
+
+// peerAddress returns the address of the server of a stream that has ended. It is empty if gRPC does not report it.
+func peerAddress(rpc grpc.ClientStream) string {
+	if p, ok := peer.FromContext(rpc.Context()); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return ""
 }
 
 // sendErrorGrace is how long a stream may continue after a request could not be sent. Usually, the receiver returns the

@@ -304,7 +304,7 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 // auxiliary one.
 func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 	served, role, fallBack := l.served(now), l.role, v.fallBackToSotW(l, err)
-	held := l.open && now.Sub(l.openedAt) >= minHeld
+	held, address := l.open && now.Sub(l.openedAt) >= minHeld, l.address
 	l.stream, l.open, l.notConnected, l.warnSilentAt = nil, false, false, time.Time{}
 	wait := time.Duration(0)
 	switch {
@@ -316,9 +316,9 @@ func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 		wait = rand.N(ReconnectMax)
 	default:
 		wait = l.backOff(held)
-		l.notConnected = !v.session.up(v.target)
-		if role == main && v.session.shouldFailOver(v.target, v, err) {
-			v.session.failOver(v.target)
+		l.notConnected = !v.session.up(v.target) // before attemptFailed, which may close the connection
+		if role == main {
+			v.session.attemptFailed(v.target, v, address)
 		}
 	}
 	l.retryAt = now.Add(wait)

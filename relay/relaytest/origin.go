@@ -167,9 +167,22 @@ func DialOptions(origins ...*Origin) []grpc.DialOption {
 		if m == nil {
 			return nil, fmt.Errorf("no origin has the name %q", name)
 		}
-		return m.Dial(ctx)
+		conn, err := m.Dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return namedConn{conn, name}, nil
 	}))
 }
+
+// A namedConn is a connection in memory whose remote address is the name that was dialed.
+type namedConn struct {
+	net.Conn
+	name string
+}
+
+// RemoteAddr implements net.Conn.
+func (c namedConn) RemoteAddr() net.Addr { return &net.UnixAddr{Name: c.name, Net: "memory"} }
 
 // Dial returns a connection to the origin, which is closed when tb ends.
 func (o *Origin) Dial(opts ...grpc.DialOption) *grpc.ClientConn {

@@ -2,11 +2,50 @@ package faults_test
 
 import (
 	"fmt"
+	"net"
+	"sync/atomic"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
+
+// TestB40_NameWithABrokenAddress: of two addresses of a name, one accepts connections and ends every stream. A relay
+// without state is ready and serves clients, whichever address it connects to first.
+func TestB40_NameWithABrokenAddress(t *testing.T) {
+	t.Parallel()
+	plane := newControlPlane(t)
+	var refused atomic.Int64
+	broken := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+		refused.Add(1)
+		return status.Error(codes.ResourceExhausted, "try another server")
+	}))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- broken.Serve(l) }() // awaited below
+	t.Cleanup(func() {
+		broken.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	const name = "origin.test:18000"
+	hosts.Set(t, name, l.Addr().String(), plane.addr)
+	for i := 0; refused.Load() == 0; i++ { // half of the relays connect to the broken server first
+		r := run(t, relay.Options{}, "TENDER_ORIGIN=dns:///"+name)
+		c := r.client(relaytest.Delta, fmt.Sprint("cold ", i))
+		subscribe(c)
+		served(t, 1000, c)
+	}
+}
 
 // TestB40_AddressesAndOrigins: when one address of an origin fails, the relay connects to the next one. Clients
 // receive only the changes that come from there. A separate origin for one type is down all the time. Other types

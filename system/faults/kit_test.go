@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/resolver"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay"
@@ -32,8 +33,12 @@ func TestMain(m *testing.M) {
 	}
 }
 
+// hosts are names with several addresses, for relays in the test process.
+var hosts = relaytest.NewNames()
+
 // runTests runs the tests and checks for leaked goroutines. It returns the exit code.
 func runTests(m *testing.M) int {
+	resolver.Register(hosts)
 	code := m.Run()
 	if err := goleak.Find(); err != nil && code == 0 { // only here, because the tests run in parallel
 		fmt.Fprintln(os.Stderr, err)
