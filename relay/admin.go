@@ -24,6 +24,7 @@ import (
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/peers"
+	"github.com/xdstender/tender/upstream"
 )
 
 // newAdmin returns the server of the admin API and of probes.
@@ -240,7 +241,7 @@ func (o filesOrigin) status() admin.Origin {
 
 // status returns the state of the views, by group and origin.
 func (g inspector) status(now time.Time) []admin.View {
-	views := []admin.View{}
+	views, controls := []admin.View{}, g.controls()
 	for _, s := range g.allViews() {
 		generation := s.View.Generation()
 		types := typesOf(generation)
@@ -256,6 +257,7 @@ func (g inspector) status(now time.Time) []admin.View {
 				Group: s.Key, Origin: g.settings.origins[i].Name, Shared: s.Shared, Streams: s.Streams, Types: types[source],
 			}
 			addSourceStatus(&v, generation.Source(source), now)
+			v.Isolated = isolatedStatus(controls[viewKey{s.Key, s.Shared, i}])
 			if f, frozen := g.decisions.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
 				v.FrozenAt = f.Since // the view was created, or the relay restarted, during the freeze
 			}
@@ -270,6 +272,37 @@ func (g inspector) status(now time.Time) []admin.View {
 		}
 	}
 	return views
+}
+
+// A viewKey identifies the view of one origin for a node group, or a shared view.
+type viewKey struct {
+	group  string
+	shared bool
+	origin int
+}
+
+// controls returns the controls of all views.
+func (g inspector) controls() map[viewKey]*upstream.Control {
+	all := make(map[viewKey]*upstream.Control)
+	for _, t := range g.commandTargets() {
+		if t.control != nil {
+			all[viewKey{t.group, t.shared, t.origin}] = t.control
+		}
+	}
+	return all
+}
+
+// isolatedStatus returns the isolated subscriptions of a view. The control may be nil.
+func isolatedStatus(c *upstream.Control) (out []admin.Isolation) {
+	if c == nil {
+		return nil
+	}
+	for _, i := range c.Isolated() {
+		out = append(out, admin.Isolation{
+			TypeURL: i.TypeURL, Names: i.Names, Count: i.Count, Since: i.Since, Error: i.Err.Error(),
+		})
+	}
+	return out
 }
 
 // addSourceStatus sets the fields of v that describe the connection to the origin.

@@ -127,12 +127,12 @@ type discrepancy struct {
 // plan records the subscriptions of the view. Only the loop of the view may call it.
 func (a *audit) plan(v *viewSync, typeURL string) error {
 	a.session, a.target, a.node = v.session, v.target, v.node
-	for _, s := range v.ordered() {
+	for _, s := range v.trunk.ordered() { // an isolated subscription would end the stream of the audit
 		if typeURL == "" || s.typeURL == typeURL {
 			a.sets = append(a.sets, s.auditedSets()...)
 		}
 	}
-	l := &v.byRole[main]
+	l := &v.trunk.byRole[main]
 	if len(a.sets) == 0 {
 		return nil
 	}
@@ -261,7 +261,7 @@ func (a *audit) streamError() error {
 func (a *audit) viewGeneration(ctx context.Context) (g *cache.Generation, err error) {
 	err = ErrNotConnected
 	a.control.do(ctx, func(l Controlled) {
-		if v := l.(*viewSync); v.byRole[main].open && v.target == a.target {
+		if v := l.(*viewSync); v.trunk.byRole[main].open && v.target == a.target {
 			g, err = v.w.Generation(), nil
 		}
 	})
@@ -434,7 +434,10 @@ func (a *audit) markHeld(v *viewSync) {
 
 // subscribedTo returns a function that reports whether the view requests a resource of a set.
 func (v *viewSync) subscribedTo(of *auditedSet) func(name string) bool {
-	s := v.subs[of.typeURL]
+	s := v.trunk.subs[of.typeURL]
+	if s == nil {
+		return func(string) bool { return false } // isolated since
+	}
 	switch of.glob {
 	case "":
 		names := s.wantedNames()

@@ -73,8 +73,8 @@ func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 	session := check.Must(New(Config{Targets: []string{"127.0.0.1:1"}}))
 	b.Cleanup(func() { _ = session.Close() })
 	v := session.newViewSync(nil, w, slog.New(slog.DiscardHandler), nil)
-	v.byRole[main] = adsStream{
-		stream: &stream{role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), requested: make(map[string]bool)},
+	v.trunk.byRole[main] = adsStream{
+		stream: &stream{branch: v.trunk, role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), requested: make(map[string]bool)},
 		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),
 	}
 	return v
@@ -107,14 +107,14 @@ func BenchmarkUpdate(b *testing.B) {
 					}
 					w.SetConnected(true)
 					m := benchMirror(b, w)
-					now := m.byRole[main].openedAt
+					now := m.trunk.byRole[main].openedAt
 					m.demand(now)
 					respond := func(n, version int) {
 						u := wire.Update{TypeURL: typeURL, Nonce: "1", Resources: versions[version%len(versions)][:n]}
-						m.handleResponse(&m.byRole[main], event{stream: m.byRole[main].stream, update: u, at: now}, now)
+						m.handleResponse(&m.trunk.byRole[main], event{stream: m.trunk.byRole[main].stream, update: u, at: now}, now)
 						m.step(b.Context(), now)
-						for len(m.byRole[main].out) > 0 {
-							<-m.byRole[main].out
+						for len(m.trunk.byRole[main].out) > 0 {
+							<-m.trunk.byRole[main].out
 						}
 					}
 					now = now.Add(time.Second)
@@ -123,7 +123,7 @@ func BenchmarkUpdate(b *testing.B) {
 					now = now.Add(2 * time.Minute)
 					m.step(b.Context(), now)
 					if !confirmed { // a new stream resets the set
-						m.streamOpened(&m.byRole[main], now)
+						m.streamOpened(&m.trunk.byRole[main], now)
 					}
 					respond(all, 0)
 					before, rounds := view.Generation().Seq, 0
@@ -154,9 +154,9 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 	}
 	w.SetConnected(true)
 	m := benchMirror(b, w)
-	now := m.byRole[main].openedAt
+	now := m.trunk.byRole[main].openedAt
 	m.demand(now)
-	clusters := m.subs[wire.ClusterType]
+	clusters := m.trunk.subs[wire.ClusterType]
 	u := wire.Update{TypeURL: wire.ClusterType}
 	for i := range kept {
 		u.Resources = append(u.Resources, benchResource(b, wire.ClusterType, name(i), 0))
@@ -174,7 +174,7 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 	rounds := 0
 	for b.Loop() {
 		rounds++
-		m.applyResponse(m.subs[wire.EndpointType], main, wire.Update{TypeURL: wire.EndpointType, Resources: versions[rounds%2]}, now)
+		m.applyResponse(m.trunk.subs[wire.EndpointType], main, wire.Update{TypeURL: wire.EndpointType, Resources: versions[rounds%2]}, now)
 	}
 	if got := view.Generation().Seq; got < cache.Seq(rounds) {
 		b.Fatalf("%d changes applied, want %d", got, rounds)
@@ -204,7 +204,7 @@ func BenchmarkMirrorAmongCollections(b *testing.B) {
 			v := benchMirror(b, w)
 			now := time.Now()
 			v.demand(now)
-			s := v.sub(acme)
+			s := v.sub(v.trunk, acme)
 			u := wire.Update{TypeURL: acme}
 			for i := range n {
 				u.Removed = append(u.Removed, globName(i))

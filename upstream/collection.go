@@ -74,7 +74,10 @@ func (v *subscriptions) demandCollection(s *subscription, glob string, d cache.D
 		v.stopLinger(c)
 		return d.Refetch
 	}
-	v.addCollection(s, glob, d.TypeURL)
+	v.addCollection(s, glob, d.TypeURL).requestedAt = now
+	if l := s.stream(s.namesRole); !l.open {
+		l.early = append(l.early, part{sub: s, globs: []string{glob}})
+	}
 	return true
 }
 
@@ -96,7 +99,7 @@ func (v *subscriptions) addCollection(s *subscription, glob, key string) *collec
 // startLinger marks a collection as unused and schedules its removal.
 func (v *subscriptions) startLinger(c *collection, now time.Time) {
 	v.stopLinger(c)
-	if c.lingerUntil = now; v.lingeringGlobs < maxLingeringGlobs {
+	if c.lingerUntil = now; v.lingeringGlobs < maxLingeringGlobs && c.sub.branch == v.trunk {
 		c.lingerUntil = now.Add(jitter(WildcardLinger(v.cfg.Linger)))
 	}
 	v.lingeringGlobs++
@@ -129,7 +132,7 @@ func (v *subscriptions) expireCollection(c *collection, now time.Time) bool {
 	v.agenda.remove(c)
 	asked := s.withoutWanted(c.Queried())
 	v.group.Drop(c.Set)
-	v.change(&v.byRole[s.namesRole], s, nil, append(asked, c.glob), now)
+	v.change(s.stream(s.namesRole), s, nil, append(asked, c.glob), now)
 	v.assignStreams(s, s.wildcardRole != noStream)
 	return true
 }
@@ -140,7 +143,7 @@ func (v *subscriptions) demand(now time.Time) {
 	waiting := v.batchSize
 	for _, d := range v.w.TakeDemand() {
 		typeURL, glob, isCollection := cache.SplitCollection(d.TypeURL)
-		s := v.sub(typeURL)
+		s := v.owner(d, typeURL, glob, now)
 		switch {
 		case isCollection:
 			if v.demandCollection(s, glob, d, now) {
@@ -154,7 +157,7 @@ func (v *subscriptions) demand(now time.Time) {
 		}
 	}
 	for s, names := range globs {
-		v.change(&v.byRole[s.namesRole], s, names, nil, now)
+		v.change(s.stream(s.namesRole), s, names, nil, now)
 	}
 	if v.batchSize > waiting {
 		v.batchAt = reconcile.Earlier(v.batchAt, now.Add(batchWait))

@@ -104,7 +104,7 @@ func (v *responses) noteServer(identifier string) {
 // compare starts the comparison when it is due and no other view is comparing, and ends it when it is complete. It
 // returns when to call it again; zero if only a new stream requires that.
 func (v *responses) compare(now time.Time) (next time.Time) {
-	c, l := &v.comparison, &v.byRole[main]
+	c, l := &v.comparison, &v.trunk.byRole[main]
 	if c.running {
 		quiet := c.lastResponse.Add(reconcile.SettleQuiet)
 		answered := l.open && l.responded
@@ -182,7 +182,7 @@ func (v *responses) noteVersionsIgnored(now time.Time) {
 	for s := range v.sets {
 		s.NoteVersionsIgnored(now)
 	}
-	for _, s := range v.subs {
+	for _, s := range v.ordered() {
 		for _, c := range s.collections {
 			v.agenda.schedule(c, now)
 		}

@@ -23,7 +23,7 @@ func comparing(t *testing.T, log slog.Handler, version string) *viewSync {
 	t.Cleanup(func() { _ = session.Close() })
 	_, w := cache.New(cache.Config{})
 	v := session.newViewSync(nil, w, slog.New(log), nil)
-	v.sub(wire.ClusterType)
+	v.sub(v.trunk, wire.ClusterType)
 	put(v, cluster(version))
 	w.SetTarget("first:1")
 	v.identifier = "one"
@@ -166,18 +166,18 @@ func TestH07_ComparisonEnds(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			v := comparing(t, slog.DiscardHandler, "1")
 			v.comparison.dueAt = epoch
-			v.byRole[main] = line(false, false)
+			v.trunk.byRole[main] = line(false, false)
 			if next := v.compare(epoch); !next.IsZero() || v.comparison.running {
 				t.Errorf("without a stream: next call at %v, running %t; want none and false", next, v.comparison.running)
 			}
-			v.byRole[main] = line(true, false)
+			v.trunk.byRole[main] = line(true, false)
 			if next := v.compare(epoch.Add(-1)); next != epoch || v.comparison.running {
 				t.Errorf("before it is due: next call at %v, want %v; running %t", next, epoch, v.comparison.running)
 			}
-			if next := v.compare(epoch); next != last || v.byRole[main].open {
-				t.Errorf("when it is due: next call at %v, want %v; resync requested: %t", next, last, !v.byRole[main].open)
+			if next := v.compare(epoch); next != last || v.trunk.byRole[main].open {
+				t.Errorf("when it is due: next call at %v, want %v; resync requested: %t", next, last, !v.trunk.byRole[main].open)
 			}
-			v.byRole[main], v.comparison.lastResponse = tt.line, epoch.Add(tt.heard)
+			v.trunk.byRole[main], v.comparison.lastResponse = tt.line, epoch.Add(tt.heard)
 			if next := v.compare(tt.ends.Add(-1)); next != tt.ends || len(v.session.comparisonSlot) != 1 {
 				t.Errorf("before the end: next call at %v, want %v; %d views compare, want 1", next, tt.ends, len(v.session.comparisonSlot))
 			}

@@ -21,6 +21,7 @@ type Control struct {
 
 	holding  atomic.Bool                      // removals are pending or were discarded
 	breaking atomic.Pointer[[]reconcile.Hold] // see Broken
+	isolated atomic.Pointer[[]Isolation]      // see Isolated
 	failure  atomic.Pointer[Failure]          // the latest failure of a stream of the loop; nil if there was none
 }
 
@@ -78,6 +79,15 @@ func (c *Control) Holding() bool { return c.holding.Load() }
 // Broken returns the pending changes that would break clients (B.46). It does not wait for the loop.
 func (c *Control) Broken() []reconcile.Hold {
 	if all := c.breaking.Load(); all != nil {
+		return *all
+	}
+	return nil
+}
+
+// Isolated returns the subscriptions that have streams of their own, because the origin ends each stream that carries
+// them (B.47). It does not wait for the loop.
+func (c *Control) Isolated() []Isolation {
+	if all := c.isolated.Load(); all != nil {
 		return *all
 	}
 	return nil

@@ -54,12 +54,7 @@ func (p *streamLimiter) allow(l *streamWaiter, now time.Time) (next time.Time, o
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if passed := now.Sub(p.refilledAt); passed > 0 {
-		if !p.refilledAt.IsZero() {
-			p.tokens = min(p.tokens+passed.Minutes()*streamsPerMinute, p.burst)
-		}
-		p.refilledAt = now
-	}
+	p.refill(now)
 	place := slices.Index(p.waiting, l)
 	if place < 0 {
 		place = len(p.waiting)
@@ -78,6 +73,28 @@ func (p *streamLimiter) allow(l *streamWaiter, now time.Time) (next time.Time, o
 	p.tokens--
 	p.remove(l)
 	return time.Time{}, true
+}
+
+// spare reports whether more than half of the tokens are there and no stream waits. Isolated streams use only these
+// tokens, so that a client that adds subscriptions which end streams does not delay the streams of other views.
+func (p *streamLimiter) spare(now time.Time) bool {
+	if p.burst == 0 {
+		return true
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refill(now)
+	return len(p.waiting) == 0 && p.tokens > p.burst/2
+}
+
+// refill adds the tokens since the last call. The caller must hold mu.
+func (p *streamLimiter) refill(now time.Time) {
+	if passed := now.Sub(p.refilledAt); passed > 0 {
+		if !p.refilledAt.IsZero() {
+			p.tokens = min(p.tokens+passed.Minutes()*streamsPerMinute, p.burst)
+		}
+		p.refilledAt = now
+	}
 }
 
 // stopWaiting removes a stream from the queue, if it is there.

@@ -21,9 +21,9 @@ type lingering struct {
 
 // A lingeringName is the entry of an unused name.
 type lingeringName struct {
-	sub   *subscription
-	until time.Time // when the linger time ends
-	bytes int       // size of the cached resource; zero if there is none
+	typeURL string
+	until   time.Time // when the linger time ends
+	bytes   int       // size of the cached resource; zero if there is none
 }
 
 // newLingering returns an empty lingering with limits on the number of names and on the size of their resources.
@@ -54,7 +54,7 @@ func (l *lingering) remove(n *cache.Name) {
 // expired removes and returns the names that have expired, and the oldest ones over the limits. It returns when to call
 // it again; zero if there is no name or the view is frozen. While a view is frozen, names do not expire, so that
 // returning clients find their resources.
-func (l *lingering) expired(now time.Time, frozen bool) (out map[*subscription][]*cache.Name, next time.Time) {
+func (l *lingering) expired(now time.Time, frozen bool) (out map[string][]*cache.Name, next time.Time) {
 	for {
 		n, entry, ok := l.names.GetOldest()
 		if !ok {
@@ -68,9 +68,9 @@ func (l *lingering) expired(now time.Time, frozen bool) (out map[*subscription][
 		}
 		l.remove(n)
 		if out == nil {
-			out = make(map[*subscription][]*cache.Name)
+			out = make(map[string][]*cache.Name)
 		}
-		out[entry.sub] = append(out[entry.sub], n)
+		out[entry.typeURL] = append(out[entry.typeURL], n)
 	}
 }
 

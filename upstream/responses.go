@@ -21,7 +21,7 @@ import (
 // empty response does not count as the first one. If a response omits a name that was added after the first request, it
 // proves nothing, until another response has listed that name.
 func (v *responses) inferRemovals(s *subscription, r role, u wire.Update, now time.Time) wire.Update {
-	sotw := v.byRole[r].sotw
+	sotw := s.stream(r).sotw
 	if sotw == nil || !wire.FullState(u.TypeURL) || r != s.wildcardRole && r != s.namesRole || hasHeartbeat(u) {
 		return u
 	}
@@ -153,12 +153,11 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	if !l.responded {
 		v.failures().responseReceived()
 	}
-	l.responded, l.needFull = true, false
-	l.retry.Reset()
+	v.noteResponse(l)
 	if v.sourceTarget != v.target {
 		v.noteTargetChange()
 	}
-	if s := v.subs[u.TypeURL]; s != nil {
+	if s := l.branch.subs[u.TypeURL]; s != nil {
 		v.w.SetCause(CauseOf(trace, e.at))
 		v.applyResponse(s, l.role, u, now)
 		v.w.SetCause(cache.Cause{})
@@ -167,6 +166,14 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	v.comparison.lastResponse = now
 	if u.Nonce != "" { // without a nonce, an ACK would be a new subscription
 		l.ackOrNack(v.node, u, err)
+	}
+}
+
+// noteResponse records that a stream has received a response. On an isolated stream, that does not end the backoff.
+func (v *responses) noteResponse(l *adsStream) {
+	l.responded, l.needFull = true, false
+	if l.branch == v.trunk {
+		l.retry.Reset()
 	}
 }
 
@@ -279,7 +286,7 @@ func (v *responses) removeMembers(c *collection, u wire.Update, now time.Time) {
 // updatePhase sets the phase of a wildcard set or a collection. The phase depends on how long the origin has sent no
 // response for the set. It returns when to call it again.
 func (v *responses) updatePhase(s *set, now time.Time) (next time.Time) {
-	if !v.byRole[s.role()].open {
+	if !s.stream().open {
 		return time.Time{} // without a stream, silence does not confirm the set
 	}
 	t := v.w.Generation().Type(s.key)
@@ -323,7 +330,7 @@ func (v *responses) newReports(cfg reconcile.Config) *reconcile.Reports {
 				return time.Time{}, time.Time{}
 			}
 			if at, ok := s.CompleteAt(); ok {
-				return at, v.byRole[s.role()].openedAt
+				return at, s.stream().openedAt
 			}
 			return time.Time{}, time.Time{}
 		},
@@ -343,7 +350,7 @@ func (v *responses) Operate(c reconcile.Command) []reconcile.Hold {
 func (v *responses) Keep(discarded []reconcile.Hold) {
 	for _, hold := range discarded {
 		for _, name := range hold.Names {
-			s, kept := v.sub(hold.TypeURL), false
+			s, kept := v.sub(v.trunk, hold.TypeURL), false
 			for _, of := range []*set{s.members, s.byName} {
 				kept = of.keepIfPresent(name) || kept
 			}

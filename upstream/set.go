@@ -18,6 +18,9 @@ func (s *set) role() role {
 	return s.sub.namesRole
 }
 
+// stream returns the stream that carries the set.
+func (s *set) stream() *adsStream { return s.sub.stream(s.role()) }
+
 // queryRole returns the stream for queries by name about resources of the set that the origin has not mentioned. The
 // stream of the wildcard is unsuitable, because a response there may belong to the wildcard instead of the query.
 func (s *set) queryRole() role {
@@ -40,6 +43,9 @@ func (s *set) cached(g *cache.Generation) *cache.Set {
 func (s *set) entries(yield func(*cache.Entry) bool) {
 	held := s.cached(s.view.w.Generation())
 	if s.kind == cache.Wildcard {
+		if s.role() == noStream && len(s.view.isolated) > 0 {
+			return // another branch may carry the wildcard
+		}
 		for e := range held.Since(0) {
 			if e.Present() && !yield(e) {
 				return
@@ -91,7 +97,7 @@ func (s *set) Count() (n int) {
 
 // CompleteAt implements reconcile.Content.
 func (s *set) CompleteAt() (at time.Time, ok bool) {
-	l := &s.view.byRole[s.role()]
+	l := s.stream()
 	if !l.open {
 		return time.Time{}, false
 	}
@@ -114,7 +120,7 @@ func (s *set) beginStream(reported map[string]string, now time.Time) {
 		return ok || reported != nil && s == s.sub.members // addVersions reports all of the wildcard set or none
 	}
 	restored := s.kind == cache.Wildcard && s.view.w.Generation().Type(s.key).Restored
-	s.Begin(isReported, s.view.mayResume(&s.view.byRole[s.role()]), reported != nil && restored, now)
+	s.Begin(isReported, s.view.mayResume(s.stream()), reported != nil && restored, now)
 }
 
 // sets yields the sets of the subscription.
@@ -160,7 +166,7 @@ func (s *subscription) initialRequests(
 	}
 	var names []string
 	if s.namesRole == r {
-		names, asked = s.allNames()
+		names, asked = s.allNames(g)
 		if req.InitialResourceVersions != nil {
 			names = append(names, s.addCanonicalNames(g)...)
 		}

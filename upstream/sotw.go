@@ -1,12 +1,14 @@
 package upstream
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -19,6 +21,9 @@ import (
 type sotwState struct {
 	types map[string]*sotwSubscription // by type URL
 	due   []*sotwSubscription          // types with an unsent request, in this order
+
+	refusing int                 // types with refused names
+	changed  []*sotwSubscription // types whose refused names have changed since the last call of noteRefused
 }
 
 // newSotwState returns the state of a stream without requests.
@@ -29,6 +34,10 @@ type sotwSubscription struct {
 	typeURL     string
 	wildcard    bool
 	names       map[string]struct{} // without "*"
+	bytes       int                 // encoded size of names
+	refused     map[string]struct{} // names that would exceed maxListBytes; nil without any
+	accepted    []string            // names that were refused before, and are in names since the last request
+	refusal     *Isolation          // describes refused; nil without any
 	sortedNames []string            // cache for requestNames; nil if the names have changed
 
 	due              bool             // in sotwState.due: an ACK, a NACK or a change is unsent
@@ -115,6 +124,46 @@ func (l *sotwState) sendAt(typeURL string, names int, since time.Time) time.Time
 	return at
 }
 
+// maxListBytes limits the size of the names in a SotW request, so that the request stays under 4 MiB with a node of 256
+// KiB, a version and a nonce. Many servers end a stream with a larger request. SotW cannot split the list of a type.
+const maxListBytes = 3_500_000
+
+// errListTooLong is the error of names that a SotW request cannot contain.
+var errListTooLong = fmt.Errorf("not requested: a SotW request lists all names of its type, in at most %d bytes", maxListBytes)
+
+// admit adds refused names as far as they fit.
+func (t *sotwSubscription) admit() {
+	for name := range t.refused {
+		if t.bytes+encodedSize(name) <= maxListBytes {
+			delete(t.refused, name)
+			t.add(name)
+			t.accepted = append(t.accepted, name)
+		}
+	}
+}
+
+// describeRefused updates the refusal of a type before a request.
+func (l *sotwState) describeRefused(t *sotwSubscription, now time.Time) {
+	before := t.refusal
+	if before == nil && len(t.refused) == 0 {
+		return
+	}
+	l.changed = append(l.changed, t)
+	if len(t.refused) == 0 {
+		t.refusal, l.refusing = nil, l.refusing-1
+		return
+	}
+	names := slices.Sorted(maps.Keys(t.refused))
+	t.refusal = &Isolation{
+		TypeURL: t.typeURL, Names: names[:min(len(names), namesListed)], Count: len(names), Since: now, Err: errListTooLong,
+	}
+	if before == nil {
+		l.refusing++
+	} else {
+		t.refusal.Since = before.Since
+	}
+}
+
 // requests returns the requests for changes, ACKs and NACKs since the last call.
 func (l *sotwState) requests(now time.Time) (reqs []*discoverypb.DiscoveryRequest) {
 	for _, t := range l.due {
@@ -131,6 +180,8 @@ func (l *sotwState) requests(now time.Time) (reqs []*discoverypb.DiscoveryReques
 			// responses to it omit resources, but do not remove them: such a type is not a full-state type.
 			reqs = append(reqs, t.request(nil))
 		}
+		t.admit()
+		l.describeRefused(t, now)
 		r := t.request(t.requestNames())
 		r.ErrorDetail = t.nackDetail
 		reqs = append(reqs, r)
@@ -149,6 +200,12 @@ func (t *sotwSubscription) add(name string) {
 	if _, have := t.names[name]; have || name == wire.Wildcard {
 		return
 	}
+	size := encodedSize(name)
+	if t.bytes+size > maxListBytes {
+		addName(&t.refused, name)
+		return
+	}
+	t.bytes += size
 	t.names[name], t.sortedNames, t.hasNewNames = struct{}{}, nil, true
 	t.forgetListed(wire.PlainName(name))
 	if !t.opened {
@@ -162,9 +219,32 @@ func (t *sotwSubscription) remove(name string) {
 		t.removingWildcard, t.wildcard = t.wildcard, false
 		return
 	}
-	delete(t.names, name)
+	delete(t.refused, name)
+	if _, have := t.names[name]; have {
+		delete(t.names, name)
+		t.bytes -= encodedSize(name)
+	}
 	delete(t.firstNames, name)
 	t.sortedNames = nil
+}
+
+// addName adds a name to a set, which it creates if needed.
+func addName(set *map[string]struct{}, name string) {
+	if *set == nil {
+		*set = make(map[string]struct{})
+	}
+	(*set)[name] = struct{}{}
+}
+
+// encodedSize returns an upper bound of the size of a name in a request.
+func encodedSize(name string) int {
+	const perField = 6 // tag and length
+	if wire.PlainName(name) == name {
+		return len(name) + perField
+	}
+	plain, parameters := wire.SplitParameters(name)
+	r := &discoverypb.ResourceLocator{Name: plain, DynamicParameters: parameters}
+	return proto.Size(r) + perField
 }
 
 // requestNames returns the names for a request. The caller must not modify the slice.

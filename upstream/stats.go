@@ -7,6 +7,8 @@ import (
 	"io"
 	"maps"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	codepb "google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc/status"
@@ -34,6 +36,9 @@ type Stats struct {
 	// Holding is the number of pending removals.
 	Holding int64
 
+	// Isolated is the number of subscriptions with streams of their own (B.47).
+	Isolated int64
+
 	// Discarded counts removals that an operator discarded, so that the resources were kept.
 	Discarded int64
 
@@ -60,9 +65,23 @@ const (
 	EndTimeout    = "open_timeout" // not opened in time
 )
 
+// An Isolation is a subscription that does not share the streams of its view, because the origin ends each stream that
+// carries it, or names that are not requested, because a SotW request with them would be too large.
+type Isolation struct {
+	TypeURL string
+	Names   []string // the first ten names and globs; "*" for the wildcard
+	Count   int      // number of all names and globs
+	Since   time.Time
+	Err     error // with which the origin ended the last stream
+}
+
+// namesListed limits the names that an Isolation and log lines list.
+const namesListed = 10
+
 // counters are the counters behind Stats. The zero value is ready to use.
 type counters struct {
 	reconcile.Counts
+	isolated atomic.Int64 // isolated subscriptions of all views
 
 	mu    sync.Mutex
 	stats Stats // guarded by mu; the fields of Counts are unused
@@ -121,6 +140,7 @@ func (c *counters) snapshot() (s Stats) {
 		s.Ended, s.Types = maps.Clone(s.Ended), maps.Clone(s.Types)
 	})
 	s.Held, s.Holding = c.HeldTotal.Load(), c.HeldNow.Load()
+	s.Isolated = c.isolated.Load()
 	s.Applied, s.Discarded = c.AppliedTotal.Load(), c.DiscardedTotal.Load()
 	return s
 }

@@ -28,6 +28,7 @@ var (
 
 // A stream is one ADS stream. Its fields belong to the loop of the view sync, except where noted.
 type stream struct {
+	branch *branch
 	role   role
 	cancel context.CancelCauseFunc // closes the stream; any goroutine may call it
 	out    chan proto.Message      // requests to send; received by send

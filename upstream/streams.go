@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -40,7 +42,16 @@ type adsStream struct {
 	retry        *backoff.ExponentialBackOff
 	retryAt      time.Time // when to open the next stream
 
-	endLogged    bool         // the failure of the last stream was logged, and not the next stream
+	endLogged bool // the failure of the last stream was logged, and not the next stream
+	// Only for isolation.go.
+	ends        int       // streams in a row that ended before they were alive
+	objections  int       // those of them that ended while the origin worked
+	undecided   bool      // divide has not considered the last stream that the origin ended
+	recent      []part    // what was requested on that stream last
+	early       []part    // added while no stream was open, and not alive on one yet
+	endedServed bool      // that stream had received a response
+	endedAt     time.Time // when it ended
+
 	notConnected bool         // the last attempt failed because there was no connection
 	waiter       streamWaiter // in the session's limiter
 	warnSilentAt time.Time    // when to log that no response arrived; zero if not expected, or received
@@ -57,7 +68,63 @@ func (l *adsStream) silenceDue(now time.Time) bool {
 	return !l.warnSilentAt.IsZero() && !now.Before(l.warnSilentAt)
 }
 
-// streams are the ADS streams of a view, the main and the auxiliary one. They belong to the loop of the view sync.
+// A branch is the main and the auxiliary stream, and the subscriptions that they carry. It belongs to the loop of the
+// view sync.
+type branch struct {
+	byRole [auxiliary + 1]adsStream // the element of noStream is unused and never open
+	subs   map[string]*subscription // by type URL
+
+	// Only for isolation.go.
+	since   time.Time // when its subscriptions were isolated
+	addedAt time.Time // when the last subscription was added to an isolated branch
+	shared  bool      // several subscriptions share it, each of which ends streams; see room
+	logged  bool      // its only subscription has been logged
+	failure error     // with which the origin ended the last stream that was not alive
+}
+
+// newBranch returns a branch without subscriptions.
+func newBranch() *branch {
+	b := &branch{subs: make(map[string]*subscription)}
+	for r := range b.byRole {
+		b.byRole[r].retry = &backoff.ExponentialBackOff{
+			InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 30 * time.Second,
+		}
+		b.byRole[r].retry.Reset()
+	}
+	return b
+}
+
+// A part is a part of a subscription: the wildcard, names, or globs.
+type part struct {
+	sub      *subscription
+	wildcard bool
+	names    []*cache.Name
+	globs    []string
+}
+
+// noteEarlyName records a name that is added while the stream is not open.
+func (l *adsStream) noteEarlyName(s *subscription, n *cache.Name) {
+	if last := len(l.early) - 1; last >= 0 && l.early[last].sub == s && len(l.early[last].names) > 0 {
+		l.early[last].names = append(l.early[last].names, n)
+		return
+	}
+	l.early = append(l.early, part{sub: s, names: []*cache.Name{n}})
+}
+
+// stream returns a stream of the branch of the subscription.
+func (s *subscription) stream(r role) *adsStream { return &s.branch.byRole[r] }
+
+// needs reports whether any subscription uses a stream.
+func (b *branch) needs(r role) bool {
+	for _, s := range b.subs {
+		if s.needsStream(r) {
+			return true
+		}
+	}
+	return false
+}
+
+// streams are the ADS streams of a view. They belong to the loop of the view sync.
 type streams struct {
 	session *Session
 	cfg     *Config
@@ -65,9 +132,13 @@ type streams struct {
 	log     *slog.Logger
 	node    *corepb.Node // sent to the origin; immutable
 
-	events  chan event               // unbuffered; from the goroutines of all streams
-	running int                      // streams whose ended event was not received yet
-	byRole  [auxiliary + 1]adsStream // the element of noStream is unused and never open
+	events  chan event // unbuffered; from the goroutines of all streams
+	running int        // streams whose ended event was not received yet
+
+	trunk    *branch       // carries all subscriptions that are not isolated
+	isolated []*branch     // see isolation.go; nil if no subscription is isolated
+	proof    time.Duration // time for which a branch must be alive, if longer than aliveAfter
+	mergedAt time.Time     // when a branch last merged with the trunk; zero if the trunk has been alive since
 
 	target        int             // index of the target of the current streams
 	targetChanged <-chan struct{} // closed when the session changes its active target
@@ -103,11 +174,77 @@ func (v *streams) change(l *adsStream, s *subscription, subscribe, unsubscribe [
 
 // flushSotW sends the changed subscriptions of SotW streams: one request per type and iteration of the loop.
 func (v *streams) flushSotW(now time.Time) {
-	for r := main; r <= auxiliary; r++ {
-		if l := &v.byRole[r]; l.open {
+	for l := range v.all {
+		if l.open {
 			l.flush(v.node, now)
+			v.noteRefused(l, now)
 		}
 	}
+}
+
+// noteRefused logs names that a SotW request cannot contain, and records that names are requested which were refused
+// before.
+func (v *streams) noteRefused(l *adsStream, now time.Time) {
+	if l.sotw == nil || len(l.sotw.changed) == 0 {
+		return
+	}
+	for _, t := range l.sotw.changed {
+		if t.refusal != nil && t.refusal.Since.Equal(now) {
+			v.log.Warn("names exceed the size of a SotW request: they are not requested",
+				slog.String("type_url", t.typeURL), slog.Int("count", t.refusal.Count), slog.Any("names", t.refusal.Names))
+		}
+		if s := l.branch.subs[t.typeURL]; s != nil && len(t.accepted) > 0 {
+			v.w.Asked(slices.DeleteFunc(slices.Collect(maps.Keys(s.names)), func(n *cache.Name) bool {
+				return !slices.Contains(t.accepted, n.String())
+			}), now)
+		}
+		t.accepted = nil
+	}
+	l.sotw.changed = nil
+}
+
+// withoutRefused returns names without those that a SotW request of their type cannot contain.
+func (l *adsStream) withoutRefused(typeURL string, names []*cache.Name) []*cache.Name {
+	if l.sotw == nil || l.sotw.types[typeURL] == nil || len(l.sotw.types[typeURL].refused) == 0 {
+		return names
+	}
+	return slices.DeleteFunc(slices.Clone(names), func(n *cache.Name) bool {
+		_, refused := l.sotw.types[typeURL].refused[n.String()]
+		return refused
+	})
+}
+
+// branches yields the branches of the view, including those that are added meanwhile.
+func (v *streams) branches(yield func(*branch) bool) {
+	if !yield(v.trunk) {
+		return
+	}
+	for i := 0; i < len(v.isolated); i++ {
+		if !yield(v.isolated[i]) {
+			return
+		}
+	}
+}
+
+// all yields the streams of all branches.
+func (v *streams) all(yield func(*adsStream) bool) {
+	for b := range v.branches {
+		for r := range b.byRole {
+			if !yield(&b.byRole[r]) {
+				return
+			}
+		}
+	}
+}
+
+// connected reports whether a main stream is open.
+func (v *streams) connected() bool {
+	for b := range v.branches {
+		if b.byRole[main].open {
+			return true
+		}
+	}
+	return false
 }
 
 // mayResume reports whether a new stream may report the cached versions. SotW has no field for them.
@@ -117,16 +254,23 @@ func (v *streams) mayResume(l *adsStream) bool {
 
 // resync reopens the streams and requests all resources, instead of reporting the cached versions.
 func (v *streams) resync() {
-	for r := range v.byRole {
-		v.byRole[r].needFull = true
+	for l := range v.all {
+		l.needFull = true
 	}
 	v.reopen()
 }
 
-// reopen replaces the streams without delay.
+// reopen replaces the streams of all branches without delay.
 func (v *streams) reopen() {
-	for r := range v.byRole {
-		v.byRole[r].replace()
+	for b := range v.branches {
+		b.reopen()
+	}
+}
+
+// reopen replaces the streams without delay.
+func (b *branch) reopen() {
+	for r := range b.byRole {
+		b.byRole[r].replace()
 	}
 }
 
@@ -173,9 +317,9 @@ func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 }
 
 // usesSotW reports whether to open a stream in SotW. The auxiliary stream uses the variant of the main one.
-func (v *streams) usesSotW(r role) bool {
+func (v *streams) usesSotW(b *branch, r role) bool {
 	if r == auxiliary {
-		return v.byRole[main].sotw != nil
+		return b.byRole[main].sotw != nil
 	}
 	return v.noDelta || v.cfg.Protocol == ProtocolSotW
 }

@@ -35,6 +35,7 @@ func (r role) other() role {
 // A subscription is the subscription of a view to one type of its origin: the wildcard, names and collections. It does
 // no I/O and belongs to the loop of the view sync.
 type subscription struct {
+	branch     *branch
 	typeURL    string
 	requesters []cache.Demand // see addRequester
 
@@ -44,6 +45,7 @@ type subscription struct {
 	prewarm      bool      // listed in Config.Prewarm: never unsubscribed
 	wanted       bool      // a client subscribes to the wildcard now
 	lingerUntil  time.Time // when an unused wildcard is unsubscribed; zero while it is used
+	requestedAt  time.Time // when the wildcard was last added
 
 	// The names include unused ones that linger. A name is in names from the decision to subscribe to it until the
 	// decision to unsubscribe. assignStreams sets namesRole; noStream means no names and no collections.
@@ -82,6 +84,7 @@ type collection struct {
 	*set
 	glob        string
 	lingerUntil time.Time // when an unused collection is unsubscribed; zero while it is used
+	requestedAt time.Time // when the collection was last added
 
 	// Owned by the agenda.
 	checkAt   time.Time // zero if it is not in the agenda
@@ -162,13 +165,22 @@ func hasReportableVersion(r *wire.Resource) bool {
 	return r.Constraints == nil && r.HasBody() && (!r.ContentDropped() || r.OriginVersion != "")
 }
 
-// allNames returns all subscribed names and globs for the first request of a stream; asked are the names among them. It
+// allNames returns all subscribed names and globs for the first request of a stream; asked are the names among them.
+// Names with a resource are first: if a SotW request cannot contain all names, clients keep receiving these. It
 // discards unsent changes.
-func (s *subscription) allNames() (names []string, asked []*cache.Name) {
+func (s *subscription) allNames(g *cache.Generation) (names []string, asked []*cache.Name) {
+	held := &g.Type(s.typeURL).ByName
 	for n := range s.names {
-		asked = append(asked, n)
-		names = append(names, n.String())
+		if held.Get(n).Present() {
+			asked = append(asked, n)
+		}
 	}
+	for n := range s.names {
+		if !held.Get(n).Present() {
+			asked = append(asked, n)
+		}
+	}
+	names = nameStrings(asked)
 	for glob := range s.collections {
 		names = append(names, glob)
 	}
@@ -218,17 +230,17 @@ func (s *subscription) dropCanonicalNames(asked []*cache.Name) (names []string) 
 
 // maxVersionsBytes limits the size of the resource versions in a request. Many servers accept no message over 4 MiB,
 // and the protocol cannot split the versions (B.15).
-const maxVersionsBytes = 3_500_000
+const maxVersionsBytes = 3_400_000
 
-// maxNamesBytes limits the size of the names in the same request, so that the total stays under 4 MiB.
+// maxNamesBytes limits the size of the names in the same request, so that the total stays under 4 MiB with a node of 256
+// KiB.
 const maxNamesBytes = 500_000
 
 // splitBytes splits names for one request. head has at most max bytes as encoded, but at least one name.
 func splitBytes(names []string, max int) (head, rest []string) {
-	const perName = 6 // upper bound of tag and length
 	size := 0
 	for i, name := range names {
-		if size += len(name) + perName; size > max && i > 0 {
+		if size += encodedSize(name); size > max && i > 0 {
 			return names[:i], names[i:]
 		}
 	}
@@ -296,10 +308,10 @@ func (s *subscription) stillWanted(names []*cache.Name) (wanted []*cache.Name) {
 	return wanted
 }
 
-// splitCount splits names. head has at most namesPerRequest names.
+// splitCount splits names. head has at most namesPerRequest names, and at most maxNamesBytes as encoded.
 func splitCount(names []string) (head, rest []string) {
-	n := min(len(names), namesPerRequest)
-	return names[:n], names[n:]
+	head, _ = splitBytes(names[:min(len(names), namesPerRequest)], maxNamesBytes)
+	return head, names[len(head):]
 }
 
 // nameStrings returns the texts of names.

@@ -18,8 +18,7 @@ const batchWait = 5 * time.Millisecond
 // subscriptions are the subscriptions of a view to its origin. They belong to the loop of the view sync.
 type subscriptions struct {
 	streams
-	subs  map[string]*subscription // by type URL
-	group *reconcile.Group         // all sets, for decisions about removals
+	group *reconcile.Group // all sets, for decisions about removals
 
 	linger         *lingering
 	lingeringGlobs int    // unused collections
@@ -31,15 +30,15 @@ type subscriptions struct {
 	batchSize int       // names in the unsent changes
 }
 
-// sub returns the subscription of a type, and creates it if needed.
-func (v *subscriptions) sub(typeURL string) *subscription {
-	s := v.subs[typeURL]
+// sub returns the subscription of a branch to a type, and creates it if needed.
+func (v *subscriptions) sub(b *branch, typeURL string) *subscription {
+	s := b.subs[typeURL]
 	if s == nil {
-		s = &subscription{typeURL: typeURL, names: make(map[*cache.Name]struct{})}
+		s = &subscription{branch: b, typeURL: typeURL, names: make(map[*cache.Name]struct{})}
 		s.members = v.newSet(s, typeURL, wire.Wildcard, cache.Wildcard)
 		s.byName = v.newSet(s, typeURL, "", cache.ByName)
 		s.byName.QueriesFor = s.members.Set
-		v.subs[typeURL] = s
+		b.subs[typeURL] = s
 	}
 	return s
 }
@@ -54,9 +53,25 @@ func (v *subscriptions) newSet(s *subscription, key, whole string, kind cache.Ki
 
 // ordered returns the subscriptions in the order in which xDS sends types, clusters first.
 func (v *subscriptions) ordered() []*subscription {
-	return slices.SortedFunc(maps.Values(v.subs), func(a, b *subscription) int {
-		return cmp.Or(wire.Rank(a.typeURL)-wire.Rank(b.typeURL), cmp.Compare(a.typeURL, b.typeURL))
-	})
+	if len(v.isolated) == 0 {
+		return v.trunk.ordered()
+	}
+	var all []*subscription
+	for b := range v.branches {
+		all = append(all, b.ordered()...)
+	}
+	slices.SortStableFunc(all, compareTypes)
+	return all
+}
+
+// ordered returns the subscriptions of the branch in the order in which xDS sends types.
+func (b *branch) ordered() []*subscription {
+	return slices.SortedFunc(maps.Values(b.subs), compareTypes)
+}
+
+// compareTypes compares subscriptions by the order in which xDS sends their types.
+func compareTypes(a, b *subscription) int {
+	return cmp.Or(wire.Rank(a.typeURL)-wire.Rank(b.typeURL), cmp.Compare(a.typeURL, b.typeURL))
 }
 
 // sets yields all sets of the view.
@@ -73,7 +88,12 @@ func (v *subscriptions) sets(yield func(*set) bool) {
 // find returns the set that a client report is about; nil if there is no subscription to it.
 func (v *subscriptions) find(of cache.ReportedSet) *set {
 	typeURL, glob, isCollection := cache.SplitCollection(of.Key)
-	s := v.subs[typeURL]
+	var s *subscription
+	for b := range v.branches {
+		if s = b.subs[typeURL]; s != nil && (isCollection || of.Kind == cache.ByName || s.wildcardRole != noStream) {
+			break
+		}
+	}
 	switch {
 	case s == nil:
 		return nil
@@ -94,7 +114,10 @@ func (v *subscriptions) demandMembers(s *subscription, d cache.Demand, now time.
 		if d.Restored {
 			v.subscribeMembers(s, now)
 		}
-		s.wanted, s.lingerUntil = false, now.Add(jitter(WildcardLinger(v.cfg.Linger)))
+		s.wanted, s.lingerUntil = false, now
+		if s.branch == v.trunk {
+			s.lingerUntil = now.Add(jitter(WildcardLinger(v.cfg.Linger)))
+		}
 		return
 	}
 	s.wanted, s.lingerUntil = true, time.Time{}
@@ -118,11 +141,15 @@ func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Tim
 		return
 	}
 	v.addName(s, d.Name, false) // has an effect only for a name that a snapshot restored
+	if s.branch != v.trunk && !v.w.RetainsUnused() {
+		v.forget(s.typeURL, []*cache.Name{d.Name}, now)
+		return
+	}
 	size := 0
 	if e := v.w.Generation().Type(d.TypeURL).ByName.Get(d.Name); e.Present() {
 		size = e.Resource.Size()
 	}
-	v.linger.add(d.Name, lingeringName{s, now.Add(jitter(v.cfg.Linger)), size})
+	v.linger.add(d.Name, lingeringName{s.typeURL, now.Add(jitter(v.cfg.Linger)), size})
 }
 
 // subscribeMembers subscribes to the wildcard of a type. This must be the first request of the type on its stream.
@@ -133,9 +160,12 @@ func (v *subscriptions) subscribeMembers(s *subscription, now time.Time) {
 		return
 	}
 	v.assignStreams(s, true)
-	switch l := &v.byRole[s.wildcardRole]; {
+	s.requestedAt = now
+	switch l := s.stream(s.wildcardRole); {
 	case !l.open:
+		l.early = append(l.early, part{sub: s, wildcard: true})
 	case l.requested[s.typeURL]:
+		l.early = append(l.early, part{sub: s, wildcard: true})
 		v.reopenFor(s)
 	default:
 		s.members.beginStream(nil, now)
@@ -150,10 +180,10 @@ func (v *subscriptions) subscribeMembers(s *subscription, now time.Time) {
 // For a SotW origin, an empty list is a wildcard only in the first request of a type, and not every server supports
 // "*". So the relay opens new streams (R048, R051).
 func (v *subscriptions) refetchMembers(s *subscription, now time.Time) {
-	switch l := &v.byRole[s.wildcardRole]; {
+	switch l := s.stream(s.wildcardRole); {
 	case !l.open:
 	case l.sotw != nil && wire.LegacyWildcard(s.typeURL):
-		v.reopen()
+		s.branch.reopen()
 	default:
 		v.endQueries(s.members, now)
 		s.members.Restart(nil, now)
@@ -178,29 +208,44 @@ func (v *subscriptions) addName(s *subscription, n *cache.Name, again bool) {
 	v.assignStreams(s, s.wildcardRole != noStream)
 	s.added = append(s.added, n)
 	v.batchSize++
+	if l := s.stream(s.namesRole); !l.open {
+		l.noteEarlyName(s, n)
+	}
 }
 
 // expireLingering unsubscribes from names and wildcards that have lingered long enough. It returns when to call it
 // again.
 func (v *subscriptions) expireLingering(now time.Time) (next time.Time) {
 	expired, next := v.linger.expired(now, v.w.RetainsUnused())
-	for s, names := range expired {
-		kept := v.w.Forget(s.typeURL, names)
+	for typeURL, names := range expired {
+		v.forget(typeURL, names, now)
+	}
+	return reconcile.Earlier(next, v.expireMembers(now))
+}
+
+// forget unsubscribes from unused names of a type with the next batch.
+func (v *subscriptions) forget(typeURL string, names []*cache.Name, now time.Time) {
+	kept := v.w.Forget(typeURL, names)
+	for b := range v.branches {
+		s := b.subs[typeURL]
+		if s == nil {
+			continue
+		}
 		for _, n := range names {
-			if !slices.Contains(kept, n) { // a client uses a kept name again: the demand is about to arrive
+			_, have := s.names[n]
+			if have && !slices.Contains(kept, n) { // a client uses a kept name again: the demand is about to arrive
 				delete(s.names, n)
 				s.removed = append(s.removed, n)
 			}
 		}
 		v.batchSize += len(s.removed)
-		v.batchAt = now
 	}
-	return reconcile.Earlier(next, v.expireMembers(now))
+	v.batchAt = now
 }
 
 // expireMembers unsubscribes from wildcards that have been unused long enough.
 func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
-	for _, s := range v.subs {
+	for _, s := range v.ordered() {
 		if s.wanted || s.prewarm || s.wildcardRole == noStream || s.lingerUntil.IsZero() {
 			continue
 		}
@@ -216,7 +261,7 @@ func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 			continue // a client uses it again: the demand is about to arrive
 		}
 		v.endQueries(s.members, now)
-		l := &v.byRole[s.wildcardRole]
+		l := s.stream(s.wildcardRole)
 		v.assignStreams(s, false)
 		if l.open {
 			v.request(l, s, s.unsubscribeWildcard(), now)
@@ -226,16 +271,17 @@ func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 	return next
 }
 
-// dropIfUnused deletes an empty subscription to a type outside the protocol: clients may invent any number of types.
+// dropIfUnused deletes an empty subscription of an isolated branch, or to a type outside the protocol: clients may
+// invent any number of types.
 func (v *subscriptions) dropIfUnused(s *subscription) {
 	carried := s.wildcardRole != noStream || s.namesRole != noStream
 	unsent := len(s.added)+len(s.refetch)+len(s.removed) > 0
-	if carried || unsent || s.wanted || s.prewarm || wire.Known(s.typeURL) {
+	if carried || unsent || s.wanted || s.prewarm || s.branch == v.trunk && wire.Known(s.typeURL) {
 		return
 	}
 	v.group.Drop(s.members.Set)
 	v.group.Drop(s.byName.Set)
-	delete(v.subs, s.typeURL)
+	delete(s.branch.subs, s.typeURL)
 }
 
 // flush sends the unsent changes of names, except changes on SotW streams that must wait longer.
@@ -246,7 +292,7 @@ func (v *subscriptions) flush(now time.Time) {
 		if waiting == 0 {
 			continue
 		}
-		if l := &v.byRole[s.namesRole]; l.open {
+		if l := s.stream(s.namesRole); l.open {
 			if at := s.sendAt(l.sotw, now); now.Before(at) {
 				v.batchAt, v.batchSize = reconcile.Earlier(v.batchAt, at), v.batchSize+waiting
 				continue
@@ -259,7 +305,7 @@ func (v *subscriptions) flush(now time.Time) {
 					l.flush(v.node, now)
 				}
 			}
-			v.w.Asked(asked, now)
+			v.w.Asked(l.withoutRefused(s.typeURL, asked), now)
 		}
 		// The changes were sent. Without an open stream they are not needed: a new stream subscribes to all names.
 		s.added, s.refetch, s.removed, s.changedSince = nil, nil, nil, time.Time{}
@@ -276,7 +322,7 @@ func (v *subscriptions) assignStreams(s *subscription, members bool) {
 		return
 	}
 	s.members.ClearUnmentioned()
-	if v.byRole[main].open {
+	if s.stream(main).open {
 		v.reopenFor(s)
 	}
 }
@@ -284,16 +330,16 @@ func (v *subscriptions) assignStreams(s *subscription, members bool) {
 // reopenFor reopens the streams because the subscription to a type cannot change on an open stream.
 func (v *subscriptions) reopenFor(s *subscription) {
 	v.log.Info("reopening upstream streams for a changed subscription", slog.String("type_url", s.typeURL))
-	v.reopen()
+	s.branch.reopen()
 }
 
 // queryMissing queries by name the resources that the origin has not mentioned on a new stream, and evaluates the
 // answers (B.15). It returns when to call it again.
 func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
-	if !v.byRole[s.role()].open {
+	if !s.stream().open {
 		return time.Time{}
 	}
-	on := &v.byRole[s.queryRole()]
+	on := s.sub.stream(s.queryRole())
 	due, next := s.QueryDue(now)
 	if due {
 		names := s.StartQuery(s.sub.wantedNames(), now)
@@ -316,7 +362,7 @@ func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 func (v *subscriptions) endQueries(s *set, now time.Time) {
 	names := s.sub.withoutWanted(s.Queried())
 	s.ClearUnmentioned()
-	v.change(&v.byRole[s.queryRole()], s.sub, nil, names, now)
+	v.change(s.sub.stream(s.queryRole()), s.sub, nil, names, now)
 }
 
 // addRequester records a client whose demand causes the next request of a type, for Config.Requested.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/xdstender/tender/cache"
@@ -45,8 +44,8 @@ func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, 
 // the view owns.
 func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) *viewSync {
 	v := &viewSync{control: control}
-	v.streams = streams{session: s, cfg: &s.cfg, w: w, log: log, node: node, events: make(chan event)}
-	v.subs, v.keptNames = make(map[string]*subscription), make(map[string][]string)
+	v.streams = streams{session: s, cfg: &s.cfg, w: w, log: log, node: node, events: make(chan event), trunk: newBranch()}
+	v.keptNames = make(map[string][]string)
 	v.linger = newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes)
 	cfg := reconcile.Config{
 		HoldTime: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait,
@@ -55,17 +54,11 @@ func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logg
 	v.group, v.reports = reconcile.NewGroup(cfg), v.newReports(cfg)
 	from := w.Source() // after a restore, the source of the snapshot (B.42)
 	v.sourceTarget, v.identifier = slices.Index(s.cfg.Targets, from.Target), from.Identifier
-	for r := range v.byRole {
-		v.byRole[r].retry = &backoff.ExponentialBackOff{
-			InitialInterval: time.Second, Multiplier: 1.6, RandomizationFactor: 0.2, MaxInterval: 30 * time.Second,
-		}
-		v.byRole[r].retry.Reset()
-	}
 	for _, typeURL := range s.cfg.Prewarm {
 		if !w.Owns(typeURL) {
 			continue
 		}
-		sub := v.sub(typeURL)
+		sub := v.sub(v.trunk, typeURL)
 		sub.prewarm = true
 		sub.assignStreams(true)
 	}
@@ -109,8 +102,8 @@ func (v *viewSync) run(ctx context.Context) {
 
 // followTarget reopens the streams at the new active target.
 func (v *viewSync) followTarget(now time.Time) {
-	for r := range v.byRole {
-		v.byRole[r].retryAt = now.Add(rand.N(ReconnectMax))
+	for l := range v.all {
+		l.retryAt = now.Add(rand.N(ReconnectMax))
 	}
 	v.reopen()
 }
@@ -121,8 +114,7 @@ func timerDelay(t time.Time) time.Duration { return max(time.Until(t), time.Nano
 
 // stop closes the streams, waits for their goroutines, and marks the view as disconnected.
 func (v *viewSync) stop() {
-	for r := range v.byRole {
-		l := &v.byRole[r]
+	for l := range v.all {
 		v.session.limiter.stopWaiting(&l.waiter)
 		if l.stream != nil {
 			l.cancel(context.Canceled)
@@ -134,6 +126,8 @@ func (v *viewSync) stop() {
 		}
 	}
 	v.endComparison()
+	v.isolated = nil
+	v.reportIsolated()
 	v.failures().forget(v)
 	v.w.SetConnected(false)
 	v.group.Close()
@@ -143,6 +137,8 @@ func (v *viewSync) stop() {
 // step performs all actions that are due, and returns when to call it again.
 func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	at := func(t time.Time) { next = reconcile.Earlier(next, t) }
+	at(v.mergeBranches(now))
+	v.reportIsolated()
 	at(v.w.Expire(now))
 	at(v.expireLingering(now))
 	if !v.batchAt.IsZero() && !now.Before(v.batchAt) {
@@ -166,35 +162,28 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	v.confirmTarget()
 	at(v.reports.Step(now))
 	at(v.agenda.next())
-	for r := main; r <= auxiliary; r++ {
-		at(v.maintainStream(ctx, r, now))
+	for b := range v.branches {
+		for r := main; r <= auxiliary; r++ {
+			at(v.maintainStream(ctx, b, r, now))
+		}
 	}
 	at(v.compare(now))
 	if !now.Before(v.trimAt) {
 		v.w.Trim(now)
+		v.forgetEarly(now)
 		v.trimAt = now.Add(TrimEvery)
 	}
 	at(v.trimAt)
 	return next
 }
 
-// needed reports whether any subscription uses a stream.
-func (v *viewSync) needed(r role) bool {
-	for _, s := range v.subs {
-		if s.needsStream(r) {
-			return true
-		}
-	}
-	return false
-}
-
 // maintainStream opens a stream that is needed, closes the auxiliary one if it is not, and logs a silent origin. It
 // returns when to call it again.
-func (v *viewSync) maintainStream(ctx context.Context, r role, now time.Time) (next time.Time) {
-	l, wanted := &v.byRole[r], v.needed(r)
+func (v *viewSync) maintainStream(ctx context.Context, b *branch, r role, now time.Time) (next time.Time) {
+	l, wanted := &b.byRole[r], b.needs(r)
 	switch {
-	case l.stream == nil && wanted && (r == main || v.byRole[main].open):
-		return v.open(ctx, l, r, now)
+	case l.stream == nil && wanted && (r == main || b.byRole[main].open):
+		return v.open(ctx, b, r, now)
 	case l.stream == nil:
 		v.session.limiter.stopWaiting(&l.waiter)
 	case l.stream != nil && !wanted && r == auxiliary && l.open:
@@ -210,7 +199,8 @@ func (v *viewSync) maintainStream(ctx context.Context, r role, now time.Time) (n
 
 // open opens a stream, or returns when to try again. The backoff protects an origin that accepts streams and closes
 // them. If there was no connection, the relay ignores the backoff as soon as the connection is up.
-func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time) (next time.Time) {
+func (v *viewSync) open(ctx context.Context, b *branch, r role, now time.Time) (next time.Time) {
+	l := &b.byRole[r]
 	if now.Before(l.retryAt) {
 		if !l.notConnected {
 			return l.retryAt
@@ -219,10 +209,14 @@ func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time
 			return reconcile.Earlier(l.retryAt, now.Add(connectPoll))
 		}
 	}
+	v.divide(b, r, now)
+	if b != v.trunk && v.trunk.needs(main) && !v.session.limiter.spare(now) {
+		return now.Add(limiterPoll)
+	}
 	if next, ok := v.session.limiter.allow(&l.waiter, now); !ok {
 		return next
 	}
-	if r == main {
+	if r == main && !v.connected() {
 		v.targetChanged = v.session.targetChanged() // before target, or the loop could miss a change
 		if target := v.session.target(); v.target != target {
 			v.failures().forget(v)
@@ -230,7 +224,8 @@ func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time
 		}
 		v.failures().streamStarted(v)
 	}
-	l.stream = v.session.open(ctx, v.target, r, v.usesSotW(r), v.events)
+	l.stream = v.session.open(ctx, v.target, r, v.usesSotW(b, r), v.events)
+	l.branch = b
 	l.open, l.sentVersions, l.warnSilentAt = false, false, time.Time{}
 	v.running++
 	return time.Time{}
@@ -238,7 +233,7 @@ func (v *viewSync) open(ctx context.Context, l *adsStream, r role, now time.Time
 
 // handleEvent handles an event of a stream. Events of replaced streams are ignored.
 func (v *viewSync) handleEvent(e event, now time.Time) {
-	l := &v.byRole[e.stream.role]
+	l := &e.stream.branch.byRole[e.stream.role]
 	if e.ended {
 		v.running--
 	}
@@ -260,16 +255,20 @@ func (v *viewSync) streamOpened(l *adsStream, now time.Time) {
 	l.open, l.openedAt = true, now
 	v.session.counters.update(func(s *Stats) { s.Streams++ })
 	if l.role == main {
-		v.log.Info("connected to the origin", slog.String("origin", v.cfg.Targets[v.target]))
+		if l.branch == v.trunk {
+			v.log.Info("connected to the origin", slog.String("origin", v.cfg.Targets[v.target]))
+		}
 		v.w.SetConnected(true)
 	} else if l.endLogged {
 		v.log.Info("auxiliary stream opened", slog.String("origin", v.cfg.Targets[v.target]))
 	}
 	l.endLogged = false
-	for _, s := range v.ordered() {
+	for _, s := range l.branch.ordered() {
 		v.subscribeAll(l, s, now)
 	}
-	v.scheduleComparison(l, now)
+	if l.branch == v.trunk {
+		v.scheduleComparison(l, now)
+	}
 }
 
 // subscribeAll sends the first requests of a type on a new stream.
@@ -297,30 +296,17 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 	for _, c := range s.collections {
 		v.agenda.schedule(c, now)
 	}
-	v.w.Asked(asked, now)
+	v.w.Asked(l.withoutRefused(s.typeURL, asked), now)
 }
 
 // streamEnded decides when to reopen a stream, and whether to fail over. The end of the main stream also ends the
 // auxiliary one.
 func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
-	served, role, fallBack := l.served(now), l.role, v.fallBackToSotW(l, err)
-	held, address := l.open && now.Sub(l.openedAt) >= minHeld, l.address
-	l.stream, l.open, l.notConnected, l.warnSilentAt = nil, false, false, time.Time{}
-	wait := time.Duration(0)
-	switch {
-	case fallBack && role == main, errors.Is(err, errResync):
-	case fallBack: // wait until the main stream has determined the variant
-		wait = ReconnectMax
-	case served:
-		l.retry.Reset()
-		wait = rand.N(ReconnectMax)
-	default:
-		wait = l.backOff(held)
-		l.notConnected = !v.session.up(v.target) // before attemptFailed, which may close the connection
-		if role == main {
-			v.session.attemptFailed(v.target, v, address)
-		}
+	b, role, fallBack := l.branch, l.role, v.fallBackToSotW(l, err)
+	if !fallBack {
+		v.recordEnd(l, err, now)
 	}
+	wait := v.closed(l, err, fallBack, now)
 	l.retryAt = now.Add(wait)
 	if !fallBack {
 		if f := v.logEnd(role, err, wait); f != nil {
@@ -329,19 +315,56 @@ func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 		}
 	}
 	if role == auxiliary {
-		v.clearAsked()
-	} else {
-		v.w.SetConnected(false)
-		v.comparison.streamEnded(err)
-		v.byRole[auxiliary].replace()
+		v.clearAsked(b)
+		return
 	}
+	if !v.connected() {
+		v.w.SetConnected(false)
+	}
+	if b == v.trunk {
+		v.comparison.streamEnded(err)
+	}
+	b.byRole[auxiliary].replace()
+}
+
+// closed marks a stream as closed, and returns when to reopen it. fallBack means that the next one uses SotW.
+func (v *viewSync) closed(l *adsStream, err error, fallBack bool, now time.Time) time.Duration {
+	// An isolated stream that received a response may end at once again. Only one that was alive causes no backoff.
+	lasting := l.branch == v.trunk || l.open && now.Sub(l.openedAt) >= aliveAfter
+	served, held := lasting && l.served(now), lasting && l.open && now.Sub(l.openedAt) >= minHeld
+	role, address := l.role, l.address
+	l.stream, l.open, l.notConnected, l.warnSilentAt = nil, false, false, time.Time{}
+	switch {
+	case fallBack && role == main, errors.Is(err, errResync):
+		return 0
+	case fallBack: // wait until the main stream has determined the variant
+		return ReconnectMax
+	case served:
+		l.retry.Reset()
+		return rand.N(ReconnectMax)
+	}
+	wait := l.backOff(held)
+	l.notConnected = !v.session.up(v.target) // before attemptFailed, which may close the connection
+	if role == main && !v.connected() {
+		v.session.attemptFailed(v.target, v, address)
+	}
+	return wait
 }
 
 // clearAsked records that the names of the auxiliary stream are no longer requested (R136).
-func (v *viewSync) clearAsked() {
-	for _, s := range v.subs {
+func (v *viewSync) clearAsked(b *branch) {
+	for _, s := range b.subs {
 		if s.namesRole == auxiliary {
 			v.w.Asked(slices.Collect(maps.Keys(s.names)), time.Time{})
 		}
+	}
+}
+
+// reportIsolated publishes the isolated subscriptions that end streams, for operators.
+func (v *viewSync) reportIsolated() {
+	if before := v.control.Isolated(); len(before)+len(v.isolated) > 0 || v.refuses() {
+		all := v.isolations()
+		v.control.isolated.Store(&all)
+		v.session.counters.isolated.Add(int64(countIsolated(all) - countIsolated(before)))
 	}
 }

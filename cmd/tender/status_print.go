@@ -175,6 +175,9 @@ func (t *table) views(views []admin.View, now time.Time) {
 		for _, typ := range v.Types {
 			t.Row(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, humanize.Bytes(typ.Bytes), ago(typ.ChangedAt, now), cli.WideOnly(cmp.Or(typ.Version, "-")), cmp.Or(state, typ.Phase))
 		}
+		for _, i := range v.Isolated {
+			t.Note("the origin ENDS each stream that subscribes to %s %s: %s", cli.ShortType(i.TypeURL), strings.Join(i.Names, " "), i.Error)
+		}
 	}
 }
 

@@ -232,12 +232,25 @@ type View struct {
 	FrozenAt time.Time `json:"frozen_at,omitzero"`
 	Withheld int       `json:"withheld"`
 
+	// Isolated lists the subscriptions that have upstream streams of their own, because the origin ends each stream that
+	// carries them. Their clients wait.
+	Isolated []Isolation `json:"isolated,omitempty"`
+
 	// ControlPlane is the last control_plane.identifier of the origin.
 	ControlPlane string `json:"control_plane,omitempty"`
 
 	// Streams is the number of clients of the group. With several origins, a client counts in a view of each.
 	Streams int    `json:"streams"`
 	Types   []Type `json:"types"`
+}
+
+// An Isolation is subscriptions to one type that have upstream streams of their own.
+type Isolation struct {
+	TypeURL string    `json:"type_url"`
+	Names   []string  `json:"names"` // the first ten names and globs; "*" for the wildcard
+	Count   int       `json:"count"` // number of all names and globs
+	Since   time.Time `json:"since"`
+	Error   string    `json:"error"` // with which the origin ended the last stream
 }
 
 // PhaseByName is the phase of a type that clients subscribe to by name only, such as EDS and RDS.

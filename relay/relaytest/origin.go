@@ -74,6 +74,10 @@ type Behaviour struct {
 	// If nil, none are. It must not call the origin.
 	Unresolved func(typeURL, name string) bool
 
+	// Ends reports whether the origin ends a stream with UNKNOWN that subscribes to a name; "*" is the wildcard, also in
+	// the legacy form. If nil, it ends none. It must not call the origin.
+	Ends func(typeURL, name string) bool
+
 	// SilentProbes does not answer the probes of relays.
 	SilentProbes bool
 

@@ -45,6 +45,9 @@ func (s *OriginStream) handleSotW(req *discoverypb.DiscoveryRequest) {
 		return
 	}
 	added, wildcard := t.replace(req.GetResourceNames())
+	if s.endsFor(req.GetTypeUrl(), req.GetResourceNames(), t.Wildcard) {
+		return
+	}
 	if !s.manual && (first || wildcard || len(added) > 0) {
 		s.answerSotW(t, req.GetTypeUrl(), added, wildcard)
 	}

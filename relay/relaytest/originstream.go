@@ -286,9 +286,27 @@ func (s *OriginStream) handle(req *discoverypb.DeltaDiscoveryRequest) {
 	s.nonces.acknowledge(t, req.GetResponseNonce(), req.GetErrorDetail() != nil)
 	wasWildcard := t.Wildcard
 	t.subscribe(req, first)
+	if s.endsFor(req.GetTypeUrl(), req.GetResourceNamesSubscribe(), t.Wildcard && !wasWildcard) {
+		return
+	}
 	if !s.manual {
 		s.answer(t, req, first, t.Wildcard && !wasWildcard)
 	}
+}
+
+// endsFor ends the stream if Behaviour.Ends applies to one of the names, or to the wildcard, and reports whether it does.
+// The caller must hold the lock.
+func (s *OriginStream) endsFor(typeURL string, names []string, wildcard bool) bool {
+	ends := s.origin.behaviour.Ends
+	if ends == nil {
+		return false
+	}
+	over := wildcard && ends(typeURL, wire.Wildcard) ||
+		slices.ContainsFunc(names, func(name string) bool { return ends(typeURL, name) })
+	if over {
+		s.enqueueOutgoing(outgoing{message: status.New(codes.Unknown, "no cache for this subscription")})
+	}
+	return over
 }
 
 // identify selects the Content for the Node of the first request, or rejects the Node.

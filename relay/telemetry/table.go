@@ -109,6 +109,10 @@ var table = []row{
 	{"tender.origin.deletions.discarded", counter, "{resource}", "origin",
 		"Removals that an operator discarded; the resources stay.",
 		origins(func(o *Origin) float64 { return float64(o.Discarded) })},
+	{"tender.origin.isolated", sum, "{subscription}", "origin",
+		"Subscriptions, over all views, that have upstream streams of their own because the origin ends each stream that " +
+			"carries them. The status has their names.",
+		origins(func(o *Origin) float64 { return float64(o.Isolated) })},
 	{"tender.origin.audits", counter, "{view}", "origin",
 		"Views that were compared with the origin on another stream (tender audit).",
 		origins(func(o *Origin) float64 { return float64(o.Audits) })},

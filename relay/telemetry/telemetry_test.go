@@ -62,7 +62,7 @@ func full() Reading {
 			Fault: "read-only", Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40},
 		},
 		Origins: []Origin{{Status: origin, Names: 47, Stats: upstream.Stats{
-			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Discarded: 43, Audits: 44,
+			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Isolated: 51, Discarded: 43, Audits: 44,
 			Drifted: 45,
 			Ended:   map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
 			Types:   map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
@@ -202,6 +202,7 @@ func TestValues(t *testing.T) {
 		"origin_nacks_total default cds": 17, "origin_nacks_total default other": 19,
 		"origin_deletions_holding default": 13, "origin_deletions_held_total default": 11,
 		"origin_deletions_applied_total default":   12,
+		"origin_isolated default":                  51,
 		"origin_deletions_discarded_total default": 43, "origin_audits_total default": 44, "origin_drifted_total default": 45,
 		"origin_frozen default":                1,
 		"origin_files default good":            63,

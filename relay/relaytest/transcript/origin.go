@@ -33,6 +33,7 @@ import (
 //	> origin stops                      (also: starts)
 //	> origin delays 2s                  (each response)
 //	> origin closes streams after 5s    (without a response)
+//	> origin ends streams of eds a b    (that subscribe to these names; no names: to the wildcard)
 //	> origin omits a                    (names with these prefixes, from wildcards)
 //	> origin is server two              (its control plane identifier)
 //	> origin has no a                   (this alias has no resource; also: has virtual hosts on demand)
@@ -106,6 +107,16 @@ var verbs = map[string]func(o *Origin, rest string){
 			return slices.ContainsFunc(strings.Fields(rest), func(prefix string) bool { return strings.HasPrefix(name, prefix) })
 		}
 		o.origin.Change(func(b *relaytest.Behaviour) { b.NamedOnly = omitted })
+	},
+	"ends": func(o *Origin, rest string) {
+		short, names, _ := strings.Cut(strings.TrimPrefix(rest, "streams of "), " ")
+		typeURL, ended := o.n.TypeURL(short), strings.Fields(Names(names))
+		if len(ended) == 0 {
+			ended = []string{"*"}
+		}
+		o.origin.Change(func(b *relaytest.Behaviour) {
+			b.Ends = func(of, name string) bool { return of == typeURL && slices.Contains(ended, name) }
+		})
 	},
 	"has": func(o *Origin, rest string) {
 		o.origin.Change(func(b *relaytest.Behaviour) {
