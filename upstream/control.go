@@ -85,7 +85,7 @@ func (c *Control) Broken() []reconcile.Hold {
 }
 
 // Isolated returns the subscriptions that have streams of their own, because the origin ends each stream that carries
-// them (B.47). It does not wait for the loop.
+// them (B.48). It does not wait for the loop.
 func (c *Control) Isolated() []Isolation {
 	if all := c.isolated.Load(); all != nil {
 		return *all

@@ -15,7 +15,7 @@ import (
 
 // Some origins end a stream because of one subscription: go-control-plane if it has no cache for a type, others for a
 // malformed name. On a shared stream, one client would interrupt all others. So the relay isolates such subscriptions
-// (B.47): it moves them to a branch, which has streams of its own.
+// (B.48): it moves them to a branch, which has streams of its own.
 //
 // Normally a view has one branch, the trunk, and this file does nothing. When a stream ends, the relay decides which of
 // its subscriptions may be the cause:
@@ -378,6 +378,9 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 		at, trunkAt := b.aliveAt(max(v.proof, aliveAfter)), v.trunk.aliveAt(aliveAfter)
 		switch {
 		case !b.used():
+			if b.logged {
+				v.log.Info("isolated subscription has no client any more")
+			}
 			v.drop(b)
 		case !v.trunk.used() && !v.trunk.byRole[main].open:
 			v.trunk, v.isolated[i] = b, v.trunk

@@ -34,9 +34,9 @@ func (r *rig) isolated() string {
 	return strings.Join(out, " ")
 }
 
-// TestB47_OperatorsSeeIsolatedSubscriptions: a subscription that ends streams is in the status of its view and in the
+// TestB48_OperatorsSeeIsolatedSubscriptions: a subscription that ends streams is in the status of its view and in the
 // counters of the origin, and is logged once, until its client leaves.
-func TestB47_OperatorsSeeIsolatedSubscriptions(t *testing.T) {
+func TestB48_OperatorsSeeIsolatedSubscriptions(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{Ends: bad}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.follow(clusters, "a@1")
 		runtime := r.watch.SubscribeAll(relaytest.RuntimeType)
@@ -62,9 +62,9 @@ func TestB47_OperatorsSeeIsolatedSubscriptions(t *testing.T) {
 	})
 }
 
-// TestB47_FirstStreamWithABadSubscription: a relay whose first stream carries a subscription that ends it serves all
+// TestB48_FirstStreamWithABadSubscription: a relay whose first stream carries a subscription that ends it serves all
 // others within seconds, whether clients subscribed to them before or after.
-func TestB47_FirstStreamWithABadSubscription(t *testing.T) {
+func TestB48_FirstStreamWithABadSubscription(t *testing.T) {
 	for _, sotw := range []bool{false, true} {
 		for _, before := range []time.Duration{0, time.Second, time.Minute} {
 			inBubble(t, relaytest.Behaviour{Ends: bad, SotW: sotw, Wrap: true}, upstream.Config{}, func(t *testing.T, r *rig) {
@@ -89,9 +89,9 @@ func TestB47_FirstStreamWithABadSubscription(t *testing.T) {
 	}
 }
 
-// TestB47_OneBadNameAfterTheOther: a client adds a bad name each second. Once the first is isolated, the stream of the
+// TestB48_OneBadNameAfterTheOther: a client adds a bad name each second. Once the first is isolated, the stream of the
 // others does not end any more, and what they add meanwhile is served.
-func TestB47_OneBadNameAfterTheOther(t *testing.T) {
+func TestB48_OneBadNameAfterTheOther(t *testing.T) {
 	for _, sotw := range []bool{false, true} {
 		cfg := upstream.Config{StreamBurst: 100}
 		inBubble(t, relaytest.Behaviour{Ends: bad, SotW: sotw}, cfg, func(t *testing.T, r *rig) {
@@ -128,9 +128,9 @@ func TestB47_OneBadNameAfterTheOther(t *testing.T) {
 	}
 }
 
-// TestB47_RandomSubscriptionsThatEndStreams: whatever clients subscribe to and end, and however often the origin
+// TestB48_RandomSubscriptionsThatEndStreams: whatever clients subscribe to and end, and however often the origin
 // restarts, all that ends no stream is served, nothing else is isolated, and the streams are few.
-func TestB47_RandomSubscriptionsThatEndStreams(t *testing.T) {
+func TestB48_RandomSubscriptionsThatEndStreams(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(47, 47))
 	for round := range check.Rounds(20) {
 		b := relaytest.Behaviour{Ends: bad, SotW: round%3 == 2, Wrap: true, SilentOnMissing: round%2 == 0}
@@ -197,10 +197,10 @@ func TestB47_RandomSubscriptionsThatEndStreams(t *testing.T) {
 	}
 }
 
-// TestB47_RequestsFitInAMessage: no request exceeds 4 MiB, whatever clients subscribe to. Delta requests are split. A SotW
+// TestB48_RequestsFitInAMessage: no request exceeds 4 MiB, whatever clients subscribe to. Delta requests are split. A SotW
 // list cannot be: the names that do not fit are not requested, operators see them, and they are requested once there is
 // room. Names that clients have a resource of are requested first, also on a new stream.
-func TestB47_RequestsFitInAMessage(t *testing.T) {
+func TestB48_RequestsFitInAMessage(t *testing.T) {
 	for _, sotw := range []bool{false, true} {
 		for _, suffix := range []string{"", "?a=b"} {
 			inBubble(t, relaytest.Behaviour{SotW: sotw, SilentOnMissing: true}, upstream.Config{Linger: time.Second}, func(t *testing.T, r *rig) {

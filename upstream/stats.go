@@ -36,7 +36,7 @@ type Stats struct {
 	// Holding is the number of pending removals.
 	Holding int64
 
-	// Isolated is the number of subscriptions with streams of their own (B.47).
+	// Isolated is the number of subscriptions with streams of their own (B.48).
 	Isolated int64
 
 	// Discarded counts removals that an operator discarded, so that the resources were kept.

@@ -192,6 +192,8 @@ func (v *streams) noteRefused(l *adsStream, now time.Time) {
 		if t.refusal != nil && t.refusal.Since.Equal(now) {
 			v.log.Warn("names exceed the size of a SotW request: they are not requested",
 				slog.String("type_url", t.typeURL), slog.Int("count", t.refusal.Count), slog.Any("names", t.refusal.Names))
+		} else if t.refusal == nil {
+			v.log.Info("all names fit in a SotW request again", slog.String("type_url", t.typeURL))
 		}
 		if s := l.branch.subs[t.typeURL]; s != nil && len(t.accepted) > 0 {
 			v.w.Asked(slices.DeleteFunc(slices.Collect(maps.Keys(s.names)), func(n *cache.Name) bool {

@@ -15,10 +15,10 @@ import (
 // unserved is a type for which a MuxCache of go-control-plane has no cache: it ends the stream with UNKNOWN.
 const unserved = relaytest.RuntimeType
 
-// TestB47_GoControlPlaneEndsStreams: a client subscribes to a type for which go-control-plane ends the stream. Only that
+// TestB48_GoControlPlaneEndsStreams: a client subscribes to a type for which go-control-plane ends the stream. Only that
 // client waits. All others receive changes and removals, new ones are served, and the origin is sent few streams. It
 // makes no difference whether the type is requested on an open stream or on the first one.
-func TestB47_GoControlPlaneEndsStreams(t *testing.T) {
+func TestB48_GoControlPlaneEndsStreams(t *testing.T) {
 	for _, kind := range []string{controlplane.Linear, controlplane.LinearSotW} {
 		for _, first := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/first=%v", kind, first), func(t *testing.T) {

@@ -12,10 +12,10 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
 )
 
-// TestB47_SubscriptionsOfOneClient: a client of a relay process subscribes to types for which go-control-plane ends the
+// TestB48_SubscriptionsOfOneClient: a client of a relay process subscribes to types for which go-control-plane ends the
 // stream, and later also to a new name. Other clients receive changes and removals, new ones are served, and operators
 // see the subscriptions in the status, the metrics and the log until the client leaves.
-func TestB47_SubscriptionsOfOneClient(t *testing.T) {
+func TestB48_SubscriptionsOfOneClient(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []string{controlplane.Linear, controlplane.LinearSotW} {
 		t.Run(kind, func(t *testing.T) {
