@@ -341,9 +341,7 @@ func (v *subscriptions) divide(b *branch, r role, now time.Time) {
 	}
 	recent := l.recent
 	l.undecided, l.recent = false, nil
-	up, since := v.session.links[v.target].connected()
-	survived := up && since.Before(l.endedAt)
-	works := survived && (l.endedServed || r == auxiliary || v.connectedBeside(b))
+	works := v.works(b, r)
 	if works && l.ends > 0 {
 		l.objections++
 	}
@@ -356,6 +354,14 @@ func (v *subscriptions) divide(b *branch, r role, now time.Time) {
 		l.ends, l.objections = 0, 0
 		v.isolate(b, suspects, now)
 	}
+}
+
+// works reports whether the origin worked when it ended a stream of a branch: the connection has survived, and the origin has
+// responded on the stream, or holds another one open.
+func (v *subscriptions) works(b *branch, r role) bool {
+	up, since := v.session.links[v.target].connected()
+	l := &b.byRole[r]
+	return up && since.Before(l.endedAt) && (l.endedServed || r == auxiliary || v.connectedBeside(b))
 }
 
 // halfOf returns a half of what a stream carries, if enough streams have ended; otherwise nothing.
@@ -375,7 +381,6 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 		v.proof, v.mergedAt = 0, time.Time{}
 	}
 	for i, b := range slices.Backward(v.isolated) {
-		at, trunkAt := b.aliveAt(max(v.proof, aliveAfter)), v.trunk.aliveAt(aliveAfter)
 		switch {
 		case !b.used():
 			if b.logged {
@@ -384,20 +389,31 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 			v.drop(b)
 		case !v.trunk.used() && !v.trunk.byRole[main].open:
 			v.trunk, v.isolated[i] = b, v.trunk
-		case at.IsZero():
-		case now.Before(at):
-			next = reconcile.Earlier(next, at)
-		case trunkAt.IsZero() && v.trunk.down():
-			b.recover()
-			v.trunk, v.isolated[i] = b, v.trunk
-		case trunkAt.IsZero():
-		case now.Before(trunkAt):
-			next = reconcile.Earlier(next, trunkAt)
 		default:
-			v.merge(b, now)
+			next = reconcile.Earlier(next, v.mergeAlive(i, b, now))
 		}
 	}
 	return next
+}
+
+// mergeAlive merges an isolated branch with the trunk if both are alive, or replaces a trunk that is down by it. It returns
+// when to call it again.
+func (v *subscriptions) mergeAlive(i int, b *branch, now time.Time) (next time.Time) {
+	at, trunkAt := b.aliveAt(max(v.proof, aliveAfter)), v.trunk.aliveAt(aliveAfter)
+	switch {
+	case at.IsZero():
+	case now.Before(at):
+		return at
+	case trunkAt.IsZero() && v.trunk.down():
+		b.recover()
+		v.trunk, v.isolated[i] = b, v.trunk
+	case trunkAt.IsZero():
+	case now.Before(trunkAt):
+		return trunkAt
+	default:
+		v.merge(b, now)
+	}
+	return time.Time{}
 }
 
 // used reports whether the branch carries any subscription.

@@ -43,6 +43,7 @@ type adsStream struct {
 	retryAt      time.Time // when to open the next stream
 
 	endLogged bool // the failure of the last stream was logged, and not the next stream
+
 	// Only for isolation.go.
 	ends        int       // streams in a row that ended before they were alive
 	objections  int       // those of them that ended while the origin worked
