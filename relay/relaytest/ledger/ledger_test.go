@@ -184,9 +184,9 @@ func TestRoaming(t *testing.T) {
 		}
 	}
 	agree()
-	first.Stop()
 	l.Put(all[1:], relaytest.Cluster("b", "other"))
 	l.Remove(all[1:], relaytest.ClusterType, "a")
+	first.Stop() // once both have changed, so that the second server sends them in one response
 	agree()
 	if got := c.Counts(); got.Resources != 3 || got.Removed != 1 {
 		t.Errorf("got %+v, want two resources, and one resource and one removal of the second server", got)
