@@ -112,6 +112,7 @@ func (r *running) rejectionOf(t *testing.T, kind, reason, metric, message string
 	}
 	check.Equal(t, metric+" "+reason, metricsOf(t, r)[metric+" "+reason], float64(all[at].Count))
 	line := fmt.Sprintf("msg=%q", message)
+	r.Log.Await(t, 0, "level=WARN "+line) // it is logged after it is counted
 	if lines := strings.Split(r.Log.String(), "\n"); !slices.ContainsFunc(lines, func(l string) bool {
 		return strings.Contains(l, "level=WARN "+line) && strings.Contains(l, " kind="+kind+" reason="+reason+" ")
 	}) {
