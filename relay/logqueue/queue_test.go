@@ -122,7 +122,9 @@ func TestB43_ABlockedOutputDropsTheLeastImportant(t *testing.T) {
 		q, log := newLog(&out)
 		release := out.block()
 		began := time.Now()
-		for range 200 {
+		log.Debug("d", slog.String("long", long))
+		synctest.Wait() // until the writer has taken it
+		for range 199 {
 			log.Debug("d", slog.String("long", long))
 		}
 		eight := func(add func(attr slog.Attr)) { // less than the part of the queue that is not for the classes below
