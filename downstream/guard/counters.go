@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+	"google.golang.org/grpc/status"
 )
 
 // Counters count ended streams and rejected clients, log rejections, and keep the last rejection of each cause for
@@ -83,7 +84,7 @@ func (c *Counters) RequestRejected(cause Cause, peer, node string, err error) {
 
 // Rejected counts and logs a rejection. Lines of one cause are rate-limited. Nothing is logged without a message.
 func (c *Counters) Rejected(message string, cause Cause, peer string, err error, attrs ...slog.Attr) {
-	r, text := c.causes[cause], Message(err)
+	r, text := c.causes[cause], status.Convert(err).Message()
 	if message != "" && r.limit.Allow() {
 		attrs = append([]slog.Attr{
 			slog.String("peer", peer), slog.String("kind", cause.Kind()), slog.String("reason", cause.String()),

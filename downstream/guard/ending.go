@@ -100,14 +100,6 @@ func CauseOf(err error) (Cause, bool) {
 	return InvalidOther, err != nil && endingOf(err) == EndedInvalid
 }
 
-// Message returns the text of an error; of a gRPC status, its message.
-func Message(err error) string {
-	if st, is := status.FromError(err); is {
-		return st.Message()
-	}
-	return err.Error()
-}
-
 // Status returns the status error to send to a client for the error that ended its stream.
 func Status(err error) error {
 	if e, ok := errors.AsType[*endError](err); ok {
