@@ -37,18 +37,16 @@ func responseYAML(types Resolver, data []byte, m protoreflect.Message) error {
 // ([appendScalar]), and Envoy ignores a key with the tag !ignore, under which people keep anchors. Merge keys, which Envoy does
 // not have, are as in YAML 1.1.
 func yamlToJSON(data []byte) ([]byte, error) {
-	var doc yaml.Node
-	if err := yaml.Unmarshal(data, &doc); err != nil {
+	root, err := yamlRoot(data)
+	if err != nil {
 		return nil, tidy(err)
 	}
-	if len(doc.Content) == 0 {
+	if root == nil {
 		return []byte("null"), nil
 	}
 	c := yamlConverter{left: expansion*len(data) + 1<<20}
-	if err := c.value(doc.Content[0]); err != nil {
-		return nil, err
-	}
-	return c.text, nil
+	err = c.value(root)
+	return c.text, err
 }
 
 // expansion is how many times longer a document may become by its aliases, beside 1 MiB. Aliases of aliases multiply.
@@ -247,13 +245,13 @@ func invalidYAML(n *yaml.Node, format string, args ...any) error {
 	return p
 }
 
-// yamlRoot returns the value of a YAML document, nil if it is not YAML.
-func yamlRoot(data []byte) *yaml.Node {
+// yamlRoot returns the value of the first YAML document, nil if there is none.
+func yamlRoot(data []byte) (*yaml.Node, error) {
 	var doc yaml.Node
-	if yaml.Unmarshal(data, &doc) != nil || len(doc.Content) == 0 {
-		return nil
+	if err := yaml.Unmarshal(data, &doc); err != nil || len(doc.Content) == 0 {
+		return nil, err
 	}
-	return doc.Content[0]
+	return doc.Content[0], nil
 }
 
 // find returns the value of a field of a YAML mapping, and its line; the value is nil if there is none.
@@ -271,7 +269,7 @@ func find(n *yaml.Node, field string) (value *yaml.Node, line int) {
 // yamlLine returns the line to which a path leads in a YAML file, or the nearest
 // before it that is known.
 func yamlLine(data []byte, at path) (line int) {
-	n := yamlRoot(data)
+	n, _ := yamlRoot(data) // only the position of an error is missing then
 	if n == nil {
 		return 0
 	}
@@ -301,7 +299,7 @@ func yamlLine(data []byte, at path) (line int) {
 // resourceLine returns the line on which a resource of a YAML file starts; JSON is
 // YAML too.
 func resourceLine(data []byte, index int) int {
-	root := yamlRoot(data)
+	root, _ := yamlRoot(data)
 	if root == nil {
 		return 0
 	}
