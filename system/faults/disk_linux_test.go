@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -59,18 +58,6 @@ func (r *relayProcess) awaitFault(reason string) {
 			return errors.New("tender_snapshots_unusable is not 1")
 		}
 		return nil
-	})
-}
-
-// awaitSnapshot waits until a directory has a snapshot.
-func (r *relayProcess) awaitSnapshot(dir string) {
-	r.tb.Helper()
-	r.Await("snapshot", func() error {
-		written, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
-		if err == nil && len(written) == 0 {
-			err = fs.ErrNotExist
-		}
-		return err
 	})
 }
 

@@ -14,6 +14,18 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
+// awaitSnapshot waits until a directory has a snapshot.
+func (r *relayProcess) awaitSnapshot(dir string) {
+	r.tb.Helper()
+	r.Await("snapshot", func() error {
+		written, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
+		if err == nil && len(written) == 0 {
+			err = fs.ErrNotExist
+		}
+		return err
+	})
+}
+
 // TestB42_KilledAmidAWrite: a relay writes its snapshot when it receives SIGTERM, and is killed some time later.
 // Whatever that time is, the next relay serves a complete view of one generation without an origin.
 func TestB42_KilledAmidAWrite(t *testing.T) {
@@ -46,13 +58,7 @@ func TestB42_KilledAmidAWrite(t *testing.T) {
 	generation(0)
 	r, c := start()
 	has(c, 0)
-	r.Await("snapshot", func() error { // once the wildcard set is confirmed
-		written, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
-		if err == nil && len(written) == 0 {
-			err = fs.ErrNotExist
-		}
-		return err
-	})
+	r.awaitSnapshot(dir) // once the wildcard set is confirmed
 	r.Kill()
 	for n := range kills {
 		r, c = start()
