@@ -85,6 +85,9 @@ func attempt(path string, log *slog.Logger) (*Dir, error) {
 	return d, d.write(func() error { return nil })
 }
 
+// isUnusable reports whether an error means that the directory is not usable, which the disk has logged.
+func isUnusable(err error) bool { return errors.Is(err, errHangs) || errors.Is(err, errNeverUsable) }
+
 // read calls a function that reads the directory.
 func (d *Dir) read(run func() error) error {
 	return d.disk.call(func() error {
@@ -304,6 +307,9 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 		files, err = os.ReadDir(d.path)
 		return err
 	})
+	if isUnusable(err) {
+		return nil // logged when it became known
+	}
 	if err != nil {
 		d.reject(Unreadable, d.path, err)
 		return nil

@@ -64,7 +64,7 @@ func (d *Dir) Recall(h *cache.Header, now time.Time, maxAge time.Duration) *cach
 	if err == nil {
 		return s
 	}
-	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, errHangs) && !errors.Is(err, errNeverUsable) {
+	if !errors.Is(err, fs.ErrNotExist) && !isUnusable(err) {
 		d.reject(reasonOf(err), evictedName(name), err)
 	}
 	return nil
@@ -80,7 +80,7 @@ func (d *Dir) RemoveEvicted(before time.Time) {
 		}
 		return err
 	})
-	if err != nil && !errors.Is(err, errHangs) {
+	if err != nil && !isUnusable(err) {
 		d.log.Warn("unused snapshots not removed", slog.Any("err", err))
 	}
 }
