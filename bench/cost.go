@@ -39,19 +39,23 @@ func (st *stage) allocated() (total, asking float64, err error) {
 }
 
 // readMallocs scrapes the counter of allocated objects from the probe address of one Tender.
-func readMallocs(probe string) (float64, error) {
-	resp, err := http.Get("http://" + probe + "/metrics")
+func readMallocs(probe string) (float64, error) { return read("http://"+probe+"/metrics", mallocs) }
+
+// read returns the number that follows a prefix on a line of a text.
+func read(url, prefix string) (float64, error) {
+	resp, err := http.Get(url)
 	if err != nil {
-		return 0, fmt.Errorf("metrics: %w", err)
+		return 0, fmt.Errorf("read a figure: %w", err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		if value, ok := strings.CutPrefix(lines.Text(), mallocs); ok {
+		if value, ok := strings.CutPrefix(lines.Text(), prefix); ok {
 			return strconv.ParseFloat(value, 64)
 		}
 	}
-	return 0, fmt.Errorf("metrics of %s: no %s: %w", probe, strings.TrimSpace(mallocs), lines.Err())
+	return 0, fmt.Errorf("%s: no %s: %w", url, strings.TrimSpace(prefix), lines.Err())
 }
 
 // counting returns a function that returns the number of objects that the servers have allocated since this call.

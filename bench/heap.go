@@ -61,6 +61,27 @@ func leastAlive(traced [][]string) (float64, error) {
 	return float64(least) * (1 << 20), nil
 }
 
+// heapOfIdle connects one client, and then n in all, and returns the live heap in bytes of each further one. Nothing changes
+// meanwhile, so that pooled buffers are free: the second of two collections frees them.
+func (st *stage) heapOfIdle(n int) (float64, error) {
+	var live [2]float64
+	for i, clients := range []int{1, n} {
+		if _, err := st.open(clients); err != nil {
+			return 0, err
+		}
+		if err := st.inSync(); err != nil {
+			return 0, err
+		}
+		for range 2 {
+			var err error
+			if live[i], err = read("http://"+st.operator+"/debug/pprof/heap?gc=1&debug=1", "# HeapAlloc = "); err != nil {
+				return 0, err
+			}
+		}
+	}
+	return (live[1] - live[0]) / float64(n-1), nil
+}
+
 // stall makes the clients with small receive buffers stop reading. It then changes every
 // resource of the first kind, so that the server queues responses for them.
 func (st *stage) stall() error {

@@ -23,10 +23,10 @@ func (st *stage) secure() (environ []string, err error) {
 	return st.certs.Environ(st.keys)
 }
 
-// secured is TLS: S1, S4 and reconnecting clients with mutual TLS and in plaintext. It also measures other clients
+// secured is TLS: S1, S4, reconnecting and idle clients with mutual TLS and in plaintext. It also measures other clients
 // while a herd connects.
 func (o options) secured() scenario {
-	s := scenario{id: "TLS", title: "S1, S4, 1,000 clients that return, and a herd of 1,000 beside 100 served ones, in plaintext and with mutual TLS 1.3", rounds: 3}
+	s := scenario{id: "TLS", title: "S1, S4, 1,000 clients that return, 1,000 idle ones, and a herd of 1,000 beside 100 served ones, in plaintext and with mutual TLS 1.3", rounds: 3}
 	cold := clusters(2000, o.scaled(300))
 	cold.workers = 0
 	many := clusters(100, o.scaled(1000))
@@ -47,6 +47,12 @@ func (o options) secured() scenario {
 	resumed.label, resumed.setup.resume = resumed.label+", resumed", true
 	s.rows = append(s.rows, resumed)
 	add("return, transport", "transport", many, filledAndReturned)
+	idle := many
+	idle.profiled = true
+	add("idle", "tender", idle, func(st *stage, f *figures) (err error) {
+		f.heap, err = st.heapOfIdle(many.clients)
+		return err
+	})
 	add("herd", "tender", served, o.besideHerd(o.scaled(1000)))
 	against := func(of string, what string, figure func(figures) float64) check {
 		return check{what: what, figure: figure, a: of + ", mTLS", b: of + ", plaintext", reported: true}
@@ -56,6 +62,7 @@ func (o options) secured() scenario {
 		against("S1, transport", "CPU a delivery", cpu),
 		against("S4", "time until in sync", synced), against("S4", "CPU until in sync", syncCPU),
 		against("return", "CPU until in sync", syncCPU), against("return, grpc", "CPU until in sync", syncCPU),
+		{what: "live heap a client, bytes", figure: heap, a: "idle, mTLS", b: "idle, plaintext", more: true, most: 12 << 10},
 		{what: "CPU until in sync", figure: syncCPU, a: resumed.label, b: "return, grpc, mTLS", reported: true},
 		{what: "p99 delay, times that in peace", figure: ratio(p99, inPeace(p99)), a: "herd, plaintext", most: mostOfPeace, reported: true},
 		{what: "p99 delay, times that in peace", figure: ratio(p99, inPeace(p99)), a: "herd, mTLS", most: mostOfPeace},

@@ -37,6 +37,7 @@ type setup struct {
 	tls       bool     // clients use mutual TLS
 	resume    bool     // the server of the kind grpc or transport resumes TLS sessions
 	feature   string   // client feature of every second client; empty for none
+	profiled  bool     // Tender has profiles on its admin address
 	sampled   float64  // fraction of the changes that Tender traces; 0 disables tracing
 	stages    string   // TENDER_ROLLOUT; also enables snapshots and the admin listener. Empty enables none of them
 }
@@ -53,7 +54,7 @@ type stage struct {
 	probes    []string  // addresses of the Tenders' metrics
 	sink      *sink     // receives traces; nil unless the setup has some
 	arrivals  *arrivals // records the changes that Envoys apply; nil unless the setup is a fleet
-	operator  string    // admin address of a Tender with stages
+	operator  string    // admin address of a Tender with stages or profiles
 	snapshots string    // snapshot directory of a Tender with stages
 	certs     *certs.Set
 	keys      string   // directory of the Tenders' certificates
@@ -168,6 +169,12 @@ func (st *stage) tenderEnviron(address, probe, origin string) (environ []string,
 			return nil, err
 		}
 		environ = append(environ, "TENDER_REST_LISTEN="+st.polls)
+	}
+	if st.profiled {
+		if st.operator, err = st.reserve(); err != nil {
+			return nil, err
+		}
+		environ = append(environ, "TENDER_ADMIN_LISTEN="+st.operator, "TENDER_DEBUG=on")
 	}
 	if st.sampled > 0 {
 		if st.sink == nil {

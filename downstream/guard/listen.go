@@ -65,7 +65,7 @@ func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credential
 	}
 	a := newAccount(&c.guard.connections, peer)
 	end := func() { a.close(); leave() }
-	return &grpcConn{conn, newWaitingReader(conn), a, c.guard, end}, connInfo{info, time.Now(), a, new(nodeCache)}, nil
+	return &grpcConn{Conn: conn, waiting: newWaitingReader(conn), account: a, guard: c.guard, end: end}, connInfo{info, time.Now(), a, new(nodeCache)}, nil
 }
 
 // handshake completes the handshake. A plaintext handshake takes no turn, since it computes nothing.
