@@ -99,9 +99,8 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 // No result depends on its exact length.
 const settle = 500 * time.Millisecond
 
-// idleFor replaces settle in S5. Even on a busy machine, it gives servers time to return
-// memory to the system after they have served their clients.
-const idleFor = 3 * time.Second
+// idleFor replaces settle in S5. Within it, Tender returns the memory that it needed only while clients connected.
+const idleFor = time.Minute
 
 // A baseline holds the counters of the servers before the measured changes.
 type baseline struct {

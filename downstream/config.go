@@ -88,10 +88,6 @@ type Config struct {
 	// Traces exports a span for each selected delivery. Nil exports none.
 	Traces *Traces
 
-	// HerdServed is called after a burst of new streams was served. It may return memory to the operating system. Nil does
-	// nothing.
-	HerdServed func()
-
 	// Logger receives the log of the server. Nil discards it.
 	Logger *slog.Logger
 
@@ -287,7 +283,6 @@ type Server struct {
 	coalesced     atomic.Int64  // see Stats
 	throttled     atomic.Int64  // see Stats
 	polls         pollHistory
-	arrivals      arrivals
 	registry      sync.Map // open streams, *stream by number
 	queue         queue
 	slots         guard.Slots

@@ -107,13 +107,6 @@ func (q *queue) newcomerCount() int {
 	return q.newcomers.size()
 }
 
-// progress returns the number of turns that have ended, and whether any stream is queued or has a turn.
-func (q *queue) progress() (turns int64, busy bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.turns, q.workers > 0
-}
-
 // work serves streams until the queue is empty.
 func (q *queue) work() {
 	for s := q.pop(false, false); s != nil; {
@@ -235,65 +228,4 @@ func (s *stream) setTimer(next, now time.Time) {
 		s.timer.Stop()
 		s.timerArmed = false
 	}
-}
-
-// A herd is a burst of new streams, for example after a restart of the relay or of a fleet: at least herdStreams, and
-// at least one in herdFraction of all open streams. It has been served when for herdPause no stream started and no turn
-// ended.
-const (
-	herdStreams  = 500
-	herdFraction = 4
-	herdPause    = 250 * time.Millisecond
-)
-
-// arrivals detects when a herd has been served.
-type arrivals struct {
-	onServed func()                          // called for each herd; may be nil
-	turns    func() (ended int64, busy bool) // [queue.progress]
-	open     func() int64                    // number of open streams
-
-	mu         sync.Mutex
-	newStreams int64       // streams that started since the last herd was served
-	lastTurns  int64       // turns at the last check
-	timer      *time.Timer // active while a herd may be in progress
-}
-
-// streamStarted counts a new stream.
-func (a *arrivals) streamStarted() {
-	if a.onServed == nil {
-		return
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	switch a.newStreams++; {
-	case a.newStreams < herdStreams:
-	case a.timer == nil:
-		a.timer = time.AfterFunc(herdPause, a.check)
-	default:
-		a.timer.Reset(herdPause)
-	}
-}
-
-// check calls onServed if a herd has been served.
-func (a *arrivals) check() {
-	if a.herdServed() {
-		a.onServed()
-	}
-}
-
-// herdServed reports whether a herd has been served. If a herd is still being served, it schedules the next check.
-func (a *arrivals) herdServed() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.newStreams < max(herdStreams, a.open()/herdFraction) {
-		return false
-	}
-	turns, busy := a.turns()
-	if quiet := !busy && turns == a.lastTurns; !quiet {
-		a.lastTurns = turns
-		a.timer.Reset(herdPause)
-		return false
-	}
-	a.newStreams = 0
-	return true
 }

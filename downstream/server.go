@@ -47,7 +47,6 @@ func New(cfg Config) (*Server, error) {
 		FirstRequestTimeout: cfg.FirstRequestTimeout, SendStall: cfg.SendStall,
 		MaxRequestRate: cfg.MaxRequestRate, Draining: s.draining, Logger: cfg.Logger,
 	})
-	s.arrivals = arrivals{onServed: cfg.HerdServed, turns: s.queue.progress, open: s.streams.Load}
 	return s, nil
 }
 

@@ -69,7 +69,6 @@ func (s *stream) start(leave *func()) error {
 	if err != nil {
 		return err
 	}
-	s.server.arrivals.streamStarted()
 	s.server.registry.Store(s.number, s)
 	unregister := func() {
 		s.server.registry.Delete(s.number)

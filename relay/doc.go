@@ -70,8 +70,7 @@
 //   - guard.connections guards the connections of hosts, guard.nodes the large Nodes of a peer, and guard.nodeCache the
 //     large Nodes of a connection.
 //   - guard.handshakes guards turns of TLS handshakes. The holder passes a turn on by closing a channel.
-//   - downstream.arrivals detects a herd of new streams. downstream.pollHistory has the sets that REST pollers were
-//     sent.
+//   - downstream.pollHistory has the sets that REST pollers were sent.
 //   - loadreport.groups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine
 //     instead would need a queue, and a rule for a full queue.
 //   - relay.groups guards the map of groups, when a stream joins or leaves. Snapshots are read under it: all of them at

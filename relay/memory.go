@@ -17,16 +17,20 @@ const (
 	memoryInterval = 10 * time.Second // between two measurements
 )
 
-// A memory is the memory use of the process, as Go counts it for GOMEMLIMIT, and that limit, in bytes.
-type memory struct{ used, limit uint64 }
+// A memory is the memory use of the process, as Go counts it for GOMEMLIMIT, and that limit, in bytes. collections is the
+// number of garbage collections so far.
+type memory struct{ used, limit, collections uint64 }
 
 // readMemory returns the current memory use.
 func readMemory() memory {
 	s := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}, {Name: "/gc/gomemlimit:bytes"},
+		{Name: "/gc/cycles/total:gc-cycles"},
 	}
 	metrics.Read(s)
-	return memory{used: s[0].Value.Uint64() - s[1].Value.Uint64(), limit: s[2].Value.Uint64()}
+	return memory{
+		used: s[0].Value.Uint64() - s[1].Value.Uint64(), limit: s[2].Value.Uint64(), collections: s[3].Value.Uint64(),
+	}
 }
 
 // limited reports whether there is a limit.
@@ -65,22 +69,18 @@ func warnFileLimit(maxConnections int, limit uint64, log *slog.Logger) {
 	}
 }
 
-// watchMemory logs a warning when memory use reaches memoryHigh, and its end when it falls below memoryLow. It returns when
-// ctx ends.
-func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
+// watchMemory measures memory use until ctx ends. It logs when memory is nearly full, and when it no longer is. It calls
+// release, unless it is nil, to return the memory of a burst to the operating system.
+func watchMemory(ctx context.Context, read func() memory, release func(), log *slog.Logger) {
 	tick := time.NewTicker(memoryInterval)
 	defer tick.Stop()
-	warned := false
-	for m := read(); m.limited(); m = read() {
-		switch at := m.utilization(); {
-		case at >= memoryHigh && !warned:
-			log.Warn("memory use is close to GOMEMLIMIT; garbage collection takes more CPU",
-				slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
-			warned = true
-		case at < memoryLow && warned:
-			log.Info("memory use is no longer close to GOMEMLIMIT",
-				slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
-			warned = false
+	warning, burst := memoryWarning{log: log}, burstMemory{}
+	for {
+		m := read()
+		warning.update(m)
+		if began := time.Now(); release != nil && burst.due(m, began) {
+			release()
+			burst.released(read(), time.Since(began))
 		}
 		select {
 		case <-tick.C:
@@ -88,4 +88,54 @@ func watchMemory(ctx context.Context, read func() memory, log *slog.Logger) {
 			return
 		}
 	}
+}
+
+// A memoryWarning logs when memory use reaches memoryHigh, and when it falls below memoryLow after that.
+type memoryWarning struct {
+	log    *slog.Logger
+	warned bool
+}
+
+func (w *memoryWarning) update(m memory) {
+	switch at := m.utilization(); {
+	case at >= memoryHigh && !w.warned:
+		w.log.Warn("memory use is close to GOMEMLIMIT; garbage collection takes more CPU",
+			slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
+		w.warned = true
+	case at < memoryLow && w.warned:
+		w.log.Info("memory use is no longer close to GOMEMLIMIT",
+			slog.Uint64("used_bytes", m.used), slog.Uint64("limit_bytes", m.limit))
+		w.warned = false
+	}
+}
+
+// When memory is returned to the operating system. A burst leaves buffers in pools, which are freed by the second
+// collection. Two collections at this interval return all of a burst within a minute.
+const (
+	releaseAfter = 20 * time.Second // without a garbage collection
+	releaseShare = 100              // the pause after a release, as a multiple of its duration
+)
+
+// burstMemory decides when to return memory to the operating system (B.35). The Go runtime collects when the heap has
+// doubled. After a burst the heap may take hours to double, and the runtime collects after two minutes; then it keeps a
+// tenth more than the burst has needed. A process in which garbage is collected often needs no release: its next heap is
+// as small as its live objects, and the runtime returns the rest.
+type burstMemory struct {
+	collections uint64    // at the last measurement
+	since       time.Time // when that number was first measured
+	notBefore   time.Time // limits the cost of releases
+}
+
+// due reports whether memory is to be returned.
+func (b *burstMemory) due(m memory, now time.Time) bool {
+	if m.collections != b.collections {
+		b.collections, b.since = m.collections, now
+	}
+	return now.Sub(b.since) >= releaseAfter && !now.Before(b.notBefore)
+}
+
+// released records a release that took so long, with the memory use after it.
+func (b *burstMemory) released(m memory, took time.Duration) {
+	b.collections, b.since = m.collections, time.Now()
+	b.notBefore = b.since.Add(releaseShare * took)
 }

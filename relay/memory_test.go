@@ -42,9 +42,9 @@ func TestB35_MemoryWarningIsLoggedOnce(t *testing.T) {
 				reads := 0
 				read := func() memory {
 					reads++
-					return memory{tt.used[reads-1], tt.limit}
+					return memory{used: tt.used[reads-1], limit: tt.limit}
 				}
-				go watchMemory(ctx, read, slog.New(slog.NewTextHandler(&warnings, nil))) // ends with the bubble
+				go watchMemory(ctx, read, nil, slog.New(slog.NewTextHandler(&warnings, nil))) // ends with the bubble
 				var got []int
 				for i := range tt.used {
 					if i > 0 {
@@ -59,6 +59,54 @@ func TestB35_MemoryWarningIsLoggedOnce(t *testing.T) {
 				synctest.Wait()
 				if !slices.Equal(got, tt.want) {
 					t.Errorf("lines after the measurements %v, want %v", got, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// TestB35_MemoryOfABurstIsReturned: memory is returned to the operating system once no garbage was collected for a while,
+// twice within a minute of a burst, and not while garbage is collected, or for more than a hundredth of the time.
+func TestB35_MemoryOfABurstIsReturned(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		collects func(second int) bool // whether the runtime collects within the 10 s after it
+		took     time.Duration         // of a release
+		want     []int                 // seconds at which memory is returned, of 120
+	}{
+		{name: "after a burst", collects: func(s int) bool { return s < 30 }, want: []int{50, 70, 90, 110}},
+		{name: "while garbage is collected", collects: func(s int) bool { return s%20 == 0 }},
+		{name: "between two bursts", collects: func(s int) bool { return s < 20 || s >= 50 }, want: []int{40}},
+		{
+			name: "of a large heap", took: 500 * time.Millisecond,
+			collects: func(int) bool { return false }, want: []int{20, 80},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				m := memory{limit: math.MaxInt64, collections: 1}
+				began, read := time.Now(), -1
+				var got []int
+				go watchMemory(ctx, func() memory { // ends with the bubble
+					if at := int(time.Since(began).Seconds()) / 10 * 10; at > read {
+						if read >= 0 && tt.collects(read) {
+							m.collections++
+						}
+						read = at
+					}
+					return m
+				}, func() {
+					got = append(got, int(time.Since(began).Seconds()))
+					m.collections++
+					time.Sleep(tt.took)
+				}, slog.New(slog.DiscardHandler))
+				time.Sleep(2*time.Minute - time.Second)
+				cancel()
+				synctest.Wait()
+				if !slices.Equal(got, tt.want) {
+					t.Errorf("memory is returned after %v s, want %v", got, tt.want)
 				}
 			})
 		})

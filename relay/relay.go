@@ -40,9 +40,9 @@ type Options struct {
 	// Version is the version of the relay. The relay sends it to origins in its Node.
 	Version string
 
-	// Served is called after the relay has served a burst of new clients, for example after a restart. The function can
-	// return memory to the operating system. It may be nil.
-	Served func()
+	// ReleaseMemory collects garbage and returns memory to the operating system, as debug.FreeOSMemory does. The relay
+	// calls it when no garbage was collected for 20s. The calls take at most a hundredth of the time. If nil, the Go runtime alone decides how long the memory of a burst is kept.
+	ReleaseMemory func()
 
 	// PingAfter is the idle time of a client connection, at least 1s, after which the relay sends an HTTP/2 ping. The
 	// relay closes the connection if the client does not respond within PingTimeout. The defaults are 30s and 10s (B.34).
@@ -83,6 +83,7 @@ type Relay struct {
 	admin       *admin.Server
 	pages       *page.Pages
 	history     page.History
+	release     func() // Options.ReleaseMemory
 	exporters   exporters
 	listeners   listeners
 	stopNow     chan struct{} // closed by StopNow
@@ -111,6 +112,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		log:         opts.Logger,
 		logQueue:    opts.LogQueue,
 		listeners:   listeners{xds: opts.Listeners, rest: opts.RESTListeners, admin: opts.AdminListeners},
+		release:     opts.ReleaseMemory,
 		version:     opts.Version,
 		identifier:  identifier(cfg.OwnID()),
 		instance:    rand.Text(),
@@ -176,7 +178,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	cfg.Loads, cfg.Authorizer = loadsOf(r.settings, r.origins, r.log), r.credentials.Authorizer
 	cfg.MaxUnreadBytes = bufferedBytes(readMemory(), r.settings.grpc.maxRequestBytes)
 	cfg.Traces = deliveryTraces(r.settings, r.exporters.tracer)
-	cfg.HerdServed, cfg.Logger = opts.Served, r.log
+	cfg.Logger = r.log
 	if r.server, err = downstream.New(cfg); err != nil {
 		return err
 	}
@@ -250,7 +252,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	serving.Go(func() error { r.snapshots.run(failed, r.groups.decisionStore().save); return nil })
 	serving.Go(func() error { freezes{operations{r}}.thawExpired(failed); return nil })
-	serving.Go(func() error { watchMemory(failed, readMemory, r.log); return nil })
+	serving.Go(func() error { watchMemory(failed, readMemory, r.release, r.log); return nil })
 	<-failed.Done()
 	freezes{operations{r}}.warnFrozen()
 	r.draining.Store(true)

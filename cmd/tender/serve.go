@@ -43,7 +43,9 @@ func newServeCommand(h host) *cobra.Command {
 			logLibraries(log, os.Getenv("GRPC_GO_LOG_SEVERITY_LEVEL"))
 			signals, stop := receiveSignals()
 			defer stop()
-			opts := relay.Options{Logger: log, LogQueue: queue, Level: level, Version: version, Served: debug.FreeOSMemory}
+			opts := relay.Options{
+				Logger: log, LogQueue: queue, Level: level, Version: version, ReleaseMemory: debug.FreeOSMemory,
+			}
 			return serve(cmd.Context(), cfg, opts, signals)
 		},
 	}

@@ -165,6 +165,9 @@ func (p *Process) Within(limit time.Duration, met func() error) error {
 	}
 }
 
+// Pid returns the ID of the process.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
 // Signal sends a signal to the process. It fails the test if the process has ended.
 func (p *Process) Signal(s syscall.Signal) {
 	p.tb.Helper()

@@ -87,9 +87,9 @@ func (r met) conn() *grpc.ClientConn {
 }
 
 // connect returns a connection to an address, which is closed when the test ends.
-func connect(t *testing.T, addr string) *grpc.ClientConn {
+func connect(t *testing.T, addr string, opts ...grpc.DialOption) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient(addr, append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}
