@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -239,6 +240,58 @@ func TestB35_SlowJoinBlocksNoOtherClient(t *testing.T) {
 				check.Equal(t, "clients in Join after it was unblocked", views.joins.Load(), int64(tt.clients+1))
 				check.Equal(t, "calls of Join by workers", views.workers.Load(), 0)
 				cancel()
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// B.35: in each service, decoding a large Node takes a turn of the client's peer, while other peers have their own.
+func TestB35_NodesOfAllServicesTakeTurns(t *testing.T) {
+	held := &node{Id: "held", Cluster: strings.Repeat("x", 5<<10)} // more than is decoded without a turn
+	encoded := marshalNode(t, held)
+	for _, tt := range []struct {
+		service string
+		connect func(ctx context.Context, s *Server, host string)
+	}{
+		{"ADS", func(ctx context.Context, s *Server, host string) {
+			_ = s.serveStream(peerClient(ctx, host, nil, encoded), "", true)
+		}},
+		{"a stream of one type", func(ctx context.Context, s *Server, host string) {
+			_ = s.serveStream(peerClient(ctx, host, nil, encoded), wire.ClusterType, true)
+		}},
+		{"load reports", func(ctx context.Context, s *Server, host string) {
+			ctx = peer.NewContext(ctx, &peer.Peer{Addr: &net.TCPAddr{IP: net.ParseIP(host), Port: 1}})
+			_ = loadService{s}.serve(&loadClient{ctx: ctx, report: &lrspb.LoadStatsRequest{Node: held}})
+		}},
+		{"polls", func(ctx context.Context, s *Server, host string) {
+			body := `{"node":` + string(check.Must(protojson.Marshal(held))) + `,"resource_names":["a"]}`
+			r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/v3/discovery:routes", strings.NewReader(body))
+			r.RemoteAddr = host + ":1"
+			s.REST().ServeHTTP(httptest.NewRecorder(), r)
+		}},
+	} {
+		t.Run(tt.service, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				view, _ := cache.New(cache.Config{})
+				views := &blockingViews{oneView: oneView{view}, open: make(chan struct{})}
+				s := check.Must(New(Config{Views: views, FirstRequestTimeout: time.Hour, SumLoads: true, Loads: noLoads{}}))
+				ctx, cancel := context.WithCancel(t.Context())
+				turns := max(1, runtime.GOMAXPROCS(0)/2)
+				for range turns {
+					go func() { _ = s.serveStream(peerClient(ctx, "192.0.2.1", nil, encoded), "", true) }() // ends with ctx
+				}
+				synctest.Wait()
+				for _, step := range []struct {
+					host string
+					want int
+				}{{"192.0.2.1", turns}, {"192.0.2.2", turns + 1}} {
+					go tt.connect(ctx, s, step.host) // ends with ctx
+					synctest.Wait()
+					check.Equal(t, "clients in Join, after one of "+step.host, views.joins.Load(), int64(step.want))
+				}
+				cancel()
+				close(views.open)
 				synctest.Wait()
 			})
 		})

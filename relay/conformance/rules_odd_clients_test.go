@@ -11,13 +11,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/service/cluster/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
@@ -124,29 +127,35 @@ func (firstPayload) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.C
 // HandleConn implements stats.Handler.
 func (firstPayload) HandleConn(context.Context, stats.ConnStats) {}
 
-// B.32: compressed requests are rejected without decompression. The status of a stream lists the accepted
-// encodings.
+// B.32: compressed requests are rejected without decompression, in each service. The status of a stream lists the
+// accepted encodings.
 func TestB32_CompressedRequestsAreRefused(t *testing.T) {
-	r := start(t, relaytest.NewOrigin(t, relaytest.OriginOptions{}))
+	r := start(t, relaytest.NewOrigin(t, relaytest.OriginOptions{}), "TENDER_LRS=aggregate")
+	conn := r.Conn()
 	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
 	defer cancel()
-	s, err := discoverypb.NewAggregatedDiscoveryServiceClient(r.Conn()).DeltaAggregatedResources(ctx,
-		grpc.UseCompressor(gzip.Name))
-	if err != nil {
-		t.Fatal(err)
+	both := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+	for method, request := range map[string]proto.Message{
+		discoverypb.AggregatedDiscoveryService_StreamAggregatedResources_FullMethodName: &discoverypb.DiscoveryRequest{},
+		discoverypb.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName:  &discoverypb.DeltaDiscoveryRequest{},
+		clusterpb.ClusterDiscoveryService_StreamClusters_FullMethodName:                 &discoverypb.DiscoveryRequest{},
+		clusterpb.ClusterDiscoveryService_DeltaClusters_FullMethodName:                  &discoverypb.DeltaDiscoveryRequest{},
+		lrspb.LoadReportingService_StreamLoadStats_FullMethodName:                       &lrspb.LoadStatsRequest{},
+	} {
+		s, err := conn.NewStream(ctx, both, method, grpc.UseCompressor(gzip.Name))
+		check.OK(t, err)
+		if err := s.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		err = s.RecvMsg(new(discoverypb.DiscoveryResponse))
+		header, _ := s.Header()
+		if accepts := append(header.Get("grpc-accept-encoding"),
+			s.Trailer().Get("grpc-accept-encoding")...); status.Code(err) != codes.Unimplemented ||
+			!slices.Equal(accepts, []string{"identity"}) {
+			t.Errorf("%s ended with %v and grpc-accept-encoding %q, want UNIMPLEMENTED and identity", method, err, accepts)
+		}
 	}
-	if err := s.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType}); err != nil &&
-		!errors.Is(err, io.EOF) {
-		t.Fatal(err)
-	}
-	_, err = s.Recv()
-	header, _ := s.Header()
-	if accepts := append(header.Get("grpc-accept-encoding"),
-		s.Trailer().Get("grpc-accept-encoding")...); status.Code(err) != codes.Unimplemented ||
-		!slices.Equal(accepts, []string{"identity"}) {
-		t.Errorf("a stream ended with %v and grpc-accept-encoding %q, want UNIMPLEMENTED and identity", err, accepts)
-	}
-	_, err = healthpb.NewHealthClient(r.Conn()).Check(ctx, &healthpb.HealthCheckRequest{Service: "x"},
+	_, err := healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{Service: "x"},
 		grpc.UseCompressor(gzip.Name))
 	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "compressed requests are not accepted") {
 		t.Errorf("a unary call ended with %v, want INTERNAL with the reason", err)
