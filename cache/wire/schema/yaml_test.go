@@ -40,6 +40,33 @@ func TestB28_ScalarsHaveTheTypesOfEnvoy(t *testing.T) {
 	}
 }
 
+// TestB28_NumbersOfDoubleFields: a field of the type double reads numbers of JSON, also from text. It rejects other numbers that
+// Envoy reads, and names their line.
+func TestB28_NumbersOfDoubleFields(t *testing.T) {
+	for text, want := range map[string]string{
+		"0.5": "0.5", "12.50": "12.5", "1e1": "10", "1E+1": "10", "5": "5", "0x10": "16", `"7.5"`: "7.5", "Infinity": `"Infinity"`, "NaN": `"NaN"`,
+		".5": "", "5.": "", "+5.5": "", "010.5": "", "0x1p3": "", "inf": "", "nan": "", "1e400": "", `" 5 "`: "", // Envoy reads these
+		".inf": "", ".nan": "", "1_000": "", `""`: "", // nor does Envoy
+	} {
+		file := "'@type': type.googleapis.com/envoy.config.cluster.v3.Cluster\nname: a\ncommon_lb_config:\n  healthy_panic_threshold: {value: " + text + "}\n"
+		doc, err := schema.ParseFile("a.yaml", []byte(file))
+		if want == "" {
+			if err == nil || !strings.HasPrefix(err.Error(), "a.yaml:4:") {
+				t.Errorf("%s: error %v, want one about line 4", text, err)
+			}
+			continue
+		}
+		check.OK(t, err)
+		var cluster struct {
+			CommonLbConfig struct {
+				HealthyPanicThreshold struct{ Value json.RawMessage }
+			}
+		}
+		check.OK(t, json.Unmarshal(check.Must(schema.MarshalJSON(doc.Resources[0].TypeURL, doc.Resources[0].Value)), &cluster))
+		check.Equal(t, text, string(cluster.CommonLbConfig.HealthyPanicThreshold.Value), want)
+	}
+}
+
 // multiplied returns a document with 40 anchors. Each contains the one before several times.
 func multiplied(first, next string) string {
 	var b strings.Builder
