@@ -10,20 +10,34 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 )
 
-// ReportAccept returns a listener that counts and logs failures to accept connections.
-func (g *Guard) ReportAccept(l net.Listener) net.Listener { return reportingListener{l, g} }
+// ReportAccept returns a listener that counts and logs failures to accept connections, and logs their end. Only one
+// goroutine may call Accept, as servers do.
+func (g *Guard) ReportAccept(l net.Listener) net.Listener {
+	return &reportingListener{Listener: l, guard: g}
+}
 
 type reportingListener struct {
 	net.Listener
-	guard *Guard
+	guard    *Guard
+	failedAt time.Time // of the last failure; zero once its end was logged
 }
 
+// acceptsAgain is how long connections must have been accepted without a failure before that is logged. While
+// descriptors are short, one that becomes free is taken at once.
+const acceptsAgain = 10 * time.Second
+
 // Accept implements net.Listener.
-func (l reportingListener) Accept() (net.Conn, error) {
+func (l *reportingListener) Accept() (net.Conn, error) {
 	conn, err := l.Listener.Accept()
-	if err != nil && !errors.Is(err, net.ErrClosed) {
+	switch {
+	case err == nil && !l.failedAt.IsZero() && time.Since(l.failedAt) >= acceptsAgain:
+		l.failedAt = time.Time{}
+		l.guard.cfg.Logger.Info("client connections accepted again", slog.String("listener", l.Addr().String()))
+	case err != nil && !errors.Is(err, net.ErrClosed):
+		l.failedAt = time.Now()
 		l.guard.Counters.Rejected("client connection not accepted", acceptFailureOf(err), "", err,
 			slog.String("listener", l.Addr().String()))
 	}
