@@ -11,15 +11,15 @@ import (
 	"testing"
 )
 
-// TestB47_LowFileLimitIsLogged checks that the relay warns at its start if it may open fewer files than
-// TENDER_MAX_CONNECTIONS needs, with both numbers. The Go runtime has raised the limit as far as possible.
+// TestB47_LowFileLimitIsLogged checks that the relay accepts fewer connections than TENDER_MAX_CONNECTIONS if it may open
+// too few files, and warns with the numbers. The Go runtime has raised the limit as far as possible.
 func TestB47_LowFileLimitIsLogged(t *testing.T) {
-	for limit, warned := range map[uint64]bool{1024: true, 1127: true, 1128: false, 1 << 63: false} {
+	for limit, want := range map[uint64]int{64: 32, 256: 128, 1024: 896, 1127: 999, 1128: 1000, 1 << 63: 1000} {
 		var log bytes.Buffer
-		warnFileLimit(1000, limit, slog.New(slog.NewTextHandler(&log, nil)))
-		want := fmt.Sprintf("open_files=%d max_connections=1000 needed=1128\n", limit)
-		if warned != strings.HasSuffix(log.String(), want) || !warned && log.Len() > 0 {
-			t.Errorf("limit %d: logged %q, want %q: %t", limit, log.String(), want, warned)
+		got := connectionsWithin(limit, 1000, slog.New(slog.NewTextHandler(&log, nil)))
+		line := fmt.Sprintf("open_files=%d max_connections=1000 needed=1128 accepted=%d\n", limit, want)
+		if warns := want < 1000; got != want || warns != strings.HasSuffix(log.String(), line) || !warns && log.Len() > 0 {
+			t.Errorf("limit %d: %d connections, want %d; logged %q, want %q: %t", limit, got, want, log.String(), line, warns)
 		}
 	}
 	limit, known := fileLimit()

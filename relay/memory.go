@@ -60,13 +60,19 @@ func bufferedBytes(m memory, maxRequest int) int {
 // credentials and metrics.
 const otherFiles = 128
 
-// warnFileLimit logs a warning if the process may not open as many files as TENDER_MAX_CONNECTIONS allows connections.
-// Without files, the relay accepts no client.
-func warnFileLimit(maxConnections int, limit uint64, log *slog.Logger) {
-	if need := uint64(maxConnections) + otherFiles; limit < need {
-		log.Warn("limit of open files is too low for TENDER_MAX_CONNECTIONS; raise it (ulimit -n, LimitNOFILE)",
-			slog.Uint64("open_files", limit), slog.Int("max_connections", maxConnections), slog.Uint64("needed", need))
+// connectionsWithin returns how many client connections the relay accepts with a limit of open files, and logs a warning if
+// that is less than maxConnections. The rest of the files is kept, so that clients cannot cut the relay off from its
+// origins and its disk.
+func connectionsWithin(limit uint64, maxConnections int, log *slog.Logger) int {
+	need := uint64(maxConnections) + otherFiles
+	if limit >= need {
+		return maxConnections
 	}
+	accepted := int(limit - min(otherFiles, limit/2))
+	log.Warn("limit of open files is too low for TENDER_MAX_CONNECTIONS; raise it (ulimit -n, LimitNOFILE)",
+		slog.Uint64("open_files", limit), slog.Int("max_connections", maxConnections), slog.Uint64("needed", need),
+		slog.Int("accepted", accepted))
+	return accepted
 }
 
 // watchMemory measures memory use until ctx ends. It logs when memory is nearly full, and when it no longer is. It calls

@@ -159,9 +159,6 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
 	}
 	warnPlaintext(&cfg, r.credentials.Clients != nil, r.log)
-	if limit, known := fileLimit(); known {
-		warnFileLimit(cfg.MaxConnections, limit, r.log)
-	}
 	return r, nil
 }
 
@@ -176,6 +173,9 @@ func (r *Relay) serve(opts Options) (err error) {
 	cfg := r.settings.downstream
 	cfg.Views, cfg.Identifier, cfg.Chain, cfg.ProbeStatus = r.groups, r.identifier, r.chain, r.probed
 	cfg.Loads, cfg.Authorizer = loadsOf(r.settings, r.origins, r.log), r.credentials.Authorizer
+	if limit, known := fileLimit(); known {
+		cfg.MaxConnections = connectionsWithin(limit, cfg.MaxConnections, r.log)
+	}
 	cfg.MaxUnreadBytes = bufferedBytes(readMemory(), r.settings.grpc.maxRequestBytes)
 	cfg.Traces = deliveryTraces(r.settings, r.exporters.tracer)
 	cfg.Logger = r.log

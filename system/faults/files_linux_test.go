@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
@@ -40,7 +42,7 @@ func (r *relayProcess) keepsPages(t *testing.T) {
 	r.page("/livez")
 }
 
-// TestB47_FileDescriptorsRunOut: more clients connect than the process may open files. The log, the status and the metrics
+// TestB47_FileDescriptorsRunOut: the limit of open files becomes lower than the number of clients. The log, the status and the metrics
 // have the reason, and clients that are connected receive changes. The relay can neither write snapshots nor reconnect to its
 // origin. Once clients have disconnected, others are served and everything works again.
 func TestB47_FileDescriptorsRunOut(t *testing.T) {
@@ -113,4 +115,37 @@ func TestB47_FileDescriptorsRunOut(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// TestB47_FilesAreKeptForTheRelay: a relay whose limit of open files is low rejects connections before it has none left. It
+// reconnects to its origin and writes snapshots meanwhile.
+func TestB47_FilesAreKeptForTheRelay(t *testing.T) {
+	t.Parallel()
+	const files = 64
+	limited := filepath.Join(t.TempDir(), "tender")
+	// Another process writes the script: a file that this one has open for writing may not be executable after a fork.
+	script := fmt.Sprintf(`printf '#!/bin/sh\nulimit -n %d\nexec %s "$@"\n' >"$0" && chmod 700 "$0"`, files, envoytest.Command(t))
+	if out, err := exec.Command("sh", "-c", script, limited).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	origin, dir, env := diskWorld(t)
+	p := envoytest.StartRelayOf(t, limited, "", append(env, "TENDER_FIRST_REQUEST_TIMEOUT=10m")...)
+	r := &relayProcess{p.Process, met{t, p.Addr, p.Admin, p.Get}}
+	r.AwaitLine(0, `"open_files":64,"max_connections":50000,"needed":50128,"accepted":32`)
+	connected := r.joins(t, "connected", "c")
+	for range 2 * files {
+		conn, err := net.Dial("tcp", r.addr)
+		check.OK(t, err)
+		t.Cleanup(func() { _ = conn.Close() }) // its state does not matter
+	}
+	r.Await("rejections of connections", func() error {
+		if n := r.metric("tender_client_refusals_total"); n < files {
+			return fmt.Errorf("%v rejections", n)
+		}
+		return nil
+	})
+	r.awaitSnapshot(dir)
+	origin.Restart()
+	origin.Set(relaytest.ClusterType, "d", relaytest.Cluster("d"), "1")
+	connected.WaitState(t.Context(), has("c", "d"))
 }
