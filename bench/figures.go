@@ -44,9 +44,6 @@ type figures struct {
 // connects and measures the other clients.
 func (st *stage) fill(f *figures) error { return st.connect(f, settle) }
 
-// idle is fill, but measures RSS after the clients have been idle for idleFor.
-func (st *stage) idle(f *figures) error { return st.connect(f, idleFor) }
-
 // connect is fill, and measures RSS after waiting that long once all clients are in sync.
 func (st *stage) connect(f *figures, wait time.Duration) error {
 	first := len(st.addresses)

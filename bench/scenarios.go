@@ -158,7 +158,11 @@ func (o options) envoys() scenario {
 		wildcard := k.TypeURL == content.Cluster || k.TypeURL == content.Listener
 		s.interests = append(s.interests, load.Interest{TypeURL: k.TypeURL, Wildcard: wildcard, Count: k.Count, Of: k.Count})
 	}
-	act := (*stage).idle
+	wait := idleFor
+	if o.scale < 1 { // no measurement
+		wait = settle
+	}
+	act := func(st *stage, f *figures) error { return st.connect(f, wait) }
 	return scenario{
 		id: "S5", title: "idle Envoys: wildcard CDS and LDS, 100 EDS and 20 RDS names, 5,000 clients", rounds: 2,
 		rows: []row{
