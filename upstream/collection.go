@@ -99,7 +99,8 @@ func (v *subscriptions) addCollection(s *subscription, glob, key string) *collec
 // startLinger marks a collection as unused and schedules its removal.
 func (v *subscriptions) startLinger(c *collection, now time.Time) {
 	v.stopLinger(c)
-	if c.lingerUntil = now; v.lingeringGlobs < maxLingeringGlobs && c.sub.branch == v.trunk {
+	isolated := c.sub.branch != v.trunk && v.empty(c.key)
+	if c.lingerUntil = now; v.lingeringGlobs < maxLingeringGlobs && !isolated {
 		c.lingerUntil = now.Add(jitter(WildcardLinger(v.cfg.Linger)))
 	}
 	v.lingeringGlobs++

@@ -5,11 +5,9 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -30,122 +28,34 @@ import (
 // A branch whose stream ends is divided in the same way. A subscription that is left alone is retried with backoff. A
 // branch that is alive for aliveAfter merges with the trunk. If the trunk is the one that fails, they change places.
 //
+// The number of branches is limited. At the limit, subscriptions that end streams alone share one, and each of them is
+// tried alone in turn. If there are not two of these, the smallest branch is divided first, and the largest two wait in
+// one. So the search ends for any number of causes.
+//
 // While a branch fails, new subscriptions begin on a branch of their own, so that a client that adds one bad name after
-// the other does not interrupt the trunk. An isolated subscription does not linger: it ends with its last client.
+// the other does not interrupt the trunk. An isolated subscription without resources does not linger: it ends with its
+// last client.
+//
+// Some origins, and proxies before them, end each stream after some seconds. Then no subscription is the cause, and
+// branches would only add backoff. So the relay lowers aliveAfter if no stream at all is alive; see observeLife.
 const (
 	aliveAfter = 10 * time.Second
 
-	// maxIsolated limits the branches beside the trunk, as each has streams. At the limit, subscriptions that end streams
-	// share a branch.
+	// After searchTime without a live stream, in which a search finds a cause, aliveAfter is half of the median of the last
+	// lives: minLives to maxLives. An origin that ends most streams before minLife is down.
+	searchTime, minLife = 30 * time.Second, 250 * time.Millisecond
+	minLives, maxLives  = 8, 16
+
+	// maxIsolated limits the branches beside the trunk, as each has streams.
 	maxIsolated = 8
 
-	// trunkEnds is the number of ends in a row after which the trunk is divided if the origin works, unexplainedEnds
-	// that after which it is divided although the origin may be down.
-	trunkEnds, unexplainedEnds = 2, 4
+	// unexplainedEnds is the number of ends in a row after which the trunk is divided although the origin may be down.
+	unexplainedEnds = 4
 
 	// maxProof is the maximum time for which a branch must be alive before it merges with the trunk. The time doubles
 	// if the trunk ends after a merge: an origin may object to a combination.
 	maxProof = 10 * time.Minute
 )
-
-// count returns the number of subscriptions in the part.
-func (p *part) count() int {
-	n := len(p.names) + len(p.globs)
-	if p.wildcard {
-		n++
-	}
-	return n
-}
-
-// list returns the first names of the part.
-func (p *part) list() []string {
-	var out []string
-	if p.wildcard {
-		out = append(out, wire.Wildcard)
-	}
-	out = append(out, p.globs[:min(len(p.globs), namesListed)]...)
-	return append(out, nameStrings(p.names[:min(len(p.names), namesListed)])...)
-}
-
-// counts returns the number of subscriptions in parts.
-func counts(parts []part) (n int) {
-	for i := range parts {
-		n += parts[i].count()
-	}
-	return n
-}
-
-// parts returns what the streams of the given roles carry, in the order of types, for each type the wildcard and the
-// names separately. included selects names, globs and wildcards by the times of their requests; nil selects all.
-func (b *branch) parts(included func(requested time.Time) bool, roles ...role) (parts []part) {
-	in := func(at time.Time) bool { return included == nil || included(at) }
-	for _, s := range b.ordered() {
-		if slices.Contains(roles, s.wildcardRole) && in(s.requestedAt) {
-			parts = append(parts, part{sub: s, wildcard: true})
-		}
-		if !slices.Contains(roles, s.namesRole) {
-			continue
-		}
-		p := part{sub: s}
-		for n := range s.names {
-			if in(n.Asked()) {
-				p.names = append(p.names, n)
-			}
-		}
-		for glob, c := range s.collections {
-			if in(c.requestedAt) {
-				p.globs = append(p.globs, glob)
-			}
-		}
-		if p.count() > 0 {
-			slices.SortFunc(p.names, func(a, b *cache.Name) int { return strings.Compare(a.String(), b.String()) })
-			slices.Sort(p.globs)
-			parts = append(parts, p)
-		}
-	}
-	return parts
-}
-
-// half returns a half of what a stream carries: half of the types, or half of the names if there is one type. It is
-// empty if the stream carries only one subscription.
-func (b *branch) half(r role) []part {
-	parts := b.parts(nil, r)
-	if len(parts) != 1 {
-		return parts[(len(parts)+1)/2:]
-	}
-	p := parts[0]
-	switch names, globs := len(p.names), len(p.globs); {
-	case names+globs < 2:
-		return nil
-	case globs == 0:
-		p.names = p.names[(names+1)/2:]
-	case names == 0:
-		p.globs = p.globs[(globs+1)/2:]
-	default:
-		p.names = nil
-	}
-	return []part{p}
-}
-
-// failing reports whether a stream of an isolated branch has ended before it was alive, and none has been alive since.
-func (b *branch) failing() bool { return b.byRole[main].ends+b.byRole[auxiliary].ends > 0 }
-
-// down reports whether the main stream of the trunk is closed and has failed more than once.
-func (b *branch) down() bool { return !b.byRole[main].open && b.byRole[main].ends >= trunkEnds }
-
-// aliveAt returns when the streams of the branch will have been alive for a time; zero if one that is needed is closed.
-func (b *branch) aliveAt(after time.Duration) time.Time {
-	last := b.addedAt
-	for r := main; r <= auxiliary; r++ {
-		switch l := &b.byRole[r]; {
-		case l.open && l.openedAt.After(last):
-			last = l.openedAt
-		case !l.open && (r == main || b.needs(r)):
-			return time.Time{}
-		}
-	}
-	return last.Add(after)
-}
 
 // owner returns the subscription that a demand is about. If there is none yet, it returns the one to extend.
 func (v *subscriptions) owner(d cache.Demand, typeURL, glob string, now time.Time) *subscription {
@@ -218,6 +128,7 @@ func (v *subscriptions) move(p part, to *branch, now time.Time) {
 		if _, have := s.names[n]; have {
 			delete(s.names, n)
 			v.addName(t, n, false)
+			s.byName.MoveTo(t.byName.Set, n.String())
 			v.batchAt = now
 		}
 	}
@@ -237,35 +148,86 @@ func (v *subscriptions) move(p part, to *branch, now time.Time) {
 	v.dropIfUnused(t)
 }
 
-// room reports whether there may be one more branch. At the limit, it merges two branches whose streams end, except the
-// given one. It prefers those whose subscriptions all end streams.
-func (v *subscriptions) room(except *branch, now time.Time) bool {
+// room reports whether there may be one more branch, for a part of b; b is nil for new subscriptions. At the limit, it
+// merges two others: those that only carry subscriptions which end streams, or the largest two that are still divided.
+// A branch that is not the smallest of these waits, so that the search for each cause ends.
+func (v *subscriptions) room(b *branch, now time.Time) bool {
 	if len(v.isolated) < maxIsolated {
 		return true
 	}
-	innocents := func(b *branch) int {
-		if b.shared {
-			return 0
+	causes, divided := v.failing(b)
+	merged := causes
+	if len(causes) < 2 {
+		merged = divided
+		if len(divided) < 2 || b != nil && b != v.trunk && divided[len(divided)-1].size() < b.size() {
+			return false
 		}
-		return counts(b.parts(nil, main, auxiliary)) - 1
 	}
-	failing := slices.DeleteFunc(slices.Clone(v.isolated), func(b *branch) bool { return b == except || !b.failing() })
-	if len(failing) < 2 {
-		return false
-	}
-	slices.SortStableFunc(failing, func(a, b *branch) int { return innocents(a) - innocents(b) })
-	into, from := failing[0], failing[1]
+	into, from := merged[0], merged[1]
 	for _, p := range from.parts(nil, main, auxiliary) {
 		v.move(p, into, now)
 	}
-	into.shared = true
+	into.shared, into.turns = len(causes) >= 2, nil
 	v.drop(from)
 	return true
 }
 
+// failing returns the isolated branches whose streams end, except b: those that only carry subscriptions which end
+// streams, the shared one first, and the others, the largest first.
+func (v *subscriptions) failing(b *branch) (causes, divided []*branch) {
+	for _, other := range v.isolated {
+		switch {
+		case other == b || !other.failing():
+		case other.shared: // there is at most one
+			causes = append([]*branch{other}, causes...)
+		case other.isCause():
+			causes = append(causes, other)
+		default:
+			divided = append(divided, other)
+		}
+	}
+	slices.SortStableFunc(divided, func(a, b *branch) int { return b.size() - a.size() })
+	return causes, divided
+}
+
+// retryAlone makes each subscription of the shared branch alone on a stream from time to time: the origin may accept it
+// now. b is a branch whose stream has ended, and which carries only subscriptions that end streams.
+func (v *subscriptions) retryAlone(b *branch, now time.Time) {
+	i := slices.IndexFunc(v.isolated, func(other *branch) bool { return other.shared })
+	if i < 0 || b.shared && len(v.isolated) > maxIsolated/2 {
+		return
+	}
+	shared := v.isolated[i]
+	var next []part
+	for len(next) == 0 {
+		if len(shared.turns) == 0 {
+			if shared.turns = shared.singles(); len(shared.turns) < 2 {
+				return
+			}
+		}
+		p := shared.turns[0]
+		r := p.sub.namesRole
+		if p.wildcard {
+			r = p.sub.wildcardRole
+		}
+		if shared.turns = shared.turns[1:]; r != noStream && shared.subs[p.sub.typeURL] == p.sub {
+			next = subscribed([]part{p}, r)
+		}
+	}
+	if b.shared {
+		b = newBranch()
+		v.isolated = append(v.isolated, b)
+		b.since, b.addedAt, b.logged = now, now, true
+	}
+	for _, p := range b.parts(nil, main, auxiliary) {
+		v.move(p, shared, now)
+	}
+	v.move(next[0], b, now)
+}
+
 // isolate moves parts of a branch to a new one.
-func (v *subscriptions) isolate(from *branch, parts []part, now time.Time) {
-	to := newBranch()
+func (v *subscriptions) isolate(from *branch, parts []part, now time.Time) (to *branch) {
+	to = newBranch()
 	v.isolated = append(v.isolated, to)
 	from.since, to.since, to.addedAt = now, now, now
 	for _, p := range parts {
@@ -274,9 +236,76 @@ func (v *subscriptions) isolate(from *branch, parts []part, now time.Time) {
 			slog.Any("err", from.failure))
 		v.move(p, to, now)
 	}
+	v.forgetUnused(to, now)
 	if from == v.trunk && !v.mergedAt.IsZero() {
-		v.proof, v.mergedAt = min(2*max(v.proof, aliveAfter), maxProof), time.Time{}
+		v.proof, v.mergedAt = min(2*max(v.proof, v.aliveAfter), maxProof), time.Time{}
 	}
+	return to
+}
+
+// forgetUnused ends the subscriptions of an isolated branch that no client uses and that have no resources. With
+// resources they linger, because returning clients need them while the origin ends all streams.
+func (v *subscriptions) forgetUnused(b *branch, now time.Time) {
+	if v.w.RetainsUnused() {
+		return
+	}
+	for _, s := range b.ordered() {
+		if !s.lingerUntil.IsZero() && v.empty(s.typeURL) {
+			s.lingerUntil = now
+		}
+		for _, c := range s.collections {
+			if !c.lingerUntil.IsZero() && v.empty(c.key) {
+				c.lingerUntil = now
+				v.agenda.schedule(c, now)
+			}
+		}
+		var unused []*cache.Name
+		for n := range s.names {
+			if v.linger.names.Contains(n) && !v.present(s.typeURL, n) {
+				v.linger.remove(n)
+				unused = append(unused, n)
+			}
+		}
+		if len(unused) > 0 {
+			v.forget(s.typeURL, unused, now)
+		}
+	}
+}
+
+// swap makes an isolated branch the trunk, and the trunk an isolated branch.
+func (v *subscriptions) swap(i int, now time.Time) {
+	v.trunk, v.isolated[i] = v.isolated[i], v.trunk
+	v.forgetUnused(v.isolated[i], now)
+}
+
+// observeLife adapts aliveAfter to an origin that ends all streams after some seconds.
+func (v *streams) observeLife(life time.Duration, now time.Time) {
+	alive := life >= aliveAfter
+	for l := range v.all {
+		alive = alive || l.open && now.Sub(l.openedAt) >= aliveAfter
+	}
+	switch {
+	case alive:
+		v.aliveAfter, v.lives = aliveAfter, nil
+		return
+	case len(v.lives) == 0:
+		v.livesSince = now.Add(-life)
+	case len(v.lives) == maxLives:
+		v.lives = v.lives[1:]
+	}
+	v.lives = append(v.lives, life)
+	if len(v.lives) < minLives || now.Sub(v.livesSince) < searchTime {
+		return
+	}
+	usual := slices.Sorted(slices.Values(v.lives))[len(v.lives)/2]
+	if usual < minLife {
+		return
+	}
+	if v.aliveAfter == aliveAfter {
+		v.log.Info("origin ends all streams after a short time: no subscription is isolated for that",
+			slog.Duration("time", usual.Round(time.Millisecond)))
+	}
+	v.aliveAfter = usual / 2
 }
 
 // recordEnd records that the origin has ended a stream.
@@ -286,10 +315,11 @@ func (v *subscriptions) recordEnd(l *adsStream, err error, now time.Time) {
 	}
 	b := l.branch
 	l.undecided, l.endedServed, l.endedAt, b.failure = true, l.responded, now, err
+	v.observeLife(now.Sub(l.openedAt), now)
 	l.recent = b.parts(func(requested time.Time) bool {
-		return requested.After(l.openedAt) && now.Sub(requested) < aliveAfter
+		return requested.After(l.openedAt) && now.Sub(requested) < v.aliveAfter
 	}, l.role)
-	if now.Sub(l.openedAt) >= aliveAfter {
+	if now.Sub(l.openedAt) >= v.aliveAfter {
 		l.ends, l.objections, l.early = 0, 0, nil
 		return
 	}
@@ -308,26 +338,16 @@ func (v *subscriptions) recordEnd(l *adsStream, err error, now time.Time) {
 	}
 }
 
-// connectedBeside reports whether a main stream of another branch is open.
-func (v *streams) connectedBeside(b *branch) bool {
-	for other := range v.branches {
-		if other != b && other.byRole[main].open {
-			return true
-		}
-	}
-	return false
-}
-
-// searching reports whether an isolated branch has several subscriptions.
-func (v *streams) searching() bool {
-	return slices.ContainsFunc(v.isolated, func(b *branch) bool { return counts(b.parts(nil, main, auxiliary)) > 1 })
-}
-
-// forgetEarly forgets what was added before streams opened that are alive.
+// forgetEarly forgets what was added before streams opened that are alive, and what is no longer subscribed to: while
+// the origin is unreachable, clients may come and go.
 func (v *streams) forgetEarly(now time.Time) {
-	for l := range v.all {
-		if l.open && now.Sub(l.openedAt) >= aliveAfter {
-			l.early = nil
+	for b := range v.branches {
+		for r := range b.byRole {
+			l := &b.byRole[r]
+			if l.open && now.Sub(l.openedAt) >= v.aliveAfter {
+				l.early = nil
+			}
+			l.early = subscribed(l.early, role(r))
 		}
 	}
 }
@@ -341,6 +361,10 @@ func (v *subscriptions) divide(b *branch, r role, now time.Time) {
 	}
 	recent := l.recent
 	l.undecided, l.recent = false, nil
+	if b != v.trunk && b.isCause() {
+		v.retryAlone(b, now)
+		return
+	}
 	works := v.works(b, r)
 	if works && l.ends > 0 {
 		l.objections++
@@ -352,7 +376,12 @@ func (v *subscriptions) divide(b *branch, r role, now time.Time) {
 	}
 	if len(suspects) > 0 && v.room(b, now) {
 		l.ends, l.objections = 0, 0
-		v.isolate(b, suspects, now)
+		whole := counts(suspects) >= counts(b.parts(nil, r))
+		if to := &v.isolate(b, suspects, now).byRole[main]; whole {
+			to.retry, l.retry = l.retry, to.retry
+		} else {
+			l.retry.Reset() // the rest of the stream may not include the cause
+		}
 	}
 }
 
@@ -377,7 +406,7 @@ func (v *subscriptions) halfOf(b *branch, r role) []part {
 
 // mergeBranches merges the branches that are alive with the trunk. It returns when to call it again.
 func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
-	if !v.mergedAt.IsZero() && now.Sub(v.mergedAt) >= aliveAfter {
+	if !v.mergedAt.IsZero() && now.Sub(v.mergedAt) >= v.aliveAfter {
 		v.proof, v.mergedAt = 0, time.Time{}
 	}
 	for i, b := range slices.Backward(v.isolated) {
@@ -388,7 +417,7 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 			}
 			v.drop(b)
 		case !v.trunk.used() && !v.trunk.byRole[main].open:
-			v.trunk, v.isolated[i] = b, v.trunk
+			v.swap(i, now)
 		default:
 			next = reconcile.Earlier(next, v.mergeAlive(i, b, now))
 		}
@@ -399,14 +428,14 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 // mergeAlive merges an isolated branch with the trunk if both are alive, or replaces a trunk that is down by it. It returns
 // when to call it again.
 func (v *subscriptions) mergeAlive(i int, b *branch, now time.Time) (next time.Time) {
-	at, trunkAt := b.aliveAt(max(v.proof, aliveAfter)), v.trunk.aliveAt(aliveAfter)
+	at, trunkAt := b.aliveAt(max(v.proof, v.aliveAfter)), v.trunk.aliveAt(v.aliveAfter)
 	switch {
 	case at.IsZero():
 	case now.Before(at):
 		return at
 	case trunkAt.IsZero() && v.trunk.down():
 		b.recover()
-		v.trunk, v.isolated[i] = b, v.trunk
+		v.swap(i, now)
 	case trunkAt.IsZero():
 	case now.Before(trunkAt):
 		return trunkAt
@@ -414,16 +443,6 @@ func (v *subscriptions) mergeAlive(i int, b *branch, now time.Time) (next time.T
 		v.merge(b, now)
 	}
 	return time.Time{}
-}
-
-// used reports whether the branch carries any subscription.
-func (b *branch) used() bool { return b.needs(main) || b.needs(auxiliary) }
-
-// recover records that the streams of the branch are alive.
-func (b *branch) recover() {
-	for r := range b.byRole {
-		b.byRole[r].ends, b.byRole[r].objections = 0, 0
-	}
 }
 
 // merge moves the subscriptions of a branch to the trunk.
@@ -448,48 +467,4 @@ func (v *subscriptions) drop(b *branch) {
 	for _, s := range slices.Collect(maps.Values(b.subs)) {
 		v.dropIfUnused(s)
 	}
-}
-
-// refuses reports whether names are not requested because a SotW request cannot contain them.
-func (v *streams) refuses() bool {
-	for l := range v.all {
-		if l.open && l.sotw != nil && l.sotw.refusing > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// isolations returns the isolated subscriptions that end streams, and the names that a SotW request cannot contain.
-func (v *streams) isolations() (all []Isolation) {
-	for _, b := range v.isolated {
-		if !b.failing() {
-			continue
-		}
-		for _, p := range b.parts(nil, main, auxiliary) {
-			names := p.list()
-			all = append(all, Isolation{
-				TypeURL: p.sub.typeURL, Names: names[:min(len(names), namesListed)], Count: p.count(), Since: b.since, Err: b.failure,
-			})
-		}
-	}
-	for l := range v.all {
-		if !l.open || l.sotw == nil || l.sotw.refusing == 0 {
-			continue
-		}
-		for _, typeURL := range slices.Sorted(maps.Keys(l.sotw.types)) {
-			if of := l.sotw.types[typeURL].refusal; of != nil {
-				all = append(all, *of)
-			}
-		}
-	}
-	return all
-}
-
-// countIsolated returns the number of isolated subscriptions.
-func countIsolated(all []Isolation) (n int) {
-	for i := range all {
-		n += all[i].Count
-	}
-	return n
 }

@@ -1,14 +1,22 @@
 package upstream_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+	"weak"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
@@ -126,6 +134,297 @@ func TestB48_OneBadNameAfterTheOther(t *testing.T) {
 			check.Equal(t, "open streams", len(r.State().Open()), 1)
 		})
 	}
+}
+
+// inBubbleWithLives is inBubble with an origin that ends each stream after the duration that life returns.
+func inBubbleWithLives(t *testing.T, life func() time.Duration, test func(t *testing.T, r *rig)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		limit := grpc.StreamInterceptor(func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, serve grpc.StreamHandler) error {
+			over := status.Error(codes.Unavailable, "stream duration exceeded")
+			ctx, cancel := context.WithTimeoutCause(ss.Context(), life(), over)
+			defer cancel()
+			return serve(srv, limitedStream{ss, ctx})
+		})
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true, ServerOptions: []grpc.ServerOption{limit}})
+		test(t, viewSync(t, o, upstream.Config{}))
+	})
+}
+
+// A limitedStream is a stream with another context.
+type limitedStream struct {
+	grpc.ServerStream
+	ctx context.Context
+}
+
+// Context implements grpc.ServerStream.
+func (s limitedStream) Context() context.Context { return s.ctx }
+
+// numberedNames returns n names with a prefix.
+func numberedNames(prefix string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("%s%03d", prefix, i))
+	}
+	return names
+}
+
+// putAll sets resources of a type with one version.
+func (r *rig) putAll(typeURL, version string, names ...string) {
+	r.Apply(func(tx *relaytest.Tx) {
+		for _, name := range names {
+			putIn(tx, typeURL, name+"@"+version)
+		}
+	})
+}
+
+// current returns how many resources of a type that clients subscribe to by name have a version.
+func (r *rig) current(typeURL, version string) int {
+	return strings.Count(r.named(typeURL)+" ", "@"+version+" ")
+}
+
+// TestB48_OriginThatEndsAllStreams: an origin, or a proxy before it, ends each stream after some seconds, or restarts
+// every few seconds. After a search of less than a minute, changes arrive within seconds, and nothing is isolated.
+func TestB48_OriginThatEndsAllStreams(t *testing.T) {
+	for _, of := range []struct{ life, restart time.Duration }{
+		{2 * time.Second, time.Hour}, {5 * time.Second, time.Hour}, {8 * time.Second, time.Hour},
+		{time.Hour, 2 * time.Second}, {time.Hour, 6 * time.Second},
+	} {
+		inBubbleWithLives(t, func() time.Duration { return of.life }, func(t *testing.T, r *rig) {
+			names := numberedNames("e", 20)
+			r.follow(clusters, "a@0")
+			r.watch.SubscribeAll(listeners)
+			r.watch.Subscribe(endpoints, names)
+			restartAt := time.Now()
+			for at := 0; at < 300; at++ {
+				r.putAll(endpoints, fmt.Sprint("v", at), names...)
+				r.put(clusters, fmt.Sprint("a@v", at))
+				r.put(listeners, fmt.Sprint("a@v", at))
+				for range 30 { // of 100 ms
+					if r.pass(100 * time.Millisecond); time.Since(restartAt) >= of.restart {
+						r.Restart()
+						restartAt = time.Now()
+					}
+				}
+				v := fmt.Sprint("v", at)
+				if at < 60 {
+					continue
+				}
+				if n := r.current(endpoints, v); n != len(names) || r.members(clusters) != "a@"+v || r.members(listeners) != "a@"+v {
+					t.Fatalf("%v, %v: 3s after change %d: %d names, clusters %s, listeners %s, isolated %q",
+						of.life, of.restart, at, n, r.members(clusters), r.members(listeners), r.isolated())
+				}
+			}
+		})
+	}
+}
+
+// TestB48_CauseAmongManyNames: the search for one name among a thousand takes seconds, also if the name is in the part
+// that stays on the failing stream each time.
+func TestB48_CauseAmongManyNames(t *testing.T) {
+	for _, sotw := range []bool{false, true} {
+		inBubble(t, relaytest.Behaviour{Ends: bad, SotW: sotw, Wrap: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+			names := numberedNames("e", 1000)
+			r.follow(clusters, "a@1")
+			r.watch.Subscribe(endpoints, append(names, "bad")) // the first in order
+			r.pass(25 * time.Second)
+			r.putAll(endpoints, "2", names...)
+			r.pass(time.Second)
+			if n := r.current(endpoints, "2"); n != len(names) {
+				t.Errorf("sotw=%v: %d names are current, want %d", sotw, n, len(names))
+			}
+			r.expect("isolated", r.isolated(), "ClusterLoadAssignment/bad")
+		})
+	}
+}
+
+// TestB48_MoreCausesThanBranches: clients subscribe to more bad names of several types than there are branches. All
+// others are served after a few minutes, and streams are few. If the origin accepts one of the bad names later, its client
+// is served.
+func TestB48_MoreCausesThanBranches(t *testing.T) {
+	var fixed atomic.Bool
+	ends := func(_, name string) bool {
+		return strings.HasPrefix(name, "bad") && (name != "bad005" || !fixed.Load())
+	}
+	inBubble(t, relaytest.Behaviour{Ends: ends}, upstream.Config{}, func(t *testing.T, r *rig) {
+		types := []string{endpoints, relaytest.RouteType, relaytest.SecretType}
+		good := numberedNames("0", 50)
+		for _, typeURL := range types {
+			r.putAll(typeURL, "1", append(good, "bad005")...)
+			r.watch.Subscribe(typeURL, append(slices.Clone(good), numberedNames("bad", 10)...))
+		}
+		r.follow(clusters, "a@1")
+		r.pass(5 * time.Minute) // usually less than one
+		for at := range 20 {
+			v := fmt.Sprint("v", at)
+			r.put(clusters, "a@"+v)
+			for _, typeURL := range types {
+				r.putAll(typeURL, v, good...)
+			}
+			r.pass(time.Second)
+			r.expect("clusters", r.members(clusters), "a@"+v)
+			for _, typeURL := range types {
+				if n := r.current(typeURL, v); n != len(good) {
+					t.Fatalf("change %d: %d names of %s are current, want %d", at, n, typeURL, len(good))
+				}
+			}
+			r.pass(20 * time.Second)
+		}
+		for range 10 { // a branch that was just divided does not count
+			if r.session.Stats().Isolated != 30 {
+				r.pass(10 * time.Second)
+			}
+		}
+		check.Equal(t, "isolated", r.session.Stats().Isolated, 30)
+		check.Equal(t, "log lines", r.log.count("subscription ends upstream streams") <= 30, true)
+		streams := r.streams()
+		r.pass(10 * time.Minute)
+		if n := r.streams() - streams; n > 10*2*8+10 {
+			t.Errorf("%d streams in ten minutes, want at most two a minute for each branch", n)
+		}
+		fixed.Store(true)
+		r.pass(20 * time.Minute)
+		for _, typeURL := range types {
+			check.Equal(t, "the name that the origin accepts now", r.current(typeURL, "1"), 1)
+		}
+	})
+}
+
+// TestB48_ResourcesLinger: while an origin ends all streams at once, clients leave and return. They find all resources,
+// also those whose subscriptions are isolated meanwhile.
+func TestB48_ResourcesLinger(t *testing.T) {
+	var down atomic.Bool
+	life := func() time.Duration {
+		if down.Load() {
+			return 0
+		}
+		return time.Hour
+	}
+	inBubbleWithLives(t, life, func(t *testing.T, r *rig) {
+		names := numberedNames("e", 4)
+		r.putAll(endpoints, "1", names...)
+		r.follow(clusters, "a@1", "b@1")
+		r.put(listeners, "l@1")
+		subscribe := func() (leave func()) {
+			c, l, e := r.watch.SubscribeAll(clusters), r.watch.SubscribeAll(listeners), r.watch.Subscribe(endpoints, names)
+			return func() {
+				r.watch.UnsubscribeAll(c)
+				r.watch.UnsubscribeAll(l)
+				r.watch.Unsubscribe(endpoints, e)
+			}
+		}
+		leave := subscribe()
+		r.pass(time.Minute)
+		down.Store(true)
+		r.Restart()
+		for range 20 {
+			r.pass(15 * time.Second)
+			leave()
+			r.pass(time.Second)
+			got := fmt.Sprint(r.current(endpoints, "1"), " ", r.members(clusters), " ", r.members(listeners))
+			if want := "4 a@1 b@1 l@1"; got != want {
+				t.Fatalf("a returning client finds %s, want %s", got, want)
+			}
+			leave = subscribe()
+		}
+		check.Equal(t, "subscriptions were isolated", r.log.count("moving subscriptions") > 0, true)
+	})
+}
+
+// TestB48_SubscriptionsOfClientsThatLeaveAtOnce: a client subscribes and leaves before the stream ends. Its subscription
+// is not retried.
+func TestB48_SubscriptionsOfClientsThatLeaveAtOnce(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Ends: bad}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.follow(clusters, "a@1")
+		for i := range 30 {
+			names := r.watch.Subscribe(endpoints, []string{fmt.Sprint("bad", i)})
+			runtime := r.watch.SubscribeAll(relaytest.RuntimeType)
+			r.pass(soon)
+			r.watch.Unsubscribe(endpoints, names)
+			r.watch.UnsubscribeAll(runtime)
+			r.pass(time.Second)
+		}
+		r.pass(20 * time.Second)
+		r.expect("isolated", r.isolated(), "")
+		streams := r.streams()
+		r.pass(10 * time.Minute)
+		if n := r.streams() - streams; n > 1 {
+			t.Errorf("%d streams after the clients have left, want one for the comparison at most", n)
+		}
+	})
+}
+
+// TestB48_NamesAreForgottenWhileUnreachable: while the origin is unreachable, the relay keeps nothing of names that
+// clients subscribed to meanwhile and that have lingered long enough.
+func TestB48_NamesAreForgottenWhileUnreachable(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{Linger: time.Second}, func(t *testing.T, r *rig) {
+		r.follow(clusters, "a@1")
+		r.Stop()
+		r.pass(time.Minute)
+		var names []weak.Pointer[cache.Name]
+		for i := range 100 {
+			n := r.watch.Subscribe(endpoints, []string{fmt.Sprint("n", i)})
+			names = append(names, weak.Make(n[0]))
+			r.pass(soon)
+			r.watch.Unsubscribe(endpoints, n)
+			r.pass(soon)
+		}
+		r.pass(time.Minute)
+		runtime.GC()
+		kept := len(slices.DeleteFunc(names, func(n weak.Pointer[cache.Name]) bool { return n.Value() == nil }))
+		if kept > 5 {
+			t.Errorf("%d of 100 names are in memory, want almost none", kept)
+		}
+	})
+}
+
+// TestB48_WaitingNamesAreNotRequested: an isolated name counts as not requested while its stream is closed. Otherwise
+// clients would be told after a while that it does not exist, although the origin could not answer.
+func TestB48_WaitingNamesAreNotRequested(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{Ends: bad, SilentOnMissing: true}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.follow(clusters, "a@1")
+		n := r.watch.Subscribe(clusters, []string{"bad"})[0]
+		r.pass(5 * time.Minute)
+		r.expect("isolated", r.isolated(), "Cluster/bad")
+		check.Equal(t, "the view is connected", r.view.Generation().From(n).Connected, true)
+		check.Equal(t, "the name is not requested", n.Asked().IsZero(), true)
+	})
+}
+
+// TestB48_HeldRemovalsSurviveIsolation: the origin has lost all routes, and their removals are held. Then it ends all
+// streams after a second, so that the names move between streams. They stay held, also on the new streams.
+func TestB48_HeldRemovalsSurviveIsolation(t *testing.T) {
+	var short atomic.Bool
+	life := func() time.Duration {
+		if short.Load() {
+			return time.Second
+		}
+		return time.Hour
+	}
+	inBubbleWithLives(t, life, func(t *testing.T, r *rig) {
+		routes := relaytest.RouteType
+		names := numberedNames("r", 20)
+		r.putAll(routes, "1", names...)
+		r.follow(clusters, "a@1")
+		r.watch.Subscribe(routes, names)
+		r.pass(time.Minute)
+		r.changeWhileDown(removing(routes, names...))
+		r.pass(30 * time.Second)
+		check.Equal(t, "held", r.session.Status().Held, 20)
+		short.Store(true)
+		r.Restart()
+		r.pass(20 * time.Second)
+		check.Equal(t, "subscriptions were isolated", r.log.count("moving subscriptions") > 0, true)
+		short.Store(false)
+		r.pass(time.Minute)
+		check.Equal(t, "held", r.session.Status().Held, 20)
+		check.Equal(t, "routes that clients have", r.current(routes, "1"), 20)
+		check.Equal(t, "log lines", r.log.count(heldLine), 1)
+		r.putAll(routes, "2", names...)
+		for range 60 {
+			r.pass(time.Minute)
+			check.Equal(t, "routes that the origin has again", r.current(routes, "2"), 20)
+		}
+	})
 }
 
 // TestB48_RandomSubscriptionsThatEndStreams: whatever clients subscribe to and end, and however often the origin

@@ -79,6 +79,7 @@ type branch struct {
 	since   time.Time // when its subscriptions were isolated
 	addedAt time.Time // when the last subscription was added to an isolated branch
 	shared  bool      // several subscriptions share it, each of which ends streams; see room
+	turns   []part    // of a shared branch: its subscriptions that retryAlone has still to try
 	logged  bool      // its only subscription has been logged
 	failure error     // with which the origin ended the last stream that was not alive
 }
@@ -140,6 +141,10 @@ type streams struct {
 	isolated []*branch     // see isolation.go; nil if no subscription is isolated
 	proof    time.Duration // time for which a branch must be alive, if longer than aliveAfter
 	mergedAt time.Time     // when a branch last merged with the trunk; zero if the trunk has been alive since
+
+	aliveAfter time.Duration   // age from which a stream counts as alive, see observeLife
+	lives      []time.Duration // of the last streams that ended, since one was alive
+	livesSince time.Time       // when the first of them opened
 
 	target        int             // index of the target of the current streams
 	targetChanged <-chan struct{} // closed when the session changes its active target

@@ -1,9 +1,7 @@
 package upstream
 
 import (
-	"cmp"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -64,16 +62,6 @@ func (v *subscriptions) ordered() []*subscription {
 	return all
 }
 
-// ordered returns the subscriptions of the branch in the order in which xDS sends types.
-func (b *branch) ordered() []*subscription {
-	return slices.SortedFunc(maps.Values(b.subs), compareTypes)
-}
-
-// compareTypes compares subscriptions by the order in which xDS sends their types.
-func compareTypes(a, b *subscription) int {
-	return cmp.Or(wire.Rank(a.typeURL)-wire.Rank(b.typeURL), cmp.Compare(a.typeURL, b.typeURL))
-}
-
 // sets yields all sets of the view.
 func (v *subscriptions) sets(yield func(*set) bool) {
 	for _, sub := range v.ordered() {
@@ -108,6 +96,16 @@ func (v *subscriptions) find(of cache.ReportedSet) *set {
 	return nil
 }
 
+// empty reports whether the view has no member of a wildcard set or collection.
+func (v *subscriptions) empty(key string) bool {
+	return v.w.Generation().Type(key).Wildcard.Count() == 0
+}
+
+// present reports whether the view has a resource of a name.
+func (v *subscriptions) present(typeURL string, n *cache.Name) bool {
+	return v.w.Generation().Type(typeURL).ByName.Get(n).Present()
+}
+
 // demandMembers handles a change in the demand of clients for the wildcard of a type.
 func (v *subscriptions) demandMembers(s *subscription, d cache.Demand, now time.Time) {
 	if !d.Wanted {
@@ -115,7 +113,7 @@ func (v *subscriptions) demandMembers(s *subscription, d cache.Demand, now time.
 			v.subscribeMembers(s, now)
 		}
 		s.wanted, s.lingerUntil = false, now
-		if s.branch == v.trunk {
+		if s.branch == v.trunk || !v.empty(s.typeURL) {
 			s.lingerUntil = now.Add(jitter(WildcardLinger(v.cfg.Linger)))
 		}
 		return
@@ -141,7 +139,7 @@ func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Tim
 		return
 	}
 	v.addName(s, d.Name, false) // has an effect only for a name that a snapshot restored
-	if s.branch != v.trunk && !v.w.RetainsUnused() {
+	if s.branch != v.trunk && !v.present(s.typeURL, d.Name) && !v.w.RetainsUnused() {
 		v.forget(s.typeURL, []*cache.Name{d.Name}, now)
 		return
 	}

@@ -44,7 +44,10 @@ func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, 
 // the view owns.
 func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) *viewSync {
 	v := &viewSync{control: control}
-	v.streams = streams{session: s, cfg: &s.cfg, w: w, log: log, node: node, events: make(chan event), trunk: newBranch()}
+	v.streams = streams{
+		session: s, cfg: &s.cfg, w: w, log: log, node: node, events: make(chan event),
+		trunk: newBranch(), aliveAfter: aliveAfter,
+	}
 	v.keptNames = make(map[string][]string)
 	v.linger = newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes)
 	cfg := reconcile.Config{
@@ -209,7 +212,9 @@ func (v *viewSync) open(ctx context.Context, b *branch, r role, now time.Time) (
 			return reconcile.Earlier(l.retryAt, now.Add(connectPoll))
 		}
 	}
-	v.divide(b, r, now)
+	if v.divide(b, r, now); !b.needs(r) {
+		return time.Time{}
+	}
 	if b != v.trunk && v.trunk.needs(main) && !v.session.limiter.spare(now) {
 		return now.Add(limiterPoll)
 	}
@@ -314,8 +319,10 @@ func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 			l.endLogged = true
 		}
 	}
+	if v.connected() {
+		v.clearAsked(b, role)
+	}
 	if role == auxiliary {
-		v.clearAsked(b)
 		return
 	}
 	if !v.connected() {
@@ -330,8 +337,8 @@ func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 // closed marks a stream as closed, and returns when to reopen it. fallBack means that the next one uses SotW.
 func (v *viewSync) closed(l *adsStream, err error, fallBack bool, now time.Time) time.Duration {
 	// An isolated stream that received a response may end at once again. Only one that was alive causes no backoff.
-	lasting := l.branch == v.trunk || l.open && now.Sub(l.openedAt) >= aliveAfter
-	served, held := lasting && l.served(now), lasting && l.open && now.Sub(l.openedAt) >= minHeld
+	lasting := l.branch == v.trunk || l.open && now.Sub(l.openedAt) >= v.aliveAfter
+	served, held := lasting && l.served(now), l.open && now.Sub(l.openedAt) >= minHeld
 	role, address := l.role, l.address
 	l.stream, l.open, l.notConnected, l.warnSilentAt = nil, false, false, time.Time{}
 	switch {
@@ -351,10 +358,11 @@ func (v *viewSync) closed(l *adsStream, err error, fallBack bool, now time.Time)
 	return wait
 }
 
-// clearAsked records that the names of the auxiliary stream are no longer requested (R136).
-func (v *viewSync) clearAsked(b *branch) {
+// clearAsked records that the names of a stream are no longer requested, while another stream of the view is open
+// (R136). Otherwise clients would be told that they do not exist, although the origin can no longer answer.
+func (v *viewSync) clearAsked(b *branch, r role) {
 	for _, s := range b.subs {
-		if s.namesRole == auxiliary {
+		if s.namesRole == r {
 			v.w.Asked(slices.Collect(maps.Keys(s.names)), time.Time{})
 		}
 	}

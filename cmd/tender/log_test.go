@@ -109,3 +109,19 @@ func TestB43_LibrariesLogToTheLog(t *testing.T) {
 		t.Errorf("the first record is %s, want the message", lines[0])
 	}
 }
+
+// TestB43_AnInvalidConfigurationEndsTheProcess: tender serve with an invalid configuration also ends if nobody reads its
+// stderr. Otherwise nothing would restart it.
+func TestB43_AnInvalidConfigurationEndsTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		blocked := blockedWriter{make(chan struct{})}
+		defer close(blocked.over)
+		h := hostFor([]string{"serve"})
+		h.environ = func() []string { return []string{"TENDER_ORIGIN=127.0.0.1:1", "TENDER_LISTEN=nonsense"} }
+		began := time.Now()
+		code := run(h, []string{"serve"}, io.Discard, blocked)
+		if took := time.Since(began); code != exitFailure || took > 2*lastWordsTime {
+			t.Errorf("tender serve ends after %v with %d, want %d after %v at most", took, code, exitFailure, 2*lastWordsTime)
+		}
+	})
+}

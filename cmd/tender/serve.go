@@ -32,14 +32,14 @@ func newServeCommand(h host) *cobra.Command {
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig(h.environ())
+			level := new(slog.LevelVar)
+			log, queue := newQueuedLogger(cmd.ErrOrStderr(), level, cfg.LogFormat)
+			cmd.SetErr(lastWords{queue}) // also for an error of the configuration
 			if err != nil {
 				return err
 			}
-			level := new(slog.LevelVar)
-			level.Set(cfg.LogLevel)
-			log, queue := newQueuedLogger(cmd.ErrOrStderr(), level, cfg.LogFormat)
-			cmd.SetErr(lastWords{queue})
 			defer queue.Flush(lastWordsTime)
+			level.Set(cfg.LogLevel)
 			logLibraries(log, os.Getenv("GRPC_GO_LOG_SEVERITY_LEVEL"))
 			signals, stop := receiveSignals()
 			defer stop()

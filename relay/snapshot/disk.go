@@ -37,6 +37,7 @@ type disk struct {
 
 	began   time.Time
 	stepped atomic.Int64 // the end of the last step, as a [time.Duration] since began
+	busy    atomic.Bool  // the goroutine makes a call
 
 	fault atomic.Pointer[diskFault] // nil if the last call that needs a usable directory found one
 }
@@ -63,7 +64,9 @@ func startDisk(log *slog.Logger) *disk {
 			select {
 			case c := <-d.calls:
 				d.step()
+				d.busy.Store(true)
 				err := c.run()
+				d.busy.Store(false) // before fault is read, see call
 				if f := d.fault.Load(); f != nil && f.hangs {
 					d.recover()
 				}
@@ -102,7 +105,12 @@ func (d *disk) call(run func() error) error {
 				late.Reset(left)
 				continue
 			}
-			return d.hang(since)
+			err := d.hang(since)
+			if d.busy.Load() {
+				return err
+			}
+			d.recover() // the call has ended meanwhile, perhaps before it could see the fault
+			late.Reset(patience)
 		}
 	}
 }
@@ -116,10 +124,19 @@ func (d *disk) hang(since time.Time) error {
 
 // fail records and logs that the directory is not usable, unless that is known.
 func (d *disk) fail(f *diskFault) {
-	if was := d.fault.Swap(f); was == nil || was.hangs != f.hangs {
-		d.log.Error("snapshot directory not usable; the relay serves without it and tries again", slog.Any("err", f.err))
-	} else {
-		f.since = was.since
+	for {
+		was := d.fault.Load()
+		known := was != nil && was.hangs == f.hangs
+		if known {
+			f.since = was.since // before others can read f
+		}
+		if !d.fault.CompareAndSwap(was, f) {
+			continue
+		}
+		if !known {
+			d.log.Error("snapshot directory not usable; the relay serves without it and tries again", slog.Any("err", f.err))
+		}
+		return
 	}
 }
 

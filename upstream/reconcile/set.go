@@ -262,10 +262,10 @@ func (s *Set) newFilter(now time.Time) *filter {
 	}
 }
 
-// answersQuery reports whether the origin mentions a name because the relay queries it.
+// answersQuery reports whether the origin mentions a name because the relay queries it, or requests it again.
 func (f *filter) answersQuery(name string) bool {
 	s := f.set
-	return s.isQueried(name) || s.QueriesFor != nil && s.QueriesFor.isQueried(name)
+	return s.isRequestedAgain(name) || s.isQueried(name) || s.QueriesFor != nil && s.QueriesFor.isQueried(name)
 }
 
 // mayRepeat reports whether the removal of a name may repeat an earlier one, because the relay has requested the name
@@ -291,6 +291,28 @@ func (s *Set) cancelRemoval(name string, now time.Time) {
 		s.startHold(now, s.group.cfg.HoldTime)
 	}
 	delete(s.byName, name)
+}
+
+// MoveTo moves the state of a name to another set of its type: another stream carries the name from now on. There the
+// relay requests it again, so a removal in the answer is no change at the origin.
+func (s *Set) MoveTo(to *Set, name string) {
+	change, pending := s.byName[name]
+	_, foreign := s.foreign[name]
+	s.markMentioned(name)
+	delete(s.byName, name)
+	delete(s.waiting, name)
+	delete(s.newNames, name)
+	if put(&to.requestedAgain, name, struct{}{}); foreign {
+		put(&to.foreign, name, struct{}{})
+	}
+	if !pending {
+		return
+	}
+	if change.state == held && to.heldUntil.Before(s.heldUntil) {
+		to.heldSince, to.heldUntil, to.alarmAt, to.secondLook = s.heldSince, s.heldUntil, s.alarmAt, false
+	}
+	to.record(name, change)
+	s.group.withRemovals[s] = struct{}{} // to log the end of its hold
 }
 
 // Infer records removals that the origin did not state. With alwaysHold, they are held even if they are few.

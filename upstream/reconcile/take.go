@@ -20,7 +20,7 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 		s.Progress.recordResponse(now, c.New > 0 || len(s.waiting) > waited, s.group.cfg.ColdWait)
 	}
 	m, before := &s.unmentioned, s.unmentionedCount()
-	if before+len(m.foreign) == 0 {
+	if before+len(m.foreign)+len(m.requestedAgain) == 0 {
 		return c, false
 	}
 	// Resources that are subscribed to by name prove nothing: an origin answers each subscription.

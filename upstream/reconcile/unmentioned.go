@@ -20,6 +20,7 @@ type unmentioned struct {
 	began          time.Time // start of the stream, or of the last Restart
 	withVersion    names     // sent to the origin in initial_resource_versions
 	withoutVersion names     // not sent, so that the origin does not state their removal
+	requestedAgain names     // moved from another stream, see MoveTo
 	lastMention    time.Time // last response since began with a first mention; zero without one
 
 	// foreign are names that a previous origin has stated and the connected one has not, on any stream.
@@ -73,6 +74,12 @@ func (m *unmentioned) isUnmentioned(name string) bool {
 	return with || without
 }
 
+// isRequestedAgain reports whether a name has moved from another stream, and the origin has not mentioned it since.
+func (m *unmentioned) isRequestedAgain(name string) bool {
+	_, again := m.requestedAgain[name]
+	return again
+}
+
 // isQueried reports whether a name is a target of the current query.
 func (m *unmentioned) isQueried(name string) bool {
 	_, queried := m.targets[name]
@@ -83,6 +90,7 @@ func (m *unmentioned) isQueried(name string) bool {
 func (m *unmentioned) markMentioned(name string) {
 	delete(m.withVersion, name)
 	delete(m.withoutVersion, name)
+	delete(m.requestedAgain, name)
 	delete(m.unanswered, name)
 	delete(m.foreign, name)
 }
