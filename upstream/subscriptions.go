@@ -277,6 +277,9 @@ func (v *subscriptions) dropIfUnused(s *subscription) {
 	if carried || unsent || s.wanted || s.prewarm || s.branch == v.trunk && wire.Known(s.typeURL) {
 		return
 	}
+	if s.branch.subs[s.typeURL] != s { // dropped before, and the branch may have another one now
+		return
+	}
 	v.group.Drop(s.members.Set)
 	v.group.Drop(s.byName.Set)
 	delete(s.branch.subs, s.typeURL)
