@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -66,5 +67,23 @@ func TestB15_C21_VersionsFitRequest(t *testing.T) {
 		if got := fitsRequest(tt.versions); got != tt.want {
 			t.Errorf("%s: versions fit a request: %t, want %t", tt.name, got, tt.want)
 		}
+	}
+}
+
+// TestB48_StalePartsDropNothing: a part that is isolated may be of a subscription that the branch has dropped since. The one
+// that has replaced it stays.
+func TestB48_StalePartsDropNothing(t *testing.T) {
+	v := comparing(t, slog.DiscardHandler, "1")
+	b := newBranch()
+	v.isolated = append(v.isolated, b)
+	dropped := v.sub(b, wire.RouteType)
+	v.dropIfUnused(dropped)
+	watch := v.w.View().Watch()
+	defer watch.Close()
+	watch.Subscribe(wire.RouteType, []string{"a"})
+	v.addName(v.sub(b, wire.RouteType), v.w.View().Find(wire.RouteType, []string{"a"})[0], false)
+	v.isolate(b, []part{{sub: dropped}}, epoch)
+	if got := b.subs[wire.RouteType]; got == nil || len(got.names) != 1 {
+		t.Errorf("the subscription of the branch is %v, want one name", got)
 	}
 }
