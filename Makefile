@@ -238,7 +238,7 @@ soak: ## Let everything fail at random for SOAK (5m), under CLIENTS (500); SEED=
 bench: build ## Measure the relay beside limits and peers: all scenarios, or SCENARIO=S1
 	cd bench && $(GOBUILD) -o ../bin/bench . && ../bin/bench -scenario '$(SCENARIO)' -commit '$(COMMIT)' $(ARGS)
 
-hostile: ## Measure what attacks cost clients beside them, and the relay (8 minutes)
+hostile: ## Measure what attacks cost clients beside them, and the relay (12 minutes)
 	@$(MAKE) bench SCENARIO=HOSTILE
 
 microbench: ## Run the benchmarks of functions that BENCH matches (all), each for BENCHTIME (1s)

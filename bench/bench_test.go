@@ -208,7 +208,7 @@ func leaveStalledAlone(t *testing.T, binary string) {
 // areAttacked runs each attack while a few clients are served.
 func areAttacked(t *testing.T, binary string) {
 	t.Parallel()
-	for _, r := range (options{scale: 0.02}).hostile().rows {
+	for _, r := range (options{scale: 0.02, tender: binary}).hostile().rows {
 		t.Run(r.label, func(t *testing.T) {
 			t.Parallel()
 			r.setup.clients = 10

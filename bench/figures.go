@@ -33,7 +33,7 @@ type figures struct {
 	cores         float64 // CPU seconds per second during the changes
 	connects      float64 // connections established per second
 	resumed       float64 // connections that resumed a TLS session, in %
-	join          float64 // time from connect to sync of one client, in ms: the longest of several clients
+	joined, join  float64 // time from connect to sync of one client, in ms: the median and the longest of several clients
 
 	origin *originFigures // cost of the control plane; nil if not measured
 

@@ -21,6 +21,10 @@ const attackers = 10
 // streams and names take less than the rest.
 const peerMiB = 600
 
+// mostOfOther is the maximum delay under an attack, as a multiple of the delay while another relay on the same machine
+// is attacked. Attackers and relays share the processors, which would not be so with hosts of their own.
+const mostOfOther = 1.5
+
 // mostOfPeace is the maximum delay during the attack with large Nodes, as a multiple of the delay before it.
 const mostOfPeace = 1.5
 
@@ -43,7 +47,14 @@ func (o options) hostile() scenario {
 		attacked := clusters(100, 100)
 		attacked.polled = true
 		attacked.environ = []string{"TENDER_LRS=aggregate", "TENDER_NODE_GROUP_BY=cluster"}
-		s.rows = append(s.rows, row{label: kind, kind: "tender", setup: attacked, act: o.underAttack(kind)})
+		s.rows = append(s.rows, row{label: kind, kind: "tender", setup: attacked, act: o.underAttack(kind, false)})
+		if attack.Compared(kind) {
+			other := kind + ", at another relay"
+			s.rows = append(s.rows, row{label: other, kind: "tender", setup: attacked, act: o.underAttack(kind, true)})
+			s.checks = append(s.checks,
+				check{what: "p50 delay", figure: p50, a: kind, b: other, most: mostOfOther},
+				check{what: "join", figure: joined, a: kind, b: other, most: mostOfOther})
+		}
 		s.checks = append(s.checks,
 			check{what: "p50 delay, times that in peace", figure: ratio(p50, inPeace(p50)), a: kind, most: mostOfPeace, reported: kind != "large Nodes"},
 			check{what: "p99 delay, times that in peace", figure: ratio(p99, inPeace(p99)), a: kind, most: mostOfPeace, reported: kind != "large Nodes"},
@@ -66,8 +77,9 @@ func ratio(a, b func(figures) float64) func(figures) float64 {
 }
 
 // underAttack returns an act. It measures changes and joining clients, starts the attack, measures changes while the
-// attack uses up its bursts, and then measures both again.
-func (o options) underAttack(kind string) func(*stage, *figures) error {
+// attack uses up its bursts, and then measures both again. The attack is on the relay, or on another one that serves
+// nobody else.
+func (o options) underAttack(kind string, elsewhere bool) func(*stage, *figures) error {
 	c := serve.Changes{TypeURL: content.Cluster, Count: o.scaled(100), Every: 20 * time.Millisecond}
 	until := c // long enough for the attack to use up the bursts of the rate limits
 	if until.Count *= 2; attack.Returns(kind) {
@@ -84,17 +96,13 @@ func (o options) underAttack(kind string) func(*stage, *figures) error {
 		if err := st.join(f.peace, joins); err != nil {
 			return err
 		}
-		attacker, err := process.StartRole(st.stderr, "attack")
-		if err != nil {
-			return err
-		}
-		defer attacker.Kill()
 		var before, after serve.Traffic
 		if err := st.changer.Call("Traffic", struct{}{}, &before); err != nil {
 			return err
 		}
-		order := attack.Order{Kind: kind, Address: st.addresses[0], Polls: st.polls, Connections: attackers}
-		if err := attacker.Call("Start", order, &struct{}{}); err != nil {
+		attacker, stop, err := o.startAttack(st, kind, elsewhere)
+		defer stop()
+		if err != nil {
 			return err
 		}
 		f.onset = new(figures)
@@ -113,6 +121,25 @@ func (o options) underAttack(kind string) func(*stage, *figures) error {
 		f.origin = &originFigures{streams: float64(after.Streams - before.Streams), requests: float64(after.Requests - before.Requests)}
 		return attacker.Call("Stop", struct{}{}, &struct{}{})
 	}
+}
+
+// startAttack starts an attack on the relay of a stage, or on another one. The caller must call stop.
+func (o options) startAttack(st *stage, kind string, elsewhere bool) (attacker *process.Process, stop func(), err error) {
+	target, strike := st, func() {}
+	if elsewhere {
+		if target, err = raise("tender", o.tender, st.setup); err != nil {
+			return nil, strike, err
+		}
+		strike = target.strike
+	}
+	if attacker, err = process.StartRole(st.stderr, "attack"); err != nil {
+		return nil, strike, err
+	}
+	order := attack.Order{Kind: kind, Address: target.addresses[0], Polls: target.polls, Connections: attackers}
+	return attacker, func() {
+		attacker.Kill()
+		strike()
+	}, attacker.Call("Start", order, &struct{}{})
 }
 
 // followBusy is follow, and also measures the CPU seconds per second that the servers use.

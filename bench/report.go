@@ -172,6 +172,8 @@ var columns = []struct {
 		}
 		return f.onset.p99
 	}},
+	{"join, ms", joined},
+	{"in peace", inPeace(joined)},
 	{"longest join, ms", func(f figures) float64 { return f.join }},
 	{"in peace", inPeace(func(f figures) float64 { return f.join })},
 	{"listens after, ms", func(f figures) float64 { return f.listening }},

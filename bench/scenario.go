@@ -58,6 +58,7 @@ func grown(f figures) float64    { return f.grown }
 func held(f figures) float64     { return f.held }
 func reached(f figures) float64  { return f.reached }
 func cores(f figures) float64    { return f.cores }
+func joined(f figures) float64   { return f.joined }
 
 // changing returns an act that connects all clients, makes the changes c and measures their delivery.
 func changing(c serve.Changes) func(*stage, *figures) error {

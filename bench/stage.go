@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -244,15 +245,17 @@ func (st *stage) open(n int) (time.Duration, error) {
 	return time.Unix(0, p.Last).Sub(start), err
 }
 
-// join connects n further clients, one after the other, and records the longest time until one is in sync.
+// join connects n further clients, one after the other, and records the median and the longest time until one is in sync.
 func (st *stage) join(f *figures, n int) error {
+	var all []float64
 	for range n {
 		took, err := st.open(st.opened + 1)
 		if err != nil {
 			return err
 		}
-		f.join = max(f.join, milliseconds(took))
+		all = append(all, milliseconds(took))
 	}
+	f.joined, f.join = median(all), slices.Max(all)
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/intern"
 	"github.com/xdstender/tender/cache/quota"
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // Config configures the views of a node group. The zero value is valid.
@@ -82,21 +83,16 @@ func (v *View) Cohorts() int { return v.cfg.Cohorts }
 // Generation returns the newest version of the view.
 func (v *View) Generation() *Generation { return v.current.Load() }
 
-// Unknown returns how many of the names of a type are not in the index. It stops counting at most + 1.
-func (v *View) Unknown(typeURL string, names []string, most int) (unknown int) {
+// Unknown returns how many of the names and globs of a type are not in the index. The wildcard counts as known.
+func (v *View) Unknown(typeURL string, names []string) (unknown int) {
 	x := &v.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	t := x.types[typeURL]
-	if t == nil {
-		return min(len(names), most+1)
-	}
 	for _, name := range names {
-		if t.names[name] != nil {
-			continue
-		}
-		if unknown++; unknown > most {
-			break
+		known := name == wire.Wildcard || t.find(name) != nil || wire.Glob(name) && x.types[Collection(typeURL, name)] != nil
+		if !known {
+			unknown++
 		}
 	}
 	return unknown

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -9,6 +10,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache/quota"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 // TestB35_QuotasCountRandomSubscriptions subscribes and unsubscribes streams of two views at random. The quota of an origin
@@ -155,4 +158,17 @@ func TestB35_NamesOfAPeer(t *testing.T) {
 	if room := also.Room(); room != 7 {
 		t.Errorf("room for %d names, want the remainder of half", room)
 	}
+}
+
+// B.35: names and globs that the node group has are known, whoever subscribed to them, and so is the wildcard.
+func TestB35_UnknownNames(t *testing.T) {
+	const typeURL, glob = wire.ClusterType, "xdstp://a/envoy.config.cluster.v3.Cluster/%d/*"
+	view, _ := New(Config{})
+	ask := []string{wire.Wildcard, "a", "b", fmt.Sprintf(glob, 1), fmt.Sprintf(glob, 2)}
+	check.Equal(t, "unknown names of an unknown type", view.Unknown(typeURL, ask), 4)
+	w := view.Watch()
+	w.Subscribe(typeURL, []string{"a"})
+	w.SubscribeAll(Collection(typeURL, fmt.Sprintf(glob, 1)))
+	check.Equal(t, "unknown names", view.Unknown(typeURL, ask), 2)
+	check.Equal(t, "unknown names of another type", view.Unknown(wire.EndpointType, ask), 4)
 }

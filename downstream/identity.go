@@ -145,7 +145,7 @@ func (s identification) applyIdentity(ident *identity) error {
 	}
 	s.adoptIdentity(ident)
 	s.watch = ident.group.View.WatchFunc(s.resourceChanged)
-	s.watch.SetPeer(guard.PeerName(guard.PeerOf(s.rpc.Context())))
+	s.watch.SetPeer(s.peer)
 	s.agent, s.wrap, s.ttl = ident.agent, ident.wrap, ident.ttl
 	s.client = &client{
 		Client: subscription.Client{

@@ -138,20 +138,19 @@ type limitCheck struct {
 
 // An overLimit has the names over one limit, with the error of the first of them.
 type overLimit struct {
+	limit guard.Limit
 	names []string
 	err   error
 }
 
-// addOver adds a name that is over the limit of an error.
-func (k *limitCheck) addOver(text string, err error) {
-	limit, _ := guard.LimitOf(err)
-	for i := range k.over {
-		if l, _ := guard.LimitOf(k.over[i].err); l == limit {
-			k.over[i].names = append(k.over[i].names, text)
-			return
-		}
+// addOver adds a name that is over a limit. It calls errorOf for the first name only: a client may send many.
+func (k *limitCheck) addOver(text string, limit guard.Limit, errorOf func() error) {
+	i := slices.IndexFunc(k.over, func(o overLimit) bool { return o.limit == limit })
+	if i < 0 {
+		i = len(k.over)
+		k.over = append(k.over, overLimit{limit: limit, err: errorOf()})
 	}
-	k.over = append(k.over, overLimit{[]string{text}, err})
+	k.over[i].names = append(k.over[i].names, text)
 }
 
 // A usage has the number of names that a stream keeps, and the number of globs among them.
@@ -214,21 +213,15 @@ func (k *limitCheck) addNew(c *client, sub *subscription.Subscription, added, un
 	total := u.names + len(added)
 	var plain []string
 	newGlobs := 0 // checked globs that no other client of the group is subscribed to
-	var tooMany error
-	if total > c.cfg.MaxNames {
-		tooMany = guard.Exceeds(guard.LimitNames, "%d resource names on one stream, at most %d are allowed", total,
-			c.cfg.MaxNames)
-	}
 	for _, text := range added {
-		var err error
-		switch {
-		case u.names >= c.cfg.MaxNames:
-			err = tooMany
-		case wire.Glob(text):
-			err = c.checkGlobLimits(sub.TypeURL, text, u.globs, &newGlobs)
+		if u.names >= c.cfg.MaxNames {
+			k.addOver(text, guard.LimitNames, func() error {
+				return guard.Exceeds(guard.LimitNames, "%d resource names on one stream, at most %d are allowed", total,
+					c.cfg.MaxNames)
+			})
+			continue
 		}
-		if err != nil {
-			k.addOver(text, err)
+		if wire.Glob(text) && !k.admitGlob(c, sub.TypeURL, text, u.globs, &newGlobs) {
 			continue
 		}
 		if u.add(text, 1); wire.Glob(text) {
@@ -242,10 +235,9 @@ func (k *limitCheck) addNew(c *client, sub *subscription.Subscription, added, un
 		k.within = append(k.within, plain...)
 		return
 	}
-	err := originQuotaError(c.Watch.Peer(), bound)
 	for _, text := range plain {
 		if _, isOver := slices.BinarySearch(over, text); isOver {
-			k.addOver(text, err)
+			k.addOver(text, guard.LimitOriginNames, func() error { return originQuotaError(c.Watch.Peer(), bound) })
 		} else {
 			k.within = append(k.within, text)
 		}
@@ -270,19 +262,25 @@ const (
 	maxGroupGlobs = 10_000
 )
 
-// checkGlobLimits returns an error if a glob is over a limit on a stream that has other globs already. If the glob is
-// new to the group, it counts it in newGlobs.
-func (c *client) checkGlobLimits(typeURL, glob string, others int, newGlobs *int) error {
+// admitGlob reports whether a glob is within the limits on a stream that has other globs already, and otherwise adds it
+// to those over a limit. If the glob is new to the group, it counts it in newGlobs.
+func (k *limitCheck) admitGlob(c *client, typeURL, glob string, others int, newGlobs *int) bool {
 	if others >= maxGlobs {
-		return guard.Exceeds(guard.LimitGlobs, "more than %d globs on one stream", maxGlobs)
+		k.addOver(glob, guard.LimitGlobs, func() error {
+			return guard.Exceeds(guard.LimitGlobs, "more than %d globs on one stream", maxGlobs)
+		})
+		return false
 	}
 	if unfollowed, all := c.Watch.CountUnsubscribed([]string{cache.Collection(typeURL, glob)}); unfollowed > 0 {
 		if all+*newGlobs >= maxGroupGlobs {
-			return guard.Exceeds(guard.LimitGroupGlobs, "more than %d globs in one node group", maxGroupGlobs)
+			k.addOver(glob, guard.LimitGroupGlobs, func() error {
+				return guard.Exceeds(guard.LimitGroupGlobs, "more than %d globs in one node group", maxGroupGlobs)
+			})
+			return false
 		}
 		*newGlobs++
 	}
-	return nil
+	return true
 }
 
 // sortedSet returns the distinct texts in order.
@@ -352,7 +350,8 @@ func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string
 	for _, other := range s.subs {
 		room -= len(other.OverLimit)
 	}
-	first := ""
+	s.overLimitAt = time.Now()
+	first, message := "", status.Convert(err).Message()
 	for _, text := range names {
 		if _, recorded := sub.OverLimit[text]; recorded {
 			n--
@@ -370,7 +369,7 @@ func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string
 		text = strings.Clone(text) // a part of a larger string would keep all of it in memory
 		sub.OverLimit[text] = struct{}{}
 		if sub.Errors {
-			sub.AddError(text, codes.ResourceExhausted, status.Convert(err).Message())
+			sub.AddError(text, codes.ResourceExhausted, message)
 		}
 	}
 	if len(names) > 0 {
@@ -385,12 +384,21 @@ func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string
 		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
 			slog.String("type_url", sub.TypeURL), slog.String("limit", limit.String()),
 			slog.Int("refused", n), slog.String("name", first),
-			slog.String("err", status.Convert(err).Message()), l.Suppressed())
+			slog.String("err", message), l.Suppressed())
 	}
 }
 
-// admitOverLimit subscribes to recorded names while usage is below the limits again.
-func (s receiver) admitOverLimit() {
+// overLimitPause is the time after which the recorded names of a stream are checked again if the stream has as many
+// names as before, since other clients may have fewer. A check takes long.
+const overLimitPause = time.Second
+
+// admitOverLimit subscribes to recorded names while usage is below the limits again. before is the usage before the
+// request.
+func (s receiver) admitOverLimit(before usage, now time.Time) {
+	if u := s.usage(); u.names >= before.names && u.globs >= before.globs && now.Before(s.overLimitAt.Add(overLimitPause)) {
+		return
+	}
+	s.overLimitAt = now
 	for _, sub := range s.subs {
 		if len(sub.OverLimit) == 0 || s.nameCount() >= s.cfg.MaxNames {
 			continue

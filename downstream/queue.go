@@ -12,12 +12,13 @@ import (
 // A queue holds the streams that may have something to send. A few workers serve them. Waking a goroutine per stream
 // for each delivery would cost half as much CPU as the transport.
 //
-// Streams that were sent no response yet wait in a separate line. Their first responses are large, and many of them at
-// once must not delay changes for the other streams (B.35).
+// Newcomers, which are streams that were sent no response yet, and streams with a request of many names wait in separate
+// lines, one for each peer, which take turns. Their turns are long. Many of them at once must delay neither changes for
+// the other streams, nor the newcomers of other peers (B.35).
 type queue struct {
 	mu          sync.Mutex
-	served      fifo
-	newcomers   fifo
+	served      fifo[*stream]
+	newcomers   peerLines
 	servedTurns int // turns of served streams since the last turn of a newcomer
 	workers     int // running workers; they exit when the queue is empty
 	maxWorkers  int // set by the first worker, because reading GOMAXPROCS takes a lock of the runtime
@@ -31,30 +32,68 @@ type queue struct {
 // turnsPerNewcomer is how many turns served streams get for each turn of a newcomer while both wait.
 const turnsPerNewcomer = 8
 
-// A fifo is a first-in, first-out queue of streams.
-type fifo struct {
-	streams []*stream // waiting streams from index next on; nil before
+// A fifo is a first-in, first-out queue.
+type fifo[E any] struct {
+	waiting []E // from index next on; zero before
 	next    int
 }
 
-func (l *fifo) size() int { return len(l.streams) - l.next }
+func (l *fifo[E]) size() int { return len(l.waiting) - l.next }
 
-func (l *fifo) push(s *stream) {
-	if len(l.streams) == cap(l.streams) && l.next > len(l.streams)/2 {
-		// Under load the queue may never become empty, so move the waiting streams to the front.
-		n := copy(l.streams, l.streams[l.next:])
-		clear(l.streams[n:])
-		l.streams, l.next = l.streams[:n], 0
+func (l *fifo[E]) push(e E) {
+	if len(l.waiting) == cap(l.waiting) && l.next > len(l.waiting)/2 {
+		// Under load the queue may never become empty, so move what waits to the front.
+		n := copy(l.waiting, l.waiting[l.next:])
+		clear(l.waiting[n:])
+		l.waiting, l.next = l.waiting[:n], 0
 	}
-	l.streams = append(l.streams, s)
+	l.waiting = append(l.waiting, e)
 }
 
-func (l *fifo) pop() *stream {
-	s := l.streams[l.next]
-	l.streams[l.next] = nil
-	if l.next++; l.next == len(l.streams) {
-		l.streams, l.next = l.streams[:0], 0
+func (l *fifo[E]) pop() E {
+	var zero E
+	e := l.waiting[l.next]
+	l.waiting[l.next] = zero
+	if l.next++; l.next == len(l.waiting) {
+		l.waiting, l.next = l.waiting[:0], 0
 	}
+	return e
+}
+
+// peerLines are queues of streams, one for each peer. The peers take turns, so that one with many streams does not delay
+// the others.
+type peerLines struct {
+	lines map[string]*fifo[*stream] // by peer; none is empty
+	peers fifo[string]              // those with a line, in the order of their turns
+	all   int                       // number of streams
+}
+
+func (l *peerLines) size() int { return l.all }
+
+func (l *peerLines) push(s *stream) {
+	line := l.lines[s.peer]
+	if line == nil {
+		if l.lines == nil {
+			l.lines = make(map[string]*fifo[*stream])
+		}
+		line = new(fifo[*stream])
+		l.lines[s.peer] = line
+		l.peers.push(s.peer)
+	}
+	line.push(s)
+	l.all++
+}
+
+func (l *peerLines) pop() *stream {
+	peer := l.peers.pop()
+	line := l.lines[peer]
+	s := line.pop()
+	if line.size() > 0 {
+		l.peers.push(peer)
+	} else {
+		delete(l.lines, peer)
+	}
+	l.all--
 	return s
 }
 
@@ -62,7 +101,7 @@ func (l *fifo) pop() *stream {
 func (q *queue) push(s *stream) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if s.served.Load() {
+	if s.served.Load() && !s.asksMany.Load() {
 		q.served.push(s)
 	} else {
 		q.newcomers.push(s)
@@ -100,7 +139,7 @@ func (q *queue) pop(afterTurn, sent bool) *stream {
 	}
 }
 
-// newcomerCount returns the number of queued streams that were sent no response yet.
+// newcomerCount returns the number of queued streams that were sent no response yet, or have a request of many names.
 func (q *queue) newcomerCount() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()

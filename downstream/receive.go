@@ -3,13 +3,13 @@ package downstream
 import (
 	"cmp"
 	"log/slog"
-	"math"
 	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
@@ -22,6 +22,9 @@ const (
 	maxQueuedRequests = 8
 	largeRequestNames = 1000
 )
+
+// manyNames is the number of names in a request beyond which the stream waits with the newcomers of its peer.
+const manyNames = 64
 
 // A queuedRequest is handled in the stream's turn.
 type queuedRequest struct {
@@ -45,12 +48,10 @@ func (s receiver) receiveNext(r *wire.Request) (more bool) {
 		s.receiveEnded(err)
 		return false
 	}
+	s.asked.Store(true)
 	ident := s.identification().identityIn(r)
-	done := s.awaitShare(r)
+	s.awaitNames(r)
 	more, wait := s.accept(r, ident)
-	if done != nil {
-		done()
-	}
 	if wait > 0 {
 		s.throttle(wait)
 	}
@@ -66,21 +67,31 @@ func (s receiver) throttle(wait time.Duration) {
 	}
 }
 
-// awaitShare waits for the CPU share of the client's peer if a request subscribes to more than largeRequestNames names
-// that are new to the client's group. A client can invent names faster than the relay can subscribe to them (B.35).
-// Names that other clients of the group use are cheap, so clients behind one address do not wait. The caller must not
-// hold the lock, and must call done after it has handled the request, unless done is nil.
-func (s receiver) awaitShare(r *wire.Request) (done func()) {
-	if len(r.Subscribe) <= largeRequestNames || s.lastNode.view == nil ||
-		s.lastNode.view.Unknown(r.TypeURL, r.Subscribe, largeRequestNames) <= largeRequestNames {
-		return nil
+// awaitNames waits until the budgets of names of the client's peer allow a request. A client can subscribe to names and
+// unsubscribe from them faster than the relay can (B.35). Names that other clients of the group use are cheap, so a fleet
+// behind one address does not wait. The caller must not hold the lock.
+func (s receiver) awaitNames(r *wire.Request) {
+	if s.lastNode.view == nil || listed(r) == 0 { // the Node was rejected, or the request is an answer
+		return
 	}
-	ctx := s.rpc.Context()
-	done, err := s.server.guard.Turn(ctx, guard.PeerName(guard.PeerOf(ctx)), math.MaxInt)
-	if err != nil {
-		return nil // the stream has ended
-	}
-	return done
+	s.lock.acquire() // not while other requests of the peer wait for this one: a send may block
+	kept := s.nameCount()
+	s.lock.release()
+	_ = s.server.guard.AwaitNames(s.rpc.Context(), s.peer, func() guard.NameCount {
+		n := countNames(r, s.lastNode.view)
+		n.Kept = kept
+		return n
+	}) // an error means that the stream has ended
+}
+
+// countNames counts the names of a request of a client that a view serves.
+func countNames(r *wire.Request, v *cache.View) guard.NameCount {
+	return guard.NameCount{Listed: listed(r), Unknown: v.Unknown(r.TypeURL, r.Subscribe)}
+}
+
+// listed returns how many names a request has. An answer that repeats those of the request before has none.
+func listed(r *wire.Request) int {
+	return len(r.Subscribe) + len(r.Unsubscribe) + len(r.InitialVersions)
 }
 
 // accept handles a request, or queues it. It reports whether more requests may follow, and how long to wait before the
@@ -105,8 +116,10 @@ func (s receiver) accept(r *wire.Request, ident *identity) (more bool, wait time
 		s.handleAnswer(sub, r, now)
 	default:
 		s.queued = append(s.queued, &queuedRequest{*r, ident})
-		if len(s.queued) > maxQueuedRequests ||
-			len(r.Subscribe)+len(r.Unsubscribe)+len(r.InitialVersions) > largeRequestNames {
+		if listed(r) > manyNames {
+			s.asksMany.Store(true)
+		}
+		if len(s.queued) > maxQueuedRequests || listed(r) > largeRequestNames {
 			s.handleQueued(now)
 		}
 		s.wake()
@@ -149,6 +162,7 @@ func (s receiver) handleQueued(now time.Time) {
 		s.account.Release(r.Size)
 	}
 	s.queued = nil
+	s.asksMany.Store(false)
 }
 
 // handle handles a request and the identity from its Node. The error ends the stream.
@@ -179,6 +193,7 @@ func (s receiver) handle(r *wire.Request, ident *identity, now time.Time) error 
 
 // applyRequest applies a request whose type and names were checked.
 func (s receiver) applyRequest(sub *subscription.Subscription, r *wire.Request, now time.Time) {
+	before := s.usage()
 	bytesRead, refused := sub.ApplyRequest(r, now)
 	if refused {
 		s.server.logNACK(s.client, r, sub.Refusal())
@@ -191,7 +206,7 @@ func (s receiver) applyRequest(sub *subscription.Subscription, r *wire.Request, 
 		s.client.log().Debug("request handled", slog.String("type_url", sub.TypeURL), slog.Bool("refused", refused),
 			slog.String("subscription", sub.String()))
 	}
-	s.admitOverLimit()
+	s.admitOverLimit(before, now)
 }
 
 // filterNames removes the names from a request that the client may not subscribe to. It does not change a request that

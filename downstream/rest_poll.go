@@ -410,6 +410,11 @@ func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Pee
 		return nil, err
 	}
 	defer ident.release()
+	if err := s.guard.AwaitNames(ctx, guard.PeerName(peer), func() guard.NameCount {
+		return countNames(&req.Request, ident.group.View)
+	}); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
 	p, err := s.newPoll(ident, req, peer)
 	if err != nil {
 		return nil, err

@@ -53,6 +53,38 @@ func TestB35_NewcomersWaitInOrderBehindServedStreams(t *testing.T) {
 	}
 }
 
+// B.35: newcomers of different peers get turns alternately, each peer's in order. A stream that was served waits with the
+// newcomers of its peer while it has a request of many names.
+func TestB35_NewcomersOfPeersTakeTurns(t *testing.T) {
+	q := &queue{workers: runtime.GOMAXPROCS(0)} // so push starts no worker
+	names := make(map[*stream]string)
+	push := func(peer string, n int, served bool) {
+		s := &stream{peer: peer}
+		s.served.Store(served)
+		s.asksMany.Store(served)
+		names[s] = fmt.Sprint(peer, n)
+		q.push(s)
+	}
+	for n := range 4 {
+		push("a", n, n%2 == 1)
+	}
+	push("b", 0, false)
+	push("b", 1, true)
+	push("c", 0, false)
+	want := []string{"a0", "b0", "c0", "a1", "b1", "a2", "a3"}
+	check.Equal(t, "queued newcomers", q.newcomerCount(), len(want))
+	var got []string
+	for s := q.pop(false, false); s != nil; s = q.pop(true, true) {
+		got = append(got, names[s])
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("turns in the order %q, want %q", got, want)
+	}
+	if n := len(q.newcomers.lines); n != 0 {
+		t.Errorf("%d empty lines are kept", n)
+	}
+}
+
 // B.12: changes while a response is unanswered are counted as coalesced, and sent in one response after the answer.
 func TestB12_CoalescedChangesAreCounted(t *testing.T) {
 	const changes = 10

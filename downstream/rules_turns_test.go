@@ -137,7 +137,7 @@ func TestBusyQueueStaysSmall(t *testing.T) {
 		}
 		q.push(s)
 	}
-	if got := cap(q.newcomers.streams); got > 4*len(all) {
+	if got := cap(q.newcomers.lines[""].waiting); got > 4*len(all) {
 		t.Errorf("the queue has capacity for %d streams, want at most %d", got, 4*len(all))
 	}
 }

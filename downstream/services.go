@@ -30,7 +30,7 @@ type loadService struct{ *Server }
 
 // StreamLoadStats implements the gRPC service.
 func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadStatsServer) error {
-	leave, err := s.enterStream(rpc.Context())
+	leave, err := s.enterStream(guard.PeerName(guard.PeerOf(rpc.Context())))
 	if err != nil {
 		return s.streamEnded(rpc.Context(), "", err)
 	}

@@ -26,13 +26,17 @@ type stream struct {
 	cfg     *Config
 	rpc     grpc.ServerStream
 	account *guard.Account // of its connection; nil if its memory is not charged
+	peer    string         // name of its peer
 	typeURL string         // of its only type; empty on an aggregated stream
 	delta   bool
 	number  uint64 // unique in the server
 
 	turn   turnState
 	served atomic.Bool // same as sent, but readable without the lock
-	result chan error  // one slot: the status of a stream that has ended, for wait
+	asked  atomic.Bool // a request was received, which may wait for the share of its peer
+
+	asksMany atomic.Bool // a queued request has more than manyNames
+	result   chan error  // one slot: the status of a stream that has ended, for wait
 
 	grantStale chan struct{} // one slot: the grant must be renewed, for wait; nil if grants never change
 
@@ -56,6 +60,7 @@ type stream struct {
 	nonces       uint64
 	timer        *time.Timer // wakes the stream
 	timerArmed   bool        // the timer may be running
+	overLimitAt  time.Time   // when names over a limit were last checked or recorded
 
 	timerAt         time.Time         // when the timer fires, if it is armed
 	startGeneration *cache.Generation // see updateStartGeneration

@@ -65,7 +65,7 @@ func (s *stream) run() error {
 // start registers the stream, or rejects it. If there is no error, the caller must call *leave when the stream has
 // ended.
 func (s *stream) start(leave *func()) error {
-	leaveServer, err := s.server.enterStream(s.rpc.Context())
+	leaveServer, err := s.server.enterStream(s.peer)
 	if err != nil {
 		return err
 	}
@@ -177,7 +177,7 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	case s.ended, s.lifetime().endIfDue(now):
 		return true
 	case s.watch == nil:
-		if !now.Before(s.startedAt.Add(s.cfg.FirstRequestTimeout)) {
+		if !s.asked.Load() && !now.Before(s.startedAt.Add(s.cfg.FirstRequestTimeout)) {
 			s.end(guard.Ended(guard.EndedSilent, codes.DeadlineExceeded, "no request within %v", s.cfg.FirstRequestTimeout))
 		}
 		return true
@@ -223,6 +223,7 @@ func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *s
 		cfg:            &s.cfg,
 		rpc:            rpc,
 		account:        guard.AccountOf(rpc.Context()),
+		peer:           guard.PeerName(guard.PeerOf(rpc.Context())),
 		typeURL:        typeURL,
 		delta:          delta,
 		requestLimiter: rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
@@ -236,8 +237,8 @@ func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *s
 }
 
 // enterStream counts a stream against the limits, or rejects it. The caller must call leave when the stream ends.
-func (s *Server) enterStream(ctx context.Context) (leave func(), err error) {
-	end, err := s.guard.EnterStream(guard.PeerName(guard.PeerOf(ctx)))
+func (s *Server) enterStream(peer string) (leave func(), err error) {
+	end, err := s.guard.EnterStream(peer)
 	if err != nil {
 		return nil, err
 	}

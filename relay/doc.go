@@ -67,8 +67,8 @@
 //
 // Locks for connections, clients and groups:
 //
-//   - guard.connections guards the connections of hosts, guard.nodes the large Nodes of a peer, and guard.nodeCache the
-//     large Nodes of a connection.
+//   - guard.connections guards the connections of hosts, guard.nodes the large Nodes of a peer, guard.names its
+//     budgets of names, and guard.nodeCache the large Nodes of a connection.
 //   - guard.handshakes guards turns of TLS handshakes. The holder passes a turn on by closing a channel.
 //   - downstream.pollHistory has the sets that REST pollers were sent.
 //   - loadreport.groups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine

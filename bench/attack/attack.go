@@ -36,12 +36,22 @@ var kinds = map[string]func(*attacker) error{
 	"health watches":     (*attacker).watches,
 	"node groups":        (*attacker).groups,
 	"invented names":     (*attacker).inventedNames,
+	"further names":      (*attacker).furtherNames,
+	"further globs":      (*attacker).furtherGlobs,
+	"other names":        (*attacker).otherNames,
+	"same names":         (*attacker).sameNames,
 	"polls":              (*attacker).polls,
 	"load reports":       (*attacker).loadReports,
 }
 
 // Returns reports whether the attack consists of many short connections, which the client or the server closes.
 func Returns(kind string) bool { return kind == "connections" || kind == "pings" }
+
+// Compared reports whether the cost of the attack for other clients is compared with the same attack on another server.
+// Otherwise it is compared with peace.
+func Compared(kind string) bool {
+	return slices.Contains([]string{"further names", "further globs", "other names", "same names"}, kind)
+}
 
 // Kinds returns the names of all attacks, sorted.
 func Kinds() []string { return slices.Sorted(maps.Keys(kinds)) }

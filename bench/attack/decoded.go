@@ -100,8 +100,10 @@ func (a *attacker) newNodes(fields int) error {
 // changedNodes changes the Node in each request of a stream.
 func (a *attacker) changedNodes() error {
 	name := []string{content.Name(content.Cluster, 0)}
-	return a.onManyStreams(func(int) *discoverypb.DeltaDiscoveryRequest {
-		return &discoverypb.DeltaDiscoveryRequest{Node: change(nodeOf(fewFields)), TypeUrl: content.Cluster, ResourceNamesSubscribe: name}
+	return a.onStreams(50, func() nextRequest {
+		return func(int) *discoverypb.DeltaDiscoveryRequest {
+			return &discoverypb.DeltaDiscoveryRequest{Node: change(nodeOf(fewFields)), TypeUrl: content.Cluster, ResourceNamesSubscribe: name}
+		}
 	})
 }
 

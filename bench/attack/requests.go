@@ -43,21 +43,27 @@ func (a *attacker) connect(opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 // smallRequests alternately subscribes to a name and unsubscribes from it.
 func (a *attacker) smallRequests() error {
 	name := []string{content.Name(content.Cluster, 0)}
-	return a.onManyStreams(func(n int) *discoverypb.DeltaDiscoveryRequest {
-		r := &discoverypb.DeltaDiscoveryRequest{Node: node, TypeUrl: content.Cluster}
-		if n%2 == 0 {
-			r.ResourceNamesSubscribe = name
-		} else {
-			r.ResourceNamesUnsubscribe = name
-		}
-		return r
-	})
+	return a.onStreams(50, func() nextRequest { return inAndOut(name) })
 }
 
-// onManyStreams sends requests on many streams without waiting for responses. request returns the nth request of each
-// stream.
-func (a *attacker) onManyStreams(request func(n int) *discoverypb.DeltaDiscoveryRequest) error {
-	const streams = 50
+// inAndOut returns requests that alternately subscribe to names and unsubscribe from them.
+func inAndOut(names []string) nextRequest {
+	return func(n int) *discoverypb.DeltaDiscoveryRequest {
+		r := &discoverypb.DeltaDiscoveryRequest{Node: node, TypeUrl: content.Cluster}
+		if n%2 == 0 {
+			r.ResourceNamesSubscribe = names
+		} else {
+			r.ResourceNamesUnsubscribe = names
+		}
+		return r
+	}
+}
+
+// A nextRequest returns the nth request of a stream.
+type nextRequest func(n int) *discoverypb.DeltaDiscoveryRequest
+
+// onStreams sends requests on a number of streams without waiting for responses. requests is called for each stream.
+func (a *attacker) onStreams(streams int, requests func() nextRequest) error {
 	client, hangUp, err := a.caller()
 	if err != nil {
 		return err
@@ -65,7 +71,7 @@ func (a *attacker) onManyStreams(request func(n int) *discoverypb.DeltaDiscovery
 	defer hangUp()
 	ended := make(chan error, streams)
 	for range streams {
-		go func() { ended <- a.askAgain(client, request) }() // the loop below waits for it
+		go func() { ended <- a.askAgain(client, requests()) }() // the loop below waits for it
 	}
 	for range streams {
 		err = <-ended
@@ -74,7 +80,7 @@ func (a *attacker) onManyStreams(request func(n int) *discoverypb.DeltaDiscovery
 }
 
 // askAgain opens a stream and sends requests until it ends. It discards the responses.
-func (a *attacker) askAgain(client discoverypb.AggregatedDiscoveryServiceClient, request func(n int) *discoverypb.DeltaDiscoveryRequest) error {
+func (a *attacker) askAgain(client discoverypb.AggregatedDiscoveryServiceClient, request nextRequest) error {
 	stream, err := client.DeltaAggregatedResources(a.ctx)
 	if err != nil {
 		return err

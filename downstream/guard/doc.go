@@ -16,6 +16,7 @@
 //	account.go    accounts of connections and hosts
 //	node.go       bounds of a Node before it is decoded
 //	nodes.go      accounts of Nodes while they are decoded or kept
+//	names.go      rate limits of the names in requests
 //	peer.go       the identity that usage is charged to: the certificate, or else the host
 //	guard.go      the composed Guard; the limit of streams and polls
 //	failed.go     counts and logs connections that fail before a request
@@ -37,10 +38,10 @@
 // All exported methods may be called from any goroutine. The goroutine that reads a connection owns the frame parser
 // state. [Account.Hold] and [Account.Release] are atomic and take a lock only beyond 64 KiB for a connection.
 //
-// There are four locks: connections.mu (connections, hosts and claimed bytes), handshakes.mu (turns), nodes.mu (bytes
-// of large Nodes) and nodeCache.mu (Nodes of a connection). The only nesting is that nodeCache.mu is held while
-// nodes.mu is taken. Nothing blocks while one is held. The package starts no goroutine. Pauses end with the connection,
-// the poll's context or the drain.
+// There are five locks: connections.mu (connections, hosts and claimed bytes), handshakes.mu (turns), nodes.mu (bytes
+// of large Nodes), names.mu (budgets of names) and nodeCache.mu (Nodes of a connection). The only nesting is that
+// nodeCache.mu is held while nodes.mu is taken. Nothing blocks while one is held. The package starts no goroutine. Pauses
+// end with the stream or connection, the poll's context or the drain.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package guard

@@ -47,6 +47,7 @@ type Guard struct {
 	connections connections
 	handshakes  handshakes
 	nodes       nodes
+	names       names
 	streams     *quota.Pool // of all services, and polls
 }
 
@@ -58,6 +59,7 @@ func New(cfg Config) *Guard {
 		connections: newConnections(cfg.Limits),
 		handshakes:  newHandshakes(),
 		nodes:       nodes{maxTurns: max(1, runtime.GOMAXPROCS(0)/2), peers: make(map[string]*peerNodes)},
+		names:       newNames(cfg.Limits),
 		streams:     quota.NewPool(cfg.MaxStreams, quota.Tenth(cfg.MaxStreams)),
 	}
 }
@@ -124,7 +126,10 @@ func (g *Guard) UnaryInterceptor(
 	return answer, err
 }
 
-var errThrottled = errors.New("too many frames or connections in a short time")
+var (
+	errThrottled    = errors.New("too many frames or connections in a short time")
+	errTooManyNames = errors.New("too many names in a short time")
+)
 
 // reportThrottled counts and logs that a peer has become rate-limited, if began is set.
 func (g *Guard) reportThrottled(peer string, began bool) {
@@ -164,6 +169,15 @@ func (g *Guard) enterConnection(peer string) (leave func(), err error) {
 // The caller must call done after the work. The error is that of ctx, if it ends before.
 func (g *Guard) Turn(ctx context.Context, peer string, bytes int) (done func(), err error) {
 	return g.nodes.turn(ctx, peer, otherWork, bytes)
+}
+
+// AwaitNames waits until the budgets of a peer allow a request with names, and charges it. The requests of a peer wait in
+// order. Their sum counts: many small requests wait as long as a large one. count is called again while the request
+// waits. The caller must not hold a lock. The error is that of ctx, if it ends before. A drain ends the wait.
+func (g *Guard) AwaitNames(ctx context.Context, peer string, count func() NameCount) error {
+	return g.names.await(ctx, g.cfg.Draining, peer, count, func() {
+		g.Counters.Rejected("client rate-limited", LimitNameRate, peer, errTooManyNames)
+	})
 }
 
 // WithNode decodes a client's Node and calls use with it. It returns the kept Node, which the stream must release. use

@@ -55,6 +55,7 @@ const (
 	LimitPeerConnections // of one peer
 	LimitUnread          // bytes of buffered requests
 	LimitFrames          // frames a second; counted when a client becomes rate-limited
+	LimitNameRate        // names a second in requests; counted when a peer becomes rate-limited
 	limits
 )
 
@@ -62,7 +63,7 @@ var limitNames = [limits]string{
 	"TENDER_MAX_STREAMS", "TENDER_MAX_NAMES", "name_bytes", "TENDER_MAX_REQUEST_BYTES", "types", "globs", "group_globs",
 	"TENDER_MAX_GROUPS", "TENDER_MAX_GROUPS_PER_CLIENT", "TENDER_MAX_ORIGIN_NAMES", "node_bytes",
 	"TENDER_MAX_CONNECTIONS", "TENDER_MAX_CONNECTIONS_PER_ADDRESS",
-	"buffered_bytes", "frame_rate",
+	"buffered_bytes", "frame_rate", "name_rate",
 }
 
 func (l Limit) String() string { return limitNames[l] }

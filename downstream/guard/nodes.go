@@ -20,7 +20,7 @@ type work int
 const (
 	decodeFirst work = iota // decode the first Node of a client
 	decodeLater             // decode a changed Node of a client
-	otherWork               // decode kept Nodes and polls, subscribe to many unknown names
+	otherWork               // decode kept Nodes and polls
 	works
 )
 

@@ -189,8 +189,8 @@ var sections = []section{
 			"Raise it when more clients connect to one relay, and it has the memory ([cost of " +
 				"clients](#cost-of-clients))."},
 		{"MAX_CONNECTIONS_PER_ADDRESS", "Maximum number of open connections per client IP address",
-			"As many may connect at once, and a fiftieth of them per second from then on. Raise it when clients " +
-				"connect through a balancer or NAT, which has one address."},
+			"As many may connect at once, with 500 resource names each, and a fiftieth of them per second from then on. " +
+				"Raise it when clients connect through a balancer or NAT, which has one address."},
 		{"MAX_STREAMS", "Maximum number of open streams of all services, and polls",
 			"While more than half are open, one client may have a tenth, and at least 100. A client is an identity of " +
 				"a certificate, or else an IP address. Raise it together with `TENDER_MAX_CONNECTIONS`."},

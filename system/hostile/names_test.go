@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -44,6 +46,39 @@ func TestB35_InventedNames(t *testing.T) {
 	has(v.of("neighbour", "127.0.0.4"), "new")
 	if n := v.Stats().Rejected[guard.LimitOriginNames]; n != refused {
 		t.Errorf("%d rejections are counted, want one for each of the %d clients above the limit", n, refused)
+	}
+}
+
+// TestB35_ManyNamesInSmallRequests: streams of one address that subscribe to further missing names or globs in each
+// request, and unsubscribe from others, are rate-limited by the sum of their names. A client of another address is served
+// new names meanwhile. (B.35)
+func TestB35_ManyNamesInSmallRequests(t *testing.T) {
+	const streams, requests, each = 20, 10, 450
+	for _, tt := range []struct{ name, typeURL, format string }{
+		{"names", relaytest.RouteType, "none-%d-%d"},
+		{"globs", relaytest.ClusterType, "xdstp://none/envoy.config.cluster.v3.Cluster/%d/%d/*"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			v := serve(t)
+			v.origin.Put(relaytest.Route("new", []string{"*"}, "a"))
+			v.during(func() {
+				for i := range streams {
+					c := v.of("neighbour", "127.0.0.3")
+					for n := range requests {
+						r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: tt.typeURL}
+						for k := range each {
+							r.ResourceNamesSubscribe = append(r.ResourceNamesSubscribe, fmt.Sprintf(tt.format, i*requests+n, k))
+							r.ResourceNamesUnsubscribe = append(r.ResourceNamesUnsubscribe, fmt.Sprintf(tt.format, i*requests+n-1, k))
+						}
+						c.Send(r)
+					}
+				}
+				v.await("the rate limit of names", func() bool { return v.Stats().Rejected[guard.LimitNameRate] > 0 })
+				c := v.of("neighbour", "127.0.0.4")
+				c.Subscribe(relaytest.RouteType, "new")
+				c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Contains(s.Names(relaytest.RouteType), "new") })
+			})
+		})
 	}
 }
 

@@ -19,6 +19,7 @@ type waiting struct {
 type keyIndex struct {
 	names map[string]names    // by key; nil until an addition has keys
 	keys  map[string][]string // by name
+	most  int                 // number of keys at which the served resources are counted again, which takes long
 }
 
 // build indexes the served resources on the first call.
@@ -64,13 +65,15 @@ func (i *keyIndex) drop(name string) {
 
 // update indexes the resources of an update that was applied. served is the number of served resources. Some leave the content
 // without an update, for example when their TTL is over: the index is built anew before it has many of these.
-func (i *keyIndex) update(u wire.Update, get func(name string) *wire.Resource, served int) {
+func (i *keyIndex) update(u wire.Update, get func(name string) *wire.Resource, served func() int) {
 	if i.names == nil {
 		return
 	}
-	if len(i.keys) > 2*served+16 {
-		*i = keyIndex{}
-		return
+	if len(i.keys) > i.most {
+		if i.most = 2*served() + 16; len(i.keys) > i.most {
+			*i = keyIndex{}
+			return
+		}
 	}
 	for name := range u.RemovedNames() {
 		i.drop(name)

@@ -363,7 +363,7 @@ func (s *Set) apply(u wire.Update) cache.Change {
 		s.group.clusterChanges++
 	}
 	c := s.content.Apply(u)
-	s.index.update(u, s.content.Get, s.content.Count())
+	s.index.update(u, s.content.Get, s.content.Count)
 	return c
 }
 

@@ -601,3 +601,31 @@ func BenchmarkTakeChangedListener(b *testing.B) {
 		}
 	}
 }
+
+// TestTheSizeOfASetIsRarelyCounted: counting the resources of an origin takes long, so it is not done for each update. An
+// index with many more resources than the set is built anew.
+func TestTheSizeOfASetIsRarelyCounted(t *testing.T) {
+	i, counted, served := keyIndex{}, 0, 1000
+	update := func() {
+		i.update(wire.Update{}, nil, func() int {
+			counted++
+			return served
+		})
+	}
+	update()
+	check.Equal(t, "counts without an index", counted, 0)
+	i.build(func(func(string) bool) {}, nil)
+	for n := range 2 * served {
+		i.keys[fmt.Sprint(n)] = []string{"key"}
+		update()
+	}
+	check.Equal(t, "counts while the index grows", counted, 1)
+	served = 0
+	for n := range 17 {
+		i.keys[fmt.Sprint("more ", n)] = []string{"key"}
+		update()
+	}
+	if check.Equal(t, "counts with an index that is too large", counted, 2); i.names != nil {
+		t.Error("an index with many resources that left the set is kept")
+	}
+}
