@@ -53,7 +53,7 @@ func (p point) String() string {
 var cpuTerms = []term{
 	{"a change", func(p point) float64 { return p.changes * p.kept() / float64(p.resources) }, "µs", 1e6},
 	{"a delivery", point.deliveries, "µs", 1e6},
-	{"more, if it is by name", func(p point) float64 {
+	{"a delivery, more if it is by name", func(p point) float64 {
 		if p.names == 0 {
 			return 0
 		}
@@ -78,9 +78,9 @@ var points = []point{
 	{1000, 100, 0, 1024, 4},
 	{2500, 100, 0, 1024, 4},
 	{1000, 100, 0, 1024, 20},
-	{1000, 100, 0, 8192, 4},
+	{500, 100, 0, 65536, 4},
 	{500, 100, 0, 256, 20},
-	{250, 2000, 0, 1024, 4},
+	{250, 1000, 0, 32768, 4},
 	{250, 10_000, 0, 256, 4},
 	{1000, 10_000, 50, 256, 400},
 	{2500, 10_000, 50, 256, 400},
@@ -190,10 +190,16 @@ func conclusion(r result, measured []point, rows []row, checks []checked) string
 		return fmt.Sprintf("\nNo model of memory: %v.\n", err)
 	}
 	var b strings.Builder
-	b.WriteString("\n### The model\n\n| | | |\n| --- | --- | ---: |\n")
+	b.WriteString("\n### The model\n\n| Term | coefficient | unit |\n| --- | ---: | --- |\n")
 	b.WriteString(c.rows("CPU") + m.rows("RSS"))
-	fmt.Fprintf(&b, "\nErrors of the fit: CPU %s, at most %s; RSS %s, at most %s.\n", percent(c.mean), percent(c.worst), percent(m.mean), percent(m.worst))
-	b.WriteString("\n| Check | CPU seconds a second | the model | off by | RSS, MiB | the model | off by |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+	b.WriteString("\n| Error of the fit | root mean square | at most |\n| --- | ---: | ---: |\n")
+	for _, e := range []struct {
+		cost string
+		fit  fit
+	}{{"CPU", c}, {"RSS", m}} {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", e.cost, percent(e.fit.mean), percent(e.fit.worst))
+	}
+	b.WriteString("\n| Check | CPU seconds a second | by the model | off by | RSS, MiB | RSS by the model | RSS off by |\n| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
 	for _, k := range checks {
 		cpu, rss := median(r.of(k.label, cores)), median(r.of(k.label, held))
 		fmt.Fprintf(&b, "| %s | %.3f | %.3f | %s | %s | %s | %s |\n", strings.TrimPrefix(k.label, "check: "),
@@ -202,11 +208,13 @@ func conclusion(r result, measured []point, rows []row, checks []checked) string
 	return b.String() + forecast(c, m)
 }
 
-// rows returns the coefficients of a fit as rows of a Markdown table.
+// rows returns the coefficients of a fit as rows of a Markdown table, without the terms that the fit has dropped.
 func (f fit) rows(cost string) string {
 	var b strings.Builder
 	for j, t := range f.terms {
-		fmt.Fprintf(&b, "| %s | %s | %s %s |\n", cost, t.what, number(f.coefficients[j]*t.many), t.unit)
+		if f.coefficients[j] > 0 {
+			fmt.Fprintf(&b, "| %s of %s | %s | %s |\n", cost, t.what, number(f.coefficients[j]*t.many), t.unit)
+		}
 	}
 	return b.String()
 }
@@ -214,17 +222,12 @@ func (f fit) rows(cost string) string {
 // forecast returns a table of the predicted cost of 10,000 to 1,000,000 clients, for two loads.
 func forecast(c, m fit) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n| Clients | of which each | relays, of at most %d clients | CPU seconds a second, of one of the lowest | RSS of it, MiB | CPU seconds a second, of all | RSS of all, GiB |\n", eachRelay)
-	b.WriteString("| ---: | --- | --- | ---: | ---: | ---: | ---: |\n")
+	fmt.Fprintf(&b, "\n| Fleet | relays, of at most %d clients | CPU seconds a second, of one of the lowest | RSS of it, MiB | CPU seconds a second, of all | RSS of all, GiB |\n", eachRelay)
+	b.WriteString("| --- | --- | ---: | ---: | ---: | ---: |\n")
 	for _, p := range []point{
 		{resources: 1000, bytes: 1024, changes: 1},
 		{resources: 10_000, names: 50, bytes: 256, changes: 100},
 	} {
-		each := "wants all by the wildcard"
-		if p.names > 0 {
-			each = fmt.Sprintf("wants %d by name", p.names)
-		}
-		each += fmt.Sprintf(", of %d of %d B, a change every %g s", p.resources, p.bytes, 1/p.changes)
 		for _, clients := range []int{10_000, 100_000, 1_000_000} {
 			p.clients = clients
 			levels := tree(p, eachRelay)
@@ -233,7 +236,7 @@ func forecast(c, m fit) string {
 				relays = append(relays, fmt.Sprint(l.relays))
 			}
 			lowest := levels[0].load
-			fmt.Fprintf(&b, "| %d | %s | %s | %.3f | %s | %s | %s |\n", clients, each, strings.Join(relays, " + "),
+			fmt.Fprintf(&b, "| %s | %s | %.3f | %s | %s | %s |\n", p, strings.Join(relays, " + "),
 				c.at(lowest), number(m.at(lowest)), number(c.over(levels)), number(m.over(levels)/1024))
 		}
 	}

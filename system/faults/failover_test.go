@@ -2,6 +2,7 @@ package faults_test
 
 import (
 	"fmt"
+	"log/slog"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/relay/relaytest/logs"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
@@ -40,10 +43,15 @@ func TestB40_NameWithABrokenAddress(t *testing.T) {
 	const name = "origin.test:18000"
 	hosts.Set(t, name, l.Addr().String(), plane.addr)
 	for i := 0; refused.Load() == 0; i++ { // half of the relays connect to the broken server first
-		r := run(t, relay.Options{}, "TENDER_ORIGIN=dns:///"+name)
+		log := new(logs.Log)
+		r := run(t, relay.Options{Logger: slog.New(slog.NewJSONHandler(log, nil))}, "TENDER_ORIGIN=dns:///"+name)
 		c := r.client(relaytest.Delta, fmt.Sprint("cold ", i))
 		subscribe(c)
 		served(t, 1000, c)
+		if refused.Load() > 0 {
+			check.Equal(t, "lines about the address", log.Count("origin address ends all streams"), 1)
+			r.counts(`tender_origin_streams_ended_total\{.*reason="RESOURCE_EXHAUSTED"\} [1-9].*`)
+		}
 	}
 }
 

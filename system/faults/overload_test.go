@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,7 +11,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
 )
 
@@ -156,5 +159,35 @@ func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 	}
 	if full := r.metric("tender_memory_utilization"); full < 0.8 {
 		t.Errorf("tender_memory_utilization is %v, want more than 0.8", full)
+	}
+}
+
+// TestB35_NamesBeyondTheRateAreSeen: a client that invents more names than the rate allows is in the log, in the status and in
+// the metric of the alert TenderLimitReached. Another client is served.
+func TestB35_NamesBeyondTheRateAreSeen(t *testing.T) {
+	t.Parallel()
+	origin := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	origin.Put(relaytest.Cluster("a"))
+	r := serve(t, "TENDER_ORIGIN="+origin.Addr())
+	inventor := r.client(relaytest.Delta, "inventor")
+	for i := range 3 { // the first may take the burst, and the second may exceed the budget
+		names := make([]string, 20_000)
+		for k := range names {
+			names[k] = fmt.Sprintf("none-%d-%d", i, k)
+		}
+		inventor.Subscribe(relaytest.RouteType, names...)
+	}
+	line := r.AwaitLine(0, "client rate-limited")
+	for _, want := range []string{"name_rate", "too many names in a short time", "127.0.0.1"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("the log has %s, want %s", line, want)
+		}
+	}
+	r.joins(t, "another", "a")
+	r.counts(`tender_client_refusals_total\{limit="name_rate"\} 1`)
+	var status admin.Status
+	check.OK(t, json.Unmarshal(r.page("/api/v1/status"), &status))
+	if got := fmt.Sprint(status.Rejections); !strings.Contains(got, "name_rate") {
+		t.Errorf("the status has the rejections %s, want name_rate", got)
 	}
 }
