@@ -268,7 +268,8 @@ func serveByTLS(t *testing.T, binary string) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if f.sync <= 0 || f.syncCPU <= 0 || f.totalCPU <= 0 || f.highestRSS <= 0 {
+			idle := strings.HasPrefix(r.label, "idle")
+			if idle != (f.heap > 0) || !idle && (f.sync <= 0 || f.syncCPU <= 0) || f.totalCPU <= 0 || f.highestRSS <= 0 {
 				t.Errorf("figures %+v", f)
 			}
 			if herd := f.peace != nil; herd != strings.HasPrefix(r.label, "herd") || herd && (f.p99 <= 0 || f.peace.p99 <= 0) {

@@ -96,8 +96,7 @@ func (st *stage) connect(f *figures, wait time.Duration) error {
 // No result depends on its exact length.
 const settle = 500 * time.Millisecond
 
-// idleFor replaces settle in S5. Within it, Tender returns the memory that it needed only while clients connected. The load
-// generator does not answer pings, so servers close its connections after 40 s.
+// idleFor replaces settle in S5. Within it, Tender returns the memory that it needed only while clients connected.
 const idleFor = 35 * time.Second
 
 // A baseline holds the counters of the servers before the measured changes.
