@@ -86,7 +86,7 @@ func watchMemory(ctx context.Context, read func() memory, release func(), log *s
 		warning.update(m)
 		if began := time.Now(); release != nil && burst.due(m, began) {
 			release()
-			burst.released(read(), time.Since(began))
+			burst.released(m, read(), time.Since(began))
 		}
 		select {
 		case <-tick.C:
@@ -116,9 +116,11 @@ func (w *memoryWarning) update(m memory) {
 }
 
 // When memory is returned to the operating system. A burst leaves buffers in pools, which are freed by the second
-// collection. Two collections at this interval return all of a burst within a minute.
+// collection, and stacks of goroutines, of which each collection returns a half. So releases follow each other while they
+// return memory.
 const (
-	releaseAfter = 20 * time.Second // without a garbage collection
+	releaseAfter = 10 * time.Second // without a garbage collection
+	releaseAgain = 30 * time.Second // the same, after a release that has returned less than a tenth
 	releaseShare = 100              // the pause after a release, as a multiple of its duration
 )
 
@@ -129,19 +131,23 @@ const (
 type burstMemory struct {
 	collections uint64    // at the last measurement
 	since       time.Time // when that number was first measured
+	after       time.Duration // without a collection, after which memory is returned
 	notBefore   time.Time // limits the cost of releases
 }
 
 // due reports whether memory is to be returned.
 func (b *burstMemory) due(m memory, now time.Time) bool {
 	if m.collections != b.collections {
-		b.collections, b.since = m.collections, now
+		b.collections, b.since, b.after = m.collections, now, releaseAfter
 	}
-	return now.Sub(b.since) >= releaseAfter && !now.Before(b.notBefore)
+	return now.Sub(b.since) >= b.after && !now.Before(b.notBefore)
 }
 
-// released records a release that took so long, with the memory use after it.
-func (b *burstMemory) released(m memory, took time.Duration) {
-	b.collections, b.since = m.collections, time.Now()
+// released records a release that took so long, with the memory use before and after it.
+func (b *burstMemory) released(before, now memory, took time.Duration) {
+	b.collections, b.since, b.after = now.collections, time.Now(), releaseAfter
+	if now.used > before.used/10*9 {
+		b.after = releaseAgain
+	}
 	b.notBefore = b.since.Add(releaseShare * took)
 }

@@ -75,7 +75,9 @@ func run(w io.Writer, runs [][]string, rerun bool) (passed bool, err error) {
 			if err != nil {
 				return false, err
 			}
-			g.passed, flaky = again, flaky+len(g.failed())
+			if g.passed = again; again {
+				flaky += len(g.failed())
+			}
 		}
 		passed = passed && g.passed
 	}
