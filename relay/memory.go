@@ -129,10 +129,10 @@ const (
 // tenth more than the burst has needed. A process in which garbage is collected often needs no release: its next heap is
 // as small as its live objects, and the runtime returns the rest.
 type burstMemory struct {
-	collections uint64    // at the last measurement
-	since       time.Time // when that number was first measured
+	collections uint64        // at the last measurement
+	since       time.Time     // when that number was first measured
 	after       time.Duration // without a collection, after which memory is returned
-	notBefore   time.Time // limits the cost of releases
+	notBefore   time.Time     // limits the cost of releases
 }
 
 // due reports whether memory is to be returned.
