@@ -73,13 +73,16 @@ func (r *Relay) Log() string { return r.log.String() }
 // Get returns the response body of a GET of the admin address. It fails the test if the status is not 200.
 func (r *Relay) Get(path string) []byte {
 	r.tb.Helper()
-	return getAdmin(r.tb, r.Admin, path)
+	return Page(r.tb, nil, r.Admin, path)
 }
 
-// getAdmin returns the response body of a GET of an admin address. It fails the test if the status is not 200.
-func getAdmin(tb relaytest.TB, admin, path string) []byte {
+// Page returns the response body of a GET of an admin address by an HTTP client; by one that closes its connection if the
+// client is nil. It fails the test if the status is not 200.
+func Page(tb relaytest.TB, client *http.Client, admin, path string) []byte {
 	tb.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience}
+	if client == nil {
+		client = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience}
+	}
 	resp, err := client.Get("http://" + admin + path)
 	if err != nil {
 		tb.Fatalf("relay: %v", err)
@@ -132,7 +135,7 @@ func StartRelayOf(tb relaytest.TB, binary, origin string, env ...string) *RelayP
 // Get returns the response body of a GET of the admin address. It fails the test if the status is not 200.
 func (p *RelayProcess) Get(path string) []byte {
 	p.tb.Helper()
-	return getAdmin(p.tb, p.Admin, path)
+	return Page(p.tb, nil, p.Admin, path)
 }
 
 // built is the result of Command, which builds the binary once per test process.

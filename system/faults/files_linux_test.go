@@ -3,7 +3,6 @@ package faults_test
 import (
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -28,16 +27,7 @@ func (r *relayProcess) keepsPages(t *testing.T) {
 	client := &http.Client{Transport: transport, Timeout: relaytest.Patience}
 	r.page = func(path string) []byte {
 		t.Helper()
-		resp, err := client.Get("http://" + r.admin + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }() // the body was read to its end
-		body, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%s: %s, %v", path, resp.Status, err)
-		}
-		return body
+		return envoytest.Page(t, client, r.admin, path)
 	}
 	r.page("/livez")
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -53,17 +52,7 @@ func serveLogged(t *testing.T, env ...string) *logged {
 	}
 	l.met = met{t, listening.Listen, listening.Admin, func(path string) []byte {
 		t.Helper()
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: relaytest.Patience}
-		resp, err := client.Get("http://" + listening.Admin + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = resp.Body.Close() }() // the body was read to its end
-		body, err := io.ReadAll(resp.Body)
-		if err != nil || resp.StatusCode != http.StatusOK {
-			t.Fatalf("%s: %s, %v", path, resp.Status, err)
-		}
-		return body
+		return envoytest.Page(t, nil, listening.Admin, path)
 	}}
 	return l
 }
