@@ -190,7 +190,7 @@ func (v *subscriptions) failing(b *branch) (causes, divided []*branch) {
 	return causes, divided
 }
 
-// retryAlone makes each subscription of the shared branch alone on a stream from time to time: the origin may accept it
+// retryAlone gives each subscription of the shared branch a stream of its own from time to time: the origin may accept it
 // now. b is a branch whose stream has ended, and which carries only subscriptions that end streams.
 func (v *subscriptions) retryAlone(b *branch, now time.Time) {
 	i := slices.IndexFunc(v.isolated, func(other *branch) bool { return other.shared })
@@ -210,8 +210,8 @@ func (v *subscriptions) retryAlone(b *branch, now time.Time) {
 		if p.wildcard {
 			r = p.sub.wildcardRole
 		}
-		if shared.turns = shared.turns[1:]; r != noStream && shared.subs[p.sub.typeURL] == p.sub {
-			next = subscribed([]part{p}, r)
+		if shared.turns = shared.turns[1:]; r != noStream {
+			next = subscribed([]part{p}, r) // empty if the subscription has ended
 		}
 	}
 	if b.shared {
