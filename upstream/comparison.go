@@ -15,6 +15,7 @@ type responses struct {
 	subscriptions
 	reports         *reconcile.Reports // resources that returning clients report and the view lacks
 	comparison      comparison         // of all content, after the relay reported cached versions
+	server          server             // that sent the first response on the last stream
 	identifier      string             // control plane identifier of the last response that contained one
 	ignoresVersions bool               // the origin resent resources whose versions the relay had reported
 	reuseLogged     bool               // the reuse of a version has been logged
@@ -163,6 +164,20 @@ func (v *responses) versionsAreHashes() bool {
 		}
 	}
 	return true
+}
+
+// A server is what identifies a server of an origin: its address, and the control plane identifier of a response.
+type server struct{ address, identifier string }
+
+// noteAnswering records which server sends the first response on a stream.
+func (v *responses) noteAnswering(now server) {
+	if now == v.server {
+		return
+	}
+	v.server = now
+	for s := range v.sets {
+		s.NoteServerChange()
+	}
 }
 
 // noteTargetChange records that the responses come from another target than the cached resources.

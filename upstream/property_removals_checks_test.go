@@ -220,8 +220,8 @@ func (w *world) inTwoSets(of id) bool {
 	return of.typeURL == clusters && slices.Contains(wanted[clusters], of.name)
 }
 
-// checkUnheldRemovals checks removals from one set that were neither explicit, released nor held. They must be few, and
-// the set must be confirmed.
+// checkUnheldRemovals checks removals from one set that were neither explicit, released nor held. They must be small, and
+// the set must be confirmed, or one server must have lacked the resources for as long.
 func (w *world) checkUnheldRemovals(keys []key) {
 	k := keys[0]
 	opened := w.openedAt(k)
@@ -239,10 +239,16 @@ func (w *world) checkUnheldRemovals(keys []key) {
 	if k.typeURL == listeners {
 		removed -= added
 	}
-	if k.typeURL != endpoints && removed > 0 && (removed == had || 2*removed > had || removed > 10 && 10*removed > had) {
+	if k.typeURL != endpoints && removed > 2 && (removed == had || 2*removed > had || removed > 10 && 10*removed > had) {
 		w.Errorf("%d of %d resources, such as %v, removed at once without an explicit removal or a hold", removed, had, k)
 	}
-	if age := time.Since(opened); !w.sotw && k.set != modelGlob && (k.set == members || k.typeURL != clusters) && age < 10*time.Second {
+	lacked := func(k key) bool {
+		a := w.addresses[w.active]
+		it, has := a.items[k.id]
+		return (!has || it.empty) && time.Since(a.gone[k.id]) >= 10*time.Second && time.Since(a.since) >= 10*time.Second
+	}
+	known := k.set != modelGlob && (k.set == members || k.typeURL != clusters)
+	if age := time.Since(opened); known && age < 10*time.Second && slices.ContainsFunc(keys, func(k key) bool { return !lacked(k) }) {
 		w.Errorf("%v and %d more removed %v after the stream opened, want only after the set is confirmed", k, len(keys)-1, age)
 	}
 }

@@ -56,7 +56,17 @@ type address struct {
 	running bool
 	items   map[id]item
 	back    map[id]time.Time // when the address last received a resource that it had lacked
+	gone    map[id]time.Time // since when the address lacks a resource that it had
+	since   time.Time        // when the present server started, if it can be distinguished from the one before
 	replica int              // each replica uses the same versions for other content
+}
+
+// lose records that the address lacks a resource. A server that had it for a moment cannot be distinguished from the one
+// before that lacked it, unless it has an identifier.
+func (a *address) lose(of id) {
+	if time.Since(a.gone[of]) > 15*time.Second {
+		a.gone[of] = time.Now()
+	}
 }
 
 // A world is one run of a history. It implements testing.TB, so that rapid can shrink a failure.
@@ -158,7 +168,7 @@ func (w *world) run(h history) {
 	for i, name := range []string{"one", "two"} {
 		w.addresses[i] = &address{
 			Origin:  relaytest.NewOrigin(w, relaytest.OriginOptions{Memory: true, Address: name, Behaviour: h.behaviour()}),
-			running: true, items: make(map[id]item), back: make(map[id]time.Time),
+			running: true, items: make(map[id]item), back: make(map[id]time.Time), gone: make(map[id]time.Time),
 		}
 	}
 	one, two := w.addresses[0].Origin, w.addresses[1].Origin
@@ -348,10 +358,16 @@ func (w *world) replicate(a *address, ids []id) {
 		was, had := a.items[of]
 		version, there := w.database[of]
 		if !there {
+			if had {
+				a.lose(of)
+			}
 			delete(a.items, of)
 			continue
 		}
 		is := w.make(of, version, a.replica)
+		if is.empty && had && !was.empty {
+			a.lose(of)
+		}
 		if a.items[of] = is; !is.empty && (!had || was.empty) {
 			a.back[of] = time.Now()
 		}
@@ -406,6 +422,7 @@ func (w *world) startReplica(a *address, s step) {
 		a.replica++
 		a.Change(func(b *relaytest.Behaviour) {
 			if b.ControlPlane != "" {
+				a.since = time.Now()
 				b.ControlPlane = fmt.Sprintf("%s, replica %d", a.Target(), a.replica)
 			}
 		})
@@ -420,6 +437,11 @@ func (w *world) startReplica(a *address, s step) {
 		}
 	}
 	w.replicate(a, has)
+	for of := range old {
+		if it, has := a.items[of]; (!has || it.empty) && !old[of].empty {
+			a.lose(of)
+		}
+	}
 	for of := range a.items { // the address did not lack resources that it had before the restart
 		if was, had := old[of]; had && !was.empty {
 			a.back[of] = back[of]

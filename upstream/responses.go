@@ -46,7 +46,7 @@ func (v *responses) inferRemovals(s *subscription, r role, u wire.Update, now ti
 			v.inferCollectionRemovals(s, t, mentioned, now)
 		}
 	}
-	set.RecordList(missing, len(mentioned) == 0)
+	set.RecordList(mentioned, missing, now)
 	slices.Sort(u.Removed)
 	return u
 }
@@ -60,7 +60,7 @@ func (v *responses) inferCollectionRemovals(
 			continue
 		}
 		missing, _ := c.notListed(t, mentioned)
-		if c.RecordList(missing, len(mentioned) == 0); len(mentioned) > 0 {
+		if c.RecordList(mentioned, missing, now); len(mentioned) > 0 {
 			c.SkipQuery()
 		}
 		v.agenda.schedule(c, now)
@@ -152,6 +152,7 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	}
 	if !l.responded {
 		v.failures().responseReceived()
+		v.noteAnswering(server{e.address, u.ControlPlane})
 	}
 	v.noteResponse(l)
 	if v.sourceTarget != v.target {

@@ -50,6 +50,8 @@ type event struct {
 	at     time.Time // receive time of update
 	err    error     // decoding error of update, or the reason why the stream ended
 	ended  bool
+
+	address string // of the server; only with update, and empty if gRPC does not report it
 }
 
 // open starts a stream and does not wait for the origin. The stream sends an event when it opens, when it receives a
@@ -118,18 +120,23 @@ func (st *stream) receive(
 		return err
 	}
 	defer leave()
+	address := ""
 	for {
 		var msg wire.Message
 		if err := rpc.RecvMsg(&msg); err != nil {
 			return err
 		}
 		at := time.Now()
+		if address == "" {
+			address = peerAddress(rpc)
+		}
 		u, err := decode(msg.Bytes)
-		deliver(events, event{stream: st, update: u, at: at, err: err})
+		deliver(events, event{stream: st, update: u, at: at, err: err, address: address})
 	}
 }
 
-// peerAddress returns the address of the server of a stream that has ended. It is empty if gRPC does not report it.
+// peerAddress returns the address of the server of a stream that has received a message or has ended. It is empty if gRPC
+// does not report it.
 func peerAddress(rpc grpc.ClientStream) string {
 	if p, ok := peer.FromContext(rpc.Context()); ok && p.Addr != nil {
 		return p.Addr.String()

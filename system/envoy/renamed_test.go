@@ -144,8 +144,8 @@ func (f *renaming) scoped() proto.Message {
 	return l
 }
 
-// newRenaming starts the servers, an Envoy and a load on the old resource.
-func newRenaming(t *testing.T, c client, o *outcome, of *renamed) *renaming {
+// newRenaming starts the servers, a relay with an environment, an Envoy, and a load on the old resource.
+func newRenaming(t *testing.T, c client, o *outcome, of *renamed, env ...string) *renaming {
 	t.Helper()
 	f := &renaming{
 		setup: &setup{outcome: o, client: c, origin: envoytest.NewControlPlane(t)}, address: proxy.FreeAddress(t), snapshot: t.TempDir(),
@@ -155,7 +155,7 @@ func newRenaming(t *testing.T, c client, o *outcome, of *renamed) *renaming {
 	f.up = proxy.New(t, f.origin.Addr)
 	if f.down = f.up; !o.direct {
 		f.down = proxy.New(t, f.origin.Addr)
-		f.startRelay()
+		f.startRelay(env...)
 	}
 	f.server = f.down.Addr()
 	f.envoy = f.setup.envoy(t, "edge-1")

@@ -114,7 +114,8 @@ func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty
 	// Infer the removals of all types first: a resource whose removal is inferred may reference one whose removal is
 	// explicit.
 	for _, typeURL := range order {
-		stated[typeURL] = r.set(typeURL).inferRemovals(was.of(typeURL).without(found.of(typeURL)), deleted[typeURL], empty)
+		missing := was.of(typeURL).without(found.of(typeURL))
+		stated[typeURL] = r.set(typeURL).inferRemovals(missing, deleted[typeURL], empty, now)
 	}
 	for _, typeURL := range order {
 		s, is := r.set(typeURL), found.of(typeURL)
@@ -145,7 +146,9 @@ func (r *reader) publishBroken() {
 
 // inferRemovals divides the missing resources: it passes inferred removals to the set, and returns the names whose
 // removal is explicit. deleted are the names in deleted files; empty reports that there is no file at all.
-func (s *set) inferRemovals(missing, deleted map[string]struct{}, empty bool) (stated []string) {
+func (s *set) inferRemovals(
+	missing, deleted map[string]struct{}, empty bool, now time.Time,
+) (stated []string) {
 	var inferred []string
 	for name := range missing {
 		if _, ok := deleted[name]; ok || empty || s.HasRemoval(name) {
@@ -154,6 +157,6 @@ func (s *set) inferRemovals(missing, deleted map[string]struct{}, empty bool) (s
 			stated = append(stated, name)
 		}
 	}
-	s.Infer(slices.Values(inferred), empty)
+	s.Infer(slices.Values(inferred), empty, now)
 	return stated
 }

@@ -200,12 +200,12 @@ func TestB46_NamedClusterStays(t *testing.T) {
 	h.cluster("b")
 	h.route("s=c")
 	h.wantServed(t, "origin adds the cluster again", "b c | r=c s=c")
-	h.clusters.Infer(seq("c"), false)
+	h.clusters.Infer(seq("c"), false, epoch)
 	h.group.Decide(h.now)
 	h.wantServed(t, "inferred removal", "b c | r=c s=c", "c: "+inUse)
 	since := h.group.BreakingHolds()[0].Since
 	h.now = h.now.Add(time.Minute)
-	h.clusters.Infer(seq("c"), false) // as the next list of a SotW origin does
+	h.clusters.Infer(seq("c"), false, epoch) // as the next list of a SotW origin does
 	h.group.Decide(h.now)
 	h.wantServed(t, "inferred again", "b c | r=c s=c", "c: "+inUse)
 	if again := h.group.BreakingHolds()[0].Since; again != since {
@@ -307,7 +307,7 @@ func TestB46_BreakingRemovalsAreNotLarge(t *testing.T) {
 		h.route("r" + name + "=" + name)
 		h.cluster("-" + name)
 	}
-	h.clusters.Infer(seq(names[99]), false)
+	h.clusters.Infer(seq(names[99]), false, epoch)
 	h.group.Decide(h.now)
 	if n := len(h.clusters.resources); n != 99 || h.group.HeldRemovals() > 0 {
 		t.Errorf("%d clusters served and %d removals held, want 99 and none", n, h.group.HeldRemovals())

@@ -13,8 +13,9 @@ import (
 // decide applies the changes that wait no longer, and holds large removals. It reports whether the content has changed.
 func (s *Set) decide(now time.Time) (changed bool) {
 	maps.DeleteFunc(s.byName, func(name string, _ removal) bool { return s.content.Get(name) == nil })
+	maps.DeleteFunc(s.missing, func(name string, _ absence) bool { return s.content.Get(name) == nil })
 	if s.count(held) == 0 {
-		s.heldUntil = time.Time{}
+		s.heldUntil, s.large = time.Time{}, false
 	}
 	var decided wire.Update // the removals that waited for their units
 	s.moveTo(&decided, func(_ string, change removal) bool { return change.state == blocked })
@@ -23,7 +24,7 @@ func (s *Set) decide(now time.Time) (changed bool) {
 		changed = true
 	}
 	changed = s.applyUsable(now) || changed
-	if len(s.byName) == 0 || s.Querying() || !s.Confirmed(now) {
+	if len(s.byName) == 0 || s.Querying() {
 		return changed
 	}
 	f := s.newFilter(now)
@@ -72,30 +73,96 @@ func (s *Set) applyUsable(now time.Time) (applied bool) {
 	return n > 0
 }
 
-// takeApplicable returns the removals of a complete set to apply: the held ones that the second look has confirmed, and
-// the suspected ones. If the suspected ones are so many that the origin may have lost its state, they become held
-// instead. Removals of resources to which retained resources refer, or may refer, stay recorded.
+// takeApplicable returns the removals to apply: the held ones that the second look has confirmed, and the suspected ones
+// for which the origin had time. If the suspected ones are so many that the origin may have lost its state, they become
+// held instead. Removals of resources to which retained resources refer, or may refer, stay recorded.
 func (f *filter) takeApplicable() (u wire.Update) {
 	s := f.set
 	s.moveTo(&u, func(name string, change removal) bool {
-		confirmed := s.secondLook && (change.explicit || change.inferredIn == s.secondLooks)
-		return change.state == held && confirmed && !f.needed(name)
+		return change.state == held && f.confirms(name, change) && !f.needed(name)
 	})
+	ready := func(name string, change removal) bool { return change.state == suspected && f.ready(name) }
+	if !s.contains(ready) {
+		return u
+	}
 	// If removals are held already, further ones are held, too: otherwise a large removal could pass in small parts.
 	hold := s.alwaysHold || s.count(held) > 0 || s.added().large(s.TypeURL, s.count(suspected), s.content.Count())
 	s.alwaysHold = false
+	if hold && s.few() && !s.contains(func(_ string, change removal) bool { return !change.asked }) {
+		hold = false // the relay has taken the second look
+	}
 	if !hold {
-		s.moveTo(&u, func(name string, change removal) bool {
-			return change.state == suspected && !f.mayBeNeeded(name)
-		})
+		s.moveTo(&u, func(name string, change removal) bool { return ready(name, change) && !f.mayBeNeeded(name) })
 	} else if n := s.changeState(suspected, held); n > 0 {
-		cfg := &s.group.cfg
-		s.startHold(f.now, cfg.HoldTime)
-		cfg.Counts.HeldTotal.Add(int64(n))
-		cfg.Logger.Error("removals held: origin may have lost resources",
-			slog.String("type_url", s.TypeURL), slog.Int("held", s.count(held)), slog.Duration("hold", cfg.HoldTime))
+		s.hold(n, f.now)
 	}
 	return u
+}
+
+// ready reports whether the origin has had time to state the resource of a suspected removal: the set is complete, or
+// consecutive streams of one server have lacked it for ColdWait.
+func (f *filter) ready(name string) bool {
+	at := f.set.readyAt(name)
+	return f.confirmed || f.connected && !at.IsZero() && !f.now.Before(at)
+}
+
+// readyAt returns when consecutive streams of one server will have lacked a name for ColdWait, this one for as long as
+// it takes to settle. It is zero if it depends on the origin.
+func (s *Set) readyAt(name string) time.Time {
+	p := &s.Progress
+	a, known := s.missing[name]
+	if !known || !a.since.Before(s.began) || !p.responded() || p.growing() {
+		return time.Time{}
+	}
+	return later(a.since.Add(s.group.cfg.ColdWait), p.settledAt())
+}
+
+// confirms reports whether the second look confirms a held removal: the whole set is known, and lacks the resource.
+func (f *filter) confirms(name string, change removal) bool {
+	s := f.set
+	if !s.secondLook || !change.explicit && change.inferredIn != s.secondLooks {
+		return false
+	}
+	at := s.confirmedAt(name)
+	return f.confirmed || f.connected && !at.IsZero() && !f.now.Before(at)
+}
+
+// confirmedAt returns when the second look confirms the removal of a few resources, if the stream lives so long: once
+// the origin was silent for confirmSilence, or has answered, and the resource was missing for twice ColdWait. It is zero
+// for larger removals, which are confirmed by a complete set.
+func (s *Set) confirmedAt(name string) time.Time {
+	switch a, known := s.missing[name]; {
+	case !s.few() || !s.secondLook:
+		return time.Time{}
+	case !s.Progress.responded():
+		return s.began.Add(confirmSilence)
+	case !known || s.Progress.growing():
+		return time.Time{}
+	default:
+		return later(a.since.Add(2*s.group.cfg.ColdWait), s.Progress.settledAt())
+	}
+}
+
+// hold starts the hold of n further removals. A few are held until they are missing for as long as a set takes to become
+// complete.
+func (s *Set) hold(n int, now time.Time) {
+	s.large = !s.few()
+	cfg, hold := &s.group.cfg, s.holdTime()
+	if !s.large {
+		for name := range s.byName {
+			if a, known := s.missing[name]; known {
+				hold = min(hold, max(a.since.Add(cfg.ColdWait).Sub(now), 0))
+			}
+		}
+	}
+	s.startHold(now, hold)
+	cfg.Counts.HeldTotal.Add(int64(n))
+	attrs := []slog.Attr{slog.String("type_url", s.TypeURL), slog.Int("held", s.count(held)), slog.Duration("hold", hold)}
+	if !s.large {
+		cfg.Logger.LogAttrs(context.Background(), slog.LevelInfo, "removals held until new streams confirm them", attrs...)
+		return
+	}
+	cfg.Logger.LogAttrs(context.Background(), slog.LevelError, "removals held: origin may have lost resources", attrs...)
 }
 
 // release applies the pending changes, or with ofDiscarded the discarded ones, also if they are part of a unit that waits.
@@ -156,6 +223,28 @@ func (s *Set) logHeld(now time.Time) (next time.Time) {
 	next = Earlier(next, s.alarmAt)
 	if !s.secondLook {
 		next = Earlier(next, s.heldUntil)
+	}
+	return next
+}
+
+// decisionDue returns when a decision is due, unless the origin or an operator decides before; zero for never.
+func (s *Set) decisionDue(now time.Time) (next time.Time) {
+	due := func(at time.Time) {
+		if now.Before(at) {
+			next = Earlier(next, at)
+		}
+	}
+	at, connected := s.content.CompleteAt()
+	if due(at); !connected {
+		return next
+	}
+	for name, change := range s.byName {
+		switch change.state {
+		case suspected:
+			due(s.readyAt(name))
+		case held:
+			due(s.confirmedAt(name))
+		}
 	}
 	return next
 }

@@ -86,10 +86,7 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 		}
 	}
 	for s := range g.withRemovals {
-		if at, _ := s.content.CompleteAt(); now.Before(at) {
-			next = Earlier(next, at)
-		}
-		next = Earlier(Earlier(next, s.logHeld(now)), s.unitsDue(now))
+		next = Earlier(Earlier(next, s.decisionDue(now)), Earlier(s.logHeld(now), s.unitsDue(now)))
 		if len(s.byName)+len(s.waiting) == 0 {
 			delete(g.withRemovals, s)
 		}

@@ -70,7 +70,7 @@ func TestH03_PossiblyRemovedKeepsReferences(t *testing.T) {
 			listeners, routes := newReferencing(t, tt.resumed)
 			tt.do(listeners)
 			now := epoch.Add(tt.after)
-			routes.Infer(seq("r", "s"), false)
+			routes.Infer(seq("r", "s"), false, epoch)
 			routes.group.Decide(now)
 			if tt.until == 0 {
 				routes.wantNames(t, "listener does not keep its route", "t u v")
@@ -106,7 +106,7 @@ func TestH03_SubscribedNameIsNotPossiblyRemoved(t *testing.T) {
 	listeners.group.Drop(listeners.Set)
 	listeners.Set = listeners.group.NewSet(wire.ListenerType, "", listeners)
 	listeners.beginStream(epoch)
-	routes.Infer(seq("r"), false)
+	routes.Infer(seq("r"), false, epoch)
 	routes.group.Decide(epoch)
 	routes.wantNames(t, "listener subscribed to by name", "s t u v")
 }
@@ -115,8 +115,8 @@ func TestH03_SubscribedNameIsNotPossiblyRemoved(t *testing.T) {
 // also if the removal of the route is held itself.
 func TestH03_RetainedKeepsReferences(t *testing.T) {
 	for name, do := range map[string]func(listeners *fakeSet){
-		"suspected": func(f *fakeSet) { f.confirmed = false; f.Infer(seq("l"), false) },
-		"held":      func(f *fakeSet) { f.Infer(seq("l"), true); f.group.Decide(epoch) },
+		"suspected": func(f *fakeSet) { f.confirmed = false; f.Infer(seq("l"), false, epoch) },
+		"held":      func(f *fakeSet) { f.Infer(seq("l"), true, epoch); f.group.Decide(epoch) },
 		"discarded": func(f *fakeSet) { f.RestoreDiscarded("l") },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,24 +131,24 @@ func TestH03_RetainedKeepsReferences(t *testing.T) {
 		})
 	}
 	listeners, routes := newReferencing(t, true)
-	listeners.Infer(seq("l"), true)
-	routes.Infer(seq("r"), true)
+	listeners.Infer(seq("l"), true, epoch)
+	routes.Infer(seq("r"), true, epoch)
 	routes.group.Decide(epoch)
 	now := epoch.Add(time.Hour)
 	routes.group.StartSecondLooks(now)
-	routes.Infer(seq("r"), false)
+	routes.Infer(seq("r"), false, epoch)
 	routes.group.Decide(now)
 	routes.wantNames(t, "second look confirms only the route", "r s t u v")
 	h := routes.group.Operate(Command{}, now)
 	if len(h) != 2 || h[0].TypeURL != wire.ListenerType || h[1].TypeURL != wire.RouteType {
 		t.Errorf("holds %+v, want one of listeners and one of routes", h)
 	}
-	listeners.Infer(seq("l"), false)
+	listeners.Infer(seq("l"), false, epoch)
 	routes.group.Decide(now)
 	routes.wantNames(t, "second look confirms the listener, too", "s t u v")
 	listeners.wantNames(t, "second look confirms the listener, too", "m")
 	listeners, routes = newReferencing(t, true)
-	listeners.Infer(seq("l"), true)
+	listeners.Infer(seq("l"), true, epoch)
 	routes.group.Decide(epoch)
 	routes.respond(epoch, "-r")
 	listeners.group.Operate(Command{Do: Release, TypeURL: wire.ListenerType}, epoch)
@@ -159,9 +159,9 @@ func TestH03_RetainedKeepsReferences(t *testing.T) {
 func TestH03_SmallRemovalAfterLargeOne(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 100)...)
 	f.confirmed = true
-	f.Infer(seq(numbers("n", 20)...), false)
+	f.Infer(seq(numbers("n", 20)...), false, epoch)
 	f.group.Decide(epoch)
-	f.Infer(seq("n20"), false)
+	f.Infer(seq("n20"), false, epoch)
 	f.group.Decide(epoch)
 	if n := f.group.HeldRemovals(); n != 21 {
 		t.Errorf("%d removals held, want 21", n)
@@ -172,7 +172,7 @@ func TestH03_SmallRemovalAfterLargeOne(t *testing.T) {
 func TestH03_DecisionWaitsForCompleteSet(t *testing.T) {
 	f := &completeAtEpoch{newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 9)...)}
 	f.Set = f.group.NewSet(wire.ClusterType, wire.Wildcard, f)
-	f.Infer(seq("n0"), false)
+	f.Infer(seq("n0"), false, epoch)
 	if next := f.group.Decide(epoch.Add(-1)); next != epoch || len(f.resources) != 9 {
 		t.Errorf("before the set is complete: next decision at %v, %d names; want %v and 9", next, len(f.resources), epoch)
 	}
@@ -193,23 +193,23 @@ func TestB15_OperateSelectsHolds(t *testing.T) {
 	listeners := newFakeSetIn(clusters.group, wire.ListenerType, wire.Wildcard, "l")
 	g := clusters.group
 	clusters.RestoreDiscarded("a")
-	clusters.Infer(seq("b", "c"), true)
+	clusters.Infer(seq("b", "c"), true, epoch)
 	clusters.respond(epoch, "c")
 	clusters.confirmed = true
 	clusters.group.Operate(Command{}, epoch)
 	clusters.wantHolds(t, "listed only", epoch, "suspected b", "discarded a")
 	clusters.confirmed = false
-	listeners.Infer(seq("l"), true)
+	listeners.Infer(seq("l"), true, epoch)
 	if h := g.Operate(Command{Do: Release, TypeURL: wire.ListenerType}, epoch); len(h) != 1 || h[0].Names[0] != "l" {
 		t.Errorf("released %+v, want l", h)
 	}
 	listeners.wantNames(t, "released", "")
 	clusters.wantNames(t, "other type", "a b c")
-	clusters.Infer(seq("c"), true)
+	clusters.Infer(seq("c"), true, epoch)
 	g.Operate(Command{Do: Release, TypeURL: wire.ClusterType}, epoch)
 	clusters.wantNames(t, "pending removals released", "a")
 	clusters.resources["b"] = &wire.Resource{Name: "b"}
-	clusters.Infer(seq("b"), true)
+	clusters.Infer(seq("b"), true, epoch)
 	h := g.Operate(Command{Do: Discard, TypeURL: wire.ClusterType, Discarded: true}, epoch)
 	if len(h) != 1 || h[0].Names[0] != "b" {
 		t.Errorf("discarded %+v, want b", h)
@@ -218,7 +218,7 @@ func TestB15_OperateSelectsHolds(t *testing.T) {
 		t.Errorf("%d discarded, want 1", n)
 	}
 	clusters.wantHolds(t, "discarded", epoch, "discarded a b")
-	clusters.Infer(seq("a"), true)
+	clusters.Infer(seq("a"), true, epoch)
 	clusters.wantHolds(t, "inferred again", epoch, "discarded a b")
 	g.Operate(Command{Do: Release}, epoch)
 	clusters.wantNames(t, "no pending removals", "a b")
@@ -234,9 +234,9 @@ func TestB15_OperateSelectsHolds(t *testing.T) {
 func TestB15_SecondLookOfOneSet(t *testing.T) {
 	for range 20 { // in a random order
 		f := newHeldSet("a")
-		listeners := newFakeSetIn(f.group, wire.ListenerType, wire.Wildcard, "l")
+		listeners := newFakeSetIn(f.group, wire.ListenerType, wire.Wildcard, "l", "m", "n")
 		listeners.confirmed = true
-		listeners.Infer(seq("l"), true)
+		listeners.Infer(seq("l", "m", "n"), true, epoch)
 		f.group.Decide(epoch.Add(time.Minute))
 		if !f.group.StartSecondLooks(epoch.Add(time.Hour)) {
 			t.Fatal("no second look")
@@ -253,12 +253,12 @@ func TestH03_RemovalAfterItsReferrer(t *testing.T) {
 	listeners, routes := newReferencing(t, true)
 	clusters := newFakeSetIn(listeners.group, wire.ClusterType, wire.Wildcard, "c")
 	clusters.confirmed = true
-	clusters.Infer(seq("c"), true)
-	listeners.Infer(seq("l"), true)
+	clusters.Infer(seq("c"), true, epoch)
+	listeners.Infer(seq("l"), true, epoch)
 	routes.group.Decide(epoch)
 	now := epoch.Add(time.Hour)
 	routes.group.StartSecondLooks(now)
-	listeners.Infer(seq("l"), false)
+	listeners.Infer(seq("l"), false, epoch)
 	routes.respond(now, "-r")
 	routes.group.Decide(now)
 	routes.wantNames(t, "listener removed", "s t u v")
@@ -267,7 +267,7 @@ func TestH03_RemovalAfterItsReferrer(t *testing.T) {
 // TestH03_DecisionTimeWithoutStream checks that a hold has no decision time if no stream carries the set.
 func TestH03_DecisionTimeWithoutStream(t *testing.T) {
 	listeners, routes := newReferencing(t, true)
-	listeners.Infer(seq("l"), true)
+	listeners.Infer(seq("l"), true, epoch)
 	routes.group.Decide(epoch)
 	routes.respond(epoch, "-r")
 	for _, confirmed := range []bool{true, false} {

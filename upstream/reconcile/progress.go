@@ -28,10 +28,16 @@ type Progress struct {
 	lastNewName   time.Time // last response with a new name
 	versionsSent  time.Time // when the relay sent the versions of a snapshot to the origin; zero if it did not
 
-	// listed reports that a SotW origin has listed the whole set. An empty list does not count, because the origin may
-	// have just started.
+	// listed reports that a SotW origin has listed the whole set. A list that is empty or lacks a resource does not
+	// count, because the origin may have just started.
 	listed bool
 }
+
+// responded reports whether the origin has sent a response on the stream.
+func (p *Progress) responded() bool { return !p.firstResponse.IsZero() }
+
+// growing reports whether the origin has sent a new name after its first response.
+func (p *Progress) growing() bool { return p.lastNewName.After(p.firstResponse) }
 
 // CompleteAt returns when the set is complete if no response arrives until then. This is after the time quiet without
 // a new name, but at the latest ConfirmMax after the stream began.

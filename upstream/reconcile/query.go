@@ -12,9 +12,45 @@ import (
 // set without any response is never due, because its origin may still be loading.
 func (s *Set) QueryDue(now time.Time) (due bool, next time.Time) {
 	m := &s.unmentioned
+	if len(m.withoutVersion) == 0 || s.Querying() {
+		return false, time.Time{}
+	}
+	omitted := s.inferOmitted(now)
+	due, next = s.queryDue(now)
+	return due, Earlier(next, omitted)
+}
+
+// inferOmitted makes names suspected that this stream and previous ones of one server have omitted for mentionTimeout, if
+// these ended before a query. A single one may have ended because the relay looks again. It returns when to call it
+// again; zero if a response decides that.
+func (s *Set) inferOmitted(now time.Time) (next time.Time) {
+	p := &s.Progress
+	switch {
+	case s.pattern != wire.Wildcard || !p.responded() || p.growing():
+		return time.Time{}
+	case !p.Settled(now):
+		return p.settledAt()
+	}
+	for name := range s.withoutVersion {
+		s.noteMissing(name, now)
+		since := s.missing[name].since
+		switch at := since.Add(mentionTimeout); {
+		case !since.Before(s.began) || s.cutShort < 2:
+		case now.Before(at):
+			next = Earlier(next, at)
+		default:
+			delete(s.withoutVersion, name)
+			s.suspect(name, removal{}, true, now)
+		}
+	}
+	return next
+}
+
+func (s *Set) queryDue(now time.Time) (due bool, next time.Time) {
+	m := &s.unmentioned
 	last := m.lastMention
 	switch {
-	case len(m.withoutVersion) == 0 || s.Querying():
+	case len(m.withoutVersion) == 0:
 		return false, time.Time{}
 	case last.IsZero() && s.pattern != wire.Wildcard:
 		last = m.began
@@ -78,7 +114,7 @@ func (s *Set) RecordAnswers(u wire.Update, now time.Time) {
 		if m.isQueried(name) {
 			m.controlAnswered = true
 			m.markMentioned(name)
-			s.suspect(name, removal{explicit: true}, true)
+			s.suspect(name, removal{explicit: true, asked: true}, true, now)
 		}
 	}
 }
@@ -97,7 +133,10 @@ func (s *Set) FinishQuery(subscribed func() names, now time.Time) (finished bool
 	if s.pattern == wire.Wildcard && (m.controlAnswered || noControl) {
 		excluded := subscribed()
 		maps.DeleteFunc(m.unanswered, func(name string, _ struct{}) bool { _, ok := excluded[name]; return ok })
-		s.Infer(maps.Keys(m.unanswered), noControl)
+		for name := range m.unanswered {
+			s.suspect(name, removal{asked: !noControl}, true, now)
+			s.alwaysHold = s.alwaysHold || noControl && s.byName[name].state == suspected
+		}
 	}
 	return true, time.Time{}
 }

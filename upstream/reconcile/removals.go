@@ -33,6 +33,7 @@ type removal struct {
 	breakingSince time.Time
 
 	explicit    bool                // the origin stated the change; otherwise it was inferred
+	asked       bool                // the origin was asked for the resource, and answers for others
 	originError *wire.ResourceError // the error with which the origin stated it; nil without one
 	inferredIn  int                 // number of the last second look that inferred it
 }
@@ -44,6 +45,7 @@ type removals struct {
 	alwaysHold bool // hold the suspected removals even if they are few
 
 	heldSince, heldUntil, alarmAt time.Time // of the changes in state held
+	large                         bool      // these are, or were, more than a few
 	breakingAlarmAt               time.Time // of the changes in state breaking
 
 	heldLogged, breakingLogged int // number of these changes when logReleased was last called
@@ -55,6 +57,16 @@ type removals struct {
 // isBreakingUpdate reports whether r is the update that is held because it would break clients.
 func (c removal) isBreakingUpdate(r *wire.Resource) bool {
 	return c.breakReason != "" && c.replacement != nil && c.replacement.SameContent(r)
+}
+
+// contains reports whether there is a change that chosen selects.
+func (r *removals) contains(chosen func(name string, change removal) bool) bool {
+	for name, change := range r.byName {
+		if chosen(name, change) {
+			return true
+		}
+	}
+	return false
 }
 
 // count returns the number of changes in a state.
@@ -108,7 +120,7 @@ func (r *removals) recordError(e *wire.ResourceError) (pending bool) {
 	return pending
 }
 
-// startHold starts or restarts the hold time of the held changes.
+// startHold starts or restarts the hold time of the held changes. Afterwards, the second look begins.
 func (r *removals) startHold(now time.Time, holdTime time.Duration) {
 	if r.heldUntil.IsZero() {
 		r.heldSince, r.alarmAt = now, now.Add(alarmInterval)

@@ -20,7 +20,7 @@ var epoch = time.Unix(1000, 0)
 func newHeldSet(names ...string) *fakeSet {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, names...)
 	f.confirmed = true
-	f.Infer(seq(names...), true)
+	f.Infer(seq(names...), true, epoch)
 	f.group.Decide(epoch)
 	return f
 }
@@ -31,7 +31,7 @@ func TestB15_SecondLookDecidesEachName(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "again", "answered", "new", "once", "stated", "stated again")
 	f.beginStream(epoch)
 	f.respond(epoch, "-stated")
-	f.Infer(seq("again", "once", "stated again"), false)
+	f.Infer(seq("again", "once", "stated again"), false, epoch)
 	f.respond(epoch, "-stated again", "new")
 	f.StartQuery(nil, epoch)
 	f.RecordAnswers(wire.Update{Removed: []string{"answered"}}, epoch)
@@ -53,8 +53,8 @@ func TestB15_SecondLookDecidesEachName(t *testing.T) {
 		}
 	}
 	f.beginStream(now)
-	f.Infer(seq("stated", "again"), false)
-	f.suspect("new", removal{explicit: true}, true)
+	f.Infer(seq("stated", "again"), false, epoch)
+	f.suspect("new", removal{explicit: true}, true, epoch)
 	f.group.Decide(now)
 	f.wantNames(t, "after the second look", "new once")
 	f.wantHolds(t, "after the second look", now, "held new once")
@@ -73,9 +73,9 @@ func TestB15_NoDecisionDueDuringSecondLook(t *testing.T) {
 
 // TestB15_NextDecision checks that the next decision is due at the end of the hold time, or at the next log message.
 func TestB15_NextDecision(t *testing.T) {
-	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
+	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "also b")
 	f.group.cfg.HoldTime, f.confirmed = 7*time.Minute, true
-	f.Infer(seq("a", "b"), true)
+	f.Infer(seq("a", "b", "also b"), true, epoch)
 	for _, tt := range []struct{ at, next time.Duration }{{0, alarmInterval}, {alarmInterval, 7 * time.Minute}} {
 		if next := f.group.Decide(epoch.Add(tt.at)); next != epoch.Add(tt.next) {
 			t.Errorf("decided after %v: next decision %v after the start of the hold, want %v", tt.at, next.Sub(epoch), tt.next)
@@ -83,14 +83,16 @@ func TestB15_NextDecision(t *testing.T) {
 	}
 	now := epoch.Add(7 * time.Minute)
 	f.group.StartSecondLooks(now)
-	f.Infer(seq("a"), false)
+	f.Infer(seq("a"), false, epoch)
 	f.group.Decide(now)
-	f.wantNames(t, "after the second look", "b")
-	f.Infer(seq("b"), false)
+	f.wantNames(t, "after the second look", "also b b")
+	f.Infer(seq("b", "also b"), false, epoch)
 	f.group.Decide(now)
 	f.wantNames(t, "after the second look", "")
-	f.resources["c"] = &wire.Resource{Name: "c"}
-	f.Infer(seq("c"), true)
+	for _, name := range numbers("c", 3) {
+		f.resources[name] = &wire.Resource{Name: name}
+	}
+	f.Infer(f.Names(), true, epoch)
 	f.group.Decide(now)
 	if h := f.group.Operate(Command{}, now); len(h) != 1 || h[0].Since != now || h[0].Until != now.Add(7*time.Minute) {
 		t.Errorf("holds %+v, want one that starts now", h)
@@ -101,7 +103,7 @@ func TestB15_NextDecision(t *testing.T) {
 func TestB15_NewStreamIsNoSecondLook(t *testing.T) {
 	f := newHeldSet("a")
 	f.beginStream(epoch)
-	f.Infer(seq("a"), false)
+	f.Infer(seq("a"), false, epoch)
 	f.group.Decide(epoch)
 	f.wantHolds(t, "new stream", epoch, "held a")
 }
@@ -112,7 +114,7 @@ func TestB15_InterruptedSecondLook(t *testing.T) {
 	f := newHeldSet("a", "b")
 	now := epoch.Add(time.Hour)
 	f.group.StartSecondLooks(now)
-	f.Infer(seq("a"), false)
+	f.Infer(seq("a"), false, epoch)
 	f.beginStream(now, "a", "b")
 	f.group.StartSecondLooks(now)
 	f.group.Decide(now)
@@ -145,7 +147,7 @@ func TestB15_MentionRestartsHoldTime(t *testing.T) {
 	if f.group.StartSecondLooks(now.Add(2 * time.Hour)) {
 		t.Error("second look without held removals")
 	}
-	f.Infer(seq("a"), true)
+	f.Infer(seq("a", "b", "c"), true, epoch)
 	f.group.Decide(now)
 	wantHold(now, now.Add(time.Hour))
 }
@@ -155,21 +157,21 @@ func TestB15_MentionRestartsHoldTime(t *testing.T) {
 func TestB15_InferredWithoutControl(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 100)...)
 	f.confirmed = true
-	f.Infer(seq(), true)
-	f.Infer(seq("n0"), false)
+	f.Infer(seq(), true, epoch)
+	f.Infer(seq("n0"), false, epoch)
 	f.group.Decide(epoch)
 	f.wantHolds(t, "none inferred without a control", epoch)
-	f.Infer(seq("n1"), true)
-	f.Infer(seq("n2"), false)
+	f.Infer(seq("n1"), true, epoch)
+	f.Infer(seq("n2"), false, epoch)
 	f.group.Decide(epoch)
 	f.wantHolds(t, "one of two inferred without a control", epoch, "held n1 n2")
 	f.respond(epoch, "n1@2", "n2@2")
-	f.Infer(seq("n3"), false)
+	f.Infer(seq("n3"), false, epoch)
 	f.group.Decide(epoch)
 	f.wantHolds(t, "later removal", epoch)
 	f.RestoreDiscarded("n4")
-	f.Infer(seq("n4"), true)
-	f.Infer(seq("n5"), false)
+	f.Infer(seq("n4"), true, epoch)
+	f.Infer(seq("n5"), false, epoch)
 	f.group.Decide(epoch)
 	f.wantHolds(t, "discarded name inferred without a control", epoch, "discarded n4")
 }
@@ -179,7 +181,7 @@ func TestB7_NewStreamResetsProgress(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler)
 	f.beginStream(epoch)
 	f.respond(epoch, "a")
-	f.RecordList(nil, false)
+	f.RecordList(names{"x": {}}, nil, epoch)
 	f.beginStream(epoch)
 	if f.Progress.Settled(epoch.Add(time.Hour)) {
 		t.Error("set settled without a response on the new stream")
@@ -304,7 +306,7 @@ func TestH02_AnswerAboutDiscarded(t *testing.T) {
 	f.respond(epoch, "b")
 	now := epoch.Add(mentionTimeout)
 	f.StartQuery(nil, now)
-	f.Infer(seq("a"), true)
+	f.Infer(seq("a"), true, epoch)
 	f.group.Operate(Command{Do: Discard}, now)
 	if finished, _ := f.FinishQuery(func() map[string]struct{} { return nil }, now); !finished {
 		t.Error("the query of a discarded name is not finished")
@@ -319,16 +321,16 @@ func TestH02_RepeatedHeldRemoval(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c")
 	f.beginStream(epoch)
 	f.respond(epoch, "-a")
-	f.Infer(seq("b", "c"), true)
+	f.Infer(seq("b", "c"), true, epoch)
 	f.recordError(wire.NewResourceError("a", codes.NotFound, "removed"))
 	f.confirmed = true
 	f.group.Decide(epoch)
-	f.Infer(seq("a"), false)
-	f.suspect("b", removal{explicit: true}, true)
+	f.Infer(seq("a"), false, epoch)
+	f.suspect("b", removal{explicit: true}, true, epoch)
 	now := epoch.Add(time.Hour)
 	f.group.StartSecondLooks(now)
-	f.Infer(seq("c"), false)
-	f.suspect("c", removal{}, true)
+	f.Infer(seq("c"), false, epoch)
+	f.suspect("c", removal{}, true, epoch)
 	f.group.Decide(now)
 	f.wantNames(t, "after the second look", "")
 	if errs := f.applied.Errors; len(errs) != 1 {
@@ -342,13 +344,13 @@ func TestH02_RepeatedEmptyAssignment(t *testing.T) {
 	f := newFakeSet(wire.EndpointType, slog.DiscardHandler, "a")
 	empty, other := assignment(t, "a", 0), assignment(t, "a", 0)
 	other.Digest[0]++
-	f.suspect("a", removal{replacement: empty}, false)
+	f.suspect("a", removal{replacement: empty}, false, epoch)
 	f.discard()
 	for _, tt := range []struct {
 		change removal
 		want   string
 	}{{removal{replacement: empty}, "discarded a"}, {removal{replacement: other}, "suspected a"}} {
-		f.suspect("a", tt.change, false)
+		f.suspect("a", tt.change, false, epoch)
 		f.wantHolds(t, "assignment repeated", epoch, tt.want)
 	}
 	f.group.Operate(Command{Do: Release}, epoch)
@@ -356,10 +358,10 @@ func TestH02_RepeatedEmptyAssignment(t *testing.T) {
 		t.Error("the other empty assignment is not served")
 	}
 	f.RestoreDiscarded("a")
-	f.suspect("a", removal{replacement: empty}, false)
+	f.suspect("a", removal{replacement: empty}, false, epoch)
 	f.wantHolds(t, "discarded without a replacement", epoch, "suspected a")
 	f.discard()
-	f.suspect("a", removal{}, false)
+	f.suspect("a", removal{}, false, epoch)
 	f.wantHolds(t, "removed", epoch, "suspected a")
 }
 

@@ -120,7 +120,7 @@ func (r *Reports) Evaluate(of cache.ReportedSet, upTo, now time.Time) {
 		r.lastBatch++
 		key.number = r.lastBatch
 	}
-	r.ensureBatch(key).Infer(maps.Keys(missing), true)
+	r.ensureBatch(key).Infer(maps.Keys(missing), true, now)
 	r.decideAndPublish(now)
 }
 
@@ -197,7 +197,7 @@ func (r *Reports) Step(now time.Time) (next time.Time) {
 			r.cfg.Resync()
 		}
 		if b.secondLook && b.Confirmed(now) {
-			b.Infer(maps.Keys(b.byName), false)
+			b.Infer(maps.Keys(b.byName), false, now)
 		}
 	}
 	r.decideAndPublish(now)

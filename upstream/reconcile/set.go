@@ -48,6 +48,9 @@ type Set struct {
 	newNames   names     // if so, names that were added before the set is complete
 	lastAdded  additions // by the last response to the complete set
 
+	missing  map[string]absence // resources that consecutive streams of one server have removed or omitted
+	cutShort int                // streams in a row that ended before a query for what they omitted
+
 	index   keyIndex
 	waiting map[string]waiting // additions and changes that wait for a removal, by name
 
@@ -178,13 +181,20 @@ func (s *Set) possiblyRemoved(now time.Time) (possible names, until time.Time) {
 	return nil, time.Time{}
 }
 
-// Begin resets the set for a new stream, on which suspected removals must be confirmed again.
+// Begin resets the set for a new stream, on which removals must be suspected again. They keep the age that they have on
+// consecutive streams of one server, so that removals are also applied if streams end early.
 //
 // The function versionSent reports whether the relay sends the version of a name in initial_resource_versions. It is
 // nil if the relay sends none. If resumed is set, the origin sends only the difference, so that a second look in
 // progress has to start again. If silenceConfirms is set, the versions are those of a snapshot, and an origin that
 // sends nothing confirms its content.
 func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms bool, now time.Time) {
+	if s.cutShort++; !s.Progress.responded() || !now.Before(s.began.Add(mentionTimeout)) {
+		s.cutShort = 0
+	}
+	if s.Progress.responded() {
+		maps.DeleteFunc(s.missing, func(_ string, a absence) bool { return a.noted.Before(s.began) })
+	}
 	s.Restart(versionSent, now)
 	s.Progress = Progress{}
 	if silenceConfirms {
@@ -218,17 +228,39 @@ func (s *Set) Confirmed(now time.Time) bool {
 	return ok && !now.Before(at)
 }
 
-// RecordList records that a response lists the whole set. missing are subscribed names that it omits: their removal is
-// inferred. If the list is empty, the origin may have just started, so that even a small removal is held.
-func (s *Set) RecordList(missing names, empty bool) {
-	s.Progress.listed = s.Progress.listed || !empty
-	s.Infer(maps.Keys(missing), empty)
+// RecordList records that a response lists the whole set, and the names in it. missing are subscribed names that it
+// omits: their removal is inferred. If the list is empty, the origin may have just started, so that even a small removal
+// is held. A list without suspected names completes the set.
+func (s *Set) RecordList(listed, missing names, now time.Time) {
+	s.Infer(maps.Keys(missing), len(listed) == 0, now)
+	for name, change := range s.byName {
+		if change.state == suspected && !has(listed, name) {
+			return
+		}
+	}
+	s.Progress.listed = s.Progress.listed || len(listed) > 0
+}
+
+// NoteServerChange records that another server than that of the previous stream answers: what that one has removed or
+// omitted proves nothing.
+func (s *Set) NoteServerChange() { s.missing = nil }
+
+// An absence is a resource that the origin has removed or omitted since a time.
+type absence struct{ since, noted time.Time }
+
+// noteMissing records that a stream removes or omits a resource of the set.
+func (s *Set) noteMissing(name string, now time.Time) {
+	a, known := s.missing[name]
+	if a.noted = now; !known {
+		a.since = now
+	}
+	put(&s.missing, name, a)
 }
 
 // ClearUnmentioned drops all unmentioned names and the query for them. A collection keeps its foreign names.
 func (s *Set) ClearUnmentioned() {
 	foreign := s.foreign
-	if s.unmentioned = (unmentioned{}); s.pattern != wire.Wildcard {
+	if s.unmentioned = (unmentioned{began: s.began}); s.pattern != wire.Wildcard {
 		s.foreign = foreign
 	}
 }
@@ -245,7 +277,8 @@ func (s *Set) NoteOriginChange() {
 type filter struct {
 	set       *Set
 	now       time.Time
-	confirmed bool
+	connected bool // a stream carries the set
+	confirmed bool // the set is complete
 
 	// needed reports whether a retained resource refers to a name of the set. mayBeNeeded also considers resources that
 	// the origin may have removed.
@@ -256,8 +289,9 @@ type filter struct {
 }
 
 func (s *Set) newFilter(now time.Time) *filter {
+	_, connected := s.content.CompleteAt()
 	return &filter{
-		set: s, now: now, confirmed: s.Confirmed(now), replacing: make(names),
+		set: s, now: now, connected: connected, confirmed: s.Confirmed(now), replacing: make(names),
 		needed: s.group.needed(s, false, now), mayBeNeeded: s.group.needed(s, true, now),
 	}
 }
@@ -272,25 +306,63 @@ func (f *filter) answersQuery(name string) bool {
 // again.
 func (f *filter) mayRepeat(name string) bool { return !f.confirmed || f.answersQuery(name) }
 
-// mustWait reports whether the removal of a name must wait. In an incomplete set, it must if the name is unmentioned or
-// has a pending removal. In any set, it must if it answers a query, or if a retained resource refers to the name.
-func (f *filter) mustWait(name string) bool {
+// mustWait reports whether the removal of a name must wait. If the origin may still be stating the set, it must if the
+// name is unmentioned or has a pending removal. In any set, it must if it answers a query, or if a retained resource
+// refers to the name.
+func (f *filter) mustWait(name string, stating bool) bool {
 	s := f.set
-	return !f.confirmed && (s.isUnmentioned(name) || s.HasRemoval(name)) || f.answersQuery(name) || f.needed(name)
+	return stating && (s.isUnmentioned(name) || s.HasRemoval(name)) || f.answersQuery(name) || f.needed(name)
 }
 
 // mustHold reports whether the stated removal of a name must wait, or may be held.
 func (f *filter) mustHold(name string) bool {
-	return f.mustWait(name) || f.set.group.cfg.HoldExplicit && !cache.RemovalsAreData(f.set.TypeURL)
+	return f.mustWait(name, !f.confirmed && !f.answered()) ||
+		f.set.group.cfg.HoldExplicit && !cache.RemovalsAreData(f.set.TypeURL)
+}
+
+// answered reports whether the origin has stated what it has on the stream before the present response, so that a stated
+// removal is a change: it has answered, or was silent, as it is if nothing has changed. An origin that is loading states
+// endpoints one by one.
+func (f *filter) answered() bool {
+	s := f.set
+	settled := s.Progress.Settled(f.now) && !cache.RemovalsAreData(s.TypeURL)
+	return f.connected && (settled || s.silent(f.now))
+}
+
+// silent reports whether the origin has sent nothing for the set since the stream began, for so long that it will not.
+func (s *Set) silent(now time.Time) bool {
+	return !s.Progress.responded() && !now.Before(s.began.Add(confirmSilence))
+}
+
+// fewNames is the largest number of removals that are not held for an operator, but only until a second look. An origin
+// that has lost its state usually lacks more.
+const fewNames = 2
+
+// few reports whether the pending removals are, and have been, so few that a second look decides, even if they are all
+// resources of the type. It does not for what clients report, since it tells what the origin has and not what it had,
+// nor for files: a directory that was deleted by mistake is as empty when it is read again.
+func (s *Set) few() bool {
+	cfg := &s.group.cfg
+	return len(s.byName) <= fewNames && !s.large && !cfg.Reported && !cfg.AllResources
+}
+
+// holdTime returns how long held removals wait for the origin until the second look.
+func (s *Set) holdTime() time.Duration {
+	if s.few() {
+		return min(s.group.cfg.ColdWait, s.group.cfg.HoldTime)
+	}
+	return s.group.cfg.HoldTime
 }
 
 // cancelRemoval drops the pending or discarded change of a resource that the origin has. If it was held, the hold time
 // of the others restarts, because the origin may send more.
 func (s *Set) cancelRemoval(name string, now time.Time) {
-	if change, ok := s.byName[name]; ok && change.state == held {
-		s.startHold(now, s.group.cfg.HoldTime)
-	}
+	change, ok := s.byName[name]
 	delete(s.byName, name)
+	delete(s.missing, name)
+	if ok && change.state == held {
+		s.startHold(now, s.holdTime())
+	}
 }
 
 // MoveTo moves the state of a name to another set of its type: another stream carries the name from now on. There the
@@ -300,6 +372,7 @@ func (s *Set) MoveTo(to *Set, name string) {
 	_, foreign := s.foreign[name]
 	s.markMentioned(name)
 	delete(s.byName, name)
+	delete(s.missing, name)
 	delete(s.waiting, name)
 	delete(s.newNames, name)
 	if put(&to.requestedAgain, name, struct{}{}); foreign {
@@ -316,10 +389,10 @@ func (s *Set) MoveTo(to *Set, name string) {
 }
 
 // Infer records removals that the origin did not state. With alwaysHold, they are held even if they are few.
-func (s *Set) Infer(removed iter.Seq[string], alwaysHold bool) {
+func (s *Set) Infer(removed iter.Seq[string], alwaysHold bool, now time.Time) {
 	for name := range removed {
 		delete(s.newNames, name)
-		s.suspect(name, removal{}, true)
+		s.suspect(name, removal{}, true, now)
 		s.alwaysHold = s.alwaysHold || alwaysHold && s.byName[name].state == suspected
 	}
 }
@@ -329,7 +402,8 @@ func (s *Set) RestoreDiscarded(name string) { s.record(name, removal{state: disc
 
 // suspect records a change as suspected. A held change stays held. A discarded change stays discarded if repeated is
 // set, or if the new one has the same content.
-func (s *Set) suspect(name string, change removal, repeated bool) {
+func (s *Set) suspect(name string, change removal, repeated bool, now time.Time) {
+	s.noteMissing(name, now)
 	old, ok := s.byName[name]
 	if change.replacement != nil && old.replacement != nil && change.replacement.SameContent(old.replacement) {
 		repeated = true
@@ -364,6 +438,9 @@ func (s *Set) apply(u wire.Update) cache.Change {
 	}
 	c := s.content.Apply(u)
 	s.index.update(u, s.content.Get, s.content.Count)
+	for name := range u.RemovedNames() {
+		delete(s.missing, name)
+	}
 	return c
 }
 

@@ -136,7 +136,7 @@ func TestH02_InterruptedSecondLook(t *testing.T) {
 	for _, resumed := range []bool{false, true} {
 		f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a")
 		f.confirmed = true
-		f.Infer(seq("a"), true)
+		f.Infer(seq("a"), true, epoch)
 		f.group.Decide(now)
 		now = now.Add(time.Hour)
 		if !f.group.StartSecondLooks(now) {
@@ -167,7 +167,7 @@ func TestH03_RemovedAdditions(t *testing.T) {
 			f.beginStream(now)
 			f.respond(now, "d", "e", "f", "unwanted")
 			f.Take(wire.Update{TypeURL: wire.ListenerType, Removed: tt.removed}, now)
-			f.Infer(seq("a", "b", "c", "z"), false)
+			f.Infer(seq("a", "b", "c", "z"), false, epoch)
 			f.confirmed = true
 			f.group.Decide(now)
 			if n := f.group.HeldRemovals(); n != tt.held {
@@ -214,7 +214,7 @@ func TestH03_AdditionsCountOnce(t *testing.T) {
 		}, true},
 		{"that are removed, too", func(f *fakeSet) {
 			f.respond(epoch, "new0", "new1", "new2")
-			f.Infer(seq("new0", "new1", "new2"), false)
+			f.Infer(seq("new0", "new1", "new2"), false, epoch)
 			f.confirmed = true
 		}, true},
 		{"as many as removals", func(f *fakeSet) { f.confirmed = true; f.respond(epoch, "new0", "new1", "new2") }, false},
@@ -249,7 +249,7 @@ func TestH03_AdditionsCountOnce(t *testing.T) {
 			f := newFakeSet(wire.ListenerType, slog.DiscardHandler, "old0", "old1", "old2", "old3")
 			f.beginStream(epoch)
 			tt.do(f)
-			f.Infer(seq(numbers("old", 8)...), false)
+			f.Infer(seq(numbers("old", 8)...), false, epoch)
 			f.group.Decide(epoch)
 			if held := f.group.HeldRemovals() > 0; held != tt.held {
 				t.Errorf("held: %t, want %t", held, tt.held)
@@ -263,7 +263,7 @@ func TestH03_LargeRemovalIgnoresAdditions(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
 	f.confirmed = true
 	f.respond(epoch, numbers("new", 20)...)
-	f.Infer(seq("a", "b", "c"), false)
+	f.Infer(seq("a", "b", "c"), false, epoch)
 	f.group.Decide(epoch)
 	f.wantHolds(t, "three of four removed", epoch, "held a b c")
 }
@@ -272,10 +272,10 @@ func TestH03_LargeRemovalIgnoresAdditions(t *testing.T) {
 func TestH02_NewStreamDropsSuspects(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 20)...)
 	f.confirmed = true
-	f.Infer(seq(numbers("n", 15)...), false)
+	f.Infer(seq(numbers("n", 15)...), false, epoch)
 	f.group.Decide(epoch)
 	f.confirmed = false
-	f.Infer(seq("n15"), true)
+	f.Infer(seq("n15"), true, epoch)
 	f.beginStream(epoch, numbers("n", 20)...)
 	f.confirmed = true
 	f.group.Decide(epoch)
@@ -286,10 +286,10 @@ func TestH02_NewStreamDropsSuspects(t *testing.T) {
 	f.respond(epoch, numbers("n", 15)...)
 	f.wantHolds(t, "held names mentioned", epoch)
 	f.confirmed = false
-	f.Infer(seq("n15"), true)
+	f.Infer(seq("n15"), true, epoch)
 	f.beginStream(epoch)
 	f.confirmed = true
-	f.Infer(seq("n16"), false)
+	f.Infer(seq("n16"), false, epoch)
 	f.group.Decide(epoch)
 	f.wantHolds(t, "small removal", epoch)
 }
@@ -319,7 +319,7 @@ func TestHoldAlarms(t *testing.T) {
 	}
 	f, began := newFakeSet(wire.ClusterType, slog.NewTextHandler(&log, nil), names...), time.Unix(0, 0)
 	f.confirmed = true
-	f.Infer(seq(names...), false)
+	f.Infer(seq(names...), false, epoch)
 	alarms := func(now time.Time) int {
 		log.Reset()
 		f.group.Decide(now)

@@ -55,7 +55,7 @@ func (f *filter) deferRemovals(u wire.Update) wire.Update {
 		case s.content.Get(name) == nil:
 		case f.mustHold(name):
 			deferred[name] = struct{}{}
-			s.suspect(name, removal{explicit: true}, f.mayRepeat(name))
+			s.suspect(name, removal{explicit: true}, f.mayRepeat(name), f.now)
 		case s.byName[name].replacement != nil && s.byName[name].breakReason != "":
 			delete(s.byName, name) // its held update is obsolete
 		}
@@ -75,9 +75,9 @@ func (f *filter) deferEmptied(resources []*wire.Resource) []*wire.Resource {
 	var emptied []*wire.Resource
 	for _, r := range resources {
 		// mustWait after isEmptyAssignment, because it may search all retained resources
-		if isEmptyAssignment(r) && f.mustWait(r.Name) && hasEndpoints(s.content.Get(r.Name)) {
+		if isEmptyAssignment(r) && f.mustWait(r.Name, !f.confirmed) && hasEndpoints(s.content.Get(r.Name)) {
 			emptied = append(emptied, r)
-			s.suspect(r.Name, removal{replacement: r, explicit: true}, f.mayRepeat(r.Name))
+			s.suspect(r.Name, removal{replacement: r, explicit: true}, f.mayRepeat(r.Name), f.now)
 			continue
 		}
 		if change := s.byName[r.Name]; change.breakReason == "" || r.HasBody() && !change.isBreakingUpdate(r) {

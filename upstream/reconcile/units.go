@@ -341,9 +341,3 @@ func (p partition) units(additions, excluding names) (all []*unit) {
 	}
 	return all
 }
-
-// has reports whether a name is in a set.
-func has(in names, name string) bool {
-	_, ok := in[name]
-	return ok
-}

@@ -57,7 +57,7 @@ func newListeners(listeners ...string) (*fakeSet, time.Time) {
 
 // holdAll makes the removals of all resources held.
 func (f *fakeSet) holdAll(now time.Time) {
-	f.Infer(f.Names(), true)
+	f.Infer(f.Names(), true, epoch)
 	f.group.Decide(now)
 }
 
@@ -355,7 +355,7 @@ func TestB11_AReplacementMayHaveFewerKeys(t *testing.T) {
 	for what, remove := range map[string]func(f *fakeSet, now time.Time){
 		"suspected": func(f *fakeSet, now time.Time) {
 			f.confirmed = false
-			f.Infer(seq("a"), false)
+			f.Infer(seq("a"), false, epoch)
 		},
 		"held": func(f *fakeSet, now time.Time) { f.holdAll(now) },
 	} {

@@ -115,3 +115,9 @@ func put[V any](m *map[string]V, name string, v V) {
 	}
 	(*m)[name] = v
 }
+
+// has reports whether a name is in a set.
+func has(in names, name string) bool {
+	_, ok := in[name]
+	return ok
+}

@@ -83,11 +83,11 @@ func TestB15_QueryOfUnmentioned(t *testing.T) {
 	}
 	now := epoch.Add(time.Second)
 	f.respond(now)
-	wantDue("empty response", now, false, now.Add(mentionTimeout))
+	wantDue("empty response", now, false, now.Add(SettleQuiet))
 	now = now.Add(time.Second)
 	aliased := &wire.Resource{Name: "a", Aliases: []string{"alias"}}
 	f.Take(wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{aliased}}, now)
-	wantDue("a mentioned", now, false, now.Add(mentionTimeout))
+	wantDue("a mentioned", now, false, now.Add(SettleQuiet))
 	now = now.Add(time.Second)
 	f.respond(now, "a")
 	wantDue("a resent", now, false, now.Add(mentionTimeout-time.Second))
@@ -158,7 +158,7 @@ func TestB15_SilenceOnQuery(t *testing.T) {
 			if tt.noControl {
 				f.resources = map[string]*wire.Resource{"a": f.resources["a"], "b": f.resources["b"]}
 			} else { // so that only control can be the control
-				f.Infer(seq(numbers("n", 100)...), false)
+				f.Infer(seq(numbers("n", 100)...), false, epoch)
 			}
 			now := epoch.Add(mentionTimeout)
 			f.StartQuery(tt.subscribed, now)
@@ -193,7 +193,7 @@ func TestB15_ControlIsNotSubscribed(t *testing.T) {
 		f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "subscribed", "control", "suspected")
 		f.beginStream(epoch)
 		f.respond(epoch, "subscribed", "control", "suspected")
-		f.Infer(seq("suspected"), false)
+		f.Infer(seq("suspected"), false, epoch)
 		if queried := f.StartQuery(names{"subscribed": {}}, epoch); !slices.Equal(queried, []string{"a", "control"}) {
 			t.Fatalf("queried %q, want a and the control", queried)
 		}
@@ -205,11 +205,11 @@ func TestB15_AnswersOfOtherNames(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c", "d")
 	f.beginStream(epoch)
 	f.respond(epoch, "b", "c")
-	f.Infer(seq("c"), false)
+	f.Infer(seq("c"), false, epoch)
 	f.StartQuery(nil, epoch)
 	f.RecordAnswers(wire.Update{Resources: []*wire.Resource{{Name: "c"}}, Removed: []string{"b"}}, epoch)
 	f.wantHolds(t, "other names answered", epoch, "suspected c")
-	f.Infer(seq("a"), false)
+	f.Infer(seq("a"), false, epoch)
 	f.RecordAnswers(wire.Update{Resources: []*wire.Resource{{Name: "a"}}}, epoch)
 	f.wantHolds(t, "a answered", epoch, "suspected c")
 	if finished, _ := f.FinishQuery(nil, epoch); finished {
