@@ -138,7 +138,7 @@ func (ed *edit) clearWildcard() {
 	}
 	ed.clearErrors()
 	ed.typ.Wildcard = Set{last: ed.gen.Seq, floor: ed.gen.Seq}
-	ed.typ.Phase, ed.typ.Restored, ed.typ.Covered, ed.typ.era = Unknown, false, false, ed.index.era
+	ed.typ.Phase, ed.typ.Restored, ed.typ.Presumed, ed.typ.era = Unknown, false, false, ed.index.era
 	ed.index.lastKnown = false
 	ed.w.view.index.dropReports(ed.index, Wildcard)
 	delete(ed.branch.tombstones, ed.typ.URL)

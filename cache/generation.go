@@ -187,9 +187,9 @@ type Type struct {
 	// not confirmed it yet (B.42).
 	Restored bool
 
-	// Covered reports that the set is Restored, and that the origin has sent each of its resources since: no resource of
-	// the last known set is missing.
-	Covered bool
+	// Presumed reports that the set is settled and probably complete, so that clients which may hold resources of it are
+	// sent it: it is Restored, and the origin has sent each of its resources since, or the origin had enough time.
+	Presumed bool
 
 	errors   *[2]Set // errors of the resources of each set, by Kind; nil if there never were any
 	source   int     // number of the source that has the wildcard set

@@ -58,7 +58,7 @@ func (f filter) passNames(s *served, ed, latest *edit, names []*Name) {
 	f.passFrom(ed, latest.gen, t, names)
 	if t.source == f.w.source && f.completes(ed.typ, t) {
 		names = append(names, s.withheldOf(ed.index)...)
-		if ed.typ.Covered, ed.wildcardChanged = t.Covered, true; t.Phase > ed.typ.Phase && !t.hasWholeError() {
+		if ed.typ.Presumed, ed.wildcardChanged = t.Presumed, true; t.Phase > ed.typ.Phase && !t.hasWholeError() {
 			ed.clearWholeError()
 		}
 		ed.typ.Phase, ed.typ.Restored = t.Phase, t.Restored
@@ -97,7 +97,7 @@ func (s *served) withheldOf(t *indexType) (names []*Name) {
 // completes reports whether the wildcard set of a type is more complete in latest than in the generation that readers
 // see.
 func (f filter) completes(served, t *Type) bool {
-	return t.Phase > served.Phase || t.Phase == served.Phase && t.Covered && !served.Covered && !f.Frozen()
+	return t.Phase > served.Phase || t.Phase == served.Phase && t.Presumed && !served.Presumed && !f.Frozen()
 }
 
 // servedSource returns the state of the writer's source that readers see. Target is empty if it has changed while

@@ -197,7 +197,7 @@ func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
 // or content that expires.
 func (ed *edit) cannotWait(old *Type) bool {
 	t := ed.typ
-	if t.Phase != old.Phase || t.Restored != old.Restored || t.Covered != old.Covered ||
+	if t.Phase != old.Phase || t.Restored != old.Restored || t.Presumed != old.Presumed ||
 		t.Phase == Unknown && t.Wildcard.last > old.Wildcard.last {
 		return true
 	}

@@ -146,19 +146,19 @@ func TestB42_I10_RestoredStateIsLastGood(t *testing.T) {
 	o.put(Wildcard, "a", "2", "a2")
 	o.put(ByName, "n", "2", "n2")
 	o.remove(ByName, "m")
-	o.SetCovered(acme)
+	o.SetPresumed(acme)
 	for cohort, v := range o.view.views {
 		sees("the origin is back", cohort, "n1")
-		if !v.Generation().Type(acme).Covered {
-			t.Errorf("cohort %d: Covered is not set", cohort)
+		if !v.Generation().Type(acme).Presumed {
+			t.Errorf("cohort %d: Presumed is not set", cohort)
 		}
 	}
 	o.SetPhase(acme, Confirmed)
 	o.remove(Wildcard, "b")
 	for cohort, v := range o.view.views {
 		sees("confirmed", cohort, "n1")
-		if typ := v.Generation().Type(acme); typ.Restored || typ.Covered || typ.Phase != Confirmed {
-			t.Errorf("confirmed: cohort %d has phase %v, restored %v, covered %v", cohort, typ.Phase, typ.Restored, typ.Covered)
+		if typ := v.Generation().Type(acme); typ.Restored || typ.Presumed || typ.Phase != Confirmed {
+			t.Errorf("confirmed: cohort %d has phase %v, restored %v, presumed %v", cohort, typ.Phase, typ.Restored, typ.Presumed)
 		}
 	}
 	if now.Names != 4 {

@@ -74,15 +74,15 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 	ed := w.begin(typeURL)
 	ed.typ.Phase, ed.wildcardChanged = p, true
 	ed.typ.Restored = ed.typ.Restored && p == Settled
-	ed.typ.Covered = ed.typ.Covered && ed.typ.Restored
+	ed.typ.Presumed = ed.typ.Presumed && ed.typ.Restored
 	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
 	w.publish(ed)
 	w.reportSettled()
 }
 
-// SetCovered records that the origin has sent all restored resources of the wildcard set of a type.
-func (w *Writer) SetCovered(typeURL string) {
+// SetPresumed records that the settled wildcard set of a type is presumed complete.
+func (w *Writer) SetPresumed(typeURL string) {
 	ed := w.begin(typeURL)
-	ed.typ.Covered, ed.wildcardChanged = true, true
+	ed.typ.Presumed, ed.wildcardChanged = true, true
 	w.publish(ed)
 }

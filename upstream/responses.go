@@ -298,9 +298,15 @@ func (v *responses) updatePhase(s *set, now time.Time) (next time.Time) {
 		v.log.Debug("phase of a wildcard set changed", slog.String("type_url", s.TypeURL),
 			slog.String("name", cmp.Or(glob, wire.Wildcard)), slog.String("phase", phase.String()))
 	}
-	restored := t.Restored && !t.Covered && t.Wildcard.Count() > 0
-	if restored && s.Covered() && phase == cache.Settled && s.Progress.Settled(now) {
-		v.w.SetCovered(s.key)
+	if phase != cache.Settled || t.Presumed {
+		return next
+	}
+	restored := t.Restored && t.Wildcard.Count() > 0 && s.Covered() && s.Progress.Settled(now)
+	enough, ok := s.Progress.EnoughAt(v.cfg.ColdWait)
+	if restored || ok && !now.Before(enough) {
+		v.w.SetPresumed(s.key)
+	} else if ok {
+		next = reconcile.Earlier(next, enough)
 	}
 	return next
 }

@@ -124,7 +124,7 @@ func (s sets) heldByFreeze() bool {
 		return false
 	}
 	if s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
-		return !s.t.Wildcard.HadVersion(s.initialVersion)
+		return !s.reportsFormerSet(s.t)
 	}
 	return !s.sum().SameVersion(s.initialVersion)
 }
@@ -297,7 +297,7 @@ func (s sets) unchanged() bool {
 func (s sets) reportedThisSet() bool {
 	wildcardOnly := s.wildcard != nil && len(s.names)+len(s.globs) == 0 && !s.foreignNonce
 	spec := s.TypeURL == wire.ClusterType || s.TypeURL == wire.ListenerType
-	return s.initialVersion != "" && spec && wildcardOnly && (s.t.Phase == cache.Confirmed || s.t.Restored) &&
+	return s.initialVersion != "" && spec && wildcardOnly && (s.t.Phase >= cache.Settled || s.t.Restored) &&
 		s.t.Wildcard.TTLs() == 0 && (!s.sendsTTLs || !s.t.Wildcard.Limited()) &&
 		s.t.Wildcard.Sum().SameVersion(s.initialVersion)
 }

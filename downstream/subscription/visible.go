@@ -154,12 +154,18 @@ func (v visible) confirmedAbsent(e *cache.Entry) bool {
 }
 
 // settledEnough reports whether enough of a wildcard set is known to answer this client (B.7). A client that may hold
-// part of the set needs the confirmed set or the last known one.
+// part of the set needs the confirmed set or the last known one. If the view has served the version that the client
+// reports, the client holds nothing else.
 func (s *Subscription) settledEnough(t *cache.Type) bool {
-	if s.initialVersion != "" && !s.holdsSet {
-		return t.Phase == cache.Confirmed || t.Covered
+	if s.initialVersion != "" && !s.holdsSet && !s.reportsFormerSet(t) {
+		return t.Phase == cache.Confirmed || t.Presumed
 	}
 	return t.Phase >= cache.Settled
+}
+
+// reportsFormerSet reports whether the version that a client with only a wildcard reports is one that the view has had.
+func (s *Subscription) reportsFormerSet(t *cache.Type) bool {
+	return s.wildcard != nil && len(s.names)+len(s.globs) == 0 && t.Wildcard.HadVersion(s.initialVersion)
 }
 
 // unsendable reports whether a resource cannot be sent now: the client never had it, and its content was dropped.

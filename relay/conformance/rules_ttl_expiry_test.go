@@ -270,8 +270,8 @@ func TestB7_R107_FirstSetWaitsForExpiredNames(t *testing.T) {
 	}
 }
 
-// A returning SotW client is not answered before the set is confirmed, one minute after the relay connected at the
-// latest.
+// A SotW client that returns from another relay is not answered before the set is confirmed, one minute after the relay
+// connected at the latest.
 // Until then it receives no heartbeats, so its resources may expire. The answer therefore holds the complete set
 // with the remaining TTLs.
 func TestB7_R108_RenewedBeforeTheSetIsConfirmed(t *testing.T) {
@@ -281,10 +281,12 @@ func TestB7_R108_RenewedBeforeTheSetIsConfirmed(t *testing.T) {
 			worldBubble(t, []string{"TENDER_COLD_WAIT=10m"}, func(world *world) {
 				w := &ttlWorld{world}
 				w.set(short+" a@1 20s", short+" b@1")
-				c := w.syncedClient(relaytest.SotW, ttlEnvoy, short, "*")
+				w.syncedClient(relaytest.SotW, ttlEnvoy, short, "*")
 				w.heartbeat(short, "a")
-				c.ackPending()
-				c.Reconnect(w.relay.Conn())
+				c := w.dial(relaytest.ClientOptions{Variant: relaytest.SotW, Node: ttlEnvoy})
+				c.Send(&discoverypb.DiscoveryRequest{
+					Node: ttlEnvoy, TypeUrl: typeURLs[short], VersionInfo: "r1.of-another-set", ResourceNames: []string{"*"},
+				})
 				for range 4 {
 					w.sleep(12 * time.Second)
 					w.heartbeat(short, "a")

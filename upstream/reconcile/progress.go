@@ -73,6 +73,12 @@ func (p *Progress) Settled(now time.Time) bool {
 	return !p.firstResponse.IsZero() && !now.Before(p.settledAt())
 }
 
+// EnoughAt returns when the origin has had enough time to send the set, even if it still adds names. It returns false if
+// the origin has not responded.
+func (p *Progress) EnoughAt(quiet time.Duration) (at time.Time, ok bool) {
+	return p.firstResponse.Add(quiet), p.responded()
+}
+
 // Phase returns the phase of the set, given its previous phase. It also returns when the phase changes if no response
 // arrives until then; zero for never.
 func (p *Progress) Phase(
