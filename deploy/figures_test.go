@@ -18,13 +18,13 @@ const published = "2026-11-29-7448ad3596f4-IDLE-S1-S2-S3-S4-S5-S8-S9-MODEL-TLS.m
 // TestFigures holds the figures in the pages: each is computed from one file of results, so pages cannot differ. A block
 // between <!-- figures: NAME --> and <!-- end of figures --> is written from the template testdata/figures/NAME.tmpl.
 func TestFigures(t *testing.T) {
-	r := readResults(t, filepath.Join(root, "bench", "results", published))
+	r := publishedResults(t)
 	unused, err := filepath.Glob("testdata/figures/*.tmpl")
 	if err != nil {
 		t.Fatal(err)
 	}
 	block := regexp.MustCompile(`(?s)(<!-- figures: ([a-z-]+) -->\n)(.*?)(<!-- end of figures -->\n)`)
-	for _, page := range []string{root + "/README.md", "docs/capacity.md", "docs/faq.md"} {
+	for _, page := range []string{root + "/README.md", root + "/bench/README.md", "docs/capacity.md", "docs/faq.md"} {
 		text := block.ReplaceAllStringFunc(readText(t, page), func(b string) string {
 			parts := block.FindStringSubmatch(b)
 			name := filepath.Join("testdata", "figures", parts[2]+".tmpl")
@@ -36,6 +36,12 @@ func TestFigures(t *testing.T) {
 	if len(unused) > 0 {
 		t.Errorf("no page has the figures of %v", unused)
 	}
+}
+
+// publishedResults reads the results that the pages have.
+func publishedResults(t *testing.T) *results {
+	t.Helper()
+	return readResults(t, filepath.Join(root, "bench", "results", published))
 }
 
 // results are the tables of a file of results, by the first word of their headings, such as S1. A scenario may have several.
@@ -91,9 +97,14 @@ func (r *results) render(t *testing.T, name string) string {
 	t.Helper()
 	var b strings.Builder
 	parsed, err := template.New(name).Funcs(template.FuncMap{
-		"of": r.of, "text": r.text, "ratio": r.ratio, "example": r.example, "digits": digits,
-		"fleets": func() []float64 { return []float64{10_000, 100_000, 1_000_000} },
-		"add":    func(a, b float64) float64 { return a + b }, "sub": func(a, b float64) float64 { return a - b },
+		"of": r.of, "text": r.text, "ratio": r.ratio, "example": r.example, "digits": digits, "whole": whole,
+		"plan": r.plan, "cost": r.cost, "sizes": func() podSizes { return readSizes(t) },
+		"fleets":  func() []float64 { return []float64{10_000, 100_000, 1_000_000} },
+		"planned": func() []float64 { return []float64{1_000, 10_000, 50_000, 100_000} },
+		"measured": func() []measured {
+			return []measured{{"250", "250"}, {"1000", "1,000"}, {"2500", "2,500"}, {"check: 5000", "5,000"}}
+		},
+		"add": func(a, b float64) float64 { return a + b }, "sub": func(a, b float64) float64 { return a - b },
 		"mul":    func(a, b float64) float64 { return a * b },
 		"commit": func() string { return r.commit[:7] }, "date": func() string { return r.date }, "file": func() string { return r.name },
 	}).Parse(readText(t, name))
@@ -138,7 +149,10 @@ func (r *results) ratio(scenario, a, b, column string) (float64, error) {
 	return x / y, err
 }
 
-// A load is one of the examples: what 5,000 clients of one relay cost by the model.
+// measured is a number of clients in the name of a row and on a page.
+type measured struct{ Row, Text string }
+
+// A load is what the clients of one relay cost by the model.
 type load struct{ Deliveries, Cores, MiB, Mbit float64 }
 
 // String returns the last columns of the table of examples.
@@ -146,10 +160,15 @@ func (l load) String() string {
 	return fmt.Sprintf("%s | %.2f | %.0f | %.0f |", digits(l.Deliveries), l.Cores, l.MiB, l.Mbit)
 }
 
-// example returns the cost of 5,000 clients that subscribe to names (0 for the wildcard) of a number of resources with this
-// many bytes each.
-func (r *results) example(resources, bytes, names int, changes float64) (l load, err error) {
-	const clients, kib, mib = 5000, 1 << 10, 1 << 20
+// example is the cost of as many clients as one relay was measured with.
+func (r *results) example(resources, bytes, names int, changes float64) (load, error) {
+	return r.cost(clientsOfARelay, resources, bytes, names, changes)
+}
+
+// cost returns the cost of clients that subscribe to names (0 for the wildcard) of a number of resources with this many
+// bytes each, by the changes per second.
+func (r *results) cost(clients float64, resources, bytes, names int, changes float64) (l load, err error) {
+	const kib, mib = 1 << 10, 1 << 20
 	terms := map[string]float64{}
 	for _, term := range []string{
 		"CPU of a change", "CPU of a delivery", "CPU of a delivery, more if it is by name", "CPU of a KiB delivered",
@@ -179,11 +198,19 @@ func digits(v float64) string {
 	if rounded, err := strconv.ParseFloat(text, 64); err == nil {
 		text = strconv.FormatFloat(rounded, 'f', -1, 64)
 	}
-	whole, fraction, _ := strings.Cut(text, ".")
+	return grouped(text)
+}
+
+// whole formats a whole number, with commas in a large one.
+func whole(v float64) string { return grouped(strconv.FormatFloat(v, 'f', 0, 64)) }
+
+// grouped returns a number with commas between groups of three digits.
+func grouped(number string) string {
+	whole, fraction, hasFraction := strings.Cut(number, ".")
 	for i := len(whole) - 3; i > 0; i -= 3 {
 		whole = whole[:i] + "," + whole[i:]
 	}
-	if fraction == "" {
+	if !hasFraction {
 		return whole
 	}
 	return whole + "." + fraction

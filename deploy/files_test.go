@@ -37,8 +37,14 @@ func readText(t *testing.T, name string) string {
 // readYAML decodes a YAML file.
 func readYAML(t *testing.T, name string, into any) {
 	t.Helper()
-	if err := yaml.Unmarshal([]byte(readText(t, name)), into); err != nil {
-		t.Fatalf("%s: %v", name, err)
+	decodeYAML(t, readText(t, name), into)
+}
+
+// decodeYAML decodes YAML.
+func decodeYAML(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := yaml.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%.100q: %v", text, err)
 	}
 }
 

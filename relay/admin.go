@@ -206,6 +206,11 @@ func (o sessionOrigin) status() admin.Origin {
 	for _, t := range s.Targets {
 		out.Targets = append(out.Targets, admin.Target{Target: t.Target, Active: t.Active, State: stateName(t.State)})
 	}
+	for _, f := range s.Failed {
+		out.FailedAddresses = append(out.FailedAddresses, admin.FailedAddress{
+			Target: f.Target, Address: f.Address, Since: f.At, Error: f.Err.Error(),
+		})
+	}
 	return out
 }
 

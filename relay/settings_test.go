@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"cmp"
+	"encoding/json"
 	"fmt"
 	"go/ast"
 	"go/token"
@@ -15,14 +17,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// settingsFile lists the settings that each variable sets. With -update, TestSettingsArrive writes it.
+// settingsFile lists the settings that each value of a variable sets. With -update, TestSettingsArrive writes it.
 const settingsFile = "testdata/settings.txt"
 
 // A tenderVariable is a variable with its field of Config, found by reflection.
@@ -46,7 +49,7 @@ func tenderVariables(of reflect.Type, prefix string, index []int) (all []tenderV
 	return all
 }
 
-// samples has a value of each type that neither the tag oneof nor range describes. %d makes values of variables differ.
+// samples has a value of each type that the tag oneof does not describe. %d makes values of variables differ.
 var samples = map[reflect.Type]string{
 	reflect.TypeFor[config.Addresses]():     "127.0.0.1:%[1]d,192.0.2.1:%[1]d",
 	reflect.TypeFor[config.CheckURL]():      "http://check.example:%d",
@@ -58,31 +61,41 @@ var samples = map[reflect.Type]string{
 	reflect.TypeFor[config.Path]():          "/other-%d",
 	reflect.TypeFor[config.Patterns]():      "other-%d",
 	reflect.TypeFor[config.PeerTargets]():   "peer.example:%d",
-	reflect.TypeFor[config.PushIntervals](): "example.com/a.b.C%d=1s",
+	reflect.TypeFor[config.PushIntervals](): "*=%dms",
 	reflect.TypeFor[rollout.Stages]():       "id=other-%d 1m",
 	reflect.TypeFor[config.Routes]():        "type:example.com/a.b.C%[1]d=other;authority:a%[1]d=other",
 	reflect.TypeFor[config.ServerName]():    "other-%d.example",
+	reflect.TypeFor[config.Size]():          "%dMiB",
 	reflect.TypeFor[config.StagedTypes]():   "example.com/a.b.C%d",
 	reflect.TypeFor[config.Targets]():       "other.example:%d",
 	reflect.TypeFor[config.Text]():          "other-%d",
 	reflect.TypeFor[config.TrustDomains]():  "other-%d.example=/other",
 	reflect.TypeFor[config.WildcardTypes](): "example.com/a.b.C%d",
+	reflect.TypeFor[int]():                  "%d",
+	reflect.TypeFor[time.Duration]():        "%ds",
 }
 
-// values returns valid values: all words of an enumeration, the bounds of a number, or the sample of the type. n differs
-// between variables.
-func (v tenderVariable) values(t *testing.T, n int) (all []string) {
+// values returns valid values: all words of an enumeration or a switch, or the sample of the type. before has the
+// variables before v. The samples of two variables of a type differ, so that each setting shows whose value it has.
+func (v tenderVariable) values(t *testing.T, before []tenderVariable) (all []string) {
 	tag := func(name string) []string {
 		return strings.FieldsFunc(v.field.Tag.Get(name), func(r rune) bool { return r == ',' })
 	}
-	all = slices.Concat(tag("oneof"), tag("range"))
-	if v.field.Type.Kind() == reflect.Bool {
+	n := 61 // within the bounds of all numbers
+	for _, other := range before {
+		if other.field.Type == v.field.Type {
+			n++
+		}
+	}
+	sample := samples[v.field.Type]
+	switch words := tag("oneof"); {
+	case len(words) > 0:
+		all = words
+	case v.field.Type.Kind() == reflect.Bool:
 		all = []string{"on", "off"}
-	}
-	if sample := samples[v.field.Type]; sample != "" {
-		all = []string{fmt.Sprintf(sample, 1000+n)}
-	}
-	if len(all) == 0 {
+	case sample != "":
+		all = []string{fmt.Sprintf(sample, n)}
+	default:
 		t.Fatalf("samples has no value of %v, the type of TENDER_%s", v.field.Type, v.name)
 	}
 	return append(all, tag("zero")...)
@@ -123,7 +136,7 @@ func configWith(t *testing.T, all []tenderVariable, name, value string) Config {
 				if _, set := environ[match[1]]; set || i < 0 {
 					continue
 				}
-				values := all[i].values(t, i)
+				values := all[i].values(t, all[:i])
 				environ[match[1]] = values[max(0, slices.IndexFunc(values, func(value string) bool {
 					with, _ := LoadConfig([]string{"TENDER_" + match[1] + "=" + value})
 					return all[i].differs(&base, &with)
@@ -138,39 +151,50 @@ func configWith(t *testing.T, all []tenderVariable, name, value string) Config {
 
 // settingLeaves returns all settings by path: those of the relay, of its credentials, and of the parts that the relay
 // creates from single settings.
-func settingLeaves(cfg *Config) map[string]string {
+func settingLeaves(t *testing.T, cfg *Config) map[string]string {
+	t.Helper()
 	s := settingsOf(cfg, "")
 	leaves := check.Leaves("credentials", config.CredentialSettingsOf(cfg))
-	leaves["node"], s.node = s.node.String(), nil
+	var node map[string]any
+	check.OK(t, json.Unmarshal(check.Must(protojson.Marshal(s.node)), &node))
+	for field, value := range node {
+		leaves["node."+field] = string(check.Must(json.Marshal(value)))
+	}
 	maps.Copy(leaves, check.Leaves("listeners", new(listeners).configured(s.addresses)))
 	maps.Copy(leaves, check.Leaves("router", newRouter(s)))
-	s.addresses, s.routes = addresses{}, nil // listeners and router have them
+	s.node, s.addresses, s.routes = nil, addresses{}, nil // the leaves have them
 	maps.Copy(leaves, check.Leaves("relay", *s))
+	if s.pushInterval != nil {
+		leaves["relay.pushInterval"] = s.pushInterval("example.com/a.b.C").String()
+	}
 	return leaves
 }
 
-// TestSettingsArrive sets each variable to all values of its tags, or to one of its type, and finds that the settings
-// that the relay hands to its parts differ. Variables that are no settings of the relay are read by tender serve
-// (cmd/tender/serve.go). testdata/settings.txt shows which settings differ, so that a setting that has several uses cannot lose
-// one of them.
+// TestSettingsArrive sets each variable to all words of its tags, or to a value of its type that no other variable has.
+// It compares what the relay hands to its parts with testdata/settings.txt: which settings the variable changes, and
+// their values. So no setting can lose one of its uses, be inverted, or have the value of another variable. Variables
+// that are no settings of the relay are read by tender serve (cmd/tender/serve.go).
 func TestSettingsArrive(t *testing.T) {
 	base := check.Must(LoadConfig(nil))
 	all := tenderVariables(reflect.TypeFor[Config](), "", nil)
 	inServe := selectors(t, "cmd/tender/serve.go")
-	changed, lines := map[string]bool{}, []string{}
+	var text strings.Builder
+	changed := map[string]bool{}
 	for i, v := range all {
-		paths := map[string]bool{}
-		others := 0
-		for _, value := range v.values(t, i) {
+		values := v.values(t, all[:i])
+		arrived, paths := make([]map[string]string, len(values)), map[string]bool{}
+		isDefault := 0
+		for j, value := range values {
 			cfg := configWith(t, all, v.name, value)
+			arrived[j] = settingLeaves(t, &cfg)
 			if !v.differs(&cfg, &base) {
-				continue // it is the default
+				isDefault++
+				continue
 			}
-			others++
-			is := settingLeaves(&cfg)
 			v.in(&cfg).Set(v.in(&base))
-			differ := differences(settingLeaves(&cfg), is)
+			differ := differences(settingLeaves(t, &cfg), arrived[j])
 			if len(differ) == 0 && inServe["cfg."+v.field.Name] {
+				arrived[j]["cmd/tender/serve.go"] = "reads it"
 				differ = map[string]bool{"cmd/tender/serve.go": true}
 			}
 			if len(differ) == 0 {
@@ -178,19 +202,31 @@ func TestSettingsArrive(t *testing.T) {
 			}
 			maps.Copy(paths, differ)
 		}
-		if others == 0 {
-			t.Errorf("TENDER_%s: all of the values %q are its default", v.name, v.values(t, i))
+		if isDefault == len(values) {
+			t.Errorf("TENDER_%s: all of the values %q are its default", v.name, values)
 		}
 		maps.Copy(changed, paths)
-		lines = append(lines, "TENDER_"+v.name+": "+strings.Join(slices.Sorted(maps.Keys(paths)), " "))
-	}
-	lines = append(lines, "", "Set by the relay, or by no variable:")
-	for _, path := range slices.Sorted(maps.Keys(settingLeaves(&base))) {
-		if !changed[path] {
-			lines = append(lines, path)
+		for j, value := range values {
+			fmt.Fprintf(&text, "TENDER_%s=%s\n", v.name, value)
+			for _, path := range slices.Sorted(maps.Keys(paths)) {
+				if is, ok := arrived[j][path]; ok {
+					fmt.Fprintf(&text, "\t%s = %s\n", path, cmp.Or(is, `""`))
+				}
+			}
 		}
 	}
-	got := strings.Join(lines, "\n") + "\n"
+	text.WriteString("\nSet by the relay, or by no variable:\n")
+	for _, path := range slices.Sorted(maps.Keys(settingLeaves(t, &base))) {
+		if !changed[path] {
+			text.WriteString("\t" + path + "\n")
+		}
+	}
+	compareSettings(t, text.String())
+}
+
+// compareSettings compares the settings with settingsFile, or updates it.
+func compareSettings(t *testing.T, got string) {
+	t.Helper()
 	if *update {
 		if err := os.WriteFile(settingsFile, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
@@ -200,7 +236,7 @@ func TestSettingsArrive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
+	if diff := gocmp.Diff(strings.Split(string(want), "\n"), strings.Split(got, "\n")); diff != "" {
 		t.Errorf("%s differs; review it and run go test ./relay -run TestSettingsArrive -update (-file +got):\n%s",
 			settingsFile, diff)
 	}
@@ -288,7 +324,7 @@ var ownDefault = regexp.MustCompile(`(\w+)(?::| =)\s+cmp\.Or\(\w+\.\w+, (\S.*)\)
 // the variables that set the same fields.
 func TestDefaultsAgree(t *testing.T) {
 	cfg := check.Must(LoadConfig(nil))
-	leaves, compared := settingLeaves(&cfg), 0
+	leaves, compared := settingLeaves(t, &cfg), 0
 	for file, part := range map[string]string{
 		"downstream/config.go": "downstream", "downstream/guard/limits.go": "downstream", "upstream/config.go": "upstream",
 		"upstream/files/config.go": "files",

@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -17,8 +18,8 @@ type addresses struct {
 
 	mu    sync.Mutex // also held while gRPC takes a state, so that states have one order
 	cc    resolver.ClientConn
-	state resolver.State      // the latest one of the resolver
-	left  map[string]struct{} // addresses of state that leave has excluded
+	state resolver.State     // the latest one of the resolver
+	left  map[string]Failure // addresses of state that leave has excluded, and why
 }
 
 // dialOption returns the option with which the connection to a target uses a.
@@ -62,12 +63,12 @@ func (r resolved) UpdateState(s resolver.State) error {
 // update passes the latest state to gRPC, without the addresses in left. If none remains, it clears left. The caller
 // must hold mu.
 func (a *addresses) update() error {
-	s, listed := a.state, make(map[string]struct{})
+	s, listed := a.state, make(map[string]Failure)
 	s.Addresses, s.Endpoints = nil, slices.DeleteFunc(slices.Clone(s.Endpoints), func(e resolver.Endpoint) bool {
 		return slices.ContainsFunc(e.Addresses, func(address resolver.Address) bool {
-			_, isLeft := a.left[address.Addr]
+			why, isLeft := a.left[address.Addr]
 			if isLeft {
-				listed[address.Addr] = struct{}{}
+				listed[address.Addr] = why
 			}
 			return isLeft
 		})
@@ -80,16 +81,16 @@ func (a *addresses) update() error {
 
 // leave makes gRPC close the connection and connect to an address that was not left yet. If there is none, it reports
 // false, and gRPC connects to any address: behind a virtual IP address, a new connection may reach another server.
-func (a *addresses) leave(address string) (another bool) {
+func (a *addresses) leave(address string, why Failure) (another bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.cc == nil {
 		return false // gRPC has not resolved the name
 	}
 	if a.left == nil {
-		a.left = make(map[string]struct{})
+		a.left = make(map[string]Failure)
 	}
-	a.left[address] = struct{}{}
+	a.left[address] = why
 	_ = a.update() // an error means that gRPC needs other addresses, and asks the resolver for them
 	if another = len(a.left) > 0; !another {
 		a.reconnect()
@@ -113,4 +114,14 @@ func (a *addresses) restore() {
 		a.left = nil
 		_ = a.update()
 	}
+}
+
+// failed returns the addresses of the name of a target that gRPC does not use.
+func (a *addresses) failed(target string) (all []FailedAddress) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, address := range slices.Sorted(maps.Keys(a.left)) {
+		all = append(all, FailedAddress{target, address, a.left[address]})
+	}
+	return all
 }

@@ -3,7 +3,6 @@ package upstream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync/atomic"
 	"time"
@@ -71,7 +70,7 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 		}
 		p.Failed(explainUnresolved(s.cfg.Targets[target], err))
 		sotw = s.cfg.Protocol == ProtocolSotW
-		s.attemptFailed(target, retry, address)
+		s.attemptFailed(target, retry, address, err)
 		s.waitReconnect(ctx, target, retry.NextBackOff())
 	}
 }
@@ -118,10 +117,8 @@ func (s *Session) probe(ctx context.Context, target int, p Probe, sotw bool) (ad
 		return "", nil
 	case quiet.Load():
 		return "", nil
-	case errors.Is(err, io.EOF):
-		err = fmt.Errorf("the origin closed the stream without a response: %w", err)
 	}
-	return peerAddress(stream), err
+	return peerAddress(stream), explainEnd(err)
 }
 
 // isReadyRelay reports whether the server of a stream that has ended is a relay that is ready.

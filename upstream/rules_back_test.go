@@ -42,7 +42,7 @@ func inPair(t *testing.T, opts relaytest.OriginOptions, test func(t *testing.T, 
 	})
 }
 
-// uses fails the test unless all streams go to an address.
+// uses fails the test unless all streams go to an address, and the first one counts as failed if it is the second.
 func (p *pair) uses(what string, o *relaytest.Origin) {
 	p.t.Helper()
 	for i, other := range []*relaytest.Origin{p.one, p.two} {
@@ -52,6 +52,9 @@ func (p *pair) uses(what string, o *relaytest.Origin) {
 	}
 	if !p.view.Generation().First().Connected {
 		p.t.Errorf("%s: not connected", what)
+	}
+	if failed := p.session.Status().Failed; len(failed) > 0 != (o == p.two) || len(failed) > 0 && failed[0].Target != p.one.Target() {
+		p.t.Errorf("%s: failed addresses: %+v", what, failed)
 	}
 }
 

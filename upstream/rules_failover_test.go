@@ -203,14 +203,34 @@ func TestB40_AddressesOfOneName(t *testing.T) {
 					check.OK(t, <-probed)
 					want := map[string]int64{"one two": 1}[bad]
 					check.Equal(t, "failovers", r.session.Stats().Failovers, want)
-					if left := r.log.count("origin address ends all streams"); bad == "" && left > 0 || bad == "one" && left > 1 {
+					left := r.log.count("origin address ends all streams")
+					if bad == "" && left > 0 || bad == "one" && left > 1 {
 						t.Errorf("%d addresses were left", left)
 					}
+					checkFailed(t, r.session.Status().Failed, "dns:///"+name, bad, left)
 					if n := len(one.State().Streams) + len(two.State().Streams); n > 12 {
 						t.Errorf("%d streams to the addresses of the name, want two of each user for each address, and one more", n)
 					}
 				})
 			})
+		}
+	}
+}
+
+// checkFailed checks the failed addresses of a name: the whole target if both addresses are bad, and otherwise the
+// address that was left. Each has the error of the last stream.
+func checkFailed(t *testing.T, failed []upstream.FailedAddress, target, bad string, left int) {
+	t.Helper()
+	if len(failed) != min(left, 1) {
+		t.Fatalf("%d failed addresses, %d were left: %+v", len(failed), left, failed)
+	}
+	for _, f := range failed {
+		want := map[string]string{"one": "one", "one two": ""}[bad]
+		if age := time.Since(f.At); f.Target != target || f.Address != want || age <= 0 || age > 20*time.Second {
+			t.Errorf("failed: %+v, want %q of %s", f, want, target)
+		}
+		if err := f.Err.Error(); !strings.Contains(err, "not here") && !strings.Contains(err, "closed the stream without a response") {
+			t.Errorf("failed because of %q, want the error of the stream", err)
 		}
 	}
 }
@@ -282,7 +302,7 @@ func TestB40_LeftAddressReturns(t *testing.T) {
 			broken.Store(nil)
 			other.Stop()
 			r.pass(2 * time.Minute)
-			if len(served.State().Open()) != 1 {
+			if len(served.State().Open()) != 1 || len(r.session.Status().Failed) > 0 {
 				t.Fatalf("round %d: no stream to the address that was left, although the other is unreachable", i)
 			}
 			other.Restart()

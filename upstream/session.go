@@ -76,6 +76,7 @@ type link struct {
 	reachability reachability
 	failures     failureTracker
 	addresses    addresses
+	failed       atomic.Pointer[Failure] // why the session failed over from the target; nil once it returned
 }
 
 // A linkState is whether a connection is up, and since when. It is immutable.
@@ -91,12 +92,6 @@ func (l *link) connected() (up bool, since time.Time) {
 		return s.up, s.since
 	}
 	return false, time.Time{}
-}
-
-// A Failure is an error and the time when it occurred.
-type Failure struct {
-	Err error
-	At  time.Time
 }
 
 // A Status is the state of an origin.
@@ -116,6 +111,10 @@ type Status struct {
 
 	// Failure is the latest error of a stream, or of an attempt to open one. Zero if there was none.
 	Failure Failure
+
+	// Failed has the addresses that the session does not use because connections or streams to them failed (B.40):
+	// targets before the active one, and addresses of names.
+	Failed []FailedAddress
 }
 
 // A TargetStatus is the state of the connection to one target of an origin.
@@ -132,6 +131,10 @@ func (s *Session) Status() Status {
 	for i, conn := range s.conns {
 		target := TargetStatus{Target: s.cfg.Targets[i], Active: i == active, State: conn.GetState()}
 		status.Targets = append(status.Targets, target)
+		if f := s.links[i].failed.Load(); f != nil && i < active {
+			status.Failed = append(status.Failed, FailedAddress{target.Target, "", *f})
+		}
+		status.Failed = append(status.Failed, s.links[i].addresses.failed(target.Target)...)
 	}
 	status.Connected, status.Since = s.links[active].connected()
 	if f := s.failure.Load(); f != nil {
@@ -188,30 +191,40 @@ func (s *Session) watch(target int, conn *grpc.ClientConn) {
 // Stats returns the counters of the origin.
 func (s *Session) Stats() Stats { return s.counters.snapshot() }
 
-// attemptFailed records that a stream to a target ended without a response, or was not opened. After too many failures,
-// the session leaves the address, or fails over. by is the user of the stream, such as the sync of a view. address is
-// that of the server; empty if it is unknown.
-func (s *Session) attemptFailed(target int, by any, address string) {
-	l := &s.links[target]
+// attemptFailed records that a stream to a target ended without a response, or was not opened, and why. After too many
+// failures, the session leaves the address, or fails over. by is the user of the stream, such as the sync of a view.
+// address is that of the server; empty if it is unknown.
+func (s *Session) attemptFailed(target int, by any, address string, err error) {
+	l, why := &s.links[target], Failure{explainEnd(explainUnresolved(s.cfg.Targets[target], err)), time.Now()}
 	switch {
 	case !s.up(target):
-		if l.failures.connectFailed(by, time.Now()) {
-			s.failOver(target)
+		if l.failures.connectFailed(by, why.At) {
+			s.failOver(target, why)
 		}
 	case !l.failures.streamFailed(by):
-	case l.addresses.leave(address):
+	case l.addresses.leave(address, why):
 		s.cfg.Logger.Warn("origin address ends all streams: connecting to another address of its name",
-			slog.String("origin", s.cfg.Targets[target]), slog.String("address", address))
+			slog.String("origin", s.cfg.Targets[target]), slog.String("address", address), slog.Any("err", why.Err))
 	default:
-		s.failOver(target)
+		s.failOver(target, why)
 	}
 }
 
+// explainEnd returns err, or an error with a description if a stream ended without an error.
+func explainEnd(err error) error {
+	if errors.Is(err, io.EOF) {
+		return errors.New("the origin closed the stream without a response")
+	}
+	return err
+}
+
 // failOver makes the target after the given one active, unless the active target has changed already.
-func (s *Session) failOver(target int) {
-	s.links[target].reachability.streamFailed(time.Now())
+func (s *Session) failOver(target int, why Failure) {
+	s.links[target].reachability.streamFailed(why.At)
 	if next := (target + 1) % len(s.conns); s.switchTarget(target, next) {
-		s.cfg.Logger.Warn("origin failover to the next address", slog.String("origin", s.cfg.Targets[next]))
+		s.links[target].failed.Store(&why)
+		s.cfg.Logger.Warn("origin failover to the next address",
+			slog.String("origin", s.cfg.Targets[next]), slog.Any("err", why.Err))
 	}
 }
 
@@ -220,6 +233,7 @@ func (s *Session) switchTarget(from, to int) bool {
 	if from == to || !s.active.CompareAndSwap(int64(from), int64(to)) {
 		return false
 	}
+	s.links[to].failed.Store(nil)
 	s.counters.update(func(s *Stats) { s.Failovers++ })
 	next := make(chan struct{})
 	close(*s.targetChange.Swap(&next))
@@ -263,11 +277,11 @@ func (s *Session) OpenStream(
 		return rpc, at, nil
 	}
 	cancel()
-	if ctx.Err() == nil && !s.up(at.target) && s.links[at.target].failures.connectFailed(s, time.Now()) {
-		s.failOver(at.target)
-	}
 	if late {
 		err = status.Errorf(codes.Unavailable, "no stream to the origin within %v", openTimeout)
+	}
+	if now := time.Now(); ctx.Err() == nil && !s.up(at.target) && s.links[at.target].failures.connectFailed(s, now) {
+		s.failOver(at.target, Failure{explainUnresolved(s.cfg.Targets[at.target], err), now})
 	}
 	return nil, at, err
 }

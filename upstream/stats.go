@@ -75,6 +75,19 @@ type Isolation struct {
 	Err     error // with which the origin ended the last stream
 }
 
+// A Failure is an error and the time when it occurred.
+type Failure struct {
+	Err error
+	At  time.Time
+}
+
+// A FailedAddress is a target from which the session failed over, or an address of its name that it no longer uses.
+type FailedAddress struct {
+	Target  string
+	Address string // empty for the whole target
+	Failure        // the last one, after which the session left the address
+}
+
 // namesListed limits the names that an Isolation and log lines list.
 const namesListed = 10
 

@@ -353,7 +353,7 @@ func (v *viewSync) closed(l *adsStream, err error, fallBack bool, now time.Time)
 	wait := l.backOff(held)
 	l.notConnected = !v.session.up(v.target) // before attemptFailed, which may close the connection
 	if role == main && !v.connected() {
-		v.session.attemptFailed(v.target, v, address)
+		v.session.attemptFailed(v.target, v, address, err)
 	}
 	return wait
 }

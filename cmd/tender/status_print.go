@@ -57,9 +57,7 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 			}
 			t.Row(o.Name, target.Target, state, since)
 		}
-		if o.LastError != "" {
-			t.Note("last error, %s ago: %s", ago(o.LastErrorAt, now), o.LastError)
-		}
+		t.originErrors(&o, now)
 		if o.Directory != nil {
 			t.badFiles(o.Directory)
 		}
@@ -78,6 +76,16 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		if o.StreamsWaiting > 0 {
 			t.Note("%d streams to it WAIT for the rate limit", o.StreamsWaiting)
 		}
+	}
+}
+
+// originErrors adds notes about the last error of an origin, and about its addresses that are not used.
+func (t *table) originErrors(o *admin.Origin, now time.Time) {
+	if o.LastError != "" {
+		t.Note("last error, %s ago: %s", ago(o.LastErrorAt, now), o.LastError)
+	}
+	for _, a := range o.FailedAddresses {
+		t.Note("%s: %s", a.Describe(now), a.Error)
 	}
 }
 

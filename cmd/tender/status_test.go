@@ -91,6 +91,10 @@ func someStatus(now time.Time) admin.Status {
 		Origins: []admin.Origin{{
 			Name: "default", Since: now.Add(-90 * time.Second), LastError: "connection refused", LastErrorAt: now.Add(-2 * time.Minute),
 			Targets: []admin.Target{{Target: "a:1", State: "idle"}, {Target: "b:1", Active: true, State: "connecting"}},
+			FailedAddresses: []admin.FailedAddress{
+				{Target: "a:1", Since: now.Add(-time.Hour), Error: "refused"},
+				{Target: "b:1", Address: "10.0.0.3:1", Since: now.Add(-time.Minute), Error: "no\x1b[31mserver"},
+			},
 		}},
 		Views: []admin.View{
 			{Group: "g", Origin: "default", Stale: true, StaleSeconds: 3700, Streams: 2, Types: []admin.Type{
@@ -162,6 +166,8 @@ func TestStatusForPeople(t *testing.T) {
 		`default  a:1     standby     -`,
 		`default  b:1     connecting  1m30s`,
 		`    last error, 2m0s ago: connection refused`,
+		`    a:1 is NOT USED for 1h0m: refused`,
+		`    10.0.0.3:1 of b:1 is NOT USED for 1m0s: no\u001b[31mserver`,
 		``,
 		`FILES OF           READ  EXPIRES IN  STATE`,
 		`TLS_CERT, TLS_KEY  1h0m  0s          EXPIRED 1m30s ago; the files on disk are not in use: no key`,

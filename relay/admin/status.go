@@ -134,6 +134,26 @@ type Origin struct {
 	// LastError is why the last upstream stream closed or could not be opened, or why a directory cannot be read.
 	LastError   string    `json:"last_error,omitempty"`
 	LastErrorAt time.Time `json:"last_error_at,omitzero"`
+
+	// FailedAddresses are the addresses that the relay does not use, because connections or all streams to them failed.
+	FailedAddresses []FailedAddress `json:"failed_addresses,omitempty"`
+}
+
+// A FailedAddress is a target from which the relay failed over, or an address of its name.
+type FailedAddress struct {
+	Target  string    `json:"target"`
+	Address string    `json:"address,omitempty"` // of the name in Target; absent if the whole target failed
+	Since   time.Time `json:"since"`             // when the relay left it
+	Error   string    `json:"error"`             // with which the last attempt failed
+}
+
+// Describe returns a warning for operators, without the error.
+func (a *FailedAddress) Describe(now time.Time) string {
+	name := a.Target
+	if a.Address != "" {
+		name = a.Address + " of " + a.Target
+	}
+	return name + " is NOT USED for " + humanize.Seconds(now.Sub(a.Since).Seconds())
 }
 
 // A Directory is the state of the files of a directory.

@@ -179,6 +179,9 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 		}
 		alerts = append(alerts, a)
 	}
+	for _, a := range o.FailedAddresses {
+		alerts = append(alerts, alert{Class: "late", Badge: "failover", Text: "Origin " + o.Name + ": " + a.Describe(now), Note: a.Error})
+	}
 	if d := o.Directory; d != nil && d.BadCount > 0 {
 		note := d.Bad[0].Error
 		if d.BadCount > 1 {

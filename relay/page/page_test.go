@@ -252,6 +252,7 @@ func TestAlerts(t *testing.T) {
 	s.Relay.Ready, s.Relay.NotReady = false, []string{"the origin was not reached yet"}
 	o := &s.Origins[0]
 	o.Connected, o.LastError, o.Held, o.Frozen = false, "connection refused", 30, true
+	o.FailedAddresses = []admin.FailedAddress{{Target: "cp:1", Address: "10.0.0.3:1", Since: time.Now().Add(-time.Hour), Error: "no server"}}
 	o.Freeze = &admin.Freezing{By: "alice at 127.0.0.1", Reason: "bad routes", Since: time.Now()}
 	o.Directory = &admin.Directory{FileCount: 5, BadCount: 2, Bad: []admin.BadFile{
 		{File: "a.yaml", Error: "a.yaml:3: no name"}, {File: "b.yaml", Error: "b.yaml:1: EOF"},
@@ -271,7 +272,7 @@ func TestAlerts(t *testing.T) {
 		"2 of 5 files of origin default are invalid", "a.yaml:3: no name; and 1 more",
 		"30 removals of origin default are held", "tender release --origin default", "stale for 3m20s",
 		"TENDER_TLS_CERT: the files on disk are not in use: no key", "1 of 3 clients refuses cds",
-		"A client has not accepted a change", "are not distributed: frozen by alice at 127.0.0.1", "ago: bad routes",
+		"10.0.0.3:1 of cp:1 is NOT USED for 1h0m", "no server", "A client has not accepted a change", "are not distributed: frozen by alice at 127.0.0.1", "ago: bad routes",
 		"a restart of the relay also ends the freeze", "tender thaw --origin default",
 	} {
 		next := strings.Index(body, want)
@@ -280,7 +281,7 @@ func TestAlerts(t *testing.T) {
 		}
 		at = next
 	}
-	for _, want := range []string{"not ready", "log", "lost", "files", "held", "stale", "frozen"} {
+	for _, want := range []string{"not ready", "log", "lost", "files", "failover", "held", "stale", "frozen"} {
 		if !strings.Contains(body, `<span class="badge">`+want+"</span>") {
 			t.Errorf("no alert has the badge %q", want)
 		}

@@ -78,6 +78,10 @@ var table = []row{
 		origins(func(o *Origin) float64 { return float64(o.Lost) })},
 	{"tender.origin.failovers", counter, "{failover}", "origin", "Changes from one target of the origin to another.",
 		origins(func(o *Origin) float64 { return float64(o.Failovers) })},
+	{"tender.origin.addresses.failed", sum, "{address}", "origin",
+		"Targets, and addresses of their names, that the relay does not use because connections or all streams to them " +
+			"failed. The status has the errors.",
+		origins(func(o *Origin) float64 { return float64(len(o.Status.FailedAddresses)) })},
 	{"tender.origin.names", sum, "{name}", "origin",
 		"Names of the origin that clients subscribe to, which TENDER_MAX_ORIGIN_NAMES bounds.",
 		origins(func(o *Origin) float64 { return float64(o.Names) })},

@@ -44,6 +44,7 @@ const (
 func full() Reading {
 	origin := admin.Origin{
 		Name: "default", Connected: true, Frozen: true, Directory: &admin.Directory{FileCount: 127, BadCount: 64},
+		FailedAddresses: make([]admin.FailedAddress, 3),
 	}
 	return Reading{
 		Memory: 0.5, Generations: 7, GenerationBytes: 70, AuditPasses: 5, AuditFaults: map[AuditFault]int64{
@@ -196,7 +197,7 @@ func TestValues(t *testing.T) {
 	want := map[string]float64{
 		"build_info v1": 1, "ready": 1,
 		"origin_connected default": 1, "origin_connections_total default": 7, "origin_connections_lost_total default": 8,
-		"origin_failovers_total default": 9, "origin_names default": 47, "origin_streams_total default": 10,
+		"origin_failovers_total default": 9, "origin_addresses_failed default": 3, "origin_names default": 47, "origin_streams_total default": 10,
 		"origin_streams_ended_total default resync": 14, "origin_streams_ended_total default UNAVAILABLE": 15,
 		"origin_responses_total default cds": 16, "origin_responses_total default other": 18,
 		"origin_nacks_total default cds": 17, "origin_nacks_total default other": 19,

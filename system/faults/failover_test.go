@@ -1,9 +1,11 @@
 package faults_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -12,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/relaytest/logs"
@@ -51,8 +54,28 @@ func TestB40_NameWithABrokenAddress(t *testing.T) {
 		if refused.Load() > 0 {
 			check.Equal(t, "lines about the address", log.Count("origin address ends all streams"), 1)
 			r.counts(`tender_origin_streams_ended_total\{.*reason="RESOURCE_EXHAUSTED"\} [1-9].*`)
+			r.counts(`tender_origin_addresses_failed\{origin="default"\} 1`)
+			failed := r.failedAddresses()
+			if len(failed) != 1 || failed[0].Target != "dns:///"+name || failed[0].Address != l.Addr().String() ||
+				failed[0].Since.IsZero() || !strings.Contains(failed[0].Error, "try another server") {
+				t.Errorf("failed addresses: %+v, want %s with the error of its streams", failed, l.Addr())
+			}
+			text := r.output("status")
+			if want := l.Addr().String() + " of dns:///" + name + " is NOT USED for "; !strings.Contains(text, want) {
+				t.Errorf("tender status:\n%s\nwant %q", text, want)
+			}
 		}
 	}
+}
+
+// failedAddresses returns the failed addresses of the primary origin in the status.
+func (r met) failedAddresses() []admin.FailedAddress {
+	r.tb.Helper()
+	var s admin.Status
+	if err := json.Unmarshal(r.page("/api/v1/status"), &s); err != nil {
+		r.tb.Fatal(err)
+	}
+	return s.Origins[0].FailedAddresses
 }
 
 // TestB40_AddressesAndOrigins: when one address of an origin fails, the relay connects to the next one. Clients
@@ -88,6 +111,9 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 	}
 	plane.change(3000)
 	served(t, 3000, append(clients, join("late")...)...)
+	if failed := r.failedAddresses(); len(failed) != 1 || failed[0].Target != one.Addr() || failed[0].Address != "" || failed[0].Error == "" {
+		t.Errorf("failed addresses: %+v, want the first target with its error", failed)
+	}
 
 	mark = r.Mark()
 	one.Set(proxy.Link{})
@@ -96,6 +122,9 @@ func TestB40_AddressesAndOrigins(t *testing.T) {
 	r.AwaitLine(mark, "connected to the origin")
 	plane.change(4000)
 	served(t, 4000, clients...)
+	if failed := r.failedAddresses(); len(failed) > 0 {
+		t.Errorf("failed addresses: %+v, want none while the first target is used", failed)
+	}
 	for _, c := range clients {
 		if c.Ended() {
 			t.Errorf("%v: the stream ended", c)

@@ -16,7 +16,7 @@ func (r *relayProcess) operate(args ...string) {
 }
 
 // output is operate, and returns what the command prints.
-func (r *relayProcess) output(args ...string) string {
+func (r met) output(args ...string) string {
 	r.tb.Helper()
 	out, err := exec.Command(envoytest.Command(r.tb), append(args, "--admin", r.admin)...).CombinedOutput()
 	if err != nil {

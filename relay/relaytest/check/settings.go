@@ -2,12 +2,14 @@ package check
 
 import (
 	"fmt"
+	"io/fs"
 	"reflect"
+	"time"
 )
 
 // Leaves returns the values in a struct by their path, which begins with a name. It follows pointers to structs, and
-// omits the unexported fields of a type Config. Of a slice of structs, it has the length and the elements; of a function
-// or an interface, only whether it is nil.
+// omits the unexported fields of a type Config. Of a slice of structs, it has the length and the elements; of a function,
+// an interface or another pointer, only whether it is nil.
 func Leaves(name string, value any) map[string]string {
 	leaves := map[string]string{}
 	addLeaves(leaves, name, reflect.ValueOf(value))
@@ -16,12 +18,20 @@ func Leaves(name string, value any) map[string]string {
 
 // addLeaves adds the values below v by their path.
 func addLeaves(leaves map[string]string, path string, v reflect.Value) {
+	switch v.Type() { // fmt does not use the String method of an unexported field
+	case reflect.TypeFor[time.Duration]():
+		leaves[path] = time.Duration(v.Int()).String()
+		return
+	case reflect.TypeFor[fs.FileMode]():
+		leaves[path] = fs.FileMode(v.Uint()).String() //nolint:gosec // a FileMode has 32 bits
+		return
+	}
 	switch v.Kind() {
 	case reflect.Struct:
 		addFields(leaves, path, v)
 	case reflect.Pointer:
 		if v.IsNil() || v.Elem().Kind() != reflect.Struct {
-			leaves[path] = fmt.Sprint(v.IsNil())
+			leaves[path] = presence(v)
 			return
 		}
 		addLeaves(leaves, path, v.Elem())
@@ -33,7 +43,7 @@ func addLeaves(leaves map[string]string, path string, v reflect.Value) {
 			}
 		}
 	case reflect.Func, reflect.Interface, reflect.UnsafePointer:
-		leaves[path] = fmt.Sprint(v.IsNil())
+		leaves[path] = presence(v)
 	default:
 		leaves[path] = fmt.Sprint(v)
 	}
@@ -49,4 +59,12 @@ func addFields(leaves map[string]string, path string, v reflect.Value) {
 			addLeaves(leaves, path+"."+field.Name, value)
 		}
 	}
+}
+
+// presence states whether a value is nil.
+func presence(v reflect.Value) string {
+	if v.IsNil() {
+		return "nil"
+	}
+	return "not nil"
 }
