@@ -88,15 +88,17 @@ func (f *filter) takeApplicable() (u wire.Update) {
 	// If removals are held already, further ones are held, too: otherwise a large removal could pass in small parts.
 	hold := s.alwaysHold || s.count(held) > 0 || s.added().large(s.TypeURL, s.count(suspected), s.content.Count())
 	s.alwaysHold = false
-	if hold && s.few() && !s.contains(func(_ string, change removal) bool { return !change.asked }) {
-		hold = false // the relay has taken the second look
-	}
-	if !hold {
+	if !hold || s.few() && s.allAsked() {
 		s.moveTo(&u, func(name string, change removal) bool { return ready(name, change) && !f.mayBeNeeded(name) })
 	} else if n := s.changeState(suspected, held); n > 0 {
 		s.hold(n, f.now)
 	}
 	return u
+}
+
+// allAsked reports whether the origin was asked for the resources of all pending removals: that is a second look.
+func (s *Set) allAsked() bool {
+	return !s.contains(func(_ string, change removal) bool { return !change.asked })
 }
 
 // ready reports whether the origin has had time to state the resource of a suspected removal: the set is complete, or
