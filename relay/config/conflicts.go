@@ -27,9 +27,11 @@ func (r *rules) check() {
 	r.checkRoutes()
 	r.checkNodeID()
 	r.checkListen()
+	r.checkLoop("ORIGIN", r.Origin)
 	r.checkAccess(PrimaryOrigin, "ORIGIN", r.Origin, &r.OriginAccess)
 	for i := range r.Origins {
 		o := &r.Origins[i]
+		r.checkLoop("ORIGINS", o.Targets)
 		r.checkAccess(o.Name, "ORIGINS", o.Targets, &o.Access)
 	}
 	if r.LRS != LRSOff && len(r.Origin) > 0 && isDirectory(r.Origin[0]) {

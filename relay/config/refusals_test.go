@@ -65,7 +65,8 @@ func TestAllErrorsAtOnce(t *testing.T) {
 		{"TENDER_ORIGIN_TLS_CA=\x01|TENDER_ORIGIN_TLS_SERVER_NAME=a", `TENDER_ORIGIN_TLS_CA="\x01": `},
 		{"TENDER_PEERS=a|TENDER_PEERS_TLS_CERT=c", `TENDER_PEERS="a": `},
 		{"TENDER_TLS_CERT=\x01|TENDER_TLS_LISTEN=:1|TENDER_TLS_CLIENT_CA=a", `TENDER_TLS_CERT="\x01": `},
-		{"TENDER_PEERS=off|TENDER_PEERS_TLS_CERT=c", ""},
+		{"TENDER_PEERS=off|TENDER_PEERS_TLS_CERT=c|TENDER_PEERS_TLS_SERVER_NAME=spiffe://a/b", ""},
+		{"TENDER_ORIGIN=127.0.0.1:1|TENDER_LISTEN=:1,x", `TENDER_LISTEN=":1,x": "x" is not`},
 	}
 	for _, tt := range tests {
 		if _, err := Load(strings.Split(tt.environ, "|")); !hasLines(err, tt.want) {

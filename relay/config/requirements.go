@@ -11,9 +11,9 @@ import (
 
 // A requirement is a rule that a variable has an effect only beside others.
 type requirement struct {
-	variable string   // without TENDER_; TENDER_ORIGIN_… stands for the same variable of each origin
-	needs    []string // variables that must be set, or have a value: name or name=value
-	orOff    bool     // the needed variables may also be off explicitly
+	variable  string   // without TENDER_; TENDER_ORIGIN_… stands for the same variable of each origin
+	needs     []string // variables that must be set, or have a value: name or name=value
+	unlessOff string   // there is no requirement while this variable is off explicitly
 
 	// because returns the reason, or "" if the value of the variable has no such requirement. If it is nil, each value has
 	// the requirement, and there is no reason to give.
@@ -33,11 +33,11 @@ var requirements = []requirement{
 	{variable: "AUTHZ", needs: []string{"TLS_CLIENT_CA"}, because: reason("rules match client certificates")},
 	{variable: "ADMIN_LISTEN", needs: []string{"TLS_CLIENT_CA", "AUTHZ"}, because: isRemote},
 	{variable: "PEERS", needs: []string{"PEERS_TLS_CERT", "PEERS_TLS_KEY"}},
-	{variable: "PEERS_TLS_CA", needs: []string{"PEERS"}, orOff: true},
-	{variable: "PEERS_TLS_CERT", needs: []string{"PEERS"}, orOff: true},
-	{variable: "PEERS_TLS_KEY", needs: []string{"PEERS"}, orOff: true},
-	{variable: "PEERS_TLS_SERVER_NAME", needs: []string{"PEERS"}, orOff: true},
-	{variable: "PEERS_TLS_SERVER_NAME", needs: []string{"PEERS_TLS_CA"}, because: isSPIFFE},
+	{variable: "PEERS_TLS_CA", needs: []string{"PEERS"}, unlessOff: "PEERS"},
+	{variable: "PEERS_TLS_CERT", needs: []string{"PEERS"}, unlessOff: "PEERS"},
+	{variable: "PEERS_TLS_KEY", needs: []string{"PEERS"}, unlessOff: "PEERS"},
+	{variable: "PEERS_TLS_SERVER_NAME", needs: []string{"PEERS"}, unlessOff: "PEERS"},
+	{variable: "PEERS_TLS_SERVER_NAME", needs: []string{"PEERS_TLS_CA"}, unlessOff: "PEERS", because: isSPIFFE},
 	{variable: "ROLLOUT", needs: []string{"SNAPSHOT_DIR"},
 		because: reason("otherwise a restart would send unapproved changes to all clients")},
 	{variable: "ROLLOUT", needs: []string{"DELTA_VERSIONS=" + VersionsOfContent},
@@ -79,7 +79,7 @@ func (r *rules) unmet() refusals {
 				continue
 			}
 			because, applies := of.reason(value)
-			if !applies {
+			if !applies || r.isOff(of.unlessOff) {
 				continue
 			}
 			all := r.missing(of, begin, named)
@@ -123,7 +123,7 @@ func (r *rules) missing(of *requirement, begin string, found []string) []string 
 		if suffix, ok := strings.CutPrefix(need, accessPrefix(PrimaryOrigin)); ok {
 			name = begin + suffix
 		}
-		if slices.Contains(found, name) || r.has(name, of.orOff) {
+		if slices.Contains(found, name) || r.has(name) {
 			continue
 		}
 		found = append(found, name)
@@ -140,18 +140,25 @@ func (r *rules) missing(of *requirement, begin string, found []string) []string 
 	return found
 }
 
-// has reports whether a variable is set, or off explicitly if orOff is set: name, or name=value for this value only. One
-// that cannot be decoded counts.
-func (r *rules) has(need string, orOff bool) bool {
+// has reports whether a variable is set: name, or name=value for this value only. One that cannot be decoded counts.
+func (r *rules) has(need string) bool {
 	name, want, hasValue := strings.Cut(need, "=")
 	value := r.fields[name]
 	switch {
-	case r.undecodable.has(name), orOff && strings.TrimSpace(r.env[name]) != "":
+	case r.undecodable.has(name):
 		return true
 	case hasValue:
 		return show(value) == want
 	}
 	return !value.IsZero()
+}
+
+// isSet reports whether the environment has a variable.
+func (r *rules) isSet(name string) bool { return strings.TrimSpace(r.env[name]) != "" }
+
+// isOff reports whether a variable is off explicitly.
+func (r *rules) isOff(name string) bool {
+	return r.isSet(name) && !r.undecodable.has(name) && r.fields[name].IsZero()
 }
 
 // list returns variables as a list in a sentence.

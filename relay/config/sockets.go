@@ -50,35 +50,62 @@ func (s socket) overlaps(o socket) bool {
 	return s.port == o.port && s.port != 0 && (s.isAny() || o.isAny() || s.host == o.host)
 }
 
+// An ownAddress is an address that the relay listens on.
+type ownAddress struct {
+	variable, address string
+	isSet             bool // or it is the default of the variable
+}
+
+// in describes where the address is.
+func (a *ownAddress) in() string {
+	if a.isSet {
+		return "in " + prefix + a.variable
+	}
+	return "in the default of " + prefix + a.variable
+}
+
+// ownAddresses returns the addresses that the relay listens on, the defaults first.
+func (r *rules) ownAddresses() (all []ownAddress) {
+	for _, isSet := range []bool{false, true} {
+		for _, v := range []struct {
+			name      string
+			addresses Addresses
+		}{
+			{"LISTEN", r.Listen}, {"TLS_LISTEN", r.TLSListen}, {"REST_LISTEN", r.RESTListen},
+			{"ADMIN_LISTEN", r.AdminListen}, {"PROBE_LISTEN", r.ProbeListen},
+		} {
+			for i := 0; i < len(v.addresses) && r.isSet(v.name) == isSet && !r.undecodable.has(v.name); i++ {
+				all = append(all, ownAddress{v.name, v.addresses[i], isSet})
+			}
+		}
+	}
+	return all
+}
+
 // checkListen refuses addresses that overlap with others. The error is about a variable that is set, not about a default.
 func (r *rules) checkListen() {
-	variables := []struct {
-		name      string
-		addresses Addresses
-	}{
-		{"LISTEN", r.Listen}, {"TLS_LISTEN", r.TLSListen}, {"REST_LISTEN", r.RESTListen},
-		{"ADMIN_LISTEN", r.AdminListen}, {"PROBE_LISTEN", r.ProbeListen},
+	all := r.ownAddresses()
+	for i, a := range all {
+		for _, other := range all[:i] {
+			if err := overlap(a.address, other.address, other.in()); err != nil {
+				r.conflicting.add(a.variable, err, other.variable)
+				break
+			}
+		}
 	}
-	type user struct{ variable, address, in string }
-	var used []user
-	for _, isSet := range []bool{false, true} {
-		for _, v := range variables {
-			if r.undecodable.has(v.name) || (strings.TrimSpace(r.env[v.name]) != "") != isSet {
+}
+
+// checkLoop refuses targets of an origin that are the relay itself. variable has the targets.
+func (r *rules) checkLoop(variable string, targets Targets) {
+	for _, target := range targets {
+		to := socketOf(strings.TrimPrefix(target, "dns:///"))
+		for _, own := range r.ownAddresses() {
+			s := socketOf(own.address)
+			if isDirectory(target) || !to.overlaps(s) || s.isAny() && !IsLoopback(net.JoinHostPort(to.host, "1")) {
 				continue
 			}
-			in := "in " + prefix + v.name
-			if !isSet {
-				in = "in the default of " + prefix + v.name
-			}
-			for _, address := range v.addresses {
-				for _, by := range used {
-					if err := overlap(address, by.address, by.in); err != nil {
-						r.conflicting.add(v.name, err, by.variable)
-						break
-					}
-				}
-				used = append(used, user{v.name, address, in})
-			}
+			r.conflicting.add(variable, fmt.Errorf("%s is the relay itself, which listens on %s %s", humanize.Quote(target),
+				humanize.Quote(own.address), own.in()), own.variable)
 		}
 	}
 }

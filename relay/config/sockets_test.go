@@ -86,3 +86,23 @@ func TestKernelRefusesOverlap(t *testing.T) {
 		check.OK(t, held.Close())
 	}
 }
+
+// TestOriginIsTheRelayItself checks that a relay is not its own control plane.
+func TestOriginIsTheRelayItself(t *testing.T) {
+	for _, tt := range []struct{ environ, want string }{ // entries, separated by |, and a prefix of the error
+		{"TENDER_ORIGIN=dns:///localhost:18000", `TENDER_ORIGIN="dns:///localhost:18000": "dns:///localhost:18000" is the relay ` +
+			`itself, which listens on ":18000" in the default of TENDER_LISTEN; allowed: `},
+		{"TENDER_ORIGIN=a:1,[::1]:5|TENDER_PROBE_LISTEN=0.0.0.0:5", `TENDER_ORIGIN="a:1,[::1]:5": "[::1]:5" is the relay itself`},
+		{"TENDER_ORIGIN=unix:///p|TENDER_LISTEN=unix:/p", `TENDER_ORIGIN="unix:///p": "unix:///p" is the relay itself`},
+		{"TENDER_ORIGIN=10.0.0.1:1|TENDER_LISTEN=10.0.0.1:1", `TENDER_ORIGIN="10.0.0.1:1": "10.0.0.1:1" is the relay itself`},
+		{"TENDER_ORIGIN=a:1|TENDER_ORIGINS=w=localhost:18080|TENDER_ROUTES=type:cds=w", `TENDER_ORIGINS="w=localhost:18080": `},
+		{"TENDER_ORIGIN=10.0.0.1:18000", ""},
+		{"TENDER_ORIGIN=a.example:18000", ""},
+		{"TENDER_ORIGIN=127.0.0.1:18000|TENDER_LISTEN=127.0.0.2:18000", ""},
+		{"TENDER_ORIGIN=file:///p|TENDER_LISTEN=unix:/p", ""},
+	} {
+		if _, err := Load(strings.Split(tt.environ, "|")); !hasLines(err, tt.want) {
+			t.Errorf("Load(%q): %v, want %s", tt.environ, err, tt.want)
+		}
+	}
+}

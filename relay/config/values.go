@@ -98,7 +98,11 @@ func (m Metadata) MarshalText() ([]byte, error) {
 
 // EnvDecode reads a JSON object.
 func (m *Metadata) EnvDecode(raw string) error {
-	if err := json.Unmarshal([]byte(raw), (*map[string]any)(m)); err != nil || *m == nil { // nil: the text is null
+	err := json.Unmarshal([]byte(raw), (*map[string]any)(m))
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("not a JSON object: byte %d: %w", syntax.Offset, syntax)
+	}
+	if err != nil || *m == nil { // nil: the text is null
 		return errors.New("not a JSON object")
 	}
 	return nil
