@@ -40,7 +40,7 @@ func Errors(err error) (all []*Error) {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return append(all, e)
 	}
-	return append(all, &Error{Message: err.Error(), text: err.Error(), cause: err})
+	return append(all, &Error{Variables: []string{}, Message: err.Error(), text: err.Error(), cause: err})
 }
 
 // fileErrors returns an [Error] for each file that cannot be used. It skips files whose variable is not set.
