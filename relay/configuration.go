@@ -17,6 +17,9 @@ type (
 	// Access has the TLS settings and credentials for an origin.
 	Access = config.Access
 
+	// A ConfigError is an error of the configuration.
+	ConfigError = config.Error
+
 	// A CheckURL is the URL of an external check of rollouts.
 	CheckURL = config.CheckURL
 
@@ -51,7 +54,7 @@ type (
 	Text = config.Text
 )
 
-// Values of fields of [Config].
+// Values of fields of [Config] and [Setting].
 const (
 	PrimaryOrigin = config.PrimaryOrigin // the [Route.Origin] of TENDER_ORIGIN
 	AnyAuthority  = config.AnyAuthority  // the [Route.Authority] of authorities without a route
@@ -78,6 +81,12 @@ const (
 	TLSOn       = config.TLSOn
 	TLSInsecure = config.TLSInsecure
 
+	SourceDefault     = config.SourceDefault
+	SourceEnvironment = config.SourceEnvironment
+	SourceRefused     = config.SourceRefused
+	SourceMissing     = config.SourceMissing
+	SourceUnknown     = config.SourceUnknown
+
 	SecretsMTLS     = config.SecretsMTLS
 	SecretsLoopback = config.SecretsLoopback
 	SecretsOff      = config.SecretsOff
@@ -86,9 +95,12 @@ const (
 // LoadConfig reads the variables with the prefix TENDER_ from environ, whose entries have the form key=value, as in
 // [os.Environ]. An empty or blank variable counts as unset.
 //
-// The error joins one error per invalid variable, in the order of deploy/docs/configuration.md. The Config is complete
-// even then: each invalid value is replaced by its default, so that tender check can print the result.
+// The error joins one [ConfigError] per invalid variable, in the order of deploy/docs/configuration.md. The Config is
+// complete even then: each invalid value is replaced by its default, so that tender check can print the result.
 func LoadConfig(environ []string) (Config, error) { return config.Load(environ) }
+
+// ConfigErrors returns the errors that an error of [LoadConfig] or of a method of [Config] joins.
+func ConfigErrors(err error) []*ConfigError { return config.Errors(err) }
 
 // warnPlaintext logs the listeners and origins whose plaintext traffic leaves this host. clientTLS reports whether the
 // relay has a certificate for its clients.

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"slices"
-	"strings"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
@@ -77,16 +75,12 @@ func openOrigin(
 	if opts.tracer != nil {
 		trace, requested = opts.tracer.Origin(named.Name).Received, opts.tracer.Requested
 	}
-	if dir, ok := strings.CutPrefix(targets[0], "file://"); ok {
-		dir, err := url.PathUnescape(dir)
-		if err != nil {
-			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
-		}
+	if dir, ok := targets.Directory(); ok {
 		settings := s.files
 		settings.Dir, settings.Check, settings.Trace, settings.Logger = dir, opts.check, trace, log
 		files, err := files.Open(settings)
 		if err != nil {
-			return nil, fmt.Errorf("%s=%q: %w", variable, targets[0], err)
+			return nil, config.RefuseDirectory(&named, err)
 		}
 		return filesOrigin{files}, nil
 	}

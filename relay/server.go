@@ -305,36 +305,32 @@ func (ls *listeners) configured(a addresses) []listened {
 	}
 }
 
-// open opens the configured addresses for which [Options] has no listeners. It opens all or none.
+// open opens the configured addresses for which [Options] has no listeners. It opens all or none. The error has one line
+// per address that cannot be used.
 func (ls *listeners) open(s *settings) error {
 	var opened []net.Listener
+	var errs []error
 	for _, l := range ls.configured(s.addresses) {
 		if len(*l.listeners) > 0 {
 			continue
 		}
-		listeners, err := listenAll(l.addresses, l.mode)
-		opened = append(opened, listeners...)
-		for i := 0; err == nil && l.allowed != nil && i < len(listeners); i++ {
-			err = l.allowed(listeners[i])
+		for _, address := range l.addresses {
+			listener, err := listen(address, l.mode)
+			if err == nil {
+				opened, *l.listeners = append(opened, listener), append(*l.listeners, listener)
+				if l.allowed != nil {
+					err = l.allowed(listener)
+				}
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", l.variable, err))
+			}
 		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("%s: %w", l.variable, err), closeAll(opened))
-		}
-		*l.listeners = listeners
+	}
+	if len(errs) > 0 {
+		return errors.Join(append(errs, closeAll(opened))...)
 	}
 	return nil
-}
-
-// listenAll opens all addresses or none. Unix sockets have a mode.
-func listenAll(addresses []string, mode fs.FileMode) (listeners []net.Listener, err error) {
-	for _, address := range addresses {
-		l, err := listen(address, mode)
-		if err != nil {
-			return nil, errors.Join(err, closeAll(listeners))
-		}
-		listeners = append(listeners, l)
-	}
-	return listeners, nil
 }
 
 func closeAll(listeners []net.Listener) (err error) {

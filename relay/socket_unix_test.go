@@ -8,6 +8,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/xdstender/tender/relay/relaytest/check"
@@ -41,5 +43,23 @@ func TestSocketMode(t *testing.T) {
 		for _, l := range ls.configured(addresses{}) {
 			check.OK(t, closeAll(*l.listeners))
 		}
+	}
+}
+
+// The relay reports each address that it cannot listen on, and then keeps none open.
+func TestAllAddressesThatCannotBeUsed(t *testing.T) {
+	dir := t.TempDir()
+	cfg := check.Must(LoadConfig([]string{
+		"TENDER_ORIGIN=file://" + dir, "TENDER_LISTEN=" + fmt.Sprintf("unix:%s/no/a,unix:%s/open,unix:%[1]s/no/b", dir, dir),
+		"TENDER_PROBE_LISTEN=unix:" + dir + "/no/c", "TENDER_ADMIN_LISTEN=off",
+	}))
+	err := new(listeners).open(settingsOf(&cfg, ""))
+	want := []string{"TENDER_LISTEN: listen unix " + dir + "/no/a: ", "TENDER_LISTEN: listen unix " + dir + "/no/b: ",
+		"TENDER_PROBE_LISTEN: listen unix " + dir + "/no/c: "}
+	if err == nil || !slices.EqualFunc(strings.Split(err.Error(), "\n"), want, strings.HasPrefix) {
+		t.Errorf("open: %v, want the lines %q", err, want)
+	}
+	if entries := check.Must(os.ReadDir(dir)); len(entries) > 0 {
+		t.Errorf("after the error, %s has %v", dir, entries)
 	}
 }

@@ -70,19 +70,13 @@ func (a *adminFlag) client() (*adminClient, error) {
 	return newAdminClient(address, config, a.host.dial)
 }
 
-// adminAddress returns the first address in adminVariable, or its default. It ignores variables that do not affect this
-// address, so that their errors do not stop a command. The validation of an address that is not on loopback needs the
-// variables for TLS and TENDER_AUTHZ.
+// adminAddress returns the first address in adminVariable, or its default. Errors of other variables do not stop a command.
 func adminAddress(environ []string) (string, error) {
-	var relevant []string
-	for _, entry := range environ {
-		if name, _, _ := strings.Cut(entry, "="); name == adminVariable || strings.HasPrefix(name, "TENDER_TLS_") || name == "TENDER_AUTHZ" {
-			relevant = append(relevant, entry)
+	cfg, err := relay.LoadConfig(environ)
+	for _, e := range relay.ConfigErrors(err) {
+		if e.Variables[0] == adminVariable {
+			return "", e
 		}
-	}
-	cfg, err := relay.LoadConfig(relevant)
-	if err != nil {
-		return "", err
 	}
 	if len(cfg.AdminListen) == 0 {
 		return "", cli.UsageError{Cause: fmt.Errorf("%s is off: set --admin to the admin address of the relay", adminVariable)}

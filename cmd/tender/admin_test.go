@@ -177,3 +177,24 @@ func TestWrongPort(t *testing.T) {
 	must(t, exitFailure, []string{"wrong port: " + xds + " is the xDS port"}, "status", "--admin", xds)
 	must(t, exitFailure, []string{"(wrong port: this is the admin port"}, "get", "-a", operators, "cds")
 }
+
+// TestAdminAddress verifies which errors of the configuration stop operator commands: those of TENDER_ADMIN_LISTEN, which
+// may depend on other variables, and no others.
+func TestAdminAddress(t *testing.T) {
+	for _, tt := range []struct {
+		environ       []string
+		address, want string // of the address and of the error
+	}{
+		{[]string{"TENDER_ADMIN_LISTEN=127.0.0.1:18000", "TENDER_LISTEN=:19000"}, "127.0.0.1:18000", ""},
+		{[]string{"TENDER_ADMIN_LISTEN=127.0.0.1:18000"}, "", `TENDER_ADMIN_LISTEN="127.0.0.1:18000": "127.0.0.1:18000" overlaps with`},
+		{[]string{"TENDER_ADMIN_LISTEN=127.0.0.1:1", "TENDER_LISTEN=x", "TENDER_DRAIN=x", "TENDER_X=1"}, "127.0.0.1:1", ""},
+		{[]string{"TENDER_ADMIN_LISTEN=:1", "TENDER_TLS_CERT=c", "TENDER_TLS_KEY=k", "TENDER_TLS_CLIENT_CA=a", "TENDER_AUTHZ=a"}, ":1", ""},
+		{[]string{"TENDER_ADMIN_LISTEN=:1", "TENDER_TLS_CERT=c", "TENDER_TLS_KEY=k", "TENDER_TLS_CLIENT_CA=a"}, "",
+			`TENDER_ADMIN_LISTEN=":1": requires TENDER_AUTHZ`},
+	} {
+		got, err := adminAddress(tt.environ)
+		if got != tt.address || (err == nil) != (tt.want == "") || err != nil && !strings.HasPrefix(err.Error(), tt.want) {
+			t.Errorf("adminAddress(%q) = %q, %v, want %q, %s", tt.environ, got, err, tt.address, tt.want)
+		}
+	}
+}

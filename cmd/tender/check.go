@@ -1,18 +1,17 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/relay/telemetry"
 )
@@ -24,11 +23,17 @@ func newCheckCommand(h host) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Print the configuration of tender serve, and its errors",
-		Long: "Check prints every TENDER_… variable with its value, and where the value comes from. It\n" +
-			"reads the files that variables name, and warns of certificates that have expired and of\n" +
-			"keys that everybody can read. If tender serve would not start, check prints one line for\n" +
-			"each error, and the exit code is 1. With --changed it prints only the variables whose\n" +
-			"values differ from the defaults.\n\n" +
+		Long: "Check prints every TENDER_… variable with its value and its source:\n\n" +
+			"  default      it is not set\n" +
+			"  environment  it is set\n" +
+			"  refused      it is set to a value that tender serve does not accept\n" +
+			"  missing      it is not set, but has to be\n" +
+			"  unknown      there is no such variable; the value is not shown, as it may be a secret\n\n" +
+			"Check also reads the files that variables name, and warns of certificates that have\n" +
+			"expired and of keys that everybody can read. If tender serve would not start, check\n" +
+			"prints one line for each error, and the exit code is 1. In JSON and YAML, an error has\n" +
+			"the variables that it concerns. With --changed, check prints only the variables whose\n" +
+			"values differ from the defaults, and those with errors.\n\n" +
 			"Check does not connect to a relay and changes nothing, so it can run beside one with the\n" +
 			"same variables. It then notes that a process uses the directory TENDER_SNAPSHOT_DIR.\n\n" +
 			"With --node it prints instead how TENDER_NODE_GROUP_BY groups the Nodes of clients: the\n" +
@@ -55,28 +60,34 @@ func newCheckCommand(h host) *cobra.Command {
 			}
 			return checkNodes(cmd, h.environ(), nodes)
 		}
-		r, err := checkConfig(h.environ(), changed)
-		printErr := output.Print(cmd.OutOrStdout(), r, func() error {
-			if err := printSettings(cmd.OutOrStdout(), r.Variables); err != nil {
-				return err
-			}
-			for _, line := range r.remarks() {
-				cmd.PrintErrln(line)
-			}
-			return nil
-		})
-		if printErr != nil {
-			return fmt.Errorf("print configuration: %w", printErr)
+		_, r, err := checkConfig(h.environ())
+		r.Warnings = append(r.Warnings, telemetry.Check(cmd.Context())...)
+		if changed {
+			r.Variables = slices.DeleteFunc(r.Variables, r.isUnchanged)
+		}
+		if err := output.Print(cmd.OutOrStdout(), r, func() error { return r.print(cmd) }); err != nil {
+			return fmt.Errorf("print configuration: %w", err)
 		}
 		return err
 	}
 	return cmd
 }
 
+// print writes the report as text, without the errors.
+func (r *checkReport) print(cmd *cobra.Command) error {
+	if err := printSettings(cmd.OutOrStdout(), r.Variables); err != nil {
+		return err
+	}
+	for _, line := range r.remarks() {
+		cmd.PrintErrln(line)
+	}
+	return nil
+}
+
 // A checkReport is the output of tender check -o json.
 type checkReport struct {
 	Variables []checkedVariable `json:"variables"`
-	Errors    []string          `json:"errors"`   // why tender serve would not start
+	Errors    []checkedError    `json:"errors"`   // why tender serve would not start
 	Warnings  []string          `json:"warnings"` // it would start in spite of these
 	Notes     []string          `json:"notes"`
 }
@@ -89,39 +100,43 @@ type checkedVariable struct {
 	Meaning  string `json:"meaning"`
 }
 
-// checkConfig returns the report on the configuration in environ, with all variables or the changed ones. The error is
-// that with which tender serve would end.
-func checkConfig(environ []string, changed bool) (*checkReport, error) {
-	cfg, err := loadConfig(environ)
-	r := &checkReport{Variables: []checkedVariable{}, Errors: []string{}, Warnings: []string{}, Notes: []string{}}
+// A checkedError is a [relay.ConfigError].
+type checkedError struct {
+	Variables []string `json:"variables"` // the one whose value is refused comes first
+	Message   string   `json:"message"`
+}
+
+// checkConfig returns the configuration in environ, with a report. The error is that with which tender serve ends. With an
+// error, the configuration is complete too: invalid values are replaced by their defaults.
+func checkConfig(environ []string) (relay.Config, *checkReport, error) {
+	cfg, err := relay.LoadConfig(environ)
+	err = errors.Join(cfg.RequireOrigin(), err)
+	r := &checkReport{Variables: []checkedVariable{}, Errors: []checkedError{}, Warnings: []string{}, Notes: []string{}}
 	for _, s := range cfg.Table() {
-		if !changed || isChanged(s) {
-			r.Variables = append(r.Variables, checkedVariable(s))
-		}
+		r.Variables = append(r.Variables, checkedVariable(s))
 	}
 	warnings, unusable := cfg.CheckFiles()
-	r.Warnings = append(append(r.Warnings, warnings...), telemetry.Check(context.Background())...)
+	r.Warnings = append(r.Warnings, warnings...)
 	directory := cfg.CheckSnapshotDir()
 	if errors.Is(directory, snapshot.ErrLocked) { // by the relay beside which check runs
 		r.Notes = append(r.Notes, fmt.Sprintf("TENDER_SNAPSHOT_DIR=%q: a running process uses the directory; "+
 			"another relay can use it after that process has ended", cfg.SnapshotDir))
 		directory = nil
 	}
-	if err = errors.Join(err, directory, unusable); err != nil {
-		r.Errors = strings.Split(err.Error(), "\n")
+	err = errors.Join(err, directory, unusable)
+	for _, e := range relay.ConfigErrors(err) {
+		r.Errors = append(r.Errors, checkedError{e.Variables, e.Message})
 	}
-	return r, err
+	return cfg, r, err
 }
 
-// isChanged reports whether a setting differs from its default.
-func isChanged(s relay.Setting) bool {
-	if s.Source == "default" {
-		return false
-	}
+// isUnchanged reports whether a variable has its default and no error.
+func (r *checkReport) isUnchanged(v checkedVariable) bool {
+	concerns := func(e checkedError) bool { return slices.Contains(e.Variables, v.Variable) }
 	byDefault, _ := relay.LoadConfig(nil) // has no error
-	return !slices.ContainsFunc(byDefault.Table(), func(d relay.Setting) bool {
-		return d.Variable == s.Variable && d.Value == s.Value
-	})
+	isDefault := func(d relay.Setting) bool { return d.Variable == v.Variable && d.Value == v.Value }
+	return !slices.ContainsFunc(r.Errors, concerns) &&
+		(v.Source == relay.SourceDefault || slices.ContainsFunc(byDefault.Table(), isDefault))
 }
 
 // remarks returns the warnings and notes as lines of text.
@@ -135,23 +150,18 @@ func (r *checkReport) remarks() (lines []string) {
 	return lines
 }
 
-// loadConfig reads the configuration of tender serve, which requires TENDER_ORIGIN. With an error, the configuration is
-// complete too: invalid values are replaced by their defaults.
-func loadConfig(environ []string) (relay.Config, error) {
-	cfg, err := relay.LoadConfig(environ)
-	return cfg, errors.Join(cfg.RequireOrigin(), err)
-}
-
-// printSettings writes table in columns. A value longer than widest characters does not widen the column; it shifts
-// only the rest of its own line.
+// printSettings writes table in columns. A longer name or value than is usual does not widen its column; it shifts only the
+// rest of its own line. The names of unknown variables may be very long, and are cut.
 func printSettings(w io.Writer, table []checkedVariable) error {
-	const widest = 32
+	const widestVariable, widestValue, mostVariable = 48, 32, 120
 	rows := append([]checkedVariable{{Variable: "VARIABLE", Value: "VALUE", Source: "SOURCE", Meaning: "MEANING"}}, table...)
 	var variable, value, source int
 	for _, row := range rows {
-		variable = max(variable, utf8.RuneCountInString(row.Variable))
+		if n := utf8.RuneCountInString(row.Variable); n <= widestVariable {
+			variable = max(variable, n)
+		}
 		source = max(source, utf8.RuneCountInString(row.Source))
-		if n := utf8.RuneCountInString(row.Value); n <= widest {
+		if n := utf8.RuneCountInString(row.Value); n <= widestValue {
 			value = max(value, n)
 		}
 	}
@@ -160,7 +170,7 @@ func printSettings(w io.Writer, table []checkedVariable) error {
 		if shown == "" {
 			shown = "-"
 		}
-		_, err := fmt.Fprintf(w, "%-*s  %-*s  %-*s  %s\n", variable, row.Variable, source, row.Source, value, shown, row.Meaning)
+		_, err := fmt.Fprintf(w, "%-*s  %-*s  %-*s  %s\n", variable, humanize.Cut(row.Variable, mostVariable), source, row.Source, value, shown, row.Meaning)
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -68,7 +69,8 @@ func TestCheckChanged(t *testing.T) {
 	if !slices.Equal(got, want) || strings.Contains(stdout, "secret") {
 		t.Errorf("tender check --changed prints %q, want %q, and no secret", got, want)
 	}
-	if code != exitFailure || len(r.Errors) != 1 || stderr != "tender: "+r.Errors[0]+"\n" || !strings.HasPrefix(r.Errors[0], "TENDER_ACK_WAIT=") {
+	if code != exitFailure || len(r.Errors) != 1 || stderr != `tender: TENDER_ACK_WAIT="x": `+r.Errors[0].Message+"\n" ||
+		!slices.Equal(r.Errors[0].Variables, []string{"TENDER_ACK_WAIT"}) {
 		t.Errorf("code %d, stderr %q, errors %q, want 1 and the error of TENDER_ACK_WAIT", code, stderr, r.Errors)
 	}
 	if code, stdout, _ := execute("check", "--changed"); code != exitFailure || strings.Count(stdout, "\n") != len(want)+1 {
@@ -77,6 +79,69 @@ func TestCheckChanged(t *testing.T) {
 	all, _ := relay.LoadConfig(nil)
 	if code, stdout, _ := execute("check", "-o", "json"); code != exitFailure || len(decodeReport(t, stdout).Variables) != len(all.Table()) {
 		t.Errorf("without --changed: code %d, output\n%s\nwant all variables", code, stdout)
+	}
+}
+
+// TestCheckChangedShowsErrors verifies that tender check --changed has a row for each variable that an error concerns, also
+// if it is not set or does not exist, and that values are not quoted twice.
+func TestCheckChangedShowsErrors(t *testing.T) {
+	t.Setenv("TENDER_ACK_WAIT", "<x>")
+	t.Setenv("TENDER_REST_LISTEN", ":18000")
+	t.Setenv("TENDER_TLS_CERT", "/missing/"+t.Name())
+	t.Setenv("TENDER_LISTN", "secret")
+	code, stdout, _ := execute("check", "--changed", "-o", "json")
+	r := decodeReport(t, stdout)
+	var rows, errs []string
+	for _, v := range r.Variables {
+		rows = append(rows, fmt.Sprintf("%s %s %s", v.Variable, v.Source, v.Value))
+	}
+	for _, e := range r.Errors {
+		errs = append(errs, strings.Join(e.Variables, " "))
+	}
+	wantRows := []string{
+		"TENDER_ORIGIN missing required by tender serve", "TENDER_LISTEN default :18000",
+		"TENDER_TLS_CERT refused /missing/" + t.Name(), "TENDER_TLS_KEY missing ", "TENDER_REST_LISTEN refused :18000",
+		"TENDER_ACK_WAIT refused <x>", "TENDER_LISTN unknown …",
+	}
+	slices.Sort(rows)
+	if slices.Sort(wantRows); !slices.Equal(rows, wantRows) || code != exitFailure {
+		t.Errorf("tender check --changed: code %d, rows %q, want %q", code, rows, wantRows)
+	}
+	wantErrs := []string{
+		"TENDER_ACK_WAIT", "TENDER_LISTN", "TENDER_ORIGIN", "TENDER_REST_LISTEN TENDER_LISTEN", "TENDER_TLS_CERT",
+		"TENDER_TLS_CERT TENDER_TLS_KEY",
+	}
+	if slices.Sort(errs); !slices.Equal(errs, wantErrs) || !strings.Contains(stdout, `"<x>"`) {
+		t.Errorf("tender check --changed: errors about %q, want %q, and no escapes:\n%s", errs, wantErrs, stdout)
+	}
+}
+
+// TestServeRefusesAsCheck verifies that tender serve ends with all errors of tender check, also with those of files.
+func TestServeRefusesAsCheck(t *testing.T) {
+	dir := t.TempDir()
+	for name, value := range map[string]string{
+		"TENDER_ACK_WAIT": "x", "TENDER_TLS_CERT": dir + "/cert", "TENDER_TLS_KEY": dir + "/key", "TENDER_SNAPSHOT_DIR": dir + "/a/b",
+	} {
+		t.Setenv(name, value)
+	}
+	for origin, want := range map[string]int{"": 5, "file://" + dir + "/origin": 5, "a": 5} {
+		t.Setenv("TENDER_ORIGIN", origin)
+		_, _, stderr := execute("check")
+		code, stdout, got := execute("serve")
+		if lines := strings.Count(stderr, "\n"); code != exitFailure || stdout != "" || got != stderr || lines != want {
+			t.Errorf("TENDER_ORIGIN=%s: code %d, %q, error\n%s\nwant %d lines, as tender check:\n%s", origin, code, stdout, got, want, stderr)
+		}
+	}
+}
+
+// TestCheckLongName verifies that a long unknown name is cut in text, and does not widen the column of variables.
+func TestCheckLongName(t *testing.T) {
+	lines, err := check(t, "TENDER_ORIGIN=a:1", "TENDER_"+strings.Repeat("X", 1000)+"=1")
+	if last := lines[len(lines)-1]; err == nil || strings.Count(last, "X") > 130 || strings.Count(err.Error(), "X") > 130 {
+		t.Errorf("tender check: %v, last row %s, want a shorter name", err, last)
+	}
+	if column := strings.Index(lines[0], "SOURCE"); column > 60 {
+		t.Errorf("the second column starts at %d, want at most 60", column)
 	}
 }
 
@@ -160,7 +225,7 @@ func TestCheckReportsErrors(t *testing.T) {
 			t.Errorf("error %q, want %q…", got[i], want[i])
 		}
 	}
-	if !regexp.MustCompile(`(?m)^TENDER_ACK_WAIT +refused +"5" `).MatchString(strings.Join(lines, "\n")) {
+	if !regexp.MustCompile(`(?m)^TENDER_ACK_WAIT +refused +5 `).MatchString(strings.Join(lines, "\n")) {
 		t.Errorf("the table does not mark TENDER_ACK_WAIT as refused:\n%s", strings.Join(lines, "\n"))
 	}
 }

@@ -62,30 +62,6 @@ func originNameOf(part string) string {
 	return strings.ToLower(strings.ReplaceAll(part, "_", "-"))
 }
 
-// checkAccess clears the Access settings that conflict with others, and returns their errors by variable.
-func (c *Config) checkAccess(invalid map[string]error) map[string]error {
-	found, fields := map[string]error{}, c.fields()
-	check := func(origin string, targets []string, a *Access) {
-		begin := accessPrefix(origin)
-		isWrong := func(name string) bool { return invalid[begin+name] != nil }
-		isUnset := func(name string) bool { return fields[begin+name].IsZero() }
-		for !slices.ContainsFunc(accessNames, isWrong) {
-			given := slices.DeleteFunc(slices.Clone(accessNames), isUnset)
-			name, err := a.conflict(prefix+begin, given, len(targets) > 0 && isDirectory(targets[0]))
-			if err == nil {
-				break
-			}
-			found[begin+name] = err
-			fields[begin+name].SetZero()
-		}
-	}
-	check(PrimaryOrigin, c.Origin, &c.OriginAccess)
-	for i := range c.Origins {
-		check(c.Origins[i].Name, c.Origins[i].Targets, &c.Origins[i].Access)
-	}
-	return found
-}
-
 // setAccess sets the default of TLS of all origins.
 func (c *Config) setAccess() {
 	all := []*Access{&c.OriginAccess}
@@ -105,42 +81,6 @@ func (c *Config) setAccess() {
 // hasFiles reports whether any file is configured. All of them require TLS.
 func (a *Access) hasFiles() bool {
 	return a.TLSCA != "" || a.TLSCert != "" || a.TLSKey != "" || a.TokenFile != ""
-}
-
-// conflict returns the suffix of a variable whose value conflicts with the other settings or with the kind of origin,
-// and the reason. begin is the prefix of the variables, and given are the suffixes of those with a value.
-func (a *Access) conflict(begin string, given []string, isDirectory bool) (name string, err error) {
-	_, hasAuthorization := a.Headers["authorization"]
-	switch {
-	case isDirectory && len(given) > 0:
-		return given[0], errors.New("the origin is a directory, to which the relay opens no connection")
-	case a.TLS == TLSOff && a.hasFiles():
-		return "TLS", fmt.Errorf("%s%s requires TLS", begin, given[1])
-	case a.TLSServerName != "" && !a.hasFiles() && (a.TLS == "" || a.TLS == TLSOff):
-		return "TLS_SERVER_NAME", fmt.Errorf("requires TLS, but %sTLS is off", begin)
-	case hasAuthorization && a.TokenFile != "":
-		return "HEADERS", fmt.Errorf("the header authorization conflicts with the token of %sTOKEN_FILE", begin)
-	}
-	return a.fileConflict(begin)
-}
-
-// fileConflict is conflict for settings of files.
-func (a *Access) fileConflict(begin string) (name string, err error) {
-	isInsecure := a.TLS == TLSInsecure
-	switch {
-	case (a.TLSCert == "") != (a.TLSKey == ""):
-		if a.TLSKey == "" {
-			return "TLS_CERT", fmt.Errorf("requires a key, but %sTLS_KEY is not set", begin)
-		}
-		return "TLS_KEY", fmt.Errorf("requires a certificate, but %sTLS_CERT is not set", begin)
-	case isInsecure && a.TLSCA != "":
-		return "TLS_CA", fmt.Errorf("has no effect, because %sTLS is insecure", begin)
-	case isInsecure && a.TokenFile != "":
-		return "TOKEN_FILE", fmt.Errorf("the token would be sent to an unverified server, because %sTLS is insecure", begin)
-	case a.TLSServerName.isID() && a.TLSCA == "":
-		return "TLS_SERVER_NAME", fmt.Errorf("a SPIFFE ID requires %sTLS_CA, because the CAs of the system issue none", begin)
-	}
-	return "", nil
 }
 
 // A Path is the path of a file or a directory.
@@ -192,21 +132,22 @@ func (h Headers) MarshalText() ([]byte, error) {
 // EnvDecode reads name=value, separated by semicolons.
 func (h *Headers) EnvDecode(raw string) error {
 	*h = Headers{}
+	var errs []error
 	for item := range strings.SplitSeq(raw, ";") {
 		name, value, ok := strings.Cut(strings.TrimSpace(item), "=")
 		name, value = strings.ToLower(strings.TrimSpace(name)), strings.TrimSpace(value)
-		if _, duplicate := (*h)[name]; duplicate {
-			return fmt.Errorf("duplicate header %s", humanize.Quote(name))
+		_, duplicate := (*h)[name]
+		switch {
+		case !ok:
+			errs = append(errs, errors.New("an item does not have the form name=value")) // not quoted: it may be a part of a secret
+		case duplicate:
+			errs = append(errs, fmt.Errorf("duplicate header %s", humanize.Quote(name)))
+		default:
+			errs = append(errs, checkHeader(name, value))
+			(*h)[name] = value
 		}
-		if !ok {
-			return errors.New("an item does not have the form name=value") // not quoted: it may be a part of a secret
-		}
-		if err := checkHeader(name, value); err != nil {
-			return err
-		}
-		(*h)[name] = value
 	}
-	return nil
+	return join(errs...)
 }
 
 // validHeaderName matches the name of a header that gRPC accepts.

@@ -160,8 +160,15 @@ type Config struct {
 	Debug bool `env:"DEBUG, default=off"`
 
 	// fromEnv has the variables with a valid value in the environment. rejected has the invalid values by variable.
+	// missing has the variables that others require. unknown has errors of TENDER_ variables that do not exist.
 	fromEnv  map[string]bool
 	rejected map[string]string
+	missing  map[string]bool
+	unknown  []*Error
+
+	// incomplete also has the values that were rejected only because they require others, for CheckFiles. It is nil if
+	// there are none.
+	incomplete *Config
 }
 
 // Values of [Config.Validate].
@@ -207,19 +214,34 @@ const (
 // Load reads the variables with the prefix TENDER_ from environ, whose entries have the form key=value, as in
 // [os.Environ]. An empty or blank variable counts as unset.
 //
-// The error joins one error per invalid variable, in the order of deploy/docs/configuration.md. The Config is complete
+// The error joins one [Error] per invalid variable, in the order of deploy/docs/configuration.md. The Config is complete
 // even then: each invalid value is replaced by its default, so that tender check can show the result.
 func Load(environ []string) (Config, error) {
-	env, invalid := tenderVariables(environ), map[string]error{}
-	cfg := decode(env, invalid)
-	if found := cfg.conflicts(env, invalid); len(found) > 0 {
-		maps.Copy(invalid, found)
-		cfg = decode(env, invalid)
+	env, refused := tenderVariables(environ), refusals{}
+	cfg := decode(env, refused)
+	r := rules{Config: &cfg, env: env, fields: cfg.fields(), undecodable: maps.Clone(refused)}
+	r.check()
+	unmet := r.unmet()
+	if len(r.conflicting) > 0 {
+		maps.Copy(refused, r.conflicting)
+		cfg = decode(env, refused)
+	}
+	if len(unmet) > 0 {
+		incomplete := cfg
+		incomplete.setAccess()
+		maps.Copy(refused, unmet)
+		cfg = decode(env, refused)
+		cfg.incomplete = &incomplete
 	}
 	cfg.NodeID = cmp.Or(cfg.NodeID, defaultNodeID())
 	cfg.setAccess()
 	all := variablesOf(cfg.Origins)
-	errs := append(cfg.record(all, env, invalid), explainUnknowns(env, all, invalid)...)
+	errs := cfg.record(all, env, refused)
+	cfg.missing = unmet.lacking()
+	cfg.unknown = explainUnknowns(env, all, refused)
+	for _, err := range cfg.unknown {
+		errs = append(errs, err)
+	}
 	return cfg, errors.Join(errs...)
 }
 
@@ -235,12 +257,12 @@ func (c *Config) fields() map[string]reflect.Value {
 }
 
 // record records the source of the values, and returns an error for each invalid value.
-func (c *Config) record(all []variable, env map[string]string, invalid map[string]error) (errs []error) {
+func (c *Config) record(all []variable, env map[string]string, refused refusals) (errs []error) {
 	c.fromEnv, c.rejected = map[string]bool{}, map[string]string{}
 	for i := range all {
 		v := &all[i]
-		if cause := invalid[v.name]; cause != nil {
-			errs = append(errs, v.invalid(env[v.name], cause))
+		if refused.has(v.name) {
+			errs = append(errs, v.invalid(env[v.name], refused[v.name]...))
 			c.rejected[v.name] = env[v.name]
 		} else if strings.TrimSpace(env[v.name]) != "" {
 			c.fromEnv[v.name] = true
@@ -255,7 +277,7 @@ func (c Config) RequireOrigin() error {
 	if _, refused := c.rejected["ORIGIN"]; len(c.Origin) > 0 || refused {
 		return nil
 	}
-	return find(variables, "ORIGIN").invalid("", errors.New("it is required"))
+	return find(variables, "ORIGIN").invalid("", refusal{cause: errors.New("it is required")})
 }
 
 // tenderVariables returns the TENDER_ variables of environ, by name without the prefix. The first of several entries

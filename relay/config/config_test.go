@@ -157,6 +157,9 @@ func TestLoadConfigGoodValues(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			environ := []string{prefix + tt.name + "=" + tt.value}
 			beside := goodValueContext[tt.name]
+			if tt.name != "ORIGIN" {
+				beside = append(slices.Clip(beside), "ORIGIN=a:1")
+			}
 			for _, entry := range beside {
 				environ = append(environ, prefix+entry)
 			}
@@ -240,8 +243,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"ORIGIN", "file:///", "does not name a directory by an absolute path"},
 	{"ORIGIN_TLS", "yes", "not an allowed value"},
 	{"ORIGIN_TLS_CA", "a\tb", "contains a control character"},
-	{"ORIGIN_TLS_CERT", "/tls.crt", "requires a key, but TENDER_ORIGIN_TLS_KEY is not set"},
-	{"ORIGIN_TLS_KEY", "/tls.key", "requires a certificate, but TENDER_ORIGIN_TLS_CERT is not set"},
+	{"ORIGIN_TLS_CERT", "/tls.crt", "requires TENDER_ORIGIN_TLS_KEY"},
+	{"ORIGIN_TLS_KEY", "/tls.key", "requires TENDER_ORIGIN_TLS_CERT"},
 	{"ORIGIN_TLS_SERVER_NAME", "a:1", `"a:1" is neither a DNS name nor an IP address`},
 	{"ORIGIN_TLS_SERVER_NAME", "*.a", `"*.a" is neither a DNS name nor an IP address`},
 	{"ORIGIN_TLS_SERVER_NAME", "spiffe://example.org", "it has no path"},
@@ -261,10 +264,10 @@ var badValues = []struct{ name, value, cause string }{
 	{"ORIGIN_HEADERS", "x=", `the header "x" has no value`},
 	{"ORIGIN_HEADERS", "x=ä", `the value of the header "x" is not printable ASCII`},
 	{"TLS_LISTEN", "a", `"a" is not host:port`},
-	{"TLS_LISTEN", ":1", "requires TENDER_TLS_CERT"},
-	{"TLS_CERT", "c", "requires a key, but TENDER_TLS_KEY is not set"},
-	{"TLS_KEY", "k", "requires a certificate, but TENDER_TLS_CERT is not set"},
-	{"TLS_CLIENT_CA", "a", "requires TENDER_TLS_CERT"},
+	{"TLS_LISTEN", ":1", "requires TENDER_TLS_CERT and TENDER_TLS_KEY"},
+	{"TLS_CERT", "c", "requires TENDER_TLS_KEY"},
+	{"TLS_KEY", "k", "requires TENDER_TLS_CERT"},
+	{"TLS_CLIENT_CA", "a", "requires TENDER_TLS_CERT and TENDER_TLS_KEY"},
 	{"TLS_TRUST_DOMAINS", "Example.org", `"Example.org" is not a trust domain such as example.org: `},
 	{"TLS_TRUST_DOMAINS", "*", `"*" is not a trust domain such as example.org: `},
 	{"TLS_TRUST_DOMAINS", "spiffe://example.org", `"spiffe://example.org" is not a trust domain; use "example.org"`},
@@ -272,8 +275,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"TLS_TRUST_DOMAINS", "example.org=", `the trust domain "example.org" has no path after =`},
 	{"TLS_TRUST_DOMAINS", "a;;b", "empty list item"},
 	{"TLS_TRUST_DOMAINS", "a=/b;a=/c", `duplicate trust domain "a"; put several CAs into one file`},
-	{"TLS_TRUST_DOMAINS", "a=/b", "requires TENDER_TLS_CLIENT_CA"},
-	{"AUTHZ", "a", "requires TENDER_TLS_CLIENT_CA, because rules match client certificates"},
+	{"TLS_TRUST_DOMAINS", "a=/b", "requires TENDER_TLS_CLIENT_CA, TENDER_TLS_CERT and TENDER_TLS_KEY"},
+	{"AUTHZ", "a", "requires TENDER_TLS_CLIENT_CA, TENDER_TLS_CERT and TENDER_TLS_KEY, because rules match client certificates"},
 	{"SECRETS", "on", "not an allowed value"},
 	{"SOCKET_MODE", "0777", "not an allowed value"},
 	{"ORIGINS", "b:1", `"b:1" does not have the form name=target`},
@@ -305,20 +308,20 @@ var badValues = []struct{ name, value, cause string }{
 	{"LISTEN", "unix:", "does not name a socket"},
 	{"LISTEN", ":http", `the port "http" is not a number from 0 to 65535`},
 	{"REST_LISTEN", "on", `"on" is not host:port`},
-	{"REST_LISTEN", "[::]:18001, :18000", `":18000" is also in TENDER_LISTEN`},
-	{"ADMIN_LISTEN", ":18080", `":18080" is not on loopback, which requires mTLS and rules; not set: TENDER_TLS_CERT, ` +
-		`TENDER_TLS_CLIENT_CA, TENDER_AUTHZ; use TENDER_PROBE_LISTEN for probes`},
+	{"REST_LISTEN", "[::]:18001, :18000", `":18000" is also in the default of TENDER_LISTEN`},
+	{"ADMIN_LISTEN", ":18080", `requires TENDER_TLS_CLIENT_CA, TENDER_TLS_CERT, TENDER_TLS_KEY and TENDER_AUTHZ, ` +
+		`because ":18080" is not on loopback; use TENDER_PROBE_LISTEN for probes`},
 	{"ADMIN_LISTEN", "127.0.0.1:1,localhost.example:2", `"localhost.example:2" is not on loopback`},
 	{"ADMIN_LISTEN", "[::]:18080", `"[::]:18080" is not on loopback`},
 	{"ADMIN_LISTEN", "off,off", `"off" is not host:port`},
 	{"PROBE_LISTEN", "18081", `"18081" is not host:port`},
-	{"PEERS", "a:1", "requires a client certificate, but TENDER_PEERS_TLS_CERT is not set"},
+	{"PEERS", "a:1", "requires TENDER_PEERS_TLS_CERT and TENDER_PEERS_TLS_KEY"},
 	{"PEERS", "http://a:1", `"http://a:1" is neither host:port nor dns:///host:port`},
-	{"PEERS_TLS_CA", "c", "requires TENDER_PEERS"},
-	{"PEERS_TLS_CERT", "c", "requires TENDER_PEERS"},
+	{"PEERS_TLS_CA", "c", "requires TENDER_PEERS, TENDER_PEERS_TLS_CERT and TENDER_PEERS_TLS_KEY"},
+	{"PEERS_TLS_CERT", "c", "requires TENDER_PEERS and TENDER_PEERS_TLS_KEY"},
 	{"PEERS_TLS_KEY", "c", "requires TENDER_PEERS"},
 	{"PEERS_TLS_SERVER_NAME", "a.example", "requires TENDER_PEERS"},
-	{"PROBE_LISTEN", "127.0.0.1:18080", `"127.0.0.1:18080" is also in TENDER_ADMIN_LISTEN`},
+	{"PROBE_LISTEN", "127.0.0.1:18080", `"127.0.0.1:18080" is also in the default of TENDER_ADMIN_LISTEN`},
 	{"NODE_ID", "a\x1b[31mb", "unprintable characters"},
 	{"NODE_ID", "a\xffb", "not UTF-8"},
 	{"NODE_ID", "{user_agent_name}{user_agent_name}", "two groups could have the same ID"},
@@ -332,7 +335,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"NODE_LOCALITY", "a\nb", "unprintable characters"},
 	{"NODE_METADATA", "[1]", "not a JSON object"},
 	{"NODE_METADATA", "null", "not a JSON object"},
-	{"NODE_METADATA", `{"a":`, "not a JSON object"},
+	{"NODE_METADATA", `{"a":`, "not a JSON object: byte 5: unexpected end of JSON input"},
+	{"NODE_METADATA", "{\x1b", `not a JSON object: byte 2: invalid character '\x1b' looking for beginning`},
 	{"NODE_GROUP_BY", "zone", `"zone" is not a Node field`},
 	{"NODE_GROUP_BY", "none,id", "none cannot be combined with fields"},
 	{"NODE_GROUP_BY", "metadata.", "has an empty path segment"},
@@ -353,9 +357,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"ROLLOUT", "5% 10m, 5% 1h", `stage 2 ("5% 1h"): an earlier stage selects the same clients`},
 	{"ROLLOUT", "off, 5% 1h", `stage 1 ("off")`},
 	{"ROLLOUT", "5% \x1b", `stage 1 ("5% \x1b"): "\x1b" is not a duration`},
-	{"ROLLOUT", "5% 10m", "TENDER_SNAPSHOT_DIR is off, so a restart"},
-	{"ROLLOUT", "5% 10m", "TENDER_DELTA_VERSIONS is origin, but a rollout serves two versions of a resource at once: " +
-		"set it to content"},
+	{"ROLLOUT", "5% 10m", "requires TENDER_SNAPSHOT_DIR, because otherwise a restart"},
+	{"ROLLOUT", "5% 10m", "requires TENDER_DELTA_VERSIONS=content, because a rollout serves two versions of a resource at once"},
 	{"MIN_PUSH_INTERVAL", "1s", `"1s" is not a type and an interval, such as cds=1s`},
 	{"MIN_PUSH_INTERVAL", "=1s", "an interval has no type"},
 	{"MIN_PUSH_INTERVAL", "clusters=1s", `"clusters" is neither a short name nor a type URL`},

@@ -3,6 +3,7 @@ package config
 import (
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/xdstender/tender/relay/access"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/relay/tlsfiles"
+	"github.com/xdstender/tender/upstream/files"
 )
 
 // Credentials are the TLS certificates, tokens, CAs and rules that a relay uses.
@@ -69,7 +71,13 @@ func CredentialSettingsOf(cfg *Config) (s CredentialSettings) {
 // OpenCredentials reads the credential files of the configuration. The error joins one error per unusable file.
 // Problems of usable files are logged.
 func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
-	c, s := &Credentials{Files: tlsfiles.New(log)}, CredentialSettingsOf(cfg)
+	s := CredentialSettingsOf(cfg)
+	return s.open(cfg, log)
+}
+
+// open is OpenCredentials with settings of cfg.
+func (s *CredentialSettings) open(cfg *Config, log *slog.Logger) (*Credentials, error) {
+	c := &Credentials{Files: tlsfiles.New(log)}
 	var errs []error
 	for _, o := range s.Origins {
 		creds, err := c.openOrigin(o)
@@ -77,7 +85,7 @@ func OpenCredentials(cfg *Config, log *slog.Logger) (*Credentials, error) {
 		errs = append(errs, err)
 	}
 	var err error
-	if s.Clients.Cert.Path != "" {
+	if s.Clients.Cert.Path+s.Clients.Key.Path+s.Clients.ClientCA.Path != "" || len(s.Clients.TrustDomains) > 0 {
 		s.Clients.ClientCAsChanged = func() { c.warn(cfg, log) }
 		c.Clients, err = c.Files.Server(s.Clients)
 		errs = append(errs, err)
@@ -138,11 +146,40 @@ func originSettings(begin string, a *Access) OriginSettings {
 	return s
 }
 
-// CheckFiles returns an error if a relay could not use the credential files of the configuration. The warnings are
-// about usable files with a problem.
+// CheckFiles returns an error that joins one [Error] per credential file, and per directory of an origin, that a relay
+// could not use. It also reads the files of variables that were rejected for lack of another one. The warnings are about
+// usable files with a problem.
 func (c *Config) CheckFiles() (warnings []string, err error) {
-	opened, err := OpenCredentials(c, slog.New(slog.DiscardHandler))
-	return opened.Warnings, err
+	var errs []error
+	for _, o := range AllOrigins(c) {
+		if dir, ok := o.Targets.Directory(); ok {
+			if err := files.Check(dir); err != nil {
+				errs = append(errs, RefuseDirectory(&o, err))
+			}
+		}
+	}
+	of := c
+	if c.incomplete != nil {
+		of = c.incomplete
+	}
+	s := CredentialSettingsOf(of)
+	if !c.fromEnv["PEERS"] { // they lack it, unless it is off explicitly
+		s.HasPeers = s.Peers.CA.Path+s.Peers.Cert.Path+s.Peers.Key.Path != ""
+	}
+	opened, err := s.open(of, slog.New(slog.DiscardHandler))
+	return opened.Warnings, errors.Join(append(errs, fileErrors(err))...)
+}
+
+// RefuseDirectory returns the error for an origin whose directory cannot be used.
+func RefuseDirectory(o *NamedOrigin, cause error) *Error {
+	variable := "TENDER_ORIGINS"
+	if o.Name == PrimaryOrigin {
+		variable = "TENDER_ORIGIN"
+	}
+	return &Error{
+		Variables: []string{variable}, Message: cause.Error(),
+		text: fmt.Sprintf("%s=%q: %v", variable, o.Targets[0], cause), cause: cause,
+	}
 }
 
 // CheckSnapshotDir returns an error if TENDER_SNAPSHOT_DIR is set and a relay could not use the directory.
@@ -157,6 +194,6 @@ func (c *Config) CheckSnapshotDir() error {
 }
 
 // RefuseSnapshotDir returns the error for an unusable TENDER_SNAPSHOT_DIR.
-func RefuseSnapshotDir(dir string, cause error) error {
-	return find(variables, "SNAPSHOT_DIR").invalid(dir, cause)
+func RefuseSnapshotDir(dir string, cause error) *Error {
+	return find(variables, "SNAPSHOT_DIR").invalid(dir, refusal{cause: cause})
 }

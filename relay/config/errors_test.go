@@ -7,6 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/xdstender/tender/relay/humanize"
 )
 
 // TestBadValues checks that the error for an invalid value has the variable, the value, the cause and the allowed
@@ -22,7 +24,11 @@ func TestBadValues(t *testing.T) {
 				t.Fatalf("Load(%q) returns no error", entry)
 			}
 			message := err.Error()
-			for _, want := range []string{prefix + tt.name + "=" + find(variables, tt.name).quote(tt.value) + ": ", tt.cause,
+			quoted, shown := humanize.Quote(tt.value), escape(tt.value)
+			if find(variables, tt.name).secret {
+				quoted, shown = masked, masked
+			}
+			for _, want := range []string{prefix + tt.name + "=" + quoted + ": ", tt.cause,
 				"; allowed: " + plain(find(variables, tt.name).allowed())} {
 				if !strings.Contains(message, want) {
 					t.Errorf("Load(%q): %s\nwant it to contain %s", entry, message, want)
@@ -40,7 +46,7 @@ func TestBadValues(t *testing.T) {
 				t.Errorf("after a bad value (-defaults +got):\n%s", diff)
 			}
 			for _, s := range cfg.Table() {
-				if s.Variable == prefix+tt.name && (s.Source != "refused" || s.Value != find(variables, tt.name).quote(tt.value)) {
+				if s.Variable == prefix+tt.name && (s.Source != SourceRefused || s.Value != shown) {
 					t.Errorf("Table() has %+v, want the rejected value", s)
 				}
 			}

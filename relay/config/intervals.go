@@ -74,18 +74,17 @@ func parsePushInterval(item string) (i PushInterval, err error) {
 		return i, errors.New("an interval has no type")
 	}
 	if i.Type = name; name != wire.Wildcard {
-		if i.Type, err = parseType(name); err != nil {
-			return i, err
-		}
+		i.Type, err = parseType(name)
 	}
-	if i.Least, err = time.ParseDuration(strings.TrimSpace(interval)); err != nil {
-		return i, errors.New("not a duration")
+	interval = strings.TrimSpace(interval)
+	var invalid error
+	switch i.Least, invalid = time.ParseDuration(interval); {
+	case invalid != nil:
+		err = join(err, fmt.Errorf("%s is not a duration", humanize.Quote(interval)))
+	case i.Least < minPushInterval:
+		err = join(err, fmt.Errorf("%s is too short", humanize.Quote(interval)))
+	case i.Least > maxPushInterval:
+		err = join(err, fmt.Errorf("%s is too long", humanize.Quote(interval)))
 	}
-	if i.Least < minPushInterval {
-		return i, errors.New("too short")
-	}
-	if i.Least > maxPushInterval {
-		return i, errors.New("too long")
-	}
-	return i, nil
+	return i, err
 }

@@ -1,14 +1,11 @@
 package config
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
@@ -43,27 +40,3 @@ func (c Config) Group(version string, n *corepb.Node) (key string, upstream *cor
 
 // OwnID returns the node ID of the relay itself, without the fields of a node group.
 func (c *Config) OwnID() string { return nodegroup.FillID(string(c.NodeID), c.Node("")) }
-
-// checkNodeID returns an error for placeholders in TENDER_NODE_ID of fields that do not define node groups.
-func (c *Config) checkNodeID(invalid map[string]error) map[string]error {
-	if invalid["NODE_ID"] != nil || invalid["NODE_GROUP_BY"] != nil {
-		return nil
-	}
-	places, unended := nodegroup.Places(string(c.NodeID))
-	if unended != "" {
-		return map[string]error{"NODE_ID": fmt.Errorf("%s: separate the fields by a character other than %%; otherwise "+
-			"two groups could have the same ID", humanize.Quote(unended))}
-	}
-	for _, place := range places {
-		field := strings.Trim(place, "{}")
-		if field != "id" && slices.Contains(c.NodeGroupBy, field) {
-			continue
-		}
-		if field == "id" {
-			return map[string]error{"NODE_ID": fmt.Errorf("%s is not supported; with id in TENDER_NODE_GROUP_BY, the relay "+
-				"presents the ID of the client", humanize.Quote(place))}
-		}
-		return map[string]error{"NODE_ID": fmt.Errorf("%s is not a field of TENDER_NODE_GROUP_BY", humanize.Quote(place))}
-	}
-	return nil
-}

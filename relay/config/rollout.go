@@ -85,22 +85,3 @@ func (c CheckURL) MarshalText() ([]byte, error) {
 	}
 	return []byte(shown), nil
 }
-
-// checkRollout returns errors for rollouts without the settings that they require.
-func (c *Config) checkRollout(invalid, found map[string]error) {
-	if len(c.Rollout) == 0 {
-		return
-	}
-	var missing []string
-	if c.SnapshotDir == "" && invalid["SNAPSHOT_DIR"] == nil {
-		missing = append(missing, "TENDER_SNAPSHOT_DIR is off, so a restart would send unapproved changes to all clients: "+
-			"set it to a directory")
-	}
-	if c.DeltaVersions != VersionsOfContent && invalid["DELTA_VERSIONS"] == nil {
-		missing = append(missing, fmt.Sprintf("TENDER_DELTA_VERSIONS is %s, but a rollout serves two versions of a resource at "+
-			"once: set it to %s", c.DeltaVersions, VersionsOfContent))
-	}
-	if len(missing) > 0 {
-		found["ROLLOUT"] = errors.New(strings.Join(missing, "; "))
-	}
-}

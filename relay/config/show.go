@@ -16,26 +16,46 @@ import (
 // A Setting is a variable with its value and source.
 type Setting struct {
 	Variable string // TENDER_…
-	Value    string // the effective value; a rejected value is quoted
-	Source   string // "default", "environment" or "refused"
+	Value    string // the effective value, or the one that is refused
+	Source   string // SourceDefault, SourceEnvironment and so on
 	Meaning  string // one line
 }
 
-// Table returns all variables in the order of deploy/docs/configuration.md. Control characters in values are escaped.
+// Values of [Setting.Source].
+const (
+	SourceDefault     = "default"     // the variable is not set
+	SourceEnvironment = "environment" // the variable is set
+	SourceRefused     = "refused"     // the variable is set, and there is an error about its value
+	SourceMissing     = "missing"     // the variable is not set, and must be
+	SourceUnknown     = "unknown"     // there is no such variable; its value is not shown, because it may be a secret
+)
+
+// Table returns all variables in the order of deploy/docs/configuration.md, and then those of the environment that do not
+// exist. Control characters are escaped.
 func (c Config) Table() (table []Setting) {
 	fields := c.fields()
 	for _, v := range variablesOf(c.Origins) {
 		field := fields[v.name]
-		s := Setting{Variable: prefix + v.name, Value: show(field), Source: "default", Meaning: plain(v.meaning)}
+		s := Setting{Variable: prefix + v.name, Value: show(field), Source: SourceDefault, Meaning: plain(v.meaning)}
 		if field.IsZero() {
 			s.Value = cmp.Or(v.zero, plain(unset[v.text.name]), s.Value)
 		}
-		if raw, refused := c.rejected[v.name]; refused {
-			s.Value, s.Source = v.quote(raw), "refused"
-		} else if c.fromEnv[v.name] {
-			s.Source = "environment"
+		raw, refused := c.rejected[v.name]
+		switch {
+		case refused && strings.TrimSpace(raw) != "":
+			s.Source = SourceRefused
+			if s.Value = escape(raw); v.masks(raw) {
+				s.Value = masked
+			}
+		case refused || c.missing[v.name] || v.name == "ORIGIN" && field.IsZero():
+			s.Source = SourceMissing
+		case c.fromEnv[v.name]:
+			s.Source = SourceEnvironment
 		}
 		table = append(table, s)
+	}
+	for _, e := range c.unknown {
+		table = append(table, Setting{Variable: e.Variables[0], Value: masked, Source: SourceUnknown, Meaning: e.Message})
 	}
 	return table
 }

@@ -251,14 +251,10 @@ var needs = map[string][]string{
 	", with `TENDER_TLS_CERT`":                                                              {"TLS_CLIENT_CA"},
 	", with `TENDER_TLS_CLIENT_CA`":                                                         {"AUTHZ"},
 	". It needs `TENDER_SNAPSHOT_DIR` and `TENDER_DELTA_VERSIONS=content`":                  {"ROLLOUT"},
-	"; in no other variable":                                                                {"PROBE_LISTEN"},
-	"; in no other variable, with `TENDER_TLS_CERT`":                                        {"TLS_LISTEN"},
-	"; in no other variable; others than loopback and `unix:` with `TENDER_TLS_CLIENT_CA` and `TENDER_AUTHZ`": {
-		"ADMIN_LISTEN",
-	},
-	"; not in `TENDER_LISTEN`":                                  {"REST_LISTEN"},
-	"; only `off` if `TENDER_ORIGIN` is a directory":            {"LRS"},
-	"; with `TENDER_PEERS_TLS_CERT` and `TENDER_PEERS_TLS_KEY`": {"PEERS"},
+	"; others than loopback and `unix:` with `TENDER_TLS_CLIENT_CA` and `TENDER_AUTHZ`":     {"ADMIN_LISTEN"},
+	"; only `off` if `TENDER_ORIGIN` is a directory":                                        {"LRS"},
+	"; with `TENDER_TLS_CERT`":                                                              {"TLS_LISTEN"},
+	"; with `TENDER_PEERS_TLS_CERT` and `TENDER_PEERS_TLS_KEY`":                             {"PEERS"},
 }
 
 // unset describes an unset variable whose effect depends on something else.

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
@@ -51,15 +50,6 @@ func (d *TrustDomains) EnvDecode(raw string) error {
 	return decodeList(d, ";", raw, parseTrustDomain, func(d TrustDomain) string {
 		return fmt.Sprintf("trust domain %s; put several CAs into one file", humanize.Quote(d.Name))
 	})
-}
-
-// checkTrustDomains returns an error for trust domains without mTLS.
-func (c *Config) checkTrustDomains(invalid, found map[string]error) {
-	if len(c.TLSTrustDomains) == 0 || c.TLSClientCA != "" || invalid["TLS_TRUST_DOMAINS"] != nil ||
-		invalid["TLS_CLIENT_CA"] != nil {
-		return
-	}
-	found["TLS_TRUST_DOMAINS"] = errors.New("requires TENDER_TLS_CLIENT_CA")
 }
 
 // trustDomainFiles returns the files of trust domains. The variable of each file includes its trust domain, because a

@@ -21,10 +21,10 @@ var kubernetes = regexp.MustCompile(
 
 // explainUnknowns returns an error for each name in env without a variable, in alphabetical order. If TENDER_ORIGINS is
 // invalid, it skips the variables of its origins.
-func explainUnknowns(env map[string]string, all []variable, invalid map[string]error) (errs []error) {
+func explainUnknowns(env map[string]string, all []variable, refused refusals) (errs []*Error) {
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		known := slices.ContainsFunc(all, func(v variable) bool { return v.name == name }) ||
-			accessVariable.MatchString(name) && invalid["ORIGINS"] != nil
+			accessVariable.MatchString(name) && refused.has("ORIGINS")
 		if known {
 			continue
 		}
@@ -37,24 +37,29 @@ func explainUnknowns(env map[string]string, all []variable, invalid map[string]e
 
 // explainUnknown returns the error for a variable that does not exist, or nil if Kubernetes sets it. The error
 // does not contain the value, which may be a secret.
-func explainUnknown(name string) error {
-	full := prefix + name
-	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
-		full = humanize.Quote(full)
-	}
-	switch {
+func explainUnknown(name string) *Error {
+	const most = 120 // bytes of a name; a longer one makes the error unreadable
+	e := &Error{Variables: []string{escape(prefix + name)}}
+	of := accessVariable.FindStringSubmatch(name)
+	switch near := closestVariable(name); {
 	case kubernetes.MatchString(name):
 		return nil
 	case planned.MatchString(name):
-		return fmt.Errorf("%s: not supported by this version; allowed: the variables that tender check lists", full)
+		e.Message = "not supported by this version; allowed: the variables that tender check lists"
+	case of != nil:
+		e.Message = "TENDER_ORIGINS has no origin " + humanize.Quote(originNameOf(of[1]))
+		e.Variables = append(e.Variables, "TENDER_ORIGINS")
+	case near != "":
+		e.Message = fmt.Sprintf("unknown variable; did you mean %s%s?", prefix, near)
+	default:
+		e.Message = "unknown variable; allowed: the variables that tender check lists"
 	}
-	if of := accessVariable.FindStringSubmatch(name); of != nil {
-		return fmt.Errorf("%s: TENDER_ORIGINS has no origin %s", full, humanize.Quote(originNameOf(of[1])))
+	full := prefix + name
+	if len(full) > most || strings.ContainsFunc(full, func(r rune) bool { return r < ' ' || r > '~' }) {
+		full = humanize.Quote(full)
 	}
-	if near := closestVariable(name); near != "" {
-		return fmt.Errorf("%s: unknown variable; did you mean %s%s?", full, prefix, near)
-	}
-	return fmt.Errorf("%s: unknown variable; allowed: the variables that tender check lists", full)
+	e.text = full + ": " + e.Message
+	return e
 }
 
 // closestVariable returns the variable with the least edit distance from name, or "" if more than a third of the

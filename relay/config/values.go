@@ -98,26 +98,32 @@ func (m Metadata) MarshalText() ([]byte, error) {
 
 // EnvDecode reads a JSON object.
 func (m *Metadata) EnvDecode(raw string) error {
-	if err := json.Unmarshal([]byte(raw), (*map[string]any)(m)); err != nil || *m == nil { // nil: the text is null
+	err := json.Unmarshal([]byte(raw), (*map[string]any)(m))
+	if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
+		return fmt.Errorf("not a JSON object: byte %d: %w", syntax.Offset, syntax)
+	}
+	if err != nil || *m == nil { // nil: the text is null
 		return errors.New("not a JSON object")
 	}
 	return nil
 }
 
-// decodeList reads a list with a separator, and trims items. It rejects empty and duplicate items. Duplicates have the same
-// description; if describe is nil, the same value.
+// decodeList reads a list with a separator, and trims items. It rejects empty and duplicate items; the error has all invalid
+// ones. Duplicates have the same description; if describe is nil, the same value.
 func decodeList[L ~[]T, T any](
 	list *L, separator, raw string, parse func(item string) (T, error), describe func(T) string,
 ) error {
-	seen := map[string]bool{}
+	seen, errs := map[string]bool{}, []error{}
 	for item := range strings.SplitSeq(raw, separator) {
 		item = strings.TrimSpace(item)
 		if item == "" {
-			return errors.New("empty list item")
+			errs = append(errs, errors.New("empty list item"))
+			continue
 		}
 		value, err := parse(item)
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		key, described := fmt.Sprint(value), humanize.Quote(item)
 		if describe != nil {
@@ -125,12 +131,12 @@ func decodeList[L ~[]T, T any](
 			key = described
 		}
 		if seen[key] {
-			return fmt.Errorf("duplicate %s", described)
+			errs = append(errs, fmt.Errorf("duplicate %s", described))
 		}
 		seen[key] = true
 		*list = append(*list, value)
 	}
-	return nil
+	return join(errs...)
 }
 
 // Patterns are names in which * stands for any characters, in the syntax of [path.Match].
@@ -153,9 +159,21 @@ type Targets []string
 func (t *Targets) EnvDecode(raw string) error {
 	err := decodeList(t, ",", raw, func(item string) (string, error) { return item, checkTarget(item) }, nil)
 	if len(*t) > 1 && slices.ContainsFunc(*t, isDirectory) {
-		return errors.New("a directory must be the only target")
+		return join(err, errors.New("a directory must be the only target"))
 	}
 	return err
+}
+
+// Directory returns the path of the directory, and whether the origin is one.
+func (t Targets) Directory() (path string, ok bool) {
+	if len(t) == 0 || !isDirectory(t[0]) {
+		return "", false
+	}
+	u, err := url.Parse(t[0])
+	if err != nil {
+		return strings.TrimPrefix(t[0], "file://"), true
+	}
+	return u.Path, true
 }
 
 // isDirectory reports whether a target of an origin is a directory.
@@ -215,17 +233,14 @@ func checkAddress(address string, leastPort uint64, emptyHost bool) error {
 	if err != nil {
 		return fmt.Errorf("%s is not host:port", humanize.Quote(address))
 	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil || n < leastPort {
-		return fmt.Errorf("the port %s is not a number from %d to 65535", humanize.Quote(port), leastPort)
+	var errs [2]error
+	if host == "" && !emptyHost || strings.ContainsFunc(host, notInHost) {
+		errs[0] = fmt.Errorf("the host %s is neither a name nor an IP address", humanize.Quote(host))
 	}
-	if host == "" && emptyHost {
-		return nil
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n < leastPort {
+		errs[1] = fmt.Errorf("the port %s is not a number from %d to 65535", humanize.Quote(port), leastPort)
 	}
-	if host == "" || strings.ContainsFunc(host, notInHost) {
-		return fmt.Errorf("the host %s is neither a name nor an IP address", humanize.Quote(host))
-	}
-	return nil
+	return join(errs[:]...)
 }
 
 // notInHost reports whether neither a host name nor an IP address with a zone may contain r.

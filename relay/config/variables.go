@@ -106,13 +106,13 @@ func find(all []variable, name string) *variable {
 	return &all[i]
 }
 
-// decode returns the configuration of an environment. It adds an error to invalid for each value that cannot be decoded.
-// The variables in invalid count as unset, so they have their defaults.
-func decode(env map[string]string, invalid map[string]error) (c Config) {
+// decode returns the configuration of an environment. It adds each value that cannot be decoded to refused, whose variables
+// count as unset, so they have their defaults.
+func decode(env map[string]string, refused refusals) (c Config) {
 	var last string // the variable that is decoded
 	lookup := envconfig.LookuperFunc(func(name string) (string, bool) {
 		last = name
-		if value := strings.TrimSpace(env[name]); invalid[name] == nil {
+		if value := strings.TrimSpace(env[name]); !refused.has(name) {
 			return value, value != ""
 		}
 		return "", false
@@ -127,11 +127,11 @@ func decode(env map[string]string, invalid map[string]error) (c Config) {
 		if err == nil {
 			return c
 		}
-		if invalid[last] != nil {
+		if refused.has(last) {
 			panic(fmt.Sprintf("config: default of %s%s: %v", prefix, last, err)) // a test reads all defaults
 		}
 		// envconfig stops at the first error, so decode again without this value.
-		invalid[last] = find(all, last).cause(err)
+		refused.add(last, find(all, last).cause(err))
 	}
 }
 
@@ -221,11 +221,12 @@ func number(typ reflect.Type, raw string) (int64, error) {
 
 // syntaxes describes the values of a type. Numbers, enumerations and switches are described by their tags.
 var syntaxes = map[reflect.Type]string{
-	reflect.TypeFor[Addresses](): "`:port`, `host:port`, `unix:/path`, several separated by commas",
-	reflect.TypeFor[CheckURL]():  "an `http` or `https` URL, which may have a user and a password",
-	reflect.TypeFor[Headers]():   "`name=value`, several separated by `;`: names of gRPC metadata, values of printable ASCII",
-	reflect.TypeFor[Locality]():  "`region`, `region/zone` or `region/zone/sub_zone`",
-	reflect.TypeFor[Metadata]():  "a JSON object",
+	reflect.TypeFor[Addresses](): "`:port`, `host:port`, `unix:/path`, several separated by commas; no two addresses of " +
+		"the relay may overlap, as `:port` and `host:port` do",
+	reflect.TypeFor[CheckURL](): "an `http` or `https` URL, which may have a user and a password",
+	reflect.TypeFor[Headers]():  "`name=value`, several separated by `;`: names of gRPC metadata, values of printable ASCII",
+	reflect.TypeFor[Locality](): "`region`, `region/zone` or `region/zone/sub_zone`",
+	reflect.TypeFor[Metadata](): "a JSON object",
 	reflect.TypeFor[NodeFields](): "a list of `id`, `cluster`, `user_agent_name`, `user_agent_version` (the major number), " +
 		"`locality.region`, `locality.zone`, `locality.sub_zone`, `metadata.<path>`",
 	reflect.TypeFor[Origins](): "`name=target`, several separated by `;`, at most 31, each target as for `TENDER_ORIGIN`; " +
@@ -279,15 +280,31 @@ func (v *variable) allowed() (described string) {
 	return described
 }
 
-// invalid returns the error for an invalid value. It quotes the value, which may contain control characters.
-func (v *variable) invalid(raw string, cause error) error {
-	return fmt.Errorf("%s%s=%s: %w; allowed: %s", prefix, v.name, v.quote(raw), cause, plain(v.allowed()))
+// invalid returns the error for a value that is refused for some reasons. The text quotes the value, which may contain
+// control characters, and masks it if it is secret.
+func (v *variable) invalid(raw string, reasons ...refusal) *Error {
+	e := &Error{Variables: []string{prefix + v.name}, cause: reasons[0].cause}
+	var causes []error
+	for _, r := range reasons {
+		causes = append(causes, r.cause)
+		for _, name := range r.with {
+			name, _, _ = strings.Cut(name, "=") // a requirement may have a value
+			if name = prefix + name; !slices.Contains(e.Variables, name) {
+				e.Variables = append(e.Variables, name)
+			}
+		}
+	}
+	e.Message = fmt.Sprintf("%v; allowed: %s", join(causes...), plain(v.allowed()))
+	quoted := humanize.Quote(raw)
+	if v.masks(raw) {
+		quoted = masked
+	}
+	e.text = fmt.Sprintf("%s%s=%s: %s", prefix, v.name, quoted, e.Message)
+	return e
 }
 
-// quote returns a value quoted, or masked if it is secret.
-func (v *variable) quote(raw string) string {
-	if v.secret && raw != "" {
-		return "…"
-	}
-	return humanize.Quote(raw)
-}
+// masked replaces a value that may be a secret.
+const masked = "…"
+
+// masks reports whether a refused value is not shown, because it may be a secret.
+func (v *variable) masks(raw string) bool { return v.secret && raw != "" }

@@ -76,23 +76,28 @@ func (s Selector) String() string {
 // MarshalText returns the stages in the text form of [Stages].
 func (s Stages) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText parses stages. An error contains the number of the stage and the allowed values.
+// UnmarshalText parses stages. The error contains the number and the cause of each invalid stage.
 func (s *Stages) UnmarshalText(text []byte) error {
 	*s = nil
 	if len(text) == 0 {
 		return nil
 	}
 	var all Stages
-	for item := range strings.SplitSeq(string(text), ",") {
+	var invalid []string
+	for i, item := range strings.Split(string(text), ",") {
 		item = strings.TrimSpace(item)
 		stage, err := parseStage(item)
 		if err == nil {
 			err = all.checkNext(stage)
 		}
 		if err != nil {
-			return fmt.Errorf("stage %d (%s): %w", len(all)+1, humanize.Quote(item), err)
+			invalid = append(invalid, fmt.Sprintf("stage %d (%s): %v", i+1, humanize.Quote(item), err))
+			continue
 		}
 		all = append(all, stage)
+	}
+	if len(invalid) > 0 {
+		return errors.New(strings.Join(invalid, "; "))
 	}
 	*s = all
 	return nil

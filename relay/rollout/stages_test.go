@@ -54,6 +54,8 @@ func TestInvalidStages(t *testing.T) {
 		{"id 1m", `"id" is neither`},
 		{"id= 1m", `"id=" has no glob after =`},
 		{"5% 10m,", `stage 2 (""): "" is neither`},
+		{"0% 1m, 5% 10m, 6%", `stage 1 ("0% 1m"): "0%" is not a share from 0.01% to 100% with at most two decimals; ` +
+			`stage 3 ("6%"): the duration is missing`},
 		{strings.Repeat("x", 1000) + "=y approve", "is neither"},
 		{strings.Repeat("9", 1000) + "% approve", "is not a share"},
 		{"5% " + strings.Repeat("x", 1000), "is not a duration"},

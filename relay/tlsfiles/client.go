@@ -49,7 +49,7 @@ func (w *Watch) Client(cfg ClientConfig) (credentials.TransportCredentials, erro
 	if cfg.CA.Path != "" {
 		errs = append(errs, w.casOf(cfg.CA, func(certs []*x509.Certificate) { c.files.cas.Store(&cas{certs, pool(certs)}) }))
 	}
-	if cfg.Cert.Path != "" {
+	if cfg.Cert.Path != "" || cfg.Key.Path != "" {
 		errs = append(errs, w.pairOf(cfg.Cert, cfg.Key, c.files.pair.Store))
 	}
 	return c, errors.Join(errs...)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -179,8 +181,8 @@ func TestCertificateForTheOrigin(t *testing.T) {
 	}
 }
 
-// TestFilesThatCannotBeUsed checks that the error for an invalid file contains its variable and its path, but not its
-// content.
+// TestFilesThatCannotBeUsed checks that there is one error for each invalid file, which contains its variable and its
+// path, but not its content.
 func TestFilesThatCannotBeUsed(t *testing.T) {
 	ca := certs.NewCA(t)
 	good, another := ca.Sign(certs.Leaf{}), ca.Sign(certs.Leaf{})
@@ -188,7 +190,7 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 	tests := []struct {
 		name          string
 		ca, cert, key []byte // nil for a missing file
-		want          string // prefix of the error, with DIR in place of the directory
+		want          string // prefixes of the lines of the error, with DIR in place of the directory
 	}{
 		{"a missing CA", nil, good.Cert, good.Key, `CA="DIR/ca.pem": no such file or directory`},
 		{"an empty CA", []byte{}, good.Cert, good.Key, `CA="DIR/ca.pem": it has no certificate in PEM`},
@@ -200,6 +202,10 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 		{"an encrypted key", ca.PEM, good.Cert, encrypted, `KEY="DIR/tls.key": it has no private key in PEM: a block that begins with -----BEGIN … PRIVATE KEY-----, not encrypted`},
 		{"the key of another certificate", ca.PEM, good.Cert, another.Key, `KEY="DIR/tls.key": it is not the key of the certificate in CERT="DIR/tls.crt"`},
 		{"a key in place of the certificate", ca.PEM, good.Key, good.Key, `CERT="DIR/tls.crt": it has no certificate in PEM`},
+		{"nothing", nil, nil, nil, "CA=\"DIR/ca.pem\": no such file\nCERT=\"DIR/tls.crt\": no such file\nKEY=\"DIR/tls.key\": no such file"},
+		{"an empty key of a missing certificate", ca.PEM, nil, []byte{}, "CERT=\"DIR/tls.crt\": no such file\nKEY=\"DIR/tls.key\": it has no private key"},
+		{"an empty certificate of a missing key", ca.PEM, []byte{}, nil, "KEY=\"DIR/tls.key\": no such file\nCERT=\"DIR/tls.crt\": it has no certificate"},
+		{"a certificate and a key that are swapped", ca.PEM, good.Key, good.Cert, "CERT=\"DIR/tls.crt\": it has no certificate\nKEY=\"DIR/tls.key\": it has no private key"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -211,10 +217,34 @@ func TestFilesThatCannotBeUsed(t *testing.T) {
 				}
 			}
 			_, err := tlsfiles.New(nil).Client(cfg)
-			if err == nil || !strings.HasPrefix(strings.ReplaceAll(err.Error(), dir, "DIR"), tt.want) || strings.Contains(err.Error(), "\n") {
-				t.Errorf("Client: %v, want one line %s", err, tt.want)
+			if err == nil {
+				t.Fatal("Client returns no error")
+			}
+			got, want := strings.Split(strings.ReplaceAll(err.Error(), dir, "DIR"), "\n"), strings.Split(tt.want, "\n")
+			if !slices.EqualFunc(got, want, strings.HasPrefix) {
+				t.Errorf("Client: %v, want the lines %s", err, tt.want)
 			}
 		})
+	}
+}
+
+// TestUnsetFiles checks that there is an error for a certificate without a key, a key without a certificate, and trust
+// domains without CAs, beside the errors of the files that are set.
+func TestUnsetFiles(t *testing.T) {
+	missing := t.TempDir() + "/missing"
+	for want, cfg := range map[string]tlsfiles.ServerConfig{
+		`CERT="": it is not set|KEY="MISSING": no such file or directory`:                                          {Key: named("KEY", missing)},
+		`CERT="MISSING": no such file or directory|KEY="": it is not set`:                                          {Cert: named("CERT", missing)},
+		`CERT="": it is not set|KEY="": it is not set|CA="": it is not set|D="MISSING": no such file or directory`: {TrustDomains: []tlsfiles.TrustDomain{{Name: "a", CA: named("D", missing)}}},
+	} {
+		cfg.Cert.Variable, cfg.Key.Variable, cfg.ClientCA.Variable = "CERT", "KEY", "CA"
+		_, err := tlsfiles.New(nil).Server(cfg)
+		if got := strings.ReplaceAll(fmt.Sprint(err), missing, "MISSING"); got != strings.ReplaceAll(want, "|", "\n") {
+			t.Errorf("Server: %s\nwant %s", got, want)
+		}
+	}
+	if _, err := tlsfiles.New(nil).Client(tlsfiles.ClientConfig{Key: named("KEY", missing)}); err == nil {
+		t.Error("Client returns no error for a key without a certificate")
 	}
 }
 

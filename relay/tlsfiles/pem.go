@@ -31,25 +31,33 @@ func (v validity) check(now time.Time) error {
 	return nil
 }
 
-// parsePair parses a certificate, with its intermediate certificates, and its key. Its errors name the invalid file and
-// never contain the key.
+// parsePair parses a certificate, with its intermediate certificates, and its key. The content of a file that cannot be
+// read is nil: the other file is checked then, and there is no pair. Errors name the invalid files and never contain the
+// key.
 func parsePair(cert, key File, certPEM, keyPEM []byte) (*tls.Certificate, error) {
-	if _, err := parseCertificates(certPEM); err != nil {
-		return nil, cert.wrap(err)
+	var errs []error
+	if certPEM != nil {
+		if _, err := parseCertificates(certPEM); err != nil {
+			errs = append(errs, cert.wrap(err))
+		}
+	}
+	if keyPEM != nil && !hasKey(keyPEM) {
+		errs = append(errs, key.wrap(errors.New("it has no private key in PEM: a block that begins with -----BEGIN … PRIVATE KEY-----, not encrypted")))
+	}
+	if len(errs) > 0 || certPEM == nil || keyPEM == nil {
+		return nil, errors.Join(errs...)
 	}
 	pair, err := tls.X509KeyPair(certPEM, keyPEM)
 	switch {
 	case err == nil:
 		return &pair, nil
-	case !hasKey(keyPEM):
-		return nil, key.wrap(errors.New("it has no private key in PEM: a block that begins with -----BEGIN … PRIVATE KEY-----, not encrypted"))
 	case strings.Contains(err.Error(), "does not match") || strings.Contains(err.Error(), "type mismatch"):
 		return nil, key.wrap(fmt.Errorf("it is not the key of the certificate in %s", cert))
 	}
 	return nil, key.wrap(err)
 }
 
-// hasKey reports whether data contains a private key that is not encrypted. It is used to explain errors.
+// hasKey reports whether data contains a private key that is not encrypted.
 func hasKey(data []byte) bool {
 	for {
 		var block *pem.Block
@@ -128,7 +136,7 @@ var suites = []uint16{
 func (w *Watch) pairOf(cert, key File, current func(*tls.Certificate)) error {
 	err := w.open(func(contents [][]byte) (reading, error) {
 		pair, err := parsePair(cert, key, contents[0], contents[1])
-		if err != nil {
+		if pair == nil {
 			return reading{}, err
 		}
 		return reading{validity{pair.Leaf.NotBefore, pair.Leaf.NotAfter, cert}, func() { current(pair) }}, nil

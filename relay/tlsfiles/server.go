@@ -13,7 +13,7 @@ type ServerConfig struct {
 	Cert, Key File
 
 	// ClientCA is the file of the CAs that verify client certificates. If the path is empty, no client certificate is
-	// requested.
+	// requested. TrustDomains require it.
 	ClientCA File
 
 	// TrustDomains are the trust domains that SPIFFE IDs of clients may have. If it is empty, any trust domain is
@@ -30,7 +30,7 @@ type ServerConfig struct {
 func (w *Watch) Server(cfg ServerConfig) (*Server, error) {
 	s := new(Server)
 	errs := []error{w.pairOf(cfg.Cert, cfg.Key, s.pair.Store)}
-	if cfg.ClientCA.Path != "" {
+	if cfg.ClientCA.Path != "" || len(cfg.TrustDomains) > 0 {
 		errs = append(errs, s.openClientCAs(w, cfg)...)
 	}
 	return s, errors.Join(errs...)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -30,8 +31,30 @@ type File struct {
 // String returns the file as VARIABLE="path".
 func (f File) String() string { return f.Variable + "=" + strconv.Quote(f.Path) }
 
-// wrap adds the variable and the path to an error.
-func (f File) wrap(err error) error { return fmt.Errorf("%s: %w", f, err) }
+// wrap returns a [FileError], or one for each of the errors that err joins.
+func (f File) wrap(err error) error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return &FileError{File: f, Cause: err}
+	}
+	var errs []error
+	for _, err := range joined.Unwrap() {
+		errs = append(errs, f.wrap(err))
+	}
+	return errors.Join(errs...)
+}
+
+// A FileError says why a file cannot be used.
+type FileError struct {
+	File  File
+	Cause error
+}
+
+// Error returns the file and the cause.
+func (e *FileError) Error() string { return fmt.Sprintf("%s: %v", e.File, e.Cause) }
+
+// Unwrap returns the cause.
+func (e *FileError) Unwrap() error { return e.Cause }
 
 // A Watch reloads files when they change. All files must be opened before Run is called.
 type Watch struct {
@@ -157,15 +180,18 @@ type source struct {
 	status atomic.Pointer[Status] // never nil once the files are open
 }
 
-// open reads and parses files for the first time. An expired certificate is used with a warning: handshakes fail with a
-// clear error, and the file may be replaced later.
+// open reads and parses files for the first time. The error has that of each file: parse is called with nil for the
+// content of an unreadable file, unless no file is readable. An expired certificate is used with a warning: handshakes
+// fail with a clear error, and the file may be replaced later.
 func (w *Watch) open(parse func([][]byte) (reading, error), files ...File) error {
 	s := &source{files: files, parse: parse}
 	contents, err := s.read()
-	if err != nil {
-		return err
+	var r reading
+	if slices.ContainsFunc(contents, func(content []byte) bool { return content != nil }) {
+		var invalid error
+		r, invalid = parse(contents)
+		err = errors.Join(err, invalid)
 	}
-	r, err := parse(contents)
 	if err != nil {
 		return err
 	}
@@ -270,21 +296,25 @@ func (s *source) attr() slog.Attr {
 	return slog.Any("files", names)
 }
 
-// read returns the contents of the files, in order.
+// read returns the contents of the files, in order. That of an unreadable file is nil.
 func (s *source) read() (contents [][]byte, err error) {
+	var errs []error
 	for _, f := range s.files {
 		content, err := readFile(f.Path)
 		if err != nil {
-			return nil, f.wrap(err)
+			errs = append(errs, f.wrap(err))
 		}
 		contents = append(contents, content)
 	}
-	return contents, nil
+	return contents, errors.Join(errs...)
 }
 
 // readFile returns the content of a regular file of at most maxFileBytes. It does not open a named pipe, which would
 // block.
 func readFile(path string) ([]byte, error) {
+	if path == "" {
+		return nil, errors.New("it is not set")
+	}
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, cause(err)

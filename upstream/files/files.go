@@ -72,14 +72,8 @@ func Open(cfg Config) (*Origin, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch info, err := os.Stat(cfg.Dir); {
-	case err != nil:
-		return nil, fmt.Errorf("open file origin: %w", err)
-	case !info.IsDir():
-		return nil, fmt.Errorf("open file origin: %s is not a directory; name the one that holds the files", cfg.Dir)
-	}
-	if _, err := os.ReadDir(cfg.Dir); err != nil {
-		return nil, fmt.Errorf("open file origin: %w", err)
+	if err := Check(cfg.Dir); err != nil {
+		return nil, err
 	}
 	r := newReader(&cfg)
 	r.read(time.Now()) // makes Status complete
@@ -90,6 +84,20 @@ func Open(cfg Config) (*Origin, error) {
 	f.idleReader <- r
 	f.published.Store(&publication{outdated: make(chan struct{})})
 	return f, nil
+}
+
+// Check returns an error if a directory does not exist or cannot be read.
+func Check(dir string) error {
+	switch info, err := os.Stat(dir); {
+	case err != nil:
+		return fmt.Errorf("open file origin: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("open file origin: %s is not a directory; name the one that holds the files", dir)
+	}
+	if _, err := os.ReadDir(dir); err != nil {
+		return fmt.Errorf("open file origin: %w", err)
+	}
+	return nil
 }
 
 // Known returns a channel that is closed once the content of the directory is known: a file was good, or the directory

@@ -43,6 +43,7 @@ func (o *OutputFlag) Print(w io.Writer, answer any, text func() error) error {
 	case "json":
 		out := json.NewEncoder(w)
 		out.SetIndent("", "  ")
+		out.SetEscapeHTML(false)
 		return out.Encode(answer)
 	case "yaml":
 		return printYAML(w, answer)
