@@ -62,7 +62,7 @@
 //   - downstream.queue guards the streams with something to send.
 //   - downstream.lock guards the state of a stream, between its receiver and a worker. Its holder may lend it while a
 //     send blocks; others then wait for it on a channel. A channel with a buffer passes the status of an ended stream.
-//   - rollout.Controller guards the parts, clients and signals of a rollout. Streams call it while they hold their own
+//   - rollout.tracker guards the parts, clients and signals of a rollout. Streams call it while they hold their own
 //     lock, so it must not call a method of a stream while it holds this one.
 //
 // Locks for connections, clients and groups:

@@ -6,6 +6,16 @@ import (
 	"time"
 )
 
+// checks sends requests about editions to the external check, one at a time for each edition. The goroutine of Run owns
+// it.
+type checks struct {
+	check   *Check // nil without an external check
+	log     *slog.Logger
+	results chan checkResult
+	ended   <-chan struct{} // closed when Run returns
+	checkState
+}
+
 // A checkState is the state of the requests to the check about one edition.
 type checkState struct {
 	inFlight     bool      // a request is in progress
@@ -22,10 +32,15 @@ type checkResult struct {
 	err error
 }
 
-// start sends a request if one is due. It returns the time of the next request; zero if only an event causes it.
-func (c checks) start(ctx context.Context, now time.Time) (next time.Time) {
-	m := c.machine.State()
-	if c.cfg.Check == nil || !m.Phase.inProgress() || c.inFlight {
+// reset starts the requests about a new edition. This does not end a failure of the check.
+func (c *checks) reset() { c.checkState = checkState{failingSince: c.failingSince} }
+
+// start sends a request about the edition of m if one is due. It returns the time of the next request; zero if only an
+// event causes it.
+func (c *checks) start(
+	ctx context.Context, now time.Time, m State, newRequest func() CheckRequest,
+) (next time.Time) {
+	if c.check == nil || !m.Phase.inProgress() || c.inFlight {
 		return time.Time{}
 	}
 	due := c.requestedAt.Add(CheckEvery)
@@ -36,11 +51,11 @@ func (c checks) start(ctx context.Context, now time.Time) (next time.Time) {
 		return due
 	}
 	c.requestedAt, c.inFlight = now, true
-	edition, request := m.Edition, c.newRequest()
+	edition, request := m.Edition, newRequest()
 	go func() { // ends within checkTimeout
-		v, err := c.cfg.Check.Send(ctx, request)
+		v, err := c.check.Send(ctx, request)
 		select {
-		case c.checkResults <- checkResult{edition, v, err}:
+		case c.results <- checkResult{edition, v, err}:
 		case <-c.ended:
 		}
 	}()
@@ -48,25 +63,20 @@ func (c checks) start(ctx context.Context, now time.Time) (next time.Time) {
 }
 
 // newRequest returns a request about the edition in progress.
-func (c checks) newRequest() CheckRequest {
+func (c *Controller) newRequest() CheckRequest {
 	m := c.machine.State()
-	r := CheckRequest{
+	return CheckRequest{
 		Origin: c.cfg.Origin, Edition: c.edition.id, Stage: m.Stage, Stages: len(c.cfg.Stages),
-		Changed: m.Changed, Resources: c.edition.resources,
+		Changed: m.Changed, Resources: c.edition.resources, Clients: c.tracker.clientsOf(m.Stage),
 		Accepted: c.evidence.Accepted, Refused: c.evidence.Answered - c.evidence.Accepted,
 		Canaries: c.canaries[:min(len(c.canaries), MaxCanaries)],
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, clients := range c.clients[:r.Stage] {
-		r.Clients += clients
-	}
-	return r
 }
 
-// record records a result of the check, unless it is about an earlier edition.
-func (c checks) record(r checkResult) {
-	if r.edition != c.machine.State().Edition {
+// record records a result of the check, unless it is about an earlier edition than current. id is that of current in
+// the log.
+func (c *checks) record(r checkResult, current Edition, id string) {
+	if r.edition != current {
 		return
 	}
 	c.inFlight = false
@@ -75,21 +85,21 @@ func (c checks) record(r checkResult) {
 		c.detail = r.err.Error()
 		if c.failingSince.IsZero() {
 			c.failingSince = r.RequestedAt
-			c.cfg.Logger.Warn("rollout check failed; rollout is waiting",
-				slog.String("edition", c.edition.id), slog.Any("err", r.err))
+			c.log.Warn("rollout check failed; rollout is waiting",
+				slog.String("edition", id), slog.Any("err", r.err))
 		}
 	case r.RejectReason != "":
-		c.responds()
+		c.logResponse(id)
 		c.verdict, c.detail, c.failingSince = r.Verdict, "no: "+r.RejectReason, time.Time{}
 	default:
-		c.responds()
+		c.logResponse(id)
 		c.verdict, c.detail, c.failingSince = r.Verdict, "go", time.Time{}
 	}
 }
 
-// responds logs the first result after failures of the check.
-func (c checks) responds() {
+// logResponse logs the first result after failures of the check.
+func (c *checks) logResponse(id string) {
 	if !c.failingSince.IsZero() {
-		c.cfg.Logger.Info("rollout check responds again", slog.String("edition", c.edition.id))
+		c.log.Info("rollout check responds again", slog.String("edition", id))
 	}
 }

@@ -48,10 +48,10 @@ func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
 		case !f.Differs:
 			return fmt.Errorf("%w: all clients already receive the latest state of the origin", ErrNothingOpen)
 		default:
-			c.partSet().cutEdition(ctx, now, f, c.partSet().joined())
+			c.cutEdition(ctx, now, f, c.tracker.joined())
 			c.machine.PromoteAll(now)
 		}
-		c.rejections().allowRejected(ctx)
+		c.allowRejected(ctx)
 		c.logCommand("promote", by, slog.Bool("all", all))
 		return nil
 	})
@@ -62,7 +62,7 @@ func (c *Controller) Abort(ctx context.Context, reason, by string) error {
 	return c.execute(ctx, func(ctx context.Context) error {
 		now := time.Now()
 		if c.machine.State().Phase == Gathering {
-			c.partSet().cutEdition(ctx, now, c.facts(now), c.partSet().joined())
+			c.cutEdition(ctx, now, c.facts(now), c.tracker.joined())
 		}
 		if err := c.machine.Abort(now, rejectionReason("abort", reason, by)); err != nil {
 			return err
@@ -78,7 +78,7 @@ func (c *Controller) Resume(ctx context.Context, by string) error {
 		if err := c.machine.Resume(time.Now()); err != nil {
 			return err
 		}
-		c.rejections().allowRejected(ctx)
+		c.allowRejected(ctx)
 		c.logCommand("resume", by)
 		return nil
 	})
@@ -91,7 +91,7 @@ func (c *Controller) Undo(ctx context.Context, reason, by string) error {
 		if err := c.machine.Undo(time.Now(), rejectionReason("undo", reason, by)); err != nil {
 			return err
 		}
-		c.edition = summarize(c.partSet().changesOf(c.machine.State().Edition))
+		c.edition = summarize(c.changesOf(c.machine.State().Edition))
 		c.logCommand("undo", by, slog.String("reason", reason))
 		return nil
 	})
@@ -105,7 +105,7 @@ func (c *Controller) RollBack(
 ) (resources int, err error) {
 	err = c.execute(ctx, func(ctx context.Context) error {
 		earlier := make(map[*Part]*cache.Edition)
-		for _, p := range c.partSet().joined() {
+		for _, p := range c.tracker.joined() {
 			pin := editions[p.Key]
 			if pin == nil {
 				continue
@@ -133,7 +133,7 @@ func (c *Controller) RollBack(
 		if err := c.machine.Undo(time.Now(), rejectionReason("rollback", reason, by)); err != nil {
 			return err
 		}
-		c.edition = summarize(c.partSet().changesOf(from))
+		c.edition = summarize(c.changesOf(from))
 		resources = c.edition.resources
 		c.logCommand("rollback", by, slog.String("reason", reason))
 		return nil
@@ -173,7 +173,7 @@ func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
 	err = c.execute(ctx, func(ctx context.Context) error {
 		m := c.machine.State()
 		cut := m.Phase.hasEdition()
-		for _, p := range c.partSet().joined() {
+		for _, p := range c.tracker.joined() {
 			e := p.editions[m.Edition]
 			if cut && (e == nil || len(e.Changes) == 0) {
 				continue

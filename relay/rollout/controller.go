@@ -5,7 +5,6 @@ import (
 	"iter"
 	"log/slog"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -53,49 +52,41 @@ type ControllerConfig struct {
 type Controller struct {
 	cfg ControllerConfig
 
-	wake         chan struct{}
-	commands     chan *command
-	checkResults chan checkResult
-	ended        chan struct{} // closed when Run returns
-	restored     *Withdrawn    // the rejection that an earlier process left active; nil if none
+	wake     chan struct{}
+	commands chan *command
+	ended    chan struct{} // closed when Run returns
+	restored *Withdrawn    // the rejection that an earlier process left active; nil if none
+	tracker  tracker
 
 	// Owned by Run.
 	machine       *Machine
 	served        [MaxStages + 1]Edition // the edition that each cohort is served
-	withdrawn     []*Withdrawn           // withdrawn editions; the last one may be an active rejection
 	edition       summary                // summary of the machine's edition
 	cold          bool                   // the value of Status.Cold
 	unavailableAt time.Time              // when the next part becomes unavailable; zero is never
+	rejections    rejections
+	checks        checks
 	observation
-	checkState
 
-	mu       sync.Mutex
-	parts    []*Part            // in the order in which they joined
-	signals  *Signals           // signals of the edition; nil before the first edition
-	streams  map[Client]int     // open streams per connected client
-	clients  [MaxStages + 1]int // connected clients per cohort
-	reached  int                // number of cohorts that are served another edition than the rest
-	refusals []Refusal          // refusals of the edition; at most MaxRefusals
-
-	status    atomic.Pointer[Status]
-	published atomic.Pointer[[]*Withdrawn]
+	status atomic.Pointer[Status]
 }
 
 // NewController returns the controller of an origin whose latest is the last good. withdrawn is the result of Withdrawn
 // in an earlier process; nil without one.
 func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 	c := &Controller{
-		cfg: cfg, machine: NewMachine(cfg.Config), withdrawn: withdrawn, streams: make(map[Client]int),
-		wake: make(chan struct{}, 1), commands: make(chan *command), checkResults: make(chan checkResult, 1),
-		ended: make(chan struct{}),
+		cfg: cfg, machine: NewMachine(cfg.Config), rejections: rejections{withdrawn: withdrawn},
+		wake: make(chan struct{}, 1), commands: make(chan *command), ended: make(chan struct{}),
 	}
-	if c.restored = c.rejections().activeRejection(); c.restored != nil {
+	c.tracker.cfg, c.tracker.poke, c.tracker.streams = &c.cfg, c.Poke, make(map[Client]int)
+	c.checks = checks{check: cfg.Check, log: cfg.Logger, results: make(chan checkResult, 1), ended: c.ended}
+	if c.restored = c.rejections.activeRejection(); c.restored != nil {
 		c.machine.Restore(Halt{c.restored.Reason, c.restored.At})
 		c.edition = summarize(c.restored.Changes)
 	}
-	c.published.Store(&withdrawn)
-	c.cohorts = c.tracker().newCohorts()
-	c.status.Store(c.reporter().newStatus(time.Time{}, Facts{}))
+	c.rejections.publish()
+	c.cohorts = newCohorts(cfg.Stages)
+	c.status.Store(c.newStatus(time.Time{}, Facts{}))
 	return c
 }
 
@@ -103,7 +94,7 @@ func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 func (c *Controller) Status() *Status {
 	s := *c.status.Load()
 	s.Cohorts = slices.Clone(s.Cohorts)
-	c.tracker().countClients(s.Cohorts)
+	c.tracker.countClients(s.Cohorts)
 	return &s
 }
 
@@ -133,12 +124,12 @@ func (c *Controller) Run(ctx context.Context, cold bool) {
 			}
 		case cmd := <-c.commands:
 			if cmd.err = cmd.run(ctx); cmd.err == nil {
-				c.partSet().serve(ctx, time.Now()) // the next facts depend on the served editions
+				c.serve(ctx, time.Now()) // the next facts depend on the served editions
 			}
 			c.advance(ctx)
 			close(cmd.done)
-		case v := <-c.checkResults:
-			c.checks().record(v)
+		case v := <-c.checks.results:
+			c.checks.record(v, c.machine.State().Edition, c.edition.id)
 		case <-due:
 		case <-ctx.Done():
 			return
@@ -164,19 +155,19 @@ func (c *Controller) advance(ctx context.Context) (next time.Time) {
 		facts := c.facts(now)
 		cut, due := c.machine.Advance(now, facts)
 		if cut {
-			available := slices.DeleteFunc(c.partSet().joined(), func(p *Part) bool { return p.unavailable })
-			c.partSet().cutEdition(ctx, now, facts, available)
-			c.rejections().rejectRepeated(now)
+			available := slices.DeleteFunc(c.tracker.joined(), func(p *Part) bool { return p.unavailable })
+			c.cutEdition(ctx, now, facts, available)
+			c.rejectRepeated(now)
 			continue
 		}
-		changed := c.partSet().serve(ctx, now)
-		nextCheck := c.checks().start(ctx, now)
-		c.reporter().publish(now, due, facts)
+		changed := c.serve(ctx, now)
+		nextCheck := c.checks.start(ctx, now, c.machine.State(), c.newRequest)
+		c.publish(now, due, facts)
 		if changed || !due.IsZero() && !due.After(now) {
 			continue
 		}
 		for _, at := range []time.Time{
-			due, c.nextObservation(), nextCheck, c.unavailableAt, c.rejections().expireWithdrawn(now),
+			due, c.nextObservation(), nextCheck, c.unavailableAt, c.expireWithdrawn(now),
 		} {
 			next = earlier(next, at)
 		}
@@ -203,23 +194,19 @@ func (c *Controller) nextObservation() time.Time {
 
 // facts returns the current input of the machine. At most once per observeEvery, it observes the clients first.
 func (c *Controller) facts(now time.Time) Facts {
-	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.verdict}
+	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.checks.verdict}
 	c.compareParts(now, &f)
 	if stage := c.machine.State().Stage; stage > 0 && (stage != c.stage || !now.Before(c.nextObservation())) {
-		c.tracker().observe(now)
+		c.observation = c.tracker.observe(now, stage)
 	}
 	f.Evidence = c.evidence
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.signals != nil && c.reached > 0 {
-		f.HaltReason = c.signals.HaltReason(c.reached, now.Sub(c.machine.State().Entered).Round(time.Second))
-	}
+	f.HaltReason = c.tracker.haltReason(now.Sub(c.machine.State().Entered).Round(time.Second))
 	return f
 }
 
 // compareParts adds to f how latest differs in all available parts.
 func (c *Controller) compareParts(now time.Time, f *Facts) {
-	m, parts, settled := c.machine.State(), c.partSet().joined(), true
+	m, parts, settled := c.machine.State(), c.tracker.joined(), true
 	c.updateUnavailable(parts, now)
 	for _, p := range parts {
 		w := p.waiting.Load()
@@ -274,24 +261,3 @@ func (p *Part) unsettled(m State) bool {
 	depends := p.waiting.Load().Names > 0 || p.changedBy(m.Edition) && m.Phase != Current
 	return depends && !p.view.Settled(p.source)
 }
-
-// A tracker has the methods of a Controller that count clients and their answers to the edition.
-type tracker struct{ *Controller }
-
-// A partSet has the methods of a Controller that cut editions of its parts and serve them.
-type partSet struct{ *Controller }
-
-// A rejections has the methods of a Controller that record withdrawn editions.
-type rejections struct{ *Controller }
-
-// A checks has the methods of a Controller that query the external check about the edition.
-type checks struct{ *Controller }
-
-// A reporter has the methods of a Controller that publish and log its status.
-type reporter struct{ *Controller }
-
-func (c *Controller) tracker() tracker       { return tracker{c} }
-func (c *Controller) partSet() partSet       { return partSet{c} }
-func (c *Controller) rejections() rejections { return rejections{c} }
-func (c *Controller) checks() checks         { return checks{c} }
-func (c *Controller) reporter() reporter     { return reporter{c} }

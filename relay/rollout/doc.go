@@ -14,7 +14,8 @@
 // origin: from facts and the time, it decides what each cohort is served. [Signals] counts ACKs, NACKs and disconnects
 // of an edition. [Check] queries an external system. None of these starts a goroutine, and only Check does I/O.
 // [Controller] drives them for one origin: each [Part] pins editions in a view and serves them, and an [Observer]
-// follows each stream. [Status] is the state for operators.
+// follows each stream. Both report to the tracker of the controller, which is what goroutines share. [Status] is the
+// state for operators.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package rollout

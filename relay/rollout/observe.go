@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -20,7 +21,7 @@ type Observer struct {
 func Observe(client Client, group string, controllers []*Controller) *Observer {
 	o := &Observer{client: client, group: group, controllers: controllers}
 	for _, c := range controllers {
-		c.tracker().streamStarted(client)
+		c.tracker.streamStarted(client)
 	}
 	return o
 }
@@ -28,7 +29,7 @@ func Observe(client Client, group string, controllers []*Controller) *Observer {
 // Ended records that the stream has ended.
 func (o *Observer) Ended() {
 	for _, c := range o.controllers {
-		c.tracker().streamEnded(o)
+		c.tracker.streamEnded(o)
 	}
 }
 
@@ -38,66 +39,104 @@ func (o *Observer) Disconnected() { o.disconnected = true }
 // Refused implements [downstream.Observer].
 func (o *Observer) Refused(typeURL string, r *downstream.Refusal) {
 	for _, c := range o.controllers {
-		c.tracker().recordRefusal(o, typeURL, r)
+		c.tracker.recordRefusal(o, typeURL, r)
 	}
 }
 
+// A tracker has what the goroutines of streams and views report to the controller of an origin: the parts, the clients,
+// and the signals of the clients about the edition. Its methods may be called from any goroutine.
+type tracker struct {
+	cfg  *ControllerConfig
+	poke func() // Controller.Poke
+
+	mu       sync.Mutex
+	parts    []*Part            // in the order in which they joined
+	signals  *Signals           // signals of the edition; nil before the first edition
+	streams  map[Client]int     // open streams per connected client
+	clients  [MaxStages + 1]int // connected clients per cohort
+	reached  int                // number of cohorts that are served another edition than the rest
+	refusals []Refusal          // refusals of the edition; at most MaxRefusals
+}
+
+// join adds a part.
+func (t *tracker) join(p *Part) {
+	t.mu.Lock()
+	t.parts = append(t.parts, p)
+	t.mu.Unlock()
+	t.poke()
+}
+
+// leave removes a part.
+func (t *tracker) leave(p *Part) {
+	t.mu.Lock()
+	t.parts = slices.DeleteFunc(t.parts, func(other *Part) bool { return other == p })
+	t.mu.Unlock()
+	t.poke()
+}
+
+// joined returns the parts that have joined and not left.
+func (t *tracker) joined() []*Part {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.parts)
+}
+
 // streamStarted counts a client with its first stream.
-func (c tracker) streamStarted(client Client) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.streams[client]++; c.streams[client] > 1 {
+func (t *tracker) streamStarted(client Client) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.streams[client]++; t.streams[client] > 1 {
 		return
 	}
-	c.clients[client.Cohort]++
-	if c.signals != nil {
-		c.signals.RecordReconnect(client)
+	t.clients[client.Cohort]++
+	if t.signals != nil {
+		t.signals.RecordReconnect(client)
 	}
 }
 
 // streamEnded stops counting a client with its last stream. It records a disconnect if the client closed the stream.
-func (c tracker) streamEnded(o *Observer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.streams[o.client]--; c.streams[o.client] > 0 {
+func (t *tracker) streamEnded(o *Observer) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.streams[o.client]--; t.streams[o.client] > 0 {
 		return
 	}
-	delete(c.streams, o.client)
-	c.clients[o.client.Cohort]--
-	if o.disconnected && c.signals != nil {
-		c.signals.RecordDisconnect(o.client)
-		c.Poke()
+	delete(t.streams, o.client)
+	t.clients[o.client.Cohort]--
+	if o.disconnected && t.signals != nil {
+		t.signals.RecordDisconnect(o.client)
+		t.poke()
 	}
 }
 
 // recordRefusal counts a NACK if it refers to resources of the edition.
-func (c tracker) recordRefusal(o *Observer, typeURL string, r *downstream.Refusal) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.signals == nil || o.client.Cohort >= c.reached {
+func (t *tracker) recordRefusal(o *Observer, typeURL string, r *downstream.Refusal) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.signals == nil || o.client.Cohort >= t.reached {
 		return
 	}
 	isRefused := func(change downstream.Change) bool {
 		changedType, _, _ := cache.SplitCollection(change.Key)
 		return changedType == typeURL && r.HasChange(change.After, change.UpTo)
 	}
-	for _, p := range c.parts {
+	for _, p := range t.parts {
 		if p.Key.Group == o.group && slices.ContainsFunc(p.changes[o.client.Cohort], isRefused) {
-			c.countRefusal(Refusal{o.client, typeURL, r.Detail})
+			t.countRefusal(Refusal{o.client, typeURL, r.Detail})
 			return
 		}
 	}
 }
 
-// countRefusal counts a NACK of the edition. c.mu must be held.
-func (c tracker) countRefusal(r Refusal) {
-	if !c.signals.AddRefusal(r) {
+// countRefusal counts a NACK of the edition. t.mu must be held.
+func (t *tracker) countRefusal(r Refusal) {
+	if !t.signals.AddRefusal(r) {
 		return
 	}
-	if len(c.refusals) < MaxRefusals {
-		c.refusals = append(c.refusals, r)
+	if len(t.refusals) < MaxRefusals {
+		t.refusals = append(t.refusals, r)
 	}
-	c.Poke()
+	t.poke()
 }
 
 // A clientAnswer is the answer of a client to the edition that it is served.
@@ -107,11 +146,11 @@ type clientAnswer struct {
 	refusedTypes []string
 }
 
-// clientAnswers returns one answer for each open stream. It locks streams, so c.mu must not be held.
-func (c tracker) clientAnswers() (all []clientAnswer) {
-	for stream := range c.cfg.Observed() {
+// clientAnswers returns one answer for each open stream. It locks streams, so t.mu must not be held.
+func (t *tracker) clientAnswers() (all []clientAnswer) {
+	for stream := range t.cfg.Observed() {
 		if o, ok := stream.Observer.(*Observer); ok {
-			accepted, refusedTypes := stream.AckStatus(c.cfg.Waits)
+			accepted, refusedTypes := stream.AckStatus(t.cfg.Waits)
 			all = append(all, clientAnswer{o.client, accepted, refusedTypes})
 		}
 	}
@@ -120,30 +159,64 @@ func (c tracker) clientAnswers() (all []clientAnswer) {
 
 // resetSignals starts to count the signals of a new edition. A client that is served the superseded edition cannot
 // accept the last good any more, so it remains registered if it was.
-func (c tracker) resetSignals() {
-	all, signals := c.clientAnswers(), NewSignals(c.cfg.Config)
-	c.mu.Lock() // after the locks of streams
-	defer c.mu.Unlock()
+func (t *tracker) resetSignals() {
+	all, signals := t.clientAnswers(), NewSignals(t.cfg.Config)
+	t.mu.Lock() // after the locks of streams
+	defer t.mu.Unlock()
 	for _, answer := range all {
-		if answer.Cohort < c.reached && c.signals.lookup(answer.Client) != nil {
+		if answer.Cohort < t.reached && t.signals.lookup(answer.Client) != nil {
 			signals.AddClient(answer.Client, answer.refusedTypes...)
 		}
 	}
-	c.signals, c.refusals = signals, nil
+	t.signals, t.refusals = signals, nil
 }
 
 // addAcceptedClients registers clients that have accepted the last good and are not served the edition yet. The caller
 // calls it before it serves the edition to a cohort, to include clients that were offline or had not answered at the
 // cut.
-func (c tracker) addAcceptedClients() {
-	all := c.clientAnswers()
-	c.mu.Lock() // after the locks of streams
-	defer c.mu.Unlock()
+func (t *tracker) addAcceptedClients() {
+	all := t.clientAnswers()
+	t.mu.Lock() // after the locks of streams
+	defer t.mu.Unlock()
 	for _, answer := range all {
-		if answer.Cohort >= c.reached && answer.accepted {
-			c.signals.AddClient(answer.Client, answer.refusedTypes...)
+		if answer.Cohort >= t.reached && answer.accepted {
+			t.signals.AddClient(answer.Client, answer.refusedTypes...)
 		}
 	}
+}
+
+// setReached sets t.reached to the number of cohorts up to the last one for which differs returns true. A change begins
+// a stage of the signals.
+func (t *tracker) setReached(differs func(cohort int) bool) {
+	reached := 0
+	for cohort := range t.cfg.Stages {
+		if differs(cohort) {
+			reached = cohort + 1
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.reached != reached && t.signals != nil {
+		t.signals.BeginStage()
+	}
+	t.reached = reached
+}
+
+// haltReason returns the result of [Signals.HaltReason] for the cohorts that are served the edition.
+func (t *tracker) haltReason(elapsed time.Duration) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.signals == nil || t.reached == 0 {
+		return ""
+	}
+	return t.signals.HaltReason(t.reached, elapsed)
+}
+
+// shownRefusals returns the refusals of the edition for operators.
+func (t *tracker) shownRefusals() []Refusal {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.refusals)
 }
 
 // An observation is a count of the answers of clients to the edition.
@@ -156,22 +229,21 @@ type observation struct {
 }
 
 // newCohorts returns the cohorts without counts.
-func (c tracker) newCohorts() (all []Cohort) {
-	for _, stage := range c.cfg.Stages {
+func newCohorts(stages Stages) (all []Cohort) {
+	for _, stage := range stages {
 		all = append(all, Cohort{Name: stage.String()})
 	}
 	return append(all, Cohort{Name: "the rest"})
 }
 
-// observe counts the answers of clients to the edition.
-func (c tracker) observe(now time.Time) {
-	stage := c.machine.State().Stage
-	c.observation = observation{observed: now, stage: stage, cohorts: c.newCohorts()}
-	changes := c.shownChanges(stage)
+// observe counts the answers of clients to the edition, which the first stages are served.
+func (t *tracker) observe(now time.Time, stages int) observation {
+	seen := observation{observed: now, stage: stages, cohorts: newCohorts(t.cfg.Stages)}
+	changes := t.shownChanges(stages)
 	states := make(map[Client]downstream.ResourceState)
-	for stream := range c.cfg.Observed() {
+	for stream := range t.cfg.Observed() {
 		o, ok := stream.Observer.(*Observer)
-		if !ok || o.client.Cohort >= stage {
+		if !ok || o.client.Cohort >= stages {
 			continue
 		}
 		state, subscribed := stream.ChangeState(changes[groupCohort{o.group, o.client.Cohort}])
@@ -183,7 +255,8 @@ func (c tracker) observe(now time.Time) {
 		}
 		states[o.client] = state
 	}
-	c.countStates(states)
+	t.countStates(&seen, states)
+	return seen
 }
 
 // worse returns Refused if one of the states is Refused, else the state that is farther from Accepted.
@@ -194,17 +267,17 @@ func worse(a, b downstream.ResourceState) downstream.ResourceState {
 	return min(a, b)
 }
 
-// countStates adds the states of clients to the observation.
-func (c tracker) countStates(states map[Client]downstream.ResourceState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// countStates adds the states of clients to an observation.
+func (t *tracker) countStates(seen *observation, states map[Client]downstream.ResourceState) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for client, state := range states {
-		c.countState(client, state)
+		seen.countState(client, state, t.signals != nil && t.signals.accepted(client))
 	}
-	slices.Sort(c.canaries)
-	c.canaries = slices.Compact(c.canaries)
-	if c.signals != nil {
-		c.signals.countDisconnected(c.cohorts)
+	slices.Sort(seen.canaries)
+	seen.canaries = slices.Compact(seen.canaries)
+	if t.signals != nil {
+		t.signals.countDisconnected(seen.cohorts)
 	}
 }
 
@@ -215,11 +288,11 @@ type groupCohort struct {
 }
 
 // shownChanges returns the changes of the edition for each cohort of the first stages.
-func (c tracker) shownChanges(stages int) map[groupCohort][]downstream.Change {
+func (t *tracker) shownChanges(stages int) map[groupCohort][]downstream.Change {
 	all := make(map[groupCohort][]downstream.Change)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.parts {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, p := range t.parts {
 		for cohort := range stages {
 			key := groupCohort{p.Key.Group, cohort}
 			all[key] = append(all[key], p.changes[cohort]...)
@@ -228,33 +301,43 @@ func (c tracker) shownChanges(stages int) map[groupCohort][]downstream.Change {
 	return all
 }
 
-// countState adds the state of one client to the observation. c.mu must be held.
-func (c tracker) countState(client Client, state downstream.ResourceState) {
-	cohort := &c.cohorts[client.Cohort]
+// countState adds the state of one client. trusted reports whether the client had accepted the last good.
+func (seen *observation) countState(client Client, state downstream.ResourceState, trusted bool) {
+	cohort := &seen.cohorts[client.Cohort]
 	cohort.Subscribed++
-	c.evidence.Subscribed++
-	if c.signals != nil && c.signals.accepted(client) {
-		c.evidence.Trusted++
+	seen.evidence.Subscribed++
+	if trusted {
+		seen.evidence.Trusted++
 	}
 	switch state {
 	case downstream.Accepted:
 		cohort.Accepted++
-		c.evidence.Accepted++
-		c.evidence.Answered++
+		seen.evidence.Accepted++
+		seen.evidence.Answered++
 	case downstream.Refused:
 		cohort.Refused++
-		c.evidence.Answered++
+		seen.evidence.Answered++
 	}
 	if client.Node != "" {
-		c.canaries = append(c.canaries, client.Node)
+		seen.canaries = append(seen.canaries, client.Node)
 	}
 }
 
 // countClients sets the number of connected clients in cohorts.
-func (c tracker) countClients(cohorts []Cohort) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (t *tracker) countClients(cohorts []Cohort) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	for i := range cohorts {
-		cohorts[i].Clients = c.clients[i]
+		cohorts[i].Clients = t.clients[i]
 	}
+}
+
+// clientsOf returns the number of connected clients in the first stages.
+func (t *tracker) clientsOf(stages int) (clients int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, n := range t.clients[:stages] {
+		clients += n
+	}
+	return clients
 }

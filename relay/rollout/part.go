@@ -35,7 +35,7 @@ type Part struct {
 	unavailable    bool                       // the wait has lasted for unavailableAfter; see updateUnavailable
 	distrusts      bool                       // its views have the distrusted versions of withdrawn editions
 
-	// changes of the edition for the clients of each cohort. Guarded by Controller.mu.
+	// changes of the edition for the clients of each cohort. Guarded by tracker.mu.
 	changes [MaxStages + 1][]downstream.Change
 }
 
@@ -65,25 +65,12 @@ func (p *Part) SetWaiting(now cache.Waiting) {
 // Join adds the part to rollouts. view is the view of the rest. The loop of control writes the source.
 func (p *Part) Join(view *cache.View, source int, control *upstream.Control) {
 	p.view, p.source, p.control = view, source, control
-	p.c.mu.Lock()
-	p.c.parts = append(p.c.parts, p)
-	p.c.mu.Unlock()
-	p.c.Poke()
+	p.c.tracker.join(p)
 }
 
 // Leave removes the part from rollouts.
 func (p *Part) Leave() {
-	p.c.mu.Lock()
-	p.c.parts = slices.DeleteFunc(p.c.parts, func(other *Part) bool { return other == p })
-	p.c.mu.Unlock()
-	p.c.Poke()
-}
-
-// joined returns the parts that have joined and not left.
-func (c partSet) joined() []*Part {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.parts)
+	p.c.tracker.leave(p)
 }
 
 // changedBy reports whether an edition changes a resource of the part.
@@ -119,7 +106,7 @@ func summarize(changes Changes) (s summary) {
 }
 
 // cutEdition pins latest of the given parts as the next edition and resets all counts of the edition before.
-func (c partSet) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
+func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
 	number, large := c.machine.State().Next, false
 	for _, p := range parts {
 		p.control.Edit(ctx, func(w *cache.Writer) {
@@ -132,15 +119,15 @@ func (c partSet) cutEdition(ctx context.Context, now time.Time, f Facts, parts [
 	c.machine.Cut(now, f.Changed, large)
 	c.edition = summarize(c.changesOf(number))
 	c.edition.large = large
-	c.checkState = checkState{failingSince: c.failingSince} // a new edition does not end a failure of the check
-	c.observation = observation{cohorts: c.tracker().newCohorts()}
-	c.tracker().resetSignals()
+	c.checks.reset()
+	c.observation = observation{cohorts: newCohorts(c.cfg.Stages)}
+	c.tracker.resetSignals()
 }
 
 // changesOf returns the changes of an edition.
-func (c partSet) changesOf(e Edition) Changes {
+func (c *Controller) changesOf(e Edition) Changes {
 	all := make(Changes)
-	for _, p := range c.joined() {
+	for _, p := range c.tracker.joined() {
 		if p.changedBy(e) {
 			all[p.Key] = p.editions[e].Changes
 		}
@@ -150,9 +137,9 @@ func (c partSet) changesOf(e Edition) Changes {
 
 // dropUnusedEditions drops editions that no step can serve, compare or undo. Undo needs only the changes of the last
 // good, so its resources are dropped.
-func (c partSet) dropUnusedEditions() {
+func (c *Controller) dropUnusedEditions() {
 	m := c.machine.State()
-	for _, p := range c.joined() {
+	for _, p := range c.tracker.joined() {
 		for e, pinned := range p.editions {
 			switch {
 			case e == m.Edition && m.Phase != Current, m.Previous != nil && e == *m.Previous:
@@ -166,12 +153,12 @@ func (c partSet) dropUnusedEditions() {
 }
 
 // compareLatest makes the writers compare latest with the edition that is in progress or was rejected.
-func (c partSet) compareLatest(ctx context.Context) {
+func (c *Controller) compareLatest(ctx context.Context) {
 	var with Edition
 	if m := c.machine.State(); m.Phase.hasEdition() {
 		with = m.Edition
 	}
-	for _, p := range c.joined() {
+	for _, p := range c.tracker.joined() {
 		if p.compared != with {
 			p.control.Edit(ctx, func(w *cache.Writer) { w.Compare(p.editions[with]) })
 			p.compared = with
@@ -182,7 +169,7 @@ func (c partSet) compareLatest(ctx context.Context) {
 // serve serves each cohort the edition that the machine selects, and returns whether an edition of a cohort has
 // changed. The rest comes first: a promotion changes only the rest, and after a rollback all cohorts share the state of
 // the rest.
-func (c partSet) serve(ctx context.Context, now time.Time) (changed bool) {
+func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 	rest, servedGood := len(c.cfg.Stages), c.served[len(c.cfg.Stages)]
 	withdrawn := make(map[Edition]int) // number of cohorts by withdrawn edition
 	var moves []int                    // cohorts whose edition changes
@@ -196,15 +183,15 @@ func (c partSet) serve(ctx context.Context, now time.Time) (changed bool) {
 		}
 		moves = append(moves, cohort)
 	}
-	recorded := c.rejections().recordWithdrawn(now, withdrawn)
-	if recorded || slices.ContainsFunc(c.joined(), func(p *Part) bool { return !p.distrusts }) {
-		c.rejections().distrust()
+	recorded := c.recordWithdrawn(now, withdrawn)
+	if recorded || slices.ContainsFunc(c.tracker.joined(), func(p *Part) bool { return !p.distrusts }) {
+		c.distrust()
 	}
 	if c.anyServedEdition(moves) {
-		c.tracker().addAcceptedClients()
+		c.tracker.addAcceptedClients()
 	}
 	lastGood := c.machine.State().LastGood
-	c.setReached(func(cohort int) bool { // before a client can answer
+	c.tracker.setReached(func(cohort int) bool { // before a client can answer
 		return c.served[cohort] != servedGood || c.machine.Serves(cohort) != lastGood
 	})
 	for _, cohort := range moves {
@@ -218,7 +205,7 @@ func (c partSet) serve(ctx context.Context, now time.Time) (changed bool) {
 	}
 	c.compareLatest(ctx)
 	c.dropUnusedEditions()
-	c.setReached(func(cohort int) bool { return c.served[cohort] != lastGood })
+	c.tracker.setReached(func(cohort int) bool { return c.served[cohort] != lastGood })
 	if recorded {
 		c.cfg.Decided(ctx)
 	}
@@ -226,31 +213,14 @@ func (c partSet) serve(ctx context.Context, now time.Time) (changed bool) {
 }
 
 // anyServedEdition reports whether the machine selects another edition than the last good for any of the cohorts.
-func (c partSet) anyServedEdition(cohorts []int) bool {
+func (c *Controller) anyServedEdition(cohorts []int) bool {
 	lastGood := c.machine.State().LastGood
 	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != lastGood })
 }
 
-// setReached sets c.reached to the number of cohorts up to the last one for which differs returns true. A change begins
-// a stage of the signals.
-func (c partSet) setReached(differs func(cohort int) bool) {
-	reached := 0
-	for cohort := range c.cfg.Stages {
-		if differs(cohort) {
-			reached = cohort + 1
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.reached != reached && c.signals != nil {
-		c.signals.BeginStage()
-	}
-	c.reached = reached
-}
-
 // serveRest serves the rest another edition and keeps the edition before for Undo.
-func (c partSet) serveRest(ctx context.Context, before, after Edition) {
-	for _, p := range c.joined() {
+func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
+	for _, p := range c.tracker.joined() {
 		p.control.Edit(ctx, func(w *cache.Writer) {
 			served := w.PinServed()
 			if e := p.editions[after]; e != nil {
@@ -264,8 +234,8 @@ func (c partSet) serveRest(ctx context.Context, before, after Edition) {
 }
 
 // serveCohort serves a cohort an edition, or the state of the rest if the edition is the last good.
-func (c partSet) serveCohort(ctx context.Context, cohort int, number Edition) {
-	for _, p := range c.joined() {
+func (c *Controller) serveCohort(ctx context.Context, cohort int, number Edition) {
+	for _, p := range c.tracker.joined() {
 		view, e := p.view.Cohort(cohort), p.editions[number]
 		asRest := number == c.machine.State().LastGood || e == nil // nil if the part was unavailable or missing at the cut
 		if !asRest {
@@ -297,9 +267,9 @@ func (p *Part) setChanges(cohort int, e *cache.Edition, after, upTo cache.Seq) {
 			})
 		}
 	}
-	p.c.mu.Lock()
+	p.c.tracker.mu.Lock()
+	defer p.c.tracker.mu.Unlock()
 	p.changes[cohort] = changes
-	p.c.mu.Unlock()
 }
 
 // Compare orders keys by group. The shared part of a group is last.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -33,95 +34,120 @@ type Withdrawn struct {
 	Sum wire.Digest
 }
 
+// rejections is the record of withdrawn editions. The goroutine of Run owns it, except published.
+type rejections struct {
+	withdrawn []*Withdrawn // the oldest first; the last one may be an active rejection
+	published atomic.Pointer[[]*Withdrawn]
+}
+
+// publish makes the record the result of [Controller.Withdrawn], which other goroutines read. A published slice must
+// not be changed.
+func (r *rejections) publish() {
+	published := r.withdrawn
+	r.published.Store(&published)
+}
+
 // activeRejection returns the edition that is rejected now; nil without one.
-func (c rejections) activeRejection() *Withdrawn {
-	if n := len(c.withdrawn); n > 0 && c.withdrawn[n-1].Ended.IsZero() {
-		return c.withdrawn[n-1]
+func (r *rejections) activeRejection() *Withdrawn {
+	if n := len(r.withdrawn); n > 0 && r.withdrawn[n-1].Ended.IsZero() {
+		return r.withdrawn[n-1]
 	}
 	return nil
 }
 
 // recordWithdrawn records withdrawn editions, with the number of cohorts that were served them, and the active
 // rejection. It returns whether the record has changed.
-func (c rejections) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (changed bool) {
-	m, active := c.machine.State(), c.activeRejection()
+func (c *Controller) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (changed bool) {
+	m, active := c.machine.State(), c.rejections.activeRejection()
 	halted, halt := m.Phase == Halted, m.Halt
-	c.withdrawn = slices.Clone(c.withdrawn)
 	stillActive := halted && active != nil && active.Reason == halt.Reason && active.At.Equal(halt.At)
 	if active != nil && !stillActive { // the rollout is not halted, or Undo has rejected another edition
-		ended := *active
-		ended.Ended, changed = now, true
-		c.withdrawn[len(c.withdrawn)-1] = &ended
+		c.rejections.endActive(now)
+		changed = true
 	}
 	rejected := m.Edition
 	for e, cohorts := range cohortsOf {
 		if !halted || e != rejected {
-			c.addWithdrawn(&Withdrawn{At: now, Ended: now, Cohorts: cohorts, Changes: c.partSet().changesOf(e)})
+			c.rejections.addWithdrawn(&Withdrawn{At: now, Ended: now, Cohorts: cohorts, Changes: c.changesOf(e)})
 			changed = true
 		}
 	}
 	if halted && !stillActive {
-		c.addWithdrawn(&Withdrawn{
+		c.rejections.addWithdrawn(&Withdrawn{
 			Reason: halt.Reason, At: halt.At, Cohorts: cohortsOf[rejected],
-			Changes: c.partSet().changesOf(rejected), Sum: c.edition.sum,
+			Changes: c.changesOf(rejected), Sum: c.edition.sum,
 		})
 		changed = true
 	}
 	return changed
 }
 
+// endActive ends the active rejection. There must be one.
+func (r *rejections) endActive(now time.Time) {
+	r.withdrawn = slices.Clone(r.withdrawn)
+	last := &r.withdrawn[len(r.withdrawn)-1]
+	ended := **last
+	ended.Ended, *last = now, &ended
+}
+
 // addWithdrawn adds an edition to the withdrawn ones. It removes the resources of added from older editions that
 // reached no more cohorts, because added expires later. This bounds memory and disk if an origin supersedes editions
 // endlessly.
-func (c rejections) addWithdrawn(added *Withdrawn) {
+func (r *rejections) addWithdrawn(added *Withdrawn) {
 	all, sums := []*Withdrawn{added}, 0
-	for _, r := range slices.Backward(c.withdrawn) {
-		if !r.Ended.IsZero() && r.Cohorts <= added.Cohorts {
-			r = r.withoutResources(added.Changes)
+	for _, e := range slices.Backward(r.withdrawn) {
+		if !e.Ended.IsZero() && e.Cohorts <= added.Cohorts {
+			e = e.withoutResources(added.Changes)
 		}
-		if r.Sum != (wire.Digest{}) {
-			if sums++; sums >= maxRejected || r.Sum == added.Sum {
-				r = r.withoutSum()
+		if e.Sum != (wire.Digest{}) {
+			if sums++; sums >= maxRejected || e.Sum == added.Sum {
+				e = e.withoutSum()
 			}
 		}
-		if !r.Ended.IsZero() && len(r.Changes) == 0 && r.Sum == (wire.Digest{}) {
+		if !e.Ended.IsZero() && len(e.Changes) == 0 && e.Sum == (wire.Digest{}) {
 			continue
 		}
-		all = append(all, r)
+		all = append(all, e)
 	}
 	slices.Reverse(all)
-	c.withdrawn = all
+	r.withdrawn = all
 }
 
 // rejectRepeated rejects the edition that was just cut if an edition with the same changes was rejected within the last
 // hour. It does not if an operator has allowed that edition since. Otherwise an origin that alternates between two
 // states would distribute the bad state each time.
-func (c rejections) rejectRepeated(now time.Time) {
-	if i := c.findRejected(c.edition); i >= 0 {
-		c.machine.reject(now, c.withdrawn[i].Reason)
+func (c *Controller) rejectRepeated(now time.Time) {
+	if i := c.rejections.findRejected(c.edition); i >= 0 {
+		c.machine.reject(now, c.rejections.withdrawn[i].Reason)
 	}
 }
 
-// findRejected returns the index in c.withdrawn of the rejected edition with the same changes; -1 without one. The
+// findRejected returns the index in r.withdrawn of the rejected edition with the same changes; -1 without one. The
 // changes of all node groups must be the same: an edition with further changes may be a fix.
-func (c rejections) findRejected(s summary) int {
+func (r *rejections) findRejected(s summary) int {
 	if s.resources == 0 {
 		return -1
 	}
-	return slices.IndexFunc(c.withdrawn, func(r *Withdrawn) bool { return r.Sum == s.sum })
+	return slices.IndexFunc(r.withdrawn, func(e *Withdrawn) bool { return e.Sum == s.sum })
 }
 
 // allowRejected ends the rule of rejectRepeated for the current edition, because an operator distributes it.
-func (c rejections) allowRejected(ctx context.Context) {
-	i := c.findRejected(c.edition)
-	if i < 0 {
-		return
+func (c *Controller) allowRejected(ctx context.Context) {
+	if c.rejections.allow(c.edition) {
+		c.cfg.Decided(ctx)
 	}
-	all := slices.Clone(c.withdrawn) // other goroutines read the old slice
-	all[i] = all[i].withoutSum()     // each sum is stored once
-	c.withdrawn = all
-	c.published.Store(&all)
-	c.cfg.Decided(ctx)
+}
+
+// allow implements allowRejected. It returns false if no edition with the same changes was rejected.
+func (r *rejections) allow(s summary) bool {
+	i := r.findRejected(s)
+	if i < 0 {
+		return false
+	}
+	r.withdrawn = slices.Clone(r.withdrawn)
+	r.withdrawn[i] = r.withdrawn[i].withoutSum() // each sum is stored once
+	r.publish()
+	return true
 }
 
 // withoutSum returns a copy without Sum, so that rejectRepeated ignores it.
@@ -152,33 +178,38 @@ func (r *Withdrawn) withoutResources(removed Changes) *Withdrawn {
 }
 
 // Withdrawn returns the withdrawn editions, the oldest first. A later process passes them to NewController.
-func (c *Controller) Withdrawn() []*Withdrawn { return *c.published.Load() }
+func (c *Controller) Withdrawn() []*Withdrawn { return *c.rejections.published.Load() }
 
 // expireWithdrawn drops editions that were withdrawn more than DistrustFor ago. It returns the time of the next
 // expiry; zero is never.
-func (c rejections) expireWithdrawn(now time.Time) (next time.Time) {
-	before := len(c.withdrawn)
-	c.withdrawn = slices.DeleteFunc(slices.Clone(c.withdrawn), func(r *Withdrawn) bool {
-		return !r.Ended.IsZero() && !now.Before(r.Ended.Add(DistrustFor))
-	})
-	if len(c.withdrawn) < before {
+func (c *Controller) expireWithdrawn(now time.Time) (next time.Time) {
+	dropped, next := c.rejections.expire(now)
+	if dropped {
 		c.distrust()
-	}
-	for _, r := range c.withdrawn {
-		if !r.Ended.IsZero() {
-			next = earlier(next, r.Ended.Add(DistrustFor))
-		}
 	}
 	return next
 }
 
+// expire implements expireWithdrawn. It reports whether it has dropped an edition.
+func (r *rejections) expire(now time.Time) (dropped bool, next time.Time) {
+	before := len(r.withdrawn)
+	r.withdrawn = slices.DeleteFunc(slices.Clone(r.withdrawn), func(e *Withdrawn) bool {
+		return !e.Ended.IsZero() && !now.Before(e.Ended.Add(DistrustFor))
+	})
+	for _, e := range r.withdrawn {
+		if !e.Ended.IsZero() {
+			next = earlier(next, e.Ended.Add(DistrustFor))
+		}
+	}
+	return len(r.withdrawn) < before, next
+}
+
 // distrust publishes the withdrawn editions, and makes views distrust the versions that clients report for their
 // resources.
-func (c rejections) distrust() {
-	published := c.withdrawn
-	c.published.Store(&published)
+func (c *Controller) distrust() {
+	c.rejections.publish()
 	all := make(map[groupCohort]map[string]map[string]struct{})
-	for _, r := range c.withdrawn {
+	for _, r := range c.rejections.withdrawn {
 		for key, changes := range r.Changes {
 			for cohort := range r.Cohorts {
 				k := groupCohort{key.Group, cohort}
@@ -189,7 +220,7 @@ func (c rejections) distrust() {
 			}
 		}
 	}
-	for _, p := range c.partSet().joined() {
+	for _, p := range c.tracker.joined() {
 		p.distrusts = true
 		for cohort := range len(c.cfg.Stages) + 1 {
 			p.view.Cohort(cohort).Distrust.Set(p.source, all[groupCohort{p.Key.Group, cohort}])

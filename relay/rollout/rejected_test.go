@@ -19,7 +19,7 @@ func newIdleController(t *testing.T) (*Controller, *Part) {
 		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
 	}, nil)
 	p := c.NewPart(PartKey{Group: "group"})
-	c.parts = append(c.parts, p)
+	c.tracker.parts = append(c.tracker.parts, p)
 	return c, p
 }
 
@@ -43,21 +43,22 @@ func TestUndoWhileHaltedRejectsPromotedEdition(t *testing.T) {
 	c.machine.PromoteAll(at)
 	halted := p.cut(at, "b")
 	c.machine.reject(at.Add(time.Second), "a canary refused it")
-	c.rejections().recordWithdrawn(at.Add(time.Second), map[Edition]int{halted: 1})
+	c.recordWithdrawn(at.Add(time.Second), map[Edition]int{halted: 1})
 	if err := c.machine.Undo(at.Add(time.Minute), "undo by alice"); err != nil {
 		t.Fatal(err)
 	}
-	if !c.rejections().recordWithdrawn(at.Add(time.Minute), map[Edition]int{promoted: 3}) {
+	if !c.recordWithdrawn(at.Add(time.Minute), map[Edition]int{promoted: 3}) {
 		t.Error("recordWithdrawn after Undo returns false, want true")
 	}
-	active := c.rejections().activeRejection()
+	active := c.rejections.activeRejection()
 	if active == nil || active.Reason != "undo by alice" || active.Cohorts != 3 ||
 		len(active.Changes[p.Key][listeners]) != 1 {
 		t.Errorf("the active rejection is %+v, want the undone edition", active)
 	}
-	if len(c.withdrawn) != 2 || c.withdrawn[0].Ended.IsZero() || c.withdrawn[0].Reason != "a canary refused it" {
+	all := c.rejections.withdrawn
+	if len(all) != 2 || all[0].Ended.IsZero() || all[0].Reason != "a canary refused it" {
 		t.Errorf("%d withdrawn editions, the first is %+v; want two, and the end of the first rejection",
-			len(c.withdrawn), c.withdrawn[0])
+			len(all), all[0])
 	}
 }
 
@@ -71,21 +72,21 @@ func TestWithdrawnEditionsAreBounded(t *testing.T) {
 		at = at.Add(5 * time.Second)
 		e := p.cut(at, names...)
 		names = []string{"a", "b", fmt.Sprint("c", i%3)}
-		c.rejections().recordWithdrawn(at, map[Edition]int{e: 1 + i%2})
+		c.recordWithdrawn(at, map[Edition]int{e: 1 + i%2})
 	}
 	resources := 0
-	for _, r := range c.withdrawn {
+	for _, r := range c.rejections.withdrawn {
 		for _, changes := range r.Changes {
 			for _, names := range changes {
 				resources += len(names)
 			}
 		}
 	}
-	if len(c.withdrawn) > 12 || resources > 12 {
+	if len(c.rejections.withdrawn) > 12 || resources > 12 {
 		t.Errorf("%d editions with %d resources are recorded after 100 editions of five names, want at most 12",
-			len(c.withdrawn), resources)
+			len(c.rejections.withdrawn), resources)
 	}
-	if _, ok := c.withdrawn[0].Changes[p.Key][listeners]["only in the first"]; !ok {
+	if _, ok := c.rejections.withdrawn[0].Changes[p.Key][listeners]["only in the first"]; !ok {
 		t.Error("the record lacks a resource that only the first edition changed")
 	}
 }

@@ -100,7 +100,7 @@ func (p *Phase) UnmarshalText(text []byte) error {
 
 // publish publishes the status of the rollout and logs a transition. due is the time of the machine's next step; zero
 // without one.
-func (c reporter) publish(now, due time.Time, f Facts) {
+func (c *Controller) publish(now, due time.Time, f Facts) {
 	before, after := c.status.Load(), c.newStatus(due, f)
 	c.status.Store(after)
 	if before.Phase == after.Phase && before.Stage == after.Stage && before.Edition == after.Edition {
@@ -114,13 +114,14 @@ func (c reporter) publish(now, due time.Time, f Facts) {
 }
 
 // newStatus returns the current status.
-func (c reporter) newStatus(due time.Time, f Facts) *Status {
+func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 	m := c.machine.State()
 	s := &Status{
 		Origin: c.cfg.Origin, Phase: m.Phase, Edition: c.edition.id, Resources: c.edition.resources, Large: c.edition.large,
 		Changed: m.Changed, Stage: m.Stage, Since: m.Entered, Until: due, Oldest: m.Pending, Frozen: f.Frozen,
-		Undoable: m.Previous != nil, Cold: c.cold, Check: c.detail, Checked: c.requestedAt, Failing: c.failingSince,
-		Unobserved: m.Unobserved, Cohorts: slices.Clone(c.cohorts), Outcomes: m.Outcomes,
+		Undoable: m.Previous != nil, Cold: c.cold, Refusals: c.tracker.shownRefusals(), Unobserved: m.Unobserved,
+		Check: c.checks.detail, Checked: c.checks.requestedAt, Failing: c.checks.failingSince,
+		Cohorts: slices.Clone(c.cohorts), Outcomes: m.Outcomes,
 	}
 	if s.Phase == Halted {
 		s.Halted = &m.Halt
@@ -128,24 +129,21 @@ func (c reporter) newStatus(due time.Time, f Facts) *Status {
 	if s.Await, s.WaitsFor = c.awaitedCondition(f); s.Frozen {
 		s.Until, s.Await, s.WaitsFor = time.Time{}, "", "a thaw: an operator froze the origin"
 	}
-	for _, p := range c.partSet().joined() {
+	for _, p := range c.tracker.joined() {
 		s.Waiting += p.waiting.Load().Names
 	}
-	c.tracker().countClients(s.Cohorts)
+	c.tracker.countClients(s.Cohorts)
 	for cohort := range c.cfg.Stages {
 		if e := c.served[cohort]; e != m.LastGood && e == m.Edition {
 			s.Cohorts[cohort].Served = c.edition.id
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.Refusals = slices.Clone(c.refusals)
 	return s
 }
 
 // awaitedCondition returns the condition other than time that the next step waits for, and its text for operators.
 // Both are empty without one.
-func (c reporter) awaitedCondition(f Facts) (Await, string) {
+func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 	m := c.machine.State()
 	switch {
 	case m.Phase == Gathering && !f.Complete:
@@ -171,13 +169,13 @@ func (c reporter) awaitedCondition(f Facts) (Await, string) {
 
 // coldAndUnconfirmed reports whether the relay started without a last good, clients are served latest, and the origin
 // has not confirmed latest.
-func (c reporter) coldAndUnconfirmed() bool {
+func (c *Controller) coldAndUnconfirmed() bool {
 	unconfirmed := func(p *Part) bool { return !p.view.Settled(p.source) }
-	return c.cold && c.machine.State().Phase == Current && slices.ContainsFunc(c.partSet().joined(), unconfirmed)
+	return c.cold && c.machine.State().Phase == Current && slices.ContainsFunc(c.tracker.joined(), unconfirmed)
 }
 
 // logTransition logs a change of the phase, the stage or the edition.
-func (c reporter) logTransition(now time.Time, before, after *Status) {
+func (c *Controller) logTransition(now time.Time, before, after *Status) {
 	log := c.cfg.Logger.With(slog.String("edition", after.Edition), slog.Int("resources", after.Resources))
 	unobserved := slog.Bool("unobserved", after.Unobserved)
 	switch {

@@ -31,7 +31,7 @@ func TestStatusHasAwaitedCondition(t *testing.T) {
 		c := NewController(ControllerConfig{Config: cfg}, nil)
 		tt.machine.cfg = cfg
 		c.machine = &tt.machine
-		s := c.reporter().newStatus(time.Time{}, tt.facts)
+		s := c.newStatus(time.Time{}, tt.facts)
 		if s.Await != tt.want || (s.WaitsFor == "") != (tt.want == "" && !tt.facts.Frozen) {
 			t.Errorf("%s: condition %q, text %q; want %q", tt.name, s.Await, s.WaitsFor, tt.want)
 		}
