@@ -29,30 +29,29 @@ import (
 
 // newAdmin returns the server of the admin API and of probes.
 func (r *Relay) newAdmin() *admin.Server {
-	shown, of := overview{r}, operations{r}
-	all := shown.fleet()
+	all := r.fleet()
 	cfg := admin.Config{
 		Ready:    r.notReady,
-		Status:   shown.status,
-		Holds:    holds{of}.list,
-		Rollouts: rolloutOperations{of}.rolloutStatus,
+		Status:   r.status,
+		Holds:    r.operations.listHolds,
+		Rollouts: r.operations.rolloutStatus,
 		Fleet:    all,
 		GRPC:     operator.NewServer(all),
 		Pages:    r.pages,
-		Settings: shown.settingsText,
-		Commands: of.commands(),
-		Tier:     shown.tier(),
-		Summary:  shown.summary,
+		Settings: r.settingsText,
+		Commands: r.operations.commands(),
+		Tier:     r.tier(),
+		Summary:  r.summary,
 		Metrics:  r.exporters.metrics.Handler(),
 		Debug:    r.settings.debug,
 		Logger:   r.log,
 		Action:   r.exporters.emitAction,
 
-		RolloutDiff: rolloutOperations{of}.rolloutDiff,
-		ThawDiff:    freezes{of}.thawDiff,
+		RolloutDiff: r.operations.rolloutDiff,
+		ThawDiff:    r.operations.thawDiff,
 
-		Generations:  rollbacks{of}.listGenerations,
-		RollbackDiff: rollbacks{of}.rollbackDiff,
+		Generations:  r.operations.listGenerations,
+		RollbackDiff: r.operations.rollbackDiff,
 	}
 	if clients := r.credentials.Clients; clients != nil {
 		cfg.TLS = &admin.TLS{
@@ -67,36 +66,33 @@ func (r *Relay) newAdmin() *admin.Server {
 }
 
 // commands returns the operator commands. All but those on rollouts can be forwarded to peers (--fleet).
-func (r operations) commands() []admin.Command {
+func (op *operations) commands() []admin.Command {
 	audit := admin.NewCommand("audit", func(ctx context.Context, of admin.AuditScope) (admin.Audits, error) {
 		if err := of.Check(); err != nil {
 			return admin.Audits{}, err
 		}
-		return audits{r}.auditOrigins(ctx, of.Scope)
+		return op.auditOrigins(ctx, of.Scope)
 	})
 	audit.Timeout = admin.AuditTime
 	commands := []admin.Command{
-		admin.NewCommand("freeze", freezes{r}.freeze),
-		admin.NewCommand("thaw", freezes{r}.thaw),
-		admin.NewCommand("rollback", rollbacks{r}.rollback),
-		admin.NewCommand("release", holds{r}.release),
-		admin.NewCommand("discard", holds{r}.discard),
+		admin.NewCommand("freeze", op.freeze),
+		admin.NewCommand("thaw", op.thaw),
+		admin.NewCommand("rollback", op.rollback),
+		admin.NewCommand("release", op.release),
+		admin.NewCommand("discard", op.discard),
 		audit,
 	}
-	if r.level != nil {
-		commands = append(commands, admin.NewCommand("loglevel", r.level.set))
+	if op.level != nil {
+		commands = append(commands, admin.NewCommand("loglevel", op.level.set))
 	}
 	for i := range commands {
 		commands[i].Forwarded = true
 	}
-	return append(commands, rolloutOperations{r}.rolloutCommands()...)
+	return append(commands, op.rolloutCommands()...)
 }
 
-// An overview returns the state of the relay for the admin API, the status page, peers and metrics.
-type overview struct{ *Relay }
-
 // settingsText returns the configuration without secrets, one variable per line.
-func (r overview) settingsText() string {
+func (r *Relay) settingsText() string {
 	var lines strings.Builder
 	for _, s := range r.table {
 		fmt.Fprintf(&lines, "%s=%s (%s)\n", s.Variable, s.Value, s.Source)
@@ -134,7 +130,7 @@ func (r *Relay) Ready() error {
 }
 
 // status returns the state of the relay, its origins and its views.
-func (r overview) status() admin.Status {
+func (r *Relay) status() admin.Status {
 	now := time.Now()
 	notReady := r.notReady()
 	s := admin.Status{
@@ -150,14 +146,14 @@ func (r overview) status() admin.Status {
 			Streams:       r.Streams(),
 			SnapshotFault: r.SnapshotStats().Fault,
 		},
-		Views: r.groups.inspector().status(now),
+		Views: r.groups.viewStatuses(now),
 		Files: r.credentialStatus(),
 		Log:   logStatus(r.logQueue),
 
 		Rejections: r.rejections(),
 		Validation: r.validation(),
 	}
-	equal := r.groups.groupGenerations().equalGroups()
+	equal := r.groups.equalGroups()
 	for i, o := range r.origins {
 		status := o.status()
 		status.Name = r.settings.origins[i].Name
@@ -184,7 +180,7 @@ func logStatus(q *logqueue.Queue) *admin.Log {
 }
 
 // rejections returns why clients were rejected.
-func (r overview) rejections() []admin.Rejection {
+func (r *Relay) rejections() []admin.Rejection {
 	all := []admin.Rejection{}
 	for _, c := range r.server.Guard().Counters.Rejections() {
 		all = append(all, admin.Rejection{
@@ -244,8 +240,8 @@ func (o filesOrigin) status() admin.Origin {
 	return out
 }
 
-// status returns the state of the views, by group and origin.
-func (g inspector) status(now time.Time) []admin.View {
+// viewStatuses returns the state of the views, by group and origin.
+func (g *groups) viewStatuses(now time.Time) []admin.View {
 	views, controls := []admin.View{}, g.controls()
 	for _, s := range g.allViews() {
 		generation := s.View.Generation()
@@ -287,7 +283,7 @@ type viewKey struct {
 }
 
 // controls returns the controls of all views.
-func (g inspector) controls() map[viewKey]*upstream.Control {
+func (g *groups) controls() map[viewKey]*upstream.Control {
 	all := make(map[viewKey]*upstream.Control)
 	for _, t := range g.commandTargets() {
 		if t.control != nil {
@@ -360,17 +356,17 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 }
 
 // fleet returns the queries about clients and resources for operators.
-func (r overview) fleet() *operator.Fleet {
+func (r *Relay) fleet() *operator.Fleet {
 	return &operator.Fleet{
-		Server: r.server, Views: r.groups.inspector().allViews, Origins: r.settings.originNames(), Route: r.groups.router.origin,
+		Server: r.server, Views: r.groups.allViews, Origins: r.settings.originNames(), Route: r.groups.router.origin,
 		Journal: r.groups.journal,
 	}
 }
 
 // sample returns a sample for the history of the status page.
-func (r overview) sample() page.Sample {
+func (r *Relay) sample() page.Sample {
 	s := page.Sample{At: time.Now(), Streams: r.Streams(), Counts: make(map[page.GroupType]page.Counts)}
-	for _, g := range r.groups.inspector().allViews() {
+	for _, g := range r.groups.allViews() {
 		if g.Shared {
 			continue // its clients are counted in their own groups
 		}
@@ -420,7 +416,7 @@ func (l *logLevel) set(ctx context.Context, to admin.LogLevel) (admin.LogLevelCh
 }
 
 // tier returns the client for the peers of the relay, or nil if TENDER_PEERS is off.
-func (r overview) tier() admin.Tier {
+func (r *Relay) tier() admin.Tier {
 	if len(r.settings.peers.Targets) == 0 {
 		return nil
 	}
@@ -430,7 +426,7 @@ func (r overview) tier() admin.Tier {
 }
 
 // pageConfig returns the data sources of the status page.
-func (r overview) pageConfig() page.Config {
+func (r *Relay) pageConfig() page.Config {
 	cfg := page.Config{
 		Status: r.status, Fleet: r.fleet(), History: &r.history, Rollouts: r.groups.rollouts.statuses, Logger: r.log,
 	}
@@ -441,7 +437,7 @@ func (r overview) pageConfig() page.Config {
 }
 
 // summary returns the state of the relay that its peers show (--fleet).
-func (r overview) summary() *admin.FleetSummary {
+func (r *Relay) summary() *admin.FleetSummary {
 	status := r.status()
 	s := &admin.FleetSummary{
 		Instance: r.instance, NodeID: r.settings.nodeID, Version: r.version, Ready: status.Relay.Ready,
@@ -458,7 +454,7 @@ func (r overview) summary() *admin.FleetSummary {
 		}
 	}
 	s.Held += status.Validation.Held()
-	digests := r.groups.groupGenerations().digests()
+	digests := r.groups.generationDigests()
 	s.Omitted = max(len(status.Views)-admin.MaxFleetViews, 0)
 	for _, v := range status.Views[:len(status.Views)-s.Omitted] {
 		shown := admin.FleetView{Group: v.Group, Origin: v.Origin, Shared: v.Shared, Versions: map[string]string{}}

@@ -78,7 +78,7 @@ func (a *auditor) run(ctx context.Context) {
 	for sleep(ctx, auditInterval) {
 		known := logged
 		logged = make(map[*cache.View]map[cache.Fault]struct{})
-		for _, v := range a.groups.inspector().auditedViews() {
+		for _, v := range a.groups.auditedViews() {
 			if faults := a.audit(v, known[v.View], pacer(ctx)); len(faults) > 0 {
 				logged[v.View] = faults
 			}
@@ -113,7 +113,7 @@ func (a *auditor) audit(v auditedView, known map[cache.Fault]struct{}, pace func
 }
 
 // auditedViews returns the views of all groups, and all shared views.
-func (g inspector) auditedViews() (views []auditedView) {
+func (g *groups) auditedViews() (views []auditedView) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, gr := range g.byKey {

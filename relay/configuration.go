@@ -128,7 +128,7 @@ func warnPlaintext(cfg *Config, clientTLS bool, log *slog.Logger) {
 }
 
 // credentialStatus returns the state of the credential files for the admin API.
-func (r overview) credentialStatus() []admin.Files {
+func (r *Relay) credentialStatus() []admin.Files {
 	all := []admin.Files{}
 	for _, s := range r.credentials.Files.Status() {
 		f := admin.Files{LoadedAt: s.LoadedAt, NotAfter: s.NotAfter, Refused: s.Refused}

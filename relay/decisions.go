@@ -36,10 +36,6 @@ type decisions struct {
 	// groups.mu.
 	discarded map[snapshotKey][]reconcile.Hold
 
-	// rejected has the rejected editions of an earlier process by origin. With rollouts, it is only read at the start.
-	// Without rollouts, it has the resources that rollbacks changed, and is guarded by groups.mu.
-	rejected [][]*rollout.Withdrawn
-
 	writing      sync.Mutex                // held while decisions are collected and written
 	err          atomic.Pointer[error]     // of the last write; nil if it succeeded
 	hasDiscarded bool                      // guarded by writing: whether a removal may be discarded
@@ -63,20 +59,21 @@ func (f *activeFreeze) followClock(now time.Time) {
 	}
 }
 
-// load restores the decisions of an earlier process. It logs and drops those about origins that no longer exist.
-func (d *decisions) load(origins []string, now time.Time) {
+// load restores the decisions of an earlier process. It logs and drops those about origins that no longer exist. It
+// returns the rejected editions by origin.
+func (d *decisions) load(origins []string, now time.Time) (rejected [][]*rollout.Withdrawn) {
 	d.directories = make(map[int]directorySnapshot)
-	d.rejected = make([][]*rollout.Withdrawn, len(origins))
+	rejected = make([][]*rollout.Withdrawn, len(origins))
 	d.frozen, d.changed = make([]*activeFreeze, len(origins)), make(chan struct{}, 1)
 	d.discarded = make(map[snapshotKey][]reconcile.Hold)
 	d.rolledBack = make([]atomic.Bool, len(origins))
 	if d.snapshots == nil {
-		return
+		return rejected
 	}
 	read, err := d.snapshots.dir.Decisions()
 	if err != nil {
 		d.log.Error("operator decisions not restored; no origin is frozen and no removal is discarded", slog.Any("err", err))
-		return
+		return rejected
 	}
 	for _, f := range read.Freezes {
 		origin := slices.Index(origins, f.Origin)
@@ -103,7 +100,7 @@ func (d *decisions) load(origins []string, now time.Time) {
 	}
 	for _, r := range read.Rejected {
 		if origin := slices.Index(origins, r.Origin); origin >= 0 {
-			d.rejected[origin] = append(d.rejected[origin], decodeEdition(r))
+			rejected[origin] = append(rejected[origin], decodeEdition(r))
 		}
 	}
 	for _, k := range read.Discarded {
@@ -111,6 +108,7 @@ func (d *decisions) load(origins []string, now time.Time) {
 		d.discarded[key] = append(d.discarded[key], reconcile.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
 		d.hasDiscarded = true
 	}
+	return rejected
 }
 
 // control returns the control of a new view, with the discarded removals of an earlier process. groups.mu must be held.
@@ -126,22 +124,17 @@ func (d *decisions) isFrozen(origin int) bool {
 	return d.frozen[origin] != nil && d.frozen[origin].Rollback == nil
 }
 
-// A decisionStore writes the decisions of operators to disk, and restores the resources that they refer to.
-type decisionStore struct{ *groups }
-
-func (g *groups) decisionStore() decisionStore { return decisionStore{g} }
-
-// restoreDirectories restores the resources of directories that an earlier process stored. mu must be held.
-func (g decisionStore) restoreDirectories() {
-	for i, snap := range g.snapshots.directories {
-		if files, ok := g.origins[i].(filesOrigin); ok {
-			key := snapshotKey{g.settings.origins[i].Name, ""}
-			files.Restore(snap, g.decisions.isFrozen(i), g.decisions.discarded[key])
-			delete(g.decisions.discarded, key)
-			g.decisions.directories[i] = directorySnapshot{written: true}
+// restoreDirectories restores the resources of directories that an earlier process stored. groups.mu must be held.
+func (d *decisions) restoreDirectories(all origins) {
+	for i, snap := range d.snapshots.directories {
+		if files, ok := all[i].(filesOrigin); ok {
+			key := snapshotKey{snap.Origin, ""}
+			files.Restore(snap, d.isFrozen(i), d.discarded[key])
+			delete(d.discarded, key)
+			d.directories[i] = directorySnapshot{written: true}
 		}
 	}
-	g.snapshots.directories = nil
+	d.snapshots.directories = nil
 }
 
 // A directorySnapshot describes the snapshot of a directory on disk.
@@ -152,11 +145,10 @@ type directorySnapshot struct {
 }
 
 // saveDirectory stores the resources of a directory that the relay serves although its files no longer contain them. It
-// writes only if they have changed since the last write. decisions.writing must be held.
-func (g decisionStore) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
-	d := g.decisions
+// writes only if they have changed since the last write. writing must be held.
+func (d *decisions) saveDirectory(ctx context.Context, origin int, o filesOrigin) error {
 	was, is, now := d.directories[origin], o.Saved(ctx), time.Now()
-	upToDate := is == nil && !was.written || is != nil && now.Sub(was.at) < g.settings.maxSnapshotAge/renewShare
+	upToDate := is == nil && !was.written || is != nil && now.Sub(was.at) < d.snapshots.settings.maxSnapshotAge/renewShare
 	if ctx.Err() != nil || is.Same(was.files) && upToDate {
 		return nil
 	}
@@ -166,7 +158,7 @@ func (g decisionStore) saveDirectory(ctx context.Context, origin int, o filesOri
 	if is == nil {
 		err = d.snapshots.dir.Remove(&header)
 	} else {
-		snap := is.Snapshot(g.settings.snapshotSensitive)
+		snap := is.Snapshot(d.snapshots.settings.snapshotSensitive)
 		snap.Header = header
 		err = d.snapshots.dir.Write(snap)
 	}
@@ -187,8 +179,8 @@ func (d *decisions) dropUnrestored() {
 	clear(d.discarded)
 }
 
-// save writes the decisions of operators that have changed since the last write.
-func (g decisionStore) save(ctx context.Context) {
+// saveDecisions writes the decisions of operators that have changed since the last write.
+func (g *groups) saveDecisions(ctx context.Context) {
 	d := g.decisions
 	if d.snapshots == nil {
 		return
@@ -204,7 +196,7 @@ func (g decisionStore) save(ctx context.Context) {
 		}
 	}
 	g.mu.Unlock()
-	all.Rejected = append(g.rollouts.rejected(), g.rollbackDistrust().rejectedRollbacks()...)
+	all.Rejected = append(g.rollouts.rejected(), g.distrust.encode()...)
 	if d.hasDiscarded {
 		all.Discarded = g.discardedRemovals(ctx)
 	}
@@ -215,7 +207,7 @@ func (g decisionStore) save(ctx context.Context) {
 	var err error
 	for i, o := range g.origins { // must precede the decisions, which refer to these resources
 		if files, ok := o.(filesOrigin); ok {
-			err = errors.Join(err, g.saveDirectory(ctx, i, files))
+			err = errors.Join(err, d.saveDirectory(ctx, i, files))
 		}
 	}
 	d.setError(errors.Join(err, d.snapshots.dir.WriteDecisions(all)), time.Now())
@@ -243,8 +235,8 @@ func (d *decisions) setError(err error, now time.Time) {
 }
 
 // discardedRemovals returns the removals that operators have discarded.
-func (g decisionStore) discardedRemovals(ctx context.Context) (all []snapshot.DiscardedRemovals) {
-	for _, o := range g.inspector().commandTargets() {
+func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.DiscardedRemovals) {
+	for _, o := range g.commandTargets() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
 			if h.Discarded && !h.Breaking { // the origin sends broken changes again after a restart
 				all = append(all, snapshot.DiscardedRemovals{
@@ -256,9 +248,9 @@ func (g decisionStore) discardedRemovals(ctx context.Context) (all []snapshot.Di
 	return all
 }
 
-// saveNew stores a new decision of an operator. It returns a warning if the decision does not survive a restart.
-// discards reports whether the decision may have discarded a removal.
-func (g decisionStore) saveNew(ctx context.Context, discards bool) (warning string) {
+// saveNewDecision stores a new decision of an operator. It returns a warning if the decision does not survive a
+// restart. discards reports whether the decision may have discarded a removal.
+func (g *groups) saveNewDecision(ctx context.Context, discards bool) (warning string) {
 	d := g.decisions
 	if d.snapshots == nil {
 		return "this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"
@@ -266,7 +258,7 @@ func (g decisionStore) saveNew(ctx context.Context, discards bool) (warning stri
 	d.writing.Lock()
 	d.hasDiscarded = d.hasDiscarded || discards
 	d.writing.Unlock()
-	g.save(ctx)
+	g.saveDecisions(ctx)
 	d.snapshots.writeSoon() // the snapshots of frozen views must have the current state
 	return d.notSavedWarning()
 }

@@ -45,14 +45,14 @@ func TestH09_InterruptedSave(t *testing.T) {
 			t.Errorf("%s: discarded removals %+v, %v, want cluster c", when, read.Discarded, err)
 		}
 	}
-	g.decisionStore().saveNew(t.Context(), true)
+	g.saveNewDecision(t.Context(), true)
 	want("after the discard")
 	r.StopNow()
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	g.decisionStore().save(canceled)
+	g.saveDecisions(canceled)
 	want("after an interrupted save")
-	g.decisionStore().save(t.Context())
+	g.saveDecisions(t.Context())
 	want("after the next save")
 	// Run closes the resources that New opened. It ends at once.
 	if err := r.Run(canceled); err != nil {

@@ -38,14 +38,19 @@
 //
 //	listeners, servers      serve clients, and drain (server.go)
 //	originProbes            probes the origins until the relay is ready (ready.go)
-//	groups                  assigns clients to views (group.go, package nodegroup)
-//	inspector               lists the views for commands, audits and metrics (inspect.go)
+//	router                  selects the origin of each resource (origin.go)
+//	groups                  assigns clients to views (group.go, package nodegroup), and lists the views for operators
+//	                        and metrics (inspect.go)
+//	rollouts                distributes changes in stages (rollouts.go, package rollout)
 //	snapshots               stores views on disk (snapshots.go)
 //	decisions               keeps decisions of operators, such as freezes, until they are revoked (decisions.go)
-//	overview                returns the state of the relay for operators (admin.go, telemetry.go)
-//	operations              has the methods that operator commands share (operate.go)
-//	freezes, holds, audits, rollbacks, rolloutOperations
-//	                        have the operator commands (operate.go, rollback.go, rollouts.go)
+//	rollbackDistrust        makes views distrust reported versions after a rollback (rollback_distrust.go)
+//	operations              executes operator commands (operate.go, rollback.go, rollouts.go)
+//	auditor                 checks views for inconsistent state (audit.go)
+//	chain                   rejects streams that would close a cycle of relays (chain.go)
+//	exporters               export metrics, spans and events (telemetry.go)
+//
+// Relay itself returns its state for operators and metrics (admin.go, telemetry.go).
 //
 // # Locks
 //

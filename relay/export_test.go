@@ -7,7 +7,7 @@ const AuditEvery = auditInterval
 
 // AuditedViews returns the views that the audit checks.
 func (r *Relay) AuditedViews() (views []*cache.View) {
-	for _, a := range r.groups.inspector().auditedViews() {
+	for _, a := range r.groups.auditedViews() {
 		views = append(views, a.View)
 	}
 	return views

@@ -59,6 +59,7 @@ type groups struct {
 	decisions   *decisions
 	generations *generations.Store // nil if none are kept
 	rollouts    *rollouts          // nil if changes reach all clients at once
+	distrust    *rollbackDistrust  // nil with rollouts
 	observed    func() iter.Seq[downstream.Observed]
 }
 
@@ -135,12 +136,12 @@ func newGroups(
 	}
 	g.cacheConfig.Interner, g.cacheConfig.FirstServed = new(intern.Pool), snaps.writeSoon
 	g.decisions.mu = &g.mu
-	g.decisions.load(s.originNames(), time.Now())
-	g.rollouts = newRollouts(g)
+	rejected := g.decisions.load(s.originNames(), time.Now())
+	g.rollouts = newRollouts(g, rejected)
 	g.decisions.freezeChanged = g.rollouts.freezeChanged
-	g.rollbackDistrust().resume()
+	g.distrust = newRollbackDistrust(g, rejected)
 	if snaps != nil {
-		snaps.rolledBack = g.groupGenerations().rolledBack
+		snaps.rolledBack = g.isRolledBack
 	}
 	for range all {
 		g.quotas = append(g.quotas, quota.NewNames(quota.NewPool(s.maxOriginNames, quota.Tenth(s.maxOriginNames))))
@@ -258,7 +259,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 			if shared {
 				source, name = g.router.sharedSource(i), sharedNamesPrefix+key
 			}
-			restored[source] = g.groupGenerations().restoreLine(ctx, lineSource{
+			restored[source] = g.restoreLine(ctx, lineSource{
 				origin: i, snapshotName: name, view: view, source: source, recorded: !shared || g.rollouts != nil,
 				key: generations.Key{Origin: g.settings.origins[i].Name, Group: key, Shared: shared},
 			}, presented, writers[source])
@@ -274,7 +275,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		s.groups = append(s.groups, gr)
 		gr.sharedViews = append(gr.sharedViews, s)
 		control := g.decisions.control(i, g.settings.origins[i].Name, key)
-		g.groupGenerations().beginRolledBack(i, control, restored[i])
+		g.beginRolledBack(i, control, restored[i])
 		gr.controls = append(gr.controls, control)
 		sharing := g.rollouts.newControl()
 		gr.track(i, control, restored[i], rollout.PartKey{Group: key})
@@ -283,7 +284,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		g.views.Go(func() { o.sync(ctx, gr.node, groupWriter, log, control) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, sharedWriter, sharing, g.rollouts.linger(g.settings)) })
 		g.rollouts.joinParts(gr.parts, i, view, control, sharing)
-		g.rollbackDistrust().update(gr, i)
+		g.distrust.update(gr, i)
 	}
 	return gr
 }
@@ -324,12 +325,12 @@ func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
 		s = &sharedView{key: key, view: view, node: node, stop: stop}
 		s.control = g.decisions.control(origin, g.settings.origins[origin].Name, key.snapshotName())
 		g.shared[key] = s
-		restored := g.groupGenerations().restoreLine(ctx, lineSource{
+		restored := g.restoreLine(ctx, lineSource{
 			origin: origin, snapshotName: key.snapshotName(), view: view, recorded: g.rollouts == nil,
 			key: generations.Key{Origin: g.settings.origins[origin].Name, Group: key.label(), Shared: true},
 		}, node, writers[0])
 		s.line = restored.line
-		g.groupGenerations().beginRolledBack(origin, s.control, restored)
+		g.beginRolledBack(origin, s.control, restored)
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
 		g.views.Go(func() { o.sync(ctx, s.node, writers[0], log, s.control) })

@@ -12,12 +12,6 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// An inspector reads the state of the groups for operators, audits and metrics. Its methods may be called from any
-// goroutine.
-type inspector struct{ *groups }
-
-func (g *groups) inspector() inspector { return inspector{g} }
-
 // A holder holds changes: the control of a view, or a directory for all of its views.
 type holder interface {
 	Operate(context.Context, reconcile.Command) []reconcile.Hold
@@ -42,7 +36,7 @@ func (o *commandTarget) part() rollout.PartKey {
 }
 
 // commandTargets returns all views and directories, ordered by origin and group.
-func (g inspector) commandTargets() (all []commandTarget) {
+func (g *groups) commandTargets() (all []commandTarget) {
 	g.mu.Lock()
 	for _, gr := range g.byKey {
 		for i, c := range gr.controls {
@@ -70,14 +64,14 @@ func (g inspector) commandTargets() (all []commandTarget) {
 }
 
 // viewsOf returns the views of an origin.
-func (g inspector) viewsOf(origin int) []commandTarget {
+func (g *groups) viewsOf(origin int) []commandTarget {
 	return slices.DeleteFunc(g.commandTargets(), func(t commandTarget) bool {
 		return t.origin != origin || t.control == nil
 	})
 }
 
 // allViews returns the views of groups, and then the shared views that have resources, each sorted by key.
-func (g inspector) allViews() []operator.View {
+func (g *groups) allViews() []operator.View {
 	var ofGroups, ofShared []operator.View
 	g.mu.Lock()
 	for _, gr := range g.byKey {

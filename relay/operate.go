@@ -21,17 +21,33 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// operations has the methods that commands and queries of the admin API share: they find origins and views, lock out
-// other commands, and return diffs. freezes, holds, rollbacks, audits and rolloutOperations embed it. The methods
-// of all these may be called from any goroutine.
-type operations struct{ *Relay }
+// operations executes the commands of operators and their queries about what commands would change. This file has
+// freezes, held changes and audits; rollback.go and rollouts.go have the others. The methods may be called from any
+// goroutine.
+type operations struct {
+	settings *settings
+	origins  origins
+	groups   *groups
+	log      *slog.Logger
+	level    *logLevel     // nil if operators cannot change it
+	slot     chan struct{} // one slot, held by the running command
+}
+
+// newOperations returns the operations on the views of g. level is nil if operators cannot change it.
+func newOperations(g *groups, level *slog.LevelVar) *operations {
+	op := &operations{settings: g.settings, origins: g.origins, groups: g, log: g.log, slot: make(chan struct{}, 1)}
+	if level != nil {
+		op.level = &logLevel{log: g.log, level: level}
+	}
+	return op
+}
 
 // findOrigin returns the index of an origin, or -1 for an empty name.
-func (r operations) findOrigin(name string) (int, error) {
+func (op *operations) findOrigin(name string) (int, error) {
 	if name == "" {
 		return -1, nil
 	}
-	names := r.settings.originNames()
+	names := op.settings.originNames()
 	if i := slices.Index(names, name); i >= 0 {
 		return i, nil
 	}
@@ -41,15 +57,15 @@ func (r operations) findOrigin(name string) (int, error) {
 
 // lockCommands waits until the relay has started and no other command runs. The caller must call done after its
 // command.
-func (r operations) lockCommands(ctx context.Context) (done func(), err error) {
+func (op *operations) lockCommands(ctx context.Context) (done func(), err error) {
 	select {
-	case <-r.groups.started:
+	case <-op.groups.started:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 	select {
-	case r.commandSlot <- struct{}{}:
-		return func() { <-r.commandSlot }, nil
+	case op.slot <- struct{}{}:
+		return func() { <-op.slot }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -57,21 +73,21 @@ func (r operations) lockCommands(ctx context.Context) (done func(), err error) {
 
 // lockOrigin returns the index of an origin, or -1 for an empty name, and waits until no other command runs. The caller
 // must call done after its command.
-func (r operations) lockOrigin(ctx context.Context, origin string) (only int, done func(), err error) {
-	if only, err = r.findOrigin(origin); err != nil {
+func (op *operations) lockOrigin(ctx context.Context, origin string) (only int, done func(), err error) {
+	if only, err = op.findOrigin(origin); err != nil {
 		return 0, nil, err
 	}
-	done, err = r.lockCommands(ctx)
+	done, err = op.lockCommands(ctx)
 	return only, done, err
 }
 
 // choose returns the views and directories in a scope, and its type URL, which is empty for all types.
-func (r operations) choose(of admin.Scope) (chosen []commandTarget, typeURL string, err error) {
-	origin, err := r.findOrigin(of.Origin)
+func (op *operations) choose(of admin.Scope) (chosen []commandTarget, typeURL string, err error) {
+	origin, err := op.findOrigin(of.Origin)
 	if err != nil {
 		return nil, "", err
 	}
-	chosen = slices.DeleteFunc(r.groups.inspector().commandTargets(), func(o commandTarget) bool {
+	chosen = slices.DeleteFunc(op.groups.commandTargets(), func(o commandTarget) bool {
 		return origin >= 0 && o.origin != origin || of.Group != "" && o.group != of.Group
 	})
 	if long, ok := schema.TypeURLFor(of.Type); ok {
@@ -89,7 +105,7 @@ type viewEdition struct {
 }
 
 // diffOf returns the changes of editions for clients, resource by resource.
-func (r operations) diffOf(ctx context.Context, all []viewEdition, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+func diffOf(ctx context.Context, all []viewEdition, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 	var edited []operator.Edited
 	for _, v := range all {
 		v.control.Edit(ctx, func(w *cache.Writer) {
@@ -103,40 +119,37 @@ func (r operations) diffOf(ctx context.Context, all []viewEdition, c admin.Rollo
 }
 
 // dryRun returns the diff of editions for the response to a dry run, which has at most admin.MaxDryRunChanges changes.
-func (r operations) dryRun(ctx context.Context, all []viewEdition) (*admin.RolloutDiff, error) {
-	diff, err := r.diffOf(ctx, all, admin.RolloutChoice{Page: admin.Page{Limit: admin.MaxDryRunChanges}})
+func dryRun(ctx context.Context, all []viewEdition) (*admin.RolloutDiff, error) {
+	diff, err := diffOf(ctx, all, admin.RolloutChoice{Page: admin.Page{Limit: admin.MaxDryRunChanges}})
 	return &diff, err
 }
 
-// freezes has the operations that freeze and thaw origins.
-type freezes struct{ operations }
-
 // freeze withholds the changes of one origin, or of all, until a thaw or for a time.
-func (r freezes) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
+func (op *operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
 	if err := of.Check(); err != nil {
 		return admin.Freezes{}, err
 	}
 	if of.DryRun {
 		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("dry_run: only thaw accepts it"))
 	}
-	if err := r.rejectIfRolledBack(of.Origin); err != nil {
+	if err := op.rejectIfRolledBack(of.Origin); err != nil {
 		return admin.Freezes{}, err
 	}
 	by := admin.CallerOf(ctx).By(of.User)
-	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) {
+	return op.changeFreezes(ctx, of, func(ctx context.Context, origin int) {
 		now := time.Now()
 		f := &activeFreeze{
-			Freeze: snapshot.Freeze{Origin: r.settings.origins[origin].Name, By: by, Reason: of.Reason, Since: now.Round(0)},
+			Freeze: snapshot.Freeze{Origin: op.settings.origins[origin].Name, By: by, Reason: of.Reason, Since: now.Round(0)},
 		}
 		if length := time.Duration(of.ForSeconds * float64(time.Second)); length > 0 {
 			f.Length, f.until, f.Until = length, now.Add(length), now.Add(length).Round(0)
 		}
-		r.freezeOrigin(ctx, origin, f)
+		op.freezeOrigin(ctx, origin, f)
 	})
 }
 
 // thaw ends the freezes or rollbacks of one origin, or of all.
-func (r freezes) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
+func (op *operations) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes, error) {
 	if of.ForSeconds != 0 {
 		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("for_seconds: only freeze accepts it"))
 	}
@@ -144,14 +157,14 @@ func (r freezes) thaw(ctx context.Context, of admin.FreezeScope) (admin.Freezes,
 		return admin.Freezes{}, err
 	}
 	by := admin.CallerOf(ctx).By(of.User)
-	return r.eachOrigin(ctx, of, func(ctx context.Context, origin int) { r.thawOrigin(ctx, origin, by, of.Reason) })
+	return op.changeFreezes(ctx, of, func(ctx context.Context, origin int) { op.thawOrigin(ctx, origin, by, of.Reason) })
 }
 
 // rejectIfRolledBack returns an error if an origin is rolled back, because it cannot be frozen then. An empty name
 // stands for all origins.
-func (r freezes) rejectIfRolledBack(origin string) error {
-	for i, name := range r.settings.originNames() {
-		if f, frozen := r.groups.decisions.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
+func (op *operations) rejectIfRolledBack(origin string) error {
+	for i, name := range op.settings.originNames() {
+		if f, frozen := op.groups.decisions.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
 			return admin.Refuse(http.StatusConflict,
 				fmt.Errorf("origin %q is rolled back, so its changes are already withheld; end the rollback with tender thaw",
 					name))
@@ -160,40 +173,41 @@ func (r freezes) rejectIfRolledBack(origin string) error {
 	return nil
 }
 
-// eachOrigin calls do, which freezes or thaws an origin, for the origins of a scope. It returns the resulting state of
-// all origins. For a dry run, it returns the changes of a thaw instead.
-func (r freezes) eachOrigin(
+// changeFreezes calls do, which freezes or thaws an origin, for the origins of a scope. It returns the resulting state
+// of all origins. For a dry run, it returns the changes of a thaw instead.
+func (op *operations) changeFreezes(
 	ctx context.Context, of admin.FreezeScope, do func(ctx context.Context, origin int),
 ) (admin.Freezes, error) {
-	only, done, err := r.lockOrigin(ctx, of.Origin)
+	only, done, err := op.lockOrigin(ctx, of.Origin)
 	if err != nil {
 		return admin.Freezes{}, err
 	}
 	defer done()
-	answer := admin.Freezes{Origins: r.withheld(), DryRun: of.DryRun}
+	answer := admin.Freezes{Origins: op.withheld(), DryRun: of.DryRun}
 	if of.DryRun {
-		r.showFreezes(answer.Origins)
-		answer.Diff, err = r.dryRun(ctx, r.thawEditions(ctx, only))
+		op.showFreezes(answer.Origins)
+		answer.Diff, err = dryRun(ctx, op.thawEditions(ctx, only))
 		return answer, err
 	}
 	ctx = context.WithoutCancel(ctx) // all views, or none
-	for i := range r.origins {
+	for i := range op.origins {
 		if only < 0 || only == i {
 			do(ctx, i)
 		}
 	}
-	warning := r.groups.decisionStore().saveNew(ctx, false)
-	if r.showFreezes(answer.Origins) || r.groups.decisions.snapshots != nil { // the file may still have the ended freeze
+	warning := op.groups.saveNewDecision(ctx, false)
+	// The file may still have the ended freeze.
+	if op.showFreezes(answer.Origins) || op.groups.decisions.snapshots != nil {
 		answer.Warning = warning
 	}
 	return answer, nil
 }
 
 // withheld returns, for each origin, the number of names with a withheld change.
-func (r freezes) withheld() (all []admin.Freeze) {
-	for i := range r.origins {
-		f := admin.Freeze{Origin: r.settings.origins[i].Name}
-		for _, o := range r.groups.inspector().viewsOf(i) {
+func (op *operations) withheld() (all []admin.Freeze) {
+	for i := range op.origins {
+		f := admin.Freeze{Origin: op.settings.origins[i].Name}
+		for _, o := range op.groups.viewsOf(i) {
 			f.Views++
 			f.Withheld += o.view.Withheld(o.source)
 		}
@@ -203,9 +217,9 @@ func (r freezes) withheld() (all []admin.Freeze) {
 }
 
 // showFreezes sets the freezes of origins, and reports whether any origin is frozen.
-func (r freezes) showFreezes(all []admin.Freeze) (any bool) {
+func (op *operations) showFreezes(all []admin.Freeze) (any bool) {
 	for i := range all {
-		all[i].Freeze = r.groups.decisions.shownFreeze(i)
+		all[i].Freeze = op.groups.decisions.shownFreeze(i)
 		all[i].Frozen = all[i].Freeze != nil
 		any = any || all[i].Frozen
 	}
@@ -213,68 +227,68 @@ func (r freezes) showFreezes(all []admin.Freeze) (any bool) {
 }
 
 // freezeOrigin stops the distribution of an origin's changes. It starts with views that are created meanwhile.
-func (r freezes) freezeOrigin(ctx context.Context, origin int, f *activeFreeze) {
-	r.groups.decisions.setFrozen(origin, f)
+func (op *operations) freezeOrigin(ctx context.Context, origin int, f *activeFreeze) {
+	op.groups.decisions.setFrozen(origin, f)
 	attrs := []any{slog.String("origin", f.Origin), slog.String("by", f.By), slog.String("reason", f.Reason)}
 	if !f.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", f.Until))
 	}
-	r.log.Warn("origin frozen; its changes are withheld", attrs...)
-	if files, ok := r.origins[origin].(filesOrigin); ok {
+	op.log.Warn("origin frozen; its changes are withheld", attrs...)
+	if files, ok := op.origins[origin].(filesOrigin); ok {
 		files.Freeze(ctx)
 	}
-	for _, o := range r.groups.inspector().viewsOf(origin) {
+	for _, o := range op.groups.viewsOf(origin) {
 		o.control.Freeze(ctx)
 	}
 }
 
 // thawOrigin resumes the distribution of an origin's changes. by is empty if the freeze has expired.
-func (r freezes) thawOrigin(ctx context.Context, origin int, by, reason string) {
-	r.groups.decisions.setFrozen(origin, nil)
-	r.groups.rollbackDistrust().scheduleEnd(origin)
-	r.log.Warn("origin thawed; its changes are distributed", slog.String("origin", r.settings.origins[origin].Name),
+func (op *operations) thawOrigin(ctx context.Context, origin int, by, reason string) {
+	op.groups.decisions.setFrozen(origin, nil)
+	op.groups.distrust.scheduleEnd(origin)
+	op.log.Warn("origin thawed; its changes are distributed", slog.String("origin", op.settings.origins[origin].Name),
 		slog.String("by", by), slog.String("reason", reason))
-	if files, ok := r.origins[origin].(filesOrigin); ok {
+	if files, ok := op.origins[origin].(filesOrigin); ok {
 		files.Thaw()
 	}
-	for _, o := range r.groups.inspector().viewsOf(origin) {
+	for _, o := range op.groups.viewsOf(origin) {
 		o.control.Thaw(ctx)
 	}
 }
 
 // thawDiff returns the changes of a thaw for clients.
-func (r freezes) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
-	only, done, err := r.lockOrigin(ctx, c.Origin)
+func (op *operations) thawDiff(ctx context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+	only, done, err := op.lockOrigin(ctx, c.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
 	defer done()
-	return r.diffOf(ctx, r.thawEditions(ctx, only), c)
+	return diffOf(ctx, op.thawEditions(ctx, only), c)
 }
 
 // thawEditions returns the editions that a thaw of one origin, or of all origins for -1, would serve.
-func (r freezes) thawEditions(ctx context.Context, only int) (all []viewEdition) {
-	for i, o := range r.origins {
-		if _, frozen := r.groups.decisions.freezeOf(i); !frozen || only >= 0 && only != i {
+func (op *operations) thawEditions(ctx context.Context, only int) (all []viewEdition) {
+	for i, o := range op.origins {
+		if _, frozen := op.groups.decisions.freezeOf(i); !frozen || only >= 0 && only != i {
 			continue
 		}
 		edition := (*cache.Writer).PinThawed
 		if files, ok := o.(filesOrigin); ok {
 			edition = files.Thawing(ctx)
 		}
-		for _, v := range r.groups.inspector().viewsOf(i) {
-			all = append(all, viewEdition{r.settings.origins[i].Name, v.part(), v.control, edition})
+		for _, v := range op.groups.viewsOf(i) {
+			all = append(all, viewEdition{op.settings.origins[i].Name, v.part(), v.control, edition})
 		}
 	}
 	return all
 }
 
 // thawExpired thaws origins when their freeze expires, until ctx ends.
-func (r freezes) thawExpired(ctx context.Context) {
+func (op *operations) thawExpired(ctx context.Context) {
 	for {
 		next, origin := time.Time{}, -1
-		for i := range r.origins {
-			if f, _ := r.groups.decisions.freezeOf(i); !f.until.IsZero() && (next.IsZero() || f.until.Before(next)) {
+		for i := range op.origins {
+			if f, _ := op.groups.decisions.freezeOf(i); !f.until.IsZero() && (next.IsZero() || f.until.Before(next)) {
 				next, origin = f.until, i
 			}
 		}
@@ -284,14 +298,14 @@ func (r freezes) thawExpired(ctx context.Context) {
 		}
 		select {
 		case <-due:
-			r.thawIfExpired(ctx, origin, next)
-		case <-r.groups.decisions.changed:
+			op.thawIfExpired(ctx, origin, next)
+		case <-op.groups.decisions.changed:
 			continue
 		case <-ctx.Done():
 			return
 		}
 		select { // wait for the thaw, or for the command that replaced the freeze
-		case <-r.groups.decisions.changed:
+		case <-op.groups.decisions.changed:
 		case <-ctx.Done():
 			return
 		}
@@ -299,55 +313,53 @@ func (r freezes) thawExpired(ctx context.Context) {
 }
 
 // thawIfExpired ends a freeze whose end time was until, unless an operator has changed the end meanwhile.
-func (r freezes) thawIfExpired(ctx context.Context, origin int, until time.Time) {
-	done, err := r.lockCommands(ctx)
+func (op *operations) thawIfExpired(ctx context.Context, origin int, until time.Time) {
+	done, err := op.lockCommands(ctx)
 	if err != nil {
 		return
 	}
 	defer done()
-	if f, frozen := r.groups.decisions.freezeOf(origin); frozen && f.until.Equal(until) {
-		r.thawOrigin(ctx, origin, "", "freeze expired")
-		r.groups.decisionStore().saveNew(ctx, false)
+	if f, frozen := op.groups.decisions.freezeOf(origin); frozen && f.until.Equal(until) {
+		op.thawOrigin(ctx, origin, "", "freeze expired")
+		op.groups.saveNewDecision(ctx, false)
 	}
 }
 
 // warnFrozen logs, when the relay stops, the frozen origins whose freeze does not survive a restart.
-func (r freezes) warnFrozen() {
-	for i := range r.origins {
-		if f := r.groups.decisions.shownFreeze(i); f != nil && !f.SurvivesRestart {
-			r.log.Warn("relay stopping while origin is frozen; the freeze is lost", slog.String("origin", r.settings.origins[i].Name))
+func (op *operations) warnFrozen() {
+	for i := range op.origins {
+		if f := op.groups.decisions.shownFreeze(i); f != nil && !f.SurvivesRestart {
+			op.log.Warn("relay stopping while origin is frozen; the freeze is lost",
+				slog.String("origin", op.settings.origins[i].Name))
 		}
 	}
 }
 
-// holds has the operations on changes that are held back.
-type holds struct{ operations }
-
-// list returns the held changes and the discarded removals.
-func (r holds) list(ctx context.Context) admin.Holds {
+// listHolds returns the held changes and the discarded removals.
+func (op *operations) listHolds(ctx context.Context) admin.Holds {
 	answer := admin.Holds{Holds: []admin.Hold{}}
-	for _, o := range r.groups.inspector().commandTargets() {
-		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Operate(ctx, reconcile.Command{}))...)
+	for _, o := range op.groups.commandTargets() {
+		answer.Holds = append(answer.Holds, op.shownHolds(o, o.holder.Operate(ctx, reconcile.Command{}))...)
 	}
 	return answer
 }
 
 // release applies the held or discarded changes in a scope.
-func (r holds) release(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
-	return r.decide(ctx, of, reconcile.Release)
+func (op *operations) release(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
+	return op.decideHolds(ctx, of, reconcile.Release)
 }
 
 // discard drops the held changes in a scope. The resources are kept.
-func (r holds) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
+func (op *operations) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
 	if of.Discarded {
 		return admin.Holds{}, admin.Refuse(http.StatusBadRequest,
 			errors.New("discarded: a discarded removal can only be released"))
 	}
-	return r.decide(ctx, of, reconcile.Discard)
+	return op.decideHolds(ctx, of, reconcile.Discard)
 }
 
-// decide releases or discards the held changes in a scope.
-func (r holds) decide(ctx context.Context, of admin.HoldScope, do reconcile.Action) (admin.Holds, error) {
+// decideHolds releases or discards the held changes in a scope.
+func (op *operations) decideHolds(ctx context.Context, of admin.HoldScope, do reconcile.Action) (admin.Holds, error) {
 	answer := admin.Holds{Holds: []admin.Hold{}}
 	if err := of.Check(); err != nil {
 		return answer, err
@@ -355,30 +367,30 @@ func (r holds) decide(ctx context.Context, of admin.HoldScope, do reconcile.Acti
 	if of.Scope == (admin.Scope{}) && !of.All {
 		return answer, admin.Refuse(http.StatusBadRequest, errors.New("name an origin, a group or a type, or set all"))
 	}
-	chosen, typeURL, err := r.choose(of.Scope)
+	chosen, typeURL, err := op.choose(of.Scope)
 	if err != nil {
 		return answer, err
 	}
 	command := reconcile.Command{Do: do, TypeURL: typeURL, Discarded: of.Discarded}
-	done, err := r.lockCommands(ctx)
+	done, err := op.lockCommands(ctx)
 	if err != nil {
 		return answer, err
 	}
 	defer done()
 	for _, o := range chosen {
-		answer.Holds = append(answer.Holds, r.shownHolds(o, o.holder.Operate(ctx, command))...)
+		answer.Holds = append(answer.Holds, op.shownHolds(o, o.holder.Operate(ctx, command))...)
 	}
 	if len(answer.Holds) > 0 {
-		answer.Warning = r.groups.decisionStore().saveNew(context.WithoutCancel(ctx), true)
+		answer.Warning = op.groups.saveNewDecision(context.WithoutCancel(ctx), true)
 	}
 	return answer, nil
 }
 
 // shownHolds returns held changes in the form of the admin API.
-func (r holds) shownHolds(o commandTarget, all []reconcile.Hold) (shown []admin.Hold) {
+func (op *operations) shownHolds(o commandTarget, all []reconcile.Hold) (shown []admin.Hold) {
 	for _, h := range all {
 		shown = append(shown, admin.Hold{
-			Origin: r.settings.origins[o.origin].Name, Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
+			Origin: op.settings.origins[o.origin].Name, Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
 			Names:  h.Names[:min(len(h.Names), admin.MaxHoldNames)],
 			Broken: h.Breaking, Reasons: h.Reasons[:min(len(h.Reasons), admin.MaxHoldNames)],
 			Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
@@ -387,27 +399,24 @@ func (r holds) shownHolds(o commandTarget, all []reconcile.Hold) (shown []admin.
 	return shown
 }
 
-// audits has the operations that compare views with the responses of their origins.
-type audits struct{ operations }
-
 // auditOrigins compares views with the responses of their origins on a second stream (B.43). It audits origins in
 // parallel, and the views of an origin one after the other. A directory cannot be audited.
-func (r audits) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits, error) {
+func (op *operations) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits, error) {
 	answer := admin.Audits{Views: []admin.ViewAudit{}}
-	chosen, typeURL, err := r.choose(of)
+	chosen, typeURL, err := op.choose(of)
 	if err != nil {
 		return answer, err
 	}
 	var (
-		byOrigin = make([][]admin.ViewAudit, len(r.origins))
+		byOrigin = make([][]admin.ViewAudit, len(op.origins))
 		running  sync.WaitGroup
 	)
-	answer.Skipped = r.directories(of.Origin)
-	if n := len(answer.Skipped); n > 0 && (of.Origin != "" || n == len(r.origins)) {
+	answer.Skipped = op.directories(of.Origin)
+	if n := len(answer.Skipped); n > 0 && (of.Origin != "" || n == len(op.origins)) {
 		err := fmt.Errorf("origin %q: %w", answer.Skipped[0].Origin, upstream.ErrNoAudit)
 		return admin.Audits{Views: []admin.ViewAudit{}}, admin.Refuse(http.StatusBadRequest, err)
 	}
-	for i, o := range r.origins {
+	for i, o := range op.origins {
 		if _, files := o.(filesOrigin); files {
 			continue
 		}
@@ -416,7 +425,7 @@ func (r audits) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits,
 				if v.origin != i || v.control == nil {
 					continue
 				}
-				if found, any := r.auditView(ctx, v, typeURL); any {
+				if found, any := op.auditView(ctx, v, typeURL); any {
 					byOrigin[i] = append(byOrigin[i], found)
 				}
 			}
@@ -430,9 +439,9 @@ func (r audits) auditOrigins(ctx context.Context, of admin.Scope) (admin.Audits,
 }
 
 // directories returns the directories among the origins, or of one origin, which an audit skips.
-func (r audits) directories(origin string) (skipped []admin.SkippedAudit) {
-	for i, o := range r.origins {
-		name := r.settings.origins[i].Name
+func (op *operations) directories(origin string) (skipped []admin.SkippedAudit) {
+	for i, o := range op.origins {
+		name := op.settings.origins[i].Name
 		if _, files := o.(filesOrigin); files && (origin == "" || origin == name) {
 			skipped = append(skipped, admin.SkippedAudit{Origin: name, Reason: upstream.ErrNoAudit.Error()})
 		}
@@ -441,8 +450,10 @@ func (r audits) directories(origin string) (skipped []admin.SkippedAudit) {
 }
 
 // auditView audits one view. any is false if the view has no subscriptions to audit.
-func (r audits) auditView(ctx context.Context, v commandTarget, typeURL string) (shown admin.ViewAudit, any bool) {
-	shown = admin.ViewAudit{Origin: r.settings.origins[v.origin].Name, Group: v.group}
+func (op *operations) auditView(
+	ctx context.Context, v commandTarget, typeURL string,
+) (shown admin.ViewAudit, any bool) {
+	shown = admin.ViewAudit{Origin: op.settings.origins[v.origin].Name, Group: v.group}
 	found, err := v.control.Audit(ctx, typeURL)
 	if err != nil {
 		shown.Error = err.Error()

@@ -96,7 +96,7 @@ func openOrigin(
 	return sessionOrigin{session}, nil
 }
 
-// sessionOrigin is an origin that is a control plane.
+// sessionOrigin adapts the session of a control plane to origin.
 type sessionOrigin struct{ *upstream.Session }
 
 func (o sessionOrigin) sync(
@@ -111,7 +111,7 @@ func (o sessionOrigin) follow(context.Context) {}
 
 func (o sessionOrigin) close() error { return o.Close() }
 
-// filesOrigin is an origin that is a directory. It serves the same resources to all nodes.
+// filesOrigin adapts a directory to origin. It serves the same resources to all nodes.
 type filesOrigin struct{ *files.Origin }
 
 func (o filesOrigin) sync(

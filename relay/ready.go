@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -81,35 +82,39 @@ type probeEvent struct {
 }
 
 // originProbes probe the origins until the relay is ready.
-type originProbes struct{ *Relay }
+type originProbes struct {
+	settings *settings
+	origins  origins
+	router   *router
+	log      *slog.Logger
 
-// run reports the relay as ready once the origins have responded to probes ([originProbes.originsAnswered]). It returns
-// at once if the relay is ready, because a view was restored. An unreachable origin does not make a ready relay
-// unready: all replicas would lose their clients, although they can serve cached state (B.8).
-func (r originProbes) run(ctx context.Context) {
-	if r.ready.Load() {
-		return
-	}
+	states atomic.Pointer[[]originState] // results; not updated once the relay is ready
+}
+
+// run calls setReady once the origins have responded to probes ([originsAnswered]). It must not be called if the relay
+// is ready, because a view was restored. An unreachable origin does not make a ready relay unready: all replicas would
+// lose their clients, although they can serve cached state (B.8).
+func (p *originProbes) run(ctx context.Context, setReady func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var probes sync.WaitGroup
 	defer probes.Wait()
 	defer cancel()
 	events := make(chan probeEvent)
-	for i, o := range r.origins {
-		probes.Go(func() { r.probeOrigin(ctx, i, o, events) }) // awaited above
+	for i, o := range p.origins {
+		probes.Go(func() { p.probeOrigin(ctx, i, o, events) }) // awaited above
 	}
-	states := make([]originState, len(r.origins))
-	cold, waited := time.After(r.settings.coldWait), false
-	for !r.originsAnswered(states, waited) {
+	states := make([]originState, len(p.origins))
+	cold, waited := time.After(p.settings.coldWait), false
+	for !originsAnswered(states, waited) {
 		now := slices.Clone(states)
-		r.originStates.Store(&now)
+		p.states.Store(&now)
 		select {
 		case e := <-events:
 			was := &states[e.origin]
 			if e.open {
 				e.err = was.err // keep the last error until the origin responds
 			}
-			r.logProbe(was, &e, time.Now())
+			p.logProbe(was, &e, time.Now())
 			*was = e.originState
 		case <-cold:
 			waited = true
@@ -117,23 +122,23 @@ func (r originProbes) run(ctx context.Context) {
 			return
 		}
 	}
-	r.warnUnreachable(states)
-	r.setReady()
+	p.warnUnreachable(states)
+	setReady()
 }
 
 // probeOrigin sends the states of an origin to events until the origin has responded or ctx ends.
-func (r originProbes) probeOrigin(ctx context.Context, origin int, o origin, events chan<- probeEvent) {
+func (p *originProbes) probeOrigin(ctx context.Context, origin int, o origin, events chan<- probeEvent) {
 	send := func(s originState) {
 		select {
 		case events <- probeEvent{origin, s}:
 		case <-ctx.Done():
 		}
 	}
-	node := sharedNode(r.settings.node, slices.Clone(r.settings.node.GetClientFeatures()))
+	node := sharedNode(p.settings.node, slices.Clone(p.settings.node.GetClientFeatures()))
 	err := o.probe(ctx, upstream.Probe{
 		Node:      node,
-		TypeURL:   r.groups.router.probeType(origin),
-		ForOthers: nodegroup.HasPlaces(r.settings.nodeID) || slices.Contains(r.settings.groupBy, "id"),
+		TypeURL:   p.router.probeType(origin),
+		ForOthers: nodegroup.HasPlaces(p.settings.nodeID) || slices.Contains(p.settings.groupBy, "id"),
 		Opened:    func() { send(originState{open: true}) },
 		Failed:    func(err error) { send(originState{err: err}) },
 	})
@@ -160,7 +165,7 @@ func (r *router) probeType(origin int) string {
 // originsAnswered reports whether the relay need not wait for origins any longer. The first origin must have responded.
 // Once TENDER_COLD_WAIT has passed, which waited reports, further origins that are unreachable are skipped. An origin
 // that is reachable but rejects the relay is never skipped.
-func (r originProbes) originsAnswered(states []originState, waited bool) bool {
+func originsAnswered(states []originState, waited bool) bool {
 	for i := range states {
 		s := &states[i]
 		if !s.answered && (i == 0 || !waited || s.open || s.rejectsRelay()) {
@@ -171,35 +176,40 @@ func (r originProbes) originsAnswered(states []originState, waited bool) bool {
 }
 
 // warnUnreachable logs the origins that the relay skipped.
-func (r originProbes) warnUnreachable(states []originState) {
+func (p *originProbes) warnUnreachable(states []originState) {
 	for i := range states {
 		if !states[i].answered {
-			r.log.Warn("origin unreachable; relay ready without it", slog.String("origin", r.settings.origins[i].Name),
-				slog.Duration("waited", r.settings.coldWait), slog.Any("err", states[i].err))
+			p.log.Warn("origin unreachable; relay ready without it", slog.String("origin", p.settings.origins[i].Name),
+				slog.Duration("waited", p.settings.coldWait), slog.Any("err", states[i].err))
 		}
 	}
 }
 
 // logProbe logs why a probe failed, as often as its [repeatedLog] permits.
-func (r originProbes) logProbe(was *originState, e *probeEvent, now time.Time) {
+func (p *originProbes) logProbe(was *originState, e *probeEvent, now time.Time) {
 	e.logged = was.logged
 	if e.err == nil || e.open || !e.logged.due(was.err == nil || was.err.Error() != e.err.Error(), now) {
 		return
 	}
-	r.log.Warn("origin does not respond; relay not ready", slog.String("origin", r.settings.origins[e.origin].Name),
+	p.log.Warn("origin does not respond; relay not ready", slog.String("origin", p.settings.origins[e.origin].Name),
 		slog.Any("err", e.err))
 }
 
 // notReady returns, for operators, the reasons why the relay is not ready (B.8).
-func (r *Relay) notReady() (reasons []string) {
+func (r *Relay) notReady() []string {
 	if r.draining.Load() {
 		return []string{"relay is draining: it was stopped"}
 	}
 	if r.ready.Load() {
 		return nil
 	}
-	states := r.originStates.Load()
-	for i, o := range r.origins {
+	return r.probes.reasons()
+}
+
+// reasons returns, for operators, which origins have not responded and why.
+func (p *originProbes) reasons() (reasons []string) {
+	states := p.states.Load()
+	for i, o := range p.origins {
 		var s originState
 		if states != nil {
 			s = (*states)[i]

@@ -14,7 +14,7 @@ import (
 // growing intervals, and that it logs a new cause at once.
 func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 	var log bytes.Buffer
-	r := &Relay{settings: settingsOf(new(Config), ""), log: slog.New(slog.NewTextHandler(&log, nil))}
+	p := &originProbes{settings: settingsOf(new(Config), ""), log: slog.New(slog.NewTextHandler(&log, nil))}
 	var was originState
 	now := time.Unix(1e9, 0)
 	var at []int // seconds at which a line was logged
@@ -27,7 +27,7 @@ func TestB8_UnreachableOriginIsLoggedAgain(t *testing.T) {
 			{originState: originState{err: err}}, {originState: originState{open: true, err: err}},
 		} {
 			before := log.Len()
-			originProbes{r}.logProbe(&was, &e, now.Add(time.Duration(second)*time.Second))
+			p.logProbe(&was, &e, now.Add(time.Duration(second)*time.Second))
 			was = e.originState
 			if log.Len() > before {
 				at = append(at, second)

@@ -71,13 +71,14 @@ type Relay struct {
 	table       []Setting // of the configuration
 	log         *slog.Logger
 	logQueue    *logqueue.Queue // nil if the state of the log is unknown
-	level       *logLevel       // nil if operators cannot change it
 	credentials *config.Credentials
 	chain       *chain
 	origins     origins
 	groups      *groups
 	snapshots   *snapshots
 	auditor     *auditor
+	probes      *originProbes
+	operations  *operations
 	linter      *lint.Linter // nil if resources are not checked
 	server      *downstream.Server
 	servers     *servers
@@ -89,13 +90,11 @@ type Relay struct {
 	listeners   listeners
 	stopNow     chan struct{} // closed by StopNow
 	stopNowOnce sync.Once
-	commandSlot chan struct{} // one slot, held by the running operator command
 
 	version, identifier string
 	instance            string // a random ID of this process
 	started             time.Time
 	ready, draining     atomic.Bool
-	originStates        atomic.Pointer[[]originState] // results of probes; not updated once the relay is ready
 }
 
 // New opens the listeners, credential files and snapshots of a relay. [Relay.Run] then serves clients. The caller must
@@ -108,31 +107,27 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		return nil, err
 	}
 	r := &Relay{
-		settings:    settingsOf(&cfg, opts.Version),
-		table:       cfg.Table(),
-		log:         opts.Logger,
-		logQueue:    opts.LogQueue,
-		listeners:   listeners{xds: opts.Listeners, rest: opts.RESTListeners, admin: opts.AdminListeners},
-		release:     opts.ReleaseMemory,
-		version:     opts.Version,
-		identifier:  identifier(cfg.OwnID()),
-		instance:    rand.Text(),
-		started:     time.Now(),
-		stopNow:     make(chan struct{}),
-		commandSlot: make(chan struct{}, 1),
+		settings:   settingsOf(&cfg, opts.Version),
+		table:      cfg.Table(),
+		log:        opts.Logger,
+		logQueue:   opts.LogQueue,
+		listeners:  listeners{xds: opts.Listeners, rest: opts.RESTListeners, admin: opts.AdminListeners},
+		release:    opts.ReleaseMemory,
+		version:    opts.Version,
+		identifier: identifier(cfg.OwnID()),
+		instance:   rand.Text(),
+		started:    time.Now(),
+		stopNow:    make(chan struct{}),
 	}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
-	}
-	if opts.Level != nil {
-		r.level = &logLevel{log: r.log, level: opts.Level}
 	}
 	var err error
 	if r.credentials, err = config.OpenCredentials(&cfg, r.log); err != nil {
 		return nil, err
 	}
 	r.exporters.readEnvironment(r.log)
-	export := overview{r}.telemetryConfig()
+	export := r.telemetryConfig()
 	if r.exporters.tracer, err = telemetry.NewTracer(context.Background(), opts.Spans, export); err != nil {
 		return nil, err
 	}
@@ -155,6 +150,8 @@ func New(cfg Config, opts Options) (*Relay, error) {
 		r.groups.keepRecords()
 	}
 	r.auditor = &auditor{groups: r.groups, log: r.log}
+	r.probes = &originProbes{settings: r.settings, origins: r.origins, router: r.groups.router, log: r.log}
+	r.operations = newOperations(r.groups, opts.Level)
 	if err := r.serve(opts); err != nil {
 		r.exporters.shutdown()
 		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
@@ -185,12 +182,12 @@ func (r *Relay) serve(opts Options) (err error) {
 	}
 	r.groups.observed = r.server.Observed
 	r.servers = newServers(r.settings, opts, r.credentials, r.server, r.log)
-	export := overview{r}.telemetryConfig()
+	export := r.telemetryConfig()
 	export.NoPage = !r.hasAdmin(opts) && len(r.settings.addresses.probes) == 0
 	if r.exporters.metrics, err = telemetry.New(context.Background(), export); err != nil {
 		return err
 	}
-	r.pages = page.New(overview{r}.pageConfig())
+	r.pages = page.New(r.pageConfig())
 	r.admin = r.newAdmin()
 	return r.listeners.open(r.settings)
 }
@@ -226,7 +223,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		watching.Go(func() { o.follow(views) }) // awaited below
 	}
 	if len(r.AdminAddrs()) > 0 {
-		watching.Go(func() { r.history.Run(views, overview{r}.sample) }) // awaited below
+		watching.Go(func() { r.history.Run(views, r.sample) }) // awaited below
 	}
 
 	serving, failed := errgroup.WithContext(ctx)
@@ -246,16 +243,18 @@ func (r *Relay) Run(ctx context.Context) error {
 			serving.Go(func() error { return s.serve(l) })
 		}
 	}
-	serving.Go(func() error { originProbes{r}.run(failed); return nil })
+	if !r.ready.Load() {
+		serving.Go(func() error { r.probes.run(failed, r.setReady); return nil })
+	}
 	serving.Go(func() error { r.auditor.run(failed); return nil })
 	if r.linter != nil {
 		serving.Go(func() error { r.linter.Run(failed); return nil })
 	}
-	serving.Go(func() error { r.snapshots.run(failed, r.groups.decisionStore().save); return nil })
-	serving.Go(func() error { freezes{operations{r}}.thawExpired(failed); return nil })
+	serving.Go(func() error { r.snapshots.run(failed, r.groups.saveDecisions); return nil })
+	serving.Go(func() error { r.operations.thawExpired(failed); return nil })
 	serving.Go(func() error { watchMemory(failed, readMemory, r.release, r.log); return nil })
 	<-failed.Done()
-	freezes{operations{r}}.warnFrozen()
+	r.operations.warnFrozen()
 	r.draining.Store(true)
 	r.servers.drain(r.settings.drain, r.stopNow)
 	r.endAdmin()

@@ -37,13 +37,8 @@ func (gr *group) track(origin int, control *upstream.Control, of restoredLine, p
 	}
 }
 
-// groupGenerations has the methods of groups about generations, to which a rollback returns.
-type groupGenerations struct{ *groups }
-
-func (g *groups) groupGenerations() groupGenerations { return groupGenerations{g} }
-
 // trackedViews returns the tracked views of one origin, or of all origins if origin is -1, ordered by origin and group.
-func (g groupGenerations) trackedViews(origin int) (all []trackedView) {
+func (g *groups) trackedViews(origin int) (all []trackedView) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, gr := range g.byKey {
@@ -65,8 +60,8 @@ func (g groupGenerations) trackedViews(origin int) (all []trackedView) {
 	return all
 }
 
-// digests returns the digest of the current generation of each tracked view.
-func (g groupGenerations) digests() map[generations.Key]string {
+// generationDigests returns the digest of the current generation of each tracked view.
+func (g *groups) generationDigests() map[generations.Key]string {
 	all := make(map[generations.Key]string)
 	for _, t := range g.trackedViews(-1) {
 		// With rollouts, each group tracks its copy of the shared names. The API does not show it as a view.
@@ -79,10 +74,10 @@ func (g groupGenerations) digests() map[generations.Key]string {
 
 // equalGroups returns, for each origin, the size of the largest set of node groups with the same current generation.
 // Origins whose groups all differ are absent. Groups without resources do not count.
-func (g groupGenerations) equalGroups() map[string]int {
+func (g *groups) equalGroups() map[string]int {
 	type content struct{ origin, digest string }
 	groups, largest := make(map[content]int), make(map[string]int)
-	for key, digest := range g.digests() {
+	for key, digest := range g.generationDigests() {
 		if key.Shared || digest == "" {
 			continue
 		}
@@ -119,7 +114,7 @@ type restoredLine struct {
 
 // restoreLine restores the state of w from its snapshot, if there is one, and starts its line of generations and its
 // snapshots. groups.mu must be held.
-func (g groupGenerations) restoreLine(
+func (g *groups) restoreLine(
 	ctx context.Context, of lineSource, node *corepb.Node, w *cache.Writer,
 ) restoredLine {
 	r := restoredLine{lineSource: of, snap: g.snapshots.restore(of.origin, of.snapshotName, node, w)}
@@ -142,7 +137,7 @@ var errNoGenerations = errors.New("no generations are kept without TENDER_ADMIN_
 // than the rollback, for example after a crash, the view returns to the generation of the rollback. A view without a
 // snapshot keeps the first state that it receives. With rollouts it does nothing, because clients are served the last
 // good state. groups.mu must be held.
-func (g groupGenerations) beginRolledBack(origin int, control *upstream.Control, of restoredLine) {
+func (g *groups) beginRolledBack(origin int, control *upstream.Control, of restoredLine) {
 	f := g.decisions.frozen[origin]
 	if f == nil || f.Rollback == nil || g.rollouts != nil {
 		return
@@ -164,24 +159,21 @@ func (g groupGenerations) beginRolledBack(origin int, control *upstream.Control,
 	control.BeginRolledBack(f.Since, target.Edition)
 }
 
-// rolledBack reports whether an origin is rolled back.
-func (g groupGenerations) rolledBack(origin string) bool {
+// isRolledBack reports whether an origin is rolled back.
+func (g *groups) isRolledBack(origin string) bool {
 	i := slices.Index(g.settings.originNames(), origin)
 	return i >= 0 && g.decisions.rolledBack[i].Load()
 }
 
-// rollbacks has the operations that return clients to an earlier generation.
-type rollbacks struct{ operations }
-
 // listGenerations returns the kept generations of the chosen views.
-func (r rollbacks) listGenerations(c admin.GenerationChoice) (admin.Generations, error) {
-	only, err := r.findOrigin(c.Origin)
+func (op *operations) listGenerations(c admin.GenerationChoice) (admin.Generations, error) {
+	only, err := op.findOrigin(c.Origin)
 	if err != nil {
 		return admin.Generations{}, err
 	}
 	out := admin.Generations{Views: []admin.ViewGenerations{}, MaxBytes: maxGenerationBytes}
-	out.Earlier, out.Bytes = r.groups.generations.Stats()
-	for _, t := range r.groups.groupGenerations().trackedViews(only) {
+	out.Earlier, out.Bytes = op.groups.generations.Stats()
+	for _, t := range op.groups.trackedViews(only) {
 		all := t.line.Generations()
 		empty := len(all) == 1 && all[0].Digest == ""
 		if c.Group != "" && c.Group != t.line.Group || empty && t.line.Shared {
@@ -208,14 +200,14 @@ type rollbackView struct {
 	target *generations.Target
 }
 
-// plan returns the target of a rollback for each tracked view of one origin, or of all origins if origin is -1. It also
-// returns a time at which these targets were served.
-func (r rollbacks) plan(origin int, to string) (all []rollbackView, at time.Time, err error) {
+// planRollback returns the target of a rollback for each tracked view of one origin, or of all origins if origin is -1.
+// It also returns a time at which these targets were served.
+func (op *operations) planRollback(origin int, to string) (all []rollbackView, at time.Time, err error) {
 	digest, ago, err := admin.ParseRollback(to)
 	if err != nil {
 		return nil, at, err
 	}
-	views := r.groups.groupGenerations().trackedViews(origin)
+	views := op.groups.trackedViews(origin)
 	named := make(map[*generations.Line]*generations.Target)
 	if at = time.Now().Add(-ago); digest != "" {
 		if named, at, err = findGeneration(views, digest); err != nil {
@@ -263,17 +255,17 @@ func findGeneration(
 }
 
 // rollbackDiff returns the changes of a rollback for clients.
-func (r rollbacks) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoice) (admin.RolloutDiff, error) {
-	only, done, err := r.lockOrigin(ctx, c.Origin)
+func (op *operations) rollbackDiff(ctx context.Context, to string, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+	only, done, err := op.lockOrigin(ctx, c.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
 	defer done()
-	all, _, err := r.plan(only, to)
+	all, _, err := op.planRollback(only, to)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
-	return r.diffOf(ctx, editionsOf(all), c)
+	return diffOf(ctx, editionsOf(all), c)
 }
 
 // editionsOf returns the editions that a rollback would serve.
@@ -285,55 +277,55 @@ func editionsOf(views []rollbackView) (all []viewEdition) {
 }
 
 // rollback serves an earlier generation to the clients of one origin, or of all, until a thaw.
-func (r rollbacks) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rollbacks, error) {
+func (op *operations) rollback(ctx context.Context, of admin.RollbackScope) (admin.Rollbacks, error) {
 	if err := of.Check(); err != nil {
 		return admin.Rollbacks{}, err
 	}
-	only, done, err := r.lockOrigin(ctx, of.Origin)
+	only, done, err := op.lockOrigin(ctx, of.Origin)
 	if err != nil {
 		return admin.Rollbacks{}, err
 	}
 	defer done()
-	views, at, err := r.plan(only, of.To)
+	views, at, err := op.planRollback(only, of.To)
 	if err != nil {
 		return admin.Rollbacks{}, err
 	}
 	ctx = context.WithoutCancel(ctx) // all views, or none
 	answer := admin.Rollbacks{DryRun: of.DryRun}
-	for i := range r.origins {
+	for i := range op.origins {
 		if only >= 0 && only != i {
 			continue
 		}
 		ofOrigin := slices.DeleteFunc(slices.Clone(views), func(v rollbackView) bool { return v.origin != i })
-		b := admin.Rollback{Origin: r.settings.origins[i].Name, Views: len(ofOrigin), At: at}
+		b := admin.Rollback{Origin: op.settings.origins[i].Name, Views: len(ofOrigin), At: at}
 		if of.DryRun {
-			b.Resources = resourcesOf(r.editions(ctx, ofOrigin))
+			b.Resources = resourcesOf(op.rollbackChanges(ctx, ofOrigin))
 		} else {
 			by := admin.CallerOf(ctx).By(of.User)
 			f := &activeFreeze{Freeze: snapshot.Freeze{
 				Origin: b.Origin, By: by, Reason: of.Reason, Since: time.Now().Round(0),
 				Rollback: &snapshot.Rollback{To: of.To, At: at.Round(0)},
 			}}
-			if b.Resources, err = r.rollBackOrigin(ctx, i, f, ofOrigin); err != nil {
+			if b.Resources, err = op.rollBackOrigin(ctx, i, f, ofOrigin); err != nil {
 				return answer, unavailableIfEnded(err)
 			}
 		}
 		answer.Origins = append(answer.Origins, b)
 	}
 	if of.DryRun {
-		answer.Diff, err = r.dryRun(ctx, editionsOf(views))
+		answer.Diff, err = dryRun(ctx, editionsOf(views))
 	} else {
-		answer.Warning = r.groups.decisionStore().saveNew(ctx, false)
+		answer.Warning = op.groups.saveNewDecision(ctx, false)
 	}
 	for i := range answer.Origins {
-		origin, _ := r.findOrigin(answer.Origins[i].Origin)
-		answer.Origins[i].Freeze = r.groups.decisions.shownFreeze(origin)
+		origin, _ := op.findOrigin(answer.Origins[i].Origin)
+		answer.Origins[i].Freeze = op.groups.decisions.shownFreeze(origin)
 	}
 	return answer, err
 }
 
-// editions returns the changes of a rollback by part.
-func (r rollbacks) editions(ctx context.Context, views []rollbackView) rollout.Changes {
+// rollbackChanges returns the changes of a rollback by part.
+func (op *operations) rollbackChanges(ctx context.Context, views []rollbackView) rollout.Changes {
 	changes := make(rollout.Changes)
 	for _, v := range views {
 		v.control.Edit(ctx, func(w *cache.Writer) {
@@ -357,22 +349,22 @@ func resourcesOf(changes rollout.Changes) (resources int) {
 
 // rollBackOrigin serves an earlier generation to the clients of an origin, and ends a freeze of it. It records the
 // rollback first, so that it also applies to views that are created meanwhile.
-func (r rollbacks) rollBackOrigin(
+func (op *operations) rollBackOrigin(
 	ctx context.Context, origin int, f *activeFreeze, views []rollbackView,
 ) (resources int, err error) {
-	r.groups.decisions.setFrozen(origin, f)
-	r.log.Warn("origin rolled back; clients receive an earlier configuration", slog.String("origin", f.Origin),
+	op.groups.decisions.setFrozen(origin, f)
+	op.log.Warn("origin rolled back; clients receive an earlier configuration", slog.String("origin", f.Origin),
 		slog.String("to", f.Rollback.To), slog.Time("at", f.Rollback.At),
 		slog.String("by", f.By), slog.String("reason", f.Reason))
-	if files, ok := r.origins[origin].(filesOrigin); ok {
+	if files, ok := op.origins[origin].(filesOrigin); ok {
 		files.Thaw()
 	}
-	if r.groups.rollouts != nil {
-		return r.rejectOrigin(ctx, origin, f, views)
+	if op.groups.rollouts != nil {
+		return op.rejectOrigin(ctx, origin, f, views)
 	}
-	taken := r.editions(ctx, views)
+	taken := op.rollbackChanges(ctx, views)
 	// This must precede the rollback: the versions of a client that reconnects during it must not be trusted either.
-	r.groups.rollbackDistrust().addRejected(origin, &rollout.Withdrawn{
+	op.groups.distrust.add(origin, &rollout.Withdrawn{
 		Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken,
 	})
 	for _, v := range views {
@@ -382,7 +374,7 @@ func (r rollbacks) rollBackOrigin(
 }
 
 // rejectOrigin implements rollBackOrigin with rollouts: it undoes the promotions since the target generation.
-func (r rollbacks) rejectOrigin(
+func (op *operations) rejectOrigin(
 	ctx context.Context, origin int, f *activeFreeze, views []rollbackView,
 ) (resources int, err error) {
 	editions := make(map[rollout.PartKey]func(*cache.Writer) *cache.Edition)
@@ -390,5 +382,5 @@ func (r rollbacks) rejectOrigin(
 		editions[v.part] = v.target.Edition
 		v.control.Edit(ctx, (*cache.Writer).Thaw) // ends a freeze
 	}
-	return r.groups.rollouts.controllers[origin].RollBack(ctx, editions, f.Reason, f.By)
+	return op.groups.rollouts.controllers[origin].RollBack(ctx, editions, f.Reason, f.By)
 }

@@ -36,8 +36,9 @@ type rollouts struct {
 	relayLogged sync.Once // logs once that a client is a relay
 }
 
-// newRollouts returns the rollouts of all origins, or nil if TENDER_ROLLOUT is off.
-func newRollouts(g *groups) *rollouts {
+// newRollouts returns the rollouts of all origins, or nil if TENDER_ROLLOUT is off. rejected has the rejected editions
+// of an earlier process by origin.
+func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 	s := g.settings
 	if len(s.rollout.Stages) == 0 {
 		return nil
@@ -48,7 +49,7 @@ func newRollouts(g *groups) *rollouts {
 			Config: s.rollout, Origin: name, Check: s.check, Waits: g.isStagedType,
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
 			Frozen:   func() bool { _, frozen := g.decisions.freezeOf(i); return frozen },
-			Decided:  g.decisionStore().save,
+			Decided:  g.saveDecisions,
 			Changed: func(was, is *rollout.Status) {
 				if is.Outcomes.Promoted > was.Outcomes.Promoted || is.Outcomes.Undone > was.Outcomes.Undone {
 					g.decisions.snapshots.writeSoon() // otherwise a relay that is killed would restore the previous last good state
@@ -56,7 +57,7 @@ func newRollouts(g *groups) *rollouts {
 				g.tracer.Origin(name).Changed(was, is)
 			},
 			Logger: g.log.With(slog.String("origin_name", name)),
-		}, g.decisions.rejected[i]))
+		}, rejected[i]))
 	}
 	return r
 }
@@ -249,16 +250,13 @@ func (r *rollouts) status(origin int) *rollout.Status {
 	return r.controllers[origin].Status()
 }
 
-// rolloutOperations has the operations on rollouts.
-type rolloutOperations struct{ operations }
-
 // chosenRollouts returns the controller of an origin, or those of all origins if the name is empty.
-func (r rolloutOperations) chosenRollouts(origin string) ([]*rollout.Controller, error) {
-	if r.groups.rollouts == nil {
+func (op *operations) chosenRollouts(origin string) ([]*rollout.Controller, error) {
+	if op.groups.rollouts == nil {
 		return nil, admin.ErrRolloutOff
 	}
-	all := r.groups.rollouts.controllers
-	i, err := r.findOrigin(origin)
+	all := op.groups.rollouts.controllers
+	i, err := op.findOrigin(origin)
 	if err != nil || i < 0 {
 		return all, err
 	}
@@ -266,8 +264,8 @@ func (r rolloutOperations) chosenRollouts(origin string) ([]*rollout.Controller,
 }
 
 // rolloutStatus returns the states of the rollouts of one origin, or of all origins.
-func (r rolloutOperations) rolloutStatus(origin string) (admin.Rollouts, error) {
-	chosen, err := r.chosenRollouts(origin)
+func (op *operations) rolloutStatus(origin string) (admin.Rollouts, error) {
+	chosen, err := op.chosenRollouts(origin)
 	if err != nil {
 		return admin.Rollouts{}, err
 	}
@@ -279,12 +277,12 @@ func (r rolloutOperations) rolloutStatus(origin string) (admin.Rollouts, error) 
 }
 
 // rolloutDiff returns the changes of the open editions.
-func (r rolloutOperations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (admin.RolloutDiff, error) {
-	chosen, err := r.chosenRollouts(of.Origin)
+func (op *operations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (admin.RolloutDiff, error) {
+	chosen, err := op.chosenRollouts(of.Origin)
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
-	done, err := r.lockCommands(ctx) // also waits until the controllers run
+	done, err := op.lockCommands(ctx) // also waits until the controllers run
 	if err != nil {
 		return admin.RolloutDiff{}, err
 	}
@@ -337,11 +335,11 @@ var rolloutCommands = []rolloutCommand{
 }
 
 // rolloutCommands returns the operator commands on rollouts. Each returns an error if rollouts are off.
-func (r rolloutOperations) rolloutCommands() (all []admin.Command) {
+func (op *operations) rolloutCommands() (all []admin.Command) {
 	for _, command := range rolloutCommands {
 		all = append(all, admin.NewCommand("rollout/"+command.name,
 			func(ctx context.Context, of admin.RolloutScope) (admin.Rollouts, error) {
-				return r.commandRollouts(ctx, command, of)
+				return op.commandRollouts(ctx, command, of)
 			}))
 	}
 	return all
@@ -349,18 +347,18 @@ func (r rolloutOperations) rolloutCommands() (all []admin.Command) {
 
 // commandRollouts runs a command for one origin, or for all. With all origins, it skips those whose state does not
 // permit the command, and fails only if no state does.
-func (r rolloutOperations) commandRollouts(
+func (op *operations) commandRollouts(
 	ctx context.Context, command rolloutCommand, of admin.RolloutScope,
 ) (admin.Rollouts, error) {
 	if err := command.check(of); err != nil {
 		return admin.Rollouts{}, err
 	}
-	chosen, err := r.chosenRollouts(of.Origin)
+	chosen, err := op.chosenRollouts(of.Origin)
 	if err != nil {
 		return admin.Rollouts{}, err
 	}
 	by := admin.CallerOf(ctx).By(of.User)
-	done, err := r.lockCommands(ctx)
+	done, err := op.lockCommands(ctx)
 	if err != nil {
 		return admin.Rollouts{}, err
 	}

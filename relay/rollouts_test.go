@@ -26,15 +26,13 @@ func TestRolloutCommandsWhileShuttingDownAreUnavailable(t *testing.T) {
 	c.Run(ctx, false)
 	started := make(chan struct{})
 	close(started)
-	r := rolloutOperations{operations{&Relay{
-		groups:      &groups{started: started, rollouts: &rollouts{controllers: []*rollout.Controller{c}}},
-		commandSlot: make(chan struct{}, 1),
-	}}}
-	if _, err := r.rolloutDiff(t.Context(), admin.RolloutChoice{}); admin.CodeOf(err) != http.StatusServiceUnavailable {
+	g := &groups{started: started, rollouts: &rollouts{controllers: []*rollout.Controller{c}}}
+	op := newOperations(g, nil)
+	if _, err := op.rolloutDiff(t.Context(), admin.RolloutChoice{}); admin.CodeOf(err) != http.StatusServiceUnavailable {
 		t.Errorf("diff: status of %v is %d, want 503", err, admin.CodeOf(err))
 	}
 	for _, command := range rolloutCommands {
-		_, err := r.commandRollouts(t.Context(), command, admin.RolloutScope{})
+		_, err := op.commandRollouts(t.Context(), command, admin.RolloutScope{})
 		if admin.CodeOf(err) != http.StatusServiceUnavailable {
 			t.Errorf("%s: status of %v is %d, want 503", command.name, err, admin.CodeOf(err))
 		}

@@ -123,7 +123,7 @@ func (g *groups) restore() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	keys, nodes := g.snapshots.load(time.Now())
-	g.decisionStore().restoreDirectories()
+	g.decisions.restoreDirectories(g.origins)
 	for _, key := range keys {
 		creator, over := g.quota.shares.Take("")
 		if over != nil {

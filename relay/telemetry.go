@@ -22,7 +22,7 @@ type exporters struct {
 }
 
 // telemetryConfig returns the source, the resource attributes and the exporters of metrics and spans.
-func (r overview) telemetryConfig() telemetry.Config {
+func (r *Relay) telemetryConfig() telemetry.Config {
 	return telemetry.Config{Read: r.reading, Version: r.version, Instance: r.identifier, Environment: r.exporters.environment}
 }
 
@@ -78,7 +78,7 @@ func (e *exporters) emitAction(ctx context.Context, a admin.Action) {
 }
 
 // reading returns the counters of the relay. It visits all streams, which takes 25 ms for 10,000 streams.
-func (r overview) reading() telemetry.Reading {
+func (r *Relay) reading() telemetry.Reading {
 	audit := r.Audit()
 	out := telemetry.Reading{
 		At:          time.Now(),
@@ -99,13 +99,13 @@ func (r overview) reading() telemetry.Reading {
 			Status: out.Status.Origins[i], Names: r.groups.quotas[i].Used(), Stats: o.Stats(),
 		})
 	}
-	out.Groups, out.Named = r.groups.inspector().metrics()
+	out.Groups, out.Named = r.groups.metrics()
 	return out
 }
 
 // metrics returns the counters of node groups, one entry per value of the label group, and the keys that are values of
 // it.
-func (g inspector) metrics() (all []telemetry.Group, named map[string]bool) {
+func (g *groups) metrics() (all []telemetry.Group, named map[string]bool) {
 	g.mu.Lock()
 	named, other := g.labels.Labels() // under the same lock as byKey, so that the counters of a removed group count once
 	groups := make([]*group, 0, len(g.byKey))

@@ -15,7 +15,7 @@ func (r *Relay) newLinter() *lint.Linter {
 		return nil
 	}
 	cfg := r.settings.lint
-	cfg.Views, cfg.Logger = func() []lint.View { return r.groups.inspector().lintedViews() }, r.log
+	cfg.Views, cfg.Logger = func() []lint.View { return r.groups.lintedViews() }, r.log
 	return lint.New(cfg)
 }
 
@@ -35,7 +35,7 @@ func newChecker(s *settings, linter *lint.Linter) reconcile.Checker {
 }
 
 // lintedViews returns the views of all node groups, one for each cohort. They include the names that groups share.
-func (g inspector) lintedViews() (views []lint.View) {
+func (g *groups) lintedViews() (views []lint.View) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, gr := range g.byKey {
@@ -48,19 +48,19 @@ func (g inspector) lintedViews() (views []lint.View) {
 
 // validation returns the findings and, with TENDER_VALIDATE=hold, the held changes. It returns nil if nothing is
 // checked.
-func (r overview) validation() *admin.Validation {
+func (r *Relay) validation() *admin.Validation {
 	if r.linter == nil {
 		return nil
 	}
 	report := r.linter.Report()
 	if r.settings.validate == ValidateHold {
-		report.Add(r.groups.inspector().heldChanges()...)
+		report.Add(r.groups.heldChanges()...)
 	}
 	return admin.NewValidation(r.settings.validate, report)
 }
 
 // heldChanges returns the changes that are held because they would break clients.
-func (g inspector) heldChanges() (all []lint.GroupFinding) {
+func (g *groups) heldChanges() (all []lint.GroupFinding) {
 	for _, o := range g.commandTargets() {
 		for _, h := range o.holder.Broken() {
 			for i, name := range h.Names {
