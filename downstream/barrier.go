@@ -20,6 +20,9 @@ type pass struct {
 	// mayBlock is set if the goroutine may wait for the client to read.
 	mayBlock bool
 
+	// resendsEarlier is set if a type has to be sent again that precedes the type that refers to it, so that another pass must follow.
+	resendsEarlier bool
+
 	// awaitsAnswer is set if something is due that waits for an ACK or NACK.
 	awaitsAnswer bool
 

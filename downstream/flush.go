@@ -27,7 +27,7 @@ func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) 
 		p := &pass{Turn: subscription.Turn{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
 		p.Cut, p.StartedWith = s.sendOrder().currentCut(p), s.sendOrder().updateStartGeneration(p)
 		next, err = s.flushCut(p)
-		if err != nil || !s.sendOrder().cutEnded(p) {
+		if err != nil || !s.sendOrder().cutEnded(p) && !p.resendsEarlier {
 			return next, err
 		}
 	}
@@ -172,7 +172,7 @@ func (s sender) sendRemovals(p *pass, sub *subscription.Subscription) error {
 	return err
 }
 
-// send sends a response and records it. After a response of clusters, it schedules their endpoints.
+// send sends a response and records it. It schedules what the resources in it refer to.
 func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
@@ -197,22 +197,28 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 		sentAt = time.Now()
 	}
 	sub.RecordSent(r, nonce, s.group.View, s.bytesSent, sentAt)
+	s.resendReferenced(p, sub, &r.Refers)
 	if sub.TypeURL == wire.ClusterType {
-		s.resendEndpoints(p, r.Endpoints)
-		s.sendOrder().startBatch(p, sub, r.Endpoints, r.After)
+		s.sendOrder().startBatch(p, sub, r.Refers.Of(wire.EndpointType), r.After)
 		s.sendOrder().startCut(p)
 	}
 	return nil
 }
 
-// resendEndpoints schedules the endpoints of clusters that were just sent, even if unchanged. Envoy warms a changed
-// cluster until it receives its endpoints (B.16).
-func (s sender) resendEndpoints(p *pass, names []string) {
-	eds := s.subscription(wire.EndpointType)
-	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
+// resendReferenced schedules what resources of a type that were just sent refer to, even if unchanged. Envoy warms a changed cluster
+// or listener until it receives its endpoints, Secrets and extensions, and then uses it without them (B.16).
+func (s sender) resendReferenced(p *pass, sent *subscription.Subscription, refers *wire.References) {
+	if s.cfg.NoResend || s.agent.GRPC {
 		return
 	}
-	eds.At(p.GenerationFor(eds)).Resend(names)
+	for i, names := range refers {
+		sub := s.subscription(wire.Referenced[i])
+		if sub == nil || len(names) == 0 {
+			continue
+		}
+		sub.At(p.GenerationFor(sub)).Resend(names)
+		p.resendsEarlier = p.resendsEarlier || sub.Rank < sent.Rank
+	}
 }
 
 // inlineBytes is the number of unanswered bytes of a stream below which a send does not block: gRPC buffers that many.
