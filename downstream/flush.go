@@ -100,8 +100,8 @@ func (s sender) flushRemovals(p *pass) error {
 
 // sendChanges sends the additions and updates of a type or a glob.
 func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
-	if s.blocked(p, sub) {
-		s.postpone(p, sub)
+	if until := s.sendOrder().waitUntil(p, sub); !until.IsZero() {
+		s.postpone(p, sub, until)
 		return nil
 	}
 	if s.wouldBlock(p) {
@@ -134,20 +134,14 @@ func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
 	return nil
 }
 
-// postpone delays changes of a type until its newest response is answered.
-func (s sender) postpone(p *pass, sub *subscription.Subscription) {
+// postpone delays changes of a type until a response is answered, or a time.
+func (s sender) postpone(p *pass, sub *subscription.Subscription, until time.Time) {
 	p.awaitsAnswer = true
 	if sub.At(p.GenerationFor(sub)).Behind() {
 		s.server.coalesced.Add(1)
-		p.wakeAt(sub.Deadline())
+		p.wakeAt(until)
 		p.moreDue(sub)
 	}
-}
-
-// blocked reports whether a type waits for the answer to its newest response. A client that has half-closed the stream
-// sends no answers.
-func (s sender) blocked(p *pass, sub *subscription.Subscription) bool {
-	return s.clientClosedAt.IsZero() && sub.Blocked(p.Now)
 }
 
 // sendRemovals sends the delayed removals of a type or a glob.
@@ -208,7 +202,7 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 // resendReferenced schedules what resources of a type that were just sent refer to, even if unchanged. Envoy warms a changed cluster
 // or listener until it receives its endpoints, Secrets and extensions, and then uses it without them (B.16).
 func (s sender) resendReferenced(p *pass, sent *subscription.Subscription, refers *wire.References) {
-	if s.cfg.NoResend || s.agent.GRPC {
+	if !s.resends() {
 		return
 	}
 	for i, names := range refers {
