@@ -191,7 +191,7 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 		sentAt = time.Now()
 	}
 	sub.RecordSent(r, nonce, s.group.View, s.bytesSent, sentAt)
-	s.resendReferenced(p, sub, &r.Refers)
+	s.resendReferenced(p, sub, r.Refers)
 	if sub.TypeURL == wire.ClusterType {
 		s.sendOrder().startBatch(p, sub, r.Refers.Of(wire.EndpointType), r.After)
 		s.sendOrder().startCut(p)
@@ -202,7 +202,7 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 // resendReferenced schedules what resources of a type that were just sent refer to, even if unchanged. Envoy warms a changed cluster
 // or listener until it receives its endpoints, Secrets and extensions, and then uses it without them (B.16).
 func (s sender) resendReferenced(p *pass, sent *subscription.Subscription, refers *wire.References) {
-	if !s.resends() {
+	if refers == nil || !s.resends() {
 		return
 	}
 	for i, names := range refers {

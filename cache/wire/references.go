@@ -12,16 +12,25 @@ var Referenced = [...]string{EndpointType, SecretType, ExtensionConfigType}
 // References has the names of resources, by the index of their type in Referenced.
 type References [len(Referenced)][]string
 
-// Add adds the references of a resource.
-func (r *References) Add(of *Resource) {
+// With returns the references and those of a resource. It may modify r, which may be nil, as may the result if there are none.
+func (r *References) With(of *Resource) *References {
 	for _, ref := range of.References() {
+		if r == nil {
+			r = new(References)
+		}
 		at := slices.Index(Referenced[:], ref.TypeURL)
 		r[at] = append(r[at], ref.Name)
 	}
+	return r
 }
 
 // Of returns the names of a type.
-func (r *References) Of(typeURL string) []string { return r[slices.Index(Referenced[:], typeURL)] }
+func (r *References) Of(typeURL string) []string {
+	if r == nil {
+		return nil
+	}
+	return r[slices.Index(Referenced[:], typeURL)]
+}
 
 // references finds what the resources of a type refer to. A type without an entry refers to nothing that has to be sent again.
 var references = map[string]func(r *Resource) []Reference{

@@ -16,7 +16,7 @@ type setBuilder struct {
 	resources []*wire.Resource
 	ttls      []time.Duration     // by index of resources
 	seen      map[string]struct{} // keys; nil if none can occur twice
-	refers    wire.References     // of changed resources
+	refers    *wire.References    // of changed resources
 	sum       fingerprint.Sum
 }
 
@@ -80,7 +80,7 @@ func (b *setBuilder) add(v visible, r *wire.Resource, e *cache.Entry, changed bo
 	}
 	b.resources, b.ttls = append(b.resources, r), append(b.ttls, v.ttlOf(e))
 	if changed {
-		b.refers.Add(r)
+		b.refers = b.refers.With(r)
 	}
 }
 

@@ -380,7 +380,7 @@ func (s sets) sharedSet(union bool) (r Response) {
 	}).(*wire.Body)
 	for e := range members.Since(s.sentUpTo) {
 		if e.Present() {
-			r.Refers.Add(e.Resource)
+			r.Refers = r.Refers.With(e.Resource)
 		}
 	}
 	return r
