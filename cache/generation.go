@@ -322,8 +322,9 @@ type Sharing int
 
 // The kinds of shared values.
 const (
-	SharedSets    Sharing = iota // encoded complete sets
-	SharedChanges                // encoded changes after a position
+	SharedSets       Sharing = iota // encoded complete sets
+	SharedChanges                   // encoded changes after a position
+	SharedReferences                // what changes after a position refer to
 )
 
 // MaxShared is how many values of one kind a version of a type keeps. Most streams are at the newest position or at
@@ -332,7 +333,7 @@ const MaxShared = 8
 
 // memo holds values that readers of one version of a type share, such as encoded
 // responses, by Sharing.
-type memo [SharedChanges + 1]atomic.Pointer[[]*memoized]
+type memo [SharedReferences + 1]atomic.Pointer[[]*memoized]
 
 type memoized struct {
 	key   any

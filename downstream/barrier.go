@@ -20,6 +20,9 @@ type pass struct {
 	// mayBlock is set if the goroutine may wait for the client to read.
 	mayBlock bool
 
+	// resendsEarlier is set if a type has to be sent again that precedes the type that refers to it, so that another pass must follow.
+	resendsEarlier bool
+
 	// awaitsAnswer is set if something is due that waits for an ACK or NACK.
 	awaitsAnswer bool
 
@@ -79,13 +82,86 @@ const maxBatches = 8
 // the complete set. Resources that a client newly subscribed to ignore the position, because the client does not use
 // them yet.
 func (s sendOrder) readLimit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
+	if sub.TypeURL == wire.EndpointType {
+		s.holdEndpoints(p)
+	}
 	if !sub.Dependent || !sub.At(p.GenerationFor(sub)).Behind() {
 		return p.GenerationFor(sub).Seq, false
 	}
 	end := p.GenerationFor(sub).Seq
 	limit, waits = s.dependentLimit(p)
-	limit = min(limit, end)
+	limit = min(limit, end, s.earlierLimit(p, sub))
 	return limit, waits || limit < end && sub.ReturningUnserved()
+}
+
+// earlierLimit returns the lowest position up to which earlier dependent types were sent that have changes which wait for an answer.
+func (s sendOrder) earlierLimit(p *pass, sub *subscription.Subscription) cache.Seq {
+	limit := p.Newest.Seq
+	for _, earlier := range s.subs {
+		if earlier.Rank >= sub.Rank {
+			break // they are in the order of sending
+		}
+		if !earlier.Dependent || s.waitUntil(p, earlier).IsZero() {
+			continue
+		}
+		if unsent, upTo := earlier.At(p.GenerationFor(earlier)).Unsent(); unsent {
+			limit = min(limit, upTo)
+		}
+	}
+	return limit
+}
+
+// waitUntil returns until when changes of a type wait for an answer, if none is received before; zero if they do not wait. They wait
+// for the answer to the newest response of the type. Clusters also wait for that to endpoints, if those of the clusters have to
+// follow at once (B.16): sent later, they could belong to clusters that the client was not sent. A client that has half-closed the
+// stream sends no answers.
+func (s sendOrder) waitUntil(p *pass, sub *subscription.Subscription) (until time.Time) {
+	if !s.clientClosedAt.IsZero() {
+		return until
+	}
+	if sub.Blocked(p.Now) {
+		until = sub.Deadline()
+	}
+	if sub.TypeURL != wire.ClusterType || !sub.SentAny() || !s.resends() {
+		return until
+	}
+	eds := s.subscription(wire.EndpointType)
+	if eds == nil || !eds.Blocked(p.Now) || !eds.Deadline().After(until) {
+		return until
+	}
+	if clusters := p.UnsentReferrers(s.subscription(wire.ClusterType)); eds.At(p.GenerationFor(eds)).HasEndpointsOf(clusters) {
+		return eds.Deadline()
+	}
+	return until
+}
+
+// holdEndpoints makes endpoints wait for the clusters that refer to them, while changes of these wait for an answer or for the cut to
+// end. Other endpoints are sent meanwhile.
+func (s sendOrder) holdEndpoints(p *pass) {
+	cds := s.subscription(wire.ClusterType)
+	if cds == nil {
+		return
+	}
+	until := s.clustersWaitUntil(p, cds)
+	if p.Cut != p.Newest && s.barrier.cutDeadline.After(until) {
+		until = s.barrier.cutDeadline
+	}
+	if until.IsZero() {
+		return
+	}
+	if p.Awaited = p.UnsentReferrers(cds); len(p.Awaited) > 0 {
+		p.awaitsAnswer = true
+		p.wakeAt(until)
+	}
+}
+
+// clustersWaitUntil returns until when unsent clusters wait for an answer or for content; zero if they do not wait.
+func (s sendOrder) clustersWaitUntil(p *pass, cds *subscription.Subscription) time.Time {
+	until := cds.DependentsUnblockedAt(p.Now)
+	if answer := s.waitUntil(p, cds); answer.After(until) {
+		return answer
+	}
+	return until
 }
 
 // dependentLimit returns the position up to which dependent types may be read, and whether none of them may be sent
@@ -201,7 +277,7 @@ func clustersAnswered(g *cache.Generation, key string) bool {
 // clusterLimit returns the position up to which clusters were sent, if further clusters wait for an answer or for
 // content. Otherwise it returns the position of the cut.
 func (s sendOrder) clusterLimit(p *pass, cds *subscription.Subscription) cache.Seq {
-	until := cds.DependentsUnblockedAt(p.Now)
+	until := s.clustersWaitUntil(p, cds)
 	if until.IsZero() {
 		s.barrier.unsentSince = time.Time{}
 		return p.Cut.Seq
@@ -316,7 +392,7 @@ func (s sendOrder) countSentAssignments(p *pass, assignments []string) int {
 // answered for the cluster, it may still subscribe to the assignment, so the assignment counts as due.
 func (s sendOrder) assignmentDue(p *pass, text string, n *cache.Name) bool {
 	eds := s.subscription(wire.EndpointType)
-	due, subscribed := eds.At(p.GenerationFor(eds)).ResourceDue(text, n, p.Now)
+	due, subscribed := eds.At(p.GenerationFor(eds)).ResourceDue(text, n, p.Awaited, p.Now)
 	if !subscribed {
 		return s.subscription(wire.ClusterType).Pending()
 	}

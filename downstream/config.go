@@ -57,8 +57,8 @@ type Config struct {
 	// MaxNames limits the resource names of a stream, and those in its initial_resource_versions. Zero means 100,000.
 	MaxNames int
 
-	// NoEDSAfterCDS disables resending the endpoints of changed clusters (B.16).
-	NoEDSAfterCDS bool
+	// NoResend disables resending the Secrets, extension configurations and endpoints of changed clusters and listeners (B.16).
+	NoResend bool
 
 	// DynamicParameters selects the variant of a resource by the parameters of its name and of the Node (R122). If false,
 	// parameters are ignored.

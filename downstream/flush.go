@@ -27,7 +27,7 @@ func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) 
 		p := &pass{Turn: subscription.Turn{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
 		p.Cut, p.StartedWith = s.sendOrder().currentCut(p), s.sendOrder().updateStartGeneration(p)
 		next, err = s.flushCut(p)
-		if err != nil || !s.sendOrder().cutEnded(p) {
+		if err != nil || !s.sendOrder().cutEnded(p) && !p.resendsEarlier {
 			return next, err
 		}
 	}
@@ -100,8 +100,8 @@ func (s sender) flushRemovals(p *pass) error {
 
 // sendChanges sends the additions and updates of a type or a glob.
 func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
-	if s.blocked(p, sub) {
-		s.postpone(p, sub)
+	if until := s.sendOrder().waitUntil(p, sub); !until.IsZero() {
+		s.postpone(p, sub, until)
 		return nil
 	}
 	if s.wouldBlock(p) {
@@ -134,20 +134,14 @@ func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
 	return nil
 }
 
-// postpone delays changes of a type until its newest response is answered.
-func (s sender) postpone(p *pass, sub *subscription.Subscription) {
+// postpone delays changes of a type until a response is answered, or a time.
+func (s sender) postpone(p *pass, sub *subscription.Subscription, until time.Time) {
 	p.awaitsAnswer = true
 	if sub.At(p.GenerationFor(sub)).Behind() {
 		s.server.coalesced.Add(1)
-		p.wakeAt(sub.Deadline())
+		p.wakeAt(until)
 		p.moreDue(sub)
 	}
-}
-
-// blocked reports whether a type waits for the answer to its newest response. A client that has half-closed the stream
-// sends no answers.
-func (s sender) blocked(p *pass, sub *subscription.Subscription) bool {
-	return s.clientClosedAt.IsZero() && sub.Blocked(p.Now)
 }
 
 // sendRemovals sends the delayed removals of a type or a glob.
@@ -172,7 +166,7 @@ func (s sender) sendRemovals(p *pass, sub *subscription.Subscription) error {
 	return err
 }
 
-// send sends a response and records it. After a response of clusters, it schedules their endpoints.
+// send sends a response and records it. It schedules what the resources in it refer to.
 func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
@@ -197,22 +191,28 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 		sentAt = time.Now()
 	}
 	sub.RecordSent(r, nonce, s.group.View, s.bytesSent, sentAt)
+	s.resendReferenced(p, sub, r.Refers)
 	if sub.TypeURL == wire.ClusterType {
-		s.resendEndpoints(p, r.Endpoints)
-		s.sendOrder().startBatch(p, sub, r.Endpoints, r.After)
+		s.sendOrder().startBatch(p, sub, r.Refers.Of(wire.EndpointType), r.After)
 		s.sendOrder().startCut(p)
 	}
 	return nil
 }
 
-// resendEndpoints schedules the endpoints of clusters that were just sent, even if unchanged. Envoy warms a changed
-// cluster until it receives its endpoints (B.16).
-func (s sender) resendEndpoints(p *pass, names []string) {
-	eds := s.subscription(wire.EndpointType)
-	if eds == nil || len(names) == 0 || s.cfg.NoEDSAfterCDS || s.agent.GRPC {
+// resendReferenced schedules what resources of a type that were just sent refer to, even if unchanged. Envoy warms a changed cluster
+// or listener until it receives its endpoints, Secrets and extensions, and then uses it without them (B.16).
+func (s sender) resendReferenced(p *pass, sent *subscription.Subscription, refers *wire.References) {
+	if refers == nil || !s.resends() {
 		return
 	}
-	eds.At(p.GenerationFor(eds)).Resend(names)
+	for i, names := range refers {
+		sub := s.subscription(wire.Referenced[i])
+		if sub == nil || len(names) == 0 {
+			continue
+		}
+		sub.At(p.GenerationFor(sub)).Resend(names)
+		p.resendsEarlier = p.resendsEarlier || sub.Rank < sent.Rank
+	}
 }
 
 // inlineBytes is the number of unanswered bytes of a stream below which a send does not block: gRPC buffers that many.

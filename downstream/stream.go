@@ -107,6 +107,9 @@ func (s *stream) subscription(typeURL string) *subscription.Subscription {
 	return nil
 }
 
+// resends reports whether the client is sent again what changed resources refer to (B.16).
+func (s *stream) resends() bool { return !s.cfg.NoResend && !s.agent.GRPC }
+
 // resolveTypeURL sets the type of a request on a stream of one type, where clients may omit it (R009), and returns an
 // error for another type. Requests on an aggregated stream must have a type (R010).
 func (s *stream) resolveTypeURL(r *wire.Request) error {

@@ -76,7 +76,7 @@ var compound = regexp.MustCompile(`\b(?:[a-z][a-z0-9]+[A-Z]|[A-Z][a-z0-9]+[A-Z])
 func TestCommentsNameIdentifiers(t *testing.T) {
 	known := map[string]bool{ // names of other projects and formats
 		"OpenTelemetry": true, "ClientHello": true, "DefaultServeMux": true, "PositionalArgs": true, "HealthStatus": true,
-		"lowerCamelCase": true, "uXXXX": true, "viewBox": true,
+		"lowerCamelCase": true, "uXXXX": true, "viewBox": true, "SdsSecretConfig": true, "ExtensionConfigSource": true,
 	}
 	files := parseFiles(t, func(name string) bool {
 		return partOf(name) == "program" && !strings.HasPrefix(name, "deploy/")

@@ -145,7 +145,7 @@ func downstreamConfig(cfg *Config) downstream.Config {
 		},
 		MaxRequestRate:    cfg.MaxRequestRate,
 		MaxNames:          cfg.MaxNames,
-		NoEDSAfterCDS:     !cfg.EDSAfterCDS,
+		NoResend:          !cfg.EDSAfterCDS,
 		DynamicParameters: cfg.DynamicParameters,
 		ContentVersions:   cfg.DeltaVersions == VersionsOfContent,
 		SumLoads:          cfg.LRS == LRSAggregate,

@@ -1,9 +1,7 @@
 package wire
 
 import (
-	"cmp"
 	"fmt"
-	"unicode/utf8"
 
 	"github.com/xdstender/tender/cache/wire/schema"
 )
@@ -85,58 +83,4 @@ func (r *Resource) HasEndpoints() bool {
 		}
 	}
 	return f.malformed // a malformed resource may have endpoints
-}
-
-// edsName returns the name of the ClusterLoadAssignment of an encoded Cluster. It returns
-// "" if the message is no EDS cluster or is malformed, or if its eds_config names another
-// source than the stream of the cluster (ADS or self). Cluster: name=1, type=2 (EDS=3),
-// eds_cluster_config=3, cluster_type=38 (in a oneof with type).
-func edsName(cluster []byte, name string) string {
-	const eds = 3
-	isEDS, config := false, edsConfig{}
-	f := fieldReader{msg: cluster}
-	for f.next() {
-		switch {
-		case f.isVarint(2):
-			isEDS = f.varint() == eds
-		case f.isBytes(38):
-			isEDS = false
-		case f.isBytes(3):
-			config.merge(f.value)
-		}
-	}
-	if f.malformed || !isEDS || config.malformed || config.elsewhere {
-		return ""
-	}
-	return cmp.Or(config.service, name)
-}
-
-// An edsConfig holds the decoded fields of an eds_cluster_config.
-type edsConfig struct {
-	service   string
-	elsewhere bool // eds_config is neither ADS nor self
-	malformed bool
-}
-
-// merge reads one occurrence of the field: eds_config=1 {path=1, api_config_source=2, ads=3, self=5,
-// path_config_source=8, all in one oneof}, service_name=2.
-func (c *edsConfig) merge(msg []byte) {
-	f := fieldReader{msg: msg}
-	for f.next() {
-		switch {
-		case f.isBytes(1):
-			for source := (fieldReader{msg: f.value}); source.next(); {
-				switch source.num {
-				case 1, 2, 8:
-					c.elsewhere = true
-				case 3, 5:
-					c.elsewhere = false
-				}
-			}
-		case f.isBytes(2):
-			c.service = string(f.value)
-			c.malformed = c.malformed || !utf8.Valid(f.value)
-		}
-	}
-	c.malformed = c.malformed || f.malformed
 }

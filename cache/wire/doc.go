@@ -2,8 +2,8 @@
 //
 // The relay decodes the envelope of a response (type URL, nonce, resource names and
 // versions). It does not decode the resources. It reads single fields of some: the name
-// of a SotW resource, the endpoints of an assignment, and the assignment that a cluster
-// needs. A [Resource] keeps the bytes of the origin's field, so clients receive the same
+// of a SotW resource, the endpoints of an assignment, and the references of clusters and
+// listeners. A [Resource] keeps the bytes of the origin's field, so clients receive the same
 // bytes, including unknown fields (R004, R127).
 //
 // Responses to clients share these bytes. A Delta response is a sequence of protobuf
@@ -23,6 +23,7 @@
 //	error.go           errors that an origin sends for resources
 //	node.go            Nodes
 //	resource.go        resources
+//	references.go      what resources refer to
 //	content.go         content of resources: JSON, secrets, endpoints
 //	keys.go            what only one resource of a set can have
 //	resource_parse.go  decodes a resource

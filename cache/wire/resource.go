@@ -56,10 +56,6 @@ type Resource struct {
 	// OriginVersion is the origin's version, verbatim; it may be empty.
 	OriginVersion string
 
-	// EDSName is the name of the ClusterLoadAssignment of a Cluster that gets its
-	// endpoints by EDS (B.16). It is empty for all other resources.
-	EDSName string
-
 	// TTL is the time after which the resource expires unless the origin renews it;
 	// zero means that it does not expire (R107).
 	TTL time.Duration
@@ -82,9 +78,13 @@ type Resource struct {
 	substitute     bool       // the body has another type than the response
 	contentDropped bool       // field and body were dropped
 
-	sensitivity atomic.Int32           // result of MayBeSensitive
-	json        atomic.Pointer[[]byte] // result of JSON
+	sensitivity atomic.Int32                // result of MayBeSensitive
+	json        atomic.Pointer[[]byte]      // result of JSON
+	references  atomic.Pointer[[]Reference] // result of References
 }
+
+// A Reference names a resource that a client requests on the stream on which it was sent the reference.
+type Reference struct{ TypeURL, Name string }
 
 // HasBody reports whether the resource has content. A resource without content is a
 // heartbeat (R106) or an alias that the origin could not resolve (R095).
@@ -119,7 +119,7 @@ func (r *Resource) WithoutTTL() *Resource {
 func (r *Resource) clone() *Resource {
 	return &Resource{
 		Name: r.Name, Version: r.Version, Aliases: r.Aliases, TypeURL: r.TypeURL, Digest: r.Digest,
-		OriginVersion: r.OriginVersion, EDSName: r.EDSName, TTL: r.TTL, DoNotCache: r.DoNotCache, Constraints: r.Constraints,
+		OriginVersion: r.OriginVersion, TTL: r.TTL, DoNotCache: r.DoNotCache, Constraints: r.Constraints,
 		wrapper: r.wrapper, field: r.field, body: r.body, contentDropped: r.contentDropped,
 	}
 }

@@ -226,10 +226,6 @@ func (r *Resource) setField(field []byte, body span) {
 		end := body.at + body.n
 		r.body = mem.SliceBuffer(field[body.at:end:end])
 	}
-	if r.TypeURL == ClusterType {
-		// No client can subscribe to a name without a canonical form.
-		r.EDSName, _ = CanonicalName(edsName(r.Value(), r.Name))
-	}
 }
 
 // appendFullName appends a ResourceName as a field: name=1, dynamic_parameter_constraints=2.

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -178,73 +177,6 @@ func TestSameContent(t *testing.T) {
 		if r.SameContent(o) != tt.want || o.SameContent(r) != tt.want {
 			t.Errorf("%s: got %t and %t, want %t", name, r.SameContent(o), o.SameContent(r), tt.want)
 		}
-	}
-}
-
-func TestB16_EDSName(t *testing.T) {
-	const static, eds = clusterpb.Cluster_STATIC, clusterpb.Cluster_EDS
-	cluster := func(kind clusterpb.Cluster_DiscoveryType, config *clusterpb.Cluster_EdsClusterConfig) []byte {
-		return marshal(t, &clusterpb.Cluster{
-			Name: "shop", ClusterDiscoveryType: &clusterpb.Cluster_Type{Type: kind}, EdsClusterConfig: config,
-		})
-	}
-	ads := &corepb.ConfigSource_Ads{Ads: &corepb.AggregatedConfigSource{}}
-	service := &clusterpb.Cluster_EdsClusterConfig{
-		EdsConfig:   &corepb.ConfigSource{ConfigSourceSpecifier: ads},
-		ServiceName: "cla/shop",
-	}
-	full := cluster(eds, service)
-	from := func(source *corepb.ConfigSource) []byte {
-		return cluster(eds, &clusterpb.Cluster_EdsClusterConfig{EdsConfig: source, ServiceName: "cla/shop"})
-	}
-	self := from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Self{Self: &corepb.SelfConfigSource{}}})
-	path := join(cluster(eds, nil), bytesField(3, bytesField(1, bytesField(1, "/eds")))) // deprecated, but still used
-	tests := []struct {
-		name  string
-		value []byte
-		want  string
-	}{
-		{"EDS with service_name", full, "cla/shop"},
-		{"EDS without service_name", cluster(eds, &clusterpb.Cluster_EdsClusterConfig{EdsConfig: service.GetEdsConfig()}),
-			"shop"},
-		{"EDS without eds_cluster_config", cluster(eds, nil), "shop"},
-		{"EDS by self", self, "cla/shop"},
-		{"EDS from a file", path, ""},
-		{"EDS from a watched file", from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_PathConfigSource{
-			PathConfigSource: &corepb.PathConfigSource{Path: "/eds"},
-		}}), ""},
-		{"EDS by a stream of its own", from(&corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_ApiConfigSource{
-			ApiConfigSource: &corepb.ApiConfigSource{ApiType: corepb.ApiConfigSource_GRPC},
-		}}), ""},
-		{"last source wins", join(path, full), "cla/shop"},
-		{"the last source is a file", join(full, path), ""},
-		{"garbage in eds_config", join(full, bytesField(3, bytesField(1, "\xff\xff"))), "cla/shop"},
-		{"static", cluster(static, nil), ""},
-		{"static with a stray eds_cluster_config", cluster(static, service), ""},
-		{"last type wins", join(full, cluster(static, nil)), ""},
-		{"a custom type replaces EDS", join(full, marshal(t, &clusterpb.Cluster{
-			ClusterDiscoveryType: &clusterpb.Cluster_ClusterType{ClusterType: &clusterpb.Cluster_CustomClusterType{Name: "x"}},
-		})), ""},
-		{"empty", nil, ""},
-		{"garbage", []byte("\xff\xff\xff\xff"), ""},
-		{"truncated", full[:len(full)-1], ""},
-		{"garbage after the message", join(full, []byte{0xff}), ""},
-		{"garbage in eds_cluster_config", join(cluster(eds, nil), bytesField(3, "\x12\x40")), ""},
-		{"service_name is not UTF-8", join(cluster(eds, nil), bytesField(3, bytesField(2, notUTF8))), ""},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			r := decodeOne(t, wire.ClusterType, resourceOf("1", "shop", anyOf(wire.ClusterType, tt.value)))
-			if r.EDSName != tt.want {
-				t.Errorf("EDSName of %q: got %q, want %q", tt.value, r.EDSName, tt.want)
-			}
-			if !bytes.Equal(r.Value(), tt.value) {
-				t.Errorf("Value: got %q, want %q", r.Value(), tt.value)
-			}
-		})
-	}
-	if r := decodeOne(t, acme, resourceOf("1", "shop", anyOf(acme, full))); r.EDSName != "" {
-		t.Errorf("another type: got EDSName %q, want none", r.EDSName)
 	}
 }
 

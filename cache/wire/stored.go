@@ -22,8 +22,7 @@ const (
 	storedTypeURL     protowire.Number = 8
 	storedDigest      protowire.Number = 9
 	storedConstraints protowire.Number = 10
-	storedEDSName     protowire.Number = 11
-	storedDoNotCache  protowire.Number = 12
+	storedDoNotCache  protowire.Number = 12 // 11 was the name of the endpoints of a cluster
 )
 
 // AppendStored appends an encoding of a resource with a body, from which [ReadStored] returns
@@ -53,7 +52,6 @@ func (r *Resource) appendDropped(b []byte) []byte {
 	if r.Constraints != nil {
 		b = appendBytes(b, storedConstraints, r.Constraints)
 	}
-	b = appendString(b, storedEDSName, r.EDSName)
 	if r.DoNotCache {
 		b = appendNumber(b, storedDoNotCache, 1)
 	}
@@ -122,8 +120,6 @@ func (s *stored) readDroppedField(r *Resource, f *fieldReader) (err error) {
 		return r.Digest.read(f.value)
 	case f.isBytes(storedConstraints):
 		r.Constraints = append([]byte{}, f.value...)
-	case f.isBytes(storedEDSName):
-		r.EDSName, err = text(f.value, "name of endpoints")
 	case f.isVarint(storedDoNotCache):
 		r.DoNotCache = f.varint() != 0
 	}

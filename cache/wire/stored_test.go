@@ -61,7 +61,7 @@ func wantEqual(t testing.TB, got, want *wire.Resource) {
 	t.Helper()
 	same := got.Name == want.Name && got.Version == want.Version && got.OriginVersion == want.OriginVersion &&
 		slices.Equal(got.Aliases, want.Aliases) && got.TypeURL == want.TypeURL && got.Digest == want.Digest &&
-		got.EDSName == want.EDSName && got.TTL == want.TTL && got.DoNotCache == want.DoNotCache &&
+		slices.Equal(got.References(), want.References()) && got.TTL == want.TTL && got.DoNotCache == want.DoNotCache &&
 		bytes.Equal(got.Constraints, want.Constraints) && (got.Constraints == nil) == (want.Constraints == nil) &&
 		got.SameContent(want) && got.ContentDropped() == want.ContentDropped() && got.HasBody() == want.HasBody() &&
 		bytes.Equal(got.Field(), want.Field()) && bytes.Equal(got.Body(), want.Body()) &&

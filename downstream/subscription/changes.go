@@ -19,6 +19,7 @@ type changes struct {
 	writer
 	limit           cache.Seq // position up to which the logs are read; new names are exempt (B.11)
 	olderGeneration bool      // g is not the newest generation, see Turn
+	awaited         Referrers // clusters that endpoints wait for
 }
 
 // response returns the response that is due now.
@@ -58,7 +59,7 @@ func (c *changes) addRest(now time.Time) {
 
 // shareable reports whether the response depends only on the client's positions in the log of the wildcard set.
 func (c *changes) shareable() bool {
-	if len(c.names)+len(c.initialVersions)+c.due() > 0 || c.errors.behind(c.t) {
+	if len(c.names)+len(c.initialVersions)+len(c.awaited)+c.due() > 0 || c.errors.behind(c.t) {
 		return false
 	}
 	ownVersion := c.Delta || c.parent == nil && len(c.globs) == 0
@@ -132,7 +133,7 @@ func (c *changes) addResent() {
 		}
 		switch e := c.t.Wildcard.Get(n); {
 		case !e.Present() || e.Seq > c.sentUpTo || c.withheld(e):
-		case c.full(e):
+		case c.full(e), c.awaited.delay(n.String(), e.Seq):
 			remaining = append(remaining, n.String())
 		case e.Resource.ContentDropped():
 			remaining = append(remaining, n.String())
@@ -155,6 +156,8 @@ func (c *changes) addMember(e *cache.Entry) {
 			c.removeMember(e)
 		}
 	case c.withheld(e): // its error is sent instead
+	case c.awaited.delay(e.Name.String(), e.Seq):
+		c.resend = append(c.resend, e.Name.String())
 	case c.holdsVersion(c.g.WildcardSource(c.Key), e):
 	case e.Resource.ContentDropped():
 		c.resend = append(c.resend, e.Name.String())
@@ -295,6 +298,8 @@ func (c *changes) answer(n *subscribed) (pending bool) {
 		return true // the newest generation answers for it
 	case n.sent != 0 && seq > c.limit:
 		return seq <= c.scannedUpTo // scanned already, so the log will not report it again
+	case n.sent != 0 && c.awaited.delay(n.name.String(), seq):
+		return true
 	case e.Present():
 		return c.answerPresent(n, e, seq)
 	default:

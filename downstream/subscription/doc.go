@@ -30,6 +30,7 @@
 //	returning.go      resources that a returning client reports
 //	request.go        requests
 //	visible.go        what the client may see at one generation
+//	referrers.go      clusters that endpoints wait for
 //	setbuilder.go     the builder of a complete set
 //	sums.go           fingerprints of what the client sees, and whether a reported version can be trusted
 //	response.go       the writer of a response

@@ -18,6 +18,9 @@ type Turn struct {
 	StartedWith *cache.Generation // the stream started with it, see StartGeneration; nil if nothing older is read
 	Now         time.Time
 
+	// Awaited are the clusters that endpoints wait for. It is set before endpoints are sent.
+	Awaited Referrers
+
 	// Muted is set while the stream may have to end without a response (B.8). The relay's own errors are not sent.
 	Muted bool
 }
@@ -47,6 +50,19 @@ func (turn *Turn) sendable(g *cache.Generation, typeURL string) *cache.Generatio
 		return turn.StartedWith
 	}
 	return g
+}
+
+// UnsentReferrers returns the clusters with changes that the client was not sent and may be sent, and that refer to endpoints.
+func (turn *Turn) UnsentReferrers(cds *Subscription) Referrers {
+	return cds.At(turn.sendable(turn.Newest, cds.TypeURL)).unsentReferrers()
+}
+
+// awaitedBy returns the clusters that changes of a type wait for.
+func (turn *Turn) awaitedBy(typeURL string) Referrers {
+	if typeURL == wire.EndpointType {
+		return turn.Awaited
+	}
+	return nil
 }
 
 // removalsOf returns the generation from which delayed removals of a type are read. Removals of endpoints also wait
@@ -97,7 +113,7 @@ func (s *Subscription) next(
 		if r = reported.out; r.Truncated {
 			break // the other removals precede the additions, too (B.32)
 		}
-		c := changes{writer: reported.writer, limit: limit, olderGeneration: older}
+		c := changes{writer: reported.writer, limit: limit, olderGeneration: older, awaited: turn.awaitedBy(s.TypeURL)}
 		r, err = c.response(turn.Now)
 	}
 	until = Earlier(until, s.errors.recheckAt)

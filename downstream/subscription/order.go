@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"maps"
 	"slices"
 	"time"
 
@@ -87,11 +88,11 @@ func (s AtGeneration) unsent() (unsent bool, upTo cache.Seq) {
 }
 
 // ResourceDue reports whether a resource is due to the client: the generation has it, or it was requested from the
-// origin less than AckWait ago. text is its name. n is nil if the cache has no such name. subscribed reports whether
-// the client subscribed to it.
-func (s AtGeneration) ResourceDue(text string, n *cache.Name, now time.Time) (due, subscribed bool) {
+// origin less than AckWait ago. A change that waits for unsent clusters is not due. text is its name. n is nil if the cache has no such
+// name. subscribed reports whether the client subscribed to it.
+func (s AtGeneration) ResourceDue(text string, n *cache.Name, unsent Referrers, now time.Time) (due, subscribed bool) {
 	if at, named := s.find(n); named {
-		return s.nameDue(s.names[at], now), true
+		return s.nameDue(s.names[at], unsent, now), true
 	}
 	by := s.wildcardOf(text)
 	if by == nil {
@@ -101,14 +102,18 @@ func (s AtGeneration) ResourceDue(text string, n *cache.Name, now time.Time) (du
 		return false, true
 	}
 	e := s.g.Type(by.Key).Wildcard.Get(n)
+	if e.Present() && unsent.delay(text, e.Seq) {
+		return false, true
+	}
 	return e.Present() && !e.Resource.ContentDropped() && (e.Seq > by.sentUpTo || slices.Contains(by.resend, text)), true
 }
 
 // nameDue is ResourceDue for a name that the client subscribed to.
-func (s AtGeneration) nameDue(n subscribed, now time.Time) bool {
+func (s AtGeneration) nameDue(n subscribed, unsent Referrers, now time.Time) bool {
 	e, seq := s.t.Lookup(n.name)
 	if e != nil {
-		return e.Present() && !e.Resource.ContentDropped() && seq > n.sent
+		waits := n.sent != 0 && unsent.delay(n.name.String(), seq)
+		return e.Present() && !e.Resource.ContentDropped() && seq > n.sent && !waits
 	}
 	asked := n.name.Asked()
 	if asked.IsZero() {
@@ -129,6 +134,24 @@ func (s AtGeneration) Resend(names []string) {
 			by.resend, by.idle = append(by.resend, names[i]), false
 		}
 	}
+}
+
+// HasEndpointsOf reports whether the client was sent endpoints of clusters, and they exist.
+func (s AtGeneration) HasEndpointsOf(clusters Referrers) bool {
+	for _, r := range clusters {
+		for texts := range slices.Chunk(slices.Collect(maps.Keys(r.names)), 64) { // one of the first is usual
+			for i, n := range s.Watch.Find(s.Key, texts) {
+				if at, named := s.find(n); named {
+					if e, _ := s.t.Lookup(n); e.Present() && s.names[at].sent != 0 {
+						return true
+					}
+				} else if by := s.wildcardOf(texts[i]); by != nil && n != nil && !by.sendAll && s.g.Type(by.Key).Wildcard.Get(n).Present() {
+					return true
+				}
+			}
+		}
+	}
+	return false
 }
 
 // Answerable reports whether the cache has anything that the client could be sent.

@@ -13,8 +13,8 @@ const MaxResponseBytes = 3_500_000
 type Response struct {
 	Body *wire.Body
 
-	// Endpoints names the ClusterLoadAssignments that must be sent again for clusters in the response (B.16).
-	Endpoints []string
+	// Refers has what must be sent again for resources in the response that are new or changed (B.16); nil if there is nothing.
+	Refers *wire.References
 
 	// Truncated is set if the response was full before it had all changes. Waits is set if changes wait, so that there is no body.
 	Truncated, Waits bool
@@ -93,9 +93,7 @@ func (w *writer) add(e *cache.Entry) {
 	if w.Secret {
 		w.out.Secrets = append(w.out.Secrets, r.Name)
 	}
-	if r.EDSName != "" {
-		w.out.Endpoints = append(w.out.Endpoints, r.EDSName)
-	}
+	w.out.Refers = w.out.Refers.With(r)
 }
 
 // delivery returns what the response has, to which the caller adds; nil if it does not matter.

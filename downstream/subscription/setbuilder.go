@@ -16,7 +16,7 @@ type setBuilder struct {
 	resources []*wire.Resource
 	ttls      []time.Duration     // by index of resources
 	seen      map[string]struct{} // keys; nil if none can occur twice
-	endpoints []string            // ClusterLoadAssignments that changed clusters need
+	refers    *wire.References    // of changed resources
 	sum       fingerprint.Sum
 }
 
@@ -79,8 +79,8 @@ func (b *setBuilder) add(v visible, r *wire.Resource, e *cache.Entry, changed bo
 		return
 	}
 	b.resources, b.ttls = append(b.resources, r), append(b.ttls, v.ttlOf(e))
-	if changed && r.EDSName != "" {
-		b.endpoints = append(b.endpoints, r.EDSName)
+	if changed {
+		b.refers = b.refers.With(r)
 	}
 }
 

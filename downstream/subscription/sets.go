@@ -362,7 +362,7 @@ func (s sets) recordSet(union bool) {
 	}
 }
 
-// sharedSet returns the set with a body that all clients with the same set and wrapping share. Endpoints depends on
+// sharedSet returns the set with a body that all clients with the same set and wrapping share. Refers depends on
 // what this client was sent before.
 func (s sets) sharedSet(union bool) (r Response) {
 	type key struct {
@@ -379,8 +379,8 @@ func (s sets) sharedSet(union bool) (r Response) {
 		return b.body(s.visible, s.wrap).Join()
 	}).(*wire.Body)
 	for e := range members.Since(s.sentUpTo) {
-		if e.Present() && e.Resource.EDSName != "" {
-			r.Endpoints = append(r.Endpoints, e.Resource.EDSName)
+		if e.Present() {
+			r.Refers = r.Refers.With(e.Resource)
 		}
 	}
 	return r
@@ -406,7 +406,7 @@ func (s sets) ownSet(union bool) Response {
 	}
 	body := b.body(s.visible, wrap)
 	visibleErrors{s.visible}.addTo(body, union)
-	r := Response{Body: body, Endpoints: b.endpoints}
+	r := Response{Body: body, Refers: b.refers}
 	if s.Secret {
 		r.Secrets = b.names()
 	}

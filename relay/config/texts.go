@@ -153,8 +153,8 @@ var sections = []section{
 		{"DELTA_VERSIONS", "Source of resource versions in Delta: the control plane, or the bytes",
 			"Change it to `content` when the versions of the control plane are counters, which differ between its " +
 				"replicas."},
-		{"EDS_AFTER_CDS", "Resend the endpoints of a cluster after the cluster changed",
-			"Envoy waits for them while it warms the cluster. Turn it off when no client is an Envoy."},
+		{"EDS_AFTER_CDS", "Resend the endpoints, Secrets and discovered filters of a cluster or listener after it changed",
+			"Envoy waits for them while it warms the cluster or listener. Turn it off when no client is an Envoy."},
 		{"DYNAMIC_PARAMETERS",
 			"Variants of one resource name, selected by the dynamic parameters of the client (xDS TP2)",
 			"Turn it on when the control plane sends such variants."},

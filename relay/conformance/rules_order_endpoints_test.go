@@ -8,7 +8,10 @@ import (
 	"testing"
 	"time"
 
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerpb "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	tlspb "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/controlplane"
@@ -185,6 +188,75 @@ func TestB16_ByServiceName(t *testing.T) {
 		c.expect("cds shop@?", "eds shop.svc@1")
 		w.origin.Put(relaytest.StaticCluster("static", "127.0.0.1:2"))
 		c.expect("cds static@?")
+	})
+}
+
+// referring returns a transport socket that refers to a Secret.
+func referring(secret string) *corepb.TransportSocket {
+	source := &corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Ads{Ads: &corepb.AggregatedConfigSource{}}}
+	return &corepb.TransportSocket{Name: "tls", ConfigType: &corepb.TransportSocket_TypedConfig{
+		TypedConfig: relaytest.Pack(&tlspb.CommonTlsContext{
+			TlsCertificateSdsSecretConfigs: []*tlspb.SdsSecretConfig{{Name: secret, SdsConfig: source}},
+		}),
+	}}
+}
+
+// filteredListener returns a listener that refers to the Secret "key" and the extension configuration "filter".
+func filteredListener(rev int) *listenerpb.Listener {
+	l := relaytest.Listener("l", "r")
+	l.StatPrefix = strconv.Itoa(rev)
+	l.FilterChains[0].TransportSocket = referring("key")
+	l.ListenerFilters = []*listenerpb.ListenerFilter{{Name: "filter", ConfigType: &listenerpb.ListenerFilter_ConfigDiscovery{
+		ConfigDiscovery: &corepb.ExtensionConfigSource{
+			ConfigSource: &corepb.ConfigSource{ConfigSourceSpecifier: &corepb.ConfigSource_Self{Self: &corepb.SelfConfigSource{}}},
+			TypeUrls:     []string{"type.googleapis.com/x.Filter"},
+		},
+	}}}
+	return l
+}
+
+// tlsCluster returns a cluster that refers to the Secret "ca".
+func tlsCluster(rev int) *clusterpb.Cluster {
+	c := relaytest.StaticCluster("c", "127.0.0.1:1")
+	c.AltStatName, c.TransportSocket = strconv.Itoa(rev), referring("ca")
+	return c
+}
+
+// Secrets and extension configurations follow the listener or the cluster that refers to them, once for each change, even if they
+// have not changed. Without them, an Envoy warms the resource until a timeout and then uses it without certificates.
+func TestB16_SecretsAndExtensionsFollow(t *testing.T) {
+	eachVariant(t, func(t *testing.T, v relaytest.Variant) {
+		worldBubble(t, nil, func(w *world) {
+			secrets := func(only string, all string) string { // complete sets for Envoy
+				if v == relaytest.SotW {
+					only = all
+				}
+				return formatFor(v, "sds "+only)
+			}
+			w.origin.Put(tlsCluster(1), filteredListener(1))
+			w.change("sds ca@1", "sds key@1", "sds other@1", "ecds filter@1", "ecds other@1")
+			c := w.manualClient(v).subscribe("cds", "").subscribe("lds", "").subscribe("sds", "ca key other").subscribe("ecds", "filter other")
+			for range 3 {
+				w.settle()
+				c.received()
+				c.ackBatch()
+			}
+			w.origin.Put(filteredListener(2))
+			c.expectAndAck(formatFor(v, "lds l@?"), secrets("key@1", "ca@1 key@1 other@1"),
+				map[relaytest.Variant]string{relaytest.Delta: "ecds filter@1", relaytest.SotW: "ecds {filter@1 other@1}"}[v])
+			w.origin.Put(tlsCluster(2))
+			c.expectAndAck(formatFor(v, "cds c@?"), secrets("ca@1", "ca@1 key@1 other@1"))
+			w.sleep(time.Minute)
+			c.expect()
+
+			w.change("sds key@2")
+			c.expect(secrets("key@2", "ca@1 key@2 other@1"))
+			w.origin.Put(filteredListener(3))
+			c.expect(formatFor(v, "lds l@?"),
+				map[relaytest.Variant]string{relaytest.Delta: "ecds filter@1", relaytest.SotW: "ecds {filter@1 other@1}"}[v])
+			c.ack("sds", "lds") // the Secret has waited for this ACK
+			c.expect(secrets("key@2", "ca@1 key@2 other@1"))
+		})
 	})
 }
 

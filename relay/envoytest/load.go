@@ -2,6 +2,7 @@ package envoytest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -79,10 +80,21 @@ func (r Report) String() string {
 // StartLoad sends a GET of http://address/ every interval until Stop is called or tb ends.
 func StartLoad(tb relaytest.TB, address string, interval time.Duration) *Load {
 	tb.Helper()
+	return startLoad(tb, "http://"+address+"/", interval, &http.Transport{MaxIdleConnsPerHost: waiting})
+}
+
+// StartTLSLoad sends a GET of https://address/ every interval, each on a new connection with a handshake.
+func StartTLSLoad(tb relaytest.TB, address string, interval time.Duration, client *tls.Config) *Load {
+	tb.Helper()
+	return startLoad(tb, "https://"+address+"/", interval, &http.Transport{DisableKeepAlives: true, TLSClientConfig: client})
+}
+
+func startLoad(tb relaytest.TB, url string, interval time.Duration, transport *http.Transport) *Load {
+	tb.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &Load{
-		tb: tb, url: "http://" + address + "/", stop: cancel, slots: make(chan struct{}, waiting), changed: make(chan struct{}),
-		client: &http.Client{Timeout: relaytest.Patience, Transport: &http.Transport{MaxIdleConnsPerHost: waiting}},
+		tb: tb, url: url, stop: cancel, slots: make(chan struct{}, waiting), changed: make(chan struct{}),
+		client: &http.Client{Timeout: relaytest.Patience, Transport: transport},
 		report: Report{Answers: make(map[string]int)},
 	}
 	l.requests.Go(func() { l.send(ctx, interval) })
