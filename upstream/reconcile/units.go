@@ -136,7 +136,7 @@ func (j *joining) keysOf(r *wire.Resource) names {
 }
 
 // neededKeys returns the keys that a candidate needs and that other resources are served with. A key that it is served with itself
-// is no reason: clients have decided about it.
+// is no reason: clients have decided about it. The index may still have it from before it left the content without an update.
 func (j *joining) neededKeys(r *wire.Resource) (keys []string) {
 	s := j.set
 	served := s.content.Get(r.Name)
@@ -145,7 +145,7 @@ func (j *joining) neededKeys(r *wire.Resource) (keys []string) {
 	}
 	s.index.build(s.content.Names(), s.content.Get)
 	for key := range j.keysOf(r) {
-		if holders := s.index.names[key]; len(holders) > 0 && !has(holders, r.Name) {
+		if holders := s.index.names[key]; len(holders) > 0 && (served == nil || !has(holders, r.Name)) {
 			keys = append(keys, key)
 		}
 	}

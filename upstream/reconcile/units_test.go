@@ -416,6 +416,20 @@ func TestB11_B15_B46_AMentionRestartsTheHold(t *testing.T) {
 	}
 }
 
+// TestB11_UnitsOfWhatWasServedBefore: the set was dropped when nobody wanted it, and has another resource of the key when it is
+// served again. The former one returns, and replaces that.
+func TestB11_UnitsOfWhatWasServedBefore(t *testing.T) {
+	f, now := newListeners("b:80")
+	f.take(now, []*wire.Resource{listenerResource("a", 80, 1)}, "b") // builds the index
+	f.wantNames(t, "before the set is dropped", "a")
+	clear(f.resources)
+	f.take(now, []*wire.Resource{listenerResource("b", 80, 1)})
+	f.confirmed = false
+	f.beginStream(now, "b")
+	f.take(now, []*wire.Resource{listenerResource("a", 80, 1)}, "b")
+	f.wantNames(t, "after the replacement", "a")
+}
+
 // TestB11_ManyUnits takes thousands of conflicting resources in a time that grows with their number.
 func TestB11_ManyUnits(t *testing.T) {
 	const count = 3000
