@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/transcript"
 )
@@ -20,6 +21,8 @@ import (
 // origin has.
 //
 // The origin stays for 20 seconds after a client returns: without it, the relay cannot know that what the client reports is gone.
+// If the removal of that is large, it is held, and an operator releases it: the relay knows only the names that the client reports, so
+// that it cannot keep back what they exclude.
 func TestB11_RandomRenamesAreWhole(t *testing.T) {
 	checkRandom(t, 20, func(rt *rapid.T) {
 		h := &renames{
@@ -70,7 +73,7 @@ type renames struct {
 func (h *renames) run(steps []renameStep) {
 	h.n, h.away = transcript.NewNotation(h), make(map[*relaytest.Client]bool)
 	h.origin = relaytest.NewOrigin(h, relaytest.OriginOptions{Memory: true, Behaviour: h.behaviour})
-	h.relay = start(h, h.origin)
+	h.relay = start(h, h.origin, operated)
 	h.n.Apply(h.origin, h.short+" "+h.named("always", 9)+"@1") // by its repetition, the relay learns that versions are ignored
 	for key := range h.has {
 		h.rename(key)
@@ -146,6 +149,7 @@ func (h *renames) play(st renameStep) {
 		client.Reconnect(h.relay.Conn())
 		delete(h.away, client)
 		sleep(20 * time.Second)
+		operate[admin.HoldScope, admin.Holds](h, h.relay, "release", admin.HoldScope{All: true})
 	default:
 		h.origin.Stop()
 		if st.what != "restart" {
