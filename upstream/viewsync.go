@@ -308,6 +308,13 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 // auxiliary one.
 func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 	b, role, fallBack := l.branch, l.role, v.fallBackToSotW(l, err)
+	for _, s := range b.subs {
+		for set := range s.sets {
+			if set.role() == role {
+				set.End(now)
+			}
+		}
+	}
 	if !fallBack {
 		v.recordEnd(l, err, now)
 	}
