@@ -328,6 +328,12 @@ func TestB15_AFewOfAType(t *testing.T) {
 			members.resources["d"] = &wire.Resource{Name: "d"}
 			members.RestoreDiscarded("d")
 		}, 10 * time.Second},
+		{"updates of others would break clients", func(_, named *fakeSet) {
+			for _, name := range []string{"c", "d", "e", "f"} {
+				named.record(name, removal{state: breaking, replacement: &wire.Resource{Name: name}, breakReason: "broken"})
+			}
+			named.breakingChecked = named.group.validity(epoch)
+		}, 10 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			members := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")

@@ -377,8 +377,8 @@ func (g *Group) lacksFew(typeURL string) bool {
 	for s := range g.withRemovals {
 		n := 0
 		for name, change := range s.byName {
-			if change.state == discarded {
-				continue
+			if change.state == discarded || change.replacement != nil && change.breakReason != "" {
+				continue // no removal, or decided
 			}
 			if n++; s.TypeURL == typeURL {
 				put(&lacking, name, struct{}{})
