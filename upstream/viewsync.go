@@ -158,10 +158,10 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 		at(v.queryMissing(s.members, now))
 	}
 	v.group.ComparisonPending = !v.comparison.dueAt.IsZero()
+	at(v.group.Decide(now))
 	if v.group.StartSecondLooks(now) {
 		v.resync()
 	}
-	at(v.group.Decide(now))
 	v.confirmTarget()
 	at(v.reports.Step(now))
 	at(v.agenda.next())

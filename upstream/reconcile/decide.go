@@ -226,10 +226,25 @@ func (s *Set) logHeld(now time.Time) (next time.Time) {
 			slog.String("type_url", s.TypeURL), slog.Int("held", n), slog.Time("since", s.heldSince))
 	}
 	next = Earlier(next, s.alarmAt)
-	if !s.secondLook {
+	if !s.secondLook && !s.group.Undecided(now) {
 		next = Earlier(next, s.heldUntil)
 	}
 	return next
+}
+
+// Undecided reports whether suspected removals will be decided on their stream. A new stream without versions would
+// forget them, and the origin would not state them again.
+func (g *Group) Undecided(now time.Time) bool {
+	for s := range g.withRemovals {
+		if at, connected := s.content.CompleteAt(); !connected || !now.Before(at) {
+			continue
+		}
+		f := s.newFilter(now)
+		if s.contains(func(name string, change removal) bool { return change.state == suspected && !f.ready(name) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // decisionDue returns when a decision is due, unless the origin or an operator decides before; zero for never.

@@ -384,3 +384,26 @@ func TestB15_MovedRemovalsStayLarge(t *testing.T) {
 		t.Error("want a second look at the end of the hold time")
 	}
 }
+
+// TestB15_SecondLookWaitsForSuspected checks that a second look waits until removals of other sets are decided, and that
+// Decide returns no time in the past meanwhile.
+func TestB15_SecondLookWaitsForSuspected(t *testing.T) {
+	listeners := newFakeSet(wire.ListenerType, slog.DiscardHandler, "l")
+	others := &completesLate{newFakeSetIn(listeners.group, wire.ClusterType, "", "c")}
+	g := listeners.group
+	g.Drop(others.Set)
+	others.Set = g.NewSet(wire.ClusterType, wire.Wildcard, others)
+	listeners.confirmed = true
+	listeners.Infer(seq("l"), false, epoch)
+	others.Infer(seq("c"), false, epoch)
+	g.Decide(epoch)
+	complete := epoch.Add(time.Minute)
+	for _, now := range []time.Time{epoch.Add(10 * time.Second), complete.Add(-1)} {
+		if next := g.Decide(now); next != complete || g.StartSecondLooks(now) {
+			t.Errorf("after %v: next decision at %v, or a second look; want none before %v", now.Sub(epoch), next, complete)
+		}
+	}
+	if g.Decide(complete); !g.StartSecondLooks(complete) || !listeners.secondLook || !others.secondLook {
+		t.Error("want a second look of both")
+	}
+}
