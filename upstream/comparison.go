@@ -123,6 +123,8 @@ func (v *responses) compare(now time.Time) (next time.Time) {
 		return time.Time{} // the next stream schedules it again
 	case now.Before(c.dueAt):
 		return c.dueAt
+	case v.group.Undecided(now):
+		return time.Time{} // a decision is the next step
 	}
 	select {
 	case v.session.comparisonSlot <- struct{}{}:

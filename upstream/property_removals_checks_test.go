@@ -268,7 +268,7 @@ func (w *world) openedAt(k key) (at time.Time) {
 func (w *world) checkHolds(was int) {
 	old := w.holds
 	w.holds = w.currentHolds()
-	connected := w.connected()
+	connected := w.connected() && len(w.control.Isolated()) == 0 // otherwise a stream may be closed
 	held := 0
 	for of, holds := range w.holds {
 		for _, h := range holds {

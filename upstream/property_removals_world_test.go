@@ -279,6 +279,12 @@ func (w *world) fault(s step, a *address) {
 		w.crash(a)
 		w.startReplica(a, step{n: s.n})
 		w.advance(time.Second)
+	case "cut": // streams end after seconds, and the next ones reach the same server, or two in turn of which one lacks a part
+		for i := range 2 + s.n%5 {
+			w.crash(a)
+			w.startReplica(a, step{n: 3*s.n + 1, amount: i * (s.amount % 2) % 2})
+			w.advance(time.Duration(1+3*(s.n%3)) * time.Second)
+		}
 	case "lose": // the origin loses resources, and an operator discards the removals
 		w.crash(a)
 		w.startReplica(a, step{n: s.n, amount: 2 + s.amount%2})

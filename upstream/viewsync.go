@@ -158,10 +158,10 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 		at(v.queryMissing(s.members, now))
 	}
 	v.group.ComparisonPending = !v.comparison.dueAt.IsZero()
+	at(v.group.Decide(now))
 	if v.group.StartSecondLooks(now) {
 		v.resync()
 	}
-	at(v.group.Decide(now))
 	v.confirmTarget()
 	at(v.reports.Step(now))
 	at(v.agenda.next())
@@ -308,6 +308,13 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 // auxiliary one.
 func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 	b, role, fallBack := l.branch, l.role, v.fallBackToSotW(l, err)
+	for _, s := range b.subs {
+		for set := range s.sets {
+			if set.role() == role {
+				set.End(now)
+			}
+		}
+	}
 	if !fallBack {
 		v.recordEnd(l, err, now)
 	}

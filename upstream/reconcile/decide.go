@@ -27,6 +27,9 @@ func (s *Set) decide(now time.Time) (changed bool) {
 	if len(s.byName) == 0 || s.Querying() {
 		return changed
 	}
+	if s.count(held) > 0 && !s.large && !s.few() {
+		s.hold(0, now) // more are missing since, so that a second look does not suffice
+	}
 	f := s.newFilter(now)
 	n := f.applyDecided(f.holdBreaking(f.takeApplicable()))
 	if n > 0 {
@@ -108,15 +111,15 @@ func (f *filter) ready(name string) bool {
 	return f.confirmed || f.connected && !at.IsZero() && !f.now.Before(at)
 }
 
-// readyAt returns when consecutive streams of one server will have lacked a name for ColdWait, this one for as long as
-// it takes to settle. It is zero if it depends on the origin.
+// readyAt returns when consecutive streams of one server will have lacked a name for ColdWait, and the origin has answered
+// on this one. It is zero if it depends on the origin.
 func (s *Set) readyAt(name string) time.Time {
 	p := &s.Progress
 	a, known := s.missing[name]
 	if !known || !a.since.Before(s.began) || !p.responded() || p.growing() {
 		return time.Time{}
 	}
-	return later(a.since.Add(s.group.cfg.ColdWait), p.settledAt())
+	return later(a.since.Add(s.group.cfg.ColdWait), p.answeredAt())
 }
 
 // confirms reports whether the second look confirms a held removal: the whole set is known, and lacks the resource.
@@ -137,11 +140,11 @@ func (s *Set) confirmedAt(name string) time.Time {
 	case !s.few() || !s.secondLook:
 		return time.Time{}
 	case !s.Progress.responded():
-		return s.began.Add(confirmSilence)
+		return s.began.Add(confirmSilence - s.silence)
 	case !known || s.Progress.growing():
 		return time.Time{}
 	default:
-		return later(a.since.Add(2*s.group.cfg.ColdWait), s.Progress.settledAt())
+		return later(a.since.Add(2*s.group.cfg.ColdWait), s.Progress.answeredAt())
 	}
 }
 
@@ -223,10 +226,25 @@ func (s *Set) logHeld(now time.Time) (next time.Time) {
 			slog.String("type_url", s.TypeURL), slog.Int("held", n), slog.Time("since", s.heldSince))
 	}
 	next = Earlier(next, s.alarmAt)
-	if !s.secondLook {
+	if !s.secondLook && !s.group.Undecided(now) {
 		next = Earlier(next, s.heldUntil)
 	}
 	return next
+}
+
+// Undecided reports whether suspected removals will be decided on their stream. A new stream without versions would
+// forget them, and the origin would not state them again.
+func (g *Group) Undecided(now time.Time) bool {
+	for s := range g.withRemovals {
+		if at, connected := s.content.CompleteAt(); !connected || !now.Before(at) {
+			continue
+		}
+		f := s.newFilter(now)
+		if s.contains(func(name string, change removal) bool { return change.state == suspected && !f.ready(name) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // decisionDue returns when a decision is due, unless the origin or an operator decides before; zero for never.

@@ -71,6 +71,9 @@ func (g *Group) referrersFirst() []*Set {
 // StartSecondLooks starts the second looks whose hold time is over, and reports whether there are any. The caller then
 // requests all resources from the origin again.
 func (g *Group) StartSecondLooks(now time.Time) (started bool) {
+	if g.Undecided(now) {
+		return false
+	}
 	for s := range g.withRemovals {
 		started = s.startSecondLook(now) || started
 	}

@@ -233,7 +233,7 @@ func TestB15_OperateSelectsHolds(t *testing.T) {
 // independent of the order of the sets.
 func TestB15_SecondLookOfOneSet(t *testing.T) {
 	for range 20 { // in a random order
-		f := newHeldSet("a")
+		f := newHeldSet("a", "b", "c")
 		listeners := newFakeSetIn(f.group, wire.ListenerType, wire.Wildcard, "l", "m", "n")
 		listeners.confirmed = true
 		listeners.Infer(seq("l", "m", "n"), true, epoch)
@@ -307,4 +307,103 @@ func TestB15_HeldRemovalsAreCounted(t *testing.T) {
 	g = f.group
 	g.Close()
 	wantHeld("closed", 0)
+}
+
+// TestB15_AFewOfAType checks that a few removals are counted over all sets of their type, each name once, and without
+// those that an operator discarded.
+func TestB15_AFewOfAType(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		do     func(members, named *fakeSet)
+		decide time.Duration // when the second look of members may begin
+	}{
+		{"the same in both sets", func(_, named *fakeSet) { named.Infer(seq("a", "b"), false, epoch) }, 10 * time.Second},
+		{"others in the second set", func(_, named *fakeSet) { named.Infer(seq("c"), true, epoch) }, time.Hour},
+		{"others are missing during the hold", func(members, named *fakeSet) {
+			members.group.Decide(epoch)
+			named.Infer(seq("c"), true, epoch)
+		}, time.Hour},
+		{"others were discarded", func(members, named *fakeSet) {
+			named.RestoreDiscarded("c")
+			members.resources["d"] = &wire.Resource{Name: "d"}
+			members.RestoreDiscarded("d")
+		}, 10 * time.Second},
+		{"updates of others would break clients", func(_, named *fakeSet) {
+			for _, name := range []string{"c", "d", "e", "f"} {
+				named.record(name, removal{state: breaking, replacement: &wire.Resource{Name: name}, breakReason: "broken"})
+			}
+			named.breakingChecked = named.group.validity(epoch)
+		}, 10 * time.Second},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			members := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
+			named := newFakeSetIn(members.group, wire.ClusterType, "", "a", "b", "c", "d", "e", "f")
+			members.confirmed, named.confirmed = true, true
+			members.Infer(seq("a", "b"), true, epoch)
+			tt.do(members, named)
+			members.group.Decide(epoch)
+			if !members.group.StartSecondLooks(epoch.Add(tt.decide)) || !members.secondLook {
+				t.Errorf("no second look after %v", tt.decide)
+			}
+			members.secondLook = false
+			if members.group.StartSecondLooks(epoch.Add(tt.decide - 1)) {
+				t.Errorf("second look earlier than %v", tt.decide)
+			}
+		})
+	}
+}
+
+// TestB15_AFewBesideALargeRemoval checks that a few removals are held like the large removal of another type, if that is
+// pending, and that endpoints have no large removals.
+func TestB15_AFewBesideALargeRemoval(t *testing.T) {
+	for typeURL, hold := range map[string]time.Duration{wire.ClusterType: time.Hour, wire.EndpointType: 10 * time.Second} {
+		listeners := newFakeSet(wire.ListenerType, slog.DiscardHandler, "l")
+		others := newFakeSetIn(listeners.group, typeURL, "", "a", "b", "c")
+		listeners.confirmed = true // the others are not: their removal is suspected
+		listeners.Infer(seq("l"), false, epoch)
+		others.Infer(seq("a", "b", "c"), false, epoch)
+		listeners.group.Decide(epoch)
+		if listeners.group.StartSecondLooks(epoch.Add(hold-1)) || !listeners.group.StartSecondLooks(epoch.Add(hold)) {
+			t.Errorf("%s: want a second look after %v", typeURL, hold)
+		}
+	}
+}
+
+// TestB15_MovedRemovalsStayLarge checks that a part of a large removal that moves to another stream is not decided as a
+// few.
+func TestB15_MovedRemovalsStayLarge(t *testing.T) {
+	f := newHeldSet("a", "b", "c")
+	to := newFakeSetIn(f.group, wire.ClusterType, "", "a", "d")
+	to.confirmed = true
+	f.MoveTo(to.Set, "a")
+	f.respond(epoch, "b@2", "c@2")
+	f.decide(epoch)
+	to.Infer(seq("d"), false, epoch)
+	to.group.Decide(epoch)
+	if to.group.StartSecondLooks(epoch.Add(time.Hour-1)) || !to.group.StartSecondLooks(epoch.Add(time.Hour)) {
+		t.Error("want a second look at the end of the hold time")
+	}
+}
+
+// TestB15_SecondLookWaitsForSuspected checks that a second look waits until removals of other sets are decided, and that
+// Decide returns no time in the past meanwhile.
+func TestB15_SecondLookWaitsForSuspected(t *testing.T) {
+	listeners := newFakeSet(wire.ListenerType, slog.DiscardHandler, "l")
+	others := &completesLate{newFakeSetIn(listeners.group, wire.ClusterType, "", "c")}
+	g := listeners.group
+	g.Drop(others.Set)
+	others.Set = g.NewSet(wire.ClusterType, wire.Wildcard, others)
+	listeners.confirmed = true
+	listeners.Infer(seq("l"), false, epoch)
+	others.Infer(seq("c"), false, epoch)
+	g.Decide(epoch)
+	complete := epoch.Add(time.Minute)
+	for _, now := range []time.Time{epoch.Add(10 * time.Second), complete.Add(-1)} {
+		if next := g.Decide(now); next != complete || g.StartSecondLooks(now) {
+			t.Errorf("after %v: next decision at %v, or a second look; want none before %v", now.Sub(epoch), next, complete)
+		}
+	}
+	if g.Decide(complete); !g.StartSecondLooks(complete) || !listeners.secondLook || !others.secondLook {
+		t.Error("want a second look of both")
+	}
 }

@@ -68,6 +68,13 @@ func (p *Progress) settledAt() time.Time {
 	return Earlier(p.lastResponse.Add(SettleQuiet), p.firstResponse.Add(settleMax))
 }
 
+// answeredAt returns when the origin has answered if no response arrives until then. An origin that sends one response
+// after another has not.
+func (p *Progress) answeredAt() time.Time { return p.lastResponse.Add(SettleQuiet) }
+
+// answered reports whether the origin has stated what it has when the stream began.
+func (p *Progress) answered(now time.Time) bool { return p.responded() && !now.Before(p.answeredAt()) }
+
 // Settled reports whether the origin has responded and probably sends no further response.
 func (p *Progress) Settled(now time.Time) bool {
 	return !p.firstResponse.IsZero() && !now.Before(p.settledAt())

@@ -28,8 +28,8 @@ func (s *Set) inferOmitted(now time.Time) (next time.Time) {
 	switch {
 	case s.pattern != wire.Wildcard || !p.responded() || p.growing():
 		return time.Time{}
-	case !p.Settled(now):
-		return p.settledAt()
+	case !p.answered(now):
+		return p.answeredAt()
 	}
 	for name := range s.withoutVersion {
 		s.noteMissing(name, now)

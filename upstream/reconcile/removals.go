@@ -52,6 +52,8 @@ type removals struct {
 
 	secondLook  bool // the second look has started
 	secondLooks int  // second looks that have started
+
+	silence time.Duration // of the origin, on streams of the second look that have ended
 }
 
 // isBreakingUpdate reports whether r is the update that is held because it would break clients.
@@ -125,7 +127,7 @@ func (r *removals) startHold(now time.Time, holdTime time.Duration) {
 	if r.heldUntil.IsZero() {
 		r.heldSince, r.alarmAt = now, now.Add(alarmInterval)
 	}
-	r.heldUntil, r.secondLook = now.Add(holdTime), false
+	r.heldUntil, r.secondLook, r.silence = now.Add(holdTime), false, 0
 }
 
 // startSecondLook starts the second look if the hold time is over, and reports whether it did.

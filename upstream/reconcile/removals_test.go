@@ -448,3 +448,39 @@ func TestH02_EmptiedAssignment(t *testing.T) {
 		})
 	}
 }
+
+// TestB15_AnswerInPieces checks that removals are suspect while the origin sends one response after another, however long.
+// Once it has been quiet, they are changes.
+func TestB15_AnswerInPieces(t *testing.T) {
+	f := &completesLate{newFakeSet(wire.ClusterType, slog.DiscardHandler, numbers("n", 20)...)}
+	f.Set = f.group.NewSet(wire.ClusterType, wire.Wildcard, f)
+	f.beginStream(epoch, numbers("n", 20)...)
+	now := epoch
+	for range 30 {
+		now = now.Add(SettleQuiet - 1)
+		f.respond(now, "new")
+	}
+	f.respond(now.Add(SettleQuiet-1), "-n0")
+	f.wantHolds(t, "before the origin is quiet", now, "suspected n0")
+	f.respond(now.Add(2*SettleQuiet-1), "-n1")
+	f.wantHolds(t, "after that", now, "suspected n0")
+	// Consecutive streams have lacked n0 for ColdWait before the origin is quiet on the second one.
+	now = now.Add(2 * SettleQuiet)
+	f.End(now)
+	f.beginStream(now, numbers("n", 20)...)
+	now = now.Add(9 * time.Second)
+	f.respond(now, "-n0")
+	for range 30 {
+		f.group.Decide(now)
+		f.wantHolds(t, "second stream, before the origin is quiet", now, "suspected n0")
+		now = now.Add(SettleQuiet - 1)
+		f.respond(now, "new")
+	}
+	f.group.Decide(now.Add(SettleQuiet))
+	f.wantHolds(t, "second stream, after that", now)
+}
+
+// A completesLate is a fakeSet on a stream that is complete after a minute.
+type completesLate struct{ *fakeSet }
+
+func (f *completesLate) CompleteAt() (time.Time, bool) { return epoch.Add(time.Minute), true }

@@ -50,6 +50,8 @@ type Set struct {
 
 	missing  map[string]absence // resources that consecutive streams of one server have removed or omitted
 	cutShort int                // streams in a row that ended before a query for what they omitted
+	open     bool               // a stream has begun and not ended
+	endedAt  time.Time          // when the last stream ended
 
 	index   keyIndex
 	waiting map[string]waiting // additions and changes that wait for a removal, by name
@@ -192,8 +194,8 @@ func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms
 	if s.cutShort++; !s.Progress.responded() || !now.Before(s.began.Add(mentionTimeout)) {
 		s.cutShort = 0
 	}
-	if s.Progress.responded() {
-		maps.DeleteFunc(s.missing, func(_ string, a absence) bool { return a.noted.Before(s.began) })
+	if s.open = true; now.Sub(s.endedAt) >= mentionTimeout {
+		s.missing = nil // the server may have started since
 	}
 	s.Restart(versionSent, now)
 	s.Progress = Progress{}
@@ -205,6 +207,21 @@ func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms
 		return change.state == suspected || change.state == breaking || change.state == blocked
 	})
 	s.alwaysHold, s.secondLook = false, s.secondLook && !resumed
+}
+
+// End records the end of the stream. What the origin has not removed or omitted on it, it has, if it said anything, or
+// would have had the time. The silence of second looks adds up, so that short streams can confirm removals.
+func (s *Set) End(now time.Time) {
+	if !s.open {
+		return
+	}
+	lived := now.Sub(s.began)
+	if s.open, s.endedAt = false, now; s.Progress.responded() || lived >= settleMax && !s.secondLook {
+		maps.DeleteFunc(s.missing, func(_ string, a absence) bool { return a.noted.Before(s.began) })
+	}
+	if s.secondLook && !s.Progress.responded() {
+		s.silence += lived
+	}
 }
 
 // Restart records a request for the whole set, possibly on the same stream. versionSent is as in Begin.
@@ -230,11 +247,11 @@ func (s *Set) Confirmed(now time.Time) bool {
 
 // RecordList records that a response lists the whole set, and the names in it. missing are subscribed names that it
 // omits: their removal is inferred. If the list is empty, the origin may have just started, so that even a small removal
-// is held. A list without suspected names completes the set.
+// is held. A list that lacks no resource completes the set, except those whose removal was discarded.
 func (s *Set) RecordList(listed, missing names, now time.Time) {
 	s.Infer(maps.Keys(missing), len(listed) == 0, now)
 	for name, change := range s.byName {
-		if change.state == suspected && !has(listed, name) {
+		if change.state != discarded && !has(listed, name) {
 			return
 		}
 	}
@@ -307,11 +324,18 @@ func (f *filter) answersQuery(name string) bool {
 func (f *filter) mayRepeat(name string) bool { return !f.confirmed || f.answersQuery(name) }
 
 // mustWait reports whether the removal of a name must wait. If the origin may still be stating the set, it must if the
-// name is unmentioned or has a pending removal. In any set, it must if it answers a query, or if a retained resource
-// refers to the name.
+// name is unmentioned. In any set, it must if it answers a query, if it repeats one, or if a retained resource refers to
+// the name.
 func (f *filter) mustWait(name string, stating bool) bool {
-	s := f.set
-	return stating && (s.isUnmentioned(name) || s.HasRemoval(name)) || f.answersQuery(name) || f.needed(name)
+	return stating && f.set.isUnmentioned(name) || f.repeats(name) || f.answersQuery(name) || f.needed(name)
+}
+
+// repeats reports whether the origin states a removal again that waits, or was discarded before the set is complete: it
+// has not changed.
+func (f *filter) repeats(name string) bool {
+	change, ok := f.set.byName[name]
+	stated := change.explicit && change.replacement == nil && (change.state == held || change.state == suspected)
+	return ok && (stated || !f.confirmed)
 }
 
 // mustHold reports whether the stated removal of a name must wait, or may be held.
@@ -325,8 +349,8 @@ func (f *filter) mustHold(name string) bool {
 // endpoints one by one.
 func (f *filter) answered() bool {
 	s := f.set
-	settled := s.Progress.Settled(f.now) && !cache.RemovalsAreData(s.TypeURL)
-	return f.connected && (settled || s.silent(f.now))
+	answered := s.Progress.answered(f.now) && !cache.RemovalsAreData(s.TypeURL)
+	return f.connected && (answered || s.silent(f.now))
 }
 
 // silent reports whether the origin has sent nothing for the set since the stream began, for so long that it will not.
@@ -343,7 +367,29 @@ const fewNames = 2
 // nor for files: a directory that was deleted by mistake is as empty when it is read again.
 func (s *Set) few() bool {
 	cfg := &s.group.cfg
-	return len(s.byName) <= fewNames && !s.large && !cfg.Reported && !cfg.AllResources
+	return !s.large && !cfg.Reported && !cfg.AllResources && s.group.lacksFew(s.TypeURL)
+}
+
+// lacksFew reports whether the pending removals of a type are few, in all of its sets, and those of other types are not
+// large: otherwise the origin may have lost its state.
+func (g *Group) lacksFew(typeURL string) bool {
+	var lacking names
+	for s := range g.withRemovals {
+		n := 0
+		for name, change := range s.byName {
+			if change.state == discarded || change.replacement != nil && change.breakReason != "" {
+				continue // no removal, or decided
+			}
+			if n++; s.TypeURL == typeURL {
+				put(&lacking, name, struct{}{})
+			}
+		}
+		large := s.large || n > fewNames && s.added().large(s.TypeURL, n, s.content.Count())
+		if large || len(lacking) > fewNames {
+			return false
+		}
+	}
+	return true
 }
 
 // holdTime returns how long held removals wait for the origin until the second look.
@@ -384,6 +430,7 @@ func (s *Set) MoveTo(to *Set, name string) {
 	if change.state == held && to.heldUntil.Before(s.heldUntil) {
 		to.heldSince, to.heldUntil, to.alarmAt, to.secondLook = s.heldSince, s.heldUntil, s.alarmAt, false
 	}
+	to.large = to.large || change.state == held && s.large
 	to.record(name, change)
 	s.group.withRemovals[s] = struct{}{} // to log the end of its hold
 }

@@ -83,6 +83,9 @@ func (f *filter) deferEmptied(resources []*wire.Resource) []*wire.Resource {
 		if change := s.byName[r.Name]; change.breakReason == "" || r.HasBody() && !change.isBreakingUpdate(r) {
 			s.cancelRemoval(r.Name, f.now)
 		}
+		for _, alias := range r.Aliases {
+			s.cancelRemoval(alias, f.now)
+		}
 	}
 	if len(emptied) == 0 {
 		return resources
