@@ -224,7 +224,7 @@ func (e *Entry) mark() uint32 {
 func (e *Entry) recordPast(old *Entry) {
 	from, to := old.mark(), e.mark()
 	if from == to {
-		e.past = old.past
+		e.past = cmp.Or(e.past, old.past)
 		return
 	}
 	p := &past{former: [maxFormer]uint32{from}}

@@ -156,7 +156,8 @@ func (b *branch) forkType(t *Type) *Type {
 		sets = append(sets, &errors[Wildcard], &errors[ByName])
 	}
 	for _, s := range sets { // otherwise both would append to the same arrays
-		s.log, s.renewals, s.recentRemovals = s.log.Clip(), s.renewals.Clip(), slices.Clip(s.recentRemovals)
+		s.log, s.renewals = s.log.Clip(), s.renewals.Clip()
+		s.recentRemovals, s.former = slices.Clip(s.recentRemovals), slices.Clip(s.former)
 	}
 	// Copy the timers, so that a new deadline in the copy does not change the original.
 	by := new(immutable.Edit)

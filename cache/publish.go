@@ -67,7 +67,9 @@ func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, first boo
 	if ed.change.Changed+ed.change.Removed > 0 {
 		ed.typ.changed = ed.now
 	}
-	ed.typ.Wildcard.recordSum(old.Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
+	if !p.w.restoring { // no reader saw the set that was empty before a restore
+		ed.typ.Wildcard.recordSum(old.Type(ed.typ.URL).Wildcard.sum, ed.typ.Wildcard.sum, ed.gen.Seq)
+	}
 	cause := p.cause.receivedBy(ed.now)
 	if ed.gen.Seq > old.Seq {
 		view.timeline.record(ed.gen.Seq, cause)

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache/fingerprint"
@@ -61,6 +62,7 @@ type SetSnapshot struct {
 	System  string // system_version_info of the origin
 	Limited bool   // some resource has, or had, a TTL
 	Entries []EntrySnapshot
+	history setHistory // of a wildcard set
 }
 
 // An EntrySnapshot is a resource, with the name under which the set stores it.
@@ -69,6 +71,7 @@ type EntrySnapshot struct {
 	Resource      *wire.Resource
 	Deadline      time.Time // when it expires; zero means never
 	OtherVersions []string  // other versions of the same content
+	past          *past     // nil if the content never changed
 }
 
 // OmittedContent counts, by type URL, the resources of which a snapshot does not have the content because it may be
@@ -135,8 +138,11 @@ func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
 		}
 		out.Entries = append(out.Entries, EntrySnapshot{
 			Name: e.Name.text, Resource: p.storable(t, kind, e),
-			Deadline: rebaseTime(e.Deadline(), p.now), OtherVersions: e.otherVersions(),
+			Deadline: rebaseTime(e.Deadline(), p.now), OtherVersions: e.otherVersions(), past: e.past.rebased(p.now),
 		})
+	}
+	if kind == Wildcard {
+		out.history = set.rebased(p.now)
 	}
 	return out
 }
@@ -171,6 +177,39 @@ func rebaseTime(t, now time.Time) time.Time {
 		return t
 	}
 	return now.Add(t.Sub(now))
+}
+
+// rebased returns the past with its time relative to now. A reversion that is too long ago is omitted.
+func (p *past) rebased(now time.Time) *past {
+	if p == nil || p.reverted.IsZero() {
+		return p
+	}
+	return &past{former: p.former, reverted: rebaseRecent(p.reverted, now)}
+}
+
+// rebaseRecent is rebaseTime, but returns zero for a time that is longer ago than RevertMemory, and now for a later one:
+// the clock was set meanwhile.
+func rebaseRecent(at, now time.Time) time.Time {
+	switch ago := now.Sub(at); {
+	case ago > RevertMemory:
+		return time.Time{}
+	case ago < 0:
+		return now
+	default:
+		return rebaseTime(at, now)
+	}
+}
+
+// rebased returns the history with its times relative to now, without what is too long ago.
+func (s *setHistory) rebased(now time.Time) (h setHistory) {
+	for _, b := range s.recentRemovals {
+		if at := rebaseRecent(b.at, now); !at.IsZero() {
+			h.recentRemovals = append(h.recentRemovals, pastRemoval{b.name, b.past.rebased(now), at})
+		}
+	}
+	h.former = slices.Clone(s.former[max(len(s.former)-maxFormerSums, 0):])
+	h.reverted = rebaseRecent(s.reverted, now)
+	return h
 }
 
 // storable returns the resource of an entry, without its content if that may not be stored.
@@ -217,7 +256,7 @@ func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
 func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (restored int) {
 	ed := w.begin(t.Key)
 	ed.now = now
-	if (t.Complete || t.Settled) && ed.index.source == w.source {
+	if t.hasWildcard(ed) {
 		members := ed.editSet(Wildcard)
 		for _, e := range t.Wildcard.Entries {
 			members.restoreEntry(w.view.index.name(ed.index, e.Name), e)
@@ -242,6 +281,7 @@ func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (resto
 	}
 	named.restoreSet(t.ByName)
 	w.publish(ed)
+	t.restoreHistory(w, now)
 	return restored
 }
 
@@ -266,6 +306,40 @@ func (ed *edit) restoreName(text string) *Name {
 // restoreSet restores the fields of a set that belong to no entry.
 func (ed setEdit) restoreSet(s SetSnapshot) {
 	ed.set.system, ed.set.limited, ed.set.contentDroppedAt = s.System, ed.set.limited || s.Limited, ed.now
+}
+
+// restoreHistory restores former contents in all generations, so that content that was reverted before the restart, or is
+// reverted after it, is sent to clients that report its version (B.3).
+func (t *TypeSnapshot) restoreHistory(w *Writer, now time.Time) {
+	ed := w.begin(t.Key)
+	for to := range ed.edits() {
+		to.editSet(ByName).restorePast(t.ByName.Entries, now)
+		if !t.hasWildcard(ed) {
+			continue
+		}
+		to.editSet(Wildcard).restorePast(t.Wildcard.Entries, now)
+		to.typ.Wildcard.setHistory = t.Wildcard.history.rebased(now)
+		to.typ.Wildcard.revertedAt = max(to.gen.Seq, 1) // at the earliest; zero would mean never
+	}
+	w.publish(ed)
+}
+
+// hasWildcard reports whether the snapshot has the wildcard set of a type, which the source still provides.
+func (t *TypeSnapshot) hasWildcard(ed *edit) bool {
+	return (t.Complete || t.Settled) && ed.index.source == ed.w.source
+}
+
+// restorePast restores the former contents of the resources that were restored.
+func (ed setEdit) restorePast(entries []EntrySnapshot, now time.Time) {
+	for _, of := range entries {
+		n := ed.index.names[of.Name]
+		if of.past == nil || n == nil || !ed.set.Get(n).Present() {
+			continue
+		}
+		e := *ed.set.Get(n)
+		e.past = of.past.rebased(now)
+		ed.set.put(ed.txn, &e)
+	}
 }
 
 // restoreEntry puts one entry of a snapshot into a set. The resource expires after its TTL at the latest, even if the

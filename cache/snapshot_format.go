@@ -48,6 +48,8 @@ const (
 	fieldGeneration protowire.Number = 6 // relays before 2026-11-25 ignore it and fieldFormer
 	fieldFormer     protowire.Number = 7 // a former resource of the preceding generation
 
+	fieldRemoval protowire.Number = 8 // a recent removal from the preceding type's wildcard set
+
 	headerOrigin       protowire.Number = 1
 	headerTarget       protowire.Number = 2 // repeated
 	headerGroup        protowire.Number = 3
@@ -66,11 +68,17 @@ const (
 	typeNamedSystem    protowire.Number = 5
 	typeNamedLimited   protowire.Number = 6
 	typeSettled        protowire.Number = 7 // relays before 2026-11-23 ignore it, and the members with it
+	typePast           protowire.Number = 8 // former sums of the wildcard set, see appendPast
 
 	entryName         protowire.Number = 1
 	entryResource     protowire.Number = 2
 	entryDeadline     protowire.Number = 3 // Unix nanoseconds
 	entryOtherVersion protowire.Number = 4 // repeated
+	entryPast         protowire.Number = 5 // former contents, see appendPast
+
+	removalName protowire.Number = 1
+	removalAt   protowire.Number = 2 // Unix nanoseconds
+	removalPast protowire.Number = 3 // as entryPast
 )
 
 // Encode writes the snapshot in the format that [DecodeSnapshot] reads, with one call of Write for each field.
@@ -82,6 +90,9 @@ func (s *Snapshot) Encode(w io.Writer) error {
 		t := &s.Types[i]
 		e.field(fieldType, t.append(nil))
 		e.entries(fieldMember, t.Wildcard.Entries)
+		for j := range t.Wildcard.history.recentRemovals {
+			e.field(fieldRemoval, t.Wildcard.history.recentRemovals[j].append(nil))
+		}
 		e.entries(fieldNamed, t.ByName.Entries)
 		for _, name := range t.Absent {
 			e.field(fieldAbsent, []byte(name))
@@ -135,9 +146,7 @@ func (s *Snapshot) appendHeader(b []byte) []byte {
 	b = appendNumber(b, headerCreated, uint64(s.Created.Unix()))
 	b = appendText(b, headerSourceTarget, s.Target)
 	b = appendText(b, headerIdentifier, s.Identifier)
-	if !s.RolledBack.IsZero() {
-		b = appendNumber(b, headerRolledBack, uint64(s.RolledBack.UnixNano()))
-	}
+	b = appendTime(b, headerRolledBack, s.RolledBack)
 	return appendBool(b, headerReused, s.Reused)
 }
 
@@ -148,19 +157,31 @@ func (t *TypeSnapshot) append(b []byte) []byte {
 	b = appendBool(b, typeMembersLimited, t.Wildcard.Limited)
 	b = appendText(b, typeNamedSystem, t.ByName.System)
 	b = appendBool(b, typeNamedLimited, t.ByName.Limited)
-	return appendBool(b, typeSettled, t.Settled)
+	b = appendBool(b, typeSettled, t.Settled)
+	return t.Wildcard.history.append(b, typePast)
 }
 
 func (e *EntrySnapshot) append(b []byte) []byte {
 	b = appendText(b, entryName, e.Name)
 	b = appendText(b, entryResource, string(e.Resource.AppendStored(nil)))
-	if !e.Deadline.IsZero() {
-		b = appendNumber(b, entryDeadline, uint64(e.Deadline.UnixNano()))
-	}
+	b = appendTime(b, entryDeadline, e.Deadline)
 	for _, v := range e.OtherVersions {
 		b = appendText(b, entryOtherVersion, v)
 	}
-	return b
+	return e.past.append(b, entryPast)
+}
+
+func (r *pastRemoval) append(b []byte) []byte {
+	b = appendTime(appendText(b, removalName, r.name), removalAt, r.at)
+	return r.past.append(b, removalPast)
+}
+
+// appendTime appends a time in Unix nanoseconds; nothing if it is zero.
+func appendTime(b []byte, num protowire.Number, at time.Time) []byte {
+	if at.IsZero() {
+		return b
+	}
+	return appendNumber(b, num, uint64(at.UnixNano()))
 }
 
 func appendText(b []byte, num protowire.Number, s string) []byte {
@@ -237,7 +258,7 @@ func (s *Snapshot) readField(num protowire.Number, val []byte, _ uint64) error {
 		return eachField(val, s.Types[len(s.Types)-1].read)
 	case fieldGeneration, fieldFormer:
 		return s.readGeneration(num, val)
-	case fieldMember, fieldNamed, fieldAbsent:
+	case fieldMember, fieldNamed, fieldAbsent, fieldRemoval:
 		if len(s.Types) == 0 {
 			return fmt.Errorf("%w: entry without a type", ErrSnapshotDamaged)
 		}
@@ -245,6 +266,12 @@ func (s *Snapshot) readField(num protowire.Number, val []byte, _ uint64) error {
 		if num == fieldAbsent {
 			t.Absent = append(t.Absent, "")
 			return readParts(&t.Absent[len(t.Absent)-1], val)
+		}
+		if num == fieldRemoval {
+			var r pastRemoval
+			err := eachField(val, r.read)
+			t.Wildcard.history.recentRemovals = append(t.Wildcard.history.recentRemovals, r)
+			return err
 		}
 		set := &t.Wildcard
 		if num == fieldNamed {
@@ -306,8 +333,31 @@ func (t *TypeSnapshot) read(num protowire.Number, val []byte, v uint64) error {
 		t.ByName.Limited = v != 0
 	case typeSettled:
 		t.Settled = v != 0
+	case typePast:
+		return damaged(t.Wildcard.history.read(val))
 	}
 	return nil
+}
+
+func (r *pastRemoval) read(num protowire.Number, val []byte, v uint64) error {
+	switch num {
+	case removalName:
+		return readParts(&r.name, val)
+	case removalAt:
+		r.at = time.Unix(0, int64(v))
+	case removalPast:
+		r.past = new(past)
+		return damaged(r.past.read(val))
+	}
+	return nil
+}
+
+// damaged returns an error of a part of a snapshot as one of the snapshot.
+func damaged(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", ErrSnapshotDamaged, err)
 }
 
 func (e *EntrySnapshot) read(num protowire.Number, val []byte, v uint64) (err error) {
@@ -324,6 +374,9 @@ func (e *EntrySnapshot) read(num protowire.Number, val []byte, v uint64) (err er
 		var version string
 		err = readText(&version, val)
 		e.OtherVersions = append(e.OtherVersions, version)
+	case entryPast:
+		e.past = new(past)
+		return damaged(e.past.read(val))
 	}
 	return err
 }
@@ -381,10 +434,7 @@ func (f *Former) append(b []byte) []byte {
 	if f.Resource != nil {
 		b = appendText(b, formerResource, string(f.Resource.AppendStored(nil)))
 	}
-	if !f.Deadline.IsZero() {
-		b = appendNumber(b, formerDeadline, uint64(f.Deadline.UnixNano()))
-	}
-	return b
+	return appendTime(b, formerDeadline, f.Deadline)
 }
 
 // readGeneration reads a generation, or a former resource of the preceding one.

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,11 @@ func TestB42_InvalidSnapshotsAreRejected(t *testing.T) {
 		{"an absent name that is not UTF-8",
 			sealSnapshot(snapshotVersion, appendText(appendText(nil, fieldType, ""), fieldAbsent, "\xfe")), ErrSnapshotDamaged},
 		{"entry without a resource", sealSnapshot(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)),
+			ErrSnapshotDamaged},
+		{"former contents of half a mark", sealSnapshot(snapshotVersion, appendText(nil, fieldType,
+			string(appendText(nil, typePast, "0123456789")))), ErrSnapshotDamaged},
+		{"more former contents than are stored", sealSnapshot(snapshotVersion, append(appendText(nil, fieldType, ""),
+			appendText(nil, fieldRemoval, string(appendText(nil, removalPast, strings.Repeat("x", 8+4*(maxFormer+1)))))...)),
 			ErrSnapshotDamaged},
 		{"truncated field", sealSnapshot(snapshotVersion, []byte{10, 9}), ErrSnapshotDamaged},
 		{"a bad tag", sealSnapshot(snapshotVersion, []byte{0}), ErrSnapshotDamaged},

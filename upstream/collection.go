@@ -163,7 +163,4 @@ func (v *subscriptions) demand(now time.Time) {
 	if v.batchSize > waiting {
 		v.batchAt = reconcile.Earlier(v.batchAt, now.Add(batchWait))
 	}
-	if v.batchSize >= namesPerRequest {
-		v.batchAt = now
-	}
 }

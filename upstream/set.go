@@ -175,7 +175,7 @@ func (s *subscription) initialRequests(
 		names = append(names, s.members.Queried()...)
 	}
 	for len(names) > 0 {
-		req.ResourceNamesSubscribe, names = splitBytes(names, maxNamesBytes)
+		req.ResourceNamesSubscribe, names = splitBytes(names)
 		reqs = append(reqs, req)
 		req = &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
 	}

@@ -110,9 +110,6 @@ func (s *subscription) withoutWanted(names []string) []string {
 	return slices.DeleteFunc(slices.Clone(names), func(name string) bool { _, ok := wanted[name]; return ok })
 }
 
-// namesPerRequest limits the names of a request that changes a subscription (B.5).
-const namesPerRequest = 500
-
 // assignStreams assigns the wildcard, if members is set, and the names to streams. The result does not depend on the
 // order in which clients subscribed. It reports whether the wildcard or the names moved to the other stream.
 //
@@ -232,15 +229,16 @@ func (s *subscription) dropCanonicalNames(asked []*cache.Name) (names []string) 
 // and the protocol cannot split the versions (B.15).
 const maxVersionsBytes = 3_400_000
 
-// maxNamesBytes limits the size of the names in the same request, so that the total stays under 4 MiB with a node of 256
-// KiB.
+// maxNamesBytes limits the size of the names in a request, so that the total stays under 4 MiB with versions and a node of
+// 256 KiB. There is no limit on their number: an origin answers each request separately, and a client receives the answers
+// one by one (B.5).
 const maxNamesBytes = 500_000
 
-// splitBytes splits names for one request. head has at most max bytes as encoded, but at least one name.
-func splitBytes(names []string, max int) (head, rest []string) {
+// splitBytes splits names for one request. head has at most maxNamesBytes as encoded, but at least one name.
+func splitBytes(names []string) (head, rest []string) {
 	size := 0
 	for i, name := range names {
-		if size += encodedSize(name); size > max && i > 0 {
+		if size += encodedSize(name); size > maxNamesBytes && i > 0 {
 			return names[:i], names[i:]
 		}
 	}
@@ -285,9 +283,9 @@ func (s *subscription) sendAt(on *sotwState, now time.Time) time.Time {
 func (s *subscription) requests(subscribe, unsubscribe []string) (reqs []*discoverypb.DeltaDiscoveryRequest) {
 	for len(subscribe)+len(unsubscribe) > 0 {
 		r := &discoverypb.DeltaDiscoveryRequest{TypeUrl: s.typeURL}
-		r.ResourceNamesSubscribe, subscribe = splitCount(subscribe)
+		r.ResourceNamesSubscribe, subscribe = splitBytes(subscribe)
 		if len(subscribe) == 0 {
-			r.ResourceNamesUnsubscribe, unsubscribe = splitCount(unsubscribe)
+			r.ResourceNamesUnsubscribe, unsubscribe = splitBytes(unsubscribe)
 		}
 		reqs = append(reqs, r)
 	}
@@ -306,12 +304,6 @@ func (s *subscription) stillWanted(names []*cache.Name) (wanted []*cache.Name) {
 		}
 	}
 	return wanted
-}
-
-// splitCount splits names. head has at most namesPerRequest names, and at most maxNamesBytes as encoded.
-func splitCount(names []string) (head, rest []string) {
-	head, _ = splitBytes(names[:min(len(names), namesPerRequest)], maxNamesBytes)
-	return head, names[len(head):]
 }
 
 // nameStrings returns the texts of names.

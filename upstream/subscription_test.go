@@ -23,7 +23,7 @@ func TestB15_RequestsDoNotShareNames(t *testing.T) {
 	s := &subscription{names: map[*cache.Name]struct{}{view.Find(wire.ClusterType, []string{"b"})[0]: {}}}
 	request := &discoverypb.DeltaDiscoveryRequest{}
 	asked := append(make([]string, 0, 10), "a", "b", "c")
-	request.ResourceNamesSubscribe, _ = splitCount(asked)
+	request.ResourceNamesSubscribe, _ = splitBytes(asked)
 	given := append(s.withoutWanted(asked), "glob")
 	if got, want := fmt.Sprint(given, request.ResourceNamesSubscribe, asked[:4]), "[a c glob] [a b c] [a b c ]"; got != want {
 		t.Errorf("unsubscribed names, names of the request, and its array: %s, want %s", got, want)

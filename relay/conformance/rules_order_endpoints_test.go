@@ -301,3 +301,35 @@ func TestH06_ControlPlane(t *testing.T) {
 		}
 	})
 }
+
+// TestB5_AColdRelaySendsAllEndpointsAtOnce: a client that subscribes to thousands of endpoints that the relay does not
+// have receives them in one response, because the relay requests them at once. An Envoy applies each response before it
+// ACKs it, and a SotW Envoy does the work of all its clusters for each.
+func TestB5_AColdRelaySendsAllEndpointsAtOnce(t *testing.T) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		names := make([]string, 3000)
+		for i := range names {
+			names[i] = fmt.Sprintf("cluster-%04d", i)
+			o.Put(relaytest.Endpoints(names[i], "127.0.0.1:1"))
+		}
+		c := start(t, o).Client(relaytest.ClientOptions{Variant: v, AutoAck: true})
+		o.Put(relaytest.Cluster(names[0]))
+		c.Subscribe(typeCDS)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s.Names(typeCDS)) == 1 })
+		began := time.Now()
+		c.Subscribe(typeEDS, names...)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s.Names(typeEDS)) == len(names) })
+		if took := time.Since(began); took > 50*time.Millisecond {
+			t.Errorf("got the endpoints after %v, want at once", took)
+		}
+		requests := 0
+		for _, r := range o.State().Last().Requests {
+			if r.Message.GetTypeUrl() == typeEDS && len(r.Message.GetResourceNamesSubscribe()) > 0 {
+				requests++
+			}
+		}
+		if got := len(c.Responses()) - 1; got != 1 || requests != 1 {
+			t.Errorf("the origin got %d requests, and the client %d responses; want 1 of each", requests, got)
+		}
+	})
+}

@@ -3,7 +3,9 @@ package conformance_test
 import (
 	"maps"
 	"net/http"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,6 +21,7 @@ type revertWorld struct {
 	o      *relaytest.Origin
 	v      relaytest.Variant
 	relays []*running
+	env    [][]string // by relay
 
 	set   string            // version of the set of the clusters x and y
 	names map[string]string // versions of the clusters
@@ -30,7 +33,8 @@ func newRevertWorld(t *testing.T, o *relaytest.Origin, v relaytest.Variant) *rev
 	w := &revertWorld{t: t, o: o, v: v, names: make(map[string]string)}
 	o.Put(relaytest.Cluster("x"), relaytest.Cluster("y"))
 	for _, id := range []string{"tender/one", "tender/two"} {
-		r := start(t, o, "TENDER_NODE_ID="+id)
+		env := []string{"TENDER_NODE_ID=" + id, "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
+		r := start(t, o, env...)
 		c := r.Client(relaytest.ClientOptions{Variant: v})
 		c.Subscribe(typeCDS, "*")
 		resp := recvAndAck(t, c, typeCDS, "x", "y")
@@ -40,7 +44,7 @@ func newRevertWorld(t *testing.T, o *relaytest.Origin, v relaytest.Variant) *rev
 		}
 		c.Close()
 		r.Client(relaytest.ClientOptions{Variant: v, AutoAck: true}).Subscribe(typeCDS, "*")
-		w.relays = append(w.relays, r)
+		w.relays, w.env = append(w.relays, r), append(w.env, env)
 	}
 	w.settle()
 	return w
@@ -54,6 +58,27 @@ func (w *revertWorld) settle() {
 // put changes resources at the origin, and waits until both relays have confirmed them.
 func (w *revertWorld) put(msgs ...proto.Message) {
 	w.o.Put(msgs...)
+	w.settle()
+}
+
+// restart stops both relays once their snapshots are written, and starts them again after a function. The snapshots that
+// Stop writes are not used, as if the relays had been killed.
+func (w *revertWorld) restart(meanwhile func()) {
+	w.t.Helper()
+	sleep(10 * time.Second)
+	for i, r := range w.relays {
+		at := slices.IndexFunc(w.env[i], func(v string) bool { return strings.HasPrefix(v, "TENDER_SNAPSHOT_DIR=") })
+		copied := w.t.TempDir()
+		if err := os.CopyFS(copied, os.DirFS(strings.TrimPrefix(w.env[i][at], "TENDER_SNAPSHOT_DIR="))); err != nil {
+			w.t.Fatal(err)
+		}
+		w.env[i][at] = "TENDER_SNAPSHOT_DIR=" + copied
+		r.Stop()
+	}
+	meanwhile()
+	for i, env := range w.env {
+		w.relays[i] = start(w.t, w.o, env...)
+	}
 	w.settle()
 }
 
@@ -107,6 +132,24 @@ func TestB3_RevertedContentIsResent(t *testing.T) {
 		w.reconnectExpecting("a second time", w.completeOr("x")...)
 		time.Sleep(time.Hour)
 		w.reconnectExpecting("an hour later")
+	})
+}
+
+// The same holds if the relay is killed after it has written a snapshot, before or after the origin reverts the content.
+func TestB3_RevertedContentIsResentAfterARestart(t *testing.T) {
+	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+		w := newRevertWorld(t, o, v)
+		w.restart(func() {})
+		w.reconnectExpecting("unchanged")
+		w.put(relaytest.Cluster("x", "bad"))
+		w.restart(func() { o.Put(relaytest.Cluster("x")) })
+		w.reconnectExpecting("reverted while no relay runs", w.completeOr("x")...)
+		w.put(relaytest.Cluster("y", "bad"), relaytest.Cluster("z"))
+		w.put(relaytest.Cluster("y"))
+		o.Remove(typeCDS, "z")
+		w.settle()
+		w.restart(func() {})
+		w.reconnectExpecting("reverted before", w.completeOr("-z", "x", "y")...)
 	})
 }
 
