@@ -106,16 +106,22 @@ type checkedError struct {
 	Message   string   `json:"message"`
 }
 
-// checkConfig returns the configuration in environ, with a report. The error is that with which tender serve ends. With an
-// error, the configuration is complete too: invalid values are replaced by their defaults.
+// loadChecked returns the configuration in environ, with warnings about its files. The error is that with which tender serve
+// ends. With an error, the configuration is complete too: invalid values are replaced by their defaults.
+func loadChecked(environ []string) (cfg relay.Config, warnings []string, err error) {
+	cfg, err = relay.LoadConfig(environ)
+	warnings, unusable := cfg.CheckFiles()
+	return cfg, warnings, errors.Join(cfg.RequireOrigin(), err, unusable)
+}
+
+// checkConfig returns the configuration in environ as loadChecked does, with a report. It also returns an error if the
+// snapshot directory is not usable: tender serve then serves without it, and tries again.
 func checkConfig(environ []string) (relay.Config, *checkReport, error) {
-	cfg, err := relay.LoadConfig(environ)
-	err = errors.Join(cfg.RequireOrigin(), err)
+	cfg, warnings, err := loadChecked(environ)
 	r := &checkReport{Variables: []checkedVariable{}, Errors: []checkedError{}, Warnings: []string{}, Notes: []string{}}
 	for _, s := range cfg.Table() {
 		r.Variables = append(r.Variables, checkedVariable(s))
 	}
-	warnings, unusable := cfg.CheckFiles()
 	r.Warnings = append(r.Warnings, warnings...)
 	directory := cfg.CheckSnapshotDir()
 	if errors.Is(directory, snapshot.ErrLocked) { // by the relay beside which check runs
@@ -123,7 +129,7 @@ func checkConfig(environ []string) (relay.Config, *checkReport, error) {
 			"another relay can use it after that process has ended", cfg.SnapshotDir))
 		directory = nil
 	}
-	err = errors.Join(err, directory, unusable)
+	err = errors.Join(err, directory)
 	for _, e := range relay.ConfigErrors(err) {
 		r.Errors = append(r.Errors, checkedError{e.Variables, e.Message})
 	}

@@ -31,7 +31,7 @@ func newServeCommand(h host) *cobra.Command {
 			"configure the relay.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, _, err := checkConfig(h.environ())
+			cfg, _, err := loadChecked(h.environ())
 			level := new(slog.LevelVar)
 			log, queue := newQueuedLogger(cmd.ErrOrStderr(), level, cfg.LogFormat)
 			cmd.SetErr(lastWords{queue}) // also for an error of the configuration
