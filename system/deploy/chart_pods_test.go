@@ -117,7 +117,8 @@ func (p relayPod) ports(t *testing.T) map[string]int {
 }
 
 // TestChart_RelaysAcceptTheirEnvironment checks that the relay accepts each environment without warnings, and that
-// the pod mounts each file in it. It replaces the files by temporary ones with certificates, keys and rules.
+// the pod mounts each file in it. It replaces the files by temporary ones with certificates, keys and rules, and the directory of an
+// origin by an empty one.
 func TestChart_RelaysAcceptTheirEnvironment(t *testing.T) {
 	ca := certs.NewCA(t)
 	pair := ca.Sign(certs.Leaf{Names: []string{"tender.example"}})
@@ -151,6 +152,12 @@ func TestChart_RelaysAcceptTheirEnvironment(t *testing.T) {
 			}
 			write(t, path, text)
 			p.environ[name] = path
+		}
+		if dir, isDir := strings.CutPrefix(p.environ["TENDER_ORIGIN"], "file://"); isDir {
+			if volume, _ := p.volume(dir + "/file"); volume == "" {
+				t.Errorf("%v: TENDER_ORIGIN is %s, where nothing is mounted", p, dir)
+			}
+			p.environ["TENDER_ORIGIN"] = "file://" + root
 		}
 		cfg := p.config(t)
 		if warnings, err := cfg.CheckFiles(); err != nil || len(warnings) > 0 {
