@@ -106,9 +106,11 @@ func (s *Set) allAsked() bool {
 
 // ready reports whether the origin has had time to state the resource of a suspected removal: the set is complete, or
 // consecutive streams of one server have lacked it for ColdWait.
-func (f *filter) ready(name string) bool {
-	at := f.set.readyAt(name)
-	return f.confirmed || f.connected && !at.IsZero() && !f.now.Before(at)
+func (f *filter) ready(name string) bool { return f.confirmed || f.reached(f.set.readyAt(name)) }
+
+// reached reports whether a stream carries the set, and a time has come. A zero time never comes.
+func (f *filter) reached(at time.Time) bool {
+	return f.connected && !at.IsZero() && !f.now.Before(at)
 }
 
 // readyAt returns when consecutive streams of one server will have lacked a name for ColdWait, and the origin has answered
@@ -128,8 +130,7 @@ func (f *filter) confirms(name string, change removal) bool {
 	if !s.secondLook || !change.explicit && change.inferredIn != s.secondLooks {
 		return false
 	}
-	at := s.confirmedAt(name)
-	return f.confirmed || f.connected && !at.IsZero() && !f.now.Before(at)
+	return f.confirmed || f.reached(s.confirmedAt(name))
 }
 
 // confirmedAt returns when the second look confirms the removal of a few resources, if the stream lives so long: once

@@ -133,10 +133,7 @@ func (s *Set) FinishQuery(subscribed func() names, now time.Time) (finished bool
 	if s.pattern == wire.Wildcard && (m.controlAnswered || noControl) {
 		excluded := subscribed()
 		maps.DeleteFunc(m.unanswered, func(name string, _ struct{}) bool { _, ok := excluded[name]; return ok })
-		for name := range m.unanswered {
-			s.suspect(name, removal{asked: !noControl}, true, now)
-			s.alwaysHold = s.alwaysHold || noControl && s.byName[name].state == suspected
-		}
+		s.infer(maps.Keys(m.unanswered), removal{asked: !noControl}, noControl, now)
 	}
 	return true, time.Time{}
 }

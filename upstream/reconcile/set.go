@@ -437,9 +437,14 @@ func (s *Set) MoveTo(to *Set, name string) {
 
 // Infer records removals that the origin did not state. With alwaysHold, they are held even if they are few.
 func (s *Set) Infer(removed iter.Seq[string], alwaysHold bool, now time.Time) {
+	s.infer(removed, removal{}, alwaysHold, now)
+}
+
+// infer is Infer for removals that are recorded as change.
+func (s *Set) infer(removed iter.Seq[string], change removal, alwaysHold bool, now time.Time) {
 	for name := range removed {
 		delete(s.newNames, name)
-		s.suspect(name, removal{}, true, now)
+		s.suspect(name, change, true, now)
 		s.alwaysHold = s.alwaysHold || alwaysHold && s.byName[name].state == suspected
 	}
 }
