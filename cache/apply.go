@@ -71,7 +71,7 @@ func (v *View) prepare(u wire.Update) []received {
 // Copy copies the state of names from another view: whether they exist, their content, deadline and error. names are
 // Names of the other view, and key is a type or collection. The caller must record the state of the other view's source
 // first (SetSource).
-func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
+func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) Change {
 	t := from.Type(key)
 	ed := w.begin(key)
 	to := setCopier{ed.editSet(kind), from, t}
@@ -86,5 +86,62 @@ func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) {
 		ed.clearWholeError()
 	}
 	to.compact()
+	w.publish(ed)
+	return ed.change
+}
+
+// HasFirstState reports whether an update has state for which clients may be waiting: the first of a set, or of a name.
+func (w *Writer) HasFirstState(kind Kind, u wire.Update) bool {
+	t := w.Generation().Type(u.TypeURL)
+	if kind == Wildcard {
+		return t.Phase == Unknown
+	}
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	ed := edit{w: w, typ: t, index: x.types[u.TypeURL]}
+	if ed.index == nil {
+		return false
+	}
+	isFirst := func(text string, v wire.Variant) bool {
+		return slices.ContainsFunc(ed.subscribedNames(text, v), func(n *Name) bool {
+			e, _ := t.Lookup(n)
+			return e == nil && t.Errors(ByName).Get(n) == nil
+		})
+	}
+	for _, r := range u.Resources {
+		for text := range subscribableNames(r) {
+			if isFirst(text, r.Variant()) {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(u.Removed, func(text string) bool { return isFirst(text, wire.Variant{}) })
+}
+
+// Await records resources of a set that the origin has, and that are not applied yet: a client that reports one keeps it. It
+// ends when the resource is applied, or with ended, for a resource that the origin has removed again.
+func (w *Writer) Await(kind Kind, key string, names, ended []string) {
+	set := w.Generation().Type(key).set(kind)
+	awaited := func(name string) bool { return set.Awaits(name) }
+	if !slices.ContainsFunc(ended, awaited) && !slices.ContainsFunc(names, func(name string) bool { return !awaited(name) }) {
+		return
+	}
+	ed := w.begin(key)
+	for s := range ed.edits() {
+		of := s.editSet(kind)
+		for _, name := range names {
+			of.set.awaited.Set(name, new(struct{}))
+		}
+		for _, name := range ended {
+			if !of.set.endAwait(name) {
+				continue
+			}
+			if n := ed.index.names[name]; n != nil {
+				of.markChanged(n) // clients may hold the resource
+			}
+			s.wildcardChanged = s.wildcardChanged || kind == Wildcard
+		}
+	}
 	w.publish(ed)
 }

@@ -42,7 +42,6 @@
 //	index.go            subscriptions of all streams, by type and name
 //	view.go             views, and their configuration
 //	hint.go             wake-ups and hints of a stream
-//	deferred.go         intervals between two pushes of a type
 //	watch.go            subscriptions of one stream
 //	writer.go           the state of a writer
 //	gate.go             the newest state, and the states that readers see

@@ -136,7 +136,7 @@ func (b *branch) fork(original *Generation) *branch {
 		}
 	}
 	generation := *original
-	generation.types, generation.deferred = types{}, nil
+	generation.types = types{}
 	for t := range original.types.since(0) {
 		generation.types.put(c.forkType(t))
 	}

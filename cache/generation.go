@@ -79,8 +79,6 @@ type Generation struct {
 	sources       []Source
 	route         func(typeURL, name string) int
 	originChanges uint64 // number of times that a source has connected or disconnected
-
-	deferred []deferredType // see Sendable; usually nil
 }
 
 // A Source is the connection state of one of a view's origins.
@@ -402,35 +400,4 @@ func (t *Type) countEntries(kind Kind, n *Name) (entries int) {
 		}
 	}
 	return entries
-}
-
-// A deferredType is a type whose changes wait for the minimum push interval of the type. Until then readers are sent
-// an older generation of it.
-type deferredType struct {
-	typeURL string
-	from    *Generation // the last one before the first change that waits
-}
-
-// Sendable returns the generation from which clients are sent a type or a collection: g itself, or an older one while
-// changes of the type wait for its minimum push interval. A reader may send other types from g itself.
-func (g *Generation) Sendable(key string) *Generation {
-	if len(g.deferred) == 0 {
-		return g
-	}
-	typeURL := resourceType(key)
-	for _, d := range g.deferred {
-		if d.typeURL == typeURL {
-			return d.from
-		}
-	}
-	return g
-}
-
-// SendableRevision returns the revision of the oldest generation from which clients are sent any type.
-func (g *Generation) SendableRevision() uint64 {
-	oldest := g.Revision
-	for _, d := range g.deferred {
-		oldest = min(oldest, d.from.Revision)
-	}
-	return oldest
 }

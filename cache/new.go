@@ -53,9 +53,6 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	}
 	v.writers, v.index.anonymous = writers, v.index.sharesOf("")
 	for _, of := range v.views {
-		if cfg.PushInterval != nil {
-			of.intervals = newIntervals(of)
-		}
 		of.current.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
 	}
 	for _, w := range writers {

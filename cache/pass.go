@@ -132,14 +132,10 @@ func (g *gate) setSource(state Source, reconnected bool) {
 		*generation.mutableSource(w.source) = g.servedSource(s, &generation, &latest)
 		if reconnected {
 			generation.originChanges++
-			s.view.intervals.endAll(&generation)
 		}
 		s.view.current.Store(&generation)
 	}
 	if g.latest.gen == nil {
-		if reconnected {
-			w.view.intervals.endAll(&latest)
-		}
 		w.view.current.Store(&latest)
 	} else {
 		g.latest.gen = &latest

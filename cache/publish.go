@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/fanout"
-	"github.com/xdstender/tender/cache/wire"
 )
 
 // SetCause sets the cause of the next changes of the writer. If a closed gate withholds a change, its cause is the
@@ -74,7 +73,6 @@ func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, first boo
 	if ed.gen.Seq > old.Seq {
 		view.timeline.record(ed.gen.Seq, cause)
 	}
-	admission := view.intervals.admit(ed, old)
 	p.hint(ed)
 	if ed.wildcardChanged {
 		for _, wc := range ed.index.wildcards {
@@ -84,7 +82,6 @@ func (p *publisher) publishTo(view *View, ed *edit) (f *fanout.Fanout, first boo
 		}
 	}
 	f = p.followEdit(ed, cause, p.wakes[from:])
-	admission.apply(p.w, ed, from)
 	first = view.cfg.FirstServed != nil && ed.typ.serves() && !old.Type(ed.typ.URL).serves()
 	for _, o := range x.observers {
 		if o.view == view {
@@ -163,75 +160,6 @@ func (p *publisher) followEdit(ed *edit, cause Cause, wakes []*Watch) *fanout.Fa
 		}
 	}
 	return f
-}
-
-// An admission is the decision on when readers are sent an edit that is being published.
-type admission struct {
-	waits    *waitingType // the wait that the edit joins; nil if readers are sent it now
-	clusters *waitingType // the wait of clusters that delays the edit's removals of endpoints; nil if none does
-	ended    watchSet     // watches of the waits that the edit ends
-}
-
-// admit decides when readers are sent an edit, and sets the deferred types of its generation. The old generation is
-// the one before it.
-func (p *intervals) admit(ed *edit, old *Generation) (a admission) {
-	if p == nil {
-		return a
-	}
-	typeURL, changes := resourceType(ed.typ.URL), ed.change.Changed+ed.change.Removed > 0
-	until, waits := p.until(typeURL, ed.change.Removed > 0, ed.now)
-	switch {
-	case ed.cannotWait(old.Type(ed.typ.URL)):
-		a.ended = p.end(ed.now, func(w *waitingType) bool { return endsWait(typeURL, w.typeURL) })
-	case waits && changes || p.find(typeURL) != nil:
-		a.waits = p.wait(typeURL, old, until, ed.change.Removed > 0)
-	case changes && p.interval(typeURL) > 0:
-		p.sent[typeURL] = ed.now
-	}
-	if ed.change.Removed > 0 && wire.IsEndpoints(typeURL) {
-		a.clusters = p.find(wire.ClusterType)
-	}
-	ed.gen.deferred = p.deferred()
-	return a
-}
-
-// cannotWait reports whether an edit must be sent at once: it contains first state, for which clients may be waiting,
-// or content that expires.
-func (ed *edit) cannotWait(old *Type) bool {
-	t := ed.typ
-	if t.Phase != old.Phase || t.Restored != old.Restored || t.Presumed != old.Presumed ||
-		t.Phase == Unknown && t.Wildcard.last > old.Wildcard.last {
-		return true
-	}
-	for _, kind := range kinds {
-		set, oldSet := t.set(kind), old.set(kind)
-		if set.TTLs()+oldSet.TTLs()+set.ContentDropped()+oldSet.ContentDropped() > 0 {
-			return true
-		}
-	}
-	return slices.ContainsFunc(ed.changed, func(n *Name) bool {
-		e, _ := old.Lookup(n)
-		return e == nil && old.Errors(ByName).Get(n) == nil
-	})
-}
-
-// apply defers the wake-ups of w.wakes[from:] if the edit waits. It adds the watches whose wait the edit ends.
-func (a *admission) apply(w *Writer, ed *edit, from int) {
-	for _, watch := range w.wakes[from:] {
-		if a.waits != nil {
-			a.waits.wakes.add(watch.id)
-		}
-		if a.clusters != nil {
-			a.clusters.wakes.add(watch.id)
-		}
-	}
-	if a.waits != nil {
-		clear(w.wakes[from:])
-		w.wakes = w.wakes[:from]
-	}
-	for watch := range w.view.index.openWatches(a.ended) {
-		w.addWake(ed, watch)
-	}
 }
 
 // A Cause is the reason for a change of a view, usually a message of the origin. The zero value stands for a change

@@ -259,7 +259,7 @@ func (t *indexType) compareReported(g *Generation, kind Kind, names []string) (m
 	for _, name := range names {
 		_, known := removed[name]
 		switch {
-		case t.isPresent(set, name):
+		case t.isPresent(set, name), set.Awaits(name):
 			present++
 		case !known: // otherwise the origin has removed it
 			missing = append(missing, name)

@@ -46,6 +46,8 @@ type Set struct {
 
 	renewed Seq // of the newest renewal
 
+	awaited immutable.Map[struct{}] // names that the origin has and that are not applied yet, see Writer.Await
+
 	contentDroppedAt time.Time // when content was last dropped
 
 	setHistory
@@ -90,6 +92,21 @@ func (s *Set) RenewedSince(p Seq) iter.Seq[*Entry] {
 			}
 		}
 	}
+}
+
+// Awaits reports whether the origin has a resource that the set does not have yet (Writer.Await).
+func (s *Set) Awaits(name string) bool { return s.awaited.Get(name) != nil }
+
+// AwaitsAny reports whether the set awaits any resource.
+func (s *Set) AwaitsAny() bool { return s.awaited.Len() > 0 }
+
+// endAwait records that the set does not await a resource any longer, and reports whether it did.
+func (s *Set) endAwait(name string) bool {
+	if !s.Awaits(name) {
+		return false
+	}
+	s.awaited.Delete(name)
+	return true
 }
 
 // ChangedSince returns an upper bound for the number of entries that changed after p.
@@ -154,6 +171,9 @@ func (s *Set) put(by *txn, e *Entry) {
 		s.recordFormer(old, e)
 	}
 	s.limited = s.limited || e.Expires()
+	if e.Present() {
+		s.endAwait(e.Name.text)
+	}
 	s.replace(old, e)
 	s.table = s.table.Set(&by.edit, e.Name.id, e)
 	if old == nil || old.Seq != e.Seq {
@@ -186,6 +206,7 @@ func (s *Set) recordFormer(old, e *Entry) {
 // floor.
 func (s *Set) drop(by *txn, e *Entry) {
 	by.touch(e.Name)
+	s.endAwait(e.Name.text)
 	s.replace(e, nil)
 	s.table = s.table.Set(&by.edit, e.Name.id, nil)
 }

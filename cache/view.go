@@ -37,10 +37,6 @@ type Config struct {
 	Cohorts int
 	Waits   func(typeURL string) bool
 
-	// PushInterval returns the minimum time between two changes of a type that readers are sent. Zero, or a nil
-	// function, sends changes at once.
-	PushInterval func(typeURL string) time.Duration
-
 	// Waiting, if not nil, is called by the writer of a source when the difference between its latest state and the
 	// state that the rest is served changes. It must not block.
 	Waiting func(source int, now Waiting)
@@ -58,9 +54,8 @@ type Config struct {
 // view are not valid in another view, even of the same group. Any goroutine may call its methods.
 type View struct {
 	*shared
-	current   atomic.Pointer[Generation]
-	timeline  timeline
-	intervals *intervals // nil if none is configured
+	current  atomic.Pointer[Generation]
+	timeline timeline
 
 	// Distrust lists the resources that returning clients are sent even if they report the present version.
 	Distrust distrust.List

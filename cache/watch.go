@@ -61,7 +61,6 @@ func (w *Watch) SubscribeAll(typeURL string) *WildcardWatch {
 	t := x.ensureTypeFor(w, typeURL)
 	wc := &WildcardWatch{watch: w, typ: t, at: len(t.wildcards)}
 	t.wildcards = append(t.wildcards, wc)
-	w.view.intervals.subscribed(w, typeURL)
 	if len(t.wildcards) == 1 {
 		x.addSubscribedCollections(t, 1)
 		x.queueDemandFor(w, t, nil)
@@ -119,7 +118,6 @@ func (w *Watch) Subscribe(typeURL string, names []string) []*Name {
 	}
 	added := addWatch(w.id, out)
 	t.watched += len(added)
-	w.view.intervals.subscribed(w, typeURL)
 	for _, n := range added {
 		if len(n.watchers.ids) == 1 {
 			x.charge(n, w)

@@ -187,19 +187,6 @@ func (s sendOrder) currentCut(p *pass) *cache.Generation {
 	return s.barrier.cut
 }
 
-// updateStartGeneration returns the generation that the stream started with, or nil once every type is read from a
-// newer one. A new client is sent the newest resources, even of a type whose changes other clients are sent only after
-// a minimum push interval.
-func (s sendOrder) updateStartGeneration(p *pass) *cache.Generation {
-	switch {
-	case !s.sent:
-		s.startGeneration = p.StartGeneration()
-	case s.startGeneration != nil && s.barrier.cut == nil && p.Newest.SendableRevision() >= s.startGeneration.Revision:
-		s.startGeneration = nil
-	}
-	return s.startGeneration
-}
-
 // startCut keeps the cut after clusters were sent, so that dependent types follow from the same generation. It starts
 // no cut while the client waits for its first response of a dependent type: that must be from the newest generation,
 // because the cut may lack a complete set.

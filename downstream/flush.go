@@ -25,7 +25,7 @@ var errWouldBlock = errors.New("the client may be slow to read")
 func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	for {
 		p := &pass{Turn: subscription.Turn{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
-		p.Cut, p.StartedWith = s.sendOrder().currentCut(p), s.sendOrder().updateStartGeneration(p)
+		p.Cut = s.sendOrder().currentCut(p)
 		next, err = s.flushCut(p)
 		if err != nil || !s.sendOrder().cutEnded(p) && !p.resendsEarlier {
 			return next, err

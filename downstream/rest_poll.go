@@ -119,7 +119,7 @@ func (p *poll) await(ctx context.Context, server *Server) (*cache.Generation, er
 	timer := time.NewTimer(max(time.Until(p.deadline), time.Nanosecond))
 	defer timer.Stop()
 	for {
-		g, now := p.sub.Sendable(p.view.Generation()), time.Now()
+		g, now := p.view.Generation(), time.Now()
 		p.sub.Skip(g.Seq) // complete sets need no removals
 		state, again := p.sub.Check(g, now, func(sum fingerprint.Sum) bool { return p.trustsVersion(g, sum) })
 		switch {

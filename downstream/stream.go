@@ -62,8 +62,7 @@ type stream struct {
 	timerArmed   bool        // the timer may be running
 	overLimitAt  time.Time   // when names over a limit were last checked or recorded
 
-	timerAt         time.Time         // when the timer fires, if it is armed
-	startGeneration *cache.Generation // see updateStartGeneration
+	timerAt time.Time // when the timer fires, if it is armed
 
 	sent           bool // a response was sent
 	startedAt      time.Time

@@ -23,7 +23,8 @@
 //	                                    (upstream/responses.go)
 //	  reconcile.Set.Take                applies the response, except removals that the origin may not have intended
 //	                                    (upstream/reconcile/take.go)
-//	    cache.Writer.Apply              publishes a new immutable generation, and wakes the streams that watch a
+//	    pending.List.Apply              keeps changes that must wait, and applies the others (pending/list.go)
+//	      cache.Writer.Apply            publishes a new immutable generation, and wakes the streams that watch a
 //	                                    changed name (cache/apply.go)
 //	downstream.sender.flush             sends the pending changes of a woken stream, type by type (downstream/flush.go)
 //	  subscription.Subscription.Next    returns the changes (Delta, partial SotW) or the complete set
@@ -31,7 +32,7 @@
 //	  wire.Response                     adds a nonce to shared bytes, which gRPC receives as they are
 //	                                    (cache/wire/response.go)
 //
-// Start with flush. The package comments of upstream, cache, downstream and downstream/subscription list their files in
+// Start with flush. The package comments of upstream, pending, cache, downstream and downstream/subscription list their files in
 // the order to read them.
 //
 // The rest of this package is not on the hot path. [Relay] (relay.go) uses these types:
@@ -61,6 +62,8 @@
 //
 //   - cache.index guards the watches of names, reference counts and the numbers of names. Streams take it to subscribe,
 //     and writers to publish. If thousands of returning clients contend for it, use one lock per type.
+//   - pending.Clock guards which types of a view wait. The goroutines of its origins take it for each response, only if a
+//     minimum push interval is configured.
 //   - cache.timeline guards the causes of the last 256 changes of a view.
 //   - quota.Pool guards the shares of the peers that use a limit.
 //   - intern.Pool guards equal resources. Writers take it for each received resource.

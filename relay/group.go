@@ -22,6 +22,7 @@ import (
 	"github.com/xdstender/tender/cache/intern"
 	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/history"
 	"github.com/xdstender/tender/relay/nodegroup"
@@ -245,7 +246,6 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 	gr := &group{key: key, label: g.labels.Begin(key), node: presented, creator: creator}
 	cfg.Fanout = gr.onFanout(g.tracer)
 	cfg.Waits = g.isStagedType
-	cfg.PushInterval = g.settings.pushInterval
 	gr.parts = g.rollouts.addParts(&cfg, key)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
@@ -269,8 +269,9 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		follower := g.journal.Follow(view, key)
 		g.views.Go(func() { follower.Run(ctx) }) // awaited by wait
 	}
+	clock := g.newClock()
 	for i, o := range g.origins {
-		groupWriter, sharedWriter := writers[i], writers[g.router.sharedSource(i)]
+		own, copies := pending.New(writers[i], clock), pending.New(writers[g.router.sharedSource(i)], clock)
 		s := g.sharedViewFor(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.sharedViews = append(gr.sharedViews, s)
@@ -281,12 +282,20 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		gr.track(i, control, restored[i], rollout.PartKey{Group: key})
 		gr.track(i, sharing, restored[g.router.sharedSource(i)], rollout.PartKey{Group: key, Shared: true})
 		// Awaited by wait.
-		g.views.Go(func() { o.sync(ctx, gr.node, groupWriter, log, control) })
-		g.views.Go(func() { upstream.Share(ctx, s.view, sharedWriter, sharing, g.rollouts.linger(g.settings)) })
+		g.views.Go(func() { o.sync(ctx, gr.node, own, log, control) })
+		g.views.Go(func() { upstream.Share(ctx, s.view, copies, sharing, g.rollouts.linger(g.settings)) })
 		g.rollouts.joinParts(gr.parts, i, view, control, sharing)
 		g.distrust.update(gr, i)
 	}
 	return gr
+}
+
+// newClock returns the clock that paces the changes of a group's view; nil if no type has a minimum push interval.
+func (g *groups) newClock() *pending.Clock {
+	if g.settings.pushInterval == nil {
+		return nil
+	}
+	return pending.NewClock(g.settings.pushInterval)
 }
 
 // failure returns the last error of an origin of the group's view, or nil.
@@ -333,7 +342,7 @@ func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
 		g.beginRolledBack(origin, s.control, restored)
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
-		g.views.Go(func() { o.sync(ctx, s.node, writers[0], log, s.control) })
+		g.views.Go(func() { o.sync(ctx, s.node, pending.New(writers[0], nil), log, s.control) })
 	}
 	return s
 }

@@ -27,20 +27,21 @@ const module = "github.com/xdstender/tender/"
 // layers has, for each layer, the other layers that it may import. A layer is a directory with all subdirectories that
 // are not layers themselves. Packages of a layer may import each other. upstream and downstream share only cache.
 var layers = map[string][]string{
-	"cmd":   {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
-	"relay": {"upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
-	"relay/envoytest": {"relay", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire",
+	"cmd":   {"relay", "upstream", "downstream", "pending", "cache", "cache/wire", "cache/wire/schema"},
+	"relay": {"upstream", "downstream", "pending", "cache", "cache/wire", "cache/wire/schema"},
+	"relay/envoytest": {"relay", "relay/relaytest", "upstream", "downstream", "pending", "cache", "cache/wire",
 		"cache/wire/schema"},
-	"relay/relaytest":   {"relay", "upstream", "downstream", "cache", "cache/wire", "cache/wire/schema"},
-	"upstream":          {"cache", "cache/wire", "cache/wire/schema"},
+	"relay/relaytest":   {"relay", "upstream", "downstream", "pending", "cache", "cache/wire", "cache/wire/schema"},
+	"upstream":          {"pending", "cache", "cache/wire", "cache/wire/schema"},
+	"pending":           {"cache", "cache/wire", "cache/wire/schema"},
 	"downstream":        {"cache", "cache/wire", "cache/wire/schema"},
 	"cache":             {"cache/wire", "cache/wire/schema"},
 	"cache/wire":        {"cache/wire/schema"},
 	"cache/wire/schema": {},
 	"deploy":            {"relay", "downstream"},
-	"system": {"cmd", "deploy", "relay", "relay/envoytest", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire",
+	"system": {"cmd", "deploy", "relay", "relay/envoytest", "relay/relaytest", "upstream", "downstream", "pending", "cache", "cache/wire",
 		"cache/wire/schema"},
-	"bench": {"relay", "relay/envoytest", "relay/relaytest", "upstream", "downstream", "cache", "cache/wire",
+	"bench": {"relay", "relay/envoytest", "relay/relaytest", "upstream", "downstream", "pending", "cache", "cache/wire",
 		"cache/wire/schema"},
 }
 

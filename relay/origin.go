@@ -10,10 +10,10 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/grpc"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/quota"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/loadreport"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/upstream"
@@ -23,9 +23,9 @@ import (
 
 // An origin is a control plane or a directory. Views follow its resources.
 type origin interface {
-	// sync applies the resources that the origin serves to node to the view of w, until ctx ends. It also runs the
-	// commands of control.
-	sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control)
+	// sync states the resources that the origin serves to node to a list in front of a view, until ctx ends. It also runs
+	// the commands of control.
+	sync(ctx context.Context, node *corepb.Node, list *pending.List, log *slog.Logger, control *upstream.Control)
 	// probe returns nil once the origin has responded to the relay, or the error of ctx.
 	probe(ctx context.Context, p upstream.Probe) error
 	// follow runs the work of the origin that does not depend on a view, such as watching files, until ctx ends.
@@ -100,9 +100,9 @@ func openOrigin(
 type sessionOrigin struct{ *upstream.Session }
 
 func (o sessionOrigin) sync(
-	ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *upstream.Control,
+	ctx context.Context, node *corepb.Node, list *pending.List, log *slog.Logger, control *upstream.Control,
 ) {
-	o.Sync(ctx, node, w, log, control)
+	o.Sync(ctx, node, list, log, control)
 }
 
 func (o sessionOrigin) probe(ctx context.Context, p upstream.Probe) error { return o.Probe(ctx, p) }
@@ -115,9 +115,9 @@ func (o sessionOrigin) close() error { return o.Close() }
 type filesOrigin struct{ *files.Origin }
 
 func (o filesOrigin) sync(
-	ctx context.Context, _ *corepb.Node, w *cache.Writer, _ *slog.Logger, control *upstream.Control,
+	ctx context.Context, _ *corepb.Node, list *pending.List, _ *slog.Logger, control *upstream.Control,
 ) {
-	o.Sync(ctx, w, control)
+	o.Sync(ctx, list, control)
 }
 
 // probe implements origin. It reports errNoGoodFile until the directory has a valid file or is empty.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -196,7 +197,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 	ended := make(chan struct{})
 	go func() { // run waits for it below
 		defer close(ended)
-		a.auditSession.Sync(mirroring, a.node, w, a.auditSession.cfg.Logger, NewControl(false, nil))
+		a.auditSession.Sync(mirroring, a.node, pending.New(w, nil), a.auditSession.cfg.Logger, NewControl(false, nil))
 	}()
 	err := a.compareUntilQuiet(ctx, view)
 	end()
@@ -411,6 +412,9 @@ func (a *audit) markHeld(v *viewSync) {
 	type resource struct{ typeURL, name string }
 	held := make(map[resource]bool) // true if the resource itself is held, and not only its removal
 	for typeURL, name := range v.group.Waiting() {
+		held[resource{typeURL, name}] = true
+	}
+	for typeURL, name := range v.pending.Names() {
 		held[resource{typeURL, name}] = true
 	}
 	for _, h := range v.Operate(reconcile.Command{}) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
@@ -48,7 +49,7 @@ func BenchmarkShareAmongCollections(b *testing.B) {
 			from, fromWriter := cache.New(cache.Config{})
 			fromWriter.SetConnected(true)
 			view, w := collections(b, n)
-			s := newShare(from, w)
+			s := newShare(from, pending.New(w, nil))
 			s.demand(time.Now())
 			s.follow(time.Now())
 			key := cache.Collection(acme, globName(0))
@@ -72,7 +73,7 @@ func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 	b.Helper()
 	session := check.Must(New(Config{Targets: []string{"127.0.0.1:1"}}))
 	b.Cleanup(func() { _ = session.Close() })
-	v := session.newViewSync(nil, w, slog.New(slog.DiscardHandler), nil)
+	v := session.newViewSync(nil, pending.New(w, nil), slog.New(slog.DiscardHandler), nil)
 	v.trunk.byRole[main] = adsStream{
 		stream: &stream{branch: v.trunk, role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), requested: make(map[string]bool)},
 		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),

@@ -125,7 +125,7 @@ func (v *subscriptions) expireCollection(c *collection, now time.Time) bool {
 		return false
 	}
 	v.stopLinger(c)
-	if !v.w.ForgetWildcard(c.key) {
+	if !v.pending.ForgetWildcard(c.key) {
 		return false // wanted again: the demand is about to arrive
 	}
 	s := c.sub

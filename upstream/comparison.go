@@ -153,11 +153,11 @@ const hashSampleSize = 100
 func (v *responses) versionsAreHashes() bool {
 	for s := range v.sets {
 		n := 0
-		for e := range s.entries {
-			if !hasReportableVersion(e.Resource) || e.Resource.ContentDropped() {
+		for _, r := range s.entries {
+			if !hasReportableVersion(r) || r.ContentDropped() {
 				continue
 			}
-			if sum := sha256.Sum256(e.Resource.Value()); e.Resource.OriginVersion != hex.EncodeToString(sum[:]) {
+			if sum := sha256.Sum256(r.Value()); r.OriginVersion != hex.EncodeToString(sum[:]) {
 				return false
 			}
 			if n++; n == hashSampleSize {

@@ -91,9 +91,9 @@ func (s *set) notListed(
 ) (missing map[string]struct{}, removed []string) {
 	missing = make(map[string]struct{})
 	if s.kind == cache.Wildcard {
-		for e := range s.entries {
-			if _, ok := mentioned[e.Resource.Name]; !ok {
-				missing[e.Resource.Name] = struct{}{}
+		for _, r := range s.entries {
+			if _, ok := mentioned[r.Name]; !ok {
+				missing[r.Name] = struct{}{}
 			}
 		}
 		return missing, nil
@@ -103,7 +103,7 @@ func (s *set) notListed(
 		_, listed := mentioned[wire.PlainName(n.String())]
 		switch {
 		case listed || !first || wire.Glob(n.String()): // a response to a glob lists the names of its members
-		case s.cached(s.view.w.Generation()).Get(n).Present():
+		case s.Get(n.String()) != nil:
 			missing[n.String()] = struct{}{}
 		case len(mentioned) > 0:
 			removed = append(removed, n.String())
@@ -159,9 +159,9 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 		v.noteTargetChange()
 	}
 	if s := l.branch.subs[u.TypeURL]; s != nil {
-		v.w.SetCause(CauseOf(trace, e.at))
+		v.pending.SetCause(CauseOf(trace, e.at))
 		v.applyResponse(s, l.role, u, now)
-		v.w.SetCause(cache.Cause{})
+		v.pending.SetCause(cache.Cause{})
 	}
 	v.noteServer(u.ControlPlane)
 	v.comparison.lastResponse = now
@@ -304,7 +304,7 @@ func (v *responses) updatePhase(s *set, now time.Time) (next time.Time) {
 	restored := t.Restored && t.Wildcard.Count() > 0 && s.Covered() && s.Progress.Settled(now)
 	enough, ok := s.Progress.EnoughAt(v.cfg.ColdWait)
 	if restored || ok && !now.Before(enough) {
-		v.w.SetPresumed(s.key)
+		v.pending.SetPresumed(s.key)
 	} else if ok {
 		next = reconcile.Earlier(next, enough)
 	}
@@ -316,7 +316,7 @@ func (v *responses) setPhase(key string, p cache.Phase, now time.Time) {
 	if p == cache.Confirmed {
 		v.reports.Evaluate(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
 	}
-	v.w.SetPhase(key, p)
+	v.pending.SetPhase(key, p)
 }
 
 // checkCollection performs the checks of a collection that are due, and returns when to check it again.

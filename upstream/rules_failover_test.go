@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
@@ -86,7 +87,7 @@ func inTenants(t *testing.T, refuse func(node string) error, others []string, te
 			view, writer := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				w.session.Sync(ctx, &corepb.Node{Id: name}, writer, slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
+				w.session.Sync(ctx, &corepb.Node{Id: name}, pending.New(writer, nil), slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
 			})
 		}
 		test(t, w)
@@ -258,7 +259,7 @@ func TestB40_VirtualAddress(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			var other sync.WaitGroup
 			other.Go(func() {
-				r.session.Sync(ctx, &corepb.Node{Id: "other"}, writer, slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
+				r.session.Sync(ctx, &corepb.Node{Id: "other"}, pending.New(writer, nil), slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
 			})
 			r.membersAfter(time.Minute, "members", clusters, "a@1")
 			if got, want := o.State().Connections, map[bool]int{true: 1, false: 3}[healthy]; got != want {

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/resolver"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/relaytest/transcript"
@@ -95,7 +96,7 @@ func decided(t testing.TB, o *relaytest.Origin, cfg upstream.Config, s *cache.Sn
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
-		session.Sync(ctx, &corepb.Node{Id: "relay"}, w, log, r.control)
+		session.Sync(ctx, &corepb.Node{Id: "relay"}, pending.New(w, nil), log, r.control)
 	}()
 	r.w, r.view, r.watch, r.session = w, view, view.Watch(), session
 	r.stop = sync.OnceFunc(func() {

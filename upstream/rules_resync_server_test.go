@@ -14,6 +14,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
@@ -267,7 +268,7 @@ func TestH07_ViewsCompareOneAtATime(t *testing.T) {
 			view, w := cache.New(cache.Config{})
 			view.Watch().SubscribeAll(clusters)
 			mirrors.Go(func() {
-				r.session.Sync(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, w, slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
+				r.session.Sync(ctx, &corepb.Node{Id: fmt.Sprint("relay-", i)}, pending.New(w, nil), slog.New(slog.DiscardHandler), upstream.NewControl(false, nil))
 			})
 		}
 		defer mirrors.Wait()

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
@@ -36,7 +37,7 @@ func (r *rig) shareWith(cfg cache.Config) *part {
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
-		upstream.Share(ctx, r.view, w, control, 0)
+		upstream.Share(ctx, r.view, pending.New(w, nil), control, 0)
 	}()
 	p := &part{rig: r, view: view, watch: view.Watch(), control: control}
 	p.stop = func() {

@@ -39,10 +39,46 @@ func (s *set) cached(g *cache.Generation) *cache.Set {
 	return &t.Wildcard
 }
 
-// entries yields the entries of the set that are present.
-func (s *set) entries(yield func(*cache.Entry) bool) {
+// entries yields the newest resources of the set by subscribed name: those of the view, overlaid by the pending changes.
+func (s *set) entries(yield func(name string, r *wire.Resource) bool) {
+	all := s.memberEntries
+	if s.kind == cache.ByName {
+		all = s.namedEntries
+	}
 	held := s.cached(s.view.w.Generation())
-	if s.kind == cache.Wildcard {
+	for e := range all(held) {
+		r, listed := s.view.pending.Get(s.kind, s.key, e.Name.String())
+		if !listed && e.Present() {
+			r = e.Resource
+		}
+		if r != nil && !yield(e.Name.String(), r) {
+			return
+		}
+	}
+	if s.kind == cache.ByName {
+		return // each name that the list adds has an entry: the origin has answered for it
+	}
+	for name, r := range s.view.pending.Rows(s.kind, s.key) {
+		if r != nil && held.Awaits(name) && !yield(name, r) {
+			return
+		}
+	}
+}
+
+// namedEntries returns the entries of the subscribed names. Other names may be of another origin.
+func (s *set) namedEntries(held *cache.Set) iter.Seq[*cache.Entry] {
+	return func(yield func(*cache.Entry) bool) {
+		for n := range s.sub.names {
+			if e := held.Get(n); e != nil && !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// memberEntries returns the entries of members that exist in the view.
+func (s *set) memberEntries(held *cache.Set) iter.Seq[*cache.Entry] {
+	return func(yield func(*cache.Entry) bool) {
 		if s.role() == noStream && len(s.view.isolated) > 0 {
 			return // another branch may carry the wildcard
 		}
@@ -51,18 +87,15 @@ func (s *set) entries(yield func(*cache.Entry) bool) {
 				return
 			}
 		}
-		return
-	}
-	for n := range s.sub.names { // other names may be of another origin
-		if e := held.Get(n); e.Present() && !yield(e) {
-			return
-		}
 	}
 }
 
 // Get implements reconcile.Content.
 func (s *set) Get(name string) *wire.Resource {
-	n := s.view.w.View().Find(s.key, []string{name})[0]
+	if r, listed := s.view.pending.Get(s.kind, s.key, name); listed {
+		return r
+	}
+	n := s.view.w.View().FindName(s.key, name)
 	if n == nil {
 		return nil
 	}
@@ -75,9 +108,8 @@ func (s *set) Get(name string) *wire.Resource {
 // Names implements reconcile.Content. For a resource subscribed to under an alias, it yields the alias and the name.
 func (s *set) Names() iter.Seq[string] {
 	return func(yield func(string) bool) {
-		for e := range s.entries {
-			name := e.Name.String()
-			if !yield(name) || name != e.Resource.Name && !yield(e.Resource.Name) {
+		for name, r := range s.entries {
+			if !yield(name) || name != r.Name && !yield(r.Name) {
 				return
 			}
 		}
@@ -86,11 +118,21 @@ func (s *set) Names() iter.Seq[string] {
 
 // Count implements reconcile.Content.
 func (s *set) Count() (n int) {
-	if s.kind == cache.Wildcard {
-		return s.cached(s.view.w.Generation()).Count()
+	if s.kind == cache.ByName {
+		for range s.entries {
+			n++
+		}
+		return n
 	}
-	for range s.entries {
-		n++
+	held := s.cached(s.view.w.Generation())
+	n = held.Count()
+	for name, r := range s.view.pending.Rows(s.kind, s.key) {
+		switch {
+		case r == nil:
+			n--
+		case held.Awaits(name):
+			n++
+		}
 	}
 	return n
 }
@@ -109,7 +151,7 @@ func (s *set) Apply(u wire.Update) cache.Change {
 	if u.TypeURL == "" {
 		u.TypeURL, u.SystemVersion = s.key, s.cached(s.view.w.Generation()).System()
 	}
-	return s.view.w.Apply(s.kind, u)
+	return s.view.pending.Apply(s.kind, u)
 }
 
 // beginStream starts the set on a new stream. reported are the resource versions that the request reports; nil if it
@@ -190,11 +232,11 @@ func (s *set) addVersions(g *cache.Generation, versions map[string]string) {
 	if s.kind == cache.Wildcard && t.Phase != cache.Confirmed && !t.Restored || s == s.sub.members && len(foreign) > 0 {
 		return
 	}
-	for e := range s.entries {
-		_, other := foreign[e.Resource.Name]
-		plain := s.kind == cache.Wildcard || wire.PlainName(e.Name.String()) == e.Name.String()
-		if !other && plain && hasReportableVersion(e.Resource) {
-			versions[e.Resource.Name] = reportedVersion(e.Resource)
+	for name, r := range s.entries {
+		_, other := foreign[r.Name]
+		plain := s.kind == cache.Wildcard || wire.PlainName(name) == name
+		if !other && plain && hasReportableVersion(r) {
+			versions[r.Name] = reportedVersion(r)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -20,9 +21,10 @@ import (
 //
 // An unused subscription is kept for linger. If w was restored from a snapshot, Share also subscribes to the restored
 // resources, which linger from then on.
-func Share(ctx context.Context, from *cache.View, w *cache.Writer, control *Control, linger time.Duration) {
+func Share(ctx context.Context, from *cache.View, list *pending.List, control *Control, linger time.Duration) {
+	w := list.Writer()
 	w.AwaitReports(time.Now().Add(math.MaxInt64)) // the shared view evaluates client reports
-	s := newShare(from, w)
+	s := newShare(from, list)
 	s.linger, s.trimsUnchanged = linger, !w.Source().Restored.IsZero()
 	defer s.close()
 	var calls <-chan func(Controlled)
@@ -37,6 +39,7 @@ func Share(ctx context.Context, from *cache.View, w *cache.Writer, control *Cont
 		case <-w.Demand():
 			s.demand(time.Now())
 		case <-s.watch.C:
+		case <-s.pending.Wake():
 		case <-s.timer():
 		case call := <-calls:
 			call(s)
@@ -49,9 +52,10 @@ func Share(ctx context.Context, from *cache.View, w *cache.Writer, control *Cont
 
 // A share keeps one view in sync with a shared view. It starts no goroutine. Only the loop of Share may use it.
 type share struct {
-	from  *cache.View // the shared view
-	w     *cache.Writer
-	watch *cache.Watch // subscriptions of w in from
+	from    *cache.View // the shared view
+	pending *pending.List
+	w       *cache.Writer // that of pending
+	watch   *cache.Watch  // subscriptions of w in from
 
 	types     map[string]*sharedType   // by type URL or collection
 	edition   uint64                   // revision of from at the last call of follow
@@ -80,9 +84,9 @@ type sharedType struct {
 }
 
 // newShare returns a share without subscriptions. The caller must call close.
-func newShare(from *cache.View, w *cache.Writer) *share {
+func newShare(from *cache.View, list *pending.List) *share {
 	return &share{
-		from: from, w: w, watch: from.Watch(),
+		from: from, pending: list, w: list.Writer(), watch: from.Watch(),
 		types:     make(map[string]*sharedType),
 		due:       make(map[*sharedType]struct{}),
 		lingering: make(map[*sharedType]struct{}),
@@ -164,7 +168,7 @@ func (s *share) subscribe(t *sharedType, d cache.Demand) {
 func (s *share) forget(t *sharedType, now time.Time) {
 	if !t.lingerUntil.IsZero() && !now.Before(t.lingerUntil) && !s.w.WithholdsWildcard(t.key) {
 		t.lingerUntil = time.Time{}
-		if s.w.ForgetWildcard(t.key) { // otherwise it is wanted again: the demand is about to arrive
+		if s.pending.ForgetWildcard(t.key) { // otherwise it is wanted again: the demand is about to arrive
 			s.watch.UnsubscribeAll(t.wildcard)
 			delete(s.types, t.key)
 			delete(s.due, t)
@@ -185,7 +189,7 @@ func (s *share) forget(t *sharedType, now time.Time) {
 // forgetName unsubscribes from a name, unless it is wanted again: then the demand is about to arrive.
 func (s *share) forgetName(t *sharedType, n *cache.Name) {
 	delete(t.unwanted, n)
-	if len(s.w.Forget(t.key, []*cache.Name{n})) > 0 {
+	if len(s.pending.Forget(t.key, []*cache.Name{n})) > 0 {
 		return
 	}
 	have := t.names[n]
@@ -263,7 +267,7 @@ func (s *share) follow(now time.Time) {
 		s.w.Trim(now)
 		s.trimAt = now.Add(TrimEvery)
 	}
-	s.next = reconcile.Earlier(s.w.Expire(now), s.nextLinger(now))
+	s.next = reconcile.Earlier(s.pending.Step(now), reconcile.Earlier(s.w.Expire(now), s.nextLinger(now)))
 	if s.trimsUnchanged {
 		s.next = reconcile.Earlier(s.next, s.trimAt)
 	}
@@ -293,7 +297,7 @@ func futureOrZero(t, now time.Time) time.Time {
 // of all names are copied again.
 func (s *share) followSource(g *cache.Generation) {
 	if from := *g.First(); from != s.source {
-		s.w.SetSource(from)
+		s.pending.SetSource(from)
 		s.source = from
 		for _, t := range s.types {
 			maps.Copy(s.unasked, t.names)
@@ -316,7 +320,7 @@ func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 		if mine.Restored {
 			s.removeRestored(typ, mine)
 		}
-		s.w.SetPhase(t.key, typ.Phase)
+		s.pending.SetPhase(t.key, typ.Phase)
 	}
 	s.w.DelegateReports(cache.ReportedSet{Key: t.key, Kind: cache.Wildcard}, s.watch)
 }
@@ -331,7 +335,7 @@ func (s *share) removeRestored(is, mine *cache.Type) {
 		}
 	}
 	if len(removed) > 0 {
-		s.w.Apply(cache.Wildcard, wire.Update{TypeURL: mine.URL, Removed: removed})
+		s.pending.Apply(cache.Wildcard, wire.Update{TypeURL: mine.URL, Removed: removed})
 	}
 }
 
@@ -396,9 +400,9 @@ func (s *share) copyNames(kind cache.Kind, g *cache.Generation, t *sharedType, n
 	if cause.Received.Before(t.since) {
 		cause = cache.Cause{}
 	}
-	s.w.SetCause(cause)
-	s.w.Copy(kind, g, t.key, names)
-	s.w.SetCause(cache.Cause{})
+	s.pending.SetCause(cause)
+	s.pending.Copy(kind, s.from, g, t.key, names)
+	s.pending.SetCause(cache.Cause{})
 }
 
 // changedNames yields the names with a change, a renewal or an error after p.
@@ -429,5 +433,6 @@ func (s *share) close() {
 		}
 	}
 	s.watch.Close()
-	s.w.SetConnected(false)
+	s.pending.SetConnected(false)
+	s.pending.Close()
 }

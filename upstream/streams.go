@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 )
 
 const (
@@ -130,7 +131,8 @@ func (b *branch) needs(r role) bool {
 type streams struct {
 	session *Session
 	cfg     *Config
-	w       *cache.Writer
+	pending *pending.List
+	w       *cache.Writer // that of pending
 	log     *slog.Logger
 	node    *corepb.Node // sent to the origin; immutable
 

@@ -223,7 +223,7 @@ func (v *subscriptions) expireLingering(now time.Time) (next time.Time) {
 
 // forget unsubscribes from unused names of a type with the next batch.
 func (v *subscriptions) forget(typeURL string, names []*cache.Name, now time.Time) {
-	kept := v.w.Forget(typeURL, names)
+	kept := v.pending.Forget(typeURL, names)
 	for b := range v.branches {
 		s := b.subs[typeURL]
 		if s == nil {
@@ -255,7 +255,7 @@ func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 			continue // so that returning clients find their resources
 		}
 		s.lingerUntil = time.Time{}
-		if !v.w.ForgetWildcard(s.typeURL) {
+		if !v.pending.ForgetWildcard(s.typeURL) {
 			continue // a client uses it again: the demand is about to arrive
 		}
 		v.endQueries(s.members, now)

@@ -11,7 +11,7 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -36,16 +36,16 @@ type viewSync struct {
 // an origin may be a relay that waits for its own origin.
 //
 // Source: gRFC A57.
-func (s *Session) Sync(ctx context.Context, node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) {
-	s.newViewSync(node, w, log, control).run(ctx)
+func (s *Session) Sync(ctx context.Context, node *corepb.Node, list *pending.List, log *slog.Logger, control *Control) {
+	s.newViewSync(node, list, log, control).run(ctx)
 }
 
 // newViewSync returns a viewSync whose loop has not started. It has a subscription to each type of Config.Prewarm that
 // the view owns.
-func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logger, control *Control) *viewSync {
-	v := &viewSync{control: control}
+func (s *Session) newViewSync(node *corepb.Node, list *pending.List, log *slog.Logger, control *Control) *viewSync {
+	v, w := &viewSync{control: control}, list.Writer()
 	v.streams = streams{
-		session: s, cfg: &s.cfg, w: w, log: log, node: node, events: make(chan event),
+		session: s, cfg: &s.cfg, pending: list, w: w, log: log, node: node, events: make(chan event),
 		trunk: newBranch(), aliveAfter: aliveAfter,
 	}
 	v.keptNames = make(map[string][]string)
@@ -88,6 +88,7 @@ func (v *viewSync) run(ctx context.Context) {
 		select {
 		case <-v.w.Demand():
 			v.demand(time.Now())
+		case <-v.pending.Wake():
 		case e := <-v.events:
 			v.handleEvent(e, time.Now())
 		case call := <-v.control.Calls():
@@ -132,7 +133,8 @@ func (v *viewSync) stop() {
 	v.isolated = nil
 	v.reportIsolated()
 	v.failures().forget(v)
-	v.w.SetConnected(false)
+	v.pending.SetConnected(false)
+	v.pending.Close()
 	v.group.Close()
 	v.reports.Close()
 }
@@ -142,6 +144,7 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	at := func(t time.Time) { next = reconcile.Earlier(next, t) }
 	at(v.mergeBranches(now))
 	v.reportIsolated()
+	at(v.pending.Step(now))
 	at(v.w.Expire(now))
 	at(v.expireLingering(now))
 	if !v.batchAt.IsZero() && !now.Before(v.batchAt) {
@@ -263,7 +266,7 @@ func (v *viewSync) streamOpened(l *adsStream, now time.Time) {
 		if l.branch == v.trunk {
 			v.log.Info("connected to the origin", slog.String("origin", v.cfg.Targets[v.target]))
 		}
-		v.w.SetConnected(true)
+		v.pending.SetConnected(true)
 	} else if l.endLogged {
 		v.log.Info("auxiliary stream opened", slog.String("origin", v.cfg.Targets[v.target]))
 	}
@@ -333,7 +336,7 @@ func (v *viewSync) streamEnded(l *adsStream, err error, now time.Time) {
 		return
 	}
 	if !v.connected() {
-		v.w.SetConnected(false)
+		v.pending.SetConnected(false)
 	}
 	if b == v.trunk {
 		v.comparison.streamEnded(err)

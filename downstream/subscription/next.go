@@ -13,10 +13,9 @@ import (
 
 // A Turn is one pass of a stream over its subscriptions. It holds the generations that the stream reads.
 type Turn struct {
-	Newest      *cache.Generation
-	Cut         *cache.Generation // clusters and dependent types are read from it; usually the newest
-	StartedWith *cache.Generation // the stream started with it, see StartGeneration; nil if nothing older is read
-	Now         time.Time
+	Newest *cache.Generation
+	Cut    *cache.Generation // clusters and dependent types are read from it; usually the newest
+	Now    time.Time
 
 	// Awaited are the clusters that endpoints wait for. It is set before endpoints are sent.
 	Awaited Referrers
@@ -25,36 +24,17 @@ type Turn struct {
 	Muted bool
 }
 
-// StartGeneration returns the generation that a new stream starts with: the newest, including changes that other
-// streams are not sent until a minimum push interval has passed. It returns nil if there are no such changes.
-func (turn *Turn) StartGeneration() *cache.Generation {
-	if turn.Newest.SendableRevision() < turn.Newest.Revision {
-		return turn.Newest
-	}
-	return nil
-}
-
 // GenerationFor returns the generation that a type is read from.
 func (turn *Turn) GenerationFor(s *Subscription) *cache.Generation {
 	if s.followsCut() {
-		return turn.sendable(turn.Cut, s.TypeURL)
+		return turn.Cut
 	}
-	return turn.sendable(turn.Newest, s.TypeURL)
-}
-
-// sendable returns the generation of a type that may be sent, given one that the stream reads. It is older while a
-// minimum push interval lasts, but never older than the one that the stream started with.
-func (turn *Turn) sendable(g *cache.Generation, typeURL string) *cache.Generation {
-	g = g.Sendable(typeURL)
-	if turn.StartedWith != nil && turn.StartedWith.Revision > g.Revision {
-		return turn.StartedWith
-	}
-	return g
+	return turn.Newest
 }
 
 // UnsentReferrers returns the clusters with changes that the client was not sent and may be sent, and that refer to endpoints.
 func (turn *Turn) UnsentReferrers(cds *Subscription) Referrers {
-	return cds.At(turn.sendable(turn.Newest, cds.TypeURL)).unsentReferrers()
+	return cds.At(turn.Newest).unsentReferrers()
 }
 
 // awaitedBy returns the clusters that changes of a type wait for.
@@ -65,22 +45,11 @@ func (turn *Turn) awaitedBy(typeURL string) Referrers {
 	return nil
 }
 
-// removalsOf returns the generation from which delayed removals of a type are read. Removals of endpoints also wait
-// while clusters, which may refer to them, wait for their minimum push interval.
-func (turn *Turn) removalsOf(s *Subscription) *cache.Generation {
-	g := turn.sendable(turn.Cut, s.TypeURL)
-	clusters := turn.sendable(turn.Cut, wire.ClusterType)
-	if s.TypeURL == wire.EndpointType && clusters.Revision < g.Revision {
-		return clusters
-	}
-	return g
-}
-
 // Next returns the additions and changes that are due to the client, up to limit in the generation of the type. Names
 // that the client subscribed to since are read from the newest generation. If nothing is due, the response has no body,
 // and until is when to check again even without an event. The only error is ErrOutrun.
 func (s *Subscription) Next(turn *Turn, limit cache.Seq) (r Response, until time.Time, err error) {
-	g, newest, after := turn.GenerationFor(s), turn.sendable(turn.Newest, s.TypeURL), s.position()
+	g, newest, after := turn.GenerationFor(s), turn.Newest, s.position()
 	if g == newest {
 		r, until, err = s.next(turn, g, limit, false)
 	} else {
@@ -128,7 +97,7 @@ func (s *Subscription) next(
 
 // Removals returns the delayed removals, and when to check again.
 func (s *Subscription) Removals(turn *Turn) (r Response, until time.Time) {
-	after, g := s.removedUpTo, turn.removalsOf(s)
+	after, g := s.removedUpTo, turn.Cut
 	if after == 0 {
 		after = g.Seq // a subscription to names alone has no such position
 	}
@@ -294,16 +263,6 @@ func (p *Poll) Check(
 		return Incomplete, again
 	}
 	return Due, time.Time{}
-}
-
-// Sendable returns the generation to answer from. It is older than the newest while changes of the type wait for its
-// minimum push interval, unless the client already has the newest set, from another relay.
-func (p *Poll) Sendable(newest *cache.Generation) *cache.Generation {
-	g := newest.Sendable(p.TypeURL)
-	if g != newest && p.initialVersion != "" && p.visibleAt(newest).sum().SameVersion(p.initialVersion) {
-		return newest
-	}
-	return g
 }
 
 // Skip records that the client needs no removals up to a position, since it is sent complete sets.

@@ -26,7 +26,7 @@ func (s AtGeneration) Behind() bool {
 // globsBehind is Behind for globs whose resources are part of the complete set.
 func (s AtGeneration) globsBehind() bool {
 	return s.sendsSets() && slices.ContainsFunc(s.globs, func(glob *Subscription) bool {
-		return glob.At(s.Watch.Generation().Sendable(s.TypeURL)).Behind()
+		return glob.At(s.Watch.Generation()).Behind()
 	})
 }
 

@@ -43,7 +43,7 @@ func (r *removals) removeName(n *cache.Name) (done bool) {
 	}
 	e, seq := r.t.Lookup(n)
 	name := &r.names[at]
-	if e.Present() || seq <= name.sent || !r.confirmedAbsent(e) || r.mayReappear(e, *name) || r.mayPostdateFreeze(*name) {
+	if e.Present() || seq <= name.sent || !r.confirmedAbsent(e) || r.mayReappear(e, *name) || r.mayBeNewer(*name) {
 		return false
 	}
 	r.removeEntry(e, name.sent != 0)
@@ -74,7 +74,7 @@ func (r *removals) staleMembers() (until time.Time) {
 		return until
 	}
 	unknown := r.unknownMembers()
-	if r.removeReported(unknown) == len(unknown) && len(r.names) == 0 {
+	if r.removeReported(unknown) == len(unknown) && len(r.names) == 0 && !r.t.Wildcard.AwaitsAny() {
 		r.initialVersions = nil
 	}
 	return time.Time{} // the view wakes the stream once it allows further removals
@@ -105,20 +105,19 @@ func (r *removals) replaceReported() (wait time.Time) {
 	if !r.reportsBeforeFirst() {
 		return time.Time{}
 	}
-	unknown := r.unknownMembers()
-	settled, at := r.originSettled(r.g.WildcardSource(r.Key))
-	if len(unknown) == 0 {
+	unknown, awaits := r.unknownMembers(), r.reportsAwaited()
+	if len(unknown) == 0 && !awaits {
 		return time.Time{}
 	}
-	if settled && r.t.Phase == cache.Confirmed {
+	settled, at := r.originSettled(r.g.WildcardSource(r.Key))
+	if settled && r.t.Phase == cache.Confirmed && !awaits {
 		r.writer = newWriter(r.visible)
 		r.emitted = make(map[string]struct{}) // the wildcard set may have the same removals
 		r.removeReported(unknown)
 		return time.Time{}
 	}
-	holds := func(text string) bool { return r.initialVersions[text] != "" } // others are in doubt, see addUnreported
 	latest := r.reportedAt.Time().Add(r.Settings.confirmWait() + replaceSlack)
-	if !slices.ContainsFunc(unknown, holds) || !r.now.Before(latest) {
+	if !awaits && !r.holdsAny(unknown) || !r.now.Before(latest) {
 		return time.Time{}
 	}
 	if settled {
@@ -127,9 +126,25 @@ func (r *removals) replaceReported() (wait time.Time) {
 	return Earlier(at, latest)
 }
 
+// holdsAny reports whether the client reported any of the resources. Others are in doubt, see addUnreported.
+func (r *removals) holdsAny(names []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool { return r.initialVersions[name] != "" })
+}
+
 // reportsBeforeFirst reports whether the first response is due to a returning client, of a type whose resources exclude one another.
 func (r *removals) reportsBeforeFirst() bool {
 	return r.Delta && r.sendAll && len(r.initialVersions) > 0 && wire.HasKeys(r.TypeURL) && r.t.Phase >= cache.Settled
+}
+
+// reportsAwaited reports whether the client holds a resource that the view awaits. Until the view has it, it may exclude what the
+// client is sent.
+func (r *removals) reportsAwaited() bool {
+	for text := range r.initialVersions {
+		if r.t.Wildcard.Awaits(text) {
+			return true
+		}
+	}
+	return false
 }
 
 // replaceSlack is how much longer than a set takes to be confirmed a returning client waits for its first response: the origin may
@@ -156,12 +171,12 @@ func (r *removals) distrustedMembers() {
 	}
 }
 
-// unknownMembers returns the resources that the client reported and the wildcard set does not have. It omits names that
-// the client subscribed to, which staleNames handles.
+// unknownMembers returns the resources that the client reported and the wildcard set does not have, nor awaits. It omits names
+// that the client subscribed to, which staleNames handles.
 func (r *removals) unknownMembers() (unknown []string) {
 	texts := slices.Sorted(maps.Keys(r.initialVersions))
 	for i, n := range r.Watch.Find(r.Key, texts) {
-		if _, named := r.find(n); !named && (n == nil || !r.t.Wildcard.Get(n).Present()) {
+		if _, named := r.find(n); !named && (n == nil || !r.t.Wildcard.Get(n).Present()) && !r.t.Wildcard.Awaits(texts[i]) {
 			unknown = append(unknown, texts[i])
 		}
 	}

@@ -129,17 +129,18 @@ func (s sets) heldByFreeze() bool {
 	return !s.sum().SameVersion(s.initialVersion)
 }
 
-// mayLackNewer reports whether the set may lack resources that were created after an origin was frozen. For names, only
-// absent ones can be such resources.
+// mayLackNewer reports whether the set may lack resources that the origin has: they were created after it was frozen, or are
+// not applied yet. For names, only absent ones can be such resources.
 func (s sets) mayLackNewer() bool {
 	for part := range s.wildcards() {
-		if !s.g.WildcardSource(part.Key).Frozen.IsZero() {
+		if !s.g.WildcardSource(part.Key).Frozen.IsZero() || s.g.Type(part.Key).Wildcard.AwaitsAny() {
 			return true
 		}
 	}
 	return slices.ContainsFunc(s.names, func(n subscribed) bool {
 		e, _ := s.entryOf(n)
-		return e != nil && !e.Present() && !s.g.From(n.name).Frozen.IsZero()
+		return e != nil && !e.Present() &&
+			(!s.g.From(n.name).Frozen.IsZero() || s.t.ByName.Awaits(n.name.String()))
 	})
 }
 

@@ -137,11 +137,11 @@ func (v visible) mayReappear(e *cache.Entry, n subscribed) bool {
 	return v.g.From(n.name).Connected || !holds && v.initialVersion == ""
 }
 
-// mayPostdateFreeze reports whether a returning Delta client may hold a resource, absent here, that was created after
-// its origin was frozen (B.7).
-func (v visible) mayPostdateFreeze(n subscribed) bool {
+// mayBeNewer reports whether a returning Delta client may hold a resource, absent here, that the origin has: it was created
+// after the origin was frozen, or is not applied yet (B.7).
+func (v visible) mayBeNewer(n subscribed) bool {
 	_, holds := v.initialVersions[n.name.String()]
-	return holds && n.sent == 0 && !v.g.From(n.name).Frozen.IsZero()
+	return holds && n.sent == 0 && (!v.g.From(n.name).Frozen.IsZero() || v.t.ByName.Awaits(n.name.String()))
 }
 
 // distrusts reports whether a resource was part of a rejected edition ([cache.View.Distrust]).

@@ -52,7 +52,7 @@ func (all PushIntervals) Of(typeURL string) (minimum time.Duration) {
 	return minimum
 }
 
-// Bounds of a push interval. A longer interval would delay commands of operators and reconnecting clients.
+// Bounds of a push interval. A longer interval would delay changes by more than clients and operators expect.
 const (
 	minPushInterval = 10 * time.Millisecond
 	maxPushInterval = 10 * time.Second

@@ -224,7 +224,7 @@ var sections = []section{
 		{"ACK_WAIT", "How long a response may stay unanswered before the next one of its type is sent",
 			"Raise it when clients need longer to apply a response."},
 		{"MIN_PUSH_INTERVAL", "Minimum time between two changes of a type that clients are sent",
-			"Changes within it become one response per client. First responses do not wait; types that refer to " +
+			"Changes within it become one response per client. First state does not wait; types that refer to " +
 				"clusters also wait while clusters or endpoints do. Set it when the control plane sends many small changes " +
 				"([changes in quick succession](operations.md#changes-in-quick-succession))."},
 		{"SEND_TIMEOUT", "How long one send may block before the stream is closed",

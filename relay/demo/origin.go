@@ -13,6 +13,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/upstream/files"
 )
@@ -50,7 +51,7 @@ func openOrigin(m *mesh, meter *meter, listener net.Listener, log *slog.Logger) 
 		writer:  w,
 
 		listener: listener,
-		local:    files.NewLocal(w),
+		local:    files.NewLocal(pending.New(w, nil)),
 	}
 	server.Register(o.grpc)
 	for typeURL, resources := range m.resources {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
@@ -19,7 +20,7 @@ func BenchmarkLocalAmongCollections(b *testing.B) {
 	for _, n := range []int{100, 1000, 10_000} {
 		b.Run(fmt.Sprintf("globs=%d", n), func(b *testing.B) {
 			view, w := collections(b, n)
-			l := NewLocal(w)
+			l := NewLocal(pending.New(w, nil))
 			l.Answer()
 			rounds := 0
 			for b.Loop() {

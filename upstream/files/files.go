@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -120,16 +121,19 @@ func (f *Origin) Dir() string { return f.cfg.Dir }
 // may run at once.
 //
 // The control passes commands of operators to the sync. Pending removals concern all views: see [Origin.Operate].
-func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Control) {
-	l := originView{f.newLocal(w)}
+func (f *Origin) Sync(ctx context.Context, list *pending.List, control *upstream.Control) {
+	w, l := list.Writer(), originView{f.newLocal(list)}
+	defer list.Close()
 	defer l.reports.Close()
 	defer control.End()
 	control.Begin(l)
-	defer w.SetConnected(false)
+	defer list.SetConnected(false)
 	var following sync.WaitGroup
 	defer following.Wait() // ends with ctx
 	trim := time.NewTicker(upstream.TrimEvery)
 	defer trim.Stop()
+	due := time.NewTimer(upstream.TrimEvery) // set to the result of Step
+	defer due.Stop()
 	var (
 		seen    *publication
 		since   = time.Now() // since when a publication that was not applied concerns the view
@@ -140,15 +144,18 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 		p := f.published.Load()
 		to := f.visibleSets(p, w)
 		if p != seen && outdated(applied, to, w.Frozen()) {
-			f.replace(w, l, applied, to, later(p.at, since))
+			f.replace(l, applied, to, later(p.at, since))
 			applied, demand = to, l.Demand()
 		}
 		seen = p
+		resetTo(due, list.Step(time.Now()))
 		select {
 		case <-demand:
 			l.Answer()
 			l.reports.Step(time.Now())
 		case <-p.outdated:
+		case <-list.Wake():
+		case <-due.C:
 		case call := <-control.Calls():
 			call(l)
 			seen, since = nil, time.Now() // after a thaw, there may be new content to show
@@ -161,6 +168,13 @@ func (f *Origin) Sync(ctx context.Context, w *cache.Writer, control *upstream.Co
 		case <-ctx.Done():
 			return
 		}
+	}
+}
+
+// resetTo makes a timer fire at a time, unless that is zero.
+func resetTo(timer *time.Timer, at time.Time) {
+	if !at.IsZero() {
+		timer.Reset(max(time.Until(at), time.Nanosecond))
 	}
 }
 
@@ -187,16 +201,16 @@ func (f *Origin) visibleSets(p *publication, w *cache.Writer) sets {
 }
 
 // replace applies a publication, which concerns the view since a time, to the view.
-func (f *Origin) replace(w *cache.Writer, l originView, from, to sets, at time.Time) {
+func (f *Origin) replace(l originView, from, to sets, at time.Time) {
 	var trace upstream.Trace
 	if f.cfg.Trace != nil {
 		trace = f.cfg.Trace(upstream.Received{Origin: f.cfg.Dir, At: at})
 		defer trace.Answered(nil)
 	}
-	w.SetCause(upstream.CauseOf(trace, at))
-	defer w.SetCause(cache.Cause{})
+	l.pending.SetCause(upstream.CauseOf(trace, at))
+	defer l.pending.SetCause(cache.Cause{})
 	l.replace(from, to)
-	if from == nil && !w.Source().Restored.IsZero() {
+	if from == nil && !l.w.Source().Restored.IsZero() {
 		l.removeRestored(to)
 	}
 }
@@ -265,8 +279,8 @@ func (l *Local) replace(from, to sets) {
 type originView struct{ *Local }
 
 // newLocal returns the Local of a view. It keeps resources that clients report until their removal is decided.
-func (f *Origin) newLocal(w *cache.Writer) *Local {
-	l := NewLocal(w)
+func (f *Origin) newLocal(list *pending.List) *Local {
+	l, w := NewLocal(list), list.Writer()
 	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
 	now := time.Now()
 	l.reports = reconcile.NewReports(w, reconcile.ReportsConfig{ // a directory is complete after one read

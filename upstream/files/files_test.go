@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
@@ -325,7 +326,7 @@ func TestFilesMakeBeforeBreak(t *testing.T) {
 	from := sets{wire.ClusterType: set(wire.ClusterType, "c-old"), wire.ListenerType: set(wire.ListenerType, "l-old")}
 	to := sets{wire.ClusterType: set(wire.ClusterType, "c-new"), wire.ListenerType: set(wire.ListenerType, "l-new")}
 	view, w := cache.New(cache.Config{})
-	l := NewLocal(w)
+	l := NewLocal(pending.New(w, nil))
 	l.replace(nil, from)
 	before := view.Generation().Seq
 	l.replace(from, to)
@@ -347,7 +348,7 @@ func TestFilesMakeBeforeBreak(t *testing.T) {
 // without them, since files contain no variants.
 func TestB24_FilesIgnoreDynamicParameters(t *testing.T) {
 	view, w := cache.New(cache.Config{})
-	l := NewLocal(w)
+	l := NewLocal(pending.New(w, nil))
 	r := check.Must(wire.NewResource(wire.EndpointType, "a", "", []byte("x")))
 	l.Set(wire.EndpointType, "1", []*wire.Resource{r})
 	texts := []string{"a", wire.WithParameters("a", map[string]string{"env": "prod"}), wire.WithParameters("b", map[string]string{"env": "prod"})}
@@ -369,7 +370,7 @@ func TestR107_LocalContentDoesNotExpire(t *testing.T) {
 		watch.SubscribeAll(wire.ClusterType)
 		watch.SubscribeAll(cache.Collection(wire.ClusterType, glob))
 		watch.Subscribe(wire.ClusterType, []string{"a"})
-		local := NewLocal(w)
+		local := NewLocal(pending.New(w, nil))
 		local.Answer()
 		text := "- {'@type': type.googleapis.com/envoy.service.discovery.v3.Resource, name: %q, ttl: 9s, resource: {'@type': " + wire.ClusterType + ", name: a}}\n"
 		given := func(name string) *wire.Resource {

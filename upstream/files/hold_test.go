@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
@@ -231,7 +232,7 @@ func TestFreeze_Files(t *testing.T) {
 		view, w := cache.New(cache.Config{})
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { files.Sync(ctx, w, control) })
+		running.Go(func() { files.Sync(ctx, pending.New(w, nil), control) })
 		watch := view.Watch()
 		watch.SubscribeAll(wire.ClusterType)
 		time.Sleep(time.Second)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
@@ -118,7 +119,7 @@ func startMirror(t *testing.T, files *Origin) (*cache.View, func()) {
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	running.Go(func() { files.Sync(ctx, w, upstream.NewControl(false, nil)) })
+	running.Go(func() { files.Sync(ctx, pending.New(w, nil), upstream.NewControl(false, nil)) })
 	stop := sync.OnceFunc(func() {
 		cancel()
 		running.Wait()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -16,7 +17,8 @@ import (
 // A Local writes a view whose content comes from this process, such as that of files. The content is always complete: a
 // name that it does not contain does not exist. Only the goroutine that owns the writer may call its methods.
 type Local struct {
-	w           *cache.Writer
+	pending     *pending.List
+	w           *cache.Writer                        // that of pending
 	content     map[string]map[string]*wire.Resource // by type URL and name
 	system      map[string]string                    // version by type URL
 	collections collectionKeys                       // with a client
@@ -26,10 +28,11 @@ type Local struct {
 }
 
 // NewLocal returns the Local of an empty view, and marks the view as connected.
-func NewLocal(w *cache.Writer) *Local {
-	w.SetConnected(true)
+func NewLocal(list *pending.List) *Local {
+	list.SetConnected(true)
 	return &Local{
-		w:           w,
+		pending:     list,
+		w:           list.Writer(),
 		content:     make(map[string]map[string]*wire.Resource),
 		system:      make(map[string]string),
 		collections: make(collectionKeys),
@@ -82,12 +85,12 @@ func (l *Local) apply(u wire.Update, set map[string]*wire.Resource) cache.Change
 	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(u.Removed)
 	l.content[u.TypeURL], l.system[u.TypeURL] = set, u.SystemVersion
-	c := l.w.Apply(cache.ByName, u) // the view ignores names that clients do not subscribe to
+	c := l.pending.Apply(cache.ByName, u) // the view ignores names that clients do not subscribe to
 	for _, part := range l.collections.split(u) {
-		l.w.Apply(cache.Wildcard, *part)
+		l.pending.Apply(cache.Wildcard, *part)
 	}
 	if l.w.Owns(u.TypeURL) {
-		c = l.w.Apply(cache.Wildcard, u)
+		c = l.pending.Apply(cache.Wildcard, u)
 		l.confirm(u.TypeURL)
 	}
 	return c
@@ -123,7 +126,7 @@ func (l *Local) confirm(key string) {
 	if now := time.Now(); l.reports != nil && l.w.Generation().Type(key).Phase != cache.Confirmed {
 		l.reports.Evaluate(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
 	}
-	l.w.SetPhase(key, cache.Confirmed)
+	l.pending.SetPhase(key, cache.Confirmed)
 }
 
 // collectionKeys is a set of keys of collections, see cache.Collection.
@@ -150,7 +153,7 @@ func (l *Local) demandCollection(d cache.Demand, added collectionKeys) {
 	switch {
 	case d.Wanted:
 		l.collections[d.TypeURL], added[d.TypeURL] = struct{}{}, struct{}{}
-	case l.w.ForgetWildcard(d.TypeURL):
+	case l.pending.ForgetWildcard(d.TypeURL):
 		delete(l.collections, d.TypeURL)
 	}
 }
@@ -167,7 +170,7 @@ func (l *Local) applyCollections(added collectionKeys) {
 		if p == nil {
 			p = &wire.Update{TypeURL: key, SystemVersion: l.system[typeURL]}
 		}
-		l.w.Apply(cache.Wildcard, *p)
+		l.pending.Apply(cache.Wildcard, *p)
 		l.confirm(key)
 	}
 }
@@ -207,7 +210,7 @@ func (l *Local) Answer() {
 	l.applyCollections(followed)
 	l.Trim()
 	for _, u := range named {
-		l.w.Apply(cache.ByName, *u)
+		l.pending.Apply(cache.ByName, *u)
 	}
 }
 
@@ -221,14 +224,14 @@ func (l *Local) Trim() {
 		}
 	}
 	for typeURL, names := range forget {
-		l.w.Forget(typeURL, names)
+		l.pending.Forget(typeURL, names)
 	}
 }
 
 // answerMembers confirms the wildcard set of a type for a new client, and applies it again if content was dropped.
 func (l *Local) answerMembers(d cache.Demand) {
 	if d.Refetch {
-		l.w.Apply(cache.Wildcard, l.all(d.TypeURL))
+		l.pending.Apply(cache.Wildcard, l.all(d.TypeURL))
 	}
 	l.confirm(d.TypeURL)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
@@ -101,7 +102,7 @@ func (m *dirModel) run(steps []dirStep) {
 	m.files, m.view, m.control = files, view, upstream.NewControl(false, nil)
 	go func() { // awaited below
 		defer close(ended)
-		files.Sync(ctx, w, m.control)
+		files.Sync(ctx, pending.New(w, nil), m.control)
 	}()
 	view.Watch().SubscribeAll(wire.ClusterType)
 	m.pass(time.Second)

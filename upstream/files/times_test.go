@@ -10,6 +10,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 )
@@ -44,7 +45,7 @@ func TestB43_TimesBeginWhenTheChangeConcernsTheView(t *testing.T) {
 		follow := func() (*cache.View, *upstream.Control) {
 			view, w := cache.New(cache.Config{})
 			control := upstream.NewControl(false, nil)
-			running.Go(func() { files.Sync(ctx, w, control) })
+			running.Go(func() { files.Sync(ctx, pending.New(w, nil), control) })
 			view.Watch().SubscribeAll(wire.ClusterType)
 			synctest.Wait()
 			return view, control

@@ -253,6 +253,8 @@ func (r *Reports) originAnswered(of cache.ReportedSet, name string) bool {
 	}
 	n := r.w.View().Find(of.Key, []string{name})[0]
 	switch {
+	case of.Kind == cache.Wildcard && t.Wildcard.Awaits(name):
+		return true
 	case n == nil:
 		return false
 	case of.Kind == cache.Wildcard:

@@ -1,0 +1,184 @@
+package pending
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Clock paces the changes of one view: clients are sent those of a type at most once in the interval of the type, and types in
+// order. The lists of all origins of the view share it. Any goroutine may use it.
+type Clock struct {
+	interval func(typeURL string) time.Duration
+
+	mu     sync.Mutex
+	passed map[string]time.Time // when changes last passed, by type URL; guarded by mu
+	waits  []*wait              // guarded by mu
+}
+
+// NewClock returns a clock with the interval of each type. Changes of a type with interval zero wait only for other types.
+func NewClock(interval func(typeURL string) time.Duration) *Clock {
+	return &Clock{interval: interval, passed: make(map[string]time.Time)}
+}
+
+// A part is what waits together: the additions and changes of a type, or its removals. Removals may have to wait longer. Where
+// resources exclude one another, a removal makes room for an addition, and both are one part (B.11).
+type part struct {
+	typeURL  string
+	removals bool
+}
+
+// An owner is a list, as the channel on which it is woken.
+type owner chan struct{}
+
+// A wait is a part of the changes in one list that waits. Its fields are guarded by the mutex of the clock.
+type wait struct {
+	part
+	owner   owner
+	until   time.Time
+	removes bool // it has removals
+}
+
+// removalsOf returns the part to which the removals of a type belong.
+func removalsOf(typeURL string) part { return part{typeURL, !wire.HasKeys(typeURL)} }
+
+// follows reports whether a part waits while another one does. It is no cycle: additions follow those of clusters and endpoints,
+// and removals follow what may refer to the removed.
+func (w *wait) follows(other *wait) bool {
+	switch {
+	case w.removals && w.typeURL == other.typeURL:
+		return !other.removals
+	case !w.removals && !other.removals && wire.RefersToClusters(w.typeURL) &&
+		(other.typeURL == wire.ClusterType || other.typeURL == wire.EndpointType):
+		return true
+	case !w.removes:
+		return false
+	case wire.IsEndpoints(w.typeURL):
+		return other.typeURL == wire.ClusterType
+	default:
+		return wire.RemovedAfter(w.typeURL, other.typeURL)
+	}
+}
+
+// admit reports whether a change of a part waits. If it does, the part waits in the list from now on.
+func (c *Clock) admit(by owner, p part, removes bool, now time.Time) (waits bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.find(by, p)
+	added := &wait{part: p, owner: by, removes: removes}
+	if at, passed := c.passed[p.typeURL]; passed {
+		added.until = at.Add(c.interval(p.typeURL))
+	}
+	switch {
+	case w != nil:
+		w.removes = w.removes || removes
+	case added.until.After(now) || c.isBlocked(added):
+		c.waits = append(c.waits, added)
+	default:
+		return false
+	}
+	return true
+}
+
+// find returns the wait of a part in a list; nil if it does not wait. mu must be held.
+func (c *Clock) find(by owner, p part) *wait {
+	for _, w := range c.waits {
+		if w.owner == by && w.part == p {
+			return w
+		}
+	}
+	return nil
+}
+
+// isBlocked reports whether a wait follows another one. mu must be held.
+func (c *Clock) isBlocked(w *wait) bool { return slices.ContainsFunc(c.waits, w.follows) }
+
+// due returns the next part of a list that may pass. Without one, next is when to ask again even if the list is not woken; zero
+// if nothing waits.
+func (c *Clock) due(by owner, now time.Time) (due *wait, next time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, w := range c.waits {
+		switch {
+		case w.owner != by || c.isBlocked(w): // the end of what it follows wakes the list
+		case w.until.After(now):
+			next = earlier(next, w.until)
+		case due == nil || wire.Rank(w.typeURL) < wire.Rank(due.typeURL):
+			due = w
+		}
+	}
+	return due, next
+}
+
+// end ends the wait of a part whose rows have passed, and wakes the lists with a part that may have followed it.
+func (c *Clock) end(ended *wait, now time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.passed[ended.typeURL] = now
+	c.waits = slices.DeleteFunc(c.waits, func(w *wait) bool { return w == ended })
+	c.wake(func(w *wait) bool { return w.owner != ended.owner && w.follows(ended) })
+}
+
+// record records that changes of a type have passed.
+func (c *Clock) record(typeURL string, now time.Time) {
+	if c.interval(typeURL) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.passed[typeURL] = now
+}
+
+// hasten makes the parts that match due, and wakes their lists.
+func (c *Clock) hasten(match func(*wait) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wake(func(w *wait) bool {
+		if !match(w) {
+			return false
+		}
+		w.until = time.Time{}
+		return true
+	})
+}
+
+// drop ends all waits of a list that match, as if their changes had not been made.
+func (c *Clock) drop(by owner, match func(*wait) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waits = slices.DeleteFunc(c.waits, func(w *wait) bool { return w.owner == by && match(w) })
+	c.wake(func(w *wait) bool { return w.owner != by })
+}
+
+// wake wakes the lists of the waits that match. mu must be held.
+func (c *Clock) wake(match func(*wait) bool) {
+	for _, w := range c.waits {
+		if match(w) {
+			select {
+			case w.owner <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// dependsOn reports whether first state of one type ends the wait of another one: the resources of one may refer to those of the
+// other, or need its endpoints.
+func dependsOn(first, waiting string) bool {
+	return first == waiting || involvesClusters(first) && (involvesClusters(waiting) || waiting == wire.EndpointType)
+}
+
+// involvesClusters reports whether resources of the type are clusters or refer to clusters.
+func involvesClusters(typeURL string) bool {
+	return typeURL == wire.ClusterType || wire.RefersToClusters(typeURL)
+}
+
+// earlier returns the earlier of two times, of which zero is never.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}

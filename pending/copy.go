@@ -1,0 +1,105 @@
+package pending
+
+import (
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+)
+
+// Copy copies the state of names from a generation of another view, like [cache.Writer.Copy], except what must wait.
+func (l *List) Copy(kind cache.Kind, from *cache.View, g *cache.Generation, key string, names []*cache.Name) {
+	if l.clock == nil {
+		l.w.Copy(kind, g, key, names)
+		return
+	}
+	set, now := setKey{key, kind}, time.Now()
+	states, waits := l.compareCopies(set, g, names), admission{}
+	if waits = l.admit(set.typeURL(), slices.Contains(states, removes), now); waits.any() && l.hasFirst(set, states) {
+		l.hasten(set.typeURL(), now)
+		waits = admission{}
+	}
+	var direct []*cache.Name
+	var awaited, dropped []string
+	for i, n := range names {
+		state, name := states[i], n.String()
+		if state == same || state == removes && !waits.removals || state != removes && !waits.changes {
+			l.remove(set, name)
+			direct, dropped = append(direct, n), append(dropped, name)
+			continue
+		}
+		l.put(set, name, row{copied: &copied{from, n, state == removes}})
+		if state == adds {
+			awaited = append(awaited, name)
+		}
+	}
+	if len(direct) > 0 {
+		l.record(set, l.w.Copy(kind, g, key, direct), now)
+	}
+	l.w.Await(kind, key, awaited, dropped)
+	l.dropEmpty(set.typeURL())
+}
+
+// A copyState compares the state of a name in another view with the served one.
+type copyState int
+
+const (
+	same  copyState = iota
+	first           // it must not wait
+	adds
+	changes
+	removes
+)
+
+// compareCopies compares the states of names in another view with those of a set that clients are sent.
+func (l *List) compareCopies(set setKey, g *cache.Generation, names []*cache.Name) []copyState {
+	theirs, mine := g.Type(set.key), l.served(set)
+	of := &theirs.Wildcard
+	if set.kind == cache.ByName {
+		of = &theirs.ByName
+	}
+	texts := make([]string, len(names))
+	for i, n := range names {
+		texts[i] = n.String()
+	}
+	states := make([]copyState, len(names))
+	for i, own := range l.w.View().Find(set.key, texts) {
+		var was *cache.Entry
+		if own != nil {
+			was = mine.Get(own)
+		}
+		is := of.Get(names[i])
+		if states[i] = compareCopy(is, was); set.kind == cache.ByName && was == nil || theirs.Errors(set.kind).Get(names[i]) != nil {
+			states[i] = first
+		}
+	}
+	return states
+}
+
+// compareCopy compares an entry of another view with the served one. Either may be nil.
+func compareCopy(is, was *cache.Entry) copyState {
+	switch {
+	case !is.Present() && !was.Present():
+		return same
+	case mustNotWait(is), mustNotWait(was):
+		return first
+	case !is.Present():
+		return removes
+	case !was.Present():
+		return adds
+	case was.Resource.SameContent(is.Resource):
+		return same
+	}
+	return changes
+}
+
+// mustNotWait reports whether an entry, or nil, expires, may not be kept, or has no content.
+func mustNotWait(e *cache.Entry) bool {
+	return e.Present() && (e.Expires() || e.Resource.DoNotCache || !e.Resource.HasBody())
+}
+
+// hasFirst reports whether states of a set have the first one of it, or of a name.
+func (l *List) hasFirst(set setKey, states []copyState) bool {
+	isFirst := set.kind == cache.Wildcard && l.w.Generation().Type(set.key).Phase == cache.Unknown
+	return isFirst || slices.Contains(states, first)
+}

@@ -1,0 +1,37 @@
+// Package pending holds the changes of an origin that clients are not sent yet.
+//
+// An origin, a directory or a shared view states its newest resources to a [List], which stands in front of the writer of a
+// view. A change passes, and is then applied to the view like any other response, or it waits in the list as a row: the newest
+// state of one name of a set, with the time until which it waits. So the newest state of the origin is what the view serves
+// overlaid by the list, and the view and its streams know of nothing that waits:
+//
+//	origin ─▶ List.Apply ─┬─ passes ───────────────▶ Writer.Apply ─▶ generation ─▶ streams
+//	                      └─ waits: rows ─▶ List.Step ──▲
+//
+// A newer state of a name replaces its row. Where nothing may wait, a list costs one comparison.
+//
+// # What waits
+//
+// A [Clock] paces the changes of a view (B.45): those of a type wait until its minimum push interval has passed, and while
+// those of another type wait that must be sent before them (B.11). The lists of all origins of a view share its clock. What
+// cannot wait ends the wait of its type, and of what depends on it: the first state of a set or of a name, content that
+// expires or may not be cached, a change in how complete a set is known to be, and a new or lost connection.
+//
+// The names that the list adds, and that clients cannot see yet, are known to the view ([cache.Writer.Await]): a client that
+// comes from another replica may have them, and keeps them.
+//
+// # Reading order
+//
+// A file uses only identifiers that it or a file before it declares:
+//
+//	clock.go  which changes wait, and for what
+//	list.go   the rows of one writer
+//	copy.go   rows of a copied view
+//
+// # Concurrency properties
+//
+// A list belongs to the goroutine of its writer, which calls Step at the time that it returned, and whenever [List.Wake]
+// receives. Any goroutine may use a clock. The package starts no goroutine.
+//
+// The package is not a stable API: programs that embed Tender use package relay.
+package pending

@@ -1,0 +1,578 @@
+package pending
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
+)
+
+const acme = "type.googleapis.com/acme.Thing"
+
+// A rig is the list of one origin, in front of a view.
+type rig struct {
+	*List
+	t    testing.TB
+	view *cache.View
+}
+
+// newRig returns a list whose types have these intervals. It must be called in a synctest bubble.
+func newRig(t testing.TB, intervals map[string]time.Duration) *rig {
+	t.Helper()
+	view, w := cache.New(cache.Config{})
+	r := &rig{New(w, clockOf(intervals)), t, view}
+	r.SetConnected(true)
+	return r
+}
+
+func clockOf(intervals map[string]time.Duration) *Clock {
+	return NewClock(func(typeURL string) time.Duration { return intervals[typeURL] })
+}
+
+// resource returns a resource with a content and the version of it.
+func (r *rig) resource(typeURL, name, content string) *wire.Resource {
+	r.t.Helper()
+	return check.Must(wire.NewResource(typeURL, name, content, []byte(content)))
+}
+
+// state states resources of a wildcard set: "a=1" adds or changes one, and "-a" removes it.
+func (r *rig) state(typeURL string, changes ...string) cache.Change {
+	r.t.Helper()
+	return r.stateOf(cache.Wildcard, typeURL, changes...)
+}
+
+// stateOf is state for one of the sets of a type.
+func (r *rig) stateOf(kind cache.Kind, typeURL string, changes ...string) cache.Change {
+	r.t.Helper()
+	u := wire.Update{TypeURL: typeURL}
+	for _, c := range changes {
+		if name, content, adds := strings.Cut(c, "="); adds {
+			u.Resources = append(u.Resources, r.resource(typeURL, name, content))
+		} else {
+			u.Removed = append(u.Removed, strings.TrimPrefix(name, "-"))
+		}
+	}
+	return r.Apply(kind, u)
+}
+
+// confirm states the first resources of a wildcard set, and a change that passes at once: the interval begins.
+func (r *rig) confirm(typeURL string, changes ...string) {
+	r.t.Helper()
+	r.state(typeURL, changes...)
+	r.SetPhase(typeURL, cache.Confirmed)
+}
+
+// served returns the wildcard set that clients see, as state takes it.
+func (r *rig) served(typeURL string) string {
+	return contentsOf(&r.view.Generation().Type(typeURL).Wildcard)
+}
+
+func contentsOf(set *cache.Set) string {
+	var all []string
+	for e := range set.Since(0) {
+		if e.Present() {
+			all = append(all, e.Name.String()+"="+e.Resource.OriginVersion)
+		}
+	}
+	slices.Sort(all)
+	return strings.Join(all, " ")
+}
+
+// shortName returns the abbreviation of a type.
+func shortName(typeURL string) string {
+	return map[string]string{wire.ClusterType: "cds", wire.ListenerType: "lds", wire.RouteType: "rds"}[typeURL]
+}
+
+func (r *rig) expectServed(typeURL, want string) {
+	r.t.Helper()
+	if got := r.served(typeURL); got != want {
+		r.t.Errorf("clients see %s %q, want %q", typeURL, got, want)
+	}
+}
+
+// pass advances the time, and calls Step as the owner of the list would.
+func (r *rig) pass(d time.Duration) {
+	end := time.Now().Add(d)
+	for {
+		next := r.Step(time.Now())
+		if next.IsZero() || next.After(end) {
+			time.Sleep(time.Until(end))
+			r.Step(time.Now())
+			return
+		}
+		time.Sleep(time.Until(next))
+	}
+}
+
+// TestB45_ChangesOfAnIntervalAreOneChange: changes wait until the interval of their type has passed, and then are one change.
+// Later ones pass at once.
+func TestB45_ChangesOfAnIntervalAreOneChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{acme: time.Second})
+		r.confirm(acme, "a=1", "b=1")
+		r.pass(time.Minute)
+		r.state(acme, "a=2")
+		r.expectServed(acme, "a=2 b=1")
+		w := r.view.Watch()
+		w.SubscribeAll(acme)
+		for _, change := range []string{"a=3", "a=4", "-b", "c=1", "c=2", "a=5"} {
+			r.pass(100 * time.Millisecond)
+			r.state(acme, change)
+			r.expectServed(acme, "a=2 b=1")
+		}
+		r.pass(399 * time.Millisecond)
+		r.expectServed(acme, "a=2 b=1")
+		select {
+		case <-w.C:
+			t.Error("a client was woken within the interval")
+		default:
+		}
+		revision := r.view.Generation().Revision
+		r.pass(time.Millisecond)
+		r.expectServed(acme, "a=5 c=2")
+		if n := r.view.Generation().Revision - revision; n != 2 {
+			t.Errorf("the changes of an interval made %d generations, want 2: changes, then removals", n)
+		}
+		r.pass(time.Second)
+		r.state(acme, "a=6")
+		r.expectServed(acme, "a=6 c=2")
+	})
+}
+
+// TestB45_ChangesThatCannotWait: first state, resources that expire, and a new connection end the wait of a type at once.
+func TestB45_ChangesThatCannotWait(t *testing.T) {
+	for what, happens := range map[string]func(r *rig){
+		"a phase":         func(r *rig) { r.SetPhase(acme, cache.Settled) },
+		"a first answer":  func(r *rig) { r.stateOf(cache.ByName, acme, "named=1") },
+		"a first absence": func(r *rig) { r.stateOf(cache.ByName, acme, "-named") },
+		"a time to live": func(r *rig) {
+			expires := *r.resource(acme, "b", "1")
+			expires.TTL = time.Minute
+			r.Apply(cache.Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{&expires}})
+		},
+		"a lost connection": func(r *rig) { r.SetConnected(false) },
+		"a source":          func(r *rig) { r.SetSource(cache.Source{}) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, map[string]time.Duration{acme: time.Second})
+				r.confirm(acme, "a=1")
+				w := r.view.Watch()
+				w.Subscribe(acme, []string{"named"})
+				r.Writer().TakeDemand()
+				r.pass(time.Minute)
+				r.state(acme, "a=2")
+				r.state(acme, "a=3")
+				r.expectServed(acme, "a=2")
+				happens(r)
+				if got := r.served(acme); !strings.HasPrefix(got, "a=3") {
+					t.Errorf("clients see %q, want a=3", got)
+				}
+				if next := r.Step(time.Now()); !next.IsZero() {
+					t.Errorf("something waits until %v, want nothing", next)
+				}
+			})
+		})
+	}
+}
+
+// TestB45_WaitsFollowReferences: types that refer to clusters wait while clusters wait. Removals wait while a type waits that may
+// refer to the removed resources. Other changes do not wait.
+func TestB45_WaitsFollowReferences(t *testing.T) {
+	const l, s, r, v, c, e = wire.ListenerType, wire.ScopedRouteType, wire.RouteType, wire.VirtualHostType, wire.ClusterType, wire.EndpointType
+	for _, test := range []struct {
+		name, waiting string
+		change        []string
+		want          map[string]bool
+	}{
+		{"clusters", c, []string{"a=2"}, map[string]bool{l: true, s: true, r: true, v: true, e: false, wire.SecretType: false, acme: false}},
+		{"endpoints", e, []string{"a=2"}, map[string]bool{l: true, r: true, c: false}},
+		{"listeners", l, []string{"a=2"}, map[string]bool{c: false, r: false, e: false}},
+		{"listeners, removal", l, []string{"-b"}, map[string]bool{c: true, r: true, s: true, e: false}},
+		{"routes, removal", r, []string{"-b"}, map[string]bool{c: true, l: false, v: true}},
+		{"clusters, removal", c, []string{"-b"}, map[string]bool{e: true, l: true, acme: false}},
+	} {
+		for typeURL, want := range test.want {
+			t.Run(test.name+"/"+typeURL, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					rig := newRig(t, map[string]time.Duration{test.waiting: time.Second})
+					for _, of := range []string{test.waiting, typeURL} {
+						rig.confirm(of, "a=1", "b=1")
+					}
+					rig.pass(time.Minute)
+					rig.state(test.waiting, "a=9")
+					rig.state(test.waiting, "a=10")
+					before := rig.served(typeURL)
+					rig.state(typeURL, test.change...)
+					if got := rig.served(typeURL) == before; got != want {
+						t.Errorf("waits: %t, want %t", got, want)
+					}
+					rig.pass(time.Second)
+					if rig.served(typeURL) == before {
+						t.Error("still waits after the interval")
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestB45_AWaitOfAnotherOrigin: the listeners of one origin wait for the clusters of another one, also if the loop of the first
+// is earlier.
+func TestB45_AWaitOfAnotherOrigin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, writers := cache.NewRouted(cache.Config{Sources: 2, Route: func(typeURL, _ string) int {
+			if typeURL == wire.ListenerType {
+				return 1
+			}
+			return 0
+		}})
+		clock := clockOf(map[string]time.Duration{wire.ClusterType: time.Second})
+		clusters := &rig{New(writers[0], clock), t, writers[0].View()}
+		listeners := &rig{New(writers[1], clock), t, writers[0].View()}
+		clusters.confirm(wire.ClusterType, "a=1")
+		listeners.confirm(wire.ListenerType, "l=1")
+		time.Sleep(time.Minute)
+		clusters.state(wire.ClusterType, "a=2")
+		clusters.state(wire.ClusterType, "a=3")
+		listeners.state(wire.ListenerType, "l=2")
+		time.Sleep(time.Minute)
+		if next := listeners.Step(time.Now()); !next.IsZero() {
+			t.Errorf("the listeners are due at %v, want when they are woken", next)
+		}
+		listeners.expectServed(wire.ListenerType, "l=1")
+		clusters.Step(time.Now())
+		select {
+		case <-listeners.Wake():
+		default:
+			t.Error("the list of the listeners was not woken")
+		}
+		listeners.Step(time.Now())
+		clusters.expectServed(wire.ClusterType, "a=3")
+		listeners.expectServed(wire.ListenerType, "l=2")
+
+		clusters.state(wire.ClusterType, "a=4")
+		listeners.state(wire.ListenerType, "l=3", "new=1")
+		expires := *listeners.resource(wire.ListenerType, "l", "4")
+		expires.TTL = time.Hour
+		listeners.Apply(cache.Wildcard, wire.Update{ // cannot wait, and replaces what waits for another list
+			TypeURL: wire.ListenerType, Resources: []*wire.Resource{&expires}, Removed: []string{"new"},
+		})
+		if listeners.expectServed(wire.ListenerType, "l=4"); listeners.view.Generation().Type(wire.ListenerType).Wildcard.AwaitsAny() {
+			t.Error("the view awaits a listener that the origin has removed")
+		}
+		listeners.state(wire.ListenerType, "l=3")
+		clusters.state(wire.ClusterType, "a=5")
+		listeners.state(wire.ListenerType, "l=5")
+		clusters.Close() // its view has ended
+		if listeners.Step(time.Now()); listeners.served(wire.ListenerType) != "l=5" {
+			t.Error("the listeners wait for a list that was closed")
+		}
+	})
+}
+
+// TestB45_RemovalsAreLast: of what waits together, clusters are added first and removed last. A listener takes the address of
+// another one in one change (B.11).
+func TestB45_RemovalsAreLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		order := []string{wire.ClusterType, wire.ListenerType, wire.RouteType}
+		intervals := make(map[string]time.Duration)
+		for _, typeURL := range order {
+			intervals[typeURL] = time.Second
+		}
+		r := newRig(t, intervals)
+		for _, typeURL := range order {
+			r.confirm(typeURL, "old=1")
+		}
+		r.pass(time.Minute)
+		for _, typeURL := range slices.Backward(order) {
+			r.state(typeURL, "x=1")
+			r.state(typeURL, "new=1", "-old", "-x")
+		}
+		var seen []string
+		w := r.view.WatchFunc(func() {
+			for _, typeURL := range order {
+				now := shortName(typeURL) + ": " + r.served(typeURL)
+				if !slices.Contains(seen, now) {
+					seen = append(seen, now)
+				}
+			}
+		})
+		for _, typeURL := range order {
+			w.SubscribeAll(typeURL)
+		}
+		for _, typeURL := range order {
+			seen = append(seen, shortName(typeURL)+": "+r.served(typeURL))
+		}
+		seen = nil
+		r.pass(time.Second)
+		want := []string{
+			"cds: new=1 old=1 x=1", "lds: old=1 x=1", "rds: old=1 x=1", // additions of clusters
+			"lds: new=1", "rds: new=1 old=1 x=1", "rds: new=1", "cds: new=1",
+		}
+		if !slices.Equal(seen, want) {
+			t.Errorf("clients saw %q, want %q", seen, want)
+		}
+	})
+}
+
+// TestB45_WhatTheOriginTakesBack: rows end with a state that clients have, and with their subscription.
+func TestB45_WhatTheOriginTakesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{acme: time.Second})
+		r.confirm(acme, "a=1", "b=1")
+		w := r.view.Watch()
+		name := w.Subscribe(acme, []string{"named"})
+		r.Writer().TakeDemand()
+		r.stateOf(cache.ByName, acme, "named=1")
+		r.pass(time.Minute)
+		r.state(acme, "a=2")
+		r.state(acme, "a=3", "-b", "c=1")
+		r.stateOf(cache.ByName, acme, "named=2")
+		members := &r.view.Generation().Type(acme).Wildcard
+		if !members.Awaits("c") || members.Awaits("a") || members.Awaits("b") {
+			t.Error("want the view to await the addition of c alone")
+		}
+		r.state(acme, "a=2", "b=1", "-c")
+		if members = &r.view.Generation().Type(acme).Wildcard; members.AwaitsAny() {
+			t.Error("the view awaits a resource that the origin has removed")
+		}
+		w.Unsubscribe(acme, name)
+		r.Forget(acme, name)
+		if n := len(r.sets); n > 0 {
+			t.Errorf("%d sets have rows, want none", n)
+		}
+		if next := r.Step(time.Now()); !next.IsZero() {
+			t.Errorf("something waits until %v, want nothing", next)
+		}
+	})
+}
+
+// TestB45_AnAdditionEndsARemoval: a cluster whose removal waits for listeners is added again, and stays.
+func TestB45_AnAdditionEndsARemoval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{wire.ListenerType: time.Second})
+		r.confirm(wire.ClusterType, "a=1", "b=1")
+		r.confirm(wire.ListenerType, "l=1")
+		r.pass(time.Minute)
+		r.state(wire.ListenerType, "l=2")
+		r.state(wire.ListenerType, "l=3")
+		r.state(wire.ClusterType, "-a", "-b")
+		r.state(wire.ClusterType, "a=1")
+		r.pass(time.Second)
+		r.expectServed(wire.ListenerType, "l=3")
+		r.expectServed(wire.ClusterType, "a=1")
+	})
+}
+
+// TestB45_NothingWaitsWithoutRows: once the origin has taken back the only change that waits, other types do not wait for it.
+func TestB45_NothingWaitsWithoutRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{wire.ClusterType: time.Second})
+		r.confirm(wire.ClusterType, "a=1")
+		r.confirm(wire.ListenerType, "l=1")
+		r.pass(time.Minute)
+		r.state(wire.ClusterType, "a=2")
+		r.state(wire.ClusterType, "a=3")
+		r.state(wire.ClusterType, "a=2")
+		r.state(wire.ListenerType, "l=2")
+		r.expectServed(wire.ListenerType, "l=2")
+	})
+}
+
+// TestB45_CauseOfAWait: a change that waited has the cause of the first of the changes that it has, and the newest version of the
+// origin.
+func TestB45_CauseOfAWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{acme: time.Second})
+		r.confirm(acme, "a=1", "b=1")
+		r.pass(time.Minute)
+		r.state(acme, "a=2")
+		before := r.view.Generation().Seq
+		first := time.Now()
+		for i, content := range []string{"3", "4"} {
+			r.SetCause(cache.Cause{Received: time.Now()})
+			r.Apply(cache.Wildcard, wire.Update{
+				TypeURL: acme, SystemVersion: fmt.Sprint(i), Resources: []*wire.Resource{r.resource(acme, "a", content)},
+			})
+			r.pass(100 * time.Millisecond)
+		}
+		r.SetCause(cache.Cause{})
+		r.pass(time.Second)
+		r.expectServed(acme, "a=4 b=1")
+		if got := r.view.Cause(before + 1).Received; !got.Equal(first) {
+			t.Errorf("the change was received %v after the first, want at the same time", got.Sub(first))
+		}
+		if got := r.view.Generation().Type(acme).Wildcard.System(); got != "1" {
+			t.Errorf("the version of the origin is %q, want that of its newest response", got)
+		}
+	})
+}
+
+// TestB45_CountsWhatWaits: the change of an update that waits is counted against the newest state, not against what clients have.
+func TestB45_CountsWhatWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{acme: time.Second})
+		r.confirm(acme, "a=1", "b=1")
+		r.pass(time.Minute)
+		r.state(acme, "a=2")
+		for _, step := range []struct {
+			change []string
+			want   cache.Change
+		}{
+			{[]string{"a=3", "c=1"}, cache.Change{Seen: 2, Changed: 2, New: 1}},
+			{[]string{"a=3", "c=1"}, cache.Change{Seen: 2, Same: 2}},
+			{[]string{"-b", "-c"}, cache.Change{Removed: 2}},
+			{[]string{"-b", "-c"}, cache.Change{}},
+			{[]string{"b=2"}, cache.Change{Seen: 1, Changed: 1, New: 1}},
+			{[]string{"a=2"}, cache.Change{Seen: 1, Changed: 1}},
+		} {
+			got := r.state(acme, step.change...)
+			if fmt.Sprint(got) != fmt.Sprint(step.want) {
+				t.Errorf("change of %q: %+v, want %+v", step.change, got, step.want)
+			}
+		}
+	})
+}
+
+// TestB45_CopiesWait: what is copied from a shared view waits like any other change, and is then the newest.
+func TestB45_CopiesWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := newRig(t, nil)
+		r := newRig(t, map[string]time.Duration{acme: time.Second})
+		theirs := shared.view.Watch().Subscribe(acme, []string{"a", "b"})
+		mine := r.view.Watch()
+		mine.Subscribe(acme, []string{"a", "b"})
+		shared.Writer().TakeDemand()
+		r.Writer().TakeDemand()
+		copyAll := func(changes ...string) {
+			shared.stateOf(cache.ByName, acme, changes...)
+			r.Copy(cache.ByName, shared.view, shared.view.Generation(), acme, theirs)
+		}
+		expect := func(want string) {
+			t.Helper()
+			if got := contentsOf(&r.view.Generation().Type(acme).ByName); got != want {
+				t.Errorf("clients see %q, want %q", got, want)
+			}
+		}
+		copyAll("a=1", "-b")
+		expect("a=1")
+		r.pass(time.Minute)
+		copyAll("a=2")
+		expect("a=2")
+		copyAll("a=3", "b=1")
+		expect("a=2")
+		shared.stateOf(cache.ByName, acme, "a=4")
+		r.pass(time.Second)
+		expect("a=4 b=1")
+		copyAll("-a")
+		expect("a=4 b=1")
+		if r.pass(time.Second); r.view.Generation().Type(acme).ByName.Count() != 1 {
+			t.Error("the removal did not pass after the interval")
+		}
+		copyAll("a=5")
+		copyAll("-a")
+		if r.view.Generation().Type(acme).ByName.AwaitsAny() {
+			t.Error("the view awaits a resource that the other view has removed")
+		}
+		copyAll("b=2")
+		expect("b=1")
+		expires := *shared.resource(acme, "a", "6")
+		expires.TTL = time.Hour
+		shared.Apply(cache.ByName, wire.Update{TypeURL: acme, Resources: []*wire.Resource{&expires}})
+		copyAll()
+		expect("a=6 b=2")
+	})
+}
+
+// TestB45_RandomHistories: at every moment the served state overlaid by the list is what the origin stated last (P1), and once the
+// origin is quiet, nothing waits (P5).
+func TestB45_RandomHistories(t *testing.T) {
+	type step struct {
+		do, typeURL, name string
+		wait              time.Duration
+	}
+	types := []string{wire.ClusterType, wire.EndpointType, wire.ListenerType, wire.RouteType, acme}
+	steps := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) step {
+		return step{
+			do:      rapid.SampledFrom([]string{"put", "put", "put", "remove", "remove", "wait", "reconnect"}).Draw(rt, "do"),
+			typeURL: rapid.SampledFrom(types).Draw(rt, "type"),
+			name:    rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(rt, "name"),
+			wait:    time.Duration(rapid.IntRange(1, 2000).Draw(rt, "ms")) * time.Millisecond,
+		}
+	}), 1, 40)
+	rapid.Check(t, func(rt *rapid.T) {
+		intervals := make(map[string]time.Duration)
+		for _, typeURL := range types {
+			intervals[typeURL] = rapid.SampledFrom([]time.Duration{0, time.Second, 3 * time.Second}).Draw(rt, "interval")
+		}
+		history, failure := steps.Draw(rt, "history"), ""
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, intervals)
+			stated := make(map[string]map[string]string)
+			for _, typeURL := range types {
+				r.confirm(typeURL, "a=0", "b=0")
+				stated[typeURL] = map[string]string{"a": "0", "b": "0"}
+			}
+			for i, s := range history {
+				switch content := fmt.Sprint(i % 3); s.do {
+				case "put":
+					r.state(s.typeURL, s.name+"="+content)
+					stated[s.typeURL][s.name] = content
+				case "remove":
+					r.state(s.typeURL, "-"+s.name)
+					delete(stated[s.typeURL], s.name)
+				case "wait":
+					r.pass(s.wait)
+				case "reconnect":
+					r.SetConnected(false)
+					r.SetConnected(true)
+				}
+				for _, of := range types {
+					if got := r.newest(of); !maps.Equal(got, stated[of]) {
+						failure = fmt.Sprintf("step %d: the newest %s are %v, want %v", i, of, got, stated[of])
+						return
+					}
+				}
+			}
+			r.pass(time.Minute)
+			if len(r.sets) > 0 {
+				failure = fmt.Sprintf("after a minute, %v waits", r.sets)
+			}
+			for _, of := range types {
+				if set := &r.view.Generation().Type(of).Wildcard; set.AwaitsAny() {
+					failure = "after a minute, the view awaits " + of
+				}
+			}
+		})
+		if failure != "" {
+			rt.Fatal(failure)
+		}
+	})
+}
+
+// newest returns the newest contents of a wildcard set by name: the served ones, overlaid by the list.
+func (r *rig) newest(typeURL string) map[string]string {
+	all := make(map[string]string)
+	set := &r.view.Generation().Type(typeURL).Wildcard
+	for e := range set.Since(0) {
+		if e.Present() {
+			all[e.Name.String()] = e.Resource.OriginVersion
+		}
+	}
+	for name, newest := range r.Rows(cache.Wildcard, typeURL) {
+		if delete(all, name); newest != nil {
+			all[name] = newest.OriginVersion
+		}
+	}
+	return all
+}
