@@ -237,7 +237,7 @@ func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {
 
 // changeWaits reports whether a change of a type, or a removal, waits until Show.
 func (g *gate) changeWaits(typeURL string, removal bool) bool {
-	return g.staging() && (g.w.view.cfg.Waits(typeURL) || removal && removalWaits(typeURL))
+	return g.staging() && (g.w.view.cfg.Waits(typeURL) || removal && wire.NeverOld(typeURL))
 }
 
 // admits reports whether a name passes the closed gate because readers see no state of it, or only state that may not
@@ -300,12 +300,6 @@ func (g *gate) targetOf(s *served, waiting *Generation) target {
 		}
 		return passes
 	}
-}
-
-// removalWaits reports whether removals of a type wait although its other changes may pass, because served clusters
-// refer to its resources.
-func removalWaits(typeURL string) bool {
-	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || wire.IsSecret(typeURL)
 }
 
 // present reports whether a resource of a name exists in either set.

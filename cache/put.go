@@ -305,7 +305,7 @@ func (ed setEdit) removeFromWildcard(n *Name) {
 func (ed setEdit) putTombstone(old *Entry) {
 	e := ed.newTombstone(old)
 	ed.set.put(ed.txn, e)
-	if recordsRemovals(ed.typ.URL) {
+	if wire.FullState(ed.typ.URL) { // Envoy may have applied a resource of these types that it never reports
 		ed.set.recordRemoval(e)
 	}
 	ed.branch.tombstones[ed.typ.URL] = append(ed.branch.tombstones[ed.typ.URL], tombstone{e.Name, e.Seq, time.Now()})

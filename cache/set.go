@@ -300,12 +300,6 @@ type pastRemoval struct {
 	at   time.Time
 }
 
-// recordsRemovals reports whether removals from the wildcard set of a type are recorded: Envoy subscribes to these
-// types by wildcard, and may have applied a resource that it never reported.
-func recordsRemovals(key string) bool {
-	return key == wire.ListenerType || key == wire.ClusterType || key == wire.ScopedRouteType
-}
-
 // recordRemoval records a removal from the wildcard set.
 func (s *setHistory) recordRemoval(tomb *Entry) {
 	now := time.Now()
@@ -375,5 +369,5 @@ func LargeRemoval(typeURL string, removed, size, added int) bool {
 // RemovalsAreData reports whether resources of a type are regularly added and removed, as endpoints are. Unknown
 // types, such as Istio's addresses, count as such.
 func RemovalsAreData(typeURL string) bool {
-	return typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint || !wire.Known(typeURL)
+	return wire.IsEndpoints(typeURL) || !wire.Known(typeURL)
 }

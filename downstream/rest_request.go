@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream/guard"
 )
 
@@ -204,16 +205,15 @@ type pollService struct{ *Server }
 const restPath = "/v3/discovery:"
 
 // restTypes are the type URLs that can be polled, by path suffix (R113).
-var restTypes = map[string]string{
-	"listeners":         wire.ListenerType,
-	"clusters":          wire.ClusterType,
-	"endpoints":         wire.EndpointType,
-	"routes":            wire.RouteType,
-	"scoped-routes":     wire.ScopedRouteType,
-	"secrets":           wire.SecretType,
-	"runtime":           wire.RuntimeType,
-	"extension_configs": wire.ExtensionConfigType,
-}
+var restTypes = func() map[string]string {
+	byPath := make(map[string]string)
+	for i := range schema.ResourceTypes {
+		if t := &schema.ResourceTypes[i]; t.Path != "" {
+			byPath[t.Path] = t.URL
+		}
+	}
+	return byPath
+}()
 
 // restType returns the type URL of a poll.
 func restType(r *http.Request) (typeURL string, err error) {

@@ -188,7 +188,7 @@ func (s *subscription) allNames(g *cache.Generation) (names []string, asked []*c
 // addCanonicalNames sets canonicalNames for a new stream, and returns the names to subscribe to. VHDS is excluded: a
 // server may treat the name of a virtual host as a domain, and it reports removed aliases itself.
 func (s *subscription) addCanonicalNames(g *cache.Generation) []string {
-	if s.typeURL == wire.VirtualHostType {
+	if wire.OnDemand(s.typeURL) {
 		return nil
 	}
 	named := &g.Type(s.typeURL).ByName

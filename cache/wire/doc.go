@@ -16,7 +16,7 @@
 //
 // A file uses only identifiers that it or a file before it declares:
 //
-//	types.go           resource types, and the order in which they are sent
+//	types.go           types of resources, and questions about their rows in package schema
 //	field.go           fields of encoded messages, and errors of malformed ones
 //	xdstp.go           names and authorities of xdstp
 //	variant.go         names with dynamic parameters, and variants of resources

@@ -9,11 +9,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // HasKeys reports whether resources of a type can exclude one another, see [Resource.Keys].
 func HasKeys(typeURL string) bool {
-	return typeURL == ListenerType || typeURL == ScopedRouteType || typeURL == VirtualHostType
+	t, _ := schema.TypeOf(typeURL)
+	return t.Keyed
 }
 
 // Keys returns what a client can give to only one resource of a set: of two resources with a common key, an Envoy rejects the

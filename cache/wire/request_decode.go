@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // namesSeed makes Request.NamesSum a function of the names within a process, and
@@ -228,8 +230,8 @@ func (r *Request) addName(to *[]string, locator bool, val []byte) (err error) {
 
 // typeURLOf returns a type URL. It allocates no string for those that the protocol defines.
 func typeURLOf(val []byte) (string, error) {
-	if r, known := ranks[string(val)]; known {
-		return sendOrder[r], nil
+	if t, _ := schema.TypeOf(string(val)); t.URL != "" {
+		return t.URL, nil
 	}
 	return text(val, "type URL")
 }

@@ -9,6 +9,8 @@ import (
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // parseResource parses one Resource message and copies its bytes, so that a resource
@@ -245,7 +247,10 @@ type Decoder struct {
 }
 
 // hasOwnName reports whether resources of a type contain their name.
-func hasOwnName(typeURL string) bool { return Known(typeURL) && typeURL != LocalityEndpoint }
+func hasOwnName(typeURL string) bool {
+	t, _ := schema.TypeOf(typeURL)
+	return t.URL != "" && !t.Nameless
+}
 
 // readName returns the name in the body of a resource of a type for which hasOwnName is true. bodyType is the type
 // of the body.

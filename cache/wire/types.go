@@ -1,60 +1,42 @@
 package wire
 
-import "strings"
+import (
+	"strings"
 
-// Type URLs of the resources that the protocol defines (R001). The relay also relays
-// every other type URL, as an opaque type (R002).
-const (
-	typePrefix = "type.googleapis.com/"
-
-	ListenerType        = typePrefix + "envoy.config.listener.v3.Listener"
-	ClusterType         = typePrefix + "envoy.config.cluster.v3.Cluster"
-	RouteType           = typePrefix + "envoy.config.route.v3.RouteConfiguration"
-	ScopedRouteType     = typePrefix + "envoy.config.route.v3.ScopedRouteConfiguration"
-	VirtualHostType     = typePrefix + "envoy.config.route.v3.VirtualHost"
-	EndpointType        = typePrefix + "envoy.config.endpoint.v3.ClusterLoadAssignment"
-	LocalityEndpoint    = typePrefix + "envoy.config.endpoint.v3.LbEndpoint"
-	SecretType          = typePrefix + "envoy.extensions.transport_sockets.tls.v3.Secret"
-	RuntimeType         = typePrefix + "envoy.service.runtime.v3.Runtime"
-	ExtensionConfigType = typePrefix + "envoy.config.core.v3.TypedExtensionConfig"
+	"github.com/xdstender/tender/cache/wire/schema"
 )
+
+// Type URLs of the resources that the protocol defines. [schema.ResourceTypes] has what is defined for each.
+const (
+	ListenerType        = schema.ListenerType
+	ClusterType         = schema.ClusterType
+	RouteType           = schema.RouteType
+	ScopedRouteType     = schema.ScopedRouteType
+	VirtualHostType     = schema.VirtualHostType
+	EndpointType        = schema.EndpointType
+	LocalityEndpoint    = schema.LocalityEndpoint
+	SecretType          = schema.SecretType
+	RuntimeType         = schema.RuntimeType
+	ExtensionConfigType = schema.ExtensionConfigType
+)
+
+// typePrefix begins the type URL of every message of xDS.
+const typePrefix = "type.googleapis.com/"
 
 // Wildcard is the resource name that subscribes to the set of resources that the
 // server selects (R047).
 const Wildcard = "*"
 
-// sendOrder lists the known types in the order in which additions are sent on one
-// stream: make before break (B.11).
-var sendOrder = [...]string{
-	ClusterType, EndpointType, LocalityEndpoint, SecretType, ExtensionConfigType, RuntimeType,
-	ListenerType, ScopedRouteType, RouteType, VirtualHostType,
-}
-
-var ranks = func() map[string]int {
-	ranks := make(map[string]int, len(sendOrder))
-	for i, typeURL := range sendOrder {
-		ranks[typeURL] = i
-	}
-	return ranks
-}()
-
-// Rank returns the position of a type in the order in which types are sent:
-// clusters first, unknown types last (B.11).
+// Rank returns the position of a type in the order in which types are sent: clusters first, unknown types last (B.11).
 func Rank(typeURL string) int {
-	if r, ok := ranks[typeURL]; ok {
-		return r
-	}
-	return len(sendOrder)
+	_, rank := schema.TypeOf(typeURL)
+	return rank
 }
 
-// RefersToClusters reports whether resources of the type refer to clusters, so that clusters are sent first (B.11).
+// RefersToClusters reports whether resources of the type need clusters, so that clusters are sent first (B.11).
 func RefersToClusters(typeURL string) bool {
-	switch typeURL {
-	case ListenerType, ScopedRouteType, RouteType, VirtualHostType:
-		return true
-	default:
-		return false
-	}
+	t, _ := schema.TypeOf(typeURL)
+	return t.AfterClusters
 }
 
 // RemovedAfter reports whether removals of one type are sent after changes of another type, because the changed
@@ -65,20 +47,35 @@ func RemovedAfter(removed, changed string) bool {
 }
 
 // IsEndpoints reports whether resources of the type are endpoints of clusters.
-func IsEndpoints(typeURL string) bool { return typeURL == EndpointType || typeURL == LocalityEndpoint }
+func IsEndpoints(typeURL string) bool {
+	t, _ := schema.TypeOf(typeURL)
+	return t.Data
+}
 
 // Known reports whether the protocol defines the type. Resources of known types
 // always have a name; the name of other resources may be empty (B.22).
 func Known(typeURL string) bool {
-	_, ok := ranks[typeURL]
-	return ok
+	t, _ := schema.TypeOf(typeURL)
+	return t.URL != ""
 }
 
 // FullState reports whether a SotW response of the type contains every resource of the
 // subscription, so that an absent resource was removed (R058, R059).
 func FullState(typeURL string) bool {
-	return typeURL == ListenerType || typeURL == ClusterType || typeURL == ScopedRouteType
+	t, _ := schema.TypeOf(typeURL)
+	return t.FullState
 }
+
+// OnDemand reports whether names of the type are requested as traffic needs them: a server may take long to answer, its wildcard
+// set may omit them, and it may treat a name as a domain.
+func OnDemand(typeURL string) bool {
+	t, _ := schema.TypeOf(typeURL)
+	return t.OnDemand
+}
+
+// NeverOld reports whether resources of the type are never kept from clients, or shown to them again: old endpoints are wrong, and
+// old Secrets have expired or were revoked.
+func NeverOld(typeURL string) bool { return IsEndpoints(typeURL) || IsSecret(typeURL) }
 
 // secrets are the names of the Secret messages of all protocol versions that control planes have served.
 var secrets = map[string]bool{
@@ -97,10 +94,8 @@ func IsSecret(typeURL string) bool {
 // subscribes to the wildcard. For types that are subscribed to by name it does not: an
 // empty request must not fetch the endpoints of a whole mesh (B.17).
 func LegacyWildcard(typeURL string) bool {
-	switch typeURL {
-	case EndpointType, LocalityEndpoint, RouteType, ExtensionConfigType, RuntimeType:
-		return false
-	default:
-		return !IsSecret(typeURL)
+	if t, _ := schema.TypeOf(typeURL); t.URL != "" {
+		return t.Wildcard
 	}
+	return !IsSecret(typeURL)
 }

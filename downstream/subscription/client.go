@@ -6,6 +6,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // Settings configure all subscriptions of a server. They are read-only.
@@ -139,26 +140,18 @@ type Software struct {
 // TraitsOf returns the traits of a type for a client. Envoy's SotW subscriptions deliver an empty update to the
 // watchers of names that a response omits, so some types are grouped for Envoy.
 func TraitsOf(typeURL string, by Software) Traits {
-	t := Traits{
+	of, rank := schema.TypeOf(typeURL)
+	return Traits{
 		TypeURL:        typeURL,
-		Rank:           wire.Rank(typeURL),
+		Rank:           rank,
 		legacyWildcard: wire.LegacyWildcard(typeURL),
-		Dependent:      wire.RefersToClusters(typeURL),
+		FullState:      of.FullState,
+		LateRemovals:   of.LateRemovals,
+		Dependent:      of.AfterClusters,
+		grouped:        of.Grouped && by.Envoy,
+		alwaysSent:     of.AlwaysSent && !by.Relay,
 		Secret:         wire.IsSecret(typeURL),
 	}
-	switch typeURL {
-	case wire.ClusterType:
-		t.FullState, t.LateRemovals = true, true
-	case wire.EndpointType:
-		t.LateRemovals, t.alwaysSent = true, !by.Relay
-	case wire.ListenerType, wire.ScopedRouteType:
-		t.FullState = true
-	case wire.SecretType:
-		t.grouped, t.alwaysSent = by.Envoy, !by.Relay
-	case wire.RuntimeType, wire.ExtensionConfigType:
-		t.grouped = by.Envoy
-	}
-	return t
 }
 
 // followsCut reports whether the type is read from [Turn.Cut]: clusters, and types that refer to them.

@@ -70,7 +70,7 @@ func (c requestUpdate) reportMembers(asked []string) {
 // names of a client with a wildcard. The origin serves those on demand, may take long, and its wildcard set may omit
 // them.
 func (c requestUpdate) findUnanswered() {
-	if len(c.initialVersions) == 0 || c.wildcard != nil || c.TypeURL == wire.VirtualHostType {
+	if len(c.initialVersions) == 0 || c.wildcard != nil || wire.OnDemand(c.TypeURL) {
 		return
 	}
 	t := c.Watch.Generation().Type(c.Key)

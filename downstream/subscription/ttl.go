@@ -53,7 +53,7 @@ func (v ttls) dueWithSet() (due bool) {
 // this version (R109). For Envoy, a virtual host without content is one that does not exist (R095).
 func (v ttls) heartbeatSuffices(e *cache.Entry) bool {
 	accepted := !v.nackedAny && !v.pending && e.Versions() == 1
-	return v.Delta && accepted && e.Expires() && e.Resource.Constraints == nil && v.TypeURL != wire.VirtualHostType
+	return v.Delta && accepted && e.Expires() && e.Resource.Constraints == nil && !wire.OnDemand(v.TypeURL)
 }
 
 // mayHaveExpired reports whether resources may have expired at the client. Then a set is sent even if it is the same

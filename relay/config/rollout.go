@@ -40,7 +40,7 @@ func parseStagedType(item string) (string, error) {
 	switch {
 	case err != nil:
 		return "", err
-	case typeURL == wire.EndpointType || typeURL == wire.LocalityEndpoint:
+	case wire.IsEndpoints(typeURL):
 		return "", fmt.Errorf("%s: endpoints are never staged, because clients would send requests to removed endpoints",
 			humanize.Quote(item))
 	case wire.IsSecret(typeURL):

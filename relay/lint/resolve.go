@@ -1,6 +1,7 @@
 package lint
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/xdstender/tender/cache"
@@ -49,10 +50,6 @@ func isXDSTP(name string) bool {
 
 // Describe returns a reference in words, such as cluster "a".
 func (r Reference) Describe() string {
-	short, _ := schema.ShortName(r.TypeURL)
-	noun, ok := map[string]string{"cds": "cluster", "eds": "endpoints", "rds": "route configuration"}[short]
-	if !ok {
-		noun = r.TypeURL
-	}
-	return fmt.Sprintf("%s %.256q", noun, r.Name)
+	t, _ := schema.TypeOf(r.TypeURL)
+	return fmt.Sprintf("%s %.256q", cmp.Or(t.Noun, r.TypeURL), r.Name)
 }

@@ -318,7 +318,7 @@ func (s *Set) decisionTime(now time.Time) (until time.Time) {
 	if !ok {
 		return time.Time{}
 	}
-	for _, referrer := range referrers[s.TypeURL] {
+	for _, referrer := range referrersOf(s.TypeURL) {
 		for o := range s.group.sets[referrer] {
 			_, verified := o.possiblyRemoved(now)
 			until = later(until, later(o.heldUntil, verified))

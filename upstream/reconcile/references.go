@@ -4,14 +4,16 @@ import (
 	"iter"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// referrers maps a type to the types whose resources refer to it by name.
-var referrers = map[string][]string{
-	wire.EndpointType:        {wire.ClusterType},
-	wire.RouteType:           {wire.ListenerType, wire.ScopedRouteType},
-	wire.SecretType:          {wire.ClusterType, wire.ListenerType},
-	wire.ExtensionConfigType: {wire.ListenerType, wire.RouteType},
+// referrersOf returns the types whose resources refer to those of a type by name, and keep them while they are retained. Those of
+// clusters are not among them: what dangles without a cluster is found by its reference (B.46).
+func referrersOf(typeURL string) []string {
+	if typeURL == wire.ClusterType {
+		return nil
+	}
+	return schema.ReferrersOf(typeURL)
 }
 
 // references returns the names to which resources may refer: those that their bytes contain as a protobuf string. It

@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/cache/wire/schema"
 )
 
 // A Content is the resources of a set and the state of their transfer from the origin.
@@ -135,7 +136,7 @@ func (g *Group) needed(s *Set, includePossible bool, now time.Time) func(name st
 func (g *Group) retainedResources(
 	typeURL string, includePossible bool, now time.Time,
 ) (resources []*wire.Resource) {
-	for _, referrer := range referrers[typeURL] {
+	for _, referrer := range referrersOf(typeURL) {
 		for s := range g.sets[referrer] {
 			var retained names
 			if includePossible {
@@ -480,7 +481,7 @@ func (s *Set) record(name string, change removal) {
 }
 
 // clusterUsers are the types of resources that may name clusters.
-var clusterUsers = []string{wire.ListenerType, wire.RouteType, wire.VirtualHostType, wire.ExtensionConfigType}
+var clusterUsers = schema.ReferrersOf(wire.ClusterType)
 
 // apply applies an update to the content. An update of clusters, or of a type that names clusters, invalidates the
 // cluster usage of the group. Endpoints, which change most often, do not.

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/cmd/tender/cli"
 )
@@ -168,7 +169,7 @@ func (s *sotwStream) next() (answer, error) {
 
 // sotwAnswer returns the content of a response. A resource without a version has that of the response.
 func sotwAnswer(response *discoverypb.DiscoveryResponse) answer {
-	a := answer{full: fullState(response.GetTypeUrl()), refused: refusals(response.GetResourceErrors())}
+	a := answer{full: wire.FullState(response.GetTypeUrl()), refused: refusals(response.GetResourceErrors())}
 	for i, body := range response.GetResources() {
 		wrapper := &discoverypb.Resource{Resource: body}
 		if body.MessageIs(wrapper) {
@@ -238,19 +239,10 @@ func (o *options) subscribed() []string {
 	if len(o.names) > 0 {
 		return o.names
 	}
-	switch short, _ := schema.ShortName(o.typeURL); short {
-	case "eds", "leds", "rds", "sds", "rtds", "ecds":
-		return []string{"*"}
-	default:
+	if wire.LegacyWildcard(o.typeURL) {
 		return nil
 	}
-}
-
-// fullState reports whether a SotW response of a type contains all subscribed resources. A resource that is missing in
-// it does not exist.
-func fullState(typeURL string) bool {
-	short, _ := schema.ShortName(typeURL)
-	return short == "cds" || short == "lds" || short == "srds"
+	return []string{wire.Wildcard}
 }
 
 // sent replaces io.EOF from Send by nil: the stream has ended, and Recv returns its error.
