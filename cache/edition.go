@@ -93,21 +93,16 @@ func (t *Type) content(n *Name) (d wire.Digest) {
 	return d
 }
 
-// editions makes editions of a source, and shows them to the readers of views. Its methods are methods of the writer.
-type editions struct{ w *Writer }
-
 // Pin makes an edition of all waiting changes.
-func (p editions) Pin() *Edition {
-	w := p.w
+func (w *Writer) Pin() *Edition {
 	return w.pin(w.targetOf(w.servedToRest(), w.Generation()))
 }
 
 // PinThawed makes an edition of the changes that Thaw would show the rest. The edition is empty if the writer is
 // neither frozen nor rolled back.
-func (p editions) PinThawed() *Edition {
-	w := p.w
+func (w *Writer) PinThawed() *Edition {
 	if !w.canThaw() {
-		return p.PinServed()
+		return w.PinServed()
 	}
 	latest := w.Generation()
 	return w.dropWaiting(w.pin(func(string, *Name) *Generation { return latest }))
@@ -115,15 +110,13 @@ func (p editions) PinThawed() *Edition {
 
 // PinThawedAs is PinThawed for a source that applies its changes only after the thaw. resources is their state after
 // the thaw.
-func (p editions) PinThawedAs(resources []Former) *Edition {
-	w := p.w
+func (w *Writer) PinThawedAs(resources []Former) *Edition {
 	return w.dropWaiting(w.PinFormer(resources))
 }
 
 // dropWaiting drops from a new edition the changes that Thaw does not show, because they wait for Show. If only the
 // entry of a name in the wildcard set passes, as first state, it keeps that entry.
-func (p editions) dropWaiting(e *Edition) *Edition {
-	w := p.w
+func (w *Writer) dropWaiting(e *Edition) *Edition {
 	thawed, of := w.gate, *e.generation
 	thawed.frozenSince, thawed.rolledBack = time.Time{}, time.Time{}
 	of.types.log = e.generation.types.log.Clip()
@@ -149,10 +142,9 @@ func (p editions) dropWaiting(e *Edition) *Edition {
 }
 
 // pin makes an edition of the names whose state differs between the rest and their target, which is latest.
-func (p editions) pin(to target) *Edition {
-	w := p.w
+func (w *Writer) pin(to target) *Edition {
 	s := w.servedToRest()
-	e := &Edition{generation: w.Generation(), served: s.generation(), names: w.presenter().differingNames(s, to)}
+	e := &Edition{generation: w.Generation(), served: s.generation(), names: w.differingNames(s, to)}
 	e.describe()
 	return e
 }
@@ -190,8 +182,7 @@ func (e *Edition) Reversed() *Edition {
 
 // PinServed makes an edition of the generation that the rest is served, without changes. Show can return readers to it
 // later.
-func (p editions) PinServed() *Edition {
-	w := p.w
+func (w *Writer) PinServed() *Edition {
 	g := w.servedToRest().generation()
 	return &Edition{generation: g, served: g, Changes: make(map[string]map[string]wire.Digest)}
 }
@@ -204,8 +195,7 @@ type createdName struct {
 
 // refresh returns a generation as it would be shown now, and the names that were created for it. It leaves out wildcard
 // sets that were dropped since, because the origin may have removed their resources, and resources whose TTL has ended.
-func (p editions) refresh(original *Generation) (_ *Generation, names []createdName) {
-	w := p.w
+func (w *Writer) refresh(original *Generation) (_ *Generation, names []createdName) {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -232,8 +222,7 @@ func (p editions) refresh(original *Generation) (_ *Generation, names []createdN
 }
 
 // releaseNames releases created names without an entry.
-func (p editions) releaseNames(names []createdName) {
-	w := p.w
+func (w *Writer) releaseNames(names []createdName) {
 	w.view.index.mu.Lock()
 	defer w.view.index.mu.Unlock()
 	for _, m := range names {
@@ -338,8 +327,7 @@ func (c *refreshedType) copyState(kind Kind, from *Type, n *Name) {
 
 // PinFormer makes an edition of the generation that the rest is served, with the former state of some resources. If
 // there are several formers of a resource, the last one is used. It ignores names that were released since.
-func (p editions) PinFormer(formers []Former) *Edition {
-	w := p.w
+func (w *Writer) PinFormer(formers []Former) *Edition {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -16,25 +16,22 @@ func (x *index) reportsAbout(set ReportedSet) *setReports {
 
 // AwaitReports makes the view accept reports until a time, even if the wildcard set is confirmed earlier. It is called
 // for sources that confirm sets at once, and for sources whose reports another view evaluates (DelegateReports).
-func (ev reportEvaluator) AwaitReports(until time.Time) {
-	x := &ev.w.view.index
+func (w *Writer) AwaitReports(until time.Time) {
+	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.sources[ev.w.source].reportsUntil = until
+	x.sources[w.source].reportsUntil = until
 }
-
-// A reportEvaluator decides, for the source of a writer, which removals clients that reported resources are sent.
-type reportEvaluator struct{ w *Writer }
 
 // Reported returns the sets of the source about which there are reports, with the time of the first report that is not
 // evaluated yet; zero if all are evaluated.
-func (ev reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
-	x := &ev.w.view.index
+func (w *Writer) Reported() (sets map[ReportedSet]time.Time) {
+	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for t := range x.reported {
 		for kind, reports := range t.reports {
-			if reports.empty() || !ev.ownsReported(t, Kind(kind)) {
+			if reports.empty() || !w.ownsReported(t, Kind(kind)) {
 				continue
 			}
 			var first time.Time
@@ -53,16 +50,16 @@ func (ev reportEvaluator) Reported() (sets map[ReportedSet]time.Time) {
 }
 
 // ownsReported reports whether the reported set belongs to the source of the writer. The index must be locked.
-func (ev reportEvaluator) ownsReported(t *indexType, kind Kind) bool {
+func (w *Writer) ownsReported(t *indexType, kind Kind) bool {
 	if kind == Wildcard {
-		return t.source == ev.w.source
+		return t.source == w.source
 	}
 	for _, r := range t.reports[kind].bySum {
 		if n := t.names[r.names[0]]; n != nil {
-			return n.source == ev.w.source
+			return n.source == w.source
 		}
 	}
-	return t.source == ev.w.source
+	return t.source == w.source
 }
 
 // EvaluateReports evaluates the reports about a set that were made up to a time and are not evaluated yet. A report is
@@ -70,12 +67,12 @@ func (ev reportEvaluator) ownsReported(t *indexType, kind Kind) bool {
 // returns the missing names of the large reports. Until Withhold, their removal is withheld from the clients of these
 // reports. Each report is evaluated separately, so that a client that reports wrong resources delays no removal for
 // others. The view accepts no further reports about a wildcard set.
-func (ev reportEvaluator) EvaluateReports(set ReportedSet, upTo time.Time) (missing map[string]struct{}) {
-	generation := ev.w.Generation()
+func (w *Writer) EvaluateReports(set ReportedSet, upTo time.Time) (missing map[string]struct{}) {
+	generation := w.Generation()
 	var evaluated []string
-	defer func() { ev.recheckCohorts(set, evaluated) }()
-	ed := ev.w.beginOn(&ev.w.branch, set.Key)
-	defer ev.w.publish(ed)
+	defer func() { w.recheckCohorts(set, evaluated) }()
+	ed := w.beginOn(&w.branch, set.Key)
+	defer w.publish(ed)
 	t := ed.index
 	t.lastKnown = t.lastKnown || set.Kind == Wildcard
 	reports := &t.reports[set.Kind]
@@ -91,7 +88,7 @@ func (ev reportEvaluator) EvaluateReports(set ReportedSet, upTo time.Time) (miss
 			missing[name] = struct{}{}
 		}
 		if !r.large {
-			ev.w.view.index.dropReport(reports, sum)
+			w.view.index.dropReport(reports, sum)
 		}
 	}
 	if len(missing) > 0 {
@@ -99,7 +96,7 @@ func (ev reportEvaluator) EvaluateReports(set ReportedSet, upTo time.Time) (miss
 		maps.Copy(withheld, reports.withheld)
 		reports.withheld = withheld
 	}
-	ev.w.view.index.trimReported(t)
+	w.view.index.trimReported(t)
 	return missing
 }
 
@@ -130,8 +127,8 @@ func (x *index) dropReports(t *indexType, kind Kind) {
 }
 
 // Withhold sets the names of a set whose removal is withheld from the clients with a large report.
-func (ev reportEvaluator) Withhold(set ReportedSet, names map[string]struct{}) {
-	x := &ev.w.view.index
+func (w *Writer) Withhold(set ReportedSet, names map[string]struct{}) {
+	x := &w.view.index
 	x.mu.Lock()
 	reports := x.reportsAbout(set)
 	same := reports.empty() || maps.Equal(reports.withheld, names)
@@ -139,23 +136,23 @@ func (ev reportEvaluator) Withhold(set ReportedSet, names map[string]struct{}) {
 	if same {
 		return
 	}
-	ed := ev.w.beginOn(&ev.w.branch, set.Key)
+	ed := w.beginOn(&w.branch, set.Key)
 	released := slices.Collect(maps.Keys(reports.withheld))
 	ed.recheckReported(set.Kind, released)
 	reports.withheld = names
-	ev.w.publish(ed)
-	ev.recheckCohorts(set, released)
+	w.publish(ed)
+	w.recheckCohorts(set, released)
 }
 
 // recheckCohorts is recheckReported for the clients of all cohorts. It does not include the rest.
-func (ev reportEvaluator) recheckCohorts(set ReportedSet, names []string) {
-	for _, s := range ev.w.served[:len(ev.w.served)-1] {
+func (w *Writer) recheckCohorts(set ReportedSet, names []string) {
+	for _, s := range w.served[:len(w.served)-1] {
 		if len(names) == 0 {
 			return
 		}
-		ed := ev.w.beginOn(s.branch, set.Key)
+		ed := w.beginOn(s.branch, set.Key)
 		ed.recheckReported(set.Kind, names)
-		ev.w.publish(ed)
+		w.publish(ed)
 	}
 }
 
@@ -171,8 +168,8 @@ func (ed *edit) recheckReported(kind Kind, names []string) {
 
 // StillReported returns the names of all large reports about a set, including those whose clients have disconnected
 // recently.
-func (ev reportEvaluator) StillReported(set ReportedSet) map[string]struct{} {
-	x := &ev.w.view.index
+func (w *Writer) StillReported(set ReportedSet) map[string]struct{} {
+	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	names := make(map[string]struct{})
@@ -187,8 +184,8 @@ func (ev reportEvaluator) StillReported(set ReportedSet) map[string]struct{} {
 }
 
 // trimReports removes reports that have been without a client for reportLinger.
-func (ev reportEvaluator) trimReports(now time.Time) {
-	x := &ev.w.view.index
+func (w *Writer) trimReports(now time.Time) {
+	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for t := range x.reported {
@@ -213,16 +210,16 @@ func (x *index) trimReported(t *indexType) {
 
 // DelegateReports makes the view of another watch evaluate the reports about a set, and wakes the clients to check
 // again which removals they may be sent.
-func (ev reportEvaluator) DelegateReports(set ReportedSet, to *Watch) {
-	fresh := ev.undelegated(set)
+func (w *Writer) DelegateReports(set ReportedSet, to *Watch) {
+	fresh := w.undelegated(set)
 	delegates := make([]*Report, len(fresh))
 	for i, r := range fresh {
 		delegates[i] = to.Report(set.Key, set.Kind, r.names, r.size)
 	}
 	var names []string
-	defer func() { ev.recheckCohorts(set, names) }()
-	ed := ev.w.beginOn(&ev.w.branch, set.Key)
-	defer ev.w.publish(ed)
+	defer func() { w.recheckCohorts(set, names) }()
+	ed := w.beginOn(&w.branch, set.Key)
+	defer w.publish(ed)
 	reports := &ed.index.reports[set.Kind]
 	for i, r := range fresh {
 		if r.evaluated, r.delegated, r.delegate = true, true, delegates[i]; r.clients > 0 {
@@ -230,7 +227,7 @@ func (ev reportEvaluator) DelegateReports(set ReportedSet, to *Watch) {
 		}
 		defer r.delegate.Close()
 		if reports.bySum[r.sum] == r {
-			ev.w.view.index.dropReport(reports, r.sum)
+			w.view.index.dropReport(reports, r.sum)
 		}
 	}
 	for _, r := range reports.bySum {
@@ -240,8 +237,8 @@ func (ev reportEvaluator) DelegateReports(set ReportedSet, to *Watch) {
 }
 
 // undelegated returns the reports about a set that are not delegated yet.
-func (ev reportEvaluator) undelegated(set ReportedSet) (fresh []*Report) {
-	x := &ev.w.view.index
+func (w *Writer) undelegated(set ReportedSet) (fresh []*Report) {
+	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for _, r := range x.reportsAbout(set).bySum {

@@ -60,15 +60,6 @@ type gate struct {
 	restoring bool // a snapshot is being restored: all of it passes, since it is the last good state
 }
 
-// A filter has the methods of a gate that pass changes of latest to the generations that readers see.
-type filter struct{ *gate }
-
-// A presenter has the methods of a gate that show readers the state of each name in a target.
-type presenter struct{ *gate }
-
-func (g *gate) filter() filter       { return filter{g} }
-func (g *gate) presenter() presenter { return presenter{g} }
-
 // A served is the state of a writer's source that the readers of one view see.
 type served struct {
 	*branch
@@ -78,7 +69,7 @@ type served struct {
 	withheld map[*Name]bool
 	waiting  int // number of withheld names that wait for Show
 
-	withdrawn map[withdrawnChange]struct{} // changes withdrawn since the last ShowAs; see editions.recordWithdrawn
+	withdrawn map[withdrawnChange]struct{} // changes withdrawn since the last ShowAs; see recordWithdrawn
 }
 
 // A withdrawnChange is a change of the preceding edition that the next edition does not have: the resource has the

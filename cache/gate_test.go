@@ -39,7 +39,7 @@ func TestH13_GateShowsAnyGeneration(t *testing.T) {
 		{o.Generation(), []string{"a", "c"}, "a3  c2 new1 n2", 0},
 	} {
 		at := o.view.Generation().Seq
-		o.presenter().show(o.servedToRest(), func(string, *Name) *Generation { return step.generation })
+		o.show(o.servedToRest(), func(string, *Name) *Generation { return step.generation })
 		wantLog(t, o.typ().Wildcard.Since(at), step.log...)
 		var got []string
 		for _, name := range []string{"a", "b", "c", "new"} {

@@ -63,7 +63,6 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 
 func newWriter(v *View, source int) *Writer {
 	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), branch: newBranch(v)}
-	w.editions, w.publisher = editions{w}, publisher{w: w}
-	w.comparison, w.reportEvaluator = comparison{w: w}, reportEvaluator{w}
+	w.publisher, w.comparison = publisher{w: w}, comparison{w: w}
 	return w
 }

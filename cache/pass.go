@@ -10,10 +10,10 @@ import (
 
 // passEdit stores an edit, and returns the edits of the generations that readers see, without views to which no change
 // passes. The slice is valid until the next call.
-func (f filter) passEdit(ed *edit) []*edit {
-	w := f.w
+func (g *gate) passEdit(ed *edit) []*edit {
+	w := g.w
 	w.passed = w.passed[:0]
-	if ed.branch != f.latest || !f.w.closed() {
+	if ed.branch != g.latest || !g.w.closed() {
 		w.passed = append(w.passed, ed)
 		return w.passed
 	}
@@ -25,8 +25,8 @@ func (f filter) passEdit(ed *edit) []*edit {
 	}
 	delete(ed.branch.tombstones, ed.typ.URL)
 	ed.branch.gen = ed.gen
-	for i := range f.served {
-		if s := f.passTo(i, ed); s != nil {
+	for i := range g.served {
+		if s := g.passTo(i, ed); s != nil {
 			w.passed = append(w.passed, s)
 		}
 	}
@@ -35,35 +35,35 @@ func (f filter) passEdit(ed *edit) []*edit {
 
 // passTo returns the edit of one view's generation with the changes of an edit of latest that pass the gate; nil if
 // none passes.
-func (f filter) passTo(i int, ed *edit) *edit {
-	w, s := f.w, f.served[i]
+func (g *gate) passTo(i int, ed *edit) *edit {
+	w, s := g.w, g.served[i]
 	names, shown := ed.txn.touched, s.view.Generation()
 	begun, typ := ed.served != nil && ed.served[i] != nil, shown.Type(ed.typ.URL)
-	if !begun && shown.sources[w.source] == f.servedSource(s, shown, ed.gen) && !f.completes(typ, ed.typ) {
+	if !begun && shown.sources[w.source] == g.servedSource(s, shown, ed.gen) && !g.completes(typ, ed.typ) {
 		unchanged := &edit{w: w, branch: s.branch, gen: shown, typ: typ, index: ed.index}
-		if !f.passesAny(unchanged, ed, names) { // the usual case for changes that wait
-			f.withhold(s, unchanged, ed.typ, names)
+		if !g.passesAny(unchanged, ed, names) { // the usual case for changes that wait
+			g.withhold(s, unchanged, ed.typ, names)
 			return nil
 		}
 	}
 	to := ed.servedEdit(i)
-	f.passNames(s, to, ed, append(names[:len(names):len(names)], to.txn.touched...))
-	*to.gen.mutableSource(w.source) = f.servedSource(s, shown, ed.gen)
+	g.passNames(s, to, ed, append(names[:len(names):len(names)], to.txn.touched...))
+	*to.gen.mutableSource(w.source) = g.servedSource(s, shown, ed.gen)
 	return to
 }
 
 // passNames applies those changes of an edit of latest that pass the gate to an edit of what readers see.
-func (f filter) passNames(s *served, ed, latest *edit, names []*Name) {
+func (g *gate) passNames(s *served, ed, latest *edit, names []*Name) {
 	t := latest.typ
-	f.passFrom(ed, latest.gen, t, names)
-	if t.source == f.w.source && f.completes(ed.typ, t) {
+	g.passFrom(ed, latest.gen, t, names)
+	if t.source == g.w.source && g.completes(ed.typ, t) {
 		names = append(names, s.withheldOf(ed.index)...)
 		if ed.typ.Presumed, ed.wildcardChanged = t.Presumed, true; t.Phase > ed.typ.Phase && !t.hasWholeError() {
 			ed.clearWholeError()
 		}
 		ed.typ.Phase, ed.typ.Restored = t.Phase, t.Restored
 	}
-	f.withhold(s, ed, t, names)
+	g.withhold(s, ed, t, names)
 	for _, kind := range kinds {
 		to, newest := ed.editSet(kind), t.set(kind)
 		if to.set.system == "" || to.set.sum == newest.sum {
@@ -74,10 +74,10 @@ func (f filter) passNames(s *served, ed, latest *edit, names []*Name) {
 }
 
 // passFrom applies those changes of names of a type in latest that pass the gate.
-func (f filter) passFrom(ed *edit, latest *Generation, t *Type, names []*Name) {
+func (g *gate) passFrom(ed *edit, latest *Generation, t *Type, names []*Name) {
 	for _, n := range names {
 		for _, kind := range kinds {
-			if f.writes(kind, t, n) {
+			if g.writes(kind, t, n) {
 				setCopier{ed.editSet(kind), latest, t}.pass(n)
 			}
 		}
@@ -96,8 +96,8 @@ func (s *served) withheldOf(t *indexType) (names []*Name) {
 
 // completes reports whether the wildcard set of a type is more complete in latest than in the generation that readers
 // see.
-func (f filter) completes(served, t *Type) bool {
-	return t.Phase > served.Phase || t.Phase == served.Phase && t.Presumed && !served.Presumed && !f.Frozen()
+func (g *gate) completes(served, t *Type) bool {
+	return t.Phase > served.Phase || t.Phase == served.Phase && t.Presumed && !served.Presumed && !g.Frozen()
 }
 
 // servedSource returns the state of the writer's source that readers see. Target is empty if it has changed while
@@ -194,11 +194,11 @@ func (to setCopier) pass(n *Name) {
 
 // passesAny reports whether any change of names in an edit of latest passes to the edit of the generation that readers
 // see. It changes neither edit.
-func (f filter) passesAny(served, latest *edit, names []*Name) bool {
+func (g *gate) passesAny(served, latest *edit, names []*Name) bool {
 	return slices.ContainsFunc(names, func(n *Name) bool {
 		return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
 			to := setCopier{served.editSet(kind), latest.gen, latest.typ}
-			return f.writes(kind, latest.typ, n) && to.passes(n) != passNothing
+			return g.writes(kind, latest.typ, n) && to.passes(n) != passNothing
 		})
 	})
 }
@@ -307,23 +307,23 @@ func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.B
 
 // showsOther reports whether showing a generation would change the state of a name that readers see. In a set for which
 // the generation has no state of the name, readers keep the present state.
-func (p presenter) showsOther(key string, shown *Type, from *Generation, n *Name) bool {
+func (g *gate) showsOther(key string, shown *Type, from *Generation, n *Name) bool {
 	t := from.Type(key)
 	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
-		return (from == p.Generation() || t.states(kind, n)) && !p.agreesOn(kind, shown, t, n)
+		return (from == g.Generation() || t.states(kind, n)) && !g.agreesOn(kind, shown, t, n)
 	})
 }
 
 // differingNames returns, by type URL or collection, the names whose state differs between their target and what
 // readers see.
-func (p presenter) differingNames(s *served, to target) map[string][]*Name {
+func (g *gate) differingNames(s *served, to target) map[string][]*Name {
 	differ, served := make(map[string][]*Name), s.generation()
-	for latest := range p.Generation().types.since(0) {
+	for latest := range g.Generation().types.since(0) {
 		key := latest.URL
 		names, shown := make(map[*Name]struct{}), served.Type(key)
 		for _, of := range []*Type{shown, latest, to(key, nil).Type(key)} {
-			for e := range p.writtenEntries(of) {
-				if p.showsOther(key, shown, to(key, e.Name), e.Name) {
+			for e := range g.writtenEntries(of) {
+				if g.showsOther(key, shown, to(key, e.Name), e.Name) {
 					names[e.Name] = struct{}{}
 				}
 			}

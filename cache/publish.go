@@ -19,7 +19,7 @@ func (p *publisher) publish(edited *edit) {
 	x := &p.w.view.index
 	var follow []*fanout.Fanout
 	firstServed := false
-	for _, ed := range p.w.filter().passEdit(edited) {
+	for _, ed := range p.w.passEdit(edited) {
 		f, first := p.publishTo(ed.branch.view, ed)
 		firstServed = firstServed || first
 		if f != nil {

@@ -9,8 +9,7 @@ import (
 // Show shows the readers of a cohort's view the waiting changes as they are in an edition. All other state remains
 // unchanged; if the writer is frozen, that includes changes that would pass otherwise. Show has no effect if an earlier
 // process made the edition.
-func (p editions) Show(cohort int, e *Edition) {
-	w := p.w
+func (w *Writer) Show(cohort int, e *Edition) {
 	if e.generation != nil {
 		w.recordWithdrawn(w.served[cohort], w.showWaiting(cohort, e.generation))
 	}
@@ -18,18 +17,16 @@ func (p editions) Show(cohort int, e *Edition) {
 
 // ShowAs is Show for the state that the readers of another cohort's view are served. Resources whose change an earlier
 // edition had withdrawn are sent again: a client that rejected a response may still have the withdrawn content.
-func (p editions) ShowAs(cohort, of int) {
-	w := p.w
+func (w *Writer) ShowAs(cohort, of int) {
 	w.resendWithdrawn(w.served[cohort], w.showWaiting(cohort, w.served[of].generation()))
 }
 
 // showWaiting shows a cohort the waiting changes as they are in a generation. It returns the names that differed, by
 // type URL or collection.
-func (p editions) showWaiting(cohort int, generation *Generation) (differ map[string][]*Name) {
-	w := p.w
+func (w *Writer) showWaiting(cohort int, generation *Generation) (differ map[string][]*Name) {
 	s := w.served[cohort]
 	generation, created := w.refresh(generation)
-	differ = w.presenter().show(s, w.targetOf(s, generation))
+	differ = w.show(s, w.targetOf(s, generation))
 	w.releaseNames(created)
 	if s == w.servedToRest() {
 		w.compareAll()
@@ -40,8 +37,7 @@ func (p editions) showWaiting(cohort int, generation *Generation) (differ map[st
 
 // recordWithdrawn records the changes that were withdrawn when an edition was shown, given the names that it changed. A
 // promotion clears the record.
-func (p editions) recordWithdrawn(s *served, changed map[string][]*Name) {
-	w := p.w
+func (w *Writer) recordWithdrawn(s *served, changed map[string][]*Name) {
 	if s == w.servedToRest() {
 		for _, s := range w.served {
 			s.withdrawn = nil
@@ -65,8 +61,7 @@ func (p editions) recordWithdrawn(s *served, changed map[string][]*Name) {
 }
 
 // resendWithdrawn resends the recorded resources, except those that have just changed.
-func (p editions) resendWithdrawn(s *served, changed map[string][]*Name) {
-	w := p.w
+func (w *Writer) resendWithdrawn(s *served, changed map[string][]*Name) {
 	for t := range s.withdrawn {
 		if !slices.ContainsFunc(changed[t.key], func(n *Name) bool { return n.text == t.text }) {
 			w.resend(s, t)
@@ -76,8 +71,7 @@ func (p editions) resendWithdrawn(s *served, changed map[string][]*Name) {
 }
 
 // resend gives a resource, or its removal, a new position, so that streams send it although it has not changed.
-func (p editions) resend(s *served, t withdrawnChange) {
-	w := p.w
+func (w *Writer) resend(s *served, t withdrawnChange) {
 	ed := w.beginOn(s.branch, t.key)
 	n, to := w.view.index.name(ed.index, t.text), ed.editSet(t.kind)
 	switch {
@@ -167,9 +161,9 @@ func (g *gate) Thaw() {
 	}
 	g.frozenSince, g.rolledBack = time.Time{}, time.Time{}
 	for _, s := range g.served {
-		g.presenter().show(s, g.targetOf(s, s.generation()))
+		g.show(s, g.targetOf(s, s.generation()))
 		if g.w.view.cfg.Cohorts > 0 {
-			g.filter().passWithheld(s)
+			g.passWithheld(s)
 		}
 	}
 	g.open()
@@ -201,13 +195,13 @@ func (g *gate) open() {
 }
 
 // passWithheld shows readers the withheld changes that pass now.
-func (f filter) passWithheld(s *served) {
-	for t := range f.Generation().types.since(0) {
-		ed := f.w.beginOn(s.branch, t.URL)
+func (g *gate) passWithheld(s *served) {
+	for t := range g.Generation().types.since(0) {
+		ed := g.w.beginOn(s.branch, t.URL)
 		names := s.withheldOf(ed.index)
-		f.passFrom(ed, f.Generation(), t, names)
-		f.withhold(s, ed, t, names)
-		f.w.publish(ed)
+		g.passFrom(ed, g.Generation(), t, names)
+		g.withhold(s, ed, t, names)
+		g.w.publish(ed)
 	}
 }
 
@@ -215,15 +209,15 @@ func (f filter) passWithheld(s *served) {
 // are shown first, in the order in which types are sent, then removals in reverse order, so that no resource refers to
 // a removed one (B.11). The last type is changed in one generation. It returns the names that differed, by type URL or
 // collection.
-func (p presenter) show(s *served, to target) (differ map[string][]*Name) {
-	differ = p.differingNames(s, to)
+func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
+	differ = g.differingNames(s, to)
 	order := inOrder(differ)
 	last := len(order) - 1
 	for i, key := range order {
-		p.showType(s, key, to, differ[key], true, i == last)
+		g.showType(s, key, to, differ[key], true, i == last)
 	}
 	for _, key := range slices.Backward(order[:max(last, 0)]) {
-		p.showType(s, key, to, differ[key], false, true)
+		g.showType(s, key, to, differ[key], false, true)
 	}
 	return differ
 }
@@ -240,18 +234,18 @@ func (to setCopier) showFrom(latest *Generation, n *Name) {
 
 // showType shows the readers of a view the state of names of a type in their targets: of the names that are present
 // there, of those that are absent, or of both.
-func (p presenter) showType(s *served, key string, target target, names []*Name, present, absent bool) {
-	ed := p.w.beginOn(s.branch, key)
+func (g *gate) showType(s *served, key string, target target, names []*Name, present, absent bool) {
+	ed := g.w.beginOn(s.branch, key)
 	of := target(key, nil).Type(key)
 	var shown []*Name
 	if present {
-		shown = p.showNames(ed, target, names, true)
+		shown = g.showNames(ed, target, names, true)
 	}
-	if of.source == p.w.source && !of.hasWholeError() {
+	if of.source == g.w.source && !of.hasWholeError() {
 		ed.clearWholeError()
 	}
 	if absent {
-		p.showNames(ed, target, names, false)
+		g.showNames(ed, target, names, false)
 		shown = names // present names were shown before
 	}
 	for _, kind := range kinds {
@@ -259,14 +253,14 @@ func (p presenter) showType(s *served, key string, target target, names []*Name,
 		to.set.system = of.set(kind).system
 		to.compact()
 	}
-	p.withhold(s, ed, p.Generation().Type(key), shown) // last, since it releases names without entries
-	p.w.publish(ed)
+	g.withhold(s, ed, g.Generation().Type(key), shown) // last, since it releases names without entries
+	g.w.publish(ed)
 }
 
 // showNames shows the names of a type that are present in their targets, or with present false, those that are absent.
 // It returns the names that it has shown.
-func (p presenter) showNames(ed *edit, target target, names []*Name, present bool) (shown []*Name) {
-	key, latest := ed.typ.URL, p.Generation()
+func (g *gate) showNames(ed *edit, target target, names []*Name, present bool) (shown []*Name) {
+	key, latest := ed.typ.URL, g.Generation()
 	to := target(key, nil).Type(key)
 	for _, kind := range kinds {
 		slices.SortFunc(names, func(a, b *Name) int {
@@ -276,7 +270,7 @@ func (p presenter) showNames(ed *edit, target target, names []*Name, present boo
 			from := target(key, n)
 			t := from.Type(key)
 			forgotten := kind == ByName && !latest.Type(key).states(ByName, n)
-			if !p.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten {
+			if !g.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten {
 				continue
 			}
 			shown = append(shown, n)

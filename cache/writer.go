@@ -16,10 +16,8 @@ type Writer struct {
 	source int   // set at creation
 	branch       // for the generation that the readers of view see
 	gate
-	editions
 	publisher
 	comparison
-	reportEvaluator
 
 	// refetchedAt is when the whole wildcard set was last requested because of a heartbeat, by type URL or collection.
 	refetchedAt  map[string]time.Time
