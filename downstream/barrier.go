@@ -26,7 +26,7 @@ type pass struct {
 	// awaitsAnswer is set if something is due that waits for an ACK or NACK.
 	awaitsAnswer bool
 
-	// The result of [sendOrder.dependentLimit], once limitKnown is set: the position up to which dependent types may be
+	// The result of [stream.dependentLimit], once limitKnown is set: the position up to which dependent types may be
 	// read, and whether none of them may be sent.
 	dependentLimit                cache.Seq
 	dependentsBlocked, limitKnown bool
@@ -81,7 +81,7 @@ const maxBatches = 8
 // returning client must not be sent only the resources whose clusters it already holds, because it would take these for
 // the complete set. Resources that a client newly subscribed to ignore the position, because the client does not use
 // them yet.
-func (s sendOrder) readLimit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
+func (s *stream) readLimit(p *pass, sub *subscription.Subscription) (limit cache.Seq, waits bool) {
 	if sub.TypeURL == wire.EndpointType {
 		s.holdEndpoints(p)
 	}
@@ -95,7 +95,7 @@ func (s sendOrder) readLimit(p *pass, sub *subscription.Subscription) (limit cac
 }
 
 // earlierLimit returns the lowest position up to which earlier dependent types were sent that have changes which wait for an answer.
-func (s sendOrder) earlierLimit(p *pass, sub *subscription.Subscription) cache.Seq {
+func (s *stream) earlierLimit(p *pass, sub *subscription.Subscription) cache.Seq {
 	limit := p.Newest.Seq
 	for _, earlier := range s.subs {
 		if earlier.Rank >= sub.Rank {
@@ -115,7 +115,7 @@ func (s sendOrder) earlierLimit(p *pass, sub *subscription.Subscription) cache.S
 // for the answer to the newest response of the type. Clusters also wait for that to endpoints, if those of the clusters have to
 // follow at once (B.16): sent later, they could belong to clusters that the client was not sent. A client that has half-closed the
 // stream sends no answers.
-func (s sendOrder) waitUntil(p *pass, sub *subscription.Subscription) (until time.Time) {
+func (s *stream) waitUntil(p *pass, sub *subscription.Subscription) (until time.Time) {
 	if !s.clientClosedAt.IsZero() {
 		return until
 	}
@@ -137,7 +137,7 @@ func (s sendOrder) waitUntil(p *pass, sub *subscription.Subscription) (until tim
 
 // holdEndpoints makes endpoints wait for the clusters that refer to them, while changes of these wait for an answer or for the cut to
 // end. Other endpoints are sent meanwhile.
-func (s sendOrder) holdEndpoints(p *pass) {
+func (s *stream) holdEndpoints(p *pass) {
 	cds := s.subscription(wire.ClusterType)
 	if cds == nil {
 		return
@@ -156,7 +156,7 @@ func (s sendOrder) holdEndpoints(p *pass) {
 }
 
 // clustersWaitUntil returns until when unsent clusters wait for an answer or for content; zero if they do not wait.
-func (s sendOrder) clustersWaitUntil(p *pass, cds *subscription.Subscription) time.Time {
+func (s *stream) clustersWaitUntil(p *pass, cds *subscription.Subscription) time.Time {
 	until := cds.DependentsUnblockedAt(p.Now)
 	if answer := s.waitUntil(p, cds); answer.After(until) {
 		return answer
@@ -166,7 +166,7 @@ func (s sendOrder) clustersWaitUntil(p *pass, cds *subscription.Subscription) ti
 
 // dependentLimit returns the position up to which dependent types may be read, and whether none of them may be sent
 // yet. It must be called after clusters and endpoints were sent in this pass, and computes the result once per pass.
-func (s sendOrder) dependentLimit(p *pass) (limit cache.Seq, blocked bool) {
+func (s *stream) dependentLimit(p *pass) (limit cache.Seq, blocked bool) {
 	if p.limitKnown {
 		return p.dependentLimit, p.dependentsBlocked
 	}
@@ -179,7 +179,7 @@ func (s sendOrder) dependentLimit(p *pass) (limit cache.Seq, blocked bool) {
 }
 
 // currentCut returns the generation from which a pass reads clusters and dependent types.
-func (s sendOrder) currentCut(p *pass) *cache.Generation {
+func (s *stream) currentCut(p *pass) *cache.Generation {
 	if s.barrier.cut == nil || !p.Now.Before(s.barrier.cutDeadline) {
 		s.barrier.cut = nil
 		return p.Newest
@@ -190,7 +190,7 @@ func (s sendOrder) currentCut(p *pass) *cache.Generation {
 // startCut keeps the cut after clusters were sent, so that dependent types follow from the same generation. It starts
 // no cut while the client waits for its first response of a dependent type: that must be from the newest generation,
 // because the cut may lack a complete set.
-func (s sendOrder) startCut(p *pass) {
+func (s *stream) startCut(p *pass) {
 	dependents := false
 	for _, sub := range s.subs {
 		if sub.Dependent && !sub.SentAny() {
@@ -204,7 +204,7 @@ func (s sendOrder) startCut(p *pass) {
 }
 
 // finishCut ends the cut if the client was sent all of it. Otherwise it schedules another flush.
-func (s sendOrder) finishCut(p *pass) {
+func (s *stream) finishCut(p *pass) {
 	switch {
 	case s.barrier.cut == nil:
 	case !slices.ContainsFunc(s.barrier.batches, func(b batch) bool { return b.nonce == "" }) && !s.behindCut(p):
@@ -216,7 +216,7 @@ func (s sendOrder) finishCut(p *pass) {
 }
 
 // behindCut reports whether the client was not sent all clusters and dependent types of the cut.
-func (s sendOrder) behindCut(p *pass) bool {
+func (s *stream) behindCut(p *pass) bool {
 	return slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool {
 		return sub.At(p.GenerationFor(sub)).BehindCut()
 	})
@@ -224,11 +224,11 @@ func (s sendOrder) behindCut(p *pass) bool {
 
 // cutEnded reports whether the cut ended in a pass that did not read the newest generation, so that another pass must
 // follow.
-func (s sendOrder) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut != p.Newest }
+func (s *stream) cutEnded(p *pass) bool { return s.barrier.cut == nil && p.Cut != p.Newest }
 
 // awaitsClusters reports whether the client subscribed to all clusters and the relay cannot send the set yet, because
 // the origin has not answered (B.7) or the client may hold clusters that the set would delete.
-func (s sendOrder) awaitsClusters(p *pass, cds *subscription.Subscription) bool {
+func (s *stream) awaitsClusters(p *pass, cds *subscription.Subscription) bool {
 	if !cds.AwaitsWildcard() {
 		return false
 	}
@@ -263,7 +263,7 @@ func clustersAnswered(g *cache.Generation, key string) bool {
 
 // clusterLimit returns the position up to which clusters were sent, if further clusters wait for an answer or for
 // content. Otherwise it returns the position of the cut.
-func (s sendOrder) clusterLimit(p *pass, cds *subscription.Subscription) cache.Seq {
+func (s *stream) clusterLimit(p *pass, cds *subscription.Subscription) cache.Seq {
 	until := s.clustersWaitUntil(p, cds)
 	if until.IsZero() {
 		s.barrier.unsentSince = time.Time{}
@@ -283,7 +283,7 @@ func (s sendOrder) clusterLimit(p *pass, cds *subscription.Subscription) cache.S
 
 // endpointLimit returns the lowest floor of the batches with unsent endpoints; without such a batch, the position of
 // the cut.
-func (s sendOrder) endpointLimit(p *pass) cache.Seq {
+func (s *stream) endpointLimit(p *pass) cache.Seq {
 	s.removeFinishedBatches(p)
 	if len(s.barrier.batches) == 0 || s.subscription(wire.EndpointType) == nil {
 		return p.Cut.Seq
@@ -302,7 +302,7 @@ func (s sendOrder) endpointLimit(p *pass) cache.Seq {
 // were sent before that response. A stream without endpoints or dependent types needs no batch, unless its client is
 // returning and will subscribe to these types. gRPC clients need none either: they subscribe to clusters because their
 // routes refer to them, so routes do not wait for clusters.
-func (s sendOrder) startBatch(p *pass, cds *subscription.Subscription, assignments []string, floor cache.Seq) {
+func (s *stream) startBatch(p *pass, cds *subscription.Subscription, assignments []string, floor cache.Seq) {
 	since := s.barrier.unsentSince
 	if s.barrier.unsentSince = (time.Time{}); since.IsZero() {
 		since = p.Now
@@ -325,7 +325,7 @@ func (s sendOrder) startBatch(p *pass, cds *subscription.Subscription, assignmen
 }
 
 // removeFinishedBatches removes the batches that dependent types no longer wait for.
-func (s sendOrder) removeFinishedBatches(p *pass) {
+func (s *stream) removeFinishedBatches(p *pass) {
 	if len(s.barrier.batches) == 0 {
 		return
 	}
@@ -343,7 +343,7 @@ func (s sendOrder) removeFinishedBatches(p *pass) {
 }
 
 // batchFinished reports whether dependent types no longer wait for a batch.
-func (s sendOrder) batchFinished(p *pass, b *batch) bool {
+func (s *stream) batchFinished(p *pass, b *batch) bool {
 	cds, eds := s.subscription(wire.ClusterType), s.subscription(wire.EndpointType)
 	switch {
 	case !p.Now.Before(b.deadline), !s.clientClosedAt.IsZero():
@@ -362,7 +362,7 @@ func (s sendOrder) batchFinished(p *pass, b *batch) bool {
 }
 
 // countSentAssignments returns the number of assignments before the first one that is due to the client.
-func (s sendOrder) countSentAssignments(p *pass, assignments []string) int {
+func (s *stream) countSentAssignments(p *pass, assignments []string) int {
 	const chunk = 64 // the first of many is often unsent
 	for at := 0; at < len(assignments); at += chunk {
 		texts := assignments[at:min(at+chunk, len(assignments))]
@@ -377,7 +377,7 @@ func (s sendOrder) countSentAssignments(p *pass, assignments []string) int {
 
 // assignmentDue reports whether an assignment is due for a cluster that the client was sent. While the client has not
 // answered for the cluster, it may still subscribe to the assignment, so the assignment counts as due.
-func (s sendOrder) assignmentDue(p *pass, text string, n *cache.Name) bool {
+func (s *stream) assignmentDue(p *pass, text string, n *cache.Name) bool {
 	eds := s.subscription(wire.EndpointType)
 	due, subscribed := eds.At(p.GenerationFor(eds)).ResourceDue(text, n, p.Awaited, p.Now)
 	if !subscribed {

@@ -36,7 +36,7 @@ func (c *benchClient) SendMsg(m any) error {
 
 // handleNow handles a request as a worker does in the stream's turn.
 func (s *stream) handleNow(r *wire.Request, now time.Time) error {
-	return s.receiver().handle(r, s.identification().identityIn(r), now)
+	return s.handle(r, s.identityIn(r), now)
 }
 
 // newBenchClient returns a client that subscribed to names of a type and has answered the complete first response.
@@ -79,7 +79,7 @@ func (c *benchClient) ack(b testing.TB) {
 	if !r.Delta {
 		r.Version = c.last.Body.Version() // the decoder omits repeated names
 	}
-	if more, _ := c.st.receiver().accept(&r, c.st.identification().identityIn(&r)); !more {
+	if more, _ := c.st.accept(&r, c.st.identityIn(&r)); !more {
 		b.Fatal(<-c.st.result)
 	}
 }

@@ -3,8 +3,8 @@
 //
 // # Where to read
 //
-// The hot path is the turn of a stream (turn.go). A change wakes the stream, and a worker flushes it. [sender.flush]
-// visits the subscriptions of the stream in make-before-break order, which [sendOrder] decides (barrier.go). Package
+// The hot path is the turn of a stream (turn.go). A change wakes the stream, and a worker flushes it. [stream.flush]
+// visits the subscriptions of the stream in make-before-break order (barrier.go). Package
 // subscription has these subscriptions, without I/O: Subscription.Next returns the next response, with the changes or
 // the complete set. Subscription.Removals returns the removals that must wait until other types are sent. A glob has a
 // separate subscription; it shares the pending response of its type. A stream of one type never waits for another type

@@ -59,7 +59,7 @@ type scheduledEnd struct {
 func (d *scheduledEnd) due(now time.Time) bool { return !d.at.IsZero() && !now.Before(d.at) }
 
 // scheduleDrain schedules the end of the stream, because the server drains.
-func (s lifetime) scheduleDrain() {
+func (s *stream) scheduleDrain() {
 	s.lock.acquire()
 	s.scheduledEnd.reason, s.scheduledEnd.deadline = guard.EndedDrained, s.server.drainBy
 	s.scheduledEnd.at = subscription.Earlier(s.scheduledEnd.at, s.server.randomEndTime())
@@ -70,7 +70,7 @@ func (s lifetime) scheduleDrain() {
 // endIfDue ends the stream at its scheduled time: not before the first response, and if possible not while a response
 // is unanswered (B.33). It reports whether nothing more may be sent. That is also true while the stream only waits for
 // an answer.
-func (s lifetime) endIfDue(now time.Time) bool {
+func (s *stream) endIfDue(now time.Time) bool {
 	end := &s.scheduledEnd
 	mayWait := end.deadline.IsZero() || now.Before(end.deadline)
 	if !end.due(now) || !s.satisfied() && mayWait {
@@ -86,7 +86,7 @@ func (s lifetime) endIfDue(now time.Time) bool {
 }
 
 // nextCheck returns the earlier of next and the scheduled end.
-func (s lifetime) nextCheck(next, now time.Time) time.Time {
+func (s *stream) nextCheck(next, now time.Time) time.Time {
 	if s.scheduledEnd.due(now) {
 		return subscription.Earlier(next, s.scheduledEnd.deadline)
 	}
@@ -95,13 +95,13 @@ func (s lifetime) nextCheck(next, now time.Time) time.Time {
 
 // satisfied reports whether the client was sent a response, or reported that it already holds a wildcard set that is
 // current (B.3).
-func (s lifetime) satisfied() bool {
+func (s *stream) satisfied() bool {
 	return s.sent || slices.ContainsFunc(s.subs, (*subscription.Subscription).HasWildcardSet)
 }
 
 // closeStatus returns the status of a stream that the relay ends: OK if the client was served. Otherwise it is an
 // error, so that the client does not consider itself served (R134).
-func (s lifetime) closeStatus(why guard.Ending) error {
+func (s *stream) closeStatus(why guard.Ending) error {
 	if s.satisfied() {
 		return guard.Ended(why, codes.OK, "")
 	}
@@ -110,7 +110,7 @@ func (s lifetime) closeStatus(why guard.Ending) error {
 
 // answeredAfterClose reports whether the client has half-closed the stream and either was answered or has waited for
 // TENDER_COLD_WAIT. Otherwise it returns when to check again.
-func (s lifetime) answeredAfterClose(next time.Time) (until time.Time, done bool) {
+func (s *stream) answeredAfterClose(next time.Time) (until time.Time, done bool) {
 	if s.clientClosedAt.IsZero() {
 		return next, false
 	}
@@ -121,7 +121,7 @@ func (s lifetime) answeredAfterClose(next time.Time) (until time.Time, done bool
 // clientDisconnected reports whether the client ended the stream or its connection was lost, and not because of a
 // drain, the maximum age of the connection, or a limit. gRPC reports a connection that the guard closed for a limit as
 // lost.
-func (s lifetime) clientDisconnected(err error) bool {
+func (s *stream) clientDisconnected(err error) bool {
 	select {
 	case <-s.server.draining:
 		return false

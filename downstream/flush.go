@@ -22,12 +22,12 @@ var errWouldBlock = errors.New("the client may be slow to read")
 // flush sends the responses that are due now. It returns when to flush again if no event occurs before. Without
 // mayBlock it returns errWouldBlock before a send that may block; it has sent the responses before that one. The caller
 // holds the lock.
-func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
+func (s *stream) flush(now time.Time, mayBlock bool) (next time.Time, err error) {
 	for {
 		p := &pass{Turn: subscription.Turn{Newest: s.group.View.Generation(), Now: now}, mayBlock: mayBlock}
-		p.Cut = s.sendOrder().currentCut(p)
+		p.Cut = s.currentCut(p)
 		next, err = s.flushCut(p)
-		if err != nil || !s.sendOrder().cutEnded(p) && !p.resendsEarlier {
+		if err != nil || !s.cutEnded(p) && !p.resendsEarlier {
 			return next, err
 		}
 	}
@@ -35,7 +35,7 @@ func (s sender) flush(now time.Time, mayBlock bool) (next time.Time, err error) 
 
 // flushCut sends the responses that are due in one cut, in make-before-break order: first additions and updates, then
 // the delayed removals (B.11).
-func (s sender) flushCut(p *pass) (next time.Time, err error) {
+func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 	s.idle = false
 	now := p.Now
 	s.joinFanouts(now)
@@ -49,7 +49,7 @@ func (s sender) flushCut(p *pass) (next time.Time, err error) {
 		}
 	}
 	if !p.limitKnown {
-		s.sendOrder().removeFinishedBatches(p)
+		s.removeFinishedBatches(p)
 	}
 	if err := s.flushRemovals(p); err != nil {
 		return time.Time{}, err
@@ -59,14 +59,14 @@ func (s sender) flushCut(p *pass) (next time.Time, err error) {
 		passed = min(passed, sub.EndTurn(&p.Turn))
 	}
 	s.watch.PassHints(passed)
-	s.sendOrder().finishCut(p)
+	s.finishCut(p)
 	err = s.checkCold(p)
 	s.idle = p.next.IsZero() && !p.removalsBlocked && !p.awaitsAnswer
 	return p.next, err
 }
 
 // wakeGlobs marks globs that have changed since the last flush as not idle.
-func (s sender) wakeGlobs(g *cache.Generation) {
+func (s *stream) wakeGlobs(g *cache.Generation) {
 	since := s.lastRevision
 	if s.lastRevision = g.Revision; s.globCount() == 0 {
 		return // the usual case
@@ -80,7 +80,7 @@ func (s sender) wakeGlobs(g *cache.Generation) {
 }
 
 // flushRemovals sends the delayed removals, unless changes are unsent that may still refer to the removed resources.
-func (s sender) flushRemovals(p *pass) error {
+func (s *stream) flushRemovals(p *pass) error {
 	if p.removalsBlocked {
 		return nil
 	}
@@ -99,15 +99,15 @@ func (s sender) flushRemovals(p *pass) error {
 }
 
 // sendChanges sends the additions and updates of a type or a glob.
-func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
-	if until := s.sendOrder().waitUntil(p, sub); !until.IsZero() {
+func (s *stream) sendChanges(p *pass, sub *subscription.Subscription) error {
+	if until := s.waitUntil(p, sub); !until.IsZero() {
 		s.postpone(p, sub, until)
 		return nil
 	}
 	if s.wouldBlock(p) {
 		return errWouldBlock
 	}
-	limit, waits := s.sendOrder().readLimit(p, sub)
+	limit, waits := s.readLimit(p, sub)
 	if sub.WaitsForClusters = waits; waits {
 		p.awaitsAnswer = true
 		p.moreDue(sub)
@@ -135,7 +135,7 @@ func (s sender) sendChanges(p *pass, sub *subscription.Subscription) error {
 }
 
 // postpone delays changes of a type until a response is answered, or a time.
-func (s sender) postpone(p *pass, sub *subscription.Subscription, until time.Time) {
+func (s *stream) postpone(p *pass, sub *subscription.Subscription, until time.Time) {
 	p.awaitsAnswer = true
 	if sub.At(p.GenerationFor(sub)).Behind() {
 		s.server.coalesced.Add(1)
@@ -145,7 +145,7 @@ func (s sender) postpone(p *pass, sub *subscription.Subscription, until time.Tim
 }
 
 // sendRemovals sends the delayed removals of a type or a glob.
-func (s sender) sendRemovals(p *pass, sub *subscription.Subscription) error {
+func (s *stream) sendRemovals(p *pass, sub *subscription.Subscription) error {
 	if sub.Blocked(p.Now) {
 		p.awaitsAnswer = p.awaitsAnswer || !sub.At(p.GenerationFor(sub)).AllRemovalsSent()
 		return nil // sendChanges has set the timer
@@ -167,7 +167,7 @@ func (s sender) sendRemovals(p *pass, sub *subscription.Subscription) error {
 }
 
 // send sends a response and records it. It schedules what the resources in it refer to.
-func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
+func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
 	resp := &wire.Response{Body: r.Body, Nonce: nonce}
@@ -193,15 +193,15 @@ func (s sender) send(p *pass, sub *subscription.Subscription, r *subscription.Re
 	sub.RecordSent(r, nonce, s.group.View, s.bytesSent, sentAt)
 	s.resendReferenced(p, sub, r.Refers)
 	if sub.TypeURL == wire.ClusterType {
-		s.sendOrder().startBatch(p, sub, r.Refers.Of(wire.EndpointType), r.After)
-		s.sendOrder().startCut(p)
+		s.startBatch(p, sub, r.Refers.Of(wire.EndpointType), r.After)
+		s.startCut(p)
 	}
 	return nil
 }
 
 // resendReferenced schedules what resources of a type that were just sent refer to, even if unchanged. Envoy warms a changed cluster
 // or listener until it receives its endpoints, Secrets and extensions, and then uses it without them (B.16).
-func (s sender) resendReferenced(p *pass, sent *subscription.Subscription, refers *wire.References) {
+func (s *stream) resendReferenced(p *pass, sent *subscription.Subscription, refers *wire.References) {
 	if refers == nil || !s.resends() {
 		return
 	}
@@ -221,13 +221,13 @@ func (s sender) resendReferenced(p *pass, sent *subscription.Subscription, refer
 const inlineBytes = 64 << 10
 
 // wouldBlock reports whether a send may block in a pass that must not block.
-func (s sender) wouldBlock(p *pass) bool {
+func (s *stream) wouldBlock(p *pass) bool {
 	return !p.mayBlock && s.bytesSent-s.bytesRead >= inlineBytes
 }
 
 // transmit sends a response. A send that may block, because the client reads slowly, is limited by SendStall. After
 // that the stream ends, because a client that cannot be sent anything would stay stale (B.12).
-func (s sender) transmit(r *wire.Response) error {
+func (s *stream) transmit(r *wire.Response) error {
 	unacked := s.bytesSent - s.bytesRead
 	if unacked < inlineBytes {
 		return guard.Lost(s.rpc.SendMsg(r))
@@ -255,7 +255,7 @@ func (s sender) transmit(r *wire.Response) error {
 
 // coldSince reports whether nothing can be sent because the cache has no resource that the client subscribed to, and no
 // origin of these resources is connected. It returns since when.
-func (s sender) coldSince(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
+func (s *stream) coldSince(g *cache.Generation, now time.Time) (since time.Time, cold bool) {
 	if s.sent {
 		return since, false
 	}
@@ -288,7 +288,7 @@ func (s sender) coldSince(g *cache.Generation, now time.Time) (since time.Time, 
 
 // checkCold ends a stream that is cold for longer than ColdWait, without a response. A client that has another server
 // then connects to it (B.8).
-func (s sender) checkCold(p *pass) error {
+func (s *stream) checkCold(p *pass) error {
 	since, cold := s.coldSince(p.Newest, p.Now)
 	if !cold {
 		return nil

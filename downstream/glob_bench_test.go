@@ -55,7 +55,7 @@ func BenchmarkFlushAmongGlobs(b *testing.B) {
 			flush := func() {
 				s.lock.acquire()
 				defer s.lock.release()
-				if _, err := s.sender().flush(time.Now(), true); err != nil {
+				if _, err := s.flush(time.Now(), true); err != nil {
 					b.Fatal(err)
 				}
 				for _, sub := range s.subs {

@@ -63,7 +63,7 @@ type lastNode struct {
 // identityIn returns the identity of the client if the request has a new Node: the first request (R016), or a later one
 // with a different Node (R018). Otherwise it returns nil. It removes the Node from the request. It may take long, so
 // the caller must hold no lock, and must be a goroutine that serves only this client (B.35).
-func (s identification) identityIn(r *wire.Request) *identity {
+func (s *stream) identityIn(r *wire.Request) *identity {
 	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes, Later: s.lastNode.seen}
 	r.Node = nil
 	if r.Err != nil || s.resolveTypeURL(r) != nil || raw.Later && raw.Encoded == nil {
@@ -81,7 +81,7 @@ func (s identification) identityIn(r *wire.Request) *identity {
 }
 
 // resolveIdentity resolves the Node of the stream's client, and joins its group unless the stream is a probe.
-func (s identification) resolveIdentity(raw guard.RawNode) *identity {
+func (s *stream) resolveIdentity(raw guard.RawNode) *identity {
 	probe := !raw.Later && s.answersProbe()
 	ident, err := s.server.identify(s.rpc.Context(), guard.PeerOf(s.rpc.Context()), raw, func() bool {
 		if s.lastNode.leave != nil && !probe {
@@ -131,7 +131,7 @@ func (ident *identity) readFeatures(n *node) {
 // applyIdentity applies the identity of a request to the stream. It does nothing if the identity is nil, because the
 // Node is unchanged. A stream must not continue with a view that its client's new Node does not belong to (R018). The
 // error ends the stream.
-func (s identification) applyIdentity(ident *identity) error {
+func (s *stream) applyIdentity(ident *identity) error {
 	switch {
 	case ident == nil:
 		return nil
@@ -163,7 +163,7 @@ func (s identification) applyIdentity(ident *identity) error {
 }
 
 // adoptIdentity replaces the group, the grant and the Node of the stream.
-func (s identification) adoptIdentity(ident *identity) {
+func (s *stream) adoptIdentity(ident *identity) {
 	s.keptNode.Release()
 	s.group, s.grant, s.keptNode = ident.group, ident.grant, ident.keptNode
 	select {
@@ -177,7 +177,7 @@ func (s identification) adoptIdentity(ident *identity) {
 }
 
 // changeIdentity applies an identity that differs from the previous one. The error ends the stream.
-func (s identification) changeIdentity(ident *identity) error {
+func (s *stream) changeIdentity(ident *identity) error {
 	before, parameters := s.group.View, s.dynamicParameters()
 	s.adoptIdentity(ident)
 	if ident.group.View != before {
@@ -192,10 +192,10 @@ func (s identification) changeIdentity(ident *identity) error {
 }
 
 // answersProbe reports whether the stream is a probe that the server answers. It is called for the first request.
-func (s identification) answersProbe() bool { return s.cfg.ProbeStatus != nil && isProbe(s.rpc) }
+func (s *stream) answersProbe() bool { return s.cfg.ProbeStatus != nil && isProbe(s.rpc) }
 
 // answerProbe answers the probe of another relay. The error ends the stream.
-func (s identification) answerProbe() error {
+func (s *stream) answerProbe() error {
 	if err := s.cfg.ProbeStatus(); err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (s identification) answerProbe() error {
 }
 
 // renewGrant authorizes the client again after the rules have changed. The caller must not hold the lock.
-func (s identification) renewGrant() {
+func (s *stream) renewGrant() {
 	ctx := s.rpc.Context()
 	for done := false; !done; {
 		kept := s.nodeOfGrant()
@@ -219,7 +219,7 @@ func (s identification) renewGrant() {
 }
 
 // nodeOfGrant returns the Node that the grant is for; nil if there is no grant.
-func (s identification) nodeOfGrant() *guard.KeptNode {
+func (s *stream) nodeOfGrant() *guard.KeptNode {
 	s.lock.acquire()
 	defer s.lock.release()
 	if s.ended || s.grant == nil {
@@ -230,7 +230,7 @@ func (s identification) nodeOfGrant() *guard.KeptNode {
 
 // applyGrant replaces the grant of the stream, or ends the stream with err. It reports false if the client has changed
 // its Node meanwhile, so that the grant is not for the current Node.
-func (s identification) applyGrant(kept *guard.KeptNode, grant Grant, err error) bool {
+func (s *stream) applyGrant(kept *guard.KeptNode, grant Grant, err error) bool {
 	s.lock.acquire()
 	defer s.lock.release()
 	switch {
@@ -251,7 +251,7 @@ func (s identification) applyGrant(kept *guard.KeptNode, grant Grant, err error)
 }
 
 // dynamicParameters returns the dynamic parameters of the client's Node, by type URL.
-func (s identification) dynamicParameters() map[string]*xdspb.ContextParams {
+func (s *stream) dynamicParameters() map[string]*xdspb.ContextParams {
 	if s.keptNode == nil {
 		return nil
 	}

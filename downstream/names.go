@@ -28,7 +28,7 @@ func (s *Server) reauthorize(ctx context.Context, from guard.Peer, kept *guard.K
 }
 
 // checkType returns an error if the client may not request a type.
-func (s identification) checkType(typeURL string) error {
+func (s *stream) checkType(typeURL string) error {
 	if s.grant == nil {
 		return nil
 	}
@@ -37,7 +37,7 @@ func (s identification) checkType(typeURL string) error {
 
 // setGrant replaces the grant of the client. It unsubscribes from names that the new grant denies, and subscribes to
 // names that only the previous grant denied. The error ends the stream.
-func (s identification) setGrant(grant Grant) error {
+func (s *stream) setGrant(grant Grant) error {
 	s.grant = grant
 	for _, sub := range s.subs {
 		if err := s.checkType(sub.TypeURL); err != nil {
@@ -51,13 +51,13 @@ func (s identification) setGrant(grant Grant) error {
 }
 
 // restrictsNames reports whether names of the subscription must be checked.
-func (s identification) restrictsNames(sub *subscription.Subscription) bool {
+func (s *stream) restrictsNames(sub *subscription.Subscription) bool {
 	return s.grant != nil && (s.grant.RestrictsNames(sub.TypeURL) || len(sub.Denied) > 0)
 }
 
 // removeDenied removes denied names from a request. A denied name ends a stream of one type. An aggregated stream
 // continues, and the name is not answered, so that the client keeps all other resources (B.36).
-func (s identification) removeDenied(sub *subscription.Subscription, r *wire.Request) error {
+func (s *stream) removeDenied(sub *subscription.Subscription, r *wire.Request) error {
 	if !s.restrictsNames(sub) {
 		return nil
 	}
@@ -81,12 +81,12 @@ func (s identification) removeDenied(sub *subscription.Subscription, r *wire.Req
 }
 
 // checkName returns an error if the client may not request a name, which may have parameters.
-func (s identification) checkName(sub *subscription.Subscription, text string) error {
+func (s *stream) checkName(sub *subscription.Subscription, text string) error {
 	return s.grant.Name(sub.TypeURL, wire.PlainName(text))
 }
 
 // recordDenied records denied names, to subscribe to them when the rules allow them. The error ends the stream.
-func (s identification) recordDenied(sub *subscription.Subscription, names []string) error {
+func (s *stream) recordDenied(sub *subscription.Subscription, names []string) error {
 	for _, text := range names {
 		if _, denied := sub.Denied[text]; denied {
 			continue
@@ -108,7 +108,7 @@ func (s identification) recordDenied(sub *subscription.Subscription, names []str
 }
 
 // reauthorizeNames removes names from a subscription that are now denied, and adds names that were denied before.
-func (s identification) reauthorizeNames(sub *subscription.Subscription) error {
+func (s *stream) reauthorizeNames(sub *subscription.Subscription) error {
 	if !s.restrictsNames(sub) {
 		return nil
 	}
@@ -287,12 +287,12 @@ func (k *limitCheck) admitGlob(c *client, typeURL, glob string, others int, newG
 func sortedSet(texts []string) []string { return slices.Compact(slices.Sorted(slices.Values(texts))) }
 
 // usage returns the current usage of the stream.
-func (s receiver) usage() usage { return usage{s.nameCount(), s.globCount()} }
+func (s *stream) usage() usage { return usage{s.nameCount(), s.globCount()} }
 
 // dropOverLimit removes the names that are over a limit from a request. The relay does not request them from an origin.
 // A client that understands resource_errors is sent an error for each. The stream continues, so that the client keeps
 // all other resources (B.35).
-func (s receiver) dropOverLimit(sub *subscription.Subscription, r *wire.Request) {
+func (s *stream) dropOverLimit(sub *subscription.Subscription, r *wire.Request) {
 	s.dropSurplusVersions(sub, r)
 	if r.Skipped > 0 {
 		s.recordOverLimit(sub, nil, r.Skipped, guard.Exceeds(guard.LimitNames,
@@ -322,7 +322,7 @@ func (s receiver) dropOverLimit(sub *subscription.Subscription, r *wire.Request)
 
 // dropSurplusVersions removes initial_resource_versions over the limit. The client is then sent resources that it
 // already holds.
-func (s receiver) dropSurplusVersions(sub *subscription.Subscription, r *wire.Request) {
+func (s *stream) dropSurplusVersions(sub *subscription.Subscription, r *wire.Request) {
 	if sub.Started() || len(r.InitialVersions) == 0 {
 		return
 	}
@@ -345,7 +345,7 @@ func (s receiver) dropSurplusVersions(sub *subscription.Subscription, r *wire.Re
 
 // recordOverLimit records that n names are not served. names may be nil if they are unknown. It counts and logs the new
 // ones, and queues an error for each of them if the client understands resource_errors.
-func (s receiver) recordOverLimit(sub *subscription.Subscription, names []string, n int, err error) {
+func (s *stream) recordOverLimit(sub *subscription.Subscription, names []string, n int, err error) {
 	room := maxOverLimit
 	for _, other := range s.subs {
 		room -= len(other.OverLimit)
@@ -394,7 +394,7 @@ const overLimitPause = time.Second
 
 // admitOverLimit subscribes to recorded names while usage is below the limits again. before is the usage before the
 // request.
-func (s receiver) admitOverLimit(before usage, now time.Time) {
+func (s *stream) admitOverLimit(before usage, now time.Time) {
 	if u := s.usage(); u.names >= before.names && u.globs >= before.globs && now.Before(s.overLimitAt.Add(overLimitPause)) {
 		return
 	}

@@ -250,7 +250,7 @@ func TestClientDisconnected(t *testing.T) {
 	} {
 		for _, code := range []codes.Code{codes.OK, codes.Unavailable, codes.Canceled} {
 			s := newTestStream(t, view, Config{})
-			if s.lifetime().clientDisconnected(guard.Ended(reason, code, "")) {
+			if s.clientDisconnected(guard.Ended(reason, code, "")) {
 				t.Errorf("clientDisconnected = true for a stream that the relay ended (%v, %v)", reason, code)
 			}
 		}
@@ -273,7 +273,7 @@ func TestClientDisconnected(t *testing.T) {
 	} {
 		s := newTestStream(t, view, Config{})
 		tt.stop(s)
-		if got := s.lifetime().clientDisconnected(tt.err); got != tt.want {
+		if got := s.clientDisconnected(tt.err); got != tt.want {
 			t.Errorf("%s: clientDisconnected = %v, want %v", name, got, tt.want)
 		}
 	}
@@ -288,14 +288,14 @@ func TestRejectedConnectionIsNoDisconnect(t *testing.T) {
 	conn, info, err := s.server.guard.Credentials(insecure.NewCredentials()).ServerHandshake(tcpConn{near, "10.0.0.1"})
 	check.OK(t, err)
 	s.account = guard.AccountOf(peer.NewContext(t.Context(), &peer.Peer{AuthInfo: info}))
-	if !s.lifetime().clientDisconnected(nil) {
+	if !s.clientDisconnected(nil) {
 		t.Error("clientDisconnected = false for a client that closed its stream")
 	}
 	go func() { // exits when the connection is closed
 		const dataOf1MiB = "\x10\x00\x00\x00\x00\x00\x00\x00\x01"
 		_, _ = far.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + dataOf1MiB))
 	}()
-	if _, err := io.ReadAll(conn); err == nil || s.lifetime().clientDisconnected(guard.Lost(status.Error(codes.Canceled, ""))) {
+	if _, err := io.ReadAll(conn); err == nil || s.clientDisconnected(guard.Lost(status.Error(codes.Canceled, ""))) {
 		t.Errorf("a connection over a limit ended with %v, want an error and no disconnect", err)
 	}
 }

@@ -34,7 +34,7 @@ type queuedRequest struct {
 
 // receive reads requests until the client half-closes the stream or the stream ends. It decodes all requests into one
 // value, which is empty while it waits for the next request.
-func (s receiver) receive() {
+func (s *stream) receive() {
 	r := &wire.Request{Delta: s.delta, Limits: s.cfg.requestLimits(s.account)}
 	r.Latest = new(wire.LatestNames)
 	for more := true; more; r.Clear() {
@@ -43,13 +43,13 @@ func (s receiver) receive() {
 }
 
 // receiveNext reads and handles one request. It reports whether more may follow.
-func (s receiver) receiveNext(r *wire.Request) (more bool) {
+func (s *stream) receiveNext(r *wire.Request) (more bool) {
 	if err := s.rpc.RecvMsg(r); err != nil {
 		s.receiveEnded(err)
 		return false
 	}
 	s.asked.Store(true)
-	ident := s.identification().identityIn(r)
+	ident := s.identityIn(r)
 	s.awaitNames(r)
 	more, wait := s.accept(r, ident)
 	if wait > 0 {
@@ -59,7 +59,7 @@ func (s receiver) receiveNext(r *wire.Request) (more bool) {
 }
 
 // throttle delays the next request of a client that exceeds its rate limit.
-func (s receiver) throttle(wait time.Duration) {
+func (s *stream) throttle(wait time.Duration) {
 	s.server.throttled.Add(1)
 	select {
 	case <-time.After(wait):
@@ -70,7 +70,7 @@ func (s receiver) throttle(wait time.Duration) {
 // awaitNames waits until the budgets of names of the client's peer allow a request. A client can subscribe to names and
 // unsubscribe from them faster than the relay can (B.35). Names that other clients of the group use are cheap, so a fleet
 // behind one address does not wait. The caller must not hold the lock.
-func (s receiver) awaitNames(r *wire.Request) {
+func (s *stream) awaitNames(r *wire.Request) {
 	if s.lastNode.view == nil || listed(r) == 0 { // the Node was rejected, or the request is an answer
 		return
 	}
@@ -100,7 +100,7 @@ func listed(r *wire.Request) int {
 // A request that only answers a response is handled immediately. Any other request waits for the stream's turn.
 // Handling it would permanently grow the stack of the receiver to 8 KiB, and each stream has a receiver. Queued
 // requests are answered together, by the newest of each type (R034).
-func (s receiver) accept(r *wire.Request, ident *identity) (more bool, wait time.Duration) {
+func (s *stream) accept(r *wire.Request, ident *identity) (more bool, wait time.Duration) {
 	s.lock.acquire()
 	defer s.lock.release()
 	now := time.Now()
@@ -128,7 +128,7 @@ func (s receiver) accept(r *wire.Request, ident *identity) (more bool, wait time
 }
 
 // receiveEnded handles the queued requests after the client has half-closed the stream, or after a read error.
-func (s receiver) receiveEnded(err error) {
+func (s *stream) receiveEnded(err error) {
 	s.lock.acquire()
 	defer s.lock.release()
 	now := time.Now()
@@ -143,7 +143,7 @@ func isOnlyAnswer(sub *subscription.Subscription, r *wire.Request) bool {
 }
 
 // handleAnswer handles a request for which isOnlyAnswer is true.
-func (s receiver) handleAnswer(sub *subscription.Subscription, r *wire.Request, now time.Time) {
+func (s *stream) handleAnswer(sub *subscription.Subscription, r *wire.Request, now time.Time) {
 	s.applyRequest(sub, r, now)
 	s.account.Release(r.Size)
 	if s.scheduledEnd.due(now) || !s.idle { // an idle stream waits for no answer
@@ -152,7 +152,7 @@ func (s receiver) handleAnswer(sub *subscription.Subscription, r *wire.Request, 
 }
 
 // handleQueued handles the queued requests. It drops them if the stream has ended.
-func (s receiver) handleQueued(now time.Time) {
+func (s *stream) handleQueued(now time.Time) {
 	for _, r := range s.queued {
 		if s.ended {
 			r.identity.release()
@@ -166,7 +166,7 @@ func (s receiver) handleQueued(now time.Time) {
 }
 
 // handle handles a request and the identity from its Node. The error ends the stream.
-func (s receiver) handle(r *wire.Request, ident *identity, now time.Time) error {
+func (s *stream) handle(r *wire.Request, ident *identity, now time.Time) error {
 	if r.Err != nil {
 		return s.cfg.requestError(r.Err)
 	}
@@ -174,10 +174,10 @@ func (s receiver) handle(r *wire.Request, ident *identity, now time.Time) error 
 		return err
 	}
 	redactSecretDetail(r)
-	if err := s.identification().applyIdentity(ident); err != nil {
+	if err := s.applyIdentity(ident); err != nil {
 		return err
 	}
-	if err := cmp.Or(s.identification().checkType(r.TypeURL), checkNameSizes(r)); err != nil {
+	if err := cmp.Or(s.checkType(r.TypeURL), checkNameSizes(r)); err != nil {
 		return err
 	}
 	sub, err := s.ensureSubscription(r.TypeURL)
@@ -192,7 +192,7 @@ func (s receiver) handle(r *wire.Request, ident *identity, now time.Time) error 
 }
 
 // applyRequest applies a request whose type and names were checked.
-func (s receiver) applyRequest(sub *subscription.Subscription, r *wire.Request, now time.Time) {
+func (s *stream) applyRequest(sub *subscription.Subscription, r *wire.Request, now time.Time) {
 	before := s.usage()
 	bytesRead, refused := sub.ApplyRequest(r, now)
 	if refused {
@@ -211,7 +211,7 @@ func (s receiver) applyRequest(sub *subscription.Subscription, r *wire.Request, 
 
 // filterNames removes the names from a request that the client may not subscribe to. It does not change a request that
 // repeats its names.
-func (s receiver) filterNames(sub *subscription.Subscription, r *wire.Request) error {
+func (s *stream) filterNames(sub *subscription.Subscription, r *wire.Request) error {
 	switch {
 	case sub.Repeats(r):
 		return nil
@@ -219,10 +219,10 @@ func (s receiver) filterNames(sub *subscription.Subscription, r *wire.Request) e
 		return status.Errorf(codes.Internal, "the request repeats names of %s that the relay does not have", r.TypeURL)
 	}
 	if s.cfg.DynamicParameters {
-		r.Parameterise(s.identification().dynamicParameters()[r.TypeURL].GetParams())
+		r.Parameterise(s.dynamicParameters()[r.TypeURL].GetParams())
 	}
 	s.addMisnamed(sub, r.Canonicalise())
-	if err := s.identification().removeDenied(sub, r); err != nil {
+	if err := s.removeDenied(sub, r); err != nil {
 		return err
 	}
 	s.dropOverLimit(sub, r)
@@ -231,7 +231,7 @@ func (s receiver) filterNames(sub *subscription.Subscription, r *wire.Request) e
 
 // addMisnamed records invalid names. The relay does not request them from an origin. A client that understands
 // resource_errors is sent an error for each (B.23).
-func (s receiver) addMisnamed(sub *subscription.Subscription, bad []wire.BadName) {
+func (s *stream) addMisnamed(sub *subscription.Subscription, bad []wire.BadName) {
 	for _, b := range bad {
 		sub.MarkExplicit() // otherwise a subscription without names would mean the wildcard
 		s.server.logBadName(s.client, sub.TypeURL, b)
@@ -242,7 +242,7 @@ func (s receiver) addMisnamed(sub *subscription.Subscription, bad []wire.BadName
 }
 
 // ensureSubscription returns the stream's subscription to a type, and creates it if there is none.
-func (s receiver) ensureSubscription(typeURL string) (*subscription.Subscription, error) {
+func (s *stream) ensureSubscription(typeURL string) (*subscription.Subscription, error) {
 	if sub := s.subscription(typeURL); sub != nil {
 		return sub, nil
 	}
@@ -270,7 +270,7 @@ const (
 
 // checkTypeLimit returns an error if a type that is new to the stream exceeds a limit. The types of the protocol are
 // always allowed. A client that invents types must not lock out other clients.
-func (s receiver) checkTypeLimit(typeURL string) error {
+func (s *stream) checkTypeLimit(typeURL string) error {
 	inView, types := s.group.View.HasType(typeURL)
 	if inView || wire.Known(typeURL) {
 		return nil
@@ -298,7 +298,7 @@ func (s receiver) checkTypeLimit(typeURL string) error {
 }
 
 // wrapOf returns which resources of a type a SotW client receives in a Resource message.
-func (s receiver) wrapOf(typeURL string) wire.Wrap {
+func (s *stream) wrapOf(typeURL string) wire.Wrap {
 	switch {
 	case s.delta || !s.wrap:
 		return wire.Unwrapped
@@ -311,7 +311,7 @@ func (s receiver) wrapOf(typeURL string) wire.Wrap {
 
 // clientSideClosed records that the client has half-closed the stream, or ends the stream with a read error. A client
 // that has half-closed the stream is still answered.
-func (s receiver) clientSideClosed(err error, now time.Time) {
+func (s *stream) clientSideClosed(err error, now time.Time) {
 	switch {
 	case s.ended:
 	case err != nil || s.watch == nil:

@@ -14,7 +14,7 @@ import (
 
 // acceptRequest handles a request as the stream's receiver does.
 func (s *stream) acceptRequest(r *wire.Request) (more bool, wait time.Duration) {
-	return s.receiver().accept(r, s.identification().identityIn(r))
+	return s.accept(r, s.identityIn(r))
 }
 
 // TestReceiversHandleOnlyAnswers checks that requests that are more than answers are handled in the stream's turn.

@@ -147,7 +147,7 @@ func TestB35_NamesOverALimitAreTriedAgain(t *testing.T) {
 		ask := func(r *wire.Request) {
 			t.Helper()
 			r.Delta, r.TypeURL = true, wire.EndpointType
-			check.OK(t, s.receiver().handle(r, nil, time.Now()))
+			check.OK(t, s.handle(r, nil, time.Now()))
 		}
 		want := func(what string, names, over int) {
 			t.Helper()

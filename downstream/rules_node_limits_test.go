@@ -114,7 +114,7 @@ func streamNodeError(t *testing.T, encoded []byte) error {
 	s.lastNode.seen = false
 	r := &wire.Request{Delta: true, Limits: wire.Limits{MaxNodeBytes: guard.MaxNodeBytes}}
 	check.OK(t, r.Decode(firstRequest(encoded)))
-	ident := s.identification().identityIn(r)
+	ident := s.identityIn(r)
 	if ident.err == nil {
 		ident.release()
 	}

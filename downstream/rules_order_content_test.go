@@ -55,7 +55,7 @@ func TestB11_SetThatWaitsForContentIsNotOvertaken(t *testing.T) {
 				t.Fatal("got a set without the dropped content, want none")
 			}
 			g := view.Generation()
-			got, _ := s.sendOrder().dependentLimit(&pass{Turn: subscription.Turn{Newest: g, Cut: g, Now: time.Now()}})
+			got, _ := s.dependentLimit(&pass{Turn: subscription.Turn{Newest: g, Cut: g, Now: time.Now()}})
 			return got
 		}
 		if got := limit(); got > before {

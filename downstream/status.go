@@ -113,7 +113,7 @@ func (s *Server) openStream(number uint64) *stream {
 func (s *Server) Clients() iter.Seq[StreamStatus] {
 	return func(yield func(StreamStatus) bool) {
 		for _, stream := range s.openStreams() {
-			if status, open := stream.inspector().status(time.Now(), false); open && !yield(status) {
+			if status, open := stream.status(time.Now(), false); open && !yield(status) {
 				return
 			}
 		}
@@ -123,7 +123,7 @@ func (s *Server) Clients() iter.Seq[StreamStatus] {
 // Client returns the state of the stream with a number, and whether it is open.
 func (s *Server) Client(number uint64) (status StreamStatus, open bool) {
 	if stream := s.openStream(number); stream != nil {
-		return stream.inspector().status(time.Now(), true)
+		return stream.status(time.Now(), true)
 	}
 	return StreamStatus{}, false
 }
@@ -132,7 +132,7 @@ func (s *Server) Client(number uint64) (status StreamStatus, open bool) {
 // subscribed by name, then those of wildcards and globs. It returns nil if the stream is not open.
 func (s *Server) Resources(number uint64) []ResourceStatus {
 	if stream := s.openStream(number); stream != nil {
-		return stream.inspector().resourceStatuses()
+		return stream.resourceStatuses()
 	}
 	return nil
 }
@@ -147,7 +147,7 @@ type Holder struct {
 // Holders returns the open streams that subscribed to a resource by name, wildcard or glob.
 func (s *Server) Holders(typeURL, name string) (holders []Holder) {
 	for _, stream := range s.openStreams() {
-		if r, subscribed := stream.inspector().resourceStatus(typeURL, name); subscribed {
+		if r, subscribed := stream.resourceStatus(typeURL, name); subscribed {
 			holders = append(holders, r)
 		}
 	}
@@ -156,7 +156,7 @@ func (s *Server) Holders(typeURL, name string) (holders []Holder) {
 
 // status returns the state of the stream, and whether it is open. With detailed, it includes the state of each
 // subscription.
-func (s inspector) status(now time.Time, detailed bool) (status StreamStatus, open bool) {
+func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open bool) {
 	stalled := s.lock.peek()
 	defer s.lock.release()
 	if s.ended {
@@ -186,7 +186,7 @@ func (s inspector) status(now time.Time, detailed bool) (status StreamStatus, op
 }
 
 // nodeLabel returns the label of the client's Node, empty before the first request was handled.
-func (s inspector) nodeLabel() string {
+func (s *stream) nodeLabel() string {
 	s.lock.peek()
 	defer s.lock.release()
 	if s.client == nil {
@@ -196,7 +196,7 @@ func (s inspector) nodeLabel() string {
 }
 
 // resourceStatuses returns the state of each resource that the client subscribed to.
-func (s inspector) resourceStatuses() (out []ResourceStatus) {
+func (s *stream) resourceStatuses() (out []ResourceStatus) {
 	s.lock.peek()
 	defer s.lock.release()
 	if s.ended || s.watch == nil {
@@ -210,7 +210,7 @@ func (s inspector) resourceStatuses() (out []ResourceStatus) {
 }
 
 // resourceStatus returns the state of one resource, and whether the client subscribed to it.
-func (s inspector) resourceStatus(typeURL, name string) (r Holder, subscribed bool) {
+func (s *stream) resourceStatus(typeURL, name string) (r Holder, subscribed bool) {
 	s.lock.peek()
 	defer s.lock.release()
 	sub := s.subscription(typeURL)
@@ -237,7 +237,7 @@ type Observed struct {
 func (s *Server) Observed() iter.Seq[Observed] {
 	return func(yield func(Observed) bool) {
 		for _, stream := range s.openStreams() {
-			if o := stream.inspector().observer(); o != nil && !yield(Observed{o, stream}) {
+			if o := stream.observer(); o != nil && !yield(Observed{o, stream}) {
 				return
 			}
 		}
@@ -245,7 +245,7 @@ func (s *Server) Observed() iter.Seq[Observed] {
 }
 
 // observer returns the observer of the stream; nil if it has none or the stream has ended.
-func (s inspector) observer() Observer {
+func (s *stream) observer() Observer {
 	s.lock.peek()
 	defer s.lock.release()
 	if s.ended {

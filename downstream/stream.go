@@ -133,29 +133,3 @@ func (s *stream) globCount() (n int) {
 	}
 	return n
 }
-
-// A receiver reads and applies the requests of a stream.
-type receiver struct{ *stream }
-
-// An identification identifies the client of a stream by its Node, and keeps its grant.
-type identification struct{ *stream }
-
-// A sender sends the responses that are due.
-type sender struct{ *stream }
-
-// A sendOrder decides up to which position each type may be sent now, so that a client receives no resource before the
-// resources that it refers to (B.11).
-type sendOrder struct{ *stream }
-
-// A lifetime decides when the stream ends.
-type lifetime struct{ *stream }
-
-// An inspector reads the state of the stream for operators and rollouts.
-type inspector struct{ *stream }
-
-func (s *stream) receiver() receiver             { return receiver{s} }
-func (s *stream) identification() identification { return identification{s} }
-func (s *stream) sender() sender                 { return sender{s} }
-func (s *stream) sendOrder() sendOrder           { return sendOrder{s} }
-func (s *stream) lifetime() lifetime             { return lifetime{s} }
-func (s *stream) inspector() inspector           { return inspector{s} }

@@ -52,7 +52,7 @@ func (s *stream) run() error {
 		err := s.start(&leave)
 		started <- err
 		if err == nil {
-			s.receiver().receive()
+			s.receive()
 		}
 	}()
 	if err := <-started; err != nil {
@@ -94,13 +94,13 @@ func (s *stream) wait() error {
 		select {
 		case <-grantsChanged:
 			grantsChanged = s.cfg.grantsChanged()
-			s.identification().renewGrant()
+			s.renewGrant()
 		case <-s.grantStale:
-			s.identification().renewGrant()
+			s.renewGrant()
 		case err := <-s.result:
 			return s.finish(err)
 		case <-draining:
-			s.lifetime().scheduleDrain()
+			s.scheduleDrain()
 			draining = nil
 		case <-s.server.stopping:
 			return s.finish(errDrained)
@@ -123,14 +123,14 @@ func (s *stream) finish(err error) error {
 	s.lock.acquire()
 	defer s.lock.release()
 	if errors.Is(err, errDrained) {
-		if err = s.lifetime().closeStatus(guard.EndedDrained); s.ended {
+		if err = s.closeStatus(guard.EndedDrained); s.ended {
 			err = <-s.result
 		}
 	}
 	s.ended = true
-	s.receiver().handleQueued(time.Now()) // releases their memory
+	s.handleQueued(time.Now()) // releases their memory
 	s.timer.Stop()
-	if o := s.group.Observer; o != nil && s.lifetime().clientDisconnected(err) {
+	if o := s.group.Observer; o != nil && s.clientDisconnected(err) {
 		o.Disconnected()
 	}
 	s.close()
@@ -165,7 +165,7 @@ func (s *stream) flushTurn(mayBlock bool) (all, sent bool) {
 	s.lock.acquire()
 	defer s.lock.release()
 	before, now := s.nonces, time.Now()
-	s.receiver().handleQueued(now)
+	s.handleQueued(now)
 	all = s.sendDue(now, mayBlock)
 	return all, s.nonces != before
 }
@@ -174,7 +174,7 @@ func (s *stream) flushTurn(mayBlock bool) (all, sent bool) {
 // them. The caller holds the lock.
 func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 	switch {
-	case s.ended, s.lifetime().endIfDue(now):
+	case s.ended, s.endIfDue(now):
 		return true
 	case s.watch == nil:
 		if !s.asked.Load() && !now.Before(s.startedAt.Add(s.cfg.FirstRequestTimeout)) {
@@ -182,19 +182,19 @@ func (s *stream) sendDue(now time.Time, mayBlock bool) (all bool) {
 		}
 		return true
 	}
-	next, err := s.sender().flush(now, mayBlock)
+	next, err := s.flush(now, mayBlock)
 	if errors.Is(err, errWouldBlock) {
 		return false
 	}
 	done := false
 	if err == nil {
-		next, done = s.lifetime().answeredAfterClose(next)
+		next, done = s.answeredAfterClose(next)
 	}
 	if err != nil || done {
 		s.end(err)
 		return true
 	}
-	s.setTimer(s.lifetime().nextCheck(subscription.Earlier(next, s.giveUpDeliveries(now)), now), now)
+	s.setTimer(s.nextCheck(subscription.Earlier(next, s.giveUpDeliveries(now)), now), now)
 	return true
 }
 
@@ -213,7 +213,7 @@ func (s *stream) awaitSlot() (free func()) {
 func (s *Server) serveStream(rpc grpc.ServerStream, typeURL string, delta bool) error {
 	st := s.newStream(rpc, typeURL, delta)
 	err := st.run()
-	return s.streamEnded(rpc.Context(), st.inspector().nodeLabel(), err)
+	return s.streamEnded(rpc.Context(), st.nodeLabel(), err)
 }
 
 // newStream returns a stream of one type, or an aggregated stream if typeURL is empty.

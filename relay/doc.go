@@ -26,7 +26,7 @@
 //	    pending.List.Apply              keeps changes that must wait, and applies the others (pending/list.go)
 //	      cache.Writer.Apply            publishes a new immutable generation, and wakes the streams that watch a
 //	                                    changed name (cache/apply.go)
-//	downstream.sender.flush             sends the pending changes of a woken stream, type by type (downstream/flush.go)
+//	downstream.stream.flush             sends the pending changes of a woken stream, type by type (downstream/flush.go)
 //	  subscription.Subscription.Next    returns the changes (Delta, partial SotW) or the complete set
 //	                                    (downstream/subscription/next.go)
 //	  wire.Response                     adds a nonce to shared bytes, which gRPC receives as they are
