@@ -202,6 +202,9 @@ type Trace interface {
 	// Waits is called for a change that is withheld from readers: at least one resource waits for an edition to be
 	// shown. The time is that of Waiting.Changed.
 	Waits(at time.Time)
+
+	// Waited is called once a change passes that has waited in front of the view, with the reason.
+	Waited(reason string, since, until time.Time)
 }
 
 // An Application is one change of a view.

@@ -13,6 +13,8 @@ type tracedCause struct{ waits []time.Time }
 
 func (c *tracedCause) Applied(Application) fanout.Span { return nil }
 
+func (*tracedCause) Waited(string, time.Time, time.Time) {}
+
 func (c *tracedCause) Waits(at time.Time) { c.waits = append(c.waits, at) }
 
 // TestTracesOfChangesThatWait: Waits is called for the trace of a message if some of its changes wait.

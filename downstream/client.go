@@ -16,7 +16,6 @@ type client struct {
 	subscription.Client
 	cfg         *Config
 	node, group string // for logs
-	stream      uint64 // number of the stream
 }
 
 // log returns a logger with the client's node and group. It creates a new logger for each line, because a logger takes

@@ -174,6 +174,9 @@ func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.R
 	if !sub.SentAny() {
 		resp.ControlPlane = s.cfg.Identifier
 	}
+	if s.tracing {
+		resp.TraceParent = sub.TraceParent()
+	}
 	s.server.logLargeResponse(s.client, sub.TypeURL, r.Body)
 	if err := s.transmit(resp); err != nil {
 		return err
@@ -185,7 +188,7 @@ func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.R
 	}
 	s.account.Responded(r.Body.Size())
 	s.server.logSecrets(s.client, s.grant, r.Secrets)
-	s.bytesSent += uint64(r.Body.Size() + len(nonce) + len(resp.ControlPlane) + overhead)
+	s.bytesSent += uint64(r.Body.Size() + len(nonce) + len(resp.ControlPlane) + len(resp.TraceParent) + overhead)
 	sentAt := p.Now
 	if p.mayBlock {
 		sentAt = time.Now()

@@ -152,10 +152,10 @@ func (s *stream) applyIdentity(ident *identity) error {
 			Settings: &s.cfg.subscriptions, Watch: s.watch,
 			Delta: s.delta, Errors: s.agent.GRPC || s.agent.Relay,
 		},
-		cfg: s.cfg, stream: s.number, node: ident.label, group: ident.group.Key,
+		cfg: s.cfg, node: ident.label, group: ident.group.Key,
 	}
 	if s.cfg.Traces != nil {
-		s.client.Closed = s.client.exportDelivery
+		s.client.Closed = s.exportDelivery
 		s.watch.SetSubscriber(&cache.Subscriber{Node: s.client.node, Group: ident.group.Key, Stream: s.number})
 	}
 	s.client.logStart(s.typeURL)

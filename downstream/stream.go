@@ -30,6 +30,7 @@ type stream struct {
 	typeURL string         // of its only type; empty on an aggregated stream
 	delta   bool
 	number  uint64 // unique in the server
+	tracing bool   // the client is a relay, to which the traces of changes are passed on
 
 	turn   turnState
 	served atomic.Bool // same as sent, but readable without the lock

@@ -1,7 +1,10 @@
 package downstream
 
 import (
+	"net"
 	"time"
+
+	"google.golang.org/grpc/peer"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fanout"
@@ -10,7 +13,8 @@ import (
 
 // Traces exports spans of deliveries. Its fields are read-only once a server uses it.
 type Traces struct {
-	// Every exports one of every N deliveries of a sampled change. Zero exports no delivery because of sampling.
+	// Every exports one of every N deliveries of a sampled change. Zero exports no delivery because of sampling. Those
+	// to relays are always exported, since the trace goes on there.
 	Every int
 
 	// Slow exports deliveries that take at least this long from the receipt of the change. Zero exports no delivery
@@ -27,31 +31,47 @@ type Traces struct {
 type Delivery struct {
 	subscription.Exchange
 	Node, Group string
+	Shown       string    // the encoded Node of the client, perhaps without its metadata
+	Address     net.Addr  // of the client; nil if gRPC does not report it
 	Stream      uint64    // number of the stream
 	Began       time.Time // when the first tracked change in the response became due
 }
 
 // exportDelivery exports a response with its outcome, if it is rejected, abandoned, slow or sampled. It returns the span, or empty
 // strings if it exports none.
-func (c *client) exportDelivery(x subscription.Exchange) (traceID, spanID string) {
-	t := c.cfg.Traces
+func (s *stream) exportDelivery(x subscription.Exchange) (traceID, spanID string) {
 	if x.Caused.IsZero() {
 		x.Caused = x.Sent
 	}
+	if !s.exports(&x) {
+		return "", ""
+	}
 	began := x.Sent
-	export := x.Outcome != fanout.Accepted || t.Slow > 0 && x.Ended.Sub(x.Caused) >= t.Slow
 	for l := x.Fanouts; l != nil; l = l.Others {
 		if l.Began.Before(began) {
 			began = l.Began
 		}
-		if l.Span != nil && l.Span.Sampled() && t.Every > 0 && l.Next()%int64(t.Every) == 0 {
-			export = true
+	}
+	d := Delivery{Exchange: x, Node: s.client.node, Group: s.client.group, Stream: s.number, Began: began}
+	if s.keptNode != nil {
+		d.Shown = s.keptNode.Shown
+	}
+	if p, ok := peer.FromContext(s.rpc.Context()); ok {
+		d.Address = p.Addr
+	}
+	return s.cfg.Traces.Delivered(d)
+}
+
+// exports reports whether a response is exported.
+func (s *stream) exports(x *subscription.Exchange) bool {
+	t := s.cfg.Traces
+	exports := x.Outcome != fanout.Accepted || t.Slow > 0 && x.Ended.Sub(x.Caused) >= t.Slow
+	for l := x.Fanouts; l != nil; l = l.Others {
+		if l.Span != nil && l.Span.Sampled() && (s.tracing || t.Every > 0 && l.Next()%int64(t.Every) == 0) {
+			exports = true
 		}
 	}
-	if !export {
-		return "", ""
-	}
-	return t.Delivered(Delivery{x, c.node, c.group, c.stream, began})
+	return exports
 }
 
 // giveUpDeliveries exports the deliveries that the client has not answered for [fanout.GiveUp]. It returns when to call

@@ -224,6 +224,7 @@ func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *s
 		rpc:            rpc,
 		account:        guard.AccountOf(rpc.Context()),
 		peer:           guard.PeerName(guard.PeerOf(rpc.Context())),
+		tracing:        s.cfg.Traces != nil && len(relayTokens(rpc.Context())) > 0,
 		typeURL:        typeURL,
 		delta:          delta,
 		requestLimiter: rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),

@@ -21,6 +21,9 @@ type List struct {
 	cause cache.Cause               // of subsequent changes
 }
 
+// intervalReason is why rows wait.
+const intervalReason = "interval"
+
 // A setKey identifies a set of the view.
 type setKey struct {
 	key  string // type URL or collection
@@ -38,6 +41,7 @@ type row struct {
 	resource *wire.Resource // nil if the origin removed it, and for copies
 	copied   *copied        // nil unless the state is copied from another view
 	cause    cache.Cause
+	since    time.Time // when it began to wait
 }
 
 // A copied state is that of a name in another view. It is read when it passes, so that no older one is ever copied.
@@ -259,11 +263,12 @@ func (l *List) put(set setKey, name string, r row) {
 		rows = make(map[string]row)
 		l.sets[set] = rows
 	}
-	if r.cause = l.cause; r.cause.Received.IsZero() {
-		r.cause.Received = time.Now()
+	r.cause, r.since = l.cause, time.Now()
+	if r.cause.Received.IsZero() {
+		r.cause.Received = r.since
 	}
 	if old, ok := rows[name]; ok {
-		r.cause = old.cause
+		r.cause, r.since = old.cause, old.since
 	}
 	rows[name] = r
 }
@@ -357,12 +362,12 @@ func (l *List) setsOf(typeURL string) (sets []setKey) {
 // apply applies rows to the view, with the cause of the oldest one.
 func (l *List) apply(set setKey, rows map[string]row) {
 	u := wire.Update{TypeURL: set.key, SystemVersion: l.served(set).System()}
-	var first cache.Cause
+	var first row
 	var copies []*cache.Name
 	var from *cache.View
 	for name, r := range rows {
-		if first.Received.IsZero() || r.cause.Received.Before(first.Received) {
-			first = r.cause
+		if first.since.IsZero() || r.cause.Received.Before(first.cause.Received) {
+			first = r
 		}
 		switch {
 		case r.copied != nil:
@@ -376,7 +381,10 @@ func (l *List) apply(set setKey, rows map[string]row) {
 	slices.SortFunc(u.Resources, func(a, b *wire.Resource) int { return strings.Compare(a.Name, b.Name) })
 	slices.Sort(u.Removed)
 	slices.SortFunc(copies, (*cache.Name).Compare)
-	l.w.SetCause(first)
+	if first.cause.Trace != nil {
+		first.cause.Trace.Waited(intervalReason, first.since, time.Now())
+	}
+	l.w.SetCause(first.cause)
 	defer l.w.SetCause(l.cause)
 	if len(copies) > 0 {
 		l.w.Copy(set.kind, from.Generation(), set.key, copies)

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
@@ -398,9 +399,9 @@ func TestB45_CauseOfAWait(t *testing.T) {
 		r.pass(time.Minute)
 		r.state(acme, "a=2")
 		before := r.view.Generation().Seq
-		first := time.Now()
+		first, traces := time.Now(), []*trace{{}, {}}
 		for i, content := range []string{"3", "4"} {
-			r.SetCause(cache.Cause{Received: time.Now()})
+			r.SetCause(cache.Cause{Received: time.Now(), Trace: traces[i]})
 			r.Apply(cache.Wildcard, wire.Update{
 				TypeURL: acme, SystemVersion: fmt.Sprint(i), Resources: []*wire.Resource{r.resource(acme, "a", content)},
 			})
@@ -415,7 +416,20 @@ func TestB45_CauseOfAWait(t *testing.T) {
 		if got := r.view.Generation().Type(acme).Wildcard.System(); got != "1" {
 			t.Errorf("the version of the origin is %q, want that of its newest response", got)
 		}
+		if want := []string{"interval 1s"}; !slices.Equal(traces[0].waited, want) || len(traces[1].waited) > 0 {
+			t.Errorf("the traces have the waits %q and %q, want %q in the first", traces[0].waited, traces[1].waited, want)
+		}
 	})
+}
+
+// A trace records the waits of a change.
+type trace struct{ waited []string }
+
+func (*trace) Applied(cache.Application) fanout.Span { return nil }
+func (*trace) Waits(time.Time)                       {}
+
+func (x *trace) Waited(reason string, since, until time.Time) {
+	x.waited = append(x.waited, fmt.Sprint(reason, " ", until.Sub(since)))
 }
 
 // TestB45_CountsWhatWaits: the change of an update that waits is counted against the newest state, not against what clients have.

@@ -41,6 +41,8 @@ type Received struct {
 	// Only for a response.
 	TypeURL, Version, Nonce string
 	Resources, Removed      int
+	Address                 string // of the server; empty if gRPC does not report it
+	TraceParent             string // of the change, if the origin is a relay that traces it; unchecked
 }
 
 // A Request is a request to an origin that subscriptions of clients have caused.

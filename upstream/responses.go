@@ -124,7 +124,7 @@ func (v *responses) endSilence() {
 // the size limit, it applies the others and sends a NACK.
 func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	u, err := e.update, e.err
-	trace := v.startTrace(u, e.at)
+	trace := v.startTrace(e)
 	if trace != nil {
 		defer func(log *slog.Logger) { v.log = log }(v.log)
 		v.log = withTraceIDs(v.log, trace)
@@ -373,12 +373,14 @@ func (v *responses) Keep(discarded []reconcile.Hold) {
 }
 
 // startTrace starts the trace of a response; nil if tracing is disabled.
-func (v *responses) startTrace(u wire.Update, at time.Time) Trace {
+func (v *responses) startTrace(e event) Trace {
 	if v.cfg.Trace == nil {
 		return nil
 	}
+	u := &e.update
 	return v.cfg.Trace(Received{
-		Origin: v.cfg.Targets[v.target], At: at, TypeURL: u.TypeURL, Version: u.SystemVersion, Nonce: u.Nonce,
+		Origin: v.cfg.Targets[v.target], At: e.at, TypeURL: u.TypeURL, Version: u.SystemVersion, Nonce: u.Nonce,
 		Resources: len(u.Resources), Removed: len(u.Removed) + len(u.RemovedVariants),
+		Address: e.address, TraceParent: u.TraceParent,
 	})
 }

@@ -148,6 +148,8 @@ func (slowCommit) Applied(cache.Application) fanout.Span {
 // Waits implements cache.Trace.
 func (slowCommit) Waits(time.Time) {}
 
+func (slowCommit) Waited(string, time.Time, time.Time) {}
+
 // Answered implements upstream.Trace.
 func (slowCommit) Answered(error) {}
 

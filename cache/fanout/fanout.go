@@ -45,6 +45,9 @@ type Fanout struct {
 type Span interface {
 	// Sampled reports whether the trace is exported.
 	Sampled() bool
+
+	// Context returns the traceparent of the span (https://www.w3.org/TR/trace-context), for a relay that is a client.
+	Context() string
 }
 
 // An Outcome is the result of a change at one stream.
@@ -171,6 +174,16 @@ func (l *List) And(f *Fanout) *List {
 		return &f.alone
 	}
 	return &List{f, l}
+}
+
+// Oldest returns the oldest fan-out that has a span; nil if none has one.
+func (l *List) Oldest() (oldest *Fanout) {
+	for ; l != nil; l = l.Others {
+		if l.Span != nil && (oldest == nil || l.Position < oldest.Position) {
+			oldest = l.Fanout
+		}
+	}
+	return oldest
 }
 
 // Open returns the list without those that have ended.

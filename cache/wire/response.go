@@ -166,12 +166,15 @@ type Response struct {
 
 	// ControlPlane is control_plane.identifier; it is omitted if empty (B.38).
 	ControlPlane string
+
+	// TraceParent is the trace of the oldest change in the response. It is empty unless the client is a relay.
+	TraceParent string
 }
 
 // buffers returns the encoded response.
 func (r *Response) buffers() mem.BufferSlice {
 	const overhead = 16 // upper bound of tags and lengths
-	tail := make([]byte, 0, len(r.Nonce)+len(r.ControlPlane)+overhead)
+	tail := make([]byte, 0, len(r.Nonce)+len(r.ControlPlane)+len(r.TraceParent)+overhead)
 	tail = appendString(tail, responseNonce, r.Nonce)
 	if r.ControlPlane != "" {
 		num := sotwControlPlane
@@ -183,6 +186,7 @@ func (r *Response) buffers() mem.BufferSlice {
 		tail = protowire.AppendVarint(tail, uint64(identifier))
 		tail = appendString(tail, 1, r.ControlPlane)
 	}
+	tail = appendString(tail, responseTrace, r.TraceParent)
 	out := make(mem.BufferSlice, 0, len(r.Body.pieces)+1)
 	out = append(out, r.Body.pieces...)
 	return append(out, mem.SliceBuffer(tail))

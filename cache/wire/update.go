@@ -26,6 +26,14 @@ const (
 	sotwErrors            protowire.Number = 7
 )
 
+// responseTrace is the field of responses, in both variants, with which a relay tells a relay below it the trace of the oldest
+// change in the response: a traceparent (https://www.w3.org/TR/trace-context). xDS defines no such field, and no other client is
+// sent it.
+const responseTrace protowire.Number = 19_871
+
+// maxTraceParent is the number of bytes of a traceparent of version 00.
+const maxTraceParent = 55
+
 // An Update is the envelope of one response of an origin.
 type Update struct {
 	TypeURL       string
@@ -46,6 +54,9 @@ type Update struct {
 	// a SotW response can be complete. The decoders do not set it, since it depends on
 	// the subscription.
 	Complete bool
+
+	// TraceParent is the trace of the oldest change in the response, if the origin is a relay that traces it.
+	TraceParent string
 }
 
 // Decode decodes a DeltaDiscoveryResponse. The update shares no memory with msg.
@@ -175,15 +186,30 @@ func (u *Update) setField(num protowire.Number, val []byte) (err error) {
 		err = u.addRemovedName(val)
 	case responseErrors:
 		err = u.addError(val)
+	case responseTrace:
+		u.setTraceParent(val)
 	case responseControlPlane:
-		if !wellFormed(val) {
-			return fmt.Errorf("%w: control plane", ErrMalformed)
-		}
-		if id, ok := stringField(val, 1); ok { // several occurrences of a message are merged
-			u.ControlPlane = proseText([]byte(id))
-		}
+		err = u.setControlPlane(val)
 	}
 	return err
+}
+
+// setTraceParent sets the trace of a response. A fault in it is no fault of the response: whoever uses it checks it.
+func (u *Update) setTraceParent(val []byte) {
+	if len(val) <= maxTraceParent {
+		u.TraceParent = string(val)
+	}
+}
+
+// setControlPlane sets the identifier of the control plane. Several occurrences of a message are merged.
+func (u *Update) setControlPlane(val []byte) error {
+	if !wellFormed(val) {
+		return fmt.Errorf("%w: control plane", ErrMalformed)
+	}
+	if id, ok := stringField(val, 1); ok {
+		u.ControlPlane = proseText([]byte(id))
+	}
+	return nil
 }
 
 // DecodeSotW decodes a DiscoveryResponse. The update shares no memory with msg. It has
@@ -202,7 +228,7 @@ func (d Decoder) DecodeSotW(msg []byte) (Update, error) { return d.decode(msg, t
 // setSotWField sets a field of a DiscoveryResponse.
 func (u *Update) setSotWField(num protowire.Number, val []byte) error {
 	switch num {
-	case responseSystemVersion, responseTypeURL, responseNonce: // the same in both variants
+	case responseSystemVersion, responseTypeURL, responseNonce, responseTrace: // the same in both variants
 		return u.setField(num, val)
 	case sotwControlPlane:
 		return u.setField(responseControlPlane, val)

@@ -198,6 +198,14 @@ func (s *Subscription) releaseRemovals() {
 // TrackFanout records that a tracked change is due to the client.
 func (s *Subscription) TrackFanout(f *fanout.Fanout) { s.fanouts.due = s.fanouts.due.And(f) }
 
+// TraceParent returns the trace of the oldest tracked change that is due to the client; empty if it is not sampled.
+func (s *Subscription) TraceParent() string {
+	if oldest := cmp.Or(s.parent, s).fanouts.due.Oldest(); oldest != nil && oldest.Span.Sampled() {
+		return oldest.Span.Context()
+	}
+	return ""
+}
+
 // markFanoutsSent records which tracked changes the client was sent.
 func (s *Subscription) markFanoutsSent(now time.Time) {
 	s.fanouts.markSent(s.wasSentChange, s.pending, now)

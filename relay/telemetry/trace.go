@@ -4,14 +4,20 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/genproto/googleapis/rpc/code"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fanout"
@@ -78,17 +84,51 @@ type received struct {
 
 // Received starts the trace of a message.
 func (o *OriginTracer) Received(r upstream.Received) upstream.Trace {
-	ctx, span := o.tracer.changes.Start(context.Background(), "origin.receive", trace.WithTimestamp(r.At),
+	ctx, span := o.tracer.changes.Start(remoteParent(r.TraceParent), "origin.receive", trace.WithTimestamp(r.At),
 		trace.WithSpanKind(trace.SpanKindConsumer))
 	if span.IsRecording() {
-		span.SetAttributes(
-			attribute.String("tender.origin", r.Origin), attribute.String("tender.type_url", r.TypeURL),
-			attribute.String("tender.version", r.Version),
-			attribute.String("tender.nonce", r.Nonce), attribute.Int("tender.resources", r.Resources),
-			attribute.Int("tender.removed", r.Removed),
-		)
+		span.SetAttributes(attribute.Int("tender.resources", r.Resources), attribute.Int("tender.removed", r.Removed))
+		setTexts(span, "tender.origin", r.Origin, "tender.type_url", r.TypeURL, "tender.version", r.Version,
+			"tender.nonce", r.Nonce)
+		setPeer(span, r.Address)
 	}
 	return &received{o, ctx, span}
+}
+
+// traceparent is the key of the trace context that a relay above sends.
+const traceparent = "traceparent"
+
+// remoteParent returns a context with the span that a relay above names, or an empty one if it names none.
+func remoteParent(parent string) context.Context {
+	ctx := context.Background()
+	if parent == "" {
+		return ctx
+	}
+	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{traceparent: parent})
+}
+
+// setTexts sets the attributes of pairs of a key and a value that is not empty.
+func setTexts(span trace.Span, pairs ...string) {
+	for pair := range slices.Chunk(pairs, 2) {
+		if key, value := pair[0], pair[1]; value != "" {
+			span.SetAttributes(attribute.String(key, value))
+		}
+	}
+}
+
+// setPeer sets the attributes of the address at the other end of a connection, such as 192.0.2.1:18000.
+//
+// Source: OpenTelemetry semantic conventions, general network attributes.
+func setPeer(span trace.Span, address string) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil { // a Unix socket
+		setTexts(span, "network.peer.address", address)
+		return
+	}
+	setTexts(span, "network.peer.address", host)
+	if number, err := strconv.Atoi(port); err == nil {
+		span.SetAttributes(attribute.Int("network.peer.port", number))
+	}
 }
 
 // Answered implements upstream.Trace.
@@ -134,6 +174,13 @@ func (r *received) Waits(at time.Time) {
 	}
 }
 
+// Waited implements cache.Trace.
+func (r *received) Waited(reason string, since, until time.Time) {
+	_, span := r.origin.tracer.changes.Start(r.ctx, "pending", trace.WithTimestamp(since))
+	span.SetAttributes(attribute.String("tender.reason", reason))
+	span.End(trace.WithTimestamp(until))
+}
+
 // describe returns the attributes for a type and its served version.
 func describe(t *cache.Type) []attribute.KeyValue {
 	typeURL, glob, is := cache.SplitCollection(t.URL)
@@ -152,6 +199,12 @@ func describe(t *cache.Type) []attribute.KeyValue {
 type fanoutSpan struct{ trace.Span }
 
 func (f fanoutSpan) Sampled() bool { return f.IsRecording() }
+
+func (f fanoutSpan) Context() string {
+	carrier := make(propagation.MapCarrier, 1)
+	propagation.TraceContext{}.Inject(trace.ContextWithSpan(context.Background(), f.Span), carrier)
+	return carrier[traceparent]
+}
 
 // EndFanout ends the span of a completed fan-out.
 func (t *Tracer) EndFanout(f *fanout.Fanout) {
@@ -219,19 +272,16 @@ func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 	_, span := t.deliveries.Start(ctx, "deliver", trace.WithTimestamp(d.Began), trace.WithLinks(links...),
 		trace.WithSpanKind(trace.SpanKindProducer))
 	span.SetAttributes(
-		attribute.String("tender.node", d.Node), attribute.String("tender.group", d.Group),
-		attribute.Int64("tender.stream", int64(d.Stream)),
-		attribute.String("tender.type_url", d.TypeURL), attribute.String("tender.nonce", d.Nonce),
-		attribute.Int("tender.bytes", d.Bytes), attribute.Float64("tender.queued", d.Sent.Sub(d.Began).Seconds()),
+		attribute.Int64("tender.stream", int64(d.Stream)), attribute.Int("tender.bytes", d.Bytes),
+		attribute.Float64("tender.queued", d.Sent.Sub(d.Began).Seconds()),
 		attribute.Float64("tender.took", d.Ended.Sub(d.Caused).Seconds()),
-		attribute.String("tender.outcome", d.Outcome.String()),
 	)
-	if d.Version != "" { // Delta responses have no version
-		span.SetAttributes(attribute.String("tender.version", d.Version))
-	}
+	setTexts(span, "tender.node", d.Node, "tender.group", d.Group, "tender.type_url", d.TypeURL, "tender.nonce", d.Nonce,
+		"tender.version", d.Version, "tender.outcome", d.Outcome.String())
+	setClient(span, &d)
 	span.AddEvent("sent", trace.WithTimestamp(d.Sent))
 	if d.Outcome == fanout.Rejected {
-		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(d.Code)))
+		setTexts(span, "rpc.response.status_code", code.Code_name[int32(d.Code)])
 		span.SetStatus(codes.Error, cmp.Or(d.Detail, "refused"))
 	}
 	if d.Outcome == fanout.Unanswered {
@@ -241,14 +291,21 @@ func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 	return ids(span)
 }
 
+// setClient sets the attributes of the client of a delivery.
+func setClient(span trace.Span, d *downstream.Delivery) {
+	var node corepb.Node
+	if proto.Unmarshal([]byte(d.Shown), &node) == nil { // it may be shortened, but the relay has encoded it
+		setTexts(span, "tender.cluster", node.GetCluster(), "tender.region", node.GetLocality().GetRegion(),
+			"tender.zone", node.GetLocality().GetZone())
+	}
+	if d.Address != nil {
+		setPeer(span, d.Address.String())
+	}
+}
+
 // spansOf returns the span of the oldest fan-out, and links to the spans of the others.
 func spansOf(all *fanout.List) (parent trace.SpanContext, links []trace.Link) {
-	var oldest *fanout.Fanout
-	for l := all; l != nil; l = l.Others {
-		if l.Span != nil && (oldest == nil || l.Position < oldest.Position) {
-			oldest = l.Fanout
-		}
-	}
+	oldest := all.Oldest()
 	for l := all; l != nil; l = l.Others {
 		if span, ok := l.Span.(fanoutSpan); ok && l.Fanout == oldest {
 			parent = span.SpanContext()

@@ -19,9 +19,11 @@ import (
 type noTrace struct{}
 
 func (noTrace) Applied(cache.Application) fanout.Span { return nil }
-func (noTrace) Waits(time.Time)                       {}
-func (noTrace) Answered(error)                        {}
-func (noTrace) IDs() (traceID, spanID string)         { return "", "" }
+func (noTrace) Waited(string, time.Time, time.Time)   {}
+
+func (noTrace) Waits(time.Time)               {}
+func (noTrace) Answered(error)                {}
+func (noTrace) IDs() (traceID, spanID string) { return "", "" }
 
 // TestB43_TimesBeginWhenTheChangeConcernsTheView checks when changes of files are received: when they are read or, for a
 // view that follows the directory only later, when it begins to follow. Changes that a freeze withheld are received at the
