@@ -281,9 +281,6 @@ func (p *Poll) Check(
 			return Current, time.Time{}
 		}
 	}
-	if v.heldByFreeze() {
-		return Current, time.Time{} // the client keeps its resources
-	}
 	if !v.complete() {
 		return Incomplete, time.Time{}
 	}

@@ -1,7 +1,6 @@
 package subscription
 
 import (
-	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -107,40 +106,10 @@ func (s sets) complete() bool {
 	if len(s.OverLimit) > 0 && s.initialVersion != "" && !s.holdsSet {
 		return false // the client may hold resources over a limit, and would delete them
 	}
-	if s.heldByFreeze() {
-		return false // the thaw wakes the stream
-	}
 	if s.wildcard == nil || s.reportedThisSet() {
 		return true
 	}
-	return s.settledEnough(s.t) && (s.holdsSet || s.t.Wildcard.Count() > 0 || !s.report.WithholdsAll())
-}
-
-// heldByFreeze reports whether a returning client is sent no set until its origin is thawed. The client may hold
-// resources from another server that were created after the freeze, and the set would lack them (B.7). If this view has
-// served the reported version, the client has no such resources.
-func (s sets) heldByFreeze() bool {
-	if s.initialVersion == "" || s.holdsSet || (fingerprint.Sum{}).SameVersion(s.initialVersion) || !s.mayLackNewer() {
-		return false
-	}
-	if s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
-		return !s.reportsFormerSet(s.t)
-	}
-	return !s.sum().SameVersion(s.initialVersion)
-}
-
-// mayLackNewer reports whether the set may lack resources that were created after an origin was frozen. For names, only
-// absent ones can be such resources.
-func (s sets) mayLackNewer() bool {
-	for part := range s.wildcards() {
-		if !s.g.WildcardSource(part.Key).Frozen.IsZero() {
-			return true
-		}
-	}
-	return slices.ContainsFunc(s.names, func(n subscribed) bool {
-		e, _ := s.entryOf(n)
-		return e != nil && !e.Present() && !s.g.From(n.name).Frozen.IsZero()
-	})
+	return s.settledEnough(s.Key) && (s.holdsSet || s.t.Wildcard.Count() > 0 || !s.report.WithholdsAll())
 }
 
 // due reports whether additions or updates are due to the client, and whether removals are.
@@ -255,7 +224,7 @@ func (s sets) globResolveDeadline() (until time.Time) {
 		return time.Time{}
 	}
 	for _, glob := range s.globs {
-		if s.settledEnough(s.g.Type(glob.Key)) {
+		if s.settledEnough(glob.Key) {
 			continue
 		}
 		from := s.g.WildcardSource(glob.Key) // the relay subscribes again on each connection
