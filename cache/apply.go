@@ -120,7 +120,8 @@ func (w *Writer) HasFirstState(kind Kind, u wire.Update) bool {
 }
 
 // Await records resources of a set that the origin has, and that are not applied yet: a client that reports one keeps it. It
-// ends when the resource is applied, or with ended, for a resource that the origin has removed again.
+// ends when the resource is applied, or with ended, for a resource that the origin has removed again. Behind a closed gate,
+// readers do not see it: the gate decides what they have.
 func (w *Writer) Await(kind Kind, key string, names, ended []string) {
 	set := w.Generation().Type(key).set(kind)
 	awaited := func(name string) bool { return set.Awaits(name) }
@@ -128,20 +129,18 @@ func (w *Writer) Await(kind Kind, key string, names, ended []string) {
 		return
 	}
 	ed := w.begin(key)
-	for s := range ed.edits() {
-		of := s.editSet(kind)
-		for _, name := range names {
-			of.set.awaited.Set(name, new(struct{}))
+	of := ed.editSet(kind)
+	for _, name := range names {
+		of.set.awaited.Set(name, new(struct{}))
+	}
+	for _, name := range ended {
+		if !of.set.endAwait(name) {
+			continue
 		}
-		for _, name := range ended {
-			if !of.set.endAwait(name) {
-				continue
-			}
-			if n := ed.index.names[name]; n != nil {
-				of.markChanged(n) // clients may hold the resource
-			}
-			s.wildcardChanged = s.wildcardChanged || kind == Wildcard
+		if n := ed.index.names[name]; n != nil {
+			of.markChanged(n) // clients may hold the resource
 		}
+		ed.wildcardChanged = ed.wildcardChanged || kind == Wildcard
 	}
 	w.publish(ed)
 }

@@ -421,3 +421,59 @@ type Former struct {
 	Resource *wire.Resource // nil if it did not exist
 	Deadline time.Time      // expiry; zero is never
 }
+
+// A Replaced is a change of a resource that an edition made for the rest of a view.
+type Replaced struct {
+	Difference
+	Set fingerprint.Sum // of the wildcard set without a removed resource; zero if the edition has the resource
+}
+
+// Replaced returns the changes of an edition that the rest was just shown. It omits resources that cannot be restored
+// later, because they have a TTL or their content may not be kept.
+func (w *Writer) Replaced(e *Edition) (all []Replaced) {
+	shown := w.servedToRest().generation()
+	for d := range e.Diff() {
+		r := Replaced{Difference: d}
+		if d.Is == nil {
+			r.Set = shown.Type(d.Key).Wildcard.Sum()
+		}
+		if d.Was == nil || d.Was.TTL == 0 && !d.Was.DoNotCache && !d.Was.ContentDropped() {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// PinReverted makes an edition that reverts changes of another view in this one, which was made after them. A change
+// applies if the rest is served the content to which it changed the resource. If it removed the resource, subscribers
+// to the name get it back, and the wildcard set if it is equal to that of the other view.
+func (w *Writer) PinReverted(changes []Replaced) *Edition {
+	served := w.servedToRest().generation()
+	var formers []Former
+	for _, r := range changes {
+		t, n := served.Type(r.Key), w.view.FindName(r.Key, r.Name)
+		for _, kind := range kinds {
+			if t.isReplaced(kind, n, r) {
+				formers = append(formers, Former{Key: r.Key, Kind: kind, Name: r.Name, Resource: r.Was})
+			}
+		}
+	}
+	return w.PinFormer(formers)
+}
+
+// isReplaced reports whether a set of the type has the state to which a change of another view set a resource. n is its
+// name, nil if there is none.
+func (t *Type) isReplaced(kind Kind, n *Name, r Replaced) bool {
+	var now *wire.Resource
+	if n != nil {
+		now = resourceOf(t.set(kind).Get(n))
+	}
+	switch {
+	case r.Is != nil:
+		return now != nil && now.Digest == r.Is.Digest
+	case kind == ByName:
+		return now == nil
+	default:
+		return now == nil && t.hasLastGood(Wildcard) && t.Wildcard.Sum() == r.Set
+	}
+}

@@ -25,6 +25,9 @@ type frozenOrigin struct {
 func newFrozenOrigin(t tester) *frozenOrigin {
 	o := newConfirmedOrigin(t, Config{})
 	o.Freeze()
+	if !woken(o.watch) {
+		t.Errorf("the freeze did not wake the readers: what waits for the origin may be due")
+	}
 	return o
 }
 

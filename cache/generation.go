@@ -305,14 +305,25 @@ func changed(member, named *Entry) Seq {
 }
 
 // Absent reports whether the origin has reported on the open connection that a resource does not exist. After a
-// reconnect it must report it again before clients are sent a removal (B.7). An expired resource is absent on any
-// connection (R107).
+// reconnect it must report it again before clients are sent a removal (B.7). On any connection, an expired resource is
+// absent (R107), and so is one whose absence was frozen.
 func (g *Generation) Absent(e *Entry) bool {
 	if e == nil || e.Resource != nil {
 		return false
 	}
 	from := g.From(e.Name)
-	return e.Expired || from.Connected && e.epoch == from.epoch
+	return e.Expired || !from.Frozen.IsZero() || from.Connected && e.epoch == from.epoch
+}
+
+// hasLastGood reports whether a set of the type is a last good state. It is false for an incomplete first state.
+func (t *Type) hasLastGood(kind Kind) bool {
+	return kind == ByName || t.Phase == Confirmed || t.Restored
+}
+
+// SetFrozen reports whether a wildcard set is frozen: it is the last good state of a frozen origin. Until the thaw, this
+// is what clients have, whatever the origin has (B.7).
+func (g *Generation) SetFrozen(key string) bool {
+	return !g.WildcardSource(key).Frozen.IsZero() && g.Type(key).hasLastGood(Wildcard)
 }
 
 // Sharing is the kind of a value that readers of a type share.

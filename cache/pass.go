@@ -219,11 +219,6 @@ func (to setCopier) waits(shown, newest *Entry) bool {
 	return to.typ.hasLastGood(to.kind) && to.w.changeWaits(resourceType(to.typ.URL), shown.Present() && !newest.Present())
 }
 
-// hasLastGood reports whether a set of the type is a last good state. It is false for an incomplete first state.
-func (t *Type) hasLastGood(kind Kind) bool {
-	return kind == ByName || t.Phase == Confirmed || t.Restored
-}
-
 // differenceWaits reports whether the difference between the state of a name that readers see and latest remains after
 // a thaw, until Show.
 func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {

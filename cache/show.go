@@ -90,6 +90,9 @@ func (w *Writer) resend(s *served, t withdrawnChange) {
 // Freeze copies the state of the writer except the resources. Of the changes until Thaw, only the last one of each name
 // is kept. Freeze has no effect on a frozen writer.
 //
+// The present state is that of returning clients, too, whatever they report. Freeze wakes all readers, since a removal
+// that waited for the source may be sent now (Generation.Absent, Generation.SetFrozen).
+//
 // The following changes pass a closed gate:
 //
 //   - first state: the first response for a name, even that it does not exist, and new members until their set is
@@ -106,10 +109,14 @@ func (g *gate) Freeze() {
 	}
 	x := &g.w.view.index
 	x.mu.Lock()
-	defer x.mu.Unlock()
 	g.close()
 	g.frozenSince = time.Now()
 	g.setSource(g.w.Source(), false)
+	wakes := x.appendWatches(nil)
+	x.mu.Unlock()
+	for _, watch := range wakes {
+		watch.wake()
+	}
 }
 
 // close separates latest from the served generations, unless the gate is closed already. The index must be locked.
@@ -132,24 +139,16 @@ func (g *gate) close() {
 // pass. RollBack ends a freeze, and sets Source.RolledBack to since. The edition is nil if the view was restored from a
 // snapshot of the earlier generation.
 //
-// A returning client is served the same state as others, even if it received newer resources from another relay: unlike
-// a freeze, a rollback removes these.
+// A returning client is served the same state as others, even if it received newer resources from another relay.
 func (g *gate) RollBack(e *Edition, since time.Time) {
 	x := &g.w.view.index
 	x.mu.Lock()
-	var wakes []*Watch
-	if g.Frozen() {
-		wakes = x.appendWatches(nil) // some state could not be sent while the source was frozen
-	}
 	g.close()
 	g.frozenSince, g.rolledBack = time.Time{}, since
 	g.setSource(g.w.Source(), false)
 	x.mu.Unlock()
 	if e != nil {
 		g.w.Show(g.w.view.cfg.Cohorts, e)
-	}
-	for _, watch := range wakes {
-		watch.wake()
 	}
 }
 
@@ -170,8 +169,7 @@ func (g *gate) Thaw() {
 	g.w.reportWaiting()
 }
 
-// open ends a freeze. Without cohorts, it merges latest and served into one generation. It wakes all readers even if no
-// resource has changed, since some state could not be sent before (Source.Frozen).
+// open ends a freeze. Without cohorts, it merges latest and served into one generation.
 func (g *gate) open() {
 	w, x := g.w, &g.w.view.index
 	x.mu.Lock()
@@ -187,11 +185,7 @@ func (g *gate) open() {
 		x.sources[w.source].withheld.Store(0)
 	}
 	g.setSource(latest.sources[w.source], false)
-	wakes := x.appendWatches(nil)
 	x.mu.Unlock()
-	for _, watch := range wakes {
-		watch.wake()
-	}
 }
 
 // passWithheld shows readers the withheld changes that pass now.

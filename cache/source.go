@@ -35,7 +35,7 @@ func (w *Writer) SetConnected(up bool) {
 }
 
 // SetSource records the state of the source, such as the state of the view from which the writer copies. It includes
-// the effects of SetConnected.
+// the effects of SetConnected, and of a freeze of that view on readers (Freeze).
 func (w *Writer) SetSource(state Source) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -44,6 +44,8 @@ func (w *Writer) SetSource(state Source) {
 	reconnected := state.epoch != old.epoch || state.Connected != old.Connected
 	if reconnected {
 		x.clearAsked(w.source)
+	}
+	if frozen := old.Frozen.IsZero() && !state.Frozen.IsZero(); reconnected || frozen {
 		wakes = x.appendWatches(nil)
 	}
 	w.setSource(state, reconnected)

@@ -232,9 +232,6 @@ func (s *stream) awaitsClusters(p *pass, cds *subscription.Subscription) bool {
 	if !cds.AwaitsWildcard() {
 		return false
 	}
-	if cds.At(p.GenerationFor(cds)).HeldByFreeze() {
-		return true // the client keeps its clusters; the thaw wakes the stream
-	}
 	if s.barrier.coldSince.IsZero() {
 		s.barrier.coldSince = p.Now
 	}

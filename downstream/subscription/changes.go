@@ -327,7 +327,7 @@ func (c *changes) answerPresent(n *subscribed, e *cache.Entry, seq cache.Seq) (p
 
 func (c *changes) answerAbsent(n *subscribed, e *cache.Entry, seq cache.Seq) (pending bool) {
 	late := c.LateRemovals && c.Delta && n.sent != 0
-	if late || c.mayReappear(e, *n) || c.mayBeNewer(*n) || !c.confirmedAbsent(e) {
+	if late || c.mayReappear(e, *n) || c.holdsAwaited(*n) || !c.confirmedAbsent(e) {
 		return true
 	}
 	c.removeEntry(e, n.sent != 0)

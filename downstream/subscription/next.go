@@ -258,7 +258,7 @@ func (p *Poll) Check(
 			return Current, time.Time{}
 		}
 	}
-	if v.heldByFreeze() {
+	if v.lacksAwaited() {
 		return Current, time.Time{} // the client keeps its resources
 	}
 	if !v.complete() {

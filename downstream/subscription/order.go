@@ -36,11 +36,6 @@ func (s AtGeneration) AllRemovalsSent() bool {
 	return s.Delta && members && len(s.initialVersions)+s.due() == 0 && s.t.Failed() == 0
 }
 
-// HeldByFreeze reports whether the client is sent nothing of the type until the origin is thawed.
-func (s AtGeneration) HeldByFreeze() bool {
-	return s.sendsSets() && sets{visible: s.visible}.heldByFreeze()
-}
-
 // ReturningUnserved reports whether a returning client holds resources of the type and was sent nothing on this stream.
 func (s *Subscription) ReturningUnserved() bool { return s.scannedUpTo == 0 && s.Returning() }
 

@@ -43,7 +43,7 @@ func (r *removals) removeName(n *cache.Name) (done bool) {
 	}
 	e, seq := r.t.Lookup(n)
 	name := &r.names[at]
-	if e.Present() || seq <= name.sent || !r.confirmedAbsent(e) || r.mayReappear(e, *name) || r.mayBeNewer(*name) {
+	if e.Present() || seq <= name.sent || !r.confirmedAbsent(e) || r.mayReappear(e, *name) || r.holdsAwaited(*name) {
 		return false
 	}
 	r.removeEntry(e, name.sent != 0)
@@ -63,14 +63,12 @@ func (r *removals) stale() (_ Response, until time.Time) {
 	return r.out, until
 }
 
-// staleMembers removes stale resources from a client with a wildcard. A resource is known to be removed only once the
-// set is confirmed. The relay does not know resources that were added while the origin was disconnected, so the origin
-// has to be connected again for a while (R068).
+// staleMembers removes stale resources from a client with a wildcard, once it is known which they are.
 func (r *removals) staleMembers() (until time.Time) {
-	if r.wildcard == nil || r.sendAll || r.t.Phase < cache.Confirmed {
+	if r.wildcard == nil || r.sendAll {
 		return time.Time{}
 	}
-	if settled, until := r.originSettled(r.g.WildcardSource(r.Key)); !settled {
+	if known, until := r.absenceKnown(); !known {
 		return until
 	}
 	unknown := r.unknownMembers()
@@ -109,8 +107,8 @@ func (r *removals) replaceReported() (wait time.Time) {
 	if len(unknown) == 0 && !awaits {
 		return time.Time{}
 	}
-	settled, at := r.originSettled(r.g.WildcardSource(r.Key))
-	if settled && r.t.Phase == cache.Confirmed && !awaits {
+	known, at := r.absenceKnown()
+	if known && !awaits {
 		r.writer = newWriter(r.visible)
 		r.emitted = make(map[string]struct{}) // the wildcard set may have the same removals
 		r.removeReported(unknown)
@@ -119,9 +117,6 @@ func (r *removals) replaceReported() (wait time.Time) {
 	latest := r.reportedAt.Time().Add(r.Settings.confirmWait() + replaceSlack)
 	if !awaits && !r.holdsAny(unknown) || !r.now.Before(latest) {
 		return time.Time{}
-	}
-	if settled {
-		return latest // the confirmation of the set wakes the stream
 	}
 	return Earlier(at, latest)
 }
@@ -152,12 +147,10 @@ func (r *removals) reportsAwaited() bool {
 const replaceSlack = 5 * time.Second
 
 // distrustedMembers removes resources that were part of a rejected edition and that the client may have. They are in no
-// set that the relay knows, regardless of the origin's state. It needs the last known set, and an origin that is not
-// frozen.
+// set that the relay knows, regardless of the origin's state. It needs the last known set.
 func (r *removals) distrustedMembers() {
 	known := r.t.Phase == cache.Confirmed || r.t.Restored
-	frozen := !r.g.WildcardSource(r.Key).Frozen.IsZero()
-	if r.wildcard == nil || r.sendAll || !known || frozen || !r.Watch.View().Distrust.HasType(r.Key) {
+	if r.wildcard == nil || r.sendAll || !known || !r.Watch.View().Distrust.HasType(r.Key) {
 		return
 	}
 	for _, text := range r.unknownMembers() {
@@ -183,18 +176,22 @@ func (r *removals) unknownMembers() (unknown []string) {
 	return unknown
 }
 
-// originSettled reports whether a resource that the origin did not send counts as removed. It does on the origin's
-// first connection, on which the set was confirmed. On later ones, the origin must have been connected for a while.
-// Otherwise until is when to check again.
-func (r *removals) originSettled(from *cache.Source) (settled bool, until time.Time) {
-	switch {
-	case !from.Connected || !from.Frozen.IsZero():
-		return false, time.Time{} // the relay does not know what a frozen origin has added since
+// absenceKnown reports whether what the wildcard set lacks counts as removed: the set is confirmed, or frozen. On the
+// first connection of the origin, the set was confirmed. The relay does not know resources that were added while the
+// origin was disconnected, so later on the origin has to be connected again for a while (R068). Otherwise until is when
+// to check again; the confirmation of the set and a new connection wake the stream.
+func (r *removals) absenceKnown() (known bool, until time.Time) {
+	switch from := r.g.WildcardSource(r.Key); {
+	case r.g.SetFrozen(r.Key):
+		return true, time.Time{}
+	case r.t.Phase < cache.Confirmed || !from.Connected:
+		return false, time.Time{}
 	case from.Lost.IsZero():
 		return true, time.Time{}
+	default:
+		until = from.Since.Add(r.Settings.confirmWait())
+		return !r.now.Before(until), until
 	}
-	until = from.Since.Add(r.Settings.confirmWait())
-	return !r.now.Before(until), until
 }
 
 // silenceWait is how long the relay waits for the answer for a name once the origin has answered for other names of the
@@ -247,7 +244,7 @@ func (r *removals) staleNames() (until time.Time) {
 // returns when to check again.
 func (r *removals) assumedAbsentAt(n *cache.Name) (at time.Time) {
 	from, asked := r.g.From(n), n.Asked()
-	if !from.Connected || !from.Frozen.IsZero() {
+	if !from.Connected {
 		return Forever // the stream is woken
 	}
 	if answered := n.RequestAnswered(); !answered.IsZero() {

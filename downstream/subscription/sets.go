@@ -107,20 +107,20 @@ func (s sets) complete() bool {
 	if len(s.OverLimit) > 0 && s.initialVersion != "" && !s.holdsSet {
 		return false // the client may hold resources over a limit, and would delete them
 	}
-	if s.heldByFreeze() {
-		return false // the thaw wakes the stream
+	if s.lacksAwaited() {
+		return false // the view wakes the stream when it has them
 	}
 	if s.wildcard == nil || s.reportedThisSet() {
 		return true
 	}
-	return s.settledEnough(s.t) && (s.holdsSet || s.t.Wildcard.Count() > 0 || !s.report.WithholdsAll())
+	return s.settledEnough(s.Key) && (s.holdsSet || s.t.Wildcard.Count() > 0 || !s.report.WithholdsAll())
 }
 
-// heldByFreeze reports whether a returning client is sent no set until its origin is thawed. The client may hold
-// resources from another server that were created after the freeze, and the set would lack them (B.7). If this view has
-// served the reported version, the client has no such resources.
-func (s sets) heldByFreeze() bool {
-	if s.initialVersion == "" || s.holdsSet || (fingerprint.Sum{}).SameVersion(s.initialVersion) || !s.mayLackNewer() {
+// lacksAwaited reports whether a returning client may hold resources that the set lacks and the view awaits (cache.Writer.Await).
+// It is sent no set until the view has them, and keeps its resources. If the view has served the reported version, the client
+// holds nothing else.
+func (s sets) lacksAwaited() bool {
+	if s.initialVersion == "" || s.holdsSet || (fingerprint.Sum{}).SameVersion(s.initialVersion) || !s.awaitsAny() {
 		return false
 	}
 	if s.wildcard != nil && len(s.names)+len(s.globs) == 0 {
@@ -129,19 +129,14 @@ func (s sets) heldByFreeze() bool {
 	return !s.sum().SameVersion(s.initialVersion)
 }
 
-// mayLackNewer reports whether the set may lack resources that the origin has: they were created after it was frozen, or are
-// not applied yet. For names, only absent ones can be such resources.
-func (s sets) mayLackNewer() bool {
+// awaitsAny reports whether the view awaits a resource to which the client subscribed.
+func (s sets) awaitsAny() bool {
 	for part := range s.wildcards() {
-		if !s.g.WildcardSource(part.Key).Frozen.IsZero() || s.g.Type(part.Key).Wildcard.AwaitsAny() {
+		if s.g.Type(part.Key).Wildcard.AwaitsAny() {
 			return true
 		}
 	}
-	return slices.ContainsFunc(s.names, func(n subscribed) bool {
-		e, _ := s.entryOf(n)
-		return e != nil && !e.Present() &&
-			(!s.g.From(n.name).Frozen.IsZero() || s.t.ByName.Awaits(n.name.String()))
-	})
+	return slices.ContainsFunc(s.names, func(n subscribed) bool { return s.t.ByName.Awaits(n.name.String()) })
 }
 
 // due reports whether additions or updates are due to the client, and whether removals are.
@@ -256,7 +251,7 @@ func (s sets) globResolveDeadline() (until time.Time) {
 		return time.Time{}
 	}
 	for _, glob := range s.globs {
-		if s.settledEnough(s.g.Type(glob.Key)) {
+		if s.settledEnough(glob.Key) {
 			continue
 		}
 		from := s.g.WildcardSource(glob.Key) // the relay subscribes again on each connection

@@ -28,7 +28,7 @@ var update = flag.Bool("update", false, "rewrite testdata")
 // results of an event are the responses to the client and [Subscription.String].
 //
 //	> client delta cds          (or sotw; then options: envoy, relay, errors, canary, held name@version …; small: it is sent
-//	                            one resource at a time)
+//	                            one resource at a time; moved: in SotW, it reports the version of another relay)
 //	> reconnect                 (the client reports what it accepted)
 //	> origin a@1 -b             (the wildcard set: a revision, a removal; the set is confirmed)
 //	> origin by name a@1 -b     (what was asked for by name)
@@ -175,6 +175,9 @@ func (p *player) connect(args []string) {
 	p.short = args[1]
 	p.sub = New(c, TraitsOf(p.n.TypeURL(p.short), p.by), wire.Unwrapped, false, playedCounter{player: p})
 	p.held, p.versions, p.changes = make(map[string]string), make(map[string]string), make(map[string]func())
+	if slices.Contains(args, "moved") {
+		p.accepted = "r1.of-another-relay"
+	}
 	if i := slices.Index(args, "held"); i >= 0 {
 		for _, arg := range args[i+1:] {
 			name, version, _ := strings.Cut(arg, "@")

@@ -137,28 +137,30 @@ func (v visible) mayReappear(e *cache.Entry, n subscribed) bool {
 	return v.g.From(n.name).Connected || !holds && v.initialVersion == ""
 }
 
-// mayBeNewer reports whether a returning Delta client may hold a resource, absent here, that the origin has: it was created
-// after the origin was frozen, or is not applied yet (B.7).
-func (v visible) mayBeNewer(n subscribed) bool {
+// holdsAwaited reports whether a returning Delta client may hold a resource, absent here, that the origin has and the view awaits
+// (cache.Writer.Await).
+func (v visible) holdsAwaited(n subscribed) bool {
 	_, holds := v.initialVersions[n.name.String()]
-	return holds && n.sent == 0 && (!v.g.From(n.name).Frozen.IsZero() || v.t.ByName.Awaits(n.name.String()))
+	return holds && n.sent == 0 && v.t.ByName.Awaits(n.name.String())
 }
 
 // distrusts reports whether a resource was part of a rejected edition ([cache.View.Distrust]).
 func (v visible) distrusts(name string) bool { return v.Watch.View().Distrust.Has(v.Key, name) }
 
 // confirmedAbsent reports whether a removal of a resource may be sent: the origin reported its absence on the open
-// connection ([cache.Generation.Absent]), or the view serves the last good state instead of a rejected edition.
+// connection or it was frozen ([cache.Generation.Absent]), or the view serves the last good state instead of a rejected
+// edition.
 func (v visible) confirmedAbsent(e *cache.Entry) bool {
 	return v.g.Absent(e) || e != nil && !e.Present() && v.distrusts(e.Name.String())
 }
 
-// settledEnough reports whether enough of a wildcard set is known to answer this client (B.7). A client that may hold
-// part of the set needs the confirmed set or the last known one. If the view has served the version that the client
-// reports, the client holds nothing else.
-func (s *Subscription) settledEnough(t *cache.Type) bool {
-	if s.initialVersion != "" && !s.holdsSet && !s.reportsFormerSet(t) {
-		return t.Phase == cache.Confirmed || t.Presumed
+// settledEnough reports whether enough of the wildcard set of the type, or of a glob, is known to answer this client
+// (B.7). A client that may hold part of the set needs the confirmed set, the frozen or the last known one. If the view
+// has served the version that the client reports, the client holds nothing else.
+func (v visible) settledEnough(key string) bool {
+	t := v.g.Type(key)
+	if v.initialVersion != "" && !v.holdsSet && !v.reportsFormerSet(t) {
+		return t.Phase == cache.Confirmed || t.Presumed || v.g.SetFrozen(key)
 	}
 	return t.Phase >= cache.Settled
 }

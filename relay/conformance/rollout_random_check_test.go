@@ -86,9 +86,6 @@ func (h *rolloutHistory) accepting() []*randomClient {
 // from a cluster whose removal may be held back. Its clusters have endpoints.
 func (h *rolloutHistory) checkComplete() {
 	for _, c := range h.accepting() {
-		if h.replicas[c.at].frozen { // SotW clients that connected later keep newer sets (B.7)
-			continue
-		}
 		got := h.clientState(c, waitingTypes...)
 		valid := slices.Contains(h.states, got) ||
 			h.removalHeld && slices.Contains(h.states, clusterC.ReplaceAllString(got, ""))
@@ -104,15 +101,13 @@ func (h *rolloutHistory) checkComplete() {
 	}
 }
 
-// checkEqual checks I8: clients of one stage and replica have the same resources. Clients of frozen replicas may
-// have newer ones.
+// checkEqual checks I8: clients of one stage and replica have the same resources, also while it is frozen (B.7).
 func (h *rolloutHistory) checkEqual() {
 	type place struct{ at, stage int }
 	first := make(map[place]*randomClient)
 	for _, c := range h.accepting() {
 		of := first[place{c.at, c.stage}]
 		switch {
-		case h.replicas[c.at].frozen:
 		case of == nil:
 			first[place{c.at, c.stage}] = c
 		case h.clientState(of, waitingTypes...) != h.clientState(c, waitingTypes...):

@@ -75,6 +75,27 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 	}, operated)
 }
 
+// A frozen relay that restarts while the origin is down serves what was frozen to a client of another relay, too (B.7).
+func TestH09_FrozenStateOfARestoredRelayIsServedToAll(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		other := &restarting{running: start(t, r.o, "TENDER_NODE_ID=tender/other"), t: t}
+		r.o.Put(relaytest.Cluster("a"))
+		r.expectResources(r.following(v, typeCDS), typeCDS, "a")
+		sleep(10 * time.Second)
+		r.freeze(admin.FreezeScope{})
+		r.o.Put(relaytest.Cluster("young"))
+		moved := other.following(v, typeCDS)
+		r.expectResources(moved, typeCDS, "a", "young")
+		r.stop()
+		r.o.Stop()
+		r.start()
+		moved.Reconnect(r.Conn())
+		sleep(settled)
+		r.expectResources(moved, typeCDS, "a")
+	}, operated)
+}
+
 // A freeze with a duration ends at its time, whether the relay was restarted or not, and at once if the time has
 // passed while no relay was running.
 func TestH09_FreezeEndsByItself(t *testing.T) {

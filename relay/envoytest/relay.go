@@ -179,9 +179,20 @@ func Clean() {
 // fails the test if the command fails.
 func (r *Relay) Tender(args ...string) string {
 	r.tb.Helper()
-	out, err := exec.Command(Command(r.tb), append(args, "--admin", r.Admin)...).CombinedOutput()
+	return operate(r.tb, r.Admin, args)
+}
+
+// Tender is [Relay.Tender] for a relay process.
+func (p *RelayProcess) Tender(args ...string) string {
+	p.tb.Helper()
+	return operate(p.tb, p.Admin, args)
+}
+
+func operate(tb relaytest.TB, admin string, args []string) string {
+	tb.Helper()
+	out, err := exec.Command(Command(tb), append(args, "--admin", admin)...).CombinedOutput()
 	if err != nil {
-		r.tb.Fatalf("tender %v: %v\n%s", args, err, out)
+		tb.Fatalf("tender %v: %v\n%s", args, err, out)
 	}
 	return string(out)
 }

@@ -87,7 +87,8 @@ func (c *Controller) Resume(ctx context.Context, by string) error {
 // Undo serves all clients the edition before the newest promotion and rejects the promoted edition. Errors:
 // [ErrNothingToUndo].
 func (c *Controller) Undo(ctx context.Context, reason, by string) error {
-	return c.execute(ctx, func(context.Context) error {
+	return c.execute(ctx, func(ctx context.Context) error {
+		c.undoInLateParts(ctx)
 		if err := c.machine.Undo(time.Now(), rejectionReason("undo", reason, by)); err != nil {
 			return err
 		}

@@ -62,6 +62,7 @@ type Controller struct {
 	machine       *Machine
 	served        [MaxStages + 1]Edition // the edition that each cohort is served
 	edition       summary                // summary of the machine's edition
+	promoted      promotion              // what Undo may have to revert in parts that join later
 	cold          bool                   // the value of Status.Cold
 	unavailableAt time.Time              // when the next part becomes unavailable; zero is never
 	rejections    rejections

@@ -218,16 +218,23 @@ func (c *Controller) anyServedEdition(cohorts []int) bool {
 	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != lastGood })
 }
 
-// serveRest serves the rest another edition and keeps the edition before for Undo.
+// serveRest serves the rest another edition. If it promotes that, it keeps the edition before for Undo.
 func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
-	for _, p := range c.tracker.joined() {
+	promotes, parts := after > before, c.tracker.joined() // otherwise Undo rejects the edition before
+	c.promoted = make(promotion)
+	slices.SortFunc(parts, func(a, b *Part) int { return a.Key.Compare(b.Key) })
+	for _, p := range parts {
 		p.control.Edit(ctx, func(w *cache.Writer) {
-			served := w.PinServed()
-			if e := p.editions[after]; e != nil {
+			served, e := w.PinServed(), p.editions[after]
+			if e != nil {
 				w.Show(len(c.cfg.Stages), e)
 			}
-			if after > before { // otherwise Undo rejects the edition before
-				p.editions[before] = served
+			if !promotes {
+				return
+			}
+			p.editions[before] = served
+			if e != nil {
+				c.promoted.add(p.Key.Shared, w.Replaced(e))
 			}
 		})
 	}

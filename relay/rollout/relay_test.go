@@ -5,6 +5,8 @@ import (
 	"io"
 	"iter"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -75,20 +77,46 @@ func newTestRelay(t *testing.T, text string, groups ...string) *testRelay {
 	}, nil)
 	r.server = check.Must(downstream.New(downstream.Config{Views: r}))
 	for _, key := range groups {
-		part := r.NewPart(PartKey{Group: key})
-		g := &group{control: upstream.NewControl(false, nil)}
-		r.views[key], g.w = cache.New(cache.Config{
-			Cohorts: len(r.stages), Waits: waits,
-			Waiting: func(_ int, now cache.Waiting) { part.SetWaiting(now) },
-		})
-		g.w.SetConnected(true)
-		g.put(t, "a", "1")
-		g.w.SetPhase(listeners, cache.Confirmed)
-		part.Join(r.views[key], 0, g.control)
-		r.groups = append(r.groups, g)
-		go g.run(t.Context())
+		r.addGroup(key, "a@1")
 	}
 	return r
+}
+
+// addGroup adds a group with listeners, such as "a@1".
+func (r *testRelay) addGroup(key string, has ...string) *group {
+	part := r.NewPart(PartKey{Group: key})
+	g := &group{control: upstream.NewControl(false, nil)}
+	r.views[key], g.w = cache.New(cache.Config{
+		Cohorts: len(r.stages), Waits: r.cfg.Waits,
+		Waiting: func(_ int, now cache.Waiting) { part.SetWaiting(now) },
+	})
+	g.w.SetConnected(true)
+	for _, text := range has {
+		name, version, _ := strings.Cut(text, "@")
+		g.put(r.t, name, version)
+	}
+	g.w.SetPhase(listeners, cache.Confirmed)
+	part.Join(r.views[key], 0, g.control)
+	r.groups = append(r.groups, g)
+	go g.run(r.t.Context())
+	return g
+}
+
+// expect fails the test unless the clients of each cohort of a group are served these listeners, such as "a@1".
+func (r *testRelay) expect(group string, want ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	for cohort := range len(r.stages) + 1 {
+		got := []string{}
+		for e := range r.views[group].Cohort(cohort).Generation().Type(listeners).Wildcard.Since(0) {
+			if e.Present() {
+				got = append(got, e.Name.String()+"@"+e.Resource.Version)
+			}
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			r.t.Errorf("cohort %d of group %s is served %q, want %q", cohort, group, got, want)
+		}
+	}
 }
 
 // Join implements [downstream.Views]. The group of a Node is its cluster.
@@ -105,10 +133,16 @@ func (g *group) put(t *testing.T, name, version string) {
 	g.w.Apply(cache.Wildcard, wire.Update{TypeURL: listeners, Resources: []*wire.Resource{r}})
 }
 
-// change changes a listener of the origin in all groups.
+// change changes a listener of the origin in all groups. Without a version, it is removed.
 func (r *testRelay) change(name, version string) {
 	for _, g := range r.groups {
-		g.control.Edit(r.t.Context(), func(*cache.Writer) { g.put(r.t, name, version) })
+		g.control.Edit(r.t.Context(), func(w *cache.Writer) {
+			if version != "" {
+				g.put(r.t, name, version)
+				return
+			}
+			w.Apply(cache.Wildcard, wire.Update{TypeURL: listeners, Removed: []string{name}})
+		})
 	}
 }
 
@@ -213,6 +247,67 @@ func TestObservationsAreRateLimited(t *testing.T) {
 		synctest.Wait()
 		if n := observations - before; r.Status().Stage != 1 || n < 9 || n > 10 {
 			t.Errorf("%d observations in 10 seconds of stage %d, want 10 of stage 1", n, r.Status().Stage)
+		}
+	})
+}
+
+// TestI6_UndoCoversGroupsMadeAfterThePromotion verifies that Undo reverts what a promotion changed also in node groups
+// that joined after it: where they have content of the promotion, and where their set is that of another group. The
+// rollout of latest in the new groups begins again with the next change.
+func TestI6_UndoCoversGroupsMadeAfterThePromotion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRelay(t, "id=canary* 10m", "first", "second")
+		go r.Run(t.Context(), false)
+		for _, name := range []string{"changed", "removed"} {
+			r.change(name, "1")
+		}
+		time.Sleep(quietTime)
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		must(r.Promote(t.Context(), true, "test"))
+		r.change("changed", "2")
+		r.change("added", "2")
+		r.change("removed", "")
+		synctest.Wait()
+		must(r.Promote(t.Context(), true, "test"))
+		r.expect("first", "a@1", "added@2", "changed@2")
+
+		r.addGroup("same", "a@1", "added@2", "changed@2")
+		r.addGroup("larger", "added@2", "changed@2", "own@1")
+		r.addGroup("other", "a@1", "changed@1")
+		for group, want := range map[string][]string{
+			"same": {"a@1", "added@2", "changed@2"}, "larger": {"added@2", "changed@2", "own@1"}, "other": {"a@1", "changed@1"},
+		} {
+			r.expect(group, want...)
+		}
+		must(r.Undo(t.Context(), "bad", "test"))
+		for group, want := range map[string][]string{
+			"first": {"a@1", "changed@1", "removed@1"}, "second": {"a@1", "changed@1", "removed@1"},
+			"same": {"a@1", "changed@1", "removed@1"}, "larger": {"changed@1", "own@1"}, "other": {"a@1", "changed@1"},
+		} {
+			r.expect(group, want...)
+		}
+		time.Sleep(time.Minute)
+		if s := r.Status(); s.Phase != Halted {
+			t.Errorf("after the undo: phase %v, want halted", s.Phase)
+		}
+		if changes := r.Withdrawn()[len(r.Withdrawn())-1].Changes; len(changes) != 4 {
+			t.Errorf("the rejected edition is of %d groups, want 4: all that were served its changes", len(changes))
+		}
+		r.expect("same", "a@1", "changed@1", "removed@1")
+
+		r.change("changed", "3")
+		time.Sleep(quietTime + time.Second)
+		must(r.Promote(t.Context(), true, "test"))
+		for group, want := range map[string][]string{
+			"first": {"a@1", "added@2", "changed@3"}, "same": {"a@1", "added@2", "changed@3"},
+			"larger": {"added@2", "changed@3", "own@1"}, "other": {"a@1", "changed@3"},
+		} {
+			r.expect(group, want...)
 		}
 	})
 }

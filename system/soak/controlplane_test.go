@@ -249,12 +249,21 @@ func (w *world) replica() (heal func()) {
 	return nothing
 }
 
+// permitFrozen declares that a relay may be frozen until the end of the round.
+func (w *world) permitFrozen() {
+	for _, g := range w.groups {
+		g.ledger.Frozen(true)
+		w.later = append(w.later, func() { g.ledger.Frozen(false) })
+	}
+}
+
 // freezeOver freezes the process, kills it and starts it again. It must not serve content that is newer than the
 // freeze.
 func (w *world) freezeOver() (heal func()) {
 	p, g := w.process, w.groups[w.random.IntN(len(w.groups))]
 	_, present := g.names(relaytest.ClusterType) // the relay may serve new members until their set is confirmed
 	w.visit(g, len(present))
+	w.permitFrozen()
 	if err := p.operator().do("freeze", freezeFor); err != nil {
 		w.t.Fatalf("freeze: %v", err)
 	}

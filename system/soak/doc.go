@@ -19,7 +19,8 @@
 // content, and operators resume or promote the rollouts that wait. While a rollout is halted, also across restarts of
 // the relay, only canaries may have received the rejected content. All clients must return to the last good
 // configuration, and endpoints must go on changing. A client in a stage may be rolled back. A client that switches to
-// the other relay may lose resources that the other relay does not serve yet.
+// the other relay may lose resources that the other relay does not serve yet, and so may one that comes to a frozen
+// relay.
 //
 // After each round, every client must agree with its origin, and the heaps of the relays must not have grown. In the
 // end, all clients leave. The usage of the relays must then return to the baseline, and nothing may be frozen or held

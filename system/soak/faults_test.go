@@ -114,6 +114,7 @@ var mishaps = []fault{
 	}},
 	{name: "a relay is frozen", weight: 2, apply: func(w *world) func() {
 		o := w.relay().operator()
+		w.permitFrozen()
 		_ = o.do("freeze", admin.FreezeScope{}) // the relay may not run
 		return func() { _ = o.do("thaw", admin.FreezeScope{}) }
 	}},

@@ -21,12 +21,12 @@ func (s *Set) QueryDue(now time.Time) (due bool, next time.Time) {
 }
 
 // inferOmitted makes names suspected that this stream and previous ones of one server have omitted for mentionTimeout, if
-// these ended before a query. A single one may have ended because the relay looks again. It returns when to call it
-// again; zero if a response decides that.
+// these ended before a query. A single one may have ended because the relay looks again. An origin that honours versions
+// omits what has not changed. inferOmitted returns when to call it again; zero if a response decides that.
 func (s *Set) inferOmitted(now time.Time) (next time.Time) {
 	p := &s.Progress
 	switch {
-	case s.pattern != wire.Wildcard || !p.responded() || p.growing():
+	case s.pattern != wire.Wildcard || !p.responded() || p.growing() || !s.statesAll:
 		return time.Time{}
 	case !p.answered(now):
 		return p.answeredAt()

@@ -199,7 +199,7 @@ func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms
 		s.missing = nil // the server may have started since
 	}
 	s.Restart(versionSent, now)
-	s.Progress = Progress{}
+	s.statesAll, s.Progress = !resumed, Progress{}
 	if silenceConfirms {
 		s.Progress.versionsSent = now
 	}
@@ -227,7 +227,7 @@ func (s *Set) End(now time.Time) {
 
 // Restart records a request for the whole set, possibly on the same stream. versionSent is as in Begin.
 func (s *Set) Restart(versionSent func(name string) bool, now time.Time) {
-	s.unmentioned = unmentioned{began: now, foreign: s.foreign}
+	s.unmentioned = unmentioned{began: now, foreign: s.foreign, statesAll: versionSent == nil}
 	s.waiting = nil // the origin sends what waited again
 	for name := range s.content.Names() {
 		switch {

@@ -14,7 +14,7 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 	fails := u.Fails(s.pattern)
 	f := s.newFilter(now)
 	f.update = u
-	waited := len(s.waiting)
+	waited, repeats := len(s.waiting), s.repeatsUnmentioned(u)
 	passes := f.holdBreaking(f.deferRemovals(u))
 	if c = f.apply(s.withoutBlocked(f.joinUnits(passes))); !fails {
 		s.Progress.recordResponse(now, c.New > 0 || len(s.waiting) > waited, s.group.cfg.ColdWait)
@@ -23,8 +23,7 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 	if before+len(m.foreign)+len(m.requestedAgain) == 0 {
 		return c, false
 	}
-	// Resources that are subscribed to by name prove nothing: an origin answers each subscription.
-	if len(m.withVersion) > 0 && c.Same > 0 && s.pattern != "" {
+	if m.statesAll = m.statesAll || repeats; repeats && len(m.withVersion) > 0 {
 		ignoresVersions = s.NoteVersionsIgnored(now)
 	}
 	foreign := s.heldForeign()
@@ -38,6 +37,19 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 		m.lastMention = now
 	}
 	return c, ignoresVersions
+}
+
+// repeatsUnmentioned reports whether an update has a resource, unmentioned until now, as the set has it: the origin states
+// what has not changed. A resource that it has removed on the stream proves nothing, since it states that again when it
+// has it again; nor do resources that are subscribed to by name, because an origin answers each subscription.
+func (s *Set) repeatsUnmentioned(u wire.Update) bool {
+	return s.pattern != "" && slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool {
+		if !s.isUnmentioned(r.Name) || r.TTL > 0 {
+			return false
+		}
+		old := s.content.Get(r.Name)
+		return old != nil && old.OriginVersion == r.OriginVersion && !old.ContentDropped() && old.SameContent(r)
+	})
 }
 
 // deferRemovals returns an update without the removals that must wait, and records these as suspected. It cancels the

@@ -22,6 +22,7 @@ type unmentioned struct {
 	withoutVersion names     // not sent, so that the origin does not state their removal
 	requestedAgain names     // moved from another stream, see MoveTo
 	lastMention    time.Time // last response since began with a first mention; zero without one
+	statesAll      bool      // the origin mentions all that it has: it was sent no versions, or states what has not changed
 
 	// foreign are names that a previous origin has stated and the connected one has not, on any stream.
 	foreign names

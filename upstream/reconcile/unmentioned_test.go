@@ -12,23 +12,25 @@ import (
 )
 
 // TestB15_ResendShowsIgnoredVersions checks that a resend of an unchanged resource within a minute shows that the
-// origin ignores versions. Later, a resend has another reason. A set of names proves nothing, because an origin answers
-// each subscription.
+// origin ignores versions. Later, a resend has another reason, and so has one after a removal on the same stream. A set
+// of names proves nothing, because an origin answers each subscription.
 func TestB15_ResendShowsIgnoredVersions(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		pattern  string
-		versions bool // the relay sends the versions
+		versions bool     // the relay sends the versions
+		before   []string // an earlier response
 		after    time.Duration
 		item     string
 		want     bool
 	}{
-		{"at once", wire.Wildcard, true, 0, "a", true},
-		{"within a minute", wire.Wildcard, true, ConfirmMax, "a", true},
-		{"later", wire.Wildcard, true, ConfirmMax + 1, "a", false},
-		{"versions not sent", wire.Wildcard, false, 0, "a", false},
-		{"by name", "", true, 0, "a", false},
-		{"changed", wire.Wildcard, true, 0, "a@2", false},
+		{"at once", wire.Wildcard, true, nil, 0, "a", true},
+		{"within a minute", wire.Wildcard, true, nil, ConfirmMax, "a", true},
+		{"later", wire.Wildcard, true, nil, ConfirmMax + 1, "a", false},
+		{"versions not sent", wire.Wildcard, false, nil, 0, "a", false},
+		{"by name", "", true, nil, 0, "a", false},
+		{"changed", wire.Wildcard, true, nil, 0, "a@2", false},
+		{"after its removal", wire.Wildcard, true, []string{"-a"}, 0, "a", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			f := newFakeSetIn(newTestGroup(slog.DiscardHandler), wire.ClusterType, tt.pattern, "a", "b")
@@ -37,6 +39,9 @@ func TestB15_ResendShowsIgnoredVersions(t *testing.T) {
 				versions = nil
 			}
 			f.beginStream(epoch, versions...)
+			if tt.before != nil {
+				f.respond(epoch, tt.before...)
+			}
 			if got := f.respond(epoch.Add(tt.after), tt.item); got != tt.want {
 				t.Errorf("origin ignores versions: %t, want %t", got, tt.want)
 			}

@@ -27,6 +27,7 @@ type Ledger struct {
 	behind  bool                          // whether an origin may lag
 	repeats bool                          // whether relays may repeat content that clients have
 	staged  func(typeURL string) bool     // whether relays stage the changes of a type; nil if none
+	frozen  bool                          // whether a relay may be frozen
 }
 
 // A record is the history of one resource. A generation is the number of a content or a removal.
@@ -158,6 +159,14 @@ func (l *Ledger) Staged(waits func(typeURL string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.staged = waits
+}
+
+// Frozen sets whether a relay may be frozen. While one may, a client may lose a resource on another stream that was
+// absent at some time: the frozen state may lack it (B.7).
+func (l *Ledger) Frozen(may bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.frozen = may
 }
 
 // mayRepeat reports whether a reconnecting client may be sent content that it has. The caller must hold the lock.
@@ -299,6 +308,13 @@ func (r *record) expired(generation int, onStream bool) bool {
 	return false
 }
 
+// mayLose reports whether the client may lose a resource that was absent at some time (Frozen, Staged). onStream reports
+// whether it received the resource on this stream. The caller must hold the lock.
+func (r *Reader) mayLose(typeURL string, onStream bool) bool {
+	staged := r.ledger.staged != nil && r.ledger.staged(typeURL)
+	return staged && r.inStage || (staged || r.ledger.frozen) && !onStream
+}
+
 // Removed records the removal of a resource at the client, and returns why it is illegal, or "". It is illegal if the
 // origin has not removed the resource since the client's content, and that content has not expired: the relay invented
 // the removal.
@@ -308,10 +324,7 @@ func (r *Reader) Removed(typeURL, name string) string {
 	held, removed := r.held[typeURL][name], record.removed
 	_, onStream := r.onStream[typeURL+"\x00"+name]
 	expired := record.expired(held, onStream)
-	permitted := r.ledger.behind && record.absent
-	if staged := r.ledger.staged; staged != nil && staged(typeURL) && (r.inStage || !onStream) {
-		permitted = permitted || removed > 0
-	}
+	permitted := r.ledger.behind && record.absent || removed > 0 && r.mayLose(typeURL, onStream)
 	r.ledger.mu.Unlock()
 	delete(r.held[typeURL], name)
 	if removed < held && !expired && !permitted {

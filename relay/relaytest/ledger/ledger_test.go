@@ -228,6 +228,26 @@ func TestLedgerChecksLag(t *testing.T) {
 	check("5 -", false, "after the lag")
 }
 
+// TestLedgerChecksFreezes checks that a client that comes to a frozen relay may lose a resource that was once absent.
+func TestLedgerChecksFreezes(t *testing.T) {
+	l := ledger.New()
+	l.Put(nil, relaytest.Cluster("a", "1"))
+	check := func(steps string, legal bool, what string) {
+		t.Helper()
+		if wrong := lastIllegal(t, l, steps); (wrong == "") != legal {
+			t.Errorf("%s (%s): got %q, want legal: %t", what, steps, wrong, legal)
+		}
+	}
+	l.Frozen(true)
+	check("1 | -", false, "always present")
+	l.Remove(nil, relaytest.ClusterType, "a")
+	l.Put(nil, relaytest.Cluster("a", "3"))
+	check("3 | -", true, "absent at some time")
+	check("3 -", false, "received on the same stream")
+	l.Frozen(false)
+	check("3 | -", false, "after the thaw")
+}
+
 // TestLedgerChecksStages checks that a client in a stage may be sent an earlier state, and that other clients may lose
 // resources that another relay does not serve yet. No client may lose a resource that was always present.
 func TestLedgerChecksStages(t *testing.T) {
