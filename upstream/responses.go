@@ -354,15 +354,15 @@ func (v *responses) Operate(c reconcile.Command) []reconcile.Hold {
 }
 
 // Keep implements Controlled.
-func (v *responses) Keep(discarded []reconcile.Hold) {
-	for _, hold := range discarded {
+func (v *responses) Keep(dropped []reconcile.Hold) {
+	for _, hold := range dropped {
 		for _, name := range hold.Names {
 			s, kept := v.sub(v.trunk, hold.TypeURL), false
 			for _, of := range []*set{s.members, s.byName} {
 				kept = of.keepIfPresent(name) || kept
 			}
 			if !kept { // clients may report it
-				v.reports.RestoreDiscarded(hold.TypeURL, name)
+				v.reports.RestoreDropped(hold.TypeURL, name)
 			}
 			if glob, is := wire.GlobOf(name); is {
 				key := cache.Collection(hold.TypeURL, glob)

@@ -135,12 +135,12 @@ func (s *subscription) sets(yield func(*set) bool) {
 	}
 }
 
-// keepIfPresent marks the removal of a name as discarded if the set contains the name, and reports whether it does.
+// keepIfPresent marks the removal of a name as dropped if the set contains the name, and reports whether it does.
 func (s *set) keepIfPresent(name string) bool {
 	if s.Get(name) == nil {
 		return false
 	}
-	s.RestoreDiscarded(name)
+	s.RestoreDropped(name)
 	return true
 }
 

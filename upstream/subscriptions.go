@@ -21,7 +21,7 @@ type subscriptions struct {
 	linger         *lingering
 	lingeringGlobs int    // unused collections
 	agenda         agenda // checks of collections
-	// names whose removal an operator discarded, of collections without a subscription yet, by collection key
+	// names whose removal an operator dropped, of collections without a subscription yet, by collection key
 	keptNames map[string][]string
 
 	batchAt   time.Time // when to send the unsent changes; zero if there are none

@@ -81,7 +81,7 @@ func (v *viewSync) run(ctx context.Context) {
 		now := time.Now()
 		next := v.step(ctx, now)
 		v.flushSotW(now)
-		v.control.setHolds(v.group.HasRemovals() || v.reports.HasRemovals(), v.group.BreakingHolds())
+		v.control.holding.Store(v.group.HasRemovals() || v.reports.HasRemovals())
 		if !next.IsZero() {
 			timer.Reset(timerDelay(next))
 		}

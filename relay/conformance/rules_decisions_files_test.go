@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // clusterFile writes a file with clusters.
@@ -76,7 +77,7 @@ func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 	}
 }
 
-// Resources of deleted files that an operator has kept are kept after restarts, until they are released.
+// Resources of deleted files that an operator has kept are kept after restarts, until they pass.
 func TestH09_KeptFilesSurviveARestart(t *testing.T) {
 	t.Parallel()
 	dir, env := t.TempDir(), []string{operated, "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
@@ -92,10 +93,10 @@ func TestH09_KeptFilesSurviveARestart(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "mass.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	awaitStatus(t, r, "a hold", func(s admin.Status) bool { return s.Origins[0].Held == 20 })
-	if h := operate[admin.HoldScope, admin.Holds](t, r, "discard", admin.HoldScope{All: true}); len(h.Holds) != 1 ||
-		h.Holds[0].Count != 20 || h.Warning != "" {
-		t.Fatalf("got the discarded holds %+v, want 20 clusters", h)
+	awaitStatus(t, r, "a hold", func(s admin.Status) bool { return heldIn(s) == 20 })
+	if h := operate[admin.PendingScope, admin.PendingDecision](t, r, "drop", admin.PendingScope{All: true}); len(h.Pending) != 1 ||
+		h.Pending[0].Count != 20 || h.Warning != "" {
+		t.Fatalf("got the dropped holds %+v, want 20 clusters", h)
 	}
 	for range 2 {
 		r.Stop()
@@ -104,9 +105,10 @@ func TestH09_KeptFilesSurviveARestart(t *testing.T) {
 	}
 	clusterFile(t, dir, "back.yaml", mass[:5]...)
 	awaitStatus(t, r, "two files", func(s admin.Status) bool { return s.Origins[0].Directory.FileCount == 2 })
-	if h := operate[admin.HoldScope, admin.Holds](t, r, "release",
-		admin.HoldScope{All: true, Discarded: true}); len(h.Holds) != 1 || h.Holds[0].Count != 15 {
-		t.Errorf("got the released holds %+v, want the 15 clusters that are in no file", h)
+	if h := operate[admin.PendingScope, admin.PendingDecision](t, r, "pass", admin.PendingScope{
+		PendingChoice: admin.PendingChoice{PendingReason: string(reconcile.Dropped)},
+	}); len(h.Pending) != 1 || h.Pending[0].Count != 15 {
+		t.Errorf("got the passed changes %+v, want the 15 clusters that are in no file", h)
 	}
 	expectClusters(t, r, append([]string{"few"}, mass[:5]...)...)
 	r.Stop()

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"net/http"
@@ -11,10 +12,14 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/rollout"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // lateSeconds is the lag at which a client is late.
 const lateSeconds = 10
+
+// pendingTimeout limits how long a page waits for the pending changes.
+const pendingTimeout = 2 * time.Second
 
 // overviewClients is the maximum number of clients on the overview.
 const overviewClients = 20
@@ -36,7 +41,7 @@ type alert struct {
 }
 
 // overview returns the status page.
-func (p *Pages) overview(*http.Request) (view, error) {
+func (p *Pages) overview(r *http.Request) (view, error) {
 	now := time.Now()
 	status := p.cfg.Status()
 	clients, err := p.cfg.Fleet.Clients(admin.ClientQuery{Sort: admin.ByLag, Page: admin.Page{Limit: overviewClients}})
@@ -62,6 +67,12 @@ func (p *Pages) overview(*http.Request) (view, error) {
 	if len(rollouts) > 0 {
 		sections = append(sections, section{"rollouts", newRolloutPanels(rollouts, now)})
 	}
+	if rows := p.pending(r.Context()); len(rows) > 0 {
+		sections = append(sections, section{"pending", struct {
+			Rows []admin.PendingChange
+			Now  time.Time
+		}{rows, now}})
+	}
 	if all, _ := status.Validation.Totals(); all > 0 {
 		sections = append(sections, section{"findings", status.Validation})
 	}
@@ -75,6 +86,20 @@ func (p *Pages) overview(*http.Request) (view, error) {
 		}{status, now}},
 	)
 	return view{Title: title, Nav: "/", Sections: sections}, nil
+}
+
+// pending returns the pending changes, or nil if they cannot be read in time.
+func (p *Pages) pending(ctx context.Context) []admin.PendingChange {
+	if p.cfg.Pending == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, pendingTimeout)
+	defer cancel()
+	all, err := p.cfg.Pending(ctx, admin.PendingChoice{})
+	if err != nil {
+		return nil
+	}
+	return all.Pending
 }
 
 // newTiles returns the numbers at the top.
@@ -193,13 +218,7 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 				number(float64(d.BadCount)), plural(d.FileCount, "file"), o.Name, isOrAre(d.BadCount)),
 		})
 	}
-	if o.Held > 0 {
-		alerts = append(alerts, alert{
-			Class: "stale", Badge: "held",
-			Text: fmt.Sprintf("%s of origin %s %s held", plural(o.Held, "removal"), o.Name, isOrAre(o.Held)),
-			Note: "to send intended removals:", Command: "tender release --origin " + o.Name,
-		})
-	}
+	alerts = append(alerts, pendingAlerts(o)...)
 	if f := o.Freeze; f != nil {
 		note := "to end the freeze:"
 		if !f.SurvivesRestart {
@@ -213,21 +232,33 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 	return alerts
 }
 
-// findingAlerts returns alerts for findings that make a resource unusable, and for held changes. Other findings may
-// only be differences of versions.
+// decided are the reasons of pending changes for which an operator may have to decide.
+var decided = []reconcile.Reason{reconcile.SecondLook, reconcile.LargeRemoval, reconcile.Breaking}
+
+// pendingAlerts returns alerts for the pending changes of an origin.
+func pendingAlerts(o *admin.Origin) (alerts []alert) {
+	for _, reason := range decided {
+		n := o.Pending[string(reason)]
+		if n == 0 {
+			continue
+		}
+		alerts = append(alerts, alert{
+			Class: "stale", Badge: "pending", Href: "#pending",
+			Text: fmt.Sprintf("%s of origin %s %s pending: %s", plural(n, "change"), o.Name, isOrAre(n), reason),
+			Note: "to send them to clients:", Command: fmt.Sprintf("tender pass %s --origin %s", reason, o.Name),
+		})
+	}
+	return alerts
+}
+
+// findingAlerts returns alerts for findings that make a resource unusable. Other findings may only be differences of
+// versions.
 func findingAlerts(v *admin.Validation) (alerts []alert) {
 	all, breaking := v.Totals()
 	if breaking > 0 {
 		alerts = append(alerts, alert{
 			Class: "refused", Href: "#findings", Note: "of " + plural(all, "finding") + " in total",
 			Text: fmt.Sprintf("%s break%s a resource", plural(breaking, "finding"), verbEnding(breaking)),
-		})
-	}
-	if held := v.Held(); held > 0 {
-		alerts = append(alerts, alert{
-			Class: "stale", Badge: "held", Href: "#findings",
-			Text: fmt.Sprintf("%s %s held: clients could not use the result", plural(held, "change"), isOrAre(held)),
-			Note: "to send held changes anyway:", Command: "tender release --all",
 		})
 	}
 	return alerts

@@ -22,6 +22,9 @@ type Config struct {
 	Fleet   admin.Fleet
 	History *History
 
+	// Pending returns the pending changes. If it is nil, the pages have none.
+	Pending func(context.Context, admin.PendingChoice) (admin.Pending, error)
+
 	// Rollouts returns the state of the rollouts, by origin. If it is nil or returns none, the pages have no rollouts.
 	Rollouts func() []*rollout.Status
 

@@ -102,7 +102,7 @@ func (p *Pages) fleet(now time.Time) fleetTable {
 			row.Class = "refused"
 		case len(r.Frozen) > 0:
 			row.Class = "frozen"
-		case r.Lagging > 0 || r.Held > 0:
+		case r.Lagging > 0 || r.Pending > 0:
 			row.Class = "late"
 		}
 		t.Relays = append(t.Relays, row)
