@@ -432,7 +432,7 @@ func (r *Relay) tier() admin.Tier {
 // pageConfig returns the data sources of the status page.
 func (r *Relay) pageConfig() page.Config {
 	cfg := page.Config{
-		Status: r.status, Fleet: r.fleet(), History: &r.history, Pending: r.operations.listPending,
+		Status: r.status, Fleet: r.fleet(), History: &r.history, Pending: r.operations.allPending,
 		Rollouts: r.groups.rollouts.statuses, Logger: r.log,
 	}
 	if tier := r.tier(); tier != nil {

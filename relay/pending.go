@@ -40,6 +40,12 @@ func (op *operations) listPending(ctx context.Context, c admin.PendingChoice) (a
 	return answer, nil
 }
 
+// allPending returns all pending changes.
+func (op *operations) allPending(ctx context.Context) []admin.PendingChange {
+	all, _ := op.listPending(ctx, admin.PendingChoice{}) // only a choice can be invalid
+	return all.Pending
+}
+
 // heldRows is the source of the changes that wait upstream of views.
 func (op *operations) heldRows(ctx context.Context, c admin.PendingChoice, only int) []admin.PendingChange {
 	return op.commandHeld(ctx, reconcile.Command{}, c, only)

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"net/http"
@@ -18,8 +17,8 @@ import (
 // lateSeconds is the lag at which a client is late.
 const lateSeconds = 10
 
-// pendingTimeout limits how long a page waits for the pending changes.
-const pendingTimeout = 2 * time.Second
+// pendingAge is the maximum age of the list of pending changes, unless listing them takes long.
+const pendingAge = 2 * time.Second
 
 // overviewClients is the maximum number of clients on the overview.
 const overviewClients = 20
@@ -41,7 +40,7 @@ type alert struct {
 }
 
 // overview returns the status page.
-func (p *Pages) overview(r *http.Request) (view, error) {
+func (p *Pages) overview(*http.Request) (view, error) {
 	now := time.Now()
 	status := p.cfg.Status()
 	clients, err := p.cfg.Fleet.Clients(admin.ClientQuery{Sort: admin.ByLag, Page: admin.Page{Limit: overviewClients}})
@@ -67,11 +66,8 @@ func (p *Pages) overview(r *http.Request) (view, error) {
 	if len(rollouts) > 0 {
 		sections = append(sections, section{"rollouts", newRolloutPanels(rollouts, now)})
 	}
-	if rows := p.pending(r.Context()); len(rows) > 0 {
-		sections = append(sections, section{"pending", struct {
-			Rows []admin.PendingChange
-			Now  time.Time
-		}{rows, now}})
+	if table, any := p.pendingChanges(&status, now); any {
+		sections = append(sections, section{"pending", table})
 	}
 	if all, _ := status.Validation.Totals(); all > 0 {
 		sections = append(sections, section{"findings", status.Validation})
@@ -88,18 +84,29 @@ func (p *Pages) overview(r *http.Request) (view, error) {
 	return view{Title: title, Nav: "/", Sections: sections}, nil
 }
 
-// pending returns the pending changes, or nil if they cannot be read in time.
-func (p *Pages) pending(ctx context.Context) []admin.PendingChange {
-	if p.cfg.Pending == nil {
-		return nil
+// A pendingTable lists the pending changes.
+type pendingTable struct {
+	Rows  []admin.PendingChange
+	Total int  // in the status, which is newer
+	Ready bool // the changes were listed
+	Now   time.Time
+}
+
+// pendingChanges returns the table of pending changes. any is false if there are none.
+func (p *Pages) pendingChanges(s *admin.Status, now time.Time) (t pendingTable, any bool) {
+	if p.pending == nil {
+		return t, false
 	}
-	ctx, cancel := context.WithTimeout(ctx, pendingTimeout)
-	defer cancel()
-	all, err := p.cfg.Pending(ctx, admin.PendingChoice{})
-	if err != nil {
-		return nil
+	t.Now = now
+	for i := range s.Origins {
+		for _, n := range s.Origins[i].Pending {
+			t.Total += n
+		}
 	}
-	return all.Pending
+	if rows, _ := p.pending.latest(now); rows != nil {
+		t.Rows, t.Ready = *rows, true
+	}
+	return t, t.Total+len(t.Rows) > 0
 }
 
 // newTiles returns the numbers at the top.

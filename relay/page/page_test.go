@@ -256,14 +256,18 @@ func TestPages_Pending(t *testing.T) {
 			By: "alice", Note: "bad routes",
 		},
 	}
+	status := someStatus()
+	status.Origins[0].Pending = map[string]int{"breaking": 4, "frozen": 1}
 	p := New(Config{
-		Status: func() admin.Status { return someStatus() }, Fleet: &fakeFleet{}, History: new(History),
-		Pending: func(context.Context, admin.PendingChoice) (admin.Pending, error) {
-			return admin.Pending{Pending: rows}, nil
-		},
+		Status: func() admin.Status { return status }, Fleet: &fakeFleet{}, History: new(History),
+		Pending: func(context.Context) []admin.PendingChange { return rows },
 	})
 	t.Cleanup(p.Close)
-	_, body := get(p, "/")
+	if _, body := get(p, "/"); !strings.Contains(body, "5 changes that clients do not receive yet") || !strings.Contains(body, "They are being listed.") {
+		t.Errorf("the first overview does not have the number of pending changes:\n%s", body)
+	}
+	p.pending.reading.Wait()
+	_, body := get(p, "/?again") // without the cached page
 	for _, want := range []string{
 		`<h2 id="pending">Pending changes</h2>`, "&lt;a&gt;, b, c, …", "&lt;a&gt;: names &lt;x&gt;", "<td data-label=\"Until\">origin</td>",
 		"all</td>", "frozen", "1h0m ago", "in 1m0s", "alice", "bad routes",
