@@ -105,7 +105,9 @@ func (d *decisions) load(origins []string, now time.Time) (rejected [][]*rollout
 	}
 	for _, k := range read.Dropped {
 		key := snapshotKey{k.Origin, k.Group}
-		d.dropped[key] = append(d.dropped[key], reconcile.Hold{TypeURL: k.TypeURL, Names: k.Names, Reason: reconcile.Dropped})
+		d.dropped[key] = append(d.dropped[key], reconcile.Hold{
+			TypeURL: k.TypeURL, Names: k.Names, Reason: reconcile.Dropped, By: k.By, Since: k.Since,
+		})
 		d.hasDropped = true
 	}
 	return rejected
@@ -241,6 +243,7 @@ func (g *groups) droppedRemovals(ctx context.Context) (all []snapshot.DroppedRem
 			if h.Reason == reconcile.Dropped && h.Details == nil { // the origin sends broken changes again after a restart
 				all = append(all, snapshot.DroppedRemovals{
 					Origin: g.settings.origins[o.origin].Name, Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names,
+					By: h.By, Since: h.Since.Round(0),
 				})
 			}
 		}

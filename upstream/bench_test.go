@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 const acme = "type.googleapis.com/acme.Thing"
@@ -160,7 +161,7 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 	u := wire.Update{TypeURL: wire.ClusterType}
 	for i := range kept {
 		u.Resources = append(u.Resources, benchResource(b, wire.ClusterType, name(i), 0))
-		clusters.members.RestoreDropped(name(i))
+		clusters.members.RestoreDropped(name(i), &reconcile.Hold{})
 	}
 	w.Apply(cache.Wildcard, u)
 	var versions [2][]*wire.Resource

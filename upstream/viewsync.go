@@ -48,7 +48,7 @@ func (s *Session) newViewSync(node *corepb.Node, w *cache.Writer, log *slog.Logg
 		session: s, cfg: &s.cfg, w: w, log: log, node: node, events: make(chan event),
 		trunk: newBranch(), aliveAfter: aliveAfter,
 	}
-	v.keptNames = make(map[string][]string)
+	v.keptNames = make(map[string][]keptName)
 	v.linger = newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes)
 	cfg := reconcile.Config{
 		HoldTime: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait,

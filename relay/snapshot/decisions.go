@@ -80,6 +80,9 @@ type DroppedRemovals struct {
 	Group   string   `json:"group,omitempty"` // the key of a snapshot's group; empty for a directory
 	TypeURL string   `json:"type_url"`
 	Names   []string `json:"names"`
+
+	By    string    `json:"by,omitempty"`   // the operator
+	Since time.Time `json:"since,omitzero"` // wall time
 }
 
 // file is the content of decisions.json.

@@ -15,9 +15,10 @@ func (v originView) Writer() *cache.Writer { return v.w }
 // Keep implements upstream.Controlled. Removals from the directory are pending at the reader, for all views. Those of
 // resources that returning clients report are pending at the view.
 func (v originView) Keep(dropped []reconcile.Hold) {
-	for _, hold := range dropped {
+	for i := range dropped {
+		hold := &dropped[i]
 		for _, name := range hold.Names {
-			v.reports.RestoreDropped(hold.TypeURL, name)
+			v.reports.RestoreDropped(name, hold)
 		}
 	}
 }

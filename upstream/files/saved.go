@@ -106,13 +106,16 @@ func (r *reader) keptSets() sets {
 		if hold.Reason != reconcile.Dropped || hold.Details != nil {
 			continue
 		}
-		set := &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}
+		set := all[hold.TypeURL]
+		if set == nil {
+			set = &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}
+			all[hold.TypeURL] = set
+		}
 		for _, name := range hold.Names {
 			if resource := r.serving.of(hold.TypeURL).byName[name]; resource != nil {
 				set.byName[name] = resource
 			}
 		}
-		all[hold.TypeURL] = set
 	}
 	return all
 }
@@ -151,8 +154,8 @@ func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) 
 		all := r.frozenSets(stored)
 		f.frozenSets.Store(&all)
 	}
-	for _, hold := range kept {
-		r.restoreKept(hold, stored[hold.TypeURL])
+	for i := range kept {
+		r.restoreKept(&kept[i], stored[kept[i].TypeURL])
 	}
 }
 
@@ -181,12 +184,12 @@ func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 }
 
 // restoreKept restores resources whose removal an operator dropped and that the files lack.
-func (r *reader) restoreKept(hold reconcile.Hold, stored cache.SetSnapshot) {
+func (r *reader) restoreKept(hold *reconcile.Hold, stored cache.SetSnapshot) {
 	set := r.set(hold.TypeURL)
 	for _, e := range stored.Entries {
 		if !e.Resource.ContentDropped() && slices.Contains(hold.Names, e.Name) && set.Get(e.Name) == nil {
 			set.Apply(wire.Update{SystemVersion: r.serving.of(hold.TypeURL).version, Resources: []*wire.Resource{e.Resource}})
-			set.RestoreDropped(e.Name)
+			set.RestoreDropped(e.Name, hold)
 		}
 	}
 }

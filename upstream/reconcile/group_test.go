@@ -117,7 +117,7 @@ func TestH03_RetainedKeepsReferences(t *testing.T) {
 	for name, do := range map[string]func(listeners *fakeSet){
 		"suspected": func(f *fakeSet) { f.confirmed = false; f.Infer(seq("l"), false, epoch) },
 		"held":      func(f *fakeSet) { f.Infer(seq("l"), true, epoch); f.group.Decide(epoch) },
-		"dropped":   func(f *fakeSet) { f.RestoreDropped("l") },
+		"dropped":   func(f *fakeSet) { f.RestoreDropped("l", &Hold{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			listeners, routes := newReferencing(t, true)
@@ -192,7 +192,7 @@ func TestB15_OperateSelectsHolds(t *testing.T) {
 	clusters := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c")
 	listeners := newFakeSetIn(clusters.group, wire.ListenerType, wire.Wildcard, "l")
 	g := clusters.group
-	clusters.RestoreDropped("a")
+	clusters.RestoreDropped("a", &Hold{})
 	clusters.Infer(seq("b", "c"), true, epoch)
 	clusters.respond(epoch, "c")
 	clusters.confirmed = true
@@ -324,9 +324,9 @@ func TestB15_AFewOfAType(t *testing.T) {
 			named.Infer(seq("c"), true, epoch)
 		}, time.Hour},
 		{"others were dropped", func(members, named *fakeSet) {
-			named.RestoreDropped("c")
+			named.RestoreDropped("c", &Hold{})
 			members.resources["d"] = &wire.Resource{Name: "d"}
-			members.RestoreDropped("d")
+			members.RestoreDropped("d", &Hold{})
 		}, 10 * time.Second},
 		{"updates of others would break clients", func(_, named *fakeSet) {
 			for _, name := range []string{"c", "d", "e", "f"} {

@@ -169,7 +169,7 @@ func TestB15_InferredWithoutControl(t *testing.T) {
 	f.Infer(seq("n3"), false, epoch)
 	f.group.Decide(epoch)
 	f.wantHolds(t, "later removal", epoch)
-	f.RestoreDropped("n4")
+	f.RestoreDropped("n4", &Hold{})
 	f.Infer(seq("n4"), true, epoch)
 	f.Infer(seq("n5"), false, epoch)
 	f.group.Decide(epoch)
@@ -244,7 +244,7 @@ func TestH02_ErrorWaitsWithRemoval(t *testing.T) {
 	if errs := f.applied.Errors; len(errs) != 1 || errs[0].Name != "n0" {
 		t.Errorf("errors %v, want that of n0", errs)
 	}
-	f.RestoreDropped("n1")
+	f.RestoreDropped("n1", &Hold{})
 	take(wire.Update{
 		TypeURL: wire.ClusterType, Errors: removal("n1").Errors, Removed: []string{"unknown"},
 	}, 1)
@@ -357,7 +357,7 @@ func TestH02_RepeatedEmptyAssignment(t *testing.T) {
 	if f.wantHolds(t, "released", epoch); f.resources["a"] != other {
 		t.Error("the other empty assignment is not served")
 	}
-	f.RestoreDropped("a")
+	f.RestoreDropped("a", &Hold{})
 	f.suspect("a", removal{replacement: empty}, false, epoch)
 	f.wantHolds(t, "dropped without a replacement", epoch, "suspected a")
 	f.drop(names{"a": {}}, "", epoch)
@@ -369,7 +369,7 @@ func TestH02_RepeatedEmptyAssignment(t *testing.T) {
 // on the next stream.
 func TestH09_RestoredDropped(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
-	f.RestoreDropped("a")
+	f.RestoreDropped("a", &Hold{})
 	f.wantHolds(t, "restored", epoch, "dropped a")
 	f.beginStream(epoch)
 	f.respond(epoch, "b")

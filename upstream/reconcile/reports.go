@@ -271,13 +271,15 @@ func (r *Reports) Operate(c Command, now time.Time) []Hold {
 	return r.Group.Operate(c, now)
 }
 
-// RestoreDropped records that an operator dropped the removal of a name, before a restart of the relay.
-func (r *Reports) RestoreDropped(typeURL, name string) {
+// RestoreDropped records that an operator dropped the removal of a name, before a restart of the relay. hold
+// has the type, the operator and the time.
+func (r *Reports) RestoreDropped(name string, hold *Hold) {
+	typeURL := hold.TypeURL
 	key := batchKey{of: cache.ReportedSet{Key: typeURL, Kind: cache.ByName}}
 	if glob, ok := wire.GlobOf(name); ok {
 		key.of = cache.ReportedSet{Key: cache.Collection(typeURL, glob), Kind: cache.Wildcard}
 	} else if wire.FullState(typeURL) {
 		key.of.Kind = cache.Wildcard
 	}
-	r.ensureBatch(key).RestoreDropped(name)
+	r.ensureBatch(key).RestoreDropped(name, hold)
 }

@@ -213,9 +213,9 @@ func TestH04_NamesAreEvaluatedInBatches(t *testing.T) {
 // if a client reports it again.
 func TestH09_RestoredDroppedOfReports(t *testing.T) {
 	runReports(t, func(r *reportsRig) {
-		r.RestoreDropped(wire.ClusterType, "a")
-		r.RestoreDropped(wire.ClusterType, "b")
-		r.RestoreDropped(wire.ClusterType, "xdstp://one/"+wire.ClusterType+"/of/c")
+		r.RestoreDropped("a", &Hold{TypeURL: wire.ClusterType})
+		r.RestoreDropped("b", &Hold{TypeURL: wire.ClusterType})
+		r.RestoreDropped("xdstp://one/"+wire.ClusterType+"/of/c", &Hold{TypeURL: wire.ClusterType})
 		r.wantHolds("after the restart", nil, "", "dropped a b", "dropped xdstp://one/"+wire.ClusterType+"/of/c")
 		client := r.report(allClusters, "a")
 		r.confirm()

@@ -447,8 +447,11 @@ func (s *Set) infer(removed iter.Seq[string], change removal, alwaysHold bool, n
 	}
 }
 
-// RestoreDropped records that an operator dropped the removal of a resource, before a restart of the relay.
-func (s *Set) RestoreDropped(name string) { s.record(name, removal{state: dropped}) }
+// RestoreDropped records that an operator dropped the removal of a resource, before a restart of the relay. hold has the
+// operator and the time.
+func (s *Set) RestoreDropped(name string, hold *Hold) {
+	s.record(name, removal{state: dropped, since: hold.Since, by: hold.By})
+}
 
 // suspect records a change as suspected. A held change stays held. A dropped change stays dropped if repeated is
 // set, or if the new one has the same content.
