@@ -152,7 +152,7 @@ func (w *world) checkLost(lost []key, was int) {
 			w.Errorf("%v removed although the view is frozen", k)
 			continue
 		}
-		if w.released[k.id] {
+		if w.passed[k.id] {
 			continue
 		}
 		if !w.originLacked(k.id, was) {
@@ -178,7 +178,7 @@ func (w *world) checkLost(lost []key, was int) {
 // checkDependencies checks that no removed resource is referenced by one with a pending removal.
 func (w *world) checkDependencies(lost []key, seen map[key]observed, was int) {
 	for _, k := range lost {
-		if w.released[k.id] {
+		if w.passed[k.id] {
 			continue
 		}
 		for needer := range seen {
@@ -220,7 +220,7 @@ func (w *world) inTwoSets(of id) bool {
 	return of.typeURL == clusters && slices.Contains(wanted[clusters], of.name)
 }
 
-// checkUnheldRemovals checks removals from one set that were neither explicit, released nor held. They must be small, and
+// checkUnheldRemovals checks removals from one set that were neither explicit, passed nor held. They must be small, and
 // the set must be confirmed, or one server must have lacked the resources for as long.
 func (w *world) checkUnheldRemovals(keys []key) {
 	k := keys[0]
@@ -294,7 +294,7 @@ func (w *world) checkHolds(was int) {
 		return
 	}
 	for of, were := range old {
-		if w.inTwoSets(of) || !w.sees(of) || w.released[of] || !w.stillLacks(of, was) {
+		if w.inTwoSets(of) || !w.sees(of) || w.passed[of] || !w.stillLacks(of, was) {
 			continue
 		}
 		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { return h.Undecided() }) // these end with the stream

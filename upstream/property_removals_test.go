@@ -133,9 +133,17 @@ var wanted = map[string][]string{clusters: {"c00", "c01"}, endpoints: namesOf(en
 // types are the types that a step chooses from.
 var types = []string{clusters, listeners, endpoints, routes}
 
+// reasonIf returns the reason of dropped changes if dropped is set, and otherwise none.
+func reasonIf(dropped bool) reconcile.Reason {
+	if dropped {
+		return reconcile.Dropped
+	}
+	return ""
+}
+
 // operate performs the step of an operator.
 func (w *world) operate(s step) {
-	command := reconcile.Command{Do: reconcile.Pass, Reason: map[bool]reconcile.Reason{true: reconcile.Dropped}[s.what == "pass dropped"]}
+	command := reconcile.Command{Do: reconcile.Pass, Reason: reasonIf(s.what == "pass dropped")}
 	if s.amount < 2 {
 		command.TypeURL = types[s.n%2]
 	}
@@ -143,7 +151,7 @@ func (w *world) operate(s step) {
 	case "pass", "pass dropped":
 		for _, h := range w.control.Operate(ctx, command) {
 			for _, name := range h.Names {
-				w.released[id{h.TypeURL, name}] = true
+				w.passed[id{h.TypeURL, name}] = true
 			}
 		}
 		w.markUnsettled(5 * time.Second) // until removals that waited for it are applied

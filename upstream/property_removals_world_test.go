@@ -94,7 +94,7 @@ type world struct {
 	holds    map[id][]reconcile.Hold // at the last check of holds
 	moved    bool                    // the active address has changed since the last check of holds
 	stated   map[id]bool             // explicitly removed in this step at the active address
-	released map[id]bool             // released by an operator in this step
+	passed   map[id]bool             // passed by an operator in this step
 	frozen   time.Time               // since when the view is frozen; zero if it is not
 	thawed   bool                    // the view was thawed in this step
 	active   int                     // index of the active address
@@ -164,7 +164,7 @@ func (w *world) run(h history) {
 	w.start = time.Now()
 	w.watched, w.sotw, w.silent = h.watched, h.variant == "SotW", h.traits&2 != 0
 	w.database, w.ever, w.holds = make(map[id]int), make(map[id]map[string]bool), make(map[id][]reconcile.Hold)
-	w.began, w.stated, w.released = make(map[key]time.Time), make(map[id]bool), make(map[id]bool)
+	w.began, w.stated, w.passed = make(map[key]time.Time), make(map[id]bool), make(map[id]bool)
 	for i, name := range []string{"one", "two"} {
 		w.addresses[i] = &address{
 			Origin:  relaytest.NewOrigin(w, relaytest.OriginOptions{Memory: true, Address: name, Behaviour: h.behaviour()}),
@@ -262,7 +262,7 @@ func (w *world) step(s step) {
 	}
 	w.advance(0)
 	clear(w.stated)
-	clear(w.released)
+	clear(w.passed)
 	w.thawed = false
 }
 
@@ -505,7 +505,7 @@ func (w *world) advance(d time.Duration) {
 		d -= pause
 		w.check(w.watched || d == 0)
 		clear(w.stated)
-		clear(w.released)
+		clear(w.passed)
 		w.failNow()
 	}
 }

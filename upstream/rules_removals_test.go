@@ -33,7 +33,7 @@ func (r *rig) assignments() string { return present(r.named(endpoints)) }
 // TestH03_DependenciesOfHeldResourcesStay: assignments and routes stay while held clusters and listeners reference
 // them, even if the origin reports their removal later. They are removed together.
 func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
-	for _, how := range []string{"released", "dropped", "over"} {
+	for _, how := range []string{"passed", "dropped", "over"} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 				names := []string{"a", "b", "c"}
@@ -61,7 +61,7 @@ func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 				r.expect("assignments during the hold", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
 				r.expect("routes during the hold", present(r.named(wire.RouteType)), "route/a@1 route/b@1 route/c@1")
 				switch how {
-				case "released":
+				case "passed":
 					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass})
 				case "dropped":
 					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Drop})

@@ -14,7 +14,7 @@ import (
 )
 
 // Held-back removals are in no edition until they pass, and do not delay an edition of other changes. Once
-// released, they are in the next edition.
+// passed, they are in the next edition.
 func TestHeldRemovalsAreInNoEdition(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {

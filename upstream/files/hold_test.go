@@ -140,18 +140,18 @@ func TestB15_FilesPassOneOfTwoHolds(t *testing.T) {
 		if len(before) != 2 || r.serving.count() != 60 {
 			t.Fatalf("holds %+v, %d resources; want two holds and 60 resources", before, r.serving.count())
 		}
-		released, left := before[:1], before[1:]
+		passed, left := before[:1], before[1:]
 		if dropped {
-			released, left = left, released
+			passed, left = left, passed
 		}
-		released, left = slices.Clone(released), slices.Clone(left)
-		if got := r.group.Operate(reconcile.Command{Do: reconcile.Pass, Reason: map[bool]reconcile.Reason{true: reconcile.Dropped}[dropped]}, now); !cmp.Equal(got, released) {
-			t.Errorf("released %+v, want %+v", got, released)
+		passed, left = slices.Clone(passed), slices.Clone(left)
+		if got := r.group.Operate(reconcile.Command{Do: reconcile.Pass, Reason: reasonIf(dropped)}, now); !cmp.Equal(got, passed) {
+			t.Errorf("passed %+v, want %+v", got, passed)
 		}
 		if r.serving.count() != 40 {
 			t.Errorf("dropped %t: %d resources after pass, want 40", dropped, r.serving.count())
 		}
-		if look(r, append(slices.Clone(all[20:40]), released[0].Names[:5]...)...); r.serving.count() != 45 {
+		if look(r, append(slices.Clone(all[20:40]), passed[0].Names[:5]...)...); r.serving.count() != 45 {
 			t.Errorf("dropped %t: %d resources, want 45 with those that reappeared", dropped, r.serving.count())
 		}
 		if got := r.group.Operate(reconcile.Command{}, now); !cmp.Equal(got, left) {
@@ -191,17 +191,17 @@ func TestB15_FilesPassAndDrop(t *testing.T) {
 			t.Errorf("an hour later: holds %+v, %d held resources; want one dropped hold and no held resources", h, heldRemovals(m.files.cfg.counts))
 		}
 		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass, Reason: reconcile.Dropped}); len(got) != 1 {
-			t.Errorf("released %+v, want the dropped hold", got)
+			t.Errorf("passed %+v, want the dropped hold", got)
 		}
 		m.until("x")
 
 		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
 		lose()
 		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass, TypeURL: wire.ListenerType}); len(got) != 0 {
-			t.Errorf("released %+v of another type, want none", got)
+			t.Errorf("passed %+v of another type, want none", got)
 		}
 		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass}); len(got) != 1 || len(got[0].Names) != 20 {
-			t.Errorf("released %+v, want one hold of 20", got)
+			t.Errorf("passed %+v, want one hold of 20", got)
 		}
 		m.until("x")
 

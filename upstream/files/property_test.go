@@ -43,7 +43,7 @@ func TestB15_RandomDirectories(t *testing.T) {
 		}), 0, 25).Draw(rt, "steps")
 		var failures []string
 		synctest.Test(t, func(t *testing.T) {
-			m := &dirModel{t: t, dir: t.TempDir(), ever: make(map[string]bool), released: make(map[string]bool)}
+			m := &dirModel{t: t, dir: t.TempDir(), ever: make(map[string]bool), passed: make(map[string]bool)}
 			m.run(steps)
 			failures = m.failures
 		})
@@ -77,16 +77,24 @@ type dirModel struct {
 	versions int               // last version that was written
 	ever     map[string]bool   // all resources that were ever written, as clusterText
 
-	seen     map[string]string         // members at the last look, by name
-	holds    map[string]reconcile.Hold // holds at the last look, by name
-	released map[string]bool           // names that were released in this step
-	frozen   bool
-	thawed   bool // the view was thawed in this step
+	seen   map[string]string         // members at the last look, by name
+	holds  map[string]reconcile.Hold // holds at the last look, by name
+	passed map[string]bool           // names that were passed in this step
+	frozen bool
+	thawed bool // the view was thawed in this step
 }
 
 // errorf records a failure. The bubble must end before the test may fail.
 func (m *dirModel) errorf(format string, args ...any) {
 	m.failures = append(m.failures, fmt.Sprintf(format, args...))
+}
+
+// reasonIf returns the reason of dropped changes if dropped is set, and otherwise none.
+func reasonIf(dropped bool) reconcile.Reason {
+	if dropped {
+		return reconcile.Dropped
+	}
+	return ""
 }
 
 // held returns the number of removals that are held.
@@ -160,7 +168,7 @@ func (m *dirModel) remove(file int) {
 
 // step performs an action and checks the view.
 func (m *dirModel) step(s dirStep) {
-	defer clear(m.released)
+	defer clear(m.passed)
 	ctx := m.t.Context()
 	switch s.what {
 	case "write":
@@ -182,9 +190,9 @@ func (m *dirModel) step(s dirStep) {
 			writeFiles(m.t, m.dir, m.file(s.file), "resources: [")
 		}
 	case "let pass", "let dropped pass":
-		for _, h := range m.files.Operate(ctx, reconcile.Command{Do: reconcile.Pass, Reason: map[bool]reconcile.Reason{true: reconcile.Dropped}[s.what != "let pass"]}) {
+		for _, h := range m.files.Operate(ctx, reconcile.Command{Do: reconcile.Pass, Reason: reasonIf(s.what != "let pass")}) {
 			for _, name := range h.Names {
-				m.released[name] = true
+				m.passed[name] = true
 			}
 		}
 	case "keep":
@@ -297,7 +305,7 @@ func (m *dirModel) compare(seen map[string]string, holds map[string]reconcile.Ho
 	}
 	judged := 0
 	for name := range m.seen {
-		if _, there := seen[name]; there || m.released[name] || m.thawed {
+		if _, there := seen[name]; there || m.passed[name] || m.thawed {
 			continue
 		}
 		h, was := m.holds[name]

@@ -218,7 +218,7 @@ func TestB46_NamedClusterStays(t *testing.T) {
 	h.wantServed(t, "no route names the cluster", "b |")
 }
 
-// TestB46_OperatorDecision checks that released changes are served, and that dropped ones stay dropped until the
+// TestB46_OperatorDecision checks that passed changes are served, and that dropped ones stay dropped until the
 // origin sends another change.
 func TestB46_OperatorDecision(t *testing.T) {
 	withHolds := func() *checkedGroup {
@@ -230,9 +230,9 @@ func TestB46_OperatorDecision(t *testing.T) {
 	}
 	h := withHolds()
 	h.group.Operate(Command{Do: Pass}, h.now)
-	h.wantServed(t, "released", "b | r=a c")
+	h.wantServed(t, "passed", "b | r=a c")
 	if n := h.group.cfg.Counts.AppliedTotal.Load(); n != 1 {
-		t.Errorf("released: %d removals applied, want 1: an update is no removal", n)
+		t.Errorf("passed: %d removals applied, want 1: an update is no removal", n)
 	}
 	h.route("r=a c")
 	h.wantServed(t, "origin repeats the change", "b | r=a c")
@@ -253,7 +253,7 @@ func TestB46_OperatorDecision(t *testing.T) {
 	h.route("r=b")
 	h.wantServed(t, "another update", "a b c | r=b")
 	h.group.Operate(Command{Do: Pass, Reason: Dropped}, h.now)
-	h.wantServed(t, "dropped change released", "b c | r=b")
+	h.wantServed(t, "dropped change passed", "b c | r=b")
 }
 
 // TestB46_RemovalEndsHeldUpdate checks that a NotFound error of a resource is applied although an update is held.

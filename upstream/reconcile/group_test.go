@@ -152,7 +152,7 @@ func TestH03_RetainedKeepsReferences(t *testing.T) {
 	routes.group.Decide(epoch)
 	routes.respond(epoch, "-r")
 	listeners.group.Operate(Command{Do: Pass, TypeURL: wire.ListenerType}, epoch)
-	routes.wantNames(t, "listener released", "s t u v")
+	routes.wantNames(t, "listener passed", "s t u v")
 }
 
 // TestH03_SmallRemovalAfterLargeOne checks that it is held while the large one is held.
@@ -201,13 +201,13 @@ func TestB15_OperateSelectsHolds(t *testing.T) {
 	clusters.confirmed = false
 	listeners.Infer(seq("l"), true, epoch)
 	if h := g.Operate(Command{Do: Pass, TypeURL: wire.ListenerType}, epoch); len(h) != 1 || h[0].Names[0] != "l" {
-		t.Errorf("released %+v, want l", h)
+		t.Errorf("passed %+v, want l", h)
 	}
-	listeners.wantNames(t, "released", "")
+	listeners.wantNames(t, "passed", "")
 	clusters.wantNames(t, "other type", "a b c")
 	clusters.Infer(seq("c"), true, epoch)
 	g.Operate(Command{Do: Pass, TypeURL: wire.ClusterType}, epoch)
-	clusters.wantNames(t, "pending removals released", "a")
+	clusters.wantNames(t, "pending removals passed", "a")
 	clusters.resources["b"] = &wire.Resource{Name: "b"}
 	clusters.Infer(seq("b"), true, epoch)
 	h := g.Operate(Command{Do: Drop, TypeURL: wire.ClusterType}, epoch)
@@ -223,7 +223,7 @@ func TestB15_OperateSelectsHolds(t *testing.T) {
 	g.Operate(Command{Do: Pass}, epoch)
 	clusters.wantNames(t, "no pending removals", "a b")
 	g.Operate(Command{Do: Pass, Reason: Dropped}, epoch)
-	clusters.wantNames(t, "released", "")
+	clusters.wantNames(t, "passed", "")
 	if n := g.cfg.Counts.AppliedTotal.Load(); n != 5 {
 		t.Errorf("%d applied, want 5", n)
 	}

@@ -283,8 +283,8 @@ func TestH02_ExplicitRemovalOfDropped(t *testing.T) {
 	f.wantHolds(t, "established stream", epoch, "dropped a c")
 	f.wantNames(t, "established stream", "a c")
 	f.group.Operate(Command{Do: Pass, Reason: Dropped}, epoch)
-	f.wantNames(t, "released", "")
-	f.wantHolds(t, "released", epoch)
+	f.wantNames(t, "passed", "")
+	f.wantHolds(t, "passed", epoch)
 }
 
 // TestH02_RemovalsOfDataAreNotHeld checks that TENDER_HOLD_EXPLICIT_REMOVALS does not hold removals of endpoints.
@@ -354,7 +354,7 @@ func TestH02_RepeatedEmptyAssignment(t *testing.T) {
 		f.wantHolds(t, "assignment repeated", epoch, tt.want)
 	}
 	f.group.Operate(Command{Do: Pass}, epoch)
-	if f.wantHolds(t, "released", epoch); f.resources["a"] != other {
+	if f.wantHolds(t, "passed", epoch); f.resources["a"] != other {
 		t.Error("the other empty assignment is not served")
 	}
 	f.RestoreDropped("a", &Hold{})

@@ -138,7 +138,7 @@ func TestH04_ReportedNamesAreHeld(t *testing.T) {
 		{"origin removes names of another set", func(r *reportsRig) {
 			r.RecordRemoved(routeNames, seq("b", "c"))
 		}, []string{"held b c"}},
-		{"released", func(r *reportsRig) { r.Operate(Command{Do: Pass}, time.Now()) }, []string{}},
+		{"passed", func(r *reportsRig) { r.Operate(Command{Do: Pass}, time.Now()) }, []string{}},
 		{"dropped", func(r *reportsRig) {
 			r.Operate(Command{Do: Drop}, time.Now())
 			r.advance(2 * time.Hour)

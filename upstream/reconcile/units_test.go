@@ -508,7 +508,7 @@ func TestB11_OperatorsNeedNotWait(t *testing.T) {
 	f, now := newListeners("a:80", "b:81", "c:82", "d:83", "e:84")
 	f.take(now, []*wire.Resource{listenerOn("ab", 80, 81)}, "a")
 	f.group.Operate(Command{Do: Pass}, now)
-	f.wantNames(t, "released", "b c d e")
+	f.wantNames(t, "passed", "b c d e")
 	f.holdAll(now)
 	f.wantNames(t, "b is held", "ab c d e")
 
@@ -519,7 +519,7 @@ func TestB11_OperatorsNeedNotWait(t *testing.T) {
 	f.run(now.Add(time.Second), time.Minute)
 	f.wantNames(t, "dropped", "a b")
 	f.group.Operate(Command{Do: Pass, Reason: Dropped}, now.Add(2*time.Minute))
-	f.wantNames(t, "released", "n")
+	f.wantNames(t, "passed", "n")
 	if got := len(f.applied.Resources) + len(f.applied.Removed); got != 3 {
 		t.Errorf("the last update has %d changes, want 3", got)
 	}
