@@ -37,6 +37,7 @@ func (op *operations) listPending(ctx context.Context, c admin.PendingChoice) (a
 		answer.Pending = append(answer.Pending, source(ctx, c, only)...)
 	}
 	operator.SortPending(answer.Pending)
+	operator.LimitNames(answer.Pending)
 	return answer, nil
 }
 

@@ -144,8 +144,11 @@ func reasonIf(dropped bool) reconcile.Reason {
 // operate performs the step of an operator.
 func (w *world) operate(s step) {
 	command := reconcile.Command{Do: reconcile.Pass, Reason: reasonIf(s.what == "pass dropped")}
-	if s.amount < 2 {
+	switch {
+	case s.amount < 2:
 		command.TypeURL = types[s.n%2]
+	case s.amount == 2:
+		command.Name = universe[s.n%len(universe)].name
 	}
 	switch ctx := w.Context(); s.what {
 	case "pass", "pass dropped":

@@ -80,6 +80,27 @@ func WithheldRows(all []Edited, why Wait, c admin.PendingChoice) []admin.Pending
 	return rows
 }
 
+// maxListedNames is the number of names that a list of pending changes has at most, unless it has very many rows.
+const maxListedNames = 10_000
+
+// LimitNames reduces the names of rows, which keep their counts, if there are more than maxListedNames in total. Otherwise
+// the changes of many groups would be a large response.
+func LimitNames(rows []admin.PendingChange) {
+	total := 0
+	for _, r := range rows {
+		total += len(r.Names)
+	}
+	if total <= maxListedNames {
+		return
+	}
+	most := max(maxListedNames/len(rows), 3)
+	for i := range rows {
+		r := &rows[i]
+		r.Names = r.Names[:min(len(r.Names), most)]
+		r.Details = r.Details[:min(len(r.Details), most)]
+	}
+}
+
 // kindOf returns what a difference does with a resource that clients receive.
 func kindOf(d cache.Difference) reconcile.Kind {
 	switch {

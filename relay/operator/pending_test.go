@@ -68,6 +68,22 @@ func TestRowsAreBounded(t *testing.T) {
 	}
 }
 
+// TestLimitNames verifies that a list of very many rows has few names in each, and all counts.
+func TestLimitNames(t *testing.T) {
+	names := make([]string, admin.MaxPendingNames)
+	for _, tt := range []struct{ rows, want int }{{100, 100}, {200, 50}, {20_000, 3}} {
+		rows := make([]admin.PendingChange, tt.rows)
+		for i := range rows {
+			rows[i] = admin.PendingChange{Count: 500, Names: names, Details: names}
+		}
+		rows[0].Details = nil
+		LimitNames(rows)
+		if r := rows[1]; len(r.Names) != tt.want || len(r.Details) != tt.want || r.Count != 500 || len(rows[0].Details) > 0 {
+			t.Errorf("%d rows: %d names and %d details, count %d; want %d and 500", tt.rows, len(r.Names), len(r.Details), r.Count, tt.want)
+		}
+	}
+}
+
 // TestWithheldRows verifies the rows of changes in the cache: one for each group, type and change, with the wait of the
 // origin. A name with several dynamic parameters is one change.
 func TestWithheldRows(t *testing.T) {

@@ -86,9 +86,10 @@ func (p *Pages) overview(*http.Request) (view, error) {
 
 // A pendingTable lists the pending changes.
 type pendingTable struct {
-	Rows  []admin.PendingChange
-	Total int  // in the status, which is newer
-	Ready bool // the changes were listed
+	Rows  []admin.PendingChange // at most pageSize
+	More  int                   // number of further rows
+	Total int                   // in the status, which is newer
+	Ready bool                  // the changes were listed
 	Now   time.Time
 }
 
@@ -104,7 +105,9 @@ func (p *Pages) pendingChanges(s *admin.Status, now time.Time) (t pendingTable, 
 		}
 	}
 	if rows, _ := p.pending.latest(now); rows != nil {
-		t.Rows, t.Ready = *rows, true
+		t.Ready = true
+		t.Rows = (*rows)[:min(len(*rows), pageSize)]
+		t.More = len(*rows) - len(t.Rows)
 	}
 	return t, t.Total+len(t.Rows) > 0
 }

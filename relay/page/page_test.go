@@ -276,6 +276,15 @@ func TestPages_Pending(t *testing.T) {
 			t.Errorf("the overview lacks %q:\n%s", want, body)
 		}
 	}
+	for range 2 * pageSize {
+		rows = append(rows, rows[1])
+	}
+	p.pending.next = time.Time{}
+	get(p, "/?third")
+	p.pending.reading.Wait()
+	if _, body := get(p, "/?fourth"); !strings.Contains(body, "102 further rows not shown") || strings.Count(body, "bad routes") != pageSize-1 {
+		t.Errorf("the overview does not show %d of %d rows:\n%s", pageSize, len(rows), body)
+	}
 	if _, body := get(newPages(t, &fakeFleet{}, func() admin.Status { return someStatus() }), "/"); strings.Contains(body, "Pending changes") {
 		t.Error("the overview has a table of pending changes without any")
 	}
