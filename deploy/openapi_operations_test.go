@@ -52,7 +52,8 @@ func reads() []operation {
 	const v1, get = "/api/v1/", http.MethodGet
 	return []operation{
 		{method: get, path: v1 + "status", summary: "Show the state of the relay, its origins, views and credential files", answer: admin.Status{}},
-		{method: get, path: v1 + "holds", summary: "List the removals that are held", answer: admin.Holds{}},
+		{method: get, path: v1 + "pending", summary: "List the changes that clients do not receive yet", answer: admin.Pending{}, codes: []int{404},
+			query: []parameter{byOrigin, byGroup, byType, {"name", "The name of a resource"}, {"reason", "Why the changes wait, such as breaking"}}},
 		{method: get, path: v1 + "clients", summary: "List client streams", answer: admin.Clients{}, query: []parameter{
 			byType, {"node", "Text that the node ID contains"}, byGroup, {"refused", "true for clients that reject configuration"},
 			{"stalled", "true for clients that do not read"}, {"sort", "lag (the default) or number"}, byLimit, after,
@@ -88,8 +89,12 @@ func commands() []operation {
 		{method: post, path: v1 + "thaw", summary: "Resume the distribution of changes", args: admin.FreezeScope{}, answer: admin.Freezes{}},
 		{method: post, path: v1 + "rollback", summary: "Serve clients an earlier configuration", args: admin.RollbackScope{}, answer: admin.Rollbacks{},
 			codes: []int{404, 409}},
-		{method: post, path: v1 + "release", summary: "Apply held removals", args: admin.HoldScope{}, answer: admin.Holds{}},
-		{method: post, path: v1 + "discard", summary: "Keep the resources of held removals", args: admin.HoldScope{}, answer: admin.Holds{}},
+		{method: post, path: v1 + "pending", summary: "List the changes that clients do not receive yet", args: admin.PendingChoice{}, answer: admin.Pending{},
+			codes: []int{404}},
+		{method: post, path: v1 + "pass", summary: "Send clients pending changes", args: admin.PendingScope{}, answer: admin.PendingDecision{},
+			codes: []int{404, 409}},
+		{method: post, path: v1 + "drop", summary: "Keep the resources whose changes are pending", args: admin.PendingScope{}, answer: admin.PendingDecision{},
+			codes: []int{404, 409}},
 		{method: post, path: v1 + "audit", summary: "Compare the cache with the origins", args: admin.AuditScope{}, answer: admin.Audits{}},
 		{method: post, path: v1 + "loglevel", summary: "Change the log level", args: admin.LogLevel{}, answer: admin.LogLevelChange{}},
 	}

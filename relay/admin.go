@@ -25,6 +25,7 @@ import (
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/peers"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // newAdmin returns the server of the admin API and of probes.
@@ -33,7 +34,7 @@ func (r *Relay) newAdmin() *admin.Server {
 	cfg := admin.Config{
 		Ready:    r.notReady,
 		Status:   r.status,
-		Holds:    r.operations.listHolds,
+		Pending:  r.operations.listPending,
 		Rollouts: r.operations.rolloutStatus,
 		Fleet:    all,
 		GRPC:     operator.NewServer(all),
@@ -74,12 +75,15 @@ func (op *operations) commands() []admin.Command {
 		return op.auditOrigins(ctx, of.Scope)
 	})
 	audit.Timeout = admin.AuditTime
+	pending := admin.NewCommand("pending", op.listPending)
+	pending.Reads = true
 	commands := []admin.Command{
 		admin.NewCommand("freeze", op.freeze),
 		admin.NewCommand("thaw", op.thaw),
 		admin.NewCommand("rollback", op.rollback),
-		admin.NewCommand("release", op.release),
-		admin.NewCommand("discard", op.discard),
+		pending,
+		admin.NewCommand("pass", op.pass),
+		admin.NewCommand("drop", op.drop),
 		audit,
 	}
 	if op.level != nil {
@@ -160,6 +164,7 @@ func (r *Relay) status() admin.Status {
 		status.Freeze = r.groups.decisions.shownFreeze(i)
 		status.Frozen = status.Freeze != nil
 		status.Rollout = r.groups.rollouts.status(i)
+		status.Pending = r.operations.pendingNumbers(i, o.Stats().Pending, s.Views)
 		if status.Directory == nil {
 			status.EqualGroups = equal[status.Name]
 		}
@@ -194,7 +199,7 @@ func (r *Relay) rejections() []admin.Rejection {
 func (o sessionOrigin) status() admin.Origin {
 	s := o.Status()
 	out := admin.Origin{
-		Connected: s.Connected, Since: s.Since, Held: s.Held, StreamsWaiting: s.Waiting, LastErrorAt: s.Failure.At,
+		Connected: s.Connected, Since: s.Since, StreamsWaiting: s.Waiting, LastErrorAt: s.Failure.At,
 	}
 	if s.Failure.Err != nil {
 		out.LastError = s.Failure.Err.Error()
@@ -230,7 +235,6 @@ func (o filesOrigin) status() admin.Origin {
 	}
 	out := admin.Origin{
 		Connected: true,
-		Held:      o.Held(),
 		Targets:   []admin.Target{{Target: "file://" + o.Dir(), Active: true, State: "directory"}},
 		Directory: dir,
 	}
@@ -428,7 +432,8 @@ func (r *Relay) tier() admin.Tier {
 // pageConfig returns the data sources of the status page.
 func (r *Relay) pageConfig() page.Config {
 	cfg := page.Config{
-		Status: r.status, Fleet: r.fleet(), History: &r.history, Rollouts: r.groups.rollouts.statuses, Logger: r.log,
+		Status: r.status, Fleet: r.fleet(), History: &r.history, Pending: r.operations.allPending,
+		Rollouts: r.groups.rollouts.statuses, Logger: r.log,
 	}
 	if tier := r.tier(); tier != nil {
 		cfg.Tier = func(ctx context.Context) admin.FleetStatus { return tier.Status(ctx, r.summary()) }
@@ -448,12 +453,15 @@ func (r *Relay) summary() *admin.FleetSummary {
 		s.Refusing, s.Lagging = clients.Totals.Refusing, clients.Totals.Lagging
 	}
 	for _, o := range status.Origins {
-		s.Held += o.Held
+		for reason, n := range o.Pending {
+			if reason != string(reconcile.Dropped) {
+				s.Pending += n
+			}
+		}
 		if o.Frozen {
 			s.Frozen = append(s.Frozen, o.Name)
 		}
 	}
-	s.Held += status.Validation.Held()
 	digests := r.groups.generationDigests()
 	s.Omitted = max(len(status.Views)-admin.MaxFleetViews, 0)
 	for _, v := range status.Views[:len(status.Views)-s.Omitted] {

@@ -17,7 +17,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// decisions are the decisions of operators that stay in force until they are revoked: freezes, rollbacks and discarded
+// decisions are the decisions of operators that stay in force until they are revoked: freezes, rollbacks and dropped
 // removals. They survive a restart if TENDER_SNAPSHOT_DIR is set.
 type decisions struct {
 	mu        *sync.Mutex // groups.mu
@@ -32,15 +32,15 @@ type decisions struct {
 
 	changed chan struct{} // receives after a freeze has started or ended
 
-	// discarded has the removals that were discarded in an earlier process, until their view is created. Guarded by
+	// dropped has the removals that were dropped in an earlier process, until their view is created. Guarded by
 	// groups.mu.
-	discarded map[snapshotKey][]reconcile.Hold
+	dropped map[snapshotKey][]reconcile.Hold
 
-	writing      sync.Mutex                // held while decisions are collected and written
-	err          atomic.Pointer[error]     // of the last write; nil if it succeeded
-	hasDiscarded bool                      // guarded by writing: whether a removal may be discarded
-	errLogged    time.Time                 // guarded by writing: when err was last logged
-	directories  map[int]directorySnapshot // guarded by writing; by origin
+	writing     sync.Mutex                // held while decisions are collected and written
+	err         atomic.Pointer[error]     // of the last write; nil if it succeeded
+	hasDropped  bool                      // guarded by writing: whether a removal may be dropped
+	errLogged   time.Time                 // guarded by writing: when err was last logged
+	directories map[int]directorySnapshot // guarded by writing; by origin
 }
 
 // An activeFreeze is a freeze or a rollback in force.
@@ -65,14 +65,14 @@ func (d *decisions) load(origins []string, now time.Time) (rejected [][]*rollout
 	d.directories = make(map[int]directorySnapshot)
 	rejected = make([][]*rollout.Withdrawn, len(origins))
 	d.frozen, d.changed = make([]*activeFreeze, len(origins)), make(chan struct{}, 1)
-	d.discarded = make(map[snapshotKey][]reconcile.Hold)
+	d.dropped = make(map[snapshotKey][]reconcile.Hold)
 	d.rolledBack = make([]atomic.Bool, len(origins))
 	if d.snapshots == nil {
 		return rejected
 	}
 	read, err := d.snapshots.dir.Decisions()
 	if err != nil {
-		d.log.Error("operator decisions not restored; no origin is frozen and no removal is discarded", slog.Any("err", err))
+		d.log.Error("operator decisions not restored; no origin is frozen and no removal is dropped", slog.Any("err", err))
 		return rejected
 	}
 	for _, f := range read.Freezes {
@@ -103,19 +103,21 @@ func (d *decisions) load(origins []string, now time.Time) (rejected [][]*rollout
 			rejected[origin] = append(rejected[origin], decodeEdition(r))
 		}
 	}
-	for _, k := range read.Discarded {
+	for _, k := range read.Dropped {
 		key := snapshotKey{k.Origin, k.Group}
-		d.discarded[key] = append(d.discarded[key], reconcile.Hold{TypeURL: k.TypeURL, Names: k.Names, Discarded: true})
-		d.hasDiscarded = true
+		d.dropped[key] = append(d.dropped[key], reconcile.Hold{
+			TypeURL: k.TypeURL, Names: k.Names, Reason: reconcile.Dropped, By: k.By, Since: k.Since,
+		})
+		d.hasDropped = true
 	}
 	return rejected
 }
 
-// control returns the control of a new view, with the discarded removals of an earlier process. groups.mu must be held.
+// control returns the control of a new view, with the dropped removals of an earlier process. groups.mu must be held.
 func (d *decisions) control(origin int, name, group string) *upstream.Control {
 	key := snapshotKey{name, group}
-	kept := d.discarded[key]
-	delete(d.discarded, key)
+	kept := d.dropped[key]
+	delete(d.dropped, key)
 	return upstream.NewControl(d.isFrozen(origin), kept)
 }
 
@@ -129,8 +131,8 @@ func (d *decisions) restoreDirectories(all origins) {
 	for i, snap := range d.snapshots.directories {
 		if files, ok := all[i].(filesOrigin); ok {
 			key := snapshotKey{snap.Origin, ""}
-			files.Restore(snap, d.isFrozen(i), d.discarded[key])
-			delete(d.discarded, key)
+			files.Restore(snap, d.isFrozen(i), d.dropped[key])
+			delete(d.dropped, key)
 			d.directories[i] = directorySnapshot{written: true}
 		}
 	}
@@ -168,15 +170,15 @@ func (d *decisions) saveDirectory(ctx context.Context, origin int, o filesOrigin
 	return err
 }
 
-// dropUnrestored drops discarded removals of views that were not restored. groups.mu must be held.
+// dropUnrestored drops dropped removals of views that were not restored. groups.mu must be held.
 func (d *decisions) dropUnrestored() {
-	for key, holds := range d.discarded {
+	for key, holds := range d.dropped {
 		for _, h := range holds {
-			d.log.Warn("discarded removals not restored; no snapshot of the resources", slog.String("origin", key.origin),
+			d.log.Warn("dropped removals not restored; no snapshot of the resources", slog.String("origin", key.origin),
 				slog.String("group", key.group), slog.String("type_url", h.TypeURL), slog.Int("resources", len(h.Names)))
 		}
 	}
-	clear(d.discarded)
+	clear(d.dropped)
 }
 
 // saveDecisions writes the decisions of operators that have changed since the last write.
@@ -197,13 +199,13 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	}
 	g.mu.Unlock()
 	all.Rejected = append(g.rollouts.rejected(), g.distrust.encode()...)
-	if d.hasDiscarded {
-		all.Discarded = g.discardedRemovals(ctx)
+	if d.hasDropped {
+		all.Dropped = g.droppedRemovals(ctx)
 	}
 	if ctx.Err() != nil {
-		return // a view may not have returned its discarded removals
+		return // a view may not have returned its dropped removals
 	}
-	d.hasDiscarded = len(all.Discarded) > 0
+	d.hasDropped = len(all.Dropped) > 0
 	var err error
 	for i, o := range g.origins { // must precede the decisions, which refer to these resources
 		if files, ok := o.(filesOrigin); ok {
@@ -234,13 +236,14 @@ func (d *decisions) setError(err error, now time.Time) {
 	}
 }
 
-// discardedRemovals returns the removals that operators have discarded.
-func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.DiscardedRemovals) {
+// droppedRemovals returns the removals that operators have dropped.
+func (g *groups) droppedRemovals(ctx context.Context) (all []snapshot.DroppedRemovals) {
 	for _, o := range g.commandTargets() {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
-			if h.Discarded && !h.Breaking { // the origin sends broken changes again after a restart
-				all = append(all, snapshot.DiscardedRemovals{
+			if h.Reason == reconcile.Dropped && h.Details == nil { // the origin sends broken changes again after a restart
+				all = append(all, snapshot.DroppedRemovals{
 					Origin: g.settings.origins[o.origin].Name, Group: o.snapshotName, TypeURL: h.TypeURL, Names: h.Names,
+					By: h.By, Since: h.Since.Round(0),
 				})
 			}
 		}
@@ -249,14 +252,14 @@ func (g *groups) discardedRemovals(ctx context.Context) (all []snapshot.Discarde
 }
 
 // saveNewDecision stores a new decision of an operator. It returns a warning if the decision does not survive a
-// restart. discards reports whether the decision may have discarded a removal.
-func (g *groups) saveNewDecision(ctx context.Context, discards bool) (warning string) {
+// restart. drops reports whether the decision may have dropped a removal.
+func (g *groups) saveNewDecision(ctx context.Context, drops bool) (warning string) {
 	d := g.decisions
 	if d.snapshots == nil {
 		return "this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"
 	}
 	d.writing.Lock()
-	d.hasDiscarded = d.hasDiscarded || discards
+	d.hasDropped = d.hasDropped || drops
 	d.writing.Unlock()
 	g.saveDecisions(ctx)
 	d.snapshots.writeSoon() // the snapshots of frozen views must have the current state

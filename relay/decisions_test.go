@@ -9,17 +9,15 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A discardingOrigin returns one discarded removal to each command, unless ctx is canceled.
-type discardingOrigin struct{ origin }
+// A droppingOrigin returns one dropped removal to each command, unless ctx is canceled.
+type droppingOrigin struct{ origin }
 
-func (discardingOrigin) Operate(ctx context.Context, _ reconcile.Command) []reconcile.Hold {
+func (droppingOrigin) Operate(ctx context.Context, _ reconcile.Command) []reconcile.Hold {
 	if ctx.Err() != nil {
 		return nil
 	}
-	return []reconcile.Hold{{TypeURL: wire.ClusterType, Names: []string{"c"}, Discarded: true}}
+	return []reconcile.Hold{{TypeURL: wire.ClusterType, Names: []string{"c"}, Reason: reconcile.Dropped}}
 }
-
-func (discardingOrigin) Broken() []reconcile.Hold { return nil }
 
 // TestH09_InterruptedSave checks that an interrupted save, for example when the relay stops, does not write and does
 // not affect the next save.
@@ -37,16 +35,16 @@ func TestH09_InterruptedSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := r.groups
-	g.origins[0] = discardingOrigin{g.origins[0]}
+	g.origins[0] = droppingOrigin{g.origins[0]}
 	want := func(when string) {
 		t.Helper()
 		read, err := g.snapshots.dir.Decisions()
-		if err != nil || len(read.Discarded) != 1 || !slices.Equal(read.Discarded[0].Names, []string{"c"}) {
-			t.Errorf("%s: discarded removals %+v, %v, want cluster c", when, read.Discarded, err)
+		if err != nil || len(read.Dropped) != 1 || !slices.Equal(read.Dropped[0].Names, []string{"c"}) {
+			t.Errorf("%s: dropped removals %+v, %v, want cluster c", when, read.Dropped, err)
 		}
 	}
 	g.saveNewDecision(t.Context(), true)
-	want("after the discard")
+	want("after the drop")
 	r.StopNow()
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()

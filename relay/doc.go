@@ -97,7 +97,7 @@
 //     Commands wait for it.
 //   - relay.auditor guards the faults of audits. relay.logLevel serializes changes of the level.
 //   - logqueue.Queue guards the records that wait for the output of the log. All goroutines that log take it.
-//   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.pageCache and page.tierWatch
+//   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.pageCache and page.background
 //     guard data for operators. page.pageCache renders a page under its lock, so that pages are rendered one at a time.
 //   - telemetry.Tracer guards the tracers of origins, telemetry.OriginTracer the changes that wait for an edition, and
 //     its span.

@@ -15,7 +15,6 @@ import (
 // A holder holds changes: the control of a view, or a directory for all of its views.
 type holder interface {
 	Operate(context.Context, reconcile.Command) []reconcile.Hold
-	Broken() []reconcile.Hold
 }
 
 // A commandTarget is a view or a directory to which operator commands apply.

@@ -18,11 +18,10 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
-	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // operations executes the commands of operators and their queries about what commands would change. This file has
-// freezes, held changes and audits; rollback.go and rollouts.go have the others. The methods may be called from any
+// freezes and audits; pending.go, rollback.go and rollouts.go have the others. The methods may be called from any
 // goroutine.
 type operations struct {
 	settings *settings
@@ -106,7 +105,11 @@ type viewEdition struct {
 
 // diffOf returns the changes of editions for clients, resource by resource.
 func diffOf(ctx context.Context, all []viewEdition, c admin.RolloutChoice) (admin.RolloutDiff, error) {
-	var edited []operator.Edited
+	return operator.RolloutDiff(changedBy(ctx, all), c)
+}
+
+// changedBy returns the changes of editions for clients.
+func changedBy(ctx context.Context, all []viewEdition) (edited []operator.Edited) {
 	for _, v := range all {
 		v.control.Edit(ctx, func(w *cache.Writer) {
 			for d := range v.edition(w).Diff() {
@@ -115,7 +118,7 @@ func diffOf(ctx context.Context, all []viewEdition, c admin.RolloutChoice) (admi
 			}
 		})
 	}
-	return operator.RolloutDiff(edited, c)
+	return edited
 }
 
 // dryRun returns the diff of editions for the response to a dry run, which has at most admin.MaxDryRunChanges changes.
@@ -333,70 +336,6 @@ func (op *operations) warnFrozen() {
 				slog.String("origin", op.settings.origins[i].Name))
 		}
 	}
-}
-
-// listHolds returns the held changes and the discarded removals.
-func (op *operations) listHolds(ctx context.Context) admin.Holds {
-	answer := admin.Holds{Holds: []admin.Hold{}}
-	for _, o := range op.groups.commandTargets() {
-		answer.Holds = append(answer.Holds, op.shownHolds(o, o.holder.Operate(ctx, reconcile.Command{}))...)
-	}
-	return answer
-}
-
-// release applies the held or discarded changes in a scope.
-func (op *operations) release(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
-	return op.decideHolds(ctx, of, reconcile.Release)
-}
-
-// discard drops the held changes in a scope. The resources are kept.
-func (op *operations) discard(ctx context.Context, of admin.HoldScope) (admin.Holds, error) {
-	if of.Discarded {
-		return admin.Holds{}, admin.Refuse(http.StatusBadRequest,
-			errors.New("discarded: a discarded removal can only be released"))
-	}
-	return op.decideHolds(ctx, of, reconcile.Discard)
-}
-
-// decideHolds releases or discards the held changes in a scope.
-func (op *operations) decideHolds(ctx context.Context, of admin.HoldScope, do reconcile.Action) (admin.Holds, error) {
-	answer := admin.Holds{Holds: []admin.Hold{}}
-	if err := of.Check(); err != nil {
-		return answer, err
-	}
-	if of.Scope == (admin.Scope{}) && !of.All {
-		return answer, admin.Refuse(http.StatusBadRequest, errors.New("name an origin, a group or a type, or set all"))
-	}
-	chosen, typeURL, err := op.choose(of.Scope)
-	if err != nil {
-		return answer, err
-	}
-	command := reconcile.Command{Do: do, TypeURL: typeURL, Discarded: of.Discarded}
-	done, err := op.lockCommands(ctx)
-	if err != nil {
-		return answer, err
-	}
-	defer done()
-	for _, o := range chosen {
-		answer.Holds = append(answer.Holds, op.shownHolds(o, o.holder.Operate(ctx, command))...)
-	}
-	if len(answer.Holds) > 0 {
-		answer.Warning = op.groups.saveNewDecision(context.WithoutCancel(ctx), true)
-	}
-	return answer, nil
-}
-
-// shownHolds returns held changes in the form of the admin API.
-func (op *operations) shownHolds(o commandTarget, all []reconcile.Hold) (shown []admin.Hold) {
-	for _, h := range all {
-		shown = append(shown, admin.Hold{
-			Origin: op.settings.origins[o.origin].Name, Group: o.group, TypeURL: h.TypeURL, Count: len(h.Names),
-			Names:  h.Names[:min(len(h.Names), admin.MaxHoldNames)],
-			Broken: h.Breaking, Reasons: h.Reasons[:min(len(h.Reasons), admin.MaxHoldNames)],
-			Since: h.Since, Until: h.Until, Reported: h.Reported, Discarded: h.Discarded,
-		})
-	}
-	return shown
 }
 
 // auditOrigins compares views with the responses of their origins on a second stream (B.43). It audits origins in

@@ -46,29 +46,10 @@ func (g *groups) lintedViews() (views []lint.View) {
 	return views
 }
 
-// validation returns the findings and, with TENDER_VALIDATE=hold, the held changes. It returns nil if nothing is
-// checked.
+// validation returns the findings, or nil if nothing is checked.
 func (r *Relay) validation() *admin.Validation {
 	if r.linter == nil {
 		return nil
 	}
-	report := r.linter.Report()
-	if r.settings.validate == ValidateHold {
-		report.Add(r.groups.heldChanges()...)
-	}
-	return admin.NewValidation(r.settings.validate, report)
-}
-
-// heldChanges returns the changes that are held because they would break clients.
-func (g *groups) heldChanges() (all []lint.GroupFinding) {
-	for _, o := range g.commandTargets() {
-		for _, h := range o.holder.Broken() {
-			for i, name := range h.Names {
-				all = append(all, lint.GroupFinding{Group: o.group, Finding: lint.Finding{
-					TypeURL: h.TypeURL, Name: name, Kind: lint.Held, Detail: h.Reasons[i],
-				}})
-			}
-		}
-	}
-	return all
+	return admin.NewValidation(r.settings.validate, r.linter.Report())
 }

@@ -388,7 +388,7 @@ func (a *audit) settled(there *cache.Generation) bool {
 }
 
 // review finalizes the differences. It drops those of resources that the view no longer requests, and marks those that
-// pending or discarded removals explain. A resource that the origin may still send counts as changing.
+// pending or dropped removals explain. A resource that the origin may still send counts as changing.
 func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Time) error {
 	if len(a.differences) > 0 && !there.First().Responded {
 		return fmt.Errorf("%w: no response for %v", ErrAuditEnded, now.Sub(a.lastGrowth).Round(time.Second))
@@ -411,16 +411,13 @@ func (a *audit) review(ctx context.Context, there *cache.Generation, now time.Ti
 func (a *audit) markHeld(v *viewSync) {
 	type resource struct{ typeURL, name string }
 	held := make(map[resource]bool) // true if the resource itself is held, and not only its removal
-	for typeURL, name := range v.group.Waiting() {
-		held[resource{typeURL, name}] = true
-	}
 	for typeURL, name := range v.pending.Names() {
 		held[resource{typeURL, name}] = true
 	}
 	for _, h := range v.Operate(reconcile.Command{}) {
 		for _, name := range h.Names {
 			of := resource{h.TypeURL, name}
-			held[of] = held[of] || h.Breaking
+			held[of] = held[of] || h.Details != nil || h.Reason == reconcile.Replacement && h.Kind != reconcile.Removal
 		}
 	}
 	wanted := make(map[*auditedSet]func(name string) bool)

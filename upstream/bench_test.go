@@ -16,6 +16,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 const acme = "type.googleapis.com/acme.Thing"
@@ -142,7 +143,7 @@ func BenchmarkUpdate(b *testing.B) {
 	}
 }
 
-// BenchmarkUpdateBesideKept measures a response with 1,000 assignments while the removal of 500 clusters is discarded,
+// BenchmarkUpdateBesideKept measures a response with 1,000 assignments while the removal of 500 clusters is dropped,
 // each of which may reference one.
 func BenchmarkUpdateBesideKept(b *testing.B) {
 	const all, kept = 1000, 500
@@ -161,7 +162,7 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 	u := wire.Update{TypeURL: wire.ClusterType}
 	for i := range kept {
 		u.Resources = append(u.Resources, benchResource(b, wire.ClusterType, name(i), 0))
-		clusters.members.RestoreDiscarded(name(i))
+		clusters.members.RestoreDropped(name(i), &reconcile.Hold{})
 	}
 	w.Apply(cache.Wildcard, u)
 	var versions [2][]*wire.Resource

@@ -89,8 +89,8 @@ func (v *subscriptions) addCollection(s *subscription, glob, key string) *collec
 	c := &collection{set: v.newSet(s, key, glob, cache.Wildcard), glob: glob}
 	s.collections[glob] = c
 	v.assignStreams(s, s.wildcardRole != noStream)
-	for _, name := range v.keptNames[key] {
-		c.keepIfPresent(name)
+	for _, kept := range v.keptNames[key] {
+		c.keepIfPresent(kept.name, kept.hold)
 	}
 	delete(v.keptNames, key)
 	return c

@@ -15,28 +15,27 @@ import (
 type Control struct {
 	frozen   bool                  // the view starts frozen
 	rollBack func(*cache.Writer)   // initial rollback; nil for none
-	kept     []reconcile.Hold      // removals that operators discarded before a restart
+	kept     []reconcile.Hold      // removals that operators dropped before a restart
 	calls    chan func(Controlled) // unbuffered: the loop executes a call at once
 	ended    chan struct{}         // closed when the loop has ended
 
-	holding  atomic.Bool                      // removals are pending or were discarded
-	breaking atomic.Pointer[[]reconcile.Hold] // see Broken
-	isolated atomic.Pointer[[]Isolation]      // see Isolated
-	failure  atomic.Pointer[Failure]          // the latest failure of a stream of the loop; nil if there was none
+	holding  atomic.Bool                 // removals are pending or were dropped
+	isolated atomic.Pointer[[]Isolation] // see Isolated
+	failure  atomic.Pointer[Failure]     // the latest failure of a stream of the loop; nil if there was none
 }
 
 // Controlled is the loop of a Control. Only the loop calls its methods.
 type Controlled interface {
-	// Operate executes a command on pending and discarded removals, and returns those that it applies to.
+	// Operate executes a command on pending and dropped removals, and returns those that it applies to.
 	Operate(reconcile.Command) []reconcile.Hold
 	// Writer returns the writer of the view.
 	Writer() *cache.Writer
-	// Keep restores removals that were discarded before a restart, so that their resources stay in the view.
-	Keep(discarded []reconcile.Hold)
+	// Keep restores removals that were dropped before a restart, so that their resources stay in the view.
+	Keep(dropped []reconcile.Hold)
 }
 
 // NewControl returns the control of one loop that is about to start. The view starts frozen, if frozen is set. kept
-// lists removals that were discarded before the process restarted.
+// lists removals that were dropped before the process restarted.
 func NewControl(frozen bool, kept []reconcile.Hold) *Control {
 	return &Control{frozen: frozen, kept: kept, calls: make(chan func(Controlled)), ended: make(chan struct{})}
 }
@@ -66,23 +65,15 @@ func (c *Control) Edit(ctx context.Context, f func(*cache.Writer)) {
 	c.do(ctx, func(l Controlled) { f(l.Writer()) })
 }
 
-// Operate executes a command on pending and discarded removals, and returns those that it applies to.
+// Operate executes a command on pending and dropped removals, and returns those that it applies to.
 func (c *Control) Operate(ctx context.Context, of reconcile.Command) (chosen []reconcile.Hold) {
 	c.do(ctx, func(l Controlled) { chosen = l.Operate(of) })
 	return chosen
 }
 
-// Holding reports whether removals are pending or were discarded. The view still contains these resources, but a new
+// Holding reports whether removals are pending or were dropped. The view still contains these resources, but a new
 // view would lack them. Holding does not wait for the loop.
 func (c *Control) Holding() bool { return c.holding.Load() }
-
-// Broken returns the pending changes that would break clients (B.46). It does not wait for the loop.
-func (c *Control) Broken() []reconcile.Hold {
-	if all := c.breaking.Load(); all != nil {
-		return *all
-	}
-	return nil
-}
 
 // Isolated returns the subscriptions that have streams of their own, because the origin ends each stream that carries
 // them (B.48). It does not wait for the loop.
@@ -91,14 +82,6 @@ func (c *Control) Isolated() []Isolation {
 		return *all
 	}
 	return nil
-}
-
-// setHolds sets the results of Holding and Broken. Only the loop may call it.
-func (c *Control) setHolds(holding bool, broken []reconcile.Hold) {
-	c.holding.Store(holding)
-	if len(broken)+len(c.Broken()) > 0 {
-		c.breaking.Store(&broken)
-	}
 }
 
 // Failure returns the latest error of a stream of the loop, or of an attempt to open one; nil if there was none. It
@@ -169,7 +152,7 @@ type Difference struct {
 	// Here and There are the versions that the origin sent to the view and to the audit; empty for a missing resource.
 	Here, There string
 
-	// Held reports that the difference is expected, since the removal or a breaking change is pending or was discarded.
+	// Held reports that the difference is expected, since the removal or a breaking change is pending or was dropped.
 	Held bool
 }
 

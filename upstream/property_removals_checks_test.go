@@ -59,7 +59,7 @@ func (w *world) sees(of id) bool {
 	return false
 }
 
-// currentHolds returns the pending and discarded removals of the control.
+// currentHolds returns the pending and dropped removals of the control.
 func (w *world) currentHolds() map[id][]reconcile.Hold {
 	w.control.Operate(w.Context(), reconcile.Command{}) // wakes the loop, which may connect now
 	synctest.Wait()
@@ -152,7 +152,7 @@ func (w *world) checkLost(lost []key, was int) {
 			w.Errorf("%v removed although the view is frozen", k)
 			continue
 		}
-		if w.released[k.id] {
+		if w.passed[k.id] {
 			continue
 		}
 		if !w.originLacked(k.id, was) {
@@ -178,7 +178,7 @@ func (w *world) checkLost(lost []key, was int) {
 // checkDependencies checks that no removed resource is referenced by one with a pending removal.
 func (w *world) checkDependencies(lost []key, seen map[key]observed, was int) {
 	for _, k := range lost {
-		if w.released[k.id] {
+		if w.passed[k.id] {
 			continue
 		}
 		for needer := range seen {
@@ -205,10 +205,10 @@ func references(of, other id) bool {
 // another set.
 func (w *world) holdExpired(k key) (late bool, by *reconcile.Hold) {
 	for _, h := range w.holds[k.id] {
-		switch held := !h.Discarded && !h.Unconfirmed; {
+		switch held := h.Reason != reconcile.Dropped && !h.Undecided(); {
 		case held && !h.Until.After(time.Now()):
 			return true, nil
-		case (held || h.Discarded) && !w.inTwoSets(k.id):
+		case (held || h.Reason == reconcile.Dropped) && !w.inTwoSets(k.id):
 			by = &h
 		}
 	}
@@ -220,7 +220,7 @@ func (w *world) inTwoSets(of id) bool {
 	return of.typeURL == clusters && slices.Contains(wanted[clusters], of.name)
 }
 
-// checkUnheldRemovals checks removals from one set that were neither explicit, released nor held. They must be small, and
+// checkUnheldRemovals checks removals from one set that were neither explicit, passed nor held. They must be small, and
 // the set must be confirmed, or one server must have lacked the resources for as long.
 func (w *world) checkUnheldRemovals(keys []key) {
 	k := keys[0]
@@ -272,20 +272,20 @@ func (w *world) checkHolds(was int) {
 	held := 0
 	for of, holds := range w.holds {
 		for _, h := range holds {
-			if !h.Unconfirmed && !h.Discarded {
+			if !h.Undecided() && h.Reason != reconcile.Dropped {
 				held++
 			}
 			switch {
-			case h.Discarded && (!h.Since.IsZero() || !h.Until.IsZero()):
-				w.Errorf("discarded removal of %v has a start or a deadline, want neither: %+v", of, h)
-			case h.Unconfirmed && h.Until.IsZero() && connected:
+			case h.Reason == reconcile.Dropped && !h.Until.IsZero():
+				w.Errorf("dropped removal of %v has a deadline, want none: %+v", of, h)
+			case h.Undecided() && h.Until.IsZero() && connected:
 				w.Errorf("pending removal of %v has no deadline although the origin is connected: %+v", of, h)
-			case !h.Unconfirmed && !h.Discarded && h.Since.IsZero():
+			case !h.Undecided() && h.Reason != reconcile.Dropped && h.Since.IsZero():
 				w.Errorf("pending removal of %v has no start time: %+v", of, h)
 			}
 		}
 	}
-	if n := w.session.Status().Held; n != held {
+	if n := heldNow(w.session); n != held {
 		w.Errorf("status: %d pending removals, want %d", n, held)
 	}
 	moved := w.moved
@@ -294,21 +294,21 @@ func (w *world) checkHolds(was int) {
 		return
 	}
 	for of, were := range old {
-		if w.inTwoSets(of) || !w.sees(of) || w.released[of] || !w.stillLacks(of, was) {
+		if w.inTwoSets(of) || !w.sees(of) || w.passed[of] || !w.stillLacks(of, was) {
 			continue
 		}
-		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { return h.Unconfirmed }) // these end with the stream
+		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { return h.Undecided() }) // these end with the stream
 		if len(w.holds[of]) == 0 && !undecided {
 			w.Errorf("%v is still served although the origin lacks it, and its hold disappeared: %+v", of, were)
 		}
-		if w.watched && !w.stated[of] && slices.ContainsFunc(were, isDiscarded) && !slices.ContainsFunc(w.holds[of], isDiscarded) {
-			w.Errorf("removal of %v is no longer discarded although the origin sent nothing for it: %+v", of, w.holds[of])
+		if w.watched && !w.stated[of] && slices.ContainsFunc(were, isDropped) && !slices.ContainsFunc(w.holds[of], isDropped) {
+			w.Errorf("removal of %v is no longer dropped although the origin sent nothing for it: %+v", of, w.holds[of])
 		}
 	}
 }
 
-// isDiscarded reports whether an operator discarded the removals.
-func isDiscarded(h reconcile.Hold) bool { return h.Discarded }
+// isDropped reports whether an operator dropped the removals.
+func isDropped(h reconcile.Hold) bool { return h.Reason == reconcile.Dropped }
 
 // stillLacks reports whether the active address lacks a resource and was active at the last check. was is the active
 // address at the last check.
@@ -368,12 +368,12 @@ func (w *world) neverRemoved(k key) bool {
 	return w.silent && (k.set != members || slices.Contains(wanted[k.typeURL], k.name))
 }
 
-// keptFor reports whether a resource may stay because a resource with a discarded removal references it. It is true for
+// keptFor reports whether a resource may stay because a resource with a dropped removal references it. It is true for
 // all resources of a type that such a resource can reference.
 func (w *world) keptFor(of id) bool {
 	needer := map[string]string{endpoints: clusters, routes: listeners}[of.typeURL]
 	for other, holds := range w.holds {
-		if other.typeURL == needer && slices.ContainsFunc(holds, isDiscarded) {
+		if other.typeURL == needer && slices.ContainsFunc(holds, isDropped) {
 			return true
 		}
 	}

@@ -17,15 +17,15 @@ import (
 // TestB15_RandomHistories runs random histories of two addresses of an origin, of operators, and of restarts of the
 // relay against a model. It checks these rules:
 //
-//  1. Clients lose a resource only if the active address lacks it, and one of these holds: an operator released the
+//  1. Clients lose a resource only if the active address lacks it, and one of these holds: an operator passed the
 //     removal, the origin removed it on an established stream, the hold expired, or the loss is small and the set was
 //     confirmed.
 //  2. Clients receive only resources that an origin has sent. Once the active address has been quiet for a while, they
-//     receive exactly its resources, plus those with a pending or discarded removal.
+//     receive exactly its resources, plus those with a pending or dropped removal.
 //  3. A pending removal is in the holds and in the status, with a deadline, until the second check starts or the
 //     origin disconnects. It leaves the holds only if it is applied, or if the origin has the resource.
 //  4. After an hour without events nothing is pending. Clients receive the resources of the origin, plus those with a
-//     discarded removal.
+//     dropped removal.
 func TestB15_RandomHistories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		h := history{
@@ -92,7 +92,7 @@ func drawStep(t *rapid.T) step {
 	return step{
 		what: rapid.SampledFrom([]string{
 			"put", "put", "remove", "remove", "empty", "rename", "restart", "restart", "restart", "crash", "start", "flap", "cut", "lose", "load", "load all", "repeat",
-			"release", "discard", "release discarded", "freeze", "thaw", "relay", "second", "seconds", "minute", "minutes", "hold",
+			"pass", "drop", "pass dropped", "freeze", "thaw", "relay", "second", "seconds", "minute", "minutes", "hold",
 		}).Draw(t, "what"),
 		at:     rapid.IntRange(0, 1).Draw(t, "at"),
 		amount: rapid.IntRange(0, 3).Draw(t, "amount"),
@@ -133,27 +133,38 @@ var wanted = map[string][]string{clusters: {"c00", "c01"}, endpoints: namesOf(en
 // types are the types that a step chooses from.
 var types = []string{clusters, listeners, endpoints, routes}
 
+// reasonIf returns the reason of dropped changes if dropped is set, and otherwise none.
+func reasonIf(dropped bool) reconcile.Reason {
+	if dropped {
+		return reconcile.Dropped
+	}
+	return ""
+}
+
 // operate performs the step of an operator.
 func (w *world) operate(s step) {
-	command := reconcile.Command{Do: reconcile.Release, Discarded: s.what == "release discarded"}
-	if s.amount < 2 {
+	command := reconcile.Command{Do: reconcile.Pass, Reason: reasonIf(s.what == "pass dropped")}
+	switch {
+	case s.amount < 2:
 		command.TypeURL = types[s.n%2]
+	case s.amount == 2:
+		command.Name = universe[s.n%len(universe)].name
 	}
 	switch ctx := w.Context(); s.what {
-	case "release", "release discarded":
+	case "pass", "pass dropped":
 		for _, h := range w.control.Operate(ctx, command) {
 			for _, name := range h.Names {
-				w.released[id{h.TypeURL, name}] = true
+				w.passed[id{h.TypeURL, name}] = true
 			}
 		}
 		w.markUnsettled(5 * time.Second) // until removals that waited for it are applied
-	case "discard":
+	case "drop":
 		w.check(true)
-		command.Do = reconcile.Discard
+		command.Do = reconcile.Drop
 		for _, h := range w.control.Operate(ctx, command) {
 			for _, name := range h.Names {
 				if len(w.holds[id{h.TypeURL, name}]) == 0 {
-					w.Errorf("removal of %s was discarded although it was not pending", name)
+					w.Errorf("removal of %s was dropped although it was not pending", name)
 				}
 			}
 		}

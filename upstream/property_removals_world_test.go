@@ -94,7 +94,7 @@ type world struct {
 	holds    map[id][]reconcile.Hold // at the last check of holds
 	moved    bool                    // the active address has changed since the last check of holds
 	stated   map[id]bool             // explicitly removed in this step at the active address
-	released map[id]bool             // released by an operator in this step
+	passed   map[id]bool             // passed by an operator in this step
 	frozen   time.Time               // since when the view is frozen; zero if it is not
 	thawed   bool                    // the view was thawed in this step
 	active   int                     // index of the active address
@@ -164,7 +164,7 @@ func (w *world) run(h history) {
 	w.start = time.Now()
 	w.watched, w.sotw, w.silent = h.watched, h.variant == "SotW", h.traits&2 != 0
 	w.database, w.ever, w.holds = make(map[id]int), make(map[id]map[string]bool), make(map[id][]reconcile.Hold)
-	w.began, w.stated, w.released = make(map[key]time.Time), make(map[id]bool), make(map[id]bool)
+	w.began, w.stated, w.passed = make(map[key]time.Time), make(map[id]bool), make(map[id]bool)
 	for i, name := range []string{"one", "two"} {
 		w.addresses[i] = &address{
 			Origin:  relaytest.NewOrigin(w, relaytest.OriginOptions{Memory: true, Address: name, Behaviour: h.behaviour()}),
@@ -213,7 +213,7 @@ func (w *world) settle() {
 	w.check(true)
 	for of, holds := range w.holds {
 		for _, h := range holds {
-			if !h.Discarded && !w.keptFor(of) {
+			if h.Reason != reconcile.Dropped && !w.keptFor(of) {
 				w.Errorf("removal of %v is still pending after an hour without events: %+v", of, h)
 			}
 		}
@@ -262,7 +262,7 @@ func (w *world) step(s step) {
 	}
 	w.advance(0)
 	clear(w.stated)
-	clear(w.released)
+	clear(w.passed)
 	w.thawed = false
 }
 
@@ -285,11 +285,11 @@ func (w *world) fault(s step, a *address) {
 			w.startReplica(a, step{n: 3*s.n + 1, amount: i * (s.amount % 2) % 2})
 			w.advance(time.Duration(1+3*(s.n%3)) * time.Second)
 		}
-	case "lose": // the origin loses resources, and an operator discards the removals
+	case "lose": // the origin loses resources, and an operator drops the removals
 		w.crash(a)
 		w.startReplica(a, step{n: s.n, amount: 2 + s.amount%2})
 		w.advance(40 * time.Second)
-		w.operate(step{what: "discard", amount: s.amount, n: s.n})
+		w.operate(step{what: "drop", amount: s.amount, n: s.n})
 	case "crash":
 		w.crash(a)
 	case "start":
@@ -461,12 +461,12 @@ func (w *world) startReplica(a *address, s step) {
 // restart ends the relay and starts another one with its snapshot and the decisions of operators.
 func (w *world) restart() {
 	w.check(true)
-	discarded := slices.DeleteFunc(w.control.Operate(w.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !isDiscarded(h) })
+	dropped := slices.DeleteFunc(w.control.Operate(w.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !isDropped(h) })
 	w.stop()
 	before := w.observed()
 	w.addresses[0].WaitFor(w.Context(), "the end of all streams", func(s *relaytest.OriginState) bool { return len(s.Open()) == 0 })
 	s, _ := w.w.Snapshot(true)
-	w.rig = decided(w, w.addresses[0].Origin, w.cfg, s, upstream.NewControl(!w.frozen.IsZero(), discarded))
+	w.rig = decided(w, w.addresses[0].Origin, w.cfg, s, upstream.NewControl(!w.frozen.IsZero(), dropped))
 	w.subscribe()
 	w.markUnsettled(settleTime)
 	w.seen, w.active = w.observed(), 0
@@ -483,8 +483,8 @@ func (w *world) restart() {
 	holds := w.holds
 	w.holds = w.currentHolds()
 	for of, were := range holds {
-		if slices.ContainsFunc(were, isDiscarded) && w.sees(of) && w.stillLacks(of, 0) && !slices.ContainsFunc(w.holds[of], isDiscarded) {
-			w.Errorf("the removal of %v was discarded before a restart, and is no longer discarded after it", of)
+		if slices.ContainsFunc(were, isDropped) && w.sees(of) && w.stillLacks(of, 0) && !slices.ContainsFunc(w.holds[of], isDropped) {
+			w.Errorf("the removal of %v was dropped before a restart, and is no longer dropped after it", of)
 		}
 	}
 }
@@ -505,7 +505,7 @@ func (w *world) advance(d time.Duration) {
 		d -= pause
 		w.check(w.watched || d == 0)
 		clear(w.stated)
-		clear(w.released)
+		clear(w.passed)
 		w.failNow()
 	}
 }

@@ -22,16 +22,16 @@ import (
 //  1. The client receives no removal of a resource that the origin has, and none at all before the set is confirmed.
 //  2. If the confirmed set lacks few of the resources that the client reported, it receives their removal at once,
 //     whatever others reported.
-//  3. If the set lacks many, the client receives no removal before the hold expires, unless an operator releases it or
+//  3. If the set lacks many, the client receives no removal before the hold expires, unless an operator passes it or
 //     the origin removes it.
-//  4. What is withheld from a client is in the holds with a deadline, or was discarded.
-//  5. After an hour without events only discarded removals are withheld. They are dropped when their clients have
+//  4. What is withheld from a client is in the holds with a deadline, or was dropped.
+//  5. After an hour without events only dropped removals are withheld. They are dropped when their clients have
 //     disconnected.
 func TestH04_RandomReports(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		loaded := rapid.SliceOfNDistinct(rapid.IntRange(0, 19), 0, 20, rapid.ID).Draw(rt, "loaded")
 		reports := rapid.SliceOfN(rapid.SliceOfNDistinct(rapid.IntRange(0, 29), 1, 30, rapid.ID), 1, 4).Draw(rt, "reports")
-		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"load", "remove", "restart", "release", "discard", "leave", "second", "minute", "minutes"}), 0, 12).Draw(rt, "steps")
+		steps := rapid.SliceOfN(rapid.SampledFrom([]string{"load", "remove", "restart", "pass", "drop", "leave", "second", "minute", "minutes"}), 0, 12).Draw(rt, "steps")
 		numbers := rapid.SliceOfN(rapid.IntRange(0, 29), 12, 12).Draw(rt, "numbers")
 		var failures []string
 		synctest.Test(t, func(t *testing.T) {
@@ -57,7 +57,7 @@ type reporter struct {
 type reportsRun struct {
 	*world
 	*rig
-	has, gone map[string]bool // resources of the origin, and those that it removed or an operator released
+	has, gone map[string]bool // resources of the origin, and those that it removed or an operator passed
 	clients   []*reporter
 	confirmed time.Time // when the set was confirmed
 }
@@ -120,14 +120,14 @@ func (m *reportsRun) step(step string, n int, load func([]int)) {
 		delete(m.has, name)
 	case "restart":
 		m.Restart()
-	case "release":
-		for _, h := range m.control.Operate(m.Context(), reconcile.Command{Do: reconcile.Release}) {
+	case "pass":
+		for _, h := range m.control.Operate(m.Context(), reconcile.Command{Do: reconcile.Pass}) {
 			for _, name := range h.Names {
 				m.gone[name] = true
 			}
 		}
-	case "discard":
-		m.control.Operate(m.Context(), reconcile.Command{Do: reconcile.Discard})
+	case "drop":
+		m.control.Operate(m.Context(), reconcile.Command{Do: reconcile.Drop})
 	case "leave":
 		c := m.clients[n%len(m.clients)]
 		if !c.left {
@@ -149,7 +149,7 @@ func (m *reportsRun) check() {
 	held := make(map[string]bool)
 	for _, h := range m.reported() {
 		for _, name := range h.Names {
-			held[name] = held[name] || h.Discarded || !h.Until.IsZero() || time.Since(m.confirmed) > 9*time.Minute
+			held[name] = held[name] || h.Reason == reconcile.Dropped || !h.Until.IsZero() || time.Since(m.confirmed) > 9*time.Minute
 		}
 	}
 	for _, c := range m.clients {
@@ -188,13 +188,13 @@ func (m *reportsRun) reported() []reconcile.Hold {
 	return slices.DeleteFunc(m.control.Operate(m.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !h.Reported })
 }
 
-// end waits for an hour without events, and checks that only discarded removals are withheld.
+// end waits for an hour without events, and checks that only dropped removals are withheld.
 func (m *reportsRun) end() {
 	m.pass(time.Hour)
 	kept := make(map[string]bool)
 	for _, h := range m.reported() {
 		for _, name := range h.Names {
-			if kept[name] = true; !h.Discarded {
+			if kept[name] = true; h.Reason != reconcile.Dropped {
 				m.Errorf("removal of %s is still pending after an hour without events: %+v", name, h)
 			}
 		}
@@ -216,7 +216,7 @@ func (m *reportsRun) end() {
 	if holds := m.reported(); len(holds) > 0 {
 		m.Errorf("removals are pending although all clients have disconnected: %+v", holds)
 	}
-	if n := m.session.Status().Held; n != 0 {
+	if n := heldNow(m.session); n != 0 {
 		m.Errorf("status: %d pending removals at the end, want 0", n)
 	}
 }

@@ -354,19 +354,20 @@ func (v *responses) Operate(c reconcile.Command) []reconcile.Hold {
 }
 
 // Keep implements Controlled.
-func (v *responses) Keep(discarded []reconcile.Hold) {
-	for _, hold := range discarded {
+func (v *responses) Keep(dropped []reconcile.Hold) {
+	for i := range dropped {
+		hold := &dropped[i]
 		for _, name := range hold.Names {
 			s, kept := v.sub(v.trunk, hold.TypeURL), false
 			for _, of := range []*set{s.members, s.byName} {
-				kept = of.keepIfPresent(name) || kept
+				kept = of.keepIfPresent(name, hold) || kept
 			}
 			if !kept { // clients may report it
-				v.reports.RestoreDiscarded(hold.TypeURL, name)
+				v.reports.RestoreDropped(name, hold)
 			}
 			if glob, is := wire.GlobOf(name); is {
 				key := cache.Collection(hold.TypeURL, glob)
-				v.keptNames[key] = append(v.keptNames[key], name)
+				v.keptNames[key] = append(v.keptNames[key], keptName{name, hold})
 			}
 		}
 	}

@@ -223,7 +223,7 @@ func TestB43_B11_OriginAuditOfWaitingAdditions(t *testing.T) {
 		r.follow(listeners)
 		r.changeWhileDown(removing(listeners, "a", "b", "c"))
 		r.pass(2 * time.Minute)
-		r.control.Operate(t.Context(), discard)
+		r.control.Operate(t.Context(), drop)
 		r.set(listeners, "new", "1", relaytest.ListenerAt("new", "routes", "127.0.0.1:80"))
 		r.pass(time.Minute)
 		want := "Listener 0 missing_there:*a 1/ held missing_there:*b 1/ held missing_there:*c 1/ held missing_here:*new /1 held"

@@ -12,37 +12,43 @@ import (
 
 // Commands for the pending removals of every type.
 var (
-	release = reconcile.Command{Do: reconcile.Release}
-	discard = reconcile.Command{Do: reconcile.Discard}
+	pass = reconcile.Command{Do: reconcile.Pass}
+	drop = reconcile.Command{Do: reconcile.Drop}
 )
 
-// expectHolds fails the test unless held removals are pending and kept ones discarded.
+// heldNow returns the number of removals that are held.
+func heldNow(s *upstream.Session) int {
+	pending := s.Stats().Pending
+	return pending[reconcile.SecondLook] + pending[reconcile.LargeRemoval]
+}
+
+// expectHolds fails the test unless held removals are pending and kept ones dropped.
 func (r *rig) expectHolds(when string, held, kept int) {
 	r.t.Helper()
 	gotHeld, gotKept := 0, 0
 	for _, h := range r.control.Operate(r.t.Context(), reconcile.Command{}) {
-		if h.Discarded {
+		if h.Reason == reconcile.Dropped {
 			gotKept += len(h.Names)
 		} else {
 			gotHeld += len(h.Names)
 		}
 	}
-	if gotHeld != held || gotKept != kept || r.session.Status().Held != held {
-		r.t.Errorf("%s: %d removals pending (status: %d) and %d discarded, want %d and %d",
-			when, gotHeld, r.session.Status().Held, gotKept, held, kept)
+	if gotHeld != held || gotKept != kept || heldNow(r.session) != held {
+		r.t.Errorf("%s: %d removals pending (status: %d) and %d dropped, want %d and %d",
+			when, gotHeld, heldNow(r.session), gotKept, held, kept)
 	}
 }
 
-// TestB15_Release: a removal that an operator releases is applied at once.
-func TestB15_Release(t *testing.T) {
+// TestB15_Pass: a removal that an operator passes is applied at once.
+func TestB15_Pass(t *testing.T) {
 	losesHalf(t, func(t *testing.T, r *rig) {
 		r.expectHolds("before", 50, 0)
-		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, TypeURL: listeners}); len(got) != 0 || r.count() != 100 {
-			t.Errorf("released %d holds of another type, %d members remain; want 0 and 100", len(got), r.count())
+		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass, TypeURL: listeners}); len(got) != 0 || r.count() != 100 {
+			t.Errorf("passed %d holds of another type, %d members remain; want 0 and 100", len(got), r.count())
 		}
-		got := r.control.Operate(t.Context(), release)
+		got := r.control.Operate(t.Context(), pass)
 		if len(got) != 1 || got[0].TypeURL != clusters || !slices.Equal(got[0].Names, lost()) || got[0].Until.Sub(got[0].Since) != 10*time.Minute {
-			t.Errorf("released %+v, want the 50 clusters with a hold of 10 minutes", got)
+			t.Errorf("passed %+v, want the 50 clusters with a hold of 10 minutes", got)
 		}
 		r.clustersAfter(0, "members", 50)
 		r.expectHolds("after", 0, 0)
@@ -57,8 +63,8 @@ func TestB15_Release(t *testing.T) {
 	})
 }
 
-// TestB15_ReleaseBackwards: resources that reference clusters are removed before them (B.11).
-func TestB15_ReleaseBackwards(t *testing.T) {
+// TestB15_PassBackwards: resources that reference clusters are removed before them (B.11).
+func TestB15_PassBackwards(t *testing.T) {
 	inBubble(t, forgetful, upstream.Config{}, func(t *testing.T, r *rig) {
 		for _, typeURL := range []string{clusters, listeners} {
 			r.put(typeURL, numbered(100)...)
@@ -70,23 +76,23 @@ func TestB15_ReleaseBackwards(t *testing.T) {
 			removing(listeners, lost()...)(tx)
 		})
 		r.pass(2 * time.Minute)
-		got := r.control.Operate(t.Context(), release)
+		got := r.control.Operate(t.Context(), pass)
 		if len(got) != 2 || got[0].TypeURL != listeners || got[1].TypeURL != clusters {
-			t.Errorf("released %+v, want listeners, then clusters", got)
+			t.Errorf("passed %+v, want listeners, then clusters", got)
 		}
 	})
 }
 
-// TestB15_Discard: a resource whose removal an operator discarded stays without another hold or log line, until the
+// TestB15_Drop: a resource whose removal an operator dropped stays without another hold or log line, until the
 // origin mentions it.
-func TestB15_Discard(t *testing.T) {
+func TestB15_Drop(t *testing.T) {
 	losesHalf(t, func(t *testing.T, r *rig) {
-		if got := r.control.Operate(t.Context(), discard); len(got) != 1 || len(got[0].Names) != 50 {
-			t.Errorf("discarded %+v, want one hold of 50", got)
+		if got := r.control.Operate(t.Context(), drop); len(got) != 1 || len(got[0].Names) != 50 {
+			t.Errorf("dropped %+v, want one hold of 50", got)
 		}
-		r.expectHolds("discarded", 0, 50)
-		if got := r.session.Stats(); got.Discarded != 50 || got.Held != 50 || got.Applied != 0 {
-			t.Errorf("counted: %d discarded, %d held, %d applied; want 50, 50 and none", got.Discarded, got.Held, got.Applied)
+		r.expectHolds("dropped", 0, 50)
+		if got := r.session.Stats(); got.Dropped != 50 || got.Held != 50 || got.Applied != 0 {
+			t.Errorf("counted: %d dropped, %d held, %d applied; want 50, 50 and none", got.Dropped, got.Held, got.Applied)
 		}
 		streams := r.streams()
 		r.pass(longAfter)
@@ -109,13 +115,13 @@ func TestB15_Discard(t *testing.T) {
 		r.Apply(removing(clusters, "n060"))
 		r.clustersAfter(time.Second, "after an explicit removal", 99)
 		r.changeWhileDown(removing(clusters, "n000", "n050"))
-		r.clustersAfter(5*time.Minute, "after removals that were not discarded", 97)
+		r.clustersAfter(5*time.Minute, "after removals that were not dropped", 97)
 
-		if got := r.control.Operate(t.Context(), release); len(got) != 0 {
-			t.Errorf("released %+v, want none: all removals were discarded", got)
+		if got := r.control.Operate(t.Context(), pass); len(got) != 0 {
+			t.Errorf("passed %+v, want none: all removals were dropped", got)
 		}
-		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true}); len(got) != 1 || len(got[0].Names) != 39 {
-			t.Errorf("released %+v, want the 39 removals that are still discarded", got)
+		if got := r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass, Reason: reconcile.Dropped}); len(got) != 1 || len(got[0].Names) != 39 {
+			t.Errorf("passed %+v, want the 39 removals that are still dropped", got)
 		}
 		r.clustersAfter(0, "members", 58)
 	})
@@ -128,7 +134,7 @@ func TestB15_AlarmIsRepeated(t *testing.T) {
 		if n := r.log.count("removals still held"); n != 1 {
 			t.Errorf("%d repeated log lines in seven minutes, want 1", n)
 		}
-		r.control.Operate(t.Context(), discard)
+		r.control.Operate(t.Context(), drop)
 		r.pass(longAfter)
 		if n := r.log.count("removals still held"); n != 1 {
 			t.Errorf("%d repeated log lines although no removal is pending, want 1", n)

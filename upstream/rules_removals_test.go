@@ -33,7 +33,7 @@ func (r *rig) assignments() string { return present(r.named(endpoints)) }
 // TestH03_DependenciesOfHeldResourcesStay: assignments and routes stay while held clusters and listeners reference
 // them, even if the origin reports their removal later. They are removed together.
 func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
-	for _, how := range []string{"released", "discarded", "over"} {
+	for _, how := range []string{"passed", "dropped", "over"} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 				names := []string{"a", "b", "c"}
@@ -61,12 +61,12 @@ func TestH03_DependenciesOfHeldResourcesStay(t *testing.T) {
 				r.expect("assignments during the hold", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
 				r.expect("routes during the hold", present(r.named(wire.RouteType)), "route/a@1 route/b@1 route/c@1")
 				switch how {
-				case "released":
-					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Release})
-				case "discarded":
-					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
-					r.clustersAfter(longAfter, "long after the discard", 3)
-					r.expect("assignments long after the discard", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
+				case "passed":
+					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass})
+				case "dropped":
+					r.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Drop})
+					r.clustersAfter(longAfter, "long after the drop", 3)
+					r.expect("assignments long after the drop", r.assignments(), "eds/a@1 eds/b@1 eds/c@1")
 					return
 				case "over":
 					r.pass(15 * time.Minute)

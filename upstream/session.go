@@ -103,9 +103,6 @@ type Status struct {
 	Connected bool
 	Since     time.Time
 
-	// Held is the number of resources whose removal is pending (B.15).
-	Held int
-
 	// Waiting is the number of streams that the rate limit delays.
 	Waiting int
 
@@ -127,7 +124,7 @@ type TargetStatus struct {
 // Status returns the state of the origin.
 func (s *Session) Status() Status {
 	active := s.target()
-	status := Status{Held: int(s.counters.HeldNow.Load()), Waiting: s.limiter.waitingCount()}
+	status := Status{Waiting: s.limiter.waitingCount()}
 	for i, conn := range s.conns {
 		target := TargetStatus{Target: s.cfg.Targets[i], Active: i == active, State: conn.GetState()}
 		status.Targets = append(status.Targets, target)

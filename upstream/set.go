@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // role returns the stream that carries the set; noStream if the set is not subscribed to.
@@ -177,12 +178,13 @@ func (s *subscription) sets(yield func(*set) bool) {
 	}
 }
 
-// keepIfPresent marks the removal of a name as discarded if the set contains the name, and reports whether it does.
-func (s *set) keepIfPresent(name string) bool {
+// keepIfPresent marks the removal of a name of a hold as dropped if the set contains the name, and reports whether it
+// does.
+func (s *set) keepIfPresent(name string, hold *reconcile.Hold) bool {
 	if s.Get(name) == nil {
 		return false
 	}
-	s.RestoreDiscarded(name)
+	s.RestoreDropped(name, hold)
 	return true
 }
 

@@ -100,7 +100,7 @@ func (s *share) Writer() *cache.Writer { return s.w }
 // Operate implements Controlled. It does nothing, since removals are pending at the shared view.
 func (s *share) Operate(reconcile.Command) []reconcile.Hold { return nil }
 
-// Keep implements Controlled. It does nothing, since removals are discarded at the shared view.
+// Keep implements Controlled. It does nothing, since removals are dropped at the shared view.
 func (s *share) Keep([]reconcile.Hold) {}
 
 // timer returns a channel that receives at next; nil if next is zero.

@@ -33,14 +33,14 @@ type Stats struct {
 	// Removals that need confirmation (B.15): Held counts those that became pending, Applied all that were applied.
 	Held, Applied int64
 
-	// Holding is the number of pending removals.
-	Holding int64
+	// Pending has the numbers of changes that wait now, by reason.
+	Pending map[reconcile.Reason]int
 
 	// Isolated is the number of subscriptions with streams of their own (B.48).
 	Isolated int64
 
-	// Discarded counts removals that an operator discarded, so that the resources were kept.
-	Discarded int64
+	// Dropped counts removals that an operator dropped, so that the resources were kept.
+	Dropped int64
 
 	// Audits counts completed audits ([Control.Audit]), Drifted the differences that they found.
 	Audits, Drifted int64
@@ -152,9 +152,9 @@ func (c *counters) snapshot() (s Stats) {
 		s = *counted
 		s.Ended, s.Types = maps.Clone(s.Ended), maps.Clone(s.Types)
 	})
-	s.Held, s.Holding = c.HeldTotal.Load(), c.HeldNow.Load()
+	s.Held, s.Pending = c.HeldTotal.Load(), c.Pending()
 	s.Isolated = c.isolated.Load()
-	s.Applied, s.Discarded = c.AppliedTotal.Load(), c.DiscardedTotal.Load()
+	s.Applied, s.Dropped = c.AppliedTotal.Load(), c.DroppedTotal.Load()
 	return s
 }
 

@@ -13,6 +13,12 @@ import (
 // batchWait is how long a change in demand waits, so that one request carries several changes (B.5).
 const batchWait = 5 * time.Millisecond
 
+// A keptName is a name whose removal an operator dropped before a restart.
+type keptName struct {
+	name string
+	hold *reconcile.Hold
+}
+
 // subscriptions are the subscriptions of a view to its origin. They belong to the loop of the view sync.
 type subscriptions struct {
 	streams
@@ -21,8 +27,8 @@ type subscriptions struct {
 	linger         *lingering
 	lingeringGlobs int    // unused collections
 	agenda         agenda // checks of collections
-	// names whose removal an operator discarded, of collections without a subscription yet, by collection key
-	keptNames map[string][]string
+	// names whose removal an operator dropped, of collections without a subscription yet, by collection key
+	keptNames map[string][]keptName
 
 	batchAt   time.Time // when to send the unsent changes; zero if there are none
 	batchSize int       // names in the unsent changes

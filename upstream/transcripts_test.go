@@ -33,13 +33,13 @@ var update = flag.Bool("update", false, "write the transcripts")
 // second stream that the view has opened, and "clients < cds a@1 -b" is what has changed for clients: for those with a wildcard, by
 // name, or of a glob. A name that the origin does not have is "!name", and "a@?" has no content; a new phase of a set, or "(again)"
 // if it has changed to the same resources, is in parentheses. "operators < cds held a" are the removals that wait, or are
-// suspected or discarded, whenever they change.
+// suspected or dropped, whenever they change.
 //
 //	> relay Linger=1m                   (fields of [upstream.Config]; also: Protocol=sotw, Prewarm=cds)
 //	> relay restarts                    (with its snapshot and the decisions of operators; also: stops, starts)
 //	> clients subscribe cds a b         (no names: the wildcard; also: unsubscribe, refetch)
 //	> others subscribe cds a b          (further clients)
-//	> operators discard                 (the removals that are held; also: release, release discarded)
+//	> operators drop                     (the removals that are held; also: pass, pass dropped)
 func TestTranscripts(t *testing.T) {
 	t.Parallel()
 	transcript.Play(t, "testdata/transcripts/*.txt", *update, func(t *testing.T, settings []string, scene func(transcript.Stage)) {
@@ -57,7 +57,7 @@ type stage struct {
 	origin *transcript.Origin
 	cfg    upstream.Config
 	rig    *rig
-	kept   []reconcile.Hold    // discarded before the relay stopped
+	kept   []reconcile.Hold    // dropped before the relay stopped
 	demand map[string]*demand  // by "clients" and "others"
 	shown  map[string]shownSet // by the name of the set
 	holds  map[string]string   // names, by their type and state
@@ -110,7 +110,7 @@ func (s *stage) Play(event string) {
 		}
 	case "relay":
 		if what != "starts" {
-			s.kept = slices.DeleteFunc(s.rig.control.Operate(s.rig.t.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return !h.Discarded })
+			s.kept = slices.DeleteFunc(s.rig.control.Operate(s.rig.t.Context(), reconcile.Command{}), func(h reconcile.Hold) bool { return h.Reason != reconcile.Dropped })
 			s.rig.stop()
 		}
 		if what != "stops" {
@@ -123,7 +123,7 @@ func (s *stage) Play(event string) {
 		short, names, _ := strings.Cut(rest, " ")
 		s.change(who, verb, s.n.TypeURL(short), strings.Fields(transcript.Names(names)))
 	case "operators":
-		do := map[string]reconcile.Command{"discard": discard, "release": release, "release discarded": {Do: reconcile.Release, Discarded: true}}
+		do := map[string]reconcile.Command{"drop": drop, "pass": pass, "pass dropped": {Do: reconcile.Pass, Reason: reconcile.Dropped}}
 		s.rig.control.Operate(s.rig.t.Context(), do[what])
 	default:
 		if !s.origin.Send(who, what) {
@@ -215,15 +215,18 @@ func (s *stage) globs(typeURL string) (keys []string) {
 	return slices.Compact(keys)
 }
 
-// held returns a line for each type whose removals wait, if they have changed.
+// held returns a line for each type whose changes wait, if they have changed.
 func (s *stage) held() (lines []string) {
 	now := make(map[string]string)
 	if s.rig.control.Holding() {
 		for _, h := range s.rig.control.Operate(s.rig.t.Context(), reconcile.Command{}) {
 			state := " held"
-			if h.Discarded {
-				state = " discarded"
-			} else if h.Unconfirmed {
+			switch {
+			case h.Reason == reconcile.Dropped:
+				state = " dropped"
+			case h.Reason == reconcile.Replacement && h.Kind != reconcile.Removal:
+				state = " waiting"
+			case h.Undecided():
 				state = " suspected"
 			}
 			typeURL, glob, _ := cache.SplitCollection(h.TypeURL)

@@ -48,7 +48,7 @@ func (s *Session) newViewSync(node *corepb.Node, list *pending.List, log *slog.L
 		session: s, cfg: &s.cfg, pending: list, w: w, log: log, node: node, events: make(chan event),
 		trunk: newBranch(), aliveAfter: aliveAfter,
 	}
-	v.keptNames = make(map[string][]string)
+	v.keptNames = make(map[string][]keptName)
 	v.linger = newLingering(s.cfg.MaxLingering, s.cfg.MaxLingeringBytes)
 	cfg := reconcile.Config{
 		HoldTime: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait,
@@ -81,7 +81,7 @@ func (v *viewSync) run(ctx context.Context) {
 		now := time.Now()
 		next := v.step(ctx, now)
 		v.flushSotW(now)
-		v.control.setHolds(v.group.HasRemovals() || v.reports.HasRemovals(), v.group.BreakingHolds())
+		v.control.holding.Store(v.group.HasRemovals() || v.reports.HasRemovals())
 		if !next.IsZero() {
 			timer.Reset(timerDelay(next))
 		}

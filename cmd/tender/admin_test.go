@@ -103,7 +103,7 @@ func TestActionsAreRecorded(t *testing.T) {
 	}{
 		{append([]string{"freeze", "--admin", o.addr, "--reason", "bad routes"}, eve...), exitOK},
 		{append([]string{"thaw", "--admin", o.addr, "--reason", "for fun"}, reader...), exitFailure},
-		{append([]string{"release", "--admin", o.addr, "--origin", "none", "--reason", "a typo"}, eve...), exitFailure},
+		{append([]string{"pass", "--admin", o.addr, "--origin", "none", "--reason", "a typo"}, eve...), exitFailure},
 		{append([]string{"status", "--admin", o.addr}, reader...), exitOK},
 	} {
 		if code, _, stderr := execute(tt.args...); code != tt.code {
@@ -116,7 +116,7 @@ func TestActionsAreRecorded(t *testing.T) {
 		t.Fatalf("tender history -o json: %v, code %d, %s%s, want 3 actions", err, code, stdout, stderr)
 	}
 	for i, want := range []admin.Action{
-		{Command: "release", Operator: "spiffe://example.org/ns/ops/sa/eve", Reason: "a typo", Code: http.StatusNotFound},
+		{Command: "pass", Operator: "spiffe://example.org/ns/ops/sa/eve", Reason: "a typo", Code: http.StatusNotFound},
 		{Command: "thaw", Operator: "spiffe://example.org/ns/eyes/sa/rita", Code: http.StatusForbidden},
 		{Command: "freeze", Operator: "spiffe://example.org/ns/ops/sa/eve", Reason: "bad routes", Code: http.StatusOK},
 	} {

@@ -157,7 +157,7 @@ func describeDifference(d admin.Difference) (text string) {
 		text = fmt.Sprintf("other content: version %s here, %s there", here, there)
 	}
 	if d.Held {
-		text += ", since the change is held back or was discarded: tender release"
+		text += ", since the change is pending or was dropped: tender pending"
 	}
 	return text
 }

@@ -202,7 +202,7 @@ func testCanary(t *testing.T) {
 	c.tender("thaw")
 	c.tender("check", "--node", c.bootstrap())
 	for _, path := range []string{
-		"/", "/readyz", "/metrics", "/api/v1/status", "/api/v1/holds", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1", "/debug/pprof/cmdline",
+		"/", "/readyz", "/metrics", "/api/v1/status", "/api/v1/pending", "/debug/pprof/goroutine?debug=2", "/debug/pprof/heap?debug=1", "/debug/pprof/cmdline",
 	} {
 		c.admin(path)
 	}
@@ -413,7 +413,7 @@ func (c *canaryTest) dump() {
 		c.shows("tender dump: "+header.Name, string(content))
 	}
 	for name, want := range map[string]string{
-		"configuration.txt": "TENDER_SECRETS=loopback (environment)\n", "status.json": `"go_version"`, "clients.json": `"refusing": true`, "holds.json": `"holds"`,
+		"configuration.txt": "TENDER_SECRETS=loopback (environment)\n", "status.json": `"go_version"`, "clients.json": `"refusing": true`, "pending.json": `"pending"`,
 		"metrics.txt": "tender_client_streams", "goroutines.txt": "goroutine profile", "heap.pprof": "\x1f\x8b",
 	} {
 		if !strings.Contains(files[name], want) || !strings.Contains(files["README.txt"], name+" ") {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/xdstender/tender/cmd/tender/cli"
+	"github.com/xdstender/tender/relay/admin"
 )
 
 // TestCompletion verifies the completions of the last word of a line.
@@ -31,8 +32,10 @@ func TestCompletion(t *testing.T) {
 		{"status --admin ", "", nothing},
 		{"status --cert ", "", files},
 		{"audit --type ", cli.Types, nothing},
-		{"release --type ", cli.Types, nothing},
-		{"discard --type=", cli.Types, nothing},
+		{"pass --type ", cli.Types, nothing},
+		{"pending ", strings.Join(admin.PendingReasons, " "), nothing},
+		{"drop ", strings.Join(admin.DecidableReasons(), " "), nothing},
+		{"drop --type=", cli.Types, nothing},
 		{"rollout ", "abort diff promote resume status undo", nothing},
 		{"rollout diff ", cli.Types, nothing},
 		{"rollout diff rds ", "", nothing},

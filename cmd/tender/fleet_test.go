@@ -176,8 +176,8 @@ func TestFleetCommands(t *testing.T) {
 	}{
 		{[]string{"freeze"}, "FROZEN"},
 		{[]string{"thaw"}, "changes are distributed"},
-		{[]string{"release", "--all"}, "nothing is released"},
-		{[]string{"discard", "--all"}, "nothing is discarded"},
+		{[]string{"pass", "--all"}, "nothing is passed"},
+		{[]string{"drop", "--all"}, "nothing is dropped"},
 		{[]string{"audit", "--type", "cds"}, "FAILED: origin \"default\": the origin is a directory"},
 		{[]string{"log-level", "warn"}, "warn"},
 	} {
@@ -197,6 +197,12 @@ func TestFleetCommands(t *testing.T) {
 			commands++
 		}
 	}
+	for output, want := range map[string]string{"table": "nothing is pending", "json": `"pending": []`} {
+		code, stdout, stderr := execute(append([]string{"pending", "--fleet", "-o", output, "--admin", s.addr}, read...)...)
+		if code != exitOK || strings.Count(stdout, want) < 2 {
+			t.Errorf("tender pending -o %s by a reader: code %d, %s%s, want %q for two relays", output, code, stdout, stderr, want)
+		}
+	}
 	for _, addr := range s.addrs {
 		_, stdout, _ := execute(append([]string{"history", "-o", "json", "--limit", "100", "--admin", addr}, read...)...)
 		var done admin.Actions
@@ -207,6 +213,9 @@ func TestFleetCommands(t *testing.T) {
 		for _, a := range done.Actions {
 			if a.Operator == eve && a.Reason == "test" && a.Error == "" {
 				named++
+			}
+			if strings.Contains(a.Command, "pending") {
+				t.Errorf("%s recorded a query as a command: %+v", addr, a)
 			}
 		}
 		if named < commands {

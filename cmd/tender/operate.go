@@ -1,121 +1,17 @@
 package main
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
 	"os/user"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/humanize"
 )
-
-// newReleaseCommand returns the command tender release.
-func newReleaseCommand(h host) *cobra.Command {
-	return newHoldCommand(h, "release", "released", &cobra.Command{
-		Short: "Send clients the changes that a running relay holds",
-		Long: "Release makes a running relay send clients the changes that it holds: removals, because\n" +
-			"an origin removed suspiciously many resources at once, and with TENDER_VALIDATE=hold\n" +
-			"changes that would break clients. Without a selection, release lists the held changes.",
-		Example: "  tender release\n  tender release --type cds\n  tender release --origin default --group user_agent_name=envoy\n  tender release --all",
-	})
-}
-
-// newDiscardCommand returns the command tender discard.
-func newDiscardCommand(h host) *cobra.Command {
-	return newHoldCommand(h, "discard", "discarded", &cobra.Command{
-		Short: "Keep the resources whose changes a running relay holds",
-		Long: "Discard makes a running relay keep the resources of which it holds a removal or an\n" +
-			"update. It serves them until the origin updates or removes them by name; their absence\n" +
-			"from a response does not count. With TENDER_SNAPSHOT_DIR, discarded removals survive a\n" +
-			"restart of the relay. Without a selection, discard lists the held changes.",
-		Example: "  tender discard\n  tender discard --all",
-	})
-}
-
-// newHoldCommand completes release or discard, which decide on held changes. done is the participle that is printed for
-// changes to which the command was applied.
-func newHoldCommand(h host, name, done string, cmd *cobra.Command) *cobra.Command {
-	var of admin.HoldScope
-	var fleet bool
-	cmd.Use, cmd.Args = name, cobra.NoArgs
-	flags := cmd.Flags()
-	flag := addAdminFlag(cmd, h)
-	flags.StringVar(&of.Origin, "origin", "", "only of this origin: its `name`, or default for that of TENDER_ORIGIN")
-	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key`")
-	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
-	cli.CompleteTypes(cmd)
-	flags.BoolVar(&of.All, "all", false, "all held changes")
-	addReason(cmd, &of.Why)
-	addFleet(cmd, &fleet)
-	if name == "release" {
-		flags.BoolVar(&of.Discarded, "discarded", false, "apply to discarded changes, instead of waiting ones")
-	}
-	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
-		out := cmd.OutOrStdout()
-		if of.Scope == (admin.Scope{}) && !of.All {
-			var answer admin.Holds
-			if err := client.get(cmd.Context(), "/api/v1/holds", &answer); err != nil {
-				return err
-			}
-			if err := printHolds(out, "held back", answer.Holds, time.Now()); err != nil || len(answer.Holds) == 0 {
-				return err
-			}
-			return cli.UsageError{Cause: errors.New("choose with --origin, --group, --type, or --all")}
-		}
-		addUser(&of.Why)
-		return sendCommand(cmd.Context(), client, fleet, name, of, out, func(answer admin.Holds) error {
-			if err := printHolds(out, done, answer.Holds, time.Now()); err != nil {
-				return err
-			}
-			return printWarning(out, answer.Warning)
-		})
-	})
-	return cmd
-}
-
-// printHolds writes a table of held changes. done is the decision that was applied to them, or "held back" before one.
-func printHolds(w io.Writer, done string, holds []admin.Hold, now time.Time) error {
-	if len(holds) == 0 {
-		_, err := fmt.Fprintf(w, "nothing is %s\n", done)
-		return err
-	}
-	t := &table{cli.Table{Wide: true}}
-	t.Row("ORIGIN", "GROUP", "TYPE", "RESOURCES", "SINCE", "STATE", "NAMES")
-	for _, h := range holds {
-		state := done
-		switch {
-		case done != "held back":
-		case h.Discarded:
-			state = "discarded: kept until the origin mentions it again"
-		case h.Broken:
-			state = "held back until clients can use the result"
-		case h.Until.IsZero():
-			state = "held back, being checked again"
-		default:
-			state = "held back for another " + humanize.Seconds(h.Until.Sub(now).Seconds())
-		}
-		if h.Reported {
-			state += "; names only: returning clients reported them"
-		}
-		names := strings.Join(h.Names[:min(len(h.Names), 3)], ", ")
-		if h.Count > 3 {
-			names += ", …"
-		}
-		t.Row(h.Origin, cmp.Or(h.Group, "all"), cli.ShortType(h.TypeURL), h.Count, ago(h.Since, now), state, names)
-		for i, reason := range h.Reasons[:min(len(h.Reasons), 3)] {
-			t.Note("%s: %s", h.Names[i], reason)
-		}
-	}
-	return t.Print(w)
-}
 
 // newFreezeCommand returns the command tender freeze.
 func newFreezeCommand(h host) *cobra.Command {

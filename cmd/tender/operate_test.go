@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
-// TestOperate holds removals of a relay, and then discards, freezes, releases and thaws them.
+// TestOperate holds removals of a relay, and then drops, freezes, passes and thaws them.
 func TestOperate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -27,8 +27,8 @@ func TestOperate(t *testing.T) {
 		all := "few\n" + strings.Join(mass, "\n") + "\n"
 		prints(t, all, r.get...)
 		time.Sleep(time.Minute) // the set is complete
-		must(t, exitOK, []string{"nothing is held back"}, "release")
-		must(t, exitOK, []string{"nothing is released"}, "release", "--all")
+		prints(t, "nothing is pending\n", "pending")
+		prints(t, "nothing is passed\n", "pass", "--all")
 
 		o.Apply(func(tx *relaytest.Tx) {
 			for _, name := range mass {
@@ -36,28 +36,50 @@ func TestOperate(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		must(t, exitUsage, []string{"held back for another", "default", "all", "cds", "20", "mass00, mass01, mass02, …", "choose with --origin, --group, --type, or --all"}, "discard")
-		must(t, exitOK, []string{"20 removals are HELD BACK: tender release"}, "status")
-		must(t, exitOK, []string{"nothing is discarded"}, "discard", "--type", "lds")
-		must(t, exitFailure, []string{`there is no origin "x"; the origins are default`}, "release", "--origin", "x")
+		row := "default user_agent_name=tender-get cds remove large-removal 0s in 10m0s relay 20 mass00, mass01, mass02, …"
+		must(t, exitOK, []string{"ORIGIN GROUP TYPE CHANGE REASON SINCE UNTIL BY RESOURCES NAMES", row}, "pending")
+		must(t, exitOK, []string{row}, "pending", "large-removal", "--type", "cds", "--origin", "default", "--group", "user_agent_name=tender-get")
+		must(t, exitOK, []string{"mass17, mass18, mass19"}, "pending", "-o", "wide")
+		must(t, exitOK, []string{`"reason": "large-removal"`, `"ends": "deadline"`, `"count": 20`, `"by": "relay"`}, "pending", "-o", "json")
+		must(t, exitOK, []string{"cds remove large-removal", "relay 1 mass07"}, "pending", "--name", "mass07")
+		prints(t, "nothing is pending\n", "pending", "breaking")
+		must(t, exitFailure, []string{`reason "x": want suspect, second-look, large-removal, replacement, breaking, dropped, frozen`}, "pending", "x")
+		must(t, exitOK, []string{"20 changes are PENDING (20 large-removal): tender pending"}, "status")
+
+		must(t, exitUsage, []string{"want a REASON, --type, --name, --group, --origin or --all; tender pending lists the changes"}, "drop")
+		must(t, exitFailure, []string{"all: only without a pending_reason, type, name, group and origin"}, "drop", "--all", "--type", "cds")
+		must(t, exitFailure, []string{"pending_reason=frozen: use tender thaw"}, "pass", "frozen")
+		must(t, exitFailure, []string{"type=xx: want a type URL, or a short name such as cds"}, "pass", "--type", "xx")
+		must(t, exitFailure, []string{"pending_reason=dropped: these are dropped already; use tender pass dropped"}, "drop", "dropped")
+		prints(t, "nothing is dropped\n", "drop", "--type", "lds")
+		must(t, exitFailure, []string{`there is no origin "x"; the origins are default`}, "pass", "--origin", "x")
 		must(t, exitFailure, []string{`there is no origin "x"`}, "freeze", "--origin", "x")
-		must(t, exitOK, []string{"20", "discarded", "mass00"}, "discard", "--type", "cds")
-		must(t, exitUsage, []string{"discarded: kept until the origin mentions it again"}, "release")
+		must(t, exitOK, []string{"dry run: would be passed:", row}, "pass", "large-removal", "--dry-run")
+		prints(t, all, r.get...)
+		must(t, exitOK, []string{"passed:", "1 mass00"}, "pass", "--name", "mass00", "--type", "cds")
+		all = strings.Replace(all, "mass00\n", "", 1)
+		prints(t, all, r.get...)
+		must(t, exitOK, []string{"dropped:", "19 mass01"}, "drop", "--type", "cds")
+		must(t, exitOK, []string{"cds remove dropped 0s origin ", "19 mass01"}, "pending")
+		must(t, exitFailure, []string{"changes with the reason dropped: use tender pass dropped"}, "pass", "--name", "mass01")
 
 		must(t, exitUsage, []string{"--for=-1s: want a duration"}, "freeze", "--for", "-1s")
 		must(t, exitOK, []string{"default FROZEN", ", for another ", ": broken", "note: this does not survive a restart of the relay: TENDER_SNAPSHOT_DIR is not set"},
 			"freeze", "--reason", "broken", "--for", "2h")
 		must(t, exitOK, []string{"FROZEN for ", ", for another ", ": broken"}, "status")
-		must(t, exitOK, []string{"20", "released"}, "release", "--all", "--discarded")
-		prints(t, "nothing is held back\n", "release")
+		must(t, exitOK, []string{"passed:", "19"}, "pass", "dropped")
+		must(t, exitOK, []string{"cds remove frozen", "in 2h0m", "19 mass01, mass02, mass03, … broken"}, "pending")
+		must(t, exitFailure, []string{"changes with the reason frozen: use tender thaw"}, "pass", "--type", "cds")
+		must(t, exitOK, []string{"nothing is dropped note: 19 changes are not dropped: frozen: use tender thaw"}, "drop", "--all")
 		prints(t, all, r.get...) // the frozen set
 		must(t, exitOK, []string{"default changes are distributed"}, "thaw")
 		prints(t, "few\n", r.get...)
+		prints(t, "nothing is pending\n", "pending")
 	})
 }
 
-// TestB46_CommandsAboutHeldChanges verifies that operators see held changes with the reason (TENDER_VALIDATE=hold), and
-// can release them.
+// TestB46_CommandsAboutHeldChanges verifies that operators see why changes would break clients (TENDER_VALIDATE=hold), and
+// can pass them.
 func TestB46_CommandsAboutHeldChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
@@ -68,10 +90,10 @@ func TestB46_CommandsAboutHeldChanges(t *testing.T) {
 		must(t, exitOK, []string{"cluster: a"}, route...)
 		o.Put(relaytest.Route("r", []string{"*"}, "nowhere"))
 		synctest.Wait()
-		must(t, exitUsage, []string{"held back until clients can use the result", "rds", `r: names cluster "nowhere", which does not exist`}, "discard")
-		must(t, exitOK, []string{"held change", "1 change is HELD", `names cluster "nowhere"`}, "status")
+		must(t, exitOK, []string{`rds change breaking 0s origin relay 1 r r: names cluster "nowhere", which does not exist`}, "pending")
+		must(t, exitOK, []string{"1 change is PENDING (1 breaking): tender pending"}, "status")
 		must(t, exitOK, []string{"cluster: a"}, route...)
-		must(t, exitOK, []string{"released", "rds"}, "release", "--type", "rds")
+		must(t, exitOK, []string{"passed", "rds"}, "pass", "breaking", "--type", "rds")
 		must(t, exitOK, []string{"cluster: nowhere"}, route...)
 	})
 }

@@ -46,7 +46,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	return t.Print(w)
 }
 
-// origins adds a row for each target of an origin, and notes about errors, held changes, freezes and rollouts.
+// origins adds a row for each target of an origin, and notes about errors, pending changes, freezes and rollouts.
 func (t *table) origins(origins []admin.Origin, now time.Time) {
 	t.Row("ORIGIN", "TARGET", "STATE", "SINCE")
 	for _, o := range origins {
@@ -67,8 +67,8 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		if s := o.Rollout; s != nil && s.Phase != rollout.Current {
 			t.Note("rollout %s: tender rollout status", describeRollout(s, now))
 		}
-		if o.Held > 0 {
-			t.Note("%s HELD BACK: tender release", are(o.Held, "removal"))
+		if note := pendingNote(o.Pending); note != "" {
+			t.Note("%s", note)
 		}
 		if o.EqualGroups > 0 {
 			t.Note("%d node groups have the same configuration: fewer keys in TENDER_NODE_GROUP_BY would make them one, with fewer streams to the origin", o.EqualGroups)
@@ -104,9 +104,6 @@ func (t *table) findings(v *admin.Validation) {
 	for _, f := range shown {
 		t.Row(f.Kind.Text(), cli.ShortType(f.TypeURL), f.Name, cmp.Or(f.Group, "all"))
 		t.Note("%s", f.Detail)
-	}
-	if n := v.Held(); n > 0 {
-		t.Note("%s HELD: clients could not use the result: tender release", are(n, "change"))
 	}
 	if n := all - len(shown); n > 0 {
 		t.Note("and %d more, %d of all %d BREAK a resource: -o wide prints %d", n, breaking, all, admin.MaxFindings)

@@ -56,8 +56,10 @@ func newRig(t *testing.T, network string, options ...func(*admin.Config)) *rig {
 			}
 			return e, nil
 		})},
-		Metrics:     http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
-		Holds:       func(context.Context) admin.Holds { return admin.Holds{} },
+		Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics\n") }),
+		Pending: func(context.Context, admin.PendingChoice) (admin.Pending, error) {
+			return admin.Pending{Pending: []admin.PendingChange{}}, nil
+		},
 		Settings:    func() string { return "" },
 		ThawDiff:    func(context.Context, admin.RolloutChoice) (admin.RolloutDiff, error) { return admin.RolloutDiff{}, nil },
 		Generations: func(admin.GenerationChoice) (admin.Generations, error) { return admin.Generations{}, nil },

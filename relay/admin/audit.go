@@ -75,6 +75,6 @@ type Difference struct {
 	Here  string `json:"here,omitempty"`
 	There string `json:"there,omitempty"`
 
-	// Held reports that the relay holds the removal, or that an operator discarded it.
+	// Held reports that the change is pending, or that an operator dropped it.
 	Held bool `json:"held,omitempty"`
 }

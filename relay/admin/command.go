@@ -29,6 +29,9 @@ type Command struct {
 	// Forwarded permits peers to forward the command on behalf of an operator.
 	Forwarded bool
 
+	// Reads means that the command changes nothing: it requires the permission to read, and is not recorded as an action.
+	Reads bool
+
 	run func(ctx context.Context, args []byte) (response any, err error)
 }
 
@@ -103,7 +106,9 @@ func (s *Server) command(c Command) http.HandlerFunc {
 		if err == nil {
 			response, err = c.run(ctx, args)
 		}
-		s.actions.record(r, caller, c.Name, args, err)
+		if !c.Reads {
+			s.actions.record(r, caller, c.Name, args, err)
+		}
 		if err != nil {
 			writeError(w, CodeOf(err), err.Error())
 			return

@@ -17,7 +17,8 @@ func TestStatusIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, value := range []any{
-		Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Holds{}, Hold{}, Freezes{},
+		Status{}, Relay{}, Origin{}, Target{}, View{}, Type{}, Files{}, File{}, Scope{}, Pending{}, PendingChange{},
+		PendingChoice{}, PendingScope{}, PendingDecision{}, SkippedPending{}, Freezes{},
 		Freeze{}, Freezing{}, Directory{}, BadFile{}, FreezeScope{}, Audits{}, ViewAudit{}, TypeAudit{}, Difference{},
 		Validation{}, FindingCount{}, Finding{}, Clients{}, ClientTotals{}, TypeTotals{}, Client{}, ClientType{},
 		Refusal{}, ClientDetail{}, ClientResource{}, Resources{}, Resource{}, ResourceError{}, ResourceDetail{},

@@ -48,8 +48,14 @@ func (d dumper) files() []dumpFile {
 			d.writeClients,
 		},
 		{
-			"holds.json", "/api/v1/holds: held removals",
-			func(w io.Writer, r *http.Request) error { return encode(w, d.cfg.Holds(r.Context())) },
+			"pending.json", "/api/v1/pending: pending changes",
+			func(w io.Writer, r *http.Request) error {
+				all, err := d.cfg.Pending(r.Context(), PendingChoice{})
+				if err != nil {
+					return err
+				}
+				return encode(w, all)
+			},
 		},
 		{"metrics.txt", "/metrics", d.writeMetrics},
 	}
@@ -127,7 +133,7 @@ func (d dumper) write(w io.Writer, r *http.Request, dir string, now time.Time) e
 	}
 	readme := fmt.Sprintf("A dump of a Tender relay of %s.\n"+
 		"It contains neither resources nor secrets of the configuration.\n"+
-		"It contains node ids, addresses of clients, and names of held resources.\n\n", now.UTC().Format(time.RFC3339))
+		"It contains node ids, addresses of clients, and names of resources.\n\n", now.UTC().Format(time.RFC3339))
 	for _, f := range d.files() {
 		var content bytes.Buffer
 		if err := f.write(&content, r); err != nil {

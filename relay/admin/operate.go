@@ -23,59 +23,6 @@ type AuditScope struct {
 	Why
 }
 
-// Holds is the response to GET /api/v1/holds, and to the commands release and discard, which list the holds that they
-// changed.
-type Holds struct {
-	Holds []Hold `json:"holds"`
-
-	// Warning is why a decision does not survive a restart of the relay; empty if it does.
-	Warning string `json:"warning,omitempty"`
-}
-
-// A Hold is a set of changes that the relay does not send to clients. Suspect removals are held until an operator or a
-// second look, which is a request on new streams, confirms them. Changes that break clients are held until they do not
-// break them any more, or an operator releases them.
-type Hold struct {
-	Origin  string `json:"origin"`
-	Group   string `json:"group,omitempty"` // empty for a directory, which is the same for all groups
-	TypeURL string `json:"type_url"`
-	Count   int    `json:"count"` // number of resources
-
-	// Names are the first resources by name, at most MaxHoldNames.
-	Names []string `json:"names"`
-
-	// Broken reports that clients could not use the resources after the changes (TENDER_VALIDATE=hold). Reasons has the
-	// reason for each of Names.
-	Broken  bool     `json:"broken,omitempty"`
-	Reasons []string `json:"reasons,omitempty"`
-
-	// Since is when the hold began. Until is when the second look begins; it is absent after that.
-	Since time.Time `json:"since,omitzero"`
-	Until time.Time `json:"until,omitzero"`
-
-	// Reported reports that the relay has only the names of the resources, which reconnecting clients reported. The name
-	// "*" stands for the resources of clients that report only a version.
-	Reported bool `json:"reported,omitempty"`
-
-	// Discarded reports that an operator discarded the changes: the relay keeps the resources until the origin sends or
-	// removes them.
-	Discarded bool `json:"discarded,omitempty"`
-}
-
-// MaxHoldNames is the maximum number of names in a Hold.
-const MaxHoldNames = 100
-
-// HoldScope are the arguments of the commands release and discard. All is required if the scope is empty.
-type HoldScope struct {
-	Scope
-	All bool `json:"all,omitempty"`
-
-	// Discarded makes release apply to discarded removals.
-	Discarded bool `json:"discarded,omitempty"`
-
-	Why
-}
-
 // FreezeScope are the arguments of the commands freeze and thaw.
 type FreezeScope struct {
 	Origin string `json:"origin,omitempty"` // empty for all

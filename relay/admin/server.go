@@ -25,8 +25,8 @@ type Config struct {
 	// Status returns the state of the relay.
 	Status func() Status
 
-	// Holds returns the held removals.
-	Holds func(context.Context) Holds
+	// Pending returns the pending changes of a choice. An error made by [Refuse] has its own HTTP code.
+	Pending func(context.Context, PendingChoice) (Pending, error)
 
 	// Rollouts returns the state of the rollouts of an origin, or of all origins if the name is empty. RolloutDiff returns
 	// their changes. Nil means that rollouts are off. An error made by [Refuse] has its own HTTP code.
@@ -137,7 +137,7 @@ func New(cfg Config) *Server {
 	}
 	s.routes = slices.Concat(probes, grpcRoutes(cfg.GRPC), []route{
 		get("/api/v1/status", serveJSON(func(*http.Request) (any, error) { return cfg.Status(), nil })),
-		get("/api/v1/holds", serveJSON(func(r *http.Request) (any, error) { return cfg.Holds(r.Context()), nil })),
+		get("/api/v1/pending", serveJSON(q.pending)),
 		get("/api/v1/rollouts", serveJSON(q.rollouts)),
 		get("/api/v1/rollout/diff", serveJSON(q.rolloutDiff)),
 		get("/api/v1/generations", serveJSON(q.generations)),
@@ -160,6 +160,9 @@ func New(cfg Config) *Server {
 	}
 	for _, c := range tier.extend(cfg.Commands) {
 		may := permission{operator: authz.Act, forwarded: c.Forwarded}
+		if c.Reads {
+			may.operator = authz.Read
+		}
 		s.routes = append(s.routes, route{http.MethodPost, "/api/v1/" + c.Name, s.command(c), may})
 	}
 	permissions := make(map[string]permission, len(s.routes))

@@ -112,10 +112,12 @@ type Origin struct {
 	Since     time.Time `json:"since,omitzero"`
 
 	// Frozen reports that an operator stopped the distribution of its changes (tender freeze). Freeze has the operator,
-	// the time and the reason. Held is the number of held removals (tender release).
+	// the time and the reason.
 	Frozen bool      `json:"frozen"`
 	Freeze *Freezing `json:"freeze,omitempty"`
-	Held   int       `json:"held"`
+
+	// Pending has the numbers of pending changes by reason (tender pending). Reasons without a change are omitted.
+	Pending map[string]int `json:"pending,omitempty"`
 
 	// Rollout is the state of its rollouts. Nil if TENDER_ROLLOUT is off.
 	Rollout *rollout.Status `json:"rollout,omitempty"`

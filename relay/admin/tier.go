@@ -36,7 +36,7 @@ type FleetSummary struct {
 	Streams  int         `json:"streams"`
 	Refusing int         `json:"refusing"` // number of clients
 	Lagging  int         `json:"lagging"`  // number of clients
-	Held     int         `json:"held"`     // number of held changes (tender release)
+	Pending  int         `json:"pending"`  // number of pending changes, without dropped ones (tender pending)
 	Frozen   []string    `json:"frozen"`   // names of frozen origins
 	Views    []FleetView `json:"views"`    // at most MaxFleetViews
 	Omitted  int         `json:"omitted,omitempty"`
@@ -185,7 +185,7 @@ func (t tierServer) command(c Command) Command {
 		}
 		return FleetAnswers{Relays: append([]FleetAnswer{self}, <-peers...)}, nil
 	}
-	return Command{Name: "fleet/" + c.Name, Timeout: timeout + peersTime, run: run}
+	return Command{Name: "fleet/" + c.Name, Timeout: timeout + peersTime, Reads: c.Reads, run: run}
 }
 
 // extend adds, for each command that peers may forward, one for all relays of the tier.

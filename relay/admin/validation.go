@@ -24,9 +24,9 @@ type FindingCount struct {
 	Count   int       `json:"count"`
 }
 
-// A Finding is a problem of a served resource, or of a held change.
+// A Finding is a problem of a served resource.
 type Finding struct {
-	Group   string    `json:"group"` // empty for a held change of a directory, which is the same for all groups
+	Group   string    `json:"group"`
 	TypeURL string    `json:"type_url"`
 	Name    string    `json:"name"`
 	Kind    lint.Kind `json:"kind"`
@@ -43,19 +43,6 @@ func NewValidation(mode string, r lint.Report) *Validation {
 		v.Findings = append(v.Findings, Finding{f.Group, f.TypeURL, f.Name, f.Kind, f.Detail})
 	}
 	return v
-}
-
-// Held returns the number of changes that are held because they break clients (TENDER_VALIDATE=hold); 0 for nil.
-func (v *Validation) Held() (n int) {
-	if v == nil {
-		return 0
-	}
-	for _, c := range v.Counts {
-		if c.Kind == lint.Held {
-			n += c.Count
-		}
-	}
-	return n
 }
 
 // Totals returns the number of findings, and how many of them break a resource; 0 for nil.

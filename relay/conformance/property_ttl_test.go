@@ -252,7 +252,7 @@ func (w *expiryWorld) check() {
 	for _, a := range w.actors {
 		a.resume()
 	}
-	w.live(4 * time.Minute) // held-back removals are released
+	w.live(4 * time.Minute) // held removals pass
 	if w.anyNacked() {
 		// NACKed content is not sent again, so set new content.
 		for _, k := range w.all() {
@@ -260,7 +260,7 @@ func (w *expiryWorld) check() {
 				w.setTTL(k, w.last(k, time.Now()).ttl)
 			}
 		}
-		w.live(4 * time.Minute) // held-back removals are released
+		w.live(4 * time.Minute) // held removals pass
 	}
 	origin := w.origin.Resources()
 	for _, a := range w.actors {

@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// Held-back removals are in no edition until they are released, and do not delay an edition of other changes. Once
-// released, they are in the next edition.
+// Held-back removals are in no edition until they pass, and do not delay an edition of other changes. Once
+// passed, they are in the next edition.
 func TestHeldRemovalsAreInNoEdition(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -37,8 +37,10 @@ func TestHeldRemovalsAreInNoEdition(t *testing.T) {
 		})
 		w.origin.Restart()
 		w.sleep(time.Minute)
-		if holds := getJSON[admin.Holds](w.t, w.relay, "/api/v1/holds").Holds; len(holds) != 1 || holds[0].Count != 30 {
-			w.t.Errorf("got the holds %+v, want 30 clusters", holds)
+		rows := getJSON[admin.Pending](w.t, w.relay, "/api/v1/pending").Pending
+		if len(rows) != 2 || rows[0].Reason != "large-removal" || rows[0].Count != 30 || rows[1].Reason != "stage" ||
+			rows[1].Count != 1 || rows[1].Change != "change" || rows[1].Names[0] != "a" {
+			w.t.Errorf("got the pending changes %+v, want the removal of 30 clusters, and a change that waits for a stage", rows)
 		}
 		s := w.expectPhase(rollout.Rolling, 1)
 		if s.Resources != 1 || s.Large || s.Waiting != 1 {
@@ -48,10 +50,10 @@ func TestHeldRemovalsAreInNoEdition(t *testing.T) {
 		w.expectResources("cds a@2 b@1"+many, canary)
 		w.expectResources("cds a@1 b@1"+many, other)
 
-		operate[admin.HoldScope, admin.Holds](w.t, w.relay, "release", admin.HoldScope{All: true})
+		operate[admin.PendingScope, admin.PendingDecision](w.t, w.relay, "pass", admin.PendingScope{All: true})
 		w.sleep(time.Minute)
 		if s := w.expectPhase(rollout.Rolling, 1); s.Resources != 1 || s.Waiting != 31 {
-			w.t.Errorf("after the release: got %+v, want 31 changes that wait for the next edition", s)
+			w.t.Errorf("after pass: got %+v, want 31 changes that wait for the next edition", s)
 		}
 		w.expectResources("cds a@2 b@1"+many, canary)
 		w.expectResources("cds a@1 b@1"+many, other)

@@ -71,9 +71,8 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		w.change("eds a@2") // is not rolled out in stages
 		w.sleep(time.Second)
 		w.metrics("gathering", map[string]float64{
-			"tender_rollout_state default gathering":                     1,
-			"tender_view_withheld user_agent_name=envoy default rollout": 1,
-			"tender_view_withheld user_agent_name=envoy default frozen":  0,
+			"tender_rollout_state default gathering": 1,
+			"tender_pending_changes default stage":   1, "tender_pending_changes default frozen": 0,
 		})
 		w.sleep(2 * time.Second)
 		w.metrics("stage 1", map[string]float64{
@@ -87,8 +86,8 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		w.sleep(20 * time.Minute)
 		w.metrics("promoted", map[string]float64{
 			"tender_rollout_state default current": 1, "tender_rollouts_total default promoted": 1,
-			"tender_rollout_cold default":                                0,
-			"tender_view_withheld user_agent_name=envoy default rollout": 0, "tender_rollout_age_seconds default": 0,
+			"tender_rollout_cold default":          0,
+			"tender_pending_changes default stage": 0, "tender_rollout_age_seconds default": 0,
 		})
 		editions := r.await("rollout", 1)
 		good := editions[0]
@@ -107,8 +106,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		w.expectResources("lds l@1", refuses)
 		w.metrics("halted", map[string]float64{
 			"tender_rollout_state default halted": 1, "tender_rollouts_total default halted": 1,
-			"tender_view_withheld user_agent_name=envoy default halted":  2,
-			"tender_view_withheld user_agent_name=envoy default rollout": 0,
+			"tender_pending_changes default halted": 2, "tender_pending_changes default stage": 0,
 		})
 		if at := metricsOf(w.t,
 			w.relay)["tender_rollout_halted_time_seconds default"]; time.Since(time.Unix(int64(at), 0)) > 3*time.Second {

@@ -21,6 +21,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/relaytest/memnet"
 	"github.com/xdstender/tender/relay/relaytest/transcript"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // coldNames returns the names n000, n001 and so on, as a client reports them.
@@ -33,47 +34,56 @@ func coldNames(from, to int) string {
 }
 
 // wantHeld fails the test unless this many reported names are withheld from returning clients, and this many are
-// discarded by an operator.
-func wantHeld(t *testing.T, r *running, when string, waiting, discarded int) {
+// dropped by an operator.
+func wantHeld(t *testing.T, r *running, when string, waiting, dropped int) {
 	t.Helper()
-	if gotWaiting, gotDiscarded := heldNames(t, r); gotWaiting != waiting || gotDiscarded != discarded {
-		t.Errorf("%s: got %d waiting and %d discarded names, want %d and %d", when, gotWaiting, gotDiscarded, waiting,
-			discarded)
+	if gotWaiting, gotDropped := heldNames(t, r); gotWaiting != waiting || gotDropped != dropped {
+		t.Errorf("%s: got %d waiting and %d dropped names, want %d and %d", when, gotWaiting, gotDropped, waiting,
+			dropped)
 	}
 }
 
-// heldNames returns the numbers of reported names that wait for a decision, and that an operator has discarded.
-func heldNames(t testing.TB, r *running) (waiting, discarded int) {
+// heldNames returns the numbers of reported names that wait for a decision, and that an operator has dropped.
+func heldNames(t testing.TB, r *running) (waiting, dropped int) {
 	t.Helper()
-	_, text := httpGet(t, r.DialAdmin, "/api/v1/holds")
-	var holds admin.Holds
-	if err := json.Unmarshal([]byte(text), &holds); err != nil {
+	_, text := httpGet(t, r.DialAdmin, "/api/v1/pending")
+	var all admin.Pending
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
 		t.Fatal(err)
 	}
-	for _, h := range holds.Holds {
+	for _, h := range all.Pending {
 		switch {
 		case !h.Reported || len(h.Names) == 0:
 			t.Errorf("got the hold %+v, want names that clients report", h)
-		case h.Discarded:
-			discarded += h.Count
+		case h.Reason == string(reconcile.Dropped):
+			dropped += h.Count
 		case h.Since.IsZero():
 			t.Errorf("the hold %+v has no start time", h)
 		default:
 			waiting += h.Count
 		}
 	}
-	if n := statusOf(t, r).Origins[0].Held; n != waiting {
+	if n := heldIn(statusOf(t, r)); n != waiting {
 		t.Errorf("the status counts %d held names, want %d", n, waiting)
 	}
-	return waiting, discarded
+	return waiting, dropped
+}
+
+// heldIn returns the number of removals of the first origin that are held.
+func heldIn(s admin.Status) int {
+	pending := s.Origins[0].Pending
+	return pending[string(reconcile.SecondLook)] + pending[string(reconcile.LargeRemoval)]
 }
 
 // decideHolds runs an operator's command for all holds.
-func (w *world) decideHolds(command string, discarded bool) {
+func (w *world) decideHolds(command string, dropped bool) {
 	w.t.Helper()
-	if h := operate[admin.HoldScope, admin.Holds](w.t, w.relay, command,
-		admin.HoldScope{All: true, Discarded: discarded}); len(h.Holds) == 0 {
-		w.t.Fatalf("%s: there are no holds", command)
+	of := admin.PendingScope{All: !dropped}
+	if dropped {
+		of.PendingReason = string(reconcile.Dropped)
+	}
+	if h := operate[admin.PendingScope, admin.PendingDecision](w.t, w.relay, command, of); len(h.Pending) == 0 {
+		w.t.Fatalf("%s: there are no pending changes", command)
 	}
 	synctest.Wait()
 }
@@ -105,18 +115,18 @@ func TestH04_IncompleteDirectory(t *testing.T) {
 	if n := removed(); n != 0 {
 		t.Errorf("got %d removals, want none", n)
 	}
-	operate[admin.HoldScope, admin.Holds](t, r, "release", admin.HoldScope{All: true})
+	operate[admin.PendingScope, admin.PendingDecision](t, r, "pass", admin.PendingScope{All: true})
 	for deadline := time.Now().Add(relaytest.Patience); removed() != 9; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("after the release: got %d removals, want 9", removed())
+			t.Fatalf("after pass: got %d removals, want 9", removed())
 		}
 	}
 }
 
-// Names that are withheld from clients, and those that an operator has discarded, stay so after a restart.
+// Names that are withheld from clients, and those that an operator has dropped, stay so after a restart.
 func TestH04_HoldsSurviveARestart(t *testing.T) {
 	t.Parallel()
-	for _, discarded := range []bool{false, true} {
+	for _, dropped := range []bool{false, true} {
 		restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 			r.o.Put(relaytest.Listener("l", "r")) // so that a snapshot is written
 			names := map[relaytest.Variant]int{relaytest.Delta: 10, relaytest.SotW: 1}[v]
@@ -124,8 +134,8 @@ func TestH04_HoldsSurviveARestart(t *testing.T) {
 			w.autoClient(v).subscribeHolding(v, "cds", "", coldNames(0, 10))
 			w.sleep(20 * time.Second)
 			wantHeld(t, r.running, "initially", names, 0)
-			if discarded {
-				w.decideHolds("discard", false)
+			if dropped {
+				w.decideHolds("drop", false)
 			}
 			r.stop()
 			r.start()
@@ -133,7 +143,7 @@ func TestH04_HoldsSurviveARestart(t *testing.T) {
 			c := w.autoClient(v).subscribeHolding(v, "cds", "", coldNames(0, 10))
 			w.sleep(9 * time.Minute)
 			c.expect()
-			if discarded {
+			if dropped {
 				wantHeld(t, r.running, "after a restart", 0, names)
 			} else {
 				wantHeld(t, r.running, "after a restart", names, 0)

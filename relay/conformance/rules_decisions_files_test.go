@@ -5,10 +5,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // clusterFile writes a file with clusters.
@@ -76,7 +82,7 @@ func TestH09_FrozenDirectorySurvivesARestart(t *testing.T) {
 	}
 }
 
-// Resources of deleted files that an operator has kept are kept after restarts, until they are released.
+// Resources of deleted files that an operator has kept are kept after restarts, until they pass.
 func TestH09_KeptFilesSurviveARestart(t *testing.T) {
 	t.Parallel()
 	dir, env := t.TempDir(), []string{operated, "TENDER_SNAPSHOT_DIR=" + t.TempDir()}
@@ -92,21 +98,39 @@ func TestH09_KeptFilesSurviveARestart(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "mass.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	awaitStatus(t, r, "a hold", func(s admin.Status) bool { return s.Origins[0].Held == 20 })
-	if h := operate[admin.HoldScope, admin.Holds](t, r, "discard", admin.HoldScope{All: true}); len(h.Holds) != 1 ||
-		h.Holds[0].Count != 20 || h.Warning != "" {
-		t.Fatalf("got the discarded holds %+v, want 20 clusters", h)
+	awaitStatus(t, r, "a hold", func(s admin.Status) bool { return heldIn(s) == 20 })
+	for user, of := range map[string]admin.PendingScope{
+		"alice": {PendingChoice: admin.PendingChoice{Name: mass[19]}}, "bob": {PendingChoice: admin.PendingChoice{Name: mass[18]}},
+	} {
+		of.User = user
+		if h := operate[admin.PendingScope, admin.PendingDecision](t, r, "drop", of); len(h.Pending) != 1 || h.Warning != "" {
+			t.Fatalf("got the dropped changes %+v, want one cluster", h)
+		}
+	}
+	if h := operate[admin.PendingScope, admin.PendingDecision](t, r, "drop", admin.PendingScope{All: true}); len(h.Pending) != 1 ||
+		h.Pending[0].Count != 18 || h.Warning != "" {
+		t.Fatalf("got the dropped changes %+v, want 18 clusters", h)
+	}
+	rows := getJSON[admin.Pending](t, r, "/api/v1/pending").Pending
+	if len(rows) != 3 || !strings.HasPrefix(rows[0].By, "alice at ") && !strings.HasPrefix(rows[1].By, "alice at ") {
+		t.Errorf("got the changes %+v, want those of three operators", rows)
 	}
 	for range 2 {
 		r.Stop()
 		r = startFiles(t, dir, env...)
 		expectClusters(t, r, all...)
+		now := getJSON[admin.Pending](t, r, "/api/v1/pending").Pending
+		if diff := cmp.Diff(rows, now, cmpopts.EquateApproxTime(time.Second)); diff != "" {
+			t.Errorf("after a restart: dropped changes (-before +after):\n%s", diff)
+		}
 	}
 	clusterFile(t, dir, "back.yaml", mass[:5]...)
 	awaitStatus(t, r, "two files", func(s admin.Status) bool { return s.Origins[0].Directory.FileCount == 2 })
-	if h := operate[admin.HoldScope, admin.Holds](t, r, "release",
-		admin.HoldScope{All: true, Discarded: true}); len(h.Holds) != 1 || h.Holds[0].Count != 15 {
-		t.Errorf("got the released holds %+v, want the 15 clusters that are in no file", h)
+	if h := operate[admin.PendingScope, admin.PendingDecision](t, r, "pass", admin.PendingScope{
+		PendingChoice: admin.PendingChoice{PendingReason: string(reconcile.Dropped)},
+	}); len(h.Pending) != 3 ||
+		h.Pending[0].Count+h.Pending[1].Count+h.Pending[2].Count != 15 {
+		t.Errorf("got the passed changes %+v, want the 15 clusters that are in no file", h)
 	}
 	expectClusters(t, r, append([]string{"few"}, mass[:5]...)...)
 	r.Stop()

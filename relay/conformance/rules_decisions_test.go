@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // decisionsFile is the file of operators' decisions in the snapshot directory.
@@ -213,7 +214,7 @@ func TestH09_UnknownFormat(t *testing.T) {
 
 // Resources that an operator has kept, of wildcards and names, are kept after a restart, until the origin sends or
 // removes them. Those that the origin sent before the restart are not kept.
-func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
+func TestH09_DroppedRemovalsSurvive(t *testing.T) {
 	t.Parallel()
 	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
 		r.o.Change(func(b *relaytest.Behaviour) { b.SotW = true })
@@ -241,21 +242,21 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 		sleep(time.Minute)
 		kept := func() (n int) {
 			t.Helper()
-			var holds admin.Holds
-			_, text := httpGet(t, r.DialAdmin, "/api/v1/holds")
-			if err := json.Unmarshal([]byte(text), &holds); err != nil {
+			var all admin.Pending
+			_, text := httpGet(t, r.DialAdmin, "/api/v1/pending")
+			if err := json.Unmarshal([]byte(text), &all); err != nil {
 				t.Fatal(err)
 			}
-			for _, h := range holds.Holds {
-				if n += h.Count; !h.Discarded {
-					t.Errorf("got the holds %s, want only discarded ones", text)
+			for _, h := range all.Pending {
+				if n += h.Count; h.Reason != string(reconcile.Dropped) {
+					t.Errorf("got the holds %s, want only dropped ones", text)
 				}
 			}
 			return n
 		}
-		if h := operate[admin.HoldScope, admin.Holds](t, r.running, "discard",
-			admin.HoldScope{All: true}); len(h.Holds) != 1 || h.Holds[0].Count != 39 || h.Warning != "" {
-			t.Fatalf("got the discarded holds %+v, want 39 clusters", h)
+		if h := operate[admin.PendingScope, admin.PendingDecision](t, r.running, "drop",
+			admin.PendingScope{All: true}); len(h.Pending) != 1 || h.Pending[0].Count != 39 || h.Warning != "" {
+			t.Fatalf("got the dropped holds %+v, want 39 clusters", h)
 		}
 		r.o.Apply(func(tx *relaytest.Tx) { put(tx, name(1)) })
 		time.Sleep(time.Minute)
@@ -276,12 +277,13 @@ func TestH09_DiscardedRemovalsSurvive(t *testing.T) {
 				t.Errorf("after a restart, got %d kept clusters, want 38", n)
 			}
 		}
-		operate[admin.HoldScope, admin.Holds](t, r.running, "release", admin.HoldScope{All: true, Discarded: true})
+		operate[admin.PendingScope, admin.PendingDecision](t, r.running, "pass",
+			admin.PendingScope{PendingChoice: admin.PendingChoice{PendingReason: string(reconcile.Dropped)}})
 		r.expectResources(c, typeCDS, all[:1]...)
 		r.stop()
 		r.start()
 		if n := kept(); n != 0 {
-			t.Errorf("after the release and a restart, got %d kept clusters, want none", n)
+			t.Errorf("after pass and a restart, got %d kept clusters, want none", n)
 		}
 	}, operated)
 }

@@ -90,7 +90,7 @@ func errorsConverge(w *world, rng *rand.Rand) {
 			w.sleep(time.Duration(rng.IntN(8)) * time.Second)
 		}
 	}
-	w.sleep(time.Hour) // until held-back removals are released
+	w.sleep(time.Hour) // until held removals pass
 	before := make([]int, len(clients))
 	for i, c := range clients {
 		before[i] = len(c.Responses())

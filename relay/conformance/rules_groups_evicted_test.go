@@ -81,7 +81,7 @@ func TestB35_SnapshotsOutliveEviction(t *testing.T) {
 }
 
 // A group that cannot be restored is not evicted: it is frozen, the origin is down or has not confirmed its
-// restored set, or removals are held or discarded. Other groups are evicted first, however old it is.
+// restored set, or removals are held or dropped. Other groups are evicted first, however old it is.
 func TestB35_UnrestorableGroupsAreNotEvicted(t *testing.T) {
 	t.Parallel()
 	var names []string
@@ -111,9 +111,9 @@ func TestB35_UnrestorableGroupsAreNotEvicted(t *testing.T) {
 			synctest.Wait()
 		}},
 		{"held", shrink},
-		{"discarded", func(r *restarting) {
+		{"dropped", func(r *restarting) {
 			shrink(r)
-			operate[admin.HoldScope, admin.Holds](r.t, r.running, "discard", admin.HoldScope{All: true})
+			operate[admin.PendingScope, admin.PendingDecision](r.t, r.running, "drop", admin.PendingScope{All: true})
 		}},
 		{"", func(*restarting) {}},
 	} {

@@ -21,7 +21,7 @@ import (
 // origin has.
 //
 // The origin stays for 20 seconds after a client returns: without it, the relay cannot know that what the client reports is gone.
-// If the removal of that is large, it is held, and an operator releases it: the relay knows only the names that the client reports, so
+// If the removal of that is large, it is held, and an operator passes it: the relay knows only the names that the client reports, so
 // that it cannot keep back what they exclude.
 func TestB11_RandomRenamesAreWhole(t *testing.T) {
 	checkRandom(t, 20, func(rt *rapid.T) {
@@ -149,7 +149,7 @@ func (h *renames) play(st renameStep) {
 		client.Reconnect(h.relay.Conn())
 		delete(h.away, client)
 		sleep(20 * time.Second)
-		operate[admin.HoldScope, admin.Holds](h, h.relay, "release", admin.HoldScope{All: true})
+		operate[admin.PendingScope, admin.PendingDecision](h, h.relay, "pass", admin.PendingScope{All: true})
 	default:
 		h.origin.Stop()
 		if st.what != "restart" {

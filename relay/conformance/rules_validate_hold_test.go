@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/lint"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/rollout"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // holdBroken makes a relay hold changes that break clients.
@@ -43,7 +43,7 @@ func holdEach(t *testing.T, f func(w *holdWorld)) {
 }
 
 // expectState waits, and fails the test unless the client has these clusters, separated by spaces, and a route to
-// this cluster, and the relay reports these findings.
+// this cluster, and the relay reports these findings and pending changes.
 func (w *holdWorld) expectState(when, clusters, route string, findings ...string) {
 	w.t.Helper()
 	sleep(20 * time.Second)
@@ -54,40 +54,43 @@ func (w *holdWorld) expectState(when, clusters, route string, findings ...string
 	if s.Digest(relaytest.RouteType, "r") != relaytest.DigestOf(relaytest.Route("r", []string{"*"}, route)) {
 		w.t.Errorf("%s: the client's route does not name %s", when, route)
 	}
-	if got := findingsOf(w.t, w.r); !slices.Equal(got, findings) {
+	got := findingsOf(w.t, w.r)
+	for _, row := range w.pending() {
+		if row.Reason == string(reconcile.Breaking) {
+			got = append(got, "pending "+strings.Join(row.Names, " "))
+		}
+	}
+	if !slices.Equal(got, findings) {
 		w.t.Errorf("%s: findings %q, want %q", when, got, findings)
 	}
 }
 
-// holdsChange reports whether the status has a held change of a resource.
-func holdsChange(s admin.Status, name string) bool {
-	return slices.ContainsFunc(s.Validation.Findings,
-		func(f admin.Finding) bool { return f.Kind == lint.Held && f.Name == name })
-}
+// holdsChange reports whether the status has a pending change that would break clients.
+func holdsChange(s admin.Status) bool { return s.Origins[0].Pending[string(reconcile.Breaking)] == 1 }
 
 // routeTo makes the origin's route name another cluster.
 func (w *holdWorld) routeTo(cluster string) { w.o.Put(relaytest.Route("r", []string{"*"}, cluster)) }
 
-// holds returns the relay's held changes.
-func (w *holdWorld) holds() []admin.Hold {
+// pending returns the relay's pending changes.
+func (w *holdWorld) pending() []admin.PendingChange {
 	w.t.Helper()
-	return getJSON[admin.Holds](w.t, w.r, "/api/v1/holds").Holds
+	return getJSON[admin.Pending](w.t, w.r, "/api/v1/pending").Pending
 }
 
 // A route that names a missing cluster, and the removal of a cluster that a route names, are held: clients keep
-// the previous resources. Each is released once its references are valid.
+// the previous resources. Each passes once its references are valid.
 func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 	holdEach(t, func(w *holdWorld) {
 		w.routeTo("b")
-		w.expectState("a route to a missing cluster", "a", "a", "held_change r")
-		held := w.holds()
-		if len(held) != 1 || !held[0].Broken || held[0].Names[0] != "r" ||
-			held[0].Reasons[0] != `names cluster "b", which does not exist` {
-			w.t.Errorf("holds %+v, want the update of r", held)
+		w.expectState("a route to a missing cluster", "a", "a", "pending r")
+		rows := w.pending()
+		if len(rows) != 1 || rows[0].Reason != "breaking" || rows[0].Change != "change" || rows[0].Names[0] != "r" ||
+			rows[0].Details[0] != `names cluster "b", which does not exist` {
+			w.t.Errorf("pending %+v, want the update of r", rows)
 		}
 		if _, text := httpGet(w.t, w.r.DialAdmin, "/metrics"); !strings.Contains(text,
-			`tender_validation_findings{kind="held_change",type="rds"} 1`) {
-			w.t.Error("/metrics does not count the held change")
+			`tender_pending_changes{origin="default",reason="breaking"} 1`) {
+			w.t.Error("/metrics does not count the pending change")
 		}
 		for _, view := range operate[admin.Scope, admin.Audits](w.t, w.r, "audit", admin.Scope{}).Views {
 			for _, of := range view.Types {
@@ -101,7 +104,7 @@ func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 		w.o.Put(relaytest.Cluster("b"))
 		w.expectState("the cluster is added", "a b", "b")
 		w.o.Remove(relaytest.ClusterType, "b")
-		w.expectState("a cluster that is named is removed", "a b", "b", "held_change b")
+		w.expectState("a cluster that is named is removed", "a b", "b", "pending b")
 		w.routeTo("a")
 		w.expectState("the route names another cluster", "a", "a")
 	})
@@ -114,7 +117,7 @@ func TestB46_UndecodableUpdatesAreHeld(t *testing.T) {
 		// connect_timeout is truncated
 		invalid := &anypb.Any{TypeUrl: relaytest.ClusterType, Value: []byte{0x0a, 1, 'a', 0x22, 1, 0xff}}
 		w.o.Set(relaytest.ClusterType, "a", invalid, "invalid bytes")
-		w.expectState("invalid bytes", "a", "a", "held_change a")
+		w.expectState("invalid bytes", "a", "a", "pending a")
 		if w.c.State().Digest(relaytest.ClusterType, "a") != before {
 			w.t.Error("the client's cluster changed")
 		}
@@ -126,20 +129,20 @@ func TestB46_UndecodableUpdatesAreHeld(t *testing.T) {
 	})
 }
 
-// An operator releases held changes to clients, or discards them.
-func TestB46_ReleaseAndDiscard(t *testing.T) {
+// An operator passes held changes to clients, or drops them.
+func TestB46_PassAndDrop(t *testing.T) {
 	holdEach(t, func(w *holdWorld) {
 		w.routeTo("b")
-		w.expectState("a route to a missing cluster", "a", "a", "held_change r")
-		operate[admin.HoldScope, admin.Holds](w.t, w.r, "discard", admin.HoldScope{All: true})
-		w.expectState("discarded", "a", "a")
-		if held := w.holds(); len(held) != 1 || !held[0].Broken || !held[0].Discarded {
-			w.t.Errorf("holds %+v, want one discarded change", held)
+		w.expectState("a route to a missing cluster", "a", "a", "pending r")
+		operate[admin.PendingScope, admin.PendingDecision](w.t, w.r, "drop", admin.PendingScope{All: true})
+		w.expectState("dropped", "a", "a")
+		if rows := w.pending(); len(rows) != 1 || rows[0].Reason != "dropped" || rows[0].Details == nil {
+			w.t.Errorf("pending %+v, want one dropped change", rows)
 		}
 		w.routeTo("c")
-		w.expectState("another one", "a", "a", "held_change r")
-		operate[admin.HoldScope, admin.Holds](w.t, w.r, "release", admin.HoldScope{All: true})
-		w.expectState("released", "a", "c", "missing_reference r")
+		w.expectState("another one", "a", "a", "pending r")
+		operate[admin.PendingScope, admin.PendingDecision](w.t, w.r, "pass", admin.PendingScope{All: true})
+		w.expectState("passed", "a", "c", "missing_reference r")
 		w.routeTo("a")
 		w.expectState("corrected", "a", "a")
 	})
@@ -157,12 +160,12 @@ func TestB46_HoldingSurvivesARestart(t *testing.T) {
 		w.expectState("initially", "a v w x y z", "a")
 		w.routeTo("b")
 		w.o.Remove(relaytest.ClusterType, "a")
-		w.expectState("broken", "a v w x y z", "a", "held_change a", "held_change r")
+		w.expectState("broken", "a v w x y z", "a", "pending a", "pending r")
 		for range 2 {
 			r.stop()
 			r.start()
 			w.r, w.c = r.running, routed(r.running, relaytest.ClientOptions{Variant: v})
-			w.expectState("after a restart", "a v w x y z", "a", "held_change a", "held_change r")
+			w.expectState("after a restart", "a v w x y z", "a", "pending a", "pending r")
 		}
 		w.o.Put(relaytest.Cluster("b"))
 		w.expectState("fixed", "b v w x y z", "b")
@@ -186,7 +189,7 @@ func TestB46_FilesAreHeld(t *testing.T) {
 		func(s relaytest.State) bool { return s.Has(typeCDS, "a") && s.Has(relaytest.RouteType, "r") })
 	before := c.State().Digest(relaytest.RouteType, "r")
 	badWrite(t, dir, "r.yaml", route("b"))
-	awaitStatus(t, r, "held_change r", func(s admin.Status) bool { return holdsChange(s, "r") })
+	awaitStatus(t, r, "a pending change", func(s admin.Status) bool { return holdsChange(s) })
 	if c.State().Digest(relaytest.RouteType, "r") != before {
 		t.Error("the client's route changed")
 	}
@@ -194,10 +197,10 @@ func TestB46_FilesAreHeld(t *testing.T) {
 	c.WaitState(t.Context(), func(s relaytest.State) bool {
 		return s.Has(typeCDS, "a", "b") && s.Digest(relaytest.RouteType, "r") != before
 	})
-	awaitStatus(t, r, "nothing held", func(s admin.Status) bool { return !holdsChange(s, "r") })
+	awaitStatus(t, r, "nothing held", func(s admin.Status) bool { return !holdsChange(s) })
 }
 
-// A held change does not start a rollout. Once released, it is rolled out in stages, in the edition of the
+// A held change does not start a rollout. Once it passes, it is rolled out in stages, in the edition of the
 // resource that it waited for.
 func TestB46_HeldChangesBeginNoRollout(t *testing.T) {
 	t.Parallel()

@@ -228,13 +228,15 @@ func (p *player) operator(what string) {
 	switch what {
 	case "freezes", "thaws":
 		operate[admin.FreezeScope, admin.Freezes](p.w.t, p.w.relay, strings.TrimSuffix(what, "s"), admin.FreezeScope{})
-	case "releases", "discards":
-		p.w.decideHolds(strings.TrimSuffix(what, "s"), false)
-	case "releases what was discarded":
-		p.w.decideHolds("release", true)
+	case "passes":
+		p.w.decideHolds("pass", false)
+	case "drops":
+		p.w.decideHolds("drop", false)
+	case "passes what was dropped":
+		p.w.decideHolds("pass", true)
 	case "lists removals":
-		waiting, discarded := heldNames(p.w.t, p.w.relay)
-		p.notes = append(p.notes, fmt.Sprintf("removals: %d wait, %d were discarded", waiting, discarded))
+		waiting, dropped := heldNames(p.w.t, p.w.relay)
+		p.notes = append(p.notes, fmt.Sprintf("removals: %d wait, %d were dropped", waiting, dropped))
 	default:
 		p.w.t.Fatalf("operator %q: unknown command", what)
 	}

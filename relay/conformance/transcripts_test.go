@@ -24,7 +24,7 @@ var update = flag.Bool("update", false, "write the transcripts")
 //	> write merged                      (merges the responses of an event by type, where order and number vary)
 //	> write states                      (writes the clients' resources after each event; "write responses" ends both)
 //	> log text                          (writes how often the relay has logged this message)
-//	> operator freezes                  (also: thaws, releases, discards, releases what was discarded, lists removals)
+//	> operator freezes                  (also: thaws, passes, drops, passes what was dropped, lists removals)
 //
 // For clients: names that begin with grpc are gRPC clients, those with tender are relays, all others are Envoys.
 //

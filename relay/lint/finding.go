@@ -14,14 +14,13 @@ const (
 	Undecodable Kind = "undecodable"       // the content is not a valid message of the type
 	Missing     Kind = "missing_reference" // the resource refers to a resource that does not exist
 	Removed     Kind = "removed_reference" // the resource refers to a resource that the origin has removed
-	Held        Kind = "held_change"       // a change is not distributed, since clients could not use the result
 	Invalid     Kind = "invalid"           // a generated validator rejects a value
 	Unknown     Kind = "unknown"           // a field or an enum value is unknown to this version of the relay
 	Unchecked   Kind = "unchecked"         // the resource is too large, or nested too deeply, to be checked
 )
 
 // Kinds are all kinds, the most serious first.
-var Kinds = []Kind{Undecodable, Missing, Removed, Held, Invalid, Unknown, Unchecked}
+var Kinds = []Kind{Undecodable, Missing, Removed, Invalid, Unknown, Unchecked}
 
 // Breaks reports whether clients of any version cannot use the resource. The other kinds may be caused by different
 // versions of client and relay.

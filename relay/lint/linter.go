@@ -238,21 +238,6 @@ func (l *Linter) Report() Report {
 	return Report{Checked: l.checked.Load(), Counts: total(counts), Findings: slices.Compact(findings)}
 }
 
-// Add adds findings from other sources than a linter, and counts them.
-func (r *Report) Add(more ...GroupFinding) {
-	for _, f := range more {
-		is := func(c Count) bool { return c.TypeURL == f.TypeURL && c.Kind == f.Kind }
-		i := slices.IndexFunc(r.Counts, is)
-		if i < 0 {
-			i = len(r.Counts)
-			r.Counts = append(r.Counts, Count{TypeURL: f.TypeURL, Kind: f.Kind})
-		}
-		r.Counts[i].Number++
-	}
-	r.Findings = append(r.Findings, more...)
-	slices.SortFunc(r.Findings, GroupFinding.compare)
-}
-
 // compare orders findings as Finding.Compare does, then by group.
 func (f GroupFinding) compare(o GroupFinding) int {
 	return cmp.Or(f.Compare(o.Finding), cmp.Compare(f.Group, o.Group))

@@ -11,10 +11,14 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/rollout"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // lateSeconds is the lag at which a client is late.
 const lateSeconds = 10
+
+// pendingAge is the maximum age of the list of pending changes, unless listing them takes long.
+const pendingAge = 2 * time.Second
 
 // overviewClients is the maximum number of clients on the overview.
 const overviewClients = 20
@@ -62,6 +66,9 @@ func (p *Pages) overview(*http.Request) (view, error) {
 	if len(rollouts) > 0 {
 		sections = append(sections, section{"rollouts", newRolloutPanels(rollouts, now)})
 	}
+	if table, any := p.pendingChanges(&status, now); any {
+		sections = append(sections, section{"pending", table})
+	}
 	if all, _ := status.Validation.Totals(); all > 0 {
 		sections = append(sections, section{"findings", status.Validation})
 	}
@@ -75,6 +82,34 @@ func (p *Pages) overview(*http.Request) (view, error) {
 		}{status, now}},
 	)
 	return view{Title: title, Nav: "/", Sections: sections}, nil
+}
+
+// A pendingTable lists the pending changes.
+type pendingTable struct {
+	Rows  []admin.PendingChange // at most pageSize
+	More  int                   // number of further rows
+	Total int                   // in the status, which is newer
+	Ready bool                  // the changes were listed
+	Now   time.Time
+}
+
+// pendingChanges returns the table of pending changes. any is false if there are none.
+func (p *Pages) pendingChanges(s *admin.Status, now time.Time) (t pendingTable, any bool) {
+	if p.pending == nil {
+		return t, false
+	}
+	t.Now = now
+	for i := range s.Origins {
+		for _, n := range s.Origins[i].Pending {
+			t.Total += n
+		}
+	}
+	if rows, _ := p.pending.latest(now); rows != nil {
+		t.Ready = true
+		t.Rows = (*rows)[:min(len(*rows), pageSize)]
+		t.More = len(*rows) - len(t.Rows)
+	}
+	return t, t.Total+len(t.Rows) > 0
 }
 
 // newTiles returns the numbers at the top.
@@ -193,13 +228,7 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 				number(float64(d.BadCount)), plural(d.FileCount, "file"), o.Name, isOrAre(d.BadCount)),
 		})
 	}
-	if o.Held > 0 {
-		alerts = append(alerts, alert{
-			Class: "stale", Badge: "held",
-			Text: fmt.Sprintf("%s of origin %s %s held", plural(o.Held, "removal"), o.Name, isOrAre(o.Held)),
-			Note: "to send intended removals:", Command: "tender release --origin " + o.Name,
-		})
-	}
+	alerts = append(alerts, pendingAlerts(o)...)
 	if f := o.Freeze; f != nil {
 		note := "to end the freeze:"
 		if !f.SurvivesRestart {
@@ -213,21 +242,33 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 	return alerts
 }
 
-// findingAlerts returns alerts for findings that make a resource unusable, and for held changes. Other findings may
-// only be differences of versions.
+// decided are the reasons of pending changes for which an operator may have to decide.
+var decided = []reconcile.Reason{reconcile.SecondLook, reconcile.LargeRemoval, reconcile.Breaking}
+
+// pendingAlerts returns alerts for the pending changes of an origin.
+func pendingAlerts(o *admin.Origin) (alerts []alert) {
+	for _, reason := range decided {
+		n := o.Pending[string(reason)]
+		if n == 0 {
+			continue
+		}
+		alerts = append(alerts, alert{
+			Class: "stale", Badge: "pending", Href: "#pending",
+			Text: fmt.Sprintf("%s of origin %s %s pending: %s", plural(n, "change"), o.Name, isOrAre(n), reason),
+			Note: "to send them to clients:", Command: fmt.Sprintf("tender pass %s --origin %s", reason, o.Name),
+		})
+	}
+	return alerts
+}
+
+// findingAlerts returns alerts for findings that make a resource unusable. Other findings may only be differences of
+// versions.
 func findingAlerts(v *admin.Validation) (alerts []alert) {
 	all, breaking := v.Totals()
 	if breaking > 0 {
 		alerts = append(alerts, alert{
 			Class: "refused", Href: "#findings", Note: "of " + plural(all, "finding") + " in total",
 			Text: fmt.Sprintf("%s break%s a resource", plural(breaking, "finding"), verbEnding(breaking)),
-		})
-	}
-	if held := v.Held(); held > 0 {
-		alerts = append(alerts, alert{
-			Class: "stale", Badge: "held", Href: "#findings",
-			Text: fmt.Sprintf("%s %s held: clients could not use the result", plural(held, "change"), isOrAre(held)),
-			Note: "to send held changes anyway:", Command: "tender release --all",
 		})
 	}
 	return alerts

@@ -22,6 +22,9 @@ type Config struct {
 	Fleet   admin.Fleet
 	History *History
 
+	// Pending returns the pending changes. If it is nil, the pages have none.
+	Pending func(context.Context) []admin.PendingChange
+
 	// Rollouts returns the state of the rollouts, by origin. If it is nil or returns none, the pages have no rollouts.
 	Rollouts func() []*rollout.Status
 
@@ -40,7 +43,8 @@ type Pages struct {
 	followers chan struct{} // semaphore with one slot for each event stream
 	closed    chan struct{}
 	close     sync.Once
-	tier      *tierWatch // nil if there are no peers
+	tier      *background[admin.FleetStatus]     // nil if there are no peers
+	pending   *background[[]admin.PendingChange] // nil if the pages have none
 }
 
 // New returns pages. The caller must call Close.
@@ -53,7 +57,10 @@ func New(cfg Config) *Pages {
 		cache: pageCache{pages: make(map[string]*renderedPage)},
 	}
 	if cfg.Tier != nil {
-		p.tier = newTierWatch(cfg.Tier)
+		p.tier = newBackground(tierAge, cfg.Tier)
+	}
+	if cfg.Pending != nil {
+		p.pending = newBackground(pendingAge, cfg.Pending)
 	}
 	for _, route := range []struct {
 		path  string
@@ -75,12 +82,15 @@ func New(cfg Config) *Pages {
 // ServeHTTP implements http.Handler.
 func (p *Pages) ServeHTTP(w http.ResponseWriter, r *http.Request) { p.mux.ServeHTTP(w, r) }
 
-// Close ends the event streams and a request to peers that is in progress.
+// Close ends the event streams, and calls that are in progress in the background.
 func (p *Pages) Close() {
 	p.close.Do(func() {
 		close(p.closed)
 		if p.tier != nil {
 			p.tier.close()
+		}
+		if p.pending != nil {
+			p.pending.close()
 		}
 	})
 }

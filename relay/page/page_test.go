@@ -135,25 +135,22 @@ func get(p *Pages, path string) (code int, body string) {
 	return w.Code, w.Body.String()
 }
 
-// TestPages_Findings verifies that the overview lists findings, and has alerts for broken resources and held changes.
+// TestPages_Findings verifies that the overview lists findings, and has alerts for broken resources.
 func TestPages_Findings(t *testing.T) {
 	status := someStatus()
 	status.Validation = &admin.Validation{
 		Counts: []admin.FindingCount{
 			{Kind: lint.Missing, TypeURL: wire.RouteType, Count: 1},
 			{Kind: lint.Unknown, TypeURL: wire.RouteType, Count: 2},
-			{Kind: lint.Held, TypeURL: wire.ClusterType, Count: 1},
 		},
 		Findings: []admin.Finding{
-			{TypeURL: wire.ClusterType, Name: "c", Kind: lint.Held, Detail: "resources that are served name it"},
 			{Group: "envoy", TypeURL: wire.RouteType, Name: "a&b", Kind: lint.Missing, Detail: "names <x>"},
 		},
 	}
 	p := newPages(t, &fakeFleet{}, func() admin.Status { return status })
 	_, body := get(p, "/")
 	for _, want := range []string{
-		"1 finding breaks a resource", "of 4 findings in total", "1 change is held: clients could not use the result",
-		"tender release --all", "held change", "missing reference", `name=a%26b`, "names &lt;x&gt;",
+		"1 finding breaks a resource", "of 3 findings in total", "missing reference", `name=a%26b`, "names &lt;x&gt;",
 	} {
 		if !strings.Contains(body, want) {
 			t.Errorf("the overview lacks %q:\n%s", want, body)
@@ -246,12 +243,60 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestPages_Pending verifies that the overview has one table of pending changes, if there are any.
+func TestPages_Pending(t *testing.T) {
+	rows := []admin.PendingChange{
+		{
+			Origin: "default", TypeURL: wire.RouteType, Change: "change", Reason: "breaking", Count: 4, By: "relay",
+			Names: []string{"<a>", "b", "c", "d"}, Details: []string{"names <x>", "", "", ""}, Ends: "origin",
+		},
+		{
+			Origin: "default", Group: "envoy", TypeURL: wire.ClusterType, Change: "remove", Reason: "frozen", Count: 1,
+			Names: []string{"e"}, Since: time.Now().Add(-time.Hour), Until: time.Now().Add(time.Minute), Ends: "deadline",
+			By: "alice", Note: "bad routes",
+		},
+	}
+	status := someStatus()
+	status.Origins[0].Pending = map[string]int{"breaking": 4, "frozen": 1}
+	p := New(Config{
+		Status: func() admin.Status { return status }, Fleet: &fakeFleet{}, History: new(History),
+		Pending: func(context.Context) []admin.PendingChange { return rows },
+	})
+	t.Cleanup(p.Close)
+	if _, body := get(p, "/"); !strings.Contains(body, "5 changes that clients do not receive yet") || !strings.Contains(body, "They are being listed.") {
+		t.Errorf("the first overview does not have the number of pending changes:\n%s", body)
+	}
+	p.pending.reading.Wait()
+	_, body := get(p, "/?again") // without the cached page
+	for _, want := range []string{
+		`<h2 id="pending">Pending changes</h2>`, "&lt;a&gt;, b, c, …", "&lt;a&gt;: names &lt;x&gt;", "<td data-label=\"Until\">origin</td>",
+		"all</td>", "frozen", "1h0m ago", "in 1m0s", "alice", "bad routes",
+	} {
+		if !strings.Contains(body, want) {
+			t.Errorf("the overview lacks %q:\n%s", want, body)
+		}
+	}
+	for range 2 * pageSize {
+		rows = append(rows, rows[1])
+	}
+	p.pending.next = time.Time{}
+	get(p, "/?third")
+	p.pending.reading.Wait()
+	if _, body := get(p, "/?fourth"); !strings.Contains(body, "102 further rows not shown") || strings.Count(body, "bad routes") != pageSize-1 {
+		t.Errorf("the overview does not show %d of %d rows:\n%s", pageSize, len(rows), body)
+	}
+	if _, body := get(newPages(t, &fakeFleet{}, func() admin.Status { return someStatus() }), "/"); strings.Contains(body, "Pending changes") {
+		t.Error("the overview has a table of pending changes without any")
+	}
+}
+
 // TestAlerts verifies that the overview has an alert for each condition, the most severe first, with a command.
 func TestAlerts(t *testing.T) {
 	s := someStatus()
 	s.Relay.Ready, s.Relay.NotReady = false, []string{"the origin was not reached yet"}
 	o := &s.Origins[0]
-	o.Connected, o.LastError, o.Held, o.Frozen = false, "connection refused", 30, true
+	o.Connected, o.LastError, o.Frozen = false, "connection refused", true
+	o.Pending = map[string]int{"suspect": 7, "large-removal": 30, "breaking": 1}
 	o.FailedAddresses = []admin.FailedAddress{{Target: "cp:1", Address: "10.0.0.3:1", Since: time.Now().Add(-time.Hour), Error: "no server"}}
 	o.Freeze = &admin.Freezing{By: "alice at 127.0.0.1", Reason: "bad routes", Since: time.Now()}
 	o.Directory = &admin.Directory{FileCount: 5, BadCount: 2, Bad: []admin.BadFile{
@@ -270,7 +315,8 @@ func TestAlerts(t *testing.T) {
 		"The relay is not ready", "the origin was not reached yet",
 		"log NOT READ for 1m30s", "DROPPED since the start: 7 debug", "Origin default is not connected", "connection refused",
 		"2 of 5 files of origin default are invalid", "a.yaml:3: no name; and 1 more",
-		"30 removals of origin default are held", "tender release --origin default", "stale for 3m20s",
+		"30 changes of origin default are pending: large-removal", "tender pass large-removal --origin default",
+		"1 change of origin default is pending: breaking", "tender pass breaking --origin default", "stale for 3m20s",
 		"TENDER_TLS_CERT: the files on disk are not in use: no key", "1 of 3 clients refuses cds",
 		"10.0.0.3:1 of cp:1 is NOT USED for 1h0m", "no server", "A client has not accepted a change", "are not distributed: frozen by alice at 127.0.0.1", "ago: bad routes",
 		"a restart of the relay also ends the freeze", "tender thaw --origin default",
@@ -281,7 +327,7 @@ func TestAlerts(t *testing.T) {
 		}
 		at = next
 	}
-	for _, want := range []string{"not ready", "log", "lost", "files", "failover", "held", "stale", "frozen"} {
+	for _, want := range []string{"not ready", "log", "lost", "files", "failover", "pending", "stale", "frozen"} {
 		if !strings.Contains(body, `<span class="badge">`+want+"</span>") {
 			t.Errorf("no alert has the badge %q", want)
 		}

@@ -1,66 +1,16 @@
 package page
 
 import (
-	"context"
 	"fmt"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
 )
 
-// tierAge is the maximum age of the state of the tier. Rendering a page with an older state starts a request.
+// tierAge is the maximum age of the state of the tier.
 const tierAge = 5 * time.Second
-
-// A tierWatch requests the state of the tier in the background, so that a page never waits for a peer.
-type tierWatch struct {
-	read    func(context.Context) admin.FleetStatus
-	ctx     context.Context
-	stop    context.CancelFunc
-	reading sync.WaitGroup
-
-	mu     sync.Mutex
-	busy   bool               // a request is in progress
-	status *admin.FleetStatus // the newest response; nil before the first
-	at     time.Time          // time of the response
-}
-
-// newTierWatch returns a tierWatch. The caller must call close.
-func newTierWatch(read func(context.Context) admin.FleetStatus) *tierWatch {
-	w := &tierWatch{read: read}
-	w.ctx, w.stop = context.WithCancel(context.Background())
-	return w
-}
-
-// latest returns the newest state of the tier and its time; nil before the first. It starts a request if the state is
-// older than tierAge.
-func (w *tierWatch) latest(now time.Time) (*admin.FleetStatus, time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.busy && now.Sub(w.at) >= tierAge && w.ctx.Err() == nil {
-		w.busy = true
-		w.reading.Go(w.refresh) // awaited by close
-	}
-	return w.status, w.at
-}
-
-// refresh requests the state.
-func (w *tierWatch) refresh() {
-	status := w.read(w.ctx)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.busy, w.status, w.at = false, &status, time.Now()
-}
-
-// close cancels a request that is in progress and waits for its end.
-func (w *tierWatch) close() {
-	w.mu.Lock()
-	w.stop()
-	w.mu.Unlock()
-	w.reading.Wait()
-}
 
 // A fleetTable is the state of a tier.
 type fleetTable struct {
@@ -102,7 +52,7 @@ func (p *Pages) fleet(now time.Time) fleetTable {
 			row.Class = "refused"
 		case len(r.Frozen) > 0:
 			row.Class = "frozen"
-		case r.Lagging > 0 || r.Held > 0:
+		case r.Lagging > 0 || r.Pending > 0:
 			row.Class = "late"
 		}
 		t.Relays = append(t.Relays, row)

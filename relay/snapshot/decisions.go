@@ -21,8 +21,8 @@ const (
 
 // Decisions are the decisions of operators that stay in force until they are revoked.
 type Decisions struct {
-	Freezes   []Freeze            `json:"freezes,omitempty"`
-	Discarded []DiscardedRemovals `json:"kept,omitempty"`
+	Freezes []Freeze          `json:"freezes,omitempty"`
+	Dropped []DroppedRemovals `json:"kept,omitempty"`
 
 	// Rejected are editions of rollouts that were rejected, or changes that a rollback reverted.
 	Rejected []Rejected `json:"rejected,omitempty"`
@@ -74,12 +74,15 @@ type RejectedPart struct {
 	Resources map[string]map[string]string `json:"resources"`
 }
 
-// DiscardedRemovals are resources whose removal an operator discarded.
-type DiscardedRemovals struct {
+// DroppedRemovals are resources whose removal an operator dropped.
+type DroppedRemovals struct {
 	Origin  string   `json:"origin"`
 	Group   string   `json:"group,omitempty"` // the key of a snapshot's group; empty for a directory
 	TypeURL string   `json:"type_url"`
 	Names   []string `json:"names"`
+
+	By    string    `json:"by,omitempty"`   // the operator
+	Since time.Time `json:"since,omitzero"` // wall time
 }
 
 // file is the content of decisions.json.
@@ -125,7 +128,7 @@ func (d *Dir) WriteDecisions(decisions Decisions) error {
 		return fmt.Errorf("encode decisions: %w", err)
 	}
 	text = append(text, '\n')
-	none := len(decisions.Freezes)+len(decisions.Discarded)+len(decisions.Rejected) == 0
+	none := len(decisions.Freezes)+len(decisions.Dropped)+len(decisions.Rejected) == 0
 	err = d.write(func() error {
 		if bytes.Equal(text, d.decisions) || none && (d.decisions == nil || d.unread) {
 			return nil

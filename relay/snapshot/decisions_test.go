@@ -32,7 +32,7 @@ func TestH09_DecisionsAreReadAsWritten(t *testing.T) {
 		Freezes: []Freeze{
 			{Origin: "default", By: "alice", Reason: "why", Since: at, Until: at.Add(time.Hour), Length: time.Hour},
 		},
-		Discarded: []DiscardedRemovals{{Origin: "default", Group: "all", TypeURL: "t", Names: []string{"a", "b"}}},
+		Dropped: []DroppedRemovals{{Origin: "default", Group: "all", TypeURL: "t", Names: []string{"a", "b"}, By: "alice", Since: at}},
 	}
 	var written []time.Time
 	for range 2 {

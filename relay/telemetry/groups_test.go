@@ -77,13 +77,13 @@ func TestGroupNamedOther(t *testing.T) {
 func TestGaugesOfOther(t *testing.T) {
 	r := Reading{Named: map[string]bool{"a": true}, Status: admin.Status{Views: []admin.View{
 		{Group: "a", Origin: "o", Connected: true},
-		{Group: "b", Origin: "o", Connected: true, StaleSeconds: 2, Withheld: 1},
-		{Group: "c", Origin: "o", StaleSeconds: 3, Withheld: 2},
+		{Group: "b", Origin: "o", Connected: true, StaleSeconds: 2},
+		{Group: "c", Origin: "o", StaleSeconds: 3},
 		{Group: "d", Origin: "o", Connected: true},
 	}}}
 	families := scrape(t, r)
 	for name, want := range map[string]float64{
-		"tender_view_connected": 0, "tender_view_stale_seconds": 3, "tender_view_withheld": 3,
+		"tender_view_connected": 0, "tender_view_stale_seconds": 3,
 	} {
 		metrics := families[name].GetMetric()
 		if len(metrics) != 2 {

@@ -4,6 +4,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
@@ -97,38 +98,11 @@ func haltedTime(_ *Reading, s *rollout.Status) float64 {
 	return float64(s.Halted.At.Unix())
 }
 
-// withheld reads the number of names with a withheld change, per view and reason.
-func withheld(r *Reading, put put) {
-	reasons, waits := []string{inFreeze}, make(map[string]string)
-	for _, s := range r.Rollouts {
-		reasons = []string{inFreeze, inRollout, inHalted}
-		if waits[s.Origin] = inRollout; s.Phase == rollout.Halted {
-			waits[s.Origin] = inHalted
+// pendingChanges reads the numbers of pending changes. All reasons that an origin can have are put, so that alerts end.
+func pendingChanges(r *Reading, put put) {
+	for _, o := range r.Origins {
+		for _, reason := range admin.PendingReasons {
+			put(float64(o.Status.Pending[reason]), o.Status.Name, reason)
 		}
-	}
-	sums := make(map[[3]string]int)
-	for i := range r.Status.Views {
-		v := &r.Status.Views[i]
-		why, ok := waits[v.Origin]
-		if !ok || !v.FrozenAt.IsZero() {
-			why = inFreeze
-		}
-		for _, reason := range reasons {
-			n := 0
-			if reason == why {
-				n = v.Withheld
-			}
-			sums[[3]string{r.viewLabel(v), v.Origin, reason}] += n
-		}
-	}
-	for labels, n := range sums {
-		put(float64(n), labels[:]...)
 	}
 }
-
-// Reasons why changes are withheld.
-const (
-	inFreeze  = "frozen"
-	inRollout = "rollout"
-	inHalted  = "halted"
-)

@@ -101,18 +101,18 @@ var table = []row{
 	{"tender.origin.nacks", counter, "{response}", "origin type",
 		"Responses of the origin that the relay rejected; the log has the reasons.",
 		originTypes(func(s upstream.TypeStats) int64 { return s.Refused })},
-	{"tender.origin.deletions.holding", sum, "{resource}", "origin",
-		"Removals that are held now, because they are many and may not be intended.",
-		origins(func(o *Origin) float64 { return float64(o.Holding) })},
+	{"tender.pending.changes", sum, "{change}", "origin reason",
+		"Changes of the origin that clients do not receive yet (tender pending), over all groups. The reason is suspect, " +
+			"second-look, large-removal, replacement, breaking, dropped, frozen, rolled-back, stage or halted.", pendingChanges},
 	{"tender.origin.deletions.held", counter, "{resource}", "origin", "Removals that were held.",
 		origins(func(o *Origin) float64 { return float64(o.Held) })},
 	{"tender.origin.deletions.applied", counter, "{resource}", "origin",
 		"Removals that were inferred, part of the first responses of a stream, or held, and were applied. Held updates do " +
 			"not count.",
 		origins(func(o *Origin) float64 { return float64(o.Applied) })},
-	{"tender.origin.deletions.discarded", counter, "{resource}", "origin",
-		"Removals that an operator discarded; the resources stay.",
-		origins(func(o *Origin) float64 { return float64(o.Discarded) })},
+	{"tender.origin.deletions.dropped", counter, "{resource}", "origin",
+		"Removals that an operator dropped (tender drop); the resources stay.",
+		origins(func(o *Origin) float64 { return float64(o.Dropped) })},
 	{"tender.origin.isolated", sum, "{subscription}", "origin",
 		"Subscriptions, over all views, that have upstream streams of their own because the origin ends each stream that " +
 			"carries them. The status has their names.",
@@ -177,9 +177,6 @@ var table = []row{
 	{"tender.view.stale", gauge, "s", "group origin",
 		"Seconds since the view lost its origin; 0 while it is connected. For the label other, the maximum.",
 		views(func(v *admin.View) float64 { return v.StaleSeconds }, maxValue)},
-	{"tender.view.withheld", sum, "{name}", "group origin reason",
-		"Names with a withheld change. The reason is frozen, also after tender rollback, rollout (the change waits for a " +
-			"stage) or halted. With TENDER_ROLLOUT, changes count that clients of no stage receive.", withheld},
 	{"tender.view.resources", sum, "{resource}", "group origin type", "Resources in the cache, by wildcard and by name.",
 		viewTypes(func(t *admin.Type) float64 { return float64(t.Entries) })},
 	{"tender.view.size", sum, "By", "group origin type",
@@ -244,7 +241,7 @@ var table = []row{
 		}},
 	{"tender.validation.findings", sum, "{finding}", "type kind",
 		"Findings of validation now. Resources of the kinds undecodable, missing_reference and removed_reference are " +
-			"broken. A held_change would break clients. Other kinds are invalid (a validator rejects a value), unknown (a " +
+			"broken. Other kinds are invalid (a validator rejects a value), unknown (a " +
 			"field or an enum value) and unchecked (too large, or nested too deeply).", validationFindings},
 
 	{"tender.client.connections", sum, "{connection}", "", "Open client connections.",

@@ -44,7 +44,7 @@ const (
 func full() Reading {
 	origin := admin.Origin{
 		Name: "default", Connected: true, Frozen: true, Directory: &admin.Directory{FileCount: 127, BadCount: 64},
-		FailedAddresses: make([]admin.FailedAddress, 3),
+		FailedAddresses: make([]admin.FailedAddress, 3), Pending: map[string]int{"large-removal": 13, "stage": 50},
 	}
 	return Reading{
 		Memory: 0.5, Generations: 7, GenerationBytes: 70, AuditPasses: 5, AuditFaults: map[AuditFault]int64{
@@ -63,7 +63,7 @@ func full() Reading {
 			Fault: "read-only", Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40},
 		},
 		Origins: []Origin{{Status: origin, Names: 47, Stats: upstream.Stats{
-			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Holding: 13, Isolated: 51, Discarded: 43, Audits: 44,
+			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Isolated: 51, Dropped: 43, Audits: 44,
 			Drifted: 45,
 			Ended:   map[string]int64{upstream.EndResync: 14, "UNAVAILABLE": 15},
 			Types:   map[string]upstream.TypeStats{clusters: {Responses: 16, Refused: 17}, "": {Responses: 18, Refused: 19}},
@@ -96,8 +96,8 @@ func full() Reading {
 					{TypeURL: clusters, Entries: 28, Bytes: 29}, {TypeURL: "example.com/a.B", Entries: 30, Bytes: 31},
 					{TypeURL: "example.com/a.C", Entries: 1, Bytes: 1},
 				}},
-				{Group: "all", Origin: "default", Shared: true, StaleSeconds: 90, Withheld: 41, FrozenAt: at},
-				{Group: "other", Origin: "default", Withheld: 50},
+				{Group: "all", Origin: "default", Shared: true, StaleSeconds: 90, FrozenAt: at},
+				{Group: "other", Origin: "default"},
 			},
 		},
 		At: at.Add(1000 * time.Second),
@@ -201,24 +201,22 @@ func TestValues(t *testing.T) {
 		"origin_streams_ended_total default resync": 14, "origin_streams_ended_total default UNAVAILABLE": 15,
 		"origin_responses_total default cds": 16, "origin_responses_total default other": 18,
 		"origin_nacks_total default cds": 17, "origin_nacks_total default other": 19,
-		"origin_deletions_holding default": 13, "origin_deletions_held_total default": 11,
-		"origin_deletions_applied_total default":   12,
-		"origin_isolated default":                  51,
-		"origin_deletions_discarded_total default": 43, "origin_audits_total default": 44, "origin_drifted_total default": 45,
+		"origin_deletions_held_total default":    11,
+		"origin_deletions_applied_total default": 12,
+		"origin_isolated default":                51,
+		"origin_deletions_dropped_total default": 43, "origin_audits_total default": 44, "origin_drifted_total default": 45,
 		"origin_frozen default":                1,
 		"origin_files default good":            63,
 		"origin_files default bad":             64,
 		"view_connected " + envoy + " default": 1, "view_connected " + shared + " default": 0,
 		"view_stale_seconds " + envoy + " default": 0, "view_stale_seconds " + shared + " default": 90,
-		"view_connected other default":               0,
-		"view_stale_seconds other default":           0,
-		"view_withheld " + envoy + " default frozen": 0, "view_withheld " + shared + " default frozen": 41,
-		"view_withheld other default frozen":          0,
-		"view_withheld " + envoy + " default rollout": 0, "view_withheld " + shared + " default rollout": 0,
-		"view_withheld other default rollout":        50,
-		"view_withheld " + envoy + " default halted": 0, "view_withheld " + shared + " default halted": 0,
-		"view_withheld other default halted": 0,
-		"rollout_state default current":      0, "rollout_state default gathering": 0, "rollout_state default held": 0,
+		"view_connected other default":     0,
+		"view_stale_seconds other default": 0,
+		"pending_changes default suspect":  0, "pending_changes default second-look": 0,
+		"pending_changes default large-removal": 13, "pending_changes default replacement": 0,
+		"pending_changes default breaking": 0, "pending_changes default dropped": 0, "pending_changes default frozen": 0,
+		"pending_changes default rolled-back": 0, "pending_changes default stage": 50, "pending_changes default halted": 0,
+		"rollout_state default current": 0, "rollout_state default gathering": 0, "rollout_state default held": 0,
 		"rollout_state default rolling": 1, "rollout_state default halted": 0,
 		"rollout_stage default": 2, "rollout_clients 1 default": 53, "rollout_clients 2 default": 54,
 		"rollout_clients rest default":       55,
@@ -285,26 +283,19 @@ func TestRollouts(t *testing.T) {
 		failing time.Time
 		want    string
 	}{
-		{rollout.Current, nil, at, "withheld frozen=0 rollout=50 halted=0, check 0, halted at 0"},
-		{rollout.Gathering, nil, at, "withheld frozen=0 rollout=50 halted=0, check 0, halted at 0"},
-		{rollout.Held, nil, at, "withheld frozen=0 rollout=50 halted=0, check 1000, halted at 0"},
-		{rollout.Rolling, nil, at, "withheld frozen=0 rollout=50 halted=0, check 1000, halted at 0"},
-		{rollout.Rolling, nil, time.Time{}, "withheld frozen=0 rollout=50 halted=0, check 0, halted at 0"},
-		{rollout.Halted, halt, at, "withheld frozen=0 rollout=0 halted=50, check 0, halted at 1e+09"},
+		{rollout.Current, nil, at, "check 0, halted at 0"},
+		{rollout.Gathering, nil, at, "check 0, halted at 0"},
+		{rollout.Held, nil, at, "check 1000, halted at 0"},
+		{rollout.Rolling, nil, at, "check 1000, halted at 0"},
+		{rollout.Rolling, nil, time.Time{}, "check 0, halted at 0"},
+		{rollout.Halted, halt, at, "check 0, halted at 1e+09"},
 	} {
 		r := full()
 		s := r.Rollouts[0]
 		s.Phase, s.Halted, s.Failing = tt.phase, tt.halt, tt.failing
 		families := scrape(t, r)
-		withheld := make(map[string]float64)
-		for _, m := range families["tender_view_withheld"].GetMetric() {
-			if l := m.GetLabel(); l[0].GetValue() == "other" {
-				withheld[l[2].GetValue()] = m.GetGauge().GetValue()
-			}
-		}
 		value := func(name string) float64 { return families[name].GetMetric()[0].GetGauge().GetValue() }
-		got := fmt.Sprintf("withheld frozen=%v rollout=%v halted=%v, check %v, halted at %v", withheld["frozen"],
-			withheld["rollout"], withheld["halted"],
+		got := fmt.Sprintf("check %v, halted at %v",
 			value("tender_rollout_check_failing_seconds"), value("tender_rollout_halted_time_seconds"))
 		if got != tt.want {
 			t.Errorf("%v: %s, want %s", tt.phase, got, tt.want)
@@ -313,8 +304,7 @@ func TestRollouts(t *testing.T) {
 	r := full()
 	r.Rollouts = nil
 	for name, family := range scrape(t, r) {
-		if strings.Contains(name, "rollout") ||
-			name == "tender_view_withheld" && len(family.GetMetric()) != len(r.Status.Views) {
+		if strings.Contains(name, "rollout") {
 			t.Errorf("without rollouts, %s is %v", name, family.GetMetric())
 		}
 	}

@@ -53,8 +53,8 @@ var asked = []operation{
 	{method: "POST", path: "/api/v1/freeze", arguments: `{"reason": "test"}`},
 	{method: "POST", path: "/api/v1/thaw"},
 	{method: "POST", path: "/api/v1/rollback", arguments: `{"to": "1m", "dry_run": true}`},
-	{method: "POST", path: "/api/v1/release", arguments: `{"all": true}`},
-	{method: "POST", path: "/api/v1/discard", arguments: `{"all": true}`},
+	{method: "POST", path: "/api/v1/pass", arguments: `{"all": true}`},
+	{method: "POST", path: "/api/v1/drop", arguments: `{"all": true}`},
 	{method: "POST", path: "/api/v1/audit", arguments: `{"type": "cds"}`},
 	{method: "POST", path: "/api/v1/loglevel", arguments: `{"level": "info"}`},
 }

@@ -78,13 +78,13 @@ func TestB15_OperatorsDecide(t *testing.T) {
 	}
 	join()
 	everybody(have(all))
-	r.counts(`tender_origin_deletions_holding{.*} 30`, `tender_origin_deletions_held_total{.*} 30`, `tender_origin_deletions_applied_total{.*} 0`)
+	r.counts(`tender_pending_changes{.*reason="large-removal"} 30`, `tender_origin_deletions_held_total{.*} 30`, `tender_origin_deletions_applied_total{.*} 0`)
 	origin.Remove(relaytest.ClusterType, "c39")
 	everybody(have(all - 1))
 
-	r.operate("release", "--type", "cds")
+	r.operate("pass", "--type", "cds")
 	everybody(have(all - 1 - lost))
-	r.counts(`tender_origin_deletions_holding{.*} 0`, `tender_origin_deletions_applied_total{.*} 30`)
+	r.counts(`tender_pending_changes{.*reason="large-removal"} 0`, `tender_origin_deletions_applied_total{.*} 30`)
 
 	r.operate("freeze")
 	mark = len(clients[0].Responses())
@@ -94,7 +94,7 @@ func TestB15_OperatorsDecide(t *testing.T) {
 		tx.Remove(relaytest.ClusterType, "c37")
 	})
 	origin.WaitFor(t.Context(), "an ACK of a change during the freeze", func(s *relaytest.OriginState) bool { return clusterAcks(s) > acks })
-	r.counts(`tender_origin_frozen{.*} 1`, `tender_view_withheld{group="all",.*} 2`)
+	r.counts(`tender_origin_frozen{.*} 1`, `tender_pending_changes{.*reason="frozen"} 2`)
 	join()
 	everybody(func(s relaytest.State) bool {
 		return have(all-1-lost)(s) && s.Digest(relaytest.ClusterType, "c38") == relaytest.DigestOf(relaytest.Cluster("c38"))
@@ -106,7 +106,7 @@ func TestB15_OperatorsDecide(t *testing.T) {
 	everybody(func(s relaytest.State) bool {
 		return have(all-2-lost)(s) && s.Digest(relaytest.ClusterType, "c38") == relaytest.DigestOf(relaytest.Cluster("c38", "other"))
 	})
-	r.counts(`tender_origin_frozen{.*} 0`, `tender_view_withheld{group="all",.*} 0`)
+	r.counts(`tender_origin_frozen{.*} 0`, `tender_pending_changes{.*reason="frozen"} 0`)
 	for _, c := range clients {
 		if c.Ended() {
 			t.Errorf("%v: the stream ended", c)

@@ -13,6 +13,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // untruths are faults in which a control plane or an operator misleads the relays. Each is the only fault of its
@@ -24,12 +25,12 @@ var untruths = []fault{
 		load()
 		return nothing
 	}},
-	{name: "origins restart empty, an operator discards removals", weight: 1, alone: true, apply: func(w *world) func() {
+	{name: "origins restart empty, an operator drops removals", weight: 1, alone: true, apply: func(w *world) func() {
 		load := w.unload(w.origins[:2], relaytest.ClusterType, relaytest.RouteType)
 		w.heldBack(relaytest.ClusterType, false)
 		for _, r := range w.relays() {
-			if err := r.operator().do("discard", admin.HoldScope{All: true}); err != nil {
-				w.t.Errorf("discard: %v", err)
+			if err := r.operator().do("drop", admin.PendingScope{All: true}); err != nil {
+				w.t.Errorf("drop: %v", err)
 			}
 		}
 		w.churnEndpoints(10)
@@ -105,12 +106,12 @@ func (w *world) heldBack(typeURL string, decided bool) {
 		}
 		n := 0
 		for n == 0 {
-			all, err := r.operator().holds()
+			all, err := r.operator().pending()
 			if err != nil {
 				w.t.Fatal(err)
 			}
 			for _, h := range all {
-				if h.TypeURL == typeURL && !h.Discarded && !h.Until.IsZero() && (!decided || !h.Since.IsZero()) {
+				if h.TypeURL == typeURL && !h.Until.IsZero() && (!decided || h.Reason == string(reconcile.LargeRemoval) || h.Reason == string(reconcile.SecondLook)) {
 					n += h.Count
 				}
 			}

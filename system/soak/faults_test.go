@@ -14,6 +14,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // A fault is a failure that a round applies and heals. apply draws its random decisions.
@@ -118,19 +119,19 @@ var mishaps = []fault{
 		_ = o.do("freeze", admin.FreezeScope{}) // the relay may not run
 		return func() { _ = o.do("thaw", admin.FreezeScope{}) }
 	}},
-	{name: "a mass removal during an outage is released", weight: 1, apply: func(w *world) func() {
-		return w.unseen(func(o operator, h admin.Hold) {
-			if o.do("release", admin.HoldScope{All: true}) == nil {
-				w.seen.add("removals that were released", h.Count)
+	{name: "a mass removal during an outage passes", weight: 1, apply: func(w *world) func() {
+		return w.unseen(func(o operator, h admin.PendingChange) {
+			if o.do("pass", admin.PendingScope{All: true}) == nil {
+				w.seen.add("removals that passed", h.Count)
 			}
 		})
 	}},
-	{name: "a mass removal during an outage is discarded, then released", weight: 1, apply: func(w *world) func() {
-		return w.unseen(func(o operator, h admin.Hold) {
-			if h.Discarded {
-				_ = o.do("release", admin.HoldScope{All: true, Discarded: true})
-			} else if o.do("discard", admin.HoldScope{All: true}) == nil {
-				w.seen.add("removals that were discarded", h.Count)
+	{name: "a mass removal during an outage is dropped, then passes", weight: 1, apply: func(w *world) func() {
+		return w.unseen(func(o operator, h admin.PendingChange) {
+			if h.Reason == string(reconcile.Dropped) {
+				_ = o.do("pass", admin.PendingScope{PendingChoice: admin.PendingChoice{PendingReason: h.Reason}})
+			} else if o.do("drop", admin.PendingScope{All: true}) == nil {
+				w.seen.add("removals that were dropped", h.Count)
 			}
 		})
 	}},
@@ -209,8 +210,8 @@ func (w *world) restore() {
 
 // unseen removes a third of all resources while the relays are disconnected. Origins that ignore initial versions do
 // not report the removals later, so that relays must infer them. Relays hold a mass removal back, and decide is
-// called for each hold until all clients agree.
-func (w *world) unseen(decide func(operator, admin.Hold)) (heal func()) {
+// called for each row of pending changes until all clients agree.
+func (w *world) unseen(decide func(operator, admin.PendingChange)) (heal func()) {
 	if w.random.IntN(3) > 0 {
 		w.ignoreVersions()
 	}
@@ -221,7 +222,7 @@ func (w *world) unseen(decide func(operator, admin.Hold)) (heal func()) {
 		mend()
 		w.later = append(w.later, w.repeat(250*time.Millisecond, func() {
 			for _, r := range w.relays() {
-				all, _ := r.operator().holds() // the relay may not run
+				all, _ := r.operator().pending() // the relay may not run
 				for _, h := range all {
 					decide(r.operator(), h)
 				}

@@ -42,15 +42,15 @@ func answer(resp *http.Response, read func(io.Reader) error) error {
 	return read(resp.Body)
 }
 
-// holds returns the removals that the relay holds back.
-func (o operator) holds() ([]admin.Hold, error) {
-	resp, err := overAdmin.Get("http://" + string(o) + "/api/v1/holds")
+// pending returns the pending changes of the relay.
+func (o operator) pending() ([]admin.PendingChange, error) {
+	resp, err := overAdmin.Get("http://" + string(o) + "/api/v1/pending")
 	if err != nil {
 		return nil, err
 	}
-	var all admin.Holds
+	var all admin.Pending
 	err = answer(resp, func(r io.Reader) error { return json.NewDecoder(r).Decode(&all) })
-	return all.Holds, err
+	return all.Pending, err
 }
 
 // metrics returns the values of all series. A key is the name and the labels in the text format.

@@ -16,12 +16,11 @@ type usage struct {
 	heap       int // target size of the heap in bytes, about twice the live heap
 	faults     int // faults that the drift audit has found
 	frozen     int // frozen origins
-	withheld   int // names whose current content clients do not receive
-	held       int // removals that are held back
+	pending    int // changes that clients do not receive yet, without dropped ones
 }
 
 func (u usage) String() string {
-	return fmt.Sprintf("%d streams, %d goroutines, %d files, a heap of %d MiB, %d frozen origins, %d names and %d removals withheld", u.streams, u.goroutines, u.files, u.heap>>20, u.frozen, u.withheld, u.held)
+	return fmt.Sprintf("%d streams, %d goroutines, %d files, a heap of %d MiB, %d frozen origins, %d pending changes", u.streams, u.goroutines, u.files, u.heap>>20, u.frozen, u.pending)
 }
 
 // usage reads the usage of the relay from its metrics.
@@ -30,7 +29,7 @@ func (o operator) usage() (u usage, err error) {
 	return usage{
 		streams: int(m["tender_client_streams"]), goroutines: int(m["go_goroutines"]), files: int(m["process_open_fds"]),
 		heap: int(m["go_memstats_next_gc_bytes"]), faults: int(total(m, "tender_audit_faults_total")),
-		frozen: int(total(m, "tender_origin_frozen")), withheld: int(total(m, "tender_view_withheld")), held: int(total(m, "tender_origin_deletions_holding")),
+		frozen: int(total(m, "tender_origin_frozen")), pending: int(total(m, "tender_pending_changes") - total(m, `tender_pending_changes{origin="default",reason="dropped"}`)),
 	}, err
 }
 
@@ -109,14 +108,14 @@ func (w *world) sober() {
 	}
 }
 
-// rid waits until the relays, which must have no clients, have no streams, freezes, withheld names or held removals.
+// rid waits until the relays, which must have no clients, have no streams, freezes or pending changes.
 // Their usage must be back at the baseline.
 func (w *world) rid() {
 	w.t.Helper()
 	for i, r := range w.relays() {
 		base := w.baselines[i]
 		now := w.await(r, func(now usage) bool {
-			return now.streams == 0 && now.frozen+now.withheld+now.held == 0 && !base.exceeded(now)
+			return now.streams == 0 && now.frozen+now.pending == 0 && !base.exceeded(now)
 		})
 		w.t.Logf("without clients, a relay has %v; after the warm-up it had %v", now, base.idle)
 	}

@@ -14,10 +14,11 @@ func (v originView) Writer() *cache.Writer { return v.w }
 
 // Keep implements upstream.Controlled. Removals from the directory are pending at the reader, for all views. Those of
 // resources that returning clients report are pending at the view.
-func (v originView) Keep(discarded []reconcile.Hold) {
-	for _, hold := range discarded {
+func (v originView) Keep(dropped []reconcile.Hold) {
+	for i := range dropped {
+		hold := &dropped[i]
 		for _, name := range hold.Names {
-			v.reports.RestoreDiscarded(hold.TypeURL, name)
+			v.reports.RestoreDropped(name, hold)
 		}
 	}
 }
@@ -30,32 +31,20 @@ func (v originView) Operate(c reconcile.Command) []reconcile.Hold {
 // Status returns the state of the files at the last read.
 func (f *Origin) Status() Status { return *f.status.Load() }
 
-// Broken returns the pending changes that would break clients (B.46).
-func (f *Origin) Broken() []reconcile.Hold {
-	if all := f.broken.Load(); all != nil {
-		return *all
-	}
-	return nil
-}
-
-// Held returns the number of resources whose removal is pending.
-func (f *Origin) Held() int { return int(f.cfg.counts.HeldNow.Load()) }
-
 // Stats returns the counters of removals. All other counters are zero for a directory.
 func (f *Origin) Stats() upstream.Stats {
 	c := f.cfg.counts
 	return upstream.Stats{
-		Held: c.HeldTotal.Load(), Holding: c.HeldNow.Load(),
-		Applied: c.AppliedTotal.Load(), Discarded: c.DiscardedTotal.Load(),
+		Held: c.HeldTotal.Load(), Pending: c.Pending(),
+		Applied: c.AppliedTotal.Load(), Dropped: c.DroppedTotal.Load(),
 	}
 }
 
-// Operate executes a command on pending and discarded removals, and returns those that it applies to. A resource whose
-// removal is discarded is served until a file contains it again.
+// Operate executes a command on pending and dropped removals, and returns those that it applies to. A resource whose
+// removal is dropped is served until a file contains it again.
 func (f *Origin) Operate(ctx context.Context, c reconcile.Command) (chosen []reconcile.Hold) {
 	f.withReader(ctx, func(r *reader) {
 		chosen = r.group.Operate(c, time.Now())
-		r.publishBroken()
 	})
 	return chosen
 }

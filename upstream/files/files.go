@@ -43,9 +43,8 @@ import (
 // another one takes over. While none of them runs, the directory is not read.
 type Origin struct {
 	cfg          Config
-	contentKnown chan struct{}                     // closed by the reader
-	status       *atomic.Pointer[Status]           // written by the reader
-	broken       *atomic.Pointer[[]reconcile.Hold] // written by the reader
+	contentKnown chan struct{}           // closed by the reader
+	status       *atomic.Pointer[Status] // written by the reader
 
 	// idleReader contains the reader while no goroutine owns it. It has capacity 1.
 	idleReader chan *reader
@@ -79,7 +78,7 @@ func Open(cfg Config) (*Origin, error) {
 	r := newReader(&cfg)
 	r.read(time.Now()) // makes Status complete
 	f := &Origin{
-		cfg: cfg, contentKnown: r.contentKnown, status: &r.status, broken: &r.broken,
+		cfg: cfg, contentKnown: r.contentKnown, status: &r.status,
 		idleReader: make(chan *reader, 1), calls: make(chan func(*reader)),
 	}
 	f.idleReader <- r

@@ -25,8 +25,7 @@ type reader struct {
 	sets        map[string]*set // by type URL
 	loggedError string          // the error of the directory that was logged last
 
-	status atomic.Pointer[Status]           // read by any goroutine
-	broken atomic.Pointer[[]reconcile.Hold] // read by any goroutine
+	status atomic.Pointer[Status] // read by any goroutine
 
 	contentKnown chan struct{} // closed when hasContent is set, or if there is no file
 	hasContent   bool          // a file was good; until then, clients wait
@@ -53,7 +52,7 @@ type Status struct {
 }
 
 // A set contains the served resources of one type of a directory: those in the files, and those whose removal is
-// pending or was discarded.
+// pending or was dropped.
 type set struct {
 	*reconcile.Set
 	reader  *reader
@@ -129,19 +128,12 @@ func (r *reader) serve(found sets, deleted map[string]map[string]struct{}, empty
 		}, now)
 	}
 	next = r.group.Decide(now)
-	r.publishBroken()
 	for typeURL, set := range r.serving {
 		if before := was[typeURL]; before != nil && before != set && before.equal(set) {
 			r.serving[typeURL] = before // keep the pointer: Apply has made an equal copy
 		}
 	}
 	return next
-}
-
-// publishBroken publishes the pending changes that would break clients.
-func (r *reader) publishBroken() {
-	all := r.group.BreakingHolds()
-	r.broken.Store(&all)
 }
 
 // inferRemovals divides the missing resources: it passes inferred removals to the set, and returns the names whose

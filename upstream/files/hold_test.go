@@ -99,7 +99,7 @@ func TestH03_FileHolds(t *testing.T) {
 				if s.doubtful {
 					found = nil
 				}
-				held, applied, holding := counts.HeldTotal.Load(), counts.AppliedTotal.Load(), r.group.HeldRemovals()
+				held, applied, holding := counts.HeldTotal.Load(), counts.AppliedTotal.Load(), heldRemovals(counts)
 				r.serveDeleted(found, now)
 				got := fmt.Sprint(r.serving.count())
 				if n := counts.HeldTotal.Load() - held; n > 0 {
@@ -108,7 +108,7 @@ func TestH03_FileHolds(t *testing.T) {
 				if n := counts.AppliedTotal.Load() - applied; n > 0 {
 					got += fmt.Sprint(" -", n)
 				}
-				if holding > 0 && r.group.HeldRemovals() == 0 {
+				if holding > 0 && heldRemovals(counts) == 0 {
 					got += " over"
 				}
 				if got != s.want {
@@ -119,9 +119,9 @@ func TestH03_FileHolds(t *testing.T) {
 	}
 }
 
-// TestB15_FilesReleaseOneOfTwoHolds checks that an operator can release discarded and newly pending removals of one
-// type separately. A release removes only the resources that are still missing.
-func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
+// TestB15_FilesPassOneOfTwoHolds checks that an operator can pass dropped and newly pending removals of one
+// type separately. Pass removes only the resources that are still missing.
+func TestB15_FilesPassOneOfTwoHolds(t *testing.T) {
 	now := time.Unix(0, 0)
 	look := func(r *reader, names ...string) {
 		found := sets{wire.ClusterType: {byName: make(map[string]*wire.Resource)}}
@@ -130,33 +130,33 @@ func TestB15_FilesReleaseOneOfTwoHolds(t *testing.T) {
 		}
 		r.serveDeleted(found, now)
 	}
-	for _, discarded := range []bool{false, true} {
+	for _, dropped := range []bool{false, true} {
 		r, _ := holdingReader()
 		all := many(60)
 		look(r, all...)
 		look(r, all[:40]...)
-		r.group.Operate(reconcile.Command{Do: reconcile.Discard}, now) // the last 20 resources
+		r.group.Operate(reconcile.Command{Do: reconcile.Drop}, now) // the last 20 resources
 		look(r, all[20:40]...)
 		before := r.group.Operate(reconcile.Command{}, now)
 		if len(before) != 2 || r.serving.count() != 60 {
 			t.Fatalf("holds %+v, %d resources; want two holds and 60 resources", before, r.serving.count())
 		}
-		released, left := before[:1], before[1:]
-		if discarded {
-			released, left = left, released
+		passed, left := before[:1], before[1:]
+		if dropped {
+			passed, left = left, passed
 		}
-		released, left = slices.Clone(released), slices.Clone(left)
-		if got := r.group.Operate(reconcile.Command{Do: reconcile.Release, Discarded: discarded}, now); !cmp.Equal(got, released) {
-			t.Errorf("released %+v, want %+v", got, released)
+		passed, left = slices.Clone(passed), slices.Clone(left)
+		if got := r.group.Operate(reconcile.Command{Do: reconcile.Pass, Reason: reasonIf(dropped)}, now); !cmp.Equal(got, passed) {
+			t.Errorf("passed %+v, want %+v", got, passed)
 		}
 		if r.serving.count() != 40 {
-			t.Errorf("discarded %t: %d resources after the release, want 40", discarded, r.serving.count())
+			t.Errorf("dropped %t: %d resources after pass, want 40", dropped, r.serving.count())
 		}
-		if look(r, append(slices.Clone(all[20:40]), released[0].Names[:5]...)...); r.serving.count() != 45 {
-			t.Errorf("discarded %t: %d resources, want 45 with those that reappeared", discarded, r.serving.count())
+		if look(r, append(slices.Clone(all[20:40]), passed[0].Names[:5]...)...); r.serving.count() != 45 {
+			t.Errorf("dropped %t: %d resources, want 45 with those that reappeared", dropped, r.serving.count())
 		}
 		if got := r.group.Operate(reconcile.Command{}, now); !cmp.Equal(got, left) {
-			t.Errorf("discarded=%t: holds %+v, want %+v", discarded, got, left)
+			t.Errorf("dropped=%t: holds %+v, want %+v", dropped, got, left)
 		}
 	}
 }
@@ -167,9 +167,9 @@ func holdingReader() (*reader, *reconcile.Counts) {
 	return newReader(&cfg), cfg.counts
 }
 
-// TestB15_FilesReleaseAndDiscard checks the commands of an operator for pending removals of files. A released resource
-// is removed at once. A discarded removal stays until a file contains the resource again.
-func TestB15_FilesReleaseAndDiscard(t *testing.T) {
+// TestB15_FilesPassAndDrop checks the commands of an operator for pending removals of files. A passed removal
+// is removed at once. A dropped removal stays until a file contains the resource again.
+func TestB15_FilesPassAndDrop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x"))
 		m := mirrorDir(t, Config{Dir: dir, disableEvents: true})
@@ -178,43 +178,43 @@ func TestB15_FilesReleaseAndDiscard(t *testing.T) {
 			m.until(strings.Join(many(20), " ") + " x")
 			check.OK(t, os.Remove(filepath.Join(dir, "mass.yaml")))
 			time.Sleep(time.Minute)
-			if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 || len(h[0].Names) != 20 || h[0].Discarded || m.files.Held() != 20 {
-				t.Fatalf("holds %+v, %d held resources; want one hold of 20", h, m.files.Held())
+			if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 || len(h[0].Names) != 20 || h[0].Reason == reconcile.Dropped || heldRemovals(m.files.cfg.counts) != 20 {
+				t.Fatalf("holds %+v, %d held resources; want one hold of 20", h, heldRemovals(m.files.cfg.counts))
 			}
 		}
 		lose()
-		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard}); len(got) != 1 || len(got[0].Names) != 20 {
-			t.Errorf("discarded %+v, want one hold of 20", got)
+		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Drop}); len(got) != 1 || len(got[0].Names) != 20 {
+			t.Errorf("dropped %+v, want one hold of 20", got)
 		}
 		time.Sleep(time.Hour)
 		m.until(strings.Join(many(20), " ") + " x")
-		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 || !h[0].Discarded || m.files.Held() != 0 {
-			t.Errorf("an hour later: holds %+v, %d held resources; want one discarded hold and no held resources", h, m.files.Held())
+		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 || h[0].Reason != reconcile.Dropped || heldRemovals(m.files.cfg.counts) != 0 {
+			t.Errorf("an hour later: holds %+v, %d held resources; want one dropped hold and no held resources", h, heldRemovals(m.files.cfg.counts))
 		}
-		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, Discarded: true}); len(got) != 1 {
-			t.Errorf("released %+v, want the discarded hold", got)
-		}
-		m.until("x")
-
-		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
-		lose()
-		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Release, TypeURL: wire.ListenerType}); len(got) != 0 {
-			t.Errorf("released %+v of another type, want none", got)
-		}
-		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Release}); len(got) != 1 || len(got[0].Names) != 20 {
-			t.Errorf("released %+v, want one hold of 20", got)
+		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass, Reason: reconcile.Dropped}); len(got) != 1 {
+			t.Errorf("passed %+v, want the dropped hold", got)
 		}
 		m.until("x")
 
 		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
 		lose()
-		m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Discard})
+		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass, TypeURL: wire.ListenerType}); len(got) != 0 {
+			t.Errorf("passed %+v of another type, want none", got)
+		}
+		if got := m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass}); len(got) != 1 || len(got[0].Names) != 20 {
+			t.Errorf("passed %+v, want one hold of 20", got)
+		}
+		m.until("x")
+
+		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
+		lose()
+		m.files.Operate(t.Context(), reconcile.Command{Do: reconcile.Drop})
 		writeFiles(t, dir, "mass.yaml", clusters(many(20)...))
 		time.Sleep(time.Minute)
 		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 0 {
 			t.Errorf("holds %+v of resources that reappeared, want none", h)
 		}
-		lose() // a new hold, which is not discarded
+		lose() // a new hold, which is not dropped
 		m.stop()
 		if h := m.files.Operate(t.Context(), reconcile.Command{}); len(h) != 1 {
 			t.Errorf("holds %+v after the end of Sync, want the last one", h)

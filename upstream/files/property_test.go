@@ -24,9 +24,9 @@ import (
 
 // TestB15_RandomDirectories compares random histories of a directory, with commands of operators, to a model. It is the
 // counterpart of TestB15_RandomHistories for files. Readers see the content of the files, and resources whose removal
-// is pending or discarded. A resource may be removed only if no file contains it, and if one of these is true:
+// is pending or dropped. A resource may be removed only if no file contains it, and if one of these is true:
 //
-//   - an operator has released the removal
+//   - an operator has passed the removal
 //   - its file still exists
 //   - the hold of the removal has ended
 //   - few resources are missing
@@ -36,7 +36,7 @@ func TestB15_RandomDirectories(t *testing.T) {
 			return dirStep{
 				what: rapid.SampledFrom([]string{
 					"write", "write", "drop", "drop", "delete", "delete", "delete", "break", "delete all", "write all",
-					"release", "discard", "release discarded", "freeze", "thaw", "pass", "pass", "hold",
+					"let pass", "keep", "let dropped pass", "freeze", "thaw", "pass", "pass", "hold",
 				}).Draw(t, "what"),
 				file: rapid.IntRange(0, 2).Draw(t, "file"),
 				n:    rapid.IntRange(0, 5).Draw(t, "n"),
@@ -44,7 +44,7 @@ func TestB15_RandomDirectories(t *testing.T) {
 		}), 0, 25).Draw(rt, "steps")
 		var failures []string
 		synctest.Test(t, func(t *testing.T) {
-			m := &dirModel{t: t, dir: t.TempDir(), ever: make(map[string]bool), released: make(map[string]bool)}
+			m := &dirModel{t: t, dir: t.TempDir(), ever: make(map[string]bool), passed: make(map[string]bool)}
 			m.run(steps)
 			failures = m.failures
 		})
@@ -78,16 +78,33 @@ type dirModel struct {
 	versions int               // last version that was written
 	ever     map[string]bool   // all resources that were ever written, as clusterText
 
-	seen     map[string]string         // members at the last look, by name
-	holds    map[string]reconcile.Hold // holds at the last look, by name
-	released map[string]bool           // names that were released in this step
-	frozen   bool
-	thawed   bool // the view was thawed in this step
+	seen   map[string]string         // members at the last look, by name
+	holds  map[string]reconcile.Hold // holds at the last look, by name
+	passed map[string]bool           // names that were passed in this step
+	frozen bool
+	thawed bool // the view was thawed in this step
 }
 
 // errorf records a failure. The bubble must end before the test may fail.
 func (m *dirModel) errorf(format string, args ...any) {
 	m.failures = append(m.failures, fmt.Sprintf(format, args...))
+}
+
+// reasonIf returns the reason of dropped changes if dropped is set, and otherwise none.
+func reasonIf(dropped bool) reconcile.Reason {
+	if dropped {
+		return reconcile.Dropped
+	}
+	return ""
+}
+
+// held returns the number of removals that are held.
+func (m *dirModel) held() int { return heldRemovals(m.files.cfg.counts) }
+
+// heldRemovals returns the number of removals that are held.
+func heldRemovals(c *reconcile.Counts) int {
+	pending := c.Pending()
+	return pending[reconcile.SecondLook] + pending[reconcile.LargeRemoval]
 }
 
 // run performs the steps until one fails. At the end, it thaws the view and checks that all holds end.
@@ -116,7 +133,7 @@ func (m *dirModel) run(steps []dirStep) {
 		m.step(dirStep{what: "thaw"})
 		m.pass(25 * time.Minute)
 		for name, h := range m.holds {
-			if !h.Discarded {
+			if h.Reason != reconcile.Dropped {
 				m.errorf("%s is still held at the end: %+v", name, h)
 			}
 		}
@@ -152,7 +169,7 @@ func (m *dirModel) remove(file int) {
 
 // step performs an action and checks the view.
 func (m *dirModel) step(s dirStep) {
-	defer clear(m.released)
+	defer clear(m.passed)
 	ctx := m.t.Context()
 	switch s.what {
 	case "write":
@@ -173,14 +190,14 @@ func (m *dirModel) step(s dirStep) {
 		if m.there[s.file] {
 			writeFiles(m.t, m.dir, m.file(s.file), "resources: [")
 		}
-	case "release", "release discarded":
-		for _, h := range m.files.Operate(ctx, reconcile.Command{Do: reconcile.Release, Discarded: s.what != "release"}) {
+	case "let pass", "let dropped pass":
+		for _, h := range m.files.Operate(ctx, reconcile.Command{Do: reconcile.Pass, Reason: reasonIf(s.what != "let pass")}) {
 			for _, name := range h.Names {
-				m.released[name] = true
+				m.passed[name] = true
 			}
 		}
-	case "discard":
-		m.files.Operate(ctx, reconcile.Command{Do: reconcile.Discard})
+	case "keep":
+		m.files.Operate(ctx, reconcile.Command{Do: reconcile.Drop})
 	case "freeze":
 		m.control.Freeze(ctx)
 		m.frozen = true
@@ -249,14 +266,14 @@ func (m *dirModel) look() {
 			holds[name] = h
 		}
 		switch {
-		case h.Discarded:
-		case h.Unconfirmed, h.Since.IsZero(), !h.Until.After(time.Now().Add(-11 * time.Second)):
+		case h.Reason == reconcile.Dropped:
+		case h.Undecided(), h.Since.IsZero(), !h.Until.After(time.Now().Add(-11 * time.Second)):
 			m.errorf("pending removals of %v without a start or with an expired deadline: %+v", h.Names, h)
 		default:
 			held += len(h.Names)
 		}
 	}
-	if n := m.files.Held(); n != held {
+	if n := m.held(); n != held {
 		m.errorf("Held returns %d, but the holds contain %d pending removals", n, held)
 	}
 	for name, content := range seen {
@@ -289,12 +306,12 @@ func (m *dirModel) compare(seen map[string]string, holds map[string]reconcile.Ho
 	}
 	judged := 0
 	for name := range m.seen {
-		if _, there := seen[name]; there || m.released[name] || m.thawed {
+		if _, there := seen[name]; there || m.passed[name] || m.thawed {
 			continue
 		}
 		h, was := m.holds[name]
 		switch {
-		case was && (h.Discarded || h.Until.After(time.Now())):
+		case was && (h.Reason == reconcile.Dropped || h.Until.After(time.Now())):
 			m.errorf("%s was removed although it is held: %+v", name, h)
 		case !was && !m.there[name[0]-'0']:
 			judged++

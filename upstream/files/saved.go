@@ -69,7 +69,7 @@ func (s sets) replacements(t *cache.Type) (all []cache.Former) {
 }
 
 // A Saved contains the served resources that a new process could not read from the files. While the directory is
-// frozen, these are all resources, otherwise those whose removal an operator discarded. It is immutable.
+// frozen, these are all resources, otherwise those whose removal an operator dropped. It is immutable.
 type Saved struct {
 	frozen *sets // identity of the frozen content; nil if the directory is not frozen
 	sets   sets
@@ -99,20 +99,23 @@ func (f *Origin) Saved(ctx context.Context) (saved *Saved) {
 	return saved
 }
 
-// keptSets returns the resources whose removal an operator discarded.
+// keptSets returns the resources whose removal an operator dropped.
 func (r *reader) keptSets() sets {
 	all := make(sets)
 	for _, hold := range r.group.Operate(reconcile.Command{}, time.Now()) {
-		if !hold.Discarded || hold.Breaking {
+		if hold.Reason != reconcile.Dropped || hold.Details != nil {
 			continue
 		}
-		set := &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}
+		set := all[hold.TypeURL]
+		if set == nil {
+			set = &typeSet{byName: make(map[string]*wire.Resource, len(hold.Names))}
+			all[hold.TypeURL] = set
+		}
 		for _, name := range hold.Names {
 			if resource := r.serving.of(hold.TypeURL).byName[name]; resource != nil {
 				set.byName[name] = resource
 			}
 		}
-		all[hold.TypeURL] = set
 	}
 	return all
 }
@@ -139,7 +142,7 @@ func (s *Saved) Snapshot(sensitive bool) *cache.Snapshot {
 }
 
 // Restore restores the resources that an earlier process saved: the frozen content, and resources whose removal an
-// operator discarded. It must be called before any sync runs. Content that was not stored is read from the files.
+// operator dropped. It must be called before any sync runs. Content that was not stored is read from the files.
 func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) {
 	r := <-f.idleReader
 	defer func() { f.idleReader <- r }()
@@ -151,8 +154,8 @@ func (f *Origin) Restore(s *cache.Snapshot, frozen bool, kept []reconcile.Hold) 
 		all := r.frozenSets(stored)
 		f.frozenSets.Store(&all)
 	}
-	for _, hold := range kept {
-		r.restoreKept(hold, stored[hold.TypeURL])
+	for i := range kept {
+		r.restoreKept(&kept[i], stored[kept[i].TypeURL])
 	}
 }
 
@@ -180,13 +183,13 @@ func (r *reader) frozenSets(stored map[string]cache.SetSnapshot) sets {
 	return all
 }
 
-// restoreKept restores resources whose removal an operator discarded and that the files lack.
-func (r *reader) restoreKept(hold reconcile.Hold, stored cache.SetSnapshot) {
+// restoreKept restores resources whose removal an operator dropped and that the files lack.
+func (r *reader) restoreKept(hold *reconcile.Hold, stored cache.SetSnapshot) {
 	set := r.set(hold.TypeURL)
 	for _, e := range stored.Entries {
 		if !e.Resource.ContentDropped() && slices.Contains(hold.Names, e.Name) && set.Get(e.Name) == nil {
 			set.Apply(wire.Update{SystemVersion: r.serving.of(hold.TypeURL).version, Resources: []*wire.Resource{e.Resource}})
-			set.RestoreDiscarded(e.Name)
+			set.RestoreDropped(e.Name, hold)
 		}
 	}
 }

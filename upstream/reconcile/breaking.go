@@ -185,7 +185,7 @@ func (f *filter) holdsUpdate(update *wire.Resource) bool {
 	}
 	old := s.byName[update.Name]
 	repeated := old.isBreakingUpdate(update)
-	if repeated && old.state == discarded {
+	if repeated && old.state == dropped {
 		return true
 	}
 	reason := f.updateBreaks(update, served)
@@ -221,9 +221,8 @@ func (f *filter) recordBreaking(name string, change removal, repeated bool) {
 	if repeated && s.byName[name].state == breaking {
 		return
 	}
-	change.state, change.explicit, change.breakingSince = breaking, true, f.now
+	change.state, change.explicit, change.since = breaking, true, f.now
 	s.record(name, change)
-	s.group.breakingCount = -1
 }
 
 // heldForeign returns the foreign names whose update is held, so that clients still receive the content of a previous

@@ -86,6 +86,9 @@ func (h *checkedGroup) take(of *fakeSet, items ...string) {
 	h.group.Decide(h.now)
 }
 
+// holds returns the changes that would break clients.
+func (h *checkedGroup) holds() []Hold { return h.group.Operate(Command{Reason: Breaking}, h.now) }
+
 // wantServed fails the test unless the group serves these resources, and holds these changes.
 func (h *checkedGroup) wantServed(t *testing.T, when, served string, held ...string) {
 	t.Helper()
@@ -93,12 +96,12 @@ func (h *checkedGroup) wantServed(t *testing.T, when, served string, held ...str
 		t.Errorf("%s: served %q, want %q", when, got, served)
 	}
 	var got []string
-	for _, hold := range h.group.BreakingHolds() {
-		if len(hold.Names) != len(hold.Reasons) || hold.Since.IsZero() {
-			t.Errorf("%s: %d names, %d reasons, since %v", when, len(hold.Names), len(hold.Reasons), hold.Since)
+	for _, hold := range h.holds() {
+		if len(hold.Names) != len(hold.Details) || hold.Since.IsZero() {
+			t.Errorf("%s: %d names, %d reasons, since %v", when, len(hold.Names), len(hold.Details), hold.Since)
 		}
 		for i, name := range hold.Names {
-			got = append(got, name+": "+hold.Reasons[i])
+			got = append(got, name+": "+hold.Details[i])
 		}
 	}
 	if !slices.Equal(got, held) {
@@ -203,19 +206,19 @@ func TestB46_NamedClusterStays(t *testing.T) {
 	h.clusters.Infer(seq("c"), false, epoch)
 	h.group.Decide(h.now)
 	h.wantServed(t, "inferred removal", "b c | r=c s=c", "c: "+inUse)
-	since := h.group.BreakingHolds()[0].Since
+	since := h.holds()[0].Since
 	h.now = h.now.Add(time.Minute)
 	h.clusters.Infer(seq("c"), false, epoch) // as the next list of a SotW origin does
 	h.group.Decide(h.now)
 	h.wantServed(t, "inferred again", "b c | r=c s=c", "c: "+inUse)
-	if again := h.group.BreakingHolds()[0].Since; again != since {
+	if again := h.holds()[0].Since; again != since {
 		t.Errorf("inferred again: held since %v, want %v", again, since)
 	}
 	h.route("-r", "-s")
 	h.wantServed(t, "no route names the cluster", "b |")
 }
 
-// TestB46_OperatorDecision checks that released changes are served, and that discarded ones stay discarded until the
+// TestB46_OperatorDecision checks that passed changes are served, and that dropped ones stay dropped until the
 // origin sends another change.
 func TestB46_OperatorDecision(t *testing.T) {
 	withHolds := func() *checkedGroup {
@@ -226,31 +229,31 @@ func TestB46_OperatorDecision(t *testing.T) {
 		return h
 	}
 	h := withHolds()
-	h.group.Operate(Command{Do: Release}, h.now)
-	h.wantServed(t, "released", "b | r=a c")
+	h.group.Operate(Command{Do: Pass}, h.now)
+	h.wantServed(t, "passed", "b | r=a c")
 	if n := h.group.cfg.Counts.AppliedTotal.Load(); n != 1 {
-		t.Errorf("released: %d removals applied, want 1: an update is no removal", n)
+		t.Errorf("passed: %d removals applied, want 1: an update is no removal", n)
 	}
 	h.route("r=a c")
 	h.wantServed(t, "origin repeats the change", "b | r=a c")
 
 	h = withHolds()
-	h.group.Operate(Command{Do: Discard}, h.now)
-	h.wantServed(t, "discarded", "a b | r=a")
-	if n := h.group.cfg.Counts.DiscardedTotal.Load(); n != 1 {
-		t.Errorf("discarded: %d removals discarded, want 1: an update is no removal", n)
+	h.group.Operate(Command{Do: Drop}, h.now)
+	h.wantServed(t, "dropped", "a b | r=a")
+	if n := h.group.cfg.Counts.DroppedTotal.Load(); n != 1 {
+		t.Errorf("dropped: %d removals dropped, want 1: an update is no removal", n)
 	}
 	h.route("r=a c")
 	h.cluster("c")
 	h.wantServed(t, "origin repeats the change", "a b c | r=a")
 	holds := h.group.Operate(Command{}, h.now)
-	if len(holds) != 2 || !holds[0].Breaking || !holds[0].Discarded || !holds[1].Breaking || !holds[1].Discarded {
-		t.Errorf("holds %+v, want two that are breaking and discarded", holds)
+	if len(holds) != 2 || holds[0].Details == nil || holds[0].Reason != Dropped || holds[1].Details == nil || holds[1].Reason != Dropped {
+		t.Errorf("holds %+v, want two that are breaking and dropped", holds)
 	}
 	h.route("r=b")
 	h.wantServed(t, "another update", "a b c | r=b")
-	h.group.Operate(Command{Do: Release, Discarded: true}, h.now)
-	h.wantServed(t, "discarded change released", "b c | r=b")
+	h.group.Operate(Command{Do: Pass, Reason: Dropped}, h.now)
+	h.wantServed(t, "dropped change passed", "b c | r=b")
 }
 
 // TestB46_RemovalEndsHeldUpdate checks that a NotFound error of a resource is applied although an update is held.
@@ -265,13 +268,13 @@ func TestB46_RemovalEndsHeldUpdate(t *testing.T) {
 	}
 }
 
-// TestB46_DiscardedUpdateIsUnmentioned checks that a resource with a discarded update is unmentioned on a new stream:
+// TestB46_DroppedUpdateIsUnmentioned checks that a resource with a dropped update is unmentioned on a new stream:
 // the origin may have removed the resource.
-func TestB46_DiscardedUpdateIsUnmentioned(t *testing.T) {
+func TestB46_DroppedUpdateIsUnmentioned(t *testing.T) {
 	h := newCheckedGroup("a")
 	h.route("r=a")
 	h.route("r=a b")
-	h.group.Operate(Command{Do: Discard}, h.now)
+	h.group.Operate(Command{Do: Drop}, h.now)
 	h.routes.beginStream(h.now, "r")
 	if h.routes.Covered() {
 		t.Error("r counts as mentioned on the new stream")
@@ -309,8 +312,8 @@ func TestB46_BreakingRemovalsAreNotLarge(t *testing.T) {
 	}
 	h.clusters.Infer(seq(names[99]), false, epoch)
 	h.group.Decide(h.now)
-	if n := len(h.clusters.resources); n != 99 || h.group.HeldRemovals() > 0 {
-		t.Errorf("%d clusters served and %d removals held, want 99 and none", n, h.group.HeldRemovals())
+	if n := len(h.clusters.resources); n != 99 || heldRemovals(h.group) > 0 {
+		t.Errorf("%d clusters served and %d removals held, want 99 and none", n, heldRemovals(h.group))
 	}
 }
 
@@ -377,8 +380,8 @@ func TestB46_RandomHoldingConverges(t *testing.T) {
 		for _, r := range []string{"r", "s"} {
 			want += " " + r + "=" + routes[r]
 		}
-		if got := h.served(); got != want || len(h.group.BreakingHolds()) > 0 {
-			t.Fatalf("served %q, want %q; held %v", got, want, h.group.BreakingHolds())
+		if got := h.served(); got != want || len(h.holds()) > 0 {
+			t.Fatalf("served %q, want %q; held %v", got, want, h.holds())
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"maps"
@@ -41,7 +42,7 @@ func (s *Set) decide(now time.Time) (changed bool) {
 // applyDecided applies decided changes, and the units that they complete, and returns the number of changes. Of these, it
 // counts the removals as applied. Removals that are part of a unit that waits are recorded again.
 func (f *filter) applyDecided(u wire.Update) (n int) {
-	u = f.set.withoutBlocked(f.joinUnits(u))
+	u = f.withoutBlocked(f.joinUnits(u))
 	f.set.group.cfg.Counts.AppliedTotal.Add(int64(len(u.Removed)))
 	if n = len(u.Removed) + len(u.Resources); n > 0 {
 		f.apply(u)
@@ -171,38 +172,47 @@ func (s *Set) hold(n int, now time.Time) {
 	cfg.Logger.LogAttrs(context.Background(), slog.LevelError, "removals held: origin may have lost resources", attrs...)
 }
 
-// release applies the pending changes, or with ofDiscarded the discarded ones, also if they are part of a unit that waits.
-func (s *Set) release(ofDiscarded bool, now time.Time) {
+// pass applies changes at once, also those of units that wait. Names of additions that wait are among the names.
+func (s *Set) pass(chosen names, now time.Time) {
 	var u wire.Update
-	s.moveTo(&u, func(_ string, change removal) bool { return (change.state == discarded) == ofDiscarded })
+	s.moveTo(&u, func(name string, _ removal) bool { return has(chosen, name) })
 	n := len(u.Removed) + len(u.Resources)
 	s.group.cfg.Counts.AppliedTotal.Add(int64(len(u.Removed)))
 	f := s.newFilter(now)
-	released := u.Resources
+	passed := slices.Clone(u.Resources)
+	for _, name := range slices.Sorted(maps.Keys(chosen)) {
+		if w, waits := s.waiting[name]; waits {
+			passed, n = append(passed, w.resource), n+1
+			s.moveTo(&u, f.excludedByDropped(w.resource))
+		}
+	}
 	u, _ = f.joinUnits(u)
-	for _, r := range released { // operators need not wait
+	for _, r := range passed { // operators need not wait
 		if w, waits := s.waiting[r.Name]; waits && w.resource == r {
 			delete(s.waiting, r.Name)
 			u.Resources = append(u.Resources, r)
 		}
 	}
 	f.apply(u)
-	s.group.cfg.Logger.Warn("operator released held changes", slog.String("type_url", s.TypeURL), slog.Int("changes", n))
+	s.group.cfg.Logger.Warn("operator passed pending changes", slog.String("type_url", s.TypeURL), slog.Int("changes", n))
 }
 
-// discard makes all pending changes discarded: the resources stay.
-func (s *Set) discard() {
+// drop makes changes dropped: the resources stay.
+func (s *Set) drop(chosen names, by string, now time.Time) {
 	n, updates := 0, 0
-	for _, change := range s.byName {
-		if change.state != discarded && change.replacement != nil {
+	for name := range chosen {
+		change, pending := s.byName[name]
+		if !pending {
+			continue
+		}
+		if n++; change.replacement != nil {
 			updates++
 		}
+		change.state, change.since, change.by = dropped, now, by
+		s.byName[name] = change
 	}
-	for _, pending := range []state{held, suspected, breaking, blocked} {
-		n += s.changeState(pending, discarded)
-	}
-	s.group.cfg.Counts.DiscardedTotal.Add(int64(n - updates))
-	s.group.cfg.Logger.Warn("operator discarded held changes",
+	s.group.cfg.Counts.DroppedTotal.Add(int64(n - updates))
+	s.group.cfg.Logger.Warn("operator dropped pending changes",
 		slog.String("type_url", s.TypeURL), slog.Int("kept", n))
 }
 
@@ -214,16 +224,16 @@ func (s *Set) logHeld(now time.Time) (next time.Time) {
 		if !now.Before(s.breakingAlarmAt) {
 			s.breakingAlarmAt = now.Add(alarmInterval)
 			s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn,
-				"changes still held: use tender release or tender discard", s.breakingAttrs(s.TypeURL)...)
+				"changes still held: use tender pass or tender drop", s.breakingAttrs(s.TypeURL)...)
 		}
 	}
-	s.logReleased(n, s.count(breaking))
+	s.logEnded(n, s.count(breaking))
 	if n == 0 {
 		return next
 	}
 	if !now.Before(s.alarmAt) {
 		s.alarmAt = now.Add(alarmInterval)
-		s.group.cfg.Logger.Warn("removals still held: use tender release or tender discard",
+		s.group.cfg.Logger.Warn("removals still held: use tender pass or tender drop",
 			slog.String("type_url", s.TypeURL), slog.Int("held", n), slog.Time("since", s.heldSince))
 	}
 	next = Earlier(next, s.alarmAt)
@@ -270,8 +280,8 @@ func (s *Set) decisionDue(now time.Time) (next time.Time) {
 	return next
 }
 
-// logReleased logs that no change is held any longer, after whatever has ended that: the origin, an operator or the time.
-func (s *Set) logReleased(held, breaking int) {
+// logEnded logs that no change is held any longer, after whatever has ended that: the origin, an operator or the time.
+func (s *Set) logEnded(held, breaking int) {
 	if s.heldLogged > 0 && held == 0 {
 		s.group.cfg.Logger.Info("removals no longer held", slog.String("type_url", s.TypeURL))
 	}
@@ -281,34 +291,94 @@ func (s *Set) logReleased(held, breaking int) {
 	s.heldLogged, s.breakingLogged = held, breaking
 }
 
-// holds returns the pending and the discarded changes, one hold per state.
-func (s *Set) holds(now time.Time) []Hold {
-	const discardedBreaking = blocked + 1 // discarded changes that would break clients
-	holds := []Hold{
-		held:              {Since: s.heldSince, Until: s.heldUntil},
-		suspected:         {Until: s.decisionTime(now), Unconfirmed: true},
-		blocked:           {Until: s.unitsDue(now), Unconfirmed: true},
-		discarded:         {Discarded: true},
-		breaking:          {Breaking: true},
-		discardedBreaking: {Breaking: true, Discarded: true},
-	}
-	if s.secondLook {
-		holds[held].Until = time.Time{}
+// A holdKey is what the changes of one hold have in common.
+type holdKey struct {
+	state    state // waits for an addition that waits
+	breaking bool  // of a dropped change: it would break clients
+	kind     Kind
+	by       string
+}
+
+// holds returns the pending and the dropped changes, in the order of their states.
+func (s *Set) holds(now time.Time) (all []Hold) {
+	byKey := make(map[holdKey]*Hold)
+	add := func(key holdKey, name string, since time.Time, detail string) {
+		h := byKey[key]
+		if h == nil {
+			h = s.newHold(key, now)
+			byKey[key] = h
+		}
+		if h.Names = append(h.Names, name); key.state != held && !since.IsZero() {
+			h.Since = Earlier(h.Since, since)
+		}
+		if key.breaking {
+			h.Details = append(h.Details, detail)
+		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
 		change := s.byName[name]
-		in := change.state
-		if in == discarded && change.breakReason != "" {
-			in = discardedBreaking
+		key := holdKey{state: change.state, breaking: change.breakReason != "", kind: Removal, by: change.by}
+		if change.replacement != nil {
+			key.kind = Update
 		}
-		h := &holds[in]
-		h.TypeURL, h.Reported = s.TypeURL, s.group.cfg.Reported
-		h.Names = append(h.Names, name)
-		if h.Breaking {
-			h.Reasons, h.Since = append(h.Reasons, change.breakReason), Earlier(h.Since, change.breakingSince)
-		}
+		add(key, name, change.since, change.breakReason)
 	}
-	return slices.DeleteFunc(holds, func(h Hold) bool { return len(h.Names) == 0 })
+	for _, name := range slices.Sorted(maps.Keys(s.waiting)) {
+		key := holdKey{state: waits, kind: Addition}
+		if s.content.Get(name) != nil {
+			key.kind = Update
+		}
+		add(key, name, s.waiting[name].since, "")
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(byKey), holdKey.compare) {
+		all = append(all, *byKey[key])
+	}
+	return all
+}
+
+// compare orders keys by state.
+func (k holdKey) compare(o holdKey) int {
+	breakingLast := 0
+	switch {
+	case k.breaking && !o.breaking:
+		breakingLast = 1
+	case o.breaking && !k.breaking:
+		breakingLast = -1
+	}
+	return cmp.Or(cmp.Compare(k.state, o.state), breakingLast, cmp.Compare(k.kind, o.kind), cmp.Compare(k.by, o.by))
+}
+
+// newHold returns a hold without names.
+func (s *Set) newHold(key holdKey, now time.Time) *Hold {
+	h := &Hold{TypeURL: s.TypeURL, Reason: s.reason(key.state), Kind: key.kind, By: key.by, Reported: s.group.cfg.Reported}
+	switch key.state {
+	case held:
+		if h.Since = s.heldSince; !s.secondLook {
+			h.Until = s.heldUntil
+		}
+	case suspected:
+		h.Until = s.decisionTime(now)
+	case blocked, waits:
+		h.Until = s.unitsDue(now)
+	}
+	return h
+}
+
+// reason returns the reason of changes in a state.
+func (s *Set) reason(in state) Reason {
+	switch {
+	case in == held && !s.large:
+		return SecondLook
+	case in == held:
+		return LargeRemoval
+	case in == dropped:
+		return Dropped
+	case in == breaking:
+		return Breaking
+	case in == suspected:
+		return Suspect
+	}
+	return Replacement
 }
 
 // decisionTime returns when suspected removals are decided: when the set is complete, and no retained resource can

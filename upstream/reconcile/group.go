@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"cmp"
-	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -25,41 +24,25 @@ func (g *Group) Close() {
 	g.updateCounts()
 }
 
-// updateCounts updates HeldRemovals, BreakingHolds and Counts.HeldNow.
+// updateCounts updates the numbers of changes that wait.
 func (g *Group) updateCounts() {
-	heldRemovals, breakingChanges := 0, 0
+	var now [reasons]int
 	for s := range g.withRemovals {
-		heldRemovals += s.count(held)
-		breakingChanges += s.count(breaking)
-	}
-	g.cfg.Counts.HeldNow.Add(int64(heldRemovals - g.heldRemovals))
-	g.heldRemovals = heldRemovals
-	if breakingChanges != g.breakingCount {
-		g.breakingHolds, g.breakingCount = g.listBreaking(), breakingChanges
-	}
-}
-
-// listBreaking returns the held changes that would break clients, in the order in which xDS sends types.
-func (g *Group) listBreaking() (all []Hold) {
-	for _, s := range slices.Backward(g.referrersFirst()) {
-		if s.count(breaking) > 0 {
-			notHeld := func(h Hold) bool { return !h.Breaking || h.Discarded }
-			all = append(all, slices.DeleteFunc(s.holds(time.Time{}), notHeld)...)
+		for _, change := range s.byName {
+			now[slices.Index(Reasons[:], s.reason(change.state))]++
 		}
+		now[slices.Index(Reasons[:], Replacement)] += len(s.waiting)
 	}
-	return all
+	for i, n := range now {
+		g.cfg.Counts.pending[i].Add(int64(n - g.pending[i]))
+	}
+	g.pending = now
 }
 
-// BreakingHolds returns the held changes that would break clients. The slice is never modified.
-func (g *Group) BreakingHolds() []Hold { return g.breakingHolds }
-
-// HasRemovals reports whether changes are pending or were discarded.
+// HasRemovals reports whether changes are pending or were dropped.
 func (g *Group) HasRemovals() bool { return len(g.withRemovals) > 0 }
 
-// HeldRemovals returns the number of held removals, without the changes that would break clients.
-func (g *Group) HeldRemovals() int { return g.heldRemovals }
-
-// referrersFirst returns the sets with pending or discarded changes. Resources that refer to others come first: these
+// referrersFirst returns the sets with pending or dropped changes. Resources that refer to others come first: these
 // others can be removed only after them.
 func (g *Group) referrersFirst() []*Set {
 	return slices.SortedFunc(maps.Keys(g.withRemovals), func(a, b *Set) int {
@@ -98,19 +81,6 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 	return next
 }
 
-// Waiting yields the type and the name of each addition that waits for the removal of resources that exclude it (B.11).
-func (g *Group) Waiting() iter.Seq2[string, string] {
-	return func(yield func(typeURL, name string) bool) {
-		for s := range g.withRemovals {
-			for name := range s.waiting {
-				if !yield(s.TypeURL, name) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // Operate executes a command of an operator, and returns the holds to which it applies. The names that it decides count
 // as mentioned.
 func (g *Group) Operate(c Command, now time.Time) (chosen []Hold) {
@@ -119,23 +89,25 @@ func (g *Group) Operate(c Command, now time.Time) (chosen []Hold) {
 		slices.Reverse(sets) // the order in which xDS sends types
 	}
 	for _, s := range sets {
-		holds := c.matching(s.holds(now))
+		holds := c.choose(s.holds(now))
 		chosen = append(chosen, holds...)
-		if c.Do == List || len(holds) == 0 {
+		if c.changesNothing() || len(holds) == 0 {
 			continue
 		}
+		decided := make(names)
 		for _, h := range holds {
 			for _, name := range h.Names {
+				decided[name] = struct{}{}
 				s.markMentioned(name)
 			}
 		}
-		if c.Do == Release {
-			s.release(c.Discarded, now)
+		if c.Do == Pass {
+			s.pass(decided, now)
 		} else {
-			s.discard()
+			s.drop(decided, c.By, now)
 		}
 	}
-	if c.Do != List {
+	if !c.changesNothing() {
 		g.Decide(now)
 	}
 	return chosen

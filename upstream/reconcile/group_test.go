@@ -78,7 +78,7 @@ func TestH03_PossiblyRemovedKeepsReferences(t *testing.T) {
 			}
 			routes.wantNames(t, "listener keeps its route", "r t u v")
 			h := routes.group.Operate(Command{}, now)
-			if until := epoch.Add(tt.until); len(h) != 1 || h[0].Until != until || !h[0].Unconfirmed {
+			if until := epoch.Add(tt.until); len(h) != 1 || h[0].Until != until || !h[0].Undecided() {
 				t.Errorf("holds %+v, want one that is undecided until %v", h, until)
 			}
 			if _, is := listeners.withoutVersion["l"]; is == tt.resumed {
@@ -111,13 +111,13 @@ func TestH03_SubscribedNameIsNotPossiblyRemoved(t *testing.T) {
 	routes.wantNames(t, "listener subscribed to by name", "s t u v")
 }
 
-// TestH03_RetainedKeepsReferences checks that a listener whose removal is held, suspected or discarded keeps its route,
+// TestH03_RetainedKeepsReferences checks that a listener whose removal is held, suspected or dropped keeps its route,
 // also if the removal of the route is held itself.
 func TestH03_RetainedKeepsReferences(t *testing.T) {
 	for name, do := range map[string]func(listeners *fakeSet){
 		"suspected": func(f *fakeSet) { f.confirmed = false; f.Infer(seq("l"), false, epoch) },
 		"held":      func(f *fakeSet) { f.Infer(seq("l"), true, epoch); f.group.Decide(epoch) },
-		"discarded": func(f *fakeSet) { f.RestoreDiscarded("l") },
+		"dropped":   func(f *fakeSet) { f.RestoreDropped("l", &Hold{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			listeners, routes := newReferencing(t, true)
@@ -151,8 +151,8 @@ func TestH03_RetainedKeepsReferences(t *testing.T) {
 	listeners.Infer(seq("l"), true, epoch)
 	routes.group.Decide(epoch)
 	routes.respond(epoch, "-r")
-	listeners.group.Operate(Command{Do: Release, TypeURL: wire.ListenerType}, epoch)
-	routes.wantNames(t, "listener released", "s t u v")
+	listeners.group.Operate(Command{Do: Pass, TypeURL: wire.ListenerType}, epoch)
+	routes.wantNames(t, "listener passed", "s t u v")
 }
 
 // TestH03_SmallRemovalAfterLargeOne checks that it is held while the large one is held.
@@ -163,7 +163,7 @@ func TestH03_SmallRemovalAfterLargeOne(t *testing.T) {
 	f.group.Decide(epoch)
 	f.Infer(seq("n20"), false, epoch)
 	f.group.Decide(epoch)
-	if n := f.group.HeldRemovals(); n != 21 {
+	if n := heldRemovals(f.group); n != 21 {
 		t.Errorf("%d removals held, want 21", n)
 	}
 }
@@ -187,43 +187,43 @@ type completeAtEpoch struct{ *fakeSet }
 func (f *completeAtEpoch) CompleteAt() (time.Time, bool) { return epoch, true }
 
 // TestB15_OperateSelectsHolds checks that a command applies only to the selected type, and only to pending or only to
-// discarded removals.
+// dropped removals.
 func TestB15_OperateSelectsHolds(t *testing.T) {
 	clusters := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b", "c")
 	listeners := newFakeSetIn(clusters.group, wire.ListenerType, wire.Wildcard, "l")
 	g := clusters.group
-	clusters.RestoreDiscarded("a")
+	clusters.RestoreDropped("a", &Hold{})
 	clusters.Infer(seq("b", "c"), true, epoch)
 	clusters.respond(epoch, "c")
 	clusters.confirmed = true
 	clusters.group.Operate(Command{}, epoch)
-	clusters.wantHolds(t, "listed only", epoch, "suspected b", "discarded a")
+	clusters.wantHolds(t, "listed only", epoch, "suspected b", "dropped a")
 	clusters.confirmed = false
 	listeners.Infer(seq("l"), true, epoch)
-	if h := g.Operate(Command{Do: Release, TypeURL: wire.ListenerType}, epoch); len(h) != 1 || h[0].Names[0] != "l" {
-		t.Errorf("released %+v, want l", h)
+	if h := g.Operate(Command{Do: Pass, TypeURL: wire.ListenerType}, epoch); len(h) != 1 || h[0].Names[0] != "l" {
+		t.Errorf("passed %+v, want l", h)
 	}
-	listeners.wantNames(t, "released", "")
+	listeners.wantNames(t, "passed", "")
 	clusters.wantNames(t, "other type", "a b c")
 	clusters.Infer(seq("c"), true, epoch)
-	g.Operate(Command{Do: Release, TypeURL: wire.ClusterType}, epoch)
-	clusters.wantNames(t, "pending removals released", "a")
+	g.Operate(Command{Do: Pass, TypeURL: wire.ClusterType}, epoch)
+	clusters.wantNames(t, "pending removals passed", "a")
 	clusters.resources["b"] = &wire.Resource{Name: "b"}
 	clusters.Infer(seq("b"), true, epoch)
-	h := g.Operate(Command{Do: Discard, TypeURL: wire.ClusterType, Discarded: true}, epoch)
+	h := g.Operate(Command{Do: Drop, TypeURL: wire.ClusterType}, epoch)
 	if len(h) != 1 || h[0].Names[0] != "b" {
-		t.Errorf("discarded %+v, want b", h)
+		t.Errorf("dropped %+v, want b", h)
 	}
-	if n := g.cfg.Counts.DiscardedTotal.Load(); n != 1 {
-		t.Errorf("%d discarded, want 1", n)
+	if n := g.cfg.Counts.DroppedTotal.Load(); n != 1 {
+		t.Errorf("%d dropped, want 1", n)
 	}
-	clusters.wantHolds(t, "discarded", epoch, "discarded a b")
+	clusters.wantHolds(t, "dropped", epoch, "dropped a b")
 	clusters.Infer(seq("a"), true, epoch)
-	clusters.wantHolds(t, "inferred again", epoch, "discarded a b")
-	g.Operate(Command{Do: Release}, epoch)
+	clusters.wantHolds(t, "inferred again", epoch, "dropped a b")
+	g.Operate(Command{Do: Pass}, epoch)
 	clusters.wantNames(t, "no pending removals", "a b")
-	g.Operate(Command{Do: Release, Discarded: true}, epoch)
-	clusters.wantNames(t, "released", "")
+	g.Operate(Command{Do: Pass, Reason: Dropped}, epoch)
+	clusters.wantNames(t, "passed", "")
 	if n := g.cfg.Counts.AppliedTotal.Load(); n != 5 {
 		t.Errorf("%d applied, want 5", n)
 	}
@@ -287,8 +287,8 @@ func TestB15_HeldRemovalsAreCounted(t *testing.T) {
 	g := f.group
 	wantHeld := func(when string, want int) {
 		t.Helper()
-		if n, all := g.HeldRemovals(), g.cfg.Counts.HeldNow.Load(); n != want || all != int64(want) {
-			t.Errorf("%s: %d removals held, Counts.HeldNow %d; want %d", when, n, all, want)
+		if n, all := heldRemovals(g), heldOf(g.cfg.Counts); n != want || all != want {
+			t.Errorf("%s: %d removals held, Counts.Pending %d; want %d", when, n, all, want)
 		}
 	}
 	wantHeld("held", 2)
@@ -310,7 +310,7 @@ func TestB15_HeldRemovalsAreCounted(t *testing.T) {
 }
 
 // TestB15_AFewOfAType checks that a few removals are counted over all sets of their type, each name once, and without
-// those that an operator discarded.
+// those that an operator dropped.
 func TestB15_AFewOfAType(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -323,10 +323,10 @@ func TestB15_AFewOfAType(t *testing.T) {
 			members.group.Decide(epoch)
 			named.Infer(seq("c"), true, epoch)
 		}, time.Hour},
-		{"others were discarded", func(members, named *fakeSet) {
-			named.RestoreDiscarded("c")
+		{"others were dropped", func(members, named *fakeSet) {
+			named.RestoreDropped("c", &Hold{})
 			members.resources["d"] = &wire.Resource{Name: "d"}
-			members.RestoreDiscarded("d")
+			members.RestoreDropped("d", &Hold{})
 		}, 10 * time.Second},
 		{"updates of others would break clients", func(_, named *fakeSet) {
 			for _, name := range []string{"c", "d", "e", "f"} {

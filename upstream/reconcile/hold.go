@@ -1,66 +1,160 @@
 package reconcile
 
 import (
+	"cmp"
 	"slices"
 	"sync/atomic"
 	"time"
 )
 
-// A Hold lists resource changes of one type that clients have not received yet. They are removals that the origin may
-// not have intended (B.15), or that are part of a unit that waits (B.11), or changes that would break clients (B.46).
+// A Reason is why a change waits.
+type Reason string
+
+// The reasons, as operators see them.
+const (
+	// Suspect is the reason of removals that the origin may not have meant. They wait until the set is complete, and no
+	// held resource refers to theirs (B.15).
+	Suspect Reason = "suspect"
+
+	// SecondLook is the reason of a few removals that the relay requests again before it applies them.
+	SecondLook Reason = "second-look"
+
+	// LargeRemoval is the reason of removals that are held because they are many.
+	LargeRemoval Reason = "large-removal"
+
+	// Replacement is the reason of changes of resources that exclude one another, such as listeners on one address: an
+	// addition, and the removal of the resource that it replaces, wait for the rest of their unit (B.11).
+	Replacement Reason = "replacement"
+
+	// Breaking is the reason of changes that would break clients (B.46).
+	Breaking Reason = "breaking"
+
+	// Dropped is the reason of changes that an operator dropped: clients keep the resources until the origin mentions
+	// them.
+	Dropped Reason = "dropped"
+)
+
+// Reasons has all reasons.
+var Reasons = [reasons]Reason{Suspect, SecondLook, LargeRemoval, Replacement, Breaking, Dropped}
+
+// A Kind is what a change does with a resource that clients have, or do not have.
+type Kind string
+
+// The kinds of changes.
+const (
+	Addition Kind = "add"
+	Update   Kind = "change"
+	Removal  Kind = "remove"
+)
+
+// Kinds has all kinds.
+var Kinds = []Kind{Addition, Update, Removal}
+
+// A Hold lists changes of one type that clients have not received yet, for one reason.
 type Hold struct {
 	TypeURL string
+	Reason  Reason
+	Kind    Kind
 	Names   []string // sorted
 
-	// Breaking reports that the changes would break clients. Reasons has one reason per name.
-	Breaking bool
-	Reasons  []string
+	// Details has, for each name, why the change would break clients. It is nil for other changes.
+	Details []string
 
-	// Since is when the first change was held. Until is when the second look decides. It is zero if the second look has
-	// started, or if the time depends on the origin.
+	// Since is when the first change began to wait; zero if that was in an earlier process. Until is when the second look
+	// decides, or the set is complete. It is zero if the second look has started, or if the time depends on the origin.
 	Since, Until time.Time
 
-	// Unconfirmed reports that the removals are suspected only: the set is incomplete, or a held resource refers to the
-	// resources. They may still be applied without a hold.
-	Unconfirmed bool
+	// By is the operator who dropped the changes; empty for the relay, and if that was in an earlier process.
+	By string
 
 	// Reported reports that the view never received the resources: reconnecting clients report them, and keep them until
 	// the decision. If a client reports the version of a set, [cache.AllNames] stands for all its resources.
 	Reported bool
-
-	// Discarded reports that an operator discarded the changes: the resources stay until the origin mentions them.
-	Discarded bool
 }
+
+// Undecided reports whether the changes may still be applied without a hold.
+func (h *Hold) Undecided() bool { return h.Reason == Suspect || h.Reason == Replacement }
 
 // An Action is what an operator does with holds.
 type Action int
 
 // The actions.
 const (
-	List    Action = iota // changes nothing
-	Release               // applies the changes
-	Discard               // keeps the resources until the origin mentions them
+	List Action = iota // changes nothing
+	Pass               // applies the changes
+	Drop               // keeps the resources until the origin mentions them
 )
 
-// A Command is an action on some holds. The zero value lists all holds.
+// A Command is an action on some changes. An empty field selects all. The zero value lists all changes.
 type Command struct {
-	Do        Action
-	TypeURL   string // empty for all types
-	Discarded bool   // Release applies the discarded changes, not the held ones
+	Do      Action
+	TypeURL string
+	Name    string
+
+	// Reason selects changes by their reason. Pass applies to dropped changes only if it is Dropped.
+	Reason Reason
+
+	By     string // the operator; not for List
+	DryRun bool   // returns the changes to which the action would apply, and changes nothing
 }
 
-// matching returns the holds to which the command applies.
-func (c Command) matching(holds []Hold) []Hold {
-	discarded := c.Do == Release && c.Discarded
-	return slices.DeleteFunc(holds, func(h Hold) bool {
-		return c.TypeURL != "" && c.TypeURL != h.TypeURL || c.Do != List && h.Discarded != discarded
-	})
+// changesNothing reports whether the command only lists changes.
+func (c *Command) changesNothing() bool { return c.Do == List || c.DryRun }
+
+// Applies reports whether the action applies to changes, apart from what the command selects. A dropped change cannot be
+// dropped again, and passes only if the command says so. An addition that waits for the removal of another resource passes
+// alone only by its name or reason, because clients may reject it: it passes with the removal. It cannot be dropped.
+func (c *Command) Applies(h *Hold) bool {
+	addition := h.Reason == Replacement && h.Kind != Removal
+	switch c.Do {
+	case Pass:
+		return (h.Reason == Dropped) == (c.Reason == Dropped) && (!addition || c.Name != "" || c.Reason == Replacement)
+	case Drop:
+		return h.Reason != Dropped && !addition
+	default:
+		return true
+	}
+}
+
+// choose returns the changes among the holds to which the command applies.
+func (c *Command) choose(holds []Hold) (chosen []Hold) {
+	for _, h := range holds {
+		if !c.Applies(&h) || cmp.Or(c.TypeURL, h.TypeURL) != h.TypeURL || cmp.Or(c.Reason, h.Reason) != h.Reason {
+			continue
+		}
+		if c.Name != "" {
+			at, found := slices.BinarySearch(h.Names, c.Name)
+			if !found {
+				continue
+			}
+			if h.Names = h.Names[at : at+1]; h.Details != nil {
+				h.Details = h.Details[at : at+1]
+			}
+		}
+		chosen = append(chosen, h)
+	}
+	return chosen
 }
 
 // Counts are the counters of removals. Any goroutine may read them.
 type Counts struct {
-	HeldTotal      atomic.Int64 // removals that were ever held
-	AppliedTotal   atomic.Int64 // removals applied after a decision
-	DiscardedTotal atomic.Int64 // removals that an operator discarded
-	HeldNow        atomic.Int64 // removals that are held now, over all groups
+	HeldTotal    atomic.Int64 // removals that were ever held
+	AppliedTotal atomic.Int64 // removals applied after a decision
+	DroppedTotal atomic.Int64 // removals that an operator dropped
+
+	pending [reasons]atomic.Int64 // changes that wait now, over all groups, in the order of Reasons
+}
+
+// reasons is the number of Reasons.
+const reasons = 6
+
+// Pending returns the numbers of changes that wait now, over all groups. Reasons without a change are omitted.
+func (c *Counts) Pending() map[Reason]int {
+	all := make(map[Reason]int)
+	for i, reason := range Reasons {
+		if n := int(c.pending[i].Load()); n > 0 {
+			all[reason] = n
+		}
+	}
+	return all
 }

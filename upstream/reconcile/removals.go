@@ -16,9 +16,10 @@ type state int
 const (
 	held      state = iota // part of a large removal; until a second look or an operator decides
 	suspected              // undecided until the set is complete and no held resource refers to it
-	discarded              // by an operator, until the origin mentions the resource
+	dropped                // by an operator, until the origin mentions the resource
 	breaking               // would break clients (TENDER_VALIDATE=hold)
 	blocked                // decided, and waits for the other changes of its unit
+	waits                  // of an addition, which no removal has: it waits for its unit
 )
 
 // A removal is a change of a resource that clients have not received yet: its removal, or an update that replaces it.
@@ -29,8 +30,10 @@ type removal struct {
 	// It is nil for a removal.
 	replacement *wire.Resource
 
-	breakReason   string // why the change would break clients; empty if it would not
-	breakingSince time.Time
+	since time.Time // when it began to wait, or was dropped; zero if that was in an earlier process
+	by    string    // the operator who dropped it
+
+	breakReason string // why the change would break clients; empty if it would not
 
 	explicit    bool                // the origin stated the change; otherwise it was inferred
 	asked       bool                // the origin was asked for the resource, and answers for others
@@ -38,7 +41,7 @@ type removal struct {
 	inferredIn  int                 // number of the last second look that inferred it
 }
 
-// removals are the pending and the discarded changes of one set. The zero value is empty.
+// removals are the pending and the dropped changes of one set. The zero value is empty.
 type removals struct {
 	byName map[string]removal
 
@@ -48,7 +51,7 @@ type removals struct {
 	large                         bool      // these are, or were, more than a few
 	breakingAlarmAt               time.Time // of the changes in state breaking
 
-	heldLogged, breakingLogged int // number of these changes when logReleased was last called
+	heldLogged, breakingLogged int // number of these changes when logEnded was last called
 
 	secondLook  bool // the second look has started
 	secondLooks int  // second looks that have started
@@ -59,6 +62,14 @@ type removals struct {
 // isBreakingUpdate reports whether r is the update that is held because it would break clients.
 func (c removal) isBreakingUpdate(r *wire.Resource) bool {
 	return c.breakReason != "" && c.replacement != nil && c.replacement.SameContent(r)
+}
+
+// waitsSince returns since when a change of the resource waits if another one follows c, which may be the zero value.
+func (c removal) waitsSince(now time.Time) time.Time {
+	if c.state == dropped || c.since.IsZero() {
+		return now
+	}
+	return c.since
 }
 
 // contains reports whether there is a change that chosen selects.
@@ -115,7 +126,7 @@ func (r *removals) moveTo(u *wire.Update, chosen func(name string, change remova
 // is one. Clients receive both together.
 func (r *removals) recordError(e *wire.ResourceError) (pending bool) {
 	change, ok := r.byName[e.Name]
-	if pending = ok && change.state != discarded; pending {
+	if pending = ok && change.state != dropped; pending {
 		change.originError = e
 		r.byName[e.Name] = change
 	}
@@ -140,7 +151,7 @@ func (r *removals) startSecondLook(now time.Time) (started bool) {
 	return true
 }
 
-// HasRemoval reports whether a change of a resource is pending or was discarded.
+// HasRemoval reports whether a change of a resource is pending or was dropped.
 func (r *removals) HasRemoval(name string) bool {
 	_, ok := r.byName[name]
 	return ok

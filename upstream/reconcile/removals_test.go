@@ -169,11 +169,11 @@ func TestB15_InferredWithoutControl(t *testing.T) {
 	f.Infer(seq("n3"), false, epoch)
 	f.group.Decide(epoch)
 	f.wantHolds(t, "later removal", epoch)
-	f.RestoreDiscarded("n4")
+	f.RestoreDropped("n4", &Hold{})
 	f.Infer(seq("n4"), true, epoch)
 	f.Infer(seq("n5"), false, epoch)
 	f.group.Decide(epoch)
-	f.wantHolds(t, "discarded name inferred without a control", epoch, "discarded n4")
+	f.wantHolds(t, "dropped name inferred without a control", epoch, "dropped n4")
 }
 
 // TestB7_NewStreamResetsProgress checks that the responses of an earlier stream do not complete a set.
@@ -244,7 +244,7 @@ func TestH02_ErrorWaitsWithRemoval(t *testing.T) {
 	if errs := f.applied.Errors; len(errs) != 1 || errs[0].Name != "n0" {
 		t.Errorf("errors %v, want that of n0", errs)
 	}
-	f.RestoreDiscarded("n1")
+	f.RestoreDropped("n1", &Hold{})
 	take(wire.Update{
 		TypeURL: wire.ClusterType, Errors: removal("n1").Errors, Removed: []string{"unknown"},
 	}, 1)
@@ -266,25 +266,25 @@ func TestH02_RepeatedRemovalWaits(t *testing.T) {
 	f.wantNames(t, "removal repeated", "a b c")
 }
 
-// TestH02_ExplicitRemovalOfDiscarded checks that an explicit removal is a new one on an established stream. On a new
-// stream it repeats the removal that the operator discarded.
-func TestH02_ExplicitRemovalOfDiscarded(t *testing.T) {
+// TestH02_ExplicitRemovalOfDropped checks that an explicit removal is a new one on an established stream. On a new
+// stream it repeats the removal that the operator dropped.
+func TestH02_ExplicitRemovalOfDropped(t *testing.T) {
 	f := newHeldSet("a", "b", "c")
 	f.group.cfg.HoldExplicit = true
-	f.group.Operate(Command{Do: Discard}, epoch)
-	f.wantHolds(t, "discarded", epoch, "discarded a b c")
+	f.group.Operate(Command{Do: Drop}, epoch)
+	f.wantHolds(t, "dropped", epoch, "dropped a b c")
 	f.beginStream(epoch)
 	f.confirmed = false
 	f.respond(epoch, "-a")
-	f.wantHolds(t, "new stream", epoch, "discarded a b c")
+	f.wantHolds(t, "new stream", epoch, "dropped a b c")
 	f.confirmed = true
 	f.respond(epoch, "-b")
 	f.group.Decide(epoch)
-	f.wantHolds(t, "established stream", epoch, "discarded a c")
+	f.wantHolds(t, "established stream", epoch, "dropped a c")
 	f.wantNames(t, "established stream", "a c")
-	f.group.Operate(Command{Do: Release, Discarded: true}, epoch)
-	f.wantNames(t, "released", "")
-	f.wantHolds(t, "released", epoch)
+	f.group.Operate(Command{Do: Pass, Reason: Dropped}, epoch)
+	f.wantNames(t, "passed", "")
+	f.wantHolds(t, "passed", epoch)
 }
 
 // TestH02_RemovalsOfDataAreNotHeld checks that TENDER_HOLD_EXPLICIT_REMOVALS does not hold removals of endpoints.
@@ -297,9 +297,9 @@ func TestH02_RemovalsOfDataAreNotHeld(t *testing.T) {
 	}
 }
 
-// TestH02_AnswerAboutDiscarded checks that an answer to a query, after the operator has discarded the removal, repeats
+// TestH02_AnswerAboutDropped checks that an answer to a query, after the operator has dropped the removal, repeats
 // that removal.
-func TestH02_AnswerAboutDiscarded(t *testing.T) {
+func TestH02_AnswerAboutDropped(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
 	f.beginStream(epoch)
 	f.confirmed = true
@@ -307,13 +307,13 @@ func TestH02_AnswerAboutDiscarded(t *testing.T) {
 	now := epoch.Add(mentionTimeout)
 	f.StartQuery(nil, now)
 	f.Infer(seq("a"), true, epoch)
-	f.group.Operate(Command{Do: Discard}, now)
+	f.group.Operate(Command{Do: Drop}, now)
 	if finished, _ := f.FinishQuery(func() map[string]struct{} { return nil }, now); !finished {
-		t.Error("the query of a discarded name is not finished")
+		t.Error("the query of a dropped name is not finished")
 	}
 	f.RecordAnswers(wire.Update{Removed: []string{"a"}}, now)
 	f.respond(now, "-a")
-	f.wantHolds(t, "after the answer", now, "discarded a")
+	f.wantHolds(t, "after the answer", now, "dropped a")
 }
 
 // TestH02_RepeatedHeldRemoval checks that a held removal that is repeated stays explicit, and keeps its error.
@@ -338,39 +338,39 @@ func TestH02_RepeatedHeldRemoval(t *testing.T) {
 	}
 }
 
-// TestH02_RepeatedEmptyAssignment checks that the empty assignment that an operator discarded stays discarded, and that
+// TestH02_RepeatedEmptyAssignment checks that the empty assignment that an operator dropped stays dropped, and that
 // another one becomes suspected.
 func TestH02_RepeatedEmptyAssignment(t *testing.T) {
 	f := newFakeSet(wire.EndpointType, slog.DiscardHandler, "a")
 	empty, other := assignment(t, "a", 0), assignment(t, "a", 0)
 	other.Digest[0]++
 	f.suspect("a", removal{replacement: empty}, false, epoch)
-	f.discard()
+	f.drop(names{"a": {}}, "", epoch)
 	for _, tt := range []struct {
 		change removal
 		want   string
-	}{{removal{replacement: empty}, "discarded a"}, {removal{replacement: other}, "suspected a"}} {
+	}{{removal{replacement: empty}, "dropped a"}, {removal{replacement: other}, "suspected a"}} {
 		f.suspect("a", tt.change, false, epoch)
 		f.wantHolds(t, "assignment repeated", epoch, tt.want)
 	}
-	f.group.Operate(Command{Do: Release}, epoch)
-	if f.wantHolds(t, "released", epoch); f.resources["a"] != other {
+	f.group.Operate(Command{Do: Pass}, epoch)
+	if f.wantHolds(t, "passed", epoch); f.resources["a"] != other {
 		t.Error("the other empty assignment is not served")
 	}
-	f.RestoreDiscarded("a")
+	f.RestoreDropped("a", &Hold{})
 	f.suspect("a", removal{replacement: empty}, false, epoch)
-	f.wantHolds(t, "discarded without a replacement", epoch, "suspected a")
-	f.discard()
+	f.wantHolds(t, "dropped without a replacement", epoch, "suspected a")
+	f.drop(names{"a": {}}, "", epoch)
 	f.suspect("a", removal{}, false, epoch)
 	f.wantHolds(t, "removed", epoch, "suspected a")
 }
 
-// TestH09_RestoredDiscarded checks that a restored decision is listed at once, and that its resource is not unmentioned
+// TestH09_RestoredDropped checks that a restored decision is listed at once, and that its resource is not unmentioned
 // on the next stream.
-func TestH09_RestoredDiscarded(t *testing.T) {
+func TestH09_RestoredDropped(t *testing.T) {
 	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "a", "b")
-	f.RestoreDiscarded("a")
-	f.wantHolds(t, "restored", epoch, "discarded a")
+	f.RestoreDropped("a", &Hold{})
+	f.wantHolds(t, "restored", epoch, "dropped a")
 	f.beginStream(epoch)
 	f.respond(epoch, "b")
 	if !f.Covered() {

@@ -14,8 +14,8 @@ const (
 	// origin has stated them meanwhile.
 	reportsInterval = time.Second
 
-	// discardedGrace is how long after a restart a discarded name is kept until a client reports it again.
-	discardedGrace = 5 * time.Minute
+	// droppedGrace is how long after a restart a dropped name is kept until a client reports it again.
+	droppedGrace = 5 * time.Minute
 )
 
 // ReportsConfig configures Reports.
@@ -79,7 +79,7 @@ var placeholder = new(wire.Resource)
 // Get implements Content.
 func (b *batch) Get(name string) *wire.Resource {
 	_, reported := b.reported[name]
-	if reported || b.byName[name].state == discarded && time.Since(b.reports.startedAt) < discardedGrace {
+	if reported || b.byName[name].state == dropped && time.Since(b.reports.startedAt) < droppedGrace {
 		return placeholder
 	}
 	return nil
@@ -232,7 +232,7 @@ func (r *Reports) updateReported() {
 	}
 }
 
-// publishHeld makes the view withhold the removals of the undecided and the discarded names of a set.
+// publishHeld makes the view withhold the removals of the undecided and the dropped names of a set.
 func (r *Reports) publishHeld(of cache.ReportedSet) {
 	withheld := make(names)
 	for key, b := range r.batches {
@@ -266,20 +266,22 @@ func (r *Reports) originAnswered(of cache.ReportedSet, name string) bool {
 
 // Operate executes a command of an operator, and returns the holds to which it applies.
 func (r *Reports) Operate(c Command, now time.Time) []Hold {
-	if c.Do != List {
+	if !c.changesNothing() {
 		r.updateReported()
 		defer r.decideAndPublish(now)
 	}
 	return r.Group.Operate(c, now)
 }
 
-// RestoreDiscarded records that an operator discarded the removal of a name, before a restart of the relay.
-func (r *Reports) RestoreDiscarded(typeURL, name string) {
+// RestoreDropped records that an operator dropped the removal of a name, before a restart of the relay. hold
+// has the type, the operator and the time.
+func (r *Reports) RestoreDropped(name string, hold *Hold) {
+	typeURL := hold.TypeURL
 	key := batchKey{of: cache.ReportedSet{Key: typeURL, Kind: cache.ByName}}
 	if glob, ok := wire.GlobOf(name); ok {
 		key.of = cache.ReportedSet{Key: cache.Collection(typeURL, glob), Kind: cache.Wildcard}
 	} else if wire.FullState(typeURL) {
 		key.of.Kind = cache.Wildcard
 	}
-	r.ensureBatch(key).RestoreDiscarded(name)
+	r.ensureBatch(key).RestoreDropped(name, hold)
 }

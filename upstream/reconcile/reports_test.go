@@ -90,10 +90,10 @@ func (r *reportsRig) wantHolds(when string, report *cache.Report, names string, 
 	for _, h := range r.Operate(Command{}, time.Now()) {
 		state := "held "
 		switch {
-		case h.Unconfirmed:
+		case h.Undecided():
 			state = "suspected "
-		case h.Discarded:
-			state = "discarded "
+		case h.Reason == Dropped:
+			state = "dropped "
 		}
 		if !h.Reported {
 			r.t.Errorf("%s: hold %+v, want Reported", when, h)
@@ -138,11 +138,11 @@ func TestH04_ReportedNamesAreHeld(t *testing.T) {
 		{"origin removes names of another set", func(r *reportsRig) {
 			r.RecordRemoved(routeNames, seq("b", "c"))
 		}, []string{"held b c"}},
-		{"released", func(r *reportsRig) { r.Operate(Command{Do: Release}, time.Now()) }, []string{}},
-		{"discarded", func(r *reportsRig) {
-			r.Operate(Command{Do: Discard}, time.Now())
+		{"passed", func(r *reportsRig) { r.Operate(Command{Do: Pass}, time.Now()) }, []string{}},
+		{"dropped", func(r *reportsRig) {
+			r.Operate(Command{Do: Drop}, time.Now())
 			r.advance(2 * time.Hour)
-		}, []string{"discarded b c"}},
+		}, []string{"dropped b c"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			runReports(t, func(r *reportsRig) {
@@ -209,18 +209,18 @@ func TestH04_NamesAreEvaluatedInBatches(t *testing.T) {
 	})
 }
 
-// TestH09_RestoredDiscardedOfReports checks that a discarded name is kept for five minutes after a restart, and longer
+// TestH09_RestoredDroppedOfReports checks that a dropped name is kept for five minutes after a restart, and longer
 // if a client reports it again.
-func TestH09_RestoredDiscardedOfReports(t *testing.T) {
+func TestH09_RestoredDroppedOfReports(t *testing.T) {
 	runReports(t, func(r *reportsRig) {
-		r.RestoreDiscarded(wire.ClusterType, "a")
-		r.RestoreDiscarded(wire.ClusterType, "b")
-		r.RestoreDiscarded(wire.ClusterType, "xdstp://one/"+wire.ClusterType+"/of/c")
-		r.wantHolds("after the restart", nil, "", "discarded a b", "discarded xdstp://one/"+wire.ClusterType+"/of/c")
+		r.RestoreDropped("a", &Hold{TypeURL: wire.ClusterType})
+		r.RestoreDropped("b", &Hold{TypeURL: wire.ClusterType})
+		r.RestoreDropped("xdstp://one/"+wire.ClusterType+"/of/c", &Hold{TypeURL: wire.ClusterType})
+		r.wantHolds("after the restart", nil, "", "dropped a b", "dropped xdstp://one/"+wire.ClusterType+"/of/c")
 		client := r.report(allClusters, "a")
 		r.confirm()
-		r.wantHolds("confirmed", client, "a", "discarded a b", "discarded xdstp://one/"+wire.ClusterType+"/of/c")
-		r.advance(discardedGrace + time.Second)
-		r.wantHolds("five minutes later", client, "a", "discarded a")
+		r.wantHolds("confirmed", client, "a", "dropped a b", "dropped xdstp://one/"+wire.ClusterType+"/of/c")
+		r.advance(droppedGrace + time.Second)
+		r.wantHolds("five minutes later", client, "a", "dropped a")
 	})
 }

@@ -93,10 +93,8 @@ type Group struct {
 	cfg  Config
 	sets map[string]map[*Set]struct{} // by type URL
 
-	withRemovals  map[*Set]struct{} // sets with pending or discarded changes, or with additions that wait
-	heldRemovals  int               // this group's part of Counts.HeldNow
-	breakingHolds []Hold            // changes that would break clients; replaced, never modified
-	breakingCount int               // number of changes in breakingHolds; -1 if the list is outdated
+	withRemovals map[*Set]struct{} // sets with pending or dropped changes, or with additions that wait
+	pending      [reasons]int      // this group's part of Counts.pending
 
 	clusterChanges int   // updates of clusters, and of types that name clusters
 	usage          usage // of clusters
@@ -130,7 +128,7 @@ func (g *Group) needed(s *Set, includePossible bool, now time.Time) func(name st
 	}
 }
 
-// retainedResources returns the resources that may refer to those of a type, and whose change is pending or discarded.
+// retainedResources returns the resources that may refer to those of a type, and whose change is pending or dropped.
 // Clients still receive them, so they must receive what these refer to. With includePossible, it adds the resources
 // that the origin may have removed, because their removal may be held later.
 func (g *Group) retainedResources(
@@ -231,7 +229,7 @@ func (s *Set) Restart(versionSent func(name string) bool, now time.Time) {
 	s.waiting = nil // the origin sends what waited again
 	for name := range s.content.Names() {
 		switch {
-		case s.byName[name].state == discarded && s.byName[name].breakReason == "":
+		case s.byName[name].state == dropped && s.byName[name].breakReason == "":
 		case versionSent != nil && versionSent(name):
 			put(&s.withVersion, name, struct{}{})
 		default:
@@ -248,11 +246,11 @@ func (s *Set) Confirmed(now time.Time) bool {
 
 // RecordList records that a response lists the whole set, and the names in it. missing are subscribed names that it
 // omits: their removal is inferred. If the list is empty, the origin may have just started, so that even a small removal
-// is held. A list that lacks no resource completes the set, except those whose removal was discarded.
+// is held. A list that lacks no resource completes the set, except those whose removal was dropped.
 func (s *Set) RecordList(listed, missing names, now time.Time) {
 	s.Infer(maps.Keys(missing), len(listed) == 0, now)
 	for name, change := range s.byName {
-		if change.state != discarded && !has(listed, name) {
+		if change.state != dropped && !has(listed, name) {
 			return
 		}
 	}
@@ -331,7 +329,7 @@ func (f *filter) mustWait(name string, stating bool) bool {
 	return stating && f.set.isUnmentioned(name) || f.repeats(name) || f.answersQuery(name) || f.needed(name)
 }
 
-// repeats reports whether the origin states a removal again that waits, or was discarded before the set is complete: it
+// repeats reports whether the origin states a removal again that waits, or was dropped before the set is complete: it
 // has not changed.
 func (f *filter) repeats(name string) bool {
 	change, ok := f.set.byName[name]
@@ -378,7 +376,7 @@ func (g *Group) lacksFew(typeURL string) bool {
 	for s := range g.withRemovals {
 		n := 0
 		for name, change := range s.byName {
-			if change.state == discarded || change.replacement != nil && change.breakReason != "" {
+			if change.state == dropped || change.replacement != nil && change.breakReason != "" {
 				continue // no removal, or decided
 			}
 			if n++; s.TypeURL == typeURL {
@@ -401,7 +399,7 @@ func (s *Set) holdTime() time.Duration {
 	return s.group.cfg.HoldTime
 }
 
-// cancelRemoval drops the pending or discarded change of a resource that the origin has. If it was held, the hold time
+// cancelRemoval drops the pending or dropped change of a resource that the origin has. If it was held, the hold time
 // of the others restarts, because the origin may send more.
 func (s *Set) cancelRemoval(name string, now time.Time) {
 	change, ok := s.byName[name]
@@ -450,10 +448,13 @@ func (s *Set) infer(removed iter.Seq[string], change removal, alwaysHold bool, n
 	}
 }
 
-// RestoreDiscarded records that an operator discarded the removal of a resource, before a restart of the relay.
-func (s *Set) RestoreDiscarded(name string) { s.record(name, removal{state: discarded}) }
+// RestoreDropped records that an operator dropped the removal of a resource, before a restart of the relay. hold has the
+// operator and the time.
+func (s *Set) RestoreDropped(name string, hold *Hold) {
+	s.record(name, removal{state: dropped, since: hold.Since, by: hold.By})
+}
 
-// suspect records a change as suspected. A held change stays held. A discarded change stays discarded if repeated is
+// suspect records a change as suspected. A held change stays held. A dropped change stays dropped if repeated is
 // set, or if the new one has the same content.
 func (s *Set) suspect(name string, change removal, repeated bool, now time.Time) {
 	s.noteMissing(name, now)
@@ -461,12 +462,12 @@ func (s *Set) suspect(name string, change removal, repeated bool, now time.Time)
 	if change.replacement != nil && old.replacement != nil && change.replacement.SameContent(old.replacement) {
 		repeated = true
 	}
-	change.state = suspected
+	change.state, change.since = suspected, old.waitsSince(now)
 	switch {
 	case ok && old.state == held:
 		change.state, change.explicit = held, change.explicit || old.explicit
 		change.inferredIn, change.originError = s.secondLooks, old.originError
-	case old.state == discarded && repeated:
+	case old.state == dropped && repeated:
 		return
 	case old.state == breaking && old.replacement == nil && change.replacement == nil:
 		return // the removal is held already

@@ -90,18 +90,20 @@ func (f *fakeSet) respond(now time.Time, items ...string) (ignoresVersions bool)
 	return ignoresVersions
 }
 
-// wantHolds fails the test unless the group has these holds, each as its names after "held", "suspected" or
-// "discarded".
+// wantHolds fails the test unless the group has these holds, each as its names after "held", "suspected",
+// "waiting" or "dropped".
 func (f *fakeSet) wantHolds(t *testing.T, when string, now time.Time, want ...string) {
 	t.Helper()
 	got := []string{}
 	for _, h := range f.group.Operate(Command{}, now) {
 		state := "held"
 		switch {
-		case h.Unconfirmed:
+		case h.Reason == Replacement && h.Kind != Removal:
+			state = "waiting"
+		case h.Undecided():
 			state = "suspected"
-		case h.Discarded:
-			state = "discarded"
+		case h.Reason == Dropped:
+			state = "dropped"
 		}
 		got = append(got, state+" "+strings.Join(h.Names, " "))
 	}
@@ -109,6 +111,14 @@ func (f *fakeSet) wantHolds(t *testing.T, when string, now time.Time, want ...st
 		t.Errorf("%s: holds %q, want %q", when, got, want)
 	}
 }
+
+// heldRemovals returns the number of removals of a group that are held.
+func heldRemovals(g *Group) int {
+	return g.pending[slices.Index(Reasons[:], SecondLook)] + g.pending[slices.Index(Reasons[:], LargeRemoval)]
+}
+
+// heldOf returns the number of removals that are held.
+func heldOf(c *Counts) int { return c.Pending()[SecondLook] + c.Pending()[LargeRemoval] }
 
 // wantNames fails the test unless the set has these names.
 func (f *fakeSet) wantNames(t *testing.T, when, want string) {
@@ -170,7 +180,7 @@ func TestH03_RemovedAdditions(t *testing.T) {
 			f.Infer(seq("a", "b", "c", "z"), false, epoch)
 			f.confirmed = true
 			f.group.Decide(now)
-			if n := f.group.HeldRemovals(); n != tt.held {
+			if n := heldRemovals(f.group); n != tt.held {
 				t.Errorf("%d removals held, want %d", n, tt.held)
 			}
 		})
@@ -251,7 +261,7 @@ func TestH03_AdditionsCountOnce(t *testing.T) {
 			tt.do(f)
 			f.Infer(seq(numbers("old", 8)...), false, epoch)
 			f.group.Decide(epoch)
-			if held := f.group.HeldRemovals() > 0; held != tt.held {
+			if held := heldRemovals(f.group) > 0; held != tt.held {
 				t.Errorf("held: %t, want %t", held, tt.held)
 			}
 		})
@@ -280,7 +290,7 @@ func TestH02_NewStreamDropsSuspects(t *testing.T) {
 	f.confirmed = true
 	f.group.Decide(epoch)
 	f.wantNames(t, "new stream", strings.Join(slices.Sorted(slices.Values(numbers("n", 20))), " "))
-	if n := f.group.HeldRemovals(); n != 15 {
+	if n := heldRemovals(f.group); n != 15 {
 		t.Errorf("%d removals held, want 15", n)
 	}
 	f.respond(epoch, numbers("n", 15)...)
@@ -310,7 +320,7 @@ func TestH02_CompleteSetStaysComplete(t *testing.T) {
 	}
 }
 
-// TestHoldAlarms checks that held removals are logged every five minutes, and discarded ones are not.
+// TestHoldAlarms checks that held removals are logged every five minutes, and dropped ones are not.
 func TestHoldAlarms(t *testing.T) {
 	var log strings.Builder
 	var names []string
@@ -330,8 +340,8 @@ func TestHoldAlarms(t *testing.T) {
 			t.Errorf("after %d minutes: %d alarms, want %d", minute, got, want)
 		}
 	}
-	f.group.Operate(Command{Do: Discard}, began)
+	f.group.Operate(Command{Do: Drop}, began)
 	if got := alarms(began.Add(time.Hour)); got != 0 {
-		t.Errorf("discarded: %d alarms, want none", got)
+		t.Errorf("dropped: %d alarms, want none", got)
 	}
 }

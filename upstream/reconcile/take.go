@@ -16,7 +16,7 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 	f.update = u
 	waited, repeats := len(s.waiting), s.repeatsUnmentioned(u)
 	passes := f.holdBreaking(f.deferRemovals(u))
-	if c = f.apply(s.withoutBlocked(f.joinUnits(passes))); !fails {
+	if c = f.apply(f.withoutBlocked(f.joinUnits(passes))); !fails {
 		s.Progress.recordResponse(now, c.New > 0 || len(s.waiting) > waited, s.group.cfg.ColdWait)
 	}
 	m, before := &s.unmentioned, s.unmentionedCount()

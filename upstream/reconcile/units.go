@@ -25,7 +25,7 @@ type standing int
 
 const (
 	removing standing = iota // its removal is decided, suspected or held
-	kept                     // an operator has discarded its removal
+	kept                     // an operator has dropped its removal
 	unsure                   // the origin may have removed it without a word; the relay asks
 	present                  // the origin has it
 )
@@ -214,7 +214,7 @@ func (j *joining) standing(name string) standing {
 		return removing
 	case j.stated[name] != nil || pending && change.replacement != nil:
 		return present
-	case pending && change.state == discarded:
+	case pending && change.state == dropped:
 		return kept
 	case pending:
 		return removing
@@ -263,18 +263,31 @@ func (j *joining) replace(of *unit, replaced names) {
 }
 
 // withoutBlocked returns an update without the removals of blocked names, and records these: they are decided, but for their unit.
-func (s *Set) withoutBlocked(u wire.Update, blockedNames names) wire.Update {
+func (f *filter) withoutBlocked(u wire.Update, blockedNames names) wire.Update {
+	s := f.set
 	if len(blockedNames) == 0 {
 		return u
 	}
 	for name := range u.RemovedNames() {
 		if has(blockedNames, name) {
-			s.record(name, removal{state: blocked, explicit: true})
+			s.record(name, removal{state: blocked, explicit: true, since: f.now})
 		}
 	}
 	u.Removed = without(u.Removed, func(name string) bool { return has(blockedNames, name) })
 	u.Errors = without(u.Errors, func(e *wire.ResourceError) bool { return has(blockedNames, e.Name) && s.recordError(e) })
 	return u
+}
+
+// excludedByDropped returns a function that selects the dropped removals of served resources that exclude a resource which waits.
+func (f *filter) excludedByDropped(r *wire.Resource) func(name string, change removal) bool {
+	j := joining{f: f, set: f.set, keys: make(map[*wire.Resource]names)}
+	excluding := make(names)
+	for _, key := range j.neededKeys(r) {
+		maps.Copy(excluding, f.set.index.names[key])
+	}
+	return func(name string, change removal) bool {
+		return change.state == dropped && change.replacement == nil && has(excluding, name)
+	}
 }
 
 // oldestWait returns since when an addition waits; zero if none does.

@@ -237,7 +237,7 @@ func TestB11_WhatWaitsIsNoLongerSuspect(t *testing.T) {
 	f.confirmed = true
 	f.group.Decide(now.Add(5 * time.Second))
 	f.wantNames(t, "b is back", "a b c")
-	f.wantHolds(t, "b is back", now)
+	f.wantHolds(t, "b is back", now, "waiting b")
 }
 
 // TestB11_ChainsAreUnits: what waits keeps the key that it is served with, which another addition may need.
@@ -292,8 +292,8 @@ func TestB11_ARepeatedRequestBeginsAnew(t *testing.T) {
 	}
 }
 
-// TestB11_B46_AReleasedChangeNeedNotWait for its unit: it would be held again.
-func TestB11_B46_AReleasedChangeNeedNotWait(t *testing.T) {
+// TestB11_B46_APassedChangeNeedNotWait for its unit: it would be held again.
+func TestB11_B46_APassedChangeNeedNotWait(t *testing.T) {
 	f, now := newListeners("a:80", "b:81")
 	f.group.cfg.Check = func(r *wire.Resource) Facts {
 		if r.OriginVersion == "666" {
@@ -302,10 +302,10 @@ func TestB11_B46_AReleasedChangeNeedNotWait(t *testing.T) {
 		return Facts{}
 	}
 	f.take(now, []*wire.Resource{listenerResource("b", 80, 666)})
-	f.group.Operate(Command{Do: Release}, now)
+	f.group.Operate(Command{Do: Pass}, now)
 	f.run(now, time.Minute)
 	if got := f.resources["b"].OriginVersion; got != "666" {
-		t.Errorf("b has version %s after the release, want 666", got)
+		t.Errorf("b has version %s after pass, want 666", got)
 	}
 }
 
@@ -470,7 +470,7 @@ func TestB11_UnitsOfSeveralResources(t *testing.T) {
 		f.take(now, []*wire.Resource{listenerOn("abc", 80, 81, 82), listenerResource("d2", 83, 1)}, "a", "d")
 		f.take(now.Add(time.Second), nil, "b")
 		f.wantNames(t, "two removals of three are stated", "a b c d2 e")
-		f.wantHolds(t, "two removals of three are stated", now, "suspected a b")
+		f.wantHolds(t, "two removals of three are stated", now, "suspected a b", "waiting abc")
 		return f, now
 	}
 	f, now := start()
@@ -503,36 +503,36 @@ func TestB11_ErrorsWaitWithTheirRemovals(t *testing.T) {
 	}
 }
 
-// TestB11_OperatorsNeedNotWait: what an operator releases is removed at once, and what waits for it follows in the same update.
+// TestB11_OperatorsNeedNotWait: what an operator passes is removed at once, and what waits for it follows in the same update.
 func TestB11_OperatorsNeedNotWait(t *testing.T) {
 	f, now := newListeners("a:80", "b:81", "c:82", "d:83", "e:84")
 	f.take(now, []*wire.Resource{listenerOn("ab", 80, 81)}, "a")
-	f.group.Operate(Command{Do: Release}, now)
-	f.wantNames(t, "released", "b c d e")
+	f.group.Operate(Command{Do: Pass}, now)
+	f.wantNames(t, "passed", "b c d e")
 	f.holdAll(now)
 	f.wantNames(t, "b is held", "ab c d e")
 
 	f, now = newListeners("a:80", "b:81")
 	f.holdAll(now)
-	f.group.Operate(Command{Do: Discard}, now)
+	f.group.Operate(Command{Do: Drop}, now)
 	f.take(now.Add(time.Second), []*wire.Resource{listenerResource("n", 80, 1)})
 	f.run(now.Add(time.Second), time.Minute)
-	f.wantNames(t, "discarded", "a b")
-	f.group.Operate(Command{Do: Release, Discarded: true}, now.Add(2*time.Minute))
-	f.wantNames(t, "released", "n")
+	f.wantNames(t, "dropped", "a b")
+	f.group.Operate(Command{Do: Pass, Reason: Dropped}, now.Add(2*time.Minute))
+	f.wantNames(t, "passed", "n")
 	if got := len(f.applied.Resources) + len(f.applied.Removed); got != 3 {
 		t.Errorf("the last update has %d changes, want 3", got)
 	}
 }
 
-// TestB11_WhatTheOriginMentionsIsNotDiscarded any more: it has both.
-func TestB11_WhatTheOriginMentionsIsNotDiscarded(t *testing.T) {
+// TestB11_WhatTheOriginMentionsIsNotDropped any more: it has both.
+func TestB11_WhatTheOriginMentionsIsNotDropped(t *testing.T) {
 	f, now := newListeners("a:80", "b:81", "c:82")
 	f.holdAll(now)
-	f.group.Operate(Command{Do: Discard}, now)
+	f.group.Operate(Command{Do: Drop}, now)
 	f.take(now, []*wire.Resource{listenerResource("n", 80, 1)})
 	f.run(now, time.Minute)
-	f.wantNames(t, "discarded", "a b c")
+	f.wantNames(t, "dropped", "a b c")
 	f.take(now.Add(2*time.Minute), []*wire.Resource{listenerResource("a", 80, 1)})
 	f.run(now.Add(2*time.Minute), time.Second)
 	f.wantNames(t, "mentioned", "a b c n")

@@ -15,7 +15,7 @@ type names = map[string]struct{}
 
 // unmentioned are the resources that the set contained when the stream started and that the origin has not mentioned
 // since. They may have been removed. An origin that received their versions states removals; from another origin, the
-// relay queries the names (B.15). Resources whose removal an operator discarded are excluded.
+// relay queries the names (B.15). Resources whose removal an operator dropped are excluded.
 type unmentioned struct {
 	began          time.Time // start of the stream, or of the last Restart
 	withVersion    names     // sent to the origin in initial_resource_versions

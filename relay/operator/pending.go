@@ -1,0 +1,124 @@
+package operator
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/upstream/reconcile"
+)
+
+// HeldRows returns rows for changes that wait upstream of the view of a group.
+func HeldRows(origin, group string, holds []reconcile.Hold) (rows []admin.PendingChange) {
+	for _, h := range holds {
+		shown := min(len(h.Names), admin.MaxPendingNames)
+		row := admin.PendingChange{
+			Origin: origin, Group: group, TypeURL: h.TypeURL, Change: string(h.Kind), Reason: string(h.Reason),
+			Count: len(h.Names), Names: h.Names[:shown], Since: h.Since, By: admin.ByRelay, Reported: h.Reported,
+			Ends: admin.EndsByOrigin,
+		}
+		if h.Details != nil {
+			row.Details = h.Details[:shown]
+		}
+		if h.Reason == reconcile.Dropped {
+			row.By = cmp.Or(h.By, "operator")
+		}
+		if !h.Until.IsZero() {
+			row.Ends, row.Until = admin.EndsByDeadline, h.Until
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// A Wait is why all changes of an origin wait that clients do not receive yet.
+type Wait struct {
+	Reason       string // one of admin.PendingReasons
+	Since, Until time.Time
+	Ends         string // if Until is zero
+	By, Note     string
+}
+
+// WithheldRows returns rows for the differences between what clients receive and the newest state of an origin. It selects
+// those of a group, a type and a name.
+func WithheldRows(all []Edited, why Wait, c admin.PendingChoice) []admin.PendingChange {
+	type key struct{ origin, group, typeURL, change string }
+	byKey := make(map[key]*admin.PendingChange)
+	names := make(map[key][]string)
+	var order []key
+	for _, e := range all {
+		typeURL, _, _ := cache.SplitCollection(e.Key)
+		name, _ := wire.SplitParameters(e.Name)
+		if cmp.Or(c.Group, e.Part.Group) != e.Part.Group || cmp.Or(c.Type, typeURL) != typeURL || cmp.Or(c.Name, name) != name {
+			continue
+		}
+		k := key{e.Origin, e.Part.Group, typeURL, string(kindOf(e.Difference.Difference))}
+		if byKey[k] == nil {
+			order = append(order, k)
+			byKey[k] = &admin.PendingChange{
+				Origin: k.origin, Group: k.group, TypeURL: k.typeURL, Change: k.change, Reason: why.Reason,
+				Since: why.Since, Until: why.Until, Ends: why.Ends, By: cmp.Or(why.By, admin.ByRelay), Note: why.Note,
+			}
+			if !why.Until.IsZero() {
+				byKey[k].Ends = admin.EndsByDeadline
+			}
+		}
+		names[k] = append(names[k], name)
+	}
+	var rows []admin.PendingChange
+	for _, k := range order {
+		row := byKey[k]
+		slices.Sort(names[k])
+		row.Names = slices.Compact(names[k]) // a name may be in several collections
+		row.Count = len(row.Names)
+		row.Names = row.Names[:min(row.Count, admin.MaxPendingNames)]
+		rows = append(rows, *row)
+	}
+	return rows
+}
+
+// maxListedNames is the number of names that a list of pending changes has at most, unless it has very many rows.
+const maxListedNames = 10_000
+
+// LimitNames reduces the names of rows, which keep their counts, if there are more than maxListedNames in total. Otherwise
+// the changes of many groups would be a large response.
+func LimitNames(rows []admin.PendingChange) {
+	total := 0
+	for _, r := range rows {
+		total += len(r.Names)
+	}
+	if total <= maxListedNames {
+		return
+	}
+	most := max(maxListedNames/len(rows), 3)
+	for i := range rows {
+		r := &rows[i]
+		r.Names = r.Names[:min(len(r.Names), most)]
+		r.Details = r.Details[:min(len(r.Details), most)]
+	}
+}
+
+// kindOf returns what a difference does with a resource that clients receive.
+func kindOf(d cache.Difference) reconcile.Kind {
+	switch {
+	case d.Is == nil:
+		return reconcile.Removal
+	case d.Was == nil:
+		return reconcile.Addition
+	}
+	return reconcile.Update
+}
+
+// SortPending sorts rows by origin, group, type in the order in which xDS sends types, reason and change.
+func SortPending(rows []admin.PendingChange) {
+	slices.SortStableFunc(rows, func(a, b admin.PendingChange) int {
+		return cmp.Or(
+			cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Group, b.Group),
+			wire.Rank(a.TypeURL)-wire.Rank(b.TypeURL), cmp.Compare(a.TypeURL, b.TypeURL),
+			slices.Index(admin.PendingReasons, a.Reason)-slices.Index(admin.PendingReasons, b.Reason),
+			cmp.Compare(a.Change, b.Change), a.Since.Compare(b.Since))
+	})
+}
