@@ -194,13 +194,6 @@ func (r *removals) absenceKnown() (known bool, until time.Time) {
 	}
 }
 
-// silenceWait is how long the relay waits for the answer for a name once the origin has answered for other names of the
-// same request.
-const silenceWait = 15 * time.Second
-
-// recheckWait is the first wait before checking a name again whose existence at the origin is unknown.
-const recheckWait = 5 * time.Second
-
 // staleNames removes stale names that the client subscribed to and the origin did not answer. Many origins send a
 // removal only to clients that they have sent the resource to.
 func (r *removals) staleNames() (until time.Time) {
@@ -215,7 +208,7 @@ func (r *removals) staleNames() (until time.Time) {
 		if !subscribed || !holds || e != nil || r.wildcard != nil {
 			return true
 		}
-		switch at := r.assumedAbsentAt(n); {
+		switch at := r.assumedAbsentAt(n, r.now); {
 		case at.Equal(Forever):
 		case r.now.Before(at):
 			until = Earlier(until, at)
@@ -237,25 +230,4 @@ func (r *removals) staleNames() (until time.Time) {
 		r.removeResource(name)
 	}
 	return until
-}
-
-// assumedAbsentAt returns when a missing answer of the origin for a name means that the resource does not exist. Either
-// the confirmed wildcard set lacks it, or the origin has answered for other names of the request (B.15). Otherwise it
-// returns when to check again.
-func (r *removals) assumedAbsentAt(n *cache.Name) (at time.Time) {
-	from, asked := r.g.From(n), n.Asked()
-	if !from.Connected {
-		return Forever // the stream is woken
-	}
-	if answered := n.RequestAnswered(); !answered.IsZero() {
-		at = answered.Add(silenceWait)
-	}
-	_, xdstp := wire.GlobOf(n.String())
-	if r.t.Phase == cache.Confirmed && from == r.g.WildcardSource(r.Key) && !xdstp && !asked.IsZero() {
-		at = Earlier(at, later(asked, from.Since).Add(r.Settings.confirmWait()))
-	}
-	if at.IsZero() {
-		at = r.now.Add(max(recheckWait, r.now.Sub(r.since)))
-	}
-	return at
 }

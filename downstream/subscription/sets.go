@@ -35,7 +35,7 @@ func (s sets) next(limit cache.Seq) (Response, time.Time) {
 	again := s.mustRepeat()
 	if needed := due || again || removed && !s.LateRemovals; !needed {
 		s.catchUp()
-		return Response{}, time.Time{}
+		return Response{}, s.onlyNameGoneAt()
 	}
 	if until, wait := s.mustWait(limit); wait {
 		return Response{}, until
@@ -151,7 +151,25 @@ func (s sets) due() (due, removed bool) {
 		d, r := s.dueName(&s.names[i])
 		due, removed = due || d, removed || r
 	}
-	return due, removed
+	gone := s.onlyNameGoneAt()
+	return due || !gone.IsZero() && !s.now.Before(gone), removed
+}
+
+// onlyNameGoneAt returns when an empty set is due to a returning client that subscribes to one name for which the origin
+// has not answered: an origin that does not have a resource may say nothing. It is that of a returning Delta client
+// (B.15), and zero for other clients. A client with several such names may hold all that an origin has lost.
+func (s sets) onlyNameGoneAt() time.Time {
+	if s.initialVersion == "" || s.holdsSet || s.wildcard != nil || len(s.names) != 1 || len(s.globs) > 0 {
+		return time.Time{}
+	}
+	n := s.names[0].name
+	if e, _ := s.t.Lookup(n); e != nil || s.t.Errors(cache.ByName).Get(n) != nil {
+		return time.Time{}
+	}
+	if at := s.assumedAbsentAt(n, s.now); !at.Equal(Forever) {
+		return at
+	}
+	return time.Time{} // the connection of the origin wakes the stream
 }
 
 // dueMembers is due for the wildcard set without the names that the client subscribed to.

@@ -154,6 +154,34 @@ func (v visible) confirmedAbsent(e *cache.Entry) bool {
 	return v.g.Absent(e) || e != nil && !e.Present() && v.distrusts(e.Name.String())
 }
 
+// silenceWait is how long the relay waits for the answer for a name once the origin has answered for other names of the
+// same request.
+const silenceWait = 15 * time.Second
+
+// recheckWait is the first wait before checking a name again whose existence at the origin is unknown.
+const recheckWait = 5 * time.Second
+
+// assumedAbsentAt returns when a missing answer of the origin for a name means that the resource does not exist. Either
+// the confirmed wildcard set lacks it, or the origin has answered for other names of the request (B.15). Otherwise it
+// returns when to check again.
+func (v visible) assumedAbsentAt(n *cache.Name, now time.Time) (at time.Time) {
+	from, asked := v.g.From(n), n.Asked()
+	if !from.Connected {
+		return Forever // the stream is woken
+	}
+	if answered := n.RequestAnswered(); !answered.IsZero() {
+		at = answered.Add(silenceWait)
+	}
+	_, xdstp := wire.GlobOf(n.String())
+	if v.t.Phase == cache.Confirmed && from == v.g.WildcardSource(v.Key) && !xdstp && !asked.IsZero() {
+		at = Earlier(at, later(asked, from.Since).Add(v.Settings.confirmWait()))
+	}
+	if at.IsZero() {
+		at = now.Add(max(recheckWait, now.Sub(v.since)))
+	}
+	return at
+}
+
 // settledEnough reports whether enough of the wildcard set of the type, or of a glob, is known to answer this client
 // (B.7). A client that may hold part of the set needs the confirmed set, the frozen or the last known one. If the view
 // has served the version that the client reports, the client holds nothing else.
