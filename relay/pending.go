@@ -191,6 +191,7 @@ func (op *operations) decidePending(
 	command := reconcile.Command{Do: do, By: admin.CallerOf(ctx).By(of.User), DryRun: of.DryRun}
 	rows := op.commandHeld(ctx, command, of.PendingChoice, only)
 	operator.SortPending(rows)
+	operator.LimitNames(rows)
 	answer.Pending = append(answer.Pending, rows...)
 	answer.Skipped = admin.Skip(skippedBy(command, before.Pending, of.PendingChoice))
 	if len(rows) == 0 && len(answer.Skipped) > 0 && !of.All {
