@@ -121,6 +121,16 @@ func (c *Clock) end(ended *wait, now time.Time) {
 	c.wake(func(w *wait) bool { return w.owner != ended.owner && w.follows(ended) })
 }
 
+// until returns until when a part of a list waits; zero if it waits for another part.
+func (c *Clock) until(by owner, p part) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w := c.find(by, p); w != nil && !c.isBlocked(w) {
+		return w.until
+	}
+	return time.Time{}
+}
+
 // record records that changes of a type have passed.
 func (c *Clock) record(typeURL string, now time.Time) {
 	if c.interval(typeURL) == 0 {

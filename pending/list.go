@@ -493,6 +493,76 @@ func (l *List) Rows(kind cache.Kind, key string) iter.Seq2[string, *wire.Resourc
 	}
 }
 
+// A Kind is what a row does with a resource that clients have, or do not have.
+type Kind int
+
+// The kinds of rows.
+const (
+	Adds Kind = iota
+	Changes
+	Removes
+)
+
+// A Waiting is the rows of one type and kind.
+type Waiting struct {
+	TypeURL      string
+	Kind         Kind
+	Names        []string  // sorted, without duplicates
+	Since, Until time.Time // until is zero if they wait for another type
+}
+
+// Waiting returns all rows, by type and kind.
+func (l *List) Waiting() (all []Waiting) {
+	type key struct {
+		typeURL string
+		kind    Kind
+	}
+	by := make(map[key]*Waiting)
+	for set, rows := range l.sets {
+		served := l.served(set)
+		for name, r := range rows {
+			of := key{set.typeURL(), Changes}
+			if r.removes() {
+				of.kind = Removes
+			} else if served.Awaits(name) {
+				of.kind = Adds
+			}
+			w := by[of]
+			if w == nil {
+				w = &Waiting{TypeURL: of.typeURL, Kind: of.kind, Since: r.since, Until: l.clock.until(l.wake, partOf(of.typeURL, r))}
+				by[of] = w
+			}
+			if w.Names = append(w.Names, name); r.since.Before(w.Since) {
+				w.Since = r.since
+			}
+		}
+	}
+	for _, w := range by {
+		slices.Sort(w.Names)
+		w.Names = slices.Compact(w.Names)
+		all = append(all, *w)
+	}
+	slices.SortFunc(all, func(a, b Waiting) int {
+		return cmp.Or(wire.Rank(a.TypeURL)-wire.Rank(b.TypeURL), cmp.Compare(a.TypeURL, b.TypeURL), int(a.Kind-b.Kind))
+	})
+	return all
+}
+
+// Pass ends the wait of a type, and of what depends on it: what waits together passes together.
+func (l *List) Pass(typeURL string) {
+	if l.clock != nil {
+		l.hasten(typeURL, time.Now())
+	}
+}
+
+// Len returns the number of rows.
+func (l *List) Len() (n int) {
+	for _, rows := range l.sets {
+		n += len(rows)
+	}
+	return n
+}
+
 // Names yields the type and the name of each row.
 func (l *List) Names() iter.Seq2[string, string] {
 	return func(yield func(typeURL, name string) bool) {

@@ -350,7 +350,7 @@ func (v *responses) Writer() *cache.Writer { return v.w }
 // Operate implements Controlled.
 func (v *responses) Operate(c reconcile.Command) []reconcile.Hold {
 	now := time.Now()
-	return append(v.group.Operate(c, now), v.reports.Operate(c, now)...)
+	return slices.Concat(v.group.Operate(c, now), v.reports.Operate(c, now), c.OperateList(v.pending))
 }
 
 // Keep implements Controlled.

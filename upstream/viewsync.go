@@ -26,6 +26,7 @@ type viewSync struct {
 	responses
 	control *Control
 	trimAt  time.Time // when to call Trim next
+	counted int       // the rows of the list that the counters of the session have
 }
 
 // Sync keeps a view in sync with the origin until ctx ends and all its goroutines have ended. It sends node, which must
@@ -81,6 +82,7 @@ func (v *viewSync) run(ctx context.Context) {
 		now := time.Now()
 		next := v.step(ctx, now)
 		v.flushSotW(now)
+		v.counted = v.session.counters.CountList(v.pending, v.counted)
 		v.control.holding.Store(v.group.HasRemovals() || v.reports.HasRemovals())
 		if !next.IsZero() {
 			timer.Reset(timerDelay(next))
@@ -135,6 +137,7 @@ func (v *viewSync) stop() {
 	v.failures().forget(v)
 	v.pending.SetConnected(false)
 	v.pending.Close()
+	v.counted = v.session.counters.CountList(v.pending, v.counted)
 	v.group.Close()
 	v.reports.Close()
 }

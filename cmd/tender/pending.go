@@ -36,11 +36,11 @@ func newPendingCommand(h host) *cobra.Command {
 			"  replacement    resources that exclude one another, such as listeners on one address\n" +
 			"  breaking       the changes would break clients (TENDER_VALIDATE=hold)\n" +
 			"  dropped        an operator dropped them (tender drop)\n" +
+			"  interval       the type was sent less than TENDER_MIN_PUSH_INTERVAL ago\n" +
 			"  frozen         an operator froze the origin (tender freeze)\n" +
 			"  rolled-back    an operator rolled the origin back (tender rollback)\n" +
 			"  stage          a rollout has not reached all clients\n" +
-			"  halted         a rollout is halted\n\n" +
-			"Changes that wait only for the interval of TENDER_MIN_PUSH_INTERVAL are not listed.",
+			"  halted         a rollout is halted",
 		Example: "  tender pending\n  tender pending breaking --type rds -o wide\n  tender pending --fleet",
 		Args:    cobra.MaximumNArgs(1),
 

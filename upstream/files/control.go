@@ -25,7 +25,7 @@ func (v originView) Keep(dropped []reconcile.Hold) {
 
 // Operate implements upstream.Controlled.
 func (v originView) Operate(c reconcile.Command) []reconcile.Hold {
-	return v.reports.Operate(c, time.Now())
+	return append(v.reports.Operate(c, time.Now()), c.OperateList(v.pending)...)
 }
 
 // Status returns the state of the files at the last read.

@@ -121,8 +121,11 @@ func (f *Origin) Dir() string { return f.cfg.Dir }
 //
 // The control passes commands of operators to the sync. Pending removals concern all views: see [Origin.Operate].
 func (f *Origin) Sync(ctx context.Context, list *pending.List, control *upstream.Control) {
-	w, l := list.Writer(), originView{f.newLocal(list)}
-	defer list.Close()
+	w, l, counted := list.Writer(), originView{f.newLocal(list)}, 0
+	defer func() {
+		list.Close()
+		f.cfg.counts.CountList(list, counted)
+	}()
 	defer l.reports.Close()
 	defer control.End()
 	control.Begin(l)
@@ -148,6 +151,7 @@ func (f *Origin) Sync(ctx context.Context, list *pending.List, control *upstream
 		}
 		seen = p
 		resetTo(due, list.Step(time.Now()))
+		counted = f.cfg.counts.CountList(list, counted)
 		select {
 		case <-demand:
 			l.Answer()

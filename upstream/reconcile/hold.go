@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/xdstender/tender/pending"
 )
 
 // A Reason is why a change waits.
@@ -32,10 +34,13 @@ const (
 	// Dropped is the reason of changes that an operator dropped: clients keep the resources until the origin mentions
 	// them.
 	Dropped Reason = "dropped"
+
+	// Interval is the reason of changes that wait for a minimum push interval (B.45).
+	Interval Reason = "interval"
 )
 
 // Reasons has all reasons.
-var Reasons = [reasons]Reason{Suspect, SecondLook, LargeRemoval, Replacement, Breaking, Dropped}
+var Reasons = [reasons]Reason{Suspect, SecondLook, LargeRemoval, Replacement, Breaking, Dropped, Interval}
 
 // A Kind is what a change does with a resource that clients have, or do not have.
 type Kind string
@@ -102,7 +107,7 @@ type Command struct {
 func (c *Command) changesNothing() bool { return c.Do == List || c.DryRun }
 
 // Applies reports whether the action applies to changes, apart from what the command selects. A dropped change cannot be
-// dropped again, and passes only if the command says so. An addition that waits for the removal of another resource passes
+// dropped again, and passes only if the command says so. One that waits for an interval is not dropped. An addition that waits for the removal of another resource passes
 // alone only by its name or reason, because clients may reject it: it passes with the removal. It cannot be dropped.
 func (c *Command) Applies(h *Hold) bool {
 	addition := h.Reason == Replacement && h.Kind != Removal
@@ -110,10 +115,38 @@ func (c *Command) Applies(h *Hold) bool {
 	case Pass:
 		return (h.Reason == Dropped) == (c.Reason == Dropped) && (!addition || c.Name != "" || c.Reason == Replacement)
 	case Drop:
-		return h.Reason != Dropped && !addition
+		return h.Reason != Dropped && h.Reason != Interval && !addition
 	default:
 		return true
 	}
+}
+
+// OperateList executes the command on the changes that wait in a list, and returns those to which it applies. All changes of a type
+// pass together.
+func (c *Command) OperateList(list *pending.List) []Hold {
+	var holds []Hold
+	for _, w := range list.Waiting() {
+		kind := [...]Kind{pending.Adds: Addition, pending.Changes: Update, pending.Removes: Removal}[w.Kind]
+		holds = append(holds, Hold{
+			TypeURL: w.TypeURL, Reason: Interval, Kind: kind, Names: w.Names, Since: w.Since, Until: w.Until,
+		})
+	}
+	chosen := c.choose(holds)
+	if c.Do == Pass && !c.DryRun {
+		for i := range chosen {
+			list.Pass(chosen[i].TypeURL)
+		}
+	}
+	return chosen
+}
+
+// CountList counts the changes that wait in a list, of which counted were counted before. It returns their number.
+func (c *Counts) CountList(list *pending.List, counted int) int {
+	now := list.Len()
+	if now != counted {
+		c.pending[slices.Index(Reasons[:], Interval)].Add(int64(now - counted))
+	}
+	return now
 }
 
 // choose returns the changes among the holds to which the command applies.
@@ -146,7 +179,7 @@ type Counts struct {
 }
 
 // reasons is the number of Reasons.
-const reasons = 6
+const reasons = 7
 
 // Pending returns the numbers of changes that wait now, over all groups. Reasons without a change are omitted.
 func (c *Counts) Pending() map[Reason]int {
