@@ -23,7 +23,8 @@ type StreamStatus struct {
 	// Address is the address of the client as "host:port"; empty if it has none.
 	Address string
 
-	Group string // the client's node group; empty before the first request
+	Group string      // the client's node group; empty before the first request
+	View  *cache.View // from which the client is served; nil before the first request
 
 	TypeURL string // empty on an aggregated stream
 	Delta   bool
@@ -75,12 +76,24 @@ func (s *StreamStatus) NodeID() string {
 type (
 	// A TypeStatus is the state of a stream's subscription to one resource type.
 	TypeStatus = subscription.TypeStatus
+	// A Sync says whether a client has what is served to it.
+	Sync = subscription.Sync
+	// A Holding is the version of a resource that a client was sent last, or that it accepted last.
+	Holding = subscription.Holding
 	// A ResourceStatus is the state of one resource for a stream.
 	ResourceStatus = subscription.ResourceStatus
 	// A ResourceState says whether a client was sent a resource, and its answer.
 	ResourceState = subscription.ResourceState
 	// A Refusal is a NACK.
 	Refusal = subscription.Refusal
+)
+
+// The values of a Sync.
+const (
+	Rejecting = subscription.Rejecting
+	Behind    = subscription.Behind
+	Unknown   = subscription.Unknown
+	InSync    = subscription.InSync
 )
 
 // The values of a ResourceState.
@@ -165,7 +178,7 @@ func (s inspector) status(now time.Time, detailed bool) (status StreamStatus, op
 	status = StreamStatus{
 		Number: s.number, TypeURL: s.typeURL, Delta: s.delta, Began: s.startedAt,
 		Sent: s.bytesSent, Unread: s.bytesSent - s.bytesRead,
-		grant: s.grant, Group: s.group.Key,
+		grant: s.grant, Group: s.group.Key, View: s.group.View,
 	}
 	if s.keptNode != nil {
 		status.node = s.keptNode.Shown

@@ -358,7 +358,7 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 // fleet returns the queries about clients and resources for operators.
 func (r *Relay) fleet() *operator.Fleet {
 	return &operator.Fleet{
-		Server: r.server, Views: r.groups.allViews, Origins: r.settings.originNames(), Route: r.groups.router.origin,
+		NodeID: r.settings.nodeID, Server: r.server, Views: r.groups.allViews, Origins: r.settings.originNames(), Route: r.groups.router.origin,
 		Journal: r.groups.journal,
 	}
 }
