@@ -92,6 +92,7 @@ func newRootCommand(h host) *cobra.Command {
 		newCheckCommand(h),
 		get.NewCommand(version, h.dialOptions...),
 		newStatusCommand(h),
+		newClientsCommand(h),
 		newHistoryCommand(h),
 		newDumpCommand(h),
 		newLogLevelCommand(h),
