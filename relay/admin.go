@@ -144,6 +144,7 @@ func (r *Relay) status() admin.Status {
 			Ready:         len(notReady) == 0,
 			NotReady:      append([]string{}, notReady...),
 			Streams:       r.Streams(),
+			NodeGroupBy:   append([]string{}, r.settings.groupBy...),
 			SnapshotFault: r.SnapshotStats().Fault,
 		},
 		Views: r.groups.viewStatuses(now),

@@ -95,6 +95,7 @@ type Relay struct {
 	Ready         bool      `json:"ready"`
 	NotReady      []string  `json:"not_ready"` // the reasons, as texts for operators
 	Streams       int       `json:"streams"`   // client streams, including held polls
+	NodeGroupBy   []string  `json:"node_group_by"`
 
 	// SnapshotFault is why snapshots and decisions of operators cannot be written. It is empty if they can, or if
 	// TENDER_SNAPSHOT_DIR is off.
