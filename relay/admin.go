@@ -21,6 +21,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/logqueue"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/peers"
@@ -256,7 +257,7 @@ func (g *groups) viewStatuses(now time.Time) []admin.View {
 				source = 0
 			}
 			v := admin.View{
-				Group: s.Key, Origin: g.settings.origins[i].Name, Shared: s.Shared, Streams: s.Streams, Types: types[source],
+				Group: s.Key, GroupName: nodegroup.Name(s.Key), Origin: g.settings.origins[i].Name, Shared: s.Shared, Streams: s.Streams, Types: types[source],
 			}
 			addSourceStatus(&v, generation.Source(source), now)
 			v.Isolated = isolatedStatus(controls[viewKey{s.Key, s.Shared, i}])

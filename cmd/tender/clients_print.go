@@ -12,6 +12,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // clientsExample and clientExample are output of the command for its help. A test prints them.
@@ -114,7 +115,7 @@ func (t *table) clientRows(rows []clientRow, now time.Time) {
 	}
 	t.Row(append(head, "SINCE")...)
 	for _, r := range rows {
-		cells := []any{cmp.Or(r.NodeID, fmt.Sprint("#", r.Number)), cmp.Or(r.Group, "-"), r.relay,
+		cells := []any{cmp.Or(r.NodeID, fmt.Sprint("#", r.Number)), cmp.Or(nodegroup.Name(r.Group), "-"), r.relay,
 			cli.WideOnly(fmt.Sprint(r.Number)), cli.WideOnly(cmp.Or(r.Cluster, "-")), cli.WideOnly(cmp.Or(r.Locality, "-")), cli.WideOnly(cmp.Or(r.Address, "-")), cmp.Or(r.Sync, admin.Unknown)}
 		for _, typeURL := range types {
 			cells = append(cells, syncCell(r.Client, typeURL))
@@ -170,7 +171,7 @@ func (t *table) client(c *shownClient, now time.Time) {
 	if c.Relay != "" {
 		at = " at " + c.Relay
 	}
-	t.Row(fmt.Sprintf("#%d %s of group %s%s: %s", d.Number, cmp.Or(d.NodeID, "without a node ID"), cmp.Or(d.Group, "unknown"), at, d.Sync))
+	t.Row(fmt.Sprintf("#%d %s of group %s%s: %s", d.Number, cmp.Or(d.NodeID, "without a node ID"), cmp.Or(nodegroup.Name(d.Group), "unknown"), at, d.Sync))
 	about := []string{d.Variant, d.Address, "connected for " + ago(d.Began, now)}
 	for _, more := range [][2]string{{"cluster ", d.Cluster}, {"locality ", d.Locality}, {"", d.UserAgent}, {"", d.Identity}} {
 		if more[1] != "" {

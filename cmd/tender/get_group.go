@@ -44,7 +44,7 @@ func warnOfGroup(h host) get.Warning {
 		if slices.ContainsFunc(s.Views, func(v admin.View) bool { return !v.Shared && v.Group == group }) {
 			return ""
 		}
-		return fmt.Sprintf("the relay at %s has no node group %s: it opens the group for this command; --node-file and --metadata choose another one", adminAt, group)
+		return fmt.Sprintf("the relay at %s has no node group %s: it opens the group for this command; --node-file and --metadata choose another one", adminAt, nodegroup.Name(group))
 	}
 }
 

@@ -88,8 +88,8 @@ func TestGetWarnsOfGroups(t *testing.T) {
 			args []string
 			want string
 		}{
-			{nil, warning + "user_agent_name=tender-get,metadata.NAMESPACE=: it opens"},
-			{shop, warning + `user_agent_name=envoy,metadata.NAMESPACE="shop": it opens`},
+			{nil, warning + "user_agent_name=tender-get,NAMESPACE=: it opens"},
+			{shop, warning + "user_agent_name=envoy,NAMESPACE=shop: it opens"},
 			{shop, ""}, // the group is open now
 		} {
 			code, stdout, stderr := execute(append(r.get, tt.args...)...)

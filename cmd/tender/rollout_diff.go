@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // readRolloutDiff requests all pages of the changes in the editions of rollouts.
@@ -63,7 +64,7 @@ func groupChanges(all []admin.RolloutChange) (grouped []*groupedChange, origins 
 			at[key] = &groupedChange{RolloutChange: c}
 			grouped = append(grouped, at[key])
 		}
-		at[key].groups = append(at[key].groups, c.Group)
+		at[key].groups = append(at[key].groups, nodegroup.Name(c.Group))
 	}
 	return grouped, len(names)
 }

@@ -37,7 +37,7 @@ type ClientQuery struct {
 	Node    string // clients whose node ID contains this text
 	Cluster string // clients whose Node has this cluster
 	Zone    string // clients whose Node has this locality.zone
-	Group   string // clients of this node group
+	Group   string // clients of the node group with this key or name
 	Sync    string // clients in this state; see Client.Sync
 	Refused bool   // clients with a NACK that still applies; see ClientType.Refusing
 	Stalled bool   // clients that do not read responses
@@ -91,6 +91,7 @@ type Client struct {
 	Locality  string `json:"locality,omitempty"`   // region/zone/sub_zone
 	UserAgent string `json:"user_agent,omitempty"` // name/version
 	Group     string `json:"group"`
+	GroupName string `json:"group_name"` // as operators read it, such as NAMESPACE=shop; parameters accept it, too
 	Address   string `json:"address,omitempty"`
 	Identity  string `json:"identity,omitempty"` // from its certificate, if TENDER_AUTHZ or TENDER_SECRETS need it
 	Variant   string `json:"variant"`            // delta or sotw

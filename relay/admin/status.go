@@ -234,8 +234,9 @@ type Target struct {
 
 // A View is the state of one origin for one node group.
 type View struct {
-	Group  string `json:"group"`
-	Origin string `json:"origin"`
+	Group     string `json:"group"`
+	GroupName string `json:"group_name"` // as operators read it, such as NAMESPACE=shop
+	Origin    string `json:"origin"`
 
 	// Shared reports that the view holds xdstp names, which node groups share.
 	Shared bool `json:"shared,omitempty"`

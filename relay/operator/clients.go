@@ -20,6 +20,7 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // A place is the position of a client in a sorted list.
@@ -115,7 +116,7 @@ func (f *Fleet) matching(q admin.ClientQuery, streams *int) iter.Seq[downstream.
 
 // matchesQuery reports whether a query selects a client. It removes the types from s that the query does not select.
 func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
-	if q.Group != "" && s.Group != q.Group || q.Stalled && s.Stalled.IsZero() || !matchesNode(s, q) {
+	if q.Group != "" && !nodegroup.Is(q.Group, s.Group) || q.Stalled && s.Stalled.IsZero() || !matchesNode(s, q) {
 		return false
 	}
 	if q.Type != "" {
@@ -246,7 +247,7 @@ func clientOf(s *downstream.StreamStatus, typeURL string) admin.Client {
 	n := s.Node()
 	_, lag, refusing := summarize(s)
 	c := admin.Client{
-		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group,
+		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group, GroupName: nodegroup.Name(s.Group),
 		Address: s.Address, Identity: s.Identity(), Variant: "sotw", TypeURL: s.TypeURL,
 		Began: s.Began, SentBytes: s.Sent, UnreadBytes: s.Unread, StalledSince: s.Stalled,
 		Sync: syncOf(s), LagSeconds: lag.Seconds(), Refusing: refusing, Types: []admin.ClientType{},
