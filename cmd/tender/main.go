@@ -101,6 +101,7 @@ func newRootCommand(h host) *cobra.Command {
 		newFreezeCommand(h),
 		newThawCommand(h),
 		newGenerationsCommand(h),
+		newDiffCommand(h),
 		newRollbackCommand(h),
 		newRolloutCommand(h),
 		newAuditCommand(h),

@@ -123,16 +123,16 @@ func printRolloutDiff(w io.Writer, diff admin.RolloutDiff) error {
 	return t.Print(w)
 }
 
-// printRolloutContents writes a unified diff of JSON for each change. diff needs bodies, which the relay returns only
-// if the request has a name.
-func printRolloutContents(w io.Writer, diff admin.RolloutDiff) error {
+// printContents writes a unified diff of JSON for each change, with headings for the contents before and after. diff
+// needs bodies, which the relay returns only if the request has a name.
+func printContents(w io.Writer, diff admin.RolloutDiff, headBefore, headAfter string) error {
 	changes, _ := groupChanges(diff.Changes)
 	var b strings.Builder
 	for _, c := range changes {
 		fmt.Fprintf(&b, "%s %s %s (origin %s, %s)\n", sign[c.Change], cli.ShortType(c.TypeURL), cli.Printable(nameOf(c.RolloutChange)), cli.Printable(c.Origin), c.inGroups())
 		before, shownBefore := contentText(c.Before, diff.Bodies)
 		after, shownAfter := contentText(c.After, diff.Bodies)
-		text := udiff.Unified("last good"+versionOf(c.Before), "edition"+versionOf(c.After), before, after)
+		text := udiff.Unified(headBefore+versionOf(c.Before), headAfter+versionOf(c.After), before, after)
 		switch {
 		case !shownBefore || !shownAfter:
 			text = "(the content is not shown)\n"
