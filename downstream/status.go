@@ -123,9 +123,15 @@ func (s *Server) openStream(number uint64) *stream {
 
 // Clients yields the state of each open stream, in the order in which they were opened. Each state is read when it is
 // yielded. Clients does not wait for a stalled stream.
-func (s *Server) Clients() iter.Seq[StreamStatus] {
+func (s *Server) Clients() iter.Seq[StreamStatus] { return s.ClientsAfter(0) }
+
+// ClientsAfter is [Server.Clients] for the streams with a larger number.
+func (s *Server) ClientsAfter(number uint64) iter.Seq[StreamStatus] {
 	return func(yield func(StreamStatus) bool) {
 		for _, stream := range s.openStreams() {
+			if stream.number <= number {
+				continue
+			}
 			if status, open := stream.inspector().status(time.Now(), false); open && !yield(status) {
 				return
 			}

@@ -234,6 +234,7 @@ func readClients(ctx context.Context, client *adminClient, address string, query
 			return all, nil
 		}
 		query.Set("after", page.Next)
+		query.Set("totals", "false") // the first page has them
 	}
 }
 

@@ -42,6 +42,8 @@ type ClientQuery struct {
 	Refused bool   // clients with a NACK that still applies; see ClientType.Refusing
 	Stalled bool   // clients that do not read responses
 	Sort    string // ByLag or ByNumber
+
+	NoTotals bool // omit Totals and Types, which need all clients; only with ByNumber
 	Page
 }
 

@@ -39,7 +39,10 @@ func (qs queries) clients(r *http.Request) (any, error) {
 		Type: p.typeURL(), ID: p.text("id"), Node: p.text("node"), Cluster: p.text("cluster"), Zone: p.text("zone"),
 		Group: p.text("group"), Sync: p.oneOf("sync", "", Rejecting, Stalled, Behind, Unknown, InSync),
 		Refused: p.flag("refused"), Stalled: p.flag("stalled"),
-		Sort: p.oneOf("sort", ByLag, ByNumber), Page: p.page(),
+		Sort: p.oneOf("sort", ByLag, ByNumber), NoTotals: p.oneOf("totals", "true", "false") == "false", Page: p.page(),
+	}
+	if q.NoTotals && q.Sort != ByNumber {
+		p.fail("totals=false: want sort=number, because other orders need all clients")
 	}
 	if err := p.done(); err != nil {
 		return nil, err

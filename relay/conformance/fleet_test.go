@@ -113,7 +113,7 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 			"refused=true": "bad", "node=oo": "good", "type=eds": "good", "type=eds&refused=true": "", "group=other": "",
 			"stalled=true": "", "id=good": "good", "id=oo": "", "cluster=edge": "bad slow good", "cluster=other": "", "zone=z": "good",
 			"sync=rejecting": "bad", "sync=behind": "slow", "sync=in-sync": "good", "sync=unknown": "", "sync=behind&type=eds": "",
-			"sort=lag": "bad slow good",
+			"sort=lag": "bad slow good", "sort=number&totals=false": "good bad slow", "sort=number&totals=false&type=eds": "good",
 		} {
 			var ids []string
 			for page := (admin.Clients{Next: " "}); page.Next != ""; {

@@ -51,33 +51,23 @@ func parsePlace(text string) (p place, err error) {
 }
 
 // Clients implements admin.Fleet. It collects the places of all matching clients, sorts them, and then reads the
-// details of the clients on the page only.
+// details of the clients on the page only, and omits those that no longer match.
 func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	after, err := parsePlace(q.After)
 	if err != nil {
 		return admin.Clients{}, err
 	}
 	out := admin.Clients{Relay: f.NodeID, Clients: []admin.Client{}}
+	if q.NoTotals {
+		f.addPage(&out, q, after)
+		return out, nil
+	}
 	totals := make(typeTotals)
 	var places []place
 	for s := range f.matching(q, &out.Totals.Streams) {
 		at := place{math.MaxInt64, s.Number}
-		since, lag, refusing := summarize(&s)
-		if !since.IsZero() {
-			out.Totals.Lagging++
-			out.Totals.LagSeconds = max(out.Totals.LagSeconds, lag.Seconds())
-			if q.Sort != admin.ByNumber {
-				at.lagSince = int64(since.Sub(lagEpoch))
-			}
-		}
-		out.Totals.Matching++
-		out.Totals.Refusing += toInt(refusing)
-		out.Totals.Stalled += toInt(!s.Stalled.IsZero())
-		switch syncOf(&s) {
-		case admin.InSync:
-			out.Totals.InSync++
-		case admin.Unknown:
-			out.Totals.Unknown++
+		if since := addTotals(&out.Totals, &s); !since.IsZero() && q.Sort != admin.ByNumber {
+			at.lagSince = int64(since.Sub(lagEpoch))
 		}
 		totals.add(&s)
 		if at.compare(after) > 0 {
@@ -94,11 +84,48 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 		}
 	}
 	for _, at := range places {
-		if s, open := f.Server.Client(at.number); open {
+		if s, open := f.Server.Client(at.number); open && matchesQuery(&s, q) { // its state may have changed
 			out.Clients = append(out.Clients, clientOf(&s, q.Type))
 		}
 	}
 	return out, nil
+}
+
+// addTotals counts a client. It returns the time of the oldest change that the client has not accepted; zero without
+// one.
+func addTotals(t *admin.ClientTotals, s *downstream.StreamStatus) time.Time {
+	since, lag, refusing := summarize(s)
+	sync := syncOf(s)
+	t.Matching++
+	t.Lagging += toInt(!since.IsZero())
+	t.LagSeconds = max(t.LagSeconds, lag.Seconds())
+	t.Refusing += toInt(refusing)
+	t.Stalled += toInt(!s.Stalled.IsZero())
+	t.InSync += toInt(sync == admin.InSync)
+	t.Unknown += toInt(sync == admin.Unknown)
+	return since
+}
+
+// addPage adds the page of a query by number that begins after a place, without the totals. It reads no client before
+// and none after the page.
+func (f *Fleet) addPage(out *admin.Clients, q admin.ClientQuery, after place) {
+	out.Types = []admin.TypeTotals{}
+	last := place{math.MaxInt64, 0}
+	for s := range f.Server.ClientsAfter(after.number) {
+		if !matchesQuery(&s, q) {
+			continue
+		}
+		if len(out.Clients) >= q.Limit {
+			if q.Limit > 0 {
+				out.Next = fmt.Sprintf("%d.%d", last.lagSince, last.number)
+			}
+			return
+		}
+		last.number = s.Number
+		if detailed, open := f.Server.Client(s.Number); open && matchesQuery(&detailed, q) {
+			out.Clients = append(out.Clients, clientOf(&detailed, q.Type))
+		}
+	}
 }
 
 // matching yields the clients that a query selects, with only the selected types. It adds the number of all streams to
