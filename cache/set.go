@@ -333,6 +333,12 @@ func (s *setHistory) RecentRemovals() (names []string) {
 // noSeq is after all positions.
 const noSeq = ^Seq(0)
 
+// Former returns the position of the entry that this one replaced, and whether the resource existed then. known is false
+// if there was none, or if readers may have seen another one.
+func (e *Entry) Former() (at Seq, existed, known bool) {
+	return e.formerSeq, e.formerLeaf != (fingerprint.Sum{}), e.formerSeq != noSeq && e.formerSeq != 0
+}
+
 // FirstAfter returns the position of the oldest change after p, even if the same name changed again since; noSeq if
 // there is none.
 func (s *Set) FirstAfter(p Seq) Seq {

@@ -30,7 +30,21 @@ var (
 	byGroup  = parameter{"group", "The key of a node group"}
 	byOrigin = parameter{"origin", "The name of an origin"}
 	byLimit  = parameter{"limit", "The maximum number of entries, at most 1000; 0 returns totals only"}
+	byRelay  = parameter{"relay", "The address of the relay, as in /api/v1/fleet"}
 	after    = parameter{"after", "The field next of the previous page"}
+)
+
+// Parameters of a list of clients, and of one client.
+var (
+	ofClients = []parameter{
+		byType, {"id", "The node ID"}, {"node", "Text that the node ID contains"}, {"cluster", "The cluster of the Node"},
+		{"zone", "The zone of the Node's locality"}, byGroup, {"sync", "rejecting, stalled, behind, unknown or in-sync"},
+		{"refused", "true for clients that reject configuration"}, {"stalled", "true for clients that do not read"},
+		{"sort", "lag (the default) or number"}, {"totals", "false omits the totals, with sort=number"}, byLimit, after,
+	}
+	ofClient = []parameter{
+		byType, {"state", "The state of resources: not_sent, sent, accepted, refused, or not_accepted for all but accepted"}, byLimit, after,
+	}
 )
 
 // operations are all operations of the admin API.
@@ -54,13 +68,8 @@ func reads() []operation {
 		{method: get, path: v1 + "status", summary: "Show the state of the relay, its origins, views and credential files", answer: admin.Status{}},
 		{method: get, path: v1 + "pending", summary: "List the changes that clients do not receive yet", answer: admin.Pending{}, codes: []int{404},
 			query: []parameter{byOrigin, byGroup, byType, {"name", "The name of a resource"}, {"reason", "Why the changes wait, such as breaking"}}},
-		{method: get, path: v1 + "clients", summary: "List client streams", answer: admin.Clients{}, query: []parameter{
-			byType, {"node", "Text that the node ID contains"}, byGroup, {"refused", "true for clients that reject configuration"},
-			{"stalled", "true for clients that do not read"}, {"sort", "lag (the default) or number"}, byLimit, after,
-		}},
-		{method: get, path: v1 + "clients/{number}", summary: "Show one client stream", answer: admin.ClientDetail{}, codes: []int{404}, query: []parameter{
-			byType, {"state", "The state of resources: not_sent, sent, accepted or refused"}, byLimit, after,
-		}},
+		{method: get, path: v1 + "clients", summary: "List client streams", answer: admin.Clients{}, query: ofClients},
+		{method: get, path: v1 + "clients/{number}", summary: "Show one client stream", answer: admin.ClientDetail{}, codes: []int{404}, query: ofClient},
 		{method: get, path: v1 + "resources", summary: "List the resources of a type", answer: admin.Resources{}, query: []parameter{
 			byType, byGroup, {"contains", "Text that the name contains"}, {"name", "One name; the response is then a ResourceDetail"},
 			{"format", "json (the default) or yaml, for bodies"}, byLimit, after,
@@ -70,6 +79,10 @@ func reads() []operation {
 		{method: get, path: v1 + "actions", summary: "List the commands that operators sent", answer: admin.Actions{}, query: []parameter{byLimit}},
 		{method: get, path: v1 + "fleet", summary: "Show all relays of the tier", answer: admin.FleetStatus{}, codes: []int{404, 409}},
 		{method: get, path: v1 + "fleet/self", summary: "Show this relay, for its peers", answer: admin.FleetSummary{}, codes: []int{404, 409}},
+		{method: get, path: v1 + "fleet/clients", summary: "List client streams of one relay of the tier", answer: admin.Clients{}, codes: []int{404, 409, 502},
+			query: append([]parameter{byRelay}, ofClients...)},
+		{method: get, path: v1 + "fleet/clients/{number}", summary: "Show one client stream of one relay of the tier", answer: admin.ClientDetail{}, codes: []int{404, 409, 502},
+			query: append([]parameter{byRelay}, ofClient...)},
 		{method: get, path: v1 + "rollouts", summary: "Show rollouts", answer: admin.Rollouts{}, codes: []int{404}, query: []parameter{byOrigin}},
 		{method: get, path: v1 + "rollout/diff", summary: "Show what a rollout changes", answer: admin.RolloutDiff{}, codes: []int{404, 409},
 			query: []parameter{byOrigin, byType, byGroup, {"name", "The name of a resource; with a type, the response has bodies"}, byLimit, after}},

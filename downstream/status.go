@@ -23,7 +23,8 @@ type StreamStatus struct {
 	// Address is the address of the client as "host:port"; empty if it has none.
 	Address string
 
-	Group string // the client's node group; empty before the first request
+	Group string      // the client's node group; empty before the first request
+	View  *cache.View // from which the client is served; nil before the first request
 
 	TypeURL string // empty on an aggregated stream
 	Delta   bool
@@ -75,12 +76,24 @@ func (s *StreamStatus) NodeID() string {
 type (
 	// A TypeStatus is the state of a stream's subscription to one resource type.
 	TypeStatus = subscription.TypeStatus
+	// A Sync says whether a client has what is served to it.
+	Sync = subscription.Sync
+	// A Holding is the version of a resource that a client was sent last, or that it accepted last.
+	Holding = subscription.Holding
 	// A ResourceStatus is the state of one resource for a stream.
 	ResourceStatus = subscription.ResourceStatus
 	// A ResourceState says whether a client was sent a resource, and its answer.
 	ResourceState = subscription.ResourceState
 	// A Refusal is a NACK.
 	Refusal = subscription.Refusal
+)
+
+// The values of a Sync.
+const (
+	Rejecting = subscription.Rejecting
+	Behind    = subscription.Behind
+	Unknown   = subscription.Unknown
+	InSync    = subscription.InSync
 )
 
 // The values of a ResourceState.
@@ -110,9 +123,15 @@ func (s *Server) openStream(number uint64) *stream {
 
 // Clients yields the state of each open stream, in the order in which they were opened. Each state is read when it is
 // yielded. Clients does not wait for a stalled stream.
-func (s *Server) Clients() iter.Seq[StreamStatus] {
+func (s *Server) Clients() iter.Seq[StreamStatus] { return s.ClientsAfter(0) }
+
+// ClientsAfter is [Server.Clients] for the streams with a larger number.
+func (s *Server) ClientsAfter(number uint64) iter.Seq[StreamStatus] {
 	return func(yield func(StreamStatus) bool) {
 		for _, stream := range s.openStreams() {
+			if stream.number <= number {
+				continue
+			}
 			if status, open := stream.status(time.Now(), false); open && !yield(status) {
 				return
 			}
@@ -165,7 +184,7 @@ func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open
 	status = StreamStatus{
 		Number: s.number, TypeURL: s.typeURL, Delta: s.delta, Began: s.startedAt,
 		Sent: s.bytesSent, Unread: s.bytesSent - s.bytesRead,
-		grant: s.grant, Group: s.group.Key,
+		grant: s.grant, Group: s.group.Key, View: s.group.View,
 	}
 	if s.keptNode != nil {
 		status.node = s.keptNode.Shown

@@ -21,6 +21,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/logqueue"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/page"
 	"github.com/xdstender/tender/relay/peers"
@@ -148,6 +149,7 @@ func (r *Relay) status() admin.Status {
 			Ready:         len(notReady) == 0,
 			NotReady:      append([]string{}, notReady...),
 			Streams:       r.Streams(),
+			NodeGroupBy:   append([]string{}, r.settings.groupBy...),
 			SnapshotFault: r.SnapshotStats().Fault,
 		},
 		Views: r.groups.viewStatuses(now),
@@ -259,7 +261,7 @@ func (g *groups) viewStatuses(now time.Time) []admin.View {
 				source = 0
 			}
 			v := admin.View{
-				Group: s.Key, Origin: g.settings.origins[i].Name, Shared: s.Shared, Streams: s.Streams, Types: types[source],
+				Group: s.Key, GroupName: nodegroup.Name(s.Key), Origin: g.settings.origins[i].Name, Shared: s.Shared, Streams: s.Streams, Types: types[source],
 			}
 			addSourceStatus(&v, generation.Source(source), now)
 			v.Isolated = isolatedStatus(controls[viewKey{s.Key, s.Shared, i}])
@@ -362,7 +364,7 @@ func typesOf(g *cache.Generation) map[int][]admin.Type {
 // fleet returns the queries about clients and resources for operators.
 func (r *Relay) fleet() *operator.Fleet {
 	return &operator.Fleet{
-		Server: r.server, Views: r.groups.allViews, Origins: r.settings.originNames(), Route: r.groups.router.origin,
+		NodeID: r.settings.nodeID, Server: r.server, Views: r.groups.allViews, Origins: r.settings.originNames(), Route: r.groups.router.origin,
 		Journal: r.groups.journal,
 	}
 }

@@ -2,7 +2,9 @@ package relay
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -34,6 +36,45 @@ func BenchmarkClients(b *testing.B) {
 		for b.Loop() {
 			if c, err := f.Clients(admin.ClientQuery{Page: admin.Page{Limit: 100}}); err != nil ||
 				c.Totals.Streams != benchStreams || len(c.Clients) != 100 {
+				b.Fatal(c.Totals, err)
+			}
+		}
+	})
+	b.Run("all", func(b *testing.B) { // as tender clients reads them, with the encoding
+		b.ReportAllocs()
+		for b.Loop() {
+			listed := 0
+			for page := (admin.Clients{Next: ""}); listed == 0 || page.Next != ""; {
+				var err error
+				page, err = f.Clients(admin.ClientQuery{
+					Sort: admin.ByNumber, NoTotals: listed > 0, Page: admin.Page{Limit: 1000, After: page.Next},
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := json.NewEncoder(io.Discard).Encode(page); err != nil {
+					b.Fatal(err)
+				}
+				listed += len(page.Clients)
+			}
+			if listed != benchStreams {
+				b.Fatal(listed)
+			}
+		}
+	})
+	b.Run("client", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			if c, err := f.Client(benchStreams/2, admin.ClientResourceQuery{Page: admin.Page{Limit: 1000}}); err != nil || len(c.Resources) != 100 {
+				b.Fatal(c, err)
+			}
+		}
+	})
+	b.Run("by zone and state", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			q := admin.ClientQuery{Zone: "elsewhere", Sync: admin.Behind, Page: admin.Page{Limit: 100}}
+			if c, err := f.Clients(q); err != nil || len(c.Clients) != 0 {
 				b.Fatal(c.Totals, err)
 			}
 		}

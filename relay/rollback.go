@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/upstream"
@@ -176,7 +177,7 @@ func (op *operations) listGenerations(c admin.GenerationChoice) (admin.Generatio
 	for _, t := range op.groups.trackedViews(only) {
 		all := t.line.Generations()
 		empty := len(all) == 1 && all[0].Digest == ""
-		if c.Group != "" && c.Group != t.line.Group || empty && t.line.Shared {
+		if c.Group != "" && !nodegroup.Is(c.Group, t.line.Group) || empty && t.line.Shared {
 			continue
 		}
 		v := admin.ViewGenerations{

@@ -13,6 +13,7 @@ import (
 
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -114,10 +115,10 @@ func printAudits(w io.Writer, found *admin.Audits) error {
 	t.Row("ORIGIN", "GROUP", "TYPE", "EQUAL", "CHANGING", "OTHER CONTENT", "OTHER VERSION", "MISSING HERE", "MISSING THERE")
 	for _, v := range views {
 		if v.Error != "" {
-			t.Row(v.Origin, v.Group, "", "", "", "", "", "", "not compared: "+v.Error)
+			t.Row(v.Origin, nodegroup.Name(v.Group), "", "", "", "", "", "", "not compared: "+v.Error)
 		}
 		for _, of := range v.Types {
-			t.Row(v.Origin, v.Group, cli.ShortType(of.TypeURL), of.Equal, of.Changing, of.Content, of.Version, of.MissingHere, of.MissingThere)
+			t.Row(v.Origin, nodegroup.Name(v.Group), cli.ShortType(of.TypeURL), of.Equal, of.Changing, of.Content, of.Version, of.MissingHere, of.MissingThere)
 		}
 	}
 	for _, v := range views {
@@ -134,7 +135,7 @@ func (t *table) differences(v admin.ViewAudit, of admin.TypeAudit) {
 		return
 	}
 	t.Row()
-	t.Row(fmt.Sprintf("%s of %s for %s:", cli.ShortType(of.TypeURL), v.Origin, v.Group))
+	t.Row(fmt.Sprintf("%s of %s for %s:", cli.ShortType(of.TypeURL), v.Origin, nodegroup.Name(v.Group)))
 	for _, d := range of.Differences {
 		t.Row("  "+d.Name, describeDifference(d))
 	}

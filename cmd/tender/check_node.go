@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
-	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -14,25 +12,16 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
-	"google.golang.org/protobuf/proto"
 
-	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay"
 )
-
-// A foundNode is the Node of a client, and its position in a file.
-type foundNode struct {
-	*corepb.Node
-	file string // path, or "stdin"
-	line int    // first line of the Node, from 1
-}
 
 // A nodeGroup contains the Nodes that a relay serves from one view per origin.
 type nodeGroup struct {
 	key      string       // as TENDER_NODE_GROUP_BY forms it, such as user_agent_name=envoy
 	upstream *corepb.Node // the Node that the relay sends to the origin for this group
-	nodes    []foundNode
+	nodes    []cli.FoundNode
 }
 
 // checkNodes reads Nodes from files, groups them by TENDER_NODE_GROUP_BY, and prints the groups.
@@ -41,9 +30,9 @@ func checkNodes(cmd *cobra.Command, environ, files []string) error {
 	if err != nil {
 		return err
 	}
-	var found []foundNode
+	var found []cli.FoundNode
 	for _, file := range files {
-		nodes, err := readNodes(file, cmd.InOrStdin())
+		nodes, err := cli.ReadNodes(file, cmd.InOrStdin())
 		if err != nil {
 			return err
 		}
@@ -59,32 +48,9 @@ func checkNodes(cmd *cobra.Command, environ, files []string) error {
 	return nil
 }
 
-// readNodes reads the Nodes in a file, or in stdin if file is "-".
-func readNodes(file string, stdin io.Reader) (nodes []foundNode, err error) {
-	var data []byte
-	if file == "-" {
-		file = "stdin"
-		data, err = io.ReadAll(stdin)
-	} else {
-		data, err = os.ReadFile(file)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read nodes: %w", err)
-	}
-	err = schema.ParseMessages(file, data, "node", func(line int) proto.Message {
-		n := new(corepb.Node)
-		nodes = append(nodes, foundNode{n, file, line})
-		return n
-	})
-	if err != nil {
-		return nil, fmt.Errorf("%w; allowed: a Node (envoy.config.core.v3.Node) in JSON or YAML, or an object with one in its field node", err)
-	}
-	return nodes, nil
-}
-
 // groupNodes groups Nodes by the key that a relay with this configuration uses. Groups are in order of their first
 // Node.
-func groupNodes(cfg relay.Config, found []foundNode) (groups []*nodeGroup) {
+func groupNodes(cfg relay.Config, found []cli.FoundNode) (groups []*nodeGroup) {
 	byKey := make(map[string]*nodeGroup)
 	for _, n := range found {
 		key, upstream := cfg.Group(version, n.Node)
@@ -132,13 +98,13 @@ func (g *nodeGroup) describe(b *bytes.Buffer, cfg relay.Config) error {
 	for _, n := range g.nodes {
 		_, fields, err := nodeJSON(n.Node)
 		if err != nil {
-			return fmt.Errorf("%s:%d: %w", n.file, n.line, err)
+			return fmt.Errorf("%s:%d: %w", n.File, n.Line, err)
 		}
 		rest := "shown in full"
 		if hidden := unseen("", fields, shownFields); len(hidden) > 0 {
 			rest = "not shown: " + strings.Join(hidden, ", ")
 		}
-		fmt.Fprintf(b, "  %s:%d  %s  %s\n", cli.Printable(n.file), n.line, cli.OrDash(n.GetId()), cli.Printable(rest))
+		fmt.Fprintf(b, "  %s:%d  %s  %s\n", cli.Printable(n.File), n.Line, cli.OrDash(n.GetId()), cli.Printable(rest))
 		for _, field := range unfilled(cfg, n.Node) {
 			fmt.Fprintf(b, "    it has no %s, which Envoys and gRPC clients fill in themselves\n", field)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // errFleet is the error of a command that failed on at least one relay of a tier. The output contains the details.
@@ -95,7 +96,7 @@ func printFleet(w io.Writer, s *admin.FleetStatus) error {
 	t.generations(s)
 	for _, d := range s.Disagreements {
 		t.Row()
-		t.Row(fmt.Sprintf("DISAGREEMENT on %s of %s for %s:", cli.ShortType(d.TypeURL), d.Origin, d.Group))
+		t.Row(fmt.Sprintf("DISAGREEMENT on %s of %s for %s:", cli.ShortType(d.TypeURL), d.Origin, nodegroup.Name(d.Group)))
 		for _, version := range slices.Sorted(maps.Keys(d.Versions)) {
 			t.Row("  "+version, strings.Join(d.Versions[version], ", "))
 		}
@@ -112,7 +113,7 @@ func (t *table) generations(s *admin.FleetStatus) {
 		}
 	}
 	for _, g := range s.Generations() {
-		t.Row(g.Group, g.Origin, g.Generation, strings.Join(g.Relays, ", "))
+		t.Row(nodegroup.Name(g.Group), g.Origin, g.Generation, strings.Join(g.Relays, ", "))
 	}
 }
 

@@ -125,6 +125,12 @@ func TestFleetIsSeenFromOneRelay(t *testing.T) {
 	if strings.Count(stdout, "UNREACHABLE") != 3 || !strings.Contains(stdout, "relay-1") {
 		t.Errorf("tender status --fleet prints %s, want 3 unreachable peers and relay-1", stdout)
 	}
+	_, stdout, _ = execute(append([]string{"clients", "--fleet", "-o", "yaml", "--admin", s.addr}, reader...)...)
+	for i, want := range []string{"connection refused", "is not that of a relay", "has more than 4194304 bytes", "relay: relay-0", "relay: relay-1"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("tender clients --fleet, relay %d: %s, want %s", i, stdout, want)
+		}
+	}
 	if code, stdout, _ = execute(append([]string{"status", "--fleet", "-o", "yaml", "--admin", s.addr}, reader...)...); code != exitFailure || !strings.Contains(stdout, "node_id: relay-1") {
 		t.Errorf("tender status --fleet -o yaml: code %d, %s, want 1, since peers are not reachable, and relay-1", code, stdout)
 	}
@@ -291,6 +297,17 @@ func TestOnlyPeersForward(t *testing.T) {
 		{"tender/sa/x", "GET", "status", "spiffe://example.org/ns/ops/sa/eve", 403, "peers may not forward requests"},
 		{"tender/sa/x", "GET", "fleet/self", "", 200, "relay-0"},
 		{"shop/sa/cart", "GET", "fleet/self", "", 403, "is not one of the operators"},
+		{"tender/sa/x", "GET", "clients", "", 403, "is not one of the operators"},
+		{"tender/sa/x", "GET", "clients", "spiffe://example.org/ns/eyes/sa/rita", 200, `"relay": "relay-0"`},
+		{"tender/sa/x", "GET", "clients/1", "spiffe://example.org/ns/eyes/sa/rita", 404, "there is no client 1"},
+		{"eyes/sa/rita", "GET", "clients", "spiffe://example.org/ns/ops/sa/eve", 403, "is not one of the peers"},
+		{"tender/sa/x", "GET", "fleet/clients?relay=self", "spiffe://example.org/ns/eyes/sa/rita", 403, "peers may not forward requests"},
+		{"shop/sa/cart", "GET", "fleet/clients?relay=self", "", 403, "is not one of the operators"},
+		{"eyes/sa/rita", "GET", "fleet/clients?relay=self", "", 200, `"relay": "relay-0"`},
+		{"eyes/sa/rita", "GET", "fleet/clients?relay=" + s.addrs[1], "", 200, "relay-1"},
+		{"eyes/sa/rita", "GET", "fleet/clients/1?relay=" + s.addrs[1], "", 502, "there is no client 1"},
+		{"eyes/sa/rita", "GET", "fleet/clients?relay=127.0.0.1:9", "", 404, "TENDER_PEERS has no relay"},
+		{"eyes/sa/rita", "GET", "fleet/clients", "", 400, "want one address of a relay"},
 		{"tender/sa/x", "POST", "thaw", "alice at 127.0.0.1", 200, "origins"},
 	} {
 		flags := s.certificate("spiffe://example.org/ns/" + tt.who)

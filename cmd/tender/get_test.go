@@ -223,7 +223,7 @@ func TestGetAcknowledges(t *testing.T) {
 			return nil
 		},
 	})
-	node := []string{"--node-id=me", "--node-cluster=us", "--user-agent=envoy"}
+	node := []string{"--node-id=me", "--cluster=us", "--user-agent=envoy"}
 
 	// The server ends the stream after the ACK, which ends the watch.
 	execute(append([]string{"get", "-w", "-a", address, "cds"}, node...)...)

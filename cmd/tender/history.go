@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // newHistoryCommand returns the command tender history.
@@ -69,7 +70,7 @@ func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
 		if c.SHA256 != "" {
 			fmt.Fprintf(&b, "  version %s  %s", cli.Printable(cmp.Or(c.OriginVersion, c.Version)), humanize.Bytes(c.Bytes))
 		}
-		fmt.Fprintf(&b, "  (%s)\n", cli.Printable(c.Group))
+		fmt.Fprintf(&b, "  (%s)\n", cli.Printable(nodegroup.Name(c.Group)))
 		for line := range strings.Lines(c.Diff) {
 			fmt.Fprintf(&b, "    %s\n", cli.Printable(strings.TrimSuffix(line, "\n")))
 		}

@@ -90,8 +90,9 @@ func newRootCommand(h host) *cobra.Command {
 	root.AddCommand(
 		newServeCommand(h),
 		newCheckCommand(h),
-		get.NewCommand(version, h.dialOptions...),
+		get.NewCommand(version, warnOfGroup(h), h.dialOptions...),
 		newStatusCommand(h),
+		newClientsCommand(h),
 		newHistoryCommand(h),
 		newDumpCommand(h),
 		newLogLevelCommand(h),
@@ -101,6 +102,7 @@ func newRootCommand(h host) *cobra.Command {
 		newFreezeCommand(h),
 		newThawCommand(h),
 		newGenerationsCommand(h),
+		newDiffCommand(h),
 		newRollbackCommand(h),
 		newRolloutCommand(h),
 		newAuditCommand(h),

@@ -14,6 +14,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // newGenerationsCommand returns the command tender generations.
@@ -51,7 +52,7 @@ func newGenerationsCommand(h host) *cobra.Command {
 func printGenerations(w io.Writer, all admin.Generations, now time.Time) error {
 	t := &table{cli.Table{Wide: true}}
 	for _, v := range all.Views {
-		t.Row(fmt.Sprintf("origin %s, group %s", v.Origin, v.Group))
+		t.Row(fmt.Sprintf("origin %s, group %s", v.Origin, nodegroup.Name(v.Group)))
 		t.Row("GENERATION", "SERVED SINCE", "FOR", "CHANGES", "KEPT")
 		for _, g := range v.Generations {
 			served, kept := "until now", "-"

@@ -28,6 +28,17 @@ func TestRollbackCommands(t *testing.T) {
 		must(t, exitFailure, []string{"no such generation"}, "rollback", "abcdef", "--dry-run")
 		must(t, exitFailure, []string{`there is no origin "x"`}, "rollback", "1h", "--origin", "x", "--dry-run")
 		must(t, exitOK, []string{"- cds new", "0 added, 0 changed, 1 removed", "dry run"}, "rollback", "1h", "--dry-run")
+		must(t, exitOK, []string{"+ cds new", "1 added, 0 changed, 0 removed"}, "diff", "1h")
+		must(t, exitOK, []string{"no changes"}, "diff", "1h", "lds")
+		must(t, exitOK, []string{`"change": "added"`, `"after"`}, "diff", "1h", "-o", "json")
+		for _, args := range [][]string{{"diff", "1h", "cds", "new"}, {"diff", "1h", "--text"}, {"diff", "1h", "cds", "--text", "--group", "user_agent_name=tender-get"}} {
+			must(t, exitOK, []string{"+ cds new (origin default, user_agent_name=tender-get) --- 1h: none +++ now: version ", `+ "connect_timeout": "5s"`}, args...)
+		}
+		must(t, exitOK, []string{"no changes"}, "diff", "1h", "--text", "--group", "other")
+		must(t, exitFailure, []string{"no edition changes"}, "diff", "1h", "cds", "old")
+		must(t, exitFailure, []string{"no such generation"}, "diff", "abcdef")
+		must(t, exitUsage, []string{"want a generation"}, "diff", "yesterday")
+		must(t, exitUsage, []string{"arg(s)"}, "diff")
 		must(t, exitOK, []string{"rollback", "dry run"}, "history")
 		must(t, exitOK, []string{`"dry_run": true`}, "history", "-o", "json")
 		if _, stdout, _ := execute("history"); strings.Contains(stdout, "done") {

@@ -128,7 +128,7 @@ func newRolloutDiffCommand(h host) *cobra.Command {
 		w := cmd.OutOrStdout()
 		return output.Print(w, diff, func() error {
 			if len(args) == 2 {
-				return printRolloutContents(w, diff)
+				return printContents(w, diff, "last good", "edition")
 			}
 			return printRolloutDiff(w, diff)
 		})

@@ -15,6 +15,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // readRolloutDiff requests all pages of the changes in the editions of rollouts.
@@ -63,7 +64,7 @@ func groupChanges(all []admin.RolloutChange) (grouped []*groupedChange, origins 
 			at[key] = &groupedChange{RolloutChange: c}
 			grouped = append(grouped, at[key])
 		}
-		at[key].groups = append(at[key].groups, c.Group)
+		at[key].groups = append(at[key].groups, nodegroup.Name(c.Group))
 	}
 	return grouped, len(names)
 }
@@ -122,16 +123,16 @@ func printRolloutDiff(w io.Writer, diff admin.RolloutDiff) error {
 	return t.Print(w)
 }
 
-// printRolloutContents writes a unified diff of JSON for each change. diff needs bodies, which the relay returns only
-// if the request has a name.
-func printRolloutContents(w io.Writer, diff admin.RolloutDiff) error {
+// printContents writes a unified diff of JSON for each change, with headings for the contents before and after. diff
+// needs bodies, which the relay returns only if the request has a name.
+func printContents(w io.Writer, diff admin.RolloutDiff, headBefore, headAfter string) error {
 	changes, _ := groupChanges(diff.Changes)
 	var b strings.Builder
 	for _, c := range changes {
 		fmt.Fprintf(&b, "%s %s %s (origin %s, %s)\n", sign[c.Change], cli.ShortType(c.TypeURL), cli.Printable(nameOf(c.RolloutChange)), cli.Printable(c.Origin), c.inGroups())
 		before, shownBefore := contentText(c.Before, diff.Bodies)
 		after, shownAfter := contentText(c.After, diff.Bodies)
-		text := udiff.Unified("last good"+versionOf(c.Before), "edition"+versionOf(c.After), before, after)
+		text := udiff.Unified(headBefore+versionOf(c.Before), headAfter+versionOf(c.After), before, after)
 		switch {
 		case !shownBefore || !shownAfter:
 			text = "(the content is not shown)\n"

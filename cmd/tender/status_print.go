@@ -11,6 +11,7 @@ import (
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
@@ -102,7 +103,7 @@ func (t *table) findings(v *admin.Validation) {
 	t.Row()
 	t.Row("FINDING", "TYPE", "NAME", "GROUP")
 	for _, f := range shown {
-		t.Row(f.Kind.Text(), cli.ShortType(f.TypeURL), f.Name, cmp.Or(f.Group, "all"))
+		t.Row(f.Kind.Text(), cli.ShortType(f.TypeURL), f.Name, cmp.Or(nodegroup.Name(f.Group), "all"))
 		t.Note("%s", f.Detail)
 	}
 	if n := all - len(shown); n > 0 {
@@ -175,10 +176,10 @@ func (t *table) views(views []admin.View, now time.Time) {
 		}
 		state := stateOf(&v, now)
 		if len(v.Types) == 0 {
-			t.Row(v.Group, v.Origin, "-", "-", "-", "-", cli.WideOnly("-"), cmp.Or(state, "-"))
+			t.Row(nodegroup.Name(v.Group), v.Origin, "-", "-", "-", "-", cli.WideOnly("-"), cmp.Or(state, "-"))
 		}
 		for _, typ := range v.Types {
-			t.Row(v.Group, v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, humanize.Bytes(typ.Bytes), ago(typ.ChangedAt, now), cli.WideOnly(cmp.Or(typ.Version, "-")), cmp.Or(state, typ.Phase))
+			t.Row(nodegroup.Name(v.Group), v.Origin, cmp.Or(typ.Name, typ.TypeURL), typ.Entries, humanize.Bytes(typ.Bytes), ago(typ.ChangedAt, now), cli.WideOnly(cmp.Or(typ.Version, "-")), cmp.Or(state, typ.Phase))
 		}
 		for _, i := range v.Isolated {
 			t.Note("the origin ENDS each stream that subscribes to %s %s: %s", cli.ShortType(i.TypeURL), strings.Join(i.Names, " "), i.Error)
@@ -219,7 +220,7 @@ func (t *table) clients(c *shownClients, now time.Time) {
 		t.Row()
 		t.Row("GROUP", "TYPE", "CLIENTS", "REFUSING", "LAGGING", "LAG")
 		for _, sum := range c.Types {
-			t.Row(sum.Group, cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, humanize.Seconds(sum.LagSeconds))
+			t.Row(nodegroup.Name(sum.Group), cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, humanize.Seconds(sum.LagSeconds))
 		}
 	}
 	if len(c.Refusing) > 0 {

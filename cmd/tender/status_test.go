@@ -213,6 +213,20 @@ func TestStatusForPeople(t *testing.T) {
 	}
 }
 
+// TestStatusOfManyGroups verifies that groups by metadata are shown by their names, and different ones differently.
+func TestStatusOfManyGroups(t *testing.T) {
+	s := admin.Status{Relay: admin.Relay{Ready: true}}
+	for _, shop := range []string{"cart", "till"} {
+		s.Views = append(s.Views, admin.View{Group: `user_agent_name=envoy,metadata.NAMESPACE="` + shop + `",locality.region=eu,locality.zone=eu-1`, Origin: "default", Connected: true})
+	}
+	lines := strings.Join(statusLines(t, "--admin", serveAdmin(t, "unix", s)), "\n")
+	for _, want := range []string{"NAMESPACE=cart,local", "envoy,NAMESPACE=till,local"} {
+		if !strings.Contains(lines, want) {
+			t.Errorf("tender status does not print %q:\n%s", want, lines)
+		}
+	}
+}
+
 // TestStatusWatch verifies that repeat prints the status every 2 seconds, and clears a terminal before it.
 // It ends with the context, or after an error of the first call.
 func TestStatusWatch(t *testing.T) {

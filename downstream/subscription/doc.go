@@ -41,6 +41,8 @@
 //	sets.go           encoder: complete sets
 //	order.go          progress of a subscription, for make-before-break order
 //	next.go           the calls of a stream in each turn, and of REST polls
+//	sync.go           whether the client has what the view serves
+//	holding.go        the state of a resource at the client, and the versions that it was sent and accepted
 //	status.go         status for operators, and for rollouts
 //
 // The package is not a stable API: programs that embed Tender use package relay.

@@ -1,7 +1,6 @@
 package subscription
 
 import (
-	"iter"
 	"slices"
 	"time"
 
@@ -28,6 +27,9 @@ type TypeStatus struct {
 	Accepted   string
 	AcceptedAt time.Time
 
+	// Sync says whether the client has what is served to it.
+	Sync Sync
+
 	// Lag is how long the client has lacked the oldest change that it was sent or that is due, and that it has not
 	// accepted; zero if there is none. UnacceptedSince is the time of that change.
 	Lag             time.Duration
@@ -39,29 +41,6 @@ type TypeStatus struct {
 	Refused bool
 }
 
-// A ResourceStatus is the state of one resource for a stream.
-type ResourceStatus struct {
-	TypeURL string
-	Entry   *cache.Entry // the relay's entry; without a resource if it was removed or never existed
-	State   ResourceState
-	Refusal *Refusal // if the state is Refused
-}
-
-// A ResourceState is the delivery state of a resource for a client.
-type ResourceState int
-
-// The delivery states of a resource.
-const (
-	NotSent  ResourceState = iota // the client was not sent the current version
-	Sent                          // the client was sent it and has not answered
-	Accepted                      // the client accepted it, or reported that it has it
-	Refused                       // the client rejected the response
-)
-
-func (s ResourceState) String() string {
-	return [...]string{"not_sent", "sent", "accepted", "refused"}[s]
-}
-
 // Status returns the state of the subscription.
 func (s AtGeneration) Status(now time.Time) TypeStatus {
 	t := TypeStatus{
@@ -70,12 +49,22 @@ func (s AtGeneration) Status(now time.Time) TypeStatus {
 		Accepted: s.ackedVersion, AcceptedAt: s.ackedAt.Time(),
 		Refusal: s.Refusal(),
 	}
-	if since := s.unacceptedSince(); since != 0 {
-		t.UnacceptedSince = since.Time()
-		t.Lag = max(since.ago(now), 0)
+	lacked := s.lacks()
+	if t.UnacceptedSince = s.lackedSince(lacked); !t.UnacceptedSince.IsZero() {
+		t.Lag = max(now.Sub(t.UnacceptedSince), 0)
 	}
 	if active := s.activeRefusal(); active != nil {
 		t.Refusal, t.Refused = active, true
+	}
+	switch {
+	case t.Refused:
+		t.Sync = Rejecting
+	case t.Pending || lacked.due || !t.UnacceptedSince.IsZero():
+		t.Sync = Behind
+	case lacked.unknown || s.ReturningUnserved():
+		t.Sync = Unknown
+	default:
+		t.Sync = InSync
 	}
 	return t
 }
@@ -128,21 +117,6 @@ func (s AtGeneration) activeRefusal() *Refusal {
 	return nil
 }
 
-// refusals yields the refusals that may be active, newest first. If the client accepted a complete set since, none is.
-func (s AtGeneration) refusals() iter.Seq[*Refusal] {
-	return func(yield func(*Refusal) bool) {
-		newest := s.Refusal()
-		if newest == nil || s.sendsSets() && s.ackedAt.Time().After(newest.At) || !yield(newest) {
-			return
-		}
-		for _, r := range newest.earlier {
-			if !yield(r) {
-				return
-			}
-		}
-	}
-}
-
 // refusedMember reports whether a resource of a wildcard set is unchanged since the client rejected it.
 func (s AtGeneration) refusedMember(r *Refusal) bool {
 	for w := range s.wildcards() {
@@ -165,7 +139,7 @@ func (s AtGeneration) named(n subscribed) ResourceStatus {
 	if e == nil {
 		e = &cache.Entry{Name: n.name}
 	}
-	return s.stateOf(e, seq, n.sent != 0 && seq <= n.sent)
+	return s.stateOf(e, seq, n.sent != 0 && seq <= n.sent, func() Holding { return s.sentName(e, n) })
 }
 
 // member returns the state of a resource of the wildcard set.
@@ -175,25 +149,38 @@ func (s AtGeneration) member(e *cache.Entry) ResourceStatus {
 		upTo = s.removedUpTo
 	}
 	started := s.wildcardStarted || s.sendsSets() // complete sets do not set wildcardStarted
-	return s.stateOf(e, e.Seq, started && !s.sendAll && e.Seq <= upTo)
+	sent := started && !s.sendAll && e.Seq <= upTo
+	return s.stateOf(e, e.Seq, sent, func() Holding { return s.sentMember(e, started, upTo) })
 }
 
-// stateOf returns the state of an entry that changed at a position. sent reports whether the client was sent it.
-func (s AtGeneration) stateOf(e *cache.Entry, changed cache.Seq, sent bool) ResourceStatus {
+// stateOf returns the state of an entry that changed at a position. sent reports whether the client was sent it. If
+// not, before returns what it was sent.
+func (s AtGeneration) stateOf(e *cache.Entry, changed cache.Seq, sent bool, before func() Holding) ResourceStatus {
 	r := ResourceStatus{TypeURL: s.TypeURL, Entry: e}
-	if !sent {
-		return r
+	if r.SentVersion = s.current(e); sent {
+		r.State, r.Refusal = s.answerOf(changed)
+	} else {
+		r.SentVersion = before()
 	}
+	r.AcceptedVersion = s.accepted(&r, changed)
+	return r
+}
+
+// answerOf returns the client's answer to a change that it was sent, and the refusal if it rejected it. A rejected
+// response may also have had changes of newly requested names. If their span may have others, which the client accepted
+// before, only the last answer counts; see mayHaveRejected.
+func (s AtGeneration) answerOf(changed cache.Seq) (ResourceState, *Refusal) {
+	of := span{changed - 1, changed}
 	for refusal := range s.refusals() {
-		if refusal.after < changed && changed <= refusal.upTo {
-			r.State, r.Refusal = Refused, refusal
-			return r
+		last := refusal == s.Refusal() && refusal.At.After(s.ackedAt.Time())
+		if of.overlaps(refusal.span) || (last || of == refusal.newlyRequested) && of.overlaps(refusal.newlyRequested) {
+			return Refused, refusal
 		}
 	}
-	if r.State = Accepted; s.pending && changed > s.ackedUpTo() {
-		r.State = Sent
+	if s.awaitsAnswerFor(of.after, of.upTo) {
+		return Sent, nil
 	}
-	return r
+	return Accepted, nil
 }
 
 // A Change is the part of an edition that concerns one type or collection: the changes between two positions.

@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"maps"
@@ -174,6 +175,7 @@ func (p *player) connect(args []string) {
 	p.by = Software{Envoy: slices.Contains(args, "envoy"), Relay: slices.Contains(args, "relay")}
 	p.short = args[1]
 	p.sub = New(c, TraitsOf(p.n.TypeURL(p.short), p.by), wire.Unwrapped, false, playedCounter{player: p})
+	p.accepted = ""
 	p.held, p.versions, p.changes = make(map[string]string), make(map[string]string), make(map[string]func())
 	if slices.Contains(args, "moved") {
 		p.accepted = "r1.of-another-relay"
@@ -298,12 +300,23 @@ func (p *player) decode(body *wire.Body, nonce string) string {
 	return nonce + ": " + p.n.Describe(r)
 }
 
-// showStatus returns the status of the client, such as "lag 1s, accepted 2 5s ago, refuses 3 | a refused, b sent". It refused
-// a version if no refusal is active.
+// showHolding returns a version, "nothing", or "unknown", with the position of the change if a history may know the version.
+func showHolding(h Holding) string {
+	switch {
+	case h.Known:
+		return cmp.Or(h.Version, "nothing")
+	case h.At > 0:
+		return fmt.Sprint("unknown at ", h.At)
+	}
+	return "unknown"
+}
+
+// showStatus returns the status of the client, such as "behind, lag 1s, accepted 2 5s ago, refuses 3 | a refused (sent 3,
+// accepted 2), b accepted". It refused a version if no refusal is active.
 func (p *player) showStatus() string {
 	at := p.sub.At(p.view.Generation())
 	s := at.Status(time.Now())
-	line := fmt.Sprint("lag ", s.Lag)
+	line := fmt.Sprint(s.Sync, ", lag ", s.Lag)
 	if !s.AcceptedAt.IsZero() {
 		line += strings.TrimRight(", accepted "+s.Accepted, " ") + fmt.Sprintf(" %v ago", time.Since(s.AcceptedAt))
 	}
@@ -315,7 +328,11 @@ func (p *player) showStatus() string {
 	}
 	var resources []string
 	for _, r := range at.Resources() {
-		resources = append(resources, fmt.Sprint(r.Entry.Name, " ", r.State))
+		text := fmt.Sprint(r.Entry.Name, " ", r.State)
+		if r.State != Accepted || r.SentVersion != r.AcceptedVersion {
+			text += fmt.Sprintf(" (sent %v, accepted %v)", showHolding(r.SentVersion), showHolding(r.AcceptedVersion))
+		}
+		resources = append(resources, text)
 	}
 	slices.Sort(resources)
 	return line + " | " + strings.Join(resources, ", ")

@@ -21,14 +21,29 @@ const (
 	ByNumber = "number" // in the order in which they connected
 )
 
+// The states of a client and of a subscription, the most severe first: the first one that holds applies.
+const (
+	Rejecting = "rejecting" // a NACK still applies
+	Stalled   = "stalled"   // the client does not read; only of clients
+	Behind    = "behind"    // a change was not sent or not accepted
+	Unknown   = "unknown"   // the relay does not know what the client holds, or the origin has not answered
+	InSync    = "in-sync"   // the client has accepted everything that it subscribed to and that is served to its group
+)
+
 // A ClientQuery selects the clients that GET /api/v1/clients lists. Zero fields select all.
 type ClientQuery struct {
 	Type    string // clients that subscribed to this type URL; the response omits other types
+	ID      string // clients with this node ID
 	Node    string // clients whose node ID contains this text
-	Group   string // clients of this node group
+	Cluster string // clients whose Node has this cluster
+	Zone    string // clients whose Node has this locality.zone
+	Group   string // clients of the node group with this key or name
+	Sync    string // clients in this state; see Client.Sync
 	Refused bool   // clients with a NACK that still applies; see ClientType.Refusing
 	Stalled bool   // clients that do not read responses
 	Sort    string // ByLag or ByNumber
+
+	NoTotals bool // omit Totals and Types, which need all clients; only with ByNumber
 	Page
 }
 
@@ -40,6 +55,7 @@ type Page struct {
 
 // Clients is the response to GET /api/v1/clients.
 type Clients struct {
+	Relay   string       `json:"relay"` // node ID of the relay
 	Totals  ClientTotals `json:"totals"`
 	Types   []TypeTotals `json:"types"`
 	Clients []Client     `json:"clients"`
@@ -53,6 +69,8 @@ type ClientTotals struct {
 	Lagging    int     `json:"lagging"`     // selected clients that have not accepted a change
 	Refusing   int     `json:"refusing"`    // selected clients with a NACK that still applies
 	Stalled    int     `json:"stalled"`     // selected clients that do not read responses
+	InSync     int     `json:"in_sync"`     // selected clients whose sync is in-sync
+	Unknown    int     `json:"unknown"`     // selected clients whose sync is unknown
 	LagSeconds float64 `json:"lag_seconds"` // the maximum over the selected clients
 }
 
@@ -75,6 +93,7 @@ type Client struct {
 	Locality  string `json:"locality,omitempty"`   // region/zone/sub_zone
 	UserAgent string `json:"user_agent,omitempty"` // name/version
 	Group     string `json:"group"`
+	GroupName string `json:"group_name"` // as operators read it, such as NAMESPACE=shop; parameters accept it, too
 	Address   string `json:"address,omitempty"`
 	Identity  string `json:"identity,omitempty"` // from its certificate, if TENDER_AUTHZ or TENDER_SECRETS need it
 	Variant   string `json:"variant"`            // delta or sotw
@@ -86,6 +105,10 @@ type Client struct {
 
 	// StalledSince is the start of a send that waits for the client to read; zero without one.
 	StalledSince time.Time `json:"stalled_since,omitzero"`
+
+	// Sync says whether the client has what is served to its group: the first of rejecting, stalled, behind, unknown and
+	// in-sync that holds for any of its types. A client without subscriptions is unknown.
+	Sync string `json:"sync"`
 
 	LagSeconds float64      `json:"lag_seconds"` // the maximum over its types
 	Refusing   bool         `json:"refusing"`    // a NACK of at least one type still applies
@@ -99,6 +122,9 @@ type ClientType struct {
 	Wildcard bool     `json:"wildcard"`
 	Names    int      `json:"names"` // subscribed to
 	Globs    []string `json:"globs,omitempty"`
+
+	// Sync says whether the client has what is served to its group: rejecting, behind, unknown or in-sync.
+	Sync string `json:"sync"`
 
 	// State is the subscription in one line, as in the debug log: the subscribed names, the positions up to which the
 	// client was sent changes, and the newest response.
@@ -138,9 +164,12 @@ type Refusal struct {
 // A ClientResourceQuery selects the resources of a client that GET /api/v1/clients/NUMBER lists.
 type ClientResourceQuery struct {
 	Type  string // resources of this type URL
-	State string // resources in this state
+	State string // resources in this state, or with NotAccepted in any other than accepted
 	Page
 }
+
+// NotAccepted is a State of a [ClientResourceQuery]: the resources that differ from what the client accepted.
+const NotAccepted = "not_accepted"
 
 // A ClientDetail is the response to GET /api/v1/clients/NUMBER.
 type ClientDetail struct {
@@ -157,7 +186,19 @@ type ClientDetail struct {
 type ClientResource struct {
 	TypeURL string   `json:"type_url"`
 	Name    string   `json:"name"`
-	Version string   `json:"version,omitempty"` // in the relay; absent if the resource does not exist
+	Version string   `json:"version,omitempty"` // served to the group; absent if the resource does not exist
 	State   string   `json:"state"`             // not_sent, sent, accepted or refused
 	Refusal *Refusal `json:"refusal,omitempty"`
+
+	// Sent and Accepted are the versions that the client was sent last, and that it accepted last. A removal is sent and
+	// accepted, too.
+	Sent     ClientVersion `json:"sent"`
+	Accepted ClientVersion `json:"accepted"`
+}
+
+// A ClientVersion is a version of a resource at a client. The relay keeps none for each client and resource: it derives
+// them from the client's positions and the history of resources (TENDER_HISTORY).
+type ClientVersion struct {
+	Known   bool   `json:"known"`             // false if the version does not follow from what the relay keeps
+	Version string `json:"version,omitempty"` // absent if the client has no version, or if it is unknown
 }

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"time"
 
@@ -143,12 +144,14 @@ func New(cfg Config) *Server {
 		get("/api/v1/generations", serveJSON(q.generations)),
 		get("/api/v1/rollback/diff", serveJSON(q.rollbackDiff)),
 		get("/api/v1/thaw/diff", serveJSON(q.thawDiff)),
-		get("/api/v1/clients", serveJSON(q.clients)),
-		get("/api/v1/clients/{number}", serveJSON(q.client)),
+		forwarded(get("/api/v1/clients", serveJSON(q.clients))),
+		forwarded(get("/api/v1/clients/{number}", serveJSON(q.client))),
 		get("/api/v1/resources", serveJSON(q.resources)),
 		get("/api/v1/history", serveJSON(q.history)),
 		get("/api/v1/actions", serveJSON(s.actions.serve)),
 		get("/api/v1/fleet", serveJSON(tier.status)),
+		get("/api/v1/fleet/clients", serveJSON(tier.ofRelay(q.clients, clientsPath))),
+		get("/api/v1/fleet/clients/{number}", serveJSON(tier.ofRelay(q.client, clientsPath))),
 		{http.MethodGet, "/api/v1/fleet/self", serveJSON(tier.self), permission{operator: authz.Read, peers: true}},
 		get("/api/v1/dump", dumper{&s.cfg}),
 	})
@@ -192,6 +195,20 @@ func (t *TLS) connState(conn net.Conn, state http.ConnState) {
 // get returns a route for GET requests of operators with the permission to read.
 func get(path string, handler http.Handler) route {
 	return route{method: http.MethodGet, path: path, handler: handler, permission: permission{operator: authz.Read}}
+}
+
+// forwarded returns a route that peers may also forward on behalf of an operator.
+func forwarded(r route) route {
+	r.forwarded = true
+	return r
+}
+
+// clientsPath returns the path of the clients of a relay, or of one of them, for a request of the same of the tier.
+func clientsPath(r *http.Request) string {
+	if number := r.PathValue("number"); number != "" {
+		return "/api/v1/clients/" + url.PathEscape(number)
+	}
+	return "/api/v1/clients"
 }
 
 // newMux returns a mux of routes.

@@ -95,6 +95,7 @@ type Relay struct {
 	Ready         bool      `json:"ready"`
 	NotReady      []string  `json:"not_ready"` // the reasons, as texts for operators
 	Streams       int       `json:"streams"`   // client streams, including held polls
+	NodeGroupBy   []string  `json:"node_group_by"`
 
 	// SnapshotFault is why snapshots and decisions of operators cannot be written. It is empty if they can, or if
 	// TENDER_SNAPSHOT_DIR is off.
@@ -235,8 +236,9 @@ type Target struct {
 
 // A View is the state of one origin for one node group.
 type View struct {
-	Group  string `json:"group"`
-	Origin string `json:"origin"`
+	Group     string `json:"group"`
+	GroupName string `json:"group_name"` // as operators read it, such as NAMESPACE=shop
+	Origin    string `json:"origin"`
 
 	// Shared reports that the view holds xdstp names, which node groups share.
 	Shared bool `json:"shared,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -18,6 +19,9 @@ type FleetStatus struct {
 	// distributed.
 	Disagreements []Disagreement `json:"disagreements"`
 }
+
+// Self is the address of this relay in a [FleetStatus] if TENDER_PEERS does not list it.
+const Self = "self"
 
 // A FleetRelay is the response of one relay of the tier.
 type FleetRelay struct {
@@ -131,6 +135,10 @@ type Tier interface {
 	Forward(
 		ctx context.Context, own *FleetSummary, name, operator string, args []byte, timeout time.Duration,
 	) []FleetAnswer
+
+	// Query requests a path of the API from the peer with an address that Status returns, on behalf of an operator, and
+	// returns the response.
+	Query(ctx context.Context, address, path, operator string, timeout time.Duration) (json.RawMessage, error)
 }
 
 // errNoPeers is the response to requests for the tier if TENDER_PEERS is off.
@@ -158,6 +166,31 @@ func (t tierServer) self(*http.Request) (any, error) {
 	return t.summary(), nil
 }
 
+// ofRelay serves a request for one relay of the tier, which the parameter "relay" names: own serves that for this relay.
+// path returns the path of the API that a peer is asked for.
+func (t tierServer) ofRelay(
+	own func(*http.Request) (any, error), path func(*http.Request) string,
+) func(*http.Request) (any, error) {
+	return func(r *http.Request) (any, error) {
+		if t.tier == nil {
+			return nil, errNoPeers
+		}
+		values := r.URL.Query()
+		of := values["relay"]
+		if len(of) != 1 || of[0] == "" {
+			return nil, Refuse(http.StatusBadRequest, fmt.Errorf("relay=%.256s: want one address of a relay in /api/v1/fleet", of))
+		}
+		values.Del("relay")
+		if of[0] == Self {
+			here := r.Clone(r.Context())
+			here.URL.RawQuery = values.Encode()
+			return own(here)
+		}
+		operator := CallerOf(r.Context()).By("")
+		return t.tier.Query(r.Context(), of[0], path(r)+"?"+values.Encode(), operator, commandTime)
+	}
+}
+
 // The additional time for forwarding a command, and the timeout of a command without a Timeout.
 const (
 	peersTime   = 30 * time.Second
@@ -175,7 +208,7 @@ func (t tierServer) command(c Command) Command {
 		operator := CallerOf(ctx).By(whyOf(args).User)
 		peers := make(chan []FleetAnswer, 1)
 		go func() { peers <- t.tier.Forward(ctx, own, c.Name, operator, args, timeout) }() // received below
-		self := FleetAnswer{Address: "self", NodeID: own.NodeID}
+		self := FleetAnswer{Address: Self, NodeID: own.NodeID}
 		response, err := c.run(ctx, args)
 		if err == nil {
 			self.Answer, err = json.Marshal(response)

@@ -24,7 +24,7 @@
 //
 // An identity that matches operators may use the relay's admin address; this grants no rights as a client. read permits
 // GET requests, act permits commands, and neither includes the other. A list without read and act grants both. Peers
-// are relays that may send commands on behalf of an operator that they name.
+// are relays that may read clients and send commands on behalf of an operator that they name.
 //
 // In a pattern, * matches any text without a slash or a tilde, in a DNS name also without a dot. ** matches any text.
 // {name} in an identity matches a whole part between slashes or dots, and has that value in the rest of the rule.

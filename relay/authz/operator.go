@@ -15,7 +15,7 @@ type Permission string
 const (
 	Read Permission = "read"  // requests without side effects: status, resources, metrics, profiles
 	Act  Permission = "act"   // commands
-	Peer Permission = "peers" // for relays of the same tier: read the summary, send commands on behalf of an operator
+	Peer Permission = "peers" // for relays of the same tier: read the summary; read clients and send commands on behalf of an operator
 )
 
 // Operator returns an identity of a certificate that matches the list of a permission. If none matches, the error lists

@@ -81,7 +81,7 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 		o.Put(relaytest.Cluster("a"), relaytest.Cluster("b"))
 		r := start(t, o, operated)
 		clients := oneAfterOther(r,
-			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("good")},
+			relaytest.ClientOptions{AutoAck: true, Node: inZone("z", relaytest.EnvoyNode("good"))},
 			relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("bad"), Variant: relaytest.SotW,
 				Reject: rejecting("a", "no such filter")},
 			relaytest.ClientOptions{Node: relaytest.EnvoyNode("slow")},
@@ -91,8 +91,8 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 
 		all := getJSON[admin.Clients](t, r, "/api/v1/clients?sort=number")
 		if got := all.Totals; got.Streams != 3 || got.Matching != 3 || got.Lagging != 2 || got.Refusing != 1 ||
-			got.LagSeconds != 3 {
-			t.Errorf("got the totals %+v, want 3 streams, 2 of them stale for 3s, and one with a NACK", got)
+			got.LagSeconds != 3 || got.InSync != 1 || got.Unknown != 0 {
+			t.Errorf("got the totals %+v, want 3 streams: 2 of them stale for 3s, one of these with a NACK, and one in sync", got)
 		}
 		if len(all.Types) != 2 || all.Types[1].Name != "eds" || all.Types[1].Clients != 1 || all.Types[0].Name != "cds" ||
 			all.Types[0].Clients != 3 || all.Types[0].Lagging != 2 || all.Types[0].Refusing != 1 {
@@ -111,8 +111,9 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 		}
 		for query, want := range map[string]string{
 			"refused=true": "bad", "node=oo": "good", "type=eds": "good", "type=eds&refused=true": "", "group=other": "",
-			"stalled=true": "",
-			"sort=lag":     "bad slow good",
+			"stalled=true": "", "id=good": "good", "id=oo": "", "cluster=edge": "bad slow good", "cluster=other": "", "zone=z": "good",
+			"sync=rejecting": "bad", "sync=behind": "slow", "sync=in-sync": "good", "sync=unknown": "", "sync=behind&type=eds": "",
+			"sort=lag": "bad slow good", "sort=number&totals=false": "good bad slow", "sort=number&totals=false&type=eds": "good",
 		} {
 			var ids []string
 			for page := (admin.Clients{Next: " "}); page.Next != ""; {
@@ -168,6 +169,55 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 			}
 		}
 	})
+}
+
+// inZone returns a Node in a zone.
+func inZone(zone string, n *corepb.Node) *corepb.Node {
+	n.Locality = &corepb.Locality{Zone: zone}
+	return n
+}
+
+// The versions that a client was sent and accepted follow from its positions and the history. Without a history, a
+// former version is not known.
+func TestB30_VersionsOfAClient(t *testing.T) {
+	for _, env := range []string{"TENDER_HISTORY=2", "TENDER_HISTORY=off"} {
+		originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
+			put := func(revision string) {
+				o.Apply(func(tx *relaytest.Tx) {
+					changed := relaytest.Cluster("a")
+					changed.AltStatName = revision
+					tx.Set(relaytest.ClusterType, "a", changed, revision)
+				})
+				time.Sleep(time.Second) // virtual time; the history has the change
+			}
+			o.Put(relaytest.Cluster("b"))
+			put("1")
+			r := start(t, o, operated, env)
+			c := r.Client(relaytest.ClientOptions{Variant: v})
+			c.Subscribe(relaytest.ClusterType, "*")
+			c.Ack(c.Recv(t.Context()))
+			time.Sleep(time.Second)
+			versions := func() (of admin.ClientResource, differing int) {
+				all := getJSON[admin.Clients](t, r, "/api/v1/clients")
+				path := fmt.Sprintf("/api/v1/clients/%d?state=", all.Clients[0].Number)
+				return getJSON[admin.ClientDetail](t, r, path).Resources[0],
+					len(getJSON[admin.ClientDetail](t, r, path+"not_accepted").Resources)
+			}
+			first, differing := versions()
+			if first.Version == "" || first.Sent.Version != first.Version || first.Accepted != first.Sent || !first.Sent.Known || differing != 0 {
+				t.Errorf("after the first ACK: %+v, %d differ; want one known version", first, differing)
+			}
+			put("2")
+			known := admin.ClientVersion{Known: true, Version: first.Version}
+			if env == "TENDER_HISTORY=off" {
+				known = admin.ClientVersion{}
+			}
+			second, differing := versions()
+			if second.State != "sent" || second.Sent.Version != second.Version || second.Version == first.Version || second.Accepted != known || differing != 1 {
+				t.Errorf("%s, after a change: %+v, %d differ; want the new version sent and %+v accepted", env, second, differing, known)
+			}
+		})
+	}
 }
 
 // The history has diffs of resources, but not of Secrets. With TENDER_HISTORY=off there is none.

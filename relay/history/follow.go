@@ -69,9 +69,10 @@ func (f *Follower) look() {
 // compare records the changes between two generations of a set. askedAs is as in Change.
 func (f *Follower) compare(typeURL, askedAs string, was, is *cache.Set) {
 	for e := range is.Since(f.seen.Seq) {
+		before := was.Get(e.Name)
 		f.journal.record(f.view, event{
 			resource: resource{typeURL, e.Name.String()}, group: f.group, askedAs: askedAs,
-			at: f.view.Cause(e.Seq).Received, was: kept(was.Get(e.Name)), is: kept(e), expired: e.Expired,
+			at: f.view.Cause(e.Seq).Received, was: kept(before), is: kept(e), wasSeq: seqOf(before), seq: e.Seq, expired: e.Expired,
 		})
 	}
 }
@@ -82,10 +83,18 @@ func (f *Follower) missed(typeURL, askedAs string, was, is *cache.Set) {
 		if e.Present() && is.Get(e.Name) == nil {
 			f.journal.record(f.view, event{
 				resource: resource{typeURL, e.Name.String()}, group: f.group, askedAs: askedAs,
-				at: f.view.Cause(f.seen.Seq + 1).Received, was: kept(e),
+				at: f.view.Cause(f.seen.Seq + 1).Received, was: kept(e), wasSeq: e.Seq,
 			})
 		}
 	}
+}
+
+// seqOf returns the position of an entry, 0 for nil.
+func seqOf(e *cache.Entry) cache.Seq {
+	if e == nil {
+		return 0
+	}
+	return e.Seq
 }
 
 // kept returns the resource of an entry for the journal, or nil if it is not present. It drops the content of a

@@ -64,6 +64,7 @@ type past struct {
 	group, askedAs string // as in Change
 
 	base    *wire.Resource // resource before the first entry; nil if there was none or if it was dropped
+	baseSeq cache.Seq      // position of the change to base
 	entries []*entry       // oldest first
 }
 
@@ -72,6 +73,7 @@ type entry struct {
 	at    time.Time
 	kind  Kind
 	after *wire.Resource // nil if it was removed
+	seq   cache.Seq      // position of the change in the view
 	diff  *Diff          // nil until it is requested; guarded by Journal.mu
 
 	of   *past         // contains this entry
@@ -135,6 +137,7 @@ type event struct {
 	group, askedAs string         // as in Change
 	at             time.Time      // as in Change
 	was, is        *wire.Resource // at the follower's last look, and now; nil if the resource is not present
+	wasSeq, seq    cache.Seq      // positions of the changes to was and is; 0 if unknown
 	expired        bool           // the resource was removed because its TTL ended
 }
 
@@ -152,12 +155,12 @@ func (j *Journal) record(v *cache.View, ev event) {
 		return
 	}
 	if at < 0 {
-		p := &past{group: ev.group, askedAs: ev.askedAs, base: was}
+		p := &past{group: ev.group, askedAs: ev.askedAs, base: was, baseSeq: ev.wasSeq}
 		j.bytes += size(was)
 		at, pasts = len(pasts), append(pasts, p)
 		j.views[v][ev.resource] = pasts
 	}
-	e := &entry{at: ev.at, kind: kindOf(was, ev), after: ev.is, of: pasts[at], key: ev.resource, view: v}
+	e := &entry{at: ev.at, kind: kindOf(was, ev), after: ev.is, seq: ev.seq, of: pasts[at], key: ev.resource, view: v}
 	e.mine = j.order.PushBack(e)
 	e.of.entries = append(e.of.entries, e)
 	j.bytes += e.size()
@@ -196,7 +199,7 @@ func (p *past) last() *wire.Resource { return p.entries[len(p.entries)-1].after 
 func (j *Journal) shift(p *past) {
 	e := p.entries[0]
 	j.bytes += size(e.after) - size(p.base) - e.size()
-	p.base, p.entries = e.after, slices.Delete(p.entries, 0, 1)
+	p.base, p.baseSeq, p.entries = e.after, e.seq, slices.Delete(p.entries, 0, 1)
 	j.order.Remove(e.mine)
 }
 
@@ -242,6 +245,24 @@ func (j *Journal) Changes(typeURL, name, group string, limit int) []Change {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Group, b.Group), cmp.Compare(a.AskedAs, b.AskedAs))
 	})
 	return out[:min(len(out), limit)]
+}
+
+// VersionAt returns the version of a resource in a view after its change at a position. It is not ok if the journal does
+// not have the change, or if the change was a removal.
+func (j *Journal) VersionAt(v *cache.View, typeURL, name string, at cache.Seq) (version string, ok bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, p := range j.views[v][resource{typeURL, name}] {
+		if p.baseSeq == at && p.base != nil {
+			return p.base.Version, true
+		}
+		for _, e := range p.entries {
+			if e.seq == at && e.after != nil {
+				return e.after.Version, true
+			}
+		}
+	}
+	return "", false
 }
 
 // Bytes returns the approximate memory of the journal in bytes, including the resources that it refers to.

@@ -10,14 +10,17 @@ import (
 	"strings"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	codepb "google.golang.org/genproto/googleapis/rpc/code"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // A place is the position of a client in a sorted list.
@@ -48,28 +51,24 @@ func parsePlace(text string) (p place, err error) {
 }
 
 // Clients implements admin.Fleet. It collects the places of all matching clients, sorts them, and then reads the
-// details of the clients on the page only.
+// details of the clients on the page only, and omits those that no longer match.
 func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	after, err := parsePlace(q.After)
 	if err != nil {
 		return admin.Clients{}, err
 	}
-	out := admin.Clients{Clients: []admin.Client{}}
+	out := admin.Clients{Relay: f.NodeID, Clients: []admin.Client{}}
+	if q.NoTotals {
+		f.addPage(&out, q, after)
+		return out, nil
+	}
 	totals := make(typeTotals)
 	var places []place
 	for s := range f.matching(q, &out.Totals.Streams) {
 		at := place{math.MaxInt64, s.Number}
-		since, lag, refusing := summarize(&s)
-		if !since.IsZero() {
-			out.Totals.Lagging++
-			out.Totals.LagSeconds = max(out.Totals.LagSeconds, lag.Seconds())
-			if q.Sort != admin.ByNumber {
-				at.lagSince = int64(since.Sub(lagEpoch))
-			}
+		if since := addTotals(&out.Totals, &s); !since.IsZero() && q.Sort != admin.ByNumber {
+			at.lagSince = int64(since.Sub(lagEpoch))
 		}
-		out.Totals.Matching++
-		out.Totals.Refusing += toInt(refusing)
-		out.Totals.Stalled += toInt(!s.Stalled.IsZero())
 		totals.add(&s)
 		if at.compare(after) > 0 {
 			places = append(places, at)
@@ -85,11 +84,48 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 		}
 	}
 	for _, at := range places {
-		if s, open := f.Server.Client(at.number); open {
+		if s, open := f.Server.Client(at.number); open && matchesQuery(&s, q) { // its state may have changed
 			out.Clients = append(out.Clients, clientOf(&s, q.Type))
 		}
 	}
 	return out, nil
+}
+
+// addTotals counts a client. It returns the time of the oldest change that the client has not accepted; zero without
+// one.
+func addTotals(t *admin.ClientTotals, s *downstream.StreamStatus) time.Time {
+	since, lag, refusing := summarize(s)
+	sync := syncOf(s)
+	t.Matching++
+	t.Lagging += toInt(!since.IsZero())
+	t.LagSeconds = max(t.LagSeconds, lag.Seconds())
+	t.Refusing += toInt(refusing)
+	t.Stalled += toInt(!s.Stalled.IsZero())
+	t.InSync += toInt(sync == admin.InSync)
+	t.Unknown += toInt(sync == admin.Unknown)
+	return since
+}
+
+// addPage adds the page of a query by number that begins after a place, without the totals. It reads no client before
+// and none after the page.
+func (f *Fleet) addPage(out *admin.Clients, q admin.ClientQuery, after place) {
+	out.Types = []admin.TypeTotals{}
+	last := place{math.MaxInt64, 0}
+	for s := range f.Server.ClientsAfter(after.number) {
+		if !matchesQuery(&s, q) {
+			continue
+		}
+		if len(out.Clients) >= q.Limit {
+			if q.Limit > 0 {
+				out.Next = fmt.Sprintf("%d.%d", last.lagSince, last.number)
+			}
+			return
+		}
+		last.number = s.Number
+		if detailed, open := f.Server.Client(s.Number); open && matchesQuery(&detailed, q) {
+			out.Clients = append(out.Clients, clientOf(&detailed, q.Type))
+		}
+	}
 }
 
 // matching yields the clients that a query selects, with only the selected types. It adds the number of all streams to
@@ -107,10 +143,7 @@ func (f *Fleet) matching(q admin.ClientQuery, streams *int) iter.Seq[downstream.
 
 // matchesQuery reports whether a query selects a client. It removes the types from s that the query does not select.
 func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
-	if q.Group != "" && s.Group != q.Group || q.Stalled && s.Stalled.IsZero() {
-		return false
-	}
-	if q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
+	if q.Group != "" && !nodegroup.Is(q.Group, s.Group) || q.Stalled && s.Stalled.IsZero() || !matchesNode(s, q) {
 		return false
 	}
 	if q.Type != "" {
@@ -119,8 +152,45 @@ func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
 			return false
 		}
 	}
+	if q.Sync != "" && syncOf(s) != q.Sync {
+		return false
+	}
 	_, _, refusing := summarize(s)
 	return refusing || !q.Refused
+}
+
+// matchesNode reports whether a query selects the Node of a client.
+func matchesNode(s *downstream.StreamStatus, q admin.ClientQuery) bool {
+	if q.ID != "" && s.NodeID() != q.ID || q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
+		return false
+	}
+	n := nodeFor(s, q)
+	return (q.Cluster == "" || n.GetCluster() == q.Cluster) && (q.Zone == "" || n.GetLocality().GetZone() == q.Zone)
+}
+
+// nodeFor returns the Node of a client if a query needs it, since it has to be decoded; nil otherwise.
+func nodeFor(s *downstream.StreamStatus, q admin.ClientQuery) *corepb.Node {
+	if q.Cluster == "" && q.Zone == "" {
+		return nil
+	}
+	return s.Node()
+}
+
+// severity are the states of a subscription, the most severe first.
+var severity = []downstream.Sync{downstream.Rejecting, downstream.Behind, downstream.Unknown, downstream.InSync}
+
+// syncOf returns the state of a client, see [admin.Client.Sync].
+func syncOf(s *downstream.StreamStatus) string {
+	if len(s.Types) == 0 {
+		return admin.Unknown
+	}
+	worst := slices.MinFunc(s.Types, func(a, b downstream.TypeStatus) int {
+		return slices.Index(severity, a.Sync) - slices.Index(severity, b.Sync)
+	}).Sync
+	if worst != downstream.Rejecting && !s.Stalled.IsZero() {
+		return admin.Stalled
+	}
+	return string(worst)
 }
 
 // retainType removes all types but one.
@@ -204,10 +274,10 @@ func clientOf(s *downstream.StreamStatus, typeURL string) admin.Client {
 	n := s.Node()
 	_, lag, refusing := summarize(s)
 	c := admin.Client{
-		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group,
+		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group, GroupName: nodegroup.Name(s.Group),
 		Address: s.Address, Identity: s.Identity(), Variant: "sotw", TypeURL: s.TypeURL,
 		Began: s.Began, SentBytes: s.Sent, UnreadBytes: s.Unread, StalledSince: s.Stalled,
-		LagSeconds: lag.Seconds(), Refusing: refusing, Types: []admin.ClientType{},
+		Sync: syncOf(s), LagSeconds: lag.Seconds(), Refusing: refusing, Types: []admin.ClientType{},
 	}
 	if s.Delta {
 		c.Variant = "delta"
@@ -230,7 +300,7 @@ func clientOf(s *downstream.StreamStatus, typeURL string) admin.Client {
 func clientType(t *downstream.TypeStatus) admin.ClientType {
 	short, _ := schema.ShortName(t.TypeURL)
 	return admin.ClientType{
-		TypeURL: t.TypeURL, Name: short, Wildcard: t.Wildcard, Names: t.Names, Globs: t.Globs, State: t.State,
+		TypeURL: t.TypeURL, Name: short, Wildcard: t.Wildcard, Names: t.Names, Globs: t.Globs, Sync: string(t.Sync), State: t.State,
 		Version: t.Version, Nonce: t.Nonce, SentAt: t.SentAt, Pending: t.Pending,
 		Accepted: t.Accepted, AcceptedAt: t.AcceptedAt, LagSeconds: t.Lag.Seconds(),
 		Refusing: t.Refused, Refusal: refusalOf(t.Refusal),
@@ -258,29 +328,46 @@ func (f *Fleet) Client(number uint64, q admin.ClientResourceQuery) (admin.Client
 	if n := s.Node(); n != nil {
 		d.Node, _ = protojson.Marshal(n) // cannot fail: the Node was decoded
 	}
-	var found []admin.ClientResource
+	var found []downstream.ResourceStatus
 	for _, r := range f.Server.Resources(number) {
 		if state := r.State.String(); q.Type == "" || q.Type == r.TypeURL {
 			d.States[state]++
-			if q.State == "" || q.State == state {
-				found = append(found, clientResource(&r))
+			if q.State == "" || q.State == state || q.State == admin.NotAccepted && r.State != downstream.Accepted {
+				found = append(found, r)
 			}
 		}
 	}
-	var err error
-	d.Resources, d.Next, err = pageOf(found, q.Page, func(r admin.ClientResource) string {
-		return fmt.Sprintf("%03d%s\x00%s", wire.Rank(r.TypeURL), r.TypeURL, r.Name)
+	page, next, err := pageOf(found, q.Page, func(r downstream.ResourceStatus) string {
+		return fmt.Sprintf("%03d%s\x00%s", wire.Rank(r.TypeURL), r.TypeURL, r.Entry.Name)
 	})
+	for i := range page {
+		d.Resources = append(d.Resources, f.clientResource(&page[i], s.View))
+	}
+	d.Next = next
 	return d, err
 }
 
-// clientResource returns the state of a resource at a client for the admin API.
-func clientResource(r *downstream.ResourceStatus) admin.ClientResource {
+// clientResource returns the state of a resource at a client for the admin API. view is that of the client.
+func (f *Fleet) clientResource(r *downstream.ResourceStatus, view *cache.View) admin.ClientResource {
 	out := admin.ClientResource{
 		TypeURL: r.TypeURL, Name: r.Entry.Name.String(), State: r.State.String(), Refusal: refusalOf(r.Refusal),
 	}
 	if r.Entry.Present() {
 		out.Version = r.Entry.Resource.Version
 	}
+	out.Sent, out.Accepted = f.versionOf(r.SentVersion, &out, view), f.versionOf(r.AcceptedVersion, &out, view)
 	return out
+}
+
+// versionOf returns a version of a resource at a client for the admin API. It looks for a version that does not follow
+// from the client's positions in the history of the view.
+func (f *Fleet) versionOf(h downstream.Holding, of *admin.ClientResource, view *cache.View) admin.ClientVersion {
+	if h.Known {
+		return admin.ClientVersion{Known: true, Version: h.Version}
+	}
+	if f.Journal == nil || view == nil || h.At == 0 {
+		return admin.ClientVersion{}
+	}
+	version, known := f.Journal.VersionAt(view, of.TypeURL, of.Name, h.At)
+	return admin.ClientVersion{Known: known, Version: version}
 }

@@ -14,6 +14,7 @@ import (
 
 // A Fleet has the clients of a server and the views of their node groups. It implements admin.Fleet.
 type Fleet struct {
+	NodeID  string // of the relay
 	Server  *downstream.Server
 	Views   func() []View    // in the order of their keys, shared views last
 	Origins []string         // names of the origins

@@ -9,6 +9,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/history"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // History implements admin.Fleet.
@@ -25,7 +26,7 @@ func (f *Fleet) History(c admin.HistoryChoice) (admin.History, error) {
 	case wire.IsSecret(c.Type):
 		return out, admin.Refuse(http.StatusNotFound, errors.New("no history of Secrets is kept"))
 	}
-	changes := journal.Changes(c.Type, out.Name, c.Group, c.Limit)
+	changes := journal.Changes(c.Type, out.Name, f.keyOf(c.Group), c.Limit)
 	for _, change := range changes {
 		out.Changes = append(out.Changes, changeOf(journal, change))
 	}
@@ -33,6 +34,16 @@ func (f *Fleet) History(c admin.HistoryChoice) (admin.History, error) {
 		return out, admin.Refuse(http.StatusNotFound, fmt.Errorf("the history has no change of %s %.256q", c.Type, out.Name))
 	}
 	return out, nil
+}
+
+// keyOf returns the key of a group, given its key or its name.
+func (f *Fleet) keyOf(text string) string {
+	for _, v := range f.Views() {
+		if text != "" && !v.Shared && nodegroup.Is(text, v.Key) {
+			return v.Key
+		}
+	}
+	return text
 }
 
 // changeOf returns a change for the admin API.

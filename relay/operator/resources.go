@@ -17,6 +17,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // A viewResource is the state of a name in the view of a group.
@@ -33,7 +34,7 @@ type viewResource struct {
 func (f *Fleet) resources(typeURL, group string) iter.Seq[viewResource] {
 	return func(yield func(viewResource) bool) {
 		for _, v := range f.Views() {
-			if v.Shared || group != "" && v.Key != group {
+			if v.Shared || group != "" && !nodegroup.Is(group, v.Key) {
 				continue
 			}
 			for t := range v.View.Generation().ChangedSince(0) {
@@ -193,7 +194,7 @@ func bodyOf(typeURL string, r *wire.Resource, asYAML bool) json.RawMessage {
 func (f *Fleet) addHolders(d *admin.ResourceDetail, c admin.ResourceChoice) {
 	var holders []downstream.Holder
 	for _, h := range f.Server.Holders(d.TypeURL, d.Name) {
-		if c.Group == "" || h.Group == c.Group {
+		if c.Group == "" || nodegroup.Is(c.Group, h.Group) {
 			d.States[h.State.String()]++
 			holders = append(holders, h)
 		}

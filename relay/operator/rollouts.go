@@ -10,6 +10,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/rollout"
 )
 
@@ -59,7 +60,7 @@ func selectChanges(all []Edited, c admin.RolloutChoice) (selected []editedResour
 		r := editedResource{Edited: e}
 		r.typeURL, r.glob, _ = cache.SplitCollection(e.Key)
 		r.name, r.parameters = wire.SplitParameters(e.Name)
-		if matches(c.Type, r.typeURL) && matches(name, r.name) && matches(c.Group, e.Part.Group) {
+		if matches(c.Type, r.typeURL) && matches(name, r.name) && (c.Group == "" || nodegroup.Is(c.Group, e.Part.Group)) {
 			selected = append(selected, r)
 		}
 	}

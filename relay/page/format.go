@@ -9,6 +9,7 @@ import (
 
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/humanize"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // short returns the short name of a type, such as cds, or else the name of its message.
@@ -85,3 +86,6 @@ func ago(then, now time.Time) string {
 	}
 	return brief(now.Sub(then).Seconds())
 }
+
+// groupName returns the name of a node group, at most 60 characters of it.
+func groupName(key string) string { return humanize.Cut(nodegroup.Name(key), 60) }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
-	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -299,4 +298,4 @@ func isOrAre(n int) string {
 }
 
 // group returns the name of a node group in a sentence.
-func group(key string) string { return "group " + humanize.Cut(key, 60) }
+func group(key string) string { return "group " + groupName(key) }

@@ -100,7 +100,7 @@ var files embed.FS
 
 var templates = template.Must(template.New("").Funcs(template.FuncMap{
 	"ago": ago, "brief": brief, "count": func(n int) string { return number(float64(n)) },
-	"short": short, "plural": plural, "cut": humanize.Cut, "bytes": humanize.Bytes[int64],
+	"short": short, "plural": plural, "cut": humanize.Cut, "group": groupName, "bytes": humanize.Bytes[int64],
 	"unsigned": humanize.Bytes[uint64],
 	"clock":    func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") },
 }).ParseFS(files, "templates/*.html"))

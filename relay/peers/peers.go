@@ -52,7 +52,7 @@ type peer struct {
 
 // Status implements admin.Tier.
 func (t *Tier) Status(ctx context.Context, own *admin.FleetSummary) admin.FleetStatus {
-	status := admin.FleetStatus{Relays: []admin.FleetRelay{{Address: "self", FleetSummary: own}}, Disagreements: []admin.Disagreement{}}
+	status := admin.FleetStatus{Relays: []admin.FleetRelay{{Address: admin.Self, FleetSummary: own}}, Disagreements: []admin.Disagreement{}}
 	for _, found := range t.summaries(ctx) {
 		if found.summary != nil && found.summary.Instance == own.Instance {
 			status.Relays[0].Address = found.address
@@ -86,6 +86,22 @@ func (t *Tier) Forward(ctx context.Context, own *admin.FleetSummary, name, opera
 		}
 	})
 	return answers
+}
+
+// Query implements admin.Tier.
+func (t *Tier) Query(ctx context.Context, address, path, operator string, long time.Duration) (answer json.RawMessage, err error) {
+	all := t.peers(ctx)
+	at := slices.IndexFunc(all, func(p peer) bool { return p.address == address })
+	if at < 0 {
+		return nil, admin.Refuse(http.StatusNotFound, fmt.Errorf("TENDER_PEERS has no relay %.256q", address))
+	}
+	if err = all[at].err; err == nil {
+		err = t.ask(ctx, all[at], long, http.MethodGet, path, operator, nil, &answer)
+	}
+	if err != nil {
+		return nil, admin.Refuse(http.StatusBadGateway, fmt.Errorf("the relay at %s: %w", address, err))
+	}
+	return answer, nil
 }
 
 // An asked is a peer with its response. If summary is nil, err is not.
@@ -166,7 +182,7 @@ func (t *Tier) peers(ctx context.Context) (all []peer) {
 }
 
 // ask sends one request on a new connection and decodes the JSON response into the value to which into points. long is
-// the timeout. operator is sent with POST requests only.
+// the timeout. A request without an operator is of this relay.
 func (t *Tier) ask(ctx context.Context, p peer, long time.Duration, method, path, operator string, body []byte, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
@@ -176,6 +192,8 @@ func (t *Tier) ask(ctx context.Context, p peer, long time.Duration, method, path
 	}
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")
+	}
+	if operator != "" {
 		r.Header.Set(admin.OperatorHeader, operator)
 	}
 	config := t.cfg.TLS(p.host)

@@ -14,7 +14,7 @@ import (
 // The layout of a table that is not wide, in characters.
 const (
 	narrow       = 80 // maximum length of a line of a note; a row may be twice as long
-	narrowCell   = 26 // maximum length of a cell, except for the last cell of a row
+	narrowCell   = 26 // maximum length of a cell, except for the last cell of a row; see cutColumns
 	narrowLines  = 3  // maximum number of lines of a note
 	columnBlanks = 2  // spaces between columns, also in a wide table
 )
@@ -45,9 +45,6 @@ func (t *Table) Row(cells ...any) {
 	texts := make([]string, len(cells))
 	for i, cell := range cells {
 		texts[i] = Printable(fmt.Sprint(cell))
-		if !t.Wide && i < len(cells)-1 {
-			texts[i] = humanize.Cut(texts[i], narrowCell)
-		}
 	}
 	t.lines = append(t.lines, tableLine{cells: texts})
 }
@@ -73,8 +70,48 @@ func (t *Table) Print(w io.Writer) error {
 	return err
 }
 
+// cutColumns cuts the cells of a column to narrowCell. If different cells would become equal, the column has longer
+// cells. The last cell of a row is not cut.
+func cutColumns(lines []tableLine) {
+	columns := 0
+	for _, l := range lines {
+		columns = max(columns, len(l.cells))
+	}
+	for i := range columns {
+		var cells []*string
+		for _, l := range lines {
+			if !l.note && i < len(l.cells)-1 {
+				cells = append(cells, &l.cells[i])
+			}
+		}
+		most := narrowCell
+		for !cutsDiffer(cells, most) { // ends, since the whole texts differ
+			most *= 2
+		}
+		for _, cell := range cells {
+			*cell = humanize.Cut(*cell, most)
+		}
+	}
+}
+
+// cutsDiffer reports whether different texts are different after they were cut to a number of characters.
+func cutsDiffer(texts []*string, most int) bool {
+	full := make(map[string]string)
+	for _, text := range texts {
+		cut := humanize.Cut(*text, most)
+		if other, has := full[cut]; has && other != *text {
+			return false
+		}
+		full[cut] = *text
+	}
+	return true
+}
+
 // block writes lines with aligned columns. Notes and the last cells of rows do not count for the widths.
 func (t *Table) block(out *bytes.Buffer, lines []tableLine) {
+	if !t.Wide {
+		cutColumns(lines)
+	}
 	var widths []int
 	for _, l := range lines {
 		for i, cell := range l.cells {
@@ -92,17 +129,20 @@ func (t *Table) block(out *bytes.Buffer, lines []tableLine) {
 			continue
 		}
 		var b strings.Builder
+		length := 0
 		for i, cell := range l.cells {
-			b.WriteString(cell)
-			if i < len(l.cells)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+columnBlanks))
+			if i == len(l.cells)-1 {
+				if !t.Wide { // a terminal wraps a line of up to twice its width
+					cell = humanize.Cut(cell, max(2*narrow-length, narrowCell))
+				}
+				b.WriteString(cell)
+				break
 			}
+			b.WriteString(cell)
+			b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+columnBlanks))
+			length += widths[i] + columnBlanks
 		}
-		text := b.String()
-		if !t.Wide {
-			text = humanize.Cut(text, 2*narrow) // a terminal wraps a line of up to twice its width
-		}
-		fmt.Fprintln(out, strings.TrimRight(text, " "))
+		fmt.Fprintln(out, strings.TrimRight(b.String(), " "))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -33,11 +34,9 @@ type options struct {
 	static      []string // patterns of clusters that exist without the server, for lint
 	sotw        bool
 	timeout     time.Duration // of the wait for a response; 0 means none
-	nodeID      string
-	nodeCluster string
-	userAgent   string
+	nodeFlags   nodeChoice
+	node        *corepb.Node // made of nodeFlags
 	tls         cli.TLSFlags
-	version     string // user agent version in the Node
 	dialOptions []grpc.DialOption
 }
 
@@ -49,6 +48,10 @@ var getHelp = "Get requests resources from an xDS v3 server (Tender or any other
 	"Fields that Envoy marks as sensitive are printed as [redacted], and resources of an\n" +
 	"unknown type as their size and digest. YAML and JSON are a list of resources, which\n" +
 	"a file origin can read.\n\n" +
+	"A relay serves the Node that get sends as it serves a client with this Node. With\n" +
+	"--node-file, --metadata and the other flags of the Node, get is served as a client of a\n" +
+	"node group. It prints a warning if the relay of this host has no such group yet: the relay\n" +
+	"then opens the group, and subscribes at its origins for it.\n\n" +
 	"Delta does not mark the end of the wildcard set: without a NAME, get ends once no\n" +
 	"new resource has arrived for half a second. If the server responds that a NAME does not\n" +
 	"exist, the exit code is 1. If it does not respond, it is 1 after --timeout.\n\n" +
@@ -58,10 +61,13 @@ var getHelp = "Get requests resources from an xDS v3 server (Tender or any other
 	"Without a TYPE it begins with all clusters and listeners. The exit code is 1 if a\n" +
 	"resource cannot be decoded or refers to one that does not exist."
 
-// NewCommand returns the command tender get. The Node that it sends contains version as user agent version. The dial
-// options are added to those of the command.
-func NewCommand(version string, dialOptions ...grpc.DialOption) *cobra.Command {
-	o := options{version: version, dialOptions: dialOptions}
+// A Warning returns what an operator should know before a Node is sent to an address; empty if there is nothing.
+type Warning func(ctx context.Context, address string, n *corepb.Node) string
+
+// NewCommand returns the command tender get. The Node that it sends contains version as user agent version. warning may
+// be nil. The dial options are added to those of the command.
+func NewCommand(version string, warning Warning, dialOptions ...grpc.DialOption) *cobra.Command {
+	o := options{dialOptions: dialOptions}
 	cmd := &cobra.Command{
 		Use:   "get [flags] TYPE [NAME…] | --lint [TYPE [NAME…]]",
 		Short: "Print the resources that an xDS server sends",
@@ -70,6 +76,8 @@ func NewCommand(version string, dialOptions ...grpc.DialOption) *cobra.Command {
 			"  tender get eds web -o json\n" +
 			"  tender get -w -o wide lds\n" +
 			"  tender get -a xds.example.com:443 --server-name xds.example.com --sotw rds front\n" +
+			"  tender get --node-file bootstrap.yaml cds\n" +
+			"  tender get --user-agent envoy --metadata NAMESPACE=shop --locality eu/eu-1 eds web\n" +
 			"  tender get --lint -a xds.example.com:443 --user-agent envoy",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if o.lint {
@@ -85,13 +93,17 @@ func NewCommand(version string, dialOptions ...grpc.DialOption) *cobra.Command {
 			if err := o.take(args); err != nil {
 				return cli.UsageError{Cause: err}
 			}
+			var err error
+			if o.node, err = o.nodeFlags.make(version, cmd.InOrStdin()); err != nil {
+				return err
+			}
 			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt)
 			defer stop()
-			return get(ctx, o, &printer{
-				out:    cmd.OutOrStdout(),
-				notes:  cmd.ErrOrStderr(),
-				format: o.output,
-			})
+			p := &printer{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), format: o.output}
+			if warning != nil {
+				p.warn(warning(ctx, o.address, o.sentNode()))
+			}
+			return get(ctx, o, p)
 		},
 	}
 	f := cmd.Flags()
@@ -103,9 +115,7 @@ func NewCommand(version string, dialOptions ...grpc.DialOption) *cobra.Command {
 	f.StringArrayVar(&o.static, "static-cluster", nil, "with --lint, `name` of a cluster in the bootstrap of clients; * matches any characters")
 	f.BoolVar(&o.sotw, "sotw", false, "use state-of-the-world ADS (default Delta)")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "maximum wait for a response; 0 is forever")
-	f.StringVar(&o.nodeID, "node-id", "", "node `id` to send (default tender-get/HOSTNAME)")
-	f.StringVar(&o.nodeCluster, "node-cluster", "", "node `cluster` to send")
-	f.StringVar(&o.userAgent, "user-agent", "tender-get", "user agent `name` to send, such as envoy")
+	o.nodeFlags.add(cmd)
 	o.tls.Add(cmd, "address")
 	cli.CompleteFlag(cmd, "output", Outputs...)
 	return cmd

@@ -69,6 +69,13 @@ func (p *printer) note(text string) {
 	_, _ = fmt.Fprintf(p.notes, "tender: %s\n", cli.Printable(text))
 }
 
+// warn prints a warning, unless it is empty.
+func (p *printer) warn(text string) {
+	if text != "" {
+		p.note("warning: " + text)
+	}
+}
+
 // names prints one name per line.
 func (p *printer) names(items []item) error {
 	for _, it := range items {

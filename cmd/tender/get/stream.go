@@ -1,12 +1,11 @@
 package get
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,7 +58,7 @@ func openDelta(ctx context.Context, client discoverypb.AggregatedDiscoveryServic
 		return nil, err
 	}
 	if err := sent(stream.Send(&discoverypb.DeltaDiscoveryRequest{
-		Node:                   o.node(),
+		Node:                   o.sentNode(),
 		TypeUrl:                o.typeURL,
 		ResourceNamesSubscribe: o.subscribed(),
 	})); err != nil {
@@ -115,13 +114,10 @@ func openSotW(ctx context.Context, client discoverypb.AggregatedDiscoveryService
 	if err != nil {
 		return nil, err
 	}
-	node := o.node()
-	// The server sends names and versions of resources only to clients with this feature.
-	node.ClientFeatures = []string{"xds.config.resource-in-sotw"}
 	s := &sotwStream{rpc: rpc, typeURL: o.typeURL, names: o.names}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.send(&discoverypb.DiscoveryRequest{Node: node}); err != nil {
+	if err := s.send(&discoverypb.DiscoveryRequest{Node: o.sentNode()}); err != nil {
 		return nil, err
 	}
 	if len(o.names) == 0 && len(o.subscribed()) > 0 {
@@ -222,15 +218,16 @@ func refusals(errs []*discoverypb.ResourceError) map[string]string {
 	return refused
 }
 
-// node returns the Node of the first request of a stream.
-func (o *options) node() *corepb.Node {
-	host, _ := os.Hostname() // empty on error
-	return &corepb.Node{
-		Id:                   cmp.Or(o.nodeID, "tender-get/"+host),
-		Cluster:              o.nodeCluster,
-		UserAgentName:        o.userAgent,
-		UserAgentVersionType: &corepb.Node_UserAgentVersion{UserAgentVersion: o.version},
+// soTW is the client feature for which a server sends names and versions of resources in SotW.
+const soTW = "xds.config.resource-in-sotw"
+
+// sentNode returns the Node to send.
+func (o *options) sentNode() *corepb.Node {
+	n := proto.CloneOf(o.node)
+	if o.sotw && !slices.Contains(n.GetClientFeatures(), soTW) {
+		n.ClientFeatures = append(n.ClientFeatures, soTW)
 	}
+	return n
 }
 
 // subscribed returns the names to subscribe to. For a wildcard subscription it returns none, the legacy wildcard that
