@@ -121,14 +121,27 @@ func (c *Clock) end(ended *wait, now time.Time) {
 	c.wake(func(w *wait) bool { return w.owner != ended.owner && w.follows(ended) })
 }
 
-// until returns until when a part of a list waits; zero if it waits for another part.
-func (c *Clock) until(by owner, p part) time.Time {
+// until returns until when a part of a list waits, and what it follows; zero if it does not wait.
+func (c *Clock) until(by owner, p part) (until time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if w := c.find(by, p); w != nil && !c.isBlocked(w) {
-		return w.until
+	if w := c.find(by, p); w != nil {
+		until = c.last(w)
 	}
-	return time.Time{}
+	return until
+}
+
+// last returns until when a wait and those that it follows last. mu must be held.
+func (c *Clock) last(w *wait) (until time.Time) {
+	until = w.until
+	for _, other := range c.waits {
+		if w.follows(other) {
+			if at := c.last(other); at.After(until) {
+				until = at
+			}
+		}
+	}
+	return until
 }
 
 // record records that changes of a type have passed.

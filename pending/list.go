@@ -507,8 +507,8 @@ const (
 type Waiting struct {
 	TypeURL      string
 	Kind         Kind
-	Names        []string  // sorted, without duplicates
-	Since, Until time.Time // until is zero if they wait for another type
+	Names        []string // sorted, without duplicates
+	Since, Until time.Time
 }
 
 // Waiting returns all rows, by type and kind.

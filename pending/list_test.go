@@ -590,3 +590,42 @@ func (r *rig) newest(typeURL string) map[string]string {
 	}
 	return all
 }
+
+// TestB45_WaitingRows: operators see each change that waits, with the time until which it, and what it follows, waits. A pass ends
+// the wait of a type.
+func TestB45_WaitingRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{wire.ListenerType: 5 * time.Second, acme: time.Second})
+		began := time.Now()
+		for _, typeURL := range []string{wire.ClusterType, wire.ListenerType, acme} {
+			r.confirm(typeURL, "a=1", "b=1")
+		}
+		r.state(wire.ListenerType, "a=2", "new=1")
+		r.pass(100 * time.Millisecond)
+		r.state(acme, "a=3", "a=4", "c=1")
+		r.state(wire.ClusterType, "-b")
+		at := func(d time.Duration) string { return d.String() }
+		var got []string
+		for _, w := range r.Waiting() {
+			kind := [...]string{"add", "change", "remove"}[w.Kind]
+			got = append(got, fmt.Sprint(w.TypeURL, " ", kind, " ", w.Names, " since ", at(w.Since.Sub(began)), " until ", at(w.Until.Sub(began))))
+		}
+		want := []string{
+			wire.ClusterType + " remove [b] since 100ms until 5s",
+			wire.ListenerType + " add [new] since 0s until 5s",
+			wire.ListenerType + " change [a] since 0s until 5s",
+			acme + " add [c] since 100ms until 1s",
+			acme + " change [a] since 100ms until 1s",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("rows:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if n := r.Len(); n != 5 {
+			t.Errorf("%d rows, want 5", n)
+		}
+		r.Pass(wire.ListenerType)
+		r.expectServed(wire.ListenerType, "a=2 b=1 new=1")
+		r.expectServed(wire.ClusterType, "a=1")
+		r.expectServed(acme, "a=1 b=1")
+	})
+}

@@ -188,6 +188,8 @@ func useInstead(reason string) string {
 	switch reason {
 	case string(reconcile.Dropped):
 		return "tender pass dropped"
+	case string(reconcile.Interval):
+		return "tender pass interval, or tender freeze: what waits for an interval cannot be dropped"
 	case string(reconcile.Replacement):
 		return "tender pass replacement; otherwise they pass with the removal that they wait for"
 	}
