@@ -46,6 +46,9 @@ func TestB43_TraceThroughTiers(t *testing.T) {
 				if receive.SpanContext.TraceID() != above.SpanContext.TraceID() || receive.Parent.SpanID() != above.SpanContext.SpanID() {
 					t.Errorf("the receipt has the parent %v, want the fan-out above %v", receive.Parent, above.SpanContext)
 				}
+				if got := valueOf(receive, "network.peer.address"); got != "127.0.0.1" || valueOf(receive, "server.port") == "" {
+					t.Errorf("the receipt has the attributes %v, want the address of the relay above", receive.Attributes)
+				}
 				above = r.await("fanout", 1)[0]
 			}
 			for i, client := range []string{"middle", "zone", "proxy"} {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -90,7 +91,10 @@ func (o *OriginTracer) Received(r upstream.Received) upstream.Trace {
 		span.SetAttributes(attribute.Int("tender.resources", r.Resources), attribute.Int("tender.removed", r.Removed))
 		setTexts(span, "tender.origin", r.Origin, "tender.type_url", r.TypeURL, "tender.version", r.Version,
 			"tender.nonce", r.Nonce)
-		setPeer(span, r.Address)
+		setAddress(span, "network.peer", r.Address)
+		if r.Address != "" { // a response, and not a directory
+			setAddress(span, "server", r.Origin[strings.LastIndexByte(r.Origin, '/')+1:])
+		}
 	}
 	return &received{o, ctx, span}
 }
@@ -116,18 +120,19 @@ func setTexts(span trace.Span, pairs ...string) {
 	}
 }
 
-// setPeer sets the attributes of the address at the other end of a connection, such as 192.0.2.1:18000.
+// setAddress sets the attributes of an address, such as 192.0.2.1:18000: that at the other end of a connection (network.peer), or
+// that of a server as it is configured (server).
 //
-// Source: OpenTelemetry semantic conventions, general network attributes.
-func setPeer(span trace.Span, address string) {
+// Source: OpenTelemetry semantic conventions, general attributes.
+func setAddress(span trace.Span, of, address string) {
 	host, port, err := net.SplitHostPort(address)
-	if err != nil { // a Unix socket
-		setTexts(span, "network.peer.address", address)
+	if err != nil { // it has no port, as that of a Unix socket
+		setTexts(span, of+".address", address)
 		return
 	}
-	setTexts(span, "network.peer.address", host)
+	setTexts(span, of+".address", host)
 	if number, err := strconv.Atoi(port); err == nil {
-		span.SetAttributes(attribute.Int("network.peer.port", number))
+		span.SetAttributes(attribute.Int(of+".port", number))
 	}
 }
 
@@ -299,7 +304,7 @@ func setClient(span trace.Span, d *downstream.Delivery) {
 			"tender.zone", node.GetLocality().GetZone())
 	}
 	if d.Address != nil {
-		setPeer(span, d.Address.String())
+		setAddress(span, "network.peer", d.Address.String())
 	}
 }
 
