@@ -101,6 +101,7 @@ type group struct {
 	sharedViews []*sharedView
 
 	controls     []*upstream.Control // by origin
+	sharing      []*upstream.Control // by origin, of the copies of shared names; nil if nothing of them waits
 	trackedViews []trackedView       // by origin; empty if no generations are kept
 	parts        []*rollout.Part     // by source; nil without rollouts
 
@@ -279,6 +280,10 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		g.beginRolledBack(i, control, restored[i])
 		gr.controls = append(gr.controls, control)
 		sharing := g.rollouts.newControl()
+		if sharing == nil && clock != nil {
+			sharing = upstream.NewControl(false, nil) // to list the copies that wait for an interval
+		}
+		gr.sharing = append(gr.sharing, sharing)
 		gr.track(i, control, restored[i], rollout.PartKey{Group: key})
 		gr.track(i, sharing, restored[g.router.sharedSource(i)], rollout.PartKey{Group: key, Shared: true})
 		// Awaited by wait.

@@ -43,6 +43,11 @@ func (g *groups) commandTargets() (all []commandTarget) {
 				origin: i, group: gr.key, snapshotName: gr.key, view: gr.view, source: i, control: c, holder: c,
 			})
 		}
+		for i, c := range gr.sharing {
+			if c != nil {
+				all = append(all, commandTarget{origin: i, group: gr.key, holder: c})
+			}
+		}
 	}
 	for key, s := range g.shared {
 		all = append(all, commandTarget{

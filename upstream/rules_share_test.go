@@ -2,6 +2,7 @@ package upstream_test
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -27,17 +28,17 @@ type part struct {
 }
 
 // share adds a view that shares the view of the rig until the test ends.
-func (r *rig) share() *part { return r.shareWith(cache.Config{}) }
+func (r *rig) share() *part { return r.shareWith(cache.Config{}, nil) }
 
-// shareWith is share with a cache configuration.
-func (r *rig) shareWith(cfg cache.Config) *part {
+// shareWith is share with a cache configuration, and the clock of the copies; nil if nothing waits.
+func (r *rig) shareWith(cfg cache.Config, clock *pending.Clock) *part {
 	view, w := cache.New(cfg)
 	control := upstream.NewControl(false, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
-		upstream.Share(ctx, r.view, pending.New(w, nil), control, 0)
+		upstream.Share(ctx, r.view, pending.New(w, clock), control, 0)
 	}()
 	p := &part{rig: r, view: view, watch: view.Watch(), control: control}
 	p.stop = func() {
@@ -63,6 +64,37 @@ func nameOf(t *testing.T, v *cache.View, typeURL, text string) *cache.Name {
 		t.Fatalf("no client subscribed to %q", text)
 	}
 	return n
+}
+
+// TestB45_SharedNamesWait: copies of shared names wait for the minimum push interval, and operators see and pass them. What passes is
+// the newest state.
+func TestB45_SharedNamesWait(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(endpoints, "a@1", "b@1")
+		clock := pending.NewClock(func(string) time.Duration { return 5 * time.Second })
+		p := r.shareWith(cache.Config{}, clock)
+		p.watch.Subscribe(endpoints, []string{"a", "b"})
+		r.pass(time.Minute)
+		r.put(endpoints, "a@2")
+		r.pass(time.Second)
+		r.expect("the first change", p.named(endpoints), "a@2 b@1")
+		r.put(endpoints, "a@3")
+		r.pass(time.Second)
+		r.put(endpoints, "a@4", "b@2")
+		r.pass(time.Second)
+		r.expect("within the interval", p.named(endpoints), "a@2 b@1")
+		rows := p.control.Operate(t.Context(), reconcile.Command{})
+		if len(rows) != 1 || rows[0].Reason != reconcile.Interval || !slices.Equal(rows[0].Names, []string{"a", "b"}) {
+			t.Errorf("pending changes %+v, want those of a and b for an interval", rows)
+		}
+		r.pass(2 * time.Second)
+		r.expect("after the interval", p.named(endpoints), "a@4 b@2")
+		r.put(endpoints, "a@5")
+		r.pass(time.Second)
+		r.expect("within the next interval", p.named(endpoints), "a@4 b@2")
+		p.control.Operate(t.Context(), reconcile.Command{Do: reconcile.Pass, Reason: reconcile.Interval})
+		r.expect("passed by an operator", p.named(endpoints), "a@5 b@2")
+	})
 }
 
 // TestR130_OneSubscriptionForManyViews: several views share one view. The origin receives each subscription once, each
@@ -434,7 +466,7 @@ func TestI1_SharedNamesWaitForOrigin(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1")
 		r.put(clusters, "a@1")
-		p := r.shareWith(waitsFor(endpoints))
+		p := r.shareWith(waitsFor(endpoints), nil)
 		p.watch.Subscribe(endpoints, []string{"a"})
 		p.watch.Subscribe(clusters, []string{"a"})
 		r.pass(time.Second)
@@ -459,7 +491,7 @@ func TestI1_UnusedSharedNamesLinger(t *testing.T) {
 	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 		r.put(endpoints, "a@1", "b@1", "c@1")
 		r.put(endpoints, shopA+"@1")
-		p := r.shareWith(waitsFor(endpoints))
+		p := r.shareWith(waitsFor(endpoints), nil)
 		names := p.watch.Subscribe(endpoints, []string{"a", "b", "c"})
 		all := p.watch.SubscribeAll(shopKey)
 		r.pass(confirmed)
@@ -486,7 +518,7 @@ func TestI13_FrozenSharedViewFreezesShares(t *testing.T) {
 	for _, cfg := range []cache.Config{{}, waitsFor(endpoints)} {
 		inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
 			r.put(endpoints, "a@1")
-			p := r.shareWith(cfg)
+			p := r.shareWith(cfg, nil)
 			p.watch.Subscribe(endpoints, []string{"a"})
 			r.pass(time.Second)
 			frozen := func(when string, want bool) {

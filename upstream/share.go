@@ -97,8 +97,8 @@ func newShare(from *cache.View, list *pending.List) *share {
 // Writer implements Controlled.
 func (s *share) Writer() *cache.Writer { return s.w }
 
-// Operate implements Controlled. It does nothing, since removals are pending at the shared view.
-func (s *share) Operate(reconcile.Command) []reconcile.Hold { return nil }
+// Operate implements Controlled. Removals are pending at the shared view; only what waits for an interval is pending here.
+func (s *share) Operate(c reconcile.Command) []reconcile.Hold { return c.OperateList(s.pending) }
 
 // Keep implements Controlled. It does nothing, since removals are dropped at the shared view.
 func (s *share) Keep([]reconcile.Hold) {}
