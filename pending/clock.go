@@ -158,8 +158,11 @@ func (c *Clock) hasten(match func(*wait) bool) {
 func (c *Clock) drop(by owner, match func(*wait) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	before := len(c.waits)
 	c.waits = slices.DeleteFunc(c.waits, func(w *wait) bool { return w.owner == by && match(w) })
-	c.wake(func(w *wait) bool { return w.owner != by })
+	if len(c.waits) < before {
+		c.wake(func(w *wait) bool { return w.owner != by })
+	}
 }
 
 // wake wakes the lists of the waits that match. mu must be held.

@@ -18,6 +18,7 @@ type List struct {
 	clock *Clock // nil: nothing waits
 	wake  owner
 	sets  map[setKey]map[string]row // by name; without empty maps
+	parts map[part]int              // numbers of rows; without zeros
 	cause cache.Cause               // of subsequent changes
 }
 
@@ -61,7 +62,9 @@ func (r row) removes() bool {
 
 // New returns the list in front of a writer. Without a clock, nothing waits.
 func New(w *cache.Writer, clock *Clock) *List {
-	return &List{w: w, clock: clock, wake: make(owner, 1), sets: make(map[setKey]map[string]row)}
+	return &List{
+		w: w, clock: clock, wake: make(owner, 1), sets: make(map[setKey]map[string]row), parts: make(map[part]int),
+	}
 }
 
 // Writer returns the writer of the list.
@@ -269,14 +272,29 @@ func (l *List) put(set setKey, name string, r row) {
 	}
 	if old, ok := rows[name]; ok {
 		r.cause, r.since = old.cause, old.since
+		l.count(set, old, -1)
 	}
 	rows[name] = r
+	l.count(set, r, 1)
 }
 
 // remove removes a row.
 func (l *List) remove(set setKey, name string) {
+	old, ok := l.row(set, name)
+	if !ok {
+		return
+	}
+	l.count(set, old, -1)
 	if delete(l.sets[set], name); len(l.sets[set]) == 0 {
 		delete(l.sets, set)
+	}
+}
+
+// count adds n to the number of rows of a part. It is kept, since each response asks which parts have rows.
+func (l *List) count(set setKey, of row, n int) {
+	p := partOf(set.typeURL(), of)
+	if l.parts[p] += n; l.parts[p] == 0 {
+		delete(l.parts, p)
 	}
 }
 
@@ -298,15 +316,7 @@ func (l *List) forget(set setKey, u wire.Update) {
 
 // dropEmpty ends the waits of a type without rows.
 func (l *List) dropEmpty(typeURL string) {
-	has := make(map[part]bool)
-	for set, rows := range l.sets {
-		if set.typeURL() == typeURL {
-			for _, r := range rows {
-				has[partOf(typeURL, r)] = true
-			}
-		}
-	}
-	l.clock.drop(l.wake, func(w *wait) bool { return w.typeURL == typeURL && !has[w.part] })
+	l.clock.drop(l.wake, func(w *wait) bool { return w.typeURL == typeURL && l.parts[w.part] == 0 })
 }
 
 // partOf returns the part to which a row belongs.
@@ -462,7 +472,9 @@ func (l *List) ForgetWildcard(key string) bool {
 		return false
 	}
 	if set := (setKey{key, cache.Wildcard}); len(l.sets[set]) > 0 {
-		delete(l.sets, set)
+		for name := range l.sets[set] {
+			l.remove(set, name)
+		}
 		l.dropEmpty(set.typeURL())
 	}
 	return true
@@ -470,7 +482,9 @@ func (l *List) ForgetWildcard(key string) bool {
 
 // Close drops all rows. Nothing in another list waits for this one any longer.
 func (l *List) Close() {
-	if clear(l.sets); l.clock != nil {
+	clear(l.sets)
+	clear(l.parts)
+	if l.clock != nil {
 		l.clock.drop(l.wake, func(*wait) bool { return true })
 	}
 }

@@ -557,6 +557,10 @@ func TestB45_RandomHistories(t *testing.T) {
 						return
 					}
 				}
+				if got := r.countParts(); !maps.Equal(r.parts, got) {
+					failure = fmt.Sprintf("step %d: the list counts rows %v, want %v", i, r.parts, got)
+					return
+				}
 			}
 			r.pass(time.Minute)
 			if len(r.sets) > 0 {
@@ -572,6 +576,17 @@ func TestB45_RandomHistories(t *testing.T) {
 			rt.Fatal(failure)
 		}
 	})
+}
+
+// countParts counts the rows of each part.
+func (r *rig) countParts() map[part]int {
+	counts := make(map[part]int)
+	for set, rows := range r.sets {
+		for _, of := range rows {
+			counts[partOf(set.typeURL(), of)]++
+		}
+	}
+	return counts
 }
 
 // newest returns the newest contents of a wildcard set by name: the served ones, overlaid by the list.
