@@ -281,6 +281,83 @@ func TestB45_AWaitOfAnotherOrigin(t *testing.T) {
 	})
 }
 
+// TestB45_TypesThatAlwaysWait: clusters and endpoints change in each interval, so that one of them always waits. Listeners are
+// sent nevertheless, and at most once in each interval is any of them.
+func TestB45_TypesThatAlwaysWait(t *testing.T) {
+	const step = 100 * time.Millisecond
+	for _, endpoints := range []time.Duration{300 * time.Millisecond, time.Second, 1700 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			intervals := map[string]time.Duration{wire.ClusterType: time.Second, wire.EndpointType: endpoints}
+			r := newRig(t, intervals)
+			for _, typeURL := range []string{wire.ClusterType, wire.EndpointType, wire.ListenerType} {
+				r.confirm(typeURL, "a=1")
+			}
+			r.pass(time.Minute)
+			longest, waits := time.Duration(0), time.Now()
+			served := map[string]string{wire.ClusterType: "a=1", wire.EndpointType: "a=1", wire.ListenerType: "a=1"}
+			at := make(map[string]time.Time)
+			for i := range 600 {
+				r.state(wire.ClusterType, fmt.Sprintf("a=%d", i+2))
+				if i > 5 { // their intervals begin at another time
+					r.state(wire.EndpointType, fmt.Sprintf("a=%d", i+2))
+				}
+				if i > 10 && i%7 == 0 {
+					r.state(wire.ListenerType, fmt.Sprintf("a=%d", i+2))
+				}
+				r.pass(step)
+				for typeURL, before := range served {
+					now := r.served(typeURL)
+					if now == before {
+						continue
+					}
+					if since := time.Since(at[typeURL]); since < intervals[typeURL]-step {
+						t.Errorf("%s changed %v after the last change", typeURL, since)
+					}
+					if served[typeURL], at[typeURL] = now, time.Now(); typeURL == wire.ListenerType {
+						longest, waits = max(longest, time.Since(waits)), time.Now()
+					}
+				}
+			}
+			if longest = max(longest, time.Since(waits)); longest > 5*time.Second {
+				t.Errorf("endpoints each %v: listeners waited for up to %v", endpoints, longest)
+			}
+		})
+	}
+}
+
+// TestB45_AnOriginThatNeverRests: the clusters of one origin change again before the loop of another origin runs, whose listener
+// waited for the previous change.
+func TestB45_AnOriginThatNeverRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		view, writers := cache.NewRouted(cache.Config{Sources: 2, Route: func(typeURL, _ string) int {
+			return map[string]int{wire.ListenerType: 1}[typeURL]
+		}})
+		clock := clockOf(map[string]time.Duration{wire.ClusterType: time.Second})
+		a, b := &rig{New(writers[0], clock), t, view}, &rig{New(writers[1], clock), t, view}
+		a.confirm(wire.ClusterType, "a=1")
+		b.confirm(wire.ListenerType, "l=1")
+		a.state(wire.ClusterType, "a=2")
+		b.state(wire.ListenerType, "l=2")
+		b.expectServed(wire.ListenerType, "l=1")
+		a.pass(time.Second)
+		a.expectServed(wire.ClusterType, "a=2")
+		a.state(wire.ClusterType, "a=3")
+		select {
+		case <-b.Wake():
+			b.Step(time.Now())
+		default:
+			t.Error("the list with the listener was not woken")
+		}
+		b.expectServed(wire.ListenerType, "l=2")
+		b.state(wire.ListenerType, "l=3")
+		b.Step(time.Now())
+		b.expectServed(wire.ListenerType, "l=2") // it may refer to the newest clusters
+		a.pass(time.Second)
+		b.Step(time.Now())
+		b.expectServed(wire.ListenerType, "l=3")
+	})
+}
+
 // TestB45_RemovalsAreLast: of what waits together, clusters are added first and removed last. A listener takes the address of
 // another one in one change (B.11).
 func TestB45_RemovalsAreLast(t *testing.T) {
