@@ -118,7 +118,9 @@ func (c *Clock) find(by owner, p part) *wait {
 }
 
 // isBlocked reports whether a wait follows another one. mu must be held.
-func (c *Clock) isBlocked(w *wait) bool { return !w.released && slices.ContainsFunc(c.waits, w.follows) }
+func (c *Clock) isBlocked(w *wait) bool {
+	return !w.released && slices.ContainsFunc(c.waits, w.follows)
+}
 
 // due returns the next part of a list that may pass. Without one, next is when to ask again even if the list is not woken; zero
 // if nothing waits.

@@ -190,10 +190,12 @@ func (d *division) state(r *wire.Resource, waits bool) {
 	}
 	listed, isListed := d.list.row(d.set, r.Name)
 	if !waits || !d.mayList(e, r) {
-		if waits && isListed { // the origin takes back what waits, which the view counts as no change
-			d.c.Changed, d.c.Same = d.c.Changed+1, d.c.Same-1
+		if isListed && replacesRow(r) {
+			if waits { // the origin takes back what waits, which the view counts as no change
+				d.c.Changed, d.c.Same = d.c.Changed+1, d.c.Same-1
+			}
+			d.unlist(r.Name)
 		}
-		d.unlist(r.Name)
 		d.direct.Resources = append(d.direct.Resources, r)
 		return
 	}
@@ -207,6 +209,10 @@ func (d *division) state(r *wire.Resource, waits bool) {
 		d.awaited = append(d.awaited, r.Name)
 	}
 }
+
+// replacesRow reports whether a resource takes the place of the row of its name: it is accepted, and no variant for other clients
+// (R121).
+func replacesRow(r *wire.Resource) bool { return r.Refusal == nil && r.Variant().Matches(nil) }
 
 // mayList reports whether a resource can wait, whose name has a served entry: it is no variant, and a change.
 func (d *division) mayList(e *cache.Entry, r *wire.Resource) bool {
@@ -305,7 +311,9 @@ func (l *List) forget(set setKey, u wire.Update) {
 	}
 	d := division{list: l, set: set}
 	for _, r := range u.Resources {
-		d.unlist(r.Name)
+		if replacesRow(r) {
+			d.unlist(r.Name)
+		}
 	}
 	for _, name := range u.Removed {
 		d.unlist(name)

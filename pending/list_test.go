@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache"
@@ -33,6 +36,16 @@ func newRig(t testing.TB, intervals map[string]time.Duration) *rig {
 	r := &rig{New(w, clockOf(intervals)), t, view}
 	r.SetConnected(true)
 	return r
+}
+
+// newPair returns the lists of two origins of a view: clusters of the first one have an interval, and listeners belong to the other.
+func newPair(t testing.TB) (a, b *rig) {
+	t.Helper()
+	view, writers := cache.NewRouted(cache.Config{Sources: 2, Route: func(typeURL, _ string) int {
+		return map[string]int{wire.ListenerType: 1}[typeURL]
+	}})
+	clock := clockOf(map[string]time.Duration{wire.ClusterType: time.Second})
+	return &rig{New(writers[0], clock), t, view}, &rig{New(writers[1], clock), t, view}
 }
 
 func clockOf(intervals map[string]time.Duration) *Clock {
@@ -329,11 +342,7 @@ func TestB45_TypesThatAlwaysWait(t *testing.T) {
 // waited for the previous change.
 func TestB45_AnOriginThatNeverRests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		view, writers := cache.NewRouted(cache.Config{Sources: 2, Route: func(typeURL, _ string) int {
-			return map[string]int{wire.ListenerType: 1}[typeURL]
-		}})
-		clock := clockOf(map[string]time.Duration{wire.ClusterType: time.Second})
-		a, b := &rig{New(writers[0], clock), t, view}, &rig{New(writers[1], clock), t, view}
+		a, b := newPair(t)
 		a.confirm(wire.ClusterType, "a=1")
 		b.confirm(wire.ListenerType, "l=1")
 		a.state(wire.ClusterType, "a=2")
@@ -355,6 +364,25 @@ func TestB45_AnOriginThatNeverRests(t *testing.T) {
 		a.pass(time.Second)
 		b.Step(time.Now())
 		b.expectServed(wire.ListenerType, "l=3")
+	})
+}
+
+// TestB45_ARefusedStateEndsNoWait: a resource over the size limit does not take the place of the last good one, which waits for
+// another origin.
+func TestB45_ARefusedStateEndsNoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newPair(t)
+		a.confirm(wire.ClusterType, "a=1")
+		b.confirm(wire.ListenerType, "l=1")
+		a.state(wire.ClusterType, "a=2")
+		b.state(wire.ListenerType, "l=2")
+		b.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{
+			{TypeURL: wire.ListenerType, Name: "l", Refusal: wire.NewResourceError("l", codes.ResourceExhausted, "too large")},
+		}})
+		b.expectServed(wire.ListenerType, "l=1")
+		a.pass(time.Second)
+		b.Step(time.Now())
+		b.expectServed(wire.ListenerType, "l=2")
 	})
 }
 
@@ -583,6 +611,55 @@ func TestB45_CopiesWait(t *testing.T) {
 		copyAll()
 		expect("a=6 b=2")
 	})
+}
+
+// TestB45_VariantsDoNotEndAWait: a variant for some clients does not take the place of what waits for all others (R121). One for
+// clients without parameters does.
+func TestB45_VariantsDoNotEndAWait(t *testing.T) {
+	variant := func(r *rig, name, content string, without bool) *wire.Resource {
+		constraint := &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_Constraint{
+			Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
+				Key:            "env",
+				ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_{},
+			},
+		}}
+		if without {
+			constraint = &discoverypb.DynamicParameterConstraints{
+				Type: &discoverypb.DynamicParameterConstraints_NotConstraints{NotConstraints: constraint},
+			}
+		}
+		v := *r.resource(acme, name, content)
+		v.Constraints = check.Must(proto.Marshal(constraint))
+		return &v
+	}
+	for _, tt := range []struct {
+		name         string
+		without      bool
+		first, after string
+	}{
+		{"with parameters", false, "a=2 b=1", "a=3 b=3"},
+		{"without parameters", true, "a=x b=1", "a=x b=3"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, map[string]time.Duration{acme: time.Second})
+				r.confirm(acme, "a=1", "b=1")
+				r.pass(time.Minute)
+				r.state(acme, "a=2")
+				r.state(acme, "a=3", "b=3")
+				r.Apply(cache.Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant(r, "a", "x", tt.without)}})
+				r.expectServed(acme, tt.first)
+				r.pass(time.Second)
+				r.expectServed(acme, tt.after)
+				r.state(acme, "a=4")
+				expires := *variant(r, "a", "x", tt.without)
+				expires.TTL = time.Hour // it cannot wait
+				r.Apply(cache.Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{&expires}})
+				r.pass(time.Second)
+				r.expectServed(acme, map[bool]string{false: "a=4 b=3", true: "a=x b=3"}[tt.without])
+			})
+		})
+	}
 }
 
 // TestB45_RandomHistories: at every moment the served state overlaid by the list is what the origin stated last (P1), and once the
