@@ -579,8 +579,8 @@ func (l *List) Pass(typeURL string) {
 
 // Len returns the number of rows.
 func (l *List) Len() (n int) {
-	for _, rows := range l.sets {
-		n += len(rows)
+	for _, rows := range l.parts {
+		n += rows
 	}
 	return n
 }
