@@ -40,3 +40,23 @@ func BenchmarkNothingPending(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAnAdditionBesideOthers measures a response with one cluster that waits, beside thousands of others: its cost must not
+// depend on their number (P7).
+func BenchmarkAnAdditionBesideOthers(b *testing.B) {
+	for _, n := range []int{1000, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			_, w := cache.New(cache.Config{})
+			l := &rig{New(w, clockOf(map[string]time.Duration{wire.ClusterType: time.Hour})), b, w.View()}
+			l.SetConnected(true)
+			l.confirm(wire.ClusterType, "a=1")
+			l.state(wire.ClusterType, "a=2")
+			for i := range n {
+				l.state(wire.ClusterType, fmt.Sprintf("%d=1", i))
+			}
+			for i := 0; b.Loop(); i++ {
+				l.state(wire.ClusterType, fmt.Sprintf("0=%d", i))
+			}
+		})
+	}
+}

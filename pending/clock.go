@@ -39,6 +39,9 @@ type wait struct {
 	owner   owner
 	until   time.Time
 	removes bool // it has removals
+
+	overtaken bool // a part that it follows has passed meanwhile
+	released  bool // it follows no other part any longer: those that wait began later
 }
 
 // removalsOf returns the part to which the removals of a type belong.
@@ -73,13 +76,35 @@ func (c *Clock) admit(by owner, p part, removes bool, now time.Time) (waits bool
 	}
 	switch {
 	case w != nil:
-		w.removes = w.removes || removes
+		w.removes, w.released = w.removes || removes, false
 	case added.until.After(now) || c.isBlocked(added):
 		c.waits = append(c.waits, added)
+		c.align(added, now)
 	default:
 		return false
 	}
 	return true
+}
+
+// align lets the parts that others follow pass together with a new one, if they have passed in turn: clusters and endpoints
+// that both change in each interval would otherwise leave no moment for listeners. mu must be held.
+func (c *Clock) align(added *wait, now time.Time) {
+	for _, w := range c.waits {
+		if !w.overtaken || w.until.After(now) || !w.follows(added) {
+			continue
+		}
+		until := added.until
+		for _, other := range c.waits {
+			if w.follows(other) && other.until.After(until) {
+				until = other.until
+			}
+		}
+		for _, other := range c.waits {
+			if w.follows(other) && other.until.After(now) { // otherwise it is due already
+				other.until = until
+			}
+		}
+	}
 }
 
 // find returns the wait of a part in a list; nil if it does not wait. mu must be held.
@@ -93,7 +118,9 @@ func (c *Clock) find(by owner, p part) *wait {
 }
 
 // isBlocked reports whether a wait follows another one. mu must be held.
-func (c *Clock) isBlocked(w *wait) bool { return slices.ContainsFunc(c.waits, w.follows) }
+func (c *Clock) isBlocked(w *wait) bool {
+	return !w.released && slices.ContainsFunc(c.waits, w.follows)
+}
 
 // due returns the next part of a list that may pass. Without one, next is when to ask again even if the list is not woken; zero
 // if nothing waits.
@@ -112,13 +139,21 @@ func (c *Clock) due(by owner, now time.Time) (due *wait, next time.Time) {
 	return due, next
 }
 
-// end ends the wait of a part whose rows have passed, and wakes the lists with a part that may have followed it.
+// end ends the wait of a part whose rows have passed, and wakes the lists with a part that may have followed it. What another
+// list can pass now does not wait for what is stated before that list runs.
 func (c *Clock) end(ended *wait, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.passed[ended.typeURL] = now
 	c.waits = slices.DeleteFunc(c.waits, func(w *wait) bool { return w == ended })
-	c.wake(func(w *wait) bool { return w.owner != ended.owner && w.follows(ended) })
+	c.wake(func(w *wait) bool {
+		if !w.follows(ended) {
+			return false
+		}
+		w.overtaken = true
+		w.released = w.owner != ended.owner && !w.until.After(now) && !c.isBlocked(w)
+		return w.owner != ended.owner
+	})
 }
 
 // until returns until when a part of a list waits, and what it follows; zero if it does not wait.
@@ -171,8 +206,11 @@ func (c *Clock) hasten(match func(*wait) bool) {
 func (c *Clock) drop(by owner, match func(*wait) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	before := len(c.waits)
 	c.waits = slices.DeleteFunc(c.waits, func(w *wait) bool { return w.owner == by && match(w) })
-	c.wake(func(w *wait) bool { return w.owner != by })
+	if len(c.waits) < before {
+		c.wake(func(w *wait) bool { return w.owner != by })
+	}
 }
 
 // wake wakes the lists of the waits that match. mu must be held.

@@ -18,6 +18,7 @@ type List struct {
 	clock *Clock // nil: nothing waits
 	wake  owner
 	sets  map[setKey]map[string]row // by name; without empty maps
+	parts map[part]int              // numbers of rows; without zeros
 	cause cache.Cause               // of subsequent changes
 }
 
@@ -61,7 +62,9 @@ func (r row) removes() bool {
 
 // New returns the list in front of a writer. Without a clock, nothing waits.
 func New(w *cache.Writer, clock *Clock) *List {
-	return &List{w: w, clock: clock, wake: make(owner, 1), sets: make(map[setKey]map[string]row)}
+	return &List{
+		w: w, clock: clock, wake: make(owner, 1), sets: make(map[setKey]map[string]row), parts: make(map[part]int),
+	}
 }
 
 // Writer returns the writer of the list.
@@ -187,10 +190,12 @@ func (d *division) state(r *wire.Resource, waits bool) {
 	}
 	listed, isListed := d.list.row(d.set, r.Name)
 	if !waits || !d.mayList(e, r) {
-		if waits && isListed { // the origin takes back what waits, which the view counts as no change
-			d.c.Changed, d.c.Same = d.c.Changed+1, d.c.Same-1
+		if isListed && replacesRow(r) {
+			if waits { // the origin takes back what waits, which the view counts as no change
+				d.c.Changed, d.c.Same = d.c.Changed+1, d.c.Same-1
+			}
+			d.unlist(r.Name)
 		}
-		d.unlist(r.Name)
 		d.direct.Resources = append(d.direct.Resources, r)
 		return
 	}
@@ -204,6 +209,10 @@ func (d *division) state(r *wire.Resource, waits bool) {
 		d.awaited = append(d.awaited, r.Name)
 	}
 }
+
+// replacesRow reports whether a resource takes the place of the row of its name: it is accepted, and no variant for other clients
+// (R121).
+func replacesRow(r *wire.Resource) bool { return r.Refusal == nil && r.Variant().Matches(nil) }
 
 // mayList reports whether a resource can wait, whose name has a served entry: it is no variant, and a change.
 func (d *division) mayList(e *cache.Entry, r *wire.Resource) bool {
@@ -269,14 +278,29 @@ func (l *List) put(set setKey, name string, r row) {
 	}
 	if old, ok := rows[name]; ok {
 		r.cause, r.since = old.cause, old.since
+		l.count(set, old, -1)
 	}
 	rows[name] = r
+	l.count(set, r, 1)
 }
 
 // remove removes a row.
 func (l *List) remove(set setKey, name string) {
+	old, ok := l.row(set, name)
+	if !ok {
+		return
+	}
+	l.count(set, old, -1)
 	if delete(l.sets[set], name); len(l.sets[set]) == 0 {
 		delete(l.sets, set)
+	}
+}
+
+// count adds n to the number of rows of a part. It is kept, since each response asks which parts have rows.
+func (l *List) count(set setKey, of row, n int) {
+	p := partOf(set.typeURL(), of)
+	if l.parts[p] += n; l.parts[p] == 0 {
+		delete(l.parts, p)
 	}
 }
 
@@ -287,7 +311,9 @@ func (l *List) forget(set setKey, u wire.Update) {
 	}
 	d := division{list: l, set: set}
 	for _, r := range u.Resources {
-		d.unlist(r.Name)
+		if replacesRow(r) {
+			d.unlist(r.Name)
+		}
 	}
 	for _, name := range u.Removed {
 		d.unlist(name)
@@ -298,15 +324,7 @@ func (l *List) forget(set setKey, u wire.Update) {
 
 // dropEmpty ends the waits of a type without rows.
 func (l *List) dropEmpty(typeURL string) {
-	has := make(map[part]bool)
-	for set, rows := range l.sets {
-		if set.typeURL() == typeURL {
-			for _, r := range rows {
-				has[partOf(typeURL, r)] = true
-			}
-		}
-	}
-	l.clock.drop(l.wake, func(w *wait) bool { return w.typeURL == typeURL && !has[w.part] })
+	l.clock.drop(l.wake, func(w *wait) bool { return w.typeURL == typeURL && l.parts[w.part] == 0 })
 }
 
 // partOf returns the part to which a row belongs.
@@ -462,7 +480,9 @@ func (l *List) ForgetWildcard(key string) bool {
 		return false
 	}
 	if set := (setKey{key, cache.Wildcard}); len(l.sets[set]) > 0 {
-		delete(l.sets, set)
+		for name := range l.sets[set] {
+			l.remove(set, name)
+		}
 		l.dropEmpty(set.typeURL())
 	}
 	return true
@@ -470,7 +490,9 @@ func (l *List) ForgetWildcard(key string) bool {
 
 // Close drops all rows. Nothing in another list waits for this one any longer.
 func (l *List) Close() {
-	if clear(l.sets); l.clock != nil {
+	clear(l.sets)
+	clear(l.parts)
+	if l.clock != nil {
 		l.clock.drop(l.wake, func(*wait) bool { return true })
 	}
 }
@@ -557,8 +579,8 @@ func (l *List) Pass(typeURL string) {
 
 // Len returns the number of rows.
 func (l *List) Len() (n int) {
-	for _, rows := range l.sets {
-		n += len(rows)
+	for _, rows := range l.parts {
+		n += rows
 	}
 	return n
 }

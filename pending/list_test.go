@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/cache"
@@ -33,6 +36,16 @@ func newRig(t testing.TB, intervals map[string]time.Duration) *rig {
 	r := &rig{New(w, clockOf(intervals)), t, view}
 	r.SetConnected(true)
 	return r
+}
+
+// newPair returns the lists of two origins of a view: clusters of the first one have an interval, and listeners belong to the other.
+func newPair(t testing.TB) (a, b *rig) {
+	t.Helper()
+	view, writers := cache.NewRouted(cache.Config{Sources: 2, Route: func(typeURL, _ string) int {
+		return map[string]int{wire.ListenerType: 1}[typeURL]
+	}})
+	clock := clockOf(map[string]time.Duration{wire.ClusterType: time.Second})
+	return &rig{New(writers[0], clock), t, view}, &rig{New(writers[1], clock), t, view}
 }
 
 func clockOf(intervals map[string]time.Duration) *Clock {
@@ -281,6 +294,98 @@ func TestB45_AWaitOfAnotherOrigin(t *testing.T) {
 	})
 }
 
+// TestB45_TypesThatAlwaysWait: clusters and endpoints change in each interval, so that one of them always waits. Listeners are
+// sent nevertheless, and at most once in each interval is any of them.
+func TestB45_TypesThatAlwaysWait(t *testing.T) {
+	const step = 100 * time.Millisecond
+	for _, endpoints := range []time.Duration{300 * time.Millisecond, time.Second, 1700 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			intervals := map[string]time.Duration{wire.ClusterType: time.Second, wire.EndpointType: endpoints}
+			r := newRig(t, intervals)
+			for _, typeURL := range []string{wire.ClusterType, wire.EndpointType, wire.ListenerType} {
+				r.confirm(typeURL, "a=1")
+			}
+			r.pass(time.Minute)
+			longest, waits := time.Duration(0), time.Now()
+			served := map[string]string{wire.ClusterType: "a=1", wire.EndpointType: "a=1", wire.ListenerType: "a=1"}
+			at := make(map[string]time.Time)
+			for i := range 600 {
+				r.state(wire.ClusterType, fmt.Sprintf("a=%d", i+2))
+				if i > 5 { // their intervals begin at another time
+					r.state(wire.EndpointType, fmt.Sprintf("a=%d", i+2))
+				}
+				if i > 10 && i%7 == 0 {
+					r.state(wire.ListenerType, fmt.Sprintf("a=%d", i+2))
+				}
+				r.pass(step)
+				for typeURL, before := range served {
+					now := r.served(typeURL)
+					if now == before {
+						continue
+					}
+					if since := time.Since(at[typeURL]); since < intervals[typeURL]-step {
+						t.Errorf("%s changed %v after the last change", typeURL, since)
+					}
+					if served[typeURL], at[typeURL] = now, time.Now(); typeURL == wire.ListenerType {
+						longest, waits = max(longest, time.Since(waits)), time.Now()
+					}
+				}
+			}
+			if longest = max(longest, time.Since(waits)); longest > 5*time.Second {
+				t.Errorf("endpoints each %v: listeners waited for up to %v", endpoints, longest)
+			}
+		})
+	}
+}
+
+// TestB45_AnOriginThatNeverRests: the clusters of one origin change again before the loop of another origin runs, whose listener
+// waited for the previous change.
+func TestB45_AnOriginThatNeverRests(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newPair(t)
+		a.confirm(wire.ClusterType, "a=1")
+		b.confirm(wire.ListenerType, "l=1")
+		a.state(wire.ClusterType, "a=2")
+		b.state(wire.ListenerType, "l=2")
+		b.expectServed(wire.ListenerType, "l=1")
+		a.pass(time.Second)
+		a.expectServed(wire.ClusterType, "a=2")
+		a.state(wire.ClusterType, "a=3")
+		select {
+		case <-b.Wake():
+			b.Step(time.Now())
+		default:
+			t.Error("the list with the listener was not woken")
+		}
+		b.expectServed(wire.ListenerType, "l=2")
+		b.state(wire.ListenerType, "l=3")
+		b.Step(time.Now())
+		b.expectServed(wire.ListenerType, "l=2") // it may refer to the newest clusters
+		a.pass(time.Second)
+		b.Step(time.Now())
+		b.expectServed(wire.ListenerType, "l=3")
+	})
+}
+
+// TestB45_ARefusedStateEndsNoWait: a resource over the size limit does not take the place of the last good one, which waits for
+// another origin.
+func TestB45_ARefusedStateEndsNoWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := newPair(t)
+		a.confirm(wire.ClusterType, "a=1")
+		b.confirm(wire.ListenerType, "l=1")
+		a.state(wire.ClusterType, "a=2")
+		b.state(wire.ListenerType, "l=2")
+		b.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ListenerType, Resources: []*wire.Resource{
+			{TypeURL: wire.ListenerType, Name: "l", Refusal: wire.NewResourceError("l", codes.ResourceExhausted, "too large")},
+		}})
+		b.expectServed(wire.ListenerType, "l=1")
+		a.pass(time.Second)
+		b.Step(time.Now())
+		b.expectServed(wire.ListenerType, "l=2")
+	})
+}
+
 // TestB45_RemovalsAreLast: of what waits together, clusters are added first and removed last. A listener takes the address of
 // another one in one change (B.11).
 func TestB45_RemovalsAreLast(t *testing.T) {
@@ -508,6 +613,55 @@ func TestB45_CopiesWait(t *testing.T) {
 	})
 }
 
+// TestB45_VariantsDoNotEndAWait: a variant for some clients does not take the place of what waits for all others (R121). One for
+// clients without parameters does.
+func TestB45_VariantsDoNotEndAWait(t *testing.T) {
+	variant := func(r *rig, name, content string, without bool) *wire.Resource {
+		constraint := &discoverypb.DynamicParameterConstraints{Type: &discoverypb.DynamicParameterConstraints_Constraint{
+			Constraint: &discoverypb.DynamicParameterConstraints_SingleConstraint{
+				Key:            "env",
+				ConstraintType: &discoverypb.DynamicParameterConstraints_SingleConstraint_Exists_{},
+			},
+		}}
+		if without {
+			constraint = &discoverypb.DynamicParameterConstraints{
+				Type: &discoverypb.DynamicParameterConstraints_NotConstraints{NotConstraints: constraint},
+			}
+		}
+		v := *r.resource(acme, name, content)
+		v.Constraints = check.Must(proto.Marshal(constraint))
+		return &v
+	}
+	for _, tt := range []struct {
+		name         string
+		without      bool
+		first, after string
+	}{
+		{"with parameters", false, "a=2 b=1", "a=3 b=3"},
+		{"without parameters", true, "a=x b=1", "a=x b=3"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, map[string]time.Duration{acme: time.Second})
+				r.confirm(acme, "a=1", "b=1")
+				r.pass(time.Minute)
+				r.state(acme, "a=2")
+				r.state(acme, "a=3", "b=3")
+				r.Apply(cache.Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{variant(r, "a", "x", tt.without)}})
+				r.expectServed(acme, tt.first)
+				r.pass(time.Second)
+				r.expectServed(acme, tt.after)
+				r.state(acme, "a=4")
+				expires := *variant(r, "a", "x", tt.without)
+				expires.TTL = time.Hour // it cannot wait
+				r.Apply(cache.Wildcard, wire.Update{TypeURL: acme, Resources: []*wire.Resource{&expires}})
+				r.pass(time.Second)
+				r.expectServed(acme, map[bool]string{false: "a=4 b=3", true: "a=x b=3"}[tt.without])
+			})
+		})
+	}
+}
+
 // TestB45_RandomHistories: at every moment the served state overlaid by the list is what the origin stated last (P1), and once the
 // origin is quiet, nothing waits (P5).
 func TestB45_RandomHistories(t *testing.T) {
@@ -557,6 +711,10 @@ func TestB45_RandomHistories(t *testing.T) {
 						return
 					}
 				}
+				if got := r.countParts(); !maps.Equal(r.parts, got) {
+					failure = fmt.Sprintf("step %d: the list counts rows %v, want %v", i, r.parts, got)
+					return
+				}
 			}
 			r.pass(time.Minute)
 			if len(r.sets) > 0 {
@@ -572,6 +730,17 @@ func TestB45_RandomHistories(t *testing.T) {
 			rt.Fatal(failure)
 		}
 	})
+}
+
+// countParts counts the rows of each part.
+func (r *rig) countParts() map[part]int {
+	counts := make(map[part]int)
+	for set, rows := range r.sets {
+		for _, of := range rows {
+			counts[partOf(set.typeURL(), of)]++
+		}
+	}
+	return counts
 }
 
 // newest returns the newest contents of a wildcard set by name: the served ones, overlaid by the list.

@@ -58,6 +58,18 @@ func TestB15_ComparisonSurvivesStreamLoss(t *testing.T) {
 	})
 }
 
+// TestB15_NamesThatReturnToANewStream: names return from a branch to the shared stream, which has been opened again meanwhile and lacks
+// one of them. What the origin stated on the previous shared stream does not complete the set on this one.
+func TestB15_NamesThatReturnToANewStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{TB: t}
+		w.run(history{variant: "Delta", traits: 1, watched: true, steps: []step{{"minutes", 0, 0, 0}, {"cut", 0, 3, 754}, {"cut", 0, 3, 41}}})
+		if len(w.failures) > 0 {
+			t.Errorf("%s", strings.Join(w.failures, "\n"))
+		}
+	})
+}
+
 // A history is the input of one run of a world.
 type history struct {
 	variant string // Delta or SotW

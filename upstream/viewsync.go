@@ -300,8 +300,11 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 		v.request(l, s, r, now)
 	}
 	for set := range s.sets {
-		if set.role() == l.role {
+		switch set.role() {
+		case l.role:
 			set.beginStream(reported, now)
+		case noStream: // another branch has its names, which may return to this stream
+			set.Progress = reconcile.Progress{}
 		}
 	}
 	for _, c := range s.collections {

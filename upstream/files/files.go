@@ -212,10 +212,10 @@ func (f *Origin) replace(l originView, from, to sets, at time.Time) {
 	}
 	l.pending.SetCause(upstream.CauseOf(trace, at))
 	defer l.pending.SetCause(cache.Cause{})
-	l.replace(from, to)
 	if from == nil && !l.w.Source().Restored.IsZero() {
-		l.removeRestored(to)
+		from = l.restoredBeside(to)
 	}
+	l.replace(from, to)
 }
 
 // follow reads the directory whenever it changes, until ctx ends, then returns the reader to idleReader.
@@ -255,7 +255,8 @@ func (f *Origin) publish(s sets) {
 }
 
 // replace changes the view from one content to another. It applies additions and changes first, clusters first, then
-// removals, clusters last. So no resource of a client references a removed one (B.11).
+// removals, clusters last. So no resource of a client references a removed one (B.11). If resources of a type exclude one
+// another, a removal may make room for an addition: both are one change.
 func (l *Local) replace(from, to sets) {
 	all := maps.Clone(to)
 	for typeURL := range from { // to may lack a type, for example after a freeze of an earlier process
@@ -268,12 +269,16 @@ func (l *Local) replace(from, to sets) {
 	})
 	for _, typeURL := range order {
 		if was, is := from.of(typeURL), all[typeURL]; was != is {
-			l.Update(wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: is.changedSince(was)})
+			u := wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: is.changedSince(was)}
+			if wire.HasKeys(typeURL) {
+				u.Removed = slices.Collect(maps.Keys(was.without(is)))
+			}
+			l.Update(u)
 		}
 	}
 	for _, typeURL := range slices.Backward(order) {
-		if was, is := from.of(typeURL), all[typeURL]; was != is && len(was.without(is)) > 0 {
-			l.Set(typeURL, is.version, slices.Collect(maps.Values(is.byName)))
+		if was, is := from.of(typeURL), all[typeURL]; was != is && !wire.HasKeys(typeURL) && len(was.without(is)) > 0 {
+			l.Update(wire.Update{TypeURL: typeURL, SystemVersion: is.version, Removed: slices.Collect(maps.Keys(was.without(is)))})
 		}
 	}
 }

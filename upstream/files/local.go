@@ -1,7 +1,6 @@
 package files
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -96,29 +95,24 @@ func (l *Local) apply(u wire.Update, set map[string]*wire.Resource) cache.Change
 	return c
 }
 
-// removeRestored removes resources that a snapshot restored and no file contains, clusters last (B.11). All resources
-// of the files must have been applied.
-func (l *Local) removeRestored(to sets) {
-	removed := make(map[string]map[string]struct{}) // by type URL and name
+// restoredBeside returns the resources in the view, which a snapshot restored, that no file contains.
+func (l *Local) restoredBeside(to sets) sets {
+	others := make(sets)
 	for t := range l.w.Generation().ChangedSince(0) {
-		names := make(map[string]struct{})
+		typeURL, _, _ := cache.SplitCollection(t.URL)
+		names := make(map[string]*wire.Resource)
 		for _, set := range []*cache.Set{&t.Wildcard, &t.ByName} {
 			for e := range set.Since(0) {
-				if e.Present() && l.find(t.URL, e.Name.String()) == nil {
-					names[e.Name.String()] = struct{}{}
+				if e.Present() && find(to.of(typeURL).byName, e.Name.String()) == nil {
+					names[e.Name.String()] = e.Resource
 				}
 			}
 		}
-		removed[t.URL] = names
-	}
-	order := slices.SortedFunc(maps.Keys(removed), func(a, b string) int {
-		return cmp.Or(wire.Rank(b)-wire.Rank(a), cmp.Compare(b, a))
-	})
-	for _, typeURL := range order {
-		if names := slices.Collect(maps.Keys(removed[typeURL])); len(names) > 0 {
-			l.Update(wire.Update{TypeURL: typeURL, SystemVersion: to.of(typeURL).version, Removed: names})
+		if len(names) > 0 {
+			others[t.URL] = &typeSet{byName: names}
 		}
 	}
+	return others
 }
 
 // confirm marks a set as complete.

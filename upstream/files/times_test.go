@@ -2,6 +2,8 @@ package files
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -88,3 +90,50 @@ func TestB43_TimesBeginWhenTheChangeConcernsTheView(t *testing.T) {
 		received("after the thaw", first, time.Now())
 	})
 }
+
+// TestB45_RenamedListenersAreOneChange: a listener takes the place of another one, in the directory or since a snapshot. Clients are
+// sent both changes at once, also within a minimum push interval.
+func TestB45_RenamedListenersAreOneChange(t *testing.T) {
+	for _, restored := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			view, w := cache.New(cache.Config{})
+			if restored {
+				w.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ListenerType, Resources: listeners("old").all()})
+				w.SetSource(cache.Source{Restored: time.Now()})
+			}
+			clock := pending.NewClock(func(string) time.Duration { return time.Second })
+			l, f := originView{NewLocal(pending.New(w, clock))}, new(Origin)
+			view.Watch().SubscribeAll(wire.ListenerType)
+			l.Answer()
+			var from sets
+			if !restored {
+				from = sets{wire.ListenerType: listeners("old")}
+				f.replace(l, nil, from, time.Now())
+				time.Sleep(time.Minute)
+			}
+			f.replace(l, from, sets{wire.ListenerType: listeners("new")}, time.Now())
+			l.pending.Step(time.Now())
+			var served []string
+			for e := range view.Generation().Type(wire.ListenerType).Wildcard.Since(0) {
+				if e.Present() {
+					served = append(served, e.Name.String())
+				}
+			}
+			if !slices.Equal(served, []string{"new"}) {
+				t.Errorf("restored %v: clients see listeners %q, want new alone", restored, served)
+			}
+		})
+	}
+}
+
+// listeners returns a set of listeners with the same content.
+func listeners(names ...string) *typeSet {
+	set := &typeSet{version: "1", byName: make(map[string]*wire.Resource)}
+	for _, name := range names {
+		set.byName[name] = check.Must(wire.NewResource(wire.ListenerType, name, "1", nil))
+	}
+	return set
+}
+
+// all returns the resources of a set.
+func (s *typeSet) all() []*wire.Resource { return slices.Collect(maps.Values(s.byName)) }
