@@ -118,7 +118,9 @@ func (d *decisions) control(origin int, name, group string) *upstream.Control {
 	key := snapshotKey{name, group}
 	kept := d.dropped[key]
 	delete(d.dropped, key)
-	return upstream.NewControl(d.isFrozen(origin), kept)
+	control := upstream.NewControl(d.isFrozen(origin), kept)
+	control.NotifyDropEnd(d.snapshots.writeSoon) // otherwise a relay that is killed would restore what has ended
+	return control
 }
 
 // isFrozen reports whether an origin is frozen and not rolled back. groups.mu must be held.

@@ -16,6 +16,7 @@ type Control struct {
 	frozen   bool                  // the view starts frozen
 	rollBack func(*cache.Writer)   // initial rollback; nil for none
 	kept     []reconcile.Hold      // removals that operators dropped before a restart
+	dropEnds func()                // see NotifyDropEnd; nil for none
 	calls    chan func(Controlled) // unbuffered: the loop executes a call at once
 	ended    chan struct{}         // closed when the loop has ended
 
@@ -52,6 +53,10 @@ func (c *Control) BeginRolledBack(since time.Time, edition func(*cache.Writer) *
 		w.RollBack(e, since)
 	}
 }
+
+// NotifyDropEnd makes the loop call f when a removal that an operator dropped is no longer dropped, for example because
+// the origin has sent the resource. f must not block. NotifyDropEnd must be called before the loop starts.
+func (c *Control) NotifyDropEnd(f func()) { c.dropEnds = f }
 
 // Freeze stops the distribution of changes to clients (cache.Writer.Freeze). Responses of the origin are still
 // acknowledged and kept.
@@ -102,6 +107,14 @@ func (c *Control) do(ctx context.Context, call func(Controlled)) {
 		<-done // does not block: the loop runs a call at once
 	case <-c.ended:
 	case <-ctx.Done():
+	}
+}
+
+// recordRemovals records whether removals are pending or were dropped. dropped is the number of those that were dropped,
+// and before the number at the last call.
+func (c *Control) recordRemovals(any bool, dropped, before int) {
+	if c.holding.Store(any); dropped < before && c.dropEnds != nil {
+		c.dropEnds()
 	}
 }
 

@@ -2,6 +2,7 @@ package upstream_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 type part struct {
 	*rig
 	view    *cache.View
+	w       *cache.Writer
 	watch   *cache.Watch
 	control *upstream.Control // of the share
 	stop    func()            // ends the share; may be called again
@@ -31,16 +33,23 @@ type part struct {
 func (r *rig) share() *part { return r.shareWith(cache.Config{}, nil) }
 
 // shareWith is share with a cache configuration, and the clock of the copies; nil if nothing waits.
-func (r *rig) shareWith(cfg cache.Config, clock *pending.Clock) *part {
+func (r *rig) shareWith(cfg cache.Config, clock *pending.Clock) *part { return r.shareRestored(cfg, clock, nil, 0) }
+
+// shareRestored is shareWith for a view that is restored from a snapshot, whose unused resources are kept for linger. The
+// snapshot may be nil.
+func (r *rig) shareRestored(cfg cache.Config, clock *pending.Clock, s *cache.Snapshot, linger time.Duration) *part {
 	view, w := cache.New(cfg)
+	if s != nil {
+		w.Restore(s, time.Now())
+	}
 	control := upstream.NewControl(false, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { // awaited by stop
 		defer close(ended)
-		upstream.Share(ctx, r.view, pending.New(w, clock), control, 0)
+		upstream.Share(ctx, r.view, pending.New(w, clock), control, linger)
 	}()
-	p := &part{rig: r, view: view, watch: view.Watch(), control: control}
+	p := &part{rig: r, view: view, w: w, watch: view.Watch(), control: control}
 	p.stop = func() {
 		cancel()
 		<-ended
@@ -453,6 +462,53 @@ func TestR132_CollectionsAreShared(t *testing.T) {
 			t.Errorf("the collection exists (%t) without a subscription:\n%v", known, r.State())
 		}
 	})
+}
+
+// TestB42_RestoredMembersThatTheSharedViewLacks are removed once the shared view is confirmed, whether or not the set was
+// confirmed when the snapshot was taken. Until then, clients are served the restored set.
+func TestB42_RestoredMembersThatTheSharedViewLacks(t *testing.T) {
+	for phase, age := range map[cache.Phase]time.Duration{cache.Settled: time.Second, cache.Confirmed: time.Minute} {
+		for _, cfg := range []cache.Config{{}, waitsFor(clusters)} {
+			t.Run(fmt.Sprintf("%v snapshot, %d cohorts", phase, cfg.Cohorts), func(t *testing.T) {
+				inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+					restoredMembers(t, r, cfg, age, phase)
+				})
+			})
+		}
+	}
+}
+
+// restoredMembers restores a share, but not the shared view, after the origin has removed a resource. The snapshot is
+// taken when the share has followed the collection for age.
+func restoredMembers(t *testing.T, r *rig, cfg cache.Config, age time.Duration, phase cache.Phase) {
+	t.Helper()
+	r.put(endpoints, shopA+"@1", shop+"b@1")
+	old := r.shareWith(cfg, nil)
+	old.watch.SubscribeAll(shopKey)
+	r.pass(age)
+	if got := old.view.Generation().Type(shopKey).Phase; got != phase {
+		t.Fatalf("phase %v when the snapshot is taken, want %v", got, phase)
+	}
+	s, _ := old.w.Snapshot(true)
+	old.stop()
+	r.stop()
+	r.Remove(endpoints, shopA)
+	again := viewSync(t, r.Origin, upstream.Config{})
+	p := again.shareRestored(cfg, s, time.Minute)
+	p.watch.SubscribeAll(shopKey)
+	for _, after := range []time.Duration{soon, time.Second} { // the shared view is unknown, then settled
+		again.pass(after)
+		again.expect("restored", p.members(shopKey), shopA+"@1 "+shop+"b@1")
+		if got := p.view.Generation().Type(shopKey); got.Phase != cache.Settled || got.Restored != (phase == cache.Confirmed) {
+			t.Errorf("restored: phase %v, restored %v", got.Phase, got.Restored)
+		}
+	}
+	again.pass(time.Minute)
+	p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(cfg.Cohorts, w.Pin()) })
+	again.expect("confirmed", present(p.members(shopKey)), shop+"b@1")
+	if got := p.view.Generation().Type(shopKey); got.Phase != cache.Confirmed || got.Restored {
+		t.Errorf("confirmed: phase %v, restored %v; want confirmed, false", got.Phase, got.Restored)
+	}
 }
 
 // waitsFor configures a view with one cohort, in which changes of a type wait.

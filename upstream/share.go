@@ -81,6 +81,7 @@ type sharedType struct {
 	unwanted    map[*cache.Name]time.Time   // unused names in w, with the end of their linger time
 	lingerUntil time.Time                   // of an unused wildcard or collection; zero while it is used
 	wildcard    *cache.WildcardWatch        // nil without a subscription to all resources
+	restored    bool                        // w may have members of a snapshot that the shared view lacks
 }
 
 // newShare returns a share without subscriptions. The caller must call close.
@@ -207,7 +208,7 @@ func (s *share) forgetName(t *sharedType, n *cache.Name) {
 // demandMembers handles a change in the demand for a wildcard or a collection.
 func (s *share) demandMembers(t *sharedType, d cache.Demand, now time.Time) {
 	if (d.Wanted || d.Restored) && t.wildcard == nil {
-		t.wildcard, t.followed = s.watch.SubscribeAll(t.key), 0
+		t.wildcard, t.followed, t.restored = s.watch.SubscribeAll(t.key), 0, d.Restored
 	} else if d.Wanted && d.Refetch {
 		s.watch.Refetch(t.key, nil, now)
 	}
@@ -315,14 +316,23 @@ func (s *share) followMembers(g *cache.Generation, t *sharedType) {
 	}
 	t.followed = g.Seq
 	t.wildcard.Passed(g.Seq)
-	// A restored set is more complete than a set of the shared view that is not confirmed yet.
-	if mine := s.w.Generation().Type(t.key); !mine.Restored || typ.Phase == cache.Confirmed {
-		if mine.Restored {
-			s.removeRestored(typ, mine)
-		}
-		s.pending.SetPhase(t.key, typ.Phase)
-	}
+	s.followPhase(typ, t)
 	s.w.DelegateReports(cache.ReportedSet{Key: t.key, Kind: cache.Wildcard}, s.watch)
+}
+
+// followPhase copies the phase of a wildcard set or collection. A restored set is more complete than a set of the shared
+// view that is not confirmed yet, so its phase does not decrease, and restored members stay until then.
+func (s *share) followPhase(is *cache.Type, t *sharedType) {
+	phase, mine := is.Phase, s.w.Generation().Type(t.key)
+	switch {
+	case !t.restored:
+	case phase == cache.Confirmed:
+		s.removeRestored(is, mine)
+		t.restored = false
+	default:
+		phase = max(phase, mine.Phase)
+	}
+	s.pending.SetPhase(t.key, phase)
 }
 
 // removeRestored removes members that a snapshot restored and that the shared view lacks. The shared view must be

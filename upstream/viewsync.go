@@ -27,6 +27,7 @@ type viewSync struct {
 	control *Control
 	trimAt  time.Time // when to call Trim next
 	counted int       // the rows of the list that the counters of the session have
+	dropped int       // removals that operators dropped
 }
 
 // Sync keeps a view in sync with the origin until ctx ends and all its goroutines have ended. It sends node, which must
@@ -83,7 +84,9 @@ func (v *viewSync) run(ctx context.Context) {
 		next := v.step(ctx, now)
 		v.flushSotW(now)
 		v.counted = v.session.counters.CountList(v.pending, v.counted)
-		v.control.holding.Store(v.group.HasRemovals() || v.reports.HasRemovals())
+		before := v.dropped
+		v.dropped = v.group.Dropped() + v.reports.Dropped()
+		v.control.recordRemovals(v.group.HasRemovals() || v.reports.HasRemovals(), v.dropped, before)
 		if !next.IsZero() {
 			timer.Reset(timerDelay(next))
 		}

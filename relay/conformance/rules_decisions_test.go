@@ -287,3 +287,57 @@ func TestH09_DroppedRemovalsSurvive(t *testing.T) {
 		}
 	}, operated)
 }
+
+// A removal that was dropped, and that the origin has taken back, is not dropped after a crash a second later. Otherwise an
+// operator who passes what was dropped would remove resources that the origin has.
+func TestH09_EndedDropDoesNotSurviveACrash(t *testing.T) {
+	t.Parallel()
+	restartBubble(t, func(t *testing.T, r *restarting, v relaytest.Variant) {
+		var all []string
+		for i := range 12 {
+			all = append(all, fmt.Sprintf("c%02d", i))
+		}
+		put := func(tx *relaytest.Tx) {
+			for _, name := range all {
+				tx.Put(relaytest.Cluster(name))
+			}
+		}
+		r.o.Apply(put)
+		c := r.following(v, typeCDS)
+		r.expectResources(c, typeCDS, all...)
+		time.Sleep(10 * time.Second)
+		r.o.Stop()
+		r.o.Apply(func(tx *relaytest.Tx) {
+			for _, name := range all {
+				tx.Remove(typeCDS, name)
+			}
+		})
+		r.o.Restart()
+		sleep(2 * time.Minute)
+		decide := func(command string, scope admin.PendingScope) (n int) {
+			t.Helper()
+			for _, h := range operate[admin.PendingScope, admin.PendingDecision](t, r.running, command, scope).Pending {
+				n += h.Count
+			}
+			return n
+		}
+		if n := decide("drop", admin.PendingScope{All: true}); n != len(all) {
+			t.Fatalf("dropped %d removals, want %d", n, len(all))
+		}
+		sleep(time.Minute) // until snapshots are written at long intervals again
+		r.o.Apply(put)
+		sleep(time.Second)
+		crashed := r.copySnapshots()
+		r.Stop()
+		r.o.Stop()
+		r.dir, r.env[0] = crashed, "TENDER_SNAPSHOT_DIR="+crashed
+		r.start()
+		c.Reconnect(r.Conn())
+		scope := admin.PendingScope{PendingChoice: admin.PendingChoice{PendingReason: string(reconcile.Dropped)}}
+		if n := decide("pass", scope); n != 0 {
+			t.Errorf("%d removals are still dropped after the crash, want none", n)
+		}
+		sleep(settled)
+		r.expectResources(c, typeCDS, all...)
+	}, operated)
+}

@@ -42,6 +42,9 @@ func (g *Group) updateCounts() {
 // HasRemovals reports whether changes are pending or were dropped.
 func (g *Group) HasRemovals() bool { return len(g.withRemovals) > 0 }
 
+// Dropped returns the number of changes that operators dropped, as of the last decision.
+func (g *Group) Dropped() int { return g.pending[slices.Index(Reasons[:], Dropped)] }
+
 // referrersFirst returns the sets with pending or dropped changes. Resources that refer to others come first: these
 // others can be removed only after them.
 func (g *Group) referrersFirst() []*Set {
