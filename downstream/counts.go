@@ -85,6 +85,10 @@ func (c *Counts) Followed(f *fanout.Fanout) {
 		counters.givenUp.Add(1)
 	case f.Count(fanout.Accepted)+f.Count(fanout.Rejected) > 0:
 		counters.fanout.observe(f.Took())
+		if f.Span != nil && f.Span.Sampled() {
+			traceID, spanID := f.Span.IDs()
+			counters.fanout.newest.Store(&Exemplar{traceID, spanID, f.Took(), f.Received.Add(f.Took())})
+		}
 	}
 }
 
@@ -105,7 +109,7 @@ type tally struct {
 	responses, bytes, acks, nacks atomic.Int64
 	propagation                   durations
 
-	_ [24]byte
+	_ [16]byte
 }
 
 // Sent counts a response with the size of its body.
@@ -134,6 +138,13 @@ func (t *tally) Propagated(took time.Duration) {
 	}
 }
 
+// traced records the span of an accepted change.
+func (t *tally) traced(e *Exemplar) {
+	if t != nil {
+		t.propagation.newest.Store(e)
+	}
+}
+
 // sum returns the sum over all copies.
 func (t *typeCounts) sum() (sum TypeStats) {
 	for i := range t.tallies {
@@ -156,6 +167,16 @@ var Bounds = [...]time.Duration{
 type Distribution struct {
 	Buckets [len(Bounds) + 1]int64 // not cumulative
 	Sum     time.Duration
+
+	// Newest is the newest of the durations that have a span; nil if none has one.
+	Newest *Exemplar
+}
+
+// An Exemplar is one duration of a Distribution, with the span of what took so long. It is read-only.
+type Exemplar struct {
+	TraceID, SpanID string // hexadecimal digits
+	Took            time.Duration
+	Ended           time.Time
 }
 
 // Count returns the number of durations.
@@ -172,6 +193,9 @@ func (d Distribution) Plus(o Distribution) Distribution {
 		d.Buckets[i] += n
 	}
 	d.Sum += o.Sum
+	if d.Newest == nil || o.Newest != nil && o.Newest.Ended.After(d.Newest.Ended) {
+		d.Newest = o.Newest
+	}
 	return d
 }
 
@@ -180,6 +204,7 @@ func (d Distribution) Plus(o Distribution) Distribution {
 type durations struct {
 	buckets [len(Bounds) + 1]atomic.Int64
 	sum     atomic.Int64 // nanoseconds
+	newest  atomic.Pointer[Exemplar]
 }
 
 // observe counts a duration. A negative duration, after the clock was set back, counts as zero.
@@ -198,7 +223,7 @@ func (d *durations) snapshot() (out Distribution) {
 	for i := range d.buckets {
 		out.Buckets[i] = d.buckets[i].Load()
 	}
-	out.Sum = time.Duration(d.sum.Load())
+	out.Sum, out.Newest = time.Duration(d.sum.Load()), d.newest.Load()
 	return out
 }
 

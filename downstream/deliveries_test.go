@@ -3,6 +3,7 @@ package downstream
 import (
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,7 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
@@ -208,4 +211,52 @@ func refusalOf(s *Server) *Refusal {
 		return c.Types[0].Refusal
 	}
 	return nil
+}
+
+// TestB43_NewestDeliveryWithASpanIsTheExemplar checks that a fast delivery, which has no span, is none, and neither are a
+// rejected one and one that no change caused.
+func TestB43_NewestDeliveryWithASpanIsTheExemplar(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDeliveryTest(t)
+		c := d.client("*")
+		exemplar := func(when, want string) {
+			t.Helper()
+			synctest.Wait()
+			got := "none"
+			if e := d.group.counts.Types()[wire.ClusterType].Propagation.Newest; e != nil {
+				got = fmt.Sprintf("%s, %s: %v, %v ago", e.TraceID, e.SpanID, e.Took, time.Since(e.Ended))
+			}
+			if got != want {
+				t.Errorf("%s, the exemplar is %q, want %q", when, got, want)
+			}
+		}
+		time.Sleep(2 * time.Second)
+		c.answer("")
+		exemplar("after a slow first response", "none")
+		d.change(cache.Wildcard, "2", 0)
+		c.answer("")
+		exemplar("after a fast delivery", "none")
+		d.change(cache.Wildcard, "3", 0)
+		time.Sleep(2 * time.Second)
+		c.answer("")
+		exemplar("after a slow delivery", "trace, span 3: 2.1s, 0s ago")
+		d.change(cache.Wildcard, "4", 0)
+		time.Sleep(2 * time.Second)
+		c.answer("no")
+		exemplar("after a NACK", "trace, span 3: 2.1s, 2s ago")
+	})
+}
+
+// TestNoAllocationsWithoutASpan checks that a delivery that is traced, but not exported, allocates nothing for that.
+func TestNoAllocationsWithoutASpan(t *testing.T) {
+	s := &stream{cfg: &Config{Traces: &Traces{Every: 2, Slow: time.Minute}}, group: Group{Counts: new(Counts)}}
+	f := fanout.New(wire.ClusterType, 1, func(*fanout.Fanout) {})
+	f.Span = sampledSpan("")
+	var stream atomic.Pointer[fanout.List]
+	f.Join(&stream)
+	now := time.Now()
+	x := subscription.Exchange{TypeURL: wire.ClusterType, Caused: now, Sent: now, Ended: now, Fanouts: stream.Load()}
+	if got := testing.AllocsPerRun(100, func() { s.exportDelivery(x) }); got > 0 {
+		t.Errorf("%v allocations for each delivery without a span, want none", got)
+	}
 }

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,4 +77,54 @@ func TestB43_PropagationOfWhatWasFrozenIsFromTheThaw(t *testing.T) {
 		}
 		p.wantEnded("then", "1 streams: 1 accepted in 20ms")
 	})
+}
+
+// A sampledSpan is the span of a fan-out in a trace with an ID.
+type sampledSpan string
+
+func (s sampledSpan) Sampled() bool                 { return s != "" }
+func (s sampledSpan) Context() string               { return string(s) }
+func (s sampledSpan) IDs() (traceID, spanID string) { return string(s), "fanout" }
+
+// TestB43_NewestFanoutWithASpanIsTheExemplar checks that a fan-out without a span, or without an answer, is none.
+func TestB43_NewestFanoutWithASpanIsTheExemplar(t *testing.T) {
+	var c Counts
+	received := time.Now()
+	ended := func(span fanout.Span, o fanout.Outcome, took time.Duration) *Exemplar {
+		f := fanout.New(wire.ClusterType, 1, c.Followed)
+		f.Received, f.Span = received, span
+		var stream atomic.Pointer[fanout.List]
+		f.Join(&stream)
+		f.Done(o, received.Add(took))
+		f.Release()
+		return c.Types()[wire.ClusterType].Fanout.Newest
+	}
+	if got := ended(nil, fanout.Accepted, time.Second); got != nil {
+		t.Errorf("without a trace, the exemplar is %+v", got)
+	}
+	want := Exemplar{"one", "fanout", 2 * time.Second, received.Add(2 * time.Second)}
+	if got := ended(sampledSpan("one"), fanout.Accepted, 2*time.Second); got == nil || *got != want {
+		t.Errorf("got the exemplar %+v, want %+v", got, want)
+	}
+	for _, o := range []fanout.Outcome{fanout.NotNeeded, fanout.StreamClosed} {
+		if got := ended(sampledSpan("none"), o, time.Second); *got != want {
+			t.Errorf("after a fan-out that was %v, the exemplar is %+v, want %+v", o, got, want)
+		}
+	}
+	if got := ended(sampledSpan(""), fanout.Accepted, time.Second); *got != want {
+		t.Errorf("after a change that is not sampled, the exemplar is %+v, want %+v", got, want)
+	}
+	if got := ended(sampledSpan("two"), fanout.Rejected, time.Second); got.TraceID != "two" || got.Took != time.Second {
+		t.Errorf("got the exemplar %+v, want that of the newest fan-out", got)
+	}
+}
+
+// TestExemplarsOfASum checks that a sum has the newer exemplar.
+func TestExemplarsOfASum(t *testing.T) {
+	older, newer := Distribution{Newest: &Exemplar{Ended: time.Unix(1, 0)}}, Distribution{Newest: &Exemplar{Ended: time.Unix(2, 0)}}
+	for _, got := range []Distribution{older.Plus(newer), newer.Plus(older), newer.Plus(Distribution{}), Distribution{}.Plus(newer)} {
+		if got.Newest != newer.Newest {
+			t.Errorf("got the exemplar %+v, want %+v", got.Newest, newer.Newest)
+		}
+	}
 }

@@ -40,6 +40,7 @@ type Delivery struct {
 // exportDelivery exports a response with its outcome, if it is rejected, abandoned, slow or sampled. It returns the span, or empty
 // strings if it exports none.
 func (s *stream) exportDelivery(x subscription.Exchange) (traceID, spanID string) {
+	propagated := x.Outcome == fanout.Accepted && !x.Caused.IsZero()
 	if x.Caused.IsZero() {
 		x.Caused = x.Sent
 	}
@@ -59,7 +60,11 @@ func (s *stream) exportDelivery(x subscription.Exchange) (traceID, spanID string
 	if p, ok := peer.FromContext(s.rpc.Context()); ok {
 		d.Address = p.Addr
 	}
-	return s.cfg.Traces.Delivered(d)
+	traceID, spanID = s.cfg.Traces.Delivered(d)
+	if propagated {
+		s.group.Counts.tally(x.TypeURL, s.number).traced(&Exemplar{traceID, spanID, x.Ended.Sub(x.Caused), x.Ended})
+	}
+	return traceID, spanID
 }
 
 // exports reports whether a response is exported.

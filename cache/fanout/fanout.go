@@ -48,6 +48,9 @@ type Span interface {
 
 	// Context returns the traceparent of the span (https://www.w3.org/TR/trace-context), for a relay that is a client.
 	Context() string
+
+	// IDs returns the IDs of the span, in hexadecimal digits.
+	IDs() (traceID, spanID string)
 }
 
 // An Outcome is the result of a change at one stream.

@@ -20,7 +20,7 @@ import (
 )
 
 // httpGet sends a GET to an address that dial connects to, and returns the status code and body.
-func httpGet(t testing.TB, dial func(context.Context) (net.Conn, error), path string) (code int, body string) {
+func httpGet(t testing.TB, dial func(context.Context) (net.Conn, error), path string, accept ...string) (code int, body string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
@@ -30,6 +30,7 @@ func httpGet(t testing.TB, dial func(context.Context) (net.Conn, error), path st
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.Header["Accept"] = accept
 	resp, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)

@@ -202,6 +202,46 @@ func TestB43_SlowDeliveriesAreAlwaysTraced(t *testing.T) {
 	}
 }
 
+// B.43: the exemplars of the histograms of delays are the newest fan-out and the newest delivery with a span.
+func TestB43_ExemplarsOfDelays(t *testing.T) {
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
+	o.Put(relaytest.Cluster("a"))
+	r := startTraced(t, o, "TENDER_TRACE_DELIVERIES=1", "TENDER_TRACE_SLOW=off", "TENDER_ADMIN_LISTEN=127.0.0.1:0")
+	c := r.subscribed("proxy", false)
+	r.await("fanout", 1) // of the first response
+	for n := range 2 {
+		r.spans.Reset()
+		c.Ack(putAndRecv(t, o, c, fmt.Sprint("service-", n)))
+		for metric, name := range map[string]string{"propagation": "deliver", "fanout": "fanout"} {
+			of := r.await(name, 1)[0].SpanContext
+			series, want := "tender_client_"+metric+"_seconds_bucket{", of.SpanID().String()
+			if got := r.awaitExemplar(series, want); len(got) != 1 || !strings.Contains(got[0], of.TraceID().String()) {
+				t.Errorf("after change %d, %s has the exemplars %q, want one of the trace %s", n, series, got, of.TraceID())
+			}
+		}
+	}
+}
+
+// awaitExemplar waits until a series in OpenMetrics has an exemplar with a text, and returns all exemplars of the series.
+func (r *tracedRelay) awaitExemplar(series, text string) (exemplars []string) {
+	r.t.Helper()
+	// polls
+	for deadline := time.Now().Add(relaytest.Patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		_, page := httpGet(r.t, r.DialAdmin, "/metrics", "application/openmetrics-text; version=1.0.0")
+		exemplars = nil
+		for line := range strings.Lines(page) {
+			if _, exemplar, ok := strings.Cut(line, " # "); ok && strings.HasPrefix(line, series) {
+				exemplars = append(exemplars, exemplar)
+			}
+		}
+		if strings.Contains(strings.Join(exemplars, ""), text) {
+			return exemplars
+		}
+	}
+	r.t.Fatalf("%s has the exemplars %q, want one with %s", series, exemplars, text)
+	return nil
+}
+
 // putAndRecv changes a cluster, and returns the client's response with it.
 func putAndRecv(t *testing.T, o *relaytest.Origin, c *relaytest.Client, service string) *relaytest.Response {
 	t.Helper()

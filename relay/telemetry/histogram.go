@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"context"
+	"encoding/hex"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -104,5 +105,19 @@ func (p *producer) point(
 	for _, n := range d.Buckets {
 		point.BucketCounts = append(point.BucketCounts, uint64(n))
 	}
+	if e := d.Newest; e != nil {
+		point.Exemplars = []metricdata.Exemplar[float64]{
+			{Value: e.Took.Seconds(), Time: e.Ended, TraceID: idOf(e.TraceID), SpanID: idOf(e.SpanID)},
+		}
+	}
 	return point
+}
+
+// idOf decodes the ID of a trace or a span. It returns nil for other text.
+func idOf(digits string) []byte {
+	id, err := hex.DecodeString(digits)
+	if err != nil {
+		return nil
+	}
+	return id
 }

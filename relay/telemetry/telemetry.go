@@ -74,7 +74,8 @@ func New(ctx context.Context, cfg Config) (*Telemetry, error) {
 		options = append(options, sdk.WithReader(sdk.NewPeriodicReader(to, sdk.WithProducer(histograms))))
 	}
 	t := &Telemetry{
-		provider: sdk.NewMeterProvider(options...), page: promhttp.HandlerFor(registry, promhttp.HandlerOpts{}),
+		provider: sdk.NewMeterProvider(options...),
+		page:     promhttp.HandlerFor(registry, promhttp.HandlerOpts{EnableOpenMetrics: true}), // it has the exemplars
 	}
 	if err := register(t.provider.Meter(scope, metric.WithInstrumentationVersion(cfg.Version)), cfg.Read); err != nil {
 		return nil, errors.Join(fmt.Errorf("telemetry: %w", err), t.Shutdown(ctx))

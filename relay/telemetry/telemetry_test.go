@@ -20,6 +20,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"github.com/prometheus/common/model"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 	"go.uber.org/goleak"
 
 	"github.com/xdstender/tender/cache"
@@ -340,6 +341,62 @@ func TestHistograms(t *testing.T) {
 		return
 	}
 	t.Error("no histogram of the recorded durations")
+}
+
+// TestExemplars checks that a histogram has its newest traced duration as an exemplar: in OTLP, and on the page if a client
+// accepts OpenMetrics. The series of the page are the same in both formats.
+func TestExemplars(t *testing.T) {
+	r := full()
+	traced := r.Groups[0].Types[clusters]
+	traced.Propagation.Newest = &downstream.Exemplar{
+		TraceID: "0102030405060708090a0b0c0d0e0f10", SpanID: "0102030405060708", Took: 2 * time.Millisecond, Ended: at,
+	}
+	r.Groups[0].Types[clusters] = traced
+	p := producer{read: func() Reading { return r }}
+	scopes, err := p.Produce(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []metricdata.Exemplar[float64]
+	for _, m := range scopes[0].Metrics {
+		for _, point := range m.Data.(metricdata.Histogram[float64]).DataPoints {
+			got = append(got, point.Exemplars...)
+		}
+	}
+	want := []metricdata.Exemplar[float64]{{
+		Value: 0.002, Time: at, TraceID: []byte{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}, SpanID: []byte{1, 2, 3, 4, 5, 6, 7, 8},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("exemplars of all histograms (-want +got):\n%s", diff)
+	}
+
+	m, err := New(t.Context(), Config{Read: p.read})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = m.Shutdown(context.Background()) }()
+	page := func(accept string) (text string, series map[string]bool) {
+		req, w := httptest.NewRequest(http.MethodGet, "/metrics", nil), httptest.NewRecorder()
+		req.Header.Set("Accept", accept)
+		m.Handler().ServeHTTP(w, req)
+		text, series = w.Body.String(), map[string]bool{}
+		for line := range strings.Lines(text) {
+			if !strings.HasPrefix(line, "#") {
+				series[line[:strings.IndexAny(line, "{ ")]] = true
+			}
+		}
+		return text, series
+	}
+	open, openSeries := page("application/openmetrics-text; version=1.0.0")
+	exemplar := regexp.MustCompile(`tender_client_propagation_seconds_bucket\{.*le="0.0025"\} 1 # \{(.*),(.*)\} 0.002 1e\+09\n`).FindStringSubmatch(open)
+	labels := []string{`span_id="0102030405060708"`, `trace_id="0102030405060708090a0b0c0d0e0f10"`}
+	if exemplar == nil || !slices.Equal(slices.Sorted(slices.Values(exemplar[1:])), labels) || strings.Count(open, "trace_id") != 1 {
+		t.Errorf("the page in OpenMetrics has the exemplar %q, want one with %q:\n%s", exemplar, labels, open)
+	}
+	plain, plainSeries := page("text/plain")
+	if diff := cmp.Diff(plainSeries, openSeries); diff != "" || strings.Contains(plain, "trace_id") {
+		t.Errorf("series as text and in OpenMetrics (-text +OpenMetrics):\n%s", diff)
+	}
 }
 
 // TestTable checks that names and units follow the rules of Prometheus and OpenTelemetry, and that help is a sentence.

@@ -205,6 +205,8 @@ type fanoutSpan struct{ trace.Span }
 
 func (f fanoutSpan) Sampled() bool { return f.IsRecording() }
 
+func (f fanoutSpan) IDs() (traceID, spanID string) { return ids(f.Span) }
+
 func (f fanoutSpan) Context() string {
 	carrier := make(propagation.MapCarrier, 1)
 	propagation.TraceContext{}.Inject(trace.ContextWithSpan(context.Background(), f.Span), carrier)

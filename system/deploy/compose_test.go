@@ -2,16 +2,24 @@ package deploy_test
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
 	"maps"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
+	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/relay/envoytest"
 )
@@ -195,4 +203,92 @@ func (h *host) next() string {
 	}
 	h.t.Fatalf("the dependencies of the services form a cycle; started services: %v", slices.Sorted(maps.Keys(h.processes)))
 	return ""
+}
+
+// A spanCollector receives spans by OTLP over HTTP. It keeps the names of the spans of each trace.
+type spanCollector struct {
+	mu     sync.Mutex
+	traces map[string][]string // guarded by mu; "SERVICE SPAN NODE" by trace ID
+}
+
+// ServeHTTP implements http.Handler.
+func (c *spanCollector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	request := new(collectorpb.ExportTraceServiceRequest)
+	if err != nil || r.URL.Path != "/v1/traces" || proto.Unmarshal(body, request) != nil {
+		http.Error(w, "want spans at /v1/traces", http.StatusBadRequest)
+		return
+	}
+	value := func(attributes []*commonpb.KeyValue, key string) string {
+		for _, kv := range attributes {
+			if kv.GetKey() == key {
+				return kv.GetValue().GetStringValue()
+			}
+		}
+		return ""
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, from := range request.GetResourceSpans() {
+		service := value(from.GetResource().GetAttributes(), "service.name")
+		for _, scope := range from.GetScopeSpans() {
+			for _, s := range scope.GetSpans() {
+				name := strings.TrimSpace(service + " " + s.GetName() + " " + value(s.GetAttributes(), "tender.node"))
+				c.traces[string(s.GetTraceId())] = append(c.traces[string(s.GetTraceId())], name)
+			}
+		}
+	}
+}
+
+// awaits returns an error unless one trace has spans of all names.
+func (c *spanCollector) awaits(names ...string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, trace := range c.traces {
+		if !slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(trace, name) }) {
+			return nil
+		}
+	}
+	return fmt.Errorf("no trace has all of %q, of %q", names, slices.Collect(maps.Values(c.traces)))
+}
+
+// TestComposeTracing runs the relays of both files, and the Envoy of tracing.yaml with its bootstrap. A change of the files
+// is one trace, from the control plane to the Envoy.
+func TestComposeTracing(t *testing.T) {
+	h := newHost(t)
+	var tracing composition
+	if err := yaml.Unmarshal([]byte(readText(t, root+"/deploy/compose/tracing.yaml")), &tracing); err != nil {
+		t.Fatalf("tracing.yaml: %v", err)
+	}
+	spans := &spanCollector{traces: make(map[string][]string)}
+	server := httptest.NewServer(spans)
+	t.Cleanup(server.Close)
+	h.addresses["collector:4318"] = server.Listener.Addr().String()
+	for _, name := range []string{"origin", "relay-1"} {
+		s := h.Services[name]
+		s.Environment = maps.Clone(s.Environment)
+		maps.Copy(s.Environment, tracing.Services[name].Environment)
+		s.Environment["OTEL_BSP_SCHEDULE_DELAY"] = "50" // the test is shorter than the default
+		h.startRelay(name, s)
+	}
+	bootstrap, _, _ := strings.Cut(tracing.Services["envoy"].Volumes[0], ":")
+	e := envoytest.Start(t, envoytest.Options{Bootstrap: filepath.Base(bootstrap), Server: h.addresses["relay-1:18000"]})
+	e.Await("both clusters", func() error {
+		if got := e.Config().Names("dynamic_active_clusters"); !slices.Equal(got, []string{"cart", "checkout"}) {
+			return fmt.Errorf("the clusters are %q", got)
+		}
+		return nil
+	})
+	spans.mu.Lock()
+	clear(spans.traces) // those of first responses
+	spans.mu.Unlock()
+	shop := filepath.Join(h.dirs["./xds"], "shop.yaml")
+	changed := strings.Replace(readText(t, shop), "connect_timeout: 1s", "connect_timeout: 2s", 1)
+	if err := os.WriteFile(shop, []byte(changed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	e.Await("trace of the change", func() error {
+		return spans.awaits("origin origin.receive", "origin cache.apply", "origin fanout", "relay-1 origin.receive",
+			"relay-1 cache.apply", "relay-1 fanout", "relay-1 deliver edge-1")
+	})
 }
