@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // Numbers of names and details of a row that are printed without -o wide.
@@ -65,7 +66,7 @@ func newPendingCommand(h host) *cobra.Command {
 func addPendingChoice(cmd *cobra.Command, of *admin.PendingChoice) {
 	flags := cmd.Flags()
 	flags.StringVar(&of.Origin, "origin", "", "only of this origin: its `name`, or default for that of TENDER_ORIGIN")
-	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key`")
+	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key` or name")
 	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
 	cli.CompleteTypes(cmd)
 	flags.StringVar(&of.Name, "name", "", "only of the resource with this `name`")
@@ -195,7 +196,7 @@ func printPending(w io.Writer, rows []admin.PendingChange, state string, wide bo
 	t.Row("ORIGIN", "GROUP", "TYPE", "CHANGE", "REASON", "SINCE", "UNTIL", "BY", "RESOURCES", "NAMES")
 	for i := range rows {
 		r := &rows[i]
-		t.Row(r.Origin, cmp.Or(r.Group, "all"), cli.ShortType(r.TypeURL), r.Change, r.Reason, ago(r.Since, now),
+		t.Row(r.Origin, cmp.Or(nodegroup.Name(r.Group), "all"), cli.ShortType(r.TypeURL), r.Change, r.Reason, ago(r.Since, now),
 			r.ShownUntil(now), r.By, r.Count, r.ShownNames(names))
 		if r.Note != "" {
 			t.Note("%s", r.Note)

@@ -13,7 +13,7 @@ import (
 // A Scope selects what a command applies to: an origin, a node group, a type. An empty field selects all.
 type Scope struct {
 	Origin string `json:"origin,omitempty"`
-	Group  string `json:"group,omitempty"`
+	Group  string `json:"group,omitempty"` // a key or a name
 	Type   string `json:"type,omitempty"` // a type URL, or a short name such as cds
 }
 
