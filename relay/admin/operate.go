@@ -14,7 +14,7 @@ import (
 type Scope struct {
 	Origin string `json:"origin,omitempty"`
 	Group  string `json:"group,omitempty"` // a key or a name
-	Type   string `json:"type,omitempty"` // a type URL, or a short name such as cds
+	Type   string `json:"type,omitempty"`  // a type URL, or a short name such as cds
 }
 
 // AuditScope are the arguments of the command audit.
