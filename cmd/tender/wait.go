@@ -135,46 +135,79 @@ func waitFor(ctx context.Context, client *adminClient, of *waitChoice, l waitLim
 	began := time.Now()
 	timed, cancel := context.WithDeadline(ctx, began.Add(l.timeout))
 	defer cancel()
-	var since time.Time // the end of the first request since which the state is in sync; zero if it is not
-	for first := true; ; first = false {
+	s, err := untilSettled(timed, client, of, &settling{settle: l.settle})
+	if s == nil && err == nil {
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("wait: %w", ctx.Err())
+		}
+		s = readReport(ctx, client, of)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.WaitedSeconds = time.Since(began).Seconds()
+	return s, nil
+}
+
+// untilSettled requests the state of relays until it has been in sync long enough. It returns nil if ctx ends before, and
+// an error if the first request fails: the command line is wrong then, rather than the relay gone.
+func untilSettled(ctx context.Context, client *adminClient, of *waitChoice, l *settling) (*waitState, error) {
+	for first := true; ctx.Err() == nil; first = false {
 		asked := time.Now()
-		s, err := readWait(timed, client, of, false)
-		if timed.Err() != nil {
+		s, err := readWait(ctx, client, of, false)
+		if ctx.Err() != nil {
 			break
 		}
 		if err != nil && first {
-			return nil, err // of the command line, rather than of the relay
+			return nil, err
 		}
-		pause := waitEvery
-		switch {
-		case err != nil || !s.has(of):
-			since = time.Time{}
-		case l.settle == 0 || !since.IsZero() && asked.Sub(since) >= l.settle:
-			s.InSync, s.WaitedSeconds = true, time.Since(began).Seconds()
+		if l.add(err == nil && s.has(of), asked) {
+			s.InSync = true
 			return s, nil
-		case since.IsZero():
-			since = time.Now()
-			fallthrough
-		default:
-			pause = min(pause, l.settle-time.Since(since))
 		}
 		select {
-		case <-time.After(pause):
-			continue
-		case <-timed.Done():
+		case <-time.After(l.pause()):
+		case <-ctx.Done():
 		}
-		break
 	}
-	if ctx.Err() != nil {
-		return nil, fmt.Errorf("wait: %w", ctx.Err())
-	}
-	timed, cancel = context.WithTimeout(ctx, reportTime)
+	return nil, nil
+}
+
+// readReport requests the state of relays with the clients that are not in sync. If the relay does not answer, it is unknown.
+func readReport(ctx context.Context, client *adminClient, of *waitChoice) *waitState {
+	ctx, cancel := context.WithTimeout(ctx, reportTime)
 	defer cancel()
-	s, err := readWait(timed, client, of, true)
+	s, err := readWait(ctx, client, of, true)
 	if err != nil {
 		s = &waitState{Relays: []relayWait{newRelayWait(admin.Self)}}
 		s.Relays[0].Error = err.Error()
 	}
-	s.WaitedSeconds = time.Since(began).Seconds()
-	return s, nil
+	return s
+}
+
+// A settling measures for how long all states were in sync.
+type settling struct {
+	settle time.Duration
+	since  time.Time // the end of the first request of those; zero if the last state was not in sync
+}
+
+// add adds the state of a request that began at asked. It returns true once states have been in sync for l.settle.
+func (l *settling) add(inSync bool, asked time.Time) bool {
+	switch {
+	case !inSync:
+		l.since = time.Time{}
+		return false
+	case l.since.IsZero():
+		l.since = time.Now()
+		return l.settle == 0
+	}
+	return asked.Sub(l.since) >= l.settle
+}
+
+// pause returns the time until the next request.
+func (l *settling) pause() time.Duration {
+	if l.since.IsZero() {
+		return waitEvery
+	}
+	return min(waitEvery, l.settle-time.Since(l.since))
 }

@@ -156,42 +156,51 @@ func plural(n int, thing string) string {
 	return fmt.Sprintf("%d %ss", n, thing)
 }
 
-// describe returns the result in one line.
-func (s *waitState) describe(of *waitChoice) string {
-	var unknown, origins, pending, matching, lacking int
+// waitCounts has the numbers in the first line of the output.
+type waitCounts struct{ unknown, origins, pending, matching, lacking int }
+
+// count counts over all relays.
+func (s *waitState) count() (n waitCounts) {
 	for i := range s.Relays {
 		r := &s.Relays[i]
-		matching, lacking = matching+r.Matching, lacking+r.NotInSync
+		n.matching += r.Matching
+		n.lacking += r.NotInSync
 		if r.Error != "" {
-			unknown++
+			n.unknown++
 		}
 		for _, o := range r.Origins {
 			if !o.Receives() {
-				origins++
+				n.origins++
 			}
 		}
 		for _, row := range r.Pending {
-			pending += row.Count
+			n.pending += row.Count
 		}
 	}
+	return n
+}
+
+// describe returns the result in one line.
+func (s *waitState) describe(of *waitChoice) string {
+	n := s.count()
 	if s.InSync {
-		return fmt.Sprintf("in sync: %s of %s accepted what the origin stated last", plural(matching, "client"), plural(len(s.Relays), "relay"))
+		return fmt.Sprintf("in sync: %s of %s accepted what the origin stated last", plural(n.matching, "client"), plural(len(s.Relays), "relay"))
 	}
 	var reasons []string
-	if unknown > 0 {
-		reasons = append(reasons, are(unknown, "relay")+" unknown")
+	if n.unknown > 0 {
+		reasons = append(reasons, are(n.unknown, "relay")+" unknown")
 	}
-	if origins > 0 {
-		reasons = append(reasons, are(origins, "origin")+" not received")
+	if n.origins > 0 {
+		reasons = append(reasons, are(n.origins, "origin")+" not received")
 	}
-	if pending > 0 {
-		reasons = append(reasons, are(pending, "change")+" pending")
+	if n.pending > 0 {
+		reasons = append(reasons, are(n.pending, "change")+" pending")
 	}
-	if lacking > 0 {
-		reasons = append(reasons, fmt.Sprintf("%d of %s not in sync", lacking, are(matching, "client")))
+	if n.lacking > 0 {
+		reasons = append(reasons, fmt.Sprintf("%d of %s not in sync", n.lacking, are(n.matching, "client")))
 	}
-	if matching < of.clients {
-		reasons = append(reasons, fmt.Sprintf("%s, want at least %d (--clients)", plural(matching, "client"), of.clients))
+	if n.matching < of.clients {
+		reasons = append(reasons, fmt.Sprintf("%s, want at least %d (--clients)", plural(n.matching, "client"), of.clients))
 	}
 	if len(reasons) == 0 {
 		reasons = append(reasons, "all is in sync now, but not for the duration of --settle")

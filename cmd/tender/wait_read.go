@@ -223,9 +223,23 @@ func (r *relayWait) readClients(ctx context.Context, client *adminClient, of *wa
 	r.Matching = counts.Totals.Matching
 	r.NotInSync = r.Matching - counts.Totals.InSync
 	inspect := len(of.names) > 0 && (details || r.NotInSync <= maxInspected)
-	if r.NotInSync == 0 || !details && !inspect {
+	if r.NotInSync == 0 || !(details || inspect) {
 		return nil
 	}
+	var err error
+	if r.Clients, err = readNotInSync(ctx, client, address, query); err != nil {
+		return err
+	}
+	if inspect && len(r.Clients) >= r.NotInSync {
+		r.Clients = of.withoutNames(ctx, client, address, r.Clients, details)
+		r.NotInSync = len(r.Clients)
+	}
+	return nil
+}
+
+// readNotInSync requests the clients of a query that are not in sync, by number.
+func readNotInSync(ctx context.Context, client *adminClient, address string, query url.Values) ([]admin.Client, error) {
+	all := []admin.Client{}
 	for _, state := range clientStates {
 		if state == admin.InSync {
 			continue
@@ -233,17 +247,13 @@ func (r *relayWait) readClients(ctx context.Context, client *adminClient, of *wa
 		query.Set("sync", state)
 		page, err := readClients(ctx, client, address, query)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		r.Clients = append(r.Clients, page.Clients...)
+		all = append(all, page.Clients...)
 	}
-	slices.SortStableFunc(r.Clients, func(a, b admin.Client) int { return cmp.Compare(a.Number, b.Number) })
-	r.Clients = slices.CompactFunc(r.Clients, func(a, b admin.Client) bool { return a.Number == b.Number }) // its state changed between two requests
-	if inspect && len(r.Clients) >= r.NotInSync {
-		r.Clients = of.withoutNames(ctx, client, address, r.Clients, details)
-		r.NotInSync = len(r.Clients)
-	}
-	return nil
+	slices.SortStableFunc(all, func(a, b admin.Client) int { return cmp.Compare(a.Number, b.Number) })
+	// The state of a client may have changed between two requests.
+	return slices.CompactFunc(all, func(a, b admin.Client) bool { return a.Number == b.Number }), nil
 }
 
 // withoutNames returns the clients that have not accepted one of the names, or for which that is unknown. Unless all are
