@@ -223,7 +223,7 @@ func (r *relayWait) readClients(ctx context.Context, client *adminClient, of *wa
 	r.Matching = counts.Totals.Matching
 	r.NotInSync = r.Matching - counts.Totals.InSync
 	inspect := len(of.names) > 0 && (details || r.NotInSync <= maxInspected)
-	if r.NotInSync == 0 || !(details || inspect) {
+	if r.NotInSync == 0 || !details && !inspect {
 		return nil
 	}
 	var err error
