@@ -27,7 +27,7 @@ type errorAnswer struct {
 // Parameters of several operations.
 var (
 	byType   = parameter{"type", "A type URL, or a short name such as cds"}
-	byGroup  = parameter{"group", "The key of a node group"}
+	byGroup  = parameter{"group", "The key or the name of a node group"}
 	byOrigin = parameter{"origin", "The name of an origin"}
 	byLimit  = parameter{"limit", "The maximum number of entries, at most 1000; 0 returns totals only"}
 	byRelay  = parameter{"relay", "The address of the relay, as in /api/v1/fleet"}

@@ -449,7 +449,7 @@ func (r *Relay) summary() *admin.FleetSummary {
 	s := &admin.FleetSummary{
 		Instance: r.instance, NodeID: r.settings.nodeID, Version: r.version, Ready: status.Relay.Ready,
 		Streams: status.Relay.Streams,
-		Frozen:  []string{}, Views: []admin.FleetView{},
+		Frozen:  []string{}, Views: []admin.FleetView{}, Origins: status.FleetOrigins(),
 	}
 	if clients, err := r.fleet().Clients(admin.ClientQuery{Sort: admin.ByLag}); err == nil {
 		s.Refusing, s.Lagging = clients.Totals.Refusing, clients.Totals.Lagging

@@ -14,6 +14,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/relay/snapshot"
@@ -87,7 +88,7 @@ func (op *operations) choose(of admin.Scope) (chosen []commandTarget, typeURL st
 		return nil, "", err
 	}
 	chosen = slices.DeleteFunc(op.groups.commandTargets(), func(o commandTarget) bool {
-		return origin >= 0 && o.origin != origin || of.Group != "" && o.group != of.Group
+		return origin >= 0 && o.origin != origin || of.Group != "" && !nodegroup.Is(of.Group, o.group)
 	})
 	if long, ok := schema.TypeURLFor(of.Type); ok {
 		return chosen, long, nil

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/upstream/reconcile"
@@ -58,7 +59,7 @@ func (op *operations) commandHeld(
 ) (rows []admin.PendingChange) {
 	command.TypeURL, command.Name, command.Reason = c.Type, c.Name, reconcile.Reason(c.PendingReason)
 	for _, o := range op.groups.commandTargets() {
-		if only >= 0 && o.origin != only || c.Group != "" && o.group != c.Group {
+		if only >= 0 && o.origin != only || c.Group != "" && !nodegroup.Is(c.Group, o.group) {
 			continue
 		}
 		name := op.settings.origins[o.origin].Name

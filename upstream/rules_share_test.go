@@ -33,7 +33,9 @@ type part struct {
 func (r *rig) share() *part { return r.shareWith(cache.Config{}, nil) }
 
 // shareWith is share with a cache configuration, and the clock of the copies; nil if nothing waits.
-func (r *rig) shareWith(cfg cache.Config, clock *pending.Clock) *part { return r.shareRestored(cfg, clock, nil, 0) }
+func (r *rig) shareWith(cfg cache.Config, clock *pending.Clock) *part {
+	return r.shareRestored(cfg, clock, nil, 0)
+}
 
 // shareRestored is shareWith for a view that is restored from a snapshot, whose unused resources are kept for linger. The
 // snapshot may be nil.

@@ -39,7 +39,7 @@ func newAuditCommand(h host) *cobra.Command {
 	flags := cmd.Flags()
 	flag := addAdminFlag(cmd, h)
 	flags.StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
-	flags.StringVar(&of.Group, "group", "", "only the node group with this `key`")
+	flags.StringVar(&of.Group, "group", "", "only the node group with this `key` or name")
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")
 	cli.CompleteTypes(cmd)
 	addReason(cmd, &of.Why)

@@ -117,7 +117,7 @@ func (of *clientsChoice) addFlags(cmd *cobra.Command) {
 	of.filters = make(map[string]*string)
 	for _, f := range [][3]string{
 		{"node", "node", "only clients whose node `id` contains this text"},
-		{"group", "group", "only clients of the node group with this `key`"},
+		{"group", "group", "only clients of the node group with this `key` or name"},
 		{"cluster", "cluster", "only clients whose Node has this `cluster`"},
 		{"zone", "zone", "only clients whose Node has this `zone` in its locality"},
 		{"state", "sync", "only clients in this `state`: " + strings.Join(clientStates, ", ")},

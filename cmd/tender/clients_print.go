@@ -67,7 +67,7 @@ func printClients(w io.Writer, all *listedClients, wide bool, now time.Time) err
 	t.Row(describeStates(rows, streams))
 	t.Row()
 	if len(rows) > 0 {
-		t.clientRows(rows, now)
+		t.clientRows(rows, false, now)
 	}
 	for _, r := range all.Relays {
 		if r.Clients == nil {
@@ -99,8 +99,9 @@ func describeStates(rows []clientRow, all int) string {
 	return text + strings.Join(counts, ", ")
 }
 
-// clientRows adds a row for each client, with a column for each type that one of them subscribes to.
-func (t *table) clientRows(rows []clientRow, now time.Time) {
+// clientRows adds a row for each client, with a column for each type that one of them subscribes to. With refusals, it adds
+// the NACKs that still apply.
+func (t *table) clientRows(rows []clientRow, refusals bool, now time.Time) {
 	var types []string
 	for _, r := range rows {
 		for i := range r.Types {
@@ -121,6 +122,18 @@ func (t *table) clientRows(rows []clientRow, now time.Time) {
 			cells = append(cells, syncCell(r.Client, typeURL))
 		}
 		t.Row(append(cells, ago(r.Began, now))...)
+		for i := range r.Types {
+			if refusals {
+				t.refusal(cli.ShortType(r.Types[i].TypeURL)+": ", &r.Types[i], now)
+			}
+		}
+	}
+}
+
+// refusal adds a note about the last NACK of a subscription if it still applies.
+func (t *table) refusal(prefix string, typ *admin.ClientType, now time.Time) {
+	if r := typ.Refusal; typ.Refusing && r != nil {
+		t.Note("%s%s %s ago: %s", prefix, r.Code, ago(r.At, now), cmp.Or(r.Detail, "no error detail"))
 	}
 }
 
@@ -198,9 +211,7 @@ func (t *table) subscriptions(d *admin.ClientDetail, now time.Time) {
 		}
 		wants = append(wants, typ.Globs...)
 		t.Row(cmp.Or(typ.Name, typ.TypeURL), syncText(typ), cmp.Or(strings.Join(wants, " "), "-"), cli.WideOnly(cmp.Or(typ.Accepted, "-")), ago(typ.AcceptedAt, now))
-		if r := typ.Refusal; typ.Refusing && r != nil {
-			t.Note("%s %s ago: %s", r.Code, ago(r.At, now), cmp.Or(r.Detail, "no error detail"))
-		}
+		t.refusal("", typ, now)
 	}
 }
 

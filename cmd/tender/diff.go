@@ -36,7 +36,7 @@ func newDiffCommand(h host) *cobra.Command {
 	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
-	cmd.Flags().StringVar(&group, "group", "", "only of the node group with this `key`")
+	cmd.Flags().StringVar(&group, "group", "", "only of the node group with this `key` or name")
 	cmd.Flags().BoolVar(&text, "text", false, "print the content of each resource")
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		if _, _, err := admin.ParseRollback(args[0]); err != nil {

@@ -38,7 +38,7 @@ func newHistoryCommand(h host) *cobra.Command {
 	var limit int
 	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text")
-	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
+	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key` or name")
 	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of changes or actions")
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		w := cmd.OutOrStdout()

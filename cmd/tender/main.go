@@ -97,6 +97,7 @@ func newRootCommand(h host) *cobra.Command {
 		newDumpCommand(h),
 		newLogLevelCommand(h),
 		newPendingCommand(h),
+		newWaitCommand(h),
 		newPassCommand(h),
 		newDropCommand(h),
 		newFreezeCommand(h),

@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"google.golang.org/protobuf/types/known/structpb"
+
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/instance"
 )
@@ -117,4 +119,47 @@ func TestH11_StatusNamesBadFiles(t *testing.T) {
 			t.Errorf("tender %s prints %d bad files, want %d:\n%s%s", strings.Join(args, " "), n, want, stdout, stderr)
 		}
 	}
+}
+
+// TestOperateOnGroupsByName verifies that commands accept the name of a node group besides its key, and print it.
+func TestOperateOnGroupsByName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		for i := range 20 {
+			o.Put(relaytest.Cluster(fmt.Sprint("c", i)))
+		}
+		r := startRemote(t, instance.Options{Origins: []*relaytest.Origin{o}, Env: []string{
+			"TENDER_NODE_GROUP_BY=metadata.NAMESPACE", "TENDER_HOLD_EXPLICIT_REMOVALS=on", "TENDER_MASS_DELETE_HOLD=1h",
+		}})
+		for _, namespace := range []string{"shop", "pay"} {
+			node := relaytest.EnvoyNode(namespace)
+			node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"NAMESPACE": structpb.NewStringValue(namespace)}}
+			r.Client(relaytest.ClientOptions{AutoAck: true, Node: node}).Subscribe(relaytest.ClusterType, "*")
+		}
+		time.Sleep(time.Minute) // the sets are complete
+		o.Apply(func(tx *relaytest.Tx) {
+			for i := range 20 {
+				tx.Remove(relaytest.ClusterType, fmt.Sprint("c", i))
+			}
+		})
+		synctest.Wait()
+		must(t, exitOK, []string{"default NAMESPACE=pay cds remove large-removal", "default NAMESPACE=shop cds remove large-removal"}, "pending")
+		for _, group := range []string{"NAMESPACE=shop", `metadata.NAMESPACE="shop"`} {
+			for _, args := range [][]string{{"pending"}, {"pass", "--dry-run"}, {"drop", "--dry-run"}, {"audit"}} {
+				args = append(args, "--group", group)
+				if code, stdout, stderr := execute(args...); code == exitUsage || !strings.Contains(stdout, "NAMESPACE=shop") || strings.Contains(stdout, "NAMESPACE=pay") {
+					t.Errorf("tender %s: code %d, want only the group shop:\n%s%s", strings.Join(args, " "), code, stdout, stderr)
+				}
+			}
+		}
+		must(t, exitOK, []string{"passed:", "default NAMESPACE=shop cds"}, "pass", "--group", "NAMESPACE=shop")
+		must(t, exitOK, []string{"default changes are distributed"}, "thaw")
+		must(t, exitOK, []string{"FROZEN"}, "freeze")
+		o.Put(relaytest.Cluster("new"))
+		synctest.Wait()
+		must(t, exitOK, []string{"NAMESPACE=shop cds add frozen"}, "pending", "frozen", "--group", "NAMESPACE=shop")
+		if _, stdout, _ := execute("pending", "frozen", "--group", "NAMESPACE=shop"); strings.Contains(stdout, "pay") {
+			t.Errorf("tender pending --group NAMESPACE=shop prints another group:\n%s", stdout)
+		}
+	})
 }

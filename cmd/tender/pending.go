@@ -14,6 +14,7 @@ import (
 
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 )
 
 // Numbers of names and details of a row that are printed without -o wide.
@@ -65,7 +66,7 @@ func newPendingCommand(h host) *cobra.Command {
 func addPendingChoice(cmd *cobra.Command, of *admin.PendingChoice) {
 	flags := cmd.Flags()
 	flags.StringVar(&of.Origin, "origin", "", "only of this origin: its `name`, or default for that of TENDER_ORIGIN")
-	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key`")
+	flags.StringVar(&of.Group, "group", "", "only of the node group with this `key` or name")
 	flags.StringVar(&of.Type, "type", "", "only of this `type`: a type URL, or a short name such as cds")
 	cli.CompleteTypes(cmd)
 	flags.StringVar(&of.Name, "name", "", "only of the resource with this `name`")
@@ -85,6 +86,15 @@ func showPending(ctx context.Context, client *adminClient, of admin.PendingChoic
 	case fleet:
 		return sendCommand(ctx, client, true, "pending", of, w, table)
 	}
+	answer, err := readPending(ctx, client, of)
+	if err != nil {
+		return err
+	}
+	return output.Print(w, answer, func() error { return table(answer) })
+}
+
+// readPending requests the pending changes of a relay.
+func readPending(ctx context.Context, client *adminClient, of admin.PendingChoice) (answer admin.Pending, err error) {
 	query := make(url.Values)
 	for name, value := range map[string]string{
 		"origin": of.Origin, "group": of.Group, "type": of.Type, "name": of.Name, "reason": of.PendingReason,
@@ -93,11 +103,8 @@ func showPending(ctx context.Context, client *adminClient, of admin.PendingChoic
 			query.Set(name, value)
 		}
 	}
-	var answer admin.Pending
-	if err := client.get(ctx, "/api/v1/pending?"+query.Encode(), &answer); err != nil {
-		return err
-	}
-	return output.Print(w, answer, func() error { return table(answer) })
+	err = client.get(ctx, "/api/v1/pending?"+query.Encode(), &answer)
+	return answer, err
 }
 
 // newPassCommand returns the command tender pass.
@@ -187,15 +194,21 @@ func printPending(w io.Writer, rows []admin.PendingChange, state string, wide bo
 			return err
 		}
 	}
+	t := &table{cli.Table{Wide: true}}
+	t.pendingRows(rows, wide, now)
+	return t.Print(w)
+}
+
+// pendingRows adds a row for each set of pending changes. wide adds all names that the relay has sent.
+func (t *table) pendingRows(rows []admin.PendingChange, wide bool, now time.Time) {
 	names, details := fewNames, fewDetails
 	if wide {
 		names, details = admin.MaxPendingNames, admin.MaxPendingNames
 	}
-	t := &table{cli.Table{Wide: true}}
 	t.Row("ORIGIN", "GROUP", "TYPE", "CHANGE", "REASON", "SINCE", "UNTIL", "BY", "RESOURCES", "NAMES")
 	for i := range rows {
 		r := &rows[i]
-		t.Row(r.Origin, cmp.Or(r.Group, "all"), cli.ShortType(r.TypeURL), r.Change, r.Reason, ago(r.Since, now),
+		t.Row(r.Origin, cmp.Or(nodegroup.Name(r.Group), "all"), cli.ShortType(r.TypeURL), r.Change, r.Reason, ago(r.Since, now),
 			r.ShownUntil(now), r.By, r.Count, r.ShownNames(names))
 		if r.Note != "" {
 			t.Note("%s", r.Note)
@@ -207,7 +220,6 @@ func printPending(w io.Writer, rows []admin.PendingChange, state string, wide bo
 			t.Note("%s: %s", r.Names[i], detail)
 		}
 	}
-	return t.Print(w)
 }
 
 // pendingNote returns the numbers of an origin's pending changes in words; empty if there are none.

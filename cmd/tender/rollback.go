@@ -34,7 +34,7 @@ func newGenerationsCommand(h host) *cobra.Command {
 	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
-	cmd.Flags().StringVar(&group, "group", "", "only of the node group with this `key`")
+	cmd.Flags().StringVar(&group, "group", "", "only of the node group with this `key` or name")
 	cmd.Flags().IntVar(&limit, "limit", 10, "print at most this `number` of generations of each node group")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		query := url.Values{"origin": {origin}, "group": {group}, "limit": {fmt.Sprint(limit)}}

@@ -112,7 +112,7 @@ func newRolloutDiffCommand(h host) *cobra.Command {
 	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	addRolloutOrigin(cmd, &origin)
-	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key`")
+	cmd.Flags().StringVar(&group, "group", "", "only in the view of the node group with this `key` or name")
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		query := url.Values{"origin": {origin}, "group": {group}, "limit": {fmt.Sprint(manyClients)}}
 		for i, arg := range args {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/rollout"
 )
@@ -123,5 +125,44 @@ func TestRolloutsAreOff(t *testing.T) {
 	err := json.Unmarshal([]byte(text), &got)
 	if err != nil || resp.StatusCode != http.StatusOK || len(got.Rollouts) != 1 || got.Rollouts[0].Origin != "o" {
 		t.Errorf("GET /api/v1/rollouts?origin=o: %s %s, %v", resp.Status, text, err)
+	}
+}
+
+// TestFleetOrigins verifies which origins a relay does not receive: those that are not connected, directories that cannot
+// be read, and those with a view that has clients and no stream.
+func TestFleetOrigins(t *testing.T) {
+	s := admin.Status{
+		Origins: []admin.Origin{
+			{Name: "good", Connected: true, LastError: "of an earlier stream"},
+			{Name: "gone", LastError: "connection refused"},
+			{Name: "dir", Connected: true, LastError: "no such directory", Directory: &admin.Directory{BadCount: 2}},
+			{Name: "idle", Connected: true},
+			{Name: "partly", Connected: true},
+			{Name: "shared", Connected: true},
+		},
+		Views: []admin.View{
+			{Group: "g", Origin: "good", Streams: 1},
+			{Group: "g", Origin: "idle", Stale: true},
+			{Group: "g", Origin: "partly", Streams: 1},
+			{Group: "h", Origin: "partly", Streams: 1, Stale: true},
+			{Group: "all", Origin: "shared", Shared: true, Stale: true},
+		},
+	}
+	want := []admin.FleetOrigin{
+		{Name: "good", Connected: true},
+		{Name: "gone", Error: "connection refused"},
+		{Name: "dir", Connected: true, Error: "no such directory", BadFiles: 2},
+		{Name: "idle", Connected: true},
+		{Name: "partly", Connected: true, StaleGroups: []string{"h"}},
+		{Name: "shared", Connected: true, StaleShared: true},
+	}
+	got := s.FleetOrigins()
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("origins (-want +got):\n%s", diff)
+	}
+	for _, o := range got {
+		if o.Receives() != (o.Name == "good" || o.Name == "idle") {
+			t.Errorf("%+v: receives %t", o, o.Receives())
+		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 // A Scope selects what a command applies to: an origin, a node group, a type. An empty field selects all.
 type Scope struct {
 	Origin string `json:"origin,omitempty"`
-	Group  string `json:"group,omitempty"`
-	Type   string `json:"type,omitempty"` // a type URL, or a short name such as cds
+	Group  string `json:"group,omitempty"` // a key or a name
+	Type   string `json:"type,omitempty"`  // a type URL, or a short name such as cds
 }
 
 // AuditScope are the arguments of the command audit.

@@ -142,6 +142,31 @@ type Origin struct {
 	FailedAddresses []FailedAddress `json:"failed_addresses,omitempty"`
 }
 
+// FleetOrigins says of each origin whether the relay receives what it states.
+func (s *Status) FleetOrigins() []FleetOrigin {
+	all := make([]FleetOrigin, 0, len(s.Origins))
+	for _, o := range s.Origins {
+		of := FleetOrigin{Name: o.Name, Connected: o.Connected}
+		if !o.Connected || o.Directory != nil {
+			of.Error = o.LastError
+		}
+		if o.Directory != nil {
+			of.BadFiles = o.Directory.BadCount
+		}
+		for _, v := range s.Views {
+			switch {
+			case v.Origin != o.Name || !v.Stale:
+			case v.Shared:
+				of.StaleShared = true
+			case v.Streams > 0:
+				of.StaleGroups = append(of.StaleGroups, v.Group)
+			}
+		}
+		all = append(all, of)
+	}
+	return all
+}
+
 // A FailedAddress is a target from which the relay failed over, or an address of its name.
 type FailedAddress struct {
 	Target  string    `json:"target"`

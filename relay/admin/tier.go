@@ -44,6 +44,31 @@ type FleetSummary struct {
 	Frozen   []string    `json:"frozen"`   // names of frozen origins
 	Views    []FleetView `json:"views"`    // at most MaxFleetViews
 	Omitted  int         `json:"omitted,omitempty"`
+
+	// Origins says whether the relay receives what its origins state. Earlier releases omit it.
+	Origins []FleetOrigin `json:"origins,omitempty"`
+}
+
+// A FleetOrigin says whether a relay receives what an origin states. Otherwise, the relay cannot say that clients have it.
+type FleetOrigin struct {
+	Name      string `json:"name"`
+	Connected bool   `json:"connected"` // see Origin
+
+	// StaleGroups are the keys of the groups with clients whose view has lost its upstream stream. StaleShared reports the
+	// same of a view of xdstp names, which groups share.
+	StaleGroups []string `json:"stale_groups,omitempty"`
+	StaleShared bool     `json:"stale_shared,omitempty"`
+
+	// BadFiles is the number of files of a directory that are rejected.
+	BadFiles int `json:"bad_files,omitempty"`
+
+	// Error is why the origin is not connected, or why the directory cannot be read.
+	Error string `json:"error,omitempty"`
+}
+
+// Receives reports whether the relay receives what the origin states, for all groups.
+func (o *FleetOrigin) Receives() bool {
+	return o.Connected && len(o.StaleGroups) == 0 && !o.StaleShared && o.BadFiles == 0 && o.Error == ""
 }
 
 // MaxFleetViews is the maximum number of views in a FleetSummary. Omitted counts the others.

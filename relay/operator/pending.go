@@ -8,6 +8,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -52,7 +53,7 @@ func WithheldRows(all []Edited, why Wait, c admin.PendingChoice) []admin.Pending
 	for _, e := range all {
 		typeURL, _, _ := cache.SplitCollection(e.Key)
 		name, _ := wire.SplitParameters(e.Name)
-		if cmp.Or(c.Group, e.Part.Group) != e.Part.Group || cmp.Or(c.Type, typeURL) != typeURL || cmp.Or(c.Name, name) != name {
+		if c.Group != "" && !nodegroup.Is(c.Group, e.Part.Group) || cmp.Or(c.Type, typeURL) != typeURL || cmp.Or(c.Name, name) != name {
 			continue
 		}
 		k := key{e.Origin, e.Part.Group, typeURL, string(kindOf(e.Difference.Difference))}
