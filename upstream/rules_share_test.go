@@ -496,7 +496,7 @@ func restoredMembers(t *testing.T, r *rig, cfg cache.Config, age time.Duration, 
 	r.stop()
 	r.Remove(endpoints, shopA)
 	again := viewSync(t, r.Origin, upstream.Config{})
-	p := again.shareRestored(cfg, s, time.Minute)
+	p := again.shareRestored(cfg, nil, s, time.Minute)
 	p.watch.SubscribeAll(shopKey)
 	for _, after := range []time.Duration{soon, time.Second} { // the shared view is unknown, then settled
 		again.pass(after)
