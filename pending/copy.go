@@ -43,7 +43,7 @@ func (l *List) admitCopies(set setKey, states []copyState, now time.Time) admiss
 	waits := l.admit(set.typeURL(), failed || slices.Contains(states, removes), now)
 	switch {
 	case !waits.any():
-	case failed:
+	case failed, waits.removals && l.hasFirst(set, states):
 		l.hastenAll(now)
 		return admission{}
 	case l.hasFirst(set, states):

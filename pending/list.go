@@ -89,7 +89,7 @@ func (l *List) Apply(kind cache.Kind, u wire.Update) cache.Change {
 	waits := l.admit(set.typeURL(), len(u.Removed) > 0, now)
 	switch {
 	case !waits.any():
-	case l.removesWithError(set, u):
+	case l.removesWithError(set, u), waits.removals && l.cannotWait(set, u):
 		l.hastenAll(now)
 	case l.cannotWait(set, u):
 		l.hasten(set.typeURL(), now)

@@ -445,6 +445,27 @@ func TestB45_ACopiedRemovalWithAnError(t *testing.T) {
 	})
 }
 
+// TestB45_ARemovalBesideFirstState: endpoints are removed in the response that answers another name. They do not overtake the removal of
+// their cluster.
+func TestB45_ARemovalBesideFirstState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{wire.ClusterType: time.Second})
+		r.view.Watch().Subscribe(wire.EndpointType, []string{"a", "new"})
+		r.Writer().TakeDemand()
+		r.stateOf(cache.ByName, wire.EndpointType, "a=1")
+		r.confirm(wire.ClusterType, "a=1", "b=1")
+		r.pass(time.Minute)
+		r.state(wire.ClusterType, "b=2")
+		r.state(wire.ClusterType, "-a")
+		r.expectServed(wire.ClusterType, "a=1 b=2")
+		r.stateOf(cache.ByName, wire.EndpointType, "new=1", "-a")
+		r.expectServed(wire.ClusterType, "b=2")
+		if got := contentsOf(&r.view.Generation().Type(wire.EndpointType).ByName); got != "new=1" {
+			t.Errorf("clients see endpoints %q, want new alone", got)
+		}
+	})
+}
+
 // TestB45_RemovalsAreLast: of what waits together, clusters are added first and removed last. A listener takes the address of
 // another one in one change (B.11).
 func TestB45_RemovalsAreLast(t *testing.T) {
