@@ -39,11 +39,11 @@ func (l *List) Copy(kind cache.Kind, from *cache.View, g *cache.Generation, key 
 
 // admitCopies decides what waits of a statement, and ends the waits before it if it cannot wait.
 func (l *List) admitCopies(set setKey, states []copyState, now time.Time) admission {
-	failed := slices.Contains(states, fails)
-	waits := l.admit(set.typeURL(), failed || slices.Contains(states, removes), now)
+	failed, removed := slices.Contains(states, fails), slices.Contains(states, removes)
+	waits := l.admit(set.typeURL(), failed || removed, now)
 	switch {
 	case !waits.any():
-	case failed, waits.removals && l.hasFirst(set, states):
+	case failed, removed && waits.removals && l.hasFirst(set, states):
 		l.hastenAll(now)
 		return admission{}
 	case l.hasFirst(set, states):

@@ -86,10 +86,11 @@ func (l *List) Apply(kind cache.Kind, u wire.Update) cache.Change {
 		return l.w.Apply(kind, u)
 	}
 	set, now := setKey{u.TypeURL, kind}, time.Now()
-	waits := l.admit(set.typeURL(), len(u.Removed) > 0, now)
+	removes := len(u.Removed) > 0
+	waits := l.admit(set.typeURL(), removes, now)
 	switch {
 	case !waits.any():
-	case l.removesWithError(set, u), waits.removals && l.cannotWait(set, u):
+	case l.removesWithError(set, u), removes && waits.removals && l.cannotWait(set, u):
 		l.hastenAll(now)
 	case l.cannotWait(set, u):
 		l.hasten(set.typeURL(), now)

@@ -466,6 +466,25 @@ func TestB45_ARemovalBesideFirstState(t *testing.T) {
 	})
 }
 
+// TestB45_FirstStateAloneEndsFewWaits: the answer for a listener ends the wait of listeners, and not that of another type.
+func TestB45_FirstStateAloneEndsFewWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{wire.ListenerType: time.Second, acme: time.Second})
+		r.confirm(wire.ListenerType, "a=1")
+		r.confirm(acme, "a=1")
+		r.pass(time.Minute)
+		for _, change := range []string{"a=2", "a=3"} {
+			r.state(wire.ListenerType, change)
+			r.state(acme, change)
+		}
+		r.view.Watch().Subscribe(wire.ListenerType, []string{"new"})
+		r.Writer().TakeDemand()
+		r.stateOf(cache.ByName, wire.ListenerType, "new=1")
+		r.expectServed(wire.ListenerType, "a=3")
+		r.expectServed(acme, "a=2")
+	})
+}
+
 // TestB45_RemovalsAreLast: of what waits together, clusters are added first and removed last. A listener takes the address of
 // another one in one change (B.11).
 func TestB45_RemovalsAreLast(t *testing.T) {
