@@ -14,11 +14,8 @@ func (l *List) Copy(kind cache.Kind, from *cache.View, g *cache.Generation, key 
 		return
 	}
 	set, now := setKey{key, kind}, time.Now()
-	states, waits := l.compareCopies(set, g, names), admission{}
-	if waits = l.admit(set.typeURL(), slices.Contains(states, removes), now); waits.any() && l.hasFirst(set, states) {
-		l.hasten(set.typeURL(), now)
-		waits = admission{}
-	}
+	states := l.compareCopies(set, g, names)
+	waits := l.admitCopies(set, states, now)
 	var direct []*cache.Name
 	var awaited, dropped []string
 	for i, n := range names {
@@ -40,6 +37,22 @@ func (l *List) Copy(kind cache.Kind, from *cache.View, g *cache.Generation, key 
 	l.dropEmpty(set.typeURL())
 }
 
+// admitCopies decides what waits of a statement, and ends the waits before it if it cannot wait.
+func (l *List) admitCopies(set setKey, states []copyState, now time.Time) admission {
+	failed, removed := slices.Contains(states, fails), slices.Contains(states, removes)
+	waits := l.admit(set.typeURL(), failed || removed, now)
+	switch {
+	case !waits.any():
+	case failed, removed && waits.removals && l.hasFirst(set, states):
+		l.hastenAll(now)
+		return admission{}
+	case l.hasFirst(set, states):
+		l.hasten(set.typeURL(), now)
+		return admission{}
+	}
+	return waits
+}
+
 // A copyState compares the state of a name in another view with the served one.
 type copyState int
 
@@ -49,6 +62,7 @@ const (
 	adds
 	changes
 	removes
+	fails // removed with an error: it must not wait
 )
 
 // compareCopies compares the states of names in another view with those of a set that clients are sent.
@@ -69,7 +83,11 @@ func (l *List) compareCopies(set setKey, g *cache.Generation, names []*cache.Nam
 			was = mine.Get(own)
 		}
 		is := of.Get(names[i])
-		if states[i] = compareCopy(is, was); set.kind == cache.ByName && was == nil || theirs.Errors(set.kind).Get(names[i]) != nil {
+		failed := theirs.Errors(set.kind).Get(names[i]) != nil
+		switch states[i] = compareCopy(is, was); {
+		case failed && states[i] == removes:
+			states[i] = fails
+		case failed, set.kind == cache.ByName && was == nil:
 			states[i] = first
 		}
 	}

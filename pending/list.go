@@ -86,9 +86,12 @@ func (l *List) Apply(kind cache.Kind, u wire.Update) cache.Change {
 		return l.w.Apply(kind, u)
 	}
 	set, now := setKey{u.TypeURL, kind}, time.Now()
-	waits := l.admit(set.typeURL(), len(u.Removed) > 0, now)
+	removes := len(u.Removed) > 0
+	waits := l.admit(set.typeURL(), removes, now)
 	switch {
 	case !waits.any():
+	case l.removesWithError(set, u), removes && waits.removals && l.cannotWait(set, u):
+		l.hastenAll(now)
 	case l.cannotWait(set, u):
 		l.hasten(set.typeURL(), now)
 	default:
@@ -130,6 +133,14 @@ func (l *List) cannotWait(set setKey, u wire.Update) bool {
 	served := l.served(set)
 	return served.TTLs()+served.ContentDropped() > 0 || l.w.HasFirstState(set.kind, u) ||
 		slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool { return r.TTL > 0 || r.DoNotCache || !r.HasBody() })
+}
+
+// removesWithError reports whether an update removes a resource, of which clients are to be sent an error: clients get both together.
+func (l *List) removesWithError(set setKey, u wire.Update) bool {
+	d := division{list: l, set: set, served: l.served(set)}
+	return len(u.Errors) > 0 && slices.ContainsFunc(u.Removed, func(name string) bool {
+		return u.Fails(name) && d.entry(name).Present()
+	})
 }
 
 // served returns a set as clients are sent it.
@@ -414,6 +425,12 @@ func (l *List) apply(set setKey, rows map[string]row) {
 
 func (l *List) hasten(typeURL string, now time.Time) {
 	l.clock.hasten(func(w *wait) bool { return dependsOn(typeURL, w.typeURL) })
+	l.Step(now)
+}
+
+// hastenAll ends all waits before a removal that cannot wait: clients may be sent there what refers to the removed no longer.
+func (l *List) hastenAll(now time.Time) {
+	l.clock.hasten(func(*wait) bool { return true })
 	l.Step(now)
 }
 

@@ -386,6 +386,105 @@ func TestB45_ARefusedStateEndsNoWait(t *testing.T) {
 	})
 }
 
+// TestB45_ARemovalWithAnError: a removal that comes with an error does not wait. What waits is applied first, since clients may be
+// sent there that they need the removed resource no longer.
+func TestB45_ARemovalWithAnError(t *testing.T) {
+	for _, removed := range []string{wire.RouteType, wire.EndpointType} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, map[string]time.Duration{wire.ClusterType: time.Second, wire.ListenerType: time.Second})
+			for _, typeURL := range []string{wire.ClusterType, wire.EndpointType, wire.ListenerType, wire.RouteType} {
+				r.confirm(typeURL, "a=1")
+			}
+			r.pass(time.Minute)
+			r.state(wire.ListenerType, "a=2")
+			r.state(wire.ListenerType, "a=3")
+			r.state(wire.ClusterType, "-a")
+			var seen []string
+			w := r.view.WatchFunc(func() {
+				seen = append(seen, fmt.Sprintf("%q %q %q", r.served(removed), r.served(wire.ListenerType), r.served(wire.ClusterType)))
+			})
+			w.SubscribeAll(removed)
+			seen = nil
+			r.Apply(cache.Wildcard, wire.Update{
+				TypeURL: removed, Removed: []string{"a"},
+				Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.NotFound, "gone")},
+			})
+			if want := []string{`"" "a=3" ""`}; !slices.Equal(seen, want) {
+				t.Errorf("%s: clients saw it, listeners and clusters as %q, want %q", removed, seen, want)
+			}
+		})
+	}
+}
+
+// TestB45_ACopiedRemovalWithAnError: the removal of endpoints that another view has with an error does not overtake the removal of
+// their cluster.
+func TestB45_ACopiedRemovalWithAnError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		shared := newRig(t, nil)
+		r := newRig(t, map[string]time.Duration{wire.ClusterType: time.Second})
+		theirs := shared.view.Watch().Subscribe(wire.EndpointType, []string{"a"})
+		r.view.Watch().Subscribe(wire.EndpointType, []string{"a"})
+		shared.Writer().TakeDemand()
+		r.Writer().TakeDemand()
+		shared.stateOf(cache.ByName, wire.EndpointType, "a=1")
+		r.Copy(cache.ByName, shared.view, shared.view.Generation(), wire.EndpointType, theirs)
+		r.confirm(wire.ClusterType, "a=1", "b=1")
+		r.pass(time.Minute)
+		r.state(wire.ClusterType, "b=2")
+		r.state(wire.ClusterType, "-a")
+		r.expectServed(wire.ClusterType, "a=1 b=2")
+		shared.Apply(cache.ByName, wire.Update{
+			TypeURL: wire.EndpointType, Removed: []string{"a"},
+			Errors: []*wire.ResourceError{wire.NewResourceError("a", codes.NotFound, "gone")},
+		})
+		r.Copy(cache.ByName, shared.view, shared.view.Generation(), wire.EndpointType, theirs)
+		r.expectServed(wire.ClusterType, "b=2")
+		if r.view.Generation().Type(wire.EndpointType).ByName.Count() > 0 {
+			t.Error("the endpoints are served although clients were to be sent an error")
+		}
+	})
+}
+
+// TestB45_ARemovalBesideFirstState: endpoints are removed in the response that answers another name. They do not overtake the removal of
+// their cluster.
+func TestB45_ARemovalBesideFirstState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{wire.ClusterType: time.Second})
+		r.view.Watch().Subscribe(wire.EndpointType, []string{"a", "new"})
+		r.Writer().TakeDemand()
+		r.stateOf(cache.ByName, wire.EndpointType, "a=1")
+		r.confirm(wire.ClusterType, "a=1", "b=1")
+		r.pass(time.Minute)
+		r.state(wire.ClusterType, "b=2")
+		r.state(wire.ClusterType, "-a")
+		r.expectServed(wire.ClusterType, "a=1 b=2")
+		r.stateOf(cache.ByName, wire.EndpointType, "new=1", "-a")
+		r.expectServed(wire.ClusterType, "b=2")
+		if got := contentsOf(&r.view.Generation().Type(wire.EndpointType).ByName); got != "new=1" {
+			t.Errorf("clients see endpoints %q, want new alone", got)
+		}
+	})
+}
+
+// TestB45_FirstStateAloneEndsFewWaits: the answer for a listener ends the wait of listeners, and not that of another type.
+func TestB45_FirstStateAloneEndsFewWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{wire.ListenerType: time.Second, acme: time.Second})
+		r.confirm(wire.ListenerType, "a=1")
+		r.confirm(acme, "a=1")
+		r.pass(time.Minute)
+		for _, change := range []string{"a=2", "a=3"} {
+			r.state(wire.ListenerType, change)
+			r.state(acme, change)
+		}
+		r.view.Watch().Subscribe(wire.ListenerType, []string{"new"})
+		r.Writer().TakeDemand()
+		r.stateOf(cache.ByName, wire.ListenerType, "new=1")
+		r.expectServed(wire.ListenerType, "a=3")
+		r.expectServed(acme, "a=2")
+	})
+}
+
 // TestB45_RemovalsAreLast: of what waits together, clusters are added first and removed last. A listener takes the address of
 // another one in one change (B.11).
 func TestB45_RemovalsAreLast(t *testing.T) {
