@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -261,4 +262,57 @@ func TestWaitOfFleet(t *testing.T) {
 	if r.addPending([]admin.FleetAnswer{{Address: "self"}, {Address: "a", Answer: []byte(fmt.Sprintf(`{"pending":[{"count":%d}]}`, 3))}}, 1); len(r.Pending) != 1 || r.has() {
 		t.Errorf("a relay with a pending change: %+v, want it not in sync", r)
 	}
+}
+
+// TestWaitSettles verifies that states have to be in sync for all of --settle, from the end of the first request to the
+// beginning of the last, and that one that is not starts again.
+func TestWaitSettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &settling{settle: time.Second}
+		for i, tt := range []struct {
+			inSync, want bool
+			pause        time.Duration
+		}{
+			{false, false, waitEvery}, {true, false, waitEvery}, {true, false, waitEvery}, {false, false, waitEvery},
+			{true, false, waitEvery}, {true, false, waitEvery}, {true, true, 0},
+		} {
+			if got := l.add(tt.inSync, time.Now()); got != tt.want || l.pause() != tt.pause {
+				t.Errorf("state %d: %t, pause %v, want %t, %v", i, got, l.pause(), tt.want, tt.pause)
+			}
+			time.Sleep(l.pause())
+		}
+		if !(&settling{}).add(true, time.Now()) {
+			t.Error("without --settle, one state is not enough")
+		}
+	})
+}
+
+// An earlierTier has a peer of an earlier release, which does not say anything about its origins.
+type earlierTier struct{ scriptedTier }
+
+// Status implements [admin.Tier].
+func (earlierTier) Status(_ context.Context, own *admin.FleetSummary) admin.FleetStatus {
+	return admin.FleetStatus{Relays: []admin.FleetRelay{
+		{Address: admin.Self, FleetSummary: own}, {Address: "peer:1", FleetSummary: &admin.FleetSummary{NodeID: "relay-1"}},
+	}}
+}
+
+// Query implements [admin.Tier].
+func (earlierTier) Query(context.Context, string, string, string, time.Duration) (json.RawMessage, error) {
+	return json.RawMessage(`{}`), nil
+}
+
+// TestWaitOfEarlierRelease verifies that a relay that does not say whether it receives what its origins state is unknown.
+func TestWaitOfEarlierRelease(t *testing.T) {
+	t.Setenv(adminVariable, serveAdmin(t, "unix", admin.Status{}, func(cfg *admin.Config) {
+		pending := admin.NewCommand("pending", func(context.Context, admin.PendingChoice) (admin.Pending, error) { return admin.Pending{}, nil })
+		pending.Reads, pending.Forwarded = true, true
+		cfg.Commands, cfg.Fleet = []admin.Command{pending}, exampleFleet(time.Now())
+		cfg.Tier = earlierTier{scriptedTier{answers: []admin.FleetAnswer{{Address: "peer:1", Answer: []byte("{}")}}}}
+		cfg.Summary = func() *admin.FleetSummary {
+			return &admin.FleetSummary{NodeID: "relay-0", Origins: []admin.FleetOrigin{{Name: "default", Connected: true}}}
+		}
+	}))
+	must(t, exitFailure, []string{": 1 relay is unknown", "relay relay-1 (peer:1)", "UNKNOWN: its release does not say whether it is connected to its origins"},
+		"wait", "--fleet", "--clients", "0", "--settle", "0s", "--timeout", "100ms")
 }
