@@ -146,7 +146,11 @@ func (g *gate) RollBack(e *Edition, since time.Time) {
 	g.close()
 	g.frozenSince, g.rolledBack = time.Time{}, since
 	g.setSource(g.w.Source(), false)
+	wakes := x.appendWatches(nil) // views that copy from this one follow its source
 	x.mu.Unlock()
+	for _, watch := range wakes {
+		watch.wake()
+	}
 	if e != nil {
 		g.w.Show(g.w.view.cfg.Cohorts, e)
 	}
@@ -169,7 +173,8 @@ func (g *gate) Thaw() {
 	g.w.reportWaiting()
 }
 
-// open ends a freeze. Without cohorts, it merges latest and served into one generation.
+// open ends a freeze. Without cohorts, it merges latest and served into one generation. It wakes all readers, since views that
+// copy from this one follow its source: otherwise they would stay frozen until the next change.
 func (g *gate) open() {
 	w, x := g.w, &g.w.view.index
 	x.mu.Lock()
@@ -185,7 +190,11 @@ func (g *gate) open() {
 		x.sources[w.source].withheld.Store(0)
 	}
 	g.setSource(latest.sources[w.source], false)
+	wakes := x.appendWatches(nil)
 	x.mu.Unlock()
+	for _, watch := range wakes {
+		watch.wake()
+	}
 }
 
 // passWithheld shows readers the withheld changes that pass now.
