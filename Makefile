@@ -173,7 +173,7 @@ TESTRUN   = GORACE="atexit_sleep_ms=0 $$GORACE" CGO_ENABLED=1 $(GO) run ./deploy
 
 # The layers (CONTRIBUTING.md): logic, files, and all else in ./system/... and bench
 LOGIC  = $(shell $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -v -e /system/ -e '/deploy\(/\|$$\)')
-RANDOM = $(shell grep -rlF --include='*_test.go' -e check.Rounds -e check.MainOfRapid cache downstream relay upstream | xargs -n 1 dirname | sort -u | sed 's|^|./|')
+RANDOM = $(shell grep -rlF --include='*_test.go' -e check.Rounds -e check.MainOfRapid cache downstream pending relay upstream | xargs -n 1 dirname | sort -u | sed 's|^|./|')
 
 test: deps-test ## Test all logic, the files of deploy, and one scenario with each real peer: 5 minutes; PKG=./cache/... tests some packages
 ifeq ($(PKG),./...)
