@@ -217,8 +217,9 @@ func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				most := 64<<10 + peer + 8<<20 // maximum of bytes that can be sent before the close arrives
-				a.until(most/max(size, 64), func() error {
+				const header = 9
+				most := 64<<10 + peer + 8<<20 // maximum of bytes on the wire before the close arrives, or a write blocks until it does
+				a.until(most/(size+header), func() error {
 					sent++
 					return a.WriteData(uint32(sent%16*2+1), false, frame)
 				})
