@@ -224,14 +224,14 @@ func (t *indexType) releaseVariant(n *Name) {
 	}
 }
 
-// appendWatches appends all watches.
-func (x *index) appendWatches(wakes []*Watch) []*Watch {
+// openWatches returns all watches that are not closed. The index must be locked.
+func (x *index) openWatches() (open []*Watch) {
 	for _, w := range x.watches {
 		if w != nil {
-			wakes = append(wakes, w)
+			open = append(open, w)
 		}
 	}
-	return wakes
+	return open
 }
 
 // sharesOf opens the shares of a peer in the quotas of all sources, by source. Nil stands for no quota.

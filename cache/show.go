@@ -112,7 +112,7 @@ func (g *gate) Freeze() {
 	g.close()
 	g.frozenSince = time.Now()
 	g.setSource(g.w.Source(), false)
-	wakes := x.appendWatches(nil)
+	wakes := x.openWatches()
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()
@@ -146,7 +146,7 @@ func (g *gate) RollBack(e *Edition, since time.Time) {
 	g.close()
 	g.frozenSince, g.rolledBack = time.Time{}, since
 	g.setSource(g.w.Source(), false)
-	wakes := x.appendWatches(nil) // views that copy from this one follow its source
+	wakes := x.openWatches() // views that copy from this one follow its source
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()
@@ -190,7 +190,7 @@ func (g *gate) open() {
 		x.sources[w.source].withheld.Store(0)
 	}
 	g.setSource(latest.sources[w.source], false)
-	wakes := x.appendWatches(nil)
+	wakes := x.openWatches()
 	x.mu.Unlock()
 	for _, watch := range wakes {
 		watch.wake()

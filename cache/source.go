@@ -46,7 +46,7 @@ func (w *Writer) SetSource(state Source) {
 		x.clearAsked(w.source)
 	}
 	if frozen := old.Frozen.IsZero() && !state.Frozen.IsZero(); reconnected || frozen {
-		wakes = x.appendWatches(nil)
+		wakes = x.openWatches()
 	}
 	w.setSource(state, reconnected)
 	x.mu.Unlock()
