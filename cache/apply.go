@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -14,32 +13,10 @@ import (
 func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 	resources := w.view.prepare(u)
 	ed := w.begin(u.TypeURL)
-	of := response{setEdit: ed.editSet(kind)}
-	of.set.system = u.SystemVersion
-	ed.recordResponse(u.ControlPlane)
-	if slices.ContainsFunc(resources, func(r received) bool { return r.Constraints != nil }) {
-		of.firsts = make(map[*Name]string)
-	}
-	for _, r := range resources {
-		if r.Refusal != nil {
-			of.reject(r.Resource)
-		} else {
-			of.add(r)
-		}
-	}
-	if kind == Wildcard && ed.change.Seen > 0 {
-		ed.clearWholeError()
-	}
-	for _, name := range u.Removed {
-		of.remove(name, u.Fails(name))
-	}
-	for _, v := range u.RemovedVariants {
-		of.removeVariant(v)
-	}
-	for _, e := range u.Errors {
-		of.recordError(e)
-	}
-	of.compact()
+	re := newResponse(ed.editSet(kind), resources)
+	re.set.system = u.SystemVersion
+	re.apply(u, resources)
+	re.compact()
 	w.publish(ed)
 	return ed.change
 }
@@ -47,7 +24,7 @@ func (w *Writer) Apply(kind Kind, u wire.Update) Change {
 // prepare interns the resources of an update and derives their leaves and deadlines. It leaves out resources without a
 // body, except heartbeats and responses that an alias names no resource.
 func (v *View) prepare(u wire.Update) []received {
-	out, now, typeURL := make([]received, 0, len(u.Resources)), time.Now(), resourceType(u.TypeURL)
+	out, now := make([]received, 0, len(u.Resources)), time.Now()
 	for _, r := range u.Resources {
 		if r.Refusal != nil {
 			out = append(out, received{Resource: r})
@@ -59,7 +36,7 @@ func (v *View) prepare(u wire.Update) []received {
 		if in := v.cfg.Interner; in != nil && r.HasBody() && !r.DoNotCache {
 			r = in.Intern(r)
 		}
-		in := received{Resource: r, leaf: fingerprint.Leaf(typeURL, r)}
+		in := newReceived(u.TypeURL, r, time.Time{})
 		if r.TTL > 0 {
 			in.deadline = now.Add(r.TTL)
 		}
@@ -120,7 +97,7 @@ func (w *Writer) HasFirstState(kind Kind, u wire.Update) bool {
 }
 
 // Await records resources of a set that the origin has, and that are not applied yet: a client that reports one keeps it. It
-// ends when the resource is applied, or with ended, for a resource that the origin has removed again. Behind a closed gate,
+// ends when the resource is applied, or with ended, for a resource that the origin has removed again. With cohorts,
 // readers do not see it: the gate decides what they have.
 func (w *Writer) Await(kind Kind, key string, names, ended []string) {
 	set := w.Generation().Type(key).set(kind)

@@ -249,36 +249,6 @@ func TestCohortsWakeTheirOwnReaders(t *testing.T) {
 	}
 }
 
-// TestI13_NothingPassesWhileFrozen: until the thaw, no change passes. The thaw shows the changes that do not wait.
-func TestI13_NothingPassesWhileFrozen(t *testing.T) {
-	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL == wire.ClusterType }})
-	for _, o.typeURL = range []string{acme, wire.ClusterType} {
-		o.put(Wildcard, "a", "1", "a1")
-		o.SetPhase(o.typeURL, Confirmed)
-	}
-	o.Freeze()
-	for _, o.typeURL = range []string{acme, wire.ClusterType} {
-		o.put(Wildcard, "a", "2", "a2")
-		o.wantMembers(canaries, o.typeURL, "a1")
-		o.wantMembers(rest, o.typeURL, "a1")
-	}
-	for _, v := range o.view.views {
-		if v.Generation().First().Frozen.IsZero() {
-			t.Error("Frozen is not set in the source that readers see")
-		}
-	}
-	o.Thaw()
-	for cohort, v := range o.view.views {
-		o.wantMembers(cohort, acme, "a2")
-		o.wantMembers(cohort, wire.ClusterType, "a1")
-		if !v.Generation().First().Frozen.IsZero() {
-			t.Error("thawed: Frozen is still set in the source that readers see")
-		}
-	}
-	o.put(Wildcard, "a", "3", "a3")
-	o.wantMembers(rest, wire.ClusterType, "a1")
-}
-
 // TestCohortsSeeTheTargetOfVersions: readers see no target while any change waits.
 func TestCohortsSeeTheTargetOfVersions(t *testing.T) {
 	o := newCohort(t, acme)

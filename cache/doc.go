@@ -23,9 +23,9 @@
 //
 //   - response finds the names to which each part of the origin's response applies;
 //   - setEdit changes one entry of one set: put, putTombstone, putAbsent, putError, clearError, handleDeadline;
-//   - setCopier copies the state of names from another generation, for shared views and for thawing.
+//   - setCopier copies the state of names from another generation, for shared views and for cohorts.
 //
-// Publish passes the edit through the gate (closed while the writer is frozen), stores the generation and wakes the
+// Publish passes the edit through the gate (closed with cohorts), stores the generation and wakes the
 // watches of what changed.
 //
 // # Reading order
@@ -47,6 +47,7 @@
 //	gate.go             the newest state, and the states that readers see
 //	edit.go             edits: the next version of a type
 //	put.go              a resource, an error or a removal for a name
+//	statement.go        what is stated of a name, and what may not wait
 //	response.go         the parts of a response, and copies of entries
 //	pass.go             which names of an edit pass the gate
 //	edition.go          editions: states that readers may be shown
@@ -57,8 +58,9 @@
 //	evaluate.go         which removals are withheld because of reports
 //	expire.go           timers: TTLs, tombstones, reports
 //	new.go              creates views and their writers
-//	show.go             freeze, thaw, rollback, editions for cohorts
+//	show.go             editions for cohorts
 //	apply.go            responses of the origin, and copies of generations
+//	first.go            the part of a response that waits for nothing, and former states
 //	state.go            the difference between two generations
 //	demand.go           names and wildcard sets to subscribe to at the origin
 //	snapshot.go         snapshots of a source

@@ -290,6 +290,11 @@ type received struct {
 	copied   *Entry    // the entry of another generation that is copied; nil if the origin sent the resource
 }
 
+// newReceived returns a received resource of a type or collection.
+func newReceived(key string, r *wire.Resource, deadline time.Time) received {
+	return received{Resource: r, leaf: fingerprint.Leaf(resourceType(key), r), deadline: deadline}
+}
+
 // begin locks the index and begins an edit of latest. publish ends it.
 func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeURL) }
 

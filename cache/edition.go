@@ -65,13 +65,6 @@ func differing(n *Name, a, b *Type) (former, present *wire.Resource) {
 	return former, present
 }
 
-func resourceOf(e *Entry) *wire.Resource {
-	if e == nil {
-		return nil
-	}
-	return e.Resource
-}
-
 // resource returns the resource of a name in a type; nil if there is none.
 func (t *Type) resource(n *Name) (r *wire.Resource) {
 	for _, kind := range kinds {
@@ -98,37 +91,26 @@ func (w *Writer) Pin() *Edition {
 	return w.pin(w.targetOf(w.servedToRest(), w.Generation()))
 }
 
-// PinThawed makes an edition of the changes that Thaw would show the rest. The edition is empty if the writer is
-// neither frozen nor rolled back.
-func (w *Writer) PinThawed() *Edition {
-	if !w.canThaw() {
-		return w.PinServed()
-	}
-	latest := w.Generation()
-	return w.dropWaiting(w.pin(func(string, *Name) *Generation { return latest }))
+// PinThawed makes an edition of changes that wait in front of the writer, given as the state of resources after them. It
+// leaves out those that wait for Show after that.
+func (w *Writer) PinThawed(resources []Former) *Edition {
+	return w.dropWaiting(w.pinStates(resources, true))
 }
 
-// PinThawedAs is PinThawed for a source that applies its changes only after the thaw. resources is their state after
-// the thaw.
-func (w *Writer) PinThawedAs(resources []Former) *Edition {
-	return w.dropWaiting(w.PinFormer(resources))
-}
-
-// dropWaiting drops from a new edition the changes that Thaw does not show, because they wait for Show. If only the
+// dropWaiting drops from a new edition the changes that wait for Show. If only the
 // entry of a name in the wildcard set passes, as first state, it keeps that entry.
 func (w *Writer) dropWaiting(e *Edition) *Edition {
-	thawed, of := w.gate, *e.generation
-	thawed.frozenSince, thawed.rolledBack = time.Time{}, time.Time{}
+	of := *e.generation
 	of.types.log = e.generation.types.log.Clip()
 	for key, names := range e.names {
 		served, pinned := e.served.Type(key), e.generation.Type(key)
 		c := refreshedType{w: w, original: pinned, refreshed: pinned, by: new(txn)}
 		e.names[key] = slices.DeleteFunc(names, func(n *Name) bool {
-			if !thawed.differenceWaits(served, pinned, n) {
+			if !w.differenceWaits(served, pinned, n) {
 				return false
 			}
 			c.copyState(ByName, served, n)
-			return served.hasLastGood(Wildcard) || thawed.agreesOn(Wildcard, served, pinned, n)
+			return served.hasLastGood(Wildcard) || w.agreesOn(Wildcard, served, pinned, n)
 		})
 		if c.refreshed != pinned {
 			c.refreshed.revision = of.Revision + 1
@@ -327,7 +309,10 @@ func (c *refreshedType) copyState(kind Kind, from *Type, n *Name) {
 
 // PinFormer makes an edition of the generation that the rest is served, with the former state of some resources. If
 // there are several formers of a resource, the last one is used. It ignores names that were released since.
-func (w *Writer) PinFormer(formers []Former) *Edition {
+func (w *Writer) PinFormer(formers []Former) *Edition { return w.pinStates(formers, false) }
+
+// pinStates is PinFormer for states that may also be the first responses for names.
+func (w *Writer) pinStates(formers []Former, first bool) *Edition {
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -345,7 +330,7 @@ func (w *Writer) PinFormer(formers []Former) *Edition {
 			t := served.Type(f.Key)
 			restoring[f.Key] = &pinnedType{
 				refreshedType: refreshedType{w: w, now: time.Now(), original: t, refreshed: t, by: new(txn)},
-				index:         index,
+				index:         index, first: first,
 			}
 		}
 		restoring[f.Key].put(f)
@@ -369,6 +354,7 @@ type pinnedType struct {
 	refreshedType
 	index *indexType
 	names []*Name
+	first bool // whether it may have the first response for a name
 }
 
 // put sets the former state of a resource.
@@ -383,7 +369,7 @@ func (t *pinnedType) put(f Former) {
 	}
 	set := t.refreshed.set(f.Kind)
 	old := set.Get(n)
-	if f.Kind == ByName && old == nil {
+	if f.Kind == ByName && old == nil && !t.mayAdd(n) {
 		return // no client subscribes to it, or the origin never responded
 	}
 	set = t.writable().set(f.Kind)
@@ -400,6 +386,9 @@ func (t *pinnedType) put(f Former) {
 		set.drop(t.by, old)
 	}
 }
+
+// mayAdd reports whether the edition may have the first response for a name.
+func (t *pinnedType) mayAdd(n *Name) bool { return t.first && n.tracked }
 
 // differing returns the names whose state has changed, without duplicates.
 func (t *pinnedType) differing() (names []*Name) {

@@ -116,52 +116,6 @@ func TestServedStateCanBeShownAgain(t *testing.T) {
 	o.checkEntries()
 }
 
-// TestI13_CommandsActOnAFrozenOrigin: they act on changes that wait, and on endpoints that newly shown clusters need,
-// and on nothing else.
-func TestI13_CommandsActOnAFrozenOrigin(t *testing.T) {
-	o, now := newRollout(t)
-	o.confirm(wire.ClusterType, "c")
-	o.confirm(wire.EndpointType, "e", "kept")
-	o.confirm(other, "x")
-	good := o.PinServed()
-	o.Freeze()
-	for _, o.typeURL = range []string{wire.ClusterType, wire.EndpointType, other} {
-		for e := range o.typ().Wildcard.Since(0) {
-			o.put(Wildcard, e.Name.String(), "2", e.Name.String()+"2")
-		}
-		o.put(Wildcard, "new", "1", "new1")
-	}
-	o.remove(Wildcard, "x")
-	wantWaiting(t, "frozen", now, 2, 0, 2)
-	e := o.Pin()
-	if len(e.Changes) != 2 || len(e.Changes[wire.ClusterType]) != 2 || len(e.Changes[wire.EndpointType]) != 1 {
-		t.Errorf("edition of a frozen origin changes %v, want two clusters, and the endpoints of the new one", e.Changes)
-	}
-	o.typeURL = wire.EndpointType
-	o.remove(Wildcard, "e")
-	for _, cohort := range []int{canaries, rest} {
-		o.Show(cohort, e)
-		o.wantMembers(cohort, wire.ClusterType, "c2", "new1")
-		o.wantMembers(cohort, wire.EndpointType, "e1", "kept1", "new1")
-		o.wantMembers(cohort, other, "x1")
-	}
-	o.ShowAs(canaries, rest)
-	o.Show(rest, good)
-	o.wantMembers(rest, wire.ClusterType, "c1")
-	o.wantMembers(rest, wire.EndpointType, "e1", "kept1")
-	o.Show(rest, o.Pin()) // which removes e
-	o.wantMembers(rest, wire.EndpointType, "kept1", "new1")
-	o.Show(rest, good)
-	o.wantMembers(rest, wire.EndpointType, "e1", "kept1") // kept is the last content before the removal
-	o.wantMembers(rest, other, "x1")
-	o.Thaw()
-	o.wantMembers(rest, wire.ClusterType, "c1")
-	o.wantMembers(rest, wire.EndpointType, "e1", "kept2", "new1")
-	o.wantMembers(rest, other, "new1")
-	wantWaiting(t, "thawed", now, 3, 0, 3)
-	o.checkEntries()
-}
-
 // TestForgottenResourcesAreNotEdited: a name or a wildcard set without subscribers does not count as edited, nor does
 // its state after clients subscribe to it again.
 func TestForgottenResourcesAreNotEdited(t *testing.T) {
@@ -412,35 +366,6 @@ func TestI1_EditionShownAgainChangesNothing(t *testing.T) {
 	}
 }
 
-// TestI1_DiffOfAThawHasFirstState: a member that passes at a thaw is in its diff, although an error of the same name
-// waits.
-func TestI1_DiffOfAThawHasFirstState(t *testing.T) {
-	o, _ := newRollout(t)
-	o.typeURL = acme
-	o.put(Wildcard, "a", "1", "a1")
-	o.Freeze()
-	o.remove(Wildcard, "a")
-	o.subscribe(o.view.Watch(), "a")
-	o.fail(ByName, "a", codes.Internal, "no a")
-	o.checkThaw()
-}
-
-// TestI1_DiffWithoutAThawIsEmpty: without a freeze, the diff of a thaw is empty, even if a removal of endpoints waits
-// that another resource has replaced.
-func TestI1_DiffWithoutAThawIsEmpty(t *testing.T) {
-	o, _ := newRollout(t)
-	o.typeURL = wire.EndpointType
-	o.SetPhase(o.typeURL, Confirmed)
-	o.put(Wildcard, "b", "1", "b1")
-	o.subscribe(o.view.Watch(), "b")
-	o.put(ByName, "real", "1", "real1", "b")
-	o.remove(Wildcard, "b")
-	o.checkThaw()
-	if e := o.PinThawed(); len(e.Changes) != 0 {
-		t.Errorf("diff has %v, want no change", e.Changes)
-	}
-}
-
 // TestI1_ErrorsOfUncacheableContentStay: in each edition, content that may not be cached has the state of latest, and
 // so has its error. Showing an edition from before the error changes nothing.
 func TestI1_ErrorsOfUncacheableContentStay(t *testing.T) {
@@ -459,19 +384,6 @@ func TestI1_ErrorsOfUncacheableContentStay(t *testing.T) {
 	if got := visibleIn(g.Type(acme)); !maps.Equal(got, visibleIn(o.Generation().Type(acme))) {
 		t.Errorf("readers see %v, want the newest state %v", got, visibleIn(o.Generation().Type(acme)))
 	}
-}
-
-// TestI1_DiffOfAThawHasOnlyMembers: if a member passes at a thaw, the diff does not have the state by name, which
-// waits.
-func TestI1_DiffOfAThawHasOnlyMembers(t *testing.T) {
-	o, _ := newRollout(t)
-	o.typeURL = acme
-	o.put(Wildcard, "c", "1", "c1")
-	o.subscribe(o.view.Watch(), "c")
-	o.put(ByName, "real", "1", "real1", "c")
-	o.Freeze()
-	o.put(Wildcard, "c", "2", "c2")
-	o.checkThaw()
 }
 
 // TestI1_MembersDoNotShowNamedResources: the content of a member may not be cached. Changes of the named resource still
@@ -507,17 +419,4 @@ func TestI1_ExpiredResourcesHaveTheNewestState(t *testing.T) {
 	if o.Show(canaries, edition); o.view.Cohort(canaries).Generation().Revision != at {
 		t.Error("edition changed the state of readers who see the newest state")
 	}
-}
-
-// TestI1_DiffOfAThawHasRemovedEndpoints: it has the removal of a member of an unconfirmed set, although the removal by
-// name waits.
-func TestI1_DiffOfAThawHasRemovedEndpoints(t *testing.T) {
-	o, _ := newRollout(t)
-	o.typeURL = wire.EndpointType
-	o.put(Wildcard, "b", "1", "b1")
-	o.subscribe(o.view.Watch(), "b")
-	o.Freeze()
-	o.remove(Wildcard, "b")
-	o.remove(ByName, "b")
-	o.checkThaw()
 }

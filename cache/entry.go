@@ -101,6 +101,11 @@ func (e *Entry) hasContentOf(r *wire.Resource) bool {
 	return e.Present() && e.Resource.Name == r.Name && e.Resource.SameContent(r)
 }
 
+// hasStateOf reports whether the entry is that of a resource, and of the same variant of it. r may be nil.
+func (e *Entry) hasStateOf(r *wire.Resource) bool {
+	return r != nil && e.Present() && e.Resource.Key() == r.Key() && e.Resource.SameContent(r)
+}
+
 // Created returns when the resource, or the prior one, was created: a reader of the whole set at an earlier position
 // has never seen it. For an error, it returns since when the resource is denied, or fails for other reasons.
 func (e *Entry) Created() Seq { return e.created }
@@ -369,3 +374,15 @@ func (n *Name) RequestAnswered() time.Time {
 // A Seq numbers the changes of a view, over all its types. As a position of a reader, it stands for all changes up to
 // it.
 type Seq uint64
+
+// cacheable reports whether the content of an entry may be cached. An entry without a resource is cacheable.
+func cacheable(e *Entry) bool {
+	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.ContentDropped()
+}
+
+func resourceOf(e *Entry) *wire.Resource {
+	if e == nil {
+		return nil
+	}
+	return e.Resource
+}

@@ -1,12 +1,8 @@
 package cache
 
 import (
-	"container/heap"
 	"iter"
-	"slices"
 	"time"
-
-	"github.com/xdstender/tender/cache/immutable"
 )
 
 // A branch is one series of generations that a writer makes: those of a view, or those of latest behind a closed gate.
@@ -43,19 +39,17 @@ func (b *branch) generation() *Generation {
 }
 
 // A gate controls which changes of a writer's source are visible to readers. The writer always edits the newest state
-// (latest). Each view has the state that its readers see (served). While the gate is open, both are the generation of
-// the view. While it is closed, latest is a separate generation, and the gate decides which names of an edit pass to
-// which view. With cohorts, the gate is always closed.
+// (latest). Each view has the state that its readers see (served). Without cohorts, the gate is open: both are the
+// generation of the view. With cohorts it is closed: latest is a separate generation, and the gate decides which names of
+// an edit pass to which view.
 //
 // "The rest" are the clients in no cohort. A gate belongs to the writer's goroutine. Other goroutines may read latest
 // while they hold index.mu.
 type gate struct {
-	w           *Writer
-	latest      *branch   // &w.branch while the gate is open
-	served      []*served // by cohort; that of the rest last
-	branches    []*branch // those of served, and latest if it is separate
-	frozenSince time.Time // when the writer was frozen; zero if it is not frozen
-	rolledBack  time.Time // when readers were rolled back to an earlier generation (RollBack); zero if they are not
+	w        *Writer
+	latest   *branch   // &w.branch while the gate is open
+	served   []*served // by cohort; that of the rest last
+	branches []*branch // those of served, and latest if it is separate
 
 	restoring bool // a snapshot is being restored: all of it passes, since it is the last good state
 }
@@ -65,7 +59,7 @@ type served struct {
 	*branch
 
 	// withheld has the names whose state differs from that in latest. The value is true if only Show ends the
-	// difference, false if a thaw does.
+	// difference.
 	withheld map[*Name]bool
 	waiting  int // number of withheld names that wait for Show
 
@@ -107,67 +101,8 @@ func (g *gate) servedToRest() *served { return g.served[len(g.served)-1] }
 // Generation returns the newest generation that the writer edits (latest). Readers see the generation of the view.
 func (g *gate) Generation() *Generation { return g.latest.generation() }
 
-// Frozen reports whether the writer is frozen.
-func (g *gate) Frozen() bool { return !g.frozenSince.IsZero() }
-
-// canThaw reports whether Thaw has an effect: the writer is frozen or rolled back.
-func (g *gate) canThaw() bool { return g.Frozen() || !g.rolledBack.IsZero() }
-
-// staging reports whether changes of some types wait for Show: there are cohorts, or readers are rolled back.
-func (g *gate) staging() bool { return g.w.view.cfg.Cohorts > 0 || !g.rolledBack.IsZero() }
-
-// fork returns a branch with a copy of a generation, which can be edited independently of the original. The copy's
-// state of other sources is never updated, and must not be read.
-func (b *branch) fork(original *Generation) *branch {
-	c := newBranch(nil)
-	for key, names := range b.aliases {
-		c.aliases[key] = make(map[string][]*Name)
-		for resource, aliases := range names {
-			c.aliases[key][resource] = slices.Clone(aliases)
-		}
-	}
-	generation := *original
-	generation.types = types{}
-	for t := range original.types.since(0) {
-		generation.types.put(c.forkType(t))
-	}
-	heap.Init(&c.due)
-	c.gen, c.dueAfterCompaction = &generation, len(c.due)
-	return &c
-}
-
-// forkType returns a copy of a type, which can be edited independently of the original.
-func (b *branch) forkType(t *Type) *Type {
-	c := *t
-	c.shared = nil
-	sets := []*Set{&c.Wildcard, &c.ByName}
-	if t.errors != nil {
-		errors := *t.errors
-		c.errors = &errors
-		sets = append(sets, &errors[Wildcard], &errors[ByName])
-	}
-	for _, s := range sets { // otherwise both would append to the same arrays
-		s.log, s.renewals = s.log.Clip(), s.renewals.Clip()
-		s.recentRemovals, s.former = slices.Clip(s.recentRemovals), slices.Clip(s.former)
-	}
-	// Copy the timers, so that a new deadline in the copy does not change the original.
-	by := new(immutable.Edit)
-	for _, kind := range kinds {
-		for e := range t.set(kind).Since(0) {
-			if e.timer == nil {
-				continue
-			}
-			entry, timer := *e, *e.timer
-			entry.timer = &timer
-			set := c.set(kind)
-			set.table = set.table.Set(by, e.Name.id, &entry)
-			if !timer.queued.IsZero() {
-				b.due = append(b.due, deadline{timer.queued, t.URL, kind, e.Name})
-			}
-		}
-	}
-	return &c
-}
+// staging reports whether changes of some types wait for Show.
+func (g *gate) staging() bool { return g.w.view.cfg.Cohorts > 0 }
 
 // writtenEntries yields the entries of a type that belong to the source of the writer, including errors.
 func (g *gate) writtenEntries(t *Type) iter.Seq[*Entry] {
@@ -209,4 +144,10 @@ func (v *View) countEntries(key string, n *Name) (entries int) {
 }
 
 // Withheld returns the number of names of a source whose newest state is withheld from the rest.
-func (v *View) Withheld(source int) int { return int(v.index.sources[source].withheld.Load()) }
+func (v *View) Withheld(source int) int {
+	from := v.index.sources[source]
+	return int(from.withheld.Load() + from.listed.Load())
+}
+
+// RecordListed records the number of names whose newest state an operator withholds in front of the writer.
+func (w *Writer) RecordListed(n int) { w.view.index.sources[w.source].listed.Store(int64(n)) }

@@ -112,11 +112,11 @@ type Source struct {
 	Target string
 
 	// Frozen is the time since which changes of the origin are withheld from readers; zero if they are not
-	// (Writer.Freeze).
+	// (Writer.SetFrozen).
 	Frozen time.Time
 
 	// RolledBack is the time since which readers are shown an earlier generation; zero if they are not
-	// (Writer.RollBack).
+	// (Writer.SetFrozen).
 	RolledBack time.Time
 
 	epoch uint32 // counts the upstream connections

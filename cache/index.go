@@ -47,6 +47,7 @@ type source struct {
 	reportsUntil time.Time
 
 	withheld atomic.Int64 // number of names whose changes the gate withholds from the rest
+	listed   atomic.Int64 // see Writer.RecordListed
 	restored int          // number of names with Name.restored; guarded by index.mu
 }
 

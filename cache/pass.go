@@ -97,20 +97,14 @@ func (s *served) withheldOf(t *indexType) (names []*Name) {
 // completes reports whether the wildcard set of a type is more complete in latest than in the generation that readers
 // see.
 func (g *gate) completes(served, t *Type) bool {
-	return t.Phase > served.Phase || t.Phase == served.Phase && t.Presumed && !served.Presumed && !g.Frozen()
+	return t.Phase > served.Phase || t.Phase == served.Phase && t.Presumed && !served.Presumed
 }
 
 // servedSource returns the state of the writer's source that readers see. Target is empty if it has changed while
 // changes are withheld: the resources that readers have may come from another address.
 func (g *gate) servedSource(s *served, shown, latest *Generation) Source {
 	old, source := shown.sources[g.w.source], latest.sources[g.w.source]
-	if g.Frozen() { // otherwise Frozen is that of the view from which the writer copies
-		source.Frozen = g.frozenSince
-	}
-	if !g.rolledBack.IsZero() {
-		source.RolledBack = g.rolledBack
-	}
-	if source.Target != old.Target && (g.Frozen() || len(s.withheld) > 0) {
+	if source.Target != old.Target && len(s.withheld) > 0 {
 		source.Target = ""
 	}
 	return source
@@ -159,7 +153,7 @@ func (to setCopier) passes(n *Name) passage {
 	switch {
 	case to.w.restoring:
 		return passFirstResponse
-	case !to.w.Frozen() && !to.waits(shown, newest), to.admits(n, newest):
+	case !to.waits(shown, newest), to.admits(n, newest):
 		return passAll
 	case to.unchangedByFirstResponse(n, newest):
 		return passFirstResponse
@@ -219,8 +213,8 @@ func (to setCopier) waits(shown, newest *Entry) bool {
 	return to.typ.hasLastGood(to.kind) && to.w.changeWaits(resourceType(to.typ.URL), shown.Present() && !newest.Present())
 }
 
-// differenceWaits reports whether the difference between the state of a name that readers see and latest remains after
-// a thaw, until Show.
+// differenceWaits reports whether the difference between the state of a name that readers see and latest remains until
+// Show.
 func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {
 	if !g.changeWaits(resourceType(cmp.Or(served.URL, latest.URL)), !latest.present(n)) {
 		return false
@@ -260,40 +254,32 @@ func (to setCopier) admitsWildcard(seen *Entry) bool {
 	return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
 }
 
-// cacheable reports whether the content of an entry may be cached. An entry without a resource is cacheable.
-func cacheable(e *Entry) bool {
-	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.ContentDropped()
-}
-
 // A target returns the generation whose state of a name is to be shown to readers. A nil name stands for the state of
 // the type that belongs to no name.
 type target func(key string, n *Name) *Generation
 
 // targetOf returns a target that shows the waiting changes as they are in a given generation. It shows all other
-// changes as in latest, or while the writer is frozen, not at all.
+// changes as in latest.
 func (g *gate) targetOf(s *served, waiting *Generation) target {
 	latest := g.Generation()
 	return func(key string, n *Name) *Generation {
-		passes, typeURL := latest, resourceType(key)
-		if g.Frozen() {
-			passes = s.generation()
-		}
+		typeURL := resourceType(key)
 		switch {
 		case g.changeWaits(typeURL, false):
 			return waiting
 		case !g.changeWaits(typeURL, true) || n == nil:
-			return passes
+			return latest
 		}
 		// Only removals of this type wait, so waiting decides whether the resource exists. Its content passes.
 		exists, removed := waiting.Type(key).present(n), !latest.Type(key).present(n)
 		existed := s.generation().Type(key).present(n)
 		switch {
-		case exists != existed && (g.Frozen() || removed): // while frozen, a cluster that is shown now needs its endpoints
+		case exists != existed && removed:
 			return waiting
 		case exists && removed: // keep the state that readers see, which may be newer than that in waiting
 			return s.generation()
 		}
-		return passes
+		return latest
 	}
 }
 

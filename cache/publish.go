@@ -9,8 +9,8 @@ import (
 	"github.com/xdstender/tender/cache/fanout"
 )
 
-// SetCause sets the cause of the next changes of the writer. If a closed gate withholds a change, its cause is the
-// thaw instead.
+// SetCause sets the cause of the next changes of the writer. If a closed gate withholds a change, its cause is Show
+// instead.
 func (p *publisher) SetCause(c Cause) { p.cause = c }
 
 // publish stores an edit, and the generations of all views to which it passes the gate. It unlocks the index and then

@@ -175,10 +175,10 @@ func (ed setEdit) unshadowIfSame(member *Entry) {
 	ed.typ.ByName.put(ed.txn, &unshadowed)
 }
 
-// shadowTimedOut handles a named entry that has been shadowed for maxShadowed: readers see it from now on. In the
-// generation of a frozen view the entry stays shadowed, because a change of precedence does not pass the gate.
+// shadowTimedOut handles a named entry that has been shadowed for maxShadowed: readers see it from now on. While the source
+// is frozen, the entry stays shadowed.
 func (ed *edit) shadowTimedOut(named *Entry) {
-	if ed.w.Frozen() && ed.branch != ed.w.latest && ed.typ.wildcardEntry(named.Name).Present() {
+	if !ed.gen.sources[ed.w.source].Frozen.IsZero() && ed.typ.wildcardEntry(named.Name).Present() {
 		named.timer.shadowedUntil = ed.now.Add(maxShadowed)
 		ed.editSet(ByName).setTimer(named)
 		return
@@ -387,11 +387,16 @@ func (ed setEdit) expireEntry(e *Entry) {
 	}
 	shadowed := *e
 	shadowed.shadowed = true
-	ed.putAbsent(e.Name, &shadowed)
-	expired := *ed.set.Get(e.Name)
+	ed.expireName(e.Name, &shadowed)
+}
+
+// expireName is expireEntry for a name of the set of names, with its entry; nil if clients were never sent the resource.
+func (ed setEdit) expireName(n *Name, e *Entry) {
+	ed.putAbsent(n, e)
+	expired := *ed.set.Get(n)
 	expired.Expired = true
 	ed.set.put(ed.txn, &expired)
-	e.Name.stale = true
+	n.stale = true
 }
 
 // forgetName removes the entry of a name and its error from the set of names.

@@ -6,13 +6,29 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// A response of the origin that is applied to a set. Its methods find the names to which a part of the response
-// applies; the methods of setEdit change the entries.
-type response struct {
-	setEdit
-
-	// firsts has the key of the first resource for each name; nil unless some resource is a variant.
-	firsts map[*Name]string
+// apply applies an update with these resources, apart from its version.
+func (re response) apply(u wire.Update, resources []received) {
+	re.recordResponse(u.ControlPlane)
+	for _, r := range resources {
+		if r.Refusal != nil {
+			re.reject(r.Resource)
+		} else {
+			re.add(r)
+		}
+	}
+	if re.kind == Wildcard && re.change.Seen > 0 {
+		re.clearWholeError()
+		re.recordApplied(Statement{Name: wholeName(re.typ.URL), HasError: true})
+	}
+	for _, name := range u.Removed {
+		re.remove(name, u.Fails(name))
+	}
+	for _, v := range u.RemovedVariants {
+		re.removeVariant(v)
+	}
+	for _, e := range u.Errors {
+		re.recordError(e)
+	}
 }
 
 func (re response) add(r received) {
@@ -71,22 +87,34 @@ func (re response) putVariant(n *Name, r received) {
 		}
 		re.firsts[n] = r.Key()
 	}
+	re.putResource(n, r)
+}
+
+// putResource puts a resource under a name, unless it waits, and reports whether it did.
+func (re response) putResource(n *Name, r received) bool {
+	s := Statement{HasContent: true, Resource: r.Resource, Deadline: r.deadline, HasError: !r.failing}
+	if !re.admits(n, s) {
+		if old := re.set.Get(n); old.Present() && !r.deadline.Equal(old.Deadline()) {
+			re.renewShown(n, r.deadline)
+		}
+		return false
+	}
 	re.put(n, r)
+	return true
 }
 
 // addUnlisted puts new content under those aliases of the resource that the response does not list: some origins list
 // only the alias that was last requested. The next subscriber to such an alias causes a new request. It reports whether
 // there are such aliases.
 func (re response) addUnlisted(r received) (any bool) {
-	for _, n := range slices.Clone(re.branch.aliases[re.typ.URL][r.Name]) {
-		old := re.set.Get(n)
+	for _, n := range re.aliasesOf(r.Name) {
+		old, _ := re.resource(n)
 		listed := slices.Contains(r.Aliases, n.text) || wire.PlainName(n.text) == r.Name
-		if listed || !old.Present() || old.Resource.Name != r.Name {
+		if listed || old == nil || old.Name != r.Name {
 			continue
 		}
 		any = true
-		if old.Resource.Digest != r.Digest {
-			re.put(n, r)
+		if old.Digest != r.Digest && re.putResource(n, r) {
 			n.stale = true
 		}
 	}
@@ -100,15 +128,16 @@ func (re response) heartbeat(r received) {
 		re.refetchMissing(nil)
 	}
 	for _, n := range names {
-		old := re.set.Get(n)
+		old, waits := re.resource(n)
 		switch {
-		case old.Present() && old.Resource.Key() == r.Key() && old.Resource.OriginVersion == r.OriginVersion:
+		case old != nil && old.Key() == r.Key() && old.OriginVersion == r.OriginVersion:
 			re.change.Seen++
-			renewed := *old
-			re.renew(&renewed, r.deadline)
-			re.setTimer(&renewed)
-			re.set.put(re.txn, &renewed)
-		case old.Present():
+			if re.renewShown(n, r.deadline); waits {
+				re.first.Waiting = append(re.first.Waiting, Statement{
+					Name: n.text, HasContent: true, Resource: old, Deadline: r.deadline,
+				})
+			}
+		case old != nil:
 		case re.kind == Wildcard:
 			re.refetchMissing(nil)
 		default:
@@ -124,7 +153,7 @@ func (re response) namesOf(resource string) []*Name {
 		names = append(names, n)
 	}
 	if re.kind == ByName {
-		names = append(names, re.branch.aliases[re.typ.URL][resource]...)
+		names = append(names, re.aliasesOf(resource)...)
 	}
 	return names
 }
@@ -158,6 +187,9 @@ func (re response) remove(text string, failing bool) {
 	names := re.affectedNames(wire.Variant{Name: text})
 	oldSeqs := make(map[*Name]Seq)
 	for _, n := range names {
+		if re.first != nil && !re.admits(n, Statement{HasError: true}) {
+			continue
+		}
 		if old := re.set.Get(n); re.clearError(n) && !old.Present() {
 			oldSeqs[n] = old.seq()
 		}
@@ -175,50 +207,68 @@ func (re response) remove(text string, failing bool) {
 // unless text includes the parameters of a name.
 func (re response) removeResource(text string) {
 	if re.kind == Wildcard {
-		re.removeFromWildcard(re.index.names[text])
+		re.removeMember(text)
 		return
 	}
 	// Subscribers to an alias receive the same resource.
-	for _, alias := range slices.Clone(re.branch.aliases[re.typ.URL][text]) {
-		if e := re.set.Get(alias); e.Present() && e.Resource.Name == text && e.Resource.Constraints == nil {
-			re.putAbsent(alias, e)
-			re.unalias(e)
+	for _, alias := range re.aliasesOf(text) {
+		if r, _ := re.resource(alias); r != nil && r.Name == text && r.Constraints == nil {
+			re.removeName(alias)
 		}
 	}
 	for _, n := range re.subscribedNames(text, wire.Variant{}) {
-		if e := re.set.Get(n); !e.Present() || n.text == text && !removedByConstraints(e, text) {
-			re.putAbsent(n, e)
+		if r, _ := re.resource(n); r == nil || n.text == text && !removedByConstraints(r, text) {
+			re.removeName(n)
 		}
 	}
 }
 
-// removedByConstraints reports whether an entry is a variant of a resource and text is the plain name. A removal of the
-// plain name does not remove variants, which are removed by their constraints.
-func removedByConstraints(e *Entry, text string) bool {
-	return wire.PlainName(text) == text && e.Present() && e.Resource.Constraints != nil
+// removeMember removes a resource from the wildcard set, unless its removal waits.
+func (re response) removeMember(text string) {
+	s := Statement{Name: text, HasContent: true, HasError: true}
+	if n := re.index.names[text]; n == nil {
+		re.recordApplied(s) // it removes a resource that waits
+	} else if re.admits(n, s) {
+		re.removeFromWildcard(n)
+	}
+}
+
+// removeName records that the resource of a name does not exist, unless that waits.
+func (re response) removeName(n *Name) {
+	if re.admits(n, Statement{HasContent: true, HasError: true}) {
+		old := re.set.Get(n)
+		re.putAbsent(n, old)
+		re.unalias(old)
+	}
+}
+
+// removedByConstraints reports whether a resource is a variant and text is the plain name. A removal of the plain name does
+// not remove variants, which are removed by their constraints.
+func removedByConstraints(r *wire.Resource, text string) bool {
+	return wire.PlainName(text) == text && r.Constraints != nil
 }
 
 // removeVariant records that one variant of a resource no longer exists. Only clients that were sent this variant are
 // sent the removal (R121).
 func (re response) removeVariant(v wire.Variant) {
-	matches := func(e *Entry) bool {
-		return e.Present() && e.Resource.Name == v.Name && string(e.Resource.Constraints) == string(v.Constraints)
+	matches := func(n *Name) bool {
+		r, _ := re.resource(n)
+		return r != nil && r.Name == v.Name && string(r.Constraints) == string(v.Constraints)
 	}
 	n := re.index.names[v.Name]
 	if re.kind == Wildcard {
-		if n != nil && matches(re.set.Get(n)) {
-			re.removeFromWildcard(n)
+		if n != nil && matches(n) {
+			re.removeMember(v.Name)
 		}
 		return
 	}
-	for _, alias := range slices.Clone(re.branch.aliases[re.typ.URL][v.Name]) {
-		if e := re.set.Get(alias); matches(e) {
-			re.putAbsent(alias, e)
-			re.unalias(e)
+	for _, alias := range re.aliasesOf(v.Name) {
+		if matches(alias) {
+			re.removeName(alias)
 		}
 	}
-	if n != nil && matches(re.set.Get(n)) {
-		re.putAbsent(n, re.set.Get(n))
+	if n != nil && matches(n) {
+		re.removeName(n)
 	}
 }
 
@@ -239,6 +289,13 @@ func (re response) recordError(err *wire.ResourceError) {
 		if re.kind == ByName {
 			re.recordResponseFor(n)
 		}
+		re.recordErrorOf(n, err)
+	}
+}
+
+// recordErrorOf records the error of a name, unless it waits.
+func (re response) recordErrorOf(n *Name, err *wire.ResourceError) {
+	if re.admits(n, Statement{HasError: true, Err: err}) {
 		re.putError(n, err)
 	}
 }
@@ -250,7 +307,7 @@ func (re response) reject(r *wire.Resource) {
 	for name := range subscribableNames(r) {
 		err := wire.NewResourceError(name, r.Refusal.Code, r.Refusal.Message)
 		for _, n := range re.affectedNames(wire.Variant{Name: name, Constraints: r.Constraints}) {
-			re.putError(n, err)
+			re.recordErrorOf(n, err)
 		}
 		if re.kind == Wildcard {
 			return // the wildcard set has no aliases
@@ -264,7 +321,7 @@ func (re response) affectedNames(v wire.Variant) []*Name {
 		return []*Name{re.w.view.index.name(re.index, v.Name)}
 	}
 	names := slices.Clone(re.subscribedNames(v.Name, v))
-	for _, n := range re.branch.aliases[re.typ.URL][v.Name] {
+	for _, n := range re.aliasesOf(v.Name) {
 		if re.isSubscribed(n) && wire.PlainName(n.text) != v.Name {
 			names = append(names, n)
 		}

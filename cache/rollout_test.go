@@ -107,7 +107,7 @@ func (d randomStep) drops(key string) bool {
 func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 	o := h.staged
 	cohort, edition := rapid.IntRange(0, 2).Draw(t, "cohort"), rapid.SampledFrom(h.editions).Draw(t, "edition")
-	commands := []string{"pin", "pin", "served", "show", "show", "as", "compare", "freeze", "thaw", "snapshot"}
+	commands := []string{"pin", "pin", "served", "show", "show", "as", "compare", "snapshot"}
 	switch rapid.SampledFrom(commands).Draw(t, "command") {
 	case "pin":
 		e := o.Pin()
@@ -131,10 +131,6 @@ func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 		return cohort
 	case "compare":
 		o.Compare(rapid.SampledFrom(append(h.editions, nil)).Draw(t, "compared"))
-	case "freeze":
-		o.Freeze()
-	case "thaw":
-		o.checkThaw()
 	case "snapshot":
 		h.checkRestore(t)
 	}
@@ -217,7 +213,6 @@ func TestI1_RandomRolloutsOfAView(t *testing.T) {
 			h.checkWaiting(t)
 			h.checkVisible(t, shown, d)
 		}
-		h.staged.Thaw()
 		for cohort := range h.staged.view.views {
 			h.staged.Show(cohort, h.staged.Pin())
 		}

@@ -61,14 +61,6 @@ func TestB35_UnusedTypesAreForgotten(t *testing.T) {
 			names()
 			members()
 		}},
-		{"while frozen", acme, 0, func(o *origin, w *Watch) {
-			names, members := subscribe(o, w, acme), follow(o, w, acme)
-			o.Freeze()
-			o.Apply(ByName, updateOf(acme, newResource(o, acme, "a", "1", "")))
-			names()
-			members()
-			o.Thaw()
-		}},
 		{"before TakeDemand", acme, 0, func(o *origin, w *Watch) {
 			w.UnsubscribeAll(w.SubscribeAll(acme))
 			w.Unsubscribe(acme, w.Subscribe(acme, []string{"a"}))

@@ -3,12 +3,10 @@ package cache
 import (
 	"cmp"
 	"slices"
-	"time"
 )
 
 // Show shows the readers of a cohort's view the waiting changes as they are in an edition. All other state remains
-// unchanged; if the writer is frozen, that includes changes that would pass otherwise. Show has no effect if an earlier
-// process made the edition.
+// unchanged. Show has no effect if an earlier process made the edition.
 func (w *Writer) Show(cohort int, e *Edition) {
 	if e.generation != nil {
 		w.recordWithdrawn(w.served[cohort], w.showWaiting(cohort, e.generation))
@@ -84,128 +82,6 @@ func (w *Writer) resend(s *served, t withdrawnChange) {
 	}
 	to.compact()
 	w.publish(ed)
-}
-
-// Freeze closes the gate: until Thaw, readers see the present state. The writer's Generation continues to change.
-// Freeze copies the state of the writer except the resources. Of the changes until Thaw, only the last one of each name
-// is kept. Freeze has no effect on a frozen writer.
-//
-// The present state is that of returning clients, too, whatever they report. Freeze wakes all readers, since a removal
-// that waited for the source may be sent now (Generation.Absent, Generation.SetFrozen).
-//
-// The following changes pass a closed gate:
-//
-//   - first state: the first response for a name, even that it does not exist, and new members until their set is
-//     confirmed;
-//   - uncacheable state: content that may not be cached (R125), and the response that an alias names no resource
-//     (B.20), since clients make the relay request these again;
-//   - TTLs, which clients measure themselves: a resource expires after the TTL of the source, even if the source has
-//     removed it meanwhile (R107);
-//   - the connection state of the source;
-//   - the removal of names without subscribers.
-func (g *gate) Freeze() {
-	if g.Frozen() {
-		return
-	}
-	x := &g.w.view.index
-	x.mu.Lock()
-	g.close()
-	g.frozenSince = time.Now()
-	g.setSource(g.w.Source(), false)
-	wakes := x.openWatches()
-	x.mu.Unlock()
-	for _, watch := range wakes {
-		watch.wake()
-	}
-}
-
-// close separates latest from the served generations, unless the gate is closed already. The index must be locked.
-func (g *gate) close() {
-	if g.w.closed() {
-		return
-	}
-	original := g.w.view.Generation()
-	g.latest = g.w.fork(original)
-	g.branches = append(g.branches, g.latest)
-	for t := range original.types.since(0) {
-		for e := range g.writtenEntries(t) {
-			e.Name.entries++
-		}
-	}
-}
-
-// RollBack shows readers an edition of an earlier generation (PinFormer) until Thaw. Until then, changes of the types
-// for which Config.Waits is true wait, as with cohorts, and so do removals of endpoints and Secrets. All other changes
-// pass. RollBack ends a freeze, and sets Source.RolledBack to since. The edition is nil if the view was restored from a
-// snapshot of the earlier generation.
-//
-// A returning client is served the same state as others, even if it received newer resources from another relay.
-func (g *gate) RollBack(e *Edition, since time.Time) {
-	x := &g.w.view.index
-	x.mu.Lock()
-	g.close()
-	g.frozenSince, g.rolledBack = time.Time{}, since
-	g.setSource(g.w.Source(), false)
-	wakes := x.openWatches() // views that copy from this one follow its source
-	x.mu.Unlock()
-	for _, watch := range wakes {
-		watch.wake()
-	}
-	if e != nil {
-		g.w.Show(g.w.view.cfg.Cohorts, e)
-	}
-}
-
-// Thaw ends Freeze and RollBack: it shows readers latest, except changes that wait for a cohort, and opens the gate.
-// Readers see only the last state of each name. Thaw has no effect if the writer is neither frozen nor rolled back.
-func (g *gate) Thaw() {
-	if !g.canThaw() {
-		return
-	}
-	g.frozenSince, g.rolledBack = time.Time{}, time.Time{}
-	for _, s := range g.served {
-		g.show(s, g.targetOf(s, s.generation()))
-		if g.w.view.cfg.Cohorts > 0 {
-			g.passWithheld(s)
-		}
-	}
-	g.open()
-	g.w.reportWaiting()
-}
-
-// open ends a freeze. Without cohorts, it merges latest and served into one generation. It wakes all readers, since views that
-// copy from this one follow its source: otherwise they would stay frozen until the next change.
-func (g *gate) open() {
-	w, x := g.w, &g.w.view.index
-	x.mu.Lock()
-	latest := g.latest.gen
-	if w.view.cfg.Cohorts == 0 {
-		*g = newGate(w)
-		for t := range latest.types.since(0) {
-			for e := range g.writtenEntries(t) {
-				e.Name.entries--
-				x.types[t.URL].release(e.Name)
-			}
-		}
-		x.sources[w.source].withheld.Store(0)
-	}
-	g.setSource(latest.sources[w.source], false)
-	wakes := x.openWatches()
-	x.mu.Unlock()
-	for _, watch := range wakes {
-		watch.wake()
-	}
-}
-
-// passWithheld shows readers the withheld changes that pass now.
-func (g *gate) passWithheld(s *served) {
-	for t := range g.Generation().types.since(0) {
-		ed := g.w.beginOn(s.branch, t.URL)
-		names := s.withheldOf(ed.index)
-		g.passFrom(ed, g.Generation(), t, names)
-		g.withhold(s, ed, t, names)
-		g.w.publish(ed)
-	}
 }
 
 // show shows the readers of a view the state of each name of the writer's source in its target. Additions and changes

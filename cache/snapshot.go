@@ -86,7 +86,7 @@ func (w *Writer) SnapshotRevision() (revision uint64, target string) {
 }
 
 // Snapshot returns the state of the writer's source that readers of the writer's view see: with cohorts, the state of
-// the rest. It does not include changes that a closed gate withholds. Any goroutine may call it.
+// the rest. It does not include changes that wait. Any goroutine may call it.
 //
 // The snapshot has no Secrets. It omits the content of resources that may not be cached or are denied, and unless
 // sensitive is true, of resources that may be sensitive. It has their names and versions, so that the set stays
@@ -99,7 +99,7 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 		Target: from.Target, Identifier: from.Identifier, Reused: from.Reused, RolledBack: from.RolledBack, generation: g,
 	}
 	p := snapshotter{source: w.source, sensitive: sensitive, now: time.Now(), omitted: make(OmittedContent)}
-	if w.view.cfg.Cohorts > 0 || !from.RolledBack.IsZero() { // as gate.staging, which only the writer may call
+	if w.view.cfg.Cohorts > 0 || !from.RolledBack.IsZero() {
 		p.waits = w.view.cfg.Waits
 	}
 	for t := range g.ChangedSince(0) {

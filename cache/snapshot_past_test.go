@@ -120,15 +120,3 @@ func TestB42_FormerContentsAreSmall(t *testing.T) {
 		t.Errorf("a snapshot has %d bytes, and %d after 60 changes", once, often)
 	}
 }
-
-// TestB3_ForkedHistoriesAreSeparate: what one branch records does not overwrite what the other has recorded.
-func TestB3_ForkedHistoriesAreSeparate(t *testing.T) {
-	original := &Type{URL: acme}
-	original.Wildcard.former = make([]uint32, 1, 8)
-	forked := new(branch).forkType(original)
-	forked.Wildcard.former = append(forked.Wildcard.former, 1)
-	original.Wildcard.former = append(original.Wildcard.former, 2)
-	if got := forked.Wildcard.former[1]; got != 1 {
-		t.Errorf("the copy has the mark %d, want 1", got)
-	}
-}

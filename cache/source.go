@@ -35,7 +35,8 @@ func (w *Writer) SetConnected(up bool) {
 }
 
 // SetSource records the state of the source, such as the state of the view from which the writer copies. It includes
-// the effects of SetConnected, and of a freeze of that view on readers (Freeze).
+// the effects of SetConnected. It wakes all readers if a freeze or a rollback begins or ends: a removal that waited for the
+// source may be sent then (Generation.Absent, Generation.SetFrozen), and views that copy from this one follow its source.
 func (w *Writer) SetSource(state Source) {
 	x := &w.view.index
 	x.mu.Lock()
@@ -45,7 +46,7 @@ func (w *Writer) SetSource(state Source) {
 	if reconnected {
 		x.clearAsked(w.source)
 	}
-	if frozen := old.Frozen.IsZero() && !state.Frozen.IsZero(); reconnected || frozen {
+	if reconnected || old.Frozen != state.Frozen || old.RolledBack != state.RolledBack {
 		wakes = x.openWatches()
 	}
 	w.setSource(state, reconnected)
@@ -54,6 +55,14 @@ func (w *Writer) SetSource(state Source) {
 		watch.wake()
 	}
 	w.reportSettled()
+}
+
+// SetFrozen records since when an operator withholds the changes of the source, and since when readers are shown an earlier
+// generation; zero for neither.
+func (w *Writer) SetFrozen(frozen, rolledBack time.Time) {
+	source := w.Source()
+	source.Frozen, source.RolledBack = frozen, rolledBack
+	w.SetSource(source)
 }
 
 // clearAsked clears the requests of a source, because they were sent on an earlier connection. The index must be

@@ -32,8 +32,8 @@ type Config struct {
 	Route func(typeURL, name string) int
 
 	// Cohorts is the number of views in addition to that of NewRouted, for clients that are sent changes earlier
-	// (Writer.Show). Waits reports whether changes of a type wait for Show; nil reports false. Without cohorts, changes
-	// wait only during Writer.RollBack.
+	// (Writer.Show). Waits reports whether changes of a type wait for Show, and without cohorts, while an operator has
+	// rolled the source back; nil reports false.
 	Cohorts int
 	Waits   func(typeURL string) bool
 
@@ -74,6 +74,9 @@ func (v *View) Cohort(cohort int) *View { return v.views[cohort] }
 
 // Cohorts returns the number of cohorts, without the rest.
 func (v *View) Cohorts() int { return v.cfg.Cohorts }
+
+// Waits returns the value of Config.Waits for a type.
+func (v *View) Waits(typeURL string) bool { return v.cfg.Waits(typeURL) }
 
 // Generation returns the newest version of the view.
 func (v *View) Generation() *Generation { return v.current.Load() }

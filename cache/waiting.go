@@ -182,7 +182,7 @@ func (c *comparison) reportSettled() {
 
 // RetainsUnused reports whether resources without subscribers must be kept. Otherwise returning clients would be sent
 // the newest state, with changes that are withheld from the rest.
-func (w *Writer) RetainsUnused() bool { return w.Frozen() || w.servedToRest().waiting > 0 }
+func (w *Writer) RetainsUnused() bool { return w.servedToRest().waiting > 0 }
 
 // Withholds reports whether the newest state of a name is withheld from the rest.
 func (w *Writer) Withholds(n *Name) bool {

@@ -9,6 +9,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fanout"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
@@ -18,6 +19,7 @@ type propagationTest struct {
 	server  *Server
 	view    *cache.View
 	w       *cache.Writer
+	list    *pending.List // in front of w
 	group   *countedGroup
 	fanouts []*fanout.Fanout // in the order in which they ended
 }
@@ -34,6 +36,7 @@ func newPropagationTest(t *testing.T) *propagationTest {
 	server := check.Must(New(Config{Views: p.group}))
 	p.server = server
 	p.w.SetConnected(true)
+	p.list = pending.New(p.w, nil)
 	p.change(cache.Wildcard, "1", 0, 1, 2)
 	p.w.SetPhase(wire.ClusterType, cache.Confirmed)
 	return p
@@ -45,9 +48,9 @@ func (p *propagationTest) change(kind cache.Kind, version string, resources ...i
 	for _, i := range resources {
 		u.Resources = append(u.Resources, benchResource(p, wire.ClusterType, i, version))
 	}
-	p.w.SetCause(cache.Cause{Received: time.Now().Add(-100 * time.Millisecond)})
-	p.w.Apply(kind, u)
-	p.w.SetCause(cache.Cause{})
+	p.list.SetCause(cache.Cause{Received: time.Now().Add(-100 * time.Millisecond)})
+	p.list.Apply(kind, u)
+	p.list.SetCause(cache.Cause{})
 	synctest.Wait()
 }
 
@@ -65,10 +68,10 @@ func TestB43_PropagationOfWhatWasFrozenIsFromTheThaw(t *testing.T) {
 		p := newPropagationTest(t)
 		c := p.client("*")
 		c.answer("")
-		p.w.Freeze()
+		p.list.Freeze()
 		p.change(cache.Wildcard, "2", 0)
 		time.Sleep(time.Hour)
-		p.w.Thaw()
+		p.list.Thaw()
 		synctest.Wait()
 		time.Sleep(20 * time.Millisecond)
 		c.answer("")

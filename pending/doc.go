@@ -2,15 +2,23 @@
 //
 // An origin, a directory or a shared view states its newest resources to a [List], which stands in front of the writer of a
 // view. A change passes, and is then applied to the view like any other response, or it waits in the list as a row: the newest
-// state of one name of a set, with the time until which it waits. So the newest state of the origin is what the view serves
-// overlaid by the list, and the view and its streams know of nothing that waits:
+// state of one name of a set. So the newest state of the origin is what the view serves overlaid by the list, and the view and
+// its streams know of nothing that waits:
 //
 //	origin ─▶ List.Apply ─┬─ passes ───────────────▶ Writer.Apply ─▶ generation ─▶ streams
-//	                      └─ waits: rows ─▶ List.Step ──▲
+//	                      └─ waits: rows ────────▲
+//	                               List.Step, Thaw
 //
 // A newer state of a name replaces its row. Where nothing may wait, a list costs one comparison.
 //
-// # What waits
+// # What waits for an operator
+//
+// While an operator has frozen an origin, all changes wait ([List.Freeze]); after a rollback, clients have an earlier state,
+// and changes of some types wait ([List.RollBack]). Some state cannot wait, above all the first one of a name
+// ([cache.Writer.ApplyFirst]). A row is then the state of one name, since a response means what it means together with what
+// was stated before. [List.Thaw] gives clients the newest state of each name.
+//
+// # What waits for an interval
 //
 // A [Clock] paces the changes of a view (B.45): those of a type wait until its minimum push interval has passed, and while
 // those of another type wait that must be sent before them (B.11). The lists of all origins of a view share its clock. What
@@ -24,9 +32,12 @@
 //
 // A file uses only identifiers that it or a file before it declares:
 //
-//	clock.go  which changes wait, and for what
-//	list.go   the rows of one writer
-//	copy.go   rows of a copied view
+//	clock.go     which changes wait for an interval, and for what
+//	list.go      the rows of one writer
+//	interval.go  what waits for an interval
+//	freeze.go    what waits for an operator
+//	apply.go     what an origin states
+//	copy.go      rows of a copied view
 //
 // # Concurrency properties
 //

@@ -851,9 +851,9 @@ func (r *rig) newest(typeURL string) map[string]string {
 			all[e.Name.String()] = e.Resource.OriginVersion
 		}
 	}
-	for name, newest := range r.Rows(cache.Wildcard, typeURL) {
-		if delete(all, name); newest != nil {
-			all[name] = newest.OriginVersion
+	for key, of := range r.sets[setKey{typeURL, cache.Wildcard}] {
+		if delete(all, key); of.Resource != nil {
+			all[key] = of.Resource.OriginVersion
 		}
 	}
 	return all

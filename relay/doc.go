@@ -23,7 +23,7 @@
 //	                                    (upstream/responses.go)
 //	  reconcile.Set.Take                applies the response, except removals that the origin may not have intended
 //	                                    (upstream/reconcile/take.go)
-//	    pending.List.Apply              keeps changes that must wait, and applies the others (pending/list.go)
+//	    pending.List.Apply              keeps changes that must wait, and applies the others (pending/apply.go)
 //	      cache.Writer.Apply            publishes a new immutable generation, and wakes the streams that watch a
 //	                                    changed name (cache/apply.go)
 //	downstream.stream.flush             sends the pending changes of a woken stream, type by type (downstream/flush.go)

@@ -12,6 +12,7 @@ import (
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/humanize"
@@ -157,7 +158,7 @@ func (g *groups) beginRolledBack(origin int, control *upstream.Control, of resto
 			slog.String("origin", f.Origin), slog.String("group", of.key.Group), slog.Any("err", err))
 		return
 	}
-	control.BeginRolledBack(f.Since, target.Edition)
+	control.BeginRolledBack(f.Since, target.Formers)
 }
 
 // isRolledBack reports whether an origin is rolled back.
@@ -272,7 +273,9 @@ func (op *operations) rollbackDiff(ctx context.Context, to string, c admin.Rollo
 // editionsOf returns the editions that a rollback would serve.
 func editionsOf(views []rollbackView) (all []viewEdition) {
 	for _, v := range views {
-		all = append(all, viewEdition{v.line.Origin, v.part, v.control, v.target.Edition})
+		all = append(all, viewEdition{v.line.Origin, v.part, v.control, func(l *pending.List) *cache.Edition {
+			return v.target.Edition(l.Writer())
+		}})
 	}
 	return all
 }
@@ -369,7 +372,7 @@ func (op *operations) rollBackOrigin(
 		Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken,
 	})
 	for _, v := range views {
-		v.control.Edit(ctx, func(w *cache.Writer) { w.RollBack(v.target.Edition(w), f.Since) })
+		v.control.EditList(ctx, func(l *pending.List) { l.RollBack(v.target.Formers(v.view), f.Since) })
 	}
 	return resourcesOf(taken), nil
 }
@@ -381,7 +384,7 @@ func (op *operations) rejectOrigin(
 	editions := make(map[rollout.PartKey]func(*cache.Writer) *cache.Edition)
 	for _, v := range views {
 		editions[v.part] = v.target.Edition
-		v.control.Edit(ctx, (*cache.Writer).Thaw) // ends a freeze
+		v.control.Thaw(ctx) // ends a freeze
 	}
 	return op.groups.rollouts.controllers[origin].RollBack(ctx, editions, f.Reason, f.By)
 }

@@ -120,7 +120,7 @@ func (v *subscriptions) expireCollection(c *collection, now time.Time) bool {
 	if c.lingerUntil.IsZero() || now.Before(c.lingerUntil) {
 		return false
 	}
-	if v.w.RetainsUnused() && v.lingeringGlobs <= maxLingeringGlobs {
+	if v.pending.RetainsUnused() && v.lingeringGlobs <= maxLingeringGlobs {
 		c.lingerUntil = now.Add(frozenLinger) // returning clients find their resources
 		return false
 	}

@@ -98,7 +98,7 @@ func (v *responses) noteServer(identifier string) {
 			slog.String("control_plane", identifier))
 	}
 	if v.identifier = identifier; !c.dueAt.IsZero() {
-		v.w.SetTarget("") // until the comparison, a snapshot must not attribute the resources to a target
+		v.pending.SetTarget("") // until the comparison, a snapshot must not attribute the resources to a target
 	}
 }
 
@@ -188,7 +188,7 @@ func (v *responses) noteTargetChange() {
 	for s := range v.sets {
 		s.NoteOriginChange()
 	}
-	v.w.SetTarget("")
+	v.pending.SetTarget("")
 }
 
 // noteVersionsIgnored records that the origin ignores reported versions and resends all resources. Such an origin
@@ -225,5 +225,5 @@ func (v *responses) confirmTarget() {
 			return
 		}
 	}
-	v.w.SetTarget(target)
+	v.pending.SetTarget(target)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -14,7 +15,7 @@ import (
 // does nothing if the loop has ended, or if ctx ends first.
 type Control struct {
 	frozen   bool                  // the view starts frozen
-	rollBack func(*cache.Writer)   // initial rollback; nil for none
+	rollBack func(*pending.List)   // initial rollback; nil for none
 	kept     []reconcile.Hold      // removals that operators dropped before a restart
 	dropEnds func()                // see NotifyDropEnd; nil for none
 	calls    chan func(Controlled) // unbuffered: the loop executes a call at once
@@ -29,8 +30,8 @@ type Control struct {
 type Controlled interface {
 	// Operate executes a command on pending and dropped removals, and returns those that it applies to.
 	Operate(reconcile.Command) []reconcile.Hold
-	// Writer returns the writer of the view.
-	Writer() *cache.Writer
+	// List returns the list of pending changes in front of the view.
+	List() *pending.List
 	// Keep restores removals that were dropped before a restart, so that their resources stay in the view.
 	Keep(dropped []reconcile.Hold)
 }
@@ -41,16 +42,15 @@ func NewControl(frozen bool, kept []reconcile.Hold) *Control {
 	return &Control{frozen: frozen, kept: kept, calls: make(chan func(Controlled)), ended: make(chan struct{})}
 }
 
-// BeginRolledBack makes the loop start with a rollback to an edition of an earlier generation (cache.Writer.RollBack).
-// It must be called before the loop starts. edition is nil if the view shows that edition already, or has never shown
-// any resource.
-func (c *Control) BeginRolledBack(since time.Time, edition func(*cache.Writer) *cache.Edition) {
-	c.rollBack = func(w *cache.Writer) {
-		var e *cache.Edition
-		if edition != nil {
-			e = edition(w)
+// BeginRolledBack makes the loop start with a rollback to the former state of resources (pending.List.RollBack). It must be
+// called before the loop starts. formers is nil if the view has that state already, or has never had any resource.
+func (c *Control) BeginRolledBack(since time.Time, formers func(*cache.View) []cache.Former) {
+	c.rollBack = func(l *pending.List) {
+		var all []cache.Former
+		if formers != nil {
+			all = formers(l.Writer().View())
 		}
-		w.RollBack(e, since)
+		l.RollBack(all, since)
 	}
 }
 
@@ -58,16 +58,21 @@ func (c *Control) BeginRolledBack(since time.Time, edition func(*cache.Writer) *
 // the origin has sent the resource. f must not block. NotifyDropEnd must be called before the loop starts.
 func (c *Control) NotifyDropEnd(f func()) { c.dropEnds = f }
 
-// Freeze stops the distribution of changes to clients (cache.Writer.Freeze). Responses of the origin are still
-// acknowledged and kept.
-func (c *Control) Freeze(ctx context.Context) { c.do(ctx, func(l Controlled) { l.Writer().Freeze() }) }
+// Freeze stops the distribution of changes to clients (pending.List.Freeze). Responses of the origin are still acknowledged
+// and kept.
+func (c *Control) Freeze(ctx context.Context) { c.EditList(ctx, (*pending.List).Freeze) }
 
-// Thaw ends a freeze. Clients receive the changes since.
-func (c *Control) Thaw(ctx context.Context) { c.do(ctx, func(l Controlled) { l.Writer().Thaw() }) }
+// Thaw ends a freeze or a rollback. Clients receive the changes since.
+func (c *Control) Thaw(ctx context.Context) { c.EditList(ctx, (*pending.List).Thaw) }
+
+// EditList calls f in the loop with the list of its view. f must not block.
+func (c *Control) EditList(ctx context.Context, f func(*pending.List)) {
+	c.do(ctx, func(l Controlled) { f(l.List()) })
+}
 
 // Edit calls f in the loop with the writer of its view. f must not block.
 func (c *Control) Edit(ctx context.Context, f func(*cache.Writer)) {
-	c.do(ctx, func(l Controlled) { f(l.Writer()) })
+	c.do(ctx, func(l Controlled) { f(l.List().Writer()) })
 }
 
 // Operate executes a command on pending and dropped removals, and returns those that it applies to.
@@ -121,10 +126,10 @@ func (c *Control) recordRemovals(any bool, dropped, before int) {
 // Begin applies the initial state of the control to a loop. The loop must call End when it returns.
 func (c *Control) Begin(l Controlled) {
 	if l.Keep(c.kept); c.frozen {
-		l.Writer().Freeze()
+		l.List().Freeze()
 	}
 	if c.rollBack != nil {
-		c.rollBack(l.Writer())
+		c.rollBack(l.List())
 	}
 }
 

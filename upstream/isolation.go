@@ -246,7 +246,7 @@ func (v *subscriptions) isolate(from *branch, parts []part, now time.Time) (to *
 // forgetUnused ends the subscriptions of an isolated branch that no client uses and that have no resources. With
 // resources they linger, because returning clients need them while the origin ends all streams.
 func (v *subscriptions) forgetUnused(b *branch, now time.Time) {
-	if v.w.RetainsUnused() {
+	if v.pending.RetainsUnused() {
 		return
 	}
 	for _, s := range b.ordered() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -344,8 +345,8 @@ func (v *responses) newReports(cfg reconcile.Config) *reconcile.Reports {
 	})
 }
 
-// Writer implements Controlled.
-func (v *responses) Writer() *cache.Writer { return v.w }
+// List implements Controlled.
+func (v *responses) List() *pending.List { return v.pending }
 
 // Operate implements Controlled.
 func (v *responses) Operate(c reconcile.Command) []reconcile.Hold {

@@ -59,8 +59,8 @@ func (s *set) entries(yield func(name string, r *wire.Resource) bool) {
 	if s.kind == cache.ByName {
 		return // each name that the list adds has an entry: the origin has answered for it
 	}
-	for name, r := range s.view.pending.Rows(s.kind, s.key) {
-		if r != nil && held.Awaits(name) && !yield(name, r) {
+	for name, r := range s.view.pending.Added(s.key) {
+		if !yield(name, r) {
 			return
 		}
 	}
@@ -125,17 +125,10 @@ func (s *set) Count() (n int) {
 		}
 		return n
 	}
-	held := s.cached(s.view.w.Generation())
-	n = held.Count()
-	for name, r := range s.view.pending.Rows(s.kind, s.key) {
-		switch {
-		case r == nil:
-			n--
-		case held.Awaits(name):
-			n++
-		}
+	for range s.view.pending.Added(s.key) {
+		n++
 	}
-	return n
+	return n + s.cached(s.view.w.Generation()).Count() - s.view.pending.Removed(s.key)
 }
 
 // CompleteAt implements reconcile.Content.

@@ -95,8 +95,8 @@ func newShare(from *cache.View, list *pending.List) *share {
 	}
 }
 
-// Writer implements Controlled.
-func (s *share) Writer() *cache.Writer { return s.w }
+// List implements Controlled.
+func (s *share) List() *pending.List { return s.pending }
 
 // Operate implements Controlled. Removals are pending at the shared view; only what waits for an interval is pending here.
 func (s *share) Operate(c reconcile.Command) []reconcile.Hold { return c.OperateList(s.pending) }

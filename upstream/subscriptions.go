@@ -145,7 +145,7 @@ func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Tim
 		return
 	}
 	v.addName(s, d.Name, false) // has an effect only for a name that a snapshot restored
-	if s.branch != v.trunk && !v.present(s.typeURL, d.Name) && !v.w.RetainsUnused() {
+	if s.branch != v.trunk && !v.present(s.typeURL, d.Name) && !v.pending.RetainsUnused() {
 		v.forget(s.typeURL, []*cache.Name{d.Name}, now)
 		return
 	}
@@ -220,7 +220,7 @@ func (v *subscriptions) addName(s *subscription, n *cache.Name, again bool) {
 // expireLingering unsubscribes from names and wildcards that have lingered long enough. It returns when to call it
 // again.
 func (v *subscriptions) expireLingering(now time.Time) (next time.Time) {
-	expired, next := v.linger.expired(now, v.w.RetainsUnused())
+	expired, next := v.linger.expired(now, v.pending.RetainsUnused())
 	for typeURL, names := range expired {
 		v.forget(typeURL, names, now)
 	}
@@ -257,7 +257,7 @@ func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 			next = reconcile.Earlier(next, s.lingerUntil)
 			continue
 		}
-		if v.w.RetainsUnused() {
+		if v.pending.RetainsUnused() {
 			continue // so that returning clients find their resources
 		}
 		s.lingerUntil = time.Time{}

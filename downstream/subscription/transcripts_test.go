@@ -17,6 +17,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/relaytest/transcript"
@@ -61,6 +62,7 @@ type player struct {
 	short  string // name of the type
 	view   *cache.View
 	w      *cache.Writer
+	list   *pending.List // in front of w
 	sub    *Subscription
 	by     Software
 	status bool // the current event asks for the status
@@ -100,9 +102,9 @@ func (p *player) Play(event string) {
 	case "lost", "connected":
 		p.w.SetConnected(what == "connected")
 	case "freeze":
-		p.w.Freeze()
+		p.list.Freeze()
 	case "thaw":
-		p.w.Thaw()
+		p.list.Thaw()
 	case "roll":
 		p.w.ShowAs(0, 1)
 	case "distrust":
@@ -165,6 +167,7 @@ func (p *player) connect(args []string) {
 		cfg.Cohorts, cfg.Waits = 1, func(string) bool { return true }
 	}
 	p.view, p.w = cache.New(cfg)
+	p.list = pending.New(p.w, nil)
 	p.view = p.view.Cohort(0)
 	p.w.SetConnected(true)
 	settings := &Settings{ResponseBytes: 1 << 20, AckWait: 5 * time.Second, ColdWait: 10 * time.Second}
@@ -223,9 +226,9 @@ func (p *player) origin(args []string) {
 			u.Resources = append(u.Resources, check.Must(wire.NewResource(p.sub.TypeURL, c.Name, fmt.Sprint(c.Rev), r.Resource.Value)))
 		}
 	}
-	p.w.SetCause(cache.Cause{Received: time.Now().Add(-p.delay)})
-	p.w.Apply(kind, u)
-	p.w.SetCause(cache.Cause{})
+	p.list.SetCause(cache.Cause{Received: time.Now().Add(-p.delay)})
+	p.list.Apply(kind, u)
+	p.list.SetCause(cache.Cause{})
 	if kind == cache.Wildcard {
 		p.w.SetPhase(key, cache.Confirmed)
 	}

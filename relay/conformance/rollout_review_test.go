@@ -94,7 +94,8 @@ func TestI6_AnEditionIsRejectedTwice(t *testing.T) {
 	})
 }
 
-// The command promote takes effect while the relay is frozen. The thaw then only adds endpoint changes.
+// The command promote takes effect while the relay is frozen, on what the origin had stated before. The thaw adds what does not
+// wait for a stage, and begins the next edition.
 func TestI13_PromoteWhileFrozen(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -106,12 +107,13 @@ func TestI13_PromoteWhileFrozen(t *testing.T) {
 		w.sleep(30 * time.Minute)
 		w.expectResources("cds a@1 b@1", all[1:]...)
 		w.command("promote", admin.RolloutScope{All: true})
-		w.expectResources("cds a@2 b@2", all...)
+		w.expectResources("cds a@2 b@1", all...)
 		w.expectResources("eds a@1 b@1", all...)
 		w.relay.thaw()
 		w.sleep(5 * time.Second)
-		w.expectPhase(rollout.Current, 0)
-		w.expectResources("cds a@2 b@2", all...)
+		w.expectPhase(rollout.Rolling, 1)
+		w.expectResources("cds a@2 b@2", all[0])
+		w.expectResources("cds a@2 b@1", all[1:]...)
 		w.expectResources("eds a@2 b@1", all...)
 	})
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // A rollout command that restores a cluster while the origin is frozen restores its endpoints, too, even if the
-// origin has both again.
+// origin has both again. What the origin has stated since the freeze is part of no edition before the thaw.
 func TestI5_AClusterShownWhileFrozenHasEndpoints(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
@@ -31,14 +31,17 @@ func TestI5_AClusterShownWhileFrozenHasEndpoints(t *testing.T) {
 			w.t.Errorf("with the restored cluster, got %d endpoint resources, want its own", sent)
 		}
 		w.command("promote", admin.RolloutScope{All: true})
+		w.expectResources("cds a@1", all...)
+		w.relay.thaw()
+		w.command("promote", admin.RolloutScope{All: true})
 		w.expectResources("cds a@1 b@2", all...)
 	})
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		all := w.clients(v, "canary", "second", "other")
 		w.change("cds -b", "eds -b")
 		w.command("promote", admin.RolloutScope{All: true})
-		w.relay.freeze(admin.FreezeScope{})
 		w.change("eds b@2", "cds b@2")
+		w.relay.freeze(admin.FreezeScope{})
 		w.command("promote", admin.RolloutScope{All: true})
 		w.expectResources("cds a@1 b@2", all...)
 		w.expectResources("eds a@1 b@2", all...)

@@ -174,7 +174,7 @@ func TestH13_TheHeadOfARollbackStays(t *testing.T) {
 		if _, err := v.Find(good); !errors.Is(err, ErrUnknown) {
 			t.Errorf("Find of the evicted generation: %v, want ErrUnknown", err)
 		}
-		v.w.RollBack(target.Edition(v.w), time.Now())
+		v.list.RollBack(target.Formers(v.w.View()), time.Now())
 		settle()
 		head := v.Generations()[0]
 		if got := v.shown(); got != "a=good" || head.Digest != good {
@@ -185,7 +185,7 @@ func TestH13_TheHeadOfARollbackStays(t *testing.T) {
 		if now := v.Generations()[0]; now != head {
 			t.Errorf("after a pending change, the newest generation is %+v, want %+v", now, head)
 		}
-		v.w.Thaw()
+		v.list.Thaw()
 		settle()
 		now := v.Generations()[0]
 		if got := v.shown(); got != "a=later b=later" || now.Changed != 1 || now.Added != 1 || now.Digest == good {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 )
 
 // A served is the line of a view, with the writer of the view.
@@ -22,7 +23,8 @@ type served struct {
 	*testing.T
 	*Line
 	w           *cache.Writer
-	unsubscribe func() // ends the wildcard subscription to clusters; nil if there is none
+	list        *pending.List // in front of w
+	unsubscribe func()        // ends the wildcard subscription to clusters; nil if there is none
 }
 
 // open adds a line for a new view with a wildcard subscription to clusters. The caller must call stop.
@@ -40,7 +42,7 @@ func open(t *testing.T, s *Store, group string, restored []cache.GenerationSnaps
 		line.Run(ctx)
 	}()
 	unsubscribe := sync.OnceFunc(func() { watch.UnsubscribeAll(all) })
-	return &served{t, line, w, unsubscribe}, func() {
+	return &served{t, line, w, pending.New(w, nil), unsubscribe}, func() {
 		cancel()
 		<-ended
 		unsubscribe()
@@ -64,7 +66,7 @@ func (v *served) change(changes ...string) {
 		}
 		u.Resources = append(u.Resources, r)
 	}
-	v.w.Apply(cache.Wildcard, u)
+	v.list.Apply(cache.Wildcard, u)
 	v.w.SetPhase(wire.ClusterType, cache.Confirmed)
 }
 
@@ -226,7 +228,7 @@ func TestH13_GenerationsSurviveARestart(t *testing.T) {
 		view, w := cache.New(cache.Config{Waits: func(typeURL string) bool { return typeURL == wire.ClusterType }})
 		w.Restore(snap, time.Now())
 		line := s.Open(Key{Origin: "o", Group: "restored"}, view, 0, snap.Generations)
-		restored := &served{t, line, w, nil}
+		restored := &served{t, line, w, pending.New(w, nil), nil}
 		defer line.close()
 		after := restored.Generations()
 		if len(after) != len(before) {
@@ -241,7 +243,7 @@ func TestH13_GenerationsSurviveARestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		restored.w.RollBack(target.Edition(restored.w), time.Now())
+		restored.list.RollBack(target.Formers(restored.w.View()), time.Now())
 		if got := restored.shown(); got != "a=1 b=1" {
 			t.Errorf("after restart and rollback, readers see %q, want a=1 b=1", got)
 		}
@@ -295,11 +297,11 @@ func history(t *testing.T, limit int64, changes []string) error {
 		if err != nil {
 			return fmt.Errorf("generation %s: %w", g.Digest, err)
 		}
-		v.w.RollBack(target.Edition(v.w), time.Now())
+		v.list.RollBack(target.Formers(v.w.View()), time.Now())
 		if got := v.shown(); got != was[g.Digest] {
 			return fmt.Errorf("after the rollback to %s, readers see %q, want %q", g.Digest, got, was[g.Digest])
 		}
-		v.w.Thaw()
+		v.list.Thaw()
 		if got := v.shown(); got != newest {
 			return fmt.Errorf("after the thaw, readers see %q, want %q", got, newest)
 		}

@@ -274,7 +274,11 @@ func (l *Line) target(i int) *Target {
 
 // Edition returns an edition in which readers receive the target. w must be the writer of the line's source; only its
 // goroutine may call Edition.
-func (t *Target) Edition(w *cache.Writer) *cache.Edition {
-	_, step := t.base.Next(w.View().Generation())
-	return w.PinFormer(append(step.Formers, t.formers...))
+func (t *Target) Edition(w *cache.Writer) *cache.Edition { return w.PinFormer(t.Formers(w.View())) }
+
+// Formers returns the resources of a view that differ from the target, with their states in it. If a resource is there several
+// times, its last state is that of the target. v must be the view of the line.
+func (t *Target) Formers(v *cache.View) []cache.Former {
+	_, step := t.base.Next(v.Generation())
+	return append(step.Formers, t.formers...)
 }

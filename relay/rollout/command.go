@@ -45,6 +45,8 @@ func (c *Controller) Promote(ctx context.Context, all bool, by string) error {
 			if err := c.machine.Promote(now, f); err != nil {
 				return err
 			}
+		case !f.Differs && f.Frozen:
+			return fmt.Errorf("%w: what the origin has stated since the freeze waits for tender thaw", ErrNothingOpen)
 		case !f.Differs:
 			return fmt.Errorf("%w: all clients already receive the latest state of the origin", ErrNothingOpen)
 		default:

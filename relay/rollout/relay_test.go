@@ -21,6 +21,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
@@ -40,12 +41,13 @@ type testRelay struct {
 // A group is a node group with the loop that writes its view.
 type group struct {
 	w       *cache.Writer
+	list    *pending.List // in front of w
 	control *upstream.Control
 	before  func() // called before each edit; may be nil
 }
 
 func (g *group) Operate(reconcile.Command) []reconcile.Hold { return nil }
-func (g *group) Writer() *cache.Writer                      { return g.w }
+func (g *group) List() *pending.List                        { return g.list }
 func (g *group) Keep([]reconcile.Hold)                      {}
 
 // run executes edits until ctx ends.
@@ -91,6 +93,7 @@ func (r *testRelay) addGroup(key string, has ...string) *group {
 		Waiting: func(_ int, now cache.Waiting) { part.SetWaiting(now) },
 	})
 	g.w.SetConnected(true)
+	g.list = pending.New(g.w, nil)
 	for _, text := range has {
 		name, version, _ := strings.Cut(text, "@")
 		g.put(r.t, name, version)

@@ -4,13 +4,13 @@ import (
 	"context"
 	"time"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// Writer implements upstream.Controlled.
-func (v originView) Writer() *cache.Writer { return v.w }
+// List implements upstream.Controlled.
+func (v originView) List() *pending.List { return v.pending }
 
 // Keep implements upstream.Controlled. Removals from the directory are pending at the reader, for all views. Those of
 // resources that returning clients report are pending at the view.

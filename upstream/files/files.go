@@ -144,8 +144,8 @@ func (f *Origin) Sync(ctx context.Context, list *pending.List, control *upstream
 	)
 	for {
 		p := f.published.Load()
-		to := f.visibleSets(p, w)
-		if p != seen && outdated(applied, to, w.Frozen()) {
+		to := f.visibleSets(p, list)
+		if p != seen && outdated(applied, to, list.Frozen()) {
 			f.replace(l, applied, to, later(p.at, since))
 			applied, demand = to, l.Demand()
 		}
@@ -196,8 +196,8 @@ func later(a, b time.Time) time.Time {
 }
 
 // visibleSets returns the content for a view. A frozen view shows the frozen content, also to new clients.
-func (f *Origin) visibleSets(p *publication, w *cache.Writer) sets {
-	if frozen := f.frozenSets.Load(); frozen != nil && w.Frozen() {
+func (f *Origin) visibleSets(p *publication, list *pending.List) sets {
+	if frozen := f.frozenSets.Load(); frozen != nil && list.Frozen() {
 		return *frozen
 	}
 	return p.sets

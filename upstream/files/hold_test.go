@@ -259,8 +259,8 @@ func thawing(t *testing.T, files *Origin, control *upstream.Control) string {
 	t.Helper()
 	var all []string
 	edition := files.Thawing(t.Context())
-	control.Edit(t.Context(), func(w *cache.Writer) {
-		for d := range edition(w).Diff() {
+	control.EditList(t.Context(), func(l *pending.List) {
+		for d := range edition(l).Diff() {
 			switch {
 			case d.Is == nil:
 				all = append(all, "-"+d.Name)

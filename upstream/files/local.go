@@ -208,11 +208,11 @@ func (l *Local) Answer() {
 	}
 }
 
-// Trim removes names without a client. It keeps names that a gate withholds, so that returning clients find them.
+// Trim removes names without a client. It keeps names that an operator or a rollout withholds, so that returning clients find them.
 func (l *Local) Trim() {
 	forget := make(map[string][]*cache.Name)
 	for n, typeURL := range l.unused {
-		if !l.w.Withholds(n) {
+		if !l.pending.Withholds(typeURL, n) {
 			forget[typeURL] = append(forget[typeURL], n)
 			delete(l.unused, n)
 		}

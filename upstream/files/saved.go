@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -27,22 +28,21 @@ func (f *Origin) Thaw() { f.frozenSets.Store(nil) }
 // Thawing returns a function that creates an edition of the content that a thaw would show to the clients of a view.
 // The goroutine of the writer must call the function. It uses the current content of the directory, since a frozen view
 // has not applied it.
-func (f *Origin) Thawing(ctx context.Context) func(*cache.Writer) *cache.Edition {
+func (f *Origin) Thawing(ctx context.Context) func(*pending.List) *cache.Edition {
 	var now sets // nil if the content is unknown
 	f.withReader(ctx, func(r *reader) {
 		if r.hasContent {
 			now = r.serving
 		}
 	})
-	return func(w *cache.Writer) *cache.Edition {
-		if now == nil || !w.Frozen() {
-			return w.PinThawed()
+	return func(l *pending.List) *cache.Edition {
+		all, w := l.Thawed(), l.Writer()
+		if now != nil && l.Frozen() {
+			for t := range w.View().Generation().ChangedSince(0) {
+				all = append(all, now.replacements(t)...)
+			}
 		}
-		var all []cache.Former
-		for t := range w.View().Generation().ChangedSince(0) {
-			all = append(all, now.replacements(t)...)
-		}
-		return w.PinThawedAs(all)
+		return w.PinThawed(all)
 	}
 }
 

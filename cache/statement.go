@@ -1,0 +1,155 @@
+package cache
+
+import (
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// A Statement is what an origin states of one name of a set: its content, its error, or both.
+type Statement struct {
+	Name string
+
+	HasContent bool           // it has Resource and Deadline
+	Resource   *wire.Resource // nil if it does not exist
+	Deadline   time.Time      // end of its TTL, which may be over; zero is never
+
+	HasError bool                // it has Err
+	Err      *wire.ResourceError // nil if the resource has no error
+}
+
+// Newest has statements that were not applied, because they wait. Other names have the state of the set.
+type Newest interface {
+	// Resource returns the resource that is stated of a name; nil if it does not exist, or if stated is false.
+	Resource(name string) (r *wire.Resource, stated bool)
+
+	// Aliases returns the other names of which a resource is stated.
+	Aliases(resource string) []string
+}
+
+// A Division divides a response into the statements that were applied, and those that wait.
+type Division struct{ Applied, Waiting []Statement }
+
+// first is the part of a response that is applied by ApplyFirst.
+type first struct {
+	newest Newest
+	Division
+}
+
+// A response of the origin that is applied to a set. Its methods find the names to which a part of the response
+// applies; the methods of setEdit change the entries.
+type response struct {
+	setEdit
+
+	// firsts has the key of the first resource for each name; nil unless some resource is a variant.
+	firsts map[*Name]string
+
+	first *first // nil if all of the response is applied
+}
+
+// newResponse returns a response with resources that is about to be applied to a set.
+func newResponse(to setEdit, resources []received) response {
+	re := response{setEdit: to}
+	if slices.ContainsFunc(resources, func(r received) bool { return r.Constraints != nil }) {
+		re.firsts = make(map[*Name]string)
+	}
+	return re
+}
+
+// resource returns the newest resource of a name; nil if there is none. stated reports that it waits.
+func (re response) resource(n *Name) (r *wire.Resource, stated bool) {
+	if re.first != nil {
+		if r, stated = re.first.newest.Resource(n.text); stated {
+			return r, true
+		}
+	}
+	return resourceOf(re.set.Get(n)), false
+}
+
+// aliasesOf returns the other names under which the set has a resource, or is to have it.
+func (re response) aliasesOf(resource string) []*Name {
+	names := slices.Clone(re.branch.aliases[re.typ.URL][resource])
+	if re.first == nil || re.kind == Wildcard {
+		return names
+	}
+	for _, text := range re.first.newest.Aliases(resource) {
+		if n := re.index.names[text]; n != nil && !slices.Contains(names, n) {
+			names = append(names, n)
+		}
+	}
+	return names
+}
+
+// recordApplied records a statement that is applied.
+func (re response) recordApplied(s Statement) {
+	if re.first != nil {
+		re.first.Applied = append(re.first.Applied, s)
+	}
+}
+
+// admits reports whether a statement of a name is applied now.
+func (re response) admits(n *Name, s Statement) bool {
+	if re.first == nil {
+		return true
+	}
+	s.Name = n.text
+	if re.admitsFirst(n, s) {
+		re.recordApplied(s)
+		return true
+	}
+	re.first.Waiting = append(re.first.Waiting, s)
+	if re.kind == ByName {
+		re.recordResponseFor(n)
+	} else {
+		re.index.release(n) // if it was created for this statement
+	}
+	return false
+}
+
+// fails reports whether the statement has an error other than that the resource does not exist.
+func (s *Statement) fails() bool { return s.HasError && s.Err != nil && !s.Err.NotFound() }
+
+// repeats reports whether the statement only has an error, and readers see the same one.
+func (s *Statement) repeats(seen *Entry) bool {
+	return seen != nil && !s.HasContent && s.Err != nil && seen.Err.Same(s.Err)
+}
+
+// admitsFirst reports whether readers lose nothing by a statement of a name.
+func (re response) admitsFirst(n *Name, s Statement) bool {
+	shown, err := re.set.Get(n), re.typ.Errors(re.kind).Get(n)
+	hasNoError := err == nil && !s.fails()
+	switch {
+	case !cacheable(shown), s.repeats(err):
+		return true
+	case shown.Present():
+		return hasNoError && shown.hasStateOf(s.Resource)
+	case re.kind == Wildcard:
+		return hasNoError && s.Resource == nil || !re.typ.hasLastGood(Wildcard)
+	}
+	return re.admitsName(n, s, hasNoError)
+}
+
+// admitsName is admitsFirst for a name of the set of names that has no resource there. hasNoError reports that readers see no
+// error, and that none is stated.
+func (re response) admitsName(n *Name, s Statement, hasNoError bool) bool {
+	shown := re.set.Get(n)
+	switch seen, _ := re.typ.Lookup(n); {
+	case seen == nil:
+		return re.typ.Errors(ByName).Get(n) == nil && shown == nil
+	case hasNoError && (s.Resource == nil || shown == nil && seen.hasContentOf(s.Resource)):
+		return true // readers see no resource, or already see a member with this content
+	default:
+		return seen.Expired || !cacheable(seen)
+	}
+}
+
+// renewShown renews the TTL of the content that readers see of a name, also if other content waits.
+func (re response) renewShown(n *Name, deadline time.Time) {
+	if old := re.set.Get(n); old.Present() {
+		renewed := *old
+		re.renew(&renewed, deadline)
+		re.setTimer(&renewed)
+		re.set.put(re.txn, &renewed)
+	}
+}

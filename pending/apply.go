@@ -1,0 +1,109 @@
+package pending
+
+import (
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Apply applies a response of the origin to a set, like [cache.Writer.Apply], except what must wait. The returned change counts
+// what waits, too.
+func (l *List) Apply(kind cache.Kind, u wire.Update) cache.Change {
+	if l.isStopped() {
+		return l.applyStopped(kind, u)
+	}
+	return l.pace(kind, u)
+}
+
+// SetCause sets the cause of the next changes. A change that waits keeps the cause with which it was stated.
+func (l *List) SetCause(c cache.Cause) {
+	l.cause = c
+	l.w.SetCause(c)
+}
+
+// SetConnected records whether the connection to the origin is open, like [cache.Writer.SetConnected]. What waits passes first.
+func (l *List) SetConnected(up bool) {
+	l.passAll()
+	l.w.SetConnected(up)
+}
+
+// SetSource records the state of the source, like [cache.Writer.SetSource]. If it is a new connection, what waits passes first.
+func (l *List) SetSource(state cache.Source) {
+	if old := l.w.Source(); old.Connected != state.Connected || old.Since != state.Since {
+		l.passAll()
+	}
+	l.w.SetSource(state)
+}
+
+// SetPhase records the phase of a wildcard set, like [cache.Writer.SetPhase]. A change of phase ends the wait of the type, and of
+// what depends on it.
+func (l *List) SetPhase(key string, p cache.Phase) {
+	if len(l.sets) > 0 && l.w.Generation().Type(key).Phase != p {
+		l.hasten(setKey{key: key}.typeURL(), time.Now())
+	}
+	l.w.SetPhase(key, p)
+}
+
+// SetPresumed records that a settled wildcard set is presumed complete, like [cache.Writer.SetPresumed]. It ends waits as SetPhase
+// does.
+func (l *List) SetPresumed(key string) {
+	if len(l.sets) > 0 {
+		l.hasten(setKey{key: key}.typeURL(), time.Now())
+	}
+	l.w.SetPresumed(key)
+}
+
+// SetTarget records the address of the origin that sent all resources in their present versions, like
+// [cache.Writer.SetTarget]. While changes wait for an operator, the resources that clients have may come from another one.
+func (l *List) SetTarget(target string) {
+	shown := target
+	if l.isStopped() && target != l.w.Source().Target {
+		l.target, shown = &target, ""
+	}
+	l.w.SetTarget(shown)
+}
+
+// Forget ends the subscription to names, like [cache.Writer.Forget], and drops their rows.
+func (l *List) Forget(typeURL string, names []*cache.Name) (kept []*cache.Name) {
+	kept = l.w.Forget(typeURL, names)
+	set := setKey{typeURL, cache.ByName}
+	if len(l.sets[set]) == 0 {
+		return kept
+	}
+	for _, n := range names {
+		if !slices.Contains(kept, n) {
+			l.remove(set, n.String())
+		}
+	}
+	l.dropEmpty(typeURL)
+	l.recordStopped()
+	return kept
+}
+
+// ForgetWildcard empties a wildcard set or a collection without subscribers, like [cache.Writer.ForgetWildcard], and drops its
+// rows.
+func (l *List) ForgetWildcard(key string) bool {
+	if !l.w.ForgetWildcard(key) {
+		return false
+	}
+	if set := (setKey{key, cache.Wildcard}); len(l.sets[set]) > 0 {
+		for name := range l.sets[set] {
+			l.remove(set, name)
+		}
+		l.dropEmpty(set.typeURL())
+		l.recordStopped()
+	}
+	return true
+}
+
+// Close drops all rows. Nothing in another list waits for this one any longer.
+func (l *List) Close() {
+	clear(l.sets)
+	clear(l.parts)
+	l.recordStopped()
+	if l.clock != nil {
+		l.clock.drop(l.wake, func(*wait) bool { return true })
+	}
+}

@@ -1,0 +1,351 @@
+package pending
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+)
+
+// Freeze makes all changes wait until Thaw, except what [cache.Writer.ApplyFirst] applies, and what no origin states: TTLs
+// end, names without subscribers are forgotten, connections are opened and lost. Of the changes until Thaw, only the newest
+// of each name is kept. It has no effect on a list that is frozen.
+//
+// What clients have now is the state of returning clients, too, whatever they report.
+func (l *List) Freeze() {
+	if !l.Frozen() {
+		l.begin(time.Now(), time.Time{})
+		l.recordStopped()
+	}
+}
+
+// RollBack gives clients the former state of resources until Thaw. Of several states of a resource, the last one is used.
+// Until then, changes of the types for which [cache.Config.Waits] is true wait, and so do removals of endpoints and Secrets.
+// All other changes pass. It ends a freeze.
+func (l *List) RollBack(formers []cache.Former, since time.Time) {
+	wasFrozen := l.Frozen()
+	l.begin(time.Time{}, since)
+	if wasFrozen {
+		l.release(frozenReason, func(set setKey, r row) bool { return !l.stopsRow(set, r) })
+	}
+	type formerKey struct {
+		set  setKey
+		name string
+	}
+	bySet, seen := make(map[setKey][]cache.Statement), make(map[formerKey]bool)
+	for _, f := range slices.Backward(formers) {
+		set := setKey{f.Key, f.Kind}
+		if of := (formerKey{set, f.Name}); l.stops(set.typeURL(), false) && !seen[of] {
+			seen[of] = true
+			s := cache.Statement{Name: f.Name, HasContent: true, Resource: f.Resource, Deadline: f.Deadline}
+			if l.listServed(set, s) {
+				bySet[set] = append(bySet[set], s)
+			}
+		}
+	}
+	for set, some := range inOrder(bySet, func(_ setKey, s cache.Statement) bool { return s.Resource == nil }) {
+		sortStatements(some)
+		l.w.Restate(set.kind, set.key, "", some)
+	}
+	l.recordStopped()
+}
+
+// listServed lists the newest state of a name that gets a former state. It returns false if the name keeps its state: readers
+// have the former one, or no client subscribes to it.
+func (l *List) listServed(set setKey, former cache.Statement) bool {
+	e := l.entry(set, former.Name)
+	if set.kind == cache.ByName && e == nil {
+		return false
+	}
+	seen := cache.Statement{Name: former.Name, HasContent: true}
+	if e.Present() {
+		seen.Resource, seen.Deadline = e.Resource, e.Deadline()
+	}
+	listed, _ := l.row(set, former.Name)
+	differs := !isSame(seen.Resource, former.Resource)
+	switch {
+	case listed.HasContent && isSame(listed.Resource, former.Resource):
+		l.end(set, former)
+	case !listed.HasContent && differs:
+		l.state(set, seen)
+	}
+	return differs
+}
+
+// isSame reports whether two states of a name are equal; nil is that it has no resource.
+func isSame(a, b *wire.Resource) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Key() == b.Key() && a.SameContent(b)
+}
+
+// Thaw ends Freeze and RollBack: clients are sent the newest state of each name, additions and changes in the order in which
+// types are sent, then removals in reverse order, so that no resource refers to a removed one (B.11). A set of the last type
+// changes in one generation. It has no effect if nothing waits for an operator.
+func (l *List) Thaw() {
+	if !l.isStopped() {
+		return
+	}
+	reason := frozenReason
+	if !l.rolledBack.IsZero() {
+		reason = rolledBackReason
+	}
+	l.release(reason, l.stopsRow)
+	if l.w.SetFrozen(time.Time{}, time.Time{}); l.target != nil {
+		l.w.SetTarget(*l.target)
+	}
+	l.stop = stop{}
+	l.recordStopped()
+}
+
+// Thawed returns the names that Thaw changes, with their newest states.
+func (l *List) Thawed() (all []cache.Former) {
+	for set, rows := range l.sets {
+		for name, r := range rows {
+			if r.HasContent && l.stopsRow(set, r) {
+				all = append(all, cache.Former{Key: set.key, Kind: set.kind, Name: name, Resource: r.resource(), Deadline: r.Deadline})
+			}
+		}
+	}
+	return all
+}
+
+// begin makes changes wait for an operator. What waited for an interval waits for the operator from now on.
+func (l *List) begin(frozen, rolledBack time.Time) {
+	wasStopped := l.isStopped()
+	l.frozen, l.rolledBack = frozen, rolledBack
+	l.w.SetFrozen(frozen, rolledBack)
+	if wasStopped {
+		return
+	}
+	l.systems, l.aliases = make(map[setKey]string), make(map[setKey]map[string]map[string]bool)
+	waited := make(map[setKey]map[string]row)
+	for set, rows := range l.sets {
+		for name, r := range rows {
+			if l.stopsRow(set, r) {
+				if waited[set] == nil {
+					waited[set] = make(map[string]row)
+				}
+				waited[set][name] = r
+				l.remove(set, name)
+			}
+		}
+	}
+	for set, rows := range waited {
+		// Clients that report what the list adds no longer keep it: they get the state of all others.
+		l.w.Await(set.kind, set.key, nil, slices.Collect(maps.Keys(rows)))
+		l.dropEmpty(set.typeURL())
+		l.withhold(set, updateFrom(set, rows, l.served(set).System()))
+	}
+}
+
+// release applies rows, in the order of Thaw.
+func (l *List) release(reason string, match func(setKey, row) bool) {
+	released := make(map[setKey][]string)
+	for set, rows := range l.sets {
+		for name, r := range rows {
+			if match(set, r) {
+				released[set] = append(released[set], name)
+			}
+		}
+	}
+	defer l.w.SetCause(l.cause)
+	for set, names := range inOrder(released, func(set setKey, name string) bool { return l.sets[set][name].removes() }) {
+		rows, all := make(map[string]row, len(names)), make([]cache.Statement, 0, len(names))
+		for _, name := range names {
+			r := l.sets[set][name]
+			r.Name, rows[name] = name, r
+			all = append(all, r.Statement)
+			l.remove(set, name)
+		}
+		sortStatements(all)
+		now, cause := time.Now(), causeOf(rows, reason)
+		cause.Received = now // clients get it now because of the operator
+		l.w.SetCause(cause)
+		if c := l.w.Restate(set.kind, set.key, l.systems[set], all); l.clock != nil {
+			l.record(set, c, now)
+		}
+	}
+}
+
+// inOrder yields changes in the order in which clients may be sent them: additions and changes in the order of types, then
+// removals in reverse order. Those of the last type, and of one whose resources exclude one another, are together.
+func inOrder[T any](bySet map[setKey][]T, removes func(setKey, T) bool) iter.Seq2[setKey, []T] {
+	order := slices.SortedFunc(maps.Keys(bySet), func(a, b setKey) int {
+		return cmp.Or(wire.Rank(a.typeURL())-wire.Rank(b.typeURL()), cmp.Compare(a.key, b.key), cmp.Compare(a.kind, b.kind))
+	})
+	return func(yield func(setKey, []T) bool) {
+		together := func(set setKey) bool {
+			return wire.HasKeys(set.typeURL()) || set.typeURL() == order[len(order)-1].typeURL()
+		}
+		for _, set := range order {
+			some := bySet[set]
+			if !together(set) {
+				some = slices.DeleteFunc(slices.Clone(some), func(of T) bool { return removes(set, of) })
+			}
+			if len(some) > 0 && !yield(set, some) {
+				return
+			}
+		}
+		for _, set := range slices.Backward(order) {
+			if together(set) {
+				continue
+			}
+			some := slices.DeleteFunc(slices.Clone(bySet[set]), func(of T) bool { return !removes(set, of) })
+			if len(some) > 0 && !yield(set, some) {
+				return
+			}
+		}
+	}
+}
+
+// sortStatements sorts statements by name, removals last.
+func sortStatements(all []cache.Statement) {
+	removal := func(s cache.Statement) int {
+		if s.Resource == nil {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(all, func(a, b cache.Statement) int {
+		return cmp.Or(removal(a)-removal(b), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// applyStopped applies a response while changes wait for an operator.
+func (l *List) applyStopped(kind cache.Kind, u wire.Update) cache.Change {
+	set := setKey{u.TypeURL, kind}
+	changes, removals := l.stops(set.typeURL(), false), l.stops(set.typeURL(), true)
+	switch {
+	case changes:
+		c := l.withhold(set, u)
+		l.recordStopped()
+		return c
+	case !removals:
+		return l.pace(kind, u)
+	}
+	left := wire.Update{
+		TypeURL: u.TypeURL, SystemVersion: u.SystemVersion, Removed: u.Removed, RemovedVariants: u.RemovedVariants,
+	}
+	for _, err := range u.Errors {
+		if err.NotFound() {
+			left.Errors = append(left.Errors, err)
+		}
+	}
+	u.Removed, u.RemovedVariants = nil, nil
+	u.Errors = slices.DeleteFunc(slices.Clone(u.Errors), (*wire.ResourceError).NotFound)
+	c, of := l.pace(kind, u), l.withhold(set, left)
+	c.Removed += of.Removed
+	c.Ignored += of.Ignored
+	l.recordStopped()
+	return c
+}
+
+// withhold applies the part of a response that does not wait for an operator, and lists the rest.
+func (l *List) withhold(set setKey, u wire.Update) cache.Change {
+	system, shown := u.SystemVersion, l.served(set).System()
+	if len(l.sets[set]) > 0 && shown != "" {
+		u.SystemVersion = shown
+	}
+	c, of := l.w.ApplyFirst(set.kind, u, newest{l, set})
+	for _, s := range of.Applied {
+		l.end(set, s)
+	}
+	for _, s := range of.Waiting {
+		l.countStatement(&c, set, s)
+		l.state(set, s)
+	}
+	switch l.systems[set] = system; {
+	case len(l.sets[set]) > 0:
+	case u.SystemVersion != system: // clients have the newest state again
+		l.w.Restate(set.kind, set.key, system, nil)
+		fallthrough
+	default:
+		delete(l.systems, set)
+	}
+	return c
+}
+
+// newest is the newest state of a set, as the list has it. It implements [cache.Newest].
+type newest struct {
+	list *List
+	set  setKey
+}
+
+func (n newest) Resource(name string) (r *wire.Resource, stated bool) {
+	return n.list.Get(n.set.kind, n.set.key, name)
+}
+
+func (n newest) Aliases(resource string) []string {
+	return slices.Sorted(maps.Keys(n.list.aliases[n.set][resource]))
+}
+
+// state lists a statement of a name. The row keeps what the statement does not have.
+func (l *List) state(set setKey, s cache.Statement) {
+	r, _ := l.row(set, s.Name)
+	if s.HasContent {
+		r.HasContent, r.Resource, r.Deadline = true, s.Resource, s.Deadline
+		if s.Resource != nil && s.Resource.DoNotCache { // clients make the relay request it again
+			r.Resource = s.Resource.DropContent()
+		}
+	}
+	if s.HasError {
+		r.HasError, r.Err = true, s.Err
+	}
+	l.put(set, s.Name, r)
+}
+
+// end ends that part of a row that a statement has, since it was applied.
+func (l *List) end(set setKey, s cache.Statement) {
+	r, listed := l.row(set, s.Name)
+	if !listed {
+		return
+	}
+	if s.HasContent {
+		r.HasContent, r.Resource, r.Deadline = false, nil, time.Time{}
+	}
+	if s.HasError {
+		r.HasError, r.Err = false, nil
+	}
+	if r.HasContent || r.HasError {
+		l.put(set, s.Name, r)
+	} else {
+		l.remove(set, s.Name)
+	}
+}
+
+// countStatement counts a statement that waits.
+func (l *List) countStatement(c *cache.Change, set setKey, s cache.Statement) {
+	if !s.HasContent {
+		return
+	}
+	latest, stated := l.Get(set.kind, set.key, s.Name)
+	if e := l.entry(set, s.Name); !stated && e.Present() {
+		latest = e.Resource
+	}
+	switch {
+	case s.Resource != nil:
+		countContent(c, s.Resource, latest)
+	case latest != nil:
+		c.Removed++
+	}
+}
+
+// RetainsUnused reports whether resources without subscribers must be kept. Otherwise returning clients would be sent the
+// newest state, with changes that other clients are not sent yet.
+func (l *List) RetainsUnused() bool {
+	return l.Frozen() || l.countRows(true) > 0 || l.w.RetainsUnused()
+}
+
+// Withholds reports whether the newest state of a name is not that which clients have, for longer than an interval.
+func (l *List) Withholds(typeURL string, n *cache.Name) bool {
+	if _, listed := l.row(setKey{typeURL, cache.ByName}, n.String()); listed && l.isStopped() {
+		return true
+	}
+	return l.w.Withholds(n)
+}
