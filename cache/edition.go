@@ -91,10 +91,14 @@ func (w *Writer) Pin() *Edition {
 	return w.pin(w.targetOf(w.servedToRest(), w.Generation()))
 }
 
+// PinStates makes an edition of the generation that the rest is served, with other states of some names. It may have the first
+// responses for names.
+func (w *Writer) PinStates(states []Former) *Edition { return w.pinStates(states, true) }
+
 // PinThawed makes an edition of changes that wait in front of the writer, given as the state of resources after them. It
 // leaves out those that wait for Show after that.
 func (w *Writer) PinThawed(resources []Former) *Edition {
-	return w.dropWaiting(w.pinStates(resources, true))
+	return w.dropWaiting(w.PinStates(resources))
 }
 
 // dropWaiting drops from a new edition the changes that wait for Show. If only the

@@ -90,6 +90,8 @@ func reads() []operation {
 			query: []parameter{byOrigin, byGroup, byLimit}},
 		{method: get, path: v1 + "rollback/diff", summary: "Show what a rollback changes", answer: admin.RolloutDiff{}, codes: []int{404, 409},
 			query: []parameter{{"to", "A generation, or a duration such as 10m"}, byOrigin, byType, byGroup, {"name", "The name of a resource; with a type, the response has bodies"}, byLimit, after}},
+		{method: get, path: v1 + "pending/diff", summary: "Show what the pending changes change for clients", answer: admin.RolloutDiff{}, codes: []int{404},
+			query: []parameter{byOrigin, byType, byGroup, {"name", "The name of a resource; with a type, the response has bodies"}, byLimit, after}},
 		{method: get, path: v1 + "thaw/diff", summary: "Show what a thaw changes", answer: admin.RolloutDiff{}, codes: []int{404},
 			query: []parameter{byOrigin, byType, byGroup, {"name", "The name of a resource; with a type, the response has bodies"}, byLimit, after}},
 	}

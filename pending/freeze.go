@@ -104,16 +104,7 @@ func (l *List) Thaw() {
 }
 
 // Thawed returns the names that Thaw changes, with their newest states.
-func (l *List) Thawed() (all []cache.Former) {
-	for set, rows := range l.sets {
-		for name, r := range rows {
-			if r.HasContent && l.stopsRow(set, r) {
-				all = append(all, cache.Former{Key: set.key, Kind: set.kind, Name: name, Resource: r.resource(), Deadline: r.Deadline})
-			}
-		}
-	}
-	return all
-}
+func (l *List) Thawed() []cache.Former { return l.states(l.stopsRow) }
 
 // begin makes changes wait for an operator. What waited for an interval waits for the operator from now on.
 func (l *List) begin(frozen, rolledBack time.Time) {

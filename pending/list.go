@@ -65,12 +65,28 @@ func (r row) removes() bool {
 	return r.HasContent && r.Resource == nil
 }
 
-// resource returns the newest resource of a row; nil if there is none, also because its TTL has ended.
-func (r row) resource() *wire.Resource {
-	if !r.Deadline.IsZero() && !time.Now().Before(r.Deadline) {
+// resource returns the newest resource of a row of a set; nil if there is none, also because its TTL has ended.
+func (r row) resource(set setKey) *wire.Resource {
+	switch {
+	case r.copied != nil:
+		return r.copied.resource(set)
+	case !r.Deadline.IsZero() && !time.Now().Before(r.Deadline):
 		return nil
 	}
 	return r.Resource
+}
+
+// resource returns the newest resource of a copied state; nil if there is none.
+func (c *copied) resource(set setKey) *wire.Resource {
+	t := c.from.Generation().Type(set.key)
+	of := &t.Wildcard
+	if set.kind == cache.ByName {
+		of = &t.ByName
+	}
+	if e := of.Get(c.name); e.Present() {
+		return e.Resource
+	}
+	return nil
 }
 
 // content returns a row with a resource, or with a removal for nil.
@@ -258,6 +274,21 @@ func causeOf(rows map[string]row, reason string) cache.Cause {
 	return first.cause
 }
 
+// Newest returns all names that wait, with their newest states.
+func (l *List) Newest() []cache.Former { return l.states(func(setKey, row) bool { return true }) }
+
+// states returns the names of the rows that match, with their newest states.
+func (l *List) states(match func(setKey, row) bool) (all []cache.Former) {
+	for set, rows := range l.sets {
+		for name, r := range rows {
+			if (r.HasContent || r.copied != nil) && match(set, r) {
+				all = append(all, cache.Former{Key: set.key, Kind: set.kind, Name: name, Resource: r.resource(set), Deadline: r.Deadline})
+			}
+		}
+	}
+	return all
+}
+
 // Get returns what the list states of a name of a set: a resource, or nil if it was removed. It returns false if the list does
 // not state it: then the view has its newest state.
 func (l *List) Get(kind cache.Kind, key, name string) (r *wire.Resource, listed bool) {
@@ -266,7 +297,7 @@ func (l *List) Get(kind cache.Kind, key, name string) (r *wire.Resource, listed 
 		return nil, false
 	}
 	of, listed := l.row(set, name)
-	return of.resource(), listed && of.HasContent
+	return of.resource(setKey{key, kind}), listed && of.HasContent
 }
 
 // Added yields the members of a set that the list adds, and that clients are not sent yet.

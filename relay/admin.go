@@ -50,6 +50,7 @@ func (r *Relay) newAdmin() *admin.Server {
 		Action:   r.exporters.emitAction,
 
 		RolloutDiff: r.operations.rolloutDiff,
+		PendingDiff: r.operations.pendingDiff,
 		ThawDiff:    r.operations.thawDiff,
 
 		Generations:  r.operations.listGenerations,

@@ -8,10 +8,13 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/rollout"
+	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -40,6 +43,60 @@ func (op *operations) listPending(ctx context.Context, c admin.PendingChoice) (a
 	operator.SortPending(answer.Pending)
 	operator.LimitNames(answer.Pending)
 	return answer, nil
+}
+
+// pendingDiff returns what the pending changes change for clients, by resource.
+func (op *operations) pendingDiff(ctx context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
+	only, done, err := op.lockOrigin(ctx, c.Origin)
+	if err != nil {
+		return admin.RolloutDiff{}, err
+	}
+	defer done()
+	var all []operator.Edited
+	for _, o := range op.groups.commandTargets() {
+		if only >= 0 && o.origin != only {
+			continue
+		}
+		name := op.settings.origins[o.origin].Name
+		if control, ok := o.holder.(*upstream.Control); ok {
+			all = append(all, changedBy(ctx, []viewEdition{{name, o.part(), control, func(l *pending.List) *cache.Edition {
+				return l.Writer().PinStates(l.Newest())
+			}}})...)
+		}
+		for _, h := range o.holder.Operate(ctx, reconcile.Command{TypeURL: c.Type, Name: c.Name}) {
+			all = append(all, operator.EditedByHold(name, o.part(), h)...)
+		}
+	}
+	for i := range op.origins {
+		if only < 0 || only == i {
+			all = append(all, op.staged(ctx, i)...)
+			all = append(all, op.frozenFiles(ctx, i)...)
+		}
+	}
+	return operator.RolloutDiff(operator.Newest(all), c)
+}
+
+// staged returns the changes of an origin that wait for a rollout.
+func (op *operations) staged(ctx context.Context, origin int) (all []operator.Edited) {
+	if op.groups.rollouts == nil {
+		return nil
+	}
+	staged, err := op.groups.rollouts.controllers[origin].Pending(ctx)
+	if err != nil {
+		return nil // the relay stops, or the caller no longer waits
+	}
+	for _, d := range staged {
+		all = append(all, operator.Edited{Origin: op.settings.origins[origin].Name, Difference: d})
+	}
+	return all
+}
+
+// frozenFiles returns the changes of a frozen directory, which its views have not applied.
+func (op *operations) frozenFiles(ctx context.Context, origin int) []operator.Edited {
+	if _, isDirectory := op.origins[origin].(filesOrigin); !isDirectory {
+		return nil
+	}
+	return changedBy(ctx, op.thawEditions(ctx, origin))
 }
 
 // allPending returns all pending changes.
@@ -82,19 +139,8 @@ func (op *operations) withheldRows(ctx context.Context, c admin.PendingChoice, o
 }
 
 // withheldBy returns the differences between what the clients of an origin receive and its newest state.
-func (op *operations) withheldBy(ctx context.Context, origin int) (all []operator.Edited) {
-	all = changedBy(ctx, op.thawEditions(ctx, origin))
-	if op.groups.rollouts == nil {
-		return all
-	}
-	staged, err := op.groups.rollouts.controllers[origin].Pending(ctx)
-	if err != nil {
-		return all // the relay stops, or the caller no longer waits
-	}
-	for _, d := range staged {
-		all = append(all, operator.Edited{Origin: op.settings.origins[origin].Name, Difference: d})
-	}
-	return all
+func (op *operations) withheldBy(ctx context.Context, origin int) []operator.Edited {
+	return append(changedBy(ctx, op.thawEditions(ctx, origin)), op.staged(ctx, origin)...)
 }
 
 // pendingNumbers returns the numbers of pending changes of an origin by reason: those that wait upstream of views, and the

@@ -61,6 +61,7 @@ func newRig(t *testing.T, network string, options ...func(*admin.Config)) *rig {
 			return admin.Pending{Pending: []admin.PendingChange{}}, nil
 		},
 		Settings:    func() string { return "" },
+		PendingDiff: func(context.Context, admin.RolloutChoice) (admin.RolloutDiff, error) { return admin.RolloutDiff{}, nil },
 		ThawDiff:    func(context.Context, admin.RolloutChoice) (admin.RolloutDiff, error) { return admin.RolloutDiff{}, nil },
 		Generations: func(admin.GenerationChoice) (admin.Generations, error) { return admin.Generations{}, nil },
 		RollbackDiff: func(context.Context, string, admin.RolloutChoice) (admin.RolloutDiff, error) {

@@ -52,7 +52,7 @@ func withRollouts(cfg *admin.Config) {
 	cfg.RolloutDiff = func(_ context.Context, c admin.RolloutChoice) (admin.RolloutDiff, error) {
 		return admin.RolloutDiff{Next: fmt.Sprintf("%+v", c)}, nil
 	}
-	cfg.ThawDiff = cfg.RolloutDiff
+	cfg.ThawDiff, cfg.PendingDiff = cfg.RolloutDiff, cfg.RolloutDiff
 }
 
 // TestFleetParameters verifies that invalid parameters are rejected. Otherwise, a misspelt filter would select

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -132,13 +133,19 @@ func (f *Freezing) Describe(now time.Time) string {
 const MaxDryRunChanges = 500
 
 // thawDiff serves the changes of a thaw.
-func (qs queries) thawDiff(r *http.Request) (any, error) {
+func (qs queries) thawDiff(r *http.Request) (any, error) { return serveDiff(r, qs.cfg.ThawDiff) }
+
+// pendingDiff serves what the pending changes change for clients.
+func (qs queries) pendingDiff(r *http.Request) (any, error) { return serveDiff(r, qs.cfg.PendingDiff) }
+
+// serveDiff serves the changes that a request chooses.
+func serveDiff(r *http.Request, diff func(context.Context, RolloutChoice) (RolloutDiff, error)) (any, error) {
 	p := parametersOf(r)
 	c := p.rolloutChoice()
 	if err := p.done(); err != nil {
 		return nil, err
 	}
-	return qs.cfg.ThawDiff(r.Context(), c)
+	return diff(r.Context(), c)
 }
 
 // A LogLevel is the argument of the command loglevel. Level is the minimum level that is logged: "debug", "info",

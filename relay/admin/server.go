@@ -39,6 +39,9 @@ type Config struct {
 	Generations  func(GenerationChoice) (Generations, error)
 	RollbackDiff func(ctx context.Context, to string, c RolloutChoice) (RolloutDiff, error)
 
+	// PendingDiff returns what the pending changes change for clients.
+	PendingDiff func(context.Context, RolloutChoice) (RolloutDiff, error)
+
 	// ThawDiff returns the changes of a thaw.
 	ThawDiff func(context.Context, RolloutChoice) (RolloutDiff, error)
 
@@ -144,6 +147,7 @@ func New(cfg Config) *Server {
 		get("/api/v1/generations", serveJSON(q.generations)),
 		get("/api/v1/rollback/diff", serveJSON(q.rollbackDiff)),
 		get("/api/v1/thaw/diff", serveJSON(q.thawDiff)),
+		get("/api/v1/pending/diff", serveJSON(q.pendingDiff)),
 		forwarded(get("/api/v1/clients", serveJSON(q.clients))),
 		forwarded(get("/api/v1/clients/{number}", serveJSON(q.client))),
 		get("/api/v1/resources", serveJSON(q.resources)),

@@ -16,10 +16,14 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// pendingRows returns the pending changes of a relay, each as one text, and verifies their numbers in the status.
+// pendingRows returns the pending changes of a relay, each as one text, and verifies their numbers in the status, and that their
+// diff has the same changes.
 func pendingRows(t testing.TB, r *running) (texts []string) {
 	t.Helper()
-	numbers := make(map[string]int)
+	numbers, listed, differs := make(map[string]int), make(map[string]bool), make(map[string]bool)
+	for _, c := range getJSON[admin.RolloutDiff](t, r, "/api/v1/pending/diff").Changes {
+		differs[strings.TrimSuffix(strings.TrimSuffix(c.Change, "d"), "e")+" "+c.TypeURL+" "+c.Name] = true
+	}
 	for _, row := range getJSON[admin.Pending](t, r, "/api/v1/pending").Pending {
 		short, _ := schema.ShortName(row.TypeURL)
 		text := fmt.Sprintf("%s %s %s %s: ends by %s", row.Change, short, strings.Join(row.Names, " "), row.Reason, row.Ends)
@@ -30,10 +34,16 @@ func pendingRows(t testing.TB, r *running) (texts []string) {
 			text += ", " + row.Note
 		}
 		texts = append(texts, text)
+		for _, name := range row.Names {
+			listed[strings.TrimSuffix(row.Change, "e")+" "+row.TypeURL+" "+name] = true
+		}
 		numbers[row.Reason] += row.Count
 	}
 	if got := statusOf(t, r).Origins[0].Pending; !maps.Equal(got, numbers) {
 		t.Errorf("the status has the numbers %v, the list %v", got, numbers)
+	}
+	if diff := cmp.Diff(listed, differs); diff != "" {
+		t.Errorf("changes of the list and of its diff (-list +diff):\n%s", diff)
 	}
 	return texts
 }

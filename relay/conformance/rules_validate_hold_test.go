@@ -88,6 +88,10 @@ func TestB46_ClientsKeepTheLastGood(t *testing.T) {
 			rows[0].Details[0] != `names cluster "b", which does not exist` {
 			w.t.Errorf("pending %+v, want the update of r", rows)
 		}
+		of := getJSON[admin.RolloutDiff](w.t, w.r, "/api/v1/pending/diff?type=rds&name=r")
+		if len(of.Changes) != 1 || len(of.Bodies) != 2 || of.Changes[0].Change != "changed" {
+			w.t.Errorf("the diff is %+v, want the change of r, with the content before and after it", of)
+		}
 		if _, text := httpGet(w.t, w.r.DialAdmin, "/metrics"); !strings.Contains(text,
 			`tender_pending_changes{origin="default",reason="breaking"} 1`) {
 			w.t.Error("/metrics does not count the pending change")

@@ -9,6 +9,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/nodegroup"
+	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -33,6 +34,38 @@ func HeldRows(origin, group string, holds []reconcile.Hold) (rows []admin.Pendin
 		rows = append(rows, row)
 	}
 	return rows
+}
+
+// EditedByHold returns the differences of changes that wait upstream of a view, or of all views of a directory.
+func EditedByHold(origin string, part rollout.PartKey, h reconcile.Hold) (all []Edited) {
+	for i, name := range h.Names {
+		if h.Reason == reconcile.Interval || h.Changes == nil {
+			return nil // the list has the states of these
+		}
+		d := cache.Difference{Key: h.TypeURL, Name: name, Was: h.Changes[i].Was, Is: h.Changes[i].Is}
+		if d.Was == nil && d.Is == nil {
+			continue // only clients that have reported it have it
+		}
+		all = append(all, Edited{Origin: origin, Difference: rollout.Difference{Part: part, Difference: d}})
+	}
+	return all
+}
+
+// Newest returns differences, of several of one resource only the first one: that of the mechanism which sees it first.
+func Newest(all []Edited) (newest []Edited) {
+	type key struct {
+		origin, key, name string
+		part              rollout.PartKey
+	}
+	seen := make(map[key]bool)
+	for _, e := range all {
+		of := key{e.Origin, e.Key, e.Name, e.Part}
+		if !seen[of] {
+			seen[of] = true
+			newest = append(newest, e)
+		}
+	}
+	return newest
 }
 
 // A Wait is why all changes of an origin wait that clients do not receive yet.

@@ -302,12 +302,13 @@ type holdKey struct {
 // holds returns the pending and the dropped changes, in the order of their states.
 func (s *Set) holds(now time.Time) (all []Hold) {
 	byKey := make(map[holdKey]*Hold)
-	add := func(key holdKey, name string, since time.Time, detail string) {
+	add := func(key holdKey, name string, is *wire.Resource, since time.Time, detail string) {
 		h := byKey[key]
 		if h == nil {
 			h = s.newHold(key, now)
 			byKey[key] = h
 		}
+		h.Changes = append(h.Changes, Change{s.content.Get(name), is})
 		if h.Names = append(h.Names, name); key.state != held && !since.IsZero() {
 			h.Since = Earlier(h.Since, since)
 		}
@@ -321,14 +322,14 @@ func (s *Set) holds(now time.Time) (all []Hold) {
 		if change.replacement != nil {
 			key.kind = Update
 		}
-		add(key, name, change.since, change.breakReason)
+		add(key, name, change.replacement, change.since, change.breakReason)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.waiting)) {
 		key := holdKey{state: waits, kind: Addition}
 		if s.content.Get(name) != nil {
 			key.kind = Update
 		}
-		add(key, name, s.waiting[name].since, "")
+		add(key, name, s.waiting[name].resource, s.waiting[name].since, "")
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(byKey), holdKey.compare) {
 		all = append(all, *byKey[key])

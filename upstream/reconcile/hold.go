@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/pending"
 )
 
@@ -62,6 +63,9 @@ type Hold struct {
 	Kind    Kind
 	Names   []string // sorted
 
+	// Changes has, for each name, the resource that clients have, and the one that waits.
+	Changes []Change
+
 	// Details has, for each name, why the change would break clients. It is nil for other changes.
 	Details []string
 
@@ -76,6 +80,9 @@ type Hold struct {
 	// the decision. If a client reports the version of a set, [cache.AllNames] stands for all its resources.
 	Reported bool
 }
+
+// A Change is a resource before and after a change; nil if there is none.
+type Change struct{ Was, Is *wire.Resource }
 
 // Undecided reports whether the changes may still be applied without a hold.
 func (h *Hold) Undecided() bool { return h.Reason == Suspect || h.Reason == Replacement }
@@ -159,6 +166,9 @@ func (c *Command) choose(holds []Hold) (chosen []Hold) {
 			at, found := slices.BinarySearch(h.Names, c.Name)
 			if !found {
 				continue
+			}
+			if h.Changes != nil {
+				h.Changes = h.Changes[at : at+1]
 			}
 			if h.Names = h.Names[at : at+1]; h.Details != nil {
 				h.Details = h.Details[at : at+1]
