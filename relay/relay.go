@@ -79,6 +79,7 @@ type Relay struct {
 	auditor     *auditor
 	probes      *originProbes
 	operations  *operations
+	rejects     *rejects     // nil if origins are not told what clients reject
 	linter      *lint.Linter // nil if resources are not checked
 	server      *downstream.Server
 	servers     *servers
@@ -149,6 +150,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.hasAdmin(opts) {
 		r.groups.keepRecords()
 	}
+	r.rejects = newRejects(r.groups)
 	r.auditor = &auditor{groups: r.groups, log: r.log}
 	r.probes = &originProbes{settings: r.settings, origins: r.origins, router: r.groups.router, log: r.log}
 	r.operations = newOperations(r.groups, opts.Level)
@@ -175,12 +177,16 @@ func (r *Relay) serve(opts Options) (err error) {
 		cfg.MaxConnections = connectionsWithin(limit, cfg.MaxConnections, r.log)
 	}
 	cfg.MaxUnreadBytes = bufferedBytes(readMemory(), r.settings.grpc.maxRequestBytes)
+	cfg.Refused = r.rejects.refused()
 	cfg.Traces = deliveryTraces(r.settings, r.exporters.tracer)
 	cfg.Logger = r.log
 	if r.server, err = downstream.New(cfg); err != nil {
 		return err
 	}
 	r.groups.observed = r.server.Observed
+	if r.rejects != nil {
+		r.rejects.rejections = r.server.Rejections
+	}
 	r.servers = newServers(r.settings, opts, r.credentials, r.server, r.log)
 	export := r.telemetryConfig()
 	export.NoPage = !r.hasAdmin(opts) && len(r.settings.addresses.probes) == 0
@@ -247,6 +253,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		serving.Go(func() error { r.probes.run(failed, r.setReady); return nil })
 	}
 	serving.Go(func() error { r.auditor.run(failed); return nil })
+	serving.Go(func() error { r.rejects.run(failed); return nil })
 	if r.linter != nil {
 		serving.Go(func() error { r.linter.Run(failed); return nil })
 	}

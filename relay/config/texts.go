@@ -146,6 +146,11 @@ var sections = []section{
 				"are masked. Set it when a health check of yours should stop a rollout."},
 	}},
 	{"Subscriptions, versions and removals", []text{
+		{"REPORT_REJECTS", "Tell the control plane which resources clients reject",
+			"The relay acknowledges responses itself, so the control plane does not see the NACKs of clients. With `on`, the " +
+				"relay sends a NACK once clients reject a resource. It has the name, the number of clients and the first error. An " +
+				"ACK follows once they reject it no more. Any client can cause it. Turn it on when you watch the NACKs of the " +
+				"control plane, and it does not undo a change because of one."},
 		{"RESYNC", "After a reconnect, send the held versions to the control plane, or request everything again",
 			"Change it to `full` when the control plane misuses `initial_resource_versions`."},
 		{"PREWARM", "Types to subscribe to by wildcard for every node group, before a client asks",

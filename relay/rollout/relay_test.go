@@ -46,6 +46,7 @@ type group struct {
 
 func (g *group) Operate(reconcile.Command) []reconcile.Hold { return nil }
 func (g *group) Writer() *cache.Writer                      { return g.w }
+func (g *group) Report([]upstream.Rejection)                {}
 func (g *group) Keep([]reconcile.Hold)                      {}
 
 // run executes edits until ctx ends.
