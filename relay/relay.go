@@ -152,7 +152,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	}
 	r.rejects = newRejects(r.groups)
 	r.auditor = &auditor{groups: r.groups, log: r.log}
-	r.probes = &originProbes{settings: r.settings, origins: r.origins, router: r.groups.router, log: r.log}
+	r.probes = &originProbes{settings: r.settings, origins: r.origins, router: r.groups.router, log: r.log, there: make(chan struct{})}
 	r.operations = newOperations(r.groups, opts.Level)
 	if err := r.serve(opts); err != nil {
 		r.exporters.shutdown()
@@ -220,9 +220,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	// The views follow their origins until the last client stream is closed.
 	views, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	if r.groups.start(views) {
-		r.setReady()
-	}
+	began, restored := time.Now(), r.groups.begin(views)
 	var watching sync.WaitGroup
 	watching.Go(func() { r.credentials.Files.Run(views) }) // awaited below
 	for _, o := range r.origins {
@@ -233,6 +231,17 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 
 	serving, failed := errgroup.WithContext(ctx)
+	probing, stopProbes := context.WithCancel(failed)
+	defer stopProbes()
+	if !restored {
+		serving.Go(func() error { r.probes.run(probing, r.setReady); return nil })
+		restored = r.takeState(failed, began)
+	}
+	if restored {
+		stopProbes()
+		r.setReady()
+	}
+	r.groups.start()
 	for _, s := range []struct {
 		listeners []net.Listener
 		serve     func(net.Listener) error
@@ -248,9 +257,6 @@ func (r *Relay) Run(ctx context.Context) error {
 			l = r.server.Guard().ReportAccept(l)
 			serving.Go(func() error { return s.serve(l) })
 		}
-	}
-	if !r.ready.Load() {
-		serving.Go(func() error { r.probes.run(failed, r.setReady); return nil })
 	}
 	serving.Go(func() error { r.auditor.run(failed); return nil })
 	serving.Go(func() error { r.rejects.run(failed); return nil })
