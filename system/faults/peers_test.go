@@ -240,6 +240,59 @@ func archive(t *testing.T, name string, content []byte) []byte {
 	return out.Bytes()
 }
 
+// TestB42_ReplicaIsRolledBackAsItsPeer: the replica serves the generation to which an operator rolled its peer back, until a
+// thaw.
+func TestB42_ReplicaIsRolledBackAsItsPeer(t *testing.T) {
+	t.Parallel()
+	plane := newControlPlane(t)
+	tier := newReplicaTier(t, plane.addr)
+	first := tier.start("first", "TENDER_COLD_WAIT=200ms") // its sets are confirmed then
+	before := tier.client(first, "before")
+	served(t, 1000, before)
+	has := func(c *relaytest.Client, service ...string) {
+		t.Helper()
+		want := relaytest.DigestOf(relaytest.Cluster("c1", service...))
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Digest(relaytest.ClusterType, "c1") == want })
+	}
+	// kept waits until n generations are complete: the newest has had no change for more than a second.
+	kept := func(n int) (generations []admin.Generation) {
+		t.Helper()
+		look := time.NewTicker(10 * time.Millisecond)
+		defer look.Stop()
+		end := time.Now().Add(relaytest.Patience)
+		for ; len(generations) < n || time.Since(generations[0].Since) < 1500*time.Millisecond; <-look.C {
+			var all admin.Generations
+			if err := json.Unmarshal(getAdmin(t, first, "/api/v1/generations"), &all); err != nil || time.Now().After(end) {
+				t.Fatalf("generations %+v, error %v, want %d", all, err, n)
+			}
+			for _, v := range all.Views {
+				if !v.Shared {
+					generations = v.Generations
+				}
+			}
+		}
+		return generations
+	}
+	kept(1)
+	plane.Put(relaytest.Cluster("c1", "bad"))
+	has(before, "bad")
+	good := kept(2)[1].Generation
+	post(t, first, "/api/v1/rollback", fmt.Sprintf(`{"to": %q, "reason": "bad"}`, good))
+	has(before)
+	tier.cut()
+
+	second := tier.start("second")
+	after := tier.client(second, "after")
+	served(t, 1000, after)
+	has(after)
+	if o := statusOf(t, second).Origins[0]; o.Freeze == nil || o.Freeze.Rollback == nil || o.Freeze.Reason != "bad" {
+		t.Errorf("the freeze is %+v, want the rollback of the peer", o.Freeze)
+	}
+	tier.link.Set(proxy.Link{})
+	post(t, second, "/api/v1/thaw", `{}`)
+	has(after, "bad")
+}
+
 // TestB42_ReplicaAsksNoPeerWhileTheOriginIsThere: a relay whose origin answers begins without a state.
 func TestB42_ReplicaAsksNoPeerWhileTheOriginIsThere(t *testing.T) {
 	t.Parallel()
@@ -291,9 +344,18 @@ func TestB36_PeersTakeSecretsOnlyByPermission(t *testing.T) {
 		c.Subscribe(relaytest.ClusterType)
 		return c
 	}
-	ask(tier.start("first")).WaitState(t.Context(), func(s relaytest.State) bool {
+	first := tier.start("first")
+	ask(first).WaitState(t.Context(), func(s relaytest.State) bool {
 		return s.Has(relaytest.SecretType, "s") && s.Has(relaytest.ClusterType, "a")
 	})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get("http://" + first.AdminAddrs()[0].String() + admin.SnapshotPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = resp.Body.Close(); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("a client of this host without a certificate got %d, want %d", resp.StatusCode, http.StatusForbidden)
+	}
 	tier.cut()
 	tier.addresses = tier.addresses[:1]
 	trusted := ask(tier.start("trusted"))
