@@ -67,7 +67,7 @@ func DecodeBundle(r io.Reader, limit int64) (*Bundle, error) {
 		header, err := archive.Next()
 		if err == nil {
 			whole = header.Name == decisionsName
-			err = b.readFile(header, archive, limited.N)
+			err = b.readFile(header, archive)
 		}
 		switch {
 		case err != nil && limited.N == 0:
@@ -82,11 +82,8 @@ func DecodeBundle(r io.Reader, limit int64) (*Bundle, error) {
 	return b, nil
 }
 
-// readFile reads a file of an archive, of at most a number of bytes.
-func (b *Bundle) readFile(header *tar.Header, archive io.Reader, limit int64) error {
-	if header.Typeflag != tar.TypeReg || header.Size > limit {
-		return fmt.Errorf("%.64q is no regular file of at most %d bytes", header.Name, limit)
-	}
+// readFile reads a file of an archive.
+func (b *Bundle) readFile(header *tar.Header, archive io.Reader) error {
 	content, err := io.ReadAll(archive)
 	if err != nil {
 		return err
