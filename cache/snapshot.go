@@ -92,26 +92,34 @@ func (w *Writer) SnapshotRevision() (revision uint64, target string) {
 // sensitive is true, of resources that may be sensitive. It has their names and versions, so that the set stays
 // complete and no client is sent a part of it (B.36, R125). Absent resources are included only for the gate
 // (TypeSnapshot.Absent), since the origin must confirm an absence after a restart (B.7).
+//
+// Created is the time of the state: when the connection to the origin was lost, or now.
 func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
+	return w.snapshot(snapshotter{sensitive: sensitive})
+}
+
+// SnapshotWithSecrets is Snapshot with sensitive content and with Secrets. It must not be stored (B.36).
+func (w *Writer) SnapshotWithSecrets() (*Snapshot, OmittedContent) {
+	return w.snapshot(snapshotter{sensitive: true, secrets: true})
+}
+
+// snapshot takes a snapshot with the content that p includes.
+func (w *Writer) snapshot(p snapshotter) (*Snapshot, OmittedContent) {
 	g := w.view.Generation()
 	from := g.sources[w.source]
+	p.source, p.now, p.omitted = w.source, time.Now(), make(OmittedContent)
 	s := &Snapshot{
 		Target: from.Target, Identifier: from.Identifier, Reused: from.Reused, RolledBack: from.RolledBack, generation: g,
 	}
-	p := snapshotter{source: w.source, sensitive: sensitive, now: time.Now(), omitted: make(OmittedContent)}
+	s.Created = p.now.Add(-from.Stale(p.now))
 	if w.view.cfg.Cohorts > 0 || !from.RolledBack.IsZero() {
 		p.waits = w.view.cfg.Waits
 	}
 	for t := range g.ChangedSince(0) {
-		if wire.IsSecret(resourceType(t.URL)) {
+		if !p.secrets && wire.IsSecret(resourceType(t.URL)) {
 			continue
 		}
-		snapshot := TypeSnapshot{Key: t.URL, ByName: p.set(t, ByName), Absent: p.absent(t)}
-		if t.source == w.source && t.Phase >= Settled {
-			complete := (t.Phase == Confirmed || t.Restored) && !w.view.withholds(t.URL)
-			snapshot.Complete, snapshot.Wildcard = complete, p.set(t, Wildcard)
-			snapshot.Settled = !snapshot.Complete
-		}
+		snapshot := p.take(w, t)
 		if snapshot.Complete || snapshot.Settled || len(snapshot.ByName.Entries)+len(snapshot.Absent) > 0 {
 			s.Types = append(s.Types, snapshot)
 		}
@@ -122,11 +130,23 @@ func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
 // A snapshotter takes a snapshot of one source.
 type snapshotter struct {
 	source      int
-	sensitive   bool
+	sensitive   bool // include content that may be sensitive
+	secrets     bool // include Secrets
 	now         time.Time
 	omitted     OmittedContent
 	waits       func(typeURL string) bool // whether changes of a type wait for Show; nil if none do
 	absentCount int                       // number of names that absent has returned
+}
+
+// take takes the snapshot of a type.
+func (p *snapshotter) take(w *Writer, t *Type) TypeSnapshot {
+	s := TypeSnapshot{Key: t.URL, ByName: p.set(t, ByName), Absent: p.absent(t)}
+	if t.source == w.source && t.Phase >= Settled {
+		complete := (t.Phase == Confirmed || t.Restored) && !w.view.withholds(t.URL)
+		s.Complete, s.Wildcard = complete, p.set(t, Wildcard)
+		s.Settled = !s.Complete
+	}
+	return s
 }
 
 func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -135,6 +136,29 @@ func TestB42_RestoredIsStaleSinceTheSnapshot(t *testing.T) {
 	if got := newOrigin(t, Config{}).view.Generation().First().Stale(time.Now()); got > time.Second {
 		t.Errorf("reconnected: stale for %v", got)
 	}
+}
+
+// TestB42_SnapshotHasTheTimeOfItsState: a snapshot is as old as what the origin said last, also that of a copy.
+func TestB42_SnapshotHasTheTimeOfItsState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newClusterOrigin(t)
+		o.SetConnected(true)
+		age := func(of *origin) time.Duration {
+			s, _ := of.Snapshot(false)
+			return time.Since(s.Created)
+		}
+		time.Sleep(time.Hour)
+		if got := age(o); got != 0 {
+			t.Errorf("the state is %v old while the origin is connected, want 0", got)
+		}
+		o.SetConnected(false)
+		time.Sleep(time.Hour)
+		other := o.restart(false, time.Now())
+		time.Sleep(time.Hour)
+		if got, copied := age(o), age(other); got != 2*time.Hour || copied != 2*time.Hour {
+			t.Errorf("the state is %v old, and a copy of it %v; want 2h", got, copied)
+		}
+	})
 }
 
 // TestB7_AbsenceIsUnknownAfterARestart: the origin must report an absence again.

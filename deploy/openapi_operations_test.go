@@ -79,6 +79,7 @@ func reads() []operation {
 		{method: get, path: v1 + "actions", summary: "List the commands that operators sent", answer: admin.Actions{}, query: []parameter{byLimit}},
 		{method: get, path: v1 + "fleet", summary: "Show all relays of the tier", answer: admin.FleetStatus{}, codes: []int{404, 409}},
 		{method: get, path: v1 + "fleet/self", summary: "Show this relay, for its peers", answer: admin.FleetSummary{}, codes: []int{404, 409}},
+		{method: get, path: v1 + "fleet/snapshot", summary: "Take the state of this relay, as its peer: a tar archive of snapshots and decisions", media: "application/x-tar", codes: []int{404, 409}},
 		{method: get, path: v1 + "fleet/clients", summary: "List client streams of one relay of the tier", answer: admin.Clients{}, codes: []int{404, 409, 502},
 			query: append([]parameter{byRelay}, ofClients...)},
 		{method: get, path: v1 + "fleet/clients/{number}", summary: "Show one client stream of one relay of the tier", answer: admin.ClientDetail{}, codes: []int{404, 409, 502},

@@ -68,6 +68,10 @@ type Config struct {
 	// version (B.2).
 	ContentVersions bool
 
+	// Refused is called after a client rejected a response. It must not block, because the stream is locked meanwhile. Nil
+	// calls nothing.
+	Refused func()
+
 	// Loads is the origin that receives load reports. Nil rejects streams of load reports with UNIMPLEMENTED (R139).
 	Loads loadreport.Origin
 

@@ -25,6 +25,7 @@
 //	drain.go         streams that the relay ends: drain, maximum connection age, half-closed streams
 //	receive.go       requests
 //	status.go        stream status for operators and for rollouts
+//	rejections.go    the resources that clients reject
 //	turn.go          the life of a stream
 //	services.go      load reports, and client status for CSDS
 //	rest_request.go  the request of a poll, which is scanned before it is decoded, and errors

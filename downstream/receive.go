@@ -200,6 +200,9 @@ func (s *stream) applyRequest(sub *subscription.Subscription, r *wire.Request, n
 		if o := s.group.Observer; o != nil && sub.SentAny() {
 			o.Refused(sub.TypeURL, sub.Refusal())
 		}
+		if s.cfg.Refused != nil {
+			s.cfg.Refused()
+		}
 	}
 	s.bytesRead = max(s.bytesRead, bytesRead)
 	if s.client.debugEnabled() {

@@ -56,6 +56,9 @@ func (r *Relay) newAdmin() *admin.Server {
 		Generations:  r.operations.listGenerations,
 		RollbackDiff: r.operations.rollbackDiff,
 	}
+	if cfg.Tier != nil {
+		cfg.Snapshot = r.groups.giveState
+	}
 	if clients := r.credentials.Clients; clients != nil {
 		cfg.TLS = &admin.TLS{
 			Config:   clients.Config("h2", "http/1.1"),
@@ -152,6 +155,7 @@ func (r *Relay) status() admin.Status {
 			Streams:       r.Streams(),
 			NodeGroupBy:   append([]string{}, r.settings.groupBy...),
 			SnapshotFault: r.SnapshotStats().Fault,
+			Taken:         r.groups.shownState(now),
 		},
 		Views: r.groups.viewStatuses(now),
 		Files: r.credentialStatus(),
@@ -424,6 +428,14 @@ func (l *logLevel) set(ctx context.Context, to admin.LogLevel) (admin.LogLevelCh
 
 // tier returns the client for the peers of the relay, or nil if TENDER_PEERS is off.
 func (r *Relay) tier() admin.Tier {
+	if tier := r.peers(); tier != nil {
+		return tier
+	}
+	return nil
+}
+
+// peers returns the other relays of the tier, or nil without peers.
+func (r *Relay) peers() *peers.Tier {
 	if len(r.settings.peers.Targets) == 0 {
 		return nil
 	}

@@ -75,6 +75,15 @@ func (d *decisions) load(origins []string, now time.Time) (rejected [][]*rollout
 		d.log.Error("operator decisions not restored; no origin is frozen and no removal is dropped", slog.Any("err", err))
 		return rejected
 	}
+	d.restore(&read, origins, now)
+	return rejectedEditions(&read, origins)
+}
+
+// restore restores freezes, rollbacks and dropped removals of an earlier process or of a peer. It must be called before
+// clients are served.
+func (d *decisions) restore(read *snapshot.Decisions, origins []string, now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	for _, f := range read.Freezes {
 		origin := slices.Index(origins, f.Origin)
 		log := d.log.With(slog.String("origin", f.Origin), slog.String("by", f.By), slog.Time("since", f.Since),
@@ -98,17 +107,22 @@ func (d *decisions) load(origins []string, now time.Time) (rejected [][]*rollout
 			log.Warn("origin still frozen after restart", slog.Time("until", f.Until))
 		}
 	}
-	for _, r := range read.Rejected {
-		if origin := slices.Index(origins, r.Origin); origin >= 0 {
-			rejected[origin] = append(rejected[origin], decodeEdition(r))
-		}
-	}
 	for _, k := range read.Dropped {
 		key := snapshotKey{k.Origin, k.Group}
 		d.dropped[key] = append(d.dropped[key], reconcile.Hold{
 			TypeURL: k.TypeURL, Names: k.Names, Reason: reconcile.Dropped, By: k.By, Since: k.Since,
 		})
 		d.hasDropped = true
+	}
+}
+
+// rejectedEditions returns the rejected editions of decisions by origin. It omits those of other origins.
+func rejectedEditions(read *snapshot.Decisions, origins []string) [][]*rollout.Withdrawn {
+	rejected := make([][]*rollout.Withdrawn, len(origins))
+	for _, r := range read.Rejected {
+		if origin := slices.Index(origins, r.Origin); origin >= 0 {
+			rejected[origin] = append(rejected[origin], decodeEdition(r))
+		}
 	}
 	return rejected
 }
@@ -156,7 +170,7 @@ func (d *decisions) saveDirectory(ctx context.Context, origin int, o filesOrigin
 	if ctx.Err() != nil || is.Same(was.files) && upToDate {
 		return nil
 	}
-	header := d.snapshots.directoryHeader(origin)
+	header := d.snapshots.headers.ofDirectory(origin)
 	header.Created = now
 	var err error
 	if is == nil {
@@ -191,16 +205,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	}
 	d.writing.Lock()
 	defer d.writing.Unlock()
-	var all snapshot.Decisions
-	g.mu.Lock()
-	for _, f := range d.frozen {
-		if f != nil {
-			f.followClock(time.Now())
-			all.Freezes = append(all.Freezes, f.Freeze)
-		}
-	}
-	g.mu.Unlock()
-	all.Rejected = append(g.rollouts.rejected(), g.distrust.encode()...)
+	all := g.standingDecisions()
 	if d.hasDropped {
 		all.Dropped = g.droppedRemovals(ctx)
 	}
@@ -215,6 +220,20 @@ func (g *groups) saveDecisions(ctx context.Context) {
 		}
 	}
 	d.setError(errors.Join(err, d.snapshots.dir.WriteDecisions(all)), time.Now())
+}
+
+// standingDecisions returns the decisions of operators without dropped removals.
+func (g *groups) standingDecisions() (all snapshot.Decisions) {
+	g.mu.Lock()
+	for _, f := range g.decisions.frozen {
+		if f != nil {
+			f.followClock(time.Now())
+			all.Freezes = append(all.Freezes, f.Freeze)
+		}
+	}
+	g.mu.Unlock()
+	all.Rejected = append(g.rollouts.rejected(), g.distrust.encode()...)
+	return all
 }
 
 // writeErrorInterval is the interval of log messages about snapshots or decisions that cannot be written.

@@ -48,6 +48,7 @@
 //	rollbackDistrust        makes views distrust reported versions after a rollback (rollback_distrust.go)
 //	operations              executes operator commands (operate.go, rollback.go, rollouts.go)
 //	auditor                 checks views for inconsistent state (audit.go)
+//	rejects                 tell origins which resources clients reject (rejects.go)
 //	chain                   rejects streams that would close a cycle of relays (chain.go)
 //	exporters               export metrics, spans and events (telemetry.go)
 //

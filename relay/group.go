@@ -57,6 +57,10 @@ type groups struct {
 	closed bool // wait was called
 	labels *telemetry.GroupLabels
 
+	headers snapshotHeaders               // of snapshots for peers
+	given   map[snapshotKey]*viewSnapshot // the views whose state peers may take; empty without peers. Guarded by mu.
+	taken   *takenState                   // the state of a peer, with which the relay began; nil without one
+
 	decisions   *decisions
 	generations *generations.Store // nil if none are kept
 	rollouts    *rollouts          // nil if changes reach all clients at once
@@ -133,6 +137,7 @@ func newGroups(
 		quota:       newGroupQuota(s.maxGroups, s.maxGroupsPerClient),
 		labels:      telemetry.NewGroupLabels(s.metricsGroups),
 		shared:      make(map[sharedKey]*sharedView),
+		given:       make(map[snapshotKey]*viewSnapshot),
 
 		decisions: &decisions{snapshots: snaps, log: log},
 	}
@@ -142,8 +147,9 @@ func newGroups(
 	g.rollouts = newRollouts(g, rejected)
 	g.decisions.freezeChanged = g.rollouts.freezeChanged
 	g.distrust = newRollbackDistrust(g, rejected)
+	g.headers = snapshotHeaders{settings: s, rolledBack: g.isRolledBack, ofPeers: true}
 	if snaps != nil {
-		snaps.rolledBack = g.isRolledBack
+		snaps.headers.rolledBack = g.isRolledBack
 	}
 	for range all {
 		g.quotas = append(g.quotas, quota.NewNames(quota.NewPool(s.maxOriginNames, quota.Tenth(s.maxOriginNames))))
@@ -162,14 +168,17 @@ func (g *groups) keepRecords() {
 	g.generations = generations.New(maxGenerationBytes)
 }
 
-// start restores views from snapshots, and permits new views until ctx ends. It reports whether a view was restored.
-func (g *groups) start(ctx context.Context) (restored bool) {
+// begin restores views from snapshots on disk. The views end with ctx. It reports whether a view was restored.
+func (g *groups) begin(ctx context.Context) (restored bool) {
 	g.ctx = ctx
 	g.restore()
-	restored = len(g.byKey) > 0
-	g.rollouts.start(ctx, !restored, &g.views)
+	return len(g.byKey) > 0
+}
+
+// start permits new views.
+func (g *groups) start() {
+	g.rollouts.start(g.ctx, len(g.byKey) == 0, &g.views)
 	close(g.started)
-	return restored
 }
 
 // wait rejects new streams and returns when all views have ended. It stops the timers that would keep views in memory.
@@ -423,11 +432,14 @@ func (g *groups) remove(gr *group, evicted bool) {
 	gr.stop()
 	for i, s := range gr.sharedViews {
 		g.snapshots.drop(i, gr.key, gr.creator.Peer(), evicted)
+		delete(g.given, snapshotKey{g.settings.origins[i].Name, gr.key})
+		delete(g.given, snapshotKey{g.settings.origins[i].Name, sharedNamesPrefix + gr.key})
 		s.groups = slices.DeleteFunc(s.groups, func(other *group) bool { return other == gr })
 		if len(s.groups) == 0 {
 			delete(g.shared, s.key)
 			s.stop()
 			g.snapshots.drop(s.key.origin, s.key.snapshotName(), gr.creator.Peer(), evicted)
+			delete(g.given, snapshotKey{g.settings.origins[s.key.origin].Name, s.key.snapshotName()})
 		}
 	}
 	gr.sharedViews = nil

@@ -89,6 +89,7 @@ type originProbes struct {
 	log      *slog.Logger
 
 	states atomic.Pointer[[]originState] // results; not updated once the relay is ready
+	there  chan struct{}                 // closed once an origin has responded, or rejects the relay
 }
 
 // run calls setReady once the origins have responded to probes ([originsAnswered]). It must not be called if the relay
@@ -104,7 +105,7 @@ func (p *originProbes) run(ctx context.Context, setReady func()) {
 		probes.Go(func() { p.probeOrigin(ctx, i, o, events) }) // awaited above
 	}
 	states := make([]originState, len(p.origins))
-	cold, waited := time.After(p.settings.coldWait), false
+	cold, waited, there := time.After(p.settings.coldWait), false, false
 	for !originsAnswered(states, waited) {
 		now := slices.Clone(states)
 		p.states.Store(&now)
@@ -115,7 +116,10 @@ func (p *originProbes) run(ctx context.Context, setReady func()) {
 				e.err = was.err // keep the last error until the origin responds
 			}
 			p.logProbe(was, &e, time.Now())
-			*was = e.originState
+			if *was = e.originState; !there && (was.answered || was.rejectsRelay()) {
+				there = true
+				close(p.there)
+			}
 		case <-cold:
 			waited = true
 		case <-ctx.Done():

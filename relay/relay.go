@@ -79,6 +79,7 @@ type Relay struct {
 	auditor     *auditor
 	probes      *originProbes
 	operations  *operations
+	rejects     *rejects     // nil if origins are not told what clients reject
 	linter      *lint.Linter // nil if resources are not checked
 	server      *downstream.Server
 	servers     *servers
@@ -149,8 +150,9 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.hasAdmin(opts) {
 		r.groups.keepRecords()
 	}
+	r.rejects = newRejects(r.groups)
 	r.auditor = &auditor{groups: r.groups, log: r.log}
-	r.probes = &originProbes{settings: r.settings, origins: r.origins, router: r.groups.router, log: r.log}
+	r.probes = &originProbes{settings: r.settings, origins: r.origins, router: r.groups.router, log: r.log, there: make(chan struct{})}
 	r.operations = newOperations(r.groups, opts.Level)
 	if err := r.serve(opts); err != nil {
 		r.exporters.shutdown()
@@ -175,12 +177,16 @@ func (r *Relay) serve(opts Options) (err error) {
 		cfg.MaxConnections = connectionsWithin(limit, cfg.MaxConnections, r.log)
 	}
 	cfg.MaxUnreadBytes = bufferedBytes(readMemory(), r.settings.grpc.maxRequestBytes)
+	cfg.Refused = r.rejects.refused()
 	cfg.Traces = deliveryTraces(r.settings, r.exporters.tracer)
 	cfg.Logger = r.log
 	if r.server, err = downstream.New(cfg); err != nil {
 		return err
 	}
 	r.groups.observed = r.server.Observed
+	if r.rejects != nil {
+		r.rejects.rejections = r.server.Rejections
+	}
 	r.servers = newServers(r.settings, opts, r.credentials, r.server, r.log)
 	export := r.telemetryConfig()
 	export.NoPage = !r.hasAdmin(opts) && len(r.settings.addresses.probes) == 0
@@ -214,9 +220,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	// The views follow their origins until the last client stream is closed.
 	views, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	if r.groups.start(views) {
-		r.setReady()
-	}
+	began, restored := time.Now(), r.groups.begin(views)
 	var watching sync.WaitGroup
 	watching.Go(func() { r.credentials.Files.Run(views) }) // awaited below
 	for _, o := range r.origins {
@@ -227,6 +231,17 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 
 	serving, failed := errgroup.WithContext(ctx)
+	probing, stopProbes := context.WithCancel(failed)
+	defer stopProbes()
+	if !restored {
+		serving.Go(func() error { r.probes.run(probing, r.setReady); return nil })
+		restored = r.takeState(failed, began)
+	}
+	if restored {
+		stopProbes()
+		r.setReady()
+	}
+	r.groups.start()
 	for _, s := range []struct {
 		listeners []net.Listener
 		serve     func(net.Listener) error
@@ -243,10 +258,8 @@ func (r *Relay) Run(ctx context.Context) error {
 			serving.Go(func() error { return s.serve(l) })
 		}
 	}
-	if !r.ready.Load() {
-		serving.Go(func() error { r.probes.run(failed, r.setReady); return nil })
-	}
 	serving.Go(func() error { r.auditor.run(failed); return nil })
+	serving.Go(func() error { r.rejects.run(failed); return nil })
 	if r.linter != nil {
 		serving.Go(func() error { r.linter.Run(failed); return nil })
 	}

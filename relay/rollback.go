@@ -119,7 +119,10 @@ type restoredLine struct {
 func (g *groups) restoreLine(
 	ctx context.Context, of lineSource, node *corepb.Node, w *cache.Writer,
 ) restoredLine {
-	r := restoredLine{lineSource: of, snap: g.snapshots.restore(of.origin, of.snapshotName, node, w)}
+	r := restoredLine{lineSource: of, snap: g.taken.restore(g.log, snapshotKey{g.settings.origins[of.origin].Name, of.snapshotName}, w)}
+	if r.snap == nil {
+		r.snap = g.snapshots.restore(of.origin, of.snapshotName, node, w)
+	}
 	if g.generations != nil && of.recorded {
 		var known []cache.GenerationSnapshot
 		if r.snap != nil {
@@ -129,6 +132,10 @@ func (g *groups) restoreLine(
 		g.views.Go(func() { r.line.Run(ctx) }) // awaited by wait
 	}
 	g.snapshots.track(of.origin, of.snapshotName, node, w, r.line, r.snap != nil)
+	if len(g.settings.peers.Targets) > 0 {
+		v := &viewSnapshot{header: g.headers.of(of.origin, of.snapshotName, node), w: w, line: r.line}
+		g.given[snapshotKey{v.header.Origin, of.snapshotName}] = v
+	}
 	return r
 }
 

@@ -60,6 +60,7 @@ type settings struct {
 	coldWait      time.Duration
 	linger        time.Duration
 	drain         time.Duration
+	reportRejects bool
 	validate      string
 	deltaVersions string
 	stagedTypes   []string
@@ -102,6 +103,7 @@ func settingsOf(cfg *Config, version string) *settings {
 		maxOriginNames: cfg.MaxOriginNames,
 		snapshotDir:    string(cfg.SnapshotDir), maxSnapshotAge: cfg.MaxSnapshotAge, snapshotSensitive: cfg.SnapshotSensitive,
 		coldWait: cfg.ColdWait, linger: cfg.Linger, drain: cfg.Drain, validate: cfg.Validate,
+		reportRejects: cfg.ReportRejects,
 		deltaVersions: cfg.DeltaVersions, stagedTypes: cfg.RolloutTypes, debug: cfg.Debug,
 	}
 	for _, o := range config.AllOrigins(cfg) {

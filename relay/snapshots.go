@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -14,13 +13,11 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"golang.org/x/time/rate"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/generations"
-	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/snapshot"
 )
 
@@ -57,7 +54,7 @@ type snapshots struct {
 	loaded map[snapshotKey]*cache.Snapshot // snapshots that no view was restored from yet; owned by restore
 	wake   chan struct{}                   // receives when the next round is due within saveFirst
 
-	rolledBack func(origin string) bool // reports whether an origin is rolled back
+	headers snapshotHeaders
 
 	// Guarded by mu.
 	mu      sync.Mutex
@@ -98,7 +95,7 @@ func openSnapshots(s *settings, log *slog.Logger) (*snapshots, error) {
 		return nil, config.RefuseSnapshotDir(s.snapshotDir, err)
 	}
 	return &snapshots{
-		settings: s, dir: dir, log: log,
+		settings: s, dir: dir, log: log, headers: snapshotHeaders{settings: s},
 		failures: guard.NewLogLimiter(rate.Every(writeErrorInterval), 3),
 		wake:     make(chan struct{}, 1),
 		views:    make(map[snapshotKey]*viewSnapshot),
@@ -145,7 +142,7 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 			s.loadDirectory(snap)
 			continue
 		}
-		node, err := s.match(&snap.Header)
+		node, err := s.headers.match(&snap.Header)
 		if err != nil {
 			s.dir.Reject(snap, err)
 			continue
@@ -160,26 +157,14 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 	return groups, nodes
 }
 
-// directoryGroup replaces the node group in a snapshot of a directory. No group has this key.
-const directoryGroup = "directory"
-
-// sharedNamesPrefix precedes the key of a node group in the snapshot of the group's shared names. No key begins with
-// it.
-const sharedNamesPrefix = "xdstp of "
-
 // loadDirectory accepts the snapshot of a directory, if an origin has this directory.
 func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
 	origin := slices.Index(s.settings.originNames(), snap.Origin)
-	if origin < 0 || !slices.Equal(s.directoryHeader(origin).Targets, snap.Targets) {
+	if origin < 0 || !slices.Equal(s.headers.ofDirectory(origin).Targets, snap.Targets) {
 		s.dir.Reject(snap, fmt.Errorf("no origin %q has the directory %s", snap.Origin, strings.Join(snap.Targets, ",")))
 		return
 	}
 	s.directories[origin] = snap
-}
-
-// directoryHeader returns the header of the snapshot of a directory.
-func (s *snapshots) directoryHeader(origin int) cache.Header {
-	return s.header(origin, directoryGroup, nil)
 }
 
 // evictUnused keeps loaded snapshots without a view for returning clients, as if their views had been evicted.
@@ -204,82 +189,13 @@ func (s *snapshots) maxEvicted() int {
 	return limit
 }
 
-// match returns the Node that this relay presents to the origin for the group of a snapshot. It returns an error if the
-// snapshot does not match the configuration.
-func (s *snapshots) match(h *cache.Header) (*corepb.Node, error) {
-	origin := slices.Index(s.settings.originNames(), h.Origin)
-	if origin < 0 {
-		return nil, fmt.Errorf("there is no origin %q", h.Origin)
-	}
-	was := new(corepb.Node)
-	if err := proto.Unmarshal(h.Node, was); err != nil {
-		return nil, fmt.Errorf("decode Node: %w", err)
-	}
-	if !s.includes(h) {
-		return nil, errors.New("TENDER_ROLLOUT was turned on or off, which changes what snapshots contain")
-	}
-	key, node := sharedGroupOf(was.GetClientFeatures()), sharedNode(s.settings.node, was.GetClientFeatures())
-	if !isSharedGroup(h.Group) {
-		key, node = nodegroup.Sort(was, proto.CloneOf(s.settings.node), s.settings.groupBy)
-	}
-	if strings.HasPrefix(h.Group, sharedNamesPrefix) {
-		key = sharedNamesPrefix + key
-	}
-	now := s.header(origin, key, node)
-	switch {
-	case !slices.Equal(now.Targets, h.Targets):
-		return nil, fmt.Errorf("the snapshot has the state of the targets %s; the targets of the origin %s are %s",
-			strings.Join(h.Targets, ","), h.Origin, strings.Join(now.Targets, ","))
-	case key != h.Group:
-		return nil, fmt.Errorf("the snapshot has the state of the group %q, whose key is %q now", h.Group, key)
-	case now.Options != h.Options:
-		return nil, fmt.Errorf("the snapshot was written with %s; the relay runs with %s", h.Options, now.Options)
-	case !s.sameNode(was, node):
-		return nil, errors.New("the relay presented another Node to the origin")
-	}
-	return node, nil
-}
-
-// sameNode reports whether an origin should serve the same resources to two Nodes. The version of the relay does not
-// count; otherwise each upgrade would cause a cold start.
-func (s *snapshots) sameNode(a, b *corepb.Node) bool {
-	if !slices.Contains(s.settings.groupBy, "user_agent_version") {
-		a, b = proto.CloneOf(a), proto.CloneOf(b)
-		a.UserAgentVersionType, b.UserAgentVersionType = nil, nil
-	}
-	return proto.Equal(a, b)
-}
-
-// header returns the header of the snapshot of a group.
-func (s *snapshots) header(origin int, group string, node *corepb.Node) cache.Header {
-	encoded, _ := proto.MarshalOptions{Deterministic: true}.Marshal(node) // cannot fail: the relay sends it to origins
-	of := s.settings.origins[origin]
-	return cache.Header{
-		Origin: of.Name, Targets: of.Targets, Group: group, Node: encoded, Options: "DELTA_VERSIONS=" + s.settings.deltaVersions,
-	}
-}
-
-// includes reports whether the relay stores the state that a header describes. With rollouts, a snapshot has the served
-// state of a node group, which may differ from the files of a directory and from the shared view. Without rollouts, the
-// served state is that of the files and of the shared views, except during a rollback of a directory.
-func (s *snapshots) includes(h *cache.Header) bool {
-	switch {
-	case len(s.settings.rollout.Stages) > 0:
-		return !isSharedGroup(h.Group)
-	case strings.HasPrefix(h.Group, sharedNamesPrefix):
-		return false
-	default:
-		return !strings.HasPrefix(h.Targets[0], "file:") || s.rolledBack(h.Origin)
-	}
-}
-
 // restore restores the view of w from its snapshot. It returns the snapshot, or nil if there is none.
 func (s *snapshots) restore(origin int, group string, node *corepb.Node, w *cache.Writer) *cache.Snapshot {
 	if s == nil {
 		return nil
 	}
-	h := s.header(origin, group, node)
-	if !s.includes(&h) {
+	h := s.headers.of(origin, group, node)
+	if !s.headers.includes(&h) {
 		return nil
 	}
 	key := snapshotKey{h.Origin, group}
@@ -305,7 +221,7 @@ func (s *snapshots) track(
 	if s == nil {
 		return
 	}
-	h := s.header(origin, group, node)
+	h := s.headers.of(origin, group, node)
 	key := snapshotKey{h.Origin, group}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -326,7 +242,7 @@ func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snap
 	if snap == nil {
 		return nil
 	}
-	if _, err := s.match(&snap.Header); err != nil {
+	if _, err := s.headers.match(&snap.Header); err != nil {
 		s.dir.Reject(snap, err)
 		return nil
 	}
@@ -440,7 +356,7 @@ func (s *snapshots) saveRemoved(was *removedView, now time.Time) error {
 
 // save writes one snapshot, if the state has changed or the snapshot is old.
 func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
-	if !s.includes(&v.header) {
+	if !s.headers.includes(&v.header) {
 		return s.removeFile(v)
 	}
 	revision, target := v.w.SnapshotRevision()

@@ -76,17 +76,17 @@ func TestB42_MatchingSnapshots(t *testing.T) {
 		ClientFeatures:       nodegroup.ContentFeatures,
 	}
 	base := []string{"TENDER_ORIGIN=a:1,b:1", "TENDER_ORIGINS=x=c:1", "TENDER_ROUTES=type:lds=x", "TENDER_NODE_ID=n"}
-	of := func(version string, env ...string) *snapshots {
+	of := func(version string, env ...string) *snapshotHeaders {
 		cfg, err := LoadConfig(append(env, base...)) // the first of several entries counts
 		if err != nil {
 			t.Fatal(err)
 		}
-		return &snapshots{settings: settingsOf(&cfg, version)}
+		return &snapshotHeaders{settings: settingsOf(&cfg, version)}
 	}
 	const grouping = "TENDER_NODE_GROUP_BY=user_agent_name,user_agent_version,locality.region,metadata.m"
 	tests := []struct {
 		name      string
-		was, is   *snapshots
+		was, is   *snapshotHeaders
 		origin    int
 		shared    bool
 		wantMatch bool
@@ -114,7 +114,7 @@ func TestB42_MatchingSnapshots(t *testing.T) {
 			if tt.shared {
 				key, node = sharedGroupOf(node.GetClientFeatures()), sharedNode(tt.was.settings.node, node.GetClientFeatures())
 			}
-			h := tt.was.header(tt.origin, key, node)
+			h := tt.was.of(tt.origin, key, node)
 			got, err := tt.is.match(&h)
 			if (err == nil) != tt.wantMatch {
 				t.Fatalf("match = %v, want a match: %v", err, tt.wantMatch)

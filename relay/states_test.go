@@ -55,6 +55,8 @@ var events = []string{
 	"snapshot omits resources with sensitive fields; clients wait for them after a restart; TENDER_SNAPSHOT_SENSITIVE=on stores them",
 	"snapshot rejected; its view starts cold",
 	"snapshots above TENDER_MAX_GROUPS are restored when clients reconnect",
+	"snapshots of a peer rejected; their views start cold",
+	"no peer gave its state; clients wait for an origin",
 	"status page not rendered",
 	"stopping with streams open",
 	"traffic leaves this host without TLS; it can be intercepted and changed",

@@ -19,6 +19,8 @@ type responses struct {
 	identifier      string             // control plane identifier of the last response that contained one
 	ignoresVersions bool               // the origin resent resources whose versions the relay had reported
 	reuseLogged     bool               // the reuse of a version has been logged
+	rejected        []Rejection        // by clients; see verdict.go
+	reported        bool               // an origin was told that clients reject a resource
 }
 
 // A comparison requests all content once after a stream reported the cached versions: another server may use the same

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -32,6 +33,8 @@ type Controlled interface {
 	Operate(reconcile.Command) []reconcile.Hold
 	// List returns the list of pending changes in front of the view.
 	List() *pending.List
+	// Report replaces the resources that clients of the view reject.
+	Report([]Rejection)
 	// Keep restores removals that were dropped before a restart, so that their resources stay in the view.
 	Keep(dropped []reconcile.Hold)
 }
@@ -79,6 +82,23 @@ func (c *Control) Edit(ctx context.Context, f func(*cache.Writer)) {
 func (c *Control) Operate(ctx context.Context, of reconcile.Command) (chosen []reconcile.Hold) {
 	c.do(ctx, func(l Controlled) { chosen = l.Operate(of) })
 	return chosen
+}
+
+// A Rejection is a resource whose current content clients reject.
+type Rejection struct {
+	TypeURL   string
+	Name      string         // under which clients subscribe to it
+	Resource  *wire.Resource // with the content that they reject
+	Rejecting int            // clients that reject it
+	Clients   int            // clients that subscribe to it, and are served this content
+	At        time.Time      // of the first of their NACKs
+	Err       string         // of that NACK; without what Secrets contain
+}
+
+// Report tells the loop which resources clients of its view reject. It replaces those of the last call. The loop of a
+// control plane tells its origin (B.9).
+func (c *Control) Report(ctx context.Context, rejected []Rejection) {
+	c.do(ctx, func(l Controlled) { l.Report(rejected) })
 }
 
 // Holding reports whether removals are pending or were dropped. The view still contains these resources, but a new

@@ -23,7 +23,7 @@
 //	the origin     config.go stats.go health.go addresses.go session.go
 //	its streams    sotw.go subscription.go stream.go streams.go
 //	subscriptions  set.go linger.go branches.go subscriptions.go isolation.go collection.go
-//	responses      control.go comparison.go responses.go
+//	responses      control.go comparison.go verdict.go responses.go
 //	the loop       viewsync.go
 //	other users    audit.go (compares a view with a second sync) probe.go share.go
 //

@@ -144,7 +144,7 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 			l.cancel(err) // a NACK needs both
 			return
 		}
-		l.ackOrNack(v.node, u, err)
+		v.answer(l, u, err)
 		return
 	}
 	if err = oversizeError(u); err != nil {
@@ -167,7 +167,7 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	v.noteServer(u.ControlPlane)
 	v.comparison.lastResponse = now
 	if u.Nonce != "" { // without a nonce, an ACK would be a new subscription
-		l.ackOrNack(v.node, u, err)
+		v.answer(l, u, err)
 	}
 }
 

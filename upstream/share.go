@@ -101,6 +101,9 @@ func (s *share) List() *pending.List { return s.pending }
 // Operate implements Controlled. Removals are pending at the shared view; only what waits for an interval is pending here.
 func (s *share) Operate(c reconcile.Command) []reconcile.Hold { return c.OperateList(s.pending) }
 
+// Report implements Controlled. It does nothing: the shared view tells the origin.
+func (s *share) Report([]Rejection) {}
+
 // Keep implements Controlled. It does nothing, since removals are dropped at the shared view.
 func (s *share) Keep([]reconcile.Hold) {}
 

@@ -34,12 +34,20 @@ type stream struct {
 	out    chan proto.Message      // requests to send; received by send
 	sotw   *sotwState              // nil for a Delta stream
 
-	requested map[string]bool // types for which a request was sent
-	nodeSent  bool            // a request with the node was queued
-	responded bool            // a response was accepted
-	replaced  bool            // a new stream replaces it: its responses are ignored
-	rpcOpened bool            // gRPC opened the stream; belongs to the goroutine of run
-	address   string          // of the server, empty before the stream ended; belongs to run until the ended event
+	requested map[string]bool    // types for which a request was sent
+	answers   map[string]*answer // by type URL; see verdict.go
+	nodeSent  bool               // a request with the node was queued
+	responded bool               // a response was accepted
+	replaced  bool               // a new stream replaces it: its responses are ignored
+	rpcOpened bool               // gRPC opened the stream; belongs to the goroutine of run
+	address   string             // of the server, empty before the stream ended; belongs to run until the ended event
+}
+
+// An answer is what the origin was told last about the newest response of a type on a stream.
+type answer struct {
+	response wire.Update // its type, version and nonce
+	own      error       // why the relay rejects it, or a part of it; nil if it accepts it
+	reported bool        // the origin was told what clients reject
 }
 
 // An event is a message from a stream's goroutines to the view sync: the stream opened, received a response, or ended.
@@ -63,6 +71,7 @@ func (s *Session) open(ctx context.Context, target int, r role, sotw bool, event
 		cancel:    cancel,
 		out:       make(chan proto.Message, sendQueue),
 		requested: make(map[string]bool),
+		answers:   make(map[string]*answer),
 	}
 	if sotw {
 		st.sotw = newSotwState()

@@ -62,6 +62,8 @@ type subscription struct {
 	// only if it is subscribed to.
 	canonicalNames map[string][]*cache.Name
 
+	told [auxiliary + 1]reports // by stream, what origins were told that clients reject
+
 	members, byName *set
 	collections     map[string]*collection // by glob; they use the stream of the names
 	due             []*collection          // collections that the loop checks next

@@ -173,6 +173,7 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	}
 	v.confirmTarget()
 	at(v.reports.Step(now))
+	at(v.reportRejected(now))
 	at(v.agenda.next())
 	for b := range v.branches {
 		for r := main; r <= auxiliary; r++ {

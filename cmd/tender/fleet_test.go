@@ -33,6 +33,7 @@ operators:
   read: ["spiffe://example.org/ns/ops/**", "spiffe://example.org/ns/eyes/**"]
   act: ["spiffe://example.org/ns/ops/**"]
 peers: ["spiffe://example.org/ns/tender/**"]
+snapshots: ["spiffe://example.org/ns/tender/sa/taker"]
 `
 
 // SPIFFE IDs in certificates, as in tierRules.
@@ -309,6 +310,9 @@ func TestOnlyPeersForward(t *testing.T) {
 		{"eyes/sa/rita", "GET", "fleet/clients?relay=127.0.0.1:9", "", 404, "TENDER_PEERS has no relay"},
 		{"eyes/sa/rita", "GET", "fleet/clients", "", 400, "want one address of a relay"},
 		{"tender/sa/x", "POST", "thaw", "alice at 127.0.0.1", 200, "origins"},
+		{"tender/sa/x", "GET", "fleet/snapshot", "", 403, "is not one of the peers that may take snapshots"},
+		{"ops/sa/eve", "GET", "fleet/snapshot", "", 403, "is not one of the peers that may take snapshots"},
+		{"tender/sa/taker", "GET", "fleet/snapshot", "", 409, "the relay has no configuration yet"},
 	} {
 		flags := s.certificate("spiffe://example.org/ns/" + tt.who)
 		config, err := (&cli.TLSFlags{CA: flags[1], Cert: flags[3], Key: flags[5]}).Config()

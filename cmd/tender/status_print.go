@@ -32,6 +32,9 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	if fault := s.Relay.SnapshotFault; fault != "" {
 		t.Note("snapshots and decisions are NOT WRITTEN: %s", fault)
 	}
+	if taken := s.Relay.Taken; taken != nil {
+		t.Note("began with the state of %s (%s), which is %s old", taken.From, taken.NodeID, humanize.Seconds(taken.AgeSeconds))
+	}
 	if warning := s.Log.Warning(); warning != "" {
 		t.Note("%s", warning)
 	}

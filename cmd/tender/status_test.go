@@ -87,7 +87,8 @@ func (someFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 // someStatus returns a status with text, types and times that are hard to print.
 func someStatus(now time.Time) admin.Status {
 	return admin.Status{
-		Relay: admin.Relay{Version: "v1", UptimeSeconds: 200, NotReady: []string{"it rains", "it\x1b[31m snows"}},
+		Relay: admin.Relay{Version: "v1", UptimeSeconds: 200, NotReady: []string{"it rains", "it\x1b[31m snows"},
+			Taken: &admin.TakenState{From: "10.0.0.7:18443", NodeID: "tender/b", At: now.Add(-time.Minute), AgeSeconds: 3600, Views: 2}},
 		Origins: []admin.Origin{{
 			Name: "default", Since: now.Add(-90 * time.Second), LastError: "connection refused", LastErrorAt: now.Add(-2 * time.Minute),
 			Targets: []admin.Target{{Target: "a:1", State: "idle"}, {Target: "b:1", Active: true, State: "connecting"}},
@@ -161,6 +162,7 @@ func TestStatusForPeople(t *testing.T) {
 		`tender v1, up 3m20s, 0 streams, NOT READY`,
 		`    it rains`,
 		`    it\u001b[31m snows`,
+		`    began with the state of 10.0.0.7:18443 (tender/b), which is 1h0m old`,
 		``,
 		`ORIGIN   TARGET  STATE       SINCE`,
 		`default  a:1     standby     -`,

@@ -1,6 +1,7 @@
 package subscription
 
 import (
+	"iter"
 	"slices"
 	"time"
 
@@ -86,6 +87,28 @@ func (s AtGeneration) Resources() (out []ResourceStatus) {
 	return out
 }
 
+// Rejected yields the resources whose current content the client rejects.
+func (s AtGeneration) Rejected(yield func(ResourceStatus) bool) {
+	if s.Refusal() == nil {
+		return
+	}
+	for _, n := range s.names {
+		if r := s.named(n); r.Refusal != nil && r.Entry.Present() && !yield(r) {
+			return
+		}
+	}
+	for w := range s.wildcards() {
+		part := w.At(s.g)
+		for r := range s.refusals() {
+			for m := range part.refusedMembers(r) {
+				if m.Entry.Present() && !yield(m) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Resource returns the state of one resource, and whether the client subscribed to it.
 func (s AtGeneration) Resource(name string) (r ResourceStatus, asked bool) {
 	if at, ok := s.find(s.Watch.Find(s.Key, []string{name})[0]); ok {
@@ -120,17 +143,28 @@ func (s AtGeneration) activeRefusal() *Refusal {
 // refusedMember reports whether a resource of a wildcard set is unchanged since the client rejected it.
 func (s AtGeneration) refusedMember(r *Refusal) bool {
 	for w := range s.wildcards() {
-		part := w.At(s.g)
-		for e := range part.t.Wildcard.Since(r.after) {
-			if e.Seq > r.upTo {
-				break
-			}
-			if _, named := part.find(e.Name); !named && part.member(e).Refusal == r {
-				return true
-			}
+		for range w.At(s.g).refusedMembers(r) {
+			return true
 		}
 	}
 	return false
+}
+
+// refusedMembers yields the resources of the wildcard set that are unchanged since the client rejected them.
+func (s AtGeneration) refusedMembers(r *Refusal) iter.Seq[ResourceStatus] {
+	return func(yield func(ResourceStatus) bool) {
+		for e := range s.t.Wildcard.Since(r.after) {
+			if e.Seq > r.upTo {
+				return
+			}
+			if _, named := s.find(e.Name); named {
+				continue
+			}
+			if m := s.member(e); m.Refusal == r && !yield(m) {
+				return
+			}
+		}
+	}
 }
 
 // named returns the state of a resource that the client subscribed to by name.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -69,6 +70,10 @@ type Config struct {
 	Tier    Tier
 	Summary func() *FleetSummary
 
+	// Snapshot writes the state of the relay for a peer, with Secrets if the peer may take them. If it is nil, peers cannot
+	// take it.
+	Snapshot func(ctx context.Context, secrets bool, to io.Writer) error
+
 	// Metrics serves /metrics.
 	Metrics http.Handler
 
@@ -122,7 +127,7 @@ type route struct {
 
 // A permission is the permission that a request requires.
 type permission struct {
-	operator  authz.Permission // [authz.Read] or [authz.Act]; the zero value is never granted
+	operator  authz.Permission // [authz.Read], [authz.Act] or [authz.Take]; the zero value is never granted
 	peers     bool             // peers may also send it
 	forwarded bool             // peers may forward it on behalf of an operator
 }
@@ -157,6 +162,7 @@ func New(cfg Config) *Server {
 		get("/api/v1/fleet/clients", serveJSON(tier.ofRelay(q.clients, clientsPath))),
 		get("/api/v1/fleet/clients/{number}", serveJSON(tier.ofRelay(q.client, clientsPath))),
 		{http.MethodGet, "/api/v1/fleet/self", serveJSON(tier.self), permission{operator: authz.Read, peers: true}},
+		{http.MethodGet, "/api/v1/fleet/snapshot", newSnapshotServer(&s.cfg), permission{operator: authz.Take}},
 		get("/api/v1/dump", dumper{&s.cfg}),
 	})
 	if cfg.Pages != nil {

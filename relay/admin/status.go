@@ -100,6 +100,18 @@ type Relay struct {
 	// SnapshotFault is why snapshots and decisions of operators cannot be written. It is empty if they can, or if
 	// TENDER_SNAPSHOT_DIR is off.
 	SnapshotFault string `json:"snapshot_fault,omitempty"`
+
+	// Taken is the state of a peer with which the relay began. Nil if it did not.
+	Taken *TakenState `json:"taken,omitempty"`
+}
+
+// A TakenState is the state of a peer with which a relay began, because it had none of its own and no origin answered.
+type TakenState struct {
+	From       string    `json:"from"`        // address of the peer
+	NodeID     string    `json:"node_id"`     // of the peer
+	At         time.Time `json:"at"`          // when the relay took it
+	AgeSeconds float64   `json:"age_seconds"` // time since the peer last heard from the origins; of the oldest view
+	Views      int       `json:"views"`       // number of views
 }
 
 // An Origin is a control plane, or a directory.

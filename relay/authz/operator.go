@@ -16,6 +16,9 @@ const (
 	Read Permission = "read"  // requests without side effects: status, resources, metrics, profiles
 	Act  Permission = "act"   // commands
 	Peer Permission = "peers" // for relays of the same tier: read the summary; read clients and send commands on behalf of an operator
+
+	Take        Permission = "snapshots" // for relays of the same tier: take the state, without sensitive content
+	TakeSecrets Permission = "secrets"   // with Take: also take sensitive content and Secrets
 )
 
 // Operator returns an identity of a certificate that matches the list of a permission. If none matches, the error lists
@@ -34,6 +37,8 @@ func (p *Policy) Operator(ids []Identity, may Permission) (Identity, error) {
 		return "", fmt.Errorf("%s is not one of the operators", Describe(ids))
 	case Peer:
 		return "", fmt.Errorf("%s is not one of the peers", Describe(ids))
+	case Take, TakeSecrets:
+		return "", fmt.Errorf("%s is not one of the peers that may take %s", Describe(ids), may)
 	default:
 		return "", fmt.Errorf("%s is not one of the operators that may act", Describe(ids))
 	}
@@ -44,6 +49,23 @@ func (p *Policy) HasOperators() bool { return len(p.operators[Read])+len(p.opera
 
 // HasPeers reports whether the file lists a peer.
 func (p *Policy) HasPeers() bool { return len(p.operators[Peer]) > 0 }
+
+// snapshots parses the field snapshots. A list in place of an object grants no Secrets.
+func (r *reader) snapshots(n *yaml.Node, into map[Permission][]identityPattern) {
+	if n.Kind != yaml.MappingNode {
+		into[Take] = r.certified(n, string(Take), "a peer")
+		return
+	}
+	found := r.mapping(n, string(Take), map[string]func(*yaml.Node){
+		"take": func(n *yaml.Node) { into[Take] = r.certified(n, "snapshots.take", "a peer") },
+		"secrets": func(n *yaml.Node) {
+			into[TakeSecrets] = r.certified(n, "snapshots.secrets", "a peer")
+		},
+	})
+	if n.Kind == yaml.MappingNode && !found["take"] {
+		r.fail(n, "snapshots has no take: allowed: a list of identities, or take and secrets with one each")
+	}
+}
 
 // operators parses the field operators. A list in place of an object grants both permissions.
 func (r *reader) operators(n *yaml.Node, into map[Permission][]identityPattern) {

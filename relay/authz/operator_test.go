@@ -1,6 +1,7 @@
 package authz
 
 import (
+	"slices"
 	"strings"
 	"testing"
 )
@@ -60,6 +61,45 @@ func TestOperatorsRefused(t *testing.T) {
 		_, err := Parse("a.yaml", []byte(strings.Replace(operated, operated[strings.Index(operated, "operators: ")+len("operators: "):], list, 1)))
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("operators: %s: %v, want %s", list, err, want)
+		}
+	}
+}
+
+// TestB36_SecretsOfSnapshotsNeedAPermission checks that a list of peers that may take snapshots grants no Secrets, and that
+// the permission for these does not include the other.
+func TestB36_SecretsOfSnapshotsNeedAPermission(t *testing.T) {
+	const operators = "operators: "
+	parse := func(text string) (*Policy, error) {
+		return Parse("a.yaml", []byte(operated[:strings.Index(operated, operators)]+"snapshots: "+text+"\n"))
+	}
+	for text, want := range map[string]map[Identity][]Permission{
+		"['dns:a']":         {"dns:a": {Take}, "dns:b": nil},
+		"{take: ['dns:a']}": {"dns:a": {Take}},
+		"{take: ['dns:a', 'dns:b'], secrets: ['dns:b', 'dns:c']}": {
+			"dns:a": {Take}, "dns:b": {Take, TakeSecrets}, "dns:c": {TakeSecrets},
+		},
+	} {
+		p, err := parse(text)
+		if err != nil {
+			t.Fatalf("snapshots: %s: %v", text, err)
+		}
+		for id, permissions := range want {
+			for _, may := range []Permission{Read, Act, Peer, Take, TakeSecrets} {
+				if _, err := p.Operator([]Identity{id}, may); (err == nil) != slices.Contains(permissions, may) {
+					t.Errorf("snapshots: %s: %s, %s: %v", text, id, may, err)
+				}
+			}
+		}
+	}
+	for text, want := range map[string]string{
+		"[]":                   "snapshots is empty",
+		"{}":                   "snapshots has no take",
+		"{secrets: ['dns:a']}": "snapshots has no take",
+		"{take: [anonymous]}":  "a peer needs a client certificate",
+		"{all: ['dns:a']}":     `snapshots has no field "all"; allowed: secrets, take`,
+	} {
+		if _, err := parse(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("snapshots: %s: %v, want %s", text, err, want)
 		}
 	}
 }

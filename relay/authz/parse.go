@@ -53,6 +53,7 @@ func Parse(file string, data []byte) (*Policy, error) {
 		},
 		"operators":  func(n *yaml.Node) { r.operators(n, policy.operators) },
 		string(Peer): func(n *yaml.Node) { policy.operators[Peer] = r.certified(n, string(Peer), "a peer") },
+		string(Take): func(n *yaml.Node) { r.snapshots(n, policy.operators) },
 	})
 	if root.Kind == yaml.MappingNode {
 		for _, field := range []string{"version", "rules"} {

@@ -41,7 +41,7 @@ func TestParseRefuses(t *testing.T) {
 		{"not an object", "- a\n", "f:1:1: the file is not an object"},
 		{"two documents", head + "---\na: 1\n", "f:5: a second document begins"},
 		{"star without quotes", "version: 1\nrules:\n- name: a\n  identities:\n  - *\n", "has to be in quotes"},
-		{"unknown field", head + "rule: []\n", `f:5:1: the file has no field "rule"; allowed: operators, peers, rules, version`},
+		{"unknown field", head + "rule: []\n", `f:5:1: the file has no field "rule"; allowed: operators, peers, rules, snapshots, version`},
 		{"unknown field of a rule", head + "  secret: [a]\n", `f:5:3: rule "a" has no field "secret"; allowed: identities, name, node, secrets, types, xdstp`},
 		{"duplicate field", head + "  types: [cds]\n  types: [lds]\n", `f:6:3: rule "a" has types twice`},
 		{"no version", "rules:\n- name: a\n  identities: [anonymous]\n", "f:1:1: version is missing"},

@@ -93,9 +93,10 @@ var sections = []section{
 			"Change it when operators or peers connect from other hosts, which requires mTLS."},
 		{"PROBE_LISTEN", "Addresses for `/livez`, `/readyz` and `/metrics` alone",
 			"Set it when a kubelet or Prometheus connects from another host."},
-		{"PEERS", "Admin addresses of the relays of the same tier, for `--fleet`",
-			"A `dns` name stands for all of its addresses, and may include the relay itself. Set it when the tier has " +
-				"several relays."},
+		{"PEERS", "Admin addresses of the relays of the same tier, for `--fleet` and a first state",
+			"A `dns` name stands for all of its addresses, and may include the relay itself. A relay that starts without a " +
+				"state takes [that of a peer](operations.md#the-state-of-a-peer), if no control plane answers. Set it when the " +
+				"tier has several relays."},
 		{"PEERS_TLS_CA", "PEM file with the CAs of peers",
 			"Set it when a private CA signs the certificates of peers; without it, the CAs of the system apply."},
 		{"PEERS_TLS_CERT", "PEM file with the certificate that the relay presents to peers",
@@ -146,6 +147,11 @@ var sections = []section{
 				"are masked. Set it when a health check of yours should stop a rollout."},
 	}},
 	{"Subscriptions, versions and removals", []text{
+		{"REPORT_REJECTS", "Tell the control plane which resources clients reject",
+			"The relay acknowledges responses itself, so the control plane does not see the NACKs of clients. With `on`, the " +
+				"relay sends a NACK once clients reject a resource. It has the name, the number of clients and the first error. An " +
+				"ACK follows once they reject it no more. Any client can cause it. Turn it on when you watch the NACKs of the " +
+				"control plane, and it does not undo a change because of one."},
 		{"RESYNC", "After a reconnect, send the held versions to the control plane, or request everything again",
 			"Change it to `full` when the control plane misuses `initial_resource_versions`."},
 		{"PREWARM", "Types to subscribe to by wildcard for every node group, before a client asks",

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/certs"
 )
 
 // A restarting has a relay with snapshots that the test restarts, and its origin.
@@ -384,6 +385,23 @@ func TestB42_NamesThatGroupsShareAreRestored(t *testing.T) {
 		synctest.Wait()
 		if got := c.Responses(); len(got) != 1 || got[0].TypeURL != typeEDS {
 			t.Errorf("got the responses %v, want the endpoints", got)
+		}
+	})
+}
+
+// TestB42_OriginsAreNotWaitedForLonger: with peers, a relay whose origin answers serves clients as early as without.
+func TestB42_OriginsAreNotWaitedForLonger(t *testing.T) {
+	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
+		o.Put(relaytest.Cluster("a"))
+		ca := certs.NewCA(t)
+		cert, key := ca.Sign(certs.Leaf{URI: "spiffe://example.org/tender"}).Write(t, t.TempDir())
+		began := time.Now()
+		r := start(t, o, "TENDER_PEERS=127.0.0.1:1", "TENDER_PEERS_TLS_CERT="+cert, "TENDER_PEERS_TLS_KEY="+key)
+		c := r.Client(relaytest.ClientOptions{AutoAck: true})
+		c.Subscribe(relaytest.ClusterType)
+		c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
+		if took := time.Since(began); took > 500*time.Millisecond {
+			t.Errorf("a client was served after %v of virtual time, want 0.5s at most", took)
 		}
 	})
 }

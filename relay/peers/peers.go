@@ -53,7 +53,7 @@ type peer struct {
 // Status implements admin.Tier.
 func (t *Tier) Status(ctx context.Context, own *admin.FleetSummary) admin.FleetStatus {
 	status := admin.FleetStatus{Relays: []admin.FleetRelay{{Address: admin.Self, FleetSummary: own}}, Disagreements: []admin.Disagreement{}}
-	for _, found := range t.summaries(ctx) {
+	for _, found := range t.summaries(ctx, summaryTimeout) {
 		if found.summary != nil && found.summary.Instance == own.Instance {
 			status.Relays[0].Address = found.address
 			continue
@@ -71,7 +71,7 @@ func (t *Tier) Status(ctx context.Context, own *admin.FleetSummary) admin.FleetS
 // Forward implements admin.Tier. A relay with several addresses receives the command once. The relay that calls Forward
 // does not receive it.
 func (t *Tier) Forward(ctx context.Context, own *admin.FleetSummary, name, operator string, args []byte, long time.Duration) []admin.FleetAnswer {
-	others := slices.DeleteFunc(t.summaries(ctx), func(a asked) bool { return a.summary != nil && a.summary.Instance == own.Instance })
+	others := slices.DeleteFunc(t.summaries(ctx, summaryTimeout), func(a asked) bool { return a.summary != nil && a.summary.Instance == own.Instance })
 	answers := make([]admin.FleetAnswer, len(others))
 	forEach(len(others), func(i int) {
 		other := &others[i]
@@ -110,8 +110,9 @@ type asked struct {
 	summary *admin.FleetSummary
 }
 
-// summaries requests the summaries of all peers. It returns only the first of several addresses of one relay.
-func (t *Tier) summaries(ctx context.Context) []asked {
+// summaries requests the summaries of all peers, with a timeout for each. It returns only the first of several addresses
+// of one relay.
+func (t *Tier) summaries(ctx context.Context, timeout time.Duration) []asked {
 	found := t.peers(ctx)
 	all := make([]asked, len(found))
 	forEach(len(found), func(i int) {
@@ -120,7 +121,7 @@ func (t *Tier) summaries(ctx context.Context) []asked {
 			return
 		}
 		summary := new(admin.FleetSummary)
-		if all[i].err = t.ask(ctx, found[i], summaryTimeout, http.MethodGet, "/api/v1/fleet/self", "", nil, summary); all[i].err != nil {
+		if all[i].err = t.ask(ctx, found[i], timeout, http.MethodGet, "/api/v1/fleet/self", "", nil, summary); all[i].err != nil {
 			return
 		}
 		if summary.Instance == "" {
@@ -186,25 +187,9 @@ func (t *Tier) peers(ctx context.Context) (all []peer) {
 func (t *Tier) ask(ctx context.Context, p peer, long time.Duration, method, path, operator string, body []byte, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, long)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, method, "https://"+p.address+path, bytes.NewReader(body))
+	resp, err := t.send(ctx, p, method, path, operator, body)
 	if err != nil {
 		return err
-	}
-	if method == http.MethodPost {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	if operator != "" {
-		r.Header.Set(admin.OperatorHeader, operator)
-	}
-	config := t.cfg.TLS(p.host)
-	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
-	if config.ServerName != "" {
-		r.Host = config.ServerName // the peer's certificate must be valid for this name or address
-	}
-	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	resp, err := client.Do(r)
-	if err != nil {
-		return fmt.Errorf("unreachable: %w", errors.Unwrap(err))
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswerBytes+1))
@@ -220,6 +205,31 @@ func (t *Tier) ask(ctx context.Context, p peer, long time.Duration, method, path
 		return fmt.Errorf("the answer is not that of a relay: %w", err)
 	}
 	return nil
+}
+
+// send sends one request on a new connection. The caller must close the body of the response.
+func (t *Tier) send(ctx context.Context, p peer, method, path, operator string, body []byte) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, "https://"+p.address+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if operator != "" {
+		r.Header.Set(admin.OperatorHeader, operator)
+	}
+	config := t.cfg.TLS(p.host)
+	transport := &http.Transport{TLSClientConfig: config, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
+	if config.ServerName != "" {
+		r.Host = config.ServerName // the peer's certificate must be valid for this name or address
+	}
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Do(r)
+	if err != nil {
+		return nil, fmt.Errorf("unreachable: %w", errors.Unwrap(err))
+	}
+	return resp, nil
 }
 
 // refusal returns an error for a response with another status than 200: the error in the JSON body, or the status.

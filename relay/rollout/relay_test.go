@@ -48,6 +48,7 @@ type group struct {
 
 func (g *group) Operate(reconcile.Command) []reconcile.Hold { return nil }
 func (g *group) List() *pending.List                        { return g.list }
+func (g *group) Report([]upstream.Rejection)                {}
 func (g *group) Keep([]reconcile.Hold)                      {}
 
 // run executes edits until ctx ends.

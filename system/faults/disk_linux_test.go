@@ -43,6 +43,31 @@ func hang(t *testing.T, dir string) (release func()) {
 	return release
 }
 
+// TestB42_ReplicaWithAFullDisk: a relay whose disk is full takes the state of a peer and serves it.
+func TestB42_ReplicaWithAFullDisk(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := syscall.Mount("full", dir, "tmpfs", syscall.MS_NOSUID|syscall.MS_NODEV, "size=4k,mode=0700"); err != nil {
+		t.Skipf("mounting needs root: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, "filler"), make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	tier := newReplicaTier(t, newControlPlane(t).addr)
+	served(t, 1000, tier.client(tier.start("first"), "before"))
+	tier.cut()
+	second := tier.start("second", "TENDER_SNAPSHOT_DIR="+dir)
+	served(t, 1000, tier.client(second, "after"))
+	if s := statusOf(t, second).Relay.Taken; s == nil || s.Views == 0 {
+		t.Errorf("status has %+v, want the state of the peer", s)
+	}
+}
+
 // awaitFault waits until the status and the metrics of a relay say that its directory is not usable for a reason.
 func (r *relayProcess) awaitFault(reason string) {
 	r.tb.Helper()

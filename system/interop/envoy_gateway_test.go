@@ -1,7 +1,11 @@
 package interop_test
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -195,3 +199,55 @@ spec:
     - {group: gateway.envoyproxy.io, kind: Backend, name: one, weight: %d}
     - {group: gateway.envoyproxy.io, kind: Backend, name: two, weight: %d}
 `
+
+// TestInterop_EnvoyGatewayLearnsOfRejects: an Envoy of the relay rejects a listener, because its port is in use. Envoy
+// Gateway counts one NACK for that, and sends nothing because of it.
+func TestInterop_EnvoyGatewayLearnsOfRejects(t *testing.T) {
+	need(t, envoyGateway)
+	free(t, "Envoy Gateway", gatewayPorts...)
+	eachVariant(t, func(t *testing.T, bootstrap string) {
+		one, two := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two")
+		g := newGateway(t, one, two)
+		g.route(t, 1, 0)
+		server := g.start(t)
+		r := envoytest.StartRelay(t, gatewayXDS, append(g.relay(), "TENDER_REPORT_REJECTS=on")...)
+		taken, err := net.Listen("tcp", ":"+g.port)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = taken.Close() }()
+		node := relaytest.EnvoyNode("edge-1")
+		node.Cluster = "default/edge"
+		envoytest.Start(t, envoytest.Options{Bootstrap: bootstrap, Server: r.Addr, Node: node})
+		mark := r.AwaitLine(0, "origin told what clients reject")
+		if !strings.Contains(mark, "envoy.config.listener.v3.Listener") {
+			t.Errorf("the relay told %s, want a listener", mark)
+		}
+		const nacks = `xds_nack_total{nodeID="tender/default/edge",typeURL="type.googleapis.com/envoy.config.listener.v3.Listener"`
+		server.Await("NACK in the metrics", func() error {
+			if page := metricsOf(t); !strings.Contains(page, nacks) {
+				return fmt.Errorf("the metrics lack %s:\n%s", nacks, page)
+			}
+			return nil
+		})
+		for _, line := range strings.Split(metricsOf(t), "\n") {
+			if strings.HasPrefix(line, nacks) && !strings.HasSuffix(line, " 1") {
+				t.Errorf("%s, want one NACK", line)
+			}
+		}
+	})
+}
+
+// metricsOf returns the metrics of Envoy Gateway.
+func metricsOf(t *testing.T) string {
+	t.Helper()
+	resp, err := http.Get("http://127.0.0.1:19001/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(resp.Body)
+	if err = errors.Join(err, resp.Body.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

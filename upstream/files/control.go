@@ -12,6 +12,9 @@ import (
 // List implements upstream.Controlled.
 func (v originView) List() *pending.List { return v.pending }
 
+// Report implements upstream.Controlled. It does nothing: a directory has nobody to tell.
+func (v originView) Report([]upstream.Rejection) {}
+
 // Keep implements upstream.Controlled. Removals from the directory are pending at the reader, for all views. Those of
 // resources that returning clients report are pending at the view.
 func (v originView) Keep(dropped []reconcile.Hold) {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -52,7 +53,8 @@ type Server struct {
 	Register func(grpc.ServiceRegistrar)
 
 	// Requests in the order of arrival. A SotW request is stored as a Delta request with their common fields.
-	requests chan *discoverypb.DeltaDiscoveryRequest
+	requests  chan *discoverypb.DeltaDiscoveryRequest
+	responses atomic.Int64
 
 	// Owned by the test.
 	Resources map[string]map[string]proto.Message // by type and name: the resources to serve
@@ -158,8 +160,16 @@ func (o *Server) serve(caches cachev3.Cache) {
 			return nil
 		},
 		StreamRequestFunc: func(_ int64, r *discoverypb.DiscoveryRequest) error {
-			record(&discoverypb.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetResponseNonce()})
+			record(&discoverypb.DeltaDiscoveryRequest{
+				TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetResponseNonce(), ErrorDetail: r.GetErrorDetail(),
+			})
 			return nil
+		},
+		StreamResponseFunc: func(context.Context, int64, *discoverypb.DiscoveryRequest, *discoverypb.DiscoveryResponse) {
+			o.responses.Add(1)
+		},
+		StreamDeltaResponseFunc: func(int64, *discoverypb.DeltaDiscoveryRequest, *discoverypb.DeltaDiscoveryResponse) {
+			o.responses.Add(1)
 		},
 	})
 	if strings.HasSuffix(o.Kind, sotwOnly) {
@@ -278,6 +288,21 @@ func (o *Server) State(typeURL string, names ...string) relaytest.State {
 		}
 	}
 	return relaytest.State{typeURL: out}
+}
+
+// Responses returns the number of responses that it has sent, over all restarts.
+func (o *Server) Responses() int64 { return o.responses.Load() }
+
+// Requests returns the requests that have arrived and that neither an earlier call nor AwaitRequest has returned.
+func (o *Server) Requests() (all []*discoverypb.DeltaDiscoveryRequest) {
+	for {
+		select {
+		case r := <-o.requests:
+			all = append(all, r)
+		default:
+			return all
+		}
+	}
 }
 
 // AwaitRequest waits for a request that meets cond and that earlier calls have not returned.
