@@ -7,10 +7,12 @@ import (
 	"testing"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
 func BenchmarkDecodeUpdate(b *testing.B) {
@@ -50,6 +52,35 @@ func BenchmarkMarshalResponse(b *testing.B) {
 						b.Fatal(err)
 					}
 					buf.Free()
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkSendResponse measures what gRPC does with a response before its transport: with gzip, the pieces are compressed
+// already, and gRPC copies them.
+func BenchmarkSendResponse(b *testing.B) {
+	for _, size := range []int{1 << 10, 100 << 10} {
+		for _, gzip := range []bool{false, true} {
+			b.Run(fmt.Sprintf("bytes=%d/gzip=%t", size, gzip), func(b *testing.B) {
+				body := wire.NewDeltaBody(acme, "7")
+				body.Add(check.Must(wire.NewResource(acme, "a", "1", words(size))), 0)
+				r := &wire.Response{Body: body.Join(), Nonce: "0123456789abcdef", Gzip: gzip}
+				compressor := encoding.GetCompressor("gzip")
+				b.ReportAllocs()
+				for b.Loop() {
+					data := check.Must(wire.Codec{}.Marshal(r))
+					if gzip {
+						var out mem.BufferSlice
+						w := check.Must(compressor.Compress(mem.NewWriter(&out, mem.DefaultBufferPool())))
+						for _, piece := range data {
+							check.Must(w.Write(piece.ReadOnlyData()))
+						}
+						check.OK(b, w.Close())
+						out.Free()
+					}
+					data.Free()
 				}
 			})
 		}

@@ -21,6 +21,9 @@ type Message struct{ Bytes []byte }
 func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *Response:
+		if m.Gzip {
+			return m.AppendGzip(append(make(mem.BufferSlice, 0, 4), compressedMarker)), nil
+		}
 		return m.buffers(), nil
 	case *Message:
 		return mem.BufferSlice{mem.SliceBuffer(m.Bytes)}, nil
