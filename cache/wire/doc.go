@@ -35,6 +35,7 @@
 //	latest_names.go    detects lists of names that a client sends again
 //	request.go         requests of clients
 //	request_decode.go  decodes a request
+//	request_repeated.go decodes a request that repeats its names
 //	names.go           canonical names in requests, and their parameters
 //	codec.go           the codec of gRPC
 //	relay.go           gRPC metadata between relays
