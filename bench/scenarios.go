@@ -28,6 +28,7 @@ func (o options) idle() scenario {
 			f.held, f.listening = float64(now)/(1<<20), milliseconds(st.listening)
 			return err
 		}}},
+		checks: []check{{what: "RSS, MiB", figure: held, a: "tender", most: 20}},
 	}
 }
 

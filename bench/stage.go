@@ -36,6 +36,7 @@ type setup struct {
 	opaque    bool     // resource versions of that control plane are not hashes
 	polled    bool     // Tenders listen for REST polls
 	tls       bool     // clients use mutual TLS
+	gzip      bool     // clients accept compressed responses
 	resume    bool     // the server of the kind grpc or transport resumes TLS sessions
 	feature   string   // client feature of every second client; empty for none
 	profiled  bool     // Tender has profiles on its admin address
@@ -229,7 +230,7 @@ func (st *stage) strike() {
 func (st *stage) openOf(first, n int) load.Open {
 	return load.Open{
 		Addresses: st.addresses, SotW: st.sotw, Interests: st.interests, ReceiveBuffer: smallBuffer, Buffered: st.buffered,
-		First: first, Clients: n - first, All: max(n, st.clients), Streams: st.streams, Feature: st.feature, TLS: st.certs,
+		First: first, Clients: n - first, All: max(n, st.clients), Streams: st.streams, Feature: st.feature, Gzip: st.gzip, TLS: st.certs,
 	}
 }
 

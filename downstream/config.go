@@ -72,6 +72,9 @@ type Config struct {
 	// calls nothing.
 	Refused func()
 
+	// Gzip compresses the responses to clients that accept it (B.32).
+	Gzip bool
+
 	// Loads is the origin that receives load reports. Nil rejects streams of load reports with UNIMPLEMENTED (R139).
 	Loads loadreport.Origin
 
@@ -101,6 +104,9 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	if c.Views == nil {
 		return Config{}, errors.New("downstream: Views is nil")
+	}
+	if c.Gzip && !wire.Compresses() {
+		return Config{}, errors.New("downstream: this program has replaced the compressor gzip of gRPC, which Gzip needs")
 	}
 	c.AckWait = cmp.Or(c.AckWait, 5*time.Second)
 	c.SendStall = cmp.Or(c.SendStall, time.Minute)
@@ -286,6 +292,7 @@ type Server struct {
 	streamNumbers atomic.Uint64 // the number of the newest stream
 	coalesced     atomic.Int64  // see Stats
 	throttled     atomic.Int64  // see Stats
+	saved         atomic.Int64  // see Stats
 	polls         pollHistory
 	registry      sync.Map // open streams, *stream by number
 	queue         queue

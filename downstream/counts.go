@@ -254,6 +254,9 @@ type Stats struct {
 
 	// Throttled counts requests that were read later because of MaxRequestRate.
 	Throttled int64
+
+	// Saved is the number of bytes by which compression has made the sent responses smaller.
+	Saved int64
 }
 
 // Streams returns the number of open streams and held polls.
@@ -267,7 +270,7 @@ func (s *Server) Stats() Stats {
 		Waiting:   s.queue.newcomerCount() + s.slots.Waiting(),
 		Ended:     s.guard.Counters.Ended(),
 		Rejected:  s.guard.Counters.Causes(),
-		Coalesced: s.coalesced.Load(),
+		Coalesced: s.coalesced.Load(), Saved: s.saved.Load(),
 		Throttled: s.throttled.Load(),
 	}
 	stats.Connections, stats.Unread = s.guard.Usage()

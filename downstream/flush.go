@@ -170,7 +170,7 @@ func (s *stream) sendRemovals(p *pass, sub *subscription.Subscription) error {
 func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.Response) error {
 	s.nonces++
 	nonce := strconv.FormatUint(s.nonces, 10)
-	resp := &wire.Response{Body: r.Body, Nonce: nonce}
+	resp := &wire.Response{Body: r.Body, Nonce: nonce, Gzip: s.gzip, Secret: s.gzip && wire.IsSecret(sub.TypeURL)}
 	if !sub.SentAny() {
 		resp.ControlPlane = s.cfg.Identifier
 	}
@@ -180,6 +180,9 @@ func (s *stream) send(p *pass, sub *subscription.Subscription, r *subscription.R
 	s.server.logLargeResponse(s.client, sub.TypeURL, r.Body)
 	if err := s.transmit(resp); err != nil {
 		return err
+	}
+	if s.gzip {
+		s.server.saved.Add(int64(resp.Saved))
 	}
 	const overhead = 16 // tags and lengths, an upper bound
 	if !s.sent {

@@ -31,6 +31,7 @@ type stream struct {
 	delta   bool
 	number  uint64 // unique in the server
 	tracing bool   // the client is a relay, to which the traces of changes are passed on
+	gzip    bool   // responses are compressed
 
 	turn   turnState
 	served atomic.Bool // same as sent, but readable without the lock

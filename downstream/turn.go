@@ -9,6 +9,7 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
 
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
@@ -225,6 +226,7 @@ func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *s
 		account:        guard.AccountOf(rpc.Context()),
 		peer:           guard.PeerName(guard.PeerOf(rpc.Context())),
 		tracing:        s.cfg.Traces != nil && len(relayTokens(rpc.Context())) > 0,
+		gzip:           s.cfg.Gzip && grpc.SetSendCompressor(rpc.Context(), gzip.Name) == nil, // if the client accepts it
 		typeURL:        typeURL,
 		delta:          delta,
 		requestLimiter: rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),

@@ -73,6 +73,9 @@ const (
 	ProtocolDelta = config.ProtocolDelta
 	ProtocolSotW  = config.ProtocolSotW
 
+	CompressionOff  = config.CompressionOff
+	CompressionGzip = config.CompressionGzip
+
 	LRSOff         = config.LRSOff
 	LRSPassthrough = config.LRSPassthrough
 	LRSAggregate   = config.LRSAggregate

@@ -135,8 +135,11 @@ type burstMemory struct {
 	notBefore   time.Time     // limits the cost of releases
 }
 
-// due reports whether memory is to be returned.
+// due reports whether memory is to be returned. The start of the process is a burst, too.
 func (b *burstMemory) due(m memory, now time.Time) bool {
+	if b.since.IsZero() {
+		return true
+	}
 	if m.collections != b.collections {
 		b.collections, b.since, b.after = m.collections, now, releaseAfter
 	}

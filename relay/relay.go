@@ -41,8 +41,9 @@ type Options struct {
 	Version string
 
 	// ReleaseMemory collects garbage and returns memory to the operating system, as debug.FreeOSMemory does. The relay
-	// calls it when no garbage was collected for 10s, or for 30s if that has returned little before. The calls take at most a
-	// hundredth of the time. If nil, the Go runtime alone decides how long the memory of a burst is kept.
+	// calls it at its start, and when no garbage was collected for 10s, or for 30s if that has returned little before. The
+	// calls take at most a hundredth of the time. If nil, the Go runtime alone decides how long the memory of a burst is
+	// kept.
 	ReleaseMemory func()
 
 	// PingAfter is the idle time of a client connection, at least 1s, after which the relay sends an HTTP/2 ping. The

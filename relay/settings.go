@@ -151,6 +151,7 @@ func downstreamConfig(cfg *Config) downstream.Config {
 		DynamicParameters: cfg.DynamicParameters,
 		ContentVersions:   cfg.DeltaVersions == VersionsOfContent,
 		SumLoads:          cfg.LRS == LRSAggregate,
+		Gzip:              cfg.Compression == CompressionGzip,
 	}
 }
 

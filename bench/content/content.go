@@ -31,6 +31,7 @@ type Kind struct {
 	TypeURL string
 	Count   int
 	Bytes   int
+	Words   bool // filled with words, which compress as well as real resources; otherwise with random letters
 }
 
 // prefixes are the prefixes of resource names, by type URL.
@@ -66,7 +67,7 @@ func (k Kind) Message(s Stamp) proto.Message {
 	name := Name(k.TypeURL, s.Index)
 	filler := k.Bytes - StampBytes
 	for {
-		m := message(k.TypeURL, name, filler, s)
+		m := message(k.TypeURL, name, k.fill(filler, s))
 		size := proto.Size(m)
 		if size <= k.Bytes || filler <= 0 {
 			return m
@@ -85,8 +86,7 @@ func (k Kind) Encode(s Stamp) []byte {
 }
 
 // message returns a message whose last string holds the filler and the stamp.
-func message(typeURL, name string, filler int, s Stamp) proto.Message {
-	last := fill(filler, s)
+func message(typeURL, name, last string) proto.Message {
 	switch typeURL {
 	case Cluster:
 		return &clusterpb.Cluster{Name: name, AltStatName: last}
@@ -105,15 +105,26 @@ func message(typeURL, name string, filler int, s Stamp) proto.Message {
 	}
 }
 
-// fill returns n pseudo-random bytes, which compress badly, followed by the stamp.
-func fill(n int, s Stamp) string {
+// words fill resources of a kind with Words.
+var words = []string{
+	"outbound|80||", "outbound|443||", ".svc.cluster.local", "reviews", "ratings", "envoy.transport_sockets.tls", "SAN_URI",
+	"spiffe://cluster.local/ns/", "/sa/default", "istio-peer-exchange", "10.4.", ":8080", "eu-west-1a", "connect_timeout",
+}
+
+// fill returns n pseudo-random bytes, which compress badly unless they are words, followed by the stamp.
+func (k Kind) fill(n int, s Stamp) string {
 	b := make([]byte, max(n, 0), max(n, 0)+StampBytes)
 	x := uint32(s.Index)*2654435761 + uint32(s.Change) + 1
-	for i := range b {
+	for i := 0; i < len(b); {
 		x ^= x << 13
 		x ^= x >> 17
 		x ^= x << 5
+		if k.Words {
+			i += copy(b[i:], words[x%uint32(len(words))])
+			continue
+		}
 		b[i] = 'a' + byte(x%26)
+		i++
 	}
 	return string(s.Append(b))
 }

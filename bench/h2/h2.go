@@ -133,8 +133,8 @@ func AppendPong(b, payload []byte) []byte {
 }
 
 // ClientPreface returns the first bytes that a client sends: the preface, SETTINGS, the
-// connection's window, and HEADERS of the first stream.
-func ClientPreface(path string) []byte {
+// connection's window, and HEADERS of the first stream. header has names and values of further fields.
+func ClientPreface(path string, header ...string) []byte {
 	var b bytes.Buffer
 	b.WriteString(http2.ClientPreface)
 	f := http2.NewFramer(&b, nil)
@@ -144,22 +144,22 @@ func ClientPreface(path string) []byte {
 		http2.Setting{ID: http2.SettingInitialWindowSize, Val: StreamWindow},
 	))
 	must(f.WriteWindowUpdate(0, ConnectionWindow-65535))
-	must(f.WriteHeaders(http2.HeadersFrameParam{StreamID: Stream, EndHeaders: true, BlockFragment: callHeaders(path)}))
+	must(f.WriteHeaders(http2.HeadersFrameParam{StreamID: Stream, EndHeaders: true, BlockFragment: callHeaders(path, header)}))
 	return b.Bytes()
 }
 
-// AppendCall appends the HEADERS that start a call on a stream.
-func AppendCall(b []byte, path string, stream uint32) []byte {
-	block := callHeaders(path)
+// AppendCall appends the HEADERS that start a call on a stream. header has names and values of further fields.
+func AppendCall(b []byte, path string, stream uint32, header ...string) []byte {
+	block := callHeaders(path, header)
 	return append(appendFrameHeader(b, len(block), http2.FrameHeaders, http2.FlagHeadersEndHeaders, stream), block...)
 }
 
 // callHeaders returns the header block of a gRPC call of the method path.
-func callHeaders(path string) []byte {
-	return headers(
+func callHeaders(path string, more []string) []byte {
+	return headers(append([]string{
 		":method", "POST", ":scheme", "http", ":path", path, ":authority", "bench",
 		"content-type", "application/grpc", "te", "trailers", "user-agent", "xds-bench",
-	)
+	}, more...)...)
 }
 
 // ServerPreface returns the first bytes that a server sends: SETTINGS, the acknowledgement of the client's SETTINGS,

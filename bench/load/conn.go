@@ -23,6 +23,7 @@ type conn struct {
 	buffer  int            // the socket's receive buffer; 0 is the system's default
 	socket  int            // -1 if closed
 	stalled bool           // stops reading
+	accepts []string       // header fields with the accepted compression
 	clients []*client      // by stream, see h2.StreamIndex
 	settled bool           // whether the server's SETTINGS were received
 
@@ -46,12 +47,12 @@ func (c *conn) reset(socket int, path string) {
 	c.socket, c.settled = socket, false
 	c.in, c.granted, c.pending = nil, 0, nil
 	c.writing = true // the socket becomes writable when it is connected
-	c.out = h2.ClientPreface(path)
+	c.out = h2.ClientPreface(path, c.accepts...)
 	c.total, c.initial = initialWindow, initialWindow
 	for i, client := range c.clients {
 		client.reset()
 		if i > 0 { // the preface opens the first stream
-			c.out = h2.AppendCall(c.out, path, client.stream)
+			c.out = h2.AppendCall(c.out, path, client.stream, c.accepts...)
 		}
 	}
 }

@@ -75,6 +75,9 @@ type Open struct {
 	// Feature is the client feature of every second client; empty means none.
 	Feature string
 
+	// Gzip is set if the clients accept responses that are compressed with gzip.
+	Gzip bool
+
 	// TLS holds the certificates for mutual TLS; nil means plaintext.
 	TLS *certs.Set
 
@@ -105,6 +108,9 @@ func (l *Load) Open(o Open, _ *struct{}) error {
 	defer l.mu.Unlock()
 	for number, last := o.First, o.First+o.Clients; number < last; {
 		c := &conn{address: addresses[number%len(addresses)], config: config}
+		if o.Gzip {
+			c.accepts = []string{"grpc-accept-encoding", "gzip"}
+		}
 		if number < o.Buffered {
 			c.buffer = o.ReceiveBuffer
 		}

@@ -1,8 +1,11 @@
 package load
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"errors"
+	"io"
 
 	"google.golang.org/protobuf/encoding/protowire"
 
@@ -27,7 +30,7 @@ type resource struct {
 
 var (
 	errMalformed  = errors.New("malformed response")
-	errCompressed = errors.New("compressed response")
+	errCompressed = errors.New("malformed compressed response")
 )
 
 // DiscoveryResponse and DeltaDiscoveryResponse have the same field numbers, except for
@@ -42,10 +45,11 @@ const (
 )
 
 // A scanner reads discovery responses from a stream of gRPC messages in pieces of any
-// size. It buffers at most one resource, not a whole response. The zero value is ready.
+// size. It buffers at most one resource, not a whole response unless it is compressed. The zero value is ready.
 type scanner struct {
-	part []byte // the start of an incomplete message header or field
-	left int    // unread bytes of the message; 0 between messages
+	part   []byte // the start of an incomplete message header or field
+	left   int    // unread bytes of the message; 0 between messages
+	packed bool   // the message is compressed
 	response
 }
 
@@ -112,6 +116,9 @@ func (s *scanner) unit(b []byte) (int, error) {
 	if s.left == 0 {
 		return h2.MessageHeaderBytes, nil
 	}
+	if s.packed {
+		return s.left, nil
+	}
 	_, kind, n := protowire.ConsumeTag(b)
 	if n < 0 {
 		return 0, s.short(b)
@@ -152,13 +159,21 @@ func (s *scanner) fits(n int) error {
 // take handles a complete message header or field.
 func (s *scanner) take(b []byte, sotw bool, to sink) error {
 	if s.left == 0 {
-		if b[0] != 0 {
-			return errCompressed
+		if b[0] > 1 {
+			return errMalformed
 		}
+		s.packed = b[0] == 1
 		s.left = int(binary.BigEndian.Uint32(b[1:]))
 		s.response = response{typeURL: s.typeURL[:0], nonce: s.nonce[:0], version: s.version[:0], bytes: s.left}
 	} else {
 		s.left -= len(b)
+		if s.packed {
+			plain, err := gunzip(b)
+			if err != nil {
+				return err
+			}
+			b = plain
+		}
 		err := fields(b, func(field protowire.Number, value []byte) error { return s.field(field, value, sotw, to) })
 		if err != nil {
 			return err
@@ -168,6 +183,50 @@ func (s *scanner) take(b []byte, sotw bool, to sink) error {
 		return nil
 	}
 	return to.end(s.response)
+}
+
+// unpacked has the content of compressed messages, without their last blocks, by the bytes before these blocks. Clients are
+// sent equal bytes, and the load generator must not spend the CPU of a client on each. The goroutine that reads responses
+// uses it.
+var unpacked = map[string][]byte{}
+
+// gunzip returns the content of a compressed message.
+func gunzip(b []byte) ([]byte, error) {
+	at, tail := lastBlock(b)
+	if known, ok := unpacked[string(b[:at])]; ok {
+		return append(known, tail...), nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return nil, errors.Join(errCompressed, err)
+	}
+	plain, err := io.ReadAll(z)
+	if err != nil {
+		return nil, errors.Join(errCompressed, err)
+	}
+	if len(unpacked) == 256 {
+		clear(unpacked)
+	}
+	n := len(plain) - len(tail)
+	unpacked[string(b[:at])] = plain[:n:n]
+	return plain, nil
+}
+
+// lastBlock returns where the last block of a compressed message begins, and its content. If it cannot be told, it is the end
+// of the message, without a content.
+func lastBlock(b []byte) (at int, content []byte) {
+	const trailer, header, longest = 8, 5, 200
+	end := len(b) - trailer
+	for n := range longest {
+		at = end - n - header
+		if at < 0 {
+			break
+		}
+		if b[at] == 1 && int(b[at+1]) == n && b[at+2] == 0 && b[at+3] == ^b[at+1] && b[at+4] == 0xff {
+			return at, b[at+header : end]
+		}
+	}
+	return len(b), nil
 }
 
 // field handles a length-delimited field of a response.

@@ -1,6 +1,8 @@
 package load
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"slices"
@@ -98,6 +100,32 @@ func scan(b []byte, size int, sotw bool, to sink) error {
 		b = b[n:]
 	}
 	return nil
+}
+
+// TestScanCompressed scans a compressed message between others.
+func TestScanCompressed(t *testing.T) {
+	message := marshal(t, &discoverypb.DeltaDiscoveryResponse{
+		Nonce: "n", Resources: []*discoverypb.Resource{{Name: "1", Resource: payload(content.Stamp{Index: 1})}, {Name: "2", Resource: payload(content.Stamp{Index: 2})}},
+	})
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	if _, err := z.Write(message); err != nil || z.Close() != nil {
+		t.Fatal(err)
+	}
+	header := h2.AppendMessageHeader(nil, packed.Len())
+	header[0] = 1
+	b := slices.Concat(twice(message), header, packed.Bytes(), twice(message))
+	for size := 1; size <= len(b); size++ {
+		resources, sizes := 0, []int(nil)
+		to := sink{
+			resource: func(resource) error { resources++; return nil },
+			end:      func(r response) error { sizes = append(sizes, r.bytes); return nil },
+		}
+		n := len(message)
+		if err := scan(b, size, false, to); err != nil || resources != 10 || !slices.Equal(sizes, []int{n, n, packed.Len(), n, n}) {
+			t.Fatalf("in pieces of %d: %v, %d resources, messages of %v bytes", size, err, resources, sizes)
+		}
+	}
 }
 
 func TestScanRefuses(t *testing.T) {

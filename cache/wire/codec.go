@@ -21,6 +21,9 @@ type Message struct{ Bytes []byte }
 func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch m := v.(type) {
 	case *Response:
+		if m.Gzip {
+			return m.AppendGzip(append(make(mem.BufferSlice, 0, 4), compressedMarker)), nil
+		}
 		return m.buffers(), nil
 	case *Message:
 		return mem.BufferSlice{mem.SliceBuffer(m.Bytes)}, nil
@@ -33,9 +36,12 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	switch m := v.(type) {
 	case *Request:
+		m.Size = Framed(data.Len())
+		if m.decodeRepeated(data) {
+			return nil
+		}
 		buf := data.MaterializeToBuffer(requestBuffers{mem.DefaultBufferPool()})
 		defer buf.Free()
-		m.Size = Framed(data.Len())
 		m.Err = m.Decode(buf.ReadOnlyData())
 		return nil
 	case *Message:

@@ -22,6 +22,7 @@
 //	variant.go         names with dynamic parameters, and variants of resources
 //	error.go           errors that an origin sends for resources
 //	node.go            Nodes
+//	deflate.go         pieces of responses, which are compressed once
 //	resource.go        resources
 //	references.go      what resources refer to
 //	content.go         content of resources: JSON, secrets, endpoints
@@ -30,9 +31,11 @@
 //	update.go          decodes a response of an origin
 //	stored.go          resources on disk
 //	response.go        encodes responses to clients
+//	gzip.go            compressed responses, and gRPC's compressor
 //	latest_names.go    detects lists of names that a client sends again
 //	request.go         requests of clients
 //	request_decode.go  decodes a request
+//	request_repeated.go decodes a request that repeats its names
 //	names.go           canonical names in requests, and their parameters
 //	codec.go           the codec of gRPC
 //	relay.go           gRPC metadata between relays

@@ -12,18 +12,19 @@ type LatestNames struct{ types []typeNames }
 type typeNames struct {
 	typeURL string
 	sum     uint64
+	size    int // of the encoded names, if they follow each other in the request; zero otherwise
 }
 
-// repeats reports whether a request for a type has the same names as the previous one, and keeps their hash.
-func (l *LatestNames) repeats(typeURL []byte, names int, sum uint64) bool {
+// repeats reports whether a request for a type has the same names as the previous one, and keeps their hash and size.
+func (l *LatestNames) repeats(typeURL []byte, names int, sum uint64, size int) bool {
 	at := slices.IndexFunc(l.types, func(n typeNames) bool { return n.typeURL == string(typeURL) })
 	many := names >= manyNames
 	switch {
 	case at < 0 && many:
-		l.types = append(l.types, typeNames{string(typeURL), sum})
+		l.types = append(l.types, typeNames{string(typeURL), sum, size})
 	case at >= 0 && many:
 		repeated := l.types[at].sum == sum
-		l.types[at].sum = sum
+		l.types[at].sum, l.types[at].size = sum, size
 		return repeated
 	case at >= 0:
 		l.types = slices.Delete(l.types, at, at+1)

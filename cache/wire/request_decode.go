@@ -56,10 +56,15 @@ func (r *Request) Decode(msg []byte) error {
 	found := countFields(fields, msg)
 	r.NamesSum = found.sum
 	names := found.count[fieldSubscribe] + found.count[fieldSubscribeLocator]
-	r.Repeated = !r.Delta && r.Latest != nil && r.Latest.repeats(found.typeURL, names, found.sum)
+	r.Repeated = !r.Delta && r.Latest != nil && r.Latest.repeats(found.typeURL, names, found.sum, found.adjacent)
 	if err := r.reserve(&found.count, len(msg)); err != nil {
 		return err
 	}
+	return r.readFields(fields, msg)
+}
+
+// readFields decodes the fields of a message.
+func (r *Request) readFields(fields []requestField, msg []byte) error {
 	f := fieldReader{msg: msg}
 	for f.next() {
 		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
@@ -80,6 +85,9 @@ type fieldCounts struct {
 	count   [fieldError + 1]int
 	sum     uint64 // hash of the names to subscribe to, zero if there are none
 	typeURL []byte
+
+	lists    int // number of places in the message where names to subscribe to are
+	adjacent int // size of these names in bytes if they are in one place, zero otherwise
 }
 
 // sumFactor makes the hash depend on the order of the names. It is odd, so multiplication loses no information.
@@ -98,6 +106,11 @@ func countFields(fields []requestField, msg []byte) (found fieldCounts) {
 		case fieldSubscribe, fieldSubscribeLocator:
 			found.count[field] += f.run()
 			found.sum = found.sum*sumFactor + maphash.Bytes(namesSeed, f.raw())
+			if found.lists++; found.lists == 1 {
+				found.adjacent = len(f.raw())
+			} else {
+				found.adjacent = 0
+			}
 		case fieldTypeURL:
 			found.typeURL = f.value
 		}

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/xdstender/tender/cache/wire/schema"
@@ -223,10 +222,10 @@ func (p *wrapperParser) layOut(r *Resource, msg []byte, originName string) {
 
 // setField sets the bytes of the resource: its field in a response, and the position of the body in that field.
 func (r *Resource) setField(field []byte, body span) {
-	r.field = mem.SliceBuffer(field)
+	r.field = &shared{SliceBuffer: field}
 	if body.n > 0 {
 		end := body.at + body.n
-		r.body = mem.SliceBuffer(field[body.at:end:end])
+		r.body = &shared{SliceBuffer: field[body.at:end:end]}
 	}
 }
 

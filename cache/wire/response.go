@@ -142,7 +142,7 @@ func (b *Body) Len() int { return b.count }
 // times, since the cost of a send grows with the number of pieces.
 func (b *Body) Join() *Body {
 	if len(b.pieces) > 1 {
-		b.pieces = mem.BufferSlice{mem.SliceBuffer(b.pieces.Materialize())}
+		b.pieces = mem.BufferSlice{&shared{SliceBuffer: b.pieces.Materialize()}}
 	}
 	return b
 }
@@ -169,12 +169,25 @@ type Response struct {
 
 	// TraceParent is the trace of the oldest change in the response. It is empty unless the client is a relay.
 	TraceParent string
+
+	// Gzip is set if the stream is compressed with gzip (B.32).
+	Gzip bool
+
+	// Secret is set if the response must not be compressed, since its size would tell something of its content.
+	Secret bool
+
+	// Saved is set when the response is encoded: the number of bytes by which compression made it smaller.
+	Saved int32
 }
 
-// buffers returns the encoded response.
-func (r *Response) buffers() mem.BufferSlice {
+// tailBytes returns an upper bound of the size of the fields that differ between streams.
+func (r *Response) tailBytes() int {
 	const overhead = 16 // upper bound of tags and lengths
-	tail := make([]byte, 0, len(r.Nonce)+len(r.ControlPlane)+len(r.TraceParent)+overhead)
+	return len(r.Nonce) + len(r.ControlPlane) + len(r.TraceParent) + overhead
+}
+
+// appendTail appends the encoded fields that differ between streams.
+func (r *Response) appendTail(tail []byte) []byte {
 	tail = appendString(tail, responseNonce, r.Nonce)
 	if r.ControlPlane != "" {
 		num := sotwControlPlane
@@ -186,10 +199,14 @@ func (r *Response) buffers() mem.BufferSlice {
 		tail = protowire.AppendVarint(tail, uint64(identifier))
 		tail = appendString(tail, 1, r.ControlPlane)
 	}
-	tail = appendString(tail, responseTrace, r.TraceParent)
+	return appendString(tail, responseTrace, r.TraceParent)
+}
+
+// buffers returns the encoded response.
+func (r *Response) buffers() mem.BufferSlice {
 	out := make(mem.BufferSlice, 0, len(r.Body.pieces)+1)
 	out = append(out, r.Body.pieces...)
-	return append(out, mem.SliceBuffer(tail))
+	return append(out, mem.SliceBuffer(r.appendTail(make([]byte, 0, r.tailBytes()))))
 }
 
 // Error adds an error to resource_errors. The body must not contain its resource.

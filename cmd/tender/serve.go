@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -44,7 +43,7 @@ func newServeCommand(h host) *cobra.Command {
 			signals, stop := receiveSignals()
 			defer stop()
 			opts := relay.Options{
-				Logger: log, LogQueue: queue, Level: level, Version: version, ReleaseMemory: debug.FreeOSMemory,
+				Logger: log, LogQueue: queue, Level: level, Version: version, ReleaseMemory: releaseMemory,
 			}
 			return serve(cmd.Context(), cfg, opts, signals)
 		},

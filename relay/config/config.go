@@ -116,6 +116,9 @@ type Config struct {
 	DeltaVersions string `env:"DELTA_VERSIONS, default=origin" oneof:"origin,content"`
 	EDSAfterCDS   bool   `env:"EDS_AFTER_CDS, default=on"`
 
+	// Compression is CompressionOff or CompressionGzip.
+	Compression string `env:"COMPRESSION, default=off" oneof:"off,gzip"`
+
 	// LRS is LRSOff, LRSPassthrough or LRSAggregate. It is LRSOff if the primary origin is a directory.
 	LRS string `env:"LRS, default=off" oneof:"off,passthrough,aggregate"`
 
@@ -196,6 +199,12 @@ const (
 	ProtocolAuto  = "auto"  // Delta, or SotW if the origin does not implement Delta
 	ProtocolDelta = "delta" // Delta only
 	ProtocolSotW  = "sotw"  // SotW only
+)
+
+// Values of [Config.Compression].
+const (
+	CompressionOff  = "off"  // responses are not compressed
+	CompressionGzip = "gzip" // responses to clients that accept gzip are compressed
 )
 
 // Values of [Config.LRS].

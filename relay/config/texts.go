@@ -161,6 +161,9 @@ var sections = []section{
 				"replicas."},
 		{"EDS_AFTER_CDS", "Resend the endpoints, Secrets and discovered filters of a cluster or listener after it changed",
 			"Envoy waits for them while it warms the cluster or listener. Turn it off when no client is an Envoy."},
+		{"COMPRESSION", "Compression of responses to gRPC clients and relays that accept gzip",
+			"Set it to `gzip` when the bytes between relays, or to clients in other zones, cost more than CPU. " +
+				"[Compression](operations.md#compression) has the details."},
 		{"DYNAMIC_PARAMETERS",
 			"Variants of one resource name, selected by the dynamic parameters of the client (xDS TP2)",
 			"Turn it on when the control plane sends such variants."},

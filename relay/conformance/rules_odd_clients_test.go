@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding/gzip"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -87,45 +86,6 @@ func TestHalfClosedStreamsAreAnswered(t *testing.T) {
 		}
 	})
 }
-
-// B.32: responses are not compressed, also for a client that accepts gzip: gRPC would compress them again for each client.
-func TestB32_ResponsesAreNotCompressed(t *testing.T) {
-	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
-	o.Apply(func(tx *relaytest.Tx) { tx.Put(relaytest.Cluster("a")) })
-	received := make(firstPayload, 1)
-	conn := start(t, o).Conn(grpc.WithStatsHandler(received)) // with gzip, which this package imports
-	ctx, cancel := context.WithTimeout(t.Context(), relaytest.Patience)
-	defer cancel()
-	s, err := discoverypb.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
-	check.OK(t, err)
-	check.OK(t, s.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType}))
-	check.Must(s.Recv())
-	if p := <-received; p.Length == 0 || p.CompressedLength != p.Length {
-		t.Errorf("a response of %d bytes arrived as %d, want it uncompressed", p.Length, p.CompressedLength)
-	}
-}
-
-// A firstPayload is a stats.Handler that hands over the first message that a client receives.
-type firstPayload chan *stats.InPayload
-
-// HandleRPC implements stats.Handler.
-func (l firstPayload) HandleRPC(_ context.Context, s stats.RPCStats) {
-	if p, ok := s.(*stats.InPayload); ok {
-		select {
-		case l <- p:
-		default:
-		}
-	}
-}
-
-// TagRPC implements stats.Handler.
-func (firstPayload) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-
-// TagConn implements stats.Handler.
-func (firstPayload) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-
-// HandleConn implements stats.Handler.
-func (firstPayload) HandleConn(context.Context, stats.ConnStats) {}
 
 // B.32: compressed requests are rejected without decompression, in each service. The status of a stream lists the
 // accepted encodings.

@@ -292,6 +292,9 @@ var table = []row{
 	{"tender.client.changes.coalesced", counter, "{change}", "",
 		"Changes that were merged with an earlier change that the stream had not received yet.",
 		scalar(func(r *Reading) float64 { return float64(r.Server.Coalesced) })},
+	{"tender.client.compression.saved", counter, "By", "",
+		"Bytes by which compression made the sent responses smaller (TENDER_COMPRESSION).",
+		scalar(func(r *Reading) float64 { return float64(r.Server.Saved) })},
 	{"tender.client.turns", counter, "{turn}", "outcome",
 		"Passes over a stream after a change or a request. The outcome is sent, or idle if there was nothing to send.",
 		func(r *Reading, put put) {

@@ -53,8 +53,8 @@ func full() Reading {
 		},
 		Server: downstream.Stats{
 			Connections: 47, Unread: 48, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32,
-			Throttled: 33,
-			Ended:     map[guard.Ending]int64{guard.EndedStalled: 34, guard.EndedDrained: 35},
+			Throttled: 33, Saved: 74,
+			Ended: map[guard.Ending]int64{guard.EndedStalled: 34, guard.EndedDrained: 35},
 			Rejected: map[guard.Cause]int64{
 				guard.LimitNames: 36, guard.DeniedSecret: 47, guard.InvalidText: 71, guard.HandshakeUnknownCA: 72,
 				guard.AcceptFiles: 73,
@@ -250,6 +250,7 @@ func TestValues(t *testing.T) {
 		"client_requests_invalid_total not_utf8": 71, "client_handshakes_failed_total unknown_ca": 72,
 		"client_accepts_failed_total file_descriptors": 73,
 		"client_changes_coalesced_total":               32, "client_requests_throttled_total": 33, "client_turns_total sent": 6,
+		"client_compression_saved_bytes_total":            74,
 		"client_turns_total idle":                         4,
 		"client_group_streams " + envoy:                   20,
 		"client_subscriptions " + envoy + " wildcard cds": 26,
