@@ -15,18 +15,18 @@ import (
 //     the TTL of the origin, which clients measure, too (R107).
 //
 // The change counts what is applied, and all resources that the set accepts.
-func (w *Writer) ApplyFirst(kind Kind, u wire.Update, newest Newest) (Change, Division) {
+func (w *Writer) ApplyFirst(kind Kind, u wire.Update, newest Newest) Change {
 	resources := w.view.prepare(u)
 	ed := w.begin(u.TypeURL)
 	re := newResponse(ed.editSet(kind), resources)
 	re.first = &first{newest: newest}
 	re.apply(u, resources)
-	if re.set.system == "" || len(re.first.Waiting) == 0 {
+	if re.set.system == "" || !re.first.waiting {
 		re.set.system = u.SystemVersion
 	}
 	re.compact()
 	w.publish(ed)
-	return ed.change, re.first.Division
+	return ed.change
 }
 
 // Restate applies statements of names of a set, the newest or former ones, whatever they are. It skips names that belong to
@@ -45,9 +45,6 @@ func (w *Writer) Restate(kind Kind, key, system string, all []Statement) Change 
 			re.restate(n, s)
 			ed.index.release(n)
 		}
-	}
-	if kind == Wildcard && ed.change.Changed > 0 {
-		ed.clearWholeError()
 	}
 	re.compact()
 	w.publish(ed)
@@ -69,7 +66,8 @@ func (re response) restatable(text string) *Name {
 // restate applies a statement of a name.
 func (re response) restate(n *Name, s Statement) {
 	old := re.set.Get(n)
-	cleared := s.HasError && s.Err == nil && s.Resource == nil && re.clearError(n)
+	expired := !s.Deadline.IsZero() && !re.now.Before(s.Deadline)
+	cleared := s.HasError && s.Err == nil && (s.Resource == nil || expired) && re.clearError(n)
 	if s.HasContent {
 		re.restateContent(n, s)
 	}

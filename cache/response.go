@@ -18,7 +18,7 @@ func (re response) apply(u wire.Update, resources []received) {
 	}
 	if re.kind == Wildcard && re.change.Seen > 0 {
 		re.clearWholeError()
-		re.recordApplied(Statement{Name: wholeName(re.typ.URL), HasError: true})
+		re.record(Statement{Name: wholeName(re.typ.URL), HasError: true}, nil, false)
 	}
 	for _, name := range u.Removed {
 		re.remove(name, u.Fails(name))
@@ -80,12 +80,13 @@ func (re response) putVariant(n *Name, r received) {
 		re.recordResponseFor(n)
 	}
 	if re.firsts != nil {
-		first, taken := re.firsts[n]
+		first, taken := re.firsts[n.text]
 		if taken && first != r.Key() {
 			re.change.Ambiguous = append(re.change.Ambiguous, r.Name)
+			re.index.release(n)
 			return
 		}
-		re.firsts[n] = r.Key()
+		re.firsts[n.text] = r.Key()
 	}
 	re.putResource(n, r)
 }
@@ -133,11 +134,11 @@ func (re response) heartbeat(r received) {
 		case old != nil && old.Key() == r.Key() && old.OriginVersion == r.OriginVersion:
 			re.change.Seen++
 			if re.renewShown(n, r.deadline); waits {
-				re.first.Waiting = append(re.first.Waiting, Statement{
-					Name: n.text, HasContent: true, Resource: old, Deadline: r.deadline,
-				})
+				re.record(Statement{Name: n.text, HasContent: true, Resource: old, Deadline: r.deadline}, re.set.Get(n), true)
 			}
+			re.index.release(n)
 		case old != nil:
+			re.index.release(n)
 		case re.kind == Wildcard:
 			re.refetchMissing(nil)
 		default:
@@ -149,7 +150,12 @@ func (re response) heartbeat(r received) {
 // namesOf returns the names under which the set may have a resource.
 func (re response) namesOf(resource string) []*Name {
 	var names []*Name
-	if n := re.index.names[resource]; n != nil && (re.kind == Wildcard || re.isSubscribed(n)) {
+	if re.first != nil && re.kind == Wildcard {
+		if r, _ := re.first.newest.Resource(resource); r != nil {
+			names = append(names, re.w.view.index.name(re.index, resource))
+		}
+	}
+	if n := re.index.names[resource]; len(names) == 0 && n != nil && (re.kind == Wildcard || re.isSubscribed(n)) {
 		names = append(names, n)
 	}
 	if re.kind == ByName {
@@ -180,7 +186,7 @@ func (re response) refetchMissing(n *Name) {
 
 // remove records that a resource does not exist, and clears its error unless the response has one.
 func (re response) remove(text string, failing bool) {
-	if re.typ.Errors(re.kind).live == 0 || failing {
+	if re.first == nil && re.typ.Errors(re.kind).live == 0 || failing {
 		re.removeResource(text)
 		return
 	}
@@ -225,9 +231,10 @@ func (re response) removeResource(text string) {
 
 // removeMember removes a resource from the wildcard set, unless its removal waits.
 func (re response) removeMember(text string) {
-	s := Statement{Name: text, HasContent: true, HasError: true}
+	s := Statement{Name: text, HasContent: true}
 	if n := re.index.names[text]; n == nil {
-		re.recordApplied(s) // it removes a resource that waits
+		s.HasError = true
+		re.record(s, nil, false) // it removes a resource that waits
 	} else if re.admits(n, s) {
 		re.removeFromWildcard(n)
 	}
@@ -235,7 +242,7 @@ func (re response) removeMember(text string) {
 
 // removeName records that the resource of a name does not exist, unless that waits.
 func (re response) removeName(n *Name) {
-	if re.admits(n, Statement{HasContent: true, HasError: true}) {
+	if re.admits(n, Statement{HasContent: true}) {
 		old := re.set.Get(n)
 		re.putAbsent(n, old)
 		re.unalias(old)
@@ -251,23 +258,22 @@ func removedByConstraints(r *wire.Resource, text string) bool {
 // removeVariant records that one variant of a resource no longer exists. Only clients that were sent this variant are
 // sent the removal (R121).
 func (re response) removeVariant(v wire.Variant) {
-	matches := func(n *Name) bool {
-		r, _ := re.resource(n)
+	matches := func(name string) bool {
+		r := re.resourceNamed(name)
 		return r != nil && r.Name == v.Name && string(r.Constraints) == string(v.Constraints)
 	}
-	n := re.index.names[v.Name]
 	if re.kind == Wildcard {
-		if n != nil && matches(n) {
+		if matches(v.Name) {
 			re.removeMember(v.Name)
 		}
 		return
 	}
 	for _, alias := range re.aliasesOf(v.Name) {
-		if matches(alias) {
+		if matches(alias.text) {
 			re.removeName(alias)
 		}
 	}
-	if n != nil && matches(n) {
+	if n := re.index.names[v.Name]; n != nil && matches(v.Name) {
 		re.removeName(n)
 	}
 }

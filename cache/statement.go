@@ -26,15 +26,16 @@ type Newest interface {
 
 	// Aliases returns the other names of which a resource is stated.
 	Aliases(resource string) []string
-}
 
-// A Division divides a response into the statements that were applied, and those that wait.
-type Division struct{ Applied, Waiting []Statement }
+	// Record records a statement, in the order of the response: it is applied next, or waits. shown is the entry that
+	// readers see; nil if there is none. The index is locked.
+	Record(s Statement, shown *Entry, waits bool)
+}
 
 // first is the part of a response that is applied by ApplyFirst.
 type first struct {
-	newest Newest
-	Division
+	newest  Newest
+	waiting bool
 }
 
 // A response of the origin that is applied to a set. Its methods find the names to which a part of the response
@@ -43,7 +44,7 @@ type response struct {
 	setEdit
 
 	// firsts has the key of the first resource for each name; nil unless some resource is a variant.
-	firsts map[*Name]string
+	firsts map[string]string
 
 	first *first // nil if all of the response is applied
 }
@@ -52,7 +53,7 @@ type response struct {
 func newResponse(to setEdit, resources []received) response {
 	re := response{setEdit: to}
 	if slices.ContainsFunc(resources, func(r received) bool { return r.Constraints != nil }) {
-		re.firsts = make(map[*Name]string)
+		re.firsts = make(map[string]string)
 	}
 	return re
 }
@@ -67,12 +68,29 @@ func (re response) resource(n *Name) (r *wire.Resource, stated bool) {
 	return resourceOf(re.set.Get(n)), false
 }
 
+// resourceNamed is resource for a text, which has no Name if its resource is a member that waits.
+func (re response) resourceNamed(text string) *wire.Resource {
+	if n := re.index.names[text]; n != nil {
+		r, _ := re.resource(n)
+		return r
+	}
+	if re.first == nil {
+		return nil
+	}
+	r, _ := re.first.newest.Resource(text)
+	return r
+}
+
 // aliasesOf returns the other names under which the set has a resource, or is to have it.
 func (re response) aliasesOf(resource string) []*Name {
 	names := slices.Clone(re.branch.aliases[re.typ.URL][resource])
 	if re.first == nil || re.kind == Wildcard {
 		return names
 	}
+	names = slices.DeleteFunc(names, func(n *Name) bool {
+		r, stated := re.first.newest.Resource(n.text)
+		return stated && (r == nil || r.Name != resource)
+	})
 	for _, text := range re.first.newest.Aliases(resource) {
 		if n := re.index.names[text]; n != nil && !slices.Contains(names, n) {
 			names = append(names, n)
@@ -81,10 +99,11 @@ func (re response) aliasesOf(resource string) []*Name {
 	return names
 }
 
-// recordApplied records a statement that is applied.
-func (re response) recordApplied(s Statement) {
+// record records a statement.
+func (re response) record(s Statement, shown *Entry, waits bool) {
 	if re.first != nil {
-		re.first.Applied = append(re.first.Applied, s)
+		re.first.newest.Record(s, shown, waits)
+		re.first.waiting = re.first.waiting || waits
 	}
 }
 
@@ -95,10 +114,10 @@ func (re response) admits(n *Name, s Statement) bool {
 	}
 	s.Name = n.text
 	if re.admitsFirst(n, s) {
-		re.recordApplied(s)
+		re.record(s, re.set.Get(n), false)
 		return true
 	}
-	re.first.Waiting = append(re.first.Waiting, s)
+	re.record(s, re.set.Get(n), true)
 	if re.kind == ByName {
 		re.recordResponseFor(n)
 	} else {

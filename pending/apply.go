@@ -59,8 +59,11 @@ func (l *List) SetPresumed(key string) {
 // [cache.Writer.SetTarget]. While changes wait for an operator, the resources that clients have may come from another one.
 func (l *List) SetTarget(target string) {
 	shown := target
-	if l.isStopped() && target != l.w.Source().Target {
-		l.target, shown = &target, ""
+	if l.isStopped() {
+		l.target = &target
+		if l.countRows(true) > 0 && target != l.w.Source().Target {
+			shown = ""
+		}
 	}
 	l.w.SetTarget(shown)
 }
@@ -88,6 +91,7 @@ func (l *List) ForgetWildcard(key string) bool {
 	if !l.w.ForgetWildcard(key) {
 		return false
 	}
+	delete(l.systems, setKey{key, cache.Wildcard})
 	if set := (setKey{key, cache.Wildcard}); len(l.sets[set]) > 0 {
 		for name := range l.sets[set] {
 			l.remove(set, name)

@@ -96,6 +96,11 @@ func (l *List) Thaw() {
 		reason = rolledBackReason
 	}
 	l.release(reason, l.stopsRow)
+	for set, system := range l.systems { // of sets whose rows were forgotten
+		if l.served(set).System() != system {
+			l.w.Restate(set.kind, set.key, system, nil)
+		}
+	}
 	if l.w.SetFrozen(time.Time{}, time.Time{}); l.target != nil {
 		l.w.SetTarget(*l.target)
 	}
@@ -146,7 +151,14 @@ func (l *List) release(reason string, match func(setKey, row) bool) {
 		}
 	}
 	defer l.w.SetCause(l.cause)
-	for set, names := range inOrder(released, func(set setKey, name string) bool { return l.sets[set][name].removes() }) {
+	removes := func(set setKey, name string) bool { return l.sets[set][name].removes() }
+	for set, names := range released {
+		if l.clock != nil && slices.ContainsFunc(names, func(name string) bool { return removes(set, name) }) {
+			l.hastenAll(time.Now()) // what may refer to the removed passes first
+			break
+		}
+	}
+	for set, names := range inOrder(released, removes) {
 		rows, all := make(map[string]row, len(names)), make([]cache.Statement, 0, len(names))
 		for _, name := range names {
 			r := l.sets[set][name]
@@ -224,17 +236,44 @@ func (l *List) applyStopped(kind cache.Kind, u wire.Update) cache.Change {
 		TypeURL: u.TypeURL, SystemVersion: u.SystemVersion, Removed: u.Removed, RemovedVariants: u.RemovedVariants,
 	}
 	for _, err := range u.Errors {
-		if err.NotFound() {
+		if err.NotFound() || slices.Contains(u.Removed, err.Name) {
 			left.Errors = append(left.Errors, err)
 		}
 	}
 	u.Removed, u.RemovedVariants = nil, nil
 	u.Errors = slices.DeleteFunc(slices.Clone(u.Errors), (*wire.ResourceError).NotFound)
+	l.endRestated(set, u)
 	c, of := l.pace(kind, u), l.withhold(set, left)
 	c.Removed += of.Removed
 	c.Ignored += of.Ignored
 	l.recordStopped()
 	return c
+}
+
+// endRestated ends removals that wait, of names that a response states again: content under all of its names, and errors.
+func (l *List) endRestated(set setKey, u wire.Update) {
+	if len(l.sets[set]) == 0 {
+		return
+	}
+	content := make(map[string][]*wire.Resource)
+	for _, r := range u.Resources {
+		if r.Refusal != nil || !r.HasBody() {
+			continue
+		}
+		for _, name := range append([]string{r.Name}, r.Aliases...) {
+			content[name] = append(content[name], r)
+		}
+	}
+	for name, r := range l.sets[set] {
+		plain, parameters := wire.SplitParameters(name)
+		restates := func(of *wire.Resource) bool { return of.Variant().Matches(parameters) }
+		fails := func(e *wire.ResourceError) bool { return e.Name == plain && e.Matches(parameters) }
+		if slices.ContainsFunc(content[plain], restates) {
+			l.end(set, cache.Statement{Name: name, HasContent: r.removes(), HasError: r.removes()})
+		} else if slices.ContainsFunc(u.Errors, fails) {
+			l.end(set, cache.Statement{Name: name, HasError: true})
+		}
+	}
 }
 
 // withhold applies the part of a response that does not wait for an operator, and lists the rest.
@@ -243,13 +282,13 @@ func (l *List) withhold(set setKey, u wire.Update) cache.Change {
 	if len(l.sets[set]) > 0 && shown != "" {
 		u.SystemVersion = shown
 	}
-	c, of := l.w.ApplyFirst(set.kind, u, newest{l, set})
-	for _, s := range of.Applied {
-		l.end(set, s)
-	}
-	for _, s := range of.Waiting {
-		l.countStatement(&c, set, s)
-		l.state(set, s)
+	var waiting cache.Change
+	c := l.w.ApplyFirst(set.kind, u, newest{l, set, &waiting})
+	add(&c, waiting, 1)
+	if c.Reused = append(c.Reused, waiting.Reused...); len(waiting.Reused) > 0 {
+		source := l.w.Source()
+		source.Reused = true
+		l.w.SetSource(source)
 	}
 	switch l.systems[set] = system; {
 	case len(l.sets[set]) > 0:
@@ -266,6 +305,50 @@ func (l *List) withhold(set setKey, u wire.Update) cache.Change {
 type newest struct {
 	list *List
 	set  setKey
+	c    *cache.Change // of what waits
+}
+
+// Record lists a statement that waits, or ends the row of one that was applied. The index of the view is locked.
+func (n newest) Record(s cache.Statement, shown *cache.Entry, waits bool) {
+	var seen *wire.Resource
+	if shown.Present() {
+		seen = shown.Resource
+	}
+	latest, stated := n.Resource(s.Name)
+	if !stated {
+		latest = seen
+	}
+	switch {
+	case waits:
+		add(n.c, changeOf(s, latest), 1)
+		n.c.Reused = append(n.c.Reused, changeOf(s, latest).Reused...)
+		n.list.state(n.set, s)
+		return
+	case stated: // the writer counts it against what clients see
+		add(n.c, changeOf(s, latest), 1)
+		add(n.c, changeOf(s, seen), -1)
+	}
+	n.list.end(n.set, s)
+}
+
+// changeOf counts the content of a statement. latest was the newest resource of its name; nil if there was none.
+func changeOf(s cache.Statement, latest *wire.Resource) (c cache.Change) {
+	switch {
+	case !s.HasContent:
+	case s.Resource != nil:
+		countContent(&c, s.Resource, latest)
+	case latest != nil:
+		c.Removed++
+	}
+	return c
+}
+
+// add adds the numbers of another change, or with sign -1 subtracts them.
+func add(c *cache.Change, other cache.Change, sign int) {
+	c.Changed += sign * other.Changed
+	c.New += sign * other.New
+	c.Removed += sign * other.Removed
+	c.Same += sign * other.Same
 }
 
 func (n newest) Resource(name string) (r *wire.Resource, stated bool) {
@@ -307,23 +390,6 @@ func (l *List) end(set setKey, s cache.Statement) {
 		l.put(set, s.Name, r)
 	} else {
 		l.remove(set, s.Name)
-	}
-}
-
-// countStatement counts a statement that waits.
-func (l *List) countStatement(c *cache.Change, set setKey, s cache.Statement) {
-	if !s.HasContent {
-		return
-	}
-	latest, stated := l.Get(set.kind, set.key, s.Name)
-	if e := l.entry(set, s.Name); !stated && e.Present() {
-		latest = e.Resource
-	}
-	switch {
-	case s.Resource != nil:
-		countContent(c, s.Resource, latest)
-	case latest != nil:
-		c.Removed++
 	}
 }
 

@@ -157,6 +157,8 @@ func countContent(c *cache.Change, r, latest *wire.Resource) {
 	switch {
 	case latest == nil:
 		c.Changed, c.New = c.Changed+1, c.New+1
+	case latest.Key() != r.Key():
+		c.Changed++
 	case !latest.SameContent(r):
 		c.Changed++
 		if r.OriginVersion != "" && r.OriginVersion == latest.OriginVersion && r.Digest != latest.Digest {

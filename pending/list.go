@@ -62,7 +62,7 @@ func (r row) removes() bool {
 	if r.copied != nil {
 		return r.copied.removes
 	}
-	return r.HasContent && r.Resource == nil
+	return r.Resource == nil
 }
 
 // resource returns the newest resource of a row of a set; nil if there is none, also because its TTL has ended.
@@ -210,13 +210,15 @@ func (l *List) count(set setKey, of row, n int) {
 
 // recordAlias records that a row was added, or is about to be removed, if it has a resource of another name.
 func (l *List) recordAlias(set setKey, name string, r row, added bool) {
-	if r.Resource == nil || l.aliases == nil || r.Resource.Name == wire.PlainName(name) {
+	if r.Resource == nil || l.aliases == nil || r.Resource.Name == name {
 		return
 	}
 	of := l.aliases[set][r.Resource.Name]
 	switch {
 	case !added:
-		delete(of, name)
+		if delete(of, name); len(of) == 0 {
+			delete(l.aliases[set], r.Resource.Name)
+		}
 	case of == nil:
 		if l.aliases[set] == nil {
 			l.aliases[set] = make(map[string]map[string]bool)
@@ -305,7 +307,7 @@ func (l *List) Added(key string) iter.Seq2[string, *wire.Resource] {
 	return func(yield func(string, *wire.Resource) bool) {
 		set := setKey{key, cache.Wildcard}
 		for name, r := range l.sets[set] {
-			if r.Resource != nil && !l.entry(set, name).Present() && !yield(name, r.Resource) {
+			if r.resource(set) != nil && !l.entry(set, name).Present() && !yield(name, r.Resource) {
 				return
 			}
 		}
@@ -316,7 +318,7 @@ func (l *List) Added(key string) iter.Seq2[string, *wire.Resource] {
 func (l *List) Removed(key string) (n int) {
 	set := setKey{key, cache.Wildcard}
 	for name, r := range l.sets[set] {
-		if r.removes() && l.entry(set, name).Present() {
+		if r.HasContent && r.removes() && l.entry(set, name).Present() {
 			n++
 		}
 	}
