@@ -284,6 +284,7 @@ type Server struct {
 	throttled     atomic.Int64  // see Stats
 	polls         pollHistory
 	registry      sync.Map // open streams, *stream by number
+	grantWatch    grantWatch
 	queue         queue
 	slots         guard.Slots
 

@@ -233,7 +233,7 @@ func (s *stream) requestTurn() bool {
 	}
 }
 
-// end sets the status with which run returns. The caller holds the lock and has checked that the stream has not ended.
+// end sets the status with which the stream ends. The caller holds the lock and has checked that the stream has not ended.
 func (s *stream) end(err error) {
 	s.ended = true
 	s.result <- err

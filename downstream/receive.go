@@ -34,20 +34,20 @@ type queuedRequest struct {
 
 // receive reads requests until the client half-closes the stream or the stream ends. It decodes all requests into one
 // value, which is empty while it waits for the next request.
-func (s *stream) receive() {
+func (s *stream) receive(from requests) {
 	r := &wire.Request{Delta: s.delta, Limits: s.cfg.requestLimits(s.account)}
 	r.Latest = new(wire.LatestNames)
 	for more := true; more; r.Clear() {
-		more = s.receiveNext(r)
+		if err := from.RecvMsg(r); err != nil {
+			s.receiveEnded(err)
+			return
+		}
+		more = s.received(r)
 	}
 }
 
-// receiveNext reads and handles one request. It reports whether more may follow.
-func (s *stream) receiveNext(r *wire.Request) (more bool) {
-	if err := s.rpc.RecvMsg(r); err != nil {
-		s.receiveEnded(err)
-		return false
-	}
+// received handles one request. It reports whether more may follow.
+func (s *stream) received(r *wire.Request) (more bool) {
 	s.asked.Store(true)
 	ident := s.identityIn(r)
 	s.awaitNames(r)

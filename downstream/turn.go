@@ -45,21 +45,21 @@ func (s *stream) endTurn(all bool) {
 //
 // The handler goroutine of gRPC only waits. The receiver goroutine also starts the stream. The stack of the handler has
 // large frames of gRPC. With the frames of the start it would need 8 KiB instead of 4 while the stream is open.
-func (s *stream) run() error {
+func (s *stream) run(requests requests) error {
 	var leave func()
 	started := make(chan error, 1)
 	go func() { // exits when the RPC ends, which is as soon as run returns
 		err := s.start(&leave)
 		started <- err
 		if err == nil {
-			s.receive()
+			s.receive(requests)
 		}
 	}()
 	if err := <-started; err != nil {
 		return err
 	}
 	defer leave()
-	return s.wait()
+	return s.finish(<-s.result)
 }
 
 // start registers the stream, or rejects it. If there is no error, the caller must call *leave when the stream has
@@ -69,42 +69,31 @@ func (s *stream) start(leave *func()) error {
 	if err != nil {
 		return err
 	}
-	s.server.registry.Store(s.number, s)
-	unregister := func() {
-		s.server.registry.Delete(s.number)
-		leaveServer()
-	}
 	leaveChain, err := s.server.enterChain(s.rpc, s.endFor)
 	if err != nil {
-		unregister()
+		leaveServer()
 		return err
 	}
+	s.begin(time.Now())
+	unregister := s.server.register(s)
 	*leave = func() {
 		leaveChain()
 		unregister()
+		leaveServer()
 	}
-	s.begin(time.Now())
+	s.followDrain()
 	return nil
 }
 
-// wait waits until the stream ends, and returns its status. It renews the client's grant meanwhile.
-func (s *stream) wait() error {
-	draining, grantsChanged := s.server.draining, s.cfg.grantsChanged()
-	for {
-		select {
-		case <-grantsChanged:
-			grantsChanged = s.cfg.grantsChanged()
-			s.renewGrant()
-		case <-s.grantStale:
-			s.renewGrant()
-		case err := <-s.result:
-			return s.finish(err)
-		case <-draining:
-			s.scheduleDrain()
-			draining = nil
-		case <-s.server.stopping:
-			return s.finish(errDrained)
-		}
+// followDrain schedules the end of a stream that was opened while the server drains or stops. [Server.Drain] does so for
+// the streams that it finds.
+func (s *stream) followDrain() {
+	select {
+	case <-s.server.stopping:
+		s.stop()
+	case <-s.server.draining:
+		s.scheduleDrain()
+	default:
 	}
 }
 
@@ -117,16 +106,10 @@ func (s *stream) begin(now time.Time) {
 	s.timer, s.timerArmed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
 }
 
-// finish closes the stream and returns its status. If a drain ends a stream that has just ended for another reason, the
-// status of that reason takes precedence.
+// finish closes the stream, which has ended with err, and returns err.
 func (s *stream) finish(err error) error {
 	s.lock.acquire()
 	defer s.lock.release()
-	if errors.Is(err, errDrained) {
-		if err = s.closeStatus(guard.EndedDrained); s.ended {
-			err = <-s.result
-		}
-	}
 	s.ended = true
 	s.handleQueued(time.Now()) // releases their memory
 	s.timer.Stop()
@@ -211,14 +194,14 @@ func (s *stream) awaitSlot() (free func()) {
 
 // serveStream serves a stream of one type, or an aggregated stream if typeURL is empty.
 func (s *Server) serveStream(rpc grpc.ServerStream, typeURL string, delta bool) error {
-	st := s.newStream(rpc, typeURL, delta)
-	err := st.run()
+	st := s.newStream(grpcCall{rpc}, typeURL, delta)
+	err := st.run(rpc)
 	return s.streamEnded(rpc.Context(), st.nodeLabel(), err)
 }
 
 // newStream returns a stream of one type, or an aggregated stream if typeURL is empty.
-func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *stream {
-	st := &stream{
+func (s *Server) newStream(rpc call, typeURL string, delta bool) *stream {
+	return &stream{
 		server:         s,
 		cfg:            &s.cfg,
 		rpc:            rpc,
@@ -231,10 +214,6 @@ func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *s
 		number:         s.streamNumbers.Add(1),
 		result:         make(chan error, 1),
 	}
-	if s.cfg.grantsChanged() != nil {
-		st.grantStale = make(chan struct{}, 1)
-	}
-	return st
 }
 
 // enterStream counts a stream against the limits, or rejects it. The caller must call leave when the stream ends.
