@@ -66,18 +66,20 @@ type lastNode struct {
 func (s *stream) identityIn(r *wire.Request) *identity {
 	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes, Later: s.lastNode.seen}
 	r.Node = nil
-	if r.Err != nil || s.resolveTypeURL(r) != nil || raw.Later && raw.Encoded == nil {
+	if r.Err != nil || s.resolveTypeURL(r) != nil || s.repeatsNode(raw) {
 		return nil // handle returns the error
 	}
-	sum := maphash.Bytes(nodeSeed, raw.Encoded)
-	if raw.Later && sum == s.lastNode.sum && guard.CheckNode(raw) == nil {
-		return nil
-	}
-	s.lastNode.seen, s.lastNode.sum = true, sum
+	s.lastNode.seen, s.lastNode.sum = true, maphash.Bytes(nodeSeed, raw.Encoded)
 	// Resolve it in another goroutine, because decoding grows the stack, and the receiver would keep the large stack.
 	resolved := make(chan *identity)
 	go func() { resolved <- s.resolveIdentity(raw) }()
 	return <-resolved
+}
+
+// repeatsNode reports whether the Node of a request, if it has one, is that of the request before.
+func (s *stream) repeatsNode(raw guard.RawNode) bool {
+	return raw.Later && (raw.Encoded == nil ||
+		maphash.Bytes(nodeSeed, raw.Encoded) == s.lastNode.sum && guard.CheckNode(raw) == nil)
 }
 
 // resolveIdentity resolves the Node of the stream's client, and joins its group unless the stream is a probe.

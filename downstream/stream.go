@@ -20,14 +20,15 @@ import (
 // errOutrun ends a Delta stream after [subscription.ErrOutrun].
 var errOutrun = guard.Ended(guard.EndedReturn, codes.Unavailable, "%v", subscription.ErrOutrun)
 
-// A call is the gRPC stream of a client, as its transport provides it. Its methods may be called from any goroutine, but
-// SendMsg only by one at a time.
+// A call is the gRPC stream of a client, as its transport provides it. Its methods may be called from any goroutine,
+// but SendMsg only by one at a time.
 type call interface {
 	Context() context.Context // ends with the stream
 	SetHeader(metadata.MD) error
 	SendHeader(metadata.MD) error
 
-	// SendMsg queues a [*wire.Response]. It blocks while the transport has inlineBytes or more of the stream in its queue.
+	// SendMsg queues a [*wire.Response]. It blocks while the transport has inlineBytes or more of the stream in its
+	// queue.
 	SendMsg(m any) error
 
 	// Flush starts writing what SendMsg has queued. It does not block. A transport may also write earlier.
@@ -63,6 +64,7 @@ type stream struct {
 
 	asksMany atomic.Bool  // a queued request has more than manyNames
 	result   chan error   // one slot: the status of a stream that has ended
+	conclude func()       // ends a stream of package transport once it has a result; guarded by lock
 	renewals atomic.Int32 // requests to renew the grant since a goroutine has started to do so
 
 	requestLimiter *rate.Limiter // used only by the receiver

@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
+	"github.com/xdstender/tender/downstream/transport"
 )
 
 // takeTurn runs a turn of the stream in a worker. If a send may block, another goroutine continues the turn, so that
@@ -31,6 +32,7 @@ func (s *stream) endTurn(all bool) {
 		go func() {
 			free := s.awaitSlot()
 			all, _ := s.flushTurn(true)
+			s.rpc.Flush()
 			free()
 			s.endTurn(all)
 		}()
@@ -85,8 +87,8 @@ func (s *stream) start(leave *func()) error {
 	return nil
 }
 
-// followDrain schedules the end of a stream that was opened while the server drains or stops. [Server.Drain] does so for
-// the streams that it finds.
+// followDrain schedules the end of a stream that was opened while the server drains or stops. [Server.Drain] does so
+// for the streams that it finds.
 func (s *stream) followDrain() {
 	select {
 	case <-s.server.stopping:
@@ -214,6 +216,28 @@ func (s *Server) newStream(rpc call, typeURL string, delta bool) *stream {
 		number:         s.streamNumbers.Add(1),
 		result:         make(chan error, 1),
 	}
+}
+
+// open serves a stream of package transport, as serveStream does one of grpc-go. It does not block.
+func (s *Server) open(rpc *transport.Stream, typeURL string, delta bool) transport.Receiver {
+	p := &pushed{stream: s.newStream(rpc, typeURL, delta), endRPC: rpc.End}
+	if err := p.start(&p.leave); err != nil {
+		rpc.End(s.streamEnded(rpc.Context(), "", err))
+		return nil
+	}
+	p.lock.acquire()
+	defer p.lock.release()
+	if p.conclude = p.concluded; p.ended {
+		go p.concluded() // waits for the lock
+	}
+	return p
+}
+
+// concluded ends the stream, which has a result.
+func (p *pushed) concluded() {
+	err := p.finish(<-p.result)
+	p.leave()
+	p.endRPC(p.server.streamEnded(p.rpc.Context(), p.nodeLabel(), err))
 }
 
 // enterStream counts a stream against the limits, or rejects it. The caller must call leave when the stream ends.

@@ -73,6 +73,9 @@ const (
 	ProtocolDelta = config.ProtocolDelta
 	ProtocolSotW  = config.ProtocolSotW
 
+	TransportGRPC = config.TransportGRPC
+	TransportADS  = config.TransportADS
+
 	LRSOff         = config.LRSOff
 	LRSPassthrough = config.LRSPassthrough
 	LRSAggregate   = config.LRSAggregate
