@@ -56,7 +56,7 @@ type Conn struct {
 	// Guarded by mu.
 	mu       sync.Mutex
 	streams  []*Stream // open ones, by ID
-	live     int       // streams whose Receiver or Handler has not ended; at least as many as streams
+	live     int       // streams whose Receiver or Handler has not ended
 	last     uint32    // highest stream ID of the client
 	ended    [keptEnded]uint32
 	endedAt  int           // in ended, which has the last streams that the server ended before their clients did

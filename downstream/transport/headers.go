@@ -46,11 +46,12 @@ func malformed(f *http2.MetaHeadersFrame) bool {
 	return f.HasPriority() && f.Priority.StreamDep == f.StreamID
 }
 
-// open opens a stream. Streams of a connection that is closing, and those above the limit, are refused.
+// open opens a stream. Streams of a connection that is closing, and those above the limit, are refused. A stream counts
+// until its receiver or handler has ended, and until its trailers were sent.
 func (c *Conn) open(f *http2.MetaHeadersFrame) error {
 	s := &Stream{conn: c, id: f.StreamID, half: f.StreamEnded()}
 	c.mu.Lock()
-	if c.leaving == gone || c.live >= c.server.cfg.MaxStreams {
+	if c.leaving == gone || max(c.live, len(c.streams)) >= c.server.cfg.MaxStreams {
 		c.mu.Unlock()
 		return http2.StreamError{StreamID: s.id, Code: http2.ErrCodeRefusedStream}
 	}

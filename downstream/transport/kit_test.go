@@ -226,6 +226,7 @@ type rogue struct {
 	testing.TB
 	conn   net.Conn
 	frames *http2.Framer
+	server *Server // set in a bubble
 }
 
 // newRogue connects and sends the preface, without SETTINGS.
@@ -234,7 +235,7 @@ func newRogue(t testing.TB, address string) *rogue {
 	conn := check.Must(net.Dial("tcp", address))
 	t.Cleanup(func() { _ = conn.Close() })
 	check.OK(t, conn.SetDeadline(time.Now().Add(patience)))
-	p := &rogue{t, conn, http2.NewFramer(conn, conn)}
+	p := &rogue{t, conn, http2.NewFramer(conn, conn), nil}
 	p.frames.AllowIllegalWrites = true
 	p.frames.ReadMetaHeaders = hpack.NewDecoder(4096, nil)
 	p.bytes([]byte(http2.ClientPreface))

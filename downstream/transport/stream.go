@@ -193,9 +193,6 @@ func (s *Stream) Flush() {
 	s.conn.pump()
 }
 
-// Conn returns the connection of the stream.
-func (s *Stream) Conn() *Conn { return s.conn }
-
 // End ends the stream with a status, after the queued messages. It must be called once for each stream with a Receiver.
 func (s *Stream) End(err error) {
 	c := s.conn

@@ -249,7 +249,7 @@ func TestFlushWritesOnce(t *testing.T) {
 	for _, s := range streams {
 		check.OK(t, s.SendMsg(&wire.Message{Bytes: []byte("x")}))
 	}
-	c := streams[0].Conn()
+	c := streams[0].conn
 	c.mu.Lock()
 	b := c.batch()
 	c.mu.Unlock()
@@ -448,7 +448,7 @@ func bubble(t *testing.T, change func(*Config), test func(t *testing.T, p *rogue
 		served := make(chan error, 1)
 		go func() { served <- s.Serve(l) }() // awaited below
 		conn := check.Must(l.Dial(t.Context()))
-		p := &rogue{t, conn, http2.NewFramer(conn, conn)}
+		p := &rogue{t, conn, http2.NewFramer(conn, conn), s}
 		p.bytes([]byte(http2.ClientPreface))
 		test(t, p)
 		_ = conn.Close()
@@ -516,6 +516,49 @@ func TestB35_IncompleteFrame(t *testing.T) {
 		}
 		check.Equal(t, "end", time.Since(began), frameTimeout)
 	})
+}
+
+// TestB35_AnswersThatAreNotRead checks that the streams, frames and resets that wait for a client that does not read are
+// bounded.
+func TestB35_AnswersThatAreNotRead(t *testing.T) {
+	for name, attack := range map[string]func(p *rogue, stream uint32){
+		"rejected streams": func(p *rogue, stream uint32) { p.open(stream, "grpc-encoding", "gzip") },
+		"settings":         func(p *rogue, _ uint32) { p.frame(http2.FrameSettings, 0, 0, nil) },
+		"resets": func(p *rogue, stream uint32) {
+			p.open(stream)
+			p.frame(http2.FrameWindowUpdate, 0, stream, make([]byte, 4))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(*Config) {}, func(t *testing.T, p *rogue) {
+				p.must(p.frames.WriteSettings())
+				for stream := uint32(1); ; stream += 2 {
+					attack(p, stream)
+					if n := p.openStreams(); n > 10 {
+						t.Fatalf("%d streams are kept, want at most 10", n)
+					}
+					if _, err := p.conn.Write(nil); err != nil {
+						return
+					}
+					if stream > 200_000 {
+						t.Fatal("the connection has not ended")
+					}
+				}
+			})
+		})
+	}
+}
+
+// openStreams returns how many streams the server keeps.
+func (p *rogue) openStreams() (n int) {
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	for c := range p.server.conns {
+		c.mu.Lock()
+		n += len(c.streams)
+		c.mu.Unlock()
+	}
+	return n
 }
 
 // TestB35_Handshake checks the timeout for the preface and the first SETTINGS.
