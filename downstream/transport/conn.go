@@ -74,7 +74,7 @@ type Conn struct {
 	timers   timers
 }
 
-// newConn returns a connection on an accepted socket. The caller must call serve, which closes it.
+// newConn returns a connection on an accepted socket. The caller must call start, and then serve, which closes it.
 func newConn(s *Server, conn net.Conn) *Conn {
 	return &Conn{
 		server: s, socket: newSocket(conn), receive: defaultWindow, window: defaultWindow, initial: defaultWindow,
@@ -82,18 +82,20 @@ func newConn(s *Server, conn net.Conn) *Conn {
 	}
 }
 
-// serve reads until the connection ends, and then closes it.
-func (c *Conn) serve() {
+// start performs the handshake. It reports whether serve must follow.
+func (c *Conn) start() bool {
 	err := c.socket.SetDeadline(time.Now().Add(c.server.cfg.Handshake))
 	if err == nil {
 		err = c.handshake()
 	}
 	if err != nil {
 		_ = c.socket.Close() // the guard has logged the error
-		return
 	}
-	c.end(c.read())
+	return err == nil
 }
+
+// serve reads until the connection ends, and then closes it.
+func (c *Conn) serve() { c.end(c.read()) }
 
 // handshake makes the guard admit the connection and perform the TLS handshake.
 func (c *Conn) handshake() (err error) {

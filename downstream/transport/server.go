@@ -91,7 +91,8 @@ func (s *Server) unlisten(l net.Listener) {
 	_ = l.Close() // it may be closed already
 }
 
-// serve serves a connection in a new goroutine.
+// serve serves a connection. The handshake has a goroutine of its own, because TLS grows the stack, and the goroutine
+// that reads would keep the large one.
 func (s *Server) serve(socket net.Conn) {
 	c := newConn(s, socket)
 	s.mu.Lock()
@@ -101,12 +102,22 @@ func (s *Server) serve(socket net.Conn) {
 		return
 	}
 	s.conns[c] = struct{}{}
-	s.running.Go(func() { // ends when the connection does
-		c.serve()
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		delete(s.conns, c)
+	s.running.Go(func() { // ends at the latest after the timeout of the handshake
+		if !c.start() {
+			s.forget(c)
+			return
+		}
+		s.running.Go(func() { // ends when the connection does
+			c.serve()
+			s.forget(c)
+		})
 	})
+}
+
+func (s *Server) forget(c *Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
 }
 
 // GracefulStop accepts no further connections and streams, and waits until all streams and connections have ended.
