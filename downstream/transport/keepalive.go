@@ -33,6 +33,7 @@ type timers struct {
 	ping  *time.Timer // the next ping, or its timeout
 	age   *time.Timer // the maximum age, and then its grace period
 	leave *time.Timer // the second step of leaving
+	aged  bool        // the maximum age has passed, and age is the timer of the grace period
 }
 
 // stop stops all timers.
@@ -89,10 +90,14 @@ func (c *Conn) keepAlive() {
 func (c *Conn) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.leaving != staying {
+	switch {
+	case c.failed != nil:
+		return
+	case c.timers.aged:
 		c.failLocked(errAge)
 		return
 	}
+	c.timers.aged = true
 	c.leaveLocked()
 	if grace := c.server.cfg.Keepalive.MaxConnectionAgeGrace; grace > 0 {
 		c.timers.age.Reset(grace)

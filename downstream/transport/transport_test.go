@@ -501,6 +501,29 @@ func TestB33_MaximumAge(t *testing.T) {
 	})
 }
 
+// TestB33_MaximumAgeDuringDrain checks that a connection that drains already keeps its grace period.
+func TestB33_MaximumAgeDuringDrain(t *testing.T) {
+	bubble(t, func(c *Config) {
+		c.Keepalive = keepalive.ServerParameters{MaxConnectionAge: time.Hour, MaxConnectionAgeGrace: 10 * time.Minute}
+	}, func(t *testing.T, p *rogue) {
+		p.must(p.frames.WriteSettings())
+		p.open(1)
+		began := time.Now()
+		synctest.Wait()
+		stopped := make(chan struct{})
+		go func() { p.server.GracefulStop(); close(stopped) }()
+		for {
+			if _, err := p.frames.ReadFrame(); err != nil {
+				break
+			}
+		}
+		if took := time.Since(began); took < 64*time.Minute {
+			t.Errorf("the stream was served for %v, want at least the age and the grace period", took)
+		}
+		<-stopped
+	})
+}
+
 // TestB35_IncompleteFrame checks the timeout of a frame whose rest does not arrive.
 func TestB35_IncompleteFrame(t *testing.T) {
 	bubble(t, func(*Config) {}, func(t *testing.T, p *rogue) {
