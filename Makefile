@@ -13,7 +13,7 @@ BENCH     ?= .
 BENCHTIME ?= 1s
 # make system takes ROUNDS times as many random inputs as make test. More of them, as ROUNDS=50, find rare failures
 ROUNDS    ?= 4
-# Not empty: make system runs each scenario with each Envoy, and .ci/run everything
+# Not empty: make system runs each scenario with each Envoy and each transport, and .ci/run everything
 FULL      ?=
 # Which scenarios make bench runs, as in S1,S3 (all)
 SCENARIO  ?=
@@ -182,12 +182,15 @@ else
 	$(TESTRUN) -- -race $(TESTFLAGS) $(PKG)
 endif
 
-system: deps previous ## Run the tests that start processes or wait on real clocks, and many random inputs: 15 minutes; FULL=1 with each Envoy
+system: deps previous ## Run the tests that start processes or wait on real clocks, and many random inputs: 15 minutes; FULL=1 with each Envoy and transport
 	$(TESTRUN) -rerun \
 		-- -race $(TESTFLAGS) -parallel=$(SCENARIOS) ./system/envoy -direct $(if $(FULL),-full) \
 		-- -race $(TESTFLAGS) $$($(GO) list ./system/... | grep -v /envoy$$) \
 		-- -race $(TESTFLAGS) -run=Random $(RANDOM) -rounds=$(ROUNDS) \
 		-- -C bench -race $(TESTFLAGS) ./...
+	TENDER_TRANSPORT=ads $(TESTRUN) -rerun -- -race $(TESTFLAGS) ./relay/conformance \
+		$(if $(FULL),-- -race $(TESTFLAGS) -parallel=$(SCENARIOS) ./system/envoy -direct -full \
+		-- -race $(TESTFLAGS) ./system/hostile ./system/interop ./system/soak)
 
 # The tender of the commit before this one, from and to which the tests upgrade a relay. A shallow clone has no such
 # commit, and a copy without .git none at all. The binary is built again when the commit is another one.

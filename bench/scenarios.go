@@ -41,8 +41,8 @@ func (o options) wildcard() scenario {
 		rows: []row{
 			{label: "raw", kind: "raw", setup: s, act: act},
 			{label: "grpc", kind: "grpc", setup: s, act: act},
-			{label: "transport", kind: "transport", setup: s, act: act},
 			{label: "tender", kind: "tender", setup: s, act: act},
+			{label: "ads", kind: "tender", setup: s.ads(), act: act},
 			{label: "gcp-linear", kind: "gcp-linear", once: true, setup: s, act: act},
 			{label: "gcp-linear+", kind: "gcp-linear+", once: true, setup: s, act: act},
 			{label: "gcp-snapshot", kind: "gcp-snapshot", once: true, setup: s, act: act},
@@ -53,8 +53,11 @@ func (o options) wildcard() scenario {
 			{what: "CPU a delivery", figure: cpu, a: "tender", b: "raw", most: 2.1},
 			{what: "p99 delay", figure: p99, a: "tender", b: "grpc", most: 1.3},
 			{what: "CPU a delivery", figure: cpu, a: "grpc", b: "raw", reported: true},
-			{what: "CPU a delivery", figure: cpu, a: "transport", b: "raw", reported: true},
-			{what: "RSS a client, KiB", figure: resident, a: "transport", b: "grpc", reported: true},
+			{what: "CPU a delivery", figure: cpu, a: "ads", b: "grpc", most: 1},
+			{what: "CPU a delivery", figure: cpu, a: "ads", b: "raw", most: 1.9},
+			{what: "CPU a delivery", figure: cpu, a: "ads", b: "tender", reported: true},
+			{what: "p99 delay", figure: p99, a: "ads", b: "tender", reported: true},
+			{what: "RSS a client, KiB", figure: resident, a: "ads", b: "tender", reported: true},
 		},
 	}
 }
@@ -132,16 +135,16 @@ func (o options) cold() scenario {
 		id: "S4", title: "cold start: 300 clients × 2,000 clusters of 1 KiB", rounds: 5,
 		rows: []row{
 			{label: "grpc", kind: "grpc", setup: s, act: act},
-			{label: "transport", kind: "transport", setup: s, act: act},
 			{label: "tender", kind: "tender", setup: s, act: act},
+			{label: "ads", kind: "tender", setup: s.ads(), act: act},
 			{label: "gcp-linear", kind: "gcp-linear", once: true, setup: s, act: act},
 			{label: "gcp-linear+", kind: "gcp-linear+", once: true, setup: s, act: act},
 		},
 		checks: []check{
 			{what: "time until in sync", figure: synced, a: "tender", b: "grpc", most: 1.15},
 			{what: "CPU until in sync", figure: syncCPU, a: "tender", b: "grpc", most: 1.15},
-			{what: "time until in sync", figure: synced, a: "transport", b: "grpc", reported: true},
-			{what: "CPU until in sync", figure: syncCPU, a: "transport", b: "grpc", reported: true},
+			{what: "time until in sync", figure: synced, a: "ads", b: "grpc", reported: true},
+			{what: "CPU until in sync", figure: syncCPU, a: "ads", b: "grpc", reported: true},
 		},
 	}
 }
@@ -168,12 +171,12 @@ func (o options) envoys() scenario {
 		id: "S5", title: "idle Envoys: wildcard CDS and LDS, 100 EDS and 20 RDS names, 5,000 clients", rounds: 2,
 		rows: []row{
 			{label: "grpc", kind: "grpc", setup: s, act: act},
-			{label: "transport", kind: "transport", setup: s, act: act},
 			{label: "tender", kind: "tender", setup: s, act: act},
+			{label: "ads", kind: "tender", setup: s.ads(), act: act},
 		},
 		checks: []check{
 			{what: "RSS a client, KiB", figure: resident, a: "tender", b: "grpc", most: 1.15},
-			{what: "RSS a client, KiB", figure: resident, a: "transport", b: "grpc", reported: true},
+			{what: "RSS a client, KiB", figure: resident, a: "ads", b: "tender", reported: true},
 		},
 	}
 }

@@ -39,14 +39,14 @@ func (o options) secured() scenario {
 		s.rows = append(s.rows, plain, mutual)
 	}
 	add("S1", "tender", many, changing(o.s1Changes()))
-	add("S1, transport", "transport", many, changing(o.s1Changes()))
+	add("S1, ads", "tender", many.ads(), changing(o.s1Changes()))
 	add("S4", "tender", cold, (*stage).fill)
 	add("return", "tender", many, filledAndReturned)
 	add("return, grpc", "grpc", many, filledAndReturned)
 	resumed := s.rows[len(s.rows)-1]
 	resumed.label, resumed.setup.resume = resumed.label+", resumed", true
 	s.rows = append(s.rows, resumed)
-	add("return, transport", "transport", many, filledAndReturned)
+	add("return, ads", "tender", many.ads(), filledAndReturned)
 	idle := many
 	idle.profiled = true
 	add("idle", "tender", idle, func(st *stage, f *figures) (err error) {
@@ -59,7 +59,7 @@ func (o options) secured() scenario {
 	}
 	s.checks = []check{
 		against("S1", "CPU a delivery", cpu), against("S1", "p99 delay", p99), against("S1", "RSS a client, KiB", resident),
-		against("S1, transport", "CPU a delivery", cpu),
+		against("S1, ads", "CPU a delivery", cpu),
 		against("S4", "time until in sync", synced), against("S4", "CPU until in sync", syncCPU),
 		against("return", "CPU until in sync", syncCPU), against("return, grpc", "CPU until in sync", syncCPU),
 		{what: "live heap a client, bytes", figure: heap, a: "idle, mTLS", b: "idle, plaintext", more: true, most: 12 << 10},

@@ -37,11 +37,17 @@ type setup struct {
 	polled    bool     // Tenders listen for REST polls
 	tls       bool     // clients use mutual TLS
 	gzip      bool     // clients accept compressed responses
-	resume    bool     // the server of the kind grpc or transport resumes TLS sessions
+	resume    bool     // the server of the kind grpc resumes TLS sessions
 	feature   string   // client feature of every second client; empty for none
 	profiled  bool     // Tender has profiles on its admin address
 	sampled   float64  // fraction of the changes that Tender traces; 0 disables tracing
 	stages    string   // TENDER_ROLLOUT; also enables snapshots and the admin listener. Empty enables none of them
+}
+
+// ads returns the setup with TENDER_TRANSPORT=ads.
+func (s setup) ads() setup {
+	s.environ = append(slices.Clone(s.environ), "TENDER_TRANSPORT=ads")
+	return s
 }
 
 // A stage holds the running processes of a row: the servers, the control plane and the

@@ -19,7 +19,7 @@ var uncharged = map[string]string{
 	"func (a *Account) Release(bytes int) {":           "return",
 	"func (a *Account) Responded(bytes int) {":         "return",
 	"func (a *Account) throttle() (began bool) {":      "return false",
-	"func (a *Account) awaitRead(size int) int {":      "return size",
+	"func (a *Account) AwaitRead(size int) int {":      "return size",
 }
 
 // buildUnbounded builds a Tender without accounting of client traffic, from the sources in root, into dir. The binary

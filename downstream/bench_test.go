@@ -9,7 +9,6 @@ import (
 
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	endpointpb "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
@@ -19,7 +18,7 @@ import (
 
 // A benchClient is a stream without a transport, whose client answers each response immediately.
 type benchClient struct {
-	grpc.ServerStream
+	grpcCall
 	st      *stream
 	typeURL string
 	last    *wire.Response

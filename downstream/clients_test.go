@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -22,7 +21,7 @@ import (
 
 // A scriptedClient is a stream without a transport, whose requests the test chooses.
 type scriptedClient struct {
-	grpc.ServerStream
+	grpcCall
 	ctx      context.Context
 	requests chan wire.Request
 	mu       sync.Mutex

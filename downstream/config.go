@@ -295,6 +295,7 @@ type Server struct {
 	saved         atomic.Int64  // see Stats
 	polls         pollHistory
 	registry      sync.Map // open streams, *stream by number
+	grantWatch    grantWatch
 	queue         queue
 	slots         guard.Slots
 

@@ -1,7 +1,6 @@
 package downstream
 
 import (
-	"errors"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -11,9 +10,6 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
 )
-
-// errDrained ends a stream immediately.
-var errDrained = errors.New("the server is draining")
 
 // Drain ends all streams, including new ones, each at a random time within spread. Streams that were served end with
 // OK, so that clients connect elsewhere without reporting an error; a client that was already up to date counts as
@@ -25,9 +21,13 @@ func (s *Server) Drain(spread time.Duration) {
 	s.drainOnce.Do(func() {
 		s.drainBy, s.drainSpread = time.Now().Add(spread), spread
 		close(s.draining)
+		s.eachStream((*stream).scheduleDrain)
 	})
 	if spread == 0 {
-		s.stopOnce.Do(func() { close(s.stopping) })
+		s.stopOnce.Do(func() {
+			close(s.stopping)
+			s.eachStream((*stream).stop)
+		})
 	}
 	s.checkIdle()
 	<-s.idle
@@ -65,6 +65,15 @@ func (s *stream) scheduleDrain() {
 	s.scheduledEnd.at = subscription.Earlier(s.scheduledEnd.at, s.server.randomEndTime())
 	s.lock.release()
 	s.wake()
+}
+
+// stop ends the stream immediately, because the server stops.
+func (s *stream) stop() {
+	s.lock.acquire()
+	defer s.lock.release()
+	if !s.ended {
+		s.end(s.closeStatus(guard.EndedDrained))
+	}
 }
 
 // endIfDue ends the stream at its scheduled time: not before the first response, and if possible not while a response

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
-	"google.golang.org/grpc"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -16,7 +15,7 @@ import (
 )
 
 // A discardClient is a stream without a transport that discards responses.
-type discardClient struct{ grpc.ServerStream }
+type discardClient struct{ grpcCall }
 
 func (discardClient) Context() context.Context { return context.Background() }
 

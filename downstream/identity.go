@@ -4,9 +4,9 @@ import (
 	"context"
 	"hash/maphash"
 	"maps"
+	"sync"
 
 	xdspb "github.com/cncf/xds/go/xds/core/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 
@@ -66,18 +66,20 @@ type lastNode struct {
 func (s *stream) identityIn(r *wire.Request) *identity {
 	raw := guard.RawNode{Encoded: r.Node, Size: r.NodeBytes, Later: s.lastNode.seen}
 	r.Node = nil
-	if r.Err != nil || s.resolveTypeURL(r) != nil || raw.Later && raw.Encoded == nil {
+	if r.Err != nil || s.resolveTypeURL(r) != nil || s.repeatsNode(raw) {
 		return nil // handle returns the error
 	}
-	sum := maphash.Bytes(nodeSeed, raw.Encoded)
-	if raw.Later && sum == s.lastNode.sum && guard.CheckNode(raw) == nil {
-		return nil
-	}
-	s.lastNode.seen, s.lastNode.sum = true, sum
+	s.lastNode.seen, s.lastNode.sum = true, maphash.Bytes(nodeSeed, raw.Encoded)
 	// Resolve it in another goroutine, because decoding grows the stack, and the receiver would keep the large stack.
 	resolved := make(chan *identity)
 	go func() { resolved <- s.resolveIdentity(raw) }()
 	return <-resolved
+}
+
+// repeatsNode reports whether the Node of a request, if it has one, is that of the request before.
+func (s *stream) repeatsNode(raw guard.RawNode) bool {
+	return raw.Later && (raw.Encoded == nil ||
+		maphash.Bytes(nodeSeed, raw.Encoded) == s.lastNode.sum && guard.CheckNode(raw) == nil)
 }
 
 // resolveIdentity resolves the Node of the stream's client, and joins its group unless the stream is a probe.
@@ -167,11 +169,8 @@ func (s *stream) adoptIdentity(ident *identity) {
 	s.keptNode.Release()
 	s.group, s.grant, s.keptNode = ident.group, ident.grant, ident.keptNode
 	select {
-	case <-ident.grantsChanged: // the rules changed before wait could find a grant to renew
-		select {
-		case s.grantStale <- struct{}{}:
-		default: // a renewal is requested already
-		}
+	case <-ident.grantsChanged: // the rules changed before there was a grant to renew
+		go s.renewGrant() // waits for the lock
 	default:
 	}
 }
@@ -192,7 +191,7 @@ func (s *stream) changeIdentity(ident *identity) error {
 }
 
 // answersProbe reports whether the stream is a probe that the server answers. It is called for the first request.
-func (s *stream) answersProbe() bool { return s.cfg.ProbeStatus != nil && isProbe(s.rpc) }
+func (s *stream) answersProbe() bool { return s.cfg.ProbeStatus != nil && isProbe(s.rpc.Context()) }
 
 // answerProbe answers the probe of another relay. The error ends the stream.
 func (s *stream) answerProbe() error {
@@ -205,8 +204,66 @@ func (s *stream) answerProbe() error {
 	return guard.Ended(guard.EndedByClient, codes.OK, "")
 }
 
-// renewGrant authorizes the client again after the rules have changed. The caller must not hold the lock.
+// renewGrant authorizes the client again after the rules have changed. If another goroutine does so already, that one
+// repeats it. The caller must not hold the lock.
 func (s *stream) renewGrant() {
+	if s.renewals.Add(1) > 1 {
+		return
+	}
+	for requests := int32(0); !s.renewals.CompareAndSwap(requests, 0); {
+		requests = s.renewals.Load()
+		s.authorizeAgain()
+	}
+}
+
+// A grantWatch renews the grants of all streams when the rules change. Its goroutine runs while a stream is open.
+type grantWatch struct {
+	mu      sync.Mutex
+	streams int           // guarded by mu
+	done    chan struct{} // guarded by mu; closed when the last stream ends
+}
+
+// register adds a stream to those that a drain or a change of the rules concerns. The caller must call unregister when
+// the stream has ended.
+func (s *Server) register(st *stream) (unregister func()) {
+	s.registry.Store(st.number, st)
+	changed := s.cfg.grantsChanged()
+	if changed == nil {
+		return func() { s.registry.Delete(st.number) }
+	}
+	w := &s.grantWatch
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.streams++; w.streams == 1 {
+		w.done = make(chan struct{})
+		go s.watchGrants(changed, w.done)
+	}
+	return func() {
+		s.registry.Delete(st.number)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.streams--; w.streams == 0 {
+			close(w.done)
+		}
+	}
+}
+
+// watchGrants renews the grants of all streams each time that the rules change, until done is closed. changed is closed
+// by the next change.
+func (s *Server) watchGrants(changed <-chan struct{}, done <-chan struct{}) {
+	for {
+		select {
+		case <-changed:
+			changed = s.cfg.grantsChanged()
+			s.eachStream((*stream).renewGrant)
+		case <-done:
+			return
+		}
+	}
+}
+
+// authorizeAgain authorizes the client by the current rules.
+func (s *stream) authorizeAgain() {
 	ctx := s.rpc.Context()
 	for done := false; !done; {
 		kept := s.nodeOfGrant()
@@ -263,8 +320,8 @@ func sameParameters(a, b map[string]*xdspb.ContextParams) bool {
 }
 
 // isProbe reports whether a stream is the probe of another relay.
-func isProbe(rpc grpc.ServerStream) bool {
-	return len(metadata.ValueFromIncomingContext(rpc.Context(), wire.ProbeHeader)) > 0
+func isProbe(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, wire.ProbeHeader)) > 0
 }
 
 // relayTokens returns the tokens of the relays that a stream passed through; none if its client is not a relay.
@@ -275,7 +332,7 @@ func relayTokens(ctx context.Context) []string {
 // enterChain registers a stream whose client is a relay, and sends the paths from this relay to the origins in the
 // response header. If the stream is part of a cycle, end is called. Both relays detect a cycle, but only this stream
 // ends.
-func (s *Server) enterChain(rpc grpc.ServerStream, end func(error)) (leave func(), err error) {
+func (s *Server) enterChain(rpc call, end func(error)) (leave func(), err error) {
 	tokens := relayTokens(rpc.Context())
 	if s.cfg.Chain == nil || len(tokens) == 0 {
 		return func() {}, nil
@@ -285,7 +342,7 @@ func (s *Server) enterChain(rpc grpc.ServerStream, end func(error)) (leave func(
 		return nil, err
 	}
 	send := rpc.SendHeader
-	if isProbe(rpc) { // answerProbe sends the header
+	if isProbe(rpc.Context()) { // answerProbe sends the header
 		send = rpc.SetHeader
 	}
 	if err := send(metadata.MD{wire.ChainHeader: paths}); err != nil {

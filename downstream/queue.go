@@ -12,9 +12,9 @@ import (
 // A queue holds the streams that may have something to send. A few workers serve them. Waking a goroutine per stream
 // for each delivery would cost half as much CPU as the transport.
 //
-// Newcomers, which are streams that were sent no response yet, and streams with a request of many names wait in separate
-// lines, one for each peer, which take turns. Their turns are long. Many of them at once must delay neither changes for
-// the other streams, nor the newcomers of other peers (B.35).
+// Newcomers, which are streams that were sent no response yet, and streams with a request of many names wait in
+// separate lines, one for each peer, which take turns. Their turns are long. Many of them at once must delay neither
+// changes for the other streams, nor the newcomers of other peers (B.35).
 type queue struct {
 	mu          sync.Mutex
 	served      fifo[*stream]
@@ -60,8 +60,8 @@ func (l *fifo[E]) pop() E {
 	return e
 }
 
-// peerLines are queues of streams, one for each peer. The peers take turns, so that one with many streams does not delay
-// the others.
+// peerLines are queues of streams, one for each peer. The peers take turns, so that one with many streams does not
+// delay the others.
 type peerLines struct {
 	lines map[string]*fifo[*stream] // by peer; none is empty
 	peers fifo[string]              // those with a line, in the order of their turns
@@ -146,10 +146,31 @@ func (q *queue) newcomerCount() int {
 	return q.newcomers.size()
 }
 
-// work serves streams until the queue is empty.
+// unflushedTurns is how many turns of served streams a worker takes before it flushes what they have sent. So several
+// streams of one connection are written at once.
+const unflushedTurns = 16
+
+// work serves streams until the queue is empty. It flushes at the latest before a newcomer, whose turn may be long.
 func (q *queue) work() {
+	var sending [unflushedTurns]*stream
+	waiting := 0
+	flush := func() {
+		for _, s := range sending[:waiting] {
+			s.rpc.Flush()
+		}
+		waiting = 0
+	}
+	defer flush()
 	for s := q.pop(false, false); s != nil; {
-		s = q.pop(true, q.runTurn(s))
+		if waiting == unflushedTurns || !s.served.Load() {
+			flush()
+		}
+		sent := q.runTurn(s)
+		if sent {
+			sending[waiting] = s
+			waiting++
+		}
+		s = q.pop(true, sent)
 	}
 }
 
@@ -183,7 +204,19 @@ func (l *lock) acquire() {
 	}
 }
 
-// release unlocks mu after acquire or peek.
+// tryAcquire is acquire if that need not wait. It reports whether it has locked mu.
+func (l *lock) tryAcquire() bool {
+	if !l.mu.TryLock() {
+		return false
+	}
+	if l.lent != nil {
+		l.mu.Unlock()
+		return false
+	}
+	return true
+}
+
+// release unlocks mu after acquire, tryAcquire or peek.
 func (l *lock) release() { l.mu.Unlock() }
 
 // lend unlocks mu, but acquire blocks until reclaim. The caller holds the lock, and may change the guarded state only
@@ -233,10 +266,14 @@ func (s *stream) requestTurn() bool {
 	}
 }
 
-// end sets the status with which run returns. The caller holds the lock and has checked that the stream has not ended.
+// end sets the status with which the stream ends. The caller holds the lock and has checked that the stream has not
+// ended.
 func (s *stream) end(err error) {
 	s.ended = true
 	s.result <- err
+	if s.conclude != nil {
+		go s.conclude() // waits for the lock
+	}
 }
 
 // endFor ends the stream with a status, unless it has ended. It may be called from any goroutine.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"log/slog"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -34,20 +35,20 @@ type queuedRequest struct {
 
 // receive reads requests until the client half-closes the stream or the stream ends. It decodes all requests into one
 // value, which is empty while it waits for the next request.
-func (s *stream) receive() {
+func (s *stream) receive(from requests) {
 	r := &wire.Request{Delta: s.delta, Limits: s.cfg.requestLimits(s.account)}
 	r.Latest = new(wire.LatestNames)
 	for more := true; more; r.Clear() {
-		more = s.receiveNext(r)
+		if err := from.RecvMsg(r); err != nil {
+			s.receiveEnded(err)
+			return
+		}
+		more = s.received(r)
 	}
 }
 
-// receiveNext reads and handles one request. It reports whether more may follow.
-func (s *stream) receiveNext(r *wire.Request) (more bool) {
-	if err := s.rpc.RecvMsg(r); err != nil {
-		s.receiveEnded(err)
-		return false
-	}
+// received handles one request. It reports whether more may follow.
+func (s *stream) received(r *wire.Request) (more bool) {
 	s.asked.Store(true)
 	ident := s.identityIn(r)
 	s.awaitNames(r)
@@ -56,6 +57,75 @@ func (s *stream) receiveNext(r *wire.Request) (more bool) {
 		s.throttle(wait)
 	}
 	return more
+}
+
+// A pushed stream receives what package transport passes to it. It implements [transport.Receiver].
+type pushed struct {
+	*stream
+	latest wire.LatestNames
+	left   *wire.Request // by Offer, for Continue
+	leave  func()        // see start
+	endRPC func(error)   // ends the stream in its transport
+}
+
+// pushedRequests has requests without content. A stream holds one only while it handles it.
+var pushedRequests = sync.Pool{New: func() any { return new(wire.Request) }}
+
+// Offer implements transport.Receiver. An answer to a response is handled at once, unless a turn is under way.
+func (p *pushed) Offer(request []byte) (done bool) {
+	r := p.decode(request)
+	if p.answerNow(r) {
+		p.drop(r)
+		return true
+	}
+	p.left = r
+	return false
+}
+
+// Continue implements transport.Receiver.
+func (p *pushed) Continue() {
+	r := p.left
+	p.left = nil
+	p.received(r)
+	p.drop(r)
+}
+
+// Receive implements transport.Receiver.
+func (p *pushed) Receive(request []byte) {
+	r := p.decode(request)
+	p.received(r)
+	p.drop(r)
+}
+
+// Closed implements transport.Receiver.
+func (p *pushed) Closed(err error) { p.receiveEnded(err) }
+
+func (p *pushed) decode(request []byte) *wire.Request {
+	r := pushedRequests.Get().(*wire.Request)
+	r.Delta, r.Limits, r.Size = p.delta, p.cfg.requestLimits(p.account), wire.Framed(len(request))
+	r.Latest = &p.latest
+	r.Err = r.Decode(request)
+	return r
+}
+
+func (p *pushed) drop(r *wire.Request) {
+	*r = wire.Request{}
+	pushedRequests.Put(r)
+}
+
+// answerNow handles a request that only answers a response, if the lock is free. It reports whether it has.
+func (s *stream) answerNow(r *wire.Request) bool {
+	if r.Err != nil || listed(r) > 0 || !s.lastNode.seen || s.lastNode.view == nil ||
+		!s.repeatsNode(guard.RawNode{Encoded: r.Node, Size: r.NodeBytes, Later: true}) || !s.lock.tryAcquire() {
+		return false
+	}
+	defer s.lock.release()
+	sub := s.subscription(cmp.Or(r.TypeURL, s.typeURL))
+	if s.ended || len(s.queued) > 0 || sub == nil || !sub.Answers(r) || !isOnlyAnswer(sub, r) {
+		return false
+	}
+	s.handleAnswer(sub, r, time.Now())
+	return true
 }
 
 // throttle delays the next request of a client that exceeds its rate limit.
@@ -68,8 +138,8 @@ func (s *stream) throttle(wait time.Duration) {
 }
 
 // awaitNames waits until the budgets of names of the client's peer allow a request. A client can subscribe to names and
-// unsubscribe from them faster than the relay can (B.35). Names that other clients of the group use are cheap, so a fleet
-// behind one address does not wait. The caller must not hold the lock.
+// unsubscribe from them faster than the relay can (B.35). Names that other clients of the group use are cheap, so a
+// fleet behind one address does not wait. The caller must not hold the lock.
 func (s *stream) awaitNames(r *wire.Request) {
 	if s.lastNode.view == nil || listed(r) == 0 { // the Node was rejected, or the request is an answer
 		return
@@ -264,8 +334,8 @@ func (s *stream) ensureSubscription(typeURL string) (*subscription.Subscription,
 	return sub, nil
 }
 
-// maxTypes limits the types of a view. Once half of them are in use, one peer may use maxPeerTypes that the protocol does
-// not define.
+// maxTypes limits the types of a view. Once half of them are in use, one peer may use maxPeerTypes that the protocol
+// does not define.
 const (
 	maxTypes     = 64
 	maxPeerTypes = 8

@@ -9,7 +9,6 @@ import (
 
 	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	discoverypb "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
@@ -24,7 +23,7 @@ func TestMain(m *testing.M) { check.MainOfRapid(m, 100) }
 
 // A recordingClient is an aggregated Delta stream without a transport. It records the resources in responses.
 type recordingClient struct {
-	grpc.ServerStream
+	grpcCall
 	t         *rapid.T
 	st        *stream
 	received  []string          // since the last flush: type, name and version
@@ -36,7 +35,7 @@ const removed = "removed"
 
 func (c *recordingClient) Context() context.Context { return context.Background() }
 
-// SendMsg implements grpc.ServerStream.
+// SendMsg implements call.
 func (c *recordingClient) SendMsg(m any) error {
 	encoded, err := wire.Codec{}.Marshal(m)
 	if err != nil {

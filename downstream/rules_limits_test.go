@@ -8,8 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest/check"
@@ -18,7 +16,7 @@ import (
 // An eagerClient is a Delta stream without a transport. Its client sends the requests that next returns as fast as they
 // are read, and ends with ctx.
 type eagerClient struct {
-	grpc.ServerStream
+	grpcCall
 	ctx  context.Context
 	next func() (wire.Request, error)
 	sent chan *wire.Response

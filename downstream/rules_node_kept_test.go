@@ -156,14 +156,14 @@ func TestB37_RulesChangeWhileRequestIsQueued(t *testing.T) {
 		view, _ := cache.New(cache.Config{})
 		a := &testAuthorizer{changed: make(chan struct{})}
 		server := check.Must(New(Config{Views: oneView{view}, Authorizer: a}))
+		c := peerClient(t.Context(), "192.0.2.1", nil, marshalNode(t, &node{Id: "a"}))
 		s := &stream{
-			server: server, cfg: &server.cfg, delta: true,
-			rpc:    peerClient(t.Context(), "192.0.2.1", nil, marshalNode(t, &node{Id: "a"})),
-			result: make(chan error, 1), grantStale: make(chan struct{}, 1), requestLimiter: rate.NewLimiter(rate.Inf, 1),
+			server: server, cfg: &server.cfg, delta: true, rpc: c,
+			result: make(chan error, 1), requestLimiter: rate.NewLimiter(rate.Inf, 1),
 		}
 		s.turn.Store(turnQueued) // no worker runs the turn
 		ended := make(chan error)
-		go func() { ended <- s.run() }()
+		go func() { ended <- s.run(c) }()
 		synctest.Wait()
 		if len(s.queued) != 1 {
 			t.Fatalf("%d requests are queued, want 1", len(s.queued))

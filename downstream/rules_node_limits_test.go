@@ -17,7 +17,6 @@ import (
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	lrspb "github.com/envoyproxy/go-control-plane/envoy/service/load_stats/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
@@ -133,7 +132,7 @@ func loadReportNodeError(t *testing.T, encoded []byte) error {
 
 // A loadClient sends one load report, and half-closes its stream.
 type loadClient struct {
-	grpc.ServerStream
+	grpcCall
 	ctx    context.Context
 	report *lrspb.LoadStatsRequest
 }

@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/relay/relaytest/check"
@@ -20,7 +18,7 @@ import (
 
 // An answeringClient is a Delta stream without a transport, whose client sends an ACK of each response.
 type answeringClient struct {
-	grpc.ServerStream
+	grpcCall
 	requests chan wire.Request // the test closes it after the last request
 	sent     *atomic.Int64     // responses to all clients
 	after    time.Duration     // delay of an ACK

@@ -19,6 +19,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/loadreport"
+	"github.com/xdstender/tender/downstream/transport"
 )
 
 // New returns a server. It returns an error if Config.Views is nil.
@@ -86,6 +87,22 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	}
 }
 
+// Methods returns the methods that Register registers, except load reports, by their path, for [transport.Config].
+func (s *Server) Methods() map[string]func(*transport.Stream) transport.Receiver {
+	streams := make(map[string]func(*transport.Stream) transport.Receiver)
+	for _, sv := range services {
+		for _, method := range sv.generated.Streams {
+			delta := isDelta(method)
+			streams["/"+sv.generated.ServiceName+"/"+method.StreamName] = func(rpc *transport.Stream) transport.Receiver {
+				return s.open(rpc, sv.typeURL, delta)
+			}
+		}
+	}
+	return streams
+}
+
+func isDelta(method grpc.StreamDesc) bool { return strings.HasPrefix(method.StreamName, "Delta") }
+
 // isStreamService reports whether a service counts its streams and releases its requests itself; see [guard.Config].
 func isStreamService(service any) bool {
 	switch service.(type) {
@@ -105,7 +122,7 @@ func (sv service) streamDesc() *grpc.ServiceDesc {
 		Metadata:    sv.generated.Metadata,
 	}
 	for _, method := range sv.generated.Streams {
-		delta := strings.HasPrefix(method.StreamName, "Delta")
+		delta := isDelta(method)
 		method.Handler = func(server any, rpc grpc.ServerStream) error {
 			return server.(*Server).serveStream(rpc, sv.typeURL, delta)
 		}

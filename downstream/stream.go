@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"context"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
@@ -18,13 +21,43 @@ import (
 // errOutrun ends a Delta stream after [subscription.ErrOutrun].
 var errOutrun = guard.Ended(guard.EndedReturn, codes.Unavailable, "%v", subscription.ErrOutrun)
 
+// A call is the gRPC stream of a client, as its transport provides it. Its methods may be called from any goroutine,
+// but SendMsg only by one at a time.
+type call interface {
+	Context() context.Context // ends with the stream
+	SetHeader(metadata.MD) error
+	SendHeader(metadata.MD) error
+
+	// SendMsg queues a [*wire.Response]. It blocks while the transport has inlineBytes or more of the stream in its
+	// queue.
+	SendMsg(m any) error
+
+	// Compress reports whether the client accepts compressed responses (B.32), and announces them.
+	Compress() bool
+
+	// Flush starts writing what SendMsg has queued. It does not block. A transport may also write earlier.
+	Flush()
+}
+
+// requests are what a call of grpc-go receives.
+type requests interface{ RecvMsg(m any) error }
+
+// A grpcCall is a call of grpc-go, which writes in a goroutine of its own.
+type grpcCall struct{ grpc.ServerStream }
+
+// Flush implements call.
+func (grpcCall) Flush() {}
+
+// Compress implements call.
+func (c grpcCall) Compress() bool { return grpc.SetSendCompressor(c.Context(), gzip.Name) == nil }
+
 // A stream serves one client. Its receiver handles requests that only answer a response. A worker handles other
 // requests in the stream's turn, and sends the responses that are due.
 type stream struct {
 	// Set at creation, read-only afterwards.
 	server  *Server
 	cfg     *Config
-	rpc     grpc.ServerStream
+	rpc     call
 	account *guard.Account // of its connection; nil if its memory is not charged
 	peer    string         // name of its peer
 	typeURL string         // of its only type; empty on an aggregated stream
@@ -37,10 +70,10 @@ type stream struct {
 	served atomic.Bool // same as sent, but readable without the lock
 	asked  atomic.Bool // a request was received, which may wait for the share of its peer
 
-	asksMany atomic.Bool // a queued request has more than manyNames
-	result   chan error  // one slot: the status of a stream that has ended, for wait
-
-	grantStale chan struct{} // one slot: the grant must be renewed, for wait; nil if grants never change
+	asksMany atomic.Bool  // a queued request has more than manyNames
+	result   chan error   // one slot: the status of a stream that has ended
+	conclude func()       // ends a stream of package transport once it has a result; guarded by lock
+	renewals atomic.Int32 // requests to renew the grant since a goroutine has started to do so
 
 	requestLimiter *rate.Limiter // used only by the receiver
 	lastNode       lastNode      // used only by the receiver
@@ -80,6 +113,14 @@ type stream struct {
 	stalledAt subscription.Moment // when the current or last send that may block started
 
 	barrier barrier
+}
+
+// eachStream calls do for each open stream, in a goroutine: do may wait for the lock of the stream.
+func (s *Server) eachStream(do func(*stream)) {
+	s.registry.Range(func(_, st any) bool {
+		go do(st.(*stream))
+		return true
+	})
 }
 
 // awaitsFirstResponse reports whether the client subscribed to a type or a glob and was sent no response for it.

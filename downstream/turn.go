@@ -9,10 +9,10 @@ import (
 	"golang.org/x/time/rate"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding/gzip"
 
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
+	"github.com/xdstender/tender/downstream/transport"
 )
 
 // takeTurn runs a turn of the stream in a worker. If a send may block, another goroutine continues the turn, so that
@@ -32,6 +32,7 @@ func (s *stream) endTurn(all bool) {
 		go func() {
 			free := s.awaitSlot()
 			all, _ := s.flushTurn(true)
+			s.rpc.Flush()
 			free()
 			s.endTurn(all)
 		}()
@@ -46,21 +47,21 @@ func (s *stream) endTurn(all bool) {
 //
 // The handler goroutine of gRPC only waits. The receiver goroutine also starts the stream. The stack of the handler has
 // large frames of gRPC. With the frames of the start it would need 8 KiB instead of 4 while the stream is open.
-func (s *stream) run() error {
+func (s *stream) run(requests requests) error {
 	var leave func()
 	started := make(chan error, 1)
 	go func() { // exits when the RPC ends, which is as soon as run returns
 		err := s.start(&leave)
 		started <- err
 		if err == nil {
-			s.receive()
+			s.receive(requests)
 		}
 	}()
 	if err := <-started; err != nil {
 		return err
 	}
 	defer leave()
-	return s.wait()
+	return s.finish(<-s.result)
 }
 
 // start registers the stream, or rejects it. If there is no error, the caller must call *leave when the stream has
@@ -70,42 +71,31 @@ func (s *stream) start(leave *func()) error {
 	if err != nil {
 		return err
 	}
-	s.server.registry.Store(s.number, s)
-	unregister := func() {
-		s.server.registry.Delete(s.number)
-		leaveServer()
-	}
 	leaveChain, err := s.server.enterChain(s.rpc, s.endFor)
 	if err != nil {
-		unregister()
+		leaveServer()
 		return err
 	}
+	s.begin(time.Now())
+	unregister := s.server.register(s)
 	*leave = func() {
 		leaveChain()
 		unregister()
+		leaveServer()
 	}
-	s.begin(time.Now())
+	s.followDrain()
 	return nil
 }
 
-// wait waits until the stream ends, and returns its status. It renews the client's grant meanwhile.
-func (s *stream) wait() error {
-	draining, grantsChanged := s.server.draining, s.cfg.grantsChanged()
-	for {
-		select {
-		case <-grantsChanged:
-			grantsChanged = s.cfg.grantsChanged()
-			s.renewGrant()
-		case <-s.grantStale:
-			s.renewGrant()
-		case err := <-s.result:
-			return s.finish(err)
-		case <-draining:
-			s.scheduleDrain()
-			draining = nil
-		case <-s.server.stopping:
-			return s.finish(errDrained)
-		}
+// followDrain schedules the end of a stream that was opened while the server drains or stops. [Server.Drain] does so
+// for the streams that it finds.
+func (s *stream) followDrain() {
+	select {
+	case <-s.server.stopping:
+		s.stop()
+	case <-s.server.draining:
+		s.scheduleDrain()
+	default:
 	}
 }
 
@@ -118,16 +108,10 @@ func (s *stream) begin(now time.Time) {
 	s.timer, s.timerArmed = time.AfterFunc(s.cfg.FirstRequestTimeout, s.wake), true
 }
 
-// finish closes the stream and returns its status. If a drain ends a stream that has just ended for another reason, the
-// status of that reason takes precedence.
+// finish closes the stream, which has ended with err, and returns err.
 func (s *stream) finish(err error) error {
 	s.lock.acquire()
 	defer s.lock.release()
-	if errors.Is(err, errDrained) {
-		if err = s.closeStatus(guard.EndedDrained); s.ended {
-			err = <-s.result
-		}
-	}
 	s.ended = true
 	s.handleQueued(time.Now()) // releases their memory
 	s.timer.Stop()
@@ -212,31 +196,49 @@ func (s *stream) awaitSlot() (free func()) {
 
 // serveStream serves a stream of one type, or an aggregated stream if typeURL is empty.
 func (s *Server) serveStream(rpc grpc.ServerStream, typeURL string, delta bool) error {
-	st := s.newStream(rpc, typeURL, delta)
-	err := st.run()
+	st := s.newStream(grpcCall{rpc}, typeURL, delta)
+	err := st.run(rpc)
 	return s.streamEnded(rpc.Context(), st.nodeLabel(), err)
 }
 
 // newStream returns a stream of one type, or an aggregated stream if typeURL is empty.
-func (s *Server) newStream(rpc grpc.ServerStream, typeURL string, delta bool) *stream {
-	st := &stream{
+func (s *Server) newStream(rpc call, typeURL string, delta bool) *stream {
+	return &stream{
 		server:         s,
 		cfg:            &s.cfg,
 		rpc:            rpc,
 		account:        guard.AccountOf(rpc.Context()),
 		peer:           guard.PeerName(guard.PeerOf(rpc.Context())),
 		tracing:        s.cfg.Traces != nil && len(relayTokens(rpc.Context())) > 0,
-		gzip:           s.cfg.Gzip && grpc.SetSendCompressor(rpc.Context(), gzip.Name) == nil, // if the client accepts it
+		gzip:           s.cfg.Gzip && rpc.Compress(),
 		typeURL:        typeURL,
 		delta:          delta,
 		requestLimiter: rate.NewLimiter(rate.Limit(s.cfg.MaxRequestRate), 10*s.cfg.MaxRequestRate),
 		number:         s.streamNumbers.Add(1),
 		result:         make(chan error, 1),
 	}
-	if s.cfg.grantsChanged() != nil {
-		st.grantStale = make(chan struct{}, 1)
+}
+
+// open serves a stream of package transport, as serveStream does one of grpc-go. It does not block.
+func (s *Server) open(rpc *transport.Stream, typeURL string, delta bool) transport.Receiver {
+	p := &pushed{stream: s.newStream(rpc, typeURL, delta), endRPC: rpc.End}
+	if err := p.start(&p.leave); err != nil {
+		rpc.End(s.streamEnded(rpc.Context(), "", err))
+		return nil
 	}
-	return st
+	p.lock.acquire()
+	defer p.lock.release()
+	if p.conclude = p.concluded; p.ended {
+		go p.concluded() // waits for the lock
+	}
+	return p
+}
+
+// concluded ends the stream, which has a result.
+func (p *pushed) concluded() {
+	err := p.finish(<-p.result)
+	p.leave()
+	p.endRPC(p.server.streamEnded(p.rpc.Context(), p.nodeLabel(), err))
 }
 
 // enterStream counts a stream against the limits, or rejects it. The caller must call leave when the stream ends.

@@ -76,6 +76,9 @@ const (
 	CompressionOff  = config.CompressionOff
 	CompressionGzip = config.CompressionGzip
 
+	TransportGRPC = config.TransportGRPC
+	TransportADS  = config.TransportADS
+
 	LRSOff         = config.LRSOff
 	LRSPassthrough = config.LRSPassthrough
 	LRSAggregate   = config.LRSAggregate

@@ -79,6 +79,10 @@
 //   - guard.connections guards the connections of hosts, guard.nodes the large Nodes of a peer, guard.names its
 //     budgets of names, and guard.nodeCache the large Nodes of a connection.
 //   - guard.handshakes guards turns of TLS handshakes. The holder passes a turn on by closing a channel.
+//   - transport.Conn guards a connection of package transport and its streams. It is held while frames are written to the
+//     socket, which does not block. A stream takes it while it holds its own lock, to send. transport.lower guards the
+//     ciphertext of a connection, and is taken under it. transport.Server guards the listeners and connections.
+//   - downstream.grantWatch counts the streams whose grants its goroutine renews.
 //   - downstream.pollHistory has the sets that REST pollers were sent.
 //   - loadreport.groups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine
 //     instead would need a queue, and a rule for a full queue.

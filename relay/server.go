@@ -9,9 +9,11 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -33,6 +35,7 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/downstream/transport"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/tlsfiles"
 )
@@ -40,10 +43,30 @@ import (
 // servers are the servers for clients.
 type servers struct {
 	streams *downstream.Server
-	grpc    []*grpc.Server // the first serves listeners.xds; the second, if any, serves listeners.tls
+	grpc    []streamServer // the first serves listeners.xds; the second, if any, serves listeners.tls
+	names   []string       // of the gRPC services
 	rest    *http.Server
 	health  *health.Server
 	clients *tlsfiles.Server // nil if clients connect in plaintext
+}
+
+// A streamServer serves gRPC on listeners. It is a grpc.Server or an adsServer.
+type streamServer interface {
+	Serve(net.Listener) error
+	GracefulStop()
+	Stop()
+}
+
+// An adsServer serves the streams of xDS by package transport, and all other methods by a gRPC server.
+type adsServer struct {
+	*transport.Server
+	other *grpc.Server
+}
+
+// Stop implements streamServer.
+func (s adsServer) Stop() {
+	s.other.Stop() // ends its calls, which end their streams
+	s.Server.Stop()
 }
 
 // newServers creates the servers: for gRPC one server, or one for plaintext and one for TLS. Health checks return
@@ -65,23 +88,51 @@ func newServers(
 		}
 		kinds = append(kinds, secure)
 	}
-	bounds := streams.Guard()
 	for _, kind := range kinds {
-		options := []grpc.ServerOption{
-			grpc.Creds(bounds.Credentials(kind)), grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
-			grpc.KeepaliveParams(limits.keepalive), grpc.ConnectionTimeout(limits.handshakeTimeout),
-			grpc.ChainStreamInterceptor(bounds.StreamInterceptor, creds.Authorizer.RefuseReflection),
-		}
-		options = append(options, grpc.UnknownServiceHandler(rejectMethod(bounds.Counters)))
-		options = append(options, rejectCompression(bounds.Counters)...)
-		server := NewGRPCServer(limits.maxRequestBytes, guard.MaxStreamsPerConnection, options...)
-		streams.Register(server)
+		server := newStreamServer(limits, streams, creds, kind)
 		healthpb.RegisterHealthServer(server, all.health)
 		reflection.Register(server)
-		all.grpc = append(all.grpc, server)
+		all.names = slices.Collect(maps.Keys(server.GetServiceInfo()))
+		if limits.transport == config.TransportADS {
+			all.grpc = append(all.grpc, newADSServer(limits, streams, kind, server))
+		} else {
+			all.grpc = append(all.grpc, server)
+		}
 	}
 	all.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
 	return all
+}
+
+// newStreamServer returns a gRPC server for clients that connect with credentials of a kind.
+func newStreamServer(
+	limits grpcConfig, streams *downstream.Server, creds *config.Credentials, kind credentials.TransportCredentials,
+) *grpc.Server {
+	bounds := streams.Guard()
+	var options []grpc.ServerOption
+	if limits.transport == config.TransportADS {
+		options = transport.PeerOptions()
+	} else {
+		options = append(options, grpc.Creds(bounds.Credentials(kind)), grpc.KeepaliveParams(limits.keepalive),
+			grpc.ConnectionTimeout(limits.handshakeTimeout))
+	}
+	options = append(options, grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
+		grpc.ChainStreamInterceptor(bounds.StreamInterceptor, creds.Authorizer.RefuseReflection),
+		grpc.UnknownServiceHandler(rejectMethod(bounds.Counters)))
+	options = append(options, rejectCompression(bounds.Counters)...)
+	server := NewGRPCServer(limits.maxRequestBytes, guard.MaxStreamsPerConnection, options...)
+	streams.Register(server)
+	return server
+}
+
+// newADSServer returns a server that serves all methods but those of streams by a gRPC server.
+func newADSServer(
+	limits grpcConfig, streams *downstream.Server, kind credentials.TransportCredentials, other *grpc.Server,
+) adsServer {
+	return adsServer{other: other, Server: transport.New(transport.Config{
+		Guard: streams.Guard(), Credentials: kind, Streams: streams.Methods(), Other: other,
+		MaxMessageBytes: limits.maxRequestBytes, MaxStreams: guard.MaxStreamsPerConnection, MaxHeaderBytes: maxHeaderBytes,
+		Window: windowBytes, Handshake: limits.handshakeTimeout, Keepalive: limits.keepalive, PingInterval: minPingInterval,
+	})}
 }
 
 // windowBytes is the HTTP/2 flow-control window of client connections and streams. It bounds unread requests. It is
@@ -103,10 +154,13 @@ func NewGRPCServer(maxRequestBytes, maxStreamsPerConnection int, opts ...grpc.Se
 		grpc.StaticStreamWindowSize(windowBytes),
 		grpc.StaticConnWindowSize(windowBytes),
 		// An Envoy that pings every 30s must not be disconnected (B.34).
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPingInterval, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(pings),
 	}, opts...)...)
 }
+
+// minPingInterval is the interval of pings below which a client is disconnected.
+const minPingInterval = 10 * time.Second
 
 // pings detect clients that disappeared without closing their connection, and keep NAT and load balancer entries alive.
 // The kernel closes a connection whose data is not acknowledged within the same timeout (TCP_USER_TIMEOUT, which
@@ -124,9 +178,9 @@ func (s *servers) serveStreams(server int, l net.Listener) error {
 
 var errCompressed = errors.New("compressed requests are not accepted")
 
-// rejectCompression returns the server options that reject compressed requests. One compressed byte can become a thousand
-// bytes in memory, and the limits of grpc-go count compressed bytes. So grpc-go never decompresses a request, even if a
-// telemetry exporter registers compressors.
+// rejectCompression returns the server options that reject compressed requests. One compressed byte can become a
+// thousand bytes in memory, and the limits of grpc-go count compressed bytes. So grpc-go never decompresses a request,
+// even if a telemetry exporter registers compressors.
 func rejectCompression(counters *guard.Counters) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainStreamInterceptor(rejectCompressed(counters)),
@@ -232,7 +286,7 @@ func (s *servers) stop() {
 // setHealth sets the gRPC health status of the server and of each registered service.
 func (s *servers) setHealth(status healthpb.HealthCheckResponse_ServingStatus) {
 	s.health.SetServingStatus("", status)
-	for service := range s.grpc[0].GetServiceInfo() {
+	for _, service := range s.names {
 		s.health.SetServingStatus(service, status)
 	}
 }
@@ -305,8 +359,8 @@ func (ls *listeners) configured(a addresses) []listened {
 	}
 }
 
-// open opens the configured addresses for which [Options] has no listeners. It opens all or none. The error has one line
-// per address that cannot be used.
+// open opens the configured addresses for which [Options] has no listeners. It opens all or none. The error has one
+// line per address that cannot be used.
 func (ls *listeners) open(s *settings) error {
 	var opened []net.Listener
 	var errs []error
@@ -340,8 +394,8 @@ func closeAll(listeners []net.Listener) (err error) {
 	return err
 }
 
-// listen listens on a TCP address, or on a Unix socket with a mode if the address is unix:/path. It replaces the socket of
-// a process that no longer runs.
+// listen listens on a TCP address, or on a Unix socket with a mode if the address is unix:/path. It replaces the socket
+// of a process that no longer runs.
 func listen(address string, mode fs.FileMode) (net.Listener, error) {
 	path, isUnix := strings.CutPrefix(address, "unix:")
 	if !isUnix {

@@ -157,6 +157,7 @@ func downstreamConfig(cfg *Config) downstream.Config {
 
 // A grpcConfig has the settings of a gRPC server for clients.
 type grpcConfig struct {
+	transport        string
 	maxRequestBytes  int
 	handshakeTimeout time.Duration
 	keepalive        keepalive.ServerParameters
@@ -166,7 +167,7 @@ type grpcConfig struct {
 // of connections (B.33).
 func grpcServerConfig(cfg *Config) grpcConfig {
 	c := grpcConfig{
-		maxRequestBytes: int(cfg.MaxRequestBytes), handshakeTimeout: cfg.FirstRequestTimeout, keepalive: pings,
+		transport: cfg.Transport, maxRequestBytes: int(cfg.MaxRequestBytes), handshakeTimeout: cfg.FirstRequestTimeout, keepalive: pings,
 	}
 	if cfg.ConnectionAge > 0 {
 		c.keepalive.MaxConnectionAge = cfg.ConnectionAge

@@ -17,7 +17,7 @@ import (
 // Delta responses, as in Tender.
 const ResponseBytes = 1 << 20
 
-// Options are the options of all kinds of server. The zero value is valid for raw, grpc, transport and origin.
+// Options are the options of all kinds of server. The zero value is valid for raw, grpc and origin.
 type Options struct {
 	Kinds []content.Kind
 	SotW  bool
@@ -34,7 +34,7 @@ type Options struct {
 	// gRPC server instead of the default ones.
 	TenderOptions bool
 
-	// TLS makes the kinds grpc and transport require mutual TLS; nil means plaintext. Resume enables session
+	// TLS makes the kind grpc require mutual TLS; nil means plaintext. Resume enables session
 	// resumption.
 	TLS    *certs.Set
 	Resume bool
@@ -77,7 +77,7 @@ type Server struct {
 	backend backend
 }
 
-// New returns a server of a kind: raw, grpc, transport, origin, fleet, returning, gcp-linear or gcp-snapshot.
+// New returns a server of a kind: raw, grpc, origin, fleet, returning, gcp-linear or gcp-snapshot.
 func New(kind string) *Server { return &Server{kind: kind} }
 
 // Start starts the server and stores its address. It must be called first, and once.
@@ -88,8 +88,6 @@ func (s *Server) Start(o Options, address *string) (err error) {
 		s.backend, err = newRaw(o, s.set)
 	case "grpc":
 		s.backend, err = newBare(o, s.set)
-	case "transport":
-		s.backend, err = newDedicated(o, s.set)
 	case "origin":
 		s.backend = newOrigin(s.set)
 	case "fleet":
@@ -101,7 +99,7 @@ func (s *Server) Start(o Options, address *string) (err error) {
 	case "gcp-snapshot":
 		s.backend, err = newSnapshot(o, s.set)
 	default:
-		err = fmt.Errorf("server %q: not one of raw, grpc, transport, origin, fleet, returning, gcp-linear, gcp-snapshot", s.kind)
+		err = fmt.Errorf("server %q: not one of raw, grpc, origin, fleet, returning, gcp-linear, gcp-snapshot", s.kind)
 	}
 	if err != nil {
 		return err

@@ -251,7 +251,7 @@ type Account struct {
 	decayedAt  time.Time
 	ended      bool // nothing is held or claimed any more
 
-	closed chan struct{} // closed by close
+	closed chan struct{} // closed by Close
 }
 
 // http2Preface is the connection preface of HTTP/2. No HTTP/1 request starts with its first http2PrefixLen bytes.
@@ -335,8 +335,8 @@ func (a *Account) Responded(bytes int) {
 // Rejected reports whether the relay ended the connection because its requests exceeded a limit.
 func (a *Account) Rejected() bool { return a != nil && a.rejected.Load() }
 
-// close releases everything.
-func (a *Account) close() {
+// Close releases everything, and ends a pause of [Account.AwaitRead]. It may be called more than once.
+func (a *Account) Close() {
 	a.connections.mu.Lock()
 	defer a.connections.mu.Unlock()
 	if a.ended {
@@ -389,8 +389,8 @@ func (a *Account) unsolicitedFrames(frames int64) int64 {
 	return max(frames-free, 0)
 }
 
-// awaitRead waits until the pause or the connection ends, and returns how many bytes, at most size, to read then.
-func (a *Account) awaitRead(size int) int {
+// AwaitRead waits until the pause or the connection ends, and returns how many bytes, at most size, to read then.
+func (a *Account) AwaitRead(size int) int {
 	if !a.throttled {
 		return size
 	}

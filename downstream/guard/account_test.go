@@ -143,8 +143,8 @@ func TestB35_BufferedRequestsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Errorf("claim of a fourth after a release: %v", err)
 	}
-	again.close()
-	again.close()
+	again.Close()
+	again.Close()
 	if got := all.peers["a"].claimed; got != 0 || all.claimed != 3*mib {
 		t.Errorf("claims of %d bytes by the peer and %d in total, want 0 and %d", got, all.claimed, 3*mib)
 	}

@@ -417,10 +417,10 @@ func TestB35_PauseEndsWithConnection(t *testing.T) {
 		if began := b.throttle(); !began || b.pause != maxPause {
 			t.Fatalf("pause %v, want %v", b.pause, maxPause)
 		}
-		time.AfterFunc(time.Second, b.close)
+		time.AfterFunc(time.Second, b.Close)
 		began := time.Now()
-		if n := b.awaitRead(1 << 15); n != throttledRead || time.Since(began) != time.Second {
-			t.Errorf("awaitRead allows %d bytes after %v, want %d after 1s", n, time.Since(began), throttledRead)
+		if n := b.AwaitRead(1 << 15); n != throttledRead || time.Since(began) != time.Second {
+			t.Errorf("AwaitRead allows %d bytes after %v, want %d after 1s", n, time.Since(began), throttledRead)
 		}
 	})
 }

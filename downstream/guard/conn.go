@@ -23,7 +23,7 @@ const firstBytes = 256
 
 // Read implements net.Conn.
 func (c *grpcConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b[:c.account.awaitRead(len(b))])
+	n, err := c.Conn.Read(b[:c.account.AwaitRead(len(b))])
 	if rejected := c.received(b[:n]); rejected != nil {
 		return 0, rejected
 	}
@@ -54,7 +54,7 @@ func (c *grpcConn) Write(b []byte) (int, error) {
 // ReadOnReady reads into a buffer from pool, which gRPC then owns. An idle connection holds no such buffer, which would be
 // most of its memory.
 func (c *grpcConn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, error) {
-	size = c.account.awaitRead(size)
+	size = c.account.AwaitRead(size)
 	var b *[]byte
 	var n int
 	var err error

@@ -21,7 +21,7 @@
 //	guard.go      the composed Guard; the limit of streams and polls
 //	failed.go     counts and logs connections that fail before a request
 //
-// Then come connections. read_unix.go and read_other.go read from a socket without holding a buffer. A connection of
+// Then come connections. enter.go admits a connection and has what package transport charges it with. read_unix.go and read_other.go read from a socket without holding a buffer. A connection of
 // gRPC (conn.go) or of polls (poll.go) passes these steps, in this order:
 //
 //  1. The listener rate-limits new connections of a host (listen.go).
@@ -31,7 +31,7 @@
 //
 // The order of these files:
 //
-//	read_unix.go read_other.go conn.go listen.go poll.go
+//	read_unix.go read_other.go conn.go enter.go listen.go poll.go
 //
 // # Concurrency properties
 //

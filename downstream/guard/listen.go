@@ -51,31 +51,12 @@ type chargingCredentials struct {
 // ServerHandshake implements credentials.TransportCredentials. A connection that exceeds a limit is closed before a
 // byte is exchanged.
 func (c chargingCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	peer := connPeer(raw)
-	leave, err := c.guard.enterConnection(peer)
+	e, err := c.guard.Handshake(raw, c.TransportCredentials)
 	if err != nil {
 		return nil, nil, err
 	}
-	c.guard.pause(context.Background(), c.guard.connections.delay(peer, time.Now()))
-	conn, info, err := c.handshake(raw)
-	if err != nil {
-		leave()
-		c.guard.HandshakeFailed(raw.RemoteAddr(), err)
-		return nil, nil, err
-	}
-	a := newAccount(&c.guard.connections, peer)
-	end := func() { a.close(); leave() }
-	return &grpcConn{Conn: conn, waiting: newWaitingReader(conn), account: a, guard: c.guard, end: end}, connInfo{info, time.Now(), a, new(nodeCache)}, nil
-}
-
-// handshake completes the handshake. A plaintext handshake takes no turn, since it computes nothing.
-func (c chargingCredentials) handshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	if c.Info().SecurityProtocol != "tls" {
-		return c.TransportCredentials.ServerHandshake(raw)
-	}
-	below := &handshakeConn{Conn: raw, turns: &c.guard.handshakes}
-	defer below.end()
-	return c.TransportCredentials.ServerHandshake(below)
+	conn := &grpcConn{Conn: e.Conn, waiting: newWaitingReader(e.Conn), account: e.Account, guard: c.guard, end: e.End}
+	return conn, e.Info, nil
 }
 
 // Clone implements credentials.TransportCredentials.

@@ -69,7 +69,7 @@ type pollConn struct {
 
 // Read implements net.Conn.
 func (c *pollConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b[:c.account.awaitRead(len(b))])
+	n, err := c.Conn.Read(b[:c.account.AwaitRead(len(b))])
 	if err != nil && !c.failed && c.handshakeFailed() {
 		c.failed = true
 		c.guard.HandshakeFailed(c.RemoteAddr(), err)
@@ -103,7 +103,7 @@ func (c *pollConn) isHTTP2(more []byte) bool {
 
 // Close implements net.Conn.
 func (c *pollConn) Close() error {
-	c.account.close()
+	c.account.Close()
 	c.leave()
 	return c.Conn.Close()
 }

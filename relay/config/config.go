@@ -148,6 +148,9 @@ type Config struct {
 	// ConnectionAge is the maximum age of client connections; zero for no limit.
 	ConnectionAge time.Duration `env:"CONNECTION_AGE, default=30m" range:"10s,24h" zero:"off"`
 
+	// Transport is TransportGRPC or TransportADS.
+	Transport string `env:"TRANSPORT, default=grpc" oneof:"grpc,ads"`
+
 	// LogFormat is "json" or "text". If empty, the caller chooses: text for a terminal, else json.
 	LogLevel  slog.Level `env:"LOG_LEVEL, default=info" oneof:"debug,info,warn,error"`
 	LogFormat string     `env:"LOG_FORMAT" oneof:"json,text"`
@@ -205,6 +208,12 @@ const (
 const (
 	CompressionOff  = "off"  // responses are not compressed
 	CompressionGzip = "gzip" // responses to clients that accept gzip are compressed
+)
+
+// Values of [Config.Transport].
+const (
+	TransportGRPC = "grpc" // the server transport of grpc-go
+	TransportADS  = "ads"  // package downstream/transport
 )
 
 // Values of [Config.LRS].

@@ -241,6 +241,8 @@ var sections = []section{
 		{"DRAIN", "Time in which a stopping relay closes its streams",
 			"For the first ninth, new streams are still accepted. Two thirds later, nearly all streams are closed, one " +
 				"by one. Change it when the termination grace period differs; it must be shorter."},
+		{"TRANSPORT", "Server side of HTTP/2 for client connections: `grpc` is that of gRPC, `ads` is made for xDS streams",
+			"`ads` takes less CPU and memory for each client, with the same limits. Set it when clients are many."},
 		{"CONNECTION_AGE", "Age at which the streams of a client connection are closed, one by one, without an error",
 			"Clients then spread over all relays. Turn it off when a balancer distributes streams."},
 	}},

@@ -14,7 +14,9 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/instance"
 )
 
 // A manyStream is an aggregated stream with little memory at the client.
@@ -168,9 +170,12 @@ func TestC12_EndedStreamsAreReleased(t *testing.T) {
 func TestR138_ManyStreamsOfManyPeers(t *testing.T) {
 	const (
 		peers, each = 40, 10
-		goroutines  = 3        // per stream: two of the relay, and one of the client
 		maxBytes    = 14 << 10 // bytes of memory per stream, at both ends
 	)
+	goroutines := 3 // per stream: two of the relay, and one of the client
+	if instance.Transport() == relay.TransportADS {
+		goroutines = 1
+	}
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		o.Put(relaytest.Cluster("a"))
 		for i := range 10 {

@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -39,8 +40,8 @@ type Options struct {
 	// Named has the targets of each further origin. TENDER_ROUTES in Env routes to them.
 	Named map[string][]*relaytest.Origin
 
-	// Target is the gRPC target of the primary origin if that is not an Origin. In memory, Options.DialOptions must reach
-	// it.
+	// Target is the gRPC target of the primary origin if that is not an Origin. In memory, Options.DialOptions must
+	// reach it.
 	Target string
 
 	// Above is a relay that is the primary origin, instead of Origins.
@@ -150,11 +151,15 @@ func (r *Relay) options(opts Options, origins []*relaytest.Origin) relay.Options
 	return relayOpts
 }
 
+// Transport returns the value of TENDER_TRANSPORT for the relays of tests: that of the test process, which also applies
+// to relays in processes of their own.
+func Transport() string { return cmp.Or(os.Getenv("TENDER_TRANSPORT"), relay.TransportGRPC) }
+
 // configure returns the configuration of a relay.
 func configure(tb wait.TB, opts Options) relay.Config {
 	tb.Helper()
 	env := slices.Concat(opts.Env, []string{
-		"TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=tender/test",
+		"TENDER_TRANSPORT=" + Transport(), "TENDER_LISTEN=127.0.0.1:0", "TENDER_ADMIN_LISTEN=off", "TENDER_NODE_ID=tender/test",
 	})
 	names := slices.Sorted(maps.Keys(opts.Named))
 	if len(names) > 0 {

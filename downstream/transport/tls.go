@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// A wire is the socket below TLS. After the handshake it buffers ciphertext until take is called, so that a write to
+// A lower is the socket below TLS. After the handshake it buffers ciphertext until take is called, so that a write to
 // TLS never blocks.
-type wire struct {
-	*net.TCPConn
+type lower struct {
+	net.Conn
 	held bool // buffer writes; set after the handshake, before other goroutines use the wire
 
-	// Guarded by mu, since TLS may also write from the reading goroutine.
+	// Guarded by mu, since TLS also writes when it reads, for example to renew its keys.
 	mu  sync.Mutex
 	out []byte
 }
 
 // Write implements net.Conn.
-func (w *wire) Write(b []byte) (int, error) {
+func (w *lower) Write(b []byte) (int, error) {
 	if !w.held {
-		return w.TCPConn.Write(b)
+		return w.Conn.Write(b)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -31,10 +31,17 @@ func (w *wire) Write(b []byte) (int, error) {
 }
 
 // take returns the buffered ciphertext and empties the buffer. The caller must return the slice to scratches.
-func (w *wire) take() []byte {
+func (w *lower) take() []byte {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := w.out
 	w.out = nil
 	return out
+}
+
+// pending reports whether there is ciphertext that no frame has caused.
+func (w *lower) pending() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.out) > 0
 }
