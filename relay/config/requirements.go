@@ -79,7 +79,7 @@ func (r *rules) unmet() refusals {
 				continue
 			}
 			because, applies := of.reason(value)
-			if !applies || r.isOff(of.unlessOff) {
+			if !applies || of.unlessOff != "" && r.isOff(of.unlessOff) {
 				continue
 			}
 			all := r.missing(of, begin, named)
