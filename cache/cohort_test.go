@@ -45,27 +45,27 @@ func TestI1_WaitingChangesAreShownToOneCohort(t *testing.T) {
 	o.wantMembers(canaries, acme, "a1", "b1") // first state passes until the set is confirmed
 	o.wantMembers(rest, acme, "a1", "b1")
 	o.SetPhase(acme, Confirmed)
-	good := o.view.Generation()
 	o.put(Wildcard, "a", "2", "a2")
 	o.put(Wildcard, "c", "1", "c1")
 	o.remove(Wildcard, "b")
 	o.wantMembers(canaries, acme, "a1", "b1")
 	o.wantMembers(rest, acme, "a1", "b1")
-	edition := o.Generation()
+	edition := o.Pin()
 	o.put(Wildcard, "a", "3", "a3") // after the edition was made
-	o.showWaiting(canaries, edition)
+	o.Show(canaries, edition)
 	o.wantMembers(canaries, acme, "a2", "c1")
 	o.wantMembers(rest, acme, "a1", "b1")
-	o.showWaiting(canaries, good) // a rollback
+	o.ShowAs(canaries, rest) // a rollback
 	o.wantMembers(canaries, acme, "a1", "b1")
-	o.showWaiting(canaries, edition)
-	o.showWaiting(rest, edition) // a promotion
+	o.Show(canaries, edition)
+	before := o.PinServed(edition)
+	o.Show(rest, edition) // a promotion
 	o.wantMembers(rest, acme, "a2", "c1")
 	a := o.view.Generation().Type(acme).Wildcard.Sum()
 	if b := o.view.Cohort(canaries).Generation().Type(acme).Wildcard.Sum(); a != b {
 		t.Errorf("cohorts that are shown one edition have the versions %v and %v", a, b) // I8
 	}
-	o.showWaiting(rest, good) // an undo
+	o.Show(rest, before) // an undo
 	o.wantMembers(rest, acme, "a1", "b1")
 	o.checkEntries()
 }
@@ -178,18 +178,17 @@ func TestI5_AssignmentsOfServedClustersStay(t *testing.T) {
 		o.put(Wildcard, name, "1", name+"1")
 	}
 	o.SetPhase(wire.EndpointType, Confirmed)
-	good := o.view.Generation()
 	o.remove(Wildcard, "a", "b")
 	o.put(Wildcard, "c", "1", "c1")
 	o.wantMembers(rest, wire.EndpointType, "a1", "b1", "c1")
-	edition := o.Generation()
+	edition := o.Pin()
 	o.put(Wildcard, "b", "2", "b2") // b is added again
-	o.showWaiting(canaries, edition)
+	o.Show(canaries, edition)
 	o.wantMembers(canaries, wire.EndpointType, "b2", "c1")
 	o.wantMembers(rest, wire.EndpointType, "a1", "b2", "c1")
-	o.showWaiting(canaries, good) // a1 is the last content before the removal
+	o.ShowAs(canaries, rest) // a1 is the last content before the removal
 	o.wantMembers(canaries, wire.EndpointType, "a1", "b2", "c1")
-	o.showWaiting(rest, edition)
+	o.Show(rest, edition)
 	o.wantMembers(rest, wire.EndpointType, "b2", "c1")
 }
 
@@ -201,17 +200,15 @@ func TestI3_AdditionsAreShownBeforeRemovals(t *testing.T) {
 		o.put(Wildcard, "old", "1", "old")
 		o.SetPhase(o.typeURL, Confirmed)
 	}
-	good := o.view.Generation()
 	for _, o.typeURL = range types {
 		o.remove(Wildcard, "old")
 		o.put(Wildcard, "new", "1", "new")
 	}
-	edition := o.Generation()
-	shown := func(step string, to *Generation, comes, goes string) {
+	shown := func(step string, show func(), comes, goes string) {
 		t.Helper()
 		v := o.view.Cohort(canaries)
 		at := v.Generation().Seq
-		o.showWaiting(canaries, to)
+		show()
 		seqs := []Seq{}
 		for _, of := range []struct{ typeURL, name string }{
 			{wire.ClusterType, comes}, {wire.ListenerType, comes}, {wire.ListenerType, goes}, {wire.ClusterType, goes},
@@ -223,8 +220,8 @@ func TestI3_AdditionsAreShownBeforeRemovals(t *testing.T) {
 			t.Errorf("%s: positions of the changes: %v after %v", step, seqs, at)
 		}
 	}
-	shown("edition", edition, "new", "old")
-	shown("rollback", good, "old", "new")
+	shown("edition", func() { o.Show(canaries, o.Pin()) }, "new", "old")
+	shown("rollback", func() { o.ShowAs(canaries, rest) }, "old", "new")
 }
 
 // TestCohortsWakeTheirOwnReaders: Show wakes the readers of its cohort only.
@@ -239,11 +236,11 @@ func TestCohortsWakeTheirOwnReaders(t *testing.T) {
 		woken(w)
 	}
 	o.put(Wildcard, "a", "2", "a2")
-	o.showWaiting(canaries, o.Generation())
+	o.Show(canaries, o.Pin())
 	if !woken(watches[canaries]) || woken(watches[rest]) {
 		t.Error("want a wake-up of the canary's reader only")
 	}
-	o.showWaiting(rest, o.Generation())
+	o.Show(rest, o.Pin())
 	if woken(watches[canaries]) || !woken(watches[rest]) {
 		t.Error("want a wake-up of the rest's reader only")
 	}
@@ -267,10 +264,10 @@ func TestCohortsSeeTheTargetOfVersions(t *testing.T) {
 	o.put(Wildcard, "a", "2", "a2")
 	o.SetTarget("second")
 	want("a change waits", "", "")
-	o.showWaiting(canaries, o.Generation())
+	o.Show(canaries, o.Pin())
 	o.SetTarget("third")
 	want("the canaries have it", "third", "")
-	o.showWaiting(rest, o.Generation())
+	o.Show(rest, o.Pin())
 	o.SetTarget("fourth")
 	want("all have it", "fourth", "fourth")
 }
@@ -298,16 +295,16 @@ func TestI1_RandomEditions(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		staged, plain := newOrigin(t, Config{Cohorts: 1, Waits: func(string) bool { return true }}), newOrigin(t, Config{})
 		h := newCohortHistory(staged, plain)
-		editions := []*Generation{staged.Generation()}
+		editions := []*Edition{staged.Pin()}
 		before := make([]map[string]string, len(staged.view.views))
 		for range rapid.IntRange(1, 40).Draw(t, "steps") {
 			var shown = -1
 			switch rapid.IntRange(0, 7).Draw(t, "operator") {
 			case 0:
-				editions = append(editions, staged.Generation())
+				editions = append(editions, staged.Pin())
 			case 1:
 				shown = rapid.IntRange(canaries, rest).Draw(t, "cohort")
-				staged.showWaiting(shown, rapid.SampledFrom(editions).Draw(t, "edition"))
+				staged.Show(shown, rapid.SampledFrom(editions).Draw(t, "edition"))
 			default:
 				drops := h.step(t)
 				for _, seen := range before {
@@ -331,7 +328,7 @@ func TestI1_RandomEditions(t *testing.T) {
 			}
 		}
 		for cohort := range staged.view.views {
-			staged.showWaiting(cohort, staged.Generation())
+			staged.Show(cohort, staged.Pin())
 		}
 		for _, o := range h.origins {
 			o.Expire(time.Now().Add(2 * uncachedTTL)) // drops uncacheable content of editions

@@ -58,9 +58,9 @@
 //	evaluate.go         which removals are withheld because of reports
 //	expire.go           timers: TTLs, tombstones, reports
 //	new.go              creates views and their writers
-//	show.go             editions for cohorts
 //	apply.go            responses of the origin, and copies of generations
 //	first.go            the part of a response that waits for nothing, and former states
+//	show.go             editions for cohorts
 //	state.go            the difference between two generations
 //	demand.go           names and wildcard sets to subscribe to at the origin
 //	snapshot.go         snapshots of a source

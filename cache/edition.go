@@ -3,7 +3,6 @@ package cache
 import (
 	"cmp"
 	"iter"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,11 +11,10 @@ import (
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// An Edition is a generation of latest that may be shown to cohorts, with its changes for the rest. It is immutable.
+// An Edition has the state of some names of a source after a change of them, which may be shown to cohorts, and before it.
+// It is immutable.
 type Edition struct {
-	generation *Generation        // the generation of the edition; nil if an earlier process made the edition
-	served     *Generation        // the generation that the rest was served when the edition was made
-	names      map[string][]*Name // of Changes, ordered by their texts
+	types map[string]*pinnedType // by type URL or collection; nil if an earlier process made the edition
 
 	// Changes has the content in the edition of the resources that differ from those that the rest was served, by type URL
 	// or collection and name. The digest of a removed resource is zero.
@@ -26,6 +24,34 @@ type Edition struct {
 	// (LargeRemoval).
 	Large bool
 }
+
+// A pinnedType has the names of a type or collection that an edition changes.
+type pinnedType struct {
+	era     uint64       // of the wildcard set
+	size    int          // number of resources that the rest was served
+	was, is [2]string    // versions of the origin's responses, by Kind
+	names   []pinnedName // ordered by their texts
+
+	hasWholeError bool // of the wildcard set, in the edition
+}
+
+// A pinnedName is the state of a name in both sets of its type, by Kind, before and after an edition.
+type pinnedName struct {
+	text    string
+	name    *Name // nil if the rest had no such name
+	was, is [2]state
+}
+
+// A state is that of a name in one set of a type.
+type state struct {
+	entry  *Entry              // nil if the set has none
+	err    *wire.ResourceError // nil if the resource has no error
+	exists bool                // whether the set has state of the name; otherwise it is not changed
+}
+
+// A resourceID identifies a resource by texts, because its Name may be released and created again while an edition is
+// open.
+type resourceID struct{ key, name string }
 
 // A Difference is a change of a resource by an edition.
 type Difference struct {
@@ -38,10 +64,10 @@ type Difference struct {
 // if an earlier process made the edition.
 func (e *Edition) Diff() iter.Seq[Difference] {
 	return func(yield func(Difference) bool) {
-		for _, key := range inOrder(e.names) {
-			for _, n := range e.names[key] {
-				was, is := differing(n, e.served.Type(key), e.generation.Type(key))
-				if !yield(Difference{key, n.text, was, is}) {
+		for _, key := range inOrder(e.types) {
+			for _, n := range e.types[key].names {
+				was, is := n.resources()
+				if n.changes() && !yield(Difference{key, n.text, was, is}) {
 					return
 				}
 			}
@@ -49,20 +75,35 @@ func (e *Edition) Diff() iter.Seq[Difference] {
 	}
 }
 
-// differing returns the resources of a name in two states of a type, as subscribers to the name see them. If these are
-// equal, it returns the resources of the set in which they differ.
-func differing(n *Name, a, b *Type) (former, present *wire.Resource) {
+// resources returns the resources of a name before and after the edition, as subscribers to the name see them. If these
+// are equal, it returns the resources of the set in which they differ.
+func (n *pinnedName) resources() (was, is *wire.Resource) {
 	for _, kind := range kinds {
-		before, after := a.set(kind).Get(n), b.set(kind).Get(n)
-		if before.Present() != after.Present() || before.Present() && !before.Resource.SameContent(after.Resource) {
-			former, present = resourceOf(before), resourceOf(after)
+		if before, after := n.was[kind].resource(), n.is[kind].resource(); !sameContent(before, after) {
+			was, is = before, after
 		}
 	}
-	before, after := a.resource(n), b.resource(n)
-	if former == nil && present == nil || before == nil || after == nil || !before.SameContent(after) {
+	before, after := lastResource(n.was), lastResource(n.is)
+	if was == nil && is == nil || !sameContent(before, after) {
 		return before, after
 	}
-	return former, present
+	return was, is
+}
+
+// sameContent reports whether two resources, or nil, have the same content.
+func sameContent(a, b *wire.Resource) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.SameContent(b)
+}
+
+// resource returns the resource of a state; nil if there is none.
+func (s state) resource() *wire.Resource { return resourceOf(s.entry) }
+
+// lastResource returns the resource of a name that its subscribers see; nil if there is none.
+func lastResource(of [2]state) *wire.Resource {
+	return cmp.Or(of[ByName].resource(), of[Wildcard].resource())
 }
 
 // resource returns the resource of a name in a type; nil if there is none.
@@ -80,330 +121,161 @@ func (t *Type) content(n *Name) (d wire.Digest) {
 	if n == nil {
 		return d
 	}
-	if r := t.resource(n); r != nil {
+	return digestOf(t.resource(n))
+}
+
+// digestOf returns the digest of a resource; zero for nil.
+func digestOf(r *wire.Resource) (d wire.Digest) {
+	if r != nil {
 		d = r.Digest
 	}
 	return d
 }
 
+// state returns the state of a name in a set of the type.
+func (t *Type) state(kind Kind, n *Name) (s state) {
+	s.entry = t.set(kind).Get(n)
+	if e := t.Errors(kind).Get(n); e != nil {
+		s.err = e.Err
+	}
+	s.exists = s.entry != nil || s.err != nil || kind == Wildcard
+	return s
+}
+
+// statesOf returns the state of a name in both sets of the type, without a set of another source.
+func (w *Writer) statesOf(t *Type, n *Name) (all [2]state) {
+	for _, kind := range kinds {
+		if w.writes(kind, t, n) {
+			all[kind] = t.state(kind, n)
+		}
+	}
+	return all
+}
+
+// sameAs reports whether readers see no difference between two states of a name in a set.
+func (s state) sameAs(kind Kind, o state) bool {
+	a, b := s.resource(), o.resource()
+	switch {
+	case kind == ByName && (s.entry == nil) != (o.entry == nil), (s.err == nil) != (o.err == nil), (a == nil) != (b == nil):
+		return false
+	case a != nil && (a.Key() != b.Key() || !a.SameContent(b)):
+		return false
+	}
+	return s.err == nil || s.err.Same(o.err)
+}
+
+// statement returns a state of a name as a statement.
+func (s state) statement(kind Kind, text string) Statement {
+	if !s.exists {
+		return Statement{}
+	}
+	of := Statement{Name: text, HasContent: s.entry != nil || kind == Wildcard, HasError: true, Err: s.err, entry: s.entry}
+	if s.entry.Present() {
+		of.Resource, of.Deadline = s.entry.Resource, s.entry.Deadline()
+	}
+	return of
+}
+
+// newEdition returns an edition without names.
+func newEdition() *Edition {
+	return &Edition{types: make(map[string]*pinnedType), Changes: make(map[string]map[string]wire.Digest)}
+}
+
+// pin returns the part of the edition for a type, which the rest is served; a new one if there is none.
+func (e *Edition) pin(key string, served, latest *Type) *pinnedType {
+	if e.types[key] == nil {
+		system := [2]string{served.Wildcard.system, served.ByName.system}
+		e.types[key] = &pinnedType{
+			era: latest.era, size: max(served.Wildcard.Count(), served.ByName.Count()),
+			was: system, is: system, hasWholeError: served.hasWholeError(),
+		}
+	}
+	return e.types[key]
+}
+
 // Pin makes an edition of all waiting changes.
 func (w *Writer) Pin() *Edition {
-	return w.pin(w.targetOf(w.servedToRest(), w.Generation()))
-}
-
-// PinStates makes an edition of the generation that the rest is served, with other states of some names. It may have the first
-// responses for names.
-func (w *Writer) PinStates(states []Former) *Edition { return w.pinStates(states, true) }
-
-// PinThawed makes an edition of changes that wait in front of the writer, given as the state of resources after them. It
-// leaves out those that wait for Show after that.
-func (w *Writer) PinThawed(resources []Former) *Edition {
-	return w.dropWaiting(w.PinStates(resources))
-}
-
-// dropWaiting drops from a new edition the changes that wait for Show. If only the
-// entry of a name in the wildcard set passes, as first state, it keeps that entry.
-func (w *Writer) dropWaiting(e *Edition) *Edition {
-	of := *e.generation
-	of.types.log = e.generation.types.log.Clip()
-	for key, names := range e.names {
-		served, pinned := e.served.Type(key), e.generation.Type(key)
-		c := refreshedType{w: w, original: pinned, refreshed: pinned, by: new(txn)}
-		e.names[key] = slices.DeleteFunc(names, func(n *Name) bool {
-			if !w.differenceWaits(served, pinned, n) {
-				return false
-			}
-			c.copyState(ByName, served, n)
-			return served.hasLastGood(Wildcard) || w.agreesOn(Wildcard, served, pinned, n)
-		})
-		if c.refreshed != pinned {
-			c.refreshed.revision = of.Revision + 1
-			of.types.put(c.refreshed)
+	w.view.index.mu.Lock()
+	defer w.view.index.mu.Unlock()
+	e, s := newEdition(), w.servedToRest()
+	for key, names := range w.differing(s, w.Generation(), s) {
+		served, latest := s.generation().Type(key), w.Generation().Type(key)
+		t := e.pin(key, served, latest)
+		t.is, t.hasWholeError = [2]string{latest.Wildcard.system, latest.ByName.system}, latest.hasWholeError()
+		t.names = make([]pinnedName, 0, len(names))
+		for _, n := range names {
+			t.names = append(t.names, pinnedName{n.text, n, w.statesOf(served, n), w.statesOf(latest, n)})
 		}
 	}
-	e.generation = &of
-	maps.DeleteFunc(e.names, func(_ string, names []*Name) bool { return len(names) == 0 })
 	e.describe()
 	return e
 }
 
-// pin makes an edition of the names whose state differs between the rest and their target, which is latest.
-func (w *Writer) pin(to target) *Edition {
-	s := w.servedToRest()
-	e := &Edition{generation: w.Generation(), served: s.generation(), names: w.differingNames(s, to)}
-	e.describe()
-	return e
-}
-
-// describe fills in Changes and Large.
+// describe sorts the names, and fills in Changes and Large.
 func (e *Edition) describe() {
-	e.Changes = make(map[string]map[string]wire.Digest, len(e.names))
-	for key, names := range e.names {
-		slices.SortFunc(names, func(a, b *Name) int { return strings.Compare(a.text, b.text) })
-		t, served := e.generation.Type(key), e.served.Type(key)
-		changes := make(map[string]wire.Digest, len(names))
-		removed, added := 0, 0
-		for _, n := range names {
-			content := t.content(n)
-			changes[n.text] = content
-			switch existed := served.present(n); {
-			case existed && content == (wire.Digest{}):
-				removed++
-			case !existed && content != (wire.Digest{}):
-				added++
-			}
+	e.Changes = make(map[string]map[string]wire.Digest, len(e.types))
+	for key, t := range e.types {
+		if len(t.names) == 0 {
+			delete(e.types, key)
+			continue
+		}
+		slices.SortFunc(t.names, func(a, b pinnedName) int { return strings.Compare(a.text, b.text) })
+		changes := make(map[string]wire.Digest, len(t.names))
+		for _, n := range t.names {
+			changes[n.text] = digestOf(lastResource(n.is))
 		}
 		e.Changes[key] = changes
-		size := max(served.Wildcard.Count(), served.ByName.Count())
-		e.Large = e.Large || LargeRemoval(resourceType(key), removed, size, added)
+		removed, added := t.count()
+		e.Large = e.Large || LargeRemoval(resourceType(key), removed, t.size, added)
 	}
+}
+
+// count returns how many resources the edition removes and adds.
+func (t *pinnedType) count() (removed, added int) {
+	for _, n := range t.names {
+		switch existed, exists := lastResource(n.was) != nil, lastResource(n.is) != nil; {
+		case existed && !exists:
+			removed++
+		case !existed && exists:
+			added++
+		}
+	}
+	return removed, added
 }
 
 // Reversed returns the edition that undoes the edition after it was shown to the rest.
 func (e *Edition) Reversed() *Edition {
-	reversed := &Edition{generation: e.served, served: e.generation, names: e.names}
+	reversed := newEdition()
+	for key, t := range e.types {
+		removed, added := t.count()
+		of := &pinnedType{era: t.era, size: t.size + added - removed, was: t.is, is: t.was, hasWholeError: t.hasWholeError}
+		for _, n := range t.names {
+			of.names = append(of.names, pinnedName{n.text, n.name, n.is, n.was})
+		}
+		reversed.types[key] = of
+	}
 	reversed.describe()
 	return reversed
 }
 
-// PinServed makes an edition of the generation that the rest is served, without changes. Show can return readers to it
-// later.
-func (w *Writer) PinServed() *Edition {
-	g := w.servedToRest().generation()
-	return &Edition{generation: g, served: g, Changes: make(map[string]map[string]wire.Digest)}
-}
-
-// A createdName is a Name that was created for an edition because the former Name of that text was released.
-type createdName struct {
-	typ  *indexType
-	name *Name
-}
-
-// refresh returns a generation as it would be shown now, and the names that were created for it. It leaves out wildcard
-// sets that were dropped since, because the origin may have removed their resources, and resources whose TTL has ended.
-func (w *Writer) refresh(original *Generation) (_ *Generation, names []createdName) {
+// PinServed makes an edition of the state that the rest is served of the names of another edition, which is about to be
+// shown: then Show can return readers to it. It lists no changes.
+func (w *Writer) PinServed(of *Edition) *Edition {
+	e := newEdition()
+	if of == nil {
+		return e
+	}
 	x := &w.view.index
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	now, refreshed := time.Now(), original
-	for t := range original.types.since(0) {
-		if !w.changeWaits(resourceType(t.URL), true) {
-			continue
-		}
-		c := refreshedType{w: w, now: now, original: t, refreshed: t, by: new(txn)}
-		c.dropForgotten(x.types[t.URL])
-		if c.applyLifetimes(); c.refreshed == t {
-			continue
-		}
-		if refreshed == original {
-			copied := *original
-			copied.types.log = original.types.log.Clip()
-			refreshed = &copied
-		}
-		c.refreshed.revision = original.Revision + 1
-		refreshed.types.put(c.refreshed)
-		names = append(names, c.created...)
-	}
-	return refreshed, names
-}
-
-// releaseNames releases created names without an entry.
-func (w *Writer) releaseNames(names []createdName) {
-	w.view.index.mu.Lock()
-	defer w.view.index.mu.Unlock()
-	for _, m := range names {
-		m.typ.release(m.name)
-	}
-}
-
-// A refreshedType is a type of a generation that is changed before readers are shown it.
-type refreshedType struct {
-	w                   *Writer
-	now                 time.Time
-	original, refreshed *Type // equal until the first change
-	by                  *txn
-	created             []createdName
-}
-
-// writable returns a copy of the type that may be changed.
-func (c *refreshedType) writable() *Type {
-	if c.refreshed == c.original {
-		copied, errors := *c.original, *cmp.Or(c.original.errors, noErrors)
-		copied.errors = &errors
-		for _, s := range []*Set{&copied.Wildcard, &copied.ByName, &errors[Wildcard], &errors[ByName]} {
-			s.log, s.renewals = s.log.Clip(), s.renewals.Clip()
-		}
-		c.refreshed = &copied
-	}
-	return c.refreshed
-}
-
-// dropForgotten empties the wildcard set if it was dropped since. Otherwise it replaces released names of its entries.
-func (c *refreshedType) dropForgotten(index *indexType) {
-	if c.original.source != c.w.source {
-		return
-	}
-	if index == nil || index.era != c.original.era {
-		t := c.writable()
-		t.Wildcard, t.Phase, t.Restored = Set{}, Unknown, false
-		return
-	}
-	c.renewNames(index, func(t *Type) *Set { return &t.Wildcard })
-	c.renewNames(index, func(t *Type) *Set { return t.Errors(Wildcard) })
-}
-
-// renewNames replaces released names of a set by new ones.
-func (c *refreshedType) renewNames(index *indexType, set func(*Type) *Set) {
-	var forgotten []*Entry
-	for e := range set(c.original).Since(0) {
-		if e.Name.released {
-			forgotten = append(forgotten, e)
+	for key, t := range of.types {
+		served := w.servedToRest().generation().Type(key)
+		pinned := e.pin(key, served, w.Generation().Type(key))
+		for _, n := range t.names {
+			pinned.names = append(pinned.names, *w.pinnedName(served, x.types[key], n.text))
 		}
 	}
-	for _, e := range forgotten { // drop all before new names are created, which may reuse the ids
-		set(c.writable()).drop(c.by, e)
-	}
-	for _, e := range forgotten {
-		if e.Present() || e.Err != nil {
-			copied := *e
-			copied.Name = c.w.view.index.name(index, e.Name.text)
-			set(c.writable()).put(c.by, &copied)
-			c.created = append(c.created, createdName{index, copied.Name})
-		}
-	}
-}
-
-// applyLifetimes removes resources that have expired and are absent in latest. Resources that had expired when the
-// edition was made, or whose content may not be cached, get the state of latest.
-func (c *refreshedType) applyLifetimes() {
-	latest := c.w.Generation().Type(c.original.URL)
-	for _, kind := range kinds {
-		for e := range c.refreshed.set(kind).Since(0) {
-			now := latest.set(kind).Get(e.Name)
-			switch expired := e.Present() && e.Expires() && !c.now.Before(e.Deadline()); {
-			case !c.w.writes(kind, c.original, e.Name):
-			case !cacheable(e) || e.Expired:
-				c.copyState(kind, latest, e.Name)
-			case now == e:
-			case expired && !now.Present():
-				c.writable().set(kind).put(c.by, &Entry{Name: e.Name, Seq: e.Seq, Expired: true})
-			}
-		}
-	}
-}
-
-// copyState replaces the entry and the error of a name in a set by those of another version of the type.
-func (c *refreshedType) copyState(kind Kind, from *Type, n *Name) {
-	sets := []func(*Type) *Set{
-		func(t *Type) *Set { return t.set(kind) },
-		func(t *Type) *Set { return t.Errors(kind) },
-	}
-	for _, set := range sets {
-		old, updated := set(c.refreshed).Get(n), set(from).Get(n)
-		switch updated {
-		case old:
-		case nil:
-			set(c.writable()).drop(c.by, old)
-		default:
-			copied := *updated
-			set(c.writable()).put(c.by, &copied)
-		}
-	}
-}
-
-// PinFormer makes an edition of the generation that the rest is served, with the former state of some resources. If
-// there are several formers of a resource, the last one is used. It ignores names that were released since.
-func (w *Writer) PinFormer(formers []Former) *Edition { return w.pinStates(formers, false) }
-
-// pinStates is PinFormer for states that may also be the first responses for names.
-func (w *Writer) pinStates(formers []Former, first bool) *Edition {
-	x := &w.view.index
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	served := w.servedToRest().generation()
-	of := *served
-	of.types.log = served.types.log.Clip()
-	e := &Edition{generation: &of, served: served, names: make(map[string][]*Name)}
-	restoring := make(map[string]*pinnedType)
-	for _, f := range formers {
-		index := x.types[f.Key]
-		if served.types.get(f.Key) == nil || index == nil {
-			continue // the type or collection was removed
-		}
-		if restoring[f.Key] == nil {
-			t := served.Type(f.Key)
-			restoring[f.Key] = &pinnedType{
-				refreshedType: refreshedType{w: w, now: time.Now(), original: t, refreshed: t, by: new(txn)},
-				index:         index, first: first,
-			}
-		}
-		restoring[f.Key].put(f)
-	}
-	for key, t := range restoring {
-		if t.refreshed != t.original {
-			t.refreshed.revision = served.Revision + 1
-			of.types.put(t.refreshed)
-			e.names[key] = t.differing()
-		}
-		for _, m := range t.created { // Show creates them again
-			m.typ.release(m.name)
-		}
-	}
-	e.describe()
 	return e
-}
-
-// A pinnedType is a type of an edition that PinFormer makes.
-type pinnedType struct {
-	refreshedType
-	index *indexType
-	names []*Name
-	first bool // whether it may have the first response for a name
-}
-
-// put sets the former state of a resource.
-func (t *pinnedType) put(f Former) {
-	n := t.index.names[f.Name]
-	if n == nil && f.Kind == Wildcard && f.Resource != nil {
-		n = t.w.view.index.name(t.index, f.Name)
-		t.created = append(t.created, createdName{t.index, n})
-	}
-	if n == nil || !t.w.writes(f.Kind, t.original, n) {
-		return
-	}
-	set := t.refreshed.set(f.Kind)
-	old := set.Get(n)
-	if f.Kind == ByName && old == nil && !t.mayAdd(n) {
-		return // no client subscribes to it, or the origin never responded
-	}
-	set = t.writable().set(f.Kind)
-	t.names = append(t.names, n)
-	switch {
-	case f.Resource != nil:
-		leaf := fingerprint.Leaf(resourceType(f.Key), f.Resource)
-		e := &Entry{Name: n, Seq: set.last + 1, Resource: f.Resource, Leaf: leaf}
-		e.setDeadline(f.Deadline)
-		set.put(t.by, e)
-	case f.Kind == ByName:
-		set.put(t.by, &Entry{Name: n, Seq: set.last + 1})
-	case old != nil:
-		set.drop(t.by, old)
-	}
-}
-
-// mayAdd reports whether the edition may have the first response for a name.
-func (t *pinnedType) mayAdd(n *Name) bool { return t.first && n.tracked }
-
-// differing returns the names whose state has changed, without duplicates.
-func (t *pinnedType) differing() (names []*Name) {
-	seen := make(map[*Name]struct{})
-	for _, n := range t.names {
-		if _, repeated := seen[n]; !repeated && !t.w.agrees(t.original, t.refreshed, n) {
-			names = append(names, n)
-		}
-		seen[n] = struct{}{}
-	}
-	return names
 }
 
 // A Former is a resource as it was served before it changed.
@@ -413,6 +285,106 @@ type Former struct {
 	Name     string
 	Resource *wire.Resource // nil if it did not exist
 	Deadline time.Time      // expiry; zero is never
+}
+
+// entry returns the former as an entry; nil if the resource did not exist in the wildcard set.
+func (f *Former) entry(n *Name) *Entry {
+	if f.Resource == nil && f.Kind == Wildcard {
+		return nil
+	}
+	e := &Entry{Name: n, Resource: f.Resource}
+	e.setDeadline(f.Deadline)
+	return e
+}
+
+// PinFormer makes an edition of the former state of some resources. If there are several formers of a resource, the last
+// one is used. It ignores names that were released since.
+func (w *Writer) PinFormer(formers []Former) *Edition { return w.pinStates(formers, false) }
+
+// PinStates makes an edition of states of some resources. It may have the first responses for names.
+func (w *Writer) PinStates(states []Former) *Edition { return w.pinStates(states, true) }
+
+// pinStates is PinFormer, or with first, PinStates.
+func (w *Writer) pinStates(formers []Former, first bool) *Edition {
+	x := &w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	e, served := newEdition(), w.servedToRest().generation()
+	seen := make(map[resourceID]*pinnedName)
+	for _, f := range formers {
+		index, t := x.types[f.Key], served.types.get(f.Key)
+		if t == nil || index == nil {
+			continue // the type or collection was removed
+		}
+		id := resourceID{f.Key, f.Name}
+		pinned := seen[id]
+		if pinned == nil {
+			pinned = w.pinnedName(t, index, f.Name)
+			seen[id] = pinned
+		}
+		if pinned.mayHave(w, t, f, first) {
+			pinned.is[f.Kind] = state{entry: f.entry(pinned.name), err: pinned.was[f.Kind].err, exists: true}
+		}
+	}
+	for id, n := range seen {
+		if !n.changes() {
+			continue
+		}
+		t := e.pin(id.key, served.Type(id.key), served.Type(id.key))
+		t.names = append(t.names, *n)
+	}
+	e.describe()
+	return e
+}
+
+// pinnedName returns a name in the state that the rest is served.
+func (w *Writer) pinnedName(served *Type, index *indexType, text string) *pinnedName {
+	n := &pinnedName{text: text, name: index.find(text)}
+	if n.name != nil {
+		n.was = w.statesOf(served, n.name)
+	} else if served.source == w.source {
+		n.was[Wildcard].exists = true
+	}
+	n.is = n.was
+	return n
+}
+
+// mayHave reports whether the edition may have a state of a name. first reports that it may have the first response for it.
+func (n *pinnedName) mayHave(w *Writer, served *Type, f Former, first bool) bool {
+	switch {
+	case f.Kind == Wildcard:
+		return served.source == w.source
+	case n.name == nil || n.name.source != w.source:
+		return false
+	}
+	return n.was[ByName].entry != nil || first && n.name.tracked // else no client subscribes to it, or the origin never responded
+}
+
+// changes reports whether the edition changes the state of a name.
+func (n *pinnedName) changes() bool {
+	return !n.is[Wildcard].sameAs(Wildcard, n.was[Wildcard]) || !n.is[ByName].sameAs(ByName, n.was[ByName])
+}
+
+// PinThawed makes an edition of changes that wait in front of the writer, given as the state of resources after them. It
+// leaves out those that wait for Show after that: if only the first state of a member passes, it has that.
+func (w *Writer) PinThawed(resources []Former) *Edition {
+	e, served := w.PinStates(resources), w.servedToRest().generation()
+	for key, t := range e.types {
+		hasLastGood := served.Type(key).hasLastGood(Wildcard)
+		kept := t.names[:0]
+		for _, n := range t.names {
+			waits := w.changeWaits(resourceType(key), lastResource(n.is) == nil)
+			if waits && (hasLastGood || !n.is[ByName].sameAs(ByName, n.was[ByName])) {
+				if n.is[ByName] = n.was[ByName]; hasLastGood || !n.changes() {
+					continue
+				}
+			}
+			kept = append(kept, n)
+		}
+		t.names = kept
+	}
+	e.describe()
+	return e
 }
 
 // A Replaced is a change of a resource that an edition made for the rest of a view.

@@ -66,7 +66,7 @@ func (re response) restatable(text string) *Name {
 // restate applies a statement of a name.
 func (re response) restate(n *Name, s Statement) {
 	old := re.set.Get(n)
-	expired := !s.Deadline.IsZero() && !re.now.Before(s.Deadline)
+	expired := s.expiredAt(re.now)
 	cleared := s.HasError && s.Err == nil && (s.Resource == nil || expired) && re.clearError(n)
 	if s.HasContent {
 		re.restateContent(n, s)
@@ -81,7 +81,7 @@ func (re response) restate(n *Name, s Statement) {
 
 // restateContent applies the content of a statement of a name.
 func (re response) restateContent(n *Name, s Statement) {
-	old, expired := re.set.Get(n), !s.Deadline.IsZero() && !re.now.Before(s.Deadline)
+	old, expired := re.set.Get(n), s.expiredAt(re.now)
 	switch {
 	case expired && old.Present():
 		re.expireEntry(old)
@@ -90,12 +90,17 @@ func (re response) restateContent(n *Name, s Statement) {
 	case expired:
 	case s.Resource != nil:
 		r := newReceived(re.typ.URL, s.Resource, s.Deadline)
-		r.failing = !s.HasError || s.Err != nil
+		r.failing, r.copied = !s.HasError || s.Err != nil, s.entry
 		re.put(n, r)
 	case re.kind == Wildcard:
 		re.removeFromWildcard(n)
 	default:
 		re.putAbsent(n, old)
 		re.unalias(old)
+		if s.entry != nil && !old.Present() { // the origin reported the absence on the connection of that entry
+			absent := *re.set.Get(n)
+			absent.epoch = s.entry.epoch
+			re.set.put(re.txn, &absent)
+		}
 	}
 }

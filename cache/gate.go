@@ -58,12 +58,16 @@ type gate struct {
 type served struct {
 	*branch
 
-	// withheld has the names whose state differs from that in latest. The value is true if only Show ends the
-	// difference.
-	withheld map[*Name]bool
-	waiting  int // number of withheld names that wait for Show
+	withheld map[*Name]withheldName // names whose state differs from that in latest
+	waiting  int                    // number of withheld names that wait for Show
 
 	withdrawn map[withdrawnChange]struct{} // changes withdrawn since the last ShowAs; see recordWithdrawn
+}
+
+// A withheldName is a difference between latest and what readers see.
+type withheldName struct {
+	typ   *indexType
+	waits bool // only Show ends it
 }
 
 // A withdrawnChange is a change of the preceding edition that the next edition does not have: the resource has the
@@ -81,7 +85,7 @@ func newGate(w *Writer) gate {
 			created := newBranch(v)
 			b = &created
 		}
-		g.served = append(g.served, &served{branch: b, withheld: make(map[*Name]bool)})
+		g.served = append(g.served, &served{branch: b, withheld: make(map[*Name]withheldName)})
 		g.branches = append(g.branches, b)
 	}
 	if w.view.cfg.Cohorts > 0 {

@@ -86,8 +86,8 @@ func (g *gate) passFrom(ed *edit, latest *Generation, t *Type, names []*Name) {
 
 // withheldOf returns the withheld names of a type.
 func (s *served) withheldOf(t *indexType) (names []*Name) {
-	for n := range s.withheld {
-		if t.names[n.text] == n {
+	for n, held := range s.withheld {
+		if held.typ == t {
 			names = append(names, n)
 		}
 	}
@@ -254,63 +254,26 @@ func (to setCopier) admitsWildcard(seen *Entry) bool {
 	return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
 }
 
-// A target returns the generation whose state of a name is to be shown to readers. A nil name stands for the state of
-// the type that belongs to no name.
-type target func(key string, n *Name) *Generation
-
-// targetOf returns a target that shows the waiting changes as they are in a given generation. It shows all other
-// changes as in latest.
-func (g *gate) targetOf(s *served, waiting *Generation) target {
-	latest := g.Generation()
-	return func(key string, n *Name) *Generation {
-		typeURL := resourceType(key)
-		switch {
-		case g.changeWaits(typeURL, false):
-			return waiting
-		case !g.changeWaits(typeURL, true) || n == nil:
-			return latest
-		}
-		// Only removals of this type wait, so waiting decides whether the resource exists. Its content passes.
-		exists, removed := waiting.Type(key).present(n), !latest.Type(key).present(n)
-		existed := s.generation().Type(key).present(n)
-		switch {
-		case exists != existed && removed:
-			return waiting
-		case exists && removed: // keep the state that readers see, which may be newer than that in waiting
-			return s.generation()
-		}
-		return latest
-	}
-}
-
 // present reports whether a resource of a name exists in either set.
 func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present() }
 
-// showsOther reports whether showing a generation would change the state of a name that readers see. In a set for which
-// the generation has no state of the name, readers keep the present state.
-func (g *gate) showsOther(key string, shown *Type, from *Generation, n *Name) bool {
-	t := from.Type(key)
-	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
-		return (from == g.Generation() || t.states(kind, n)) && !g.agreesOn(kind, shown, t, n)
-	})
-}
-
-// differingNames returns, by type URL or collection, the names whose state differs between their target and what
-// readers see.
-func (g *gate) differingNames(s *served, to target) map[string][]*Name {
-	differ, served := make(map[string][]*Name), s.generation()
-	for latest := range g.Generation().types.since(0) {
-		key := latest.URL
-		names, shown := make(map[*Name]struct{}), served.Type(key)
-		for _, of := range []*Type{shown, latest, to(key, nil).Type(key)} {
-			for e := range g.writtenEntries(of) {
-				if g.showsOther(key, shown, to(key, e.Name), e.Name) {
-					names[e.Name] = struct{}{}
+// differing returns, by type URL or collection, the names whose state differs between what the readers of a view see and
+// another generation: latest, or that of another view, whose withheld names are those of other. The index must be locked.
+func (g *gate) differing(s *served, from *Generation, other *served) map[string][]*Name {
+	differ := make(map[string][]*Name)
+	for _, of := range []*served{s, other} {
+		for n, held := range of.withheld {
+			if of == other && other != s {
+				if _, both := s.withheld[n]; both {
+					continue
 				}
 			}
+			if key := held.typ.url; !g.agrees(s.generation().Type(key), from.Type(key), n) {
+				differ[key] = append(differ[key], n)
+			}
 		}
-		if len(names) > 0 {
-			differ[key] = slices.Collect(maps.Keys(names))
+		if s == other {
+			break
 		}
 	}
 	return differ
@@ -373,7 +336,7 @@ func inOrder[T any](of map[string]T) []string {
 // latest.
 func (g *gate) withhold(s *served, ed *edit, latest *Type, names []*Name) {
 	for _, n := range names {
-		if s.withheld[n] {
+		if s.withheld[n].waits {
 			s.waiting--
 		}
 		if g.agrees(ed.typ, latest, n) {
@@ -382,7 +345,7 @@ func (g *gate) withhold(s *served, ed *edit, latest *Type, names []*Name) {
 			continue
 		}
 		waits := g.differenceWaits(ed.typ, latest, n)
-		if s.withheld[n] = waits; waits {
+		if s.withheld[n] = (withheldName{ed.index, waits}); waits {
 			s.waiting++
 		}
 	}

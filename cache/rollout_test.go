@@ -117,7 +117,7 @@ func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 		}
 		h.editions = append(h.editions, e)
 	case "served":
-		h.editions = append(h.editions, o.PinServed())
+		h.editions = append(h.editions, o.PinServed(edition))
 	case "show":
 		o.Show(cohort, edition)
 		at := o.view.Cohort(cohort).Generation().Seq

@@ -2,35 +2,209 @@ package cache
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
-// Show shows the readers of a cohort's view the waiting changes as they are in an edition. All other state remains
-// unchanged. Show has no effect if an earlier process made the edition.
+// Show shows the readers of a cohort's view an edition: its names as they are in the edition, all others as the rest sees
+// them. It leaves out wildcard sets that were dropped since, because the origin may have removed their resources, and
+// names without subscribers. Show has no effect if an earlier process made the edition.
 func (w *Writer) Show(cohort int, e *Edition) {
-	if e.generation != nil {
-		w.recordWithdrawn(w.served[cohort], w.showWaiting(cohort, e.generation))
+	if e.types == nil {
+		return
+	}
+	s := w.served[cohort]
+	w.recordWithdrawn(s, w.show(s, w.statesIn(s, e)))
+}
+
+// ShowAs shows the readers of a cohort's view the state that the readers of another cohort's view are served. Resources
+// whose change an earlier edition had withdrawn are sent again: a client that rejected a response may still have the
+// withdrawn content.
+func (w *Writer) ShowAs(cohort, of int) {
+	s := w.served[cohort]
+	w.resendWithdrawn(s, w.show(s, w.statesAs(s, w.served[of])))
+}
+
+// shownStates are the states of names of one type that are about to be shown.
+type shownStates struct {
+	systems       [2]string // versions of the origin's responses, by Kind
+	hasWholeError bool
+	names         map[string][2]state // by Kind
+}
+
+// stateOf returns the states of the names of a type in which the readers of a view see other state than in t.
+func (w *Writer) stateOf(s *served, t *Type, names []*Name) *shownStates {
+	to := &shownStates{
+		[2]string{t.Wildcard.system, t.ByName.system}, t.hasWholeError(), make(map[string][2]state, len(names)),
+	}
+	for _, n := range names {
+		w.addState(s, to, t.URL, n.text, w.statesOf(t, n))
+	}
+	return to
+}
+
+// statesAs returns the states of the names in which the readers of a view see other state than those of another view.
+func (w *Writer) statesAs(s, of *served) map[string]*shownStates {
+	w.view.index.mu.Lock()
+	defer w.view.index.mu.Unlock()
+	all := make(map[string]*shownStates)
+	for key, names := range w.differing(s, of.generation(), of) {
+		all[key] = w.stateOf(s, of.generation().Type(key), names)
+	}
+	return all
+}
+
+// statesIn returns the states of the names in which the readers of a view see other state than in an edition.
+func (w *Writer) statesIn(s *served, e *Edition) map[string]*shownStates {
+	all := w.statesAs(s, w.servedToRest())
+	w.view.index.mu.Lock()
+	defer w.view.index.mu.Unlock()
+	for key, pinned := range e.types {
+		if w.view.index.types[key] == nil {
+			continue
+		}
+		to := all[key]
+		if to == nil {
+			to = &shownStates{names: make(map[string][2]state, len(pinned.names))}
+			all[key] = to
+		}
+		to.systems, to.hasWholeError = pinned.is, pinned.hasWholeError
+		dropped := pinned.era != w.view.index.types[key].era
+		for _, n := range pinned.names {
+			of := n.is
+			if dropped {
+				of[Wildcard] = to.names[n.text][Wildcard]
+			}
+			if n.name == nil || n.name.released {
+				of[ByName] = state{}
+			}
+			delete(to.names, n.text)
+			w.addState(s, to, key, n.text, of)
+		}
+	}
+	return all
+}
+
+// addState adds the state of a name to those to show, unless readers have it. The index must be locked.
+func (w *Writer) addState(s *served, to *shownStates, key, text string, of [2]state) {
+	n := w.view.index.types[key].find(text)
+	shown, latest := s.generation().Type(key), w.Generation().Type(key)
+	for _, kind := range kinds {
+		of[kind] = w.currentState(of[kind], latest, kind, n)
+	}
+	// If only removals of the type wait, the state decides whether the resource exists. Its content passes.
+	existed, exists := n != nil && shown.present(n), lastResource(of) != nil
+	removalWaits := w.changeWaits(resourceType(key), true) && (n == nil || !latest.present(n))
+	switch {
+	case w.changeWaits(resourceType(key), false), removalWaits && exists != existed:
+	case n == nil, removalWaits && exists:
+		return
+	default:
+		of = w.statesOf(latest, n)
+	}
+	if n == nil || !latest.states(ByName, n) {
+		of[ByName] = state{} // the name was forgotten
+	}
+	for _, kind := range kinds {
+		var now state
+		if n != nil {
+			now = shown.state(kind, n)
+		}
+		if of[kind].exists && !of[kind].sameAs(kind, now) {
+			to.names[text] = of
+			return
+		}
 	}
 }
 
-// ShowAs is Show for the state that the readers of another cohort's view are served. Resources whose change an earlier
-// edition had withdrawn are sent again: a client that rejected a response may still have the withdrawn content.
-func (w *Writer) ShowAs(cohort, of int) {
-	w.resendWithdrawn(w.served[cohort], w.showWaiting(cohort, w.served[of].generation()))
+// currentState returns the state of a name, as readers may be shown it now. Resources that had expired when the state was
+// read, or whose content may not be cached, get the state of latest, and all others its TTL.
+func (w *Writer) currentState(s state, latest *Type, kind Kind, n *Name) state {
+	if s.entry == nil || n == nil {
+		return s
+	}
+	now := latest.set(kind).Get(n)
+	switch {
+	case s.entry.Expired || !cacheable(s.entry):
+		return latest.state(kind, n)
+	case s.entry.Present() && now.Present() && !s.entry.Deadline().Equal(now.Deadline()):
+		renewed := *s.entry
+		renewed.setDeadline(now.Deadline())
+		s.entry = &renewed
+	}
+	return s
 }
 
-// showWaiting shows a cohort the waiting changes as they are in a generation. It returns the names that differed, by
-// type URL or collection.
-func (w *Writer) showWaiting(cohort int, generation *Generation) (differ map[string][]*Name) {
-	s := w.served[cohort]
-	generation, created := w.refresh(generation)
-	differ = w.show(s, w.targetOf(s, generation))
-	w.releaseNames(created)
+// show shows readers the states of names. Additions and changes are shown first, in the order in which types are sent, then
+// removals in reverse order, so that no resource refers to a removed one (B.11). The last type, and one whose resources
+// exclude one another, is changed in one generation. It returns the names, by type URL or collection.
+func (w *Writer) show(s *served, all map[string]*shownStates) (shown map[string][]*Name) {
+	maps.DeleteFunc(all, func(_ string, of *shownStates) bool { return len(of.names) == 0 })
+	shown = make(map[string][]*Name)
+	order := inOrder(all)
+	together := func(key string) bool {
+		return key == order[len(order)-1] || wire.HasKeys(resourceType(key))
+	}
+	for _, key := range order {
+		w.showType(s, key, all[key], shown, true, together(key))
+	}
+	for _, key := range slices.Backward(order) {
+		if !together(key) {
+			w.showType(s, key, all[key], shown, false, true)
+		}
+	}
 	if s == w.servedToRest() {
 		w.compareAll()
 	}
 	w.reportWaiting()
-	return differ
+	return shown
+}
+
+// showType shows readers those states of a type in which a resource exists, those in which it does not, or both. It adds
+// their names to shown.
+func (w *Writer) showType(s *served, key string, of *shownStates, shown map[string][]*Name, present, absent bool) {
+	ed, latest := w.beginOn(s.branch, key), w.Generation()
+	for _, kind := range kinds {
+		names := slices.SortedFunc(maps.Keys(of.names), func(a, b string) int {
+			return cmp.Or(compareRemovals(of.names[a][kind], of.names[b][kind]), cmp.Compare(a, b))
+		})
+		re := newResponse(ed.editSet(kind), nil)
+		for _, text := range names {
+			state := of.names[text][kind]
+			if exists := state.entry.Present(); exists && !present || !exists && !absent {
+				continue
+			}
+			n := re.restatable(text)
+			if n == nil {
+				continue
+			}
+			if state.exists {
+				re.restate(n, state.statement(kind, text))
+			}
+			setCopier{re.setEdit, latest, latest.Type(key)}.pass(n) // TTLs and first responses
+			shown[key] = append(shown[key], n)
+		}
+		re.set.system = of.systems[kind]
+		re.compact()
+	}
+	if ed.typ.source == w.source && !of.hasWholeError {
+		ed.clearWholeError()
+	}
+	w.withhold(s, ed, latest.Type(key), shown[key]) // last, since it releases names without entries
+	w.publish(ed)
+}
+
+// compareRemovals orders states of resources before those in which they do not exist.
+func compareRemovals(a, b state) int {
+	switch exists := a.entry.Present(); {
+	case exists == b.entry.Present():
+		return 0
+	case exists:
+		return -1
+	}
+	return 1
 }
 
 // recordWithdrawn records the changes that were withdrawn when an edition was shown, given the names that it changed. A
@@ -82,79 +256,4 @@ func (w *Writer) resend(s *served, t withdrawnChange) {
 	}
 	to.compact()
 	w.publish(ed)
-}
-
-// show shows the readers of a view the state of each name of the writer's source in its target. Additions and changes
-// are shown first, in the order in which types are sent, then removals in reverse order, so that no resource refers to
-// a removed one (B.11). The last type is changed in one generation. It returns the names that differed, by type URL or
-// collection.
-func (g *gate) show(s *served, to target) (differ map[string][]*Name) {
-	differ = g.differingNames(s, to)
-	order := inOrder(differ)
-	last := len(order) - 1
-	for i, key := range order {
-		g.showType(s, key, to, differ[key], true, i == last)
-	}
-	for _, key := range slices.Backward(order[:max(last, 0)]) {
-		g.showType(s, key, to, differ[key], false, true)
-	}
-	return differ
-}
-
-// showFrom shows readers the state of a name in its target, to.from. State that passes the gate is taken from latest.
-func (to setCopier) showFrom(latest *Generation, n *Name) {
-	if to.from == latest || to.t.states(to.kind, n) {
-		to.showThawed(n)
-	}
-	if to.from != latest {
-		setCopier{to.setEdit, latest, latest.Type(to.typ.URL)}.pass(n) // TTLs and first responses
-	}
-}
-
-// showType shows the readers of a view the state of names of a type in their targets: of the names that are present
-// there, of those that are absent, or of both.
-func (g *gate) showType(s *served, key string, target target, names []*Name, present, absent bool) {
-	ed := g.w.beginOn(s.branch, key)
-	of := target(key, nil).Type(key)
-	var shown []*Name
-	if present {
-		shown = g.showNames(ed, target, names, true)
-	}
-	if of.source == g.w.source && !of.hasWholeError() {
-		ed.clearWholeError()
-	}
-	if absent {
-		g.showNames(ed, target, names, false)
-		shown = names // present names were shown before
-	}
-	for _, kind := range kinds {
-		to := ed.editSet(kind)
-		to.set.system = of.set(kind).system
-		to.compact()
-	}
-	g.withhold(s, ed, g.Generation().Type(key), shown) // last, since it releases names without entries
-	g.w.publish(ed)
-}
-
-// showNames shows the names of a type that are present in their targets, or with present false, those that are absent.
-// It returns the names that it has shown.
-func (g *gate) showNames(ed *edit, target target, names []*Name, present bool) (shown []*Name) {
-	key, latest := ed.typ.URL, g.Generation()
-	to := target(key, nil).Type(key)
-	for _, kind := range kinds {
-		slices.SortFunc(names, func(a, b *Name) int {
-			return cmp.Or(cmp.Compare(to.set(kind).Get(a).seq(), to.set(kind).Get(b).seq()), a.Compare(b))
-		})
-		for _, n := range names {
-			from := target(key, n)
-			t := from.Type(key)
-			forgotten := kind == ByName && !latest.Type(key).states(ByName, n)
-			if !g.writes(kind, t, n) || t.set(kind).Get(n).Present() != present || forgotten {
-				continue
-			}
-			shown = append(shown, n)
-			setCopier{ed.editSet(kind), from, t}.showFrom(latest, n)
-		}
-	}
-	return shown
 }

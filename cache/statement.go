@@ -17,7 +17,17 @@ type Statement struct {
 
 	HasError bool                // it has Err
 	Err      *wire.ResourceError // nil if the resource has no error
+
+	entry *Entry // with this content in another generation; nil if there is none
 }
+
+// expiredAt reports whether the TTL of the resource has ended.
+func (s *Statement) expiredAt(now time.Time) bool {
+	return s.isExpired() || !s.Deadline.IsZero() && !now.Before(s.Deadline)
+}
+
+// isExpired reports whether the statement is that a resource does not exist because its TTL has ended.
+func (s *Statement) isExpired() bool { return s.entry != nil && s.entry.Expired }
 
 // Newest has statements that were not applied, because they wait. Other names have the state of the set.
 type Newest interface {

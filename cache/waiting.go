@@ -34,47 +34,30 @@ type comparison struct {
 	last    Waiting                 // with which Config.Waiting was last called
 }
 
-// A resourceID identifies a resource by texts, because its Name may be released and created again while an edition is
-// open.
-type resourceID struct{ key, name string }
-
 // Compare sets the edition with which Waiting compares latest; nil means none.
 func (c *comparison) Compare(e *Edition) {
-	x := &c.w.view.index
-	x.mu.Lock()
-	latest := c.w.Generation()
-	c.edition, c.edited, c.behind = e, make(map[resourceID]struct{}), make(map[resourceID]struct{})
-	if e != nil {
-		for key, names := range e.Changes {
-			for text := range names {
-				c.compare(latest.Type(key), resourceID{key, text}, x.types[key].find(text))
-			}
-		}
-	}
-	x.mu.Unlock()
+	c.edition = e
 	c.compareAll()
 	c.reportWaiting()
 }
 
-// compareAll compares all names, including those that the edition does not change.
+// compareAll compares all names of the edition, and all that wait.
 func (c *comparison) compareAll() {
-	latest := c.w.Generation()
-	if c.edition == nil || c.edition.generation == nil {
+	c.edited, c.behind = make(map[resourceID]struct{}), make(map[resourceID]struct{})
+	if c.edition == nil {
 		return
 	}
-	c.w.view.index.mu.Lock()
-	defer c.w.view.index.mu.Unlock()
-	for t := range latest.types.since(0) {
-		if !c.w.changeWaits(resourceType(t.URL), true) {
-			continue
+	x := &c.w.view.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	latest := c.w.Generation()
+	for key, names := range c.edition.Changes {
+		for text := range names {
+			c.compare(latest.Type(key), resourceID{key, text}, x.types[key].find(text))
 		}
-		for _, of := range []*Type{t, c.edition.generation.Type(t.URL)} {
-			for e := range c.w.writtenEntries(of) {
-				if !e.Name.released {
-					c.compare(t, resourceID{t.URL, e.Name.text}, e.Name)
-				}
-			}
-		}
+	}
+	for n, held := range c.w.servedToRest().withheld {
+		c.compare(latest.Type(held.typ.url), resourceID{held.typ.url, n.text}, n)
 	}
 }
 
@@ -86,57 +69,58 @@ func (c *comparison) compare(latest *Type, id resourceID, n *Name) {
 	}
 	content, changes := c.edition.Changes[id.key][id.name]
 	pinned := c.edition.name(id)
-	if changes && c.edition.forgottenIn(latest, id, pinned, n) {
+	if changes && c.edition.forgottenIn(latest, id.key, pinned, n) {
 		delete(c.edited, id)
 		delete(c.behind, id)
 		return
 	}
 	edited := changes && content != latest.content(n) && c.w.changeWaits(resourceType(id.key), content == wire.Digest{})
-	same := n != nil && (pinned == nil || pinned == n) && c.w.changeWaits(resourceType(id.key), !latest.present(n))
+	same := n != nil && (pinned == nil || pinned.name == n) && c.w.changeWaits(resourceType(id.key), !latest.present(n))
 	setMember(c.edited, id, edited)
-	setMember(c.behind, id, c.edition.generation != nil && (edited || same && c.isBehind(latest, n)))
+	setMember(c.behind, id, c.edition.types != nil && (edited || same && c.isBehind(latest, pinned, n)))
 }
 
 // isBehind reports whether a name of a type would still wait after the edition was shown to the rest. If the edition
 // has no state of a name, the rest keeps the state that it sees.
-func (c *comparison) isBehind(latest *Type, n *Name) bool {
+func (c *comparison) isBehind(latest *Type, pinned *pinnedName, n *Name) bool {
+	rest := c.w.servedToRest().generation().Type(latest.URL)
 	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
-		of := c.edition.generation.Type(latest.URL)
-		if !of.states(kind, n) || kind == Wildcard && of.era != latest.era {
-			if of = c.w.servedToRest().generation().Type(latest.URL); !of.hasLastGood(kind) {
-				return false
-			}
+		if !c.w.writes(kind, latest, n) {
+			return false
 		}
-		return !c.w.agreesOn(kind, of, latest, n)
+		if pinned == nil || !pinned.is[kind].exists || kind == Wildcard && c.edition.types[latest.URL].era != latest.era {
+			return rest.hasLastGood(kind) && !c.w.agreesOn(kind, rest, latest, n)
+		}
+		return !pinned.is[kind].sameAs(kind, latest.state(kind, n))
 	})
 }
 
-// name returns the Name that a resource had when the edition was made; nil if the edition does not change the resource,
-// or if an earlier process made the edition.
-func (e *Edition) name(id resourceID) *Name {
-	names := e.names[id.key]
-	at, found := slices.BinarySearchFunc(names, id.name, func(n *Name, text string) int {
+// name returns a name as the edition changes it; nil if it does not change the resource, or if an earlier process made the
+// edition.
+func (e *Edition) name(id resourceID) *pinnedName {
+	if e.types[id.key] == nil {
+		return nil
+	}
+	names := e.types[id.key].names
+	at, found := slices.BinarySearchFunc(names, id.name, func(n pinnedName, text string) int {
 		return strings.Compare(n.text, text)
 	})
 	if !found {
 		return nil
 	}
-	return names[at]
+	return &names[at]
 }
 
 // forgottenIn reports whether a resource that the edition changes was released since, because no client subscribed to
-// it. A resource of that name in latest is then not compared with the edition. was is the Name when the edition was
-// made, n the present one; either may be nil.
-func (e *Edition) forgottenIn(latest *Type, id resourceID, pinned, n *Name) bool {
-	if pinned == nil { // an earlier process made the edition
+// it. A resource of that name in latest is then not compared with the edition. n is its present Name, which may be nil.
+func (e *Edition) forgottenIn(latest *Type, key string, pinned *pinnedName, n *Name) bool {
+	switch {
+	case pinned == nil: // an earlier process made the edition
 		return !latest.states(Wildcard, n) && (n == nil || !latest.present(n) && !latest.states(ByName, n))
+	case pinned.was[Wildcard].entry.Present() || pinned.is[Wildcard].entry.Present():
+		return e.types[key].era != latest.era
 	}
-	for _, t := range []*Type{e.generation.Type(id.key), e.served.Type(id.key)} {
-		if t.Wildcard.Get(pinned).Present() {
-			return t.era != latest.era
-		}
-	}
-	return n != pinned || !latest.states(ByName, n)
+	return n == nil || n != pinned.name || !latest.states(ByName, n)
 }
 
 // setMember adds a resource to a set or removes it from the set.
@@ -152,7 +136,7 @@ func setMember(in map[resourceID]struct{}, id resourceID, present bool) {
 // any of them waits. The index must be locked.
 func (c *comparison) compareEdit(ed *edit) (waits bool) {
 	for _, n := range ed.txn.touched {
-		if c.w.servedToRest().withheld[n] {
+		if c.w.servedToRest().withheld[n].waits {
 			c.changed, waits = ed.now, true
 		}
 		c.compare(ed.typ, resourceID{ed.typ.URL, n.text}, n)

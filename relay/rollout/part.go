@@ -225,7 +225,8 @@ func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
 	slices.SortFunc(parts, func(a, b *Part) int { return a.Key.Compare(b.Key) })
 	for _, p := range parts {
 		p.control.Edit(ctx, func(w *cache.Writer) {
-			served, e := w.PinServed(), p.editions[after]
+			e := p.editions[after]
+			served := w.PinServed(e)
 			if e != nil {
 				w.Show(len(c.cfg.Stages), e)
 			}
