@@ -23,7 +23,7 @@
 //
 //   - response finds the names to which each part of the origin's response applies;
 //   - setEdit changes one entry of one set: put, putTombstone, putAbsent, putError, clearError, handleDeadline;
-//   - setCopier copies the state of names from another generation, for shared views and for cohorts.
+//   - setCopier copies the state of names from another view, for shared views.
 //
 // Publish passes the edit through the gate (closed with cohorts), stores the generation and wakes the
 // watches of what changed.
@@ -47,7 +47,7 @@
 //	gate.go             the newest state, and the states that readers see
 //	edit.go             edits: the next version of a type
 //	put.go              a resource, an error or a removal for a name
-//	statement.go        what is stated of a name, and what may not wait
+//	statement.go        what is stated of a name, and what of it may not wait
 //	response.go         the parts of a response, and copies of entries
 //	pass.go             which names of an edit pass the gate
 //	edition.go          editions: states that readers may be shown

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"cmp"
 	"iter"
 	"slices"
 	"strings"
@@ -40,13 +39,6 @@ type pinnedName struct {
 	text    string
 	name    *Name // nil if the rest had no such name
 	was, is [2]state
-}
-
-// A state is that of a name in one set of a type.
-type state struct {
-	entry  *Entry              // nil if the set has none
-	err    *wire.ResourceError // nil if the resource has no error
-	exists bool                // whether the set has state of the name; otherwise it is not changed
 }
 
 // A resourceID identifies a resource by texts, because its Name may be released and created again while an edition is
@@ -98,14 +90,6 @@ func sameContent(a, b *wire.Resource) bool {
 	return a.SameContent(b)
 }
 
-// resource returns the resource of a state; nil if there is none.
-func (s state) resource() *wire.Resource { return resourceOf(s.entry) }
-
-// lastResource returns the resource of a name that its subscribers see; nil if there is none.
-func lastResource(of [2]state) *wire.Resource {
-	return cmp.Or(of[ByName].resource(), of[Wildcard].resource())
-}
-
 // resource returns the resource of a name in a type; nil if there is none.
 func (t *Type) resource(n *Name) (r *wire.Resource) {
 	for _, kind := range kinds {
@@ -130,50 +114,6 @@ func digestOf(r *wire.Resource) (d wire.Digest) {
 		d = r.Digest
 	}
 	return d
-}
-
-// state returns the state of a name in a set of the type.
-func (t *Type) state(kind Kind, n *Name) (s state) {
-	s.entry = t.set(kind).Get(n)
-	if e := t.Errors(kind).Get(n); e != nil {
-		s.err = e.Err
-	}
-	s.exists = s.entry != nil || s.err != nil || kind == Wildcard
-	return s
-}
-
-// statesOf returns the state of a name in both sets of the type, without a set of another source.
-func (w *Writer) statesOf(t *Type, n *Name) (all [2]state) {
-	for _, kind := range kinds {
-		if w.writes(kind, t, n) {
-			all[kind] = t.state(kind, n)
-		}
-	}
-	return all
-}
-
-// sameAs reports whether readers see no difference between two states of a name in a set.
-func (s state) sameAs(kind Kind, o state) bool {
-	a, b := s.resource(), o.resource()
-	switch {
-	case kind == ByName && (s.entry == nil) != (o.entry == nil), (s.err == nil) != (o.err == nil), (a == nil) != (b == nil):
-		return false
-	case a != nil && (a.Key() != b.Key() || !a.SameContent(b)):
-		return false
-	}
-	return s.err == nil || s.err.Same(o.err)
-}
-
-// statement returns a state of a name as a statement.
-func (s state) statement(kind Kind, text string) Statement {
-	if !s.exists {
-		return Statement{}
-	}
-	of := Statement{Name: text, HasContent: s.entry != nil || kind == Wildcard, HasError: true, Err: s.err, entry: s.entry}
-	if s.entry.Present() {
-		of.Resource, of.Deadline = s.entry.Resource, s.entry.Deadline()
-	}
-	return of
 }
 
 // newEdition returns an edition without names.

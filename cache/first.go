@@ -1,8 +1,6 @@
 package cache
 
-import (
-	"github.com/xdstender/tender/cache/wire"
-)
+import "github.com/xdstender/tender/cache/wire"
 
 // ApplyFirst applies the part of a response by which readers lose nothing. newest has what was stated before, and waits.
 //
@@ -49,58 +47,4 @@ func (w *Writer) Restate(kind Kind, key, system string, all []Statement) Change 
 	re.compact()
 	w.publish(ed)
 	return ed.change
-}
-
-// restatable returns the Name of a text; nil if it belongs to another source, or if no session subscribes to it.
-func (re response) restatable(text string) *Name {
-	n := re.index.names[text]
-	if re.kind == Wildcard && n == nil {
-		n = re.w.view.index.name(re.index, text)
-	}
-	if n == nil || !re.w.writes(re.kind, re.typ, n) || re.kind == ByName && re.set.Get(n) == nil && !re.isSubscribed(n) {
-		return nil
-	}
-	return n
-}
-
-// restate applies a statement of a name.
-func (re response) restate(n *Name, s Statement) {
-	old := re.set.Get(n)
-	expired := s.expiredAt(re.now)
-	cleared := s.HasError && s.Err == nil && (s.Resource == nil || expired) && re.clearError(n)
-	if s.HasContent {
-		re.restateContent(n, s)
-	}
-	if s.Err != nil {
-		re.putError(n, s.Err)
-	}
-	if cleared && !old.Present() && re.set.Get(n).seq() == old.seq() {
-		re.resendAbsence(n)
-	}
-}
-
-// restateContent applies the content of a statement of a name.
-func (re response) restateContent(n *Name, s Statement) {
-	old, expired := re.set.Get(n), s.expiredAt(re.now)
-	switch {
-	case expired && old.Present():
-		re.expireEntry(old)
-	case expired && re.kind == ByName && old == nil: // readers were never sent it
-		re.expireName(n, nil)
-	case expired:
-	case s.Resource != nil:
-		r := newReceived(re.typ.URL, s.Resource, s.Deadline)
-		r.failing, r.copied = !s.HasError || s.Err != nil, s.entry
-		re.put(n, r)
-	case re.kind == Wildcard:
-		re.removeFromWildcard(n)
-	default:
-		re.putAbsent(n, old)
-		re.unalias(old)
-		if s.entry != nil && !old.Present() { // the origin reported the absence on the connection of that entry
-			absent := *re.set.Get(n)
-			absent.epoch = s.entry.epoch
-			re.set.put(re.txn, &absent)
-		}
-	}
 }

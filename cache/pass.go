@@ -41,7 +41,7 @@ func (g *gate) passTo(i int, ed *edit) *edit {
 	begun, typ := ed.served != nil && ed.served[i] != nil, shown.Type(ed.typ.URL)
 	if !begun && shown.sources[w.source] == g.servedSource(s, shown, ed.gen) && !g.completes(typ, ed.typ) {
 		unchanged := &edit{w: w, branch: s.branch, gen: shown, typ: typ, index: ed.index}
-		if !g.passesAny(unchanged, ed, names) { // the usual case for changes that wait
+		if !g.passesAny(unchanged, ed.typ, names) { // the usual case for changes that wait
 			g.withhold(s, unchanged, ed.typ, names)
 			return nil
 		}
@@ -55,7 +55,13 @@ func (g *gate) passTo(i int, ed *edit) *edit {
 // passNames applies those changes of an edit of latest that pass the gate to an edit of what readers see.
 func (g *gate) passNames(s *served, ed, latest *edit, names []*Name) {
 	t := latest.typ
-	g.passFrom(ed, latest.gen, t, names)
+	for _, n := range names {
+		for _, kind := range kinds {
+			if g.writes(kind, t, n) {
+				ed.editSet(kind).pass(t, n)
+			}
+		}
+	}
 	if t.source == g.w.source && g.completes(ed.typ, t) {
 		names = append(names, s.withheldOf(ed.index)...)
 		if ed.typ.Presumed, ed.wildcardChanged = t.Presumed, true; t.Phase > ed.typ.Phase && !t.hasWholeError() {
@@ -70,17 +76,6 @@ func (g *gate) passNames(s *served, ed, latest *edit, names []*Name) {
 			to.set.system = newest.system
 		}
 		to.compact()
-	}
-}
-
-// passFrom applies those changes of names of a type in latest that pass the gate.
-func (g *gate) passFrom(ed *edit, latest *Generation, t *Type, names []*Name) {
-	for _, n := range names {
-		for _, kind := range kinds {
-			if g.writes(kind, t, n) {
-				setCopier{ed.editSet(kind), latest, t}.pass(n)
-			}
-		}
 	}
 }
 
@@ -141,75 +136,49 @@ type passage int
 
 const (
 	passNothing passage = iota
+	passDeadline
 	passAll
-	passFirstResponse // the first response for a name whose readers see an equal entry of the wildcard set
-	passVersion       // version and deadline: the content is equal
-	passDeadline      // only the deadline: the content differs
 )
 
-// passes returns the part of a name's state in latest that passes the gate.
-func (to setCopier) passes(n *Name) passage {
-	shown, newest := to.set.Get(n), to.t.set(to.kind).Get(n)
+// passes returns the part of a name's state in latest that passes the gate to a set that readers see.
+func (to setEdit) passes(latest *Type, n *Name) passage {
+	shown, newest := to.set.Get(n), latest.state(to.kind, n)
+	absent := !shown.Present() && !newest.entry.Present()
 	switch {
-	case to.w.restoring:
-		return passFirstResponse
-	case !to.waits(shown, newest), to.admits(n, newest):
+	case to.kind == Wildcard && absent && newest.err == nil && to.typ.Errors(Wildcard).Get(n) == nil:
+		return passNothing
+	case to.w.restoring, !to.waits(shown, newest.entry),
+		response{setEdit: to}.admitsFirst(n, newest.statement(to.kind, n.text)):
 		return passAll
-	case to.unchangedByFirstResponse(n, newest):
-		return passFirstResponse
-	case !shown.Present() || !newest.Present():
-		return passNothing
-	case shown.Resource.Key() == newest.Resource.Key() && to.typ.Errors(to.kind).Get(n) == nil &&
-		shown.Resource.SameContent(newest.Resource):
-		return passVersion
-	case !shown.Deadline().Equal(newest.Deadline()):
+	case shown.Present() && newest.entry.Present() && !shown.Deadline().Equal(newest.entry.Deadline()):
 		return passDeadline
-	default:
-		return passNothing
 	}
+	return passNothing
 }
 
 // pass applies the part of a name's state in latest that passes the gate.
-func (to setCopier) pass(n *Name) {
-	switch newest := to.t.set(to.kind).Get(n); to.passes(n) {
+func (to setEdit) pass(latest *Type, n *Name) {
+	newest := latest.state(to.kind, n)
+	switch re := (response{setEdit: to}); to.passes(latest, n) {
 	case passAll:
-		to.show(n)
-	case passFirstResponse:
-		to.showThawed(n)
-	case passVersion:
-		to.copyEntry(newest)
+		re.restate(n, newest.statement(to.kind, n.text))
 	case passDeadline:
-		renewed := *to.set.Get(n)
-		to.renew(&renewed, newest.Deadline())
-		to.setTimer(&renewed)
-		to.set.put(to.txn, &renewed)
+		re.renewShown(n, newest.entry.Deadline())
 	}
 }
 
 // passesAny reports whether any change of names in an edit of latest passes to the edit of the generation that readers
 // see. It changes neither edit.
-func (g *gate) passesAny(served, latest *edit, names []*Name) bool {
+func (g *gate) passesAny(served *edit, latest *Type, names []*Name) bool {
 	return slices.ContainsFunc(names, func(n *Name) bool {
 		return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
-			to := setCopier{served.editSet(kind), latest.gen, latest.typ}
-			return g.writes(kind, latest.typ, n) && to.passes(n) != passNothing
+			return g.writes(kind, latest, n) && served.editSet(kind).passes(latest, n) != passNothing
 		})
 	})
 }
 
-// unchangedByFirstResponse reports whether the first response for a name changes nothing for its readers, because they
-// see an entry of the wildcard set with the same content.
-func (to setCopier) unchangedByFirstResponse(n *Name, newest *Entry) bool {
-	if to.kind == Wildcard || newest == nil || to.set.Get(n) != nil ||
-		to.typ.Errors(ByName).Get(n) != nil || to.t.Errors(ByName).Get(n) != nil {
-		return false
-	}
-	seen, _ := to.typ.Lookup(n)
-	return seen.Present() && (!newest.Present() || seen.hasContentOf(newest.Resource))
-}
-
 // waits reports whether the change of an entry that readers see waits until Show.
-func (to setCopier) waits(shown, newest *Entry) bool {
+func (to setEdit) waits(shown, newest *Entry) bool {
 	return to.typ.hasLastGood(to.kind) && to.w.changeWaits(resourceType(to.typ.URL), shown.Present() && !newest.Present())
 }
 
@@ -227,31 +196,6 @@ func (g *gate) differenceWaits(served, latest *Type, n *Name) bool {
 // changeWaits reports whether a change of a type, or a removal, waits until Show.
 func (g *gate) changeWaits(typeURL string, removal bool) bool {
 	return g.staging() && (g.w.view.cfg.Waits(typeURL) || removal && wire.NeverOld(typeURL))
-}
-
-// admits reports whether a name passes the closed gate because readers see no state of it, or only state that may not
-// be cached. newest is the entry in latest, nil if there is none.
-func (to setCopier) admits(n *Name, newest *Entry) bool {
-	if to.kind == Wildcard {
-		return to.admitsWildcard(to.set.Get(n))
-	}
-	named, shownFails, err := to.set.Get(n), to.typ.Errors(ByName).Get(n) != nil, to.t.Errors(ByName).Get(n)
-	newestFails := err != nil && !err.Err.NotFound()
-	switch seen, _ := to.typ.Lookup(n); {
-	case named.Present(): // ignore seen, which is the entry of the wildcard set while the named one is shadowed
-		return !cacheable(named)
-	case seen == nil:
-		return !shownFails && named == nil
-	case newest != nil && !newest.Present() && !shownFails && !newestFails:
-		return true // the origin reports again that the resource does not exist
-	default:
-		return seen.Expired || !cacheable(seen)
-	}
-}
-
-// admitsWildcard is admits for an entry of the wildcard set that readers see.
-func (to setCopier) admitsWildcard(seen *Entry) bool {
-	return !seen.Present() && to.typ.Phase < Confirmed && !to.typ.Restored || !cacheable(seen)
 }
 
 // present reports whether a resource of a name exists in either set.
@@ -286,43 +230,6 @@ func (t *Type) states(kind Kind, n *Name) bool {
 		return t.hasLastGood(Wildcard)
 	}
 	return t.ByName.Get(n) != nil || t.Errors(ByName).Get(n) != nil
-}
-
-// showThawed is show, and also removes a resource that the source reported as absent on an earlier connection only: on
-// the next connection, the relay would not request it. Without a connection, it removes the resource only if changes
-// wait for Show, since an edition is shown completely.
-func (to setCopier) showThawed(n *Name) {
-	old, e := to.set.Get(n), to.t.set(to.kind).Get(n)
-	shown := !old.Present() || to.from.From(n).Connected || to.w.staging()
-	if to.kind == ByName && e != nil && !e.Present() && (!e.Expired || old == nil) && shown {
-		to.putAbsent(n, old)
-		to.unalias(old)
-		if !old.Present() { // the origin reported the absence on the connection of e, not on the present one
-			absent := *to.set.Get(n)
-			absent.epoch, absent.Expired = e.epoch, e.Expired
-			to.set.put(to.txn, &absent)
-		}
-	}
-	to.show(n)
-}
-
-// show copies the state of a name, including its error.
-func (to setCopier) show(n *Name) {
-	oldSeq, newest, err := to.set.Get(n).seq(), to.t.set(to.kind).Get(n), to.t.Errors(to.kind).Get(n)
-	recovered := err == nil && to.typ.Errors(to.kind).Get(n) != nil && !newest.Present()
-	switch {
-	case newest != nil:
-		to.copyEntry(newest)
-	case to.kind == Wildcard:
-		to.removeFromWildcard(n)
-	}
-	if !recovered {
-		to.copyError(n.text, err)
-		return
-	}
-	if to.clearError(n); to.set.Get(n).seq() == oldSeq {
-		to.resendAbsence(n)
-	}
 }
 
 // inOrder returns the type URLs and collections of a map in the order in which types are sent.

@@ -183,7 +183,7 @@ func (w *Writer) showType(s *served, key string, of *shownStates, shown map[stri
 			if state.exists {
 				re.restate(n, state.statement(kind, text))
 			}
-			setCopier{re.setEdit, latest, latest.Type(key)}.pass(n) // TTLs and first responses
+			re.pass(latest.Type(key), n) // TTLs and first responses
 			shown[key] = append(shown[key], n)
 		}
 		re.set.system = of.systems[kind]

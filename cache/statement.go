@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -28,6 +29,65 @@ func (s *Statement) expiredAt(now time.Time) bool {
 
 // isExpired reports whether the statement is that a resource does not exist because its TTL has ended.
 func (s *Statement) isExpired() bool { return s.entry != nil && s.entry.Expired }
+
+// A state is that of a name in one set of a type.
+type state struct {
+	entry  *Entry              // nil if the set has none
+	err    *wire.ResourceError // nil if the resource has no error
+	exists bool                // whether the set has state of the name; otherwise it is not changed
+}
+
+// resource returns the resource of a state; nil if there is none.
+func (s state) resource() *wire.Resource { return resourceOf(s.entry) }
+
+// lastResource returns the resource of a name that its subscribers see; nil if there is none.
+func lastResource(of [2]state) *wire.Resource {
+	return cmp.Or(of[ByName].resource(), of[Wildcard].resource())
+}
+
+// state returns the state of a name in a set of the type.
+func (t *Type) state(kind Kind, n *Name) (s state) {
+	s.entry = t.set(kind).Get(n)
+	if e := t.Errors(kind).Get(n); e != nil {
+		s.err = e.Err
+	}
+	s.exists = s.entry != nil || s.err != nil || kind == Wildcard
+	return s
+}
+
+// statesOf returns the state of a name in both sets of the type, without a set of another source.
+func (w *Writer) statesOf(t *Type, n *Name) (all [2]state) {
+	for _, kind := range kinds {
+		if w.writes(kind, t, n) {
+			all[kind] = t.state(kind, n)
+		}
+	}
+	return all
+}
+
+// sameAs reports whether readers see no difference between two states of a name in a set.
+func (s state) sameAs(kind Kind, o state) bool {
+	a, b := s.resource(), o.resource()
+	switch {
+	case kind == ByName && (s.entry == nil) != (o.entry == nil), (s.err == nil) != (o.err == nil), (a == nil) != (b == nil):
+		return false
+	case a != nil && (a.Key() != b.Key() || !a.SameContent(b)):
+		return false
+	}
+	return s.err == nil || s.err.Same(o.err)
+}
+
+// statement returns a state of a name as a statement.
+func (s state) statement(kind Kind, text string) Statement {
+	if !s.exists {
+		return Statement{}
+	}
+	of := Statement{Name: text, HasContent: s.entry != nil || kind == Wildcard, HasError: true, Err: s.err, entry: s.entry}
+	if s.entry.Present() {
+		of.Resource, of.Deadline = s.entry.Resource, s.entry.Deadline()
+	}
+	return of
+}
 
 // Newest has statements that were not applied, because they wait. Other names have the state of the set.
 type Newest interface {
@@ -180,5 +240,59 @@ func (re response) renewShown(n *Name, deadline time.Time) {
 		re.renew(&renewed, deadline)
 		re.setTimer(&renewed)
 		re.set.put(re.txn, &renewed)
+	}
+}
+
+// restatable returns the Name of a text; nil if it belongs to another source, or if no session subscribes to it.
+func (re response) restatable(text string) *Name {
+	n := re.index.names[text]
+	if re.kind == Wildcard && n == nil {
+		n = re.w.view.index.name(re.index, text)
+	}
+	if n == nil || !re.w.writes(re.kind, re.typ, n) || re.kind == ByName && re.set.Get(n) == nil && !re.isSubscribed(n) {
+		return nil
+	}
+	return n
+}
+
+// restate applies a statement of a name.
+func (re response) restate(n *Name, s Statement) {
+	old := re.set.Get(n)
+	expired := s.expiredAt(re.now)
+	cleared := s.HasError && s.Err == nil && (s.Resource == nil || expired) && re.clearError(n)
+	if s.HasContent {
+		re.restateContent(n, s)
+	}
+	if s.Err != nil {
+		re.putError(n, s.Err)
+	}
+	if cleared && !old.Present() && re.set.Get(n).seq() == old.seq() {
+		re.resendAbsence(n)
+	}
+}
+
+// restateContent applies the content of a statement of a name.
+func (re response) restateContent(n *Name, s Statement) {
+	old, expired := re.set.Get(n), s.expiredAt(re.now)
+	switch {
+	case expired && old.Present():
+		re.expireEntry(old)
+	case expired && re.kind == ByName && old == nil: // readers were never sent it
+		re.expireName(n, nil)
+	case expired:
+	case s.Resource != nil:
+		r := newReceived(re.typ.URL, s.Resource, s.Deadline)
+		r.failing, r.copied = !s.HasError || s.Err != nil, s.entry
+		re.put(n, r)
+	case re.kind == Wildcard:
+		re.removeFromWildcard(n)
+	default:
+		re.putAbsent(n, old)
+		re.unalias(old)
+		if s.entry != nil && !old.Present() { // the origin reported the absence on the connection of that entry
+			absent := *re.set.Get(n)
+			absent.epoch = s.entry.epoch
+			re.set.put(re.txn, &absent)
+		}
 	}
 }
