@@ -143,9 +143,9 @@ const (
 // passes returns the part of a name's state in latest that passes the gate to a set that readers see.
 func (to setEdit) passes(latest *Type, n *Name) passage {
 	shown, newest := to.set.Get(n), latest.state(to.kind, n)
-	absent := !shown.Present() && !newest.entry.Present()
+	nothing := newest.entry == nil && newest.err == nil && to.typ.Errors(to.kind).Get(n) == nil
 	switch {
-	case to.kind == Wildcard && absent && newest.err == nil && to.typ.Errors(Wildcard).Get(n) == nil:
+	case nothing && (to.kind == ByName || !shown.Present()):
 		return passNothing
 	case to.w.restoring, !to.waits(shown, newest.entry),
 		response{setEdit: to}.admitsFirst(n, newest.statement(to.kind, n.text)):
