@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 	"weak"
 
@@ -43,45 +44,47 @@ func TestR125_NothingKeepsContent(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			o := newOrigin(t, Config{Interner: new(intern.Pool)})
-			watch := o.view.Watch()
-			o.subscribe(watch, "a")
-			watch.SubscribeAll(acme)
-			field := func() weak.Pointer[byte] {
-				o.putUncacheable(tt.kind, "a", "1", string(bytes.Repeat([]byte("x"), 4096)))
+			synctest.Test(t, func(t *testing.T) {
+				o := newOrigin(t, Config{Interner: new(intern.Pool)})
+				watch := o.view.Watch()
+				o.subscribe(watch, "a")
+				watch.SubscribeAll(acme)
+				field := func() weak.Pointer[byte] {
+					o.putUncacheable(tt.kind, "a", "1", string(bytes.Repeat([]byte("x"), 4096)))
+					e, _ := o.typ().Lookup(o.name("a"))
+					Shared(o.typ(), SharedSets, "set", func() any {
+						b := wire.NewDeltaBody(acme, "")
+						b.Add(e.Resource, 0)
+						return b
+					})
+					return weak.Make(&e.Resource.Field()[0])
+				}()
+				runtime.GC()
+				if field.Value() == nil {
+					t.Fatal("content was dropped too early")
+				}
+				next := o.Expire(time.Now())
+				if left := time.Until(next); left <= 0 || left > time.Second {
+					t.Errorf("next deadline in %v, want at most 1s", left)
+				}
+				if tt.remove {
+					o.remove(tt.kind, "a")
+				}
+				o.Expire(next)
+				runtime.GC()
+				if field.Value() != nil {
+					t.Error("content is still referenced")
+				}
+				if tt.remove {
+					return
+				}
 				e, _ := o.typ().Lookup(o.name("a"))
-				Shared(o.typ(), SharedSets, "set", func() any {
-					b := wire.NewDeltaBody(acme, "")
-					b.Add(e.Resource, 0)
-					return b
-				})
-				return weak.Make(&e.Resource.Field()[0])
-			}()
-			runtime.GC()
-			if field.Value() == nil {
-				t.Fatal("content was dropped too early")
-			}
-			next := o.Expire(time.Now())
-			if left := time.Until(next); left <= 0 || left > time.Second {
-				t.Errorf("next deadline in %v, want at most 1s", left)
-			}
-			if tt.remove {
-				o.remove(tt.kind, "a")
-			}
-			o.Expire(next)
-			runtime.GC()
-			if field.Value() != nil {
-				t.Error("content is still referenced")
-			}
-			if tt.remove {
-				return
-			}
-			e, _ := o.typ().Lookup(o.name("a"))
-			if !e.Present() || !e.Resource.ContentDropped() || e.Resource.Version != "1" || e.Resource.Field() != nil ||
-				!e.Resource.HasBody() {
-				t.Errorf("got %+v, want its name and version", e.Resource)
-			}
-			runtime.KeepAlive(o)
+				if !e.Present() || !e.Resource.ContentDropped() || e.Resource.Version != "1" || e.Resource.Field() != nil ||
+					!e.Resource.HasBody() {
+					t.Errorf("got %+v, want its name and version", e.Resource)
+				}
+				runtime.KeepAlive(o)
+			})
 		})
 	}
 }
