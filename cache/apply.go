@@ -54,7 +54,7 @@ func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) Ch
 	to := setCopier{ed.editSet(kind), from, t}
 	to.set.system = t.System()
 	for _, n := range names {
-		if source := t.set(kind).Get(n); source != nil {
+		if source := t.Set(kind).Get(n); source != nil {
 			to.copyEntry(source)
 		}
 		to.copyError(n.text, t.Errors(kind).Get(n))
@@ -100,7 +100,7 @@ func (w *Writer) HasFirstState(kind Kind, u wire.Update) bool {
 // ends when the resource is applied, or with ended, for a resource that the origin has removed again. With cohorts,
 // readers do not see it: the gate decides what they have.
 func (w *Writer) Await(kind Kind, key string, names, ended []string) {
-	set := w.Generation().Type(key).set(kind)
+	set := w.Generation().Type(key).Set(kind)
 	awaited := func(name string) bool { return set.Awaits(name) }
 	if !slices.ContainsFunc(ended, awaited) && !slices.ContainsFunc(names, func(name string) bool { return !awaited(name) }) {
 		return

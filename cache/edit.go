@@ -57,7 +57,7 @@ type setEdit struct {
 }
 
 // editSet returns the edit of one of the type's sets.
-func (ed *edit) editSet(kind Kind) setEdit { return setEdit{ed, kind, ed.typ.set(kind)} }
+func (ed *edit) editSet(kind Kind) setEdit { return setEdit{ed, kind, ed.typ.Set(kind)} }
 
 // edits yields the edit and, if the gate is closed, the edits of the generations that readers see. Changes that the
 // origin did not cause are made in all of them.
@@ -272,7 +272,7 @@ func (ed *edit) schedule(d deadline) {
 	if len(b.due) > 2*b.dueAfterCompaction+slack {
 		b.due = slices.DeleteFunc(b.due, func(d deadline) bool {
 			t := ed.gen.Type(d.key)
-			e := t.set(d.kind).Get(d.name)
+			e := t.Set(d.kind).Get(d.name)
 			return !e.hasQueuedTimer(d.at)
 		})
 		heap.Init(&b.due)

@@ -93,7 +93,7 @@ func sameContent(a, b *wire.Resource) bool {
 // resource returns the resource of a name in a type; nil if there is none.
 func (t *Type) resource(n *Name) (r *wire.Resource) {
 	for _, kind := range kinds {
-		if e := t.set(kind).Get(n); e.Present() {
+		if e := t.Set(kind).Get(n); e.Present() {
 			r = e.Resource
 		}
 	}
@@ -371,7 +371,7 @@ func (w *Writer) PinReverted(changes []Replaced) *Edition {
 func (t *Type) isReplaced(kind Kind, n *Name, r Replaced) bool {
 	var now *wire.Resource
 	if n != nil {
-		now = resourceOf(t.set(kind).Get(n))
+		now = resourceOf(t.Set(kind).Get(n))
 	}
 	switch {
 	case r.Is != nil:

@@ -234,10 +234,10 @@ func TestR107_EditionsDoNotExtendTTLs(t *testing.T) {
 			for range 2 {
 				o.Show(rest, e)
 				typ := o.typ()
-				if got := contentOf(typ.set(kind).Get(o.name("a"))); got != "-" {
+				if got := contentOf(typ.Set(kind).Get(o.name("a"))); got != "-" {
 					t.Errorf("kind %v: readers see %q of an expired resource", kind, got)
 				}
-				b := typ.set(kind).Get(o.name("b"))
+				b := typ.Set(kind).Get(o.name("b"))
 				if left := time.Until(b.Deadline()); contentOf(b) != "b2" || left != 40*time.Second {
 					t.Errorf("kind %v: readers see %q of a renewed resource, for %v; want b2 for 40s", kind, contentOf(b), left)
 				}
@@ -245,7 +245,7 @@ func TestR107_EditionsDoNotExtendTTLs(t *testing.T) {
 			o.checkEntries()
 			time.Sleep(time.Minute)
 			o.Expire(time.Now())
-			if got := contentOf(o.typ().set(kind).Get(o.name("b"))); got != "-" {
+			if got := contentOf(o.typ().Set(kind).Get(o.name("b"))); got != "-" {
 				t.Errorf("kind %v: readers see %q of an expired resource", kind, got)
 			}
 		})

@@ -112,7 +112,7 @@ func (g *gate) staging() bool { return g.w.view.cfg.Cohorts > 0 }
 func (g *gate) writtenEntries(t *Type) iter.Seq[*Entry] {
 	return func(yield func(*Entry) bool) {
 		for _, kind := range kinds {
-			for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
+			for _, set := range []*Set{t.Set(kind), t.Errors(kind)} {
 				for e := range set.Since(0) {
 					if g.writes(kind, t, e.Name) && !yield(e) {
 						return

@@ -208,7 +208,8 @@ func (t *Type) Source() int { return t.source }
 // Changed returns when a resource of the type was last added, changed or removed.
 func (t *Type) Changed() time.Time { return t.changed }
 
-func (t *Type) set(kind Kind) *Set {
+// Set returns one of the sets of the type.
+func (t *Type) Set(kind Kind) *Set {
 	if kind == ByName {
 		return &t.ByName
 	}
@@ -405,7 +406,7 @@ var kinds = [...]Kind{Wildcard, ByName}
 
 // countEntries returns the number of entries of a name in one of the sets and in the errors of that set.
 func (t *Type) countEntries(kind Kind, n *Name) (entries int) {
-	for _, set := range []*Set{t.set(kind), t.Errors(kind)} {
+	for _, set := range []*Set{t.Set(kind), t.Errors(kind)} {
 		if set.Get(n) != nil {
 			entries++
 		}

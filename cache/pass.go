@@ -71,7 +71,7 @@ func (g *gate) passNames(s *served, ed, latest *edit, names []*Name) {
 	}
 	g.withhold(s, ed, t, names)
 	for _, kind := range kinds {
-		to, newest := ed.editSet(kind), t.set(kind)
+		to, newest := ed.editSet(kind), t.Set(kind)
 		if to.set.system == "" || to.set.sum == newest.sum {
 			to.set.system = newest.system
 		}
@@ -271,7 +271,7 @@ func (g *gate) agreesOn(kind Kind, served, t *Type, n *Name) bool {
 	if !g.writes(kind, t, n) {
 		return true
 	}
-	shown, newest := served.set(kind).Get(n), t.set(kind).Get(n)
+	shown, newest := served.Set(kind).Get(n), t.Set(kind).Get(n)
 	shownErr, err := served.Errors(kind).Get(n), t.Errors(kind).Get(n)
 	switch {
 	case shown.Present() != newest.Present(), kind == ByName && (shown == nil) != (newest == nil),

@@ -108,7 +108,7 @@ func exemptOf(t *Type) map[string]bool {
 func visibleIn(t *Type) map[string]string {
 	out := map[string]string{}
 	for kind, what := range map[Kind]string{Wildcard: "member ", ByName: "named "} {
-		for e := range t.set(kind).Since(0) {
+		for e := range t.Set(kind).Since(0) {
 			if e.Present() || kind == ByName {
 				out[what+e.Name.String()] = contentOf(e)
 			}

@@ -125,7 +125,7 @@ func (w *Writer) currentState(s state, latest *Type, kind Kind, n *Name) state {
 	if s.entry == nil || n == nil {
 		return s
 	}
-	now := latest.set(kind).Get(n)
+	now := latest.Set(kind).Get(n)
 	switch {
 	case s.entry.Expired || !cacheable(s.entry):
 		return latest.state(kind, n)
@@ -220,7 +220,7 @@ func (w *Writer) recordWithdrawn(s *served, changed map[string][]*Name) {
 		shown, rest := s.generation().Type(key), w.servedToRest().generation().Type(key)
 		for _, n := range names {
 			for _, kind := range kinds {
-				if shown.set(kind).Get(n) == nil || !w.agrees(shown, rest, n) {
+				if shown.Set(kind).Get(n) == nil || !w.agrees(shown, rest, n) {
 					continue
 				}
 				if s.withdrawn == nil {

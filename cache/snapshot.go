@@ -150,7 +150,7 @@ func (p *snapshotter) take(w *Writer, t *Type) TypeSnapshot {
 }
 
 func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
-	set := t.set(kind)
+	set := t.Set(kind)
 	out := SetSnapshot{System: set.system, Limited: set.limited}
 	for e := range set.Since(0) {
 		if !e.Present() || !e.Resource.HasBody() || kind == ByName && e.Name.source != p.source {

@@ -484,13 +484,13 @@ func TestB42_RandomViewsAreRestored(t *testing.T) {
 		for kind, set := range []*Set{&o.typ().Wildcard, &o.typ().ByName} {
 			for e := range set.Since(0) {
 				if e.Present() && !e.Deadline().IsZero() {
-					restored := again.typ().set(Kind(kind)).Get(again.name(e.Name.String()))
+					restored := again.typ().Set(Kind(kind)).Get(again.name(e.Name.String()))
 					if off := restored.Deadline().Sub(e.Deadline()).Abs(); off > time.Minute {
 						t.Errorf("the deadline of %s is off by %v", e.Name, off)
 					}
 				}
 				for _, v := range e.otherVersions() {
-					if e.Present() && !again.typ().set(Kind(kind)).Get(again.name(e.Name.String())).HasVersion(v) {
+					if e.Present() && !again.typ().Set(Kind(kind)).Get(again.name(e.Name.String())).HasVersion(v) {
 						t.Errorf("version missing: %s has also version %s", e.Name, v)
 					}
 				}

@@ -128,7 +128,7 @@ func (c *comparer) compareType(old, updated *Type) {
 		forgotten := kind == Wildcard && old.era != updated.era && old.Wildcard.count > 0
 		c.broken = c.broken || forgotten
 		at := setKey{updated.URL, kind}
-		for before, after := range differences(old.set(kind), updated.set(kind)) {
+		for before, after := range differences(old.Set(kind), updated.Set(kind)) {
 			n := nameOf(before, after)
 			if kind == Wildcard && updated.source != c.source || kind == ByName && n.source != c.source {
 				continue

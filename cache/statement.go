@@ -47,7 +47,7 @@ func lastResource(of [2]state) *wire.Resource {
 
 // state returns the state of a name in a set of the type.
 func (t *Type) state(kind Kind, n *Name) (s state) {
-	s.entry = t.set(kind).Get(n)
+	s.entry = t.Set(kind).Get(n)
 	if e := t.Errors(kind).Get(n); e != nil {
 		s.err = e.Err
 	}

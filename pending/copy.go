@@ -68,10 +68,7 @@ const (
 // compareCopies compares the states of names in another view with those of a set that clients are sent.
 func (l *List) compareCopies(set setKey, g *cache.Generation, names []*cache.Name) []copyState {
 	theirs, mine := g.Type(set.key), l.served(set)
-	of := &theirs.Wildcard
-	if set.kind == cache.ByName {
-		of = &theirs.ByName
-	}
+	of := theirs.Set(set.kind)
 	texts := make([]string, len(names))
 	for i, n := range names {
 		texts[i] = n.String()

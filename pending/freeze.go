@@ -343,14 +343,6 @@ func changeOf(s cache.Statement, latest *wire.Resource) (c cache.Change) {
 	return c
 }
 
-// add adds the numbers of another change, or with sign -1 subtracts them.
-func add(c *cache.Change, other cache.Change, sign int) {
-	c.Changed += sign * other.Changed
-	c.New += sign * other.New
-	c.Removed += sign * other.Removed
-	c.Same += sign * other.Same
-}
-
 func (n newest) Resource(name string) (r *wire.Resource, stated bool) {
 	return n.list.Get(n.set.kind, n.set.key, name)
 }

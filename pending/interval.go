@@ -43,7 +43,7 @@ func (l *List) cannotWait(set setKey, u wire.Update) bool {
 
 // removesWithError reports whether an update removes a resource, of which clients are to be sent an error: clients get both together.
 func (l *List) removesWithError(set setKey, u wire.Update) bool {
-	d := division{list: l, set: set, served: l.served(set)}
+	d := division{list: l, set: set}
 	return len(u.Errors) > 0 && slices.ContainsFunc(u.Removed, func(name string) bool {
 		return u.Fails(name) && d.entry(name).Present()
 	})
@@ -75,7 +75,7 @@ func (l *List) pace(kind cache.Kind, u wire.Update) cache.Change {
 
 // divide adds what must wait to the list, and applies the rest.
 func (l *List) divide(set setKey, u wire.Update, waits admission) cache.Change {
-	d := division{list: l, set: set, served: l.served(set), direct: u}
+	d := division{list: l, set: set, direct: u}
 	d.direct.Resources, d.direct.Removed = nil, nil
 	for _, r := range u.Resources {
 		d.state(r, waits.changes)
@@ -87,8 +87,8 @@ func (l *List) divide(set setKey, u wire.Update, waits admission) cache.Change {
 	l.record(set, c, time.Now())
 	l.w.Await(set.kind, set.key, d.awaited, d.dropped)
 	l.dropEmpty(set.typeURL())
-	c.Seen, c.Changed, c.New, c.Removed = c.Seen+d.c.Seen, c.Changed+d.c.Changed, c.New+d.c.New, c.Removed+d.c.Removed
-	c.Same, c.Reused = c.Same+d.c.Same, append(c.Reused, d.c.Reused...)
+	add(&c, d.c, 1)
+	c.Reused = append(c.Reused, d.c.Reused...)
 	return c
 }
 
@@ -96,7 +96,6 @@ func (l *List) divide(set setKey, u wire.Update, waits admission) cache.Change {
 type division struct {
 	list   *List
 	set    setKey
-	served *cache.Set
 	direct wire.Update  // what does not wait
 	c      cache.Change // of what waits, compared with the newest state
 
@@ -167,6 +166,15 @@ func countContent(c *cache.Change, r, latest *wire.Resource) {
 	case latest.OriginVersion == r.OriginVersion:
 		c.Same++
 	}
+}
+
+// add adds the numbers of another change, or with sign -1 subtracts them.
+func add(c *cache.Change, other cache.Change, sign int) {
+	c.Seen += sign * other.Seen
+	c.Changed += sign * other.Changed
+	c.New += sign * other.New
+	c.Removed += sign * other.Removed
+	c.Same += sign * other.Same
 }
 
 // remove divides a removal that the origin states.

@@ -78,12 +78,7 @@ func (r row) resource(set setKey) *wire.Resource {
 
 // resource returns the newest resource of a copied state; nil if there is none.
 func (c *copied) resource(set setKey) *wire.Resource {
-	t := c.from.Generation().Type(set.key)
-	of := &t.Wildcard
-	if set.kind == cache.ByName {
-		of = &t.ByName
-	}
-	if e := of.Get(c.name); e.Present() {
+	if e := c.from.Generation().Type(set.key).Set(set.kind).Get(c.name); e.Present() {
 		return e.Resource
 	}
 	return nil
@@ -143,13 +138,7 @@ func (l *List) stops(typeURL string, removal bool) bool {
 func (l *List) stopsRow(set setKey, r row) bool { return l.stops(set.typeURL(), r.removes()) }
 
 // served returns a set as clients are sent it.
-func (l *List) served(set setKey) *cache.Set {
-	t := l.w.Generation().Type(set.key)
-	if set.kind == cache.ByName {
-		return &t.ByName
-	}
-	return &t.Wildcard
-}
+func (l *List) served(set setKey) *cache.Set { return l.w.Generation().Type(set.key).Set(set.kind) }
 
 // entry returns the served entry of a name; nil if there is none.
 func (l *List) entry(set setKey, name string) *cache.Entry {

@@ -32,13 +32,7 @@ func (s *set) queryRole() role {
 }
 
 // cached returns the set in a generation of the view.
-func (s *set) cached(g *cache.Generation) *cache.Set {
-	t := g.Type(s.key)
-	if s.kind == cache.ByName {
-		return &t.ByName
-	}
-	return &t.Wildcard
-}
+func (s *set) cached(g *cache.Generation) *cache.Set { return g.Type(s.key).Set(s.kind) }
 
 // entries yields the newest resources of the set by subscribed name: those of the view, overlaid by the pending changes.
 func (s *set) entries(yield func(name string, r *wire.Resource) bool) {

@@ -405,11 +405,7 @@ func (s *share) followNames(g *cache.Generation, t *sharedType) {
 // copyNames copies names of a type, with the cause of their change in the shared view. What was received before w
 // followed the type concerns w only now: it has no cause.
 func (s *share) copyNames(kind cache.Kind, g *cache.Generation, t *sharedType, names []*cache.Name) {
-	set := &g.Type(t.key).Wildcard
-	if kind == cache.ByName {
-		set = &g.Type(t.key).ByName
-	}
-	cause := s.from.Cause(set.FirstAfter(t.followed))
+	cause := s.from.Cause(g.Type(t.key).Set(kind).FirstAfter(t.followed))
 	if cause.Received.Before(t.since) {
 		cause = cache.Cause{}
 	}
@@ -420,10 +416,7 @@ func (s *share) copyNames(kind cache.Kind, g *cache.Generation, t *sharedType, n
 
 // changedNames yields the names with a change, a renewal or an error after p.
 func changedNames(t *cache.Type, kind cache.Kind, p cache.Seq, yield func(*cache.Name)) {
-	set := &t.Wildcard
-	if kind == cache.ByName {
-		set = &t.ByName
-	}
+	set := t.Set(kind)
 	for e := range set.Since(p) {
 		yield(e.Name)
 	}

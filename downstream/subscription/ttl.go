@@ -13,12 +13,8 @@ type ttls struct{ visible }
 
 // renewed yields the entries of a set that the client was sent and that got a new TTL since.
 func (v ttls) renewed(kind cache.Kind) iter.Seq[*cache.Entry] {
-	set := &v.t.Wildcard
-	if kind == cache.ByName {
-		set = &v.t.ByName
-	}
 	return func(yield func(*cache.Entry) bool) {
-		for e := range set.RenewedSince(v.ttlsSentUpTo[kind]) {
+		for e := range v.t.Set(kind).RenewedSince(v.ttlsSentUpTo[kind]) {
 			if e.Present() && v.wasSent(kind, e) && !yield(e) {
 				return
 			}

@@ -42,13 +42,7 @@ type place struct {
 }
 
 // in returns the set of the place in a generation.
-func (p place) in(g *cache.Generation) *cache.Set {
-	if t := g.Type(p.key); p.kind == cache.ByName {
-		return &t.ByName
-	} else {
-		return &t.Wildcard
-	}
-}
+func (p place) in(g *cache.Generation) *cache.Set { return g.Type(p.key).Set(p.kind) }
 
 // An absence records that a referenced resource does not exist.
 type absence struct {
