@@ -84,6 +84,7 @@ func settingsOf(cfg *Config, version string) *settings {
 		upstream:   upstreamConfig(cfg),
 		files: files.Config{
 			ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicitRemovals,
+			Required: cfg.Required.Reports(),
 		},
 		cache:   cache.Config{TombstoneAge: 2 * (cfg.AckWait + cfg.SendTimeout)},
 		history: history.Config{Changes: cfg.History},
@@ -204,6 +205,7 @@ func upstreamConfig(cfg *Config) upstream.Config {
 		ColdWait:         cfg.ColdWait,
 		MassDeleteHold:   cfg.MassDeleteHold,
 		HoldExplicit:     cfg.HoldExplicitRemovals,
+		Required:         cfg.Required.Reports(),
 		Prewarm:          cfg.Prewarm,
 	}
 }

@@ -62,6 +62,7 @@ var samples = map[reflect.Type]string{
 	reflect.TypeFor[config.Patterns]():      "other-%d",
 	reflect.TypeFor[config.PeerTargets]():   "peer.example:%d",
 	reflect.TypeFor[config.PushIntervals](): "*=%dms",
+	reflect.TypeFor[config.Required]():      "cds:c%d",
 	reflect.TypeFor[rollout.Stages]():       "id=other-%d 1m",
 	reflect.TypeFor[config.Routes]():        "type:example.com/a.b.C%[1]d=other;authority:a%[1]d=other",
 	reflect.TypeFor[config.ServerName]():    "other-%d.example",

@@ -126,6 +126,9 @@ type Config struct {
 	// MassDeleteHold is how long suspiciously large removals stay pending (B.15). Zero means 10m.
 	MassDeleteHold time.Duration
 
+	// Required reports whether only an operator removes a resource of a type; nil if the origin removes all.
+	Required func(typeURL, name string) bool
+
 	// HoldExplicit applies MassDeleteHold also to removals that the origin states explicitly for a complete set.
 	HoldExplicit bool
 

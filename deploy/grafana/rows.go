@@ -8,7 +8,7 @@ var rows = []row{
 		stat("Stale for", "For how long the view that is worst off has served what its origin cannot correct.", "s", `max(tender_view_stale_seconds{$groups})`, level{1, "orange"}, level{300, "red"}),
 		stat("Refusing", "Clients that refuse something that is still what there is.", "", `sum(tender_client_refusing{$groups})`, some...),
 		stat("Lag", "For how long the client that is furthest behind has lacked a change.", "s", `max(tender_client_lag_seconds{$groups})`, level{1, "orange"}, level{60, "red"}),
-		stat("Pending removals", "Removals that the relay holds until the origin, or an operator, confirms them.", "", `sum(tender_pending_changes{reason=~"second-look|large-removal", $relays})`, some...),
+		stat("Pending removals", "Removals that the relay holds until the origin, or an operator, confirms them.", "", `sum(tender_pending_changes{reason=~"second-look|large-removal|required", $relays})`, some...),
 		stat("Frozen", "Origins whose changes are not distributed, on all relays.", "", `sum(tender_origin_frozen{$relays})`, level{1, "blue"}),
 		stat("Clients", "Streams of clients that are open, and polls that are held.", "", `sum(tender_client_streams{$relays})`),
 		stat("Relays", "Those that are scraped.", "", `count(tender_build_info{$relays})`),

@@ -176,6 +176,8 @@ var sections = []section{
 		{"HOLD_EXPLICIT_REMOVALS", "Hold large removals also if the control plane requests them later",
 			"Turn it on when a wrong mass deletion at the control plane is a risk, and a delay of intended ones is " +
 				"acceptable."},
+		{"REQUIRED", "Resources whose removal waits for an operator, whatever the control plane says",
+			"Set it when the loss of one resource, such as the cluster of an authorization service, stops all traffic."},
 		{"VALIDATE",
 			"Check resources of known types, and whether the resources exist that they name; `warn` reports findings, " +
 				"`hold` also keeps the last good resource when a change would break clients",

@@ -236,6 +236,8 @@ var syntaxes = map[reflect.Type]string{
 	reflect.TypeFor[PeerTargets](): "`host:port` or `dns:///host:port`, at most 100, separated by commas",
 	reflect.TypeFor[PushIntervals](): "`type=interval`, several separated by commas: a short name (`lds`, `cds`, `eds`, " +
 		"…), a type URL, or `*` for all others except `eds` and `leds`; intervals from 10ms to 10s",
+	reflect.TypeFor[Required](): "`type:name`, several separated by commas: a short name (`lds`, `cds`, …) or a type URL, " +
+		"and the name of a resource",
 	reflect.TypeFor[rollout.Stages](): "one to four stages, separated by commas, each of them clients and a time. " +
 		"Clients: a share such as `5%`, which includes earlier stages, or `id`, `cluster`, `locality.region`, " +
 		"`locality.zone`, `locality.sub_zone` or `metadata.<path>`, `=` and a glob. Time: a duration from 1s to 168h, or " +

@@ -25,8 +25,11 @@ func HeldRows(origin, group string, holds []reconcile.Hold) (rows []admin.Pendin
 		if h.Details != nil {
 			row.Details = h.Details[:shown]
 		}
-		if h.Reason == reconcile.Dropped {
+		switch h.Reason {
+		case reconcile.Dropped:
 			row.By = cmp.Or(h.By, "operator")
+		case reconcile.Required:
+			row.Ends = admin.EndsByOperator
 		}
 		if !h.Until.IsZero() {
 			row.Ends, row.Until = admin.EndsByDeadline, h.Until

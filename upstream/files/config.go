@@ -23,6 +23,9 @@ type Config struct {
 	// MassDeleteHold is how long suspiciously large removals stay pending (B.15). Zero means 10m.
 	MassDeleteHold time.Duration
 
+	// Required reports whether only an operator removes a resource of a type; nil if the files decide about all.
+	Required func(typeURL, name string) bool
+
 	// HoldExplicit applies MassDeleteHold also to resources that were removed from files that still exist.
 	HoldExplicit bool
 
@@ -46,7 +49,7 @@ type Config struct {
 func (c *Config) reconcile() reconcile.Config {
 	return reconcile.Config{
 		HoldTime: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: c.counts,
-		Check: c.Check, AllResources: true,
+		Check: c.Check, Required: c.Required, AllResources: true,
 		Logger: c.Logger.With(slog.String("dir", c.Dir)),
 	}
 }

@@ -32,7 +32,7 @@ func (s *Set) decide(now time.Time) (changed bool) {
 		s.hold(0, now) // more are missing since, so that a second look does not suffice
 	}
 	f := s.newFilter(now)
-	n := f.applyDecided(f.holdBreaking(f.takeApplicable()))
+	n := f.applyDecided(f.holdBreaking(f.holdRequired(f.takeApplicable())))
 	if n > 0 {
 		s.group.cfg.Logger.Info("resources removed", slog.String("type_url", s.TypeURL), slog.Int("removed", n))
 	}
@@ -227,7 +227,15 @@ func (s *Set) logHeld(now time.Time) (next time.Time) {
 				"changes still held: use tender pass or tender drop", s.breakingAttrs(s.TypeURL)...)
 		}
 	}
-	s.logEnded(n, s.count(breaking))
+	if s.count(required) > 0 {
+		if !now.Before(s.requiredAlarmAt) {
+			s.requiredAlarmAt = now.Add(alarmInterval)
+			s.group.cfg.Logger.Warn("removals of required resources still wait: use tender pass or tender drop",
+				slog.String("type_url", s.TypeURL), slog.Int("required", s.count(required)))
+		}
+		next = Earlier(next, s.requiredAlarmAt)
+	}
+	s.logEnded(n, s.count(breaking), s.count(required))
 	if n == 0 {
 		return next
 	}
@@ -281,14 +289,17 @@ func (s *Set) decisionDue(now time.Time) (next time.Time) {
 }
 
 // logEnded logs that no change is held any longer, after whatever has ended that: the origin, an operator or the time.
-func (s *Set) logEnded(held, breaking int) {
+func (s *Set) logEnded(held, breaking, required int) {
 	if s.heldLogged > 0 && held == 0 {
 		s.group.cfg.Logger.Info("removals no longer held", slog.String("type_url", s.TypeURL))
 	}
 	if s.breakingLogged > 0 && breaking == 0 {
 		s.group.cfg.Logger.Info("changes no longer held", slog.String("type_url", s.TypeURL))
 	}
-	s.heldLogged, s.breakingLogged = held, breaking
+	if s.requiredLogged > 0 && required == 0 {
+		s.group.cfg.Logger.Info("removals of required resources no longer wait", slog.String("type_url", s.TypeURL))
+	}
+	s.heldLogged, s.breakingLogged, s.requiredLogged = held, breaking, required
 }
 
 // A holdKey is what the changes of one hold have in common.
@@ -376,6 +387,8 @@ func (s *Set) reason(in state) Reason {
 		return Dropped
 	case in == breaking:
 		return Breaking
+	case in == required:
+		return Required
 	case in == suspected:
 		return Suspect
 	}

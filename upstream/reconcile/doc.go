@@ -6,8 +6,8 @@
 // or directory. While a resource is held, the resources that it refers to stay. The steps are the same for each set:
 //
 //	Begin         starts a new stream: all resources are unmentioned until the origin mentions them
-//	Take          applies a response, except removals that must wait, which become suspected, and changes that
-//	              would break clients, which are held (B.46)
+//	Take          applies a response, except removals that must wait, which become suspected, removals of required
+//	              resources, and changes that would break clients, which are held (B.46)
 //	StartQuery    requests unmentioned resources by name
 //	FinishQuery   makes the ones without an answer suspected, if the origin answers for another resource
 //	Infer         makes resources suspected that a complete list, or the files of a directory, omit
@@ -21,7 +21,7 @@
 // A file uses only identifiers that it or a file before it declares, except the types of struct fields:
 //
 //	state       hold.go progress.go unmentioned.go removals.go references.go keys.go
-//	a set       set.go breaking.go units.go take.go query.go decide.go
+//	a set       set.go required.go breaking.go units.go take.go query.go decide.go
 //	all sets    group.go
 //	reports     reports.go
 //

@@ -32,6 +32,9 @@ const (
 	// Breaking is the reason of changes that would break clients (B.46).
 	Breaking Reason = "breaking"
 
+	// Required is the reason of removals of resources that only an operator removes (TENDER_REQUIRED).
+	Required Reason = "required"
+
 	// Dropped is the reason of changes that an operator dropped: clients keep the resources until the origin mentions
 	// them.
 	Dropped Reason = "dropped"
@@ -41,7 +44,7 @@ const (
 )
 
 // Reasons has all reasons.
-var Reasons = [reasons]Reason{Suspect, SecondLook, LargeRemoval, Replacement, Breaking, Dropped, Interval}
+var Reasons = [reasons]Reason{Suspect, SecondLook, LargeRemoval, Replacement, Breaking, Required, Dropped, Interval}
 
 // A Kind is what a change does with a resource that clients have, or do not have.
 type Kind string
@@ -189,7 +192,7 @@ type Counts struct {
 }
 
 // reasons is the number of Reasons.
-const reasons = 7
+const reasons = 8
 
 // Pending returns the numbers of changes that wait now, over all groups. Reasons without a change are omitted.
 func (c *Counts) Pending() map[Reason]int {

@@ -20,6 +20,7 @@ const (
 	breaking               // would break clients (TENDER_VALIDATE=hold)
 	blocked                // decided, and waits for the other changes of its unit
 	waits                  // of an addition, which no removal has: it waits for its unit
+	required               // of a resource that only an operator removes (TENDER_REQUIRED)
 )
 
 // A removal is a change of a resource that clients have not received yet: its removal, or an update that replaces it.
@@ -50,8 +51,9 @@ type removals struct {
 	heldSince, heldUntil, alarmAt time.Time // of the changes in state held
 	large                         bool      // these are, or were, more than a few
 	breakingAlarmAt               time.Time // of the changes in state breaking
+	requiredAlarmAt               time.Time // of the removals in state required
 
-	heldLogged, breakingLogged int // number of these changes when logEnded was last called
+	heldLogged, breakingLogged, requiredLogged int // number of these changes when logEnded was last called
 
 	secondLook  bool // the second look has started
 	secondLooks int  // second looks that have started

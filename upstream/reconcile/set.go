@@ -71,6 +71,9 @@ type Config struct {
 	// ColdWait is the time without a new name after which a set is complete.
 	ColdWait time.Duration
 
+	// Required reports whether only an operator removes a resource of a type; nil if the origin removes all.
+	Required func(typeURL, name string) bool
+
 	// Reported means that reconnecting clients report the names of the sets (Hold.Reported).
 	Reported bool
 
@@ -376,7 +379,8 @@ func (g *Group) lacksFew(typeURL string) bool {
 	for s := range g.withRemovals {
 		n := 0
 		for name, change := range s.byName {
-			if change.state == dropped || change.replacement != nil && change.breakReason != "" {
+			decided := change.state == dropped || change.state == required
+			if decided || change.replacement != nil && change.breakReason != "" {
 				continue // no removal, or decided
 			}
 			if n++; s.TypeURL == typeURL {

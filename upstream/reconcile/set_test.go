@@ -102,8 +102,8 @@ func (f *fakeSet) wantHolds(t *testing.T, when string, now time.Time, want ...st
 			state = "waiting"
 		case h.Undecided():
 			state = "suspected"
-		case h.Reason == Dropped:
-			state = "dropped"
+		case h.Reason == Dropped || h.Reason == Required:
+			state = string(h.Reason)
 		}
 		got = append(got, state+" "+strings.Join(h.Names, " "))
 	}

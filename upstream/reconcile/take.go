@@ -15,7 +15,7 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 	f := s.newFilter(now)
 	f.update = u
 	waited, repeats := len(s.waiting), s.repeatsUnmentioned(u)
-	passes := f.holdBreaking(f.deferRemovals(u))
+	passes := f.holdBreaking(f.holdRequired(f.deferRemovals(u)))
 	if c = f.apply(f.withoutBlocked(f.joinUnits(passes))); !fails {
 		s.Progress.recordResponse(now, c.New > 0 || len(s.waiting) > waited, s.group.cfg.ColdWait)
 	}

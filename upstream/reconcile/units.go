@@ -25,7 +25,7 @@ type standing int
 
 const (
 	removing standing = iota // its removal is decided, suspected or held
-	kept                     // an operator has dropped its removal
+	kept                     // an operator has dropped its removal, or has to decide about it
 	unsure                   // the origin may have removed it without a word; the relay asks
 	present                  // the origin has it
 )
@@ -214,7 +214,7 @@ func (j *joining) standing(name string) standing {
 		return removing
 	case j.stated[name] != nil || pending && change.replacement != nil:
 		return present
-	case pending && change.state == dropped:
+	case pending && (change.state == dropped || j.set.requires(name)):
 		return kept
 	case pending:
 		return removing
