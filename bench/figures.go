@@ -48,12 +48,13 @@ type figures struct {
 // connects and measures the other clients.
 func (st *stage) fill(f *figures) error { return st.connect(f, settle) }
 
-// connect is fill, and measures RSS after waiting that long once all clients are in sync.
+// connect is fill, and measures RSS after waiting that long: with one client per server, and once all clients are in sync.
 func (st *stage) connect(f *figures, wait time.Duration) error {
 	first := len(st.addresses)
 	if _, err := st.open(first); err != nil || st.clients == first {
 		return err
 	}
+	time.Sleep(wait) // until the servers have returned the memory that only their start has needed
 	before, _, err := st.servers.RSS()
 	if err != nil {
 		return err

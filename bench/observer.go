@@ -65,7 +65,6 @@ func (o options) observer() scenario {
 			{label: "tender", kind: "tender", setup: s, act: act},
 			{label: "ads", kind: "tender", setup: s.ads(), act: act},
 			{label: "gcp-linear+", kind: "gcp-linear+", once: true, setup: s, act: act},
-			{label: "gcp-snapshot+", kind: "gcp-snapshot+", once: true, setup: s, act: act},
 		},
 		checks: []check{
 			{what: "changes a second", figure: rate, a: "tender", b: "grpc", reported: true},
