@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -62,6 +64,7 @@ func TestServers(t *testing.T) {
 	t.Run("are attacked", func(t *testing.T) { areAttacked(t, binary) })
 	t.Run("distribute in stages", func(t *testing.T) { distributeInStages(t, binary) })
 	t.Run("return to a control plane", func(t *testing.T) { returnToControlPlane(t, binary) })
+	t.Run("keep up with changes", func(t *testing.T) { keepUp(t, binary) })
 	t.Run("serve many streams", func(t *testing.T) { serveManyStreams(t, binary) })
 	t.Run("serve by TLS", func(t *testing.T) { serveByTLS(t, binary) })
 	t.Run("serve real Envoys", func(t *testing.T) { serveEnvoys(t, binary) })
@@ -240,6 +243,49 @@ func distributeInStages(t *testing.T, binary string) {
 	}
 }
 
+// keepUp runs the rows of OBSERVER with few streams for a short time. Lost deliveries are errors of a row. What rate is held
+// depends on the machine.
+func keepUp(t *testing.T, binary string) {
+	t.Parallel()
+	o := options{scale: 1, tender: binary, streams: 400, lasts: 2 * time.Second, rate: 2000}
+	for _, r := range o.observer().rows {
+		t.Run(r.label, func(t *testing.T) {
+			t.Parallel()
+			f, err := r.run(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.cpu <= 0 || f.p50 <= 0 || f.p50 > f.p99 || f.byCPU <= 0 || f.held <= 0 || f.kept <= 0 || f.resident <= 0 {
+				t.Errorf("figures %+v", f)
+			}
+			if last := f.steps[len(f.steps)-1]; last.lasts != o.lasts || last.held() != (f.rate == last.rate) {
+				t.Errorf("rate %v, want that of the last step %+v if it was held", f.rate, last)
+			}
+		})
+	}
+}
+
+// TestHighestRate verifies that the search finds what servers of several capacities keep up with, in few tries.
+func TestHighestRate(t *testing.T) {
+	const least, most = 10, 10_240
+	for _, tt := range []struct{ capacity, want, tries float64 }{
+		{9, 0, 8}, {10, 10, 9}, {100, 95, 6}, {640, 640, 4}, {1000, 905, 4}, {1300, 1280, 5}, {9000, 8610, 7}, {20_000, most, 5},
+	} {
+		tries := 0.0
+		got, err := highestRate(least, most, func(rate float64) (bool, error) {
+			tries++
+			return rate <= tt.capacity, nil
+		})
+		if err != nil || math.Floor(got) != tt.want || tries > tt.tries {
+			t.Errorf("capacity %v: found %v after %v tries, %v; want %v after at most %v", tt.capacity, got, tries, err, tt.want, tt.tries)
+		}
+	}
+	broken := errors.New("a delivery was lost")
+	if _, err := highestRate(least, most, func(float64) (bool, error) { return true, broken }); !errors.Is(err, broken) {
+		t.Errorf("error %v, want that of the measurement", err)
+	}
+}
+
 // serveManyStreams runs the rows of SCALE, with shared connections and with many connections.
 func serveManyStreams(t *testing.T, binary string) {
 	t.Parallel()
@@ -323,7 +369,7 @@ func serveEnvoys(t *testing.T, binary string) {
 func runOthers(t *testing.T, binary string) {
 	t.Parallel()
 	o := options{scale: 0.02, tender: binary}
-	others := []string{o.hostile().id, o.rollouts().id, o.atScale().id, o.secured().id, o.returned().id, o.fleet().id, o.model().id}
+	others := []string{o.hostile().id, o.rollouts().id, o.atScale().id, o.observer().id, o.secured().id, o.returned().id, o.fleet().id, o.model().id}
 	slots := make(chan struct{}, 8)
 	var running sync.WaitGroup
 	for _, s := range scenarios(o) {

@@ -9,6 +9,10 @@ import (
 
 // figures are the measurements of one run of a row. A figure that was not measured is 0.
 type figures struct {
+	rate          float64 // highest rate at which the p99 delay is within its limit, in changes per second; 0 if none is
+	byCPU         float64 // rate at which the CPU would use 16 cores, in changes per second
+	kept          float64 // RSS after the changes relative to that before
+	steps         []step  // the rates that were tried
 	cpu           float64 // CPU per delivery, in µs
 	p50, p99, max float64 // delay from the change to its receipt by a client, in ms
 	bytes         float64 // bytes per delivery
@@ -44,12 +48,13 @@ type figures struct {
 // connects and measures the other clients.
 func (st *stage) fill(f *figures) error { return st.connect(f, settle) }
 
-// connect is fill, and measures RSS after waiting that long once all clients are in sync.
+// connect is fill, and measures RSS after waiting that long: with one client per server, and once all clients are in sync.
 func (st *stage) connect(f *figures, wait time.Duration) error {
 	first := len(st.addresses)
 	if _, err := st.open(first); err != nil || st.clients == first {
 		return err
 	}
+	time.Sleep(wait) // until the servers have returned the memory that only their start has needed
 	before, _, err := st.servers.RSS()
 	if err != nil {
 		return err

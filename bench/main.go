@@ -2,6 +2,7 @@
 // servers, each in a separate process, and prints a Markdown table.
 //
 //	bench [-scenario S1,S2] [-attacks pings] [-rounds 3] [-scale 1] [-gogc 50] [-tender ../bin/tender] [-results results]
+//	bench -scenario OBSERVER [-streams 40000] [-for 1m] [-rate 10000]
 //
 // README.md describes the method. The command starts further instances of itself in
 // other roles: bench load, bench serve KIND, bench attack.
@@ -38,6 +39,9 @@ func run(args []string) error {
 	f.StringVar(&o.attacks, "attacks", "", "attacks of HOSTILE to run, as in \"large Nodes,pings\" (default all)")
 	f.IntVar(&o.rounds, "rounds", 0, "how often each is run (default each scenario's own)")
 	f.Float64Var(&o.scale, "scale", 1, "part of the clients and changes that are run, for a quick look")
+	f.IntVar(&o.streams, "streams", 0, "streams of OBSERVER (default 40,000, times -scale)")
+	f.DurationVar(&o.lasts, "for", 0, "how long OBSERVER measures the rate that it found (default 1m, times -scale)")
+	f.IntVar(&o.rate, "rate", 10_000, "highest rate of OBSERVER, in changes per second")
 	f.StringVar(&o.tender, "tender", "../bin/tender", "the binary to measure")
 	f.StringVar(&o.results, "results", "results", "directory for the table; empty for none")
 	f.StringVar(&o.gogc, "gogc", "", "GOGC of Tender (default Go's own, 100)")
@@ -49,6 +53,9 @@ func run(args []string) error {
 		if !slices.Contains(attack.Kinds(), kind) {
 			return fmt.Errorf("-attacks: there is no attack %q, but %s", kind, strings.Join(attack.Kinds(), ", "))
 		}
+	}
+	if o.streams < 0 || o.lasts < 0 || o.rate < 0 {
+		return fmt.Errorf("-streams %d -for %v -rate %d: use none below 0", o.streams, o.lasts, o.rate)
 	}
 	return drive(o, os.Stdout, os.Stderr)
 }

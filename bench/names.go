@@ -20,15 +20,21 @@ func (o options) byName() scenario {
 			clients:   clients, workers: 2, sotw: sotw, byName: true,
 		}}
 	}
+	ads := func(r row) row {
+		r.label, r.setup = "ads, "+r.label, r.setup.ads()
+		return r
+	}
 	many, fewer := o.scaled(1000), o.scaled(200)
 	return scenario{
 		id: "NAMES", title: "1,000 clients × 1,000 EDS names of 256 bytes, and 200 × 10,000, one changed every 250 ms", rounds: 3,
 		rows: []row{
 			of("delta", 1000, many, false), of("sotw", 1000, many, true),
 			of("delta", 10_000, fewer, false), of("sotw", 10_000, fewer, true),
+			ads(of("delta", 1000, many, false)), ads(of("sotw", 1000, many, true)),
 		},
 		checks: []check{
 			{what: "CPU a delivery", figure: cpu, a: "sotw, 1000 names", b: "delta, 1000 names", most: 2},
+			{what: "CPU a delivery", figure: cpu, a: "ads, sotw, 1000 names", b: "ads, delta, 1000 names", most: 2},
 			{what: "CPU a delivery", figure: cpu, a: "sotw, 10000 names", b: "sotw, 1000 names", most: 1.5},
 			{what: "CPU a delivery", figure: cpu, a: "delta, 10000 names", b: "delta, 1000 names", reported: true},
 			{what: "p99 delay", figure: p99, a: "sotw, 1000 names", b: "delta, 1000 names", reported: true},

@@ -13,14 +13,17 @@ import (
 
 // options are the flags of the driver.
 type options struct {
-	scenarios string  // comma-separated; empty selects all
-	attacks   string  // of HOSTILE, comma-separated; empty selects all
-	rounds    int     // 0 means the default of each scenario
-	scale     float64 // multiplies the numbers of clients and changes
-	tender    string  // path of the binary
-	results   string  // directory of reports; empty writes none
-	commit    string  // for the report only
-	gogc      string  // GOGC of Tender; empty is Go's default
+	scenarios string        // comma-separated; empty selects all
+	attacks   string        // of HOSTILE, comma-separated; empty selects all
+	rounds    int           // 0 means the default of each scenario
+	streams   int           // of OBSERVER; 0 means the default
+	lasts     time.Duration // how long OBSERVER measures the rate that it found; 0 means the default
+	rate      int           // highest rate of OBSERVER; 0 means the default
+	scale     float64       // multiplies the numbers of clients and changes
+	tender    string        // path of the binary
+	results   string        // directory of reports; empty writes none
+	commit    string        // for the report only
+	gogc      string        // GOGC of Tender; empty is Go's default
 }
 
 // drive runs the selected scenarios and writes the report. A missed target is not an
@@ -139,6 +142,8 @@ var columns = []struct {
 	head   string
 	figure func(figures) float64
 }{
+	{"changes a second", rate},
+	{"by the CPU of 16 cores", byCPU},
 	{"CPU a delivery, µs", cpu},
 	{"delay p50, ms", p50},
 	{"p99, ms", p99},
@@ -153,6 +158,7 @@ var columns = []struct {
 	{"RSS a client, KiB", resident},
 	{"peak RSS above, MiB", peak},
 	{"RSS that is left, MiB", grown},
+	{"RSS after the changes against that before", kept},
 	{"turns of a stream for each response", looked},
 	{"highest RSS above that in peace, MiB", highest},
 	{"resent a client", again},

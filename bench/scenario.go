@@ -60,6 +60,9 @@ func reached(f figures) float64  { return f.reached }
 func cores(f figures) float64    { return f.cores }
 func joined(f figures) float64   { return f.joined }
 func volume(f figures) float64   { return f.bytes }
+func rate(f figures) float64     { return f.rate }
+func byCPU(f figures) float64    { return f.byCPU }
+func kept(f figures) float64     { return f.kept }
 
 // changing returns an act that connects all clients, makes the changes c and measures their delivery.
 func changing(c serve.Changes) func(*stage, *figures) error {
@@ -92,7 +95,7 @@ func scenarios(o options) []scenario {
 	return []scenario{
 		o.idle(), o.wildcard(), o.bounds(), o.manyClusters(), o.sotw(), o.sets(), o.cold(), o.envoys(), o.sparse(), o.names(), o.byName(),
 		o.bulk(), o.demand(), o.single(), o.storm(), o.stalled(),
-		o.tree(), o.atScale(), o.secured(), o.traces(), o.compressed(), o.rollouts(), o.hostile(), o.fleet(), o.returned(), o.model(),
+		o.tree(), o.atScale(), o.observer(), o.secured(), o.traces(), o.compressed(), o.rollouts(), o.hostile(), o.fleet(), o.returned(), o.model(),
 	}
 }
 

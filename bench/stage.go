@@ -73,6 +73,7 @@ type stage struct {
 	highest   int // peak resident memory of the servers so far, in bytes
 
 	listening time.Duration // from the start of the last Tender until it listened
+	changing  time.Duration // duration of the last changes
 }
 
 // smallBuffer is a receive buffer in bytes that is smaller than the first response of S10.
@@ -293,9 +294,11 @@ func (st *stage) change(c serve.Changes) (deliveries int, err error) {
 	if err := st.load.Call("Audience", c.TypeURL, &audience); err != nil {
 		return 0, err
 	}
+	start := time.Now()
 	if err := st.changer.Call("Change", c, &indexes); err != nil {
 		return 0, err
 	}
+	st.changing = time.Since(start)
 	for _, i := range indexes {
 		deliveries += audience[i]
 	}

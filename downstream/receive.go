@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
 	"github.com/xdstender/tender/cache"
@@ -104,7 +105,12 @@ func (p *pushed) decode(request []byte) *wire.Request {
 	r := pushedRequests.Get().(*wire.Request)
 	r.Delta, r.Limits, r.Size = p.delta, p.cfg.requestLimits(p.account), wire.Framed(len(request))
 	r.Latest = &p.latest
-	r.Err = r.Decode(request)
+	if p.delta {
+		r.Err = r.Decode(request)
+		return r
+	}
+	// An ACK repeats all names. The codec neither copies nor parses them.
+	_ = wire.Codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(request)}, r) // the error is in r
 	return r
 }
 

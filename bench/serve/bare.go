@@ -162,7 +162,15 @@ func messages(encoded [][]byte) (messages []mem.BufferSlice) {
 }
 
 // publish implements backend.
-func (b *bare) publish(k content.Kind, s content.Stamp) error {
+func (b *bare) publish(k content.Kind, changes batch) error {
+	return changes.each(func(s content.Stamp) error {
+		b.publishOne(k, s)
+		return nil
+	})
+}
+
+// publishOne makes the shards send one change.
+func (b *bare) publishOne(k content.Kind, s content.Stamp) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.serial++
@@ -177,7 +185,6 @@ func (b *bare) publish(k content.Kind, s content.Stamp) error {
 	for _, shard := range b.shards {
 		shard.do(send)
 	}
-	return nil
 }
 
 // serve receives the requests of a stream. A shard sends the responses.

@@ -51,9 +51,11 @@ func (f *fleet) start() (string, error) {
 }
 
 // publish implements backend.
-func (f *fleet) publish(_ content.Kind, s content.Stamp) error {
-	tb := bound.New()
-	return tb.Do(func() { f.control.Put(f.probe(int(s.Change))) })
+func (f *fleet) publish(_ content.Kind, b batch) error {
+	return b.each(func(s content.Stamp) error {
+		tb := bound.New()
+		return tb.Do(func() { f.control.Put(f.probe(int(s.Change))) })
+	})
 }
 
 // probe returns the cluster "probe" after a change. Envoys run its health check at once, and then after an hour, so

@@ -47,14 +47,8 @@ func (o *origin) start() (string, error) {
 	return serveGRPC(server)
 }
 
-// publish implements backend.
-func (o *origin) publish(k content.Kind, s content.Stamp) error {
-	o.publishBatch(k, batch{changed: []content.Stamp{s}})
-	return nil
-}
-
-// publishBatch implements batcher.
-func (o *origin) publishBatch(k content.Kind, b batch) {
+// publish implements backend. A stream receives a batch in one response.
+func (o *origin) publish(k content.Kind, b batch) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.serial++
@@ -75,6 +69,7 @@ func (o *origin) publishBatch(k content.Kind, b batch) {
 			stream.respond(o.serial, k, append(stream.encode(k, wanted), swapped...))
 		}
 	}
+	return nil
 }
 
 // encode returns the body of a response with the given resources. A SotW response for a type that is subscribed to by

@@ -49,12 +49,24 @@ func newLinear(o Options, set *content.Set) (*linear, error) {
 // start implements backend.
 func (l *linear) start() (string, error) { return servePeer(l.cache, l.options) }
 
-// publish implements backend.
-func (l *linear) publish(k content.Kind, s content.Stamp) error {
-	if err := l.cache.UpdateResource(content.Name(k.TypeURL, s.Index), k.Message(s)); err != nil {
+// publish implements backend. A stream receives a batch in one response.
+func (l *linear) publish(k content.Kind, b batch) error {
+	changed := map[string]types.Resource{}
+	if err := put(changed, k, b); err != nil {
+		return err
+	}
+	if err := l.cache.UpdateResources(changed, nil); err != nil {
 		return fmt.Errorf("update the linear cache: %w", err)
 	}
 	return nil
+}
+
+// put stores the changed resources in a map by name.
+func put(resources map[string]types.Resource, k content.Kind, b batch) error {
+	return b.each(func(s content.Stamp) error {
+		resources[content.Name(k.TypeURL, s.Index)] = k.Message(s)
+		return nil
+	})
 }
 
 // snapshot is go-control-plane's server with its SnapshotCache, with the same snapshot
@@ -91,9 +103,11 @@ func newSnapshot(o Options, set *content.Set) (*snapshot, error) {
 // start implements backend.
 func (s *snapshot) start() (string, error) { return servePeer(s.cache, s.options) }
 
-// publish implements backend.
-func (s *snapshot) publish(k content.Kind, stamp content.Stamp) error {
-	s.all[content.Name(k.TypeURL, stamp.Index)] = k.Message(stamp)
+// publish implements backend. A batch is one snapshot.
+func (s *snapshot) publish(k content.Kind, b batch) error {
+	if err := put(s.all, k, b); err != nil {
+		return err
+	}
 	return s.set()
 }
 

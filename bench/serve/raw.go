@@ -64,7 +64,12 @@ func (s *raw) start() (string, error) {
 }
 
 // publish implements backend.
-func (s *raw) publish(k content.Kind, stamp content.Stamp) error {
+func (s *raw) publish(k content.Kind, b batch) error {
+	return b.each(func(stamp content.Stamp) error { return s.publishOne(k, stamp) })
+}
+
+// publishOne publishes one change.
+func (s *raw) publishOne(k content.Kind, stamp content.Stamp) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.serial++

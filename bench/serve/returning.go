@@ -119,7 +119,7 @@ func (r *returning) start() (string, error) {
 }
 
 // publish implements backend.
-func (r *returning) publish(content.Kind, content.Stamp) error {
+func (r *returning) publish(content.Kind, batch) error {
 	return errors.New("the server of the kind returning makes no changes")
 }
 

@@ -4,6 +4,7 @@
 package serve
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -52,22 +53,30 @@ type backend interface {
 	// start starts serving until the process ends, and returns the address.
 	start() (address string, err error)
 
-	// publish sends a change to the subscribed clients. Calls do not overlap.
-	publish(k content.Kind, s content.Stamp) error
+	// publish sends changes to the subscribed clients. Calls do not overlap.
+	publish(k content.Kind, b batch) error
 }
 
-// A batch is a set of changes that a control plane publishes in one response.
+// A batch is a set of changes that a backend publishes at once.
 type batch struct {
 	changed []content.Stamp
 
 	// swap also adds a resource with an index of Kind.Count or higher, and removes the one that the previous swap
-	// added.
+	// added. Only the kind origin supports it.
 	swap bool
 }
 
-// A batcher is a backend that can publish a batch in one response. Other backends publish single changes only.
-type batcher interface {
-	publishBatch(k content.Kind, b batch)
+// each calls publish for each change, for a backend that sends each change in a response of its own.
+func (b batch) each(publish func(content.Stamp) error) error {
+	if b.swap {
+		return errors.New("only the kind origin adds and removes resources")
+	}
+	for _, s := range b.changed {
+		if err := publish(s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // A Server is a backend with its resources. The driver calls its methods with [net/rpc].
@@ -117,10 +126,14 @@ type Changes struct {
 	First   int
 	Random  bool
 
-	// Swap makes each change also add an uncounted resource and remove the previously added one. At is the number of
-	// resources that change at once; 0 means 1. Only the kind origin supports them.
+	// Swap makes each change also add an uncounted resource and remove the previously added one. Only the kind origin
+	// supports it.
 	Swap bool
-	At   int
+
+	// At is the number of resources that change at once, every Every; 0 means 1. With Mixed, a random number from 1 to
+	// At changes at once, at the same rate of changes.
+	At    int
+	Mixed bool
 }
 
 // Change makes changes and stores the indexes of the changed resources, in order. After a
@@ -133,10 +146,13 @@ func (s *Server) Change(c Changes, indexes *[]int) error {
 	random := rand.New(rand.NewPCG(1, uint64(c.First)))
 	start := time.Now()
 	at := max(c.At, 1)
-	for i := 0; i < c.Count; i += at {
-		time.Sleep(time.Until(start.Add(time.Duration(i/at) * c.Every)))
+	for i, size := 0, at; i < c.Count; i += size {
+		time.Sleep(time.Until(start.Add(time.Duration(i) * c.Every / time.Duration(at))))
+		if c.Mixed {
+			size = 1 + random.IntN(at)
+		}
 		b := batch{swap: c.Swap}
-		for n := range min(at, c.Count-i) {
+		for n := range min(size, c.Count-i) {
 			index := (c.First + i + n) % k.Count
 			if c.Random {
 				index = random.IntN(k.Count)
@@ -144,23 +160,11 @@ func (s *Server) Change(c Changes, indexes *[]int) error {
 			b.changed = append(b.changed, s.set.Change(c.TypeURL, index))
 			*indexes = append(*indexes, index)
 		}
-		if err := s.publish(k, b); err != nil {
+		if err := s.backend.publish(k, b); err != nil {
 			return fmt.Errorf("change %s: %w", content.Name(c.TypeURL, b.changed[0].Index), err)
 		}
 	}
 	return nil
-}
-
-// publish publishes a batch. Errors: the batch has several changes, and the backend is not a batcher.
-func (s *Server) publish(k content.Kind, b batch) error {
-	if o, is := s.backend.(batcher); is {
-		o.publishBatch(k, b)
-		return nil
-	}
-	if b.swap || len(b.changed) > 1 {
-		return fmt.Errorf("server %s: it changes one resource at a time", s.kind)
-	}
-	return s.backend.publish(k, b.changed[0])
 }
 
 // Latest stores the latest stamps of all resources, by type URL. A client in sync has received all of them.

@@ -15,7 +15,7 @@ import (
 // AppendGzip appends the response in the format of gzip. Streams share the compressed forms of its pieces. Small pieces,
 // and the fields that differ between streams, are encoded for each stream, without compression. It sets r.Saved.
 func (r *Response) AppendGzip(out mem.BufferSlice) mem.BufferSlice {
-	z := member{out: out}
+	z := member{out: slices.Grow(out, len(r.Body.pieces)+1)}
 	for _, piece := range r.Body.pieces {
 		if s, ok := piece.(*shared); ok && !r.Secret {
 			if c := s.compress(); c != nil {

@@ -202,11 +202,18 @@ func (r *Response) appendTail(tail []byte) []byte {
 	return appendString(tail, responseTrace, r.TraceParent)
 }
 
+// Encode returns the encoded response in two parts: the body, which is shared and must not be changed, and the fields that
+// differ between streams.
+func (r *Response) Encode() (body mem.BufferSlice, tail []byte) {
+	return r.Body.pieces, r.appendTail(make([]byte, 0, r.tailBytes()))
+}
+
 // buffers returns the encoded response.
 func (r *Response) buffers() mem.BufferSlice {
-	out := make(mem.BufferSlice, 0, len(r.Body.pieces)+1)
-	out = append(out, r.Body.pieces...)
-	return append(out, mem.SliceBuffer(r.appendTail(make([]byte, 0, r.tailBytes()))))
+	body, tail := r.Encode()
+	out := make(mem.BufferSlice, 0, len(body)+1)
+	out = append(out, body...)
+	return append(out, mem.SliceBuffer(tail))
 }
 
 // Error adds an error to resource_errors. The body must not contain its resource.

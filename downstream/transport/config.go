@@ -44,7 +44,7 @@ type Config struct {
 
 // A Receiver handles the requests of a stream. Calls do not overlap.
 type Receiver interface {
-	// Offer handles a short request if that takes no time. It is called by the goroutine that reads the connection,
+	// Offer handles a request of at most 64 KiB if that takes no time. It is called by the goroutine that reads the connection,
 	// must not block, and must not keep the request. If it returns false, Continue follows.
 	Offer(request []byte) (done bool)
 

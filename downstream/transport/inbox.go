@@ -3,17 +3,32 @@ package transport
 import (
 	"encoding/binary"
 	"io"
+	"math/bits"
+	"sync"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 )
 
-// offeredBytes is the maximum size of a request that the reading goroutine offers to the receiver: most ACKs.
-const offeredBytes = 4 << 10
+// offeredBytes is the maximum size of a request that the reading goroutine offers to the receiver: nearly all ACKs. A SotW
+// client repeats all names of its subscription in an ACK.
+const offeredBytes = 64 << 10
+
+// minBuffer and maxBuffer are the sizes of the smallest and the largest pooled buffer of an inbox. Their sizes are powers of
+// two, so that a buffer is less than twice as large as its content, which is charged. The largest has room for what may
+// follow the longest request that is offered.
+const (
+	minBuffer = 4 << 10
+	maxBuffer = 2 * offeredBytes
+)
+
+// buffers has the buffers of inboxes, by the binary logarithm of their size.
+var buffers [32]sync.Pool
 
 // An inbox has the requests of a stream that were not handled yet. It is guarded by the connection's mutex.
 type inbox struct {
 	bytes     []byte        // content of DATA frames, with the prefixes of messages; charged to the account
+	buffer    *[]byte       // the pooled memory of bytes; nil if bytes has other memory, or is in use without mu
 	ungranted int           // how many of the last bytes count against the receive window still
 	receiving bool          // a goroutine receives, or the reading goroutine is in Receiver.Offer
 	lost      error         // why the stream ended before its requests; nil if it has not
@@ -23,7 +38,42 @@ type inbox struct {
 // drop discards the requests, and releases their bytes.
 func (in *inbox) drop(c *Conn) {
 	c.entry.Account.Release(len(in.bytes))
-	in.bytes, in.ungranted = nil, 0
+	in.remove(len(in.bytes))
+	in.ungranted = 0
+}
+
+// add appends content, in a pooled buffer unless it is short or long.
+func (in *inbox) add(data []byte) {
+	size := len(in.bytes) + len(data)
+	if size > cap(in.bytes) && size > minBuffer/2 && size <= maxBuffer {
+		class := bits.Len(uint(max(size, minBuffer) - 1))
+		buffer, ok := buffers[class].Get().(*[]byte)
+		if !ok {
+			b := make([]byte, 0, 1<<class)
+			buffer = &b
+		}
+		moved := append(*buffer, in.bytes...)
+		in.remove(len(in.bytes))
+		in.bytes, in.buffer = moved, buffer
+	}
+	in.bytes = append(in.bytes, data...)
+}
+
+// remove removes the first n bytes. It returns the buffer to its pool after the last one.
+func (in *inbox) remove(n int) {
+	if in.bytes = in.bytes[n:]; len(in.bytes) > 0 {
+		return
+	}
+	in.bytes = nil
+	freeBuffer(in.buffer)
+	in.buffer = nil
+}
+
+// freeBuffer returns a buffer, unless it is nil, to its pool.
+func freeBuffer(buffer *[]byte) {
+	if buffer != nil {
+		buffers[bits.Len(uint(cap(*buffer)-1))].Put(buffer)
+	}
 }
 
 // wake wakes the handler that waits for a request.
@@ -44,16 +94,12 @@ func (c *Conn) deliver(s *Stream, data []byte, ended bool) error {
 	defer c.mu.Unlock()
 	in := &s.inbox
 	left := false
-	for s.receiver != nil && !s.ended && !in.receiving && len(in.bytes) == 0 && !left {
+	for s.mayOffer() && len(in.bytes) == 0 {
 		n := c.offerable(data)
 		if n == 0 {
 			break
 		}
-		in.receiving = true
-		c.mu.Unlock()
-		left = !s.receiver.Offer(data[prefixBytes:n])
-		c.mu.Lock()
-		in.receiving = left
+		left = s.offer(data[prefixBytes:n])
 		data = data[n:]
 		s.consume(n)
 	}
@@ -62,12 +108,62 @@ func (c *Conn) deliver(s *Stream, data []byte, ended bool) error {
 		c.entry.Account.Release(len(data))
 		s.consume(len(data))
 	} else {
-		in.bytes = append(in.bytes, data...)
+		in.add(data)
 		in.ungranted += len(data)
 		in.wake()
+		left = left || s.offerInbox()
 	}
 	s.startReceiving(left)
 	return nil
+}
+
+// mayOffer reports whether the reading goroutine may offer a request. The caller must hold the connection's mutex.
+func (s *Stream) mayOffer() bool {
+	return s.receiver != nil && !s.ended && !s.dead && !s.inbox.receiving && s.inbox.lost == nil
+}
+
+// offer offers a request, and reports whether the receiver has left it. The caller must hold the connection's mutex, which
+// offer releases meanwhile.
+func (s *Stream) offer(request []byte) (left bool) {
+	s.inbox.receiving = true
+	s.conn.mu.Unlock()
+	left = !s.receiver.Offer(request)
+	s.conn.mu.Lock()
+	s.inbox.receiving = left
+	return left
+}
+
+// offerInbox offers the complete requests of the inbox, which have come in several frames. It reports whether the receiver
+// has left one. The caller must hold the connection's mutex, which offerInbox releases meanwhile.
+func (s *Stream) offerInbox() (left bool) {
+	in := &s.inbox
+	for s.mayOffer() && !left {
+		n := s.conn.offerable(in.bytes)
+		if n == 0 {
+			break
+		}
+		buffer := in.buffer
+		in.buffer = nil
+		left = s.offer(in.bytes[prefixBytes:n])
+		if in.bytes == nil { // the inbox was dropped
+			freeBuffer(buffer)
+			break
+		}
+		in.buffer = buffer
+		in.remove(n)
+		s.grant()
+	}
+	return left
+}
+
+// grant returns bytes to the receive window of the client that the inbox does not have any more. The caller must hold the
+// connection's mutex.
+func (s *Stream) grant() {
+	in := &s.inbox
+	if granted := in.ungranted - len(in.bytes); granted > 0 {
+		s.consume(granted)
+		in.ungranted -= granted
+	}
 }
 
 // offerable returns the length, with its prefix, of a short complete request at the start of data, or 0.
@@ -166,14 +262,10 @@ func (s *Stream) take() (request []byte, more bool, err error) {
 		return nil, false, err
 	case n > 0:
 		request = in.bytes[prefixBytes:n:n]
-		if in.bytes = in.bytes[n:]; len(in.bytes) == 0 {
-			in.bytes = nil
-		}
-		if granted := in.ungranted - len(in.bytes); granted > 0 {
-			s.consume(granted)
-			in.ungranted -= granted
-			s.conn.pump()
-		}
+		in.buffer = nil // the receiver uses its memory
+		in.remove(n)
+		s.grant()
+		s.conn.pump()
 		return request, true, nil
 	case s.half && len(in.bytes) > 0:
 		return nil, false, status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())

@@ -121,9 +121,7 @@ func (b body) Read(p []byte) (int, error) {
 		c.mu.Lock()
 	}
 	n := copy(p, in.bytes)
-	if in.bytes = in.bytes[n:]; len(in.bytes) == 0 {
-		in.bytes = nil
-	}
+	in.remove(n)
 	in.ungranted = len(in.bytes)
 	s.consume(n)
 	c.pump()

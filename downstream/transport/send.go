@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
-	"google.golang.org/grpc/mem"
 )
 
 const (
@@ -44,10 +43,11 @@ var (
 	scratches = sync.Pool{New: func() any { b := make([]byte, 0, scratchBytes); return &b }}
 )
 
-// release returns a batch and its buffers to their pools. It clears pieces, so that the pool does not keep messages.
+// release returns a batch and its buffers to their pools. It clears pieces, so that the pool does not keep messages. Those
+// beyond the length are clear already.
 func (b *batch) release() {
 	putScratch(b.cipher)
-	clear(b.pieces[:cap(b.pieces)])
+	clear(b.pieces)
 	*b = batch{arena: b.arena[:0], pieces: b.pieces[:0]}
 	batches.Put(b)
 }
@@ -55,8 +55,8 @@ func (b *batch) release() {
 // putScratch returns a buffer to scratches, unless it has grown.
 func putScratch(b []byte) {
 	if b != nil && cap(b) <= 2*scratchBytes {
-		b = b[:0]
-		scratches.Put(&b)
+		kept := b[:0] // b itself would be allocated in each call
+		scratches.Put(&kept)
 	}
 }
 
@@ -271,7 +271,7 @@ func (c *Conn) frame(s *Stream, b *batch) outcome {
 // A cursor is a position in the first message of a stream.
 type cursor struct {
 	sent   int // bytes that were sent, including the prefix
-	piece  int // index of the next piece
+	piece  int // index of the next piece in data; that of the tail is the length of data
 	offset int // in it
 }
 
@@ -292,7 +292,7 @@ func (s *Stream) appendTo(b *batch, n int) {
 		n -= len(part)
 	}
 	for n > 0 {
-		piece := at.next(m.data, n)
+		piece := at.next(m, n)
 		n -= len(piece)
 		if len(piece) <= copiedBytes {
 			b.arena = append(b.arena, piece...)
@@ -307,9 +307,13 @@ func (s *Stream) appendTo(b *batch, n int) {
 	}
 }
 
-// next returns at most n further bytes of one piece.
-func (at *cursor) next(data mem.BufferSlice, n int) []byte {
-	piece := data[at.piece].ReadOnlyData()[at.offset:]
+// next returns at most n further bytes of one piece of a message.
+func (at *cursor) next(m *message, n int) []byte {
+	piece := m.tail
+	if at.piece < len(m.data) {
+		piece = m.data[at.piece].ReadOnlyData()
+	}
+	piece = piece[at.offset:]
 	if len(piece) > n {
 		at.offset += n
 		return piece[:n]

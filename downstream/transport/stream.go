@@ -72,6 +72,7 @@ type windows struct {
 // A message waits to be sent. Streams share its bytes.
 type message struct {
 	data     mem.BufferSlice
+	tail     []byte // follows data
 	size     int
 	prefixed bool // the prefix of a gRPC message precedes data
 	gzip     bool // the message is compressed
@@ -138,15 +139,27 @@ func (s *Stream) writeHeaders(block []byte) {
 // SendMsg queues a message that [wire.Codec] can encode. Flush or the next write of the connection sends it. SendMsg
 // blocks while queuedBytes or more of the stream are unsent. The error is a gRPC status.
 func (s *Stream) SendMsg(m any) error {
-	if r, ok := m.(*wire.Response); ok && r.Gzip {
-		data := r.AppendGzip(nil)
-		return s.send(message{data: data, size: data.Len(), prefixed: true, gzip: true}, true)
-	}
-	data, err := wire.Codec{}.Marshal(m)
+	encoded, err := encode(m)
 	if err != nil {
 		return status.Error(codes.Internal, err.Error())
 	}
-	return s.send(message{data: data, size: data.Len(), prefixed: true}, true)
+	encoded.prefixed = true
+	encoded.size = encoded.data.Len() + len(encoded.tail)
+	return s.send(encoded, true)
+}
+
+// encode encodes the content of a message.
+func encode(m any) (encoded message, err error) {
+	r, ok := m.(*wire.Response)
+	switch {
+	case !ok:
+		encoded.data, err = wire.Codec{}.Marshal(m)
+	case r.Gzip:
+		encoded.data, encoded.gzip = r.AppendGzip(nil), true
+	default:
+		encoded.data, encoded.tail = r.Encode()
+	}
+	return encoded, err
 }
 
 // Compress reports whether the client accepts messages that are compressed with gzip. If so, it says in the headers that
