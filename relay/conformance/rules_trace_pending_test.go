@@ -100,6 +100,7 @@ func TestB43_PendingChanges(t *testing.T) {
 				sleep(20 * time.Minute)
 				synctest.Wait()
 				r.wantPending(tt.reason, tt.of, tt.waits)
+				r.wantNoEmptyAttributes()
 			})
 		})
 	}
