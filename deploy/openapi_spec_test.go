@@ -45,7 +45,7 @@ func (s *spec) document() object {
 		"openapi": "3.1.0",
 		"info": object{
 			"title": "Tender admin API", "version": "v1", "license": object{"name": "Apache-2.0", "identifier": "Apache-2.0"},
-			"description": "The HTTP API on TENDER_ADMIN_LISTEN. Fields may be added under /api/v1; none is removed or changes its meaning.",
+			"description": "The HTTP API on TENDER_ADMIN_LISTEN. Fields may be added under /api/v1; none is removed or changes its meaning. With Accept: application/json, responses have no indentation.",
 		},
 		"servers":    []object{{"url": "http://127.0.0.1:18080"}},
 		"security":   []object{{}, {"operator": []string{}}},

@@ -5,6 +5,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,5 +179,108 @@ func TestB30_StatusDoesNotWaitForStalledClient(t *testing.T) {
 		if s, _ := server.Client(1); !s.Stalled.IsZero() || s.Unread > 0 {
 			t.Errorf("after the client has read, its status is %+v, want not stalled", s)
 		}
+	})
+}
+
+// A crowdClient is a stream without a transport, whose client accepts each response. Its context may call a function.
+type crowdClient struct {
+	grpcCall
+	ctx      context.Context
+	requests chan wire.Request
+	received *atomic.Int64 // responses to all clients
+	asked    func()        // if not nil, Context calls it
+}
+
+func (c *crowdClient) Context() context.Context {
+	if c.asked != nil {
+		c.asked()
+	}
+	return c.ctx
+}
+
+func (c *crowdClient) SendMsg(m any) error {
+	r := m.(*wire.Response)
+	c.received.Add(1)
+	c.requests <- wire.Request{Delta: true, TypeURL: wire.ClusterType, Nonce: r.Nonce} // has room: one response is unanswered
+	return nil
+}
+
+func (c *crowdClient) RecvMsg(m any) error {
+	r, more := <-c.requests
+	if !more {
+		return io.EOF
+	}
+	*m.(*wire.Request) = r
+	return nil
+}
+
+// TestB30_ListingLocksOneStream checks that a list of 10,000 clients locks one stream while it reads its state, and none while the
+// caller filters and encodes: then a change is delivered to all clients.
+func TestB30_ListingLocksOneStream(t *testing.T) {
+	const crowd, every = 10_000, 2_500
+	synctest.Test(t, func(t *testing.T) {
+		view, w := cache.New(cache.Config{})
+		server := check.Must(New(Config{Views: oneView{view}}))
+		w.SetConnected(true)
+		putClusters(t, w, "1", 0)
+		w.SetPhase(wire.ClusterType, cache.Confirmed)
+		var received atomic.Int64
+		var serving sync.WaitGroup
+		clients := make([]*crowdClient, crowd)
+		for i := range clients {
+			clients[i] = &crowdClient{ctx: t.Context(), requests: make(chan wire.Request, 2), received: &received}
+			clients[i].requests <- wire.Request{Delta: true, TypeURL: wire.ClusterType, Node: []byte{}, Subscribe: []string{"*"}}
+			serving.Go(func() { check.OK(t, server.serveStream(clients[i], "", true)) })
+		}
+		synctest.Wait()
+		check.Equal(t, "first responses", received.Swap(0), crowd)
+
+		streams := server.openStreams()
+		locked := func() (n int) {
+			for _, s := range streams {
+				if !s.lock.tryAcquire() {
+					n++
+					continue
+				}
+				s.lock.release()
+			}
+			return n
+		}
+		var listing atomic.Bool
+		reads := 0
+		for _, c := range clients {
+			c.asked = func() {
+				if !listing.Load() { // it is sent a change
+					return
+				}
+				if reads++; reads%every == 0 {
+					check.Equal(t, "locked streams while the state of one is read", locked(), 1)
+				}
+			}
+		}
+		listing.Store(true)
+		listed, version := 0, "1"
+		for s := range server.Clients() {
+			if listed++; listed%every != 0 {
+				continue
+			}
+			listing.Store(false)
+			if n := locked(); n > 0 {
+				t.Fatalf("%d streams are locked between two clients, want none", n)
+			}
+			check.Equal(t, "state of the client", s.Types[0].Sync, InSync)
+			version += "+"
+			putClusters(t, w, version, 0)
+			synctest.Wait()
+			check.Equal(t, "clients that a change reaches meanwhile", received.Swap(0), crowd)
+			listing.Store(true)
+		}
+		listing.Store(false)
+		check.Equal(t, "listed clients", listed, crowd)
+		check.Equal(t, "reads", reads, crowd)
+		for _, c := range clients {
+			close(c.requests)
+		}
+		serving.Wait()
 	})
 }

@@ -105,9 +105,14 @@ const (
 )
 
 // openStreams returns the open streams in the order in which they were opened.
-func (s *Server) openStreams() (streams []*stream) {
+func (s *Server) openStreams() []*stream { return s.streamsAfter(0) }
+
+// streamsAfter is openStreams for the streams with a larger number.
+func (s *Server) streamsAfter(number uint64) (streams []*stream) {
 	s.registry.Range(func(_, st any) bool {
-		streams = append(streams, st.(*stream))
+		if st := st.(*stream); st.number > number {
+			streams = append(streams, st)
+		}
 		return true
 	})
 	slices.SortFunc(streams, func(a, b *stream) int { return cmp.Compare(a.number, b.number) })
@@ -123,16 +128,16 @@ func (s *Server) openStream(number uint64) *stream {
 
 // Clients yields the state of each open stream, in the order in which they were opened. Each state is read when it is
 // yielded. Clients does not wait for a stalled stream.
-func (s *Server) Clients() iter.Seq[StreamStatus] { return s.ClientsAfter(0) }
+func (s *Server) Clients() iter.Seq[StreamStatus] { return s.statuses(0, false) }
 
-// ClientsAfter is [Server.Clients] for the streams with a larger number.
-func (s *Server) ClientsAfter(number uint64) iter.Seq[StreamStatus] {
+// ClientsAfter is [Server.Clients] for the streams with a larger number, with what [Server.Client] returns.
+func (s *Server) ClientsAfter(number uint64) iter.Seq[StreamStatus] { return s.statuses(number, true) }
+
+// statuses yields the states of the streams with a number larger than after.
+func (s *Server) statuses(after uint64, detailed bool) iter.Seq[StreamStatus] {
 	return func(yield func(StreamStatus) bool) {
-		for _, stream := range s.openStreams() {
-			if stream.number <= number {
-				continue
-			}
-			if status, open := stream.status(time.Now(), false); open && !yield(status) {
+		for _, stream := range s.streamsAfter(after) {
+			if status, open := stream.status(time.Now(), detailed); open && !yield(status) {
 				return
 			}
 		}

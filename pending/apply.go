@@ -23,6 +23,19 @@ func (l *List) SetCause(c cache.Cause) {
 	l.w.SetCause(c)
 }
 
+// Cause returns the cause of the present changes.
+func (l *List) Cause() cache.Cause { return l.cause }
+
+// ApplyDelayed is Apply for a response of which a part has waited in front of the list. The change belongs to the trace of
+// the oldest part, and counts as received with the response, since what is before the list may decide late.
+func (l *List) ApplyDelayed(kind cache.Kind, u wire.Update, d Delay) cache.Change {
+	if of := d.End(time.Now()); of.Trace != nil {
+		defer l.SetCause(l.cause)
+		l.SetCause(cache.Cause{Received: l.cause.Received, Trace: of.Trace})
+	}
+	return l.Apply(kind, u)
+}
+
 // SetConnected records whether the connection to the origin is open, like [cache.Writer.SetConnected]. What waits passes first.
 func (l *List) SetConnected(up bool) {
 	l.passAll()

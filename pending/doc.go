@@ -32,6 +32,7 @@
 //
 // A file uses only identifiers that it or a file before it declares:
 //
+//	delay.go     how long a change has waited
 //	clock.go     which changes wait for an interval, and for what
 //	list.go      the rows of one writer
 //	interval.go  what waits for an interval

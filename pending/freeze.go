@@ -137,6 +137,12 @@ func (l *List) begin(frozen, rolledBack time.Time) {
 		l.w.Await(set.kind, set.key, nil, slices.Collect(maps.Keys(rows)))
 		l.dropEmpty(set.typeURL())
 		l.withhold(set, updateFrom(set, rows, l.served(set).System()))
+		for name, r := range rows {
+			if listed, ok := l.row(set, name); ok {
+				listed.cause, listed.since = r.cause, r.since
+				l.sets[set][name] = listed
+			}
+		}
 	}
 }
 

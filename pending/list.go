@@ -22,13 +22,6 @@ type List struct {
 	stop
 }
 
-// Why rows wait.
-const (
-	intervalReason   = "interval"
-	frozenReason     = "frozen"
-	rolledBackReason = "rolled-back"
-)
-
 // A setKey identifies a set of the view.
 type setKey struct {
 	key  string // type URL or collection
@@ -253,16 +246,11 @@ func updateFrom(set setKey, rows map[string]row, system string) wire.Update {
 
 // causeOf returns the cause of the oldest of some rows that pass, and records in its trace why it has waited.
 func causeOf(rows map[string]row, reason string) cache.Cause {
-	var first row
+	var oldest Delay
 	for _, r := range rows {
-		if first.since.IsZero() || r.cause.Received.Before(first.cause.Received) {
-			first = r
-		}
+		oldest = oldest.Oldest(Delay{r.cause, r.since, reason})
 	}
-	if first.cause.Trace != nil {
-		first.cause.Trace.Waited(reason, first.since, time.Now())
-	}
-	return first.cause
+	return oldest.End(time.Now())
 }
 
 // Newest returns all names that wait, with their newest states.

@@ -626,11 +626,67 @@ func TestB45_CauseOfAWait(t *testing.T) {
 	})
 }
 
-// A trace records the waits of a change.
-type trace struct{ waited []string }
+// TestB43_DelaysBeforeTheList: a change that has waited before the list belongs to the trace of its response, also if it waits
+// again, and counts as received when it is applied. The next change does not.
+func TestB43_DelaysBeforeTheList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{acme: time.Second})
+		r.confirm(acme, "a=1", "b=1", "c=1")
+		r.pass(time.Minute)
+		before, began := r.view.Generation().Seq, time.Now()
+		stated, present := new(trace), new(trace)
+		r.SetCause(cache.Cause{Trace: present})
+		held := Delay{Cause: cache.Cause{Received: began.Add(-time.Hour), Trace: stated}, Since: began.Add(-time.Hour), Reason: "held"}
+		newer := Delay{Cause: cache.Cause{Received: began, Trace: present}, Since: began, Reason: "held"}
+		for _, name := range []string{"a", "b"} {
+			u := wire.Update{TypeURL: acme, Removed: []string{name}}
+			r.ApplyDelayed(cache.Wildcard, u, newer.Oldest(held).Oldest(newer).Oldest(Delay{}))
+			check.Equal(t, "served after "+name, r.view.Generation().Type(acme).Wildcard.Count(), 2)
+		}
+		check.Equal(t, "received", r.view.Cause(before+1).Received, began)
+		r.pass(time.Second)
+		check.Equal(t, "served after the interval", r.view.Generation().Type(acme).Wildcard.Count(), 1)
+		check.Equal(t, "waits", strings.Join(stated.waited, ", "), "held 1h0m0s, held 1h0m0s, interval 1s")
+		check.Equal(t, "applied", fmt.Sprint(stated.applied, present.applied), "2 0")
+		r.pass(time.Minute)
+		r.Apply(cache.Wildcard, wire.Update{TypeURL: acme, Removed: []string{"c"}})
+		check.Equal(t, "applied, then", fmt.Sprint(stated.applied, present.applied), "2 1")
+	})
+}
 
-func (*trace) Applied(cache.Application) fanout.Span { return nil }
-func (*trace) Waits(time.Time)                       {}
+// TestB43_AFreezeContinuesADelay: what waits for an interval when a freeze begins has waited since then.
+func TestB43_AFreezeContinuesADelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, map[string]time.Duration{acme: time.Minute})
+		r.confirm(acme, "a=1", "b=1")
+		r.pass(time.Hour)
+		r.state(acme, "b=2")
+		stated := new(trace)
+		r.SetCause(cache.Cause{Trace: stated})
+		r.state(acme, "a=2")
+		r.SetCause(cache.Cause{})
+		r.pass(time.Second)
+		r.Freeze()
+		r.pass(time.Hour)
+		r.Thaw()
+		check.Equal(t, "waits", strings.Join(stated.waited, ", "), "frozen 1h0m1s")
+		check.Equal(t, "applied", stated.applied, 1)
+	})
+}
+
+// A trace records the waits of a change, and counts how often a view changed by it.
+type trace struct {
+	waited  []string
+	applied int
+}
+
+func (x *trace) Applied(a cache.Application) fanout.Span {
+	if a.Change.Changed+a.Change.Removed > 0 {
+		x.applied++
+	}
+	return nil
+}
+func (*trace) Waits(time.Time) {}
 
 func (x *trace) Waited(reason string, since, until time.Time) {
 	x.waited = append(x.waited, fmt.Sprint(reason, " ", until.Sub(since)))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -134,12 +135,15 @@ func (s *set) CompleteAt() (at time.Time, ok bool) {
 	return s.Progress.CompleteAt(l.openedAt, s.view.cfg.ColdWait), true
 }
 
+// Cause implements reconcile.Content.
+func (s *set) Cause() cache.Cause { return s.view.pending.Cause() }
+
 // Apply implements reconcile.Content.
-func (s *set) Apply(u wire.Update) cache.Change {
+func (s *set) Apply(u wire.Update, waited pending.Delay) cache.Change {
 	if u.TypeURL == "" {
 		u.TypeURL, u.SystemVersion = s.key, s.cached(s.view.w.Generation()).System()
 	}
-	return s.view.pending.Apply(s.kind, u)
+	return s.view.pending.ApplyDelayed(s.kind, u, waited)
 }
 
 // beginStream starts the set on a new stream. reported are the resource versions that the request reports; nil if it

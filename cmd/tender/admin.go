@@ -19,6 +19,7 @@ import (
 
 	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay"
+	"github.com/xdstender/tender/relay/admin"
 )
 
 // adminVariable is the variable with the admin addresses of a relay. tender serve listens on them, and operator
@@ -191,8 +192,9 @@ func (c *adminClient) ask(ctx context.Context, method, path string, body []byte)
 		return nil, fmt.Errorf("request to the relay at %s: %w", c.address, err)
 	}
 	r.Host = cmp.Or(c.host, r.Host)
+	r.Header.Set("Accept", admin.JSON)
 	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Content-Type", admin.JSON)
 	}
 	resp, err := c.http.Do(r)
 	if err != nil {

@@ -119,7 +119,7 @@ type remote struct {
 }
 
 // startRemote starts a relay in memory, and sets adminVariable to its admin address.
-func startRemote(t *testing.T, opts instance.Options) *remote {
+func startRemote(t testing.TB, opts instance.Options) *remote {
 	t.Helper()
 	opts.Memory, opts.Env = true, append(opts.Env, "TENDER_ADMIN_LISTEN=127.0.0.1:0")
 	r := instance.Start(t, opts)

@@ -2,6 +2,7 @@ package admin_test
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -226,6 +227,21 @@ func TestAdmin_Headers(t *testing.T) {
 				t.Errorf("GET %s: %s %q, want %q", path, name, got, want)
 			}
 		}
+	}
+}
+
+// TestAdmin_CompactResponses verifies that a program that accepts nothing but JSON gets the same response without indentation.
+func TestAdmin_CompactResponses(t *testing.T) {
+	r := newRig(t, "tcp")
+	_, indented := r.ask(r.admin, "GET", "/api/v1/status", "")
+	_, browser := r.ask(r.admin, "GET", "/api/v1/status", "", "Accept: text/html, application/json")
+	_, compact := r.ask(r.admin, "GET", "/api/v1/status", "", "Accept: application/json")
+	var want bytes.Buffer
+	if err := json.Compact(&want, []byte(indented)); err != nil {
+		t.Fatal(err)
+	}
+	if compact != want.String() && compact != want.String()+"\n" || !strings.Contains(indented, "\n  \"") || browser != indented {
+		t.Errorf("with Accept: application/json, the response is %q, and %q otherwise", compact, indented)
 	}
 }
 

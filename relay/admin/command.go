@@ -113,7 +113,7 @@ func (s *Server) command(c Command) http.HandlerFunc {
 			writeError(w, CodeOf(err), err.Error())
 			return
 		}
-		writeJSON(w, http.StatusOK, response)
+		writeJSON(w, r, response)
 	}
 }
 
@@ -181,7 +181,7 @@ func readArguments(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 		return nil, Refuse(http.StatusBadRequest, fmt.Errorf("read body: %w", err))
 	}
 	contentType := r.Header.Get("Content-Type")
-	if media, _, _ := mime.ParseMediaType(contentType); media != "application/json" {
+	if media, _, _ := mime.ParseMediaType(contentType); media != JSON {
 		err = fmt.Errorf("the Content-Type is %.64q, want application/json", contentType)
 		return nil, Refuse(http.StatusUnsupportedMediaType, err)
 	}
@@ -190,17 +190,31 @@ func readArguments(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 
 // writeError writes a response with an error: {"error": "…"}.
 func writeError(w http.ResponseWriter, code int, message string) {
-	writeJSON(w, code, map[string]string{"error": message})
+	text, _ := json.MarshalIndent(map[string]string{"error": message}, "", "  ") // cannot fail
+	writeEncoded(w, code, text)
 }
 
-// writeJSON writes a response as JSON.
-func writeJSON(w http.ResponseWriter, code int, response any) {
-	text, err := json.MarshalIndent(response, "", "  ")
+// JSON is the media type of responses. A program that accepts nothing else gets them without white space.
+const JSON = "application/json"
+
+// writeJSON writes the response to a request as JSON.
+func writeJSON(w http.ResponseWriter, r *http.Request, response any) {
+	text, err := json.Marshal(response)
 	if err != nil { // a bug: the type cannot be encoded
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
+	if r.Header.Get("Accept") != JSON {
+		var indented bytes.Buffer
+		_ = json.Indent(&indented, text, "", "  ") // cannot fail: it is JSON
+		text = indented.Bytes()
+	}
+	writeEncoded(w, http.StatusOK, text)
+}
+
+// writeEncoded writes a response that is JSON.
+func writeEncoded(w http.ResponseWriter, code int, text []byte) {
+	w.Header().Set("Content-Type", JSON)
 	w.WriteHeader(code)
 	_, _ = w.Write(append(text, '\n')) // fails only if the client disconnected
 }

@@ -25,7 +25,7 @@ func serveJSON(f func(*http.Request) (any, error)) http.HandlerFunc {
 			writeError(w, CodeOf(err), err.Error())
 			return
 		}
-		writeJSON(w, http.StatusOK, response)
+		writeJSON(w, r, response)
 	}
 }
 

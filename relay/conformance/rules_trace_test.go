@@ -51,6 +51,18 @@ func (r *tracedRelay) await(name string, n int) tracetest.SpanStubs {
 	}
 }
 
+// wantNoEmptyAttributes fails the test if a span has an attribute without a value.
+func (r *tracedRelay) wantNoEmptyAttributes() {
+	r.t.Helper()
+	for _, s := range r.spans.GetSpans() {
+		for _, kv := range s.Attributes {
+			if kv.Value.String() == "" {
+				r.t.Errorf("span %s has an empty attribute %s", s.Name, kv.Key)
+			}
+		}
+	}
+}
+
 // awaitDelivery waits for the span of the delivery with a nonce.
 func (r *tracedRelay) awaitDelivery(nonce string) tracetest.SpanStub {
 	r.t.Helper()
@@ -369,6 +381,10 @@ func TestB43_TraceOfASubscription(t *testing.T) {
 			got = append(got, attributes(request, "names")+" for "+attributes(subscriptions[at], "node"))
 		}
 	}
+	anonymous := r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("")})
+	anonymous.Subscribe(relaytest.EndpointType, "z")
+	r.await("client.subscribe", 4)
+	r.wantNoEmptyAttributes()
 	want := []string{"names=0 for node=first", "names=2 for node=third", "names=2 for node=third"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got the requests %q, want %q", got, want)

@@ -64,6 +64,9 @@ func TestB43_TraceThroughTiers(t *testing.T) {
 			if last.SpanContext.TraceID() != first.SpanContext.TraceID() {
 				t.Error("the delivery to the proxy is in another trace than the receipt at the top")
 			}
+			for _, r := range tiers {
+				r.wantNoEmptyAttributes()
+			}
 		})
 	}
 }

@@ -156,18 +156,19 @@ func (r *received) Applied(a cache.Application) fanout.Span {
 	ctx, span := r.origin.tracer.changes.Start(r.ctx, "cache.apply", trace.WithTimestamp(a.Began))
 	defer span.End(trace.WithTimestamp(a.Ready))
 	if span.IsRecording() {
-		span.SetAttributes(append(describe(a.Type),
+		setType(span, a.Type)
+		span.SetAttributes(
 			attribute.Int("tender.changed", a.Change.Changed), attribute.Int("tender.new", a.Change.New),
 			attribute.Int("tender.removed", a.Change.Removed), attribute.Bool("tender.followed", a.Followed),
-		)...)
+		)
 	}
 	if !a.Followed {
 		return nil
 	}
 	_, fan := r.origin.tracer.changes.Start(ctx, "fanout", trace.WithTimestamp(a.Ready))
 	if fan.IsRecording() {
-		fan.SetAttributes(append(describe(a.Type), attribute.Int("tender.resources", a.Change.Changed),
-			attribute.Int("tender.removed", a.Change.Removed))...)
+		setType(fan, a.Type)
+		fan.SetAttributes(attribute.Int("tender.resources", a.Change.Changed), attribute.Int("tender.removed", a.Change.Removed))
 	}
 	return fanoutSpan{fan}
 }
@@ -186,18 +187,14 @@ func (r *received) Waited(reason string, since, until time.Time) {
 	span.End(trace.WithTimestamp(until))
 }
 
-// describe returns the attributes for a type and its served version.
-func describe(t *cache.Type) []attribute.KeyValue {
-	typeURL, glob, is := cache.SplitCollection(t.URL)
+// setType sets the attributes of a type and its served version.
+func setType(span trace.Span, t *cache.Type) {
+	typeURL, glob, _ := cache.SplitCollection(t.URL)
 	version := t.System()
 	if t.Wildcard.Count() > 0 {
 		version = t.Wildcard.Sum().Version(version)
 	}
-	out := []attribute.KeyValue{attribute.String("tender.type_url", typeURL), attribute.String("tender.version", version)}
-	if is {
-		out = append(out, attribute.String("tender.glob", glob))
-	}
-	return out
+	setTexts(span, "tender.type_url", typeURL, "tender.version", version, "tender.glob", glob)
 }
 
 // A fanoutSpan is the span of a fan-out. It implements fanout.Span.
@@ -260,10 +257,8 @@ func (t *Tracer) Requested(r upstream.Request) {
 	for _, d := range r.By {
 		ctx, by := t.deliveries.Start(context.Background(), "client.subscribe", trace.WithTimestamp(d.At),
 			trace.WithSpanKind(trace.SpanKindConsumer),
-			trace.WithLinks(trace.LinkFromContext(ctx)), trace.WithAttributes(
-				attribute.String("tender.node", d.By.Node), attribute.String("tender.group", d.By.Group),
-				attribute.Int64("tender.stream", int64(d.By.Stream)), attribute.String("tender.type_url", r.TypeURL),
-			))
+			trace.WithLinks(trace.LinkFromContext(ctx)), trace.WithAttributes(attribute.Int64("tender.stream", int64(d.By.Stream))))
+		setTexts(by, "tender.node", d.By.Node, "tender.group", d.By.Group, "tender.type_url", r.TypeURL)
 		request.AddLink(trace.LinkFromContext(ctx))
 		by.End(trace.WithTimestamp(r.At))
 	}

@@ -61,6 +61,7 @@ type Origin struct {
 type publication struct {
 	at       time.Time     // time of the publication
 	sets     sets          // nil if the content is unknown, or no goroutine follows the directory
+	waited   pending.Delay // of the oldest change in it that the reader has held
 	outdated chan struct{} // closed when there is a newer one
 }
 
@@ -140,14 +141,16 @@ func (f *Origin) Sync(ctx context.Context, list *pending.List, control *upstream
 		seen    *publication
 		since   = time.Now() // since when a publication that was not applied concerns the view
 		applied sets
+		waited  pending.Delay   // of the oldest change that was not applied
 		demand  <-chan struct{} // nil until the content is known
 	)
 	for {
 		p := f.published.Load()
 		to := f.visibleSets(p, list)
+		waited = p.delay(waited, applied, list.Frozen())
 		if p != seen && outdated(applied, to, list.Frozen()) {
-			f.replace(l, applied, to, later(p.at, since))
-			applied, demand = to, l.Demand()
+			f.replace(l, applied, to, later(p.at, since), waited)
+			applied, waited, demand = to, pending.Delay{}, l.Demand()
 		}
 		seen = p
 		resetTo(due, list.Step(time.Now()))
@@ -203,12 +206,32 @@ func (f *Origin) visibleSets(p *publication, list *pending.List) sets {
 	return p.sets
 }
 
-// replace applies a publication, which concerns the view since a time, to the view.
-func (f *Origin) replace(l originView, from, to sets, at time.Time) {
+// delay returns the delay of the oldest change in the publication that a view with some content has not applied. It may have
+// waited before.
+func (p *publication) delay(before pending.Delay, applied sets, frozen bool) pending.Delay {
+	if applied == nil || p.sets == nil || maps.Equal(applied, p.sets) {
+		return pending.Delay{}
+	}
+	if before = before.Oldest(p.waited); frozen {
+		before = before.Oldest(pending.Frozen(p.at))
+	}
+	return before
+}
+
+// replace applies a publication, which concerns the view since a time, to the view. The trace begins when the oldest change was
+// read.
+func (f *Origin) replace(l originView, from, to sets, at time.Time, waited pending.Delay) {
 	var trace upstream.Trace
 	if f.cfg.Trace != nil {
-		trace = f.cfg.Trace(upstream.Received{Origin: f.cfg.Dir, At: at})
+		began := at
+		if !waited.Since.IsZero() {
+			began = waited.Since
+		}
+		trace = f.cfg.Trace(upstream.Received{Origin: f.cfg.Dir, At: began})
 		defer trace.Answered(nil)
+		if waited.Cause.Trace = trace; !waited.Since.IsZero() {
+			waited.End(time.Now())
+		}
 	}
 	l.pending.SetCause(upstream.CauseOf(trace, at))
 	defer l.pending.SetCause(cache.Cause{})
@@ -224,7 +247,7 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 	if ctx.Err() != nil {
 		return
 	}
-	defer f.publish(nil) // a later sync must not apply content that may be outdated
+	defer f.publish(nil, pending.Delay{}) // a later sync must not apply content that may be outdated
 	d := newDirWatch(f.cfg)
 	defer d.close()
 	for {
@@ -235,8 +258,9 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 			until = over
 		}
 		if p := f.published.Load(); r.hasContent && (p.sets == nil || !maps.Equal(p.sets, r.serving)) {
-			f.publish(r.serving)
+			f.publish(r.serving, r.waited)
 		}
+		r.waited = pending.Delay{}
 		call, more := d.wait(ctx, until, f.calls)
 		if call != nil {
 			call(r)
@@ -248,9 +272,9 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 }
 
 // publish makes s the current publication and wakes the syncs. s is nil if no goroutine follows the directory any
-// longer.
-func (f *Origin) publish(s sets) {
-	old := f.published.Swap(&publication{at: time.Now(), sets: s, outdated: make(chan struct{})})
+// longer. waited is the delay of the oldest change in it that was held.
+func (f *Origin) publish(s sets, waited pending.Delay) {
+	old := f.published.Swap(&publication{at: time.Now(), sets: s, waited: waited, outdated: make(chan struct{})})
 	close(old.outdated)
 }
 

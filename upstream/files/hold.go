@@ -10,6 +10,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -31,6 +32,7 @@ type reader struct {
 	hasContent   bool          // a file was good; until then, clients wait
 	waitLogged   bool          // the lack of a good file was logged
 	serving      sets          // all types that were ever served, some may be empty; replaced, never modified
+	waited       pending.Delay // of the oldest change since the last publication that has waited
 }
 
 // newReader returns a reader that has not read the directory yet.
@@ -82,8 +84,12 @@ func (s *set) Count() int { return len(s.reader.serving.of(s.TypeURL).byName) }
 // CompleteAt implements reconcile.Content. A directory is always complete.
 func (s *set) CompleteAt() (at time.Time, ok bool) { return time.Time{}, true }
 
+// Cause implements reconcile.Content. It is that of the views, which have their own traces.
+func (s *set) Cause() (c cache.Cause) { return c }
+
 // Apply implements reconcile.Content.
-func (s *set) Apply(u wire.Update) (c cache.Change) {
+func (s *set) Apply(u wire.Update, waited pending.Delay) (c cache.Change) {
+	s.reader.waited = s.reader.waited.Oldest(waited)
 	was := s.reader.serving.of(s.TypeURL)
 	byName := make(map[string]*wire.Resource, max(len(was.byName), len(u.Resources)))
 	is := &typeSet{version: u.SystemVersion, byName: byName}

@@ -2,8 +2,12 @@ package files
 
 import (
 	"context"
+	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -29,7 +33,7 @@ func (noTrace) IDs() (traceID, spanID string) { return "", "" }
 
 // TestB43_TimesBeginWhenTheChangeConcernsTheView checks when changes of files are received: when they are read or, for a
 // view that follows the directory only later, when it begins to follow. Changes that a freeze withheld are received at the
-// thaw. Without a change there is no trace.
+// thaw, in a trace that begins when they were read. Without a change there is no trace.
 func TestB43_TimesBeginWhenTheChangeConcernsTheView(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("a"))
@@ -54,12 +58,12 @@ func TestB43_TimesBeginWhenTheChangeConcernsTheView(t *testing.T) {
 			synctest.Wait()
 			return view, control
 		}
-		received := func(when string, view *cache.View, want time.Time) {
+		received := func(when string, view *cache.View, began, want time.Time) {
 			t.Helper()
 			mu.Lock()
 			defer mu.Unlock()
 			check.Equal(t, when+": traces", len(traced), 1)
-			check.Equal(t, when+": begin of the trace", traced[0], want)
+			check.Equal(t, when+": begin of the trace", traced[0], began)
 			var newest cache.Seq
 			for e := range view.Generation().Type(wire.ClusterType).Wildcard.Since(0) {
 				newest = max(newest, e.Seq)
@@ -68,10 +72,10 @@ func TestB43_TimesBeginWhenTheChangeConcernsTheView(t *testing.T) {
 			traced = nil
 		}
 		first, control := follow()
-		received("at the start", first, time.Now())
+		received("at the start", first, time.Now(), time.Now())
 		time.Sleep(46 * time.Second)
 		late, _ := follow()
-		received("a group that connects late", late, time.Now())
+		received("a group that connects late", late, time.Now(), time.Now())
 		time.Sleep(time.Minute)
 		control.Freeze(t.Context())
 		control.Thaw(t.Context())
@@ -84,11 +88,97 @@ func TestB43_TimesBeginWhenTheChangeConcernsTheView(t *testing.T) {
 		writeFiles(t, dir, "few.yaml", clusters("a=2"))
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		received("while another view is frozen", late, time.Now().Add(-time.Hour+time.Second))
+		read := time.Now().Add(-time.Hour + time.Second)
+		received("while another view is frozen", late, read, read)
 		control.Thaw(t.Context())
 		synctest.Wait()
-		received("after the thaw", first, time.Now())
+		received("after the thaw", first, read, time.Now())
 	})
+}
+
+// TestB43_DelaysOfFiles: the trace of a change that was held, or that a freeze delayed, begins when the change was read, and has
+// the reason and the time for which it waited. That of the next change has none.
+func TestB43_DelaysOfFiles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := writeFiles(t, t.TempDir(), "mass.yaml", clusters(many(20)...), "few.yaml", clusters("x"))
+		traces := new(waitedTraces)
+		m := mirrorDir(t, Config{Dir: dir, disableEvents: true, Poll: time.Second, Trace: traces.received})
+		_, late := startMirror(t, m.files)
+		m.until(strings.Join(many(20), " ") + " x")
+		want := func(when string, waits ...string) {
+			t.Helper()
+			synctest.Wait()
+			check.Equal(t, when+": waits", traces.take(), strings.Join(waits, ", "))
+		}
+		want("at the start", "", "")
+		check.OK(t, os.Remove(filepath.Join(dir, "mass.yaml")))
+		time.Sleep(10 * time.Minute)
+		m.until("x")
+		want("held", "large-removal 10m0s", "large-removal 10m0s")
+		writeFiles(t, dir, "few.yaml", clusters("x=1"))
+		m.until("x=1")
+		want("not held", "", "")
+		late()
+		m.stop()
+
+		view, w := cache.New(cache.Config{})
+		control := upstream.NewControl(false, nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { m.files.Sync(ctx, pending.New(w, nil), control) })
+		view.Watch().SubscribeAll(wire.ClusterType)
+		want("another view", "")
+		control.Freeze(t.Context())
+		writeFiles(t, dir, "few.yaml", clusters("x=2"))
+		time.Sleep(time.Minute)
+		writeFiles(t, dir, "few.yaml", clusters("x=3"))
+		time.Sleep(time.Hour)
+		want("frozen")
+		control.Thaw(t.Context())
+		want("thawed", "frozen 1h0m59s")
+		cancel()
+		running.Wait()
+	})
+}
+
+// waitedTraces record for each trace why its change has waited, and how long since the trace began.
+type waitedTraces struct {
+	mu  sync.Mutex
+	all []*waitedTrace // guarded by mu
+}
+
+// A waitedTrace is a trace of a read of a directory.
+type waitedTrace struct {
+	noTrace
+	began  time.Time
+	waited string
+}
+
+// received starts a trace.
+func (w *waitedTraces) received(r upstream.Received) upstream.Trace {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all = append(w.all, &waitedTrace{began: r.At})
+	return w.all[len(w.all)-1]
+}
+
+// Waited implements cache.Trace.
+func (x *waitedTrace) Waited(reason string, since, until time.Time) {
+	if x.waited = fmt.Sprint(reason, " ", until.Sub(since)); !since.Equal(x.began) {
+		x.waited += fmt.Sprint(" ", since.Sub(x.began), " after the trace began")
+	}
+}
+
+// take returns what was recorded, and forgets it.
+func (w *waitedTraces) take() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var all []string
+	for _, x := range w.all {
+		all = append(all, x.waited)
+	}
+	w.all = nil
+	return strings.Join(all, ", ")
 }
 
 // TestB45_RenamedListenersAreOneChange: a listener takes the place of another one, in the directory or since a snapshot. Clients are
@@ -108,10 +198,10 @@ func TestB45_RenamedListenersAreOneChange(t *testing.T) {
 			var from sets
 			if !restored {
 				from = sets{wire.ListenerType: listeners("old")}
-				f.replace(l, nil, from, time.Now())
+				f.replace(l, nil, from, time.Now(), pending.Delay{})
 				time.Sleep(time.Minute)
 			}
-			f.replace(l, from, sets{wire.ListenerType: listeners("new")}, time.Now())
+			f.replace(l, from, sets{wire.ListenerType: listeners("new")}, time.Now(), pending.Delay{})
 			l.pending.Step(time.Now())
 			var served []string
 			for e := range view.Generation().Type(wire.ListenerType).Wildcard.Since(0) {

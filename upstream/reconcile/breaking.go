@@ -221,7 +221,8 @@ func (f *filter) recordBreaking(name string, change removal, repeated bool) {
 	if repeated && s.byName[name].state == breaking {
 		return
 	}
-	change.state, change.explicit, change.since = breaking, true, f.now
+	change.state, change.explicit = breaking, true
+	change.since, change.cause = f.waitsSince(name)
 	s.record(name, change)
 }
 

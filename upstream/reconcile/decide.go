@@ -19,8 +19,9 @@ func (s *Set) decide(now time.Time) (changed bool) {
 		s.heldUntil, s.large = time.Time{}, false
 	}
 	var decided wire.Update // the removals that waited for their units
-	s.moveTo(&decided, func(_ string, change removal) bool { return change.state == blocked })
-	if n := s.newFilter(now).applyDecided(decided); n > 0 {
+	f := s.newFilter(now)
+	f.moveTo(&decided, func(_ string, change removal) bool { return change.state == blocked })
+	if n := f.applyDecided(decided); n > 0 {
 		s.group.cfg.Logger.Info("waiting changes applied", slog.String("type_url", s.TypeURL), slog.Int("changes", n))
 		changed = true
 	}
@@ -31,7 +32,7 @@ func (s *Set) decide(now time.Time) (changed bool) {
 	if s.count(held) > 0 && !s.large && !s.few() {
 		s.hold(0, now) // more are missing since, so that a second look does not suffice
 	}
-	f := s.newFilter(now)
+	f = s.newFilter(now)
 	n := f.applyDecided(f.holdBreaking(f.holdRequired(f.takeApplicable())))
 	if n > 0 {
 		s.group.cfg.Logger.Info("resources removed", slog.String("type_url", s.TypeURL), slog.Int("removed", n))
@@ -57,7 +58,7 @@ func (s *Set) applyUsable(now time.Time) (applied bool) {
 	}
 	var u wire.Update
 	f := s.newFilter(now)
-	s.moveTo(&u, func(name string, change removal) bool {
+	f.moveTo(&u, func(name string, change removal) bool {
 		switch {
 		case change.state != breaking:
 			return false
@@ -82,7 +83,7 @@ func (s *Set) applyUsable(now time.Time) (applied bool) {
 // held instead. Removals of resources to which retained resources refer, or may refer, stay recorded.
 func (f *filter) takeApplicable() (u wire.Update) {
 	s := f.set
-	s.moveTo(&u, func(name string, change removal) bool {
+	f.moveTo(&u, func(name string, change removal) bool {
 		return change.state == held && f.confirms(name, change) && !f.needed(name)
 	})
 	ready := func(name string, change removal) bool { return change.state == suspected && f.ready(name) }
@@ -93,7 +94,7 @@ func (f *filter) takeApplicable() (u wire.Update) {
 	hold := s.alwaysHold || s.count(held) > 0 || s.added().large(s.TypeURL, s.count(suspected), s.content.Count())
 	s.alwaysHold = false
 	if !hold || s.few() && s.allAsked() {
-		s.moveTo(&u, func(name string, change removal) bool { return ready(name, change) && !f.mayBeNeeded(name) })
+		f.moveTo(&u, func(name string, change removal) bool { return ready(name, change) && !f.mayBeNeeded(name) })
 	} else if n := s.changeState(suspected, held); n > 0 {
 		s.hold(n, f.now)
 	}
@@ -175,21 +176,22 @@ func (s *Set) hold(n int, now time.Time) {
 // pass applies changes at once, also those of units that wait. Names of additions that wait are among the names.
 func (s *Set) pass(chosen names, now time.Time) {
 	var u wire.Update
-	s.moveTo(&u, func(name string, _ removal) bool { return has(chosen, name) })
+	f := s.newFilter(now)
+	f.moveTo(&u, func(name string, _ removal) bool { return has(chosen, name) })
 	n := len(u.Removed) + len(u.Resources)
 	s.group.cfg.Counts.AppliedTotal.Add(int64(len(u.Removed)))
-	f := s.newFilter(now)
 	passed := slices.Clone(u.Resources)
 	for _, name := range slices.Sorted(maps.Keys(chosen)) {
 		if w, waits := s.waiting[name]; waits {
 			passed, n = append(passed, w.resource), n+1
-			s.moveTo(&u, f.excludedByDropped(w.resource))
+			f.moveTo(&u, f.excludedByDropped(w.resource))
 		}
 	}
 	u, _ = f.joinUnits(u)
 	for _, r := range passed { // operators need not wait
 		if w, waits := s.waiting[r.Name]; waits && w.resource == r {
 			delete(s.waiting, r.Name)
+			f.passWaiting(r.Name, w)
 			u.Resources = append(u.Resources, r)
 		}
 	}
@@ -374,25 +376,6 @@ func (s *Set) newHold(key holdKey, now time.Time) *Hold {
 		h.Until = s.unitsDue(now)
 	}
 	return h
-}
-
-// reason returns the reason of changes in a state.
-func (s *Set) reason(in state) Reason {
-	switch {
-	case in == held && !s.large:
-		return SecondLook
-	case in == held:
-		return LargeRemoval
-	case in == dropped:
-		return Dropped
-	case in == breaking:
-		return Breaking
-	case in == required:
-		return Required
-	case in == suspected:
-		return Suspect
-	}
-	return Replacement
 }
 
 // decisionTime returns when suspected removals are decided: when the set is complete, and no retained resource can

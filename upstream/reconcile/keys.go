@@ -12,6 +12,7 @@ import (
 type waiting struct {
 	resource *wire.Resource
 	since    time.Time
+	cause    cache.Cause
 	renewed  time.Time // when the origin last stated it, or renewed its TTL
 }
 

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -31,8 +32,9 @@ type removal struct {
 	// It is nil for a removal.
 	replacement *wire.Resource
 
-	since time.Time // when it began to wait, or was dropped; zero if that was in an earlier process
-	by    string    // the operator who dropped it
+	since time.Time   // when it began to wait, or was dropped; zero if that was in an earlier process
+	cause cache.Cause // of the change that began to wait
+	by    string      // the operator who dropped it
 
 	breakReason string // why the change would break clients; empty if it would not
 
@@ -66,12 +68,12 @@ func (c removal) isBreakingUpdate(r *wire.Resource) bool {
 	return c.breakReason != "" && c.replacement != nil && c.replacement.SameContent(r)
 }
 
-// waitsSince returns since when a change of the resource waits if another one follows c, which may be the zero value.
-func (c removal) waitsSince(now time.Time) time.Time {
-	if c.state == dropped || c.since.IsZero() {
-		return now
+// follow makes a change wait since the one that it replaces does. That may be the zero value.
+func (c *removal) follow(old removal, cause cache.Cause, now time.Time) {
+	c.since, c.cause = old.since, old.cause
+	if old.state == dropped || old.since.IsZero() {
+		c.since, c.cause = now, cause
 	}
-	return c.since
 }
 
 // contains reports whether there is a change that chosen selects.
@@ -106,22 +108,23 @@ func (r *removals) changeState(from, to state) (n int) {
 	return n
 }
 
-// moveTo moves the changes that chosen selects to an update.
-func (r *removals) moveTo(u *wire.Update, chosen func(name string, change removal) bool) {
-	for name, change := range r.byName {
-		if !chosen(name, change) {
-			continue
-		}
-		delete(r.byName, name)
-		if change.replacement != nil {
-			u.Resources = append(u.Resources, change.replacement)
-		} else {
-			u.Removed = append(u.Removed, name)
-		}
-		if change.originError != nil {
-			u.Errors = append(u.Errors, change.originError)
-		}
+// reason returns the reason of changes in a state.
+func (r *removals) reason(in state) Reason {
+	switch {
+	case in == held && r.large:
+		return LargeRemoval
+	case in == held:
+		return SecondLook
+	case in == dropped:
+		return Dropped
+	case in == breaking:
+		return Breaking
+	case in == required:
+		return Required
+	case in == suspected:
+		return Suspect
 	}
+	return Replacement
 }
 
 // recordError stores a resource error of the origin with the pending change of its resource, and reports whether there

@@ -7,6 +7,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 )
 
 const (
@@ -100,8 +101,11 @@ func (b *batch) CompleteAt() (at time.Time, ok bool) {
 	return at, !at.IsZero()
 }
 
+// Cause implements Content. What clients report has none.
+func (b *batch) Cause() (c cache.Cause) { return c }
+
 // Apply implements Content. It does nothing: publishHeld makes the view send removals to clients.
-func (b *batch) Apply(wire.Update) (c cache.Change) { return c }
+func (b *batch) Apply(wire.Update, pending.Delay) (c cache.Change) { return c }
 
 // Evaluate evaluates the reports about a complete set up to a time, and decides on the missing names. For a wildcard
 // set, it must be called before the view sets the phase to confirmed.

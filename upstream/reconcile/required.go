@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"log/slog"
 
 	"github.com/xdstender/tender/cache/wire"
@@ -32,12 +33,15 @@ func (f *filter) holdsRequired(name string, originError *wire.ResourceError) boo
 	if !s.requires(name) {
 		return false
 	}
-	old, pending := s.byName[name]
-	if originError == nil {
-		originError = old.originError
+	old, known := s.byName[name]
+	change := removal{state: required, explicit: true, originError: cmp.Or(originError, old.originError)}
+	if known {
+		change.follow(old, s.cause(f.now), f.now)
+	} else {
+		change.since, change.cause = f.waitsSince(name)
 	}
-	s.record(name, removal{state: required, explicit: true, since: old.waitsSince(f.now), originError: originError})
-	if !pending || old.state != required {
+	s.record(name, change)
+	if old.state != required {
 		s.requiredAlarmAt = f.now.Add(alarmInterval)
 		s.group.cfg.Logger.Error("removal of a required resource waits for an operator: use tender pass or tender drop",
 			slog.String("type_url", s.TypeURL), slog.String("name", name))

@@ -10,6 +10,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
+	"github.com/xdstender/tender/pending"
 )
 
 // A Content is the resources of a set and the state of their transfer from the origin.
@@ -23,8 +24,11 @@ type Content interface {
 	// CompleteAt returns when the set is complete if no response arrives until then. It returns false if no stream
 	// carries the set.
 	CompleteAt() (at time.Time, ok bool)
-	// Apply applies the changes of a response. Decided removals come without a type URL and a version.
-	Apply(wire.Update) cache.Change
+	// Cause returns the cause of what the origin states at present; the zero cause if it states nothing.
+	Cause() cache.Cause
+	// Apply applies the changes of a response. Decided removals come without a type URL and a version. waited is the
+	// delay of the oldest change that has waited; the zero value if none has.
+	Apply(u wire.Update, waited pending.Delay) cache.Change
 }
 
 // A Set decides which removals from one set reach clients.
@@ -305,6 +309,8 @@ type filter struct {
 
 	update    wire.Update // as the origin stated it; the zero value if the filter is not for one
 	replacing names       // resources that replace others
+
+	delays map[string]pending.Delay // of changes that wait no longer for what they waited for, by name
 }
 
 func (s *Set) newFilter(now time.Time) *filter {
@@ -313,6 +319,48 @@ func (s *Set) newFilter(now time.Time) *filter {
 		set: s, now: now, connected: connected, confirmed: s.Confirmed(now), replacing: make(names),
 		needed: s.group.needed(s, false, now), mayBeNeeded: s.group.needed(s, true, now),
 	}
+}
+
+// moveTo moves the changes that chosen selects to an update.
+func (f *filter) moveTo(u *wire.Update, chosen func(name string, change removal) bool) {
+	s := f.set
+	for name, change := range s.byName {
+		if !chosen(name, change) {
+			continue
+		}
+		delete(s.byName, name)
+		put(&f.delays, name, pending.Delay{Cause: change.cause, Since: change.since, Reason: string(s.reason(change.state))})
+		if change.replacement != nil {
+			u.Resources = append(u.Resources, change.replacement)
+		} else {
+			u.Removed = append(u.Removed, name)
+		}
+		if change.originError != nil {
+			u.Errors = append(u.Errors, change.originError)
+		}
+	}
+}
+
+// waitsSince returns since when a change waits that is recorded, and its cause. It may have waited for something else before.
+func (f *filter) waitsSince(name string) (time.Time, cache.Cause) {
+	if d := f.delays[name]; !d.Since.IsZero() {
+		return d.Since, d.Cause
+	}
+	return f.now, f.set.cause(f.now)
+}
+
+// delayOf returns the delay of the oldest change in an update that has waited.
+func (f *filter) delayOf(u wire.Update) (oldest pending.Delay) {
+	if len(f.delays) == 0 {
+		return oldest
+	}
+	for _, r := range u.Resources {
+		oldest = oldest.Oldest(f.delays[r.Name])
+	}
+	for name := range u.RemovedNames() {
+		oldest = oldest.Oldest(f.delays[name])
+	}
+	return oldest
 }
 
 // answersQuery reports whether the origin mentions a name because the relay queries it, or requests it again.
@@ -466,7 +514,8 @@ func (s *Set) suspect(name string, change removal, repeated bool, now time.Time)
 	if change.replacement != nil && old.replacement != nil && change.replacement.SameContent(old.replacement) {
 		repeated = true
 	}
-	change.state, change.since = suspected, old.waitsSince(now)
+	change.state = suspected
+	change.follow(old, s.cause(now), now)
 	switch {
 	case ok && old.state == held:
 		change.state, change.explicit = held, change.explicit || old.explicit
@@ -477,6 +526,15 @@ func (s *Set) suspect(name string, change removal, repeated bool, now time.Time)
 		return // the removal is held already
 	}
 	s.record(name, change)
+}
+
+// cause returns the cause of a change that begins to wait.
+func (s *Set) cause(now time.Time) cache.Cause {
+	c := s.content.Cause()
+	if c.Received.IsZero() {
+		c.Received = now
+	}
+	return c
 }
 
 // record stores a change and marks the set for a decision.
@@ -490,11 +548,11 @@ var clusterUsers = schema.ReferrersOf(wire.ClusterType)
 
 // apply applies an update to the content. An update of clusters, or of a type that names clusters, invalidates the
 // cluster usage of the group. Endpoints, which change most often, do not.
-func (s *Set) apply(u wire.Update) cache.Change {
+func (s *Set) apply(u wire.Update, waited pending.Delay) cache.Change {
 	if s.TypeURL == wire.ClusterType || slices.Contains(clusterUsers, s.TypeURL) {
 		s.group.clusterChanges++
 	}
-	c := s.content.Apply(u)
+	c := s.content.Apply(u, waited)
 	s.index.update(u, s.content.Get, s.content.Count)
 	for name := range u.RemovedNames() {
 		delete(s.missing, name)

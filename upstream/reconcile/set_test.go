@@ -12,6 +12,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 )
 
 // A fakeSet is a set with its content in memory. It does not store resources whose names begin with "unwanted", as a
@@ -20,7 +21,9 @@ type fakeSet struct {
 	*Set
 	resources map[string]*wire.Resource
 	confirmed bool
-	applied   wire.Update // last update
+	cause     cache.Cause   // of what the origin states
+	applied   wire.Update   // last update
+	waited    pending.Delay // of it
 }
 
 func (f *fakeSet) Get(name string) *wire.Resource { return f.resources[name] }
@@ -28,8 +31,10 @@ func (f *fakeSet) Names() iter.Seq[string]        { return maps.Keys(f.resources
 func (f *fakeSet) Count() int                     { return len(f.resources) }
 func (f *fakeSet) CompleteAt() (time.Time, bool)  { return time.Time{}, f.confirmed }
 
-func (f *fakeSet) Apply(u wire.Update) (c cache.Change) {
-	f.applied = u
+func (f *fakeSet) Cause() cache.Cause { return f.cause }
+
+func (f *fakeSet) Apply(u wire.Update, waited pending.Delay) (c cache.Change) {
+	f.applied, f.waited = u, waited
 	for _, r := range u.Resources {
 		switch old := f.resources[r.Name]; {
 		case strings.HasPrefix(r.Name, "unwanted"):

@@ -117,7 +117,7 @@ func hasEndpoints(r *wire.Resource) bool { return r != nil && r.HasEndpoints() }
 func (f *filter) apply(u wire.Update) cache.Change {
 	s := f.set
 	absent := f.absent(u)
-	c := s.apply(u)
+	c := s.apply(u, f.delayOf(u))
 	var added additions
 	for _, name := range absent {
 		switch r := s.content.Get(name); {

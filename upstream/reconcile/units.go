@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 )
 
 // A unit is a group of changes that are applied together or not at all: additions, and the removals and moves of served resources
@@ -79,7 +80,7 @@ func (f *filter) joinUnits(u wire.Update) (_ wire.Update, blocked names) {
 	}
 	u.Resources = j.record(candidates, deferred)
 	u.Removed, u.Errors = slices.Clip(u.Removed), slices.Clip(u.Errors) // the caller keeps its own
-	s.moveTo(&u, func(name string, _ removal) bool { _, ok := replaced[name]; return ok })
+	f.moveTo(&u, func(name string, _ removal) bool { _, ok := replaced[name]; return ok })
 	return u, blocked
 }
 
@@ -228,11 +229,15 @@ func (j *joining) standing(name string) standing {
 func (j *joining) record(candidates []*wire.Resource, deferred names) []*wire.Resource {
 	var first []string
 	candidates = slices.DeleteFunc(candidates, func(r *wire.Resource) bool {
+		w, waited := j.before[r.Name]
 		if !has(deferred, r.Name) || !statesContent(r) { // a heartbeat is of what is served
+			if waited {
+				j.f.passWaiting(r.Name, w)
+			}
 			return false
 		}
-		w, waited := j.before[r.Name]
 		if w.resource = r; !waited {
+			_, w.cause = j.f.waitsSince(r.Name)
 			w.since, first = j.f.now, append(first, r.Name)
 		}
 		if j.stated[r.Name] == r {
@@ -249,6 +254,11 @@ func (j *joining) record(candidates []*wire.Resource, deferred names) []*wire.Re
 			slog.String("type_url", j.set.TypeURL), slog.Int("waiting", len(first)), slog.String("name", first[0]))
 	}
 	return candidates
+}
+
+// passWaiting records that an addition waits no longer.
+func (f *filter) passWaiting(name string, w waiting) {
+	put(&f.delays, name, pending.Delay{Cause: w.cause, Since: w.since, Reason: string(Replacement)})
 }
 
 // replace adds to replaced the names whose removal completes a unit that passes. What the origin has stays: clients decide.
@@ -270,7 +280,8 @@ func (f *filter) withoutBlocked(u wire.Update, blockedNames names) wire.Update {
 	}
 	for name := range u.RemovedNames() {
 		if has(blockedNames, name) {
-			s.record(name, removal{state: blocked, explicit: true, since: f.now})
+			since, cause := f.waitsSince(name)
+			s.record(name, removal{state: blocked, explicit: true, since: since, cause: cause})
 		}
 	}
 	u.Removed = without(u.Removed, func(name string) bool { return has(blockedNames, name) })
