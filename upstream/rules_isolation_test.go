@@ -70,6 +70,33 @@ func TestB48_OperatorsSeeIsolatedSubscriptions(t *testing.T) {
 	})
 }
 
+// TestB48_ReturnIsLogged: an origin ends all streams at once, so that the relay divides them. Then it accepts only what
+// was isolated. The relay logs the connection, although the shared stream still fails.
+func TestB48_ReturnIsLogged(t *testing.T) {
+	var accepts atomic.Pointer[string] // the only type that the origin accepts; nil for all
+	ends := func(typeURL, _ string) bool { return accepts.Load() != nil && *accepts.Load() != typeURL }
+	inBubble(t, relaytest.Behaviour{Ends: ends}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(listeners)
+		r.follow(clusters, "a@1")
+		none, second := "", listeners // the shared stream keeps the first type
+		accepts.Store(&none)
+		r.Restart()
+		r.pass(3 * time.Minute)
+		check.Equal(t, "subscriptions were isolated", r.log.count("moving subscriptions") > 0, true)
+		check.Equal(t, "the view is connected", r.view.Generation().First().Connected, false)
+		accepts.Store(&second)
+		for range 6000 {
+			before := r.log.count("connected to the origin")
+			r.pass(10 * time.Millisecond)
+			if r.view.Generation().First().Connected {
+				check.Equal(t, "the connection was logged", r.log.count("connected to the origin") > before, true)
+				return
+			}
+		}
+		t.Error("the view is not connected a minute after the origin accepts listeners")
+	})
+}
+
 // TestB48_FirstStreamWithABadSubscription: a relay whose first stream carries a subscription that ends it serves all
 // others within seconds, whether clients subscribed to them before or after.
 func TestB48_FirstStreamWithABadSubscription(t *testing.T) {
