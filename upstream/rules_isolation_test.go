@@ -221,7 +221,7 @@ func TestB48_OriginThatEndsAllStreams(t *testing.T) {
 			r.follow(clusters, "a@0")
 			r.watch.SubscribeAll(listeners)
 			r.watch.Subscribe(endpoints, names)
-			restartAt := time.Now()
+			restartAt, found := time.Now(), false
 			for at := 0; at < 300; at++ {
 				r.putAll(endpoints, fmt.Sprint("v", at), names...)
 				r.put(clusters, fmt.Sprint("a@v", at))
@@ -231,9 +231,13 @@ func TestB48_OriginThatEndsAllStreams(t *testing.T) {
 						r.Restart()
 						restartAt = time.Now()
 					}
+					if !found && r.log.count("origin ends all streams") > 0 {
+						found = true
+						r.expect("isolated", r.isolated(), "")
+					}
 				}
 				v := fmt.Sprint("v", at)
-				if at < 60 {
+				if at < 20 {
 					continue
 				}
 				if n := r.current(endpoints, v); n != len(names) || r.members(clusters) != "a@"+v || r.members(listeners) != "a@"+v {
@@ -241,6 +245,7 @@ func TestB48_OriginThatEndsAllStreams(t *testing.T) {
 						of.life, of.restart, at, n, r.members(clusters), r.members(listeners), r.isolated())
 				}
 			}
+			check.Equal(t, "log lines", r.log.count("origin ends all streams"), 1)
 		})
 	}
 }
