@@ -426,7 +426,10 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 			next = reconcile.Earlier(next, v.mergeAlive(i, b, now))
 		}
 	}
-	v.mergeAll = false
+	if v.mergeAll {
+		v.mergeAll = false
+		v.trunk.recover() // its stream may have ended just before
+	}
 	return next
 }
 

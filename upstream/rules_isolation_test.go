@@ -227,13 +227,14 @@ func TestB48_OriginThatEndsAllStreams(t *testing.T) {
 				r.put(clusters, fmt.Sprint("a@v", at))
 				r.put(listeners, fmt.Sprint("a@v", at))
 				for range 30 { // of 100 ms
-					if r.pass(100 * time.Millisecond); time.Since(restartAt) >= of.restart {
-						r.Restart()
-						restartAt = time.Now()
-					}
+					r.pass(100 * time.Millisecond)
 					if !found && r.log.count("origin ends all streams") > 0 {
 						found = true
 						r.expect("isolated", r.isolated(), "")
+					}
+					if time.Since(restartAt) >= of.restart {
+						r.Restart()
+						restartAt = time.Now()
 					}
 				}
 				v := fmt.Sprint("v", at)
