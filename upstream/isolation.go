@@ -428,7 +428,8 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 	}
 	if v.mergeAll {
 		v.mergeAll = false
-		v.trunk.recover() // its stream may have ended just before
+		v.trunk.recover()
+		v.trunk.reopen() // what was just added would be suspect when its stream ends
 	}
 	return next
 }

@@ -251,6 +251,31 @@ func TestB48_OriginThatEndsAllStreams(t *testing.T) {
 	}
 }
 
+// TestB48_IdleOriginThatEndsAllStreams: an origin without changes ends each stream after some seconds. Once the relay
+// notices, nothing is isolated again: the shared stream is not divided, although it has ended many times.
+func TestB48_IdleOriginThatEndsAllStreams(t *testing.T) {
+	for range 5 {
+		inBubbleWithLives(t, func() time.Duration { return 2 * time.Second }, func(t *testing.T, r *rig) {
+			r.put(clusters, "a@0")
+			r.put(listeners, "a@0")
+			r.watch.SubscribeAll(clusters)
+			r.watch.SubscribeAll(listeners)
+			r.watch.Subscribe(endpoints, numberedNames("e", 20))
+			moved := func() int { return r.log.count("moving subscriptions") }
+			for range 120 {
+				if r.pass(time.Second); r.log.count("origin ends all streams") > 0 {
+					break
+				}
+			}
+			before := moved()
+			check.Equal(t, "subscriptions were isolated", before > 0, true)
+			r.pass(10 * time.Minute)
+			check.Equal(t, "isolated again", moved()-before, 0)
+			check.Equal(t, "log lines", r.log.count("origin ends all streams"), 1)
+		})
+	}
+}
+
 // TestB48_CauseAmongManyNames: the search for one name among a thousand takes seconds, also if the name is in the part
 // that stays on the failing stream each time.
 func TestB48_CauseAmongManyNames(t *testing.T) {
