@@ -187,10 +187,11 @@ func subscribed(parts []part, r role) []part {
 // used reports whether the branch carries any subscription.
 func (b *branch) used() bool { return b.needs(main) || b.needs(auxiliary) }
 
-// recover records that the streams of the branch are alive.
+// recover records that none of the subscriptions of the branch ends streams.
 func (b *branch) recover() {
 	for r := range b.byRole {
-		b.byRole[r].ends, b.byRole[r].objections = 0, 0
+		l := &b.byRole[r]
+		l.ends, l.objections, l.undecided, l.recent, l.early = 0, 0, false, nil, nil
 	}
 }
 

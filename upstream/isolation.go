@@ -37,7 +37,8 @@ import (
 // last client.
 //
 // Some origins, and proxies before them, end each stream after some seconds. Then no subscription is the cause, and
-// branches would only add backoff. So the relay lowers aliveAfter if no stream at all is alive; see observeLife.
+// branches would only add backoff. So the relay merges them and lowers aliveAfter if no stream at all is alive; see
+// observeLife.
 const (
 	aliveAfter = 10 * time.Second
 
@@ -302,6 +303,7 @@ func (v *streams) observeLife(life time.Duration, now time.Time) {
 		return
 	}
 	if v.aliveAfter == aliveAfter {
+		v.mergeAll = true
 		v.log.Info("origin ends all streams after a short time: no subscription is isolated for that",
 			slog.Duration("time", usual.Round(time.Millisecond)))
 	}
@@ -411,6 +413,8 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 	}
 	for i, b := range slices.Backward(v.isolated) {
 		switch {
+		case v.mergeAll:
+			v.merge(b, now)
 		case !b.used():
 			if b.logged {
 				v.log.Info("isolated subscription has no client any more")
@@ -421,6 +425,11 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 		default:
 			next = reconcile.Earlier(next, v.mergeAlive(i, b, now))
 		}
+	}
+	if v.mergeAll {
+		v.mergeAll = false
+		v.trunk.recover()
+		v.trunk.reopen() // what was just added would be suspect when its stream ends
 	}
 	return next
 }
@@ -440,6 +449,10 @@ func (v *subscriptions) mergeAlive(i int, b *branch, now time.Time) (next time.T
 	case now.Before(trunkAt):
 		return trunkAt
 	default:
+		for _, p := range b.parts(nil, main, auxiliary) {
+			v.log.Info("upstream stream is stable: subscriptions return to the shared stream",
+				slog.String("type_url", p.sub.typeURL), slog.Int("count", p.count()))
+		}
 		v.merge(b, now)
 	}
 	return time.Time{}
@@ -450,8 +463,6 @@ func (v *subscriptions) merge(b *branch, now time.Time) {
 	parts := b.parts(nil, main, auxiliary)
 	v.drop(b)
 	for _, p := range parts {
-		v.log.Info("upstream stream is stable: subscriptions return to the shared stream",
-			slog.String("type_url", p.sub.typeURL), slog.Int("count", p.count()))
 		v.move(p, v.trunk, now)
 	}
 	v.mergedAt = now

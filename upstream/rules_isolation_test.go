@@ -70,6 +70,33 @@ func TestB48_OperatorsSeeIsolatedSubscriptions(t *testing.T) {
 	})
 }
 
+// TestB48_ReturnIsLogged: an origin ends all streams at once, so that the relay divides them. Then it accepts only what
+// was isolated. The relay logs the connection, although the shared stream still fails.
+func TestB48_ReturnIsLogged(t *testing.T) {
+	var accepts atomic.Pointer[string] // the only type that the origin accepts; nil for all
+	ends := func(typeURL, _ string) bool { return accepts.Load() != nil && *accepts.Load() != typeURL }
+	inBubble(t, relaytest.Behaviour{Ends: ends}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.watch.SubscribeAll(listeners)
+		r.follow(clusters, "a@1")
+		none, second := "", listeners // the shared stream keeps the first type
+		accepts.Store(&none)
+		r.Restart()
+		r.pass(3 * time.Minute)
+		check.Equal(t, "subscriptions were isolated", r.log.count("moving subscriptions") > 0, true)
+		check.Equal(t, "the view is connected", r.view.Generation().First().Connected, false)
+		accepts.Store(&second)
+		for range 6000 {
+			before := r.log.count("connected to the origin")
+			r.pass(10 * time.Millisecond)
+			if r.view.Generation().First().Connected {
+				check.Equal(t, "the connection was logged", r.log.count("connected to the origin") > before, true)
+				return
+			}
+		}
+		t.Error("the view is not connected a minute after the origin accepts listeners")
+	})
+}
+
 // TestB48_FirstStreamWithABadSubscription: a relay whose first stream carries a subscription that ends it serves all
 // others within seconds, whether clients subscribed to them before or after.
 func TestB48_FirstStreamWithABadSubscription(t *testing.T) {
@@ -194,19 +221,24 @@ func TestB48_OriginThatEndsAllStreams(t *testing.T) {
 			r.follow(clusters, "a@0")
 			r.watch.SubscribeAll(listeners)
 			r.watch.Subscribe(endpoints, names)
-			restartAt := time.Now()
+			restartAt, found := time.Now(), false
 			for at := 0; at < 300; at++ {
 				r.putAll(endpoints, fmt.Sprint("v", at), names...)
 				r.put(clusters, fmt.Sprint("a@v", at))
 				r.put(listeners, fmt.Sprint("a@v", at))
 				for range 30 { // of 100 ms
-					if r.pass(100 * time.Millisecond); time.Since(restartAt) >= of.restart {
+					r.pass(100 * time.Millisecond)
+					if !found && r.log.count("origin ends all streams") > 0 {
+						found = true
+						r.expect("isolated", r.isolated(), "")
+					}
+					if time.Since(restartAt) >= of.restart {
 						r.Restart()
 						restartAt = time.Now()
 					}
 				}
 				v := fmt.Sprint("v", at)
-				if at < 60 {
+				if at < 20 {
 					continue
 				}
 				if n := r.current(endpoints, v); n != len(names) || r.members(clusters) != "a@"+v || r.members(listeners) != "a@"+v {
@@ -214,6 +246,32 @@ func TestB48_OriginThatEndsAllStreams(t *testing.T) {
 						of.life, of.restart, at, n, r.members(clusters), r.members(listeners), r.isolated())
 				}
 			}
+			check.Equal(t, "log lines", r.log.count("origin ends all streams"), 1)
+		})
+	}
+}
+
+// TestB48_IdleOriginThatEndsAllStreams: an origin without changes ends each stream after some seconds. Once the relay
+// notices, nothing is isolated again: the shared stream is not divided, although it has ended many times.
+func TestB48_IdleOriginThatEndsAllStreams(t *testing.T) {
+	for range 5 {
+		inBubbleWithLives(t, func() time.Duration { return 2 * time.Second }, func(t *testing.T, r *rig) {
+			r.put(clusters, "a@0")
+			r.put(listeners, "a@0")
+			r.watch.SubscribeAll(clusters)
+			r.watch.SubscribeAll(listeners)
+			r.watch.Subscribe(endpoints, numberedNames("e", 20))
+			moved := func() int { return r.log.count("moving subscriptions") }
+			for range 120 {
+				if r.pass(time.Second); r.log.count("origin ends all streams") > 0 {
+					break
+				}
+			}
+			before := moved()
+			check.Equal(t, "subscriptions were isolated", before > 0, true)
+			r.pass(10 * time.Minute)
+			check.Equal(t, "isolated again", moved()-before, 0)
+			check.Equal(t, "log lines", r.log.count("origin ends all streams"), 1)
 		})
 	}
 }

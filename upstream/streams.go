@@ -143,6 +143,7 @@ type streams struct {
 	isolated []*branch     // see isolation.go; nil if no subscription is isolated
 	proof    time.Duration // time for which a branch must be alive, if longer than aliveAfter
 	mergedAt time.Time     // when a branch last merged with the trunk; zero if the trunk has been alive since
+	mergeAll bool          // merge all branches: the origin ends all streams
 
 	aliveAfter time.Duration   // age from which a stream counts as alive, see observeLife
 	lives      []time.Duration // of the last streams that ended, since one was alive

@@ -270,7 +270,7 @@ func (v *viewSync) streamOpened(l *adsStream, now time.Time) {
 	l.open, l.openedAt = true, now
 	v.session.counters.update(func(s *Stats) { s.Streams++ })
 	if l.role == main {
-		if l.branch == v.trunk {
+		if l.branch == v.trunk || !v.connectedBeside(l.branch) { // an isolated branch may become the trunk
 			v.log.Info("connected to the origin", slog.String("origin", v.cfg.Targets[v.target]))
 		}
 		v.pending.SetConnected(true)
