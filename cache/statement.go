@@ -291,7 +291,9 @@ func (re response) restateContent(n *Name, s Statement) {
 		re.unalias(old)
 		if s.entry != nil && !old.Present() { // the origin reported the absence on the connection of that entry
 			absent := *re.set.Get(n)
-			absent.epoch = s.entry.epoch
+			if absent.epoch = s.entry.epoch; old != nil {
+				absent.epoch = max(old.epoch, s.entry.epoch) // readers were sent the removal by then
+			}
 			re.set.put(re.txn, &absent)
 		}
 	}
