@@ -213,8 +213,10 @@ func (re response) admitsFirst(n *Name, s Statement) bool {
 		return true
 	case shown.Present():
 		return hasNoError && shown.hasStateOf(s.Resource)
+	case re.kind == Wildcard && re.typ.hasLastGood(Wildcard):
+		return hasNoError && s.Resource == nil && (s.Err == nil || n.text != wholeName(re.typ.URL))
 	case re.kind == Wildcard:
-		return hasNoError && s.Resource == nil || !re.typ.hasLastGood(Wildcard)
+		return true
 	}
 	return re.admitsName(n, s, hasNoError)
 }
