@@ -45,11 +45,13 @@ func lastResource(of [2]state) *wire.Resource {
 	return cmp.Or(of[ByName].resource(), of[Wildcard].resource())
 }
 
-// state returns the state of a name in a set of the type.
+// state returns the state of a name in a set of the type. n is nil if the name is not in the index.
 func (t *Type) state(kind Kind, n *Name) (s state) {
-	s.entry = t.set(kind).Get(n)
-	if e := t.Errors(kind).Get(n); e != nil {
-		s.err = e.Err
+	if n != nil {
+		s.entry = t.set(kind).Get(n)
+		if e := t.Errors(kind).Get(n); e != nil {
+			s.err = e.Err
+		}
 	}
 	s.exists = s.entry != nil || s.err != nil || kind == Wildcard
 	return s
