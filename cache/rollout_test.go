@@ -120,8 +120,8 @@ func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 		h.editions = append(h.editions, o.PinServed(edition))
 	case "show":
 		o.Show(cohort, edition)
-		at := o.view.Cohort(cohort).Generation().Seq
-		if o.Show(cohort, edition); o.view.Cohort(cohort).Generation().Seq != at {
+		at := o.view.Cohort(cohort).Generation().Revision
+		if o.Show(cohort, edition); o.view.Cohort(cohort).Generation().Revision != at {
 			t.Fatal("showing the same edition again caused changes")
 		}
 		return cohort
