@@ -166,3 +166,21 @@ func TestI1_EditionsOfReleasedNamesShowTheRest(t *testing.T) {
 	o.Show(canaries, edition)
 	o.wantNamed(canaries, "n", "n3")
 }
+
+// TestR091_VersionOfWithdrawnChanges: a change waits, and the origin withdraws it in a newer version. That is the version of
+// what readers see.
+func TestR091_VersionOfWithdrawnChanges(t *testing.T) {
+	o, _ := newRollout(t)
+	o.confirm(acme, "a")
+	apply := func(u wire.Update, want string) {
+		t.Helper()
+		o.Apply(Wildcard, u)
+		if got := o.typ().System(); got != want {
+			t.Errorf("readers see version %q, want %q", got, want)
+		}
+	}
+	a, b := o.resource("a", "1", "a1"), o.resource("b", "1", "b1")
+	apply(wire.Update{TypeURL: acme, Resources: []*wire.Resource{a}, SystemVersion: "first"}, "first")
+	apply(wire.Update{TypeURL: acme, Resources: []*wire.Resource{b}, SystemVersion: "second"}, "first")
+	apply(wire.Update{TypeURL: acme, Removed: []string{"b"}, SystemVersion: "third"}, "third")
+}

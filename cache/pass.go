@@ -41,7 +41,7 @@ func (g *gate) passTo(i int, ed *edit) *edit {
 	begun, typ := ed.served != nil && ed.served[i] != nil, shown.Type(ed.typ.URL)
 	if !begun && shown.sources[w.source] == g.servedSource(s, shown, ed.gen) && !g.completes(typ, ed.typ) {
 		unchanged := &edit{w: w, branch: s.branch, gen: shown, typ: typ, index: ed.index}
-		if !g.passesAny(unchanged, ed.typ, names) { // the usual case for changes that wait
+		if !g.passesAny(unchanged, ed.typ, names) && !g.renames(typ, ed.typ) { // the usual case for changes that wait
 			g.withhold(s, unchanged, ed.typ, names)
 			return nil
 		}
@@ -174,6 +174,15 @@ func (g *gate) passesAny(served *edit, latest *Type, names []*Name) bool {
 		return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
 			return g.writes(kind, latest, n) && served.editSet(kind).passes(latest, n) != passNothing
 		})
+	})
+}
+
+// renames reports whether a set in latest has the content that readers see, in another version of the origin.
+func (g *gate) renames(served, latest *Type) bool {
+	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
+		shown, newest := served.set(kind), latest.set(kind)
+		written := kind == ByName || latest.source == g.w.source
+		return written && shown.sum == newest.sum && shown.system != newest.system
 	})
 }
 
