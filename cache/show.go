@@ -105,17 +105,19 @@ func (w *Writer) addState(s *served, to *shownStates, key, text string, of [2]st
 	if n == nil || !latest.states(ByName, n) {
 		of[ByName] = state{} // the name was forgotten
 	}
-	differs := false
-	for _, kind := range kinds {
-		if of[kind].exists && !of[kind].sameAs(kind, shown.state(kind, n)) {
-			differs = true
-		} else {
-			of[kind] = state{} // readers have it
-		}
-	}
-	if differs {
+	if of = shown.without(of, n); of[Wildcard].exists || of[ByName].exists {
 		to.names[text] = of
 	}
+}
+
+// without returns those states of a name that readers of the type do not see yet.
+func (t *Type) without(of [2]state, n *Name) [2]state {
+	for _, kind := range kinds {
+		if of[kind].sameAs(kind, t.state(kind, n)) {
+			of[kind] = state{}
+		}
+	}
+	return of
 }
 
 // currentState returns the state of a name, as readers may be shown it now. Resources that had expired when the state was

@@ -291,14 +291,21 @@ func (re response) restateContent(n *Name, s Statement) {
 	case re.kind == Wildcard:
 		re.removeFromWildcard(n)
 	default:
-		re.putAbsent(n, old)
-		re.unalias(old)
-		if s.entry != nil && !old.Present() { // the origin reported the absence on the connection of that entry
-			absent := *re.set.Get(n)
-			if absent.epoch = s.entry.epoch; old != nil {
-				absent.epoch = max(old.epoch, s.entry.epoch) // readers were sent the removal by then
-			}
-			re.set.put(re.txn, &absent)
-		}
+		re.restateAbsence(n, s)
 	}
+}
+
+// restateAbsence applies the statement that a resource of the set of names does not exist.
+func (re response) restateAbsence(n *Name, s Statement) {
+	old := re.set.Get(n)
+	re.putAbsent(n, old)
+	re.unalias(old)
+	if s.entry == nil || old.Present() {
+		return
+	}
+	absent := *re.set.Get(n)
+	if absent.epoch = s.entry.epoch; old != nil { // the origin reported the absence on the connection of either entry
+		absent.epoch = max(old.epoch, s.entry.epoch)
+	}
+	re.set.put(re.txn, &absent)
 }
