@@ -207,8 +207,10 @@ func (g *gate) changeWaits(typeURL string, removal bool) bool {
 	return g.staging() && (g.w.view.cfg.Waits(typeURL) || removal && wire.NeverOld(typeURL))
 }
 
-// present reports whether a resource of a name exists in either set.
-func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present() }
+// present reports whether a resource of a name, which may be nil, exists in either set.
+func (t *Type) present(n *Name) bool {
+	return n != nil && (t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present())
+}
 
 // differing returns, by type URL or collection, the names whose state differs between what the readers of a view see and
 // another generation: latest, or that of another view, whose withheld names are those of other. The index must be locked.

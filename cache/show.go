@@ -93,8 +93,8 @@ func (w *Writer) addState(s *served, to *shownStates, key, text string, of [2]st
 		of[kind] = w.currentState(of[kind], latest, kind, n)
 	}
 	// If only removals of the type wait, the state decides whether the resource exists. Its content passes.
-	existed, exists := n != nil && shown.present(n), lastResource(of) != nil
-	removalWaits := w.changeWaits(resourceType(key), true) && (n == nil || !latest.present(n))
+	existed, exists := shown.present(n), lastResource(of) != nil
+	removalWaits := w.changeWaits(resourceType(key), true) && !latest.present(n)
 	switch {
 	case w.changeWaits(resourceType(key), false), removalWaits && exists != existed:
 	case n == nil, removalWaits && exists:
