@@ -369,7 +369,7 @@ func (h *cohortHistory) step(t *rapid.T) (drops func(key string) bool) {
 	kind := rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind")
 	version := rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version")
 	step := rapid.SampledFrom([]string{
-		"put", "put", "put", "put alias", "remove", "fail", "subscribe", "unsubscribe", "confirm", "reconnect",
+		"put", "put", "put", "put alias", "remove", "fail", "not found", "fail set", "subscribe", "unsubscribe", "confirm", "reconnect",
 		"trim", "put TTL", "put uncacheable", "expire", "resubscribe wildcard",
 	}).Draw(t, "step")
 	for i, o := range h.origins {

@@ -30,8 +30,6 @@ type pinnedType struct {
 	size    int          // number of resources that the rest was served
 	was, is [2]string    // versions of the origin's responses, by Kind
 	names   []pinnedName // ordered by their texts
-
-	hasWholeError bool // of the wildcard set, in the edition
 }
 
 // A pinnedName is the state of a name in both sets of its type, by Kind, before and after an edition.
@@ -126,8 +124,7 @@ func (e *Edition) pin(key string, served, latest *Type) *pinnedType {
 	if e.types[key] == nil {
 		system := [2]string{served.Wildcard.system, served.ByName.system}
 		e.types[key] = &pinnedType{
-			era: latest.era, size: max(served.Wildcard.Count(), served.ByName.Count()),
-			was: system, is: system, hasWholeError: served.hasWholeError(),
+			era: latest.era, size: max(served.Wildcard.Count(), served.ByName.Count()), was: system, is: system,
 		}
 	}
 	return e.types[key]
@@ -141,10 +138,10 @@ func (w *Writer) Pin() *Edition {
 	for key, names := range w.differing(s, w.Generation(), s) {
 		served, latest := s.generation().Type(key), w.Generation().Type(key)
 		t := e.pin(key, served, latest)
-		t.is, t.hasWholeError = [2]string{latest.Wildcard.system, latest.ByName.system}, latest.hasWholeError()
+		t.is = [2]string{latest.Wildcard.system, latest.ByName.system}
 		t.names = make([]pinnedName, 0, len(names))
 		for _, n := range names {
-			t.names = append(t.names, pinnedName{n.text, n, w.statesOf(served, n), w.statesOf(latest, n)})
+			t.names = append(t.names, pinnedName{n.text, n, w.pinnedStates(served, n), w.pinnedStates(latest, n)})
 		}
 	}
 	e.describe()
@@ -188,7 +185,7 @@ func (e *Edition) Reversed() *Edition {
 	reversed := newEdition()
 	for key, t := range e.types {
 		removed, added := t.count()
-		of := &pinnedType{era: t.era, size: t.size + added - removed, was: t.is, is: t.was, hasWholeError: t.hasWholeError}
+		of := &pinnedType{era: t.era, size: t.size + added - removed, was: t.is, is: t.was}
 		for _, n := range t.names {
 			of.names = append(of.names, pinnedName{n.text, n.name, n.is, n.was})
 		}
@@ -263,7 +260,8 @@ func (w *Writer) pinStates(formers []Former, first bool) *Edition {
 			seen[id] = pinned
 		}
 		if pinned.mayHave(w, t, f, first) {
-			pinned.is[f.Kind] = state{entry: f.entry(pinned.name), err: pinned.was[f.Kind].err, exists: true}
+			exists := f.Kind == ByName || t.hasLastGood(Wildcard)
+			pinned.is[f.Kind] = state{f.entry(pinned.name), pinned.was[f.Kind].err, exists}
 		}
 	}
 	for id, n := range seen {
@@ -277,13 +275,20 @@ func (w *Writer) pinStates(formers []Former, first bool) *Edition {
 	return e
 }
 
+// pinnedStates is statesOf for an edition, which does not change members of an incomplete first state.
+func (w *Writer) pinnedStates(t *Type, n *Name) [2]state {
+	all := w.statesOf(t, n)
+	all[Wildcard].exists = all[Wildcard].exists && t.hasLastGood(Wildcard)
+	return all
+}
+
 // pinnedName returns a name in the state that the rest is served.
 func (w *Writer) pinnedName(served *Type, index *indexType, text string) *pinnedName {
 	n := &pinnedName{text: text, name: index.find(text)}
 	if n.name != nil {
-		n.was = w.statesOf(served, n.name)
+		n.was = w.pinnedStates(served, n.name)
 	} else if served.source == w.source {
-		n.was[Wildcard].exists = true
+		n.was[Wildcard].exists = served.hasLastGood(Wildcard)
 	}
 	n.is = n.was
 	return n

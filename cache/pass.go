@@ -41,7 +41,7 @@ func (g *gate) passTo(i int, ed *edit) *edit {
 	begun, typ := ed.served != nil && ed.served[i] != nil, shown.Type(ed.typ.URL)
 	if !begun && shown.sources[w.source] == g.servedSource(s, shown, ed.gen) && !g.completes(typ, ed.typ) {
 		unchanged := &edit{w: w, branch: s.branch, gen: shown, typ: typ, index: ed.index}
-		if !g.passesAny(unchanged, ed.typ, names) { // the usual case for changes that wait
+		if !g.passesAny(unchanged, ed.typ, names) && !g.renames(typ, ed.typ) { // the usual case for changes that wait
 			g.withhold(s, unchanged, ed.typ, names)
 			return nil
 		}
@@ -177,6 +177,15 @@ func (g *gate) passesAny(served *edit, latest *Type, names []*Name) bool {
 	})
 }
 
+// renames reports whether a set in latest has the content that readers see, in another version of the origin.
+func (g *gate) renames(served, latest *Type) bool {
+	return slices.ContainsFunc(kinds[:], func(kind Kind) bool {
+		shown, newest := served.Set(kind), latest.Set(kind)
+		written := kind == ByName || latest.source == g.w.source
+		return written && shown.sum == newest.sum && shown.system != newest.system
+	})
+}
+
 // waits reports whether the change of an entry that readers see waits until Show.
 func (to setEdit) waits(shown, newest *Entry) bool {
 	return to.typ.hasLastGood(to.kind) && to.w.changeWaits(resourceType(to.typ.URL), shown.Present() && !newest.Present())
@@ -198,8 +207,10 @@ func (g *gate) changeWaits(typeURL string, removal bool) bool {
 	return g.staging() && (g.w.view.cfg.Waits(typeURL) || removal && wire.NeverOld(typeURL))
 }
 
-// present reports whether a resource of a name exists in either set.
-func (t *Type) present(n *Name) bool { return t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present() }
+// present reports whether a resource of a name, which may be nil, exists in either set.
+func (t *Type) present(n *Name) bool {
+	return n != nil && (t.Wildcard.Get(n).Present() || t.ByName.Get(n).Present())
+}
 
 // differing returns, by type URL or collection, the names whose state differs between what the readers of a view see and
 // another generation: latest, or that of another view, whose withheld names are those of other. The index must be locked.

@@ -22,6 +22,10 @@ func (o *origin) randomStep(step string, kind Kind, name, version string, watch 
 		o.remove(kind, name)
 	case "fail":
 		o.fail(kind, name, codes.Internal, version)
+	case "not found":
+		o.fail(kind, name, codes.NotFound, version)
+	case "fail set":
+		o.fail(Wildcard, wholeName(o.typeURL), codes.Internal, version)
 	case "subscribe":
 		subscribed[name] = watch.Subscribe(o.typeURL, []string{name})
 		o.TakeDemand()
@@ -154,9 +158,32 @@ func (o *origin) checkEntries() {
 	if o.closed() && len(o.latest.tombstones) > 0 {
 		o.Fatalf("latest has tombstones, which no reader needs: %v", o.latest.tombstones)
 	}
+	o.checkWithheld()
 	for cohort, v := range o.view.views {
 		for f := range v.Audit(func() bool { return true }) {
 			o.Fatalf("the audit of cohort %d finds %+v", cohort, f)
+		}
+	}
+}
+
+// checkWithheld fails the test unless the names whose newest state is withheld from the readers of each view are recorded.
+func (o *origin) checkWithheld() {
+	o.Helper()
+	for cohort, s := range o.served {
+		withheld := 0
+		for key, index := range o.view.index.types {
+			for text, n := range index.names {
+				differs := !o.agrees(s.generation().Type(key), o.Generation().Type(key), n)
+				if held, recorded := s.withheld[n]; recorded != differs || recorded && held.typ != index {
+					o.Fatalf("cohort %d: %s of %s differs from latest: %v, recorded: %+v", cohort, text, key, differs, held)
+				}
+				if differs {
+					withheld++
+				}
+			}
+		}
+		if len(s.withheld) != withheld {
+			o.Fatalf("cohort %d: %d names are recorded as withheld, want %d", cohort, len(s.withheld), withheld)
 		}
 	}
 }

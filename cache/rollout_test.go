@@ -71,7 +71,7 @@ func (h *rolloutHistory) originStep(t *rapid.T) randomStep {
 		kind:    rapid.SampledFrom([]Kind{Wildcard, ByName}).Draw(t, "kind"),
 		version: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "version"),
 		step: rapid.SampledFrom([]string{
-			"put", "put", "put", "put", "put alias", "remove", "remove", "fail", "subscribe", "subscribe",
+			"put", "put", "put", "put", "put alias", "remove", "remove", "fail", "not found", "fail set", "subscribe", "subscribe",
 			"unsubscribe", "confirm", "confirm", "reconnect", "disconnect", "trim", "put TTL", "put uncacheable",
 			"expire", "resubscribe wildcard",
 		}).Draw(t, "step"),
@@ -120,8 +120,8 @@ func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 		h.editions = append(h.editions, o.PinServed(edition))
 	case "show":
 		o.Show(cohort, edition)
-		at := o.view.Cohort(cohort).Generation().Seq
-		if o.Show(cohort, edition); o.view.Cohort(cohort).Generation().Seq != at {
+		at := o.view.Cohort(cohort).Generation().Revision
+		if o.Show(cohort, edition); o.view.Cohort(cohort).Generation().Revision != at {
 			t.Fatal("showing the same edition again caused changes")
 		}
 		return cohort

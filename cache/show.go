@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/xdstender/tender/cache/wire"
 )
@@ -29,16 +30,13 @@ func (w *Writer) ShowAs(cohort, of int) {
 
 // shownStates are the states of names of one type that are about to be shown.
 type shownStates struct {
-	systems       [2]string // versions of the origin's responses, by Kind
-	hasWholeError bool
-	names         map[string][2]state // by Kind
+	systems [2]string           // versions of the origin's responses, by Kind
+	names   map[string][2]state // by Kind
 }
 
 // stateOf returns the states of the names of a type in which the readers of a view see other state than in t.
 func (w *Writer) stateOf(s *served, t *Type, names []*Name) *shownStates {
-	to := &shownStates{
-		[2]string{t.Wildcard.system, t.ByName.system}, t.hasWholeError(), make(map[string][2]state, len(names)),
-	}
+	to := &shownStates{[2]string{t.Wildcard.system, t.ByName.system}, make(map[string][2]state, len(names))}
 	for _, n := range names {
 		w.addState(s, to, t.URL, n.text, w.statesOf(t, n))
 	}
@@ -70,15 +68,15 @@ func (w *Writer) statesIn(s *served, e *Edition) map[string]*shownStates {
 			to = &shownStates{names: make(map[string][2]state, len(pinned.names))}
 			all[key] = to
 		}
-		to.systems, to.hasWholeError = pinned.is, pinned.hasWholeError
+		to.systems = pinned.is
 		dropped := pinned.era != w.view.index.types[key].era
 		for _, n := range pinned.names {
-			of := n.is
-			if dropped {
-				of[Wildcard] = to.names[n.text][Wildcard]
+			of, asRest := n.is, to.names[n.text]
+			if dropped || !of[Wildcard].exists {
+				of[Wildcard] = asRest[Wildcard]
 			}
-			if n.name == nil || n.name.released {
-				of[ByName] = state{}
+			if n.name == nil || n.name.released || !of[ByName].exists {
+				of[ByName] = asRest[ByName]
 			}
 			delete(to.names, n.text)
 			w.addState(s, to, key, n.text, of)
@@ -95,8 +93,8 @@ func (w *Writer) addState(s *served, to *shownStates, key, text string, of [2]st
 		of[kind] = w.currentState(of[kind], latest, kind, n)
 	}
 	// If only removals of the type wait, the state decides whether the resource exists. Its content passes.
-	existed, exists := n != nil && shown.present(n), lastResource(of) != nil
-	removalWaits := w.changeWaits(resourceType(key), true) && (n == nil || !latest.present(n))
+	existed, exists := shown.present(n), lastResource(of) != nil
+	removalWaits := w.changeWaits(resourceType(key), true) && !latest.present(n)
 	switch {
 	case w.changeWaits(resourceType(key), false), removalWaits && exists != existed:
 	case n == nil, removalWaits && exists:
@@ -107,32 +105,37 @@ func (w *Writer) addState(s *served, to *shownStates, key, text string, of [2]st
 	if n == nil || !latest.states(ByName, n) {
 		of[ByName] = state{} // the name was forgotten
 	}
-	for _, kind := range kinds {
-		var now state
-		if n != nil {
-			now = shown.state(kind, n)
-		}
-		if of[kind].exists && !of[kind].sameAs(kind, now) {
-			to.names[text] = of
-			return
-		}
+	if of = shown.without(of, n); of[Wildcard].exists || of[ByName].exists {
+		to.names[text] = of
 	}
 }
 
-// currentState returns the state of a name, as readers may be shown it now. Resources that had expired when the state was
-// read, or whose content may not be cached, get the state of latest, and all others its TTL.
-func (w *Writer) currentState(s state, latest *Type, kind Kind, n *Name) state {
-	if s.entry == nil || n == nil {
-		return s
+// without returns those states of a name that readers of the type do not see yet.
+func (t *Type) without(of [2]state, n *Name) [2]state {
+	for _, kind := range kinds {
+		if of[kind].sameAs(kind, t.state(kind, n)) {
+			of[kind] = state{}
+		}
 	}
-	now := latest.Set(kind).Get(n)
+	return of
+}
+
+// currentState returns the state of a name, as readers may be shown it now. Resources that had expired when the state was
+// read, or whose content may not be cached, get the state of latest, and all others its TTL, which may have ended.
+func (w *Writer) currentState(s state, latest *Type, kind Kind, n *Name) state {
+	newest := latest.state(kind, n)
 	switch {
+	case s.entry == nil:
+		return s
 	case s.entry.Expired || !cacheable(s.entry):
-		return latest.state(kind, n)
-	case s.entry.Present() && now.Present() && !s.entry.Deadline().Equal(now.Deadline()):
+		return newest
+	case s.entry.Present() && newest.entry.Present() && !s.entry.Deadline().Equal(newest.entry.Deadline()):
 		renewed := *s.entry
-		renewed.setDeadline(now.Deadline())
+		renewed.setDeadline(newest.entry.Deadline())
 		s.entry = &renewed
+	}
+	if s.entry.Expires() && !time.Now().Before(s.entry.Deadline()) {
+		s.entry = &Entry{Name: n, Expired: true}
 	}
 	return s
 }
@@ -173,7 +176,7 @@ func (w *Writer) showType(s *served, key string, of *shownStates, shown map[stri
 		re := newResponse(ed.editSet(kind), nil)
 		for _, text := range names {
 			state := of.names[text][kind]
-			if exists := state.entry.Present(); exists && !present || !exists && !absent {
+			if exists := state.entry.Present(); state.exists && (exists && !present || !exists && !absent) {
 				continue
 			}
 			n := re.restatable(text)
@@ -188,9 +191,6 @@ func (w *Writer) showType(s *served, key string, of *shownStates, shown map[stri
 		}
 		re.set.system = of.systems[kind]
 		re.compact()
-	}
-	if ed.typ.source == w.source && !of.hasWholeError {
-		ed.clearWholeError()
 	}
 	w.withhold(s, ed, latest.Type(key), shown[key]) // last, since it releases names without entries
 	w.publish(ed)

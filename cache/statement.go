@@ -45,11 +45,13 @@ func lastResource(of [2]state) *wire.Resource {
 	return cmp.Or(of[ByName].resource(), of[Wildcard].resource())
 }
 
-// state returns the state of a name in a set of the type.
+// state returns the state of a name in a set of the type. n is nil if the name is not in the index.
 func (t *Type) state(kind Kind, n *Name) (s state) {
-	s.entry = t.Set(kind).Get(n)
-	if e := t.Errors(kind).Get(n); e != nil {
-		s.err = e.Err
+	if n != nil {
+		s.entry = t.Set(kind).Get(n)
+		if e := t.Errors(kind).Get(n); e != nil {
+			s.err = e.Err
+		}
 	}
 	s.exists = s.entry != nil || s.err != nil || kind == Wildcard
 	return s
@@ -213,8 +215,10 @@ func (re response) admitsFirst(n *Name, s Statement) bool {
 		return true
 	case shown.Present():
 		return hasNoError && shown.hasStateOf(s.Resource)
+	case re.kind == Wildcard && re.typ.hasLastGood(Wildcard):
+		return hasNoError && s.Resource == nil && (s.Err == nil || n.text != wholeName(re.typ.URL))
 	case re.kind == Wildcard:
-		return hasNoError && s.Resource == nil || !re.typ.hasLastGood(Wildcard)
+		return true
 	}
 	return re.admitsName(n, s, hasNoError)
 }
@@ -287,12 +291,21 @@ func (re response) restateContent(n *Name, s Statement) {
 	case re.kind == Wildcard:
 		re.removeFromWildcard(n)
 	default:
-		re.putAbsent(n, old)
-		re.unalias(old)
-		if s.entry != nil && !old.Present() { // the origin reported the absence on the connection of that entry
-			absent := *re.set.Get(n)
-			absent.epoch = s.entry.epoch
-			re.set.put(re.txn, &absent)
-		}
+		re.restateAbsence(n, s)
 	}
+}
+
+// restateAbsence applies the statement that a resource of the set of names does not exist.
+func (re response) restateAbsence(n *Name, s Statement) {
+	old := re.set.Get(n)
+	re.putAbsent(n, old)
+	re.unalias(old)
+	if s.entry == nil || old.Present() {
+		return
+	}
+	absent := *re.set.Get(n)
+	if absent.epoch = s.entry.epoch; old != nil { // the origin reported the absence on the connection of either entry
+		absent.epoch = max(old.epoch, s.entry.epoch)
+	}
+	re.set.put(re.txn, &absent)
 }
