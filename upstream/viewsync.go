@@ -87,6 +87,8 @@ func (v *viewSync) run(ctx context.Context) {
 		before := v.dropped
 		v.dropped = v.group.Dropped() + v.reports.Dropped()
 		v.control.recordRemovals(v.group.HasRemovals() || v.reports.HasRemovals(), v.dropped, before)
+		v.control.recordWaiting(v.pending)
+		next = reconcile.Earlier(next, v.reportClients(&v.control.below, now))
 		if !next.IsZero() {
 			timer.Reset(timerDelay(next))
 		}
@@ -98,6 +100,7 @@ func (v *viewSync) run(ctx context.Context) {
 			v.handleEvent(e, time.Now())
 		case call := <-v.control.Calls():
 			call(v)
+		case <-v.control.below.wake:
 		case <-v.targetChanged:
 			if v.targetChanged = v.session.targetChanged(); v.target != v.session.target() {
 				v.followTarget(time.Now())
@@ -260,6 +263,8 @@ func (v *viewSync) handleEvent(e event, now time.Time) {
 		v.streamEnded(l, e.err, now)
 	case e.opened:
 		v.streamOpened(l, now)
+	case e.relay:
+		l.reporting.accepted = true
 	default:
 		v.handleResponse(l, e, now)
 	}
