@@ -41,6 +41,7 @@ type ClientQuery struct {
 	Sync    string // clients in this state; see Client.Sync
 	Refused bool   // clients with a NACK that still applies; see ClientType.Refusing
 	Stalled bool   // clients that do not read responses
+	Relays  bool   // clients that are relays
 	Sort    string // ByLag or ByNumber
 
 	NoTotals bool // omit Totals and Types, which need all clients; only with ByNumber

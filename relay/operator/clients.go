@@ -152,7 +152,8 @@ func (f *Fleet) matching(q admin.ClientQuery, streams *int) iter.Seq[downstream.
 
 // matchesQuery reports whether a query selects a client. It removes the types from s that the query does not select.
 func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
-	if q.Group != "" && !nodegroup.Is(q.Group, s.Group) || q.Stalled && s.Stalled.IsZero() || !matchesNode(s, q) {
+	if q.Group != "" && !nodegroup.Is(q.Group, s.Group) || q.Stalled && s.Stalled.IsZero() ||
+		q.Relays && s.Below == nil || !matchesNode(s, q) {
 		return false
 	}
 	if q.Type != "" {
