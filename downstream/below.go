@@ -13,7 +13,7 @@ import (
 // A relay repeats an unchanged report within maxReportAge. An older report says nothing about the clients below.
 const maxReportAge = time.Minute
 
-// Below is what a client that is a relay has reported about its own clients (B.50). It is shown, and nothing else depends
+// Below is what a client that is a relay has reported about its own clients (B.49). It is shown, and nothing else depends
 // on it.
 type Below struct {
 	// Known reports that there is a report that is not too old. Otherwise, the relay counts as one client that is unknown.

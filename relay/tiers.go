@@ -15,7 +15,7 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// tierReports tell relays above what the clients of node groups have (B.50). They count clients as operators see them, from
+// tierReports tell relays above what the clients of node groups have (B.49). They count clients as operators see them, from
 // the state of the streams.
 type tierReports struct {
 	groups  *groups

@@ -12,7 +12,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// This file reports to an origin that is a relay what the clients of a view have (B.50). Each stream carries reports, since
+// This file reports to an origin that is a relay what the clients of a view have (B.49). Each stream carries reports, since
 // the relay above sees each stream as a client. One stream of a view reports the clients, and the others that they have
 // none.
 //

@@ -1,5 +1,5 @@
 // Package tier has what a relay reports to the relay above it about its clients: for each type, how many of them are in
-// sync, and the worst of them by name (B.50).
+// sync, and the worst of them by name (B.49).
 //
 // A [Report] includes what relays further below have reported, so that the relay above knows the clients of all tiers
 // below it. Its counts and texts are bounded, and it never has words about Secrets. A report is a statement of one client

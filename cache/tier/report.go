@@ -106,7 +106,7 @@ type Counts struct {
 // A Client is a client that is not in sync.
 type Client struct {
 	Node    string   // its node ID; empty for the relay that reports
-	Via     []string // node IDs of the relays between the client and the relay that receives the report, the nearest first
+	Via     []string // node IDs of the relays between the relay that reports and the client, the nearest first
 	TypeURL string   // of the state
 	Sync    Sync
 	Lag     time.Duration // how long the client has lacked the oldest change; zero if there is none, or if that is unknown

@@ -109,7 +109,7 @@ type Below struct {
 // A TierClient is a client of a relay below this one, or that relay itself.
 type TierClient struct {
 	NodeID     string   `json:"node_id"`
-	Via        []string `json:"via"` // node IDs of the relays between this relay and the client, the nearest first
+	Via        []string `json:"via"` // node IDs of the relays between the relay that reports and the client, the nearest first
 	TypeURL    string   `json:"type_url,omitempty"`
 	Name       string   `json:"name,omitempty"` // the short name of the type, such as cds
 	Sync       string   `json:"sync"`
