@@ -8,6 +8,7 @@ import (
 
 	"github.com/xdstender/tender/cache/tier"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/downstream/subscription"
 )
 
 // A relay repeats an unchanged report within maxReportAge. An older report says nothing about the clients below.
@@ -34,7 +35,7 @@ type reported struct {
 
 // isReport reports whether a request has a report of a relay's clients, and nothing else.
 func (s *stream) isReport(r *wire.Request) bool {
-	return r.HasReport && s.relay && s.lastNode.view != nil && r.Err == nil && r.TypeURL == "" && r.Node == nil && listed(r) == 0
+	return r.HasReport && s.relay && s.typeURL == "" && s.lastNode.view != nil && r.Err == nil && r.TypeURL == "" && r.Node == nil
 }
 
 // acceptReport keeps a report instead of the last one. An invalid report changes nothing else, and the stream goes on. Like
@@ -53,45 +54,44 @@ func (s *stream) acceptReport(r *wire.Request) (more bool, wait time.Duration) {
 	s.account.Release(r.Size)
 	s.reported = reported{of, now}
 	if err != nil && !s.ended && s.client != nil && s.server.reportLog.Allow() {
-		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "report of a relay rejected; its clients are unknown",
+		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "report of a relay rejected",
 			slog.Any("err", err), s.server.reportLog.Suppressed())
 	}
 	return !s.ended, s.requestLimiter.ReserveN(now, 1).DelayFrom(now)
 }
 
-// addBelow adds what a relay has reported to its status; nothing if the client is no relay. The state of each type is then
-// that of the relay and of its clients.
-func (s *stream) addBelow(status *StreamStatus, now time.Time) {
+// below returns what a relay has reported, and makes the state of each type that of the relay and of its clients. It returns
+// nil if the client is no relay.
+func (s *stream) below(types []subscription.TypeStatus, now time.Time) *Below {
 	if !s.relay {
-		return
+		return nil
 	}
 	b := &Below{At: s.reported.at}
 	if b.Known = s.reported.Report != nil && now.Sub(s.reported.at) < maxReportAge; b.Known {
 		b.Report = s.reported.Clone()
 	}
 	self := tier.Client{Sync: tier.InSync}
-	if !b.Known || len(status.Types) == 0 {
+	if !b.Known || len(types) == 0 {
 		self.Sync = tier.Unknown
 	}
-	for i := range status.Types {
-		t := &status.Types[i]
-		own := b.addRelay(t)
-		if tier.Worst(self.Sync, own.Sync) != self.Sync {
+	for i := range types {
+		if own := b.addRelay(&types[i]); tier.Worst(self.Sync, own.Sync) != self.Sync {
 			self = own
 		}
 	}
-	if self.Sync != tier.InSync {
-		if self.Sync != tier.Unknown {
-			b.All.HoldBack()
-		}
-		b.All.Add(self)
+	if self.Sync == tier.InSync {
+		return b
 	}
-	status.Below = b
+	if self.Sync != tier.Unknown {
+		b.All.HoldBack()
+	}
+	b.All.Add(self)
+	return b
 }
 
 // addRelay adds the relay itself to the counts of a type, if it is not in sync, and sets the state of the type to that of
 // the relay and of its clients. It returns the relay as a client.
-func (b *Below) addRelay(t *TypeStatus) (self tier.Client) {
+func (b *Below) addRelay(t *subscription.TypeStatus) (self tier.Client) {
 	self = tier.Client{TypeURL: t.TypeURL, Sync: t.Sync, Lag: t.Lag}
 	if t.Refused && t.Refusal != nil {
 		self.Detail = t.Refusal.Detail

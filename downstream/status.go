@@ -204,7 +204,7 @@ func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open
 			status.Types[i].State = sub.String()
 		}
 	}
-	s.addBelow(&status, now)
+	status.Below = s.below(status.Types, now)
 	return status, true
 }
 

@@ -15,8 +15,6 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-func TestFileOrder(t *testing.T) { check.FileOrder(t) }
-
 // example returns a report with clients in all states.
 func example() *Report {
 	r := &Report{Nonce: "17"}

@@ -38,13 +38,13 @@ type relayWait struct {
 	Origins []admin.FleetOrigin   `json:"origins"` // that the command selects
 	Pending []admin.PendingChange `json:"pending"` // that the command selects
 
-	Matching  int            `json:"matching"`    // clients that the command selects
-	NotInSync int            `json:"not_in_sync"` // of these
+	Matching  int `json:"matching"`    // clients that the command selects
+	NotInSync int `json:"not_in_sync"` // of these
 
 	// Below counts the clients of the selected clients that are relays. Nil if none is a relay.
 	Below *admin.TierTotals `json:"below,omitempty"`
 
-	Clients   []admin.Client `json:"clients"`     // that are not in sync; empty after success
+	Clients []admin.Client `json:"clients"` // that are not in sync; empty after success
 }
 
 // newRelayWait returns a state whose lists are empty, rather than null in JSON.
