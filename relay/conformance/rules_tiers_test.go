@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -299,5 +300,70 @@ func TestB36_ReportsHaveNoWordsAboutSecrets(t *testing.T) {
 		c.Subscribe(relaytest.SecretType, "s")
 		sleep(time.Minute)
 		wantTiers(t, "top", top, "cell rejecting: 1 clients, 1 rejecting, 0 behind, 0 unknown, 0 in sync, 0 pending; envoy sds rejecting")
+	})
+}
+
+// TestB49_OneStreamReportsTheClients: each stream of a relay is a client of the relay above, and the clients of the relay
+// count once.
+func TestB49_OneStreamReportsTheClients(t *testing.T) {
+	t.Parallel()
+	eachProtocol(t, func(t *testing.T, env string) {
+		const xdstp = "xdstp://shop/envoy.config.cluster.v3.Cluster/c"
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		o.Put(relaytest.Cluster("a"), relaytest.Cluster(xdstp))
+		top := start(t, o, operated)
+		low := relayBelow(top, "cell", env)
+		for i, names := range [][]string{{"*"}, {"a"}, {xdstp}} {
+			c := low.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode(fmt.Sprint("envoy-", i))})
+			c.Subscribe(relaytest.ClusterType, names...)
+		}
+		sleep(time.Minute)
+		const rest = "cell in-sync: 0 clients, 0 rejecting, 0 behind, 0 unknown, 0 in sync, 0 pending"
+		lines := tierLines(t, top, "")
+		slices.Sort(lines)
+		check.Equal(t, "top", strings.Join(lines, "\n"),
+			strings.Join([]string{rest, rest, "cell in-sync: 3 clients, 0 rejecting, 0 behind, 0 unknown, 3 in sync, 0 pending"}, "\n"))
+		check.Equal(t, "totals", *getJSON[admin.Clients](t, top, "/api/v1/clients?type=cds&limit=0").Totals.Below,
+			admin.TierTotals{Relays: 3, TierCounts: admin.TierCounts{Clients: 3, InSync: 3}})
+	})
+}
+
+// TestB49_ForgedReportsChangeNothing: a report of millions of rejecting clients is shown with the client that sent it. It
+// changes neither what others are served nor what is shown of them, at this relay and above.
+func TestB49_ForgedReportsChangeNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+		o.Put(relaytest.Cluster("a"))
+		top := start(t, o, operated)
+		zone := relayBelow(top, "zone")
+		low := relayBelow(zone, "cell")
+		tierClient(low, "envoy-1", relaytest.Delta, rejecting("bad", "no such thing"))
+		forger := relaytest.NewClient(t, asRelay(zone), relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("forger")})
+		forger.Subscribe(relaytest.ClusterType)
+		o.Put(relaytest.Cluster("bad"))
+		sleep(time.Minute)
+		var forged tier.Report
+		for i := range tier.MaxWorst {
+			forged.Type(relaytest.ClusterType).Add(tier.Client{Node: fmt.Sprint("victim-", i), Sync: tier.Rejecting, Lag: time.Hour, Detail: "forged"})
+			forged.All.Add(tier.Client{Node: fmt.Sprint("victim-", i), TypeURL: relaytest.ClusterType, Sync: tier.Rejecting, Lag: time.Hour, Detail: "forged"})
+		}
+		forged.Nonce, forged.All.Rejecting = "99999", 1<<30
+		report(forger, relaytest.Delta, forged.Encode())
+		sleep(reported)
+		lines := tierLines(t, zone, "")
+		check.Equal(t, "the honest relay", lines[0],
+			"cell rejecting: 1 clients, 1 rejecting, 0 behind, 0 unknown, 0 in sync, 0 pending; envoy-1 cds rejecting (no such thing)")
+		if !strings.HasPrefix(lines[1], "forger rejecting: 1073741824 clients") {
+			t.Errorf("the forger: %s", lines[1])
+		}
+		if above := tierLines(t, top, "")[0]; !strings.Contains(above, "; cell > envoy-1 cds rejecting (no such thing)") ||
+			!strings.Contains(above, "; forger > victim-0 cds rejecting (forged)") {
+			t.Errorf("the top names %s, want the honest client and the first forged one", above)
+		}
+		o.Put(relaytest.Cluster("a", "changed"))
+		o.Remove(relaytest.ClusterType, "bad")
+		sleep(time.Minute)
+		check.Equal(t, "the honest relay", tierLines(t, zone, "")[0], "cell in-sync: 1 clients, 0 rejecting, 0 behind, 0 unknown, 1 in sync, 0 pending")
 	})
 }
