@@ -102,9 +102,7 @@ func (v *viewSync) run(ctx context.Context) {
 			call(v)
 		case <-v.control.below.wake:
 		case <-v.targetChanged:
-			if v.targetChanged = v.session.targetChanged(); v.target != v.session.target() {
-				v.followTarget(time.Now())
-			}
+			v.followTarget(time.Now())
 		case <-timer.C:
 		case <-ctx.Done():
 			return
@@ -112,8 +110,11 @@ func (v *viewSync) run(ctx context.Context) {
 	}
 }
 
-// followTarget reopens the streams at the new active target.
+// followTarget reopens the streams at the active target, if that is another one.
 func (v *viewSync) followTarget(now time.Time) {
+	if v.targetChanged = v.session.targetChanged(); v.target == v.session.target() {
+		return
+	}
 	for l := range v.all {
 		l.retryAt = now.Add(rand.N(ReconnectMax))
 	}

@@ -219,8 +219,8 @@ func (t *table) clients(c *shownClients, now time.Time) {
 		sum += ", at most " + humanize.Seconds(c.Totals.LagSeconds)
 	}
 	t.Row(sum)
-	if below := c.Totals.Below; below != nil {
-		t.Row(describeBelow(below))
+	if c.Totals.Below != nil {
+		t.Row(describeBelow(c.Totals.Below))
 	}
 	if t.Wide && len(c.Types) > 0 {
 		t.Row()
@@ -246,13 +246,18 @@ func (t *table) clients(c *shownClients, now time.Time) {
 		t.more(c.Totals.Lagging - len(c.Lagging))
 	}
 	if len(c.Relays) > 0 {
-		t.Row()
-		t.Row("BELOW", "RELAY", "GROUP", "CLIENTS", "REJECTING", "BEHIND", "UNKNOWN", "PENDING", "REPORTED")
-		for i := range c.Relays {
-			t.relay(&c.Relays[i], now)
-		}
-		t.more(c.Totals.Below.Relays - len(c.Relays))
+		t.relays(c, now)
 	}
+}
+
+// relays adds the clients that are relays, with their clients.
+func (t *table) relays(c *shownClients, now time.Time) {
+	t.Row()
+	t.Row("BELOW", "RELAY", "GROUP", "CLIENTS", "REJECTING", "BEHIND", "UNKNOWN", "PENDING", "REPORTED")
+	for i := range c.Relays {
+		t.relay(&c.Relays[i], now)
+	}
+	t.more(c.Totals.Below.Relays - len(c.Relays))
 }
 
 // relay adds a row about the clients of a relay, with the worst of them.

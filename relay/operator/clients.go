@@ -152,14 +152,11 @@ func (f *Fleet) matching(q admin.ClientQuery, streams *int) iter.Seq[downstream.
 
 // matchesQuery reports whether a query selects a client. It removes the types from s that the query does not select.
 func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
-	if q.Group != "" && !nodegroup.Is(q.Group, s.Group) || q.Stalled && s.Stalled.IsZero() ||
-		q.Relays && s.Below == nil || !matchesNode(s, q) {
+	if q.Group != "" && !nodegroup.Is(q.Group, s.Group) || q.Stalled && s.Stalled.IsZero() || !matchesNode(s, q) {
 		return false
 	}
-	if q.Type != "" {
-		if retainType(s, q.Type); len(s.Types) == 0 && (s.Below == nil || s.Below.All.Clients() == 0) {
-			return false
-		}
+	if q.Type != "" && !retainType(s, q.Type) {
+		return false
 	}
 	if q.Sync != "" && syncOf(s) != q.Sync {
 		return false
@@ -168,9 +165,9 @@ func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
 	return refusing || !q.Refused
 }
 
-// matchesNode reports whether a query selects the Node of a client.
+// matchesNode reports whether a query selects the Node of a client, and whether it is a relay.
 func matchesNode(s *downstream.StreamStatus, q admin.ClientQuery) bool {
-	if q.ID != "" && s.NodeID() != q.ID || q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
+	if q.Relays && s.Below == nil || q.ID != "" && s.NodeID() != q.ID || q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
 		return false
 	}
 	n := nodeFor(s, q)
@@ -202,15 +199,17 @@ func syncOf(s *downstream.StreamStatus) string {
 	return string(worst)
 }
 
-// retainType removes all types but one, also from what a relay has reported.
-func retainType(s *downstream.StreamStatus, typeURL string) {
+// retainType removes all types but one, also from what a relay has reported. It reports whether the client subscribes to that
+// type, or is a relay with clients that do.
+func retainType(s *downstream.StreamStatus, typeURL string) bool {
 	s.Types = slices.DeleteFunc(s.Types, func(t downstream.TypeStatus) bool { return t.TypeURL != typeURL })
 	if s.Below == nil {
-		return
+		return len(s.Types) > 0
 	}
 	below := *s.Below
 	below.All = below.Of(typeURL)
 	s.Below = &below
+	return len(s.Types)+below.All.Clients() > 0
 }
 
 // summarize returns the time of the oldest change of any type that a client has not accepted, and its age; zero without
