@@ -206,13 +206,9 @@ func stateOf(v *admin.View, now time.Time) string {
 
 // clients adds the totals of all clients, and the clients that reject configuration or lag.
 func (t *table) clients(c *shownClients, now time.Time) {
-	noun := "clients"
-	if c.Totals.Streams == 1 {
-		noun = "client"
-	}
-	sum := fmt.Sprintf("%d %s", c.Totals.Matching, noun)
+	sum := plural(c.Totals.Streams, "client")
 	if c.Totals.Matching < c.Totals.Streams {
-		sum = fmt.Sprintf("%d of %d %s", c.Totals.Matching, c.Totals.Streams, noun)
+		sum = fmt.Sprintf("%d of %s", c.Totals.Matching, sum)
 	}
 	sum += fmt.Sprintf(": %d rejecting, %d stalled, %d lagging", c.Totals.Refusing, c.Totals.Stalled, c.Totals.Lagging)
 	if c.Totals.Lagging > 0 {

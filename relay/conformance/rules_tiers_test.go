@@ -339,6 +339,7 @@ func TestB49_ForgedReportsChangeNothing(t *testing.T) {
 		zone := relayBelow(top, "zone")
 		low := relayBelow(zone, "cell")
 		tierClient(low, "envoy-1", relaytest.Delta, rejecting("bad", "no such thing"))
+		sleep(10 * time.Second) // its relay is the first client
 		forger := relaytest.NewClient(t, asRelay(zone), relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("forger")})
 		forger.Subscribe(relaytest.ClusterType)
 		o.Put(relaytest.Cluster("bad"))
