@@ -299,7 +299,7 @@ type Server struct {
 	queue         queue
 	slots         guard.Slots
 
-	nackLog, badNameLog, largeResponseLog guard.LogLimiter
+	nackLog, badNameLog, largeResponseLog, reportLog guard.LogLimiter
 
 	draining            chan struct{} // closed when a drain starts: streams end within drainSpread
 	stopping            chan struct{} // closed when the remaining streams must end immediately

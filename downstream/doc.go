@@ -23,6 +23,7 @@
 //	barrier.go       which types wait for which
 //	flush.go         sending of due responses
 //	drain.go         streams that the relay ends: drain, maximum connection age, half-closed streams
+//	below.go         what relays report about their clients
 //	receive.go       requests
 //	status.go        stream status for operators and for rollouts
 //	rejections.go    the resources that clients reject

@@ -345,7 +345,7 @@ func (s *Server) enterChain(rpc call, end func(error)) (leave func(), err error)
 	if isProbe(rpc.Context()) { // answerProbe sends the header
 		send = rpc.SetHeader
 	}
-	if err := send(metadata.MD{wire.ChainHeader: paths}); err != nil {
+	if err := send(metadata.MD{wire.ChainHeader: paths, wire.ReportHeader: {"1"}}); err != nil {
 		leave()
 		return nil, err
 	}

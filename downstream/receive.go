@@ -37,7 +37,7 @@ type queuedRequest struct {
 // receive reads requests until the client half-closes the stream or the stream ends. It decodes all requests into one
 // value, which is empty while it waits for the next request.
 func (s *stream) receive(from requests) {
-	r := &wire.Request{Delta: s.delta, Limits: s.cfg.requestLimits(s.account)}
+	r := &wire.Request{Delta: s.delta, Limits: s.requestLimits()}
 	r.Latest = new(wire.LatestNames)
 	for more := true; more; r.Clear() {
 		if err := from.RecvMsg(r); err != nil {
@@ -51,9 +51,14 @@ func (s *stream) receive(from requests) {
 // received handles one request. It reports whether more may follow.
 func (s *stream) received(r *wire.Request) (more bool) {
 	s.asked.Store(true)
-	ident := s.identityIn(r)
-	s.awaitNames(r)
-	more, wait := s.accept(r, ident)
+	var wait time.Duration
+	if s.isReport(r) {
+		more, wait = s.acceptReport(r)
+	} else {
+		ident := s.identityIn(r)
+		s.awaitNames(r)
+		more, wait = s.accept(r, ident)
+	}
 	if wait > 0 {
 		s.throttle(wait)
 	}
@@ -103,7 +108,7 @@ func (p *pushed) Closed(err error) { p.receiveEnded(err) }
 
 func (p *pushed) decode(request []byte) *wire.Request {
 	r := pushedRequests.Get().(*wire.Request)
-	r.Delta, r.Limits, r.Size = p.delta, p.cfg.requestLimits(p.account), wire.Framed(len(request))
+	r.Delta, r.Limits, r.Size = p.delta, p.requestLimits(), wire.Framed(len(request))
 	r.Latest = &p.latest
 	if p.delta {
 		r.Err = r.Decode(request)

@@ -32,6 +32,7 @@ func New(cfg Config) (*Server, error) {
 		cfg:              cfg,
 		nackLog:          guard.NewLogLimiter(5, 20),
 		badNameLog:       guard.NewLogLimiter(5, 20),
+		reportLog:        guard.NewLogLimiter(5, 20),
 		largeResponseLog: guard.NewLogLimiter(rate.Every(time.Minute), 5),
 		draining:         make(chan struct{}),
 		stopping:         make(chan struct{}),

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/tier"
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
@@ -38,6 +39,8 @@ type StreamStatus struct {
 	Stalled time.Time
 
 	Types []TypeStatus // in send order
+
+	Below *Below // nil unless the client is a relay
 
 	node  string // encoded, without extensions
 	grant Grant
@@ -90,10 +93,10 @@ type (
 
 // The values of a Sync.
 const (
-	Rejecting = subscription.Rejecting
-	Behind    = subscription.Behind
-	Unknown   = subscription.Unknown
-	InSync    = subscription.InSync
+	Rejecting = tier.Rejecting
+	Behind    = tier.Behind
+	Unknown   = tier.Unknown
+	InSync    = tier.InSync
 )
 
 // The values of a ResourceState.
@@ -206,6 +209,7 @@ func (s *stream) status(now time.Time, detailed bool) (status StreamStatus, open
 			status.Types[i].State = sub.String()
 		}
 	}
+	status.Below = s.below(status.Types, now)
 	return status, true
 }
 

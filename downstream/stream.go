@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/tier"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream/guard"
 	"github.com/xdstender/tender/downstream/subscription"
@@ -63,6 +64,7 @@ type stream struct {
 	typeURL string         // of its only type; empty on an aggregated stream
 	delta   bool
 	number  uint64 // unique in the server
+	relay   bool   // the client is a relay, as its header says
 	tracing bool   // the client is a relay, to which the traces of changes are passed on
 	gzip    bool   // responses are compressed
 
@@ -112,6 +114,8 @@ type stream struct {
 
 	stalledAt subscription.Moment // when the current or last send that may block started
 
+	reported reported // only of a relay
+
 	barrier barrier
 }
 
@@ -147,6 +151,15 @@ func (s *stream) subscription(typeURL string) *subscription.Subscription {
 		}
 	}
 	return nil
+}
+
+// requestLimits returns the limits for decoding a request of the client. Only a relay may report.
+func (s *stream) requestLimits() wire.Limits {
+	limits := s.cfg.requestLimits(s.account)
+	if s.relay {
+		limits.MaxReportBytes = tier.MaxBytes
+	}
+	return limits
 }
 
 // resends reports whether the client is sent again what changed resources refer to (B.16).

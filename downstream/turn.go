@@ -203,13 +203,15 @@ func (s *Server) serveStream(rpc grpc.ServerStream, typeURL string, delta bool) 
 
 // newStream returns a stream of one type, or an aggregated stream if typeURL is empty.
 func (s *Server) newStream(rpc call, typeURL string, delta bool) *stream {
+	relay := len(relayTokens(rpc.Context())) > 0
 	return &stream{
 		server:         s,
 		cfg:            &s.cfg,
 		rpc:            rpc,
 		account:        guard.AccountOf(rpc.Context()),
 		peer:           guard.PeerName(guard.PeerOf(rpc.Context())),
-		tracing:        s.cfg.Traces != nil && len(relayTokens(rpc.Context())) > 0,
+		relay:          relay,
+		tracing:        s.cfg.Traces != nil && relay,
 		gzip:           s.cfg.Gzip && rpc.Compress(),
 		typeURL:        typeURL,
 		delta:          delta,

@@ -224,6 +224,16 @@ func (l *List) countRows(stopped bool) (n int) {
 // Len returns the number of rows that wait for an interval.
 func (l *List) Len() int { return l.countRows(false) }
 
+// Empty reports whether there is no row.
+func (l *List) Empty() bool { return len(l.parts) == 0 }
+
+// CountTypes adds the numbers of rows by type.
+func (l *List) CountTypes(to map[string]int) {
+	for p, n := range l.parts {
+		to[p.typeURL] += n
+	}
+}
+
 // recordStopped records the number of rows that wait for an operator.
 func (l *List) recordStopped() { l.w.RecordListed(l.countRows(true)) }
 

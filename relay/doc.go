@@ -49,6 +49,7 @@
 //	operations              executes operator commands (operate.go, rollback.go, rollouts.go)
 //	auditor                 checks views for inconsistent state (audit.go)
 //	rejects                 tell origins which resources clients reject (rejects.go)
+//	tierReports             tell relays above what clients have (tiers.go)
 //	chain                   rejects streams that would close a cycle of relays (chain.go)
 //	exporters               export metrics, spans and events (telemetry.go)
 //

@@ -346,7 +346,7 @@ func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
 		view, writers := cache.NewRouted(cfg)
 		ctx, stop := context.WithCancel(g.ctx)
 		s = &sharedView{key: key, view: view, node: node, stop: stop}
-		s.control = g.decisions.control(origin, g.settings.origins[origin].Name, key.snapshotName())
+		s.control = g.decisions.control(origin, g.settings.origins[origin].Name, key.snapshotName()).WithoutClients()
 		g.shared[key] = s
 		restored := g.restoreLine(ctx, lineSource{
 			origin: origin, snapshotName: key.snapshotName(), view: view, recorded: g.rollouts == nil,

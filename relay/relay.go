@@ -80,7 +80,8 @@ type Relay struct {
 	auditor     *auditor
 	probes      *originProbes
 	operations  *operations
-	rejects     *rejects     // nil if origins are not told what clients reject
+	rejects     *rejects // nil if origins are not told what clients reject
+	tiers       *tierReports
 	linter      *lint.Linter // nil if resources are not checked
 	server      *downstream.Server
 	servers     *servers
@@ -185,6 +186,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		return err
 	}
 	r.groups.observed = r.server.Observed
+	r.tiers = &tierReports{r.groups, r.server.Clients}
 	if r.rejects != nil {
 		r.rejects.rejections = r.server.Rejections
 	}
@@ -261,6 +263,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	serving.Go(func() error { r.auditor.run(failed); return nil })
 	serving.Go(func() error { r.rejects.run(failed); return nil })
+	serving.Go(func() error { r.tiers.run(failed); return nil })
 	if r.linter != nil {
 		serving.Go(func() error { r.linter.Run(failed); return nil })
 	}

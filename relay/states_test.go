@@ -48,6 +48,7 @@ var events = []string{
 	"origin thawed; its changes are distributed",
 	"poll cannot be answered in json",
 	"relay stopping while origin is frozen; the freeze is lost",
+	"report of a relay rejected", // its clients are unknown until the next report
 	"resource names over a limit are not served",
 	"response exceeds the default limit of gRPC clients, 4 MiB",
 	"rollback not restored for a node group; its clients receive the newest configuration",

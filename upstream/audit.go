@@ -197,7 +197,7 @@ func (a *audit) run(ctx context.Context) (Audit, error) {
 	ended := make(chan struct{})
 	go func() { // run waits for it below
 		defer close(ended)
-		a.auditSession.Sync(mirroring, a.node, pending.New(w, nil), a.auditSession.cfg.Logger, NewControl(false, nil))
+		a.auditSession.Sync(mirroring, a.node, pending.New(w, nil), a.auditSession.cfg.Logger, NewControl(false, nil).WithoutClients())
 	}()
 	err := a.compareUntilQuiet(ctx, view)
 	end()

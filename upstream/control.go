@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/tier"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
@@ -25,6 +26,8 @@ type Control struct {
 	holding  atomic.Bool                 // removals are pending or were dropped
 	isolated atomic.Pointer[[]Isolation] // see Isolated
 	failure  atomic.Pointer[Failure]     // the latest failure of a stream of the loop; nil if there was none
+
+	below below
 }
 
 // Controlled is the loop of a Control. Only the loop calls its methods.
@@ -42,7 +45,10 @@ type Controlled interface {
 // NewControl returns the control of one loop that is about to start. The view starts frozen, if frozen is set. kept
 // lists removals that were dropped before the process restarted.
 func NewControl(frozen bool, kept []reconcile.Hold) *Control {
-	return &Control{frozen: frozen, kept: kept, calls: make(chan func(Controlled)), ended: make(chan struct{})}
+	return &Control{
+		frozen: frozen, kept: kept, calls: make(chan func(Controlled)), ended: make(chan struct{}),
+		below: below{wake: make(chan struct{}, 1)},
+	}
 }
 
 // BeginRolledBack makes the loop start with a rollback to the former state of resources (pending.List.RollBack). It must be
@@ -100,6 +106,56 @@ type Rejection struct {
 func (c *Control) Report(ctx context.Context, rejected []Rejection) {
 	c.do(ctx, func(l Controlled) { l.Report(rejected) })
 }
+
+// WithoutClients makes the loop report to a relay that the view has no clients: they are those of other views. It must be
+// called before the loop starts. It returns c.
+func (c *Control) WithoutClients() *Control {
+	c.below.none = true
+	return c
+}
+
+// AcceptsReports reports whether the origin is a relay that accepts reports of the clients of the view. It does not wait for
+// the loop.
+func (c *Control) AcceptsReports() bool { return c.below.accepts.Load() }
+
+// BeginLook begins a look at what waits in front of the view and at its clients, in this order. It does not wait for the
+// loop. Only one goroutine may look.
+func (c *Control) BeginLook() (mark uint64) { return c.below.marks.Add(1) }
+
+// EndLook tells the loop what a look found, which the caller must not change afterwards. It does not wait for the loop.
+func (c *Control) EndLook(mark uint64, found tier.Report, now time.Time) {
+	was := c.below.newest.Swap(&clientsLook{found, mark, now})
+	if was != nil && !c.below.lacks.Load() && was.Equal(&found) {
+		return
+	}
+	select {
+	case c.below.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Waiting returns the numbers of changes that wait in front of the view, by type. It does not wait for the loop if there are
+// none.
+func (c *Control) Waiting(ctx context.Context) map[string]int {
+	all := make(map[string]int)
+	if !c.below.waits.Load() {
+		return all
+	}
+	c.do(ctx, func(l Controlled) {
+		if l.List().CountTypes(all); !c.Holding() {
+			return
+		}
+		for _, hold := range l.Operate(reconcile.Command{}) {
+			if hold.Reason != reconcile.Interval { // the list has these
+				all[hold.TypeURL] += len(hold.Names)
+			}
+		}
+	})
+	return all
+}
+
+// recordWaiting records whether changes wait in front of the view.
+func (c *Control) recordWaiting(l *pending.List) { c.below.waits.Store(c.Holding() || !l.Empty()) }
 
 // Holding reports whether removals are pending or were dropped. The view still contains these resources, but a new
 // view would lack them. Holding does not wait for the loop.

@@ -35,6 +35,9 @@ func Share(ctx context.Context, from *cache.View, list *pending.List, control *C
 	}
 	s.follow(time.Now())
 	for {
+		if control != nil {
+			control.recordWaiting(list)
+		}
 		select {
 		case <-w.Demand():
 			s.demand(time.Now())

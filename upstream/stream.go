@@ -34,6 +34,7 @@ type stream struct {
 	out    chan proto.Message      // requests to send; received by send
 	sotw   *sotwState              // nil for a Delta stream
 
+	reporting reporting          // only if the origin is a relay; see tiers.go
 	requested map[string]bool    // types for which a request was sent
 	answers   map[string]*answer // by type URL; see verdict.go
 	nodeSent  bool               // a request with the node was queued
@@ -50,10 +51,12 @@ type answer struct {
 	reported bool        // the origin was told what clients reject
 }
 
-// An event is a message from a stream's goroutines to the view sync: the stream opened, received a response, or ended.
+// An event is a message from a stream's goroutines to the view sync: the stream opened, its server accepts reports, it
+// received a response, or it ended.
 type event struct {
 	stream *stream
 	opened bool
+	relay  bool // the server is a relay that accepts reports
 	update wire.Update
 	at     time.Time // receive time of update
 	err    error     // decoding error of update, or the reason why the stream ended
@@ -124,11 +127,14 @@ func (st *stream) run(ctx context.Context, conn *grpc.ClientConn, cfg *Config, e
 func (st *stream) receive(
 	rpc grpc.ClientStream, cfg *Config, decode func([]byte) (wire.Update, error), events chan<- event,
 ) error {
-	leave, err := cfg.registerChain(rpc)
+	relay, leave, err := cfg.registerChain(rpc)
 	if err != nil {
 		return err
 	}
 	defer leave()
+	if relay {
+		deliver(events, event{stream: st, relay: true})
+	}
 	address := ""
 	for {
 		var msg wire.Message

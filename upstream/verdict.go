@@ -43,6 +43,7 @@ type reported struct {
 func (v *responses) answer(l *adsStream, u wire.Update, own error) {
 	said := &answer{wire.Update{TypeURL: u.TypeURL, Nonce: u.Nonce, SystemVersion: u.SystemVersion}, own, false}
 	l.answers[u.TypeURL] = said
+	l.reporting.applied = u.Nonce
 	l.ackOrNack(v.node, said.response, own)
 }
 

@@ -87,6 +87,8 @@ func (v *viewSync) run(ctx context.Context) {
 		before := v.dropped
 		v.dropped = v.group.Dropped() + v.reports.Dropped()
 		v.control.recordRemovals(v.group.HasRemovals() || v.reports.HasRemovals(), v.dropped, before)
+		v.control.recordWaiting(v.pending)
+		next = reconcile.Earlier(next, v.reportClients(&v.control.below, now))
 		if !next.IsZero() {
 			timer.Reset(timerDelay(next))
 		}
@@ -98,10 +100,9 @@ func (v *viewSync) run(ctx context.Context) {
 			v.handleEvent(e, time.Now())
 		case call := <-v.control.Calls():
 			call(v)
+		case <-v.control.below.wake:
 		case <-v.targetChanged:
-			if v.targetChanged = v.session.targetChanged(); v.target != v.session.target() {
-				v.followTarget(time.Now())
-			}
+			v.followTarget(time.Now())
 		case <-timer.C:
 		case <-ctx.Done():
 			return
@@ -109,8 +110,11 @@ func (v *viewSync) run(ctx context.Context) {
 	}
 }
 
-// followTarget reopens the streams at the new active target.
+// followTarget reopens the streams at the active target, if that is another one.
 func (v *viewSync) followTarget(now time.Time) {
+	if v.targetChanged = v.session.targetChanged(); v.target == v.session.target() {
+		return
+	}
 	for l := range v.all {
 		l.retryAt = now.Add(rand.N(ReconnectMax))
 	}
@@ -260,6 +264,8 @@ func (v *viewSync) handleEvent(e event, now time.Time) {
 		v.streamEnded(l, e.err, now)
 	case e.opened:
 		v.streamOpened(l, now)
+	case e.relay:
+		l.reporting.accepted = true
 	default:
 		v.handleResponse(l, e, now)
 	}

@@ -15,4 +15,8 @@ const (
 	// any other stream. A relay responds with the same header, and with OK if it is ready or UNAVAILABLE if not, and
 	// creates no node group for the stream.
 	ProbeHeader = "tender-probe"
+
+	// ReportHeader is sent to relays in responses by a relay that accepts reports of their clients on the stream
+	// ([ReportRequest]). A relay sends reports only on such streams.
+	ReportHeader = "tender-reports"
 )

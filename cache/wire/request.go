@@ -27,6 +27,10 @@ type Limits struct {
 	// Repeated. If nil, all names are decoded.
 	Latest *LatestNames
 
+	// MaxReportBytes limits the size of a report of the clients of a relay: of a larger one, only HasReport is set. Zero
+	// ignores reports.
+	MaxReportBytes int
+
 	// Memory is charged for the memory that a request takes in addition to its encoded bytes, before the memory is
 	// allocated. If nil, nothing is charged.
 	Memory Memory
@@ -76,6 +80,11 @@ type Request struct {
 	Refused      bool
 	ErrorCode    int32
 	ErrorMessage string
+
+	// HasReport reports that the request has a report of the clients of a relay (package tier), and nothing else counts.
+	// Report is nil if it is too large.
+	HasReport bool
+	Report    []byte
 
 	// NamesSum is a hash of the encoded names of a SotW request, zero if there are none. Envoy repeats all names in each
 	// ACK: if the sums are equal, the names are too. Repeated reports that Subscribe was left empty for that reason.

@@ -43,6 +43,23 @@ var (
 	}
 )
 
+// requestReport is the field of requests, in both variants, with which a relay reports to the relay above it what its
+// clients have (package tier). xDS defines no such field, and no other server is sent it.
+const requestReport protowire.Number = 19_872
+
+// ReportRequest returns an encoded request with a report, and nothing else.
+func ReportRequest(report []byte) []byte { return appendBytes(nil, requestReport, report) }
+
+// setReport reads a report. A fault in it is no fault of the request: whoever uses it checks it.
+func (r *Request) setReport(val []byte) {
+	if r.MaxReportBytes == 0 {
+		return
+	}
+	if r.HasReport = true; len(val) <= r.MaxReportBytes {
+		r.Report = append(r.Report[:0], val...)
+	}
+}
+
 // Decode decodes msg into r and keeps r.Delta, r.Size and the limits. The request shares no memory with
 // msg. Errors: [ErrRequest], [ErrTooLong], those of r.Memory.
 func (r *Request) Decode(msg []byte) error {
@@ -67,6 +84,9 @@ func (r *Request) Decode(msg []byte) error {
 func (r *Request) readFields(fields []requestField, msg []byte) error {
 	f := fieldReader{msg: msg}
 	for f.next() {
+		if f.isBytes(requestReport) {
+			r.setReport(f.value)
+		}
 		if f.typ != protowire.BytesType || int(f.num) >= len(fields) {
 			continue
 		}

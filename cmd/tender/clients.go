@@ -74,6 +74,8 @@ func newClientsCommand(h host) *cobra.Command {
 			"given time, and REJECTED if a NACK still applies. It is unknown if the origin has not\n" +
 			"answered, or if the relay cannot tell what a returning client holds. A client that does\n" +
 			"not read is stalled. Clients that poll over REST have no stream and are not listed.\n\n" +
+			"A client may be a relay. Its state is also that of all clients below it, of which the\n" +
+			"worst five are printed. They are unknown if the relay reports nothing.\n\n" +
 			"With a node ID, or the number of a stream such as '#17', it prints for each resource the\n" +
 			"version that the client was sent, the one that it accepted, and the one that is served to\n" +
 			"its group now. A version is unknown if it does not follow from what the relay keeps;\n" +

@@ -65,6 +65,9 @@ func printClients(w io.Writer, all *listedClients, wide bool, now time.Time) err
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.NodeID, b.NodeID), cmp.Compare(a.relay, b.relay), cmp.Compare(a.Number, b.Number))
 	})
 	t.Row(describeStates(rows, streams))
+	if below := belowAll(all); below != nil {
+		t.Row(describeBelow(below))
+	}
 	t.Row()
 	if len(rows) > 0 {
 		t.clientRows(rows, false, now)
@@ -77,6 +80,28 @@ func printClients(w io.Writer, all *listedClients, wide bool, now time.Time) err
 		}
 	}
 	return t.Print(w)
+}
+
+// belowAll returns the sum of the clients of relays below; nil if no client is a relay.
+func belowAll(all *listedClients) (sum *admin.TierTotals) {
+	for _, r := range all.Relays {
+		if r.Clients != nil {
+			sum = addBelow(sum, r.Totals.Below)
+		}
+	}
+	return sum
+}
+
+// addBelow returns the sum of both; either may be nil.
+func addBelow(a, b *admin.TierTotals) *admin.TierTotals {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	x, y := &a.TierCounts, &b.TierCounts
+	return &admin.TierTotals{Relays: a.Relays + b.Relays, Silent: a.Silent + b.Silent, TierCounts: admin.TierCounts{
+		Clients: x.Clients + y.Clients, InSync: x.InSync + y.InSync, Behind: x.Behind + y.Behind,
+		Rejecting: x.Rejecting + y.Rejecting, Unknown: x.Unknown + y.Unknown, Pending: x.Pending + y.Pending,
+	}}
 }
 
 // describeStates returns the number of the listed clients of all clients, and how many of them are in each state.
@@ -122,12 +147,25 @@ func (t *table) clientRows(rows []clientRow, refusals bool, now time.Time) {
 			cells = append(cells, syncCell(r.Client, typeURL))
 		}
 		t.Row(append(cells, ago(r.Began, now))...)
+		if r.Below != nil {
+			t.below(r.Client)
+		}
 		for i := range r.Types {
 			if refusals {
 				t.refusal(cli.ShortType(r.Types[i].TypeURL)+": ", &r.Types[i], now)
 			}
 		}
 	}
+}
+
+// below adds notes about the clients of a relay.
+func (t *table) below(c *admin.Client) {
+	if !c.Below.Known {
+		t.Note("is a relay that reports nothing about its clients")
+		return
+	}
+	t.Note("is a relay with %s: %s", plural(c.Below.Clients, "client"), describeCounts(&c.Below.TierCounts))
+	t.worst(c)
 }
 
 // refusal adds a note about the last NACK of a subscription if it still applies.
@@ -195,6 +233,9 @@ func (t *table) client(c *shownClient, now time.Time) {
 		about = append(about, "STALLED for "+ago(d.StalledSince, now))
 	}
 	t.Note("%s", strings.Join(slices.DeleteFunc(about, func(s string) bool { return s == "" }), ", "))
+	if d.Below != nil {
+		t.below(&d.Client)
+	}
 }
 
 // subscriptions adds a row for each type of a client, with the last NACK if it still applies.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,9 @@ type shownClients struct {
 	Types    []admin.TypeTotals `json:"types"`
 	Refusing []admin.Client     `json:"refusing"`
 	Lagging  []admin.Client     `json:"lagging"`
+
+	// Relays contains the clients that are relays, those first whose clients are in the most severe state.
+	Relays []admin.Client `json:"relays"`
 }
 
 // The maximum number of rejecting clients, and of lagging clients, that are printed without and with -o wide.
@@ -50,7 +54,8 @@ func newStatusCommand(h host) *cobra.Command {
 		Short: "Print the status of a running relay, its origins and its clients",
 		Long: "Status prints the state of each origin, and of each view: the cache of one node group\n" +
 			"and origin, and how long it has been stale. Then it prints the clients that reject\n" +
-			"configuration, with their error details, and those that lag, slowest first.\n\n" +
+			"configuration, with their error details, and those that lag, slowest first. Of clients\n" +
+			"that are relays, it prints what they report about the clients below them.\n\n" +
 			"The exit code is 1 if the relay is not ready. With --fleet, it is 1 if a relay of the\n" +
 			"tier is not ready or not reachable.",
 		Example: "  tender status\n  tender status --watch --type cds --node edge-\n  tender status --admin unix:/run/tender/admin.sock -o json",
@@ -165,13 +170,38 @@ func readStatus(ctx context.Context, c *adminClient, of statusChoice, wide bool)
 	if err := c.get(ctx, "/api/v1/clients?"+query.Encode(), &refusing); err != nil {
 		return nil, err
 	}
-	s.Clients = shownClients{Totals: lagging.Totals, Types: lagging.Types, Refusing: refusing.Clients, Lagging: []admin.Client{}}
+	s.Clients = shownClients{
+		Totals: lagging.Totals, Types: lagging.Types, Refusing: refusing.Clients, Lagging: []admin.Client{}, Relays: []admin.Client{},
+	}
+	if lagging.Totals.Below != nil {
+		relays, err := readRelays(ctx, c, query, few)
+		if err != nil {
+			return nil, err
+		}
+		s.Clients.Relays = relays
+	}
 	for _, client := range lagging.Clients {
 		if client.LagSeconds > 0 {
 			s.Clients.Lagging = append(s.Clients.Lagging, client)
 		}
 	}
 	return s, nil
+}
+
+// readRelays requests the clients of a query that are relays, and returns the first ones of at most manyClients, those first
+// whose clients are in the most severe state.
+func readRelays(ctx context.Context, c *adminClient, query url.Values, first int) ([]admin.Client, error) {
+	query.Del("refused")
+	query.Set("relays", "true")
+	query.Set("limit", fmt.Sprint(manyClients))
+	var relays admin.Clients
+	if err := c.get(ctx, "/api/v1/clients?"+query.Encode(), &relays); err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(relays.Clients, func(a, b admin.Client) int {
+		return slices.Index(clientStates, a.Sync) - slices.Index(clientStates, b.Sync)
+	})
+	return relays.Clients[:min(len(relays.Clients), first)], nil
 }
 
 // keepTypes removes all types but typ from views. typ is a type URL or a short name; if it is empty, all types stay.

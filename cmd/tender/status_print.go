@@ -206,19 +206,18 @@ func stateOf(v *admin.View, now time.Time) string {
 
 // clients adds the totals of all clients, and the clients that reject configuration or lag.
 func (t *table) clients(c *shownClients, now time.Time) {
-	noun := "clients"
-	if c.Totals.Streams == 1 {
-		noun = "client"
-	}
-	sum := fmt.Sprintf("%d %s", c.Totals.Matching, noun)
+	sum := plural(c.Totals.Streams, "client")
 	if c.Totals.Matching < c.Totals.Streams {
-		sum = fmt.Sprintf("%d of %d %s", c.Totals.Matching, c.Totals.Streams, noun)
+		sum = fmt.Sprintf("%d of %s", c.Totals.Matching, sum)
 	}
 	sum += fmt.Sprintf(": %d rejecting, %d stalled, %d lagging", c.Totals.Refusing, c.Totals.Stalled, c.Totals.Lagging)
 	if c.Totals.Lagging > 0 {
 		sum += ", at most " + humanize.Seconds(c.Totals.LagSeconds)
 	}
 	t.Row(sum)
+	if c.Totals.Below != nil {
+		t.Row(describeBelow(c.Totals.Below))
+	}
 	if t.Wide && len(c.Types) > 0 {
 		t.Row()
 		t.Row("GROUP", "TYPE", "CLIENTS", "REFUSING", "LAGGING", "LAG")
@@ -242,6 +241,66 @@ func (t *table) clients(c *shownClients, now time.Time) {
 		}
 		t.more(c.Totals.Lagging - len(c.Lagging))
 	}
+	if len(c.Relays) > 0 {
+		t.relays(c, now)
+	}
+}
+
+// relays adds the clients that are relays, with their clients.
+func (t *table) relays(c *shownClients, now time.Time) {
+	t.Row()
+	t.Row("BELOW", "RELAY", "GROUP", "CLIENTS", "REJECTING", "BEHIND", "UNKNOWN", "PENDING", "REPORTED")
+	for i := range c.Relays {
+		t.relay(&c.Relays[i], now)
+	}
+	t.more(c.Totals.Below.Relays - len(c.Relays))
+}
+
+// relay adds a row about the clients of a relay, with the worst of them.
+func (t *table) relay(c *admin.Client, now time.Time) {
+	b := c.Below
+	reported := ago(b.At, now) + " ago"
+	if !b.Known {
+		reported = "SILENT"
+	}
+	t.Row(fmt.Sprint("#", c.Number), c.NodeID, nodegroup.Name(c.Group), b.Clients, b.Rejecting, b.Behind, b.Unknown, b.Pending, reported)
+	t.worst(c)
+}
+
+// worst adds notes about the clients of a relay that are not in sync.
+func (t *table) worst(c *admin.Client) {
+	for _, w := range c.Below.Worst {
+		about := []string{w.NodeID}
+		if len(w.Via) > 0 {
+			about = append(about, "(via "+strings.Join(w.Via, ", ")+")")
+		}
+		if w.TypeURL != "" {
+			about = append(about, cli.ShortType(w.TypeURL))
+		}
+		text := strings.Join(about, " ") + ": " + syncText(&admin.ClientType{Sync: w.Sync, LagSeconds: w.LagSeconds})
+		if w.Detail != "" {
+			text += ": " + w.Detail
+		}
+		t.Note("%s", text)
+	}
+}
+
+// describeBelow returns the number of the clients of relays below, and how many of them are in each state.
+func describeBelow(b *admin.TierTotals) string {
+	text := fmt.Sprintf("below %s: %s: %s", plural(b.Relays, "relay"), plural(b.Clients, "client"), describeCounts(&b.TierCounts))
+	if b.Silent > 0 {
+		text += fmt.Sprintf("; the clients of %s UNKNOWN", are(b.Silent, "relay"))
+	}
+	return text
+}
+
+// describeCounts returns how many clients of relays below are in each state.
+func describeCounts(c *admin.TierCounts) string {
+	text := fmt.Sprintf("%d rejecting, %d behind, %d unknown, %d in sync", c.Rejecting, c.Behind, c.Unknown, c.InSync)
+	if c.Pending > 0 {
+		text += ", " + are(c.Pending, "change") + " pending there"
+	}
+	return text
 }
 
 // more notes that n clients are not printed.

@@ -46,6 +46,8 @@ func newWaitCommand(h host) *cobra.Command {
 			"  the relay is connected to its origins, and reads all files of directories\n" +
 			"  no change is pending (tender pending)\n" +
 			"  all clients are in sync (tender clients); there are at least as many as --clients\n\n" +
+			"Clients include those of relays below, as far as these report them; otherwise they are\n" +
+			"unknown.\n\n" +
 			"What is unknown is not in sync, and neither is a relay that cannot be reached. With a\n" +
 			"TYPE, only changes of that type and clients that subscribe to it count; with NAMEs, only\n" +
 			"these resources. A client that is unknown for the type counts in any case. The\n" +

@@ -157,13 +157,19 @@ func plural(n int, thing string) string {
 }
 
 // waitCounts has the numbers in the first line of the output.
-type waitCounts struct{ unknown, origins, pending, matching, lacking int }
+type waitCounts struct {
+	unknown, origins, pending, matching, lacking int
+	clients                                      int // with those of relays below
+	below                                        *admin.TierTotals
+}
 
 // count counts over all relays.
 func (s *waitState) count() (n waitCounts) {
 	for i := range s.Relays {
 		r := &s.Relays[i]
 		n.matching += r.Matching
+		n.clients += r.clients()
+		n.below = addBelow(n.below, r.Below)
 		n.lacking += r.NotInSync
 		if r.Error != "" {
 			n.unknown++
@@ -184,7 +190,11 @@ func (s *waitState) count() (n waitCounts) {
 func (s *waitState) describe(of *waitChoice) string {
 	n := s.count()
 	if s.InSync {
-		return fmt.Sprintf("in sync: %s of %s accepted what the origin stated last", plural(n.matching, "client"), plural(len(s.Relays), "relay"))
+		text := fmt.Sprintf("in sync: %s of %s accepted what the origin stated last", plural(n.matching, "client"), plural(len(s.Relays), "relay"))
+		if n.below != nil {
+			text += ", and " + plural(n.below.Clients, "client") + " below them"
+		}
+		return text
 	}
 	var reasons []string
 	if n.unknown > 0 {
@@ -199,8 +209,11 @@ func (s *waitState) describe(of *waitChoice) string {
 	if n.lacking > 0 {
 		reasons = append(reasons, fmt.Sprintf("%d of %s not in sync", n.lacking, are(n.matching, "client")))
 	}
-	if n.matching < of.clients {
-		reasons = append(reasons, fmt.Sprintf("%s, want at least %d (--clients)", plural(n.matching, "client"), of.clients))
+	if n.below != nil && n.below.InSync < n.below.Clients {
+		reasons = append(reasons, describeBelow(n.below))
+	}
+	if n.clients < of.clients {
+		reasons = append(reasons, fmt.Sprintf("%s, want at least %d (--clients)", plural(n.clients, "client"), of.clients))
 	}
 	if len(reasons) == 0 {
 		reasons = append(reasons, "all is in sync now, but not for the duration of --settle")

@@ -38,9 +38,13 @@ type relayWait struct {
 	Origins []admin.FleetOrigin   `json:"origins"` // that the command selects
 	Pending []admin.PendingChange `json:"pending"` // that the command selects
 
-	Matching  int            `json:"matching"`    // clients that the command selects
-	NotInSync int            `json:"not_in_sync"` // of these
-	Clients   []admin.Client `json:"clients"`     // that are not in sync; empty after success
+	Matching  int `json:"matching"`    // clients that the command selects
+	NotInSync int `json:"not_in_sync"` // of these
+
+	// Below counts the clients of the selected clients that are relays. Nil if none is a relay.
+	Below *admin.TierTotals `json:"below,omitempty"`
+
+	Clients []admin.Client `json:"clients"` // that are not in sync; empty after success
 }
 
 // newRelayWait returns a state whose lists are empty, rather than null in JSON.
@@ -55,9 +59,17 @@ func (s *waitState) has(of *waitChoice) bool {
 		if !s.Relays[i].has() {
 			return false
 		}
-		matching += s.Relays[i].Matching
+		matching += s.Relays[i].clients()
 	}
 	return matching >= of.clients
+}
+
+// clients returns the number of clients, with those of relays below.
+func (r *relayWait) clients() int {
+	if r.Below == nil {
+		return r.Matching
+	}
+	return r.Matching + r.Below.Clients
 }
 
 // has reports whether the relay is in sync.
@@ -220,7 +232,7 @@ func (r *relayWait) readClients(ctx context.Context, client *adminClient, of *wa
 	if err := client.get(ctx, clientsPath(address, "", query), counts); err != nil {
 		return err
 	}
-	r.Matching = counts.Totals.Matching
+	r.Matching, r.Below = counts.Totals.Matching, counts.Totals.Below
 	r.NotInSync = r.Matching - counts.Totals.InSync
 	inspect := len(of.names) > 0 && (details || r.NotInSync <= maxInspected)
 	if r.NotInSync == 0 || !details && !inspect {
@@ -271,8 +283,12 @@ func (of *waitChoice) withoutNames(ctx context.Context, client *adminClient, add
 	return lacking
 }
 
-// hasNames reports whether a client that is not in sync has accepted all of the names that it subscribed to.
+// hasNames reports whether a client that is not in sync has accepted all of the names that it subscribed to. What the
+// clients of a relay have of one name is unknown.
 func (of *waitChoice) hasNames(ctx context.Context, client *adminClient, address string, c *admin.Client) bool {
+	if b := c.Below; b != nil && (!b.Known || b.InSync < b.Clients || b.Pending > 0) {
+		return false
+	}
 	if slices.ContainsFunc(c.Types, func(t admin.ClientType) bool { return cmp.Or(t.Sync, admin.Unknown) == admin.Unknown }) {
 		return false
 	}

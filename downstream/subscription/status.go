@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/tier"
 )
 
 // A TypeStatus is the state of a stream's subscription to one resource type.
@@ -59,13 +60,13 @@ func (s AtGeneration) Status(now time.Time) TypeStatus {
 	}
 	switch {
 	case t.Refused:
-		t.Sync = Rejecting
+		t.Sync = tier.Rejecting
 	case t.Pending || lacked.due || !t.UnacceptedSince.IsZero():
-		t.Sync = Behind
+		t.Sync = tier.Behind
 	case lacked.unknown || s.ReturningUnserved():
-		t.Sync = Unknown
+		t.Sync = tier.Unknown
 	default:
-		t.Sync = InSync
+		t.Sync = tier.InSync
 	}
 	return t
 }

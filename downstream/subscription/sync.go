@@ -5,18 +5,11 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/tier"
 )
 
 // A Sync says whether the client has what the view serves.
-type Sync string
-
-// The values of a Sync. If several hold, the first in this order applies.
-const (
-	Rejecting Sync = "rejecting" // a NACK still applies
-	Behind    Sync = "behind"    // a change was not sent or not accepted
-	Unknown   Sync = "unknown"   // the relay does not know what the client holds, or what the origin has
-	InSync    Sync = "in-sync"   // the client has accepted everything that is served to it
-)
+type Sync = tier.Sync
 
 // refusals yields the refusals that may be active, newest first. If the client accepted a complete set since, none is.
 func (s AtGeneration) refusals() iter.Seq[*Refusal] {

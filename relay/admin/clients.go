@@ -41,6 +41,7 @@ type ClientQuery struct {
 	Sync    string // clients in this state; see Client.Sync
 	Refused bool   // clients with a NACK that still applies; see ClientType.Refusing
 	Stalled bool   // clients that do not read responses
+	Relays  bool   // clients that are relays
 	Sort    string // ByLag or ByNumber
 
 	NoTotals bool // omit Totals and Types, which need all clients; only with ByNumber
@@ -72,6 +73,48 @@ type ClientTotals struct {
 	InSync     int     `json:"in_sync"`     // selected clients whose sync is in-sync
 	Unknown    int     `json:"unknown"`     // selected clients whose sync is unknown
 	LagSeconds float64 `json:"lag_seconds"` // the maximum over the selected clients
+
+	// Below counts the clients of the selected clients that are relays. Nil if none is a relay.
+	Below *TierTotals `json:"below,omitempty"`
+}
+
+// TierTotals count the clients of relays below this one, through all tiers.
+type TierTotals struct {
+	Relays int `json:"relays"` // streams of relays directly below this one
+	Silent int `json:"silent"` // of these, whose clients are unknown
+	TierCounts
+}
+
+// TierCounts count clients of relays below this one by their sync. A relay counts as one of them if it is not in sync, or
+// if its own clients are unknown. Stalled clients are behind.
+type TierCounts struct {
+	Clients   int `json:"clients"`
+	InSync    int `json:"in_sync"`
+	Behind    int `json:"behind"`
+	Rejecting int `json:"rejecting"`
+	Unknown   int `json:"unknown"`
+	Pending   int `json:"pending"` // changes that wait at the relays; their clients do not have them
+}
+
+// Below is what a relay has reported about its clients, and they about theirs.
+type Below struct {
+	// Known is false if the relay has reported nothing for a minute, or nothing that the relay understands.
+	Known bool      `json:"known"`
+	At    time.Time `json:"at,omitzero"` // when the newest report arrived
+
+	TierCounts
+	Worst []TierClient `json:"worst"` // at most five that are not in sync, the most severe first
+}
+
+// A TierClient is a client of a relay below this one, or that relay itself.
+type TierClient struct {
+	NodeID     string   `json:"node_id"`
+	Via        []string `json:"via"` // node IDs of the relays between the relay that reports and the client, the nearest first
+	TypeURL    string   `json:"type_url,omitempty"`
+	Name       string   `json:"name,omitempty"` // the short name of the type, such as cds
+	Sync       string   `json:"sync"`
+	LagSeconds float64  `json:"lag_seconds"`
+	Detail     string   `json:"detail,omitempty"` // of its NACK; absent for Secrets
 }
 
 // TypeTotals count the clients that the query selects, by node group and type.
@@ -83,6 +126,9 @@ type TypeTotals struct {
 	Lagging    int     `json:"lagging"`
 	Refusing   int     `json:"refusing"`
 	LagSeconds float64 `json:"lag_seconds"`
+
+	// Below counts the clients of clients that are relays. Nil if none is a relay.
+	Below *TierCounts `json:"below,omitempty"`
 }
 
 // A Client is a stream of a client. One client may have several streams.
@@ -107,8 +153,12 @@ type Client struct {
 	StalledSince time.Time `json:"stalled_since,omitzero"`
 
 	// Sync says whether the client has what is served to its group: the first of rejecting, stalled, behind, unknown and
-	// in-sync that holds for any of its types. A client without subscriptions is unknown.
+	// in-sync that holds for any of its types. A client without subscriptions is unknown. The sync of a relay is that of the
+	// relay and of all clients below it.
 	Sync string `json:"sync"`
+
+	// Below has the clients of a client that is a relay; nil if it is none.
+	Below *Below `json:"below,omitempty"`
 
 	LagSeconds float64      `json:"lag_seconds"` // the maximum over its types
 	Refusing   bool         `json:"refusing"`    // a NACK of at least one type still applies
@@ -123,8 +173,12 @@ type ClientType struct {
 	Names    int      `json:"names"` // subscribed to
 	Globs    []string `json:"globs,omitempty"`
 
-	// Sync says whether the client has what is served to its group: rejecting, behind, unknown or in-sync.
+	// Sync says whether the client has what is served to its group: rejecting, behind, unknown or in-sync. That of a relay
+	// is also that of all clients below it.
 	Sync string `json:"sync"`
+
+	// Below counts the clients of a client that is a relay; nil if it is none.
+	Below *TierCounts `json:"below,omitempty"`
 
 	// State is the subscription in one line, as in the debug log: the subscribed names, the positions up to which the
 	// client was sent changes, and the newest response.

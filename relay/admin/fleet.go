@@ -38,7 +38,7 @@ func (qs queries) clients(r *http.Request) (any, error) {
 	q := ClientQuery{
 		Type: p.typeURL(), ID: p.text("id"), Node: p.text("node"), Cluster: p.text("cluster"), Zone: p.text("zone"),
 		Group: p.text("group"), Sync: p.oneOf("sync", "", Rejecting, Stalled, Behind, Unknown, InSync),
-		Refused: p.flag("refused"), Stalled: p.flag("stalled"),
+		Refused: p.flag("refused"), Stalled: p.flag("stalled"), Relays: p.flag("relays"),
 		Sort: p.oneOf("sort", ByLag, ByNumber), NoTotals: p.oneOf("totals", "true", "false") == "false", Page: p.page(),
 	}
 	if q.NoTotals && q.Sort != ByNumber {

@@ -16,6 +16,7 @@ import (
 	codepb "google.golang.org/genproto/googleapis/rpc/code"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/tier"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/downstream"
@@ -103,6 +104,14 @@ func addTotals(t *admin.ClientTotals, s *downstream.StreamStatus) time.Time {
 	t.Stalled += toInt(!s.Stalled.IsZero())
 	t.InSync += toInt(sync == admin.InSync)
 	t.Unknown += toInt(sync == admin.Unknown)
+	if s.Below != nil {
+		if t.Below == nil {
+			t.Below = new(admin.TierTotals)
+		}
+		t.Below.Relays++
+		t.Below.Silent += toInt(!s.Below.Known)
+		addCounts(&t.Below.TierCounts, &s.Below.All)
+	}
 	return since
 }
 
@@ -144,11 +153,8 @@ func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
 	if q.Group != "" && !nodegroup.Is(q.Group, s.Group) || q.Stalled && s.Stalled.IsZero() || !matchesNode(s, q) {
 		return false
 	}
-	if q.Type != "" {
-		retainType(s, q.Type)
-		if len(s.Types) == 0 {
-			return false
-		}
+	if q.Type != "" && !retainType(s, q.Type) {
+		return false
 	}
 	if q.Sync != "" && syncOf(s) != q.Sync {
 		return false
@@ -157,9 +163,9 @@ func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
 	return refusing || !q.Refused
 }
 
-// matchesNode reports whether a query selects the Node of a client.
+// matchesNode reports whether a query selects the Node of a client, and whether it is a relay.
 func matchesNode(s *downstream.StreamStatus, q admin.ClientQuery) bool {
-	if q.ID != "" && s.NodeID() != q.ID || q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
+	if q.Relays && s.Below == nil || q.ID != "" && s.NodeID() != q.ID || q.Node != "" && !strings.Contains(s.NodeID(), q.Node) {
 		return false
 	}
 	n := nodeFor(s, q)
@@ -174,26 +180,34 @@ func nodeFor(s *downstream.StreamStatus, q admin.ClientQuery) *corepb.Node {
 	return s.Node()
 }
 
-// severity are the states of a subscription, the most severe first.
-var severity = []downstream.Sync{downstream.Rejecting, downstream.Behind, downstream.Unknown, downstream.InSync}
-
 // syncOf returns the state of a client, see [admin.Client.Sync].
 func syncOf(s *downstream.StreamStatus) string {
-	if len(s.Types) == 0 {
-		return admin.Unknown
+	worst := downstream.Unknown
+	for i := range s.Types {
+		if sync := s.Types[i].Sync; i == 0 || tier.Worst(worst, sync) != worst {
+			worst = sync
+		}
 	}
-	worst := slices.MinFunc(s.Types, func(a, b downstream.TypeStatus) int {
-		return slices.Index(severity, a.Sync) - slices.Index(severity, b.Sync)
-	}).Sync
+	if s.Below != nil {
+		worst = tier.Worst(worst, s.Below.All.Sync())
+	}
 	if worst != downstream.Rejecting && !s.Stalled.IsZero() {
 		return admin.Stalled
 	}
 	return string(worst)
 }
 
-// retainType removes all types but one.
-func retainType(s *downstream.StreamStatus, typeURL string) {
+// retainType removes all types but one, also from what a relay has reported. It reports whether the client subscribes to that
+// type, or is a relay with clients that do.
+func retainType(s *downstream.StreamStatus, typeURL string) bool {
 	s.Types = slices.DeleteFunc(s.Types, func(t downstream.TypeStatus) bool { return t.TypeURL != typeURL })
+	if s.Below == nil {
+		return len(s.Types) > 0
+	}
+	below := *s.Below
+	below.All = below.Of(typeURL)
+	s.Below = &below
+	return len(s.Types)+below.All.Clients() > 0
 }
 
 // summarize returns the time of the oldest change of any type that a client has not accepted, and its age; zero without
@@ -244,7 +258,41 @@ func (t typeTotals) add(s *downstream.StreamStatus) {
 		sum.Lagging += toInt(!typ.UnacceptedSince.IsZero())
 		sum.Refusing += toInt(typ.Refused)
 		sum.LagSeconds = max(sum.LagSeconds, typ.Lag.Seconds())
+		if s.Below != nil {
+			if sum.Below == nil {
+				sum.Below = new(admin.TierCounts)
+			}
+			of := s.Below.Of(typ.TypeURL)
+			addCounts(sum.Below, &of)
+		}
 	}
+}
+
+// addCounts adds the counts of what a relay has reported.
+func addCounts(to *admin.TierCounts, c *tier.Counts) {
+	to.Clients += c.Clients()
+	to.InSync += c.InSync
+	to.Behind += c.Behind
+	to.Rejecting += c.Rejecting
+	to.Unknown += c.Unknown
+	to.Pending += c.Pending
+}
+
+// belowOf returns what a relay has reported for the admin API; nil if the client is no relay.
+func belowOf(s *downstream.StreamStatus) *admin.Below {
+	if s.Below == nil {
+		return nil
+	}
+	b := &admin.Below{Known: s.Below.Known, At: s.Below.At, Worst: []admin.TierClient{}}
+	addCounts(&b.TierCounts, &s.Below.All)
+	for _, c := range s.Below.All.Worst {
+		short, _ := schema.ShortName(c.TypeURL)
+		b.Worst = append(b.Worst, admin.TierClient{
+			NodeID: cmp.Or(c.Node, s.NodeID()), Via: append([]string{}, c.Via...), TypeURL: c.TypeURL, Name: short,
+			Sync: string(c.Sync), LagSeconds: c.Lag.Seconds(), Detail: c.Detail,
+		})
+	}
+	return b
 }
 
 // sorted returns the sums by group, and by type in the order of sending.
@@ -275,7 +323,7 @@ func clientOf(s *downstream.StreamStatus, typeURL string) admin.Client {
 		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group, GroupName: nodegroup.Name(s.Group),
 		Address: s.Address, Identity: s.Identity(), Variant: "sotw", TypeURL: s.TypeURL,
 		Began: s.Began, SentBytes: s.Sent, UnreadBytes: s.Unread, StalledSince: s.Stalled,
-		Sync: syncOf(s), LagSeconds: lag.Seconds(), Refusing: refusing, Types: []admin.ClientType{},
+		Sync: syncOf(s), Below: belowOf(s), LagSeconds: lag.Seconds(), Refusing: refusing, Types: []admin.ClientType{},
 	}
 	if s.Delta {
 		c.Variant = "delta"
@@ -289,7 +337,13 @@ func clientOf(s *downstream.StreamStatus, typeURL string) admin.Client {
 		c.UserAgent += fmt.Sprintf("/%d.%d.%d", v.GetMajorNumber(), v.GetMinorNumber(), v.GetPatch())
 	}
 	for i := range s.Types {
-		c.Types = append(c.Types, clientType(&s.Types[i]))
+		t := clientType(&s.Types[i])
+		if s.Below != nil {
+			of := s.Below.Of(t.TypeURL)
+			t.Below = new(admin.TierCounts)
+			addCounts(t.Below, &of)
+		}
+		c.Types = append(c.Types, t)
 	}
 	return c
 }

@@ -26,6 +26,7 @@ type fakeFleet struct {
 	clients int
 	query   admin.ClientQuery // the last query
 	refusal string            // detail of the NACK
+	below   *admin.Below      // of each client
 }
 
 // locked calls a function that changes the fields.
@@ -42,6 +43,7 @@ func (f *fakeFleet) client(n int) admin.Client {
 			TypeURL: wire.ClusterType, Name: "cds", Wildcard: true, Version: "v2", Accepted: "v1", Nonce: "2",
 		}},
 	}
+	c.Below = f.below
 	if n == 1 && f.refusal != "" {
 		c.Refusing, c.LagSeconds = true, 42
 		c.Types[0].Refusing = true
@@ -55,6 +57,9 @@ func (f *fakeFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	defer f.mu.Unlock()
 	f.query = q
 	out := admin.Clients{Totals: admin.ClientTotals{Streams: f.clients, Matching: f.clients}, Next: "somewhere"}
+	if f.below != nil {
+		out.Totals.Below = &admin.TierTotals{Relays: f.clients, Silent: 1, TierCounts: f.below.TierCounts}
+	}
 	t := admin.TypeTotals{Group: "envoy", TypeURL: wire.ClusterType, Name: "cds", Clients: f.clients}
 	for n := range min(f.clients, q.Limit) {
 		c := f.client(1 + n)
@@ -334,6 +339,31 @@ func TestAlerts(t *testing.T) {
 	}
 	if strings.Contains(body, "TENDER_AUTHZ") {
 		t.Error("the overview has an alert for valid files")
+	}
+}
+
+// TestClientsOfRelays verifies that the pages of clients have what a relay has reported, and escape it.
+func TestClientsOfRelays(t *testing.T) {
+	fleet := &fakeFleet{clients: 1, below: &admin.Below{
+		Known: true, At: time.Now(), TierCounts: admin.TierCounts{Clients: 1200, InSync: 1199, Rejecting: 1, Pending: 2},
+		Worst: []admin.TierClient{{NodeID: "<edge-4>", Via: []string{"zone", "cell"}, TypeURL: wire.ClusterType, Sync: admin.Rejecting, LagSeconds: 3, Detail: "<b>no"}},
+	}}
+	p := newPages(t, fleet, someStatus)
+	const counts = "1,200 clients, 1 rejecting, 0 behind, 0 unknown, 1199 in sync; 2 changes pending there"
+	for path, wants := range map[string][]string{
+		"/clients":   {"Below 1 relay: " + counts + "; 1 relay silent"},
+		"/clients/1": {counts + "; reported", "&lt;edge-4&gt;", "zone, cell", "&lt;b&gt;no"},
+	} {
+		_, body := get(p, path)
+		for _, want := range wants {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s lacks %q:\n%s", path, want, body)
+			}
+		}
+	}
+	fleet.locked(func() { fleet.below = &admin.Below{} })
+	if _, body := get(newPages(t, fleet, someStatus), "/clients/1"); !strings.Contains(body, "Unknown: the relay reports nothing.") {
+		t.Errorf("the page of a silent relay does not say so:\n%s", body)
 	}
 }
 

@@ -1,0 +1,9 @@
+package tier
+
+import (
+	"testing"
+
+	"github.com/xdstender/tender/relay/relaytest/check"
+)
+
+func TestFileOrder(t *testing.T) { check.FileOrder(t) }
