@@ -51,6 +51,7 @@ func newOperated(t *testing.T) *operated {
 		"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + o.ca,
 		"TENDER_AUTHZ=" + certs.WriteFile(t, o.dir, "authz.yaml", []byte(operators)),
 	}})
+	r.AwaitReady() // it must read its directory first
 	o.log = &r.Log
 	o.addr = fmt.Sprint("127.0.0.1:", r.AdminAddrs()[0].(*net.TCPAddr).Port)
 	return o

@@ -214,7 +214,7 @@ func TestValues(t *testing.T) {
 		"view_connected other default":     0,
 		"view_stale_seconds other default": 0,
 		"pending_changes default suspect":  0, "pending_changes default second-look": 0,
-		"pending_changes default large-removal": 13, "pending_changes default replacement": 0,
+		"pending_changes default large-removal": 13, "pending_changes default replacement": 0, "pending_changes default required": 0,
 		"pending_changes default breaking": 0, "pending_changes default dropped": 0, "pending_changes default interval": 0,
 		"pending_changes default frozen":      0,
 		"pending_changes default rolled-back": 0, "pending_changes default stage": 50, "pending_changes default halted": 0,

@@ -11,12 +11,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/xdstender/tender/relay"
-	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/instance"
 	"github.com/xdstender/tender/relay/telemetry"
 )
@@ -224,13 +222,7 @@ func TestChart_ProbesAreAnswered(t *testing.T) {
 func probe(t *testing.T, paths ...string) (codes map[string]int) {
 	t.Helper()
 	r := instance.Start(t, instance.Options{Env: []string{"TENDER_ORIGIN=file://" + t.TempDir(), "TENDER_PROBE_LISTEN=127.0.0.1:0"}})
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(relaytest.Patience); r.Ready() != nil; <-tick.C { // it must read its origin first
-		if time.Now().After(end) {
-			t.Fatalf("the relay does not become ready: %v", r.Ready())
-		}
-	}
+	r.AwaitReady() // it must read its origin first
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	codes = map[string]int{}
 	for _, path := range paths {

@@ -131,6 +131,18 @@ func Start(tb wait.TB, opts Options) *Relay {
 	return r
 }
 
+// AwaitReady waits until the relay is ready. The test fails if that takes longer than relaytest.Patience.
+func (r *Relay) AwaitReady() {
+	r.tb.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(relaytest.Patience); r.Ready() != nil; <-tick.C {
+		if time.Now().After(end) {
+			r.tb.Fatalf("the relay does not become ready: %v", r.Ready())
+		}
+	}
+}
+
 // options returns the options for relay.New.
 func (r *Relay) options(opts Options, origins []*relaytest.Origin) relay.Options {
 	relayOpts := opts.Options
