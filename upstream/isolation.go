@@ -304,7 +304,7 @@ func (v *streams) observeLife(life time.Duration, now time.Time) {
 	}
 	if v.aliveAfter == aliveAfter {
 		v.mergeAll = true
-		v.log.Info("origin ends all streams after a short time: no subscription is isolated for that",
+		v.log.Info("origin ends all streams: no subscription is isolated for that",
 			slog.Duration("time", usual.Round(time.Millisecond)))
 	}
 	v.aliveAfter = usual / 2
@@ -417,7 +417,7 @@ func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
 			v.merge(b, now)
 		case !b.used():
 			if b.logged {
-				v.log.Info("isolated subscription has no client any more")
+				v.log.Info("isolation ended: the subscription has no client any more")
 			}
 			v.drop(b)
 		case !v.trunk.used() && !v.trunk.byRole[main].open:

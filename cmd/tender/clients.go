@@ -31,7 +31,12 @@ type relayClients struct {
 	*admin.Clients
 }
 
-// A shownClient is an entry of the output of tender clients ID -o json.
+// A foundClients is the output of tender clients ID -o json: one entry for each stream.
+type foundClients struct {
+	Clients []shownClient `json:"clients"`
+}
+
+// A shownClient is a client, with the relay that serves it.
 type shownClient struct {
 	Relay        string `json:"relay,omitempty"` // its node ID
 	RelayAddress string `json:"relay_address"`   // as in relayClients.Address
@@ -108,8 +113,7 @@ func newClientsCommand(h host) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		answer := map[string]any{"clients": found}
-		return cmp.Or(output.Print(w, answer, func() error { return printFound(w, found, of.diff, wide, now()) }), unknown)
+		return cmp.Or(output.Print(w, foundClients{found}, func() error { return printFound(w, found, of.diff, wide, now()) }), unknown)
 	})
 	return cmd
 }

@@ -167,13 +167,15 @@ func TestClients(t *testing.T) {
 func TestClientsJSON(t *testing.T) {
 	t.Setenv(adminVariable, serveAdmin(t, "unix", admin.Status{}, func(cfg *admin.Config) { cfg.Fleet = exampleFleet(time.Now()) }))
 	_, stdout, _ := execute("clients", "-o", "json")
+	checkOutput(t, "clients", stdout)
 	var all listedClients
 	decode := json.NewDecoder(strings.NewReader(stdout))
 	if decode.DisallowUnknownFields(); decode.Decode(&all) != nil || len(all.Relays) != 1 || len(all.Relays[0].Clients.Clients) != 4 || all.Relays[0].Next != "" {
 		t.Errorf("tender clients -o json: %s, want four clients of one relay", stdout)
 	}
-	var one struct{ Clients []shownClient }
+	var one foundClients
 	_, stdout, _ = execute("clients", "edge-4", "-o", "json")
+	checkOutput(t, "clients ID", stdout)
 	decode = json.NewDecoder(strings.NewReader(stdout))
 	if decode.DisallowUnknownFields(); decode.Decode(&one) != nil || len(one.Clients) != 1 || len(one.Clients[0].Resources) != 4 || one.Clients[0].Relay != "relay-0" {
 		t.Errorf("tender clients edge-4 -o json: %s, want one client with four resources", stdout)

@@ -37,6 +37,8 @@ This page is generated from the commands (` + "`go test ./cmd/tender -run TestCL
 
 All commands exit with 0 for success, 1 for a failure and 2 for wrong usage. Commands for operators send requests to the
 admin address: ` + "`--admin`" + `, or else ` + "`TENDER_ADMIN_LISTEN`" + `. Releases contain manual pages and shell completions.
+With ` + "`-o json`" + `, most commands print the responses of the [API](status.md). The output of ` + "`clients`" + `, ` + "`status`" + ` and ` + "`wait`" + `
+has [schemas](output.schema.json) of its own.
 
 | Command | Purpose |
 | --- | --- |

@@ -314,6 +314,7 @@ func TestStatusYAML(t *testing.T) {
 	var as, got map[string]any
 	err := yaml.Unmarshal([]byte(text), &got)
 	_, text, _ = execute("status", "-o", "json", "--admin", address)
+	checkOutput(t, "status", text)
 	err = errors.Join(err, json.Unmarshal([]byte(text), &as))
 	if diff := cmp.Diff(as["views"], got["views"]); code != exitFailure || err != nil || as["views"] == nil || diff != "" {
 		t.Errorf("tender status -o yaml: code %d, error %v, stderr %s, views (-JSON +YAML):\n%s", code, err, stderr, diff)

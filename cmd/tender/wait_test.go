@@ -202,6 +202,7 @@ func TestWaitJSON(t *testing.T) {
 		c := w.client(relaytest.ClientOptions{})
 		for _, want := range []bool{false, true} {
 			code, stdout, stderr := execute("wait", "-o", "json", "--timeout", "10s")
+			checkOutput(t, "wait", stdout)
 			var s waitState
 			decode := json.NewDecoder(strings.NewReader(stdout))
 			decode.DisallowUnknownFields()

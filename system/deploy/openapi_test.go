@@ -1,7 +1,6 @@
 package deploy_test
 
 import (
-	"bytes"
 	"encoding/json"
 	"io"
 	"log/slog"
@@ -13,12 +12,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/santhosh-tekuri/jsonschema/v6"
 	"sigs.k8s.io/yaml"
 
 	"github.com/xdstender/tender/relay"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/instance"
+	"github.com/xdstender/tender/relay/relaytest/jsonspec"
 )
 
 // An answer is a response of an operation in openapi.yaml.
@@ -107,7 +106,7 @@ func TestOpenAPIResponses(t *testing.T) {
 	client := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("edge-1")})
 	client.Subscribe(relaytest.ClusterType)
 	client.Nack(client.Recv(t.Context()), "unknown http filter")
-	schemas, admin := compileSchemas(t), "http://"+r.AdminAddrs()[0].String()
+	schemas, admin := schemasOf(t), "http://"+r.AdminAddrs()[0].String()
 	for _, o := range readOperations(t) {
 		target, body := admin+strings.Replace(o.path, "{number}", firstClient(t, admin), 1), ""
 		if o.method == http.MethodGet {
@@ -121,58 +120,27 @@ func TestOpenAPIResponses(t *testing.T) {
 			t.Errorf("%s %s: code %d\n%s", o.method, target, code, got)
 			continue
 		}
-		if err := valid(schemas[expected.schema()], got); err != nil {
+		if err := schemas.Check(expected.schema(), got); err != nil {
 			t.Errorf("%s %s: %v\n%s", o.method, target, err, got)
 		}
 	}
 	code, body := ask(t, http.MethodPost, admin+"/api/v1/freeze", `{"origins": 1}`)
-	if err := valid(schemas["Error"], body); err != nil || code != http.StatusBadRequest {
+	if err := schemas.Check("Error", body); err != nil || code != http.StatusBadRequest {
 		t.Errorf("unknown argument: code %d, %v, %s", code, err, body)
 	}
-	if valid(schemas["Status"], body) == nil {
+	if schemas.Check("Status", body) == nil {
 		t.Error("an error is a valid Status: the schemas accept anything")
 	}
 }
 
-// valid returns an error unless JSON matches a schema.
-func valid(schema *jsonschema.Schema, text []byte) error {
-	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-	return schema.Validate(value)
-}
-
-// compileSchemas returns the schemas of openapi.yaml by name.
-func compileSchemas(t *testing.T) map[string]*jsonschema.Schema {
+// schemasOf returns a validator of the schemas of openapi.yaml.
+func schemasOf(t *testing.T) *jsonspec.Validator {
 	t.Helper()
 	text, err := yaml.YAMLToJSON([]byte(readText(t, openapiFile)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := jsonschema.NewCompiler()
-	c.DefaultDraft(jsonschema.Draft2020)
-	c.AssertFormat()
-	if err := c.AddResource("openapi.json", document); err != nil {
-		t.Fatal(err)
-	}
-	var names struct {
-		Components struct{ Schemas map[string]any }
-	}
-	if err := json.Unmarshal(text, &names); err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]*jsonschema.Schema{}
-	for name := range names.Components.Schemas {
-		if all[name], err = c.Compile("openapi.json#/components/schemas/" + name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return all
+	return jsonspec.NewValidator(t, text, "#/components/schemas/")
 }
 
 // firstClient returns the number of a client of the relay.

@@ -3,6 +3,7 @@ package envoy_test
 import (
 	"bytes"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -22,6 +23,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 )
@@ -136,8 +138,8 @@ var parents = map[string]string{
 
 // TestEnvoy_TraceThroughTiers: relays of two regions, a zone relay below one of them, and Envoys. Each change is one
 // trace with the spans of all tiers, in order, and the other region has a trace of its own. A proxy that is slow to send
-// its ACK is visible in the trace that begins at the top: its delivery and the fan-out of the zone relay end last.
-// (B.43)
+// its ACK is visible in the trace that begins at the top: its delivery and the fan-out of the zone relay end last (B.43).
+// So it is among the clients of the relay at the top, by name, until it has sent its ACK (B.49).
 func TestEnvoy_TraceThroughTiers(t *testing.T) {
 	matrix(t, ads, func(t *testing.T, c client) {
 		spans, plane := newCollector(t), envoytest.NewControlPlane(t)
@@ -173,7 +175,9 @@ func TestEnvoy_TraceThroughTiers(t *testing.T) {
 			// The deliveries to the Envoys have ended before the slow proxy answers.
 			trace, other := await(zone, "zone", "edge-0"), await(regionB, "region-b", "edge-2")
 			await(zone, "zone", "edge-1")
+			regionA.Await("slow proxy among the clients below", func() error { return below(regionA, 2, "slow") })
 			slow.Ack(resp)
+			regionA.Await("all clients below in sync", func() error { return below(regionA, 3) })
 			zone.Await("complete trace", func() error { return incompleteTrace(spans.in(trace)) })
 			checkTrace(t, spans.in(trace))
 			if bytes.Equal(trace, other) {
@@ -184,6 +188,28 @@ func TestEnvoy_TraceThroughTiers(t *testing.T) {
 			o.judge(envoys[i], l.Stop())
 		}
 	})
+}
+
+// below returns an error unless a relay knows of a number of clients of the zone relay that are in sync, and of those that
+// are behind, by name.
+func below(of *envoytest.RelayProcess, inSync int, behind ...string) error {
+	var got admin.Clients
+	if err := json.Unmarshal(of.Get("/api/v1/clients"), &got); err != nil {
+		return err
+	}
+	var names []string
+	for _, c := range got.Clients { // the streams of the zone relay
+		if c.Below != nil {
+			for _, worst := range c.Below.Worst {
+				names = append(names, worst.NodeID)
+			}
+		}
+	}
+	counts := got.Totals.Below
+	if counts == nil || counts.InSync != inSync || counts.Clients != inSync+len(behind) || !slices.Equal(names, behind) {
+		return fmt.Errorf("the relay counts %+v and names %q, want %d clients in sync and %q behind", counts, names, inSync, behind)
+	}
+	return nil
 }
 
 // newSlow returns a client of a relay that subscribes to the assignment "one" and sends ACKs when the test does.
