@@ -58,3 +58,36 @@ func TestB35_OnlyAcksAreHandledByTheReader(t *testing.T) {
 	p.Continue()
 	check.Equal(t, "unread bytes after the second ACK", c.st.bytesSent-c.st.bytesRead, 0)
 }
+
+// TestB14_AckWakesNoStreamWithNothingToSend: an ACK wakes the stream only if a response may wait for it. That of endpoints
+// does not, in either variant. Sets in which a client misses what was removed do: a removal may follow the ACK.
+func TestB14_AckWakesNoStreamWithNothingToSend(t *testing.T) {
+	for _, tt := range []struct {
+		typeURL string
+		delta   bool
+		wakes   bool
+	}{
+		{wire.EndpointType, true, false}, {wire.EndpointType, false, false},
+		{wire.ClusterType, true, false}, {wire.ClusterType, false, true},
+	} {
+		view, w := cache.New(cache.Config{})
+		w.SetConnected(true)
+		watch := view.Watch()
+		watch.Subscribe(tt.typeURL, []string{benchName(0)})
+		w.TakeDemand()
+		put := func(version string) {
+			r := benchResource(t, tt.typeURL, 0, version)
+			w.Apply(cache.ByName, wire.Update{TypeURL: tt.typeURL, Resources: []*wire.Resource{r}})
+		}
+		put("1")
+		c := newBenchClient(t, check.Must(New(Config{Views: oneView{view}})), tt.delta, tt.typeURL, []string{benchName(0)})
+		before := c.sent
+		put("2")
+		c.flush(t)
+		check.Equal(t, tt.typeURL+" responses", c.sent, before+1)
+		if c.st.idle == tt.wakes { // an idle stream waits for no answer
+			t.Errorf("%s, Delta %t: the ACK wakes the stream: %t, want %t", tt.typeURL, tt.delta, !c.st.idle, tt.wakes)
+		}
+		watch.Close()
+	}
+}

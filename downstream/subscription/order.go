@@ -33,7 +33,7 @@ func (s AtGeneration) globsBehind() bool {
 // AllRemovalsSent reports whether the client was sent all delayed removals.
 func (s AtGeneration) AllRemovalsSent() bool {
 	members := s.wildcard == nil || s.t.Wildcard.LastRemoval() <= s.removedUpTo
-	return s.Delta && members && len(s.initialVersions)+s.due() == 0 && s.t.Failed() == 0
+	return !s.sendsSets() && members && len(s.initialVersions)+s.due() == 0 && s.t.Failed() == 0
 }
 
 // ReturningUnserved reports whether a returning client holds resources of the type and was sent nothing on this stream.
