@@ -74,7 +74,7 @@ func readTable(t *testing.T, all map[string]series) {
 			names = []string{row[1] + "_bucket", row[1] + "_sum", row[1] + "_count"}
 		}
 		for _, name := range names {
-			all[name] = series{"job": nil, "instance": nil} // labels that Prometheus adds
+			all[name] = targetLabels()
 			for label := range strings.SplitSeq(row[3], ", ") {
 				if label != "" {
 					all[name].add(strings.Trim(label, "`"))
@@ -84,13 +84,18 @@ func readTable(t *testing.T, all map[string]series) {
 	}
 }
 
+// targetLabels are labels that Prometheus adds: its own, and those by which its configuration usually tells regions apart.
+func targetLabels() series {
+	return series{"job": nil, "instance": nil, "namespace": nil, "cluster": nil, "region": nil}
+}
+
 // open are labels whose values depend on the configuration, the clients or the origins.
 var open = []string{"origin", "group", "type", "file", "version"}
 
 // learn adds the labels of a metric to the series of a name, with the values of labels that have a fixed set of values.
 func learn(all map[string]series, name string, m *dto.Metric) {
 	if all[name] == nil {
-		all[name] = series{"job": nil, "instance": nil} // a metric of the process
+		all[name] = targetLabels() // a metric of the process
 	}
 	for _, l := range m.GetLabel() {
 		if slices.Contains(open, l.GetName()) {
