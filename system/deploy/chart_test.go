@@ -254,7 +254,7 @@ func TestChart_ExamplesRender(t *testing.T) {
 func TestChart_Notes(t *testing.T) {
 	need(t)
 	for file, wants := range map[string][]string{
-		"minimal":   {"(plaintext)", "rollout status statefulset/t-tender", `allows clients from: [{"podSelector":{}}]`, "WARNING: clients speak plaintext", "WARNING: every client may read"},
+		"minimal":   {"(plaintext)", "rollout status statefulset/t-tender", `allows clients from: [{"podSelector":{}}]`, "WARNING: connections of clients are not encrypted", "WARNING: any client can read"},
 		"mtls":      {"(TLS)", "t-tender.ns.svc:18443"},
 		"istiod":    {"rollout status deployment/t-tender", "WARNING: snapshots are lost with their pod"},
 		"directory": {"WARNING: there is one relay", "WARNING: ports.probe is 0"},
