@@ -14,7 +14,7 @@ const (
 	maxREADME   = 1500
 )
 
-// edited are the pages that keep to these limits: all but protocol.md, whose tables list the rules of the specification.
+// edited are the pages that keep to these limits: all but relay/PROTOCOL.md, whose tables list the rules of the specification.
 // A page that leaves this list needs a reason.
 var edited = []string{
 	".github/CONTRIBUTING.md",

@@ -110,6 +110,6 @@
 //
 // # Rules and decisions
 //
-// deploy/docs/protocol.md has the rules, decisions and hazards that comments cite by codes such as R044, B.12 and C08.
+// relay/PROTOCOL.md has the rules, decisions and hazards that comments cite by codes such as R044, B.12 and C08.
 // DESIGN.md has the decisions about the implementation.
 package relay

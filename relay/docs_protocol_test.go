@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	// citedCode matches a code of deploy/docs/protocol.md.
+	// citedCode matches a code of relay/PROTOCOL.md.
 	citedCode = regexp.MustCompile(`^(?:R\d{3}|[CHX]\d{2}|[ABD]\.\d{1,2})$`)
 
 	// codeItem and codeHeading match the definition of a code on that page.
@@ -41,7 +41,7 @@ var (
 )
 
 // update writes the page of the protocol.
-var update = flag.Bool("update", false, "write the names of tests into deploy/docs/protocol.md")
+var update = flag.Bool("update", false, "write the names of tests into relay/PROTOCOL.md")
 
 // transcripts is the directory of the transcripts of rules in a package, and playedIn is the package whose transcripts the
 // page names without their package.
@@ -62,7 +62,7 @@ func transcript(file string) (name string, ok bool) {
 const linksBelow = "\n<!-- Written by go test ./relay -run TestProtocolPage -update, as are the names of the test " +
 	"files above. -->\n\n"
 
-// TestCodesStandInProtocol checks that deploy/docs/protocol.md defines each code that is cited anywhere in the
+// TestCodesStandInProtocol checks that relay/PROTOCOL.md defines each code that is cited anywhere in the
 // repository.
 func TestCodesStandInProtocol(t *testing.T) {
 	defined := definedCodes(t)
@@ -76,7 +76,7 @@ func TestCodesStandInProtocol(t *testing.T) {
 	}
 	for _, c := range slices.Sorted(maps.Keys(cited)) {
 		if defined[c] == 0 {
-			t.Errorf("%s cites %s: deploy/docs/protocol.md does not define this code", cited[c], c)
+			t.Errorf("%s cites %s: relay/PROTOCOL.md does not define this code", cited[c], c)
 		}
 	}
 	if len(cited) < 200 {
@@ -84,28 +84,28 @@ func TestCodesStandInProtocol(t *testing.T) {
 	}
 }
 
-// TestCodesAreDefinedOnce checks that deploy/docs/protocol.md defines no code twice, and has the expected number of
+// TestCodesAreDefinedOnce checks that relay/PROTOCOL.md defines no code twice, and has the expected number of
 // codes.
 func TestCodesAreDefinedOnce(t *testing.T) {
 	defined := definedCodes(t)
 	kinds := map[byte]int{}
 	for _, c := range slices.Sorted(maps.Keys(defined)) {
 		if kinds[c[0]]++; defined[c] > 1 {
-			t.Errorf("deploy/docs/protocol.md defines %s %d times", c, defined[c])
+			t.Errorf("relay/PROTOCOL.md defines %s %d times", c, defined[c])
 		}
 	}
 	for kind, minimum := range map[byte]int{'R': 143, 'X': 26, 'A': 16, 'B': 44, 'C': 37, 'D': 5, 'H': 18} {
 		if kinds[kind] < minimum {
-			t.Errorf("deploy/docs/protocol.md defines %d codes %c, want at least %d", kinds[kind], kind, minimum)
+			t.Errorf("relay/PROTOCOL.md defines %d codes %c, want at least %d", kinds[kind], kind, minimum)
 		}
 	}
 }
 
-// TestProtocolPage checks that each rule and decision in deploy/docs/protocol.md names the files with its tests, which
+// TestProtocolPage checks that each rule and decision in relay/PROTOCOL.md names the files with its tests, which
 // are the tests whose names begin with its code. Without such tests, the page names other codes whose tests cover it,
 // or the reason. With -update, it writes the names.
 func TestProtocolPage(t *testing.T) {
-	const name = "../deploy/docs/protocol.md"
+	const name = "PROTOCOL.md"
 	page := pages(t)[name]
 	files := testFiles(t)
 	want, missing := withTests(page, files)
@@ -126,7 +126,7 @@ func TestProtocolPage(t *testing.T) {
 
 // TestRulePageLineLength checks that the pages that comments cite have at most 120 characters per line.
 func TestRulePageLineLength(t *testing.T) {
-	for _, name := range []string{"../deploy/docs/protocol.md", "DESIGN.md"} {
+	for _, name := range []string{"PROTOCOL.md", "DESIGN.md"} {
 		n := 0
 		for line := range strings.Lines(pages(t)[name]) {
 			n++
@@ -153,11 +153,11 @@ func TestCitedCodes(t *testing.T) {
 	}
 }
 
-// definedCodes returns the number of definitions of each code in deploy/docs/protocol.md.
+// definedCodes returns the number of definitions of each code in relay/PROTOCOL.md.
 func definedCodes(t *testing.T) map[string]int {
 	t.Helper()
 	defined := map[string]int{}
-	page := pages(t)["../deploy/docs/protocol.md"]
+	page := pages(t)["PROTOCOL.md"]
 	for _, where := range []*regexp.Regexp{codeItem, codeHeading} {
 		for _, match := range where.FindAllStringSubmatch(page, -1) {
 			defined[match[1]]++
@@ -300,11 +300,15 @@ func withTests(page string, files map[string][]string) (text string, missing []s
 		if dir, base := path.Split(file); base != strings.ToLower(base) {
 			at = strings.TrimSuffix(cmp.Or(dir, playedIn), "/") + transcripts + base + ".txt"
 		}
+		target, inRelay := strings.CutPrefix(at, "relay/")
+		if !inRelay {
+			target = "../" + at
+		}
 		between := " "
-		if len("[]: ../../")+len(file)+len(at) > 120 {
+		if len("[]: ")+len(file)+len(target) > 120 {
 			between = "\n  "
 		}
-		links.WriteString("[" + file + "]:" + between + "../../" + at + "\n")
+		links.WriteString("[" + file + "]:" + between + target + "\n")
 	}
 	return strings.Join(out, "\n\n") + "\n" + linksBelow + links.String(), missing
 }

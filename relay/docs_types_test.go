@@ -10,7 +10,7 @@ import (
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
-// TestD1_FeaturesOnThePage checks the table of client features in deploy/docs/protocol.md against the features that the
+// TestD1_FeaturesOnThePage checks the table of client features in relay/PROTOCOL.md against the features that the
 // relay sends and that are part of group keys.
 func TestD1_FeaturesOnThePage(t *testing.T) {
 	var always, grouped []string
@@ -36,7 +36,7 @@ func TestD1_FeaturesOnThePage(t *testing.T) {
 	}
 }
 
-// TestD2_TypesOnThePage checks the table of types in deploy/docs/protocol.md against package wire.
+// TestD2_TypesOnThePage checks the table of types in relay/PROTOCOL.md against package wire.
 func TestD2_TypesOnThePage(t *testing.T) {
 	known := map[string]bool{}
 	for _, row := range rowsBelow(t, "### D.2 ") {
@@ -62,10 +62,10 @@ func TestD2_TypesOnThePage(t *testing.T) {
 }
 
 // rowsBelow returns the cells of the rows of the first table below a heading of
-// deploy/docs/protocol.md.
+// relay/PROTOCOL.md.
 func rowsBelow(t *testing.T, heading string) (rows [][]string) {
 	t.Helper()
-	_, text, _ := strings.Cut(pages(t)["../deploy/docs/protocol.md"], "\n"+heading)
+	_, text, _ := strings.Cut(pages(t)["PROTOCOL.md"], "\n"+heading)
 	_, table, _ := strings.Cut(text, "\n|---")
 	table, _, _ = strings.Cut(table, "\n\n")
 	for line := range strings.Lines(table) {

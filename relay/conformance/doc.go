@@ -1,4 +1,4 @@
-// Package conformance tests the relay against the rules of the xDS protocol in deploy/docs/protocol.md: rule by rule,
+// Package conformance tests the relay against the rules of the xDS protocol in relay/PROTOCOL.md: rule by rule,
 // as conversations where these read better (testdata/transcripts; TestTranscripts has their grammar), and with random
 // histories (the tests named property). Most tests run a relay, its origin and its clients in memory and in virtual
 // time.
