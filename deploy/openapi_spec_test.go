@@ -16,7 +16,13 @@ type spec struct{ schemas *jsonspec.Schemas }
 func newSpec(t *testing.T) *spec {
 	t.Helper()
 	s := jsonspec.New(t, "#/components/schemas/", map[string]string{root + "/relay/admin": "", root + "/relay/rollout": "Rollout"})
-	s.Name = schemaName
+	ofType := s.Name
+	s.Name = func(t reflect.Type) string {
+		if t == reflect.TypeFor[errorAnswer]() {
+			return "Error"
+		}
+		return ofType(t)
+	}
 	return &spec{s}
 }
 
@@ -92,15 +98,4 @@ func operationID(o operation) string {
 		id += strings.ToUpper(part[:1]) + part[1:]
 	}
 	return id
-}
-
-// schemaName returns the name of the schema of a type.
-func schemaName(t reflect.Type) string {
-	switch {
-	case t == reflect.TypeFor[errorAnswer]():
-		return "Error"
-	case strings.HasSuffix(t.PkgPath(), "/rollout"):
-		return "Rollout" + t.Name()
-	}
-	return t.Name()
 }

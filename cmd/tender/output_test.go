@@ -24,7 +24,7 @@ const outputFile = "../../deploy/docs/output.schema.json"
 
 // TestOutputSchemas compares output.schema.json with the types. With -update it writes the file.
 func TestOutputSchemas(t *testing.T) {
-	s := jsonspec.New(t, "#/$defs/", map[string]string{".": "", "../../relay/admin": "", "../../relay/rollout": ""})
+	s := jsonspec.New(t, "#/$defs/", map[string]string{".": "", "../../relay/admin": "", "../../relay/rollout": "Rollout"})
 	commands := jsonspec.Object{}
 	for command, of := range outputs {
 		commands["tender "+command] = s.Ref(of, false)

@@ -12,6 +12,7 @@ import (
 	"go/token"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -30,29 +31,38 @@ type Object = map[string]any
 type Schemas struct {
 	All Object // by name
 
-	// Name returns the name of the schema of a struct, for which directories with a prefix in New have names, too. It may be
-	// replaced before the first Ref.
+	// Name returns the name of the schema of a struct: that of the struct, after the prefix of its package. It may be replaced
+	// before the first Ref.
 	Name func(t reflect.Type) string
 
-	at       string            // where the schemas are in their document
-	comments map[string]string // by schema, or by schema, "." and field
+	tb       relaytest.TB
+	at       string                  // where the schemas are in their document
+	types    map[string]reflect.Type // by schema
+	comments map[string]string       // by schema, or by schema, "." and field
 }
 
 // New returns no schemas. at is where they will be in their document, such as #/$defs/. dirs has the directories of the
-// types, with the prefix that the names of their schemas have.
+// packages, with the prefix that the names of their schemas have.
 func New(tb relaytest.TB, at string, dirs map[string]string) *Schemas {
 	tb.Helper()
-	s := &Schemas{All: Object{}, Name: reflect.Type.Name, at: at, comments: make(map[string]string)}
+	s := &Schemas{All: Object{}, tb: tb, at: at, types: make(map[string]reflect.Type), comments: make(map[string]string)}
+	prefixes := make(map[string]string)
 	for dir, prefix := range dirs {
 		s.readComments(tb, dir, prefix)
+		prefixes[filepath.Base(dir)] = prefix
 	}
+	s.Name = func(t reflect.Type) string { return prefixes[path.Base(t.PkgPath())] + t.Name() }
 	return s
 }
 
 // Ref returns a reference to the schema of a struct, and adds that schema. The fields of arguments are optional.
 func (s *Schemas) Ref(t reflect.Type, arguments bool) Object {
+	s.tb.Helper()
 	name := s.Name(t)
-	if _, ok := s.All[name]; !ok {
+	if other, ok := s.types[name]; ok && other != t {
+		s.tb.Fatalf("%v and %v have schemas of the name %s", other, t, name)
+	} else if !ok {
+		s.types[name] = t
 		schema := Object{"type": "object", "additionalProperties": false}
 		s.All[name] = schema
 		if text := s.comments[name]; text != "" {
