@@ -106,7 +106,7 @@ func TestR092_AliasesAreForgotten(t *testing.T) {
 		o.TakeDemand()
 		o.Forget(acme, names)
 	}
-	if n := len(o.aliases[acme]); n != 0 {
+	if n := len(o.rest().aliases[acme]); n != 0 {
 		t.Errorf("got %d resources with aliases, want 0", n)
 	}
 	if set := &o.typ().ByName; set.live != 0 || set.Count() != 0 {

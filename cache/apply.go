@@ -49,10 +49,14 @@ func (v *View) prepare(u wire.Update) []received {
 // Names of the other view, and key is a type or collection. The caller must record the state of the other view's source
 // first (SetSource).
 func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) Change {
+	return w.copy(kind, from, key, names, nil)
+}
+
+// copy is Copy, or with first, CopyFirst.
+func (w *Writer) copy(kind Kind, from *Generation, key string, names []*Name, first *first) Change {
 	t := from.Type(key)
 	ed := w.begin(key)
-	to := setCopier{ed.editSet(kind), from, t}
-	to.set.system = t.System()
+	to := setCopier{response{setEdit: ed.editSet(kind), first: first}, from, t}
 	for _, n := range names {
 		if source := t.Set(kind).Get(n); source != nil {
 			to.copyEntry(source)
@@ -60,7 +64,10 @@ func (w *Writer) Copy(kind Kind, from *Generation, key string, names []*Name) Ch
 		to.copyError(n.text, t.Errors(kind).Get(n))
 	}
 	if kind == Wildcard && !t.hasWholeError() {
-		ed.clearWholeError()
+		to.endWholeError()
+	}
+	if first == nil || to.set.system == "" || !first.waiting {
+		to.set.system = t.System()
 	}
 	to.compact()
 	w.publish(ed)
@@ -97,27 +104,32 @@ func (w *Writer) HasFirstState(kind Kind, u wire.Update) bool {
 }
 
 // Await records resources of a set that the origin has, and that are not applied yet: a client that reports one keeps it. It
-// ends when the resource is applied, or with ended, for a resource that the origin has removed again. With cohorts,
-// readers do not see it: the gate decides what they have.
+// ends when the resource is applied, or with ended, for a resource that the origin has removed again.
 func (w *Writer) Await(kind Kind, key string, names, ended []string) {
 	set := w.Generation().Type(key).Set(kind)
 	awaited := func(name string) bool { return set.Awaits(name) }
 	if !slices.ContainsFunc(ended, awaited) && !slices.ContainsFunc(names, func(name string) bool { return !awaited(name) }) {
 		return
 	}
-	ed := w.begin(key)
-	of := ed.editSet(kind)
+	edited := w.begin(key)
+	for ed := range edited.edits() {
+		ed.editSet(kind).await(names, ended)
+	}
+	w.publish(edited)
+}
+
+// await is Await for one of the sets of the type.
+func (ed setEdit) await(names, ended []string) {
 	for _, name := range names {
-		of.set.awaited.Set(name, new(struct{}))
+		ed.set.awaited.Set(name, new(struct{}))
 	}
 	for _, name := range ended {
-		if !of.set.endAwait(name) {
+		if !ed.set.endAwait(name) {
 			continue
 		}
 		if n := ed.index.names[name]; n != nil {
-			of.markChanged(n) // clients may hold the resource
+			ed.markChanged(n) // clients may hold the resource
 		}
-		ed.wildcardChanged = ed.wildcardChanged || kind == Wildcard
+		ed.wildcardChanged = ed.wildcardChanged || ed.kind == Wildcard
 	}
-	w.publish(ed)
 }

@@ -227,9 +227,9 @@ func (v *View) nameFault(t *indexType, n *Name) string {
 // An alias must be in the branch, and a name with parameters in the index. The index must be locked.
 func (v *View) reachesName(typ *Type, t *indexType, n *Name) bool {
 	if e := typ.ByName.Get(n); e.Present() && e.Resource.Name != n.text {
-		views := v.writers[n.source].served
-		at := slices.IndexFunc(views, func(s *served) bool { return s.view == v })
-		if !slices.Contains(views[at].aliases[t.url][e.Resource.Name], n) {
+		branches := v.writers[n.source].branches
+		at := slices.IndexFunc(branches, func(b *branch) bool { return b.view == v })
+		if !slices.Contains(branches[at].aliases[t.url][e.Resource.Name], n) {
 			return false
 		}
 	}

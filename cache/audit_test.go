@@ -163,7 +163,7 @@ var damages = []damage{
 	{"missing alias", func(o *origin) {
 		o.subscribe(o.view.Watch(), "z")
 		o.put(ByName, "d", "", "content 3", "z")
-		delete(o.aliases[acme], "d")
+		delete(o.rest().aliases[acme], "d")
 	}, []string{"interest z: alias or variant is missing from the index"}},
 	{"missing upstream subscription", func(o *origin) {
 		o.name("c").tracked = false

@@ -79,6 +79,13 @@ func (x *index) take(d *Demand) {
 	}
 }
 
+// Subscribed reports whether the session of the source subscribes to a name.
+func (w *Writer) Subscribed(n *Name) bool {
+	w.view.index.mu.Lock()
+	defer w.view.index.mu.Unlock()
+	return n.tracked && n.source == w.source
+}
+
 // Forget ends the subscription to names that have lingered, and removes their entries from the set of names. It returns
 // the names that it kept because a stream subscribes to them again.
 func (w *Writer) Forget(typeURL string, names []*Name) (kept []*Name) {

@@ -25,8 +25,7 @@
 //   - setEdit changes one entry of one set: put, putTombstone, putAbsent, putError, clearError, handleDeadline;
 //   - setCopier copies the state of names from another view, for shared views.
 //
-// Publish passes the edit through the gate (closed with cohorts), stores the generation and wakes the
-// watches of what changed.
+// Publish stores the generation, and those of the cohorts that follow it, and wakes the watches of what changed.
 //
 // # Reading order
 //
@@ -44,14 +43,12 @@
 //	hint.go             wake-ups and hints of a stream
 //	watch.go            subscriptions of one stream
 //	writer.go           the state of a writer
-//	gate.go             the newest state, and the states that readers see
+//	branch.go           the generations of a writer: those of the rest, which it edits, and those of cohorts
 //	edit.go             edits: the next version of a type
 //	put.go              a resource, an error or a removal for a name
 //	statement.go        what is stated of a name, and what of it may not wait
 //	response.go         the parts of a response, and copies of entries
-//	pass.go             which names of an edit pass the gate
-//	edition.go          editions: states that readers may be shown
-//	waiting.go          counts of changes that wait for Show
+//	cohort.go           cohorts follow the rest
 //	publish.go          an edit becomes a generation with a cause, and wakes streams
 //	source.go           the state of an origin, and the phases of its wildcard sets
 //	reports.go          reports of returning clients about their resources
@@ -60,7 +57,6 @@
 //	new.go              creates views and their writers
 //	apply.go            responses of the origin, and copies of generations
 //	first.go            the part of a response that waits for nothing, and former states
-//	show.go             editions for cohorts
 //	state.go            the difference between two generations
 //	demand.go           names and wildcard sets to subscribe to at the origin
 //	snapshot.go         snapshots of a source

@@ -23,9 +23,8 @@ type edit struct {
 	txn    *txn
 	change Change
 
-	// served has the edits of the generations that readers see, by view, if this is an edit of latest behind a closed
-	// gate; nil for a view without an edit so far.
-	served []*edit
+	// cohorts has the edits of the views of cohorts, if this is an edit of the rest; nil for a view without an edit so far.
+	cohorts []*edit
 
 	changed []*Name // names with subscribers whose entries changed
 
@@ -59,33 +58,30 @@ type setEdit struct {
 // editSet returns the edit of one of the type's sets.
 func (ed *edit) editSet(kind Kind) setEdit { return setEdit{ed, kind, ed.typ.Set(kind)} }
 
-// edits yields the edit and, if the gate is closed, the edits of the generations that readers see. Changes that the
-// origin did not cause are made in all of them.
+// edits yields the edit of the rest, and those of the views of all cohorts. Changes that the origin did not cause are made in
+// all of them.
 func (ed *edit) edits() iter.Seq[*edit] {
 	return func(yield func(*edit) bool) {
-		if !yield(ed) || !ed.w.closed() {
+		if !yield(ed) {
 			return
 		}
-		for i := range ed.w.served {
-			s := ed.servedEdit(i)
-			s.txn.recording = true
-			if !yield(s) {
+		for i := range ed.w.cohorts() {
+			if !yield(ed.cohortEdit(i)) {
 				return
 			}
 		}
 	}
 }
 
-// servedEdit returns, for an edit of latest, the edit of the generation that the readers of a view see. It begins one
-// if there is none.
-func (ed *edit) servedEdit(i int) *edit {
-	if ed.served == nil {
-		ed.served = make([]*edit, len(ed.w.served))
+// cohortEdit returns, for an edit of the rest, the edit of the view of a cohort. It begins one if there is none.
+func (ed *edit) cohortEdit(i int) *edit {
+	if ed.cohorts == nil {
+		ed.cohorts = make([]*edit, len(ed.w.cohorts()))
 	}
-	if ed.served[i] == nil {
-		ed.served[i] = ed.w.beginLocked(ed.typ.URL, ed.w.served[i].branch)
+	if ed.cohorts[i] == nil {
+		ed.cohorts[i] = ed.w.beginLocked(ed.typ.URL, ed.w.branches[i])
 	}
-	return ed.served[i]
+	return ed.cohorts[i]
 }
 
 // next returns the position of the next change.
@@ -295,8 +291,8 @@ func newReceived(key string, r *wire.Resource, deadline time.Time) received {
 	return received{Resource: r, leaf: fingerprint.Leaf(resourceType(key), r), deadline: deadline}
 }
 
-// begin locks the index and begins an edit of latest. publish ends it.
-func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.latest, typeURL) }
+// begin locks the index and begins an edit of the rest. publish ends it.
+func (w *Writer) begin(typeURL string) *edit { return w.beginOn(w.rest(), typeURL) }
 
 // beginOn is begin for the generation of a branch.
 func (w *Writer) beginOn(b *branch, typeURL string) *edit {
@@ -318,8 +314,8 @@ func (w *Writer) beginLocked(typeURL string, b *branch) *edit {
 	generation.types.put(&typ)
 	ed := &edit{
 		w: w, branch: b, now: time.Now(), gen: &generation, typ: &typ, index: index,
-		txn: &txn{recording: b == w.latest && w.closed()},
+		txn: &txn{recording: len(w.branches) > 1},
 	}
-	ed.changed, w.publisher.changed = w.publisher.changed[:0], nil
+	ed.changed, w.changed = w.changed[:0], nil
 	return ed
 }

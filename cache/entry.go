@@ -323,7 +323,7 @@ type Name struct {
 	watchers  *watchers    // nil if no stream subscribes to the name
 	moving    bool         // used by startMove
 	chargedTo *quota.Share // of the subscribed peer that is charged for the name; nil if none is
-	entries   int          // number of entries in the sets of all views, and in latest behind closed gates
+	entries   int          // number of entries in the sets of all views
 	queued    bool         // source.demand contains the name
 	tracked   bool         // the session has an upstream subscription to the name, perhaps a lingering one
 	stale     bool         // the origin's response is no longer valid: the next subscriber causes a new request
@@ -377,8 +377,11 @@ type Seq uint64
 
 // cacheable reports whether the content of an entry may be cached. An entry without a resource is cacheable.
 func cacheable(e *Entry) bool {
-	return !e.Present() || !e.Resource.DoNotCache && !e.Resource.Unresolved() && !e.Resource.ContentDropped()
+	return !e.Present() || mayKeep(e.Resource)
 }
+
+// mayKeep reports whether the content of a resource may be cached.
+func mayKeep(r *wire.Resource) bool { return !r.DoNotCache && !r.Unresolved() && !r.ContentDropped() }
 
 func resourceOf(e *Entry) *wire.Resource {
 	if e == nil {

@@ -71,7 +71,7 @@ func (w *Writer) EvaluateReports(set ReportedSet, upTo time.Time) (missing map[s
 	generation := w.Generation()
 	var evaluated []string
 	defer func() { w.recheckCohorts(set, evaluated) }()
-	ed := w.beginOn(&w.branch, set.Key)
+	ed := w.begin(set.Key)
 	defer w.publish(ed)
 	t := ed.index
 	t.lastKnown = t.lastKnown || set.Kind == Wildcard
@@ -136,7 +136,7 @@ func (w *Writer) Withhold(set ReportedSet, names map[string]struct{}) {
 	if same {
 		return
 	}
-	ed := w.beginOn(&w.branch, set.Key)
+	ed := w.begin(set.Key)
 	released := slices.Collect(maps.Keys(reports.withheld))
 	ed.recheckReported(set.Kind, released)
 	reports.withheld = names
@@ -146,11 +146,11 @@ func (w *Writer) Withhold(set ReportedSet, names map[string]struct{}) {
 
 // recheckCohorts is recheckReported for the clients of all cohorts. It does not include the rest.
 func (w *Writer) recheckCohorts(set ReportedSet, names []string) {
-	for _, s := range w.served[:len(w.served)-1] {
+	for _, b := range w.cohorts() {
 		if len(names) == 0 {
 			return
 		}
-		ed := w.beginOn(s.branch, set.Key)
+		ed := w.beginOn(b, set.Key)
 		ed.recheckReported(set.Kind, names)
 		w.publish(ed)
 	}
@@ -218,7 +218,7 @@ func (w *Writer) DelegateReports(set ReportedSet, to *Watch) {
 	}
 	var names []string
 	defer func() { w.recheckCohorts(set, names) }()
-	ed := w.beginOn(&w.branch, set.Key)
+	ed := w.begin(set.Key)
 	defer w.publish(ed)
 	reports := &ed.index.reports[set.Kind]
 	for i, r := range fresh {

@@ -2,6 +2,7 @@ package cache
 
 import (
 	"container/heap"
+	"slices"
 	"time"
 )
 
@@ -11,10 +12,10 @@ func (w *Writer) Trim(now time.Time) {
 	w.fanouts.EndOld(now)
 	w.trimReports(now)
 	w.trimRestored(now)
-	for _, s := range w.served {
-		for key, tombs := range s.tombstones {
-			if passed := s.view.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
-				w.trim(s.branch, key, passed, now)
+	for _, b := range w.branches {
+		for key, tombs := range b.tombstones {
+			if passed := b.view.passed(key); tombs[0].passed(passed, now.Add(-w.view.cfg.TombstoneAge)) {
+				w.trim(b, key, passed, now)
 			}
 		}
 	}
@@ -81,14 +82,14 @@ func (w *Writer) trimRestored(now time.Time) {
 		}
 	}
 	x.mu.Unlock()
-	w.reportSettled()
+	w.view.cfg.SettledChanged(w.source)
 }
 
 // Expire processes the timers that are due. It removes resources whose TTL ended, whether or not the origin is
 // connected (R107). It drops content that may not be cached, and responses that an alias names no resource. It returns
 // the time of the next call; zero if there are no timers.
 func (w *Writer) Expire(now time.Time) (next time.Time) {
-	for _, l := range w.branches {
+	for _, l := range slices.Backward(w.branches) { // the rest first: cohorts follow it
 		w.expire(l, now)
 	}
 	for _, l := range w.branches {
@@ -96,7 +97,6 @@ func (w *Writer) Expire(now time.Time) (next time.Time) {
 			next = l.due[0].at
 		}
 	}
-	w.reportWaiting()
 	return next
 }
 
@@ -110,18 +110,13 @@ func (w *Writer) expire(b *branch, now time.Time) {
 			continue
 		}
 		ed := w.beginOn(b, key)
-		ed.now, ed.txn.recording = now, w.closed()
+		ed.now = now
 		for len(b.due) > 0 && b.due[0].key == key && !now.Before(b.due[0].at) {
 			d := heap.Pop(&b.due).(deadline)
 			ed.editSet(d.kind).handleDeadline(d)
 		}
 		ed.typ.ByName.compact()
 		ed.typ.Wildcard.compact()
-		for _, s := range w.served {
-			if s.branch == b && w.closed() { // otherwise passEdit calls withhold
-				w.withhold(s, ed, w.Generation().Type(key), ed.txn.touched)
-			}
-		}
 		w.publish(ed)
 	}
 }

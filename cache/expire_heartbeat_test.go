@@ -266,7 +266,7 @@ func TestRenewalsAreForgotten(t *testing.T) {
 		if n := len(set.renewals); n > 100 {
 			t.Errorf("%d items in the log of renewals, want at most 100", n)
 		}
-		if n := len(o.due); n > 2 {
+		if n := len(o.rest().due); n > 2 {
 			t.Errorf("got %d deadlines, want at most 2", n)
 		}
 		wantLog(t, set.RenewedSince(0), "a", "b")

@@ -27,13 +27,75 @@ func (w *Writer) ApplyFirst(kind Kind, u wire.Update, newest Newest) Change {
 	return ed.change
 }
 
+// Resend gives a resource of a cohort's set, or its removal, a new position, so that streams send it although it has not
+// changed: a client that rejected a response may still have other content.
+func (w *Writer) Resend(cohort int, kind Kind, key, name string) {
+	if w.Generation().types.get(key) == nil {
+		return // the type or collection was removed
+	}
+	ed := w.beginOn(w.branches[cohort], key)
+	n, to := w.view.index.name(ed.index, name), ed.editSet(kind)
+	switch {
+	case to.set.Get(n) != nil:
+		to.resendEntry(n)
+	case kind == Wildcard && ed.typ.HasLastGood(Wildcard): // the tombstone was dropped
+		to.resendAbsence(n)
+	default:
+		ed.index.release(n)
+	}
+	to.compact()
+	w.publish(ed)
+}
+
+// Shown returns what the readers of a cohort's view see of a name of a set, as a statement without effect if the set belongs to
+// another source, or has no state of the name. The number Config.Cohorts stands for the rest.
+func (w *Writer) Shown(cohort int, kind Kind, key, name string) Statement {
+	t, n := w.branches[cohort].generation().Type(key), w.view.FindName(key, name)
+	if kind == ByName && n == nil || !w.writes(kind, t, n) {
+		return Statement{Name: name}
+	}
+	return t.state(kind, n).statement(kind, name)
+}
+
+// CopyFirst is Copy for the part of the state in another view by which readers lose nothing, as ApplyFirst is Apply.
+func (w *Writer) CopyFirst(kind Kind, from *Generation, key string, names []*Name, newest Newest) Change {
+	return w.copy(kind, from, key, names, &first{newest: newest})
+}
+
 // Restate applies statements of names of a set, the newest or former ones, whatever they are. It skips names that belong to
 // another source, and those that no session subscribes to by name.
 func (w *Writer) Restate(kind Kind, key, system string, all []Statement) Change {
+	return w.restateIn(w.rest(), kind, key, system, all)
+}
+
+// RestateFirst is Restate for a statement that waits, if readers lose nothing by it any longer.
+func (w *Writer) RestateFirst(kind Kind, key string, s Statement, newest Newest) {
+	if w.Generation().types.get(key) == nil {
+		return // the type or collection was removed
+	}
+	ed := w.begin(key)
+	re := newResponse(ed.editSet(kind), nil)
+	re.first = &first{newest: newest}
+	if n := re.restatable(s.Name); n != nil && re.admits(n, s) {
+		re.restate(n, s)
+		ed.index.release(n)
+	}
+	re.compact()
+	w.publish(ed)
+}
+
+// RestateCohort is Restate for the readers of a cohort's view. In a name in which they then differ from the rest, they follow
+// the rest no longer, until Restate or RestateCohort ends the difference.
+func (w *Writer) RestateCohort(cohort int, kind Kind, key, system string, all []Statement) Change {
+	return w.restateIn(w.branches[cohort], kind, key, system, all)
+}
+
+// restateIn is Restate for the generation of a branch.
+func (w *Writer) restateIn(b *branch, kind Kind, key, system string, all []Statement) Change {
 	if w.Generation().types.get(key) == nil {
 		return Change{} // the type or collection was removed
 	}
-	ed := w.begin(key)
+	ed := w.beginOn(b, key)
 	re := newResponse(ed.editSet(kind), nil)
 	if system != "" {
 		re.set.system = system

@@ -316,15 +316,18 @@ func (g *Generation) Absent(e *Entry) bool {
 	return e.Expired || !from.Frozen.IsZero() || from.Connected && e.epoch == from.epoch
 }
 
-// hasLastGood reports whether a set of the type is a last good state. It is false for an incomplete first state.
-func (t *Type) hasLastGood(kind Kind) bool {
+// Era identifies the wildcard set of the type. It changes when the set is forgotten.
+func (t *Type) Era() uint64 { return t.era }
+
+// HasLastGood reports whether a set of the type is a last good state. It is false for an incomplete first state.
+func (t *Type) HasLastGood(kind Kind) bool {
 	return kind == ByName || t.Phase == Confirmed || t.Restored
 }
 
 // SetFrozen reports whether a wildcard set is frozen: it is the last good state of a frozen origin. Until the thaw, this
 // is what clients have, whatever the origin has (B.7).
 func (g *Generation) SetFrozen(key string) bool {
-	return !g.WildcardSource(key).Frozen.IsZero() && g.Type(key).hasLastGood(Wildcard)
+	return !g.WildcardSource(key).Frozen.IsZero() && g.Type(key).HasLastGood(Wildcard)
 }
 
 // Sharing is the kind of a value that readers of a type share.

@@ -46,8 +46,7 @@ type source struct {
 	// Guarded by index.mu.
 	reportsUntil time.Time
 
-	withheld atomic.Int64 // number of names whose changes the gate withholds from the rest
-	listed   atomic.Int64 // see Writer.RecordListed
+	withheld atomic.Int64 // see Writer.RecordWithheld
 	restored int          // number of names with Name.restored; guarded by index.mu
 }
 

@@ -25,8 +25,8 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	if cfg.Waits == nil {
 		cfg.Waits = func(string) bool { return false }
 	}
-	if cfg.Waiting == nil {
-		cfg.Waiting = func(int, Waiting) {}
+	if cfg.SettledChanged == nil {
+		cfg.SettledChanged = func(int) {}
 	}
 	n := max(cfg.Sources, 1)
 	if n > MaxSources {
@@ -55,14 +55,18 @@ func NewRouted(cfg Config) (*View, []*Writer) {
 	for _, of := range v.views {
 		of.current.Store(&Generation{sources: make([]Source, n), route: cfg.Route})
 	}
-	for _, w := range writers {
-		w.gate = newGate(w)
-	}
 	return v, writers
 }
 
 func newWriter(v *View, source int) *Writer {
-	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time), branch: newBranch(v)}
-	w.publisher, w.comparison = publisher{w: w}, comparison{w: w}
+	w := &Writer{view: v, source: source, refetchedAt: make(map[string]time.Time)}
+	for _, of := range v.views {
+		b := newBranch(of)
+		if of != v {
+			b.apart = make(map[*Name]*indexType)
+		}
+		w.branches = append(w.branches, b)
+	}
+	w.publisher = publisher{w: w}
 	return w
 }

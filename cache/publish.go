@@ -9,17 +9,16 @@ import (
 	"github.com/xdstender/tender/cache/fanout"
 )
 
-// SetCause sets the cause of the next changes of the writer. If a closed gate withholds a change, its cause is Show
-// instead.
+// SetCause sets the cause of the next changes of the writer.
 func (p *publisher) SetCause(c Cause) { p.cause = c }
 
-// publish stores an edit, and the generations of all views to which it passes the gate. It unlocks the index and then
-// wakes the streams that the change concerns.
+// publish stores an edit, and those of the cohorts that follow it. It unlocks the index and then wakes the streams that the
+// change concerns.
 func (p *publisher) publish(edited *edit) {
 	x := &p.w.view.index
 	var follow []*fanout.Fanout
 	firstServed := false
-	for _, ed := range p.w.passEdit(edited) {
+	for _, ed := range p.w.follow(edited) {
 		f, first := p.publishTo(ed.branch.view, ed)
 		firstServed = firstServed || first
 		if f != nil {
@@ -27,16 +26,7 @@ func (p *publisher) publish(edited *edit) {
 		}
 	}
 	p.reuse(edited.changed)
-	waits := p.w.view.cfg.Cohorts > 0 && edited.branch == p.w.latest
-	if waits {
-		if p.w.compareEdit(edited) && p.cause.Trace != nil {
-			p.cause.Trace.Waits(edited.now)
-		}
-	}
 	x.unlock()
-	if waits {
-		p.w.reportWaiting()
-	}
 	for i, watch := range p.wakes {
 		watch.wake()
 		p.wakes[i] = nil
@@ -199,8 +189,7 @@ type Trace interface {
 	// the fan-out is not measured.
 	Applied(a Application) fanout.Span
 
-	// Waits is called for a change that is withheld from readers: at least one resource waits for an edition to be
-	// shown. The time is that of Waiting.Changed.
+	// Waits is called for a change of which at least one resource waits for an edition to be shown, with its time.
 	Waits(at time.Time)
 
 	// Waited is called once a change passes that has waited in front of the view, with the reason.

@@ -137,7 +137,7 @@ func (ed setEdit) setShadowed(e, old, copied *Entry) {
 	switch {
 	case ed.kind == Wildcard:
 		return
-	case copied != nil && copied.Name == e.Name: // copied from latest, whose positions cannot be compared
+	case copied != nil && copied.Name == e.Name: // copied from another view, whose positions cannot be compared
 		e.shadowed = copied.shadowed && (!old.Present() || old.shadowed)
 	default:
 		e.shadowed = ed.mayBeOlder(e.Name, old, e.Resource)

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"iter"
 	"maps"
 	"strings"
 	"time"
@@ -124,20 +125,14 @@ func visibleIn(t *Type) map[string]string {
 	return out
 }
 
-// checkEntries fails the test unless Name.entries is correct for each name: it counts the entries that readers see, and
-// behind a closed gate, those of latest.
+// checkEntries fails the test unless Name.entries is correct for each name: it counts the entries that readers see. The names in
+// which cohorts differ from the rest must be recorded.
 func (o *origin) checkEntries() {
 	o.Helper()
 	for key, index := range o.view.index.types {
-		served, entries := map[*Name]int{}, map[*Name]int{}
+		entries := map[*Name]int{}
 		for _, v := range o.view.views {
 			for e := range o.writtenEntries(v.Generation().Type(key)) {
-				served[e.Name]++
-				entries[e.Name]++
-			}
-		}
-		if o.closed() {
-			for e := range o.writtenEntries(o.Generation().Type(key)) {
 				entries[e.Name]++
 			}
 		}
@@ -149,16 +144,13 @@ func (o *origin) checkEntries() {
 				o.Fatalf("unused name %s was not released", text)
 			}
 		}
-		for n := range served {
+		for n := range entries {
 			if index.names[n.text] != n {
 				o.Fatalf("%s was released, but readers see it", n.text)
 			}
 		}
 	}
-	if o.closed() && len(o.latest.tombstones) > 0 {
-		o.Fatalf("latest has tombstones, which no reader needs: %v", o.latest.tombstones)
-	}
-	o.checkWithheld()
+	o.checkApart()
 	for cohort, v := range o.view.views {
 		for f := range v.Audit(func() bool { return true }) {
 			o.Fatalf("the audit of cohort %d finds %+v", cohort, f)
@@ -166,24 +158,39 @@ func (o *origin) checkEntries() {
 	}
 }
 
-// checkWithheld fails the test unless the names whose newest state is withheld from the readers of each view are recorded.
-func (o *origin) checkWithheld() {
-	o.Helper()
-	for cohort, s := range o.served {
-		withheld := 0
-		for key, index := range o.view.index.types {
-			for text, n := range index.names {
-				differs := !o.agrees(s.generation().Type(key), o.Generation().Type(key), n)
-				if held, recorded := s.withheld[n]; recorded != differs || recorded && held.typ != index {
-					o.Fatalf("cohort %d: %s of %s differs from latest: %v, recorded: %+v", cohort, text, key, differs, held)
-				}
-				if differs {
-					withheld++
+// writtenEntries yields the entries of a type that belong to the source of the writer, including errors.
+func (o *origin) writtenEntries(t *Type) iter.Seq[*Entry] {
+	return func(yield func(*Entry) bool) {
+		for _, kind := range kinds {
+			for _, set := range []*Set{t.Set(kind), t.Errors(kind)} {
+				for e := range set.Since(0) {
+					if o.writes(kind, t, e.Name) && !yield(e) {
+						return
+					}
 				}
 			}
 		}
-		if len(s.withheld) != withheld {
-			o.Fatalf("cohort %d: %d names are recorded as withheld, want %d", cohort, len(s.withheld), withheld)
+	}
+}
+
+// checkApart fails the test unless the names in which cohorts differ from the rest are recorded.
+func (o *origin) checkApart() {
+	o.Helper()
+	for cohort, b := range o.cohorts() {
+		apart := 0
+		for key, index := range o.view.index.types {
+			for text, n := range index.names {
+				differs := !o.agree(b.generation().Type(key), o.Generation().Type(key), n)
+				if of, recorded := b.apart[n]; recorded != differs || recorded && of != index {
+					o.Fatalf("cohort %d: %s of %s differs from the rest: %v, recorded: %v", cohort, text, key, differs, recorded)
+				}
+				if differs {
+					apart++
+				}
+			}
+		}
+		if len(b.apart) != apart {
+			o.Fatalf("cohort %d: %d names are recorded as different, want %d", cohort, len(b.apart), apart)
 		}
 	}
 }

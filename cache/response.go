@@ -17,8 +17,7 @@ func (re response) apply(u wire.Update, resources []received) {
 		}
 	}
 	if re.kind == Wildcard && re.change.Seen > 0 {
-		re.clearWholeError()
-		re.record(Statement{Name: wholeName(re.typ.URL), HasError: true}, nil, false)
+		re.endWholeError()
 	}
 	for _, name := range u.Removed {
 		re.remove(name, u.Fails(name))
@@ -29,6 +28,12 @@ func (re response) apply(u wire.Update, resources []received) {
 	for _, e := range u.Errors {
 		re.recordError(e)
 	}
+}
+
+// endWholeError removes the error of the wildcard set as a whole, which never waits: the origin has the set again.
+func (re response) endWholeError() {
+	re.clearWholeError()
+	re.record(Statement{Name: wholeName(re.typ.URL), HasError: true}, nil, false)
 }
 
 func (re response) add(r received) {
@@ -95,9 +100,7 @@ func (re response) putVariant(n *Name, r received) {
 func (re response) putResource(n *Name, r received) bool {
 	s := Statement{HasContent: true, Resource: r.Resource, Deadline: r.deadline, HasError: !r.failing}
 	if !re.admits(n, s) {
-		if old := re.set.Get(n); old.Present() && !r.deadline.Equal(old.Deadline()) {
-			re.renewShown(n, r.deadline)
-		}
+		re.renewShown(n, r.deadline)
 		return false
 	}
 	re.put(n, r)
@@ -134,7 +137,9 @@ func (re response) heartbeat(r received) {
 		case old != nil && old.Key() == r.Key() && old.OriginVersion == r.OriginVersion:
 			re.change.Seen++
 			if re.renewShown(n, r.deadline); waits {
-				re.record(Statement{Name: n.text, HasContent: true, Resource: old, Deadline: r.deadline}, re.set.Get(n), true)
+				s := Statement{Name: n.text, HasContent: true, Resource: old, Deadline: r.deadline}
+				re.record(s, re.set.Get(n), true)
+				re.passToCohorts(n, s)
 			}
 			re.index.release(n)
 		case old != nil:
@@ -337,7 +342,7 @@ func (re response) affectedNames(v wire.Variant) []*Name {
 
 // A setCopier edits a set by copying entries from another generation of the type.
 type setCopier struct {
-	setEdit
+	response
 	from *Generation
 	t    *Type // of from
 }
@@ -352,10 +357,11 @@ func (to setCopier) copyEntry(e *Entry) {
 		fallthrough
 	case e.Present():
 		failing := to.t.Errors(to.kind).Get(e.Name) != nil
-		to.put(n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing, copied: e})
+		to.putResource(n, received{Resource: e.Resource, leaf: e.Leaf, deadline: e.Deadline(), failing: failing, copied: e})
 	case to.kind == Wildcard:
-		to.removeFromWildcard(n)
+		to.removeMember(e.Name.text)
 	case e.Expired:
+		to.record(Statement{Name: n.text, HasContent: true, entry: e}, to.set.Get(n), false)
 		if old := to.set.Get(n); old.Present() {
 			to.expireEntry(old)
 		}
@@ -367,11 +373,10 @@ func (to setCopier) copyEntry(e *Entry) {
 // copyAbsence records that a resource does not exist, unless that is recorded already.
 func (to setCopier) copyAbsence(n *Name) {
 	old := to.set.Get(n)
-	if old != nil && !old.Present() && !old.Expired && old.epoch == to.epoch() {
+	if to.first == nil && old != nil && !old.Present() && !old.Expired && old.epoch == to.epoch() {
 		return
 	}
-	to.putAbsent(n, old)
-	to.unalias(old)
+	to.removeName(n)
 }
 
 // copyError copies the error of a resource; a nil entry means that there is none.
@@ -381,8 +386,12 @@ func (to setCopier) copyError(name string, e *Entry) {
 	case e != nil && n != nil && to.typ.Errors(to.kind).Get(n) != nil && to.typ.Errors(to.kind).Get(n).Err.Same(e.Err):
 		// The error is recorded already.
 	case e != nil:
-		response{setEdit: to.setEdit}.recordError(e.Err)
-	case n != nil:
+		to.recordError(e.Err)
+	case n == nil:
+	case to.typ.Errors(to.kind).Get(n) == nil: // readers see no error, but one may wait
+		to.record(Statement{Name: name, HasError: true}, to.set.Get(n), false)
+		to.index.release(n)
+	case to.admits(n, Statement{HasError: true}):
 		to.clearError(n)
 		to.index.release(n)
 	}

@@ -90,7 +90,7 @@ func (w *Writer) SnapshotRevision() (revision uint64, target string) {
 //
 // The snapshot has no Secrets. It omits the content of resources that may not be cached or are denied, and unless
 // sensitive is true, of resources that may be sensitive. It has their names and versions, so that the set stays
-// complete and no client is sent a part of it (B.36, R125). Absent resources are included only for the gate
+// complete and no client is sent a part of it (B.36, R125). Absent resources are included only for rollouts
 // (TypeSnapshot.Absent), since the origin must confirm an absence after a restart (B.7).
 //
 // Created is the time of the state: when the connection to the origin was lost, or now.

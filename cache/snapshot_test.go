@@ -183,58 +183,6 @@ func newAbsentOrigin(t tester, waits string, names ...string) *origin {
 	return o
 }
 
-// TestI10_AbsenceIsRestoredForTheGate: a resource that the origin adds after the restart is a change, which waits. A
-// repeated absence, also as an error, is no change.
-func TestI10_AbsenceIsRestoredForTheGate(t *testing.T) {
-	notFound := wire.NewResourceError("failed", codes.NotFound, "there is none")
-	o := newAbsentOrigin(t, wire.RouteType, "added", "gone", "never", "failed", "denied", "unknown")
-	o.put(ByName, "gone", "1", "x")
-	o.remove(ByName, "added", "never")
-	o.Apply(ByName,
-		wire.Update{TypeURL: o.typeURL,
-			Errors: []*wire.ResourceError{notFound, wire.NewResourceError("denied", codes.PermissionDenied, "no")}})
-	o.remove(ByName, "gone")
-	o.Show(rest, o.Pin())
-	o.Show(canaries, o.Pin())
-	want := []string{"added", "never", "failed", "gone"}
-	s, _ := o.Snapshot(true)
-	if len(s.Types) != 1 || !slices.Equal(s.Types[0].Absent, want) {
-		t.Fatalf("the snapshot has %+v, want the absent names %q", s.Types, want)
-	}
-	again := o.restart(true, time.Now())
-	for _, d := range again.TakeDemand() {
-		if d.Wanted || !slices.Contains(want, d.Name.String()) {
-			t.Errorf("demand %+v, want the absent names, not wanted", d)
-		}
-	}
-	n := again.subscribe(again.view.Watch(), "added")[0]
-	again.SetConnected(true)
-	if e, _ := again.typ().Lookup(n); e == nil || e.Present() || again.view.Generation().Absent(e) ||
-		again.view.Settled(0) {
-		t.Errorf("%+v, settled %v: want an absence that the origin has not confirmed", e, again.view.Settled(0))
-	}
-	again.put(ByName, "added", "1", "x")
-	again.remove(ByName, "never", "gone")
-	again.Apply(ByName, wire.Update{TypeURL: again.typeURL, Errors: []*wire.ResourceError{notFound}})
-	if got := again.Pin().Changes[wire.RouteType]; len(got) != 1 || got["added"] == (wire.Digest{}) {
-		t.Errorf("a resource was added, but the edition changes %v", got)
-	}
-	for cohort := range 2 {
-		g := again.view.Cohort(cohort).Generation()
-		typ := g.Type(wire.RouteType)
-		if e, _ := typ.Lookup(n); e.Present() {
-			t.Errorf("cohort %d was shown the added resource", cohort)
-		}
-		if e, _ := typ.Lookup(again.name("never")); !g.Absent(e) {
-			t.Errorf("confirmed absence is not visible in cohort %d", cohort)
-		}
-	}
-	if !again.view.Settled(0) {
-		t.Error("not settled after responses for all names")
-	}
-	again.checkEntries()
-}
-
 // TestI10_AbsenceIsNotStored for types that do not wait, without rollouts, and for more than maxAbsent names.
 func TestI10_AbsenceIsNotStored(t *testing.T) {
 	o := newAbsentOrigin(t, wire.RouteType, "a")

@@ -54,7 +54,7 @@ func (w *Writer) SetSource(state Source) {
 	for _, watch := range wakes {
 		watch.wake()
 	}
-	w.reportSettled()
+	w.view.cfg.SettledChanged(w.source)
 }
 
 // SetFrozen records since when an operator withholds the changes of the source, and since when readers are shown an earlier
@@ -88,7 +88,7 @@ func (w *Writer) SetPhase(typeURL string, p Phase) {
 	ed.typ.Presumed = ed.typ.Presumed && ed.typ.Restored
 	ed.index.lastKnown = ed.index.lastKnown || p == Confirmed
 	w.publish(ed)
-	w.reportSettled()
+	w.view.cfg.SettledChanged(w.source)
 }
 
 // SetPresumed records that the settled wildcard set of a type is presumed complete.
@@ -97,3 +97,44 @@ func (w *Writer) SetPresumed(typeURL string) {
 	ed.typ.Presumed, ed.wildcardChanged = true, true
 	w.publish(ed)
 }
+
+// Settled reports whether the state of a source is complete: the source is connected, has confirmed the wildcard sets and
+// collections that were restored from a snapshot, and has responded for the restored names. A source without
+// subscriptions and state is settled.
+func (v *View) Settled(source int) bool {
+	x := &v.index
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	g := v.writers[source].Generation()
+	if !g.sources[source].Connected {
+		return !x.uses(source)
+	}
+	if x.sources[source].restored > 0 {
+		return false
+	}
+	for key, t := range x.types {
+		if t.source == source && g.Type(key).Restored && g.Type(key).Phase < Confirmed {
+			return false
+		}
+	}
+	return true
+}
+
+// uses reports whether a source has subscriptions or names. The index must be locked.
+func (x *index) uses(source int) bool {
+	for _, t := range x.types {
+		if t.source == source && (len(t.wildcards) > 0 || t.tracked) {
+			return true
+		}
+		for _, n := range t.names {
+			if n.source == source {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// restoredTimeout is the time after which a restored name counts as confirmed even without a response of the connected
+// origin: an origin need not send a resource that the relay reported and that has not changed.
+const restoredTimeout = 15 * time.Second

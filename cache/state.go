@@ -7,8 +7,10 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/xdstender/tender/cache/fingerprint"
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // A State is the configuration that readers of a view receive from one source, limited to the types for which
@@ -25,6 +27,15 @@ type State struct {
 type setKey struct {
 	key  string
 	kind Kind
+}
+
+// A Former is a resource as it was served before it changed.
+type Former struct {
+	Key      string // type URL or collection
+	Kind     Kind
+	Name     string
+	Resource *wire.Resource // nil if it did not exist
+	Deadline time.Time      // expiry; zero is never
 }
 
 // A Step is the difference between two states of a source.
@@ -134,7 +145,7 @@ func (c *comparer) compareType(old, updated *Type) {
 				continue
 			}
 			c.sums[at] = c.sums[at].Sub(before.leaf()).Add(after.leaf())
-			if !forgotten && old.hasLastGood(kind) {
+			if !forgotten && old.HasLastGood(kind) {
 				c.comparePair(at, before, after)
 			}
 		}

@@ -1,7 +1,6 @@
 package cache
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -12,11 +11,10 @@ import (
 type Statement struct {
 	Name string
 
-	HasContent bool           // it has Resource and Deadline
-	Resource   *wire.Resource // nil if it does not exist
-	Deadline   time.Time      // end of its TTL, which may be over; zero is never
+	HasContent, HasError bool // whether it has Resource and Deadline, and whether it has Err
 
-	HasError bool                // it has Err
+	Resource *wire.Resource      // nil if it does not exist
+	Deadline time.Time           // end of its TTL, which may be over; zero is never
 	Err      *wire.ResourceError // nil if the resource has no error
 
 	entry *Entry // with this content in another generation; nil if there is none
@@ -25,6 +23,33 @@ type Statement struct {
 // expiredAt reports whether the TTL of the resource has ended.
 func (s *Statement) expiredAt(now time.Time) bool {
 	return s.isExpired() || !s.Deadline.IsZero() && !now.Before(s.Deadline)
+}
+
+// Exists reports whether the set has state of the name, even if that is that there is no resource.
+func (s *Statement) Exists() bool { return s.HasContent || s.HasError }
+
+// Expired reports whether the resource does not exist because its TTL has ended, by now or when it was read.
+func (s *Statement) Expired() bool { return s.expiredAt(time.Now()) }
+
+// Cacheable reports whether the content may be kept. It is true for a resource that does not exist.
+func (s *Statement) Cacheable() bool {
+	return s.Resource == nil || mayKeep(s.Resource)
+}
+
+// Same reports whether readers see no difference between two statements of a name in a set.
+func (s *Statement) Same(o *Statement) bool {
+	switch {
+	case s.HasContent != o.HasContent, (s.Err == nil) != (o.Err == nil), (s.Resource == nil) != (o.Resource == nil):
+		return false
+	case s.Resource != nil && (s.Resource.Key() != o.Resource.Key() || !s.Resource.SameContent(o.Resource)):
+		return false
+	}
+	return s.Err == nil || s.Err.Same(o.Err)
+}
+
+// Ended returns the statement that a resource does not exist because its TTL has ended.
+func Ended(name string) Statement {
+	return Statement{Name: name, HasContent: true, entry: &Entry{Expired: true}}
 }
 
 // isExpired reports whether the statement is that a resource does not exist because its TTL has ended.
@@ -40,11 +65,6 @@ type state struct {
 // resource returns the resource of a state; nil if there is none.
 func (s state) resource() *wire.Resource { return resourceOf(s.entry) }
 
-// lastResource returns the resource of a name that its subscribers see; nil if there is none.
-func lastResource(of [2]state) *wire.Resource {
-	return cmp.Or(of[ByName].resource(), of[Wildcard].resource())
-}
-
 // state returns the state of a name in a set of the type. n is nil if the name is not in the index.
 func (t *Type) state(kind Kind, n *Name) (s state) {
 	if n != nil {
@@ -55,16 +75,6 @@ func (t *Type) state(kind Kind, n *Name) (s state) {
 	}
 	s.exists = s.entry != nil || s.err != nil || kind == Wildcard
 	return s
-}
-
-// statesOf returns the state of a name in both sets of the type, without a set of another source.
-func (w *Writer) statesOf(t *Type, n *Name) (all [2]state) {
-	for _, kind := range kinds {
-		if w.writes(kind, t, n) {
-			all[kind] = t.state(kind, n)
-		}
-	}
-	return all
 }
 
 // sameAs reports whether readers see no difference between two states of a name in a set.
@@ -185,6 +195,7 @@ func (re response) admits(n *Name, s Statement) bool {
 		return true
 	}
 	s.Name = n.text
+	re.passToCohorts(n, s)
 	if re.admitsFirst(n, s) {
 		re.record(s, re.set.Get(n), false)
 		return true
@@ -215,7 +226,7 @@ func (re response) admitsFirst(n *Name, s Statement) bool {
 		return true
 	case shown.Present():
 		return hasNoError && shown.hasStateOf(s.Resource)
-	case re.kind == Wildcard && re.typ.hasLastGood(Wildcard):
+	case re.kind == Wildcard && re.typ.HasLastGood(Wildcard):
 		return hasNoError && s.Resource == nil && (s.Err == nil || n.text != wholeName(re.typ.URL))
 	case re.kind == Wildcard:
 		return true
@@ -237,9 +248,28 @@ func (re response) admitsName(n *Name, s Statement, hasNoError bool) bool {
 	}
 }
 
+// passToCohorts gives cohorts that were shown another state of a name than the rest a statement, if readers there lose nothing by
+// it.
+func (re response) passToCohorts(n *Name, s Statement) {
+	for i, b := range re.w.cohorts() {
+		if b.apart[n] != nil {
+			response{setEdit: re.cohortEdit(i).editSet(re.kind)}.passFirst(n, s)
+		}
+	}
+}
+
+// passFirst applies a statement of a name if readers lose nothing by it, and otherwise its TTL.
+func (re response) passFirst(n *Name, s Statement) {
+	if re.admitsFirst(n, s) {
+		re.restate(n, s)
+	} else if s.Resource != nil {
+		re.renewShown(n, s.Deadline)
+	}
+}
+
 // renewShown renews the TTL of the content that readers see of a name, also if other content waits.
 func (re response) renewShown(n *Name, deadline time.Time) {
-	if old := re.set.Get(n); old.Present() {
+	if old := re.set.Get(n); old.Present() && !deadline.Equal(old.Deadline()) {
 		renewed := *old
 		re.renew(&renewed, deadline)
 		re.setTimer(&renewed)

@@ -163,7 +163,7 @@ func TestR107_RemovedResourcesLeaveNoDeadlines(t *testing.T) {
 		o.Apply(Wildcard, updateOf(acme, r))
 		o.remove(Wildcard, "a")
 	}
-	if n := len(o.due); n > 200 {
+	if n := len(o.rest().due); n > 200 {
 		t.Errorf("%d deadlines for one resource, want at most 200", n)
 	}
 	o.Expire(time.Now().Add(time.Hour))

@@ -32,14 +32,14 @@ type Config struct {
 	Route func(typeURL, name string) int
 
 	// Cohorts is the number of views in addition to that of NewRouted, for clients that are sent changes earlier
-	// (Writer.Show). Waits reports whether changes of a type wait for Show, and without cohorts, while an operator has
-	// rolled the source back; nil reports false.
+	// (Writer.RestateCohort). Waits reports whether changes of a type reach cohorts first, and without cohorts, wait while
+	// an operator has rolled the source back; nil reports false.
 	Cohorts int
 	Waits   func(typeURL string) bool
 
-	// Waiting, if not nil, is called by the writer of a source when the difference between its latest state and the
-	// state that the rest is served changes. It must not block.
-	Waiting func(source int, now Waiting)
+	// SettledChanged, if not nil, is called by the writer of a source when the result of View.Settled may have changed. It
+	// must not block.
+	SettledChanged func(source int)
 
 	// Fanout, if not nil, is called when the fan-out of a change has ended, or if the fan-out is not measured. It is
 	// called from any goroutine and must not block. If it is nil, no fan-out is measured.

@@ -135,7 +135,7 @@ func BenchmarkApplyBulk(b *testing.B) {
 				applies++
 			}
 			b.ReportMetric(float64(wakes)/float64(applies), "wakes/op")
-			b.ReportMetric(float64(cap(o.wakes)+cap(o.publisher.changed))*8, "kept-B")
+			b.ReportMetric(float64(cap(o.wakes)+cap(o.changed))*8, "kept-B")
 		})
 	}
 }

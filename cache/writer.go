@@ -9,15 +9,14 @@ import (
 // A Writer changes the state of one source of a view. Unless its comment says otherwise, a method may be called only by
 // the goroutine that owns the writer. A method that changes state publishes a new generation and wakes the streams that
 // the change concerns.
-//
-// Each embedded type does one job of the writer; see its comment.
 type Writer struct {
-	view   *View // set at creation; with cohorts, the view of the rest
-	source int   // set at creation
-	branch       // for the generation that the readers of view see
-	gate
+	view     *View     // of the rest; set at creation
+	source   int       // set at creation
+	branches []*branch // by cohort; that of the rest last; set at creation
 	publisher
-	comparison
+
+	restoring bool     // a snapshot is being restored: all of it is the last good state
+	edited    []Edited // see TakeEdited
 
 	// refetchedAt is when the whole wildcard set was last requested because of a heartbeat, by type URL or collection.
 	refetchedAt  map[string]time.Time
@@ -36,6 +35,9 @@ type publisher struct {
 	changed []*Name // of the first edit
 	passed  []*edit
 }
+
+// Generation returns the newest generation of the rest.
+func (w *Writer) Generation() *Generation { return w.view.Generation() }
 
 // View returns the view of the writer.
 func (w *Writer) View() *View { return w.view }

@@ -343,7 +343,7 @@ func TestB6_ForgetMembers(t *testing.T) {
 	if !o.ForgetWildcard(acme) {
 		t.Fatal("wildcard set without subscribers was not dropped")
 	}
-	if n := len(o.tombstones[acme]); n != 0 {
+	if n := len(o.rest().tombstones[acme]); n != 0 {
 		t.Errorf("got %d tombstones, want 0", n)
 	}
 	seq := o.view.Generation().Seq
@@ -439,8 +439,8 @@ func TestB11_TrimKeepsRecreatedResources(t *testing.T) {
 	if got := o.typ().Wildcard.Floor(); got != 4 || o.typ().Wildcard.live != 0 || o.hasName("a") {
 		t.Errorf("removed again: floor %d, %d entries, want 4 and none", got, o.typ().Wildcard.live)
 	}
-	if len(o.tombstones[acme]) != 0 {
-		t.Errorf("got %d tombstones, want 0", len(o.tombstones[acme]))
+	if len(o.rest().tombstones[acme]) != 0 {
+		t.Errorf("got %d tombstones, want 0", len(o.rest().tombstones[acme]))
 	}
 }
 

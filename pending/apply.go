@@ -11,10 +11,21 @@ import (
 // Apply applies a response of the origin to a set, like [cache.Writer.Apply], except what must wait. The returned change counts
 // what waits, too.
 func (l *List) Apply(kind cache.Kind, u wire.Update) cache.Change {
-	if l.isStopped() {
-		return l.applyStopped(kind, u)
+	if !l.isStopped() {
+		return l.pace(kind, u)
 	}
-	return l.pace(kind, u)
+	defer l.recordStopped()
+	if kind == cache.Wildcard && !l.isCommanded() && !l.w.Generation().Type(u.TypeURL).HasLastGood(kind) {
+		return l.w.Apply(kind, u) // a first state waits for no stage
+	}
+	return l.applyStopped(kind, u)
+}
+
+// Expire processes the timers of the view that are due, like [cache.Writer.Expire], and returns when to call it again.
+func (l *List) Expire(now time.Time) (next time.Time) {
+	next = l.w.Expire(now)
+	l.reportStaged()
+	return next
 }
 
 // SetCause sets the cause of the next changes. A change that waits keeps the cause with which it was stated.
@@ -119,6 +130,7 @@ func (l *List) ForgetWildcard(key string) bool {
 func (l *List) Close() {
 	clear(l.sets)
 	clear(l.parts)
+	l.compareAll()
 	l.recordStopped()
 	if l.clock != nil {
 		l.clock.drop(l.wake, func(*wait) bool { return true })

@@ -9,11 +9,53 @@ import (
 
 // Copy copies the state of names from a generation of another view, like [cache.Writer.Copy], except what must wait.
 func (l *List) Copy(kind cache.Kind, from *cache.View, g *cache.Generation, key string, names []*cache.Name) {
+	set := setKey{key, kind}
+	switch changes, removals := l.stops(set.typeURL(), false), l.stops(set.typeURL(), true); {
+	case changes:
+		l.copyFirst(set, g, names)
+	case removals:
+		var gone, present []*cache.Name
+		for _, n := range names {
+			if g.Type(key).Set(kind).Get(n).Present() {
+				present = append(present, n)
+				l.end(set, cache.Statement{Name: n.String(), HasContent: true, HasError: true})
+			} else {
+				gone = append(gone, n)
+			}
+		}
+		l.paceCopies(set, from, g, present)
+		l.copyFirst(set, g, gone)
+	default:
+		l.paceCopies(set, from, g, names)
+		return
+	}
+	l.recordStopped()
+}
+
+// copyFirst copies the part of a state that is not stopped, and lists the rest.
+func (l *List) copyFirst(set setKey, g *cache.Generation, names []*cache.Name) {
+	if len(names) == 0 {
+		return
+	}
+	shown := l.served(set).System()
+	l.w.CopyFirst(set.kind, g, set.key, names, newest{l, set, new(cache.Change)})
+	if l.systems[set] = g.Type(set.key).System(); len(l.sets[set]) > 0 && shown != "" && l.served(set).System() != shown {
+		l.w.Restate(set.kind, set.key, shown, nil)
+	}
+	l.endSystem(set)
+}
+
+// paceCopies copies states, except what must wait for an interval.
+func (l *List) paceCopies(set setKey, from *cache.View, g *cache.Generation, names []*cache.Name) {
+	kind, key := set.kind, set.key
+	if len(names) == 0 {
+		return
+	}
 	if l.clock == nil {
 		l.w.Copy(kind, g, key, names)
 		return
 	}
-	set, now := setKey{key, kind}, time.Now()
+	now := time.Now()
 	states := l.compareCopies(set, g, names)
 	waits := l.admitCopies(set, states, now)
 	var direct []*cache.Name

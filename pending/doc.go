@@ -6,8 +6,8 @@
 // its streams know of nothing that waits:
 //
 //	origin ─▶ List.Apply ─┬─ passes ───────────────▶ Writer.Apply ─▶ generation ─▶ streams
-//	                      └─ waits: rows ────────▲
-//	                               List.Step, Thaw
+//	                      └─ waits: rows ────────▲                      ▼ follows
+//	                               List.Step, Thaw, Show ────────────▶ views of cohorts
 //
 // A newer state of a name replaces its row. Where nothing may wait, a list costs one comparison.
 //
@@ -17,6 +17,13 @@
 // and changes of some types wait ([List.RollBack]). Some state cannot wait, above all the first one of a name
 // ([cache.Writer.ApplyFirst]). A row is then the state of one name, since a response means what it means together with what
 // was stated before. [List.Thaw] gives clients the newest state of each name.
+//
+// # What waits for stages
+//
+// In a view with cohorts ([cache.Config.Cohorts]), changes of some types wait until they are shown. An [Edition] is a copy of
+// rows ([List.Pin]). [List.Show] gives it to the clients of a cohort, and at last to the rest, whose rows it ends.
+// [List.ShowAsRest] withdraws it. Which change waits is decided as after a rollback; but first states pass, and a set that is
+// not known to be complete waits for no stage. [Staged] counts what waits, and compares it with an edition.
 //
 // # What waits for an interval
 //
@@ -30,13 +37,17 @@
 //
 // # Reading order
 //
-// A file uses only identifiers that it or a file before it declares:
+// A file uses only identifiers that it or a file before it declares, except the types of struct fields:
 //
 //	delay.go     how long a change has waited
 //	clock.go     which changes wait for an interval, and for what
-//	list.go      the rows of one writer
+//	list.go      the list of one writer, and which changes it stops
+//	rows.go      what waits
+//	edition.go   what waits for stages, and editions of it
+//	staged.go    how much waits for stages, also compared with an edition
 //	interval.go  what waits for an interval
 //	freeze.go    what waits for an operator
+//	stage.go     what cohorts and the rest are shown
 //	apply.go     what an origin states
 //	copy.go      rows of a copied view
 //

@@ -18,6 +18,7 @@ import (
 // What clients have now is the state of returning clients, too, whatever they report.
 func (l *List) Freeze() {
 	if !l.Frozen() {
+		l.keepStaged()
 		l.begin(time.Now(), time.Time{})
 		l.recordStopped()
 	}
@@ -88,42 +89,45 @@ func isSame(a, b *wire.Resource) bool {
 // types are sent, then removals in reverse order, so that no resource refers to a removed one (B.11). A set of the last type
 // changes in one generation. It has no effect if nothing waits for an operator.
 func (l *List) Thaw() {
-	if !l.isStopped() {
+	if !l.isCommanded() {
 		return
 	}
 	reason := frozenReason
 	if !l.rolledBack.IsZero() {
 		reason = rolledBackReason
 	}
-	l.release(reason, l.stopsRow)
-	for set, system := range l.systems { // of sets whose rows were forgotten
-		if l.served(set).System() != system {
-			l.w.Restate(set.kind, set.key, system, nil)
-		}
+	l.release(reason, l.thaws)
+	l.endShown()
+	l.w.SetFrozen(time.Time{}, time.Time{})
+	if l.frozen, l.rolledBack, l.beforeFreeze = (time.Time{}), (time.Time{}), nil; !l.staged {
+		l.stop = stop{}
 	}
-	if l.w.SetFrozen(time.Time{}, time.Time{}); l.target != nil {
-		l.w.SetTarget(*l.target)
-	}
-	l.stop = stop{}
+	l.changes = l.countRows(true) > 0
+	l.compareAll()
 	l.recordStopped()
 }
 
+// thaws reports whether Thaw applies a row.
+func (l *List) thaws(set setKey, r row) bool {
+	return l.stopsRow(set, r) && !l.stagesRow(set, r)
+}
+
 // Thawed returns the names that Thaw changes, with their newest states.
-func (l *List) Thawed() []cache.Former { return l.states(l.stopsRow) }
+func (l *List) Thawed() []cache.Former { return l.states(l.thaws) }
 
 // begin makes changes wait for an operator. What waited for an interval waits for the operator from now on.
 func (l *List) begin(frozen, rolledBack time.Time) {
-	wasStopped := l.isStopped()
+	before := l.stop
 	l.frozen, l.rolledBack = frozen, rolledBack
 	l.w.SetFrozen(frozen, rolledBack)
-	if wasStopped {
+	if before.isCommanded() {
 		return
 	}
-	l.systems, l.aliases = make(map[setKey]string), make(map[setKey]map[string]map[string]bool)
+	l.stop.begin()
 	waited := make(map[setKey]map[string]row)
 	for set, rows := range l.sets {
 		for name, r := range rows {
-			if l.stopsRow(set, r) {
+			if l.stopsRow(set, r) && !l.stages(set.typeURL(), r.removes()) {
 				if waited[set] == nil {
 					waited[set] = make(map[string]row)
 				}
@@ -232,9 +236,7 @@ func (l *List) applyStopped(kind cache.Kind, u wire.Update) cache.Change {
 	changes, removals := l.stops(set.typeURL(), false), l.stops(set.typeURL(), true)
 	switch {
 	case changes:
-		c := l.withhold(set, u)
-		l.recordStopped()
-		return c
+		return l.withhold(set, u)
 	case !removals:
 		return l.pace(kind, u)
 	}
@@ -252,7 +254,6 @@ func (l *List) applyStopped(kind cache.Kind, u wire.Update) cache.Change {
 	c, of := l.pace(kind, u), l.withhold(set, left)
 	c.Removed += of.Removed
 	c.Ignored += of.Ignored
-	l.recordStopped()
 	return c
 }
 
@@ -296,14 +297,8 @@ func (l *List) withhold(set setKey, u wire.Update) cache.Change {
 		source.Reused = true
 		l.w.SetSource(source)
 	}
-	switch l.systems[set] = system; {
-	case len(l.sets[set]) > 0:
-	case u.SystemVersion != system: // clients have the newest state again
-		l.w.Restate(set.kind, set.key, system, nil)
-		fallthrough
-	default:
-		delete(l.systems, set)
-	}
+	l.systems[set] = system
+	l.endSystem(set)
 	return c
 }
 
@@ -357,50 +352,26 @@ func (n newest) Aliases(resource string) []string {
 	return slices.Sorted(maps.Keys(n.list.aliases[n.set][resource]))
 }
 
-// state lists a statement of a name. The row keeps what the statement does not have.
-func (l *List) state(set setKey, s cache.Statement) {
-	r, _ := l.row(set, s.Name)
-	if s.HasContent {
-		r.HasContent, r.Resource, r.Deadline = true, s.Resource, s.Deadline
-		if s.Resource != nil && s.Resource.DoNotCache { // clients make the relay request it again
-			r.Resource = s.Resource.DropContent()
-		}
-	}
-	if s.HasError {
-		r.HasError, r.Err = true, s.Err
-	}
-	l.put(set, s.Name, r)
-}
-
-// end ends that part of a row that a statement has, since it was applied.
-func (l *List) end(set setKey, s cache.Statement) {
-	r, listed := l.row(set, s.Name)
-	if !listed {
-		return
-	}
-	if s.HasContent {
-		r.HasContent, r.Resource, r.Deadline = false, nil, time.Time{}
-	}
-	if s.HasError {
-		r.HasError, r.Err = false, nil
-	}
-	if r.HasContent || r.HasError {
-		l.put(set, s.Name, r)
-	} else {
-		l.remove(set, s.Name)
-	}
-}
-
 // RetainsUnused reports whether resources without subscribers must be kept. Otherwise returning clients would be sent the
 // newest state, with changes that other clients are not sent yet.
 func (l *List) RetainsUnused() bool {
-	return l.Frozen() || l.countRows(true) > 0 || l.w.RetainsUnused()
+	return l.Frozen() || l.countRows(true) > 0
 }
 
 // Withholds reports whether the newest state of a name is not that which clients have, for longer than an interval.
 func (l *List) Withholds(typeURL string, n *cache.Name) bool {
-	if _, listed := l.row(setKey{typeURL, cache.ByName}, n.String()); listed && l.isStopped() {
-		return true
+	r, listed := l.row(setKey{typeURL, cache.ByName}, n.String())
+	return listed && l.stopsRow(setKey{typeURL, cache.ByName}, r)
+}
+
+// WithholdsAny reports whether the newest state of any name of a wildcard set is not that which clients have, for longer than an
+// interval.
+func (l *List) WithholdsAny(key string) bool {
+	set := setKey{key, cache.Wildcard}
+	for _, r := range l.sets[set] {
+		if l.stopsRow(set, r) {
+			return true
+		}
 	}
-	return l.w.Withholds(n)
+	return false
 }

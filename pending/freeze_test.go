@@ -472,13 +472,13 @@ func TestI13_NothingPassesWhileFrozen(t *testing.T) {
 	for _, o.typeURL = range []string{acme, wire.ClusterType} {
 		o.put(cache.Wildcard, "a", "2", "a2")
 	}
-	changes := o.Writer().Pin().Changes
+	changes := o.Pin().Changes
 	for cohort := range 2 {
 		if got := seen(cohort); got != "a1 a1 frozen" || len(changes) > 0 {
 			t.Errorf("frozen: cohort %d sees %q, and the next edition has %v; want a1 of both and nothing", cohort, got, changes)
 		}
 	}
-	if e := o.Writer().PinThawed(o.Thawed()); len(e.Changes) != 1 || len(e.Changes[acme]) != 1 {
+	if e := o.PinThawed(o.Thawed()); len(e.Changes) != 1 || len(e.Changes[acme]) != 1 {
 		t.Errorf("a thaw changes %v, want only what does not wait for a stage", e.Changes)
 	}
 	o.Thaw()
@@ -487,7 +487,7 @@ func TestI13_NothingPassesWhileFrozen(t *testing.T) {
 			t.Errorf("thawed: cohort %d sees %q, want a2 a1", cohort, got)
 		}
 	}
-	o.Writer().Show(0, o.Writer().Pin())
+	o.Show(0, o.Pin())
 	if got := seen(0) + ", " + seen(1); got != "a2 a2, a2 a1" {
 		t.Errorf("the cohorts see %q, want the stage of the first", got)
 	}

@@ -229,13 +229,15 @@ func (l *List) dropEmpty(typeURL string) {
 
 // Step applies the rows whose wait is over, and returns when to call it again; zero if nothing waits until a time.
 func (l *List) Step(now time.Time) (next time.Time) {
+	next = l.expireStaged(now)
+	l.reportStaged()
 	if l.clock == nil {
-		return time.Time{}
+		return next
 	}
 	for {
-		due, next := l.clock.due(l.wake, now)
+		due, at := l.clock.due(l.wake, now)
 		if due == nil {
-			return next
+			return earlier(next, at)
 		}
 		l.passRows(due.part)
 		l.clock.end(due, now)

@@ -20,10 +20,11 @@ import (
 )
 
 const (
-	other   = "type.googleapis.com/acme.Other"
-	shop    = "xdstp://shop/" + "acme.Thing/"
-	shopKey = acme + " " + shop + "*"
+	other = "type.googleapis.com/acme.Other"
+	shop  = "xdstp://shop/" + "acme.Thing/"
 )
+
+var shopKey = cache.Collection(acme, shop+"*")
 
 // A tester is the part of testing.TB that rapid.T has, too.
 type tester interface {
@@ -38,13 +39,25 @@ type origin struct {
 	tester
 	*List
 	view    *cache.View
-	typeURL string // type URL or collection
+	cfg     cache.Config // of the view
+	typeURL string       // type URL or collection
+	counts  Staged       // what waits for stages
 }
 
 func newOrigin(t tester, cfg cache.Config) *origin {
 	v, w := cache.New(cfg)
 	w.SetConnected(true)
-	return &origin{tester: t, List: New(w, nil), view: v, typeURL: acme}
+	o := &origin{tester: t, List: New(w, nil), view: v, cfg: cfg, typeURL: acme}
+	o.ReportStaged(func(s Staged) { o.counts = s })
+	return o
+}
+
+// views returns the views of all cohorts, and that of the rest.
+func (o *origin) views() (all []*cache.View) {
+	for cohort := range o.view.Cohorts() + 1 {
+		all = append(all, o.view.Cohort(cohort))
+	}
+	return all
 }
 
 // decoded returns a resource that is decoded from its encoding.
@@ -86,11 +99,12 @@ func (o *origin) put(k cache.Kind, name, version, content string, aliases ...str
 // putTTL has the origin send a resource with a TTL; zero means none.
 func (o *origin) putTTL(kind cache.Kind, name, version, content string, ttl time.Duration) cache.Change {
 	o.Helper()
-	r := &discoverypb.Resource{Name: name, Version: version, Resource: &anypb.Any{TypeUrl: acme, Value: []byte(content)}}
+	typeURL := setKey{key: o.typeURL}.typeURL()
+	r := &discoverypb.Resource{Name: name, Version: version, Resource: &anypb.Any{TypeUrl: typeURL, Value: []byte(content)}}
 	if ttl > 0 {
 		r.Ttl = durationpb.New(ttl)
 	}
-	return o.Apply(kind, updateOf(o.typeURL, decoded(o, acme, r)))
+	return o.Apply(kind, updateOf(o.typeURL, decoded(o, typeURL, r)))
 }
 
 // heartbeat has the origin send a heartbeat.
@@ -155,7 +169,7 @@ func (o *origin) subscribe(w *cache.Watch, names ...string) []*cache.Name {
 // expire processes the timers that are due, as the owner of the list does.
 func (o *origin) expire(now time.Time) {
 	o.Step(now)
-	o.Writer().Expire(now)
+	o.Expire(now)
 }
 
 // typ returns the type that readers see.
@@ -309,6 +323,18 @@ func (o *origin) randomStep(step string, kind cache.Kind, name, version string, 
 		o.remove(kind, name)
 	case "fail":
 		o.fail(kind, name, codes.Internal, version)
+	case "not found":
+		o.fail(kind, name, codes.NotFound, version)
+	case "fail set":
+		whole := wire.Wildcard
+		if _, glob, is := cache.SplitCollection(o.typeURL); is {
+			whole = glob
+		}
+		o.fail(cache.Wildcard, whole, codes.Internal, version)
+	case "expire":
+		for _, after := range []time.Duration{2 * uncached, 2 * shadowed, time.Hour, 2 * time.Hour} {
+			o.expire(time.Now().Add(after))
+		}
 	case "subscribe":
 		subscribed[name] = watch.Subscribe(o.typeURL, []string{name})
 		o.Writer().TakeDemand()
@@ -426,10 +452,10 @@ func contents(t *cache.Type) map[string][2]string {
 // resource that changes for readers.
 func (o *origin) checkThaw() {
 	o.Helper()
-	before, diff := o.view.Generation(), make(map[string]map[string]cache.Difference)
-	for d := range o.Writer().PinThawed(o.Thawed()).Diff() {
+	before, diff := o.view.Generation(), make(map[string]map[string]Difference)
+	for d := range o.PinThawed(o.Thawed()).Diff() {
 		if diff[d.Key] == nil {
-			diff[d.Key] = make(map[string]cache.Difference)
+			diff[d.Key] = make(map[string]Difference)
 		}
 		diff[d.Key][d.Name] = d
 	}
@@ -464,3 +490,6 @@ func (o *origin) checkThaw() {
 
 // shadowed is how long a member takes the place of a named resource that may be older.
 const shadowed = 5 * time.Second
+
+// uncached is how long content that may not be cached is kept.
+const uncached = time.Second

@@ -6,4 +6,4 @@ import (
 	"github.com/xdstender/tender/relay/relaytest/check"
 )
 
-func TestFileOrder(t *testing.T) { check.FileOrder(t) }
+func TestFileOrder(t *testing.T) { check.FileOrder(t, check.FieldTypes) }

@@ -282,6 +282,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 	clock := g.newClock()
 	for i, o := range g.origins {
 		own, copies := pending.New(writers[i], clock), pending.New(writers[g.router.sharedSource(i)], clock)
+		g.rollouts.follow(gr.parts, i, own, copies)
 		s := g.sharedViewFor(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.sharedViews = append(gr.sharedViews, s)

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/admin"
@@ -102,7 +101,7 @@ type viewEdition struct {
 	origin  string
 	part    rollout.PartKey
 	control *upstream.Control
-	edition func(*pending.List) *cache.Edition // called by the goroutine of the view
+	edition func(*pending.List) *pending.Edition // called by the goroutine of the view
 }
 
 // diffOf returns the changes of editions for clients, resource by resource.
@@ -113,7 +112,7 @@ func diffOf(ctx context.Context, all []viewEdition, c admin.RolloutChoice) (admi
 // changedBy returns the changes of editions for clients.
 func changedBy(ctx context.Context, all []viewEdition) (edited []operator.Edited) {
 	for _, v := range all {
-		v.control.EditList(ctx, func(l *pending.List) {
+		v.control.Edit(ctx, func(l *pending.List) {
 			for d := range v.edition(l).Diff() {
 				difference := rollout.Difference{Part: v.part, Difference: d}
 				edited = append(edited, operator.Edited{Origin: v.origin, Difference: difference})
@@ -277,7 +276,7 @@ func (op *operations) thawEditions(ctx context.Context, only int) (all []viewEdi
 		if _, frozen := op.groups.decisions.freezeOf(i); !frozen || only >= 0 && only != i {
 			continue
 		}
-		edition := func(l *pending.List) *cache.Edition { return l.Writer().PinThawed(l.Thawed()) }
+		edition := func(l *pending.List) *pending.Edition { return l.PinThawed(l.Thawed()) }
 		if files, ok := o.(filesOrigin); ok {
 			edition = files.Thawing(ctx)
 		}

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/nodegroup"
@@ -59,8 +58,8 @@ func (op *operations) pendingDiff(ctx context.Context, c admin.RolloutChoice) (a
 		}
 		name := op.settings.origins[o.origin].Name
 		if control, ok := o.holder.(*upstream.Control); ok {
-			all = append(all, changedBy(ctx, []viewEdition{{name, o.part(), control, func(l *pending.List) *cache.Edition {
-				return l.Writer().PinStates(l.Newest())
+			all = append(all, changedBy(ctx, []viewEdition{{name, o.part(), control, func(l *pending.List) *pending.Edition {
+				return l.PinStates(l.Newest())
 			}}})...)
 		}
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{TypeURL: c.Type, Name: c.Name}) {

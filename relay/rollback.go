@@ -280,8 +280,8 @@ func (op *operations) rollbackDiff(ctx context.Context, to string, c admin.Rollo
 // editionsOf returns the editions that a rollback would serve.
 func editionsOf(views []rollbackView) (all []viewEdition) {
 	for _, v := range views {
-		all = append(all, viewEdition{v.line.Origin, v.part, v.control, func(l *pending.List) *cache.Edition {
-			return v.target.Edition(l.Writer())
+		all = append(all, viewEdition{v.line.Origin, v.part, v.control, func(l *pending.List) *pending.Edition {
+			return v.target.Edition(l)
 		}})
 	}
 	return all
@@ -339,8 +339,8 @@ func (op *operations) rollback(ctx context.Context, of admin.RollbackScope) (adm
 func (op *operations) rollbackChanges(ctx context.Context, views []rollbackView) rollout.Changes {
 	changes := make(rollout.Changes)
 	for _, v := range views {
-		v.control.Edit(ctx, func(w *cache.Writer) {
-			if e := v.target.Edition(w); len(e.Changes) > 0 {
+		v.control.Edit(ctx, func(l *pending.List) {
+			if e := v.target.Edition(l); len(e.Changes) > 0 {
 				changes[v.part] = e.Changes
 			}
 		})
@@ -379,7 +379,7 @@ func (op *operations) rollBackOrigin(
 		Reason: f.Reason, At: f.Since, Cohorts: 1, Changes: taken,
 	})
 	for _, v := range views {
-		v.control.EditList(ctx, func(l *pending.List) { l.RollBack(v.target.Formers(v.view), f.Since) })
+		v.control.Edit(ctx, func(l *pending.List) { l.RollBack(v.target.Formers(v.view), f.Since) })
 	}
 	return resourcesOf(taken), nil
 }
@@ -388,7 +388,7 @@ func (op *operations) rollBackOrigin(
 func (op *operations) rejectOrigin(
 	ctx context.Context, origin int, f *activeFreeze, views []rollbackView,
 ) (resources int, err error) {
-	editions := make(map[rollout.PartKey]func(*cache.Writer) *cache.Edition)
+	editions := make(map[rollout.PartKey]func(*pending.List) *pending.Edition)
 	for _, v := range views {
 		editions[v.part] = v.target.Edition
 		v.control.Thaw(ctx) // ends a freeze

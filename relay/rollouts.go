@@ -18,6 +18,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/operator"
 	"github.com/xdstender/tender/relay/rollout"
@@ -82,8 +83,17 @@ func (r *rollouts) addParts(cfg *cache.Config, group string) (parts []*rollout.P
 		parts = append(parts, r.controllers[source%len(r.controllers)].NewPart(key))
 	}
 	cfg.Cohorts = len(r.stages)
-	cfg.Waiting = func(source int, now cache.Waiting) { parts[source].SetWaiting(now) }
+	cfg.SettledChanged = func(source int) { parts[source].Poke() }
 	return parts
+}
+
+// follow tells the two parts of an origin in a group's view what waits for stages.
+func (r *rollouts) follow(parts []*rollout.Part, origin int, own, copies *pending.List) {
+	if r == nil {
+		return
+	}
+	own.ReportStaged(parts[origin].SetWaiting)
+	copies.ReportStaged(parts[r.router.sharedSource(origin)].SetWaiting)
 }
 
 // linger returns how long a node group keeps unused shared names. With rollouts it keeps them, so that returning

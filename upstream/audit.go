@@ -353,6 +353,19 @@ func difference(here, there *cache.Entry) DifferenceKind {
 	return ""
 }
 
+// waitsAs reports whether a resource waits for stages, in the state of the origin; nil is that it does not exist.
+func (id resourceID) waitsAs(l *pending.List, there *wire.Resource) bool {
+	kind := cache.ByName
+	if id.of.glob != "" {
+		kind = cache.Wildcard
+	}
+	waiting, waits := l.GetStaged(kind, id.of.key, id.name)
+	if waiting == nil || there == nil {
+		return waits && waiting == there
+	}
+	return waiting.SameContent(there)
+}
+
 // done reports whether the audit has its result.
 func (a *audit) done(there *cache.Generation, now time.Time) bool {
 	switch {
@@ -427,6 +440,9 @@ func (a *audit) markHeld(v *viewSync) {
 	for id, d := range a.differences {
 		if !wanted[id.of](id.name) {
 			delete(a.differences, id)
+		} else if id.waitsAs(v.pending, resourceOf(d.there)) { // the view has the state of the origin, for its cohorts first
+			delete(a.differences, id)
+			id.of.equal++
 		}
 		content, is := held[resource{id.of.typeURL, id.name}]
 		d.held = is && (d.kind == MissingThere || content)

@@ -69,19 +69,14 @@ func (c *Control) NotifyDropEnd(f func()) { c.dropEnds = f }
 
 // Freeze stops the distribution of changes to clients (pending.List.Freeze). Responses of the origin are still acknowledged
 // and kept.
-func (c *Control) Freeze(ctx context.Context) { c.EditList(ctx, (*pending.List).Freeze) }
+func (c *Control) Freeze(ctx context.Context) { c.Edit(ctx, (*pending.List).Freeze) }
 
 // Thaw ends a freeze or a rollback. Clients receive the changes since.
-func (c *Control) Thaw(ctx context.Context) { c.EditList(ctx, (*pending.List).Thaw) }
+func (c *Control) Thaw(ctx context.Context) { c.Edit(ctx, (*pending.List).Thaw) }
 
-// EditList calls f in the loop with the list of its view. f must not block.
-func (c *Control) EditList(ctx context.Context, f func(*pending.List)) {
+// Edit calls f in the loop with the list of its view. f must not block.
+func (c *Control) Edit(ctx context.Context, f func(*pending.List)) {
 	c.do(ctx, func(l Controlled) { f(l.List()) })
-}
-
-// Edit calls f in the loop with the writer of its view. f must not block.
-func (c *Control) Edit(ctx context.Context, f func(*cache.Writer)) {
-	c.do(ctx, func(l Controlled) { f(l.List().Writer()) })
 }
 
 // Operate executes a command on pending and dropped removals, and returns those that it applies to.

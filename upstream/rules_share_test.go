@@ -506,7 +506,7 @@ func restoredMembers(t *testing.T, r *rig, cfg cache.Config, age time.Duration, 
 		}
 	}
 	again.pass(time.Minute)
-	p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(cfg.Cohorts, w.Pin()) })
+	p.control.Edit(t.Context(), func(l *pending.List) { l.Show(cfg.Cohorts, l.Pin()) })
 	again.expect("confirmed", present(p.members(shopKey)), shop+"b@1")
 	if got := p.view.Generation().Type(shopKey); got.Phase != cache.Confirmed || got.Restored {
 		t.Errorf("confirmed: phase %v, restored %v; want confirmed, false", got.Phase, got.Restored)
@@ -533,13 +533,13 @@ func TestI1_SharedNamesWaitForOrigin(t *testing.T) {
 		r.pass(time.Second)
 		r.expect("endpoints, which wait", p.named(endpoints), "a@1")
 		r.expect("clusters, which do not wait", p.named(clusters), "a@2")
-		p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(1, w.Pin()) })
+		p.control.Edit(t.Context(), func(l *pending.List) { l.Show(1, l.Pin()) })
 		r.expect("endpoints after they were shown", p.named(endpoints), "a@2")
 		if holds := p.control.Operate(t.Context(), reconcile.Command{}); len(holds) > 0 || p.control.Holding() {
 			t.Errorf("holds of a share: %v, want none", holds)
 		}
 		p.stop()
-		p.control.Edit(t.Context(), func(*cache.Writer) { t.Error("Edit calls its function after the share has ended") })
+		p.control.Edit(t.Context(), func(*pending.List) { t.Error("Edit calls its function after the share has ended") })
 	})
 }
 
@@ -563,7 +563,7 @@ func TestI1_UnusedSharedNamesLinger(t *testing.T) {
 		p.watch.Subscribe(endpoints, []string{"a"})
 		r.pass(time.Second)
 		r.expect("names after a new subscription", p.named(endpoints), "a@1 b@1")
-		p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(1, w.Pin()) })
+		p.control.Edit(t.Context(), func(l *pending.List) { l.Show(1, l.Pin()) })
 		r.pass(time.Second)
 		r.expect("names after they were shown", p.named(endpoints), "a@2")
 		r.expect("members after they were shown", p.members(shopKey), "")
@@ -592,12 +592,12 @@ func TestI13_FrozenSharedViewFreezesShares(t *testing.T) {
 			r.pass(time.Second)
 			frozen("frozen", true)
 			r.expect("frozen", p.named(endpoints), "!none a@1")
-			p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(cfg.Cohorts, w.Pin()) })
+			p.control.Edit(t.Context(), func(l *pending.List) { l.Show(cfg.Cohorts, l.Pin()) })
 			frozen("shown", true)
 			r.control.Thaw(t.Context())
 			r.pass(time.Second)
 			frozen("thawed", false)
-			p.control.Edit(t.Context(), func(w *cache.Writer) { w.Show(cfg.Cohorts, w.Pin()) })
+			p.control.Edit(t.Context(), func(l *pending.List) { l.Show(cfg.Cohorts, l.Pin()) })
 			r.expect("thawed", p.named(endpoints), "!none a@2")
 		})
 	}

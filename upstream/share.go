@@ -170,10 +170,10 @@ func (s *share) subscribe(t *sharedType, d cache.Demand) {
 	s.unasked[d.Name] = n
 }
 
-// forget unsubscribes from names and wildcards of a type that have lingered long enough. It keeps resources that a gate
-// withholds, so that returning clients find them.
+// forget unsubscribes from names and wildcards of a type that have lingered long enough. It keeps resources whose
+// newest state waits, so that returning clients find them.
 func (s *share) forget(t *sharedType, now time.Time) {
-	if !t.lingerUntil.IsZero() && !now.Before(t.lingerUntil) && !s.w.WithholdsWildcard(t.key) {
+	if !t.lingerUntil.IsZero() && !now.Before(t.lingerUntil) && !s.pending.WithholdsAny(t.key) {
 		t.lingerUntil = time.Time{}
 		if s.pending.ForgetWildcard(t.key) { // otherwise it is wanted again: the demand is about to arrive
 			s.watch.UnsubscribeAll(t.wildcard)
@@ -182,7 +182,7 @@ func (s *share) forget(t *sharedType, now time.Time) {
 		}
 	}
 	for n, until := range t.unwanted {
-		if !now.Before(until) && !s.w.Withholds(n) {
+		if !now.Before(until) && !s.pending.Withholds(t.key, n) {
 			s.forgetName(t, n)
 		}
 	}
@@ -274,7 +274,7 @@ func (s *share) follow(now time.Time) {
 		s.w.Trim(now)
 		s.trimAt = now.Add(TrimEvery)
 	}
-	s.next = reconcile.Earlier(s.pending.Step(now), reconcile.Earlier(s.w.Expire(now), s.nextLinger(now)))
+	s.next = reconcile.Earlier(s.pending.Step(now), reconcile.Earlier(s.pending.Expire(now), s.nextLinger(now)))
 	if s.trimsUnchanged {
 		s.next = reconcile.Earlier(s.next, s.trimAt)
 	}

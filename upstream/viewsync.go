@@ -155,7 +155,7 @@ func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
 	at(v.mergeBranches(now))
 	v.reportIsolated()
 	at(v.pending.Step(now))
-	at(v.w.Expire(now))
+	at(v.pending.Expire(now))
 	at(v.expireLingering(now))
 	if !v.batchAt.IsZero() && !now.Before(v.batchAt) {
 		v.flush(now)

@@ -98,7 +98,7 @@ func (p *player) Play(event string) {
 		p.view.Watch().Subscribe(p.sub.Key, args[1:])
 		p.w.TakeDemand()
 	case "show":
-		p.w.Show(0, p.w.Pin())
+		p.list.Show(0, p.list.Pin())
 	case "lost", "connected":
 		p.w.SetConnected(what == "connected")
 	case "freeze":
@@ -106,7 +106,7 @@ func (p *player) Play(event string) {
 	case "thaw":
 		p.list.Thaw()
 	case "roll":
-		p.w.ShowAs(0, 1)
+		p.list.ShowAsRest(0)
 	case "distrust":
 		names, key := make(map[string]struct{}), p.sub.Key
 		if len(args) > 0 && args[0] == "of" {

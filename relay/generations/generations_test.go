@@ -202,7 +202,7 @@ func TestH13_TheServedGenerationIsAlwaysKept(t *testing.T) {
 		if n, bytes := s.Stats(); n != 0 || bytes != 0 || len(v.Generations()) != 1 {
 			t.Errorf("%d earlier generations with %d bytes, %d in total, want only the newest", n, bytes, len(v.Generations()))
 		}
-		if target, err := v.Find(v.Digest()); err != nil || target.Edition(v.w) == nil {
+		if target, err := v.Find(v.Digest()); err != nil || target.Edition(v.list) == nil {
 			t.Errorf("Find of the newest generation: %v, want its edition", err)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 )
 
 // An origin may send one change of its configuration in several responses. These constants determine which responses
@@ -272,9 +273,11 @@ func (l *Line) target(i int) *Target {
 	return t
 }
 
-// Edition returns an edition in which readers receive the target. w must be the writer of the line's source; only its
+// Edition returns an edition in which readers receive the target. l must be in front of the writer of the line's source; only its
 // goroutine may call Edition.
-func (t *Target) Edition(w *cache.Writer) *cache.Edition { return w.PinFormer(t.Formers(w.View())) }
+func (t *Target) Edition(l *pending.List) *pending.Edition {
+	return l.PinFormer(t.Formers(l.Writer().View()))
+}
 
 // Formers returns the resources of a view that differ from the target, with their states in it. If a resource is there several
 // times, its last state is that of the target. v must be the view of the line.

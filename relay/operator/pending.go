@@ -7,6 +7,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/rollout"
@@ -45,7 +46,7 @@ func EditedByHold(origin string, part rollout.PartKey, h reconcile.Hold) (all []
 		if h.Reason == reconcile.Interval || h.Changes == nil {
 			return nil // the list has the states of these
 		}
-		d := cache.Difference{Key: h.TypeURL, Name: name, Was: h.Changes[i].Was, Is: h.Changes[i].Is}
+		d := pending.Difference{Key: h.TypeURL, Name: name, Was: h.Changes[i].Was, Is: h.Changes[i].Is}
 		if d.Was == nil && d.Is == nil {
 			continue // only clients that have reported it have it
 		}
@@ -139,7 +140,7 @@ func LimitNames(rows []admin.PendingChange) {
 }
 
 // kindOf returns what a difference does with a resource that clients receive.
-func kindOf(d cache.Difference) reconcile.Kind {
+func kindOf(d pending.Difference) reconcile.Kind {
 	switch {
 	case d.Is == nil:
 		return reconcile.Removal

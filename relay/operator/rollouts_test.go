@@ -15,6 +15,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/rollout"
 )
@@ -69,7 +70,7 @@ func someEdited(t *testing.T) (all []Edited) {
 	add := func(group, key, name string, before, after *wire.Resource) {
 		all = append(all, Edited{Origin: "default", Difference: rollout.Difference{
 			Part:       rollout.PartKey{Group: group, Shared: strings.HasPrefix(name, "xdstp:")},
-			Difference: cache.Difference{Key: key, Name: name, Was: before, Is: after},
+			Difference: pending.Difference{Key: key, Name: name, Was: before, Is: after},
 		}})
 	}
 	secret := resource(t, wire.SecretType, "key", &tlspb.Secret{
@@ -174,7 +175,7 @@ func TestRolloutDiffIsBounded(t *testing.T) {
 	for i := range 3 * admin.MaxBodies {
 		all = append(all, Edited{Difference: rollout.Difference{
 			Part:       rollout.PartKey{Group: fmt.Sprint(i)},
-			Difference: cache.Difference{Key: wire.ClusterType, Name: "web", Is: cluster(t, "web", i)},
+			Difference: pending.Difference{Key: wire.ClusterType, Name: "web", Is: cluster(t, "web", i)},
 		}})
 	}
 	_, d := diff(t, all, admin.RolloutChoice{Type: wire.ClusterType, Name: "web", Page: admin.Page{Limit: 100}})

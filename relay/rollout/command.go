@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 )
 
 // A command is an operator command that Run executes.
@@ -104,17 +104,17 @@ func (c *Controller) Undo(ctx context.Context, reason, by string) error {
 // an edition in the map is unchanged. If no edition differs from the current one, RollBack rejects nothing. It returns
 // the number of changed resources.
 func (c *Controller) RollBack(
-	ctx context.Context, editions map[PartKey]func(*cache.Writer) *cache.Edition, reason, by string,
+	ctx context.Context, editions map[PartKey]func(*pending.List) *pending.Edition, reason, by string,
 ) (resources int, err error) {
 	err = c.execute(ctx, func(ctx context.Context) error {
-		earlier := make(map[*Part]*cache.Edition)
+		earlier := make(map[*Part]*pending.Edition)
 		for _, p := range c.tracker.joined() {
 			pin := editions[p.Key]
 			if pin == nil {
 				continue
 			}
-			p.control.Edit(ctx, func(w *cache.Writer) {
-				if e := pin(w); len(e.Changes) > 0 {
+			p.control.Edit(ctx, func(l *pending.List) {
+				if e := pin(l); len(e.Changes) > 0 {
 					earlier[p] = e
 				}
 			})
@@ -165,7 +165,7 @@ func (c *Controller) logCommand(name, by string, attrs ...any) {
 // A Difference is a resource that an edition changes.
 type Difference struct {
 	Part PartKey
-	cache.Difference
+	pending.Difference
 }
 
 // Diff returns the changes of the edition in progress or of the rejected edition. Without an edition, it returns the
@@ -190,8 +190,8 @@ func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
 			if len(all) > before {
 				continue
 			}
-			p.control.Edit(ctx, func(w *cache.Writer) {
-				for d := range w.Pin().Diff() {
+			p.control.Edit(ctx, func(l *pending.List) {
+				for d := range l.Pin().Diff() {
 					if !cut || changesResource(e, d) {
 						all = append(all, Difference{p.Key, d})
 					}
@@ -204,7 +204,7 @@ func (c *Controller) Diff(ctx context.Context) (all []Difference, err error) {
 }
 
 // changesResource reports whether an edition changes the resource of d.
-func changesResource(e *cache.Edition, d cache.Difference) bool {
+func changesResource(e *pending.Edition, d pending.Difference) bool {
 	_, ok := e.Changes[d.Key][d.Name]
 	return ok
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream"
 )
 
@@ -26,14 +27,14 @@ type Part struct {
 	source  int
 	control *upstream.Control
 
-	waiting atomic.Pointer[cache.Waiting] // number and age of the pending changes
+	waiting atomic.Pointer[pending.Staged] // number and age of the pending changes
 
 	// Owned by Run once the part has joined.
-	editions       map[Edition]*cache.Edition // editions that may be served again or are compared with latest
-	compared       Edition                    // the edition that latest is compared with
-	unsettledSince time.Time                  // start of the wait for the origin to confirm its state; zero without a wait
-	unavailable    bool                       // the wait has lasted for unavailableAfter; see updateUnavailable
-	distrusts      bool                       // its views have the distrusted versions of withdrawn editions
+	editions       map[Edition]*pending.Edition // editions that may be served again or are compared with latest
+	compared       Edition                      // the edition that latest is compared with
+	unsettledSince time.Time                    // start of the wait for the origin to confirm its state; zero without a wait
+	unavailable    bool                         // the wait has lasted for unavailableAfter; see updateUnavailable
+	distrusts      bool                         // its views have the distrusted versions of withdrawn editions
 
 	// changes of the edition for the clients of each cohort. Guarded by tracker.mu.
 	changes [MaxStages + 1][]downstream.Change
@@ -47,20 +48,22 @@ type PartKey struct {
 
 // NewPart returns a part that has not joined yet.
 func (c *Controller) NewPart(key PartKey) *Part {
-	p := &Part{c: c, Key: key, editions: make(map[Edition]*cache.Edition)}
-	p.waiting.Store(new(cache.Waiting))
+	p := &Part{c: c, Key: key, editions: make(map[Edition]*pending.Edition)}
+	p.waiting.Store(new(pending.Staged))
 	if c.restored != nil {
-		p.editions[restoredEdition] = &cache.Edition{Changes: c.restored.Changes[key]}
+		p.editions[restoredEdition] = &pending.Edition{Changes: c.restored.Changes[key]}
 	}
 	return p
 }
 
-// SetWaiting records how latest differs from the served state. It does not block. [cache.Config.Waiting] of the part's
-// source calls it.
-func (p *Part) SetWaiting(now cache.Waiting) {
+// SetWaiting records what waits for stages in the part. It does not block.
+func (p *Part) SetWaiting(now pending.Staged) {
 	p.waiting.Store(&now)
 	p.c.Poke()
 }
+
+// Poke makes the controller look at the part again, because the origin may have confirmed its state. It does not block.
+func (p *Part) Poke() { p.c.Poke() }
 
 // Join adds the part to rollouts. view is the view of the rest. The loop of control writes the source.
 func (p *Part) Join(view *cache.View, source int, control *upstream.Control) {
@@ -109,9 +112,9 @@ func summarize(changes Changes) (s summary) {
 func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
 	number, large := c.machine.State().Next, false
 	for _, p := range parts {
-		p.control.Edit(ctx, func(w *cache.Writer) {
-			e := w.Pin()
-			w.Compare(e)
+		p.control.Edit(ctx, func(l *pending.List) {
+			e := l.Pin()
+			l.Compare(e)
 			p.editions[number], p.compared = e, number
 		})
 		large = large || p.editions[number] != nil && p.editions[number].Large
@@ -144,7 +147,7 @@ func (c *Controller) dropUnusedEditions() {
 			switch {
 			case e == m.Edition && m.Phase != Current, m.Previous != nil && e == *m.Previous:
 			case e == m.LastGood:
-				p.editions[e] = &cache.Edition{Changes: pinned.Changes}
+				p.editions[e] = &pending.Edition{Changes: pinned.Changes}
 			case !slices.Contains(c.served[:], e):
 				delete(p.editions, e)
 			}
@@ -160,7 +163,7 @@ func (c *Controller) compareLatest(ctx context.Context) {
 	}
 	for _, p := range c.tracker.joined() {
 		if p.compared != with {
-			p.control.Edit(ctx, func(w *cache.Writer) { w.Compare(p.editions[with]) })
+			p.control.Edit(ctx, func(l *pending.List) { l.Compare(p.editions[with]) })
 			p.compared = with
 		}
 	}
@@ -224,18 +227,18 @@ func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
 	c.promoted = make(promotion)
 	slices.SortFunc(parts, func(a, b *Part) int { return a.Key.Compare(b.Key) })
 	for _, p := range parts {
-		p.control.Edit(ctx, func(w *cache.Writer) {
+		p.control.Edit(ctx, func(l *pending.List) {
 			e := p.editions[after]
-			served := w.PinServed(e)
+			served := l.PinServed(e)
 			if e != nil {
-				w.Show(len(c.cfg.Stages), e)
+				l.Show(len(c.cfg.Stages), e)
 			}
 			if !promotes {
 				return
 			}
 			p.editions[before] = served
 			if e != nil {
-				c.promoted.add(p.Key.Shared, w.Replaced(e))
+				c.promoted.add(p.Key.Shared, l.Replaced(e))
 			}
 		})
 	}
@@ -249,13 +252,13 @@ func (c *Controller) serveCohort(ctx context.Context, cohort int, number Edition
 		if !asRest {
 			p.setChanges(cohort, e, view.Generation().Seq, math.MaxInt64)
 		}
-		p.control.Edit(ctx, func(w *cache.Writer) {
+		p.control.Edit(ctx, func(l *pending.List) {
 			after := view.Generation().Seq
 			if asRest {
-				w.ShowAs(cohort, len(c.cfg.Stages))
+				l.ShowAsRest(cohort)
 				return
 			}
-			w.Show(cohort, e)
+			l.Show(cohort, e)
 			p.setChanges(cohort, e, after, view.Generation().Seq)
 		})
 		if asRest {
@@ -266,7 +269,7 @@ func (c *Controller) serveCohort(ctx context.Context, cohort int, number Edition
 
 // setChanges records the changes of an edition for the clients of a cohort: these are sent from generations after the
 // sequence number after, up to upTo. A nil edition has no changes.
-func (p *Part) setChanges(cohort int, e *cache.Edition, after, upTo cache.Seq) {
+func (p *Part) setChanges(cohort int, e *pending.Edition, after, upTo cache.Seq) {
 	var changes []downstream.Change
 	if e != nil {
 		for key, names := range e.Changes {

@@ -5,25 +5,25 @@ import (
 	"context"
 	"slices"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 )
 
 // A promotion has what the newest promotion changed, over all node groups. Undo needs it for parts that joined after the
 // promotion: their views never had the state before.
-type promotion map[outcome]cache.Replaced
+type promotion map[outcome]pending.Replaced
 
 // An outcome is the state to which a promotion changed a resource.
 type outcome struct {
 	shared    bool // PartKey.Shared
 	key, name string
 	content   wire.Digest     // zero if the promotion removed it
-	set       fingerprint.Sum // cache.Replaced.Set
+	set       fingerprint.Sum // pending.Replaced.Set
 }
 
 // add adds the changes in a part. Of changes with one outcome, it keeps the first.
-func (p promotion) add(shared bool, changes []cache.Replaced) {
+func (p promotion) add(shared bool, changes []pending.Replaced) {
 	for _, r := range changes {
 		to := outcome{shared: shared, key: r.Key, name: r.Name, set: r.Set}
 		if r.Is != nil {
@@ -36,13 +36,13 @@ func (p promotion) add(shared bool, changes []cache.Replaced) {
 }
 
 // changes returns the changes in the shared parts, or in the others, in a fixed order.
-func (p promotion) changes(shared bool) (all []cache.Replaced) {
+func (p promotion) changes(shared bool) (all []pending.Replaced) {
 	for to, r := range p {
 		if to.shared == shared {
 			all = append(all, r)
 		}
 	}
-	slices.SortFunc(all, func(a, b cache.Replaced) int {
+	slices.SortFunc(all, func(a, b pending.Replaced) int {
 		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Name, b.Name))
 	})
 	return all
@@ -59,8 +59,8 @@ func (c *Controller) undoInLateParts(ctx context.Context) {
 		if p.editions[*m.Previous] != nil {
 			continue
 		}
-		p.control.Edit(ctx, func(w *cache.Writer) {
-			if e := w.PinReverted(c.promoted.changes(p.Key.Shared)); len(e.Changes) > 0 {
+		p.control.Edit(ctx, func(l *pending.List) {
+			if e := l.PinReverted(c.promoted.changes(p.Key.Shared)); len(e.Changes) > 0 {
 				p.editions[*m.Previous], p.editions[m.LastGood] = e, e.Reversed()
 			}
 		})

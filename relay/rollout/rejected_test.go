@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
+	"github.com/xdstender/tender/pending"
 )
 
 // newIdleController returns a controller with two stages and one part. Its Run is not called.
@@ -30,7 +30,7 @@ func (p *Part) cut(at time.Time, names ...string) Edition {
 		digests[name] = wire.Digest{1}
 	}
 	e := p.c.machine.Cut(at, at, false)
-	p.editions[e] = &cache.Edition{Changes: map[string]map[string]wire.Digest{listeners: digests}}
+	p.editions[e] = &pending.Edition{Changes: map[string]map[string]wire.Digest{listeners: digests}}
 	return e
 }
 

@@ -91,10 +91,11 @@ func (r *testRelay) addGroup(key string, has ...string) *group {
 	g := &group{control: upstream.NewControl(false, nil)}
 	r.views[key], g.w = cache.New(cache.Config{
 		Cohorts: len(r.stages), Waits: r.cfg.Waits,
-		Waiting: func(_ int, now cache.Waiting) { part.SetWaiting(now) },
+		SettledChanged: func(int) { part.Poke() },
 	})
 	g.w.SetConnected(true)
 	g.list = pending.New(g.w, nil)
+	g.list.ReportStaged(part.SetWaiting)
 	for _, text := range has {
 		name, version, _ := strings.Cut(text, "@")
 		g.put(r.t, name, version)
@@ -134,18 +135,18 @@ func (r *testRelay) Join(n *corepb.Node, by downstream.Caller) (downstream.Group
 func (g *group) put(t *testing.T, name, version string) {
 	content := check.Must(proto.Marshal(&listenerpb.Listener{Name: name, StatPrefix: version}))
 	r := check.Must(wire.NewResource(listeners, name, version, content))
-	g.w.Apply(cache.Wildcard, wire.Update{TypeURL: listeners, Resources: []*wire.Resource{r}})
+	g.list.Apply(cache.Wildcard, wire.Update{TypeURL: listeners, Resources: []*wire.Resource{r}})
 }
 
 // change changes a listener of the origin in all groups. Without a version, it is removed.
 func (r *testRelay) change(name, version string) {
 	for _, g := range r.groups {
-		g.control.Edit(r.t.Context(), func(w *cache.Writer) {
+		g.control.Edit(r.t.Context(), func(l *pending.List) {
 			if version != "" {
 				g.put(r.t, name, version)
 				return
 			}
-			w.Apply(cache.Wildcard, wire.Update{TypeURL: listeners, Removed: []string{name}})
+			l.Apply(cache.Wildcard, wire.Update{TypeURL: listeners, Removed: []string{name}})
 		})
 	}
 }

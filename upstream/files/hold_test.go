@@ -261,7 +261,7 @@ func thawing(t *testing.T, files *Origin, control *upstream.Control) string {
 	t.Helper()
 	var all []string
 	edition := files.Thawing(t.Context())
-	control.EditList(t.Context(), func(l *pending.List) {
+	control.Edit(t.Context(), func(l *pending.List) {
 		for d := range edition(l).Diff() {
 			switch {
 			case d.Is == nil:

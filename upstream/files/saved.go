@@ -28,21 +28,21 @@ func (f *Origin) Thaw() { f.frozenSets.Store(nil) }
 // Thawing returns a function that creates an edition of the content that a thaw would show to the clients of a view.
 // The goroutine of the writer must call the function. It uses the current content of the directory, since a frozen view
 // has not applied it.
-func (f *Origin) Thawing(ctx context.Context) func(*pending.List) *cache.Edition {
+func (f *Origin) Thawing(ctx context.Context) func(*pending.List) *pending.Edition {
 	var now sets // nil if the content is unknown
 	f.withReader(ctx, func(r *reader) {
 		if r.hasContent {
 			now = r.serving
 		}
 	})
-	return func(l *pending.List) *cache.Edition {
-		all, w := l.Thawed(), l.Writer()
+	return func(l *pending.List) *pending.Edition {
+		all := l.Thawed()
 		if now != nil && l.Frozen() {
-			for t := range w.View().Generation().ChangedSince(0) {
+			for t := range l.Writer().View().Generation().ChangedSince(0) {
 				all = append(all, now.replacements(t)...)
 			}
 		}
-		return w.PinThawed(all)
+		return l.PinThawed(all)
 	}
 }
 
