@@ -29,8 +29,9 @@ ARGS      ?=
 # For which systems make release builds, and which of them make reproduce builds twice
 PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 REPRODUCE ?= linux/amd64
-# For which machines make image builds
+# For which machines make image and make packages build
 IMAGE     ?= amd64 arm64
+PACKAGES  ?= amd64 arm64
 
 # Debian packages are installed as root.
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
@@ -55,6 +56,13 @@ RELEASEBUILD = $(RELEASEENV) GOOS=$(1) GOARCH=$(2) $(GOBUILD) -ldflags '$(LDFLAG
 
 # A file with the private key, ECDSA P-256 in PEM, that make release signs SHA256SUMS with (none)
 SIGNING_KEY ?=
+
+# Makes packages. Outside of this module, whose go.sum would grow. The same version of Go compresses in the same way.
+NFPM     := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.48.0
+NFPMENV   = GO='$(GO)' NFPM='env $(RELEASEENV) GOFLAGS= $(GO) run $(NFPM)'
+# Manual pages and completions, as an archive
+SHARE     = $(RELEASEENV) $(GO) test -trimpath -buildvcs=false -count 1 ./cmd/tender -run '^TestShare$$' \
+	-share $(CURDIR)/$(1) -share.version '$(VERSION)' -share.date '$(DATE)'
 
 # Looks for known vulnerabilities in a database: on the network, or a copy as file:///dir
 VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
@@ -108,7 +116,7 @@ MOSNBIN       := .bin/mosn-$(call version,$(MOSN))
 # of that file says what is installed.
 NODE_PACKAGES := system/interop/testdata/grpc-js system/browser/testdata/axe
 
-.PHONY: FORCE help previous build release envoy image imagetest charts cluster interop reproduce test system race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-test deps-image
+.PHONY: FORCE help previous build release envoy image imagetest packages packagetest charts cluster interop reproduce test system race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-test deps-image
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -119,7 +127,7 @@ build: ## Build bin/tender, without cgo
 envoy: $(NEWEST_ENVOY) ## Download the newest Envoy of the tests, and nothing else: .bin/envoy
 	@ln -sf $(notdir $<) .bin/envoy
 
-release: ## Build static binaries for PLATFORMS into dist/, with the chart, bills of materials, manual pages, release notes and SHA256SUMS, signed with SIGNING_KEY
+release: ## Build static binaries and packages for PLATFORMS into dist/, with the chart, bills of materials, manual pages, release notes and SHA256SUMS, signed with SIGNING_KEY
 	@if [ -n "$$(git status --porcelain)" ]; then echo "make release: what is here is not what was committed"; exit 1; fi
 	rm -rf dist && mkdir dist
 	$(GO) run ./deploy/release notes -version '$(VERSION)' CHANGELOG.md >dist/tender_$(VERSION)_notes.md
@@ -131,8 +139,10 @@ release: ## Build static binaries for PLATFORMS into dist/, with the chart, bill
 		$(call RELEASEBUILD,$$os,$$arch,$$name); \
 		$(GO) run ./deploy/sbom -version '$(VERSION)' -date '$(DATE)' $$name >$$name.cdx.json; \
 	done
-	$(RELEASEENV) $(GO) test -trimpath -buildvcs=false -count 1 ./cmd/tender -run '^TestShare$$' \
-		-share $(CURDIR)/dist/tender_$(VERSION)_share.tar.gz -share.version '$(VERSION)' -share.date '$(DATE)'
+	$(call SHARE,dist/tender_$(VERSION)_share.tar.gz)
+	@set -e; for arch in $(patsubst linux/%,%,$(filter linux/%,$(PLATFORMS))); do name=dist/tender_$(VERSION)_linux_$$arch; \
+		$(NFPMENV) deploy/package/build.sh $$name $$arch '$(VERSION)' '$(DATE)' dist/tender_$(VERSION)_share.tar.gz $$name; \
+	done
 	@cd dist && files=$$(find tender* chart -type f | LC_ALL=C sort) && \
 		{ command -v sha256sum >/dev/null && sha256sum $$files || shasum -a 256 $$files; } >SHA256SUMS
 	@cat dist/SHA256SUMS
@@ -151,6 +161,18 @@ image: deps-image $(IMAGE:%=bin/linux_%/tender) ## Build an OCI image into dist/
 imagetest: ## Start what make image built: as its user, in a root that cannot be written
 	$(GO) test -c -o bin/imagetest ./system/deploy
 	cd system/deploy && $(SUDO) $(CURDIR)/bin/imagetest -test.run '^TestImage_' -image '$(CURDIR)/dist/image:$(VERSION)'
+
+packages: $(PACKAGES:%=bin/linux_%/tender) ## Build deb and rpm packages of PACKAGES into dist/packages
+	rm -rf dist/packages && mkdir -p dist/packages
+	$(call SHARE,bin/share.tar.gz)
+	@set -e; for arch in $(PACKAGES); do \
+		$(NFPMENV) deploy/package/build.sh bin/linux_$$arch/tender $$arch '$(VERSION)' '$(DATE)' bin/share.tar.gz dist/packages/tender_$(VERSION)_linux_$$arch; \
+	done
+
+packagetest: ## Install what make packages built into empty roots, run it, and build it once more to compare
+	$(GO) test -c -o bin/imagetest ./system/deploy
+	cd system/deploy && $(SUDO) env $(NFPMENV) $(CURDIR)/bin/imagetest -test.run '^TestPackage_' \
+		-packages '$(CURDIR)/dist/packages' -package.version '$(VERSION)' -package.date '$(DATE)'
 
 # The binary of a release for Linux, such as bin/linux_arm64/tender.
 bin/linux_%/tender: FORCE
