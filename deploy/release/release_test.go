@@ -65,6 +65,11 @@ func TestNotes(t *testing.T) {
 			t.Errorf("notes of %s: %q, %v, want %q", version, &got, err, want)
 		}
 	}
+	prepared := file(t, "## [Unreleased]\n\n## [1.2.4] - unreleased\n\n- prepared\n\n## [1.2.3] - 2026-11-25\n\n- old\n")
+	var got strings.Builder
+	if err := run([]string{"notes", "-version", "0123456789ab", prepared}, &got); err != nil || got.String() != "# Tender 0123456789ab\n\n- prepared\n" {
+		t.Errorf("notes of a commit that prepares a release: %q, %v", &got, err)
+	}
 	refused(t, []string{"notes", "-version", "v1.2.4", changelog}, "no section [1.2.4]")
 	refused(t, []string{"notes", "-version", "v1.2.3-rc.1", changelog}, "no section [1.2.3-rc.1]")
 	refused(t, []string{"notes", "-version", "v1.2.2", changelog}, "an empty one")
