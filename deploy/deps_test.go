@@ -37,7 +37,7 @@ var duration = regexp.MustCompile(`(installed in |done in )\d+ s`)
 // TestDeps runs .ci/deps with scripts instead of the programs that it looks for and those that install: it prints what it
 // will install, a line at the start and at the end of each step, nothing twice, and the end of the log if a step fails.
 func TestDeps(t *testing.T) {
-	const aptGet = `case "$*" in *update*) ;; *print-uris*) echo "'file:/a.deb' a.deb 81193668 SHA256:0" ;; *) echo "setting up"; %s ;; esac`
+	const aptGet = `case "$*" in *update*) ;; *print-uris*) echo "Reading state information..."; echo "'file:/a.deb' a.deb 81193668 SHA256:0" ;; *) echo "setting up"; %s ;; esac`
 	const envoy = "/usr/bin/envoy"
 	for _, tt := range []struct {
 		name    string
