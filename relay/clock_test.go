@@ -23,6 +23,7 @@ var wallTimes = map[string]string{
 	"relay/generations/line.go":   "prints times",
 	"relay/rollback.go":           "stores times",
 	"deploy/release/main.go":      "stamps files with the time of the commit",
+	"deploy/release/package.go":   "stamps files with the time of the commit",
 	"relay/admin/dump.go":         "names a file",
 	"relay/decisions.go":          "stores times",
 	"relay/operate.go":            "stores times",

@@ -15,7 +15,8 @@ var starters = map[string][]string{
 	"os/exec": {
 		"cmd/tender/real_test.go", // one scenario with each real peer
 		"deploy/testrun",
-		"deploy/release/release_test.go",                                 // openssl and diff
+		"deploy/deps_test.go",                                            // a script
+		"deploy/release/release_test.go",                                 // openssl, dpkg and diff
 		"relay/dependencies_test.go", "cache/wire/schema/schema_test.go", // go list
 		// Themselves, with a limit on the size of files:
 		"relay/snapshot/full_unix_test.go", "relay/conformance/rules_rollback_full_unix_test.go",

@@ -1,7 +1,8 @@
-// Command release writes the notes, the chart and the signatures of a release:
+// Command release writes the notes, the chart, the variables of packages and the signatures of a release:
 //
 //	release notes -version v1.2.3 CHANGELOG.md >notes.md
 //	release chart -version v1.2.3 -commit 0123456789ab -date 2026-11-25T10:00:00Z -out dist deploy/helm/tender
+//	release package -date 2026-11-25T10:00:00Z v1.2.3
 //	release sign -key signing.pem dist/SHA256SUMS
 //
 // Equal arguments and files make equal output, so that a release can be reproduced.
@@ -29,7 +30,7 @@ type options struct{ version, commit, date, out, key string }
 // run runs one command. Its output goes to w.
 func run(args []string, w io.Writer) error {
 	if len(args) == 0 {
-		return fmt.Errorf("no command; use notes, chart or sign")
+		return fmt.Errorf("no command; use notes, chart, package or sign")
 	}
 	var o options
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
@@ -42,17 +43,19 @@ func run(args []string, w io.Writer) error {
 		return err
 	}
 	if flags.NArg() != 1 {
-		return fmt.Errorf("%s: %d arguments, want one file or directory", args[0], flags.NArg())
+		return fmt.Errorf("%s: %d arguments, want one", args[0], flags.NArg())
 	}
 	switch args[0] {
 	case "notes":
 		return o.writeNotes(flags.Arg(0), w)
 	case "chart":
 		return o.writeChart(flags.Arg(0), w)
+	case "package":
+		return o.writePackage(flags.Arg(0), w)
 	case "sign":
 		return o.signFile(flags.Arg(0), w)
 	}
-	return fmt.Errorf("command %q is unknown; use notes, chart or sign", args[0])
+	return fmt.Errorf("command %q is unknown; use notes, chart, package or sign", args[0])
 }
 
 // releaseVersion matches the tag of a release. Any other version is a commit between two releases: the output of git

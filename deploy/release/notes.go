@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 )
 
-// writeNotes prints the section of the changelog for the version, or the section Unreleased if it is not a release.
+// writeNotes prints the section of the changelog for the version. For a commit that is no release, it prints the section
+// Unreleased, or, if that is empty, the newest one, which the commit may prepare.
 func (o options) writeNotes(changelog string, w io.Writer) error {
 	text, err := os.ReadFile(changelog)
 	if err != nil {
@@ -18,12 +20,18 @@ func (o options) writeNotes(changelog string, w io.Writer) error {
 		heading = version
 	}
 	notes := section(string(text), heading)
+	if newest := newestHeading.FindStringSubmatch(string(text)); notes == "" && heading == "Unreleased" && newest != nil {
+		notes = section(string(text), newest[1])
+	}
 	if notes == "" {
 		return fmt.Errorf("%s: no section [%s], or an empty one; add it before the release", changelog, heading)
 	}
 	_, err = fmt.Fprintf(w, "# Tender %s\n\n%s\n", o.version, notes)
 	return err
 }
+
+// newestHeading matches the heading of the newest version.
+var newestHeading = regexp.MustCompile(`(?m)^## \[(\d[^]]*)\]`)
 
 // section returns the text below the heading "## [name]", up to the next heading of that level or the links at the end.
 func section(changelog, name string) string {

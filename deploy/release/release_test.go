@@ -65,9 +65,43 @@ func TestNotes(t *testing.T) {
 			t.Errorf("notes of %s: %q, %v, want %q", version, &got, err, want)
 		}
 	}
+	prepared := file(t, "## [Unreleased]\n\n## [1.2.4] - unreleased\n\n- prepared\n\n## [1.2.3] - 2026-11-25\n\n- old\n")
+	var got strings.Builder
+	if err := run([]string{"notes", "-version", "0123456789ab", prepared}, &got); err != nil || got.String() != "# Tender 0123456789ab\n\n- prepared\n" {
+		t.Errorf("notes of a commit that prepares a release: %q, %v", &got, err)
+	}
 	refused(t, []string{"notes", "-version", "v1.2.4", changelog}, "no section [1.2.4]")
 	refused(t, []string{"notes", "-version", "v1.2.3-rc.1", changelog}, "no section [1.2.3-rc.1]")
 	refused(t, []string{"notes", "-version", "v1.2.2", changelog}, "an empty one")
+}
+
+// TestPackageVersions lists versions of packages in the order of their commits, and checks that dpkg has the same order.
+func TestPackageVersions(t *testing.T) {
+	before := ""
+	for _, tt := range []struct{ version, want string }{
+		{"0123456789ab", "0~20261125100000.0123456789ab"},
+		{"c123456789ab-dirty", "0~20261125100000.c123456789ab.dirty"},
+		{"dev", "0~20261125100000.dev"},
+		{"v1.2.3-rc.1", "1.2.3~rc.1"},
+		{"v1.2.3-rc.1-5-gabc", "1.2.3~rc.1+5.gabc"},
+		{"v1.2.3", "1.2.3"},
+		{"v1.2.3-4-gabcdef", "1.2.3+4.gabcdef"},
+		{"v1.2.3-12-gabcdef", "1.2.3+12.gabcdef"},
+		{"v1.2.3-12-gabcdef-dirty", "1.2.3+12.gabcdef+dirty"},
+		{"v1.2.4", "1.2.4"},
+		{"v1.2.4-dirty", "1.2.4+dirty"},
+	} {
+		var got strings.Builder
+		if err := run([]string{"package", "-date", date, tt.version}, &got); err != nil || got.String() != "PACKAGE_VERSION='"+tt.want+"'\nSOURCE_DATE_EPOCH=1795600800\n" {
+			t.Errorf("package %s: %q, %v, want the version %s", tt.version, &got, err, tt.want)
+		}
+		if before != "" {
+			if out, err := exec.CommandContext(t.Context(), "dpkg", "--compare-versions", before, "lt", tt.want).CombinedOutput(); err != nil {
+				t.Errorf("dpkg has no order of %s before %s: %v\n%s", before, tt.want, err, out)
+			}
+		}
+		before = tt.want
+	}
 }
 
 // newKey writes a new key to a PEM file, and returns its path.
@@ -248,6 +282,7 @@ func TestBadArguments(t *testing.T) {
 		"no command":           nil,
 		`"publish" is unknown`: {"publish", "x"},
 		"0 arguments":          {"notes", "-version", "v1.2.3"},
+		"not a time":           {"package", "-date", "today", "v1.2.3"},
 		"RFC 3339":             {"chart", "-version", "abc", "-commit", "abc", "-date", "today", "../helm/tender"},
 		"-commit is missing":   {"chart", "-version", "abc", "-date", date, "../helm/tender"},
 	} {

@@ -93,17 +93,45 @@ func newGoTest(args []string, w io.Writer) *goTest {
 	return g
 }
 
+// quiet is after how long without the result of a package read writes what go test does. Compiling all packages with the
+// race detector takes longer.
+const quiet = time.Minute
+
 // read reads the events of go test, and writes the results of packages as they end.
 func (g *goTest) read(r io.Reader) error {
-	lines := bufio.NewReader(r)
+	began, done := time.Now(), 0
+	ticker := time.NewTicker(quiet)
+	defer ticker.Stop()
+	lines, end := make(chan []byte), make(chan error, 1)
+	go func() { end <- readLines(r, lines) }()
 	for {
-		line, err := lines.ReadBytes('\n')
-		if len(line) > 0 {
+		select {
+		case line, ok := <-lines:
+			if !ok {
+				return <-end
+			}
 			var e event
 			if json.Unmarshal(line, &e) != nil {
 				e = event{Action: "build-output", Output: string(line)} // such as an error of go test itself
 			}
 			g.handle(e)
+			if e.Test == "" && (e.Action == "pass" || e.Action == "fail" || e.Action == "skip") {
+				done++
+				ticker.Reset(quiet)
+			}
+		case <-ticker.C:
+			fmt.Fprintf(g.w, "testrun: %v: packages done: %d, now %s\n", time.Since(began).Round(time.Second), done, g.now())
+		}
+	}
+}
+
+// readLines sends the lines of r, with their ends, and closes lines at the end of r.
+func readLines(r io.Reader, lines chan<- []byte) error {
+	defer close(lines)
+	for buffered := bufio.NewReader(r); ; {
+		line, err := buffered.ReadBytes('\n')
+		if len(line) > 0 {
+			lines <- line
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
@@ -112,6 +140,21 @@ func (g *goTest) read(r io.Reader) error {
 			return fmt.Errorf("read events of go test: %w", err)
 		}
 	}
+}
+
+// now returns which packages are tested. go test tells nothing of what it compiles.
+func (g *goTest) now() string {
+	var testing []string
+	for name, p := range g.packages {
+		if name != "" && p.output != nil {
+			testing = append(testing, strings.TrimPrefix(name, module))
+		}
+	}
+	if len(testing) == 0 {
+		return "compiling"
+	}
+	slices.Sort(testing)
+	return "testing " + strings.Join(testing, ", ")
 }
 
 func (g *goTest) handle(e event) {

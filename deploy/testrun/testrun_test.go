@@ -1,11 +1,14 @@
 package main
 
 import (
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -139,4 +142,39 @@ func TestWithout(t *testing.T) {
 	if want := []string{"A=1", "B=2"}; !slices.Equal(env, want) {
 		t.Errorf("environment %q, want %q", env, want)
 	}
+}
+
+// TestProgress checks that a line says what go test does when no package has ended for a minute, and only then.
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		r, w := io.Pipe()
+		ended := make(chan error)
+		go func() { ended <- (&goTest{w: &out, packages: make(map[string]*pkg)}).read(r) }()
+		for _, step := range []struct {
+			after  time.Duration
+			events string
+		}{
+			{quiet + time.Second, `{"Action":"start","Package":"` + module + `cache"}` + "\n" + `{"Action":"start","Package":"` + module + `relay"}` + "\n"},
+			{quiet, `{"Action":"pass","Package":"` + module + `relay"}` + "\n"},
+			{quiet - time.Second, `{"Action":"pass","Package":"` + module + `cache"}` + "\n"},
+		} {
+			time.Sleep(step.after)
+			if _, err := io.WriteString(w, step.events); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		time.Sleep(quiet + time.Second)
+		if err := errors.Join(w.Close(), <-ended); err != nil {
+			t.Fatal(err)
+		}
+		want := `testrun: 1m0s: packages done: 0, now compiling
+testrun: 2m0s: packages done: 0, now testing cache, relay
+testrun: 4m0s: packages done: 2, now compiling
+`
+		if got := out.String(); got != want {
+			t.Errorf("it prints\n%s\nwant\n%s", got, want)
+		}
+	})
 }

@@ -3,6 +3,6 @@
 // systemd-analyze.
 //
 // Some tests need programs or files of other targets of make, which pass them in flags: make charts runs the tests
-// TestChart_…, make cluster TestCluster_…, and make imagetest TestImage_…. Without -run and these flags they are left
-// out.
+// TestChart_…, make cluster TestCluster_…, make imagetest TestImage_…, and make packagetest TestPackage_…. Without -run and
+// these flags they are left out.
 package deploy

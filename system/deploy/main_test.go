@@ -17,7 +17,7 @@ import (
 // root is the root of the repository.
 const root = "../.."
 
-// Flags that make charts, make cluster and make imagetest set.
+// Flags that make charts, make cluster and make imagetest set. package_test.go has those of make packagetest.
 var (
 	helmTool     = flag.String("helm", "", "the `program` Helm")
 	kustomize    = flag.String("kustomize", "", "the `program` Kustomize")
@@ -37,6 +37,7 @@ var groups = []group{
 	{"TestChart_", "make charts", []*string{helmTool, kustomize, validateTool, definitions}},
 	{"TestCluster_", "make cluster", []*string{helmTool, kustomize, definitions, clusterTools}},
 	{"TestImage_", "make imagetest", []*string{imageFlag}},
+	{"TestPackage_", "make packagetest", []*string{packagesDir, packageVersion, packageDate}},
 }
 
 // complete reports whether all flags of the group are set.

@@ -20,19 +20,24 @@ const maxExposure = 13
 // unitDir has the unit and the file with its variables.
 const unitDir = root + "/deploy/systemd/"
 
-// TestUnitIsValid checks the unit with systemd-analyze: its syntax, and its exposure.
+// TestUnitIsValid checks the unit with systemd-analyze.
 func TestUnitIsValid(t *testing.T) {
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Fatalf("%v: make deps installs it", err)
-	}
-	unit := readText(t, unitDir+"tender.service")
-	program := regexp.MustCompile(`(?m)^ExecStart=(\S+)`).FindStringSubmatch(unit)
-	if program == nil {
-		t.Fatal("the unit has no ExecStart")
-	}
 	there, err := os.Executable() // systemd checks that the program exists
 	if err != nil {
 		t.Fatal(err)
+	}
+	checkUnit(t, readText(t, unitDir+"tender.service"), there)
+}
+
+// checkUnit checks a unit with systemd-analyze: its syntax, and its exposure. The program stands for that of the unit.
+func checkUnit(t *testing.T, unit, there string) {
+	t.Helper()
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Fatalf("%v: make deps installs it", err)
+	}
+	program := regexp.MustCompile(`(?m)^ExecStart=(\S+)`).FindStringSubmatch(unit)
+	if program == nil {
+		t.Fatal("the unit has no ExecStart")
 	}
 	name := filepath.Join(t.TempDir(), "tender.service")
 	if err := os.WriteFile(name, []byte(strings.Replace(unit, program[0], "ExecStart="+there, 1)), 0o644); err != nil {

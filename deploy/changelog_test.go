@@ -1,0 +1,38 @@
+package deploy_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// releaseHeading matches the heading of a release: its version, and its date or "unreleased".
+var releaseHeading = regexp.MustCompile(`^\[(\d+\.\d+\.\d+)\] - (\d{4}-\d\d-\d\d|unreleased)$`)
+
+// TestChangelog checks the headings of the changelog: Unreleased is first, each release has a date and a link, and only the
+// newest release may be one that is prepared.
+func TestChangelog(t *testing.T) {
+	text := readText(t, root+"/CHANGELOG.md")
+	var sections []string
+	for line := range strings.Lines(text) {
+		if heading, ok := strings.CutPrefix(strings.TrimSpace(line), "## "); ok {
+			sections = append(sections, heading)
+		}
+	}
+	if len(sections) < 2 || sections[0] != "[Unreleased]" {
+		t.Fatalf("the sections are %q, want [Unreleased] first, and a release", sections)
+	}
+	for i, heading := range sections {
+		if i > 0 {
+			match := releaseHeading.FindStringSubmatch(heading)
+			if match == nil || i > 1 && match[2] == "unreleased" {
+				t.Errorf("the heading %q has no version or no date", heading)
+				continue
+			}
+		}
+		name, _, _ := strings.Cut(heading, "]")
+		if !strings.Contains(text, "\n"+name+"]: https://") {
+			t.Errorf("%s] has no link at the end", name)
+		}
+	}
+}
