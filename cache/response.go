@@ -100,7 +100,7 @@ func (re response) putVariant(n *Name, r received) {
 func (re response) putResource(n *Name, r received) bool {
 	s := Statement{HasContent: true, Resource: r.Resource, Deadline: r.deadline, HasError: !r.failing}
 	if !re.admits(n, s) {
-		re.renewShown(n, r.deadline)
+		re.renewChanged(n, r.deadline)
 		return false
 	}
 	re.put(n, r)

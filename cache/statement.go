@@ -263,13 +263,20 @@ func (re response) passFirst(n *Name, s Statement) {
 	if re.admitsFirst(n, s) {
 		re.restate(n, s)
 	} else if s.Resource != nil {
-		re.renewShown(n, s.Deadline)
+		re.renewChanged(n, s.Deadline)
+	}
+}
+
+// renewChanged is renewShown if the TTL has changed.
+func (re response) renewChanged(n *Name, deadline time.Time) {
+	if old := re.set.Get(n); old.Present() && !deadline.Equal(old.Deadline()) {
+		re.renewShown(n, deadline)
 	}
 }
 
 // renewShown renews the TTL of the content that readers see of a name, also if other content waits.
 func (re response) renewShown(n *Name, deadline time.Time) {
-	if old := re.set.Get(n); old.Present() && !deadline.Equal(old.Deadline()) {
+	if old := re.set.Get(n); old.Present() {
 		renewed := *old
 		re.renew(&renewed, deadline)
 		re.setTimer(&renewed)

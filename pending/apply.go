@@ -14,11 +14,14 @@ func (l *List) Apply(kind cache.Kind, u wire.Update) cache.Change {
 	if !l.isStopped() {
 		return l.pace(kind, u)
 	}
-	defer l.recordStopped()
+	var c cache.Change
 	if kind == cache.Wildcard && !l.isCommanded() && !l.w.Generation().Type(u.TypeURL).HasLastGood(kind) {
-		return l.w.Apply(kind, u) // a first state waits for no stage
+		c = l.w.Apply(kind, u) // a first state waits for no stage
+	} else {
+		c = l.applyStopped(kind, u)
 	}
-	return l.applyStopped(kind, u)
+	l.recordStopped()
+	return c
 }
 
 // Expire processes the timers of the view that are due, like [cache.Writer.Expire], and returns when to call it again.
