@@ -168,7 +168,7 @@ func (f *filter) holdBreaking(u wire.Update) wire.Update {
 		return e.NotFound() && e.Constraints == nil && f.holdsRemoval(e.Name, e)
 	})
 	if s.count(breaking) > before {
-		s.breakingAlarmAt = f.now.Add(alarmInterval)
+		s.breakingAlarm.start(f.now)
 		s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelError,
 			"changes held: they would break clients", s.breakingAttrs(s.TypeURL)...)
 	}

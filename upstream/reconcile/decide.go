@@ -218,36 +218,30 @@ func (s *Set) drop(chosen names, by string, now time.Time) {
 		slog.String("type_url", s.TypeURL), slog.Int("kept", n))
 }
 
-// logHeld logs held changes every alarmInterval, and returns when to decide again.
+// logHeld logs held changes every alarmInterval, and their end, and returns when to decide again.
 func (s *Set) logHeld(now time.Time) (next time.Time) {
-	n := s.count(held)
-	if s.count(breaking) > 0 {
-		next = s.breakingChecked.until
-		if !now.Before(s.breakingAlarmAt) {
-			s.breakingAlarmAt = now.Add(alarmInterval)
-			s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn,
-				"changes still held: use tender pass or tender drop", s.breakingAttrs(s.TypeURL)...)
-		}
+	log, typeURL := s.group.cfg.Logger, slog.String("type_url", s.TypeURL)
+	n := s.count(breaking)
+	if next = s.breakingAlarm.log(n, now, func() {
+		log.LogAttrs(context.Background(), slog.LevelWarn, "changes still held: use tender pass or tender drop", s.breakingAttrs(s.TypeURL)...)
+	}, func() {
+		log.Info("changes no longer held", typeURL)
+	}); n > 0 {
+		next = Earlier(next, s.breakingChecked.until)
 	}
-	if s.count(required) > 0 {
-		if !now.Before(s.requiredAlarmAt) {
-			s.requiredAlarmAt = now.Add(alarmInterval)
-			s.group.cfg.Logger.Warn("removals of required resources still wait: use tender pass or tender drop",
-				slog.String("type_url", s.TypeURL), slog.Int("required", s.count(required)))
-		}
-		next = Earlier(next, s.requiredAlarmAt)
-	}
-	s.logEnded(n, s.count(breaking), s.count(required))
-	if n == 0 {
-		return next
-	}
-	if !now.Before(s.alarmAt) {
-		s.alarmAt = now.Add(alarmInterval)
-		s.group.cfg.Logger.Warn("removals still held: use tender pass or tender drop",
-			slog.String("type_url", s.TypeURL), slog.Int("held", n), slog.Time("since", s.heldSince))
-	}
-	next = Earlier(next, s.alarmAt)
-	if !s.secondLook && !s.group.Undecided(now) {
+	n = s.count(required)
+	next = Earlier(next, s.requiredAlarm.log(n, now, func() {
+		log.Warn("removals of required resources still wait: use tender pass or tender drop", typeURL, slog.Int("required", n))
+	}, func() {
+		log.Info("removals of required resources no longer wait", typeURL)
+	}))
+	n = s.count(held)
+	next = Earlier(next, s.heldAlarm.log(n, now, func() {
+		log.Warn("removals still held: use tender pass or tender drop", typeURL, slog.Int("held", n), slog.Time("since", s.heldSince))
+	}, func() {
+		log.Info("removals no longer held", typeURL)
+	}))
+	if n > 0 && !s.secondLook && !s.group.Undecided(now) {
 		next = Earlier(next, s.heldUntil)
 	}
 	return next
@@ -288,20 +282,6 @@ func (s *Set) decisionDue(now time.Time) (next time.Time) {
 		}
 	}
 	return next
-}
-
-// logEnded logs that no change is held any longer, after whatever has ended that: the origin, an operator or the time.
-func (s *Set) logEnded(held, breaking, required int) {
-	if s.heldLogged > 0 && held == 0 {
-		s.group.cfg.Logger.Info("removals no longer held", slog.String("type_url", s.TypeURL))
-	}
-	if s.breakingLogged > 0 && breaking == 0 {
-		s.group.cfg.Logger.Info("changes no longer held", slog.String("type_url", s.TypeURL))
-	}
-	if s.requiredLogged > 0 && required == 0 {
-		s.group.cfg.Logger.Info("removals of required resources no longer wait", slog.String("type_url", s.TypeURL))
-	}
-	s.heldLogged, s.breakingLogged, s.requiredLogged = held, breaking, required
 }
 
 // A holdKey is what the changes of one hold have in common.

@@ -50,17 +50,41 @@ type removals struct {
 
 	alwaysHold bool // hold the suspected removals even if they are few
 
-	heldSince, heldUntil, alarmAt time.Time // of the changes in state held
-	large                         bool      // these are, or were, more than a few
-	breakingAlarmAt               time.Time // of the changes in state breaking
-	requiredAlarmAt               time.Time // of the removals in state required
+	heldSince, heldUntil time.Time // of the changes in state held
+	large                bool      // these are, or were, more than a few
 
-	heldLogged, breakingLogged, requiredLogged int // number of these changes when logEnded was last called
+	heldAlarm, breakingAlarm, requiredAlarm alarm // of the changes in these states
 
 	secondLook  bool // the second look has started
 	secondLooks int  // second looks that have started
 
 	silence time.Duration // of the origin, on streams of the second look that have ended
+}
+
+// An alarm logs changes that wait, as long as there are any.
+type alarm struct {
+	at     time.Time // when they are logged again
+	logged bool      // there were some at the last call of log
+}
+
+// start records that changes begin to wait, which was logged.
+func (a *alarm) start(now time.Time) { a.at = now.Add(alarmInterval) }
+
+// log calls wait every alarmInterval while n changes wait, and end when none does any longer, whatever has ended that: the
+// origin, an operator or the time. It returns when to call it again; zero if none waits.
+func (a *alarm) log(n int, now time.Time, wait, end func()) (next time.Time) {
+	before := a.logged
+	if a.logged = n > 0; !a.logged {
+		if before {
+			end()
+		}
+		return time.Time{}
+	}
+	if !now.Before(a.at) {
+		a.start(now)
+		wait()
+	}
+	return a.at
 }
 
 // isBreakingUpdate reports whether r is the update that is held because it would break clients.
@@ -141,7 +165,8 @@ func (r *removals) recordError(e *wire.ResourceError) (pending bool) {
 // startHold starts or restarts the hold time of the held changes. Afterwards, the second look begins.
 func (r *removals) startHold(now time.Time, holdTime time.Duration) {
 	if r.heldUntil.IsZero() {
-		r.heldSince, r.alarmAt = now, now.Add(alarmInterval)
+		r.heldSince = now
+		r.heldAlarm.start(now)
 	}
 	r.heldUntil, r.secondLook, r.silence = now.Add(holdTime), false, 0
 }

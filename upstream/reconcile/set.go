@@ -479,7 +479,7 @@ func (s *Set) MoveTo(to *Set, name string) {
 		return
 	}
 	if change.state == held && to.heldUntil.Before(s.heldUntil) {
-		to.heldSince, to.heldUntil, to.alarmAt, to.secondLook = s.heldSince, s.heldUntil, s.alarmAt, false
+		to.heldSince, to.heldUntil, to.heldAlarm.at, to.secondLook = s.heldSince, s.heldUntil, s.heldAlarm.at, false
 	}
 	to.large = to.large || change.state == held && s.large
 	to.record(name, change)
