@@ -75,6 +75,7 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 		}
 	}
 	for s := range g.withRemovals {
+		s.awaitAdditions()
 		next = Earlier(Earlier(next, s.decisionDue(now)), Earlier(s.logHeld(now), s.unitsDue(now)))
 		if len(s.byName)+len(s.waiting) == 0 {
 			delete(g.withRemovals, s)

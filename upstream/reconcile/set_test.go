@@ -21,6 +21,8 @@ type fakeSet struct {
 	*Set
 	resources map[string]*wire.Resource
 	confirmed bool
+	known     bool          // the set was complete before
+	awaiting  names         // see Content.Await
 	cause     cache.Cause   // of what the origin states
 	applied   wire.Update   // last update
 	waited    pending.Delay // of it
@@ -30,6 +32,17 @@ func (f *fakeSet) Get(name string) *wire.Resource { return f.resources[name] }
 func (f *fakeSet) Names() iter.Seq[string]        { return maps.Keys(f.resources) }
 func (f *fakeSet) Count() int                     { return len(f.resources) }
 func (f *fakeSet) CompleteAt() (time.Time, bool)  { return time.Time{}, f.confirmed }
+
+func (f *fakeSet) Known(time.Time) bool { return f.known }
+
+func (f *fakeSet) Await(names, ended []string) {
+	for _, name := range names {
+		put(&f.awaiting, name, struct{}{})
+	}
+	for _, name := range ended {
+		delete(f.awaiting, name)
+	}
+}
 
 func (f *fakeSet) Cause() cache.Cause { return f.cause }
 
