@@ -105,6 +105,7 @@ func (s *set) Await(names, ended []string) {
 	for _, name := range ended {
 		delete(is, name)
 	}
+	maps.DeleteFunc(is, func(name string, _ struct{}) bool { return s.Get(name) != nil }) // they were applied
 	all := make(additions, len(s.reader.awaited)+1)
 	maps.Copy(all, s.reader.awaited)
 	all[s.TypeURL] = is

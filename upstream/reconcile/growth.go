@@ -312,6 +312,7 @@ func (s *Set) awaitAdditions() {
 		return
 	}
 	var begun, ended []string
+	before := len(s.awaited)
 	for name, change := range s.byName {
 		if s.adds(name, change) && !has(s.awaited, name) {
 			begun = append(begun, name)
@@ -326,7 +327,7 @@ func (s *Set) awaitAdditions() {
 			ended = append(ended, name)
 		}
 	}
-	if len(begun)+len(ended) == 0 {
+	if len(begun) == 0 && len(s.awaited) == before {
 		return
 	}
 	for _, name := range begun {

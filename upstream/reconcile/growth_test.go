@@ -403,6 +403,16 @@ func TestB51_GrowthThatBreaksClients(t *testing.T) {
 	check.Equal(t, "an hour after it was stated", h.served(), "a b | r=a b a a a a a a")
 }
 
+// TestB51_RemovalsAfterDroppedGrowth are pending, although the origin has not stated them: they do not repeat what was dropped.
+func TestB51_RemovalsAfterDroppedGrowth(t *testing.T) {
+	f := newGrowing(wire.ClusterType, "a", "b")
+	f.put(epoch, "a=200")
+	f.group.Operate(Command{Do: Drop}, epoch)
+	f.confirmed = false
+	f.Infer(seq("a"), false, epoch)
+	f.wantHolds(t, "inferred", epoch, "suspected a")
+}
+
 // TestB51_AnswersOfQueriesKeepGrowth: the set has stated the resource on its own stream.
 func TestB51_AnswersOfQueriesKeepGrowth(t *testing.T) {
 	f := newGrowing(wire.ClusterType, "a", "b")

@@ -105,6 +105,11 @@ func (a *alarm) log(n int, now time.Time, wait, end func()) (next time.Time) {
 // isHeldUpdate reports whether the change is a statement of the origin that is held for its content, or was dropped since.
 func (c removal) isHeldUpdate() bool { return c.detail != "" && c.replacement != nil }
 
+// sameUpdate reports whether both changes are updates to the same content.
+func (c removal) sameUpdate(o removal) bool {
+	return c.replacement != nil && o.replacement != nil && c.replacement.SameContent(o.replacement)
+}
+
 // holdsRemoval reports whether the change is a removal that is held because it would break clients.
 func (c removal) holdsRemoval() bool {
 	return c.replacement == nil && (c.state == breaking || c.state == grown)

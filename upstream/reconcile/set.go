@@ -28,7 +28,7 @@ type Content interface {
 	// its first state.
 	Known(now time.Time) bool
 	// Await records additions that the origin states and that wait, so that clients which report them keep them. ended are
-	// those that the origin states no longer.
+	// those that the origin states no longer. It is also called after others were applied.
 	Await(names, ended []string)
 	// Cause returns the cause of what the origin states at present; the zero cause if it states nothing.
 	Cause() cache.Cause
@@ -526,20 +526,18 @@ func (s *Set) RestoreDropped(name string, hold *Hold) {
 }
 
 // suspect records a change as suspected. A held change stays held. A dropped change stays dropped if repeated is
-// set, or if the new one has the same content.
+// set, or if the new one has the same content. A removal does not repeat a dropped update.
 func (s *Set) suspect(name string, change removal, repeated bool, now time.Time) {
 	s.noteMissing(name, now)
 	old, ok := s.byName[name]
-	if change.replacement != nil && old.replacement != nil && change.replacement.SameContent(old.replacement) {
-		repeated = true
-	}
+	repeated = repeated || change.sameUpdate(old)
 	change.state = suspected
 	change.follow(old, s.cause(now), now)
 	switch {
 	case ok && old.state == held:
 		change.state, change.explicit = held, change.explicit || old.explicit
 		change.inferredIn, change.originError = s.secondLooks, old.originError
-	case old.state == dropped && repeated && (change.replacement != nil || !old.isHeldUpdate()):
+	case repeated && old.state == dropped && !(old.isHeldUpdate() && change.replacement == nil):
 		return
 	case change.replacement == nil && old.holdsRemoval():
 		return
