@@ -155,20 +155,20 @@ func (f *filter) growthOf(r *wire.Resource, many bool) (growth, string) {
 	if was, is := len(served.Value()), len(r.Value()); s.group.cfg.Growth.resource(was, is) {
 		return larger, fmt.Sprintf("grows from %d to %d bytes", was, is)
 	}
-	return naming, f.namesAddition(r, served)
+	return naming, f.namesAddition(r, served, wasAdded)
 }
 
-// namesAddition returns which addition that waits, or was dropped, a resource names, and the served one does not; empty without
-// one. A client cannot use a route whose cluster it does not have.
-func (f *filter) namesAddition(r, served *wire.Resource) string {
+// namesAddition returns which addition among some changes a resource names, and the served one does not; empty without one. A
+// client cannot use a route whose cluster it does not have.
+func (f *filter) namesAddition(r, served *wire.Resource, among func(name string, change removal) bool) string {
 	s := f.set
 	for o := range s.group.withRemovals {
-		if !slices.Contains(schema.ReferrersOf(o.TypeURL), s.TypeURL) || !o.contains(wasAdded) {
+		if !slices.Contains(schema.ReferrersOf(o.TypeURL), s.TypeURL) || !o.contains(among) {
 			continue
 		}
 		named := references([]*wire.Resource{r}, func(yield func(name string) bool) {
 			for name, change := range o.byName {
-				if wasAdded(name, change) && !yield(name) {
+				if among(name, change) && !yield(name) {
 					return
 				}
 			}
@@ -288,8 +288,13 @@ func (f *filter) growthEnds() func(name string, change removal) bool {
 // updateEnds is growthEnds for an update of a resource.
 func (f *filter) updateEnds(name string, change removal) bool {
 	served := f.set.content.Get(name)
-	return f.growthOver(change.since) || served == nil || // a first state does not wait
-		change.growth == naming && f.namesAddition(change.replacement, served) == ""
+	switch {
+	case change.growth == naming && f.namesAddition(change.replacement, served, isAddition) != "":
+		return false // the addition passes first
+	case f.growthOver(change.since) || served == nil: // a first state does not wait
+		return true
+	}
+	return change.growth == naming && f.namesAddition(change.replacement, served, wasAdded) == ""
 }
 
 // growthOver reports whether the time of growth is over that waits since a time, which is zero if none does.

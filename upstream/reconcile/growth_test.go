@@ -333,22 +333,31 @@ func TestB51_UnitsStayWhole(t *testing.T) {
 	f.wantNames(t, "too many, dropped", "a b")
 }
 
-// TestB51_WhatNamesAnAdditionWaits: a route that newly names a cluster that waits, waits with it, and the cluster that it names until
-// then stays. A first state does not wait.
-func TestB51_WhatNamesAnAdditionWaits(t *testing.T) {
-	g := newTestGroup(slog.DiscardHandler)
+// newRouting returns complete sets of clusters and of routes by name, whose growth is limited.
+func newRouting() (g *Group, clusters, routes *fakeSet) {
+	g = newTestGroup(slog.DiscardHandler)
 	g.cfg.Growth = smallLimit
-	clusters, routes := newFakeSetIn(g, wire.ClusterType, wire.Wildcard), newFakeSetIn(g, wire.RouteType, "")
+	clusters, routes = newFakeSetIn(g, wire.ClusterType, wire.Wildcard), newFakeSetIn(g, wire.RouteType, "")
 	for _, f := range []*fakeSet{clusters, routes} {
 		f.confirmed, f.known = true, true
 	}
-	cluster := func(name string) *wire.Resource {
-		return check.Must(wire.NewResource(wire.ClusterType, name, "1", check.Must(proto.Marshal(relaytest.Cluster(name)))))
-	}
-	route := func(name string, to string) *wire.Resource {
-		body := check.Must(proto.Marshal(relaytest.Route(name, []string{name}, to)))
-		return check.Must(wire.NewResource(wire.RouteType, name, to, body))
-	}
+	return g, clusters, routes
+}
+
+func cluster(name string) *wire.Resource {
+	return check.Must(wire.NewResource(wire.ClusterType, name, "1", check.Must(proto.Marshal(relaytest.Cluster(name)))))
+}
+
+// route returns a route configuration that names a cluster, which is also its version.
+func route(name, to string) *wire.Resource {
+	body := check.Must(proto.Marshal(relaytest.Route(name, []string{name}, to)))
+	return check.Must(wire.NewResource(wire.RouteType, name, to, body))
+}
+
+// TestB51_WhatNamesAnAdditionWaits: a route that newly names a cluster that waits, waits with it, and the cluster that it names until
+// then stays. A first state does not wait.
+func TestB51_WhatNamesAnAdditionWaits(t *testing.T) {
+	g, clusters, routes := newRouting()
 	take := func(f *fakeSet, now time.Time, resources []*wire.Resource, removed ...string) {
 		f.take(now, resources, removed...)
 		g.Decide(now)
@@ -380,6 +389,36 @@ func TestB51_WhatNamesAnAdditionWaits(t *testing.T) {
 	want("clusters dropped", "new0 new1 new2 other", "r=new1 s=other t=new2", "dropped add a b c d e f", "growth change r")
 	take(routes, epoch, []*wire.Resource{route("r", "other")})
 	want("another route", "new0 new1 new2 other", "r=other s=other t=new2", "dropped add a b c d e f")
+}
+
+// TestB51_GrowthPassesInOrder: clusters are added before the route that names them, and removed after it, whatever ends the wait.
+func TestB51_GrowthPassesInOrder(t *testing.T) {
+	for when, end := range map[string]func(g *Group){
+		"an operator":  func(g *Group) { g.Operate(Command{Do: Pass, Reason: Growth}, epoch) },
+		"the deadline": func(g *Group) { g.Decide(epoch.Add(time.Hour)) },
+	} {
+		g, clusters, routes := newRouting()
+		clusters.take(epoch, []*wire.Resource{cluster("old"), cluster("other")})
+		routes.take(epoch, []*wire.Resource{route("r", "old")})
+		clusters.take(epoch, []*wire.Resource{cluster("new0"), cluster("new1"), cluster("new2")}, "old")
+		routes.take(epoch, []*wire.Resource{route("r", "new1")})
+		var order []string
+		for _, f := range []*fakeSet{clusters, routes} {
+			f.onApply = func(u wire.Update) {
+				for _, r := range u.Resources {
+					order = append(order, r.Name)
+				}
+				for _, name := range u.Removed {
+					order = append(order, "-"+name)
+				}
+			}
+		}
+		end(g)
+		if len(order) == 5 {
+			slices.Sort(order[:3])
+		}
+		check.Equal(t, "order after "+when, strings.Join(order, " "), "new0 new1 new2 r -old")
+	}
 }
 
 // TestB51_GrowthThatBreaksClients waits until it does not, and then as long as other growth.

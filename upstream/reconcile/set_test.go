@@ -21,10 +21,11 @@ type fakeSet struct {
 	*Set
 	resources map[string]*wire.Resource
 	confirmed bool
-	known     bool          // the set was complete before
-	awaiting  names         // see Content.Await
-	cause     cache.Cause   // of what the origin states
-	applied   wire.Update   // last update
+	known     bool        // the set was complete before
+	awaiting  names       // see Content.Await
+	cause     cache.Cause // of what the origin states
+	applied   wire.Update // last update
+	onApply   func(u wire.Update)
 	waited    pending.Delay // of it
 }
 
@@ -47,7 +48,9 @@ func (f *fakeSet) Await(names, ended []string) {
 func (f *fakeSet) Cause() cache.Cause { return f.cause }
 
 func (f *fakeSet) Apply(u wire.Update, waited pending.Delay) (c cache.Change) {
-	f.applied, f.waited = u, waited
+	if f.applied, f.waited = u, waited; f.onApply != nil {
+		f.onApply(u)
+	}
 	for _, r := range u.Resources {
 		switch old := f.resources[r.Name]; {
 		case strings.HasPrefix(r.Name, "unwanted"):
