@@ -67,12 +67,13 @@ func mayWait(r *wire.Resource) bool {
 // the set of these (B.51).
 func (f *filter) holdGrowth(u wire.Update) wire.Update {
 	s := f.set
-	if !s.limitsGrowth() {
+	if !s.limitsGrowth() || !f.mayGrow(u) {
 		return u
 	}
 	f.forgetOmitted(u)
-	before, many := s.count(grown), f.tooMany(f.countAdditions(u))
-	u.Resources = without(u.Resources, func(r *wire.Resource) bool { return f.holdsGrowth(r, many) })
+	before, many := s.count(grown), f.tooMany(len(u.Resources)+len(s.byName)) && f.tooMany(f.countAdditions(u))
+	added := f.namedAdditions(u.Resources, wasAdded)
+	u.Resources = without(u.Resources, func(r *wire.Resource) bool { return f.holdsGrowth(r, many, added) })
 	if s.contains(isAddition) {
 		u.Removed = without(u.Removed, func(name string) bool { return f.holdsBeside(name, nil) })
 		u.Errors = without(u.Errors, func(e *wire.ResourceError) bool {
@@ -87,8 +88,26 @@ func (f *filter) holdGrowth(u wire.Update) wire.Update {
 	return u
 }
 
-// holdsGrowth reports whether a resource of an update waits, and then records it. many reports that the additions are too many.
-func (f *filter) holdsGrowth(r *wire.Resource, many bool) bool {
+// mayGrow reports whether an update may be abnormal growth, or concerns what waits: most are small and do not.
+func (f *filter) mayGrow(u wire.Update) bool {
+	s := f.set
+	return len(s.byName) > 0 || f.tooMany(len(u.Resources)) || f.additionsWait() ||
+		slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool { return r.Size() >= s.group.cfg.Growth.Bytes })
+}
+
+// additionsWait reports whether additions to any set of the group wait, or were dropped.
+func (f *filter) additionsWait() bool {
+	for s := range f.set.group.withRemovals {
+		if s.contains(wasAdded) {
+			return true
+		}
+	}
+	return false
+}
+
+// holdsGrowth reports whether a resource of an update waits, and then records it. many reports that the additions to the set are
+// too many; added are those to other sets that the update names.
+func (f *filter) holdsGrowth(r *wire.Resource, many bool, added names) bool {
 	s := f.set
 	old := s.byName[r.Name]
 	if !statesContent(r) {
@@ -100,7 +119,7 @@ func (f *filter) holdsGrowth(r *wire.Resource, many bool) bool {
 		return true
 	}
 	change := removal{state: grown, replacement: r, explicit: true}
-	if change.growth, change.detail = f.growthOf(r, many); change.detail == "" {
+	if change.growth, change.detail = f.growthOf(r, many, added); change.detail == "" {
 		f.endGrowth(r.Name, old)
 		return false
 	}
@@ -141,7 +160,7 @@ func (f *filter) endGrowth(name string, old removal) {
 }
 
 // growthOf returns how a resource that the origin states grows abnormally; nothing if it does not, or may not wait.
-func (f *filter) growthOf(r *wire.Resource, many bool) (growth, string) {
+func (f *filter) growthOf(r *wire.Resource, many bool, added names) (growth, string) {
 	s := f.set
 	served := s.content.Get(r.Name)
 	switch {
@@ -155,34 +174,47 @@ func (f *filter) growthOf(r *wire.Resource, many bool) (growth, string) {
 	if was, is := len(served.Value()), len(r.Value()); s.group.cfg.Growth.resource(was, is) {
 		return larger, fmt.Sprintf("grows from %d to %d bytes", was, is)
 	}
-	return naming, f.namesAddition(r, served, wasAdded)
+	if name := newlyNamed(r, served, added); name != "" {
+		return naming, fmt.Sprintf("names %.256q, which clients do not have", name)
+	}
+	return 0, ""
 }
 
-// namesAddition returns which addition among some changes a resource names, and the served one does not; empty without one. A
-// client cannot use a route whose cluster it does not have.
-func (f *filter) namesAddition(r, served *wire.Resource, among func(name string, change removal) bool) string {
-	s := f.set
-	for o := range s.group.withRemovals {
-		if !slices.Contains(schema.ReferrersOf(o.TypeURL), s.TypeURL) || !o.contains(among) {
+// namedAdditions returns the additions among some changes that resources name, of types to which the type of the set refers.
+func (f *filter) namedAdditions(in []*wire.Resource, among func(name string, change removal) bool) names {
+	all := make(names)
+	for o := range f.set.group.withRemovals {
+		if !slices.Contains(schema.ReferrersOf(o.TypeURL), f.set.TypeURL) || !o.contains(among) {
 			continue
 		}
-		named := references([]*wire.Resource{r}, func(yield func(name string) bool) {
+		maps.Copy(all, references(in, func(yield func(name string) bool) {
 			for name, change := range o.byName {
 				if among(name, change) && !yield(name) {
 					return
 				}
 			}
-		})
-		if served != nil {
-			for name := range references([]*wire.Resource{served}, maps.Keys(named)) {
-				delete(named, name)
-			}
-		}
-		for _, name := range slices.Sorted(maps.Keys(named)) {
-			return fmt.Sprintf("names %.256q, which clients do not have", name)
+		}))
+	}
+	return all
+}
+
+// newlyNamed returns the first of some additions that a resource names, and the served one does not; empty without one. A client
+// cannot use a route whose cluster it does not have.
+func newlyNamed(r, served *wire.Resource, additions names) (first string) {
+	if len(additions) == 0 {
+		return ""
+	}
+	before := make(names)
+	named := references([]*wire.Resource{r}, maps.Keys(additions))
+	if served != nil {
+		before = references([]*wire.Resource{served}, maps.Keys(named))
+	}
+	for name := range named {
+		if !has(before, name) && (first == "" || name < first) {
+			first = name
 		}
 	}
-	return ""
+	return first
 }
 
 // wasAdded reports whether a change is one of too many additions, and waits or was dropped.
@@ -271,6 +303,7 @@ func (f *filter) growthEnds() func(name string, change removal) bool {
 		added++
 	}
 	all := f.growthOver(s.oldestAddition()) || !f.tooMany(added)
+	updateEnds := f.updateEnds()
 	return func(name string, change removal) bool {
 		if change.state != grown || change.unstated || !f.connected {
 			return false
@@ -281,20 +314,29 @@ func (f *filter) growthEnds() func(name string, change removal) bool {
 		case beside: // after what refers to it
 			return all && !f.needed(name)
 		}
-		return f.updateEnds(name, change)
+		return updateEnds(name, change)
 	}
 }
 
-// updateEnds is growthEnds for an update of a resource.
-func (f *filter) updateEnds(name string, change removal) bool {
-	served := f.set.content.Get(name)
-	switch {
-	case change.growth == naming && f.namesAddition(change.replacement, served, isAddition) != "":
-		return false // the addition passes first
-	case f.growthOver(change.since) || served == nil: // a first state does not wait
-		return true
+// updateEnds is growthEnds for updates of resources. One that names an addition passes after that.
+func (f *filter) updateEnds() func(name string, change removal) bool {
+	var all []*wire.Resource
+	for _, change := range f.set.byName {
+		if change.state == grown && change.growth == naming {
+			all = append(all, change.replacement)
+		}
 	}
-	return change.growth == naming && f.namesAddition(change.replacement, served, wasAdded) == ""
+	waiting, added := f.namedAdditions(all, isAddition), f.namedAdditions(all, wasAdded)
+	return func(name string, change removal) bool {
+		served := f.set.content.Get(name)
+		switch {
+		case change.growth == naming && newlyNamed(change.replacement, served, waiting) != "":
+			return false
+		case f.growthOver(change.since) || served == nil: // a first state does not wait
+			return true
+		}
+		return change.growth == naming && newlyNamed(change.replacement, served, added) == ""
+	}
 }
 
 // growthOver reports whether the time of growth is over that waits since a time, which is zero if none does.
