@@ -19,6 +19,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/upstream"
 	"github.com/xdstender/tender/upstream/files"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // settings are what a Config sets in a relay. Only this file reads fields of Config. The relay adds to the configurations
@@ -84,7 +85,7 @@ func settingsOf(cfg *Config, version string) *settings {
 		upstream:   upstreamConfig(cfg),
 		files: files.Config{
 			ColdWait: cfg.ColdWait, MassDeleteHold: cfg.MassDeleteHold, HoldExplicit: cfg.HoldExplicitRemovals,
-			Required: cfg.Required.Reports(),
+			Required: cfg.Required.Reports(), Growth: reconcile.NewGrowthLimit(cfg.HoldGrowth),
 		},
 		cache:   cache.Config{TombstoneAge: 2 * (cfg.AckWait + cfg.SendTimeout)},
 		history: history.Config{Changes: cfg.History},
@@ -206,6 +207,7 @@ func upstreamConfig(cfg *Config) upstream.Config {
 		MassDeleteHold:   cfg.MassDeleteHold,
 		HoldExplicit:     cfg.HoldExplicitRemovals,
 		Required:         cfg.Required.Reports(),
+		Growth:           reconcile.NewGrowthLimit(cfg.HoldGrowth),
 		Prewarm:          cfg.Prewarm,
 	}
 }

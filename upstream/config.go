@@ -129,6 +129,10 @@ type Config struct {
 	// Required reports whether only an operator removes a resource of a type; nil if the origin removes all.
 	Required func(typeURL, name string) bool
 
+	// Growth limits what may grow in one change (B.51). What grows more stays pending for MassDeleteHold. The zero value
+	// limits nothing.
+	Growth reconcile.GrowthLimit
+
 	// HoldExplicit applies MassDeleteHold also to removals that the origin states explicitly for a complete set.
 	HoldExplicit bool
 

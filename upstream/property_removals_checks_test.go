@@ -18,6 +18,9 @@ import (
 // Then the confirmation and the queries may start over.
 const settleTime = 200 * time.Second
 
+// growthLimit is what may grow in one change.
+var growthLimit = reconcile.GrowthLimit{Factor: 1, Bytes: 1000, Names: 4}
+
 // observed returns the resources that clients receive. The caller must not modify them.
 func (w *world) observed() map[key]observed {
 	generation := w.view.Generation()
@@ -124,9 +127,57 @@ func (w *world) checkChanges(seen map[key]observed, was int) {
 		}
 	}
 	w.checkLost(lost, was)
+	w.checkGrowth(seen)
+	w.knows = make(map[string]bool)
+	for _, typeURL := range []string{clusters, listeners} {
+		w.knows[typeURL] = w.view.Generation().Type(typeURL).Phase == cache.Confirmed
+	}
 	w.checkDependencies(lost, seen, was)
 	w.seen = seen
 }
+
+// checkGrowth checks that what has grown abnormally since the last check was held before.
+func (w *world) checkGrowth(seen map[key]observed) {
+	if !w.watched || !w.frozen.IsZero() || w.thawed || len(w.passed) > 0 {
+		return
+	}
+	had, added := make(map[string]int), make(map[string][]key)
+	for k, old := range w.seen {
+		if is, there := seen[k]; there && is.born == old.born && k.set == members {
+			had[k.typeURL]++ // if all are removed between two checks, the set is empty for a moment
+		}
+	}
+	for k, is := range seen {
+		old, there := w.seen[k]
+		switch {
+		case k.typeURL == endpoints:
+		case !there && k.set == members:
+			added[k.typeURL] = append(added[k.typeURL], k)
+		case there && is.born == old.born && growthLimit.Bytes <= len(is.body)-len(old.body) && len(is.body) > growthLimit.Factor*len(old.body):
+			if !w.growthExpired(k) {
+				w.Errorf("%v grew from %d to %d bytes without a hold that has expired: %+v", k, len(old.body), len(is.body), w.holds[k.id])
+			}
+		}
+	}
+	for typeURL, keys := range added {
+		n := had[typeURL]
+		if w.knows[typeURL] && n > 0 && len(keys) >= growthLimit.Names && n+len(keys) > growthLimit.Factor*n && !w.growthExpired(keys...) {
+			w.Errorf("%d resources such as %v were added to %d without a hold that has expired", len(keys), keys[0], n)
+		}
+	}
+}
+
+// growthExpired reports whether the time of the growth of one of some resources is over.
+func (w *world) growthExpired(keys ...key) bool {
+	return slices.ContainsFunc(keys, func(k key) bool {
+		return slices.ContainsFunc(w.holds[k.id], func(h reconcile.Hold) bool {
+			return h.Reason == reconcile.Growth && !h.Until.After(time.Now())
+		})
+	})
+}
+
+// isOfContent reports whether a hold is of content that an origin has stated, rather than of removals.
+func isOfContent(h reconcile.Hold) bool { return h.Details != nil && h.Kind != reconcile.Removal }
 
 // originLacked reports whether an active address lacked a resource at some time since the last check, or since the
 // freeze.
@@ -206,6 +257,9 @@ func references(of, other id) bool {
 func (w *world) holdExpired(k key) (late bool, by *reconcile.Hold) {
 	for _, h := range w.holds[k.id] {
 		switch held := h.Reason != reconcile.Dropped && !h.Undecided(); {
+		case isOfContent(h):
+		case h.Reason == reconcile.Growth: // a removal ends with the additions that may replace its resource
+			return true, nil
 		case held && !h.Until.After(time.Now()):
 			return true, nil
 		case (held || h.Reason == reconcile.Dropped) && !w.inTwoSets(k.id):
@@ -272,7 +326,7 @@ func (w *world) checkHolds(was int) {
 	held := 0
 	for of, holds := range w.holds {
 		for _, h := range holds {
-			if !h.Undecided() && h.Reason != reconcile.Dropped {
+			if !h.Undecided() && h.Reason != reconcile.Dropped && h.Reason != reconcile.Growth {
 				held++
 			}
 			switch {
@@ -294,7 +348,8 @@ func (w *world) checkHolds(was int) {
 		return
 	}
 	for of, were := range old {
-		if w.inTwoSets(of) || !w.sees(of) || w.passed[of] || !w.stillLacks(of, was) {
+		were = slices.DeleteFunc(slices.Clone(were), isOfContent)
+		if len(were) == 0 || w.inTwoSets(of) || !w.sees(of) || w.passed[of] || !w.stillLacks(of, was) {
 			continue
 		}
 		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { return h.Undecided() }) // these end with the stream
@@ -355,7 +410,7 @@ func (w *world) checkSettled() {
 
 // wantSeen checks that clients receive a resource.
 func (w *world) wantSeen(k key) {
-	if _, is := w.seen[k]; !is {
+	if _, is := w.seen[k]; !is && len(w.holds[k.id]) == 0 {
 		w.Errorf("%v is not served although the origin contains it", k)
 	}
 }

@@ -84,12 +84,14 @@ type world struct {
 	addresses [2]*address
 	database  map[id]int             // version of each existing resource; negative for an empty assignment
 	versions  int                    // last version
+	large     map[id]bool            // resources that are large
 	ever      map[id]map[string]bool // all bodies that an address has had
 
 	observedIn    *cache.Generation // of the last call of observed
 	observedThere map[key]observed
 
 	seen     map[key]observed        // at the last check
+	knows    map[string]bool         // types whose wildcard set was confirmed at the last check
 	began    map[key]time.Time       // when clients began to receive the resource
 	holds    map[id][]reconcile.Hold // at the last check of holds
 	moved    bool                    // the active address has changed since the last check of holds
@@ -128,6 +130,9 @@ func namesOf(typeURL string) (names []string) {
 // make returns a resource of a replica. A negative version means an assignment without endpoints.
 func (w *world) make(of id, version, replica int) item {
 	tag := fmt.Sprintf("%d of replica %d", version, replica)
+	if w.large[of] {
+		tag += strings.Repeat(", large", 200)
+	}
 	last := int(of.name[len(of.name)-1] - '0')
 	it := item{version: fmt.Sprint(max(version, -version))}
 	var m proto.Message
@@ -163,7 +168,7 @@ func (w *world) run(h history) {
 	}()
 	w.start = time.Now()
 	w.watched, w.sotw, w.silent = h.watched, h.variant == "SotW", h.traits&2 != 0
-	w.database, w.ever, w.holds = make(map[id]int), make(map[id]map[string]bool), make(map[id][]reconcile.Hold)
+	w.large, w.database, w.ever, w.holds = make(map[id]bool), make(map[id]int), make(map[id]map[string]bool), make(map[id][]reconcile.Hold)
 	w.began, w.stated, w.passed = make(map[key]time.Time), make(map[id]bool), make(map[id]bool)
 	for i, name := range []string{"one", "two"} {
 		w.addresses[i] = &address{
@@ -174,7 +179,7 @@ func (w *world) run(h history) {
 	one, two := w.addresses[0].Origin, w.addresses[1].Origin
 	w.cfg = upstream.Config{
 		Targets: []string{one.Target(), two.Target()}, DialOptions: relaytest.DialOptions(one, two),
-		Linger: 10000 * time.Hour,
+		Linger: 10000 * time.Hour, Growth: growthLimit,
 	}
 	w.bumpVersions(universe...)
 	w.rig = viewSync(w, one, w.cfg)
@@ -238,13 +243,21 @@ func (w *world) step(s step) {
 	a := w.addresses[s.at]
 	chosen := pick(types[s.n%len(types)], s.amount, s.n/len(types))
 	switch s.what {
-	case "put":
+	case "put", "grow":
+		for _, of := range chosen {
+			w.large[of] = s.what == "grow"
+		}
 		w.bumpVersions(chosen...)
 	case "remove":
 		w.remove(chosen...)
 	case "rename": // listeners get other names
 		w.remove(pick(listeners, s.amount, s.n)...)
 		w.bumpVersions(pick(listeners, s.amount, s.n+3)...)
+	case "refill": // most listeners or clusters are removed, and all return
+		all := pick(types[s.n%2], 3, 0)
+		w.remove(all[:len(all)*2/3+1]...)
+		w.advance(time.Duration(s.amount) * time.Minute)
+		w.bumpVersions(all...)
 	case "empty":
 		w.versions++
 		for _, of := range pick(endpoints, s.amount, s.n) {

@@ -135,6 +135,15 @@ func (s *set) CompleteAt() (at time.Time, ok bool) {
 	return s.Progress.CompleteAt(l.openedAt, s.view.cfg.ColdWait), true
 }
 
+// Known implements reconcile.Content.
+func (s *set) Known(time.Time) bool {
+	t := s.view.w.Generation().Type(s.key)
+	return t.Phase == cache.Confirmed || t.Restored
+}
+
+// Await implements reconcile.Content. A client may have the additions from another replica.
+func (s *set) Await(names, ended []string) { s.view.w.Await(s.kind, s.key, names, ended) }
+
 // Cause implements reconcile.Content.
 func (s *set) Cause() cache.Cause { return s.view.pending.Cause() }
 

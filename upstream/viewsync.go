@@ -55,6 +55,7 @@ func (s *Session) newViewSync(node *corepb.Node, list *pending.List, log *slog.L
 	cfg := reconcile.Config{
 		HoldTime: s.cfg.MassDeleteHold, HoldExplicit: s.cfg.HoldExplicit, ColdWait: s.cfg.ColdWait,
 		Counts: &s.counters.Counts, Logger: log, Check: s.cfg.Check, Required: s.cfg.Required,
+		Growth: s.cfg.Growth,
 	}
 	v.group, v.reports = reconcile.NewGroup(cfg), v.newReports(cfg)
 	from := w.Source() // after a restore, the source of the snapshot (B.42)

@@ -45,7 +45,7 @@ func TestOperate(t *testing.T) {
 		must(t, exitOK, []string{`"reason": "large-removal"`, `"ends": "deadline"`, `"count": 20`, `"by": "relay"`}, "pending", "-o", "json")
 		must(t, exitOK, []string{"cds remove large-removal", "relay 1 mass07"}, "pending", "--name", "mass07")
 		prints(t, "nothing is pending\n", "pending", "breaking")
-		must(t, exitFailure, []string{`reason "x": want suspect, second-look, large-removal, replacement, breaking, required, dropped, interval, frozen`}, "pending", "x")
+		must(t, exitFailure, []string{`reason "x": want suspect, second-look, large-removal, replacement, breaking, required, growth, dropped, interval, frozen`}, "pending", "x")
 		must(t, exitOK, []string{"20 changes are PENDING (20 large-removal): tender pending"}, "status")
 
 		must(t, exitUsage, []string{"want a REASON, --type, --name, --group, --origin or --all; tender pending lists the changes"}, "drop")

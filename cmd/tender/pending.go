@@ -35,6 +35,7 @@ func newPendingCommand(h host) *cobra.Command {
 			"  second-look    a few removals that the relay requests again\n" +
 			"  large-removal  removals that are held because they are many\n" +
 			"  required       removals of resources that only an operator removes (TENDER_REQUIRED)\n" +
+			"  growth         a resource, or the number of resources, grows abnormally (TENDER_HOLD_GROWTH)\n" +
 			"  replacement    resources that exclude one another, such as listeners on one address\n" +
 			"  breaking       the changes would break clients (TENDER_VALIDATE=hold)\n" +
 			"  dropped        an operator dropped them (tender drop)\n" +

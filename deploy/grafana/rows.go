@@ -7,7 +7,7 @@ var rows = []row{
 		stat("Clients not in sync", "Clients that have not accepted a change, or that reject one.", "", `sum(tender_client_lagging{$groups}) + sum(tender_client_refusing{$groups})`, some...),
 		stat("Lag", "Maximum time for which a client has lacked a change.", "s", `max(tender_client_lag_seconds{$groups})`, level{1, "orange"}, level{60, "red"}),
 		stat("Rejecting", "Clients that reject a resource that is still served.", "", `sum(tender_client_refusing{$groups})`, some...),
-		stat("Pending removals", "Removals that wait for the origin or for an operator.", "", `sum(tender_pending_changes{reason=~"second-look|large-removal|required", $relays})`, some...),
+		stat("Held changes", "Removals and abnormal growth that wait for the origin or for an operator.", "", `sum(tender_pending_changes{reason=~"second-look|large-removal|required|growth", $relays})`, some...),
 		stat("Frozen", "Origins whose changes are not distributed, over all relays.", "", `sum(tender_origin_frozen{$relays})`, level{1, "blue"}),
 		stat("Stale", "Maximum time for which clients have been served a state that an origin cannot update.", "s", `max(tender_view_stale_seconds{$groups})`, level{1, "orange"}, level{300, "red"}),
 		stat("Not ready", "Relays that have nothing to serve, or that drain.", "", `count(tender_ready{$relays} == 0) or vector(0)`, some...),

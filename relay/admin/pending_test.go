@@ -26,7 +26,7 @@ func TestPendingScope(t *testing.T) {
 		{admin.PendingScope{}, "name a pending_reason, type, name, group or origin, or set all"},
 		{admin.PendingScope{PendingChoice: admin.PendingChoice{Name: "web"}, All: true}, "all: only without a pending_reason"},
 		{of(admin.PendingChoice{PendingReason: "held"}), `reason "held": want suspect, second-look, large-removal, replacement, ` +
-			"breaking, required, dropped, interval, frozen, rolled-back, stage, halted"},
+			"breaking, required, growth, dropped, interval, frozen, rolled-back, stage, halted"},
 		{of(admin.PendingChoice{PendingReason: "frozen"}), "pending_reason=frozen: use tender thaw"},
 		{of(admin.PendingChoice{PendingReason: "rolled-back"}), "pending_reason=rolled-back: use tender thaw"},
 		{of(admin.PendingChoice{PendingReason: "stage"}), "pending_reason=stage: use tender rollout promote or tender rollout abort"},

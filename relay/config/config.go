@@ -90,6 +90,7 @@ type Config struct {
 	ColdWait             time.Duration `env:"COLD_WAIT, default=10s" range:"100ms,10m"`
 	MassDeleteHold       time.Duration `env:"MASS_DELETE_HOLD, default=10m" range:"1s,24h"`
 	HoldExplicitRemovals bool          `env:"HOLD_EXPLICIT_REMOVALS, default=off"`
+	HoldGrowth           int           `env:"HOLD_GROWTH, default=10" range:"2,1000" zero:"off"`
 	Required             Required      `env:"REQUIRED" zero:"off"`
 	ReportRejects        bool          `env:"REPORT_REJECTS, default=off"`
 	Linger               time.Duration `env:"LINGER, default=5m" range:"1s,24h"`

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/humanize"
 )
 
@@ -17,27 +16,14 @@ type PushInterval struct {
 	Least time.Duration
 }
 
-// MarshalText returns the text, with the short name of the type if there is one.
-func (i PushInterval) MarshalText() ([]byte, error) {
-	name, ok := schema.ShortName(i.Type)
-	if !ok {
-		name = i.Type
-	}
-	return []byte(name + "=" + humanize.Duration(i.Least)), nil
-}
+// String returns the text.
+func (i PushInterval) String() string { return typeText(i.Type) + "=" + humanize.Duration(i.Least) }
 
 // PushIntervals are the intervals of different types.
 type PushIntervals []PushInterval
 
 // MarshalText returns the text, separated by commas.
-func (all PushIntervals) MarshalText() ([]byte, error) {
-	items := make([]string, len(all))
-	for i, one := range all {
-		text, _ := one.MarshalText() // never fails
-		items[i] = string(text)
-	}
-	return []byte(strings.Join(items, ",")), nil
-}
+func (all PushIntervals) MarshalText() ([]byte, error) { return listText(all, PushInterval.String) }
 
 // Of returns the interval of a type, or zero if it has none. The interval of * does not apply to endpoints.
 func (all PushIntervals) Of(typeURL string) (minimum time.Duration) {

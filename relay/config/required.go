@@ -4,34 +4,20 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/humanize"
 )
 
 // A RequiredResource is a resource whose removal waits for an operator. Its text form is cds:ext-authz.
 type RequiredResource struct{ Type, Name string } // type URL, and name
 
-// MarshalText returns the text, with the short name of the type if there is one.
-func (r RequiredResource) MarshalText() ([]byte, error) {
-	name, ok := schema.ShortName(r.Type)
-	if !ok {
-		name = r.Type
-	}
-	return []byte(name + ":" + r.Name), nil
-}
+// String returns the text.
+func (r RequiredResource) String() string { return typeText(r.Type) + ":" + r.Name }
 
 // Required is a list of resources whose removal waits for an operator.
 type Required []RequiredResource
 
 // MarshalText returns the text, separated by commas.
-func (all Required) MarshalText() ([]byte, error) {
-	items := make([]string, len(all))
-	for i, one := range all {
-		text, _ := one.MarshalText() // never fails
-		items[i] = string(text)
-	}
-	return []byte(strings.Join(items, ",")), nil
-}
+func (all Required) MarshalText() ([]byte, error) { return listText(all, RequiredResource.String) }
 
 // Reports returns a function that reports whether a resource of a type is in the list; nil for an empty list.
 func (all Required) Reports() func(typeURL, name string) bool {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/relay/humanize"
 )
 
@@ -22,17 +21,7 @@ func (s *StagedTypes) EnvDecode(raw string) error {
 }
 
 // MarshalText returns the text.
-func (s StagedTypes) MarshalText() ([]byte, error) {
-	var names []string
-	for _, typeURL := range s {
-		name, ok := schema.ShortName(typeURL)
-		if !ok {
-			name = typeURL
-		}
-		names = append(names, name)
-	}
-	return []byte(strings.Join(names, ",")), nil
-}
+func (s StagedTypes) MarshalText() ([]byte, error) { return listText(s, typeText) }
 
 // parseStagedType reads a short name or a type URL.
 func parseStagedType(item string) (string, error) {

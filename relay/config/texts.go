@@ -176,6 +176,9 @@ var sections = []section{
 		{"HOLD_EXPLICIT_REMOVALS", "Hold large removals also if the control plane requests them later",
 			"Turn it on when a wrong mass deletion at the control plane is a risk, and a delay of intended ones is " +
 				"acceptable."},
+		{"HOLD_GROWTH", "How many times as large a resource, or the number of resources of a type, may become in one change; a " +
+			"change by which it grows more, and by at least 1 MiB or 1,000 names, waits for `TENDER_MASS_DELETE_HOLD`",
+			"Raise it when your control plane grows in larger steps, such as one that adds a region at once."},
 		{"REQUIRED", "Resources whose removal waits for an operator, whatever the control plane says",
 			"Set it when the loss of one resource, such as the cluster of an authorization service, stops all traffic."},
 		{"VALIDATE",

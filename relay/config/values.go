@@ -139,6 +139,15 @@ func decodeList[L ~[]T, T any](
 	return join(errs...)
 }
 
+// listText returns the text that decodeList reads with commas. text returns that of an item.
+func listText[T any](all []T, text func(T) string) ([]byte, error) {
+	items := make([]string, len(all))
+	for i, item := range all {
+		items[i] = text(item)
+	}
+	return []byte(strings.Join(items, ",")), nil
+}
+
 // Patterns are names in which * stands for any characters, in the syntax of [path.Match].
 type Patterns []string
 
@@ -330,6 +339,14 @@ func parseType(item string) (string, error) {
 		return "", fmt.Errorf("%s is neither a short name nor a type URL", humanize.Quote(item))
 	}
 	return item, nil
+}
+
+// typeText returns what parseType reads: the short name of a type if there is one, and otherwise its URL.
+func typeText(typeURL string) string {
+	if name, ok := schema.ShortName(typeURL); ok {
+		return name
+	}
+	return typeURL
 }
 
 // IsLoopback reports whether only this host can reach a valid address: a loopback address or a Unix socket.

@@ -80,14 +80,20 @@ func eachProtocol(t *testing.T, f func(t *testing.T, env string)) {
 	}
 }
 
+// startTop starts an origin that has resources of three types, and a relay that operators command.
+func startTop(t *testing.T) (*relaytest.Origin, *running) {
+	t.Helper()
+	o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
+	o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Listener("l", "r"))
+	return o, start(t, o, operated)
+}
+
 // TestB49_TheTopSeesTheLowestTier: through three tiers, a relay sees how many proxies are in sync, and one that rejects a
 // change by its name. A change is never in sync before the lowest proxy has it.
 func TestB49_TheTopSeesTheLowestTier(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, env string) {
-		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Listener("l", "r"))
-		top := start(t, o, operated)
+		o, top := startTop(t)
 		middle := relayBelow(top, "zone", env)
 		low := relayBelow(middle, "cell", env)
 		tierClient(low, "envoy-1", relaytest.Delta, rejecting("bad", "no such thing"))
@@ -133,9 +139,7 @@ func TestB49_TheTopSeesTheLowestTier(t *testing.T) {
 func TestB49_WhatWaitsBelowIsBehind(t *testing.T) {
 	t.Parallel()
 	eachProtocol(t, func(t *testing.T, env string) {
-		o := relaytest.NewOrigin(t, relaytest.OriginOptions{Memory: true})
-		o.Put(relaytest.Cluster("a"), relaytest.Endpoints("a", "127.0.0.1:1"), relaytest.Listener("l", "r"))
-		top := start(t, o, operated)
+		o, top := startTop(t)
 		low := relayBelow(top, "cell", env)
 		tierClient(low, "envoy-1", relaytest.Delta, nil)
 		sleep(time.Minute)

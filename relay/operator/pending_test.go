@@ -38,6 +38,7 @@ func TestHeldRows(t *testing.T) {
 		{TypeURL: wire.ListenerType, Reason: reconcile.Replacement, Kind: reconcile.Addition, Names: []string{"l"}, Until: until},
 		{TypeURL: wire.RouteType, Reason: reconcile.Breaking, Kind: reconcile.Update, Names: []string{"r", "s"}, Details: []string{"x", "y"}},
 		{TypeURL: wire.RouteType, Reason: reconcile.Required, Kind: reconcile.Removal, Names: []string{"q"}},
+		{TypeURL: wire.RouteType, Reason: reconcile.Growth, Kind: reconcile.Update, Names: []string{"g"}, Details: []string{"z"}, Until: until},
 		{TypeURL: wire.RouteType, Reason: reconcile.Dropped, Kind: reconcile.Removal, Names: []string{"t"}, By: "alice"},
 		{TypeURL: wire.RouteType, Reason: reconcile.Dropped, Kind: reconcile.Removal, Names: []string{"u"}},
 	})
@@ -47,6 +48,7 @@ func TestHeldRows(t *testing.T) {
 		"o/g Listener add replacement 1 l ends=deadline by=relay",
 		"o/g RouteConfiguration change breaking 2 r,s ends=origin by=relay x,y",
 		"o/g RouteConfiguration remove required 1 q ends=operator by=relay",
+		"o/g RouteConfiguration change growth 1 g ends=deadline by=relay z",
 		"o/g RouteConfiguration remove dropped 1 t ends=origin by=alice",
 		"o/g RouteConfiguration remove dropped 1 u ends=origin by=operator",
 	}

@@ -242,7 +242,7 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 }
 
 // decided are the reasons of pending changes for which an operator may have to decide.
-var decided = []reconcile.Reason{reconcile.SecondLook, reconcile.LargeRemoval, reconcile.Breaking, reconcile.Required}
+var decided = []reconcile.Reason{reconcile.SecondLook, reconcile.LargeRemoval, reconcile.Breaking, reconcile.Required, reconcile.Growth}
 
 // pendingAlerts returns alerts for the pending changes of an origin.
 func pendingAlerts(o *admin.Origin) (alerts []alert) {

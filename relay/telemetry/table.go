@@ -103,7 +103,7 @@ var table = []row{
 		originTypes(func(s upstream.TypeStats) int64 { return s.Refused })},
 	{"tender.pending.changes", sum, "{change}", "origin reason",
 		"Changes of the origin that clients do not receive yet (tender pending), over all groups. The reason is suspect, " +
-			"second-look, large-removal, replacement, breaking, required, dropped, interval, frozen, rolled-back, stage or halted.", pendingChanges},
+			"second-look, large-removal, replacement, breaking, required, growth, dropped, interval, frozen, rolled-back, stage or halted.", pendingChanges},
 	{"tender.origin.deletions.held", counter, "{resource}", "origin", "Removals that were held.",
 		origins(func(o *Origin) float64 { return float64(o.Held) })},
 	{"tender.origin.deletions.applied", counter, "{resource}", "origin",

@@ -217,6 +217,7 @@ func TestValues(t *testing.T) {
 		"pending_changes default large-removal": 13, "pending_changes default replacement": 0, "pending_changes default required": 0,
 		"pending_changes default breaking": 0, "pending_changes default dropped": 0, "pending_changes default interval": 0,
 		"pending_changes default frozen":      0,
+		"pending_changes default growth":      0,
 		"pending_changes default rolled-back": 0, "pending_changes default stage": 50, "pending_changes default halted": 0,
 		"rollout_state default current": 0, "rollout_state default gathering": 0, "rollout_state default held": 0,
 		"rollout_state default rolling": 1, "rollout_state default halted": 0,

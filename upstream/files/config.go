@@ -26,6 +26,10 @@ type Config struct {
 	// Required reports whether only an operator removes a resource of a type; nil if the files decide about all.
 	Required func(typeURL, name string) bool
 
+	// Growth limits what may grow in one change (B.51). What grows more stays pending for MassDeleteHold. The zero value
+	// limits nothing.
+	Growth reconcile.GrowthLimit
+
 	// HoldExplicit applies MassDeleteHold also to resources that were removed from files that still exist.
 	HoldExplicit bool
 
@@ -49,7 +53,7 @@ type Config struct {
 func (c *Config) reconcile() reconcile.Config {
 	return reconcile.Config{
 		HoldTime: c.MassDeleteHold, HoldExplicit: c.HoldExplicit, ColdWait: c.ColdWait, Counts: c.counts,
-		Check: c.Check, Required: c.Required, AllResources: true,
+		Check: c.Check, Required: c.Required, Growth: c.Growth, AllResources: true,
 		Logger: c.Logger.With(slog.String("dir", c.Dir)),
 	}
 }

@@ -61,6 +61,7 @@ type Origin struct {
 type publication struct {
 	at       time.Time     // time of the publication
 	sets     sets          // nil if the content is unknown, or no goroutine follows the directory
+	awaited  additions     // that wait
 	waited   pending.Delay // of the oldest change in it that the reader has held
 	outdated chan struct{} // closed when there is a newer one
 }
@@ -148,6 +149,7 @@ func (f *Origin) Sync(ctx context.Context, list *pending.List, control *upstream
 		p := f.published.Load()
 		to := f.visibleSets(p, list)
 		waited = p.delay(waited, applied, list.Frozen())
+		l.await(p.awaited, p.sets)
 		if p != seen && outdated(applied, to, list.Frozen()) {
 			f.replace(l, applied, to, later(p.at, since), waited)
 			applied, waited, demand = to, pending.Delay{}, l.Demand()
@@ -247,7 +249,7 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 	if ctx.Err() != nil {
 		return
 	}
-	defer f.publish(nil, pending.Delay{}) // a later sync must not apply content that may be outdated
+	defer f.publish(nil, nil, pending.Delay{}) // a later sync must not apply content that may be outdated
 	d := newDirWatch(f.cfg)
 	defer d.close()
 	for {
@@ -257,8 +259,8 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 		if over := r.read(now); !over.IsZero() && over.Before(until) {
 			until = over
 		}
-		if p := f.published.Load(); r.hasContent && (p.sets == nil || !maps.Equal(p.sets, r.serving)) {
-			f.publish(r.serving, r.waited)
+		if p := f.published.Load(); r.hasContent && (p.sets == nil || !maps.Equal(p.sets, r.serving) || !maps.EqualFunc(p.awaited, r.awaited, maps.Equal)) {
+			f.publish(r.serving, r.awaited, r.waited)
 		}
 		r.waited = pending.Delay{}
 		call, more := d.wait(ctx, until, f.calls)
@@ -272,9 +274,11 @@ func (f *Origin) follow(ctx context.Context, r *reader) {
 }
 
 // publish makes s the current publication and wakes the syncs. s is nil if no goroutine follows the directory any
-// longer. waited is the delay of the oldest change in it that was held.
-func (f *Origin) publish(s sets, waited pending.Delay) {
-	old := f.published.Swap(&publication{at: time.Now(), sets: s, waited: waited, outdated: make(chan struct{})})
+// longer. awaited are the additions that wait. waited is the delay of the oldest change in s that was held.
+func (f *Origin) publish(s sets, awaited additions, waited pending.Delay) {
+	old := f.published.Swap(&publication{
+		at: time.Now(), sets: s, awaited: awaited, waited: waited, outdated: make(chan struct{}),
+	})
 	close(old.outdated)
 }
 

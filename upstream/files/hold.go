@@ -33,13 +33,21 @@ type reader struct {
 	waitLogged   bool          // the lack of a good file was logged
 	serving      sets          // all types that were ever served, some may be empty; replaced, never modified
 	waited       pending.Delay // of the oldest change since the last publication that has waited
+
+	settleTime time.Duration // how long after the first good file the others are part of the first state
+	knownAt    time.Time     // when that time is over; zero before the first good file
+	awaited    additions     // that wait; replaced, never modified
 }
+
+// additions are the names of resources that the files add, and that wait, by type URL.
+type additions map[string]map[string]struct{}
 
 // newReader returns a reader that has not read the directory yet.
 func newReader(cfg *Config) *reader {
 	r := &reader{
 		dir: cfg.Dir, log: cfg.Logger, group: reconcile.NewGroup(cfg.reconcile()), sets: make(map[string]*set),
 		contentKnown: make(chan struct{}), files: make(fileStates), serving: make(sets),
+		settleTime: cfg.ColdWait,
 	}
 	r.status.Store(new(Status))
 	return r
@@ -83,6 +91,26 @@ func (s *set) Count() int { return len(s.reader.serving.of(s.TypeURL).byName) }
 
 // CompleteAt implements reconcile.Content. A directory is always complete.
 func (s *set) CompleteAt() (at time.Time, ok bool) { return time.Time{}, true }
+
+// Known implements reconcile.Content. The files of a directory may be written one by one.
+func (s *set) Known(now time.Time) bool { return s.reader.hasContent && now.After(s.reader.knownAt) }
+
+// Await implements reconcile.Content. The publication has the additions.
+func (s *set) Await(names, ended []string) {
+	is := make(map[string]struct{}, len(names))
+	maps.Copy(is, s.reader.awaited[s.TypeURL])
+	for _, name := range names {
+		is[name] = struct{}{}
+	}
+	for _, name := range ended {
+		delete(is, name)
+	}
+	maps.DeleteFunc(is, func(name string, _ struct{}) bool { return s.Get(name) != nil }) // they were applied
+	all := make(additions, len(s.reader.awaited)+1)
+	maps.Copy(all, s.reader.awaited)
+	all[s.TypeURL] = is
+	s.reader.awaited = all
+}
 
 // Cause implements reconcile.Content. It is that of the views, which have their own traces.
 func (s *set) Cause() (c cache.Cause) { return c }

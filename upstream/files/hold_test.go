@@ -315,3 +315,49 @@ func TestB11_AWaitingFileThatIsGone(t *testing.T) {
 		served("b replaces a", "b c")
 	})
 }
+
+// TestB51_DirectoriesGrow: too many additions wait, and each view awaits them, so that a client that has one from another relay keeps
+// it. The files that are written soon after the first good one are the first state.
+func TestB51_DirectoriesGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := writeFiles(t, t.TempDir(), "few.yaml", clusters("x"))
+		m := mirrorDir(t, Config{Dir: dir, disableEvents: true, Growth: reconcile.GrowthLimit{Factor: 2, Names: 4, Bytes: 1 << 20}})
+		m.until("x")
+		awaits := func(view *cache.View) (n int) {
+			synctest.Wait()
+			for _, name := range many(50) {
+				if view.Generation().Type(wire.ClusterType).Wildcard.Awaits(name) {
+					n++
+				}
+			}
+			return n
+		}
+		writeFiles(t, dir, "more.yaml", clusters(many(9)...))
+		m.until(strings.Join(many(9), " ") + " x")
+		time.Sleep(time.Minute)
+		few := strings.Join(many(9), " ") + " x"
+
+		writeFiles(t, dir, "more.yaml", clusters(many(30)...))
+		time.Sleep(9 * time.Minute)
+		m.until(few)
+		m.log.await(t, slog.LevelError, "growth held")
+		check.Equal(t, "awaited by the view", awaits(m.view), 21)
+		late, stop := startMirror(t, m.files)
+		late.Watch().SubscribeAll(wire.ClusterType)
+		time.Sleep(time.Second)
+		check.Equal(t, "awaited by a new view", awaits(late), 21)
+		check.Equal(t, "clusters of a new view", clustersOf(late.Generation()), few)
+		stop()
+		writeFiles(t, dir, "more.yaml", clusters(many(12)...))
+		m.until(strings.Join(many(12), " ") + " x")
+		check.Equal(t, "awaited after a normal state", awaits(m.view), 0)
+
+		time.Sleep(time.Minute)
+		writeFiles(t, dir, "more.yaml", clusters(many(40)...))
+		time.Sleep(10*time.Minute - time.Nanosecond)
+		check.Equal(t, "clusters before the deadline", clustersOf(m.view.Generation()), strings.Join(many(12), " ")+" x")
+		m.until(strings.Join(many(40), " ") + " x")
+		check.Equal(t, "awaited in the end", awaits(m.view), 0)
+		m.stop()
+	})
+}

@@ -23,6 +23,8 @@ type Local struct {
 	collections collectionKeys                       // with a client
 	unused      map[*cache.Name]string               // type URL by name: names without a client, removed by Trim
 
+	awaited additions // by the last publication
+
 	reports *reconcile.Reports // nil: client reports do not delay removals
 }
 
@@ -113,6 +115,31 @@ func (l *Local) restoredBeside(to sets) sets {
 		}
 	}
 	return others
+}
+
+// await makes the view await additions that wait, so that clients which have them from another relay keep them. to is the content
+// beside them, which the caller applies afterwards; nil if it is unknown.
+func (l *Local) await(awaited additions, to sets) {
+	if to == nil || maps.EqualFunc(l.awaited, awaited, maps.Equal) {
+		return
+	}
+	before := l.awaited
+	l.awaited = awaited
+	for _, all := range []additions{before, awaited} {
+		for typeURL := range all {
+			if !l.w.Owns(typeURL) {
+				continue
+			}
+			begun, ended := slices.Collect(maps.Keys(awaited[typeURL])), []string{}
+			for name := range before[typeURL] {
+				_, waits := awaited[typeURL][name]
+				if applied := to.of(typeURL).byName[name] != nil; !waits && !applied {
+					ended = append(ended, name)
+				}
+			}
+			l.w.Await(cache.Wildcard, typeURL, begun, ended)
+		}
+	}
 }
 
 // confirm marks a set as complete.

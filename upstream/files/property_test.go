@@ -30,6 +30,8 @@ import (
 //   - its file still exists
 //   - the hold of the removal has ended
 //   - few resources are missing
+//
+// Of too many additions, readers see none before their hold has ended or an operator has passed it (B.51).
 func TestB15_RandomDirectories(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) dirStep {
@@ -112,7 +114,7 @@ func (m *dirModel) run(steps []dirStep) {
 	for file := range m.good {
 		m.write(file, 0)
 	}
-	files := check.Must(Open(Config{Dir: m.dir, disableEvents: true}))
+	files := check.Must(Open(Config{Dir: m.dir, disableEvents: true, Growth: growthLimit}))
 	view, w := cache.New(cache.Config{})
 	ctx, cancel := context.WithCancel(m.t.Context())
 	ended := make(chan struct{})
@@ -257,6 +259,23 @@ func (m *dirModel) afterThaw() map[string]string {
 	return seen
 }
 
+// growthLimit is what may grow in one change.
+var growthLimit = reconcile.GrowthLimit{Factor: 2, Names: 6, Bytes: 1 << 20}
+
+// compareAdditions checks that additions since the last look are few, or had waited.
+func (m *dirModel) compareAdditions(seen map[string]string) {
+	added, waited := 0, false
+	for name := range seen {
+		if m.seen[name] == "" {
+			h := m.holds[name]
+			added, waited = added+1, waited || h.Kind == reconcile.Addition && !h.Until.After(time.Now()) || m.passed[name]
+		}
+	}
+	if n := len(m.seen); n > 0 && !m.thawed && added >= growthLimit.Names && n+added > growthLimit.Factor*n && !waited {
+		m.errorf("%d resources were added to %d at once without a hold", added, n)
+	}
+}
+
 // look checks the holds and the members of the view.
 func (m *dirModel) look() {
 	seen := m.members()
@@ -266,7 +285,7 @@ func (m *dirModel) look() {
 			holds[name] = h
 		}
 		switch {
-		case h.Reason == reconcile.Dropped:
+		case h.Reason == reconcile.Growth && h.Until.After(time.Now().Add(-11*time.Second)), h.Reason == reconcile.Dropped:
 		case h.Undecided(), h.Since.IsZero(), !h.Until.After(time.Now().Add(-11 * time.Second)):
 			m.errorf("pending removals of %v without a start or with an expired deadline: %+v", h.Names, h)
 		default:
@@ -295,7 +314,8 @@ func (m *dirModel) look() {
 func (m *dirModel) compare(seen map[string]string, holds map[string]reconcile.Hold) {
 	found := m.found()
 	for name, version := range found {
-		if want := fmt.Sprintf("%s=%d", name, version); seen[name] != want {
+		waits := seen[name] == "" && holds[name].Kind == reconcile.Addition
+		if want := fmt.Sprintf("%s=%d", name, version); seen[name] != want && !waits {
 			m.errorf("readers see %q, want %s as in the file", seen[name], want)
 		}
 	}
@@ -304,6 +324,7 @@ func (m *dirModel) compare(seen map[string]string, holds map[string]reconcile.Ho
 			m.errorf("readers see %s, which is in no file and not held", name)
 		}
 	}
+	m.compareAdditions(seen)
 	judged := 0
 	for name := range m.seen {
 		if _, there := seen[name]; there || m.passed[name] || m.thawed {

@@ -23,7 +23,7 @@ func (r *reader) read(now time.Time) (over time.Time) {
 	deleted := r.files.deletedNames(files)
 	var found sets
 	if !empty {
-		found = r.takeFiles(files)
+		found = r.takeFiles(files, now)
 	}
 	r.setStatus(len(files), err, now)
 	r.closeKnown(r.hasContent || err == nil && empty)
@@ -66,10 +66,12 @@ func (r *reader) closeKnown(known bool) {
 }
 
 // takeFiles records the files that were read and returns their resources.
-func (r *reader) takeFiles(files map[string]*fileContent) sets {
+func (r *reader) takeFiles(files map[string]*fileContent, now time.Time) sets {
 	if !maps.Equal(r.files.current(), files) {
 		r.content, r.changed = r.files.update(files)
-		r.hasContent = r.hasContent || r.files.anyGood()
+		if !r.hasContent && r.files.anyGood() {
+			r.hasContent, r.knownAt = true, now.Add(r.settleTime)
+		}
 	}
 	return r.content
 }

@@ -101,6 +101,9 @@ func checkable(r *wire.Resource) bool {
 	return r != nil && r.HasBody() && r.Refusal == nil && !r.ContentDropped()
 }
 
+// statesContent reports whether a resource is more than a heartbeat.
+func statesContent(r *wire.Resource) bool { return r.HasBody() || r.Refusal != nil }
+
 // updateBreaks returns why an update of a resource would break clients. It returns an empty string if it would not, or
 // if the served resource has the same defect.
 func (f *filter) updateBreaks(update, served *wire.Resource) (reason string) {
@@ -168,9 +171,9 @@ func (f *filter) holdBreaking(u wire.Update) wire.Update {
 		return e.NotFound() && e.Constraints == nil && f.holdsRemoval(e.Name, e)
 	})
 	if s.count(breaking) > before {
-		s.breakingAlarmAt = f.now.Add(alarmInterval)
+		s.breakingAlarm.start(f.now)
 		s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelError,
-			"changes held: they would break clients", s.breakingAttrs(s.TypeURL)...)
+			"changes held: they would break clients", s.heldAttrs(breaking)...)
 	}
 	return u
 }
@@ -184,14 +187,14 @@ func (f *filter) holdsUpdate(update *wire.Resource) bool {
 		return false
 	}
 	old := s.byName[update.Name]
-	repeated := old.isBreakingUpdate(update)
+	repeated := old.state != grown && old.holds(update)
 	if repeated && old.state == dropped {
 		return true
 	}
 	reason := f.updateBreaks(update, served)
 	switch {
 	case reason != "":
-		f.recordBreaking(update.Name, removal{replacement: update, breakReason: reason}, repeated)
+		f.recordBreaking(update.Name, removal{replacement: update, detail: reason}, repeated)
 	case repeated:
 		delete(s.byName, update.Name)
 	}
@@ -208,8 +211,8 @@ func (f *filter) holdsRemoval(name string, originError *wire.ResourceError) bool
 	reason := f.removalBreaks(name)
 	if reason != "" {
 		old := s.byName[name]
-		repeated := old.breakReason != "" && old.replacement == nil
-		f.recordBreaking(name, removal{breakReason: reason, originError: originError}, repeated)
+		repeated := old.detail != "" && old.replacement == nil
+		f.recordBreaking(name, removal{detail: reason, originError: originError}, repeated)
 	}
 	return reason != ""
 }
@@ -230,7 +233,7 @@ func (f *filter) recordBreaking(name string, change removal, repeated bool) {
 // origin.
 func (s *Set) heldForeign() (all names) {
 	for name, change := range s.byName {
-		if _, ok := s.foreign[name]; ok && change.breakReason != "" {
+		if _, ok := s.foreign[name]; ok && change.detail != "" {
 			put(&all, name, struct{}{})
 		}
 	}

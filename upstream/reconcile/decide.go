@@ -13,18 +13,14 @@ import (
 
 // decide applies the changes that wait no longer, and holds large removals. It reports whether the content has changed.
 func (s *Set) decide(now time.Time) (changed bool) {
-	maps.DeleteFunc(s.byName, func(name string, _ removal) bool { return s.content.Get(name) == nil })
+	maps.DeleteFunc(s.byName, func(name string, change removal) bool {
+		return s.content.Get(name) == nil && !s.mayAdd(change)
+	})
 	maps.DeleteFunc(s.missing, func(name string, _ absence) bool { return s.content.Get(name) == nil })
 	if s.count(held) == 0 {
 		s.heldUntil, s.large = time.Time{}, false
 	}
-	var decided wire.Update // the removals that waited for their units
-	f := s.newFilter(now)
-	f.moveTo(&decided, func(_ string, change removal) bool { return change.state == blocked })
-	if n := f.applyDecided(decided); n > 0 {
-		s.group.cfg.Logger.Info("waiting changes applied", slog.String("type_url", s.TypeURL), slog.Int("changes", n))
-		changed = true
-	}
+	changed = s.applyWaiting(now)
 	changed = s.applyUsable(now) || changed
 	if len(s.byName) == 0 || s.Querying() {
 		return changed
@@ -32,12 +28,27 @@ func (s *Set) decide(now time.Time) (changed bool) {
 	if s.count(held) > 0 && !s.large && !s.few() {
 		s.hold(0, now) // more are missing since, so that a second look does not suffice
 	}
-	f = s.newFilter(now)
-	n := f.applyDecided(f.holdBreaking(f.holdRequired(f.takeApplicable())))
+	f := s.newFilter(now)
+	n := f.applyDecided(f.holdGrowth(f.holdBreaking(f.holdRequired(f.takeApplicable()))))
 	if n > 0 {
 		s.group.cfg.Logger.Info("resources removed", slog.String("type_url", s.TypeURL), slog.Int("removed", n))
 	}
 	return n > 0 || changed
+}
+
+// applyWaiting applies the removals that waited for their units, and the growth whose time is over. It reports whether there were
+// any.
+func (s *Set) applyWaiting(now time.Time) (applied bool) {
+	var decided wire.Update
+	f := s.newFilter(now)
+	s.forgetUnstated(f.confirmed)
+	growthEnds := f.growthEnds()
+	f.moveTo(&decided, func(name string, change removal) bool { return change.state == blocked || growthEnds(name, change) })
+	n := f.applyDecided(f.holdBreaking(decided))
+	if n > 0 {
+		s.group.cfg.Logger.Info("waiting changes applied", slog.String("type_url", s.TypeURL), slog.Int("changes", n))
+	}
+	return n > 0
 }
 
 // applyDecided applies decided changes, and the units that they complete, and returns the number of changes. Of these, it
@@ -70,7 +81,7 @@ func (s *Set) applyUsable(now time.Time) (applied bool) {
 	})
 	n := len(u.Resources) + len(u.Removed)
 	if n > 0 {
-		f.applyDecided(u)
+		f.applyDecided(f.holdGrowth(u))
 		s.group.cfg.Logger.Info("held changes applied: they no longer break clients",
 			slog.String("type_url", s.TypeURL), slog.Int("changes", n))
 	}
@@ -103,17 +114,12 @@ func (f *filter) takeApplicable() (u wire.Update) {
 
 // allAsked reports whether the origin was asked for the resources of all pending removals: that is a second look.
 func (s *Set) allAsked() bool {
-	return !s.contains(func(_ string, change removal) bool { return !change.asked })
+	return !s.contains(func(_ string, change removal) bool { return !change.asked && !change.isHeldUpdate() })
 }
 
 // ready reports whether the origin has had time to state the resource of a suspected removal: the set is complete, or
 // consecutive streams of one server have lacked it for ColdWait.
 func (f *filter) ready(name string) bool { return f.confirmed || f.reached(f.set.readyAt(name)) }
-
-// reached reports whether a stream carries the set, and a time has come. A zero time never comes.
-func (f *filter) reached(at time.Time) bool {
-	return f.connected && !at.IsZero() && !f.now.Before(at)
-}
 
 // readyAt returns when consecutive streams of one server will have lacked a name for ColdWait, and the origin has answered
 // on this one. It is zero if it depends on the origin.
@@ -218,36 +224,36 @@ func (s *Set) drop(chosen names, by string, now time.Time) {
 		slog.String("type_url", s.TypeURL), slog.Int("kept", n))
 }
 
-// logHeld logs held changes every alarmInterval, and returns when to decide again.
+// logHeld logs held changes every alarmInterval, and their end, and returns when to decide again.
 func (s *Set) logHeld(now time.Time) (next time.Time) {
-	n := s.count(held)
-	if s.count(breaking) > 0 {
-		next = s.breakingChecked.until
-		if !now.Before(s.breakingAlarmAt) {
-			s.breakingAlarmAt = now.Add(alarmInterval)
-			s.group.cfg.Logger.LogAttrs(context.Background(), slog.LevelWarn,
-				"changes still held: use tender pass or tender drop", s.breakingAttrs(s.TypeURL)...)
-		}
+	log, typeURL := s.group.cfg.Logger, slog.String("type_url", s.TypeURL)
+	n := s.count(breaking)
+	if next = s.breakingAlarm.log(n, now, func() {
+		log.LogAttrs(context.Background(), slog.LevelWarn, "changes still held: use tender pass or tender drop", s.heldAttrs(breaking)...)
+	}, func() {
+		log.Info("changes no longer held", typeURL)
+	}); n > 0 {
+		next = Earlier(next, s.breakingChecked.until)
 	}
-	if s.count(required) > 0 {
-		if !now.Before(s.requiredAlarmAt) {
-			s.requiredAlarmAt = now.Add(alarmInterval)
-			s.group.cfg.Logger.Warn("removals of required resources still wait: use tender pass or tender drop",
-				slog.String("type_url", s.TypeURL), slog.Int("required", s.count(required)))
-		}
-		next = Earlier(next, s.requiredAlarmAt)
-	}
-	s.logEnded(n, s.count(breaking), s.count(required))
-	if n == 0 {
-		return next
-	}
-	if !now.Before(s.alarmAt) {
-		s.alarmAt = now.Add(alarmInterval)
-		s.group.cfg.Logger.Warn("removals still held: use tender pass or tender drop",
-			slog.String("type_url", s.TypeURL), slog.Int("held", n), slog.Time("since", s.heldSince))
-	}
-	next = Earlier(next, s.alarmAt)
-	if !s.secondLook && !s.group.Undecided(now) {
+	n = s.count(grown)
+	next = Earlier(next, s.grownAlarm.log(n, now, func() {
+		log.LogAttrs(context.Background(), slog.LevelWarn, "growth still held: use tender pass or tender drop", s.heldAttrs(grown)...)
+	}, func() {
+		log.Info("growth no longer held", typeURL)
+	}))
+	n = s.count(required)
+	next = Earlier(next, s.requiredAlarm.log(n, now, func() {
+		log.Warn("removals of required resources still wait: use tender pass or tender drop", typeURL, slog.Int("required", n))
+	}, func() {
+		log.Info("removals of required resources no longer wait", typeURL)
+	}))
+	n = s.count(held)
+	next = Earlier(next, s.heldAlarm.log(n, now, func() {
+		log.Warn("removals still held: use tender pass or tender drop", typeURL, slog.Int("held", n), slog.Time("since", s.heldSince))
+	}, func() {
+		log.Info("removals no longer held", typeURL)
+	}))
+	if n > 0 && !s.secondLook && !s.group.Undecided(now) {
 		next = Earlier(next, s.heldUntil)
 	}
 	return next
@@ -285,31 +291,32 @@ func (s *Set) decisionDue(now time.Time) (next time.Time) {
 			due(s.readyAt(name))
 		case held:
 			due(s.confirmedAt(name))
+		case grown:
+			due(s.growthUntil(change.since))
 		}
 	}
 	return next
 }
 
-// logEnded logs that no change is held any longer, after whatever has ended that: the origin, an operator or the time.
-func (s *Set) logEnded(held, breaking, required int) {
-	if s.heldLogged > 0 && held == 0 {
-		s.group.cfg.Logger.Info("removals no longer held", slog.String("type_url", s.TypeURL))
-	}
-	if s.breakingLogged > 0 && breaking == 0 {
-		s.group.cfg.Logger.Info("changes no longer held", slog.String("type_url", s.TypeURL))
-	}
-	if s.requiredLogged > 0 && required == 0 {
-		s.group.cfg.Logger.Info("removals of required resources no longer wait", slog.String("type_url", s.TypeURL))
-	}
-	s.heldLogged, s.breakingLogged, s.requiredLogged = held, breaking, required
-}
-
 // A holdKey is what the changes of one hold have in common.
 type holdKey struct {
 	state    state // waits for an addition that waits
-	breaking bool  // of a dropped change: it would break clients
+	detailed bool  // has details
 	kind     Kind
 	by       string
+}
+
+// keyOf returns the key of a change of a name.
+func (s *Set) keyOf(name string, change removal) holdKey {
+	key := holdKey{state: change.state, detailed: change.detail != "", kind: Removal, by: change.by}
+	switch {
+	case change.replacement == nil:
+	case s.content.Get(name) == nil:
+		key.kind = Addition
+	default:
+		key.kind = Update
+	}
+	return key
 }
 
 // holds returns the pending and the dropped changes, in the order of their states.
@@ -325,17 +332,13 @@ func (s *Set) holds(now time.Time) (all []Hold) {
 		if h.Names = append(h.Names, name); key.state != held && !since.IsZero() {
 			h.Since = Earlier(h.Since, since)
 		}
-		if key.breaking {
+		if key.detailed {
 			h.Details = append(h.Details, detail)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.byName)) {
 		change := s.byName[name]
-		key := holdKey{state: change.state, breaking: change.breakReason != "", kind: Removal, by: change.by}
-		if change.replacement != nil {
-			key.kind = Update
-		}
-		add(key, name, change.replacement, change.since, change.breakReason)
+		add(s.keyOf(name, change), name, change.replacement, change.since, change.detail)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.waiting)) {
 		key := holdKey{state: waits, kind: Addition}
@@ -345,6 +348,12 @@ func (s *Set) holds(now time.Time) (all []Hold) {
 		add(key, name, s.waiting[name].resource, s.waiting[name].since, "")
 	}
 	for _, key := range slices.SortedFunc(maps.Keys(byKey), holdKey.compare) {
+		if h := byKey[key]; key.state == grown {
+			h.Until = s.growthUntil(h.Since)
+			if added := s.oldestAddition(); key.kind == Removal && !added.IsZero() {
+				h.Until = s.growthUntil(added)
+			}
+		}
 		all = append(all, *byKey[key])
 	}
 	return all
@@ -352,14 +361,14 @@ func (s *Set) holds(now time.Time) (all []Hold) {
 
 // compare orders keys by state.
 func (k holdKey) compare(o holdKey) int {
-	breakingLast := 0
+	detailedLast := 0
 	switch {
-	case k.breaking && !o.breaking:
-		breakingLast = 1
-	case o.breaking && !k.breaking:
-		breakingLast = -1
+	case k.detailed && !o.detailed:
+		detailedLast = 1
+	case o.detailed && !k.detailed:
+		detailedLast = -1
 	}
-	return cmp.Or(cmp.Compare(k.state, o.state), breakingLast, cmp.Compare(k.kind, o.kind), cmp.Compare(k.by, o.by))
+	return cmp.Or(cmp.Compare(k.state, o.state), detailedLast, cmp.Compare(k.kind, o.kind), cmp.Compare(k.by, o.by))
 }
 
 // newHold returns a hold without names.

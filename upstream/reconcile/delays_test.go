@@ -128,3 +128,22 @@ func TestB43_DelaysOfBreakingChanges(t *testing.T) {
 	h.wantServed(t, "removed", "a b | r=a")
 	h.clusters.wantDelay(t, "removed", "removal", since, Breaking)
 }
+
+// TestB43_DelaysOfGrowth: abnormal growth is applied with the delay since the response that stated it first, whatever ends its wait.
+func TestB43_DelaysOfGrowth(t *testing.T) {
+	for when, end := range map[string]func(f *fakeSet, now time.Time){
+		"its time is over":           func(f *fakeSet, _ time.Time) { f.group.Decide(epoch.Add(time.Hour)) },
+		"an operator passes it":      func(f *fakeSet, now time.Time) { f.group.Operate(Command{Do: Pass}, now) },
+		"the origin states less":     func(f *fakeSet, now time.Time) { f.put(now, "a=2", "-c", "-d") },
+		"the origin states it again": func(f *fakeSet, now time.Time) { f.put(now, "a=201"); f.group.Decide(epoch.Add(time.Hour)) },
+	} {
+		f := newGrowing(wire.ClusterType, "a")
+		f.states("first", epoch)
+		f.put(epoch, "a=200", "b", "c", "d")
+		f.wantDelay(t, when+", before", "", epoch, "")
+		now := epoch.Add(time.Minute)
+		f.states("second", now)
+		end(f, now)
+		f.wantDelay(t, when, "first", epoch, Growth)
+	}
+}

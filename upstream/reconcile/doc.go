@@ -1,5 +1,5 @@
 // Package reconcile decides which removals reach clients: those that the origin intended (B.15). It also holds changes
-// that would break clients (B.46).
+// that would break clients (B.46), and those by which a resource, or the number of resources, grows abnormally (B.51).
 //
 // A [Set] is the resources that an origin states as a whole: a wildcard set, the names of a type, a collection, or one
 // type of a directory. The resources that reconnecting clients report are sets, too. A [Group] is the sets of one view
@@ -7,7 +7,7 @@
 //
 //	Begin         starts a new stream: all resources are unmentioned until the origin mentions them
 //	Take          applies a response, except removals that must wait, which become suspected, removals of required
-//	              resources, and changes that would break clients, which are held (B.46)
+//	              resources, changes that would break clients (B.46), and abnormal growth (B.51), which are held
 //	StartQuery    requests unmentioned resources by name
 //	FinishQuery   makes the ones without an answer suspected, if the origin answers for another resource
 //	Infer         makes resources suspected that a complete list, or the files of a directory, omit
@@ -21,7 +21,7 @@
 // A file uses only identifiers that it or a file before it declares, except the types of struct fields:
 //
 //	state       hold.go progress.go unmentioned.go removals.go references.go keys.go
-//	a set       set.go required.go breaking.go units.go take.go query.go decide.go
+//	a set       set.go required.go breaking.go growth.go units.go take.go query.go decide.go
 //	all sets    group.go
 //	reports     reports.go
 //

@@ -75,6 +75,7 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 		}
 	}
 	for s := range g.withRemovals {
+		s.awaitAdditions()
 		next = Earlier(Earlier(next, s.decisionDue(now)), Earlier(s.logHeld(now), s.unitsDue(now)))
 		if len(s.byName)+len(s.waiting) == 0 {
 			delete(g.withRemovals, s)
@@ -91,27 +92,47 @@ func (g *Group) Operate(c Command, now time.Time) (chosen []Hold) {
 	if c.Do == List {
 		slices.Reverse(sets) // the order in which xDS sends types
 	}
+	decided := make(map[*Set]names)
 	for _, s := range sets {
 		holds := c.choose(s.holds(now))
 		chosen = append(chosen, holds...)
-		if c.changesNothing() || len(holds) == 0 {
-			continue
-		}
-		decided := make(names)
 		for _, h := range holds {
 			for _, name := range h.Names {
-				decided[name] = struct{}{}
-				s.markMentioned(name)
+				of := decided[s]
+				put(&of, name, struct{}{})
+				decided[s] = of
 			}
-		}
-		if c.Do == Pass {
-			s.pass(decided, now)
-		} else {
-			s.drop(decided, c.By, now)
 		}
 	}
 	if !c.changesNothing() {
+		g.execute(&c, sets, decided, now)
 		g.Decide(now)
 	}
 	return chosen
+}
+
+// execute executes a command on the names of sets that it concerns. The sets are in the order in which resources are removed: what
+// grows passes before, in the opposite one, so that no resource reaches clients before one that it names.
+func (g *Group) execute(c *Command, sets []*Set, decided map[*Set]names, now time.Time) {
+	for _, s := range slices.Backward(sets) {
+		grows := make(names)
+		for name := range decided[s] {
+			if s.markMentioned(name); c.Do == Pass && s.byName[name].growth != 0 && s.byName[name].replacement != nil {
+				grows[name] = struct{}{}
+				delete(decided[s], name)
+			}
+		}
+		if len(grows) > 0 {
+			s.pass(grows, now)
+		}
+	}
+	for _, s := range sets {
+		switch {
+		case len(decided[s]) == 0:
+		case c.Do == Pass:
+			s.pass(decided[s], now)
+		default:
+			s.drop(decided[s], c.By, now)
+		}
+	}
 }

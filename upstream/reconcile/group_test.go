@@ -330,7 +330,7 @@ func TestB15_AFewOfAType(t *testing.T) {
 		}, 10 * time.Second},
 		{"updates of others would break clients", func(_, named *fakeSet) {
 			for _, name := range []string{"c", "d", "e", "f"} {
-				named.record(name, removal{state: breaking, replacement: &wire.Resource{Name: name}, breakReason: "broken"})
+				named.record(name, removal{state: breaking, replacement: &wire.Resource{Name: name}, detail: "broken"})
 			}
 			named.breakingChecked = named.group.validity(epoch)
 		}, 10 * time.Second},

@@ -35,6 +35,9 @@ const (
 	// Required is the reason of removals of resources that only an operator removes (TENDER_REQUIRED).
 	Required Reason = "required"
 
+	// Growth is the reason of changes by which a resource, or the number of resources, grows abnormally (B.51).
+	Growth Reason = "growth"
+
 	// Dropped is the reason of changes that an operator dropped: clients keep the resources until the origin mentions
 	// them.
 	Dropped Reason = "dropped"
@@ -44,7 +47,7 @@ const (
 )
 
 // Reasons has all reasons.
-var Reasons = [reasons]Reason{Suspect, SecondLook, LargeRemoval, Replacement, Breaking, Required, Dropped, Interval}
+var Reasons = [reasons]Reason{Suspect, SecondLook, LargeRemoval, Replacement, Breaking, Required, Growth, Dropped, Interval}
 
 // A Kind is what a change does with a resource that clients have, or do not have.
 type Kind string
@@ -69,11 +72,12 @@ type Hold struct {
 	// Changes has, for each name, the resource that clients have, and the one that waits.
 	Changes []Change
 
-	// Details has, for each name, why the change would break clients. It is nil for other changes.
+	// Details has, for each name, why the change would break clients, or how it grows. It is nil for other changes.
 	Details []string
 
 	// Since is when the first change began to wait; zero if that was in an earlier process. Until is when the second look
-	// decides, or the set is complete. It is zero if the second look has started, or if the time depends on the origin.
+	// decides, the set is complete, or growth is applied. It is zero if the second look has started, or if the time depends on
+	// the origin.
 	Since, Until time.Time
 
 	// By is the operator who dropped the changes; empty for the relay, and if that was in an earlier process.
@@ -192,7 +196,7 @@ type Counts struct {
 }
 
 // reasons is the number of Reasons.
-const reasons = 8
+const reasons = 9
 
 // Pending returns the numbers of changes that wait now, over all groups. Reasons without a change are omitted.
 func (c *Counts) Pending() map[Reason]int {

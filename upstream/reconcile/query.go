@@ -107,7 +107,9 @@ func (s *Set) RecordAnswers(u wire.Update, now time.Time) {
 		m.controlAnswered = m.controlAnswered || r.Name == m.control
 		if m.isQueried(r.Name) {
 			m.markMentioned(r.Name)
-			s.cancelRemoval(r.Name, now)
+			if !s.byName[r.Name].isHeldUpdate() { // the stream of the set states what it is
+				s.cancelRemoval(r.Name, now)
+			}
 		}
 	}
 	for name := range u.RemovedNames() {

@@ -7,10 +7,13 @@ import (
 	"github.com/xdstender/tender/cache/wire/schema"
 )
 
-// referrersOf returns the types whose resources refer to those of a type by name, and keep them while they are retained. Those of
-// clusters are not among them: what dangles without a cluster is found by its reference (B.46).
+// keepsReferents reports whether resources keep those of a type to which they refer by name, while they are retained. They do
+// not keep clusters: what dangles without a cluster is found by its reference (B.46).
+func keepsReferents(typeURL string) bool { return typeURL != wire.ClusterType }
+
+// referrersOf returns the types whose resources keep those of a type to which they refer.
 func referrersOf(typeURL string) []string {
-	if typeURL == wire.ClusterType {
+	if !keepsReferents(typeURL) {
 		return nil
 	}
 	return schema.ReferrersOf(typeURL)

@@ -22,26 +22,41 @@ const (
 	blocked                // decided, and waits for the other changes of its unit
 	waits                  // of an addition, which no removal has: it waits for its unit
 	required               // of a resource that only an operator removes (TENDER_REQUIRED)
+	grown                  // grows abnormally, until its time is over (TENDER_HOLD_GROWTH)
 )
 
-// A removal is a change of a resource that clients have not received yet: its removal, or an update that replaces it.
+// A growth is why a change is abnormal growth.
+type growth int
+
+const (
+	_      growth = iota
+	larger        // the resource is much larger than the one that clients have
+	more          // the resource is one of too many additions
+	naming        // the resource newly names an addition that waits, and clients could not use it without that
+	beside        // a removal, for which additions that wait may be the replacement
+)
+
+// A removal is a change of a resource that clients have not received yet: its removal, an update that replaces it, or one of
+// too many additions.
 type removal struct {
 	state state
 
-	// replacement is the content of an update: an assignment without endpoints, or a resource that clients cannot use.
-	// It is nil for a removal.
+	// replacement is the content of an update: an assignment without endpoints, a resource that clients cannot use, or one
+	// that grows abnormally. It is nil for a removal.
 	replacement *wire.Resource
 
 	since time.Time   // when it began to wait, or was dropped; zero if that was in an earlier process
 	cause cache.Cause // of the change that began to wait
 	by    string      // the operator who dropped it
 
-	breakReason string // why the change would break clients; empty if it would not
+	detail string // why the change would break clients, or how it grows; empty for other changes
+	growth growth // what grows; nothing if it would break clients
 
 	explicit    bool                // the origin stated the change; otherwise it was inferred
 	asked       bool                // the origin was asked for the resource, and answers for others
 	originError *wire.ResourceError // the error with which the origin stated it; nil without one
 	inferredIn  int                 // number of the last second look that inferred it
+	unstated    bool                // a growth that the origin has not stated on the present stream
 }
 
 // removals are the pending and the dropped changes of one set. The zero value is empty.
@@ -50,12 +65,10 @@ type removals struct {
 
 	alwaysHold bool // hold the suspected removals even if they are few
 
-	heldSince, heldUntil, alarmAt time.Time // of the changes in state held
-	large                         bool      // these are, or were, more than a few
-	breakingAlarmAt               time.Time // of the changes in state breaking
-	requiredAlarmAt               time.Time // of the removals in state required
+	heldSince, heldUntil time.Time // of the changes in state held
+	large                bool      // these are, or were, more than a few
 
-	heldLogged, breakingLogged, requiredLogged int // number of these changes when logEnded was last called
+	heldAlarm, breakingAlarm, requiredAlarm, grownAlarm alarm // of the changes in these states
 
 	secondLook  bool // the second look has started
 	secondLooks int  // second looks that have started
@@ -63,9 +76,51 @@ type removals struct {
 	silence time.Duration // of the origin, on streams of the second look that have ended
 }
 
-// isBreakingUpdate reports whether r is the update that is held because it would break clients.
-func (c removal) isBreakingUpdate(r *wire.Resource) bool {
-	return c.breakReason != "" && c.replacement != nil && c.replacement.SameContent(r)
+// An alarm logs changes that wait, as long as there are any.
+type alarm struct {
+	at     time.Time // when they are logged again
+	logged bool      // there were some at the last call of log
+}
+
+// start records that changes begin to wait, which was logged.
+func (a *alarm) start(now time.Time) { a.at = now.Add(alarmInterval) }
+
+// log calls wait every alarmInterval while n changes wait, and end when none does any longer, whatever has ended that: the
+// origin, an operator or the time. It returns when to call it again; zero if none waits.
+func (a *alarm) log(n int, now time.Time, wait, end func()) (next time.Time) {
+	before := a.logged
+	if a.logged = n > 0; !a.logged {
+		if before {
+			end()
+		}
+		return time.Time{}
+	}
+	if !now.Before(a.at) {
+		a.start(now)
+		wait()
+	}
+	return a.at
+}
+
+// isHeldUpdate reports whether the change is a statement of the origin that is held for its content, or was dropped since.
+func (c removal) isHeldUpdate() bool { return c.detail != "" && c.replacement != nil }
+
+// sameUpdate reports whether both changes are updates to the same content.
+func (c removal) sameUpdate(o removal) bool {
+	return c.replacement != nil && o.replacement != nil && c.replacement.SameContent(o.replacement)
+}
+
+// holdsRemoval reports whether the change is a removal that is held because it would break clients.
+func (c removal) holdsRemoval() bool {
+	return c.replacement == nil && (c.state == breaking || c.state == grown)
+}
+
+// growing reports whether the change is a resource that waits because of abnormal growth.
+func (c removal) growing() bool { return c.state == grown && c.replacement != nil }
+
+// holds reports whether r is the statement that is held, or was dropped.
+func (c removal) holds(r *wire.Resource) bool {
+	return c.isHeldUpdate() && c.replacement.SameContent(r)
 }
 
 // follow makes a change wait since the one that it replaces does. That may be the zero value.
@@ -121,6 +176,8 @@ func (r *removals) reason(in state) Reason {
 		return Breaking
 	case in == required:
 		return Required
+	case in == grown:
+		return Growth
 	case in == suspected:
 		return Suspect
 	}
@@ -141,7 +198,8 @@ func (r *removals) recordError(e *wire.ResourceError) (pending bool) {
 // startHold starts or restarts the hold time of the held changes. Afterwards, the second look begins.
 func (r *removals) startHold(now time.Time, holdTime time.Duration) {
 	if r.heldUntil.IsZero() {
-		r.heldSince, r.alarmAt = now, now.Add(alarmInterval)
+		r.heldSince = now
+		r.heldAlarm.start(now)
 	}
 	r.heldUntil, r.secondLook, r.silence = now.Add(holdTime), false, 0
 }
@@ -156,22 +214,30 @@ func (r *removals) startSecondLook(now time.Time) (started bool) {
 	return true
 }
 
+// expectGrowth records that a stream begins: growth that the origin does not state on it ends once the set is complete. What
+// it states again has waited since it was stated first.
+func (r *removals) expectGrowth() {
+	for name, change := range r.byName {
+		if change.growth != 0 && (change.state == grown || change.growth == more) {
+			change.unstated = true
+			r.byName[name] = change
+		}
+	}
+}
+
 // HasRemoval reports whether a change of a resource is pending or was dropped.
 func (r *removals) HasRemoval(name string) bool {
 	_, ok := r.byName[name]
 	return ok
 }
 
-// breakingAttrs returns log attributes of the changes that would break clients: their number, and the first by name.
-func (r *removals) breakingAttrs(typeURL string) []slog.Attr {
+// attrs returns log attributes of the changes in a state that have details: their number, and the first by name.
+func (r *removals) attrs(in state) []slog.Attr {
 	first := ""
 	for name, change := range r.byName {
-		if change.state == breaking && (first == "" || name < first) {
+		if change.state == in && (first == "" || name < first) {
 			first = name
 		}
 	}
-	return []slog.Attr{
-		slog.String("type_url", typeURL), slog.Int("held", r.count(breaking)),
-		slog.String("name", first), slog.String("reason", r.byName[first].breakReason),
-	}
+	return []slog.Attr{slog.Int("held", r.count(in)), slog.String("name", first), slog.String("reason", r.byName[first].detail)}
 }

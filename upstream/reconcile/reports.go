@@ -101,6 +101,12 @@ func (b *batch) CompleteAt() (at time.Time, ok bool) {
 	return at, !at.IsZero()
 }
 
+// Known implements Content. The resources of a batch are not stated by the origin.
+func (b *batch) Known(time.Time) bool { return false }
+
+// Await implements Content. A batch has no additions.
+func (b *batch) Await(_, _ []string) {}
+
 // Cause implements Content. What clients report has none.
 func (b *batch) Cause() (c cache.Cause) { return c }
 

@@ -42,7 +42,7 @@ func (f *filter) holdsRequired(name string, originError *wire.ResourceError) boo
 	}
 	s.record(name, change)
 	if old.state != required {
-		s.requiredAlarmAt = f.now.Add(alarmInterval)
+		s.requiredAlarm.start(f.now)
 		s.group.cfg.Logger.Error("removal of a required resource waits for an operator: use tender pass or tender drop",
 			slog.String("type_url", s.TypeURL), slog.String("name", name))
 	}

@@ -24,6 +24,12 @@ type Content interface {
 	// CompleteAt returns when the set is complete if no response arrives until then. It returns false if no stream
 	// carries the set.
 	CompleteAt() (at time.Time, ok bool)
+	// Known reports whether the set was complete before, possibly in an earlier process. Otherwise what the origin states is
+	// its first state.
+	Known(now time.Time) bool
+	// Await records additions that the origin states and that wait, so that clients which report them keep them. ended are
+	// those that the origin states no longer. It is also called after others were applied.
+	Await(names, ended []string)
 	// Cause returns the cause of what the origin states at present; the zero cause if it states nothing.
 	Cause() cache.Cause
 	// Apply applies the changes of a response. Decided removals come without a type URL and a version. waited is the
@@ -62,6 +68,8 @@ type Set struct {
 	waiting map[string]waiting // additions and changes that wait for a removal, by name
 
 	breakingChecked validity // of the last check of the changes that would break clients
+
+	awaited names // additions of which the content was told that they wait
 }
 
 // Config configures a group.
@@ -77,6 +85,9 @@ type Config struct {
 
 	// Required reports whether only an operator removes a resource of a type; nil if the origin removes all.
 	Required func(typeURL, name string) bool
+
+	// Growth limits what may grow in one change. What grows more is held for HoldTime (B.51).
+	Growth GrowthLimit
 
 	// Reported means that reconnecting clients report the names of the sets (Hold.Reported).
 	Reported bool
@@ -141,15 +152,17 @@ func (g *Group) needed(s *Set, includePossible bool, now time.Time) func(name st
 func (g *Group) retainedResources(
 	typeURL string, includePossible bool, now time.Time,
 ) (resources []*wire.Resource) {
-	for _, referrer := range referrersOf(typeURL) {
+	for _, referrer := range schema.ReferrersOf(typeURL) {
 		for s := range g.sets[referrer] {
 			var retained names
-			if includePossible {
+			if includePossible && keepsReferents(typeURL) {
 				possible, _ := s.possiblyRemoved(now)
 				retained = maps.Clone(possible)
 			}
-			for name := range s.byName {
-				put(&retained, name, struct{}{})
+			for name, change := range s.byName {
+				if keepsReferents(typeURL) || change.state == grown {
+					put(&retained, name, struct{}{})
+				}
 			}
 			for name := range retained {
 				if r := s.content.Get(name); r != nil {
@@ -210,8 +223,9 @@ func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms
 	}
 	s.hadContent, s.newNames, s.lastAdded = s.content.Count() > 0, nil, additions{}
 	maps.DeleteFunc(s.byName, func(_ string, change removal) bool {
-		return change.state == suspected || change.state == breaking || change.state == blocked
+		return change.state == suspected || change.state == breaking || change.state == blocked || change.growth == beside && change.state == grown
 	})
+	s.expectGrowth()
 	s.alwaysHold, s.secondLook = false, s.secondLook && !resumed
 }
 
@@ -236,7 +250,7 @@ func (s *Set) Restart(versionSent func(name string) bool, now time.Time) {
 	s.waiting = nil // the origin sends what waited again
 	for name := range s.content.Names() {
 		switch {
-		case s.byName[name].state == dropped && s.byName[name].breakReason == "":
+		case s.byName[name].state == dropped && s.byName[name].detail == "":
 		case versionSent != nil && versionSent(name):
 			put(&s.withVersion, name, struct{}{})
 		default:
@@ -319,6 +333,11 @@ func (s *Set) newFilter(now time.Time) *filter {
 		set: s, now: now, connected: connected, confirmed: s.Confirmed(now), replacing: make(names),
 		needed: s.group.needed(s, false, now), mayBeNeeded: s.group.needed(s, true, now),
 	}
+}
+
+// reached reports whether a stream carries the set, and a time has come. A zero time never comes.
+func (f *filter) reached(at time.Time) bool {
+	return f.connected && !at.IsZero() && !f.now.Before(at)
 }
 
 // moveTo moves the changes that chosen selects to an update.
@@ -427,8 +446,8 @@ func (g *Group) lacksFew(typeURL string) bool {
 	for s := range g.withRemovals {
 		n := 0
 		for name, change := range s.byName {
-			decided := change.state == dropped || change.state == required
-			if decided || change.replacement != nil && change.breakReason != "" {
+			decided := change.state == dropped || change.state == required || change.state == grown
+			if decided || change.isHeldUpdate() {
 				continue // no removal, or decided
 			}
 			if n++; s.TypeURL == typeURL {
@@ -479,7 +498,7 @@ func (s *Set) MoveTo(to *Set, name string) {
 		return
 	}
 	if change.state == held && to.heldUntil.Before(s.heldUntil) {
-		to.heldSince, to.heldUntil, to.alarmAt, to.secondLook = s.heldSince, s.heldUntil, s.alarmAt, false
+		to.heldSince, to.heldUntil, to.heldAlarm.at, to.secondLook = s.heldSince, s.heldUntil, s.heldAlarm.at, false
 	}
 	to.large = to.large || change.state == held && s.large
 	to.record(name, change)
@@ -507,23 +526,21 @@ func (s *Set) RestoreDropped(name string, hold *Hold) {
 }
 
 // suspect records a change as suspected. A held change stays held. A dropped change stays dropped if repeated is
-// set, or if the new one has the same content.
+// set, or if the new one has the same content. A removal does not repeat a dropped update.
 func (s *Set) suspect(name string, change removal, repeated bool, now time.Time) {
 	s.noteMissing(name, now)
 	old, ok := s.byName[name]
-	if change.replacement != nil && old.replacement != nil && change.replacement.SameContent(old.replacement) {
-		repeated = true
-	}
+	repeated = repeated || change.sameUpdate(old)
 	change.state = suspected
 	change.follow(old, s.cause(now), now)
 	switch {
 	case ok && old.state == held:
 		change.state, change.explicit = held, change.explicit || old.explicit
 		change.inferredIn, change.originError = s.secondLooks, old.originError
-	case old.state == dropped && repeated:
+	case repeated && old.state == dropped && (change.replacement != nil || !old.isHeldUpdate()):
 		return
-	case old.state == breaking && old.replacement == nil && change.replacement == nil:
-		return // the removal is held already
+	case change.replacement == nil && old.holdsRemoval():
+		return
 	}
 	s.record(name, change)
 }
@@ -535,6 +552,11 @@ func (s *Set) cause(now time.Time) cache.Cause {
 		c.Received = now
 	}
 	return c
+}
+
+// heldAttrs returns log attributes of the changes in a state.
+func (s *Set) heldAttrs(in state) []slog.Attr {
+	return append([]slog.Attr{slog.String("type_url", s.TypeURL)}, s.attrs(in)...)
 }
 
 // record stores a change and marks the set for a decision.

@@ -21,8 +21,11 @@ type fakeSet struct {
 	*Set
 	resources map[string]*wire.Resource
 	confirmed bool
-	cause     cache.Cause   // of what the origin states
-	applied   wire.Update   // last update
+	known     bool        // the set was complete before
+	awaiting  names       // see Content.Await
+	cause     cache.Cause // of what the origin states
+	applied   wire.Update // last update
+	onApply   func(u wire.Update)
 	waited    pending.Delay // of it
 }
 
@@ -31,10 +34,23 @@ func (f *fakeSet) Names() iter.Seq[string]        { return maps.Keys(f.resources
 func (f *fakeSet) Count() int                     { return len(f.resources) }
 func (f *fakeSet) CompleteAt() (time.Time, bool)  { return time.Time{}, f.confirmed }
 
+func (f *fakeSet) Known(time.Time) bool { return f.known }
+
+func (f *fakeSet) Await(names, ended []string) {
+	for _, name := range names {
+		put(&f.awaiting, name, struct{}{})
+	}
+	for _, name := range ended {
+		delete(f.awaiting, name)
+	}
+}
+
 func (f *fakeSet) Cause() cache.Cause { return f.cause }
 
 func (f *fakeSet) Apply(u wire.Update, waited pending.Delay) (c cache.Change) {
-	f.applied, f.waited = u, waited
+	if f.applied, f.waited = u, waited; f.onApply != nil {
+		f.onApply(u)
+	}
 	for _, r := range u.Resources {
 		switch old := f.resources[r.Name]; {
 		case strings.HasPrefix(r.Name, "unwanted"):

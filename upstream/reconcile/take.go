@@ -14,10 +14,11 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 	fails := u.Fails(s.pattern)
 	f := s.newFilter(now)
 	f.update = u
-	waited, repeats := len(s.waiting), s.repeatsUnmentioned(u)
-	passes := f.holdBreaking(f.holdRequired(f.deferRemovals(u)))
-	if c = f.apply(f.withoutBlocked(f.joinUnits(passes))); !fails {
-		s.Progress.recordResponse(now, c.New > 0 || len(s.waiting) > waited, s.group.cfg.ColdWait)
+	waited, repeats := len(s.waiting)+s.count(grown), s.repeatsUnmentioned(u)
+	passes := f.holdGrowth(f.holdBreaking(f.holdRequired(f.deferRemovals(u))))
+	c = f.apply(f.withoutBlocked(f.joinUnits(passes)))
+	if s.awaitAdditions(); !fails {
+		s.Progress.recordResponse(now, c.New > 0 || len(s.waiting)+s.count(grown) > waited, s.group.cfg.ColdWait)
 	}
 	m, before := &s.unmentioned, s.unmentionedCount()
 	if before+len(m.foreign)+len(m.requestedAgain) == 0 {
@@ -65,10 +66,11 @@ func (f *filter) deferRemovals(u wire.Update) wire.Update {
 		delete(s.newNames, name)
 		switch {
 		case s.content.Get(name) == nil:
+			s.forgetAddition(name)
 		case f.mustHold(name):
 			deferred[name] = struct{}{}
 			s.suspect(name, removal{explicit: true}, f.mayRepeat(name), f.now)
-		case s.byName[name].replacement != nil && s.byName[name].breakReason != "":
+		case s.byName[name].isHeldUpdate():
 			delete(s.byName, name) // its held update is obsolete
 		}
 	}
@@ -92,7 +94,10 @@ func (f *filter) deferEmptied(resources []*wire.Resource) []*wire.Resource {
 			s.suspect(r.Name, removal{replacement: r, explicit: true}, f.mayRepeat(r.Name), f.now)
 			continue
 		}
-		if change := s.byName[r.Name]; change.breakReason == "" || r.HasBody() && !change.isBreakingUpdate(r) {
+		switch change := s.byName[r.Name]; {
+		case change.growing():
+			delete(s.missing, r.Name) // holdGrowth decides about the change
+		case change.detail == "" || r.HasBody() && !change.holds(r):
 			s.cancelRemoval(r.Name, f.now)
 		}
 		for _, alias := range r.Aliases {

@@ -55,7 +55,7 @@ func (s *Set) hasUnits() bool {
 // to wait, too.
 func (f *filter) joinUnits(u wire.Update) (_ wire.Update, blocked names) {
 	s := f.set
-	if !s.hasUnits() || len(u.Resources)+len(s.waiting) == 0 {
+	if !s.hasUnits() || len(u.Resources)+len(s.waiting)+s.count(grown) == 0 {
 		return u, nil
 	}
 	j := joining{
@@ -69,7 +69,7 @@ func (f *filter) joinUnits(u wire.Update) (_ wire.Update, blocked names) {
 	s.waiting = nil
 	deferred, replaced := make(names), make(names)
 	for _, of := range j.unitsOf(candidates) {
-		if j.waits(of) {
+		if j.grows(of) || j.waits(of) {
 			maps.Copy(deferred, of.additions)
 			for name := range of.excluding {
 				put(&blocked, name, struct{}{})
@@ -98,6 +98,11 @@ func (j *joining) candidates(u wire.Update) []*wire.Resource {
 	if whole := u.Complete || j.set.group.cfg.AllResources && u.TypeURL != ""; !whole { // otherwise it lists what the origin has
 		all = append(all, j.waitedBefore()...)
 	}
+	for _, name := range slices.Sorted(maps.Keys(j.set.byName)) {
+		if change := j.set.byName[name]; change.growing() {
+			all = append(all, change.replacement) // what makes room for it waits with it, and so does what it makes room for
+		}
+	}
 	for _, r := range all {
 		if r.HasBody() && r.Refusal == nil { // otherwise clients keep what is served
 			j.next[r.Name] = r
@@ -120,9 +125,6 @@ func (j *joining) waitedBefore() (all []*wire.Resource) {
 	}
 	return j.f.holdBreaking(wire.Update{Resources: all}).Resources
 }
-
-// statesContent reports whether a resource is more than a heartbeat.
-func statesContent(r *wire.Resource) bool { return r.HasBody() || r.Refusal != nil }
 
 // keysOf returns the keys of a candidate, which are read once.
 func (j *joining) keysOf(r *wire.Resource) names {
@@ -179,6 +181,16 @@ func (j *joining) unitsOf(candidates []*wire.Resource) []*unit {
 	return p.units(additions, excluding)
 }
 
+// grows reports whether an addition of a unit is abnormal growth: then the unit waits as long as that.
+func (j *joining) grows(of *unit) bool {
+	for addition := range of.additions {
+		if j.set.byName[addition].growing() {
+			return true
+		}
+	}
+	return false
+}
+
 // waits reports whether a unit waits for a removal that the origin may still state: for ColdWait if the origin has the resource, for
 // unitWaitMax if it has not mentioned it, and without limit if an operator keeps it or there is no connection.
 func (j *joining) waits(of *unit) bool {
@@ -229,6 +241,9 @@ func (j *joining) standing(name string) standing {
 func (j *joining) record(candidates []*wire.Resource, deferred names) []*wire.Resource {
 	var first []string
 	candidates = slices.DeleteFunc(candidates, func(r *wire.Resource) bool {
+		if j.set.byName[r.Name].growing() {
+			return true
+		}
 		w, waited := j.before[r.Name]
 		if !has(deferred, r.Name) || !statesContent(r) { // a heartbeat is of what is served
 			if waited {
