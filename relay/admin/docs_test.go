@@ -25,7 +25,7 @@ func TestStatusIsDocumented(t *testing.T) {
 		Holder{}, History{}, Change{}, LogLevel{}, LogLevelChange{}, AuditScope{}, Why{}, Action{}, Actions{},
 		FleetStatus{}, FleetRelay{}, FleetSummary{}, FleetView{}, Disagreement{}, FleetAnswers{}, FleetAnswer{},
 		Rollouts{}, RolloutScope{}, RolloutDiff{}, RolloutChange{}, RolloutContent{}, rollout.Status{}, rollout.Halt{},
-		rollout.Refusal{}, rollout.Client{}, rollout.Cohort{}, rollout.Outcomes{},
+		rollout.Rejection{}, rollout.Client{}, rollout.Cohort{}, rollout.Outcomes{},
 	} {
 		typ := reflect.TypeOf(value)
 		for i := range typ.NumField() {
