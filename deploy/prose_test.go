@@ -37,6 +37,7 @@ var edited = []string{
 	"deploy/docs/gitops.md",
 	"deploy/docs/install.md",
 	"deploy/docs/kubernetes.md",
+	"deploy/docs/log.md",
 	"deploy/docs/metrics.md",
 	"deploy/docs/migrate.md",
 	"deploy/docs/operations.md",

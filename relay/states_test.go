@@ -144,16 +144,16 @@ func constant(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// revocations returns the table of states in operations.md: what announces a state, and what ends it.
+// revocations returns the table of states in log.md: what announces a state, and what ends it.
 func revocations(t *testing.T) map[string][]string {
 	t.Helper()
-	page, err := os.ReadFile("../deploy/docs/operations.md")
+	page, err := os.ReadFile("../deploy/docs/log.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, found := strings.Cut(string(page), "| Begin | End |\n| --- | --- |\n")
 	if !found {
-		t.Fatal("operations.md has no table of states")
+		t.Fatal("log.md has no table of states")
 	}
 	out := make(map[string][]string)
 	for line := range strings.Lines(table) {
@@ -171,7 +171,7 @@ func revocations(t *testing.T) map[string][]string {
 }
 
 // TestB43_StatesAreRevoked checks that each warning or error in the log is an event, or a state that the table in
-// operations.md has with the line that ends it.
+// log.md has with the line that ends it.
 func TestB43_StatesAreRevoked(t *testing.T) {
 	all, warnings := messages(t)
 	states := revocations(t)
@@ -183,7 +183,7 @@ func TestB43_StatesAreRevoked(t *testing.T) {
 	for begin, ends := range states {
 		for _, text := range append(ends, begin) {
 			if !has(text) {
-				t.Errorf("operations.md has the line %q of the log, which no code writes", text)
+				t.Errorf("log.md has the line %q of the log, which no code writes", text)
 			}
 		}
 	}
@@ -192,7 +192,7 @@ func TestB43_StatesAreRevoked(t *testing.T) {
 			return text == begin || strings.HasPrefix(text, begin+":") || strings.HasPrefix(text, begin+";") || strings.HasPrefix(text, begin+" (")
 		}
 		if !slices.Contains(events, text) && !slices.ContainsFunc(slices.Collect(maps.Keys(states)), begins) {
-			t.Errorf("the log warns %q: add its end to the table of states in operations.md, or the line to the events of this test", text)
+			t.Errorf("the log warns %q: add its end to the table of states in log.md, or the line to the events of this test", text)
 		}
 	}
 	for _, text := range events {
