@@ -163,7 +163,7 @@ var sections = []section{
 			"Envoy waits for them while it warms the cluster or listener. Turn it off when no client is an Envoy."},
 		{"COMPRESSION", "Compression of responses to gRPC clients and relays that accept gzip",
 			"Set it to `gzip` when the bytes between relays, or to clients in other zones, cost more than CPU. " +
-				"[Compression](operations.md#compression) has the details."},
+				"[Compression](#compression) has the details."},
 		{"DYNAMIC_PARAMETERS",
 			"Variants of one resource name, selected by the dynamic parameters of the client (xDS TP2)",
 			"Turn it on when the control plane sends such variants."},
@@ -237,7 +237,7 @@ var sections = []section{
 		{"MIN_PUSH_INTERVAL", "Minimum time between two changes of a type that clients are sent",
 			"Changes within it become one response per client. First state does not wait; types that refer to " +
 				"clusters also wait while clusters or endpoints do. Set it when the control plane sends many small changes " +
-				"([changes in quick succession](operations.md#changes-in-quick-succession))."},
+				"([changes in quick succession](#changes-in-quick-succession))."},
 		{"SEND_TIMEOUT", "How long one send may block before the stream is closed",
 			"Lower it when stalled clients should release their memory earlier."},
 		{"DRAIN", "Time in which a stopping relay closes its streams",
