@@ -21,8 +21,8 @@ func sealSnapshot(version uint32, fields []byte) []byte {
 	return append(b, sum[:]...)
 }
 
-// TestB42_InvalidSnapshotsAreRejected, each with an error that gives the reason.
-func TestB42_InvalidSnapshotsAreRejected(t *testing.T) {
+// TestB42_InvalidSnapshotsAreRefused, each with an error that gives the reason.
+func TestB42_InvalidSnapshotsAreRefused(t *testing.T) {
 	entry := appendText(nil, fieldMember, "")
 	tests := []struct {
 		name string

@@ -112,7 +112,7 @@ func scrape(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	counters, zero := guard.NewCounters(slog.New(slog.DiscardHandler)), map[string]downstream.TypeStats{"": {}}
 	reading := telemetry.Reading{
-		Server:   downstream.Stats{Ended: counters.Ended(), Rejected: counters.Causes()},
+		Server:   downstream.Stats{Ended: counters.Ended(), Refused: counters.Causes()},
 		Origins:  []telemetry.Origin{{Status: admin.Origin{Name: "default", Directory: new(admin.Directory)}}},
 		Rollouts: []*rollout.Status{{Origin: "default", Cohorts: make([]rollout.Cohort, 2)}},
 		Groups:   []telemetry.Group{{Key: "all", Types: zero}},

@@ -39,11 +39,11 @@ var (
 	ofClients = []parameter{
 		byType, {"id", "The node ID"}, {"node", "Text that the node ID contains"}, {"cluster", "The cluster of the Node"},
 		{"zone", "The zone of the Node's locality"}, byGroup, {"sync", "rejecting, stalled, behind, unknown or in-sync"},
-		{"refused", "true for clients that reject configuration"}, {"stalled", "true for clients that do not read"},
+		{"rejected", "true for clients that reject configuration"}, {"stalled", "true for clients that do not read"},
 		{"sort", "lag (the default) or number"}, {"totals", "false omits the totals, with sort=number"}, byLimit, after,
 	}
 	ofClient = []parameter{
-		byType, {"state", "The state of resources: not_sent, sent, accepted, refused, or not_accepted for all but accepted"}, byLimit, after,
+		byType, {"state", "The state of resources: not_sent, sent, accepted, rejected, or not_accepted for all but accepted"}, byLimit, after,
 	}
 )
 

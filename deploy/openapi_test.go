@@ -14,7 +14,10 @@ const openapiFile = "docs/openapi.yaml"
 // TestOpenAPI compares openapi.yaml with the operations and types of the admin API. With -update it writes the file.
 // Descriptions are from comments. They are not compared, so that a comment can be edited alone.
 func TestOpenAPI(t *testing.T) {
-	text, err := yaml.Marshal(newSpec(t).document())
+	s := newSpec(t)
+	document := s.document()
+	s.describe(t)
+	text, err := yaml.Marshal(document)
 	if err != nil {
 		t.Fatal(err)
 	}

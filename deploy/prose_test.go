@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -12,6 +13,9 @@ const (
 	maxLine     = 120 // characters of a line outside code
 	maxSentence = 30  // words
 	maxREADME   = 1500
+
+	// maxRead is the number of words that an operator reads before the reference.
+	maxRead = 20_000
 )
 
 // edited are the pages that keep to these limits: all but relay/PROTOCOL.md, whose tables list the rules of the specification.
@@ -37,6 +41,7 @@ var edited = []string{
 	"deploy/docs/gitops.md",
 	"deploy/docs/install.md",
 	"deploy/docs/kubernetes.md",
+	"deploy/docs/log.md",
 	"deploy/docs/metrics.md",
 	"deploy/docs/migrate.md",
 	"deploy/docs/operations.md",
@@ -69,6 +74,43 @@ func TestProse(t *testing.T) {
 		t.Errorf("README.md has %d words, want less than %d", words, maxREADME)
 	}
 }
+
+// TestWordsBeforeReference checks the number of words of the README, the index, and the pages that the index lists before
+// those of reference. A page of reference lists what a reader looks up: settings, commands, metrics, versions or faults.
+func TestWordsBeforeReference(t *testing.T) {
+	all := read(t).pages
+	const index = "deploy/docs/README.md"
+	before, reference, found := strings.Cut(all[index], "\n## Reference\n")
+	if !found {
+		t.Fatalf("%s has no section Reference", index)
+	}
+	reference, _, _ = strings.Cut(reference, "\n## ")
+	listed := func(text string) (names []string) {
+		for _, match := range indexed.FindAllStringSubmatch(text, -1) {
+			names = append(names, "deploy/docs/"+match[1])
+		}
+		return names
+	}
+	pages := append([]string{"README.md", index}, listed(before)...)
+	for _, page := range edited {
+		if strings.HasPrefix(page, "deploy/docs/") && !slices.Contains(pages, page) && !slices.Contains(listed(reference), page) {
+			t.Errorf("%s does not list %s", index, page)
+		}
+	}
+	words := 0
+	for _, page := range pages {
+		if all[page] == "" {
+			t.Errorf("there is no page %s", page)
+		}
+		words += len(strings.Fields(all[page]))
+	}
+	if words > maxRead {
+		t.Errorf("pages before the reference have %d words, want at most %d: link to what another page states", words, maxRead)
+	}
+}
+
+// indexed matches the link to a page in the same directory or below.
+var indexed = regexp.MustCompile(`\]\(([a-z][a-z/-]*\.md)\)`)
 
 var (
 	linkTarget = regexp.MustCompile(`\]\([^)]*\)`)

@@ -54,7 +54,7 @@ func (s *stream) acceptReport(r *wire.Request) (more bool, wait time.Duration) {
 	s.account.Release(r.Size)
 	s.reported = reported{of, now}
 	if err != nil && !s.ended && s.client != nil && s.server.reportLog.Allow() {
-		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "report of a relay rejected",
+		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "report of a relay refused",
 			slog.Any("err", err), s.server.reportLog.Suppressed())
 	}
 	return !s.ended, s.requestLimiter.ReserveN(now, 1).DelayFrom(now)
@@ -93,8 +93,8 @@ func (s *stream) below(types []subscription.TypeStatus, now time.Time) *Below {
 // the relay and of its clients. It returns the relay as a client.
 func (b *Below) addRelay(t *subscription.TypeStatus) (self tier.Client) {
 	self = tier.Client{TypeURL: t.TypeURL, Sync: t.Sync, Lag: t.Lag}
-	if t.Refused && t.Refusal != nil {
-		self.Detail = t.Refusal.Detail
+	if t.Rejected && t.Rejection != nil {
+		self.Detail = t.Rejection.Detail
 	}
 	switch {
 	case !b.Known:

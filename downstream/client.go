@@ -53,16 +53,16 @@ func redactSecretDetail(r *wire.Request) {
 	}
 }
 
-// logNACK logs that a client rejected a response. refusal is nil for a poll.
-func (s *Server) logNACK(from *client, r *wire.Request, refusal *subscription.Refusal) {
+// logNACK logs that a client rejected a response. rejection is nil for a poll.
+func (s *Server) logNACK(from *client, r *wire.Request, rejection *subscription.Rejection) {
 	if !s.nackLog.Allow() {
 		return
 	}
 	log := from.log()
-	if refusal != nil && refusal.TraceID != "" {
-		log = log.With(slog.String("trace_id", refusal.TraceID), slog.String("span_id", refusal.SpanID))
+	if rejection != nil && rejection.TraceID != "" {
+		log = log.With(slog.String("trace_id", rejection.TraceID), slog.String("span_id", rejection.SpanID))
 	}
-	log.LogAttrs(context.Background(), slog.LevelWarn, "client refused a response",
+	log.LogAttrs(context.Background(), slog.LevelWarn, "client rejected a response",
 		slog.String("type_url", r.TypeURL), slog.String("nonce", fmt.Sprintf("%.64s", r.Nonce)),
 		slog.Int("code", int(r.ErrorCode)), slog.String("detail", fmt.Sprintf("%.2048s", r.ErrorMessage)),
 		s.nackLog.Suppressed())
@@ -89,7 +89,7 @@ func (s *Server) logLargeResponse(to *client, typeURL string, body *wire.Body) {
 // logDeniedName counts and logs a requested name that the client is not authorized for.
 func (s *Server) logDeniedName(from *client, err error) {
 	if denial, is := guard.DenialOf(err); is {
-		s.guard.Counters.Rejected("client not authorized for a resource name", denial, from.Watch.Peer(), err,
+		s.guard.Counters.Refused("client not authorized for a resource name", denial, from.Watch.Peer(), err,
 			slog.String("node", from.node), slog.String("group", from.group))
 	}
 }

@@ -68,7 +68,7 @@ func (c *scriptedClient) request(r wire.Request) {
 // answer sends an ACK of the newest response, or a NACK if detail is not empty.
 func (c *scriptedClient) answer(detail string) {
 	nonces := c.sent()
-	c.request(wire.Request{Nonce: nonces[len(nonces)-1], Refused: detail != "", ErrorCode: int32(codes.InvalidArgument),
+	c.request(wire.Request{Nonce: nonces[len(nonces)-1], Rejected: detail != "", ErrorCode: int32(codes.InvalidArgument),
 		ErrorMessage: detail})
 }
 
@@ -114,7 +114,7 @@ func TestB30_ClientAndResourceStatus(t *testing.T) {
 		c.request(wire.Request{Node: encoded, Subscribe: []string{"*"}})
 		time.Sleep(time.Second)
 		a, b := benchName(0), benchName(1)
-		want := func(when string, states map[string]string, lag time.Duration, refusal string) {
+		want := func(when string, states map[string]string, lag time.Duration, rejection string) {
 			t.Helper()
 			if diff := cmp.Diff(states, resourceStates(server, number)); diff != "" {
 				t.Errorf("%s, resource states (-want +got):\n%s", when, diff)
@@ -125,8 +125,8 @@ func TestB30_ClientAndResourceStatus(t *testing.T) {
 				t.Fatalf("%s: %+v, open: %v; want a Delta stream of one type and node n1 without extensions", when, s, open)
 			}
 			got := s.Types[0]
-			if got.Lag != lag || got.Refused != (refusal != "") || got.Refused && got.Refusal.Detail != refusal {
-				t.Errorf("%s: %+v, refusal %+v; want a lag of %v and the refusal %q", when, got, got.Refusal, lag, refusal)
+			if got.Lag != lag || got.Rejected != (rejection != "") || got.Rejected && got.Rejection.Detail != rejection {
+				t.Errorf("%s: %+v, rejection %+v; want a lag of %v and the rejection %q", when, got, got.Rejection, lag, rejection)
 			}
 			holders := server.Holders(wire.ClusterType, a)
 			if len(holders) != 1 || holders[0].Stream != number || holders[0].State.String() != states[a] {
@@ -139,7 +139,7 @@ func TestB30_ClientAndResourceStatus(t *testing.T) {
 		putClusters(t, w, "2", 0)
 		synctest.Wait()
 		c.answer("no such filter")
-		want("after a NACK", map[string]string{a: "refused", b: "accepted"}, 0, "no such filter")
+		want("after a NACK", map[string]string{a: "rejected", b: "accepted"}, 0, "no such filter")
 		if got := server.Holders(wire.ClusterType, "nothing"); len(got) != 0 {
 			t.Errorf("Holders(nothing) = %+v, want none", got)
 		}

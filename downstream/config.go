@@ -68,14 +68,14 @@ type Config struct {
 	// version (B.2).
 	ContentVersions bool
 
-	// Refused is called after a client rejected a response. It must not block, because the stream is locked meanwhile. Nil
+	// Rejected is called after a client rejected a response. It must not block, because the stream is locked meanwhile. Nil
 	// calls nothing.
-	Refused func()
+	Rejected func()
 
 	// Gzip compresses the responses to clients that accept it (B.32).
 	Gzip bool
 
-	// Loads is the origin that receives load reports. Nil rejects streams of load reports with UNIMPLEMENTED (R139).
+	// Loads is the origin that receives load reports. Nil refuses streams of load reports with UNIMPLEMENTED (R139).
 	Loads loadreport.Origin
 
 	// SumLoads forwards the sum of the load reports of a group. If false, each client has a separate stream to the origin
@@ -215,8 +215,8 @@ type Group struct {
 // An Observer receives the NACKs and the disconnect of one client stream. Its methods must not block, because they are
 // called while the stream is locked. REST polls and streams of load reports have no observer.
 type Observer interface {
-	// Refused is called when the client rejected a response of a type: the newest response or an earlier one.
-	Refused(typeURL string, r *subscription.Refusal)
+	// Rejected is called when the client rejected a response of a type: the newest response or an earlier one.
+	Rejected(typeURL string, r *subscription.Rejection)
 
 	// Disconnected is called when the client ended the stream, or its connection was lost. It is not called if the relay
 	// ended the stream, or had already started to end it (B.33).
@@ -227,7 +227,7 @@ type Observer interface {
 // be called from any goroutine.
 type Authorizer interface {
 	// Authorize returns the grant of a peer that uses a Node. It must not retain the Node. An error of [guard.Denies]
-	// rejects the client.
+	// refuses the client.
 	Authorize(p guard.Peer, n *node) (Grant, error)
 
 	// Changed returns a channel that is closed when the rules change, so that grants must be renewed. Nil means that the

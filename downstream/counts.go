@@ -120,11 +120,11 @@ func (t *tally) Sent(bytes int) {
 	}
 }
 
-// Answered counts an ACK, or a NACK if refused.
-func (t *tally) Answered(refused bool) {
+// Answered counts an ACK, or a NACK if rejected.
+func (t *tally) Answered(rejected bool) {
 	switch {
 	case t == nil:
-	case refused:
+	case rejected:
 		t.nacks.Add(1)
 	default:
 		t.acks.Add(1)
@@ -244,9 +244,9 @@ type Stats struct {
 	Waiting int                    // first responses that wait for a turn or a slot
 	Ended   map[guard.Ending]int64 // ended streams by reason
 
-	// Rejected counts rejected connections, handshakes, requests, streams and polls. The stream may continue after a
+	// Refused counts refused connections, handshakes, requests, streams and polls. The stream may continue after a
 	// denied name or Secret.
-	Rejected map[guard.Cause]int64
+	Refused map[guard.Cause]int64
 
 	// Coalesced counts changes that reached a stream before an earlier change was sent or answered. One response then has
 	// all of them.
@@ -269,7 +269,7 @@ func (s *Server) Stats() Stats {
 		Accepted:  int64(s.accepted.Load()),
 		Waiting:   s.queue.newcomerCount() + s.slots.Waiting(),
 		Ended:     s.guard.Counters.Ended(),
-		Rejected:  s.guard.Counters.Causes(),
+		Refused:   s.guard.Counters.Causes(),
 		Coalesced: s.coalesced.Load(), Saved: s.saved.Load(),
 		Throttled: s.throttled.Load(),
 	}

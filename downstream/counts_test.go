@@ -51,7 +51,7 @@ func TestCounts(t *testing.T) {
 // nack rejects the newest response.
 func (c *benchClient) nack() {
 	sub := c.st.subscription(c.typeURL)
-	sub.ApplyRequest(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Refused: true}, time.Now())
+	sub.ApplyRequest(&wire.Request{Delta: c.st.delta, TypeURL: c.typeURL, Nonce: c.last.Nonce, Rejected: true}, time.Now())
 }
 
 // TestCountsOfUnknownTypes checks that types that clients invent share counters, and that streams use all copies of

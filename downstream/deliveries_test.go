@@ -36,8 +36,8 @@ func TestB43_AnswersAreCountedOnce(t *testing.T) {
 			c.request(wire.Request{Nonce: first, Subscribe: []string{fmt.Sprint("none-", i)}})
 		}
 		counts("names change under one nonce", 1, 1, 0)
-		c.request(wire.Request{Nonce: first, Refused: true, ErrorMessage: "no"})
-		c.request(wire.Request{Nonce: "invented", Refused: true, ErrorMessage: "no"})
+		c.request(wire.Request{Nonce: first, Rejected: true, ErrorMessage: "no"})
+		c.request(wire.Request{Nonce: "invented", Rejected: true, ErrorMessage: "no"})
 		counts("NACKs of an accepted response and of none", 1, 1, 0)
 
 		p.change(cache.Wildcard, "2", 0)
@@ -57,7 +57,7 @@ func TestB43_AnswersAreCountedOnce(t *testing.T) {
 		nonces := c.sent()[2:]
 		check.Equal(t, "responses", len(nonces), 3)
 		for range 2 {
-			c.request(wire.Request{Nonce: nonces[1], Refused: true, ErrorMessage: "no"}) // answers the first, too
+			c.request(wire.Request{Nonce: nonces[1], Rejected: true, ErrorMessage: "no"}) // answers the first, too
 		}
 		c.request(wire.Request{Nonce: nonces[1]})
 		counts("late NACKs", 5, 1, 2)
@@ -131,11 +131,11 @@ func TestB43_EachAbandonedDeliveryHasASpan(t *testing.T) {
 		time.Sleep(time.Second)
 		d.change(cache.Wildcard, "5", 0)
 		time.Sleep(5 * time.Second)
-		c.request(wire.Request{Nonce: "4", Refused: true, ErrorMessage: "no"})
-		d.want("a late NACK", "4 refused in 6s")
-		d.wantEnded("a late NACK", "1 streams: 1 refused in 6.1s")
-		if r := refusalOf(d.server); r == nil || r.SpanID != "span 4" {
-			t.Errorf("the refusal is %+v, want it with its span", r)
+		c.request(wire.Request{Nonce: "4", Rejected: true, ErrorMessage: "no"})
+		d.want("a late NACK", "4 rejected in 6s")
+		d.wantEnded("a late NACK", "1 streams: 1 rejected in 6.1s")
+		if r := rejectionOf(d.server); r == nil || r.SpanID != "span 4" {
+			t.Errorf("the rejection is %+v, want it with its span", r)
 		}
 		c.request(wire.Request{Nonce: "5"})
 		d.want("an ACK in time", "5 accepted in 1s")
@@ -175,7 +175,7 @@ func TestB43_DeliveriesEndWithoutAnswers(t *testing.T) {
 		d.w.Trim(time.Now()) // every few seconds in a relay
 		d.wantEnded("after 60 s", "1 streams: 1 unanswered in 1m0.1s")
 		c.answer("no")
-		d.want("a NACK after 70 s", "2 unanswered in 1m0s", "2 refused in 1m10s")
+		d.want("a NACK after 70 s", "2 unanswered in 1m0s", "2 rejected in 1m10s")
 
 		for i := range 18 {
 			d.change(cache.Wildcard, fmt.Sprint(3+i), 0)
@@ -205,10 +205,10 @@ func TestB43_DeliveriesEndWithoutAnswers(t *testing.T) {
 	})
 }
 
-// refusalOf returns the newest refusal of clusters of the first stream.
-func refusalOf(s *Server) *Refusal {
+// rejectionOf returns the newest rejection of clusters of the first stream.
+func rejectionOf(s *Server) *Rejection {
 	for c := range s.Clients() {
-		return c.Types[0].Refusal
+		return c.Types[0].Rejection
 	}
 	return nil
 }

@@ -135,6 +135,6 @@ func (s *stream) clientDisconnected(err error) bool {
 	case <-s.server.draining:
 		return false
 	default:
-		return guard.ByClient(err) && !s.scheduledEnd.due(time.Now()) && !s.account.Rejected()
+		return guard.ByClient(err) && !s.scheduledEnd.due(time.Now()) && !s.account.Refused()
 	}
 }

@@ -65,7 +65,7 @@ func TestB43_FanoutEndsWithTheLastAnswer(t *testing.T) {
 		p.wantEnded("while one has not answered")
 		time.Sleep(time.Second)
 		slow.answer("")
-		p.wantEnded("after all have answered", "4 streams: 3 accepted 1 refused in 2.1s")
+		p.wantEnded("after all have answered", "4 streams: 3 accepted 1 rejected in 2.1s")
 
 		p.change(cache.ByName, "1", 7)
 		named.answer("")

@@ -322,6 +322,6 @@ func (g *Group) coldMessage() string {
 	case !isStatus || st.Code() == codes.Unavailable || st.Code() == codes.DeadlineExceeded:
 		return fmt.Sprintf("control plane unreachable and %s: %.256s", uncached, st.Message())
 	default:
-		return fmt.Sprintf("control plane rejected the request (%s: %.256s) and %s", st.Code(), st.Message(), uncached)
+		return fmt.Sprintf("control plane refused the request (%s: %.256s) and %s", st.Code(), st.Message(), uncached)
 	}
 }

@@ -38,7 +38,7 @@ func FuzzScanBody(f *testing.F) {
 			return
 		}
 		if err := unmarshalOptions.Unmarshal(body, after); err != nil {
-			t.Fatalf("%q is rejected after the scan as %q: %v", text, body, err)
+			t.Fatalf("%q is refused after the scan as %q: %v", text, body, err)
 		}
 		if before.GetNode() != nil {
 			before.Node.Extensions = nil

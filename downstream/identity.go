@@ -23,7 +23,7 @@ var nodeSeed = maphash.MakeSeed()
 // An identity is the resolved Node of a client, with its group and its grant. It counts as a member of the group until
 // release, or until the stream that adopted it ends.
 type identity struct {
-	err   error // rejects the client: ends the stream
+	err   error // refuses the client: ends the stream
 	probe bool  // the stream is a probe: it joins no group
 
 	group         Group
@@ -56,7 +56,7 @@ func (ident *identity) release() {
 type lastNode struct {
 	seen  bool
 	sum   uint64      // hash of the Node
-	view  *cache.View // of the group; nil if the Node was rejected
+	view  *cache.View // of the group; nil if the Node was refused
 	leave func()      // leaves the group
 }
 

@@ -379,7 +379,7 @@ func (s *stream) recordOverLimit(sub *subscription.Subscription, names []string,
 		return
 	}
 	limit, _ := guard.LimitOf(err)
-	s.server.guard.Counters.Rejected("", limit, s.watch.Peer(), err)
+	s.server.guard.Counters.Refused("", limit, s.watch.Peer(), err)
 	if l := &s.server.badNameLog; l.Allow() {
 		s.client.log().LogAttrs(context.Background(), slog.LevelWarn, "resource names over a limit are not served",
 			slog.String("type_url", sub.TypeURL), slog.String("limit", limit.String()),

@@ -24,11 +24,13 @@ import (
 
 // A recorder is an Observer that records its calls.
 type recorder struct {
-	refused     []*Refusal
+	rejected    []*Rejection
 	disconnects int
 }
 
-func (r *recorder) Refused(_ string, refusal *Refusal) { r.refused = append(r.refused, refusal) }
+func (r *recorder) Rejected(_ string, rejection *Rejection) {
+	r.rejected = append(r.rejected, rejection)
+}
 
 func (r *recorder) Disconnected() { r.disconnects++ }
 
@@ -104,10 +106,10 @@ func TestObserver(t *testing.T) {
 			t.Fatalf("%d streams are observed, want 1", len(streams))
 		}
 		clusters := func(typeURL string) bool { return typeURL == wire.ClusterType }
-		wantAcked := func(when string, want bool, refused ...string) {
+		wantAcked := func(when string, want bool, rejected ...string) {
 			t.Helper()
-			if accepted, got := streams[0].AckStatus(clusters); accepted != want || !slices.Equal(got, refused) {
-				t.Errorf("%s: AckStatus = %v, %q; want %v, %q", when, accepted, got, want, refused)
+			if accepted, got := streams[0].AckStatus(clusters); accepted != want || !slices.Equal(got, rejected) {
+				t.Errorf("%s: AckStatus = %v, %q; want %v, %q", when, accepted, got, want, rejected)
 			}
 		}
 		wantAcked("sent", false)
@@ -138,14 +140,14 @@ func TestObserver(t *testing.T) {
 		}
 		c.answer("bad")
 		ignored.answer("bad")
-		wantState("refused", Refused, before, edition)
-		wantAcked("refused", true, wire.ClusterType)
-		if len(observer.refused) != 1 {
-			t.Fatalf("%d refusals were observed, want 1", len(observer.refused))
+		wantState("rejected", Rejected, before, edition)
+		wantAcked("rejected", true, wire.ClusterType)
+		if len(observer.rejected) != 1 {
+			t.Fatalf("%d rejections were observed, want 1", len(observer.rejected))
 		}
-		r := observer.refused[0]
+		r := observer.rejected[0]
 		if r.Detail != "bad" || !r.HasChange(edition.After, edition.UpTo) || r.HasChange(0, edition.After) {
-			t.Errorf("the refusal is %+v, want only changes of the edition", r)
+			t.Errorf("the rejection is %+v, want only changes of the edition", r)
 		}
 		if observer.disconnects != 0 {
 			t.Error("a disconnect was observed, want none")
@@ -166,10 +168,10 @@ func TestObserverSeesNACKOfEarlierResponse(t *testing.T) {
 		second := view.Generation().Seq
 		putClusters(t, w, "2", 0)
 		time.Sleep(time.Minute)
-		c.request(wire.Request{Nonce: "2", Refused: true})
-		if len(observer.refused) != 1 || !observer.refused[0].HasChange(first, second) ||
-			observer.refused[0].HasChange(second, view.Generation().Seq) {
-			t.Errorf("observed %+v, want the refusal of (%d, %d]", observer.refused, first, second)
+		c.request(wire.Request{Nonce: "2", Rejected: true})
+		if len(observer.rejected) != 1 || !observer.rejected[0].HasChange(first, second) ||
+			observer.rejected[0].HasChange(second, view.Generation().Seq) {
+			t.Errorf("observed %+v, want the rejection of (%d, %d]", observer.rejected, first, second)
 		}
 	})
 }
@@ -279,9 +281,9 @@ func TestClientDisconnected(t *testing.T) {
 	}
 }
 
-// TestRejectedConnectionIsNoDisconnect checks that a connection that the relay closed for a limit does not count as
+// TestRefusedConnectionIsNoDisconnect checks that a connection that the relay closed for a limit does not count as
 // disconnected.
-func TestRejectedConnectionIsNoDisconnect(t *testing.T) {
+func TestRefusedConnectionIsNoDisconnect(t *testing.T) {
 	view, _ := cache.New(cache.Config{})
 	s := newTestStream(t, view, Config{Limits: guard.Limits{MaxUnreadBytes: 1}})
 	near, far := net.Pipe()
@@ -341,7 +343,7 @@ func TestPollsAreNotObserved(t *testing.T) {
 	if reply := restPoll(t.Context(), server, "0", body); reply.Code != http.StatusOK {
 		t.Fatalf("status %d %s, want 200", reply.Code, reply.Body)
 	}
-	if len(observer.refused)+observer.disconnects > 0 {
-		t.Errorf("observed %d refusals and %d disconnects, want none", len(observer.refused), observer.disconnects)
+	if len(observer.rejected)+observer.disconnects > 0 {
+		t.Errorf("observed %d rejections and %d disconnects, want none", len(observer.rejected), observer.disconnects)
 	}
 }

@@ -152,7 +152,7 @@ func (s *stream) throttle(wait time.Duration) {
 // unsubscribe from them faster than the relay can (B.35). Names that other clients of the group use are cheap, so a
 // fleet behind one address does not wait. The caller must not hold the lock.
 func (s *stream) awaitNames(r *wire.Request) {
-	if s.lastNode.view == nil || listed(r) == 0 { // the Node was rejected, or the request is an answer
+	if s.lastNode.view == nil || listed(r) == 0 { // the Node was refused, or the request is an answer
 		return
 	}
 	s.lock.acquire() // not while other requests of the peer wait for this one: a send may block
@@ -220,7 +220,7 @@ func (s *stream) receiveEnded(err error) {
 // isOnlyAnswer reports whether a request is an ACK that changes no names. Such a request needs none of the checks of
 // handle, because the request with these names has passed them.
 func isOnlyAnswer(sub *subscription.Subscription, r *wire.Request) bool {
-	return sub != nil && r.Err == nil && !r.Refused && len(r.InitialVersions) == 0 && sub.Repeats(r)
+	return sub != nil && r.Err == nil && !r.Rejected && len(r.InitialVersions) == 0 && sub.Repeats(r)
 }
 
 // handleAnswer handles a request for which isOnlyAnswer is true.
@@ -275,19 +275,19 @@ func (s *stream) handle(r *wire.Request, ident *identity, now time.Time) error {
 // applyRequest applies a request whose type and names were checked.
 func (s *stream) applyRequest(sub *subscription.Subscription, r *wire.Request, now time.Time) {
 	before := s.usage()
-	bytesRead, refused := sub.ApplyRequest(r, now)
-	if refused {
-		s.server.logNACK(s.client, r, sub.Refusal())
+	bytesRead, rejected := sub.ApplyRequest(r, now)
+	if rejected {
+		s.server.logNACK(s.client, r, sub.Rejection())
 		if o := s.group.Observer; o != nil && sub.SentAny() {
-			o.Refused(sub.TypeURL, sub.Refusal())
+			o.Rejected(sub.TypeURL, sub.Rejection())
 		}
-		if s.cfg.Refused != nil {
-			s.cfg.Refused()
+		if s.cfg.Rejected != nil {
+			s.cfg.Rejected()
 		}
 	}
 	s.bytesRead = max(s.bytesRead, bytesRead)
 	if s.client.debugEnabled() {
-		s.client.log().Debug("request handled", slog.String("type_url", sub.TypeURL), slog.Bool("refused", refused),
+		s.client.log().Debug("request handled", slog.String("type_url", sub.TypeURL), slog.Bool("rejected", rejected),
 			slog.String("subscription", sub.String()))
 	}
 	s.admitOverLimit(before, now)

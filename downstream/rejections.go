@@ -9,30 +9,30 @@ import (
 	"github.com/xdstender/tender/downstream/subscription"
 )
 
-// A Rejection is a resource whose current content clients of a node group reject.
-type Rejection struct {
+// A RejectedResource is a resource whose current content clients of a node group reject.
+type RejectedResource struct {
 	Group     string
 	TypeURL   string
 	Name      string         // under which clients subscribe to it
 	Resource  *wire.Resource // with the content that they reject
 	Rejecting int            // streams that reject it
 	Clients   int            // streams that subscribe to it, and are served this content
-	First     *Refusal       // the earliest of their NACKs
+	First     *Rejection     // the earliest of their NACKs
 }
 
-// Limits on the resources of a type and a node group that Rejections returns, and on those that it considers of one
+// Limits on the resources of a type and a node group that RejectedResources returns, and on those that it considers of one
 // stream and type.
 const (
-	maxRejections = 16
+	maxRejected   = 16
 	maxConsidered = 1000
 )
 
-// Rejections returns the resources that clients reject now, by node group, type and name. It reads each stream like
+// RejectedResources returns the resources that clients reject now, by node group, type and name. It reads each stream like
 // Clients does.
 //
 // A NACK rejects a response, and the relay knows only what the response had. So if the error of a client names some of
 // these resources, the client rejects only these.
-func (s *Server) Rejections() (all []Rejection) {
+func (s *Server) RejectedResources() (all []RejectedResource) {
 	streams, found := s.openStreams(), make(rejections)
 	for _, stream := range streams {
 		stream.findRejected(found)
@@ -50,7 +50,7 @@ func (s *Server) Rejections() (all []Rejection) {
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b Rejection) int {
+	slices.SortFunc(all, func(a, b RejectedResource) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.TypeURL, b.TypeURL), cmp.Compare(a.Name, b.Name),
 			slices.Compare(a.Resource.Digest[:], b.Resource.Digest[:]))
 	})
@@ -71,11 +71,11 @@ type rejectedContent struct {
 // A typeRejections has resources that clients of a node group reject: those that the error of a client names, and
 // others of rejected responses.
 type typeRejections struct {
-	named, others map[rejectedContent]*Rejection
+	named, others map[rejectedContent]*RejectedResource
 }
 
 // chosen returns the resources that the errors of clients name, or if there are none, all.
-func (t *typeRejections) chosen() map[rejectedContent]*Rejection {
+func (t *typeRejections) chosen() map[rejectedContent]*RejectedResource {
 	if len(t.named) > 0 {
 		return t.named
 	}
@@ -86,20 +86,20 @@ func (t *typeRejections) chosen() map[rejectedContent]*Rejection {
 func (all rejections) add(group string, r *subscription.ResourceStatus) {
 	of := all[groupType{group, r.TypeURL}]
 	if of == nil {
-		of = &typeRejections{make(map[rejectedContent]*Rejection), make(map[rejectedContent]*Rejection)}
+		of = &typeRejections{make(map[rejectedContent]*RejectedResource), make(map[rejectedContent]*RejectedResource)}
 		all[groupType{group, r.TypeURL}] = of
 	}
 	name, list := r.Entry.Name.String(), of.others
-	if quotes(r.Refusal.Detail, name) {
+	if quotes(r.Rejection.Detail, name) {
 		list = of.named
 	}
-	if content := (rejectedContent{name, r.Entry.Resource.Digest}); list[content] == nil && len(list) < maxRejections {
-		list[content] = &Rejection{Group: group, TypeURL: r.TypeURL, Name: name, Resource: r.Entry.Resource}
+	if content := (rejectedContent{name, r.Entry.Resource.Digest}); list[content] == nil && len(list) < maxRejected {
+		list[content] = &RejectedResource{Group: group, TypeURL: r.TypeURL, Name: name, Resource: r.Entry.Resource}
 	}
 }
 
-// rejects reports whether a client with a refusal rejects a resource: its error names the resource, or none of them.
-func (t *typeRejections) rejects(r *Refusal, name string) bool {
+// rejects reports whether a client with a rejection rejects a resource: its error names the resource, or none of them.
+func (t *typeRejections) rejects(r *Rejection, name string) bool {
 	if quotes(r.Detail, name) {
 		return true
 	}
@@ -169,18 +169,18 @@ func (s *stream) countRejected(all rejections) {
 		for content, rejection := range of.chosen() {
 			r, subscribed := sub.At(g).Resource(content.name)
 			if subscribed && r.Entry.Present() && r.Entry.Resource.Digest == content.digest {
-				rejection.count(r.Refusal, r.State == Refused && of.rejects(r.Refusal, content.name))
+				rejection.count(r.Rejection, r.State == Rejected && of.rejects(r.Rejection, content.name))
 			}
 		}
 	}
 }
 
-// count counts a client, and its refusal if it rejects the resource.
-func (r *Rejection) count(refusal *Refusal, rejects bool) {
+// count counts a client, and its rejection if it rejects the resource.
+func (r *RejectedResource) count(rejection *Rejection, rejects bool) {
 	if r.Clients++; !rejects {
 		return
 	}
-	if r.Rejecting++; r.First == nil || refusal.At.Before(r.First.At) {
-		r.First = refusal
+	if r.Rejecting++; r.First == nil || rejection.At.Before(r.First.At) {
+		r.First = rejection
 	}
 }

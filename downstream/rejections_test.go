@@ -45,7 +45,7 @@ func newRejectingBench(b testing.TB, clients, n, resources int) *Server {
 			c.ack(b)
 			continue
 		}
-		nack := &wire.Request{Delta: true, TypeURL: c.typeURL, Nonce: c.last.Nonce, Refused: true, ErrorMessage: "no " + benchName(7)}
+		nack := &wire.Request{Delta: true, TypeURL: c.typeURL, Nonce: c.last.Nonce, Rejected: true, ErrorMessage: "no " + benchName(7)}
 		check.OK(b, c.st.handleNow(nack, time.Now()))
 	}
 	return server
@@ -53,19 +53,19 @@ func newRejectingBench(b testing.TB, clients, n, resources int) *Server {
 
 // TestB10_RejectionsAreCounted: each client that is served the rejected content counts, and each that rejects it.
 func TestB10_RejectionsAreCounted(t *testing.T) {
-	all := newRejectingBench(t, 120, 4, 50).Rejections()
+	all := newRejectingBench(t, 120, 4, 50).RejectedResources()
 	if len(all) != 1 || all[0].Name != benchName(7) || all[0].Rejecting != 30 || all[0].Clients != 120 || all[0].First == nil {
 		t.Errorf("rejections %+v, want %s by 30 of 120 clients", all, benchName(7))
 	}
 }
 
-// BenchmarkRejections looks for what clients reject, as a relay does each second while any of them rejects something.
-func BenchmarkRejections(b *testing.B) {
+// BenchmarkRejectedResources looks for what clients reject, as a relay does each second while any of them rejects something.
+func BenchmarkRejectedResources(b *testing.B) {
 	for name, n := range map[string]int{"1 of 5000 clients": 5000, "all of 5000 clients": 1} {
 		b.Run(name, func(b *testing.B) {
 			server := newRejectingBench(b, 5000, n, 1000)
 			for b.Loop() {
-				if len(server.Rejections()) != 1 {
+				if len(server.RejectedResources()) != 1 {
 					b.Fatal("no rejection")
 				}
 			}

@@ -348,7 +348,7 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	leave, err := s.guard.EnterStream(guard.PeerName(guard.PeerOfPoll(r)))
 	switch {
 	case err != nil:
-		s.rejected(r, "", err)
+		s.refused(r, "", err)
 		err = restErrorf(http.StatusServiceUnavailable, codes.ResourceExhausted, "%s", status.Convert(err).Message())
 	case !s.guard.EnterPoll(r.Context(), guard.HostName(guard.PeerOfPoll(r).Host)):
 		err = restErrorf(http.StatusTooManyRequests, codes.ResourceExhausted,
@@ -374,7 +374,7 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 	code := http.StatusNotModified
 	switch {
 	case err != nil:
-		s.rejected(r, req.nodeLabel, err)
+		s.refused(r, req.nodeLabel, err)
 		code = writeRESTError(w, err)
 	case resp != nil:
 		code = http.StatusOK
@@ -387,15 +387,15 @@ func (s pollService) serve(w http.ResponseWriter, r *http.Request) {
 		slog.String("node", req.nodeLabel), slog.Int("status", code), slog.Any("err", err))
 }
 
-// rejected counts and logs the rejection of a poll. Other errors are ignored: the relay drains, has no state yet, or
+// refused counts and logs the refusal of a poll. Other errors are ignored: the relay drains, has no state yet, or
 // the client has disconnected.
-func (s pollService) rejected(r *http.Request, node string, err error) {
+func (s pollService) refused(r *http.Request, node string, err error) {
 	cause, is := guard.CauseOf(err)
 	if rest, own := errors.AsType[*restError](err); own {
 		cause, is = guard.InvalidPoll, rest.invalid()
 	}
 	if is {
-		s.guard.Counters.RequestRejected(cause, guard.PeerName(guard.PeerOfPoll(r)), node, err)
+		s.guard.Counters.RequestRefused(cause, guard.PeerName(guard.PeerOfPoll(r)), node, err)
 	}
 }
 
@@ -420,7 +420,7 @@ func (s pollService) answer(ctx context.Context, req restRequest, peer guard.Pee
 		return nil, err
 	}
 	defer p.close()
-	if redactSecretDetail(&req.Request); req.Refused {
+	if redactSecretDetail(&req.Request); req.Rejected {
 		s.logNACK(p.client, &req.Request, nil)
 	}
 	generation, err := p.await(ctx, s.Server)

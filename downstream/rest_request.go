@@ -32,7 +32,7 @@ import (
 const maxJSONPerNodeValue = 5
 
 // A bodyScan scans a DiscoveryRequest in JSON before it is decoded, because decoding takes many times the memory of the
-// body. Keys of objects count as values. The scan ignores invalid JSON, which the decoder rejects.
+// body. Keys of objects count as values. The scan ignores invalid JSON, which the decoder refuses.
 type bodyScan struct {
 	body   []byte
 	at     int // index of the next byte
@@ -150,7 +150,7 @@ func maskInvalid(text []byte) {
 func (s *bodyScan) blankList() {
 	begin, depth := s.at, 0
 	if begin == len(s.body) || s.body[begin] != '[' {
-		return // invalid; the decoder rejects it
+		return // invalid; the decoder refuses it
 	}
 	for at := begin; at < len(s.body); at++ {
 		switch jsonBytes[s.body[at]] {
@@ -318,7 +318,7 @@ func readAll(body io.Reader, memory wire.Memory) (all []byte, err error) {
 	}
 }
 
-// checkBody rejects a body whose Node is too large or that has too many values. It charges memory for the decoded body.
+// checkBody refuses a body whose Node is too large or that has too many values. It charges memory for the decoded body.
 func (c *Config) checkBody(s *bodyScan, memory wire.Memory) error {
 	nodeErr := guard.CheckNode(guard.RawNode{Size: s.nodeBytes})
 	switch maxValues := c.MaxNames + maxRESTValues; {

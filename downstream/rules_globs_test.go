@@ -13,7 +13,7 @@ import (
 	"github.com/xdstender/tender/downstream/guard"
 )
 
-// B.35: the globs of a stream are limited, and so are those of its group. A glob over a limit is rejected before the
+// B.35: the globs of a stream are limited, and so are those of its group. A glob over a limit is refused before the
 // relay requests it from an origin. A glob that another client of the group subscribed to does not count for the group.
 func TestB35_TooManyGlobs(t *testing.T) {
 	glob := func(i int) string { return fmt.Sprintf("xdstp://x/envoy.config.listener.v3.Listener/%d/*", i) }

@@ -134,7 +134,7 @@ func TestB35_StreamsOfOneConnectionShareNodes(t *testing.T) {
 					joined++
 				} else if limit, ok := guard.LimitOf(err); !ok || limit != guard.LimitNodeBytes ||
 					status.Code(err) != codes.ResourceExhausted {
-					t.Fatalf("rejected with %v, want RESOURCE_EXHAUSTED and the limit", err)
+					t.Fatalf("refused with %v, want RESOURCE_EXHAUSTED and the limit", err)
 				}
 			}
 			return joined

@@ -57,7 +57,7 @@ func TestB27_PollReleasesEverything(t *testing.T) {
 		"disconnected": func() *httptest.ResponseRecorder {
 			return restPoll(canceled, s, "30000", `{"node":{},"resource_names":["a","*"]}`)
 		},
-		"rejected": func() *httptest.ResponseRecorder { return restPoll(t.Context(), s, "0", `{}`) },
+		"refused": func() *httptest.ResponseRecorder { return restPoll(t.Context(), s, "0", `{}`) },
 	} {
 		if reply := poll(); reply.Code == http.StatusOK {
 			t.Errorf("%s: status 200 %s, want an error", name, reply.Body)

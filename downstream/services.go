@@ -149,13 +149,13 @@ func configOf(r *ResourceStatus, t *TypeStatus, delta bool, contents Contents) *
 		if !t.AcceptedAt.IsZero() {
 			out.LastUpdated = timestamppb.New(t.AcceptedAt)
 		}
-	case Refused:
+	case Rejected:
 		out.ConfigStatus = statuspb.ConfigStatus_ERROR
 		if !delta {
 			out.VersionInfo = t.Accepted
 		}
 		out.ErrorState = &adminpb.UpdateFailureState{
-			LastUpdateAttempt: timestamppb.New(r.Refusal.At), Details: r.Refusal.Detail, VersionInfo: pick(r.Refusal.Version),
+			LastUpdateAttempt: timestamppb.New(r.Rejection.At), Details: r.Rejection.Detail, VersionInfo: pick(r.Rejection.Version),
 		}
 	}
 	return out

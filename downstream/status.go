@@ -87,8 +87,8 @@ type (
 	ResourceStatus = subscription.ResourceStatus
 	// A ResourceState says whether a client was sent a resource, and its answer.
 	ResourceState = subscription.ResourceState
-	// A Refusal is a NACK.
-	Refusal = subscription.Refusal
+	// A Rejection is a NACK.
+	Rejection = subscription.Rejection
 )
 
 // The values of a Sync.
@@ -104,7 +104,7 @@ const (
 	NotSent  = subscription.NotSent
 	Sent     = subscription.Sent
 	Accepted = subscription.Accepted
-	Refused  = subscription.Refused
+	Rejected = subscription.Rejected
 )
 
 // openStreams returns the open streams in the order in which they were opened.
@@ -283,9 +283,9 @@ func (s *stream) observer() Observer {
 }
 
 // AckStatus reports whether the client has accepted everything that it was sent of the types that match. It also
-// returns the matching types with an active refusal: a NACK that no later response has superseded. A client that
+// returns the matching types with an active rejection: a NACK that no later response has superseded. A client that
 // subscribes to none of the types has accepted nothing.
-func (o Observed) AckStatus(match func(typeURL string) bool) (accepted bool, refused []string) {
+func (o Observed) AckStatus(match func(typeURL string) bool) (accepted bool, rejected []string) {
 	s := o.stream
 	s.lock.peek()
 	defer s.lock.release()
@@ -303,14 +303,14 @@ func (o Observed) AckStatus(match func(typeURL string) bool) (accepted bool, ref
 		if at.AcceptedAll() {
 			acked++
 		}
-		if at.HasActiveRefusal() {
-			refused = append(refused, sub.TypeURL)
+		if at.HasActiveRejection() {
+			rejected = append(rejected, sub.TypeURL)
 		}
 	}
-	return matching > 0 && matching == acked, refused
+	return matching > 0 && matching == acked, rejected
 }
 
-// ChangeState returns the state of changes at the client: Refused if it refused any of them, otherwise the least of
+// ChangeState returns the state of changes at the client: Rejected if it rejected any of them, otherwise the least of
 // NotSent, Sent and Accepted over the changes that it subscribes to. subscribed is false if it subscribes to none.
 func (o Observed) ChangeState(changes []Change) (state ResourceState, subscribed bool) {
 	s := o.stream
@@ -328,8 +328,8 @@ func (o Observed) ChangeState(changes []Change) (state ResourceState, subscribed
 		}
 		switch of, concerned := sub.At(g).Answer(&changes[i]); {
 		case !concerned:
-		case of == Refused:
-			return Refused, true
+		case of == Rejected:
+			return Rejected, true
 		case !subscribed:
 			state, subscribed = of, true
 		default:

@@ -64,7 +64,7 @@ func (s *stream) run(requests requests) error {
 	return s.finish(<-s.result)
 }
 
-// start registers the stream, or rejects it. If there is no error, the caller must call *leave when the stream has
+// start registers the stream, or refuses it. If there is no error, the caller must call *leave when the stream has
 // ended.
 func (s *stream) start(leave *func()) error {
 	leaveServer, err := s.server.enterStream(s.peer)
@@ -243,7 +243,7 @@ func (p *pushed) concluded() {
 	p.endRPC(p.server.streamEnded(p.rpc.Context(), p.nodeLabel(), err))
 }
 
-// enterStream counts a stream against the limits, or rejects it. The caller must call leave when the stream ends.
+// enterStream counts a stream against the limits, or refuses it. The caller must call leave when the stream ends.
 func (s *Server) enterStream(peer string) (leave func(), err error) {
 	end, err := s.guard.EnterStream(peer)
 	if err != nil {

@@ -161,7 +161,7 @@ func (r *Relay) status() admin.Status {
 		Files: r.credentialStatus(),
 		Log:   logStatus(r.logQueue),
 
-		Rejections: r.rejections(),
+		Refusals:   r.refusals(),
 		Validation: r.validation(),
 	}
 	equal := r.groups.equalGroups()
@@ -191,11 +191,11 @@ func logStatus(q *logqueue.Queue) *admin.Log {
 	return log
 }
 
-// rejections returns why clients were rejected.
-func (r *Relay) rejections() []admin.Rejection {
-	all := []admin.Rejection{}
-	for _, c := range r.server.Guard().Counters.Rejections() {
-		all = append(all, admin.Rejection{
+// refusals returns why clients were refused.
+func (r *Relay) refusals() []admin.Refusal {
+	all := []admin.Refusal{}
+	for _, c := range r.server.Guard().Counters.Refusals() {
+		all = append(all, admin.Refusal{
 			Kind: c.Cause.Kind(), Reason: c.Cause.String(), Count: c.Count, At: c.At, Peer: c.Peer, Error: c.Err,
 		})
 	}
@@ -273,9 +273,9 @@ func (g *groups) viewStatuses(now time.Time) []admin.View {
 			if f, frozen := g.decisions.freezeOf(i); frozen && f.Since.Before(v.FrozenAt) {
 				v.FrozenAt = f.Since // the view was created, or the relay restarted, during the freeze
 			}
-			if v.Withheld = s.View.Withheld(source); !s.Shared {
+			if v.Pending = s.View.Withheld(source); !s.Shared {
 				// Not zero only with rollouts: a freeze withholds shared names in the shared view.
-				v.Withheld += s.View.Withheld(g.router.sharedSource(i))
+				v.Pending += s.View.Withheld(g.router.sharedSource(i))
 			}
 			if v.Types == nil {
 				v.Types = []admin.Type{}
@@ -383,7 +383,7 @@ func (r *Relay) sample() page.Sample {
 		}
 		for typeURL, stats := range g.Counts.Types() {
 			s.Counts[page.GroupType{Group: g.Key, TypeURL: typeURL}] = page.Counts{
-				Deliveries: stats.Responses, Refusals: stats.Nacks,
+				Deliveries: stats.Responses, Rejections: stats.Nacks,
 			}
 			s.Latency = s.Latency.Plus(stats.Propagation)
 		}
@@ -465,7 +465,7 @@ func (r *Relay) summary() *admin.FleetSummary {
 		Frozen:  []string{}, Views: []admin.FleetView{}, Origins: status.FleetOrigins(),
 	}
 	if clients, err := r.fleet().Clients(admin.ClientQuery{Sort: admin.ByLag}); err == nil {
-		s.Refusing, s.Lagging = clients.Totals.Refusing, clients.Totals.Lagging
+		s.Rejecting, s.Lagging = clients.Totals.Rejecting, clients.Totals.Lagging
 	}
 	for _, o := range status.Origins {
 		for reason, n := range o.Pending {

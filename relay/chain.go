@@ -33,11 +33,11 @@ var (
 
 // A chain detects cycles of relays. It tracks the relays above this one from the response headers of upstream streams,
 // and the relays below from the request headers of client streams. A relay that is both above and below forms a cycle.
-// The chain rejects only the stream that closes the cycle (B.41). It implements upstream.Chain and downstream.Chain.
+// The chain refuses only the stream that closes the cycle (B.41). It implements upstream.Chain and downstream.Chain.
 type chain struct {
-	token        string // identifies this process
-	log          *slog.Logger
-	rejectionLog rate.Sometimes // rate-limits log messages about rejected relays
+	token      string // identifies this process
+	log        *slog.Logger
+	refusalLog rate.Sometimes // rate-limits log messages about refused relays
 
 	mu    sync.Mutex
 	above map[string]int // number of upstream streams by path to the origin: tokens separated by commas
@@ -52,7 +52,7 @@ type downstreamRelay struct {
 
 func newChain(log *slog.Logger) *chain {
 	return &chain{
-		token: randomText(8), log: log, rejectionLog: rate.Sometimes{First: 1, Interval: 10 * time.Second},
+		token: randomText(8), log: log, refusalLog: rate.Sometimes{First: 1, Interval: 10 * time.Second},
 		above: make(map[string]int), below: make(map[*downstreamRelay]struct{}),
 	}
 }
@@ -71,7 +71,7 @@ func (c *chain) Above(paths []string) (leave func(), err error) {
 		}
 	}
 	for _, s := range c.addUpstream(paths) {
-		c.logRejected(s.tokens, errCycle)
+		c.logRefused(s.tokens, errCycle)
 		s.end(errCycle)
 	}
 	return func() {
@@ -116,7 +116,7 @@ func (c *chain) isAbove(token string) bool {
 func (c *chain) Below(tokens []string, end func(error)) (paths []string, leave func(), err error) {
 	s := &downstreamRelay{tokens, end}
 	if paths, err = c.addDownstream(s); err != nil {
-		c.logRejected(tokens, err)
+		c.logRefused(tokens, err)
 		return nil, nil, err
 	}
 	return paths, func() {
@@ -148,10 +148,10 @@ func (c *chain) addDownstream(s *downstreamRelay) (paths []string, err error) {
 	return paths, nil
 }
 
-// logRejected logs a rejected stream of a downstream relay, at a limited rate.
-func (c *chain) logRejected(tokens []string, cause error) {
-	c.rejectionLog.Do(func() {
-		c.log.Warn("downstream relay rejected", slog.Int("relays", len(tokens)), slog.Any("err", cause))
+// logRefused logs a refused stream of a downstream relay, at a limited rate.
+func (c *chain) logRefused(tokens []string, cause error) {
+	c.refusalLog.Do(func() {
+		c.log.Warn("downstream relay refused", slog.Int("relays", len(tokens)), slog.Any("err", cause))
 	})
 }
 

@@ -50,7 +50,7 @@
 //	auditor                 checks views for inconsistent state (audit.go)
 //	rejects                 tell origins which resources clients reject (rejects.go)
 //	tierReports             tell relays above what clients have (tiers.go)
-//	chain                   rejects streams that would close a cycle of relays (chain.go)
+//	chain                   refuses streams that would close a cycle of relays (chain.go)
 //	exporters               export metrics, spans and events (telemetry.go)
 //
 // Relay itself returns its state for operators and metrics (admin.go, telemetry.go).
@@ -89,7 +89,7 @@
 //     instead would need a queue, and a rule for a full queue.
 //   - relay.groups guards the map of groups, when a stream joins or leaves. Snapshots are read under it: all of them at
 //     the start, and later that of an evicted group. That blocks, for ten seconds if the disk hangs, but is rare, and a
-//     rejected client cannot cause it.
+//     refused client cannot cause it.
 //   - relay.snapshots guards which views have snapshots. A new group takes it.
 //   - relay.chain guards the relays above and below this one.
 //   - upstream.failureTracker counts the failures of an address over all views. upstream.streamLimiter decides which

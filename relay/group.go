@@ -48,7 +48,7 @@ type groups struct {
 	started chan struct{} // closed once ctx is set
 	ctx     context.Context
 
-	rejections rejectionLog
+	refusals refusalLog
 
 	mu     sync.Mutex
 	byKey  map[string]*group
@@ -132,7 +132,7 @@ func newGroups(
 		log:         log,
 		cacheConfig: s.cache,
 		started:     make(chan struct{}),
-		rejections:  rejectionLog{log: log, peerLimit: rate.Sometimes{First: 1, Interval: time.Minute}},
+		refusals:    refusalLog{log: log, peerLimit: rate.Sometimes{First: 1, Interval: time.Minute}},
 		byKey:       make(map[string]*group),
 		quota:       newGroupQuota(s.maxGroups, s.maxGroupsPerClient),
 		labels:      telemetry.NewGroupLabels(s.metricsGroups),
@@ -181,7 +181,7 @@ func (g *groups) start() {
 	close(g.started)
 }
 
-// wait rejects new streams and returns when all views have ended. It stops the timers that would keep views in memory.
+// wait refuses new streams and returns when all views have ended. It stops the timers that would keep views in memory.
 func (g *groups) wait() {
 	g.mu.Lock()
 	g.closed = true
@@ -205,7 +205,7 @@ func (g *groups) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, e
 	}
 	gr, differ, err := g.addStream(key, upstream, t, by.Peer)
 	if err != nil {
-		g.rejections.write(err, key, n, by.Peer)
+		g.refusals.write(err, key, n, by.Peer)
 		return downstream.Group{}, err
 	}
 	if len(differ) > 0 {
@@ -425,7 +425,7 @@ func (g *groups) scheduleRemoval(gr *group) {
 func (g *groups) remove(gr *group, evicted bool) {
 	if g.byKey[gr.key] == gr {
 		delete(g.byKey, gr.key)
-		g.rejections.hasRoom()
+		g.refusals.hasRoom()
 	}
 	gr.creator.Release()
 	g.labels.End(gr.label, gr.counts.Types())

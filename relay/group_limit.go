@@ -15,31 +15,31 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A rejectionLog logs clients that are rejected because of a limit of node groups.
-type rejectionLog struct {
+// A refusalLog logs clients that are refused because of a limit of node groups.
+type refusalLog struct {
 	log         *slog.Logger
-	limitLogged atomic.Bool    // a rejected group was logged since the last removal of a group
+	limitLogged atomic.Bool    // a refused group was logged since the last removal of a group
 	peerLimit   rate.Sometimes // rate-limits log messages about peers with too many groups
 }
 
-// write logs the rejection of a client, unless it was logged recently or has another cause.
-func (l *rejectionLog) write(err error, key string, n *corepb.Node, peer string) {
+// write logs the refusal of a client, unless it was logged recently or has another cause.
+func (l *refusalLog) write(err error, key string, n *corepb.Node, peer string) {
 	limit, _ := guard.LimitOf(err)
 	switch {
 	case limit == guard.LimitGroups && !l.limitLogged.Swap(true):
-		l.log.Warn("node group limit reached (TENDER_MAX_GROUPS); clients of new groups are rejected",
+		l.log.Warn("node group limit reached (TENDER_MAX_GROUPS); clients of new groups are refused",
 			slog.String("group", key), slog.String("node", n.GetId()))
 	case limit == guard.LimitPeerGroups:
 		l.peerLimit.Do(func() {
 			l.log.Warn("node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are "+
-				"rejected; raise it for load balancers",
+				"refused; raise it for load balancers",
 				slog.String("peer", peer), slog.String("group", key), slog.String("node", n.GetId()), slog.Any("err", err))
 		})
 	}
 }
 
 // hasRoom logs that there is room for a new group, if the opposite was logged.
-func (l *rejectionLog) hasRoom() {
+func (l *refusalLog) hasRoom() {
 	if l.limitLogged.Swap(false) {
 		l.log.Info("node group limit no longer reached; clients of new groups are accepted")
 	}

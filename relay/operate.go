@@ -136,7 +136,7 @@ func (op *operations) freeze(ctx context.Context, of admin.FreezeScope) (admin.F
 	if of.DryRun {
 		return admin.Freezes{}, admin.Refuse(http.StatusBadRequest, errors.New("dry_run: only thaw accepts it"))
 	}
-	if err := op.rejectIfRolledBack(of.Origin); err != nil {
+	if err := op.refuseIfRolledBack(of.Origin); err != nil {
 		return admin.Freezes{}, err
 	}
 	by := admin.CallerOf(ctx).By(of.User)
@@ -164,13 +164,13 @@ func (op *operations) thaw(ctx context.Context, of admin.FreezeScope) (admin.Fre
 	return op.changeFreezes(ctx, of, func(ctx context.Context, origin int) { op.thawOrigin(ctx, origin, by, of.Reason) })
 }
 
-// rejectIfRolledBack returns an error if an origin is rolled back, because it cannot be frozen then. An empty name
+// refuseIfRolledBack returns an error if an origin is rolled back, because it cannot be frozen then. An empty name
 // stands for all origins.
-func (op *operations) rejectIfRolledBack(origin string) error {
+func (op *operations) refuseIfRolledBack(origin string) error {
 	for i, name := range op.settings.originNames() {
 		if f, frozen := op.groups.decisions.freezeOf(i); frozen && f.Rollback != nil && (origin == "" || origin == name) {
 			return admin.Refuse(http.StatusConflict,
-				fmt.Errorf("origin %q is rolled back, so its changes are already withheld; end the rollback with tender thaw",
+				fmt.Errorf("origin %q is rolled back, so its changes are already pending; end the rollback with tender thaw",
 					name))
 		}
 	}
@@ -213,7 +213,7 @@ func (op *operations) withheld() (all []admin.Freeze) {
 		f := admin.Freeze{Origin: op.settings.origins[i].Name}
 		for _, o := range op.groups.viewsOf(i) {
 			f.Views++
-			f.Withheld += o.view.Withheld(o.source)
+			f.Pending += o.view.Withheld(o.source)
 		}
 		all = append(all, f)
 	}
@@ -237,7 +237,7 @@ func (op *operations) freezeOrigin(ctx context.Context, origin int, f *activeFre
 	if !f.Until.IsZero() {
 		attrs = append(attrs, slog.Time("until", f.Until))
 	}
-	op.log.Warn("origin frozen; its changes are withheld", attrs...)
+	op.log.Warn("origin frozen; its changes are pending", attrs...)
 	if files, ok := op.origins[origin].(filesOrigin); ok {
 		files.Freeze(ctx)
 	}

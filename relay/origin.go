@@ -140,7 +140,7 @@ func (o filesOrigin) follow(ctx context.Context) { o.Follow(ctx) }
 
 func (o filesOrigin) close() error { return nil }
 
-// loadsOf returns the destination of load reports, or nil if the relay rejects them. Only the origin of TENDER_ORIGIN
+// loadsOf returns the destination of load reports, or nil if the relay refuses them. Only the origin of TENDER_ORIGIN
 // receives load reports, even if another origin serves the clusters.
 func loadsOf(s *settings, all origins, log *slog.Logger) loadreport.Origin {
 	first, ok := all[0].(sessionOrigin)

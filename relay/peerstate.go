@@ -173,7 +173,7 @@ func (r *Relay) askPeers(ctx context.Context, tier *peers.Tier) (state *takenSta
 	}
 }
 
-// readState reads the state that a peer has sent. It rejects snapshots that do not match the configuration, and returns
+// readState reads the state that a peer has sent. It refuses snapshots that do not match the configuration, and returns
 // an error if none does.
 func (g *groups) readState(from peers.Giver, response io.Reader, now time.Time) (*takenState, error) {
 	bundle, err := snapshot.DecodeBundle(response, takenLimit(readMemory()))
@@ -197,7 +197,7 @@ func (g *groups) readState(from peers.Giver, response io.Reader, now time.Time) 
 		return nil, cmp.Or(errors.Join(mismatches...), errors.New("it has no configuration"))
 	}
 	if err := errors.Join(mismatches...); err != nil {
-		g.log.Warn("snapshots of a peer rejected; their views start cold", slog.String("peer", from.Address), slog.Any("err", err))
+		g.log.Warn("snapshots of a peer refused; their views start cold", slog.String("peer", from.Address), slog.Any("err", err))
 	}
 	return state, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/xdstender/tender/relay/snapshot"
 )
 
-// TestB42_StateOfAPeerMustMatch: a relay takes snapshots of its origins and groups from a peer, whose ID differs. It rejects
+// TestB42_StateOfAPeerMustMatch: a relay takes snapshots of its origins and groups from a peer, whose ID differs. It refuses
 // those of another origin and old ones, and takes the others of the bundle.
 func TestB42_StateOfAPeerMustMatch(t *testing.T) {
 	settingsWith := func(env ...string) *settings {

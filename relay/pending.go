@@ -151,8 +151,8 @@ func (op *operations) pendingNumbers(origin int, held map[reconcile.Reason]int, 
 	}
 	why, withholds := op.waitOf(origin)
 	for i := range views {
-		if v := &views[i]; withholds && v.Origin == op.settings.origins[origin].Name && v.Withheld > 0 {
-			all[why.Reason] += v.Withheld
+		if v := &views[i]; withholds && v.Origin == op.settings.origins[origin].Name && v.Pending > 0 {
+			all[why.Reason] += v.Pending
 		}
 	}
 	return all

@@ -56,8 +56,8 @@ func (r *repeatedLog) due(newCause bool, now time.Time) bool {
 // errNoGoodFile is the error of a directory whose files are all invalid.
 var errNoGoodFile = errors.New("the directory has no valid file")
 
-// rejectsRelay reports whether the origin is reachable but does not serve this relay.
-func (s *originState) rejectsRelay() bool {
+// refusesRelay reports whether the origin is reachable but does not serve this relay.
+func (s *originState) refusesRelay() bool {
 	code := status.Code(s.err)
 	return s.err != nil && (code == codes.Unauthenticated || code == codes.PermissionDenied ||
 		errors.Is(s.err, errNoGoodFile))
@@ -66,8 +66,8 @@ func (s *originState) rejectsRelay() bool {
 // reason returns, for operators, why a target has not responded.
 func (s *originState) reason(t *admin.Target) string {
 	switch {
-	case s.rejectsRelay():
-		return fmt.Sprintf("origin %s rejects the relay: %v", t.Target, s.err)
+	case s.refusesRelay():
+		return fmt.Sprintf("origin %s refuses the relay: %v", t.Target, s.err)
 	case s.open && t.Active:
 		return fmt.Sprintf("origin %s has not responded yet", t.Target)
 	default:
@@ -89,7 +89,7 @@ type originProbes struct {
 	log      *slog.Logger
 
 	states atomic.Pointer[[]originState] // results; not updated once the relay is ready
-	there  chan struct{}                 // closed once an origin has responded, or rejects the relay
+	there  chan struct{}                 // closed once an origin has responded, or refuses the relay
 }
 
 // run calls setReady once the origins have responded to probes ([originsAnswered]). It must not be called if the relay
@@ -116,7 +116,7 @@ func (p *originProbes) run(ctx context.Context, setReady func()) {
 				e.err = was.err // keep the last error until the origin responds
 			}
 			p.logProbe(was, &e, time.Now())
-			if *was = e.originState; !there && (was.answered || was.rejectsRelay()) {
+			if *was = e.originState; !there && (was.answered || was.refusesRelay()) {
 				there = true
 				close(p.there)
 			}
@@ -168,11 +168,11 @@ func (r *router) probeType(origin int) string {
 
 // originsAnswered reports whether the relay need not wait for origins any longer. The first origin must have responded.
 // Once TENDER_COLD_WAIT has passed, which waited reports, further origins that are unreachable are skipped. An origin
-// that is reachable but rejects the relay is never skipped.
+// that is reachable but refuses the relay is never skipped.
 func originsAnswered(states []originState, waited bool) bool {
 	for i := range states {
 		s := &states[i]
-		if !s.answered && (i == 0 || !waited || s.open || s.rejectsRelay()) {
+		if !s.answered && (i == 0 || !waited || s.open || s.refusesRelay()) {
 			return false
 		}
 	}
@@ -224,7 +224,7 @@ func (p *originProbes) reasons() (reasons []string) {
 		for _, t := range o.status().Targets {
 			reasons = append(reasons, s.reason(&t))
 		}
-		if s.err != nil && !s.rejectsRelay() {
+		if s.err != nil && !s.refusesRelay() {
 			reasons = append(reasons, "last error: "+s.err.Error())
 		}
 	}

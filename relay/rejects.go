@@ -12,7 +12,7 @@ import (
 // the state of the streams. Nil tells nothing.
 type rejects struct {
 	groups     *groups
-	rejections func() []downstream.Rejection
+	rejections func() []downstream.RejectedResource
 	wake       chan struct{} // one slot: a client has rejected a response
 
 	told map[*upstream.Control]struct{} // loops with rejections; belongs to run
@@ -26,8 +26,8 @@ func newRejects(g *groups) *rejects {
 	return &rejects{groups: g, wake: make(chan struct{}, 1)}
 }
 
-// refused returns the callback for NACKs of clients, or nil.
-func (r *rejects) refused() func() {
+// rejected returns the callback for NACKs of clients, or nil.
+func (r *rejects) rejected() func() {
 	if r == nil {
 		return nil
 	}

@@ -179,7 +179,7 @@ func (r *Relay) serve(opts Options) (err error) {
 		cfg.MaxConnections = connectionsWithin(limit, cfg.MaxConnections, r.log)
 	}
 	cfg.MaxUnreadBytes = bufferedBytes(readMemory(), r.settings.grpc.maxRequestBytes)
-	cfg.Refused = r.rejects.refused()
+	cfg.Rejected = r.rejects.rejected()
 	cfg.Traces = deliveryTraces(r.settings, r.exporters.tracer)
 	cfg.Logger = r.log
 	if r.server, err = downstream.New(cfg); err != nil {
@@ -188,7 +188,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	r.groups.observed = r.server.Observed
 	r.tiers = &tierReports{r.groups, r.server.Clients}
 	if r.rejects != nil {
-		r.rejects.rejections = r.server.Rejections
+		r.rejects.rejections = r.server.RejectedResources
 	}
 	r.servers = newServers(r.settings, opts, r.credentials, r.server, r.log)
 	export := r.telemetryConfig()

@@ -117,8 +117,8 @@ func newStreamServer(
 	}
 	options = append(options, grpc.ChainUnaryInterceptor(bounds.UnaryInterceptor),
 		grpc.ChainStreamInterceptor(bounds.StreamInterceptor, creds.Authorizer.RefuseReflection),
-		grpc.UnknownServiceHandler(rejectMethod(bounds.Counters)))
-	options = append(options, rejectCompression(bounds.Counters)...)
+		grpc.UnknownServiceHandler(refuseMethod(bounds.Counters)))
+	options = append(options, refuseCompression(bounds.Counters)...)
 	server := NewGRPCServer(limits.maxRequestBytes, guard.MaxStreamsPerConnection, options...)
 	streams.Register(server)
 	return server
@@ -178,39 +178,39 @@ func (s *servers) serveStreams(server int, l net.Listener) error {
 
 var errCompressed = errors.New("compressed requests are not accepted")
 
-// rejectCompression returns the server options that reject compressed requests. One compressed byte can become a
+// refuseCompression returns the server options that refuse compressed requests. One compressed byte can become a
 // thousand bytes in memory, and the limits of grpc-go count compressed bytes. So grpc-go never decompresses a request,
 // even if a telemetry exporter registers compressors.
-func rejectCompression(counters *guard.Counters) []grpc.ServerOption {
+func refuseCompression(counters *guard.Counters) []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ChainStreamInterceptor(rejectCompressed(counters)),
-		grpc.RPCDecompressor(rejectGzip{}), //nolint:staticcheck // SA1019: precedes interceptors
+		grpc.ChainStreamInterceptor(refuseCompressed(counters)),
+		grpc.RPCDecompressor(refuseGzip{}), //nolint:staticcheck // SA1019: precedes interceptors
 	}
 }
 
-// rejectCompressed returns an interceptor that rejects streams with a grpc-encoding, before a message is read.
-func rejectCompressed(counters *guard.Counters) grpc.StreamServerInterceptor {
+// refuseCompressed returns an interceptor that refuses streams with a grpc-encoding, before a message is read.
+func refuseCompressed(counters *guard.Counters) grpc.StreamServerInterceptor {
 	return func(server any, rpc grpc.ServerStream, _ *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 		if c := compressionOf(rpc.Context()); c == "" || c == encoding.Identity {
 			return handle(server, rpc)
 		}
 		_ = rpc.SetHeader(metadata.Pairs("grpc-accept-encoding", encoding.Identity)) // the client may have disconnected
-		return rejectCall(counters, rpc.Context(), guard.InvalidCompression, errCompressed.Error())
+		return refuseCall(counters, rpc.Context(), guard.InvalidCompression, errCompressed.Error())
 	}
 }
 
-// rejectMethod returns a handler of the methods that the relay does not serve, such as those of xDS v2 (R013).
-func rejectMethod(counters *guard.Counters) grpc.StreamHandler {
+// refuseMethod returns a handler of the methods that the relay does not serve, such as those of xDS v2 (R013).
+func refuseMethod(counters *guard.Counters) grpc.StreamHandler {
 	return func(_ any, rpc grpc.ServerStream) error {
 		method, _ := grpc.MethodFromServerStream(rpc)
-		return rejectCall(counters, rpc.Context(), guard.InvalidMethod, fmt.Sprintf("the relay does not serve %.256q", method))
+		return refuseCall(counters, rpc.Context(), guard.InvalidMethod, fmt.Sprintf("the relay does not serve %.256q", method))
 	}
 }
 
-// rejectCall counts and logs a call that the relay does not implement, and returns its status.
-func rejectCall(counters *guard.Counters, ctx context.Context, cause guard.Invalid, message string) error {
+// refuseCall counts and logs a call that the relay does not implement, and returns its status.
+func refuseCall(counters *guard.Counters, ctx context.Context, cause guard.Invalid, message string) error {
 	err := status.Error(codes.Unimplemented, message)
-	counters.RequestRejected(cause, guard.PeerName(guard.PeerOf(ctx)), "", err)
+	counters.RequestRefused(cause, guard.PeerName(guard.PeerOf(ctx)), "", err)
 	return err
 }
 
@@ -222,14 +222,14 @@ func compressionOf(ctx context.Context) string {
 	return ""
 }
 
-// rejectGzip is a grpc.Decompressor that rejects gzip.
-type rejectGzip struct{}
+// refuseGzip is a grpc.Decompressor that refuses gzip.
+type refuseGzip struct{}
 
 // Do implements grpc.Decompressor.
-func (rejectGzip) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
+func (refuseGzip) Do(io.Reader) ([]byte, error) { return nil, errCompressed }
 
 // Type implements grpc.Decompressor.
-func (rejectGzip) Type() string { return gzip.Name }
+func (refuseGzip) Type() string { return gzip.Name }
 
 // restIdle is the idle timeout of REST connections. It is longer than the interval between polls of most clients.
 const restIdle = 5 * time.Minute

@@ -90,7 +90,7 @@ func settingsOf(cfg *Config, version string) *settings {
 		cache:   cache.Config{TombstoneAge: 2 * (cfg.AckWait + cfg.SendTimeout)},
 		history: history.Config{Changes: cfg.History},
 		rollout: rollout.Config{
-			Stages: cfg.Rollout, RefusalLimit: cfg.RolloutRefusals, Hold: cfg.MassDeleteHold, Checked: cfg.RolloutCheck != "",
+			Stages: cfg.Rollout, RejectionLimit: cfg.RolloutRejections, Hold: cfg.MassDeleteHold, Checked: cfg.RolloutCheck != "",
 		},
 		lint:  lint.Config{Static: lint.Patterns(cfg.StaticClusters)},
 		peers: peers.Config{Targets: cfg.Peers},

@@ -114,7 +114,7 @@ func (v tenderVariable) differs(a, b *Config) bool {
 
 var namedVariable = regexp.MustCompile(`TENDER_([A-Z_]+)`)
 
-// configWith returns the configuration with a value of a variable. If LoadConfig rejects it, the error names the
+// configWith returns the configuration with a value of a variable. If LoadConfig refuses it, the error names the
 // variables that must be set too; they get other values than their defaults.
 func configWith(t *testing.T, all []tenderVariable, name, value string) Config {
 	t.Helper()

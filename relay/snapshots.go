@@ -133,7 +133,7 @@ func (g *groups) restore() {
 }
 
 // load reads the snapshots of an earlier process. It returns the keys of their groups, the last written first, and the
-// Node that the relay presents for each. It rejects snapshots that do not match the configuration.
+// Node that the relay presents for each. It refuses snapshots that do not match the configuration.
 func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*corepb.Node) {
 	s.loaded, nodes = make(map[snapshotKey]*cache.Snapshot), make(map[string]*corepb.Node)
 	s.directories = make(map[int]*cache.Snapshot)
@@ -144,7 +144,7 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 		}
 		node, err := s.headers.match(&snap.Header)
 		if err != nil {
-			s.dir.Reject(snap, err)
+			s.dir.Refuse(snap, err)
 			continue
 		}
 		s.loaded[snapshotKey{snap.Origin, snap.Group}] = snap
@@ -161,7 +161,7 @@ func (s *snapshots) load(now time.Time) (groups []string, nodes map[string]*core
 func (s *snapshots) loadDirectory(snap *cache.Snapshot) {
 	origin := slices.Index(s.settings.originNames(), snap.Origin)
 	if origin < 0 || !slices.Equal(s.headers.ofDirectory(origin).Targets, snap.Targets) {
-		s.dir.Reject(snap, fmt.Errorf("no origin %q has the directory %s", snap.Origin, strings.Join(snap.Targets, ",")))
+		s.dir.Refuse(snap, fmt.Errorf("no origin %q has the directory %s", snap.Origin, strings.Join(snap.Targets, ",")))
 		return
 	}
 	s.directories[origin] = snap
@@ -243,7 +243,7 @@ func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snap
 		return nil
 	}
 	if _, err := s.headers.match(&snap.Header); err != nil {
-		s.dir.Reject(snap, err)
+		s.dir.Refuse(snap, err)
 		return nil
 	}
 	return snap

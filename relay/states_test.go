@@ -19,13 +19,13 @@ var events = []string{
 	"client and relay differ in Istio proxy type; run one relay per type",
 	"client does not read", // its stream ends
 	"client is a relay; configure rollouts in the tier that proxies connect to",
-	"client connection rejected",
+	"client connection refused",
 	"client rate-limited",
 	"client not authorized for a resource name",
-	"client refused a response",
+	"client rejected a response",
 	"client requested an invalid name",
 	"clients of one node group differ in Node fields (TENDER_NODE_GROUP_BY)",
-	"downstream relay rejected",
+	"downstream relay refused",
 	"freeze expired while the relay was not running",
 	"freeze not restored; origin does not exist",
 	"load report has a non-finite metric, which is ignored",
@@ -38,25 +38,25 @@ var events = []string{
 	"operator decisions not restored; no origin is frozen and no removal is dropped",
 	"operator dropped pending changes",
 	"operator passed pending changes",
-	"operator request rejected",
+	"operator request refused",
 	"origin failover to the next address",
 	"origin requests load reports too often",
-	"origin resources rejected",
-	"origin response rejected",
+	"origin resources refused",
+	"origin response refused",
 	"origin reused a version for different content: its versions are ignored from now on; set TENDER_DELTA_VERSIONS=content to derive versions from content",
 	"origin sent several variants of a resource for the same parameters: the first is used",
 	"origin thawed; its changes are distributed",
 	"poll cannot be answered in json",
 	"relay stopping while origin is frozen; the freeze is lost",
-	"report of a relay rejected", // its clients are unknown until the next report
+	"report of a relay refused", // its clients are unknown until the next report
 	"resource names over a limit are not served",
 	"response exceeds the default limit of gRPC clients, 4 MiB",
 	"rollback not restored for a node group; its clients receive the newest configuration",
 	"rollout command executed",
 	"snapshot omits resources with sensitive fields; clients wait for them after a restart; TENDER_SNAPSHOT_SENSITIVE=on stores them",
-	"snapshot rejected; its view starts cold",
+	"snapshot refused; its view starts cold",
 	"snapshots above TENDER_MAX_GROUPS are restored when clients reconnect",
-	"snapshots of a peer rejected; their views start cold",
+	"snapshots of a peer refused; their views start cold",
 	"no peer gave its state; clients wait for an origin",
 	"status page not rendered",
 	"stopping with streams open",
@@ -66,7 +66,7 @@ var events = []string{
 	"dropped removals not restored; no snapshot of the resources",
 	"odd client", // of the demo
 	"limit of open files is too low for TENDER_MAX_CONNECTIONS; raise it (ulimit -n, LimitNOFILE)",
-	"node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are rejected; raise it for load balancers",
+	"node group limit of a peer reached (TENDER_MAX_GROUPS_PER_CLIENT); its clients of new groups are refused; raise it for load balancers",
 }
 
 // messages returns the messages in the code of the product that are constant: all of them, and those of warnings and errors.
@@ -115,7 +115,7 @@ func messages(t *testing.T) (all, warnings map[string]bool) {
 // for any other call.
 func levelOf(method string, args []ast.Expr) string {
 	switch method {
-	case "Warn", "WarnContext", "Error", "ErrorContext", "Rejected": // guard.Counters.Rejected
+	case "Warn", "WarnContext", "Error", "ErrorContext", "Refused": // guard.Counters.Refused
 		return "warn"
 	case "Info", "InfoContext", "Debug", "DebugContext":
 		return "info"
@@ -144,16 +144,16 @@ func constant(e ast.Expr) (string, bool) {
 	return "", false
 }
 
-// revocations returns the table of states in operations.md: what announces a state, and what ends it.
+// revocations returns the table of states in log.md: what announces a state, and what ends it.
 func revocations(t *testing.T) map[string][]string {
 	t.Helper()
-	page, err := os.ReadFile("../deploy/docs/operations.md")
+	page, err := os.ReadFile("../deploy/docs/log.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, table, found := strings.Cut(string(page), "| Begin | End |\n| --- | --- |\n")
 	if !found {
-		t.Fatal("operations.md has no table of states")
+		t.Fatal("log.md has no table of states")
 	}
 	out := make(map[string][]string)
 	for line := range strings.Lines(table) {
@@ -171,7 +171,7 @@ func revocations(t *testing.T) map[string][]string {
 }
 
 // TestB43_StatesAreRevoked checks that each warning or error in the log is an event, or a state that the table in
-// operations.md has with the line that ends it.
+// log.md has with the line that ends it.
 func TestB43_StatesAreRevoked(t *testing.T) {
 	all, warnings := messages(t)
 	states := revocations(t)
@@ -183,7 +183,7 @@ func TestB43_StatesAreRevoked(t *testing.T) {
 	for begin, ends := range states {
 		for _, text := range append(ends, begin) {
 			if !has(text) {
-				t.Errorf("operations.md has the line %q of the log, which no code writes", text)
+				t.Errorf("log.md has the line %q of the log, which no code writes", text)
 			}
 		}
 	}
@@ -192,7 +192,7 @@ func TestB43_StatesAreRevoked(t *testing.T) {
 			return text == begin || strings.HasPrefix(text, begin+":") || strings.HasPrefix(text, begin+";") || strings.HasPrefix(text, begin+" (")
 		}
 		if !slices.Contains(events, text) && !slices.ContainsFunc(slices.Collect(maps.Keys(states)), begins) {
-			t.Errorf("the log warns %q: add its end to the table of states in operations.md, or the line to the events of this test", text)
+			t.Errorf("the log warns %q: add its end to the table of states in log.md, or the line to the events of this test", text)
 		}
 	}
 	for _, text := range events {

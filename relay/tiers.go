@@ -156,8 +156,8 @@ func (l *tierLook) add(s *downstream.StreamStatus) {
 			continue
 		}
 		client := tier.Client{Node: self.Node, TypeURL: t.TypeURL, Sync: t.Sync, Lag: t.Lag}
-		if t.Refused && t.Refusal != nil {
-			client.Detail = t.Refusal.Detail
+		if t.Rejected && t.Rejection != nil {
+			client.Detail = t.Rejection.Detail
 		}
 		if of := l.report.Type(t.TypeURL); of != nil {
 			of.Add(client)

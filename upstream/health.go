@@ -246,7 +246,7 @@ func (a *failureTracker) connectFailed(by any, now time.Time) bool {
 
 // streamFailed records that an open stream ended without a response. It reports whether to leave the address: the ADS
 // streams of all users fail, and none received a response. A load balancer without backends accepts connections and
-// ends all streams. So does a server that is overloaded, has lost its database, or rejects the token of the relay, with
+// ends all streams. So does a server that is overloaded, has lost its database, or refuses the token of the relay, with
 // any code. The failures of all users then start over.
 func (a *failureTracker) streamFailed(by any) bool {
 	a.mu.Lock()

@@ -65,7 +65,7 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 		case code == codes.Unimplemented && !sotw && s.cfg.Protocol == ProtocolAuto:
 			sotw = true
 			continue
-		case p.ForOthers && rejectsNode(code):
+		case p.ForOthers && refusesNode(code):
 			return nil
 		}
 		p.Failed(explainUnresolved(s.cfg.Targets[target], err))
@@ -75,8 +75,8 @@ func (s *Session) Probe(ctx context.Context, p Probe) error {
 	}
 }
 
-// rejectsNode reports whether an error is about the node, so that the origin may accept other nodes.
-func rejectsNode(code codes.Code) bool {
+// refusesNode reports whether an error is about the node, so that the origin may accept other nodes.
+func refusesNode(code codes.Code) bool {
 	return code == codes.PermissionDenied || code == codes.InvalidArgument || code == codes.NotFound
 }
 

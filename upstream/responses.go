@@ -138,7 +138,7 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	}
 	defer func() { v.session.counters.countResponse(u.TypeURL, err != nil) }()
 	if err != nil {
-		v.log.Warn("origin response rejected",
+		v.log.Warn("origin response refused",
 			slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 		if u.TypeURL == "" || u.Nonce == "" {
 			l.cancel(err) // a NACK needs both
@@ -148,7 +148,7 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 		return
 	}
 	if err = oversizeError(u); err != nil {
-		v.log.Warn("origin resources rejected",
+		v.log.Warn("origin resources refused",
 			slog.String("type_url", u.TypeURL), slog.String("nonce", u.Nonce), slog.Any("err", err))
 	}
 	if !l.responded {
@@ -190,11 +190,11 @@ func oversizeError(u wire.Update) error {
 	if n == 0 {
 		return nil
 	}
-	rejected := fmt.Sprintf("resource %.256q", first.Name)
+	refused := fmt.Sprintf("resource %.256q", first.Name)
 	if n > 1 {
-		rejected += fmt.Sprintf(" and %d more", n-1)
+		refused += fmt.Sprintf(" and %d more", n-1)
 	}
-	return fmt.Errorf("%s rejected, all others applied: %s (TENDER_MAX_RESOURCE_BYTES)", rejected, first.Refusal.Message)
+	return fmt.Errorf("%s refused, all others applied: %s (TENDER_MAX_RESOURCE_BYTES)", refused, first.Refusal.Message)
 }
 
 // applyResponse applies an accepted response of the stream with the given role to the set that the stream carries. It

@@ -97,8 +97,8 @@ func TestB9_ResourceOverTheLimit(t *testing.T) {
 				r.pass(soon)
 				held("after the response")
 				for _, want := range []string{
-					`resource "b" and 1 more rejected, all others applied: the resource has 8`,
-					`resource "x" rejected, all others applied: the resource has 8`,
+					`resource "b" and 1 more refused, all others applied: the resource has 8`,
+					`resource "x" refused, all others applied: the resource has 8`,
 					`bytes; at most 4096 are allowed (TENDER_MAX_RESOURCE_BYTES)`,
 				} {
 					if r.log.count(want) == 0 || !strings.Contains(r.State().String(), "error="+want) && want[0] == 'r' {

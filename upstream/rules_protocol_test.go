@@ -100,7 +100,7 @@ func TestProtocol_Neither(t *testing.T) {
 	})
 }
 
-// TestProtocol_Invalid: an undefined protocol is rejected with an error that lists the constants.
+// TestProtocol_Invalid: an undefined protocol is refused with an error that lists the constants.
 func TestProtocol_Invalid(t *testing.T) {
 	_, err := upstream.New(upstream.Config{Targets: []string{"x"}, Protocol: 3})
 	if err == nil || !strings.Contains(err.Error(), "Protocol = 3, allowed: ") {

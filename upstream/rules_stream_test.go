@@ -57,9 +57,9 @@ func TestR032_EveryResponseIsAnsweredOnce(t *testing.T) {
 	})
 }
 
-// TestR033_R062_R063_NackRejectsWholeResponse: for a response that violates the protocol, the relay sends a NACK that
+// TestR033_R062_R063_NackRefusesWholeResponse: for a response that violates the protocol, the relay sends a NACK that
 // names the fault. Cached resources stay.
-func TestR033_R062_R063_NackRejectsWholeResponse(t *testing.T) {
+func TestR033_R062_R063_NackRefusesWholeResponse(t *testing.T) {
 	res := func(name string, typeURL string) *discoverypb.Resource {
 		return &discoverypb.Resource{Name: name, Version: "2", Resource: relaytest.Opaque(typeURL, name, nil)}
 	}
@@ -91,7 +91,7 @@ func TestR033_R062_R063_NackRejectsWholeResponse(t *testing.T) {
 				}
 				r.expect("members", r.members(clusters), "a@1")
 				if got := r.view.Generation().Seq; got != seq {
-					t.Errorf("position %d after a rejected response, want %d", got, seq)
+					t.Errorf("position %d after a refused response, want %d", got, seq)
 				}
 				// The stream continues.
 				r.put(clusters, "a@2")

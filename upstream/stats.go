@@ -110,7 +110,7 @@ func (c *counters) update(change func(*Stats)) {
 	change(&c.stats)
 }
 
-// countResponse counts a response that the relay accepted or rejected.
+// countResponse counts a response that the relay accepted or refused.
 func (c *counters) countResponse(typeURL string, refused bool) {
 	if !wire.Known(typeURL) {
 		typeURL = "" // an origin may send any number of unknown types

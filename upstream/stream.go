@@ -47,7 +47,7 @@ type stream struct {
 // An answer is what the origin was told last about the newest response of a type on a stream.
 type answer struct {
 	response wire.Update // its type, version and nonce
-	own      error       // why the relay rejects it, or a part of it; nil if it accepts it
+	own      error       // why the relay refuses it, or a part of it; nil if it accepts it
 	reported bool        // the origin was told what clients reject
 }
 
@@ -225,12 +225,12 @@ func (st *stream) queue(r proto.Message) {
 	}
 }
 
-// ackOrNack queues an ACK for a response, or a NACK if rejection is not nil. In Delta it carries no names: control
+// ackOrNack queues an ACK for a response, or a NACK if refusal is not nil. In Delta it carries no names: control
 // planes differ in how they treat names on an ACK (R082).
-func (st *stream) ackOrNack(node *corepb.Node, u wire.Update, rejection error) {
+func (st *stream) ackOrNack(node *corepb.Node, u wire.Update, refusal error) {
 	var detail *statuspb.Status
-	if rejection != nil {
-		detail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: rejection.Error()}
+	if refusal != nil {
+		detail = &statuspb.Status{Code: int32(codes.InvalidArgument), Message: refusal.Error()}
 	}
 	if st.sotw != nil {
 		st.sotw.ackOrNack(u, detail)

@@ -314,7 +314,7 @@ func (v *streams) logEnd(r role, err error, wait time.Duration) *Failure {
 		v.log.Warn("origin does not implement this ADS variant: set TENDER_ORIGIN_PROTOCOL to auto",
 			slog.String("protocol", v.cfg.Protocol.String()), slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case status.Code(err) == codes.FailedPrecondition:
-		v.log.Error("origin rejected this relay: fix the configuration (serving cached state)",
+		v.log.Error("origin refused this relay: fix the configuration (serving cached state)",
 			slog.String("stream", r.String()), slog.Any("err", err), retry)
 	case v.cfg.isResponseTooLarge(err):
 		v.log.Error("origin response exceeds TENDER_MAX_ORIGIN_RESPONSE_BYTES (serving cached state)",

@@ -12,7 +12,7 @@ import (
 )
 
 // Errors of [Decoder.Decode] and [Decoder.DecodeSotW], in addition to [ErrXDSTP]. Each means
-// that the origin violated the protocol: the session rejects the response, and the
+// that the origin violated the protocol: the session refuses the response, and the
 // cache does not change (B.9).
 var (
 	ErrMalformed    = errors.New("malformed message")

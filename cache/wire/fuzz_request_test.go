@@ -134,7 +134,7 @@ func names(plain []string, locators []*discoverypb.ResourceLocator) []string {
 func checkRequest(t *testing.T, msg []byte, delta bool) {
 	t.Helper()
 	want, refused := oracleOf(msg, delta)
-	got := wire.Request{Delta: delta, TypeURL: "stale", Subscribe: []string{"stale"}, Refused: true}
+	got := wire.Request{Delta: delta, TypeURL: "stale", Subscribe: []string{"stale"}, Rejected: true}
 	input := bytes.Clone(msg)
 	err := got.Decode(input)
 	for i := range input {
@@ -184,10 +184,10 @@ func checkScalars(t *testing.T, msg []byte, got wire.Request, want oracle) {
 		t.Errorf("Decode(%q): got type %q nonce %q version %q, want %q %q %q", msg,
 			got.TypeURL, got.Nonce, got.Version, want.typeURL, want.nonce, want.version)
 	}
-	if got.Refused != (want.status != nil) || got.ErrorCode != want.status.GetCode() ||
+	if got.Rejected != (want.status != nil) || got.ErrorCode != want.status.GetCode() ||
 		got.ErrorMessage != wire.WithoutDump(want.status.GetMessage()) {
-		t.Errorf("Decode(%q): got refused %t code %d message %q, want %v", msg,
-			got.Refused, got.ErrorCode, got.ErrorMessage, want.status)
+		t.Errorf("Decode(%q): got rejected %t code %d message %q, want %v", msg,
+			got.Rejected, got.ErrorCode, got.ErrorMessage, want.status)
 	}
 }
 

@@ -26,8 +26,8 @@ func TestB47_TextsForPeopleAreMadeValid(t *testing.T) {
 	for field, delta := range map[protowire.Number]bool{6: false, 7: true} {
 		r := wire.Request{Delta: delta}
 		err := r.Decode(bytesField(field, join(bytesField(2, truncated))))
-		if err != nil || !r.Refused || r.ErrorMessage != want {
-			t.Errorf("delta %t: got %q, refused %t, error %v, want a NACK with the text", delta, r.ErrorMessage, r.Refused, err)
+		if err != nil || !r.Rejected || r.ErrorMessage != want {
+			t.Errorf("delta %t: got %q, rejected %t, error %v, want a NACK with the text", delta, r.ErrorMessage, r.Rejected, err)
 		}
 	}
 	entry := join(bytesField(1, bytesField(1, "a")), bytesField(2, join([]byte{8, 13}, bytesField(2, truncated))),

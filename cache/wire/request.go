@@ -75,9 +75,9 @@ type Request struct {
 
 	versions int // entries read into InitialVersions; several may have the same name
 
-	// Refused reports a NACK. ErrorCode and ErrorMessage are its error (R029); quoted resources are cut from the
+	// Rejected reports a NACK. ErrorCode and ErrorMessage are its error (R029); quoted resources are cut from the
 	// message.
-	Refused      bool
+	Rejected     bool
 	ErrorCode    int32
 	ErrorMessage string
 

@@ -288,7 +288,7 @@ func (r *Request) addInitialVersion(entry []byte) error {
 
 // setError reads a google.rpc.Status: code=1, message=2.
 func (r *Request) setError(status []byte) error {
-	r.Refused = true
+	r.Rejected = true
 	f := fieldReader{msg: status}
 	for f.next() {
 		switch {

@@ -56,7 +56,7 @@ func TestR120_LocatorsAreNames(t *testing.T) {
 	}
 }
 
-func TestR029_RefusedByErrorDetailOnly(t *testing.T) {
+func TestR029_RejectedByErrorDetailOnly(t *testing.T) {
 	tests := []struct {
 		name   string
 		detail *statuspb.Status
@@ -72,8 +72,8 @@ func TestR029_RefusedByErrorDetailOnly(t *testing.T) {
 			&discoverypb.DeltaDiscoveryRequest{ResponseNonce: "n", ErrorDetail: tt.detail},
 		} {
 			r := decodeRequest(t, m)
-			if r.Refused != tt.want || r.ErrorCode != tt.detail.GetCode() || r.ErrorMessage != tt.detail.GetMessage() {
-				t.Errorf("%s, %T: got %t %d %q", tt.name, m, r.Refused, r.ErrorCode, r.ErrorMessage)
+			if r.Rejected != tt.want || r.ErrorCode != tt.detail.GetCode() || r.ErrorMessage != tt.detail.GetMessage() {
+				t.Errorf("%s, %T: got %t %d %q", tt.name, m, r.Rejected, r.ErrorCode, r.ErrorMessage)
 			}
 		}
 	}
@@ -119,10 +119,10 @@ func TestTruncatedRequest(t *testing.T) {
 		_, delta := m.(*discoverypb.DeltaDiscoveryRequest)
 		for i := range msg {
 			checkRequest(t, msg[:i], delta)
-			_, refused := oracleOf(msg[:i], delta)
+			_, rejected := oracleOf(msg[:i], delta)
 			r := wire.Request{Delta: delta}
-			if err := r.Decode(msg[:i]); (err != nil) != (refused != nil) {
-				t.Errorf("Decode(%q): got error %v, want as the generated decoder: %v", msg[:i], err, refused)
+			if err := r.Decode(msg[:i]); (err != nil) != (rejected != nil) {
+				t.Errorf("Decode(%q): got error %v, want as the generated decoder: %v", msg[:i], err, rejected)
 			}
 		}
 	}

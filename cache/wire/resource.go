@@ -68,7 +68,7 @@ type Resource struct {
 	// the resource has no variants (R122).
 	Constraints []byte
 
-	// Refusal is the reason why the content is rejected, normally nil: the content is
+	// Refusal is the reason why the content is refused, normally nil: the content is
 	// larger than the decoder allows. The cache then keeps the earlier content (B.9).
 	Refusal *ResourceError
 

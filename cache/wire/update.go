@@ -62,7 +62,7 @@ type Update struct {
 // Decode decodes a DeltaDiscoveryResponse. The update shares no memory with msg.
 //
 // If decoding fails, the update still has the type URL and the nonce, if msg had
-// them, so that the response can be rejected with a NACK.
+// them, so that the response can be refused with a NACK.
 //
 // Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch], [ErrXDSTP].
 func (d Decoder) Decode(msg []byte) (Update, error) { return d.decode(msg, false) }
@@ -104,7 +104,7 @@ func (d Decoder) decode(msg []byte, sotw bool) (u Update, err error) {
 	return u, u.checkDuplicates()
 }
 
-// Refusals yields the resources whose content is rejected.
+// Refusals yields the resources whose content is refused.
 func (u *Update) Refusals() iter.Seq[*Resource] {
 	return func(yield func(*Resource) bool) {
 		for _, r := range u.Resources {
@@ -115,7 +115,7 @@ func (u *Update) Refusals() iter.Seq[*Resource] {
 	}
 }
 
-// checkDuplicates rejects an update that contains a resource twice (R062).
+// checkDuplicates refuses an update that contains a resource twice (R062).
 func (u *Update) checkDuplicates() error {
 	seen := make(map[string]struct{}, len(u.Resources)+len(u.Removed))
 	duplicate := func(key string) bool {
@@ -220,7 +220,7 @@ func (u *Update) setControlPlane(val []byte) error {
 // of the protocol have except LbEndpoint. Resources of other types must be wrapped.
 //
 // If decoding fails, the update still has the type URL and the nonce, if msg had
-// them, so that the response can be rejected with a NACK.
+// them, so that the response can be refused with a NACK.
 //
 // Errors: [ErrMalformed], [ErrUnnamed], [ErrDuplicate], [ErrTypeMismatch], [ErrXDSTP].
 func (d Decoder) DecodeSotW(msg []byte) (Update, error) { return d.decode(msg, true) }

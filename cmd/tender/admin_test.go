@@ -93,7 +93,7 @@ func TestAdminTLS(t *testing.T) {
 }
 
 // TestActionsAreRecorded verifies that each command creates an audit record with its operator, address, reason and
-// result: in the history, in the log and as an event. This includes a command that is rejected for lack of permission.
+// result: in the history, in the log and as an event. This includes a command that is refused for lack of permission.
 func TestActionsAreRecorded(t *testing.T) {
 	records := collectEvents(t)
 	o := newOperated(t)
@@ -137,7 +137,7 @@ func TestActionsAreRecorded(t *testing.T) {
 	}
 	_, stdout, _ = execute(append([]string{"history", "--admin", o.addr}, reader...)...)
 	if !strings.Contains(stdout, "bad routes") || !strings.Contains(stdout, "is not one of the operators that may act") {
-		t.Errorf("tender history prints %s, want the reason and the rejection", stdout)
+		t.Errorf("tender history prints %s, want the reason and the refusal", stdout)
 	}
 }
 

@@ -220,7 +220,7 @@ func testCanary(t *testing.T) {
 	c.files(c.dir)
 	c.traces("origin.receive", "deliver")
 	c.shows("the log", c.log.String())
-	if log := c.log.String(); !strings.Contains(log, "client refused a response") || !strings.Contains(log, "origin response rejected") || !strings.Contains(log, "secret sent") {
+	if log := c.log.String(); !strings.Contains(log, "client rejected a response") || !strings.Contains(log, "origin response refused") || !strings.Contains(log, "secret sent") {
 		t.Errorf("the log lacks a NACK of a client, a NACK of the relay, or a sent Secret:\n%s", log)
 	}
 }
@@ -319,7 +319,7 @@ func (c *canaryTest) follow() {
 			return fmt.Errorf("Proto constraint validation failed (field: %s): name: \"key\" private_key { inline_bytes: %q }", r.TypeURL, secretKey)
 		}}, all...)
 	}
-	c.log.Await(c, 0, "client refused a response")
+	c.log.Await(c, 0, "client rejected a response")
 }
 
 // poll requests the key over REST, and rejects it.
@@ -341,7 +341,7 @@ func (c *canaryTest) poll() {
 	}
 }
 
-// refuse makes the origin send responses with the key that the relay rejects.
+// refuse makes the origin send responses with the key that the relay refuses.
 func (c *canaryTest) refuse() {
 	c.Helper()
 	key := &discoverypb.Resource{Name: "other", Version: "1", Resource: relaytest.Opaque(relaytest.ListenerType, "other", []byte(secretKey))}
@@ -351,7 +351,7 @@ func (c *canaryTest) refuse() {
 	} {
 		c.origin.Inject(&discoverypb.DeltaDiscoveryResponse{TypeUrl: relaytest.ClusterType, Resources: resources})
 	}
-	c.log.Await(c, 0, "origin response rejected")
+	c.log.Await(c, 0, "origin response refused")
 }
 
 // change makes the origin update all resources with the key, and verifies that the history contains the changes.
@@ -413,7 +413,7 @@ func (c *canaryTest) dump() {
 		c.shows("tender dump: "+header.Name, string(content))
 	}
 	for name, want := range map[string]string{
-		"configuration.txt": "TENDER_SECRETS=loopback (environment)\n", "status.json": `"go_version"`, "clients.json": `"refusing": true`, "pending.json": `"pending"`,
+		"configuration.txt": "TENDER_SECRETS=loopback (environment)\n", "status.json": `"go_version"`, "clients.json": `"rejecting": true`, "pending.json": `"pending"`,
 		"metrics.txt": "tender_client_streams", "goroutines.txt": "goroutine profile", "heap.pprof": "\x1f\x8b",
 	} {
 		if !strings.Contains(files[name], want) || !strings.Contains(files["README.txt"], name+" ") {

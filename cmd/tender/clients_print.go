@@ -124,9 +124,9 @@ func describeStates(rows []clientRow, all int) string {
 	return text + strings.Join(counts, ", ")
 }
 
-// clientRows adds a row for each client, with a column for each type that one of them subscribes to. With refusals, it adds
+// clientRows adds a row for each client, with a column for each type that one of them subscribes to. With rejections, it adds
 // the NACKs that still apply.
-func (t *table) clientRows(rows []clientRow, refusals bool, now time.Time) {
+func (t *table) clientRows(rows []clientRow, rejections bool, now time.Time) {
 	var types []string
 	for _, r := range rows {
 		for i := range r.Types {
@@ -151,8 +151,8 @@ func (t *table) clientRows(rows []clientRow, refusals bool, now time.Time) {
 			t.below(r.Client)
 		}
 		for i := range r.Types {
-			if refusals {
-				t.refusal(cli.ShortType(r.Types[i].TypeURL)+": ", &r.Types[i], now)
+			if rejections {
+				t.rejection(cli.ShortType(r.Types[i].TypeURL)+": ", &r.Types[i], now)
 			}
 		}
 	}
@@ -168,9 +168,9 @@ func (t *table) below(c *admin.Client) {
 	t.worst(c)
 }
 
-// refusal adds a note about the last NACK of a subscription if it still applies.
-func (t *table) refusal(prefix string, typ *admin.ClientType, now time.Time) {
-	if r := typ.Refusal; typ.Refusing && r != nil {
+// rejection adds a note about the last NACK of a subscription if it still applies.
+func (t *table) rejection(prefix string, typ *admin.ClientType, now time.Time) {
+	if r := typ.Rejection; typ.Rejecting && r != nil {
 		t.Note("%s%s %s ago: %s", prefix, r.Code, ago(r.At, now), cmp.Or(r.Detail, "no error detail"))
 	}
 }
@@ -252,12 +252,12 @@ func (t *table) subscriptions(d *admin.ClientDetail, now time.Time) {
 		}
 		wants = append(wants, typ.Globs...)
 		t.Row(cmp.Or(typ.Name, typ.TypeURL), syncText(typ), cmp.Or(strings.Join(wants, " "), "-"), cli.WideOnly(cmp.Or(typ.Accepted, "-")), ago(typ.AcceptedAt, now))
-		t.refusal("", typ, now)
+		t.rejection("", typ, now)
 	}
 }
 
 // resourceStates are the states of resources in words.
-var resourceStates = map[string]string{"not_sent": "not sent", "sent": "no answer yet", "refused": "REJECTED"}
+var resourceStates = map[string]string{"not_sent": "not sent", "sent": "no answer yet", "rejected": "REJECTED"}
 
 // clientResources adds the resources of a client, those first that differ from what is served. With diff, d has only these.
 func (t *table) clientResources(d *admin.ClientDetail, diff bool) {

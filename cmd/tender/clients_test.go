@@ -76,8 +76,8 @@ func exampleFleet(now time.Time) *listedFleet {
 	}
 	began := now.Add(-2 * time.Hour)
 	rejecting := types(admin.Rejecting, admin.InSync, admin.InSync, 0)
-	rejecting[0].Refusing = true
-	rejecting[0].Refusal = &admin.Refusal{At: now.Add(-41 * time.Second), Code: "INVALID_ARGUMENT", Detail: "unknown http filter"}
+	rejecting[0].Rejecting = true
+	rejecting[0].Rejection = &admin.Rejection{At: now.Add(-41 * time.Second), Code: "INVALID_ARGUMENT", Detail: "unknown http filter"}
 	known := func(version string) admin.ClientVersion { return admin.ClientVersion{Known: true, Version: version} }
 	return &listedFleet{
 		clients: []admin.Client{
@@ -87,7 +87,7 @@ func exampleFleet(now time.Time) *listedFleet {
 			{Number: 1, NodeID: "edge-1", Group: "shop", Sync: admin.InSync, Began: began, Types: types(admin.InSync, admin.InSync, admin.InSync, 0)},
 		},
 		resources: []admin.ClientResource{
-			{TypeURL: wire.ClusterType, Name: "cart", Version: "4", State: "refused", Sent: known("4")},
+			{TypeURL: wire.ClusterType, Name: "cart", Version: "4", State: "rejected", Sent: known("4")},
 			{TypeURL: wire.ClusterType, Name: "pay", Version: "2", State: "accepted", Sent: known("2"), Accepted: known("2")},
 			{TypeURL: wire.ClusterType, Name: "old", State: "not_sent", Sent: known("1"), Accepted: known("1")},
 			{TypeURL: wire.ClusterType, Name: "web", Version: "8", State: "sent", Sent: known("8"), Accepted: known("7")},
@@ -100,7 +100,7 @@ func TestClientsHelp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, now := exampleFleet(time.Now()), time.Now()
 		f.resources = append(f.resources[:2], f.resources[3])
-		f.resources[2].State = "refused" // in the same response
+		f.resources[2].State = "rejected" // in the same response
 		f.clients[1].Types = f.clients[1].Types[:1]
 		var list, one strings.Builder
 		all := &listedClients{[]relayClients{{Clients: &admin.Clients{Relay: "relay-0", Clients: exampleFleet(now).clients}}}}

@@ -93,7 +93,7 @@ func checkDemo(o demo.Options, forever, envoy bool) error {
 	switch {
 	case o.Clients < 1 || o.Clients > demo.MaxClients:
 		return cli.UsageError{Cause: fmt.Errorf("--clients=%d: must be from 1 to %d", o.Clients, demo.MaxClients)}
-	case !(o.Rate >= demo.MinRate && o.Rate <= demo.MaxRate): // negated, so that NaN is rejected
+	case !(o.Rate >= demo.MinRate && o.Rate <= demo.MaxRate): // negated, so that NaN is refused
 		return cli.UsageError{Cause: fmt.Errorf("--rate=%g: must be from %g to %d changes a second", o.Rate, demo.MinRate, demo.MaxRate)}
 	case o.For <= 0 && !forever:
 		return cli.UsageError{Cause: fmt.Errorf("--for=%v: must be more than 0; without the flag, the demo runs until Ctrl-C", o.For)}

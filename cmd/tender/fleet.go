@@ -78,7 +78,7 @@ func sendToFleet(ctx context.Context, client *adminClient, name string, args any
 // differ.
 func printFleet(w io.Writer, s *admin.FleetStatus) error {
 	t := &table{cli.Table{Wide: true}}
-	t.Row("RELAY", "NODE", "VERSION", "READY", "STREAMS", "REFUSING", "LAGGING", "PENDING", "FROZEN")
+	t.Row("RELAY", "NODE", "VERSION", "READY", "STREAMS", "REJECTING", "LAGGING", "PENDING", "FROZEN")
 	for _, r := range s.Relays {
 		if r.FleetSummary == nil {
 			t.Row(r.Address, "UNREACHABLE")
@@ -89,7 +89,7 @@ func printFleet(w io.Writer, s *admin.FleetStatus) error {
 		if !r.Ready {
 			ready = "NO"
 		}
-		t.Row(r.Address, r.NodeID, r.Version, ready, r.Streams, r.Refusing, r.Lagging, r.Pending, cmp.Or(strings.Join(r.Frozen, ","), "-"))
+		t.Row(r.Address, r.NodeID, r.Version, ready, r.Streams, r.Rejecting, r.Lagging, r.Pending, cmp.Or(strings.Join(r.Frozen, ","), "-"))
 	}
 	t.Row()
 	t.Row("GROUP", "ORIGIN", "GENERATION", "RELAYS")

@@ -172,7 +172,7 @@ func TestFleetCommandNamesTheOperator(t *testing.T) {
 }
 
 // TestFleetCommands verifies that each command with --fleet runs on two relays on behalf of the operator. Each command
-// rejects an operator who may only read.
+// refuses an operator who may only read.
 func TestFleetCommands(t *testing.T) {
 	s := newTier(t, func(*certs.CA) []string { return nil })
 	act, read := s.certificate(eve), s.certificate(rita)

@@ -82,7 +82,7 @@ func printHistory(w io.Writer, changes []admin.Change, now time.Time) error {
 	return err
 }
 
-// notOneArgument rejects a TYPE without a NAME. It is a [cobra.PositionalArgs].
+// notOneArgument refuses a TYPE without a NAME. It is a [cobra.PositionalArgs].
 func notOneArgument(_ *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return errors.New("want TYPE and NAME of a resource, or neither")
@@ -90,7 +90,7 @@ func notOneArgument(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// printActions writes a table of the commands of operators, also of those that the relay rejected.
+// printActions writes a table of the commands of operators, also of those that the relay refused.
 func printActions(w io.Writer, actions []admin.Action, now time.Time) error {
 	if len(actions) == 0 {
 		_, err := fmt.Fprintln(w, "no operator has sent a command since the relay began")

@@ -46,7 +46,7 @@ func newThawCommand(h host) *cobra.Command {
 			"to the generation of tender rollback: the current state of each resource. It first\n" +
 			"prints this difference; with --dry-run, it does nothing else. With --fleet, it prints\n" +
 			"the difference of the relay that is asked, and with --dry-run that of each relay.\n" +
-			"WITHHELD is the number of names that differed.",
+			"PENDING is the number of names that differed.",
 		Example: "  tender thaw --dry-run\n  tender thaw --reason 'routes are fixed' --fleet",
 	})
 	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print what would change, and change nothing")
@@ -84,7 +84,7 @@ func newFreezing(h host, name string, cmd *cobra.Command) (*cobra.Command, *admi
 func printFreezes(w io.Writer, answer admin.Freezes) error {
 	now := time.Now()
 	t := &table{cli.Table{Wide: true}}
-	t.Row("ORIGIN", "STATE", "VIEWS", "WITHHELD", "BY")
+	t.Row("ORIGIN", "STATE", "VIEWS", "PENDING", "BY")
 	for _, f := range answer.Origins {
 		state, how := "changes are distributed", "-"
 		if f.Freeze != nil {
@@ -96,7 +96,7 @@ func printFreezes(w io.Writer, answer admin.Freezes) error {
 		if answer.DryRun {
 			state = "dry run: nothing is changed"
 		}
-		t.Row(f.Origin, state, f.Views, f.Withheld, how)
+		t.Row(f.Origin, state, f.Views, f.Pending, how)
 	}
 	if err := t.Print(w); err != nil {
 		return err

@@ -100,7 +100,7 @@ func TestB46_CommandsAboutHeldChanges(t *testing.T) {
 	})
 }
 
-// TestH11_StatusNamesBadFiles verifies that tender status prints the rejected files of a file origin with their lines.
+// TestH11_StatusNamesBadFiles verifies that tender status prints the refused files of a file origin with their lines.
 func TestH11_StatusNamesBadFiles(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 7 {

@@ -246,7 +246,7 @@ func TestReal_Browser(t *testing.T) {
 		t.Fatalf("the status page of a relay with one client: %v", err)
 	}
 	o.Put(relaytest.Cluster("bad"))
-	if err := chromedp.Run(ctx, shows("1 of 1 client refuses cds"), chromedp.WaitReady(`a[href="/clients/1"]`, chromedp.ByQuery),
+	if err := chromedp.Run(ctx, shows("1 of 1 client rejects cds"), chromedp.WaitReady(`a[href="/clients/1"]`, chromedp.ByQuery),
 		chromedp.Navigate(site+"/clients/1"), shows("no such filter")); err != nil {
 		var html string
 		_ = chromedp.Run(browser, chromedp.OuterHTML("body", &html)) // then it is empty

@@ -48,8 +48,8 @@ func newRolloutStatusCommand(h host) *cobra.Command {
 		Short: "Print the state of rollouts, or wait until they end",
 		Long: "Status prints the rollout of each origin: its state and stage, the remaining time, the\n" +
 			"condition for the next step, and the commands that apply. For each stage it prints the\n" +
-			"number of clients that accepted and refused the edition, with the error details of\n" +
-			"refusals.\n\n" +
+			"number of clients that accepted and rejected the edition, with the error details of\n" +
+			"rejections.\n\n" +
 			"With --wait it returns once all rollouts have ended. The exit code is 0 if they were\n" +
 			"promoted, or if none is open, and 1 if one is halted. It does not wait for a change that\n" +
 			"the relay has not received yet.",
@@ -154,7 +154,7 @@ func newRolloutPromoteCommand(h host) *cobra.Command {
 func newRolloutAbortCommand(h host) *cobra.Command {
 	cmd, of := newRolloutCommanding(h, "abort", &cobra.Command{
 		Short: "Reject an edition: clients return to the last good configuration",
-		Long: "Abort has a running relay reject the edition of a rollout: the clients that were served it\n" +
+		Long: "Abort rejects the edition of a rollout at a running relay: the clients that were served it\n" +
 			"are served the last good configuration again. The rollout is halted until the origin\n" +
 			"changes one of the resources of the edition, or until tender rollout resume.",
 		Example: "  tender rollout abort --reason 'errors at checkout since 02:10'",

@@ -147,7 +147,7 @@ func rolloutState(s *rollout.Status) string {
 	}
 }
 
-// printRollouts writes the state, cohorts, refusals and applicable commands of each rollout.
+// printRollouts writes the state, cohorts, rejections and applicable commands of each rollout.
 func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
 	t := &table{cli.Table{Wide: true}}
 	for i, s := range all {
@@ -157,7 +157,7 @@ func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
 		t.rollout(s, now)
 		t.Row()
 		t.cohorts(s)
-		t.refusalsOfRollout(s)
+		t.rejectionsOfRollout(s)
 		t.rolloutCommands(s, len(all) > 1)
 	}
 	return t.Print(w)
@@ -192,7 +192,7 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 		t.Row("  edition", text)
 	}
 	if s.Waiting > 0 {
-		t.Row("  withheld", fmt.Sprintf("%s, the oldest for %s", resources(s.Waiting), ago(s.Oldest, now)))
+		t.Row("  pending", fmt.Sprintf("%s, the oldest for %s", resources(s.Waiting), ago(s.Oldest, now)))
 	}
 	t.doubts(s, now)
 }
@@ -223,24 +223,24 @@ func resources(n int) string {
 
 // cohorts adds a row with the client counts of each cohort.
 func (t *table) cohorts(s *rollout.Status) {
-	t.Row("COHORT", "CLIENTS", "SERVED", "WANTING", "ACCEPTED", "REFUSED")
+	t.Row("COHORT", "CLIENTS", "SERVED", "WANTING", "ACCEPTED", "REJECTED")
 	for _, c := range s.Cohorts {
 		if c.Served == "" {
 			t.Row(c.Name, c.Clients, "the last good", "-", "-", "-")
 			continue
 		}
-		t.Row(c.Name, c.Clients, c.Served, c.Subscribed, c.Accepted, c.Refused)
+		t.Row(c.Name, c.Clients, c.Served, c.Subscribed, c.Accepted, c.Rejected)
 	}
 }
 
-// refusalsOfRollout adds a row for each NACK of the edition, with its error detail.
-func (t *table) refusalsOfRollout(s *rollout.Status) {
-	if len(s.Refusals) == 0 {
+// rejectionsOfRollout adds a row for each NACK of the edition, with its error detail.
+func (t *table) rejectionsOfRollout(s *rollout.Status) {
+	if len(s.Rejections) == 0 {
 		return
 	}
 	t.Row()
-	t.Row("REFUSED BY", "PEER", "COHORT", "TYPE")
-	for _, r := range s.Refusals {
+	t.Row("REJECTED BY", "PEER", "COHORT", "TYPE")
+	for _, r := range s.Rejections {
 		cohort := "-"
 		if r.Cohort >= 0 && r.Cohort < len(s.Cohorts) {
 			cohort = s.Cohorts[r.Cohort].Name

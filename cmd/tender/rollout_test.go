@@ -38,9 +38,9 @@ func someRollouts(now time.Time) []*rollout.Status {
 	}
 	halted := &rollout.Status{
 		Origin: "west", Phase: rollout.Halted, Edition: "00c0ffee", Resources: 1, Changed: now.Add(-time.Hour), Since: now.Add(-20 * time.Minute), Large: true,
-		Waiting: 1, Oldest: now.Add(-time.Hour), Halted: &rollout.Halt{Reason: "1 client refused it: no\x1b[31m such filter", At: now.Add(-20 * time.Minute)},
-		Refusals: []rollout.Refusal{{Client: rollout.Client{Node: "edge-1", Peer: "10.0.0.1"}, TypeURL: listenerType, Detail: "Error adding/updating listener(s) web:\x1b[31m no such filter"}},
-		Cohorts:  cohorts(), Frozen: true, Cold: true, Check: "unexpected status 500", Checked: now.Add(-time.Minute), Failing: now.Add(-30 * time.Minute),
+		Waiting: 1, Oldest: now.Add(-time.Hour), Halted: &rollout.Halt{Reason: "1 client rejected it: no\x1b[31m such filter", At: now.Add(-20 * time.Minute)},
+		Rejections: []rollout.Rejection{{Client: rollout.Client{Node: "edge-1", Peer: "10.0.0.1"}, TypeURL: listenerType, Detail: "Error adding/updating listener(s) web:\x1b[31m no such filter"}},
+		Cohorts:    cohorts(), Frozen: true, Cold: true, Check: "unexpected status 500", Checked: now.Add(-time.Minute), Failing: now.Add(-30 * time.Minute),
 		Outcomes: rollout.Outcomes{Halted: 1},
 	}
 	return []*rollout.Status{rolling, halted}
@@ -79,11 +79,11 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  since       2m0s ago; the next step is due in 8m0s`,
 		`  waits for   answers: 42 of 43 clients answered, and 42 accepted`,
 		`  edition     14 resources, the newest change 12m0s ago`,
-		`  withheld    15 resources, the oldest for 13m0s`,
+		`  pending     15 resources, the oldest for 13m0s`,
 		`  check       go (requested 4s ago)`,
 		`  unobserved  a stage ended in which no connected client that counts accepted the edition`,
 		``,
-		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
 		`metadata.canary=true 10m0s  2        7f3a9c21       2        2         0`,
 		`5% 10m0s                    41       7f3a9c21       41       40        0`,
 		`25% approve                 160      the last good  -        -         -`,
@@ -97,21 +97,21 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  tender rollout undo --origin default           serve all clients what they were served before the newest promotion`,
 		``,
 		`origin west: edition 00c0ffee is HALTED`,
-		`  halted    20m0s ago: 1 client refused it: no\u001b[31m such filter`,
-		`  edition   1 resource, the newest change 1h0m ago; it REMOVES a large part of a type`,
-		`  withheld  1 resource, the oldest for 1h0m`,
-		`  check     unexpected status 500 (requested 1m0s ago)`,
-		`            the check has not answered for 30m0s`,
-		`  cold      the relay started without a snapshot; the resources of that time were not rolled out`,
+		`  halted   20m0s ago: 1 client rejected it: no\u001b[31m such filter`,
+		`  edition  1 resource, the newest change 1h0m ago; it REMOVES a large part of a type`,
+		`  pending  1 resource, the oldest for 1h0m`,
+		`  check    unexpected status 500 (requested 1m0s ago)`,
+		`           the check has not answered for 30m0s`,
+		`  cold     the relay started without a snapshot; the resources of that time were not rolled out`,
 		``,
-		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
 		`metadata.canary=true 10m0s  2        the last good  -        -         -`,
 		`5% 10m0s                    41       the last good  -        -         -`,
 		`25% approve                 160      the last good  -        -         -`,
 		`the rest                    597      the last good  -        -         -`,
 		``,
-		`REFUSED BY  PEER      COHORT                      TYPE`,
-		`edge-1      10.0.0.1  metadata.canary=true 10m0s  lds`,
+		`REJECTED BY  PEER      COHORT                      TYPE`,
+		`edge-1       10.0.0.1  metadata.canary=true 10m0s  lds`,
 		`    Error adding/updating listener(s) web:\u001b[31m no such filter`,
 		``,
 		`Commands that apply:`,
@@ -137,16 +137,16 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 		{rollout.Status{Origin: "o", Phase: rollout.Current, Edition: "ab", Resources: 1}, []string{
 			`origin o: current: all clients receive the origin's current resources`,
 			``,
-			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
 			`5% approve  1        the last good  -        -         -`,
 			``,
 		}},
 		{rollout.Status{Origin: "o", Phase: rollout.Gathering, Waiting: 2, Oldest: now.Add(-time.Second), Since: now.Add(-time.Second), Until: now.Add(time.Second)}, []string{
 			`origin o: gathering changes for an edition`,
-			`  since     1s ago; the next step is due in 1s`,
-			`  withheld  2 resources, the oldest for 1s`,
+			`  since    1s ago; the next step is due in 1s`,
+			`  pending  2 resources, the oldest for 1s`,
 			``,
-			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
 			`5% approve  1        the last good  -        -         -`,
 			``,
 			`Commands that apply:`,
@@ -160,7 +160,7 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 			`  waits for  approval`,
 			`  edition    1 resource, the newest change 0s ago`,
 			``,
-			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REFUSED`,
+			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
 			`5% approve  1        the last good  -        -         -`,
 			``,
 			`Commands that apply:`,
@@ -247,14 +247,14 @@ func TestRolloutWait(t *testing.T) {
 	is := func(phase rollout.Phase, promoted, halted int64) *rollout.Status {
 		s := &rollout.Status{Origin: "o", Phase: phase, Edition: "ab", Cohorts: make([]rollout.Cohort, 3), Outcomes: rollout.Outcomes{Promoted: promoted, Halted: halted}}
 		if phase == rollout.Halted {
-			s.Halted = &rollout.Halt{Reason: "refused"}
+			s.Halted = &rollout.Halt{Reason: "rejected"}
 		}
 		if phase == rollout.Rolling {
 			s.Stage, s.Cohorts[0].Name = 1, "5% 10m"
 		}
 		return s
 	}
-	const gathers, rolls, halts = "o  gathering changes for an edition", "o  edition ab is at stage 1 of 2 (5% 10m)", "o  edition ab is HALTED: refused"
+	const gathers, rolls, halts = "o  gathering changes for an edition", "o  edition ab is at stage 1 of 2 (5% 10m)", "o  edition ab is HALTED: rejected"
 	for _, tt := range []struct {
 		name    string
 		answers func() []any
@@ -271,9 +271,9 @@ func TestRolloutWait(t *testing.T) {
 		{"the next rollout starts at once", func() []any { return []any{is(rollout.Rolling, 1, 0), is(rollout.Gathering, 2, 0), nil} }, []string{rolls, gathers}, 1, ""},
 		{"halted between two requests", func() []any { return []any{is(rollout.Rolling, 1, 3), is(rollout.Gathering, 1, 4), nil} }, []string{rolls, gathers}, 1, "origin o: the rollout is halted"},
 		{"the relay restarts", func() []any {
-			return []any{is(rollout.Rolling, 5, 5), errors.New("refused\x1b"), errors.New("refused\x1b"), is(rollout.Gathering, 0, 0), is(rollout.Gathering, 1, 0), nil}
-		}, []string{rolls, `refused\u001b`, gathers}, 1, ""},
-		{"the relay is not there", func() []any { return []any{errors.New("refused"), nil} }, nil, 1, "refused"},
+			return []any{is(rollout.Rolling, 5, 5), errors.New("rejected\x1b"), errors.New("rejected\x1b"), is(rollout.Gathering, 0, 0), is(rollout.Gathering, 1, 0), nil}
+		}, []string{rolls, `rejected\u001b`, gathers}, 1, ""},
+		{"the relay is not there", func() []any { return []any{errors.New("rejected"), nil} }, nil, 1, "rejected"},
 		{"timeout", func() []any { return []any{is(rollout.Gathering, 0, 0)} }, []string{gathers}, 1, "the rollout has not ended after 1h0m0s"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -421,7 +421,7 @@ func TestStatusTellsOfRollouts(t *testing.T) {
 	s := someStatus(now)
 	for phase, want := range map[rollout.Phase]string{
 		rollout.Rolling: "    rollout edition 7f3a9c21 is at stage 2 of 3 (5% 10m0s), another 8m0s, waits\n    for answers: 42 of 43 clients answered, and 42 accepted: tender rollout\n    status\n",
-		rollout.Halted:  "    rollout edition 00c0ffee is HALTED: 1 client refused it: no\\u001b[31m such\n    filter: tender rollout status\n",
+		rollout.Halted:  "    rollout edition 00c0ffee is HALTED: 1 client rejected it: no\\u001b[31m such\n    filter: tender rollout status\n",
 		rollout.Current: "",
 	} {
 		s.Origins[0].Rollout = &rollout.Status{Phase: phase}

@@ -32,10 +32,10 @@ type wholeStatus struct {
 
 // shownClients contains the clients that reject configuration, and those that lag, slowest first.
 type shownClients struct {
-	Totals   admin.ClientTotals `json:"totals"`
-	Types    []admin.TypeTotals `json:"types"`
-	Refusing []admin.Client     `json:"refusing"`
-	Lagging  []admin.Client     `json:"lagging"`
+	Totals    admin.ClientTotals `json:"totals"`
+	Types     []admin.TypeTotals `json:"types"`
+	Rejecting []admin.Client     `json:"rejecting"`
+	Lagging   []admin.Client     `json:"lagging"`
 
 	// Relays contains the clients that are relays, those first whose clients are in the most severe state.
 	Relays []admin.Client `json:"relays"`
@@ -162,16 +162,16 @@ func readStatus(ctx context.Context, c *adminClient, of statusChoice, wide bool)
 		few = manyClients
 	}
 	query := url.Values{"type": {of.typ}, "node": {of.node}, "limit": {fmt.Sprint(few)}}
-	var lagging, refusing admin.Clients
+	var lagging, rejecting admin.Clients
 	if err := c.get(ctx, "/api/v1/clients?"+query.Encode(), &lagging); err != nil {
 		return nil, err
 	}
-	query.Set("refused", "true")
-	if err := c.get(ctx, "/api/v1/clients?"+query.Encode(), &refusing); err != nil {
+	query.Set("rejected", "true")
+	if err := c.get(ctx, "/api/v1/clients?"+query.Encode(), &rejecting); err != nil {
 		return nil, err
 	}
 	s.Clients = shownClients{
-		Totals: lagging.Totals, Types: lagging.Types, Refusing: refusing.Clients, Lagging: []admin.Client{}, Relays: []admin.Client{},
+		Totals: lagging.Totals, Types: lagging.Types, Rejecting: rejecting.Clients, Lagging: []admin.Client{}, Relays: []admin.Client{},
 	}
 	if lagging.Totals.Below != nil {
 		relays, err := readRelays(ctx, c, query, few)
@@ -191,7 +191,7 @@ func readStatus(ctx context.Context, c *adminClient, of statusChoice, wide bool)
 // readRelays requests the clients of a query that are relays, and returns the first ones of at most manyClients, those first
 // whose clients are in the most severe state.
 func readRelays(ctx context.Context, c *adminClient, query url.Values, first int) ([]admin.Client, error) {
-	query.Del("refused")
+	query.Del("rejected")
 	query.Set("relays", "true")
 	query.Set("limit", fmt.Sprint(manyClients))
 	var relays admin.Clients

@@ -44,7 +44,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	t.files(s.Files, now)
 	t.views(s.Views, now)
 	t.findings(s.Validation)
-	t.rejections(s.Rejections, now)
+	t.refusals(s.Refusals, now)
 	t.Row()
 	t.clients(&s.Clients, now)
 	return t.Print(w)
@@ -114,14 +114,14 @@ func (t *table) findings(v *admin.Validation) {
 	}
 }
 
-// rejections adds the causes for which clients were rejected recently, or with -o wide all since the start.
-func (t *table) rejections(all []admin.Rejection, now time.Time) {
-	shown := slices.DeleteFunc(slices.Clone(all), func(r admin.Rejection) bool { return !t.Wide && !r.Recent(now) })
+// refusals adds the causes for which clients were refused recently, or with -o wide all since the start.
+func (t *table) refusals(all []admin.Refusal, now time.Time) {
+	shown := slices.DeleteFunc(slices.Clone(all), func(r admin.Refusal) bool { return !t.Wide && !r.Recent(now) })
 	if len(shown) == 0 {
 		return
 	}
 	t.Row()
-	t.Row("REJECTED BY THE RELAY", "REASON", "TIMES", "LAST", "PEER")
+	t.Row("REFUSED BY THE RELAY", "REASON", "TIMES", "LAST", "PEER")
 	for _, r := range shown {
 		t.Row(r.Kind, r.Reason, r.Count, ago(r.At, now), cmp.Or(r.Peer, "-"))
 		t.Note("%s", r.Error)
@@ -139,7 +139,7 @@ func are(n int, thing string) string {
 // fewFindings is the maximum number of findings that are printed without -o wide.
 const fewFindings = 5
 
-// badFiles adds rejected files of a file origin: the first fewBadFiles, or with -o wide all that the relay reports.
+// badFiles adds refused files of a file origin: the first fewBadFiles, or with -o wide all that the relay reports.
 func (t *table) badFiles(d *admin.Directory) {
 	shown := d.Bad
 	if !t.Wide {
@@ -153,7 +153,7 @@ func (t *table) badFiles(d *admin.Directory) {
 	}
 }
 
-// fewBadFiles is the maximum number of rejected files that are printed without -o wide.
+// fewBadFiles is the maximum number of refused files that are printed without -o wide.
 const fewBadFiles = 5
 
 // files adds the credential files with a warning, or with -o wide all credential files.
@@ -195,7 +195,7 @@ func (t *table) views(views []admin.View, now time.Time) {
 func stateOf(v *admin.View, now time.Time) string {
 	switch {
 	case !v.FrozenAt.IsZero():
-		return fmt.Sprintf("FROZEN for %s, %d withheld", ago(v.FrozenAt, now), v.Withheld)
+		return fmt.Sprintf("FROZEN for %s, %d pending", ago(v.FrozenAt, now), v.Pending)
 	case v.Stale:
 		return "STALE for " + humanize.Seconds(v.StaleSeconds)
 	case !v.Connected:
@@ -210,7 +210,7 @@ func (t *table) clients(c *shownClients, now time.Time) {
 	if c.Totals.Matching < c.Totals.Streams {
 		sum = fmt.Sprintf("%d of %s", c.Totals.Matching, sum)
 	}
-	sum += fmt.Sprintf(": %d rejecting, %d stalled, %d lagging", c.Totals.Refusing, c.Totals.Stalled, c.Totals.Lagging)
+	sum += fmt.Sprintf(": %d rejecting, %d stalled, %d lagging", c.Totals.Rejecting, c.Totals.Stalled, c.Totals.Lagging)
 	if c.Totals.Lagging > 0 {
 		sum += ", at most " + humanize.Seconds(c.Totals.LagSeconds)
 	}
@@ -220,18 +220,18 @@ func (t *table) clients(c *shownClients, now time.Time) {
 	}
 	if t.Wide && len(c.Types) > 0 {
 		t.Row()
-		t.Row("GROUP", "TYPE", "CLIENTS", "REFUSING", "LAGGING", "LAG")
+		t.Row("GROUP", "TYPE", "CLIENTS", "REJECTING", "LAGGING", "LAG")
 		for _, sum := range c.Types {
-			t.Row(nodegroup.Name(sum.Group), cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Refusing, sum.Lagging, humanize.Seconds(sum.LagSeconds))
+			t.Row(nodegroup.Name(sum.Group), cmp.Or(sum.Name, sum.TypeURL), sum.Clients, sum.Rejecting, sum.Lagging, humanize.Seconds(sum.LagSeconds))
 		}
 	}
-	if len(c.Refusing) > 0 {
+	if len(c.Rejecting) > 0 {
 		t.Row()
-		t.Row("REFUSED BY", "NODE", cli.WideOnly("ADDRESS"), "TYPE", "AGO", cli.WideOnly("VERSION"), "CODE")
-		for i := range c.Refusing {
-			t.refusals(&c.Refusing[i], now)
+		t.Row("REJECTED BY", "NODE", cli.WideOnly("ADDRESS"), "TYPE", "AGO", cli.WideOnly("VERSION"), "CODE")
+		for i := range c.Rejecting {
+			t.rejections(&c.Rejecting[i], now)
 		}
-		t.more(c.Totals.Refusing - len(c.Refusing))
+		t.more(c.Totals.Rejecting - len(c.Rejecting))
 	}
 	if len(c.Lagging) > 0 {
 		t.Row()
@@ -310,13 +310,13 @@ func (t *table) more(n int) {
 	}
 }
 
-// refusals adds a row for each type of which the client rejected the newest version, with the error detail.
-func (t *table) refusals(c *admin.Client, now time.Time) {
+// rejections adds a row for each type of which the client rejected the newest version, with the error detail.
+func (t *table) rejections(c *admin.Client, now time.Time) {
 	for _, typ := range c.Types {
-		if !typ.Refusing || typ.Refusal == nil {
+		if !typ.Rejecting || typ.Rejection == nil {
 			continue
 		}
-		r := typ.Refusal
+		r := typ.Rejection
 		t.Row(fmt.Sprint("#", c.Number), c.NodeID, cli.WideOnly(c.Address), cmp.Or(typ.Name, typ.TypeURL), ago(r.At, now), cli.WideOnly(cmp.Or(r.Version, "-")), r.Code)
 		t.Note("%s", cmp.Or(r.Detail, "no error detail"))
 	}
@@ -332,7 +332,7 @@ func (t *table) lags(c *admin.Client, now time.Time) {
 		switch {
 		case !c.StalledSince.IsZero():
 			state = "STALLED for " + ago(c.StalledSince, now)
-		case typ.Refusing:
+		case typ.Rejecting:
 			state = "REJECTED"
 		case !typ.Pending:
 			state = "not sent yet"

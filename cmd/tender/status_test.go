@@ -66,19 +66,19 @@ func serveAdmin(t *testing.T, network string, s admin.Status, further ...func(*a
 // someFleet is a fleet with three clients: one rejects a response, one lags, and one is up to date.
 type someFleet struct{ admin.Fleet }
 
-// Clients implements admin.Fleet. With q.Refused it returns only the client that rejects a response.
+// Clients implements admin.Fleet. With q.Rejected it returns only the client that rejects a response.
 func (someFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	now := time.Now()
-	cds := admin.ClientType{Name: "cds", LagSeconds: 4000, Refusing: true, Refusal: &admin.Refusal{
+	cds := admin.ClientType{Name: "cds", LagSeconds: 4000, Rejecting: true, Rejection: &admin.Rejection{
 		At: now.Add(-time.Minute), Version: "8", Code: "INVALID_ARGUMENT", Detail: strings.Repeat("no such filter\x1b[31m: ", 20),
 	}}
-	sds := admin.ClientType{Name: "sds", Refusing: true, Refusal: &admin.Refusal{At: now, Code: "INTERNAL"}}
+	sds := admin.ClientType{Name: "sds", Rejecting: true, Rejection: &admin.Rejection{At: now, Code: "INTERNAL"}}
 	c := admin.Clients{
-		Totals:  admin.ClientTotals{Streams: 10_000, Matching: 2, Refusing: 1, Lagging: 2, LagSeconds: 4000},
-		Types:   []admin.TypeTotals{{Group: "g", Name: "cds", Clients: 2, Lagging: 2, Refusing: 1, LagSeconds: 4000}},
-		Clients: []admin.Client{{Number: 17, NodeID: "a-node-with-a-name-that-is-longer-than-one-likes", LagSeconds: 4000, Refusing: true, Types: []admin.ClientType{cds, sds}}},
+		Totals:  admin.ClientTotals{Streams: 10_000, Matching: 2, Rejecting: 1, Lagging: 2, LagSeconds: 4000},
+		Types:   []admin.TypeTotals{{Group: "g", Name: "cds", Clients: 2, Lagging: 2, Rejecting: 1, LagSeconds: 4000}},
+		Clients: []admin.Client{{Number: 17, NodeID: "a-node-with-a-name-that-is-longer-than-one-likes", LagSeconds: 4000, Rejecting: true, Types: []admin.ClientType{cds, sds}}},
 	}
-	if !q.Refused {
+	if !q.Rejected {
 		c.Clients = append(c.Clients, admin.Client{Number: 18, NodeID: "slow", LagSeconds: 3, Types: []admin.ClientType{{Name: "eds", LagSeconds: 3, Pending: true, Accepted: "7"}}}, admin.Client{Number: 19, NodeID: "well"})
 	}
 	return c, nil
@@ -110,7 +110,7 @@ func someStatus(now time.Time) admin.Status {
 			{Files: []admin.File{{Variable: "TENDER_ORIGIN_TLS_CA"}}, LoadedAt: now.Add(-time.Hour), NotAfter: now.Add(169*time.Hour + time.Minute)},
 			{Files: []admin.File{{Variable: "TENDER_TLS_CLIENT_CA"}}, LoadedAt: now.Add(-time.Hour), NotAfter: now.Add(167*time.Hour + time.Minute)},
 		},
-		Rejections: []admin.Rejection{
+		Refusals: []admin.Refusal{
 			{Kind: "handshake", Reason: "closed", Count: 99, At: now.Add(-time.Second), Peer: "10.0.0.9", Error: "EOF"},
 			{Kind: "handshake", Reason: "unknown_ca", Count: 8001, At: now.Add(-9 * time.Minute), Peer: "10.0.0.1", Error: "tls: bad\x1b[31m certificate"},
 			{Kind: "accept", Reason: "file_descriptors", Count: 3, At: now.Add(-9 * time.Minute), Error: "accept4: too many open files"},
@@ -179,21 +179,21 @@ func TestStatusForPeople(t *testing.T) {
 		`g      default  type.googleapis.com/x.Y  3        1000 B  2d2h     STALE for 1h2m`,
 		`h      default  -                        -        -       -        not connected`,
 		``,
-		`REJECTED BY THE RELAY  REASON            TIMES  LAST  PEER`,
-		`handshake              unknown_ca        8001   9m0s  10.0.0.1`,
+		`REFUSED BY THE RELAY  REASON            TIMES  LAST  PEER`,
+		`handshake             unknown_ca        8001   9m0s  10.0.0.1`,
 		`    tls: bad\u001b[31m certificate`,
-		`accept                 file_descriptors  3      9m0s  -`,
+		`accept                file_descriptors  3      9m0s  -`,
 		`    accept4: too many open files`,
 		``,
 		`2 of 10000 clients: 1 rejecting, 0 stalled, 2 lagging, at most 1h7m`,
 		``,
-		`REFUSED BY  NODE                        TYPE  AGO   CODE`,
-		`#17         a-node-with-a…an-one-likes  cds   1m0s  INVALID_ARGUMENT`,
+		`REJECTED BY  NODE                        TYPE  AGO   CODE`,
+		`#17          a-node-with-a…an-one-likes  cds   1m0s  INVALID_ARGUMENT`,
 		`    no such filter\u001b[31m: no such filter\u001b[31m: no such`,
 		`    filter\u001b[31m: no such filter\u001b[31m: no such filter\u001b[31m: no`,
 		`    such filter\u001b[31m: no such filter\u001b[31m: no such filter\u001b[31m:`,
 		`    … and 36 words more: -o wide`,
-		`#17         a-node-with-a…an-one-likes  sds   0s    INTERNAL`,
+		`#17          a-node-with-a…an-one-likes  sds   0s    INTERNAL`,
 		`    no error detail`,
 		``,
 		`LACKED BY  NODE                        TYPE  FOR   STATE`,
@@ -292,7 +292,7 @@ func TestStatusErrors(t *testing.T) {
 	}
 }
 
-// TestAdminCommand verifies that a command returns the response of the relay, or its rejection as an error.
+// TestAdminCommand verifies that a command returns the response of the relay, or its refusal as an error.
 func TestAdminCommand(t *testing.T) {
 	c, err := newAdminClient(serveAdmin(t, "unix", admin.Status{}), nil, thisHost().dial)
 	if err != nil {
@@ -303,7 +303,7 @@ func TestAdminCommand(t *testing.T) {
 		t.Errorf("greet a: %+v, error %v, want hello a", answer, err)
 	}
 	if err := c.command(t.Context(), "greet", struct{}{}, &answer); err == nil || !strings.HasSuffix(err.Error(), ": nobody is there") {
-		t.Errorf("greet without a name: error %v, want the rejection", err)
+		t.Errorf("greet without a name: error %v, want the refusal", err)
 	}
 }
 

@@ -51,7 +51,7 @@ func TestWaitHelp(t *testing.T) {
 	}
 }
 
-// TestWaitArguments verifies that arguments which no state can fulfil, or that the relay rejects, fail at once.
+// TestWaitArguments verifies that arguments which no state can fulfil, or that the relay refuses, fail at once.
 func TestWaitArguments(t *testing.T) {
 	t.Setenv(adminVariable, serveAdmin(t, "unix", admin.Status{}, func(cfg *admin.Config) { cfg.Fleet = exampleFleet(time.Now()) }))
 	for args, want := range map[string]string{
@@ -220,7 +220,7 @@ func TestWaitJSON(t *testing.T) {
 	})
 }
 
-// TestWaitOfDirectory verifies that a file that the relay rejects is not what clients have.
+// TestWaitOfDirectory verifies that a file that the relay refuses is not what clients have.
 func TestWaitOfDirectory(t *testing.T) {
 	for faults, o := range map[string]admin.FleetOrigin{
 		"has 2 bad files: tender status":                        {Connected: true, BadFiles: 2},

@@ -161,7 +161,7 @@ type mappedText struct {
 // newDashboard lays out rows from top to bottom, and the views of a row from left to right.
 func newDashboard(rows []row) dashboard {
 	d := dashboard{
-		UID: "tender", Title: "Tender", Description: "xDS relays: what is stale, who refuses what, and how far behind anyone is.",
+		UID: "tender", Title: "Tender", Description: "xDS relays: what is stale, what clients reject, and how far behind any client is.",
 		Tags: []string{"tender", "xds"}, SchemaVersion: schemaVersion, Version: 1, Editable: true, GraphTooltip: 1,
 		Refresh: "30s", Time: timeRange{"now-1h", "now"},
 		Links:      []link{{"What to do", "link", operations, true}, {"Metrics", "link", metrics, true}},

@@ -4,9 +4,9 @@ package main
 // others have details. In queries, $relays and $groups stand for matchers of the selected relays and groups (see expand).
 var rows = []row{
 	{"Overview", []view{
-		stat("Clients not in sync", "Clients that have not accepted a change, or that reject one.", "", `sum(tender_client_lagging{$groups}) + sum(tender_client_refusing{$groups})`, some...),
+		stat("Clients not in sync", "Clients that have not accepted a change, or that reject one.", "", `sum(tender_client_lagging{$groups}) + sum(tender_client_rejecting{$groups})`, some...),
 		stat("Lag", "Maximum time for which a client has lacked a change.", "s", `max(tender_client_lag_seconds{$groups})`, level{1, "orange"}, level{60, "red"}),
-		stat("Rejecting", "Clients that reject a resource that is still served.", "", `sum(tender_client_refusing{$groups})`, some...),
+		stat("Rejecting", "Clients that reject a resource that is still served.", "", `sum(tender_client_rejecting{$groups})`, some...),
 		stat("Held changes", "Removals and abnormal growth that wait for the origin or for an operator.", "", `sum(tender_pending_changes{reason=~"second-look|large-removal|required|growth", $relays})`, some...),
 		stat("Frozen", "Origins whose changes are not distributed, over all relays.", "", `sum(tender_origin_frozen{$relays})`, level{1, "blue"}),
 		stat("Stale", "Maximum time for which clients have been served a state that an origin cannot update.", "s", `max(tender_view_stale_seconds{$groups})`, level{1, "orange"}, level{300, "red"}),
@@ -89,7 +89,7 @@ var rows = []row{
 			query{`sum by (instance) (rate(tender_client_streams_accepted_total{$relays}[$__rate_interval]))`, "{{instance}} accepted"},
 			query{`sum by (instance) (tender_client_streams_waiting{$relays})`, "{{instance}} waiting"}),
 		graph("Rejecting", "Clients that reject a resource that is still served. tender status and the log have the reasons.", "",
-			query{`sum by (group, type) (tender_client_refusing{$groups})`, "{{group}} {{type}}"}),
+			query{`sum by (group, type) (tender_client_rejecting{$groups})`, "{{group}} {{type}}"}),
 		graph("Rejected responses", "NACKs of clients.", "", query{`sum by (group, type) (increase(tender_client_nacks_total{$groups}[$__rate_interval]))`, "{{group}} {{type}}"}),
 		graph("Lagging", "Clients that have not accepted a change.", "", query{`sum by (group, type) (tender_client_lagging{$groups})`, "{{group}} {{type}}"}),
 		graph("Turns of streams", "Turns per second after a change or a request: with a response, or idle.", "cps",

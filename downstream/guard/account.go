@@ -40,7 +40,7 @@ func newConnections(l Limits) connections {
 	return connections{limits: l, peers: make(map[string]*peerUse)}
 }
 
-// enter counts a connection of a peer or rejects it. The peer is empty if it has no address. The caller must call leave
+// enter counts a connection of a peer or refuses it. The peer is empty if it has no address. The caller must call leave
 // when the connection ends.
 func (c *connections) enter(peer string) (leave func(), err error) {
 	c.mu.Lock()
@@ -243,7 +243,7 @@ type Account struct {
 	held        atomic.Int64
 	replyFrames atomic.Int64 // frames that may reply to responses
 	claimed     atomic.Int64 // written under connections.mu
-	rejected    atomic.Bool  // the relay closed the connection because of a limit
+	refused     atomic.Bool  // the relay closed the connection because of a limit
 
 	// Guarded by connections.mu.
 	frames     budget
@@ -332,8 +332,8 @@ func (a *Account) Responded(bytes int) {
 	}
 }
 
-// Rejected reports whether the relay ended the connection because its requests exceeded a limit.
-func (a *Account) Rejected() bool { return a != nil && a.rejected.Load() }
+// Refused reports whether the relay ended the connection because its requests exceeded a limit.
+func (a *Account) Refused() bool { return a != nil && a.refused.Load() }
 
 // Close releases everything, and ends a pause of [Account.AwaitRead]. It may be called more than once.
 func (a *Account) Close() {

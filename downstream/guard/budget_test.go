@@ -235,7 +235,7 @@ func TestB35_DefaultFrameRateSufficesForFleets(t *testing.T) {
 	now := time.Now()
 	for i := range 10_000 {
 		if _, may := all.admit("a", now); !may {
-			t.Fatalf("connection %d is rejected", i)
+			t.Fatalf("connection %d is refused", i)
 		}
 		if wait := all.delay("a", now); wait > 0 {
 			t.Fatalf("connection %d waits for %v", i, wait)
@@ -254,16 +254,16 @@ func TestB35_DefaultFrameRateSufficesForFleets(t *testing.T) {
 	}
 }
 
-// TestB35_PollRateLimit: each poll costs ten frames. A poll that would wait for longer than maxPause is rejected.
+// TestB35_PollRateLimit: each poll costs ten frames. A poll that would wait for longer than maxPause is refused.
 func TestB35_PollRateLimit(t *testing.T) {
 	all := newFloodAccounts(t, 1)[0].connections
 	now := time.Now()
-	waited, began, rejected := 0, 0, 0
+	waited, began, refused := 0, 0, 0
 	for range 50_000 { // the burst allows 20,000, and the rate of the next 5 s another 10,000
 		wait, is, may := all.admitPoll("a", now)
 		switch {
 		case !may:
-			rejected++
+			refused++
 		case wait > 0:
 			waited++
 		}
@@ -271,8 +271,8 @@ func TestB35_PollRateLimit(t *testing.T) {
 			began++
 		}
 	}
-	if waited != 10_000 || rejected != 20_000 || began != 1 {
-		t.Errorf("of 50,000 polls %d wait, %d are rejected, and %d report the start of a rate limit; want 10,000, 20,000 and 1", waited, rejected, began)
+	if waited != 10_000 || refused != 20_000 || began != 1 {
+		t.Errorf("of 50,000 polls %d wait, %d are refused, and %d report the start of a rate limit; want 10,000, 20,000 and 1", waited, refused, began)
 	}
 	if wait, _, _ := all.admitPoll("b", now); wait != 0 {
 		t.Errorf("a poll of another peer waits for %v", wait)
@@ -311,7 +311,7 @@ func TestB35_ConnectionRateLimit(t *testing.T) {
 			}
 		}
 		if want := 65 * 200; soon < want-200 || soon > want+200 || refused < 40_000 {
-			t.Errorf("in a minute %d connections accepted and %d rejected; want about %d, those of 65 s, since each waits for up to 5 s", soon, refused, want)
+			t.Errorf("in a minute %d connections accepted and %d refused; want about %d, those of 65 s, since each waits for up to 5 s", soon, refused, want)
 		}
 		time.Sleep(2 * time.Minute)
 		if wait, may := visit(); wait > 0 || !may {
@@ -367,8 +367,8 @@ type hostConn struct {
 // RemoteAddr implements net.Conn.
 func (c hostConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.ParseIP(c.host), Port: 1} }
 
-// TestB35_ListenerRejectsConnections: the listener closes only connections that exceed the rate.
-func TestB35_ListenerRejectsConnections(t *testing.T) {
+// TestB35_ListenerRefusesConnections: the listener closes only connections that exceed the rate.
+func TestB35_ListenerRefusesConnections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner := hostListener{conns: make(chan net.Conn)}
 		l := newGuard(Limits{}).Listener(inner)

@@ -1,6 +1,6 @@
 package guard
 
-// A Cause is why the relay rejected a client: a [Limit], a [Denial], a [HandshakeFailure], an [Invalid] or an
+// A Cause is why the relay refused a client: a [Limit], a [Denial], a [HandshakeFailure], an [Invalid] or an
 // [AcceptFailure].
 type Cause interface {
 	Kind() string   // "limit", "denial", "handshake", "request" or "accept"

@@ -24,8 +24,8 @@ const firstBytes = 256
 // Read implements net.Conn.
 func (c *grpcConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b[:c.account.AwaitRead(len(b))])
-	if rejected := c.received(b[:n]); rejected != nil {
-		return 0, rejected
+	if refused := c.received(b[:n]); refused != nil {
+		return 0, refused
 	}
 	return n, err
 }
@@ -34,8 +34,8 @@ func (c *grpcConn) Read(b []byte) (int, error) {
 func (c *grpcConn) received(b []byte) error {
 	err := c.account.received(b)
 	if err != nil {
-		c.account.rejected.Store(true)
-		c.guard.connectionRejected(c.account.peer, err)
+		c.account.refused.Store(true)
+		c.guard.connectionRefused(c.account.peer, err)
 	}
 	c.guard.reportThrottled(c.account.peer, c.account.throttle())
 	return err
@@ -71,8 +71,8 @@ func (c *grpcConn) ReadOnReady(size int, pool mem.BufferPool) (*[]byte, int, err
 	if b == nil {
 		return nil, n, err
 	}
-	if rejected := c.received((*b)[:n]); rejected != nil {
-		n, err = 0, rejected
+	if refused := c.received((*b)[:n]); refused != nil {
+		n, err = 0, refused
 	}
 	if n == 0 {
 		pool.Put(b)

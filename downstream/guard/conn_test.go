@@ -80,9 +80,9 @@ func TestIdleTLSConnectionsHoldNoBuffer(t *testing.T) {
 	}
 }
 
-// TestB35_RejectedConnectionsReportTheLimit: the account of a connection reports that the connection has exceeded a
+// TestB35_RefusedConnectionsReportTheLimit: the account of a connection reports that the connection has exceeded a
 // limit, so that its streams do not count as ended by the client.
-func TestB35_RejectedConnectionsReportTheLimit(t *testing.T) {
+func TestB35_RefusedConnectionsReportTheLimit(t *testing.T) {
 	for bytes, want := range map[int]bool{1000: false, 1 << 20: true} {
 		guard := newGuard(Limits{MaxUnreadBytes: 1})
 		near, far := net.Pipe()
@@ -91,8 +91,8 @@ func TestB35_RejectedConnectionsReportTheLimit(t *testing.T) {
 			_, _ = far.Write(append([]byte(http2Preface), byte(bytes>>16), byte(bytes>>8), byte(bytes), dataFrame, 0, 0, 0, 0, 1))
 			_ = far.Close()
 		}()
-		if _, err := io.ReadAll(conn); (err != nil) != want || conn.account.Rejected() != want {
-			t.Errorf("frame of %d bytes: read error %v, rejected %v; want an error and a rejection: %v", bytes, err, conn.account.Rejected(), want)
+		if _, err := io.ReadAll(conn); (err != nil) != want || conn.account.Refused() != want {
+			t.Errorf("frame of %d bytes: read error %v, refused %v; want an error and a refusal: %v", bytes, err, conn.account.Refused(), want)
 		}
 		_ = near.Close()
 	}

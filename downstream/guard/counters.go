@@ -13,33 +13,33 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Counters count ended streams and rejected clients, log rejections, and keep the last rejection of each cause for
+// Counters count ended streams and refused clients, log refusals, and keep the last refusal of each cause for
 // operators. Its methods may be called from any goroutine.
 type Counters struct {
 	logger *slog.Logger // read-only after construction
 	ended  [endings]atomic.Int64
-	causes map[Cause]*rejections // read-only after construction
+	causes map[Cause]*refusals // read-only after construction
 }
 
-// rejections are the rejections of one cause.
-type rejections struct {
+// refusals are the refusals of one cause.
+type refusals struct {
 	count atomic.Int64
 	limit LogLimiter
-	last  atomic.Pointer[Rejection]
+	last  atomic.Pointer[Refusal]
 }
 
-// A Rejection has the number of rejections of a cause, and the last of them.
-type Rejection struct {
+// A Refusal has the number of refusals of a cause, and the last of them.
+type Refusal struct {
 	Cause Cause
 	Count int64
 	At    time.Time
-	Peer  string // the last rejected peer: its host, or the identity in its certificate; empty if unknown
+	Peer  string // the last refused peer: its host, or the identity in its certificate; empty if unknown
 	Err   string
 }
 
 // NewCounters returns counters that log to a logger.
 func NewCounters(logger *slog.Logger) *Counters {
-	c := &Counters{logger: logger, causes: make(map[Cause]*rejections)}
+	c := &Counters{logger: logger, causes: make(map[Cause]*refusals)}
 	addCauses(c, limits)
 	addCauses(c, denials)
 	addCauses(c, handshakeFailures)
@@ -55,23 +55,23 @@ func addCauses[C interface {
 }](c *Counters, count C,
 ) {
 	for cause := range count {
-		c.causes[cause] = &rejections{limit: NewLogLimiter(rate.Every(10*time.Second), 5)}
+		c.causes[cause] = &refusals{limit: NewLogLimiter(rate.Every(10*time.Second), 5)}
 	}
 }
 
-// StreamEnded counts a stream of a peer that ended with err, which may be nil. It counts and logs the rejection if the
-// relay rejected the stream.
+// StreamEnded counts a stream of a peer that ended with err, which may be nil. It counts and logs the refusal if the
+// relay refused the stream.
 func (c *Counters) StreamEnded(peer, node string, err error) {
 	c.ended[endingOf(err)].Add(1)
 	if cause, is := CauseOf(err); is {
-		c.RequestRejected(cause, peer, node, err)
+		c.RequestRefused(cause, peer, node, err)
 	}
 }
 
-// RequestRejected counts and logs the rejection of a stream, a request or a poll. node is the label of the client's
+// RequestRefused counts and logs the refusal of a stream, a request or a poll. node is the label of the client's
 // Node; empty if it is unknown.
-func (c *Counters) RequestRejected(cause Cause, peer, node string, err error) {
-	message := "client request rejected"
+func (c *Counters) RequestRefused(cause Cause, peer, node string, err error) {
+	message := "client request refused"
 	if _, denied := cause.(Denial); denied {
 		message = "client not authorized"
 	}
@@ -79,11 +79,11 @@ func (c *Counters) RequestRejected(cause Cause, peer, node string, err error) {
 	if node != "" {
 		attrs = append(attrs, slog.String("node", node))
 	}
-	c.Rejected(message, cause, peer, err, attrs...)
+	c.Refused(message, cause, peer, err, attrs...)
 }
 
-// Rejected counts and logs a rejection. Lines of one cause are rate-limited. Nothing is logged without a message.
-func (c *Counters) Rejected(message string, cause Cause, peer string, err error, attrs ...slog.Attr) {
+// Refused counts and logs a refusal. Lines of one cause are rate-limited. Nothing is logged without a message.
+func (c *Counters) Refused(message string, cause Cause, peer string, err error, attrs ...slog.Attr) {
 	r, text := c.causes[cause], status.Convert(err).Message()
 	if message != "" && r.limit.Allow() {
 		attrs = append([]slog.Attr{
@@ -94,7 +94,7 @@ func (c *Counters) Rejected(message string, cause Cause, peer string, err error,
 		c.logger.LogAttrs(context.Background(), slog.LevelWarn, message, attrs...)
 	}
 	r.count.Add(1)
-	r.last.Store(&Rejection{At: time.Now(), Peer: peer, Err: cutText(text)})
+	r.last.Store(&Refusal{At: time.Now(), Peer: peer, Err: cutText(text)})
 }
 
 // cutText bounds the memory of an error that is kept.
@@ -106,14 +106,14 @@ func cutText(text string) string {
 	return strings.ToValidUTF8(text, "\ufffd")
 }
 
-// Rejections returns the causes for which clients were rejected, the latest first.
-func (c *Counters) Rejections() (all []Rejection) {
+// Refusals returns the causes for which clients were refused, the latest first.
+func (c *Counters) Refusals() (all []Refusal) {
 	for cause, r := range c.causes {
 		if last := r.last.Load(); last != nil {
-			all = append(all, Rejection{cause, r.count.Load(), last.At, last.Peer, last.Err})
+			all = append(all, Refusal{cause, r.count.Load(), last.At, last.Peer, last.Err})
 		}
 	}
-	slices.SortFunc(all, func(a, b Rejection) int {
+	slices.SortFunc(all, func(a, b Refusal) int {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Cause.Kind(), b.Cause.Kind()),
 			cmp.Compare(a.Cause.String(), b.Cause.String()))
 	})
@@ -129,7 +129,7 @@ func (c *Counters) Ended() map[Ending]int64 {
 	return values
 }
 
-// Causes returns the number of rejections by cause, with zero for those that have none.
+// Causes returns the number of refusals by cause, with zero for those that have none.
 func (c *Counters) Causes() map[Cause]int64 {
 	values := make(map[Cause]int64, len(c.causes))
 	for cause, r := range c.causes {

@@ -6,7 +6,7 @@
 // A file uses only identifiers that it or a file before it declares:
 //
 //	limits.go     the configuration, and the names of the limits
-//	causes.go     why clients are rejected
+//	causes.go     why clients are refused
 //	ending.go     errors that end streams
 //	log.go        rate-limited log lines
 //	counters.go   counters of ended streams; counters, log lines and the last example of each cause

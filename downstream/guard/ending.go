@@ -92,7 +92,7 @@ func Refuses(i Invalid, format string, args ...any) error {
 	return &endError{reason: EndedInvalid, cause: i, status: status.Newf(codes.InvalidArgument, format, args...)}
 }
 
-// CauseOf returns why the relay rejected a client with an error, and whether it did.
+// CauseOf returns why the relay refused a client with an error, and whether it did.
 func CauseOf(err error) (Cause, bool) {
 	if e, own := errors.AsType[*endError](err); own {
 		return e.cause, e.cause != nil

@@ -17,7 +17,7 @@ type Entry struct {
 	leave func()
 }
 
-// Handshake admits a connection or rejects it, and performs its handshake with credentials. The caller must call
+// Handshake admits a connection or refuses it, and performs its handshake with credentials. The caller must call
 // [Entry.End] when the connection ends, and charge for what it reads: see [Account.Count], [Guard.Throttle],
 // [Account.AwaitRead] and [Account.HoldData]. After an error the caller must close the connection, which was logged.
 func (g *Guard) Handshake(raw net.Conn, c credentials.TransportCredentials) (Entry, error) {
@@ -69,10 +69,10 @@ func (a *Account) HoldData(length int) error {
 // goroutine that reads the connection may call it.
 func (g *Guard) Throttle(a *Account) { g.reportThrottled(a.peer, a.throttle()) }
 
-// RejectConnection counts and logs that a connection ends because of an error of [Account.HoldData].
-func (g *Guard) RejectConnection(a *Account, err error) {
-	a.rejected.Store(true)
-	g.connectionRejected(a.peer, err)
+// RefuseConnection counts and logs that a connection ends because of an error of [Account.HoldData].
+func (g *Guard) RefuseConnection(a *Account, err error) {
+	a.refused.Store(true)
+	g.connectionRefused(a.peer, err)
 }
 
 // TLSInfo returns the TLS state in the AuthInfo of a connection. It has none in plaintext.

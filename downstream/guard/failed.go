@@ -38,7 +38,7 @@ func (l *reportingListener) Accept() (net.Conn, error) {
 		l.guard.cfg.Logger.Info("client connections accepted again", slog.String("listener", l.Addr().String()))
 	case err != nil && !errors.Is(err, net.ErrClosed):
 		l.failedAt = time.Now()
-		l.guard.Counters.Rejected("client connection not accepted", acceptFailureOf(err), "", err,
+		l.guard.Counters.Refused("client connection not accepted", acceptFailureOf(err), "", err,
 			slog.String("listener", l.Addr().String()))
 	}
 	return conn, err
@@ -64,7 +64,7 @@ func (g *Guard) HandshakeFailed(from net.Addr, err error) {
 		attrs = append(attrs, slog.String("identity", cutText(certificateName(leaf))),
 			slog.String("issuer", cutText(leaf.Issuer.String())))
 	}
-	g.Counters.Rejected(message, cause, HostName(hostIP(from.String())), err, attrs...)
+	g.Counters.Refused(message, cause, HostName(hostIP(from.String())), err, attrs...)
 }
 
 // handshakeFailureOf returns the cause of the error of a handshake. crypto/tls has no types for some errors.
@@ -96,7 +96,7 @@ func handshakeFailureOf(err error) Cause {
 	}
 }
 
-// certificateFailure returns why a certificate was rejected.
+// certificateFailure returns why a certificate was refused.
 func certificateFailure(err error) HandshakeFailure {
 	if _, is := errors.AsType[x509.UnknownAuthorityError](err); is {
 		return HandshakeUnknownCA

@@ -64,9 +64,9 @@ func TestB47_CausesOfFailures(t *testing.T) {
 	}
 }
 
-// B.47: log lines of one cause are rate-limited, and hide no other cause. All rejections are counted, and the last of
+// B.47: log lines of one cause are rate-limited, and hide no other cause. All refusals are counted, and the last of
 // each cause is kept, also if the clock is set back. A peer's text is bounded and UTF-8.
-func TestB47_RejectionsAreLoggedOnceInAWhile(t *testing.T) {
+func TestB47_RefusalsAreLoggedOnceInAWhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
@@ -77,7 +77,7 @@ func TestB47_RejectionsAreLoggedOnceInAWhile(t *testing.T) {
 			g.HandshakeFailed(from, &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}})
 		}
 		g.HandshakeFailed(from, io.EOF)
-		c.RequestRejected(InvalidText, "10.0.0.2", "envoy-1", Refuses(InvalidText, "%s", "\xff"+strings.Repeat("x", 5000)))
+		c.RequestRefused(InvalidText, "10.0.0.2", "envoy-1", Refuses(InvalidText, "%s", "\xff"+strings.Repeat("x", 5000)))
 		time.Sleep(time.Minute)
 		g.HandshakeFailed(from, &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}})
 		check.Equal(t, "lines about handshakes", strings.Count(log.String(), "reason=unknown_ca"), 6)
@@ -86,9 +86,9 @@ func TestB47_RejectionsAreLoggedOnceInAWhile(t *testing.T) {
 		if !strings.Contains(log.String(), "suppressed=7995\n") {
 			t.Errorf("the log does not have the number of suppressed lines:\n%.2000s", log.String())
 		}
-		all := c.Rejections()
+		all := c.Refusals()
 		if len(all) != 3 || all[0].Cause != HandshakeUnknownCA || all[0].Count != 8001 || all[0].Peer != "10.0.0.1" {
-			t.Errorf("rejections %+v, want three causes, the latest 8001 times", all)
+			t.Errorf("refusals %+v, want three causes, the latest 8001 times", all)
 		}
 		for _, r := range all {
 			if r.Cause == InvalidText && (!strings.HasPrefix(r.Err, "\ufffdxx") || len(r.Err) > 600) {
@@ -105,7 +105,7 @@ func TestB47_ClosedListenersAreNotReported(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	check.OK(t, err)
 	check.OK(t, l.Close())
-	if _, err := g.ReportAccept(l).Accept(); !errors.Is(err, net.ErrClosed) || len(g.Counters.Rejections()) > 0 {
-		t.Errorf("got %v and %v, want ErrClosed and no rejection", err, g.Counters.Rejections())
+	if _, err := g.ReportAccept(l).Accept(); !errors.Is(err, net.ErrClosed) || len(g.Counters.Refusals()) > 0 {
+		t.Errorf("got %v and %v, want ErrClosed and no refusal", err, g.Counters.Refusals())
 	}
 }

@@ -72,7 +72,7 @@ func (g *Guard) Usage() (connections int, unread int64) {
 	return c.open, c.claimed
 }
 
-// EnterStream counts a stream or a poll of a peer or rejects it. The caller must call leave when it ends.
+// EnterStream counts a stream or a poll of a peer or refuses it. The caller must call leave when it ends.
 func (g *Guard) EnterStream(peer string) (leave func(), err error) {
 	share, over := g.streams.Take(peer)
 	switch {
@@ -108,7 +108,7 @@ func (g *Guard) StreamInterceptor(
 	peer := PeerName(PeerOf(rpc.Context()))
 	leave, err := g.EnterStream(peer)
 	if err != nil {
-		g.Counters.RequestRejected(LimitStreams, peer, "", err)
+		g.Counters.RequestRefused(LimitStreams, peer, "", err)
 		return err
 	}
 	defer leave()
@@ -134,14 +134,14 @@ var (
 // reportThrottled counts and logs that a peer has become rate-limited, if began is set.
 func (g *Guard) reportThrottled(peer string, began bool) {
 	if began {
-		g.Counters.Rejected("client rate-limited", LimitFrames, peer, errThrottled)
+		g.Counters.Refused("client rate-limited", LimitFrames, peer, errThrottled)
 	}
 }
 
-// connectionRejected counts and logs a connection that is closed.
-func (g *Guard) connectionRejected(peer string, err error) {
+// connectionRefused counts and logs a connection that is closed.
+func (g *Guard) connectionRefused(peer string, err error) {
 	if cause, is := CauseOf(err); is {
-		g.Counters.Rejected("client connection rejected", cause, peer, err)
+		g.Counters.Refused("client connection refused", cause, peer, err)
 	}
 }
 
@@ -157,10 +157,10 @@ func (g *Guard) pause(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// enterConnection counts a connection of a peer or rejects it. The caller must call leave when the connection ends.
+// enterConnection counts a connection of a peer or refuses it. The caller must call leave when the connection ends.
 func (g *Guard) enterConnection(peer string) (leave func(), err error) {
 	if leave, err = g.connections.enter(peer); err != nil {
-		g.connectionRejected(peer, err)
+		g.connectionRefused(peer, err)
 	}
 	return leave, err
 }
@@ -176,7 +176,7 @@ func (g *Guard) Turn(ctx context.Context, peer string, bytes int) (done func(), 
 // waits. The caller must not hold a lock. The error is that of ctx, if it ends before. A drain ends the wait.
 func (g *Guard) AwaitNames(ctx context.Context, peer string, count func() NameCount) error {
 	return g.names.await(ctx, g.cfg.Draining, peer, count, func() {
-		g.Counters.Rejected("client rate-limited", LimitNameRate, peer, errTooManyNames)
+		g.Counters.Refused("client rate-limited", LimitNameRate, peer, errTooManyNames)
 	})
 }
 

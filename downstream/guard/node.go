@@ -39,7 +39,7 @@ type RawNode struct {
 	Later   bool // the client sent another Node before
 }
 
-// CheckNode rejects a Node that is too large to be decoded.
+// CheckNode refuses a Node that is too large to be decoded.
 func CheckNode(raw RawNode) error {
 	switch {
 	case raw.Size > MaxNodeBytes:

@@ -237,7 +237,7 @@ func (g *Guard) chargedTo(host string) (bytes int64) {
 }
 
 // TestB35_KeptNodesAreSharedAndBounded: if the relay keeps Nodes, the streams of a connection share equal ones, which
-// are charged to their peer. A Node that exceeds the limit is rejected until others are released.
+// are charged to their peer. A Node that exceeds the limit is refused until others are released.
 func TestB35_KeptNodesAreSharedAndBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const size, free, bound = 240 << 10, 16 << 10, maxPeerBytes // bytes of each Node, that do not count, and of a peer
@@ -305,7 +305,7 @@ func TestB35_UnneededNodesAreNotKept(t *testing.T) {
 }
 
 // FuzzNode: an accepted Node equals the result of the generated decoder, except for extensions and unknown fields. A
-// Node that the generated decoder accepts is rejected only because of a limit.
+// Node that the generated decoder accepts is refused only because of a limit.
 func FuzzNode(f *testing.F) {
 	extended := nodeOfValues(10)
 	extended.Extensions = []*corepb.Extension{{Name: "envoy.filters.http.router", TypeUrls: []string{"a"}}, {}}

@@ -107,7 +107,7 @@ func (s *nodes) removeIdle(peer string, use *peerNodes) {
 	})
 }
 
-// hold charges a peer for bytes until release is called, or rejects them.
+// hold charges a peer for bytes until release is called, or refuses them.
 func (s *nodes) hold(peer string, bytes int) (release func(), err error) {
 	charged := int64(bytes - largeNode)
 	if charged <= 0 {

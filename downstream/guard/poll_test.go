@@ -11,7 +11,7 @@ import (
 )
 
 // TestB35_ConnectionLimits: connections of streams and of polls count against the same limits, in total and for each
-// host, until they are closed. Connections over a limit are rejected.
+// host, until they are closed. Connections over a limit are refused.
 func TestB35_ConnectionLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuard(Limits{MaxConnections: 3, MaxPeerConnections: 2})
@@ -56,7 +56,7 @@ func TestB35_ConnectionLimits(t *testing.T) {
 		expect("a fourth stream", stream("10.0.0.3"), false)
 		expect("a fourth poll", poll("10.0.0.3"), false)
 		if got := g.Counters.Causes(); got[LimitPeerConnections] != 2 || got[LimitConnections] != 2 {
-			t.Errorf("counted rejections %v, want 2 for each limit", got)
+			t.Errorf("counted refusals %v, want 2 for each limit", got)
 		}
 		for range 2 { // a second Close must not count
 			_ = open[1].Close()

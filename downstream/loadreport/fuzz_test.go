@@ -43,7 +43,7 @@ func FuzzLoadReport(f *testing.F) {
 			t.Errorf("report of %d bytes, want at most the estimate of %d", len(b), room)
 		}
 		if _, ok := reported(b); !ok {
-			t.Errorf("a stream would reject the report %v", report)
+			t.Errorf("a stream would refuse the report %v", report)
 		}
 		if err := checkEmptyAfterLeave(sum, clients); err != nil {
 			t.Error(err)
@@ -51,7 +51,7 @@ func FuzzLoadReport(f *testing.F) {
 	})
 }
 
-// reported decodes a report as a stream does. It returns false if a stream would reject the report.
+// reported decodes a report as a stream does. It returns false if a stream would refuse the report.
 func reported(b []byte) (report []*endpointpb.ClusterStats, ok bool) {
 	var r lrspb.LoadStatsRequest
 	if err := proto.Unmarshal(b, &r); err != nil {

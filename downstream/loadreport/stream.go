@@ -248,7 +248,7 @@ func (s *stream) add(g *Group, client *reporter, m message) error {
 	return nil
 }
 
-// check rejects a report that would make the origin reject the sum, and with it the reports of all other clients. It
+// check refuses a report that would make the origin refuse the sum, and with it the reports of all other clients. It
 // removes metrics that would make the sum of a metric meaningless.
 func (s *stream) check(r *lrspb.LoadStatsRequest) error {
 	for i, stats := range r.GetClusterStats() {

@@ -37,7 +37,7 @@ type Client struct {
 // A Counter counts the responses of a type and their answers. Its methods may be called from any goroutine.
 type Counter interface {
 	Sent(bytes int)
-	Answered(refused bool)
+	Answered(rejected bool)
 	Propagated(took time.Duration) // from the receipt of a change to its ACK
 }
 

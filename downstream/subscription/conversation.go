@@ -125,7 +125,7 @@ type Conversation struct {
 	sentAfter    cache.Seq // the response has the changes after this position, or after the rejected ones
 	ackedVersion string    // the last version that the client accepted
 	ackedAt      Moment
-	refusal      *Refusal // the newest NACK
+	rejection    *Rejection // the newest NACK
 
 	// The names in the newest response, and those that the client rejected.
 	has      *delivery
@@ -144,8 +144,8 @@ func (c *Conversation) Deadline() time.Time { return c.ackDeadline }
 // SentAny reports whether any response was sent on this stream.
 func (c *Conversation) SentAny() bool { return c.sentAny }
 
-// Refusal returns the newest NACK, nil if there is none.
-func (c *Conversation) Refusal() *Refusal { return c.refusal }
+// Rejection returns the newest NACK, nil if there is none.
+func (c *Conversation) Rejection() *Rejection { return c.rejection }
 
 // Blocked reports whether the next response waits for the answer to the newest. The wait is bounded, since the protocol
 // allows clients to never answer (R038).
@@ -157,7 +157,7 @@ func (c *Conversation) answersNewest(r *wire.Request, delta bool) bool {
 	if r.Nonce != "" {
 		return r.Nonce == c.nonce
 	}
-	return !delta && c.pending && (r.Refused || r.Version != "" && r.Version == c.version)
+	return !delta && c.pending && (r.Rejected || r.Version != "" && r.Version == c.version)
 }
 
 // recordSending records that a response with the changes in a span is sent. It also has the newlyRequested changes, of
@@ -188,18 +188,18 @@ func (c *Conversation) recordSending(
 // countAnswer counts an answer once for each response: that to the earlier response at an index, to the newest, or to
 // an unknown one if index is negative. It reports whether this is the first answer to the response. A client that
 // changes its names repeats the nonce of a response that it has answered.
-func (c *Conversation) countAnswer(index int, newest, refused bool) (first bool) {
+func (c *Conversation) countAnswer(index int, newest, rejected bool) (first bool) {
 	switch {
 	case newest:
 		first = c.pending
 	case index >= 0:
-		first = !c.earlier.list[index].refused
+		first = !c.earlier.list[index].rejected
 	default:
 		first = c.forgotten() > 0
 	}
 	if first {
 		c.uncounted--
-		c.counter.Answered(refused)
+		c.counter.Answered(rejected)
 	}
 	return first
 }
@@ -211,7 +211,7 @@ func (c *Conversation) forgotten() int {
 		n--
 	}
 	for i := range c.earlier.len() {
-		if !c.earlier.list[i].refused {
+		if !c.earlier.list[i].rejected {
 			n--
 		}
 	}
@@ -226,10 +226,10 @@ func (c *Conversation) accept(now time.Time) {
 	c.ackedVersion, c.ackedAt, c.behindSince, c.earlier, c.has = c.version, MomentOf(now), 0, nil, nil
 }
 
-// refuse records a NACK of the newest response or of an unknown one. upTo is the position up to which the client was
+// reject records a NACK of the newest response or of an unknown one. upTo is the position up to which the client was
 // sent changes. With whole, each response holds the complete set. removedSince reports whether the NACK is of earlier responses,
 // too, after which the client was sent removals.
-func (c *Conversation) refuse(r *wire.Request, newest bool, upTo cache.Seq, whole bool, now time.Time) (removedSince bool) {
+func (c *Conversation) reject(r *wire.Request, newest bool, upTo cache.Seq, whole bool, now time.Time) (removedSince bool) {
 	version := "" // of an unknown response
 	if newest {
 		removedSince = c.has.removes() && c.earlier != nil
@@ -240,8 +240,8 @@ func (c *Conversation) refuse(r *wire.Request, newest bool, upTo cache.Seq, whol
 	if r.Nonce == c.nonce {
 		version = c.version
 	}
-	c.refusal = newRefusal(r, c.refusal, whole, span{c.sentAfter, upTo}, version, now)
-	c.refusal.newlyRequested = c.newlyRequested
+	c.rejection = newRejection(r, c.rejection, whole, span{c.sentAfter, upTo}, version, now)
+	c.rejection.newlyRequested = c.newlyRequested
 	return removedSince
 }
 
@@ -314,8 +314,8 @@ func (c *Conversation) String() string {
 	if c.earlier != nil {
 		fmt.Fprintf(&b, " unaccepted=%d", len(c.earlier.list))
 	}
-	if c.refusal != nil {
-		fmt.Fprintf(&b, " refused=%s", c.refusal.Nonce)
+	if c.rejection != nil {
+		fmt.Fprintf(&b, " rejected=%s", c.rejection.Nonce)
 	}
 	return b.String()
 }
@@ -331,7 +331,7 @@ type sentResponse struct {
 	causedAt       Moment // when the oldest change in it was received; 0: no change caused it
 	endOffset      uint64 // bytes on the stream up to its end
 	has            *delivery
-	refused        bool // the client has rejected it
+	rejected       bool // the client has rejected it
 
 	// For traces.
 	sentAt  Moment
@@ -394,8 +394,8 @@ func (e *earlierResponses) oldest() *sentResponse {
 	return &e.list[0]
 }
 
-// refuseEarlier records a NACK of the earlier response at an index, and reports whether a later response has removals.
-func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now time.Time) (removedSince bool) {
+// rejectEarlier records a NACK of the earlier response at an index, and reports whether a later response has removals.
+func (c *Conversation) rejectEarlier(i int, r *wire.Request, whole bool, now time.Time) (removedSince bool) {
 	u, oldest := &c.earlier.list[i], *c.earlier.oldest()
 	u.after, u.behindSince = oldest.after, oldest.behindSince
 	for _, before := range c.earlier.list[:i] {
@@ -403,13 +403,13 @@ func (c *Conversation) refuseEarlier(i int, r *wire.Request, whole bool, now tim
 		c.rejected.add(before.has)
 	}
 	c.rejected.add(u.has)
-	u.has, u.refused = nil, true
+	u.has, u.rejected = nil, true
 	for _, later := range append(slices.Clone(c.earlier.list[i+1:]), sentResponse{has: c.has}) {
 		c.rejected.forget(later.has)
 		removedSince = removedSince || later.has.removes()
 	}
-	c.refusal = newRefusal(r, c.refusal, whole, u.span, u.version, now)
-	c.refusal.newlyRequested = u.newlyRequested
+	c.rejection = newRejection(r, c.rejection, whole, u.span, u.version, now)
+	c.rejection.newlyRequested = u.newlyRequested
 	c.earlier.list = slices.Delete(c.earlier.list, 0, i)
 	return removedSince
 }
@@ -438,8 +438,8 @@ func (c *Conversation) mergeEarlier() {
 	}
 }
 
-// A Refusal is a response that a client rejected (NACK). It is immutable.
-type Refusal struct {
+// A Rejection is a response that a client rejected (NACK). It is immutable.
+type Rejection struct {
 	At             time.Time
 	Nonce, Version string // of the response
 	Code           int32  // of gRPC; UNKNOWN if the client sent none
@@ -448,28 +448,28 @@ type Refusal struct {
 	// TraceID and SpanID identify the trace span of the response; empty without tracing.
 	TraceID, SpanID string
 
-	span                      // of the changes in the response
-	newlyRequested span       // further changes in it, see Conversation
-	earlier        []*Refusal // set only in the newest of a type: those before it, newest first
+	span                        // of the changes in the response
+	newlyRequested span         // further changes in it, see Conversation
+	earlier        []*Rejection // set only in the newest of a type: those before it, newest first
 }
 
 // HasChange reports whether the response had any change after one position and up to another.
-func (r *Refusal) HasChange(after, upTo cache.Seq) bool {
+func (r *Rejection) HasChange(after, upTo cache.Seq) bool {
 	of := span{after, upTo}
 	return of.overlaps(r.span) || of.overlaps(r.newlyRequested)
 }
 
-// Bounds on the memory of refusals: bytes of the client's strings, and the number of remembered refusals of a type.
+// Bounds on the memory of rejections: bytes of the client's strings, and the number of remembered rejections of a type.
 const (
-	maxDetail   = 2 << 10
-	maxNonce    = 64
-	maxRefusals = 8
+	maxDetail     = 2 << 10
+	maxNonce      = 64
+	maxRejections = 8
 )
 
-// newRefusal returns the refusal of a response that r answers and that has the changes in a span. It keeps earlier
-// refusals, unless each response holds the complete set (whole).
-func newRefusal(r *wire.Request, last *Refusal, whole bool, changed span, version string, now time.Time) *Refusal {
-	var earlier []*Refusal
+// newRejection returns the rejection of a response that r answers and that has the changes in a span. It keeps earlier
+// rejections, unless each response holds the complete set (whole).
+func newRejection(r *wire.Request, last *Rejection, whole bool, changed span, version string, now time.Time) *Rejection {
+	var earlier []*Rejection
 	var traceID, spanID string
 	switch {
 	case last == nil || whole:
@@ -480,9 +480,9 @@ func newRefusal(r *wire.Request, last *Refusal, whole bool, changed span, versio
 		changed.after = max(changed.after, last.upTo)
 		alone := *last
 		alone.earlier = nil
-		earlier = append([]*Refusal{&alone}, last.earlier[:min(len(last.earlier), maxRefusals-2)]...)
+		earlier = append([]*Rejection{&alone}, last.earlier[:min(len(last.earlier), maxRejections-2)]...)
 	}
-	return &Refusal{
+	return &Rejection{
 		At: now, Nonce: strings.Clone(cut(r.Nonce, maxNonce)), Version: version,
 		Code: cmp.Or(r.ErrorCode, int32(codes.Unknown)), Detail: strings.Clone(cut(r.ErrorMessage, maxDetail)),
 		TraceID: traceID, SpanID: spanID,

@@ -28,10 +28,10 @@ func TestConversation(t *testing.T) {
 		{"the first", []string{"1"}, 2, 10, "nonce=3 pending unaccepted=1"},
 		{"the second answers for the first", []string{"2"}, 3, 20, "nonce=3 pending"},
 		{"all", []string{"1", "2", "3"}, 0, 20, "nonce=3"},
-		{"the first refused", []string{"!1"}, 1, 0, "nonce=3 pending unaccepted=2 refused=1"},
-		{"the first refused, the newest accepted", []string{"!1", "3"}, 0, 20, "nonce=3 refused=1"},
-		{"the second refused", []string{"!2"}, 1, 0, "nonce=3 pending unaccepted=1 refused=2"},
-		{"the newest refused", []string{"!3"}, 1, 0, "nonce=3 refused=3"},
+		{"the first rejected", []string{"!1"}, 1, 0, "nonce=3 pending unaccepted=2 rejected=1"},
+		{"the first rejected, the newest accepted", []string{"!1", "3"}, 0, 20, "nonce=3 rejected=1"},
+		{"the second rejected", []string{"!2"}, 1, 0, "nonce=3 pending unaccepted=1 rejected=2"},
+		{"the newest rejected", []string{"!3"}, 1, 0, "nonce=3 rejected=3"},
 		{"of another stream", []string{"99"}, 1, 0, "nonce=3 pending unaccepted=2"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -43,11 +43,11 @@ func TestConversation(t *testing.T) {
 				s.RecordSent(&r, fmt.Sprint(i), view, uint64(i), at(i))
 			}
 			for _, nonce := range tt.answers {
-				refused := nonce[0] == '!'
-				if refused {
+				rejected := nonce[0] == '!'
+				if rejected {
 					nonce = nonce[1:]
 				}
-				s.ApplyRequest(&wire.Request{Delta: delta, Nonce: nonce, Refused: refused}, at(9))
+				s.ApplyRequest(&wire.Request{Delta: delta, Nonce: nonce, Rejected: rejected}, at(9))
 			}
 			var want Moment
 			if tt.lacks > 0 {
@@ -93,20 +93,20 @@ func TestH10_UnansweredResponsesAreBounded(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreBounded: the number of remembered refusals of a client is bounded. If each response holds the complete
+// TestRejectionsAreBounded: the number of remembered rejections of a client is bounded. If each response holds the complete
 // set, only the newest is remembered.
-func TestRefusalsAreBounded(t *testing.T) {
-	for whole, want := range map[bool]int{false: maxRefusals - 1, true: 0} {
-		var r *Refusal
-		for i := range 2 * maxRefusals {
-			r = newRefusal(&wire.Request{Nonce: "1", ErrorMessage: "no"}, r, whole, span{cache.Seq(i), cache.Seq(i + 1)}, "", time.Now())
+func TestRejectionsAreBounded(t *testing.T) {
+	for whole, want := range map[bool]int{false: maxRejections - 1, true: 0} {
+		var r *Rejection
+		for i := range 2 * maxRejections {
+			r = newRejection(&wire.Request{Nonce: "1", ErrorMessage: "no"}, r, whole, span{cache.Seq(i), cache.Seq(i + 1)}, "", time.Now())
 		}
 		if len(r.earlier) != want {
-			t.Fatalf("complete sets %v: %d refusals before the newest, want %d", whole, len(r.earlier), want)
+			t.Fatalf("complete sets %v: %d rejections before the newest, want %d", whole, len(r.earlier), want)
 		}
 		for _, e := range r.earlier {
 			if len(e.earlier) > 0 {
-				t.Errorf("an earlier refusal keeps %d of its own", len(e.earlier))
+				t.Errorf("an earlier rejection keeps %d of its own", len(e.earlier))
 			}
 		}
 	}

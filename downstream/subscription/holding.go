@@ -16,10 +16,10 @@ type Holding struct {
 
 // A ResourceStatus is the state of one resource for a stream.
 type ResourceStatus struct {
-	TypeURL string
-	Entry   *cache.Entry // the relay's entry; without a resource if it was removed or never existed
-	State   ResourceState
-	Refusal *Refusal // if the state is Refused
+	TypeURL   string
+	Entry     *cache.Entry // the relay's entry; without a resource if it was removed or never existed
+	State     ResourceState
+	Rejection *Rejection // if the state is Rejected
 
 	SentVersion, AcceptedVersion Holding
 }
@@ -32,11 +32,11 @@ const (
 	NotSent  ResourceState = iota // the client was not sent the current version
 	Sent                          // the client was sent it and has not answered
 	Accepted                      // the client accepted it, or reported that it has it
-	Refused                       // the client rejected the response
+	Rejected                      // the client rejected the response
 )
 
 func (s ResourceState) String() string {
-	return [...]string{"not_sent", "sent", "accepted", "refused"}[s]
+	return [...]string{"not_sent", "sent", "accepted", "rejected"}[s]
 }
 
 // nothing is the Holding of a resource that the client does not have.
@@ -125,7 +125,7 @@ func (s AtGeneration) acceptedBefore(r *ResourceStatus, changed cache.Seq) Holdi
 	case r.State == Sent:
 		return s.unlessUnanswered(former(r.Entry, s.ackedUpTo()))
 	default:
-		return s.unlessUnanswered(former(r.Entry, r.Refusal.after))
+		return s.unlessUnanswered(former(r.Entry, r.Rejection.after))
 	}
 }
 
@@ -133,7 +133,7 @@ func (s AtGeneration) acceptedBefore(r *ResourceStatus, changed cache.Seq) Holdi
 // client rejected, or (unless rejectedOnly) has not answered. The former content then was perhaps not sent.
 func (s AtGeneration) firstSent(changed cache.Seq, rejectedOnly bool) bool {
 	of := span{changed - 1, changed}
-	for r := range s.refusals() {
+	for r := range s.rejections() {
 		if of.overlaps(r.newlyRequested) {
 			return true
 		}
@@ -162,7 +162,7 @@ func (s AtGeneration) unlessUnanswered(h Holding) Holding {
 	if s.awaitsAnswerFor(of.after, of.upTo) {
 		return Holding{}
 	}
-	for r := range s.refusals() {
+	for r := range s.rejections() {
 		if r.HasChange(of.after, of.upTo) {
 			return Holding{}
 		}

@@ -54,11 +54,11 @@ func (c *rolloutClient) wantNot(when string, of Change) {
 }
 
 // wantState fails the test unless the client has the state of acceptance.
-func (c *rolloutClient) wantState(when string, accepted, refuses bool) {
+func (c *rolloutClient) wantState(when string, accepted, rejects bool) {
 	c.t.Helper()
 	at := c.sub.At(c.view.Generation())
-	if at.AcceptedAll() != accepted || at.HasActiveRefusal() != refuses {
-		c.t.Errorf("%s: accepted all: %v, active refusal: %v; want %v, %v", when, at.AcceptedAll(), at.HasActiveRefusal(), accepted, refuses)
+	if at.AcceptedAll() != accepted || at.HasActiveRejection() != rejects {
+		c.t.Errorf("%s: accepted all: %v, active rejection: %v; want %v, %v", when, at.AcceptedAll(), at.HasActiveRejection(), accepted, rejects)
 	}
 }
 
@@ -109,20 +109,20 @@ func TestAnswer(t *testing.T) {
 			c.want("sent, too", first, Accepted)
 			c.want("sent, too", second, Sent)
 			c.do("nack")
-			c.want("refused", first, Accepted)
-			c.want("refused", second, Refused)
-			c.wantState("refused", true, true)
+			c.want("rejected", first, Accepted)
+			c.want("rejected", second, Rejected)
+			c.wantState("rejected", true, true)
 			c.turn()
 
 			third := c.change(tt.origin, tt.a+"@3")
-			c.want("after a refusal", third, NotSent)
+			c.want("after a rejection", third, NotSent)
 			c.turn()
-			c.want("after a refusal", third, Sent)
+			c.want("after a rejection", third, Sent)
 			c.do("ack")
-			c.want("after a refusal", third, Accepted)
-			c.wantState("after a refusal", true, false)
+			c.want("after a rejection", third, Accepted)
+			c.wantState("after a rejection", true, false)
 			if !tt.whole {
-				c.want("superseded", second, Refused)
+				c.want("superseded", second, Rejected)
 			}
 			c.turn()
 			if tt.subscribe != "subscribe *" && tt.subscribe != "list *" && tt.key != lobbyKey && tt.name != "delta wildcard and names" {
@@ -200,14 +200,14 @@ func TestAnswerForLaterSubscriptions(t *testing.T) {
 			c.want("sent", asked, Sent)
 			c.want("sent", after, Accepted)
 			c.do("nack")
-			if r := c.sub.Refusal(); r == nil || !r.HasChange(asked.After, asked.UpTo) || r.HasChange(before.After, before.UpTo) {
-				t.Errorf("the refusal %+v is not that of %+v alone", r, asked)
+			if r := c.sub.Rejection(); r == nil || !r.HasChange(asked.After, asked.UpTo) || r.HasChange(before.After, before.UpTo) {
+				t.Errorf("the rejection %+v is not that of %+v alone", r, asked)
 			}
-			c.want("refused", asked, Refused)
-			c.want("refused", before, Accepted)
+			c.want("rejected", asked, Rejected)
+			c.want("rejected", before, Accepted)
 			c.turn()
 			c.do("ack")
-			c.want("refused", after, Accepted)
+			c.want("rejected", after, Accepted)
 		})
 	}
 }
@@ -251,7 +251,7 @@ func TestAnswerAllocatesNothing(t *testing.T) {
 		c.turn()
 		c.do("nack")
 		of.Names = tt.changed
-		c.want(name, of, Refused)
+		c.want(name, of, Rejected)
 		at := c.sub.At(c.view.Generation())
 		if got := testing.AllocsPerRun(100, func() { at.Answer(&of) }); got > 0 {
 			t.Errorf("%s: %v allocations, want 0", name, got)
@@ -263,8 +263,8 @@ func benchedName(i int) string {
 	return "name-" + string(rune('a'+i/100)) + string(rune('a'+i/10%10)) + string(rune('a'+i%10))
 }
 
-// TestRefusalExcludesLaterChanges: a change that was made while a response was unanswered is not part of its refusal.
-func TestRefusalExcludesLaterChanges(t *testing.T) {
+// TestRejectionExcludesLaterChanges: a change that was made while a response was unanswered is not part of its rejection.
+func TestRejectionExcludesLaterChanges(t *testing.T) {
 	for _, client := range []string{"client delta rds", "client sotw rds"} {
 		synctest.Test(t, func(t *testing.T) {
 			c := &rolloutClient{player: newPlayer(t), key: wire.RouteType}
@@ -281,16 +281,16 @@ func TestRefusalExcludesLaterChanges(t *testing.T) {
 			passed := c.change("origin by name", "x@1")
 			time.Sleep(6 * time.Second) // ends the wait for the answer
 			c.turn()
-			if c.do("nack"); !c.sub.Refusal().HasChange(sent.After, sent.UpTo) || c.sub.Refusal().HasChange(passed.After, passed.UpTo) {
-				t.Errorf("%s: the refusal %+v is not that of %+v alone", client, c.sub.Refusal(), sent)
+			if c.do("nack"); !c.sub.Rejection().HasChange(sent.After, sent.UpTo) || c.sub.Rejection().HasChange(passed.After, passed.UpTo) {
+				t.Errorf("%s: the rejection %+v is not that of %+v alone", client, c.sub.Rejection(), sent)
 			}
 		})
 	}
 }
 
-// TestRefusalHasChange: a rejected response has the changes after the end of the response before, up to its own end.
-func TestRefusalHasChange(t *testing.T) {
-	r := &Refusal{span: span{10, 20}}
+// TestRejectionHasChange: a rejected response has the changes after the end of the response before, up to its own end.
+func TestRejectionHasChange(t *testing.T) {
+	r := &Rejection{span: span{10, 20}}
 	for _, tt := range []struct {
 		after, upTo cache.Seq
 		want        bool
@@ -307,7 +307,7 @@ func TestRefusalHasChange(t *testing.T) {
 			t.Errorf("after %d up to %d: %v, want %v", tt.after, tt.upTo, got, tt.want)
 		}
 	}
-	if (&Refusal{span: span{15, 15}}).HasChange(10, 20) {
+	if (&Rejection{span: span{15, 15}}).HasChange(10, 20) {
 		t.Error("HasChange is true for a response without changes")
 	}
 }

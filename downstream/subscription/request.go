@@ -13,14 +13,14 @@ import (
 
 // ApplyRequest applies a request: its subscription changes and its answer to a response. It returns whether the client
 // rejected a response, and how many bytes of the stream the client has read according to this request.
-func (s *Subscription) ApplyRequest(r *wire.Request, now time.Time) (read uint64, refused bool) {
+func (s *Subscription) ApplyRequest(r *wire.Request, now time.Time) (read uint64, rejected bool) {
 	if i := s.earlier.find(r); i >= 0 {
 		read = s.earlier.list[i].endOffset
 	}
 	c := requestUpdate{s, !s.started, now}
 	s.started = true
 	if !c.first {
-		refused = c.acknowledge(r)
+		rejected = c.acknowledge(r)
 	}
 	s.newRequest = s.newRequest || c.first || !s.Repeats(r)
 	if s.Delta {
@@ -31,7 +31,7 @@ func (s *Subscription) ApplyRequest(r *wire.Request, now time.Time) (read uint64
 	if !s.pending {
 		read = max(read, s.endOffset)
 	}
-	return read, refused
+	return read, rejected
 }
 
 // Grant subscribes to names and globs that were denied before.
@@ -72,7 +72,7 @@ func (s *Subscription) Revoke(allowed func(text string) bool) (texts []string) {
 // acknowledge treats the request as the answer to the response whose nonce it carries. Only error_detail makes it a
 // NACK (R029). A nonce of another stream is ignored (R019). An older nonce of this stream answers that response, and
 // shortens the wait for the answer to the newest (B.14).
-func (c requestUpdate) acknowledge(r *wire.Request) (refused bool) {
+func (c requestUpdate) acknowledge(r *wire.Request) (rejected bool) {
 	newest := c.answersNewest(r, c.Delta)
 	if newest || r.Nonce != "" {
 		c.recordAnswer(r, newest)
@@ -84,24 +84,24 @@ func (c requestUpdate) acknowledge(r *wire.Request) (refused bool) {
 	case !c.Delta && c.pending:
 		c.ackDeadline = Earlier(c.ackDeadline, c.sentAt.Add(staleWait))
 	}
-	return r.Refused
+	return r.Rejected
 }
 
 // recordAnswer records the answer to the newest response or to another one.
 func (c requestUpdate) recordAnswer(r *wire.Request, newest bool) {
-	c.nackedAny = c.nackedAny || r.Refused
+	c.nackedAny = c.nackedAny || r.Rejected
 	earlier := c.earlier.find(r)
-	if earlier < 0 && !newest && !r.Refused {
+	if earlier < 0 && !newest && !r.Rejected {
 		return
 	}
-	first := c.countAnswer(earlier, newest, r.Refused)
+	first := c.countAnswer(earlier, newest, r.Rejected)
 	var traceID, spanID string
 	if first {
 		traceID, spanID = c.endAnswered(r, earlier, newest)
 	}
 	switch {
-	case r.Refused:
-		c.recordRefusal(r, earlier, newest, traceID, spanID)
+	case r.Rejected:
+		c.recordRejection(r, earlier, newest, traceID, spanID)
 	case first && newest:
 		c.accept(c.now)
 	case first:
@@ -115,7 +115,7 @@ func (c requestUpdate) recordAnswer(r *wire.Request, newest bool) {
 // endAnswered ends the response that a request answers, and those before it. It returns the span of the response.
 func (c requestUpdate) endAnswered(r *wire.Request, earlier int, newest bool) (traceID, spanID string) {
 	outcome := fanout.Accepted
-	if r.Refused {
+	if r.Rejected {
 		outcome = fanout.Rejected
 	}
 	switch {
@@ -130,16 +130,16 @@ func (c requestUpdate) endAnswered(r *wire.Request, earlier int, newest bool) (t
 	}
 }
 
-// recordRefusal records a NACK of an earlier response, of the newest or of an unknown one, with the span of the response.
-func (c requestUpdate) recordRefusal(r *wire.Request, earlier int, newest bool, traceID, spanID string) {
+// recordRejection records a NACK of an earlier response, of the newest or of an unknown one, with the span of the response.
+func (c requestUpdate) recordRejection(r *wire.Request, earlier int, newest bool, traceID, spanID string) {
 	removedSince := false
 	if earlier >= 0 {
-		removedSince = c.refuseEarlier(earlier, r, c.sendsSets(), c.now)
+		removedSince = c.rejectEarlier(earlier, r, c.sendsSets(), c.now)
 	} else {
-		removedSince = c.refuse(r, newest, c.position(), c.sendsSets(), c.now)
+		removedSince = c.reject(r, newest, c.position(), c.sendsSets(), c.now)
 	}
 	if traceID != "" {
-		c.refusal.TraceID, c.refusal.SpanID = traceID, spanID
+		c.rejection.TraceID, c.rejection.SpanID = traceID, spanID
 	}
 	if removedSince {
 		c.repeatRejected(c.Watch.Generation())

@@ -37,10 +37,10 @@ type TypeStatus struct {
 	Lag             time.Duration
 	UnacceptedSince time.Time
 
-	// Refusal is the newest active NACK, or the newest if none is active; nil if the client never rejected a response.
-	// Refused reports that it is active: the client has accepted nothing later, or a rejected change is still current.
-	Refusal *Refusal
-	Refused bool
+	// Rejection is the newest active NACK, or the newest if none is active; nil if the client never rejected a response.
+	// Rejected reports that it is active: the client has accepted nothing later, or a rejected change is still current.
+	Rejection *Rejection
+	Rejected  bool
 }
 
 // Status returns the state of the subscription.
@@ -49,17 +49,17 @@ func (s AtGeneration) Status(now time.Time) TypeStatus {
 		TypeURL: s.TypeURL, Wildcard: s.wildcard != nil, Names: len(s.names), Globs: s.globs.names(),
 		Nonce: s.nonce, Version: s.version, SentAt: s.sentAt, Pending: s.pending,
 		Accepted: s.ackedVersion, AcceptedAt: s.ackedAt.Time(),
-		Refusal: s.Refusal(),
+		Rejection: s.Rejection(),
 	}
 	lacked := s.lacks()
 	if t.UnacceptedSince = s.lackedSince(lacked); !t.UnacceptedSince.IsZero() {
 		t.Lag = max(now.Sub(t.UnacceptedSince), 0)
 	}
-	if active := s.activeRefusal(); active != nil {
-		t.Refusal, t.Refused = active, true
+	if active := s.activeRejection(); active != nil {
+		t.Rejection, t.Rejected = active, true
 	}
 	switch {
-	case t.Refused:
+	case t.Rejected:
 		t.Sync = tier.Rejecting
 	case t.Pending || lacked.due || !t.UnacceptedSince.IsZero():
 		t.Sync = tier.Behind
@@ -90,18 +90,18 @@ func (s AtGeneration) Resources() (out []ResourceStatus) {
 
 // Rejected yields the resources whose current content the client rejects.
 func (s AtGeneration) Rejected(yield func(ResourceStatus) bool) {
-	if s.Refusal() == nil {
+	if s.Rejection() == nil {
 		return
 	}
 	for _, n := range s.names {
-		if r := s.named(n); r.Refusal != nil && r.Entry.Present() && !yield(r) {
+		if r := s.named(n); r.Rejection != nil && r.Entry.Present() && !yield(r) {
 			return
 		}
 	}
 	for w := range s.wildcards() {
 		part := w.At(s.g)
-		for r := range s.refusals() {
-			for m := range part.refusedMembers(r) {
+		for r := range s.rejections() {
+			for m := range part.rejectedMembers(r) {
 				if m.Entry.Present() && !yield(m) {
 					return
 				}
@@ -128,31 +128,31 @@ func (s AtGeneration) Resource(name string) (r ResourceStatus, asked bool) {
 	return r, false
 }
 
-// activeRefusal returns the newest active refusal, nil if there is none.
-func (s AtGeneration) activeRefusal() *Refusal {
-	if r := s.Refusal(); r != nil && r.At.After(s.ackedAt.Time()) {
+// activeRejection returns the newest active rejection, nil if there is none.
+func (s AtGeneration) activeRejection() *Rejection {
+	if r := s.Rejection(); r != nil && r.At.After(s.ackedAt.Time()) {
 		return r
 	}
-	for r := range s.refusals() {
-		if slices.ContainsFunc(s.names, func(n subscribed) bool { return s.named(n).Refusal == r }) || s.refusedMember(r) {
+	for r := range s.rejections() {
+		if slices.ContainsFunc(s.names, func(n subscribed) bool { return s.named(n).Rejection == r }) || s.rejectedMember(r) {
 			return r
 		}
 	}
 	return nil
 }
 
-// refusedMember reports whether a resource of a wildcard set is unchanged since the client rejected it.
-func (s AtGeneration) refusedMember(r *Refusal) bool {
+// rejectedMember reports whether a resource of a wildcard set is unchanged since the client rejected it.
+func (s AtGeneration) rejectedMember(r *Rejection) bool {
 	for w := range s.wildcards() {
-		for range w.At(s.g).refusedMembers(r) {
+		for range w.At(s.g).rejectedMembers(r) {
 			return true
 		}
 	}
 	return false
 }
 
-// refusedMembers yields the resources of the wildcard set that are unchanged since the client rejected them.
-func (s AtGeneration) refusedMembers(r *Refusal) iter.Seq[ResourceStatus] {
+// rejectedMembers yields the resources of the wildcard set that are unchanged since the client rejected them.
+func (s AtGeneration) rejectedMembers(r *Rejection) iter.Seq[ResourceStatus] {
 	return func(yield func(ResourceStatus) bool) {
 		for e := range s.t.Wildcard.Since(r.after) {
 			if e.Seq > r.upTo {
@@ -161,7 +161,7 @@ func (s AtGeneration) refusedMembers(r *Refusal) iter.Seq[ResourceStatus] {
 			if _, named := s.find(e.Name); named {
 				continue
 			}
-			if m := s.member(e); m.Refusal == r && !yield(m) {
+			if m := s.member(e); m.Rejection == r && !yield(m) {
 				return
 			}
 		}
@@ -193,7 +193,7 @@ func (s AtGeneration) member(e *cache.Entry) ResourceStatus {
 func (s AtGeneration) stateOf(e *cache.Entry, changed cache.Seq, sent bool, before func() Holding) ResourceStatus {
 	r := ResourceStatus{TypeURL: s.TypeURL, Entry: e}
 	if r.SentVersion = s.current(e); sent {
-		r.State, r.Refusal = s.answerOf(changed)
+		r.State, r.Rejection = s.answerOf(changed)
 	} else {
 		r.SentVersion = before()
 	}
@@ -201,15 +201,15 @@ func (s AtGeneration) stateOf(e *cache.Entry, changed cache.Seq, sent bool, befo
 	return r
 }
 
-// answerOf returns the client's answer to a change that it was sent, and the refusal if it rejected it. A rejected
+// answerOf returns the client's answer to a change that it was sent, and the rejection if it rejected it. A rejected
 // response may also have had changes of newly requested names. If their span may have others, which the client accepted
 // before, only the last answer counts; see mayHaveRejected.
-func (s AtGeneration) answerOf(changed cache.Seq) (ResourceState, *Refusal) {
+func (s AtGeneration) answerOf(changed cache.Seq) (ResourceState, *Rejection) {
 	of := span{changed - 1, changed}
-	for refusal := range s.refusals() {
-		last := refusal == s.Refusal() && refusal.At.After(s.ackedAt.Time())
-		if of.overlaps(refusal.span) || (last || of == refusal.newlyRequested) && of.overlaps(refusal.newlyRequested) {
-			return Refused, refusal
+	for rejection := range s.rejections() {
+		last := rejection == s.Rejection() && rejection.At.After(s.ackedAt.Time())
+		if of.overlaps(rejection.span) || (last || of == rejection.newlyRequested) && of.overlaps(rejection.newlyRequested) {
+			return Rejected, rejection
 		}
 	}
 	if s.awaitsAnswerFor(of.after, of.upTo) {
@@ -225,8 +225,8 @@ type Change struct {
 	Names       []string  // of changed resources, sorted
 }
 
-// HasActiveRefusal reports whether a refusal of the client is active, see [TypeStatus.Refused].
-func (s AtGeneration) HasActiveRefusal() bool { return s.activeRefusal() != nil }
+// HasActiveRejection reports whether a rejection of the client is active, see [TypeStatus.Rejected].
+func (s AtGeneration) HasActiveRejection() bool { return s.activeRejection() != nil }
 
 // AcceptedAll reports whether the client has answered the newest response. For a client that was sent nothing, it
 // reports whether nothing is due: the client reported that it holds the current state.
@@ -259,8 +259,8 @@ func (s AtGeneration) Answer(c *Change) (state ResourceState, wants bool) {
 	switch {
 	case !wants:
 		return NotSent, false
-	case s.refused(c):
-		return Refused, true
+	case s.rejected(c):
+		return Rejected, true
 	case unsent:
 		return NotSent, true
 	case s.awaitsAnswerFor(c.After, c.UpTo):
@@ -309,12 +309,12 @@ func (s AtGeneration) changeUnsent(n subscribed, c *Change) bool {
 	return seq > c.After && (seq <= c.UpTo || n.sent <= c.After)
 }
 
-// refused reports whether the client rejected a response with any part of a change, and the refusal may be active.
-func (s AtGeneration) refused(c *Change) bool {
-	if s.refusal == nil {
+// rejected reports whether the client rejected a response with any part of a change, and the rejection may be active.
+func (s AtGeneration) rejected(c *Change) bool {
+	if s.rejection == nil {
 		return false // usual, so skip the iterator
 	}
-	for r := range s.refusals() {
+	for r := range s.rejections() {
 		if r.HasChange(c.After, c.UpTo) {
 			return true
 		}

@@ -126,7 +126,7 @@ func (s *state) closeResponse(o fanout.Outcome, r *wire.Request, now time.Time) 
 // end ends a response: it exports its delivery with an outcome, and closes its fanouts with another. It returns the span
 // of the delivery. r is nil if the response was not answered.
 func (s *state) end(u *sentResponse, o, of fanout.Outcome, r *wire.Request, now time.Time) (traceID, spanID string) {
-	if s.Closed != nil && !u.refused && (!u.givenUp || o == fanout.Rejected) {
+	if s.Closed != nil && !u.rejected && (!u.givenUp || o == fanout.Rejected) {
 		traceID, spanID = s.Closed(u.exchange(s.TypeURL, o, r, now))
 	}
 	closeAll(u.fanouts, of, now)
@@ -150,7 +150,7 @@ func (s *state) GiveUp(now time.Time) (next time.Time) {
 	giveUp := func(u *sentResponse) (givenUp bool) {
 		at := u.sentAt.Time().Add(fanout.GiveUp)
 		switch {
-		case u.givenUp || u.refused:
+		case u.givenUp || u.rejected:
 		case now.Before(at):
 			next = Earlier(next, at)
 			return false

@@ -11,10 +11,10 @@ import (
 // A Sync says whether the client has what the view serves.
 type Sync = tier.Sync
 
-// refusals yields the refusals that may be active, newest first. If the client accepted a complete set since, none is.
-func (s AtGeneration) refusals() iter.Seq[*Refusal] {
-	return func(yield func(*Refusal) bool) {
-		newest := s.Refusal()
+// rejections yields the rejections that may be active, newest first. If the client accepted a complete set since, none is.
+func (s AtGeneration) rejections() iter.Seq[*Rejection] {
+	return func(yield func(*Rejection) bool) {
+		newest := s.Rejection()
 		if newest == nil || s.sendsSets() && s.ackedAt.Time().After(newest.At) || !yield(newest) {
 			return
 		}
@@ -54,7 +54,7 @@ func (s AtGeneration) lacks() (l lack) {
 // mayHaveRejected reports whether a rejected response may have had a current resource. For a resource that was newly
 // requested, only a span of positions is known.
 func (s AtGeneration) mayHaveRejected() bool {
-	for r := range s.refusals() {
+	for r := range s.rejections() {
 		if r.newlyRequested.after >= r.newlyRequested.upTo {
 			continue
 		}

@@ -128,7 +128,7 @@ func (p *player) Play(event string) {
 		}
 		p.request(&wire.Request{Nonce: p.sub.Nonce(), Version: version})
 	case "ack", "nack":
-		r := &wire.Request{Nonce: p.sub.Nonce(), Refused: what == "nack", ErrorMessage: "no"}
+		r := &wire.Request{Nonce: p.sub.Nonce(), Rejected: what == "nack", ErrorMessage: "no"}
 		if len(args) > 0 {
 			r.Nonce = args[0]
 		}
@@ -314,8 +314,8 @@ func showHolding(h Holding) string {
 	return "unknown"
 }
 
-// showStatus returns the status of the client, such as "behind, lag 1s, accepted 2 5s ago, refuses 3 | a refused (sent 3,
-// accepted 2), b accepted". It refused a version if no refusal is active.
+// showStatus returns the status of the client, such as "behind, lag 1s, accepted 2 5s ago, rejects 3 | a rejected (sent 3,
+// accepted 2), b accepted". It rejected a version if no rejection is active.
 func (p *player) showStatus() string {
 	at := p.sub.At(p.view.Generation())
 	s := at.Status(time.Now())
@@ -323,11 +323,11 @@ func (p *player) showStatus() string {
 	if !s.AcceptedAt.IsZero() {
 		line += strings.TrimRight(", accepted "+s.Accepted, " ") + fmt.Sprintf(" %v ago", time.Since(s.AcceptedAt))
 	}
-	switch r := s.Refusal; {
-	case s.Refused:
-		line += ", refuses " + r.Version
+	switch r := s.Rejection; {
+	case s.Rejected:
+		line += ", rejects " + r.Version
 	case r != nil:
-		line += ", refused " + r.Version
+		line += ", rejected " + r.Version
 	}
 	var resources []string
 	for _, r := range at.Resources() {

@@ -148,7 +148,7 @@ func (c *Conn) greet() error {
 	return nil
 }
 
-// settle starts the timers of a connection. The error rejects a first frame that is not SETTINGS.
+// settle starts the timers of a connection. The error refuses a first frame that is not SETTINGS.
 func (c *Conn) settle(first http2.Frame) error {
 	if settings, is := first.(*http2.SettingsFrame); !is || settings.IsAck() {
 		return http2.ConnectionError(http2.ErrCodeProtocol)
@@ -256,10 +256,10 @@ func debugOf(err error) string {
 	return ""
 }
 
-// reject ends the connection because it exceeds a limit of the guard.
-func (c *Conn) reject(err error) error {
-	c.server.cfg.Guard.RejectConnection(c.entry.Account, err)
-	return fmt.Errorf("connection rejected: %w", err)
+// refuse ends the connection because it exceeds a limit of the guard.
+func (c *Conn) refuse(err error) error {
+	c.server.cfg.Guard.RefuseConnection(c.entry.Account, err)
+	return fmt.Errorf("connection refused: %w", err)
 }
 
 // stop closes the connection immediately. The reading goroutine does the rest.

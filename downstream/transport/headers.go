@@ -93,19 +93,19 @@ func (c *Conn) open(f *http2.MetaHeadersFrame) error {
 // errCompressed ends a stream whose requests are compressed. A small one could become a large one in memory.
 var errCompressed = errors.New("compressed requests are not accepted")
 
-// refuseCompression rejects a stream of compressed requests.
+// refuseCompression refuses a stream of compressed requests.
 func (c *Conn) refuseCompression(s *Stream, encoded string) {
 	if encoded != gzip.Name && encoding.GetCompressor(encoded) == nil { // as in grpc-go
 		s.End(status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", encoded))
 		return
 	}
 	err := status.Error(codes.Unimplemented, errCompressed.Error())
-	c.server.cfg.Guard.Counters.RequestRejected(guard.InvalidCompression, guard.PeerName(guard.PeerOf(s.ctx)), "", err)
+	c.server.cfg.Guard.Counters.RequestRefused(guard.InvalidCompression, guard.PeerName(guard.PeerOf(s.ctx)), "", err)
 	_ = s.SetHeader(metadata.Pairs("grpc-accept-encoding", encoding.Identity)) // fails if the client has disconnected
 	s.End(err)
 }
 
-// notGRPC returns the HTTP status and the gRPC status with which a request is rejected that is not one of gRPC.
+// notGRPC returns the HTTP status and the gRPC status with which a request is refused that is not one of gRPC.
 func notGRPC(f *http2.MetaHeadersFrame) (code int, err error) {
 	if method := f.PseudoValue("method"); method != http.MethodPost {
 		return http.StatusMethodNotAllowed,

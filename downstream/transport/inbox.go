@@ -88,7 +88,7 @@ func (in *inbox) wake() {
 // it, and offers short requests to the receiver.
 func (c *Conn) deliver(s *Stream, data []byte, ended bool) error {
 	if err := c.entry.Account.HoldData(len(data)); err != nil {
-		return c.reject(err)
+		return c.refuse(err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -204,7 +204,7 @@ func (s *Stream) hasMessage() bool {
 }
 
 // message returns the length of the first message in the inbox, with its prefix; 0 if it is incomplete. The error
-// rejects it. The caller must hold the connection's mutex.
+// refuses it. The caller must hold the connection's mutex.
 func (s *Stream) message() (n int, err error) {
 	b, limit := s.inbox.bytes, s.conn.server.cfg.MaxMessageBytes
 	if len(b) < prefixBytes {

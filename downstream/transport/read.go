@@ -162,7 +162,7 @@ func (c *Conn) await() error {
 		held = len(*c.in.held)
 	}
 	if err := c.in.charge(c, held); err != nil {
-		return c.reject(err)
+		return c.refuse(err)
 	}
 	c.in.drop()
 	if incomplete := held > 0 && c.settled; incomplete != c.deadline {

@@ -394,7 +394,7 @@ func TestGracefulStop(t *testing.T) {
 	<-stopped
 }
 
-// TestConnectionLimits checks that the guard rejects connections, and that ended ones do not count.
+// TestConnectionLimits checks that the guard refuses connections, and that ended ones do not count.
 func TestConnectionLimits(t *testing.T) {
 	f := start(t, options{limits: guard.Limits{MaxConnections: 1}})
 	p := ready(t, f.address)
@@ -545,8 +545,8 @@ func TestB35_IncompleteFrame(t *testing.T) {
 // bounded.
 func TestB35_AnswersThatAreNotRead(t *testing.T) {
 	for name, attack := range map[string]func(p *rogue, stream uint32){
-		"rejected streams": func(p *rogue, stream uint32) { p.open(stream, "grpc-encoding", "gzip") },
-		"settings":         func(p *rogue, _ uint32) { p.frame(http2.FrameSettings, 0, 0, nil) },
+		"refused streams": func(p *rogue, stream uint32) { p.open(stream, "grpc-encoding", "gzip") },
+		"settings":        func(p *rogue, _ uint32) { p.frame(http2.FrameSettings, 0, 0, nil) },
 		"resets": func(p *rogue, stream uint32) {
 			p.open(stream)
 			p.frame(http2.FrameWindowUpdate, 0, stream, make([]byte, 4))

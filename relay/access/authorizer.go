@@ -122,10 +122,10 @@ func (a *Authorizer) Warnings(groupBy []string, hasTLS bool, remoteAdmin []strin
 		}
 	}
 	if hasTLS && !r.Knows(authz.Anonymous) {
-		lines = append(lines, "TENDER_AUTHZ: no rule matches anonymous: clients of TENDER_LISTEN, which has no TLS, are rejected")
+		lines = append(lines, "TENDER_AUTHZ: no rule matches anonymous: clients of TENDER_LISTEN, which has no TLS, are refused")
 	}
 	if len(remoteAdmin) > 0 && !r.HasOperators() {
-		lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: there are no operators: requests to TENDER_ADMIN_LISTEN=%s are rejected", strings.Join(remoteAdmin, ",")))
+		lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: there are no operators: requests to TENDER_ADMIN_LISTEN=%s are refused", strings.Join(remoteAdmin, ",")))
 	}
 	return lines
 }

@@ -14,7 +14,7 @@ import (
 // reflectionServices is the prefix of the methods of the reflection services of all versions.
 const reflectionServices = "/grpc.reflection."
 
-// RefuseReflection is a stream interceptor that rejects reflection, unless the client is on this host or an operator
+// RefuseReflection is a stream interceptor that refuses reflection, unless the client is on this host or an operator
 // with the permission to read.
 func (a *Authorizer) RefuseReflection(server any, rpc grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 	if !strings.HasPrefix(info.FullMethod, reflectionServices) {

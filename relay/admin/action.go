@@ -28,7 +28,7 @@ type Action struct {
 	// DryRun reports that the command only returned what it would change.
 	DryRun bool `json:"dry_run,omitempty"`
 
-	// Code is the HTTP code of the response. Error is why the command failed or was rejected.
+	// Code is the HTTP code of the response. Error is why the command failed or was refused.
 	Code  int    `json:"code"`
 	Error string `json:"error,omitempty"`
 }

@@ -356,7 +356,7 @@ func TestAdmin_ProfilesAreBounded(t *testing.T) {
 		"goroutine?seconds=1&seconds": "", // the first value applies
 	} {
 		resp, text := r.ask(r.admin, "GET", "/debug/pprof/"+query, "")
-		if rejected := resp.StatusCode == http.StatusBadRequest; rejected != (want != "") || !strings.Contains(text, want) {
+		if refused := resp.StatusCode == http.StatusBadRequest; refused != (want != "") || !strings.Contains(text, want) {
 			t.Errorf("GET %s: %s %.200s, want %s", query, resp.Status, text, want)
 		}
 	}

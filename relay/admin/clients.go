@@ -32,17 +32,17 @@ const (
 
 // A ClientQuery selects the clients that GET /api/v1/clients lists. Zero fields select all.
 type ClientQuery struct {
-	Type    string // clients that subscribed to this type URL; the response omits other types
-	ID      string // clients with this node ID
-	Node    string // clients whose node ID contains this text
-	Cluster string // clients whose Node has this cluster
-	Zone    string // clients whose Node has this locality.zone
-	Group   string // clients of the node group with this key or name
-	Sync    string // clients in this state; see Client.Sync
-	Refused bool   // clients with a NACK that still applies; see ClientType.Refusing
-	Stalled bool   // clients that do not read responses
-	Relays  bool   // clients that are relays
-	Sort    string // ByLag or ByNumber
+	Type     string // clients that subscribed to this type URL; the response omits other types
+	ID       string // clients with this node ID
+	Node     string // clients whose node ID contains this text
+	Cluster  string // clients whose Node has this cluster
+	Zone     string // clients whose Node has this locality.zone
+	Group    string // clients of the node group with this key or name
+	Sync     string // clients in this state; see Client.Sync
+	Rejected bool   // clients with a NACK that still applies; see ClientType.Rejecting
+	Stalled  bool   // clients that do not read responses
+	Relays   bool   // clients that are relays
+	Sort     string // ByLag or ByNumber
 
 	NoTotals bool // omit Totals and Types, which need all clients; only with ByNumber
 	Page
@@ -68,7 +68,7 @@ type ClientTotals struct {
 	Streams    int     `json:"streams"`     // all open streams
 	Matching   int     `json:"matching"`    // clients that the query selects
 	Lagging    int     `json:"lagging"`     // selected clients that have not accepted a change
-	Refusing   int     `json:"refusing"`    // selected clients with a NACK that still applies
+	Rejecting  int     `json:"rejecting"`   // selected clients with a NACK that still applies
 	Stalled    int     `json:"stalled"`     // selected clients that do not read responses
 	InSync     int     `json:"in_sync"`     // selected clients whose sync is in-sync
 	Unknown    int     `json:"unknown"`     // selected clients whose sync is unknown
@@ -124,7 +124,7 @@ type TypeTotals struct {
 	Name       string  `json:"name,omitempty"` // the short name, such as cds
 	Clients    int     `json:"clients"`        // clients that subscribed to the type
 	Lagging    int     `json:"lagging"`
-	Refusing   int     `json:"refusing"`
+	Rejecting  int     `json:"rejecting"`
 	LagSeconds float64 `json:"lag_seconds"`
 
 	// Below counts the clients of clients that are relays. Nil if none is a relay.
@@ -161,7 +161,7 @@ type Client struct {
 	Below *Below `json:"below,omitempty"`
 
 	LagSeconds float64      `json:"lag_seconds"` // the maximum over its types
-	Refusing   bool         `json:"refusing"`    // a NACK of at least one type still applies
+	Rejecting  bool         `json:"rejecting"`   // a NACK of at least one type still applies
 	Types      []ClientType `json:"types"`       // in the order of sending
 }
 
@@ -197,14 +197,14 @@ type ClientType struct {
 	// LagSeconds is the age of the oldest change that the client has not accepted.
 	LagSeconds float64 `json:"lag_seconds"`
 
-	// Refusing reports that the newest NACK still applies: the client has accepted no response since, or a resource that
+	// Rejecting reports that the newest NACK still applies: the client has accepted no response since, or a resource that
 	// it rejected is unchanged.
-	Refusing bool     `json:"refusing"`
-	Refusal  *Refusal `json:"refusal,omitempty"`
+	Rejecting bool       `json:"rejecting"`
+	Rejection *Rejection `json:"rejection,omitempty"`
 }
 
-// A Refusal is a NACK.
-type Refusal struct {
+// A Rejection is a NACK.
+type Rejection struct {
 	At      time.Time `json:"at"`
 	Version string    `json:"version,omitempty"` // of the response; absent if it was not the newest
 	Nonce   string    `json:"nonce"`
@@ -230,7 +230,7 @@ type ClientDetail struct {
 	Client
 	Node json.RawMessage `json:"node,omitempty"` // as protobuf JSON, without extensions
 
-	// States counts all resources that the client subscribed to by state: not_sent, sent, accepted, refused.
+	// States counts all resources that the client subscribed to by state: not_sent, sent, accepted, rejected.
 	States    map[string]int   `json:"states"`
 	Resources []ClientResource `json:"resources"`
 	Next      string           `json:"next,omitempty"`
@@ -238,11 +238,11 @@ type ClientDetail struct {
 
 // A ClientResource is the state of a resource at a client.
 type ClientResource struct {
-	TypeURL string   `json:"type_url"`
-	Name    string   `json:"name"`
-	Version string   `json:"version,omitempty"` // served to the group; absent if the resource does not exist
-	State   string   `json:"state"`             // not_sent, sent, accepted or refused
-	Refusal *Refusal `json:"refusal,omitempty"`
+	TypeURL   string     `json:"type_url"`
+	Name      string     `json:"name"`
+	Version   string     `json:"version,omitempty"` // served to the group; absent if the resource does not exist
+	State     string     `json:"state"`             // not_sent, sent, accepted or rejected
+	Rejection *Rejection `json:"rejection,omitempty"`
 
 	// Sent and Accepted are the versions that the client was sent last, and that it accepted last. A removal is sent and
 	// accepted, too.

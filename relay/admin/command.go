@@ -35,7 +35,7 @@ type Command struct {
 	run func(ctx context.Context, args []byte) (response any, err error)
 }
 
-// NewCommand returns a command whose arguments are the fields of A. All are optional, and others are rejected. The
+// NewCommand returns a command whose arguments are the fields of A. All are optional, and others are refused. The
 // response is the result of run, as JSON. An error has the code 500, or that of [Refuse]. run may be called from
 // several goroutines at once.
 func NewCommand[A, R any](name string, run func(ctx context.Context, args A) (R, error)) Command {
@@ -48,7 +48,7 @@ func NewCommand[A, R any](name string, run func(ctx context.Context, args A) (R,
 	}}
 }
 
-// decode decodes one JSON object and rejects data after it. An empty text is an empty object.
+// decode decodes one JSON object and refuses data after it. An empty text is an empty object.
 func decode(text []byte, into any) error {
 	if len(text) == 0 {
 		return nil

@@ -24,11 +24,11 @@ func debugRoutes() []route {
 // keeps a trace in memory.
 const maxProfileSeconds = 120
 
-// limitProfile rejects a profile that takes longer than maxProfileSeconds.
+// limitProfile refuses a profile that takes longer than maxProfileSeconds.
 func limitProfile(next http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		text := r.FormValue("seconds")
-		if seconds, err := strconv.ParseFloat(text, 64); err == nil && !(seconds <= maxProfileSeconds) { // also rejects NaN
+		if seconds, err := strconv.ParseFloat(text, 64); err == nil && !(seconds <= maxProfileSeconds) { // also refuses NaN
 			writeError(w, http.StatusBadRequest, fmt.Sprintf("seconds=%.32q: want at most %d", text, maxProfileSeconds))
 			return
 		}

@@ -9,10 +9,10 @@
 // If [Config.Debug] is set, it serves /debug/pprof. It listens on loopback or on a Unix socket. On other addresses
 // ([Server.ServeTLS]), [TLS] identifies operators. It is protected from pages of other sites in a browser:
 //
-//   - A request whose Host is neither localhost nor a loopback address is rejected, to prevent DNS rebinding. With TLS,
+//   - A request whose Host is neither localhost nor a loopback address is refused, to prevent DNS rebinding. With TLS,
 //     other addresses and the names of the certificate are accepted too.
 //   - A GET changes no state. Commands are POST requests with application/json, which no HTML form sends. The server
-//     rejects commands that the browser marks as sent by another site, and GET requests for parts of a page of another
+//     refuses commands that the browser marks as sent by another site, and GET requests for parts of a page of another
 //     site.
 //   - Response headers forbid inline scripts, framing by other sites, and content sniffing.
 //

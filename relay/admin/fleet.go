@@ -38,7 +38,7 @@ func (qs queries) clients(r *http.Request) (any, error) {
 	q := ClientQuery{
 		Type: p.typeURL(), ID: p.text("id"), Node: p.text("node"), Cluster: p.text("cluster"), Zone: p.text("zone"),
 		Group: p.text("group"), Sync: p.oneOf("sync", "", Rejecting, Stalled, Behind, Unknown, InSync),
-		Refused: p.flag("refused"), Stalled: p.flag("stalled"), Relays: p.flag("relays"),
+		Rejected: p.flag("rejected"), Stalled: p.flag("stalled"), Relays: p.flag("relays"),
 		Sort: p.oneOf("sort", ByLag, ByNumber), NoTotals: p.oneOf("totals", "true", "false") == "false", Page: p.page(),
 	}
 	if q.NoTotals && q.Sort != ByNumber {
@@ -54,7 +54,7 @@ func (qs queries) clients(r *http.Request) (any, error) {
 func (qs queries) client(r *http.Request) (any, error) {
 	p := parametersOf(r)
 	q := ClientResourceQuery{
-		Type: p.typeURL(), State: p.oneOf("state", "", "not_sent", "sent", "accepted", "refused", NotAccepted), Page: p.page(),
+		Type: p.typeURL(), State: p.oneOf("state", "", "not_sent", "sent", "accepted", "rejected", NotAccepted), Page: p.page(),
 	}
 	number, err := strconv.ParseUint(r.PathValue("number"), 10, 64)
 	if err != nil {

@@ -55,7 +55,7 @@ func withRollouts(cfg *admin.Config) {
 	cfg.ThawDiff, cfg.PendingDiff = cfg.RolloutDiff, cfg.RolloutDiff
 }
 
-// TestFleetParameters verifies that invalid parameters are rejected. Otherwise, a misspelt filter would select
+// TestFleetParameters verifies that invalid parameters are refused. Otherwise, a misspelt filter would select
 // everything.
 func TestFleetParameters(t *testing.T) {
 	const cds = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
@@ -65,26 +65,26 @@ func TestFleetParameters(t *testing.T) {
 		code int
 		want string // query or error
 	}{
-		{"clients", 200, "{Type: ID: Node: Cluster: Zone: Group: Sync: Refused:false Stalled:false Relays:false Sort:lag NoTotals:false Page:{Limit:100 After:}}"},
+		{"clients", 200, "{Type: ID: Node: Cluster: Zone: Group: Sync: Rejected:false Stalled:false Relays:false Sort:lag NoTotals:false Page:{Limit:100 After:}}"},
 		{
-			"clients?type=cds&node=n&group=g&refused=true&stalled=false&sort=number&limit=0&after=a", 200,
-			"{Type:" + cds + " ID: Node:n Cluster: Zone: Group:g Sync: Refused:true Stalled:false Relays:false Sort:number NoTotals:false Page:{Limit:0 After:a}}",
+			"clients?type=cds&node=n&group=g&rejected=true&stalled=false&sort=number&limit=0&after=a", 200,
+			"{Type:" + cds + " ID: Node:n Cluster: Zone: Group:g Sync: Rejected:true Stalled:false Relays:false Sort:number NoTotals:false Page:{Limit:0 After:a}}",
 		},
-		{"clients?type=a/b.C", 200, "{Type:a/b.C ID: Node: Cluster: Zone: Group: Sync: Refused:false Stalled:false Relays:false Sort:lag NoTotals:false Page:{Limit:100 After:}}"},
-		{"clients?id=i&cluster=c&zone=z&sync=in-sync", 200, "{Type: ID:i Node: Cluster:c Zone:z Group: Sync:in-sync Refused:false Stalled:false Relays:false Sort:lag NoTotals:false Page:{Limit:100 After:}}"},
-		{"clients?totals=false&sort=number&limit=1", 200, "{Type: ID: Node: Cluster: Zone: Group: Sync: Refused:false Stalled:false Relays:false Sort:number NoTotals:true Page:{Limit:1 After:}}"},
+		{"clients?type=a/b.C", 200, "{Type:a/b.C ID: Node: Cluster: Zone: Group: Sync: Rejected:false Stalled:false Relays:false Sort:lag NoTotals:false Page:{Limit:100 After:}}"},
+		{"clients?id=i&cluster=c&zone=z&sync=in-sync", 200, "{Type: ID:i Node: Cluster:c Zone:z Group: Sync:in-sync Rejected:false Stalled:false Relays:false Sort:lag NoTotals:false Page:{Limit:100 After:}}"},
+		{"clients?totals=false&sort=number&limit=1", 200, "{Type: ID: Node: Cluster: Zone: Group: Sync: Rejected:false Stalled:false Relays:false Sort:number NoTotals:true Page:{Limit:1 After:}}"},
 		{"clients?totals=false", 400, "totals=false: want sort=number, because other orders need all clients"},
 		{"clients?sync=synced", 400, "sync=synced: want rejecting, stalled, behind, unknown, in-sync"},
 		{"clients?type=clusters", 400, "type=clusters: want a type URL, or a short name such as cds"},
-		{"clients?refused=yes", 400, "refused=yes: want true or false"},
+		{"clients?rejected=yes", 400, "rejected=yes: want true or false"},
 		{"clients?sort=id", 400, "sort=id: want lag, number"},
 		{"clients?limit=1001", 400, "limit=1001: want 0 to 1000"},
 		{"clients?limit=-1", 400, "limit=-1: want 0 to 1000"},
-		{"clients?nodes=a", 400, `unknown parameter "nodes": want type, id, node, cluster, zone, group, sync, refused, stalled, relays, sort, totals, limit, after`},
+		{"clients?nodes=a", 400, `unknown parameter "nodes": want type, id, node, cluster, zone, group, sync, rejected, stalled, relays, sort, totals, limit, after`},
 		{"clients?node=a&node=b", 400, "node occurs 2 times, want once"},
 		{"clients?%zz", 400, `the query is malformed: invalid URL escape "%zz"`},
-		{"clients/7?state=refused", 200, "7 {Type: State:refused Page:{Limit:100 After:}}"},
-		{"clients/7?state=bad", 400, "state=bad: want not_sent, sent, accepted, refused, not_accepted"},
+		{"clients/7?state=rejected", 200, "7 {Type: State:rejected Page:{Limit:100 After:}}"},
+		{"clients/7?state=bad", 400, "state=bad: want not_sent, sent, accepted, rejected, not_accepted"},
 		{"clients/x", 400, `the client number is "x", want digits`},
 		{"clients/404", 404, "there is no client 404"},
 		{"resources?type=cds&contains=a&limit=5", 200, "{Type:" + cds + " Group: Contains:a Page:{Limit:5 After:}}"},

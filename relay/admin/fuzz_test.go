@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// FuzzCommand verifies that a command is executed once if its body is one JSON object of known arguments, and rejected
+// FuzzCommand verifies that a command is executed once if its body is one JSON object of known arguments, and refused
 // with an error otherwise.
 func FuzzCommand(f *testing.F) {
 	const media = "application/json"
@@ -76,7 +76,7 @@ func FuzzCommand(f *testing.F) {
 }
 
 // FuzzRolloutQuery verifies that a request is served if it has only known parameters with one valid value each, and a
-// type with each name. Otherwise it is rejected with an error.
+// type with each name. Otherwise it is refused with an error.
 func FuzzRolloutQuery(f *testing.F) {
 	for _, query := range []string{
 		"", "origin=west", "origin=west&origin=east", "type=cds&name=web&group=g&limit=7&after=YQ", "name=web",
@@ -98,10 +98,10 @@ func FuzzRolloutQuery(f *testing.F) {
 		ask := func(serve func(*http.Request) (any, error), known ...string) (allowed bool) {
 			resp := httptest.NewRecorder()
 			serveJSON(serve)(resp, &http.Request{Method: http.MethodGet, URL: &url.URL{RawQuery: query}})
-			var rejected struct{ Error string }
-			err := json.Unmarshal(resp.Body.Bytes(), &rejected)
+			var refused struct{ Error string }
+			err := json.Unmarshal(resp.Body.Bytes(), &refused)
 			isError := resp.Code == http.StatusBadRequest
-			if err != nil || resp.Code != http.StatusOK && !isError || (rejected.Error != "") != isError {
+			if err != nil || resp.Code != http.StatusOK && !isError || (refused.Error != "") != isError {
 				t.Fatalf("%q: response %d %q: %v", query, resp.Code, resp.Body, err)
 			}
 			for name, given := range values {

@@ -43,7 +43,7 @@ func writeWrongPort(w http.ResponseWriter) {
 func withoutTimeouts(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := http.NewResponseController(w)
-		// The calls do not fail on HTTP/2, and the gRPC server rejects other protocols.
+		// The calls do not fail on HTTP/2, and the gRPC server refuses other protocols.
 		_ = c.SetReadDeadline(time.Time{})
 		_ = c.SetWriteDeadline(time.Time{})
 		next.ServeHTTP(w, r)

@@ -38,18 +38,18 @@ func withHeaders(next http.Handler) http.Handler {
 }
 
 // OperatorHeader names the operator on whose behalf a peer sends a command. Requests of other clients with the header
-// are rejected.
+// are refused.
 const OperatorHeader = "Tender-Operator"
 
 // A guard decides which requests of operators are served.
 type guard struct {
 	tls         *TLS                  // nil without TLS
 	permissions map[string]permission // by pattern
-	actions     *actions              // records rejected commands
+	actions     *actions              // records refused commands
 	logger      *slog.Logger
 }
 
-// protect rejects requests that a browser sends for a page of another site. With TLS, it also rejects requests that the
+// protect refuses requests that a browser sends for a page of another site. With TLS, it also refuses requests that the
 // identity of the client does not permit. It adds the caller to the context.
 func (g *guard) protect(mux *http.ServeMux) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
@@ -69,7 +69,7 @@ func (g *guard) protect(mux *http.ServeMux) http.Handler {
 		}
 		caller, err := g.caller(r, need)
 		if err != nil {
-			g.recordRejection(r, pattern, err)
+			g.recordRefusal(r, pattern, err)
 			writeError(w, http.StatusForbidden, err.Error())
 			return
 		}
@@ -111,10 +111,10 @@ func writeUnknown(w http.ResponseWriter, r *http.Request, mux *http.ServeMux) {
 	writeError(w, http.StatusNotFound, fmt.Sprintf("the API has no path %.256q", r.URL.Path))
 }
 
-// recordRejection logs a rejected request. It records a rejected command as an action only if the sender may read,
+// recordRefusal logs a refused request. It records a refused command as an action only if the sender may read,
 // because other clients could fill the list of actions.
-func (g *guard) recordRejection(r *http.Request, pattern string, err error) {
-	g.logger.LogAttrs(r.Context(), slog.LevelWarn, "operator request rejected",
+func (g *guard) recordRefusal(r *http.Request, pattern string, err error) {
+	g.logger.LogAttrs(r.Context(), slog.LevelWarn, "operator request refused",
 		slog.String("from", r.RemoteAddr), slog.String("path", r.URL.Path), slog.Any("err", err))
 	if g.permissions[pattern].operator != authz.Act {
 		return

@@ -30,10 +30,10 @@ type FreezeScope struct {
 
 	Why
 
-	// ForSeconds is the time after which a freeze ends by itself; zero is never. Thaw rejects it.
+	// ForSeconds is the time after which a freeze ends by itself; zero is never. Thaw refuses it.
 	ForSeconds float64 `json:"for_seconds,omitempty"`
 
-	// DryRun makes thaw return its changes without applying them. Freeze rejects it.
+	// DryRun makes thaw return its changes without applying them. Freeze refuses it.
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
@@ -92,9 +92,9 @@ type Freeze struct {
 	Freeze *Freezing `json:"freeze,omitempty"` // absent if the origin is not frozen
 	Views  int       `json:"views"`            // number of views of the origin
 
-	// Withheld is the number of names, over all views, whose content at clients differed from that of the origin before
+	// Pending is the number of names, over all views, whose content at clients differed from that of the origin before
 	// the command.
-	Withheld int `json:"withheld"`
+	Pending int `json:"pending"`
 }
 
 // A Freezing describes a freeze: the operator who stopped the distribution of changes, the time and the reason.

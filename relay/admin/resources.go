@@ -69,7 +69,7 @@ type ResourceDetail struct {
 	Bodies map[string]json.RawMessage `json:"bodies"`
 
 	// States counts the clients that subscribed to the resource by state. Holders are some of these clients, in the order
-	// refused, not_sent, sent, accepted.
+	// rejected, not_sent, sent, accepted.
 	States  map[string]int `json:"states"`
 	Holders []Holder       `json:"holders"`
 }
@@ -79,9 +79,9 @@ const MaxBodies = 8
 
 // A Holder is a client that subscribed to a resource.
 type Holder struct {
-	Number  uint64   `json:"number"`
-	NodeID  string   `json:"node_id"`
-	Group   string   `json:"group"`
-	State   string   `json:"state"`
-	Refusal *Refusal `json:"refusal,omitempty"`
+	Number    uint64     `json:"number"`
+	NodeID    string     `json:"node_id"`
+	Group     string     `json:"group"`
+	State     string     `json:"state"`
+	Rejection *Rejection `json:"rejection,omitempty"`
 }

@@ -19,7 +19,7 @@ type RolloutScope struct {
 	// Origin is the origin; empty selects all origins whose state permits the command.
 	Origin string `json:"origin,omitempty"`
 
-	// All makes promote serve the newest content of the origin to all clients. Other commands reject it.
+	// All makes promote serve the newest content of the origin to all clients. Other commands refuse it.
 	All bool `json:"all,omitempty"`
 
 	Why // Reason is only for abort and undo

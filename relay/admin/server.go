@@ -65,8 +65,8 @@ type Config struct {
 	// in the list of actions.
 	Action func(context.Context, Action)
 
-	// Tier has the other relays of the tier; nil rejects requests for the tier. Summary returns the state of this relay
-	// for its peers; nil rejects requests of peers.
+	// Tier has the other relays of the tier; nil refuses requests for the tier. Summary returns the state of this relay
+	// for its peers; nil refuses requests of peers.
 	Tier    Tier
 	Summary func() *FleetSummary
 

@@ -22,8 +22,8 @@ type Status struct {
 	// Log is the state of the output of the log. Nil if it is unknown, in a program that embeds the relay.
 	Log *Log `json:"log,omitempty"`
 
-	// Rejections are the causes for which clients were rejected since the start, the latest first.
-	Rejections []Rejection `json:"rejections"`
+	// Refusals are the causes for which clients were refused since the start, the latest first.
+	Refusals []Refusal `json:"refusals"`
 
 	// Validation has the findings about the served resources. Nil if TENDER_VALIDATE is off.
 	Validation *Validation `json:"validation,omitempty"`
@@ -62,8 +62,8 @@ func (l *Log) Warning() string {
 	return strings.Join(warnings, "; ")
 }
 
-// A Rejection is a cause for which connections, handshakes, requests, streams or polls were rejected.
-type Rejection struct {
+// A Refusal is a cause for which connections, handshakes, requests, streams or polls were refused.
+type Refusal struct {
 	// Kind is limit, denial, handshake (TLS), request (invalid) or accept (no connection accepted). Reason is the label of
 	// the metric of that kind.
 	Kind   string `json:"kind"`
@@ -71,17 +71,17 @@ type Rejection struct {
 
 	Count int64     `json:"count"`
 	At    time.Time `json:"at"`             // of the last one
-	Peer  string    `json:"peer,omitempty"` // the last rejected host, or the identity in its certificate
+	Peer  string    `json:"peer,omitempty"` // the last refused host, or the identity in its certificate
 	Error string    `json:"error"`          // of the last one
 }
 
-// recentRejection is the age up to which Recent reports a rejection.
-const recentRejection = 10 * time.Minute
+// recentRefusal is the age up to which Recent reports a refusal.
+const recentRefusal = 10 * time.Minute
 
-// Recent reports whether operators need to see the rejection without asking for all: it is of the last ten minutes, and
+// Recent reports whether operators need to see the refusal without asking for all: it is of the last ten minutes, and
 // not the TCP check of a balancer.
-func (r *Rejection) Recent(now time.Time) bool {
-	return now.Sub(r.At) < recentRejection && (r.Kind != "handshake" || r.Reason != "closed")
+func (r *Refusal) Recent(now time.Time) bool {
+	return now.Sub(r.At) < recentRefusal && (r.Kind != "handshake" || r.Reason != "closed")
 }
 
 // A Relay is the process that sent the response.
@@ -199,7 +199,7 @@ func (a *FailedAddress) Describe(now time.Time) string {
 // A Directory is the state of the files of a directory.
 type Directory struct {
 	FileCount int       `json:"file_count"`
-	BadCount  int       `json:"bad_count"` // files that are rejected
+	BadCount  int       `json:"bad_count"` // files that are refused
 	Bad       []BadFile `json:"bad"`       // the first bad files by name, at most MaxBadFiles
 }
 
@@ -224,7 +224,7 @@ type Files struct {
 	// NotAfter is when the certificate in use expires; of several CAs, the latest time.
 	NotAfter time.Time `json:"not_after,omitzero"`
 
-	// Error is why the current content of the files is not in use. Refused counts rejected changes of the files.
+	// Error is why the current content of the files is not in use. Refused counts refused changes of the files.
 	Error   string `json:"error,omitempty"`
 	Refused int64  `json:"refused"`
 }
@@ -288,10 +288,10 @@ type View struct {
 	Stale        bool    `json:"stale"`
 	StaleSeconds float64 `json:"stale_seconds"`
 
-	// FrozenAt is when the distribution of changes was stopped. Withheld is the number of names whose content at clients
+	// FrozenAt is when the distribution of changes was stopped. Pending is the number of names whose content at clients
 	// differs from that of the origin.
 	FrozenAt time.Time `json:"frozen_at,omitzero"`
-	Withheld int       `json:"withheld"`
+	Pending  int       `json:"pending"`
 
 	// Isolated lists the subscriptions that have upstream streams of their own, because the origin ends each stream that
 	// carries them. Their clients wait.

@@ -33,17 +33,17 @@ type FleetRelay struct {
 
 // A FleetSummary is the response to GET /api/v1/fleet/self: the state of a relay for its peers.
 type FleetSummary struct {
-	Instance string      `json:"instance"` // of the process: random
-	NodeID   string      `json:"node_id"`
-	Version  string      `json:"version"`
-	Ready    bool        `json:"ready"`
-	Streams  int         `json:"streams"`
-	Refusing int         `json:"refusing"` // number of clients
-	Lagging  int         `json:"lagging"`  // number of clients
-	Pending  int         `json:"pending"`  // number of pending changes, without dropped ones (tender pending)
-	Frozen   []string    `json:"frozen"`   // names of frozen origins
-	Views    []FleetView `json:"views"`    // at most MaxFleetViews
-	Omitted  int         `json:"omitted,omitempty"`
+	Instance  string      `json:"instance"` // of the process: random
+	NodeID    string      `json:"node_id"`
+	Version   string      `json:"version"`
+	Ready     bool        `json:"ready"`
+	Streams   int         `json:"streams"`
+	Rejecting int         `json:"rejecting"` // number of clients
+	Lagging   int         `json:"lagging"`   // number of clients
+	Pending   int         `json:"pending"`   // number of pending changes, without dropped ones (tender pending)
+	Frozen    []string    `json:"frozen"`    // names of frozen origins
+	Views     []FleetView `json:"views"`     // at most MaxFleetViews
+	Omitted   int         `json:"omitted,omitempty"`
 
 	// Origins says whether the relay receives what its origins state. Earlier releases omit it.
 	Origins []FleetOrigin `json:"origins,omitempty"`
@@ -59,7 +59,7 @@ type FleetOrigin struct {
 	StaleGroups []string `json:"stale_groups,omitempty"`
 	StaleShared bool     `json:"stale_shared,omitempty"`
 
-	// BadFiles is the number of files of a directory that are rejected.
+	// BadFiles is the number of files of a directory that are refused.
 	BadFiles int `json:"bad_files,omitempty"`
 
 	// Error is why the origin is not connected, or why the directory cannot be read.

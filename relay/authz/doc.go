@@ -22,7 +22,7 @@
 //	  secrets: ["spiffe://example.org/ns/tender/sa/tender"]
 //
 // A rule applies to a client if one of the client's identities and its Node match the rule's patterns. A client that
-// matches no rule is rejected. A client that matches several rules may subscribe to what any of them allows. A rule
+// matches no rule is refused. A client that matches several rules may subscribe to what any of them allows. A rule
 // without node, types or xdstp does not restrict these. Secrets are allowed only by the patterns in secrets.
 //
 // An identity that matches operators may use the relay's admin address; this grants no rights as a client. read permits

@@ -78,7 +78,7 @@ func TestCheckFiles(t *testing.T) {
 	warnings, err := check("version: 1\nrules:" + tenants)
 	want := []string{
 		"TENDER_AUTHZ: TENDER_NODE_GROUP_BY has metadata.env, which the rules tenants do not restrict: their clients can join any of these groups and read its resources",
-		"TENDER_AUTHZ: no rule matches anonymous: clients of TENDER_LISTEN, which has no TLS, are rejected",
+		"TENDER_AUTHZ: no rule matches anonymous: clients of TENDER_LISTEN, which has no TLS, are refused",
 	}
 	if err != nil || strings.Join(warnings, "\n") != strings.Join(want, "\n") {
 		t.Errorf("CheckFiles: %q, %v, want %q", warnings, err, want)

@@ -83,7 +83,7 @@ func (r *reader) operators(n *yaml.Node, into map[Permission][]identityPattern) 
 	}
 }
 
-// certified parses a list of identities and rejects [Anonymous]. The field (what) and the role (who) are for errors.
+// certified parses a list of identities and refuses [Anonymous]. The field (what) and the role (who) are for errors.
 func (r *reader) certified(n *yaml.Node, what, who string) (patterns []identityPattern) {
 	r.texts(n, what, func(text string) error {
 		if text == string(Anonymous) {

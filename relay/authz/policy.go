@@ -42,10 +42,10 @@ type met struct {
 	bound map[string]string // values of the captures, by name
 }
 
-// A Reason tells which check rejected a client.
+// A Reason tells which check refused a client.
 type Reason int
 
-// The reasons for which a client is rejected.
+// The reasons for which a client is refused.
 const (
 	NoIdentity Reason = iota // no rule matches the client's identities
 	WrongNode                // rules match the identities, but none of them allows the node

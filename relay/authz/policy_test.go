@@ -164,7 +164,7 @@ func nodeOf(t *testing.T, cluster string, env any) *corepb.Node {
 	return &corepb.Node{Id: "id", Cluster: cluster, Metadata: metadata}
 }
 
-// TestB37_WhoMayBeWhom checks which identities may connect as which nodes. The error contains the rejected field of the
+// TestB37_WhoMayBeWhom checks which identities may connect as which nodes. The error contains the refused field of the
 // Node, and only rules that match the identity.
 func TestB37_WhoMayBeWhom(t *testing.T) {
 	tests := []struct {

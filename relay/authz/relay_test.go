@@ -36,7 +36,7 @@ const tenants = `
   xdstp: ["xdstp://example.org/*/{ns}/*"]
 `
 
-// TestB37_Nodes checks that a client with a forbidden Node is rejected at its first request, on each kind of stream and
+// TestB37_Nodes checks that a client with a forbidden Node is refused at its first request, on each kind of stream and
 // by REST.
 func TestB37_Nodes(t *testing.T) {
 	t.Parallel()
@@ -73,7 +73,7 @@ func TestB37_Nodes(t *testing.T) {
 		t.Errorf("poll: got %d %s, want 403", code, body)
 	}
 	stats := m.Stats()
-	if d := stats.Rejected; d[guard.DeniedIdentity] != 4 || d[guard.DeniedNode] != 4 || d[guard.DeniedType] != 2 || stats.Ended[guard.EndedDenied] != 9 {
+	if d := stats.Refused; d[guard.DeniedIdentity] != 4 || d[guard.DeniedNode] != 4 || d[guard.DeniedType] != 2 || stats.Ended[guard.EndedDenied] != 9 {
 		t.Errorf("denied: %v, streams closed: %d, want 4 identities, 4 nodes, 2 types and 9 streams", d, stats.Ended[guard.EndedDenied])
 	}
 	if n := len(m.origin.State().Streams); n != 1 {
@@ -147,7 +147,7 @@ func TestB36_SecretsByName(t *testing.T) {
 	if asked := m.asked(); asked != "shop/key" {
 		t.Errorf("the relay requested the Secrets %q, want only shop/key", asked)
 	}
-	if n := m.Stats().Rejected[guard.DeniedSecret]; n != 9 {
+	if n := m.Stats().Refused[guard.DeniedSecret]; n != 9 {
 		t.Errorf("%d names of Secrets denied, want 9: 3 on each of 2 aggregated streams, 1 on each of 2 others, and 1 by a poll", n)
 	}
 	log := m.Log.String()
@@ -160,7 +160,7 @@ func TestB36_SecretsByName(t *testing.T) {
 }
 
 // TestB36_SecretsUnderOtherTypeURLs checks that the rules about Secrets apply to each type URL with the message name of
-// a Secret, by name and by wildcard. Control planes resolve types by the message name. The relay rejects a Secret that
+// a Secret, by name and by wildcard. Control planes resolve types by the message name. The relay refuses a Secret that
 // the origin sends for another type.
 func TestB36_SecretsUnderOtherTypeURLs(t *testing.T) {
 	t.Parallel()
@@ -259,8 +259,8 @@ func TestB23_RulesMatchXDSTPNames(t *testing.T) {
 	c := m.client(web, "shop", relaytest.ClientOptions{})
 	c.Subscribe(relaytest.EndpointType, prefix+"other/a", prefix+"other/*", prefix+"shop/a")
 	m.has(c, relaytest.EndpointType, prefix+"shop/a")
-	if names := c.State().Names(relaytest.EndpointType); len(names) != 1 || m.Stats().Rejected[guard.DeniedName] != 2 {
-		t.Errorf("the client received %q, denied: %v, want one name received and two denied", names, m.Stats().Rejected)
+	if names := c.State().Names(relaytest.EndpointType); len(names) != 1 || m.Stats().Refused[guard.DeniedName] != 2 {
+		t.Errorf("the client received %q, denied: %v, want one name received and two denied", names, m.Stats().Refused)
 	}
 	alone := m.client(web, "shop", relaytest.ClientOptions{TypeURL: relaytest.EndpointType})
 	alone.Subscribe(relaytest.EndpointType, prefix+"other/a")

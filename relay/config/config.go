@@ -109,10 +109,10 @@ type Config struct {
 	// Rollout has the stages in which changes reach clients. If empty, changes reach all clients at once, and the other
 	// fields have no effect. RolloutTypes are full type URLs without duplicates. RolloutCheck is a URL, or empty. It may
 	// contain credentials, so log it only in the form that Table returns.
-	Rollout         rollout.Stages `env:"ROLLOUT" zero:"off"`
-	RolloutTypes    StagedTypes    `env:"ROLLOUT_TYPES, default=cds,lds,rds,srds,vhds,ecds,rtds"`
-	RolloutRefusals int            `env:"ROLLOUT_REFUSALS, default=0" range:"0,1000000"`
-	RolloutCheck    CheckURL       `env:"ROLLOUT_CHECK" zero:"off" secret:"true"`
+	Rollout           rollout.Stages `env:"ROLLOUT" zero:"off"`
+	RolloutTypes      StagedTypes    `env:"ROLLOUT_TYPES, default=cds,lds,rds,srds,vhds,ecds,rtds"`
+	RolloutRejections int            `env:"ROLLOUT_REJECTIONS, default=0" range:"0,1000000"`
+	RolloutCheck      CheckURL       `env:"ROLLOUT_CHECK" zero:"off" secret:"true"`
 
 	// Versions and responses for clients. DeltaVersions is VersionsOfContent or VersionsOfOrigin.
 	DeltaVersions string `env:"DELTA_VERSIONS, default=origin" oneof:"origin,content"`
@@ -220,7 +220,7 @@ const (
 
 // Values of [Config.LRS].
 const (
-	LRSOff         = "off"         // load reports are rejected
+	LRSOff         = "off"         // load reports are refused
 	LRSPassthrough = "passthrough" // one stream to the origin per client stream
 	LRSAggregate   = "aggregate"   // one stream to the origin per node group, with the sums of its clients
 )

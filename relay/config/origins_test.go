@@ -71,7 +71,7 @@ func TestConflictingVariables(t *testing.T) {
 			},
 			"TENDER_SNAPSHOT_DIR=\nTENDER_DELTA_VERSIONS="},
 		{"what is of no effect while rollouts are off",
-			[]string{"TENDER_ROLLOUT=off", "TENDER_ROLLOUT_TYPES=cds", "TENDER_ROLLOUT_REFUSALS=1",
+			[]string{"TENDER_ROLLOUT=off", "TENDER_ROLLOUT_TYPES=cds", "TENDER_ROLLOUT_REJECTIONS=1",
 				"TENDER_ROLLOUT_CHECK=http://a"}, ""},
 		{"several, in the order of the table",
 			[]string{

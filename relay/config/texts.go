@@ -77,7 +77,7 @@ var sections = []section{
 			"Set it when `TENDER_TLS_CERT` is set."},
 		{"TLS_CLIENT_CA", "PEM file with the CAs of clients, which enables mTLS",
 			"Set it when only known clients may connect. TLS clients without a certificate of these CAs are then " +
-				"rejected."},
+				"refused."},
 		{"TLS_TRUST_DOMAINS", "SPIFFE trust domains of clients, each with the PEM file of its CAs",
 			"Without a path, the CAs of `TENDER_TLS_CLIENT_CA` apply. The files are read again when they change. Set " +
 				"it when clients come from several trust domains ([security.md](security.md#trust-domains))."},
@@ -140,7 +140,7 @@ var sections = []section{
 			"Types whose changes are distributed in stages, and which `tender rollback` returns to earlier content",
 			"Endpoints and Secrets never wait. Change it when other types should reach all clients at once, or types " +
 				"of your own should wait."},
-		{"ROLLOUT_REFUSALS", "Clients that may reject a change before it is rolled back",
+		{"ROLLOUT_REJECTIONS", "Clients that may reject a change before it is rolled back",
 			"Raise it when some clients of a stage are known to reject valid changes."},
 		{"ROLLOUT_CHECK", "URL that approves a change before each stage and every 15 s",
 			"It receives a POST. 200 and 204 approve, 403 and 409 roll the change back. A user, a password and a query " +
@@ -163,7 +163,7 @@ var sections = []section{
 			"Envoy waits for them while it warms the cluster or listener. Turn it off when no client is an Envoy."},
 		{"COMPRESSION", "Compression of responses to gRPC clients and relays that accept gzip",
 			"Set it to `gzip` when the bytes between relays, or to clients in other zones, cost more than CPU. " +
-				"[Compression](operations.md#compression) has the details."},
+				"[Compression](#compression) has the details."},
 		{"DYNAMIC_PARAMETERS",
 			"Variants of one resource name, selected by the dynamic parameters of the client (xDS TP2)",
 			"Turn it on when the control plane sends such variants."},
@@ -195,7 +195,7 @@ var sections = []section{
 				"long",
 			"Raise it when short-lived clients request the same names again, or all clients of a group can be away for " +
 				"longer. Lower it to save memory."},
-		{"LRS", "Load reports of clients: rejected, relayed one by one, or summed for the control plane",
+		{"LRS", "Load reports of clients: refused, relayed one by one, or summed for the control plane",
 			"Change it when the control plane balances by load ([load reports](#load-reports))."},
 	}},
 	{"Limits and timeouts", []text{
@@ -240,7 +240,7 @@ var sections = []section{
 		{"MIN_PUSH_INTERVAL", "Minimum time between two changes of a type that clients are sent",
 			"Changes within it become one response per client. First state does not wait; types that refer to " +
 				"clusters also wait while clusters or endpoints do. Set it when the control plane sends many small changes " +
-				"([changes in quick succession](operations.md#changes-in-quick-succession))."},
+				"([changes in quick succession](#changes-in-quick-succession))."},
 		{"SEND_TIMEOUT", "How long one send may block before the stream is closed",
 			"Lower it when stalled clients should release their memory earlier."},
 		{"DRAIN", "Time in which a stopping relay closes its streams",

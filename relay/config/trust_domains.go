@@ -75,7 +75,7 @@ func (c *Credentials) trustWarnings(cfg *Config) (lines []string) {
 		switch unbound, vouched := c.Clients.VouchedBy(domain); {
 		case !vouched:
 			lines = append(lines, fmt.Sprintf("TENDER_AUTHZ: rules name the trust domain %q, which is not in "+
-				"TENDER_TLS_TRUST_DOMAINS; its clients are rejected", domain))
+				"TENDER_TLS_TRUST_DOMAINS; its clients are refused", domain))
 		case unbound > 1:
 			lines = append(lines, fmt.Sprintf("TENDER_TLS_CLIENT_CA: %d CAs have no SPIFFE ID, so each can issue "+
 				"certificates for the trust domain %q of TENDER_AUTHZ; bind it to its CA with TENDER_TLS_TRUST_DOMAINS",

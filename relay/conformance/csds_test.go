@@ -227,7 +227,7 @@ func TestB30_CSDSIsBounded(t *testing.T) {
 	})
 }
 
-// Invalid requests are rejected, and reflection describes the service for grpcurl.
+// Invalid requests are refused, and reflection describes the service for grpcurl.
 func TestR141_GRPCUrl(t *testing.T) {
 	t.Parallel()
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})

@@ -68,7 +68,7 @@ func TestB30_ANACKWithoutACode(t *testing.T) {
 		c.Send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: relaytest.ClusterType, ResponseNonce: response.Nonce,
 			ErrorDetail: &statuspb.Status{Message: "no such filter"}})
 		synctest.Wait()
-		nack := getJSON[admin.Clients](t, r, "/api/v1/clients").Clients[0].Types[0].Refusal
+		nack := getJSON[admin.Clients](t, r, "/api/v1/clients").Clients[0].Types[0].Rejection
 		if nack == nil || nack.Code != "UNKNOWN" || nack.Detail != "no such filter" {
 			t.Errorf("got the NACK %+v, want UNKNOWN: no such filter", nack)
 		}
@@ -90,12 +90,12 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 		time.Sleep(3 * time.Second) // virtual time
 
 		all := getJSON[admin.Clients](t, r, "/api/v1/clients?sort=number")
-		if got := all.Totals; got.Streams != 3 || got.Matching != 3 || got.Lagging != 2 || got.Refusing != 1 ||
+		if got := all.Totals; got.Streams != 3 || got.Matching != 3 || got.Lagging != 2 || got.Rejecting != 1 ||
 			got.LagSeconds != 3 || got.InSync != 1 || got.Unknown != 0 {
 			t.Errorf("got the totals %+v, want 3 streams: 2 of them stale for 3s, one of these with a NACK, and one in sync", got)
 		}
 		if len(all.Types) != 2 || all.Types[1].Name != "eds" || all.Types[1].Clients != 1 || all.Types[0].Name != "cds" ||
-			all.Types[0].Clients != 3 || all.Types[0].Lagging != 2 || all.Types[0].Refusing != 1 {
+			all.Types[0].Clients != 3 || all.Types[0].Lagging != 2 || all.Types[0].Rejecting != 1 {
 			t.Errorf("got the types %+v, want cds with 3 clients, 2 of them stale and one with a NACK, and eds with one client",
 				all.Types)
 		}
@@ -104,13 +104,13 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 			good.Types[0].Nonce == "" || good.Types[0].Pending || good.Types[0].AcceptedAt.IsZero() || good.LagSeconds != 0 {
 			t.Errorf("client without NACKs: %+v", good)
 		}
-		nack := bad.Types[0].Refusal
-		if bad.Variant != "sotw" || !bad.Refusing || nack == nil || nack.Detail != "no such filter" ||
+		nack := bad.Types[0].Rejection
+		if bad.Variant != "sotw" || !bad.Rejecting || nack == nil || nack.Detail != "no such filter" ||
 			nack.Code != "INVALID_ARGUMENT" || nack.Version != bad.Types[0].Version {
 			t.Errorf("client with a NACK: %+v, NACK %+v", bad, nack)
 		}
 		for query, want := range map[string]string{
-			"refused=true": "bad", "node=oo": "good", "type=eds": "good", "type=eds&refused=true": "", "group=other": "",
+			"rejected=true": "bad", "node=oo": "good", "type=eds": "good", "type=eds&rejected=true": "", "group=other": "",
 			"stalled=true": "", "id=good": "good", "id=oo": "", "cluster=edge": "bad slow good", "cluster=other": "", "zone=z": "good",
 			"sync=rejecting": "bad", "sync=behind": "slow", "sync=in-sync": "good", "sync=unknown": "", "sync=behind&type=eds": "",
 			"sort=lag": "bad slow good", "sort=number&totals=false": "good bad slow", "sort=number&totals=false&type=eds": "good",
@@ -130,15 +130,15 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 
 		_, metrics := httpGet(t, r.DialAdmin, "/metrics")
 		for _, line := range []string{`tender_client_lag_seconds\{.*type="cds".*\} 3`,
-			`tender_client_lagging\{.*type="cds".*\} 2`, `tender_client_refusing\{.*type="cds".*\} 1`} {
+			`tender_client_lagging\{.*type="cds".*\} 2`, `tender_client_rejecting\{.*type="cds".*\} 1`} {
 			if !regexp.MustCompile("(?m)^" + line + "$").MatchString(metrics) {
 				t.Errorf("metrics lack %s:\n%s", line, metrics)
 			}
 		}
 
 		d := getJSON[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1", bad.Number))
-		if d.States["refused"] != 2 || len(d.Resources) != 1 || d.Resources[0].Name != "a" ||
-			d.Resources[0].State != "refused" || !strings.Contains(string(d.Node), "envoy") {
+		if d.States["rejected"] != 2 || len(d.Resources) != 1 || d.Resources[0].Name != "a" ||
+			d.Resources[0].State != "rejected" || !strings.Contains(string(d.Node), "envoy") {
 			t.Errorf("client with a NACK: %+v", d)
 		}
 		d = getJSON[admin.ClientDetail](t, r, fmt.Sprintf("/api/v1/clients/%d?limit=1&after=%s", bad.Number, d.Next))
@@ -147,8 +147,8 @@ func TestB30_TheFleetByJSON(t *testing.T) {
 		}
 
 		a := getJSON[admin.ResourceDetail](t, r, "/api/v1/resources?type=cds&name=a")
-		if a.States["accepted"] != 1 || a.States["refused"] != 1 || a.States["sent"] != 1 || a.Holders[0].NodeID != "bad" ||
-			a.Holders[0].Refusal.Detail != "no such filter" {
+		if a.States["accepted"] != 1 || a.States["rejected"] != 1 || a.States["sent"] != 1 || a.Holders[0].NodeID != "bad" ||
+			a.Holders[0].Rejection.Detail != "no such filter" {
 			t.Errorf("clients with cluster a: %+v", a)
 		}
 		if body := string(a.Bodies[a.Resources[0].SHA256]); !strings.Contains(body, `"connect_timeout":"5s"`) &&
@@ -289,7 +289,7 @@ func TestB36_SecretsAreNotShown(t *testing.T) {
 			"without a certificate") {
 			t.Errorf("identity of a client without a certificate: %q", got)
 		}
-		if got := getJSON[admin.ClientDetail](t, r, "/api/v1/clients/1").Types[0].Refusal; got == nil ||
+		if got := getJSON[admin.ClientDetail](t, r, "/api/v1/clients/1").Types[0].Rejection; got == nil ||
 			got.Detail != fmt.Sprintf("%d bytes that may quote a Secret are not shown", len("cannot parse ")+len(key)) {
 			t.Errorf("NACK of a Secret: got %+v, want only the length of its message", got)
 		}

@@ -78,7 +78,7 @@ func drawStep(t *rapid.T) step {
 		what: rapid.SampledFrom([]string{
 			"put", "put", "put", "remove", "swap", "warm", "scale", "subscribe", "subscribe", "wildcard", "unsubscribe",
 			"unwildcard",
-			"reconnect", "pause", "resume", "refuse", "restart", "away", "pass", "check",
+			"reconnect", "pause", "resume", "reject", "restart", "away", "pass", "check",
 		}).Draw(t, "what"),
 		client: rapid.IntRange(0, 3).Draw(t, "client"),
 		typ:    rapid.IntRange(0, len(sceneTypes)-1).Draw(t, "type"),
@@ -413,7 +413,7 @@ func (sc *scene) step(st step) {
 		a.Pause()
 	case "resume":
 		a.resume()
-	case "refuse":
+	case "reject":
 		a.mu.Lock()
 		a.nackNext = true
 		a.mu.Unlock()

@@ -41,7 +41,7 @@ func drawExpiryStep(t *rapid.T) step {
 	return step{
 		what: rapid.SampledFrom([]string{
 			"give", "give", "give", "beat", "beat", "remove", "subscribe", "subscribe", "wildcard", "unsubscribe", "unwildcard",
-			"reconnect", "refuse", "pause", "resume", "restart", "away", "pass", "pass", "check", "silence",
+			"reconnect", "reject", "pause", "resume", "restart", "away", "pass", "pass", "check", "silence",
 		}).Draw(t, "what"),
 		client: rapid.IntRange(0, 7).Draw(t, "client"),
 		typ:    rapid.IntRange(0, len(expiryTypes)-1).Draw(t, "type"),
@@ -213,7 +213,7 @@ func (w *expiryWorld) step(st step) {
 		// A complete set is sent when it is confirmed (B.7).
 		a.slow = a.slow || a.variant == relaytest.SotW && time.Now().Before(w.confirmedAt)
 		a.Reconnect(w.relay.Conn())
-	case "refuse":
+	case "reject":
 		a.mu.Lock()
 		a.nackNext = true
 		a.mu.Unlock()

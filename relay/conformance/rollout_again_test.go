@@ -32,7 +32,7 @@ func TestI6_ARejectedEditionIsServedOnce(t *testing.T) {
 				w.change("lds l@2")
 				w.sleep(4 * time.Second)
 				s := w.expectPhase(rollout.Halted, 0)
-				if want := "1 client refused the edition (limit 0): canary refused " + relaytest.ListenerType +
+				if want := "1 client rejected the edition (limit 0): canary rejected " + relaytest.ListenerType +
 					": l is not valid"; s.Halted.Reason != want {
 					w.t.Errorf("the rollout is halted by %q, want %q", s.Halted.Reason, want)
 				}

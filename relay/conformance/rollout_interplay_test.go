@@ -175,10 +175,10 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 				w.t.Errorf("%s: logged as executed: %v, status code %d", command, executed, code)
 			}
 		}
-		expectRejected(w.t, w.relay, "abort", admin.RolloutScope{Why: admin.Why{Reason: "early"}}, http.StatusConflict,
+		expectRefused(w.t, w.relay, "abort", admin.RolloutScope{Why: admin.Why{Reason: "early"}}, http.StatusConflict,
 			"no rollout is open")
 		expect("abort", http.StatusConflict, `err="no rollout is open: the state is current"`)
-		expectRejected(w.t, w.relay, "resume", admin.RolloutScope{All: true}, http.StatusBadRequest, "all")
+		expectRefused(w.t, w.relay, "resume", admin.RolloutScope{All: true}, http.StatusBadRequest, "all")
 		expect("resume", http.StatusBadRequest, "only promote accepts it")
 		w.change("cds a@2")
 		w.sleep(4 * time.Second)
@@ -194,7 +194,7 @@ func TestRolloutCommandsAreLogged(t *testing.T) {
 		expect("promote", http.StatusOK, edition, `by="bob`, "all=true")
 		w.command("undo", admin.RolloutScope{Why: admin.Why{Reason: "resets", User: "carol"}})
 		expect("undo", http.StatusOK, edition, `by="carol`, "reason=resets")
-		expectRejected(w.t, w.relay, "undo", admin.RolloutScope{}, http.StatusConflict, "there is no promotion to undo")
+		expectRefused(w.t, w.relay, "undo", admin.RolloutScope{}, http.StatusConflict, "there is no promotion to undo")
 		expect("undo", http.StatusConflict)
 	})
 }

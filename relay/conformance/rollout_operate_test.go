@@ -48,8 +48,8 @@ func (w *rolloutWorld) command(name string, args admin.RolloutScope) *rollout.St
 	return answer.Rollouts[0]
 }
 
-// expectRejected fails the test unless a command is rejected with this code and message.
-func expectRejected(t testing.TB, r *running, name string, args any, code int, words string) {
+// expectRefused fails the test unless a command is refused with this code and message.
+func expectRefused(t testing.TB, r *running, name string, args any, code int, words string) {
 	t.Helper()
 	if got, text := post(t, r, "rollout/"+name, args); got != code || !strings.Contains(text, words) {
 		t.Errorf("%s %+v: got %d %s, want %d, %s", name, args, got, text, code, words)
@@ -85,9 +85,9 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 			"promote": "no rollout is open: the state is current", "abort": "no rollout is open: the state is current",
 			"resume": "the rollout is not halted: the state is current", "undo": "there is no promotion to undo",
 		} {
-			expectRejected(w.t, w.relay, command, admin.RolloutScope{}, http.StatusConflict, words)
+			expectRefused(w.t, w.relay, command, admin.RolloutScope{}, http.StatusConflict, words)
 		}
-		expectRejected(w.t, w.relay, "promote", admin.RolloutScope{All: true}, http.StatusConflict,
+		expectRefused(w.t, w.relay, "promote", admin.RolloutScope{All: true}, http.StatusConflict,
 			"no rollout is open: all clients already receive the latest state of the origin")
 
 		changed := []string{"~cds a", "+cds c", "~lds l"}
@@ -150,7 +150,7 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 	})
 }
 
-// Commands with unknown arguments or an unknown origin are rejected.
+// Commands with unknown arguments or an unknown origin are refused.
 func TestRolloutCommandsAreChecked(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, _ relaytest.Variant) {
@@ -168,7 +168,7 @@ func TestRolloutCommandsAreChecked(t *testing.T) {
 			{"undo", admin.RolloutScope{Why: admin.Why{Reason: "two\nlines"}}, http.StatusBadRequest, "reason: want at most"},
 			{"undo", map[string]string{"orign": "x"}, http.StatusBadRequest, `unknown field \"orign\"`},
 		} {
-			expectRejected(w.t, w.relay, tt.command, tt.args, tt.code, tt.words)
+			expectRefused(w.t, w.relay, tt.command, tt.args, tt.code, tt.words)
 		}
 		for _, path := range []string{"rollouts?origin=x", "rollout/diff?origin=x", "rollout/diff?type=cds&name=nobody"} {
 			if code, text := httpGet(w.t, w.relay.DialAdmin, "/api/v1/"+path); code != http.StatusNotFound {
@@ -216,7 +216,7 @@ func TestRolloutCommandsWithoutRollouts(t *testing.T) {
 			}
 		}
 		for _, command := range []string{"promote", "abort", "resume", "undo"} {
-			expectRejected(w.t, w.relay, command, admin.RolloutScope{}, http.StatusNotFound, "TENDER_ROLLOUT is off")
+			expectRefused(w.t, w.relay, command, admin.RolloutScope{}, http.StatusNotFound, "TENDER_ROLLOUT is off")
 		}
 		if of := statusOf(w.t, w.relay).Origins[0].Rollout; of != nil {
 			t.Errorf("the status has the rollout %+v, want none", of)
@@ -257,14 +257,14 @@ func TestRolloutCommandsOfSeveralOrigins(t *testing.T) {
 			}
 		}
 		stands("[default current west current]")
-		expectRejected(t, first.relay, "abort", admin.RolloutScope{}, http.StatusConflict,
+		expectRefused(t, first.relay, "abort", admin.RolloutScope{}, http.StatusConflict,
 			`origin \"default\": no rollout is open: the state is current\norigin \"west\": no`)
 		west.change("lds l@2")
 		stands("[default current west rolling]")
 		both.expectResources("lds l@2", canary)
 		both.expectDiff("", "~lds l")
 		both.expectDiff("origin=default")
-		expectRejected(t, first.relay, "abort", admin.RolloutScope{Origin: "default"}, http.StatusConflict,
+		expectRefused(t, first.relay, "abort", admin.RolloutScope{Origin: "default"}, http.StatusConflict,
 			"no rollout is open: the state is current")
 		carriedOut("abort", admin.RolloutScope{}, "[west]")
 		stands("[default current west halted]")

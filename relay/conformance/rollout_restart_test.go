@@ -20,7 +20,7 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 	dir := t.TempDir()
 	env := []string{"TENDER_ROLLOUT=id=canary* approve", "TENDER_DELTA_VERSIONS=content", operated,
 		"TENDER_SNAPSHOT_DIR=" + filepath.Join(t.TempDir(), "snapshots")}
-	r, refused := (*running)(nil), false
+	r, rejected := (*running)(nil), false
 	var clients []*relaytest.Client
 	restart := func(clusters ...string) {
 		t.Helper()
@@ -46,7 +46,7 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode(node), AutoAck: true,
 			Reject: func(resp *relaytest.Response) error {
 				if slices.Contains(resp.Names(), "bad") {
-					refused = true
+					rejected = true
 					return errors.New("it is bad")
 				}
 				return nil
@@ -74,7 +74,7 @@ func TestI10_ADirectoryRollsOut(t *testing.T) {
 		restart("a", "c", "d", "e", "bad")
 		stands(rollout.Halted)
 	}
-	if !refused {
+	if !rejected {
 		t.Error("the canary did not get the content that it rejects")
 	}
 	restart("a", "c", "d", "e", "good")

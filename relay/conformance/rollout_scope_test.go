@@ -69,9 +69,9 @@ func TestNodeGroupsRollOutTogether(t *testing.T) {
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
-// A node group that the origin rejects does not stop the rollout of other groups. It is left out of editions after
+// A node group that the origin refuses does not stop the rollout of other groups. It is left out of editions after
 // 30 s; its own changes wait until it is back.
-func TestI11_RejectedNodeGroupStopsNoRollout(t *testing.T) {
+func TestI11_RefusedNodeGroupStopsNoRollout(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		group := func(cluster, node string) *rolloutClient {

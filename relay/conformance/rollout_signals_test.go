@@ -80,7 +80,7 @@ func TestI14_OneCanaryThatCrashLoopsHalts(t *testing.T) {
 func TestI14_ClientsWithoutTheLastGoodHaltNothing(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
-		rejecting := w.client(v, "canary-refuses", func(r *relaytest.Response) error {
+		rejecting := w.client(v, "canary-rejects", func(r *relaytest.Response) error {
 			if r.TypeURL == relaytest.ListenerType {
 				return errors.New("it takes no listener")
 			}
@@ -89,7 +89,7 @@ func TestI14_ClientsWithoutTheLastGoodHaltNothing(t *testing.T) {
 		all := w.clients(v, "canary", "other")
 		w.change("lds l@2", "cds a@2")
 		w.sleep(10 * time.Second)
-		w.client(v, "canary-invented", func(*relaytest.Response) error { return errors.New("it refuses everything") })
+		w.client(v, "canary-invented", func(*relaytest.Response) error { return errors.New("it rejects everything") })
 		w.sleep(30 * time.Second)
 		w.expectResources("lds l@2", all[0])
 		w.expectResources("cds a@2 b@1", all[0], rejecting)
@@ -104,7 +104,7 @@ func TestI14_ForgedCanaryHaltsNothing(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		other := w.clients(v, "other")[0]
-		w.client(v, "canary-invented", func(*relaytest.Response) error { return errors.New("it refuses everything") })
+		w.client(v, "canary-invented", func(*relaytest.Response) error { return errors.New("it rejects everything") })
 		w.change("cds a@2")
 		w.sleep(20*time.Minute + time.Second)
 		w.expectResources("cds a@1 b@1", other)
@@ -144,8 +144,8 @@ func TestI14_LateACKsCount(t *testing.T) {
 				late.Resume()
 				w.sleep(10 * time.Minute)
 				w.expectResources("cds a@1 b@1", append(all, late)...)
-				if s := w.expectPhase(rollout.Halted, 0); len(s.Refusals) != 1 || s.Refusals[0].Node != "second" {
-					w.t.Errorf("got the refusals %+v, want that of the client", s.Refusals)
+				if s := w.expectPhase(rollout.Halted, 0); len(s.Rejections) != 1 || s.Rejections[0].Node != "second" {
+					w.t.Errorf("got the rejections %+v, want that of the client", s.Rejections)
 				}
 			})
 		})
@@ -166,8 +166,8 @@ func TestI14_NACKAfterARestartHalts(t *testing.T) {
 		canary.Reconnect(w.relay.Conn())
 		other.Reconnect(w.relay.Conn())
 		w.sleep(time.Minute)
-		if s := w.expectPhase(rollout.Halted, 0); len(s.Refusals) != 1 {
-			w.t.Errorf("got the refusals %+v, want that of the canary", s.Refusals)
+		if s := w.expectPhase(rollout.Halted, 0); len(s.Rejections) != 1 {
+			w.t.Errorf("got the rejections %+v, want that of the canary", s.Rejections)
 		}
 		w.expectResources("cds a@1 b@1", canary, other)
 	})

@@ -57,7 +57,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 	t.Parallel()
 	rolloutBubble(t, func(w *rolloutWorld, v relaytest.Variant) {
 		r := w.traced()
-		refuses := w.client(v, "canary", w.rejecting("lds l@2"))
+		rejects := w.client(v, "canary", w.rejecting("lds l@2"))
 		w.clients(v, "second", "other")
 		w.metrics("initially", map[string]float64{
 			"tender_rollout_state default current": 1, "tender_rollout_stage default": 0,
@@ -77,7 +77,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		w.sleep(2 * time.Second)
 		w.metrics("stage 1", map[string]float64{
 			"tender_rollout_state default rolling": 1, "tender_rollout_stage default": 1,
-			"tender_rollout_answers 1 default accepted": 1, "tender_rollout_answers 1 default refused": 0,
+			"tender_rollout_answers 1 default accepted": 1, "tender_rollout_answers 1 default rejected": 0,
 			"tender_rollout_answers 1 default unanswered": 0, "tender_rollout_answers 2 default accepted": 0,
 		})
 		if age := metricsOf(w.t, w.relay)["tender_rollout_age_seconds default"]; age < 2.9 || age > 3 { // updated every 50 ms
@@ -103,7 +103,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		w.change("lds l@2")
 		w.change("cds b@2")
 		w.sleep(3 * time.Second)
-		w.expectResources("lds l@1", refuses)
+		w.expectResources("lds l@1", rejects)
 		w.metrics("halted", map[string]float64{
 			"tender_rollout_state default halted": 1, "tender_rollouts_total default halted": 1,
 			"tender_pending_changes default halted": 2, "tender_pending_changes default stage": 0,

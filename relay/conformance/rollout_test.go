@@ -228,7 +228,7 @@ func TestI6_LastGoodIsResent(t *testing.T) {
 		w.restartRelay()
 		canary.reconnectExpecting("undone", 2)
 		other.reconnectExpecting("undone", 2)
-	}, "TENDER_ROLLOUT_REFUSALS=1")
+	}, "TENDER_ROLLOUT_REJECTIONS=1")
 }
 
 // A client that NACKed an edition is resent the last good state, even if that edition only reverted the one

@@ -187,7 +187,7 @@ func badFrame(compressed byte, length int, msg string) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{compressed}, uint32(length)), msg...)
 }
 
-// badCalls are calls that grpc-go itself rejects.
+// badCalls are calls that grpc-go itself refuses.
 var badCalls = []badInput{
 	{"compression: unknown", badCall{badFrame(1, 1, "x"), []string{"Grpc-Encoding", "acme"}}, codes.Unimplemented,
 		`Decompressor is not installed for grpc-encoding "acme"`},
@@ -284,7 +284,7 @@ var badResponses = []badInput{
 		codes.InvalidArgument, `duplicate resource name "a", in resource_errors`},
 }
 
-// Each surface rejects bad input with an error that names the field and the reason, and no other client is
+// Each surface refuses bad input with an error that names the field and the reason, and no other client is
 // affected. TestR113_BadInput does this for polls, TestBadValues for variables.
 func TestInput_Bad(t *testing.T) {
 	t.Parallel()

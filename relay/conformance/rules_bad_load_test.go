@@ -102,7 +102,7 @@ func (row badInput) asReport(t *testing.T) {
 		reports := st.requests()
 		for _, stats := range reports[len(reports)-1].GetClusterStats() {
 			if stats.GetClusterName() == "bad" {
-				t.Errorf("the origin got the rejected load: %v", stats)
+				t.Errorf("the origin got the refused load: %v", stats)
 			}
 			if stats.GetClusterName() != "one" {
 				continue

@@ -163,7 +163,7 @@ func (w *chainWorld) drain(since time.Time) {
 		}
 		run = append(run, r)
 		if w.nackNext {
-			w.client.Nack(r, "refused")
+			w.client.Nack(r, "rejected")
 		} else {
 			w.client.Ack(r)
 		}

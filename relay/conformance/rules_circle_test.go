@@ -71,7 +71,7 @@ func (c *circleClient) chains(t *testing.T) (chains [][]string) {
 }
 
 // B.41: relay information in a client's Node or headers does not reach the origin's stream of its group, and does
-// not reopen it. Otherwise a client could make the origin reject its whole group.
+// not reopen it. Otherwise a client could make the origin refuse its whole group.
 func TestB41_ClientChainsDoNotReachTheOrigin(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {

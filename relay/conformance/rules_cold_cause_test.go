@@ -19,13 +19,13 @@ func TestB8_ColdStreamsReportTheCause(t *testing.T) {
 	}{
 		{codes.OK, "control plane unreachable and no cached configuration for this subscription: "},
 		{codes.InvalidArgument,
-			"control plane rejected the request (InvalidArgument: error of the origin) " +
+			"control plane refused the request (InvalidArgument: error of the origin) " +
 				"and no cached configuration for this subscription"},
 	} {
 		t.Run(tt.code.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				noLeaks(t)
-				o, code := rejectingOrigin(t, "x")
+				o, code := refusingOrigin(t, "x")
 				code.Store(uint32(tt.code))
 				if tt.code == codes.OK {
 					o.Stop()

@@ -58,8 +58,8 @@ func TestH09_FreezeSurvivesARestart(t *testing.T) {
 				t.Errorf("a reconnecting client got %d responses (stream ended: %v): %v", n, c.Ended(), c.Responses())
 			}
 			r.expectResources(r.following(v, typeCDS), typeCDS, "a", "b")
-			if view := statusOf(t, r.running).Views[0]; !view.FrozenAt.Equal(began) || view.Withheld != 4 {
-				t.Errorf("the view is frozen since %v with %d withheld names, want since %v with 4", view.FrozenAt, view.Withheld,
+			if view := statusOf(t, r.running).Views[0]; !view.FrozenAt.Equal(began) || view.Pending != 4 {
+				t.Errorf("the view is frozen since %v with %d pending names, want since %v with 4", view.FrozenAt, view.Pending,
 					began)
 			}
 		}

@@ -89,14 +89,14 @@ func TestFreeze_Clients(t *testing.T) {
 			w.settle()
 			late.expect(formatFor(v, "cds a@1 b@1"))
 			view := statusOf(w.t, w.relay).Views[0]
-			if view.FrozenAt.IsZero() || view.Withheld != 4 {
-				t.Errorf("frozen at %v with %d withheld names, want a time and 4 names", view.FrozenAt, view.Withheld)
+			if view.FrozenAt.IsZero() || view.Pending != 4 {
+				t.Errorf("frozen at %v with %d pending names, want a time and 4 names", view.FrozenAt, view.Pending)
 			}
 			if frozen := metricsOf(w.t, w.relay)["tender_origin_frozen default"]; frozen != 1 {
 				t.Errorf("tender_origin_frozen = %v, want 1", frozen)
 			}
-			if f := w.relay.thaw(); f.Origins[0].Frozen || f.Origins[0].Withheld != 4 {
-				t.Errorf("thaw: %+v, want it thawed with 4 withheld names", f)
+			if f := w.relay.thaw(); f.Origins[0].Frozen || f.Origins[0].Pending != 4 {
+				t.Errorf("thaw: %+v, want it thawed with 4 pending names", f)
 			}
 			if frozen, ok := metricsOf(w.t, w.relay)["tender_origin_frozen default"]; !ok || frozen != 0 {
 				t.Errorf("after the thaw, tender_origin_frozen = %v (present: %t), want 0", frozen, ok)

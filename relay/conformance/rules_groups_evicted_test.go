@@ -131,9 +131,9 @@ func TestB35_UnrestorableGroupsAreNotEvicted(t *testing.T) {
 				if evicted := tt.name == ""; evicted == c.Ended() {
 					t.Fatalf("the stream of another group ended: %t (evicted %t)", c.Ended(), evicted)
 				}
-				if limit := r.Stats().Rejected[guard.LimitGroups]; tt.name != "" &&
+				if limit := r.Stats().Refused[guard.LimitGroups]; tt.name != "" &&
 					(limit != 1 || status.Code(c.WaitEnd(t.Context())) != codes.ResourceExhausted) {
-					t.Errorf("counted %d rejected streams, want 1 with RESOURCE_EXHAUSTED", limit)
+					t.Errorf("counted %d refused streams, want 1 with RESOURCE_EXHAUSTED", limit)
 				}
 			}, "TENDER_NODE_GROUP_BY=id", "TENDER_MAX_GROUPS=1", operated)
 		})

@@ -127,7 +127,7 @@ func TestR083_C34_NamesCountWhateverTheNonce(t *testing.T) {
 	t.Parallel()
 	for _, nonce := range []string{"newest", "older", "none", "of another stream"} {
 		for _, pending := range []bool{false, true} {
-			for _, message := range []string{"", "refused"} {
+			for _, message := range []string{"", "rejected"} {
 				t.Run(fmt.Sprintf("nonce %s, pending %v, %s", nonce, pending, message), func(t *testing.T) {
 					originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 						o.Put(domainRoute("a", "1"), domainRoute("b", "1"))

@@ -135,7 +135,7 @@ func TestB10_NACKsAreOnlyLogged(t *testing.T) {
 			}
 			o.Put(domainRoute("r", fmt.Sprint(i+1)))
 		}
-		if n := r.Log.Count("client refused a response"); n < 1 || n > nacks/2 {
+		if n := r.Log.Count("client rejected a response"); n < 1 || n > nacks/2 {
 			t.Errorf("logged %d of %d simultaneous NACKs", n, nacks)
 		}
 		synctest.Wait()

@@ -11,7 +11,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// C23: when many clients connect at once, each gets a first response, none is rejected, and a client that was
+// C23: when many clients connect at once, each gets a first response, none is refused, and a client that was
 // connected before gets changes meanwhile.
 func TestC23_AHerdIsServed(t *testing.T) {
 	t.Parallel()
@@ -58,9 +58,9 @@ func TestC23_AHerdIsServed(t *testing.T) {
 			t.Error(err)
 		}
 		s := r.Stats()
-		for limit, n := range s.Rejected {
+		for limit, n := range s.Refused {
 			if n > 0 {
-				t.Errorf("%d streams were rejected for %v", n, limit)
+				t.Errorf("%d streams were refused for %v", n, limit)
 			}
 		}
 		if s.Streams != connections*each+1 || s.Waiting != 0 {

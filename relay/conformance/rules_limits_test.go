@@ -74,8 +74,8 @@ func TestB35_RequestsOverALimit(t *testing.T) {
 					t.Errorf("the stream ended with %v, want %v with the limit", err, tt.code)
 				}
 				synctest.Wait()
-				if s := r.Stats(); s.Rejected[tt.limit] != 1 || s.Ended[guard.EndedRefused] != 1 || s.Streams != 1 {
-					t.Errorf("got the counts %+v, want 1 rejection for the limit, and 1 stream", s)
+				if s := r.Stats(); s.Refused[tt.limit] != 1 || s.Ended[guard.EndedRefused] != 1 || s.Streams != 1 {
+					t.Errorf("got the counts %+v, want 1 refusal for the limit, and 1 stream", s)
 				}
 				o.Put(relaytest.Cluster("a", "changed"))
 				expectNames(t, before.Recv(t.Context()), typeCDS, "a")
@@ -134,8 +134,8 @@ func TestB35_NamesOfAnOriginAreBounded(t *testing.T) {
 		expectNamesAtOrigin(3)
 		o.Put(domainRoute("a", "2"))
 		expectNames(t, one.Recv(t.Context()), typeRDS, "a")
-		if n := r.Stats().Rejected[guard.LimitOriginNames]; n != 2 {
-			t.Errorf("counted %d rejections, want 2", n)
+		if n := r.Stats().Refused[guard.LimitOriginNames]; n != 2 {
+			t.Errorf("counted %d refusals, want 2", n)
 		}
 	})
 }

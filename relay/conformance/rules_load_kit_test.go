@@ -33,7 +33,7 @@ type loadOrigin struct {
 
 	mu      sync.Mutex
 	streams []*loadStream // guarded by mu
-	reject  error         // guarded by mu; status of new streams, if any
+	refuse  error         // guarded by mu; status of new streams, if any
 	paused  bool          // guarded by mu; new streams read only one message
 }
 
@@ -55,10 +55,10 @@ func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 	st := &loadStream{end: make(chan error, 1), header: header, sendMsg: rpc.Send}
 	o.mu.Lock()
 	o.streams = append(o.streams, st)
-	reject, paused := o.reject, o.paused
+	refuse, paused := o.refuse, o.paused
 	o.mu.Unlock()
-	if reject != nil {
-		return reject
+	if refuse != nil {
+		return refuse
 	}
 	done := make(chan struct{})
 	go func() { // returns when the stream ends
@@ -86,11 +86,11 @@ func (o *loadOrigin) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 	}
 }
 
-// rejectStreams ends new streams with err, or accepts them if err is nil.
-func (o *loadOrigin) rejectStreams(err error) {
+// refusestreams ends new streams with err, or accepts them if err is nil.
+func (o *loadOrigin) refusestreams(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.reject = err
+	o.refuse = err
 }
 
 // pauseReading determines whether new streams stop reading after one message.

@@ -291,7 +291,7 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 		}
 		ends(time.Second)
 
-		loads.rejectStreams(status.Error(codes.Unimplemented, "no load reports here"))
+		loads.refusestreams(status.Error(codes.Unimplemented, "no load reports here"))
 		loads.stream(t, 7).end <- status.Error(codes.Unimplemented, "no more")
 		sleep(59 * time.Minute)
 		if n := loads.streamCount() - 8; n < 59/6 || n > 59/4+1 {
@@ -300,7 +300,7 @@ func TestR135_LoadReportsBackOff(t *testing.T) {
 		if n := r.Log.Count("origin does not accept load reports"); n != 1 {
 			t.Errorf("logged %d times that the origin does not accept load reports, want once", n)
 		}
-		loads.rejectStreams(nil)
+		loads.refusestreams(nil)
 		sleep(6 * time.Minute)
 		loads.stream(t, loads.streamCount()-1).requestReports(t, 20*time.Second)
 		expectEqual(t, "requested once the origin accepts reports", a.requestedReports(), "10s all, 20s all")

@@ -87,7 +87,7 @@ func TestHalfClosedStreamsAreAnswered(t *testing.T) {
 	})
 }
 
-// B.32: compressed requests are rejected without decompression, in each service. The status of a stream lists the
+// B.32: compressed requests are refused without decompression, in each service. The status of a stream lists the
 // accepted encodings.
 func TestB32_CompressedRequestsAreRefused(t *testing.T) {
 	r := start(t, relaytest.NewOrigin(t, relaytest.OriginOptions{}), "TENDER_LRS=aggregate")

@@ -149,7 +149,7 @@ func (c *worldClient) ack(shorts ...string) {
 // nack NACKs the last response of a type.
 func (c *worldClient) nack(short string) {
 	c.w.t.Helper()
-	c.Nack(c.last[typeURLs[short]], "refused")
+	c.Nack(c.last[typeURLs[short]], "rejected")
 	synctest.Wait()
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 )
 
-// H15: names over a limit are rejected individually. Clients that support resource_errors get an error. There is
+// H15: names over a limit are refused individually. Clients that support resource_errors get an error. There is
 // no removal, the log names the limit, and the stream stays open.
-func TestH15_NamesOverALimitAreRejected(t *testing.T) {
+func TestH15_NamesOverALimitAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		limit guard.Limit
@@ -77,16 +77,16 @@ func TestH15_NamesOverALimitAreRejected(t *testing.T) {
 					!strings.Contains(r.Log.String(), "limit="+tt.limit.String()) {
 					t.Errorf("logged the limit %d times, want 2 lines that name it:\n%s", n, r.Log.String())
 				}
-				if n := r.Stats().Rejected[tt.limit]; n != 2 {
-					t.Errorf("counted %d rejected names, want 2", n)
+				if n := r.Stats().Refused[tt.limit]; n != 2 {
+					t.Errorf("counted %d refused names, want 2", n)
 				}
 			})
 		})
 	}
 }
 
-// H15: rejected names are served once the limit permits.
-func TestH15_RejectedNamesAreServedLater(t *testing.T) {
+// H15: refused names are served once the limit permits.
+func TestH15_RefusedNamesAreServedLater(t *testing.T) {
 	t.Parallel()
 	originBubbles(t, func(t *testing.T, o *relaytest.Origin, v relaytest.Variant) {
 		for _, name := range []string{"a", "b", "c"} {

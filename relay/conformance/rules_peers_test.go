@@ -100,7 +100,7 @@ func TestB35_GroupsPerPeer(t *testing.T) {
 	awaitStreams(t, r, 2)
 	served("127.0.0.1", "four")
 	refused("127.0.0.1", "one") // it was evicted
-	if s := r.Stats(); s.Rejected[guard.LimitPeerGroups] != 4 {
-		t.Errorf("got the counts %+v, want 4 rejections for the limit", s)
+	if s := r.Stats(); s.Refused[guard.LimitPeerGroups] != 4 {
+		t.Errorf("got the counts %+v, want 4 refusals for the limit", s)
 	}
 }

@@ -30,8 +30,8 @@ func isReady(t *testing.T, r *running, when string, want bool) (text string) {
 	return text
 }
 
-// rejecting starts an origin that rejects streams with a code until the code is OK.
-func rejectingOrigin(t *testing.T, address string) (o *relaytest.Origin, code *atomic.Uint32) {
+// refusing starts an origin that refuses streams with a code until the code is OK.
+func refusingOrigin(t *testing.T, address string) (o *relaytest.Origin, code *atomic.Uint32) {
 	t.Helper()
 	code = new(atomic.Uint32)
 	return relaytest.NewOrigin(t,
@@ -97,12 +97,12 @@ func TestH08_OriginDown(t *testing.T) {
 	})
 }
 
-// A second origin that is unreachable delays readiness for TENDER_COLD_WAIT. One that rejects the relay prevents
+// A second origin that is unreachable delays readiness for TENDER_COLD_WAIT. One that refuses the relay prevents
 // it.
 func TestH08_SecondOriginDown(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, first *relaytest.Origin) {
-		o, code := rejectingOrigin(t, "x")
+		o, code := refusingOrigin(t, "x")
 		further := map[string][]*relaytest.Origin{"x": {o}}
 		env := []string{operated, "TENDER_ROUTES=type:lds=x", "TENDER_COLD_WAIT=20s"}
 		o.Stop()
@@ -119,7 +119,7 @@ func TestH08_SecondOriginDown(t *testing.T) {
 		o.Restart()
 		r = startRelay(t, instance.Options{Origins: []*relaytest.Origin{first}, Named: further}, env...)
 		sleep(settled)
-		if text := isReady(t, r, "rejected by the second origin", false); !strings.Contains(text, "error of the origin") {
+		if text := isReady(t, r, "refused by the second origin", false); !strings.Contains(text, "error of the origin") {
 			t.Errorf("/readyz is %q", text)
 		}
 		code.Store(uint32(codes.OK))
@@ -128,9 +128,9 @@ func TestH08_SecondOriginDown(t *testing.T) {
 	})
 }
 
-// A relay that its origin rejects does not become ready, and reports the origin's error, so that a rolling update
+// A relay that its origin refuses does not become ready, and reports the origin's error, so that a rolling update
 // with a bad token stops. If groups use other node IDs, only UNAUTHENTICATED has this effect.
-func TestH08_RejectedRelayIsNotReady(t *testing.T) {
+func TestH08_RefusedRelayIsNotReady(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		code  codes.Code
@@ -148,7 +148,7 @@ func TestH08_RejectedRelayIsNotReady(t *testing.T) {
 	} {
 		t.Run(strings.Join(append([]string{tt.code.String()}, tt.env...), " "), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o, code := rejectingOrigin(t, "x")
+				o, code := refusingOrigin(t, "x")
 				code.Store(uint32(tt.code))
 				r := start(t, o, append(tt.env, operated)...)
 				sleep(10 * time.Minute)
@@ -161,11 +161,11 @@ func TestH08_RejectedRelayIsNotReady(t *testing.T) {
 				}
 				code.Store(uint32(codes.OK))
 				sleep(7 * time.Second)
-				isReady(t, r, "no longer rejected", true)
+				isReady(t, r, "no longer refused", true)
 				code.Store(uint32(tt.code))
 				o.Restart()
 				sleep(settled)
-				isReady(t, r, "rejected later", true)
+				isReady(t, r, "refused later", true)
 			})
 		})
 	}

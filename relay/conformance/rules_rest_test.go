@@ -182,7 +182,7 @@ func TestR113_UnknownFields(t *testing.T) {
 	})
 }
 
-// R113: an invalid poll is rejected with the reason, and does not affect other polls.
+// R113: an invalid poll is refused with the reason, and does not affect other polls.
 func TestR113_BadInput(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("n", 4097)

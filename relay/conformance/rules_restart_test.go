@@ -289,7 +289,7 @@ func (r *restarting) paths() []string {
 	return paths
 }
 
-// A snapshot of another origin, Node or group is rejected, and counted as a mismatch.
+// A snapshot of another origin, Node or group is refused, and counted as a mismatch.
 func TestB42_AMismatchIsAColdStart(t *testing.T) {
 	t.Parallel()
 	for _, env := range []string{
@@ -306,7 +306,7 @@ func TestB42_AMismatchIsAColdStart(t *testing.T) {
 				r.env = append(r.env, env)
 				r.start()
 				synctest.Wait()
-				if s := r.SnapshotStats(); s.Restored != 0 || s.Rejected["mismatch"] != 1 {
+				if s := r.SnapshotStats(); s.Restored != 0 || s.Refused["mismatch"] != 1 {
 					t.Errorf("got the stats %+v, want one mismatch", s)
 				}
 				expectStatus(t, r.following(v, typeCDS), codes.Unavailable)

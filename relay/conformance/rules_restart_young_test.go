@@ -165,7 +165,7 @@ func TestH12_OldDirectory(t *testing.T) {
 		c.Subscribe(typeEDS, "a")
 		r.expectResources(c, typeCDS, "a", "b")
 		r.expectResources(c, typeEDS, "a")
-		if s := r.SnapshotStats(); s.Restored != 1 || s.Rejected["version"] != 0 {
+		if s := r.SnapshotStats(); s.Restored != 1 || s.Refused["version"] != 0 {
 			t.Errorf("got the stats %+v, want one view restored", s)
 		}
 	})

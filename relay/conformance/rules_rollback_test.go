@@ -89,8 +89,8 @@ func TestRollback_Clients(t *testing.T) {
 			} else {
 				late.expect(formatFor(v, "cds a@1 b@1"), formatFor(v, "lds l@1"))
 			}
-			if f := w.relay.thaw(); f.Origins[0].Withheld != 4 || f.Origins[0].Frozen {
-				w.t.Errorf("thaw: %+v, want it thawed with 4 withheld names", f)
+			if f := w.relay.thaw(); f.Origins[0].Pending != 4 || f.Origins[0].Frozen {
+				w.t.Errorf("thaw: %+v, want it thawed with 4 pending names", f)
 			}
 			w.settle()
 			if v == relaytest.Delta {
@@ -234,8 +234,8 @@ func snapshotFiles(t testing.TB, dir string) map[string][]byte {
 	return files
 }
 
-// An impossible rollback is rejected with the reason.
-func TestRollback_Rejected(t *testing.T) {
+// An impossible rollback is refused with the reason.
+func TestRollback_Refused(t *testing.T) {
 	t.Parallel()
 	worldBubble(t, []string{operated}, func(w *world) {
 		c := w.autoClient(relaytest.Delta).subscribe("cds", "")

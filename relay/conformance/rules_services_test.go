@@ -175,7 +175,7 @@ func TestR013_B44_TheV2TransportIsUnimplemented(t *testing.T) {
 	})
 }
 
-// On an aggregated v3 stream, a v2 type is an unknown type. A v3 service of one type rejects it.
+// On an aggregated v3 stream, a v2 type is an unknown type. A v3 service of one type refuses it.
 func TestR013_V2TypesAreUnknownTypes(t *testing.T) {
 	t.Parallel()
 	const v2 = "type.googleapis.com/envoy.api.v2.Cluster"

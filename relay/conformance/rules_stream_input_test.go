@@ -128,7 +128,7 @@ func TestInput_LongNACKsAreTruncated(t *testing.T) {
 			strings.Repeat("word", 1<<20), "a"))
 		c.Send(newAnswer(v, resp, "", strings.Repeat("word", 1<<20), "a"))
 		synctest.Wait()
-		if r.Log.Count("client refused a response") != 2 || r.Log.Count(strings.Repeat("word", 100)) < 2 {
+		if r.Log.Count("client rejected a response") != 2 || r.Log.Count(strings.Repeat("word", 100)) < 2 {
 			t.Error("the log does not contain both NACKs")
 		}
 		if n := len(r.Log.String()) - before; n > 10_000 {

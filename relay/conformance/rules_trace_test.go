@@ -114,7 +114,7 @@ func TestB43_TraceOfAChange(t *testing.T) {
 	for i := range 3 {
 		r.subscribed(fmt.Sprintf("n%d", i), true)
 	}
-	rejecting := r.subscribed("refuses", false)
+	rejecting := r.subscribed("rejects", false)
 	r.await("fanout", 1) // of the first response
 	r.spans.Reset()
 
@@ -141,9 +141,9 @@ func TestB43_TraceOfAChange(t *testing.T) {
 		{receive, "type_url=" + relaytest.ClusterType + " resources=1 removed=0",
 			[]string{"type_url", "resources", "removed"}},
 		{apply, "changed=1 new=0 followed=true", []string{"changed", "new", "followed"}},
-		{fan, "streams=4 accepted=3 refused=1 unanswered=0 resources=1",
-			[]string{"streams", "accepted", "refused", "unanswered", "resources"}},
-		{deliver[2], "node=refuses group=all nonce=" + resp.Nonce + " outcome=refused",
+		{fan, "streams=4 accepted=3 rejected=1 unanswered=0 resources=1",
+			[]string{"streams", "accepted", "rejected", "unanswered", "resources"}},
+		{deliver[2], "node=rejects group=all nonce=" + resp.Nonce + " outcome=rejected",
 			[]string{"node", "group", "nonce", "outcome"}},
 	} {
 		if got := attributes(tt.span, tt.names...); got != tt.want {
@@ -159,7 +159,7 @@ func TestB43_TraceOfAChange(t *testing.T) {
 		last.Events[0].Name != "sent" || last.Events[0].Time.After(last.EndTime) {
 		t.Errorf("the NACKed delivery is %+v, the fan-out ended %v", last, fan.EndTime)
 	}
-	for _, want := range []string{"client refused a response", "trace_id=" + receive.SpanContext.TraceID().String(),
+	for _, want := range []string{"client rejected a response", "trace_id=" + receive.SpanContext.TraceID().String(),
 		"span_id=" + deliver[2].SpanContext.SpanID().String()} {
 		r.Log.Await(t, 0, want) // it is logged after the spans end
 	}
@@ -276,7 +276,7 @@ func TestB43_NoDetailOfSecrets(t *testing.T) {
 	o.Put(relaytest.Cluster("a"))
 	c.Subscribe(relaytest.ClusterType)
 	c.Recv(t.Context()) // requests are processed in order
-	if log := r.Log.String(); !strings.Contains(log, "client refused a response") || strings.Contains(log, "xyz") {
+	if log := r.Log.String(); !strings.Contains(log, "client rejected a response") || strings.Contains(log, "xyz") {
 		t.Errorf("want the NACK in the log, without its error message:\n%s", log)
 	}
 }

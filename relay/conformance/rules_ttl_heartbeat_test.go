@@ -223,10 +223,10 @@ func TestB32_HeartbeatsAreSplit(t *testing.T) {
 	for _, names := range [][]string{{"*"}, nil} {
 		ttlBubble(t, nil, func(w *ttlWorld) {
 			var all []string
-			refuse := true
+			reject := true
 			c := w.relay.Client(relaytest.ClientOptions{Node: ttlEnvoy, AutoAck: true, Reject: func(*relaytest.Response) error {
-				if refuse {
-					refuse = false
+				if reject {
+					reject = false
 					return errors.New("once, so that it is sent no heartbeats")
 				}
 				return nil

@@ -244,7 +244,7 @@ func TestR121_VariantsAmongTheMembers(t *testing.T) {
 	c.want(nil, fullName("a", without("env")))
 }
 
-// A resource with both name and resource_name is rejected.
+// A resource with both name and resource_name is refused.
 func TestR121_BothNamesAreRefused(t *testing.T) {
 	t.Parallel()
 	r, o := variantsRelay(t)

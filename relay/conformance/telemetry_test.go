@@ -59,7 +59,7 @@ func awaitMetrics(t testing.TB, r *running, want map[string]float64) map[string]
 	}
 }
 
-// B.43: metrics count deliveries, ACKs, NACKs, the origin's rejected responses, its outages and restarts, and the
+// B.43: metrics count deliveries, ACKs, NACKs, the origin's refused responses, its outages and restarts, and the
 // duration of the outages.
 func TestB43_C20_Metrics(t *testing.T) {
 	o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
@@ -68,9 +68,9 @@ func TestB43_C20_Metrics(t *testing.T) {
 	c := r.Client(relaytest.ClientOptions{AutoAck: true})
 	c.Subscribe(relaytest.ClusterType)
 	c.WaitState(t.Context(), func(s relaytest.State) bool { return s.Has(relaytest.ClusterType, "a") })
-	refuses := r.Client(relaytest.ClientOptions{})
-	refuses.Subscribe(relaytest.ClusterType, "a", "b")
-	refuses.Nack(refuses.Recv(t.Context()), "no")
+	rejects := r.Client(relaytest.ClientOptions{})
+	rejects.Subscribe(relaytest.ClusterType, "a", "b")
+	rejects.Nack(rejects.Recv(t.Context()), "no")
 	got := awaitMetrics(t, r, map[string]float64{
 		"tender_ready": 1, "tender_build_info test": 1,
 		"tender_client_streams": 2, "tender_client_streams_accepted_total": 2, "tender_client_group_streams all": 2,
@@ -90,12 +90,12 @@ func TestB43_C20_Metrics(t *testing.T) {
 		}
 	}
 	o.Put(relaytest.Cluster("a", "other"))
-	refuses.Nack(refuses.Recv(t.Context()), "no")
+	rejects.Nack(rejects.Recv(t.Context()), "no")
 	awaitMetrics(t, r, map[string]float64{
 		"tender_client_propagation_seconds all cds": 1, "tender_client_fanout_seconds all cds": 1,
 		"tender_client_nacks_total all cds": 2,
 	})
-	refuses.Close()
+	rejects.Close()
 	awaitMetrics(t, r, map[string]float64{"tender_client_streams_ended_total client": 1})
 	o.Stop()
 	awaitMetrics(t, r, map[string]float64{

@@ -336,7 +336,7 @@ func (p *player) connect(name string, options []string) {
 		case "auto-ack":
 			opts.AutoAck = true
 		case "auto-nack":
-			opts.AutoAck, opts.Reject = true, func(*relaytest.Response) error { return errors.New("refused") }
+			opts.AutoAck, opts.Reject = true, func(*relaytest.Response) error { return errors.New("rejected") }
 		case "auto-eds":
 			c.endpoints = make(map[string]bool)
 		case "untyped":

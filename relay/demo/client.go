@@ -100,9 +100,9 @@ func (c *client) converse(ctx context.Context, conn *grpc.ClientConn) error {
 			return err
 		}
 		now := time.Now()
-		if refusal := envoyError(u); refusal != "" {
-			c.refuse(u, now)
-			if err := s.refuse(u, refusal); err != nil {
+		if rejection := envoyError(u); rejection != "" {
+			c.reject(u, now)
+			if err := s.reject(u, rejection); err != nil {
 				return err
 			}
 			continue
@@ -151,12 +151,12 @@ func (c *client) take(u update, now time.Time) {
 	}
 }
 
-// refuse records the time of a NACK. The held resources do not change.
-func (c *client) refuse(u update, now time.Time) {
+// reject records the time of a NACK. The held resources do not change.
+func (c *client) reject(u update, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deliveries.add(u, now)
-	c.deliveries.addRefusal(now)
+	c.deliveries.addRejection(now)
 }
 
 // wants reports whether the client subscribes to a resource, by wildcard or by name.

@@ -139,9 +139,9 @@ func TestRun(t *testing.T) {
 	}
 }
 
-// TestRunShowsARefusal checks that the API of the status page returns the client that rejects a listener, with the detail
+// TestRunShowsARejection checks that the API of the status page returns the client that rejects a listener, with the detail
 // of its NACK.
-func TestRunShowsARefusal(t *testing.T) {
+func TestRunShowsARejection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -152,7 +152,7 @@ func TestRunShowsARefusal(t *testing.T) {
 		}()
 		time.Sleep(time.Second)
 		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: o.network.dialHTTP()}}
-		resp, err := client.Get("http://127.0.0.1/api/v1/clients?refused=true")
+		resp, err := client.Get("http://127.0.0.1/api/v1/clients?rejected=true")
 		if err != nil {
 			t.Fatal(err)
 		}

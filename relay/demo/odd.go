@@ -29,7 +29,7 @@ type oddClient struct {
 
 // The misbehaving clients of a demo. The status page shows a client as lagging after ten seconds without an ACK.
 const (
-	refusing   = "gateway-old"
+	rejecting  = "gateway-old"
 	slow       = "edge-far-away"
 	slowAnswer = 15 * time.Second
 )
@@ -37,7 +37,7 @@ const (
 // oddClients are the clients that every demo without rollouts starts.
 var oddClients = []*oddClient{
 	{
-		name: refusing, typeURL: wire.ListenerType, names: []string{ingress},
+		name: rejecting, typeURL: wire.ListenerType, names: []string{ingress},
 		detail: "Error adding/updating listener(s) " + ingress + ": Didn't find a registered implementation for '" + routerFilter + "' with type URL: 'envoy.extensions.filters.http.router.v3.Router'",
 	},
 	{name: slow, typeURL: wire.ClusterType, after: slowAnswer},
@@ -125,7 +125,7 @@ func (s *deltaStream) answer(u update, detail string) error {
 
 // meant are the messages that the relay logs because the demo's clients reject a response on purpose. They must match
 // the messages of the relay.
-var meant = []string{"client refused a response", "rollout halted; serving the last good"}
+var meant = []string{"client rejected a response", "rollout halted; serving the last good"}
 
 // wanted is a handler that drops the messages in meant.
 type wanted struct{ slog.Handler }

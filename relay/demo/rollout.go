@@ -117,15 +117,15 @@ func (s *rolloutDemo) halt(ctx context.Context, title string, next func() (chang
 	if halted == nil {
 		return fmt.Errorf("a bad change was not halted: its rollout is at stage %d", s.status.Stage)
 	}
-	refused := s.firstRefusal()
-	if len(s.status.Refusals) == 0 || refused.IsZero() {
-		return fmt.Errorf("the rollout was halted, but not by a client that refused it: %s", halted.Reason)
+	rejected := s.firstRejection()
+	if len(s.status.Rejections) == 0 || rejected.IsZero() {
+		return fmt.Errorf("the rollout was halted, but not by a client that rejected it: %s", halted.Reason)
 	}
-	refusal := s.status.Refusals[0]
-	s.row(refused, fmt.Sprintf("stage 1 of %d, %v: its clients refuse the listener; %s says:", len(s.cohorts.stages), s.cohorts.stages[0].Selector, refusal.Node))
-	s.note(refusal.Detail)
+	rejection := s.status.Rejections[0]
+	s.row(rejected, fmt.Sprintf("stage 1 of %d, %v: its clients reject the listener; %s says:", len(s.cohorts.stages), s.cohorts.stages[0].Selector, rejection.Node))
+	s.note(rejection.Detail)
 	s.row(halted.At, "HALTED: no other client is served it. The reason:")
-	s.note(strings.TrimSuffix(halted.Reason, ": "+refusal.Detail))
+	s.note(strings.TrimSuffix(halted.Reason, ": "+rejection.Detail))
 	return s.rollBack(ctx)
 }
 

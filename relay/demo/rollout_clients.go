@@ -42,8 +42,8 @@ func (e edition) ofType(typeURL string) (part edition) {
 // deliveries records when a client received each content of the staged types. The mutex of the client guards it. A nil
 // *deliveries records nothing.
 type deliveries struct {
-	times   map[content]times
-	refused time.Time // time of the first NACK; zero if there was none
+	times    map[content]times
+	rejected time.Time // time of the first NACK; zero if there was none
 }
 
 // times are the first and the last delivery of a content.
@@ -62,10 +62,10 @@ func (d *deliveries) add(u update, now time.Time) {
 	}
 }
 
-// addRefusal records the time of a NACK. Only the first one is kept.
-func (d *deliveries) addRefusal(now time.Time) {
+// addRejection records the time of a NACK. Only the first one is kept.
+func (d *deliveries) addRejection(now time.Time) {
 	if d != nil {
-		d.refused = earliest(d.refused, now)
+		d.rejected = earliest(d.rejected, now)
 	}
 }
 
@@ -156,11 +156,11 @@ func (s *rolloutDemo) restored() (took time.Duration, ok bool) {
 	return last.Sub(first), true
 }
 
-// firstRefusal returns the time of the first NACK of any client; zero if there was none.
-func (s *rolloutDemo) firstRefusal() (first time.Time) {
+// firstRejection returns the time of the first NACK of any client; zero if there was none.
+func (s *rolloutDemo) firstRejection() (first time.Time) {
 	for _, c := range s.clients {
 		c.mu.Lock()
-		first = earliest(first, c.deliveries.refused)
+		first = earliest(first, c.deliveries.rejected)
 		c.mu.Unlock()
 	}
 	return first

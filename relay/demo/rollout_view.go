@@ -20,7 +20,7 @@ const (
 func (d *demo) openingRollout() {
 	d.print("The relay has TENDER_ROLLOUT='%s', so a change reaches\n\n", d.cohorts.stages)
 	const row = "  %-11v  %4d clients  %s\n"
-	later := fmt.Sprintf("%v later, if no client before them has refused it", d.Stage)
+	later := fmt.Sprintf("%v later, if no client before them has rejected it", d.Stage)
 	for i, stage := range d.cohorts.stages {
 		when := later
 		if i == 0 {

@@ -25,8 +25,8 @@ type stream interface {
 	receive() (update, error)
 	// acknowledge sends an ACK.
 	acknowledge(update) error
-	// refuse sends a NACK with an error detail.
-	refuse(u update, detail string) error
+	// reject sends a NACK with an error detail.
+	reject(u update, detail string) error
 }
 
 // An update is a response of either variant.
@@ -79,7 +79,7 @@ func (s *deltaStream) acknowledge(u update) error {
 	return s.send(&discoverypb.DeltaDiscoveryRequest{TypeUrl: u.typeURL, ResponseNonce: u.nonce})
 }
 
-func (s *deltaStream) refuse(u update, detail string) error { return s.answer(u, detail) }
+func (s *deltaStream) reject(u update, detail string) error { return s.answer(u, detail) }
 
 // A sotwStream is a state-of-the-world stream.
 type sotwStream struct {
@@ -132,7 +132,7 @@ func (s *sotwStream) acknowledge(u update) error {
 	return s.send(u.typeURL, func(r *discoverypb.DiscoveryRequest) { r.VersionInfo, r.ResponseNonce = u.version, u.nonce })
 }
 
-func (s *sotwStream) refuse(u update, detail string) error {
+func (s *sotwStream) reject(u update, detail string) error {
 	defer func() { s.newest[u.typeURL].ErrorDetail = nil }() // the next request must not be a NACK
 	return s.send(u.typeURL, func(r *discoverypb.DiscoveryRequest) {
 		r.ResponseNonce = u.nonce // VersionInfo stays that of the last accepted response

@@ -95,12 +95,12 @@ func (f *Fleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 // addTotals counts a client. It returns the time of the oldest change that the client has not accepted; zero without
 // one.
 func addTotals(t *admin.ClientTotals, s *downstream.StreamStatus) time.Time {
-	since, lag, refusing := summarize(s)
+	since, lag, rejecting := summarize(s)
 	sync := syncOf(s)
 	t.Matching++
 	t.Lagging += toInt(!since.IsZero())
 	t.LagSeconds = max(t.LagSeconds, lag.Seconds())
-	t.Refusing += toInt(refusing)
+	t.Rejecting += toInt(rejecting)
 	t.Stalled += toInt(!s.Stalled.IsZero())
 	t.InSync += toInt(sync == admin.InSync)
 	t.Unknown += toInt(sync == admin.Unknown)
@@ -159,8 +159,8 @@ func matchesQuery(s *downstream.StreamStatus, q admin.ClientQuery) bool {
 	if q.Sync != "" && syncOf(s) != q.Sync {
 		return false
 	}
-	_, _, refusing := summarize(s)
-	return refusing || !q.Refused
+	_, _, rejecting := summarize(s)
+	return rejecting || !q.Rejected
 }
 
 // matchesNode reports whether a query selects the Node of a client, and whether it is a relay.
@@ -211,16 +211,16 @@ func retainType(s *downstream.StreamStatus, typeURL string) bool {
 }
 
 // summarize returns the time of the oldest change of any type that a client has not accepted, and its age; zero without
-// one. refusing reports whether a NACK still applies.
-func summarize(s *downstream.StreamStatus) (since time.Time, lag time.Duration, refusing bool) {
+// one. rejecting reports whether a NACK still applies.
+func summarize(s *downstream.StreamStatus) (since time.Time, lag time.Duration, rejecting bool) {
 	for i := range s.Types {
 		t := &s.Types[i]
-		refusing = refusing || t.Refused
+		rejecting = rejecting || t.Rejected
 		if !t.UnacceptedSince.IsZero() && (since.IsZero() || t.UnacceptedSince.Before(since)) {
 			since, lag = t.UnacceptedSince, t.Lag
 		}
 	}
-	return since, lag, refusing
+	return since, lag, rejecting
 }
 
 // toInt returns 1 for true and 0 for false.
@@ -256,7 +256,7 @@ func (t typeTotals) add(s *downstream.StreamStatus) {
 		}
 		sum.Clients++
 		sum.Lagging += toInt(!typ.UnacceptedSince.IsZero())
-		sum.Refusing += toInt(typ.Refused)
+		sum.Rejecting += toInt(typ.Rejected)
 		sum.LagSeconds = max(sum.LagSeconds, typ.Lag.Seconds())
 		if s.Below != nil {
 			if sum.Below == nil {
@@ -318,12 +318,12 @@ func clientOf(s *downstream.StreamStatus, typeURL string) admin.Client {
 		retainType(s, typeURL)
 	}
 	n := s.Node()
-	_, lag, refusing := summarize(s)
+	_, lag, rejecting := summarize(s)
 	c := admin.Client{
 		Number: s.Number, NodeID: n.GetId(), Cluster: n.GetCluster(), Group: s.Group, GroupName: nodegroup.Name(s.Group),
 		Address: s.Address, Identity: s.Identity(), Variant: "sotw", TypeURL: s.TypeURL,
 		Began: s.Began, SentBytes: s.Sent, UnreadBytes: s.Unread, StalledSince: s.Stalled,
-		Sync: syncOf(s), Below: belowOf(s), LagSeconds: lag.Seconds(), Refusing: refusing, Types: []admin.ClientType{},
+		Sync: syncOf(s), Below: belowOf(s), LagSeconds: lag.Seconds(), Rejecting: rejecting, Types: []admin.ClientType{},
 	}
 	if s.Delta {
 		c.Variant = "delta"
@@ -355,16 +355,16 @@ func clientType(t *downstream.TypeStatus) admin.ClientType {
 		TypeURL: t.TypeURL, Name: short, Wildcard: t.Wildcard, Names: t.Names, Globs: t.Globs, Sync: string(t.Sync), State: t.State,
 		Version: t.Version, Nonce: t.Nonce, SentAt: t.SentAt, Pending: t.Pending,
 		Accepted: t.Accepted, AcceptedAt: t.AcceptedAt, LagSeconds: t.Lag.Seconds(),
-		Refusing: t.Refused, Refusal: refusalOf(t.Refusal),
+		Rejecting: t.Rejected, Rejection: rejectionOf(t.Rejection),
 	}
 }
 
-// refusalOf returns a NACK for the admin API; nil for nil.
-func refusalOf(r *downstream.Refusal) *admin.Refusal {
+// rejectionOf returns a NACK for the admin API; nil for nil.
+func rejectionOf(r *downstream.Rejection) *admin.Rejection {
 	if r == nil {
 		return nil
 	}
-	return &admin.Refusal{
+	return &admin.Rejection{
 		At: r.At, Version: r.Version, Nonce: r.Nonce, Code: codepb.Code(r.Code).String(), Detail: r.Detail,
 	}
 }
@@ -402,7 +402,7 @@ func (f *Fleet) Client(number uint64, q admin.ClientResourceQuery) (admin.Client
 // clientResource returns the state of a resource at a client for the admin API. view is that of the client.
 func (f *Fleet) clientResource(r *downstream.ResourceStatus, view *cache.View) admin.ClientResource {
 	out := admin.ClientResource{
-		TypeURL: r.TypeURL, Name: r.Entry.Name.String(), State: r.State.String(), Refusal: refusalOf(r.Refusal),
+		TypeURL: r.TypeURL, Name: r.Entry.Name.String(), State: r.State.String(), Rejection: rejectionOf(r.Rejection),
 	}
 	if r.Entry.Present() {
 		out.Version = r.Entry.Resource.Version

@@ -199,7 +199,7 @@ func (f *Fleet) addHolders(d *admin.ResourceDetail, c admin.ResourceChoice) {
 			holders = append(holders, h)
 		}
 	}
-	order := []downstream.ResourceState{downstream.Refused, downstream.NotSent, downstream.Sent, downstream.Accepted}
+	order := []downstream.ResourceState{downstream.Rejected, downstream.NotSent, downstream.Sent, downstream.Accepted}
 	slices.SortStableFunc(holders, func(a, b downstream.Holder) int {
 		return slices.Index(order, a.State) - slices.Index(order, b.State)
 	})
@@ -207,7 +207,7 @@ func (f *Fleet) addHolders(d *admin.ResourceDetail, c admin.ResourceChoice) {
 		if s, open := f.Server.Client(h.Stream); open {
 			d.Holders = append(d.Holders, admin.Holder{
 				Number: h.Stream, NodeID: s.NodeID(), Group: s.Group,
-				State: h.State.String(), Refusal: refusalOf(h.Refusal),
+				State: h.State.String(), Rejection: rejectionOf(h.Rejection),
 			})
 		}
 	}

@@ -52,7 +52,7 @@ type legendEntry struct {
 // Classes of clients in a bar, as indexes of classes.
 const (
 	accepted   = iota
-	refused    // sent a NACK for the edition
+	rejected   // sent a NACK for the edition
 	unanswered // served the edition, no answer yet
 	unaffected // served the edition, but not subscribed to a resource that it changes
 	onLastGood
@@ -61,7 +61,7 @@ const (
 // classes are the CSS class and the name of each class of clients.
 var classes = [...]struct{ css, name string }{
 	accepted:   {"accepted", "accepted the edition"},
-	refused:    {"refused", "refused the edition"},
+	rejected:   {"rejected", "rejected the edition"},
 	unanswered: {"unanswered", "served the edition, not answered"},
 	unaffected: {"unaffected", "served the edition, not affected"},
 	onLastGood: {"lastgood", "served the last good"},
@@ -93,7 +93,7 @@ func newBar(s *rollout.Status) bar {
 		width, counts := minWidth+room*share, countClasses(c, s.Phase)
 		cohort := barCohort{
 			Cohort: c, Label: cohortLabel(i, len(s.Cohorts)), X: percent(x),
-			Unanswered: max(c.Subscribed-c.Accepted-c.Refused, 0),
+			Unanswered: max(c.Subscribed-c.Accepted-c.Rejected, 0),
 			Segments:   newSegments(c, counts, x, width),
 		}
 		b.Cohorts = append(b.Cohorts, cohort)
@@ -121,11 +121,11 @@ func countClasses(c rollout.Cohort, phase rollout.Phase) (counts classCounts) {
 		remaining -= counts[class]
 	}
 	if c.Served != "" || phase == rollout.Halted {
-		take(refused, c.Refused)
+		take(rejected, c.Rejected)
 	}
 	if c.Served != "" {
 		take(accepted, c.Accepted)
-		take(unanswered, c.Subscribed-c.Accepted-c.Refused)
+		take(unanswered, c.Subscribed-c.Accepted-c.Rejected)
 		take(unaffected, remaining)
 	}
 	take(onLastGood, remaining)

@@ -138,7 +138,7 @@ func newCharts(points []Point, now time.Time) chartSection {
 	return chartSection{chartHeading(points, now), []chart{
 		newChart("Deliveries per second", points, now, number,
 			line{"deliveries", "deliveries", func(p Point) float64 { return p.Deliveries }},
-			line{"refused", "refused", func(p Point) float64 { return p.Refusals }}),
+			line{"rejected", "rejected", func(p Point) float64 { return p.Rejections }}),
 		newChart("From the origin to a client’s ACK", points, now, brief,
 			line{"p50", "p50", func(p Point) float64 { return p.P50 }},
 			line{"p99", "p99", func(p Point) float64 { return p.P99 }}),

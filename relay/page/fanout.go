@@ -64,7 +64,7 @@ func branchOf(b box, name string) branch {
 // A box is an origin, a view, a type or the clients of a type.
 type box struct {
 	X, Y, W, H  int
-	Class       string // origin, view, type or clients, followed by its problem: stale, refused or frozen
+	Class       string // origin, view, type or clients, followed by its problem: stale, rejected or frozen
 	Name, Note  string
 	Title, Href string // the full name and description, and the page with details
 }
@@ -195,7 +195,7 @@ func (f *fanout) drawView(
 	switch {
 	case !v.FrozenAt.IsZero():
 		problem = "frozen"
-		b.Note = fmt.Sprintf("frozen for %s, %s withheld", ago(v.FrozenAt, now), plural(v.Withheld, "name"))
+		b.Note = fmt.Sprintf("frozen for %s, %s pending", ago(v.FrozenAt, now), plural(v.Pending, "name"))
 	case v.Stale:
 		problem, b.Note = "stale", "stale for "+brief(v.StaleSeconds)
 	}
@@ -255,10 +255,10 @@ func (f *fanout) drawType(
 	out := flow{to: b, rate: rate.Deliveries, problem: problem}
 	onward := flow{rate: rate.Deliveries, problem: problem}
 	switch {
-	case total.Refusing > 0:
-		c.Class, onward.problem = "clients refused", "refused"
-		c.Note = fmt.Sprintf("%s refuse%s", number(float64(total.Refusing)), verbEnding(total.Refusing))
-		c.Href += "&refused=true"
+	case total.Rejecting > 0:
+		c.Class, onward.problem = "clients rejected", "rejected"
+		c.Note = fmt.Sprintf("%s reject%s", number(float64(total.Rejecting)), verbEnding(total.Rejecting))
+		c.Href += "&rejected=true"
 	case total.LagSeconds >= lateSeconds:
 		c.Note = fmt.Sprintf("%s lag%s, by up to %s",
 			number(float64(total.Lagging)), verbEnding(total.Lagging), brief(total.LagSeconds))

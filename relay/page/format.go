@@ -71,7 +71,7 @@ func plural(n int, noun string) string {
 	return number(float64(n)) + " " + noun + "s"
 }
 
-// verbEnding returns the ending of a verb for a count: 1 client refuses, 2 clients refuse.
+// verbEnding returns the ending of a verb for a count: 1 client rejects, 2 clients reject.
 func verbEnding(n int) string {
 	if n == 1 {
 		return "s"

@@ -29,14 +29,14 @@ type Sample struct {
 type GroupType struct{ Group, TypeURL string }
 
 // Counts are the numbers of responses of a type that were sent to a group, and of NACKs.
-type Counts struct{ Deliveries, Refusals int64 }
+type Counts struct{ Deliveries, Rejections int64 }
 
 // A Point has the rates between two samples.
 type Point struct {
 	At         time.Time // time of the second sample
 	Streams    float64
 	Deliveries float64 // per second
-	Refusals   float64 // per second
+	Rejections float64 // per second
 	P50, P99   float64 // of the latency, in seconds; NaN without an ACK
 }
 
@@ -49,7 +49,7 @@ type History struct {
 }
 
 // Rates are the rates of one type in one group, per second.
-type Rates struct{ Deliveries, Refusals float64 }
+type Rates struct{ Deliveries, Rejections float64 }
 
 // Run takes samples until ctx ends.
 func (h *History) Run(ctx context.Context, read func() Sample) {
@@ -78,17 +78,17 @@ func (h *History) Add(s Sample) {
 	h.rates = make(map[GroupType]Rates, len(s.Counts))
 	p := Point{At: s.At, Streams: float64(s.Streams)}
 	for key, counts := range s.Counts {
-		earlier := before.Counts[key]                                                     // zero for a new group
-		if counts.Deliveries < earlier.Deliveries || counts.Refusals < earlier.Refusals { // the group started again
+		earlier := before.Counts[key]                                                         // zero for a new group
+		if counts.Deliveries < earlier.Deliveries || counts.Rejections < earlier.Rejections { // the group started again
 			earlier = Counts{}
 		}
 		r := Rates{
 			float64(counts.Deliveries-earlier.Deliveries) / seconds,
-			float64(counts.Refusals-earlier.Refusals) / seconds,
+			float64(counts.Rejections-earlier.Rejections) / seconds,
 		}
 		h.rates[key] = r
 		p.Deliveries += r.Deliveries
-		p.Refusals += r.Refusals
+		p.Rejections += r.Rejections
 	}
 	p.P50, p.P99 = quantile(s.Latency, before.Latency, 0.5), quantile(s.Latency, before.Latency, 0.99)
 	if len(h.points) == 2*maxPoints {

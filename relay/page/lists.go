@@ -29,7 +29,7 @@ type clientTable struct {
 // A clientForm has the filters of the list of clients.
 type clientForm struct {
 	Node, Group, Type string
-	Refused, Stalled  bool
+	Rejected, Stalled bool
 	Types             []string // options of Type
 }
 
@@ -46,10 +46,10 @@ func (p *Pages) clients(r *http.Request) (view, error) {
 	values := r.URL.Query()
 	form := clientForm{
 		Node: values.Get("node"), Group: values.Get("group"), Type: typeURLOf(values.Get("type")),
-		Refused: values.Get("refused") == "true", Stalled: values.Get("stalled") == "true",
+		Rejected: values.Get("rejected") == "true", Stalled: values.Get("stalled") == "true",
 	}
 	found, err := p.cfg.Fleet.Clients(admin.ClientQuery{
-		Type: form.Type, Node: form.Node, Group: form.Group, Refused: form.Refused, Stalled: form.Stalled,
+		Type: form.Type, Node: form.Node, Group: form.Group, Rejected: form.Rejected, Stalled: form.Stalled,
 		Sort: admin.ByLag, Page: admin.Page{Limit: pageSize, After: values.Get("after")},
 	})
 	if err != nil {
@@ -118,7 +118,7 @@ func (p *Pages) client(r *http.Request) (view, error) {
 }
 
 // states are the states of a resource at a client, the most severe first.
-var states = []string{"refused", "not_sent", "sent", "accepted"}
+var states = []string{"rejected", "not_sent", "sent", "accepted"}
 
 // resources returns the page that lists the resources of a type, or all types if none is selected.
 func (p *Pages) resources(r *http.Request) (view, error) {

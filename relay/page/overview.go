@@ -25,12 +25,12 @@ const overviewClients = 20
 // A tile is one number at the top of the overview.
 type tile struct {
 	Label, Value, Note string
-	Class              string // CSS class of a problem: stale, refused or late; empty without one
+	Class              string // CSS class of a problem: stale, rejected or late; empty without one
 }
 
 // An alert is a condition that needs attention.
 type alert struct {
-	Class   string // CSS class: stale, refused, frozen or late
+	Class   string // CSS class: stale, rejected, frozen or late
 	Badge   string // word before the text; Class if empty
 	Text    string
 	Note    string // details
@@ -134,8 +134,8 @@ func newTiles(s *admin.Status, c *admin.Clients, points []Point) []tile {
 		{"Deliveries per second", number(last.Deliveries), "p50 " + brief(last.P50) + ", p99 " + brief(last.P99), ""},
 		{"Stale views", number(float64(stale)), "of " + number(float64(len(s.Views))), class(stale > 0, "stale")},
 		{
-			"Refusing clients", number(float64(c.Totals.Refusing)), "of " + number(float64(c.Totals.Streams)),
-			class(c.Totals.Refusing > 0, "refused"),
+			"Rejecting clients", number(float64(c.Totals.Rejecting)), "of " + number(float64(c.Totals.Streams)),
+			class(c.Totals.Rejecting > 0, "rejected"),
 		},
 		{
 			"Longest lag", brief(c.Totals.LagSeconds), plural(c.Totals.Lagging, "client") + " lagging",
@@ -173,14 +173,14 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 		}
 	}
 	alerts = append(alerts, findingAlerts(s.Validation)...)
-	alerts = append(alerts, rejectionAlerts(s.Rejections, now)...)
+	alerts = append(alerts, refusalAlerts(s.Refusals, now)...)
 	alerts = append(alerts, rolloutAlerts(rollouts, now)...)
 	for _, t := range c.Types {
-		if t.Refusing > 0 {
+		if t.Rejecting > 0 {
 			alerts = append(alerts, alert{
-				Class: "refused", Href: clientsPath(t.Group, t.TypeURL) + "&refused=true",
-				Text: fmt.Sprintf("%s of %s refuse%s %s",
-					number(float64(t.Refusing)), plural(t.Clients, "client"), verbEnding(t.Refusing), short(t.TypeURL)),
+				Class: "rejected", Href: clientsPath(t.Group, t.TypeURL) + "&rejected=true",
+				Text: fmt.Sprintf("%s of %s reject%s %s",
+					number(float64(t.Rejecting)), plural(t.Clients, "client"), verbEnding(t.Rejecting), short(t.TypeURL)),
 				Note: "in " + group(t.Group),
 			})
 		}
@@ -197,7 +197,7 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 			Note: plural(c.Totals.Lagging, "client") + " lagging", Href: "/clients",
 		})
 	}
-	rank := []string{"stale", "refused", "late", "frozen"}
+	rank := []string{"stale", "rejected", "late", "frozen"}
 	slices.SortStableFunc(alerts, func(a, b alert) int {
 		return slices.Index(rank, a.Class) - slices.Index(rank, b.Class)
 	})
@@ -266,25 +266,25 @@ func findingAlerts(v *admin.Validation) (alerts []alert) {
 	all, breaking := v.Totals()
 	if breaking > 0 {
 		alerts = append(alerts, alert{
-			Class: "refused", Href: "#findings", Note: "of " + plural(all, "finding") + " in total",
+			Class: "rejected", Href: "#findings", Note: "of " + plural(all, "finding") + " in total",
 			Text: fmt.Sprintf("%s break%s a resource", plural(breaking, "finding"), verbEnding(breaking)),
 		})
 	}
 	return alerts
 }
 
-// rejectionAlerts returns an alert for each cause for which the relay has rejected clients recently.
-func rejectionAlerts(all []admin.Rejection, now time.Time) (alerts []alert) {
+// refusalAlerts returns an alert for each cause for which the relay has refused clients recently.
+func refusalAlerts(all []admin.Refusal, now time.Time) (alerts []alert) {
 	for i := range all {
 		r := &all[i]
 		if !r.Recent(now) {
 			continue
 		}
-		text := fmt.Sprintf("The relay rejected clients %s: %s, %s; last", plural(int(r.Count), "time"), r.Kind, r.Reason)
+		text := fmt.Sprintf("The relay refused clients %s: %s, %s; last", plural(int(r.Count), "time"), r.Kind, r.Reason)
 		if r.Peer != "" {
 			text += " " + r.Peer
 		}
-		alerts = append(alerts, alert{Class: "refused", Badge: "rejected", Text: text + " " + ago(r.At, now) + " ago", Note: r.Error})
+		alerts = append(alerts, alert{Class: "rejected", Badge: "refused", Text: text + " " + ago(r.At, now) + " ago", Note: r.Error})
 	}
 	return alerts
 }

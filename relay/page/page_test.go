@@ -20,13 +20,13 @@ import (
 	"github.com/xdstender/tender/relay/lint"
 )
 
-// A fakeFleet is a fleet with a number of clients, of which the first has refused a response if refusal is set.
+// A fakeFleet is a fleet with a number of clients, of which the first has rejected a response if rejection is set.
 type fakeFleet struct {
-	mu      sync.Mutex // guards the fields below
-	clients int
-	query   admin.ClientQuery // the last query
-	refusal string            // detail of the NACK
-	below   *admin.Below      // of each client
+	mu        sync.Mutex // guards the fields below
+	clients   int
+	query     admin.ClientQuery // the last query
+	rejection string            // detail of the NACK
+	below     *admin.Below      // of each client
 }
 
 // locked calls a function that changes the fields.
@@ -44,10 +44,10 @@ func (f *fakeFleet) client(n int) admin.Client {
 		}},
 	}
 	c.Below = f.below
-	if n == 1 && f.refusal != "" {
-		c.Refusing, c.LagSeconds = true, 42
-		c.Types[0].Refusing = true
-		c.Types[0].Refusal = &admin.Refusal{At: time.Now(), Nonce: "2", Code: "INVALID_ARGUMENT", Detail: f.refusal}
+	if n == 1 && f.rejection != "" {
+		c.Rejecting, c.LagSeconds = true, 42
+		c.Types[0].Rejecting = true
+		c.Types[0].Rejection = &admin.Rejection{At: time.Now(), Nonce: "2", Code: "INVALID_ARGUMENT", Detail: f.rejection}
 	}
 	return c
 }
@@ -64,9 +64,9 @@ func (f *fakeFleet) Clients(q admin.ClientQuery) (admin.Clients, error) {
 	for n := range min(f.clients, q.Limit) {
 		c := f.client(1 + n)
 		out.Clients = append(out.Clients, c)
-		if c.Refusing {
-			out.Totals.Refusing, out.Totals.Lagging, out.Totals.LagSeconds = 1, 1, c.LagSeconds
-			t.Refusing, t.Lagging, t.LagSeconds = 1, 1, c.LagSeconds
+		if c.Rejecting {
+			out.Totals.Rejecting, out.Totals.Lagging, out.Totals.LagSeconds = 1, 1, c.LagSeconds
+			t.Rejecting, t.Lagging, t.LagSeconds = 1, 1, c.LagSeconds
 		}
 	}
 	out.Types = []admin.TypeTotals{t}
@@ -80,8 +80,8 @@ func (f *fakeFleet) Client(number uint64, _ admin.ClientResourceQuery) (admin.Cl
 		return admin.ClientDetail{}, admin.Refuse(http.StatusNotFound, fmt.Errorf("there is no client %d", number))
 	}
 	return admin.ClientDetail{
-		Client: f.client(int(number)), States: map[string]int{"refused": 1},
-		Resources: []admin.ClientResource{{TypeURL: wire.ClusterType, Name: "a/b&c", Version: "v2", State: "refused"}},
+		Client: f.client(int(number)), States: map[string]int{"rejected": 1},
+		Resources: []admin.ClientResource{{TypeURL: wire.ClusterType, Name: "a/b&c", Version: "v2", State: "rejected"}},
 	}, nil
 }
 
@@ -98,8 +98,8 @@ func (f *fakeFleet) Resource(c admin.ResourceChoice) (admin.ResourceDetail, erro
 			Name: c.Name, Group: "envoy", Exists: true, Version: "v2", SHA256: "abcd", Bytes: 12,
 		}},
 		Bodies:  map[string]json.RawMessage{"abcd": json.RawMessage(`"name: a/b&c\n"`)},
-		States:  map[string]int{"refused": 1},
-		Holders: []admin.Holder{{Number: 1, NodeID: "sidecar~1", Group: "envoy", State: "refused"}},
+		States:  map[string]int{"rejected": 1},
+		Holders: []admin.Holder{{Number: 1, NodeID: "sidecar~1", Group: "envoy", State: "rejected"}},
 	}, nil
 }
 
@@ -168,18 +168,18 @@ func TestPages_Findings(t *testing.T) {
 	}
 }
 
-// TestPages_Rejections verifies that the overview has an alert for each cause of recent rejections, with its last peer.
-func TestPages_Rejections(t *testing.T) {
+// TestPages_Refusals verifies that the overview has an alert for each cause of recent refusals, with its last peer.
+func TestPages_Refusals(t *testing.T) {
 	status := someStatus()
 	now := time.Now()
-	status.Rejections = []admin.Rejection{
+	status.Refusals = []admin.Refusal{
 		{Kind: "handshake", Reason: "closed", Count: 99, At: now, Error: "EOF"},
 		{Kind: "handshake", Reason: "unknown_ca", Count: 8001, At: now.Add(-time.Minute), Peer: "10.0.0.1", Error: "bad <certificate>"},
 		{Kind: "request", Reason: "not_utf8", Count: 4, At: now.Add(-11 * time.Minute), Peer: "10.0.0.2", Error: "long ago"},
 	}
 	_, body := get(newPages(t, &fakeFleet{}, func() admin.Status { return status }), "/")
 	for want, has := range map[string]bool{
-		"The relay rejected clients 8,001 times: handshake, unknown_ca; last 10.0.0.1": true, "bad &lt;certificate&gt;": true,
+		"The relay refused clients 8,001 times: handshake, unknown_ca; last 10.0.0.1": true, "bad &lt;certificate&gt;": true,
 		"closed": false, "long ago": false,
 	} {
 		if strings.Contains(body, want) != has {
@@ -190,7 +190,7 @@ func TestPages_Rejections(t *testing.T) {
 
 // TestPages verifies the content of each page, and that texts of clients are escaped.
 func TestPages(t *testing.T) {
-	fleet := &fakeFleet{clients: 3, refusal: "<script>alert(1)</script> is no filter"}
+	fleet := &fakeFleet{clients: 3, rejection: "<script>alert(1)</script> is no filter"}
 	p := newPages(t, fleet, someStatus)
 	for _, tt := range []struct {
 		path string
@@ -198,11 +198,11 @@ func TestPages(t *testing.T) {
 		want []string
 	}{
 		{"/", 200, []string{
-			"2 problems", "1 of 3 clients refuses cds", "A client has not accepted a change of 42s ago", `href="/clients/1"`,
+			"2 problems", "1 of 3 clients rejects cds", "A client has not accepted a change of 42s ago", `href="/clients/1"`,
 			"100 resources", "default",
 		}},
-		{"/clients?node=sidecar&type=cds&refused=true", 200, []string{
-			"3 clients", "refuses cds", `value="sidecar"`, `href="/clients?after=somewhere&amp;`,
+		{"/clients?node=sidecar&type=cds&rejected=true", 200, []string{
+			"3 clients", "rejects cds", `value="sidecar"`, `href="/clients?after=somewhere&amp;`,
 		}},
 		{"/clients/1", 200, []string{
 			"sidecar~1", "INVALID_ARGUMENT", "&lt;script&gt;alert(1)&lt;/script&gt; is no filter", `name=a%2fb%26c`,
@@ -212,7 +212,7 @@ func TestPages(t *testing.T) {
 		{"/resources", 200, []string{wire.ClusterType}},
 		{"/resources?type=cds", 200, []string{"1 resource of cds", "a/b&amp;c", "12 bytes"}},
 		{"/resource?type=cds&name=a/b%26c", 200, []string{
-			"name: a/b&amp;c", "refused 1", "sidecar~1", "changed 1m0s ago", `<span class="removed">-name: &lt;a&gt;`, "cut off",
+			"name: a/b&amp;c", "rejected 1", "sidecar~1", "changed 1m0s ago", `<span class="removed">-name: &lt;a&gt;`, "cut off",
 		}},
 		{"/nothing", 404, []string{"the page does not exist"}},
 		{"/assets/page.css", 200, []string{"--stale"}},
@@ -240,9 +240,9 @@ func TestPages(t *testing.T) {
 		}
 	}
 	want := admin.ClientQuery{
-		Type: wire.ClusterType, Node: "sidecar", Refused: true, Sort: admin.ByLag, Page: admin.Page{Limit: pageSize},
+		Type: wire.ClusterType, Node: "sidecar", Rejected: true, Sort: admin.ByLag, Page: admin.Page{Limit: pageSize},
 	}
-	get(p, "/clients?node=sidecar&type=cds&refused=true&x=1")
+	get(p, "/clients?node=sidecar&type=cds&rejected=true&x=1")
 	if fleet.query != want {
 		t.Errorf("the page of clients queried %+v, want %+v", fleet.query, want)
 	}
@@ -313,7 +313,7 @@ func TestAlerts(t *testing.T) {
 		{Files: []admin.File{{Variable: "TENDER_AUTHZ"}}},
 	}
 	s.Log = &admin.Log{Dropped: map[string]int64{"debug": 7, "error": 0}, StalledSeconds: 90}
-	p := newPages(t, &fakeFleet{clients: 3, refusal: "no"}, func() admin.Status { return s })
+	p := newPages(t, &fakeFleet{clients: 3, rejection: "no"}, func() admin.Status { return s })
 	_, body := get(p, "/")
 	at := -1
 	for _, want := range []string{
@@ -322,7 +322,7 @@ func TestAlerts(t *testing.T) {
 		"2 of 5 files of origin default are invalid", "a.yaml:3: no name; and 1 more",
 		"30 changes of origin default are pending: large-removal", "tender pass large-removal --origin default",
 		"1 change of origin default is pending: breaking", "tender pass breaking --origin default", "stale for 3m20s",
-		"TENDER_TLS_CERT: the files on disk are not in use: no key", "1 of 3 clients refuses cds",
+		"TENDER_TLS_CERT: the files on disk are not in use: no key", "1 of 3 clients rejects cds",
 		"10.0.0.3:1 of cp:1 is NOT USED for 1h0m", "no server", "A client has not accepted a change", "are not distributed: frozen by alice at 127.0.0.1", "ago: bad routes",
 		"a restart of the relay also ends the freeze", "tender thaw --origin default",
 	} {
@@ -379,13 +379,13 @@ func TestLive(t *testing.T) {
 		if got := <-events; got.name != "sections" || len(got.update.Sections) != 3 {
 			t.Fatalf("first event %+v, want all three sections", got)
 		}
-		fleet.locked(func() { fleet.refusal = "no such filter" })
+		fleet.locked(func() { fleet.rejection = "no such filter" })
 		got := <-events
 		if types := got.update.Sections["client-types"]; !strings.Contains(string(types), "no such filter") {
-			t.Errorf("event after a refusal: %+v, want its detail", got)
+			t.Errorf("event after a rejection: %+v, want its detail", got)
 		}
 		if _, resources := got.update.Sections["client-resources"]; resources {
-			t.Errorf("event after a refusal: %+v, want no section of the resources, which have not changed", got)
+			t.Errorf("event after a rejection: %+v, want no section of the resources, which have not changed", got)
 		}
 		fleet.locked(func() { fleet.clients = 0 })
 		if got := <-events; got.name != "gone" || got.update.Title != "there is no client 1" {
@@ -463,8 +463,8 @@ func TestHistory(t *testing.T) {
 	var h History
 	key := GroupType{"envoy", wire.ClusterType}
 	at := time.Unix(1000, 0)
-	add := func(deliveries, refusals int64, latencies ...int64) Point {
-		s := Sample{At: at, Streams: 7, Counts: map[GroupType]Counts{key: {deliveries, refusals}}}
+	add := func(deliveries, rejections int64, latencies ...int64) Point {
+		s := Sample{At: at, Streams: 7, Counts: map[GroupType]Counts{key: {deliveries, rejections}}}
 		copy(s.Latency.Buckets[:], latencies) // up to 1ms, up to 2.5ms, …
 		h.Add(s)
 		at = at.Add(sampleInterval)
@@ -477,8 +477,8 @@ func TestHistory(t *testing.T) {
 	if got := add(100, 0); len(h.Points()) != 0 {
 		t.Errorf("point after one sample: %+v, want none", got)
 	}
-	if got := add(150, 5); got.Deliveries != 10 || got.Refusals != 1 || got.Streams != 7 || !math.IsNaN(got.P50) {
-		t.Errorf("50 deliveries and 5 refusals in 5s: %+v, want 10 and 1 per second, and no latency", got)
+	if got := add(150, 5); got.Deliveries != 10 || got.Rejections != 1 || got.Streams != 7 || !math.IsNaN(got.P50) {
+		t.Errorf("50 deliveries and 5 rejections in 5s: %+v, want 10 and 1 per second, and no latency", got)
 	}
 	if got := h.Rates()[key]; got != (Rates{10, 1}) {
 		t.Errorf("rates of the type: %+v, want 10 and 1", got)

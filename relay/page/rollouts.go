@@ -10,7 +10,7 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// Maximum lengths of texts of clients and of the check, in characters. Without them, 20 refusals of 2 KiB would be most
+// Maximum lengths of texts of clients and of the check, in characters. Without them, 20 rejections of 2 KiB would be most
 // of the page, which each follower receives every two seconds. The page of a client has the full text of its NACK.
 const (
 	maxDetail   = 300
@@ -22,7 +22,7 @@ const (
 type rolloutPanel struct {
 	Origin  string
 	State   string // state in two or three words
-	Class   string // CSS class: refused, stale, frozen or rolling; empty without a rollout
+	Class   string // CSS class: rejected, stale, frozen or rolling; empty without a rollout
 	For     string // age of the state or the stage; empty if unknown
 	Meaning string // the state in sentences, with the resources that clients receive
 	Reason  string // reason of the halt; empty without one
@@ -31,16 +31,16 @@ type rolloutPanel struct {
 	Bar     bar
 	Counted bool // the counts of Bar.Cohorts are about the edition
 
-	Refusals []refusal
-	Hints    []hint
-	Outcomes string // numbers of earlier editions by outcome; empty without one
+	Rejections []rejection
+	Hints      []hint
+	Outcomes   string // numbers of earlier editions by outcome; empty without one
 }
 
 // A fact is a detail of a rollout.
 type fact struct{ Label, Value, Note, Class string }
 
-// A refusal is a NACK of the edition.
-type refusal struct {
+// A rejection is a NACK of the edition.
+type rejection struct {
 	Node, TypeURL, Detail string
 	NodePart              string // start of the node id, for the link to a search
 	Stage                 string // the label of the client's cohort
@@ -62,7 +62,7 @@ func newRolloutPanels(all []*rollout.Status, now time.Time) (panels []rolloutPan
 	for _, s := range all {
 		panels = append(panels, newRolloutPanel(s, now))
 	}
-	rank := []string{"refused", "stale", "frozen", "rolling", ""}
+	rank := []string{"rejected", "stale", "frozen", "rolling", ""}
 	slices.SortStableFunc(panels, func(a, b rolloutPanel) int {
 		return slices.Index(rank, a.Class) - slices.Index(rank, b.Class)
 	})
@@ -82,7 +82,7 @@ func newRolloutPanel(s *rollout.Status, now time.Time) rolloutPanel {
 	if s.Frozen {
 		p.State += ", frozen"
 		p.Meaning += " The origin is frozen: no change is distributed until it is thawed."
-		if p.Class != "refused" {
+		if p.Class != "rejected" {
 			p.Class = "frozen"
 		}
 	}
@@ -92,8 +92,8 @@ func newRolloutPanel(s *rollout.Status, now time.Time) rolloutPanel {
 			p.For = ago(s.Halted.At, now)
 		}
 	}
-	for _, r := range s.Refusals {
-		p.Refusals = append(p.Refusals, refusal{
+	for _, r := range s.Rejections {
+		p.Rejections = append(p.Rejections, rejection{
 			Node: humanize.Cut(r.Node, 48), NodePart: firstRunes(r.Node, maxNodePart), TypeURL: r.TypeURL,
 			Detail: humanize.Cut(r.Detail, maxDetail), Stage: cohortLabel(r.Cohort, len(s.Cohorts)),
 		})
@@ -133,7 +133,7 @@ func describeState(s *rollout.Status) (state, class, meaning string) {
 		return fmt.Sprintf("stage %d of %d", s.Stage, stages), "rolling",
 			fmt.Sprintf("Clients of %s receive edition %s, all others the last good.", reached, s.Edition)
 	case rollout.Halted:
-		return "halted", "refused", fmt.Sprintf("Edition %s was rejected. All clients receive the last good, and changes of "+
+		return "halted", "rejected", fmt.Sprintf("Edition %s was rejected. All clients receive the last good, and changes of "+
 			"endpoints as usual. A correction at the origin starts a new rollout.", s.Edition)
 	}
 	meaning = "All clients receive the origin's current resources."
@@ -167,11 +167,11 @@ func newFacts(s *rollout.Status, now time.Time) (facts []fact) {
 	}
 	addIf(!s.Until.IsZero(), fact{Label: "Time left", Value: brief(s.Until.Sub(now).Seconds())})
 	addIf(s.WaitsFor != "", fact{Label: "Waiting for", Value: s.WaitsFor})
-	withheld := fact{Label: "Withheld", Value: plural(s.Waiting, "resource")}
+	pending := fact{Label: "Pending", Value: plural(s.Waiting, "resource")}
 	if !s.Oldest.IsZero() {
-		withheld.Note = "oldest change " + ago(s.Oldest, now) + " ago"
+		pending.Note = "oldest change " + ago(s.Oldest, now) + " ago"
 	}
-	addIf(s.Waiting > 0, withheld)
+	addIf(s.Waiting > 0, pending)
 	addIf(s.Check != "" && !past, checkFact(s, now))
 	addIf(s.Unobserved && !past, fact{
 		Label: "Evidence", Value: "none in a stage", Class: "late",
@@ -255,7 +255,7 @@ func rolloutAlerts(all []*rollout.Status, now time.Time) (alerts []alert) {
 		switch {
 		case s.Phase == rollout.Halted:
 			a := alert{
-				Class: "refused", Href: "#rollouts", Text: fmt.Sprintf("The rollout of origin %s is halted", s.Origin),
+				Class: "rejected", Href: "#rollouts", Text: fmt.Sprintf("The rollout of origin %s is halted", s.Origin),
 				Note: "all clients receive the last good",
 			}
 			if s.Halted != nil && !s.Halted.At.IsZero() {

@@ -12,19 +12,19 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// rolling returns an edition in the second of three stages. One client has refused it.
+// rolling returns an edition in the second of three stages. One client has rejected it.
 func rolling(now time.Time) *rollout.Status {
 	return &rollout.Status{
 		Origin: "default", Phase: rollout.Rolling, Edition: "3fa2b1c9", Resources: 12, Changed: now.Add(-14 * time.Minute),
 		Stage: 2, Since: now.Add(-4 * time.Minute), Until: now.Add(6 * time.Minute),
 		Waiting: 12, Oldest: now.Add(-15 * time.Minute),
 		Check: "go", Checked: now.Add(-3 * time.Second),
-		Refusals: []rollout.Refusal{{
+		Rejections: []rollout.Rejection{{
 			Client: rollout.Client{Node: "sidecar~7", Cohort: 1}, TypeURL: wire.ListenerType, Detail: "no such filter",
 		}},
 		Cohorts: []rollout.Cohort{
 			{Name: "metadata.canary=true 10m0s", Clients: 3, Served: "3fa2b1c9", Subscribed: 3, Accepted: 3, Disconnected: 1},
-			{Name: "5% 10m0s", Clients: 40, Served: "3fa2b1c9", Subscribed: 30, Accepted: 25, Refused: 1},
+			{Name: "5% 10m0s", Clients: 40, Served: "3fa2b1c9", Subscribed: 30, Accepted: 25, Rejected: 1},
 			{Name: "25% approve", Clients: 200},
 			{Name: "the rest", Clients: 757},
 		},
@@ -74,7 +74,7 @@ The relay collects the changes for an edition.
 No client receives them yet.
 Time left: 2s;  []
 Waiting for: the origin: it is not connected or has not confirmed its state;  []
-Withheld: 12 resources; oldest change 15m0s ago []
+Pending: 12 resources; oldest change 15m0s ago []
 tender rollout diff --origin default
 tender rollout abort --origin default
 tender rollout promote --all --origin default`},
@@ -84,7 +84,7 @@ tender rollout promote --all --origin default`},
 The origin has changed resources of edition 3fa2b1c9.
 The relay collects the changes for the next edition.
 Until then, the first stage receives edition 3fa2b1c9, and all others the last good.
-Withheld: 12 resources; oldest change 15m0s ago []
+Pending: 12 resources; oldest change 15m0s ago []
 tender rollout diff --origin default
 tender rollout abort --origin default
 tender rollout promote --all --origin default`},
@@ -97,7 +97,7 @@ No client receives it yet.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Time left: 6m0s;  []
 Waiting for: the end of the hold: a large part of a type is removed;  []
-Withheld: 12 resources; oldest change 15m0s ago []
+Pending: 12 resources; oldest change 15m0s ago []
 tender rollout diff --origin default
 tender rollout promote --origin default
 tender rollout abort --origin default
@@ -110,7 +110,7 @@ Edition 3fa2b1c9 is ready.
 No client receives it yet.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Waiting for: the check;  []
-Withheld: 12 resources; oldest change 15m0s ago []
+Pending: 12 resources; oldest change 15m0s ago []
 Check: connection refused; failing for 5m0s [late]
 tender rollout diff --origin default
 tender rollout promote --origin default
@@ -121,7 +121,7 @@ Clients of the first 2 stages receive edition 3fa2b1c9, all others the last good
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Stage: 2 of 3; 5% 10m0s []
 Time left: 6m0s;  []
-Withheld: 12 resources; oldest change 15m0s ago []
+Pending: 12 resources; oldest change 15m0s ago []
 Check: go; requested 3s ago []
 Evidence: none in a stage; no client whose answer counts accepted the edition [late]
 tender rollout diff --origin default
@@ -131,13 +131,13 @@ tender rollout promote --all --origin default`},
 		{"halted", func(s *rollout.Status) {
 			s.Phase, s.Stage, s.Until, s.Check = rollout.Halted, 0, time.Time{}, "no: error rate"
 			s.Halted = &rollout.Halt{Reason: "the check rejected the edition: error rate", At: now.Add(-2 * time.Hour)}
-		}, `halted [refused] for 2h0m
+		}, `halted [rejected] for 2h0m
 Edition 3fa2b1c9 was rejected.
 All clients receive the last good, and changes of endpoints as usual.
 A correction at the origin starts a new rollout.
 reason: the check rejected the edition: error rate
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
-Withheld: 12 resources; oldest change 15m0s ago []
+Pending: 12 resources; oldest change 15m0s ago []
 Check: no: error rate; requested 3s ago []
 tender rollout diff --origin default
 tender rollout resume --origin default
@@ -149,7 +149,7 @@ Clients of the first stage receive edition 3fa2b1c9, all others the last good.
 The origin is frozen: no change is distributed until it is thawed.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Stage: 1 of 3; metadata.canary=true 10m0s []
-Withheld: 12 resources; oldest change 15m0s ago []
+Pending: 12 resources; oldest change 15m0s ago []
 tender thaw --origin default
 tender rollout diff --origin default
 tender rollout promote --origin default
@@ -208,7 +208,7 @@ func TestBar(t *testing.T) {
 			end = percentage(t, seg.X) + width
 		}
 	}
-	want := "1 accepted, 2 accepted, 2 refused, 2 unanswered, 2 unaffected, 3 empty, rest lastgood"
+	want := "1 accepted, 2 accepted, 2 rejected, 2 unanswered, 2 unaffected, 3 empty, rest lastgood"
 	if got := strings.Join(kinds, ", "); got != want {
 		t.Errorf("segments: %s, want %s", got, want)
 	}
@@ -218,13 +218,13 @@ func TestBar(t *testing.T) {
 	if widths[2] < minCohortWidth-0.01 || widths[2] >= widths[0] || widths[0] >= widths[1] || widths[1] >= widths[3] {
 		t.Errorf("cohorts of 3, 40, 0 and 757 clients are %v wide", widths)
 	}
-	if got, want := fmt.Sprint(b.Legend), "[{accepted accepted the edition 28} {refused refused the edition 1} "+
+	if got, want := fmt.Sprint(b.Legend), "[{accepted accepted the edition 28} {rejected rejected the edition 1} "+
 		"{unanswered served the edition, not answered 4} {unaffected served the edition, not affected 10} "+
 		"{lastgood served the last good 757}]"; got != want {
 		t.Errorf("legend: %s, want %s", got, want)
 	}
 	if want := "Clients by stage: 1, metadata.canary=true 10m0s: 3 clients, 3 accepted the edition; " +
-		"2, 5% 10m0s: 40 clients, 25 accepted the edition, 1 refused the edition, " +
+		"2, 5% 10m0s: 40 clients, 25 accepted the edition, 1 rejected the edition, " +
 		"4 served the edition, not answered, 10 served the edition, not affected; " +
 		"3, 25% approve: no client; rest: 757 clients, 757 served the last good"; b.Label != want {
 		t.Errorf("label: %s, want %s", b.Label, want)
@@ -237,11 +237,11 @@ func TestBarOfOddCounts(t *testing.T) {
 	for name, s := range map[string]*rollout.Status{
 		"no clients": {Cohorts: []rollout.Cohort{{Name: "5% 1m0s"}, {Name: "the rest"}}},
 		"fewer clients than answers": {Phase: rollout.Rolling, Cohorts: []rollout.Cohort{
-			{Name: "5% 1m0s", Served: "x", Clients: 1, Subscribed: 5, Accepted: 4, Refused: 3}, {Name: "the rest", Clients: 1},
+			{Name: "5% 1m0s", Served: "x", Clients: 1, Subscribed: 5, Accepted: 4, Rejected: 3}, {Name: "the rest", Clients: 1},
 		}},
 		"no cohorts": {},
 		"halted": {Phase: rollout.Halted, Cohorts: []rollout.Cohort{
-			{Name: "5% 1m0s", Clients: 2, Subscribed: 9, Accepted: 7, Refused: 2}, {Name: "the rest"},
+			{Name: "5% 1m0s", Clients: 2, Subscribed: 9, Accepted: 7, Rejected: 2}, {Name: "the rest"},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -259,7 +259,7 @@ func TestBarOfOddCounts(t *testing.T) {
 	}
 }
 
-// TestBarOfAHaltedEdition verifies that a bar shows the clients that refused the edition, and that all are served the
+// TestBarOfAHaltedEdition verifies that a bar shows the clients that rejected the edition, and that all are served the
 // last good.
 func TestBarOfAHaltedEdition(t *testing.T) {
 	s := rolling(time.Now())
@@ -267,7 +267,7 @@ func TestBarOfAHaltedEdition(t *testing.T) {
 	for i := range s.Cohorts {
 		s.Cohorts[i].Served = ""
 	}
-	const want = "[{refused refused the edition 1} {lastgood served the last good 999}]"
+	const want = "[{rejected rejected the edition 1} {lastgood served the last good 999}]"
 	if got := fmt.Sprint(newBar(s).Legend); got != want {
 		t.Errorf("legend: %s, want %s", got, want)
 	}
@@ -279,7 +279,7 @@ func TestRolloutsOnThePage(t *testing.T) {
 	now := time.Now()
 	halted := rolling(now)
 	halted.Origin, halted.Phase, halted.Stage = "west", rollout.Halted, 0
-	halted.Halted = &rollout.Halt{Reason: "1 client refused the edition", At: now.Add(-5 * time.Minute)}
+	halted.Halted = &rollout.Halt{Reason: "1 client rejected the edition", At: now.Add(-5 * time.Minute)}
 	for name, rollouts := range map[string]func() []*rollout.Status{
 		"no function": nil, "none": func() []*rollout.Status { return nil },
 	} {
@@ -298,7 +298,7 @@ func TestRolloutsOnThePage(t *testing.T) {
 	at := -1
 	for _, want := range []string{
 		"1 problem", `<a href="#rollouts">The rollout of origin west is halted, for 5m0s</a>`, `<section id="rollouts">`,
-		"Origin west:", "1 client refused the edition", "tender rollout resume --origin west",
+		"Origin west:", "1 client rejected the edition", "tender rollout resume --origin west",
 		"Origin default:", "stage 2 of 3", `<a href="/clients?node=sidecar~7">sidecar~7</a>`,
 		"no such filter", "tender rollout promote --origin default", "3 promoted, 1 halted", `<section id="fanout">`,
 	} {
@@ -321,7 +321,7 @@ func TestRolloutAlerts(t *testing.T) {
 		{"rolling", func(*rollout.Status) {}, ""},
 		{
 			"halted", func(s *rollout.Status) { s.Phase, s.Halted = rollout.Halted, &rollout.Halt{At: now.Add(-time.Minute)} },
-			"refused: The rollout of origin default is halted, for 1m0s",
+			"rejected: The rollout of origin default is halted, for 1m0s",
 		},
 		{
 			"held", func(s *rollout.Status) { s.Phase, s.Large = rollout.Held, true },
@@ -360,10 +360,10 @@ func TestRolloutsOfHostileClients(t *testing.T) {
 	plain, size := 0, func(text string) int {
 		s := rolling(time.Now())
 		s.Phase, s.Stage, s.Check, s.Halted = rollout.Halted, 0, text, &rollout.Halt{Reason: text, At: time.Now()}
-		s.Refusals = nil
-		for range rollout.MaxRefusals {
+		s.Rejections = nil
+		for range rollout.MaxRejections {
 			client := rollout.Client{Node: text, Cohort: 9}
-			s.Refusals = append(s.Refusals, rollout.Refusal{Client: client, TypeURL: text, Detail: text})
+			s.Rejections = append(s.Rejections, rollout.Rejection{Client: client, TypeURL: text, Detail: text})
 		}
 		html, err := execute(section{"rollouts", newRolloutPanels([]*rollout.Status{s}, time.Now())})
 		if err != nil {

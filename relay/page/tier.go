@@ -48,8 +48,8 @@ func (p *Pages) fleet(now time.Time) fleetTable {
 		case !r.Ready:
 			notReady++
 			row.Class = "stale"
-		case r.Refusing > 0:
-			row.Class = "refused"
+		case r.Rejecting > 0:
+			row.Class = "rejected"
 		case len(r.Frozen) > 0:
 			row.Class = "frozen"
 		case r.Lagging > 0 || r.Pending > 0:

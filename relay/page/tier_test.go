@@ -16,7 +16,7 @@ func TestTier(t *testing.T) {
 	p.tier = newBackground(tierAge, func(context.Context) admin.FleetStatus {
 		return admin.FleetStatus{Relays: []admin.FleetRelay{
 			{Address: "192.0.2.1:18443", FleetSummary: &admin.FleetSummary{
-				NodeID: "relay-0", Version: "v1", Ready: true, Streams: 12, Refusing: 1, Lagging: 2, Pending: 34567, Frozen: []string{"default"},
+				NodeID: "relay-0", Version: "v1", Ready: true, Streams: 12, Rejecting: 1, Lagging: 2, Pending: 34567, Frozen: []string{"default"},
 			}},
 			{Address: "192.0.2.2:18443", Error: "connection refused"},
 		}}

@@ -46,7 +46,7 @@ type CheckRequest struct {
 	Resources int       `json:"resources"` // number of resources that the edition changes
 	Clients   int       `json:"clients"`   // connected clients that are served the edition
 	Accepted  int       `json:"accepted"`
-	Refused   int       `json:"refused"`
+	Rejected  int       `json:"rejected"`
 	Canaries  []string  `json:"canaries"` // node ids of these clients, at most MaxCanaries
 }
 

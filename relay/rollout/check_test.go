@@ -120,7 +120,7 @@ func TestCheckRequestDescribesEdition(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = `POST /here application/json {"origin":"default","edition":"ab12","stage":1,"stages":2,` +
-		`"changed":"2001-09-09T01:46:40.5Z","resources":3,"clients":2,"accepted":1,"refused":0,"canaries":["a","b"]}`
+		`"changed":"2001-09-09T01:46:40.5Z","resources":3,"clients":2,"accepted":1,"rejected":0,"canaries":["a","b"]}`
 	if got := received(); got != want {
 		t.Errorf("the check received\n%s\nwant\n%s", got, want)
 	}

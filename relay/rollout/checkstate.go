@@ -68,7 +68,7 @@ func (c *Controller) newRequest() CheckRequest {
 	return CheckRequest{
 		Origin: c.cfg.Origin, Edition: c.edition.id, Stage: m.Stage, Stages: len(c.cfg.Stages),
 		Changed: m.Changed, Resources: c.edition.resources, Clients: c.tracker.clientsOf(m.Stage),
-		Accepted: c.evidence.Accepted, Refused: c.evidence.Answered - c.evidence.Accepted,
+		Accepted: c.evidence.Accepted, Rejected: c.evidence.Answered - c.evidence.Accepted,
 		Canaries: c.canaries[:min(len(c.canaries), MaxCanaries)],
 	}
 }

@@ -49,7 +49,7 @@ func TestCheckRequestOmitsEarlierEdition(t *testing.T) {
 	c.tracker.parts = nil
 	c.evidence, c.canaries = Evidence{Subscribed: 3, Answered: 3, Accepted: 2}, []string{"canary"}
 	c.cutEdition(t.Context(), time.Unix(1e9, 0), Facts{}, nil)
-	if q := c.newRequest(); q.Accepted+q.Refused+len(q.Canaries) > 0 || len(c.cohorts) != 3 {
+	if q := c.newRequest(); q.Accepted+q.Rejected+len(q.Canaries) > 0 || len(c.cohorts) != 3 {
 		t.Errorf("the request about an edition that is not served yet is %+v, want no answers", q)
 	}
 }

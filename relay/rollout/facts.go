@@ -21,7 +21,7 @@ type Facts struct {
 type Evidence struct {
 	Subscribed int // clients that subscribe to a resource that the edition changes
 	Trusted    int // subscribed clients that had accepted the last good; only they can halt a rollout by their silence
-	Answered   int // subscribed clients that accepted or refused all of these resources
+	Answered   int // subscribed clients that accepted or rejected all of these resources
 	Accepted   int // subscribed clients that accepted all of these resources
 }
 

@@ -37,10 +37,10 @@ const (
 
 // Config configures a machine.
 type Config struct {
-	Stages       Stages        // at least one
-	RefusalLimit int           // number of clients that may refuse an edition before it is rejected
-	Hold         time.Duration // hold time of an edition that removes many resources; zero disables the hold
-	Checked      bool          // an external check must permit each stage
+	Stages         Stages        // at least one
+	RejectionLimit int           // number of clients that may reject an edition before it is rejected
+	Hold           time.Duration // hold time of an edition that removes many resources; zero disables the hold
+	Checked        bool          // an external check must permit each stage
 }
 
 // A Halt is the reason and the time of a rejection.

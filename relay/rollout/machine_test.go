@@ -99,10 +99,10 @@ func TestHaltWithdrawsEditionFromAllCohorts(t *testing.T) {
 	d := newPromotedDriver(t, Config{})
 	d.put("a", "2")
 	d.sleep(12 * time.Minute)
-	d.facts.HaltReason = "a canary refused it"
+	d.facts.HaltReason = "a canary rejected it"
 	d.drive()
 	d.expect(Halted, "a", "1", "1", "1")
-	if h := d.State().Halt; h.Reason != "a canary refused it" || !h.At.Equal(d.now) {
+	if h := d.State().Halt; h.Reason != "a canary rejected it" || !h.At.Equal(d.now) {
 		t.Errorf("halt %+v, want the reason and time of the signal", h)
 	}
 	d.put("b", "2") // I11: an unrelated change
@@ -121,7 +121,7 @@ func TestHaltWithdrawsSupersededEdition(t *testing.T) {
 	d.sleep(quietTime)
 	d.put("a", "3")
 	d.expect(Gathering, "a", "2", "1", "1")
-	d.facts.HaltReason = "a canary refused it"
+	d.facts.HaltReason = "a canary rejected it"
 	d.drive()
 	d.expect(Gathering, "a", "1", "1", "1")
 }
@@ -292,7 +292,7 @@ func (d *driver) do(err error) {
 func TestRestoredMachineStaysHalted(t *testing.T) {
 	d := newDriver(t, Config{Stages: parseStages(t, "id=canary 10m")})
 	d.Machine = NewMachine(d.cfg)
-	d.Restore(Halt{"refused", d.now.Add(-time.Hour)})
+	d.Restore(Halt{"rejected", d.now.Add(-time.Hour)})
 	d.editions[1] = &pinnedEdition{content: content{"a": "2"}}
 	d.facts.Complete = false // the origin is not connected, so no name differs
 	d.drive()
@@ -401,7 +401,7 @@ func (h *history) step(t *rapid.T, i int) {
 		}
 		h.drive()
 	case 11:
-		h.facts.HaltReason = "refused"
+		h.facts.HaltReason = "rejected"
 		h.drive()
 		h.facts.HaltReason = ""
 	default:

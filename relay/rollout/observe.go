@@ -36,10 +36,10 @@ func (o *Observer) Ended() {
 // Disconnected implements [downstream.Observer]. It records that the client closed the stream. The caller calls Ended next.
 func (o *Observer) Disconnected() { o.disconnected = true }
 
-// Refused implements [downstream.Observer].
-func (o *Observer) Refused(typeURL string, r *downstream.Refusal) {
+// Rejected implements [downstream.Observer].
+func (o *Observer) Rejected(typeURL string, r *downstream.Rejection) {
 	for _, c := range o.controllers {
-		c.tracker.recordRefusal(o, typeURL, r)
+		c.tracker.recordRejection(o, typeURL, r)
 	}
 }
 
@@ -49,13 +49,13 @@ type tracker struct {
 	cfg  *ControllerConfig
 	poke func() // Controller.Poke
 
-	mu       sync.Mutex
-	parts    []*Part            // in the order in which they joined
-	signals  *Signals           // signals of the edition; nil before the first edition
-	streams  map[Client]int     // open streams per connected client
-	clients  [MaxStages + 1]int // connected clients per cohort
-	reached  int                // number of cohorts that are served another edition than the rest
-	refusals []Refusal          // refusals of the edition; at most MaxRefusals
+	mu         sync.Mutex
+	parts      []*Part            // in the order in which they joined
+	signals    *Signals           // signals of the edition; nil before the first edition
+	streams    map[Client]int     // open streams per connected client
+	clients    [MaxStages + 1]int // connected clients per cohort
+	reached    int                // number of cohorts that are served another edition than the rest
+	rejections []Rejection        // rejections of the edition; at most MaxRejections
 }
 
 // join adds a part.
@@ -109,32 +109,32 @@ func (t *tracker) streamEnded(o *Observer) {
 	}
 }
 
-// recordRefusal counts a NACK if it refers to resources of the edition.
-func (t *tracker) recordRefusal(o *Observer, typeURL string, r *downstream.Refusal) {
+// recordRejection counts a NACK if it refers to resources of the edition.
+func (t *tracker) recordRejection(o *Observer, typeURL string, r *downstream.Rejection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.signals == nil || o.client.Cohort >= t.reached {
 		return
 	}
-	isRefused := func(change downstream.Change) bool {
+	isRejected := func(change downstream.Change) bool {
 		changedType, _, _ := cache.SplitCollection(change.Key)
 		return changedType == typeURL && r.HasChange(change.After, change.UpTo)
 	}
 	for _, p := range t.parts {
-		if p.Key.Group == o.group && slices.ContainsFunc(p.changes[o.client.Cohort], isRefused) {
-			t.countRefusal(Refusal{o.client, typeURL, r.Detail})
+		if p.Key.Group == o.group && slices.ContainsFunc(p.changes[o.client.Cohort], isRejected) {
+			t.countRejection(Rejection{o.client, typeURL, r.Detail})
 			return
 		}
 	}
 }
 
-// countRefusal counts a NACK of the edition. t.mu must be held.
-func (t *tracker) countRefusal(r Refusal) {
-	if !t.signals.AddRefusal(r) {
+// countRejection counts a NACK of the edition. t.mu must be held.
+func (t *tracker) countRejection(r Rejection) {
+	if !t.signals.AddRejection(r) {
 		return
 	}
-	if len(t.refusals) < MaxRefusals {
-		t.refusals = append(t.refusals, r)
+	if len(t.rejections) < MaxRejections {
+		t.rejections = append(t.rejections, r)
 	}
 	t.poke()
 }
@@ -142,16 +142,16 @@ func (t *tracker) countRefusal(r Refusal) {
 // A clientAnswer is the answer of a client to the edition that it is served.
 type clientAnswer struct {
 	Client
-	accepted     bool
-	refusedTypes []string
+	accepted      bool
+	rejectedTypes []string
 }
 
 // clientAnswers returns one answer for each open stream. It locks streams, so t.mu must not be held.
 func (t *tracker) clientAnswers() (all []clientAnswer) {
 	for stream := range t.cfg.Observed() {
 		if o, ok := stream.Observer.(*Observer); ok {
-			accepted, refusedTypes := stream.AckStatus(t.cfg.Waits)
-			all = append(all, clientAnswer{o.client, accepted, refusedTypes})
+			accepted, rejectedTypes := stream.AckStatus(t.cfg.Waits)
+			all = append(all, clientAnswer{o.client, accepted, rejectedTypes})
 		}
 	}
 	return all
@@ -165,10 +165,10 @@ func (t *tracker) resetSignals() {
 	defer t.mu.Unlock()
 	for _, answer := range all {
 		if answer.Cohort < t.reached && t.signals.lookup(answer.Client) != nil {
-			signals.AddClient(answer.Client, answer.refusedTypes...)
+			signals.AddClient(answer.Client, answer.rejectedTypes...)
 		}
 	}
-	t.signals, t.refusals = signals, nil
+	t.signals, t.rejections = signals, nil
 }
 
 // addAcceptedClients registers clients that have accepted the last good and are not served the edition yet. The caller
@@ -180,7 +180,7 @@ func (t *tracker) addAcceptedClients() {
 	defer t.mu.Unlock()
 	for _, answer := range all {
 		if answer.Cohort >= t.reached && answer.accepted {
-			t.signals.AddClient(answer.Client, answer.refusedTypes...)
+			t.signals.AddClient(answer.Client, answer.rejectedTypes...)
 		}
 	}
 }
@@ -212,11 +212,11 @@ func (t *tracker) haltReason(elapsed time.Duration) string {
 	return t.signals.HaltReason(t.reached, elapsed)
 }
 
-// shownRefusals returns the refusals of the edition for operators.
-func (t *tracker) shownRefusals() []Refusal {
+// shownRejections returns the rejections of the edition for operators.
+func (t *tracker) shownRejections() []Rejection {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.refusals)
+	return slices.Clone(t.rejections)
 }
 
 // An observation is a count of the answers of clients to the edition.
@@ -259,10 +259,10 @@ func (t *tracker) observe(now time.Time, stages int) observation {
 	return seen
 }
 
-// worse returns Refused if one of the states is Refused, else the state that is farther from Accepted.
+// worse returns Rejected if one of the states is Rejected, else the state that is farther from Accepted.
 func worse(a, b downstream.ResourceState) downstream.ResourceState {
-	if a == downstream.Refused || b == downstream.Refused {
-		return downstream.Refused
+	if a == downstream.Rejected || b == downstream.Rejected {
+		return downstream.Rejected
 	}
 	return min(a, b)
 }
@@ -314,8 +314,8 @@ func (seen *observation) countState(client Client, state downstream.ResourceStat
 		cohort.Accepted++
 		seen.evidence.Accepted++
 		seen.evidence.Answered++
-	case downstream.Refused:
-		cohort.Refused++
+	case downstream.Rejected:
+		cohort.Rejected++
 		seen.evidence.Answered++
 	}
 	if client.Node != "" {

@@ -42,7 +42,7 @@ func TestUndoWhileHaltedRejectsPromotedEdition(t *testing.T) {
 	promoted := p.cut(at, "a")
 	c.machine.PromoteAll(at)
 	halted := p.cut(at, "b")
-	c.machine.reject(at.Add(time.Second), "a canary refused it")
+	c.machine.reject(at.Add(time.Second), "a canary rejected it")
 	c.recordWithdrawn(at.Add(time.Second), map[Edition]int{halted: 1})
 	if err := c.machine.Undo(at.Add(time.Minute), "undo by alice"); err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func TestUndoWhileHaltedRejectsPromotedEdition(t *testing.T) {
 		t.Errorf("the active rejection is %+v, want the undone edition", active)
 	}
 	all := c.rejections.withdrawn
-	if len(all) != 2 || all[0].Ended.IsZero() || all[0].Reason != "a canary refused it" {
+	if len(all) != 2 || all[0].Ended.IsZero() || all[0].Reason != "a canary rejected it" {
 		t.Errorf("%d withdrawn editions, the first is %+v; want two, and the end of the first rejection",
 			len(all), all[0])
 	}

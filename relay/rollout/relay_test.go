@@ -156,7 +156,7 @@ type proxy struct {
 	grpc.ServerStream
 	ctx      context.Context
 	requests chan wire.Request
-	refuses  atomic.Bool  // send a NACK for each response
+	rejects  atomic.Bool  // send a NACK for each response
 	received atomic.Int32 // number of responses
 }
 
@@ -165,8 +165,8 @@ func (p *proxy) Context() context.Context { return p.ctx }
 func (p *proxy) SendMsg(m any) error {
 	p.received.Add(1)
 	r := wire.Request{Delta: true, TypeURL: listeners, Nonce: m.(*wire.Response).Nonce}
-	if p.refuses.Load() {
-		r.Refused, r.ErrorCode, r.ErrorMessage = true, int32(codes.InvalidArgument), "bad"
+	if p.rejects.Load() {
+		r.Rejected, r.ErrorCode, r.ErrorMessage = true, int32(codes.InvalidArgument), "bad"
 	}
 	p.requests <- r
 	return nil
@@ -210,21 +210,21 @@ func (r *testRelay) connect(node, group string) *proxy {
 	return p
 }
 
-// TestI14_RefusalCountsWhileServing verifies that a NACK counts that arrives before all node groups are served the
+// TestI14_RejectionCountsWhileServing verifies that a NACK counts that arrives before all node groups are served the
 // edition.
-func TestI14_RefusalCountsWhileServing(t *testing.T) {
+func TestI14_RejectionCountsWhileServing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newTestRelay(t, "id=canary* 10m", "first", "second")
 		canary := r.connect("canary", "first")
 		time.Sleep(time.Second)
-		canary.refuses.Store(true)
+		canary.rejects.Store(true)
 		r.groups[1].before = synctest.Wait // until the canary in the first group has answered
 		go r.Run(t.Context(), false)
 		r.change("a", "2")
 		time.Sleep(quietTime + time.Second)
 		if s := r.Status(); s.Phase != Halted || canary.received.Load() != 3 {
-			t.Errorf("phase %v with %d refusals after %d responses, want halted after 3",
-				s.Phase, len(s.Refusals), canary.received.Load())
+			t.Errorf("phase %v with %d rejections after %d responses, want halted after 3",
+				s.Phase, len(s.Rejections), canary.received.Load())
 		}
 	})
 }

@@ -21,30 +21,30 @@ const (
 	maxReconnects     = 3  // reconnects of one client in a stage that count as a crash loop
 )
 
-// Signals count refusals and disconnects of clients since an edition was cut. Only clients that had accepted the last
+// Signals count rejections and disconnects of clients since an edition was cut. Only clients that had accepted the last
 // good before they were served the edition count, so that a forged Node cannot halt the edition. A client is a Node and
 // a peer. Each Node and each peer counts once.
 type Signals struct {
-	stages       int
-	refusalLimit int
+	stages         int
+	rejectionLimit int
 
-	clients      map[Client]*clientState
-	tallies      [MaxStages + 1]tally // clients by cohort
-	refused      tally                // clients that refused the edition
-	firstRefusal Refusal              // the first refusal that counts
+	clients        map[Client]*clientState
+	tallies        [MaxStages + 1]tally // clients by cohort
+	rejected       tally                // clients that rejected the edition
+	firstRejection Rejection            // the first rejection that counts
 }
 
 // A clientState is the state of a client that had accepted the last good.
 type clientState struct {
 	Client
-	refusedTypes []string // type URLs that the client had refused before the edition
-	offline      bool
-	disconnected bool // in this stage
-	reconnects   int  // number of reconnects in this stage
+	rejectedTypes []string // type URLs that the client had rejected before the edition
+	offline       bool
+	disconnected  bool // in this stage
+	reconnects    int  // number of reconnects in this stage
 }
 
-// A Refusal is a NACK.
-type Refusal struct {
+// A Rejection is a NACK.
+type Rejection struct {
 	Client
 	TypeURL string `json:"type_url"`
 	Detail  string `json:"detail"` // the error_detail message of the client
@@ -74,19 +74,19 @@ func (t *tally) count() int { return len(t.nodes) }
 
 // NewSignals returns the signals of an edition, without clients.
 func NewSignals(cfg Config) *Signals {
-	return &Signals{stages: len(cfg.Stages), refusalLimit: cfg.RefusalLimit, clients: make(map[Client]*clientState)}
+	return &Signals{stages: len(cfg.Stages), rejectionLimit: cfg.RejectionLimit, clients: make(map[Client]*clientState)}
 }
 
-// AddClient adds a client that has accepted the last good, except for the types that it refuses. Repeated calls add
-// refused types. A client with the same Node and another peer is a separate client.
-func (s *Signals) AddClient(c Client, refusedTypes ...string) {
+// AddClient adds a client that has accepted the last good, except for the types that it rejects. Repeated calls add
+// rejected types. A client with the same Node and another peer is a separate client.
+func (s *Signals) AddClient(c Client, rejectedTypes ...string) {
 	k := s.clients[c]
 	if k == nil {
 		k = &clientState{Client: c}
 		s.clients[c] = k
 		s.tallies[c.Cohort].add(c)
 	}
-	k.refusedTypes = append(k.refusedTypes, refusedTypes...)
+	k.rejectedTypes = append(k.rejectedTypes, rejectedTypes...)
 }
 
 // BeginStage resets the counts of disconnects and reconnects, so that cohorts are compared over the same time.
@@ -96,14 +96,14 @@ func (s *Signals) BeginStage() {
 	}
 }
 
-// AddRefusal counts a NACK of a resource of the edition. It returns false if the NACK does not count.
-func (s *Signals) AddRefusal(r Refusal) bool {
+// AddRejection counts a NACK of a resource of the edition. It returns false if the NACK does not count.
+func (s *Signals) AddRejection(r Rejection) bool {
 	k := s.lookup(r.Client)
-	if k == nil || slices.Contains(k.refusedTypes, r.TypeURL) || !s.refused.add(k.Client) {
+	if k == nil || slices.Contains(k.rejectedTypes, r.TypeURL) || !s.rejected.add(k.Client) {
 		return false
 	}
-	if s.refused.count() == 1 {
-		s.firstRefusal = r
+	if s.rejected.count() == 1 {
+		s.firstRejection = r
 	}
 	return true
 }
@@ -126,22 +126,22 @@ func (s *Signals) RecordReconnect(c Client) {
 // lookup returns the state of a client with the same Node, peer and cohort; nil without one.
 func (s *Signals) lookup(c Client) *clientState { return s.clients[c] }
 
-// accepted reports whether a client was added without refused types.
+// accepted reports whether a client was added without rejected types.
 func (s *Signals) accepted(c Client) bool {
 	k := s.lookup(c)
-	return k != nil && len(k.refusedTypes) == 0
+	return k != nil && len(k.rejectedTypes) == 0
 }
 
-// Refusals returns the number of clients that refused the edition.
-func (s *Signals) Refusals() int { return s.refused.count() }
+// Rejections returns the number of clients that rejected the edition.
+func (s *Signals) Rejections() int { return s.rejected.count() }
 
 // HaltReason returns the reason to halt an edition that is served to the first reached cohorts; empty without a reason.
 // elapsed is the age of the stage, for the text.
 func (s *Signals) HaltReason(reached int, elapsed time.Duration) string {
-	if n := s.refused.count(); n > s.refusalLimit {
-		first := s.firstRefusal
-		return fmt.Sprintf("%s refused the edition (limit %d): %s refused %s: %s",
-			pluralClients(n), s.refusalLimit, first.Node, first.TypeURL, first.Detail)
+	if n := s.rejected.count(); n > s.rejectionLimit {
+		first := s.firstRejection
+		return fmt.Sprintf("%s rejected the edition (limit %d): %s rejected %s: %s",
+			pluralClients(n), s.rejectionLimit, first.Node, first.TypeURL, first.Detail)
 	}
 	if reason := s.crashReason(reached, elapsed); reason != "" {
 		return reason

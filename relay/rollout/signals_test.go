@@ -21,8 +21,8 @@ func other(i int) Client {
 }
 
 // newSignals returns the signals of one stage with the given numbers of clients.
-func newSignals(t *testing.T, refusalLimit, canaries, others int) *Signals {
-	s := NewSignals(Config{Stages: parseStages(t, "id=canary-* 1m"), RefusalLimit: refusalLimit})
+func newSignals(t *testing.T, rejectionLimit, canaries, others int) *Signals {
+	s := NewSignals(Config{Stages: parseStages(t, "id=canary-* 1m"), RejectionLimit: rejectionLimit})
 	for i := range canaries {
 		s.AddClient(canary(i))
 	}
@@ -41,30 +41,32 @@ func (s *Signals) expect(t *testing.T, want string) {
 	}
 }
 
-func TestI14_RefusalsAboveLimitHalt(t *testing.T) {
+func TestI14_RejectionsAboveLimitHalt(t *testing.T) {
 	s := newSignals(t, 1, 3, 0)
-	refuse := func(c Client) bool { return s.AddRefusal(Refusal{Client: c, TypeURL: listeners, Detail: "bad filter"}) }
-	if !refuse(canary(0)) || refuse(canary(0)) {
+	reject := func(c Client) bool {
+		return s.AddRejection(Rejection{Client: c, TypeURL: listeners, Detail: "bad filter"})
+	}
+	if !reject(canary(0)) || reject(canary(0)) {
 		t.Error("two NACKs of a client do not count once")
 	}
 	s.expect(t, "")
 	one := newSignals(t, 0, 1, 0)
-	one.AddRefusal(Refusal{Client: canary(0), TypeURL: listeners, Detail: "bad filter"})
-	one.expect(t, "1 client refused the edition (limit 0): canary-0 refused "+listeners+": bad filter")
-	if !refuse(canary(1)) {
+	one.AddRejection(Rejection{Client: canary(0), TypeURL: listeners, Detail: "bad filter"})
+	one.expect(t, "1 client rejected the edition (limit 0): canary-0 rejected "+listeners+": bad filter")
+	if !reject(canary(1)) {
 		t.Error("the NACK of a second client does not count")
 	}
-	s.expect(t, "2 clients refused the edition (limit 1): canary-0 refused "+listeners+": bad filter")
+	s.expect(t, "2 clients rejected the edition (limit 1): canary-0 rejected "+listeners+": bad filter")
 }
 
-func TestI14_EarlierRefusalsDoNotHalt(t *testing.T) {
+func TestI14_EarlierRejectionsDoNotHalt(t *testing.T) {
 	s := newSignals(t, 0, 0, 0)
 	s.AddClient(canary(0), listeners)
-	if s.AddRefusal(Refusal{Client: canary(0), TypeURL: listeners}) {
-		t.Error("a NACK of a type that the client refused before the edition counts")
+	if s.AddRejection(Rejection{Client: canary(0), TypeURL: listeners}) {
+		t.Error("a NACK of a type that the client rejected before the edition counts")
 	}
 	s.expect(t, "")
-	if !s.AddRefusal(Refusal{Client: canary(0), TypeURL: "another"}) {
+	if !s.AddRejection(Rejection{Client: canary(0), TypeURL: "another"}) {
 		t.Error("the NACK of another type does not count")
 	}
 }
@@ -75,7 +77,7 @@ func TestI14_ForgedNodesDoNotHalt(t *testing.T) {
 		"an unknown Node":               {Node: "canary-9", Peer: "10.0.0.9"},
 		"a canary's Node, another peer": {Node: "canary-0", Peer: "10.6.6.6"},
 	} {
-		if s.AddRefusal(Refusal{Client: c, TypeURL: listeners}) {
+		if s.AddRejection(Rejection{Client: c, TypeURL: listeners}) {
 			t.Errorf("the NACK of %s counts", name)
 		}
 	}
@@ -83,27 +85,27 @@ func TestI14_ForgedNodesDoNotHalt(t *testing.T) {
 }
 
 // TestI14_ForgedNodeDoesNotMaskCanary verifies that a NACK of a canary counts if a client with a forged Node connected
-// first and refused the type before.
+// first and rejected the type before.
 func TestI14_ForgedNodeDoesNotMaskCanary(t *testing.T) {
 	s := NewSignals(Config{Stages: parseStages(t, "id=canary-* 1m")})
 	s.AddClient(Client{Node: "canary-0", Peer: "10.6.6.6"}, listeners)
 	s.AddClient(canary(0))
-	if !s.AddRefusal(Refusal{Client: canary(0), TypeURL: listeners, Detail: "bad filter"}) {
+	if !s.AddRejection(Rejection{Client: canary(0), TypeURL: listeners, Detail: "bad filter"}) {
 		t.Error("the NACK of a canary does not count")
 	}
-	s.expect(t, "canary-0 refused")
+	s.expect(t, "canary-0 rejected")
 }
 
 func TestI14_PeerCountsOnce(t *testing.T) {
-	s := NewSignals(Config{Stages: parseStages(t, "id=canary-* 1m"), RefusalLimit: 1})
+	s := NewSignals(Config{Stages: parseStages(t, "id=canary-* 1m"), RejectionLimit: 1})
 	for i := range 5 {
 		c := canary(i)
 		c.Peer = "10.6.6.6"
 		s.AddClient(c)
-		s.AddRefusal(Refusal{Client: c, TypeURL: listeners})
+		s.AddRejection(Rejection{Client: c, TypeURL: listeners})
 	}
-	if n := s.Refusals(); n != 1 {
-		t.Errorf("%d refusals of one peer count, want 1", n)
+	if n := s.Rejections(); n != 1 {
+		t.Errorf("%d rejections of one peer count, want 1", n)
 	}
 	s.expect(t, "")
 }

@@ -23,16 +23,16 @@ type Status struct {
 	WaitsFor string    `json:"waits,omitempty"` // awaited condition other than time, as text
 	Await    Await     `json:"await,omitempty"` // the same condition as a code; empty while frozen
 
-	Waiting  int       `json:"waiting"`            // resources in which latest differs from the last good
-	Oldest   time.Time `json:"oldest,omitzero"`    // time of the oldest pending change
-	Halted   *Halt     `json:"halted,omitempty"`   // nil unless the edition was rejected
-	Frozen   bool      `json:"frozen,omitempty"`   // an operator froze the origin: no step of a rollout happens
-	Undoable bool      `json:"undoable"`           // an operator can undo the last promotion
-	Cold     bool      `json:"cold,omitempty"`     // no last good existed at the start, and no edition was promoted since
-	Check    string    `json:"check,omitempty"`    // last verdict of the check about the edition, or its last error
-	Checked  time.Time `json:"checked,omitzero"`   // time of that request
-	Failing  time.Time `json:"failing,omitzero"`   // start of the failures of the check; zero without one
-	Refusals []Refusal `json:"refusals,omitempty"` // error details of clients; at most MaxRefusals
+	Waiting    int         `json:"waiting"`              // resources in which latest differs from the last good
+	Oldest     time.Time   `json:"oldest,omitzero"`      // time of the oldest pending change
+	Halted     *Halt       `json:"halted,omitempty"`     // nil unless the edition was rejected
+	Frozen     bool        `json:"frozen,omitempty"`     // an operator froze the origin: no step of a rollout happens
+	Undoable   bool        `json:"undoable"`             // an operator can undo the last promotion
+	Cold       bool        `json:"cold,omitempty"`       // no last good existed at the start, and no edition was promoted since
+	Check      string      `json:"check,omitempty"`      // last verdict of the check about the edition, or its last error
+	Checked    time.Time   `json:"checked,omitzero"`     // time of that request
+	Failing    time.Time   `json:"failing,omitzero"`     // start of the failures of the check; zero without one
+	Rejections []Rejection `json:"rejections,omitempty"` // error details of clients; at most MaxRejections
 
 	Unobserved bool     `json:"unobserved,omitempty"` // a stage of the edition ended without a client that accepted it
 	Cohorts    []Cohort `json:"cohorts"`              // by stage, the rest last
@@ -63,7 +63,7 @@ type Cohort struct {
 	// Numbers of connected clients by their answer to the edition.
 	Subscribed int `json:"wanting"` // clients that subscribe to a resource that the edition changes
 	Accepted   int `json:"accepted"`
-	Refused    int `json:"refused"`
+	Rejected   int `json:"rejected"`
 
 	// Disconnected counts clients that disconnected in this stage and had accepted the last good before the edition.
 	Disconnected int `json:"left"`
@@ -78,8 +78,8 @@ type Outcomes struct {
 	Undone     int64 `json:"undone"`     // by an operator, after the promotion
 }
 
-// MaxRefusals is the maximum number of refusals in a Status.
-const MaxRefusals = 20
+// MaxRejections is the maximum number of rejections in a Status.
+const MaxRejections = 20
 
 // Phases holds all phases.
 var Phases = []Phase{Current, Gathering, Held, Rolling, Halted}
@@ -119,7 +119,7 @@ func (c *Controller) newStatus(due time.Time, f Facts) *Status {
 	s := &Status{
 		Origin: c.cfg.Origin, Phase: m.Phase, Edition: c.edition.id, Resources: c.edition.resources, Large: c.edition.large,
 		Changed: m.Changed, Stage: m.Stage, Since: m.Entered, Until: due, Oldest: m.Pending, Frozen: f.Frozen,
-		Undoable: m.Previous != nil, Cold: c.cold, Refusals: c.tracker.shownRefusals(), Unobserved: m.Unobserved,
+		Undoable: m.Previous != nil, Cold: c.cold, Rejections: c.tracker.shownRejections(), Unobserved: m.Unobserved,
 		Check: c.checks.detail, Checked: c.checks.requestedAt, Failing: c.checks.failingSince,
 		Cohorts: slices.Clone(c.cohorts), Outcomes: m.Outcomes,
 	}

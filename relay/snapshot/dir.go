@@ -299,7 +299,7 @@ func (d *Dir) Remove(h *cache.Header) error {
 	})
 }
 
-// Load returns the valid snapshots that are not older than maxAge, the newest first. It logs each rejected snapshot,
+// Load returns the valid snapshots that are not older than maxAge, the newest first. It logs each refused snapshot,
 // and removes files that are older than maxAge.
 func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 	var files []fs.DirEntry
@@ -311,7 +311,7 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 		return nil // logged when it became known
 	}
 	if err != nil {
-		d.reject(Unreadable, d.path, err)
+		d.refuse(Unreadable, d.path, err)
 		return nil
 	}
 	var loaded []*cache.Snapshot
@@ -326,7 +326,7 @@ func (d *Dir) Load(now time.Time, maxAge time.Duration) []*cache.Snapshot {
 			return err
 		})
 		if err != nil {
-			d.reject(reasonOf(err), f.Name(), err)
+			d.refuse(reasonOf(err), f.Name(), err)
 			continue
 		}
 		if s == nil {
@@ -388,12 +388,12 @@ func (d *Dir) removeOld(f fs.DirEntry, oldest time.Time) {
 	}
 }
 
-// Reject counts and logs that a loaded snapshot does not match the configuration of the relay.
-func (d *Dir) Reject(s *cache.Snapshot, why error) { d.reject(Mismatch, nameOf(&s.Header), why) }
+// Refuse counts and logs that a loaded snapshot does not match the configuration of the relay.
+func (d *Dir) Refuse(s *cache.Snapshot, why error) { d.refuse(Mismatch, nameOf(&s.Header), why) }
 
-// reject counts and logs a snapshot that is not used.
-func (d *Dir) reject(r Reason, file string, err error) {
-	d.rejected[slices.Index(reasons, r)].Add(1)
-	d.log.Warn("snapshot rejected; its view starts cold",
+// refuse counts and logs a snapshot that is not used.
+func (d *Dir) refuse(r Reason, file string, err error) {
+	d.refused[slices.Index(reasons, r)].Add(1)
+	d.log.Warn("snapshot refused; its view starts cold",
 		slog.String("file", file), slog.String("reason", string(r)), slog.Any("err", err))
 }

@@ -137,9 +137,9 @@ func TestB42_FilesAreReadableByOwnerOnly(t *testing.T) {
 	}
 }
 
-// TestB42_DirectoryOfOthersIsRejected checks that Open rejects a directory that other users own or may write to,
+// TestB42_DirectoryOfOthersIsRefused checks that Open refuses a directory that other users own or may write to,
 // because clients would receive what these users write. The group may write to it.
-func TestB42_DirectoryOfOthersIsRejected(t *testing.T) {
+func TestB42_DirectoryOfOthersIsRefused(t *testing.T) {
 	for _, mode := range []os.FileMode{0o700, 0o770, 0o755, os.ModeSetgid | 0o775, 0o777, 0o702, os.ModeSticky | 0o777} {
 		dir := t.TempDir()
 		if err := os.Chmod(dir, mode); err != nil {
@@ -201,9 +201,9 @@ func TestB42_DirectoryIsLocked(t *testing.T) {
 	open(t, path)
 }
 
-// TestB42_RejectedSnapshotsAreLogged checks that each rejected snapshot is logged once and counted, and does not fail
+// TestB42_RefusedSnapshotsAreLogged checks that each refused snapshot is logged once and counted, and does not fail
 // Load.
-func TestB42_RejectedSnapshotsAreLogged(t *testing.T) {
+func TestB42_RefusedSnapshotsAreLogged(t *testing.T) {
 	edit := func(f func(b []byte) []byte) func(t *testing.T, d *opened, path string) {
 		return func(t *testing.T, _ *opened, path string) {
 			b, err := os.ReadFile(path)
@@ -249,9 +249,9 @@ func TestB42_RejectedSnapshotsAreLogged(t *testing.T) {
 				!strings.Contains(d.log.String(), "reason="+string(tt.want)+" err=") {
 				t.Errorf("the log has %d lines, want one with the reason %q:\n%s", lines, tt.want, d.log)
 			}
-			for reason, n := range d.Stats().Rejected {
+			for reason, n := range d.Stats().Refused {
 				if (reason == tt.want) != (n == 1) {
-					t.Errorf("%d snapshots were rejected as %s, want only %s", n, reason, tt.want)
+					t.Errorf("%d snapshots were refused as %s, want only %s", n, reason, tt.want)
 				}
 			}
 		})

@@ -33,8 +33,8 @@ func TestB42_AHangingDiskDelaysOneCaller(t *testing.T) {
 		if f := d.Stats().Fault; f != "the file system does not answer for 10s" || d.Stats().Failures != 3 {
 			t.Errorf("the stats have the fault %q and %d failures", f, d.Stats().Failures)
 		}
-		if s := d.Recall(&s.Header, now, time.Hour); s != nil || d.Stats().Rejected[snapshot.Unreadable] != 0 {
-			t.Errorf("recalled %v, and counted a rejected snapshot", s)
+		if s := d.Recall(&s.Header, now, time.Hour); s != nil || d.Stats().Refused[snapshot.Unreadable] != 0 {
+			t.Errorf("recalled %v, and counted a refused snapshot", s)
 		}
 		release()
 		synctest.Wait()
@@ -98,7 +98,7 @@ func TestB42_OnlyRegularFilesAreRead(t *testing.T) {
 	large := check.Must(os.Create(filepath.Join(path, "large.snapshot")))
 	check.OK(t, errors.Join(large.Truncate(64<<30), large.Close()))
 	d := open(t, path)
-	if loaded := d.Load(now, time.Hour); len(loaded) != 0 || d.Stats().Rejected[snapshot.Unreadable] != 2 {
-		t.Errorf("loaded %v, rejected %v; want two unreadable files", loaded, d.Stats().Rejected)
+	if loaded := d.Load(now, time.Hour); len(loaded) != 0 || d.Stats().Refused[snapshot.Unreadable] != 2 {
+		t.Errorf("loaded %v, refused %v; want two unreadable files", loaded, d.Stats().Refused)
 	}
 }

@@ -65,7 +65,7 @@ func (d *Dir) Recall(h *cache.Header, now time.Time, maxAge time.Duration) *cach
 		return s
 	}
 	if !errors.Is(err, fs.ErrNotExist) && !isUnusable(err) {
-		d.reject(reasonOf(err), evictedName(name), err)
+		d.refuse(reasonOf(err), evictedName(name), err)
 	}
 	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/xdstender/tender/cache"
 )
 
-// A Reason is the reason why a snapshot was rejected.
+// A Reason is the reason why a snapshot was refused.
 type Reason string
 
 // Reasons, which are values of a label in metrics.
@@ -46,14 +46,14 @@ type Stats struct {
 	Failures int64 // failed writes
 
 	Restored int64            // views that were restored from a snapshot
-	Rejected map[Reason]int64 // rejected snapshots by reason
+	Refused  map[Reason]int64 // refused snapshots by reason
 }
 
 // stats has the counters of a Dir.
 type stats struct {
 	written, failed, restored atomic.Int64
 
-	rejected [6]atomic.Int64 // by index in reasons
+	refused [6]atomic.Int64 // by index in reasons
 }
 
 // CountRestored counts a view that was restored from a snapshot.
@@ -64,13 +64,13 @@ func (d *Dir) Stats() Stats {
 	s := &d.stats
 	out := Stats{
 		Written: s.written.Load(), Failures: s.failed.Load(), Restored: s.restored.Load(),
-		Rejected: make(map[Reason]int64, len(reasons)),
+		Refused: make(map[Reason]int64, len(reasons)),
 	}
 	if f := d.disk.fault.Load(); f != nil {
 		out.Fault = f.err.Error()
 	}
 	for i, r := range reasons {
-		out.Rejected[r] = s.rejected[i].Load()
+		out.Refused[r] = s.refused[i].Load()
 	}
 	return out
 }

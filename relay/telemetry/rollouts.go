@@ -56,8 +56,8 @@ func cohortAnswers(r *Reading, put put) {
 	for _, s := range r.Rollouts {
 		for i, c := range s.Cohorts[:len(s.Cohorts)-1] {
 			put(float64(c.Accepted), s.Origin, cohortLabel(s, i), "accepted")
-			put(float64(c.Refused), s.Origin, cohortLabel(s, i), "refused")
-			put(float64(c.Subscribed-c.Accepted-c.Refused), s.Origin, cohortLabel(s, i), "unanswered")
+			put(float64(c.Rejected), s.Origin, cohortLabel(s, i), "rejected")
+			put(float64(c.Subscribed-c.Accepted-c.Rejected), s.Origin, cohortLabel(s, i), "unanswered")
 		}
 	}
 }

@@ -99,7 +99,7 @@ var table = []row{
 	{"tender.origin.responses", counter, "{response}", "origin type", "Responses of the origin that the relay accepted.",
 		originTypes(func(s upstream.TypeStats) int64 { return s.Responses })},
 	{"tender.origin.nacks", counter, "{response}", "origin type",
-		"Responses of the origin that the relay rejected; the log has the reasons.",
+		"Responses of the origin that the relay refused; the log has the reasons.",
 		originTypes(func(s upstream.TypeStats) int64 { return s.Refused })},
 	{"tender.pending.changes", sum, "{change}", "origin reason",
 		"Changes of the origin that clients do not receive yet (tender pending), over all groups. The reason is suspect, " +
@@ -147,7 +147,7 @@ var table = []row{
 	{"tender.rollout.clients", sum, "{client}", "origin cohort",
 		"Connected clients. The cohort is the number of a stage of TENDER_ROLLOUT, from 1, or rest.", cohortClients},
 	{"tender.rollout.answers", sum, "{client}", "origin cohort outcome",
-		"Clients that receive the edition and subscribe to a changed resource. The outcome is accepted, refused or " +
+		"Clients that receive the edition and subscribe to a changed resource. The outcome is accepted, rejected or " +
 			"unanswered.", cohortAnswers},
 	{"tender.rollout.age", gauge, "s", "origin", "Age of the oldest change that not all clients receive; 0 without one.",
 		rollouts(func(r *Reading, s *rollout.Status) float64 { return since(r, s.Oldest) })},
@@ -214,9 +214,9 @@ var table = []row{
 		scalar(func(r *Reading) float64 { return boolValue(r.Snapshots.Fault != "") })},
 	{"tender.snapshots.restored", counter, "{view}", "", "Views that were restored from a snapshot.",
 		scalar(func(r *Reading) float64 { return float64(r.Snapshots.Restored) })},
-	{"tender.snapshots.rejected", counter, "{snapshot}", "reason", "Snapshots that could not be used.",
+	{"tender.snapshots.refused", counter, "{snapshot}", "reason", "Snapshots that could not be used.",
 		func(r *Reading, put put) {
-			for reason, n := range r.Snapshots.Rejected {
+			for reason, n := range r.Snapshots.Refused {
 				put(float64(n), string(reason))
 			}
 		}},
@@ -334,9 +334,9 @@ var table = []row{
 	{"tender.client.lagging", sum, "{stream}", "group type",
 		"Client streams with a change that was not sent yet or not accepted.",
 		groupClients(func(t *admin.TypeTotals) float64 { return float64(t.Lagging) })},
-	{"tender.client.refusing", sum, "{stream}", "group type",
+	{"tender.client.rejecting", sum, "{stream}", "group type",
 		"Client streams that reject a resource in its current version.",
-		groupClients(func(t *admin.TypeTotals) float64 { return float64(t.Refusing) })},
+		groupClients(func(t *admin.TypeTotals) float64 { return float64(t.Rejecting) })},
 	{"tender.client.fanouts.unmeasured", counter, "{change}", "group type reason",
 		"Changes whose fan-out was not measured. The reason is unanswered (a client did not answer for a minute) or " +
 			"crowded (16 changes of the type were being measured).", func(r *Reading, put put) {
@@ -377,9 +377,9 @@ func validationFindings(r *Reading, put put) {
 	}
 }
 
-// putCauses reads the number of rejections by each cause of one kind.
+// putCauses reads the number of refusals by each cause of one kind.
 func putCauses[C guard.Cause](r *Reading, put put) {
-	for cause, n := range r.Server.Rejected {
+	for cause, n := range r.Server.Refused {
 		if _, is := cause.(C); is {
 			put(float64(n), cause.String())
 		}
@@ -464,7 +464,7 @@ func groupClients(value func(*admin.TypeTotals) float64) func(*Reading, put) {
 			labels := [2]string{r.groupLabel(t.Group), typeLabel(t.TypeURL)}
 			sum := sums[labels]
 			sums[labels] = admin.TypeTotals{
-				Lagging: sum.Lagging + t.Lagging, Refusing: sum.Refusing + t.Refusing,
+				Lagging: sum.Lagging + t.Lagging, Rejecting: sum.Rejecting + t.Rejecting,
 				LagSeconds: max(sum.LagSeconds, t.LagSeconds),
 			}
 		}

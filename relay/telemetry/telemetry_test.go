@@ -55,13 +55,13 @@ func full() Reading {
 			Connections: 47, Unread: 48, Streams: 2, Accepted: 3, Turns: 10, IdleTurns: 4, Waiting: 42, Coalesced: 32,
 			Throttled: 33, Saved: 74,
 			Ended: map[guard.Ending]int64{guard.EndedStalled: 34, guard.EndedDrained: 35},
-			Rejected: map[guard.Cause]int64{
+			Refused: map[guard.Cause]int64{
 				guard.LimitNames: 36, guard.DeniedSecret: 47, guard.InvalidText: 71, guard.HandshakeUnknownCA: 72,
 				guard.AcceptFiles: 73,
 			},
 		},
 		Snapshots: snapshot.Stats{
-			Fault: "read-only", Written: 37, Failures: 38, Restored: 39, Rejected: map[snapshot.Reason]int64{"foreign": 40},
+			Fault: "read-only", Written: 37, Failures: 38, Restored: 39, Refused: map[snapshot.Reason]int64{"foreign": 40},
 		},
 		Origins: []Origin{{Status: origin, Names: 47, Stats: upstream.Stats{
 			Connected: 7, Lost: 8, Failovers: 9, Streams: 10, Held: 11, Applied: 12, Isolated: 51, Dropped: 43, Audits: 44,
@@ -78,7 +78,7 @@ func full() Reading {
 			Interest: map[string]cache.InterestStats{clusters: {Wildcards: 26, Names: 27}},
 		}},
 		Clients: []admin.TypeTotals{
-			{Group: "user_agent_name=envoy", TypeURL: clusters, Lagging: 60, Refusing: 61, LagSeconds: 62},
+			{Group: "user_agent_name=envoy", TypeURL: clusters, Lagging: 60, Rejecting: 61, LagSeconds: 62},
 			{Group: "user_agent_name=envoy", TypeURL: "example.com/a.B", Lagging: 1, LagSeconds: 1},
 			{Group: "user_agent_name=envoy", TypeURL: "example.com/a.C", Lagging: 2, LagSeconds: 2},
 		},
@@ -107,7 +107,7 @@ func full() Reading {
 			Failing: at.Add(948 * time.Second),
 			Await:   rollout.AwaitCheck, Halted: &rollout.Halt{At: at}, Unobserved: true, Cold: true,
 			Cohorts: []rollout.Cohort{
-				{Name: "5% 10m", Clients: 53, Subscribed: 57, Accepted: 19, Refused: 18}, {Name: "25% approve", Clients: 54},
+				{Name: "5% 10m", Clients: 53, Subscribed: 57, Accepted: 19, Rejected: 18}, {Name: "25% approve", Clients: 54},
 				{Name: "the rest", Clients: 55},
 			},
 			Outcomes: rollout.Outcomes{Promoted: 56, Halted: 57, Reverted: 58, Superseded: 59, Undone: 63},
@@ -223,9 +223,9 @@ func TestValues(t *testing.T) {
 		"rollout_state default rolling": 1, "rollout_state default halted": 0,
 		"rollout_stage default": 2, "rollout_clients 1 default": 53, "rollout_clients 2 default": 54,
 		"rollout_clients rest default":       55,
-		"rollout_answers 1 default accepted": 19, "rollout_answers 1 default refused": 18,
+		"rollout_answers 1 default accepted": 19, "rollout_answers 1 default rejected": 18,
 		"rollout_answers 1 default unanswered": 20,
-		"rollout_answers 2 default accepted":   0, "rollout_answers 2 default refused": 0,
+		"rollout_answers 2 default accepted":   0, "rollout_answers 2 default rejected": 0,
 		"rollout_answers 2 default unanswered": 0,
 		"rollout_age_seconds default":          51, "rollout_check_failing_seconds default": 52,
 		"rollout_halted_time_seconds default": 1e9,
@@ -239,8 +239,8 @@ func TestValues(t *testing.T) {
 		"log_dropped_total debug": 66, "log_dropped_total audit": 67, "log_stalled_seconds": 68,
 		"tls_expiry_seconds TENDER_TLS_CERT": 48, "tls_refusals_total TENDER_TLS_CERT": 49,
 		"snapshots_total": 37, "snapshots_failed_total": 38, "snapshots_restored_total": 39, "snapshots_unusable": 1,
-		"snapshots_rejected_total foreign": 40,
-		"memory_utilization":               0.5, "generations": 7, "generations_size_bytes": 70, "audit_passes_total": 5,
+		"snapshots_refused_total foreign": 40,
+		"memory_utilization":              0.5, "generations": 7, "generations_size_bytes": 70, "audit_passes_total": 5,
 		"audit_faults_total " + envoy + " members": 6, "audit_faults_total all interest": 46,
 		"validation_checked_total": 64, "validation_findings invalid cds": 65,
 		"client_connections": 47, "client_unread_bytes": 48, "client_streams": 2, "client_streams_waiting": 42,
@@ -267,7 +267,7 @@ func TestValues(t *testing.T) {
 
 		"client_lag_seconds " + envoy + " cds": 62, "client_lag_seconds " + envoy + " other": 2,
 		"client_lagging " + envoy + " cds": 60, "client_lagging " + envoy + " other": 3,
-		"client_refusing " + envoy + " cds": 61, "client_refusing " + envoy + " other": 0,
+		"client_rejecting " + envoy + " cds": 61, "client_rejecting " + envoy + " other": 0,
 		"client_fanouts_unmeasured_total " + envoy + " unanswered cds": 48,
 		"client_fanouts_unmeasured_total " + envoy + " crowded cds":    49,
 		"client_fanouts_unmeasured_total " + envoy + " unanswered eds": 0,

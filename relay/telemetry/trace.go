@@ -237,7 +237,7 @@ func (t *Tracer) EndFanout(f *fanout.Fanout) {
 	}
 	span.SetAttributes(attributes...)
 	if f.Count(fanout.Rejected)+f.Unanswered() > 0 {
-		span.SetStatus(codes.Error, fmt.Sprintf("%d refused, %d unanswered", f.Count(fanout.Rejected), f.Unanswered()))
+		span.SetStatus(codes.Error, fmt.Sprintf("%d rejected, %d unanswered", f.Count(fanout.Rejected), f.Unanswered()))
 	}
 	span.End(ended...)
 }
@@ -284,7 +284,7 @@ func (t *Tracer) Delivered(d downstream.Delivery) (traceID, spanID string) {
 	span.AddEvent("sent", trace.WithTimestamp(d.Sent))
 	if d.Outcome == fanout.Rejected {
 		setTexts(span, "rpc.response.status_code", code.Code_name[int32(d.Code)])
-		span.SetStatus(codes.Error, cmp.Or(d.Detail, "refused"))
+		span.SetStatus(codes.Error, cmp.Or(d.Detail, "rejected"))
 	}
 	if d.Outcome == fanout.Unanswered {
 		span.SetStatus(codes.Error, "not answered within "+fanout.GiveUp.String())

@@ -78,5 +78,5 @@ func (c *calls) GetRequestMetadata(context.Context, ...string) (map[string]strin
 	return all, nil
 }
 
-// RequireTransportSecurity makes gRPC reject connections without TLS if a token is sent.
+// RequireTransportSecurity makes gRPC refuse connections without TLS if a token is sent.
 func (c *calls) RequireTransportSecurity() bool { return c.token.Load() != nil }

@@ -80,11 +80,11 @@ func (r *running) get(t *testing.T, path string) string {
 }
 
 // failed returns the failed handshakes of a reason in the status.
-func (r *running) failed(t *testing.T, reason string) (found admin.Rejection) {
+func (r *running) failed(t *testing.T, reason string) (found admin.Refusal) {
 	t.Helper()
 	var status admin.Status
 	check.OK(t, json.Unmarshal([]byte(r.get(t, "/api/v1/status")), &status))
-	for _, c := range status.Rejections {
+	for _, c := range status.Refusals {
 		if c.Kind == "handshake" && c.Reason == reason {
 			found = c
 		}
@@ -93,7 +93,7 @@ func (r *running) failed(t *testing.T, reason string) (found admin.Rejection) {
 }
 
 // awaitFailed waits until the status has so many failed handshakes of a reason.
-func (r *running) awaitFailed(t *testing.T, reason string, n int64) admin.Rejection {
+func (r *running) awaitFailed(t *testing.T, reason string, n int64) admin.Refusal {
 	t.Helper()
 	for deadline := time.Now().Add(relaytest.Patience); ; time.Sleep(time.Millisecond) { // polls
 		got := r.failed(t, reason)

@@ -157,7 +157,7 @@ func testFilesOfAnOrigin(t *testing.T) {
 	}
 }
 
-// checkFiles checks the status and the metrics of the files in [TestFilesOfAnOrigin] after the token file was rejected.
+// checkFiles checks the status and the metrics of the files in [TestFilesOfAnOrigin] after the token file was refused.
 func (r *running) checkFiles(t *testing.T, cert *x509.Certificate) {
 	t.Helper()
 	ask := func(path string) []byte {
@@ -188,7 +188,7 @@ func (r *running) checkFiles(t *testing.T, cert *x509.Certificate) {
 		t.Errorf("status of the certificate: %+v, want no error and expiry at %s", pair, cert.NotAfter)
 	}
 	if token.Error == "" || token.Refused != 1 || !token.NotAfter.IsZero() {
-		t.Errorf("status of the token: %+v, want an error and one rejected change", token)
+		t.Errorf("status of the token: %+v, want an error and one refused change", token)
 	}
 	metrics := string(ask("/metrics"))
 	for _, want := range []string{

@@ -33,7 +33,7 @@ func dialer(at net.Addr) func(context.Context) (net.Conn, error) {
 	}
 }
 
-// present connects with each certificate, and returns the number of rejected connections.
+// present connects with each certificate, and returns the number of refused connections.
 func present(t *testing.T, roots *certs.CA, dial func(context.Context) (net.Conn, error), all []presented) (refused int) {
 	t.Helper()
 	for _, tt := range all {
@@ -103,7 +103,7 @@ func startBound(t *testing.T, memory bool, env ...string) *bound {
 }
 
 // TestB37_TrustDomainsBoundToCAs checks which clients a relay with bindings of trust domains to CAs accepts. The relay
-// logs and counts rejected clients.
+// logs and counts refused clients.
 func TestB37_TrustDomainsBoundToCAs(t *testing.T) {
 	t.Parallel()
 	b := startBound(t, false, "TENDER_REST_LISTEN=127.0.0.1:0", "TENDER_PROBE_LISTEN=127.0.0.1:0")
@@ -209,7 +209,7 @@ func testCAsThatAreNotBound(t *testing.T) {
 		{"two CAs, and rules about names", byName, "", [][]byte{ca.PEM, other.PEM}, ""},
 		{"two CAs, and a binding", bySPIFFE, "one.example", [][]byte{ca.PEM, other.PEM}, ""},
 		{"a binding of another trust domain", bySPIFFE, "two.example", [][]byte{ca.PEM},
-			`TENDER_AUTHZ: rules name the trust domain "one.example", which is not in TENDER_TLS_TRUST_DOMAINS; its clients are rejected`},
+			`TENDER_AUTHZ: rules name the trust domain "one.example", which is not in TENDER_TLS_TRUST_DOMAINS; its clients are refused`},
 	} {
 		cfg, err := relay.LoadConfig(env(tt.identity, tt.domains, tt.cas...))
 		if err != nil {

@@ -103,23 +103,23 @@ func (w *Watch) Reload() {
 
 // readNow reads all files for Reload.
 func (w *Watch) readNow(now time.Time) {
-	var loaded, rejected int
+	var loaded, refused int
 	for _, s := range w.sources {
 		s.seen = s.state()
 		if s.seen != s.inForce {
-			s.settled = "" // also if it was rejected before
+			s.settled = "" // also if it was refused before
 		}
 		before := s.inForce
 		s.look(now, w.log)
 		switch {
 		case s.status.Load().Err != nil:
-			rejected++
+			refused++
 		case s.inForce != before:
 			loaded++
 		}
 	}
-	w.log.Info("credential files read again on request", slog.Int("changed", loaded), slog.Int("rejected", rejected),
-		slog.Int("unchanged", len(w.sources)-loaded-rejected))
+	w.log.Info("credential files read again on request", slog.Int("changed", loaded), slog.Int("refused", refused),
+		slog.Int("unchanged", len(w.sources)-loaded-refused))
 }
 
 // A Status is the state of files that are loaded together.
@@ -133,10 +133,10 @@ type Status struct {
 	// certificates.
 	NotAfter time.Time
 
-	// Err is the error with which the current content of the files was rejected; nil if it is in force.
+	// Err is the error with which the current content of the files was refused; nil if it is in force.
 	Err error
 
-	// Refused is the number of changes of the files that were rejected.
+	// Refused is the number of changes of the files that were refused.
 	Refused int64
 }
 
@@ -257,7 +257,7 @@ func (s *source) look(now time.Time, log *slog.Logger) {
 	}
 	if err != nil {
 		s.fail(err)
-		log.Warn("credential file rejected; the previous content stays in force", s.attr(), slog.Any("err", err))
+		log.Warn("credential file refused; the previous content stays in force", s.attr(), slog.Any("err", err))
 		return
 	}
 	s.inForce, s.expired = found, false

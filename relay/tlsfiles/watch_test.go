@@ -124,7 +124,7 @@ func TestTokenIsReadAgain(t *testing.T) {
 				t.Errorf("token %q: authorization of a call is %q, want %s", tt.content, got, tt.want)
 			}
 			if got := w.Status()[0]; got.Refused != tt.refused || (got.Err != nil) != (tt.content == "") {
-				t.Errorf("token %q: %d changes rejected, error %v, want %d rejected", tt.content, got.Refused, got.Err, tt.refused)
+				t.Errorf("token %q: %d changes refused, error %v, want %d refused", tt.content, got.Refused, got.Err, tt.refused)
 			}
 		}
 	})
@@ -255,7 +255,7 @@ func TestExpiryIsSaid(t *testing.T) {
 	})
 }
 
-// TestTokensThatCannotBeUsed checks that invalid tokens are rejected, with errors that do not contain the token.
+// TestTokensThatCannotBeUsed checks that invalid tokens are refused, with errors that do not contain the token.
 func TestTokensThatCannotBeUsed(t *testing.T) {
 	for _, content := range []string{"", "\n", "Bearer canary", "canary\ncanary", "canäry", strings.Repeat("canary", 3000)} {
 		path := certs.WriteFile(t, t.TempDir(), "token", []byte(content))
@@ -266,7 +266,7 @@ func TestTokensThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestReload checks that Reload loads changed files at once, rejects and names unusable content again, and says so, also
+// TestReload checks that Reload loads changed files at once, refuses and names unusable content again, and says so, also
 // without files, and however often it is called.
 func TestReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -274,12 +274,12 @@ func TestReload(t *testing.T) {
 		var calls credentials.PerRPCCredentials
 		w := watch(t, openToken(path, &calls))
 		for _, tt := range []struct{ content, want, logged string }{
-			{"one", "one", "changed=0 rejected=0 unchanged=1"},
-			{"two", "two", "changed=1 rejected=0 unchanged=0"},
-			{"", "two", "changed=0 rejected=1 unchanged=0"},
+			{"one", "one", "changed=0 refused=0 unchanged=1"},
+			{"two", "two", "changed=1 refused=0 unchanged=0"},
+			{"", "two", "changed=0 refused=1 unchanged=0"},
 			{"", "two", "it has no token"},
 			{"two", "two", "credential file has the content in force again"},
-			{"three", "three", "changed=1 rejected=0 unchanged=0"},
+			{"three", "three", "changed=1 refused=0 unchanged=0"},
 		} {
 			certs.WriteFile(t, filepath.Dir(path), "token", []byte(tt.content))
 			logged := w.reloaded()
@@ -294,7 +294,7 @@ func TestReload(t *testing.T) {
 			t.Errorf("later, the log is %q, want nothing", logged)
 		}
 		none := watch(t, func(*tlsfiles.Watch) error { return nil })
-		if logged := none.reloaded(); !strings.Contains(logged, "changed=0 rejected=0 unchanged=0") {
+		if logged := none.reloaded(); !strings.Contains(logged, "changed=0 refused=0 unchanged=0") {
 			t.Errorf("without files, the log is %q", logged)
 		}
 	})

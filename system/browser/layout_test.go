@@ -108,7 +108,7 @@ func TestPageLayout(t *testing.T) {
 	}
 	b := open(t)
 	b.do(chromedp.Navigate(w.site + "/"))
-	b.await("#summary", "1 of 1 client refuses cds", "Streams2")
+	b.await("#summary", "1 of 1 client rejects cds", "Streams2")
 	b.await("#fanout", "lds")
 	for _, on := range screens {
 		for _, scheme := range schemes {

@@ -95,14 +95,14 @@ func rolling(at int) *rollout.Status {
 func halted(words string) *rollout.Status {
 	s := rolling(1)
 	s.Phase, s.Stage, s.Until, s.Outcomes.Halted = rollout.Halted, 0, time.Time{}, 1
-	s.Cohorts[0].Served, s.Cohorts[0].Subscribed, s.Cohorts[0].Refused = "", 3, 1
-	s.Halted = &rollout.Halt{Reason: "1 client refused the edition (limit 0): sidecar~7 refused " + wire.ListenerType + ": " + words, At: time.Now().Add(-12 * time.Minute)}
-	s.Refusals = []rollout.Refusal{{Client: rollout.Client{Node: "sidecar~7"}, TypeURL: wire.ListenerType, Detail: words}}
+	s.Cohorts[0].Served, s.Cohorts[0].Subscribed, s.Cohorts[0].Rejected = "", 3, 1
+	s.Halted = &rollout.Halt{Reason: "1 client rejected the edition (limit 0): sidecar~7 rejected " + wire.ListenerType + ": " + words, At: time.Now().Add(-12 * time.Minute)}
+	s.Rejections = []rollout.Rejection{{Client: rollout.Client{Node: "sidecar~7"}, TypeURL: wire.ListenerType, Detail: words}}
 	return s
 }
 
-// refused is the error detail of the NACKs in these tests.
-const refused = "Error adding/updating listener(s) ingress: Didn't find a registered implementation for 'envoy.filters.http.gone' with type URL: ''"
+// rejected is the error detail of the NACKs in these tests.
+const rejected = "Error adding/updating listener(s) ingress: Didn't find a registered implementation for 'envoy.filters.http.gone' with type URL: ''"
 
 // TestRolloutOnThePage follows two changes of an origin through the page: one that a canary rejects, and its fix.
 func TestRolloutOnThePage(t *testing.T) {
@@ -113,7 +113,7 @@ func TestRolloutOnThePage(t *testing.T) {
 	for _, node := range []string{"canary~0", "canary~1", "canary~2", "early~0", "early~1", "early~2", "early~3", "sidecar~0", "sidecar~1", "sidecar~2", "sidecar~3", "sidecar~4", "sidecar~5"} {
 		c := w.connect(relaytest.ClientOptions{Variant: relaytest.Delta, Node: relaytest.EnvoyNode(node), Reject: func(r *relaytest.Response) error {
 			if node == "canary~2" && slices.ContainsFunc(r.Resources, func(l relaytest.Resource) bool { return l.Digest == bad }) {
-				return errors.New(refused)
+				return errors.New(rejected)
 			}
 			return nil
 		}})
@@ -136,8 +136,8 @@ func TestRolloutOnThePage(t *testing.T) {
 	b.await("#rollouts", "Origin default: up to date", "started without a snapshot of the last good", "served the last good 13")
 
 	w.origin.Put(relaytest.Cluster("search"), relaytest.Listener("public", "gone"))
-	b.await("#rollouts", "Origin default: halted", "canary~2 refused", refused, "2 resources", "tender rollout resume --origin default")
-	b.await("#rollouts td .words", refused)
+	b.await("#rollouts", "Origin default: halted", "canary~2 rejected", rejected, "2 resources", "tender rollout resume --origin default")
+	b.await("#rollouts td .words", rejected)
 	b.await("#summary", "The rollout of origin default is halted")
 	b.pictureOf("rollout", "#rollouts")
 	w.origin.Put(relaytest.Listener("public", "routes"))
@@ -162,10 +162,10 @@ func TestRolloutPanelIsLive(t *testing.T) {
 	s.now(rolling(2))
 	b.await("#rollouts h3", "stage 2 of 3")
 	b.await("#rollouts", "first 2 stages receive edition 3fa2b1c9")
-	s.now(halted(refused))
+	s.now(halted(rejected))
 	b.await("h1", "1 problem")
 	b.await("#summary", "The rollout of origin default is halted, for 12m")
-	b.await("#rollouts", "halted", refused, "sidecar~7", "tender rollout resume --origin default")
+	b.await("#rollouts", "halted", rejected, "sidecar~7", "tender rollout resume --origin default")
 	if got := evaluate[string](b, "window.loaded"); got != "once" {
 		t.Errorf("the page was reloaded: window.loaded is %q", got)
 	}
@@ -183,12 +183,12 @@ func TestRolloutPanelIsLive(t *testing.T) {
 
 // TestRolloutPanelWithoutScript checks that the panel shows its content without JavaScript.
 func TestRolloutPanelWithoutScript(t *testing.T) {
-	s := newStage(t, halted(refused))
+	s := newStage(t, halted(rejected))
 	b := open(t)
 	b.do(emulation.SetScriptExecutionDisabled(true), chromedp.Navigate(s.site+"/"))
 	var text string
 	b.do(chromedp.Text("#rollouts", &text, chromedp.ByQuery, chromedp.NodeVisible))
-	for _, want := range []string{"halted", refused, "tender rollout resume --origin default", "metadata.canary=true 10m0s"} {
+	for _, want := range []string{"halted", rejected, "tender rollout resume --origin default", "metadata.canary=true 10m0s"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("without JavaScript the panel does not contain %q:\n%s", want, text)
 		}
@@ -223,7 +223,7 @@ func TestRolloutPanelForEverybody(t *testing.T) {
 	failing.Origin, failing.Phase, failing.WaitsFor, failing.Check, failing.Failing = "failing", rollout.Held, "the check", "connection refused", time.Now().Add(-time.Hour)
 	many := rolling(3)
 	many.Origin, many.Cohorts = "four-stages", append([]rollout.Cohort{{Name: "id=a-very-long-name-of-a-node-that-an-operator-has-chosen-*", Clients: 1, Served: "3fa2b1c9"}}, many.Cohorts...)
-	many.Cohorts[2].Refused = 1
+	many.Cohorts[2].Rejected = 1
 	s := newStage(t, halted(strings.Repeat("W", 300)), held, frozen, current, failing, many)
 	b := open(t)
 	for _, width := range []int64{1200, 360} {
@@ -261,9 +261,9 @@ func TestRolloutPanelOfHostileClients(t *testing.T) {
 	b.await("#rollouts", "halted")
 	usual := evaluate[string](b, elements)
 	bad := halted(strings.Join(hostile, " "))
-	bad.Refusals = nil
+	bad.Rejections = nil
 	for _, words := range hostile {
-		bad.Refusals = append(bad.Refusals, rollout.Refusal{Client: rollout.Client{Node: words}, TypeURL: wire.ListenerType, Detail: words})
+		bad.Rejections = append(bad.Rejections, rollout.Rejection{Client: rollout.Client{Node: words}, TypeURL: wire.ListenerType, Detail: words})
 	}
 	s.now(bad)
 	b.await("#rollouts", hostile[len(hostile)-1])

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestChart_BadValuesAreRefused checks that the chart rejects values with which the relay would not start or would
+// TestChart_BadValuesAreRefused checks that the chart refuses values with which the relay would not start or would
 // not do what the values suggest. The error must name the value and the problem.
 func TestChart_BadValuesAreRefused(t *testing.T) {
 	need(t)
@@ -42,7 +42,7 @@ func TestChart_BadValuesAreRefused(t *testing.T) {
 		"rollout.check.url=https://user:hunter2@gate":              {"TENDER_ROLLOUT_CHECK (rollout.check.url): it has a user", "by extraEnv, from a Secret"},
 		"config.TENDER_ROLLOUT_CHECK=https://a@gate":               {"TENDER_ROLLOUT_CHECK (rollout.check.url): it has a user"},
 		"rollout.stages=5% 1h,config.TENDER_DELTA_VERSIONS=origin": {"config.TENDER_DELTA_VERSIONS: another value sets it already", "content"},
-		"rollout.refusals=-1":                                      {"'/rollout/refusals'"},
+		"rollout.rejections=-1":                                    {"'/rollout/rejections'"},
 		"drainSeconds=56":                                          {"terminationGracePeriodSeconds: 60 is too short for drainSeconds 56", "at least 61"},
 		"kind=Deployment":                                          {"snapshots.claim.enabled", "set it to false, or kind to StatefulSet"},
 		"ports.rest=18000":                                         {"ports: two of them are the same"},
@@ -74,7 +74,7 @@ func TestChart_BadValuesAreRefused(t *testing.T) {
 		}
 		for _, text := range want {
 			if !strings.Contains(err.Error(), text) {
-				t.Errorf("the chart rejects %s with\n%v\nwhich lacks %q", set, err, text)
+				t.Errorf("the chart refuses %s with\n%v\nwhich lacks %q", set, err, text)
 			}
 		}
 	}

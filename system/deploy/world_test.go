@@ -57,9 +57,9 @@ func (w *world) start(t *testing.T) {
 	}})
 	w.xds, w.rest, w.admin, w.probe = r.Addrs()[0].String(), r.RESTAddrs()[0].String(), r.AdminAddrs()[0].String(), r.ProbeAddrs()[0].String()
 
-	refuses := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("edge-4")})
-	refuses.Subscribe(relaytest.ClusterType)
-	refuses.Nack(refuses.Recv(t.Context()), "Error adding/updating cluster(s) web: unknown http filter")
+	rejects := r.Client(relaytest.ClientOptions{Node: relaytest.EnvoyNode("edge-4")})
+	rejects.Subscribe(relaytest.ClusterType)
+	rejects.Nack(rejects.Recv(t.Context()), "Error adding/updating cluster(s) web: unknown http filter")
 }
 
 // A place is the directory in which the blocks of one page run.

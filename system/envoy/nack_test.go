@@ -60,25 +60,25 @@ func TestEnvoy_NACK(t *testing.T) {
 	scenario(t, ads, func(t *testing.T, s *setup) {
 		s.origin.Put(web("one", envoytest.NewBackend(t, "one"))...)
 		s.origin.Apply("other", func(w *envoytest.World) { w.Put(web("one", envoytest.NewBackend(t, "other"))...) })
-		refuser := s.envoy(t, "refuser")
+		rejecter := s.envoy(t, "rejecter")
 		o := s.options(s.server, "bystander")
 		o.Node.Cluster = "other"
 		bystander := envoytest.Start(t, o)
 		loads := []*envoytest.Load{
-			envoytest.StartLoad(t, refuser.Listener("web"), interval), envoytest.StartLoad(t, bystander.Listener("web"), interval),
+			envoytest.StartLoad(t, rejecter.Listener("web"), interval), envoytest.StartLoad(t, bystander.Listener("web"), interval),
 		}
 		before := bystander.Stats(envoytest.Judged)
 
 		s.origin.Put(invalid("broken"))
-		awaitSum(refuser, "update_rejected", 1)
+		awaitSum(rejecter, "update_rejected", 1)
 		if s.relay != nil {
-			showRefusal(t, s.relay, refuser)
+			showRejection(t, s.relay, rejecter)
 		}
 		repaired := relaytest.Listener("broken", "web")
 		s.origin.Put(repaired)
-		refuser.Listener("broken")
+		rejecter.Listener("broken")
 		if s.relay != nil {
-			refuser.Await("tender status without a rejection", func() error { // the ACK may not have reached the relay yet
+			rejecter.Await("tender status without a rejection", func() error { // the ACK may not have reached the relay yet
 				if got := s.relay.Tender("status"); strings.Contains(got, rejection) {
 					return errors.New(got)
 				}
@@ -88,7 +88,7 @@ func TestEnvoy_NACK(t *testing.T) {
 		loads[0].Continue(20)
 		s.judge(bystander, loads[1].Stop())
 		s.requests(loads[0].Stop())
-		s.updates(refuser) // at least one rejection; go-control-plane sends the listener again at once
+		s.updates(rejecter) // at least one rejection; go-control-plane sends the listener again at once
 		for _, name := range []string{"lds.update_success", "cds.update_success", "listener_modified", "cluster_modified"} {
 			if got := bystander.Stats(envoytest.Judged).Sum(name); got != before.Sum(name) {
 				t.Errorf("Envoy of the other group: %s is %d, want %d as before", name, got, before.Sum(name))
@@ -97,12 +97,12 @@ func TestEnvoy_NACK(t *testing.T) {
 	}, "TENDER_NODE_GROUP_BY=cluster")
 }
 
-// showRefusal waits until the API shows the error of an Envoy. The log, `tender status`, CSDS and the page must then
+// showRejection waits until the API shows the error of an Envoy. The log, `tender status`, CSDS and the page must then
 // show it as well.
-func showRefusal(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy) {
+func showRejection(t *testing.T, r *envoytest.Relay, e *envoytest.Envoy) {
 	t.Helper()
 	e.Await("rejection in /api/v1/clients", func() error {
-		if page := r.Get("/api/v1/clients?refused=true"); !bytes.Contains(page, []byte(e.ID())) || !bytes.Contains(page, []byte(rejection)) {
+		if page := r.Get("/api/v1/clients?rejected=true"); !bytes.Contains(page, []byte(e.ID())) || !bytes.Contains(page, []byte(rejection)) {
 			return fmt.Errorf("%s", page)
 		}
 		return nil

@@ -51,9 +51,9 @@ func clientStatus(t *testing.T, conn *grpc.ClientConn) map[string]string {
 		}
 		for _, g := range c.GetGenericXdsConfigs() {
 			accepted := g.GetConfigStatus() == statuspb.ConfigStatus_SYNCED || g.GetClientStatus() == adminpb.ClientResourceStatus_ACKED
-			refused := g.GetConfigStatus() == statuspb.ConfigStatus_ERROR || g.GetClientStatus() == adminpb.ClientResourceStatus_NACKED
-			states[g.GetTypeUrl()+" "+g.GetName()] = fmt.Sprintf("accepted %v, refused %v, version %q, refused version %q",
-				accepted, refused, g.GetVersionInfo(), g.GetErrorState().GetVersionInfo())
+			rejected := g.GetConfigStatus() == statuspb.ConfigStatus_ERROR || g.GetClientStatus() == adminpb.ClientResourceStatus_NACKED
+			states[g.GetTypeUrl()+" "+g.GetName()] = fmt.Sprintf("accepted %v, rejected %v, version %q, rejected version %q",
+				accepted, rejected, g.GetVersionInfo(), g.GetErrorState().GetVersionInfo())
 		}
 	}
 	return states
@@ -72,19 +72,19 @@ func TestR141_GRPCSaysTheSame(t *testing.T) {
 	_, address, _ := strings.Cut(client.AwaitLine(0, "CSDS at "), "CSDS at ")
 	its, ours := connect(t, address), connect(t, r.admin)
 	client.AwaitLine(0, "answered by "+backend)
-	agree := func(when string, refused int) {
+	agree := func(when string, rejected int) {
 		t.Helper()
 		var diff string
 		again := time.NewTicker(10 * time.Millisecond) // a CSDS can only be polled
 		defer again.Stop()
 		for deadline := time.Now().Add(relaytest.Patience); ; <-again.C {
 			want, got := clientStatus(t, its), clientStatus(t, ours)
-			n := strings.Count(fmt.Sprint(want), "refused true")
-			if diff = cmp.Diff(want, got); diff == "" && len(want) == 4 && n == refused {
+			n := strings.Count(fmt.Sprint(want), "rejected true")
+			if diff = cmp.Diff(want, got); diff == "" && len(want) == 4 && n == rejected {
 				return
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%s, gRPC has rejected %d resources, want %d; status of gRPC (-) and Tender (+):\n%s", when, n, refused, diff)
+				t.Fatalf("%s, gRPC has rejected %d resources, want %d; status of gRPC (-) and Tender (+):\n%s", when, n, rejected, diff)
 			}
 		}
 	}

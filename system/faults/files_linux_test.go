@@ -68,8 +68,8 @@ func TestB47_FileDescriptorsRunOut(t *testing.T) {
 	if err := json.Unmarshal(r.page("/api/v1/status"), &status); err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(status.Rejections); !strings.Contains(got, "file_descriptors") {
-		t.Errorf("the status has the rejections %s, want file_descriptors", got)
+	if got := fmt.Sprint(status.Refusals); !strings.Contains(got, "file_descriptors") {
+		t.Errorf("the status has the refusals %s, want file_descriptors", got)
 	}
 	origin.Put(relaytest.Cluster("b"))
 	connected.WaitState(t.Context(), has("a", "b"))
@@ -107,7 +107,7 @@ func TestB47_FileDescriptorsRunOut(t *testing.T) {
 	})
 }
 
-// TestB47_FilesAreKeptForTheRelay: a relay whose limit of open files is low rejects connections before it has none left. It
+// TestB47_FilesAreKeptForTheRelay: a relay whose limit of open files is low refuses connections before it has none left. It
 // reconnects to its origin and writes snapshots meanwhile.
 func TestB47_FilesAreKeptForTheRelay(t *testing.T) {
 	t.Parallel()
@@ -128,9 +128,9 @@ func TestB47_FilesAreKeptForTheRelay(t *testing.T) {
 		check.OK(t, err)
 		t.Cleanup(func() { _ = conn.Close() }) // its state does not matter
 	}
-	r.Await("rejections of connections", func() error {
+	r.Await("refusals of connections", func() error {
 		if n := r.metric("tender_client_refusals_total"); n < files {
-			return fmt.Errorf("%v rejections", n)
+			return fmt.Errorf("%v refusals", n)
 		}
 		return nil
 	})

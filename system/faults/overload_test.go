@@ -95,7 +95,7 @@ func TestB12_C24_MoreChangesThanLinksCanTake(t *testing.T) {
 }
 
 // TestB35_MoreDemandThanALimitAllows: a client exceeds each limit of the relay. The relay counts it, and ends the
-// stream with an error that names the limit. For limits of names, it rejects only the names. Other clients are
+// stream with an error that names the limit. For limits of names, it refuses only the names. Other clients are
 // still served.
 func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 	t.Parallel()
@@ -136,7 +136,7 @@ func TestB35_MoreDemandThanALimitAllows(t *testing.T) {
 		}
 		c := r.client(relaytest.Delta, tt.node)
 		tt.ask(c)
-		if tt.code == codes.OK { // only the names are rejected, and the stream stays open
+		if tt.code == codes.OK { // only the names are refused, and the stream stays open
 			c.Subscribe(blobType)
 			c.WaitState(t.Context(), newest)
 			r.counts(fmt.Sprintf(`tender_client_refusals_total\{limit="%s"\} 1`, tt.limit))
@@ -187,7 +187,7 @@ func TestB35_NamesBeyondTheRateAreSeen(t *testing.T) {
 	r.counts(`tender_client_refusals_total\{limit="name_rate"\} 1`)
 	var status admin.Status
 	check.OK(t, json.Unmarshal(r.page("/api/v1/status"), &status))
-	if got := fmt.Sprint(status.Rejections); !strings.Contains(got, "name_rate") {
-		t.Errorf("the status has the rejections %s, want name_rate", got)
+	if got := fmt.Sprint(status.Refusals); !strings.Contains(got, "name_rate") {
+		t.Errorf("the status has the refusals %s, want name_rate", got)
 	}
 }

@@ -133,7 +133,7 @@ func (b *budgeted) leave() {
 	b.opened = nil
 }
 
-// act does one random thing. Errors are ignored, because the relay may reject anything.
+// act does one random thing. Errors are ignored, because the relay may refuse anything.
 func (b *budgeted) act() {
 	switch b.random.IntN(6) {
 	case 0, 1:

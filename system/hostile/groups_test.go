@@ -44,12 +44,12 @@ func TestB35_GroupChurn(t *testing.T) {
 		}
 	})
 	opened := len(v.origin.State().Streams) - before
-	t.Logf("%d streams to the origin for %d nodes, of which %d were rejected", opened, nodes, refused)
+	t.Logf("%d streams to the origin for %d nodes, of which %d were refused", opened, nodes, refused)
 	if most := 2 * (most + 2*ofPeer); opened > most || refused < nodes-most {
-		t.Errorf("%d streams to the origin for %d nodes of one address, of which %d were rejected: want at most %d", opened, nodes, refused, most)
+		t.Errorf("%d streams to the origin for %d nodes of one address, of which %d were refused: want at most %d", opened, nodes, refused, most)
 	}
-	if n := v.Stats().Rejected[guard.LimitPeerGroups]; n != int64(refused) {
-		t.Errorf("%d rejections are counted, want %d", n, refused)
+	if n := v.Stats().Refused[guard.LimitPeerGroups]; n != int64(refused) {
+		t.Errorf("%d refusals are counted, want %d", n, refused)
 	}
 	v.origin.Stop()
 	back := v.of("absent", "127.0.0.4")

@@ -53,7 +53,7 @@ func TestB35_RapidReset(t *testing.T) {
 				return
 			}
 		}
-		v.await("a count of the rate limit", func() bool { return v.Stats().Rejected[guard.LimitFrames] == 1 })
+		v.await("a count of the rate limit", func() bool { return v.Stats().Refused[guard.LimitFrames] == 1 })
 	})
 	v.await("only the stream of the neighbour", func() bool { return v.Streams() == 1 })
 }
@@ -167,7 +167,7 @@ func TestB35_AFloodOfFrames(t *testing.T) {
 				if err := a.open(3); err != nil {
 					t.Error(err)
 				}
-				v.await("a count of the rate limit", func() bool { return v.Stats().Rejected[guard.LimitFrames] == 1 })
+				v.await("a count of the rate limit", func() bool { return v.Stats().Refused[guard.LimitFrames] == 1 })
 			})
 			if n := v.Streams(); n > 2 {
 				t.Errorf("%d streams are open, want those of the neighbour and before the flood", n)
@@ -228,7 +228,7 @@ func TestB35_RequestsThatAreNeverWhole(t *testing.T) {
 					t.Errorf("the connection ended after %d frames, long before the limit of %d bytes", sent, peer)
 				}
 			})
-			if n := v.Stats().Rejected[guard.LimitUnread]; n != 1 {
+			if n := v.Stats().Refused[guard.LimitUnread]; n != 1 {
 				t.Errorf("%d connections are counted, want 1", n)
 			}
 		})

@@ -91,7 +91,7 @@ func TestB35_BodiesThatAreNeverWhole(t *testing.T) {
 			t.Errorf("the heap grew by %d bytes, want at most %d", grown, most)
 		}
 	})
-	if n := v.Stats().Rejected[guard.LimitUnread]; n == 0 {
+	if n := v.Stats().Refused[guard.LimitUnread]; n == 0 {
 		t.Error("no poll is counted as above the limit")
 	}
 }
@@ -113,7 +113,7 @@ func TestB35_ABodyOfNames(t *testing.T) {
 	})
 }
 
-// TestB35_ALoadReportOfNothing: the relay rejects a load report with more clusters and localities than the limit.
+// TestB35_ALoadReportOfNothing: the relay refuses a load report with more clusters and localities than the limit.
 // (B.35)
 func TestB35_ALoadReportOfNothing(t *testing.T) {
 	v := serve(t, "TENDER_LRS=aggregate", "TENDER_FIRST_REQUEST_TIMEOUT=10m") // a slow machine takes long to send the report
@@ -134,7 +134,7 @@ func TestB35_ALoadReportOfNothing(t *testing.T) {
 			t.Errorf("a report of 200,000 localities was answered with %v, want RESOURCE_EXHAUSTED", err)
 		}
 	})
-	if n := v.Stats().Rejected[guard.LimitRequest]; n != 1 {
+	if n := v.Stats().Refused[guard.LimitRequest]; n != 1 {
 		t.Errorf("%d requests are counted as too large, want 1", n)
 	}
 }

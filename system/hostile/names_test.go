@@ -38,14 +38,14 @@ func TestB35_InventedNames(t *testing.T) {
 			c.Subscribe(relaytest.RouteType, names...)
 			all = append(all, c)
 		}
-		v.await("rejections of the names above the limit", func() bool {
-			return v.Stats().Rejected[guard.LimitOriginNames] >= refused
+		v.await("refusals of the names above the limit", func() bool {
+			return v.Stats().Refused[guard.LimitOriginNames] >= refused
 		})
 	})
 	has(all[len(all)-1], "held")
 	has(v.of("neighbour", "127.0.0.4"), "new")
-	if n := v.Stats().Rejected[guard.LimitOriginNames]; n != refused {
-		t.Errorf("%d rejections are counted, want one for each of the %d clients above the limit", n, refused)
+	if n := v.Stats().Refused[guard.LimitOriginNames]; n != refused {
+		t.Errorf("%d refusals are counted, want one for each of the %d clients above the limit", n, refused)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestB35_ManyNamesInSmallRequests(t *testing.T) {
 						c.Send(r)
 					}
 				}
-				v.await("the rate limit of names", func() bool { return v.Stats().Rejected[guard.LimitNameRate] > 0 })
+				v.await("the rate limit of names", func() bool { return v.Stats().Refused[guard.LimitNameRate] > 0 })
 				c := v.of("neighbour", "127.0.0.4")
 				c.Subscribe(relaytest.RouteType, "new")
 				c.WaitState(t.Context(), func(s relaytest.State) bool { return slices.Contains(s.Names(relaytest.RouteType), "new") })

@@ -144,7 +144,7 @@ func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
 		for _, conn := range conns {
 			served, refused := v.joinAll(conn, repeated(streams, nodes...))
 			if refused > 0 {
-				t.Errorf("%d streams were served, %d rejected, want all served", served, refused)
+				t.Errorf("%d streams were served, %d refused, want all served", served, refused)
 			}
 		}
 	})
@@ -156,7 +156,7 @@ func TestB35_ManyStreamsWithALargeNode(t *testing.T) {
 }
 
 // TestB35_ManyLargeNodes: with rules, the total size of the kept Nodes of one client address is limited, and streams
-// above the limit are rejected. (B.35)
+// above the limit are refused. (B.35)
 func TestB35_ManyLargeNodes(t *testing.T) {
 	const connections, streams, bound, each = 2, 160, 64 << 20, 240 << 10
 	v := serve(t, rulesForAll(t)...)
@@ -179,10 +179,10 @@ func TestB35_ManyLargeNodes(t *testing.T) {
 			served, refused = served+s, refused+r
 		}
 		if most := bound / (each - 16<<10); served > most || refused == 0 {
-			t.Errorf("%d streams were served, %d rejected, want at most %d served", served, refused, most)
+			t.Errorf("%d streams were served, %d refused, want at most %d served", served, refused, most)
 		}
-		if n := v.Stats().Rejected[guard.LimitNodeBytes]; n != int64(refused) {
-			t.Errorf("%d rejections are counted, want %d", n, refused)
+		if n := v.Stats().Refused[guard.LimitNodeBytes]; n != int64(refused) {
+			t.Errorf("%d refusals are counted, want %d", n, refused)
 		}
 	})
 	kept, most := heap()-before, int64(bound+connections*streams*(80<<10))
@@ -192,11 +192,11 @@ func TestB35_ManyLargeNodes(t *testing.T) {
 	}
 }
 
-// TestB35_PollsWithALargeNode: the relay rejects polls with a Node of more than 256 KiB, and counts them. (B.35)
+// TestB35_PollsWithALargeNode: the relay refuses polls with a Node of more than 256 KiB, and counts them. (B.35)
 func TestB35_PollsWithALargeNode(t *testing.T) {
 	v := serve(t)
 	v.poll(strings.NewReader(`{"node":{"id":"n","metadata":{"k":"`+strings.Repeat("x", 257<<10)+`"}}}`), http.StatusBadRequest)
-	if n := v.Stats().Rejected[guard.LimitNodeBytes]; n != 1 {
-		t.Errorf("%d rejected Nodes of polls are counted, want 1", n)
+	if n := v.Stats().Refused[guard.LimitNodeBytes]; n != 1 {
+		t.Errorf("%d refused Nodes of polls are counted, want 1", n)
 	}
 }

@@ -27,7 +27,7 @@ func (v *victim) client(opts ...grpc.DialOption) *relaytest.Client {
 	return relaytest.NewClient(v.t, v.Conn(opts...), relaytest.ClientOptions{Variant: relaytest.Delta, AutoAck: true})
 }
 
-// TestB32_CompressedBomb: the relay rejects compressed requests of streams and polls without
+// TestB32_CompressedBomb: the relay refuses compressed requests of streams and polls without
 // decompressing them. (B.32)
 func TestB32_CompressedBomb(t *testing.T) {
 	zeros := strings.Repeat("\x00", mebibyte)
@@ -64,7 +64,7 @@ func (v *victim) poll(body io.Reader, want int, header ...string) {
 	}
 }
 
-// TestB35_TenTimesTheNames: the relay rejects names above the limit of a stream, in one request or several, subscribed
+// TestB35_TenTimesTheNames: the relay refuses names above the limit of a stream, in one request or several, subscribed
 // or in initial_resource_versions. Unsubscribed names do not count. The stream stays open. (B.35)
 func TestB35_TenTimesTheNames(t *testing.T) {
 	const most = 1000
@@ -89,13 +89,13 @@ func TestB35_TenTimesTheNames(t *testing.T) {
 		{"held", 1, []*discoverypb.DeltaDiscoveryRequest{{InitialResourceVersions: held}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, before := v.client(), v.Stats().Rejected[guard.LimitNames]
+			c, before := v.client(), v.Stats().Refused[guard.LimitNames]
 			v.during(func() {
 				for _, r := range tt.says {
 					r.TypeUrl = relaytest.RouteType
 					c.Send(r)
 				}
-				v.await("rejections of names", func() bool { return v.Stats().Rejected[guard.LimitNames] == before+tt.refused })
+				v.await("refusals of names", func() bool { return v.Stats().Refused[guard.LimitNames] == before+tt.refused })
 				c.Subscribe(relaytest.ClusterType)
 				c.WaitState(t.Context(), func(s relaytest.State) bool { return len(s[relaytest.ClusterType]) > 0 })
 			})

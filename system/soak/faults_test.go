@@ -166,7 +166,7 @@ var mishaps = []fault{
 			}
 		}
 	}},
-	{name: "canaries reject a change", weight: 1, apply: (*world).refuse},
+	{name: "canaries reject a change", weight: 1, apply: (*world).reject},
 	{name: "all resources change at once", weight: 1, apply: func(w *world) func() {
 		for _, g := range w.groups {
 			g.changeAll(types...)

@@ -77,19 +77,19 @@ func (s *staging) environ(w *world, i int) (env []string) {
 // cohort returns the index of a client's stage. Clients outside all stages have the index len(s.stages).
 func (s *staging) cohort(n *corepb.Node) int { return s.stages.Cohort(n, false) }
 
-// refuse makes canaries reject a resource. With strictly, no other client may receive it.
-func (s *staging) refuse(m proto.Message, strictly bool) {
+// reject makes canaries reject a resource. With strictly, no other client may receive it.
+func (s *staging) reject(m proto.Message, strictly bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.bad[relaytest.DigestOf(m)] = strictly
 }
 
-// refuses reports whether canaries reject a serialized resource, and whether strictly was set for it.
-func (s *staging) refuses(value []byte) (refused, strictly bool) {
+// rejects reports whether canaries reject a serialized resource, and whether strictly was set for it.
+func (s *staging) rejects(value []byte) (rejected, strictly bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	strictly, refused = s.bad[sha256.Sum256(value)]
-	return refused, strictly
+	strictly, rejected = s.bad[sha256.Sum256(value)]
+	return rejected, strictly
 }
 
 // reads returns options that check each resource that a client receives: against the reader, and against its stage.
@@ -101,7 +101,7 @@ func (w *world) reads(opts relaytest.LightOptions, reader *ledger.Reader) relayt
 	opts = reader.Options(opts, func(what string) { w.complain(opts.Node.GetId(), what) })
 	judge := opts.OnResource
 	opts.OnResource = func(typeURL string, name, value []byte) {
-		if _, strictly := w.staging.refuses(value); strictly && cohort > 0 {
+		if _, strictly := w.staging.rejects(value); strictly && cohort > 0 {
 			w.complain(opts.Node.GetId(), fmt.Sprintf("%s %q is content that canaries reject", typeURL, name))
 		}
 		judge(typeURL, name, value)
@@ -121,8 +121,8 @@ func (w *world) canaries() (all []client) {
 	return all
 }
 
-// canary starts a canary of a relay. With refuses, it sends a NACK for bad content.
-func (w *world) canary(relay int, g *group, v relaytest.Variant, refuses bool) client {
+// canary starts a canary of a relay. With rejects, it sends a NACK for bad content.
+func (w *world) canary(relay int, g *group, v relaytest.Variant, rejects bool) client {
 	c := &stream{canary: true, variant: v, group: g, wants: []relaytest.Subscription{
 		{TypeURL: relaytest.ClusterType}, {TypeURL: relaytest.ListenerType}, {TypeURL: relaytest.EndpointType, Names: []string{resource(1), resource(2)}},
 		{TypeURL: relaytest.RouteType, Names: []string{resource(1)}},
@@ -130,13 +130,13 @@ func (w *world) canary(relay int, g *group, v relaytest.Variant, refuses bool) c
 	id := fmt.Sprintf("canary-%d-%s-%v", relay, g.name, v)
 	opts := relaytest.LightOptions{Node: &corepb.Node{Id: id, Cluster: g.name, UserAgentName: "envoy"}}
 	opts = w.reads(opts, g.ledger.Reader(v))
-	if refuses {
+	if rejects {
 		opts.Reject = func(_ string, _, value []byte) bool {
-			refused, _ := w.staging.refuses(value)
-			if refused {
+			rejected, _ := w.staging.rejects(value)
+			if rejected {
 				w.seen.add("resources that a canary rejected", 1)
 			}
-			return refused
+			return rejected
 		}
 	}
 	c.Roaming = relaytest.Roam(w.t, opts, 0, w.dialers(false)[relay:relay+1], c.wants...)
@@ -266,13 +266,13 @@ func (w *world) confirmed(relay int) bool {
 // spoil gives a resource content that canaries reject. mend gives it good content.
 func (w *world) spoil(g *group, typeURL, name string, strictly bool) (mend func()) {
 	bad := g.content(typeURL, name)
-	w.staging.refuse(bad, strictly)
+	w.staging.reject(bad, strictly)
 	g.ledger.Put(g.contents, bad)
 	return func() { g.ledger.Put(g.contents, g.content(typeURL, name)) }
 }
 
-// refuse makes canaries reject one change. Other faults may occur in the same round.
-func (w *world) refuse() (heal func()) {
+// reject makes canaries reject one change. Other faults may occur in the same round.
+func (w *world) reject() (heal func()) {
 	g, typeURL := w.groups[w.random.IntN(len(w.groups))], staged[w.random.IntN(2)]
 	return w.spoil(g, typeURL, resource(w.random.IntN(sizes[typeURL])), false)
 }

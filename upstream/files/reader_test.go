@@ -289,7 +289,7 @@ func TestDirWatchDebounces(t *testing.T) {
 	}
 }
 
-// TestOpenFilesErrors: Open rejects a configuration without a readable directory or with negative durations.
+// TestOpenFilesErrors: Open refuses a configuration without a readable directory or with negative durations.
 func TestOpenFilesErrors(t *testing.T) {
 	dir := writeFiles(t, t.TempDir(), "file", "")
 	for _, tt := range []struct {

@@ -38,7 +38,7 @@ left out here has the default of Tender.
 {{- $_ := set $env "TENDER_DELTA_VERSIONS" "content" -}}
 {{- end -}}
 {{- $_ := set $env "TENDER_ROLLOUT_TYPES" (join "," .types) -}}
-{{- if .refusals }}{{ $_ := set $env "TENDER_ROLLOUT_REFUSALS" (int .refusals) }}{{ end -}}
+{{- if .rejections }}{{ $_ := set $env "TENDER_ROLLOUT_REJECTIONS" (int .rejections) }}{{ end -}}
 {{- $_ := set $env "TENDER_ROLLOUT_CHECK" .check.url -}}
 {{- end -}}
 {{- range $name, $path := include "tender.paths" . | fromYaml }}{{ $_ := set $env $name $path }}{{ end -}}
@@ -225,7 +225,7 @@ with each.
 {{- fail "peers.enabled: there is no certificate for the other relays; set certManager.peers.enabled or peers.secretName" -}}
 {{- end -}}
 {{- if and $v.authz.rules (not $v.authz.rules.peers) -}}
-{{- fail "authz.rules.peers: peers.enabled is true, and relays reject each other unless the identity in their certificate is listed here" -}}
+{{- fail "authz.rules.peers: peers.enabled is true, and relays refuse each other unless the identity in their certificate is listed here" -}}
 {{- end -}}
 {{- else if $v.certManager.peers.enabled -}}
 {{- fail "certManager.peers: nothing uses its certificate while peers.enabled is false" -}}

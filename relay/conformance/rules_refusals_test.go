@@ -74,16 +74,16 @@ func TestB47_NACKsThatAreTruncatedInsideACharacter(t *testing.T) {
 		check.OK(t, rpc.SendMsg(append(mustMarshal(t, nack), detail...)))
 		synctest.Wait()
 		check.Equal(t, "NACKs", metricsOf(t, r)["tender_client_nacks_total all cds"], 1)
-		check.Equal(t, "clients that reject", metricsOf(t, r)["tender_client_refusing all cds"], 1)
-		if got := r.Log.Count("client refused a response"); got != 1 {
+		check.Equal(t, "clients that reject", metricsOf(t, r)["tender_client_rejecting all cds"], 1)
+		if got := r.Log.Count("client rejected a response"); got != 1 {
 			t.Errorf("%d log lines about the NACK, want 1", got)
 		}
 		o.Put(relaytest.Cluster("a", "2"))
 		if next := subscribeAndRecv(nil); next == nonce {
 			t.Errorf("got the nonce %q again", next)
 		}
-		if all := statusOf(t, r).Rejections; len(all) > 0 {
-			t.Errorf("rejections %+v, want none", all)
+		if all := statusOf(t, r).Refusals; len(all) > 0 {
+			t.Errorf("refusals %+v, want none", all)
 		}
 	})
 }
@@ -103,14 +103,14 @@ func TestB47_PollsThatAreTruncatedInsideACharacter(t *testing.T) {
 	}, "TENDER_REST_LISTEN=127.0.0.1:0")
 }
 
-// rejectionOf returns the rejections of a cause in the status, and fails the test unless the log and the metric have
+// refusalOf returns the refusals of a cause in the status, and fails the test unless the log and the metric have
 // as many.
-func (r *running) rejectionOf(t *testing.T, kind, reason, metric, message string) admin.Rejection {
+func (r *running) refusalOf(t *testing.T, kind, reason, metric, message string) admin.Refusal {
 	t.Helper()
-	all := statusOf(t, r).Rejections
-	at := slices.IndexFunc(all, func(c admin.Rejection) bool { return c.Kind == kind && c.Reason == reason })
+	all := statusOf(t, r).Refusals
+	at := slices.IndexFunc(all, func(c admin.Refusal) bool { return c.Kind == kind && c.Reason == reason })
 	if at < 0 {
-		t.Fatalf("the status has the rejections %+v, want %s: %s", all, kind, reason)
+		t.Fatalf("the status has the refusals %+v, want %s: %s", all, kind, reason)
 	}
 	check.Equal(t, metric+" "+reason, metricsOf(t, r)[metric+" "+reason], float64(all[at].Count))
 	line := fmt.Sprintf("msg=%q", message)
@@ -123,8 +123,8 @@ func (r *running) rejectionOf(t *testing.T, kind, reason, metric, message string
 	return all[at]
 }
 
-// B.47: operators see why requests are rejected: in the log, the metrics and the status.
-func TestB47_RejectedRequestsAreSeen(t *testing.T) {
+// B.47: operators see why requests are refused: in the log, the metrics and the status.
+func TestB47_RefusedRequestsAreSeen(t *testing.T) {
 	t.Parallel()
 	ads := relaytest.SotW.Method("")
 	for _, tt := range []struct {
@@ -159,11 +159,11 @@ func TestB47_RejectedRequestsAreSeen(t *testing.T) {
 					}
 					check.Equal(t, "code", status.Code(readToEnd(rpc)), tt.code)
 				}
-				got := r.rejectionOf(t, "request", tt.reason, "tender_client_requests_invalid_total", "client request rejected")
+				got := r.refusalOf(t, "request", tt.reason, "tender_client_requests_invalid_total", "client request refused")
 				if got.Count != often || got.Error == "" || got.At.IsZero() {
 					t.Errorf("the status has %+v, want %d with an error and a time", got, often)
 				}
-				if n := r.Log.Count("client request rejected"); n != 5 {
+				if n := r.Log.Count("client request refused"); n != 5 {
 					t.Errorf("%d log lines at once, want 5", n)
 				}
 				served()
@@ -181,7 +181,7 @@ func TestB47_RequestsOverALimitAreSeen(t *testing.T) {
 		c := r.Client(relaytest.ClientOptions{})
 		c.Subscribe(typeRDS, strings.Repeat("n", 4097))
 		_ = c.WaitEnd(t.Context())
-		got := r.rejectionOf(t, "limit", "name_bytes", "tender_client_refusals_total", "client request rejected")
+		got := r.refusalOf(t, "limit", "name_bytes", "tender_client_refusals_total", "client request refused")
 		if got.Count != 1 || !strings.Contains(got.Error, "at most 4096 are allowed (name_bytes)") {
 			t.Errorf("the status has %+v, want one with the limit", got)
 		}
@@ -189,14 +189,14 @@ func TestB47_RequestsOverALimitAreSeen(t *testing.T) {
 }
 
 // B.47: operators see invalid polls.
-func TestB47_RejectedPollsAreSeen(t *testing.T) {
+func TestB47_RefusedPollsAreSeen(t *testing.T) {
 	t.Parallel()
 	originBubble(t, func(t *testing.T, o *relaytest.Origin) {
 		r := start(t, o, operated, "TENDER_REST_LISTEN=127.0.0.1:0")
 		for _, body := range []string{`{`, `{"node": {"id": "a"}, "type_url": "other"}`} {
 			check.Equal(t, "code", restPoller(t, r, false).post("/v3/discovery:clusters", body).status, http.StatusBadRequest)
 		}
-		got := r.rejectionOf(t, "request", "poll", "tender_client_requests_invalid_total", "client request rejected")
+		got := r.refusalOf(t, "request", "poll", "tender_client_requests_invalid_total", "client request refused")
 		check.Equal(t, "polls", got.Count, 2)
 	})
 }
@@ -232,7 +232,7 @@ func TestB47_ExhaustedFileDescriptorsAreSeen(t *testing.T) {
 	c := relaytest.NewClient(t, r.Conn(grpc.WithDefaultCallOptions(grpc.WaitForReady(true))), relaytest.ClientOptions{})
 	c.Subscribe(typeCDS, "a")
 	recvAndAck(t, c, typeCDS, "a")
-	got := r.rejectionOf(t, "accept", "file_descriptors", "tender_client_accepts_failed_total",
+	got := r.refusalOf(t, "accept", "file_descriptors", "tender_client_accepts_failed_total",
 		"client connection not accepted")
 	if got.Count != 3 || !strings.Contains(got.Error, "too many open files") {
 		t.Errorf("the status has %+v, want three with the error", got)
