@@ -250,6 +250,15 @@ func (ed setEdit) setTimer(e *Entry) {
 	ed.queueTimer(e)
 }
 
+// dropContent drops the content of an entry.
+func (ed setEdit) dropContent(e *Entry) {
+	dropped := *e
+	dropped.Resource, dropped.mutableLifetime().contentDropped = e.Resource.DropContent(), ed.now
+	ed.set.contentDroppedAt = ed.now
+	ed.setTimer(&dropped)
+	ed.set.put(ed.txn, &dropped)
+}
+
 // queueTimer queues the timer of an entry, unless it is queued for an earlier time.
 func (ed setEdit) queueTimer(e *Entry) {
 	at := e.timer

@@ -121,8 +121,8 @@ func (l *List) ForgetWildcard(key string) bool {
 			l.remove(set, name)
 		}
 		l.dropEmpty(set.typeURL())
-		l.recordStopped()
 	}
+	l.recordStopped() // also if there was no row: it was the first state of names, whose responses may wait
 	return true
 }
 

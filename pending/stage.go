@@ -25,9 +25,9 @@ func (l *List) Show(cohort int, e *Edition) {
 		return
 	}
 	shown := l.show(cohort, l.statesIn(cohort, e))
+	l.passFirst(cohort, shown)
 	if cohort == l.rest() {
 		l.withdrawn = nil
-		l.passFirst(shown)
 		l.endShown()
 		if l.beforeFreeze != nil {
 			l.compareAll()
@@ -42,6 +42,7 @@ func (l *List) Show(cohort int, e *Edition) {
 // had withdrawn are sent again: a client that rejected a response may still have the withdrawn content.
 func (l *List) ShowAsRest(cohort int) {
 	shown := l.show(cohort, l.statesAsRest(cohort))
+	l.passFirst(cohort, shown)
 	for of := range l.withdrawn[cohort] {
 		if !shown[resourceID{of.set.key, of.name}] {
 			l.w.Resend(cohort, of.set.kind, of.set.key, of.name)
@@ -193,20 +194,6 @@ func (l *List) serve(set setKey, s cache.Statement) {
 		rows[set][s.Name] = r
 	}
 	l.touch(resourceID{set.key, s.Name})
-}
-
-// passFirst applies the rows of names that the rest was shown, if readers lose nothing by them any longer.
-func (l *List) passFirst(shown map[resourceID]bool) {
-	for id := range shown {
-		for kind := range (states{}) {
-			set := setKey{id.key, cache.Kind(kind)}
-			if r, listed := l.row(set, id.name); listed && !l.Frozen() {
-				s := r.Statement
-				s.Name = id.name
-				l.w.RestateFirst(set.kind, set.key, s, newest{l, set, new(cache.Change)})
-			}
-		}
-	}
 }
 
 // recordWithdrawn records the changes that were withdrawn when a cohort was shown an edition, given the names that it changed.
