@@ -102,6 +102,7 @@ func (l *List) Thaw() {
 	}
 	l.changes = l.countRows(true) > 0
 	l.compareAll()
+	l.expireStaged(time.Now())
 	l.recordStopped()
 }
 

@@ -24,7 +24,7 @@ func (l *List) staging() staging {
 	if l.beforeFreeze != nil {
 		return *l.beforeFreeze
 	}
-	return staging{l.sets, l.systems}
+	return staging{l.sets, l.systems, l.expires}
 }
 
 // isStaged reports whether a change of a name waits for stages.
@@ -98,6 +98,23 @@ func (l *List) remove(set setKey, name string) {
 	if delete(l.sets[set], name); len(l.sets[set]) == 0 {
 		delete(l.sets, set)
 	}
+}
+
+// drop removes the row of a name that is forgotten, also if it waited for stages when a freeze began.
+func (l *List) drop(set setKey, name string) {
+	if l.remove(set, name); l.beforeFreeze != nil {
+		l.dropKept(set, name)
+	}
+}
+
+// dropKept drops a row that waited for stages when a freeze began.
+func (l *List) dropKept(set setKey, name string) {
+	id := resourceID{set.key, name}
+	was := l.isStaged(id)
+	if delete(l.beforeFreeze.rows[set], name); was && !l.isStaged(id) {
+		l.names--
+	}
+	l.touch(id)
 }
 
 // count adds n to the number of rows of a part. It is kept, since each response asks which parts have rows.

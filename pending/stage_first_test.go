@@ -139,3 +139,83 @@ func TestI5_OnlyRemovalsOfExistingResourcesWait(t *testing.T) {
 	o.wantSeen(rest, "a", "-")
 	o.wantError(rest, "a", "")
 }
+
+// TestB42_CohortsConfirmNoRestoredNames: the origin must respond for a restored name, also if cohorts follow the rest in a member
+// of that name.
+func TestB42_CohortsConfirmNoRestoredNames(t *testing.T) {
+	o, _ := newRollout(t)
+	o.typeURL = acme
+	o.subscribe(o.view.Watch(), "a")
+	o.remove(cache.ByName, "a")
+	o = restart(t, o)
+	o.SetConnected(true)
+	o.put(cache.Wildcard, "a", "1", "a1")
+	if o.view.Settled(0) {
+		t.Error("settled, but the origin has not responded for a")
+	}
+	o.subscribe(o.view.Watch(), "a")
+	o.remove(cache.ByName, "a")
+	if !o.view.Settled(0) {
+		t.Error("not settled, but the origin has responded for a")
+	}
+}
+
+// TestR107_TTLsOfAFreezeAreShown: what is shown during a freeze has the TTL that the origin stated since.
+func TestR107_TTLsOfAFreezeAreShown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, _ := newRollout(t)
+		o.confirm(acme)
+		o.put(cache.Wildcard, "a", "1", "a1")
+		e := o.Pin()
+		o.Freeze()
+		o.putTTL(cache.Wildcard, "a", "1", "a1", time.Minute)
+		o.Show(rest, e)
+		o.wantMembers(rest, acme, "a1")
+		time.Sleep(time.Minute)
+		o.expire(time.Now())
+		o.wantMembers(rest, acme)
+		o.wantMembers(canaries, acme)
+	})
+}
+
+// TestR107_RowsExpireDuringAFreeze: what has expired waits for stages no longer, neither during a freeze nor after it.
+func TestR107_RowsExpireDuringAFreeze(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, now := newRollout(t)
+		o.confirm(acme)
+		o.putTTL(cache.Wildcard, "a", "1", "a1", time.Minute)
+		o.Freeze()
+		o.putTTL(cache.Wildcard, "b", "1", "b1", time.Minute)
+		wantWaiting(t, "frozen", now, 1, 0, 1)
+		time.Sleep(time.Minute)
+		o.expire(time.Now())
+		wantWaiting(t, "expired", now, 0, 0, 0)
+		if e := o.Pin(); len(e.Changes) > 0 {
+			t.Errorf("edition has %v", e.Changes)
+		}
+		o.Thaw()
+		wantWaiting(t, "thawed", now, 0, 0, 0)
+	})
+}
+
+// TestI1_ForgottenNamesDoNotWaitDuringAFreeze: what waited when the freeze began is forgotten with its name.
+func TestI1_ForgottenNamesDoNotWaitDuringAFreeze(t *testing.T) {
+	o, now := newRollout(t)
+	o.confirm(acme, "a")
+	watch := o.view.Watch()
+	all, names := watch.SubscribeAll(acme), o.subscribe(watch, "n")
+	o.put(cache.ByName, "n", "1", "n1")
+	o.put(cache.ByName, "n", "2", "n2")
+	o.put(cache.Wildcard, "a", "2", "a2")
+	o.Freeze()
+	wantWaiting(t, "frozen", now, 2, 0, 2)
+	watch.Unsubscribe(acme, names)
+	o.Writer().TakeDemand()
+	o.Forget(acme, names)
+	wantWaiting(t, "forgotten", now, 1, 0, 1)
+	o.resubscribeAll(watch, all, acme)
+	wantWaiting(t, "dropped", now, 0, 0, 0)
+	if e := o.Pin(); len(e.Changes) > 0 {
+		t.Errorf("edition has %v", e.Changes)
+	}
+}

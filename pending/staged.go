@@ -257,7 +257,7 @@ func (l *List) keepStaged() {
 	if !l.staged {
 		return
 	}
-	kept := staging{make(map[setKey]map[string]row, len(l.sets)), maps.Clone(l.systems)}
+	kept := staging{make(map[setKey]map[string]row, len(l.sets)), maps.Clone(l.systems), l.expires}
 	for set, rows := range l.sets {
 		of := maps.Clone(rows)
 		maps.DeleteFunc(of, func(_ string, r row) bool { return !l.stages(set.typeURL(), r.removes()) })
@@ -269,10 +269,12 @@ func (l *List) keepStaged() {
 // expireStaged ends the rows that wait for stages and whose TTL has ended, which never waits. It returns when the next one ends;
 // zero if none has a TTL.
 func (l *List) expireStaged(now time.Time) (next time.Time) {
-	if l.Frozen() {
+	switch {
+	case l.beforeFreeze != nil:
+		return l.expireKept(now)
+	case l.Frozen():
 		return time.Time{}
-	}
-	if l.expires.IsZero() || now.Before(l.expires) {
+	case l.expires.IsZero() || now.Before(l.expires):
 		return l.expires
 	}
 	for set, rows := range l.sets {
@@ -289,6 +291,28 @@ func (l *List) expireStaged(now time.Time) (next time.Time) {
 	}
 	l.expires = next
 	l.endShown()
+	l.recordStopped()
+	return next
+}
+
+// expireKept is expireStaged during a freeze, of what waited for stages when it began.
+func (l *List) expireKept(now time.Time) (next time.Time) {
+	kept := l.beforeFreeze
+	if kept.expires.IsZero() || now.Before(kept.expires) {
+		return kept.expires
+	}
+	for set, rows := range kept.rows {
+		for name, r := range rows {
+			switch {
+			case r.Deadline.IsZero():
+			case now.Before(r.Deadline):
+				next = earlier(next, r.Deadline)
+			default:
+				l.dropKept(set, name)
+			}
+		}
+	}
+	kept.expires = next
 	l.recordStopped()
 	return next
 }
