@@ -43,7 +43,7 @@ func (w *Writer) followIn(i int, ed *edit) *edit {
 		of := to.editSet(kind)
 		for _, n := range touched {
 			if w.writes(kind, ed.typ, n) {
-				of.follow(ed.typ, n, !was.agreesOn(kind, before, n))
+				of.follow(ed.typ, n, !was.agreesOn(kind, before, n) || of.hides(ed.typ, n))
 			}
 		}
 	}
@@ -82,9 +82,28 @@ func (to setEdit) follow(rest *Type, n *Name, differed bool) {
 	newest := rest.state(to.kind, n)
 	nothing := newest.entry == nil && newest.err == nil && to.typ.Errors(to.kind).Get(n) == nil
 	keeps := differed && !to.w.restoring && to.typ.HasLastGood(to.kind) && to.w.view.Waits(resourceType(to.typ.URL))
-	if !keeps && (!nothing || to.kind == Wildcard && to.set.Get(n).Present()) {
+	switch shown := to.set.Get(n); {
+	case keeps, nothing && (to.kind == ByName || !shown.Present()):
+	case newest.dropsContentOf(shown): // restated, it would be kept for another uncachedTTL
+		to.dropContent(shown)
+	default:
 		response{setEdit: to}.restate(n, newest.statement(to.kind, n.text))
 	}
+}
+
+// hides reports whether readers of a cohort see a member that they were shown in place of the first state of a name that the rest
+// has by name: to them, it is a change.
+func (to setEdit) hides(rest *Type, n *Name) bool {
+	if to.kind == Wildcard || to.branch.apart[n] == nil || to.set.Get(n) != nil {
+		return false
+	}
+	return !response{setEdit: to}.admitsFirst(n, rest.state(to.kind, n).statement(to.kind, n.text))
+}
+
+// dropsContentOf reports whether a state has the content of an entry, which it has dropped since.
+func (s state) dropsContentOf(shown *Entry) bool {
+	return s.entry.Present() && s.entry.Resource.ContentDropped() && shown.hasContentOf(s.entry.Resource) &&
+		!shown.Resource.ContentDropped()
 }
 
 // settle records in which of these names of a type a cohort differs from the rest, after an edit of the cohort.

@@ -109,9 +109,9 @@ func (ed *edit) recordResponse(identifier string) {
 // isSubscribed reports whether the session of this source subscribes to a name.
 func (ed *edit) isSubscribed(n *Name) bool { return n != nil && n.tracked && n.source == ed.w.source }
 
-// recordResponseFor records that the origin has responded for a name. A snapshot is no response.
+// recordResponseFor records that the origin has responded for a name. A snapshot is no response, nor is what a cohort is shown.
 func (ed *edit) recordResponseFor(n *Name) {
-	if ed.w.restoring {
+	if ed.w.restoring || ed.branch != ed.w.rest() {
 		return
 	}
 	n.answered(ed.now)
@@ -248,6 +248,15 @@ func (ed setEdit) setTimer(e *Entry) {
 	}
 	e.timer.due = due
 	ed.queueTimer(e)
+}
+
+// dropContent drops the content of an entry.
+func (ed setEdit) dropContent(e *Entry) {
+	dropped := *e
+	dropped.Resource, dropped.mutableLifetime().contentDropped = e.Resource.DropContent(), ed.now
+	ed.set.contentDroppedAt = ed.now
+	ed.setTimer(&dropped)
+	ed.set.put(ed.txn, &dropped)
 }
 
 // queueTimer queues the timer of an entry, unless it is queued for an earlier time.

@@ -154,10 +154,6 @@ func (ed setEdit) handleDeadline(d deadline) {
 	case e.shadowed && !ed.now.Before(e.timer.shadowedUntil):
 		ed.shadowTimedOut(e)
 	case (r.DoNotCache || r.Unresolved()) && !r.ContentDropped():
-		dropped := *e
-		dropped.Resource, dropped.mutableLifetime().contentDropped = r.DropContent(), ed.now
-		ed.set.contentDroppedAt = ed.now
-		ed.setTimer(&dropped)
-		ed.set.put(ed.txn, &dropped)
+		ed.dropContent(e)
 	}
 }

@@ -17,7 +17,7 @@ func (w *Writer) ApplyFirst(kind Kind, u wire.Update, newest Newest) Change {
 	resources := w.view.prepare(u)
 	ed := w.begin(u.TypeURL)
 	re := newResponse(ed.editSet(kind), resources)
-	re.first = &first{newest: newest}
+	re.first = &first{newest: newest, errors: u.Errors}
 	re.apply(u, resources)
 	if re.set.system == "" || !re.first.waiting {
 		re.set.system = u.SystemVersion
@@ -68,17 +68,33 @@ func (w *Writer) Restate(kind Kind, key, system string, all []Statement) Change 
 	return w.restateIn(w.rest(), kind, key, system, all)
 }
 
-// RestateFirst is Restate for a statement that waits, if readers lose nothing by it any longer.
-func (w *Writer) RestateFirst(kind Kind, key string, s Statement, newest Newest) {
+// RestateFirst is Restate for statements that wait, if readers lose nothing by them any longer.
+func (w *Writer) RestateFirst(kind Kind, key string, all []Statement, newest Newest) {
+	w.restateFirst(w.rest(), kind, key, all, func(re response, n *Name, s Statement) {
+		re.first = &first{newest: newest}
+		if re.admits(n, s) {
+			re.restate(n, s)
+		}
+	})
+}
+
+// RestateCohortFirst is RestateFirst for the readers of a cohort's view. It also renews the TTLs of what they see.
+func (w *Writer) RestateCohortFirst(cohort int, kind Kind, key string, all []Statement) {
+	w.restateFirst(w.branches[cohort], kind, key, all, response.passFirst)
+}
+
+// restateFirst restates names in the generation of a branch.
+func (w *Writer) restateFirst(b *branch, kind Kind, key string, all []Statement, restate func(response, *Name, Statement)) {
 	if w.Generation().types.get(key) == nil {
 		return // the type or collection was removed
 	}
-	ed := w.begin(key)
+	ed := w.beginOn(b, key)
 	re := newResponse(ed.editSet(kind), nil)
-	re.first = &first{newest: newest}
-	if n := re.restatable(s.Name); n != nil && re.admits(n, s) {
-		re.restate(n, s)
-		ed.index.release(n)
+	for _, s := range all {
+		if n := re.restatable(s.Name); n != nil {
+			restate(re, n, s)
+			ed.index.release(n)
+		}
 	}
 	re.compact()
 	w.publish(ed)

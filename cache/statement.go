@@ -109,6 +109,9 @@ type Newest interface {
 	// Aliases returns the other names of which a resource is stated.
 	Aliases(resource string) []string
 
+	// Passes reports whether a statement waits for nothing. shown is the entry that readers see; nil if there is none.
+	Passes(s Statement, shown *Entry) bool
+
 	// Record records a statement, in the order of the response: it is applied next, or waits. shown is the entry that
 	// readers see; nil if there is none. The index is locked.
 	Record(s Statement, shown *Entry, waits bool)
@@ -117,7 +120,34 @@ type Newest interface {
 // first is the part of a response that is applied by ApplyFirst.
 type first struct {
 	newest  Newest
+	errors  []*wire.ResourceError // of the response
+	failed  map[*Name]bool        // names without a resource whose error is applied with the removal
 	waiting bool
+}
+
+// withError returns a statement of a name with the error that the response has of it: clients get both together.
+func (f *first) withError(n *Name, s Statement) Statement {
+	if !s.HasContent || s.Resource != nil || s.HasError {
+		return s
+	}
+	plain, parameters := wire.SplitParameters(n.text)
+	for _, e := range f.errors {
+		if e.Name == plain && e.Matches(parameters) && !e.NotFound() {
+			s.HasError, s.Err = true, e
+		}
+	}
+	return s
+}
+
+// recordFailed records that the error of a removal is applied.
+func (f *first) recordFailed(n *Name, s Statement) {
+	if !s.HasContent || s.Err == nil {
+		return
+	}
+	if f.failed == nil {
+		f.failed = make(map[*Name]bool)
+	}
+	f.failed[n] = true
 }
 
 // A response of the origin that is applied to a set. Its methods find the names to which a part of the response
@@ -194,10 +224,12 @@ func (re response) admits(n *Name, s Statement) bool {
 	if re.first == nil {
 		return true
 	}
+	s = re.first.withError(n, s)
 	s.Name = n.text
 	re.passToCohorts(n, s)
-	if re.admitsFirst(n, s) {
-		re.record(s, re.set.Get(n), false)
+	if shown := re.set.Get(n); re.first.newest.Passes(s, shown) || re.admitsFirst(n, s) || !s.HasContent && re.first.failed[n] {
+		re.first.recordFailed(n, s)
+		re.record(s, shown, false)
 		return true
 	}
 	re.record(s, re.set.Get(n), true)

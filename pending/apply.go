@@ -99,12 +99,12 @@ func (l *List) SetTarget(target string) {
 func (l *List) Forget(typeURL string, names []*cache.Name) (kept []*cache.Name) {
 	kept = l.w.Forget(typeURL, names)
 	set := setKey{typeURL, cache.ByName}
-	if len(l.sets[set]) == 0 {
+	if len(l.sets[set]) == 0 && l.beforeFreeze == nil {
 		return kept
 	}
 	for _, n := range names {
 		if !slices.Contains(kept, n) {
-			l.remove(set, n.String())
+			l.drop(set, n.String())
 		}
 	}
 	l.dropEmpty(typeURL)
@@ -119,13 +119,17 @@ func (l *List) ForgetWildcard(key string) bool {
 		return false
 	}
 	delete(l.systems, setKey{key, cache.Wildcard})
-	if set := (setKey{key, cache.Wildcard}); len(l.sets[set]) > 0 {
-		for name := range l.sets[set] {
-			l.remove(set, name)
-		}
-		l.dropEmpty(set.typeURL())
-		l.recordStopped()
+	set := setKey{key, cache.Wildcard}
+	for name := range l.sets[set] {
+		l.drop(set, name)
 	}
+	if l.beforeFreeze != nil {
+		for name := range l.beforeFreeze.rows[set] {
+			l.drop(set, name)
+		}
+	}
+	l.dropEmpty(set.typeURL())
+	l.recordStopped() // also if there was no row: it was the first state of names, whose responses may wait
 	return true
 }
 

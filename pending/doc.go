@@ -43,6 +43,7 @@
 //	clock.go     which changes wait for an interval, and for what
 //	list.go      the list of one writer, and which changes it stops
 //	rows.go      what waits
+//	newest.go    what the list states, for the writer
 //	edition.go   what waits for stages, and editions of it
 //	staged.go    how much waits for stages, also compared with an edition
 //	interval.go  what waits for an interval

@@ -222,10 +222,13 @@ func (l *List) editedName(id resourceID) *editedName {
 }
 
 // newest returns the states of a name in what the rest is served, overlaid by what waits for stages.
-func (l *List) newest(id resourceID) states {
+func (l *List) newest(id resourceID) states { return l.overlaid(id, l.staging().rows) }
+
+// overlaid returns the states of a name in what the rest is served, overlaid by rows.
+func (l *List) overlaid(id resourceID, rows map[setKey]map[string]row) states {
 	of := l.shown(l.rest(), id)
 	for kind := range of {
-		if r, listed := l.staging().rows[setKey{id.key, cache.Kind(kind)}][id.name]; listed {
+		if r, listed := rows[setKey{id.key, cache.Kind(kind)}][id.name]; listed {
 			of[kind] = overlay(of[kind], r.Statement)
 		}
 	}

@@ -1,8 +1,6 @@
 package pending
 
 import (
-	"cmp"
-	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -104,6 +102,7 @@ func (l *List) Thaw() {
 	}
 	l.changes = l.countRows(true) > 0
 	l.compareAll()
+	l.expireStaged(time.Now())
 	l.recordStopped()
 }
 
@@ -186,50 +185,6 @@ func (l *List) release(reason string, match func(setKey, row) bool) {
 	}
 }
 
-// inOrder yields changes in the order in which clients may be sent them: additions and changes in the order of types, then
-// removals in reverse order. Those of the last type, and of one whose resources exclude one another, are together.
-func inOrder[T any](bySet map[setKey][]T, removes func(setKey, T) bool) iter.Seq2[setKey, []T] {
-	order := slices.SortedFunc(maps.Keys(bySet), func(a, b setKey) int {
-		return cmp.Or(wire.Rank(a.typeURL())-wire.Rank(b.typeURL()), cmp.Compare(a.key, b.key), cmp.Compare(a.kind, b.kind))
-	})
-	return func(yield func(setKey, []T) bool) {
-		together := func(set setKey) bool {
-			return wire.HasKeys(set.typeURL()) || set.typeURL() == order[len(order)-1].typeURL()
-		}
-		for _, set := range order {
-			some := bySet[set]
-			if !together(set) {
-				some = slices.DeleteFunc(slices.Clone(some), func(of T) bool { return removes(set, of) })
-			}
-			if len(some) > 0 && !yield(set, some) {
-				return
-			}
-		}
-		for _, set := range slices.Backward(order) {
-			if together(set) {
-				continue
-			}
-			some := slices.DeleteFunc(slices.Clone(bySet[set]), func(of T) bool { return !removes(set, of) })
-			if len(some) > 0 && !yield(set, some) {
-				return
-			}
-		}
-	}
-}
-
-// sortStatements sorts statements by name, removals last.
-func sortStatements(all []cache.Statement) {
-	removal := func(s cache.Statement) int {
-		if s.Resource == nil {
-			return 1
-		}
-		return 0
-	}
-	slices.SortFunc(all, func(a, b cache.Statement) int {
-		return cmp.Or(removal(a)-removal(b), cmp.Compare(a.Name, b.Name))
-	})
-}
-
 // applyStopped applies a response while changes wait for an operator.
 func (l *List) applyStopped(kind cache.Kind, u wire.Update) cache.Change {
 	set := setKey{u.TypeURL, kind}
@@ -249,7 +204,9 @@ func (l *List) applyStopped(kind cache.Kind, u wire.Update) cache.Change {
 		}
 	}
 	u.Removed, u.RemovedVariants = nil, nil
-	u.Errors = slices.DeleteFunc(slices.Clone(u.Errors), (*wire.ResourceError).NotFound)
+	u.Errors = slices.DeleteFunc(slices.Clone(u.Errors), func(err *wire.ResourceError) bool {
+		return slices.Contains(left.Errors, err) // clients get it together with the removal
+	})
 	l.endRestated(set, u)
 	c, of := l.pace(kind, u), l.withhold(set, left)
 	c.Removed += of.Removed
@@ -300,56 +257,6 @@ func (l *List) withhold(set setKey, u wire.Update) cache.Change {
 	l.systems[set] = system
 	l.endSystem(set)
 	return c
-}
-
-// newest is the newest state of a set, as the list has it. It implements [cache.Newest].
-type newest struct {
-	list *List
-	set  setKey
-	c    *cache.Change // of what waits
-}
-
-// Record lists a statement that waits, or ends the row of one that was applied. The index of the view is locked.
-func (n newest) Record(s cache.Statement, shown *cache.Entry, waits bool) {
-	var seen *wire.Resource
-	if shown.Present() {
-		seen = shown.Resource
-	}
-	latest, stated := n.Resource(s.Name)
-	if !stated {
-		latest = seen
-	}
-	switch {
-	case waits:
-		add(n.c, changeOf(s, latest), 1)
-		n.c.Reused = append(n.c.Reused, changeOf(s, latest).Reused...)
-		n.list.state(n.set, s)
-		return
-	case stated: // the writer counts it against what clients see
-		add(n.c, changeOf(s, latest), 1)
-		add(n.c, changeOf(s, seen), -1)
-	}
-	n.list.end(n.set, s)
-}
-
-// changeOf counts the content of a statement. latest was the newest resource of its name; nil if there was none.
-func changeOf(s cache.Statement, latest *wire.Resource) (c cache.Change) {
-	switch {
-	case !s.HasContent:
-	case s.Resource != nil:
-		countContent(&c, s.Resource, latest)
-	case latest != nil:
-		c.Removed++
-	}
-	return c
-}
-
-func (n newest) Resource(name string) (r *wire.Resource, stated bool) {
-	return n.list.Get(n.set.kind, n.set.key, name)
-}
-
-func (n newest) Aliases(resource string) []string {
-	return slices.Sorted(maps.Keys(n.list.aliases[n.set][resource]))
 }
 
 // RetainsUnused reports whether resources without subscribers must be kept. Otherwise returning clients would be sent the

@@ -151,32 +151,6 @@ func (d *division) count(r, latest *wire.Resource) {
 	countContent(&d.c, r, latest)
 }
 
-// countContent counts a resource. latest was the newest one of its name; nil if there was none.
-func countContent(c *cache.Change, r, latest *wire.Resource) {
-	switch {
-	case latest == nil:
-		c.Changed, c.New = c.Changed+1, c.New+1
-	case latest.Key() != r.Key():
-		c.Changed++
-	case !latest.SameContent(r):
-		c.Changed++
-		if r.OriginVersion != "" && r.OriginVersion == latest.OriginVersion && r.Digest != latest.Digest {
-			c.Reused = append(c.Reused, r.Name)
-		}
-	case latest.OriginVersion == r.OriginVersion:
-		c.Same++
-	}
-}
-
-// add adds the numbers of another change, or with sign -1 subtracts them.
-func add(c *cache.Change, other cache.Change, sign int) {
-	c.Seen += sign * other.Seen
-	c.Changed += sign * other.Changed
-	c.New += sign * other.New
-	c.Removed += sign * other.Removed
-	c.Same += sign * other.Same
-}
-
 // remove divides a removal that the origin states.
 func (d *division) remove(name string, waits bool) {
 	e := d.entry(name)

@@ -100,6 +100,7 @@ func content(r *wire.Resource) row {
 type staging struct {
 	rows    map[setKey]map[string]row
 	systems map[setKey]string // versions of responses, of sets with rows
+	expires time.Time         // when the next TTL of a row ends; zero is never
 }
 
 // A stop is that changes wait for an operator or for stages. The zero value is that they do not.

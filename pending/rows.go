@@ -1,7 +1,9 @@
 package pending
 
 import (
+	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -22,7 +24,7 @@ func (l *List) staging() staging {
 	if l.beforeFreeze != nil {
 		return *l.beforeFreeze
 	}
-	return staging{l.sets, l.systems}
+	return staging{l.sets, l.systems, l.expires}
 }
 
 // isStaged reports whether a change of a name waits for stages.
@@ -96,6 +98,23 @@ func (l *List) remove(set setKey, name string) {
 	if delete(l.sets[set], name); len(l.sets[set]) == 0 {
 		delete(l.sets, set)
 	}
+}
+
+// drop removes the row of a name that is forgotten, also if it waited for stages when a freeze began.
+func (l *List) drop(set setKey, name string) {
+	if l.remove(set, name); l.beforeFreeze != nil {
+		l.dropKept(set, name)
+	}
+}
+
+// dropKept drops a row that waited for stages when a freeze began.
+func (l *List) dropKept(set setKey, name string) {
+	id := resourceID{set.key, name}
+	was := l.isStaged(id)
+	if delete(l.beforeFreeze.rows[set], name); was && !l.isStaged(id) {
+		l.names--
+	}
+	l.touch(id)
 }
 
 // count adds n to the number of rows of a part. It is kept, since each response asks which parts have rows.
@@ -203,6 +222,50 @@ func (l *List) CountTypes(to map[string]int) {
 	for p, n := range l.parts {
 		to[p.typeURL] += n
 	}
+}
+
+// inOrder yields changes in the order in which clients may be sent them: additions and changes in the order of types, then
+// removals in reverse order. Those of the last type, and of one whose resources exclude one another, are together.
+func inOrder[T any](bySet map[setKey][]T, removes func(setKey, T) bool) iter.Seq2[setKey, []T] {
+	order := slices.SortedFunc(maps.Keys(bySet), func(a, b setKey) int {
+		return cmp.Or(wire.Rank(a.typeURL())-wire.Rank(b.typeURL()), cmp.Compare(a.key, b.key), cmp.Compare(a.kind, b.kind))
+	})
+	return func(yield func(setKey, []T) bool) {
+		together := func(set setKey) bool {
+			return wire.HasKeys(set.typeURL()) || set.typeURL() == order[len(order)-1].typeURL()
+		}
+		for _, set := range order {
+			some := bySet[set]
+			if !together(set) {
+				some = slices.DeleteFunc(slices.Clone(some), func(of T) bool { return removes(set, of) })
+			}
+			if len(some) > 0 && !yield(set, some) {
+				return
+			}
+		}
+		for _, set := range slices.Backward(order) {
+			if together(set) {
+				continue
+			}
+			some := slices.DeleteFunc(slices.Clone(bySet[set]), func(of T) bool { return !removes(set, of) })
+			if len(some) > 0 && !yield(set, some) {
+				return
+			}
+		}
+	}
+}
+
+// sortStatements sorts statements by name, removals last.
+func sortStatements(all []cache.Statement) {
+	removal := func(s cache.Statement) int {
+		if s.Resource == nil {
+			return 1
+		}
+		return 0
+	}
+	slices.SortFunc(all, func(a, b cache.Statement) int {
+		return cmp.Or(removal(a)-removal(b), cmp.Compare(a.Name, b.Name))
+	})
 }
 
 // updateFrom returns a response that has the rows, except copies.

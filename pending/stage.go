@@ -25,9 +25,9 @@ func (l *List) Show(cohort int, e *Edition) {
 		return
 	}
 	shown := l.show(cohort, l.statesIn(cohort, e))
+	l.passFirst(cohort, shown)
 	if cohort == l.rest() {
 		l.withdrawn = nil
-		l.passFirst(shown)
 		l.endShown()
 		if l.beforeFreeze != nil {
 			l.compareAll()
@@ -42,6 +42,7 @@ func (l *List) Show(cohort int, e *Edition) {
 // had withdrawn are sent again: a client that rejected a response may still have the withdrawn content.
 func (l *List) ShowAsRest(cohort int) {
 	shown := l.show(cohort, l.statesAsRest(cohort))
+	l.passFirst(cohort, shown)
 	for of := range l.withdrawn[cohort] {
 		if !shown[resourceID{of.set.key, of.name}] {
 			l.w.Resend(cohort, of.set.kind, of.set.key, of.name)
@@ -95,9 +96,9 @@ func (l *List) statesIn(cohort int, e *Edition) showing {
 // add adds the states of a name to those to show, unless readers have them.
 func (l *List) add(cohort int, to showing, id resourceID, of states) {
 	known := l.w.View().FindName(id.key, id.name) != nil
-	shown, newest := l.shown(cohort, id), l.newest(id)
+	shown, newest, stated := l.shown(cohort, id), l.newest(id), l.overlaid(id, l.sets)
 	for kind := range of {
-		of[kind] = current(of[kind], newest[kind])
+		of[kind] = current(of[kind], newest[kind], stated[kind])
 	}
 	// If only removals of the type wait, the state decides whether the resource exists. Its content passes.
 	existed, exists := shown.last() != nil, of.last() != nil
@@ -128,14 +129,15 @@ func (shown *states) without(of states) states {
 }
 
 // current returns a statement of a name, as readers may be shown it now. Resources that had expired when the statement was made,
-// or whose content may not be cached, get the newest state, and all others its TTL, which may have ended.
-func current(s, newest cache.Statement) cache.Statement {
+// or whose content may not be cached, get the newest state, and all others the TTL that was stated last, also during a freeze:
+// it may have ended.
+func current(s, newest, stated cache.Statement) cache.Statement {
 	switch {
 	case !s.HasContent:
 	case s.Resource == nil && s.Expired(), !s.Cacheable():
 		return newest
-	case s.Resource != nil && newest.Resource != nil:
-		s.Deadline = newest.Deadline
+	case s.Resource != nil && stated.Resource != nil:
+		s.Deadline = stated.Deadline
 	}
 	if s.Expired() {
 		s.Resource = nil
@@ -192,21 +194,8 @@ func (l *List) serve(set setKey, s cache.Statement) {
 		r.Statement = newest
 		rows[set][s.Name] = r
 	}
+	l.beforeFreeze.expires = earlier(l.beforeFreeze.expires, newest.Deadline)
 	l.touch(resourceID{set.key, s.Name})
-}
-
-// passFirst applies the rows of names that the rest was shown, if readers lose nothing by them any longer.
-func (l *List) passFirst(shown map[resourceID]bool) {
-	for id := range shown {
-		for kind := range (states{}) {
-			set := setKey{id.key, cache.Kind(kind)}
-			if r, listed := l.row(set, id.name); listed && !l.Frozen() {
-				s := r.Statement
-				s.Name = id.name
-				l.w.RestateFirst(set.kind, set.key, s, newest{l, set, new(cache.Change)})
-			}
-		}
-	}
 }
 
 // recordWithdrawn records the changes that were withdrawn when a cohort was shown an edition, given the names that it changed.

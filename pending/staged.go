@@ -173,15 +173,55 @@ func (l *List) dropServed(names []resourceID) {
 	}
 }
 
+// passFirst applies the rows of names that readers were shown, if they lose nothing by them any longer.
+func (l *List) passFirst(cohort int, shown map[resourceID]bool) {
+	bySet := make(map[setKey][]cache.Statement)
+	for id := range shown {
+		for kind := range (states{}) {
+			set := setKey{id.key, cache.Kind(kind)}
+			r, listed := l.staging().rows[set][id.name]
+			is := l.w.Shown(cohort, set.kind, set.key, id.name)
+			if s := overlay(is, r.Statement); listed && !s.Same(&is) {
+				s.Name = id.name
+				bySet[set] = append(bySet[set], s)
+			}
+		}
+	}
+	for set, some := range inOrder(bySet, func(_ setKey, s cache.Statement) bool { return s.Resource == nil }) {
+		sortStatements(some)
+		if cohort != l.rest() {
+			l.w.RestateCohortFirst(cohort, set.kind, set.key, some)
+		} else if !l.Frozen() {
+			l.w.RestateFirst(set.kind, set.key, some, newest{l, set, new(cache.Change)})
+		}
+	}
+}
+
+// touchEdited makes the list compare the names again whose state for the rest has changed, and returns those of them that have a
+// row by name which waits for stages.
+func (l *List) touchEdited() (named map[resourceID]bool) {
+	for _, of := range l.w.TakeEdited() {
+		id := resourceID{of.Key, of.Name}
+		l.touch(id)
+		r, listed := l.row(setKey{id.key, cache.ByName}, id.name)
+		if listed && r.copied == nil && l.stages(id.typeURL(), r.removes()) {
+			if named == nil {
+				named = make(map[resourceID]bool)
+			}
+			named[id] = true
+		}
+	}
+	return named
+}
+
 // reportStaged reports the numbers of what waits for stages, if they have changed, and that a change waits to its trace.
 func (l *List) reportStaged() {
 	if !l.staged {
 		return
 	}
 	c := &l.comparison
-	for _, of := range l.w.TakeEdited() {
-		l.touch(resourceID{of.Key, of.Name})
-	}
+	l.passFirst(l.rest(), l.touchEdited()) // the wildcard set may have the content of a row by name now
+	l.touchEdited()
 	l.dropServed(l.touched)
 	for _, id := range l.touched {
 		l.compare(id)
@@ -217,7 +257,7 @@ func (l *List) keepStaged() {
 	if !l.staged {
 		return
 	}
-	kept := staging{make(map[setKey]map[string]row, len(l.sets)), maps.Clone(l.systems)}
+	kept := staging{make(map[setKey]map[string]row, len(l.sets)), maps.Clone(l.systems), l.expires}
 	for set, rows := range l.sets {
 		of := maps.Clone(rows)
 		maps.DeleteFunc(of, func(_ string, r row) bool { return !l.stages(set.typeURL(), r.removes()) })
@@ -229,10 +269,12 @@ func (l *List) keepStaged() {
 // expireStaged ends the rows that wait for stages and whose TTL has ended, which never waits. It returns when the next one ends;
 // zero if none has a TTL.
 func (l *List) expireStaged(now time.Time) (next time.Time) {
-	if l.Frozen() {
+	switch {
+	case l.beforeFreeze != nil:
+		return l.expireKept(now)
+	case l.Frozen():
 		return time.Time{}
-	}
-	if l.expires.IsZero() || now.Before(l.expires) {
+	case l.expires.IsZero() || now.Before(l.expires):
 		return l.expires
 	}
 	for set, rows := range l.sets {
@@ -249,6 +291,28 @@ func (l *List) expireStaged(now time.Time) (next time.Time) {
 	}
 	l.expires = next
 	l.endShown()
+	l.recordStopped()
+	return next
+}
+
+// expireKept is expireStaged during a freeze, of what waited for stages when it began.
+func (l *List) expireKept(now time.Time) (next time.Time) {
+	kept := l.beforeFreeze
+	if kept.expires.IsZero() || now.Before(kept.expires) {
+		return kept.expires
+	}
+	for set, rows := range kept.rows {
+		for name, r := range rows {
+			switch {
+			case r.Deadline.IsZero():
+			case now.Before(r.Deadline):
+				next = earlier(next, r.Deadline)
+			default:
+				l.dropKept(set, name)
+			}
+		}
+	}
+	kept.expires = next
 	l.recordStopped()
 	return next
 }
