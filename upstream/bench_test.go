@@ -74,7 +74,7 @@ func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 	b.Helper()
 	session := check.Must(New(Config{Targets: []string{"127.0.0.1:1"}}))
 	b.Cleanup(func() { _ = session.Close() })
-	v := session.newViewSync(nil, pending.New(w, nil), slog.New(slog.DiscardHandler), nil)
+	v := session.newViewSync(nil, pending.New(w, nil), slog.New(slog.DiscardHandler), NewControl(false, nil))
 	v.trunk.byRole[main] = adsStream{
 		stream: &stream{branch: v.trunk, role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), requested: make(map[string]bool)},
 		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),
