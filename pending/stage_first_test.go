@@ -219,3 +219,33 @@ func TestI1_ForgottenNamesDoNotWaitDuringAFreeze(t *testing.T) {
 		t.Errorf("edition has %v", e.Changes)
 	}
 }
+
+// TestR091_VersionWhileRemovalsWait: a set of endpoints has the version of a response only if it has its state.
+func TestR091_VersionWhileRemovalsWait(t *testing.T) {
+	o, _ := newRollout(t)
+	o.confirm(wire.EndpointType, "a")
+	state := func(version string, removed ...string) {
+		t.Helper()
+		u := updateOf(wire.EndpointType, o.resource("b", version, "b"+version))
+		u.Removed, u.SystemVersion = removed, version
+		o.Apply(cache.Wildcard, u)
+	}
+	want := func(when, want string) {
+		t.Helper()
+		for cohort, v := range o.views() {
+			if got := v.Generation().Type(wire.EndpointType).Wildcard.System(); got != want {
+				t.Errorf("%s: version %q in cohort %d, want %q", when, got, cohort, want)
+			}
+		}
+	}
+	state("1")
+	want("the state of the origin", "1")
+	state("2", "a")
+	want("a removal waits", "1")
+	state("3")
+	want("the removal still waits", "1")
+	o.Show(rest, o.Pin())
+	want("shown", "3")
+	state("4", "gone")
+	want("nothing waits", "4")
+}
