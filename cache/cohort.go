@@ -39,13 +39,8 @@ func (w *Writer) followIn(i int, ed *edit) *edit {
 		to.wildcardChanged = to.wildcardChanged || w.differsAsSet(to.typ, ed.typ)
 		to.typ.Phase, to.typ.Restored, to.typ.Presumed = ed.typ.Phase, ed.typ.Restored, ed.typ.Presumed
 	}
-	for _, kind := range kinds {
-		of := to.editSet(kind)
-		for _, n := range touched {
-			if w.writes(kind, ed.typ, n) {
-				of.follow(ed.typ, n, !was.agreesOn(kind, before, n) || of.hides(ed.typ, n))
-			}
-		}
+	for _, n := range touched {
+		to.followName(ed.typ, n, was, before)
 	}
 	w.settle(to, ed.typ, touched)
 	for _, kind := range kinds {
@@ -53,6 +48,15 @@ func (w *Writer) followIn(i int, ed *edit) *edit {
 	}
 	*to.gen.mutableSource(w.source) = from
 	return to
+}
+
+// followName gives a name of a cohort the state that the rest has. was and before are what the cohort and the rest saw.
+func (ed *edit) followName(rest *Type, n *Name, was, before *Type) {
+	for _, kind := range kinds {
+		if of := ed.editSet(kind); ed.w.writes(kind, rest, n) {
+			of.follow(rest, n, !was.agreesOn(kind, before, n) || of.hides(rest, n))
+		}
+	}
 }
 
 // followVersion gives a cohort's set the version that the set of the rest has of the same content.

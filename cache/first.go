@@ -59,7 +59,13 @@ func (w *Writer) Shown(cohort int, kind Kind, key, name string) Statement {
 
 // CopyFirst is Copy for the part of the state in another view by which readers lose nothing, as ApplyFirst is Apply.
 func (w *Writer) CopyFirst(kind Kind, from *Generation, key string, names []*Name, newest Newest) Change {
-	return w.copy(kind, from, key, names, &first{newest: newest})
+	of := &first{newest: newest}
+	for _, n := range names {
+		if e := from.Type(key).Errors(kind).Get(n); e != nil {
+			of.errors = append(of.errors, e.Err)
+		}
+	}
+	return w.copy(kind, from, key, names, of)
 }
 
 // Restate applies statements of names of a set, the newest or former ones, whatever they are. It skips names that belong to

@@ -208,6 +208,9 @@ func (l *List) applyStopped(kind cache.Kind, u wire.Update) cache.Change {
 		return slices.Contains(left.Errors, err) // clients get it together with the removal
 	})
 	l.endRestated(set, u)
+	if shown := l.served(set).System(); shown != "" && (len(left.Removed)+len(left.RemovedVariants) > 0 || len(l.sets[set]) > 0) {
+		u.SystemVersion = shown // that of the response follows, if no removal waits
+	}
 	c, of := l.pace(kind, u), l.withhold(set, left)
 	c.Removed += of.Removed
 	c.Ignored += of.Ignored

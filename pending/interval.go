@@ -230,6 +230,7 @@ func (l *List) passRows(p part) {
 		}
 		if len(passing) > 0 {
 			l.apply(set, passing)
+			l.endSystem(set)
 		}
 	}
 }

@@ -219,3 +219,94 @@ func TestI1_ForgottenNamesDoNotWaitDuringAFreeze(t *testing.T) {
 		t.Errorf("edition has %v", e.Changes)
 	}
 }
+
+// TestR091_VersionWhileRemovalsWait: a set of endpoints has the version of a response only if it has its state.
+func TestR091_VersionWhileRemovalsWait(t *testing.T) {
+	o, _ := newRollout(t)
+	o.confirm(wire.EndpointType, "a")
+	state := func(version string, removed ...string) {
+		t.Helper()
+		u := updateOf(wire.EndpointType, o.resource("b", version, "b"+version))
+		u.Removed, u.SystemVersion = removed, version
+		o.Apply(cache.Wildcard, u)
+	}
+	want := func(when, want string) {
+		t.Helper()
+		for cohort, v := range o.views() {
+			if got := v.Generation().Type(wire.EndpointType).Wildcard.System(); got != want {
+				t.Errorf("%s: version %q in cohort %d, want %q", when, got, cohort, want)
+			}
+		}
+	}
+	state("1")
+	want("the state of the origin", "1")
+	state("2", "a")
+	want("a removal waits", "1")
+	state("3")
+	want("the removal still waits", "1")
+	o.Show(rest, o.Pin())
+	want("shown", "3")
+	state("4", "gone")
+	want("nothing waits", "4")
+}
+
+// TestI1_CopiesWaitForStages: what a view copies from a shared one waits like what an origin states, for all cohorts.
+func TestI1_CopiesWaitForStages(t *testing.T) {
+	shared, _ := newSubscribed(t, "a", "b", "c", "d")
+	o, _ := newRollout(t)
+	o.typeURL = acme
+	o.subscribe(o.view.Watch(), "a", "b", "c", "d")
+	copyAll := func() {
+		t.Helper()
+		var names []*cache.Name
+		for _, name := range []string{"a", "b", "c", "d"} {
+			names = append(names, shared.name(name))
+		}
+		o.Writer().SetSource(shared.Writer().Source())
+		o.Copy(cache.ByName, shared.view, shared.view.Generation(), acme, names)
+		o.checkEntries()
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		shared.put(cache.ByName, name, "1", name+"1")
+	}
+	shared.Apply(cache.ByName, wire.Update{
+		TypeURL: acme, Removed: []string{"d"}, Errors: []*wire.ResourceError{wire.NewResourceError("d", codes.Internal, "no d")},
+	})
+	copyAll()
+	see := func(when string, cohort int, want ...string) {
+		t.Helper()
+		for i, name := range []string{"a", "b", "c", "d"} {
+			g := o.view.Cohort(cohort).Generation().Type(acme)
+			if got := contentOf(g.ByName.Get(o.name(name))); got != want[i] {
+				t.Errorf("%s: cohort %d sees %q of %s, want %q", when, cohort, got, name, want[i])
+			}
+		}
+	}
+	for cohort := range 2 {
+		see("first state", cohort, "a1", "b1", "c1", "-")
+	}
+	if got := o.errorText(cache.ByName, "d"); got != "Internal no d" || o.counts.Names != 0 {
+		t.Errorf("readers see the error %q of d, and %d names wait; want that of the origin, and none", got, o.counts.Names)
+	}
+	shared.put(cache.ByName, "a", "2", "a2")
+	shared.remove(cache.ByName, "b")
+	shared.fail(cache.ByName, "c", codes.Internal, "no c")
+	copyAll()
+	for cohort := range 2 {
+		see("changed", cohort, "a1", "b1", "c1", "-")
+	}
+	if got := o.errorText(cache.ByName, "c"); got != "" || o.counts.Names != 3 {
+		t.Errorf("readers see the error %q of c, and %d names wait; want none, and 3", got, o.counts.Names)
+	}
+	o.Show(canaries, o.Pin())
+	see("shown", canaries, "a2", "-", "c1", "-")
+	see("shown", rest, "a1", "b1", "c1", "-")
+	shared.put(cache.ByName, "a", "1", "a1") // as the rest is served it
+	copyAll()
+	see("withdrawn", canaries, "a2", "-", "c1", "-")
+	o.Show(rest, o.Pin())
+	see("promoted", rest, "a1", "-", "c1", "-")
+	if got := o.errorText(cache.ByName, "c"); got != "Internal no c" || o.counts.Names != 0 {
+		t.Errorf("readers see the error %q of c, and %d names wait; want that of the origin, and none", got, o.counts.Names)
+	}
+}

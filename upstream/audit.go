@@ -433,6 +433,16 @@ func (a *audit) markHeld(v *viewSync) {
 			held[of] = held[of] || h.Details != nil || h.Reason == reconcile.Replacement && h.Kind != reconcile.Removal
 		}
 	}
+	a.dropExplained(v)
+	for id, d := range a.differences {
+		content, is := held[resource{id.of.typeURL, id.name}]
+		d.held = is && (d.kind == MissingThere || content)
+	}
+}
+
+// dropExplained drops the differences of resources that the view no longer requests, and of those that it has in the state of the
+// origin, for its cohorts first.
+func (a *audit) dropExplained(v *viewSync) {
 	wanted := make(map[*auditedSet]func(name string) bool)
 	for _, of := range a.sets {
 		wanted[of] = v.subscribedTo(of)
@@ -440,12 +450,10 @@ func (a *audit) markHeld(v *viewSync) {
 	for id, d := range a.differences {
 		if !wanted[id.of](id.name) {
 			delete(a.differences, id)
-		} else if id.waitsAs(v.pending, resourceOf(d.there)) { // the view has the state of the origin, for its cohorts first
+		} else if id.waitsAs(v.pending, resourceOf(d.there)) {
 			delete(a.differences, id)
 			id.of.equal++
 		}
-		content, is := held[resource{id.of.typeURL, id.name}]
-		d.held = is && (d.kind == MissingThere || content)
 	}
 }
 

@@ -76,7 +76,7 @@ func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
 	b.Cleanup(func() { _ = session.Close() })
 	v := session.newViewSync(nil, pending.New(w, nil), slog.New(slog.DiscardHandler), NewControl(false, nil))
 	v.trunk.byRole[main] = adsStream{
-		stream: &stream{branch: v.trunk, role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), requested: make(map[string]bool)},
+		stream: &stream{branch: v.trunk, role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), requested: make(map[string]bool), answers: make(map[string]*answer)},
 		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),
 	}
 	return v
