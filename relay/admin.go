@@ -465,7 +465,7 @@ func (r *Relay) summary() *admin.FleetSummary {
 		Frozen:  []string{}, Views: []admin.FleetView{}, Origins: status.FleetOrigins(),
 	}
 	if clients, err := r.fleet().Clients(admin.ClientQuery{Sort: admin.ByLag}); err == nil {
-		s.Rejecting, s.Lagging = clients.Totals.Rejecting, clients.Totals.Lagging
+		s.Rejecting, s.Lagging, s.Below = clients.Totals.Rejecting, clients.Totals.Lagging, clients.Totals.Below
 	}
 	for _, o := range status.Origins {
 		for reason, n := range o.Pending {

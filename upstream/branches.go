@@ -156,9 +156,9 @@ func (v *streams) connectedBeside(b *branch) bool {
 	return false
 }
 
-// searching reports whether an isolated branch has several subscriptions.
-func (v *streams) searching() bool {
-	return slices.ContainsFunc(v.isolated, func(b *branch) bool { return b.size() > 1 })
+// searchingBeside reports whether another isolated branch has several subscriptions.
+func (v *streams) searchingBeside(b *branch) bool {
+	return slices.ContainsFunc(v.isolated, func(other *branch) bool { return other != b && other.size() > 1 })
 }
 
 // subscribed returns what a stream still carries of parts, each subscription once. It modifies parts.

@@ -23,7 +23,8 @@ import (
 //   - If the stream ended before it was alive for aliveAfter, and so did the one before, each subscription. The relay
 //     moves half of them to a new branch, so that it finds the cause by bisection, while other halves are served. It
 //     does so only if the origin works: the connection has survived, and the origin has responded, or holds another
-//     stream open. Otherwise the origin may be down, and only the fourth end in a row divides the trunk, once at a time.
+//     stream open. Otherwise the origin may be down, and only the fourth end in a row divides a branch, one at a time: each
+//     half may have a cause.
 //
 // A branch whose stream ends is divided in the same way. A subscription that is left alone is retried with backoff. A
 // branch that is alive for aliveAfter merges with the trunk. If the trunk is the one that fails, they change places.
@@ -50,7 +51,7 @@ const (
 	// maxIsolated limits the branches beside the trunk, as each has streams.
 	maxIsolated = 8
 
-	// unexplainedEnds is the number of ends in a row after which the trunk is divided although the origin may be down.
+	// unexplainedEnds is the number of ends in a row after which a branch is divided although the origin may be down.
 	unexplainedEnds = 4
 
 	// maxProof is the maximum time for which a branch must be alive before it merges with the trunk. The time doubles
@@ -399,7 +400,7 @@ func (v *subscriptions) works(b *branch, r role) bool {
 func (v *subscriptions) halfOf(b *branch, r role) []part {
 	l := &b.byRole[r]
 	objects := l.objections >= trunkEnds || b != v.trunk && l.objections > 0
-	unexplained := l.ends >= unexplainedEnds && !v.searching()
+	unexplained := l.ends >= unexplainedEnds && !v.searchingBeside(b)
 	if l.ends == 0 || b.shared || !objects && !unexplained {
 		return nil
 	}

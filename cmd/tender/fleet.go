@@ -90,6 +90,9 @@ func printFleet(w io.Writer, s *admin.FleetStatus) error {
 			ready = "NO"
 		}
 		t.Row(r.Address, r.NodeID, r.Version, ready, r.Streams, r.Rejecting, r.Lagging, r.Pending, cmp.Or(strings.Join(r.Frozen, ","), "-"))
+		if r.Below != nil {
+			t.Note("%s", describeBelow(r.Below))
+		}
 	}
 	t.Row()
 	t.Row("GROUP", "ORIGIN", "GENERATION", "RELAYS")

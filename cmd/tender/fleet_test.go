@@ -106,6 +106,22 @@ func liar(t *testing.T, ca *certs.CA, write func(io.Writer)) string {
 	return s.Listener.Addr().String()
 }
 
+// TestB49_FleetShowsClientsOfLowerTiers: a relay of the tier is shown with the clients of the relays below it.
+func TestB49_FleetShowsClientsOfLowerTiers(t *testing.T) {
+	var out strings.Builder
+	err := printFleet(&out, &admin.FleetStatus{Relays: []admin.FleetRelay{
+		{Address: "10.0.0.1:18443", FleetSummary: &admin.FleetSummary{NodeID: "region-0", Ready: true, Streams: 3, Below: &admin.TierTotals{
+			Relays: 3, Silent: 1, TierCounts: admin.TierCounts{Clients: 1200, InSync: 1198, Rejecting: 1, Unknown: 1},
+		}}},
+		{Address: "10.0.0.2:18443", FleetSummary: &admin.FleetSummary{NodeID: "region-1", Ready: true}},
+	}})
+	const want = "    below 3 relays: 1200 clients: 1 rejecting, 0 behind, 1 unknown, 1198 in sync; the clients of 1 relay are UNKNOWN\n" +
+		"10.0.0.2:18443"
+	if err != nil || !strings.Contains(out.String(), want) {
+		t.Errorf("printed:\n%s\nerror %v, want\n%s", &out, err, want)
+	}
+}
+
 // TestFleetIsSeenFromOneRelay verifies that one relay returns the status of all relays of its tier, and an error for
 // each unreachable peer.
 func TestFleetIsSeenFromOneRelay(t *testing.T) {

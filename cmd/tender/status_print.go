@@ -289,7 +289,7 @@ func (t *table) worst(c *admin.Client) {
 func describeBelow(b *admin.TierTotals) string {
 	text := fmt.Sprintf("below %s: %s: %s", plural(b.Relays, "relay"), plural(b.Clients, "client"), describeCounts(&b.TierCounts))
 	if b.Silent > 0 {
-		text += fmt.Sprintf("; the clients of %s UNKNOWN", are(b.Silent, "relay"))
+		text += fmt.Sprintf("; the clients of %s are UNKNOWN", plural(b.Silent, "relay"))
 	}
 	return text
 }

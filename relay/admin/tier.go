@@ -45,6 +45,9 @@ type FleetSummary struct {
 	Views     []FleetView `json:"views"`     // at most MaxFleetViews
 	Omitted   int         `json:"omitted,omitempty"`
 
+	// Below counts the clients of clients that are relays. Nil if none is a relay; earlier releases omit it.
+	Below *TierTotals `json:"below,omitempty"`
+
 	// Origins says whether the relay receives what its origins state. Earlier releases omit it.
 	Origins []FleetOrigin `json:"origins,omitempty"`
 }

@@ -161,7 +161,7 @@ func TestB51_OperatorsOfGrowth(t *testing.T) {
 				operate[admin.PendingScope, admin.PendingDecision](t, r, "drop", grow)
 				o.Stop()
 				o.Restart()
-				sleep(time.Hour)
+				sleep(15 * time.Minute)
 				wantGrowing(t, "dropped", r, 1, 0, c)
 				check.Equal(t, "dropped changes", statusOf(t, r).Origins[0].Pending["dropped"], manyNames+1)
 				o.Put(largeRoute())
