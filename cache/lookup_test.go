@@ -318,6 +318,28 @@ func TestB5_EqualContentKeepsDeadlines(t *testing.T) {
 	})
 }
 
+// TestB5_RestoredAsSeen: a name has other content than the wildcard set. After a restart readers see the entry that they
+// saw before it.
+func TestB5_RestoredAsSeen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, watch := newSubscribed(t)
+		n := o.subscribe(watch, "a")
+		o.put(Wildcard, "a", "", "1")
+		o.SetPhase(o.typeURL, Confirmed)
+		o.put(ByName, "a", "", "2")
+		for _, want := range []string{"1", "2"} { // shadowed by the wildcard set, and no longer
+			e, _ := o.typ().Lookup(n[0])
+			restored := o.restart(true, time.Now())
+			is, _ := restored.typ().Lookup(restored.view.Find(restored.typeURL, []string{"a"})[0])
+			if contentOf(e) != want || contentOf(is) != want {
+				t.Errorf("readers saw %q, and see %q after a restart, want %q", contentOf(e), contentOf(is), want)
+			}
+			time.Sleep(maxShadowed)
+			o.Expire(time.Now())
+		}
+	})
+}
+
 func TestB5_ForgottenWildcardShowsNamedEntries(t *testing.T) {
 	tests := []struct{ steps, want string }{{"NM", "1"}, {"nM", "-"}, {"MN", "2"}, {"Mn", "-"}}
 	for _, test := range tests {

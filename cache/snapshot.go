@@ -71,6 +71,7 @@ type EntrySnapshot struct {
 	Resource      *wire.Resource
 	Deadline      time.Time // when it expires; zero means never
 	OtherVersions []string  // other versions of the same content
+	Shadowed      bool      // in the set of names: readers saw the entry of the wildcard set instead (B.5)
 	past          *past     // nil if the content never changed
 }
 
@@ -158,7 +159,8 @@ func (p *snapshotter) set(t *Type, kind Kind) SetSnapshot {
 		}
 		out.Entries = append(out.Entries, EntrySnapshot{
 			Name: e.Name.text, Resource: p.storable(t, kind, e),
-			Deadline: rebaseTime(e.Deadline(), p.now), OtherVersions: e.otherVersions(), past: e.past.rebased(p.now),
+			Deadline: rebaseTime(e.Deadline(), p.now), OtherVersions: e.otherVersions(),
+			Shadowed: e.shadowed, past: e.past.rebased(p.now),
 		})
 	}
 	if kind == Wildcard {
@@ -290,6 +292,9 @@ func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (resto
 	named := ed.editSet(ByName)
 	for _, e := range t.ByName.Entries {
 		if n := ed.restoreName(e.Name); n != nil {
+			if !e.Shadowed { // readers saw this entry, so that it is not older than that of the wildcard set
+				n.askedAt = ed.gen.Seq
+			}
 			named.restoreEntry(n, e)
 			restored++
 		}

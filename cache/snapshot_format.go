@@ -75,6 +75,7 @@ const (
 	entryDeadline     protowire.Number = 3 // Unix nanoseconds
 	entryOtherVersion protowire.Number = 4 // repeated
 	entryPast         protowire.Number = 5 // former contents, see appendPast
+	entryShadowed     protowire.Number = 6
 
 	removalName protowire.Number = 1
 	removalAt   protowire.Number = 2 // Unix nanoseconds
@@ -168,6 +169,7 @@ func (e *EntrySnapshot) append(b []byte) []byte {
 	for _, v := range e.OtherVersions {
 		b = appendText(b, entryOtherVersion, v)
 	}
+	b = appendBool(b, entryShadowed, e.Shadowed)
 	return e.past.append(b, entryPast)
 }
 
@@ -374,6 +376,8 @@ func (e *EntrySnapshot) read(num protowire.Number, val []byte, v uint64) (err er
 		var version string
 		err = readText(&version, val)
 		e.OtherVersions = append(e.OtherVersions, version)
+	case entryShadowed:
+		e.Shadowed = v != 0
 	case entryPast:
 		e.past = new(past)
 		return damaged(e.past.read(val))

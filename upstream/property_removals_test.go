@@ -72,6 +72,18 @@ func TestB15_NamesThatReturnToANewStream(t *testing.T) {
 	})
 }
 
+// TestB15_NamesAreRestoredAsServed: a name has other content by name than in the wildcard set, since an operator has dropped
+// the removals of an origin that lost it. Another relay restores the two as they were served.
+func TestB15_NamesAreRestoredAsServed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{TB: t}
+		w.run(history{variant: "Delta", traits: 0, watched: false, steps: []step{{"lose", 0, 0, 0}, {"cut", 0, 3, 0}, {"relay", 1, 2, 637}}})
+		if len(w.failures) > 0 {
+			t.Errorf("%s", strings.Join(w.failures, "\n"))
+		}
+	})
+}
+
 // A history is the input of one run of a world.
 type history struct {
 	variant string // Delta or SotW
