@@ -343,7 +343,7 @@ func (l *List) Waiting() (all []Waiting) {
 		all = append(all, *w)
 	}
 	slices.SortFunc(all, func(a, b Waiting) int {
-		return cmp.Or(wire.Rank(a.TypeURL)-wire.Rank(b.TypeURL), cmp.Compare(a.TypeURL, b.TypeURL), int(a.Kind-b.Kind))
+		return cmp.Or(wire.CompareTypes(a.TypeURL, b.TypeURL), int(a.Kind-b.Kind))
 	})
 	return all
 }

@@ -67,7 +67,7 @@ func (r *tierReports) look(ctx context.Context, now time.Time) {
 	for _, ofGroup := range looks {
 		for _, l := range ofGroup {
 			slices.SortFunc(l.report.Types, func(a, b tier.Counts) int {
-				return cmp.Or(cmp.Compare(wire.Rank(a.TypeURL), wire.Rank(b.TypeURL)), cmp.Compare(a.TypeURL, b.TypeURL))
+				return wire.CompareTypes(a.TypeURL, b.TypeURL)
 			})
 			l.control.EndLook(l.mark, l.report, now)
 		}

@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 	"strings"
@@ -21,7 +20,7 @@ func (b *branch) ordered() []*subscription {
 
 // compareTypes compares subscriptions by the order in which xDS sends their types.
 func compareTypes(a, b *subscription) int {
-	return cmp.Or(wire.Rank(a.typeURL)-wire.Rank(b.typeURL), cmp.Compare(a.typeURL, b.typeURL))
+	return wire.CompareTypes(a.typeURL, b.typeURL)
 }
 
 // count returns the number of subscriptions in the part.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/xdstender/tender/cache/wire/schema"
@@ -32,6 +33,9 @@ func Rank(typeURL string) int {
 	_, rank := schema.TypeOf(typeURL)
 	return rank
 }
+
+// CompareTypes compares types by the order in which they are sent, and unknown types by their URLs.
+func CompareTypes(a, b string) int { return cmp.Or(Rank(a)-Rank(b), cmp.Compare(a, b)) }
 
 // RefersToClusters reports whether resources of the type need clusters, so that clusters are sent first (B.11).
 func RefersToClusters(typeURL string) bool {

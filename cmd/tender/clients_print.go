@@ -133,7 +133,7 @@ func (t *table) clientRows(rows []clientRow, rejections bool, now time.Time) {
 			types = append(types, r.Types[i].TypeURL)
 		}
 	}
-	slices.SortFunc(types, func(a, b string) int { return cmp.Or(wire.Rank(a)-wire.Rank(b), cmp.Compare(a, b)) })
+	slices.SortFunc(types, wire.CompareTypes)
 	types = slices.Compact(types)
 	head := []any{"NODE", "GROUP", "RELAY", cli.WideOnly("#"), cli.WideOnly("CLUSTER"), cli.WideOnly("LOCALITY"), cli.WideOnly("ADDRESS"), "STATE"}
 	for _, typeURL := range types {

@@ -302,14 +302,9 @@ func (t typeTotals) sorted() []admin.TypeTotals {
 		out = append(out, *sum)
 	}
 	slices.SortFunc(out, func(a, b admin.TypeTotals) int {
-		return cmp.Or(cmp.Compare(a.Group, b.Group), compareTypes(a.TypeURL, b.TypeURL))
+		return cmp.Or(cmp.Compare(a.Group, b.Group), wire.CompareTypes(a.TypeURL, b.TypeURL))
 	})
 	return out
-}
-
-// compareTypes orders types by the order of sending.
-func compareTypes(a, b string) int {
-	return cmp.Or(cmp.Compare(wire.Rank(a), wire.Rank(b)), cmp.Compare(a, b))
 }
 
 // clientOf returns a client for the admin API, with one type, or with all if typeURL is empty.

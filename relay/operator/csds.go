@@ -214,7 +214,7 @@ func (f *Fleet) configsOf(v *View, contents downstream.Contents, now time.Time) 
 	}
 	for _, config := range configs {
 		slices.SortStableFunc(config.GenericXdsConfigs, func(a, b *statuspb.ClientConfig_GenericXdsConfig) int {
-			return cmp.Or(compareTypes(a.GetTypeUrl(), b.GetTypeUrl()), cmp.Compare(a.GetName(), b.GetName()))
+			return cmp.Or(wire.CompareTypes(a.GetTypeUrl(), b.GetTypeUrl()), cmp.Compare(a.GetName(), b.GetName()))
 		})
 	}
 	return configs

@@ -155,7 +155,7 @@ func SortPending(rows []admin.PendingChange) {
 	slices.SortStableFunc(rows, func(a, b admin.PendingChange) int {
 		return cmp.Or(
 			cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Group, b.Group),
-			wire.Rank(a.TypeURL)-wire.Rank(b.TypeURL), cmp.Compare(a.TypeURL, b.TypeURL),
+			wire.CompareTypes(a.TypeURL, b.TypeURL),
 			slices.Index(admin.PendingReasons, a.Reason)-slices.Index(admin.PendingReasons, b.Reason),
 			cmp.Compare(a.Change, b.Change), a.Since.Compare(b.Since))
 	})

@@ -1,7 +1,6 @@
 package files
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -292,9 +291,7 @@ func (l *Local) replace(from, to sets) {
 			all[typeURL] = new(typeSet)
 		}
 	}
-	order := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		return cmp.Or(wire.Rank(a)-wire.Rank(b), cmp.Compare(a, b))
-	})
+	order := slices.SortedFunc(maps.Keys(all), wire.CompareTypes)
 	for _, typeURL := range order {
 		if was, is := from.of(typeURL), all[typeURL]; was != is {
 			u := wire.Update{TypeURL: typeURL, SystemVersion: is.version, Resources: is.changedSince(was)}

@@ -49,8 +49,7 @@ func (g *Group) Dropped() int { return g.pending[slices.Index(Reasons[:], Droppe
 // others can be removed only after them.
 func (g *Group) referrersFirst() []*Set {
 	return slices.SortedFunc(maps.Keys(g.withRemovals), func(a, b *Set) int {
-		return cmp.Or(wire.Rank(b.TypeURL)-wire.Rank(a.TypeURL),
-			cmp.Compare(b.TypeURL, a.TypeURL), cmp.Compare(a.pattern, b.pattern))
+		return cmp.Or(wire.CompareTypes(b.TypeURL, a.TypeURL), cmp.Compare(a.pattern, b.pattern))
 	})
 }
 
