@@ -83,15 +83,15 @@ func (w *Writer) differsAsSet(shown, rest *Type) bool {
 // follow gives a name of a cohort's set the state that the rest has. If the two differed before, readers keep another state that
 // they were shown; for a type that does not wait, this was a removal, and the resource is back.
 func (to setEdit) follow(rest *Type, n *Name, differed bool) {
-	newest := rest.state(to.kind, n)
-	nothing := newest.entry == nil && newest.err == nil && to.typ.Errors(to.kind).Get(n) == nil
+	newest := rest.statement(to.kind, n, n.text)
+	nothing := newest.entry == nil && newest.Err == nil && to.typ.Errors(to.kind).Get(n) == nil
 	keeps := differed && !to.w.restoring && to.typ.HasLastGood(to.kind) && to.w.view.Waits(resourceType(to.typ.URL))
 	switch shown := to.set.Get(n); {
 	case keeps, nothing && (to.kind == ByName || !shown.Present()):
 	case newest.dropsContentOf(shown): // restated, it would be kept for another uncachedTTL
 		to.dropContent(shown)
 	default:
-		response{setEdit: to}.restate(n, newest.statement(to.kind, n.text))
+		response{setEdit: to}.restate(n, newest)
 	}
 }
 
@@ -101,13 +101,12 @@ func (to setEdit) hides(rest *Type, n *Name) bool {
 	if to.kind == Wildcard || to.branch.apart[n] == nil || to.set.Get(n) != nil {
 		return false
 	}
-	return !response{setEdit: to}.admitsFirst(n, rest.state(to.kind, n).statement(to.kind, n.text))
+	return !response{setEdit: to}.admitsFirst(n, rest.statement(to.kind, n, n.text))
 }
 
-// dropsContentOf reports whether a state has the content of an entry, which it has dropped since.
-func (s state) dropsContentOf(shown *Entry) bool {
-	return s.entry.Present() && s.entry.Resource.ContentDropped() && shown.hasContentOf(s.entry.Resource) &&
-		!shown.Resource.ContentDropped()
+// dropsContentOf reports whether a statement has the content of an entry, which it has dropped since.
+func (s *Statement) dropsContentOf(shown *Entry) bool {
+	return s.Resource != nil && s.Resource.ContentDropped() && shown.hasContentOf(s.Resource) && !shown.Resource.ContentDropped()
 }
 
 // settle records in which of these names of a type a cohort differs from the rest, after an edit of the cohort.
@@ -129,7 +128,8 @@ func (w *Writer) agree(a, b *Type, n *Name) bool {
 
 // agreesOn is agree for one of the sets of the type.
 func (t *Type) agreesOn(kind Kind, o *Type, n *Name) bool {
-	return t.state(kind, n).sameAs(kind, o.state(kind, n))
+	a, b := t.statement(kind, n, n.text), o.statement(kind, n, n.text)
+	return a.Same(&b)
 }
 
 // Apart returns, by type URL or collection, the names in which a cohort differs from the rest.

@@ -2,7 +2,6 @@ package cache
 
 import (
 	"maps"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,21 +16,6 @@ func newCohort(t tester, waits string) *origin {
 	o := newOrigin(t, Config{Cohorts: 1, Waits: func(typeURL string) bool { return typeURL == waits }})
 	o.SetConnected(true)
 	return o
-}
-
-// wantMembers fails the test unless the readers of a cohort see exactly these contents in a wildcard set.
-func (o *origin) wantMembers(cohort int, typeURL string, want ...string) {
-	o.Helper()
-	got := []string{}
-	for e := range o.view.Cohort(cohort).Generation().Type(typeURL).Wildcard.Since(0) {
-		if e.Present() {
-			got = append(got, contentOf(e))
-		}
-	}
-	slices.Sort(got)
-	if !slices.Equal(got, want) {
-		o.Fatalf("cohort %d sees %q of %s, want %q", cohort, got, typeURL, want)
-	}
 }
 
 const canaries, rest = 0, 1

@@ -54,7 +54,7 @@ func (w *Writer) Shown(cohort int, kind Kind, key, name string) Statement {
 	if kind == ByName && n == nil || !w.writes(kind, t, n) {
 		return Statement{Name: name}
 	}
-	return t.state(kind, n).statement(kind, name)
+	return t.statement(kind, n, name)
 }
 
 // CopyFirst is Copy for the part of the state in another view by which readers lose nothing, as ApplyFirst is Apply.
@@ -71,12 +71,12 @@ func (w *Writer) CopyFirst(kind Kind, from *Generation, key string, names []*Nam
 // Restate applies statements of names of a set, the newest or former ones, whatever they are. It skips names that belong to
 // another source, and those that no session subscribes to by name.
 func (w *Writer) Restate(kind Kind, key, system string, all []Statement) Change {
-	return w.restateIn(w.rest(), kind, key, system, all)
+	return w.restateIn(w.rest(), kind, key, system, all, response.restate)
 }
 
 // RestateFirst is Restate for statements that wait, if readers lose nothing by them any longer.
 func (w *Writer) RestateFirst(kind Kind, key string, all []Statement, newest Newest) {
-	w.restateFirst(w.rest(), kind, key, all, func(re response, n *Name, s Statement) {
+	w.restateIn(w.rest(), kind, key, "", all, func(re response, n *Name, s Statement) {
 		re.first = &first{newest: newest}
 		if re.admits(n, s) {
 			re.restate(n, s)
@@ -86,34 +86,19 @@ func (w *Writer) RestateFirst(kind Kind, key string, all []Statement, newest New
 
 // RestateCohortFirst is RestateFirst for the readers of a cohort's view. It also renews the TTLs of what they see.
 func (w *Writer) RestateCohortFirst(cohort int, kind Kind, key string, all []Statement) {
-	w.restateFirst(w.branches[cohort], kind, key, all, response.passFirst)
-}
-
-// restateFirst restates names in the generation of a branch.
-func (w *Writer) restateFirst(b *branch, kind Kind, key string, all []Statement, restate func(response, *Name, Statement)) {
-	if w.Generation().types.get(key) == nil {
-		return // the type or collection was removed
-	}
-	ed := w.beginOn(b, key)
-	re := newResponse(ed.editSet(kind), nil)
-	for _, s := range all {
-		if n := re.restatable(s.Name); n != nil {
-			restate(re, n, s)
-			ed.index.release(n)
-		}
-	}
-	re.compact()
-	w.publish(ed)
+	w.restateIn(w.branches[cohort], kind, key, "", all, response.passFirst)
 }
 
 // RestateCohort is Restate for the readers of a cohort's view. In a name in which they then differ from the rest, they follow
 // the rest no longer, until Restate or RestateCohort ends the difference.
 func (w *Writer) RestateCohort(cohort int, kind Kind, key, system string, all []Statement) Change {
-	return w.restateIn(w.branches[cohort], kind, key, system, all)
+	return w.restateIn(w.branches[cohort], kind, key, system, all, response.restate)
 }
 
-// restateIn is Restate for the generation of a branch.
-func (w *Writer) restateIn(b *branch, kind Kind, key, system string, all []Statement) Change {
+// restateIn is Restate for the generation of a branch, with a function that restates a name.
+func (w *Writer) restateIn(
+	b *branch, kind Kind, key, system string, all []Statement, restate func(response, *Name, Statement),
+) Change {
 	if w.Generation().types.get(key) == nil {
 		return Change{} // the type or collection was removed
 	}
@@ -124,7 +109,7 @@ func (w *Writer) restateIn(b *branch, kind Kind, key, system string, all []State
 	}
 	for _, s := range all {
 		if n := re.restatable(s.Name); n != nil {
-			re.restate(n, s)
+			restate(re, n, s)
 			ed.index.release(n)
 		}
 	}

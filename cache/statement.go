@@ -55,50 +55,22 @@ func Ended(name string) Statement {
 // isExpired reports whether the statement is that a resource does not exist because its TTL has ended.
 func (s *Statement) isExpired() bool { return s.entry != nil && s.entry.Expired }
 
-// A state is that of a name in one set of a type.
-type state struct {
-	entry  *Entry              // nil if the set has none
-	err    *wire.ResourceError // nil if the resource has no error
-	exists bool                // whether the set has state of the name; otherwise it is not changed
-}
-
-// resource returns the resource of a state; nil if there is none.
-func (s state) resource() *wire.Resource { return resourceOf(s.entry) }
-
-// state returns the state of a name in a set of the type. n is nil if the name is not in the index.
-func (t *Type) state(kind Kind, n *Name) (s state) {
+// statement returns what readers see of a name in a set of the type: nothing if the set has no state of it, which is never so of
+// the wildcard set. n is nil if the name, whose text is given, is not in the index.
+func (t *Type) statement(kind Kind, n *Name, text string) Statement {
+	s := Statement{Name: text}
 	if n != nil {
 		s.entry = t.Set(kind).Get(n)
 		if e := t.Errors(kind).Get(n); e != nil {
-			s.err = e.Err
+			s.Err = e.Err
 		}
 	}
-	s.exists = s.entry != nil || s.err != nil || kind == Wildcard
-	return s
-}
-
-// sameAs reports whether readers see no difference between two states of a name in a set.
-func (s state) sameAs(kind Kind, o state) bool {
-	a, b := s.resource(), o.resource()
-	switch {
-	case kind == ByName && (s.entry == nil) != (o.entry == nil), (s.err == nil) != (o.err == nil), (a == nil) != (b == nil):
-		return false
-	case a != nil && (a.Key() != b.Key() || !a.SameContent(b)):
-		return false
-	}
-	return s.err == nil || s.err.Same(o.err)
-}
-
-// statement returns a state of a name as a statement.
-func (s state) statement(kind Kind, text string) Statement {
-	if !s.exists {
-		return Statement{}
-	}
-	of := Statement{Name: text, HasContent: s.entry != nil || kind == Wildcard, HasError: true, Err: s.err, entry: s.entry}
+	s.HasContent = s.entry != nil || kind == Wildcard
+	s.HasError = s.HasContent || s.Err != nil
 	if s.entry.Present() {
-		of.Resource, of.Deadline = s.entry.Resource, s.entry.Deadline()
+		s.Resource, s.Deadline = s.entry.Resource, s.entry.Deadline()
 	}
-	return of
+	return s
 }
 
 // Newest has statements that were not applied, because they wait. Other names have the state of the set.
