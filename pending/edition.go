@@ -3,6 +3,7 @@ package pending
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 
@@ -69,14 +70,8 @@ func (e *Edition) Diff() iter.Seq[Difference] {
 }
 
 // keys returns the type URLs and collections of the edition in the order in which types are sent.
-func (e *Edition) keys() (keys []string) {
-	for key := range e.types {
-		keys = append(keys, key)
-	}
-	slices.SortFunc(keys, func(a, b string) int {
-		return cmp.Or(wire.Rank(setKey{key: a}.typeURL())-wire.Rank(setKey{key: b}.typeURL()), cmp.Compare(a, b))
-	})
-	return keys
+func (e *Edition) keys() []string {
+	return slices.SortedFunc(maps.Keys(e.types), func(a, b string) int { return setKey{key: a}.compare(setKey{key: b}) })
 }
 
 // resources returns the resources of a name before and after the edition, as subscribers to the name see them. If these

@@ -56,31 +56,13 @@ func (l *List) RollBack(formers []cache.Former, since time.Time) {
 // listServed lists the newest state of a name that gets a former state. It returns false if the name keeps its state: readers
 // have the former one, or no client subscribes to it.
 func (l *List) listServed(set setKey, former cache.Statement) bool {
-	e := l.entry(set, former.Name)
-	if set.kind == cache.ByName && e == nil {
+	served := l.w.Shown(l.rest(), set.kind, set.key, former.Name)
+	if set.kind == cache.ByName && !served.HasContent {
 		return false
 	}
-	seen := cache.Statement{Name: former.Name, HasContent: true}
-	if e.Present() {
-		seen.Resource, seen.Deadline = e.Resource, e.Deadline()
-	}
-	listed, _ := l.row(set, former.Name)
-	differs := !isSame(seen.Resource, former.Resource)
-	switch {
-	case listed.HasContent && isSame(listed.Resource, former.Resource):
-		l.end(set, former)
-	case !listed.HasContent && differs:
-		l.state(set, seen)
-	}
-	return differs
-}
-
-// isSame reports whether two states of a name are equal; nil is that it has no resource.
-func isSame(a, b *wire.Resource) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return a.Key() == b.Key() && a.SameContent(b)
+	former.HasError, former.Err = served.HasError, served.Err
+	l.serve(set, former)
+	return !served.Same(&former)
 }
 
 // Thaw ends Freeze and RollBack: clients are sent the newest state of each name, additions and changes in the order in which

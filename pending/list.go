@@ -1,6 +1,7 @@
 package pending
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -19,12 +20,12 @@ type List struct {
 	stop
 
 	// Of what waits for stages.
-	names      int                                  // number of names
-	touched    []resourceID                         // names whose rows, or whose state for the rest, have changed; with duplicates
-	changes    bool                                 // a newest state has changed since the last report
-	expires    time.Time                            // when the next TTL ends; zero is never
-	comparison comparison                           // with an edition
-	withdrawn  map[int]map[withdrawnChange]struct{} // since ShowAsRest, by cohort; see recordWithdrawn
+	names      int                          // number of names
+	touched    []resourceID                 // names whose rows, or whose state for the rest, have changed; with duplicates
+	changes    bool                         // a newest state has changed since the last report
+	expires    time.Time                    // when the next TTL ends; zero is never
+	comparison comparison                   // with an edition
+	withdrawn  map[withdrawnChange]struct{} // since ShowAsRest; see recordWithdrawn
 }
 
 // A setKey identifies a set of the view.
@@ -37,6 +38,11 @@ type setKey struct {
 func (k setKey) typeURL() string {
 	typeURL, _, _ := cache.SplitCollection(k.key)
 	return typeURL
+}
+
+// compare compares sets by the order in which their types are sent.
+func (k setKey) compare(o setKey) int {
+	return cmp.Or(wire.CompareTypes(k.typeURL(), o.typeURL()), cmp.Compare(k.key, o.key), cmp.Compare(k.kind, o.kind))
 }
 
 // A resourceID identifies a resource by texts, because its Name may be released and created again while an edition is open.
@@ -96,7 +102,7 @@ func content(r *wire.Resource) row {
 	return row{Statement: cache.Statement{HasContent: true, Resource: r}}
 }
 
-// Staging is what waits until it is shown to cohorts and to the rest, in a view with cohorts ([cache.Config.Cohorts]).
+// A staging is what waits until it is shown to cohorts and to the rest, in a view with cohorts ([cache.Config.Cohorts]).
 type staging struct {
 	rows    map[setKey]map[string]row
 	systems map[setKey]string // versions of responses, of sets with rows

@@ -64,6 +64,9 @@ func (l *List) countStaged(id resourceID) func() {
 // put adds a row, or replaces that of its name, whose cause remains: since then, clients lack the newest state.
 func (l *List) put(set setKey, name string, r row) {
 	defer l.countStaged(resourceID{set.key, name})()
+	if r.Resource != nil && r.Resource.DoNotCache { // clients make the relay request it again
+		r.Resource = r.Resource.DropContent()
+	}
 	rows := l.sets[set]
 	if rows == nil {
 		rows = make(map[string]row)
@@ -169,9 +172,6 @@ func overlay(old, newer cache.Statement) cache.Statement {
 // state lists a statement of a name. The row keeps what the statement does not have.
 func (l *List) state(set setKey, s cache.Statement) {
 	r, listed := l.row(set, s.Name)
-	if s.Resource != nil && s.Resource.DoNotCache { // clients make the relay request it again
-		s.Resource = s.Resource.DropContent()
-	}
 	is := overlay(r.Statement, s)
 	if !listed || !is.Same(&r.Statement) {
 		l.recordChange(set.typeURL(), is.HasContent && is.Resource == nil)
@@ -227,9 +227,7 @@ func (l *List) CountTypes(to map[string]int) {
 // inOrder yields changes in the order in which clients may be sent them: additions and changes in the order of types, then
 // removals in reverse order. Those of the last type, and of one whose resources exclude one another, are together.
 func inOrder[T any](bySet map[setKey][]T, removes func(setKey, T) bool) iter.Seq2[setKey, []T] {
-	order := slices.SortedFunc(maps.Keys(bySet), func(a, b setKey) int {
-		return cmp.Or(wire.Rank(a.typeURL())-wire.Rank(b.typeURL()), cmp.Compare(a.key, b.key), cmp.Compare(a.kind, b.kind))
-	})
+	order := slices.SortedFunc(maps.Keys(bySet), setKey.compare)
 	return func(yield func(setKey, []T) bool) {
 		together := func(set setKey) bool {
 			return wire.HasKeys(set.typeURL()) || set.typeURL() == order[len(order)-1].typeURL()

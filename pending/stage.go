@@ -7,8 +7,9 @@ import (
 // A withdrawnChange is a change of the preceding edition that the next edition does not have: the resource has the state of the
 // rest again.
 type withdrawnChange struct {
-	set  setKey
-	name string
+	cohort int
+	set    setKey
+	name   string
 }
 
 // A showing is what readers of a view are about to be shown.
@@ -43,12 +44,15 @@ func (l *List) Show(cohort int, e *Edition) {
 func (l *List) ShowAsRest(cohort int) {
 	shown := l.show(cohort, l.statesAsRest(cohort))
 	l.passFirst(cohort, shown)
-	for of := range l.withdrawn[cohort] {
+	for of := range l.withdrawn {
+		if of.cohort != cohort {
+			continue
+		}
 		if !shown[resourceID{of.set.key, of.name}] {
 			l.w.Resend(cohort, of.set.kind, of.set.key, of.name)
 		}
+		delete(l.withdrawn, of)
 	}
-	delete(l.withdrawn, cohort)
 }
 
 // statesAsRest returns the states of the names in which the readers of a view see other state than the rest.
@@ -170,34 +174,6 @@ func (l *List) show(cohort int, to showing) (shown map[resourceID]bool) {
 	return shown
 }
 
-// serve lists the newest state of a name that the rest is about to be shown another state of, or ends its row if it is the same.
-func (l *List) serve(set setKey, s cache.Statement) {
-	served := l.w.Shown(l.rest(), set.kind, set.key, s.Name)
-	r, _ := l.row(set, s.Name)
-	if newest := overlay(served, r.Statement); newest.Same(&s) {
-		l.remove(set, s.Name)
-	} else {
-		l.put(set, s.Name, row{Statement: newest})
-	}
-	if l.beforeFreeze == nil {
-		return
-	}
-	rows := l.beforeFreeze.rows
-	r = rows[set][s.Name]
-	newest := overlay(served, r.Statement)
-	switch {
-	case newest.Same(&s):
-		delete(rows[set], s.Name)
-	case rows[set] == nil:
-		rows[set] = map[string]row{s.Name: {Statement: newest}}
-	default:
-		r.Statement = newest
-		rows[set][s.Name] = r
-	}
-	l.beforeFreeze.expires = earlier(l.beforeFreeze.expires, newest.Deadline)
-	l.touch(resourceID{set.key, s.Name})
-}
-
 // recordWithdrawn records the changes that were withdrawn when a cohort was shown an edition, given the names that it changed.
 func (l *List) recordWithdrawn(cohort int, shown map[resourceID]bool) {
 	g := l.w.View().Cohort(cohort).Generation()
@@ -209,12 +185,9 @@ func (l *List) recordWithdrawn(cohort int, shown map[resourceID]bool) {
 				continue
 			}
 			if l.withdrawn == nil {
-				l.withdrawn = make(map[int]map[withdrawnChange]struct{})
+				l.withdrawn = make(map[withdrawnChange]struct{})
 			}
-			if l.withdrawn[cohort] == nil {
-				l.withdrawn[cohort] = make(map[withdrawnChange]struct{})
-			}
-			l.withdrawn[cohort][withdrawnChange{set, id.name}] = struct{}{}
+			l.withdrawn[withdrawnChange{cohort, set, id.name}] = struct{}{}
 		}
 	}
 }

@@ -310,3 +310,17 @@ func TestI1_CopiesWaitForStages(t *testing.T) {
 		t.Errorf("readers see the error %q of c, and %d names wait; want that of the origin, and none", got, o.counts.Names)
 	}
 }
+
+// TestR125_WhatAnEditionReplacesIsNotKept: an edition replaces content that may not be cached. What waits then has none.
+func TestR125_WhatAnEditionReplacesIsNotKept(t *testing.T) {
+	o, _ := newRollout(t)
+	o.typeURL = acme
+	o.subscribe(o.view.Watch(), "n")
+	o.putUncacheable(cache.ByName, "n", "2", "n2")
+	former := cache.Former{Key: acme, Kind: cache.ByName, Name: "n", Resource: o.resource("n", "1", "n1")}
+	o.Show(rest, o.PinFormer([]cache.Former{former}))
+	o.wantNamed(rest, "n", "n1")
+	if r, listed := o.Get(cache.ByName, acme, "n"); !listed || r == nil || !r.ContentDropped() {
+		t.Errorf("the list has %v of n, listed %v; want it without its content", r, listed)
+	}
+}

@@ -252,6 +252,34 @@ func (l *List) recordStopped() {
 	}
 }
 
+// serve lists the newest state of a name that the rest is about to be shown another state of, or ends its row if it is the same.
+func (l *List) serve(set setKey, s cache.Statement) {
+	served := l.w.Shown(l.rest(), set.kind, set.key, s.Name)
+	r, _ := l.row(set, s.Name)
+	if newest := overlay(served, r.Statement); newest.Same(&s) {
+		l.remove(set, s.Name)
+	} else {
+		l.put(set, s.Name, row{Statement: newest})
+	}
+	if l.beforeFreeze == nil {
+		return
+	}
+	rows := l.beforeFreeze.rows
+	r = rows[set][s.Name]
+	newest := overlay(served, r.Statement)
+	switch {
+	case newest.Same(&s):
+		delete(rows[set], s.Name)
+	case rows[set] == nil:
+		rows[set] = map[string]row{s.Name: {Statement: newest}}
+	default:
+		r.Statement = newest
+		rows[set][s.Name] = r
+	}
+	l.beforeFreeze.expires = earlier(l.beforeFreeze.expires, newest.Deadline)
+	l.touch(resourceID{set.key, s.Name})
+}
+
 // keepStaged keeps what waits for stages when a freeze begins.
 func (l *List) keepStaged() {
 	if !l.staged {
@@ -278,6 +306,7 @@ func (l *List) expireStaged(now time.Time) (next time.Time) {
 		return l.expires
 	}
 	for set, rows := range l.sets {
+		var ended []cache.Statement
 		for name, r := range rows {
 			switch {
 			case r.Deadline.IsZero() || !l.stages(set.typeURL(), r.removes()):
@@ -285,8 +314,11 @@ func (l *List) expireStaged(now time.Time) (next time.Time) {
 				next = earlier(next, r.Deadline)
 			default:
 				l.end(set, cache.Statement{Name: name, HasContent: true})
-				l.w.Restate(set.kind, set.key, "", []cache.Statement{cache.Ended(name)})
+				ended = append(ended, cache.Ended(name))
 			}
+		}
+		if len(ended) > 0 {
+			l.w.Restate(set.kind, set.key, "", ended)
 		}
 	}
 	l.expires = next
