@@ -352,7 +352,9 @@ func (w *world) checkHolds(was int) {
 		if len(were) == 0 || w.inTwoSets(of) || !w.sees(of) || w.passed[of] || !w.stillLacks(of, was) {
 			continue
 		}
-		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { return h.Undecided() }) // these end with the stream
+		undecided := slices.ContainsFunc(were, func(h reconcile.Hold) bool { // these end with the stream, which has to state them again
+			return h.Undecided() || h.Reason == reconcile.Growth
+		})
 		if len(w.holds[of]) == 0 && !undecided {
 			w.Errorf("%v is still served although the origin lacks it, and its hold disappeared: %+v", of, were)
 		}
