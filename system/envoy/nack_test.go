@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/relay/envoytest"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/proxy"
@@ -162,6 +165,96 @@ func TestEnvoy_HalfApplied(t *testing.T) {
 			o.answers(load, one)
 		}
 		o.requests(load.Stop())
+	})
+}
+
+// TestEnvoy_HalfAppliedBeforeAKill: as TestEnvoy_HalfApplied, but the relay is killed before or after the control plane
+// reverts the change, and another one restores its snapshot. The memory of former content is part of the snapshot, so
+// that the Envoy gets exactly the served state. (B.3, B.42)
+func TestEnvoy_HalfAppliedBeforeAKill(t *testing.T) {
+	for _, tt := range []struct {
+		when    string
+		happens func(kill, revert func(), stored func(extra bool))
+	}{
+		{"killed before the revert", func(kill, revert func(), stored func(extra bool)) {
+			stored(true)
+			kill()
+			revert()
+		}},
+		{"killed after the revert", func(kill, revert func(), stored func(extra bool)) {
+			revert()
+			stored(false)
+			kill()
+		}},
+	} {
+		t.Run(tt.when, func(t *testing.T) {
+			matrix(t, ads, func(t *testing.T, c client) {
+				o := &outcome{t: t}
+				origin := envoytest.NewControlPlane(t)
+				one, two := envoytest.NewBackend(t, "one"), envoytest.NewBackend(t, "two")
+				origin.Put(append(web("one", one), relaytest.Cluster("two"), relaytest.Endpoints("two", two.Addr),
+					relaytest.Route("web-two", []string{"*"}, "two"))...)
+				dir := t.TempDir()
+				start := func() *envoytest.RelayProcess {
+					return envoytest.StartRelay(t, origin.Addr, "TENDER_SNAPSHOT_DIR="+dir, "TENDER_COLD_WAIT=1s")
+				}
+				r := start()
+				link := proxy.New(t, r.Addr)
+				e := envoytest.Start(t, c.options(link.Addr(), "edge-1"))
+				load := envoytest.StartLoad(t, e.Listener("web"), interval)
+				load.Continue(10)
+				before := e.Config()
+
+				origin.Put(relaytest.Listener("web", "web-two"), relaytest.Listener("extra", "web"), invalid("broken"))
+				e.Listener("extra") // applied, although the response is rejected
+				awaitSum(e, "update_rejected", 1)
+				link.Set(proxy.Link{Refuse: true})
+				link.Cut()
+				tt.happens(r.Kill, func() {
+					origin.Apply("", func(w *envoytest.World) {
+						w.Put(relaytest.Listener("web", "web"))
+						w.Remove(relaytest.ListenerType, "extra", "broken")
+					})
+				}, func(extra bool) { awaitStored(r, dir, extra) })
+				r = start()
+				link.Forward(r.Addr)
+				link.Set(proxy.Link{})
+				o.await(e, "reverted configuration", func() error { return e.Differs(before) })
+				o.answers(load, one)
+				o.requests(load.Stop())
+				if o.failed > 0 || len(o.missing) > 0 {
+					t.Errorf("outcome %v, want no failure", o)
+				}
+			})
+		})
+	}
+}
+
+// awaitStored waits until the snapshot of a relay has the listeners that a test serves, with or without the one named extra.
+func awaitStored(r *envoytest.RelayProcess, dir string, extra bool) {
+	r.Await("snapshot", func() error {
+		files, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
+		if err != nil || len(files) != 1 {
+			return fmt.Errorf("snapshots %q, %v", files, err)
+		}
+		b, err := os.ReadFile(files[0])
+		if err != nil {
+			return err
+		}
+		s, err := cache.DecodeSnapshot(b)
+		if err != nil {
+			return err
+		}
+		names := make(map[string]bool)
+		for _, of := range s.Types {
+			for _, e := range of.Wildcard.Entries {
+				names[of.Key+" "+e.Name] = true
+			}
+		}
+		if !names[relaytest.ListenerType+" web"] || names[relaytest.ListenerType+" extra"] != extra {
+			return fmt.Errorf("stored %v", names)
+		}
+		return nil
 	})
 }
 
