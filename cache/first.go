@@ -39,7 +39,7 @@ func (w *Writer) Resend(cohort int, kind Kind, key, name string) {
 	case to.set.Get(n) != nil:
 		to.resendEntry(n)
 	case kind == Wildcard && ed.typ.HasLastGood(Wildcard): // the tombstone was dropped
-		to.resendAbsence(n)
+		to.resendAbsence(n, false)
 	default:
 		ed.index.release(n)
 	}

@@ -345,9 +345,9 @@ func (ed setEdit) putAbsent(n *Name, old *Entry) {
 }
 
 // resendAbsence records that a resource does not exist, at a new position, so that clients that were sent an error for
-// it are sent the removal.
-func (ed setEdit) resendAbsence(n *Name) {
-	e := &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch()}
+// it are sent the removal. expired reports that its TTL has ended.
+func (ed setEdit) resendAbsence(n *Name, expired bool) {
+	e := &Entry{Name: n, Seq: ed.next(), epoch: ed.epoch(), Expired: expired}
 	e.visibleSince, e.created = e.Seq, e.Seq
 	if ed.set.Get(n) == nil {
 		n.entries++

@@ -208,7 +208,7 @@ func (re response) remove(text string, failing bool) {
 	re.removeResource(text)
 	for _, n := range names {
 		if seq, failed := oldSeqs[n]; failed && re.set.Get(n).seq() == seq {
-			re.resendAbsence(n)
+			re.resendAbsence(n, false)
 		}
 		re.index.release(n)
 	}

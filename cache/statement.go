@@ -312,7 +312,7 @@ func (re response) restate(n *Name, s Statement) {
 		re.putError(n, s.Err)
 	}
 	if cleared && !old.Present() && re.set.Get(n).seq() == old.seq() {
-		re.resendAbsence(n)
+		re.resendAbsence(n, expired)
 	}
 }
 

@@ -410,6 +410,23 @@ func TestI1_ExpiredResourcesHaveTheNewestState(t *testing.T) {
 	}
 }
 
+// TestI1_ErrorsEndWithATTL: a resource whose name had an error waits for stages until its TTL ends. The error ends with it.
+func TestI1_ErrorsEndWithATTL(t *testing.T) {
+	o, _ := newRollout(t)
+	o.typeURL = acme
+	watch := o.view.Watch()
+	o.subscribe(watch, "b")
+	o.fail(cache.ByName, "b", codes.Internal, "1")
+	o.randomStep("put TTL", cache.ByName, "b", "1", watch, nil)
+	o.randomStep("expire", cache.ByName, "b", "1", watch, nil)
+	for cohort, v := range o.views() {
+		typ := v.Generation().Type(acme)
+		if e := typ.ByName.Get(o.name("b")); e == nil || !e.Expired || typ.Errors(cache.ByName).Get(o.name("b")) != nil {
+			t.Errorf("cohort %d sees %+v, want an expired resource without an error", cohort, e)
+		}
+	}
+}
+
 // wantNamed fails the test unless readers of a cohort see this content in the set of names.
 func (o *origin) wantNamed(cohort int, name, want string) {
 	o.Helper()
