@@ -84,6 +84,20 @@ func TestB15_NamesAreRestoredAsServed(t *testing.T) {
 	})
 }
 
+// TestB15_StreamsOfAMovedSetEnd: short streams make the relay divide the subscriptions (B.48), and the set moves back from a
+// branch whose stream lives. Its server has the resource, so that the next one, which lacks it, has lacked it for no time.
+func TestB15_StreamsOfAMovedSetEnd(t *testing.T) {
+	for range 5 { // the order of events differs
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{TB: t}
+			w.run(history{variant: "Delta", traits: 0, watched: true, steps: []step{{"cut", 0, 3, 254}}})
+			if len(w.failures) > 0 {
+				t.Errorf("%s", strings.Join(w.failures, "\n"))
+			}
+		})
+	}
+}
+
 // A history is the input of one run of a world.
 type history struct {
 	variant string // Delta or SotW

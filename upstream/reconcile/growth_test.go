@@ -462,3 +462,20 @@ func TestB51_AnswersOfQueriesKeepGrowth(t *testing.T) {
 	f.RecordAnswers(wire.Update{TypeURL: f.TypeURL, Resources: []*wire.Resource{textResource(f.TypeURL, "a", "1")}}, epoch.Add(time.Minute))
 	f.wantGrowth(t, "answered", epoch, "growth change a")
 }
+
+// TestB51_RemovalsBesideGrowthAreSuspectIfAllIsMissing: an origin that loses all it has has lost the additions, too, for which
+// the removals have waited. An ordinary list without them changes nothing.
+func TestB51_RemovalsBesideGrowthAreSuspectIfAllIsMissing(t *testing.T) {
+	f := newGrowing(wire.ClusterType, "a", "b", "c")
+	f.put(epoch, "d", "e", "f", "g", "h", "-b")
+	f.Infer(seq("b"), false, epoch)
+	f.group.Decide(epoch)
+	f.wantGrowth(t, "stated", epoch, "growth add d e f g h", "growth remove b")
+	f.Infer(seq("a", "b", "c"), true, epoch)
+	f.put(epoch, "-d", "-e", "-f", "-g", "-h")
+	f.wantNames(t, "all is missing", "a b c")
+	holds := f.group.Operate(Command{}, epoch)
+	if len(holds) != 1 || holds[0].Reason != LargeRemoval || strings.Join(holds[0].Names, " ") != "a b c" {
+		t.Errorf("holds %+v, want one large removal of a, b and c", holds)
+	}
+}

@@ -210,6 +210,7 @@ func (s *Set) possiblyRemoved(now time.Time) (possible names, until time.Time) {
 // progress has to start again. If silenceConfirms is set, the versions are those of a snapshot, and an origin that
 // sends nothing confirms its content.
 func (s *Set) Begin(versionSent func(name string) bool, resumed, silenceConfirms bool, now time.Time) {
+	s.End(now) // unless the stream has ended: the set moves to another one
 	if s.cutShort++; !s.Progress.responded() || !now.Before(s.began.Add(mentionTimeout)) {
 		s.cutShort = 0
 	}
@@ -514,6 +515,10 @@ func (s *Set) Infer(removed iter.Seq[string], alwaysHold bool, now time.Time) {
 func (s *Set) infer(removed iter.Seq[string], change removal, alwaysHold bool, now time.Time) {
 	for name := range removed {
 		delete(s.newNames, name)
+		if old := s.byName[name]; alwaysHold && old.growth == beside && old.state == grown { // what may replace it is gone, too
+			old.state, old.growth, old.detail, old.explicit = suspected, 0, "", false
+			s.byName[name] = old
+		}
 		s.suspect(name, change, true, now)
 		s.alwaysHold = s.alwaysHold || alwaysHold && s.byName[name].state == suspected
 	}
