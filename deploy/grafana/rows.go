@@ -6,7 +6,7 @@ package main
 var rows = []row{
 	{"Overview", []view{
 		stat("Clients not in sync", "Clients that have not accepted a change, or that reject one. A client counts once for each type.", "",
-			`sum(tender_client_lagging{$groups}) + sum(tender_client_rejecting{$groups})`, some...),
+			`sum(tender_client_lagging{$groups} >= tender_client_rejecting{$groups} or tender_client_rejecting{$groups})`, some...),
 		stat("Maximum lag", "Maximum time for which a client has lacked a change.", "s", `max(tender_client_lag_seconds{$groups})`, level{1, "orange"}, level{60, "red"}),
 		stat("Pending changes", "Changes that clients do not receive yet, over all relays.", "", `sum(tender_pending_changes{$relays})`, level{1, "orange"}),
 		stat("Origins disconnected", "Connections to origins that are lost, over all relays.", "", `count(tender_origin_connected{$relays} == 0) or vector(0)`, some...),
