@@ -59,7 +59,7 @@ var rows = []row{
 			query{`sum by (origin, type) (rate(tender_origin_responses_total{$relays}[$__rate_interval]))`, "{{origin}} {{type}}"}),
 		graph("Refused responses", "Responses of origins that break the protocol. The log has the reasons.", "",
 			query{`sum by (origin, type) (increase(tender_origin_nacks_total{$relays}[$__rate_interval]))`, "{{origin}} {{type}}"}),
-		graph("Inferred removals", "Removals of resources that an origin no longer mentions.", "",
+		graph("Inferred removals", "Removals of resources that an origin no longer reports.", "",
 			query{`sum by (origin) (increase(tender_origin_deletions_applied_total{$relays}[$__rate_interval]))`, "{{origin}} applied"},
 			query{`sum by (origin) (increase(tender_origin_deletions_dropped_total{$relays}[$__rate_interval]))`, "{{origin}} dropped"}),
 		graph("Resources", "Resources in views by type.", "", query{`sum by (instance, type) (tender_view_resources{$groups})`, "{{instance}} {{type}}"}),
