@@ -195,7 +195,7 @@ func (c *Controller) logTransition(now time.Time, before, after *Status) {
 	case after.Outcomes.Superseded > before.Outcomes.Superseded:
 		log.Info("rollout superseded by an origin change")
 	case after.Phase == Gathering:
-		c.cfg.Logger.Info("rollout collecting changes")
+		c.cfg.Logger.Info("rollout gathering changes")
 	case after.Phase == Current && before.Phase != Current:
 		log.Info("rollout reverted by the origin")
 	}
