@@ -30,7 +30,7 @@ var (
 	byGroup  = parameter{"group", "The key or the name of a node group"}
 	byOrigin = parameter{"origin", "The name of an origin"}
 	byLimit  = parameter{"limit", "The maximum number of entries, at most 1000; 0 returns totals only"}
-	byRelay  = parameter{"relay", "The address of the relay, as in /api/v1/fleet"}
+	byRelay  = parameter{"relay", "The address of the relay, as in /api/v1/tier"}
 	after    = parameter{"after", "The field next of the previous page"}
 )
 
@@ -77,12 +77,12 @@ func reads() []operation {
 		{method: get, path: v1 + "history", summary: "List the last changes of a resource", answer: admin.History{},
 			query: []parameter{byType, {"name", "The name of the resource"}, byGroup, byLimit}},
 		{method: get, path: v1 + "actions", summary: "List the commands that operators sent", answer: admin.Actions{}, query: []parameter{byLimit}},
-		{method: get, path: v1 + "fleet", summary: "Show all relays of the tier", answer: admin.FleetStatus{}, codes: []int{404, 409}},
-		{method: get, path: v1 + "fleet/self", summary: "Show this relay, for its peers", answer: admin.FleetSummary{}, codes: []int{404, 409}},
-		{method: get, path: v1 + "fleet/snapshot", summary: "Take the state of this relay, as its peer: a tar archive of snapshots and decisions", media: "application/x-tar", codes: []int{404, 409}},
-		{method: get, path: v1 + "fleet/clients", summary: "List client streams of one relay of the tier", answer: admin.Clients{}, codes: []int{404, 409, 502},
+		{method: get, path: v1 + "tier", summary: "Show all relays of the tier", answer: admin.TierStatus{}, codes: []int{404, 409}},
+		{method: get, path: v1 + "tier/self", summary: "Show this relay, for its peers", answer: admin.TierSummary{}, codes: []int{404, 409}},
+		{method: get, path: v1 + "tier/snapshot", summary: "Take the state of this relay, as its peer: a tar archive of snapshots and decisions", media: "application/x-tar", codes: []int{404, 409}},
+		{method: get, path: v1 + "tier/clients", summary: "List client streams of one relay of the tier", answer: admin.Clients{}, codes: []int{404, 409, 502},
 			query: append([]parameter{byRelay}, ofClients...)},
-		{method: get, path: v1 + "fleet/clients/{number}", summary: "Show one client stream of one relay of the tier", answer: admin.ClientDetail{}, codes: []int{404, 409, 502},
+		{method: get, path: v1 + "tier/clients/{number}", summary: "Show one client stream of one relay of the tier", answer: admin.ClientDetail{}, codes: []int{404, 409, 502},
 			query: append([]parameter{byRelay}, ofClient...)},
 		{method: get, path: v1 + "rollouts", summary: "Show rollouts", answer: admin.Rollouts{}, codes: []int{404}, query: []parameter{byOrigin}},
 		{method: get, path: v1 + "rollout/diff", summary: "Show what a rollout changes", answer: admin.RolloutDiff{}, codes: []int{404, 409},
@@ -115,7 +115,7 @@ func commands() []operation {
 		{method: post, path: v1 + "loglevel", summary: "Change the log level", args: admin.LogLevel{}, answer: admin.LogLevelChange{}},
 	}
 	for _, c := range all {
-		c.path, c.answer = v1+"fleet/"+c.path[len(v1):], admin.FleetAnswers{}
+		c.path, c.answer = v1+"tier/"+c.path[len(v1):], admin.TierAnswers{}
 		c.summary += ", on all relays of the tier"
 		c.codes = []int{404, 409}
 		all = append(all, c)

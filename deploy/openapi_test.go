@@ -71,7 +71,7 @@ func TestOpenAPIHasEveryRoute(t *testing.T) {
 	}
 	for _, match := range servedCommand.FindAllStringSubmatch(readText(t, root+"/relay/admin.go"), -1) {
 		served["POST /api/v1/"+match[1]] = true
-		served["POST /api/v1/fleet/"+match[1]] = true
+		served["POST /api/v1/tier/"+match[1]] = true
 	}
 	for _, command := range []string{"promote", "abort", "resume", "undo"} {
 		served["POST /api/v1/rollout/"+command] = true // TestOpenAPIResponses in system/deploy requests them

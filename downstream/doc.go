@@ -33,8 +33,9 @@
 //	rest_poll.go     the HTTP handler of polls: a held poll, its response, and the history of polls
 //	server.go        the server and its gRPC services
 //
-// This package has three subpackages: guard limits the resources that clients use, and has the errors that end streams;
-// loadreport serves load reports; subscription builds responses.
+// This package has four subpackages: guard limits the resources that clients use, and has the errors that end streams;
+// loadreport serves load reports; subscription builds responses; transport is a server side of HTTP/2 and gRPC for
+// streams of xDS (TENDER_TRANSPORT).
 //
 // # Concurrency properties
 //

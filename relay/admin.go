@@ -71,7 +71,7 @@ func (r *Relay) newAdmin() *admin.Server {
 	return admin.New(cfg)
 }
 
-// commands returns the operator commands. All but those on rollouts can be forwarded to peers (--fleet).
+// commands returns the operator commands. All but those on rollouts can be forwarded to peers (--tier).
 func (op *operations) commands() []admin.Command {
 	audit := admin.NewCommand("audit", func(ctx context.Context, of admin.AuditScope) (admin.Audits, error) {
 		if err := of.Check(); err != nil {
@@ -451,18 +451,18 @@ func (r *Relay) pageConfig() page.Config {
 		Rollouts: r.groups.rollouts.statuses, Logger: r.log,
 	}
 	if tier := r.tier(); tier != nil {
-		cfg.Tier = func(ctx context.Context) admin.FleetStatus { return tier.Status(ctx, r.summary()) }
+		cfg.Tier = func(ctx context.Context) admin.TierStatus { return tier.Status(ctx, r.summary()) }
 	}
 	return cfg
 }
 
-// summary returns the state of the relay that its peers show (--fleet).
-func (r *Relay) summary() *admin.FleetSummary {
+// summary returns the state of the relay that its peers show (--tier).
+func (r *Relay) summary() *admin.TierSummary {
 	status := r.status()
-	s := &admin.FleetSummary{
+	s := &admin.TierSummary{
 		Instance: r.instance, NodeID: r.settings.nodeID, Version: r.version, Ready: status.Relay.Ready,
 		Streams: status.Relay.Streams,
-		Frozen:  []string{}, Views: []admin.FleetView{}, Origins: status.FleetOrigins(),
+		Frozen:  []string{}, Views: []admin.TierView{}, Origins: status.TierOrigins(),
 	}
 	if clients, err := r.fleet().Clients(admin.ClientQuery{Sort: admin.ByLag}); err == nil {
 		s.Rejecting, s.Lagging, s.Below = clients.Totals.Rejecting, clients.Totals.Lagging, clients.Totals.Below
@@ -478,9 +478,9 @@ func (r *Relay) summary() *admin.FleetSummary {
 		}
 	}
 	digests := r.groups.generationDigests()
-	s.Omitted = max(len(status.Views)-admin.MaxFleetViews, 0)
+	s.Omitted = max(len(status.Views)-admin.MaxTierViews, 0)
 	for _, v := range status.Views[:len(status.Views)-s.Omitted] {
-		shown := admin.FleetView{Group: v.Group, Origin: v.Origin, Shared: v.Shared, Versions: map[string]string{}}
+		shown := admin.TierView{Group: v.Group, Origin: v.Origin, Shared: v.Shared, Versions: map[string]string{}}
 		for _, t := range v.Types {
 			if t.Version != "" {
 				shown.Versions[t.TypeURL] = contentVersion(t.Version)

@@ -53,6 +53,7 @@ var words = []word{
 	{term: "Relay", wrong: []string{`tender (instances?|servers?|process|processes|nodes?|daemons?)`}},
 	{term: "Edition", wrong: []string{`change ?sets?`, `rollout (version|revision|release)s?`}},
 	{term: "Stage", wrong: []string{`waves?`, `rollout steps?`}},
+	{term: "Tier", wrong: []string{`\w\S* --fleet`, `api/v1/fleet`, `fleets? of relays`, `relay fleets?`}},
 	{term: "Thaw", wrong: []string{`unfree?ze`, `unfreezes`, `unfrozen`}},
 }
 

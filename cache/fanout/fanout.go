@@ -69,7 +69,7 @@ const (
 
 // String returns the outcome as it is named in traces.
 func (o Outcome) String() string {
-	return [...]string{"accepted", "rejected", "needless", "left", "superseded", "unanswered"}[o]
+	return [...]string{"accepted", "rejected", "needless", "disconnected", "superseded", "unanswered"}[o]
 }
 
 // New returns a fan-out of the change of a type, which onEnd is called with once all streams are done. The caller

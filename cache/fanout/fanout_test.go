@@ -105,7 +105,7 @@ func TestOutcomesHaveTheNamesOfTraces(t *testing.T) {
 	for o := range outcomes {
 		names = append(names, o.String())
 	}
-	if want := []string{"accepted", "rejected", "needless", "left", "superseded", "unanswered"}; !slices.Equal(names, want) {
+	if want := []string{"accepted", "rejected", "needless", "disconnected", "superseded", "unanswered"}; !slices.Equal(names, want) {
 		t.Errorf("got %q, want %q", names, want)
 	}
 }

@@ -24,7 +24,7 @@ var errDrift = errors.New("at least one view differs from its origin, or could n
 // newAuditCommand returns the command tender audit.
 func newAuditCommand(h host) *cobra.Command {
 	var of admin.AuditScope
-	var fleet bool
+	var wholeTier bool
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Compare the cache of a running relay with its origins",
@@ -43,37 +43,37 @@ func newAuditCommand(h host) *cobra.Command {
 	flags.StringVar(&of.Type, "type", "", "only this `type`: a type URL, or a short name such as cds")
 	cli.CompleteTypes(cmd)
 	addReason(cmd, &of.Why)
-	addFleet(cmd, &fleet)
+	addTier(cmd, &wholeTier)
 	output := cli.AddOutputFlag(cmd, "text")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		addUser(&of.Why)
 		client.http.Timeout = admin.AuditTime + time.Minute
-		return audit(cmd.Context(), client, fleet, of, output, cmd.OutOrStdout())
+		return audit(cmd.Context(), client, wholeTier, of, output, cmd.OutOrStdout())
 	})
 	return cmd
 }
 
-// audit audits a relay, or with fleet all relays of its tier, and prints the result. It returns errDrift unless all
-// views agree, and errFleet if a relay of the tier failed. With fleet and JSON it prints all responses in one object.
-func audit(ctx context.Context, client *adminClient, fleet bool, of admin.AuditScope, output *cli.OutputFlag, w io.Writer) error {
-	if fleet && output.Output == "json" {
-		answers, err := sendToFleet(ctx, client, "audit", of)
+// audit audits a relay, or with --tier all relays of its tier, and prints the result. It returns errDrift unless all
+// views agree, and errTier if a relay of the tier failed. With --tier and JSON it prints all responses in one object.
+func audit(ctx context.Context, client *adminClient, wholeTier bool, of admin.AuditScope, output *cli.OutputFlag, w io.Writer) error {
+	if wholeTier && output.Output == "json" {
+		answers, err := sendToTier(ctx, client, "audit", of)
 		if err != nil {
 			return err
 		}
-		return cmp.Or(output.Print(w, answers, nil), checkFleet(answers))
+		return cmp.Or(output.Print(w, answers, nil), checkTier(answers))
 	}
-	return sendCommand(ctx, client, fleet, "audit", of, w, func(found admin.Audits) error {
+	return sendCommand(ctx, client, wholeTier, "audit", of, w, func(found admin.Audits) error {
 		err := output.Print(w, found, func() error { return printAudits(w, &found) })
 		return cmp.Or(err, checkViews(found.Views))
 	})
 }
 
-// checkFleet returns errFleet if a relay failed, and errDrift unless all views of the others agree.
-func checkFleet(answers admin.FleetAnswers) (err error) {
+// checkTier returns errTier if a relay failed, and errDrift unless all views of the others agree.
+func checkTier(answers admin.TierAnswers) (err error) {
 	for _, r := range answers.Relays {
 		if r.Error != "" {
-			return errFleet
+			return errTier
 		}
 		var found admin.Audits
 		if err := json.Unmarshal(r.Answer, &found); err != nil {

@@ -82,24 +82,24 @@ func TestAuditOfADirectory(t *testing.T) {
 	}
 }
 
-// TestFleetAuditResult checks the result of an audit of a tier whose responses are printed as JSON.
-func TestFleetAuditResult(t *testing.T) {
-	answer := func(text string) admin.FleetAnswer { return admin.FleetAnswer{Answer: json.RawMessage(text)} }
-	equal, failed := answer(`{"views":[{"types":[{"equal":1}]}]}`), admin.FleetAnswer{Error: "connection refused"}
+// TestTierAuditResult checks the result of an audit of a tier whose responses are printed as JSON.
+func TestTierAuditResult(t *testing.T) {
+	answer := func(text string) admin.TierAnswer { return admin.TierAnswer{Answer: json.RawMessage(text)} }
+	equal, failed := answer(`{"views":[{"types":[{"equal":1}]}]}`), admin.TierAnswer{Error: "connection refused"}
 	for name, tt := range map[string]struct {
-		relays []admin.FleetAnswer
+		relays []admin.TierAnswer
 		want   error
 	}{
-		"all equal":        {[]admin.FleetAnswer{equal, equal}, nil},
-		"a type differs":   {[]admin.FleetAnswer{answer(`{"views":[{"types":[{"missing_here":1}]}]}`), equal}, errDrift},
-		"one not compared": {[]admin.FleetAnswer{equal, answer(`{"views":[{"error":"timeout"}]}`)}, errDrift},
-		"one failed":       {[]admin.FleetAnswer{answer(`{"views":[{"error":"timeout"}]}`), failed}, errFleet},
+		"all equal":        {[]admin.TierAnswer{equal, equal}, nil},
+		"a type differs":   {[]admin.TierAnswer{answer(`{"views":[{"types":[{"missing_here":1}]}]}`), equal}, errDrift},
+		"one not compared": {[]admin.TierAnswer{equal, answer(`{"views":[{"error":"timeout"}]}`)}, errDrift},
+		"one failed":       {[]admin.TierAnswer{answer(`{"views":[{"error":"timeout"}]}`), failed}, errTier},
 	} {
-		if err := checkFleet(admin.FleetAnswers{Relays: tt.relays}); !errors.Is(err, tt.want) {
+		if err := checkTier(admin.TierAnswers{Relays: tt.relays}); !errors.Is(err, tt.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tt.want)
 		}
 	}
-	if err := checkFleet(admin.FleetAnswers{Relays: []admin.FleetAnswer{answer(`[]`)}}); err == nil {
+	if err := checkTier(admin.TierAnswers{Relays: []admin.TierAnswer{answer(`[]`)}}); err == nil {
 		t.Error("a malformed response gave no error")
 	}
 }

@@ -26,7 +26,7 @@ type listedClients struct {
 
 // A relayClients has the clients of a relay, in the order of their streams, or the error for which they are unknown.
 type relayClients struct {
-	Address string `json:"address"`         // as in /api/v1/fleet; "self" without --fleet
+	Address string `json:"address"`         // as in /api/v1/tier; "self" without --tier
 	Error   string `json:"error,omitempty"` // the fields below are then absent
 	*admin.Clients
 }
@@ -45,8 +45,8 @@ type shownClient struct {
 
 // The number of clients in a response: of the relay, and of a peer, whose response is limited to 4 MiB.
 const (
-	clientsPage      = 1000
-	clientsPageFleet = 500
+	clientsPage     = 1000
+	clientsPageTier = 500
 )
 
 // maxReading is the maximum number of relays whose clients are read at the same time.
@@ -60,10 +60,10 @@ var errUnknownClients = errors.New("the clients of at least one relay are unknow
 
 // A clientsChoice has the flags of tender clients. An empty field selects all.
 type clientsChoice struct {
-	filters map[string]*string // by the parameter of the API
-	typ     string
-	diff    bool
-	fleet   bool
+	filters   map[string]*string // by the parameter of the API
+	typ       string
+	diff      bool
+	wholeTier bool
 }
 
 // newClientsCommand returns the command tender clients.
@@ -86,9 +86,9 @@ func newClientsCommand(h host) *cobra.Command {
 			"its group now. A version is unknown if it does not follow from what the relay keeps;\n" +
 			"former versions need TENDER_HISTORY.\n\n" +
 			clientExample + "\n" +
-			"The exit code is 1 if a relay of the tier is not reachable (--fleet): its clients are\n" +
+			"The exit code is 1 if a relay of the tier is not reachable (--tier): its clients are\n" +
 			"unknown.",
-		Example: "  tender clients\n  tender clients --state behind --group shop\n  tender clients --fleet -o wide\n" +
+		Example: "  tender clients\n  tender clients --state behind --group shop\n  tender clients --tier -o wide\n" +
 			"  tender clients edge-4\n  tender clients edge-4 --diff --type cds\n  tender clients '#17' -o json",
 		Args: cobra.MaximumNArgs(1),
 	}
@@ -102,7 +102,7 @@ func newClientsCommand(h host) *cobra.Command {
 			return err
 		}
 		if len(args) == 0 {
-			all, err := listClients(cmd.Context(), client, of.fleet, of.query())
+			all, err := listClients(cmd.Context(), client, of.wholeTier, of.query())
 			if err != nil {
 				return err
 			}
@@ -134,7 +134,7 @@ func (of *clientsChoice) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&of.typ, "type", "", "only this `type`: a type URL, or a short name such as cds")
 	cli.CompleteTypes(cmd)
 	cmd.Flags().BoolVar(&of.diff, "diff", false, "with ID: only resources in which the client differs from what is served")
-	cmd.Flags().BoolVar(&of.fleet, "fleet", false, "clients of all relays of the tier (TENDER_PEERS)")
+	cmd.Flags().BoolVar(&of.wholeTier, "tier", false, "clients of all relays of the tier (TENDER_PEERS)")
 }
 
 // clientStates are the values of --state, the most severe first.
@@ -156,8 +156,8 @@ func (of *clientsChoice) check(cmd *cobra.Command, args []string) error {
 			return cli.UsageError{Cause: fmt.Errorf("--%s: want no ID of a client", name)}
 		}
 	}
-	if _, numbered := strings.CutPrefix(args[0], "#"); numbered && of.fleet {
-		return cli.UsageError{Cause: fmt.Errorf("%s: want a node ID with --fleet, because each relay has its own numbers", args[0])}
+	if _, numbered := strings.CutPrefix(args[0], "#"); numbered && of.wholeTier {
+		return cli.UsageError{Cause: fmt.Errorf("%s: want a node ID with --tier, because each relay has its own numbers", args[0])}
 	}
 	return nil
 }
@@ -184,14 +184,14 @@ func (l *listedClients) unknown() error {
 	return nil
 }
 
-// listClients requests the clients of a relay, or with fleet of all relays of its tier. An error of a peer is part of the
+// listClients requests the clients of a relay, or with --tier of all relays of its tier. An error of a peer is part of the
 // result.
-func listClients(ctx context.Context, client *adminClient, fleet bool, query url.Values) (*listedClients, error) {
-	if !fleet {
+func listClients(ctx context.Context, client *adminClient, wholeTier bool, query url.Values) (*listedClients, error) {
+	if !wholeTier {
 		clients, err := readClients(ctx, client, "", query)
 		return &listedClients{[]relayClients{{Address: admin.Self, Clients: clients}}}, err
 	}
-	tier, err := readFleet(ctx, client)
+	tier, err := readTierStatus(ctx, client)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +200,7 @@ func listClients(ctx context.Context, client *adminClient, fleet bool, query url
 	free := make(chan struct{}, maxReading)
 	for i, r := range tier.Relays {
 		all.Relays[i] = relayClients{Address: r.Address, Error: r.Error}
-		if r.FleetSummary == nil {
+		if r.TierSummary == nil {
 			continue
 		}
 		free <- struct{}{}
@@ -222,7 +222,7 @@ func readClients(ctx context.Context, client *adminClient, address string, query
 	query.Set("sort", admin.ByNumber) // no stream is missed between two pages
 	query.Set("limit", strconv.Itoa(clientsPage))
 	if address != "" {
-		query.Set("limit", strconv.Itoa(clientsPageFleet))
+		query.Set("limit", strconv.Itoa(clientsPageTier))
 	}
 	var all *admin.Clients
 	for {
@@ -251,7 +251,7 @@ func clientsPath(address, number string, query url.Values) string {
 	if address != "" {
 		query = maps.Clone(query)
 		query.Set("relay", address)
-		path = "/api/v1/fleet/clients"
+		path = "/api/v1/tier/clients"
 	}
 	if number != "" {
 		path += "/" + number
@@ -266,7 +266,7 @@ func findClients(ctx context.Context, client *adminClient, of *clientsChoice, id
 		detail, err := readClient(ctx, client, of, "", number)
 		return []shownClient{{RelayAddress: admin.Self, ClientDetail: detail}}, nil, err
 	}
-	all, err := listClients(ctx, client, of.fleet, url.Values{"id": {id}})
+	all, err := listClients(ctx, client, of.wholeTier, url.Values{"id": {id}})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -282,7 +282,7 @@ func findClients(ctx context.Context, client *adminClient, of *clientsChoice, id
 			}
 			shown := shownClient{Relay: r.Relay, RelayAddress: r.Address}
 			address := ""
-			if of.fleet {
+			if of.wholeTier {
 				address = r.Address
 			}
 			if shown.ClientDetail, err = readClient(ctx, client, of, address, fmt.Sprint(c.Number)); err != nil {

@@ -152,8 +152,8 @@ func TestClients(t *testing.T) {
 		{"clients --state synced", exitUsage, []string{"--state=synced: want rejecting, stalled, behind, unknown, in-sync"}},
 		{"clients --diff", exitUsage, []string{"--diff: want the ID of a client"}},
 		{"clients edge-4 --group shop", exitUsage, []string{"--group: want no ID of a client"}},
-		{"clients #4 --fleet", exitUsage, []string{"#4: want a node ID with --fleet"}},
-		{"clients --fleet", exitFailure, []string{"TENDER_PEERS is off"}},
+		{"clients #4 --tier", exitUsage, []string{"#4: want a node ID with --tier"}},
+		{"clients --tier", exitFailure, []string{"TENDER_PEERS is off"}},
 	} {
 		must(t, tt.code, tt.want, strings.Fields(tt.args)...)
 	}
@@ -189,10 +189,10 @@ type queriedTier struct {
 }
 
 // Status implements [admin.Tier].
-func (q queriedTier) Status(_ context.Context, own *admin.FleetSummary) admin.FleetStatus {
-	peer := &admin.FleetSummary{NodeID: "relay-1"}
-	return admin.FleetStatus{Relays: []admin.FleetRelay{
-		{Address: admin.Self, FleetSummary: own}, {Address: "peer:1", FleetSummary: peer}, {Address: "broken:1", FleetSummary: peer}, {Address: "closed:1", Error: "unreachable"},
+func (q queriedTier) Status(_ context.Context, own *admin.TierSummary) admin.TierStatus {
+	peer := &admin.TierSummary{NodeID: "relay-1"}
+	return admin.TierStatus{Relays: []admin.TierRelay{
+		{Address: admin.Self, TierSummary: own}, {Address: "peer:1", TierSummary: peer}, {Address: "broken:1", TierSummary: peer}, {Address: "closed:1", Error: "unreachable"},
 	}}
 }
 
@@ -218,22 +218,22 @@ func mustJSON(value any) []byte {
 	return text
 }
 
-// TestClientsOfFleet verifies that the clients of a tier are those of all relays, and that the clients of a relay that
+// TestClientsOfTier verifies that the clients of a tier are those of all relays, and that the clients of a relay that
 // cannot be asked are unknown.
-func TestClientsOfFleet(t *testing.T) {
+func TestClientsOfTier(t *testing.T) {
 	t.Setenv(adminVariable, serveAdmin(t, "unix", admin.Status{}, func(cfg *admin.Config) {
 		f := exampleFleet(time.Now())
-		cfg.Fleet, cfg.Tier, cfg.Summary = f, queriedTier{fleet: f}, func() *admin.FleetSummary { return &admin.FleetSummary{NodeID: "relay-0"} }
+		cfg.Fleet, cfg.Tier, cfg.Summary = f, queriedTier{fleet: f}, func() *admin.TierSummary { return &admin.TierSummary{NodeID: "relay-0"} }
 	}))
 	must(t, exitFailure, []string{
 		"5 of 11 clients: ", "edge-1 shop local in-sync", "edge-1 shop relay-0 in-sync", "broken:1 UNREACHABLE: its clients are unknown", "the relay at broken:1: it rains",
 		"closed:1 UNREACHABLE: its clients are unknown", "the clients of at least one relay are unknown",
-	}, "clients", "--fleet")
-	must(t, exitFailure, []string{"#1 edge-1 of group shop at relay-0: in-sync", "#1 edge-1 of group shop at local: in-sync"}, "clients", "edge-1", "--fleet")
-	code, stdout, _ := execute("clients", "--fleet", "-o", "json")
+	}, "clients", "--tier")
+	must(t, exitFailure, []string{"#1 edge-1 of group shop at relay-0: in-sync", "#1 edge-1 of group shop at local: in-sync"}, "clients", "edge-1", "--tier")
+	code, stdout, _ := execute("clients", "--tier", "-o", "json")
 	var all listedClients
 	if err := json.Unmarshal([]byte(stdout), &all); err != nil || code != exitFailure || len(all.Relays) != 4 || all.Relays[2].Clients != nil || all.Relays[3].Error != "unreachable" {
-		t.Errorf("tender clients --fleet -o json: code %d, %s, want two relays with clients and two with errors", code, stdout)
+		t.Errorf("tender clients --tier -o json: code %d, %s, want two relays with clients and two with errors", code, stdout)
 	}
 }
 

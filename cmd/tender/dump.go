@@ -78,15 +78,15 @@ func newLogLevelCommand(h host) *cobra.Command {
 		ValidArgsFunction: cli.CompleteFirst("debug", "info", "warn", "error"),
 	}
 	var to admin.LogLevel
-	var fleet bool
+	var wholeTier bool
 	flag := addAdminFlag(cmd, h)
 	addReason(cmd, &to.Why)
-	addFleet(cmd, &fleet)
+	addTier(cmd, &wholeTier)
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		to.Level = args[0]
 		addUser(&to.Why)
 		w := cmd.OutOrStdout()
-		return sendCommand(cmd.Context(), client, fleet, "loglevel", to, w, func(changed admin.LogLevelChange) error {
+		return sendCommand(cmd.Context(), client, wholeTier, "loglevel", to, w, func(changed admin.LogLevelChange) error {
 			_, err := fmt.Fprintf(w, "the log level is %s, it was %s\n", cli.Printable(changed.Level), cli.Printable(changed.Before))
 			return err
 		})

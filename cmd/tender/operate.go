@@ -22,7 +22,7 @@ func newFreezeCommand(h host) *cobra.Command {
 			"the duration of --for. All clients, also new ones, are served the present state of the\n" +
 			"relay. The relay stays connected to the origin. It requests resources that it does not\n" +
 			"have yet, and serves their first response. With TENDER_SNAPSHOT_DIR the freeze survives\n" +
-			"a restart of the relay; without it, freeze prints a warning. --fleet freezes all relays\n" +
+			"a restart of the relay; without it, freeze prints a warning. --tier freezes all relays\n" +
 			"of the tier.",
 		Example: "  tender freeze --reason 'bad routes since 14:00' --for 2h\n  tender freeze --origin default",
 	})
@@ -44,10 +44,10 @@ func newThawCommand(h host) *cobra.Command {
 		Short: "Resume the distribution of changes after tender freeze or tender rollback",
 		Long: "Thaw makes a relay send its clients the changes since tender freeze, or the difference\n" +
 			"to the generation of tender rollback: the current state of each resource. It first\n" +
-			"prints this difference; with --dry-run, it does nothing else. With --fleet, it prints\n" +
+			"prints this difference; with --dry-run, it does nothing else. With --tier, it prints\n" +
 			"the difference of the relay that is asked, and with --dry-run that of each relay.\n" +
 			"PENDING is the number of names that differed.",
-		Example: "  tender thaw --dry-run\n  tender thaw --reason 'routes are fixed' --fleet",
+		Example: "  tender thaw --dry-run\n  tender thaw --reason 'routes are fixed' --tier",
 	})
 	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print what would change, and change nothing")
 	return cmd
@@ -56,21 +56,21 @@ func newThawCommand(h host) *cobra.Command {
 // newFreezing completes freeze or thaw. The caller may bind further flags to the returned arguments of the request.
 func newFreezing(h host, name string, cmd *cobra.Command) (*cobra.Command, *admin.FreezeScope) {
 	of := new(admin.FreezeScope)
-	var fleet bool
+	var wholeTier bool
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	flag := addAdminFlag(cmd, h)
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	addReason(cmd, &of.Why)
-	addFleet(cmd, &fleet)
+	addTier(cmd, &wholeTier)
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		addUser(&of.Why)
-		w, each := cmd.OutOrStdout(), fleet && of.DryRun // each: print the difference of each relay
+		w, each := cmd.OutOrStdout(), wholeTier && of.DryRun // each: print the difference of each relay
 		if name == "thaw" && !each {
 			if err := printDiffOf(cmd.Context(), client, name, url.Values{"origin": {of.Origin}}, w); err != nil {
 				return err
 			}
 		}
-		return sendCommand(cmd.Context(), client, fleet, name, of, w, func(answer admin.Freezes) error {
+		return sendCommand(cmd.Context(), client, wholeTier, name, of, w, func(answer admin.Freezes) error {
 			if err := printDryRun(w, answer.Diff, each); err != nil {
 				return err
 			}

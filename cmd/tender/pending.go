@@ -44,22 +44,22 @@ func newPendingCommand(h host) *cobra.Command {
 			"  rolled-back    an operator rolled the origin back (tender rollback)\n" +
 			"  stage          a rollout has not reached all clients\n" +
 			"  halted         a rollout is halted",
-		Example: "  tender pending\n  tender pending breaking --type rds -o wide\n  tender pending --fleet",
+		Example: "  tender pending\n  tender pending breaking --type rds -o wide\n  tender pending --tier",
 		Args:    cobra.MaximumNArgs(1),
 
 		ValidArgsFunction: cli.CompleteFirst(admin.PendingReasons...),
 	}
 	var of admin.PendingChoice
-	var fleet bool
+	var wholeTier bool
 	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "table", "wide", "yaml")
 	addPendingChoice(cmd, &of)
-	cmd.Flags().BoolVar(&fleet, "fleet", false, "list the changes of all relays of the tier (TENDER_PEERS)")
+	cmd.Flags().BoolVar(&wholeTier, "tier", false, "list the changes of all relays of the tier (TENDER_PEERS)")
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		if len(args) > 0 {
 			of.PendingReason = args[0]
 		}
-		return showPending(cmd.Context(), client, of, fleet, output, cmd.OutOrStdout())
+		return showPending(cmd.Context(), client, of, wholeTier, output, cmd.OutOrStdout())
 	})
 	return cmd
 }
@@ -74,18 +74,18 @@ func addPendingChoice(cmd *cobra.Command, of *admin.PendingChoice) {
 	flags.StringVar(&of.Name, "name", "", "only of the resource with this `name`")
 }
 
-// showPending prints the pending changes of a relay, or with fleet those of each relay of its tier.
-func showPending(ctx context.Context, client *adminClient, of admin.PendingChoice, fleet bool, output *cli.OutputFlag, w io.Writer) error {
+// showPending prints the pending changes of a relay, or with --tier those of each relay of its tier.
+func showPending(ctx context.Context, client *adminClient, of admin.PendingChoice, wholeTier bool, output *cli.OutputFlag, w io.Writer) error {
 	wide := output.Output == "wide"
 	table := func(answer admin.Pending) error { return printPending(w, answer.Pending, "pending", wide, time.Now()) }
 	switch {
-	case fleet && output.Output != "table" && !wide:
-		answers, err := sendToFleet(ctx, client, "pending", of)
+	case wholeTier && output.Output != "table" && !wide:
+		answers, err := sendToTier(ctx, client, "pending", of)
 		if err != nil {
 			return err
 		}
 		return output.Print(w, answers, nil)
-	case fleet:
+	case wholeTier:
 		return sendCommand(ctx, client, true, "pending", of, w, table)
 	}
 	answer, err := readPending(ctx, client, of)
@@ -133,7 +133,7 @@ func newDropCommand(h host) *cobra.Command {
 			"With TENDER_SNAPSHOT_DIR, dropped removals survive a restart of the relay. tender pass\n" +
 			"dropped reverts a drop. Changes that wait for a thaw or a rollout cannot be dropped:\n" +
 			"use tender rollback or tender rollout abort.",
-		Example: "  tender drop large-removal --type cds\n  tender drop breaking --name web\n  tender drop --all --fleet",
+		Example: "  tender drop large-removal --type cds\n  tender drop breaking --name web\n  tender drop --all --tier",
 	})
 }
 
@@ -141,7 +141,7 @@ func newDropCommand(h host) *cobra.Command {
 // applied.
 func newDecisionCommand(h host, name, done string, cmd *cobra.Command) *cobra.Command {
 	var of admin.PendingScope
-	var fleet bool
+	var wholeTier bool
 	cmd.Use, cmd.Args = name+" [REASON]", cobra.MaximumNArgs(1)
 	cmd.ValidArgsFunction = cli.CompleteFirst(admin.DecidableReasons()...)
 	flag := addAdminFlag(cmd, h)
@@ -149,7 +149,7 @@ func newDecisionCommand(h host, name, done string, cmd *cobra.Command) *cobra.Co
 	cmd.Flags().BoolVar(&of.All, "all", false, "all pending changes that "+name+" decides on")
 	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print the changes to which it would apply, and change nothing")
 	addReason(cmd, &of.Why)
-	addFleet(cmd, &fleet)
+	addTier(cmd, &wholeTier)
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		if len(args) > 0 {
 			of.PendingReason = args[0]
@@ -159,7 +159,7 @@ func newDecisionCommand(h host, name, done string, cmd *cobra.Command) *cobra.Co
 		}
 		addUser(&of.Why)
 		w := cmd.OutOrStdout()
-		return sendCommand(cmd.Context(), client, fleet, name, of, w, func(answer admin.PendingDecision) error {
+		return sendCommand(cmd.Context(), client, wholeTier, name, of, w, func(answer admin.PendingDecision) error {
 			return printDecision(w, done, &answer, time.Now())
 		})
 	})

@@ -101,7 +101,7 @@ func TestReal_Directory(t *testing.T) {
 	watched := envoytest.StartProcess(t, "tender get", exec.CommandContext(t.Context(), tender, "get", "-w", "-a", served.Addr, "-o", "name", "cds"))
 	watched.AwaitLine(0, "added first")
 	status, err := exec.CommandContext(t.Context(), tender, "status", "--admin", served.Admin).CombinedOutput()
-	for _, want := range []string{" 1 streams, ready", "file://", "directory", "user_agent_name=tender-get"} {
+	for _, want := range []string{" 1 stream, ready", "file://", "directory", "user_agent_name=tender-get"} {
 		if err != nil || !strings.Contains(string(status), want) {
 			t.Errorf("tender status: %v, want %q in\n%s", err, want, status)
 		}

@@ -83,22 +83,22 @@ func newRollbackCommand(h host) *cobra.Command {
 			"Later changes of the control plane wait until tender thaw. Endpoints and Secrets stay\n" +
 			"those of the control plane, and the relay passes on resources that it has never served.\n" +
 			"With TENDER_SNAPSHOT_DIR the rollback survives a restart of the relay.",
-		Example: "  tender rollback 10m --dry-run\n  tender rollback 10m --reason 'bad routes since 14:00' --fleet\n  tender rollback 3f2a01c4d9e8 --reason 'bad routes' --origin default",
+		Example: "  tender rollback 10m --dry-run\n  tender rollback 10m --reason 'bad routes since 14:00' --tier\n  tender rollback 3f2a01c4d9e8 --reason 'bad routes' --origin default",
 		Args:    cobra.ExactArgs(1),
 	}
 	var of admin.RollbackScope
-	var fleet bool
+	var wholeTier bool
 	flag := addAdminFlag(cmd, h)
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
 	cmd.Flags().BoolVar(&of.DryRun, "dry-run", false, "print what would change, and change nothing")
 	addReason(cmd, &of.Why)
-	addFleet(cmd, &fleet)
+	addTier(cmd, &wholeTier)
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		of.To = args[0]
 		if err := of.Check(); err != nil {
 			return cli.UsageError{Cause: rollbackUsage(err)}
 		}
-		w, each := cmd.OutOrStdout(), fleet && of.DryRun // each: print the difference of each relay
+		w, each := cmd.OutOrStdout(), wholeTier && of.DryRun // each: print the difference of each relay
 		if !each {
 			query := url.Values{"to": {of.To}, "origin": {of.Origin}}
 			if err := printDiffOf(cmd.Context(), client, "rollback", query, w); err != nil {
@@ -106,7 +106,7 @@ func newRollbackCommand(h host) *cobra.Command {
 			}
 		}
 		addUser(&of.Why)
-		return sendCommand(cmd.Context(), client, fleet, "rollback", of, w, func(answer admin.Rollbacks) error {
+		return sendCommand(cmd.Context(), client, wholeTier, "rollback", of, w, func(answer admin.Rollbacks) error {
 			if err := printDryRun(w, answer.Diff, each); err != nil {
 				return err
 			}
@@ -142,7 +142,7 @@ func printDryRun(w io.Writer, diff *admin.RolloutDiff, show bool) error {
 		return err
 	}
 	if more := diff.Total - len(diff.Changes); more > 0 {
-		if _, err := fmt.Fprintf(w, "%d more changes: --dry-run without --fleet prints all\n", more); err != nil {
+		if _, err := fmt.Fprintf(w, "%d more changes: --dry-run without --tier prints all\n", more); err != nil {
 			return err
 		}
 	}

@@ -223,7 +223,7 @@ func resources(n int) string {
 
 // cohorts adds a row with the client counts of each cohort.
 func (t *table) cohorts(s *rollout.Status) {
-	t.Row("COHORT", "CLIENTS", "SERVED", "WANTING", "ACCEPTED", "REJECTED")
+	t.Row("COHORT", "CLIENTS", "SERVED", "SUBSCRIBED", "ACCEPTED", "REJECTED")
 	for _, c := range s.Cohorts {
 		if c.Served == "" {
 			t.Row(c.Name, c.Clients, "the last good", "-", "-", "-")

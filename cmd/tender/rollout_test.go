@@ -83,11 +83,11 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  check       go (requested 4s ago)`,
 		`  unobserved  a stage ended in which no connected client that counts accepted the edition`,
 		``,
-		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
-		`metadata.canary=true 10m0s  2        7f3a9c21       2        2         0`,
-		`5% 10m0s                    41       7f3a9c21       41       40        0`,
-		`25% approve                 160      the last good  -        -         -`,
-		`the rest                    597      the last good  -        -         -`,
+		`COHORT                      CLIENTS  SERVED         SUBSCRIBED  ACCEPTED  REJECTED`,
+		`metadata.canary=true 10m0s  2        7f3a9c21       2           2         0`,
+		`5% 10m0s                    41       7f3a9c21       41          40        0`,
+		`25% approve                 160      the last good  -           -         -`,
+		`the rest                    597      the last good  -           -         -`,
 		``,
 		`Commands that apply:`,
 		`  tender rollout diff --origin default           see what the edition changes`,
@@ -104,11 +104,11 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`           the check has not answered for 30m0s`,
 		`  cold     the relay started without a snapshot; the resources of that time were not rolled out`,
 		``,
-		`COHORT                      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
-		`metadata.canary=true 10m0s  2        the last good  -        -         -`,
-		`5% 10m0s                    41       the last good  -        -         -`,
-		`25% approve                 160      the last good  -        -         -`,
-		`the rest                    597      the last good  -        -         -`,
+		`COHORT                      CLIENTS  SERVED         SUBSCRIBED  ACCEPTED  REJECTED`,
+		`metadata.canary=true 10m0s  2        the last good  -           -         -`,
+		`5% 10m0s                    41       the last good  -           -         -`,
+		`25% approve                 160      the last good  -           -         -`,
+		`the rest                    597      the last good  -           -         -`,
 		``,
 		`REJECTED BY  PEER      COHORT                      TYPE`,
 		`edge-1       10.0.0.1  metadata.canary=true 10m0s  lds`,
@@ -137,8 +137,8 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 		{rollout.Status{Origin: "o", Phase: rollout.Current, Edition: "ab", Resources: 1}, []string{
 			`origin o: current: all clients receive the origin's current resources`,
 			``,
-			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
-			`5% approve  1        the last good  -        -         -`,
+			`COHORT      CLIENTS  SERVED         SUBSCRIBED  ACCEPTED  REJECTED`,
+			`5% approve  1        the last good  -           -         -`,
 			``,
 		}},
 		{rollout.Status{Origin: "o", Phase: rollout.Gathering, Waiting: 2, Oldest: now.Add(-time.Second), Since: now.Add(-time.Second), Until: now.Add(time.Second)}, []string{
@@ -146,8 +146,8 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 			`  since    1s ago; the next step is due in 1s`,
 			`  pending  2 resources, the oldest for 1s`,
 			``,
-			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
-			`5% approve  1        the last good  -        -         -`,
+			`COHORT      CLIENTS  SERVED         SUBSCRIBED  ACCEPTED  REJECTED`,
+			`5% approve  1        the last good  -           -         -`,
 			``,
 			`Commands that apply:`,
 			`  tender rollout diff           see what has changed`,
@@ -160,8 +160,8 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 			`  waits for  approval`,
 			`  edition    1 resource, the newest change 0s ago`,
 			``,
-			`COHORT      CLIENTS  SERVED         WANTING  ACCEPTED  REJECTED`,
-			`5% approve  1        the last good  -        -         -`,
+			`COHORT      CLIENTS  SERVED         SUBSCRIBED  ACCEPTED  REJECTED`,
+			`5% approve  1        the last good  -           -         -`,
 			``,
 			`Commands that apply:`,
 			`  tender rollout diff     see what the edition changes`,
@@ -175,7 +175,7 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 		if err := printRollouts(&out, []*rollout.Status{&tt.s}, now); err != nil {
 			t.Fatal(err)
 		}
-		got := strings.ReplaceAll(out.String(), "the rest    0        the last good  -        -         -\n", "")
+		got := strings.ReplaceAll(out.String(), "the rest    0        the last good  -           -         -\n", "")
 		if diff := cmp.Diff(tt.want, strings.Split(got, "\n")); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", tt.s.Phase, diff)
 		}

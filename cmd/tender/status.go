@@ -56,29 +56,29 @@ func newStatusCommand(h host) *cobra.Command {
 			"and origin, and how long it has been stale. Then it prints the clients that reject\n" +
 			"configuration, with their error details, and those that lag, slowest first. Of clients\n" +
 			"that are relays, it prints what they report about the clients below them.\n\n" +
-			"The exit code is 1 if the relay is not ready. With --fleet, it is 1 if a relay of the\n" +
+			"The exit code is 1 if the relay is not ready. With --tier, it is 1 if a relay of the\n" +
 			"tier is not ready or not reachable.",
 		Example: "  tender status\n  tender status --watch --type cds --node edge-\n  tender status --admin unix:/run/tender/admin.sock -o json",
 		Args:    cobra.NoArgs,
 	}
 	var of statusChoice
-	var watch, fleet bool
+	var watch, wholeTier bool
 	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "table", "wide", "yaml")
 	cmd.Flags().StringVar(&of.typ, "type", "", "only of this `type`: a type URL, or a short name such as cds")
 	cli.CompleteTypes(cmd)
 	cmd.Flags().StringVar(&of.node, "node", "", "only clients whose node `id` contains this text")
-	cmd.Flags().BoolVar(&fleet, "fleet", false, "show all relays of the tier (TENDER_PEERS)")
+	cmd.Flags().BoolVar(&wholeTier, "tier", false, "show all relays of the tier (TENDER_PEERS)")
 	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "print again every "+watchEvery.String()+" until Ctrl-C")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		wide, w := output.Output == "wide", cmd.OutOrStdout()
 		show := func(w io.Writer) error {
-			if fleet {
-				s, err := readFleet(cmd.Context(), client)
+			if wholeTier {
+				s, err := readTierStatus(cmd.Context(), client)
 				if err != nil {
 					return err
 				}
-				return cmp.Or(output.Print(w, s, func() error { return printFleet(w, s) }), fleetReady(s))
+				return cmp.Or(output.Print(w, s, func() error { return printTier(w, s) }), tierReady(s))
 			}
 			s, err := readStatus(cmd.Context(), client, of, wide)
 			if err != nil {
@@ -106,10 +106,10 @@ func newStatusCommand(h host) *cobra.Command {
 // errNotReady is the error of a status of a relay, or of a tier, that is not ready. The output has the reasons.
 var errNotReady = errors.New("a relay is not ready, or not reachable")
 
-// fleetReady returns errNotReady unless all relays of a tier are reachable and ready.
-func fleetReady(s *admin.FleetStatus) error {
+// tierReady returns errNotReady unless all relays of a tier are reachable and ready.
+func tierReady(s *admin.TierStatus) error {
 	for _, r := range s.Relays {
-		if r.FleetSummary == nil || !r.Ready {
+		if r.TierSummary == nil || !r.Ready {
 			return errNotReady
 		}
 	}

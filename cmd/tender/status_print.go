@@ -25,7 +25,7 @@ func printStatus(w io.Writer, s *wholeStatus, wide bool, now time.Time) error {
 	if !s.Relay.Ready {
 		ready = "NOT READY"
 	}
-	t.Row(fmt.Sprintf("tender %s, up %s, %d streams, %s", s.Relay.Version, humanize.Seconds(s.Relay.UptimeSeconds), s.Relay.Streams, ready))
+	t.Row(fmt.Sprintf("tender %s, up %s, %s, %s", s.Relay.Version, humanize.Seconds(s.Relay.UptimeSeconds), plural(s.Relay.Streams, "stream"), ready))
 	for _, reason := range s.Relay.NotReady {
 		t.Note("%s", reason)
 	}

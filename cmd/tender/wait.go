@@ -30,7 +30,7 @@ type waitChoice struct {
 	typ           string // type URL
 	names         []string
 	origin, group string
-	fleet         bool
+	wholeTier     bool
 	clients       int // the minimum number of clients
 }
 
@@ -56,7 +56,7 @@ func newWaitCommand(h host) *cobra.Command {
 			"sync with the state before. --settle has to be longer than the control plane takes to\n" +
 			"send a change.\n\n" +
 			"After --timeout, the exit code is 1, and the reasons are printed:\n\n" + waitExample,
-		Example: "  tender wait\n  tender wait cds web --group NAMESPACE=shop --timeout 5m\n  tender wait --fleet --settle 5s --clients 40 -o json",
+		Example: "  tender wait\n  tender wait cds web --group NAMESPACE=shop --timeout 5m\n  tender wait --tier --settle 5s --clients 40 -o json",
 
 		ValidArgsFunction: cli.CompleteFirst(strings.Fields(cli.Types)...),
 	}
@@ -70,7 +70,7 @@ func newWaitCommand(h host) *cobra.Command {
 	flags.IntVar(&of.clients, "clients", 1, "wait for at least this `number` of clients; 0 accepts that there is none")
 	flags.StringVar(&of.origin, "origin", "", "only changes of this origin: its `name`, or default for that of TENDER_ORIGIN")
 	flags.StringVar(&of.group, "group", "", "only changes and clients of the node group with this `key` or name")
-	flags.BoolVar(&of.fleet, "fleet", false, "wait for all relays of the tier (TENDER_PEERS)")
+	flags.BoolVar(&of.wholeTier, "tier", false, "wait for all relays of the tier (TENDER_PEERS)")
 	flag.run(cmd, func(cmd *cobra.Command, args []string, client *adminClient) error {
 		if err := of.parse(args); err != nil {
 			return cli.UsageError{Cause: err}

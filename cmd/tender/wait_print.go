@@ -46,7 +46,7 @@ func printWait(w io.Writer, s *waitState, of *waitChoice, wide bool, now time.Ti
 		if s.InSync || r.has() {
 			continue
 		}
-		for _, t := range []*table{r.faults(of.fleet), r.changes(wide, now), r.waiting(wide, now)} {
+		for _, t := range []*table{r.faults(of.wholeTier), r.changes(wide, now), r.waiting(wide, now)} {
 			if t == nil {
 				continue
 			}
@@ -61,16 +61,16 @@ func printWait(w io.Writer, s *waitState, of *waitChoice, wide bool, now time.Ti
 	return nil
 }
 
-// faults returns why the relay may not have what its origins stated last; nil without a reason. With fleet, it has the relay.
-func (r *relayWait) faults(fleet bool) *table {
+// faults returns why the relay may not have what its origins stated last; nil without a reason. With --tier, it has the relay.
+func (r *relayWait) faults(wholeTier bool) *table {
 	t := &table{cli.Table{Wide: true}}
-	if fleet {
+	if wholeTier {
 		t.Row(fmt.Sprintf("relay %s (%s)", cmp.Or(r.Relay, "unknown"), r.Address))
 	}
 	if r.Error != "" {
 		t.Row("UNKNOWN: " + r.Error)
 	}
-	found := fleet || r.Error != ""
+	found := wholeTier || r.Error != ""
 	for _, o := range r.Origins {
 		for _, fault := range originFaults(&o) {
 			t.Row(fmt.Sprintf("origin %s %s", o.Name, fault))
@@ -118,7 +118,7 @@ func (r *relayWait) waiting(wide bool, now time.Time) *table {
 }
 
 // originFaults returns why a relay may not have what an origin stated last.
-func originFaults(o *admin.FleetOrigin) (faults []string) {
+func originFaults(o *admin.TierOrigin) (faults []string) {
 	because := ""
 	if o.Error != "" {
 		because = ": " + o.Error

@@ -31,11 +31,11 @@ type waitState struct {
 
 // A relayWait is the state of a relay, or the error for which it is unknown.
 type relayWait struct {
-	Address string `json:"address"`         // as in /api/v1/fleet; "self" without --fleet
+	Address string `json:"address"`         // as in /api/v1/tier; "self" without --tier
 	Relay   string `json:"relay,omitempty"` // its node ID
 	Error   string `json:"error,omitempty"`
 
-	Origins []admin.FleetOrigin   `json:"origins"` // that the command selects
+	Origins []admin.TierOrigin    `json:"origins"` // that the command selects
 	Pending []admin.PendingChange `json:"pending"` // that the command selects
 
 	Matching  int `json:"matching"`    // clients that the command selects
@@ -49,7 +49,7 @@ type relayWait struct {
 
 // newRelayWait returns a state whose lists are empty, rather than null in JSON.
 func newRelayWait(address string) relayWait {
-	return relayWait{Address: address, Origins: []admin.FleetOrigin{}, Pending: []admin.PendingChange{}, Clients: []admin.Client{}}
+	return relayWait{Address: address, Origins: []admin.TierOrigin{}, Pending: []admin.PendingChange{}, Clients: []admin.Client{}}
 }
 
 // has reports whether all relays are in sync.
@@ -74,7 +74,7 @@ func (r *relayWait) clients() int {
 
 // has reports whether the relay is in sync.
 func (r *relayWait) has() bool {
-	receives := !slices.ContainsFunc(r.Origins, func(o admin.FleetOrigin) bool { return !o.Receives() })
+	receives := !slices.ContainsFunc(r.Origins, func(o admin.TierOrigin) bool { return !o.Receives() })
 	return r.Error == "" && receives && len(r.Pending) == 0 && r.NotInSync == 0
 }
 
@@ -116,7 +116,7 @@ func readWait(ctx context.Context, client *adminClient, of *waitChoice, details 
 
 // readRelays requests the origins and the pending changes of relays. The first relay is the one that is asked.
 func (of *waitChoice) readRelays(ctx context.Context, client *adminClient) (*waitState, error) {
-	if of.fleet {
+	if of.wholeTier {
 		return of.readTier(ctx, client)
 	}
 	var status admin.Status
@@ -124,7 +124,7 @@ func (of *waitChoice) readRelays(ctx context.Context, client *adminClient) (*wai
 		return nil, err
 	}
 	r := newRelayWait(admin.Self)
-	r.Relay, r.Origins = status.Relay.NodeID, of.originsIn(status.FleetOrigins())
+	r.Relay, r.Origins = status.Relay.NodeID, of.originsIn(status.TierOrigins())
 	for choice := range of.pendingChoices {
 		answer, err := readPending(ctx, client, choice)
 		if err != nil {
@@ -137,7 +137,7 @@ func (of *waitChoice) readRelays(ctx context.Context, client *adminClient) (*wai
 
 // readTier is readRelays for all relays of the tier.
 func (of *waitChoice) readTier(ctx context.Context, client *adminClient) (*waitState, error) {
-	tier, err := readFleet(ctx, client)
+	tier, err := readTierStatus(ctx, client)
 	if err != nil {
 		return nil, err
 	}
@@ -145,7 +145,7 @@ func (of *waitChoice) readTier(ctx context.Context, client *adminClient) (*waitS
 	for i, found := range tier.Relays {
 		r := &s.Relays[i]
 		*r = newRelayWait(found.Address)
-		if r.Error = found.Error; found.FleetSummary == nil {
+		if r.Error = found.Error; found.TierSummary == nil {
 			continue
 		}
 		r.Relay, r.Origins = found.NodeID, of.originsIn(found.Origins)
@@ -154,7 +154,7 @@ func (of *waitChoice) readTier(ctx context.Context, client *adminClient) (*waitS
 		}
 	}
 	for choice := range of.pendingChoices {
-		answers, err := sendToFleet(ctx, client, "pending", choice)
+		answers, err := sendToTier(ctx, client, "pending", choice)
 		if err == nil && len(answers.Relays) > 0 && answers.Relays[0].Error != "" {
 			err = errors.New(answers.Relays[0].Error)
 		}
@@ -170,13 +170,13 @@ func (of *waitChoice) readTier(ctx context.Context, client *adminClient) (*waitS
 
 // addPending adds the pending changes of the relay, the i-th in the list of the tier, from the answers of the tier. Without
 // an answer, the relay is unknown.
-func (r *relayWait) addPending(answers []admin.FleetAnswer, i int) {
+func (r *relayWait) addPending(answers []admin.TierAnswer, i int) {
 	if r.Error != "" {
 		return
 	}
 	at := i // the first one is the relay that is asked; its address differs between the two lists
 	if i > 0 {
-		at = slices.IndexFunc(answers, func(a admin.FleetAnswer) bool { return a.Address == r.Address })
+		at = slices.IndexFunc(answers, func(a admin.TierAnswer) bool { return a.Address == r.Address })
 	}
 	if at < 0 || at >= len(answers) {
 		r.Error = "it did not answer the request for pending changes"
@@ -205,8 +205,8 @@ func (of *waitChoice) pendingChoices(yield func(admin.PendingChoice) bool) {
 }
 
 // originsIn returns the selected origins, with the selected group.
-func (of *waitChoice) originsIn(all []admin.FleetOrigin) []admin.FleetOrigin {
-	selected := []admin.FleetOrigin{}
+func (of *waitChoice) originsIn(all []admin.TierOrigin) []admin.TierOrigin {
+	selected := []admin.TierOrigin{}
 	for _, o := range all {
 		if of.origin != "" && o.Name != of.origin {
 			continue

@@ -30,21 +30,21 @@ func TestWaitHelp(t *testing.T) {
 	s := &waitState{WaitedSeconds: 60, Relays: []relayWait{
 		{
 			Address: "self", Relay: "relay-0", Matching: 40, NotInSync: 2, Clients: []admin.Client{clients[1], clients[0]},
-			Origins: []admin.FleetOrigin{{Name: "default", Connected: true}, {Name: "eu", Error: "connection refused"}},
+			Origins: []admin.TierOrigin{{Name: "default", Connected: true}, {Name: "eu", Error: "connection refused"}},
 			Pending: []admin.PendingChange{{
 				Origin: "default", Group: "shop", TypeURL: wire.ClusterType, Change: "change", Reason: "frozen", Count: 1, Names: []string{"web"},
 				Since: now.Add(-9 * time.Minute), Ends: "operator", By: "alice", Note: "bad routes",
 			}},
 		},
 		{Address: "10.0.0.2:9901", Error: "connection refused"},
-		{Address: "10.0.0.3:9901", Origins: []admin.FleetOrigin{{Name: "default", Connected: true}}},
+		{Address: "10.0.0.3:9901", Origins: []admin.TierOrigin{{Name: "default", Connected: true}}},
 	}}
 	var out strings.Builder
-	if err := printWait(&out, s, &waitChoice{fleet: true}, false, now); err != nil {
+	if err := printWait(&out, s, &waitChoice{wholeTier: true}, false, now); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(waitExample, out.String()); diff != "" {
-		t.Errorf("tender wait --fleet (-help +printed):\n%s", diff)
+		t.Errorf("tender wait --tier (-help +printed):\n%s", diff)
 	}
 	if _, help, _ := execute("wait", "--help"); !strings.Contains(help, waitExample) {
 		t.Errorf("tender wait --help lacks the example:\n%s", help)
@@ -68,7 +68,7 @@ func TestWaitArguments(t *testing.T) {
 	}
 	must(t, exitUsage, []string{"TYPE is empty"}, "wait", "")
 	must(t, exitUsage, []string{"a NAME is empty"}, "wait", "cds", "")
-	must(t, exitFailure, []string{"TENDER_PEERS is off"}, "wait", "--fleet")
+	must(t, exitFailure, []string{"TENDER_PEERS is off"}, "wait", "--tier")
 	must(t, exitFailure, []string{"set --admin or TENDER_ADMIN_LISTEN"}, "wait", "--admin", proxy.Refused(t))
 }
 
@@ -222,45 +222,45 @@ func TestWaitJSON(t *testing.T) {
 
 // TestWaitOfDirectory verifies that a file that the relay refuses is not what clients have.
 func TestWaitOfDirectory(t *testing.T) {
-	for faults, o := range map[string]admin.FleetOrigin{
+	for faults, o := range map[string]admin.TierOrigin{
 		"has 2 bad files: tender status":                        {Connected: true, BadFiles: 2},
 		"is NOT READ: no such directory":                        {Connected: true, Error: "no such directory"},
 		"has no stream for 4 node groups: NAMESPACE=a, b, c, …": {Connected: true, StaleGroups: []string{`metadata.NAMESPACE="a"`, "b", "c", "d"}},
 		"has no stream for xdstp names that node groups share":  {Connected: true, StaleShared: true},
 		"is NOT CONNECTED":                                      {StaleShared: true},
 	} {
-		r := relayWait{Origins: []admin.FleetOrigin{o}}
+		r := relayWait{Origins: []admin.TierOrigin{o}}
 		if got := strings.Join(originFaults(&o), "; "); got != faults || r.has() {
 			t.Errorf("%+v: %q, want %q, and not in sync", o, got, faults)
 		}
 	}
-	if r := (relayWait{Origins: []admin.FleetOrigin{{Connected: true}}}); !r.has() {
+	if r := (relayWait{Origins: []admin.TierOrigin{{Connected: true}}}); !r.has() {
 		t.Error("a relay that is connected, without changes and clients, is not in sync")
 	}
 }
 
-// TestWaitOfFleet verifies that a relay that cannot be reached, or that says nothing of its origins, is never in sync, and
+// TestWaitOfTier verifies that a relay that cannot be reached, or that says nothing of its origins, is never in sync, and
 // that all others are asked.
-func TestWaitOfFleet(t *testing.T) {
+func TestWaitOfTier(t *testing.T) {
 	both := newTier(t, func(*certs.CA) []string { return nil })
-	flags := append([]string{"--clients", "0", "--fleet", "--admin", both.addr}, both.certificate(eve)...)
+	flags := append([]string{"--clients", "0", "--tier", "--admin", both.addr}, both.certificate(eve)...)
 	must(t, exitOK, []string{"in sync: 0 clients of 2 relays"}, append([]string{"wait"}, flags...)...)
 	must(t, exitFailure, []string{`there is no origin "x"`}, append([]string{"wait", "--origin", "x"}, flags...)...)
 
 	broken := newTier(t, func(*certs.CA) []string { return []string{proxy.Refused(t)} })
-	flags = append([]string{"--clients", "0", "--timeout", "200ms", "--settle", "100ms", "--fleet", "--admin", broken.addr}, broken.certificate(eve)...)
+	flags = append([]string{"--clients", "0", "--timeout", "200ms", "--settle", "100ms", "--tier", "--admin", broken.addr}, broken.certificate(eve)...)
 	must(t, exitFailure, []string{": 1 relay is unknown", "relay unknown (127.0.0.1:", "UNKNOWN: ", "connection refused"}, append([]string{"wait"}, flags...)...)
 
 	var r relayWait
-	if r.addPending([]admin.FleetAnswer{{Address: "self"}}, 1); r.has() {
+	if r.addPending([]admin.TierAnswer{{Address: "self"}}, 1); r.has() {
 		t.Error("a relay without an answer about pending changes is in sync")
 	}
 	r = relayWait{Address: "a"}
-	if r.addPending([]admin.FleetAnswer{{Address: "self"}, {Address: "a", Error: "broken"}}, 1); r.Error != "broken" || r.has() {
+	if r.addPending([]admin.TierAnswer{{Address: "self"}, {Address: "a", Error: "broken"}}, 1); r.Error != "broken" || r.has() {
 		t.Errorf("a relay whose answer is an error: %+v, want it not in sync", r)
 	}
 	r = relayWait{Address: "a"}
-	if r.addPending([]admin.FleetAnswer{{Address: "self"}, {Address: "a", Answer: []byte(fmt.Sprintf(`{"pending":[{"count":%d}]}`, 3))}}, 1); len(r.Pending) != 1 || r.has() {
+	if r.addPending([]admin.TierAnswer{{Address: "self"}, {Address: "a", Answer: []byte(fmt.Sprintf(`{"pending":[{"count":%d}]}`, 3))}}, 1); len(r.Pending) != 1 || r.has() {
 		t.Errorf("a relay with a pending change: %+v, want it not in sync", r)
 	}
 }
@@ -292,9 +292,9 @@ func TestWaitSettles(t *testing.T) {
 type earlierTier struct{ scriptedTier }
 
 // Status implements [admin.Tier].
-func (earlierTier) Status(_ context.Context, own *admin.FleetSummary) admin.FleetStatus {
-	return admin.FleetStatus{Relays: []admin.FleetRelay{
-		{Address: admin.Self, FleetSummary: own}, {Address: "peer:1", FleetSummary: &admin.FleetSummary{NodeID: "relay-1"}},
+func (earlierTier) Status(_ context.Context, own *admin.TierSummary) admin.TierStatus {
+	return admin.TierStatus{Relays: []admin.TierRelay{
+		{Address: admin.Self, TierSummary: own}, {Address: "peer:1", TierSummary: &admin.TierSummary{NodeID: "relay-1"}},
 	}}
 }
 
@@ -309,11 +309,11 @@ func TestWaitOfEarlierRelease(t *testing.T) {
 		pending := admin.NewCommand("pending", func(context.Context, admin.PendingChoice) (admin.Pending, error) { return admin.Pending{}, nil })
 		pending.Reads, pending.Forwarded = true, true
 		cfg.Commands, cfg.Fleet = []admin.Command{pending}, exampleFleet(time.Now())
-		cfg.Tier = earlierTier{scriptedTier{answers: []admin.FleetAnswer{{Address: "peer:1", Answer: []byte("{}")}}}}
-		cfg.Summary = func() *admin.FleetSummary {
-			return &admin.FleetSummary{NodeID: "relay-0", Origins: []admin.FleetOrigin{{Name: "default", Connected: true}}}
+		cfg.Tier = earlierTier{scriptedTier{answers: []admin.TierAnswer{{Address: "peer:1", Answer: []byte("{}")}}}}
+		cfg.Summary = func() *admin.TierSummary {
+			return &admin.TierSummary{NodeID: "relay-0", Origins: []admin.TierOrigin{{Name: "default", Connected: true}}}
 		}
 	}))
 	must(t, exitFailure, []string{": 1 relay is unknown", "relay relay-1 (peer:1)", "UNKNOWN: its release does not say whether it is connected to its origins"},
-		"wait", "--fleet", "--clients", "0", "--settle", "0s", "--timeout", "100ms")
+		"wait", "--tier", "--clients", "0", "--settle", "0s", "--timeout", "100ms")
 }

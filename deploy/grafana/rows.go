@@ -1,21 +1,29 @@
 package main
 
-// rows are the rows of the dashboard. The first one answers the questions of an on-call engineer from left to right, and the
-// others have details. In queries, $relays and $groups stand for matchers of the selected relays and groups (see expand).
+// rows are the rows of the dashboard. The first one answers five questions of an on-call engineer from left to right: are
+// clients in sync, what is pending, which origin is disconnected, who rejects, and how slow is the fan-out? The others have
+// details. In queries, $relays and $groups stand for matchers of the selected relays and groups (see expand).
 var rows = []row{
 	{"Overview", []view{
-		stat("Clients not in sync", "Clients that have not accepted a change, or that reject one.", "", `sum(tender_client_lagging{$groups}) + sum(tender_client_rejecting{$groups})`, some...),
-		stat("Lag", "Maximum time for which a client has lacked a change.", "s", `max(tender_client_lag_seconds{$groups})`, level{1, "orange"}, level{60, "red"}),
-		stat("Rejecting", "Clients that reject a resource that is still served.", "", `sum(tender_client_rejecting{$groups})`, some...),
-		stat("Held changes", "Removals and abnormal growth that wait for the origin or for an operator.", "", `sum(tender_pending_changes{reason=~"second-look|large-removal|required|growth", $relays})`, some...),
-		stat("Frozen", "Origins whose changes are not distributed, over all relays.", "", `sum(tender_origin_frozen{$relays})`, level{1, "blue"}),
-		stat("Stale", "Maximum time for which clients have been served a state that an origin cannot update.", "s", `max(tender_view_stale_seconds{$groups})`, level{1, "orange"}, level{300, "red"}),
-		stat("Not ready", "Relays that have nothing to serve, or that drain.", "", `count(tender_ready{$relays} == 0) or vector(0)`, some...),
-		stat("Clients", "Open streams of clients, and held polls.", "", `sum(tender_client_streams{$relays})`),
-		list("Alerts", "Alerts of tender.rules.yaml that fire. operations.md has a runbook for each.", "", `ALERTS{alertname=~"Tender.+", alertstate="firing", $relays}`),
-		graph("Stale views", "Time for which clients have been served a state that an origin cannot update.", "s", query{`max by (instance, origin) (tender_view_stale_seconds{$groups})`, "{{instance}} {{origin}}"}),
-		graph("Lag", "Maximum time for which a client has lacked a change.", "s",
-			query{`max by (group, type) (tender_client_lag_seconds{$groups})`, "{{group}} {{type}}"}),
+		stat("Clients not in sync", "Clients that have not accepted a change, or that reject one. A client counts once for each type.", "",
+			`sum(tender_client_lagging{$groups} >= tender_client_rejecting{$groups} or tender_client_rejecting{$groups})`, some...),
+		stat("Maximum lag", "Maximum time for which a client has lacked a change.", "s", `max(tender_client_lag_seconds{$groups})`, level{1, "orange"}, level{60, "red"}),
+		stat("Pending changes", "Changes that clients do not receive yet, over all relays.", "", `sum(tender_pending_changes{$relays})`, level{1, "orange"}),
+		stat("Origins disconnected", "Connections to origins that are lost, over all relays.", "", `count(tender_origin_connected{$relays} == 0) or vector(0)`, some...),
+		stat("Maximum staleness", "Maximum time for which clients have been served a state that an origin cannot update.", "s",
+			`max(tender_view_stale_seconds{$groups})`, level{1, "orange"}, level{300, "red"}),
+		stat("Clients rejecting", "Clients that reject a resource that is still served. A client counts once for each type.", "",
+			`sum(tender_client_rejecting{$groups})`, some...),
+		stat("Fan-out (p99)", "Time from the message of an origin to the answer of the last client, over the changes of ten minutes.", "s",
+			`histogram_quantile(0.99, sum by (le) (rate(tender_client_fanout_seconds_bucket{$groups}[10m]))) >= 0`, level{1, "orange"}, level{60, "red"}),
+		stat("Relays not ready", "Relays that have nothing to serve, or that drain.", "", `count(tender_ready{$relays} == 0) or vector(0)`, some...),
+		list("Pending changes by reason", "Changes that clients do not receive yet. second-look, large-removal, required, growth and breaking wait for the origin or for an operator. tender pending lists them.", "",
+			`sum by (instance, origin, reason) (tender_pending_changes{$relays}) > 0`).wide(6),
+		list("Disconnected origins", "Origins without a connection, and the time for which clients have been served their last state; 0 without clients.", "s",
+			`(max by (instance, origin) (tender_view_stale_seconds{$relays}) or max by (instance, origin) (tender_origin_connected{$relays})) and on (instance, origin) tender_origin_connected{$relays} == 0`).wide(6),
+		list("Rejecting clients by type", "Clients that reject a resource that is still served. tender status has their IDs and reasons.", "",
+			`sum by (instance, group, type) (tender_client_rejecting{$groups}) > 0`).wide(6),
+		list("Firing alerts", "Alerts of tender.rules.yaml. operations.md has a runbook for each.", "", `ALERTS{alertname=~"Tender.+", alertstate="firing", $relays}`).wide(6),
 	}},
 	{"Fan-out", []view{
 		graph("Propagation by type", "Time from the message of an origin to the ACK of a client.", "s",
@@ -43,6 +51,7 @@ var rows = []row{
 			query{`min by (instance, origin) (tender_origin_connected{$relays})`, "{{instance}} {{origin}}"}),
 		states("Frozen", "Origins whose changes an operator has frozen.", mappedText{"distributed", "green", 0}, mappedText{"frozen", "blue", 1},
 			query{`max by (instance, origin) (tender_origin_frozen{$relays})`, "{{instance}} {{origin}}"}),
+		graph("Stale views", "Time for which clients have been served a state that an origin cannot update.", "s", query{`max by (instance, origin) (tender_view_stale_seconds{$groups})`, "{{instance}} {{origin}}"}),
 		graph("Ended streams", "ADS streams to origins by the reason of their end, and failovers to another target.", "",
 			query{`sum by (origin, reason) (increase(tender_origin_streams_ended_total{$relays}[$__rate_interval]))`, "{{origin}} {{reason}}"},
 			query{`sum by (origin) (increase(tender_origin_failovers_total{$relays}[$__rate_interval]))`, "{{origin}} failover"}),
@@ -50,7 +59,7 @@ var rows = []row{
 			query{`sum by (origin, type) (rate(tender_origin_responses_total{$relays}[$__rate_interval]))`, "{{origin}} {{type}}"}),
 		graph("Refused responses", "Responses of origins that break the protocol. The log has the reasons.", "",
 			query{`sum by (origin, type) (increase(tender_origin_nacks_total{$relays}[$__rate_interval]))`, "{{origin}} {{type}}"}),
-		graph("Inferred removals", "Removals of resources that an origin no longer mentions.", "",
+		graph("Inferred removals", "Removals of resources that an origin no longer reports.", "",
 			query{`sum by (origin) (increase(tender_origin_deletions_applied_total{$relays}[$__rate_interval]))`, "{{origin}} applied"},
 			query{`sum by (origin) (increase(tender_origin_deletions_dropped_total{$relays}[$__rate_interval]))`, "{{origin}} dropped"}),
 		graph("Resources", "Resources in views by type.", "", query{`sum by (instance, type) (tender_view_resources{$groups})`, "{{instance}} {{type}}"}),
@@ -92,6 +101,8 @@ var rows = []row{
 			query{`sum by (group, type) (tender_client_rejecting{$groups})`, "{{group}} {{type}}"}),
 		graph("Rejected responses", "NACKs of clients.", "", query{`sum by (group, type) (increase(tender_client_nacks_total{$groups}[$__rate_interval]))`, "{{group}} {{type}}"}),
 		graph("Lagging", "Clients that have not accepted a change.", "", query{`sum by (group, type) (tender_client_lagging{$groups})`, "{{group}} {{type}}"}),
+		graph("Lag", "Maximum time for which a client has lacked a change.", "s",
+			query{`max by (group, type) (tender_client_lag_seconds{$groups})`, "{{group}} {{type}}"}),
 		graph("Turns of streams", "Turns per second after a change or a request: with a response, or idle.", "cps",
 			query{`sum by (outcome) (rate(tender_client_turns_total{$relays}[$__rate_interval]))`, "{{outcome}}"}),
 	}},

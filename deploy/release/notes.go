@@ -26,8 +26,25 @@ func (o options) writeNotes(changelog string, w io.Writer) error {
 	if notes == "" {
 		return fmt.Errorf("%s: no section [%s], or an empty one; add it before the release", changelog, heading)
 	}
-	_, err = fmt.Fprintf(w, "# Tender %s\n\n%s\n", o.version, notes)
+	_, err = fmt.Fprintf(w, "# Tender %s\n\n%s\n", o.version, o.absolute(notes))
 	return err
+}
+
+// repository is the address of the files of the repository at a tag or branch.
+const repository = "https://github.com/xdstender/tender/blob/"
+
+// relativeLink matches the beginning of a link in the changelog to a file of the repository. A link to another site has a
+// scheme.
+var relativeLink = regexp.MustCompile(`\]\(([\w.][^():]*\))`)
+
+// absolute makes the links to files of the repository absolute, because the notes are read elsewhere. They lead to the tag
+// of the release; those of another commit to the branch main.
+func (o options) absolute(notes string) string {
+	at := "main"
+	if _, ok := o.released(); ok {
+		at = o.version
+	}
+	return relativeLink.ReplaceAllString(notes, "]("+repository+at+"/$1")
 }
 
 // newestHeading matches the heading of the newest version.

@@ -53,12 +53,13 @@ func refused(t *testing.T, args []string, wants ...string) {
 	}
 }
 
+// TestNotes checks the sections of versions and commits, and that links to files of the repository are absolute.
 func TestNotes(t *testing.T) {
-	changelog := file(t, "# Changelog\n\nAll.\n\n## [Unreleased]\n\n- next\n\n## [1.2.3] - 2026-11-25\n\n### Added\n\n- a [link](x): y\n\n## [1.2.2] - 2026-11-01\n\n\n[1.2.3]: https://example.org/1.2.3\n")
+	changelog := file(t, "# Changelog\n\nAll.\n\n## [Unreleased]\n\n- [next](n.md)\n\n## [1.2.3] - 2026-11-25\n\n### Added\n\n- a [link](x): y, [b](docs/z.md#part), [c](https://example.org/d)\n\n## [1.2.2] - 2026-11-01\n\n\n[1.2.3]: https://example.org/1.2.3\n")
 	for version, want := range map[string]string{
-		"v1.2.3":         "# Tender v1.2.3\n\n### Added\n\n- a [link](x): y\n",
-		"0123456789ab":   "# Tender 0123456789ab\n\n- next\n",
-		"v1.2.3-4-gabcd": "# Tender v1.2.3-4-gabcd\n\n- next\n",
+		"v1.2.3":         "# Tender v1.2.3\n\n### Added\n\n- a [link](https://github.com/xdstender/tender/blob/v1.2.3/x): y, [b](https://github.com/xdstender/tender/blob/v1.2.3/docs/z.md#part), [c](https://example.org/d)\n",
+		"0123456789ab":   "# Tender 0123456789ab\n\n- [next](https://github.com/xdstender/tender/blob/main/n.md)\n",
+		"v1.2.3-4-gabcd": "# Tender v1.2.3-4-gabcd\n\n- [next](https://github.com/xdstender/tender/blob/main/n.md)\n",
 	} {
 		var got strings.Builder
 		if err := run([]string{"notes", "-version", version, changelog}, &got); err != nil || got.String() != want {

@@ -21,8 +21,9 @@
 //	guard.go      the composed Guard; the limit of streams and polls
 //	failed.go     counts and logs connections that fail before a request
 //
-// Then come connections. enter.go admits a connection and has what package transport charges it with. read_unix.go and read_other.go read from a socket without holding a buffer. A connection of
-// gRPC (conn.go) or of polls (poll.go) passes these steps, in this order:
+// Then come connections. enter.go admits a connection of package transport, and charges it for frames and requests.
+// read_unix.go and read_other.go read from a socket without holding a buffer while they wait. A connection of gRPC
+// (conn.go) or of polls (poll.go) passes these steps, in this order:
 //
 //  1. The listener rate-limits new connections of a host (listen.go).
 //  2. The handshake, or the listener for polls, counts the connection against the limits for all clients and for its

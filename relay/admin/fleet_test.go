@@ -148,7 +148,7 @@ func TestFleetOrigins(t *testing.T) {
 			{Group: "all", Origin: "shared", Shared: true, Stale: true},
 		},
 	}
-	want := []admin.FleetOrigin{
+	want := []admin.TierOrigin{
 		{Name: "good", Connected: true},
 		{Name: "gone", Error: "connection refused"},
 		{Name: "dir", Connected: true, Error: "no such directory", BadFiles: 2},
@@ -156,7 +156,7 @@ func TestFleetOrigins(t *testing.T) {
 		{Name: "partly", Connected: true, StaleGroups: []string{"h"}},
 		{Name: "shared", Connected: true, StaleShared: true},
 	}
-	got := s.FleetOrigins()
+	got := s.TierOrigins()
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("origins (-want +got):\n%s", diff)
 	}

@@ -68,7 +68,7 @@ type Config struct {
 	// Tier has the other relays of the tier; nil refuses requests for the tier. Summary returns the state of this relay
 	// for its peers; nil refuses requests of peers.
 	Tier    Tier
-	Summary func() *FleetSummary
+	Summary func() *TierSummary
 
 	// Snapshot writes the state of the relay for a peer, with Secrets if the peer may take them. If it is nil, peers cannot
 	// take it.
@@ -158,11 +158,11 @@ func New(cfg Config) *Server {
 		get("/api/v1/resources", serveJSON(q.resources)),
 		get("/api/v1/history", serveJSON(q.history)),
 		get("/api/v1/actions", serveJSON(s.actions.serve)),
-		get("/api/v1/fleet", serveJSON(tier.status)),
-		get("/api/v1/fleet/clients", serveJSON(tier.ofRelay(q.clients, clientsPath))),
-		get("/api/v1/fleet/clients/{number}", serveJSON(tier.ofRelay(q.client, clientsPath))),
-		{http.MethodGet, "/api/v1/fleet/self", serveJSON(tier.self), permission{operator: authz.Read, peers: true}},
-		{http.MethodGet, "/api/v1/fleet/snapshot", newSnapshotServer(&s.cfg), permission{operator: authz.Take}},
+		get("/api/v1/tier", serveJSON(tier.status)),
+		get("/api/v1/tier/clients", serveJSON(tier.ofRelay(q.clients, clientsPath))),
+		get("/api/v1/tier/clients/{number}", serveJSON(tier.ofRelay(q.client, clientsPath))),
+		{http.MethodGet, "/api/v1/tier/self", serveJSON(tier.self), permission{operator: authz.Read, peers: true}},
+		{http.MethodGet, "/api/v1/tier/snapshot", newSnapshotServer(&s.cfg), permission{operator: authz.Take}},
 		get("/api/v1/dump", dumper{&s.cfg}),
 	})
 	if cfg.Pages != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // SnapshotPath is the path at which a relay gives its state to a peer.
-const SnapshotPath = "/api/v1/fleet/snapshot"
+const SnapshotPath = "/api/v1/tier/snapshot"
 
 // maxTakers is the number of peers that take the state at the same time. Further ones wait.
 const maxTakers = 2

@@ -154,11 +154,11 @@ type Origin struct {
 	FailedAddresses []FailedAddress `json:"failed_addresses,omitempty"`
 }
 
-// FleetOrigins says of each origin whether the relay receives what it states.
-func (s *Status) FleetOrigins() []FleetOrigin {
-	all := make([]FleetOrigin, 0, len(s.Origins))
+// TierOrigins says of each origin whether the relay receives what it states.
+func (s *Status) TierOrigins() []TierOrigin {
+	all := make([]TierOrigin, 0, len(s.Origins))
 	for _, o := range s.Origins {
-		of := FleetOrigin{Name: o.Name, Connected: o.Connected}
+		of := TierOrigin{Name: o.Name, Connected: o.Connected}
 		if !o.Connected || o.Directory != nil {
 			of.Error = o.LastError
 		}

@@ -11,49 +11,49 @@ import (
 	"time"
 )
 
-// FleetStatus is the response to GET /api/v1/fleet: all relays of a tier. Unreachable relays have an error.
-type FleetStatus struct {
-	Relays []FleetRelay `json:"relays"` // this relay first
+// TierStatus is the response to GET /api/v1/tier: all relays of a tier. Unreachable relays have an error.
+type TierStatus struct {
+	Relays []TierRelay `json:"relays"` // this relay first
 
 	// Disagreements are the sets whose content differs between relays. They occur for a short time while a change is
 	// distributed.
 	Disagreements []Disagreement `json:"disagreements"`
 }
 
-// Self is the address of this relay in a [FleetStatus] if TENDER_PEERS does not list it.
+// Self is the address of this relay in a [TierStatus] if TENDER_PEERS does not list it.
 const Self = "self"
 
-// A FleetRelay is the response of one relay of the tier.
-type FleetRelay struct {
+// A TierRelay is the response of one relay of the tier.
+type TierRelay struct {
 	Address string `json:"address"`         // from TENDER_PEERS; "self" for this relay if TENDER_PEERS does not list it
 	Error   string `json:"error,omitempty"` // why there is no response; the fields below are then absent
 
-	*FleetSummary
+	*TierSummary
 }
 
-// A FleetSummary is the response to GET /api/v1/fleet/self: the state of a relay for its peers.
-type FleetSummary struct {
-	Instance  string      `json:"instance"` // of the process: random
-	NodeID    string      `json:"node_id"`
-	Version   string      `json:"version"`
-	Ready     bool        `json:"ready"`
-	Streams   int         `json:"streams"`
-	Rejecting int         `json:"rejecting"` // number of clients
-	Lagging   int         `json:"lagging"`   // number of clients
-	Pending   int         `json:"pending"`   // number of pending changes, without dropped ones (tender pending)
-	Frozen    []string    `json:"frozen"`    // names of frozen origins
-	Views     []FleetView `json:"views"`     // at most MaxFleetViews
-	Omitted   int         `json:"omitted,omitempty"`
+// A TierSummary is the response to GET /api/v1/tier/self: the state of a relay for its peers.
+type TierSummary struct {
+	Instance  string     `json:"instance"` // of the process: random
+	NodeID    string     `json:"node_id"`
+	Version   string     `json:"version"`
+	Ready     bool       `json:"ready"`
+	Streams   int        `json:"streams"`
+	Rejecting int        `json:"rejecting"` // number of clients
+	Lagging   int        `json:"lagging"`   // number of clients
+	Pending   int        `json:"pending"`   // number of pending changes, without dropped ones (tender pending)
+	Frozen    []string   `json:"frozen"`    // names of frozen origins
+	Views     []TierView `json:"views"`     // at most MaxTierViews
+	Omitted   int        `json:"omitted,omitempty"`
 
 	// Below counts the clients of clients that are relays. Nil if none is a relay; earlier releases omit it.
 	Below *TierTotals `json:"below,omitempty"`
 
 	// Origins says whether the relay receives what its origins state. Earlier releases omit it.
-	Origins []FleetOrigin `json:"origins,omitempty"`
+	Origins []TierOrigin `json:"origins,omitempty"`
 }
 
-// A FleetOrigin says whether a relay receives what an origin states. Otherwise, the relay cannot say that clients have it.
-type FleetOrigin struct {
+// A TierOrigin says whether a relay receives what an origin states. Otherwise, the relay cannot say that clients have it.
+type TierOrigin struct {
 	Name      string `json:"name"`
 	Connected bool   `json:"connected"` // see Origin
 
@@ -70,15 +70,15 @@ type FleetOrigin struct {
 }
 
 // Receives reports whether the relay receives what the origin states, for all groups.
-func (o *FleetOrigin) Receives() bool {
+func (o *TierOrigin) Receives() bool {
 	return o.Connected && len(o.StaleGroups) == 0 && !o.StaleShared && o.BadFiles == 0 && o.Error == ""
 }
 
-// MaxFleetViews is the maximum number of views in a FleetSummary. Omitted counts the others.
-const MaxFleetViews = 1000
+// MaxTierViews is the maximum number of views in a TierSummary. Omitted counts the others.
+const MaxTierViews = 1000
 
-// A FleetView is the content of a view.
-type FleetView struct {
+// A TierView is the content of a view.
+type TierView struct {
 	Group  string `json:"group"`
 	Origin string `json:"origin"`
 	Shared bool   `json:"shared,omitempty"`
@@ -99,9 +99,9 @@ type ServedGeneration struct {
 }
 
 // Generations returns the generations of all views of reachable relays, by group and origin.
-func (s *FleetStatus) Generations() (served []ServedGeneration) {
+func (s *TierStatus) Generations() (served []ServedGeneration) {
 	for _, r := range s.Relays {
-		if r.FleetSummary == nil {
+		if r.TierSummary == nil {
 			continue
 		}
 		for _, v := range r.Views {
@@ -140,13 +140,13 @@ type Disagreement struct {
 	Versions map[string][]string `json:"versions"` // the addresses of relays by version
 }
 
-// FleetAnswers is the response to a command for all relays of a tier: POST /api/v1/fleet/NAME.
-type FleetAnswers struct {
-	Relays []FleetAnswer `json:"relays"` // this relay first
+// TierAnswers is the response to a command for all relays of a tier: POST /api/v1/tier/NAME.
+type TierAnswers struct {
+	Relays []TierAnswer `json:"relays"` // this relay first
 }
 
-// A FleetAnswer is the response of one relay to a command.
-type FleetAnswer struct {
+// A TierAnswer is the response of one relay to a command.
+type TierAnswer struct {
 	Address string          `json:"address"`
 	NodeID  string          `json:"node_id,omitempty"`
 	Error   string          `json:"error,omitempty"` // why the command failed or was not sent
@@ -156,13 +156,13 @@ type FleetAnswer struct {
 // A Tier sends requests to the other relays of a tier. Its methods may be called from any goroutine.
 type Tier interface {
 	// Status requests the summaries of all peers. own is the summary of this relay.
-	Status(ctx context.Context, own *FleetSummary) FleetStatus
+	Status(ctx context.Context, own *TierSummary) TierStatus
 
 	// Forward sends a command to all peers on behalf of an operator, and returns their responses. timeout is the timeout
 	// of each.
 	Forward(
-		ctx context.Context, own *FleetSummary, name, operator string, args []byte, timeout time.Duration,
-	) []FleetAnswer
+		ctx context.Context, own *TierSummary, name, operator string, args []byte, timeout time.Duration,
+	) []TierAnswer
 
 	// Query requests a path of the API from the peer with an address that Status returns, on behalf of an operator, and
 	// returns the response.
@@ -175,7 +175,7 @@ var errNoPeers = Refuse(http.StatusNotFound, errors.New("TENDER_PEERS is off"))
 // A tierServer serves requests for the tier. Its fields are those of [Config].
 type tierServer struct {
 	tier    Tier
-	summary func() *FleetSummary
+	summary func() *TierSummary
 }
 
 // status serves the state of the tier.
@@ -206,7 +206,7 @@ func (t tierServer) ofRelay(
 		values := r.URL.Query()
 		of := values["relay"]
 		if len(of) != 1 || of[0] == "" {
-			return nil, Refuse(http.StatusBadRequest, fmt.Errorf("relay=%.256s: want one address of a relay in /api/v1/fleet", of))
+			return nil, Refuse(http.StatusBadRequest, fmt.Errorf("relay=%.256s: want one address of a relay in /api/v1/tier", of))
 		}
 		values.Del("relay")
 		if of[0] == Self {
@@ -234,9 +234,9 @@ func (t tierServer) command(c Command) Command {
 		}
 		own := t.summary()
 		operator := CallerOf(ctx).By(whyOf(args).User)
-		peers := make(chan []FleetAnswer, 1)
+		peers := make(chan []TierAnswer, 1)
 		go func() { peers <- t.tier.Forward(ctx, own, c.Name, operator, args, timeout) }() // received below
-		self := FleetAnswer{Address: Self, NodeID: own.NodeID}
+		self := TierAnswer{Address: Self, NodeID: own.NodeID}
 		response, err := c.run(ctx, args)
 		if err == nil {
 			self.Answer, err = json.Marshal(response)
@@ -244,9 +244,9 @@ func (t tierServer) command(c Command) Command {
 		if err != nil {
 			self.Error = err.Error()
 		}
-		return FleetAnswers{Relays: append([]FleetAnswer{self}, <-peers...)}, nil
+		return TierAnswers{Relays: append([]TierAnswer{self}, <-peers...)}, nil
 	}
-	return Command{Name: "fleet/" + c.Name, Timeout: timeout + peersTime, Reads: c.Reads, run: run}
+	return Command{Name: "tier/" + c.Name, Timeout: timeout + peersTime, Reads: c.Reads, run: run}
 }
 
 // extend adds, for each command that peers may forward, one for all relays of the tier.

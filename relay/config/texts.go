@@ -93,7 +93,7 @@ var sections = []section{
 			"Change it when operators or peers connect from other hosts, which requires mTLS."},
 		{"PROBE_LISTEN", "Addresses for `/livez`, `/readyz` and `/metrics` alone",
 			"Set it when a kubelet or Prometheus connects from another host."},
-		{"PEERS", "Admin addresses of the relays of the same tier, for `--fleet` and a first state",
+		{"PEERS", "Admin addresses of the relays of the same tier, for `--tier` and a first state",
 			"A `dns` name stands for all of its addresses, and may include the relay itself. A relay that starts without a " +
 				"state takes [that of a peer](operations.md#the-state-of-a-peer), if no control plane answers. Set it when the " +
 				"tier has several relays."},

@@ -120,7 +120,7 @@ func TestB49_TheTopSeesTheLowestTier(t *testing.T) {
 			"zone in-sync: 3 clients, 0 rejecting, 0 behind, 0 unknown, 3 in sync, 0 pending")
 		all := getJSON[admin.Clients](t, top, "/api/v1/clients?type=cds&limit=0")
 		check.Equal(t, "totals", *all.Totals.Below, admin.TierTotals{Relays: 1, TierCounts: admin.TierCounts{Clients: 3, InSync: 2, Rejecting: 1}})
-		check.Equal(t, "summary for peers", *getJSON[admin.FleetSummary](t, top, "/api/v1/fleet/self").Below, *all.Totals.Below)
+		check.Equal(t, "summary for peers", *getJSON[admin.TierSummary](t, top, "/api/v1/tier/self").Below, *all.Totals.Below)
 		check.Equal(t, "totals of clusters", *all.Types[0].Below, admin.TierCounts{Clients: 3, InSync: 2, Rejecting: 1})
 		check.Equal(t, "relays in sync", all.Totals.InSync, 0)
 

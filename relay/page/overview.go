@@ -54,7 +54,7 @@ func (p *Pages) overview(*http.Request) (view, error) {
 	}
 	var sections []section
 	if p.tier != nil {
-		sections = append(sections, section{"fleet", p.fleet(now)})
+		sections = append(sections, section{"tier", p.tierTable(now)})
 	}
 	sections = append(sections, section{"summary", struct {
 		Relay  admin.Relay

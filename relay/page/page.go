@@ -29,7 +29,7 @@ type Config struct {
 	Rollouts func() []*rollout.Status
 
 	// Tier requests the state of the peers. Nil if TENDER_PEERS is off.
-	Tier func(context.Context) admin.FleetStatus
+	Tier func(context.Context) admin.TierStatus
 
 	// Logger receives the errors of templates, which are bugs. Nil discards them.
 	Logger *slog.Logger
@@ -43,7 +43,7 @@ type Pages struct {
 	followers chan struct{} // semaphore with one slot for each event stream
 	closed    chan struct{}
 	close     sync.Once
-	tier      *background[admin.FleetStatus]     // nil if there are no peers
+	tier      *background[admin.TierStatus]      // nil if there are no peers
 	pending   *background[[]admin.PendingChange] // nil if the pages have none
 }
 

@@ -118,7 +118,7 @@ func describeState(s *rollout.Status) (state, class, meaning string) {
 			meaning = fmt.Sprintf("The origin has changed resources of edition %s. The relay collects the changes for the next "+
 				"edition. Until then, the first stage receives edition %[1]s, and all others the last good.", s.Edition)
 		}
-		return "collecting changes", "rolling", meaning
+		return "gathering changes", "rolling", meaning
 	case rollout.Held:
 		if s.Large {
 			meaning = fmt.Sprintf("Edition %s removes a large part of a type. No client receives it yet.", s.Edition)

@@ -68,7 +68,7 @@ The relay started without a snapshot of the last good, so all clients received t
 			s.Phase, s.Stage, s.Until, s.Check = rollout.Gathering, 0, now.Add(2*time.Second), ""
 			s.WaitsFor = "the origin: it is not connected or has not confirmed its state"
 			s.Cohorts[0].Served, s.Cohorts[1].Served = "", ""
-		}, `collecting changes [rolling] for 4m0s
+		}, `gathering changes [rolling] for 4m0s
 The origin has changed resources.
 The relay collects the changes for an edition.
 No client receives them yet.
@@ -80,7 +80,7 @@ tender rollout abort --origin default
 tender rollout promote --all --origin default`},
 		{"superseded", func(s *rollout.Status) {
 			s.Phase, s.Stage, s.Until, s.Check, s.Cohorts[1].Served = rollout.Gathering, 0, time.Time{}, "", ""
-		}, `collecting changes [rolling] for 4m0s
+		}, `gathering changes [rolling] for 4m0s
 The origin has changed resources of edition 3fa2b1c9.
 The relay collects the changes for the next edition.
 Until then, the first stage receives edition 3fa2b1c9, and all others the last good.

@@ -12,37 +12,37 @@ import (
 // tierAge is the maximum age of the state of the tier.
 const tierAge = 5 * time.Second
 
-// A fleetTable is the state of a tier.
-type fleetTable struct {
-	Status      *admin.FleetStatus // nil before the first response
+// A tierTable is the state of a tier.
+type tierTable struct {
+	Status      *admin.TierStatus // nil before the first response
 	At          time.Time
 	Problems    string // empty without problems
-	Relays      []fleetRow
+	Relays      []tierRow
 	Generations []admin.ServedGeneration
 }
 
-// A fleetRow is a relay of the tier.
-type fleetRow struct {
-	admin.FleetRelay
+// A tierRow is a relay of the tier.
+type tierRow struct {
+	admin.TierRelay
 	Own   bool   // the row is of this relay
 	Href  string // status page of the relay; empty for this relay and for unreachable relays
 	Class string
 }
 
-// fleet returns the table of the tier at a time.
-func (p *Pages) fleet(now time.Time) fleetTable {
-	t := fleetTable{}
+// tierTable returns the table of the tier at a time.
+func (p *Pages) tierTable(now time.Time) tierTable {
+	t := tierTable{}
 	if t.Status, t.At = p.tier.latest(now); t.Status == nil {
 		return t
 	}
 	unreachable, notReady := 0, 0
 	for i, r := range t.Status.Relays {
-		row := fleetRow{FleetRelay: r, Own: i == 0}
-		if !row.Own && r.FleetSummary != nil {
+		row := tierRow{TierRelay: r, Own: i == 0}
+		if !row.Own && r.TierSummary != nil {
 			row.Href = (&url.URL{Scheme: "https", Host: r.Address, Path: "/"}).String() // peers always use TLS
 		}
 		switch {
-		case r.FleetSummary == nil:
+		case r.TierSummary == nil:
 			unreachable++
 			row.Class = "stale"
 		case !r.Ready:

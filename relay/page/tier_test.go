@@ -13,9 +13,9 @@ import (
 // checked only when it is executed.
 func TestTier(t *testing.T) {
 	p := newPages(t, new(fakeFleet), someStatus)
-	p.tier = newBackground(tierAge, func(context.Context) admin.FleetStatus {
-		return admin.FleetStatus{Relays: []admin.FleetRelay{
-			{Address: "192.0.2.1:18443", FleetSummary: &admin.FleetSummary{
+	p.tier = newBackground(tierAge, func(context.Context) admin.TierStatus {
+		return admin.TierStatus{Relays: []admin.TierRelay{
+			{Address: "192.0.2.1:18443", TierSummary: &admin.TierSummary{
 				NodeID: "relay-0", Version: "v1", Ready: true, Streams: 12, Rejecting: 1, Lagging: 2, Pending: 34567, Frozen: []string{"default"},
 			}},
 			{Address: "192.0.2.2:18443", Error: "connection refused"},
@@ -25,7 +25,7 @@ func TestTier(t *testing.T) {
 	now := time.Now()
 	p.tier.latest(now) // starts the call
 	p.tier.reading.Wait()
-	if err := templates.ExecuteTemplate(&out, "fleet", p.fleet(now)); err != nil {
+	if err := templates.ExecuteTemplate(&out, "tier", p.tierTable(now)); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"1 unreachable", "relay-0", "34,567", "default", "connection refused"} {

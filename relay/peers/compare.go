@@ -13,10 +13,10 @@ type set struct{ group, origin, typeURL string }
 
 // disagreements returns the sets for which relays have different versions, sorted. A relay without a set has no clients
 // for it, so it is not compared. Neither are relays without a summary.
-func disagreements(relays []admin.FleetRelay) (all []admin.Disagreement) {
+func disagreements(relays []admin.TierRelay) (all []admin.Disagreement) {
 	versions := make(map[set]map[string][]string)
 	for _, r := range relays {
-		if r.FleetSummary == nil {
+		if r.TierSummary == nil {
 			continue
 		}
 		for _, v := range r.Views {

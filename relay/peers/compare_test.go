@@ -11,10 +11,10 @@ import (
 // TestReplicasDisagreeByContent checks that a set is returned only if two relays have different versions of it. A relay
 // that lacks the set or is unreachable does not count.
 func TestReplicasDisagreeByContent(t *testing.T) {
-	relay := func(address, group string, versions map[string]string) admin.FleetRelay {
-		return admin.FleetRelay{Address: address, FleetSummary: &admin.FleetSummary{Views: []admin.FleetView{{Group: group, Origin: "default", Versions: versions}}}}
+	relay := func(address, group string, versions map[string]string) admin.TierRelay {
+		return admin.TierRelay{Address: address, TierSummary: &admin.TierSummary{Views: []admin.TierView{{Group: group, Origin: "default", Versions: versions}}}}
 	}
-	got := disagreements([]admin.FleetRelay{
+	got := disagreements([]admin.TierRelay{
 		relay("a", "g", map[string]string{"cds": "1", "lds": "1", "rds": "1"}),
 		relay("b", "g", map[string]string{"cds": "2", "lds": "1"}),
 		relay("c", "h", map[string]string{"lds": "3"}),

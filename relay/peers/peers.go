@@ -51,14 +51,14 @@ type peer struct {
 }
 
 // Status implements admin.Tier.
-func (t *Tier) Status(ctx context.Context, own *admin.FleetSummary) admin.FleetStatus {
-	status := admin.FleetStatus{Relays: []admin.FleetRelay{{Address: admin.Self, FleetSummary: own}}, Disagreements: []admin.Disagreement{}}
+func (t *Tier) Status(ctx context.Context, own *admin.TierSummary) admin.TierStatus {
+	status := admin.TierStatus{Relays: []admin.TierRelay{{Address: admin.Self, TierSummary: own}}, Disagreements: []admin.Disagreement{}}
 	for _, found := range t.summaries(ctx, summaryTimeout) {
 		if found.summary != nil && found.summary.Instance == own.Instance {
 			status.Relays[0].Address = found.address
 			continue
 		}
-		shown := admin.FleetRelay{Address: found.address, FleetSummary: found.summary}
+		shown := admin.TierRelay{Address: found.address, TierSummary: found.summary}
 		if found.err != nil {
 			shown.Error = found.err.Error()
 		}
@@ -70,9 +70,9 @@ func (t *Tier) Status(ctx context.Context, own *admin.FleetSummary) admin.FleetS
 
 // Forward implements admin.Tier. A relay with several addresses receives the command once. The relay that calls Forward
 // does not receive it.
-func (t *Tier) Forward(ctx context.Context, own *admin.FleetSummary, name, operator string, args []byte, long time.Duration) []admin.FleetAnswer {
+func (t *Tier) Forward(ctx context.Context, own *admin.TierSummary, name, operator string, args []byte, long time.Duration) []admin.TierAnswer {
 	others := slices.DeleteFunc(t.summaries(ctx, summaryTimeout), func(a asked) bool { return a.summary != nil && a.summary.Instance == own.Instance })
-	answers := make([]admin.FleetAnswer, len(others))
+	answers := make([]admin.TierAnswer, len(others))
 	forEach(len(others), func(i int) {
 		other := &others[i]
 		answers[i].Address = other.address
@@ -107,7 +107,7 @@ func (t *Tier) Query(ctx context.Context, address, path, operator string, long t
 // An asked is a peer with its response. If summary is nil, err is not.
 type asked struct {
 	peer
-	summary *admin.FleetSummary
+	summary *admin.TierSummary
 }
 
 // summaries requests the summaries of all peers, with a timeout for each. It returns only the first of several addresses
@@ -120,8 +120,8 @@ func (t *Tier) summaries(ctx context.Context, timeout time.Duration) []asked {
 		if found[i].err != nil {
 			return
 		}
-		summary := new(admin.FleetSummary)
-		if all[i].err = t.ask(ctx, found[i], timeout, http.MethodGet, "/api/v1/fleet/self", "", nil, summary); all[i].err != nil {
+		summary := new(admin.TierSummary)
+		if all[i].err = t.ask(ctx, found[i], timeout, http.MethodGet, "/api/v1/tier/self", "", nil, summary); all[i].err != nil {
 			return
 		}
 		if summary.Instance == "" {

@@ -59,7 +59,7 @@ func (a *asked) views() int {
 
 // rank is higher for a peer that receives what its origins state.
 func (a *asked) rank() int {
-	if a.summary == nil || slices.ContainsFunc(a.summary.Origins, func(o admin.FleetOrigin) bool { return !o.Receives() }) {
+	if a.summary == nil || slices.ContainsFunc(a.summary.Origins, func(o admin.TierOrigin) bool { return !o.Receives() }) {
 		return 0
 	}
 	return 1

@@ -26,9 +26,9 @@ func giver(t *testing.T, roots *x509.CertPool, instance string, views int, conne
 		case instance == "":
 			http.Error(w, `{"error": "no peer"}`, http.StatusForbidden)
 		default:
-			_ = json.NewEncoder(w).Encode(admin.FleetSummary{
-				Instance: instance, NodeID: "node of " + instance, Views: make([]admin.FleetView, views),
-				Origins: []admin.FleetOrigin{{Name: "default", Connected: connected}},
+			_ = json.NewEncoder(w).Encode(admin.TierSummary{
+				Instance: instance, NodeID: "node of " + instance, Views: make([]admin.TierView, views),
+				Origins: []admin.TierOrigin{{Name: "default", Connected: connected}},
 			})
 		}
 	}))

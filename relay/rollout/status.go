@@ -61,12 +61,12 @@ type Cohort struct {
 	Served  string `json:"served,omitempty"` // id of the edition; empty if it is served the same as the rest
 
 	// Numbers of connected clients by their answer to the edition.
-	Subscribed int `json:"wanting"` // clients that subscribe to a resource that the edition changes
+	Subscribed int `json:"subscribed"` // clients that subscribe to a resource that the edition changes
 	Accepted   int `json:"accepted"`
 	Rejected   int `json:"rejected"`
 
 	// Disconnected counts clients that disconnected in this stage and had accepted the last good before the edition.
-	Disconnected int `json:"left"`
+	Disconnected int `json:"disconnected"`
 }
 
 // Outcomes counts editions by outcome since the relay started.
@@ -195,7 +195,7 @@ func (c *Controller) logTransition(now time.Time, before, after *Status) {
 	case after.Outcomes.Superseded > before.Outcomes.Superseded:
 		log.Info("rollout superseded by an origin change")
 	case after.Phase == Gathering:
-		c.cfg.Logger.Info("rollout collecting changes")
+		c.cfg.Logger.Info("rollout gathering changes")
 	case after.Phase == Current && before.Phase != Current:
 		log.Info("rollout reverted by the origin")
 	}

@@ -162,17 +162,17 @@ peers: ["spiffe://example.org/ns/tender/**"]
 	b := open(t)
 	site := "http://" + relays[0].AdminAddrs()[0].String() + "/"
 	b.do(chromedp.Navigate(site))
-	b.await("#fleet", "Tier of 3 relays: 1 unreachable", "relay-0", "this relay", "relay-1", peers[2], "connection refused")
-	if first := evaluate[string](b, `document.querySelector("main section").id`); first != "fleet" {
+	b.await("#tier", "Tier of 3 relays: 1 unreachable", "relay-0", "this relay", "relay-1", peers[2], "connection refused")
+	if first := evaluate[string](b, `document.querySelector("main section").id`); first != "tier" {
 		t.Errorf("the first section is %s, want the tier", first)
 	}
-	if link := evaluate[string](b, `document.querySelector("#fleet tbody a").href`); link != "https://"+peers[1]+"/" {
+	if link := evaluate[string](b, `document.querySelector("#tier tbody a").href`); link != "https://"+peers[1]+"/" {
 		t.Errorf("the link of the peer is %s, want its own page", link)
 	}
 	for _, on := range screens {
 		for _, scheme := range schemes {
 			b.show(site, on, scheme)
-			b.await("#fleet", "relay-1")
+			b.await("#tier", "relay-1")
 			if bad := evaluate[[]string](b, layout); len(bad) > 0 {
 				t.Errorf("at %d pixels, %s: %q", on.width, scheme, bad)
 			}
@@ -180,6 +180,6 @@ peers: ["spiffe://example.org/ns/tender/**"]
 		}
 	}
 	b.show(site, screens[1], "light")
-	b.await("#fleet", "relay-1")
+	b.await("#tier", "relay-1")
 	b.picture("tier")
 }

@@ -34,7 +34,7 @@ const regionsVariable = "TEST_TENDER"
 // TestChart_TwoRegions installs the relays of both tiers as the page on two regions does, and runs the commands of the
 // page in their pods. The chart is rendered with the values and the commands on the page. Each pod runs as a process with
 // the environment, the certificates and the volumes of its container. Zone relays connect to region relays by mTLS, an
-// Envoy receives its resources through both tiers, and commands with --fleet reach all relays of a tier.
+// Envoy receives its resources through both tiers, and commands with --tier reach all relays of a tier.
 //
 // The pods share a network in which no other program runs, so each has an address there.
 func TestChart_TwoRegions(t *testing.T) {
@@ -341,8 +341,8 @@ func (r *regions) exec(script string) (output string) {
 // frozen returns the number of frozen relays in the tier of a pod. All relays of the tier must be reachable.
 func (r *regions) frozen(name string) (n int) {
 	r.t.Helper()
-	out, err := r.command(r.pod(name), "status", "--fleet", "-o", "json").Output()
-	var fleet admin.FleetStatus
+	out, err := r.command(r.pod(name), "status", "--tier", "-o", "json").Output()
+	var fleet admin.TierStatus
 	if err == nil {
 		err = json.Unmarshal(out, &fleet)
 	}
@@ -350,7 +350,7 @@ func (r *regions) frozen(name string) (n int) {
 		r.t.Fatalf("status of the tier of %s: %v, %s", name, err, out)
 	}
 	for _, relay := range fleet.Relays {
-		if relay.FleetSummary == nil {
+		if relay.TierSummary == nil {
 			r.t.Fatalf("%s cannot reach %s: %s", name, relay.Address, relay.Error)
 		}
 		if len(relay.Frozen) > 0 {

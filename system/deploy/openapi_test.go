@@ -78,7 +78,7 @@ func readOperations(t *testing.T) (all []operation) {
 	for _, path := range slices.Sorted(maps.Keys(document.Paths)) {
 		for method, of := range document.Paths[path] {
 			o := operation{method: strings.ToUpper(method), path: path, answers: of.Responses}
-			o.arguments = arguments[o.method+strings.Replace(path, "/fleet/", "/", 1)]
+			o.arguments = arguments[o.method+strings.Replace(path, "/tier/", "/", 1)]
 			if o.answers["200"].schema() != "" {
 				all = append(all, o)
 			}

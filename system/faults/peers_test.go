@@ -110,8 +110,8 @@ func (r *replicaTier) liar(give http.HandlerFunc) *atomic.Int64 {
 			give(w, req)
 			return
 		}
-		views := make([]admin.FleetView, 10) // more than others: it is asked first
-		_ = json.NewEncoder(w).Encode(admin.FleetSummary{Instance: instance, NodeID: instance, Views: views})
+		views := make([]admin.TierView, 10) // more than others: it is asked first
+		_ = json.NewEncoder(w).Encode(admin.TierSummary{Instance: instance, NodeID: instance, Views: views})
 	}))
 	s.TLS = config
 	s.StartTLS()

@@ -106,14 +106,14 @@ func liar(t *testing.T, ca *certs.CA, write func(io.Writer)) string {
 	return s.Listener.Addr().String()
 }
 
-// TestB49_FleetShowsClientsOfLowerTiers: a relay of the tier is shown with the clients of the relays below it.
-func TestB49_FleetShowsClientsOfLowerTiers(t *testing.T) {
+// TestB49_TierShowsClientsOfLowerTiers: a relay of the tier is shown with the clients of the relays below it.
+func TestB49_TierShowsClientsOfLowerTiers(t *testing.T) {
 	var out strings.Builder
-	err := printFleet(&out, &admin.FleetStatus{Relays: []admin.FleetRelay{
-		{Address: "10.0.0.1:18443", FleetSummary: &admin.FleetSummary{NodeID: "region-0", Ready: true, Streams: 3, Below: &admin.TierTotals{
+	err := printTier(&out, &admin.TierStatus{Relays: []admin.TierRelay{
+		{Address: "10.0.0.1:18443", TierSummary: &admin.TierSummary{NodeID: "region-0", Ready: true, Streams: 3, Below: &admin.TierTotals{
 			Relays: 3, Silent: 1, TierCounts: admin.TierCounts{Clients: 1200, InSync: 1198, Rejecting: 1, Unknown: 1},
 		}}},
-		{Address: "10.0.0.2:18443", FleetSummary: &admin.FleetSummary{NodeID: "region-1", Ready: true}},
+		{Address: "10.0.0.2:18443", TierSummary: &admin.TierSummary{NodeID: "region-1", Ready: true}},
 	}})
 	const want = "    below 3 relays: 1200 clients: 1 rejecting, 0 behind, 1 unknown, 1198 in sync; the clients of 1 relay are UNKNOWN\n" +
 		"10.0.0.2:18443"
@@ -122,45 +122,45 @@ func TestB49_FleetShowsClientsOfLowerTiers(t *testing.T) {
 	}
 }
 
-// TestFleetIsSeenFromOneRelay verifies that one relay returns the status of all relays of its tier, and an error for
+// TestTierIsSeenFromOneRelay verifies that one relay returns the status of all relays of its tier, and an error for
 // each unreachable peer.
-func TestFleetIsSeenFromOneRelay(t *testing.T) {
+func TestTierIsSeenFromOneRelay(t *testing.T) {
 	s := newTier(t, badPeers(t))
 	reader := s.certificate(rita)
-	code, stdout, stderr := execute(append([]string{"status", "--fleet", "-o", "json", "--admin", s.addr}, reader...)...)
-	var found admin.FleetStatus
+	code, stdout, stderr := execute(append([]string{"status", "--tier", "-o", "json", "--admin", s.addr}, reader...)...)
+	var found admin.TierStatus
 	if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != exitFailure || len(found.Relays) != 5 {
-		t.Fatalf("tender status --fleet: error %v, code %d, %s%s, want 5 relays", err, code, stdout, stderr)
+		t.Fatalf("tender status --tier: error %v, code %d, %s%s, want 5 relays", err, code, stdout, stderr)
 	}
 	for i, want := range []string{"relay-0", "connection refused", "is not that of a relay", "has more than 4194304 bytes", "relay-1"} {
 		r := found.Relays[i]
-		if r.FleetSummary != nil && (r.NodeID != want || !r.Ready || r.Error != "") || r.FleetSummary == nil && !strings.Contains(r.Error, want) {
+		if r.TierSummary != nil && (r.NodeID != want || !r.Ready || r.Error != "") || r.TierSummary == nil && !strings.Contains(r.Error, want) {
 			t.Errorf("relay %d: %+v, want %s", i, r, want)
 		}
 	}
-	_, stdout, _ = execute(append([]string{"status", "--fleet", "--admin", s.addr}, reader...)...)
+	_, stdout, _ = execute(append([]string{"status", "--tier", "--admin", s.addr}, reader...)...)
 	if strings.Count(stdout, "UNREACHABLE") != 3 || !strings.Contains(stdout, "relay-1") {
-		t.Errorf("tender status --fleet prints %s, want 3 unreachable peers and relay-1", stdout)
+		t.Errorf("tender status --tier prints %s, want 3 unreachable peers and relay-1", stdout)
 	}
-	_, stdout, _ = execute(append([]string{"clients", "--fleet", "-o", "yaml", "--admin", s.addr}, reader...)...)
+	_, stdout, _ = execute(append([]string{"clients", "--tier", "-o", "yaml", "--admin", s.addr}, reader...)...)
 	for i, want := range []string{"connection refused", "is not that of a relay", "has more than 4194304 bytes", "relay: relay-0", "relay: relay-1"} {
 		if !strings.Contains(stdout, want) {
-			t.Errorf("tender clients --fleet, relay %d: %s, want %s", i, stdout, want)
+			t.Errorf("tender clients --tier, relay %d: %s, want %s", i, stdout, want)
 		}
 	}
-	if code, stdout, _ = execute(append([]string{"status", "--fleet", "-o", "yaml", "--admin", s.addr}, reader...)...); code != exitFailure || !strings.Contains(stdout, "node_id: relay-1") {
-		t.Errorf("tender status --fleet -o yaml: code %d, %s, want 1, since peers are not reachable, and relay-1", code, stdout)
+	if code, stdout, _ = execute(append([]string{"status", "--tier", "-o", "yaml", "--admin", s.addr}, reader...)...); code != exitFailure || !strings.Contains(stdout, "node_id: relay-1") {
+		t.Errorf("tender status --tier -o yaml: code %d, %s, want 1, since peers are not reachable, and relay-1", code, stdout)
 	}
 }
 
-// TestFleetCommandNamesTheOperator verifies that a command with --fleet runs on every reachable relay. Each relay
+// TestTierCommandNamesTheOperator verifies that a command with --tier runs on every reachable relay. Each relay
 // records the operator, and the relay that forwarded the command.
-func TestFleetCommandNamesTheOperator(t *testing.T) {
+func TestTierCommandNamesTheOperator(t *testing.T) {
 	records := collectEvents(t)
 	s := newTier(t, badPeers(t))
-	code, stdout, _ := execute(append([]string{"freeze", "--fleet", "--reason", "bad routes", "--admin", s.addr}, s.certificate(eve)...)...)
+	code, stdout, _ := execute(append([]string{"freeze", "--tier", "--reason", "bad routes", "--admin", s.addr}, s.certificate(eve)...)...)
 	if code != exitFailure || strings.Count(stdout, "FROZEN") != 2 || strings.Count(stdout, "FAILED: ") != 3 || !strings.Contains(stdout, "(relay-1)") {
-		t.Errorf("tender freeze --fleet: code %d, %s, want 2 frozen relays and 3 failures", code, stdout)
+		t.Errorf("tender freeze --tier: code %d, %s, want 2 frozen relays and 3 failures", code, stdout)
 	}
 	flags := s.certificate(rita)
 	_, stdout, _ = execute(append([]string{"history", "-o", "json", "--admin", s.addrs[1]}, flags...)...)
@@ -182,14 +182,14 @@ func TestFleetCommandNamesTheOperator(t *testing.T) {
 	}
 	checkEvent(t, forwarded[0], done.Actions[0])
 	// An operator who may only read cannot forward commands either.
-	if code, _, stderr := execute(append([]string{"thaw", "--fleet", "--admin", s.addr}, flags...)...); code != exitFailure || !strings.Contains(stderr, "may act") {
-		t.Errorf("tender thaw --fleet by a reader: code %d, %s, want an authorization error", code, stderr)
+	if code, _, stderr := execute(append([]string{"thaw", "--tier", "--admin", s.addr}, flags...)...); code != exitFailure || !strings.Contains(stderr, "may act") {
+		t.Errorf("tender thaw --tier by a reader: code %d, %s, want an authorization error", code, stderr)
 	}
 }
 
-// TestFleetCommands verifies that each command with --fleet runs on two relays on behalf of the operator. Each command
+// TestTierCommands verifies that each command with --tier runs on two relays on behalf of the operator. Each command
 // refuses an operator who may only read.
-func TestFleetCommands(t *testing.T) {
+func TestTierCommands(t *testing.T) {
 	s := newTier(t, func(*certs.CA) []string { return nil })
 	act, read := s.certificate(eve), s.certificate(rita)
 	commands := 0
@@ -204,7 +204,7 @@ func TestFleetCommands(t *testing.T) {
 		{[]string{"audit", "--type", "cds"}, "FAILED: origin \"default\": the origin is a directory"},
 		{[]string{"log-level", "warn"}, "warn"},
 	} {
-		args := append(tt.args, "--fleet", "--reason", "test", "--admin", s.addr)
+		args := append(tt.args, "--tier", "--reason", "test", "--admin", s.addr)
 		if code, stdout, stderr := execute(append(args, read...)...); code != exitFailure || !strings.Contains(stdout+stderr, "may act") {
 			t.Errorf("tender %s by a reader: code %d, %s%s, want an authorization error", strings.Join(tt.args, " "), code, stdout, stderr)
 		}
@@ -221,7 +221,7 @@ func TestFleetCommands(t *testing.T) {
 		}
 	}
 	for output, want := range map[string]string{"table": "nothing is pending", "json": `"pending": []`} {
-		code, stdout, stderr := execute(append([]string{"pending", "--fleet", "-o", output, "--admin", s.addr}, read...)...)
+		code, stdout, stderr := execute(append([]string{"pending", "--tier", "-o", output, "--admin", s.addr}, read...)...)
 		if code != exitOK || strings.Count(stdout, want) < 2 {
 			t.Errorf("tender pending -o %s by a reader: code %d, %s%s, want %q for two relays", output, code, stdout, stderr, want)
 		}
@@ -245,25 +245,25 @@ func TestFleetCommands(t *testing.T) {
 			t.Errorf("%s recorded %d commands of the operator, want %d: %+v", addr, named, commands, done.Actions)
 		}
 	}
-	if code, stdout, _ := execute(append([]string{"status", "--fleet", "--admin", s.addr}, read...)...); code != exitOK || strings.Count(stdout, "yes") < 2 {
-		t.Errorf("tender status --fleet: code %d, %s, want two ready relays", code, stdout)
+	if code, stdout, _ := execute(append([]string{"status", "--tier", "--admin", s.addr}, read...)...); code != exitOK || strings.Count(stdout, "yes") < 2 {
+		t.Errorf("tender status --tier: code %d, %s, want two ready relays", code, stdout)
 	}
 }
 
 // A scriptedTier returns the same responses to each forwarded command.
 type scriptedTier struct {
 	admin.Tier
-	answers []admin.FleetAnswer
+	answers []admin.TierAnswer
 }
 
 // Forward implements [admin.Tier].
-func (s scriptedTier) Forward(context.Context, *admin.FleetSummary, string, string, []byte, time.Duration) []admin.FleetAnswer {
+func (s scriptedTier) Forward(context.Context, *admin.TierSummary, string, string, []byte, time.Duration) []admin.TierAnswer {
 	return s.answers
 }
 
-// TestFleetRollbackOutput verifies the output of a rollback with --fleet for each relay, with the changes of a dry run,
+// TestTierRollbackOutput verifies the output of a rollback with --tier for each relay, with the changes of a dry run,
 // and the exit code after a failure of one relay.
-func TestFleetRollbackOutput(t *testing.T) {
+func TestTierRollbackOutput(t *testing.T) {
 	change := admin.RolloutChange{Origin: "default", Group: "g", TypeURL: listenerType, Name: "ingress", Change: "removed"}
 	rolledBack := func(_ context.Context, of admin.RollbackScope) (admin.Rollbacks, error) {
 		r := admin.Rollbacks{Origins: []admin.Rollback{{Origin: "default", Views: 1, Resources: 1}}, DryRun: of.DryRun}
@@ -274,7 +274,7 @@ func TestFleetRollbackOutput(t *testing.T) {
 		}
 		return r, nil
 	}
-	answers := []admin.FleetAnswer{
+	answers := []admin.TierAnswer{
 		{Address: "peer:1", NodeID: "relay-1", Answer: json.RawMessage(`{"origins": [{"origin": "west", "views": 7}]}`)},
 		{Address: "closed:1", Error: "unreachable: connection refused"},
 	}
@@ -282,17 +282,17 @@ func TestFleetRollbackOutput(t *testing.T) {
 		rollback := admin.NewCommand("rollback", rolledBack)
 		rollback.Forwarded = true
 		cfg.Commands = append(cfg.Commands, rollback)
-		cfg.Tier, cfg.Summary = scriptedTier{answers: answers}, func() *admin.FleetSummary { return &admin.FleetSummary{NodeID: "relay-0"} }
+		cfg.Tier, cfg.Summary = scriptedTier{answers: answers}, func() *admin.TierSummary { return &admin.TierSummary{NodeID: "relay-0"} }
 		cfg.RollbackDiff = func(context.Context, string, admin.RolloutChoice) (admin.RolloutDiff, error) {
 			return admin.RolloutDiff{Changes: []admin.RolloutChange{change}, Total: 1}, nil
 		}
 	}))
 	others := " relay peer:1 (relay-1) ORIGIN STATE VIEWS RESOURCES BY west changes are distributed 7 0 - relay closed:1 (unknown) FAILED: unreachable: connection refused"
 	must(t, exitFailure, []string{
-		"relay self (relay-0) - lds ingress", "2 more changes: --dry-run without --fleet prints all ORIGIN STATE VIEWS RESOURCES BY default dry run: nothing is changed 1 1 -" + others, errFleet.Error(),
-	}, "rollback", "abcdef", "--dry-run", "--fleet")
-	must(t, exitFailure, []string{"- lds ingress", "relay self (relay-0) ORIGIN STATE VIEWS RESOURCES BY default ROLLED BACK 1 1 ", others, errFleet.Error()},
-		"rollback", "abcdef", "--reason", "bad routes", "--fleet")
+		"relay self (relay-0) - lds ingress", "2 more changes: --dry-run without --tier prints all ORIGIN STATE VIEWS RESOURCES BY default dry run: nothing is changed 1 1 -" + others, errTier.Error(),
+	}, "rollback", "abcdef", "--dry-run", "--tier")
+	must(t, exitFailure, []string{"- lds ingress", "relay self (relay-0) ORIGIN STATE VIEWS RESOURCES BY default ROLLED BACK 1 1 ", others, errTier.Error()},
+		"rollback", "abcdef", "--reason", "bad routes", "--tier")
 }
 
 // TestOnlyPeersForward verifies that a relay accepts admin.OperatorHeader only from peers. Peers can read the summary
@@ -308,27 +308,27 @@ func TestOnlyPeersForward(t *testing.T) {
 		{"eyes/sa/rita", "POST", "freeze", "spiffe://example.org/ns/ops/sa/eve", 403, "is not one of the peers"},
 		{"shop/sa/cart", "POST", "freeze", "spiffe://example.org/ns/ops/sa/eve", 403, "is not one of the peers"},
 		{"tender/sa/x", "POST", "freeze", "", 403, "may act"},
-		{"tender/sa/x", "POST", "fleet/freeze", "spiffe://example.org/ns/ops/sa/eve", 403, "peers may not forward requests"},
+		{"tender/sa/x", "POST", "tier/freeze", "spiffe://example.org/ns/ops/sa/eve", 403, "peers may not forward requests"},
 		{"tender/sa/x", "POST", "rollout/abort", "spiffe://example.org/ns/ops/sa/eve", 403, "peers may not forward requests"},
 		{"tender/sa/x", "GET", "status", "", 403, "is not one of the operators"},
 		{"tender/sa/x", "GET", "status", "spiffe://example.org/ns/ops/sa/eve", 403, "peers may not forward requests"},
-		{"tender/sa/x", "GET", "fleet/self", "", 200, "relay-0"},
-		{"shop/sa/cart", "GET", "fleet/self", "", 403, "is not one of the operators"},
+		{"tender/sa/x", "GET", "tier/self", "", 200, "relay-0"},
+		{"shop/sa/cart", "GET", "tier/self", "", 403, "is not one of the operators"},
 		{"tender/sa/x", "GET", "clients", "", 403, "is not one of the operators"},
 		{"tender/sa/x", "GET", "clients", "spiffe://example.org/ns/eyes/sa/rita", 200, `"relay": "relay-0"`},
 		{"tender/sa/x", "GET", "clients/1", "spiffe://example.org/ns/eyes/sa/rita", 404, "there is no client 1"},
 		{"eyes/sa/rita", "GET", "clients", "spiffe://example.org/ns/ops/sa/eve", 403, "is not one of the peers"},
-		{"tender/sa/x", "GET", "fleet/clients?relay=self", "spiffe://example.org/ns/eyes/sa/rita", 403, "peers may not forward requests"},
-		{"shop/sa/cart", "GET", "fleet/clients?relay=self", "", 403, "is not one of the operators"},
-		{"eyes/sa/rita", "GET", "fleet/clients?relay=self", "", 200, `"relay": "relay-0"`},
-		{"eyes/sa/rita", "GET", "fleet/clients?relay=" + s.addrs[1], "", 200, "relay-1"},
-		{"eyes/sa/rita", "GET", "fleet/clients/1?relay=" + s.addrs[1], "", 502, "there is no client 1"},
-		{"eyes/sa/rita", "GET", "fleet/clients?relay=127.0.0.1:9", "", 404, "TENDER_PEERS has no relay"},
-		{"eyes/sa/rita", "GET", "fleet/clients", "", 400, "want one address of a relay"},
+		{"tender/sa/x", "GET", "tier/clients?relay=self", "spiffe://example.org/ns/eyes/sa/rita", 403, "peers may not forward requests"},
+		{"shop/sa/cart", "GET", "tier/clients?relay=self", "", 403, "is not one of the operators"},
+		{"eyes/sa/rita", "GET", "tier/clients?relay=self", "", 200, `"relay": "relay-0"`},
+		{"eyes/sa/rita", "GET", "tier/clients?relay=" + s.addrs[1], "", 200, "relay-1"},
+		{"eyes/sa/rita", "GET", "tier/clients/1?relay=" + s.addrs[1], "", 502, "there is no client 1"},
+		{"eyes/sa/rita", "GET", "tier/clients?relay=127.0.0.1:9", "", 404, "TENDER_PEERS has no relay"},
+		{"eyes/sa/rita", "GET", "tier/clients", "", 400, "want one address of a relay"},
 		{"tender/sa/x", "POST", "thaw", "alice at 127.0.0.1", 200, "origins"},
-		{"tender/sa/x", "GET", "fleet/snapshot", "", 403, "is not one of the peers that may take snapshots"},
-		{"ops/sa/eve", "GET", "fleet/snapshot", "", 403, "is not one of the peers that may take snapshots"},
-		{"tender/sa/taker", "GET", "fleet/snapshot", "", 409, "the relay has no configuration yet"},
+		{"tender/sa/x", "GET", "tier/snapshot", "", 403, "is not one of the peers that may take snapshots"},
+		{"ops/sa/eve", "GET", "tier/snapshot", "", 403, "is not one of the peers that may take snapshots"},
+		{"tender/sa/taker", "GET", "tier/snapshot", "", 409, "the relay has no configuration yet"},
 	} {
 		flags := s.certificate("spiffe://example.org/ns/" + tt.who)
 		config, err := (&cli.TLSFlags{CA: flags[1], Cert: flags[3], Key: flags[5]}).Config()

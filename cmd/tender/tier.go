@@ -20,26 +20,26 @@ import (
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
-// errFleet is the error of a command that failed on at least one relay of a tier. The output contains the details.
-var errFleet = errors.New("at least one relay did not carry out the command")
+// errTier is the error of a command that failed on at least one relay of a tier. The output contains the details.
+var errTier = errors.New("at least one relay did not carry out the command")
 
-// addFleet adds --fleet to an operator command.
-func addFleet(cmd *cobra.Command, fleet *bool) {
-	cmd.Flags().BoolVar(fleet, "fleet", false, "send the command to all relays of the tier (TENDER_PEERS)")
+// addTier adds --tier to an operator command.
+func addTier(cmd *cobra.Command, wholeTier *bool) {
+	cmd.Flags().BoolVar(wholeTier, "tier", false, "send the command to all relays of the tier (TENDER_PEERS)")
 }
 
-// sendCommand sends a command to a relay, or with fleet to all relays of its tier, and calls show for each successful
-// response. With fleet, it writes a heading per relay to w, and continues after a failed relay. It then returns
-// errFleet, or the last error of show.
-func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, name string, args any, w io.Writer, show func(A) error) error {
-	if !fleet {
+// sendCommand sends a command to a relay, or with --tier to all relays of its tier, and calls show for each successful
+// response. With --tier, it writes a heading per relay to w, and continues after a failed relay. It then returns
+// errTier, or the last error of show.
+func sendCommand[A any](ctx context.Context, client *adminClient, wholeTier bool, name string, args any, w io.Writer, show func(A) error) error {
+	if !wholeTier {
 		var answer A
 		if err := client.command(ctx, name, args, &answer); err != nil {
 			return err
 		}
 		return show(answer)
 	}
-	answers, err := sendToFleet(ctx, client, name, args)
+	answers, err := sendToTier(ctx, client, name, args)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, na
 		err := json.Unmarshal(r.Answer, &answer)
 		switch {
 		case r.Error != "":
-			failed = errFleet
+			failed = errTier
 			_, err = fmt.Fprintf(w, "FAILED: %s\n", cli.Printable(r.Error))
 		case err == nil:
 			if showErr := show(answer); showErr != nil {
@@ -66,21 +66,21 @@ func sendCommand[A any](ctx context.Context, client *adminClient, fleet bool, na
 	return failed
 }
 
-// sendToFleet makes the relay send a command to all relays of its tier, itself included. It raises the timeout
+// sendToTier makes the relay send a command to all relays of its tier, itself included. It raises the timeout
 // of client, because an audit may take as long as [admin.AuditTime].
-func sendToFleet(ctx context.Context, client *adminClient, name string, args any) (answers admin.FleetAnswers, err error) {
+func sendToTier(ctx context.Context, client *adminClient, name string, args any) (answers admin.TierAnswers, err error) {
 	client.http.Timeout = admin.AuditTime + 2*time.Minute
-	err = client.command(ctx, "fleet/"+name, args, &answers)
+	err = client.command(ctx, "tier/"+name, args, &answers)
 	return answers, err
 }
 
-// printFleet writes tables of the relays of a tier, of the generations that they serve, and of types whose versions
+// printTier writes tables of the relays of a tier, of the generations that they serve, and of types whose versions
 // differ.
-func printFleet(w io.Writer, s *admin.FleetStatus) error {
+func printTier(w io.Writer, s *admin.TierStatus) error {
 	t := &table{cli.Table{Wide: true}}
 	t.Row("RELAY", "NODE", "VERSION", "READY", "STREAMS", "REJECTING", "LAGGING", "PENDING", "FROZEN")
 	for _, r := range s.Relays {
-		if r.FleetSummary == nil {
+		if r.TierSummary == nil {
 			t.Row(r.Address, "UNREACHABLE")
 			t.Note("%s", r.Error)
 			continue
@@ -109,9 +109,9 @@ func printFleet(w io.Writer, s *admin.FleetStatus) error {
 
 // generations adds a row for each generation of each view, with the relays that serve it. It notes views that are not
 // compared.
-func (t *table) generations(s *admin.FleetStatus) {
+func (t *table) generations(s *admin.TierStatus) {
 	for _, r := range s.Relays {
-		if r.FleetSummary != nil && r.Omitted > 0 {
+		if r.TierSummary != nil && r.Omitted > 0 {
 			t.Note("%s has %d more views, which are not compared", r.Address, r.Omitted)
 		}
 	}
@@ -120,10 +120,10 @@ func (t *table) generations(s *admin.FleetStatus) {
 	}
 }
 
-// readFleet requests the status of all relays of a tier. Unreachable relays are part of the status, with their error.
-func readFleet(ctx context.Context, client *adminClient) (*admin.FleetStatus, error) {
-	s := new(admin.FleetStatus)
-	text, err := client.ask(ctx, http.MethodGet, "/api/v1/fleet", nil)
+// readTierStatus requests the status of all relays of a tier. Unreachable relays are part of the status, with their error.
+func readTierStatus(ctx context.Context, client *adminClient) (*admin.TierStatus, error) {
+	s := new(admin.TierStatus)
+	text, err := client.ask(ctx, http.MethodGet, "/api/v1/tier", nil)
 	if err == nil {
 		err = json.Unmarshal(text, s)
 	}

@@ -146,10 +146,10 @@ func (s *tier) keep() (generation string) {
 	return generation
 }
 
-// TestFleetRollback verifies that a rollback with --fleet, and then a thaw, change the configuration of the clients of
+// TestTierRollback verifies that a rollback with --tier, and then a thaw, change the configuration of the clients of
 // three relays. A fourth relay is unreachable: it is printed with the error, and the exit code is 1. Each reached relay
 // has an audit record with the operator.
-func TestFleetRollback(t *testing.T) {
+func TestTierRollback(t *testing.T) {
 	t.Parallel()
 	s := newTier(t, 3)
 	s.clusters("a", "b")
@@ -171,23 +171,23 @@ func TestFleetRollback(t *testing.T) {
 		{[]string{"thaw"}, "changes are distributed", []string{"bad"}},
 	} {
 		command := tt.args[0]
-		args := append(tt.args, "--fleet", "--reason", "bad routes", "--admin", s.addrs[0])
+		args := append(tt.args, "--tier", "--reason", "bad routes", "--admin", s.addrs[0])
 		code, stdout, stderr := run(t, append(args, s.flags[operator]...)...)
 		if code != 1 || !strings.Contains(stderr, "at least one relay did not carry out the command") {
-			t.Errorf("tender %s --fleet: code %d, %s, want 1 because of the unreachable relay", command, code, stderr)
+			t.Errorf("tender %s --tier: code %d, %s, want 1 because of the unreachable relay", command, code, stderr)
 		}
 		if strings.Count(stdout, tt.prints) != 3 || strings.Count(stdout, "FAILED: ") != 1 {
-			t.Errorf("tender %s --fleet prints %s, want %q for 3 relays, and one failure", command, stdout, tt.prints)
+			t.Errorf("tender %s --tier prints %s, want %q for 3 relays, and one failure", command, stdout, tt.prints)
 		}
 		if !strings.Contains(stdout, "relay "+s.closed+" (unknown)\nFAILED: unreachable: ") {
-			t.Errorf("tender %s --fleet prints %s, want that %s is unreachable", command, stdout, s.closed)
+			t.Errorf("tender %s --tier prints %s, want that %s is unreachable", command, stdout, s.closed)
 		}
 		s.serve(tt.serves...)
 		for i := range s.relays {
 			// The relay that receives the command from the operator records it as a command for the tier.
 			name, via := command, peer
 			if i == 0 {
-				name, via = "fleet/"+command, ""
+				name, via = "tier/"+command, ""
 			}
 			var done admin.Actions
 			if s.read(i, &done, "history"); len(done.Actions) == 0 {
