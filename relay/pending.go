@@ -58,12 +58,12 @@ func (op *operations) pendingDiff(ctx context.Context, c admin.RolloutChoice) (a
 		}
 		name := op.settings.origins[o.origin].Name
 		if control, ok := o.holder.(*upstream.Control); ok {
-			all = append(all, changedBy(ctx, []viewEdition{{name, o.part(), control, func(l *pending.List) *pending.Edition {
+			all = append(all, changedBy(ctx, []viewEdition{{name, o.section(), control, func(l *pending.List) *pending.Edition {
 				return l.PinStates(l.Newest())
 			}}})...)
 		}
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{TypeURL: c.Type, Name: c.Name}) {
-			all = append(all, operator.EditedByHold(name, o.part(), h)...)
+			all = append(all, operator.EditedByHold(name, o.section(), h)...)
 		}
 	}
 	for i := range op.origins {

@@ -41,7 +41,7 @@ func HeldRows(origin, group string, holds []reconcile.Hold) (rows []admin.Pendin
 }
 
 // EditedByHold returns the differences of changes that wait upstream of a view, or of all views of a directory.
-func EditedByHold(origin string, part rollout.PartKey, h reconcile.Hold) (all []Edited) {
+func EditedByHold(origin string, section rollout.SectionKey, h reconcile.Hold) (all []Edited) {
 	for i, name := range h.Names {
 		if h.Reason == reconcile.Interval || h.Changes == nil {
 			return nil // the list has the states of these
@@ -50,7 +50,7 @@ func EditedByHold(origin string, part rollout.PartKey, h reconcile.Hold) (all []
 		if d.Was == nil && d.Is == nil {
 			continue // only clients that have reported it have it
 		}
-		all = append(all, Edited{Origin: origin, Difference: rollout.Difference{Part: part, Difference: d}})
+		all = append(all, Edited{Origin: origin, Difference: rollout.Difference{Section: section, Difference: d}})
 	}
 	return all
 }
@@ -59,11 +59,11 @@ func EditedByHold(origin string, part rollout.PartKey, h reconcile.Hold) (all []
 func Newest(all []Edited) (newest []Edited) {
 	type key struct {
 		origin, key, name string
-		part              rollout.PartKey
+		section           rollout.SectionKey
 	}
 	seen := make(map[key]bool)
 	for _, e := range all {
-		of := key{e.Origin, e.Key, e.Name, e.Part}
+		of := key{e.Origin, e.Key, e.Name, e.Section}
 		if !seen[of] {
 			seen[of] = true
 			newest = append(newest, e)
@@ -90,10 +90,10 @@ func WithheldRows(all []Edited, why Wait, c admin.PendingChoice) []admin.Pending
 	for _, e := range all {
 		typeURL, _, _ := cache.SplitCollection(e.Key)
 		name, _ := wire.SplitParameters(e.Name)
-		if c.Group != "" && !nodegroup.Is(c.Group, e.Part.Group) || cmp.Or(c.Type, typeURL) != typeURL || cmp.Or(c.Name, name) != name {
+		if c.Group != "" && !nodegroup.Is(c.Group, e.Section.Group) || cmp.Or(c.Type, typeURL) != typeURL || cmp.Or(c.Name, name) != name {
 			continue
 		}
-		k := key{e.Origin, e.Part.Group, typeURL, string(kindOf(e.Difference.Difference))}
+		k := key{e.Origin, e.Section.Group, typeURL, string(kindOf(e.Difference.Difference))}
 		if byKey[k] == nil {
 			order = append(order, k)
 			byKey[k] = &admin.PendingChange{

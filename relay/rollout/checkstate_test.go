@@ -46,7 +46,7 @@ func TestCheckFailureOutlastsEdition(t *testing.T) {
 // TestCheckRequestOmitsEarlierEdition verifies that a request does not count answers to the edition before.
 func TestCheckRequestOmitsEarlierEdition(t *testing.T) {
 	c, _ := newIdleController(t)
-	c.tracker.parts = nil
+	c.tracker.sections = nil
 	c.evidence, c.canaries = Evidence{Subscribed: 3, Answered: 3, Accepted: 2}, []string{"canary"}
 	c.cutEdition(t.Context(), time.Unix(1e9, 0), Facts{}, nil)
 	if q := c.newRequest(); q.Accepted+q.Rejected+len(q.Canaries) > 0 || len(c.cohorts) != 3 {

@@ -90,7 +90,7 @@ func (c *Controller) Resume(ctx context.Context, by string) error {
 // [ErrNothingToUndo].
 func (c *Controller) Undo(ctx context.Context, reason, by string) error {
 	return c.execute(ctx, func(ctx context.Context) error {
-		c.undoInLateParts(ctx)
+		c.undoInLateSections(ctx)
 		if err := c.machine.Undo(time.Now(), rejectionReason("undo", reason, by)); err != nil {
 			return err
 		}
@@ -100,14 +100,14 @@ func (c *Controller) Undo(ctx context.Context, reason, by string) error {
 	})
 }
 
-// RollBack serves all clients earlier editions of the parts and rejects the current ones, as Undo does. A part without
+// RollBack serves all clients earlier editions of the sections and rejects the current ones, as Undo does. A section without
 // an edition in the map is unchanged. If no edition differs from the current one, RollBack rejects nothing. It returns
 // the number of changed resources.
 func (c *Controller) RollBack(
-	ctx context.Context, editions map[PartKey]func(*pending.List) *pending.Edition, reason, by string,
+	ctx context.Context, editions map[SectionKey]func(*pending.List) *pending.Edition, reason, by string,
 ) (resources int, err error) {
 	err = c.execute(ctx, func(ctx context.Context) error {
-		earlier := make(map[*Part]*pending.Edition)
+		earlier := make(map[*Section]*pending.Edition)
 		for _, p := range c.tracker.joined() {
 			pin := editions[p.Key]
 			if pin == nil {
@@ -164,7 +164,7 @@ func (c *Controller) logCommand(name, by string, attrs ...any) {
 
 // A Difference is a resource that an edition changes.
 type Difference struct {
-	Part PartKey
+	Section SectionKey
 	pending.Difference
 }
 

@@ -19,7 +19,7 @@ const (
 	// minPause is the minimum time between two evaluations, so that many disconnects at once cause one evaluation.
 	minPause = 50 * time.Millisecond
 
-	// unavailableAfter is how long an edition waits for the origin to confirm the state of a part.
+	// unavailableAfter is how long an edition waits for the origin to confirm the state of a section.
 	unavailableAfter = 30 * time.Second
 )
 
@@ -62,9 +62,9 @@ type Controller struct {
 	machine       *Machine
 	served        [MaxStages + 1]Edition // the edition that each cohort is served
 	edition       summary                // summary of the machine's edition
-	promoted      promotion              // what Undo may have to revert in parts that join later
+	promoted      promotion              // what Undo may have to revert in sections that join later
 	cold          bool                   // the value of Status.Cold
-	unavailableAt time.Time              // when the next part becomes unavailable; zero is never
+	unavailableAt time.Time              // when the next section becomes unavailable; zero is never
 	rejections    rejections
 	checks        checks
 	observation
@@ -156,7 +156,7 @@ func (c *Controller) advance(ctx context.Context) (next time.Time) {
 		facts := c.facts(now)
 		cut, due := c.machine.Advance(now, facts)
 		if cut {
-			available := slices.DeleteFunc(c.tracker.joined(), func(p *Part) bool { return p.unavailable })
+			available := slices.DeleteFunc(c.tracker.joined(), func(p *Section) bool { return p.unavailable })
 			c.cutEdition(ctx, now, facts, available)
 			c.rejectRepeated(now)
 			continue
@@ -196,7 +196,7 @@ func (c *Controller) nextObservation() time.Time {
 // facts returns the current input of the machine. At most once per observeEvery, it observes the clients first.
 func (c *Controller) facts(now time.Time) Facts {
 	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.checks.verdict}
-	c.compareParts(now, &f)
+	c.compareSections(now, &f)
 	if stage := c.machine.State().Stage; stage > 0 && (stage != c.stage || !now.Before(c.nextObservation())) {
 		c.observation = c.tracker.observe(now, stage)
 	}
@@ -205,11 +205,11 @@ func (c *Controller) facts(now time.Time) Facts {
 	return f
 }
 
-// compareParts adds to f how latest differs in all available parts.
-func (c *Controller) compareParts(now time.Time, f *Facts) {
-	m, parts, settled := c.machine.State(), c.tracker.joined(), true
-	c.updateUnavailable(parts, now)
-	for _, p := range parts {
+// compareSections adds to f how latest differs in all available sections.
+func (c *Controller) compareSections(now time.Time, f *Facts) {
+	m, sections, settled := c.machine.State(), c.tracker.joined(), true
+	c.updateUnavailable(sections, now)
+	for _, p := range sections {
 		w := p.waiting.Load()
 		if p.unavailable {
 			f.Unavailable = true
@@ -224,16 +224,16 @@ func (c *Controller) compareParts(now time.Time, f *Facts) {
 			f.Changed = w.Changed
 		}
 	}
-	f.Complete = settled && len(parts) > 0
+	f.Complete = settled && len(sections) > 0
 }
 
-// updateUnavailable marks a part as unavailable if the origin has not confirmed its state for unavailableAfter, but
-// has confirmed another part. For example, the origin rejects the streams of one node group. Editions do not contain
-// unavailable parts.
-func (c *Controller) updateUnavailable(parts []*Part, now time.Time) {
+// updateUnavailable marks a section as unavailable if the origin has not confirmed its state for unavailableAfter, but
+// has confirmed another section. For example, the origin rejects the streams of one node group. Editions do not contain
+// unavailable sections.
+func (c *Controller) updateUnavailable(sections []*Section, now time.Time) {
 	m := c.machine.State()
 	c.unavailableAt = time.Time{}
-	for _, p := range parts {
+	for _, p := range sections {
 		if p.unavailable = false; !p.unsettled(m) {
 			p.unsettledSince = time.Time{}
 			continue
@@ -242,23 +242,23 @@ func (c *Controller) updateUnavailable(parts []*Part, now time.Time) {
 			p.unsettledSince = now
 		}
 		if m.Phase.hasEdition() && p.changedBy(m.Edition) {
-			continue // the outcome of the edition depends on all of its parts
+			continue // the outcome of the edition depends on all of its sections
 		}
 		if at := p.unsettledSince.Add(unavailableAfter); now.Before(at) {
 			c.unavailableAt = earlier(c.unavailableAt, at)
 		} else {
-			p.unavailable = slices.ContainsFunc(parts, (*Part).connected)
+			p.unavailable = slices.ContainsFunc(sections, (*Section).connected)
 		}
 	}
 }
 
-// connected reports whether the origin serves the part and has confirmed its state.
-func (p *Part) connected() bool {
+// connected reports whether the origin serves the section and has confirmed its state.
+func (p *Section) connected() bool {
 	return p.view.Generation().Source(p.source).Connected && p.view.Settled(p.source)
 }
 
-// unsettled reports whether the next step depends on the state of the part and the origin has not confirmed it.
-func (p *Part) unsettled(m State) bool {
+// unsettled reports whether the next step depends on the state of the section and the origin has not confirmed it.
+func (p *Section) unsettled(m State) bool {
 	depends := p.waiting.Load().Names > 0 || p.changedBy(m.Edition) && m.Phase != Current
 	return depends && !p.view.Settled(p.source)
 }

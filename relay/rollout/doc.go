@@ -13,7 +13,7 @@
 // [Stages] is the grammar of TENDER_ROLLOUT and selects the cohort of a Node. [Machine] is the state machine of one
 // origin: from facts and the time, it decides what each cohort is served. [Signals] counts ACKs, NACKs and disconnects
 // of an edition. [Check] queries an external system. None of these starts a goroutine, and only Check does I/O.
-// [Controller] drives them for one origin: each [Part] pins editions in a view and serves them, and an [Observer]
+// [Controller] drives them for one origin: each [Section] pins editions in a view and serves them, and an [Observer]
 // follows each stream. Both report to the tracker of the controller, which is what goroutines share. [Status] is the
 // state for operators.
 //

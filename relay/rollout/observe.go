@@ -43,14 +43,14 @@ func (o *Observer) Rejected(typeURL string, r *downstream.Rejection) {
 	}
 }
 
-// A tracker has what the goroutines of streams and views report to the controller of an origin: the parts, the clients,
+// A tracker has what the goroutines of streams and views report to the controller of an origin: the sections, the clients,
 // and the signals of the clients about the edition. Its methods may be called from any goroutine.
 type tracker struct {
 	cfg  *ControllerConfig
 	poke func() // Controller.Poke
 
 	mu         sync.Mutex
-	parts      []*Part            // in the order in which they joined
+	sections   []*Section         // in the order in which they joined
 	signals    *Signals           // signals of the edition; nil before the first edition
 	streams    map[Client]int     // open streams per connected client
 	clients    [MaxStages + 1]int // connected clients per cohort
@@ -58,27 +58,27 @@ type tracker struct {
 	rejections []Rejection        // rejections of the edition; at most MaxRejections
 }
 
-// join adds a part.
-func (t *tracker) join(p *Part) {
+// join adds a section.
+func (t *tracker) join(p *Section) {
 	t.mu.Lock()
-	t.parts = append(t.parts, p)
+	t.sections = append(t.sections, p)
 	t.mu.Unlock()
 	t.poke()
 }
 
-// leave removes a part.
-func (t *tracker) leave(p *Part) {
+// leave removes a section.
+func (t *tracker) leave(p *Section) {
 	t.mu.Lock()
-	t.parts = slices.DeleteFunc(t.parts, func(other *Part) bool { return other == p })
+	t.sections = slices.DeleteFunc(t.sections, func(other *Section) bool { return other == p })
 	t.mu.Unlock()
 	t.poke()
 }
 
-// joined returns the parts that have joined and not left.
-func (t *tracker) joined() []*Part {
+// joined returns the sections that have joined and not left.
+func (t *tracker) joined() []*Section {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.parts)
+	return slices.Clone(t.sections)
 }
 
 // streamStarted counts a client with its first stream.
@@ -120,7 +120,7 @@ func (t *tracker) recordRejection(o *Observer, typeURL string, r *downstream.Rej
 		changedType, _, _ := cache.SplitCollection(change.Key)
 		return changedType == typeURL && r.HasChange(change.After, change.UpTo)
 	}
-	for _, p := range t.parts {
+	for _, p := range t.sections {
 		if p.Key.Group == o.group && slices.ContainsFunc(p.changes[o.client.Cohort], isRejected) {
 			t.countRejection(Rejection{o.client, typeURL, r.Detail})
 			return
@@ -292,7 +292,7 @@ func (t *tracker) shownChanges(stages int) map[groupCohort][]downstream.Change {
 	all := make(map[groupCohort][]downstream.Change)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, p := range t.parts {
+	for _, p := range t.sections {
 		for cohort := range stages {
 			key := groupCohort{p.Key.Group, cohort}
 			all[key] = append(all[key], p.changes[cohort]...)

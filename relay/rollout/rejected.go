@@ -17,9 +17,9 @@ const DistrustFor = time.Hour
 // maxRejected is the maximum number of rejected editions that the relay stores.
 const maxRejected = 20
 
-// Changes are the contents of the resources that an edition changes, by part, type URL or collection, and name. The
+// Changes are the contents of the resources that an edition changes, by section, type URL or collection, and name. The
 // zero digest means that the edition removes the resource.
-type Changes map[PartKey]map[string]map[string]wire.Digest
+type Changes map[SectionKey]map[string]map[string]wire.Digest
 
 // A Withdrawn is an edition that was rejected, or that was withdrawn from cohorts for another reason. It is immutable.
 type Withdrawn struct {

@@ -12,19 +12,19 @@ import (
 	"github.com/xdstender/tender/pending"
 )
 
-// newIdleController returns a controller with two stages and one part. Its Run is not called.
-func newIdleController(t *testing.T) (*Controller, *Part) {
+// newIdleController returns a controller with two stages and one section. Its Run is not called.
+func newIdleController(t *testing.T) (*Controller, *Section) {
 	c := NewController(ControllerConfig{
 		Config: Config{Stages: parseStages(t, "id=canary 10m, 25% 10m")}, Logger: slog.New(slog.DiscardHandler),
 		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
 	}, nil)
-	p := c.NewPart(PartKey{Group: "group"})
-	c.tracker.parts = append(c.tracker.parts, p)
+	p := c.NewSection(SectionKey{Group: "group"})
+	c.tracker.sections = append(c.tracker.sections, p)
 	return c, p
 }
 
 // cut cuts an edition that changes listeners.
-func (p *Part) cut(at time.Time, names ...string) Edition {
+func (p *Section) cut(at time.Time, names ...string) Edition {
 	digests := make(map[string]wire.Digest)
 	for _, name := range names {
 		digests[name] = wire.Digest{1}

@@ -27,7 +27,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A testRelay is a controller with one part for each node group, and a server for their clients. It runs in a bubble of
+// A testRelay is a controller with one section for each node group, and a server for their clients. It runs in a bubble of
 // synctest.
 type testRelay struct {
 	*Controller
@@ -87,21 +87,21 @@ func newTestRelay(t *testing.T, text string, groups ...string) *testRelay {
 
 // addGroup adds a group with listeners, such as "a@1".
 func (r *testRelay) addGroup(key string, has ...string) *group {
-	part := r.NewPart(PartKey{Group: key})
+	section := r.NewSection(SectionKey{Group: key})
 	g := &group{control: upstream.NewControl(false, nil)}
 	r.views[key], g.w = cache.New(cache.Config{
 		Cohorts: len(r.stages), Waits: r.cfg.Waits,
-		SettledChanged: func(int) { part.Poke() },
+		SettledChanged: func(int) { section.Poke() },
 	})
 	g.w.SetConnected(true)
 	g.list = pending.New(g.w, nil)
-	g.list.ReportStaged(part.SetWaiting)
+	g.list.ReportStaged(section.SetWaiting)
 	for _, text := range has {
 		name, version, _ := strings.Cut(text, "@")
 		g.put(r.t, name, version)
 	}
 	g.w.SetPhase(listeners, cache.Confirmed)
-	part.Join(r.views[key], 0, g.control)
+	section.Join(r.views[key], 0, g.control)
 	r.groups = append(r.groups, g)
 	go g.run(r.t.Context())
 	return g

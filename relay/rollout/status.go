@@ -170,7 +170,7 @@ func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 // coldAndUnconfirmed reports whether the relay started without a last good, clients are served latest, and the origin
 // has not confirmed latest.
 func (c *Controller) coldAndUnconfirmed() bool {
-	unconfirmed := func(p *Part) bool { return !p.view.Settled(p.source) }
+	unconfirmed := func(p *Section) bool { return !p.view.Settled(p.source) }
 	return c.cold && c.machine.State().Phase == Current && slices.ContainsFunc(c.tracker.joined(), unconfirmed)
 }
 

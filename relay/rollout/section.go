@@ -18,18 +18,18 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// A Part is the state of an origin that one writer keeps: the resources of a node group, or those that the group shares
-// with others. An edition is one cut of all parts.
-type Part struct {
+// A Section is the state of an origin that one writer keeps: the resources of a node group, or those that the group shares
+// with others. An edition is one cut of all sections.
+type Section struct {
 	c       *Controller
-	Key     PartKey
+	Key     SectionKey
 	view    *cache.View // of the rest
 	source  int
 	control *upstream.Control
 
 	waiting atomic.Pointer[pending.Staged] // number and age of the pending changes
 
-	// Owned by Run once the part has joined.
+	// Owned by Run once the section has joined.
 	editions       map[Edition]*pending.Edition // editions that may be served again or are compared with latest
 	compared       Edition                      // the edition that latest is compared with
 	unsettledSince time.Time                    // start of the wait for the origin to confirm its state; zero without a wait
@@ -40,15 +40,15 @@ type Part struct {
 	changes [MaxStages + 1][]downstream.Change
 }
 
-// A PartKey identifies a part across restarts.
-type PartKey struct {
+// A SectionKey identifies a section across restarts.
+type SectionKey struct {
 	Group  string // the key of the node group
-	Shared bool   // the part that the group shares with others
+	Shared bool   // the section that the group shares with others
 }
 
-// NewPart returns a part that has not joined yet.
-func (c *Controller) NewPart(key PartKey) *Part {
-	p := &Part{c: c, Key: key, editions: make(map[Edition]*pending.Edition)}
+// NewSection returns a section that has not joined yet.
+func (c *Controller) NewSection(key SectionKey) *Section {
+	p := &Section{c: c, Key: key, editions: make(map[Edition]*pending.Edition)}
 	p.waiting.Store(new(pending.Staged))
 	if c.restored != nil {
 		p.editions[restoredEdition] = &pending.Edition{Changes: c.restored.Changes[key]}
@@ -56,28 +56,28 @@ func (c *Controller) NewPart(key PartKey) *Part {
 	return p
 }
 
-// SetWaiting records what waits for stages in the part. It does not block.
-func (p *Part) SetWaiting(now pending.Staged) {
+// SetWaiting records what waits for stages in the section. It does not block.
+func (p *Section) SetWaiting(now pending.Staged) {
 	p.waiting.Store(&now)
 	p.c.Poke()
 }
 
-// Poke makes the controller look at the part again, because the origin may have confirmed its state. It does not block.
-func (p *Part) Poke() { p.c.Poke() }
+// Poke makes the controller look at the section again, because the origin may have confirmed its state. It does not block.
+func (p *Section) Poke() { p.c.Poke() }
 
-// Join adds the part to rollouts. view is the view of the rest. The loop of control writes the source.
-func (p *Part) Join(view *cache.View, source int, control *upstream.Control) {
+// Join adds the section to rollouts. view is the view of the rest. The loop of control writes the source.
+func (p *Section) Join(view *cache.View, source int, control *upstream.Control) {
 	p.view, p.source, p.control = view, source, control
 	p.c.tracker.join(p)
 }
 
-// Leave removes the part from rollouts.
-func (p *Part) Leave() {
+// Leave removes the section from rollouts.
+func (p *Section) Leave() {
 	p.c.tracker.leave(p)
 }
 
-// changedBy reports whether an edition changes a resource of the part.
-func (p *Part) changedBy(e Edition) bool {
+// changedBy reports whether an edition changes a resource of the section.
+func (p *Section) changedBy(e Edition) bool {
 	return p.editions[e] != nil && len(p.editions[e].Changes) > 0
 }
 
@@ -92,7 +92,7 @@ type summary struct {
 // summarize returns the summary of an edition.
 func summarize(changes Changes) (s summary) {
 	hash := sha256.New()
-	for _, key := range slices.SortedFunc(maps.Keys(changes), PartKey.Compare) {
+	for _, key := range slices.SortedFunc(maps.Keys(changes), SectionKey.Compare) {
 		for _, typ := range slices.Sorted(maps.Keys(changes[key])) {
 			names := changes[key][typ]
 			s.resources += len(names)
@@ -108,10 +108,10 @@ func summarize(changes Changes) (s summary) {
 	return s
 }
 
-// cutEdition pins latest of the given parts as the next edition and resets all counts of the edition before.
-func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
+// cutEdition pins latest of the given sections as the next edition and resets all counts of the edition before.
+func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, sections []*Section) {
 	number, large := c.machine.State().Next, false
-	for _, p := range parts {
+	for _, p := range sections {
 		p.control.Edit(ctx, func(l *pending.List) {
 			e := l.Pin()
 			l.Compare(e)
@@ -187,7 +187,7 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 		moves = append(moves, cohort)
 	}
 	recorded := c.recordWithdrawn(now, withdrawn)
-	if recorded || slices.ContainsFunc(c.tracker.joined(), func(p *Part) bool { return !p.distrusts }) {
+	if recorded || slices.ContainsFunc(c.tracker.joined(), func(p *Section) bool { return !p.distrusts }) {
 		c.distrust()
 	}
 	if c.anyServedEdition(moves) {
@@ -223,10 +223,10 @@ func (c *Controller) anyServedEdition(cohorts []int) bool {
 
 // serveRest serves the rest another edition. If it promotes that, it keeps the edition before for Undo.
 func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
-	promotes, parts := after > before, c.tracker.joined() // otherwise Undo rejects the edition before
+	promotes, sections := after > before, c.tracker.joined() // otherwise Undo rejects the edition before
 	c.promoted = make(promotion)
-	slices.SortFunc(parts, func(a, b *Part) int { return a.Key.Compare(b.Key) })
-	for _, p := range parts {
+	slices.SortFunc(sections, func(a, b *Section) int { return a.Key.Compare(b.Key) })
+	for _, p := range sections {
 		p.control.Edit(ctx, func(l *pending.List) {
 			e := p.editions[after]
 			served := l.PinServed(e)
@@ -248,7 +248,7 @@ func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
 func (c *Controller) serveCohort(ctx context.Context, cohort int, number Edition) {
 	for _, p := range c.tracker.joined() {
 		view, e := p.view.Cohort(cohort), p.editions[number]
-		asRest := number == c.machine.State().LastGood || e == nil // nil if the part was unavailable or missing at the cut
+		asRest := number == c.machine.State().LastGood || e == nil // nil if the section was unavailable or missing at the cut
 		if !asRest {
 			p.setChanges(cohort, e, view.Generation().Seq, math.MaxInt64)
 		}
@@ -269,7 +269,7 @@ func (c *Controller) serveCohort(ctx context.Context, cohort int, number Edition
 
 // setChanges records the changes of an edition for the clients of a cohort: these are sent from generations after the
 // sequence number after, up to upTo. A nil edition has no changes.
-func (p *Part) setChanges(cohort int, e *pending.Edition, after, upTo cache.Seq) {
+func (p *Section) setChanges(cohort int, e *pending.Edition, after, upTo cache.Seq) {
 	var changes []downstream.Change
 	if e != nil {
 		for key, names := range e.Changes {
@@ -283,8 +283,8 @@ func (p *Part) setChanges(cohort int, e *pending.Edition, after, upTo cache.Seq)
 	p.changes[cohort] = changes
 }
 
-// Compare orders keys by group. The shared part of a group is last.
-func (k PartKey) Compare(o PartKey) int {
+// Compare orders keys by group. The shared section of a group is last.
+func (k SectionKey) Compare(o SectionKey) int {
 	if c := cmp.Compare(k.Group, o.Group); c != 0 || k.Shared == o.Shared {
 		return c
 	}
