@@ -51,11 +51,11 @@ func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
 			Frozen:   func() bool { _, frozen := g.decisions.freezeOf(i); return frozen },
 			Decided:  g.saveDecisions,
-			Changed: func(was, is *rollout.Status) {
+			Changed: func(part int, was, is *rollout.Status) {
 				if is.Outcomes.Promoted > was.Outcomes.Promoted || is.Outcomes.Undone > was.Outcomes.Undone {
 					g.decisions.snapshots.writeSoon() // otherwise a relay that is killed would restore the previous last good state
 				}
-				g.tracer.Origin(name).Changed(was, is)
+				g.tracer.Origin(name).Changed(part, was, is)
 			},
 			Logger: g.log.With(slog.String("origin_name", name)),
 		}, rejected[i]))
@@ -321,25 +321,28 @@ var rolloutCommands = []rolloutCommand{
 	{
 		name: "promote", all: true,
 		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
-			return c.Promote(ctx, of.All, by)
+			if of.All {
+				return c.PromoteAll(ctx, by)
+			}
+			return c.Promote(ctx, of.Part, by)
 		},
 	},
 	{
 		name: "abort", reason: true,
 		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
-			return c.Abort(ctx, of.Reason, by)
+			return c.Abort(ctx, of.Part, of.Reason, by)
 		},
 	},
 	{
 		name: "resume",
-		do: func(ctx context.Context, c *rollout.Controller, _ admin.RolloutScope, by string) error {
-			return c.Resume(ctx, by)
+		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
+			return c.Resume(ctx, of.Part, by)
 		},
 	},
 	{
 		name: "undo", reason: true,
 		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
-			return c.Undo(ctx, of.Reason, by)
+			return c.Undo(ctx, of.Part, of.Reason, by)
 		},
 	},
 }
@@ -401,6 +404,8 @@ func (c *rolloutCommand) check(of admin.RolloutScope) error {
 	switch {
 	case of.All && !c.all:
 		return admin.Refuse(http.StatusBadRequest, errors.New("all: only promote accepts it"))
+	case of.All && of.Part != "":
+		return admin.Refuse(http.StatusBadRequest, fmt.Errorf("part: %.256q and all exclude one another", of.Part))
 	case of.Reason != "" && !c.reason:
 		return admin.Refuse(http.StatusBadRequest, errors.New("reason: only abort and undo accept it"))
 	default:

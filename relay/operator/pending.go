@@ -78,10 +78,13 @@ type Wait struct {
 	Since, Until time.Time
 	Ends         string // if Until is zero
 	By, Note     string
+	Part         string // of a rollout, to whose changes this applies; empty for those that are in no edition
+	Names        int    // number of names of the part that wait
+	AllParts     bool   // it applies to all changes
 }
 
-// WithheldRows returns rows for the differences between what clients receive and the newest state of an origin. It selects
-// those of a group, a type and a name.
+// WithheldRows returns rows for the differences between what clients receive and the newest state of an origin that belong
+// to the part of a wait. It selects those of a group, a type and a name.
 func WithheldRows(all []Edited, why Wait, c admin.PendingChoice) []admin.PendingChange {
 	type key struct{ origin, group, typeURL, change string }
 	byKey := make(map[key]*admin.PendingChange)
@@ -90,14 +93,14 @@ func WithheldRows(all []Edited, why Wait, c admin.PendingChoice) []admin.Pending
 	for _, e := range all {
 		typeURL, _, _ := cache.SplitCollection(e.Key)
 		name, _ := wire.SplitParameters(e.Name)
-		if c.Group != "" && !nodegroup.Is(c.Group, e.Section.Group) || cmp.Or(c.Type, typeURL) != typeURL || cmp.Or(c.Name, name) != name {
+		if e.Part != why.Part && !why.AllParts || c.Group != "" && !nodegroup.Is(c.Group, e.Section.Group) || cmp.Or(c.Type, typeURL) != typeURL || cmp.Or(c.Name, name) != name {
 			continue
 		}
 		k := key{e.Origin, e.Section.Group, typeURL, string(kindOf(e.Difference.Difference))}
 		if byKey[k] == nil {
 			order = append(order, k)
 			byKey[k] = &admin.PendingChange{
-				Origin: k.origin, Group: k.group, TypeURL: k.typeURL, Change: k.change, Reason: why.Reason,
+				Origin: k.origin, Group: k.group, Part: why.Part, TypeURL: k.typeURL, Change: k.change, Reason: why.Reason,
 				Since: why.Since, Until: why.Until, Ends: why.Ends, By: cmp.Or(why.By, admin.ByRelay), Note: why.Note,
 			}
 			if !why.Until.IsZero() {
@@ -156,6 +159,7 @@ func SortPending(rows []admin.PendingChange) {
 		return cmp.Or(
 			cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Group, b.Group),
 			wire.CompareTypes(a.TypeURL, b.TypeURL),
+			cmp.Compare(a.Part, b.Part),
 			slices.Index(admin.PendingReasons, a.Reason)-slices.Index(admin.PendingReasons, b.Reason),
 			cmp.Compare(a.Change, b.Change), a.Since.Compare(b.Since))
 	})

@@ -79,7 +79,7 @@ func (r editedResource) key() string {
 // change returns the change for the admin API.
 func (r editedResource) change() admin.RolloutChange {
 	change := admin.RolloutChange{
-		Origin: r.Origin, Group: r.Section.Group, TypeURL: r.typeURL, Name: r.name, Parameters: r.parameters,
+		Origin: r.Origin, Group: r.Section.Group, Part: r.Part, TypeURL: r.typeURL, Name: r.name, Parameters: r.parameters,
 		AskedAs: r.glob, Shared: r.Section.Shared,
 		Change: "changed", Before: contentOf(r.Was), After: contentOf(r.Is),
 	}

@@ -48,20 +48,21 @@ func (p promotion) changes(shared bool) (all []pending.Replaced) {
 	return all
 }
 
-// undoInLateSections makes the editions with which Undo reverts the promotion in the sections that joined after it. A section in
-// which it would have changed nothing needs none.
-func (c *Controller) undoInLateSections(ctx context.Context) {
-	m := c.machine.State()
+// undoInLateSections makes the editions with which Undo reverts the promotion of a part in the sections that joined after
+// it. A section in which it would have changed nothing needs none.
+func (c *Controller) undoInLateSections(ctx context.Context, p *part) {
+	m := p.machine.State()
 	if m.Previous == nil {
 		return
 	}
-	for _, p := range c.tracker.joined() {
-		if p.editions[*m.Previous] != nil {
+	for _, s := range c.tracker.joined() {
+		if s.edition(p, *m.Previous) != nil {
 			continue
 		}
-		p.control.Edit(ctx, func(l *pending.List) {
-			if e := l.PinReverted(c.promoted.changes(p.Key.Shared)); len(e.Changes) > 0 {
-				p.editions[*m.Previous], p.editions[m.LastGood] = e, e.Reversed()
+		s.control.Edit(ctx, func(l *pending.List) {
+			if e := l.PinReverted(p.promoted.changes(s.Key.Shared)); len(e.Changes) > 0 {
+				s.set(p, *m.Previous, e)
+				s.set(p, m.LastGood, e.Reversed())
 			}
 		})
 	}

@@ -2,11 +2,9 @@ package rollout
 
 import (
 	"cmp"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"maps"
-	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -19,7 +17,7 @@ import (
 )
 
 // A Section is the state of an origin that one writer keeps: the resources of a node group, or those that the group shares
-// with others. An edition is one cut of all sections.
+// with others. An edition of a part may change resources of several sections.
 type Section struct {
 	c       *Controller
 	Key     SectionKey
@@ -30,14 +28,36 @@ type Section struct {
 	waiting atomic.Pointer[pending.Staged] // number and age of the pending changes
 
 	// Owned by Run once the section has joined.
-	editions       map[Edition]*pending.Edition // editions that may be served again or are compared with latest
-	compared       Edition                      // the edition that latest is compared with
-	unsettledSince time.Time                    // start of the wait for the origin to confirm its state; zero without a wait
-	unavailable    bool                         // the wait has lasted for unavailableAfter; see updateUnavailable
-	distrusts      bool                         // its views have the distrusted versions of withdrawn editions
+	of             map[*part]*sectionPart
+	compared       []comparedEdition // the editions that latest is compared with
+	unsettledSince time.Time         // start of the wait for the origin to confirm its state; zero without a wait
+	unavailable    bool              // the wait has lasted for unavailableAfter; see updateUnavailable
+	distrusts      bool              // its views have the distrusted versions of withdrawn editions
+}
+
+// A sectionPart is the state of a part in a section.
+type sectionPart struct {
+	editions map[Edition]*pending.Edition // that may be served again or are compared with latest
 
 	// changes of the edition for the clients of each cohort. Guarded by tracker.mu.
 	changes [MaxStages + 1][]downstream.Change
+}
+
+// all returns the editions of the part.
+func (sp *sectionPart) all() (all []*pending.Edition) {
+	if sp == nil {
+		return nil
+	}
+	for _, number := range slices.Sorted(maps.Keys(sp.editions)) {
+		all = append(all, sp.editions[number])
+	}
+	return all
+}
+
+// A comparedEdition is an edition of a part.
+type comparedEdition struct {
+	*part
+	*pending.Edition
 }
 
 // A SectionKey identifies a section across restarts.
@@ -48,13 +68,52 @@ type SectionKey struct {
 
 // NewSection returns a section that has not joined yet.
 func (c *Controller) NewSection(key SectionKey) *Section {
-	p := &Section{c: c, Key: key, editions: make(map[Edition]*pending.Edition)}
-	p.waiting.Store(new(pending.Staged))
-	if c.restored != nil {
-		p.editions[restoredEdition] = &pending.Edition{Changes: c.restored.Changes[key]}
+	s := &Section{c: c, Key: key, of: make(map[*part]*sectionPart)}
+	s.waiting.Store(new(pending.Staged))
+	for p, withdrawn := range c.restored {
+		s.set(p, restoredEdition, &pending.Edition{Changes: withdrawn.Changes[key]})
 	}
-	return p
+	return s
 }
+
+// edition returns an edition of a part; nil if the section has none.
+func (s *Section) edition(p *part, number Edition) *pending.Edition {
+	if s.of[p] == nil {
+		return nil
+	}
+	return s.of[p].editions[number]
+}
+
+// set sets an edition of a part.
+func (s *Section) set(p *part, number Edition, e *pending.Edition) {
+	if s.of[p] == nil {
+		s.c.tracker.mu.Lock()
+		s.of[p] = &sectionPart{editions: make(map[Edition]*pending.Edition)}
+		s.c.tracker.mu.Unlock()
+	}
+	s.of[p].editions[number] = e
+}
+
+// allEditions returns the editions of all parts.
+func (s *Section) allEditions() (all []*pending.Edition) {
+	for _, of := range s.of {
+		all = append(all, of.all()...)
+	}
+	return all
+}
+
+// countOf returns what waits of the names that the edition of a part changes.
+func (s *Section) countOf(p *part) (n pending.Count) {
+	w := s.waiting.Load()
+	at := slices.IndexFunc(s.compared, func(of comparedEdition) bool { return of.part == p })
+	if at >= 0 && at < len(w.Of) {
+		n = w.Of[at]
+	}
+	return n
+}
+
+// compare orders sections by their keys.
+func (s *Section) compare(o *Section) int { return s.Key.Compare(o.Key) }
 
 // SetWaiting records what waits for stages in the section. It does not block.
 func (p *Section) SetWaiting(now pending.Staged) {
@@ -76,14 +135,16 @@ func (p *Section) Leave() {
 	p.c.tracker.leave(p)
 }
 
-// changedBy reports whether an edition changes a resource of the section.
-func (p *Section) changedBy(e Edition) bool {
-	return p.editions[e] != nil && len(p.editions[e].Changes) > 0
+// changedBy reports whether an edition of a part changes a resource of the section.
+func (s *Section) changedBy(p *part, number Edition) bool {
+	e := s.edition(p, number)
+	return e != nil && len(e.Changes) > 0
 }
 
 // A summary describes an edition for operators.
 type summary struct {
 	id        string
+	name      string      // of the resource that the part is named after
 	sum       wire.Digest // digest of all changes; equal changes have equal digests, also after a restart
 	resources int
 	large     bool
@@ -91,12 +152,15 @@ type summary struct {
 
 // summarize returns the summary of an edition.
 func summarize(changes Changes) (s summary) {
-	hash := sha256.New()
+	hash, first := sha256.New(), resourceName{}
 	for _, key := range slices.SortedFunc(maps.Keys(changes), SectionKey.Compare) {
 		for _, typ := range slices.Sorted(maps.Keys(changes[key])) {
 			names := changes[key][typ]
 			s.resources += len(names)
 			for _, name := range slices.Sorted(maps.Keys(names)) {
+				if id := nameOf(typ, name); s.name == "" || id.compare(first) < 0 {
+					first, s.name = id, id.String()
+				}
 				digest := names[name]
 				hash.Write([]byte(key.Group + "\x00" + typ + "\x00" + name + "\x00"))
 				hash.Write(digest[:])
@@ -106,181 +170,6 @@ func summarize(changes Changes) (s summary) {
 	hash.Sum(s.sum[:0])
 	s.id = hex.EncodeToString(s.sum[:4])
 	return s
-}
-
-// cutEdition pins latest of the given sections as the next edition and resets all counts of the edition before.
-func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, sections []*Section) {
-	number, large := c.machine.State().Next, false
-	for _, p := range sections {
-		p.control.Edit(ctx, func(l *pending.List) {
-			e := l.Pin()
-			l.Compare(e)
-			p.editions[number], p.compared = e, number
-		})
-		large = large || p.editions[number] != nil && p.editions[number].Large
-	}
-	c.machine.Cut(now, f.Changed, large)
-	c.edition = summarize(c.changesOf(number))
-	c.edition.large = large
-	c.checks.reset()
-	c.observation = observation{cohorts: newCohorts(c.cfg.Stages)}
-	c.tracker.resetSignals()
-}
-
-// changesOf returns the changes of an edition.
-func (c *Controller) changesOf(e Edition) Changes {
-	all := make(Changes)
-	for _, p := range c.tracker.joined() {
-		if p.changedBy(e) {
-			all[p.Key] = p.editions[e].Changes
-		}
-	}
-	return all
-}
-
-// dropUnusedEditions drops editions that no step can serve, compare or undo. Undo needs only the changes of the last
-// good, so its resources are dropped.
-func (c *Controller) dropUnusedEditions() {
-	m := c.machine.State()
-	for _, p := range c.tracker.joined() {
-		for e, pinned := range p.editions {
-			switch {
-			case e == m.Edition && m.Phase != Current, m.Previous != nil && e == *m.Previous:
-			case e == m.LastGood:
-				p.editions[e] = &pending.Edition{Changes: pinned.Changes}
-			case !slices.Contains(c.served[:], e):
-				delete(p.editions, e)
-			}
-		}
-	}
-}
-
-// compareLatest makes the writers compare latest with the edition that is in progress or was rejected.
-func (c *Controller) compareLatest(ctx context.Context) {
-	var with Edition
-	if m := c.machine.State(); m.Phase.hasEdition() {
-		with = m.Edition
-	}
-	for _, p := range c.tracker.joined() {
-		if p.compared != with {
-			p.control.Edit(ctx, func(l *pending.List) { l.Compare(p.editions[with]) })
-			p.compared = with
-		}
-	}
-}
-
-// serve serves each cohort the edition that the machine selects, and returns whether an edition of a cohort has
-// changed. The rest comes first: a promotion changes only the rest, and after a rollback all cohorts share the state of
-// the rest.
-func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
-	rest, servedGood := len(c.cfg.Stages), c.served[len(c.cfg.Stages)]
-	withdrawn := make(map[Edition]int) // number of cohorts by withdrawn edition
-	var moves []int                    // cohorts whose edition changes
-	for cohort := rest; cohort >= 0; cohort-- {
-		before, after := c.served[cohort], c.machine.Serves(cohort)
-		if before == after {
-			continue
-		}
-		if before > after || before != servedGood { // the edition after does not contain the one before
-			withdrawn[before] = max(withdrawn[before], cohort+1)
-		}
-		moves = append(moves, cohort)
-	}
-	recorded := c.recordWithdrawn(now, withdrawn)
-	if recorded || slices.ContainsFunc(c.tracker.joined(), func(p *Section) bool { return !p.distrusts }) {
-		c.distrust()
-	}
-	if c.anyServedEdition(moves) {
-		c.tracker.addAcceptedClients()
-	}
-	lastGood := c.machine.State().LastGood
-	c.tracker.setReached(func(cohort int) bool { // before a client can answer
-		return c.served[cohort] != servedGood || c.machine.Serves(cohort) != lastGood
-	})
-	for _, cohort := range moves {
-		before, after := c.served[cohort], c.machine.Serves(cohort)
-		if cohort == rest {
-			c.serveRest(ctx, before, after)
-		} else {
-			c.serveCohort(ctx, cohort, after)
-		}
-		c.served[cohort] = after
-	}
-	c.compareLatest(ctx)
-	c.dropUnusedEditions()
-	c.tracker.setReached(func(cohort int) bool { return c.served[cohort] != lastGood })
-	if recorded {
-		c.cfg.Decided(ctx)
-	}
-	return len(moves) > 0
-}
-
-// anyServedEdition reports whether the machine selects another edition than the last good for any of the cohorts.
-func (c *Controller) anyServedEdition(cohorts []int) bool {
-	lastGood := c.machine.State().LastGood
-	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != lastGood })
-}
-
-// serveRest serves the rest another edition. If it promotes that, it keeps the edition before for Undo.
-func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
-	promotes, sections := after > before, c.tracker.joined() // otherwise Undo rejects the edition before
-	c.promoted = make(promotion)
-	slices.SortFunc(sections, func(a, b *Section) int { return a.Key.Compare(b.Key) })
-	for _, p := range sections {
-		p.control.Edit(ctx, func(l *pending.List) {
-			e := p.editions[after]
-			served := l.PinServed(e)
-			if e != nil {
-				l.Show(len(c.cfg.Stages), e)
-			}
-			if !promotes {
-				return
-			}
-			p.editions[before] = served
-			if e != nil {
-				c.promoted.add(p.Key.Shared, l.Replaced(e))
-			}
-		})
-	}
-}
-
-// serveCohort serves a cohort an edition, or the state of the rest if the edition is the last good.
-func (c *Controller) serveCohort(ctx context.Context, cohort int, number Edition) {
-	for _, p := range c.tracker.joined() {
-		view, e := p.view.Cohort(cohort), p.editions[number]
-		asRest := number == c.machine.State().LastGood || e == nil // nil if the section was unavailable or missing at the cut
-		if !asRest {
-			p.setChanges(cohort, e, view.Generation().Seq, math.MaxInt64)
-		}
-		p.control.Edit(ctx, func(l *pending.List) {
-			after := view.Generation().Seq
-			if asRest {
-				l.ShowAsRest(cohort)
-				return
-			}
-			l.Show(cohort, e)
-			p.setChanges(cohort, e, after, view.Generation().Seq)
-		})
-		if asRest {
-			p.setChanges(cohort, nil, 0, 0)
-		}
-	}
-}
-
-// setChanges records the changes of an edition for the clients of a cohort: these are sent from generations after the
-// sequence number after, up to upTo. A nil edition has no changes.
-func (p *Section) setChanges(cohort int, e *pending.Edition, after, upTo cache.Seq) {
-	var changes []downstream.Change
-	if e != nil {
-		for key, names := range e.Changes {
-			changes = append(changes, downstream.Change{
-				Key: key, After: after, UpTo: upTo, Names: slices.Sorted(maps.Keys(names)),
-			})
-		}
-	}
-	p.c.tracker.mu.Lock()
-	defer p.c.tracker.mu.Unlock()
-	p.changes[cohort] = changes
 }
 
 // Compare orders keys by group. The shared section of a group is last.

@@ -1,0 +1,255 @@
+package rollout
+
+import (
+	"context"
+	"slices"
+	"time"
+)
+
+// maxOpenParts is the maximum number of parts with an edition that is in progress or was rejected, and of parts whose
+// promotion can be undone.
+const maxOpenParts = 64
+
+// A part is what belongs together: pending changes that are connected by references, with the state of their rollout.
+// Parts have no resources in common. The goroutine of Run owns it, except what tracker.mu guards.
+type part struct {
+	number     int // unique in the process
+	machine    *Machine
+	served     [MaxStages + 1]Edition // the edition that each cohort is served
+	edition    summary                // summary of the machine's edition
+	promoted   promotion              // what Undo may have to revert in sections that join later
+	promotedAt int                    // number of its promotion, which parts may share; zero without one
+	checks     checks
+	observation
+
+	facts       Facts
+	due         time.Time // when the machine has its next step; zero if only an event is a reason
+	phase       Phase     // of the machine after the last evaluation
+	status      *Status   // as published last; nil before
+	tried       stamp     // when its changes last were connected to other parts, which have to end first
+	triedAt     time.Time // the time of that
+	blockedBy   string    // the name of one of these parts; empty without one
+	joinedSince time.Time // time of the oldest change that waits for its end; zero without one
+
+	// Guarded by tracker.mu.
+	signals    *Signals        // signals of the edition; nil before the first edition
+	reached    int             // number of cohorts that are served another edition than the rest
+	left       int             // number of cohorts that were, before it became less
+	leftAt     time.Time       // the time of that
+	rejections []Rejection     // rejections of the edition; at most MaxRejections
+	spared     [MaxStages]bool // a client of the cohort rejected its changes together with those of another part
+}
+
+// newPart returns a part without an edition.
+func (c *Controller) newPart() *part {
+	c.numbers++
+	p := &part{number: c.numbers, machine: NewMachine(c.cfg.Config)}
+	p.cohorts = newCohorts(c.cfg.Stages)
+	p.checks = checks{check: c.cfg.Check, log: c.cfg.Logger, results: c.results, ended: c.ended}
+	return p
+}
+
+// shows returns the edition that a cohort is served in addition to what the rest is; false without one.
+func (p *part) shows(cohort int) (e Edition, shows bool) {
+	e = p.served[cohort]
+	return e, e != p.machine.lastGood
+}
+
+// isServed reports whether any cohort is served another edition than the rest.
+func (p *part) isServed() bool {
+	return slices.ContainsFunc(p.served[:len(p.cohorts)], func(e Edition) bool { return e != p.machine.lastGood })
+}
+
+// A stamp tells whether the graph of pending changes may have changed.
+type stamp struct{ phases, members, versions uint64 }
+
+// stamp returns the present stamp. all also counts changes of names that editions have.
+func (c *Controller) stamp(all bool) stamp {
+	sections, members := c.tracker.members()
+	now := stamp{phases: c.phases, members: members}
+	for _, s := range sections {
+		w := s.waiting.Load()
+		now.versions += w.Free.Version
+		for _, of := range w.Of {
+			if all {
+				now.versions += of.Version
+			}
+		}
+	}
+	return now
+}
+
+// partFacts returns the facts of a part that has an edition. common has those of all parts.
+func (c *Controller) partFacts(p *part, sections []*Section, common Facts, now time.Time) Facts {
+	f, settled := common, true
+	f.Verdict, f.Evidence = p.checks.verdict, p.evidence
+	for _, s := range sections {
+		w := s.countOf(p)
+		if s.unavailable || w.Names == 0 && !s.changedBy(p, p.machine.edition) {
+			continue
+		}
+		settled = settled && s.unsettledSince.IsZero()
+		f.Differs = f.Differs || w.Names > 0
+		f.Edited = f.Edited || w.Edited > 0
+		f.Behind = f.Behind || w.Behind > 0
+		if w.Changed.After(f.Changed) {
+			f.Changed = w.Changed
+		}
+	}
+	f.Complete = settled && len(sections) > 0
+	f.HaltReason = c.tracker.haltReason(p, now.Sub(p.machine.entered).Round(time.Second))
+	return f
+}
+
+// freeFacts returns the facts of the changes that no part has. What is connected to an open part does not count.
+func (c *Controller) freeFacts(sections []*Section, common Facts) Facts {
+	f, settled := common, true
+	if c.partitioned == c.stamp(false) {
+		f.Complete = true
+		return f
+	}
+	for _, s := range sections {
+		w := s.waiting.Load()
+		if s.unavailable || w.Free.Names == 0 {
+			continue
+		}
+		settled, f.Differs = settled && s.unsettledSince.IsZero(), true
+		if w.Free.Changed.After(f.Changed) {
+			f.Changed = w.Free.Changed
+		}
+	}
+	f.Complete = settled && len(sections) > 0
+	return f
+}
+
+// cut pins pending changes as the next edition of a part, or of new parts if p gathers what no part has. It returns false
+// if the changes of the part are connected to other parts, which have to end first.
+func (c *Controller) cut(ctx context.Context, now time.Time, p *part) (cut bool) {
+	if p == c.free {
+		c.cutFree(ctx, now)
+		return true
+	}
+	at := c.stamp(true)
+	if p.tried == at {
+		return false
+	}
+	if until := p.triedAt.Add(quietTime); p.blockedBy != "" && now.Before(until) { // a graph has all that waits
+		p.due = until
+		return false
+	}
+	whole := join(slices.DeleteFunc(c.partition(ctx, c.available()), func(of *component) bool {
+		return !slices.Contains(of.parts, p)
+	}))
+	p.blockedBy = ""
+	for _, other := range whole.parts {
+		if phase := other.machine.phase; other != p && phase != Current && phase != Gathering {
+			p.tried, p.triedAt, p.blockedBy = at, now, other.edition.name
+			return false
+		}
+	}
+	for _, other := range whole.parts {
+		if other != p {
+			other.machine.dissolve()
+		}
+	}
+	c.cutEditions(ctx, now, map[*part]*component{p: whole})
+	return true
+}
+
+// cutFree makes parts of the changes that no part has, and of those that belong to a promoted one.
+func (c *Controller) cutFree(ctx context.Context, now time.Time) {
+	isOpen := func(p *part) bool { return p.machine.phase != Current }
+	gathered := c.free.machine
+	room := maxOpenParts
+	for _, p := range c.parts {
+		if isOpen(p) {
+			room--
+		}
+	}
+	var free []*component
+	for _, of := range c.partition(ctx, c.available()) {
+		joined := false
+		for _, p := range of.parts {
+			if isOpen(p) {
+				joined, p.joinedSince = true, earlier(p.joinedSince, gathered.pendingSince)
+			}
+		}
+		switch {
+		case joined || room == 0:
+		case len(free) == room:
+			free[room-1].merge(of)
+		default:
+			free = append(free, of)
+		}
+	}
+	cuts := make(map[*part]*component)
+	for _, of := range free {
+		p := c.carrier(of)
+		p.machine.gather(gathered)
+		cuts[p] = of
+	}
+	c.cutEditions(ctx, now, cuts)
+	outcomes := gathered.outcomes
+	c.free = c.newPart()
+	c.free.machine.outcomes = outcomes
+	c.partitioned = c.stamp(false)
+}
+
+// carrier returns the part that a component without an open part continues: of the promoted parts to which it belongs, the
+// last one, or a new one. The promotions of the others can no longer be undone.
+func (c *Controller) carrier(of *component) (carrier *part) {
+	for _, p := range of.parts {
+		if carrier == nil || p.promotedAt > carrier.promotedAt {
+			carrier = p
+		}
+	}
+	for _, p := range of.parts {
+		if p != carrier {
+			p.machine.dissolve()
+		}
+	}
+	if carrier == nil {
+		carrier = c.newPart()
+		c.addPart(carrier)
+	}
+	return carrier
+}
+
+// addPart adds a part to those of the controller.
+func (c *Controller) addPart(p *part) {
+	c.parts = append(c.parts, p)
+	c.tracker.setParts(c.parts)
+}
+
+// retire removes the parts that have nothing to serve or to undo, and of the promoted ones the oldest above the limit.
+func (c *Controller) retire() {
+	var ended, promoted []*part
+	for _, p := range c.parts {
+		if p.phase != p.machine.phase {
+			p.phase = p.machine.phase
+			c.phases++
+		}
+		if p.phase != Current || p.isServed() {
+			continue
+		}
+		if !p.joinedSince.IsZero() {
+			c.free.machine.pendingSince, p.joinedSince = earlier(c.free.machine.pendingSince, p.joinedSince), time.Time{}
+		}
+		if p.machine.previous == nil {
+			ended = append(ended, p)
+		} else {
+			promoted = append(promoted, p)
+		}
+	}
+	slices.SortFunc(promoted, func(a, b *part) int { return b.promotedAt - a.promotedAt })
+	ended = append(ended, promoted[min(len(promoted), maxOpenParts):]...)
+	if len(ended) == 0 {
+		return
+	}
+	for _, p := range ended {
+		c.outcomes.add(p.machine.outcomes)
+	}
+	c.parts = slices.DeleteFunc(c.parts, func(p *part) bool { return slices.Contains(ended, p) })
+	c.phases++
+	c.tracker.setParts(c.parts)
+}
