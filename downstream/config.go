@@ -215,8 +215,9 @@ type Group struct {
 // An Observer receives the NACKs and the disconnect of one client stream. Its methods must not block, because they are
 // called while the stream is locked. REST polls and streams of load reports have no observer.
 type Observer interface {
-	// Rejected is called when the client rejected a response of a type: the newest response or an earlier one.
-	Rejected(typeURL string, r *subscription.Rejection)
+	// Rejected is called when the client rejected a response of a type: the newest response or an earlier one. subscribes
+	// reports whether the client subscribes to any of a change now; it may be called only before Rejected returns.
+	Rejected(typeURL string, r *subscription.Rejection, subscribes func(*subscription.Change) bool)
 
 	// Disconnected is called when the client ended the stream, or its connection was lost. It is not called if the relay
 	// ended the stream, or had already started to end it (B.33).

@@ -28,7 +28,7 @@ type recorder struct {
 	disconnects int
 }
 
-func (r *recorder) Rejected(_ string, rejection *Rejection) {
+func (r *recorder) Rejected(_ string, rejection *Rejection, _ func(*Change) bool) {
 	r.rejected = append(r.rejected, rejection)
 }
 

@@ -279,7 +279,11 @@ func (s *stream) applyRequest(sub *subscription.Subscription, r *wire.Request, n
 	if rejected {
 		s.server.logNACK(s.client, r, sub.Rejection())
 		if o := s.group.Observer; o != nil && sub.SentAny() {
-			o.Rejected(sub.TypeURL, sub.Rejection())
+			at := sub.At(s.group.View.Generation())
+			o.Rejected(sub.TypeURL, sub.Rejection(), func(c *subscription.Change) bool {
+				_, subscribed := at.Answer(c)
+				return subscribed
+			})
 		}
 		if s.cfg.Rejected != nil {
 			s.cfg.Rejected()

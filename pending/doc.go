@@ -45,6 +45,7 @@
 //	rows.go      what waits
 //	newest.go    what the list states, for the writer
 //	edition.go   what waits for stages, and editions of it
+//	graph.go     what tells which changes belong together
 //	staged.go    how much waits for stages, also compared with an edition
 //	interval.go  what waits for an interval
 //	freeze.go    what waits for an operator

@@ -26,6 +26,23 @@ type Edition struct {
 	Large bool
 }
 
+// Names are names of resources, by type URL or collection.
+type Names map[string]map[string]struct{}
+
+// Add adds a name.
+func (n Names) Add(key, name string) {
+	if n[key] == nil {
+		n[key] = make(map[string]struct{})
+	}
+	n[key][name] = struct{}{}
+}
+
+// Has reports whether there is a name.
+func (n Names) Has(key, name string) bool {
+	_, has := n[key][name]
+	return has
+}
+
 // An editedType has the names of a type or collection that an edition changes.
 type editedType struct {
 	era     uint64       // of the wildcard set
@@ -68,6 +85,9 @@ func (e *Edition) Diff() iter.Seq[Difference] {
 		}
 	}
 }
+
+// Shows reports whether the edition has states that Show shows. It may be nil.
+func (e *Edition) Shows() bool { return e != nil && len(e.types) > 0 }
 
 // keys returns the type URLs and collections of the edition in the order in which types are sent.
 func (e *Edition) keys() []string {
@@ -251,9 +271,25 @@ func (l *List) stagedNames() iter.Seq[resourceID] {
 }
 
 // Pin makes an edition of all changes that wait for stages.
-func (l *List) Pin() *Edition {
+func (l *List) Pin() *Edition { return l.pin(l.stagedNames()) }
+
+// PinNames makes an edition of those changes that wait for stages and that are of some names.
+func (l *List) PinNames(of Names) *Edition {
+	return l.pin(func(yield func(resourceID) bool) {
+		for key, names := range of {
+			for name := range names {
+				if id := (resourceID{key, name}); l.isStaged(id) && !yield(id) {
+					return
+				}
+			}
+		}
+	})
+}
+
+// pin makes an edition of the newest states of names.
+func (l *List) pin(names iter.Seq[resourceID]) *Edition {
 	e, served := newEdition(), l.w.Generation()
-	for id := range l.stagedNames() {
+	for id := range names {
 		n := l.editedName(id)
 		if n.is = l.newest(id); n.changes() {
 			t := e.edit(served.Type(id.key), id.key)

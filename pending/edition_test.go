@@ -22,10 +22,20 @@ func newRollout(t tester) (*origin, *Staged) {
 	return o, &o.counts
 }
 
+// countCompared returns the number of resources whose newest content differs from editions, and of names that would still wait after
+// these were shown to the rest.
+func countCompared(s *Staged) (edited, behind int) {
+	behind = s.Free.Names
+	for _, of := range s.Of {
+		edited, behind = edited+of.Edited, behind+of.Behind
+	}
+	return edited, behind
+}
+
 // wantWaiting fails the test unless Waiting has these counts.
 func wantWaiting(t *testing.T, when string, now *Staged, names, edited, behind int) {
 	t.Helper()
-	if now.Names != names || now.Edited != edited || now.Behind != behind {
+	if gotEdited, gotBehind := countCompared(now); now.Names != names || gotEdited != edited || gotBehind != behind {
 		t.Errorf("%s: %+v, want %d names, %d edited, %d behind", when, *now, names, edited, behind)
 	}
 }

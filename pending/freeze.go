@@ -82,7 +82,10 @@ func (l *List) Thaw() {
 	if l.frozen, l.rolledBack, l.beforeFreeze = (time.Time{}), (time.Time{}), nil; !l.staged {
 		l.stop = stop{}
 	}
-	l.changes = l.countRows(true) > 0
+	for id := range l.stagedNames() {
+		newest := l.newest(id)
+		l.recordChange(id, newest.last() == nil)
+	}
 	l.compareAll()
 	l.expireStaged(time.Now())
 	l.recordStopped()

@@ -23,8 +23,9 @@ type List struct {
 	names      int                          // number of names
 	touched    []resourceID                 // names whose rows, or whose state for the rest, have changed; with duplicates
 	changes    bool                         // a newest state has changed since the last report
+	changed    map[resourceID]struct{}      // the names whose newest states have; nil if there are none
 	expires    time.Time                    // when the next TTL ends; zero is never
-	comparison comparison                   // with an edition
+	comparison comparison                   // with editions
 	withdrawn  map[withdrawnChange]struct{} // since ShowAsRest; see recordWithdrawn
 }
 

@@ -149,9 +149,15 @@ func (l *List) recordAlias(set setKey, name string, r row, added bool) {
 	}
 }
 
-// recordChange records that the newest state of a name of a type has changed, which waits for stages.
-func (l *List) recordChange(typeURL string, removes bool) {
-	l.changes = l.changes || !l.Frozen() && l.stages(typeURL, removes)
+// recordChange records that the newest state of a name has changed, which waits for stages.
+func (l *List) recordChange(id resourceID, removes bool) {
+	if l.Frozen() || !l.stages(id.typeURL(), removes) {
+		return
+	}
+	if l.changed == nil {
+		l.changed = make(map[resourceID]struct{})
+	}
+	l.changes, l.changed[id] = true, struct{}{}
 }
 
 // overlay returns what two statements state of a name together, of which the second is newer.
@@ -174,7 +180,7 @@ func (l *List) state(set setKey, s cache.Statement) {
 	r, listed := l.row(set, s.Name)
 	is := overlay(r.Statement, s)
 	if !listed || !is.Same(&r.Statement) {
-		l.recordChange(set.typeURL(), is.HasContent && is.Resource == nil)
+		l.recordChange(resourceID{set.key, s.Name}, is.HasContent && is.Resource == nil)
 	}
 	r.Statement = is
 	l.put(set, s.Name, r)

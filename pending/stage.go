@@ -1,6 +1,8 @@
 package pending
 
 import (
+	"slices"
+
 	"github.com/xdstender/tender/cache"
 )
 
@@ -18,14 +20,15 @@ type showing struct {
 	states  map[resourceID]states
 }
 
-// Show shows the readers of a cohort's view an edition: its names as they are in the edition, all others as the rest sees
-// them. The number of cohorts stands for the rest. It leaves out wildcard sets that were dropped since, because the origin may
-// have removed their resources, and names without subscribers. Show has no effect if an earlier process made the edition.
-func (l *List) Show(cohort int, e *Edition) {
-	if e.types == nil {
+// Show shows the readers of a cohort's view editions, none of which changes a name of another: their names as they are in the
+// editions, all others as the rest sees them. The number of cohorts stands for the rest. It leaves out wildcard sets that were
+// dropped since, because the origin may have removed their resources, and names without subscribers. An edition that an earlier
+// process made has no effect.
+func (l *List) Show(cohort int, all ...*Edition) {
+	if !slices.ContainsFunc(all, func(e *Edition) bool { return e.types != nil }) {
 		return
 	}
-	shown := l.show(cohort, l.statesIn(cohort, e))
+	shown := l.show(cohort, l.statesIn(cohort, all))
 	l.passFirst(cohort, shown)
 	if cohort == l.rest() {
 		l.withdrawn = nil
@@ -39,10 +42,11 @@ func (l *List) Show(cohort int, e *Edition) {
 	l.recordStopped()
 }
 
-// ShowAsRest shows the readers of a cohort's view the state that the rest is served. Resources whose change an earlier edition
-// had withdrawn are sent again: a client that rejected a response may still have the withdrawn content.
-func (l *List) ShowAsRest(cohort int) {
-	shown := l.show(cohort, l.statesAsRest(cohort))
+// ShowAsRest shows the readers of a cohort's view the state that the rest is served, except for editions that it is still shown.
+// Resources whose change an earlier edition had withdrawn are sent again: a client that rejected a response may still have the
+// withdrawn content.
+func (l *List) ShowAsRest(cohort int, except ...*Edition) {
+	shown := l.show(cohort, l.statesIn(cohort, except))
 	l.passFirst(cohort, shown)
 	for of := range l.withdrawn {
 		if of.cohort != cohort {
@@ -72,29 +76,48 @@ func (l *List) statesAsRest(cohort int) showing {
 	return to
 }
 
-// statesIn returns the states of the names in which the readers of a view see other state than in an edition.
-func (l *List) statesIn(cohort int, e *Edition) showing {
+// statesIn returns the states of the names in which the readers of a view see other state than in editions.
+func (l *List) statesIn(cohort int, all []*Edition) showing {
 	to := l.statesAsRest(cohort)
-	for key, t := range e.types {
-		if known, _ := l.w.View().HasType(key); !known {
-			continue
-		}
-		to.systems[key] = t.is
-		dropped := t.era != l.w.Generation().Type(key).Era()
-		for _, n := range t.names {
-			id := resourceID{key, n.text}
-			of, asRest := n.is, to.states[id]
-			if dropped || !n.edits(cache.Wildcard) {
-				of[cache.Wildcard] = asRest[cache.Wildcard]
+	for _, e := range all {
+		for key, t := range e.types {
+			if known, _ := l.w.View().HasType(key); known {
+				to.systems[key] = t.is
+				l.addEdited(cohort, to, key, t)
 			}
-			if n.name == nil || n.name != l.w.View().FindName(key, n.text) || !of[cache.ByName].Exists() {
-				of[cache.ByName] = asRest[cache.ByName]
-			}
-			delete(to.states, id)
-			l.add(cohort, to, id, of)
 		}
 	}
 	return to
+}
+
+// addEdited adds the states of a type or collection in an edition to those to show, which are as those of the rest.
+func (l *List) addEdited(cohort int, to showing, key string, t *editedType) {
+	dropped := t.era != l.w.Generation().Type(key).Era()
+	for _, n := range t.names {
+		id := resourceID{key, n.text}
+		of, asRest := n.is, to.states[id]
+		if dropped || !n.edits(cache.Wildcard) {
+			of[cache.Wildcard] = asRest[cache.Wildcard]
+		}
+		if n.name == nil || n.name != l.w.View().FindName(key, n.text) || !of[cache.ByName].Exists() {
+			of[cache.ByName] = asRest[cache.ByName]
+		}
+		delete(to.states, id)
+		l.add(cohort, to, id, of)
+	}
+}
+
+// Resend makes the readers of a cohort's view receive the names of an edition again that they are shown.
+func (l *List) Resend(cohort int, e *Edition) {
+	for key, t := range e.types {
+		for _, n := range t.names {
+			for kind := range n.is {
+				if n.edits(cache.Kind(kind)) {
+					l.w.Resend(cohort, cache.Kind(kind), key, n.text)
+				}
+			}
+		}
+	}
 }
 
 // add adds the states of a name to those to show, unless readers have them.

@@ -106,12 +106,12 @@ func (d rolloutStep) drops(key string) bool {
 func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 	o := h.staged
 	cohort, edition := rapid.IntRange(0, 2).Draw(t, "cohort"), rapid.SampledFrom(h.editions).Draw(t, "edition")
-	commands := []string{"pin", "pin", "served", "show", "show", "as", "compare", "snapshot"}
+	commands := []string{"pin", "pin", "served", "show", "show", "as", "compare", "compare none", "snapshot", "parts", "parts"}
 	switch rapid.SampledFrom(commands).Draw(t, "command") {
 	case "pin":
 		e := o.Pin()
 		o.Compare(e)
-		if h.staged.counts.Edited+h.staged.counts.Behind != 0 {
+		if edited, behind := countCompared(&h.staged.counts); edited+behind != 0 {
 			t.Fatalf("latest differs from an edition that was just made of it: %+v", h.staged.counts)
 		}
 		h.editions = append(h.editions, e)
@@ -131,11 +131,56 @@ func (h *rolloutHistory) operatorStep(t *rapid.T) (shown int) {
 		o.ShowAsRest(cohort)
 		return cohort
 	case "compare":
-		o.Compare(rapid.SampledFrom(append(h.editions, nil)).Draw(t, "compared"))
+		o.Compare(rapid.SampledFrom(h.editions).Draw(t, "compared"))
+	case "compare none":
+		o.Compare()
+	case "parts":
+		h.showParts(t, cohort)
+		return cohort
 	case "snapshot":
 		h.checkRestore(t)
 	}
 	return -1
+}
+
+// showParts shows a cohort what waits as two editions of different names, which is the same as one edition of all, and
+// withdraws and shows one of them again. The list compares both.
+func (h *rolloutHistory) showParts(t *rapid.T, cohort int) {
+	o, parts := h.staged, [2]Names{make(Names), make(Names)}
+	for id := range o.stagedNames() {
+		parts[rapid.IntRange(0, 1).Draw(t, "part")].Add(id.key, id.name)
+	}
+	all, first, second := o.Pin(), o.PinNames(parts[0]), o.PinNames(parts[1])
+	changes := first.Changes
+	for key, names := range second.Changes {
+		if changes[key] == nil {
+			changes[key] = make(map[string]wire.Digest)
+		}
+		maps.Copy(changes[key], names)
+	}
+	if !maps.EqualFunc(changes, all.Changes, maps.Equal[map[string]wire.Digest, map[string]wire.Digest]) {
+		t.Fatalf("two parts have the changes %v, want %v", changes, all.Changes)
+	}
+	first = o.PinNames(parts[0]) // without the changes of the second one
+	o.Compare(first, second)
+	if edited, behind := countCompared(&o.counts); edited+behind != 0 {
+		t.Fatalf("latest differs from its parts: %+v", o.counts)
+	}
+	o.Show(cohort, first, second)
+	at := func() uint64 { return o.view.Cohort(cohort).Generation().Revision }
+	shown := at()
+	if o.Show(cohort, all); at() != shown {
+		t.Fatal("an edition of all that waits differs from two editions of its parts")
+	}
+	if cohort == o.rest() {
+		return
+	}
+	o.ShowAsRest(cohort, second)
+	o.Show(cohort, second, first)
+	shown = at()
+	if o.Show(cohort, all); at() != shown {
+		t.Fatal("an edition that was withdrawn and shown again differs")
+	}
 }
 
 // visibleTo returns the state that readers of a cohort see of waiting types, and the keys that may change.
@@ -181,8 +226,15 @@ func (h *rolloutHistory) checkWaiting(t *rapid.T) {
 			names++
 		}
 	}
-	if h.staged.counts.Names != names || o.comparison.edition == nil && h.staged.counts.Behind != names {
+	if h.staged.counts.Names != names || len(o.comparison.editions) == 0 && h.staged.counts.Free.Names != names {
 		t.Fatalf("Waiting is %+v, but %d names wait", h.staged.counts, names)
+	}
+	sum := o.counts.Free.Names
+	for _, of := range o.counts.Of {
+		sum += of.Names
+	}
+	if sum != names {
+		t.Fatalf("%d names wait, but %+v has %d", names, o.counts, sum)
 	}
 }
 

@@ -37,11 +37,11 @@ func TestTracesOfChangesThatWait(t *testing.T) {
 		t.Errorf("first state waits since %v", waits)
 	}
 	o.SetPhase(acme, cache.Confirmed)
-	if waits := put("a", "a2"); !slices.Equal(waits, []time.Time{now.Changed}) {
-		t.Errorf("change waits since %v, want %v", waits, now.Changed)
+	if waits := put("a", "a2"); !slices.Equal(waits, []time.Time{now.Free.Changed}) {
+		t.Errorf("change waits since %v, want %v", waits, now.Free.Changed)
 	}
-	if waits := put("b", "b1"); !slices.Equal(waits, []time.Time{now.Changed}) {
-		t.Errorf("second change waits since %v, want %v", waits, now.Changed)
+	if waits := put("b", "b1"); !slices.Equal(waits, []time.Time{now.Free.Changed}) {
+		t.Errorf("second change waits since %v, want %v", waits, now.Free.Changed)
 	}
 	if waits := put("a", "a1"); waits != nil {
 		t.Errorf("change back to the served state waits since %v", waits)

@@ -2,97 +2,168 @@ package pending
 
 import (
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 )
 
-// Staged counts the differences between the newest state of an origin, the state that the rest is served, and an edition.
+// Staged counts the differences between the newest state of an origin, the state that the rest is served, and editions.
 type Staged struct {
 	// Names is the number of names whose newest state waits for stages.
 	Names int
 
-	// Edited is the number of resources that the edition changes and whose newest content differs from the edition.
-	Edited int
+	// Free counts the names among them that no compared edition changes.
+	Free Count
 
-	// Behind is the number of names that would still wait after the edition was shown to the rest. It equals Names if there
-	// is no edition.
-	Behind int
-
-	Changed time.Time // when the newest state of a name that waits last changed
+	// Of has the names that each compared edition changes, in the order of Compare.
+	Of []Count
 }
 
-// A comparison compares what waits for stages with an edition.
+// A Count counts names whose newest state waits for stages.
+type Count struct {
+	Names int
+
+	// Edited is the number of resources that an edition changes and whose newest content differs from it.
+	Edited int
+
+	// Behind is the number of names that an edition changes and that would still wait after it was shown to the rest.
+	Behind int
+
+	Changed time.Time // when the newest state of one of the names last changed
+	Version uint64    // of the set of names and of their newest states
+}
+
+// equal reports whether two counts are the same.
+func (s *Staged) equal(o *Staged) bool {
+	return s.Names == o.Names && s.Free == o.Free && slices.Equal(s.Of, o.Of)
+}
+
+// A comparison compares what waits for stages with editions, none of which changes a name of another.
 type comparison struct {
-	edition *Edition                // nil if there is none
-	edited  map[resourceID]struct{} // see Staged.Edited
-	behind  map[resourceID]struct{} // see Staged.Behind
-	changed time.Time               // see Staged.Changed
-	last    Staged                  // with which report was last called
-	report  func(Staged)            // nil if nobody asks
+	editions []compared
+	free     map[resourceID]struct{} // names that wait and that no edition changes
+	counts   Count                   // of them
+	last     Staged                  // with which report was last called
+	report   func(Staged)            // nil if nobody asks
+}
+
+// A compared edition is an edition with which a list compares what waits for stages.
+type compared struct {
+	*Edition
+	names                int                     // that the edition changes
+	gone, edited, behind map[resourceID]struct{} // names of it that no longer wait; see Count
+	counts               Count
+}
+
+// record records whether a name waits, and that its newest state changed unless changed is zero.
+func (n *Count) record(waited, waits bool, changed time.Time) {
+	switch {
+	case !changed.IsZero() && (waits || waited):
+		n.Changed = changed
+		n.Version++
+	case waits != waited:
+		n.Version++
+	}
 }
 
 // ReportStaged makes the list call f when what waits for stages changes. f must not block. The goroutine of the writer calls it.
 func (l *List) ReportStaged(f func(Staged)) { l.comparison.report = f }
 
-// Compare sets the edition with which the list compares what waits for stages; nil means none.
-func (l *List) Compare(e *Edition) {
-	l.comparison.edition = e
+// Compare sets the editions with which the list compares what waits for stages. They must not change the same names.
+func (l *List) Compare(all ...*Edition) {
+	c := &l.comparison
+	old := c.editions
+	c.editions = nil
+	for _, e := range all {
+		of := compared{Edition: e}
+		if at := slices.IndexFunc(old, func(o compared) bool { return o.Edition == e }); at >= 0 {
+			of.counts = old[at].counts
+		}
+		c.editions = append(c.editions, of)
+	}
 	l.compareAll()
 	l.reportStaged()
 }
 
-// compareAll compares all names of the edition, and all that wait.
+// compareAll compares all names of the editions, and all that wait.
 func (l *List) compareAll() {
 	if !l.staged {
 		return
 	}
 	c := &l.comparison
-	l.touched, l.names, c.edited, c.behind = nil, 0, make(map[resourceID]struct{}), make(map[resourceID]struct{})
-	if e := l.comparison.edition; e != nil {
-		for key, names := range e.Changes {
+	l.touched, l.names, c.free = nil, 0, make(map[resourceID]struct{})
+	for i := range c.editions {
+		of := &c.editions[i]
+		of.gone, of.edited = make(map[resourceID]struct{}), make(map[resourceID]struct{})
+		of.behind, of.names = make(map[resourceID]struct{}), 0
+		for key, names := range of.Changes {
+			of.names += len(names)
 			for name := range names {
-				l.compare(resourceID{key, name})
+				l.compare(resourceID{key, name}, time.Time{})
 			}
 		}
 	}
 	for id := range l.stagedNames() {
 		l.names++
-		l.compare(id)
+		l.compare(id, time.Time{})
 	}
+	c.counts.Names = len(c.free)
+	c.counts.Version++
 }
 
-// compare compares what waits of one resource with the edition.
-func (l *List) compare(id resourceID) {
-	c := &l.comparison
-	e := c.edition
+// editionOf returns the compared edition that changes a resource; nil if there is none.
+func (c *comparison) editionOf(id resourceID) *compared {
+	for i := range c.editions {
+		if _, changes := c.editions[i].Changes[id.key][id.name]; changes {
+			return &c.editions[i]
+		}
+	}
+	return nil
+}
+
+// compare compares what waits of one resource with the edition that changes it. changed is when its newest state changed; zero if
+// it did not.
+func (l *List) compare(id resourceID, changed time.Time) {
+	c, waits := &l.comparison, l.isStaged(id)
+	e := c.editionOf(id)
 	if e == nil {
+		_, waited := c.free[id]
+		if c.free == nil {
+			c.free = make(map[resourceID]struct{})
+		}
+		setMember(c.free, id, waits)
+		c.counts.record(waited, waits, changed)
+		c.counts.Names = len(c.free)
 		return
 	}
-	content, changes := e.Changes[id.key][id.name]
+	content := e.Changes[id.key][id.name]
 	pinned, n := e.name(id), l.w.View().FindName(id.key, id.name)
 	newest := l.newest(id)
-	if changes && l.wasForgotten(id, pinned, n, newest) {
-		delete(c.edited, id)
-		delete(c.behind, id)
-		return
+	edited, behind := false, false
+	if !l.wasForgotten(e.Edition, id, pinned, n, newest) {
+		last := newest.last()
+		edited = content != digestOf(last) && l.stages(id.typeURL(), content == wire.Digest{})
+		same := (pinned == nil || pinned.name == nil || pinned.name == n) && l.stages(id.typeURL(), last == nil)
+		behind = e.types != nil && (edited || same && l.isBehind(e.Edition, id, pinned, newest))
 	}
-	last := newest.last()
-	edited := changes && content != digestOf(last) && l.stages(id.typeURL(), content == wire.Digest{})
-	same := (pinned == nil || pinned.name == nil || pinned.name == n) && l.stages(id.typeURL(), last == nil)
-	setMember(c.edited, id, edited)
-	setMember(c.behind, id, e.types != nil && (edited || same && l.isBehind(id, pinned, newest)))
+	setMember(e.edited, id, edited)
+	setMember(e.behind, id, behind)
+	_, gone := e.gone[id]
+	setMember(e.gone, id, !waits)
+	e.counts.record(!gone, waits, changed)
+	e.counts.Names, e.counts.Edited, e.counts.Behind = e.names-len(e.gone), len(e.edited), len(e.behind)
 }
 
 // isBehind reports whether a name would still wait after the edition was shown to the rest. If the edition has no state of a
 // name, the rest keeps the state that it sees.
-func (l *List) isBehind(id resourceID, pinned *editedName, newest states) bool {
+func (l *List) isBehind(e *Edition, id resourceID, pinned *editedName, newest states) bool {
 	served, shown := l.w.Generation().Type(id.key), l.shown(l.rest(), id)
 	for kind := range newest {
 		k := cache.Kind(kind)
 		keeps := pinned == nil || !pinned.edits(k) ||
-			k == cache.Wildcard && l.comparison.edition.types[id.key].era != served.Era()
+			k == cache.Wildcard && e.types[id.key].era != served.Era()
 		is := shown[kind]
 		if !keeps {
 			is = overlay(is, pinned.is[kind])
@@ -106,13 +177,15 @@ func (l *List) isBehind(id resourceID, pinned *editedName, newest states) bool {
 
 // wasForgotten reports whether a resource that the edition changes was released since, because no client subscribed to it. A new
 // resource of that name is not compared with the edition. n is its present Name, which may be nil.
-func (l *List) wasForgotten(id resourceID, pinned *editedName, n *cache.Name, newest states) bool {
+func (l *List) wasForgotten(
+	e *Edition, id resourceID, pinned *editedName, n *cache.Name, newest states,
+) bool {
 	served, named := l.w.Generation().Type(id.key), newest[cache.ByName].Exists()
 	switch {
 	case pinned == nil: // an earlier process made the edition
 		return !served.HasLastGood(cache.Wildcard) && (n == nil || newest.last() == nil && !named)
 	case pinned.was[cache.Wildcard].Resource != nil || pinned.is[cache.Wildcard].Resource != nil:
-		return l.comparison.edition.types[id.key].era != served.Era()
+		return e.types[id.key].era != served.Era()
 	}
 	return n == nil || n != pinned.name || !named
 }
@@ -223,22 +296,26 @@ func (l *List) reportStaged() {
 	l.passFirst(l.rest(), l.touchEdited()) // the wildcard set may have the content of a row by name now
 	l.touchEdited()
 	l.dropServed(l.touched)
-	for _, id := range l.touched {
-		l.compare(id)
-	}
-	l.touched = nil
+	var now time.Time
 	if l.changes {
-		if l.changes, c.changed = false, time.Now(); l.cause.Trace != nil {
-			l.cause.Trace.Waits(c.changed)
+		if l.changes, now = false, time.Now(); l.cause.Trace != nil {
+			l.cause.Trace.Waits(now)
 		}
 	}
-	now := Staged{Names: l.names, Edited: len(c.edited), Behind: len(c.behind), Changed: c.changed}
-	if c.edition == nil {
-		now.Behind = now.Names
+	for _, id := range l.touched {
+		l.compare(id, time.Time{})
 	}
-	if now != c.last && c.report != nil {
-		c.last = now
-		c.report(now)
+	for id := range l.changed {
+		l.compare(id, now)
+	}
+	l.touched, l.changed = nil, nil
+	staged := Staged{Names: l.names, Free: c.counts}
+	for i := range c.editions {
+		staged.Of = append(staged.Of, c.editions[i].counts)
+	}
+	if c.report != nil && !staged.equal(&c.last) {
+		c.last = staged
+		c.report(staged)
 	}
 }
 

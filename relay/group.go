@@ -107,7 +107,7 @@ type group struct {
 	controls     []*upstream.Control // by origin
 	sharing      []*upstream.Control // by origin, of the copies of shared names; nil if nothing of them waits
 	trackedViews []trackedView       // by origin; empty if no generations are kept
-	parts        []*rollout.Part     // by source; nil without rollouts
+	sections     []*rollout.Section  // by source; nil without rollouts
 
 	proxyTypeLogged atomic.Bool // a client of another Istio proxy type has been logged
 
@@ -256,7 +256,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 	gr := &group{key: key, label: g.labels.Begin(key), node: presented, creator: creator}
 	cfg.Fanout = gr.onFanout(g.tracer)
 	cfg.Waits = g.isStagedType
-	gr.parts = g.rollouts.addParts(&cfg, key)
+	gr.sections = g.rollouts.addSections(&cfg, key)
 	view, writers := cache.NewRouted(cfg)
 	ctx, stop := context.WithCancel(g.ctx)
 	gr.view, gr.stop = view, stop
@@ -282,7 +282,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 	clock := g.newClock()
 	for i, o := range g.origins {
 		own, copies := pending.New(writers[i], clock), pending.New(writers[g.router.sharedSource(i)], clock)
-		g.rollouts.follow(gr.parts, i, own, copies)
+		g.rollouts.follow(gr.sections, i, own, copies)
 		s := g.sharedViewFor(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.sharedViews = append(gr.sharedViews, s)
@@ -294,12 +294,12 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 			sharing = upstream.NewControl(false, nil) // to list the copies that wait for an interval
 		}
 		gr.sharing = append(gr.sharing, sharing)
-		gr.track(i, control, restored[i], rollout.PartKey{Group: key})
-		gr.track(i, sharing, restored[g.router.sharedSource(i)], rollout.PartKey{Group: key, Shared: true})
+		gr.track(i, control, restored[i], rollout.SectionKey{Group: key})
+		gr.track(i, sharing, restored[g.router.sharedSource(i)], rollout.SectionKey{Group: key, Shared: true})
 		// Awaited by wait.
 		g.views.Go(func() { o.sync(ctx, gr.node, own, log, control) })
 		g.views.Go(func() { upstream.Share(ctx, s.view, copies, sharing, g.rollouts.linger(g.settings)) })
-		g.rollouts.joinParts(gr.parts, i, view, control, sharing)
+		g.rollouts.joinSections(gr.sections, i, view, control, sharing)
 		g.distrust.update(gr, i)
 	}
 	return gr
@@ -429,7 +429,7 @@ func (g *groups) remove(gr *group, evicted bool) {
 	}
 	gr.creator.Release()
 	g.labels.End(gr.label, gr.counts.Types())
-	g.rollouts.leaveParts(gr.parts)
+	g.rollouts.leaveSections(gr.sections)
 	gr.stop()
 	for i, s := range gr.sharedViews {
 		g.snapshots.drop(i, gr.key, gr.creator.Peer(), evicted)

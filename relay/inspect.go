@@ -29,9 +29,9 @@ type commandTarget struct {
 	holder       holder
 }
 
-// part returns the key of the view in editions.
-func (o *commandTarget) part() rollout.PartKey {
-	return rollout.PartKey{Group: o.group, Shared: o.shared}
+// section returns the key of the view in editions.
+func (o *commandTarget) section() rollout.SectionKey {
+	return rollout.SectionKey{Group: o.group, Shared: o.shared}
 }
 
 // commandTargets returns all views and directories, ordered by origin and group.

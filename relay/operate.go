@@ -99,7 +99,7 @@ func (op *operations) choose(of admin.Scope) (chosen []commandTarget, typeURL st
 // A viewEdition is the edition that a command would serve to the clients of one view.
 type viewEdition struct {
 	origin  string
-	part    rollout.PartKey
+	section rollout.SectionKey
 	control *upstream.Control
 	edition func(*pending.List) *pending.Edition // called by the goroutine of the view
 }
@@ -114,7 +114,7 @@ func changedBy(ctx context.Context, all []viewEdition) (edited []operator.Edited
 	for _, v := range all {
 		v.control.Edit(ctx, func(l *pending.List) {
 			for d := range v.edition(l).Diff() {
-				difference := rollout.Difference{Part: v.part, Difference: d}
+				difference := rollout.Difference{Section: v.section, Difference: d}
 				edited = append(edited, operator.Edited{Origin: v.origin, Difference: difference})
 			}
 		})
@@ -281,7 +281,7 @@ func (op *operations) thawEditions(ctx context.Context, only int) (all []viewEdi
 			edition = files.Thawing(ctx)
 		}
 		for _, v := range op.groups.viewsOf(i) {
-			all = append(all, viewEdition{op.settings.origins[i].Name, v.part(), v.control, edition})
+			all = append(all, viewEdition{op.settings.origins[i].Name, v.section(), v.control, edition})
 		}
 	}
 	return all

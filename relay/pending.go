@@ -58,12 +58,12 @@ func (op *operations) pendingDiff(ctx context.Context, c admin.RolloutChoice) (a
 		}
 		name := op.settings.origins[o.origin].Name
 		if control, ok := o.holder.(*upstream.Control); ok {
-			all = append(all, changedBy(ctx, []viewEdition{{name, o.part(), control, func(l *pending.List) *pending.Edition {
+			all = append(all, changedBy(ctx, []viewEdition{{name, o.section(), control, func(l *pending.List) *pending.Edition {
 				return l.PinStates(l.Newest())
 			}}})...)
 		}
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{TypeURL: c.Type, Name: c.Name}) {
-			all = append(all, operator.EditedByHold(name, o.part(), h)...)
+			all = append(all, operator.EditedByHold(name, o.section(), h)...)
 		}
 	}
 	for i := range op.origins {
@@ -128,11 +128,17 @@ func (op *operations) commandHeld(
 // froze the origin or rolled it back, and otherwise because of a rollout.
 func (op *operations) withheldRows(ctx context.Context, c admin.PendingChoice, only int) (rows []admin.PendingChange) {
 	for i := range op.origins {
-		why, withholds := op.waitOf(i)
-		if !withholds || only >= 0 && only != i || cmp.Or(c.PendingReason, why.Reason) != why.Reason {
+		waits := op.waitsOf(i)
+		waits = slices.DeleteFunc(waits, func(why operator.Wait) bool {
+			return cmp.Or(c.PendingReason, why.Reason) != why.Reason
+		})
+		if len(waits) == 0 || only >= 0 && only != i {
 			continue
 		}
-		rows = append(rows, operator.WithheldRows(op.withheldBy(ctx, i), why, c)...)
+		withheld := op.withheldBy(ctx, i)
+		for _, why := range waits {
+			rows = append(rows, operator.WithheldRows(withheld, why, c)...)
+		}
 	}
 	return rows
 }
@@ -149,35 +155,60 @@ func (op *operations) pendingNumbers(origin int, held map[reconcile.Reason]int, 
 	for reason, n := range held {
 		all[string(reason)] = n
 	}
-	why, withholds := op.waitOf(origin)
+	withheld := 0
 	for i := range views {
-		if v := &views[i]; withholds && v.Origin == op.settings.origins[origin].Name && v.Pending > 0 {
-			all[why.Reason] += v.Pending
+		if v := &views[i]; v.Origin == op.settings.origins[origin].Name {
+			withheld += v.Pending
+		}
+	}
+	for _, why := range op.waitsOf(origin) { // the last one is of all others
+		n := min(why.Names, withheld)
+		if why.AllParts || why.Part == "" {
+			n = withheld
+		}
+		if withheld -= n; n > 0 {
+			all[why.Reason] += n
 		}
 	}
 	return all
 }
 
-// waitOf returns why the changes of an origin wait that are in the cache. withholds is false if all of them pass.
-func (op *operations) waitOf(origin int) (why operator.Wait, withholds bool) {
+// waitsOf returns why the changes of an origin wait that are in the cache: by part if they wait for a rollout, and last why
+// all others do. It returns nothing if all of them pass.
+func (op *operations) waitsOf(origin int) (all []operator.Wait) {
 	if f, frozen := op.groups.decisions.freezeOf(origin); frozen {
-		why = operator.Wait{
+		why := operator.Wait{
 			Reason: admin.PendingFrozen, Since: f.Since, Until: f.Until, Ends: admin.EndsByOperator, By: f.By, Note: f.Reason,
+			AllParts: true,
 		}
 		if f.Rollback != nil {
 			why.Reason = admin.PendingRolledBack
 		}
-		return why, true
+		return []operator.Wait{why}
 	}
-	if s := op.groups.rollouts.status(origin); s != nil {
-		return stageWait(s), true
+	s := op.groups.rollouts.status(origin)
+	if s == nil {
+		return nil
 	}
-	return operator.Wait{}, false
+	others := operator.Wait{
+		Reason: admin.PendingStage, Since: s.Oldest, Ends: admin.EndsByOrigin, Note: "in the next edition",
+	}
+	for _, of := range s.Parts {
+		switch {
+		case of.Part == "":
+			others = stageWait(of)
+		case of.Phase != rollout.Current:
+			all = append(all, stageWait(of))
+		}
+	}
+	return append(all, others)
 }
 
-// stageWait returns why the changes of an origin wait for a rollout.
+// stageWait returns why the changes of a part wait for a rollout.
 func stageWait(s *rollout.Status) operator.Wait {
-	why := operator.Wait{Reason: admin.PendingStage, Since: s.Oldest, Until: s.Until, Note: rolloutNote(s)}
+	why := operator.Wait{
+		Reason: admin.PendingStage, Since: s.Oldest, Until: s.Until, Note: rolloutNote(s), Part: s.Part, Names: s.Waiting,
+	}
 	switch {
 	case s.Halted != nil:
 		why.Reason, why.Ends, why.Until = admin.PendingHalted, admin.EndsByOperator, s.Until

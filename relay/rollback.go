@@ -29,13 +29,13 @@ type trackedView struct {
 	view    *cache.View
 	source  int
 	control *upstream.Control
-	part    rollout.PartKey
+	section rollout.SectionKey
 }
 
 // track adds a source of the group's view to those that a rollback applies to, unless no generations of it are kept.
-func (gr *group) track(origin int, control *upstream.Control, of restoredLine, part rollout.PartKey) {
+func (gr *group) track(origin int, control *upstream.Control, of restoredLine, section rollout.SectionKey) {
 	if of.line != nil {
-		gr.trackedViews = append(gr.trackedViews, trackedView{origin, of.line, gr.view, of.source, control, part})
+		gr.trackedViews = append(gr.trackedViews, trackedView{origin, of.line, gr.view, of.source, control, section})
 	}
 }
 
@@ -48,8 +48,8 @@ func (g *groups) trackedViews(origin int) (all []trackedView) {
 	}
 	for key, s := range g.shared {
 		if s.line != nil {
-			part := rollout.PartKey{Group: key.label(), Shared: true}
-			all = append(all, trackedView{key.origin, s.line, s.view, 0, s.control, part})
+			section := rollout.SectionKey{Group: key.label(), Shared: true}
+			all = append(all, trackedView{key.origin, s.line, s.view, 0, s.control, section})
 		}
 	}
 	all = slices.DeleteFunc(all, func(t trackedView) bool { return origin >= 0 && t.origin != origin })
@@ -57,7 +57,7 @@ func (g *groups) trackedViews(origin int) (all []trackedView) {
 		if a.origin != b.origin {
 			return a.origin - b.origin
 		}
-		return a.part.Compare(b.part)
+		return a.section.Compare(b.section)
 	})
 	return all
 }
@@ -67,7 +67,7 @@ func (g *groups) generationDigests() map[generations.Key]string {
 	all := make(map[generations.Key]string)
 	for _, t := range g.trackedViews(-1) {
 		// With rollouts, each group tracks its copy of the shared names. The API does not show it as a view.
-		if !t.part.Shared || g.rollouts == nil {
+		if !t.section.Shared || g.rollouts == nil {
 			all[t.line.Key] = t.line.Digest()
 		}
 	}
@@ -280,7 +280,7 @@ func (op *operations) rollbackDiff(ctx context.Context, to string, c admin.Rollo
 // editionsOf returns the editions that a rollback would serve.
 func editionsOf(views []rollbackView) (all []viewEdition) {
 	for _, v := range views {
-		all = append(all, viewEdition{v.line.Origin, v.part, v.control, func(l *pending.List) *pending.Edition {
+		all = append(all, viewEdition{v.line.Origin, v.section, v.control, func(l *pending.List) *pending.Edition {
 			return v.target.Edition(l)
 		}})
 	}
@@ -335,13 +335,13 @@ func (op *operations) rollback(ctx context.Context, of admin.RollbackScope) (adm
 	return answer, err
 }
 
-// rollbackChanges returns the changes of a rollback by part.
+// rollbackChanges returns the changes of a rollback by section.
 func (op *operations) rollbackChanges(ctx context.Context, views []rollbackView) rollout.Changes {
 	changes := make(rollout.Changes)
 	for _, v := range views {
 		v.control.Edit(ctx, func(l *pending.List) {
 			if e := v.target.Edition(l); len(e.Changes) > 0 {
-				changes[v.part] = e.Changes
+				changes[v.section] = e.Changes
 			}
 		})
 	}
@@ -388,9 +388,9 @@ func (op *operations) rollBackOrigin(
 func (op *operations) rejectOrigin(
 	ctx context.Context, origin int, f *activeFreeze, views []rollbackView,
 ) (resources int, err error) {
-	editions := make(map[rollout.PartKey]func(*pending.List) *pending.Edition)
+	editions := make(map[rollout.SectionKey]func(*pending.List) *pending.Edition)
 	for _, v := range views {
-		editions[v.part] = v.target.Edition
+		editions[v.section] = v.target.Edition
 		v.control.Thaw(ctx) // ends a freeze
 	}
 	return op.groups.rollouts.controllers[origin].RollBack(ctx, editions, f.Reason, f.By)

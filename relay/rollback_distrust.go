@@ -55,15 +55,15 @@ func (d *rollbackDistrust) add(origin int, e *rollout.Withdrawn) {
 func mergeChanges(a, b rollout.Changes) rollout.Changes {
 	all := make(rollout.Changes)
 	for _, of := range []rollout.Changes{a, b} {
-		for part, types := range of {
-			if all[part] == nil {
-				all[part] = make(map[string]map[string]wire.Digest)
+		for section, types := range of {
+			if all[section] == nil {
+				all[section] = make(map[string]map[string]wire.Digest)
 			}
 			for key, names := range types {
-				if all[part][key] == nil {
-					all[part][key] = make(map[string]wire.Digest)
+				if all[section][key] == nil {
+					all[section][key] = make(map[string]wire.Digest)
 				}
-				maps.Copy(all[part][key], names)
+				maps.Copy(all[section][key], names)
 			}
 		}
 	}
@@ -113,17 +113,17 @@ func (d *rollbackDistrust) update(gr *group, origin int) {
 	if d == nil {
 		return
 	}
-	names := func(part rollout.PartKey) map[string]map[string]struct{} {
+	names := func(section rollout.SectionKey) map[string]map[string]struct{} {
 		all := make(map[string]map[string]struct{})
 		for _, e := range d.rejected[origin] {
-			rollout.AddNames(all, e.Changes[part])
+			rollout.AddNames(all, e.Changes[section])
 		}
 		return all
 	}
-	gr.view.Distrust.Set(origin, names(rollout.PartKey{Group: gr.key}))
+	gr.view.Distrust.Set(origin, names(rollout.SectionKey{Group: gr.key}))
 	for _, s := range gr.sharedViews {
 		if s.key.origin == origin {
-			gr.view.Distrust.Set(d.router.sharedSource(origin), names(rollout.PartKey{Group: s.key.label(), Shared: true}))
+			gr.view.Distrust.Set(d.router.sharedSource(origin), names(rollout.SectionKey{Group: s.key.label(), Shared: true}))
 		}
 	}
 }

@@ -51,11 +51,11 @@ func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
 			Frozen:   func() bool { _, frozen := g.decisions.freezeOf(i); return frozen },
 			Decided:  g.saveDecisions,
-			Changed: func(was, is *rollout.Status) {
+			Changed: func(part int, was, is *rollout.Status) {
 				if is.Outcomes.Promoted > was.Outcomes.Promoted || is.Outcomes.Undone > was.Outcomes.Undone {
 					g.decisions.snapshots.writeSoon() // otherwise a relay that is killed would restore the previous last good state
 				}
-				g.tracer.Origin(name).Changed(was, is)
+				g.tracer.Origin(name).Changed(part, was, is)
 			},
 			Logger: g.log.With(slog.String("origin_name", name)),
 		}, rejected[i]))
@@ -73,27 +73,27 @@ func (r *rollouts) start(ctx context.Context, cold bool, running *sync.WaitGroup
 	}
 }
 
-// addParts configures cohorts for a new view of a group, and returns the parts of the view by source.
-func (r *rollouts) addParts(cfg *cache.Config, group string) (parts []*rollout.Part) {
+// addSections configures cohorts for a new view of a group, and returns the sections of the view by source.
+func (r *rollouts) addSections(cfg *cache.Config, group string) (sections []*rollout.Section) {
 	if r == nil {
 		return nil
 	}
 	for source := range cfg.Sources {
-		key := rollout.PartKey{Group: group, Shared: source >= len(r.controllers)}
-		parts = append(parts, r.controllers[source%len(r.controllers)].NewPart(key))
+		key := rollout.SectionKey{Group: group, Shared: source >= len(r.controllers)}
+		sections = append(sections, r.controllers[source%len(r.controllers)].NewSection(key))
 	}
 	cfg.Cohorts = len(r.stages)
-	cfg.SettledChanged = func(source int) { parts[source].Poke() }
-	return parts
+	cfg.SettledChanged = func(source int) { sections[source].Poke() }
+	return sections
 }
 
-// follow tells the two parts of an origin in a group's view what waits for stages.
-func (r *rollouts) follow(parts []*rollout.Part, origin int, own, copies *pending.List) {
+// follow tells the two sections of an origin in a group's view what waits for stages.
+func (r *rollouts) follow(sections []*rollout.Section, origin int, own, copies *pending.List) {
 	if r == nil {
 		return
 	}
-	own.ReportStaged(parts[origin].SetWaiting)
-	copies.ReportStaged(parts[r.router.sharedSource(origin)].SetWaiting)
+	own.ReportStaged(sections[origin].SetWaiting)
+	copies.ReportStaged(sections[r.router.sharedSource(origin)].SetWaiting)
 }
 
 // linger returns how long a node group keeps unused shared names. With rollouts it keeps them, so that returning
@@ -105,15 +105,15 @@ func (r *rollouts) linger(s *settings) time.Duration {
 	return s.linger
 }
 
-// joinParts adds the two parts of an origin in a group's view to the rollouts of the origin: the resources of the node
+// joinSections adds the two sections of an origin in a group's view to the rollouts of the origin: the resources of the node
 // group, and the shared names.
-func (r *rollouts) joinParts(parts []*rollout.Part, origin int, view *cache.View, control, sharing *upstream.Control) {
+func (r *rollouts) joinSections(sections []*rollout.Section, origin int, view *cache.View, control, sharing *upstream.Control) {
 	if r == nil {
 		return
 	}
 	shared := r.router.sharedSource(origin)
-	parts[origin].Join(view, origin, control)
-	parts[shared].Join(view, shared, sharing)
+	sections[origin].Join(view, origin, control)
+	sections[shared].Join(view, shared, sharing)
 }
 
 // newControl returns the control of the shared names in a group's view, or nil if rollouts are off.
@@ -124,9 +124,9 @@ func (r *rollouts) newControl() *upstream.Control {
 	return upstream.NewControl(false, nil)
 }
 
-// leaveParts removes the parts of a removed group from the rollouts.
-func (r *rollouts) leaveParts(parts []*rollout.Part) {
-	for _, p := range parts {
+// leaveSections removes the sections of a removed group from the rollouts.
+func (r *rollouts) leaveSections(sections []*rollout.Section) {
+	for _, p := range sections {
 		p.Leave()
 	}
 }
@@ -152,7 +152,7 @@ func (r *rollouts) admit(to *downstream.Group, n *corepb.Node, by downstream.Cal
 	})
 }
 
-// selectsBy reports whether a stage selects clients by a top-level field of the Node, or by a part of it.
+// selectsBy reports whether a stage selects clients by a top-level field of the Node, or by a section of it.
 func (r *rollouts) selectsBy(field string) bool {
 	return r != nil && slices.ContainsFunc(r.stages, func(s rollout.Stage) bool {
 		topLevel, _, _ := strings.Cut(s.Field, ".")
@@ -203,7 +203,7 @@ func encodeEdition(origin string, e *rollout.Withdrawn) snapshot.Rejected {
 		Origin: origin, Reason: e.Reason, At: e.At.Round(0), Ended: e.Ended.Round(0), Cohorts: e.Cohorts,
 	}
 	for key, types := range e.Changes {
-		part := snapshot.RejectedPart{Group: key.Group, Shared: key.Shared, Resources: make(map[string]map[string]string)}
+		section := snapshot.RejectedSection{Group: key.Group, Shared: key.Shared, Resources: make(map[string]map[string]string)}
 		for typ, names := range types {
 			digests := make(map[string]string, len(names))
 			for name, digest := range names {
@@ -211,15 +211,15 @@ func encodeEdition(origin string, e *rollout.Withdrawn) snapshot.Rejected {
 					digests[name] = hex.EncodeToString(digest[:])
 				}
 			}
-			part.Resources[typ] = digests
+			section.Resources[typ] = digests
 		}
-		saved.Parts = append(saved.Parts, part)
+		saved.Sections = append(saved.Sections, section)
 	}
 	if e.Sum != (wire.Digest{}) {
 		saved.Sum = hex.EncodeToString(e.Sum[:])
 	}
-	slices.SortFunc(saved.Parts, func(a, b snapshot.RejectedPart) int {
-		return rollout.PartKey{Group: a.Group, Shared: a.Shared}.Compare(rollout.PartKey{Group: b.Group, Shared: b.Shared})
+	slices.SortFunc(saved.Sections, func(a, b snapshot.RejectedSection) int {
+		return rollout.SectionKey{Group: a.Group, Shared: a.Shared}.Compare(rollout.SectionKey{Group: b.Group, Shared: b.Shared})
 	})
 	return saved
 }
@@ -233,9 +233,9 @@ func decodeEdition(saved snapshot.Rejected) *rollout.Withdrawn {
 	if sum, err := hex.DecodeString(saved.Sum); err == nil && len(sum) == len(e.Sum) {
 		copy(e.Sum[:], sum)
 	}
-	for _, part := range saved.Parts {
+	for _, section := range saved.Sections {
 		types := make(map[string]map[string]wire.Digest)
-		for typ, digests := range part.Resources {
+		for typ, digests := range section.Resources {
 			names := make(map[string]wire.Digest, len(digests))
 			for name, text := range digests {
 				var digest wire.Digest
@@ -247,7 +247,7 @@ func decodeEdition(saved snapshot.Rejected) *rollout.Withdrawn {
 			}
 			types[typ] = names
 		}
-		e.Changes[rollout.PartKey{Group: part.Group, Shared: part.Shared}] = types
+		e.Changes[rollout.SectionKey{Group: section.Group, Shared: section.Shared}] = types
 	}
 	return e
 }
@@ -321,25 +321,28 @@ var rolloutCommands = []rolloutCommand{
 	{
 		name: "promote", all: true,
 		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
-			return c.Promote(ctx, of.All, by)
+			if of.All {
+				return c.PromoteAll(ctx, by)
+			}
+			return c.Promote(ctx, of.Part, by)
 		},
 	},
 	{
 		name: "abort", reason: true,
 		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
-			return c.Abort(ctx, of.Reason, by)
+			return c.Abort(ctx, of.Part, of.Reason, by)
 		},
 	},
 	{
 		name: "resume",
-		do: func(ctx context.Context, c *rollout.Controller, _ admin.RolloutScope, by string) error {
-			return c.Resume(ctx, by)
+		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
+			return c.Resume(ctx, of.Part, by)
 		},
 	},
 	{
 		name: "undo", reason: true,
 		do: func(ctx context.Context, c *rollout.Controller, of admin.RolloutScope, by string) error {
-			return c.Undo(ctx, of.Reason, by)
+			return c.Undo(ctx, of.Part, of.Reason, by)
 		},
 	},
 }
@@ -401,6 +404,8 @@ func (c *rolloutCommand) check(of admin.RolloutScope) error {
 	switch {
 	case of.All && !c.all:
 		return admin.Refuse(http.StatusBadRequest, errors.New("all: only promote accepts it"))
+	case of.All && of.Part != "":
+		return admin.Refuse(http.StatusBadRequest, fmt.Errorf("part: %.256q and all exclude one another", of.Part))
 	case of.Reason != "" && !c.reason:
 		return admin.Refuse(http.StatusBadRequest, errors.New("reason: only abort and undo accept it"))
 	default:

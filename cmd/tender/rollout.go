@@ -20,8 +20,8 @@ func newRolloutCommand(h host) *cobra.Command {
 		Use:   "rollout",
 		Short: "Show and control the distribution of changes in stages",
 		Long: "Rollout shows and controls how a running relay distributes the changes of its origins in\n" +
-			"stages (TENDER_ROLLOUT). An edition contains all changes up to a time. A few clients\n" +
-			"receive it first, and the next stage receives it if they accept it.",
+			"stages (TENDER_ROLLOUT). An edition contains changes that belong together, by references:\n" +
+			"a part. A few clients receive it first, and the next stage receives it if they accept it.",
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -169,7 +169,7 @@ func newRolloutResumeCommand(h host) *cobra.Command {
 		Short: "Start a halted rollout again",
 		Long: "Resume makes a running relay start a halted rollout again at the first stage, with the\n" +
 			"present state of the origin, including the rejected changes.",
-		Example: "  tender rollout resume",
+		Example: "  tender rollout resume\n  tender rollout resume --part rds/shop",
 	})
 	return cmd
 }
@@ -180,7 +180,8 @@ func newRolloutUndoCommand(h host) *cobra.Command {
 		Short: "Return all clients to the configuration before the newest promotion",
 		Long: "Undo makes a running relay serve all clients the configuration before the newest\n" +
 			"promotion, and rejects the promoted edition. The rollout is then halted, as after tender\n" +
-			"rollout abort. Only one promotion can be undone.",
+			"rollout abort. Parts that were promoted at one time are undone together, unless --part\n" +
+			"selects one. Only one promotion of a part can be undone.",
 		Example: "  tender rollout undo --reason 'connection resets since 02:10'",
 	})
 	addReason(cmd, &of.Why)
@@ -193,9 +194,13 @@ func newRolloutCommanding(h host, name string, cmd *cobra.Command) (*cobra.Comma
 	of := new(admin.RolloutScope)
 	cmd.Use, cmd.Args = name, cobra.NoArgs
 	cmd.Long += "\n\nWithout --origin, the command applies to all origins whose state allows it."
+	if name != "undo" {
+		cmd.Long += " Without --part, it\napplies to all of their parts whose state allows it."
+	}
 	flag := addAdminFlag(cmd, h)
 	output := cli.AddOutputFlag(cmd, "text", "yaml")
 	cmd.Flags().StringVar(&of.Origin, "origin", "", "only this origin: its `name`, or default for that of TENDER_ORIGIN")
+	cmd.Flags().StringVar(&of.Part, "part", "", "only this part: its `name`, such as rds/shop, or the id of its edition")
 	flag.run(cmd, func(cmd *cobra.Command, _ []string, client *adminClient) error {
 		addUser(&of.Why)
 		var answer admin.Rollouts

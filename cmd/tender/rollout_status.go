@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cmd/tender/cli"
@@ -75,7 +76,25 @@ func (r *rolloutReader) wait(ctx context.Context) (answer admin.Rollouts, err er
 type rolloutWait struct {
 	line  string           // the last reported state, without times
 	begin rollout.Outcomes // counters at the start of the wait, or after a restart of the relay
-	done  bool             // the rollout was promoted, or none was open
+	since time.Time        // of the newest change at the start of the wait
+	done  bool             // the changes were promoted, or no rollout was open
+}
+
+// newRolloutWait returns the progress at the start of a wait.
+func newRolloutWait(s *rollout.Status) *rolloutWait {
+	w := &rolloutWait{begin: s.Outcomes}
+	for _, p := range s.Parts {
+		if p.Oldest.After(w.since) {
+			w.since = p.Oldest
+		}
+	}
+	return w
+}
+
+// ended reports whether all changes of the start of the wait have been promoted.
+func (w *rolloutWait) ended(s *rollout.Status) bool {
+	waits := func(p *rollout.Status) bool { return p.Phase != rollout.Current && !p.Oldest.After(w.since) }
+	return s.Phase == rollout.Current || s.Outcomes.Promoted > w.begin.Promoted && !slices.ContainsFunc(s.Parts, waits)
 }
 
 // look updates seen, by origin, from a response, and writes each changed state to r.steps. ended reports whether the
@@ -85,7 +104,7 @@ func (r *rolloutReader) look(seen map[string]*rolloutWait, all []*rollout.Status
 	for _, s := range all {
 		w := seen[s.Origin]
 		if w == nil {
-			w = &rolloutWait{begin: s.Outcomes}
+			w = newRolloutWait(s)
 			seen[s.Origin] = w
 		}
 		if s.Outcomes.Promoted < w.begin.Promoted || s.Outcomes.Halted < w.begin.Halted {
@@ -100,7 +119,7 @@ func (r *rolloutReader) look(seen map[string]*rolloutWait, all []*rollout.Status
 		if s.Phase == rollout.Halted || s.Outcomes.Halted > w.begin.Halted {
 			return true, fmt.Errorf("origin %s: the rollout is halted", cli.Printable(s.Origin))
 		}
-		w.done = w.done || s.Phase == rollout.Current || s.Outcomes.Promoted > w.begin.Promoted
+		w.done = w.done || w.ended(s)
 		ended = ended && w.done
 	}
 	return ended, nil
@@ -158,6 +177,7 @@ func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
 		t.Row()
 		t.cohorts(s)
 		t.rejectionsOfRollout(s)
+		t.parts(s)
 		t.rolloutCommands(s, len(all) > 1)
 	}
 	return t.Print(w)
@@ -173,6 +193,7 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 		}
 	}
 	t.Row(fmt.Sprintf("origin %s: %s", s.Origin, state))
+	t.part(s)
 	switch left := s.Until.Sub(now); {
 	case s.Halted != nil:
 		t.Row("  halted", fmt.Sprintf("%s ago: %s", ago(s.Halted.At, now), s.Halted.Reason))
@@ -195,6 +216,16 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 		t.Row("  pending", fmt.Sprintf("%s, the oldest for %s", resources(s.Waiting), ago(s.Oldest, now)))
 	}
 	t.doubts(s, now)
+}
+
+// part adds the name of the part to which the rows belong, and the number of open ones.
+func (t *table) part(s *rollout.Status) {
+	switch open := len(openParts(s)); {
+	case open > 1:
+		t.Row("  part", fmt.Sprintf("%s, of %d open", cmp.Or(s.Part, "the next"), open))
+	case open == 1 && s.Part != "":
+		t.Row("  part", s.Part)
+	}
 }
 
 // doubts adds the last result of the check, and reasons why the served resources are not verified.
@@ -233,6 +264,24 @@ func (t *table) cohorts(s *rollout.Status) {
 	}
 }
 
+// openParts returns the parts of a rollout that are open.
+func openParts(s *rollout.Status) []*rollout.Status {
+	return slices.DeleteFunc(slices.Clone(s.Parts), func(p *rollout.Status) bool { return p.Phase == rollout.Current })
+}
+
+// parts adds a row for each open part of a rollout, if there are several. The rows above are of the first one.
+func (t *table) parts(s *rollout.Status) {
+	open := openParts(s)
+	if len(open) < 2 {
+		return
+	}
+	t.Row()
+	t.Row("PART", "STATE", "RESOURCES")
+	for _, p := range open {
+		t.Row(cmp.Or(p.Part, "-"), describeRollout(p, time.Time{}), max(p.Resources, p.Waiting))
+	}
+}
+
 // rejectionsOfRollout adds a row for each NACK of the edition, with its error detail.
 func (t *table) rejectionsOfRollout(s *rollout.Status) {
 	if len(s.Rejections) == 0 {
@@ -250,12 +299,21 @@ func (t *table) rejectionsOfRollout(s *rollout.Status) {
 	}
 }
 
+// partFlag returns the flag that selects the part of the rows, if several are open.
+func partFlag(s *rollout.Status) string {
+	if len(openParts(s)) < 2 || s.Part == "" {
+		return ""
+	}
+	return " --part " + s.Part
+}
+
 // rolloutCommands adds the commands that apply to the state of a rollout. several adds --origin to them.
 func (t *table) rolloutCommands(s *rollout.Status, several bool) {
 	of := ""
 	if several {
 		of = " --origin " + s.Origin
 	}
+	part := partFlag(s)
 	var lines [][2]string
 	add := func(command, does string) { lines = append(lines, [2]string{"  tender " + command + of, does}) }
 	if s.Frozen {
@@ -271,11 +329,11 @@ func (t *table) rolloutCommands(s *rollout.Status, several bool) {
 		add("rollout abort", "reject it: all clients keep the last good")
 	case rollout.Held, rollout.Rolling:
 		add("rollout diff", "see what the edition changes")
-		add("rollout promote", next)
-		add("rollout abort", "reject the edition: all clients are served the last good")
+		add("rollout promote"+part, next)
+		add("rollout abort"+part, "reject the edition: all clients are served the last good")
 	case rollout.Halted:
 		add("rollout diff", "see what the rejected edition changes")
-		add("rollout resume", "try it again from stage 1; a fix at the origin starts a rollout by itself")
+		add("rollout resume"+part, "try it again from stage 1; a fix at the origin starts a rollout by itself")
 	}
 	if s.Waiting > 0 {
 		add("rollout promote --all", "serve the latest state of the origin to all clients at once")

@@ -455,7 +455,7 @@ func TestOperateRollouts(t *testing.T) {
 
 		o.Put(relaytest.Cluster("a", "other"), relaytest.Cluster("b"))
 		time.Sleep(time.Minute) // gathers changes
-		must(t, exitOK, []string{" is at stage 1 of 1 (id=canary approve)", "waits for approval", "id=canary approve 0", "tender rollout promote serve the edition to all clients now"}, "rollout", "status")
+		must(t, exitOK, []string{" is at stage 1 of 1 (id=canary approve)", "waits for approval", "id=canary approve 0", "part cds/a, of 2 open", "cds/b edition ", "tender rollout promote --part cds/a serve the edition to all clients now"}, "rollout", "status")
 		must(t, exitOK, []string{"~ cds a", "+ cds b", "1 added, 1 changed, 0 removed"}, "rollout", "diff")
 		must(t, exitOK, []string{`+ "service_name": "other"`}, "rollout", "diff", "cds", "a")
 		must(t, exitOK, []string{"is at stage 1 of 1 (id=canary approve), waits for approval: tender rollout status"}, "status")

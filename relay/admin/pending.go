@@ -61,6 +61,7 @@ type Pending struct {
 type PendingChange struct {
 	Origin  string `json:"origin"`
 	Group   string `json:"group,omitempty"` // empty for a directory, whose changes wait for all groups
+	Part    string `json:"part,omitempty"`  // of the rollout; empty for other reasons, and for what is in no edition yet
 	TypeURL string `json:"type_url"`
 	Change  string `json:"change"` // add, change or remove
 	Count   int    `json:"count"`  // number of resources

@@ -19,6 +19,10 @@ type RolloutScope struct {
 	// Origin is the origin; empty selects all origins whose state permits the command.
 	Origin string `json:"origin,omitempty"`
 
+	// Part is the name of a part, or the id of its edition; empty selects all parts whose state permits the command, and
+	// for undo those that were promoted last, at one time. All refuses it.
+	Part string `json:"part,omitempty"`
+
 	// All makes promote serve the newest content of the origin to all clients. Other commands refuse it.
 	All bool `json:"all,omitempty"`
 
@@ -37,8 +41,8 @@ type RolloutChoice struct {
 	Page
 }
 
-// A RolloutDiff is the response to GET /api/v1/rollout/diff: for each origin, the changes of the edition that is being
-// rolled out or was rejected. Without an edition, it has the pending changes. Changes are sorted by origin, type, name
+// A RolloutDiff is the response to GET /api/v1/rollout/diff: for each origin, the changes of the editions that are being
+// rolled out or were rejected. Without an edition, it has the pending changes. Changes are sorted by origin, type, name
 // and group.
 type RolloutDiff struct {
 	Total   int             `json:"total"` // over all pages
@@ -53,6 +57,7 @@ type RolloutDiff struct {
 type RolloutChange struct {
 	Origin  string `json:"origin"`
 	Group   string `json:"group"`
+	Part    string `json:"part,omitempty"` // to which the change belongs; absent if it is in no edition yet
 	TypeURL string `json:"type_url"`
 	Name    string `json:"name"`
 	AskedAs string `json:"asked_as,omitempty"` // the glob of a collection

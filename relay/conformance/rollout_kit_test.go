@@ -1,6 +1,7 @@
 package conformance_test
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -112,6 +113,16 @@ func (w *rolloutWorld) rejecting(what string) func(*relaytest.Response) error {
 			if r.TypeURL == typeURLs[c.Short] && res.Digest == digest {
 				return fmt.Errorf("%s is not valid", res.Name)
 			}
+		}
+		return nil
+	}
+}
+
+// withoutNames returns a function that rejects the same responses without naming a resource: that counts for all.
+func withoutNames(rejects func(*relaytest.Response) error) func(*relaytest.Response) error {
+	return func(r *relaytest.Response) error {
+		if rejects(r) != nil {
+			return errors.New("the update is not valid")
 		}
 		return nil
 	}

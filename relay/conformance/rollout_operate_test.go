@@ -101,9 +101,9 @@ func TestRolloutIsDirectedByOperators(t *testing.T) {
 		s := w.expectPhase(rollout.Rolling, 1)
 		w.expectResources("cds a@2 b@1 c@1", canary)
 		w.expectResources("cds a@1 b@1", second, other)
-		if c := s.Cohorts[0]; s.Resources != 3 || s.Edition == "" || c.Served != s.Edition || c.Clients != 1 ||
+		if c := s.Cohorts[0]; s.Resources != 1 || len(s.Parts) != 3 || s.Edition == "" || c.Served != s.Edition || c.Clients != 1 ||
 			c.Subscribed != 1 || c.Accepted != 1 || s.Cohorts[1].Served != "" || len(s.Cohorts) != 3 {
-			t.Errorf("stage 1: got %+v, want one client that accepted it", s)
+			t.Errorf("stage 1: got %+v, want three parts, and one client that accepted it", s)
 		}
 		w.expectDiff("", changed...)
 		w.expectDiff("type=lds", "~lds l")

@@ -3,9 +3,9 @@ package conformance_test
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
@@ -75,22 +75,18 @@ func (h *rolloutHistory) clientsWithBad() (all []string) {
 // longestBackoff is the longest time until a relay has reconnected to a restarted origin and subscribed.
 const longestBackoff = 40 * time.Second
 
-var clusterC = regexp.MustCompile(`cds c@\d+, `)
-
 // accepting returns all clients, without canaries if an operator may have promoted content that they reject.
 func (h *rolloutHistory) accepting() []*randomClient {
 	return slices.DeleteFunc(slices.Clone(h.clients), func(c *randomClient) bool { return h.tainted && c.stage == 0 })
 }
 
-// checkComplete checks I2 and I5. A client's waiting types have a state that the origin had at one time, apart
-// from a cluster whose removal may be held back. Its clusters have endpoints.
+// checkComplete checks I2 and I5. Each resource of a client's waiting types, which all are parts of their own (B.53), has
+// content that the origin had at one time, and it lacks only what the origin lacked at one time. Its clusters have endpoints.
 func (h *rolloutHistory) checkComplete() {
 	for _, c := range h.accepting() {
 		got := h.clientState(c, waitingTypes...)
-		valid := slices.Contains(h.states, got) ||
-			h.removalHeld && slices.Contains(h.states, clusterC.ReplaceAllString(got, ""))
-		if !valid {
-			h.Fatalf("%s has %s, which is no state of the origin:\n%s", c.node, got, h.states)
+		if what := h.neverStated(got); what != "" {
+			h.Fatalf("%s has %s, but the origin never stated %s:\n%s", c.node, got, what, h.states)
 		}
 		state := c.State()
 		for _, name := range state.Names(typeURLs["cds"]) {
@@ -99,6 +95,34 @@ func (h *rolloutHistory) checkComplete() {
 			}
 		}
 	}
+}
+
+// neverStated returns a resource in which a state differs from all states of the origin; empty if there is none.
+func (h *rolloutHistory) neverStated(state string) string {
+	has, everywhere := strings.Split(state, ", "), strings.Split(h.states[0], ", ")
+	stated := make(map[string]bool)
+	for _, of := range h.states {
+		items := strings.Split(of, ", ")
+		for _, item := range items {
+			stated[item] = true
+		}
+		everywhere = slices.DeleteFunc(everywhere, func(item string) bool {
+			name, _, _ := strings.Cut(item, "@")
+			return !slices.ContainsFunc(items, func(other string) bool { return strings.HasPrefix(other, name+"@") })
+		})
+	}
+	for _, item := range has {
+		if !stated[item] {
+			return item
+		}
+	}
+	for _, item := range everywhere {
+		name, _, _ := strings.Cut(item, "@")
+		if !slices.ContainsFunc(has, func(other string) bool { return strings.HasPrefix(other, name+"@") }) {
+			return "the removal of " + name
+		}
+	}
+	return ""
 }
 
 // checkEqual checks I8: clients of one stage and replica have the same resources, also while it is frozen (B.7).

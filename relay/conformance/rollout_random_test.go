@@ -87,7 +87,6 @@ type rolloutHistory struct {
 	tainted    bool // an operator may have promoted rejected content
 
 	connectedAt time.Time // last connection of a replica to the origin
-	removalHeld bool      // a removal may be held back, since it was soon after an outage or during one (H02)
 
 	mu  sync.Mutex
 	bad map[relaytest.Digest]bool // guarded by mu; content that canaries reject
@@ -182,19 +181,13 @@ func (h *rolloutHistory) join(node string, stage, at int, v relaytest.Variant, r
 func (h *rolloutHistory) startReplica(i int) {
 	r := h.replicas[i]
 	r.running = start(h.scene, h.w.origin, r.env...)
-	h.recordConnect()
+	h.connectedAt = time.Now()
 	synctest.Wait()
 	for _, c := range h.clients {
 		if c.at == i {
 			c.Reconnect(r.Conn())
 		}
 	}
-}
-
-// connects records that a replica connects to the origin, after which removals may be held back.
-func (h *rolloutHistory) recordConnect() {
-	_, present := h.originRevs["cds"]["c"]
-	h.connectedAt, h.removalHeld = time.Now(), h.removalHeld || !present
 }
 
 // next returns a change of a name to new content.
@@ -208,7 +201,6 @@ func (h *rolloutHistory) change(changes ...string) {
 	for _, text := range changes {
 		c := h.w.n.Parse(text)
 		if c.Remove {
-			h.removalHeld = h.removalHeld || time.Since(h.connectedAt) < 30*time.Second
 			delete(h.originRevs[c.Short], c.Name)
 			continue
 		}
@@ -272,7 +264,7 @@ func (h *rolloutHistory) step(s rolloutStep) {
 		h.w.origin.Stop()
 		h.w.sleep(s.pause)
 		h.w.origin.Restart()
-		h.recordConnect()
+		h.connectedAt = time.Now()
 	case "restart":
 		h.replicas[s.replica].Stop()
 		h.startReplica(s.replica)

@@ -99,7 +99,7 @@ func TestI11_RefusedNodeGroupStopsNoRollout(t *testing.T) {
 		w.expectResources("cds a@2 b@1", canary, other)
 		w.expectResources("cds a@1 b@1", refused, others)
 
-		w.change("cds b@2", "cds a@3") // one edition, although the other group has waited for long
+		w.change("cds b@2", "cds a@3") // cut together, although the other group has waited for long
 		w.sleep(time.Second)
 		w.change("cds a@4")
 		w.sleep(time.Second)
@@ -113,8 +113,8 @@ func TestI11_RefusedNodeGroupStopsNoRollout(t *testing.T) {
 		if s := w.rollout(); !strings.Contains(s.WaitsFor, "some node groups") || s.Waiting == 0 {
 			t.Errorf("the status %+v lacks the waiting group", s)
 		}
-		if o := statusOf(w.t, w.relay).Origins[0].Rollout.Outcomes; o.Promoted != 2 || o.Reverted != 0 {
-			t.Errorf("got the outcomes %+v, want two promotions and no revert", o)
+		if o := statusOf(w.t, w.relay).Origins[0].Rollout.Outcomes; o.Promoted != 3 || o.Reverted != 0 {
+			t.Errorf("got the outcomes %+v, want three promotions and no revert", o)
 		}
 
 		allow()

@@ -106,7 +106,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		w.expectResources("lds l@1", rejects)
 		w.metrics("halted", map[string]float64{
 			"tender_rollout_state default halted": 1, "tender_rollouts_total default halted": 1,
-			"tender_pending_changes default halted": 2, "tender_pending_changes default stage": 0,
+			"tender_pending_changes default halted": 1, "tender_pending_changes default stage": 1,
 		})
 		if at := metricsOf(w.t,
 			w.relay)["tender_rollout_halted_time_seconds default"]; time.Since(time.Unix(int64(at), 0)) > 3*time.Second {
@@ -114,7 +114,7 @@ func TestB43_TelemetryOfRollouts(t *testing.T) {
 		}
 		bad := r.await("rollout", 2)[1]
 		if got := attributes(bad, "resources", "messages", "stages",
-			"outcome"); got != "resources=2 messages=2 stages=1 outcome=halted" ||
+			"outcome"); got != "resources=1 messages=2 stages=1 outcome=halted" ||
 			bad.Status.Code != codes.Error || !strings.Contains(bad.Status.Description, "l is not valid") ||
 			bad.Events[len(bad.Events)-1].Name != "halt" {
 			w.t.Errorf("the halted edition has the span %+v", bad)

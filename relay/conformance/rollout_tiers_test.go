@@ -49,21 +49,22 @@ func TestI1_TheLowestTierRollsOut(t *testing.T) {
 		w.change("lds l@3", "cds b@3")
 		w.expectResources("lds l@3", above)
 		w.sleep(5 * time.Second)
-		halted := func() {
+		halted := func(others string) {
 			w.t.Helper()
 			w.expectPhase(rollout.Halted, 0)
 			w.expectResources("lds l@2", all...)
-			w.expectResources("cds a@2 b@1", all...)
+			w.expectResources("cds a@2 b@3", canary) // another part
+			w.expectResources(others, second, other)
 		}
-		halted()
+		halted("cds a@2 b@1")
 		w.origin.Stop()
 		w.sleep(time.Minute)
 		w.origin.Restart()
 		w.sleep(2 * time.Minute)
-		halted()
+		halted("cds a@2 b@1")
 		w.restartRelay(all...)
 		w.sleep(30 * time.Minute)
-		halted()
+		halted("cds a@2 b@3")
 		w.change("lds l@4", "eds b@2")
 		w.expectResources("eds a@2 b@2", all...)
 		w.sleep(5 * time.Second)

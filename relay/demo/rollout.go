@@ -60,11 +60,10 @@ func (s *rolloutDemo) acts(ctx context.Context) error {
 	if err := s.promote(ctx, "1. A good change: the cluster cart has a connect timeout of 250ms, not of 1s", s.mesh.shortenTimeout); err != nil {
 		return err
 	}
-	if err := s.halt(ctx, "2. A bad change: the listener ingress has a CORS filter after the router. With it comes a good one: the cluster cart\n"+
-		"   allows 4096 connections", s.mesh.breakIngress); err != nil {
+	if err := s.halt(ctx, "2. A bad change: the listener ingress has a CORS filter after the router", s.mesh.breakIngress); err != nil {
 		return err
 	}
-	if err := s.promote(ctx, "3. The fix: the CORS filter is before the router. The 4096 connections of the cluster cart come with it", s.mesh.fixIngress); err != nil {
+	if err := s.promote(ctx, "3. The fix: the CORS filter is before the router", s.mesh.fixIngress); err != nil {
 		return err
 	}
 	if left := time.Until(s.began.Add(s.For)); left > 0 {
@@ -222,16 +221,10 @@ func (m *mesh) shortenTimeout() (change, error) {
 	return change{what: "a good change", updates: []wire.Update{u}}, err
 }
 
-// breakIngress makes the bad change. Clients accept its cluster and reject its listener.
+// breakIngress makes the bad change. Clients reject its listener.
 func (m *mesh) breakIngress() (change, error) {
-	cart := m.services[1].versions[0]
-	cart.connections = 4096
-	c, err := m.clusterOf(cart)
-	if err != nil {
-		return change{}, err
-	}
 	l, err := m.ingressWith(router, cors)
-	return change{what: "a bad change", updates: []wire.Update{c, l}}, err
+	return change{what: "a bad change", updates: []wire.Update{l}}, err
 }
 
 // fixIngress makes the fix of the listener.

@@ -41,7 +41,7 @@ func HeldRows(origin, group string, holds []reconcile.Hold) (rows []admin.Pendin
 }
 
 // EditedByHold returns the differences of changes that wait upstream of a view, or of all views of a directory.
-func EditedByHold(origin string, part rollout.PartKey, h reconcile.Hold) (all []Edited) {
+func EditedByHold(origin string, section rollout.SectionKey, h reconcile.Hold) (all []Edited) {
 	for i, name := range h.Names {
 		if h.Reason == reconcile.Interval || h.Changes == nil {
 			return nil // the list has the states of these
@@ -50,7 +50,7 @@ func EditedByHold(origin string, part rollout.PartKey, h reconcile.Hold) (all []
 		if d.Was == nil && d.Is == nil {
 			continue // only clients that have reported it have it
 		}
-		all = append(all, Edited{Origin: origin, Difference: rollout.Difference{Part: part, Difference: d}})
+		all = append(all, Edited{Origin: origin, Difference: rollout.Difference{Section: section, Difference: d}})
 	}
 	return all
 }
@@ -59,11 +59,11 @@ func EditedByHold(origin string, part rollout.PartKey, h reconcile.Hold) (all []
 func Newest(all []Edited) (newest []Edited) {
 	type key struct {
 		origin, key, name string
-		part              rollout.PartKey
+		section           rollout.SectionKey
 	}
 	seen := make(map[key]bool)
 	for _, e := range all {
-		of := key{e.Origin, e.Key, e.Name, e.Part}
+		of := key{e.Origin, e.Key, e.Name, e.Section}
 		if !seen[of] {
 			seen[of] = true
 			newest = append(newest, e)
@@ -78,10 +78,13 @@ type Wait struct {
 	Since, Until time.Time
 	Ends         string // if Until is zero
 	By, Note     string
+	Part         string // of a rollout, to whose changes this applies; empty for those that are in no edition
+	Names        int    // number of names of the part that wait
+	AllParts     bool   // it applies to all changes
 }
 
-// WithheldRows returns rows for the differences between what clients receive and the newest state of an origin. It selects
-// those of a group, a type and a name.
+// WithheldRows returns rows for the differences between what clients receive and the newest state of an origin that belong
+// to the part of a wait. It selects those of a group, a type and a name.
 func WithheldRows(all []Edited, why Wait, c admin.PendingChoice) []admin.PendingChange {
 	type key struct{ origin, group, typeURL, change string }
 	byKey := make(map[key]*admin.PendingChange)
@@ -90,14 +93,14 @@ func WithheldRows(all []Edited, why Wait, c admin.PendingChoice) []admin.Pending
 	for _, e := range all {
 		typeURL, _, _ := cache.SplitCollection(e.Key)
 		name, _ := wire.SplitParameters(e.Name)
-		if c.Group != "" && !nodegroup.Is(c.Group, e.Part.Group) || cmp.Or(c.Type, typeURL) != typeURL || cmp.Or(c.Name, name) != name {
+		if e.Part != why.Part && !why.AllParts || c.Group != "" && !nodegroup.Is(c.Group, e.Section.Group) || cmp.Or(c.Type, typeURL) != typeURL || cmp.Or(c.Name, name) != name {
 			continue
 		}
-		k := key{e.Origin, e.Part.Group, typeURL, string(kindOf(e.Difference.Difference))}
+		k := key{e.Origin, e.Section.Group, typeURL, string(kindOf(e.Difference.Difference))}
 		if byKey[k] == nil {
 			order = append(order, k)
 			byKey[k] = &admin.PendingChange{
-				Origin: k.origin, Group: k.group, TypeURL: k.typeURL, Change: k.change, Reason: why.Reason,
+				Origin: k.origin, Group: k.group, Part: why.Part, TypeURL: k.typeURL, Change: k.change, Reason: why.Reason,
 				Since: why.Since, Until: why.Until, Ends: why.Ends, By: cmp.Or(why.By, admin.ByRelay), Note: why.Note,
 			}
 			if !why.Until.IsZero() {
@@ -156,6 +159,7 @@ func SortPending(rows []admin.PendingChange) {
 		return cmp.Or(
 			cmp.Compare(a.Origin, b.Origin), cmp.Compare(a.Group, b.Group),
 			wire.CompareTypes(a.TypeURL, b.TypeURL),
+			cmp.Compare(a.Part, b.Part),
 			slices.Index(admin.PendingReasons, a.Reason)-slices.Index(admin.PendingReasons, b.Reason),
 			cmp.Compare(a.Change, b.Change), a.Since.Compare(b.Since))
 	})

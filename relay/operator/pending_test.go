@@ -2,6 +2,7 @@ package operator
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -150,5 +153,31 @@ func TestSortPending(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("order (-want +got):\n%s", diff)
+	}
+}
+
+// TestB53_PendingRowsByPart: what waits for a rollout has a row for each part, with the reason of that part.
+func TestB53_PendingRowsByPart(t *testing.T) {
+	var all []Edited
+	for name, part := range map[string]string{"a": "cds/a", "b": "cds/b", "c": ""} {
+		all = append(all, Edited{Origin: "default", Difference: rollout.Difference{
+			Section: rollout.SectionKey{Group: "group"}, Part: part,
+			Difference: pending.Difference{Key: wire.ClusterType, Name: name},
+		}})
+	}
+	var got []string
+	for _, why := range []Wait{
+		{Reason: admin.PendingHalted, Part: "cds/a"}, {Reason: admin.PendingStage, Part: "cds/b"}, {Reason: admin.PendingStage},
+	} {
+		for _, row := range WithheldRows(all, why, admin.PendingChoice{}) {
+			got = append(got, fmt.Sprint(row.Reason, " ", row.Part, " ", row.Names))
+		}
+	}
+	if want := []string{"halted cds/a [a]", "stage cds/b [b]", "stage  [c]"}; !slices.Equal(got, want) {
+		t.Errorf("the rows are %q, want %q", got, want)
+	}
+	frozen := WithheldRows(all, Wait{Reason: admin.PendingFrozen, AllParts: true}, admin.PendingChoice{})
+	if len(frozen) != 1 || frozen[0].Count != 3 || frozen[0].Part != "" {
+		t.Errorf("frozen: the rows are %+v, want one with all names", frozen)
 	}
 }

@@ -60,7 +60,7 @@ func selectChanges(all []Edited, c admin.RolloutChoice) (selected []editedResour
 		r := editedResource{Edited: e}
 		r.typeURL, r.glob, _ = cache.SplitCollection(e.Key)
 		r.name, r.parameters = wire.SplitParameters(e.Name)
-		if matches(c.Type, r.typeURL) && matches(name, r.name) && (c.Group == "" || nodegroup.Is(c.Group, e.Part.Group)) {
+		if matches(c.Type, r.typeURL) && matches(name, r.name) && (c.Group == "" || nodegroup.Is(c.Group, e.Section.Group)) {
 			selected = append(selected, r)
 		}
 	}
@@ -73,14 +73,14 @@ func selectChanges(all []Edited, c admin.RolloutChoice) (selected []editedResour
 // key returns a unique key in the order of the list.
 func (r editedResource) key() string {
 	return fmt.Sprintf("%s\x00%s\x00%s\x00%s\x00%s\x00%v",
-		r.Origin, r.typeURL, r.Name, r.Part.Group, r.glob, r.Part.Shared)
+		r.Origin, r.typeURL, r.Name, r.Section.Group, r.glob, r.Section.Shared)
 }
 
 // change returns the change for the admin API.
 func (r editedResource) change() admin.RolloutChange {
 	change := admin.RolloutChange{
-		Origin: r.Origin, Group: r.Part.Group, TypeURL: r.typeURL, Name: r.name, Parameters: r.parameters,
-		AskedAs: r.glob, Shared: r.Part.Shared,
+		Origin: r.Origin, Group: r.Section.Group, Part: r.Part, TypeURL: r.typeURL, Name: r.name, Parameters: r.parameters,
+		AskedAs: r.glob, Shared: r.Section.Shared,
 		Change: "changed", Before: contentOf(r.Was), After: contentOf(r.Is),
 	}
 	switch {

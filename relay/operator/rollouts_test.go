@@ -69,7 +69,7 @@ const (
 func someEdited(t *testing.T) (all []Edited) {
 	add := func(group, key, name string, before, after *wire.Resource) {
 		all = append(all, Edited{Origin: "default", Difference: rollout.Difference{
-			Part:       rollout.PartKey{Group: group, Shared: strings.HasPrefix(name, "xdstp:")},
+			Section:    rollout.SectionKey{Group: group, Shared: strings.HasPrefix(name, "xdstp:")},
 			Difference: pending.Difference{Key: key, Name: name, Was: before, Is: after},
 		}})
 	}
@@ -174,7 +174,7 @@ func TestRolloutDiffIsBounded(t *testing.T) {
 	var all []Edited
 	for i := range 3 * admin.MaxBodies {
 		all = append(all, Edited{Difference: rollout.Difference{
-			Part:       rollout.PartKey{Group: fmt.Sprint(i)},
+			Section:    rollout.SectionKey{Group: fmt.Sprint(i)},
 			Difference: pending.Difference{Key: wire.ClusterType, Name: "web", Is: cluster(t, "web", i)},
 		}})
 	}

@@ -32,8 +32,39 @@ type rolloutPanel struct {
 	Counted bool // the counts of Bar.Cohorts are about the edition
 
 	Rejections []rejection
+	Parts      []partRow // the open parts, if there are several; the panel shows the first one
 	Hints      []hint
 	Outcomes   string // numbers of earlier editions by outcome; empty without one
+}
+
+// A partRow is an open part of a rollout.
+type partRow struct {
+	Name, State, Edition string
+	Resources            int
+	Reason               string // of the halt; empty without one
+	Rejected             bool
+}
+
+// newPartRows returns the open parts of a rollout, if there are several.
+func newPartRows(s *rollout.Status) (rows []partRow) {
+	for _, of := range s.Parts {
+		if of.Phase == rollout.Current {
+			continue
+		}
+		state, _, _ := describeState(of)
+		row := partRow{
+			Name: humanize.Cut(of.Part, maxNodePart), State: state, Edition: of.Edition,
+			Resources: max(of.Resources, of.Waiting), Rejected: of.Halted != nil,
+		}
+		if of.Halted != nil {
+			row.Reason = humanize.Cut(of.Halted.Reason, maxDetail)
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) < 2 {
+		return nil
+	}
+	return rows
 }
 
 // A fact is a detail of a rollout.
@@ -73,7 +104,7 @@ func newRolloutPanels(all []*rollout.Status, now time.Time) (panels []rolloutPan
 func newRolloutPanel(s *rollout.Status, now time.Time) rolloutPanel {
 	p := rolloutPanel{
 		Origin: s.Origin, Facts: newFacts(s, now), Bar: newBar(s), Hints: newHints(s), Outcomes: describeOutcomes(s.Outcomes),
-		Counted: s.Phase == rollout.Rolling || s.Phase == rollout.Halted,
+		Counted: s.Phase == rollout.Rolling || s.Phase == rollout.Halted, Parts: newPartRows(s),
 	}
 	if !s.Since.IsZero() {
 		p.For = ago(s.Since, now)
@@ -159,6 +190,7 @@ func newFacts(s *rollout.Status, now time.Time) (facts []fact) {
 	if !s.Changed.IsZero() {
 		note += ", changed " + ago(s.Changed, now) + " ago"
 	}
+	addIf(s.Part != "" && !past, fact{Label: "Part", Value: humanize.Cut(s.Part, maxNodePart)})
 	addIf(s.Edition != "" && s.Phase != rollout.Gathering, fact{Label: label, Value: s.Edition, Note: note})
 	if s.Phase == rollout.Rolling && s.Stage > 0 && s.Stage < len(s.Cohorts) {
 		facts = append(facts, fact{
@@ -192,6 +224,14 @@ func checkFact(s *rollout.Status, now time.Time) fact {
 	return f
 }
 
+// partFlag returns the flag that selects the part of a panel, if several are open.
+func partFlag(s *rollout.Status) string {
+	if len(newPartRows(s)) == 0 || s.Part == "" {
+		return ""
+	}
+	return " --part " + s.Part
+}
+
 // newHints returns the commands that apply to a rollout, the most likely first.
 func newHints(s *rollout.Status) (hints []hint) {
 	add := func(command, effect string) {
@@ -200,6 +240,7 @@ func newHints(s *rollout.Status) (hints []hint) {
 	if s.Frozen {
 		add("thaw", "distributes changes again")
 	}
+	part := partFlag(s)
 	if s.Phase != rollout.Current {
 		add("rollout diff", "shows what the edition changes")
 	}
@@ -207,17 +248,17 @@ func newHints(s *rollout.Status) (hints []hint) {
 	case rollout.Gathering:
 		add("rollout abort", "rejects the changes before a client receives them")
 	case rollout.Held:
-		add("rollout promote", "starts the first stage now, if the change is intended")
-		add("rollout abort", "rejects the edition")
+		add("rollout promote"+part, "starts the first stage now, if the change is intended")
+		add("rollout abort"+part, "rejects the edition")
 	case rollout.Rolling:
 		next := "serves the edition to the next stage now"
 		if s.Stage >= len(s.Cohorts)-1 {
 			next = "serves the edition to all clients now"
 		}
-		add("rollout promote", next)
-		add("rollout abort", "rejects the edition and serves the last good to its clients")
+		add("rollout promote"+part, next)
+		add("rollout abort"+part, "rejects the edition and serves the last good to its clients")
 	case rollout.Halted:
-		add("rollout resume", "serves the same changes again, from the first stage")
+		add("rollout resume"+part, "serves the same changes again, from the first stage")
 	}
 	switch s.Phase {
 	case rollout.Current:

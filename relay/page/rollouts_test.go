@@ -2,6 +2,7 @@ package page
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -415,4 +416,34 @@ func TestLiveRollouts(t *testing.T) {
 		for range events { // until the response ends
 		}
 	})
+}
+
+// TestB53_PanelHasRowsOfParts: the panel of a rollout has a row for each open part, if there are several, and its commands
+// name the part that it shows.
+func TestB53_PanelHasRowsOfParts(t *testing.T) {
+	halted := &rollout.Status{
+		Origin: "default", Part: "rds/shop", Phase: rollout.Halted, Edition: "ab", Resources: 2,
+		Halted: &rollout.Halt{Reason: "a client rejected it"},
+	}
+	rolling := &rollout.Status{Origin: "default", Part: "cds/cart", Phase: rollout.Rolling, Edition: "cd", Resources: 1, Stage: 1}
+	promoted := &rollout.Status{Origin: "default", Part: "cds/old", Phase: rollout.Current, Undoable: true}
+	s := *halted
+	s.Parts = []*rollout.Status{halted, rolling, promoted}
+	p := newRolloutPanel(&s, time.Now())
+	want := []partRow{
+		{Name: "rds/shop", State: "halted", Edition: "ab", Resources: 2, Reason: "a client rejected it", Rejected: true},
+		{Name: "cds/cart", State: "stage 1 of 0", Edition: "cd", Resources: 1},
+	}
+	if !slices.Equal(p.Parts, want) {
+		t.Errorf("the rows are %+v, want %+v", p.Parts, want)
+	}
+	if !slices.ContainsFunc(p.Hints, func(h hint) bool {
+		return h.Command == "tender rollout resume --part rds/shop --origin default"
+	}) {
+		t.Errorf("the commands are %+v, want a resume of the part", p.Hints)
+	}
+	s.Parts = s.Parts[:1]
+	if p := newRolloutPanel(&s, time.Now()); p.Parts != nil {
+		t.Errorf("a single part has the rows %+v, want none", p.Parts)
+	}
 }

@@ -39,6 +39,7 @@ type Check struct {
 // A CheckRequest is the body of a request to the check.
 type CheckRequest struct {
 	Origin    string    `json:"origin"`
+	Part      string    `json:"part"` // the resource that the part is named after, such as "rds/checkout"
 	Edition   string    `json:"edition"`
 	Stage     int       `json:"stage"`  // number of stages that are served the edition
 	Stages    int       `json:"stages"` // number of configured stages

@@ -13,7 +13,7 @@ import (
 )
 
 var checkRequest = CheckRequest{
-	Origin: "default", Edition: "ab12", Stage: 1, Stages: 2, Changed: time.Unix(1e9, 5e8).UTC(),
+	Origin: "default", Part: "rds/a", Edition: "ab12", Stage: 1, Stages: 2, Changed: time.Unix(1e9, 5e8).UTC(),
 	Resources: 3, Clients: 2, Accepted: 1, Canaries: []string{"a", "b"},
 }
 
@@ -119,7 +119,7 @@ func TestCheckRequestDescribesEdition(t *testing.T) {
 	if _, err := check.Send(t.Context(), checkRequest); err != nil {
 		t.Fatal(err)
 	}
-	const want = `POST /here application/json {"origin":"default","edition":"ab12","stage":1,"stages":2,` +
+	const want = `POST /here application/json {"origin":"default","part":"rds/a","edition":"ab12","stage":1,"stages":2,` +
 		`"changed":"2001-09-09T01:46:40.5Z","resources":3,"clients":2,"accepted":1,"rejected":0,"canaries":["a","b"]}`
 	if got := received(); got != want {
 		t.Errorf("the check received\n%s\nwant\n%s", got, want)

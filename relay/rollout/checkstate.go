@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// checks sends requests about editions to the external check, one at a time for each edition. The goroutine of Run owns
-// it.
+// checks sends requests about the editions of a part to the external check, one at a time for each edition. The goroutine
+// of Run owns it.
 type checks struct {
 	check   *Check // nil without an external check
 	log     *slog.Logger
@@ -25,8 +25,9 @@ type checkState struct {
 	failingSince time.Time // start of the failures; zero if the last request succeeded
 }
 
-// A checkResult is the result of one request about an edition.
+// A checkResult is the result of one request about an edition of a part.
 type checkResult struct {
+	part    *part
 	edition Edition
 	Verdict
 	err error
@@ -35,11 +36,17 @@ type checkResult struct {
 // reset starts the requests about a new edition. This does not end a failure of the check.
 func (c *checks) reset() { c.checkState = checkState{failingSince: c.failingSince} }
 
-// start sends a request about the edition of m if one is due. It returns the time of the next request; zero if only an
-// event causes it.
+// startCheck sends a request about the edition of a part if one is due. It returns the time of the next request; zero if
+// only an event causes it.
+func (c *Controller) startCheck(ctx context.Context, now time.Time, p *part) (next time.Time) {
+	return p.checks.start(ctx, now, p, c.newRequest)
+}
+
+// start implements startCheck.
 func (c *checks) start(
-	ctx context.Context, now time.Time, m State, newRequest func() CheckRequest,
+	ctx context.Context, now time.Time, p *part, newRequest func(*part) CheckRequest,
 ) (next time.Time) {
+	m := p.machine.State()
 	if c.check == nil || !m.Phase.inProgress() || c.inFlight {
 		return time.Time{}
 	}
@@ -51,25 +58,25 @@ func (c *checks) start(
 		return due
 	}
 	c.requestedAt, c.inFlight = now, true
-	edition, request := m.Edition, newRequest()
+	edition, request := m.Edition, newRequest(p)
 	go func() { // ends within checkTimeout
 		v, err := c.check.Send(ctx, request)
 		select {
-		case c.results <- checkResult{edition, v, err}:
+		case c.results <- checkResult{p, edition, v, err}:
 		case <-c.ended:
 		}
 	}()
 	return time.Time{}
 }
 
-// newRequest returns a request about the edition in progress.
-func (c *Controller) newRequest() CheckRequest {
-	m := c.machine.State()
+// newRequest returns a request about the edition in progress of a part.
+func (c *Controller) newRequest(p *part) CheckRequest {
+	m := p.machine.State()
 	return CheckRequest{
-		Origin: c.cfg.Origin, Edition: c.edition.id, Stage: m.Stage, Stages: len(c.cfg.Stages),
-		Changed: m.Changed, Resources: c.edition.resources, Clients: c.tracker.clientsOf(m.Stage),
-		Accepted: c.evidence.Accepted, Rejected: c.evidence.Answered - c.evidence.Accepted,
-		Canaries: c.canaries[:min(len(c.canaries), MaxCanaries)],
+		Origin: c.cfg.Origin, Part: p.edition.name, Edition: p.edition.id, Stage: m.Stage, Stages: len(c.cfg.Stages),
+		Changed: m.Changed, Resources: p.edition.resources, Clients: c.tracker.clientsOf(m.Stage),
+		Accepted: p.evidence.Accepted, Rejected: p.evidence.Answered - p.evidence.Accepted,
+		Canaries: p.canaries[:min(len(p.canaries), MaxCanaries)],
 	}
 }
 

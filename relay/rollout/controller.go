@@ -19,7 +19,7 @@ const (
 	// minPause is the minimum time between two evaluations, so that many disconnects at once cause one evaluation.
 	minPause = 50 * time.Millisecond
 
-	// unavailableAfter is how long an edition waits for the origin to confirm the state of a part.
+	// unavailableAfter is how long an edition waits for the origin to confirm the state of a section.
 	unavailableAfter = 30 * time.Second
 )
 
@@ -39,35 +39,37 @@ type ControllerConfig struct {
 	// Decided is called when the result of Withdrawn has changed. It writes the result to disk.
 	Decided func(context.Context)
 
-	// Changed is called after a change of the phase, the stage or the edition.
-	Changed func(before, after *Status)
+	// Changed is called after a change of the phase, the stage or the edition of a part, which has a number.
+	Changed func(part int, before, after *Status)
 
 	Logger *slog.Logger
 }
 
 // A Controller distributes the changes of one origin in stages. Its methods may be called from any goroutine.
 //
-// Its goroutine, Run, owns the machine and the editions. After each change it collects the facts again and applies the
-// machine's decision, so that no event is missed or handled twice.
+// Its goroutine, Run, owns the parts and their editions. After each change it collects the facts again and applies the
+// decisions of the machines, so that no event is missed or handled twice.
 type Controller struct {
 	cfg ControllerConfig
 
 	wake     chan struct{}
 	commands chan *command
-	ended    chan struct{} // closed when Run returns
-	restored *Withdrawn    // the rejection that an earlier process left active; nil if none
+	results  chan checkResult
+	ended    chan struct{}        // closed when Run returns
+	restored map[*part]*Withdrawn // the rejections that an earlier process left active
 	tracker  tracker
 
 	// Owned by Run.
-	machine       *Machine
-	served        [MaxStages + 1]Edition // the edition that each cohort is served
-	edition       summary                // summary of the machine's edition
-	promoted      promotion              // what Undo may have to revert in parts that join later
-	cold          bool                   // the value of Status.Cold
-	unavailableAt time.Time              // when the next part becomes unavailable; zero is never
+	parts         []*part
+	free          *part     // gathers the changes that no part has
+	partitioned   stamp     // when these last were made parts
+	phases        uint64    // number of changes of phases
+	numbers       int       // number of parts so far
+	promotions    int       // number of times that the rest was served other editions
+	outcomes      Outcomes  // of parts that are gone
+	cold          bool      // the value of Status.Cold
+	unavailableAt time.Time // when the next section becomes unavailable; zero is never
 	rejections    rejections
-	checks        checks
-	observation
 
 	status atomic.Pointer[Status]
 }
@@ -76,27 +78,34 @@ type Controller struct {
 // in an earlier process; nil without one.
 func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 	c := &Controller{
-		cfg: cfg, machine: NewMachine(cfg.Config), rejections: rejections{withdrawn: withdrawn},
-		wake: make(chan struct{}, 1), commands: make(chan *command), ended: make(chan struct{}),
+		cfg: cfg, rejections: rejections{withdrawn: slices.Clone(withdrawn)}, wake: make(chan struct{}, 1),
+		commands: make(chan *command), results: make(chan checkResult, 1), ended: make(chan struct{}),
+		restored: make(map[*part]*Withdrawn),
 	}
 	c.tracker.cfg, c.tracker.poke, c.tracker.streams = &c.cfg, c.Poke, make(map[Client]int)
-	c.checks = checks{check: cfg.Check, log: cfg.Logger, results: make(chan checkResult, 1), ended: c.ended}
-	if c.restored = c.rejections.activeRejection(); c.restored != nil {
-		c.machine.Restore(Halt{c.restored.Reason, c.restored.At})
-		c.edition = summarize(c.restored.Changes)
+	c.free = c.newPart()
+	for i, e := range c.rejections.withdrawn {
+		if !e.Ended.IsZero() {
+			continue
+		}
+		p, active := c.newPart(), *e
+		p.machine.Restore(Halt{e.Reason, e.At})
+		p.edition, active.part = summarize(e.Changes), p
+		c.rejections.withdrawn[i], c.restored[p] = &active, e
+		c.addPart(p)
 	}
 	c.rejections.publish()
-	c.cohorts = newCohorts(cfg.Stages)
-	c.status.Store(c.newStatus(time.Time{}, Facts{}))
+	c.status.Store(c.newStatus())
 	return c
 }
 
 // Status returns the state of the rollout and the current number of connected clients.
 func (c *Controller) Status() *Status {
-	s := *c.status.Load()
-	s.Cohorts = slices.Clone(s.Cohorts)
-	c.tracker.countClients(s.Cohorts)
-	return &s
+	s := c.status.Load().clone()
+	for _, of := range append(s.Parts, s) {
+		c.tracker.countClients(of.Cohorts)
+	}
+	return s
 }
 
 // Poke makes Run evaluate the facts again. It does not block.
@@ -129,8 +138,8 @@ func (c *Controller) Run(ctx context.Context, cold bool) {
 			}
 			c.advance(ctx)
 			close(cmd.done)
-		case v := <-c.checks.results:
-			c.checks.record(v, c.machine.State().Edition, c.edition.id)
+		case v := <-c.results:
+			v.part.checks.record(v, v.part.machine.edition, v.part.edition.id)
 		case <-due:
 		case <-ctx.Done():
 			return
@@ -153,28 +162,38 @@ func (c *Controller) coalesce(ctx context.Context) bool {
 func (c *Controller) advance(ctx context.Context) (next time.Time) {
 	for ctx.Err() == nil {
 		now := time.Now()
-		facts := c.facts(now)
-		cut, due := c.machine.Advance(now, facts)
-		if cut {
-			available := slices.DeleteFunc(c.tracker.joined(), func(p *Part) bool { return p.unavailable })
-			c.cutEdition(ctx, now, facts, available)
-			c.rejectRepeated(now)
+		if c.step(ctx, now) {
 			continue
 		}
 		changed := c.serve(ctx, now)
-		nextCheck := c.checks.start(ctx, now, c.machine.State(), c.newRequest)
-		c.publish(now, due, facts)
-		if changed || !due.IsZero() && !due.After(now) {
-			continue
+		next = earlier(c.unavailableAt, c.expireWithdrawn(now))
+		for _, p := range c.machines() {
+			changed = changed || !p.due.IsZero() && !p.due.After(now)
+			for _, at := range []time.Time{p.due, c.nextObservation(p), c.startCheck(ctx, now, p)} {
+				next = earlier(next, at)
+			}
 		}
-		for _, at := range []time.Time{
-			due, c.nextObservation(), nextCheck, c.unavailableAt, c.expireWithdrawn(now),
-		} {
-			next = earlier(next, at)
+		c.publish(now)
+		if !changed {
+			return next
 		}
-		return next
 	}
 	return time.Time{}
+}
+
+// machines returns all parts, and the one that gathers what no part has.
+func (c *Controller) machines() []*part { return append(slices.Clone(c.parts), c.free) }
+
+// step advances all machines. It returns true if it made editions, after which the facts are others.
+func (c *Controller) step(ctx context.Context, now time.Time) (cut bool) {
+	c.collect(ctx, now)
+	for _, p := range c.machines() {
+		var wants bool
+		if wants, p.due = p.machine.Advance(now, p.facts); wants && c.cut(ctx, now, p) {
+			return true
+		}
+	}
+	return false
 }
 
 // earlier returns the earlier of two times. Zero means never.
@@ -185,80 +204,85 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// nextObservation returns the time of the next observation of the clients; zero is never.
-func (c *Controller) nextObservation() time.Time {
-	if c.machine.State().Stage == 0 {
+// nextObservation returns the time of the next observation of the clients of a part; zero is never.
+func (c *Controller) nextObservation(p *part) time.Time {
+	if p.machine.State().Stage == 0 {
 		return time.Time{}
 	}
-	return c.observed.Add(observeEvery)
+	return p.observed.Add(observeEvery)
 }
 
-// facts returns the current input of the machine. At most once per observeEvery, it observes the clients first.
-func (c *Controller) facts(now time.Time) Facts {
-	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.checks.verdict}
-	c.compareParts(now, &f)
-	if stage := c.machine.State().Stage; stage > 0 && (stage != c.stage || !now.Before(c.nextObservation())) {
-		c.observation = c.tracker.observe(now, stage)
+// collect collects the current input of all machines. At most once per observeEvery, it observes the clients first.
+func (c *Controller) collect(ctx context.Context, now time.Time) {
+	c.compareLatest(ctx) // a section may have joined
+	c.observe(now)
+	sections := c.tracker.joined()
+	c.updateUnavailable(sections, now)
+	common := Facts{Frozen: c.cfg.Frozen()}
+	for _, s := range sections {
+		common.Unavailable = common.Unavailable || s.unavailable
 	}
-	f.Evidence = c.evidence
-	f.HaltReason = c.tracker.haltReason(now.Sub(c.machine.State().Entered).Round(time.Second))
-	return f
+	for _, p := range c.parts {
+		p.facts = c.partFacts(p, sections, common, now)
+	}
+	c.free.facts = c.freeFacts(sections, common)
 }
 
-// compareParts adds to f how latest differs in all available parts.
-func (c *Controller) compareParts(now time.Time, f *Facts) {
-	m, parts, settled := c.machine.State(), c.tracker.joined(), true
-	c.updateUnavailable(parts, now)
-	for _, p := range parts {
-		w := p.waiting.Load()
-		if p.unavailable {
-			f.Unavailable = true
-			continue
-		}
-		settled = settled && p.unsettledSince.IsZero()
-		f.Differs = f.Differs || w.Names > 0
-		f.Edited = f.Edited || w.Edited > 0
-		notInEdition := m.Phase.inProgress() && p.editions[m.Edition] == nil
-		f.Behind = f.Behind || w.Behind > 0 || w.Names > 0 && notInEdition
-		if w.Changed.After(f.Changed) {
-			f.Changed = w.Changed
+// observe observes the clients of all parts that are served to cohorts, if it is time for one of them.
+func (c *Controller) observe(now time.Time) {
+	var served []*part
+	due := false
+	for _, p := range c.parts {
+		if stage := p.machine.State().Stage; stage > 0 {
+			served = append(served, p)
+			due = due || stage != p.stage || !now.Before(c.nextObservation(p))
 		}
 	}
-	f.Complete = settled && len(parts) > 0
+	if due {
+		c.tracker.observe(now, served)
+	}
 }
 
-// updateUnavailable marks a part as unavailable if the origin has not confirmed its state for unavailableAfter, but
-// has confirmed another part. For example, the origin rejects the streams of one node group. Editions do not contain
-// unavailable parts.
-func (c *Controller) updateUnavailable(parts []*Part, now time.Time) {
-	m := c.machine.State()
+// available returns the sections that editions contain.
+func (c *Controller) available() []*Section {
+	return slices.DeleteFunc(c.tracker.joined(), func(s *Section) bool { return s.unavailable })
+}
+
+// updateUnavailable marks a section as unavailable if the origin has not confirmed its state for unavailableAfter, but
+// has confirmed another section. For example, the origin rejects the streams of one node group. Editions do not contain
+// unavailable sections.
+func (c *Controller) updateUnavailable(sections []*Section, now time.Time) {
 	c.unavailableAt = time.Time{}
-	for _, p := range parts {
-		if p.unavailable = false; !p.unsettled(m) {
-			p.unsettledSince = time.Time{}
+	for _, s := range sections {
+		changed := slices.ContainsFunc(c.parts, func(p *part) bool {
+			return p.machine.phase.hasEdition() && s.changedBy(p, p.machine.edition)
+		})
+		if s.unavailable = false; s.view.Settled(s.source) || !changed && !c.depends(s) {
+			s.unsettledSince = time.Time{}
 			continue
 		}
-		if p.unsettledSince.IsZero() {
-			p.unsettledSince = now
+		if s.unsettledSince.IsZero() {
+			s.unsettledSince = now
 		}
-		if m.Phase.hasEdition() && p.changedBy(m.Edition) {
-			continue // the outcome of the edition depends on all of its parts
+		if changed {
+			continue // the outcome of the edition depends on all of its sections
 		}
-		if at := p.unsettledSince.Add(unavailableAfter); now.Before(at) {
+		if at := s.unsettledSince.Add(unavailableAfter); now.Before(at) {
 			c.unavailableAt = earlier(c.unavailableAt, at)
 		} else {
-			p.unavailable = slices.ContainsFunc(parts, (*Part).connected)
+			s.unavailable = slices.ContainsFunc(sections, (*Section).connected)
 		}
 	}
 }
 
-// connected reports whether the origin serves the part and has confirmed its state.
-func (p *Part) connected() bool {
-	return p.view.Generation().Source(p.source).Connected && p.view.Settled(p.source)
+// depends reports whether the next step of a rollout depends on the state of a section.
+func (c *Controller) depends(s *Section) bool {
+	return s.waiting.Load().Names > 0 || slices.ContainsFunc(c.parts, func(p *part) bool {
+		return p.machine.phase != Current && s.changedBy(p, p.machine.edition)
+	})
 }
 
-// unsettled reports whether the next step depends on the state of the part and the origin has not confirmed it.
-func (p *Part) unsettled(m State) bool {
-	depends := p.waiting.Load().Names > 0 || p.changedBy(m.Edition) && m.Phase != Current
-	return depends && !p.view.Settled(p.source)
+// connected reports whether the origin serves the section and has confirmed its state.
+func (s *Section) connected() bool {
+	return s.view.Generation().Source(s.source).Connected && s.view.Settled(s.source)
 }

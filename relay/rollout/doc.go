@@ -3,19 +3,20 @@
 //
 // # Terms
 //
-// Latest is the newest state of the origin. An edition is a snapshot of latest over all node groups of the origin. A
-// cohort is the clients of one stage; the rest are all other clients. The last good is the edition that the rest is
+// Latest is the newest state of the origin. A part is what belongs together of its pending changes, over all node
+// groups. An edition is a snapshot of latest of the resources of a part. A section is the state that one writer keeps.
+// A cohort is the clients of one stage; the rest are all other clients. The last good is the edition that the rest is
 // served. An answer of a client is its ACK or NACK. An edition is promoted if the rest is served it, and rejected if
 // all cohorts return to the last good.
 //
 // # Where to read
 //
 // [Stages] is the grammar of TENDER_ROLLOUT and selects the cohort of a Node. [Machine] is the state machine of one
-// origin: from facts and the time, it decides what each cohort is served. [Signals] counts ACKs, NACKs and disconnects
-// of an edition. [Check] queries an external system. None of these starts a goroutine, and only Check does I/O.
-// [Controller] drives them for one origin: each [Part] pins editions in a view and serves them, and an [Observer]
-// follows each stream. Both report to the tracker of the controller, which is what goroutines share. [Status] is the
-// state for operators.
+// part: from facts and the time, it decides what each cohort is served. [Signals] counts ACKs, NACKs and disconnects of
+// an edition. [Check] queries an external system. None of these starts a goroutine, and only Check does I/O.
+// [Controller] divides pending changes into parts and drives these for one origin: each [Section] pins editions in a
+// view and serves them, and an [Observer] follows each stream. Both report to the tracker of the controller, which is
+// what goroutines share. [Status] is the state for operators.
 //
 // The package is not a stable API: programs that embed Tender use package relay.
 package rollout

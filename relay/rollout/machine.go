@@ -52,7 +52,7 @@ type Halt struct {
 // An Edition is the number of an edition of one machine. Numbers increase. Zero is the state before the first edition.
 type Edition uint64
 
-// A Machine is the state machine of one origin's rollouts. Its inputs are the time and [Facts]; it has no access
+// A Machine is the state machine of the rollouts of one part. Its inputs are the time and [Facts]; it has no access
 // to the content of editions. Its methods must be called from one goroutine.
 //
 // The caller calls Advance when facts have changed, and at the time that Advance returned. If Advance requests a cut,
@@ -258,6 +258,18 @@ func (m *Machine) startGathering(now time.Time) {
 	}
 	m.enter(Gathering, now)
 	m.halt = Halt{}
+}
+
+// gather makes a machine in phase Current gather the changes that another machine has gathered.
+func (m *Machine) gather(from *Machine) {
+	m.enter(Gathering, from.entered)
+	m.pendingSince, m.frozenSince = from.pendingSince, from.frozenSince
+}
+
+// dissolve ends the rollout and the possibility to undo the last promotion: the changes belong to another machine now.
+func (m *Machine) dissolve() {
+	m.enter(Current, m.entered)
+	m.previous, m.retained, m.halt = nil, nil, Halt{}
 }
 
 // supersede gathers changes for an edition that replaces the current one. No further cohort receives the superseded

@@ -2,10 +2,14 @@ package rollout
 
 import (
 	"slices"
+	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/downstream"
 )
 
@@ -37,48 +41,65 @@ func (o *Observer) Ended() {
 func (o *Observer) Disconnected() { o.disconnected = true }
 
 // Rejected implements [downstream.Observer].
-func (o *Observer) Rejected(typeURL string, r *downstream.Rejection) {
+func (o *Observer) Rejected(typeURL string, r *downstream.Rejection, subscribes func(*downstream.Change) bool) {
 	for _, c := range o.controllers {
-		c.tracker.recordRejection(o, typeURL, r)
+		c.tracker.recordRejection(o, typeURL, r, subscribes)
 	}
 }
 
-// A tracker has what the goroutines of streams and views report to the controller of an origin: the parts, the clients,
-// and the signals of the clients about the edition. Its methods may be called from any goroutine.
+// A tracker has what the goroutines of streams and views report to the controller of an origin: the sections, the
+// clients, and the signals of the clients about the editions. Its methods may be called from any goroutine.
 type tracker struct {
 	cfg  *ControllerConfig
 	poke func() // Controller.Poke
 
-	mu         sync.Mutex
-	parts      []*Part            // in the order in which they joined
-	signals    *Signals           // signals of the edition; nil before the first edition
-	streams    map[Client]int     // open streams per connected client
-	clients    [MaxStages + 1]int // connected clients per cohort
-	reached    int                // number of cohorts that are served another edition than the rest
-	rejections []Rejection        // rejections of the edition; at most MaxRejections
+	mu       sync.Mutex
+	sections []*Section         // in the order in which they joined
+	changes  uint64             // number of times that a section joined or left
+	parts    []*part            // of the controller
+	streams  map[Client]int     // open streams per connected client
+	clients  [MaxStages + 1]int // connected clients per cohort
 }
 
-// join adds a part.
-func (t *tracker) join(p *Part) {
-	t.mu.Lock()
-	t.parts = append(t.parts, p)
-	t.mu.Unlock()
-	t.poke()
-}
-
-// leave removes a part.
-func (t *tracker) leave(p *Part) {
-	t.mu.Lock()
-	t.parts = slices.DeleteFunc(t.parts, func(other *Part) bool { return other == p })
-	t.mu.Unlock()
-	t.poke()
-}
-
-// joined returns the parts that have joined and not left.
-func (t *tracker) joined() []*Part {
+// setParts sets the parts of the controller.
+func (t *tracker) setParts(all []*part) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.parts)
+	t.parts = slices.Clone(all)
+}
+
+// eachSignals calls f for the signals of each part that has an edition. t.mu must be held.
+func (t *tracker) eachSignals(f func(*Signals)) {
+	for _, p := range t.parts {
+		if p.signals != nil {
+			f(p.signals)
+		}
+	}
+}
+
+// join adds a section.
+func (t *tracker) join(p *Section) {
+	t.mu.Lock()
+	t.sections = append(t.sections, p)
+	t.changes++
+	t.mu.Unlock()
+	t.poke()
+}
+
+// leave removes a section.
+func (t *tracker) leave(p *Section) {
+	t.mu.Lock()
+	t.sections = slices.DeleteFunc(t.sections, func(other *Section) bool { return other == p })
+	t.changes++
+	t.mu.Unlock()
+	t.poke()
+}
+
+// joined returns the sections that have joined and not left.
+func (t *tracker) joined() []*Section {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.sections)
 }
 
 // streamStarted counts a client with its first stream.
@@ -89,9 +110,7 @@ func (t *tracker) streamStarted(client Client) {
 		return
 	}
 	t.clients[client.Cohort]++
-	if t.signals != nil {
-		t.signals.RecordReconnect(client)
-	}
+	t.eachSignals(func(s *Signals) { s.RecordReconnect(client) })
 }
 
 // streamEnded stops counting a client with its last stream. It records a disconnect if the client closed the stream.
@@ -103,40 +122,131 @@ func (t *tracker) streamEnded(o *Observer) {
 	}
 	delete(t.streams, o.client)
 	t.clients[o.client.Cohort]--
-	if o.disconnected && t.signals != nil {
-		t.signals.RecordDisconnect(o.client)
+	if o.disconnected {
+		t.eachSignals(func(s *Signals) { s.RecordDisconnect(o.client) })
 		t.poke()
 	}
 }
 
-// recordRejection counts a NACK if it refers to resources of the edition.
-func (t *tracker) recordRejection(o *Observer, typeURL string, r *downstream.Rejection) {
+// recordRejection counts a NACK for the parts to whose changes it refers: those of which the error names a resource, or
+// all whose changes the response contained. subscribes reports whether the client subscribes to any of a change.
+func (t *tracker) recordRejection(
+	o *Observer, typeURL string, r *downstream.Rejection, subscribes func(*downstream.Change) bool,
+) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.signals == nil || o.client.Cohort >= t.reached {
-		return
-	}
-	isRejected := func(change downstream.Change) bool {
-		changedType, _, _ := cache.SplitCollection(change.Key)
-		return changedType == typeURL && r.HasChange(change.After, change.UpTo)
-	}
+	var all, subscribed, named []*part
 	for _, p := range t.parts {
-		if p.Key.Group == o.group && slices.ContainsFunc(p.changes[o.client.Cohort], isRejected) {
-			t.countRejection(Rejection{o.client, typeURL, r.Detail})
-			return
+		if p.signals == nil || o.client.Cohort >= p.reached {
+			continue
 		}
+		is := t.rejectionOf(p, o, typeURL, r, subscribes)
+		if is.contained {
+			all = append(all, p)
+		}
+		if is.subscribed {
+			subscribed = append(subscribed, p)
+		}
+		if is.named {
+			named = append(named, p)
+		}
+	}
+	if len(subscribed) > 0 { // otherwise the client unsubscribed with the NACK
+		all = subscribed
+	}
+	for _, p := range all {
+		if len(named) > 0 && !slices.Contains(named, p) {
+			p.spared[o.client.Cohort] = true
+			continue
+		}
+		t.countRejection(p, Rejection{o.client, typeURL, r.Detail})
 	}
 }
 
-// countRejection counts a NACK of the edition. t.mu must be held.
-func (t *tracker) countRejection(r Rejection) {
-	if !t.signals.AddRejection(r) {
+// A rejectionOf tells what a rejected response had of a part.
+type rejectionOf struct {
+	contained  bool // changes of the part, as far as positions tell
+	subscribed bool // and the client subscribes to one of their resources
+	named      bool // and the error names one of these
+}
+
+// rejectionOf returns what a rejected response had of a part. t.mu must be held.
+func (t *tracker) rejectionOf(
+	p *part, o *Observer, typeURL string, r *downstream.Rejection, subscribes func(*downstream.Change) bool,
+) (is rejectionOf) {
+	for _, s := range t.sections {
+		if s.Key.Group != o.group || s.of[p] == nil {
+			continue
+		}
+		for i := range s.of[p].changes[o.client.Cohort] {
+			change := &s.of[p].changes[o.client.Cohort][i]
+			changedType, _, _ := cache.SplitCollection(change.Key)
+			if changedType != typeURL || !r.HasChange(change.After, change.UpTo) {
+				continue
+			}
+			if is.contained = true; !subscribes(change) {
+				continue
+			}
+			is.subscribed = true
+			is.named = is.named || slices.ContainsFunc(change.Names, func(text string) bool {
+				name, _ := wire.SplitParameters(text)
+				return mentions(r.Detail, name)
+			})
+		}
+	}
+	return is
+}
+
+// mentions reports whether a text has a name that is not only a part of a longer one.
+func mentions(text, name string) bool {
+	for name != "" {
+		before, after, found := strings.Cut(text, name)
+		if !found {
+			return false
+		}
+		last, _ := utf8.DecodeLastRuneInString(before)
+		next, size := utf8.DecodeRuneInString(after)
+		if next == '.' || next == ':' { // at the end of a sentence, or before the cause
+			next, _ = utf8.DecodeRuneInString(after[size:])
+		}
+		if !inName(last) && !inName(next) {
+			return true
+		}
+		text = text[len(before)+1:]
+	}
+	return false
+}
+
+// inName reports whether a character usually continues a name.
+func inName(r rune) bool {
+	return r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_-/|.:", r))
+}
+
+// takeSpared reports whether a client of a cohort rejected changes of the part together with those of another one, since
+// it was last asked.
+func (t *tracker) takeSpared(p *part, cohort int) (spared bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	spared, p.spared[cohort] = p.spared[cohort], false
+	return spared
+}
+
+// countRejection counts a NACK of the edition of a part. t.mu must be held.
+func (t *tracker) countRejection(p *part, r Rejection) {
+	if !p.signals.AddRejection(r) {
 		return
 	}
-	if len(t.rejections) < MaxRejections {
-		t.rejections = append(t.rejections, r)
+	if len(p.rejections) < MaxRejections {
+		p.rejections = append(p.rejections, r)
 	}
 	t.poke()
+}
+
+// members returns the sections that have joined and not left, and how often that has changed.
+func (t *tracker) members() ([]*Section, uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.sections), t.changes
 }
 
 // A clientAnswer is the answer of a client to the edition that it is served.
@@ -157,66 +267,97 @@ func (t *tracker) clientAnswers() (all []clientAnswer) {
 	return all
 }
 
-// resetSignals starts to count the signals of a new edition. A client that is served the superseded edition cannot
-// accept the last good any more, so it remains registered if it was.
-func (t *tracker) resetSignals() {
-	all, signals := t.clientAnswers(), NewSignals(t.cfg.Config)
-	t.mu.Lock() // after the locks of streams
-	defer t.mu.Unlock()
-	for _, answer := range all {
-		if answer.Cohort < t.reached && t.signals.lookup(answer.Client) != nil {
-			signals.AddClient(answer.Client, answer.rejectedTypes...)
-		}
-	}
-	t.signals, t.rejections = signals, nil
-}
-
-// addAcceptedClients registers clients that have accepted the last good and are not served the edition yet. The caller
-// calls it before it serves the edition to a cohort, to include clients that were offline or had not answered at the
-// cut.
-func (t *tracker) addAcceptedClients() {
+// resetSignals starts to count the signals of a new edition of a part. A client that is served the superseded edition
+// cannot accept the last good any more, so it remains registered if it was.
+func (t *tracker) resetSignals(p *part) {
+	signals := NewSignals(t.cfg.Config)
 	all := t.clientAnswers()
 	t.mu.Lock() // after the locks of streams
 	defer t.mu.Unlock()
 	for _, answer := range all {
-		if answer.Cohort >= t.reached && answer.accepted {
-			t.signals.AddClient(answer.Client, answer.rejectedTypes...)
+		if answer.Cohort < p.reached && p.signals.lookup(answer.Client) != nil {
+			signals.AddClient(answer.Client, answer.rejectedTypes...)
+		}
+	}
+	p.signals, p.rejections, p.spared = signals, nil, [MaxStages]bool{}
+}
+
+// addAcceptedClients registers clients that have accepted the last good and are not served the editions of some parts
+// yet. The caller calls it before it serves them to a cohort, to include clients that were offline or had not answered
+// at the cut. A client that is served the edition of another part, or was until a moment ago, cannot have accepted the last
+// good, so it counts as it does for that one.
+func (t *tracker) addAcceptedClients(of []*part) {
+	all := t.clientAnswers()
+	t.mu.Lock() // after the locks of streams
+	defer t.mu.Unlock()
+	for _, answer := range all {
+		rejected, accepted := answer.rejectedTypes, answer.accepted
+		for _, p := range t.parts {
+			if p.signals == nil || answer.Cohort >= p.recentlyReached() {
+				continue
+			}
+			if k := p.signals.lookup(answer.Client); k != nil {
+				rejected, accepted = k.rejectedTypes, true
+				break
+			}
+		}
+		for _, p := range of {
+			if accepted && answer.Cohort >= p.reached {
+				p.signals.AddClient(answer.Client, rejected...)
+			}
 		}
 	}
 }
 
-// setReached sets t.reached to the number of cohorts up to the last one for which differs returns true. A change begins
-// a stage of the signals.
-func (t *tracker) setReached(differs func(cohort int) bool) {
-	reached := 0
-	for cohort := range t.cfg.Stages {
-		if differs(cohort) {
-			reached = cohort + 1
-		}
+// recoveryTime is the time in which clients accept the last good after an edition was withdrawn from them.
+const recoveryTime = time.Minute
+
+// recentlyReached returns the number of cohorts that are served an edition, or were less than recoveryTime ago. tracker.mu
+// must be held.
+func (p *part) recentlyReached() int {
+	if time.Since(p.leftAt) < recoveryTime {
+		return max(p.reached, p.left)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.reached != reached && t.signals != nil {
-		t.signals.BeginStage()
-	}
-	t.reached = reached
+	return p.reached
 }
 
-// haltReason returns the result of [Signals.HaltReason] for the cohorts that are served the edition.
-func (t *tracker) haltReason(elapsed time.Duration) string {
+// setReached sets the reached cohorts of parts to those up to the last one for which differs returns true. A change
+// begins a stage of the signals.
+func (t *tracker) setReached(all []*part, differs func(p *part, cohort int) bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.signals == nil || t.reached == 0 {
+	for _, p := range all {
+		reached := 0
+		for cohort := range t.cfg.Stages {
+			if differs(p, cohort) {
+				reached = cohort + 1
+			}
+		}
+		if p.reached != reached && p.signals != nil {
+			p.signals.BeginStage()
+		}
+		if reached < p.reached {
+			p.left, p.leftAt = p.reached, time.Now()
+		}
+		p.reached = reached
+	}
+}
+
+// haltReason returns the result of [Signals.HaltReason] for the cohorts that are served the edition of a part.
+func (t *tracker) haltReason(p *part, elapsed time.Duration) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if p.signals == nil || p.reached == 0 {
 		return ""
 	}
-	return t.signals.HaltReason(t.reached, elapsed)
+	return p.signals.HaltReason(p.reached, elapsed)
 }
 
-// shownRejections returns the rejections of the edition for operators.
-func (t *tracker) shownRejections() []Rejection {
+// shownRejections returns the rejections of the edition of a part for operators.
+func (t *tracker) shownRejections(p *part) []Rejection {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.rejections)
+	return slices.Clone(p.rejections)
 }
 
 // An observation is a count of the answers of clients to the edition.
@@ -236,27 +377,39 @@ func newCohorts(stages Stages) (all []Cohort) {
 	return append(all, Cohort{Name: "the rest"})
 }
 
-// observe counts the answers of clients to the edition, which the first stages are served.
-func (t *tracker) observe(now time.Time, stages int) observation {
-	seen := observation{observed: now, stage: stages, cohorts: newCohorts(t.cfg.Stages)}
-	changes := t.shownChanges(stages)
-	states := make(map[Client]downstream.ResourceState)
+// observe counts the answers of clients to the editions of parts, which the first stages are served.
+func (t *tracker) observe(now time.Time, all []*part) {
+	states := make([]map[Client]downstream.ResourceState, len(all))
+	changes := make([]map[groupCohort][]downstream.Change, len(all))
+	stages := make([]int, len(all))
+	for i, p := range all {
+		stages[i] = p.machine.State().Stage
+		changes[i], states[i] = t.shownChanges(p, stages[i]), make(map[Client]downstream.ResourceState)
+	}
 	for stream := range t.cfg.Observed() {
 		o, ok := stream.Observer.(*Observer)
-		if !ok || o.client.Cohort >= stages {
+		if !ok {
 			continue
 		}
-		state, subscribed := stream.ChangeState(changes[groupCohort{o.group, o.client.Cohort}])
-		if !subscribed {
-			continue
+		for i := range all {
+			if o.client.Cohort >= stages[i] {
+				continue
+			}
+			state, subscribed := stream.ChangeState(changes[i][groupCohort{o.group, o.client.Cohort}])
+			if !subscribed {
+				continue
+			}
+			if other, ok := states[i][o.client]; ok { // the client has several streams
+				state = worse(state, other)
+			}
+			states[i][o.client] = state
 		}
-		if other, ok := states[o.client]; ok { // the client has several streams
-			state = worse(state, other)
-		}
-		states[o.client] = state
 	}
-	t.countStates(&seen, states)
-	return seen
+	for i, p := range all {
+		seen := observation{observed: now, stage: stages[i], cohorts: newCohorts(t.cfg.Stages)}
+		t.countStates(p, &seen, states[i])
+		p.observation = seen
+	}
 }
 
 // worse returns Rejected if one of the states is Rejected, else the state that is farther from Accepted.
@@ -268,16 +421,16 @@ func worse(a, b downstream.ResourceState) downstream.ResourceState {
 }
 
 // countStates adds the states of clients to an observation.
-func (t *tracker) countStates(seen *observation, states map[Client]downstream.ResourceState) {
+func (t *tracker) countStates(p *part, seen *observation, states map[Client]downstream.ResourceState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for client, state := range states {
-		seen.countState(client, state, t.signals != nil && t.signals.accepted(client))
+		seen.countState(client, state, p.signals != nil && p.signals.accepted(client))
 	}
 	slices.Sort(seen.canaries)
 	seen.canaries = slices.Compact(seen.canaries)
-	if t.signals != nil {
-		t.signals.countDisconnected(seen.cohorts)
+	if p.signals != nil {
+		p.signals.countDisconnected(seen.cohorts)
 	}
 }
 
@@ -287,15 +440,18 @@ type groupCohort struct {
 	cohort int
 }
 
-// shownChanges returns the changes of the edition for each cohort of the first stages.
-func (t *tracker) shownChanges(stages int) map[groupCohort][]downstream.Change {
+// shownChanges returns the changes of the edition of a part for each cohort of the first stages.
+func (t *tracker) shownChanges(p *part, stages int) map[groupCohort][]downstream.Change {
 	all := make(map[groupCohort][]downstream.Change)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, p := range t.parts {
+	for _, s := range t.sections {
+		if s.of[p] == nil {
+			continue
+		}
 		for cohort := range stages {
-			key := groupCohort{p.Key.Group, cohort}
-			all[key] = append(all[key], p.changes[cohort]...)
+			key := groupCohort{s.Key.Group, cohort}
+			all[key] = append(all[key], s.of[p].changes[cohort]...)
 		}
 	}
 	return all

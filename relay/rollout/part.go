@@ -1,295 +1,255 @@
 package rollout
 
 import (
-	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"maps"
-	"math"
 	"slices"
-	"sync/atomic"
 	"time"
-
-	"github.com/xdstender/tender/cache"
-	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/downstream"
-	"github.com/xdstender/tender/pending"
-	"github.com/xdstender/tender/upstream"
 )
 
-// A Part is the state of an origin that one writer keeps: the resources of a node group, or those that the group shares
-// with others. An edition is one cut of all parts.
-type Part struct {
-	c       *Controller
-	Key     PartKey
-	view    *cache.View // of the rest
-	source  int
-	control *upstream.Control
+// maxOpenParts is the maximum number of parts with an edition that is in progress or was rejected, and of parts whose
+// promotion can be undone.
+const maxOpenParts = 64
 
-	waiting atomic.Pointer[pending.Staged] // number and age of the pending changes
+// A part is what belongs together: pending changes that are connected by references, with the state of their rollout.
+// Parts have no resources in common. The goroutine of Run owns it, except what tracker.mu guards.
+type part struct {
+	number     int // unique in the process
+	machine    *Machine
+	served     [MaxStages + 1]Edition // the edition that each cohort is served
+	edition    summary                // summary of the machine's edition
+	promoted   promotion              // what Undo may have to revert in sections that join later
+	promotedAt int                    // number of its promotion, which parts may share; zero without one
+	checks     checks
+	observation
 
-	// Owned by Run once the part has joined.
-	editions       map[Edition]*pending.Edition // editions that may be served again or are compared with latest
-	compared       Edition                      // the edition that latest is compared with
-	unsettledSince time.Time                    // start of the wait for the origin to confirm its state; zero without a wait
-	unavailable    bool                         // the wait has lasted for unavailableAfter; see updateUnavailable
-	distrusts      bool                         // its views have the distrusted versions of withdrawn editions
+	facts       Facts
+	due         time.Time // when the machine has its next step; zero if only an event is a reason
+	phase       Phase     // of the machine after the last evaluation
+	status      *Status   // as published last; nil before
+	tried       stamp     // when its changes last were connected to other parts, which have to end first
+	triedAt     time.Time // the time of that
+	blockedBy   string    // the name of one of these parts; empty without one
+	joinedSince time.Time // time of the oldest change that waits for its end; zero without one
 
-	// changes of the edition for the clients of each cohort. Guarded by tracker.mu.
-	changes [MaxStages + 1][]downstream.Change
+	// Guarded by tracker.mu.
+	signals    *Signals        // signals of the edition; nil before the first edition
+	reached    int             // number of cohorts that are served another edition than the rest
+	left       int             // number of cohorts that were, before it became less
+	leftAt     time.Time       // the time of that
+	rejections []Rejection     // rejections of the edition; at most MaxRejections
+	spared     [MaxStages]bool // a client of the cohort rejected its changes together with those of another part
 }
 
-// A PartKey identifies a part across restarts.
-type PartKey struct {
-	Group  string // the key of the node group
-	Shared bool   // the part that the group shares with others
-}
-
-// NewPart returns a part that has not joined yet.
-func (c *Controller) NewPart(key PartKey) *Part {
-	p := &Part{c: c, Key: key, editions: make(map[Edition]*pending.Edition)}
-	p.waiting.Store(new(pending.Staged))
-	if c.restored != nil {
-		p.editions[restoredEdition] = &pending.Edition{Changes: c.restored.Changes[key]}
-	}
+// newPart returns a part without an edition.
+func (c *Controller) newPart() *part {
+	c.numbers++
+	p := &part{number: c.numbers, machine: NewMachine(c.cfg.Config)}
+	p.cohorts = newCohorts(c.cfg.Stages)
+	p.checks = checks{check: c.cfg.Check, log: c.cfg.Logger, results: c.results, ended: c.ended}
 	return p
 }
 
-// SetWaiting records what waits for stages in the part. It does not block.
-func (p *Part) SetWaiting(now pending.Staged) {
-	p.waiting.Store(&now)
-	p.c.Poke()
+// shows returns the edition that a cohort is served in addition to what the rest is; false without one.
+func (p *part) shows(cohort int) (e Edition, shows bool) {
+	e = p.served[cohort]
+	return e, e != p.machine.lastGood
 }
 
-// Poke makes the controller look at the part again, because the origin may have confirmed its state. It does not block.
-func (p *Part) Poke() { p.c.Poke() }
-
-// Join adds the part to rollouts. view is the view of the rest. The loop of control writes the source.
-func (p *Part) Join(view *cache.View, source int, control *upstream.Control) {
-	p.view, p.source, p.control = view, source, control
-	p.c.tracker.join(p)
+// isServed reports whether any cohort is served another edition than the rest.
+func (p *part) isServed() bool {
+	return slices.ContainsFunc(p.served[:len(p.cohorts)], func(e Edition) bool { return e != p.machine.lastGood })
 }
 
-// Leave removes the part from rollouts.
-func (p *Part) Leave() {
-	p.c.tracker.leave(p)
-}
+// A stamp tells whether the graph of pending changes may have changed.
+type stamp struct{ phases, members, versions uint64 }
 
-// changedBy reports whether an edition changes a resource of the part.
-func (p *Part) changedBy(e Edition) bool {
-	return p.editions[e] != nil && len(p.editions[e].Changes) > 0
-}
-
-// A summary describes an edition for operators.
-type summary struct {
-	id        string
-	sum       wire.Digest // digest of all changes; equal changes have equal digests, also after a restart
-	resources int
-	large     bool
-}
-
-// summarize returns the summary of an edition.
-func summarize(changes Changes) (s summary) {
-	hash := sha256.New()
-	for _, key := range slices.SortedFunc(maps.Keys(changes), PartKey.Compare) {
-		for _, typ := range slices.Sorted(maps.Keys(changes[key])) {
-			names := changes[key][typ]
-			s.resources += len(names)
-			for _, name := range slices.Sorted(maps.Keys(names)) {
-				digest := names[name]
-				hash.Write([]byte(key.Group + "\x00" + typ + "\x00" + name + "\x00"))
-				hash.Write(digest[:])
+// stamp returns the present stamp. all also counts changes of names that editions have.
+func (c *Controller) stamp(all bool) stamp {
+	sections, members := c.tracker.members()
+	now := stamp{phases: c.phases, members: members}
+	for _, s := range sections {
+		w := s.waiting.Load()
+		now.versions += w.Free.Version
+		for _, of := range w.Of {
+			if all {
+				now.versions += of.Version
 			}
 		}
 	}
-	hash.Sum(s.sum[:0])
-	s.id = hex.EncodeToString(s.sum[:4])
-	return s
+	return now
 }
 
-// cutEdition pins latest of the given parts as the next edition and resets all counts of the edition before.
-func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, parts []*Part) {
-	number, large := c.machine.State().Next, false
-	for _, p := range parts {
-		p.control.Edit(ctx, func(l *pending.List) {
-			e := l.Pin()
-			l.Compare(e)
-			p.editions[number], p.compared = e, number
-		})
-		large = large || p.editions[number] != nil && p.editions[number].Large
-	}
-	c.machine.Cut(now, f.Changed, large)
-	c.edition = summarize(c.changesOf(number))
-	c.edition.large = large
-	c.checks.reset()
-	c.observation = observation{cohorts: newCohorts(c.cfg.Stages)}
-	c.tracker.resetSignals()
-}
-
-// changesOf returns the changes of an edition.
-func (c *Controller) changesOf(e Edition) Changes {
-	all := make(Changes)
-	for _, p := range c.tracker.joined() {
-		if p.changedBy(e) {
-			all[p.Key] = p.editions[e].Changes
-		}
-	}
-	return all
-}
-
-// dropUnusedEditions drops editions that no step can serve, compare or undo. Undo needs only the changes of the last
-// good, so its resources are dropped.
-func (c *Controller) dropUnusedEditions() {
-	m := c.machine.State()
-	for _, p := range c.tracker.joined() {
-		for e, pinned := range p.editions {
-			switch {
-			case e == m.Edition && m.Phase != Current, m.Previous != nil && e == *m.Previous:
-			case e == m.LastGood:
-				p.editions[e] = &pending.Edition{Changes: pinned.Changes}
-			case !slices.Contains(c.served[:], e):
-				delete(p.editions, e)
-			}
-		}
-	}
-}
-
-// compareLatest makes the writers compare latest with the edition that is in progress or was rejected.
-func (c *Controller) compareLatest(ctx context.Context) {
-	var with Edition
-	if m := c.machine.State(); m.Phase.hasEdition() {
-		with = m.Edition
-	}
-	for _, p := range c.tracker.joined() {
-		if p.compared != with {
-			p.control.Edit(ctx, func(l *pending.List) { l.Compare(p.editions[with]) })
-			p.compared = with
-		}
-	}
-}
-
-// serve serves each cohort the edition that the machine selects, and returns whether an edition of a cohort has
-// changed. The rest comes first: a promotion changes only the rest, and after a rollback all cohorts share the state of
-// the rest.
-func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
-	rest, servedGood := len(c.cfg.Stages), c.served[len(c.cfg.Stages)]
-	withdrawn := make(map[Edition]int) // number of cohorts by withdrawn edition
-	var moves []int                    // cohorts whose edition changes
-	for cohort := rest; cohort >= 0; cohort-- {
-		before, after := c.served[cohort], c.machine.Serves(cohort)
-		if before == after {
+// partFacts returns the facts of a part that has an edition. common has those of all parts.
+func (c *Controller) partFacts(p *part, sections []*Section, common Facts, now time.Time) Facts {
+	f, settled := common, true
+	f.Verdict, f.Evidence = p.checks.verdict, p.evidence
+	for _, s := range sections {
+		w := s.countOf(p)
+		if s.unavailable || w.Names == 0 && !s.changedBy(p, p.machine.edition) {
 			continue
 		}
-		if before > after || before != servedGood { // the edition after does not contain the one before
-			withdrawn[before] = max(withdrawn[before], cohort+1)
+		settled = settled && s.unsettledSince.IsZero()
+		f.Differs = f.Differs || w.Names > 0
+		f.Edited = f.Edited || w.Edited > 0
+		f.Behind = f.Behind || w.Behind > 0
+		if w.Changed.After(f.Changed) {
+			f.Changed = w.Changed
 		}
-		moves = append(moves, cohort)
 	}
-	recorded := c.recordWithdrawn(now, withdrawn)
-	if recorded || slices.ContainsFunc(c.tracker.joined(), func(p *Part) bool { return !p.distrusts }) {
-		c.distrust()
+	f.Complete = settled && len(sections) > 0
+	f.HaltReason = c.tracker.haltReason(p, now.Sub(p.machine.entered).Round(time.Second))
+	return f
+}
+
+// freeFacts returns the facts of the changes that no part has. What is connected to an open part does not count.
+func (c *Controller) freeFacts(sections []*Section, common Facts) Facts {
+	f, settled := common, true
+	if c.partitioned == c.stamp(false) {
+		f.Complete = true
+		return f
 	}
-	if c.anyServedEdition(moves) {
-		c.tracker.addAcceptedClients()
+	for _, s := range sections {
+		w := s.waiting.Load()
+		if s.unavailable || w.Free.Names == 0 {
+			continue
+		}
+		settled, f.Differs = settled && s.unsettledSince.IsZero(), true
+		if w.Free.Changed.After(f.Changed) {
+			f.Changed = w.Free.Changed
+		}
 	}
-	lastGood := c.machine.State().LastGood
-	c.tracker.setReached(func(cohort int) bool { // before a client can answer
-		return c.served[cohort] != servedGood || c.machine.Serves(cohort) != lastGood
-	})
-	for _, cohort := range moves {
-		before, after := c.served[cohort], c.machine.Serves(cohort)
-		if cohort == rest {
-			c.serveRest(ctx, before, after)
+	f.Complete = settled && len(sections) > 0
+	return f
+}
+
+// cut pins pending changes as the next edition of a part, or of new parts if p gathers what no part has. It returns false
+// if the changes of the part are connected to other parts, which have to end first.
+func (c *Controller) cut(ctx context.Context, now time.Time, p *part) (cut bool) {
+	if p == c.free {
+		c.cutFree(ctx, now)
+		return true
+	}
+	at := c.stamp(true)
+	if p.tried == at {
+		return false
+	}
+	if until := p.triedAt.Add(quietTime); p.blockedBy != "" && now.Before(until) { // a graph has all that waits
+		p.due = until
+		return false
+	}
+	whole := join(slices.DeleteFunc(c.partition(ctx, c.available()), func(of *component) bool {
+		return !slices.Contains(of.parts, p)
+	}))
+	p.blockedBy = ""
+	for _, other := range whole.parts {
+		if phase := other.machine.phase; other != p && phase != Current && phase != Gathering {
+			p.tried, p.triedAt, p.blockedBy = at, now, other.edition.name
+			return false
+		}
+	}
+	for _, other := range whole.parts {
+		if other != p {
+			other.machine.dissolve()
+		}
+	}
+	c.cutEditions(ctx, now, map[*part]*component{p: whole})
+	return true
+}
+
+// cutFree makes parts of the changes that no part has, and of those that belong to a promoted one.
+func (c *Controller) cutFree(ctx context.Context, now time.Time) {
+	isOpen := func(p *part) bool { return p.machine.phase != Current }
+	gathered := c.free.machine
+	room := maxOpenParts
+	for _, p := range c.parts {
+		if isOpen(p) {
+			room--
+		}
+	}
+	var free []*component
+	for _, of := range c.partition(ctx, c.available()) {
+		joined := false
+		for _, p := range of.parts {
+			if isOpen(p) {
+				joined, p.joinedSince = true, earlier(p.joinedSince, gathered.pendingSince)
+			}
+		}
+		switch {
+		case joined || room == 0:
+		case len(free) == room:
+			free[room-1].merge(of)
+		default:
+			free = append(free, of)
+		}
+	}
+	cuts := make(map[*part]*component)
+	for _, of := range free {
+		p := c.carrier(of)
+		p.machine.gather(gathered)
+		cuts[p] = of
+	}
+	c.cutEditions(ctx, now, cuts)
+	outcomes := gathered.outcomes
+	c.free = c.newPart()
+	c.free.machine.outcomes = outcomes
+	c.partitioned = c.stamp(false)
+}
+
+// carrier returns the part that a component without an open part continues: of the promoted parts to which it belongs, the
+// last one, or a new one. The promotions of the others can no longer be undone.
+func (c *Controller) carrier(of *component) (carrier *part) {
+	for _, p := range of.parts {
+		if carrier == nil || p.promotedAt > carrier.promotedAt {
+			carrier = p
+		}
+	}
+	for _, p := range of.parts {
+		if p != carrier {
+			p.machine.dissolve()
+		}
+	}
+	if carrier == nil {
+		carrier = c.newPart()
+		c.addPart(carrier)
+	}
+	return carrier
+}
+
+// addPart adds a part to those of the controller.
+func (c *Controller) addPart(p *part) {
+	c.parts = append(c.parts, p)
+	c.tracker.setParts(c.parts)
+}
+
+// retire removes the parts that have nothing to serve or to undo, and of the promoted ones the oldest above the limit.
+func (c *Controller) retire() {
+	var ended, promoted []*part
+	for _, p := range c.parts {
+		if p.phase != p.machine.phase {
+			p.phase = p.machine.phase
+			c.phases++
+		}
+		if p.phase != Current || p.isServed() {
+			continue
+		}
+		if !p.joinedSince.IsZero() {
+			c.free.machine.pendingSince, p.joinedSince = earlier(c.free.machine.pendingSince, p.joinedSince), time.Time{}
+		}
+		if p.machine.previous == nil {
+			ended = append(ended, p)
 		} else {
-			c.serveCohort(ctx, cohort, after)
-		}
-		c.served[cohort] = after
-	}
-	c.compareLatest(ctx)
-	c.dropUnusedEditions()
-	c.tracker.setReached(func(cohort int) bool { return c.served[cohort] != lastGood })
-	if recorded {
-		c.cfg.Decided(ctx)
-	}
-	return len(moves) > 0
-}
-
-// anyServedEdition reports whether the machine selects another edition than the last good for any of the cohorts.
-func (c *Controller) anyServedEdition(cohorts []int) bool {
-	lastGood := c.machine.State().LastGood
-	return slices.ContainsFunc(cohorts, func(cohort int) bool { return c.machine.Serves(cohort) != lastGood })
-}
-
-// serveRest serves the rest another edition. If it promotes that, it keeps the edition before for Undo.
-func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
-	promotes, parts := after > before, c.tracker.joined() // otherwise Undo rejects the edition before
-	c.promoted = make(promotion)
-	slices.SortFunc(parts, func(a, b *Part) int { return a.Key.Compare(b.Key) })
-	for _, p := range parts {
-		p.control.Edit(ctx, func(l *pending.List) {
-			e := p.editions[after]
-			served := l.PinServed(e)
-			if e != nil {
-				l.Show(len(c.cfg.Stages), e)
-			}
-			if !promotes {
-				return
-			}
-			p.editions[before] = served
-			if e != nil {
-				c.promoted.add(p.Key.Shared, l.Replaced(e))
-			}
-		})
-	}
-}
-
-// serveCohort serves a cohort an edition, or the state of the rest if the edition is the last good.
-func (c *Controller) serveCohort(ctx context.Context, cohort int, number Edition) {
-	for _, p := range c.tracker.joined() {
-		view, e := p.view.Cohort(cohort), p.editions[number]
-		asRest := number == c.machine.State().LastGood || e == nil // nil if the part was unavailable or missing at the cut
-		if !asRest {
-			p.setChanges(cohort, e, view.Generation().Seq, math.MaxInt64)
-		}
-		p.control.Edit(ctx, func(l *pending.List) {
-			after := view.Generation().Seq
-			if asRest {
-				l.ShowAsRest(cohort)
-				return
-			}
-			l.Show(cohort, e)
-			p.setChanges(cohort, e, after, view.Generation().Seq)
-		})
-		if asRest {
-			p.setChanges(cohort, nil, 0, 0)
+			promoted = append(promoted, p)
 		}
 	}
-}
-
-// setChanges records the changes of an edition for the clients of a cohort: these are sent from generations after the
-// sequence number after, up to upTo. A nil edition has no changes.
-func (p *Part) setChanges(cohort int, e *pending.Edition, after, upTo cache.Seq) {
-	var changes []downstream.Change
-	if e != nil {
-		for key, names := range e.Changes {
-			changes = append(changes, downstream.Change{
-				Key: key, After: after, UpTo: upTo, Names: slices.Sorted(maps.Keys(names)),
-			})
-		}
+	slices.SortFunc(promoted, func(a, b *part) int { return b.promotedAt - a.promotedAt })
+	ended = append(ended, promoted[min(len(promoted), maxOpenParts):]...)
+	if len(ended) == 0 {
+		return
 	}
-	p.c.tracker.mu.Lock()
-	defer p.c.tracker.mu.Unlock()
-	p.changes[cohort] = changes
-}
-
-// Compare orders keys by group. The shared part of a group is last.
-func (k PartKey) Compare(o PartKey) int {
-	if c := cmp.Compare(k.Group, o.Group); c != 0 || k.Shared == o.Shared {
-		return c
+	for _, p := range ended {
+		c.outcomes.add(p.machine.outcomes)
 	}
-	if k.Shared {
-		return 1
-	}
-	return -1
+	c.parts = slices.DeleteFunc(c.parts, func(p *part) bool { return slices.Contains(ended, p) })
+	c.phases++
+	c.tracker.setParts(c.parts)
 }

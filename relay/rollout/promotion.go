@@ -10,19 +10,19 @@ import (
 	"github.com/xdstender/tender/pending"
 )
 
-// A promotion has what the newest promotion changed, over all node groups. Undo needs it for parts that joined after the
+// A promotion has what the newest promotion changed, over all node groups. Undo needs it for sections that joined after the
 // promotion: their views never had the state before.
 type promotion map[outcome]pending.Replaced
 
 // An outcome is the state to which a promotion changed a resource.
 type outcome struct {
-	shared    bool // PartKey.Shared
+	shared    bool // SectionKey.Shared
 	key, name string
 	content   wire.Digest     // zero if the promotion removed it
 	set       fingerprint.Sum // pending.Replaced.Set
 }
 
-// add adds the changes in a part. Of changes with one outcome, it keeps the first.
+// add adds the changes in a section. Of changes with one outcome, it keeps the first.
 func (p promotion) add(shared bool, changes []pending.Replaced) {
 	for _, r := range changes {
 		to := outcome{shared: shared, key: r.Key, name: r.Name, set: r.Set}
@@ -35,7 +35,7 @@ func (p promotion) add(shared bool, changes []pending.Replaced) {
 	}
 }
 
-// changes returns the changes in the shared parts, or in the others, in a fixed order.
+// changes returns the changes in the shared sections, or in the others, in a fixed order.
 func (p promotion) changes(shared bool) (all []pending.Replaced) {
 	for to, r := range p {
 		if to.shared == shared {
@@ -48,20 +48,21 @@ func (p promotion) changes(shared bool) (all []pending.Replaced) {
 	return all
 }
 
-// undoInLateParts makes the editions with which Undo reverts the promotion in the parts that joined after it. A part in
-// which it would have changed nothing needs none.
-func (c *Controller) undoInLateParts(ctx context.Context) {
-	m := c.machine.State()
+// undoInLateSections makes the editions with which Undo reverts the promotion of a part in the sections that joined after
+// it. A section in which it would have changed nothing needs none.
+func (c *Controller) undoInLateSections(ctx context.Context, p *part) {
+	m := p.machine.State()
 	if m.Previous == nil {
 		return
 	}
-	for _, p := range c.tracker.joined() {
-		if p.editions[*m.Previous] != nil {
+	for _, s := range c.tracker.joined() {
+		if s.edition(p, *m.Previous) != nil {
 			continue
 		}
-		p.control.Edit(ctx, func(l *pending.List) {
-			if e := l.PinReverted(c.promoted.changes(p.Key.Shared)); len(e.Changes) > 0 {
-				p.editions[*m.Previous], p.editions[m.LastGood] = e, e.Reversed()
+		s.control.Edit(ctx, func(l *pending.List) {
+			if e := l.PinReverted(p.promoted.changes(s.Key.Shared)); len(e.Changes) > 0 {
+				s.set(p, *m.Previous, e)
+				s.set(p, m.LastGood, e.Reversed())
 			}
 		})
 	}

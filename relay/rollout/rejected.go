@@ -15,11 +15,11 @@ import (
 const DistrustFor = time.Hour
 
 // maxRejected is the maximum number of rejected editions that the relay stores.
-const maxRejected = 20
+const maxRejected = maxOpenParts + 20
 
-// Changes are the contents of the resources that an edition changes, by part, type URL or collection, and name. The
+// Changes are the contents of the resources that an edition changes, by section, type URL or collection, and name. The
 // zero digest means that the edition removes the resource.
-type Changes map[PartKey]map[string]map[string]wire.Digest
+type Changes map[SectionKey]map[string]map[string]wire.Digest
 
 // A Withdrawn is an edition that was rejected, or that was withdrawn from cohorts for another reason. It is immutable.
 type Withdrawn struct {
@@ -32,11 +32,13 @@ type Withdrawn struct {
 	// Sum is the digest of all changes of the edition; Changes may hold only some of them. An edition with an equal Sum
 	// is rejected again. Zero means that the edition was not rejected, or that an operator has allowed it since.
 	Sum wire.Digest
+
+	part *part // whose edition it is, while the rejection is active
 }
 
 // rejections is the record of withdrawn editions. The goroutine of Run owns it, except published.
 type rejections struct {
-	withdrawn []*Withdrawn // the oldest first; the last one may be an active rejection
+	withdrawn []*Withdrawn // the oldest first
 	published atomic.Pointer[[]*Withdrawn]
 }
 
@@ -47,47 +49,49 @@ func (r *rejections) publish() {
 	r.published.Store(&published)
 }
 
-// activeRejection returns the edition that is rejected now; nil without one.
-func (r *rejections) activeRejection() *Withdrawn {
-	if n := len(r.withdrawn); n > 0 && r.withdrawn[n-1].Ended.IsZero() {
-		return r.withdrawn[n-1]
+// activeRejection returns the edition of a part that is rejected now; nil without one.
+func (r *rejections) activeRejection(p *part) *Withdrawn {
+	for _, e := range r.withdrawn {
+		if e.part == p && e.Ended.IsZero() {
+			return e
+		}
 	}
 	return nil
 }
 
-// recordWithdrawn records withdrawn editions, with the number of cohorts that were served them, and the active
+// recordWithdrawn records withdrawn editions of a part, with the number of cohorts that were served them, and its active
 // rejection. It returns whether the record has changed.
-func (c *Controller) recordWithdrawn(now time.Time, cohortsOf map[Edition]int) (changed bool) {
-	m, active := c.machine.State(), c.rejections.activeRejection()
+func (c *Controller) recordWithdrawn(now time.Time, p *part, cohortsOf map[Edition]int) (changed bool) {
+	m, active := p.machine.State(), c.rejections.activeRejection(p)
 	halted, halt := m.Phase == Halted, m.Halt
 	stillActive := halted && active != nil && active.Reason == halt.Reason && active.At.Equal(halt.At)
 	if active != nil && !stillActive { // the rollout is not halted, or Undo has rejected another edition
-		c.rejections.endActive(now)
+		c.rejections.endActive(now, active)
 		changed = true
 	}
 	rejected := m.Edition
 	for e, cohorts := range cohortsOf {
 		if !halted || e != rejected {
-			c.rejections.addWithdrawn(&Withdrawn{At: now, Ended: now, Cohorts: cohorts, Changes: c.changesOf(e)})
+			c.rejections.addWithdrawn(&Withdrawn{At: now, Ended: now, Cohorts: cohorts, Changes: c.changesOf(p, e)})
 			changed = true
 		}
 	}
 	if halted && !stillActive {
 		c.rejections.addWithdrawn(&Withdrawn{
 			Reason: halt.Reason, At: halt.At, Cohorts: cohortsOf[rejected],
-			Changes: c.changesOf(rejected), Sum: c.edition.sum,
+			Changes: c.changesOf(p, rejected), Sum: p.edition.sum, part: p,
 		})
 		changed = true
 	}
 	return changed
 }
 
-// endActive ends the active rejection. There must be one.
-func (r *rejections) endActive(now time.Time) {
+// endActive ends an active rejection.
+func (r *rejections) endActive(now time.Time, active *Withdrawn) {
 	r.withdrawn = slices.Clone(r.withdrawn)
-	last := &r.withdrawn[len(r.withdrawn)-1]
-	ended := **last
-	ended.Ended, *last = now, &ended
+	ended := *active
+	ended.Ended, ended.part = now, nil
+	r.withdrawn[slices.Index(r.withdrawn, active)] = &ended
 }
 
 // addWithdrawn adds an edition to the withdrawn ones. It removes the resources of added from older editions that
@@ -113,12 +117,12 @@ func (r *rejections) addWithdrawn(added *Withdrawn) {
 	r.withdrawn = all
 }
 
-// rejectRepeated rejects the edition that was just cut if an edition with the same changes was rejected within the last
+// rejectRepeated rejects the edition of a part that was just cut if an edition with the same changes was rejected within the last
 // hour. It does not if an operator has allowed that edition since. Otherwise an origin that alternates between two
 // states would distribute the bad state each time.
-func (c *Controller) rejectRepeated(now time.Time) {
-	if i := c.rejections.findRejected(c.edition); i >= 0 {
-		c.machine.reject(now, c.rejections.withdrawn[i].Reason)
+func (c *Controller) rejectRepeated(p *part, now time.Time) {
+	if i := c.rejections.findRejected(p.edition); i >= 0 {
+		p.machine.reject(now, c.rejections.withdrawn[i].Reason)
 	}
 }
 
@@ -131,9 +135,9 @@ func (r *rejections) findRejected(s summary) int {
 	return slices.IndexFunc(r.withdrawn, func(e *Withdrawn) bool { return e.Sum == s.sum })
 }
 
-// allowRejected ends the rule of rejectRepeated for the current edition, because an operator distributes it.
-func (c *Controller) allowRejected(ctx context.Context) {
-	if c.rejections.allow(c.edition) {
+// allowRejected ends the rule of rejectRepeated for the edition of a part, because an operator distributes it.
+func (c *Controller) allowRejected(ctx context.Context, p *part) {
+	if c.rejections.allow(p.edition) {
 		c.cfg.Decided(ctx)
 	}
 }
@@ -220,10 +224,10 @@ func (c *Controller) distrust() {
 			}
 		}
 	}
-	for _, p := range c.tracker.joined() {
-		p.distrusts = true
+	for _, s := range c.tracker.joined() {
+		s.distrusts = true
 		for cohort := range len(c.cfg.Stages) + 1 {
-			p.view.Cohort(cohort).Distrust.Set(p.source, all[groupCohort{p.Key.Group, cohort}])
+			s.view.Cohort(cohort).Distrust.Set(s.source, all[groupCohort{s.Key.Group, cohort}])
 		}
 	}
 }

@@ -12,47 +12,48 @@ import (
 	"github.com/xdstender/tender/pending"
 )
 
-// newIdleController returns a controller with two stages and one part. Its Run is not called.
-func newIdleController(t *testing.T) (*Controller, *Part) {
+// newIdleController returns a controller with two stages and one section. Its Run is not called.
+func newIdleController(t *testing.T) (*Controller, *Section, *part) {
 	c := NewController(ControllerConfig{
 		Config: Config{Stages: parseStages(t, "id=canary 10m, 25% 10m")}, Logger: slog.New(slog.DiscardHandler),
 		Observed: func() iter.Seq[downstream.Observed] { return func(func(downstream.Observed) bool) {} },
 	}, nil)
-	p := c.NewPart(PartKey{Group: "group"})
-	c.tracker.parts = append(c.tracker.parts, p)
-	return c, p
+	s, p := c.NewSection(SectionKey{Group: "group"}), c.newPart()
+	c.tracker.sections = append(c.tracker.sections, s)
+	c.addPart(p)
+	return c, s, p
 }
 
 // cut cuts an edition that changes listeners.
-func (p *Part) cut(at time.Time, names ...string) Edition {
+func (s *Section) cut(p *part, at time.Time, names ...string) Edition {
 	digests := make(map[string]wire.Digest)
 	for _, name := range names {
 		digests[name] = wire.Digest{1}
 	}
-	e := p.c.machine.Cut(at, at, false)
-	p.editions[e] = &pending.Edition{Changes: map[string]map[string]wire.Digest{listeners: digests}}
+	e := p.machine.Cut(at, at, false)
+	s.set(p, e, &pending.Edition{Changes: map[string]map[string]wire.Digest{listeners: digests}})
 	return e
 }
 
 // TestUndoWhileHaltedRejectsPromotedEdition verifies that the record has the undone edition as the active rejection,
 // and not the edition that was rejected before Undo.
 func TestUndoWhileHaltedRejectsPromotedEdition(t *testing.T) {
-	c, p := newIdleController(t)
+	c, s, p := newIdleController(t)
 	at := time.Unix(1e9, 0)
-	promoted := p.cut(at, "a")
-	c.machine.PromoteAll(at)
-	halted := p.cut(at, "b")
-	c.machine.reject(at.Add(time.Second), "a canary rejected it")
-	c.recordWithdrawn(at.Add(time.Second), map[Edition]int{halted: 1})
-	if err := c.machine.Undo(at.Add(time.Minute), "undo by alice"); err != nil {
+	promoted := s.cut(p, at, "a")
+	p.machine.PromoteAll(at)
+	halted := s.cut(p, at, "b")
+	p.machine.reject(at.Add(time.Second), "a canary rejected it")
+	c.recordWithdrawn(at.Add(time.Second), p, map[Edition]int{halted: 1})
+	if err := p.machine.Undo(at.Add(time.Minute), "undo by alice"); err != nil {
 		t.Fatal(err)
 	}
-	if !c.recordWithdrawn(at.Add(time.Minute), map[Edition]int{promoted: 3}) {
+	if !c.recordWithdrawn(at.Add(time.Minute), p, map[Edition]int{promoted: 3}) {
 		t.Error("recordWithdrawn after Undo returns false, want true")
 	}
-	active := c.rejections.activeRejection()
+	active := c.rejections.activeRejection(p)
 	if active == nil || active.Reason != "undo by alice" || active.Cohorts != 3 ||
-		len(active.Changes[p.Key][listeners]) != 1 {
+		len(active.Changes[s.Key][listeners]) != 1 {
 		t.Errorf("the active rejection is %+v, want the undone edition", active)
 	}
 	all := c.rejections.withdrawn
@@ -65,14 +66,14 @@ func TestUndoWhileHaltedRejectsPromotedEdition(t *testing.T) {
 // TestWithdrawnEditionsAreBounded verifies that the record has each resource once if an origin supersedes an edition
 // every few seconds.
 func TestWithdrawnEditionsAreBounded(t *testing.T) {
-	c, p := newIdleController(t)
+	c, s, p := newIdleController(t)
 	at := time.Unix(1e9, 0)
 	names := []string{"only in the first"}
 	for i := range 100 {
 		at = at.Add(5 * time.Second)
-		e := p.cut(at, names...)
+		e := s.cut(p, at, names...)
 		names = []string{"a", "b", fmt.Sprint("c", i%3)}
-		c.recordWithdrawn(at, map[Edition]int{e: 1 + i%2})
+		c.recordWithdrawn(at, p, map[Edition]int{e: 1 + i%2})
 	}
 	resources := 0
 	for _, r := range c.rejections.withdrawn {
@@ -86,7 +87,7 @@ func TestWithdrawnEditionsAreBounded(t *testing.T) {
 		t.Errorf("%d editions with %d resources are recorded after 100 editions of five names, want at most 12",
 			len(c.rejections.withdrawn), resources)
 	}
-	if _, ok := c.rejections.withdrawn[0].Changes[p.Key][listeners]["only in the first"]; !ok {
+	if _, ok := c.rejections.withdrawn[0].Changes[s.Key][listeners]["only in the first"]; !ok {
 		t.Error("the record lacks a resource that only the first edition changed")
 	}
 }

@@ -1,6 +1,7 @@
 package rollout
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"iter"
@@ -27,7 +28,7 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// A testRelay is a controller with one part for each node group, and a server for their clients. It runs in a bubble of
+// A testRelay is a controller with one section for each node group, and a server for their clients. It runs in a bubble of
 // synctest.
 type testRelay struct {
 	*Controller
@@ -69,39 +70,46 @@ func (g *group) run(ctx context.Context) {
 
 // newTestRelay returns a relay whose groups have listener a in version 1. The caller runs its controller.
 func newTestRelay(t *testing.T, text string, groups ...string) *testRelay {
-	r := &testRelay{t: t, stages: parseStages(t, text), views: make(map[string]*cache.View)}
-	waits := func(typeURL string) bool { return typeURL == listeners }
-	r.Controller = NewController(ControllerConfig{
-		Config: Config{Stages: r.stages}, Origin: "default", Waits: waits, Logger: slog.New(slog.DiscardHandler),
-		Observed: func() iter.Seq[downstream.Observed] { return r.server.Observed() },
-		Frozen:   func() bool { return false },
-		Decided:  func(context.Context) {},
-		Changed:  func(*Status, *Status) {},
-	}, nil)
-	r.server = check.Must(downstream.New(downstream.Config{Views: r}))
+	r := newTestRelayAfter(t, text, nil)
 	for _, key := range groups {
 		r.addGroup(key, "a@1")
 	}
 	return r
 }
 
+// newTestRelayAfter returns a relay without groups, after the process that left withdrawn editions.
+func newTestRelayAfter(t *testing.T, text string, withdrawn []*Withdrawn) *testRelay {
+	r := &testRelay{t: t, stages: parseStages(t, text), views: make(map[string]*cache.View)}
+	waits := func(typeURL string) bool { return typeURL == listeners || typeURL == wire.ClusterType }
+	r.Controller = NewController(ControllerConfig{
+		Config: Config{Stages: r.stages}, Origin: "default", Waits: waits, Logger: slog.New(slog.DiscardHandler),
+		Observed: func() iter.Seq[downstream.Observed] { return r.server.Observed() },
+		Frozen:   func() bool { return false },
+		Decided:  func(context.Context) {},
+		Changed:  func(int, *Status, *Status) {},
+	}, withdrawn)
+	r.server = check.Must(downstream.New(downstream.Config{Views: r}))
+	return r
+}
+
 // addGroup adds a group with listeners, such as "a@1".
 func (r *testRelay) addGroup(key string, has ...string) *group {
-	part := r.NewPart(PartKey{Group: key})
+	section := r.NewSection(SectionKey{Group: key})
 	g := &group{control: upstream.NewControl(false, nil)}
 	r.views[key], g.w = cache.New(cache.Config{
 		Cohorts: len(r.stages), Waits: r.cfg.Waits,
-		SettledChanged: func(int) { part.Poke() },
+		SettledChanged: func(int) { section.Poke() },
 	})
 	g.w.SetConnected(true)
 	g.list = pending.New(g.w, nil)
-	g.list.ReportStaged(part.SetWaiting)
+	g.list.ReportStaged(section.SetWaiting)
 	for _, text := range has {
 		name, version, _ := strings.Cut(text, "@")
 		g.put(r.t, name, version)
 	}
 	g.w.SetPhase(listeners, cache.Confirmed)
-	part.Join(r.views[key], 0, g.control)
+	g.w.SetPhase(wire.ClusterType, cache.Confirmed)
+	section.Join(r.views[key], 0, g.control)
 	r.groups = append(r.groups, g)
 	go g.run(r.t.Context())
 	return g
@@ -157,6 +165,10 @@ type proxy struct {
 	ctx      context.Context
 	requests chan wire.Request
 	rejects  atomic.Bool  // send a NACK for each response
+	bad      atomic.Value // a version, as a string: send a NACK for responses that have it
+	detail   atomic.Value // error message of NACKs, as a string
+	silent   atomic.Bool  // answer later, when release is called
+	held     chan wire.Request
 	received atomic.Int32 // number of responses
 }
 
@@ -165,11 +177,28 @@ func (p *proxy) Context() context.Context { return p.ctx }
 func (p *proxy) SendMsg(m any) error {
 	p.received.Add(1)
 	r := wire.Request{Delta: true, TypeURL: listeners, Nonce: m.(*wire.Response).Nonce}
-	if p.rejects.Load() {
+	body, _ := m.(*wire.Response).Encode()
+	bad, hasBad := p.bad.Load().(string)
+	if p.rejects.Load() || hasBad && bytes.Contains(body.Materialize(), []byte(bad)) {
 		r.Rejected, r.ErrorCode, r.ErrorMessage = true, int32(codes.InvalidArgument), "bad"
+		if detail, ok := p.detail.Load().(string); ok {
+			r.ErrorMessage = detail
+		}
 	}
-	p.requests <- r
+	if p.silent.Load() {
+		p.held <- r
+	} else {
+		p.requests <- r
+	}
 	return nil
+}
+
+// release sends the answers that a silent proxy has not sent.
+func (p *proxy) release() {
+	p.silent.Store(false)
+	for len(p.held) > 0 {
+		p.requests <- <-p.held
+	}
 }
 
 func (p *proxy) RecvMsg(m any) error {
@@ -194,7 +223,7 @@ func (a *deltaADS) RegisterService(desc *grpc.ServiceDesc, _ any) {
 
 // connect opens a stream of a new proxy, which ends with the test.
 func (r *testRelay) connect(node, group string) *proxy {
-	p := &proxy{ctx: r.t.Context(), requests: make(chan wire.Request, 100)}
+	p := &proxy{ctx: r.t.Context(), requests: make(chan wire.Request, 100), held: make(chan wire.Request, 100)}
 	raw := check.Must(proto.Marshal(&corepb.Node{Id: node, Cluster: group}))
 	p.requests <- wire.Request{Delta: true, TypeURL: listeners, Node: raw, Subscribe: []string{"*"}}
 	var ads deltaADS
@@ -273,12 +302,12 @@ func TestI6_UndoCoversGroupsMadeAfterThePromotion(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		must(r.Promote(t.Context(), true, "test"))
+		must(r.PromoteAll(t.Context(), "test"))
 		r.change("changed", "2")
 		r.change("added", "2")
 		r.change("removed", "")
 		synctest.Wait()
-		must(r.Promote(t.Context(), true, "test"))
+		must(r.PromoteAll(t.Context(), "test"))
 		r.expect("first", "a@1", "added@2", "changed@2")
 
 		r.addGroup("same", "a@1", "added@2", "changed@2")
@@ -289,7 +318,7 @@ func TestI6_UndoCoversGroupsMadeAfterThePromotion(t *testing.T) {
 		} {
 			r.expect(group, want...)
 		}
-		must(r.Undo(t.Context(), "bad", "test"))
+		must(r.Undo(t.Context(), "", "bad", "test"))
 		for group, want := range map[string][]string{
 			"first": {"a@1", "changed@1", "removed@1"}, "second": {"a@1", "changed@1", "removed@1"},
 			"same": {"a@1", "changed@1", "removed@1"}, "larger": {"changed@1", "own@1"}, "other": {"a@1", "changed@1"},
@@ -307,7 +336,7 @@ func TestI6_UndoCoversGroupsMadeAfterThePromotion(t *testing.T) {
 
 		r.change("changed", "3")
 		time.Sleep(quietTime + time.Second)
-		must(r.Promote(t.Context(), true, "test"))
+		must(r.PromoteAll(t.Context(), "test"))
 		for group, want := range map[string][]string{
 			"first": {"a@1", "added@2", "changed@3"}, "same": {"a@1", "added@2", "changed@3"},
 			"larger": {"added@2", "changed@3", "own@1"}, "other": {"a@1", "changed@3"},

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// A Status is the state of an origin's rollout. It is immutable.
+// A Status is the state of an origin's rollout, or of a part of it. It is immutable.
 type Status struct {
 	Origin string `json:"origin"`
+	Part   string `json:"part,omitempty"` // the resource that the part is named after, such as "rds/checkout"
 	Phase  Phase  `json:"state"`
 
 	Edition   string    `json:"edition,omitempty"`   // id for operators, not unique; empty before the first edition
@@ -37,6 +38,10 @@ type Status struct {
 	Unobserved bool     `json:"unobserved,omitempty"` // a stage of the edition ended without a client that accepted it
 	Cohorts    []Cohort `json:"cohorts"`              // by stage, the rest last
 	Outcomes   Outcomes `json:"outcomes"`
+
+	// Parts are the parts of the rollout, the most urgent first: those that are open, and those whose promotion can be
+	// undone. The fields above are those of the first one; waiting, oldest, undoable and outcomes are of all.
+	Parts []*Status `json:"parts,omitempty"`
 }
 
 // An Await is a condition other than time that the next step of a rollout waits for.
@@ -98,56 +103,131 @@ func (p *Phase) UnmarshalText(text []byte) error {
 	return fmt.Errorf("%q is not a state of a rollout; the states are %v", text, Phases)
 }
 
-// publish publishes the status of the rollout and logs a transition. due is the time of the machine's next step; zero
-// without one.
-func (c *Controller) publish(now, due time.Time, f Facts) {
-	before, after := c.status.Load(), c.newStatus(due, f)
-	c.status.Store(after)
-	if before.Phase == after.Phase && before.Stage == after.Stage && before.Edition == after.Edition {
-		return
-	}
-	if after.Outcomes.Promoted > before.Outcomes.Promoted {
-		c.cold = false
-	}
-	c.logTransition(now, before, after)
-	c.cfg.Changed(before, after)
+// urgency orders phases for operators, the most urgent first.
+func (p Phase) urgency() int {
+	return slices.Index([]Phase{Halted, Rolling, Held, Gathering, Current}, p)
 }
 
-// newStatus returns the current status.
-func (c *Controller) newStatus(due time.Time, f Facts) *Status {
-	m := c.machine.State()
+// clone returns a copy of a status and of its parts, whose cohorts may be modified.
+func (s *Status) clone() *Status {
+	copied := *s
+	copied.Cohorts, copied.Parts = slices.Clone(s.Cohorts), nil
+	for _, of := range s.Parts {
+		copied.Parts = append(copied.Parts, of.clone())
+	}
+	return &copied
+}
+
+// publish publishes the status of the rollout and logs the transitions of parts.
+func (c *Controller) publish(now time.Time) {
+	for _, p := range c.machines() {
+		before, after := p.status, c.partStatus(p)
+		if before == nil {
+			before = &Status{Origin: c.cfg.Origin}
+		}
+		p.status = after
+		if before.Phase == after.Phase && before.Stage == after.Stage && before.Edition == after.Edition {
+			continue
+		}
+		if after.Outcomes.Promoted > before.Outcomes.Promoted {
+			c.cold = false
+		}
+		c.logTransition(now, before, after)
+		c.cfg.Changed(p.number, before, after)
+	}
+	c.status.Store(c.newStatus())
+}
+
+// newStatus returns the current status: that of the most urgent part, or of the one that was promoted last, with the sums
+// of all.
+func (c *Controller) newStatus() *Status {
+	var all []*Status
+	outcomes := c.outcomes
+	most := c.free
+	for _, p := range c.machines() {
+		of := c.partStatus(p)
+		outcomes.add(of.Outcomes)
+		if p != c.free || of.Phase == Gathering {
+			all = append(all, of)
+		}
+		u, v := p.machine.phase.urgency(), most.machine.phase.urgency()
+		if u < v || u == v && (most == c.free || p.promotedAt > most.promotedAt && p != c.free) {
+			most = p
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *Status) int { return a.Phase.urgency() - b.Phase.urgency() })
+	s := c.partStatus(most)
+	s.Parts, s.Outcomes, s.Oldest = all, outcomes, c.oldest()
+	for _, of := range all {
+		s.Undoable = s.Undoable || of.Undoable
+	}
+	s.Waiting = 0
+	for _, of := range c.tracker.joined() {
+		s.Waiting += of.waiting.Load().Names
+	}
+	return s
+}
+
+// oldest returns the time of the oldest pending change; zero without one.
+func (c *Controller) oldest() (at time.Time) {
+	for _, p := range c.machines() {
+		at = earlier(earlier(at, p.machine.pendingSince), p.joinedSince)
+	}
+	return at
+}
+
+// partStatus returns the status of a part.
+func (c *Controller) partStatus(p *part) *Status {
+	m, f := p.machine.State(), p.facts
 	s := &Status{
-		Origin: c.cfg.Origin, Phase: m.Phase, Edition: c.edition.id, Resources: c.edition.resources, Large: c.edition.large,
-		Changed: m.Changed, Stage: m.Stage, Since: m.Entered, Until: due, Oldest: m.Pending, Frozen: f.Frozen,
-		Undoable: m.Previous != nil, Cold: c.cold, Rejections: c.tracker.shownRejections(), Unobserved: m.Unobserved,
-		Check: c.checks.detail, Checked: c.checks.requestedAt, Failing: c.checks.failingSince,
-		Cohorts: slices.Clone(c.cohorts), Outcomes: m.Outcomes,
+		Origin: c.cfg.Origin, Part: p.edition.name, Phase: m.Phase, Edition: p.edition.id,
+		Resources: p.edition.resources, Large: p.edition.large,
+		Changed: m.Changed, Stage: m.Stage, Since: m.Entered, Until: p.due, Oldest: m.Pending, Frozen: c.frozen(p),
+		Undoable: m.Previous != nil, Cold: c.cold, Rejections: c.tracker.shownRejections(p), Unobserved: m.Unobserved,
+		Check: p.checks.detail, Checked: p.checks.requestedAt, Failing: p.checks.failingSince,
+		Cohorts: slices.Clone(p.cohorts), Outcomes: m.Outcomes,
 	}
 	if s.Phase == Halted {
 		s.Halted = &m.Halt
 	}
-	if s.Await, s.WaitsFor = c.awaitedCondition(f); s.Frozen {
+	if s.Await, s.WaitsFor = c.awaitedCondition(p, f); s.Frozen {
 		s.Until, s.Await, s.WaitsFor = time.Time{}, "", "a thaw: an operator froze the origin"
 	}
-	for _, p := range c.tracker.joined() {
-		s.Waiting += p.waiting.Load().Names
+	for _, of := range c.tracker.joined() {
+		if p == c.free {
+			s.Waiting += of.waiting.Load().Free.Names
+		} else {
+			s.Waiting += of.countOf(p).Names
+		}
 	}
 	c.tracker.countClients(s.Cohorts)
 	for cohort := range c.cfg.Stages {
-		if e := c.served[cohort]; e != m.LastGood && e == m.Edition {
-			s.Cohorts[cohort].Served = c.edition.id
+		if e := p.served[cohort]; e != m.LastGood && e == m.Edition {
+			s.Cohorts[cohort].Served = p.edition.id
 		}
 	}
 	return s
 }
 
-// awaitedCondition returns the condition other than time that the next step waits for, and its text for operators.
-// Both are empty without one.
-func (c *Controller) awaitedCondition(f Facts) (Await, string) {
-	m := c.machine.State()
+// frozen reports whether the last evaluation of a part found the origin frozen.
+func (c *Controller) frozen(p *part) bool { return p.facts.Frozen || c.free.facts.Frozen }
+
+// add adds the outcomes of other editions.
+func (o *Outcomes) add(other Outcomes) {
+	o.Promoted += other.Promoted
+	o.Halted += other.Halted
+	o.Reverted += other.Reverted
+	o.Superseded += other.Superseded
+	o.Undone += other.Undone
+}
+
+// awaitedCondition returns the condition other than time that the next step of a part waits for, and its text for
+// operators. Both are empty without one.
+func (c *Controller) awaitedCondition(p *part, f Facts) (Await, string) {
+	m := p.machine.State()
 	switch {
-	case m.Phase == Gathering && !f.Complete:
-		return AwaitOrigin, "the origin: it is not connected or has not confirmed its state"
+	case m.Phase == Gathering:
+		return p.awaitedByGathering(f)
 	case m.Phase == Rolling && c.cfg.Stages[m.Stage-1].Approve:
 		return AwaitApproval, "approval"
 	case m.Phase.inProgress() && !m.CheckSince.IsZero():
@@ -160,23 +240,37 @@ func (c *Controller) awaitedCondition(f Facts) (Await, string) {
 			e.Answered, pluralClients(e.Subscribed), e.Accepted)
 	case f.Unavailable:
 		return "", "the origin: it has not confirmed the state of some node groups; rollouts exclude these groups"
-	case c.coldAndUnconfirmed():
+	case c.coldAndUnconfirmed(m.Phase):
 		return "", "the origin: it has not confirmed its state, and no last good was restored"
 	default:
 		return "", ""
 	}
 }
 
+// awaitedByGathering is awaitedCondition in phase Gathering.
+func (p *part) awaitedByGathering(f Facts) (Await, string) {
+	switch {
+	case !f.Complete:
+		return AwaitOrigin, "the origin: it is not connected or has not confirmed its state"
+	case p.blockedBy != "":
+		return "", "the end of " + p.blockedBy + ", to which the changes belong, too"
+	case f.Unavailable:
+		return "", "the origin: it has not confirmed the state of some node groups; rollouts exclude these groups"
+	}
+	return "", ""
+}
+
 // coldAndUnconfirmed reports whether the relay started without a last good, clients are served latest, and the origin
 // has not confirmed latest.
-func (c *Controller) coldAndUnconfirmed() bool {
-	unconfirmed := func(p *Part) bool { return !p.view.Settled(p.source) }
-	return c.cold && c.machine.State().Phase == Current && slices.ContainsFunc(c.tracker.joined(), unconfirmed)
+func (c *Controller) coldAndUnconfirmed(phase Phase) bool {
+	unconfirmed := func(s *Section) bool { return !s.view.Settled(s.source) }
+	return c.cold && phase == Current && slices.ContainsFunc(c.tracker.joined(), unconfirmed)
 }
 
 // logTransition logs a change of the phase, the stage or the edition.
 func (c *Controller) logTransition(now time.Time, before, after *Status) {
-	log := c.cfg.Logger.With(slog.String("edition", after.Edition), slog.Int("resources", after.Resources))
+	log := c.cfg.Logger.With(slog.String("part", after.Part), slog.String("edition", after.Edition),
+		slog.Int("resources", after.Resources))
 	unobserved := slog.Bool("unobserved", after.Unobserved)
 	switch {
 	case after.Phase == Halted:

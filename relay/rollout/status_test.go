@@ -30,8 +30,10 @@ func TestStatusHasAwaitedCondition(t *testing.T) {
 	} {
 		c := NewController(ControllerConfig{Config: cfg}, nil)
 		tt.machine.cfg = cfg
-		c.machine = &tt.machine
-		s := c.newStatus(time.Time{}, tt.facts)
+		p := c.newPart()
+		p.machine, p.facts = &tt.machine, tt.facts
+		c.addPart(p)
+		s := c.newStatus()
 		if s.Await != tt.want || (s.WaitsFor == "") != (tt.want == "" && !tt.facts.Frozen) {
 			t.Errorf("%s: condition %q, text %q; want %q", tt.name, s.Await, s.WaitsFor, tt.want)
 		}

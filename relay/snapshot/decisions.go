@@ -56,19 +56,19 @@ func (f *Freeze) Remaining(now time.Time) time.Duration { return min(f.Until.Sub
 
 // A Rejected is a rejected edition of a rollout, or the changes that a rollback reverted.
 type Rejected struct {
-	Origin  string         `json:"origin"`
-	Reason  string         `json:"reason,omitempty"`
-	At      time.Time      `json:"at"`
-	Ended   time.Time      `json:"ended,omitzero"` // when the rejection ended; zero while it is in force
-	Cohorts int            `json:"cohorts"`        // number of cohorts that received it
-	Parts   []RejectedPart `json:"parts"`
+	Origin   string            `json:"origin"`
+	Reason   string            `json:"reason,omitempty"`
+	At       time.Time         `json:"at"`
+	Ended    time.Time         `json:"ended,omitzero"` // when the rejection ended; zero while it is in force
+	Cohorts  int               `json:"cohorts"`        // number of cohorts that received it
+	Sections []RejectedSection `json:"parts"`
 	// hexadecimal digest of the changes, by which the edition is rejected again
 	Sum string `json:"sum,omitempty"`
 }
 
-// A RejectedPart has the changes of an edition for one node group: the digest of each resource's content in
+// A RejectedSection has the changes of an edition for one node group: the digest of each resource's content in
 // hexadecimal, by type URL or collection and name. It is empty for a removed resource.
-type RejectedPart struct {
+type RejectedSection struct {
 	Group     string                       `json:"group"`
 	Shared    bool                         `json:"shared,omitempty"` // whether these are shared names
 	Resources map[string]map[string]string `json:"resources"`

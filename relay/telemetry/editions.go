@@ -3,6 +3,7 @@ package telemetry
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -37,10 +38,14 @@ type OriginTracer struct {
 	mu      sync.Mutex
 	waiting []waitingChange // messages with a staged change, at most maxLinks
 	dropped int             // number of older messages that are not in waiting
-	edition *openEdition    // nil if no edition is open
+	parts   map[int]*partTrace
+}
 
-	previous trace.Link // the last edition, if its changes are part of the next edition
-	promoted trace.Link // the last promoted edition
+// A partTrace has the spans of the editions of a part of a rollout.
+type partTrace struct {
+	edition  *openEdition // nil if no edition is open
+	previous trace.Link   // the last edition, if its changes are in the next edition
+	promoted trace.Link   // the last promoted edition
 }
 
 // A waitingChange is a message with a change that not all clients receive yet.
@@ -76,8 +81,10 @@ func (t *Tracer) endEditions() {
 	defer t.mu.Unlock()
 	for _, o := range t.origins {
 		o.mu.Lock()
-		if o.edition != nil {
-			o.endEdition(unfinished, time.Now())
+		for _, p := range o.parts {
+			if p.edition != nil {
+				o.endEdition(p, unfinished, time.Now())
+			}
 		}
 		o.mu.Unlock()
 	}
@@ -98,40 +105,79 @@ func (o *OriginTracer) addWaiting(at time.Time, message trace.SpanContext) (firs
 	return true
 }
 
-// Changed records a step of the origin's rollout. It implements [rollout.ControllerConfig.Changed].
-func (o *OriginTracer) Changed(was, is *rollout.Status) {
+// Changed records a step of a part of the origin's rollout. It implements [rollout.ControllerConfig.Changed].
+func (o *OriginTracer) Changed(number int, was, is *rollout.Status) {
 	if o == nil {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	open := is.Phase == rollout.Held || is.Phase == rollout.Rolling
-	outcome := o.replaceEdition(outcomeOf(was.Outcomes, is.Outcomes), is, open)
-	if o.edition == nil && (open || slices.Contains([]string{promoted, halted, undone}, outcome)) {
-		o.beginEdition(is, outcome == undone)
+	p := o.parts[number]
+	if p == nil {
+		p = new(partTrace)
+		if o.parts == nil {
+			o.parts = make(map[int]*partTrace)
+		}
+		o.parts[number] = p
 	}
-	if o.edition != nil {
-		o.recordStep(is)
+	open := is.Phase == rollout.Held || is.Phase == rollout.Rolling
+	outcome := o.replaceEdition(p, outcomeOf(was.Outcomes, is.Outcomes), is, open)
+	if p.edition == nil && (open || slices.Contains([]string{promoted, halted, undone}, outcome)) {
+		o.beginEdition(p, is, outcome == undone)
+	}
+	if p.edition != nil {
+		p.recordStep(is)
 		if !open {
-			o.endEdition(cmp.Or(outcome, superseded), is.Since)
+			o.endEdition(p, cmp.Or(outcome, superseded), is.Since)
 		}
 	}
-	if is.Phase == rollout.Current { // no change is staged
+	if is.Phase != rollout.Current {
+		return
+	}
+	p.previous = trace.Link{}
+	o.forgetParts()
+	if !o.anyOpen() { // no change is staged
 		o.dropWaiting(is.Since)
 	}
 }
 
+// maxPartTraces is the number of parts of which the links to former spans are kept at least.
+const maxPartTraces = 128
+
+// forgetParts forgets the oldest parts without an open span, if there are many.
+func (o *OriginTracer) forgetParts() {
+	if len(o.parts) <= 2*maxPartTraces {
+		return
+	}
+	numbers := slices.Sorted(maps.Keys(o.parts))
+	for _, number := range numbers[:len(numbers)-maxPartTraces] {
+		if o.parts[number].edition == nil {
+			delete(o.parts, number)
+		}
+	}
+}
+
+// anyOpen reports whether the span of an edition is open.
+func (o *OriginTracer) anyOpen() bool {
+	for _, p := range o.parts {
+		if p.edition != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // replaceEdition ends the span of the edition if the step also created the next edition. It returns the outcome of the
 // current edition, or "" if that is open.
-func (o *OriginTracer) replaceEdition(outcome string, is *rollout.Status, open bool) string {
-	if o.edition == nil || o.edition.id == is.Edition {
+func (o *OriginTracer) replaceEdition(p *partTrace, outcome string, is *rollout.Status, open bool) string {
+	if p.edition == nil || p.edition.id == is.Edition {
 		return outcome
 	}
 	if open && outcome != "" {
-		o.endEdition(outcome, is.Since)
+		o.endEdition(p, outcome, is.Since)
 		return ""
 	}
-	o.endEdition(superseded, is.Since)
+	o.endEdition(p, superseded, is.Since)
 	return outcome
 }
 
@@ -156,13 +202,13 @@ func outcomeOf(was, is rollout.Outcomes) string {
 
 // beginEdition starts the span of an edition, with links to its messages and to the edition that it replaces. The span
 // of an undone edition has a link to that of its promotion. These spans are rare, so they are always sampled.
-func (o *OriginTracer) beginEdition(is *rollout.Status, undone bool) {
+func (o *OriginTracer) beginEdition(p *partTrace, is *rollout.Status, undone bool) {
 	var links []trace.Link
 	messages := 0
 	if undone {
-		links = appendLink(links, o.promoted)
+		links = appendLink(links, p.promoted)
 	} else {
-		links = appendLink(links, o.previous)
+		links = appendLink(links, p.previous)
 		messages = o.dropped
 		for _, w := range o.waiting {
 			if w.at.After(is.Changed) {
@@ -175,10 +221,11 @@ func (o *OriginTracer) beginEdition(is *rollout.Status, undone bool) {
 	}
 	_, span := o.tracer.deliveries.Start(context.Background(), "rollout", trace.WithNewRoot(),
 		trace.WithTimestamp(is.Since), trace.WithLinks(links...), trace.WithAttributes(
-			attribute.String("tender.origin", is.Origin), attribute.String("tender.edition", is.Edition),
+			attribute.String("tender.origin", is.Origin), attribute.String("tender.part", is.Part),
+			attribute.String("tender.edition", is.Edition),
 			attribute.Int("tender.resources", is.Resources), attribute.Int("tender.messages", messages),
 		))
-	o.edition = &openEdition{span: span, id: is.Edition, changed: is.Changed}
+	p.edition = &openEdition{span: span, id: is.Edition, changed: is.Changed}
 	if is.Phase == rollout.Held {
 		span.AddEvent("held", trace.WithTimestamp(is.Since), trace.WithAttributes(attribute.String("tender.waits", is.WaitsFor)))
 	}
@@ -192,8 +239,8 @@ func appendLink(links []trace.Link, l trace.Link) []trace.Link {
 }
 
 // recordStep records that the edition has reached a stage, or that it has been halted.
-func (o *OriginTracer) recordStep(is *rollout.Status) {
-	e := o.edition
+func (p *partTrace) recordStep(is *rollout.Status) {
+	e := p.edition
 	if is.Stage > e.stage {
 		e.stage = is.Stage
 		cohort := is.Cohorts[is.Stage-1]
@@ -214,22 +261,24 @@ func (o *OriginTracer) recordStep(is *rollout.Status) {
 }
 
 // endEdition ends the span of the edition with an outcome.
-func (o *OriginTracer) endEdition(outcome string, at time.Time) {
-	e := o.edition
+func (o *OriginTracer) endEdition(p *partTrace, outcome string, at time.Time) {
+	e := p.edition
 	e.span.SetAttributes(attribute.String("tender.outcome", outcome), attribute.Int("tender.stages", e.stage))
 	e.span.End(trace.WithTimestamp(at))
-	o.edition = nil
+	p.edition = nil
 	link := trace.Link{
 		SpanContext: e.span.SpanContext(), Attributes: []attribute.KeyValue{attribute.String("tender.edition", e.id)},
 	}
-	if o.previous = link; outcome == promoted {
-		o.promoted = link
+	if p.previous = link; outcome != promoted {
+		return
+	}
+	if p.previous, p.promoted = (trace.Link{}), link; !o.anyOpen() {
 		o.dropWaiting(e.changed)
 	}
 }
 
 // dropWaiting drops the messages up to a time. Their changes have reached all clients, or were superseded.
 func (o *OriginTracer) dropWaiting(upTo time.Time) {
-	o.previous, o.dropped = trace.Link{}, 0
+	o.dropped = 0
 	o.waiting = slices.DeleteFunc(o.waiting, func(w waitingChange) bool { return !w.at.After(upTo) })
 }

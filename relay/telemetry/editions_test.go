@@ -60,7 +60,7 @@ func (e *editions) step(phase rollout.Phase, edition string, stage int, more ...
 		change(&e.is)
 	}
 	is := e.is
-	e.tracer.Changed(&was, &is)
+	e.tracer.Changed(1, &was, &is)
 }
 
 // createdNow marks the edition as created now, with all changes so far.
@@ -197,7 +197,7 @@ func TestTraceOfAnEditionAtShutdown(t *testing.T) {
 		t.Errorf("spans %+v, want one with the outcome unfinished", spans)
 	}
 	var none *Tracer
-	none.Origin("default").Changed(nil, nil)
+	none.Origin("default").Changed(1, nil, nil)
 }
 
 // TestEditionsHaveFewLinks checks that an edition of many messages has links to the newest sampled messages, and the

@@ -139,7 +139,7 @@ var table = []row{
 		}},
 
 	{"tender.rollout.state", gauge, "", "origin state",
-		"1 for the state of the origin's rollout, else 0: current (all clients have the state of the origin), gathering " +
+		"1 for the state of the origin's most urgent part, else 0: current (all clients have the state of the origin), gathering " +
 			"(changes), held (before the first stage), rolling or halted. Metrics of rollouts exist only with TENDER_ROLLOUT.",
 		rolloutStates},
 	{"tender.rollout.stage", gauge, "", "origin", "Stages that receive the edition.",

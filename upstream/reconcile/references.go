@@ -19,34 +19,50 @@ func referrersOf(typeURL string) []string {
 	return schema.ReferrersOf(typeURL)
 }
 
-// references returns the names to which resources may refer: those that their bytes contain as a protobuf string. It
-// decodes no message, so a string that equals a name by chance counts, too. The length before a string takes one byte
-// or, from 128 on, two; longer names than these can express are ignored.
+// references returns the names to which resources may refer, see [Referents].
 func references(in []*wire.Resource, to iter.Seq[string]) names {
-	candidates, found := make(names), make(names)
+	found := make(names)
 	if len(in) == 0 {
 		return found
 	}
-	var lengths [1 << 14]bool
-	for name := range to {
-		if len(name) < len(lengths) {
-			candidates[name], lengths[len(name)] = struct{}{}, true
-		}
-	}
+	candidates := NewReferents(to)
 	for _, r := range in {
-		value := r.Value()
-		for i := range value {
-			n, at := int(value[i]), i+1
-			if n >= 128 && at < len(value) {
-				n, at = n&127|int(value[at])<<7, at+1
-			}
-			if n >= len(lengths) || !lengths[n] || at+n > len(value) {
-				continue
-			}
-			if _, ok := candidates[string(value[at:at+n])]; ok {
-				found[string(value[at:at+n])] = struct{}{}
-			}
-		}
+		candidates.In(r.Value(), func(name string) { found[name] = struct{}{} })
 	}
 	return found
+}
+
+// Referents are names to which resources may refer.
+type Referents struct {
+	names   names
+	lengths [1 << 14]bool
+}
+
+// NewReferents returns names as referents.
+func NewReferents(all iter.Seq[string]) *Referents {
+	r := &Referents{names: make(names)}
+	for name := range all {
+		if len(name) < len(r.lengths) {
+			r.names[name], r.lengths[len(name)] = struct{}{}, true
+		}
+	}
+	return r
+}
+
+// In calls found for each name that the bytes of a resource contain as a protobuf string, once for each occurrence. It
+// decodes no message, so a string that equals a name by chance counts, too. The length before a string takes one byte or,
+// from 128 on, two; longer names than these can express are ignored.
+func (r *Referents) In(value []byte, found func(name string)) {
+	for i := range value {
+		n, at := int(value[i]), i+1
+		if n >= 128 && at < len(value) {
+			n, at = n&127|int(value[at])<<7, at+1
+		}
+		if n >= len(r.lengths) || !r.lengths[n] || at+n > len(value) {
+			continue
+		}
+		if _, ok := r.names[string(value[at:at+n])]; ok {
+			found(string(value[at : at+n]))
+		}
+	}
 }

@@ -1,0 +1,435 @@
+package rollout
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	clusterpb "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
+	"github.com/xdstender/tender/relay/relaytest/check"
+)
+
+// teams returns listeners such as "t0@1" of n teams in a version.
+func teams(n int, version string) (all []string) {
+	for i := range n {
+		all = append(all, fmt.Sprintf("t%d@%s", i, version))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// changeAll changes listeners such as "t0@1" in all groups.
+func (r *testRelay) changeAll(all ...string) {
+	for _, text := range all {
+		name, version, _ := strings.Cut(text, "@")
+		r.change(name, version)
+	}
+}
+
+// changeCluster changes a cluster in all groups. Without a version, it is removed.
+func (r *testRelay) changeCluster(name, version string) {
+	for _, g := range r.groups {
+		g.control.Edit(r.t.Context(), func(l *pending.List) {
+			u := wire.Update{TypeURL: wire.ClusterType, Removed: []string{name}}
+			if version != "" {
+				content := check.Must(proto.Marshal(&clusterpb.Cluster{Name: name, AltStatName: version}))
+				resource := check.Must(wire.NewResource(wire.ClusterType, name, version, content))
+				u = wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{resource}}
+			}
+			l.Apply(cache.Wildcard, u)
+		})
+	}
+}
+
+// expectParts fails the test unless the parts that are open have these names and phases, such as "lds/a halted".
+func (r *testRelay) expectParts(want ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	var got []string
+	for _, p := range r.Status().Parts {
+		if p.Phase != Current {
+			got = append(got, fmt.Sprint(p.Part, " ", p.Phase))
+		}
+	}
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		r.t.Errorf("the open parts are %q, want %q", got, want)
+	}
+}
+
+// serves fails the test unless a cohort of the first group is served these listeners; clusters count, too.
+func (r *testRelay) serves(cohort int, want ...string) {
+	r.t.Helper()
+	synctest.Wait()
+	got := []string{}
+	for _, typeURL := range []string{listeners, wire.ClusterType} {
+		for e := range r.views["group"].Cohort(cohort).Generation().Type(typeURL).Wildcard.Since(0) {
+			if e.Present() {
+				got = append(got, e.Name.String()+"@"+e.Resource.Version)
+			}
+		}
+	}
+	if slices.Sort(got); !slices.Equal(got, want) {
+		r.t.Errorf("cohort %d is served %q, want %q", cohort, got, want)
+	}
+}
+
+// partsBubble runs f with a relay whose first cohort has a canary, in a bubble of synctest.
+func partsBubble(t *testing.T, has []string, f func(r *testRelay, canary *proxy)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRelayAfter(t, "id=canary* 10m", nil)
+		r.addGroup("group", has...)
+		canary := r.connect("canary", "group")
+		r.connect("other", "group")
+		time.Sleep(time.Second)
+		go r.Run(r.t.Context(), false)
+		f(r, canary)
+		synctest.Wait() // until clients have answered
+	})
+}
+
+// must fails the test at an error of a command.
+func (r *testRelay) must(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// TestB53_NineOfTenTeamsPass: of the changes of ten teams, those of the nine pass whose resources the canary accepts. The
+// NACK names the bad one.
+func TestB53_NineOfTenTeamsPass(t *testing.T) {
+	partsBubble(t, teams(10, "one"), func(r *testRelay, canary *proxy) {
+		canary.bad.Store("bad")
+		canary.detail.Store("Error adding/updating listener(s) t3: it is not valid")
+		changed := teams(10, "two")
+		changed[3] = "t3@bad"
+		r.changeAll(changed...)
+		time.Sleep(quietTime + time.Second)
+		s := r.Status()
+		if s.Part != "lds/t3" || s.Phase != Halted || len(s.Parts) != 10 || s.Waiting != 10 || s.Outcomes.Halted != 1 {
+			r.t.Errorf("after the NACK, the status is %+v, want lds/t3 halted, and ten parts", s)
+		}
+		if age := time.Since(s.Oldest); age < quietTime+900*time.Millisecond {
+			r.t.Errorf("the oldest change has waited for %v, want since the origin stated it", age)
+		}
+		good := slices.Clone(changed)
+		good[3] = "t3@one"
+		r.serves(0, good...)
+		r.serves(1, teams(10, "one")...)
+		time.Sleep(11 * time.Minute)
+		r.serves(0, good...)
+		r.serves(1, good...)
+		r.expectParts("lds/t3 halted")
+		if o := r.Status().Outcomes; o.Promoted != 9 || o.Halted != 1 {
+			r.t.Errorf("the outcomes are %+v, want nine promotions", o)
+		}
+
+		r.change("t3", "three") // a newer state of the halted part
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/t3 rolling")
+		time.Sleep(11 * time.Minute)
+		good[3] = "t3@three"
+		r.serves(1, good...)
+		r.expectParts()
+	})
+}
+
+// TestB53_ANACKWithoutANameCountsForAll: a NACK that names no resource counts for all parts whose changes the response
+// contained.
+func TestB53_ANACKWithoutANameCountsForAll(t *testing.T) {
+	partsBubble(t, teams(3, "one"), func(r *testRelay, canary *proxy) {
+		canary.rejects.Store(true)
+		canary.detail.Store("t22 and xt1 are not names of them")
+		r.changeAll(teams(3, "two")...)
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/t0 halted", "lds/t1 halted", "lds/t2 halted")
+		r.serves(0, teams(3, "one")...)
+	})
+}
+
+// TestB53_AWrongNameLosesNoHalt: if a NACK names a resource of another part than the bad one, the bad one is sent again
+// after that one was withdrawn, and its own NACK counts.
+func TestB53_AWrongNameLosesNoHalt(t *testing.T) {
+	partsBubble(t, teams(3, "one"), func(r *testRelay, canary *proxy) {
+		canary.bad.Store("bad")
+		canary.detail.Store("the resource refers to t0")
+		r.changeAll("t0@two", "t1@bad", "t2@two")
+		time.Sleep(quietTime + time.Minute)
+		r.serves(1, teams(3, "one")...)
+		for _, p := range r.Status().Parts {
+			if p.Part == "lds/t1" && p.Phase != Halted {
+				r.t.Errorf("part %s is %v, want halted", p.Part, p.Phase)
+			}
+		}
+	})
+}
+
+// TestB53_ARecoveringClientCounts: the NACK of a client counts for a part that begins before the client has accepted the last
+// good again, after another part was withdrawn from it.
+func TestB53_ARecoveringClientCounts(t *testing.T) {
+	partsBubble(t, teams(2, "one"), func(r *testRelay, canary *proxy) {
+		r.change("t0", "two")
+		time.Sleep(quietTime + time.Second)
+		canary.silent.Store(true)
+		r.must(r.Abort(r.t.Context(), "", "", "test"))
+		r.change("t1", "bad")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/t0 halted", "lds/t1 rolling")
+		canary.bad.Store("bad")
+		canary.release()
+		time.Sleep(time.Second)
+		r.expectParts("lds/t0 halted", "lds/t1 halted")
+	})
+}
+
+// TestB53_ReferencesJoin: changes that refer to one another are one part, and others are not in it. The removal of what
+// only served content refers to belongs to the change of that content.
+func TestB53_ReferencesJoin(t *testing.T) {
+	partsBubble(t, []string{"l@cluster-x", "other@1"}, func(r *testRelay, _ *proxy) {
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime)
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		r.change("l", "cluster-y")
+		r.changeCluster("cluster-x", "")
+		r.changeCluster("cluster-y", "1")
+		r.change("other", "2")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling", "lds/other rolling")
+		r.serves(0, "cluster-y@1", "l@cluster-y", "other@2")
+		r.must(r.Abort(r.t.Context(), "lds/l", "", "test"))
+		r.expectParts("lds/l halted", "lds/other rolling")
+		r.serves(0, "cluster-x@1", "l@cluster-x", "other@2")
+		time.Sleep(11 * time.Minute)
+		r.serves(1, "cluster-x@1", "l@cluster-x", "other@2")
+	})
+}
+
+// TestB53_WhatBecomesConnectedWaits: a new change that refers to a resource of a halted part waits for its end, and is in
+// its next edition. Others pass.
+func TestB53_WhatBecomesConnectedWaits(t *testing.T) {
+	partsBubble(t, []string{"l@1", "other@1"}, func(r *testRelay, _ *proxy) {
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Abort(r.t.Context(), "", "", "test"))
+		r.change("l", "cluster-x")
+		r.change("other", "2")
+		time.Sleep(11 * time.Minute)
+		r.expectParts("cds/cluster-x halted")
+		r.serves(0, "l@1", "other@2")
+		r.serves(1, "l@1", "other@2")
+		if s := r.Status(); s.Waiting != 2 || time.Since(s.Oldest) < 11*time.Minute {
+			r.t.Errorf("%d resources wait since %v, want the cluster and the listener", s.Waiting, s.Oldest)
+		}
+		r.changeCluster("cluster-x", "2")
+		time.Sleep(2*quietTime + time.Second)
+		r.expectParts("lds/l rolling")
+		r.serves(0, "cluster-x@2", "l@cluster-x", "other@2")
+		time.Sleep(11 * time.Minute)
+		r.serves(1, "cluster-x@2", "l@cluster-x", "other@2")
+		r.expectParts()
+	})
+}
+
+// TestB53_PartsBecomeOne: if a later change connects two parts, they are one part once both gather changes. Until then,
+// the change waits.
+func TestB53_PartsBecomeOne(t *testing.T) {
+	partsBubble(t, []string{"l@1", "m@1"}, func(r *testRelay, _ *proxy) {
+		r.changeAll("l@2", "m@2")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling", "lds/m rolling")
+		r.changeCluster("cluster-x", "1")
+		r.changeAll("l@cluster-x", "m@cluster-x")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling")
+		r.serves(0, "cluster-x@1", "l@cluster-x", "m@cluster-x")
+		r.serves(1, "l@1", "m@1")
+		time.Sleep(11 * time.Minute)
+		r.serves(1, "cluster-x@1", "l@cluster-x", "m@cluster-x")
+	})
+}
+
+// TestB53_ABridgeWaitsForBoth: a change that connects a part with a halted one waits for the end of the halted one, and
+// then both are one part.
+func TestB53_ABridgeWaitsForBoth(t *testing.T) {
+	partsBubble(t, []string{"l@1"}, func(r *testRelay, _ *proxy) {
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Abort(r.t.Context(), "", "", "test"))
+		r.change("l", "2")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("cds/cluster-x halted", "lds/l rolling")
+		r.change("l", "cluster-x")
+		time.Sleep(30 * time.Minute)
+		r.expectParts("cds/cluster-x halted", "lds/l gathering")
+		r.serves(1, "l@1")
+		r.must(r.Resume(r.t.Context(), "cds/cluster-x", "test"))
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/l rolling")
+		r.serves(0, "cluster-x@1", "l@cluster-x")
+		time.Sleep(11 * time.Minute)
+		r.serves(1, "cluster-x@1", "l@cluster-x")
+	})
+}
+
+// TestB53_UndoOfAPart: Undo of a part leaves another one in its stage, and the promotions of others can still be undone.
+func TestB53_UndoOfAPart(t *testing.T) {
+	partsBubble(t, teams(3, "one"), func(r *testRelay, _ *proxy) {
+		r.changeAll("t0@two", "t1@two")
+		time.Sleep(11 * time.Minute)
+		r.serves(1, "t0@two", "t1@two", "t2@one")
+		r.change("t2", "two")
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Undo(r.t.Context(), "lds/t0", "", "test"))
+		r.expectParts("lds/t0 halted", "lds/t2 rolling")
+		r.serves(0, "t0@one", "t1@two", "t2@two")
+		r.serves(1, "t0@one", "t1@two", "t2@one")
+		time.Sleep(11 * time.Minute)
+		r.serves(1, "t0@one", "t1@two", "t2@two")
+		r.must(r.Undo(r.t.Context(), "lds/t1", "", "test"))
+		r.serves(1, "t0@one", "t1@one", "t2@two")
+		r.must(r.Undo(r.t.Context(), "", "", "test")) // the part that was promoted last
+		r.serves(1, teams(3, "one")...)
+		r.expectParts("lds/t0 halted", "lds/t1 halted", "lds/t2 halted")
+	})
+}
+
+// TestB53_ARestartedPartStaysHalted: after a restart, a part that was halted stays so, and the others begin again with the
+// first stage.
+func TestB53_ARestartedPartStaysHalted(t *testing.T) {
+	var withdrawn []*Withdrawn
+	partsBubble(t, teams(3, "one"), func(r *testRelay, _ *proxy) {
+		r.changeAll("t0@two", "t1@two")
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Abort(r.t.Context(), "lds/t0", "", "test"))
+		r.must(r.Abort(r.t.Context(), "lds/t1", "", "test"))
+		withdrawn = r.Withdrawn()
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRelayAfter(t, "id=canary* 10m", withdrawn)
+		r.addGroup("group", teams(3, "one")...)
+		go r.Run(r.t.Context(), false)
+		r.changeAll("t0@two", "t1@two", "t2@two")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/t0 halted", "lds/t1 halted", "lds/t2 rolling")
+		r.serves(0, "t0@one", "t1@one", "t2@two")
+		r.change("t1", "one")
+		time.Sleep(11 * time.Minute)
+		r.expectParts("lds/t0 halted")
+		r.serves(1, "t0@one", "t1@one", "t2@two")
+		r.must(r.Resume(r.t.Context(), "lds/t0", "test"))
+		time.Sleep(11 * time.Minute)
+		r.serves(1, "t0@two", "t1@one", "t2@two")
+	})
+}
+
+// TestB53_PartsAreBounded: what exceeds the bound of open parts is in the last one.
+func TestB53_PartsAreBounded(t *testing.T) {
+	const n = maxOpenParts + 6
+	partsBubble(t, teams(n, "one"), func(r *testRelay, _ *proxy) {
+		r.changeAll(teams(n, "two")...)
+		time.Sleep(quietTime + time.Second)
+		parts := r.Status().Parts
+		sizes := make(map[int]int)
+		for _, p := range parts {
+			sizes[p.Resources]++
+		}
+		if len(parts) != maxOpenParts || sizes[1] != maxOpenParts-1 || sizes[7] != 1 {
+			r.t.Errorf("%d parts, by size %v; want %d, of which the last one has 7 resources", len(parts), sizes, maxOpenParts)
+		}
+		time.Sleep(11 * time.Minute)
+		r.serves(1, teams(n, "two")...)
+		if n := len(r.Status().Parts); n > maxOpenParts {
+			r.t.Errorf("%d promoted parts are kept, want at most %d", n, maxOpenParts)
+		}
+	})
+}
+
+// TestB53_ALargeRemovalIsOnePart: the removals of a type are one part if they are large.
+func TestB53_ALargeRemovalIsOnePart(t *testing.T) {
+	partsBubble(t, teams(5, "one"), func(r *testRelay, _ *proxy) {
+		for i := range 4 {
+			r.change(fmt.Sprint("t", i), "")
+		}
+		r.change("t4", "two")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/t0 rolling", "lds/t4 rolling")
+		for _, p := range r.Status().Parts {
+			if p.Large != (p.Part == "lds/t0") {
+				r.t.Errorf("part %s is large: %t", p.Part, p.Large)
+			}
+		}
+	})
+}
+
+// TestB53_PartsSpanGroups: the same name in several node groups is in one part, also if it is connected only in one.
+func TestB53_PartsSpanGroups(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRelay(t, "id=canary* 10m", "first", "second")
+		go r.Run(r.t.Context(), false)
+		r.change("b", "1")
+		time.Sleep(quietTime)
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		r.change("a", "2")
+		r.groups[0].control.Edit(r.t.Context(), func(*pending.List) { r.groups[0].put(t, "b", "a") }) // refers to a
+		r.groups[1].control.Edit(r.t.Context(), func(*pending.List) { r.groups[1].put(t, "b", "2") })
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/a rolling", "lds/b rolling") // a listener does not refer to listeners
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		r.change("a", "cluster-x")
+		r.groups[0].control.Edit(r.t.Context(), func(*pending.List) { r.groups[0].put(t, "b", "cluster-x") })
+		r.groups[1].control.Edit(r.t.Context(), func(*pending.List) { r.groups[1].put(t, "b", "3") })
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/a rolling")
+		if s := r.Status(); s.Resources != 6 {
+			r.t.Errorf("the part has %d resources, want three of both groups", s.Resources)
+		}
+	})
+}
+
+// TestB53_CommandsNameParts: a command for a part that does not exist has an error with the names of all.
+func TestB53_CommandsNameParts(t *testing.T) {
+	partsBubble(t, teams(2, "one"), func(r *testRelay, _ *proxy) {
+		r.changeAll(teams(2, "two")...)
+		time.Sleep(quietTime + time.Second)
+		for _, command := range []func(context.Context) error{
+			func(ctx context.Context) error { return r.Promote(ctx, "lds/none", "test") },
+			func(ctx context.Context) error { return r.Abort(ctx, "lds/none", "", "test") },
+			func(ctx context.Context) error { return r.Resume(ctx, "lds/none", "test") },
+			func(ctx context.Context) error { return r.Undo(ctx, "lds/none", "", "test") },
+		} {
+			const want = `no rollout is open: there is no part "lds/none"; the parts are ["lds/t0" "lds/t1"]`
+			if err := command(r.t.Context()); err == nil || err.Error() != want {
+				r.t.Errorf("error %v, want %s", err, want)
+			}
+		}
+		r.must(r.Promote(r.t.Context(), r.Status().Parts[0].Edition, "test")) // the id of an edition is a name, too
+		r.expectParts("lds/t1 rolling")
+	})
+}
+
+// TestB53_NamesInErrors: a text names a resource only if the name is not a part of a longer one.
+func TestB53_NamesInErrors(t *testing.T) {
+	for _, tt := range []struct {
+		text, name string
+		want       bool
+	}{
+		{"Error adding/updating listener(s) a: bad", "a", true}, {"a", "a", true}, {"cluster 'a' is bad", "a", true},
+		{"it is a.", "a", true}, {"ab", "a", false}, {"ba", "a", false}, {"x/a", "a", false}, {"a.b is bad", "a", false},
+		{"a-b a", "a", true}, {"a:b", "a", false}, {"", "a", false}, {"any text", "", false},
+	} {
+		if got := mentions(tt.text, tt.name); got != tt.want {
+			t.Errorf("mentions(%q, %q) = %t", tt.text, tt.name, got)
+		}
+	}
+}
