@@ -84,8 +84,8 @@ func (g *Group) Decide(now time.Time) (next time.Time) {
 	return next
 }
 
-// Operate executes a command of an operator, and returns the holds to which it applies. The names that it decides count
-// as mentioned.
+// Operate executes a command of an operator, and returns the holds to which it applies. The names whose removal it decides
+// count as mentioned.
 func (g *Group) Operate(c Command, now time.Time) (chosen []Hold) {
 	sets := g.referrersFirst()
 	if c.Do == List {
@@ -116,7 +116,11 @@ func (g *Group) execute(c *Command, sets []*Set, decided map[*Set]names, now tim
 	for _, s := range slices.Backward(sets) {
 		grows := make(names)
 		for name := range decided[s] {
-			if s.markMentioned(name); c.Do == Pass && s.byName[name].growth != 0 && s.byName[name].replacement != nil {
+			change := s.byName[name]
+			if !change.isHeldUpdate() { // otherwise the origin may have removed the resource since it stated the update
+				s.markMentioned(name)
+			}
+			if c.Do == Pass && change.growth != 0 && change.replacement != nil {
 				grows[name] = struct{}{}
 				delete(decided[s], name)
 			}

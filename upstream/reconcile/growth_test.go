@@ -479,3 +479,17 @@ func TestB51_RemovalsBesideGrowthAreSuspectIfAllIsMissing(t *testing.T) {
 		t.Errorf("holds %+v, want one large removal of a, b and c", holds)
 	}
 }
+
+// TestB51_PassedGrowthIsNotMentioned: an operator passes growth that an earlier stream has stated. The origin has not mentioned
+// the resource on this one, so that the relay asks for it.
+func TestB51_PassedGrowthIsNotMentioned(t *testing.T) {
+	f := newGrowing(wire.ClusterType, "a", "b")
+	f.put(epoch, "a=120")
+	f.beginStream(epoch)
+	f.respond(epoch, "b")
+	f.group.Operate(Command{Do: Pass, Reason: Growth}, epoch)
+	check.Equal(t, "size", f.size("a"), 120)
+	if due, _ := f.QueryDue(epoch.Add(time.Minute)); !due {
+		t.Error("no query of a is due, want one")
+	}
+}
