@@ -95,7 +95,7 @@ type world struct {
 	began    map[key]time.Time       // when clients began to receive the resource
 	holds    map[id][]reconcile.Hold // at the last check of holds
 	moved    bool                    // the active address has changed since the last check of holds
-	stated   map[id]bool             // explicitly removed in this step at the active address
+	stated   map[id]bool             // explicitly removed at this moment at the active address
 	passed   map[id]bool             // passed by an operator in this step
 	frozen   time.Time               // since when the view is frozen; zero if it is not
 	thawed   bool                    // the view was thawed in this step
@@ -274,7 +274,6 @@ func (w *world) step(s step) {
 		w.fault(s, a)
 	}
 	w.advance(0)
-	clear(w.stated)
 	clear(w.passed)
 	w.thawed = false
 }
@@ -430,6 +429,7 @@ func (w *world) loadPart(a *address, most int) {
 // crash stops an address without a graceful close.
 func (w *world) crash(a *address) {
 	w.markUnsettled(settleTime)
+	clear(w.stated) // the relay may not have received it
 	a.Stop()
 	a.running = false
 }

@@ -331,8 +331,9 @@ func (m *dirModel) compare(seen map[string]string, holds map[string]reconcile.Ho
 			continue
 		}
 		h, was := m.holds[name]
+		replaced := h.Reason == reconcile.Growth && len(found) > 0 // it ends with the additions that may replace its resource
 		switch {
-		case was && (h.Reason == reconcile.Dropped || h.Until.After(time.Now())):
+		case was && !replaced && (h.Reason == reconcile.Dropped || h.Until.After(time.Now())):
 			m.errorf("%s was removed although it is held: %+v", name, h)
 		case !was && !m.there[name[0]-'0']:
 			judged++
