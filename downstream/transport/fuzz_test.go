@@ -148,6 +148,7 @@ func fuzzConfig(a *ads) Config {
 // streams with a model: the server answers every frame that the model allows, and no other stream ends.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 3, 2, 0, 0, 0})
+	f.Add([]byte{5, 3, 0, 0, 1, 0, 0, 0}) // a violation before the first stream
 	f.Add([]byte{0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 1, 200, 1, 1, 0, 2, 3, 0, 0, 0, 5, 0, 0, 9})
 	f.Fuzz(func(t *testing.T, actions []byte) {
 		if len(actions) > 400 {
@@ -211,10 +212,15 @@ func (m *model) frame(action, stream byte, n uint16) []byte {
 	}
 }
 
-// check reads frames until the answer to the last PING, or the GOAWAY of the violation.
+// check reads frames until the answer to the last PING, or the GOAWAY of the violation. The server waits lingerTimeout for a
+// client to read that.
 func (m *model) check(t *testing.T, frames *http2.Framer) {
+	began := time.Now()
 	for {
 		f, err := frames.ReadFrame()
+		if m.violation != "" && errors.Is(err, io.EOF) && time.Since(began) >= lingerTimeout {
+			return
+		}
 		if err != nil {
 			t.Fatalf("the connection ended: %v", err)
 		}
