@@ -218,7 +218,7 @@ func (w *world) settle() {
 	w.check(true)
 	for of, holds := range w.holds {
 		for _, h := range holds {
-			if h.Reason != reconcile.Dropped && !w.keptFor(of) {
+			if h.Reason != reconcile.Dropped && !w.keptFor(of) && !w.neverRemoved(key{of, members}) {
 				w.Errorf("removal of %v is still pending after an hour without events: %+v", of, h)
 			}
 		}
