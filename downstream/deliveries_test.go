@@ -195,7 +195,7 @@ func TestB43_DeliveriesEndWithoutAnswers(t *testing.T) {
 		for _, s := range spans {
 			var nonce int
 			var took string
-			if n, _ := fmt.Sscanf(s, "%d left in %s", &nonce, &took); n != 2 {
+			if n, _ := fmt.Sscanf(s, "%d disconnected in %s", &nonce, &took); n != 2 {
 				t.Errorf("at the end of the stream: %q, want it to have left", s)
 			}
 		}

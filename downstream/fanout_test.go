@@ -116,9 +116,9 @@ func TestB43_FanoutsEndWithoutAnswers(t *testing.T) {
 		<-done
 		c.answer("")
 		p.wantEnded("after one stream ended and the other was sent the second change",
-			"2 streams: 1 accepted 1 left in 100ms")
+			"2 streams: 1 accepted 1 disconnected in 100ms")
 		c.answer("")
-		p.wantEnded("after it has answered the second change", "2 streams: 1 accepted 1 left in 100ms")
+		p.wantEnded("after it has answered the second change", "2 streams: 1 accepted 1 disconnected in 100ms")
 
 		p.change(cache.Wildcard, "4", 0)
 		nonces := c.sent()

@@ -136,7 +136,7 @@ func TestRolloutOnThePage(t *testing.T) {
 	b.await("#rollouts", "Origin default: up to date", "started without a snapshot of the last good", "served the last good 13")
 
 	w.origin.Put(relaytest.Cluster("search"), relaytest.Listener("public", "gone"))
-	b.await("#rollouts", "Origin default: halted", "canary~2 rejected", rejected, "2 resources", "tender rollout resume --origin default")
+	b.await("#rollouts", "Origin default: halted", "canary~2 rejected", rejected, "2 resources", "tender rollout resume --part lds/public --origin default", "cds/search")
 	b.await("#rollouts td .words", rejected)
 	b.await("#summary", "The rollout of origin default is halted")
 	b.pictureOf("rollout", "#rollouts")
