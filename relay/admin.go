@@ -59,6 +59,9 @@ func (r *Relay) newAdmin() *admin.Server {
 	if cfg.Tier != nil {
 		cfg.Snapshot = r.groups.giveState
 	}
+	if r.decisions != nil {
+		cfg.Decided = r.decisions.decided
+	}
 	if clients := r.credentials.Clients; clients != nil {
 		cfg.TLS = &admin.TLS{
 			Config:   clients.Config("h2", "http/1.1"),

@@ -50,6 +50,7 @@
 //	auditor                 checks views for inconsistent state (audit.go)
 //	rejects                 tell origins which resources clients reject (rejects.go)
 //	tierReports             tell relays above what clients have (tiers.go)
+//	peerRollouts            tell peers what rollouts have decided, and the reverse (peerrollouts.go)
 //	chain                   refuses streams that would close a cycle of relays (chain.go)
 //	exporters               export metrics, spans and events (telemetry.go)
 //
@@ -101,6 +102,8 @@
 //
 //   - relay.decisions has a mutex, writing, that is held while decisions are collected and written, which blocks.
 //     Commands wait for it.
+//   - relay.peerRollouts guards the number of decisions, and which peers do not answer. rollout.peers guards what peers have
+//     decided.
 //   - relay.auditor guards the faults of audits. relay.logLevel serializes changes of the level.
 //   - logqueue.Queue guards the records that wait for the output of the log. All goroutines that log take it.
 //   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.pageCache and page.background

@@ -82,6 +82,7 @@ type Relay struct {
 	operations  *operations
 	rejects     *rejects // nil if origins are not told what clients reject
 	tiers       *tierReports
+	decisions   *peerRollouts
 	linter      *lint.Linter // nil if resources are not checked
 	server      *downstream.Server
 	servers     *servers
@@ -187,6 +188,7 @@ func (r *Relay) serve(opts Options) (err error) {
 	}
 	r.groups.observed = r.server.Observed
 	r.tiers = &tierReports{r.groups, r.server.Clients}
+	r.decisions = newPeerRollouts(r.groups.rollouts, r.peers(), r.instance, r.log)
 	if r.rejects != nil {
 		r.rejects.rejections = r.server.RejectedResources
 	}
@@ -264,6 +266,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	serving.Go(func() error { r.auditor.run(failed); return nil })
 	serving.Go(func() error { r.rejects.run(failed); return nil })
 	serving.Go(func() error { r.tiers.run(failed); return nil })
+	serving.Go(func() error { r.decisions.run(failed); return nil })
 	if r.linter != nil {
 		serving.Go(func() error { r.linter.Run(failed); return nil })
 	}

@@ -35,6 +35,8 @@ type rollouts struct {
 	log         *slog.Logger
 
 	relayLogged sync.Once // logs once that a client is a relay
+
+	told func() // the controllers have decided something, for peers; set before they run
 }
 
 // newRollouts returns the rollouts of all origins, or nil if TENDER_ROLLOUT is off. rejected has the rejected editions
@@ -44,7 +46,7 @@ func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 	if len(s.rollout.Stages) == 0 {
 		return nil
 	}
-	r := &rollouts{stages: s.rollout.Stages, router: g.router, log: g.log}
+	r := &rollouts{stages: s.rollout.Stages, router: g.router, log: g.log, told: func() {}}
 	for i, name := range s.originNames() {
 		r.controllers = append(r.controllers, rollout.NewController(rollout.ControllerConfig{
 			Config: s.rollout, Origin: name, Check: s.check, Waits: g.isStagedType,
@@ -57,6 +59,7 @@ func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 				}
 				g.tracer.Origin(name).Changed(part, was, is)
 			},
+			Told:   func() { g.rollouts.told() },
 			Logger: g.log.With(slog.String("origin_name", name)),
 		}, rejected[i]))
 	}
@@ -201,8 +204,20 @@ func (r *rollouts) rejected() (all []snapshot.Rejected) {
 func encodeEdition(origin string, e *rollout.Withdrawn) snapshot.Rejected {
 	saved := snapshot.Rejected{
 		Origin: origin, Reason: e.Reason, At: e.At.Round(0), Ended: e.Ended.Round(0), Cohorts: e.Cohorts,
+		Sections: encodeChanges(e.Changes),
 	}
-	for key, types := range e.Changes {
+	if e.Peer != nil {
+		saved.Peer = &snapshot.PeerHalt{Address: e.Peer.Address, Instance: e.Peer.Instance, At: e.Peer.At}
+	}
+	if e.Sum != (wire.Digest{}) {
+		saved.Sum = hex.EncodeToString(e.Sum[:])
+	}
+	return saved
+}
+
+// encodeChanges returns changes in the format of decisions.json.
+func encodeChanges(changes rollout.Changes) (sections []snapshot.RejectedSection) {
+	for key, types := range changes {
 		section := snapshot.RejectedSection{Group: key.Group, Shared: key.Shared, Resources: make(map[string]map[string]string)}
 		for typ, names := range types {
 			digests := make(map[string]string, len(names))
@@ -213,27 +228,33 @@ func encodeEdition(origin string, e *rollout.Withdrawn) snapshot.Rejected {
 			}
 			section.Resources[typ] = digests
 		}
-		saved.Sections = append(saved.Sections, section)
+		sections = append(sections, section)
 	}
-	if e.Sum != (wire.Digest{}) {
-		saved.Sum = hex.EncodeToString(e.Sum[:])
-	}
-	slices.SortFunc(saved.Sections, func(a, b snapshot.RejectedSection) int {
+	slices.SortFunc(sections, func(a, b snapshot.RejectedSection) int {
 		return rollout.SectionKey{Group: a.Group, Shared: a.Shared}.Compare(rollout.SectionKey{Group: b.Group, Shared: b.Shared})
 	})
-	return saved
+	return sections
 }
 
-// decodeEdition returns a rejected edition of decisions.json. It replaces an invalid digest by one that no resource
-// has.
+// decodeEdition returns a rejected edition of decisions.json.
 func decodeEdition(saved snapshot.Rejected) *rollout.Withdrawn {
 	e := &rollout.Withdrawn{
-		Reason: saved.Reason, At: saved.At, Ended: saved.Ended, Cohorts: saved.Cohorts, Changes: make(rollout.Changes),
+		Reason: saved.Reason, At: saved.At, Ended: saved.Ended, Cohorts: saved.Cohorts,
+		Changes: decodeChanges(saved.Sections),
+	}
+	if by := saved.Peer; by != nil {
+		e.Peer = &rollout.Peer{Address: by.Address, Instance: by.Instance, At: by.At}
 	}
 	if sum, err := hex.DecodeString(saved.Sum); err == nil && len(sum) == len(e.Sum) {
 		copy(e.Sum[:], sum)
 	}
-	for _, section := range saved.Sections {
+	return e
+}
+
+// decodeChanges returns the changes in some sections. It replaces an invalid digest by one that no resource has.
+func decodeChanges(sections []snapshot.RejectedSection) rollout.Changes {
+	changes := make(rollout.Changes)
+	for _, section := range sections {
 		types := make(map[string]map[string]wire.Digest)
 		for typ, digests := range section.Resources {
 			names := make(map[string]wire.Digest, len(digests))
@@ -247,9 +268,9 @@ func decodeEdition(saved snapshot.Rejected) *rollout.Withdrawn {
 			}
 			types[typ] = names
 		}
-		e.Changes[rollout.SectionKey{Group: section.Group, Shared: section.Shared}] = types
+		changes[rollout.SectionKey{Group: section.Group, Shared: section.Shared}] = types
 	}
-	return e
+	return changes
 }
 
 // status returns the state of the rollout of an origin, or nil if rollouts are off.

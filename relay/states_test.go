@@ -17,6 +17,7 @@ var events = []string{
 	"cached state is inconsistent in more places than are logged",
 	"cached state is inconsistent; restart the relay and report this",
 	"client and relay differ in Istio proxy type; run one relay per type",
+	"a peer has halted changes that all clients of this relay have: consider tender rollout undo",
 	"client does not read", // its stream ends
 	"client is a relay; configure rollouts in the tier that proxies connect to",
 	"client connection refused",

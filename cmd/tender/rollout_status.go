@@ -212,6 +212,9 @@ func (t *table) rollout(s *rollout.Status, now time.Time) {
 		}
 		t.Row("  edition", text)
 	}
+	for _, p := range s.Peers {
+		t.Row("  peer", fmt.Sprintf("%s has not answered for %s: %s", p.Address, ago(p.Since, now), p.Error))
+	}
 	if s.Waiting > 0 {
 		t.Row("  pending", fmt.Sprintf("%s, the oldest for %s", resources(s.Waiting), ago(s.Oldest, now)))
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -74,6 +75,10 @@ type Config struct {
 	// take it.
 	Snapshot func(ctx context.Context, secrets bool, to io.Writer) error
 
+	// Decided returns what rollouts have decided, for peers, and a channel that is closed with the next decision. If it is
+	// nil, peers learn nothing.
+	Decided func() (*PeerRollouts, <-chan struct{})
+
 	// Metrics serves /metrics.
 	Metrics http.Handler
 
@@ -116,6 +121,7 @@ type Server struct {
 	admin, probes *http.Server
 	routes        []route // of admin
 	actions       *actions
+	closing       chan struct{} // closed when the server is shut down
 }
 
 // A route is a method, a path and their handler.
@@ -137,7 +143,7 @@ func New(cfg Config) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, actions: &actions{logger: cfg.Logger, notify: cfg.Action}}
+	s := &Server{cfg: cfg, actions: &actions{logger: cfg.Logger, notify: cfg.Action}, closing: make(chan struct{})}
 	q, tier := queries{&s.cfg}, tierServer{cfg.Tier, cfg.Summary}
 	probes := []route{
 		get("/livez", http.HandlerFunc(livez)),
@@ -163,6 +169,7 @@ func New(cfg Config) *Server {
 		get("/api/v1/tier/clients/{number}", serveJSON(tier.ofRelay(q.client, clientsPath))),
 		{http.MethodGet, "/api/v1/tier/self", serveJSON(tier.self), permission{operator: authz.Read, peers: true}},
 		{http.MethodGet, "/api/v1/tier/snapshot", newSnapshotServer(&s.cfg), permission{operator: authz.Take}},
+		{http.MethodGet, RolloutsPath, rolloutsServer{cfg.Decided, s.closing}, permission{operator: authz.Read, peers: true}},
 		get("/api/v1/dump", dumper{&s.cfg}),
 	})
 	if cfg.Pages != nil {
@@ -185,6 +192,7 @@ func New(cfg Config) *Server {
 	g := &guard{tls: cfg.TLS, permissions: permissions, actions: s.actions, logger: cfg.Logger}
 	s.probes = s.newHTTPServer(withHeaders(newMux(probes)))
 	s.admin = s.newHTTPServer(withHeaders(g.protect(newMux(s.routes))))
+	s.admin.RegisterOnShutdown(sync.OnceFunc(func() { close(s.closing) }))
 	if cfg.TLS != nil {
 		s.admin.TLSConfig, s.admin.ConnState = cfg.TLS.Config, cfg.TLS.connState
 	}

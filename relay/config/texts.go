@@ -93,10 +93,11 @@ var sections = []section{
 			"Change it when operators or peers connect from other hosts, which requires mTLS."},
 		{"PROBE_LISTEN", "Addresses for `/livez`, `/readyz` and `/metrics` alone",
 			"Set it when a kubelet or Prometheus connects from another host."},
-		{"PEERS", "Admin addresses of the relays of the same tier, for `--tier` and a first state",
+		{"PEERS", "Admin addresses of the relays of the same tier, for `--tier`, a first state and rollouts",
 			"A `dns` name stands for all of its addresses, and may include the relay itself. A relay that starts without a " +
-				"state takes [that of a peer](operations.md#the-state-of-a-peer), if no control plane answers. Set it when the " +
-				"tier has several relays."},
+				"state takes [that of a peer](operations.md#the-state-of-a-peer), if no control plane answers. With " +
+				"`TENDER_ROLLOUT`, relays follow [the halts and promotions](rollout.md#replicas-tiers-restarts) of peers. Set it " +
+				"when the tier has several relays."},
 		{"PEERS_TLS_CA", "PEM file with the CAs of peers",
 			"Set it when a private CA signs the certificates of peers; without it, the CAs of the system apply."},
 		{"PEERS_TLS_CERT", "PEM file with the certificate that the relay presents to peers",

@@ -85,9 +85,11 @@ func (c *Controller) Promote(ctx context.Context, name, by string) error {
 		now := time.Now()
 		c.collect(ctx, now)
 		return c.forParts(name, func(p *part) error {
+			c.overrulePeers(p)
 			if err := p.machine.Promote(now, p.facts); err != nil {
 				return err
 			}
+			c.recordPromotion(p, now, by)
 			c.allowRejected(ctx, p)
 			c.logCommand(p, "promote", by, slog.Bool("all", false))
 			return nil
@@ -109,7 +111,9 @@ func (c *Controller) PromoteAll(ctx context.Context, by string) error {
 		whole := join(c.partition(ctx, sections))
 		p := c.takeAll(ctx)
 		c.cutEditions(ctx, now, map[*part]*component{p: whole})
+		c.overrulePeers(p)
 		p.machine.PromoteAll(now)
+		c.recordPromotion(p, now, by)
 		c.allowRejected(ctx, p)
 		c.logCommand(p, "promote", by, slog.Bool("all", true))
 		return nil
@@ -158,6 +162,7 @@ func (c *Controller) Abort(ctx context.Context, name, reason, by string) error {
 func (c *Controller) Resume(ctx context.Context, name, by string) error {
 	return c.execute(ctx, func(ctx context.Context) error {
 		return c.forParts(name, func(p *part) error {
+			c.overrulePeers(p)
 			if err := p.machine.Resume(time.Now()); err != nil {
 				return err
 			}

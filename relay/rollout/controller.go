@@ -42,6 +42,9 @@ type ControllerConfig struct {
 	// Changed is called after a change of the phase, the stage or the edition of a part, which has a number.
 	Changed func(part int, before, after *Status)
 
+	// Told is called when the result of Decisions has changed.
+	Told func()
+
 	Logger *slog.Logger
 }
 
@@ -58,6 +61,8 @@ type Controller struct {
 	ended    chan struct{}        // closed when Run returns
 	restored map[*part]*Withdrawn // the rejections that an earlier process left active
 	tracker  tracker
+	peers    peers
+	told     atomic.Pointer[Decisions] // result of Decisions; nil before the first one
 
 	// Owned by Run.
 	parts         []*part
@@ -70,6 +75,7 @@ type Controller struct {
 	cold          bool      // the value of Status.Cold
 	unavailableAt time.Time // when the next section becomes unavailable; zero is never
 	rejections    rejections
+	promotedHere  []Decision // by operators of this relay, the oldest first
 
 	status atomic.Pointer[Status]
 }
@@ -89,7 +95,10 @@ func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 			continue
 		}
 		p, active := c.newPart(), *e
-		p.machine.Restore(Halt{e.Reason, e.At})
+		p.machine.Restore(Halt{Reason: e.Reason, At: e.At})
+		if p.follows.halt = e.Peer; e.Peer != nil {
+			p.machine.halt.Peer = e.Peer.Address
+		}
 		p.edition, active.part = summarize(e.Changes), p
 		c.rejections.withdrawn[i], c.restored[p] = &active, e
 		c.addPart(p)
@@ -166,7 +175,7 @@ func (c *Controller) advance(ctx context.Context) (next time.Time) {
 			continue
 		}
 		changed := c.serve(ctx, now)
-		next = earlier(c.unavailableAt, c.expireWithdrawn(now))
+		next = earlier(earlier(c.unavailableAt, c.expireWithdrawn(now)), c.tell(now))
 		for _, p := range c.machines() {
 			changed = changed || !p.due.IsZero() && !p.due.After(now)
 			for _, at := range []time.Time{p.due, c.nextObservation(p), c.startCheck(ctx, now, p)} {
@@ -186,7 +195,9 @@ func (c *Controller) machines() []*part { return append(slices.Clone(c.parts), c
 
 // step advances all machines. It returns true if it made editions, after which the facts are others.
 func (c *Controller) step(ctx context.Context, now time.Time) (cut bool) {
-	c.collect(ctx, now)
+	if c.collect(ctx, now); !c.cfg.Frozen() {
+		c.followPeers(ctx, now)
+	}
 	for _, p := range c.machines() {
 		var wants bool
 		if wants, p.due = p.machine.Advance(now, p.facts); wants && c.cut(ctx, now, p) {

@@ -47,6 +47,7 @@ type Config struct {
 type Halt struct {
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"`
+	Peer   string    `json:"peer,omitempty"` // the address of the relay that has halted it; empty for this one
 }
 
 // An Edition is the number of an edition of one machine. Numbers increase. Zero is the state before the first edition.
@@ -409,5 +410,5 @@ func (m *Machine) finishPromotion(now time.Time, behind bool) {
 func (m *Machine) reject(now time.Time, reason string) {
 	m.enter(Halted, now)
 	m.outcomes.Halted++
-	m.retained, m.holdSince, m.halt = nil, time.Time{}, Halt{reason, now}
+	m.retained, m.holdSince, m.halt = nil, time.Time{}, Halt{Reason: reason, At: now}
 }

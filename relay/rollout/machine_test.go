@@ -292,7 +292,7 @@ func (d *driver) do(err error) {
 func TestRestoredMachineStaysHalted(t *testing.T) {
 	d := newDriver(t, Config{Stages: parseStages(t, "id=canary 10m")})
 	d.Machine = NewMachine(d.cfg)
-	d.Restore(Halt{"rejected", d.now.Add(-time.Hour)})
+	d.Restore(Halt{Reason: "rejected", At: d.now.Add(-time.Hour)})
 	d.editions[1] = &pinnedEdition{content: content{"a": "2"}}
 	d.facts.Complete = false // the origin is not connected, so no name differs
 	d.drive()

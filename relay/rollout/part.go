@@ -20,6 +20,7 @@ type part struct {
 	promoted   promotion              // what Undo may have to revert in sections that join later
 	promotedAt int                    // number of its promotion, which parts may share; zero without one
 	checks     checks
+	follows    following
 	observation
 
 	facts       Facts

@@ -33,6 +33,8 @@ type Withdrawn struct {
 	// is rejected again. Zero means that the edition was not rejected, or that an operator has allowed it since.
 	Sum wire.Digest
 
+	Peer *Peer // whose halt the relay follows; nil without one
+
 	part *part // whose edition it is, while the rejection is active
 }
 
@@ -79,7 +81,7 @@ func (c *Controller) recordWithdrawn(now time.Time, p *part, cohortsOf map[Editi
 	if halted && !stillActive {
 		c.rejections.addWithdrawn(&Withdrawn{
 			Reason: halt.Reason, At: halt.At, Cohorts: cohortsOf[rejected],
-			Changes: c.changesOf(p, rejected), Sum: p.edition.sum, part: p,
+			Changes: c.changesOf(p, rejected), Sum: p.edition.sum, Peer: p.follows.halt, part: p,
 		})
 		changed = true
 	}

@@ -86,6 +86,7 @@ func newTestRelayAfter(t *testing.T, text string, withdrawn []*Withdrawn) *testR
 		Observed: func() iter.Seq[downstream.Observed] { return r.server.Observed() },
 		Frozen:   func() bool { return false },
 		Decided:  func(context.Context) {},
+		Told:     func() {},
 		Changed:  func(int, *Status, *Status) {},
 	}, withdrawn)
 	r.server = check.Must(downstream.New(downstream.Config{Views: r}))
@@ -164,10 +165,11 @@ type proxy struct {
 	grpc.ServerStream
 	ctx      context.Context
 	requests chan wire.Request
-	rejects  atomic.Bool  // send a NACK for each response
-	bad      atomic.Value // a version, as a string: send a NACK for responses that have it
-	detail   atomic.Value // error message of NACKs, as a string
-	silent   atomic.Bool  // answer later, when release is called
+	ended    chan struct{} // closed at the end of the test
+	rejects  atomic.Bool   // send a NACK for each response
+	bad      atomic.Value  // a version, as a string: send a NACK for responses that have it
+	detail   atomic.Value  // error message of NACKs, as a string
+	silent   atomic.Bool   // answer later, when release is called
 	held     chan wire.Request
 	received atomic.Int32 // number of responses
 }
@@ -185,10 +187,13 @@ func (p *proxy) SendMsg(m any) error {
 			r.ErrorMessage = detail
 		}
 	}
+	to := p.requests
 	if p.silent.Load() {
-		p.held <- r
-	} else {
-		p.requests <- r
+		to = p.held
+	}
+	select {
+	case to <- r:
+	case <-p.ended:
 	}
 	return nil
 }
@@ -202,12 +207,13 @@ func (p *proxy) release() {
 }
 
 func (p *proxy) RecvMsg(m any) error {
-	r, more := <-p.requests
-	if !more {
+	select {
+	case r := <-p.requests:
+		*m.(*wire.Request) = r
+		return nil
+	case <-p.ended:
 		return io.EOF
 	}
-	*m.(*wire.Request) = r
-	return nil
 }
 
 // A deltaADS is a service registrar that keeps the handler of Delta ADS.
@@ -223,7 +229,10 @@ func (a *deltaADS) RegisterService(desc *grpc.ServiceDesc, _ any) {
 
 // connect opens a stream of a new proxy, which ends with the test.
 func (r *testRelay) connect(node, group string) *proxy {
-	p := &proxy{ctx: r.t.Context(), requests: make(chan wire.Request, 100), held: make(chan wire.Request, 100)}
+	p := &proxy{
+		ctx: r.t.Context(), requests: make(chan wire.Request, 100), held: make(chan wire.Request, 100),
+		ended: make(chan struct{}),
+	}
 	raw := check.Must(proto.Marshal(&corepb.Node{Id: node, Cluster: group}))
 	p.requests <- wire.Request{Delta: true, TypeURL: listeners, Node: raw, Subscribe: []string{"*"}}
 	var ads deltaADS
@@ -231,7 +240,7 @@ func (r *testRelay) connect(node, group string) *proxy {
 	done := make(chan error, 1)
 	go func() { done <- ads.serve(r.server, p) }()
 	r.t.Cleanup(func() {
-		close(p.requests)
+		close(p.ended)
 		if err := <-done; err != nil {
 			r.t.Errorf("stream of %s: %v", node, err)
 		}

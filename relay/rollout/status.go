@@ -42,6 +42,9 @@ type Status struct {
 	// Parts are the parts of the rollout, the most urgent first: those that are open, and those whose promotion can be
 	// undone. The fields above are those of the first one; waiting, oldest, undoable and outcomes are of all.
 	Parts []*Status `json:"parts,omitempty"`
+
+	// Peers are the relays of TENDER_PEERS that do not answer: what they have halted is unknown.
+	Peers []PeerFailure `json:"unreachable_peers,omitempty"`
 }
 
 // An Await is a condition other than time that the next step of a rollout waits for.
@@ -157,7 +160,7 @@ func (c *Controller) newStatus() *Status {
 	}
 	slices.SortStableFunc(all, func(a, b *Status) int { return a.Phase.urgency() - b.Phase.urgency() })
 	s := c.partStatus(most)
-	s.Parts, s.Outcomes, s.Oldest = all, outcomes, c.oldest()
+	s.Parts, s.Outcomes, s.Oldest, s.Peers = all, outcomes, c.oldest(), c.peers.failures()
 	for _, of := range all {
 		s.Undoable = s.Undoable || of.Undoable
 	}

@@ -62,6 +62,8 @@ type Rejected struct {
 	Ended    time.Time         `json:"ended,omitzero"` // when the rejection ended; zero while it is in force
 	Cohorts  int               `json:"cohorts"`        // number of cohorts that received it
 	Sections []RejectedSection `json:"parts"`
+	// Peer is the halt of a peer that the relay follows; nil without one. Relays before 2026-12-01 ignore it.
+	Peer *PeerHalt `json:"peer,omitempty"`
 	// hexadecimal digest of the changes, by which the edition is rejected again
 	Sum string `json:"sum,omitempty"`
 }
@@ -72,6 +74,13 @@ type RejectedSection struct {
 	Group     string                       `json:"group"`
 	Shared    bool                         `json:"shared,omitempty"` // whether these are shared names
 	Resources map[string]map[string]string `json:"resources"`
+}
+
+// A PeerHalt is the halt of a rollout at a peer.
+type PeerHalt struct {
+	Address  string    `json:"address"`
+	Instance string    `json:"instance"` // of the process
+	At       time.Time `json:"at"`
 }
 
 // DroppedRemovals are resources whose removal an operator dropped.

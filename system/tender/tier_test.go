@@ -47,8 +47,8 @@ type tier struct {
 	flags  map[string][]string
 }
 
-// newTier starts a tier of several relays.
-func newTier(t *testing.T, relays int) *tier {
+// newTier starts a tier of several relays with further variables.
+func newTier(t *testing.T, relays int, env ...string) *tier {
 	t.Helper()
 	s := &tier{t: t, files: t.TempDir(), closed: proxy.Refused(t), flags: make(map[string][]string)}
 	dir, ca := t.TempDir(), certs.NewCA(t)
@@ -67,11 +67,13 @@ func newTier(t *testing.T, relays int) *tier {
 		proxies, s.addrs = append(proxies, p), append(s.addrs, p.Addr())
 	}
 	for i, p := range proxies {
-		r := envoytest.StartRelayOf(t, binary, "file://"+s.files,
-			"TENDER_ADMIN_LISTEN=0.0.0.0:0", "TENDER_NODE_ID="+fmt.Sprint("relay-", i),
-			"TENDER_TLS_CERT="+cert, "TENDER_TLS_KEY="+key, "TENDER_TLS_CLIENT_CA="+trusted, "TENDER_AUTHZ="+rules,
-			"TENDER_PEERS="+strings.Join(append([]string{s.closed}, s.addrs...), ","),
-			"TENDER_PEERS_TLS_CA="+trusted, "TENDER_PEERS_TLS_CERT="+cert, "TENDER_PEERS_TLS_KEY="+key)
+		r := envoytest.StartRelayOf(t, binary, "file://"+s.files, append([]string{
+			"TENDER_ADMIN_LISTEN=0.0.0.0:0", "TENDER_NODE_ID=" + fmt.Sprint("relay-", i),
+			"TENDER_TLS_CERT=" + cert, "TENDER_TLS_KEY=" + key, "TENDER_TLS_CLIENT_CA=" + trusted, "TENDER_AUTHZ=" + rules,
+			"TENDER_PEERS=" + strings.Join(append([]string{s.closed}, s.addrs...), ","),
+			"TENDER_PEERS_TLS_CA=" + trusted, "TENDER_PEERS_TLS_CERT=" + cert, "TENDER_PEERS_TLS_KEY=" + key,
+			"TENDER_SNAPSHOT_DIR=" + t.TempDir(),
+		}, env...)...)
 		_, port, err := net.SplitHostPort(r.Admin)
 		if err != nil {
 			t.Fatal(err)
@@ -85,6 +87,13 @@ func newTier(t *testing.T, relays int) *tier {
 // clusters writes clusters to the file origin, and waits until clients of each relay receive them.
 func (s *tier) clusters(names ...string) {
 	s.t.Helper()
+	s.write(names...)
+	s.serve(names...)
+}
+
+// write writes clusters to the file origin.
+func (s *tier) write(names ...string) {
+	s.t.Helper()
 	text := "resources:\n"
 	for _, name := range names {
 		text += fmt.Sprintf("- {'@type': %s, name: %s}\n", relaytest.ClusterType, name)
@@ -96,7 +105,6 @@ func (s *tier) clusters(names ...string) {
 	if err := os.Rename(next, filepath.Join(s.files, "clusters.yaml")); err != nil {
 		s.t.Fatal(err)
 	}
-	s.serve(names...)
 }
 
 // serve waits until clients of each relay receive exactly these clusters.

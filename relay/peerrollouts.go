@@ -1,0 +1,136 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/peers"
+	"github.com/xdstender/tender/relay/rollout"
+)
+
+// maxToldNames is the maximum number of resources that the relay tells its peers of. What is told of a decision need not be
+// complete: one resource in common is enough.
+const maxToldNames = 20_000
+
+// peerRollouts tell the peers of the relay what its rollouts have decided, and the rollouts what peers have decided (B.54).
+// Their methods may be called from any goroutine.
+type peerRollouts struct {
+	rollouts *rollouts
+	tier     *peers.Tier
+	instance string
+	log      *slog.Logger
+
+	mu      sync.Mutex
+	mark    uint64
+	next    chan struct{}   // closed with the next decision
+	failing map[string]bool // peers that do not answer, by address
+}
+
+// newPeerRollouts returns the peerRollouts of a relay, or nil without rollouts or peers.
+func newPeerRollouts(r *rollouts, tier *peers.Tier, instance string, log *slog.Logger) *peerRollouts {
+	if r == nil || tier == nil {
+		return nil
+	}
+	p := &peerRollouts{
+		rollouts: r, tier: tier, instance: instance, log: log, mark: 1, next: make(chan struct{}), failing: make(map[string]bool),
+	}
+	r.told = p.told
+	return p
+}
+
+// told records that the rollouts have decided something.
+func (p *peerRollouts) told() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mark++
+	close(p.next)
+	p.next = make(chan struct{})
+}
+
+// decided returns what the rollouts have decided, and a channel that is closed with the next decision.
+func (p *peerRollouts) decided() (*admin.PeerRollouts, <-chan struct{}) {
+	p.mu.Lock()
+	answer, next := &admin.PeerRollouts{Instance: p.instance, Mark: fmt.Sprint(p.instance, "-", p.mark)}, p.next
+	p.mu.Unlock()
+	names := maxToldNames
+	for _, c := range p.rollouts.controllers {
+		d, origin := c.Decisions(), c.Status().Origin
+		answer.Halted = append(answer.Halted, encodeDecisions(origin, d.Halted, &names)...)
+		answer.Promoted = append(answer.Promoted, encodeDecisions(origin, d.Promoted, &names)...)
+	}
+	return answer, next
+}
+
+// encodeDecisions returns decisions for peers, with at most names resources, which it subtracts.
+func encodeDecisions(origin string, all []rollout.Decision, names *int) (encoded []admin.DecidedChanges) {
+	for _, d := range all {
+		sections := encodeChanges(d.Changes)
+		for _, s := range sections {
+			for typ, digests := range s.Resources {
+				if *names -= len(digests); *names < 0 {
+					delete(s.Resources, typ)
+				}
+			}
+		}
+		encoded = append(encoded, admin.DecidedChanges{
+			Origin: origin, Part: d.Part, At: d.At, Reason: d.Reason, By: d.By, Stage: d.Stage, Sections: sections,
+		})
+	}
+	return encoded
+}
+
+// decodeDecisions returns those decisions of a peer that are about an origin.
+func decodeDecisions(origin string, all []admin.DecidedChanges) (decoded []rollout.Decision) {
+	for _, d := range all {
+		if d.Origin == origin {
+			decoded = append(decoded, rollout.Decision{
+				Part: d.Part, At: d.At, Reason: d.Reason, By: d.By, Stage: d.Stage, Changes: decodeChanges(d.Sections),
+			})
+		}
+	}
+	return decoded
+}
+
+// run watches the peers until ctx ends.
+func (p *peerRollouts) run(ctx context.Context) {
+	if p != nil {
+		p.tier.Watch(ctx, p.instance, p.heard)
+	}
+}
+
+// heard handles the answer of a peer, or its error; neither means that the address is that of no peer any longer.
+func (p *peerRollouts) heard(address string, answer *admin.PeerRollouts, err error) {
+	p.logFailure(address, err)
+	for _, c := range p.rollouts.controllers {
+		switch {
+		case err != nil:
+			c.HearFailure(address, err)
+		case answer == nil:
+			c.Forget(address)
+		default:
+			origin := c.Status().Origin
+			c.Hear(address, answer.Instance, rollout.Decisions{
+				Halted: decodeDecisions(origin, answer.Halted), Promoted: decodeDecisions(origin, answer.Promoted),
+			})
+		}
+	}
+}
+
+// logFailure logs that a peer does not answer, or answers again.
+func (p *peerRollouts) logFailure(address string, err error) {
+	p.mu.Lock()
+	was := p.failing[address]
+	if p.failing[address] = err != nil; err == nil {
+		delete(p.failing, address)
+	}
+	p.mu.Unlock()
+	switch {
+	case err != nil && !was:
+		p.log.Warn("peer does not answer: what its rollouts halt is unknown", slog.String("peer", address), slog.Any("err", err))
+	case err == nil && was:
+		p.log.Info("peer answers again", slog.String("peer", address))
+	}
+}

@@ -1,0 +1,101 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// Times of a watch.
+const (
+	resolveEvery = 10 * time.Second // names are resolved again
+	watchTimeout = admin.RolloutsWait + 5*time.Second
+	retryAfter   = time.Second // a peer that did not answer is asked again
+)
+
+// Watch asks all peers what their rollouts have decided, and again whenever they decide, until ctx ends. own identifies
+// this relay, which is no peer of itself. Watch calls heard for each answer, with an error for each peer that does not
+// answer, and with neither if TENDER_PEERS does not name a peer any longer. Calls may be concurrent, but those about one
+// address are not.
+func (t *Tier) Watch(ctx context.Context, own string, heard func(address string, answer *admin.PeerRollouts, err error)) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	watched := make(map[string]context.CancelFunc)
+	unresolved := make(map[string]bool)
+	for {
+		found, complete := t.peers(ctx), true
+		for _, p := range found {
+			if p.err != nil {
+				complete, unresolved[p.address] = false, true
+				heard(p.address, nil, p.err)
+				continue
+			}
+			if watched[p.address] == nil {
+				of, cancel := context.WithCancel(ctx)
+				watched[p.address] = cancel
+				running.Go(func() { t.watch(of, p, own, heard) }) // ends with ctx
+			}
+		}
+		isFound := func(address string) bool {
+			return slices.ContainsFunc(found, func(p peer) bool { return p.address == address })
+		}
+		for address := range unresolved {
+			if !isFound(address) {
+				delete(unresolved, address)
+				heard(address, nil, nil)
+			}
+		}
+		for address, cancel := range watched {
+			if complete && !isFound(address) { // otherwise a name may have had it
+				cancel()
+				delete(watched, address)
+			}
+		}
+		select {
+		case <-time.After(resolveEvery):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watch is Watch for one peer.
+func (t *Tier) watch(ctx context.Context, p peer, own string, heard func(string, *admin.PeerRollouts, error)) {
+	after := ""
+	for {
+		answer := new(admin.PeerRollouts)
+		err := t.ask(ctx, p, watchTimeout, http.MethodGet, admin.RolloutsPath+"?after="+after, "", nil, answer)
+		if err == nil && answer.Mark == "" {
+			err = errors.New("the answer is not that of a relay: it has no mark")
+		}
+		var pause <-chan time.Time
+		switch {
+		case ctx.Err() != nil:
+		case err != nil:
+			heard(p.address, nil, err)
+			pause = time.After(retryAfter)
+		case answer.Instance == own: // an address of this relay
+			heard(p.address, nil, nil)
+			<-ctx.Done()
+		case answer.Mark != after:
+			heard(p.address, answer, nil)
+			after = answer.Mark
+		}
+		if pause != nil {
+			after = "" // what it answers next is the end of the error
+			select {
+			case <-pause:
+			case <-ctx.Done():
+			}
+		}
+		if ctx.Err() != nil {
+			heard(p.address, nil, nil)
+			return
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package peers
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/xdstender/tender/relay/admin"
+)
+
+// A decider is a peer whose rollouts decide.
+type decider struct {
+	*httptest.Server
+	mu      sync.Mutex
+	answer  admin.PeerRollouts
+	fails   bool
+	changed chan struct{}
+}
+
+// newDecider starts a peer.
+func newDecider(t *testing.T, roots *x509.CertPool, instance string) *decider {
+	t.Helper()
+	d := &decider{answer: admin.PeerRollouts{Instance: instance, Mark: "1"}, changed: make(chan struct{})}
+	d.Server = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != admin.RolloutsPath {
+			http.NotFound(w, r)
+			return
+		}
+		for {
+			d.mu.Lock()
+			answer, fails, changed := d.answer, d.fails, d.changed
+			d.mu.Unlock()
+			switch {
+			case fails:
+				http.Error(w, `{"error": "broken"}`, http.StatusInternalServerError)
+				return
+			case answer.Mark != r.URL.Query().Get("after"):
+				_ = json.NewEncoder(w).Encode(answer)
+				return
+			}
+			select {
+			case <-changed:
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}))
+	t.Cleanup(d.Close)
+	roots.AddCert(d.Certificate())
+	return d
+}
+
+// address returns the address of the peer.
+func (d *decider) address() string { return d.Listener.Addr().String() }
+
+// set changes what the peer answers, and ends what waits for that.
+func (d *decider) set(mark string, fails bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.answer.Mark, d.fails = mark, fails
+	close(d.changed)
+	d.changed = make(chan struct{})
+}
+
+// TestB54_PeersAreWatched: each answer of a peer is heard, also the same one after an error. This relay is no peer of itself.
+func TestB54_PeersAreWatched(t *testing.T) {
+	roots := x509.NewCertPool()
+	peer, self := newDecider(t, roots, "peer"), newDecider(t, roots, "self")
+	tier := New(Config{
+		Targets: []string{peer.address(), self.address(), "dns:///nobody.invalid:1"},
+		TLS:     func(string) *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13} },
+	})
+	type event struct{ address, heard string }
+	events := make(chan event, 100)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { // ends with cancel
+		defer close(ended)
+		tier.Watch(ctx, "self", func(address string, answer *admin.PeerRollouts, err error) {
+			e := event{address, "nothing"}
+			if err != nil {
+				e.heard = "error"
+			} else if answer != nil {
+				e.heard = answer.Mark
+			}
+			select {
+			case events <- e:
+			default: // a peer that fails is asked each second
+			}
+		})
+	}()
+	want := func(address, heard string) {
+		t.Helper()
+		for patience := time.After(time.Minute); ; {
+			select {
+			case e := <-events:
+				if e.address == address && e.heard != heard && (heard != "error" || e.heard != "nothing") && e.heard != "error" {
+					t.Errorf("%s: heard %q, want %q", address, e.heard, heard)
+				}
+				if e == (event{address, heard}) {
+					return
+				}
+			case <-patience:
+				t.Fatalf("heard not %q of %s", heard, address)
+			}
+		}
+	}
+	want(peer.address(), "1")
+	peer.set("2", false)
+	want(peer.address(), "2")
+	peer.set("2", true)
+	want(peer.address(), "error")
+	peer.set("2", false)
+	want(peer.address(), "2")
+	cancel()
+	<-ended
+	for close(events); ; {
+		e, more := <-events
+		if !more {
+			return
+		}
+		if e.address == self.address() && e.heard != "nothing" {
+			t.Errorf("heard %q of this relay", e.heard)
+		}
+	}
+}

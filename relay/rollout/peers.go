@@ -1,0 +1,316 @@
+package rollout
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// promotedFor is how long a relay tells its peers of the promotion of an operator: they may make the edition later.
+const promotedFor = 10 * time.Minute
+
+// A Decision is what a relay has decided about changes that belong together: their rollout is halted, or an operator has
+// promoted them. It is immutable.
+type Decision struct {
+	Part    string    // the resource after which they are named
+	At      time.Time // on the clock of the relay
+	Reason  string    // of a halt
+	By      string    // the operator of a promotion
+	Stage   int       // number of stages that are served the promoted changes; with the rest, one more than there are stages
+	Changes Changes
+}
+
+// Decisions are what a relay has decided about the changes of an origin, without what it has followed of others.
+type Decisions struct{ Halted, Promoted []Decision }
+
+// A Peer is the decision of a peer that a part follows.
+type Peer struct {
+	Address  string
+	Instance string    // of the process
+	At       time.Time // of the decision
+}
+
+// A PeerFailure is a peer that does not answer. What it has decided is as unknown as what it will.
+type PeerFailure struct {
+	Address string    `json:"address"`
+	Since   time.Time `json:"since"` // of the first request in a row without an answer
+	Error   string    `json:"error"`
+}
+
+// A peer is what is known of a peer.
+type peer struct {
+	address, instance string
+	Decisions         // the last ones
+	failure           *PeerFailure
+}
+
+// peers is what is known of all peers. Any goroutine may use it.
+type peers struct {
+	mu        sync.Mutex
+	byAddress map[string]*peer // the values are immutable
+	changes   uint64
+}
+
+// follows returns what a part follows if it follows a decision of the peer.
+func (p *peer) follows(d Decision) Peer { return Peer{p.address, p.instance, d.At} }
+
+// is reports whether both are the same decision. Another process of the peer may tell of it.
+func (p *Peer) is(o *Peer) bool { return p.Address == o.Address && p.At.Equal(o.At) }
+
+// edit replaces what is known of a peer; nil forgets it.
+func (p *peers) edit(address string, change func(old peer) *peer) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.byAddress == nil {
+		p.byAddress = make(map[string]*peer)
+	}
+	old := peer{address: address}
+	if known := p.byAddress[address]; known != nil {
+		old = *known
+	}
+	if is := change(old); is != nil {
+		p.byAddress[address] = is
+	} else {
+		delete(p.byAddress, address)
+	}
+	p.changes++
+}
+
+// all returns what is known of each peer, ordered by address, and a number that tells whether that has changed.
+func (p *peers) all() (all []*peer, changes uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.SortedFunc(maps.Values(p.byAddress), func(a, b *peer) int { return cmp.Compare(a.address, b.address) }), p.changes
+}
+
+// failures returns the peers that do not answer.
+func (p *peers) failures() (all []PeerFailure) {
+	known, _ := p.all()
+	for _, of := range known {
+		if of.failure != nil {
+			all = append(all, *of.failure)
+		}
+	}
+	return all
+}
+
+// Hear records what a peer has decided.
+func (c *Controller) Hear(address, instance string, decided Decisions) {
+	c.peers.edit(address, func(peer) *peer { return &peer{address: address, instance: instance, Decisions: decided} })
+	c.Poke()
+}
+
+// HearFailure records that a peer does not answer. What it has decided before remains in force.
+func (c *Controller) HearFailure(address string, err error) {
+	c.peers.edit(address, func(old peer) *peer {
+		since := time.Now()
+		if old.failure != nil {
+			since = old.failure.Since
+		}
+		old.failure = &PeerFailure{address, since, err.Error()}
+		return &old
+	})
+	c.Poke()
+}
+
+// Forget drops what is known of a relay that is no peer any longer. A part that it has halted remains halted.
+func (c *Controller) Forget(address string) {
+	c.peers.edit(address, func(peer) *peer { return nil })
+	c.Poke()
+}
+
+// agree reports whether changes have a resource in common with others, and the same content of all that they have in
+// common. The clients of replicas differ, and with them the names and the node groups.
+func (c Changes) agree(o Changes) bool {
+	common := false
+	for key, types := range o {
+		for typ, names := range types {
+			for name, digest := range names {
+				is, has := c[key][typ][name]
+				if has && is != digest {
+					return false
+				}
+				common = common || has
+			}
+		}
+	}
+	return common
+}
+
+// A following is what a part has of the decisions of peers.
+type following struct {
+	halt     *Peer     // the halt that the part follows; nil if it does not
+	answered []Peer    // those that the part has followed, or that an operator of this relay has overruled
+	compared [2]uint64 // with which decisions, and which of its editions
+}
+
+// answer records that the part need not follow a decision any longer. It reports whether it still had to.
+func (f *following) answer(of Peer) (first bool) {
+	if f.hasAnswered(of) {
+		return false
+	}
+	f.answered = append(f.answered, of)
+	return true
+}
+
+// hasAnswered reports whether the part need not follow a decision any longer.
+func (f *following) hasAnswered(of Peer) bool {
+	return slices.ContainsFunc(f.answered, func(other Peer) bool { return other.is(&of) })
+}
+
+// followPeers halts, promotes and resumes parts as peers have decided (B.54).
+func (c *Controller) followPeers(ctx context.Context, now time.Time) {
+	known, changes := c.peers.all()
+	for _, p := range c.parts {
+		if p.machine.phase != Halted {
+			p.follows.halt = nil
+		} else if p.follows.halt != nil && p.follows.isRevoked(known) {
+			c.resumeWithPeer(ctx, now, p)
+		}
+		if at := [2]uint64{changes, uint64(p.machine.edition)}; p.follows.compared != at && p.machine.phase != Gathering {
+			p.follows.compared = at
+			c.follow(ctx, now, p, known)
+		}
+	}
+}
+
+// isRevoked reports whether the peer whose halt is followed answers, and has revoked it. A new process has not if it does not
+// know of the halt.
+func (f *following) isRevoked(known []*peer) bool {
+	for _, p := range known {
+		if p.address != f.halt.Address || p.failure != nil {
+			continue
+		}
+		if slices.ContainsFunc(p.Halted, func(d Decision) bool { return d.At.Equal(f.halt.At) }) {
+			f.halt = &Peer{p.address, p.instance, f.halt.At}
+			return false
+		}
+		return p.instance == f.halt.Instance
+	}
+	return false
+}
+
+// resumeWithPeer starts the rollout of a part again that a peer had halted.
+func (c *Controller) resumeWithPeer(ctx context.Context, now time.Time, p *part) {
+	if err := p.machine.Resume(now); err != nil {
+		return
+	}
+	c.allowRejected(ctx, p)
+	c.cfg.Logger.Info("rollout resumed with a peer", slog.String("part", p.edition.name), slog.String("peer", p.follows.halt.Address))
+	p.follows.halt = nil
+}
+
+// follow follows the decisions of peers about the changes of a part. Promotions come first: an operator may have promoted
+// what was halted.
+func (c *Controller) follow(ctx context.Context, now time.Time, p *part, known []*peer) {
+	mine := c.changesOf(p, p.machine.edition)
+	for _, of := range known {
+		for _, d := range of.Promoted {
+			if p.machine.phase.hasEdition() && mine.agree(d.Changes) && p.follows.answer(of.follows(d)) {
+				c.promoteWithPeer(ctx, now, p, of, d)
+			}
+		}
+	}
+	for _, of := range known {
+		for _, d := range of.Halted {
+			if mine.agree(d.Changes) {
+				c.haltWithPeer(now, p, of, d)
+			}
+		}
+	}
+}
+
+// haltWithPeer halts a part that a peer has halted, unless all clients have its changes.
+func (c *Controller) haltWithPeer(now time.Time, p *part, of *peer, d Decision) {
+	inProgress := p.machine.phase.inProgress()
+	hasAll := p.machine.phase == Current && p.machine.previous != nil
+	from := of.follows(d)
+	if !inProgress && !hasAll || !p.follows.answer(from) {
+		return
+	}
+	if hasAll {
+		c.cfg.Logger.Warn("a peer has halted changes that all clients of this relay have: consider tender rollout undo",
+			slog.String("part", p.edition.name), slog.String("peer", of.address), slog.String("reason", d.Reason))
+		return
+	}
+	p.follows.halt = &from
+	p.machine.reject(now, fmt.Sprintf("halted at %s: %s", of.address, d.Reason))
+	p.machine.halt.Peer = of.address
+}
+
+// promoteWithPeer promotes a part as far as an operator has promoted it at a peer. What is halted here is promoted only if all
+// clients of the peer have it: then the operator has overruled halts.
+func (c *Controller) promoteWithPeer(ctx context.Context, now time.Time, p *part, of *peer, d Decision) {
+	switch all := d.Stage > len(c.cfg.Stages); {
+	case all && c.restored[p] == nil:
+		p.machine.finishPromotion(now, p.facts.Behind)
+	case p.machine.phase == Halted:
+		return
+	default:
+		for p.machine.phase.inProgress() && p.machine.State().Stage < d.Stage {
+			if err := p.machine.Promote(now, p.facts); err != nil {
+				return
+			}
+		}
+	}
+	c.allowRejected(ctx, p)
+	c.logCommand(p, "promote", d.By, slog.String("peer", of.address))
+}
+
+// overrulePeers makes a part ignore what peers have decided about its changes so far: an operator of this relay decides.
+func (c *Controller) overrulePeers(p *part) {
+	known, _ := c.peers.all()
+	mine := c.changesOf(p, p.machine.edition)
+	for _, of := range known {
+		for _, d := range slices.Concat(of.Halted, of.Promoted) {
+			if mine.agree(d.Changes) {
+				p.follows.answer(of.follows(d))
+			}
+		}
+	}
+}
+
+// recordPromotion records that an operator of this relay has promoted a part, for peers.
+func (c *Controller) recordPromotion(p *part, now time.Time, by string) {
+	stage := p.machine.State().Stage
+	if !p.machine.phase.inProgress() {
+		stage = len(c.cfg.Stages) + 1
+	}
+	c.promotedHere = append(c.promotedHere, Decision{
+		Part: p.edition.name, At: now, By: by, Stage: stage, Changes: c.changesOf(p, p.machine.edition),
+	})
+}
+
+// Decisions returns what the relay has decided itself. Any goroutine may call it.
+func (c *Controller) Decisions() Decisions {
+	if told := c.told.Load(); told != nil {
+		return *told
+	}
+	return Decisions{}
+}
+
+// tell publishes what the relay has decided itself, for peers. It returns when to call it again; zero if only a decision is a
+// reason.
+func (c *Controller) tell(now time.Time) (next time.Time) {
+	c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { return now.Sub(d.At) >= promotedFor })
+	is := Decisions{Promoted: slices.Clone(c.promotedHere)}
+	for _, e := range c.rejections.withdrawn {
+		if e.part != nil && e.Ended.IsZero() && e.Peer == nil {
+			is.Halted = append(is.Halted, Decision{Part: e.part.edition.name, At: e.At, Reason: e.Reason, Changes: e.Changes})
+		}
+	}
+	same := func(a, b Decision) bool { return a.At.Equal(b.At) && a.Part == b.Part && a.Stage == b.Stage }
+	if was := c.Decisions(); !slices.EqualFunc(was.Halted, is.Halted, same) || !slices.EqualFunc(was.Promoted, is.Promoted, same) {
+		c.told.Store(&is)
+		c.cfg.Told()
+	}
+	if len(c.promotedHere) > 0 {
+		next = c.promotedHere[0].At.Add(promotedFor)
+	}
+	return next
+}

@@ -1,0 +1,228 @@
+package rollout
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/xdstender/tender/relay/relaytest/logs"
+)
+
+// A tier is two relays that hear of one another's decisions.
+type tier struct {
+	t      *testing.T
+	relays []*testRelay
+	told   []func() // tells the other relay what the one of the same index has decided
+	log    logs.Log
+}
+
+// inTier runs a test in a bubble, with two relays whose groups have a canary and a client of the rest.
+func inTier(t *testing.T, stages string, test func(t *testing.T, w *tier)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &tier{t: t}
+		for i := range 2 {
+			r := newTestRelay(t, stages, "group")
+			r.cfg.Logger = slog.New(slog.NewTextHandler(&w.log, nil))
+			w.relays = append(w.relays, r)
+			w.told = append(w.told, func() {
+				w.relays[1-i].Hear(fmt.Sprint("relay", i), fmt.Sprint("process", i), w.relays[i].Decisions())
+			})
+			r.cfg.Told = func() { w.told[i]() }
+		}
+		for _, r := range w.relays {
+			go r.Run(t.Context(), false)
+		}
+		test(t, w)
+	})
+}
+
+// change changes a listener at both relays.
+func (w *tier) change(name, version string) {
+	for _, r := range w.relays {
+		r.change(name, version)
+	}
+}
+
+// wait lets time pass.
+func (w *tier) wait(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// want fails the test unless each relay is in a phase, at a stage.
+func (w *tier) want(when string, want ...string) {
+	w.t.Helper()
+	w.wait(time.Second)
+	for i, r := range w.relays {
+		s := r.Status()
+		got := fmt.Sprint(s.Phase, " ", s.Stage)
+		if s.Halted != nil {
+			got = fmt.Sprintf("halted by %q: %s", s.Halted.Peer, s.Halted.Reason)
+		}
+		if got != want[i] {
+			w.t.Errorf("%s: relay%d is %s, want %s", when, i, got, want[i])
+		}
+	}
+}
+
+func (w *tier) must(err error) {
+	w.t.Helper()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// TestB54_HaltsReachPeers: what canaries of one relay reject is halted at the other one, and both resume together.
+func TestB54_HaltsReachPeers(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		canary := w.relays[0].connect("canary", "group")
+		w.wait(time.Second)
+		canary.rejects.Store(true)
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		reason := w.relays[0].Status().Halted
+		if reason == nil {
+			t.Fatalf("relay0 is %v, want halted", w.relays[0].Status().Phase)
+		}
+		w.want("rejected at one", `halted by "": `+reason.Reason, `halted by "relay0": halted at relay0: `+reason.Reason)
+		w.relays[1].expect("group", "a@1")
+		if d := w.relays[1].Decisions(); len(d.Halted) != 0 {
+			t.Errorf("relay1 tells of %+v, which it has not decided", d.Halted)
+		}
+
+		canary.rejects.Store(false)
+		w.must(w.relays[0].Resume(t.Context(), "", "test"))
+		w.wait(quietTime + time.Second)
+		w.want("resumed at one", "rolling 1", "rolling 1")
+	})
+}
+
+// TestB54_HaltsAreByContent: a peer's halt of other content halts nothing, and it halts what is made later.
+func TestB54_HaltsAreByContent(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.relays[0].change("a", "2")
+		w.relays[1].change("a", "3")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "bad", "test"))
+		w.want("other content", `halted by "": abort by test: bad`, "rolling 1")
+		w.relays[1].change("a", "2") // the origin has reached it now
+		w.wait(maxGathering + time.Minute)
+		w.want("the same content", `halted by "": abort by test: bad`, `halted by "relay0": halted at relay0: abort by test: bad`)
+		w.change("a", "4") // the repair
+		w.wait(quietTime + time.Second)
+		w.want("repaired", "rolling 1", "rolling 1")
+	})
+}
+
+// TestB54_OperatorsOverrulePeers: an operator of a relay that follows a halt resumes it there alone.
+func TestB54_OperatorsOverrulePeers(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.must(w.relays[1].Resume(t.Context(), "", "test"))
+		w.wait(quietTime + time.Second)
+		w.told[0]()
+		w.want("resumed at the other one", `halted by "": abort by test`, "rolling 1")
+	})
+}
+
+// TestB54_PromotionsReachPeers: an operator promotes a stage, and then all, at one relay. What is promoted to all clients of a
+// relay is promoted although it is halted.
+func TestB54_PromotionsReachPeers(t *testing.T) {
+	inTier(t, "id=canary* approve, id=early* approve", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.want("first stage", "rolling 1", "rolling 1")
+		w.must(w.relays[0].Promote(t.Context(), "", "test"))
+		w.want("second stage", "rolling 2", "rolling 2")
+		w.must(w.relays[1].Abort(t.Context(), "", "", "test"))
+		w.want("aborted", `halted by "relay1": halted at relay1: abort by test`, `halted by "": abort by test`)
+		w.must(w.relays[0].PromoteAll(t.Context(), "test"))
+		w.want("promoted to all", "current 0", "current 0")
+		for _, r := range w.relays {
+			r.expect("group", "a@2")
+		}
+	})
+}
+
+// TestB54_PromotedChangesStay: what all clients of a relay have is not taken from them because a peer halts it. The log says so.
+func TestB54_PromotedChangesStay(t *testing.T) {
+	inTier(t, "id=canary* approve", func(t *testing.T, w *tier) {
+		w.told[1] = func() {}
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[1].Promote(t.Context(), "", "test"))
+		w.must(w.relays[0].Abort(t.Context(), "", "bad", "test"))
+		w.want("halted at one", `halted by "": abort by test: bad`, "current 0")
+		w.relays[1].expect("group", "a@2")
+		if !strings.Contains(w.log.String(), "a peer has halted changes that all clients of this relay have") {
+			t.Errorf("log %s, want the halt of the peer", w.log.String())
+		}
+	})
+}
+
+// TestB54_NoAnswerChangesNothing: a peer that does not answer is named. A halt of it stays, also if another process answers at
+// its address that does not know of it, or if it is no peer any longer.
+func TestB54_NoAnswerChangesNothing(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
+		w.want("aborted", halted...)
+		follower := w.relays[1]
+		follower.HearFailure("relay0", errors.New("broken"))
+		w.wait(time.Minute)
+		w.want("no answer", halted...)
+		if f := follower.Status().Peers; len(f) != 1 || f[0].Address != "relay0" || f[0].Error != "broken" || time.Since(f[0].Since) < time.Minute {
+			t.Errorf("peers %+v, want relay0, which is broken", f)
+		}
+		decided := w.relays[0].Decisions()
+		follower.Hear("relay0", "another process", Decisions{})
+		w.want("another process", halted...)
+		follower.Hear("relay0", "a third process", decided)
+		w.want("a process that knows of it", halted...)
+		follower.Forget("relay0")
+		w.want("no peer", halted...)
+		follower.Hear("relay0", "a third process", Decisions{})
+		w.wait(quietTime + time.Second)
+		w.want("revoked", halted[0], "rolling 1")
+		if f := follower.Status().Peers; len(f) != 0 {
+			t.Errorf("peers %+v, want none", f)
+		}
+	})
+}
+
+// TestB54_HaltsOfPeersAreRestored: another process follows the halt that one before has followed.
+func TestB54_HaltsOfPeersAreRestored(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		again := NewController(w.relays[1].cfg, w.relays[1].Withdrawn())
+		if d := again.Status().Halted; d == nil || d.Peer != "relay0" {
+			t.Errorf("restored as %+v, want halted by relay0", d)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go again.Run(ctx, false)
+		synctest.Wait()
+		if d := again.Decisions(); len(d.Halted) != 0 {
+			t.Errorf("it tells of %+v, which it has not decided", d.Halted)
+		}
+		again.Hear("relay0", "process0", Decisions{})
+		w.wait(time.Second)
+		if p := again.Status().Phase; p == Halted {
+			t.Error("still halted after the peer has resumed")
+		}
+		cancel()
+	})
+}
