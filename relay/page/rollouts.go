@@ -173,9 +173,10 @@ func newFacts(s *rollout.Status, now time.Time) (facts []fact) {
 	}
 	addIf(s.Waiting > 0, pending)
 	addIf(s.Check != "" && !past, checkFact(s, now))
+	addIf(s.Envoy != "" && !past, fact{Label: "Local Envoy", Value: humanize.Cut(s.Envoy, maxDetail)})
 	addIf(s.Unobserved && !past, fact{
 		Label: "Evidence", Value: "none in a stage", Class: "late",
-		Note: "no client whose answer counts accepted the edition",
+		Note: "no client whose answer counts, or no local Envoy, accepted the edition",
 	})
 	return facts
 }

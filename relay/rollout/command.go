@@ -123,9 +123,8 @@ func (c *Controller) RollBack(
 			return nil
 		}
 		to, from := c.machine.RollBack()
-		rest := len(c.cfg.Stages)
-		lastGood := c.served[rest]
-		for cohort := range rest + 1 {
+		lastGood := c.served[c.cfg.rest()]
+		for _, cohort := range c.cfg.cohorts() {
 			if c.served[cohort] == lastGood {
 				c.served[cohort] = from
 			}

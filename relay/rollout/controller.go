@@ -28,6 +28,7 @@ type ControllerConfig struct {
 	Config
 	Origin string                    // the name of the origin
 	Check  *Check                    // nil disables the external check
+	Judge  Judge                     // nil unless Judged
 	Waits  func(typeURL string) bool // reports whether changes of the type are rolled out in stages
 
 	// Observed yields the open streams of clients. It is called while the controller runs.
@@ -60,13 +61,14 @@ type Controller struct {
 
 	// Owned by Run.
 	machine       *Machine
-	served        [MaxStages + 1]Edition // the edition that each cohort is served
-	edition       summary                // summary of the machine's edition
-	promoted      promotion              // what Undo may have to revert in parts that join later
-	cold          bool                   // the value of Status.Cold
-	unavailableAt time.Time              // when the next part becomes unavailable; zero is never
+	served        [maxCohorts]Edition // the edition that each cohort is served
+	edition       summary             // summary of the machine's edition
+	promoted      promotion           // what Undo may have to revert in parts that join later
+	cold          bool                // the value of Status.Cold
+	unavailableAt time.Time           // when the next part becomes unavailable; zero is never
 	rejections    rejections
 	checks        checks
+	judging       judging
 	observation
 
 	status atomic.Pointer[Status]
@@ -81,6 +83,8 @@ func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 	}
 	c.tracker.cfg, c.tracker.poke, c.tracker.streams = &c.cfg, c.Poke, make(map[Client]int)
 	c.checks = checks{check: cfg.Check, log: cfg.Logger, results: make(chan checkResult, 1), ended: c.ended}
+	c.judging.judge, c.judging.log, c.judging.ended = cfg.Judge, cfg.Logger, c.ended
+	c.judging.results = make(chan judgeResult, 1)
 	if c.restored = c.rejections.activeRejection(); c.restored != nil {
 		c.machine.Restore(Halt{c.restored.Reason, c.restored.At})
 		c.edition = summarize(c.restored.Changes)
@@ -107,10 +111,12 @@ func (c *Controller) Poke() {
 	}
 }
 
-// Run distributes changes until ctx ends. It may be called once. cold reports that no snapshot of the last good was
+// Run distributes changes until ctx ends, and returns once the judge has ended. It may be called once. cold reports that no snapshot of the last good was
 // restored.
 func (c *Controller) Run(ctx context.Context, cold bool) {
+	defer c.judging.goroutines.Wait()
 	defer close(c.ended)
+	defer c.judging.stop()
 	c.cold = cold
 	for {
 		next := c.advance(ctx)
@@ -131,6 +137,8 @@ func (c *Controller) Run(ctx context.Context, cold bool) {
 			close(cmd.done)
 		case v := <-c.checks.results:
 			c.checks.record(v, c.machine.State().Edition, c.edition.id)
+		case v := <-c.judging.results:
+			c.judging.record(v, c.edition.id)
 		case <-due:
 		case <-ctx.Done():
 			return
@@ -163,6 +171,7 @@ func (c *Controller) advance(ctx context.Context) (next time.Time) {
 		}
 		changed := c.serve(ctx, now)
 		nextCheck := c.checks.start(ctx, now, c.machine.State(), c.newRequest)
+		c.judging.follow(ctx, c.machine.State(), c.edition.id, c.subjects)
 		c.publish(now, due, facts)
 		if changed || !due.IsZero() && !due.After(now) {
 			continue
@@ -195,7 +204,7 @@ func (c *Controller) nextObservation() time.Time {
 
 // facts returns the current input of the machine. At most once per observeEvery, it observes the clients first.
 func (c *Controller) facts(now time.Time) Facts {
-	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.checks.verdict}
+	f := Facts{Frozen: c.cfg.Frozen(), Verdict: c.checks.verdict, Judgement: c.judging.Judgement}
 	c.compareParts(now, &f)
 	if stage := c.machine.State().Stage; stage > 0 && (stage != c.stage || !now.Before(c.nextObservation())) {
 		c.observation = c.tracker.observe(now, stage)

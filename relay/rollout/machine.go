@@ -37,10 +37,67 @@ const (
 
 // Config configures a machine.
 type Config struct {
-	Stages         Stages        // at least one
+	Stages         Stages        // none only if Judged
 	RejectionLimit int           // number of clients that may reject an edition before it is rejected
 	Hold           time.Duration // hold time of an edition that removes many resources; zero disables the hold
 	Checked        bool          // an external check must permit each stage
+	Judged         bool          // a local Envoy receives an edition before the first stage
+}
+
+// On reports whether changes wait for editions.
+func (c *Config) On() bool { return len(c.Stages) > 0 || c.Judged }
+
+// rest returns the number of the cohort that stands for the rest.
+func (c *Config) rest() int { return len(c.Stages) }
+
+// judge returns the number of the cohort that stands for the judge, see [Judge]. Only a configuration with Judged has it.
+// It is none of the cohorts of clients.
+func (c *Config) judge() int { return len(c.Stages) + 1 }
+
+// maxCohorts is the maximum number of cohorts, with the rest and the judge.
+const maxCohorts = MaxStages + 2
+
+// cohorts returns the numbers of all cohorts in the order in which they are served another edition: the rest, the stages
+// from the last, and the judge.
+func (c *Config) cohorts() (all []int) {
+	for cohort := c.rest(); cohort >= 0; cohort-- {
+		all = append(all, cohort)
+	}
+	if c.Judged {
+		all = append(all, c.judge())
+	}
+	return all
+}
+
+// Views returns the number of views that a view with rollouts has in addition to that of the rest.
+func (c *Config) Views() int {
+	if c.Judged {
+		return len(c.Stages) + 1
+	}
+	return len(c.Stages)
+}
+
+// JudgeView returns the number of the view of the judge.
+func (c *Config) JudgeView() int { return len(c.Stages) }
+
+// ViewOf returns the number of the view of a cohort of clients, or of the judge. That of the rest is the last one.
+func (c *Config) ViewOf(cohort int) int {
+	switch cohort {
+	case c.rest():
+		return c.Views()
+	case c.judge():
+		return c.JudgeView()
+	default:
+		return cohort
+	}
+}
+
+// totalDuration returns the total duration of the steps of an edition that end by time.
+func (c *Config) totalDuration() time.Duration {
+	if c.Judged {
+		return c.Stages.TotalDuration() + JudgeLimit
+	}
+	return c.Stages.TotalDuration()
 }
 
 // A Halt is the reason and the time of a rejection.
@@ -73,6 +130,7 @@ type Machine struct {
 	entered      time.Time // start of the phase or stage
 	holdSince    time.Time // since when editions remove many resources; zero if the newest does not
 	checkSince   time.Time // since when only the check delays the next step; zero if other conditions do
+	judgeSince   time.Time // in Held: since when the judge is served the edition; zero before
 	frozenSince  time.Time // start of the freeze; zero without one
 	changed      time.Time // time of the edition's newest change, or of its resumption
 	resumed      time.Time // time of the last Resume
@@ -81,8 +139,9 @@ type Machine struct {
 
 	outcomes Outcomes
 
+	judged     bool // in Held: the judge has answered, or its time is over
 	overdue    bool // the stage has lasted its time, but clients have not answered
-	unobserved bool // a stage of the edition ended without a client that accepted it
+	unobserved bool // a stage of the edition ended without a client that accepted it, or the judge did not judge it
 	halt       Halt // zero unless Halted
 }
 
@@ -104,10 +163,11 @@ type State struct {
 	Entered    time.Time // start of the phase or the stage
 	Overdue    bool      // the stage has lasted its time and waits for answers of clients
 	CheckSince time.Time // since when only the check delays the next step; zero if other conditions do
+	Judging    bool      // the judge is served the edition, and has not answered
 
 	Edition    Edition   // the edition that is in progress, or that was rejected or promoted last
 	Changed    time.Time // time of the newest change of the edition, or of its resumption
-	Unobserved bool      // a stage of the edition ended without a client that accepted it
+	Unobserved bool      // a stage of the edition ended without a client that accepted it, or the judge did not judge it
 	Halt       Halt      // zero outside phase Halted
 
 	Next     Edition   // the number of the next edition
@@ -121,7 +181,7 @@ type State struct {
 // State returns a snapshot of the machine.
 func (m *Machine) State() State {
 	s := State{
-		Phase: m.phase, Entered: m.entered, Overdue: m.overdue, CheckSince: m.checkSince,
+		Phase: m.phase, Entered: m.entered, Overdue: m.overdue, CheckSince: m.checkSince, Judging: m.judging(),
 		Edition: m.edition, Changed: m.changed, Unobserved: m.unobserved, Halt: m.halt,
 		Next: m.newest + 1, LastGood: m.lastGood, Previous: m.previous, Pending: m.pendingSince, Outcomes: m.outcomes,
 	}
@@ -134,7 +194,7 @@ func (m *Machine) State() State {
 // Serves returns the edition that a cohort is served.
 func (m *Machine) Serves(cohort int) Edition {
 	switch {
-	case m.phase == Rolling && cohort <= m.cohort && cohort < len(m.cfg.Stages):
+	case m.phase == Rolling && cohort <= m.cohort && cohort < len(m.cfg.Stages), cohort == m.cfg.judge() && m.judging():
 		return m.edition
 	case m.retained != nil && cohort == 0:
 		return *m.retained
@@ -173,6 +233,8 @@ func (m *Machine) applyRejections(now time.Time, f Facts) {
 	switch {
 	case m.phase == Rolling && f.HaltReason != "":
 		m.reject(now, f.HaltReason)
+	case m.judging() && f.Judgement.Rejected != "":
+		m.reject(now, f.Judgement.Rejected)
 	case m.phase.inProgress() && f.Verdict.RejectReason != "":
 		m.reject(now, "the check rejected the edition: "+f.Verdict.RejectReason)
 	case f.HaltReason != "":
@@ -226,7 +288,8 @@ func (m *Machine) updateFreeze(now time.Time, frozen bool) bool {
 	case !frozen && !m.frozenSince.IsZero():
 		lasted := now.Sub(m.frozenSince)
 		for _, at := range []*time.Time{
-			&m.pendingSince, &m.behindSince, &m.entered, &m.holdSince, &m.checkSince, &m.editedSince, &m.haltEnded,
+			&m.pendingSince, &m.behindSince, &m.entered, &m.holdSince, &m.checkSince, &m.judgeSince, &m.editedSince,
+			&m.haltEnded,
 		} {
 			if !at.IsZero() {
 				*at = at.Add(min(lasted, now.Sub(*at))) // less if a command during the freeze set it
@@ -240,6 +303,7 @@ func (m *Machine) updateFreeze(now time.Time, frozen bool) bool {
 // enter starts a phase, or a stage of phase Rolling.
 func (m *Machine) enter(phase Phase, now time.Time) {
 	m.phase, m.entered, m.checkSince, m.editedSince, m.overdue = phase, now, time.Time{}, time.Time{}, false
+	m.judgeSince, m.judged = time.Time{}, false
 }
 
 // revert ends the rollout, because the origin reverted the changes or their node groups are unavailable.
@@ -272,14 +336,15 @@ func (m *Machine) supersede(now time.Time) {
 }
 
 // supersedable reports whether a newer edition may replace the edition in progress. A time limit ensures that the
-// oldest change is distributed even if the origin never stops changing. The limit does not apply to held editions and
-// to stages that an operator approves. Time in phase Halted does not count.
+// oldest change is distributed even if the origin never stops changing. The limit does not apply to stages that an
+// operator approves, and to held editions unless the judge is served them. Time in phase Halted does not count.
 func (m *Machine) supersedable(now time.Time) bool {
 	since := m.pendingSince
 	if m.haltEnded.After(since) {
 		since = m.haltEnded
 	}
-	return m.phase == Held || m.cfg.Stages[m.cohort].Approve || now.Sub(since) < 2*m.cfg.Stages.TotalDuration()
+	unlimited := m.phase == Held && !m.judging() || m.phase == Rolling && m.cfg.Stages[m.cohort].Approve
+	return unlimited || now.Sub(since) < 2*m.cfg.totalDuration()
 }
 
 // advanceGathering requests a cut at the end of phase Gathering.
@@ -312,16 +377,47 @@ func (m *Machine) Cut(now, changed time.Time, large bool) Edition {
 	return m.edition
 }
 
-// advanceHeld ends Held after the hold time, once the check permits the edition.
+// advanceHeld ends Held after the hold time, once the judge has answered and the check permits the edition.
 func (m *Machine) advanceHeld(now time.Time, f Facts) (next time.Time) {
 	if until := m.holdSince.Add(m.cfg.Hold); !m.holdSince.IsZero() && now.Before(until) {
+		return until
+	}
+	if until := m.awaitJudge(now, f); !until.IsZero() {
 		return until
 	}
 	if !m.checkPassed(now, f) {
 		return time.Time{}
 	}
+	m.leaveHeld(now, f)
+	return now // evaluate the first stage at once
+}
+
+// judging reports whether the judge is served the edition and has not answered.
+func (m *Machine) judging() bool { return !m.judgeSince.IsZero() && !m.judged }
+
+// awaitJudge serves the judge the edition. It returns until when to wait for its answer; zero if it was given, or if there
+// is no judge. A judge that does not answer is not a reason to stop an edition: it is then unobserved.
+func (m *Machine) awaitJudge(now time.Time, f Facts) (until time.Time) {
+	switch {
+	case !m.cfg.Judged || m.judged:
+		return time.Time{}
+	case m.judgeSince.IsZero():
+		m.judgeSince = now
+	}
+	if until = m.judgeSince.Add(JudgeLimit + judgeGrace); !f.Judgement.Done && now.Before(until) {
+		return until
+	}
+	m.judged, m.unobserved = true, !f.Judgement.Done || f.Judgement.NotJudged != ""
+	return time.Time{}
+}
+
+// leaveHeld serves the edition to the first cohort, or to the rest without stages.
+func (m *Machine) leaveHeld(now time.Time, f Facts) {
+	if len(m.cfg.Stages) == 0 {
+		m.finishPromotion(now, f.Behind)
+		return
+	}
 	m.startRolling(now)
-	return m.advanceRolling(now, f)
 }
 
 // startRolling serves the edition to the first cohort.

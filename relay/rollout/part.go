@@ -37,7 +37,7 @@ type Part struct {
 	distrusts      bool                         // its views have the distrusted versions of withdrawn editions
 
 	// changes of the edition for the clients of each cohort. Guarded by tracker.mu.
-	changes [MaxStages + 1][]downstream.Change
+	changes [maxCohorts][]downstream.Change
 }
 
 // A PartKey identifies a part across restarts.
@@ -123,6 +123,7 @@ func (c *Controller) cutEdition(ctx context.Context, now time.Time, f Facts, par
 	c.edition = summarize(c.changesOf(number))
 	c.edition.large = large
 	c.checks.reset()
+	c.judging.reset()
 	c.observation = observation{cohorts: newCohorts(c.cfg.Stages)}
 	c.tracker.resetSignals()
 }
@@ -173,15 +174,15 @@ func (c *Controller) compareLatest(ctx context.Context) {
 // changed. The rest comes first: a promotion changes only the rest, and after a rollback all cohorts share the state of
 // the rest.
 func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
-	rest, servedGood := len(c.cfg.Stages), c.served[len(c.cfg.Stages)]
+	rest, servedGood := c.cfg.rest(), c.served[c.cfg.rest()]
 	withdrawn := make(map[Edition]int) // number of cohorts by withdrawn edition
 	var moves []int                    // cohorts whose edition changes
-	for cohort := rest; cohort >= 0; cohort-- {
+	for _, cohort := range c.cfg.cohorts() {
 		before, after := c.served[cohort], c.machine.Serves(cohort)
 		if before == after {
 			continue
 		}
-		if before > after || before != servedGood { // the edition after does not contain the one before
+		if cohort <= rest && withdraws(before, after, servedGood) { // no client of the judge returns
 			withdrawn[before] = max(withdrawn[before], cohort+1)
 		}
 		moves = append(moves, cohort)
@@ -215,6 +216,10 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 	return len(moves) > 0
 }
 
+// withdraws reports whether a cohort that is served the edition after loses changes of the edition before. servedGood is the last
+// good so far.
+func withdraws(before, after, servedGood Edition) bool { return before > after || before != servedGood }
+
 // anyServedEdition reports whether the machine selects another edition than the last good for any of the cohorts.
 func (c *Controller) anyServedEdition(cohorts []int) bool {
 	lastGood := c.machine.State().LastGood
@@ -231,7 +236,7 @@ func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
 			e := p.editions[after]
 			served := l.PinServed(e)
 			if e != nil {
-				l.Show(len(c.cfg.Stages), e)
+				l.Show(c.cfg.ViewOf(c.cfg.rest()), e)
 			}
 			if !promotes {
 				return
@@ -246,8 +251,9 @@ func (c *Controller) serveRest(ctx context.Context, before, after Edition) {
 
 // serveCohort serves a cohort an edition, or the state of the rest if the edition is the last good.
 func (c *Controller) serveCohort(ctx context.Context, cohort int, number Edition) {
+	shown := c.cfg.ViewOf(cohort)
 	for _, p := range c.tracker.joined() {
-		view, e := p.view.Cohort(cohort), p.editions[number]
+		view, e := p.view.Cohort(shown), p.editions[number]
 		asRest := number == c.machine.State().LastGood || e == nil // nil if the part was unavailable or missing at the cut
 		if !asRest {
 			p.setChanges(cohort, e, view.Generation().Seq, math.MaxInt64)
@@ -255,10 +261,10 @@ func (c *Controller) serveCohort(ctx context.Context, cohort int, number Edition
 		p.control.Edit(ctx, func(l *pending.List) {
 			after := view.Generation().Seq
 			if asRest {
-				l.ShowAsRest(cohort)
+				l.ShowAsRest(shown)
 				return
 			}
-			l.Show(cohort, e)
+			l.Show(shown, e)
 			p.setChanges(cohort, e, after, view.Generation().Seq)
 		})
 		if asRest {

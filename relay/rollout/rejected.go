@@ -223,7 +223,7 @@ func (c *Controller) distrust() {
 	for _, p := range c.tracker.joined() {
 		p.distrusts = true
 		for cohort := range len(c.cfg.Stages) + 1 {
-			p.view.Cohort(cohort).Distrust.Set(p.source, all[groupCohort{p.Key.Group, cohort}])
+			p.view.Cohort(c.cfg.ViewOf(cohort)).Distrust.Set(p.source, all[groupCohort{p.Key.Group, cohort}])
 		}
 	}
 }

@@ -69,10 +69,15 @@ func (g *group) run(ctx context.Context) {
 
 // newTestRelay returns a relay whose groups have listener a in version 1. The caller runs its controller.
 func newTestRelay(t *testing.T, text string, groups ...string) *testRelay {
-	r := &testRelay{t: t, stages: parseStages(t, text), views: make(map[string]*cache.View)}
+	return newTestRelayWith(t, Config{Stages: parseStages(t, text)}, nil, groups...)
+}
+
+// newTestRelayWith is newTestRelay with another configuration, and a judge.
+func newTestRelayWith(t *testing.T, cfg Config, judge Judge, groups ...string) *testRelay {
+	r := &testRelay{t: t, stages: cfg.Stages, views: make(map[string]*cache.View)}
 	waits := func(typeURL string) bool { return typeURL == listeners }
 	r.Controller = NewController(ControllerConfig{
-		Config: Config{Stages: r.stages}, Origin: "default", Waits: waits, Logger: slog.New(slog.DiscardHandler),
+		Config: cfg, Judge: judge, Origin: "default", Waits: waits, Logger: slog.New(slog.DiscardHandler),
 		Observed: func() iter.Seq[downstream.Observed] { return r.server.Observed() },
 		Frozen:   func() bool { return false },
 		Decided:  func(context.Context) {},
@@ -90,7 +95,7 @@ func (r *testRelay) addGroup(key string, has ...string) *group {
 	part := r.NewPart(PartKey{Group: key})
 	g := &group{control: upstream.NewControl(false, nil)}
 	r.views[key], g.w = cache.New(cache.Config{
-		Cohorts: len(r.stages), Waits: r.cfg.Waits,
+		Cohorts: r.cfg.Views(), Waits: r.cfg.Waits,
 		SettledChanged: func(int) { part.Poke() },
 	})
 	g.w.SetConnected(true)
@@ -113,7 +118,7 @@ func (r *testRelay) expect(group string, want ...string) {
 	synctest.Wait()
 	for cohort := range len(r.stages) + 1 {
 		got := []string{}
-		for e := range r.views[group].Cohort(cohort).Generation().Type(listeners).Wildcard.Since(0) {
+		for e := range r.views[group].Cohort(r.cfg.ViewOf(cohort)).Generation().Type(listeners).Wildcard.Since(0) {
 			if e.Present() {
 				got = append(got, e.Name.String()+"@"+e.Resource.Version)
 			}
