@@ -310,6 +310,24 @@ func (o Observed) AckStatus(match func(typeURL string) bool) (accepted bool, rej
 	return matching > 0 && matching == acked, rejected
 }
 
+// Answered reports whether the client has answered all that it was sent, and has accepted or rejected the state of some types,
+// to all of which it subscribes.
+func (o Observed) Answered(types []string) bool {
+	s := o.stream
+	s.lock.peek()
+	defer s.lock.release()
+	if s.ended {
+		return false
+	}
+	g := s.group.View.Generation()
+	for _, typeURL := range types {
+		if sub := s.subscription(typeURL); sub == nil || !sub.At(g).AcceptedAll() {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(s.subs, func(sub *subscription.Subscription) bool { return sub.At(g).AwaitsAnswer() })
+}
+
 // ChangeState returns the state of changes at the client: Rejected if it rejected any of them, otherwise the least of
 // NotSent, Sent and Accepted over the changes that it subscribes to. subscribed is false if it subscribes to none.
 func (o Observed) ChangeState(changes []Change) (state ResourceState, subscribed bool) {

@@ -43,6 +43,7 @@
 //	groups                  assigns clients to views (group.go, package nodegroup), and lists the views for operators
 //	                        and metrics (inspect.go)
 //	rollouts                distributes changes in stages (rollouts.go, package rollout)
+//	localEnvoy              serves an Envoy that judges changes (judging.go, package judge)
 //	snapshots               stores views on disk (snapshots.go)
 //	decisions               keeps decisions of operators, such as freezes, until they are revoked (decisions.go)
 //	rollbackDistrust        makes views distrust reported versions after a rollback (rollback_distrust.go)
@@ -88,6 +89,7 @@
 //   - downstream.pollHistory has the sets that REST pollers were sent.
 //   - loadreport.groups and loadreport.Group guard the groups that report load, and the sum of a group. A goroutine
 //     instead would need a queue, and a rule for a full queue.
+//   - relay.localEnvoy guards what the Envoy that judges editions is served, and relay.envoySession what it has rejected.
 //   - relay.groups guards the map of groups, when a stream joins or leaves. Snapshots are read under it: all of them at
 //     the start, and later that of an evicted group. That blocks, for ten seconds if the disk hangs, but is rare, and a
 //     refused client cannot cause it.
@@ -106,6 +108,7 @@
 //     decided.
 //   - relay.auditor guards the faults of audits. relay.logLevel serializes changes of the level.
 //   - logqueue.Queue guards the records that wait for the output of the log. All goroutines that log take it.
+//   - judge.output guards the last lines of an Envoy. It is held while its lines are logged.
 //   - generations.Store, history.Journal, lint.Linter, admin.actions, page.History, page.pageCache and page.background
 //     guard data for operators. page.pageCache renders a page under its lock, so that pages are rendered one at a time.
 //   - telemetry.Tracer guards the tracers of origins, telemetry.OriginTracer the changes that wait for an edition, and

@@ -65,6 +65,7 @@ type groups struct {
 	generations *generations.Store // nil if none are kept
 	rollouts    *rollouts          // nil if changes reach all clients at once
 	distrust    *rollbackDistrust  // nil with rollouts
+	envoy       *localEnvoy        // nil without TENDER_CHECK_ENVOY
 	observed    func() iter.Seq[downstream.Observed]
 }
 

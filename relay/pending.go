@@ -217,7 +217,7 @@ func stageWait(s *rollout.Status) operator.Wait {
 		why.Ends = admin.EndsByOperator
 	case s.Await == rollout.AwaitAnswers:
 		why.Ends = admin.EndsByClients
-	case s.Await == rollout.AwaitCheck:
+	case s.Await == rollout.AwaitCheck, s.Await == rollout.AwaitEnvoy:
 		why.Ends = admin.EndsByCheck
 	default:
 		why.Ends = admin.EndsByOrigin

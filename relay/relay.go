@@ -18,6 +18,7 @@ import (
 	"github.com/xdstender/tender/downstream"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/config"
+	"github.com/xdstender/tender/relay/judge"
 	"github.com/xdstender/tender/relay/lint"
 	"github.com/xdstender/tender/relay/logqueue"
 	"github.com/xdstender/tender/relay/page"
@@ -63,6 +64,7 @@ type Options struct {
 	chain  *chain            // the chain of the relay that origins check
 	check  reconcile.Checker // finds changes that break clients; nil if TENDER_VALIDATE is not hold
 	tracer *telemetry.Tracer // nil if tracing is off
+	envoy  *judge.Program    // judges editions; nil without TENDER_CHECK_ENVOY
 }
 
 // A Relay caches the resources of its origins and serves them to xDS clients. Its methods may be called from any
@@ -130,6 +132,9 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.credentials, err = config.OpenCredentials(&cfg, r.log); err != nil {
 		return nil, err
 	}
+	if opts.envoy, err = cfg.OpenEnvoy(r.log); err != nil {
+		return nil, err
+	}
 	r.exporters.readEnvironment(r.log)
 	export := r.telemetryConfig()
 	if r.exporters.tracer, err = telemetry.NewTracer(context.Background(), opts.Spans, export); err != nil {
@@ -159,7 +164,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	r.operations = newOperations(r.groups, opts.Level)
 	if err := r.serve(opts); err != nil {
 		r.exporters.shutdown()
-		return nil, errors.Join(err, r.origins.close(), r.snapshots.close())
+		return nil, errors.Join(err, r.groups.envoy.close(), r.origins.close(), r.snapshots.close())
 	}
 	warnPlaintext(&cfg, r.credentials.Clients != nil, r.log)
 	return r, nil
@@ -187,6 +192,9 @@ func (r *Relay) serve(opts Options) (err error) {
 		return err
 	}
 	r.groups.observed = r.server.Observed
+	if r.groups.envoy, err = openLocalEnvoy(opts.envoy, r.groups, r.settings.downstream, r.log); err != nil {
+		return err
+	}
 	r.tiers = &tierReports{r.groups, r.server.Clients}
 	r.decisions = newPeerRollouts(r.groups.rollouts, r.peers(), r.instance, r.log)
 	if r.rejects != nil {
@@ -228,6 +236,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	began, restored := time.Now(), r.groups.begin(views)
 	var watching sync.WaitGroup
 	watching.Go(func() { r.credentials.Files.Run(views) }) // awaited below
+	watching.Go(r.groups.envoy.run)                        // awaited below
 	for _, o := range r.origins {
 		watching.Go(func() { o.follow(views) }) // awaited below
 	}
@@ -281,9 +290,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	err := serving.Wait()
 	stop()
 	r.groups.wait()
+	unremoved := r.groups.envoy.close()
 	watching.Wait()
 	r.exporters.shutdown()
-	return errors.Join(err, r.origins.close(), r.snapshots.close())
+	return errors.Join(err, unremoved, r.origins.close(), r.snapshots.close())
 }
 
 // setReady reports the relay as SERVING in health checks. Only a drain reverts that.

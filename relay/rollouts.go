@@ -26,10 +26,10 @@ import (
 	"github.com/xdstender/tender/upstream"
 )
 
-// rollouts distribute the changes of origins in stages (TENDER_ROLLOUT). If nil, changes reach all clients at once. Its
+// rollouts distribute the changes of origins in stages (TENDER_ROLLOUT, TENDER_CHECK_ENVOY). If nil, changes reach all clients at once. Its
 // methods may be called from any goroutine.
 type rollouts struct {
-	stages      rollout.Stages
+	config      rollout.Config
 	router      *router
 	controllers []*rollout.Controller // by origin
 	log         *slog.Logger
@@ -39,17 +39,17 @@ type rollouts struct {
 	told func() // the controllers have decided something, for peers; set before they run
 }
 
-// newRollouts returns the rollouts of all origins, or nil if TENDER_ROLLOUT is off. rejected has the rejected editions
+// newRollouts returns the rollouts of all origins, or nil if TENDER_ROLLOUT and TENDER_CHECK_ENVOY are off. rejected has the rejected editions
 // of an earlier process by origin.
 func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 	s := g.settings
-	if len(s.rollout.Stages) == 0 {
+	if !s.rollout.On() {
 		return nil
 	}
-	r := &rollouts{stages: s.rollout.Stages, router: g.router, log: g.log, told: func() {}}
+	r := &rollouts{config: s.rollout, router: g.router, log: g.log, told: func() {}}
 	for i, name := range s.originNames() {
 		r.controllers = append(r.controllers, rollout.NewController(rollout.ControllerConfig{
-			Config: s.rollout, Origin: name, Check: s.check, Waits: g.isStagedType,
+			Config: s.rollout, Origin: name, Check: s.check, Judge: g.judge(), Waits: g.isStagedType,
 			Observed: func() iter.Seq[downstream.Observed] { return g.observed() },
 			Frozen:   func() bool { _, frozen := g.decisions.freezeOf(i); return frozen },
 			Decided:  g.saveDecisions,
@@ -85,7 +85,7 @@ func (r *rollouts) addSections(cfg *cache.Config, group string) (sections []*rol
 		key := rollout.SectionKey{Group: group, Shared: source >= len(r.controllers)}
 		sections = append(sections, r.controllers[source%len(r.controllers)].NewSection(key))
 	}
-	cfg.Cohorts = len(r.stages)
+	cfg.Cohorts = r.config.Views()
 	cfg.SettledChanged = func(source int) { sections[source].Poke() }
 	return sections
 }
@@ -139,15 +139,15 @@ func (r *rollouts) admit(to *downstream.Group, n *corepb.Node, by downstream.Cal
 	if r == nil {
 		return
 	}
-	if by.Relay {
+	if by.Relay && len(r.config.Stages) > 0 {
 		r.relayLogged.Do(func() {
 			r.log.Warn("client is a relay; configure rollouts in the tier that proxies connect to",
 				slog.String("node", n.GetId()))
 		})
 	}
-	cohort := r.stages.Cohort(n, by.Relay)
+	cohort := r.config.Stages.Cohort(n, by.Relay)
 	observer := rollout.Observe(rollout.Client{Node: n.GetId(), Peer: by.Peer, Cohort: cohort}, to.Key, r.controllers)
-	to.View, to.Observer = to.View.Cohort(cohort), observer
+	to.View, to.Observer = to.View.Cohort(r.config.ViewOf(cohort)), observer
 	leave := to.Leave
 	to.Leave = sync.OnceFunc(func() {
 		observer.Ended()
@@ -155,9 +155,9 @@ func (r *rollouts) admit(to *downstream.Group, n *corepb.Node, by downstream.Cal
 	})
 }
 
-// selectsBy reports whether a stage selects clients by a top-level field of the Node, or by a section of it.
+// selectsBy reports whether a stage selects clients by a top-level field of the Node, or by a part of it.
 func (r *rollouts) selectsBy(field string) bool {
-	return r != nil && slices.ContainsFunc(r.stages, func(s rollout.Stage) bool {
+	return r != nil && slices.ContainsFunc(r.config.Stages, func(s rollout.Stage) bool {
 		topLevel, _, _ := strings.Cut(s.Field, ".")
 		return topLevel == field
 	})

@@ -3,6 +3,7 @@ package relay
 import (
 	"io/fs"
 	"strconv"
+	"strings"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -26,18 +27,20 @@ import (
 // of other packages what belongs to one relay, origin or view: credentials, callbacks and loggers. Settings are
 // immutable.
 type settings struct {
-	downstream downstream.Config // the xDS server
-	traces     downstream.Traces // delivery spans
-	grpc       grpcConfig        // gRPC servers for clients
-	rest       restConfig
-	upstream   upstream.Config // sessions with control planes
-	files      files.Config    // origins that are directories
-	cache      cache.Config    // all views
-	history    history.Config  // of resources
-	rollout    rollout.Config
-	check      *rollout.Check // the external check of rollouts; nil if there is none
-	lint       lint.Config
-	peers      peers.Config
+	downstream     downstream.Config // the xDS server
+	traces         downstream.Traces // delivery spans
+	grpc           grpcConfig        // gRPC servers for clients
+	rest           restConfig
+	upstream       upstream.Config // sessions with control planes
+	files          files.Config    // origins that are directories
+	cache          cache.Config    // all views
+	history        history.Config  // of resources
+	rollout        rollout.Config
+	staticClusters []string // names of clusters in the bootstrap of clients, without patterns
+
+	check *rollout.Check // the external check of rollouts; nil if there is none
+	lint  lint.Config
+	peers peers.Config
 
 	addresses addresses
 	node      *corepb.Node // of the relay
@@ -91,9 +94,11 @@ func settingsOf(cfg *Config, version string) *settings {
 		history: history.Config{Changes: cfg.History},
 		rollout: rollout.Config{
 			Stages: cfg.Rollout, RejectionLimit: cfg.RolloutRejections, Hold: cfg.MassDeleteHold, Checked: cfg.RolloutCheck != "",
+			Judged: cfg.CheckEnvoy != "",
 		},
-		lint:  lint.Config{Static: lint.Patterns(cfg.StaticClusters)},
-		peers: peers.Config{Targets: cfg.Peers},
+		staticClusters: literal(cfg.StaticClusters),
+		lint:           lint.Config{Static: lint.Patterns(cfg.StaticClusters)},
+		peers:          peers.Config{Targets: cfg.Peers},
 		addresses: addresses{
 			xds: cfg.Listen, tls: cfg.TLSListen, rest: cfg.RESTListen, admin: config.LoopbackOnly(cfg.AdminListen),
 			adminTLS: config.NonLoopback(cfg.AdminListen), probes: cfg.ProbeListen,
@@ -118,6 +123,16 @@ func settingsOf(cfg *Config, version string) *settings {
 		s.pushInterval = cfg.MinPushInterval.Of
 	}
 	return s
+}
+
+// literal returns the patterns that match only themselves.
+func literal(all config.Patterns) (names []string) {
+	for _, pattern := range all {
+		if !strings.ContainsAny(pattern, `*?[\`) {
+			names = append(names, pattern)
+		}
+	}
+	return names
 }
 
 // socketMode returns the mode in the text of [Config.SocketMode].

@@ -98,7 +98,7 @@ func (s *snapshotHeaders) of(origin int, group string, node *corepb.Node) cache.
 // served state is that of the files and of the shared views, except during a rollback of a directory.
 func (s *snapshotHeaders) includes(h *cache.Header) bool {
 	switch {
-	case len(s.settings.rollout.Stages) > 0:
+	case s.settings.rollout.On():
 		return !isSharedGroup(h.Group)
 	case strings.HasPrefix(h.Group, sharedNamesPrefix):
 		return false

@@ -183,7 +183,7 @@ func (s *snapshots) evictUnused() {
 // maxEvicted returns how many snapshots of evicted views may be kept: one for each possible group and origin.
 func (s *snapshots) maxEvicted() int {
 	limit := s.settings.maxGroups * len(s.settings.originNames())
-	if len(s.settings.rollout.Stages) > 0 {
+	if s.settings.rollout.On() {
 		limit *= 2 // shared names have snapshots of their own (sharedNamesPrefix)
 	}
 	return limit

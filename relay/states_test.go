@@ -31,6 +31,7 @@ var events = []string{
 	"freeze not restored; origin does not exist",
 	"load report has a non-finite metric, which is ignored",
 	"load report truncated at the size limit",
+	"local Envoy did not judge the edition; rollout continues",
 	"log records dropped: the log was not read", // it is read again
 	"log level changed",
 	"message of OpenTelemetry",

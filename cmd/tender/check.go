@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"unicode/utf8"
 
@@ -30,7 +31,8 @@ func newCheckCommand(h host) *cobra.Command {
 			"  missing      it is not set, but has to be\n" +
 			"  unknown      there is no such variable; the value is not shown, as it may be a secret\n\n" +
 			"Check also reads the files that variables name, and warns of certificates that have\n" +
-			"expired and of keys that everybody can read. If tender serve would not start, check\n" +
+			"expired and of keys that everybody can read. It runs the Envoy of TENDER_CHECK_ENVOY with\n" +
+			"--version, as the relay does at its start. If tender serve would not start, check\n" +
 			"prints one line for each error, and the exit code is 1. In JSON and YAML, an error has\n" +
 			"the variables that it concerns. With --changed, check prints only the variables whose\n" +
 			"values differ from the defaults, and those with errors.\n\n" +
@@ -129,7 +131,8 @@ func checkConfig(environ []string) (relay.Config, *checkReport, error) {
 			"another relay can use it after that process has ended", cfg.SnapshotDir))
 		directory = nil
 	}
-	err = errors.Join(err, directory)
+	_, envoy := cfg.OpenEnvoy(slog.New(slog.DiscardHandler))
+	err = errors.Join(err, directory, envoy)
 	for _, e := range relay.ConfigErrors(err) {
 		r.Errors = append(r.Errors, checkedError{e.Variables, e.Message})
 	}

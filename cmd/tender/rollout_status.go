@@ -154,6 +154,9 @@ func rolloutState(s *rollout.Status) string {
 	case rollout.Gathering:
 		return "gathering changes for an edition"
 	case rollout.Held:
+		if s.Await == rollout.AwaitEnvoy {
+			return fmt.Sprintf("edition %s is at the local Envoy", s.Edition)
+		}
 		return fmt.Sprintf("edition %s is HELD before stage 1", s.Edition)
 	case rollout.Rolling:
 		name := ""
@@ -231,16 +234,19 @@ func (t *table) part(s *rollout.Status) {
 	}
 }
 
-// doubts adds the last result of the check, and reasons why the served resources are not verified.
+// doubts adds the last results of the check and of the local Envoy, and reasons why the served resources are not verified.
 func (t *table) doubts(s *rollout.Status, now time.Time) {
 	if s.Check != "" {
 		t.Row("  check", fmt.Sprintf("%s (requested %s ago)", s.Check, ago(s.Checked, now)))
+	}
+	if s.Envoy != "" {
+		t.Row("  local Envoy", s.Envoy)
 	}
 	if !s.Failing.IsZero() {
 		t.Row("  ", "the check has not answered for "+ago(s.Failing, now))
 	}
 	if s.Unobserved {
-		t.Row("  unobserved", "a stage ended in which no connected client that counts accepted the edition")
+		t.Row("  unobserved", "no client of a stage that counts, or no local Envoy, accepted the edition")
 	}
 	if s.Cold {
 		t.Row("  cold", "the relay started without a snapshot; the resources of that time were not rolled out")

@@ -81,7 +81,7 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		`  edition     14 resources, the newest change 12m0s ago`,
 		`  pending     15 resources, the oldest for 13m0s`,
 		`  check       go (requested 4s ago)`,
-		`  unobserved  a stage ended in which no connected client that counts accepted the edition`,
+		`  unobserved  no client of a stage that counts, or no local Envoy, accepted the edition`,
 		``,
 		`COHORT                      CLIENTS  SERVED         SUBSCRIBED  ACCEPTED  REJECTED`,
 		`metadata.canary=true 10m0s  2        7f3a9c21       2           2         0`,

@@ -242,6 +242,9 @@ func (s AtGeneration) AcceptedAll() bool {
 	return !slices.ContainsFunc(s.names, func(n subscribed) bool { return n.sent == 0 })
 }
 
+// AwaitsAnswer reports whether the client has not answered a response.
+func (s AtGeneration) AwaitsAnswer() bool { return s.pending }
+
 // Answer returns the state of a change at the client, and whether the client subscribes to any of it, by the wildcard,
 // the glob or a name. It ignores later changes of the same resources.
 func (s AtGeneration) Answer(c *Change) (state ResourceState, wants bool) {

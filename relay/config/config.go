@@ -106,13 +106,16 @@ type Config struct {
 	MaxSnapshotAge    time.Duration `env:"MAX_SNAPSHOT_AGE, default=24h" range:"1m,8760h"`
 	SnapshotSensitive bool          `env:"SNAPSHOT_SENSITIVE, default=off"`
 
-	// Rollout has the stages in which changes reach clients. If empty, changes reach all clients at once, and the other
-	// fields have no effect. RolloutTypes are full type URLs without duplicates. RolloutCheck is a URL, or empty. It may
+	// Rollout has the stages in which changes reach clients. If it and CheckEnvoy are empty, changes reach all clients at
+	// once, and the other fields have no effect. RolloutTypes are full type URLs without duplicates. RolloutCheck is a URL, or empty. It may
 	// contain credentials, so log it only in the form that Table returns.
 	Rollout           rollout.Stages `env:"ROLLOUT" zero:"off"`
 	RolloutTypes      StagedTypes    `env:"ROLLOUT_TYPES, default=cds,lds,rds,srds,vhds,ecds,rtds"`
 	RolloutRejections int            `env:"ROLLOUT_REJECTIONS, default=0" range:"0,1000000"`
 	RolloutCheck      CheckURL       `env:"ROLLOUT_CHECK" zero:"off" secret:"true"`
+
+	// CheckEnvoy is the path of an Envoy that receives changes before any client; empty for none.
+	CheckEnvoy Path `env:"CHECK_ENVOY" zero:"off"`
 
 	// Versions and responses for clients. DeltaVersions is VersionsOfContent or VersionsOfOrigin.
 	DeltaVersions string `env:"DELTA_VERSIONS, default=origin" oneof:"origin,content"`

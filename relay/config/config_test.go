@@ -93,6 +93,8 @@ var goodValues = []struct{ name, value, shown string }{
 	{"ROLLOUT_CHECK", "https://gate.example:8443/check", ""},
 	{"ROLLOUT_CHECK", "HTTP://ops:hunter2@[::1]/a%20b?token=hunter2", "http://…@[::1]/a%20b?…"},
 	{"ROLLOUT_CHECK", "OFF", "off"},
+	{"CHECK_ENVOY", "/usr/bin/envoy", ""},
+	{"CHECK_ENVOY", "off", "off"},
 	{"LRS", "aggregate", ""},
 	{"DYNAMIC_PARAMETERS", "ON", "on"},
 	{"HOLD_EXPLICIT_REMOVALS", "On", "on"},
@@ -155,6 +157,7 @@ var goodValueContext = map[string][]string{
 	"PEERS_TLS_KEY":          {"PEERS=a:1", "PEERS_TLS_CERT=c"},
 	"PEERS_TLS_SERVER_NAME":  {"PEERS=a:1", "PEERS_TLS_CERT=c", "PEERS_TLS_KEY=k"},
 	"ROLLOUT":                {"SNAPSHOT_DIR=/d", "DELTA_VERSIONS=content"},
+	"CHECK_ENVOY":            {"SNAPSHOT_DIR=/d", "DELTA_VERSIONS=content"},
 }
 
 func TestLoadConfigGoodValues(t *testing.T) {
@@ -368,6 +371,8 @@ var badValues = []struct{ name, value, cause string }{
 	{"ROLLOUT", "off, 5% 1h", `stage 1 ("off")`},
 	{"ROLLOUT", "5% \x1b", `stage 1 ("5% \x1b"): "\x1b" is not a duration`},
 	{"ROLLOUT", "5% 10m", "requires TENDER_SNAPSHOT_DIR, because otherwise a restart"},
+	{"CHECK_ENVOY", "/usr/bin/envoy", "requires TENDER_SNAPSHOT_DIR, because otherwise a restart would send rejected changes"},
+	{"CHECK_ENVOY", "/usr/bin/envoy", "requires TENDER_DELTA_VERSIONS=content, because the Envoy and the clients"},
 	{"ROLLOUT", "5% 10m", "requires TENDER_DELTA_VERSIONS=content, because a rollout serves two versions of a resource at once"},
 	{"MIN_PUSH_INTERVAL", "1s", `"1s" is not a type and an interval, such as cds=1s`},
 	{"MIN_PUSH_INTERVAL", "=1s", "an interval has no type"},

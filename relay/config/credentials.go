@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/xdstender/tender/relay/access"
+	"github.com/xdstender/tender/relay/judge"
 	"github.com/xdstender/tender/relay/snapshot"
 	"github.com/xdstender/tender/relay/tlsfiles"
 	"github.com/xdstender/tender/upstream/files"
@@ -191,6 +193,19 @@ func (c *Config) CheckSnapshotDir() error {
 		return RefuseSnapshotDir(string(c.SnapshotDir), err)
 	}
 	return nil
+}
+
+// OpenEnvoy returns the program of TENDER_CHECK_ENVOY, or nil if that is not set. It returns an error if a relay could not use
+// the program.
+func (c *Config) OpenEnvoy(log *slog.Logger) (*judge.Program, error) {
+	if c.CheckEnvoy == "" {
+		return nil, nil
+	}
+	p, err := judge.Open(context.Background(), string(c.CheckEnvoy), log)
+	if err != nil {
+		return nil, find(variables, "CHECK_ENVOY").invalid(string(c.CheckEnvoy), refusal{cause: err})
+	}
+	return p, nil
 }
 
 // RefuseSnapshotDir returns the error for an unusable TENDER_SNAPSHOT_DIR.

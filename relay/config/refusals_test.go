@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -167,6 +168,16 @@ func TestSources(t *testing.T) {
 		})
 		if !found {
 			t.Errorf("the table has no row %+v", want)
+		}
+	}
+}
+
+// TestB52_OpenEnvoy: the error for an unusable local Envoy has the variable and the value. Without the variable, there is none.
+func TestB52_OpenEnvoy(t *testing.T) {
+	for path, want := range map[Path]string{"": "", "/missing/envoy": `TENDER_CHECK_ENVOY="/missing/envoy": no such file or directory`} {
+		p, err := (&Config{CheckEnvoy: path}).OpenEnvoy(slog.New(slog.DiscardHandler))
+		if p != nil || (err == nil) != (want == "") || err != nil && !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%q: %v, %v, want the error %q", path, p, err, want)
 		}
 	}
 }

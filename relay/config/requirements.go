@@ -42,6 +42,10 @@ var requirements = []requirement{
 		because: reason("otherwise a restart would send unapproved changes to all clients")},
 	{variable: "ROLLOUT", needs: []string{"DELTA_VERSIONS=" + VersionsOfContent},
 		because: reason("a rollout serves two versions of a resource at once")},
+	{variable: "CHECK_ENVOY", needs: []string{"SNAPSHOT_DIR"},
+		because: reason("otherwise a restart would send rejected changes to all clients")},
+	{variable: "CHECK_ENVOY", needs: []string{"DELTA_VERSIONS=" + VersionsOfContent},
+		because: reason("the Envoy and the clients are served two versions of a resource at once")},
 }
 
 // reason returns a reason for each value.

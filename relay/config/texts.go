@@ -146,6 +146,9 @@ var sections = []section{
 		{"ROLLOUT_CHECK", "URL that approves a change before each stage and every 15 s",
 			"It receives a POST. 200 and 204 approve, 403 and 409 roll the change back. A user, a password and a query " +
 				"are masked. Set it when a health check of yours should stop a rollout."},
+		{"CHECK_ENVOY", "Envoy on this machine that receives a change before any client",
+			"The relay halts a change that this Envoy rejects, or with which it crashes twice ([A local " +
+				"Envoy](#a-local-envoy)). Linux only. Set it when a change that your Envoys would reject should reach none of them."},
 	}},
 	{"Subscriptions, versions and removals", []text{
 		{"REPORT_REJECTS", "Tell the control plane which resources clients reject",
@@ -267,7 +270,7 @@ var needs = map[string][]string{
 	", with TLS that is not `insecure`":                                                     {"ORIGIN_TOKEN_FILE"},
 	", with `TENDER_TLS_CERT`":                                                              {"TLS_CLIENT_CA"},
 	", with `TENDER_TLS_CLIENT_CA`":                                                         {"AUTHZ"},
-	". It needs `TENDER_SNAPSHOT_DIR` and `TENDER_DELTA_VERSIONS=content`":                  {"ROLLOUT"},
+	". It needs `TENDER_SNAPSHOT_DIR` and `TENDER_DELTA_VERSIONS=content`":                  {"CHECK_ENVOY", "ROLLOUT"},
 	"; others than loopback and `unix:` with `TENDER_TLS_CLIENT_CA` and `TENDER_AUTHZ`":     {"ADMIN_LISTEN"},
 	"; only `off` if `TENDER_ORIGIN` is a directory":                                        {"LRS"},
 	"; with `TENDER_TLS_CERT`":                                                              {"TLS_LISTEN"},

@@ -204,11 +204,26 @@ func newFacts(s *rollout.Status, now time.Time) (facts []fact) {
 		pending.Note = "oldest change " + ago(s.Oldest, now) + " ago"
 	}
 	addIf(s.Waiting > 0, pending)
-	addIf(s.Check != "" && !past, checkFact(s, now))
-	addIf(s.Unobserved && !past, fact{
-		Label: "Evidence", Value: "none in a stage", Class: "late",
-		Note: "no client whose answer counts accepted the edition",
-	})
+	if past {
+		return facts
+	}
+	return append(facts, verdictFacts(s, now)...)
+}
+
+// verdictFacts returns what is known of whether an edition is good.
+func verdictFacts(s *rollout.Status, now time.Time) (facts []fact) {
+	if s.Check != "" {
+		facts = append(facts, checkFact(s, now))
+	}
+	if s.Envoy != "" {
+		facts = append(facts, fact{Label: "Local Envoy", Value: humanize.Cut(s.Envoy, maxDetail)})
+	}
+	if s.Unobserved {
+		facts = append(facts, fact{
+			Label: "Evidence", Value: "none in a stage", Class: "late",
+			Note: "no client whose answer counts, or no local Envoy, accepted the edition",
+		})
+	}
 	return facts
 }
 

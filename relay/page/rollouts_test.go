@@ -124,7 +124,7 @@ Stage: 2 of 3; 5% 10m0s []
 Time left: 6m0s;  []
 Pending: 12 resources; oldest change 15m0s ago []
 Check: go; requested 3s ago []
-Evidence: none in a stage; no client whose answer counts accepted the edition [late]
+Evidence: none in a stage; no client whose answer counts, or no local Envoy, accepted the edition [late]
 tender rollout diff --origin default
 tender rollout promote --origin default
 tender rollout abort --origin default

@@ -230,7 +230,7 @@ func (c *Controller) RollBack(
 		}
 		p := c.takeAll(ctx)
 		to, from := p.machine.RollBack()
-		for cohort := range p.cohorts {
+		for _, cohort := range c.cfg.cohorts() {
 			p.served[cohort] = from
 		}
 		for s, e := range earlier {

@@ -28,6 +28,7 @@ type ControllerConfig struct {
 	Config
 	Origin string                    // the name of the origin
 	Check  *Check                    // nil disables the external check
+	Judge  Judge                     // nil unless Judged
 	Waits  func(typeURL string) bool // reports whether changes of the type are rolled out in stages
 
 	// Observed yields the open streams of clients. It is called while the controller runs.
@@ -75,6 +76,7 @@ type Controller struct {
 	cold          bool      // the value of Status.Cold
 	unavailableAt time.Time // when the next section becomes unavailable; zero is never
 	rejections    rejections
+	judging       judging
 	promotedHere  []Decision // by operators of this relay, the oldest first
 
 	status atomic.Pointer[Status]
@@ -89,6 +91,7 @@ func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 		restored: make(map[*part]*Withdrawn),
 	}
 	c.tracker.cfg, c.tracker.poke, c.tracker.streams = &c.cfg, c.Poke, make(map[Client]int)
+	c.judging.judge, c.judging.results, c.judging.ended = cfg.Judge, make(chan judgeResult, 1), c.ended
 	c.free = c.newPart()
 	for i, e := range c.rejections.withdrawn {
 		if !e.Ended.IsZero() {
@@ -125,10 +128,12 @@ func (c *Controller) Poke() {
 	}
 }
 
-// Run distributes changes until ctx ends. It may be called once. cold reports that no snapshot of the last good was
-// restored.
+// Run distributes changes until ctx ends, and returns once the judge has ended. It may be called once. cold reports that no
+// snapshot of the last good was restored.
 func (c *Controller) Run(ctx context.Context, cold bool) {
+	defer c.judging.goroutines.Wait()
 	defer close(c.ended)
+	defer c.judging.stop()
 	c.cold = cold
 	for {
 		next := c.advance(ctx)
@@ -149,6 +154,8 @@ func (c *Controller) Run(ctx context.Context, cold bool) {
 			close(cmd.done)
 		case v := <-c.results:
 			v.part.checks.record(v, v.part.machine.edition, v.part.edition.id)
+		case v := <-c.judging.results:
+			c.recordJudgement(v)
 		case <-due:
 		case <-ctx.Done():
 			return
@@ -175,6 +182,7 @@ func (c *Controller) advance(ctx context.Context) (next time.Time) {
 			continue
 		}
 		changed := c.serve(ctx, now)
+		c.runJudge(ctx)
 		next = earlier(earlier(c.unavailableAt, c.expireWithdrawn(now)), c.tell(now))
 		for _, p := range c.machines() {
 			changed = changed || !p.due.IsZero() && !p.due.After(now)
@@ -203,6 +211,9 @@ func (c *Controller) step(ctx context.Context, now time.Time) (cut bool) {
 		if wants, p.due = p.machine.Advance(now, p.facts); wants && c.cut(ctx, now, p) {
 			return true
 		}
+	}
+	if !c.cfg.Frozen() {
+		c.nextJudged(now)
 	}
 	return false
 }

@@ -13,7 +13,8 @@
 //
 // [Stages] is the grammar of TENDER_ROLLOUT and selects the cohort of a Node. [Machine] is the state machine of one
 // part: from facts and the time, it decides what each cohort is served. [Signals] counts ACKs, NACKs and disconnects of
-// an edition. [Check] queries an external system. None of these starts a goroutine, and only Check does I/O.
+// an edition. [Check] queries an external system, and a [Judge] gives an edition to a local Envoy. None of these starts a
+// goroutine, and only Check and Judge do I/O.
 // [Controller] divides pending changes into parts and drives these for one origin: each [Section] pins editions in a
 // view and serves them, and an [Observer] follows each stream. Both report to the tracker of the controller, which is
 // what goroutines share. [Status] is the state for operators.

@@ -15,6 +15,7 @@ type Facts struct {
 	Evidence   Evidence // answers of the cohorts that are served the edition
 	HaltReason string   // result of Signals.HaltReason
 	Verdict    Verdict  // newest verdict of the check about the edition; zero without one
+	Judgement  Judgement
 }
 
 // Evidence counts the answers of connected clients in the cohorts that are served the edition.

@@ -19,6 +19,7 @@ type driver struct {
 	served   []content // content by cohort after the last Advance, the rest last
 
 	facts Facts       // facts that do not depend on content
+	busy  bool        // the judge has another part
 	large func() bool // reports whether the next edition removes many resources; nil means false
 	next  time.Time   // result of the last Advance
 }
@@ -99,6 +100,10 @@ func (d *driver) drive() {
 		cut, next := d.Advance(d.now, d.currentFacts())
 		if cut {
 			d.pin()
+			continue
+		}
+		if d.State().Queued && !d.busy {
+			d.StartJudging(d.now)
 			continue
 		}
 		if next.IsZero() || next.After(d.now) {

@@ -37,10 +37,67 @@ const (
 
 // Config configures a machine.
 type Config struct {
-	Stages         Stages        // at least one
+	Stages         Stages        // none only if Judged
 	RejectionLimit int           // number of clients that may reject an edition before it is rejected
 	Hold           time.Duration // hold time of an edition that removes many resources; zero disables the hold
 	Checked        bool          // an external check must permit each stage
+	Judged         bool          // a local Envoy receives an edition before the first stage
+}
+
+// On reports whether changes wait for editions.
+func (c *Config) On() bool { return len(c.Stages) > 0 || c.Judged }
+
+// rest returns the number of the cohort that stands for the rest.
+func (c *Config) rest() int { return len(c.Stages) }
+
+// judge returns the number of the cohort that stands for the judge, see [Judge]. Only a configuration with Judged has it.
+// It is none of the cohorts of clients.
+func (c *Config) judge() int { return len(c.Stages) + 1 }
+
+// maxCohorts is the maximum number of cohorts, with the rest and the judge.
+const maxCohorts = MaxStages + 2
+
+// cohorts returns the numbers of all cohorts in the order in which they are served another edition: the rest, the stages
+// from the last, and the judge.
+func (c *Config) cohorts() (all []int) {
+	for cohort := c.rest(); cohort >= 0; cohort-- {
+		all = append(all, cohort)
+	}
+	if c.Judged {
+		all = append(all, c.judge())
+	}
+	return all
+}
+
+// Views returns the number of views that a view with rollouts has in addition to that of the rest.
+func (c *Config) Views() int {
+	if c.Judged {
+		return len(c.Stages) + 1
+	}
+	return len(c.Stages)
+}
+
+// JudgeView returns the number of the view of the judge.
+func (c *Config) JudgeView() int { return len(c.Stages) }
+
+// ViewOf returns the number of the view of a cohort of clients, or of the judge. That of the rest is the last one.
+func (c *Config) ViewOf(cohort int) int {
+	switch cohort {
+	case c.rest():
+		return c.Views()
+	case c.judge():
+		return c.JudgeView()
+	default:
+		return cohort
+	}
+}
+
+// totalDuration returns the total duration of the steps of an edition that end by time.
+func (c *Config) totalDuration() time.Duration {
+	if c.Judged {
+		return c.Stages.TotalDuration() + JudgeLimit
+	}
+	return c.Stages.TotalDuration()
 }
 
 // A Halt is the reason and the time of a rejection.
@@ -74,6 +131,8 @@ type Machine struct {
 	entered      time.Time // start of the phase or stage
 	holdSince    time.Time // since when editions remove many resources; zero if the newest does not
 	checkSince   time.Time // since when only the check delays the next step; zero if other conditions do
+	queuedSince  time.Time // in Held: since when the edition waits for the judge; zero before
+	judgeSince   time.Time // in Held: since when the judge is served the edition; zero before
 	frozenSince  time.Time // start of the freeze; zero without one
 	changed      time.Time // time of the edition's newest change, or of its resumption
 	resumed      time.Time // time of the last Resume
@@ -82,9 +141,11 @@ type Machine struct {
 
 	outcomes Outcomes
 
-	overdue    bool // the stage has lasted its time, but clients have not answered
-	unobserved bool // a stage of the edition ended without a client that accepted it
-	halt       Halt // zero unless Halted
+	judged     bool   // in Held: the judge has answered, or its time is over
+	unanswered string // why the judge has not answered about the edition in its time; empty if it has, or may yet
+	overdue    bool   // the stage has lasted its time, but clients have not answered
+	unobserved bool   // a stage of the edition ended without a client that accepted it, or the judge did not judge it
+	halt       Halt   // zero unless Halted
 }
 
 // NewMachine returns a machine in phase Current.
@@ -105,10 +166,12 @@ type State struct {
 	Entered    time.Time // start of the phase or the stage
 	Overdue    bool      // the stage has lasted its time and waits for answers of clients
 	CheckSince time.Time // since when only the check delays the next step; zero if other conditions do
+	Judging    bool      // the judge is served the edition, and has not answered
+	Queued     bool      // the edition waits until the judge is served it
 
 	Edition    Edition   // the edition that is in progress, or that was rejected or promoted last
 	Changed    time.Time // time of the newest change of the edition, or of its resumption
-	Unobserved bool      // a stage of the edition ended without a client that accepted it
+	Unobserved bool      // a stage of the edition ended without a client that accepted it, or the judge did not judge it
 	Halt       Halt      // zero outside phase Halted
 
 	Next     Edition   // the number of the next edition
@@ -122,7 +185,8 @@ type State struct {
 // State returns a snapshot of the machine.
 func (m *Machine) State() State {
 	s := State{
-		Phase: m.phase, Entered: m.entered, Overdue: m.overdue, CheckSince: m.checkSince,
+		Phase: m.phase, Entered: m.entered, Overdue: m.overdue, CheckSince: m.checkSince, Judging: m.judging(),
+		Queued:  m.awaitsJudge() && !m.judging(),
 		Edition: m.edition, Changed: m.changed, Unobserved: m.unobserved, Halt: m.halt,
 		Next: m.newest + 1, LastGood: m.lastGood, Previous: m.previous, Pending: m.pendingSince, Outcomes: m.outcomes,
 	}
@@ -135,7 +199,7 @@ func (m *Machine) State() State {
 // Serves returns the edition that a cohort is served.
 func (m *Machine) Serves(cohort int) Edition {
 	switch {
-	case m.phase == Rolling && cohort <= m.cohort && cohort < len(m.cfg.Stages):
+	case m.phase == Rolling && cohort <= m.cohort && cohort < len(m.cfg.Stages), cohort == m.cfg.judge() && m.judging():
 		return m.edition
 	case m.retained != nil && cohort == 0:
 		return *m.retained
@@ -174,6 +238,8 @@ func (m *Machine) applyRejections(now time.Time, f Facts) {
 	switch {
 	case m.phase == Rolling && f.HaltReason != "":
 		m.reject(now, f.HaltReason)
+	case m.judging() && f.Judgement.Rejected != "":
+		m.reject(now, f.Judgement.Rejected)
 	case m.phase.inProgress() && f.Verdict.RejectReason != "":
 		m.reject(now, "the check rejected the edition: "+f.Verdict.RejectReason)
 	case f.HaltReason != "":
@@ -227,7 +293,8 @@ func (m *Machine) updateFreeze(now time.Time, frozen bool) bool {
 	case !frozen && !m.frozenSince.IsZero():
 		lasted := now.Sub(m.frozenSince)
 		for _, at := range []*time.Time{
-			&m.pendingSince, &m.behindSince, &m.entered, &m.holdSince, &m.checkSince, &m.editedSince, &m.haltEnded,
+			&m.pendingSince, &m.behindSince, &m.entered, &m.holdSince, &m.checkSince, &m.queuedSince, &m.judgeSince,
+			&m.editedSince, &m.haltEnded,
 		} {
 			if !at.IsZero() {
 				*at = at.Add(min(lasted, now.Sub(*at))) // less if a command during the freeze set it
@@ -241,6 +308,7 @@ func (m *Machine) updateFreeze(now time.Time, frozen bool) bool {
 // enter starts a phase, or a stage of phase Rolling.
 func (m *Machine) enter(phase Phase, now time.Time) {
 	m.phase, m.entered, m.checkSince, m.editedSince, m.overdue = phase, now, time.Time{}, time.Time{}, false
+	m.queuedSince, m.judgeSince, m.judged = time.Time{}, time.Time{}, false
 }
 
 // revert ends the rollout, because the origin reverted the changes or their node groups are unavailable.
@@ -285,14 +353,15 @@ func (m *Machine) supersede(now time.Time) {
 }
 
 // supersedable reports whether a newer edition may replace the edition in progress. A time limit ensures that the
-// oldest change is distributed even if the origin never stops changing. The limit does not apply to held editions and
-// to stages that an operator approves. Time in phase Halted does not count.
+// oldest change is distributed even if the origin never stops changing. The limit does not apply to stages that an
+// operator approves, and to held editions unless they wait for the judge. Time in phase Halted does not count.
 func (m *Machine) supersedable(now time.Time) bool {
 	since := m.pendingSince
 	if m.haltEnded.After(since) {
 		since = m.haltEnded
 	}
-	return m.phase == Held || m.cfg.Stages[m.cohort].Approve || now.Sub(since) < 2*m.cfg.Stages.TotalDuration()
+	unlimited := m.phase == Held && !m.awaitsJudge() || m.phase == Rolling && m.cfg.Stages[m.cohort].Approve
+	return unlimited || now.Sub(since) < 2*m.cfg.totalDuration()
 }
 
 // advanceGathering requests a cut at the end of phase Gathering.
@@ -311,7 +380,8 @@ func (m *Machine) advanceGathering(now time.Time, f Facts) (cut bool, next time.
 // reports that it removes many resources. The caller then calls Advance again.
 func (m *Machine) Cut(now, changed time.Time, large bool) Edition {
 	m.newest++
-	m.edition, m.changed, m.behindSince, m.unobserved = m.newest, changed, time.Time{}, false
+	m.edition, m.changed, m.behindSince = m.newest, changed, time.Time{}
+	m.unobserved, m.unanswered = false, ""
 	if m.resumed.After(changed) {
 		m.changed = m.resumed
 	}
@@ -325,16 +395,65 @@ func (m *Machine) Cut(now, changed time.Time, large bool) Edition {
 	return m.edition
 }
 
-// advanceHeld ends Held after the hold time, once the check permits the edition.
+// advanceHeld ends Held after the hold time, once the judge has answered and the check permits the edition.
 func (m *Machine) advanceHeld(now time.Time, f Facts) (next time.Time) {
 	if until := m.holdSince.Add(m.cfg.Hold); !m.holdSince.IsZero() && now.Before(until) {
+		return until
+	}
+	if until := m.awaitJudge(now, f); !until.IsZero() {
 		return until
 	}
 	if !m.checkPassed(now, f) {
 		return time.Time{}
 	}
+	m.leaveHeld(now, f)
+	return now // evaluate the first stage at once
+}
+
+// judging reports whether the judge is served the edition and has not answered.
+func (m *Machine) judging() bool { return !m.judgeSince.IsZero() && !m.judged }
+
+// awaitsJudge reports whether the edition waits for the judge: for its answer, or until it is served the edition.
+func (m *Machine) awaitsJudge() bool { return !m.queuedSince.IsZero() && !m.judged }
+
+// awaitJudge makes the edition wait for the judge. It returns until when; zero if the judge has answered, or if there is none.
+// A judge that does not answer is not a reason to stop an edition: it is then unobserved.
+func (m *Machine) awaitJudge(now time.Time, f Facts) (until time.Time) {
+	switch {
+	case !m.cfg.Judged || m.judged:
+		return time.Time{}
+	case m.queuedSince.IsZero():
+		m.queuedSince = now
+	}
+	late := fmt.Sprintf("other parts took all of the time for %v", JudgeQueue)
+	if until = m.queuedSince.Add(JudgeQueue); m.judging() {
+		until = m.judgeSince.Add(JudgeLimit + judgeGrace)
+		late = fmt.Sprintf("no answer in %v", JudgeLimit+judgeGrace)
+	}
+	switch {
+	case m.judging() && f.Judgement.Done:
+	case now.Before(until):
+		return until
+	default:
+		m.unanswered = late
+	}
+	m.judged, m.unobserved = true, m.unanswered != "" || f.Judgement.NotJudged != ""
+	return time.Time{}
+}
+
+// StartJudging serves the judge the edition, which waits for it. It returns when to call Advance again at the latest.
+func (m *Machine) StartJudging(now time.Time) (next time.Time) {
+	m.judgeSince = now
+	return now.Add(JudgeLimit + judgeGrace)
+}
+
+// leaveHeld serves the edition to the first cohort, or to the rest without stages.
+func (m *Machine) leaveHeld(now time.Time, f Facts) {
+	if len(m.cfg.Stages) == 0 {
+		m.finishPromotion(now, f.Behind)
+		return
+	}
 	m.startRolling(now)
-	return m.advanceRolling(now, f)
 }
 
 // startRolling serves the edition to the first cohort.

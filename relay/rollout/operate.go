@@ -18,7 +18,7 @@ var (
 func (m *Machine) Promote(now time.Time, f Facts) error {
 	switch m.phase {
 	case Held:
-		m.startRolling(now)
+		m.leaveHeld(now, f)
 	case Rolling:
 		m.nextStage(now, f)
 	default:

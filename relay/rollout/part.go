@@ -15,11 +15,12 @@ const maxOpenParts = 64
 type part struct {
 	number     int // unique in the process
 	machine    *Machine
-	served     [MaxStages + 1]Edition // the edition that each cohort is served
-	edition    summary                // summary of the machine's edition
-	promoted   promotion              // what Undo may have to revert in sections that join later
-	promotedAt int                    // number of its promotion, which parts may share; zero without one
+	served     [maxCohorts]Edition // the edition that each cohort is served
+	edition    summary             // summary of the machine's edition
+	promoted   promotion           // what Undo may have to revert in sections that join later
+	promotedAt int                 // number of its promotion, which parts may share; zero without one
 	checks     checks
+	judgement  Judgement // about the machine's edition; zero before
 	follows    following
 	observation
 
@@ -58,7 +59,7 @@ func (p *part) shows(cohort int) (e Edition, shows bool) {
 
 // isServed reports whether any cohort is served another edition than the rest.
 func (p *part) isServed() bool {
-	return slices.ContainsFunc(p.served[:len(p.cohorts)], func(e Edition) bool { return e != p.machine.lastGood })
+	return slices.ContainsFunc(p.machine.cfg.cohorts(), func(cohort int) bool { return p.served[cohort] != p.machine.lastGood })
 }
 
 // A stamp tells whether the graph of pending changes may have changed.
@@ -83,7 +84,7 @@ func (c *Controller) stamp(all bool) stamp {
 // partFacts returns the facts of a part that has an edition. common has those of all parts.
 func (c *Controller) partFacts(p *part, sections []*Section, common Facts, now time.Time) Facts {
 	f, settled := common, true
-	f.Verdict, f.Evidence = p.checks.verdict, p.evidence
+	f.Verdict, f.Evidence, f.Judgement = p.checks.verdict, p.evidence, p.judgement
 	for _, s := range sections {
 		w := s.countOf(p)
 		if s.unavailable || w.Names == 0 && !s.changedBy(p, p.machine.edition) {

@@ -72,7 +72,7 @@ func (r *testRelay) serves(cohort int, want ...string) {
 	synctest.Wait()
 	got := []string{}
 	for _, typeURL := range []string{listeners, wire.ClusterType} {
-		for e := range r.views["group"].Cohort(cohort).Generation().Type(typeURL).Wildcard.Since(0) {
+		for e := range r.views["group"].Cohort(r.cfg.ViewOf(cohort)).Generation().Type(typeURL).Wildcard.Since(0) {
 			if e.Present() {
 				got = append(got, e.Name.String()+"@"+e.Resource.Version)
 			}

@@ -229,7 +229,7 @@ func (c *Controller) distrust() {
 	for _, s := range c.tracker.joined() {
 		s.distrusts = true
 		for cohort := range len(c.cfg.Stages) + 1 {
-			s.view.Cohort(cohort).Distrust.Set(s.source, all[groupCohort{s.Key.Group, cohort}])
+			s.view.Cohort(c.cfg.ViewOf(cohort)).Distrust.Set(s.source, all[groupCohort{s.Key.Group, cohort}])
 		}
 	}
 }

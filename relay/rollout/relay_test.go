@@ -70,7 +70,12 @@ func (g *group) run(ctx context.Context) {
 
 // newTestRelay returns a relay whose groups have listener a in version 1. The caller runs its controller.
 func newTestRelay(t *testing.T, text string, groups ...string) *testRelay {
-	r := newTestRelayAfter(t, text, nil)
+	return newTestRelayWith(t, Config{Stages: parseStages(t, text)}, nil, groups...)
+}
+
+// newTestRelayWith is newTestRelay with another configuration, and a judge.
+func newTestRelayWith(t *testing.T, cfg Config, judge Judge, groups ...string) *testRelay {
+	r := newTestRelayOf(t, cfg, judge, nil)
 	for _, key := range groups {
 		r.addGroup(key, "a@1")
 	}
@@ -79,10 +84,15 @@ func newTestRelay(t *testing.T, text string, groups ...string) *testRelay {
 
 // newTestRelayAfter returns a relay without groups, after the process that left withdrawn editions.
 func newTestRelayAfter(t *testing.T, text string, withdrawn []*Withdrawn) *testRelay {
-	r := &testRelay{t: t, stages: parseStages(t, text), views: make(map[string]*cache.View)}
+	return newTestRelayOf(t, Config{Stages: parseStages(t, text)}, nil, withdrawn)
+}
+
+// newTestRelayOf is newTestRelayAfter with another configuration, and a judge.
+func newTestRelayOf(t *testing.T, cfg Config, judge Judge, withdrawn []*Withdrawn) *testRelay {
+	r := &testRelay{t: t, stages: cfg.Stages, views: make(map[string]*cache.View)}
 	waits := func(typeURL string) bool { return typeURL == listeners || typeURL == wire.ClusterType }
 	r.Controller = NewController(ControllerConfig{
-		Config: Config{Stages: r.stages}, Origin: "default", Waits: waits, Logger: slog.New(slog.DiscardHandler),
+		Config: cfg, Judge: judge, Origin: "default", Waits: waits, Logger: slog.New(slog.DiscardHandler),
 		Observed: func() iter.Seq[downstream.Observed] { return r.server.Observed() },
 		Frozen:   func() bool { return false },
 		Decided:  func(context.Context) {},
@@ -98,7 +108,7 @@ func (r *testRelay) addGroup(key string, has ...string) *group {
 	section := r.NewSection(SectionKey{Group: key})
 	g := &group{control: upstream.NewControl(false, nil)}
 	r.views[key], g.w = cache.New(cache.Config{
-		Cohorts: len(r.stages), Waits: r.cfg.Waits,
+		Cohorts: r.cfg.Views(), Waits: r.cfg.Waits,
 		SettledChanged: func(int) { section.Poke() },
 	})
 	g.w.SetConnected(true)
@@ -122,7 +132,7 @@ func (r *testRelay) expect(group string, want ...string) {
 	synctest.Wait()
 	for cohort := range len(r.stages) + 1 {
 		got := []string{}
-		for e := range r.views[group].Cohort(cohort).Generation().Type(listeners).Wildcard.Since(0) {
+		for e := range r.views[group].Cohort(r.cfg.ViewOf(cohort)).Generation().Type(listeners).Wildcard.Since(0) {
 			if e.Present() {
 				got = append(got, e.Name.String()+"@"+e.Resource.Version)
 			}
@@ -137,7 +147,7 @@ func (r *testRelay) expect(group string, want ...string) {
 func (r *testRelay) Join(n *corepb.Node, by downstream.Caller) (downstream.Group, error) {
 	key, cohort := n.GetCluster(), r.stages.Cohort(n, by.Relay)
 	o := Observe(Client{Node: n.GetId(), Peer: by.Peer, Cohort: cohort}, key, []*Controller{r.Controller})
-	return downstream.Group{View: r.views[key].Cohort(cohort), Key: key, Leave: o.Ended, Observer: o}, nil
+	return downstream.Group{View: r.views[key].Cohort(r.cfg.ViewOf(cohort)), Key: key, Leave: o.Ended, Observer: o}, nil
 }
 
 // put changes a listener of the origin. After run was started, only edits of g.control may call it.

@@ -40,7 +40,7 @@ type sectionPart struct {
 	editions map[Edition]*pending.Edition // that may be served again or are compared with latest
 
 	// changes of the edition for the clients of each cohort. Guarded by tracker.mu.
-	changes [MaxStages + 1][]downstream.Change
+	changes [maxCohorts][]downstream.Change
 }
 
 // all returns the editions of the part.

@@ -55,6 +55,7 @@ func (c *Controller) beginEdition(p *part, number Edition, large bool) {
 	p.edition = summarize(c.changesOf(p, number))
 	p.edition.large = large
 	p.checks.reset()
+	p.judgement = Judgement{}
 	p.observation = observation{cohorts: newCohorts(c.cfg.Stages)}
 	c.tracker.resetSignals(p)
 }
@@ -123,16 +124,16 @@ type move struct {
 }
 
 // moves returns the moves of a part, the rest first: a promotion changes only the rest, and after a rollback all cohorts
-// share the state of the rest. It also returns the number of cohorts by withdrawn edition.
+// share the state of the rest. It also returns the number of cohorts of clients by withdrawn edition.
 func (c *Controller) moves(p *part) (all []move, withdrawn map[Edition]int) {
-	rest := len(c.cfg.Stages)
+	rest := c.cfg.rest()
 	withdrawn = make(map[Edition]int)
-	for cohort := rest; cohort >= 0; cohort-- {
+	for _, cohort := range c.cfg.cohorts() {
 		before, after := p.served[cohort], p.machine.Serves(cohort)
 		if before == after {
 			continue
 		}
-		if before > after || before != p.served[rest] { // the edition after does not contain the one before
+		if cohort <= rest && (before > after || before != p.served[rest]) { // the edition after does not contain the one before
 			withdrawn[before] = max(withdrawn[before], cohort+1)
 		}
 		all = append(all, move{p, cohort, before, after})
@@ -143,7 +144,7 @@ func (c *Controller) moves(p *part) (all []move, withdrawn map[Edition]int) {
 // serve serves each cohort the editions that the machines select, and returns whether an edition of a cohort has
 // changed. The rest comes first.
 func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
-	rest, recorded := len(c.cfg.Stages), false
+	rest, recorded := c.cfg.rest(), false
 	var moves []move
 	good := make(map[*part]Edition) // that the rest was served
 	for _, p := range c.parts {
@@ -158,7 +159,7 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 	c.tracker.setReached(c.parts, func(p *part, cohort int) bool { // before a client can answer
 		return p.served[cohort] != good[p] || p.machine.Serves(cohort) != p.machine.lastGood
 	})
-	for cohort := rest; cohort >= 0; cohort-- {
+	for _, cohort := range c.cfg.cohorts() {
 		of := slices.DeleteFunc(slices.Clone(moves), func(m move) bool { return m.cohort != cohort })
 		if cohort == rest {
 			c.serveRest(ctx, of)
@@ -180,11 +181,11 @@ func (c *Controller) serve(ctx context.Context, now time.Time) (changed bool) {
 	return len(moves) > 0
 }
 
-// addAcceptedClients registers the clients of parts whose edition is about to be served to a cohort.
+// addAcceptedClients registers the clients of parts whose edition is about to be served to a cohort of clients.
 func (c *Controller) addAcceptedClients(moves []move) {
 	var of []*part
 	for _, m := range moves {
-		if m.after != m.machine.lastGood && !slices.Contains(of, m.part) {
+		if m.after != m.machine.lastGood && m.cohort <= c.cfg.rest() && !slices.Contains(of, m.part) {
 			of = append(of, m.part)
 		}
 	}
@@ -241,6 +242,7 @@ func (s *Section) showRest(l *pending.List, moves []move, of map[*part]*pending.
 // serveCohort serves a cohort other editions of parts, all at once, or the state of the rest of those whose edition is the
 // last good.
 func (c *Controller) serveCohort(ctx context.Context, cohort int, moves []move) {
+	number := c.cfg.ViewOf(cohort)
 	for _, s := range c.tracker.joined() {
 		begun := make(map[*part]*pending.Edition)
 		var ended []*part
@@ -255,7 +257,7 @@ func (c *Controller) serveCohort(ctx context.Context, cohort int, moves []move) 
 		if len(begun)+len(ended) == 0 {
 			continue
 		}
-		view, shown := s.view.Cohort(cohort), c.shownBeside(s, moves, cohort)
+		view, shown := s.view.Cohort(number), c.shownBeside(s, moves, cohort)
 		for p, e := range begun {
 			shown = append(shown, e)
 			s.setChanges(p, cohort, e, view.Generation().Seq, math.MaxInt64)
@@ -263,9 +265,9 @@ func (c *Controller) serveCohort(ctx context.Context, cohort int, moves []move) 
 		s.control.Edit(ctx, func(l *pending.List) {
 			after := view.Generation().Seq
 			if len(ended) > 0 {
-				l.ShowAsRest(cohort, shown...)
+				l.ShowAsRest(number, shown...)
 			} else {
-				l.Show(cohort, shown...)
+				l.Show(number, shown...)
 			}
 			for p, e := range begun {
 				s.setChanges(p, cohort, e, after, view.Generation().Seq)

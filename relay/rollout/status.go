@@ -33,9 +33,10 @@ type Status struct {
 	Check      string      `json:"check,omitempty"`      // last verdict of the check about the edition, or its last error
 	Checked    time.Time   `json:"checked,omitzero"`     // time of that request
 	Failing    time.Time   `json:"failing,omitzero"`     // start of the failures of the check; zero without one
+	Envoy      string      `json:"envoy,omitempty"`      // result of the check by a local Envoy of the edition
 	Rejections []Rejection `json:"rejections,omitempty"` // error details of clients; at most MaxRejections
 
-	Unobserved bool     `json:"unobserved,omitempty"` // a stage of the edition ended without a client that accepted it
+	Unobserved bool     `json:"unobserved,omitempty"` // a stage of the edition ended without a client or Envoy that accepted it
 	Cohorts    []Cohort `json:"cohorts"`              // by stage, the rest last
 	Outcomes   Outcomes `json:"outcomes"`
 
@@ -57,10 +58,11 @@ const (
 	AwaitApproval Await = "approval" // approval of an operator
 	AwaitAnswers  Await = "answers"  // answers of clients
 	AwaitCheck    Await = "check"    // a verdict of the check
+	AwaitEnvoy    Await = "envoy"    // the answer of a local Envoy
 )
 
 // Awaits holds all conditions.
-var Awaits = []Await{AwaitOrigin, AwaitHold, AwaitApproval, AwaitAnswers, AwaitCheck}
+var Awaits = []Await{AwaitOrigin, AwaitHold, AwaitApproval, AwaitAnswers, AwaitCheck, AwaitEnvoy}
 
 // A Cohort counts the clients of one stage, or of the rest.
 type Cohort struct {
@@ -188,6 +190,7 @@ func (c *Controller) partStatus(p *part) *Status {
 		Changed: m.Changed, Stage: m.Stage, Since: m.Entered, Until: p.due, Oldest: m.Pending, Frozen: c.frozen(p),
 		Undoable: m.Previous != nil, Cold: c.cold, Rejections: c.tracker.shownRejections(p), Unobserved: m.Unobserved,
 		Check: p.checks.detail, Checked: p.checks.requestedAt, Failing: p.checks.failingSince,
+		Envoy:   p.judgement.detail(m),
 		Cohorts: slices.Clone(p.cohorts), Outcomes: m.Outcomes,
 	}
 	if s.Phase == Halted {
@@ -233,10 +236,22 @@ func (c *Controller) awaitedCondition(p *part, f Facts) (Await, string) {
 		return p.awaitedByGathering(f)
 	case m.Phase == Rolling && c.cfg.Stages[m.Stage-1].Approve:
 		return AwaitApproval, "approval"
+	case m.Judging:
+		return AwaitEnvoy, "the answer of the local Envoy"
+	case m.Queued:
+		return AwaitEnvoy, "the local Envoy, which tries other parts first"
 	case m.Phase.inProgress() && !m.CheckSince.IsZero():
 		return AwaitCheck, "the check"
 	case m.Phase == Held:
 		return AwaitHold, "the end of the hold: a large part of a type is removed"
+	default:
+		return c.awaitedClients(p, f)
+	}
+}
+
+// awaitedClients returns what awaitedCondition returns for conditions that clients, or some node groups, have yet to meet.
+func (c *Controller) awaitedClients(p *part, f Facts) (Await, string) {
+	switch m := p.machine.State(); {
 	case m.Overdue:
 		e := f.Evidence
 		return AwaitAnswers, fmt.Sprintf("answers: %d of %s answered, and %d accepted",

@@ -161,7 +161,7 @@ var table = []row{
 		"When the rollout halted, in seconds since 1970; 0 if it is not halted.",
 		rollouts(haltedTime)},
 	{"tender.rollout.unobserved", gauge, "", "origin",
-		"1 if a stage of the edition ended without a client that accepted it, else 0.",
+		"1 if a stage of the edition ended without a client that accepted it, or the local Envoy did not judge it, else 0.",
 		rollouts(func(_ *Reading, s *rollout.Status) float64 { return boolValue(s.Unobserved) })},
 	{"tender.rollout.cold", gauge, "", "origin",
 		"1 if the relay started without a snapshot and has promoted no edition since, else 0. All clients received the " +

@@ -230,6 +230,7 @@ func TestValues(t *testing.T) {
 		"rollout_age_seconds default":          51, "rollout_check_failing_seconds default": 52,
 		"rollout_halted_time_seconds default": 1e9,
 		"rollout_waiting default origin":      0, "rollout_waiting default hold": 0, "rollout_waiting default approval": 0,
+		"rollout_waiting default envoy":   0,
 		"rollout_waiting default answers": 0, "rollout_waiting default check": 1,
 		"rollout_unobserved default": 1, "rollout_cold default": 1,
 		"rollouts_total default promoted": 56, "rollouts_total default halted": 57, "rollouts_total default reverted": 58,

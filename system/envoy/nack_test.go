@@ -234,8 +234,11 @@ func TestEnvoy_HalfAppliedBeforeAKill(t *testing.T) {
 func awaitStored(r *envoytest.RelayProcess, dir string, extra bool) {
 	r.Await("snapshot", func() error {
 		files, err := filepath.Glob(filepath.Join(dir, "*.snapshot"))
-		if err != nil || len(files) != 1 {
-			return fmt.Errorf("snapshots %q, %v", files, err)
+		if err != nil {
+			return err
+		}
+		if len(files) != 1 {
+			return fmt.Errorf("snapshots %q, want one", files)
 		}
 		b, err := os.ReadFile(files[0])
 		if err != nil {
