@@ -199,11 +199,12 @@ func (t *tracker) rejectionOf(
 
 // mentions reports whether a text has a name that is not only a part of a longer one.
 func mentions(text, name string) bool {
-	for name != "" {
-		before, after, found := strings.Cut(text, name)
-		if !found {
+	for from := 0; name != ""; {
+		at := strings.Index(text[from:], name)
+		if at < 0 {
 			return false
 		}
+		before, after := text[:from+at], text[from+at+len(name):]
 		last, _ := utf8.DecodeLastRuneInString(before)
 		next, size := utf8.DecodeRuneInString(after)
 		if next == '.' || next == ':' { // at the end of a sentence, or before the cause
@@ -212,7 +213,7 @@ func mentions(text, name string) bool {
 		if !inName(last) && !inName(next) {
 			return true
 		}
-		text = text[len(before)+1:]
+		from = len(before) + 1
 	}
 	return false
 }

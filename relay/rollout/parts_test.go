@@ -426,7 +426,7 @@ func TestB53_NamesInErrors(t *testing.T) {
 	}{
 		{"Error adding/updating listener(s) a: bad", "a", true}, {"a", "a", true}, {"cluster 'a' is bad", "a", true},
 		{"it is a.", "a", true}, {"ab", "a", false}, {"ba", "a", false}, {"x/a", "a", false}, {"a.b is bad", "a", false},
-		{"a-b a", "a", true}, {"a:b", "a", false}, {"", "a", false}, {"any text", "", false},
+		{"a-b a", "a", true}, {"a:b", "a", false}, {"line 11", "1", false}, {"ooo", "oo", false}, {"aa a", "a", true}, {"", "a", false}, {"any text", "", false},
 	} {
 		if got := mentions(tt.text, tt.name); got != tt.want {
 			t.Errorf("mentions(%q, %q) = %t", tt.text, tt.name, got)
