@@ -176,13 +176,12 @@ func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 				joined, p.joinedSince = true, earlier(p.joinedSince, gathered.pendingSince)
 			}
 		}
-		switch {
-		case joined || room == 0:
-		case len(free) == room:
-			free[room-1].merge(of)
-		default:
+		if !joined {
 			free = append(free, of)
 		}
+	}
+	if free = joinByParts(free); len(free) > room {
+		free = append(free[:max(room-1, 0)], join(free[max(room-1, 0):]))[:room]
 	}
 	cuts := make(map[*part]*component)
 	for _, of := range free {

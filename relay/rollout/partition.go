@@ -288,3 +288,26 @@ func (of *component) merge(other *component) {
 		of.first = other.first
 	}
 }
+
+// joinByParts returns components of which no two have names of the same part, in the order of their first ones: what changes
+// of a part is in its next edition.
+func joinByParts(all []*component) (joined []*component) {
+	of := make(map[*part]*component)
+	for _, next := range all {
+		sum := next
+		for _, p := range next.parts {
+			if known := of[p]; known != nil && known != sum {
+				joined = slices.DeleteFunc(joined, func(other *component) bool { return other == sum })
+				known.merge(sum)
+				sum = known
+			}
+			for _, p := range sum.parts {
+				of[p] = sum
+			}
+		}
+		if sum == next {
+			joined = append(joined, sum)
+		}
+	}
+	return joined
+}

@@ -433,3 +433,17 @@ func TestB53_NamesInErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestB53_LaterChangesAreOneEdition: later changes of resources of a promoted part are in its next edition, also if they are
+// not connected any longer. Neither waits for the other.
+func TestB53_LaterChangesAreOneEdition(t *testing.T) {
+	partsBubble(t, teams(3, "one"), func(r *testRelay, _ *proxy) {
+		r.changeAll("t0@two", "t1@two")
+		synctest.Wait()
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		r.changeAll("t0@three", "t1@three", "t2@three")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/t0 rolling", "lds/t2 rolling")
+		r.serves(0, "t0@three", "t1@three", "t2@three")
+	})
+}
