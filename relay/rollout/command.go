@@ -85,7 +85,7 @@ func (c *Controller) Promote(ctx context.Context, name, by string) error {
 		now := time.Now()
 		c.collect(ctx, now)
 		return c.forParts(name, func(p *part) error {
-			c.overrulePeers(p)
+			c.overrulePeers(p, true)
 			if err := p.machine.Promote(now, p.facts); err != nil {
 				return err
 			}
@@ -111,7 +111,7 @@ func (c *Controller) PromoteAll(ctx context.Context, by string) error {
 		whole := join(c.partition(ctx, sections))
 		p := c.takeAll(ctx)
 		c.cutEditions(ctx, now, map[*part]*component{p: whole})
-		c.overrulePeers(p)
+		c.overrulePeers(p, true)
 		p.machine.PromoteAll(now)
 		c.recordPromotion(p, now, by)
 		c.allowRejected(ctx, p)
@@ -152,6 +152,7 @@ func (c *Controller) Abort(ctx context.Context, name, reason, by string) error {
 			if err := p.machine.Abort(now, rejectionReason("abort", reason, by)); err != nil {
 				return err
 			}
+			c.overrulePeers(p, false)
 			c.logCommand(p, "abort", by, slog.String("reason", reason))
 			return nil
 		})
@@ -162,7 +163,7 @@ func (c *Controller) Abort(ctx context.Context, name, reason, by string) error {
 func (c *Controller) Resume(ctx context.Context, name, by string) error {
 	return c.execute(ctx, func(ctx context.Context) error {
 		return c.forParts(name, func(p *part) error {
-			c.overrulePeers(p)
+			c.overrulePeers(p, true)
 			if err := p.machine.Resume(time.Now()); err != nil {
 				return err
 			}
@@ -192,6 +193,7 @@ func (c *Controller) Undo(ctx context.Context, name, reason, by string) error {
 				return err
 			}
 			p.edition = summarize(c.changesOf(p, p.machine.edition))
+			c.overrulePeers(p, false)
 			c.logCommand(p, "undo", by, slog.String("reason", reason))
 		}
 		return nil
@@ -241,6 +243,7 @@ func (c *Controller) RollBack(
 			return err
 		}
 		c.beginEdition(p, from, false)
+		c.overrulePeers(p, false)
 		resources = p.edition.resources
 		c.logCommand(p, "rollback", by, slog.String("reason", reason))
 		return nil

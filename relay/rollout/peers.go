@@ -262,17 +262,23 @@ func (c *Controller) promoteWithPeer(ctx context.Context, now time.Time, p *part
 	c.logCommand(p, "promote", d.By, slog.String("peer", of.address))
 }
 
-// overrulePeers makes a part ignore what peers have decided about its changes so far: an operator of this relay decides.
-func (c *Controller) overrulePeers(p *part) {
+// overrulePeers makes a part ignore what peers have promoted of its changes so far, and with halts, also what they have halted:
+// an operator of this relay decides.
+func (c *Controller) overrulePeers(p *part, halts bool) {
 	known, _ := c.peers.all()
 	mine := c.changesOf(p, p.machine.edition)
 	for _, of := range known {
-		for _, d := range slices.Concat(of.Halted, of.Promoted) {
+		overruled := of.Promoted
+		if halts {
+			overruled = slices.Concat(of.Halted, overruled)
+		}
+		for _, d := range overruled {
 			if mine.agree(d.Changes) {
 				p.follows.answer(of.follows(d))
 			}
 		}
 	}
+	p.follows.halt = nil
 }
 
 // recordPromotion records that an operator of this relay has promoted a part, for peers.
@@ -298,12 +304,16 @@ func (c *Controller) Decisions() Decisions {
 // reason.
 func (c *Controller) tell(now time.Time) (next time.Time) {
 	c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { return now.Sub(d.At) >= promotedFor })
-	is := Decisions{Promoted: slices.Clone(c.promotedHere)}
+	var is Decisions
 	for _, e := range c.rejections.withdrawn {
 		if e.part != nil && e.Ended.IsZero() && e.Peer == nil {
 			is.Halted = append(is.Halted, Decision{Part: e.part.edition.name, At: e.At, Reason: e.Reason, Changes: e.Changes})
 		}
 	}
+	c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { // halted since: undone, for example
+		return slices.ContainsFunc(is.Halted, func(h Decision) bool { return h.At.After(d.At) && h.Changes.agree(d.Changes) })
+	})
+	is.Promoted = slices.Clone(c.promotedHere)
 	same := func(a, b Decision) bool { return a.At.Equal(b.At) && a.Part == b.Part && a.Stage == b.Stage }
 	if was := c.Decisions(); !slices.EqualFunc(was.Halted, is.Halted, same) || !slices.EqualFunc(was.Promoted, is.Promoted, same) {
 		c.told.Store(&is)

@@ -226,3 +226,55 @@ func TestB54_HaltsOfPeersAreRestored(t *testing.T) {
 		cancel()
 	})
 }
+
+// TestB54_APeerDoesNotEndAnUndo: what an operator undoes while a peer's halt of a newer edition is followed is not resumed with
+// the peer, and peers are told of it.
+func TestB54_APeerDoesNotEndAnUndo(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		for _, r := range w.relays {
+			r.changeCluster("cluster-x", "1")
+			r.change("l", "cluster-x")
+		}
+		synctest.Wait()
+		w.must(w.relays[0].PromoteAll(t.Context(), "test"))
+		w.wait(maxGathering)
+		w.want("promoted", "current 0", "current 0")
+		w.change("m", "cluster-x")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.must(w.relays[1].Undo(t.Context(), "", "bad", "test"))
+		w.want("undone", `halted by "": abort by test`, `halted by "": undo by test: bad`)
+		if d := w.relays[1].Decisions().Halted; len(d) != 1 {
+			t.Errorf("relay1 tells of %+v, want the undo", d)
+		}
+		w.must(w.relays[0].Resume(t.Context(), "", "test"))
+		w.wait(quietTime + time.Second)
+		w.want("resumed", "rolling 1", `halted by "": undo by test: bad`)
+		w.relays[1].serves(1, "a@1")
+	})
+}
+
+// TestB54_AnUndoOverrulesPromotions: an operator who undoes a promotion overrules what peers have promoted before. The relay
+// does not tell of its own promotion any longer.
+func TestB54_AnUndoOverrulesPromotions(t *testing.T) {
+	inTier(t, "id=canary* approve", func(t *testing.T, w *tier) {
+		hear := w.told[1]
+		w.told[1] = func() {}
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		for _, i := range []int{1, 0} {
+			w.must(w.relays[i].Promote(t.Context(), "", "test"))
+		}
+		w.want("promoted", "current 0", "current 0")
+		hear()
+		w.wait(time.Second)
+		w.must(w.relays[0].Undo(t.Context(), "", "bad", "test"))
+		hear()
+		w.want("undone", `halted by "": undo by test: bad`, "current 0")
+		w.relays[0].expect("group", "a@1")
+		if d := w.relays[0].Decisions().Promoted; len(d) != 0 {
+			t.Errorf("relay0 tells that it has promoted %+v, which it has undone", d)
+		}
+	})
+}
