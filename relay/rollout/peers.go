@@ -238,9 +238,15 @@ func (c *Controller) haltWithPeer(now time.Time, p *part, of *peer, d Decision) 
 			slog.String("part", p.edition.name), slog.String("peer", of.address), slog.String("reason", d.Reason))
 		return
 	}
-	p.follows.halt = &from
-	p.machine.reject(now, fmt.Sprintf("halted at %s: %s", of.address, d.Reason))
-	p.machine.halt.Peer = of.address
+	p.haltWith(now, from, fmt.Sprintf("halted at %s: %s", of.address, d.Reason))
+}
+
+// haltWith halts a part because of the halt of a peer, which it follows.
+func (p *part) haltWith(now time.Time, of Peer, reason string) {
+	p.follows.answer(of)
+	p.follows.halt = &of
+	p.machine.reject(now, reason)
+	p.machine.halt.Peer = of.Address
 }
 
 // promoteWithPeer promotes a part as far as an operator has promoted it at a peer. What is halted here is promoted only if all

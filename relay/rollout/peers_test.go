@@ -278,3 +278,44 @@ func TestB54_AnUndoOverrulesPromotions(t *testing.T) {
 		}
 	})
 }
+
+// TestB54_ARepeatedHaltRemainsThatOfThePeer: an edition that was halted with a peer, and that the origin states again, is halted
+// again with the peer, and ends with the halt there.
+func TestB54_ARepeatedHaltRemainsThatOfThePeer(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		halted := []string{`halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`}
+		w.want("aborted", halted...)
+		w.relays[1].change("a", "1")
+		w.want("reverted", halted[0], "current 0")
+		w.relays[1].change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.want("stated again", halted...)
+		if d := w.relays[1].Decisions().Halted; len(d) != 0 {
+			t.Errorf("relay1 tells of %+v, which it has not decided", d)
+		}
+		w.must(w.relays[0].Resume(t.Context(), "", "test"))
+		w.wait(quietTime + time.Second)
+		w.want("resumed", "rolling 1", "rolling 1")
+	})
+}
+
+// TestB54_ARevokedHaltIsNotRepeated: an edition that was halted with a peer is not halted again once the peer has resumed it,
+// also if the origin had reverted it then.
+func TestB54_ARevokedHaltIsNotRepeated(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		w.relays[1].change("a", "1")
+		w.want("reverted", `halted by "": abort by test`, "current 0")
+		w.must(w.relays[0].Resume(t.Context(), "", "test"))
+		w.wait(quietTime + time.Second)
+		w.relays[1].change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.want("stated again", "rolling 1", "rolling 1")
+	})
+}

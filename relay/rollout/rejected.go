@@ -121,10 +121,20 @@ func (r *rejections) addWithdrawn(added *Withdrawn) {
 
 // rejectRepeated rejects the edition of a part that was just cut if an edition with the same changes was rejected within the last
 // hour. It does not if an operator has allowed that edition since. Otherwise an origin that alternates between two
-// states would distribute the bad state each time.
+// states would distribute the bad state each time. What was rejected with a peer is again, unless the peer has revoked it.
 func (c *Controller) rejectRepeated(p *part, now time.Time) {
-	if i := c.rejections.findRejected(p.edition); i >= 0 {
-		p.machine.reject(now, c.rejections.withdrawn[i].Reason)
+	i := c.rejections.findRejected(p.edition)
+	if i < 0 {
+		return
+	}
+	e := c.rejections.withdrawn[i]
+	if e.Peer == nil {
+		p.machine.reject(now, e.Reason)
+		return
+	}
+	known, _ := c.peers.all()
+	if again := (following{halt: e.Peer}); !again.isRevoked(known) {
+		p.haltWith(now, *again.halt, e.Reason)
 	}
 }
 
