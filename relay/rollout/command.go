@@ -85,10 +85,10 @@ func (c *Controller) Promote(ctx context.Context, name, by string) error {
 		now := time.Now()
 		c.collect(ctx, now)
 		return c.forParts(name, func(p *part) error {
-			c.overrulePeers(p, true)
 			if err := p.machine.Promote(now, p.facts); err != nil {
 				return err
 			}
+			c.overrulePeers(p, true)
 			c.recordPromotion(p, now, by)
 			c.allowRejected(ctx, p)
 			c.logCommand(p, "promote", by, slog.Bool("all", false))
@@ -163,10 +163,10 @@ func (c *Controller) Abort(ctx context.Context, name, reason, by string) error {
 func (c *Controller) Resume(ctx context.Context, name, by string) error {
 	return c.execute(ctx, func(ctx context.Context) error {
 		return c.forParts(name, func(p *part) error {
-			c.overrulePeers(p, true)
 			if err := p.machine.Resume(time.Now()); err != nil {
 				return err
 			}
+			c.overrulePeers(p, true)
 			c.allowRejected(ctx, p)
 			c.logCommand(p, "resume", by)
 			return nil

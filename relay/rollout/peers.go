@@ -284,6 +284,9 @@ func (c *Controller) overrulePeers(p *part, halts bool) {
 			}
 		}
 	}
+	if of := p.follows.halt; of != nil && halts {
+		p.follows.answer(*of) // the peer may not have been heard since the start
+	}
 	p.follows.halt = nil
 }
 

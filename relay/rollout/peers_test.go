@@ -319,3 +319,49 @@ func TestB54_ARevokedHaltIsNotRepeated(t *testing.T) {
 		w.want("stated again", "rolling 1", "rolling 1")
 	})
 }
+
+// TestB54_AResumedHaltStaysResumedAfterARestart: an operator resumes what an earlier process had halted with a peer, before the
+// peer is heard.
+func TestB54_AResumedHaltStaysResumedAfterARestart(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		w.want("aborted", `halted by "": abort by test`, `halted by "relay0": halted at relay0: abort by test`)
+		again := newTestRelayAfter(t, "id=canary* 10m", w.relays[1].Withdrawn())
+		again.addGroup("group", "a@1")
+		go again.Run(t.Context(), false)
+		again.change("a", "2")
+		w.wait(time.Second)
+		w.must(again.Resume(t.Context(), "", "test"))
+		again.Hear("relay0", "process0", w.relays[0].Decisions())
+		w.wait(quietTime + time.Second)
+		again.expectParts("lds/a rolling")
+	})
+}
+
+// TestB54_ACommandWithoutEffectOverrulesNothing: a command that does not apply to a part, because it gathers changes, does not
+// make it ignore the halts of peers.
+func TestB54_ACommandWithoutEffectOverrulesNothing(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		for _, told := range w.relays {
+			told.change("l", "cluster-x")
+		}
+		w.relays[1].changeCluster("cluster-x", "1")
+		w.wait(quietTime + time.Second)
+		w.told[0] = func() {}
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		w.must(w.relays[1].Abort(t.Context(), "", "", "test"))
+		w.relays[1].Hear("relay0", "process0", w.relays[0].Decisions())
+		for i := range 4 {
+			w.relays[1].changeCluster("cluster-x", fmt.Sprint(i+2))
+			w.wait(time.Second)
+		}
+		w.relays[1].expectParts("lds/l gathering")
+		if w.relays[1].Promote(t.Context(), "", "test") == nil || w.relays[1].Resume(t.Context(), "", "test") == nil {
+			t.Error("a command succeeded for a part that gathers")
+		}
+		w.wait(quietTime + time.Second)
+		w.relays[1].expectParts("lds/l halted")
+	})
+}
