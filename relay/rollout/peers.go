@@ -172,9 +172,27 @@ func (c *Controller) followPeers(ctx context.Context, now time.Time) {
 		} else if p.follows.halt != nil && p.follows.isRevoked(known) {
 			c.resumeWithPeer(ctx, now, p)
 		}
-		if at := [2]uint64{changes, uint64(p.machine.edition)}; p.follows.compared != at && p.machine.phase != Gathering {
+		at := [2]uint64{changes, uint64(p.machine.edition)}
+		switch {
+		case p.follows.compared == at:
+		case p.machine.phase != Gathering:
 			p.follows.compared = at
 			c.follow(ctx, now, p, known)
+		case p.machine.retained != nil:
+			c.withdrawWithPeer(p, known)
+		}
+	}
+}
+
+// withdrawWithPeer withdraws the superseded edition of a part from the first cohort if a peer has halted it.
+func (c *Controller) withdrawWithPeer(p *part, known []*peer) {
+	superseded := c.changesOf(p, *p.machine.retained)
+	for _, of := range known {
+		for _, d := range of.Halted {
+			if superseded.agree(d.Changes) && !p.follows.hasAnswered(of.follows(d)) {
+				p.machine.retained = nil
+				return
+			}
 		}
 	}
 }

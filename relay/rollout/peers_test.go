@@ -365,3 +365,22 @@ func TestB54_ACommandWithoutEffectOverrulesNothing(t *testing.T) {
 		w.relays[1].expectParts("lds/l halted")
 	})
 }
+
+// TestB54_AHaltReachesASupersededEdition: a halt of what the first cohort is still served, while newer changes gather, withdraws
+// it.
+func TestB54_AHaltReachesASupersededEdition(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.relays[1].change("a", "3")
+		w.wait(time.Second)
+		w.relays[1].serves(0, "a@2")
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		w.wait(100 * time.Millisecond)
+		w.relays[1].expectParts("lds/a gathering")
+		w.relays[1].serves(0, "a@1")
+		w.wait(quietTime)
+		w.relays[1].expectParts("lds/a rolling")
+		w.relays[1].serves(0, "a@3")
+	})
+}
