@@ -109,7 +109,12 @@ func (c *Controller) PromoteAll(ctx context.Context, by string) error {
 			return fmt.Errorf("%w: all clients already receive the latest state of the origin", ErrNothingOpen)
 		}
 		whole := join(c.partition(ctx, sections))
-		p := c.takeAll(ctx)
+		for _, p := range c.parts {
+			if p.machine.phase == Halted {
+				c.allowRejected(ctx, p)
+			}
+		}
+		p := c.takeAll(func(*part) bool { return false })
 		c.cutEditions(ctx, now, map[*part]*component{p: whole})
 		c.overrulePeers(p, true)
 		p.machine.PromoteAll(now)
@@ -120,13 +125,12 @@ func (c *Controller) PromoteAll(ctx context.Context, by string) error {
 	})
 }
 
-// takeAll returns a new part to which the changes of all others belong from now on.
-func (c *Controller) takeAll(ctx context.Context) *part {
+// takeAll returns a new part to which the changes of all others belong from now on, except those of the parts to keep.
+func (c *Controller) takeAll(keep func(*part) bool) *part {
 	for _, p := range c.parts {
-		if p.machine.phase == Halted {
-			c.allowRejected(ctx, p)
+		if !keep(p) {
+			p.machine.dissolve()
 		}
-		p.machine.dissolve()
 	}
 	p := c.newPart()
 	p.machine.pendingSince = c.oldest()
@@ -209,8 +213,8 @@ func (p *part) undoable() int {
 }
 
 // RollBack serves all clients earlier editions of the sections and rejects the current ones, as Undo does, as one part. A
-// section without an edition in the map is unchanged. If no edition differs from the current one, RollBack rejects
-// nothing. It returns the number of changed resources.
+// section without an edition in the map is unchanged, and so is a halted part of which RollBack changes nothing. If no
+// edition differs from the current one, RollBack rejects nothing. It returns the number of changed resources.
 func (c *Controller) RollBack(
 	ctx context.Context, editions map[SectionKey]func(*pending.List) *pending.Edition, reason, by string,
 ) (resources int, err error) {
@@ -230,7 +234,7 @@ func (c *Controller) RollBack(
 		if len(earlier) == 0 {
 			return nil
 		}
-		p := c.takeAll(ctx)
+		p := c.takeAll(func(p *part) bool { return p.machine.phase == Halted && !p.changesAny(earlier) })
 		to, from := p.machine.RollBack()
 		for _, cohort := range c.cfg.cohorts() {
 			p.served[cohort] = from
@@ -249,6 +253,22 @@ func (c *Controller) RollBack(
 		return nil
 	})
 	return resources, err
+}
+
+// changesAny reports whether the part has a resource that one of some editions changes.
+func (p *part) changesAny(editions map[*Section]*pending.Edition) bool {
+	for s, e := range editions {
+		for _, of := range s.of[p].all() {
+			for key, names := range e.Changes {
+				for name := range names {
+					if _, has := of.Changes[key][name]; has {
+						return true
+					}
+				}
+			}
+		}
+	}
+	return false
 }
 
 // rejectionReason returns the reason of a rejection by a command.

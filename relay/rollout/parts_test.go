@@ -447,3 +447,37 @@ func TestB53_LaterChangesAreOneEdition(t *testing.T) {
 		r.serves(0, "t0@three", "t1@three", "t2@three")
 	})
 }
+
+// TestB53_ARollbackKeepsHalts: a rollback of some resources leaves a part halted that changes others.
+func TestB53_ARollbackKeepsHalts(t *testing.T) {
+	partsBubble(t, teams(2, "one"), func(r *testRelay, _ *proxy) {
+		was := r.views["group"].Generation().Type(listeners).Wildcard
+		var former *wire.Resource
+		for e := range was.Since(0) {
+			if e.Name.String() == "t0" {
+				former = e.Resource
+			}
+		}
+		r.change("t0", "two")
+		synctest.Wait()
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		r.change("t1", "two")
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Abort(r.t.Context(), "", "bad", "test"))
+		told := r.Decisions().Halted
+		_, err := r.RollBack(r.t.Context(), map[SectionKey]func(*pending.List) *pending.Edition{
+			{Group: "group"}: func(l *pending.List) *pending.Edition {
+				return l.PinStates([]cache.Former{{Key: listeners, Kind: cache.Wildcard, Name: "t0", Resource: former}})
+			},
+		}, "", "test")
+		r.must(err)
+		r.expectParts("lds/t0 halted", "lds/t1 halted")
+		if is := r.Decisions().Halted; len(told) != 1 || len(is) != 2 || !is[0].At.Equal(told[0].At) {
+			r.t.Errorf("peers are told of %+v, want also what was halted before: %+v", is, told)
+		}
+		time.Sleep(time.Minute)
+		r.serves(0, "t0@one", "t1@one")
+		r.serves(1, "t0@one", "t1@one")
+		r.expectParts("lds/t0 halted", "lds/t1 halted")
+	})
+}
