@@ -110,8 +110,10 @@ func (c *Controller) freeFacts(sections []*Section, common Facts) Facts {
 		f.Complete = true
 		return f
 	}
+	waits := false
 	for _, s := range sections {
 		w := s.waiting.Load()
+		waits = waits || w.Free.Names > 0
 		if s.unavailable || w.Free.Names == 0 {
 			continue
 		}
@@ -119,6 +121,9 @@ func (c *Controller) freeFacts(sections []*Section, common Facts) Facts {
 		if w.Free.Changed.After(f.Changed) {
 			f.Changed = w.Free.Changed
 		}
+	}
+	if !waits && c.free.machine.phase == Current {
+		c.free.machine.pendingSince = time.Time{} // the origin reverted what waited for the end of a part
 	}
 	f.Complete = settled && len(sections) > 0
 	return f

@@ -481,3 +481,21 @@ func TestB53_ARollbackKeepsHalts(t *testing.T) {
 		r.expectParts("lds/t0 halted", "lds/t1 halted")
 	})
 }
+
+// TestB53_AnEndedWaitIsForgotten: a change that waited for the end of a part, and that the origin reverted, is not the oldest
+// one afterwards.
+func TestB53_AnEndedWaitIsForgotten(t *testing.T) {
+	partsBubble(t, []string{"l@1"}, func(r *testRelay, _ *proxy) {
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("cds/cluster-x rolling")
+		r.change("l", "cluster-x")
+		time.Sleep(quietTime + time.Second)
+		r.change("l", "1")
+		time.Sleep(11 * time.Minute)
+		r.expectParts()
+		if s := r.Status(); s.Waiting != 0 || !s.Oldest.IsZero() {
+			r.t.Errorf("%d resources wait since %v, want none", s.Waiting, s.Oldest)
+		}
+	})
+}
