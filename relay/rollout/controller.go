@@ -69,7 +69,7 @@ type Controller struct {
 	parts         []*part
 	free          *part     // gathers the changes that no part has
 	partitioned   stamp     // when these last were made parts
-	phases        uint64    // number of changes of phases
+	phases        uint64    // number of changes of phases, and of which sections are available
 	numbers       int       // number of parts so far
 	promotions    int       // number of times that the rest was served other editions
 	outcomes      Outcomes  // of parts that are gone
@@ -275,6 +275,12 @@ func (c *Controller) available() []*Section {
 // unavailable sections.
 func (c *Controller) updateUnavailable(sections []*Section, now time.Time) {
 	c.unavailableAt = time.Time{}
+	before := c.available()
+	defer func() {
+		if !slices.Equal(before, c.available()) {
+			c.phases++ // what waits in these sections was in no partition
+		}
+	}()
 	for _, s := range sections {
 		changed := slices.ContainsFunc(c.parts, func(p *part) bool {
 			return p.machine.phase.hasEdition() && s.changedBy(p, p.machine.edition)

@@ -167,7 +167,7 @@ func (c *Controller) cut(ctx context.Context, now time.Time, p *part) (cut bool)
 func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 	isOpen := func(p *part) bool { return p.machine.phase != Current }
 	gathered := c.free.machine
-	room := maxOpenParts
+	began, room := time.Now(), maxOpenParts
 	for _, p := range c.parts {
 		if isOpen(p) {
 			room--
@@ -198,7 +198,14 @@ func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 	outcomes := gathered.outcomes
 	c.free = c.newPart()
 	c.free.machine.outcomes = outcomes
-	c.partitioned = c.stamp(false)
+	if at := c.stamp(false); !c.changedSince(began) {
+		c.partitioned = at
+	}
+}
+
+// changedSince reports whether a change that no part has arrived at a time or later.
+func (c *Controller) changedSince(at time.Time) bool {
+	return slices.ContainsFunc(c.tracker.joined(), func(s *Section) bool { return !s.waiting.Load().Free.Changed.Before(at) })
 }
 
 // carrier returns the part that a component without an open part continues: of the promoted parts to which it belongs, the

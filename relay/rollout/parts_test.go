@@ -499,3 +499,55 @@ func TestB53_AnEndedWaitIsForgotten(t *testing.T) {
 		}
 	})
 }
+
+// TestB53_AChangeDuringTheCutWaitsForNothing: a change that arrives while parts are made of others is in a part of its own.
+func TestB53_AChangeDuringTheCutWaitsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRelay(t, "id=canary* 10m", "group")
+		armed, edits := false, 0
+		r.groups[0].before = func() { // only the goroutine of the group calls this
+			if edits++; armed && edits == 2 { // the first edit has read what waits
+				armed = false
+				r.groups[0].put(t, "b", "2")
+			}
+		}
+		go r.Run(t.Context(), false)
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Abort(t.Context(), "", "", "test"))
+		r.change("l", "cluster-x") // waits for the halted part
+		r.groups[0].control.Edit(t.Context(), func(*pending.List) { armed, edits = true, 0 })
+		time.Sleep(3 * quietTime)
+		if armed {
+			t.Fatal("no parts were made")
+		}
+		r.expectParts("cds/cluster-x halted", "lds/b rolling")
+	})
+}
+
+// TestB53_AReturningGroupWaitsForNothing: what waited in a node group without a confirmed state, while parts were made of the
+// others, is in a part as soon as the origin has confirmed it.
+func TestB53_AReturningGroupWaitsForNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRelay(t, "id=canary* 10m", "first", "second")
+		first, second := r.groups[0], r.groups[1]
+		r.connect("other", "second")
+		synctest.Wait()
+		go r.Run(t.Context(), false)
+		r.groups = r.groups[:1]
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Abort(t.Context(), "", "", "test"))
+		second.control.Edit(t.Context(), func(*pending.List) {
+			second.put(t, "b", "2")
+			second.w.SetConnected(false)
+		})
+		time.Sleep(unavailableAfter)
+		first.control.Edit(t.Context(), func(*pending.List) { first.put(t, "l", "cluster-x") }) // waits for the halted part
+		time.Sleep(maxGathering)
+		r.expectParts("cds/cluster-x halted")
+		second.control.Edit(t.Context(), func(*pending.List) { second.w.SetConnected(true) })
+		time.Sleep(2 * quietTime)
+		r.expectParts("cds/cluster-x halted", "lds/b rolling")
+	})
+}
