@@ -165,27 +165,27 @@ func (c *Controller) cut(ctx context.Context, now time.Time, p *part) (cut bool)
 
 // cutFree makes parts of the changes that no part has, and of those that belong to a promoted one.
 func (c *Controller) cutFree(ctx context.Context, now time.Time) {
-	isOpen := func(p *part) bool { return p.machine.phase != Current }
 	gathered := c.free.machine
 	began, room := time.Now(), maxOpenParts
 	for _, p := range c.parts {
-		if isOpen(p) {
+		if p.machine.phase != Current {
 			room--
 		}
 	}
 	var free []*component
 	for _, of := range c.partition(ctx, c.available()) {
-		joined := false
-		for _, p := range of.parts {
-			if isOpen(p) {
-				joined, p.joinedSince = true, earlier(p.joinedSince, gathered.pendingSince)
+		open := slices.DeleteFunc(slices.Clone(of.parts), func(p *part) bool { return p.machine.phase == Current })
+		if len(open) == 0 {
+			free = append(free, of)
+		} else if of.exceeds(open) {
+			for _, p := range open {
+				p.joinedSince = earlier(p.joinedSince, gathered.pendingSince)
 			}
 		}
-		if !joined {
-			free = append(free, of)
-		}
 	}
-	if free = joinByParts(free); len(free) > room {
+	free = joinByParts(free)
+	full := room == 0 && len(free) > 0 // these wait for the end of a part
+	if len(free) > room {
 		free = append(free[:max(room-1, 0)], join(free[max(room-1, 0):]))[:room]
 	}
 	cuts := make(map[*part]*component)
@@ -197,7 +197,9 @@ func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 	c.cutEditions(ctx, now, cuts)
 	outcomes := gathered.outcomes
 	c.free = c.newPart()
-	c.free.machine.outcomes = outcomes
+	if c.free.machine.outcomes = outcomes; full {
+		c.free.machine.pendingSince = gathered.pendingSince
+	}
 	if at := c.stamp(false); !c.changedSince(began) {
 		c.partitioned = at
 	}

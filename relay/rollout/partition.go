@@ -311,3 +311,20 @@ func joinByParts(all []*component) (joined []*component) {
 	}
 	return joined
 }
+
+// exceeds reports whether a component has a pending change of a resource that no edition of open parts changes.
+func (of *component) exceeds(open []*part) bool {
+	for s, keys := range of.waits {
+		for key, names := range keys {
+			for name := range names {
+				if !slices.ContainsFunc(open, func(p *part) bool {
+					e := s.edition(p, p.machine.edition)
+					return e != nil && changesResource(e, pending.Difference{Key: key, Name: name})
+				}) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

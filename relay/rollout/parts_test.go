@@ -551,3 +551,23 @@ func TestB53_AReturningGroupWaitsForNothing(t *testing.T) {
 		r.expectParts("cds/cluster-x halted", "lds/b rolling")
 	})
 }
+
+// TestB53_WhatExceedsTheBoundKeepsItsAge: a change that waits because all parts are open has waited since the origin stated it.
+func TestB53_WhatExceedsTheBoundKeepsItsAge(t *testing.T) {
+	partsBubble(t, teams(maxOpenParts+1, "one"), func(r *testRelay, _ *proxy) {
+		r.changeAll(teams(maxOpenParts, "two")...)
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Abort(r.t.Context(), "", "", "test"))
+		last := fmt.Sprint("t", maxOpenParts)
+		r.change(last, "two")
+		time.Sleep(time.Hour)
+		r.must(r.Resume(r.t.Context(), "lds/t0", "test"))
+		time.Sleep(11 * time.Minute)
+		for _, p := range r.Status().Parts {
+			if p.Part == "lds/"+last && p.Phase == Rolling && time.Since(p.Oldest) > time.Hour {
+				return
+			}
+		}
+		r.t.Errorf("the parts are %+v, want %s in its first stage, pending for more than an hour", r.Status().Parts, last)
+	})
+}
