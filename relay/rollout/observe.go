@@ -341,6 +341,9 @@ func (t *tracker) setReached(all []*part, differs func(p *part, cohort int) bool
 			p.left, p.leftAt = p.reached, time.Now()
 		}
 		p.reached = reached
+		if reached == 0 && !p.machine.phase.inProgress() && time.Since(p.leftAt) >= recoveryTime {
+			p.signals = nil // they have all clients
+		}
 	}
 }
 

@@ -571,3 +571,39 @@ func TestB53_WhatExceedsTheBoundKeepsItsAge(t *testing.T) {
 		r.t.Errorf("the parts are %+v, want %s in its first stage, pending for more than an hour", r.Status().Parts, last)
 	})
 }
+
+// TestB53_SignalsEnd: the signals of an edition, which have all clients, are dropped once no client is served the edition, or was
+// a moment ago.
+func TestB53_SignalsEnd(t *testing.T) {
+	partsBubble(t, teams(3, "one"), func(r *testRelay, _ *proxy) {
+		signals := func() (n int) {
+			synctest.Wait()
+			r.tracker.mu.Lock()
+			defer r.tracker.mu.Unlock()
+			for _, p := range r.tracker.parts {
+				if p.signals != nil {
+					n++
+				}
+			}
+			return n
+		}
+		r.changeAll(teams(3, "two")...)
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Abort(r.t.Context(), "lds/t0", "", "test"))
+		if n := signals(); n != 3 {
+			r.t.Errorf("signals of %d parts, want three: one was halted just now", n)
+		}
+		time.Sleep(12 * time.Minute)
+		r.Poke()
+		time.Sleep(time.Second)
+		r.expectParts("lds/t0 halted")
+		if n := signals(); n != 0 {
+			r.t.Errorf("signals of %d parts, want none", n)
+		}
+		r.must(r.Resume(r.t.Context(), "lds/t0", "test"))
+		time.Sleep(quietTime + time.Second)
+		if n := signals(); n != 1 {
+			r.t.Errorf("signals of %d parts, want one", n)
+		}
+	})
+}
