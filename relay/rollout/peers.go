@@ -271,8 +271,15 @@ func (p *part) haltWith(now time.Time, of Peer, reason string) {
 // clients of the peer have it: then the operator has overruled halts.
 func (c *Controller) promoteWithPeer(ctx context.Context, now time.Time, p *part, of *peer, d Decision) {
 	switch all := d.Stage > len(c.cfg.Stages); {
-	case all && c.restored[p] == nil:
+	case all && (p.machine.phase != Halted || c.hasContent(p)):
 		p.machine.finishPromotion(now, p.facts.Behind)
+	case all: // what is pinned next is promoted, since this edition cannot be served
+		from := of.follows(d)
+		p.follows.answered = slices.DeleteFunc(p.follows.answered, func(other Peer) bool { return other.is(&from) })
+		if p.machine.Resume(now) == nil {
+			c.allowRejected(ctx, p)
+		}
+		return
 	case p.machine.phase == Halted:
 		return
 	default:
@@ -284,6 +291,12 @@ func (c *Controller) promoteWithPeer(ctx context.Context, now time.Time, p *part
 	}
 	c.allowRejected(ctx, p)
 	c.logCommand(p, "promote", d.By, slog.String("peer", of.address))
+}
+
+// hasContent reports whether the edition of a part has content. The relay has none of what an earlier process halted, and of
+// what was undone.
+func (c *Controller) hasContent(p *part) bool {
+	return slices.ContainsFunc(c.tracker.joined(), func(s *Section) bool { return s.edition(p, p.machine.edition).Shows() })
 }
 
 // overrulePeers makes a part ignore what peers have promoted of its changes so far, and with halts, also what they have halted:

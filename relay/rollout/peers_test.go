@@ -384,3 +384,24 @@ func TestB54_AHaltReachesASupersededEdition(t *testing.T) {
 		w.relays[1].serves(0, "a@3")
 	})
 }
+
+// TestB54_APromotionReachesARestoredHalt: what a peer's operator promotes to all clients is promoted also if an earlier process
+// had halted it, whose content the relay does not have.
+func TestB54_APromotionReachesARestoredHalt(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[1].Abort(t.Context(), "", "", "test"))
+		again := newTestRelayAfter(t, "id=canary* 10m", w.relays[1].Withdrawn())
+		again.addGroup("group", "a@1")
+		go again.Run(t.Context(), false)
+		again.change("a", "2")
+		w.wait(time.Second)
+		again.expectParts("lds/a halted")
+		w.must(w.relays[0].PromoteAll(t.Context(), "test"))
+		again.Hear("relay0", "process0", w.relays[0].Decisions())
+		w.wait(quietTime + time.Second)
+		again.expectParts()
+		again.expect("group", "a@2")
+	})
+}
