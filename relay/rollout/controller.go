@@ -206,11 +206,25 @@ func (c *Controller) step(ctx context.Context, now time.Time) (cut bool) {
 	if c.collect(ctx, now); !c.cfg.Frozen() {
 		c.followPeers(ctx, now)
 	}
+	var gathered []*part
 	for _, p := range c.machines() {
 		var wants bool
-		if wants, p.due = p.machine.Advance(now, p.facts); wants && c.cut(ctx, now, p) {
-			return true
+		if wants, p.due = p.machine.Advance(now, p.facts); wants {
+			gathered = append(gathered, p)
 		}
+	}
+	switch n := len(gathered) - 1; {
+	case n < 0:
+	case gathered[n] != c.free:
+		cut = c.cut(ctx, now, gathered...)
+	default: // those of parts come first
+		if cut = c.cut(ctx, now, gathered[:n]...); !cut {
+			c.cutFree(ctx, now)
+			cut = true
+		}
+	}
+	if cut {
+		return true
 	}
 	if !c.cfg.Frozen() {
 		c.nextJudged(now)

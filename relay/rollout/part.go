@@ -129,37 +129,44 @@ func (c *Controller) freeFacts(sections []*Section, common Facts) Facts {
 	return f
 }
 
-// cut pins pending changes as the next edition of a part, or of new parts if p gathers what no part has. It returns false
-// if the changes of the part are connected to other parts, which have to end first.
-func (c *Controller) cut(ctx context.Context, now time.Time, p *part) (cut bool) {
-	if p == c.free {
-		c.cutFree(ctx, now)
-		return true
-	}
+// cut pins pending changes as the next editions of parts. It returns false if it made none: the changes of each part are
+// connected to other parts, which have to end first. One graph serves all of them, since it has all that waits.
+func (c *Controller) cut(ctx context.Context, now time.Time, of ...*part) (cut bool) {
 	at := c.stamp(true)
-	if p.tried == at {
+	of = slices.DeleteFunc(of, func(p *part) bool { return p.tried == at || p.waitsForRetry(now) })
+	if len(of) == 0 {
 		return false
 	}
-	if until := p.triedAt.Add(quietTime); p.blockedBy != "" && now.Before(until) { // a graph has all that waits
-		p.due = until
+	all, cuts := c.partition(ctx, c.available()), make(map[*part]*component)
+	for _, p := range of {
+		if p.machine.phase != Gathering {
+			continue // its changes are in the edition of one before
+		}
+		whole := join(slices.DeleteFunc(slices.Clone(all), func(of *component) bool { return !slices.Contains(of.parts, p) }))
+		if p.blockedBy = whole.blocks(p); p.blockedBy != "" {
+			p.tried, p.triedAt = at, now
+			continue
+		}
+		for _, other := range whole.parts {
+			if other != p {
+				other.machine.dissolve()
+			}
+		}
+		cuts[p] = whole
+	}
+	if len(cuts) > 0 {
+		c.cutEditions(ctx, now, cuts)
+	}
+	return len(cuts) > 0
+}
+
+// waitsForRetry reports whether the changes of a part were connected to another one a moment ago.
+func (p *part) waitsForRetry(now time.Time) bool {
+	until := p.triedAt.Add(quietTime)
+	if p.blockedBy == "" || !now.Before(until) {
 		return false
 	}
-	whole := join(slices.DeleteFunc(c.partition(ctx, c.available()), func(of *component) bool {
-		return !slices.Contains(of.parts, p)
-	}))
-	p.blockedBy = ""
-	for _, other := range whole.parts {
-		if phase := other.machine.phase; other != p && phase != Current && phase != Gathering {
-			p.tried, p.triedAt, p.blockedBy = at, now, other.edition.name
-			return false
-		}
-	}
-	for _, other := range whole.parts {
-		if other != p {
-			other.machine.dissolve()
-		}
-	}
-	c.cutEditions(ctx, now, map[*part]*component{p: whole})
+	p.due = until
 	return true
 }
 

@@ -289,6 +289,16 @@ func (of *component) merge(other *component) {
 	}
 }
 
+// blocks returns the name of a part that has to end before the component is an edition of p; empty without one.
+func (of *component) blocks(p *part) string {
+	for _, other := range of.parts {
+		if phase := other.machine.phase; other != p && phase != Current && phase != Gathering {
+			return other.edition.name
+		}
+	}
+	return ""
+}
+
 // joinByParts returns components of which no two have names of the same part, in the order of their first ones: what changes
 // of a part is in its next edition.
 func joinByParts(all []*component) (joined []*component) {

@@ -607,3 +607,21 @@ func TestB53_SignalsEnd(t *testing.T) {
 		}
 	})
 }
+
+// TestB53_EditionsAreMadeTogether: if the origin changes all parts at once, one look at what waits makes all of their editions.
+func TestB53_EditionsAreMadeTogether(t *testing.T) {
+	partsBubble(t, teams(maxOpenParts, "one"), func(r *testRelay, _ *proxy) {
+		r.changeAll(teams(maxOpenParts, "two")...)
+		time.Sleep(quietTime + time.Second)
+		r.changeAll(teams(maxOpenParts, "three")...)
+		edits := 0
+		r.groups[0].control.Edit(r.t.Context(), func(*pending.List) { r.groups[0].before = func() { edits++ } })
+		time.Sleep(quietTime + time.Second)
+		r.serves(0, teams(maxOpenParts, "three")...)
+		r.groups[0].control.Edit(r.t.Context(), func(*pending.List) {
+			if edits > maxOpenParts/2 {
+				r.t.Errorf("%d edits of the list, want a few", edits)
+			}
+		})
+	})
+}
