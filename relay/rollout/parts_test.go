@@ -625,3 +625,40 @@ func TestB53_EditionsAreMadeTogether(t *testing.T) {
 		})
 	})
 }
+
+// TestB53_EndsOfPartsAreTold: each part that began is told to have ended, also one that is reverted by the origin, or that
+// becomes a part of another one. Otherwise its trace would never end.
+func TestB53_EndsOfPartsAreTold(t *testing.T) {
+	partsBubble(t, teams(3, "one"), func(r *testRelay, _ *proxy) {
+		phases := make(map[int]Phase)                                             // by part
+		r.must(r.execute(r.t.Context(), func(context.Context) error {
+			r.cfg.Changed = func(part int, _, is *Status) { phases[part] = is.Phase }
+			return nil
+		}))
+		want := func(when string, open int) {
+			r.t.Helper()
+			synctest.Wait()
+			n := 0
+			r.must(r.execute(r.t.Context(), func(context.Context) error {
+				for _, phase := range phases {
+					if phase.hasEdition() {
+						n++
+					}
+				}
+				return nil
+			}))
+			if n != open {
+				r.t.Errorf("%s: %d parts were told to be open, want %d", when, n, open)
+			}
+		}
+		r.changeAll(teams(3, "two")...)
+		time.Sleep(quietTime + time.Second)
+		want("in the first stage", 3)
+		r.change("t0", "one")
+		time.Sleep(time.Second)
+		want("one reverted", 2)
+		r.must(r.PromoteAll(r.t.Context(), "test"))
+		time.Sleep(time.Second)
+		want("promoted as one", 0)
+	})
+}

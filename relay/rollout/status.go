@@ -126,21 +126,26 @@ func (s *Status) clone() *Status {
 // publish publishes the status of the rollout and logs the transitions of parts.
 func (c *Controller) publish(now time.Time) {
 	for _, p := range c.machines() {
-		before, after := p.status, c.partStatus(p)
-		if before == nil {
-			before = &Status{Origin: c.cfg.Origin}
-		}
-		p.status = after
-		if before.Phase == after.Phase && before.Stage == after.Stage && before.Edition == after.Edition {
-			continue
-		}
-		if after.Outcomes.Promoted > before.Outcomes.Promoted {
-			c.cold = false
-		}
-		c.logTransition(now, before, after)
-		c.cfg.Changed(p.number, before, after)
+		c.publishPart(now, p)
 	}
 	c.status.Store(c.newStatus())
+}
+
+// publishPart publishes the status of a part and logs its transition.
+func (c *Controller) publishPart(now time.Time, p *part) {
+	before, after := p.status, c.partStatus(p)
+	if before == nil {
+		before = &Status{Origin: c.cfg.Origin}
+	}
+	p.status = after
+	if before.Phase == after.Phase && before.Stage == after.Stage && before.Edition == after.Edition {
+		return
+	}
+	if after.Outcomes.Promoted > before.Outcomes.Promoted {
+		c.cold = false
+	}
+	c.logTransition(now, before, after)
+	c.cfg.Changed(p.number, before, after)
 }
 
 // newStatus returns the current status: that of the most urgent part, or of the one that was promoted last, with the sums
@@ -308,7 +313,7 @@ func (c *Controller) logTransition(now time.Time, before, after *Status) {
 		log.Info("rollout superseded by an origin change")
 	case after.Phase == Gathering:
 		c.cfg.Logger.Info("rollout gathering changes")
-	case after.Phase == Current && before.Phase != Current:
+	case after.Outcomes.Reverted > before.Outcomes.Reverted:
 		log.Info("rollout reverted by the origin")
 	}
 }
