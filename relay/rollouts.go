@@ -207,7 +207,7 @@ func encodeEdition(origin string, e *rollout.Withdrawn) snapshot.Rejected {
 		Sections: encodeChanges(e.Changes),
 	}
 	if e.Peer != nil {
-		saved.Peer = &snapshot.PeerHalt{Address: e.Peer.Address, Instance: e.Peer.Instance, At: e.Peer.At}
+		saved.Peer = &snapshot.PeerHalt{Address: e.Peer.Address, Instance: e.Peer.Instance, Part: e.Peer.Part, At: e.Peer.At}
 	}
 	if e.Sum != (wire.Digest{}) {
 		saved.Sum = hex.EncodeToString(e.Sum[:])
@@ -243,7 +243,7 @@ func decodeEdition(saved snapshot.Rejected) *rollout.Withdrawn {
 		Changes: decodeChanges(saved.Sections),
 	}
 	if by := saved.Peer; by != nil {
-		e.Peer = &rollout.Peer{Address: by.Address, Instance: by.Instance, At: by.At}
+		e.Peer = &rollout.Peer{Address: by.Address, Instance: by.Instance, Part: by.Part, At: by.At}
 	}
 	if sum, err := hex.DecodeString(saved.Sum); err == nil && len(sum) == len(e.Sum) {
 		copy(e.Sum[:], sum)

@@ -32,7 +32,8 @@ type Decisions struct{ Halted, Promoted []Decision }
 type Peer struct {
 	Address  string
 	Instance string    // of the process
-	At       time.Time // of the decision
+	Part     string    // the resource after which the peer has named the changes
+	At       time.Time // of the decision; several decisions may be of one time
 }
 
 // A PeerFailure is a peer that does not answer. What it has decided is as unknown as what it will.
@@ -57,10 +58,13 @@ type peers struct {
 }
 
 // follows returns what a part follows if it follows a decision of the peer.
-func (p *peer) follows(d Decision) Peer { return Peer{p.address, p.instance, d.At} }
+func (p *peer) follows(d Decision) Peer { return Peer{p.address, p.instance, d.Part, d.At} }
 
 // is reports whether both are the same decision. Another process of the peer may tell of it.
-func (p *Peer) is(o *Peer) bool { return p.Address == o.Address && p.At.Equal(o.At) }
+func (p *Peer) is(o *Peer) bool { return p.Address == o.Address && p.isOf(o.Part, o.At) }
+
+// isOf reports whether the decision is that of some time about a part.
+func (p *Peer) isOf(part string, at time.Time) bool { return p.Part == part && p.At.Equal(at) }
 
 // edit replaces what is known of a peer; nil forgets it.
 func (p *peers) edit(address string, change func(old peer) *peer) {
@@ -78,7 +82,9 @@ func (p *peers) edit(address string, change func(old peer) *peer) {
 	} else {
 		delete(p.byAddress, address)
 	}
-	p.changes++
+	if is := p.byAddress[address]; is == nil || is.failure == nil { // a failure is no decision
+		p.changes++
+	}
 }
 
 // all returns what is known of each peer, ordered by address, and a number that tells whether that has changed.
@@ -204,8 +210,8 @@ func (f *following) isRevoked(known []*peer) bool {
 		if p.address != f.halt.Address || p.failure != nil {
 			continue
 		}
-		if slices.ContainsFunc(p.Halted, func(d Decision) bool { return d.At.Equal(f.halt.At) }) {
-			f.halt = &Peer{p.address, p.instance, f.halt.At}
+		if slices.ContainsFunc(p.Halted, func(d Decision) bool { return f.halt.isOf(d.Part, d.At) }) {
+			f.halt = &Peer{p.address, p.instance, f.halt.Part, f.halt.At}
 			return false
 		}
 		return p.instance == f.halt.Instance
@@ -241,6 +247,18 @@ func (c *Controller) follow(ctx context.Context, now time.Time, p *part, known [
 			}
 		}
 	}
+	p.follows.forget(known)
+}
+
+// forget drops the decisions that the processes which had made them do not tell any longer.
+func (f *following) forget(known []*peer) {
+	f.answered = slices.DeleteFunc(f.answered, func(a Peer) bool {
+		isA := func(d Decision) bool { return a.isOf(d.Part, d.At) }
+		return slices.ContainsFunc(known, func(p *peer) bool {
+			return p.address == a.Address && p.instance == a.Instance &&
+				!slices.ContainsFunc(p.Halted, isA) && !slices.ContainsFunc(p.Promoted, isA)
+		})
+	})
 }
 
 // haltWithPeer halts a part that a peer has halted, unless all clients have its changes.

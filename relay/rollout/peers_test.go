@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -403,5 +404,46 @@ func TestB54_APromotionReachesARestoredHalt(t *testing.T) {
 		w.wait(quietTime + time.Second)
 		again.expectParts()
 		again.expect("group", "a@2")
+	})
+}
+
+// TestB54_OneOfSeveralHaltsEnds: several parts are halted at the same time, and one of them is resumed. It is at the peers, too.
+func TestB54_OneOfSeveralHaltsEnds(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.change("b", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		w.wait(time.Second)
+		w.relays[1].expectParts("lds/a halted", "lds/b halted")
+		w.must(w.relays[0].Resume(t.Context(), "lds/a", "test"))
+		w.wait(quietTime + time.Second)
+		for _, r := range w.relays {
+			r.expectParts("lds/a rolling", "lds/b halted")
+		}
+	})
+}
+
+// TestB54_DecisionsAreForgotten: what a part has of decisions is bounded by those that peers tell.
+func TestB54_DecisionsAreForgotten(t *testing.T) {
+	inTier(t, "id=canary* 10m", func(t *testing.T, w *tier) {
+		w.change("a", "2")
+		w.wait(quietTime + time.Second)
+		w.must(w.relays[0].Abort(t.Context(), "", "", "test"))
+		halted := slices.Clone(w.relays[0].Decisions().Halted)
+		w.must(w.relays[1].PromoteAll(t.Context(), "test"))
+		for range 100 {
+			halted[0].At = halted[0].At.Add(time.Second)
+			w.relays[1].Hear("relay0", "process0", Decisions{Halted: halted})
+			w.wait(time.Second)
+		}
+		w.must(w.relays[1].execute(t.Context(), func(context.Context) error {
+			for _, p := range w.relays[1].parts {
+				if n := len(p.follows.answered); n == 0 || n > 2 {
+					t.Errorf("part %s has %d decisions, want the last ones", p.edition.name, n)
+				}
+			}
+			return nil
+		}))
 	})
 }

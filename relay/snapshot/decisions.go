@@ -80,6 +80,7 @@ type RejectedSection struct {
 type PeerHalt struct {
 	Address  string    `json:"address"`
 	Instance string    `json:"instance"` // of the process
+	Part     string    `json:"part"`     // the resource after which the peer has named the changes
 	At       time.Time `json:"at"`
 }
 
