@@ -136,31 +136,63 @@ func (t *tracker) recordRejection(
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var all, subscribed, named []*part
+	late := false // the error names a resource of a part that was withdrawn meanwhile
 	for _, p := range t.parts {
-		if p.signals == nil || o.client.Cohort >= p.reached {
+		if p.signals == nil || o.client.Cohort >= p.recentlyReached() {
 			continue
 		}
 		is := t.rejectionOf(p, o, typeURL, r, subscribes)
-		if is.contained {
-			all = append(all, p)
+		if o.client.Cohort >= p.reached {
+			late = late || is.named
+			continue
 		}
-		if is.subscribed {
-			subscribed = append(subscribed, p)
-		}
-		if is.named {
-			named = append(named, p)
-		}
+		all, subscribed, named = is.add(p, all, subscribed, named)
 	}
 	if len(subscribed) > 0 { // otherwise the client unsubscribed with the NACK
 		all = subscribed
 	}
 	for _, p := range all {
-		if len(named) > 0 && !slices.Contains(named, p) {
-			p.spared[o.client.Cohort] = true
+		if (late || len(named) > 0) && !slices.Contains(named, p) {
+			p.spared[o.client.Cohort] = max(p.spared[o.client.Cohort], spareOf(late))
 			continue
 		}
 		t.countRejection(p, Rejection{o.client, typeURL, r.Detail})
 	}
+	if late {
+		t.poke()
+	}
+}
+
+// A spare tells when a cohort is sent the changes of a part again that a client of it rejected together with those of another one.
+type spare int
+
+// The spares.
+const (
+	notSpared      spare = iota
+	untilWithdrawn       // when the other part is withdrawn
+	untilServed          // it was withdrawn: with the next step
+)
+
+// spareOf returns the spare of a part if the other one was withdrawn before the rejection, or was not.
+func spareOf(late bool) spare {
+	if late {
+		return untilServed
+	}
+	return untilWithdrawn
+}
+
+// add adds a part to those whose changes a rejected response had.
+func (is rejectionOf) add(p *part, all, subscribed, named []*part) (_, _, _ []*part) {
+	if is.contained {
+		all = append(all, p)
+	}
+	if is.subscribed {
+		subscribed = append(subscribed, p)
+	}
+	if is.named {
+		named = append(named, p)
+	}
+	return all, subscribed, named
 }
 
 // A rejectionOf tells what a rejected response had of a part.
@@ -178,8 +210,12 @@ func (t *tracker) rejectionOf(
 		if s.Key.Group != o.group || s.of[p] == nil {
 			continue
 		}
-		for i := range s.of[p].changes[o.client.Cohort] {
-			change := &s.of[p].changes[o.client.Cohort][i]
+		changes := s.of[p].changes[o.client.Cohort]
+		if o.client.Cohort >= p.reached {
+			changes = s.of[p].withdrawn[o.client.Cohort]
+		}
+		for i := range changes {
+			change := &changes[i]
 			changedType, _, _ := cache.SplitCollection(change.Key)
 			if changedType != typeURL || !r.HasChange(change.After, change.UpTo) {
 				continue
@@ -223,13 +259,16 @@ func inName(r rune) bool {
 	return r != utf8.RuneError && (unicode.IsLetter(r) || unicode.IsDigit(r) || strings.ContainsRune("_-/|.:", r))
 }
 
-// takeSpared reports whether a client of a cohort rejected changes of the part together with those of another one, since
-// it was last asked.
-func (t *tracker) takeSpared(p *part, cohort int) (spared bool) {
+// takeSpared reports whether the changes of the part are to be sent to a cohort again. withdrawn reports whether those of another
+// part have just been withdrawn from it.
+func (t *tracker) takeSpared(p *part, cohort int, withdrawn bool) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	spared, p.spared[cohort] = p.spared[cohort], false
-	return spared
+	if p.spared[cohort] == notSpared || p.spared[cohort] == untilWithdrawn && !withdrawn {
+		return false
+	}
+	p.spared[cohort] = notSpared
+	return true
 }
 
 // countRejection counts a NACK of the edition of a part. t.mu must be held.
@@ -280,7 +319,7 @@ func (t *tracker) resetSignals(p *part) {
 			signals.AddClient(answer.Client, answer.rejectedTypes...)
 		}
 	}
-	p.signals, p.rejections, p.spared = signals, nil, [MaxStages]bool{}
+	p.signals, p.rejections, p.spared = signals, nil, [MaxStages]spare{}
 }
 
 // addAcceptedClients registers clients that have accepted the last good and are not served the editions of some parts

@@ -34,12 +34,12 @@ type part struct {
 	joinedSince time.Time // time of the oldest change that waits for its end; zero without one
 
 	// Guarded by tracker.mu.
-	signals    *Signals        // signals of the edition; nil before the first edition
-	reached    int             // number of cohorts that are served another edition than the rest
-	left       int             // number of cohorts that were, before it became less
-	leftAt     time.Time       // the time of that
-	rejections []Rejection     // rejections of the edition; at most MaxRejections
-	spared     [MaxStages]bool // a client of the cohort rejected its changes together with those of another part
+	signals    *Signals         // signals of the edition; nil before the first edition
+	reached    int              // number of cohorts that are served another edition than the rest
+	left       int              // number of cohorts that were, before it became less
+	leftAt     time.Time        // the time of that
+	rejections []Rejection      // rejections of the edition; at most MaxRejections
+	spared     [MaxStages]spare // whether a client of the cohort rejected its changes together with those of another part
 }
 
 // newPart returns a part without an edition.

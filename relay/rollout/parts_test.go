@@ -630,7 +630,7 @@ func TestB53_EditionsAreMadeTogether(t *testing.T) {
 // becomes a part of another one. Otherwise its trace would never end.
 func TestB53_EndsOfPartsAreTold(t *testing.T) {
 	partsBubble(t, teams(3, "one"), func(r *testRelay, _ *proxy) {
-		phases := make(map[int]Phase)                                             // by part
+		phases := make(map[int]Phase) // by part
 		r.must(r.execute(r.t.Context(), func(context.Context) error {
 			r.cfg.Changed = func(part int, _, is *Status) { phases[part] = is.Phase }
 			return nil
@@ -660,5 +660,41 @@ func TestB53_EndsOfPartsAreTold(t *testing.T) {
 		r.must(r.PromoteAll(r.t.Context(), "test"))
 		time.Sleep(time.Second)
 		want("promoted as one", 0)
+	})
+}
+
+// TestB53_ALateNACKCountsForItsPart: a NACK that names a resource of a part that was withdrawn meanwhile, because another client
+// rejected it, does not count for the other parts of the response. They are sent to the client again.
+func TestB53_ALateNACKCountsForItsPart(t *testing.T) {
+	partsBubble(t, teams(3, "one"), func(r *testRelay, canary *proxy) {
+		second := r.connect("canary2", "group")
+		time.Sleep(time.Second)
+		for _, c := range []*proxy{canary, second} {
+			c.bad.Store("bad")
+			c.detail.Store("Error adding/updating listener(s) t0: it is not valid")
+		}
+		second.silent.Store(true)
+		r.change("t2", "two")
+		time.Sleep(quietTime + 100*time.Millisecond)
+		canary.silent.Store(true)
+		r.change("t0", "bad") // the second client has not answered yet, so it will receive this with the next part
+		time.Sleep(quietTime + 100*time.Millisecond)
+		r.change("t1", "two")
+		time.Sleep(quietTime + 100*time.Millisecond)
+		r.expectParts("lds/t0 rolling", "lds/t1 rolling", "lds/t2 rolling")
+		second.requests <- <-second.held
+		synctest.Wait()
+		canary.release()
+		time.Sleep(time.Second)
+		r.expectParts("lds/t0 halted", "lds/t1 rolling", "lds/t2 rolling")
+		received := second.received.Load()
+		second.release()
+		time.Sleep(time.Second)
+		r.expectParts("lds/t0 halted", "lds/t1 rolling", "lds/t2 rolling")
+		if second.received.Load() < received+2 {
+			r.t.Error("the client is not sent what it rejected with the bad part again")
+		}
+		time.Sleep(11 * time.Minute)
+		r.serves(1, "t0@one", "t1@two", "t2@two")
 	})
 }

@@ -39,8 +39,8 @@ type Section struct {
 type sectionPart struct {
 	editions map[Edition]*pending.Edition // that may be served again or are compared with latest
 
-	// changes of the edition for the clients of each cohort. Guarded by tracker.mu.
-	changes [maxCohorts][]downstream.Change
+	// changes of the edition for the clients of each cohort, and those that were withdrawn last. Guarded by tracker.mu.
+	changes, withdrawn [maxCohorts][]downstream.Change
 }
 
 // all returns the editions of the part.

@@ -301,7 +301,7 @@ func (c *Controller) serveSpared(ctx context.Context, moves []move) {
 	for _, p := range c.parts {
 		for cohort := range c.cfg.Stages {
 			number, shows := p.shows(cohort)
-			if !shows || !withdrawn[cohort] || !c.tracker.takeSpared(p, cohort) {
+			if !shows || !c.tracker.takeSpared(p, cohort, withdrawn[cohort]) {
 				continue
 			}
 			for _, s := range c.tracker.joined() {
@@ -333,5 +333,9 @@ func (s *Section) setChanges(p *part, cohort int, e *pending.Edition, after, upT
 	}
 	s.c.tracker.mu.Lock()
 	defer s.c.tracker.mu.Unlock()
-	s.of[p].changes[cohort] = changes
+	of := s.of[p]
+	if e == nil {
+		of.withdrawn[cohort] = of.changes[cohort]
+	}
+	of.changes[cohort] = changes
 }
