@@ -204,7 +204,7 @@ func (r *rollouts) rejected() (all []snapshot.Rejected) {
 func encodeEdition(origin string, e *rollout.Withdrawn) snapshot.Rejected {
 	saved := snapshot.Rejected{
 		Origin: origin, Reason: e.Reason, At: e.At.Round(0), Ended: e.Ended.Round(0), Cohorts: e.Cohorts,
-		Sections: encodeChanges(e.Changes),
+		Sections: encodeChanges(e.Changes), Signaled: e.Signaled.Round(0),
 	}
 	if e.Peer != nil {
 		saved.Peer = &snapshot.PeerHalt{Address: e.Peer.Address, Instance: e.Peer.Instance, Part: e.Peer.Part, At: e.Peer.At}
@@ -240,7 +240,7 @@ func encodeChanges(changes rollout.Changes) (sections []snapshot.RejectedSection
 func decodeEdition(saved snapshot.Rejected) *rollout.Withdrawn {
 	e := &rollout.Withdrawn{
 		Reason: saved.Reason, At: saved.At, Ended: saved.Ended, Cohorts: saved.Cohorts,
-		Changes: decodeChanges(saved.Sections),
+		Changes: decodeChanges(saved.Sections), Signaled: saved.Signaled,
 	}
 	if by := saved.Peer; by != nil {
 		e.Peer = &rollout.Peer{Address: by.Address, Instance: by.Instance, Part: by.Part, At: by.At}

@@ -98,7 +98,7 @@ func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 			continue
 		}
 		p, active := c.newPart(), *e
-		p.machine.Restore(Halt{Reason: e.Reason, At: e.At})
+		p.machine.Restore(Halt{Reason: e.Reason, At: e.At, Signaled: e.Signaled})
 		if p.follows.halt = e.Peer; e.Peer != nil {
 			p.machine.halt.Peer = e.Peer.Address
 		}
@@ -207,11 +207,20 @@ func (c *Controller) step(ctx context.Context, now time.Time) (cut bool) {
 		c.followPeers(ctx, now)
 	}
 	var gathered []*part
+	var corrected []Halt
 	for _, p := range c.machines() {
 		var wants bool
+		was := p.machine.halt
 		if wants, p.due = p.machine.Advance(now, p.facts); wants {
 			gathered = append(gathered, p)
 		}
+		reverted := p.machine.phase == Current && c.restored[p] == nil // an origin may not have stated all after a restart
+		if !was.Signaled.IsZero() && (p.machine.phase == Gathering || reverted) {
+			corrected = append(corrected, was)
+		}
+	}
+	if c.resumeAlike(ctx, now, corrected) {
+		return true
 	}
 	switch n := len(gathered) - 1; {
 	case n < 0:
@@ -230,6 +239,23 @@ func (c *Controller) step(ctx context.Context, now time.Time) (cut bool) {
 		c.nextJudged(now)
 	}
 	return false
+}
+
+// resumeAlike starts the rollouts of parts again that the same signals have halted as others, which the origin has corrected:
+// one of these may have been the only bad one. It reports whether there were any.
+func (c *Controller) resumeAlike(ctx context.Context, now time.Time, corrected []Halt) (resumed bool) {
+	for _, p := range c.parts {
+		halt := p.machine.halt
+		alike := func(of Halt) bool { return of.Reason == halt.Reason && of.Signaled.Equal(halt.Signaled) }
+		if halt.Signaled.IsZero() || !slices.ContainsFunc(corrected, alike) || p.machine.Resume(now) != nil {
+			continue
+		}
+		resumed = true
+		c.allowRejected(ctx, p)
+		c.cfg.Logger.Info("rollout resumed, because the origin has corrected what the same signals had halted",
+			slog.String("part", p.edition.name))
+	}
+	return resumed
 }
 
 // earlier returns the earlier of two times. Zero means never.

@@ -105,6 +105,10 @@ type Halt struct {
 	Reason string    `json:"reason"`
 	At     time.Time `json:"at"`
 	Peer   string    `json:"peer,omitempty"` // the address of the relay that has halted it; empty for this one
+
+	// Signaled is when signals of clients first halted it; zero if they did not. Of several parts that the same signals have
+	// halted, one may be bad.
+	Signaled time.Time `json:"-"`
 }
 
 // An Edition is the number of an edition of one machine. Numbers increase. Zero is the state before the first edition.
@@ -238,6 +242,7 @@ func (m *Machine) applyRejections(now time.Time, f Facts) {
 	switch {
 	case m.phase == Rolling && f.HaltReason != "":
 		m.reject(now, f.HaltReason)
+		m.halt.Signaled = now
 	case m.judging() && f.Judgement.Rejected != "":
 		m.reject(now, f.Judgement.Rejected)
 	case m.phase.inProgress() && f.Verdict.RejectReason != "":

@@ -157,6 +157,50 @@ func TestB53_ANACKWithoutANameCountsForAll(t *testing.T) {
 	})
 }
 
+// TestB53_ACorrectionResumesWhatTheSameSignalsHalted: after the origin corrects one of the parts that a NACK without a name has
+// halted, the others are tried again, also after a restart; not those that an operator has halted.
+func TestB53_ACorrectionResumesWhatTheSameSignalsHalted(t *testing.T) {
+	var withdrawn []*Withdrawn
+	corrected := func(r *testRelay) {
+		r.change("t0", "three")
+		time.Sleep(2*quietTime + 2*time.Second)
+		r.expectParts("lds/t0 rolling", "lds/t1 rolling", "lds/t2 rolling")
+		r.serves(0, "t0@three", "t1@two", "t2@two")
+	}
+	partsBubble(t, teams(3, "one"), func(r *testRelay, canary *proxy) {
+		canary.bad.Store("bad")
+		r.changeAll("t0@bad", "t1@two", "t2@two")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/t0 halted", "lds/t1 halted", "lds/t2 halted")
+		withdrawn = r.Withdrawn()
+		corrected(r)
+
+		r.change("t1", "bad")
+		time.Sleep(2*quietTime + 2*time.Second)
+		r.expectParts("lds/t0 rolling", "lds/t1 halted", "lds/t2 rolling")
+		r.change("t2", "bad")
+		time.Sleep(2*quietTime + 2*time.Second)
+		r.expectParts("lds/t0 rolling", "lds/t1 halted", "lds/t2 halted")
+		r.change("t2", "three") // it was halted for itself
+		time.Sleep(2*quietTime + 2*time.Second)
+		r.expectParts("lds/t0 rolling", "lds/t1 halted", "lds/t2 rolling")
+
+		r.must(r.Abort(r.t.Context(), "", "", "test"))
+		r.change("t0", "four")
+		time.Sleep(2*quietTime + 2*time.Second)
+		r.expectParts("lds/t0 rolling", "lds/t1 halted", "lds/t2 halted")
+	})
+	synctest.Test(t, func(t *testing.T) {
+		r := newTestRelayAfter(t, "id=canary* 10m", withdrawn)
+		r.addGroup("group", teams(3, "one")...)
+		go r.Run(r.t.Context(), false)
+		r.changeAll("t0@bad", "t1@two", "t2@two")
+		time.Sleep(quietTime + time.Second)
+		r.expectParts("lds/t0 halted", "lds/t1 halted", "lds/t2 halted")
+		corrected(r)
+	})
+}
+
 // TestB53_AWrongNameLosesNoHalt: if a NACK names a resource of another part than the bad one, the bad one is sent again
 // after that one was withdrawn, and its own NACK counts.
 func TestB53_AWrongNameLosesNoHalt(t *testing.T) {
@@ -518,6 +562,7 @@ func TestB53_AChangeDuringTheCutWaitsForNothing(t *testing.T) {
 		r.change("l", "cluster-x") // waits for the halted part
 		r.groups[0].control.Edit(t.Context(), func(*pending.List) { armed, edits = true, 0 })
 		time.Sleep(3 * quietTime)
+		synctest.Wait()
 		if armed {
 			t.Fatal("no parts were made")
 		}

@@ -35,6 +35,8 @@ type Withdrawn struct {
 
 	Peer *Peer // whose halt the relay follows; nil without one
 
+	Signaled time.Time // Halt.Signaled
+
 	part *part // whose edition it is, while the rejection is active
 }
 
@@ -81,7 +83,8 @@ func (c *Controller) recordWithdrawn(now time.Time, p *part, cohortsOf map[Editi
 	if halted && !stillActive {
 		c.rejections.addWithdrawn(&Withdrawn{
 			Reason: halt.Reason, At: halt.At, Cohorts: cohortsOf[rejected],
-			Changes: c.changesOf(p, rejected), Sum: p.edition.sum, Peer: p.follows.halt, part: p,
+			Changes: c.changesOf(p, rejected), Sum: p.edition.sum, Peer: p.follows.halt, Signaled: halt.Signaled,
+			part: p,
 		})
 		changed = true
 	}
@@ -130,6 +133,7 @@ func (c *Controller) rejectRepeated(p *part, now time.Time) {
 	e := c.rejections.withdrawn[i]
 	if e.Peer == nil {
 		p.machine.reject(now, e.Reason)
+		p.machine.halt.Signaled = e.Signaled
 		return
 	}
 	known, _ := c.peers.all()

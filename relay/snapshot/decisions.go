@@ -64,6 +64,8 @@ type Rejected struct {
 	Sections []RejectedSection `json:"parts"`
 	// Peer is the halt of a peer that the relay follows; nil without one. Relays before 2026-12-01 ignore it.
 	Peer *PeerHalt `json:"peer,omitempty"`
+	// Signaled is when signals of clients halted it; zero if they did not. Relays before 2026-12-01 ignore it.
+	Signaled time.Time `json:"signaled,omitzero"`
 	// hexadecimal digest of the changes, by which the edition is rejected again
 	Sum string `json:"sum,omitempty"`
 }

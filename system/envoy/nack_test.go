@@ -182,6 +182,7 @@ func TestEnvoy_HalfAppliedBeforeAKill(t *testing.T) {
 			revert()
 		}},
 		{"killed after the revert", func(kill, revert func(), stored func(extra bool)) {
+			stored(true) // else the snapshot from before the change would be awaited below
 			revert()
 			stored(false)
 			kill()
