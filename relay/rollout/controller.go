@@ -67,14 +67,15 @@ type Controller struct {
 
 	// Owned by Run.
 	parts         []*part
-	free          *part     // gathers the changes that no part has
-	partitioned   stamp     // when these last were made parts
-	phases        uint64    // number of changes of phases, and of which sections are available
-	numbers       int       // number of parts so far
-	promotions    int       // number of times that the rest was served other editions
-	outcomes      Outcomes  // of parts that are gone
-	cold          bool      // the value of Status.Cold
-	unavailableAt time.Time // when the next section becomes unavailable; zero is never
+	free          *part                  // gathers the changes that no part has
+	partitioned   stamp                  // when these last were made parts
+	joined        map[resourceName]*part // those of them that waited for the end of a part then
+	phases        uint64                 // number of changes of phases, and of which sections are available
+	numbers       int                    // number of parts so far
+	promotions    int                    // number of times that the rest was served other editions
+	outcomes      Outcomes               // of parts that are gone
+	cold          bool                   // the value of Status.Cold
+	unavailableAt time.Time              // when the next section becomes unavailable; zero is never
 	rejections    rejections
 	judging       judging
 	promotedHere  []Decision // by operators of this relay, the oldest first
