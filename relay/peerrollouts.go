@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/xdstender/tender/relay/admin"
@@ -11,9 +13,12 @@ import (
 	"github.com/xdstender/tender/relay/rollout"
 )
 
-// maxToldNames is the maximum number of resources that the relay tells its peers of. What is told of a decision need not be
+// Bounds of the resources that the relay tells its peers of, over all decisions. What is told of a decision need not be
 // complete: one resource in common is enough.
-const maxToldNames = 20_000
+const (
+	maxToldNames = 20_000
+	maxToldBytes = 3 << 20 // of their names and digests; package peers reads at most 4 MiB
+)
 
 // peerRollouts tell the peers of the relay what its rollouts have decided, and the rollouts what peers have decided (B.54).
 // Their methods may be called from any goroutine.
@@ -55,31 +60,44 @@ func (p *peerRollouts) decided() (*admin.PeerRollouts, <-chan struct{}) {
 	p.mu.Lock()
 	answer, next := &admin.PeerRollouts{Instance: p.instance, Mark: fmt.Sprint(p.instance, "-", p.mark)}, p.next
 	p.mu.Unlock()
-	names := maxToldNames
 	for _, c := range p.rollouts.controllers {
 		d, origin := c.Decisions(), c.Status().Origin
-		answer.Halted = append(answer.Halted, encodeDecisions(origin, d.Halted, &names)...)
-		answer.Promoted = append(answer.Promoted, encodeDecisions(origin, d.Promoted, &names)...)
+		answer.Halted = append(answer.Halted, encodeDecisions(origin, d.Halted)...)
+		answer.Promoted = append(answer.Promoted, encodeDecisions(origin, d.Promoted)...)
 	}
+	shortenDecisions(slices.Concat(answer.Halted, answer.Promoted))
 	return answer, next
 }
 
-// encodeDecisions returns decisions for peers, with at most names resources, which it subtracts.
-func encodeDecisions(origin string, all []rollout.Decision, names *int) (encoded []admin.DecidedChanges) {
+// encodeDecisions returns decisions for peers.
+func encodeDecisions(origin string, all []rollout.Decision) (encoded []admin.DecidedChanges) {
 	for _, d := range all {
-		sections := encodeChanges(d.Changes)
-		for _, s := range sections {
-			for typ, digests := range s.Resources {
-				if *names -= len(digests); *names < 0 {
-					delete(s.Resources, typ)
-				}
-			}
-		}
 		encoded = append(encoded, admin.DecidedChanges{
-			Origin: origin, Part: d.Part, At: d.At, Reason: d.Reason, By: d.By, Stage: d.Stage, Sections: sections,
+			Origin: origin, Part: d.Part, At: d.At, Reason: d.Reason, By: d.By, Stage: d.Stage, Sections: encodeChanges(d.Changes),
 		})
 	}
 	return encoded
+}
+
+// shortenDecisions removes resources so that the bounds hold. Each decision keeps its share of them, and at least one.
+func shortenDecisions(all []admin.DecidedChanges) {
+	for _, d := range all {
+		names, bytes := maxToldNames/len(all), maxToldBytes/len(all)
+		kept := 0
+		for _, s := range d.Sections {
+			for _, typ := range slices.Sorted(maps.Keys(s.Resources)) {
+				digests := s.Resources[typ]
+				for _, name := range slices.Sorted(maps.Keys(digests)) {
+					const overhead = 10 // quotes, and what separates them
+					if bytes -= len(name) + len(digests[name]) + overhead; kept > 0 && (kept >= names || bytes < 0) {
+						delete(digests, name)
+						continue
+					}
+					kept++
+				}
+			}
+		}
+	}
 }
 
 // decodeDecisions returns those decisions of a peer that are about an origin.

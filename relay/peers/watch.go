@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -15,7 +16,8 @@ import (
 const (
 	resolveEvery = 10 * time.Second // names are resolved again
 	watchTimeout = admin.RolloutsWait + 5*time.Second
-	retryAfter   = time.Second // a peer that did not answer is asked again
+	retryAfter   = time.Second            // a peer that did not answer is asked again
+	askEvery     = 200 * time.Millisecond // at most, also if a peer answers at once each time
 )
 
 // Watch asks all peers what their rollouts have decided, and again whenever they decide, until ctx ends. own identifies
@@ -68,17 +70,16 @@ func (t *Tier) Watch(ctx context.Context, own string, heard func(address string,
 func (t *Tier) watch(ctx context.Context, p peer, own string, heard func(string, *admin.PeerRollouts, error)) {
 	after := ""
 	for {
-		answer := new(admin.PeerRollouts)
-		err := t.ask(ctx, p, watchTimeout, http.MethodGet, admin.RolloutsPath+"?after="+after, "", nil, answer)
+		answer, pause := new(admin.PeerRollouts), time.After(askEvery)
+		err := t.ask(ctx, p, watchTimeout, http.MethodGet, admin.RolloutsPath+"?after="+url.QueryEscape(after), "", nil, answer)
 		if err == nil && answer.Mark == "" {
 			err = errors.New("the answer is not that of a relay: it has no mark")
 		}
-		var pause <-chan time.Time
 		switch {
 		case ctx.Err() != nil:
 		case err != nil:
 			heard(p.address, nil, err)
-			pause = time.After(retryAfter)
+			after, pause = "", time.After(retryAfter) // what it answers next is the end of the error
 		case answer.Instance == own: // an address of this relay
 			heard(p.address, nil, nil)
 			<-ctx.Done()
@@ -86,12 +87,9 @@ func (t *Tier) watch(ctx context.Context, p peer, own string, heard func(string,
 			heard(p.address, answer, nil)
 			after = answer.Mark
 		}
-		if pause != nil {
-			after = "" // what it answers next is the end of the error
-			select {
-			case <-pause:
-			case <-ctx.Done():
-			}
+		select {
+		case <-pause:
+		case <-ctx.Done():
 		}
 		if ctx.Err() != nil {
 			heard(p.address, nil, nil)

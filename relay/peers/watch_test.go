@@ -130,3 +130,41 @@ func TestB54_PeersAreWatched(t *testing.T) {
 		}
 	}
 }
+
+// TestB54_APeerThatDoesNotWait: a peer that answers at once each time, with any mark, is asked a few times per second only.
+func TestB54_APeerThatDoesNotWait(t *testing.T) {
+	const mark = "a b&after=c#\n%zz"
+	asked := make(chan string, 100)
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Query().Get("after")
+		_ = json.NewEncoder(w).Encode(admin.PeerRollouts{Instance: "peer", Mark: mark})
+	}))
+	defer server.Close()
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	tier := New(Config{
+		Targets: []string{server.Listener.Addr().String()},
+		TLS:     func(string) *tls.Config { return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13} },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { // ends with cancel
+		defer close(ended)
+		tier.Watch(ctx, "self", func(_ string, answer *admin.PeerRollouts, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}()
+	began := time.Now()
+	for i, want := range []string{"", mark, mark, mark} {
+		if got := <-asked; got != want {
+			t.Errorf("request %d is after %q, want %q", i, got, want)
+		}
+	}
+	if lasted := time.Since(began); lasted < 3*askEvery {
+		t.Errorf("four requests in %v, want at most one each %v", lasted, askEvery)
+	}
+	cancel()
+	<-ended
+}

@@ -67,14 +67,15 @@ type Controller struct {
 
 	// Owned by Run.
 	parts         []*part
-	free          *part     // gathers the changes that no part has
-	partitioned   stamp     // when these last were made parts
-	phases        uint64    // number of changes of phases, and of which sections are available
-	numbers       int       // number of parts so far
-	promotions    int       // number of times that the rest was served other editions
-	outcomes      Outcomes  // of parts that are gone
-	cold          bool      // the value of Status.Cold
-	unavailableAt time.Time // when the next section becomes unavailable; zero is never
+	free          *part                  // gathers the changes that no part has
+	partitioned   stamp                  // when these last were made parts
+	joined        map[resourceName]*part // those of them that waited for the end of a part then
+	phases        uint64                 // number of changes of phases, and of which sections are available
+	numbers       int                    // number of parts so far
+	promotions    int                    // number of times that the rest was served other editions
+	outcomes      Outcomes               // of parts that are gone
+	cold          bool                   // the value of Status.Cold
+	unavailableAt time.Time              // when the next section becomes unavailable; zero is never
 	rejections    rejections
 	judging       judging
 	promotedHere  []Decision // by operators of this relay, the oldest first
@@ -206,19 +207,7 @@ func (c *Controller) step(ctx context.Context, now time.Time) (cut bool) {
 	if c.collect(ctx, now); !c.cfg.Frozen() {
 		c.followPeers(ctx, now)
 	}
-	var gathered []*part
-	var corrected []Halt
-	for _, p := range c.machines() {
-		var wants bool
-		was := p.machine.halt
-		if wants, p.due = p.machine.Advance(now, p.facts); wants {
-			gathered = append(gathered, p)
-		}
-		reverted := p.machine.phase == Current && c.restored[p] == nil // an origin may not have stated all after a restart
-		if !was.Signaled.IsZero() && (p.machine.phase == Gathering || reverted) {
-			corrected = append(corrected, was)
-		}
-	}
+	gathered, corrected := c.advanceMachines(now)
 	if c.resumeAlike(ctx, now, corrected) {
 		return true
 	}
@@ -239,6 +228,23 @@ func (c *Controller) step(ctx context.Context, now time.Time) (cut bool) {
 		c.nextJudged(now)
 	}
 	return false
+}
+
+// advanceMachines advances all machines. It returns the parts that want an edition, and the halts by signals that have ended
+// because the origin has corrected the changes.
+func (c *Controller) advanceMachines(now time.Time) (gathered []*part, corrected []Halt) {
+	for _, p := range c.machines() {
+		var wants bool
+		was := p.machine.halt
+		if wants, p.due = p.machine.Advance(now, p.facts); wants {
+			gathered = append(gathered, p)
+		}
+		reverted := p.machine.phase == Current && c.restored[p] == nil // an origin may not have stated all after a restart
+		if !was.Signaled.IsZero() && (p.machine.phase == Gathering || reverted) {
+			corrected = append(corrected, was)
+		}
+	}
+	return gathered, corrected
 }
 
 // resumeAlike starts the rollouts of parts again that the same signals have halted as others, which the origin has corrected:

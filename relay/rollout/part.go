@@ -180,11 +180,13 @@ func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 		}
 	}
 	var free []*component
+	c.joined = make(map[resourceName]*part)
 	for _, of := range c.partition(ctx, c.available()) {
 		open := slices.DeleteFunc(slices.Clone(of.parts), func(p *part) bool { return p.machine.phase == Current })
 		if len(open) == 0 {
 			free = append(free, of)
 		} else if of.exceeds(open) {
+			c.addJoined(of, open[0])
 			for _, p := range open {
 				p.joinedSince = earlier(p.joinedSince, gathered.pendingSince)
 			}
@@ -209,6 +211,17 @@ func (c *Controller) cutFree(ctx context.Context, now time.Time) {
 	}
 	if at := c.stamp(false); !c.changedSince(began) {
 		c.partitioned = at
+	}
+}
+
+// addJoined records that the changes of a component wait for the end of a part.
+func (c *Controller) addJoined(of *component, p *part) {
+	for _, keys := range of.waits {
+		for key, names := range keys {
+			for name := range names {
+				c.joined[nameOf(key, name)] = p
+			}
+		}
 	}
 }
 

@@ -562,10 +562,11 @@ func TestB53_AChangeDuringTheCutWaitsForNothing(t *testing.T) {
 		r.change("l", "cluster-x") // waits for the halted part
 		r.groups[0].control.Edit(t.Context(), func(*pending.List) { armed, edits = true, 0 })
 		time.Sleep(3 * quietTime)
-		synctest.Wait()
-		if armed {
-			t.Fatal("no parts were made")
-		}
+		r.groups[0].control.Edit(t.Context(), func(*pending.List) {
+			if armed {
+				t.Error("no parts were made")
+			}
+		})
 		r.expectParts("cds/cluster-x halted", "lds/b rolling")
 	})
 }
@@ -741,5 +742,26 @@ func TestB53_ALateNACKCountsForItsPart(t *testing.T) {
 		}
 		time.Sleep(11 * time.Minute)
 		r.serves(1, "t0@one", "t1@two", "t2@two")
+	})
+}
+
+// TestB53_PendingNamesThePartToWaitFor: a change that waits for the end of an open part is listed with the name of that part.
+func TestB53_PendingNamesThePartToWaitFor(t *testing.T) {
+	partsBubble(t, []string{"l@1", "m@1"}, func(r *testRelay, _ *proxy) {
+		r.changeCluster("cluster-x", "1")
+		time.Sleep(quietTime + time.Second)
+		r.must(r.Abort(r.t.Context(), "", "", "test"))
+		r.change("l", "cluster-x")
+		time.Sleep(2 * quietTime)
+		r.change("m", "2")
+		synctest.Wait()
+		var got []string
+		for _, d := range check.Must(r.Pending(r.t.Context())) {
+			got = append(got, fmt.Sprintf("%s of %q", d.Name, d.Part))
+		}
+		slices.Sort(got)
+		if want := []string{`cluster-x of "cds/cluster-x"`, `l of "cds/cluster-x"`, `m of ""`}; !slices.Equal(got, want) {
+			r.t.Errorf("pending are %q, want %q", got, want)
+		}
 	})
 }

@@ -368,12 +368,15 @@ func (c *Controller) tell(now time.Time) (next time.Time) {
 			is.Halted = append(is.Halted, Decision{Part: e.part.edition.name, At: e.At, Reason: e.Reason, Changes: e.Changes})
 		}
 	}
-	c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { // halted since: undone, for example
-		return slices.ContainsFunc(is.Halted, func(h Decision) bool { return h.At.After(d.At) && h.Changes.agree(d.Changes) })
-	})
-	is.Promoted = slices.Clone(c.promotedHere)
+	was := c.Decisions()
 	same := func(a, b Decision) bool { return a.At.Equal(b.At) && a.Part == b.Part && a.Stage == b.Stage }
-	if was := c.Decisions(); !slices.EqualFunc(was.Halted, is.Halted, same) || !slices.EqualFunc(was.Promoted, is.Promoted, same) {
+	if !slices.EqualFunc(was.Halted, is.Halted, same) {
+		c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { // halted since: undone, for example
+			return slices.ContainsFunc(is.Halted, func(h Decision) bool { return h.At.After(d.At) && h.Changes.agree(d.Changes) })
+		})
+	}
+	is.Promoted = slices.Clone(c.promotedHere)
+	if !slices.EqualFunc(was.Halted, is.Halted, same) || !slices.EqualFunc(was.Promoted, is.Promoted, same) {
 		c.told.Store(&is)
 		c.cfg.Told()
 	}

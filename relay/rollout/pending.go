@@ -28,12 +28,15 @@ func (c *Controller) pending(ctx context.Context) (all []Difference) {
 	return all
 }
 
-// partOf returns the name of the open part whose edition has a resource; empty without one.
+// partOf returns the name of the open part whose edition has a resource, or for whose end its change waits; empty without one.
 func (c *Controller) partOf(s *Section, d pending.Difference) string {
 	for _, p := range c.parts {
 		if e := s.edition(p, p.machine.edition); p.machine.phase != Current && e != nil && changesResource(e, d) {
 			return p.edition.name
 		}
+	}
+	if p := c.joined[nameOf(d.Key, d.Name)]; p != nil && p.machine.phase != Current {
+		return p.edition.name
 	}
 	return ""
 }
