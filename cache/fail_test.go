@@ -155,13 +155,13 @@ func TestR123_ErrorOfTheWildcard(t *testing.T) {
 		o := newOrigin(t, Config{})
 		o.typeURL = key
 		o.view.Watch().SubscribeAll(key)
-		o.fail(Wildcard, wholeName(key), codes.Internal, "")
+		o.fail(Wildcard, WholeName(key), codes.Internal, "")
 		if !o.typ().hasWholeError() {
 			t.Errorf("%q: got no error", key)
 		}
 		o.Apply(Wildcard, updateOf(key, newResource(t, acme, "a", "1", "x")))
-		if o.typ().hasWholeError() || o.hasName(wholeName(key)) {
-			t.Errorf("%q: error was not cleared, name in the index: %t", key, o.hasName(wholeName(key)))
+		if o.typ().hasWholeError() || o.hasName(WholeName(key)) {
+			t.Errorf("%q: error was not cleared, name in the index: %t", key, o.hasName(WholeName(key)))
 		}
 	}
 }

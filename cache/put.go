@@ -268,8 +268,8 @@ func (ed *edit) clearErrors() {
 	}
 }
 
-// wholeName returns the name under which an error of a whole wildcard set or collection is stored.
-func wholeName(key string) string {
+// WholeName returns the name under which an error of a whole wildcard set or collection is stored.
+func WholeName(key string) string {
 	_, glob, _ := SplitCollection(key)
 	return cmp.Or(glob, wire.Wildcard)
 }
@@ -277,7 +277,7 @@ func wholeName(key string) string {
 // hasWholeError reports whether the origin sent an error for the wildcard set as a whole.
 func (t *Type) hasWholeError() bool {
 	for e := range t.Errors(Wildcard).Since(0) {
-		if e.Name.text == wholeName(t.URL) {
+		if e.Name.text == WholeName(t.URL) {
 			return true
 		}
 	}
@@ -286,7 +286,7 @@ func (t *Type) hasWholeError() bool {
 
 // clearWholeError removes the error of the wildcard set as a whole.
 func (ed *edit) clearWholeError() {
-	if n := ed.index.names[wholeName(ed.typ.URL)]; n != nil && ed.editSet(Wildcard).clearError(n) {
+	if n := ed.index.names[WholeName(ed.typ.URL)]; n != nil && ed.editSet(Wildcard).clearError(n) {
 		ed.index.release(n)
 	}
 }

@@ -26,7 +26,7 @@ func (o *origin) randomStep(step string, kind Kind, name, version string, watch 
 	case "not found":
 		o.fail(kind, name, codes.NotFound, version)
 	case "fail set":
-		o.fail(Wildcard, wholeName(o.typeURL), codes.Internal, version)
+		o.fail(Wildcard, WholeName(o.typeURL), codes.Internal, version)
 	case "subscribe":
 		subscribed[name] = watch.Subscribe(o.typeURL, []string{name})
 		o.TakeDemand()

@@ -33,7 +33,7 @@ func (re response) apply(u wire.Update, resources []received) {
 // endWholeError removes the error of the wildcard set as a whole, which never waits: the origin has the set again.
 func (re response) endWholeError() {
 	re.clearWholeError()
-	re.record(Statement{Name: wholeName(re.typ.URL), HasError: true}, nil, false)
+	re.record(Statement{Name: WholeName(re.typ.URL), HasError: true}, nil, false)
 }
 
 func (re response) add(r received) {

@@ -231,7 +231,7 @@ func (re response) admitsFirst(n *Name, s Statement) bool {
 	case shown.Present():
 		return hasNoError && shown.hasStateOf(s.Resource)
 	case re.kind == Wildcard && re.typ.HasLastGood(Wildcard):
-		return hasNoError && s.Resource == nil && (s.Err == nil || n.text != wholeName(re.typ.URL))
+		return hasNoError && s.Resource == nil && (s.Err == nil || n.text != WholeName(re.typ.URL))
 	case re.kind == Wildcard:
 		return true
 	}

@@ -365,6 +365,28 @@ func TestI1_EditionShownAgainChangesNothing(t *testing.T) {
 	}
 }
 
+// TestI1_NotFoundOfARemovalIsShownAtOnce: the origin states NOT_FOUND of a resource after an edition that removes it was made. It
+// passes to readers without the resource, so the edition is shown with it, and showing it again changes nothing.
+func TestI1_NotFoundOfARemovalIsShownAtOnce(t *testing.T) {
+	o, now := newRollout(t)
+	o.confirm(acme, "a", "b")
+	o.remove(cache.Wildcard, "b")
+	edition := o.Pin()
+	o.Compare(edition)
+	o.fail(cache.Wildcard, "b", codes.NotFound, "no b")
+	at := o.view.Cohort(canaries).Generation().Revision
+	for range 2 {
+		o.Show(canaries, edition)
+		o.wantMembers(canaries, acme, "a1")
+		if got := o.view.Cohort(canaries).Generation().Revision; got != at+1 {
+			t.Errorf("%d changes, want 1", got-at)
+		}
+	}
+	o.Show(rest, edition)
+	wantWaiting(t, "promoted", now, 0, 0, 0)
+	o.checkEntries()
+}
+
 // TestI1_ErrorsOfUncacheableContentStay: in each edition, content that may not be cached has the state of latest, and
 // so has its error. Showing an edition from before the error changes nothing.
 func TestI1_ErrorsOfUncacheableContentStay(t *testing.T) {

@@ -125,13 +125,14 @@ func (l *List) add(cohort int, to showing, id resourceID, of states) {
 	known := l.w.View().FindName(id.key, id.name) != nil
 	shown, newest, stated := l.shown(cohort, id), l.newest(id), l.overlaid(id, l.sets)
 	for kind := range of {
-		of[kind] = current(of[kind], newest[kind], stated[kind])
+		of[kind] = id.withNotFound(current(of[kind], newest[kind], stated[kind]), newest[kind])
 	}
-	// If only removals of the type wait, the state decides whether the resource exists. Its content passes.
+	// If only removals of the type wait, the state decides whether the resource exists. Its content passes, and so does the
+	// error of a resource that does not exist.
 	existed, exists := shown.last() != nil, of.last() != nil
 	removalWaits := l.stages(id.typeURL(), true) && newest.last() == nil
 	switch {
-	case l.stages(id.typeURL(), false), removalWaits && exists != existed:
+	case l.stages(id.typeURL(), false), removalWaits && exists && !existed:
 	case !known, removalWaits && exists:
 		return
 	default:
@@ -168,6 +169,16 @@ func current(s, newest, stated cache.Statement) cache.Statement {
 	}
 	if s.Expired() {
 		s.Resource = nil
+	}
+	return s
+}
+
+// withNotFound returns the statement that a resource does not exist with the NOT_FOUND that the origin has stated of it since,
+// which passes to readers without a resource.
+func (id resourceID) withNotFound(s, newest cache.Statement) cache.Statement {
+	if s.HasContent && s.Resource == nil && s.Err == nil && id.name != cache.WholeName(id.key) &&
+		newest.HasContent && newest.Resource == nil && newest.Err != nil && newest.Err.NotFound() {
+		return newest
 	}
 	return s
 }

@@ -140,6 +140,31 @@ func TestI5_OnlyRemovalsOfExistingResourcesWait(t *testing.T) {
 	o.wantError(rest, "a", "")
 }
 
+// TestI5_ErrorsOfRemovedResourcesPass: of a type whose content passes, an edition decides that a resource is removed. The error
+// of a removed resource is that of the newest state, also when the edition is shown again, and it is not behind the origin.
+func TestI5_ErrorsOfRemovedResourcesPass(t *testing.T) {
+	o, now := newRollout(t)
+	o.typeURL = wire.EndpointType
+	o.subscribe(o.view.Watch(), "a")
+	o.put(cache.ByName, "a", "1", "a1")
+	o.fail(cache.ByName, "a", codes.NotFound, "no a")
+	edition := o.Pin()
+	o.Compare(edition)
+	wantWaiting(t, "removed with an error", now, 1, 0, 0)
+	o.remove(cache.ByName, "a")
+	wantWaiting(t, "removed without it", now, 1, 0, 0)
+	for range 2 {
+		o.Show(canaries, edition)
+		o.wantSeen(canaries, "a", "-")
+		o.wantError(canaries, "a", "")
+	}
+	o.wantSeen(rest, "a", "a1")
+	o.Show(rest, edition)
+	o.wantSeen(rest, "a", "-")
+	o.wantError(rest, "a", "")
+	wantWaiting(t, "promoted", now, 0, 0, 0)
+}
+
 // TestB42_CohortsConfirmNoRestoredNames: the origin must respond for a restored name, also if cohorts follow the rest in a member
 // of that name.
 func TestB42_CohortsConfirmNoRestoredNames(t *testing.T) {

@@ -157,22 +157,19 @@ func (l *List) compare(id resourceID, changed time.Time) {
 }
 
 // isBehind reports whether a name would still wait after the edition was shown to the rest. If the edition has no state of a
-// name, the rest keeps the state that it sees.
-func (l *List) isBehind(e *Edition, id resourceID, pinned *editedName, newest states) bool {
-	served, shown := l.w.Generation().Type(id.key), l.shown(l.rest(), id)
+// name, the rest keeps the state that it sees. If only removals of the type wait, a name without a resource waits no longer.
+func (l *List) isBehind(e *Edition, id resourceID, pinned *editedName, newest states) (behind bool) {
+	served, is := l.w.Generation().Type(id.key), l.shown(l.rest(), id)
 	for kind := range newest {
 		k := cache.Kind(kind)
 		keeps := pinned == nil || !pinned.edits(k) ||
 			k == cache.Wildcard && e.types[id.key].era != served.Era()
-		is := shown[kind]
 		if !keeps {
-			is = overlay(is, pinned.is[kind])
+			is[kind] = overlay(is[kind], id.withNotFound(pinned.is[kind], newest[kind]))
 		}
-		if !is.Same(&newest[kind]) && (!keeps || served.HasLastGood(k)) {
-			return true
-		}
+		behind = behind || !is[kind].Same(&newest[kind]) && (!keeps || served.HasLastGood(k))
 	}
-	return false
+	return behind && (l.stages(id.typeURL(), false) || is.last() != nil)
 }
 
 // wasForgotten reports whether a resource that the edition changes was released since, because no client subscribed to it. A new
