@@ -21,6 +21,9 @@ const settleTime = 200 * time.Second
 // growthLimit is what may grow in one change.
 var growthLimit = reconcile.GrowthLimit{Factor: 1, Bytes: 1000, Names: 4}
 
+// required is the resource that only an operator removes.
+var required = id{clusters, "c02"}
+
 // observed returns the resources that clients receive. The caller must not modify them.
 func (w *world) observed() map[key]observed {
 	generation := w.view.Generation()
@@ -209,6 +212,9 @@ func (w *world) checkLost(lost []key, was int) {
 		if !w.originLacked(k.id, was) {
 			w.Errorf("%v removed although the active address contains it", k)
 		}
+		if k.id == required && !w.thawed {
+			w.Errorf("%v removed without an operator: %+v", k, w.holds[k.id])
+		}
 		if w.stated[k.id] {
 			continue
 		}
@@ -256,13 +262,13 @@ func references(of, other id) bool {
 // another set.
 func (w *world) holdExpired(k key) (late bool, by *reconcile.Hold) {
 	for _, h := range w.holds[k.id] {
-		switch held := h.Reason != reconcile.Dropped && !h.Undecided(); {
+		switch held := h.Reason != reconcile.Dropped && h.Reason != reconcile.Required && !h.Undecided(); {
 		case isOfContent(h):
 		case h.Reason == reconcile.Growth: // a removal ends with the additions that may replace its resource
 			return true, nil
 		case held && !h.Until.After(time.Now()):
 			return true, nil
-		case (held || h.Reason == reconcile.Dropped) && !w.inTwoSets(k.id):
+		case (held || isOfOperator(h)) && !w.inTwoSets(k.id):
 			by = &h
 		}
 	}
@@ -326,12 +332,12 @@ func (w *world) checkHolds(was int) {
 	held := 0
 	for of, holds := range w.holds {
 		for _, h := range holds {
-			if !h.Undecided() && h.Reason != reconcile.Dropped && h.Reason != reconcile.Growth {
+			if !h.Undecided() && !isOfOperator(h) && h.Reason != reconcile.Growth {
 				held++
 			}
 			switch {
-			case h.Reason == reconcile.Dropped && !h.Until.IsZero():
-				w.Errorf("dropped removal of %v has a deadline, want none: %+v", of, h)
+			case isOfOperator(h) && !h.Until.IsZero():
+				w.Errorf("removal of %v that waits for an operator has a deadline, want none: %+v", of, h)
 			case h.Undecided() && h.Until.IsZero() && connected:
 				w.Errorf("pending removal of %v has no deadline although the origin is connected: %+v", of, h)
 			case !h.Undecided() && h.Reason != reconcile.Dropped && h.Since.IsZero():
@@ -366,6 +372,9 @@ func (w *world) checkHolds(was int) {
 
 // isDropped reports whether an operator dropped the removals.
 func isDropped(h reconcile.Hold) bool { return h.Reason == reconcile.Dropped }
+
+// isOfOperator reports whether only an operator ends the hold.
+func isOfOperator(h reconcile.Hold) bool { return isDropped(h) || h.Reason == reconcile.Required }
 
 // stillLacks reports whether the active address lacks a resource and was active at the last check. was is the active
 // address at the last check.
@@ -425,12 +434,12 @@ func (w *world) neverRemoved(k key) bool {
 	return w.silent && (k.set != members || slices.Contains(wanted[k.typeURL], k.name))
 }
 
-// keptFor reports whether a resource may stay because a resource with a dropped removal references it. It is true for
+// keptFor reports whether a resource may stay because a resource whose removal waits for an operator references it. It is true for
 // all resources of a type that such a resource can reference.
 func (w *world) keptFor(of id) bool {
 	needer := map[string]string{endpoints: clusters, routes: listeners}[of.typeURL]
 	for other, holds := range w.holds {
-		if other.typeURL == needer && slices.ContainsFunc(holds, isDropped) {
+		if other.typeURL == needer && slices.ContainsFunc(holds, isOfOperator) {
 			return true
 		}
 	}

@@ -180,6 +180,7 @@ func (w *world) run(h history) {
 	w.cfg = upstream.Config{
 		Targets: []string{one.Target(), two.Target()}, DialOptions: relaytest.DialOptions(one, two),
 		Linger: 10000 * time.Hour, Growth: growthLimit,
+		Required: func(typeURL, name string) bool { return id{typeURL, name} == required },
 	}
 	w.bumpVersions(universe...)
 	w.rig = viewSync(w, one, w.cfg)
@@ -218,7 +219,7 @@ func (w *world) settle() {
 	w.check(true)
 	for of, holds := range w.holds {
 		for _, h := range holds {
-			if h.Reason != reconcile.Dropped && !w.keptFor(of) && !w.neverRemoved(key{of, members}) {
+			if !isOfOperator(h) && !w.keptFor(of) && !w.neverRemoved(key{of, members}) {
 				w.Errorf("removal of %v is still pending after an hour without events: %+v", of, h)
 			}
 		}
