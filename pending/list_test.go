@@ -114,13 +114,20 @@ func (r *rig) expectServed(typeURL, want string) {
 }
 
 // pass advances the time, and calls Step as the owner of the list would.
-func (r *rig) pass(d time.Duration) {
+func (r *rig) pass(d time.Duration) { r.passWith(d, func() {}) }
+
+// passWith is pass, and calls a function after each Step.
+func (r *rig) passWith(d time.Duration, stepped func()) {
 	end := time.Now().Add(d)
+	step := func() time.Time {
+		defer stepped()
+		return r.Step(time.Now())
+	}
 	for {
-		next := r.Step(time.Now())
+		next := step()
 		if next.IsZero() || next.After(end) {
 			time.Sleep(time.Until(end))
-			r.Step(time.Now())
+			step()
 			return
 		}
 		time.Sleep(time.Until(next))
@@ -817,8 +824,79 @@ func TestB45_VariantsDoNotEndAWait(t *testing.T) {
 	}
 }
 
-// TestB45_RandomHistories: at every moment the served state overlaid by the list is what the origin stated last (P1), and once the
-// origin is quiet, nothing waits (P5).
+// A pacing checks that each part of the changes of some types passes at most once in the interval of the type, and after the parts
+// that it follows.
+type pacing struct {
+	*rig
+	intervals map[string]time.Duration
+	served    map[string]map[string]string // at the last check, by type URL
+	passed    map[part]time.Time
+	failure   string
+}
+
+// newPacing returns a pacing of the types that have an interval, which may be zero.
+func newPacing(r *rig, intervals map[string]time.Duration) *pacing {
+	p := &pacing{rig: r, intervals: intervals, served: make(map[string]map[string]string), passed: make(map[part]time.Time)}
+	p.note(false)
+	return p
+}
+
+// note records what has passed since the last check, and checks it unless nothing had to wait.
+func (p *pacing) note(check bool) {
+	now := time.Now()
+	for typeURL, interval := range p.intervals {
+		was, is := p.served[typeURL], p.contents(typeURL)
+		p.served[typeURL] = is
+		for _, of := range p.partsThatPassed(typeURL, was, is) {
+			if last, before := p.passed[of]; check && before && now.Sub(last) < interval {
+				p.failure = fmt.Sprintf("%+v passed %v after it had passed, want at least %v", of, now.Sub(last), interval)
+			}
+			if p.passed[of] = now; check {
+				p.checkOrder(of)
+			}
+		}
+	}
+}
+
+// partsThatPassed returns the parts of a type that have passed between two states of it.
+func (p *pacing) partsThatPassed(typeURL string, was, is map[string]string) (all []part) {
+	if maps.Equal(was, is) {
+		return nil
+	}
+	added, removed := false, false
+	for name, content := range is {
+		added = added || was[name] != content
+	}
+	for name := range was {
+		_, stays := is[name]
+		removed = removed || !stays
+	}
+	if changes := (part{typeURL: typeURL}); added || removed && removalsOf(typeURL) == changes {
+		all = append(all, changes)
+	}
+	if removals := removalsOf(typeURL); removed && removals.removals {
+		all = append(all, removals)
+	}
+	return all
+}
+
+// checkOrder checks that nothing waits that had to pass before a part.
+func (p *pacing) checkOrder(passed part) {
+	for other, n := range p.countParts() {
+		switch {
+		case n == 0:
+		case !passed.removals && wire.RefersToClusters(passed.typeURL) && !other.removals &&
+			(other.typeURL == wire.ClusterType || other.typeURL == wire.EndpointType),
+			passed.removals && other == part{typeURL: passed.typeURL},
+			passed.removals && passed.typeURL == wire.EndpointType && other.typeURL == wire.ClusterType,
+			passed.removals && passed.typeURL == wire.ClusterType && wire.RefersToClusters(other.typeURL):
+			p.failure = fmt.Sprintf("%+v passed before %+v", passed, other)
+		}
+	}
+}
+
+// TestB45_RandomHistories: at every moment the served state overlaid by the list is what the origin stated last (P1). Changes pass
+// in order, and no sooner than their interval (B.11). Once the origin is quiet, nothing waits (P5).
 func TestB45_RandomHistories(t *testing.T) {
 	type step struct {
 		do, typeURL, name string
@@ -846,6 +924,7 @@ func TestB45_RandomHistories(t *testing.T) {
 				r.confirm(typeURL, "a=0", "b=0")
 				stated[typeURL] = map[string]string{"a": "0", "b": "0"}
 			}
+			pace := newPacing(r, intervals)
 			for i, s := range history {
 				switch content := fmt.Sprint(i % 3); s.do {
 				case "put":
@@ -855,10 +934,15 @@ func TestB45_RandomHistories(t *testing.T) {
 					r.state(s.typeURL, "-"+s.name)
 					delete(stated[s.typeURL], s.name)
 				case "wait":
-					r.pass(s.wait)
+					r.passWith(s.wait, func() { pace.note(true) })
 				case "reconnect":
 					r.SetConnected(false)
 					r.SetConnected(true)
+				}
+				pace.note(s.do != "reconnect") // which ends all waits
+				if failure = pace.failure; failure != "" {
+					failure = fmt.Sprintf("step %d: %s", i, failure)
+					return
 				}
 				for _, of := range types {
 					if got := r.newest(of); !maps.Equal(got, stated[of]) {
@@ -871,8 +955,8 @@ func TestB45_RandomHistories(t *testing.T) {
 					return
 				}
 			}
-			r.pass(time.Minute)
-			if len(r.sets) > 0 {
+			r.passWith(time.Minute, func() { pace.note(true) })
+			if failure = pace.failure; len(r.sets) > 0 {
 				failure = fmt.Sprintf("after a minute, %v waits", r.sets)
 			}
 			for _, of := range types {
@@ -898,15 +982,20 @@ func (r *rig) countParts() map[part]int {
 	return counts
 }
 
-// newest returns the newest contents of a wildcard set by name: the served ones, overlaid by the list.
-func (r *rig) newest(typeURL string) map[string]string {
+// contents returns the contents of a wildcard set that clients see, by name.
+func (r *rig) contents(typeURL string) map[string]string {
 	all := make(map[string]string)
-	set := &r.view.Generation().Type(typeURL).Wildcard
-	for e := range set.Since(0) {
+	for e := range r.view.Generation().Type(typeURL).Wildcard.Since(0) {
 		if e.Present() {
 			all[e.Name.String()] = e.Resource.OriginVersion
 		}
 	}
+	return all
+}
+
+// newest returns the newest contents of a wildcard set by name: the served ones, overlaid by the list.
+func (r *rig) newest(typeURL string) map[string]string {
+	all := r.contents(typeURL)
 	for key, of := range r.sets[setKey{typeURL, cache.Wildcard}] {
 		if delete(all, key); of.Resource != nil {
 			all[key] = of.Resource.OriginVersion
