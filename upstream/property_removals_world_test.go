@@ -61,10 +61,10 @@ type address struct {
 	replica int              // each replica uses the same versions for other content
 }
 
-// lose records that the address lacks a resource. A server that had it for a moment cannot be distinguished from the one
-// before that lacked it, unless it has an identifier.
+// lose records that the address lacks a resource. A server that had it for a moment, in which the relay need not have a stream,
+// cannot be distinguished from the one before that lacked it, unless it has an identifier.
 func (a *address) lose(of id) {
-	if time.Since(a.gone[of]) > 15*time.Second {
+	if time.Since(a.gone[of]) > 15*time.Second && time.Since(a.back[of]) >= 2*time.Second {
 		a.gone[of] = time.Now()
 	}
 }
