@@ -91,7 +91,21 @@ func (h *rolloutHistory) originStep(t *rapid.T) rolloutStep {
 			o.randomStep(d.step, d.kind, d.name, d.version, h.watches[i], h.subscribed[i][d.key])
 		}
 	}
+	if d.step == "expire" {
+		h.checkExpired(t)
+	}
 	return d
+}
+
+// checkExpired fails the test if a row waits although its TTL has ended, after a step that ends all.
+func (h *rolloutHistory) checkExpired(t *rapid.T) {
+	for set, rows := range h.staged.sets {
+		for name, r := range rows {
+			if !r.Deadline.IsZero() {
+				t.Fatalf("%q of %+v waits although its TTL has ended", name, set)
+			}
+		}
+	}
 }
 
 // drops reports whether readers lose the state under a key of visibleTo in a step.
