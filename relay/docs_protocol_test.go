@@ -33,8 +33,8 @@ var (
 	// codedTest matches the name of a test with a prefix of codes, such as TestB8_B15_R068_NothingIsRemoved.
 	codedTest = regexp.MustCompile(`^(?:Test|Fuzz)((?:[ABCDHRX]\d+_)+)`)
 
-	// coded matches the declaration of a test.
-	coded = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
+	// coded matches the declaration of a test, or of a benchmark, which has no code.
+	coded = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 
 	// citing has the extensions of files that may cite codes.
 	citing = []string{".go", ".md", ".txt", ".yml", ".yaml"}
@@ -121,6 +121,25 @@ func TestProtocolPage(t *testing.T) {
 	}
 	if err := os.WriteFile(name, []byte(want), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestPagesNameTests checks that the tests and benchmarks that the pages for developers name exist.
+func TestPagesNameTests(t *testing.T) {
+	declared, named := map[string]bool{}, regexp.MustCompile("`((?:Test|Fuzz|Benchmark)[A-Z]\\w+)`")
+	for name, text := range citers(t) {
+		if strings.HasSuffix(name, "_test.go") {
+			for _, match := range coded.FindAllStringSubmatch(text, -1) {
+				declared[match[1]] = true
+			}
+		}
+	}
+	for _, name := range []string{"PROTOCOL.md", "DESIGN.md"} {
+		for _, match := range named.FindAllStringSubmatch(pages(t)[name], -1) {
+			if !declared[match[1]] {
+				t.Errorf("%s names %s, which does not exist", name, match[1])
+			}
+		}
 	}
 }
 
