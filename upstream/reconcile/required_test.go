@@ -56,6 +56,22 @@ func TestB50_InferredRemovalsOfRequiredResources(t *testing.T) {
 	f.wantNames(t, "confirmed", "auth c d e f")
 }
 
+// TestB50_RequiredRemovalsAreDecidedOnce: that a further query finds a required resource missing does not begin a hold.
+func TestB50_RequiredRemovalsAreDecidedOnce(t *testing.T) {
+	f := newFakeSet(wire.ClusterType, slog.DiscardHandler, "auth")
+	f.require("auth")
+	f.confirmed = true
+	f.respond(epoch, "-auth")
+	f.wantHolds(t, "removed", epoch, "required auth")
+	for _, now := range []time.Time{epoch.Add(time.Minute), epoch.Add(time.Hour)} {
+		f.Infer(seq("auth"), false, now)
+		f.group.Decide(now)
+		f.wantHolds(t, "missing", now, "required auth")
+	}
+	f.respond(epoch, "auth@2")
+	f.wantHolds(t, "the origin has it again", epoch)
+}
+
 // TestB50_WhatReplacesARequiredResourceWaits for the operator, too: clients cannot have both.
 func TestB50_WhatReplacesARequiredResourceWaits(t *testing.T) {
 	for _, confirmed := range []bool{true, false} {
