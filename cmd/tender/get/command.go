@@ -251,6 +251,9 @@ func collect(ctx context.Context, conn *grpc.ClientConn, o options) (*collection
 	return c, listen(ctx, conn, o, func(ctx context.Context, answers <-chan answer) error { return c.take(ctx, o, answers) })
 }
 
+// errInterrupted is the error of a get that a signal ends.
+var errInterrupted = errors.New("interrupted")
+
 // take applies answers until the collection is complete. An open-ended collection is complete after quiet without a new
 // resource. It ends after o.timeout too, with an error if the server has sent no response.
 func (c *collection) take(ctx context.Context, o options, answers <-chan answer) error {
@@ -259,6 +262,9 @@ func (c *collection) take(ctx context.Context, o options, answers <-chan answer)
 	for done := false; !done; {
 		select {
 		case a := <-answers:
+			if ctx.Err() != nil { // which ends the stream with an error, too
+				return errInterrupted
+			}
 			if a.err != nil {
 				return fmt.Errorf("get from %s: %w", o.address, a.err)
 			}
@@ -275,7 +281,7 @@ func (c *collection) take(ctx context.Context, o options, answers <-chan answer)
 			}
 			done = true
 		case <-ctx.Done():
-			return errors.New("interrupted")
+			return errInterrupted
 		}
 	}
 	return nil
