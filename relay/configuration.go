@@ -127,9 +127,15 @@ func warnPlaintext(cfg *Config, clientTLS bool, log *slog.Logger) {
 			}
 		}
 	}
-	if len(listen)+len(origins) > 0 {
-		log.Warn("traffic leaves this host without TLS; it can be intercepted and changed",
-			slog.String("listen", strings.Join(listen, ",")), slog.String("origin", strings.Join(origins, ",")))
+	var where []any
+	if len(listen) > 0 {
+		where = append(where, slog.String("listen", strings.Join(listen, ",")))
+	}
+	if len(origins) > 0 {
+		where = append(where, slog.String("origin", strings.Join(origins, ",")))
+	}
+	if len(where) > 0 {
+		log.Warn("traffic leaves this host without TLS; it can be intercepted and changed", where...)
 	}
 }
 

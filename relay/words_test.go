@@ -52,8 +52,10 @@ var words = []word{
 	{term: "Origin", wrong: []string{`management servers?`, `upstream servers?`, `configuration servers?`}},
 	{term: "Relay", wrong: []string{`tender (instances?|servers?|process|processes|nodes?|daemons?)`}},
 	{term: "Edition", wrong: []string{`change ?sets?`, `rollout (version|revision|release)s?`}},
-	{term: "Stage", wrong: []string{`waves?`, `rollout steps?`}},
+	{term: "Stage", wrong: []string{`waves?`, `rollout steps?`, `progressive (distribution|delivery|rollouts?)`}},
 	{term: "Tier", wrong: []string{`\w\S* --fleet`, `api/v1/fleet`, `fleets? of relays`, `relay fleets?`}},
+	{term: "Lagging", wrong: []string{`late`, `(largest|biggest) lags?`, `slowest first`}},
+	{term: "Admin address", wrong: []string{`admin (surfaces?|ports?|interfaces?|servers?)`}},
 	{term: "Thaw", wrong: []string{`unfree?ze`, `unfreezes`, `unfrozen`}},
 }
 

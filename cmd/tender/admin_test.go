@@ -172,11 +172,11 @@ func TestAdminTLSHost(t *testing.T) {
 	}
 }
 
-// TestWrongPort verifies the errors of a command that connects to the wrong one of the xDS port and the admin port.
+// TestWrongPort verifies the errors of a command that connects to the wrong one of the xDS port and the admin address.
 func TestWrongPort(t *testing.T) {
 	xds, operators := serveGRPC(t, listenTCP(t), deltaSays()), serveAdmin(t, "tcp", someStatus(time.Now()))
 	must(t, exitFailure, []string{"wrong port: " + xds + " is the xDS port"}, "status", "--admin", xds)
-	must(t, exitFailure, []string{"(wrong port: this is the admin port"}, "get", "-a", operators, "cds")
+	must(t, exitFailure, []string{"(wrong port: this is an admin address"}, "get", "-a", operators, "cds")
 }
 
 // TestAdminAddress verifies which errors of the configuration stop operator commands: those of TENDER_ADMIN_LISTEN, which

@@ -19,7 +19,7 @@ func newDumpCommand(h host) *cobra.Command {
 		Use:   "dump",
 		Short: "Write a file with diagnostics of a running relay",
 		Long: "Dump writes a gzipped tar with diagnostics of a running relay: its configuration, status\n" +
-			"and metrics, the clients with the largest lag, pending changes, goroutines, and with\n" +
+			"and metrics, the clients with the longest lag, pending changes, goroutines, and with\n" +
 			"TENDER_DEBUG=on the heap. It contains names and addresses, but no content of resources\n" +
 			"and no secrets. Its README.txt describes the files.",
 		Example: "  tender dump\n  tender dump -f /tmp/relay.tar.gz\n  tender dump -f - | tar tz",

@@ -30,7 +30,7 @@ type wholeStatus struct {
 	Clients shownClients `json:"clients"`
 }
 
-// shownClients contains the clients that reject configuration, and those that lag, slowest first.
+// shownClients contains the clients that reject configuration, and those that lag, the longest lag first.
 type shownClients struct {
 	Totals    admin.ClientTotals `json:"totals"`
 	Types     []admin.TypeTotals `json:"types"`
@@ -54,8 +54,8 @@ func newStatusCommand(h host) *cobra.Command {
 		Short: "Print the status of a running relay, its origins and its clients",
 		Long: "Status prints the state of each origin, and of each view: the cache of one node group\n" +
 			"and origin, and how long it has been stale. Then it prints the clients that reject\n" +
-			"configuration, with their error details, and those that lag, slowest first. Of clients\n" +
-			"that are relays, it prints what they report about the clients below them.\n\n" +
+			"configuration, with their error details, and those that lag, the longest lag first. Of\n" +
+			"clients that are relays, it prints what they report about the clients below them.\n\n" +
 			"The exit code is 1 if the relay is not ready. With --tier, it is 1 if a relay of the\n" +
 			"tier is not ready or not reachable.",
 		Example: "  tender status\n  tender status --watch --type cds --node edge-\n  tender status --admin unix:/run/tender/admin.sock -o json",

@@ -23,8 +23,8 @@ func grpcRoutes(server *grpc.Server) (routes []route) {
 	return routes
 }
 
-// wrongPort is the error for xDS clients that connect to the admin port.
-const wrongPort = "wrong port: this is the admin port of the relay; xDS clients connect to TENDER_LISTEN"
+// wrongPort is the error for xDS clients that connect to an admin address.
+const wrongPort = "wrong port: this is an admin address of the relay; xDS clients connect to TENDER_LISTEN"
 
 // isGRPC reports whether a request is a gRPC call.
 func isGRPC(r *http.Request) bool {

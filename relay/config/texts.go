@@ -141,7 +141,7 @@ var sections = []section{
 			"Types whose changes are distributed in stages, and which `tender rollback` returns to earlier content",
 			"Endpoints and Secrets never wait. Change it when other types should reach all clients at once, or types " +
 				"of your own should wait."},
-		{"ROLLOUT_REJECTIONS", "Clients that may reject a change before it is rolled back",
+		{"ROLLOUT_REJECTIONS", "Clients that may reject a change before it is halted",
 			"Raise it when some clients of a stage are known to reject valid changes."},
 		{"ROLLOUT_CHECK", "URL that approves a change before each stage and every 15 s",
 			"It receives a POST. 200 and 204 approve, 403 and 409 roll the change back. A user, a password and a query " +

@@ -119,7 +119,7 @@ func TestRun(t *testing.T) {
 	const ms = `\d+\.\d\dms`
 	expect(t, text,
 		`Status page: http://127\.0\.0\.1:\d+/`,
-		`It shows two clients with problems: gateway-old rejects a listener \(red\), and edge-far-away answers 15s late \(violet\)\.`,
+		`It shows two clients with problems: gateway-old rejects a listener \(red\), and edge-far-away lags by 15s \(violet\)\.`,
 		`A shop of 13 services \(17 clusters, 14 listeners\), .*:`,
 		`  origin   127\.0\.0\.1:\d+ +a control plane that changes the shop 20 times a second`,
 		`  relay    127\.0\.0\.1:\d+ +one connection up, 22 streams down`,

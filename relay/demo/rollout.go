@@ -125,16 +125,16 @@ func (s *rolloutDemo) halt(ctx context.Context, title string, next func() (chang
 	s.note(rejection.Detail)
 	s.row(halted.At, "HALTED: no other client is served it. The reason:")
 	s.note(strings.TrimSuffix(halted.Reason, ": "+rejection.Detail))
-	return s.rollBack(ctx)
+	return s.revert(ctx)
 }
 
-// rollBack waits until all clients have the last good configuration, and checks that endpoints still reach them.
-func (s *rolloutDemo) rollBack(ctx context.Context) error {
-	if err := s.await(ctx, "the end of the rollback", func() bool { _, ok := s.restored(); return ok }); err != nil {
+// revert waits until all clients have the last good configuration, and checks that endpoints still reach them.
+func (s *rolloutDemo) revert(ctx context.Context) error {
+	if err := s.await(ctx, "the last good at all canaries", func() bool { _, ok := s.restored(); return ok }); err != nil {
 		return err
 	}
 	s.rollback, _ = s.restored()
-	s.row(time.Now(), fmt.Sprintf("rolled back: all canaries have the last good configuration, %s after the first was sent the change", milliseconds(s.rollback)))
+	s.row(time.Now(), fmt.Sprintf("reverted: all canaries have the last good configuration, %s after the first was sent the change", milliseconds(s.rollback)))
 	if err := s.changeEndpoint(); err != nil { // at a low rate, no tick may fall into the pause
 		return err
 	}

@@ -38,7 +38,7 @@ func TestRunRollout(t *testing.T) {
 				` +Error adding/updating listener\(s\) ingress: Error: terminal filter named envoy\.filters\.http\.router of`,
 				` .*  HALTED: no other client is served it\. The reason:`,
 				` +\d clients? rejected the edition \(limit 0\): canary-\d rejected`,
-				` .*  rolled back: all canaries have the last good configuration, \d+\.\d\dms after the first was sent the change`,
+				` .*  reverted: all canaries have the last good configuration, \d+\.\d\dms after the first was sent the change`,
 				fmt.Sprintf(` .*  all %d clients have the last good configuration and the newest endpoints; 0 of the %d that are no canaries were sent the change`, clients, clients-canaries),
 				`3\. The fix: .*`,
 				` *\S+s +`+all+` .*  promoted: .*`,

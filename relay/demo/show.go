@@ -175,7 +175,7 @@ func (d *demo) opening() {
 	if d.Rollout {
 		d.print("It shows how a change reaches clients in stages, as the lines below do.\n\n")
 	} else {
-		d.print("It shows two clients with problems: %s rejects a listener (red), and %s answers %v late (violet).\n\n", rejecting, slow, slowAnswer)
+		d.print("It shows two clients with problems: %s rejects a listener (red), and %s lags by %v (violet).\n\n", rejecting, slow, slowAnswer)
 	}
 	if d.taken {
 		d.print("%s is taken, so the relay listens on %s.\n\n", d.Listen, address)

@@ -259,7 +259,7 @@ func (f *fanout) drawType(
 		c.Class, onward.problem = "clients rejected", "rejected"
 		c.Note = fmt.Sprintf("%s reject%s", number(float64(total.Rejecting)), verbEnding(total.Rejecting))
 		c.Href += "&rejected=true"
-	case total.LagSeconds >= lateSeconds:
+	case total.LagSeconds >= laggingSeconds:
 		c.Note = fmt.Sprintf("%s lag%s, by up to %s",
 			number(float64(total.Lagging)), verbEnding(total.Lagging), brief(total.LagSeconds))
 	}

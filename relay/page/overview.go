@@ -13,8 +13,8 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// lateSeconds is the lag at which a client is late.
-const lateSeconds = 10
+// laggingSeconds is the lag from which the page marks a client as lagging.
+const laggingSeconds = 10
 
 // pendingAge is the maximum age of the list of pending changes, unless listing them takes long.
 const pendingAge = 2 * time.Second
@@ -25,12 +25,12 @@ const overviewClients = 20
 // A tile is one number at the top of the overview.
 type tile struct {
 	Label, Value, Note string
-	Class              string // CSS class of a problem: stale, rejected or late; empty without one
+	Class              string // CSS class of a problem: stale, rejected or lagging; empty without one
 }
 
 // An alert is a condition that needs attention.
 type alert struct {
-	Class   string // CSS class: stale, rejected, frozen or late
+	Class   string // CSS class: stale, rejected, frozen or lagging
 	Badge   string // word before the text; Class if empty
 	Text    string
 	Note    string // details
@@ -139,7 +139,7 @@ func newTiles(s *admin.Status, c *admin.Clients, points []Point) []tile {
 		},
 		{
 			"Longest lag", brief(c.Totals.LagSeconds), plural(c.Totals.Lagging, "client") + " lagging",
-			class(c.Totals.LagSeconds >= lateSeconds, "late"),
+			class(c.Totals.LagSeconds >= laggingSeconds, "lagging"),
 		},
 	}
 }
@@ -187,17 +187,17 @@ func alertsOf(s *admin.Status, c *admin.Clients, rollouts []*rollout.Status, now
 	}
 	if n := c.Totals.Stalled; n > 0 {
 		alerts = append(alerts, alert{
-			Class: "late", Text: fmt.Sprintf("%s %s stalled: not reading responses", plural(n, "client"), isOrAre(n)),
+			Class: "lagging", Badge: "stalled", Text: fmt.Sprintf("%s %s stalled: not reading responses", plural(n, "client"), isOrAre(n)),
 			Href: "/clients?stalled=true",
 		})
 	}
-	if lag := c.Totals.LagSeconds; lag >= lateSeconds {
+	if lag := c.Totals.LagSeconds; lag >= laggingSeconds {
 		alerts = append(alerts, alert{
-			Class: "late", Text: "A client has not accepted a change of " + brief(lag) + " ago",
+			Class: "lagging", Text: "A client has not accepted a change of " + brief(lag) + " ago",
 			Note: plural(c.Totals.Lagging, "client") + " lagging", Href: "/clients",
 		})
 	}
-	rank := []string{"stale", "rejected", "late", "frozen"}
+	rank := []string{"stale", "rejected", "lagging", "frozen"}
 	slices.SortStableFunc(alerts, func(a, b alert) int {
 		return slices.Index(rank, a.Class) - slices.Index(rank, b.Class)
 	})
@@ -214,7 +214,7 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 		alerts = append(alerts, a)
 	}
 	for _, a := range o.FailedAddresses {
-		alerts = append(alerts, alert{Class: "late", Badge: "failover", Text: "Origin " + o.Name + ": " + a.Describe(now), Note: a.Error})
+		alerts = append(alerts, alert{Class: "lagging", Badge: "failover", Text: "Origin " + o.Name + ": " + a.Describe(now), Note: a.Error})
 	}
 	if d := o.Directory; d != nil && d.BadCount > 0 {
 		note := d.Bad[0].Error

@@ -332,7 +332,7 @@ func TestAlerts(t *testing.T) {
 		}
 		at = next
 	}
-	for _, want := range []string{"not ready", "log", "lost", "files", "failover", "pending", "stale", "frozen"} {
+	for _, want := range []string{"not ready", "log", "lost", "files", "failover", "lagging", "pending", "stale", "frozen"} {
 		if !strings.Contains(body, `<span class="badge">`+want+"</span>") {
 			t.Errorf("no alert has the badge %q", want)
 		}

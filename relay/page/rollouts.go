@@ -220,7 +220,7 @@ func verdictFacts(s *rollout.Status, now time.Time) (facts []fact) {
 	}
 	if s.Unobserved {
 		facts = append(facts, fact{
-			Label: "Evidence", Value: "none in a stage", Class: "late",
+			Label: "Evidence", Value: "none in a stage", Class: "lagging",
 			Note: "no client whose answer counts, or no local Envoy, accepted the edition",
 		})
 	}
@@ -232,7 +232,7 @@ func checkFact(s *rollout.Status, now time.Time) fact {
 	f := fact{Label: "Check", Value: humanize.Cut(s.Check, maxDetail)}
 	switch {
 	case !s.Failing.IsZero():
-		f.Note, f.Class = "failing for "+ago(s.Failing, now), "late"
+		f.Note, f.Class = "failing for "+ago(s.Failing, now), "lagging"
 	case !s.Checked.IsZero():
 		f.Note = "requested " + ago(s.Checked, now) + " ago"
 	}

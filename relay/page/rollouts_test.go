@@ -112,7 +112,7 @@ No client receives it yet.
 Edition: 3fa2b1c9; 12 resources, changed 14m0s ago []
 Waiting for: the check;  []
 Pending: 12 resources; oldest change 15m0s ago []
-Check: connection refused; failing for 5m0s [late]
+Check: connection refused; failing for 5m0s [lagging]
 tender rollout diff --origin default
 tender rollout promote --origin default
 tender rollout abort --origin default
@@ -124,7 +124,7 @@ Stage: 2 of 3; 5% 10m0s []
 Time left: 6m0s;  []
 Pending: 12 resources; oldest change 15m0s ago []
 Check: go; requested 3s ago []
-Evidence: none in a stage; no client whose answer counts, or no local Envoy, accepted the edition [late]
+Evidence: none in a stage; no client whose answer counts, or no local Envoy, accepted the edition [lagging]
 tender rollout diff --origin default
 tender rollout promote --origin default
 tender rollout abort --origin default

@@ -53,7 +53,7 @@ func (p *Pages) tierTable(now time.Time) tierTable {
 		case len(r.Frozen) > 0:
 			row.Class = "frozen"
 		case r.Lagging > 0 || r.Pending > 0:
-			row.Class = "late"
+			row.Class = "lagging"
 		}
 		t.Relays = append(t.Relays, row)
 	}

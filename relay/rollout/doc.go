@@ -1,5 +1,5 @@
 // Package rollout distributes the changes of an origin in stages: first to some clients, and to the rest if no signal
-// rejects them. DESIGN.md has an overview ("Progressive distribution").
+// rejects them. DESIGN.md has an overview ("Staged rollout").
 //
 // # Terms
 //

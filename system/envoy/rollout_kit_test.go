@@ -68,7 +68,7 @@ const (
 )
 
 // newStagedFleet starts a fleet whose Envoys have a listener "web". Bad resources of later changes must have names
-// that begin with "bad-", which watch detects.
+// that begin with "bad-", which onlyGood detects.
 func newStagedFleet(t *testing.T, c client) *stagedFleet {
 	t.Helper()
 	f := &stagedFleet{t: t, client: c, origin: envoytest.NewControlPlane(t), targets: filepath.Join(t.TempDir(), "targets.json")}
@@ -109,7 +109,7 @@ scrape_configs:
 	for _, r := range f.replicas { // a last good configuration exists once the sets are confirmed
 		f.envoys[0].Await("confirmed sets", func() error { return incomplete(r) })
 	}
-	f.watch()
+	onlyGood(t, f.others()...) // only canaries receive bad resources
 	return f
 }
 
@@ -182,16 +182,16 @@ func (f *stagedFleet) reconnect(e *stagedEnvoy, to *envoytest.RelayProcess) {
 func (f *stagedFleet) canaries() []*stagedEnvoy { return f.envoys[:canaries] }
 func (f *stagedFleet) others() []*stagedEnvoy   { return f.envoys[canaries:] }
 
-// watch checks twice a second until the test ends that only canaries have bad resources.
-func (f *stagedFleet) watch() {
+// onlyGood checks twice a second until the test ends that Envoys have no bad resource.
+func onlyGood(t *testing.T, envoys ...*stagedEnvoy) {
 	stop, watching := make(chan struct{}), new(sync.WaitGroup)
-	for _, e := range f.others() {
+	for _, e := range envoys {
 		watching.Go(func() {
 			again := time.NewTicker(500 * time.Millisecond)
 			defer again.Stop()
 			for {
 				if err := e.bad(); err != nil {
-					f.t.Error(err)
+					t.Error(err)
 					return
 				}
 				select {
@@ -202,8 +202,8 @@ func (f *stagedFleet) watch() {
 			}
 		})
 	}
-	f.t.Cleanup(watching.Wait) // before Envoys end
-	f.t.Cleanup(func() { close(stop) })
+	t.Cleanup(watching.Wait) // before Envoys end
+	t.Cleanup(func() { close(stop) })
 }
 
 // bad returns an error if the configuration of the Envoy contains a bad resource.
