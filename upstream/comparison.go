@@ -119,6 +119,7 @@ func (v *responses) compare(now time.Time) (next time.Time) {
 		}
 		v.endComparison()
 		c.finish(answered)
+		v.agenda.decisions.wake()
 	}
 	switch {
 	case c.dueAt.IsZero() || !l.open:
@@ -202,8 +203,9 @@ func (v *responses) noteVersionsIgnored(now time.Time) {
 		s.NoteVersionsIgnored(now)
 	}
 	for _, s := range v.ordered() {
+		s.check.wake()
 		for _, c := range s.collections {
-			v.agenda.schedule(c, now)
+			c.check.wake()
 		}
 	}
 }

@@ -21,7 +21,7 @@
 // A file uses only identifiers that it or a file before it declares, except the types of struct fields:
 //
 //	the origin     config.go stats.go health.go addresses.go session.go
-//	its streams    sotw.go subscription.go stream.go streams.go tiers.go
+//	its streams    agenda.go sotw.go subscription.go stream.go streams.go tiers.go
 //	subscriptions  set.go linger.go branches.go subscriptions.go isolation.go collection.go
 //	responses      control.go comparison.go verdict.go responses.go
 //	the loop       viewsync.go
