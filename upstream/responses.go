@@ -344,7 +344,7 @@ func (v *responses) checkCollection(c *collection, now time.Time) (next time.Tim
 // newReports returns the tracker of resources that returning clients report.
 func (v *responses) newReports(cfg reconcile.Config) *reconcile.Reports {
 	return reconcile.NewReports(v.w, reconcile.ReportsConfig{
-		Config: cfg, AnswerTimeout: min(v.cfg.ColdWait, reconcile.ConfirmMax), Resync: v.resync,
+		Config: cfg, AnswerTimeout: min(v.cfg.ColdWait, reconcile.ConfirmMax), Verify: v.verify,
 		CompleteAt: func(of cache.ReportedSet) (at, requestedAt time.Time) {
 			s := v.find(of)
 			if s == nil {

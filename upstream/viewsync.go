@@ -233,7 +233,7 @@ func (v *viewSync) decide(now time.Time) (next time.Time) {
 	v.group.ComparisonPending = !v.comparison.dueAt.IsZero()
 	next = v.group.Decide(now)
 	if v.group.StartSecondLooks(now) {
-		v.resync()
+		v.verify(now)
 	}
 	v.confirmTarget()
 	if !v.comparison.dueAt.IsZero() {
