@@ -75,11 +75,16 @@ func benchMirror(b testing.TB, w *cache.Writer) *viewSync {
 	session := check.Must(New(Config{Targets: []string{"127.0.0.1:1"}}))
 	b.Cleanup(func() { _ = session.Close() })
 	v := session.newViewSync(b.Context(), nil, pending.New(w, nil), slog.New(slog.DiscardHandler), NewControl(false, nil))
-	v.trunk.byRole[main] = adsStream{
-		stream: &stream{branch: v.trunk, role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), requested: make(map[string]bool), answers: make(map[string]*answer)},
-		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),
-	}
+	v.trunk.byRole[main] = adsStream{stream: benchStream(v, main), open: true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff()}
 	return v
+}
+
+// benchStream returns a stream without goroutines.
+func benchStream(v *viewSync, r role) *stream {
+	return &stream{
+		branch: v.trunk, role: r, cancel: func(error) {}, out: make(chan proto.Message, sendQueue),
+		requested: make(map[string]bool), answers: make(map[string]*answer),
+	}
 }
 
 // BenchmarkUpdate measures one response with new content for some of 1,000 resources, and the following step of the
