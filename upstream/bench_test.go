@@ -70,16 +70,21 @@ func BenchmarkShareAmongCollections(b *testing.B) {
 }
 
 // benchMirror returns a viewSync without a loop, with an open stream that has received nothing.
-func benchMirror(b *testing.B, w *cache.Writer) *viewSync {
+func benchMirror(b testing.TB, w *cache.Writer) *viewSync {
 	b.Helper()
 	session := check.Must(New(Config{Targets: []string{"127.0.0.1:1"}}))
 	b.Cleanup(func() { _ = session.Close() })
-	v := session.newViewSync(nil, pending.New(w, nil), slog.New(slog.DiscardHandler), NewControl(false, nil))
-	v.trunk.byRole[main] = adsStream{
-		stream: &stream{branch: v.trunk, role: main, cancel: func(error) {}, out: make(chan proto.Message, sendQueue), requested: make(map[string]bool), answers: make(map[string]*answer)},
-		open:   true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff(),
-	}
+	v := session.newViewSync(b.Context(), nil, pending.New(w, nil), slog.New(slog.DiscardHandler), NewControl(false, nil))
+	v.trunk.byRole[main] = adsStream{stream: benchStream(v, main), open: true, openedAt: time.Now(), retry: backoff.NewExponentialBackOff()}
 	return v
+}
+
+// benchStream returns a stream without goroutines.
+func benchStream(v *viewSync, r role) *stream {
+	return &stream{
+		branch: v.trunk, role: r, cancel: func(error) {}, out: make(chan proto.Message, sendQueue),
+		requested: make(map[string]bool), answers: make(map[string]*answer),
+	}
 }
 
 // BenchmarkUpdate measures one response with new content for some of 1,000 resources, and the following step of the
@@ -114,16 +119,16 @@ func BenchmarkUpdate(b *testing.B) {
 					respond := func(n, version int) {
 						u := wire.Update{TypeURL: typeURL, Nonce: "1", Resources: versions[version%len(versions)][:n]}
 						m.handleResponse(&m.trunk.byRole[main], event{stream: m.trunk.byRole[main].stream, update: u, at: now}, now)
-						m.step(b.Context(), now)
+						m.step(now)
 						for len(m.trunk.byRole[main].out) > 0 {
 							<-m.trunk.byRole[main].out
 						}
 					}
 					now = now.Add(time.Second)
-					m.step(b.Context(), now)
+					m.step(now)
 					respond(all, 0)
 					now = now.Add(2 * time.Minute)
-					m.step(b.Context(), now)
+					m.step(now)
 					if !confirmed { // a new stream resets the set
 						m.streamOpened(&m.trunk.byRole[main], now)
 					}
@@ -172,7 +177,7 @@ func BenchmarkUpdateBesideKept(b *testing.B) {
 		}
 	}
 	now = now.Add(2 * time.Minute)
-	m.step(b.Context(), now)
+	m.step(now)
 	rounds := 0
 	for b.Loop() {
 		rounds++
@@ -216,10 +221,23 @@ func BenchmarkMirrorAmongCollections(b *testing.B) {
 			for b.Loop() {
 				rounds++
 				v.applyResponse(s, main, member(b, rounds), now)
-				v.step(b.Context(), now)
+				v.step(now)
 			}
 			if got := view.Generation().Seq; got < cache.Seq(rounds) {
 				b.Fatalf("%d changes applied, want %d", got, rounds)
+			}
+		})
+	}
+}
+
+// BenchmarkIdleStep measures a step of a view whose origin sends nothing, by the number of types that it subscribes to.
+func BenchmarkIdleStep(b *testing.B) {
+	for _, n := range []int{1, 10, 100} {
+		b.Run(fmt.Sprintf("types=%d", n), func(b *testing.B) {
+			v, now := idle(b, n)
+			b.ReportAllocs()
+			for b.Loop() {
+				now = v.step(now)
 			}
 		})
 	}

@@ -5,15 +5,11 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
-	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // maxLingeringGlobs limits the unused globs that linger, since a client may subscribe to any number of globs. Globs
 // over the limit are unsubscribed at once.
 const maxLingeringGlobs = 1000
-
-// frozenLinger is the interval of checks of an expired glob while the view is frozen.
-const frozenLinger = time.Minute
 
 // collectionOf returns the key of the collection that contains a name or has it as its glob. It returns "" if there is
 // no subscription to that collection.
@@ -87,12 +83,14 @@ func (v *subscriptions) addCollection(s *subscription, glob, key string) *collec
 		s.collections = make(map[string]*collection)
 	}
 	c := &collection{set: v.newSet(s, key, glob, cache.Wildcard), glob: glob}
+	c.check = v.agenda.newTask(rankCheck, s.typeURL, func(now time.Time) time.Time { return v.checks.collection(c, now) })
 	s.collections[glob] = c
 	v.assignStreams(s, s.wildcardRole != noStream)
 	for _, kept := range v.keptNames[key] {
 		c.keepIfPresent(kept.name, kept.hold)
 	}
 	delete(v.keptNames, key)
+	v.agenda.decisions.wake()
 	return c
 }
 
@@ -104,7 +102,7 @@ func (v *subscriptions) startLinger(c *collection, now time.Time) {
 		c.lingerUntil = now.Add(jitter(WildcardLinger(v.cfg.Linger)))
 	}
 	v.lingeringGlobs++
-	v.agenda.schedule(c, c.lingerUntil)
+	c.check.schedule(c.lingerUntil)
 }
 
 // stopLinger marks a collection as used.
@@ -125,14 +123,16 @@ func (v *subscriptions) expireCollection(c *collection, now time.Time) bool {
 		return false
 	}
 	v.stopLinger(c)
+	v.agenda.list.wake()
 	if !v.pending.ForgetWildcard(c.key) {
 		return false // wanted again: the demand is about to arrive
 	}
 	s := c.sub
 	delete(s.collections, c.glob)
-	v.agenda.remove(c)
+	c.check.cancel()
 	asked := s.withoutWanted(c.Queried())
 	v.group.Drop(c.Set)
+	v.agenda.decisions.wake()
 	v.change(s.stream(s.namesRole), s, nil, append(asked, c.glob), now)
 	v.assignStreams(s, s.wildcardRole != noStream)
 	return true
@@ -161,6 +161,7 @@ func (v *subscriptions) demand(now time.Time) {
 		v.change(s.stream(s.namesRole), s, names, nil, now)
 	}
 	if v.batchSize > waiting {
-		v.batchAt = reconcile.Earlier(v.batchAt, now.Add(batchWait))
+		v.agenda.batch.schedule(now.Add(batchWait))
 	}
+	v.agenda.reports.wake() // clients may have returned
 }

@@ -28,7 +28,8 @@ type responses struct {
 // would have to send all resources to all views at once.
 type comparison struct {
 	dueAt        time.Time // when to start; zero if not scheduled
-	running      bool      // it holds the comparisonSlot of the session
+	running      bool
+	paced        bool      // it holds the comparisonSlot of the session; a second look does not wait for it
 	deadline     time.Time // when to stop, if running
 	lastResponse time.Time
 	sameServer   bool // the relay closed the last main stream to reopen it, so the next one reaches the same server
@@ -104,6 +105,16 @@ func (v *responses) noteServer(identifier string) {
 	}
 }
 
+// verify asks the origin for all resources on new streams without versions, and applies what differs. It is how the relay finds out
+// whether the cache equals the origin: second looks and the comparison are its callers. A comparison that is due is done with it.
+func (v *responses) verify(now time.Time) {
+	if c := &v.comparison; c.running || !c.dueAt.IsZero() {
+		c.dueAt, c.running, c.deadline = time.Time{}, true, now.Add(comparisonMax)
+		v.agenda.comparison.schedule(c.deadline)
+	}
+	v.resync()
+}
+
 // compare starts the comparison when it is due and no other view is comparing, and ends it when it is complete. It
 // returns when to call it again; zero if only a new stream requires that.
 func (v *responses) compare(now time.Time) (next time.Time) {
@@ -119,6 +130,7 @@ func (v *responses) compare(now time.Time) (next time.Time) {
 		}
 		v.endComparison()
 		c.finish(answered)
+		v.agenda.decisions.wake()
 	}
 	switch {
 	case c.dueAt.IsZero() || !l.open:
@@ -130,8 +142,8 @@ func (v *responses) compare(now time.Time) (next time.Time) {
 	}
 	select {
 	case v.session.comparisonSlot <- struct{}{}:
-		c.dueAt, c.running, c.deadline = time.Time{}, true, now.Add(comparisonMax)
-		v.resync()
+		c.paced = true
+		v.verify(now)
 		return c.deadline
 	default:
 		c.dueAt = now.Add(jitter(time.Second))
@@ -141,8 +153,9 @@ func (v *responses) compare(now time.Time) (next time.Time) {
 
 // endComparison allows the next view of the session to compare.
 func (v *responses) endComparison() {
-	if v.comparison.running {
-		v.comparison.running = false
+	c := &v.comparison
+	if c.running = false; c.paced {
+		c.paced = false
 		<-v.session.comparisonSlot
 	}
 }
@@ -202,8 +215,9 @@ func (v *responses) noteVersionsIgnored(now time.Time) {
 		s.NoteVersionsIgnored(now)
 	}
 	for _, s := range v.ordered() {
+		s.check.wake()
 		for _, c := range s.collections {
-			v.agenda.schedule(c, now)
+			c.check.wake()
 		}
 	}
 }

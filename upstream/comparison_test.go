@@ -23,7 +23,7 @@ func comparing(t *testing.T, log slog.Handler, version string) *viewSync {
 	session := check.Must(New(Config{Targets: []string{"first:1", "second:1"}}))
 	t.Cleanup(func() { _ = session.Close() })
 	_, w := cache.New(cache.Config{})
-	v := session.newViewSync(nil, pending.New(w, nil), slog.New(log), nil)
+	v := session.newViewSync(t.Context(), nil, pending.New(w, nil), slog.New(log), nil)
 	v.sub(v.trunk, wire.ClusterType)
 	put(v, cluster(version))
 	w.SetTarget("first:1")

@@ -11,6 +11,9 @@
 //	demand ─▶ subscriptions ─▶ streams ─▶ DeltaDiscoveryRequest ─▶ origin
 //	cache ◀── reconcile ◀─ responses ◀─ DeltaDiscoveryResponse ◀─┘   and an ACK, or a NACK
 //
+// What the loop does at a time, or after a change, is a task of its agenda. A step does the tasks that are due, in a fixed order.
+// Code that changes what a task depends on wakes that task.
+//
 // Clients do not notice when the origin is unreachable: the relay serves the cached view. A new stream reports the
 // cached resource versions, so that the origin sends only the difference (B.15). Package reconcile decides which
 // removals reach clients. Package files reads an origin from a directory. Package loadreport sends load reports
@@ -21,7 +24,7 @@
 // A file uses only identifiers that it or a file before it declares, except the types of struct fields:
 //
 //	the origin     config.go stats.go health.go addresses.go session.go
-//	its streams    sotw.go subscription.go stream.go streams.go tiers.go
+//	its streams    agenda.go sotw.go subscription.go stream.go streams.go tiers.go
 //	subscriptions  set.go linger.go branches.go subscriptions.go isolation.go collection.go
 //	responses      control.go comparison.go verdict.go responses.go
 //	the loop       viewsync.go

@@ -131,7 +131,7 @@ func (v *subscriptions) move(p part, to *branch, now time.Time) {
 			delete(s.names, n)
 			v.addName(t, n, false)
 			s.byName.MoveTo(t.byName.Set, n.String())
-			v.batchAt = now
+			v.agenda.batch.wake()
 		}
 	}
 	p.globs = slices.DeleteFunc(p.globs, func(glob string) bool { return s.collections[glob] == nil })
@@ -145,6 +145,7 @@ func (v *subscriptions) move(p part, to *branch, now time.Time) {
 	}
 	v.assignStreams(s, s.wildcardRole != noStream)
 	v.assignStreams(t, t.wildcardRole != noStream)
+	wake(&s.check, &t.check, &v.agenda.linger)
 	v.change(t.stream(t.namesRole), t, p.globs, nil, now)
 	v.dropIfUnused(s)
 	v.dropIfUnused(t)
@@ -254,11 +255,12 @@ func (v *subscriptions) forgetUnused(b *branch, now time.Time) {
 	for _, s := range b.ordered() {
 		if !s.lingerUntil.IsZero() && v.empty(s.typeURL) {
 			s.lingerUntil = now
+			v.agenda.linger.wake()
 		}
 		for _, c := range s.collections {
 			if !c.lingerUntil.IsZero() && v.empty(c.key) {
 				c.lingerUntil = now
-				v.agenda.schedule(c, now)
+				c.check.wake()
 			}
 		}
 		var unused []*cache.Name
@@ -269,7 +271,8 @@ func (v *subscriptions) forgetUnused(b *branch, now time.Time) {
 			}
 		}
 		if len(unused) > 0 {
-			v.forget(s.typeURL, unused, now)
+			v.agenda.linger.wake()
+			v.forget(s.typeURL, unused)
 		}
 	}
 }
@@ -278,6 +281,7 @@ func (v *subscriptions) forgetUnused(b *branch, now time.Time) {
 func (v *subscriptions) swap(i int, now time.Time) {
 	v.trunk, v.isolated[i] = v.isolated[i], v.trunk
 	v.forgetUnused(v.isolated[i], now)
+	v.agenda.comparison.wake() // the trunk has another stream
 }
 
 // observeLife adapts aliveAfter to an origin that ends all streams after some seconds.
@@ -409,9 +413,14 @@ func (v *subscriptions) halfOf(b *branch, r role) []part {
 
 // mergeBranches merges the branches that are alive with the trunk. It returns when to call it again.
 func (v *subscriptions) mergeBranches(now time.Time) (next time.Time) {
-	if !v.mergedAt.IsZero() && now.Sub(v.mergedAt) >= v.aliveAfter {
+	switch {
+	case v.mergedAt.IsZero():
+	case now.Sub(v.mergedAt) >= v.aliveAfter:
 		v.proof, v.mergedAt = 0, time.Time{}
+	default:
+		next = v.mergedAt.Add(v.aliveAfter)
 	}
+	v.agenda.streams.wake()
 	for i, b := range slices.Backward(v.isolated) {
 		switch {
 		case v.mergeAll:
@@ -467,6 +476,7 @@ func (v *subscriptions) merge(b *branch, now time.Time) {
 		v.move(p, v.trunk, now)
 	}
 	v.mergedAt = now
+	v.agenda.isolation.schedule(now.Add(v.aliveAfter))
 }
 
 // drop closes the streams of a branch and removes it from the view.

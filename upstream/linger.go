@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"container/heap"
 	"math"
 	"time"
 
@@ -9,6 +8,10 @@ import (
 
 	"github.com/xdstender/tender/cache"
 )
+
+// frozenLinger is the interval at which the loop looks for what has lingered long enough while the view retains what no client
+// uses.
+const frozenLinger = time.Minute
 
 // lingering holds the subscribed names that no client uses, oldest first. A name stays until Config.Linger ends, or
 // until the limits are exceeded (B.6). Names in use are never in it, so a client never loses a resource by eviction.
@@ -72,73 +75,4 @@ func (l *lingering) expired(now time.Time, frozen bool) (out map[string][]*cache
 		}
 		out[entry.typeURL] = append(out[entry.typeURL], n)
 	}
-}
-
-// An agenda is a heap of collections, by the time of their next check. It implements heap.Interface. A view may have
-// thousands of collections, of which few have a check pending.
-type agenda []*collection
-
-// Len implements heap.Interface.
-func (a agenda) Len() int { return len(a) }
-
-// Less implements heap.Interface: the earliest check is first.
-func (a agenda) Less(i, j int) bool { return a[i].checkAt.Before(a[j].checkAt) }
-
-// Swap implements heap.Interface.
-func (a agenda) Swap(i, j int) {
-	a[i], a[j] = a[j], a[i]
-	a[i].heapIndex, a[j].heapIndex = i, j
-}
-
-// Push implements heap.Interface. Use schedule to add a collection.
-func (a *agenda) Push(x any) {
-	c := x.(*collection)
-	c.heapIndex = len(*a)
-	*a = append(*a, c)
-}
-
-// Pop implements heap.Interface. The collection is no longer scheduled.
-func (a *agenda) Pop() any {
-	last := len(*a) - 1
-	c := (*a)[last]
-	(*a)[last] = nil
-	*a, c.checkAt = (*a)[:last], time.Time{}
-	return c
-}
-
-// schedule sets the next check of a collection to a time, unless an earlier check is scheduled. A zero time does
-// nothing.
-func (a *agenda) schedule(c *collection, at time.Time) {
-	switch {
-	case at.IsZero() || !c.checkAt.IsZero() && !at.Before(c.checkAt):
-	case c.checkAt.IsZero():
-		c.checkAt = at
-		heap.Push(a, c)
-	default:
-		c.checkAt = at
-		heap.Fix(a, c.heapIndex)
-	}
-}
-
-// remove removes a collection, if it is scheduled.
-func (a *agenda) remove(c *collection) {
-	if !c.checkAt.IsZero() {
-		heap.Remove(a, c.heapIndex)
-	}
-}
-
-// due removes the collections whose check is due, and adds them to the due list of their subscriptions.
-func (a *agenda) due(now time.Time) {
-	for len(*a) > 0 && !now.Before((*a)[0].checkAt) {
-		c := heap.Pop(a).(*collection)
-		c.sub.due = append(c.sub.due, c)
-	}
-}
-
-// next returns the time of the earliest check; zero if there is none.
-func (a agenda) next() time.Time {
-	if len(a) == 0 {
-		return time.Time{}
-	}
-	return a[0].checkAt
 }

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/xdstender/tender/relay/relaytest"
+	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
@@ -36,65 +37,50 @@ func TestB15_RandomHistories(t *testing.T) {
 			watched: rapid.Bool().Draw(rt, "watched"),
 			steps:   rapid.SliceOfN(rapid.Custom(drawStep), 0, 25).Draw(rt, "steps"),
 		}
-		var failures []string
-		synctest.Test(t, func(t *testing.T) {
-			w := &world{TB: t}
-			defer func() { failures = w.failures }()
-			w.run(h)
-		})
-		if len(failures) > 0 {
-			rt.Fatalf("%s", strings.Join(failures, "\n"))
+		if failures := runHistory(t, h); failures != "" {
+			rt.Fatalf("%s", failures)
 		}
 	})
+}
+
+// runHistory runs a history in a world of its own, and returns the violations of the rules, one on each line.
+func runHistory(t *testing.T, h history) (failures string) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{TB: t}
+		defer func() { failures = strings.Join(w.failures, "\n") }()
+		w.run(h)
+	})
+	return failures
 }
 
 // TestB15_ComparisonSurvivesStreamLoss: another replica responds with the same versions and other content, and the
 // stream is lost before the comparison is done. The comparison happens on the next stream to the same replica.
 func TestB15_ComparisonSurvivesStreamLoss(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{TB: t}
-		w.run(history{variant: "Delta", traits: 6, watched: true, steps: []step{{"flap", 0, 1, 6}, {"put", 1, 1, 852}, {"restart", 0, 1, 1}}})
-		if len(w.failures) > 0 {
-			t.Errorf("%s", strings.Join(w.failures, "\n"))
-		}
-	})
+	h := history{variant: "Delta", traits: 6, watched: true, steps: []step{{"flap", 0, 1, 6}, {"put", 1, 1, 852}, {"restart", 0, 1, 1}}}
+	check.Equal(t, "violations", runHistory(t, h), "")
 }
 
 // TestB15_NamesThatReturnToANewStream: names return from a branch to the shared stream, which has been opened again meanwhile and lacks
 // one of them. What the origin stated on the previous shared stream does not complete the set on this one.
 func TestB15_NamesThatReturnToANewStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{TB: t}
-		w.run(history{variant: "Delta", traits: 1, watched: true, steps: []step{{"minutes", 0, 0, 0}, {"cut", 0, 3, 754}, {"cut", 0, 3, 41}}})
-		if len(w.failures) > 0 {
-			t.Errorf("%s", strings.Join(w.failures, "\n"))
-		}
-	})
+	h := history{variant: "Delta", traits: 1, watched: true, steps: []step{{"minutes", 0, 0, 0}, {"cut", 0, 3, 754}, {"cut", 0, 3, 41}}}
+	check.Equal(t, "violations", runHistory(t, h), "")
 }
 
 // TestB15_NamesAreRestoredAsServed: a name has other content by name than in the wildcard set, since an operator has dropped
 // the removals of an origin that lost it. Another relay restores the two as they were served.
 func TestB15_NamesAreRestoredAsServed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := &world{TB: t}
-		w.run(history{variant: "Delta", traits: 0, watched: false, steps: []step{{"lose", 0, 0, 0}, {"cut", 0, 3, 0}, {"relay", 1, 2, 637}}})
-		if len(w.failures) > 0 {
-			t.Errorf("%s", strings.Join(w.failures, "\n"))
-		}
-	})
+	h := history{variant: "Delta", traits: 0, watched: false, steps: []step{{"lose", 0, 0, 0}, {"cut", 0, 3, 0}, {"relay", 1, 2, 637}}}
+	check.Equal(t, "violations", runHistory(t, h), "")
 }
 
 // TestB15_StreamsOfAMovedSetEnd: short streams make the relay divide the subscriptions (B.48), and the set moves back from a
 // branch whose stream lives. Its server has the resource, so that the next one, which lacks it, has lacked it for no time.
 func TestB15_StreamsOfAMovedSetEnd(t *testing.T) {
 	for range 5 { // the order of events differs
-		synctest.Test(t, func(t *testing.T) {
-			w := &world{TB: t}
-			w.run(history{variant: "Delta", traits: 0, watched: true, steps: []step{{"cut", 0, 3, 254}}})
-			if len(w.failures) > 0 {
-				t.Errorf("%s", strings.Join(w.failures, "\n"))
-			}
-		})
+		h := history{variant: "Delta", traits: 0, watched: true, steps: []step{{"cut", 0, 3, 254}}}
+		check.Equal(t, "violations", runHistory(t, h), "")
 	}
 }
 

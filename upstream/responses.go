@@ -64,7 +64,7 @@ func (v *responses) inferCollectionRemovals(
 		if c.RecordList(mentioned, missing, now); len(mentioned) > 0 {
 			c.SkipQuery()
 		}
-		v.agenda.schedule(c, now)
+		c.check.wake()
 	}
 }
 
@@ -134,7 +134,7 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 	l.warnSilentAt = time.Time{}
 	v.endSilence()
 	if l.sotw != nil && v.batchSize > 0 {
-		v.batchAt = now // names may have waited for this response
+		v.agenda.batch.wake() // names may have waited for this response
 	}
 	defer func() { v.session.counters.countResponse(u.TypeURL, err != nil) }()
 	if err != nil {
@@ -163,9 +163,11 @@ func (v *responses) handleResponse(l *adsStream, e event, now time.Time) {
 		v.pending.SetCause(CauseOf(trace, e.at))
 		v.applyResponse(s, l.role, u, now)
 		v.pending.SetCause(cache.Cause{})
+		s.check.wake()
 	}
 	v.noteServer(u.ControlPlane)
 	v.comparison.lastResponse = now
+	wake(&v.agenda.list, &v.agenda.decisions, &v.agenda.comparison)
 	if u.Nonce != "" { // without a nonce, an ACK would be a new subscription
 		v.answer(l, u, err)
 	}
@@ -268,7 +270,7 @@ func (v *responses) applyCollections(s *subscription, u wire.Update, now time.Ti
 		_, glob, _ := cache.SplitCollection(key)
 		of := s.collections[glob]
 		v.applyToSet(of.set, *p, now)
-		v.agenda.schedule(of, now)
+		of.check.wake()
 	}
 	return named
 }
@@ -281,7 +283,7 @@ func (v *responses) removeMembers(c *collection, u wire.Update, now time.Time) {
 		Removed: slices.Collect(c.Names()),
 	}
 	v.applyToSet(c.set, u, now)
-	v.agenda.schedule(c, now)
+	c.check.wake()
 	v.setPhase(c.key, cache.Confirmed, now)
 }
 
@@ -305,6 +307,7 @@ func (v *responses) updatePhase(s *set, now time.Time) (next time.Time) {
 	restored := t.Restored && t.Wildcard.Count() > 0 && s.Covered() && s.Progress.Settled(now)
 	enough, ok := s.Progress.EnoughAt(v.cfg.ColdWait)
 	if restored || ok && !now.Before(enough) {
+		v.agenda.list.wake()
 		v.pending.SetPresumed(s.key)
 	} else if ok {
 		next = reconcile.Earlier(next, enough)
@@ -317,11 +320,21 @@ func (v *responses) setPhase(key string, p cache.Phase, now time.Time) {
 	if p == cache.Confirmed {
 		v.reports.Evaluate(cache.ReportedSet{Key: key, Kind: cache.Wildcard}, now, now)
 	}
+	v.agenda.reports.wake()
+	v.agenda.list.wake()
 	v.pending.SetPhase(key, p)
+}
+
+// checkMembers performs the checks of a wildcard set that are due, and returns when to check it again.
+func (v *responses) checkMembers(s *subscription, now time.Time) (next time.Time) {
+	v.agenda.decisions.wake()
+	next = v.updatePhase(s.members, now)
+	return reconcile.Earlier(next, v.queryMissing(s.members, now))
 }
 
 // checkCollection performs the checks of a collection that are due, and returns when to check it again.
 func (v *responses) checkCollection(c *collection, now time.Time) (next time.Time) {
+	v.agenda.decisions.wake()
 	if v.expireCollection(c, now) {
 		return time.Time{}
 	}
@@ -331,7 +344,7 @@ func (v *responses) checkCollection(c *collection, now time.Time) (next time.Tim
 // newReports returns the tracker of resources that returning clients report.
 func (v *responses) newReports(cfg reconcile.Config) *reconcile.Reports {
 	return reconcile.NewReports(v.w, reconcile.ReportsConfig{
-		Config: cfg, AnswerTimeout: min(v.cfg.ColdWait, reconcile.ConfirmMax), Resync: v.resync,
+		Config: cfg, AnswerTimeout: min(v.cfg.ColdWait, reconcile.ConfirmMax), Verify: v.verify,
 		CompleteAt: func(of cache.ReportedSet) (at, requestedAt time.Time) {
 			s := v.find(of)
 			if s == nil {

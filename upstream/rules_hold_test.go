@@ -9,6 +9,7 @@ import (
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/upstream"
+	"github.com/xdstender/tender/upstream/reconcile"
 )
 
 // heldLine is part of the log line about pending removals.
@@ -115,5 +116,35 @@ func TestB15_C07_SilenceOnANamedMember(t *testing.T) {
 		named.Send(response(clusters, "a@1")) // a response to the control query, but none to b and c
 		r.pass(time.Minute)
 		r.expect("members", present(r.members(clusters)), "a@1 b@1")
+	})
+}
+
+// TestB15_ASecondLookIsTheComparison: the time of a hold is over while a comparison of all content is due. The second look requests
+// all content, so that the origin is not asked twice.
+func TestB15_ASecondLookIsTheComparison(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.follow(clusters, numbered(100)...)
+		r.changeWhileDown(removing(clusters, lost()...))
+		r.pass(2 * time.Minute)
+		holds := r.control.Operate(t.Context(), reconcile.Command{})
+		if len(holds) != 1 || holds[0].Until.IsZero() {
+			t.Fatalf("holds: %+v, want one with a deadline", holds)
+		}
+		r.pass(time.Until(holds[0].Until) - 10*time.Second)
+		r.Stop()
+		r.Restart()
+		before := r.streams()
+		r.clustersAfter(2*time.Minute, "after the second look", 50)
+		var whole, resumed int
+		for _, st := range r.State().Streams[before:] {
+			switch first := described(st.Requests[0]); {
+			case first == "[cds node]":
+				whole++
+			case strings.Contains(first, "=1"):
+				resumed++
+			}
+		}
+		check.Equal(t, "streams that report versions", resumed, 1)
+		check.Equal(t, "streams that request all resources", whole, 1)
 	})
 }

@@ -152,6 +152,7 @@ func (s *set) Apply(u wire.Update, waited pending.Delay) cache.Change {
 	if u.TypeURL == "" {
 		u.TypeURL, u.SystemVersion = s.key, s.cached(s.view.w.Generation()).System()
 	}
+	s.view.agenda.list.wake()
 	return s.view.pending.ApplyDelayed(s.kind, u, waited)
 }
 

@@ -136,6 +136,7 @@ type streams struct {
 	log     *slog.Logger
 	node    *corepb.Node // sent to the origin; immutable
 
+	agenda  agenda
 	events  chan event // unbuffered; from the goroutines of all streams
 	running int        // streams whose ended event was not received yet
 
@@ -165,6 +166,7 @@ func (v *streams) request(l *adsStream, s *subscription, r *discoverypb.DeltaDis
 	// If the stream reported the cached versions, the origin need not respond.
 	if l.role == main && !l.responded && !l.sentVersions && !v.silenceLogged && l.warnSilentAt.IsZero() {
 		l.warnSilentAt = now.Add(silenceWait)
+		v.agenda.streams.schedule(l.warnSilentAt)
 	}
 	v.reportRequest(s, r, now)
 	l.request(v.node, r)
@@ -211,6 +213,7 @@ func (v *streams) noteRefused(l *adsStream, now time.Time) {
 		}
 		t.accepted = nil
 	}
+	v.agenda.isolation.wake() // operators see what is refused
 	l.sotw.changed = nil
 }
 

@@ -66,7 +66,7 @@ type subscription struct {
 
 	members, byName *set
 	collections     map[string]*collection // by glob; they use the stream of the names
-	due             []*collection          // collections that the loop checks next
+	check           task                   // of the wildcard set: its phase, and the query for what is missing
 }
 
 // A set is one of the sets of resources of a subscription in the view: the wildcard set, the resources subscribed to by
@@ -87,10 +87,7 @@ type collection struct {
 	glob        string
 	lingerUntil time.Time // when an unused collection is unsubscribed; zero while it is used
 	requestedAt time.Time // when the collection was last added
-
-	// Owned by the agenda.
-	checkAt   time.Time // zero if it is not in the agenda
-	heapIndex int
+	check       task      // of its phase, the query for what is missing, and whether it is used
 }
 
 // wantedNames returns the subscribed names, including those that linger.

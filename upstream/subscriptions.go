@@ -25,13 +25,19 @@ type subscriptions struct {
 	group *reconcile.Group // all sets, for decisions about removals
 
 	linger         *lingering
-	lingeringGlobs int    // unused collections
-	agenda         agenda // checks of collections
+	lingeringGlobs int // unused collections
 	// names whose removal an operator dropped, of collections without a subscription yet, by collection key
 	keptNames map[string][]keptName
 
-	batchAt   time.Time // when to send the unsent changes; zero if there are none
-	batchSize int       // names in the unsent changes
+	batchSize int // names in the unsent changes
+
+	checks checks
+}
+
+// checks perform what is due for a set, and return when to call them again. They depend on responses, too.
+type checks struct {
+	members    func(s *subscription, now time.Time) (next time.Time)
+	collection func(c *collection, now time.Time) (next time.Time)
 }
 
 // sub returns the subscription of a branch to a type, and creates it if needed.
@@ -42,6 +48,8 @@ func (v *subscriptions) sub(b *branch, typeURL string) *subscription {
 		s.members = v.newSet(s, typeURL, wire.Wildcard, cache.Wildcard)
 		s.byName = v.newSet(s, typeURL, "", cache.ByName)
 		s.byName.QueriesFor = s.members.Set
+		s.check = v.agenda.newTask(rankCheck, typeURL, func(now time.Time) time.Time { return v.checks.members(s, now) })
+		s.check.members = true
 		b.subs[typeURL] = s
 	}
 	return s
@@ -122,6 +130,7 @@ func (v *subscriptions) demandMembers(s *subscription, d cache.Demand, now time.
 		if s.branch == v.trunk || !v.empty(s.typeURL) {
 			s.lingerUntil = now.Add(jitter(WildcardLinger(v.cfg.Linger)))
 		}
+		v.agenda.linger.schedule(s.lingerUntil)
 		return
 	}
 	s.wanted, s.lingerUntil = true, time.Time{}
@@ -136,6 +145,7 @@ func (v *subscriptions) demandMembers(s *subscription, d cache.Demand, now time.
 
 // demandName handles a change in the demand of clients for a name. An unused name lingers.
 func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Time) {
+	v.agenda.linger.wake() // another name may be the next to expire, or the limits may be exceeded
 	if d.Wanted {
 		v.linger.remove(d.Name)
 		if _, have := s.names[d.Name]; !have {
@@ -146,7 +156,7 @@ func (v *subscriptions) demandName(s *subscription, d cache.Demand, now time.Tim
 	}
 	v.addName(s, d.Name, false) // has an effect only for a name that a snapshot restored
 	if s.branch != v.trunk && !v.present(s.typeURL, d.Name) && !v.pending.RetainsUnused() {
-		v.forget(s.typeURL, []*cache.Name{d.Name}, now)
+		v.forget(s.typeURL, []*cache.Name{d.Name})
 		return
 	}
 	size := 0
@@ -173,6 +183,7 @@ func (v *subscriptions) subscribeMembers(s *subscription, now time.Time) {
 		v.reopenFor(s)
 	default:
 		s.members.beginStream(nil, now)
+		s.check.wake()
 		v.request(l, s, s.subscribeWildcard(), now)
 	}
 }
@@ -191,6 +202,7 @@ func (v *subscriptions) refetchMembers(s *subscription, now time.Time) {
 	default:
 		v.endQueries(s.members, now)
 		s.members.Restart(nil, now)
+		s.check.wake()
 		v.request(l, s, s.unsubscribeWildcard(), now)
 		r := s.subscribeWildcard()
 		r.ResourceNamesSubscribe = []string{wire.Wildcard}
@@ -222,13 +234,17 @@ func (v *subscriptions) addName(s *subscription, n *cache.Name, again bool) {
 func (v *subscriptions) expireLingering(now time.Time) (next time.Time) {
 	expired, next := v.linger.expired(now, v.pending.RetainsUnused())
 	for typeURL, names := range expired {
-		v.forget(typeURL, names, now)
+		v.forget(typeURL, names)
+	}
+	if next.IsZero() && v.linger.names.Len() > 0 {
+		next = now.Add(frozenLinger)
 	}
 	return reconcile.Earlier(next, v.expireMembers(now))
 }
 
 // forget unsubscribes from unused names of a type with the next batch.
-func (v *subscriptions) forget(typeURL string, names []*cache.Name, now time.Time) {
+func (v *subscriptions) forget(typeURL string, names []*cache.Name) {
+	v.agenda.list.wake()
 	kept := v.pending.Forget(typeURL, names)
 	for b := range v.branches {
 		s := b.subs[typeURL]
@@ -244,7 +260,7 @@ func (v *subscriptions) forget(typeURL string, names []*cache.Name, now time.Tim
 		}
 		v.batchSize += len(s.removed)
 	}
-	v.batchAt = now
+	v.agenda.batch.wake()
 }
 
 // expireMembers unsubscribes from wildcards that have been unused long enough.
@@ -258,9 +274,11 @@ func (v *subscriptions) expireMembers(now time.Time) (next time.Time) {
 			continue
 		}
 		if v.pending.RetainsUnused() {
+			next = reconcile.Earlier(next, now.Add(frozenLinger))
 			continue // so that returning clients find their resources
 		}
 		s.lingerUntil = time.Time{}
+		v.agenda.list.wake()
 		if !v.pending.ForgetWildcard(s.typeURL) {
 			continue // a client uses it again: the demand is about to arrive
 		}
@@ -289,11 +307,13 @@ func (v *subscriptions) dropIfUnused(s *subscription) {
 	v.group.Drop(s.members.Set)
 	v.group.Drop(s.byName.Set)
 	delete(s.branch.subs, s.typeURL)
+	s.check.cancel()
+	v.agenda.decisions.wake()
 }
 
-// flush sends the unsent changes of names, except changes on SotW streams that must wait longer.
-func (v *subscriptions) flush(now time.Time) {
-	v.batchAt, v.batchSize = time.Time{}, 0
+// flush sends the unsent changes of names, except changes on SotW streams that must wait longer. It returns when to send these.
+func (v *subscriptions) flush(now time.Time) (next time.Time) {
+	v.batchSize = 0
 	for _, s := range v.ordered() {
 		waiting := len(s.added) + len(s.refetch) + len(s.removed)
 		if waiting == 0 {
@@ -301,7 +321,7 @@ func (v *subscriptions) flush(now time.Time) {
 		}
 		if l := s.stream(s.namesRole); l.open {
 			if at := s.sendAt(l.sotw, now); now.Before(at) {
-				v.batchAt, v.batchSize = reconcile.Earlier(v.batchAt, at), v.batchSize+waiting
+				next, v.batchSize = reconcile.Earlier(next, at), v.batchSize+waiting
 				continue
 			}
 			reqs, asked := s.changes()
@@ -319,12 +339,14 @@ func (v *subscriptions) flush(now time.Time) {
 		v.assignStreams(s, s.wildcardRole != noStream)
 		v.dropIfUnused(s)
 	}
+	return next
 }
 
 // assignStreams assigns the wildcard and the names of a type to the streams. If one of them moves to the other stream,
 // both streams are replaced: on an open stream, the relay cannot determine if a response is for the wildcard or for
 // names.
 func (v *subscriptions) assignStreams(s *subscription, members bool) {
+	v.agenda.streams.wake() // one may be needed, or not any more
 	if !s.assignStreams(members) {
 		return
 	}
@@ -350,6 +372,7 @@ func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 	due, next := s.QueryDue(now)
 	if due {
 		names := s.StartQuery(s.sub.wantedNames(), now)
+		v.agenda.streams.wake()
 		v.log.Info("querying unmentioned resources by name",
 			slog.String("type_url", s.TypeURL), slog.Int("suspects", len(names)))
 		v.change(on, s.sub, names, nil, now)
@@ -369,6 +392,7 @@ func (v *subscriptions) queryMissing(s *set, now time.Time) (next time.Time) {
 func (v *subscriptions) endQueries(s *set, now time.Time) {
 	names := s.sub.withoutWanted(s.Queried())
 	s.ClearUnmentioned()
+	v.agenda.streams.wake() // the query may have been the only use of one
 	v.change(s.sub.stream(s.queryRole()), s.sub, nil, names, now)
 }
 

@@ -50,9 +50,12 @@ func (v *responses) answer(l *adsStream, u wire.Update, own error) {
 // Report implements Controlled.
 func (v *responses) Report(rejected []Rejection) { v.rejected = rejected }
 
+// hasRejections reports whether clients reject a resource, or the origin was told that they do.
+func (v *responses) hasRejections() bool { return len(v.rejected) > 0 || v.reported }
+
 // reportRejected tells the origin what has changed of what clients reject. It returns when to call it again.
 func (v *responses) reportRejected(now time.Time) (next time.Time) {
-	if len(v.rejected) == 0 && !v.reported {
+	if !v.hasRejections() {
 		return time.Time{}
 	}
 	v.reported = false

@@ -15,8 +15,13 @@ import (
 	"github.com/xdstender/tender/upstream/reconcile"
 )
 
-// TrimEvery is the interval at which a loop calls Trim on the writer of its view.
-const TrimEvery = 10 * time.Second
+const (
+	// TrimEvery is the interval at which a loop calls Trim on the writer of its view.
+	TrimEvery = 10 * time.Second
+
+	// lookAgain is the longest time between two decisions while changes wait.
+	lookAgain = 10 * time.Second
+)
 
 // A viewSync keeps one view in sync with its origin. Only its loop may use it.
 //
@@ -25,9 +30,8 @@ const TrimEvery = 10 * time.Second
 type viewSync struct {
 	responses
 	control *Control
-	trimAt  time.Time // when to call Trim next
-	counted int       // the rows of the list that the counters of the session have
-	dropped int       // removals that operators dropped
+	counted int // the rows of the list that the counters of the session have
+	dropped int // removals that operators dropped
 }
 
 // Sync keeps a view in sync with the origin until ctx ends and all its goroutines have ended. It sends node, which must
@@ -39,12 +43,14 @@ type viewSync struct {
 //
 // Source: gRFC A57.
 func (s *Session) Sync(ctx context.Context, node *corepb.Node, list *pending.List, log *slog.Logger, control *Control) {
-	s.newViewSync(node, list, log, control).run(ctx)
+	s.newViewSync(ctx, node, list, log, control).run(ctx)
 }
 
 // newViewSync returns a viewSync whose loop has not started. It has a subscription to each type of Config.Prewarm that
 // the view owns.
-func (s *Session) newViewSync(node *corepb.Node, list *pending.List, log *slog.Logger, control *Control) *viewSync {
+func (s *Session) newViewSync(
+	ctx context.Context, node *corepb.Node, list *pending.List, log *slog.Logger, control *Control,
+) *viewSync {
 	v, w := &viewSync{control: control}, list.Writer()
 	v.streams = streams{
 		session: s, cfg: &s.cfg, pending: list, w: w, log: log, node: node, events: make(chan event),
@@ -58,6 +64,7 @@ func (s *Session) newViewSync(node *corepb.Node, list *pending.List, log *slog.L
 		Growth: s.cfg.Growth,
 	}
 	v.group, v.reports = reconcile.NewGroup(cfg), v.newReports(cfg)
+	v.planTasks(ctx)
 	from := w.Source() // after a restore, the source of the snapshot (B.42)
 	v.sourceTarget, v.identifier = slices.Index(s.cfg.Targets, from.Target), from.Identifier
 	for _, typeURL := range s.cfg.Prewarm {
@@ -82,7 +89,7 @@ func (v *viewSync) run(ctx context.Context) {
 	for {
 		timer.Stop()
 		now := time.Now()
-		next := v.step(ctx, now)
+		next := v.step(now)
 		v.flushSotW(now)
 		v.counted = v.session.counters.CountList(v.pending, v.counted)
 		before := v.dropped
@@ -97,10 +104,12 @@ func (v *viewSync) run(ctx context.Context) {
 		case <-v.w.Demand():
 			v.demand(time.Now())
 		case <-v.pending.Wake():
+			v.agenda.list.wake()
 		case e := <-v.events:
 			v.handleEvent(e, time.Now())
 		case call := <-v.control.Calls():
 			call(v)
+			v.wakeAll()
 		case <-v.control.below.wake:
 		case <-v.targetChanged:
 			v.followTarget(time.Now())
@@ -119,6 +128,7 @@ func (v *viewSync) followTarget(now time.Time) {
 	for l := range v.all {
 		l.retryAt = now.Add(rand.N(ReconnectMax))
 	}
+	v.agenda.streams.wake()
 	v.reopen()
 }
 
@@ -150,48 +160,105 @@ func (v *viewSync) stop() {
 	v.reports.Close()
 }
 
-// step performs all actions that are due, and returns when to call it again.
-func (v *viewSync) step(ctx context.Context, now time.Time) (next time.Time) {
-	at := func(t time.Time) { next = reconcile.Earlier(next, t) }
-	at(v.mergeBranches(now))
-	v.reportIsolated()
-	at(v.pending.Step(now))
-	at(v.pending.Expire(now))
-	at(v.expireLingering(now))
-	if !v.batchAt.IsZero() && !now.Before(v.batchAt) {
-		v.flush(now)
+// step does what is due, and returns when to call it again.
+func (v *viewSync) step(now time.Time) (next time.Time) {
+	if v.isDivided() {
+		v.agenda.isolation.wake()
 	}
-	at(v.batchAt)
-	v.agenda.due(now)
-	for _, s := range v.ordered() { // clients receive clusters first, even if all types become complete at once
-		for _, c := range s.due {
-			v.agenda.schedule(c, v.checkCollection(c, now))
+	if v.hasRejections() {
+		v.agenda.rejected.wake()
+	}
+	return v.agenda.run(now)
+}
+
+// isDivided reports whether the state of isolated branches may have changed. It depends on all streams, subscriptions and
+// clients.
+func (v *viewSync) isDivided() bool {
+	return len(v.isolated) > 0 || v.mergeAll || len(v.control.Isolated()) > 0
+}
+
+// planTasks defines the tasks of the view. Each is due in the first step.
+func (v *viewSync) planTasks(ctx context.Context) {
+	v.checks = checks{v.checkMembers, v.checkCollection}
+	a := &v.agenda
+	a.tasks = tasks{
+		isolation: a.newTask(rankIsolation, "", func(now time.Time) time.Time {
+			next := v.mergeBranches(now)
+			v.reportIsolated()
+			return next
+		}),
+		list:       a.newTask(rankList, "", v.stepList),
+		linger:     a.newTask(rankLinger, "", v.expireLingering),
+		batch:      a.newTask(rankBatch, "", v.flush),
+		decisions:  a.newTask(rankDecisions, "", v.decide),
+		reports:    a.newTask(rankReports, "", v.reports.Step),
+		rejected:   a.newTask(rankRejected, "", v.reportRejected),
+		streams:    a.newTask(rankStreams, "", func(now time.Time) time.Time { return v.maintainStreams(ctx, now) }),
+		comparison: a.newTask(rankComparison, "", v.compare),
+		trim:       a.newTask(rankTrim, "", v.trim),
+	}
+	wake(a.all()...)
+}
+
+// wakeAll makes all tasks due except trim, and the checks of wildcard sets: a command may change anything.
+func (v *viewSync) wakeAll() {
+	for _, t := range v.agenda.all() {
+		if t.rank != rankTrim {
+			t.wake()
 		}
-		s.due = s.due[:0]
-		at(v.updatePhase(s.members, now))
-		at(v.queryMissing(s.members, now))
 	}
+	v.wakeChecks()
+}
+
+// wakeChecks makes the checks of all wildcard sets due.
+func (v *viewSync) wakeChecks() {
+	for b := range v.branches {
+		for _, s := range b.subs {
+			s.check.wake()
+		}
+	}
+}
+
+// stepList passes what waits no longer in the list, and expires TTLs. It returns when to call it again.
+func (v *viewSync) stepList(now time.Time) (next time.Time) {
+	next = v.pending.Step(now)
+	next = reconcile.Earlier(next, v.pending.Expire(now))
+	v.agenda.decisions.wake() // a resource whose removal waits may have expired
+	return next
+}
+
+// decide makes the decisions that are possible about removals and about the target of the view. It returns when to call it again.
+// While changes wait, that is after lookAgain at the latest: what keeps one depends on the other sets, and on the time.
+func (v *viewSync) decide(now time.Time) (next time.Time) {
 	v.group.ComparisonPending = !v.comparison.dueAt.IsZero()
-	at(v.group.Decide(now))
+	next = v.group.Decide(now)
 	if v.group.StartSecondLooks(now) {
-		v.resync()
+		v.verify(now)
 	}
 	v.confirmTarget()
-	at(v.reports.Step(now))
-	at(v.reportRejected(now))
-	at(v.agenda.next())
+	if !v.comparison.dueAt.IsZero() {
+		v.agenda.comparison.wake() // it waits for decisions
+	}
+	if v.group.HasRemovals() {
+		next = reconcile.Earlier(next, now.Add(lookAgain))
+	}
+	return next
+}
+
+// trim removes what is no longer needed, and returns when to call it again.
+func (v *viewSync) trim(now time.Time) (next time.Time) {
+	v.w.Trim(now)
+	v.forgetEarly(now)
+	return now.Add(TrimEvery)
+}
+
+// maintainStreams opens and closes the streams of all branches, and returns when to call it again.
+func (v *viewSync) maintainStreams(ctx context.Context, now time.Time) (next time.Time) {
 	for b := range v.branches {
 		for r := main; r <= auxiliary; r++ {
-			at(v.maintainStream(ctx, b, r, now))
+			next = reconcile.Earlier(next, v.maintainStream(ctx, b, r, now))
 		}
 	}
-	at(v.compare(now))
-	if !now.Before(v.trimAt) {
-		v.w.Trim(now)
-		v.forgetEarly(now)
-		v.trimAt = now.Add(TrimEvery)
-	}
-	at(v.trimAt)
 	return next
 }
 
@@ -263,13 +330,21 @@ func (v *viewSync) handleEvent(e event, now time.Time) {
 	switch {
 	case e.ended:
 		v.streamEnded(l, e.err, now)
+		v.wakeForStreams()
 	case e.opened:
 		v.streamOpened(l, now)
+		v.wakeForStreams()
 	case e.relay:
 		l.reporting.accepted = true
 	default:
 		v.handleResponse(l, e, now)
 	}
+}
+
+// wakeForStreams makes the tasks due that depend on which streams are open.
+func (v *viewSync) wakeForStreams() {
+	a := &v.agenda
+	wake(&a.list, &a.decisions, &a.reports, &a.streams, &a.comparison)
 }
 
 // streamOpened sends all subscriptions of a new stream: an origin keeps no state of earlier streams (R088).
@@ -287,6 +362,7 @@ func (v *viewSync) streamOpened(l *adsStream, now time.Time) {
 	l.endLogged = false
 	for _, s := range l.branch.ordered() {
 		v.subscribeAll(l, s, now)
+		s.check.wake()
 	}
 	if l.branch == v.trunk {
 		v.scheduleComparison(l, now)
@@ -319,7 +395,7 @@ func (v *viewSync) subscribeAll(l *adsStream, s *subscription, now time.Time) {
 		}
 	}
 	for _, c := range s.collections {
-		v.agenda.schedule(c, now)
+		c.check.wake()
 	}
 	v.w.Asked(l.withoutRefused(s.typeURL, asked), now)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/cache/partition"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/cache/wire/schema"
 	"github.com/xdstender/tender/pending"
@@ -47,37 +48,13 @@ type component struct {
 
 // A graph connects the pending changes of all node groups.
 type graph struct {
-	index  map[resourceName]int
-	parent []int // of union-find
-	names  []resourceName
+	partition.Partition[resourceName]
 }
-
-// node returns the number of a resource.
-func (g *graph) node(n resourceName) int {
-	at, known := g.index[n]
-	if !known {
-		at = len(g.names)
-		g.index[n], g.names, g.parent = at, append(g.names, n), append(g.parent, at)
-	}
-	return at
-}
-
-// root returns the number that stands for the component of a node.
-func (g *graph) root(at int) int {
-	for g.parent[at] != at {
-		g.parent[at] = g.parent[g.parent[at]]
-		at = g.parent[at]
-	}
-	return at
-}
-
-// join connects two nodes.
-func (g *graph) join(a, b int) { g.parent[g.root(a)] = g.root(b) }
 
 // partition returns the components of the pending changes of sections, in a fixed order. Components without a pending
 // change are left out.
 func (c *Controller) partition(ctx context.Context, sections []*Section) []*component {
-	g := &graph{index: make(map[resourceName]int)}
+	g := new(graph)
 	nodes := make(map[*Section][]pending.Node)
 	contents := make(map[wire.Digest]bool)
 	large := make(map[string]int) // a node of a large removal by type
@@ -86,7 +63,7 @@ func (c *Controller) partition(ctx context.Context, sections []*Section) []*comp
 		s.control.Edit(ctx, func(l *pending.List) { nodes[s] = l.Nodes(s.allEditions()) })
 		for _, n := range nodes[s] {
 			id := nameOf(n.Key, n.Name)
-			at := g.node(id)
+			at := g.Add(id)
 			for _, r := range n.Contents {
 				if !contents[r.Digest] {
 					contents[r.Digest] = true
@@ -97,7 +74,7 @@ func (c *Controller) partition(ctx context.Context, sections []*Section) []*comp
 				continue
 			}
 			if first, known := large[id.typeURL]; known {
-				g.join(at, first)
+				g.Join(at, first)
 			}
 			large[id.typeURL] = at
 		}
@@ -117,7 +94,7 @@ type nodeContent struct {
 // joinReferences connects resources with those to which they refer.
 func (g *graph) joinReferences(resources []nodeContent) {
 	byType := make(map[string][]string) // names by type
-	for _, n := range g.names {
+	for _, n := range g.Keys() {
 		byType[n.typeURL] = append(byType[n.typeURL], n.name)
 	}
 	referents := make(map[string]*reconcile.Referents) // by type of what refers
@@ -139,8 +116,8 @@ func (g *graph) joinReferences(resources []nodeContent) {
 		}
 		referents[r.TypeURL].In(r.Value(), func(name string) {
 			for _, typeURL := range to {
-				if at, known := g.index[resourceName{typeURL, name}]; known {
-					g.join(r.node, at)
+				if at, known := g.Find(resourceName{typeURL, name}); known {
+					g.Join(r.node, at)
 				}
 			}
 		})
@@ -174,7 +151,7 @@ func (g *graph) joinKeys(resources []nodeContent) {
 		for _, text := range r.Keys() {
 			k := key{r.TypeURL, text}
 			if at, known := first[k]; known {
-				g.join(r.node, at)
+				g.Join(r.node, at)
 			}
 			first[k] = r.node
 		}
@@ -183,14 +160,14 @@ func (g *graph) joinKeys(resources []nodeContent) {
 
 // joinHosts connects virtual hosts with the route configuration in their names.
 func (g *graph) joinHosts() {
-	for at, n := range g.names {
+	for at, n := range g.Keys() {
 		if n.typeURL != wire.VirtualHostType {
 			continue
 		}
 		for i, char := range n.name {
-			route, known := g.index[resourceName{wire.RouteType, n.name[:i]}]
+			route, known := g.Find(resourceName{wire.RouteType, n.name[:i]})
 			if char == '/' && known {
-				g.join(at, route)
+				g.Join(at, route)
 			}
 		}
 	}
@@ -203,7 +180,7 @@ func (c *Controller) components(g *graph, nodes map[*Section][]pending.Node) (al
 	for _, s := range slices.SortedFunc(maps.Keys(nodes), (*Section).compare) {
 		for _, n := range nodes[s] {
 			id := nameOf(n.Key, n.Name)
-			root := g.root(g.index[id])
+			root := g.Root(g.Add(id))
 			of := byRoot[root]
 			if of == nil {
 				of = &component{first: id, waits: make(map[*Section]pending.Names)}

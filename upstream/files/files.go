@@ -317,7 +317,7 @@ func (f *Origin) newLocal(list *pending.List) *Local {
 	w.AwaitReports(time.Now().Add(f.cfg.ColdWait))
 	now := time.Now()
 	l.reports = reconcile.NewReports(w, reconcile.ReportsConfig{ // a directory is complete after one read
-		Config: f.cfg.reconcile(), AlwaysComplete: true, Resync: func() {},
+		Config: f.cfg.reconcile(), AlwaysComplete: true, Verify: func(time.Time) {},
 		CompleteAt: func(cache.ReportedSet) (at, requestedAt time.Time) { return now, now },
 	})
 	return l

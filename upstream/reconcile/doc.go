@@ -14,7 +14,8 @@
 //	Decide        applies the suspected removals once the set is complete, or holds them if they are large
 //	Operate       executes the decision of an operator; without one, a second look decides after the hold time
 //
-// A second look is a request for all resources on new streams without initial_resource_versions.
+// A second look is a request for all resources on new streams without initial_resource_versions. The comparison of content after
+// a resume is the same request: see package upstream, which makes both.
 //
 // # Reading order
 //

@@ -34,8 +34,8 @@ type ReportsConfig struct {
 	// about them are then evaluated after AnswerTimeout.
 	AlwaysComplete bool
 
-	// Resync requests all sets from the origin again.
-	Resync func()
+	// Verify requests all sets from the origin again.
+	Verify func(now time.Time)
 }
 
 // Reports decides on the removal of resources that reconnecting clients report and that a view has never received. The
@@ -204,7 +204,7 @@ func (r *Reports) Step(now time.Time) (next time.Time) {
 	}
 	for _, b := range r.batches {
 		if b.startSecondLook(now) && b.of.Kind == cache.Wildcard { // the relay always subscribes to the names
-			r.cfg.Resync()
+			r.cfg.Verify(now)
 		}
 		if b.secondLook && b.Confirmed(now) {
 			b.Infer(maps.Keys(b.byName), false, now)

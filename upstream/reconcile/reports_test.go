@@ -40,7 +40,7 @@ func runReports(t *testing.T, test func(r *reportsRig)) {
 			Config:        Config{HoldTime: time.Hour, Counts: new(Counts), Logger: slog.New(slog.DiscardHandler)},
 			AnswerTimeout: 10 * time.Second,
 			CompleteAt:    func(cache.ReportedSet) (at, requestedAt time.Time) { return r.complete, r.requestedAt },
-			Resync:        func() { r.resyncs++ },
+			Verify:        func(time.Time) { r.resyncs++ },
 		})
 		test(r)
 	})

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/xdstender/tender/cache/partition"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/pending"
 )
@@ -157,12 +158,12 @@ func (j *joining) neededKeys(r *wire.Resource) (keys []string) {
 
 // unitsOf returns the units of the candidates that need keys of served resources, in a fixed order.
 func (j *joining) unitsOf(candidates []*wire.Resource) []*unit {
-	var p partition // of names, and of the keys that connect them
+	var p partition.Partition[node] // of names, and of the keys that connect them
 	needed, additions, excluding := make(names), make(names), make(names)
 	for _, r := range candidates {
 		for _, key := range j.neededKeys(r) {
 			additions[r.Name], needed[key] = struct{}{}, struct{}{}
-			p.join(nameNode(r.Name), keyNode(key))
+			join(&p, r.Name, key)
 		}
 	}
 	for key := range needed {
@@ -170,7 +171,7 @@ func (j *joining) unitsOf(candidates []*wire.Resource) []*unit {
 			if j.set.content.Get(name) == nil {
 				continue
 			}
-			p.join(nameNode(name), keyNode(key))
+			join(&p, name, key)
 			if next := j.next[name]; next == nil || has(j.keysOf(next), key) {
 				excluding[name] = struct{}{}
 			} else {
@@ -178,7 +179,7 @@ func (j *joining) unitsOf(candidates []*wire.Resource) []*unit {
 			}
 		}
 	}
-	return p.units(additions, excluding)
+	return unitsIn(&p, additions, excluding)
 }
 
 // grows reports whether an addition of a unit is abnormal growth: then the unit waits as long as that.
@@ -336,39 +337,23 @@ func (s *Set) unitsDue(now time.Time) (next time.Time) {
 	return next
 }
 
-// A partition divides strings into disjoint sets. The zero value has no sets.
-type partition map[string]string // by string: another one of its set
-
-func nameNode(name string) string { return "name " + name }
-func keyNode(key string) string   { return "key " + key }
-
-// root returns the string that stands for the set of s.
-func (p partition) root(s string) string {
-	for p[s] != s {
-		p[s] = p[p[s]]
-		s = p[s]
-	}
-	return s
+// A node is what units connect: a name, or a key.
+type node struct {
+	isKey bool
+	text  string
 }
 
-// join makes the sets of two strings one.
-func (p *partition) join(a, b string) {
-	for _, s := range []string{a, b} {
-		if _, known := (*p)[s]; !known {
-			if *p == nil {
-				*p = make(partition)
-			}
-			(*p)[s] = s
-		}
-	}
-	(*p)[p.root(a)] = p.root(b)
+// join connects a name with one of its keys.
+func join(p *partition.Partition[node], name, key string) {
+	p.Join(p.Add(node{text: name}), p.Add(node{isKey: true, text: key}))
 }
 
-// units returns a unit for each set that has an addition, in the order of their first names.
-func (p partition) units(additions, excluding names) (all []*unit) {
-	byRoot := make(map[string]*unit)
+// unitsIn returns a unit for each set that has an addition, in the order of their first names.
+func unitsIn(p *partition.Partition[node], additions, excluding names) (all []*unit) {
+	rootOf := func(name string) int { return p.Root(p.Add(node{text: name})) }
+	byRoot := make(map[int]*unit)
 	for _, name := range slices.Sorted(maps.Keys(additions)) {
-		root := p.root(nameNode(name))
+		root := rootOf(name)
 		if byRoot[root] == nil {
 			byRoot[root] = &unit{make(names), make(names)}
 			all = append(all, byRoot[root])
@@ -376,7 +361,7 @@ func (p partition) units(additions, excluding names) (all []*unit) {
 		byRoot[root].additions[name] = struct{}{}
 	}
 	for name := range excluding {
-		byRoot[p.root(nameNode(name))].excluding[name] = struct{}{}
+		byRoot[rootOf(name)].excluding[name] = struct{}{}
 	}
 	return all
 }
