@@ -360,6 +360,7 @@ func (l *List) serve(set setKey, s cache.Statement) {
 		r.Statement = newest
 		rows[set][s.Name] = r
 	}
+	l.recordRows()
 	l.beforeFreeze.expires = earlier(l.beforeFreeze.expires, newest.Deadline)
 	l.touch(resourceID{set.key, s.Name})
 }
@@ -376,6 +377,7 @@ func (l *List) keepStaged() {
 		kept.rows[set] = of
 	}
 	l.beforeFreeze = &kept
+	l.recordRows()
 }
 
 // expireStaged ends the rows that wait for stages and whose TTL has ended, which never waits. It returns when the next one ends;
