@@ -60,6 +60,7 @@
 //	state.go            the difference between two generations
 //	demand.go           names and wildcard sets to subscribe to at the origin
 //	snapshot.go         snapshots of a source
+//	snapshot_restore.go views that begin with a snapshot
 //	snapshot_past.go    encoding of former contents
 //	snapshot_format.go  encoding of snapshots
 //	audit.go            consistency check of a view

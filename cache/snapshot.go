@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/xdstender/tender/cache/fingerprint"
 	"github.com/xdstender/tender/cache/wire"
 )
 
@@ -50,8 +49,11 @@ type TypeSnapshot struct {
 
 	// Absent are names whose resource readers saw as absent, of types whose changes wait. They are stored with cohorts
 	// and while readers are rolled back. With them, a resource that the origin adds while no relay runs counts as a
-	// change, which waits, and not as a first response, which passes.
+	// change, which waits, and not as a first response, which passes. Those with a change in Waiting are always stored.
 	Absent []string
+
+	Waiting []WaitingSnapshot // changes that readers were not sent yet
+	Newest  [2]string         // versions of the newest responses of sets with changes in Waiting, by Kind
 }
 
 // maxAbsent limits the absent names of a snapshot, since clients may subscribe to any name.
@@ -75,6 +77,43 @@ type EntrySnapshot struct {
 	past          *past     // nil if the content never changed
 }
 
+// A WaitingSnapshot is the newest state of a name of a set that readers were not sent yet, because it waited for an
+// operator or for stages (package pending). It has no error, since errors are not stored.
+type WaitingSnapshot struct {
+	Kind     Kind
+	Name     string
+	Resource *wire.Resource // nil if it was removed
+	Deadline time.Time      // when it expires; zero means never
+	Since    time.Time      // when it began to wait
+	Earlier  bool           // it is the state that waited for stages when a freeze began, and may not be the newest one
+}
+
+// A Capture is the state of a writer's source, and what waits in front of the writer, from which a snapshot may be taken
+// later. Any goroutine may use it.
+type Capture struct {
+	w          *Writer
+	generation *Generation
+	waiting    map[string]captured // by type URL or collection
+}
+
+// A captured is what waits of a type or collection.
+type captured struct {
+	all    []WaitingSnapshot
+	newest [2]string
+}
+
+// Capture returns the state that readers see now, without anything that waits. Any goroutine may call it.
+func (w *Writer) Capture() *Capture { return &Capture{w: w, generation: w.view.Generation()} }
+
+// Add adds what waits of a type or collection, with the versions of the newest responses by Kind. The goroutine of the
+// writer calls it, so that what waits belongs to the generation.
+func (c *Capture) Add(key string, newest [2]string, all []WaitingSnapshot) {
+	if c.waiting == nil {
+		c.waiting = make(map[string]captured)
+	}
+	c.waiting[key] = captured{all, newest}
+}
+
 // OmittedContent counts, by type URL, the resources of which a snapshot does not have the content because it may be
 // sensitive.
 type OmittedContent map[string]int
@@ -88,25 +127,30 @@ func (w *Writer) SnapshotRevision() (revision uint64, target string) {
 
 // Snapshot returns the state of the writer's source that readers of the writer's view see: with cohorts, the state of
 // the rest. It does not include changes that wait. Any goroutine may call it.
+func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
+	return w.Capture().Snapshot(sensitive)
+}
+
+// Snapshot returns the state that was captured.
 //
 // The snapshot has no Secrets. It omits the content of resources that may not be cached or are denied, and unless
 // sensitive is true, of resources that may be sensitive. It has their names and versions, so that the set stays
 // complete and no client is sent a part of it (B.36, R125). Absent resources are included only for rollouts
-// (TypeSnapshot.Absent), since the origin must confirm an absence after a restart (B.7).
+// (TypeSnapshot.Absent) and where a change waits, since the origin must confirm an absence after a restart (B.7).
 //
 // Created is the time of the state: when the connection to the origin was lost, or now.
-func (w *Writer) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
-	return w.snapshot(snapshotter{sensitive: sensitive})
+func (c *Capture) Snapshot(sensitive bool) (*Snapshot, OmittedContent) {
+	return c.snapshot(snapshotter{sensitive: sensitive})
 }
 
 // SnapshotWithSecrets is Snapshot with sensitive content and with Secrets. It must not be stored (B.36).
-func (w *Writer) SnapshotWithSecrets() (*Snapshot, OmittedContent) {
-	return w.snapshot(snapshotter{sensitive: true, secrets: true})
+func (c *Capture) SnapshotWithSecrets() (*Snapshot, OmittedContent) {
+	return c.snapshot(snapshotter{sensitive: true, secrets: true})
 }
 
 // snapshot takes a snapshot with the content that p includes.
-func (w *Writer) snapshot(p snapshotter) (*Snapshot, OmittedContent) {
-	g := w.view.Generation()
+func (c *Capture) snapshot(p snapshotter) (*Snapshot, OmittedContent) {
+	w, g := c.w, c.generation
 	from := g.sources[w.source]
 	p.source, p.now, p.omitted = w.source, time.Now(), make(OmittedContent)
 	s := &Snapshot{
@@ -121,6 +165,7 @@ func (w *Writer) snapshot(p snapshotter) (*Snapshot, OmittedContent) {
 			continue
 		}
 		snapshot := p.take(w, t)
+		p.addWaiting(w, t, &snapshot, c.waiting[t.URL])
 		if snapshot.Complete || snapshot.Settled || len(snapshot.ByName.Entries)+len(snapshot.Absent) > 0 {
 			s.Types = append(s.Types, snapshot)
 		}
@@ -177,9 +222,7 @@ func (p *snapshotter) absent(t *Type) (names []string) {
 		return nil
 	}
 	for e := range t.ByName.Since(0) {
-		seen, _ := t.Lookup(e.Name)
-		failure := t.Errors(ByName).Get(e.Name)
-		if seen != e || e.Present() || e.Expired || e.Name.source != p.source || failure != nil && !failure.Err.NotFound() {
+		if !p.isAbsent(t, e) {
 			continue
 		}
 		if p.absentCount == maxAbsent {
@@ -189,6 +232,52 @@ func (p *snapshotter) absent(t *Type) (names []string) {
 		names = append(names, e.Name.text)
 	}
 	return names
+}
+
+// addWaiting adds what waits of a type to its snapshot. It leaves out names whose state is not in the snapshot: to a
+// reader of a restored view, the newest state of these is the first one.
+func (p *snapshotter) addWaiting(w *Writer, t *Type, s *TypeSnapshot, of captured) {
+	absent := make(map[string]bool, len(s.Absent))
+	for _, name := range s.Absent {
+		absent[name] = true
+	}
+	for _, waiting := range of.all {
+		n := w.view.FindName(t.URL, waiting.Name)
+		if !p.hasState(t, s, waiting.Kind, n) {
+			continue
+		}
+		if waiting.Kind == ByName && !t.ByName.Get(n).Present() && !absent[waiting.Name] {
+			s.Absent, absent[waiting.Name] = append(s.Absent, waiting.Name), true
+		}
+		if r := waiting.Resource; r != nil {
+			if !r.HasBody() {
+				continue
+			}
+			waiting.Resource = p.storableOf(t, waiting.Kind, n, r)
+		}
+		waiting.Deadline, waiting.Since = rebaseTime(waiting.Deadline, p.now), rebaseTime(waiting.Since, p.now)
+		s.Waiting, s.Newest = append(s.Waiting, waiting), of.newest
+	}
+}
+
+// hasState reports whether the snapshot of a type has what readers see of a name of a set, or can have that it is absent.
+// n may be nil.
+func (p *snapshotter) hasState(t *Type, s *TypeSnapshot, kind Kind, n *Name) bool {
+	if kind == Wildcard {
+		return s.Complete
+	}
+	if n == nil || n.source != p.source {
+		return false
+	}
+	e := t.ByName.Get(n)
+	return e.Present() && e.Resource.HasBody() || e != nil && p.isAbsent(t, e)
+}
+
+// isAbsent reports whether readers see the resource of an entry as absent, and the snapshot can have that.
+func (p *snapshotter) isAbsent(t *Type, e *Entry) bool {
+	seen, _ := t.Lookup(e.Name)
+	failure := t.Errors(ByName).Get(e.Name)
+	return seen == e && !e.Present() && !e.Expired && e.Name.source == p.source && (failure == nil || failure.Err.NotFound())
 }
 
 // rebaseTime returns t relative to now; zero stays zero. A stored time gets a monotonic clock reading. A time of this
@@ -236,8 +325,15 @@ func (s *setHistory) rebased(now time.Time) (h setHistory) {
 
 // storable returns the resource of an entry, without its content if that may not be stored.
 func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
-	r := e.Resource
-	failure := t.Errors(kind).Get(e.Name)
+	return p.storableOf(t, kind, e.Name, e.Resource)
+}
+
+// storableOf is storable for a resource of a name, which may be nil.
+func (p *snapshotter) storableOf(t *Type, kind Kind, n *Name, r *wire.Resource) *wire.Resource {
+	var failure *Entry
+	if n != nil {
+		failure = t.Errors(kind).Get(n)
+	}
 	switch {
 	case r.ContentDropped():
 		return r
@@ -249,146 +345,6 @@ func (p *snapshotter) storable(t *Type, kind Kind, e *Entry) *wire.Resource {
 	default:
 		return r
 	}
-}
-
-// Restore adds the state in a snapshot to the views of all cohorts and of the rest, and returns the number of
-// resources. The caller must call it before any stream subscribes.
-//
-// The resources are served at once. The phase of a wildcard set is Settled until the origin confirms it, and the set is
-// Restored if it was complete. TakeDemand returns the restored names and wildcard sets as if their last subscriber had
-// just unsubscribed. Restore leaves out expired resources, and resources that Config.Route now assigns to another
-// source.
-func (w *Writer) Restore(s *Snapshot, now time.Time) (restored int) {
-	w.restoring = true
-	for _, t := range s.Types {
-		var absent []string
-		if w.view.cfg.Cohorts > 0 || !s.RolledBack.IsZero() {
-			absent = t.Absent
-		}
-		restored += t.restore(w, absent, now)
-	}
-	w.restoring = false
-	from := w.Source()
-	from.Target, from.Identifier, from.Reused, from.Restored = s.Target, s.Identifier, s.Reused, rebaseTime(s.Created, now)
-	w.SetSource(from)
-	w.Expire(now)
-	return restored
-}
-
-func (t *TypeSnapshot) restore(w *Writer, absent []string, now time.Time) (restored int) {
-	ed := w.begin(t.Key)
-	ed.now = now
-	if t.hasWildcard(ed) {
-		members := ed.editSet(Wildcard)
-		for _, e := range t.Wildcard.Entries {
-			members.restoreEntry(w.view.index.name(ed.index, e.Name), e)
-		}
-		restored += len(t.Wildcard.Entries)
-		members.restoreSet(t.Wildcard)
-		ed.typ.Phase, ed.typ.Restored = Settled, t.Complete
-		ed.index.tracked, ed.index.restored, ed.index.lastKnown = true, true, t.Complete
-		w.view.index.queueDemand(ed.index, nil)
-	}
-	named := ed.editSet(ByName)
-	for _, e := range t.ByName.Entries {
-		if n := ed.restoreName(e.Name); n != nil {
-			if !e.Shadowed { // readers saw this entry, so that it is not older than that of the wildcard set
-				n.askedAt = ed.gen.Seq
-			}
-			named.restoreEntry(n, e)
-			restored++
-		}
-	}
-	for _, name := range absent {
-		if n := ed.restoreName(name); n != nil && named.set.Get(n) == nil {
-			named.putAbsent(n, nil) // clients are not sent the removal until the origin confirms it on a connection
-		}
-	}
-	named.restoreSet(t.ByName)
-	w.publish(ed)
-	t.restoreHistory(w, now)
-	return restored
-}
-
-// restoreName makes the session track a name as if its last subscriber had just unsubscribed. It returns nil if the
-// name belongs to another source.
-func (ed *edit) restoreName(text string) *Name {
-	x, source := &ed.w.view.index, ed.w.source
-	n := x.name(ed.index, text)
-	if n.source != source {
-		ed.index.release(n)
-		return nil
-	}
-	n.tracked = true
-	if ed.w.view.cfg.Cohorts > 0 && !n.restored {
-		n.restored = true
-		x.sources[source].restored++
-	}
-	x.queueDemand(ed.index, n)
-	return n
-}
-
-// restoreSet restores the fields of a set that belong to no entry.
-func (ed setEdit) restoreSet(s SetSnapshot) {
-	ed.set.system, ed.set.limited, ed.set.contentDroppedAt = s.System, ed.set.limited || s.Limited, ed.now
-}
-
-// restoreHistory restores former contents in all generations, so that content that was reverted before the restart, or is
-// reverted after it, is sent to clients that report its version (B.3).
-func (t *TypeSnapshot) restoreHistory(w *Writer, now time.Time) {
-	ed := w.begin(t.Key)
-	for to := range ed.edits() {
-		to.editSet(ByName).restorePast(t.ByName.Entries, now)
-		if !t.hasWildcard(ed) {
-			continue
-		}
-		to.editSet(Wildcard).restorePast(t.Wildcard.Entries, now)
-		to.typ.Wildcard.setHistory = t.Wildcard.history.rebased(now)
-		to.typ.Wildcard.revertedAt = max(to.gen.Seq, 1) // at the earliest; zero would mean never
-	}
-	w.publish(ed)
-}
-
-// hasWildcard reports whether the snapshot has the wildcard set of a type, which the source still provides.
-func (t *TypeSnapshot) hasWildcard(ed *edit) bool {
-	return (t.Complete || t.Settled) && ed.index.source == ed.w.source
-}
-
-// restorePast restores the former contents of the resources that were restored.
-func (ed setEdit) restorePast(entries []EntrySnapshot, now time.Time) {
-	for _, of := range entries {
-		n := ed.index.names[of.Name]
-		if of.past == nil || n == nil || !ed.set.Get(n).Present() {
-			continue
-		}
-		e := *ed.set.Get(n)
-		e.past = of.past.rebased(now)
-		ed.set.put(ed.txn, &e)
-	}
-}
-
-// restoreEntry puts one entry of a snapshot into a set. The resource expires after its TTL at the latest, even if the
-// clock was set in the meantime.
-func (ed setEdit) restoreEntry(n *Name, e EntrySnapshot) {
-	r, cfg := e.Resource, ed.w.view.cfg
-	if cfg.Interner != nil && !r.ContentDropped() {
-		r = cfg.Interner.Intern(r)
-	}
-	deadline := rebaseTime(e.Deadline, ed.now)
-	if longest := ed.now.Add(r.TTL); !deadline.IsZero() && longest.Before(deadline) {
-		deadline = longest
-	}
-	ed.put(n, received{Resource: r, leaf: fingerprint.Leaf(resourceType(ed.typ.URL), r), deadline: deadline})
-	restored := *ed.set.Get(n)
-	if r.ContentDropped() {
-		restored.mutableLifetime().contentDropped = ed.now
-	}
-	for _, v := range e.OtherVersions {
-		if !restored.HasVersion(v) {
-			restored.addVersion(v)
-		}
-	}
-	ed.set.put(ed.txn, &restored)
 }
 
 // A GenerationSnapshot is a generation of a source that readers saw. The last one is the generation of the snapshot,

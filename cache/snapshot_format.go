@@ -49,6 +49,7 @@ const (
 	fieldFormer     protowire.Number = 7 // a former resource of the preceding generation
 
 	fieldRemoval protowire.Number = 8 // a recent removal from the preceding type's wildcard set
+	fieldWaiting protowire.Number = 9 // a change of the preceding type that waits
 
 	headerOrigin       protowire.Number = 1
 	headerTarget       protowire.Number = 2 // repeated
@@ -69,6 +70,8 @@ const (
 	typeNamedLimited   protowire.Number = 6
 	typeSettled        protowire.Number = 7 // relays before 2026-11-23 ignore it, and the members with it
 	typePast           protowire.Number = 8 // former sums of the wildcard set, see appendPast
+	typeNewestMembers  protowire.Number = 9 // TypeSnapshot.Newest
+	typeNewestNamed    protowire.Number = 10
 
 	entryName         protowire.Number = 1
 	entryResource     protowire.Number = 2
@@ -97,6 +100,10 @@ func (s *Snapshot) Encode(w io.Writer) error {
 		e.entries(fieldNamed, t.ByName.Entries)
 		for _, name := range t.Absent {
 			e.field(fieldAbsent, []byte(name))
+		}
+		for j := range t.Waiting {
+			e.entry = t.Waiting[j].append(e.entry[:0])
+			e.field(fieldWaiting, e.entry)
 		}
 	}
 	e.generations(s.Generations)
@@ -159,6 +166,10 @@ func (t *TypeSnapshot) append(b []byte) []byte {
 	b = appendText(b, typeNamedSystem, t.ByName.System)
 	b = appendBool(b, typeNamedLimited, t.ByName.Limited)
 	b = appendBool(b, typeSettled, t.Settled)
+	if len(t.Waiting) > 0 {
+		b = appendText(b, typeNewestMembers, t.Newest[Wildcard])
+		b = appendText(b, typeNewestNamed, t.Newest[ByName])
+	}
 	return t.Wildcard.history.append(b, typePast)
 }
 
@@ -260,34 +271,42 @@ func (s *Snapshot) readField(num protowire.Number, val []byte, _ uint64) error {
 		return eachField(val, s.Types[len(s.Types)-1].read)
 	case fieldGeneration, fieldFormer:
 		return s.readGeneration(num, val)
-	case fieldMember, fieldNamed, fieldAbsent, fieldRemoval:
+	case fieldMember, fieldNamed, fieldAbsent, fieldRemoval, fieldWaiting:
 		if len(s.Types) == 0 {
 			return fmt.Errorf("%w: entry without a type", ErrSnapshotDamaged)
 		}
-		t := &s.Types[len(s.Types)-1]
-		if num == fieldAbsent {
-			t.Absent = append(t.Absent, "")
-			return readParts(&t.Absent[len(t.Absent)-1], val)
-		}
-		if num == fieldRemoval {
-			var r pastRemoval
-			err := eachField(val, r.read)
-			t.Wildcard.history.recentRemovals = append(t.Wildcard.history.recentRemovals, r)
-			return err
-		}
-		set := &t.Wildcard
-		if num == fieldNamed {
-			set = &t.ByName
-		}
-		var e EntrySnapshot
-		if err := eachField(val, e.read); err != nil {
-			return err
-		}
-		if e.Resource == nil {
-			return fmt.Errorf("%w: entry without a resource", ErrSnapshotDamaged)
-		}
-		set.Entries = append(set.Entries, e)
+		return s.Types[len(s.Types)-1].readField(num, val)
 	}
+	return nil
+}
+
+// readField reads a field that follows the type.
+func (t *TypeSnapshot) readField(num protowire.Number, val []byte) error {
+	switch num {
+	case fieldAbsent:
+		t.Absent = append(t.Absent, "")
+		return readParts(&t.Absent[len(t.Absent)-1], val)
+	case fieldRemoval:
+		var r pastRemoval
+		err := eachField(val, r.read)
+		t.Wildcard.history.recentRemovals = append(t.Wildcard.history.recentRemovals, r)
+		return err
+	case fieldWaiting:
+		t.Waiting = append(t.Waiting, WaitingSnapshot{})
+		return eachField(val, t.Waiting[len(t.Waiting)-1].read)
+	}
+	set := &t.Wildcard
+	if num == fieldNamed {
+		set = &t.ByName
+	}
+	var e EntrySnapshot
+	if err := eachField(val, e.read); err != nil {
+		return err
+	}
+	if e.Resource == nil {
+		return fmt.Errorf("%w: entry without a resource", ErrSnapshotDamaged)
+	}
+	set.Entries = append(set.Entries, e)
 	return nil
 }
 
@@ -337,6 +356,10 @@ func (t *TypeSnapshot) read(num protowire.Number, val []byte, v uint64) error {
 		t.Settled = v != 0
 	case typePast:
 		return damaged(t.Wildcard.history.read(val))
+	case typeNewestMembers:
+		return readText(&t.Newest[Wildcard], val)
+	case typeNewestNamed:
+		return readText(&t.Newest[ByName], val)
 	}
 	return nil
 }
@@ -383,6 +406,47 @@ func (e *EntrySnapshot) read(num protowire.Number, val []byte, v uint64) (err er
 		return damaged(e.past.read(val))
 	}
 	return err
+}
+
+// Fields of the message of a change that waits.
+const (
+	waitingByName   protowire.Number = 1
+	waitingName     protowire.Number = 2
+	waitingResource protowire.Number = 3 // omitted if it was removed
+	waitingDeadline protowire.Number = 4 // Unix nanoseconds
+	waitingSince    protowire.Number = 5 // Unix nanoseconds
+	waitingEarlier  protowire.Number = 6
+)
+
+func (s *WaitingSnapshot) append(b []byte) []byte {
+	b = appendText(appendBool(b, waitingByName, s.Kind == ByName), waitingName, s.Name)
+	if s.Resource != nil {
+		b = appendText(b, waitingResource, string(s.Resource.AppendStored(nil)))
+	}
+	b = appendTime(appendTime(b, waitingDeadline, s.Deadline), waitingSince, s.Since)
+	return appendBool(b, waitingEarlier, s.Earlier)
+}
+
+func (s *WaitingSnapshot) read(num protowire.Number, val []byte, v uint64) (err error) {
+	switch num {
+	case waitingByName:
+		if v != 0 {
+			s.Kind = ByName
+		}
+	case waitingName:
+		return readParts(&s.Name, val)
+	case waitingResource:
+		if s.Resource, err = wire.ReadStored(val); err != nil {
+			return damaged(err)
+		}
+	case waitingDeadline:
+		s.Deadline = time.Unix(0, int64(v))
+	case waitingSince:
+		s.Since = time.Unix(0, int64(v))
+	case waitingEarlier:
+		s.Earlier = v != 0
+	}
+	return nil
 }
 
 // readParts reads a text that may contain wire.Separator: the key of a collection, or a name with parameters.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/xdstender/tender/cache/wire"
 )
 
 // sealSnapshot returns a snapshot file with these fields and a valid checksum.
@@ -38,6 +40,9 @@ func TestB42_InvalidSnapshotsAreRefused(t *testing.T) {
 		{"an entry before its type", sealSnapshot(snapshotVersion, entry), ErrSnapshotDamaged},
 		{"an absent name before its type", sealSnapshot(snapshotVersion, appendText(nil, fieldAbsent, "a")),
 			ErrSnapshotDamaged},
+		{"a change that waits before its type", sealSnapshot(snapshotVersion, appendText(nil, fieldWaiting, "")), ErrSnapshotDamaged},
+		{"a change that waits with a damaged resource", sealSnapshot(snapshotVersion,
+			appendText(appendText(nil, fieldType, ""), fieldWaiting, string(appendText(nil, waitingResource, "\xff")))), ErrSnapshotDamaged},
 		{"an absent name that is not UTF-8",
 			sealSnapshot(snapshotVersion, appendText(appendText(nil, fieldType, ""), fieldAbsent, "\xfe")), ErrSnapshotDamaged},
 		{"entry without a resource", sealSnapshot(snapshotVersion, append(appendText(nil, fieldType, ""), entry...)),
@@ -104,6 +109,11 @@ func FuzzDecodeSnapshot(f *testing.F) {
 	f.Add(b[snapshotPreamble : len(b)-sha256.Size])
 	s, _ := newClusterOrigin(f).Snapshot(false)
 	s.Types[0].Absent = []string{"a", "b"}
+	s.Types[0].Newest = [2]string{"1", "2"}
+	s.Types[0].Waiting = []WaitingSnapshot{
+		{Name: "a", Resource: newResource(f, wire.ClusterType, "a", "2", aCluster), Since: time.Unix(1, 0)},
+		{Kind: ByName, Name: "a", Deadline: time.Unix(2_000_000_000, 0), Earlier: true}, {Kind: ByName, Name: "unknown"},
+	}
 	b = encodeSnapshot(f, s)
 	f.Add(b[snapshotPreamble : len(b)-sha256.Size])
 	f.Fuzz(func(t *testing.T, fields []byte) {
@@ -113,8 +123,14 @@ func FuzzDecodeSnapshot(f *testing.F) {
 		}
 		for cohorts := range 2 {
 			v, w := New(Config{Cohorts: cohorts, Waits: func(string) bool { return true }})
-			w.Restore(s, time.Unix(1_700_000_000, 0))
+			now := time.Unix(1_700_000_000, 0)
+			w.Restore(s, now)
 			v.Generation()
+			for key, of := range w.Waited(s, now) {
+				if kind := of.Kind; !v.Generation().Type(key).HasLastGood(kind) || of.Since.After(now) {
+					t.Errorf("%s of %s waits since %v in a set of kind %v without state", of.Name, key, of.Since, kind)
+				}
+			}
 		}
 		if again := roundTrip(t, s); !bytes.Equal(encodeSnapshot(t, again), encodeSnapshot(t, s)) {
 			t.Errorf("encoding of the snapshot decoded from %x differs", fields)

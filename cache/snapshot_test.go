@@ -513,3 +513,48 @@ func TestB42_EveryTruncationAndFlippedByteIsRejected(t *testing.T) {
 		t.Error("snapshot with an additional byte was accepted")
 	}
 }
+
+// TestB42_DeadlineOfANewerState: a resource that readers see while a newer state waits has the TTL of that state. After a
+// restart, it lasts as long as it would have, also if the clock was set, and does not end at once.
+func TestB42_DeadlineOfANewerState(t *testing.T) {
+	created := time.Unix(1_700_000_000, 0)
+	for _, tt := range []struct{ now, want time.Duration }{
+		{time.Minute, 59 * time.Minute}, {-time.Hour, time.Hour},
+	} {
+		o := newClusterOrigin(t)
+		o.put(Wildcard, "a", "1", aCluster)
+		s, _ := o.Snapshot(false)
+		s.Created, s.Types[0].Wildcard.Entries[0].Deadline = created, created.Add(time.Hour)
+		now := created.Add(tt.now)
+		o = o.restoreFrom(roundTrip(t, s), now)
+		if e := o.typ().Wildcard.Get(o.name("a")); !e.Present() || e.Deadline().Sub(now) != tt.want {
+			t.Errorf("restored after %v: %+v, want a resource that expires in %v", tt.now, e, tt.want)
+		}
+	}
+}
+
+// TestB56_SnapshotsOmitWhatMayNotBeStored: a change that waits is stored without content that is sensitive or may not be cached,
+// and only for names of which the snapshot has what readers see. Changes of Secrets are for peers alone.
+func TestB56_SnapshotsOmitWhatMayNotBeStored(t *testing.T) {
+	o := newClusterOrigin(t)
+	o.put(Wildcard, "a", "1", aCluster)
+	unknown := newResource(t, acme, "a", "2", "content") // of an unknown type: may be sensitive
+	o.typeURL = wire.SecretType
+	o.put(Wildcard, "s", "1", "x")
+	o.SetPhase(o.typeURL, Confirmed)
+	waiting := []WaitingSnapshot{{Name: "a", Resource: unknown}, {Name: "b"}, {Kind: ByName, Name: "a"}}
+	capture := o.Capture()
+	capture.Add(wire.ClusterType, [2]string{"v", ""}, waiting)
+	capture.Add(wire.SecretType, [2]string{}, []WaitingSnapshot{{Name: "s"}})
+	s, omitted := capture.Snapshot(false)
+	if len(s.Types) != 1 || len(s.Types[0].Waiting) != 2 || omitted[wire.ClusterType] != 1 {
+		t.Fatalf("stored %+v, omitted %v; want the two changes of members, one without content", s.Types, omitted)
+	}
+	if r := s.Types[0].Waiting[0].Resource; !r.ContentDropped() || r.Digest != unknown.Digest {
+		t.Errorf("stored %v of a sensitive resource, want its digest alone", r)
+	}
+	if s, _ = capture.SnapshotWithSecrets(); len(s.Types) != 2 || len(s.Types[1].Waiting) != 1 ||
+		s.Types[0].Waiting[0].Resource.ContentDropped() {
+		t.Errorf("given to peers: %+v, want all content, and Secrets", s.Types)
+	}
+}

@@ -133,10 +133,9 @@ func (l *List) ForgetWildcard(key string) bool {
 	return true
 }
 
-// Close drops all rows. Nothing in another list waits for this one any longer.
+// Close drops all rows. Nothing in another list waits for this one any longer. It must be called once.
 func (l *List) Close() {
-	clear(l.sets)
-	clear(l.parts)
+	l.close()
 	l.compareAll()
 	l.recordStopped()
 	if l.clock != nil {

@@ -50,6 +50,7 @@
 //	interval.go  what waits for an interval
 //	freeze.go    what waits for an operator
 //	stage.go     what cohorts and the rest are shown
+//	snapshot.go  what a snapshot has of the list
 //	apply.go     what an origin states
 //	copy.go      rows of a copied view
 //

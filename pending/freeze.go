@@ -82,6 +82,7 @@ func (l *List) Thaw() {
 	if l.frozen, l.rolledBack, l.beforeFreeze = (time.Time{}), (time.Time{}), nil; !l.staged {
 		l.stop = stop{}
 	}
+	l.recordRows()
 	for id := range l.stagedNames() {
 		newest := l.newest(id)
 		l.recordChange(id, newest.last() == nil)

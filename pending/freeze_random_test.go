@@ -138,7 +138,7 @@ func TestH13_RandomFreezes(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		steps := drawSteps(rt, []string{"a", "b", "c", "d"},
 			"put", "put", "put", "put alias", "remove", "fail", "subscribe", "unsubscribe", "confirm", "reconnect",
-			"freeze", "thaw", "trim", "put TTL", "put uncacheable", "expire", "resubscribe wildcard")
+			"freeze", "thaw", "trim", "put TTL", "put uncacheable", "expire", "resubscribe wildcard", "snapshot")
 		inBubble(t, rt, func(t tester) {
 			p := newOriginPair(t, cache.Config{})
 			frozen, before := p.stopped, map[string]string{}
@@ -151,6 +151,8 @@ func TestH13_RandomFreezes(t *testing.T) {
 					frozen.Freeze()
 				case "thaw":
 					frozen.checkThaw()
+				case "snapshot":
+					checkRestoredList(t, frozen, restart(t, frozen))
 				default:
 					p.apply(s)
 				}

@@ -2,6 +2,7 @@ package pending
 
 import (
 	"cmp"
+	"sync/atomic"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -27,6 +28,16 @@ type List struct {
 	expires    time.Time                    // when the next TTL ends; zero is never
 	comparison comparison                   // with editions
 	withdrawn  map[withdrawnChange]struct{} // since ShowAsRest; see recordWithdrawn
+
+	published published
+}
+
+// A published is what goroutines other than that of the writer may read of a list.
+type published struct {
+	revision atomic.Uint64 // of the rows
+	any      atomic.Bool   // there is a row
+	closed   chan struct{} // closed by Close
+	last     stored        // what the list had when it was closed
 }
 
 // A setKey identifies a set of the view.
@@ -62,6 +73,7 @@ type row struct {
 	copied          *copied // nil unless the state is copied from another view
 	cause           cache.Cause
 	since           time.Time // when it began to wait
+	restored        bool      // a snapshot had it, and the origin has not stated the name since
 }
 
 // A copied state is that of a name in another view. It is read when it passes, so that no older one is ever copied.
@@ -143,7 +155,7 @@ func (s *stop) begin() {
 func New(w *cache.Writer, clock *Clock) *List {
 	return &List{
 		w: w, clock: clock, wake: make(owner, 1), sets: make(map[setKey]map[string]row), parts: make(map[part]int),
-		stop: newStop(w.View().Cohorts() > 0),
+		stop: newStop(w.View().Cohorts() > 0), published: published{closed: make(chan struct{})},
 	}
 }
 
@@ -152,6 +164,12 @@ func (l *List) Writer() *cache.Writer { return l.w }
 
 // Wake returns a channel that receives when Step must be called.
 func (l *List) Wake() <-chan struct{} { return l.wake }
+
+// recordRows records that the rows have changed.
+func (l *List) recordRows() {
+	l.published.revision.Add(1)
+	l.published.any.Store(len(l.parts) > 0 || l.beforeFreeze != nil && len(l.beforeFreeze.rows) > 0)
+}
 
 // partOf returns the part to which a row belongs.
 func partOf(typeURL string, r row) part {

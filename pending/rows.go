@@ -87,6 +87,7 @@ func (l *List) put(set setKey, name string, r row) {
 	}
 	l.count(set, r, 1)
 	l.recordAlias(set, name, r, true)
+	l.recordRows()
 }
 
 // remove removes a row.
@@ -101,6 +102,7 @@ func (l *List) remove(set setKey, name string) {
 	if delete(l.sets[set], name); len(l.sets[set]) == 0 {
 		delete(l.sets, set)
 	}
+	l.recordRows()
 }
 
 // drop removes the row of a name that is forgotten, also if it waited for stages when a freeze began.
@@ -118,6 +120,7 @@ func (l *List) dropKept(set setKey, name string) {
 		l.names--
 	}
 	l.touch(id)
+	l.recordRows()
 }
 
 // count adds n to the number of rows of a part. It is kept, since each response asks which parts have rows.
@@ -182,7 +185,7 @@ func (l *List) state(set setKey, s cache.Statement) {
 	if !listed || !is.Same(&r.Statement) {
 		l.recordChange(resourceID{set.key, s.Name}, is.HasContent && is.Resource == nil)
 	}
-	r.Statement = is
+	r.Statement, r.restored = is, false
 	l.put(set, s.Name, r)
 }
 
@@ -302,6 +305,9 @@ func causeOf(rows map[string]row, reason string) cache.Cause {
 func (l *List) Newest() []cache.Former {
 	return l.states(func(set setKey, r row) bool { return l.isCommanded() || !l.stages(set.typeURL(), r.removes()) })
 }
+
+// Listed returns all names that wait, with their newest states.
+func (l *List) Listed() []cache.Former { return l.states(func(setKey, row) bool { return true }) }
 
 // states returns the names of the rows that match, with their newest states.
 func (l *List) states(match func(setKey, row) bool) (all []cache.Former) {

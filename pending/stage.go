@@ -173,16 +173,6 @@ func current(s, newest, stated cache.Statement) cache.Statement {
 	return s
 }
 
-// withNotFound returns the statement that a resource does not exist with the NOT_FOUND that the origin has stated of it since,
-// which passes to readers without a resource.
-func (id resourceID) withNotFound(s, newest cache.Statement) cache.Statement {
-	if s.HasContent && s.Resource == nil && s.Err == nil && id.name != cache.WholeName(id.key) &&
-		newest.HasContent && newest.Resource == nil && newest.Err != nil && newest.Err.NotFound() {
-		return newest
-	}
-	return s
-}
-
 // show shows readers the states of names, in the order of Thaw, and returns the names.
 func (l *List) show(cohort int, to showing) (shown map[resourceID]bool) {
 	bySet := make(map[setKey][]cache.Statement)

@@ -314,6 +314,7 @@ func (h *rolloutHistory) checkRestore(t *rapid.T) {
 			t.Fatalf("restored: cohort %d sees\n%s\nwant\n%s", cohort, got, want)
 		}
 	}
+	checkRestoredList(t, h.staged, again)
 }
 
 // describeResources describes the resources of a generation; if stored is true, as a snapshot stores them.

@@ -53,10 +53,11 @@ func TestTracesOfChangesThatWait(t *testing.T) {
 	}
 }
 
-// restart returns an origin of another process, without a connection, whose view is restored from a snapshot of o.
+// restart returns an origin of another process, without a connection, whose view and list are restored from a snapshot of o.
+// It is frozen if o is.
 func restart(t tester, o *origin) *origin {
 	t.Helper()
-	s, _ := o.Writer().Snapshot(true)
+	s, _ := o.Capture().Snapshot(true)
 	var b bytes.Buffer
 	if err := s.Encode(&b); err != nil {
 		t.Fatal(err)
@@ -69,6 +70,10 @@ func restart(t tester, o *origin) *origin {
 	w.Restore(read, time.Now())
 	again := &origin{tester: t, List: New(w, nil), view: v, cfg: o.cfg, typeURL: o.typeURL}
 	again.ReportStaged(func(s Staged) { again.counts = s })
+	if o.Frozen() {
+		again.Freeze()
+	}
+	again.Restore(read)
 	return again
 }
 
@@ -101,8 +106,8 @@ func TestB42_I10_RestoredStateIsLastGood(t *testing.T) {
 			t.Errorf("cohort %d: phase %v, restored %v", cohort, typ.Phase, typ.Restored)
 		}
 	}
-	if now.Names != 0 {
-		t.Errorf("restored: %+v", *now)
+	if now.Names != 2 {
+		t.Errorf("restored: %+v, want the 2 names that waited", *now)
 	}
 	o.SetConnected(true)
 	o.Writer().TakeDemand()

@@ -156,6 +156,16 @@ func (l *List) compare(id resourceID, changed time.Time) {
 	e.counts.Names, e.counts.Edited, e.counts.Behind = e.names-len(e.gone), len(e.edited), len(e.behind)
 }
 
+// withNotFound returns the statement that a resource does not exist with the NOT_FOUND that the origin has stated of it since,
+// which passes to readers without a resource.
+func (id resourceID) withNotFound(s, newest cache.Statement) cache.Statement {
+	if s.HasContent && s.Resource == nil && s.Err == nil && id.name != cache.WholeName(id.key) &&
+		newest.HasContent && newest.Resource == nil && newest.Err != nil && newest.Err.NotFound() {
+		return newest
+	}
+	return s
+}
+
 // isBehind reports whether a name would still wait after the edition was shown to the rest. If the edition has no state of a
 // name, the rest keeps the state that it sees. If only removals of the type wait, a name without a resource waits no longer.
 func (l *List) isBehind(e *Edition, id resourceID, pinned *editedName, newest states) (behind bool) {
@@ -350,6 +360,7 @@ func (l *List) serve(set setKey, s cache.Statement) {
 		r.Statement = newest
 		rows[set][s.Name] = r
 	}
+	l.recordRows()
 	l.beforeFreeze.expires = earlier(l.beforeFreeze.expires, newest.Deadline)
 	l.touch(resourceID{set.key, s.Name})
 }
@@ -366,6 +377,7 @@ func (l *List) keepStaged() {
 		kept.rows[set] = of
 	}
 	l.beforeFreeze = &kept
+	l.recordRows()
 }
 
 // expireStaged ends the rows that wait for stages and whose TTL has ended, which never waits. It returns when the next one ends;

@@ -263,44 +263,43 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 	gr.view, gr.stop = view, stop
 	g.byKey[key] = gr
 	log := g.log.With(slog.String("group", key))
+	clock := g.newClock()
 	restored := make([]restoredLine, len(writers))
 	for i := range g.origins {
 		for _, shared := range []bool{false, true} {
 			source, name := i, key
+			control := g.sharingControl(clock)
 			if shared {
 				source, name = g.router.sharedSource(i), sharedNamesPrefix+key
+			} else {
+				control = g.decisions.control(i, g.settings.origins[i].Name, key)
 			}
 			restored[source] = g.restoreLine(ctx, lineSource{
 				origin: i, snapshotName: name, view: view, source: source, recorded: !shared || g.rollouts != nil,
-				key: generations.Key{Origin: g.settings.origins[i].Name, Group: key, Shared: shared},
-			}, presented, writers[source])
+				key:  generations.Key{Origin: g.settings.origins[i].Name, Group: key, Shared: shared},
+				list: pending.New(writers[source], clock), control: control,
+			}, presented)
 		}
 	}
 	if g.journal != nil {
 		follower := g.journal.Follow(view, key)
 		g.views.Go(func() { follower.Run(ctx) }) // awaited by wait
 	}
-	clock := g.newClock()
 	for i, o := range g.origins {
-		own, copies := pending.New(writers[i], clock), pending.New(writers[g.router.sharedSource(i)], clock)
-		g.rollouts.follow(gr.sections, i, own, copies)
+		own, copies := restored[i], restored[g.router.sharedSource(i)]
+		g.rollouts.follow(gr.sections, i, own.list, copies.list)
 		s := g.sharedViewFor(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.sharedViews = append(gr.sharedViews, s)
-		control := g.decisions.control(i, g.settings.origins[i].Name, key)
-		g.beginRolledBack(i, control, restored[i])
-		gr.controls = append(gr.controls, control)
-		sharing := g.rollouts.newControl()
-		if sharing == nil && clock != nil {
-			sharing = upstream.NewControl(false, nil) // to list the copies that wait for an interval
-		}
-		gr.sharing = append(gr.sharing, sharing)
-		gr.track(i, control, restored[i], rollout.SectionKey{Group: key})
-		gr.track(i, sharing, restored[g.router.sharedSource(i)], rollout.SectionKey{Group: key, Shared: true})
+		g.beginRolledBack(own)
+		gr.controls = append(gr.controls, own.control)
+		gr.sharing = append(gr.sharing, copies.control)
+		gr.track(own, rollout.SectionKey{Group: key})
+		gr.track(copies, rollout.SectionKey{Group: key, Shared: true})
 		// Awaited by wait.
-		g.views.Go(func() { o.sync(ctx, gr.node, own, log, control) })
-		g.views.Go(func() { upstream.Share(ctx, s.view, copies, sharing, g.rollouts.linger(g.settings)) })
-		g.rollouts.joinSections(gr.sections, i, view, control, sharing)
+		g.views.Go(func() { o.sync(ctx, gr.node, own.list, log, own.control) })
+		g.views.Go(func() { upstream.Share(ctx, s.view, copies.list, copies.control, g.rollouts.linger(g.settings)) })
+		g.rollouts.joinSections(gr.sections, i, view, own.control, copies.control)
 		g.distrust.update(gr, i)
 	}
 	return gr
@@ -312,6 +311,14 @@ func (g *groups) newClock() *pending.Clock {
 		return nil
 	}
 	return pending.NewClock(g.settings.pushInterval)
+}
+
+// sharingControl returns the control of the shared names in a group's view; nil if none of their changes wait.
+func (g *groups) sharingControl(clock *pending.Clock) *upstream.Control {
+	if g.rollouts == nil && clock == nil {
+		return nil
+	}
+	return upstream.NewControl(false, nil)
 }
 
 // failure returns the last error of an origin of the group's view, or nil.
@@ -352,13 +359,14 @@ func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
 		g.shared[key] = s
 		restored := g.restoreLine(ctx, lineSource{
 			origin: origin, snapshotName: key.snapshotName(), view: view, recorded: g.rollouts == nil,
-			key: generations.Key{Origin: g.settings.origins[origin].Name, Group: key.label(), Shared: true},
-		}, node, writers[0])
+			key:  generations.Key{Origin: g.settings.origins[origin].Name, Group: key.label(), Shared: true},
+			list: pending.New(writers[0], nil), control: s.control,
+		}, node)
 		s.line = restored.line
-		g.beginRolledBack(origin, s.control, restored)
+		g.beginRolledBack(restored)
 		o, log := g.origins[origin], g.log.With(slog.String("group", sharedGroup))
 		// Awaited by wait.
-		g.views.Go(func() { o.sync(ctx, s.node, pending.New(writers[0], nil), log, s.control) })
+		g.views.Go(func() { o.sync(ctx, s.node, restored.list, log, s.control) })
 	}
 	return s
 }

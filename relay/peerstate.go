@@ -74,7 +74,11 @@ func (g *groups) giveState(ctx context.Context, secrets bool, to io.Writer) erro
 		if strings.HasPrefix(v.header.Targets[0], "file:") || !g.headers.includes(&v.header) {
 			continue // a peer reads its own directory
 		}
-		if snap := v.take(secrets); len(snap.Types) > 0 {
+		snap, err := v.give(secrets)
+		if err != nil {
+			return err
+		}
+		if len(snap.Types) > 0 {
 			bundle.Snapshots = append(bundle.Snapshots, snap)
 		}
 	}
@@ -87,25 +91,16 @@ func (g *groups) giveState(ctx context.Context, secrets bool, to io.Writer) erro
 	return bundle.Encode(to)
 }
 
-// take takes a snapshot of the current state for a peer. Its time is that of the state.
-func (v *viewSnapshot) take(secrets bool) (snap *cache.Snapshot) {
-	take := func() *cache.Snapshot {
-		if secrets {
-			snap, _ = v.w.SnapshotWithSecrets()
-		} else {
-			snap, _ = v.w.Snapshot(false)
-		}
-		return snap
-	}
-	if v.line == nil {
-		take()
-	} else {
-		v.line.Snapshot(secrets, take)
+// give takes a snapshot of the current state for a peer. Its time is that of the state.
+func (v *viewSnapshot) give(secrets bool) (*cache.Snapshot, error) {
+	snap, _, err := v.snapshot(false, secrets)
+	if err != nil {
+		return nil, err
 	}
 	created := snap.Created
 	snap.Header = v.header
 	snap.Created = created
-	return snap
+	return snap, nil
 }
 
 // takeState begins with the state of a peer, unless an origin answers. It reports whether it did. It must be called

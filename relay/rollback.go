@@ -33,9 +33,9 @@ type trackedView struct {
 }
 
 // track adds a source of the group's view to those that a rollback applies to, unless no generations of it are kept.
-func (gr *group) track(origin int, control *upstream.Control, of restoredLine, section rollout.SectionKey) {
+func (gr *group) track(of restoredLine, section rollout.SectionKey) {
 	if of.line != nil {
-		gr.trackedViews = append(gr.trackedViews, trackedView{origin, of.line, gr.view, of.source, control, section})
+		gr.trackedViews = append(gr.trackedViews, trackedView{of.origin, of.line, gr.view, of.source, of.control, section})
 	}
 }
 
@@ -105,6 +105,8 @@ type lineSource struct {
 	view         *cache.View
 	source       int
 	recorded     bool // whether its generations are kept
+	list         *pending.List
+	control      *upstream.Control // of the loop that owns the list; nil if nothing waits in it for an operator or for stages
 }
 
 // A restoredLine is a new line of generations. It starts with those of a snapshot, if there is one.
@@ -114,11 +116,10 @@ type restoredLine struct {
 	snap *cache.Snapshot   // nil if nothing was restored
 }
 
-// restoreLine restores the state of w from its snapshot, if there is one, and starts its line of generations and its
-// snapshots. groups.mu must be held.
-func (g *groups) restoreLine(
-	ctx context.Context, of lineSource, node *corepb.Node, w *cache.Writer,
-) restoredLine {
+// restoreLine restores the state of a writer and of the list in front of it from their snapshot, if there is one, and starts
+// their line of generations and their snapshots. groups.mu must be held.
+func (g *groups) restoreLine(ctx context.Context, of lineSource, node *corepb.Node) restoredLine {
+	w := of.list.Writer()
 	r := restoredLine{lineSource: of, snap: g.taken.restore(g.log, snapshotKey{g.settings.origins[of.origin].Name, of.snapshotName}, w)}
 	if r.snap == nil {
 		r.snap = g.snapshots.restore(of.origin, of.snapshotName, node, w)
@@ -131,9 +132,13 @@ func (g *groups) restoreLine(
 		r.line = g.generations.Open(of.key, of.view, of.source, known)
 		g.views.Go(func() { r.line.Run(ctx) }) // awaited by wait
 	}
-	g.snapshots.track(of.origin, of.snapshotName, node, w, r.line, r.snap != nil)
+	if r.snap != nil && of.control != nil {
+		of.control.Restore(r.snap)
+	}
+	captured := viewCapture{of.list, of.control, r.line}
+	g.snapshots.track(of.origin, of.snapshotName, node, captured, r.snap != nil)
 	if len(g.settings.peers.Targets) > 0 {
-		v := &viewSnapshot{header: g.headers.of(of.origin, of.snapshotName, node), w: w, line: r.line}
+		v := &viewSnapshot{header: g.headers.of(of.origin, of.snapshotName, node), viewCapture: captured}
 		g.given[snapshotKey{v.header.Origin, of.snapshotName}] = v
 	}
 	return r
@@ -146,8 +151,8 @@ var errNoGenerations = errors.New("no generations are kept without TENDER_ADMIN_
 // than the rollback, for example after a crash, the view returns to the generation of the rollback. A view without a
 // snapshot keeps the first state that it receives. With rollouts it does nothing, because clients are served the last
 // good state. groups.mu must be held.
-func (g *groups) beginRolledBack(origin int, control *upstream.Control, of restoredLine) {
-	f := g.decisions.frozen[origin]
+func (g *groups) beginRolledBack(of restoredLine) {
+	f, control := g.decisions.frozen[of.origin], of.control
 	if f == nil || f.Rollback == nil || g.rollouts != nil {
 		return
 	}

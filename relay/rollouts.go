@@ -119,14 +119,6 @@ func (r *rollouts) joinSections(sections []*rollout.Section, origin int, view *c
 	sections[shared].Join(view, shared, sharing)
 }
 
-// newControl returns the control of the shared names in a group's view, or nil if rollouts are off.
-func (r *rollouts) newControl() *upstream.Control {
-	if r == nil {
-		return nil
-	}
-	return upstream.NewControl(false, nil)
-}
-
 // leaveSections removes the sections of a removed group from the rollouts.
 func (r *rollouts) leaveSections(sections []*rollout.Section) {
 	for _, p := range sections {

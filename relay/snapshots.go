@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -16,9 +17,11 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/downstream/guard"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/config"
 	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/snapshot"
+	"github.com/xdstender/tender/upstream"
 )
 
 const (
@@ -73,15 +76,71 @@ type removedView struct {
 type viewSnapshot struct {
 	// Immutable.
 	header cache.Header
-	w      *cache.Writer
-	line   *generations.Line // nil if no generations are kept
+	viewCapture
 
 	// Owned by the goroutine that writes; describes the last write.
 	revision       uint64 // of the generation
+	waiting        uint64 // of the list of pending changes
 	target         string // to which the relay was connected
 	at             time.Time
 	omissionLogged bool // omitted resources were logged
 	written        bool // there is a file
+}
+
+// A viewCapture captures the state of one source of a view, and what waits in front of it.
+type viewCapture struct {
+	list    *pending.List
+	control *upstream.Control // of the loop that owns the list; nil if nothing waits in it for an operator or for stages
+	line    *generations.Line // nil if no generations are kept
+}
+
+// captureWait limits how long a snapshot waits for the loop of a view.
+const captureWait = 5 * time.Second
+
+// errNotCaptured means that the loop of a view does not answer.
+var errNotCaptured = errors.New("the changes that wait are not known: the loop of the view is busy")
+
+// capture returns the state now. It waits for the loop of the view only if changes wait.
+func (v *viewCapture) capture() (*cache.Capture, error) {
+	if v.control == nil || !v.list.HasRows() {
+		return v.list.Writer().Capture(), nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), captureWait)
+	defer cancel()
+	var captured *cache.Capture
+	v.control.Edit(ctx, func(l *pending.List) { captured = l.Capture() })
+	if captured != nil {
+		return captured, nil
+	}
+	select {
+	case <-v.list.Closed(): // the loop has ended
+		return v.list.Capture(), nil
+	case <-ctx.Done():
+		return nil, errNotCaptured
+	}
+}
+
+// snapshot returns a snapshot of the state now, with the generations that it may have. secrets includes what must not be stored
+// (B.36).
+func (v *viewCapture) snapshot(sensitive, secrets bool) (snap *cache.Snapshot, omitted cache.OmittedContent, err error) {
+	take := func() *cache.Snapshot {
+		var captured *cache.Capture
+		switch captured, err = v.capture(); {
+		case err != nil:
+			snap = new(cache.Snapshot)
+		case secrets:
+			snap, omitted = captured.SnapshotWithSecrets()
+		default:
+			snap, omitted = captured.Snapshot(sensitive)
+		}
+		return snap
+	}
+	if v.line == nil {
+		take()
+	} else {
+		v.line.Snapshot(sensitive || secrets, take)
+	}
+	return snap, omitted, err
 }
 
 // openSnapshots opens the directory for snapshots. It returns nil if TENDER_SNAPSHOT_DIR is off, and an error if the setting
@@ -214,10 +273,8 @@ func (s *snapshots) restore(origin int, group string, node *corepb.Node, w *cach
 	return snap
 }
 
-// track starts to write snapshots of the state of w, with the generations of line, which may be nil.
-func (s *snapshots) track(
-	origin int, group string, node *corepb.Node, w *cache.Writer, line *generations.Line, restored bool,
-) {
+// track starts to write snapshots of a source of a view.
+func (s *snapshots) track(origin int, group string, node *corepb.Node, of viewCapture, restored bool) {
 	if s == nil {
 		return
 	}
@@ -226,7 +283,7 @@ func (s *snapshots) track(
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.removed, key)
-	s.views[key] = &viewSnapshot{header: h, w: w, line: line, written: restored}
+	s.views[key] = &viewSnapshot{header: h, viewCapture: of, written: restored}
 }
 
 // restoreEvicted returns the snapshot of an evicted view, or nil if there is none.
@@ -235,7 +292,8 @@ func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snap
 	was := s.removed[key]
 	s.mu.Unlock()
 	if was != nil && was.evicted { // its snapshot may not be on disk yet
-		snap, _ := s.capture(was.viewSnapshot, time.Now())
+		snap, _, err := s.take(was.viewSnapshot, time.Now())
+		s.logFailure(h, err)
 		return snap
 	}
 	snap := s.dir.Recall(h, time.Now(), s.settings.maxSnapshotAge)
@@ -359,11 +417,15 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 	if !s.headers.includes(&v.header) {
 		return s.removeFile(v)
 	}
-	revision, target := v.w.SnapshotRevision()
-	if revision == v.revision && target == v.target && now.Sub(v.at) < s.settings.maxSnapshotAge/renewShare {
+	revision, target := v.list.Writer().SnapshotRevision()
+	waiting := v.list.Revision()
+	if revision == v.revision && waiting == v.waiting && target == v.target && now.Sub(v.at) < s.settings.maxSnapshotAge/renewShare {
 		return nil
 	}
-	snap, omitted := s.capture(v, now)
+	snap, omitted, err := s.take(v, now)
+	if err != nil {
+		return err
+	}
 	if len(omitted) > 0 && !v.omissionLogged {
 		v.omissionLogged = true
 		s.log.Warn("snapshot omits resources with sensitive fields; clients wait for them after a restart; "+
@@ -380,23 +442,18 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 	if err := write(snap); err != nil {
 		return err
 	}
-	v.revision, v.target, v.at, v.written = revision, target, now, true
+	v.revision, v.waiting, v.target, v.at, v.written = revision, waiting, target, now, true
 	return nil
 }
 
-// capture takes a snapshot of the current state, with the generations that may be stored.
-func (s *snapshots) capture(v *viewSnapshot, now time.Time) (snap *cache.Snapshot, omitted cache.OmittedContent) {
-	take := func() *cache.Snapshot {
-		snap, omitted = v.w.Snapshot(s.settings.snapshotSensitive)
-		return snap
-	}
-	if v.line == nil {
-		take()
-	} else {
-		v.line.Snapshot(s.settings.snapshotSensitive, take)
+// take takes a snapshot of the current state, with the generations that may be stored.
+func (s *snapshots) take(v *viewSnapshot, now time.Time) (*cache.Snapshot, cache.OmittedContent, error) {
+	snap, omitted, err := v.snapshot(s.settings.snapshotSensitive, false)
+	if err != nil {
+		return nil, nil, err
 	}
 	snap.Header, snap.Created = v.header, now
-	return snap, omitted
+	return snap, omitted, nil
 }
 
 // removeFile removes the file of a state that is no longer stored (includes).

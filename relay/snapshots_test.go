@@ -11,6 +11,7 @@ import (
 
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/nodegroup"
 )
 
@@ -28,7 +29,7 @@ func TestB42_ChangedViewsAreWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, w := cache.New(cache.Config{})
-	s.track(0, "g", node, w, nil, false)
+	s.track(0, "g", node, viewCapture{list: pending.New(w, nil)}, false)
 	set := func(version string) {
 		r, err := wire.NewResource(wire.ClusterType, "c", version, []byte(version))
 		if err != nil {

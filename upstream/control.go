@@ -18,6 +18,7 @@ import (
 type Control struct {
 	frozen   bool                  // the view starts frozen
 	rollBack func(*pending.List)   // initial rollback; nil for none
+	restored *cache.Snapshot       // from which the view was restored; nil for none
 	kept     []reconcile.Hold      // removals that operators dropped before a restart
 	dropEnds func()                // see NotifyDropEnd; nil for none
 	calls    chan func(Controlled) // unbuffered: the loop executes a call at once
@@ -62,6 +63,10 @@ func (c *Control) BeginRolledBack(since time.Time, formers func(*cache.View) []c
 		l.RollBack(all, since)
 	}
 }
+
+// Restore makes the loop start with what waited when a snapshot was taken, from which the view was restored
+// (pending.List.Restore). It must be called before the loop starts.
+func (c *Control) Restore(s *cache.Snapshot) { c.restored = s }
 
 // NotifyDropEnd makes the loop call f when a removal that an operator dropped is no longer dropped, for example because
 // the origin has sent the resource. f must not block. NotifyDropEnd must be called before the loop starts.
@@ -201,6 +206,10 @@ func (c *Control) Begin(l Controlled) {
 	}
 	if c.rollBack != nil {
 		c.rollBack(l.List())
+	}
+	if c.restored != nil {
+		l.List().Restore(c.restored)
+		c.restored = nil // it has all resources
 	}
 }
 

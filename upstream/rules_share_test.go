@@ -41,10 +41,11 @@ func (r *rig) shareWith(cfg cache.Config, clock *pending.Clock) *part {
 // snapshot may be nil.
 func (r *rig) shareRestored(cfg cache.Config, clock *pending.Clock, s *cache.Snapshot, linger time.Duration) *part {
 	view, w := cache.New(cfg)
+	control := upstream.NewControl(false, nil)
 	if s != nil {
 		w.Restore(s, time.Now())
+		control.Restore(s)
 	}
-	control := upstream.NewControl(false, nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() { // awaited by stop
@@ -511,6 +512,41 @@ func restoredMembers(t *testing.T, r *rig, cfg cache.Config, age time.Duration, 
 	if got := p.view.Generation().Type(shopKey); got.Phase != cache.Confirmed || got.Restored {
 		t.Errorf("confirmed: phase %v, restored %v; want confirmed, false", got.Phase, got.Restored)
 	}
+}
+
+// TestB56_AdditionThatTheSharedViewLacks: an addition of a shared collection that waited for a stage before a restart, and that
+// the origin has withdrawn meanwhile, waits until the shared view is confirmed.
+func TestB56_AdditionThatTheSharedViewLacks(t *testing.T) {
+	inBubble(t, relaytest.Behaviour{}, upstream.Config{}, func(t *testing.T, r *rig) {
+		r.put(clusters, shopA+"@1")
+		key := cache.Collection(clusters, shop+"*")
+		old := r.shareWith(waitsFor(clusters), nil)
+		old.watch.SubscribeAll(key)
+		r.pass(time.Minute)
+		r.put(clusters, shop+"added@1")
+		r.pass(time.Second)
+		r.expect("served", old.members(key), shopA+"@1")
+		var s *cache.Snapshot
+		old.control.Edit(t.Context(), func(l *pending.List) { s, _ = l.Capture().Snapshot(true) })
+		old.stop()
+		r.stop()
+		r.Remove(clusters, shop+"added")
+		again := viewSync(t, r.Origin, upstream.Config{})
+		p := again.shareRestored(waitsFor(clusters), nil, s, time.Minute)
+		p.watch.SubscribeAll(key)
+		again.pass(soon)
+		waiting := func(when string, want int) {
+			t.Helper()
+			if got := p.view.Withheld(0); got != want {
+				t.Errorf("%s: %d names wait, want %d", when, got, want)
+			}
+		}
+		waiting("restored", 1)
+		again.pass(2 * time.Minute)
+		waiting("confirmed", 0)
+		p.control.Edit(t.Context(), func(l *pending.List) { l.Show(1, l.Pin()) })
+		again.expect("promoted", present(p.members(key)), shopA+"@1")
+	})
 }
 
 // waitsFor configures a view with one cohort, in which changes of a type wait.

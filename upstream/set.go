@@ -165,6 +165,9 @@ func (s *set) beginStream(reported map[string]string, now time.Time) {
 	}
 	restored := s.kind == cache.Wildcard && s.view.w.Generation().Type(s.key).Restored
 	s.Begin(isReported, s.view.mayResume(s.stream()), reported != nil && restored, now)
+	for name := range s.view.pending.Restored(s.kind, s.key) {
+		s.RequestAgain(name)
+	}
 }
 
 // sets yields the sets of the subscription.
@@ -240,6 +243,22 @@ func (s *set) addVersions(g *cache.Generation, versions map[string]string) {
 		plain := s.kind == cache.Wildcard || wire.PlainName(name) == name
 		if !other && plain && hasReportableVersion(r) {
 			versions[r.Name] = reportedVersion(r)
+		}
+	}
+	s.withoutRestored(foreign, versions)
+}
+
+// withoutRestored removes the versions of changes that waited in an earlier process from those that a request reports, and adds
+// their removals: then the origin states each of these names again, whether it still has the change or has withdrawn it.
+func (s *set) withoutRestored(foreign map[string]struct{}, versions map[string]string) {
+	for name, r := range s.view.pending.Restored(s.kind, s.key) {
+		_, other := foreign[name]
+		plain := s.kind == cache.Wildcard || wire.PlainName(name) == name
+		if r != nil {
+			name = r.Name
+		}
+		if _, reported := versions[name]; reported || r == nil && !other && plain {
+			versions[name] = ""
 		}
 	}
 }

@@ -341,13 +341,22 @@ func (s *share) followPhase(is *cache.Type, t *sharedType) {
 	s.pending.SetPhase(t.key, phase)
 }
 
-// removeRestored removes members that a snapshot restored and that the shared view lacks. The shared view must be
+// removeRestored removes members that a snapshot restored, also as waiting additions, and that the shared view lacks. The shared view must be
 // complete.
 func (s *share) removeRestored(is, mine *cache.Type) {
 	var removed []string
+	lacks := func(name string) bool {
+		n := s.from.Find(is.URL, []string{name})[0]
+		return n == nil || !is.Wildcard.Get(n).Present()
+	}
 	for e := range mine.Wildcard.Since(0) {
-		if n := s.from.Find(is.URL, []string{e.Name.String()})[0]; e.Present() && (n == nil || !is.Wildcard.Get(n).Present()) {
-			removed = append(removed, e.Name.String())
+		if name := e.Name.String(); e.Present() && lacks(name) {
+			removed = append(removed, name)
+		}
+	}
+	for name := range s.pending.Added(is.URL) {
+		if lacks(name) {
+			removed = append(removed, name)
 		}
 	}
 	if len(removed) > 0 {

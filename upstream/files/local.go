@@ -97,7 +97,7 @@ func (l *Local) apply(u wire.Update, set map[string]*wire.Resource) cache.Change
 	return c
 }
 
-// restoredBeside returns the resources in the view, which a snapshot restored, that no file contains.
+// restoredBeside returns the resources in the view and in the list, which a snapshot restored, that no file contains.
 func (l *Local) restoredBeside(to sets) sets {
 	others := make(sets)
 	for t := range l.w.Generation().ChangedSince(0) {
@@ -113,6 +113,16 @@ func (l *Local) restoredBeside(to sets) sets {
 		if len(names) > 0 {
 			others[t.URL] = &typeSet{byName: names}
 		}
+	}
+	for _, of := range l.pending.Listed() {
+		typeURL, _, _ := cache.SplitCollection(of.Key)
+		if of.Resource == nil || find(to.of(typeURL).byName, of.Name) != nil {
+			continue
+		}
+		if others[of.Key] == nil {
+			others[of.Key] = &typeSet{byName: make(map[string]*wire.Resource)}
+		}
+		others[of.Key].byName[of.Name] = of.Resource
 	}
 	return others
 }

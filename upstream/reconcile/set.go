@@ -492,7 +492,7 @@ func (s *Set) MoveTo(to *Set, name string) {
 	delete(s.missing, name)
 	delete(s.waiting, name)
 	delete(s.newNames, name)
-	if put(&to.requestedAgain, name, struct{}{}); foreign {
+	if to.RequestAgain(name); foreign {
 		put(&to.foreign, name, struct{}{})
 	}
 	if !pending {

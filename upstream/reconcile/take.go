@@ -42,10 +42,10 @@ func (s *Set) Take(u wire.Update, now time.Time) (c cache.Change, ignoresVersion
 
 // repeatsUnmentioned reports whether an update has a resource, unmentioned until now, as the set has it: the origin states
 // what has not changed. A resource that it has removed on the stream proves nothing, since it states that again when it
-// has it again; nor do resources that are subscribed to by name, because an origin answers each subscription.
+// has it again; nor do resources that are requested again, or subscribed to by name: an origin answers each subscription.
 func (s *Set) repeatsUnmentioned(u wire.Update) bool {
 	return s.pattern != "" && slices.ContainsFunc(u.Resources, func(r *wire.Resource) bool {
-		if !s.isUnmentioned(r.Name) || r.TTL > 0 {
+		if !s.isUnmentioned(r.Name) || s.isRequestedAgain(r.Name) || r.TTL > 0 {
 			return false
 		}
 		old := s.content.Get(r.Name)

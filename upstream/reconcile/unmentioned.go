@@ -20,7 +20,7 @@ type unmentioned struct {
 	began          time.Time // start of the stream, or of the last Restart
 	withVersion    names     // sent to the origin in initial_resource_versions
 	withoutVersion names     // not sent, so that the origin does not state their removal
-	requestedAgain names     // moved from another stream, see MoveTo
+	requestedAgain names     // see RequestAgain
 	lastMention    time.Time // last response since began with a first mention; zero without one
 	statesAll      bool      // the origin mentions all that it has: it was sent no versions, or states what has not changed
 
@@ -75,7 +75,11 @@ func (m *unmentioned) isUnmentioned(name string) bool {
 	return with || without
 }
 
-// isRequestedAgain reports whether a name has moved from another stream, and the origin has not mentioned it since.
+// RequestAgain records that the origin states a name although it may not have changed: the name has moved from another stream,
+// or the relay did not send the version of its state.
+func (m *unmentioned) RequestAgain(name string) { put(&m.requestedAgain, name, struct{}{}) }
+
+// isRequestedAgain reports whether the relay has requested a name again, and the origin has not mentioned it since.
 func (m *unmentioned) isRequestedAgain(name string) bool {
 	_, again := m.requestedAgain[name]
 	return again

@@ -12,8 +12,8 @@ import (
 )
 
 // TestB15_ResendShowsIgnoredVersions checks that a resend of an unchanged resource within a minute shows that the
-// origin ignores versions. Later, a resend has another reason, and so has one after a removal on the same stream. A set
-// of names proves nothing, because an origin answers each subscription.
+// origin ignores versions. Later, a resend has another reason, and so has one after a removal on the same stream, and one
+// of a name that the relay requests again. A set of names proves nothing, because an origin answers each subscription.
 func TestB15_ResendShowsIgnoredVersions(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
@@ -24,6 +24,7 @@ func TestB15_ResendShowsIgnoredVersions(t *testing.T) {
 		item     string
 		want     bool
 	}{
+		{"requested again", wire.Wildcard, true, nil, 0, "again", false},
 		{"at once", wire.Wildcard, true, nil, 0, "a", true},
 		{"within a minute", wire.Wildcard, true, nil, ConfirmMax, "a", true},
 		{"later", wire.Wildcard, true, nil, ConfirmMax + 1, "a", false},
@@ -33,12 +34,13 @@ func TestB15_ResendShowsIgnoredVersions(t *testing.T) {
 		{"after its removal", wire.Wildcard, true, []string{"-a"}, 0, "a", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f := newFakeSetIn(newTestGroup(slog.DiscardHandler), wire.ClusterType, tt.pattern, "a", "b")
-			versions := []string{"a", "b"}
+			f := newFakeSetIn(newTestGroup(slog.DiscardHandler), wire.ClusterType, tt.pattern, "a", "b", "again")
+			versions := []string{"a", "b", "again"}
 			if !tt.versions {
 				versions = nil
 			}
 			f.beginStream(epoch, versions...)
+			f.RequestAgain("again")
 			if tt.before != nil {
 				f.respond(epoch, tt.before...)
 			}
