@@ -132,8 +132,12 @@ func (l *List) add(cohort int, to showing, id resourceID, of states) {
 	existed, exists := shown.last() != nil, of.last() != nil
 	removalWaits := l.stages(id.typeURL(), true) && newest.last() == nil
 	switch {
-	case l.stages(id.typeURL(), false), removalWaits && exists && !existed:
-	case !known, removalWaits && exists:
+	case l.stages(id.typeURL(), false):
+	case removalWaits && exists:
+		if existed {
+			return
+		}
+	case !known:
 		return
 	default:
 		of = newest
@@ -141,10 +145,13 @@ func (l *List) add(cohort int, to showing, id resourceID, of states) {
 	if !known || !newest[cache.ByName].Exists() {
 		of[cache.ByName] = cache.Statement{} // the name was forgotten
 	}
-	if of = shown.without(of); of[cache.Wildcard].Exists() || of[cache.ByName].Exists() {
+	if of = shown.without(of); of.exist() {
 		to.states[id] = of
 	}
 }
+
+// exist reports whether a set has state of the name.
+func (of *states) exist() bool { return of[cache.Wildcard].Exists() || of[cache.ByName].Exists() }
 
 // without returns those statements that change what readers see.
 func (shown *states) without(of states) states {
