@@ -33,7 +33,7 @@ type DecidedChanges struct {
 	At       time.Time                  `json:"at"`
 	Reason   string                     `json:"reason,omitempty"` // of a halt
 	By       string                     `json:"by,omitempty"`     // the operator of a promotion
-	Stage    int                        `json:"stage,omitempty"`  // the number of stages that a promotion has ended
+	Stage    int                        `json:"stage,omitempty"`  // number of stages that are served the changes; the rest is one more
 	Sections []snapshot.RejectedSection `json:"sections"`
 }
 
