@@ -194,7 +194,7 @@ func (r *rollouts) rejected() (all []snapshot.Rejected) {
 	}
 	for _, c := range r.controllers {
 		for _, e := range c.Withdrawn() {
-			all = append(all, encodeEdition(c.Status().Origin, e))
+			all = append(all, encodeEdition(c.Origin(), e))
 		}
 	}
 	return all
@@ -325,7 +325,7 @@ func (op *operations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (
 			return admin.RolloutDiff{}, unavailableIfEnded(err)
 		}
 		for _, d := range differences {
-			all = append(all, operator.Edited{Origin: c.Status().Origin, Difference: d})
+			all = append(all, operator.Edited{Origin: c.Origin(), Difference: d})
 		}
 	}
 	return operator.RolloutDiff(all, of)
@@ -409,7 +409,7 @@ func (op *operations) commandRollouts(
 		case !isStateError(err):
 			return answer, unavailableIfEnded(err)
 		case len(chosen) > 1:
-			cannot = append(cannot, fmt.Errorf("origin %q: %w", c.Status().Origin, err))
+			cannot = append(cannot, fmt.Errorf("origin %q: %w", c.Origin(), err))
 		default:
 			cannot = append(cannot, err)
 		}
