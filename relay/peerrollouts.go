@@ -72,7 +72,7 @@ func (p *peerRollouts) decided() (*admin.PeerRollouts, <-chan struct{}) {
 		answer.Halted = append(answer.Halted, encodeDecisions(c.Origin(), d.Halted)...)
 		answer.Promoted = append(answer.Promoted, encodeDecisions(c.Origin(), d.Promoted)...)
 	}
-	shortenDecisions(slices.Concat(answer.Halted, answer.Promoted))
+	shortenDecisions(slices.Concat(answer.Halted, answer.Promoted), maxToldNames, maxToldBytes)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.mark == mark {
@@ -92,9 +92,9 @@ func encodeDecisions(origin string, all []rollout.Decision) (encoded []admin.Dec
 }
 
 // shortenDecisions removes resources so that the bounds hold. Each decision keeps its share of them, and at least one.
-func shortenDecisions(all []admin.DecidedChanges) {
+func shortenDecisions(all []admin.DecidedChanges, maxNames, maxBytes int) {
 	for _, d := range all {
-		names, bytes := maxToldNames/len(all), maxToldBytes/len(all)
+		names, bytes := maxNames/len(all), maxBytes/len(all)
 		kept := 0
 		for _, s := range d.Sections {
 			for _, typ := range slices.Sorted(maps.Keys(s.Resources)) {

@@ -59,7 +59,7 @@ func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 				}
 				g.tracer.Origin(name).Changed(part, was, is)
 			},
-			Told:   func() { g.rollouts.told() },
+			Told:   func() { g.rollouts.told(); g.halts.changed() },
 			Logger: g.log.With(slog.String("origin_name", name)),
 		}, rejected[i]))
 	}
@@ -303,6 +303,14 @@ func (op *operations) rolloutStatus(origin string) (admin.Rollouts, error) {
 	var answer admin.Rollouts
 	for _, c := range chosen {
 		answer.Rollouts = append(answer.Rollouts, c.Status())
+	}
+	for i, name := range op.settings.originNames() {
+		if halts := op.groups.halts.shown(i); len(halts) > 0 && (origin == "" || origin == name) {
+			if answer.HaltedAbove == nil {
+				answer.HaltedAbove = make(map[string][]admin.HaltAbove)
+			}
+			answer.HaltedAbove[name] = halts
+		}
 	}
 	return answer, nil
 }
