@@ -379,12 +379,9 @@ func (c *Controller) Decisions() Decisions {
 	return Decisions{}
 }
 
-// tell publishes what the relay has decided itself, for peers. It returns when to call it again; zero if only a decision is a
-// reason.
-func (c *Controller) tell(now time.Time) (next time.Time) {
-	c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { return now.Sub(d.At) >= promotedFor })
-	var is Decisions
-	for _, e := range c.rejections.withdrawn {
+// halts returns the halts that are active, as decisions.
+func (r *rejections) halts() (is Decisions) {
+	for _, e := range r.withdrawn {
 		switch d := (Decision{At: e.At, Reason: e.Reason, Stage: e.Cohorts, Changes: e.Changes}); {
 		case e.part == nil || !e.Ended.IsZero():
 		case e.Peer == nil:
@@ -395,7 +392,14 @@ func (c *Controller) tell(now time.Time) (next time.Time) {
 			is.Followed = append(is.Followed, d)
 		}
 	}
-	was := c.Decisions()
+	return is
+}
+
+// tell publishes what the relay has decided itself, for peers. It returns when to call it again; zero if only a decision is a
+// reason.
+func (c *Controller) tell(now time.Time) (next time.Time) {
+	c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { return now.Sub(d.At) >= promotedFor })
+	was, is := c.Decisions(), c.rejections.halts()
 	same := func(a, b Decision) bool { return a.At.Equal(b.At) && a.Part == b.Part && a.Stage == b.Stage }
 	if !slices.EqualFunc(was.Halted, is.Halted, same) {
 		c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { // halted since: undone, for example
