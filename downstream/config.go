@@ -89,6 +89,10 @@ type Config struct {
 	// Chain detects cycles of relays. Nil detects none.
 	Chain Chain
 
+	// Halts returns what rollouts have halted of the resources of a group, for a relay below that has a grant, which may be
+	// nil. It is encoded as that relay reads it (B.55). It must not block. Nil tells nothing.
+	Halts func(group string, grant Grant) []byte
+
 	// Authorizer decides which Nodes clients may use and which resources they may request. Nil allows everything.
 	Authorizer Authorizer
 
@@ -298,6 +302,7 @@ type Server struct {
 	registry      sync.Map // open streams, *stream by number
 	grantWatch    grantWatch
 	queue         queue
+	haltsMark     atomic.Uint64 // number of calls of TellHalts
 	slots         guard.Slots
 
 	nackLog, badNameLog, largeResponseLog, reportLog guard.LogLimiter

@@ -1,6 +1,7 @@
 package downstream
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -60,7 +61,9 @@ func (s *stream) flushCut(p *pass) (next time.Time, err error) {
 	}
 	s.watch.PassHints(passed)
 	s.finishCut(p)
-	err = s.checkCold(p)
+	if err = s.sendHalts(p); err == nil {
+		err = s.checkCold(p)
+	}
 	s.idle = p.next.IsZero() && !p.removalsBlocked && !p.awaitsAnswer
 	return p.next, err
 }
@@ -324,4 +327,49 @@ func (g *Group) coldMessage() string {
 	default:
 		return fmt.Sprintf("control plane refused the request (%s: %.256s) and %s", st.Code(), st.Message(), uncached)
 	}
+}
+
+// haltsEvery is the minimum time between two messages about halts on a stream.
+const haltsEvery = 200 * time.Millisecond
+
+// TellHalts tells relays below what Config.Halts returns now. It may be called from any goroutine.
+func (s *Server) TellHalts() {
+	s.haltsMark.Add(1)
+	s.registry.Range(func(_, st any) bool {
+		if st := st.(*stream); st.halts != nil {
+			st.wake()
+		}
+		return true
+	})
+}
+
+// sendHalts tells the client what rollouts have halted, if it asked and does not know it.
+func (s *stream) sendHalts(p *pass) error {
+	h := s.halts
+	if h == nil {
+		return nil
+	}
+	mark := s.server.haltsMark.Load() // before Halts, so that no change is missed
+	if h.current && h.mark == mark {
+		return nil
+	}
+	if until := h.at.Add(haltsEvery); p.Now.Before(until) {
+		p.wakeAt(until)
+		return nil
+	}
+	if s.wouldBlock(p) {
+		return errWouldBlock
+	}
+	halts := s.cfg.Halts(s.group.Key, s.grant)
+	if h.current, h.mark = true, mark; h.last != nil && bytes.Equal(h.last, halts) {
+		return nil
+	}
+	h.at, h.last = p.Now, halts
+	body := wire.NewHaltsBody(halts)
+	if err := s.transmit(&wire.Response{Body: body, Gzip: s.gzip}); err != nil {
+		return err
+	}
+	s.account.Responded(body.Size())
+	s.bytesSent += uint64(body.Size())
+	return nil
 }

@@ -330,9 +330,9 @@ func relayTokens(ctx context.Context) []string {
 }
 
 // enterChain registers a stream whose client is a relay, and sends the paths from this relay to the origins in the
-// response header. If the stream is part of a cycle, end is called. Both relays detect a cycle, but only this stream
-// ends.
-func (s *Server) enterChain(rpc call, end func(error)) (leave func(), err error) {
+// response header, and whether the stream is told halts. If the stream is part of a cycle, end is called. Both relays detect a
+// cycle, but only this stream ends.
+func (s *Server) enterChain(rpc call, halts bool, end func(error)) (leave func(), err error) {
 	tokens := relayTokens(rpc.Context())
 	if s.cfg.Chain == nil || len(tokens) == 0 {
 		return func() {}, nil
@@ -341,11 +341,15 @@ func (s *Server) enterChain(rpc call, end func(error)) (leave func(), err error)
 	if err != nil {
 		return nil, err
 	}
+	header := metadata.MD{wire.ChainHeader: paths, wire.ReportHeader: {"1"}}
+	if halts {
+		header[wire.HaltsHeader] = []string{"1"}
+	}
 	send := rpc.SendHeader
 	if isProbe(rpc.Context()) { // answerProbe sends the header
 		send = rpc.SetHeader
 	}
-	if err := send(metadata.MD{wire.ChainHeader: paths, wire.ReportHeader: {"1"}}); err != nil {
+	if err := send(header); err != nil {
 		leave()
 		return nil, err
 	}

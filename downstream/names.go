@@ -38,7 +38,9 @@ func (s *stream) checkType(typeURL string) error {
 // setGrant replaces the grant of the client. It unsubscribes from names that the new grant denies, and subscribes to
 // names that only the previous grant denied. The error ends the stream.
 func (s *stream) setGrant(grant Grant) error {
-	s.grant = grant
+	if s.grant = grant; s.halts != nil {
+		s.halts.current = false
+	}
 	for _, sub := range s.subs {
 		if err := s.checkType(sub.TypeURL); err != nil {
 			return err

@@ -42,7 +42,7 @@ func (s loadService) StreamLoadStats(rpc lrspb.LoadReportingService_StreamLoadSt
 func (s loadService) serve(rpc grpc.ServerStream) error {
 	ctx, end := context.WithCancelCause(rpc.Context())
 	defer end(nil)
-	leave, err := s.enterChain(grpcCall{rpc}, end)
+	leave, err := s.enterChain(grpcCall{rpc}, false, end)
 	if err != nil {
 		return err
 	}

@@ -115,8 +115,23 @@ type stream struct {
 	stalledAt subscription.Moment // when the current or last send that may block started
 
 	reported reported // only of a relay
+	halts    *toldHalts
 
 	barrier barrier
+}
+
+// A toldHalts is what a stream was told of halts of rollouts (B.55). Only a stream that asked for it is told, at its start and
+// after each change, beside its responses: what it is told has no nonce, and no answer.
+type toldHalts struct {
+	current bool   // nothing has changed since mark
+	mark    uint64 // value of Server.haltsMark
+	at      time.Time
+	last    []byte // nil before the first message
+}
+
+// asksForHalts reports whether the client of a stream asks for halts.
+func asksForHalts(ctx context.Context) bool {
+	return len(metadata.ValueFromIncomingContext(ctx, wire.HaltsHeader)) > 0
 }
 
 // eachStream calls do for each open stream, in a goroutine: do may wait for the lock of the stream.

@@ -71,7 +71,7 @@ func (s *stream) start(leave *func()) error {
 	if err != nil {
 		return err
 	}
-	leaveChain, err := s.server.enterChain(s.rpc, s.endFor)
+	leaveChain, err := s.server.enterChain(s.rpc, s.halts != nil, s.endFor)
 	if err != nil {
 		leaveServer()
 		return err
@@ -149,10 +149,10 @@ func (s *stream) close() {
 func (s *stream) flushTurn(mayBlock bool) (all, sent bool) {
 	s.lock.acquire()
 	defer s.lock.release()
-	before, now := s.nonces, time.Now()
+	before, now := s.bytesSent, time.Now()
 	s.handleQueued(now)
 	all = s.sendDue(now, mayBlock)
-	return all, s.nonces != before
+	return all, s.bytesSent != before
 }
 
 // sendDue sends the responses that are due, and sets the timer for the next flush. It reports whether it sent all of
@@ -204,7 +204,7 @@ func (s *Server) serveStream(rpc grpc.ServerStream, typeURL string, delta bool) 
 // newStream returns a stream of one type, or an aggregated stream if typeURL is empty.
 func (s *Server) newStream(rpc call, typeURL string, delta bool) *stream {
 	relay := len(relayTokens(rpc.Context())) > 0
-	return &stream{
+	st := &stream{
 		server:         s,
 		cfg:            &s.cfg,
 		rpc:            rpc,
@@ -219,6 +219,10 @@ func (s *Server) newStream(rpc call, typeURL string, delta bool) *stream {
 		number:         s.streamNumbers.Add(1),
 		result:         make(chan error, 1),
 	}
+	if relay && typeURL == "" && s.cfg.Halts != nil && asksForHalts(rpc.Context()) {
+		st.halts = new(toldHalts)
+	}
+	return st
 }
 
 // open serves a stream of package transport, as serveStream does one of grpc-go. It does not block.

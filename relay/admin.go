@@ -174,6 +174,7 @@ func (r *Relay) status() admin.Status {
 		status.Freeze = r.groups.decisions.shownFreeze(i)
 		status.Frozen = status.Freeze != nil
 		status.Rollout = r.groups.rollouts.status(i)
+		status.HaltedAbove = r.groups.halts.shown(i)
 		status.Pending = r.operations.pendingNumbers(i, o.Stats().Pending, s.Views)
 		if status.Directory == nil {
 			status.EqualGroups = equal[status.Name]

@@ -64,8 +64,9 @@ type groups struct {
 	decisions   *decisions
 	generations *generations.Store // nil if none are kept
 	rollouts    *rollouts          // nil if changes reach all clients at once
-	distrust    *rollbackDistrust  // nil with rollouts
-	envoy       *localEnvoy        // nil without TENDER_CHECK_ENVOY
+	halts       *tierHalts
+	distrust    *rollbackDistrust // nil with rollouts
+	envoy       *localEnvoy       // nil without TENDER_CHECK_ENVOY
 	observed    func() iter.Seq[downstream.Observed]
 }
 
@@ -79,6 +80,7 @@ type sharedView struct {
 	stop context.CancelFunc
 
 	control *upstream.Control
+	heard   *heardView
 
 	// Guarded by groups.mu.
 	groups []*group // the groups that use the view
@@ -106,6 +108,7 @@ type group struct {
 	sharedViews []*sharedView
 
 	controls     []*upstream.Control // by origin
+	heard        []*heardView        // by origin
 	sharing      []*upstream.Control // by origin, of the copies of shared names; nil if nothing of them waits
 	trackedViews []trackedView       // by origin; empty if no generations are kept
 	sections     []*rollout.Section  // by source; nil without rollouts
@@ -122,7 +125,7 @@ type group struct {
 }
 
 func newGroups(
-	s *settings, all origins, snaps *snapshots, tracer *telemetry.Tracer, log *slog.Logger,
+	s *settings, all origins, snaps *snapshots, tracer *telemetry.Tracer, instance string, log *slog.Logger,
 ) *groups {
 	g := &groups{
 		settings:    s,
@@ -146,6 +149,7 @@ func newGroups(
 	g.decisions.mu = &g.mu
 	rejected := g.decisions.load(s.originNames(), time.Now())
 	g.rollouts = newRollouts(g, rejected)
+	g.halts = newTierHalts(g, instance)
 	g.decisions.freezeChanged = g.rollouts.freezeChanged
 	g.distrust = newRollbackDistrust(g, rejected)
 	g.headers = snapshotHeaders{settings: s, rolledBack: g.isRolledBack, ofPeers: true}
@@ -291,6 +295,7 @@ func (g *groups) addGroup(key string, presented *corepb.Node, creator *quota.Sha
 		s := g.sharedViewFor(i, presented.GetClientFeatures())
 		s.groups = append(s.groups, gr)
 		gr.sharedViews = append(gr.sharedViews, s)
+		gr.heard = append(gr.heard, g.halts.hearOn(own.control, heardKey{origin: i, name: key}, s.key.features))
 		g.beginRolledBack(own)
 		gr.controls = append(gr.controls, own.control)
 		gr.sharing = append(gr.sharing, copies.control)
@@ -356,6 +361,7 @@ func (g *groups) sharedViewFor(origin int, features []string) *sharedView {
 		ctx, stop := context.WithCancel(g.ctx)
 		s = &sharedView{key: key, view: view, node: node, stop: stop}
 		s.control = g.decisions.control(origin, g.settings.origins[origin].Name, key.snapshotName()).WithoutClients()
+		s.heard = g.halts.hearOn(s.control, heardKey{origin: origin, name: key.features, shared: true}, "")
 		g.shared[key] = s
 		restored := g.restoreLine(ctx, lineSource{
 			origin: origin, snapshotName: key.snapshotName(), view: view, recorded: g.rollouts == nil,
@@ -441,6 +447,7 @@ func (g *groups) remove(gr *group, evicted bool) {
 	g.rollouts.leaveSections(gr.sections)
 	gr.stop()
 	for i, s := range gr.sharedViews {
+		g.halts.leave(gr.heard[i])
 		g.snapshots.drop(i, gr.key, gr.creator.Peer(), evicted)
 		delete(g.given, snapshotKey{g.settings.origins[i].Name, gr.key})
 		delete(g.given, snapshotKey{g.settings.origins[i].Name, sharedNamesPrefix + gr.key})
@@ -448,6 +455,7 @@ func (g *groups) remove(gr *group, evicted bool) {
 		if len(s.groups) == 0 {
 			delete(g.shared, s.key)
 			s.stop()
+			g.halts.leave(s.heard)
 			g.snapshots.drop(s.key.origin, s.key.snapshotName(), gr.creator.Peer(), evicted)
 			delete(g.given, snapshotKey{g.settings.origins[s.key.origin].Name, s.key.snapshotName()})
 		}

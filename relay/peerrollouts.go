@@ -30,8 +30,9 @@ type peerRollouts struct {
 
 	mu      sync.Mutex
 	mark    uint64
-	next    chan struct{}   // closed with the next decision
-	failing map[string]bool // peers that do not answer, by address
+	answer  *admin.PeerRollouts // with the mark; nil until a peer asks
+	next    chan struct{}       // closed with the next decision
+	failing map[string]bool     // peers that do not answer, by address
 }
 
 // newPeerRollouts returns the peerRollouts of a relay, or nil without rollouts or peers.
@@ -51,21 +52,32 @@ func (p *peerRollouts) told() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.mark++
+	p.answer = nil
 	close(p.next)
 	p.next = make(chan struct{})
 }
 
-// decided returns what the rollouts have decided, and a channel that is closed with the next decision.
+// decided returns what the rollouts have decided, and a channel that is closed with the next decision. It encodes each decision
+// once, however many peers ask.
 func (p *peerRollouts) decided() (*admin.PeerRollouts, <-chan struct{}) {
 	p.mu.Lock()
-	answer, next := &admin.PeerRollouts{Instance: p.instance, Mark: fmt.Sprint(p.instance, "-", p.mark)}, p.next
+	mark, answer, next := p.mark, p.answer, p.next
 	p.mu.Unlock()
-	for _, c := range p.rollouts.controllers {
-		d, origin := c.Decisions(), c.Status().Origin
-		answer.Halted = append(answer.Halted, encodeDecisions(origin, d.Halted)...)
-		answer.Promoted = append(answer.Promoted, encodeDecisions(origin, d.Promoted)...)
+	if answer != nil {
+		return answer, next
 	}
-	shortenDecisions(slices.Concat(answer.Halted, answer.Promoted))
+	answer = &admin.PeerRollouts{Instance: p.instance, Mark: fmt.Sprint(p.instance, "-", mark)}
+	for _, c := range p.rollouts.controllers {
+		d := c.Decisions()
+		answer.Halted = append(answer.Halted, encodeDecisions(c.Origin(), d.Halted)...)
+		answer.Promoted = append(answer.Promoted, encodeDecisions(c.Origin(), d.Promoted)...)
+	}
+	shortenDecisions(slices.Concat(answer.Halted, answer.Promoted), maxToldNames, maxToldBytes)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mark == mark {
+		p.answer = answer
+	}
 	return answer, next
 }
 
@@ -80,9 +92,9 @@ func encodeDecisions(origin string, all []rollout.Decision) (encoded []admin.Dec
 }
 
 // shortenDecisions removes resources so that the bounds hold. Each decision keeps its share of them, and at least one.
-func shortenDecisions(all []admin.DecidedChanges) {
+func shortenDecisions(all []admin.DecidedChanges, maxNames, maxBytes int) {
 	for _, d := range all {
-		names, bytes := maxToldNames/len(all), maxToldBytes/len(all)
+		names, bytes := maxNames/len(all), maxBytes/len(all)
 		kept := 0
 		for _, s := range d.Sections {
 			for _, typ := range slices.Sorted(maps.Keys(s.Resources)) {
@@ -129,7 +141,7 @@ func (p *peerRollouts) heard(address string, answer *admin.PeerRollouts, err err
 		case answer == nil:
 			c.Forget(address)
 		default:
-			origin := c.Status().Origin
+			origin := c.Origin()
 			c.Hear(address, answer.Instance, rollout.Decisions{
 				Halted: decodeDecisions(origin, answer.Halted), Promoted: decodeDecisions(origin, answer.Promoted),
 			})

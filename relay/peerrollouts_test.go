@@ -25,7 +25,7 @@ func TestB54_LargeDecisionsAreTold(t *testing.T) {
 		})
 	}
 	encoded := encodeDecisions("default", all)
-	shortenDecisions(encoded)
+	shortenDecisions(encoded, maxToldNames, maxToldBytes)
 	text, err := json.Marshal(admin.PeerRollouts{Halted: encoded})
 	if err != nil || len(text) > 4<<20 {
 		t.Errorf("the answer has %d bytes, error %v; want at most 4 MiB", len(text), err)

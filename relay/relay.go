@@ -154,7 +154,7 @@ func New(cfg Config, opts Options) (*Relay, error) {
 	if r.snapshots, err = openSnapshots(r.settings, r.log); err != nil {
 		return nil, errors.Join(err, r.origins.close())
 	}
-	r.groups = newGroups(r.settings, r.origins, r.snapshots, r.exporters.tracer, r.log)
+	r.groups = newGroups(r.settings, r.origins, r.snapshots, r.exporters.tracer, r.instance, r.log)
 	if r.hasAdmin(opts) {
 		r.groups.keepRecords()
 	}
@@ -185,13 +185,13 @@ func (r *Relay) serve(opts Options) (err error) {
 		cfg.MaxConnections = connectionsWithin(limit, cfg.MaxConnections, r.log)
 	}
 	cfg.MaxUnreadBytes = bufferedBytes(readMemory(), r.settings.grpc.maxRequestBytes)
-	cfg.Rejected = r.rejects.rejected()
+	cfg.Rejected, cfg.Halts = r.rejects.rejected(), r.groups.halts.told
 	cfg.Traces = deliveryTraces(r.settings, r.exporters.tracer)
 	cfg.Logger = r.log
 	if r.server, err = downstream.New(cfg); err != nil {
 		return err
 	}
-	r.groups.observed = r.server.Observed
+	r.groups.observed, r.groups.halts.tell = r.server.Observed, r.server.TellHalts
 	if r.groups.envoy, err = openLocalEnvoy(opts.envoy, r.groups, r.settings.downstream, r.log); err != nil {
 		return err
 	}

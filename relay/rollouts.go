@@ -59,7 +59,7 @@ func newRollouts(g *groups, rejected [][]*rollout.Withdrawn) *rollouts {
 				}
 				g.tracer.Origin(name).Changed(part, was, is)
 			},
-			Told:   func() { g.rollouts.told() },
+			Told:   func() { g.rollouts.told(); g.halts.changed() },
 			Logger: g.log.With(slog.String("origin_name", name)),
 		}, rejected[i]))
 	}
@@ -186,7 +186,7 @@ func (r *rollouts) rejected() (all []snapshot.Rejected) {
 	}
 	for _, c := range r.controllers {
 		for _, e := range c.Withdrawn() {
-			all = append(all, encodeEdition(c.Status().Origin, e))
+			all = append(all, encodeEdition(c.Origin(), e))
 		}
 	}
 	return all
@@ -296,6 +296,14 @@ func (op *operations) rolloutStatus(origin string) (admin.Rollouts, error) {
 	for _, c := range chosen {
 		answer.Rollouts = append(answer.Rollouts, c.Status())
 	}
+	for i, name := range op.settings.originNames() {
+		if halts := op.groups.halts.shown(i); len(halts) > 0 && (origin == "" || origin == name) {
+			if answer.HaltedAbove == nil {
+				answer.HaltedAbove = make(map[string][]admin.HaltAbove)
+			}
+			answer.HaltedAbove[name] = halts
+		}
+	}
 	return answer, nil
 }
 
@@ -317,7 +325,7 @@ func (op *operations) rolloutDiff(ctx context.Context, of admin.RolloutChoice) (
 			return admin.RolloutDiff{}, unavailableIfEnded(err)
 		}
 		for _, d := range differences {
-			all = append(all, operator.Edited{Origin: c.Status().Origin, Difference: d})
+			all = append(all, operator.Edited{Origin: c.Origin(), Difference: d})
 		}
 	}
 	return operator.RolloutDiff(all, of)
@@ -401,7 +409,7 @@ func (op *operations) commandRollouts(
 		case !isStateError(err):
 			return answer, unavailableIfEnded(err)
 		case len(chosen) > 1:
-			cannot = append(cannot, fmt.Errorf("origin %q: %w", c.Status().Origin, err))
+			cannot = append(cannot, fmt.Errorf("origin %q: %w", c.Origin(), err))
 		default:
 			cannot = append(cannot, err)
 		}

@@ -36,6 +36,7 @@ type settings struct {
 	cache          cache.Config    // all views
 	history        history.Config  // of resources
 	rollout        rollout.Config
+	followHalts    bool
 	staticClusters []string // names of clusters in the bootstrap of clients, without patterns
 
 	check *rollout.Check // the external check of rollouts; nil if there is none
@@ -96,6 +97,7 @@ func settingsOf(cfg *Config, version string) *settings {
 			Stages: cfg.Rollout, RejectionLimit: cfg.RolloutRejections, Hold: cfg.MassDeleteHold, Checked: cfg.RolloutCheck != "",
 			Judged: cfg.CheckEnvoy != "",
 		},
+		followHalts:    cfg.FollowHalts,
 		staticClusters: literal(cfg.StaticClusters),
 		lint:           lint.Config{Static: lint.Patterns(cfg.StaticClusters)},
 		peers:          peers.Config{Targets: cfg.Peers},

@@ -239,16 +239,14 @@ func (c *Config) withRelayToken(ctx context.Context) context.Context {
 }
 
 // registerChain waits for the headers of a stream and registers the paths that they report, if there is a Chain. It
-// returns an error if the stream would close a loop of relays. relay reports whether the server is a relay that accepts
-// reports. The caller must call leave when the stream ends.
-func (c *Config) registerChain(rpc grpc.ClientStream) (relay bool, leave func(), err error) {
+// returns an error if the stream would close a loop of relays. The caller must call leave when the stream ends.
+func (c *Config) registerChain(rpc grpc.ClientStream) (header metadata.MD, leave func(), err error) {
 	if c.Chain == nil {
-		return false, func() {}, nil
+		return nil, func() {}, nil
 	}
-	header, err := rpc.Header()
-	if err != nil { // RecvMsg returns the same error
-		return false, func() {}, nil
+	if header, err = rpc.Header(); err != nil { // RecvMsg returns the same error
+		return nil, func() {}, nil
 	}
 	leave, err = c.Chain.Above(header.Get(wire.ChainHeader))
-	return len(header.Get(wire.ReportHeader)) > 0, leave, err
+	return header, leave, err
 }

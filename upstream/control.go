@@ -29,6 +29,7 @@ type Control struct {
 	failure  atomic.Pointer[Failure]     // the latest failure of a stream of the loop; nil if there was none
 
 	below below
+	halts func(target string, told []byte) // see NotifyHalts
 }
 
 // Controlled is the loop of a Control. Only the loop calls its methods.
@@ -71,6 +72,10 @@ func (c *Control) Restore(s *cache.Snapshot) { c.restored = s }
 // NotifyDropEnd makes the loop call f when a removal that an operator dropped is no longer dropped, for example because
 // the origin has sent the resource. f must not block. NotifyDropEnd must be called before the loop starts.
 func (c *Control) NotifyDropEnd(f func()) { c.dropEnds = f }
+
+// NotifyHalts makes the loop ask an origin that is a relay what rollouts have halted, and call f with what a target has told, or
+// with nil if the target tells nothing (B.55). f must not block, nor keep told. NotifyHalts must be called before the loop starts.
+func (c *Control) NotifyHalts(f func(target string, told []byte)) { c.halts = f }
 
 // Freeze stops the distribution of changes to clients (pending.List.Freeze). Responses of the origin are still acknowledged
 // and kept.

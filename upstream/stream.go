@@ -51,12 +51,15 @@ type answer struct {
 	reported bool        // the origin was told what clients reject
 }
 
-// An event is a message from a stream's goroutines to the view sync: the stream opened, its server accepts reports, it
-// received a response, or it ended.
+// An event is a message from a stream's goroutines to the view sync: the stream opened, its server sent headers, it was told
+// halts, it received a response, or it ended.
 type event struct {
 	stream *stream
 	opened bool
-	relay  bool // the server is a relay that accepts reports
+	header bool   // the server has sent headers; relay and tells are known
+	relay  bool   // the server is a relay that accepts reports
+	tells  bool   // the server is a relay that tells halts
+	halts  []byte // what it tells; nil otherwise
 	update wire.Update
 	at     time.Time // receive time of update
 	err    error     // decoding error of update, or the reason why the stream ended
@@ -127,13 +130,14 @@ func (st *stream) run(ctx context.Context, conn *grpc.ClientConn, cfg *Config, e
 func (st *stream) receive(
 	rpc grpc.ClientStream, cfg *Config, decode func([]byte) (wire.Update, error), events chan<- event,
 ) error {
-	relay, leave, err := cfg.registerChain(rpc)
+	header, leave, err := cfg.registerChain(rpc)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if relay {
-		deliver(events, event{stream: st, relay: true})
+	tells := len(header.Get(wire.HaltsHeader)) > 0
+	if header != nil {
+		deliver(events, event{stream: st, header: true, relay: len(header.Get(wire.ReportHeader)) > 0, tells: tells})
 	}
 	address := ""
 	for {
@@ -144,6 +148,10 @@ func (st *stream) receive(
 		at := time.Now()
 		if address == "" {
 			address = peerAddress(rpc)
+		}
+		if halts, ok := wire.HaltsIn(msg.Bytes); ok && tells {
+			deliver(events, event{stream: st, halts: halts})
+			continue
 		}
 		u, err := decode(msg.Bytes)
 		deliver(events, event{stream: st, update: u, at: at, err: err, address: address})

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/grpc/metadata"
 
+	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -311,7 +313,7 @@ func (v *viewSync) open(ctx context.Context, b *branch, r role, now time.Time) (
 		}
 		v.failures().streamStarted(v)
 	}
-	l.stream = v.session.open(ctx, v.target, r, v.usesSotW(b, r), v.events)
+	l.stream = v.session.open(v.askForHalts(ctx, b, r), v.target, r, v.usesSotW(b, r), v.events)
 	l.branch = b
 	l.open, l.sentVersions, l.warnSilentAt = false, false, time.Time{}
 	v.running++
@@ -334,8 +336,13 @@ func (v *viewSync) handleEvent(e event, now time.Time) {
 	case e.opened:
 		v.streamOpened(l, now)
 		v.wakeForStreams()
-	case e.relay:
-		l.reporting.accepted = true
+	case e.header:
+		l.reporting.accepted = e.relay
+		if !e.tells {
+			v.heardHalts(l, nil)
+		}
+	case e.halts != nil:
+		v.heardHalts(l, e.halts)
 	default:
 		v.handleResponse(l, e, now)
 	}
@@ -477,5 +484,25 @@ func (v *viewSync) reportIsolated() {
 		all := v.isolations()
 		v.control.isolated.Store(&all)
 		v.session.counters.isolated.Add(int64(countIsolated(all) - countIsolated(before)))
+	}
+}
+
+// askForHalts adds the header that asks for halts to the metadata of a stream that is to hear them.
+func (v *viewSync) askForHalts(ctx context.Context, b *branch, r role) context.Context {
+	if v.cfg.Chain == nil || !v.hearsHalts(b, r) {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, wire.HaltsHeader, "1")
+}
+
+// hearsHalts reports whether a stream asks for halts. One stream of a view is enough, since all have the same clients.
+func (v *viewSync) hearsHalts(b *branch, r role) bool {
+	return v.control.halts != nil && b == v.trunk && r == main
+}
+
+// heardHalts passes on what a relay has told about halts; nil if the target tells nothing.
+func (v *viewSync) heardHalts(l *adsStream, told []byte) {
+	if v.hearsHalts(l.branch, l.role) {
+		v.control.halts(v.cfg.Targets[v.target], told)
 	}
 }

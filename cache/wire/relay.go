@@ -19,4 +19,8 @@ const (
 	// ReportHeader is sent to relays in responses by a relay that accepts reports of their clients on the stream
 	// ([ReportRequest]). A relay sends reports only on such streams.
 	ReportHeader = "tender-reports"
+
+	// HaltsHeader is sent by a relay in requests if it reads what rollouts above it have halted ([NewHaltsBody]), and in
+	// responses to such requests by a relay that tells it on the stream. No other client is told.
+	HaltsHeader = "tender-halts"
 )

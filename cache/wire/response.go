@@ -225,3 +225,20 @@ func (b *Body) Error(e *ResourceError) {
 	b.count++
 	b.add(appendBytes(nil, num, e.encoded))
 }
+
+// NewHaltsBody returns the body of a response that tells a relay what rollouts have halted.
+func NewHaltsBody(halts []byte) *Body {
+	b := new(Body)
+	b.add(appendBytes(nil, responseHalts, halts))
+	return b
+}
+
+// HaltsIn returns what a response tells of halts. ok is false for all other responses.
+func HaltsIn(msg []byte) (halts []byte, ok bool) {
+	num, typ, tag := protowire.ConsumeTag(msg)
+	if tag < 0 || num != responseHalts || typ != protowire.BytesType {
+		return nil, false
+	}
+	halts, n := protowire.ConsumeBytes(msg[tag:])
+	return halts, n == len(msg)-tag
+}

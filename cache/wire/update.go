@@ -31,6 +31,11 @@ const (
 // sent it.
 const responseTrace protowire.Number = 19_871
 
+// responseHalts is the field of responses, in both variants, with which a relay tells a relay below it what rollouts have halted
+// (B.55). xDS defines no such field, and no other client is sent it. A response with it has nothing else, so it is neither
+// acknowledged nor rejected.
+const responseHalts protowire.Number = 19_873
+
 // maxTraceParent is the number of bytes of a traceparent of version 00.
 const maxTraceParent = 55
 

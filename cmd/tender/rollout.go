@@ -81,7 +81,7 @@ func newRolloutStatusCommand(h host) *cobra.Command {
 		if len(answer.Rollouts) == 0 {
 			return ended
 		}
-		if err := output.Print(w, answer, func() error { return printRollouts(w, answer.Rollouts, time.Now()) }); err != nil {
+		if err := output.Print(w, answer, func() error { return printRollouts(w, answer, time.Now()) }); err != nil {
 			return err
 		}
 		return ended

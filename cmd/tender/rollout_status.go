@@ -169,14 +169,15 @@ func rolloutState(s *rollout.Status) string {
 	}
 }
 
-// printRollouts writes the state, cohorts, rejections and applicable commands of each rollout.
-func printRollouts(w io.Writer, all []*rollout.Status, now time.Time) error {
-	t := &table{cli.Table{Wide: true}}
+// printRollouts writes the state, halts above, cohorts, rejections and applicable commands of each rollout.
+func printRollouts(w io.Writer, answer admin.Rollouts, now time.Time) error {
+	all, t := answer.Rollouts, &table{cli.Table{Wide: true}}
 	for i, s := range all {
 		if i > 0 {
 			t.Row()
 		}
 		t.rollout(s, now)
+		t.haltsAbove(answer.HaltedAbove[s.Origin], now)
 		t.Row()
 		t.cohorts(s)
 		t.rejectionsOfRollout(s)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
 
+	"github.com/xdstender/tender/cmd/tender/cli"
 	"github.com/xdstender/tender/relay/admin"
 	"github.com/xdstender/tender/relay/relaytest"
 	"github.com/xdstender/tender/relay/relaytest/instance"
@@ -71,7 +72,7 @@ func TestRolloutStatusForPeople(t *testing.T) {
 		t.Errorf("tender rollout status: code %d, %s, %s", code, stdout, stderr)
 	}
 	var out strings.Builder
-	if err := printRollouts(&out, someRollouts(now), now); err != nil { // now is fixed, so that times are exact
+	if err := printRollouts(&out, admin.Rollouts{Rollouts: someRollouts(now)}, now); err != nil { // now is fixed, so that times are exact
 		t.Fatal(err)
 	}
 	want := []string{
@@ -172,7 +173,7 @@ func TestRolloutStatusOfOneOrigin(t *testing.T) {
 	} {
 		var out strings.Builder
 		tt.s.Cohorts = []rollout.Cohort{{Name: "5% approve", Clients: 1}, {Name: "the rest"}}
-		if err := printRollouts(&out, []*rollout.Status{&tt.s}, now); err != nil {
+		if err := printRollouts(&out, admin.Rollouts{Rollouts: []*rollout.Status{&tt.s}}, now); err != nil {
 			t.Fatal(err)
 		}
 		got := strings.ReplaceAll(out.String(), "the rest    0        the last good  -           -         -\n", "")
@@ -480,9 +481,40 @@ func TestRolloutStatusOfAColdRelay(t *testing.T) {
 	} {
 		var out strings.Builder
 		s := &rollout.Status{Origin: "default", Cold: true, WaitsFor: waits}
-		err := printRollouts(&out, []*rollout.Status{s}, time.Now())
+		err := printRollouts(&out, admin.Rollouts{Rollouts: []*rollout.Status{s}}, time.Now())
 		if err != nil || !strings.Contains(out.String(), "origin default: current: all clients receive "+want) {
 			t.Errorf("status of a rollout that waits for %q: %q, error %v; want %q", waits, out.String(), err, want)
+		}
+	}
+}
+
+// TestB55_StatusShowsHaltsAbove: the states of the relay and of its rollouts name what relays above have halted, and whether it is
+// followed. Its words are escaped.
+func TestB55_StatusShowsHaltsAbove(t *testing.T) {
+	now := time.Now()
+	halts := []admin.HaltAbove{
+		{Relay: "zone-a:18000", Part: "cds/a", At: now.Add(-5 * time.Second), Stage: 1, Reason: "bad\x1b[2J", Followed: true},
+		{Relay: "zone-b:18000", Part: "lds/l", At: now.Add(-time.Minute)},
+	}
+	var out strings.Builder
+	all := admin.Rollouts{
+		Rollouts: []*rollout.Status{{Origin: "default", Phase: rollout.Current}}, HaltedAbove: map[string][]admin.HaltAbove{"default": halts},
+	}
+	if err := printRollouts(&out, all, now); err != nil {
+		t.Fatal(err)
+	}
+	var status strings.Builder
+	of := &table{cli.Table{Wide: true}}
+	of.origins([]admin.Origin{{Name: "default", HaltedAbove: halts}}, now)
+	if err := of.Print(&status); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`cds/a HALTED ABOVE by zone-a:18000 for 5s, after stage 1, followed here: bad\u001b[2J`,
+		`lds/l HALTED ABOVE by zone-b:18000 for 1m0s, not followed here (TENDER_FOLLOW_HALTS): reason unknown`,
+	} {
+		if !strings.Contains(out.String(), want) || !strings.Contains(status.String(), want) {
+			t.Errorf("want %q in:\n%s\n%s", want, out.String(), status.String())
 		}
 	}
 }

@@ -71,6 +71,7 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		if s := o.Rollout; s != nil && s.Phase != rollout.Current {
 			t.Note("rollout %s: tender rollout status", describeRollout(s, now))
 		}
+		t.haltsAbove(o.HaltedAbove, now)
 		if note := pendingNote(o.Pending); note != "" {
 			t.Note("%s", note)
 		}
@@ -80,6 +81,13 @@ func (t *table) origins(origins []admin.Origin, now time.Time) {
 		if o.StreamsWaiting > 0 {
 			t.Note("%d streams to it WAIT for the rate limit", o.StreamsWaiting)
 		}
+	}
+}
+
+// haltsAbove adds a note for each halt of a relay above.
+func (t *table) haltsAbove(halts []admin.HaltAbove, now time.Time) {
+	for _, h := range halts {
+		t.Note("%s: %s", h.Describe(now), cmp.Or(h.Reason, "reason unknown"))
 	}
 }
 

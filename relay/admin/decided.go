@@ -2,9 +2,11 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"time"
 
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/snapshot"
 )
 
@@ -26,6 +28,29 @@ type PeerRollouts struct {
 	Promoted []DecidedChanges `json:"promoted"`
 }
 
+// A HaltAbove is a halt of a relay that is the origin of this one, or of a relay above or beside that one.
+type HaltAbove struct {
+	Relay     string    `json:"relay"`              // the target of the origin that has told it
+	Part      string    `json:"part"`               // the resource after which the changes are named there
+	At        time.Time `json:"at"`                 // of the halt
+	Stage     int       `json:"stage,omitempty"`    // number of stages there that had been served the changes; the rest is one more
+	Reason    string    `json:"reason,omitempty"`   // with the relays between, which have passed it on
+	Resources int       `json:"resources"`          // of the changes that this relay was told of
+	Followed  bool      `json:"followed,omitempty"` // TENDER_FOLLOW_HALTS is on, and rollouts: the same changes halt here
+}
+
+// Describe returns the halt for operators, without its reason.
+func (h *HaltAbove) Describe(now time.Time) string {
+	text := fmt.Sprintf("%s HALTED ABOVE by %s for %s", h.Part, h.Relay, humanize.Seconds(max(now.Sub(h.At), 0).Seconds()))
+	if h.Stage > 0 {
+		text += fmt.Sprintf(", after stage %d", h.Stage)
+	}
+	if h.Followed {
+		return text + ", followed here"
+	}
+	return text + ", not followed here (TENDER_FOLLOW_HALTS)"
+}
+
 // DecidedChanges are changes of an origin that belong together, and what was decided about them.
 type DecidedChanges struct {
 	Origin   string                     `json:"origin"`
@@ -33,7 +58,7 @@ type DecidedChanges struct {
 	At       time.Time                  `json:"at"`
 	Reason   string                     `json:"reason,omitempty"` // of a halt
 	By       string                     `json:"by,omitempty"`     // the operator of a promotion
-	Stage    int                        `json:"stage,omitempty"`  // the number of stages that a promotion has ended
+	Stage    int                        `json:"stage,omitempty"`  // number of stages that are served the changes; the rest is one more
 	Sections []snapshot.RejectedSection `json:"sections"`
 }
 

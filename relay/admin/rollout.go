@@ -12,6 +12,9 @@ import (
 // origins that they changed.
 type Rollouts struct {
 	Rollouts []*rollout.Status `json:"rollouts"` // by origin
+
+	// HaltedAbove has, by the name of the origin, the changes that the relay above has halted. Origins without are absent.
+	HaltedAbove map[string][]HaltAbove `json:"halted_above,omitempty"`
 }
 
 // RolloutScope are the arguments of the commands rollout/promote, rollout/abort, rollout/resume and rollout/undo.

@@ -135,6 +135,9 @@ type Origin struct {
 	// Rollout is the state of its rollouts. Nil if TENDER_ROLLOUT is off.
 	Rollout *rollout.Status `json:"rollout,omitempty"`
 
+	// HaltedAbove are the changes that the relay above has halted, if the origin is one, the oldest halt first.
+	HaltedAbove []HaltAbove `json:"halted_above,omitempty"`
+
 	// EqualGroups is the number of node groups that are served the same configuration, without endpoints and Secrets. If
 	// there are several such sets of groups, it counts the largest. These groups could be one (TENDER_NODE_GROUP_BY). It
 	// is 0 for a single group and for a directory.

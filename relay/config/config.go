@@ -114,6 +114,9 @@ type Config struct {
 	RolloutRejections int            `env:"ROLLOUT_REJECTIONS, default=0" range:"0,1000000"`
 	RolloutCheck      CheckURL       `env:"ROLLOUT_CHECK" zero:"off" secret:"true"`
 
+	// FollowHalts halts what a relay above has halted; otherwise that is only shown.
+	FollowHalts bool `env:"FOLLOW_HALTS, default=off"`
+
 	// CheckEnvoy is the path of an Envoy that receives changes before any client; empty for none.
 	CheckEnvoy Path `env:"CHECK_ENVOY" zero:"off"`
 

@@ -146,6 +146,10 @@ var sections = []section{
 		{"ROLLOUT_CHECK", "URL that approves a change before each stage and every 15 s",
 			"It receives a POST. 200 and 204 approve, 403 and 409 roll the change back. A user, a password and a query " +
 				"are masked. Set it when a health check of yours should stop a rollout."},
+		{"FOLLOW_HALTS", "Halt what the relay above has halted",
+			"With `off`, `tender status` shows it only. With `on` and rollouts, the same change halts here until it is " +
+				"resumed above, or an operator promotes it here ([Tiers](rollout.md#replicas-tiers-restarts)). Turn it on when a " +
+				"control plane of yours is a relay that you trust to stop changes here."},
 		{"CHECK_ENVOY", "Envoy on this machine that receives a change before any client",
 			"The relay halts a change that this Envoy rejects, or with which it crashes twice ([A local " +
 				"Envoy](#a-local-envoy)). Linux only. Set it when a change that your Envoys would reject should reach none of them."},

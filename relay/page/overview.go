@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/xdstender/tender/relay/admin"
+	"github.com/xdstender/tender/relay/humanize"
 	"github.com/xdstender/tender/relay/rollout"
 	"github.com/xdstender/tender/upstream/reconcile"
 )
@@ -228,6 +229,9 @@ func originAlerts(o *admin.Origin, now time.Time) (alerts []alert) {
 		})
 	}
 	alerts = append(alerts, pendingAlerts(o)...)
+	for _, h := range o.HaltedAbove {
+		alerts = append(alerts, alert{Class: "frozen", Badge: "halted", Text: h.Describe(now), Note: humanize.Cut(h.Reason, maxDetail)})
+	}
 	if f := o.Freeze; f != nil {
 		note := "to end the freeze:"
 		if !f.SurvivesRestart {

@@ -303,6 +303,7 @@ func TestAlerts(t *testing.T) {
 	o.Connected, o.LastError, o.Frozen = false, "connection refused", true
 	o.Pending = map[string]int{"suspect": 7, "large-removal": 30, "breaking": 1}
 	o.FailedAddresses = []admin.FailedAddress{{Target: "cp:1", Address: "10.0.0.3:1", Since: time.Now().Add(-time.Hour), Error: "no server"}}
+	o.HaltedAbove = []admin.HaltAbove{{Relay: "zone:1", Part: "cds/a", At: time.Now(), Stage: 2, Reason: "<b>no"}}
 	o.Freeze = &admin.Freezing{By: "alice at 127.0.0.1", Reason: "bad routes", Since: time.Now()}
 	o.Directory = &admin.Directory{FileCount: 5, BadCount: 2, Bad: []admin.BadFile{
 		{File: "a.yaml", Error: "a.yaml:3: no name"}, {File: "b.yaml", Error: "b.yaml:1: EOF"},
@@ -323,7 +324,7 @@ func TestAlerts(t *testing.T) {
 		"30 changes of origin default are pending: large-removal", "tender pass large-removal --origin default",
 		"1 change of origin default is pending: breaking", "tender pass breaking --origin default", "stale for 3m20s",
 		"TENDER_TLS_CERT: the files on disk are not in use: no key", "1 of 3 clients rejects cds",
-		"10.0.0.3:1 of cp:1 is NOT USED for 1h0m", "no server", "A client has not accepted a change", "are not distributed: frozen by alice at 127.0.0.1", "ago: bad routes",
+		"10.0.0.3:1 of cp:1 is NOT USED for 1h0m", "no server", "A client has not accepted a change", "cds/a HALTED ABOVE by zone:1", ", after stage 2, not followed here", "&lt;b&gt;no", "are not distributed: frozen by alice at 127.0.0.1", "ago: bad routes",
 		"a restart of the relay also ends the freeze", "tender thaw --origin default",
 	} {
 		next := strings.Index(body, want)
@@ -332,7 +333,7 @@ func TestAlerts(t *testing.T) {
 		}
 		at = next
 	}
-	for _, want := range []string{"not ready", "log", "lost", "files", "failover", "lagging", "pending", "stale", "frozen"} {
+	for _, want := range []string{"not ready", "log", "lost", "files", "failover", "lagging", "pending", "stale", "halted", "frozen"} {
 		if !strings.Contains(body, `<span class="badge">`+want+"</span>") {
 			t.Errorf("no alert has the badge %q", want)
 		}

@@ -112,6 +112,9 @@ func NewController(cfg ControllerConfig, withdrawn []*Withdrawn) *Controller {
 	return c
 }
 
+// Origin returns the name of the origin.
+func (c *Controller) Origin() string { return c.cfg.Origin }
+
 // Status returns the state of the rollout and the current number of connected clients.
 func (c *Controller) Status() *Status {
 	s := c.status.Load().clone()

@@ -21,12 +21,18 @@ type Decision struct {
 	At      time.Time // on the clock of the relay
 	Reason  string    // of a halt
 	By      string    // the operator of a promotion
-	Stage   int       // number of stages that are served the promoted changes; with the rest, one more than there are stages
+	Stage   int       // number of stages that are, or were, served the changes; with the rest, one more than there are stages
 	Changes Changes
 }
 
 // Decisions are what a relay has decided about the changes of an origin, without what it has followed of others.
-type Decisions struct{ Halted, Promoted []Decision }
+type Decisions struct {
+	Halted, Promoted []Decision
+
+	// Followed are the halts of others that the relay follows, as they have told them: part and time are theirs. Peers are
+	// not told of them, but relays below, which have no other source.
+	Followed []Decision
+}
 
 // A Peer is the decision of a peer that a part follows.
 type Peer struct {
@@ -146,6 +152,21 @@ func (c Changes) agree(o Changes) bool {
 		}
 	}
 	return common
+}
+
+// Name returns the resource after which a part with the changes is named.
+func (c Changes) Name() string { return summarize(c).name }
+
+// Empty reports whether the changes have no resource.
+func (c Changes) Empty() bool {
+	for _, types := range c {
+		for _, names := range types {
+			if len(names) > 0 {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // A following is what a part has of the decisions of peers.
@@ -358,17 +379,27 @@ func (c *Controller) Decisions() Decisions {
 	return Decisions{}
 }
 
+// halts returns the halts that are active, as decisions.
+func (r *rejections) halts() (is Decisions) {
+	for _, e := range r.withdrawn {
+		switch d := (Decision{At: e.At, Reason: e.Reason, Stage: e.Cohorts, Changes: e.Changes}); {
+		case e.part == nil || !e.Ended.IsZero():
+		case e.Peer == nil:
+			d.Part = e.part.edition.name
+			is.Halted = append(is.Halted, d)
+		default:
+			d.Part, d.At = e.Peer.Part, e.Peer.At
+			is.Followed = append(is.Followed, d)
+		}
+	}
+	return is
+}
+
 // tell publishes what the relay has decided itself, for peers. It returns when to call it again; zero if only a decision is a
 // reason.
 func (c *Controller) tell(now time.Time) (next time.Time) {
 	c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { return now.Sub(d.At) >= promotedFor })
-	var is Decisions
-	for _, e := range c.rejections.withdrawn {
-		if e.part != nil && e.Ended.IsZero() && e.Peer == nil {
-			is.Halted = append(is.Halted, Decision{Part: e.part.edition.name, At: e.At, Reason: e.Reason, Changes: e.Changes})
-		}
-	}
-	was := c.Decisions()
+	was, is := c.Decisions(), c.rejections.halts()
 	same := func(a, b Decision) bool { return a.At.Equal(b.At) && a.Part == b.Part && a.Stage == b.Stage }
 	if !slices.EqualFunc(was.Halted, is.Halted, same) {
 		c.promotedHere = slices.DeleteFunc(c.promotedHere, func(d Decision) bool { // halted since: undone, for example
@@ -376,7 +407,8 @@ func (c *Controller) tell(now time.Time) (next time.Time) {
 		})
 	}
 	is.Promoted = slices.Clone(c.promotedHere)
-	if !slices.EqualFunc(was.Halted, is.Halted, same) || !slices.EqualFunc(was.Promoted, is.Promoted, same) {
+	if !slices.EqualFunc(was.Halted, is.Halted, same) || !slices.EqualFunc(was.Promoted, is.Promoted, same) ||
+		!slices.EqualFunc(was.Followed, is.Followed, same) {
 		c.told.Store(&is)
 		c.cfg.Told()
 	}
