@@ -110,9 +110,9 @@ func (c removal) sameUpdate(o removal) bool {
 	return c.replacement != nil && o.replacement != nil && c.replacement.SameContent(o.replacement)
 }
 
-// holdsRemoval reports whether the change is a removal that is held because it would break clients.
+// holdsRemoval reports whether the change is a removal that is decided, and is held for another reason.
 func (c removal) holdsRemoval() bool {
-	return c.replacement == nil && (c.state == breaking || c.state == grown)
+	return c.replacement == nil && (c.state == breaking || c.state == grown || c.state == required)
 }
 
 // growing reports whether the change is a resource that waits because of abnormal growth.

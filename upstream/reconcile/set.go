@@ -542,8 +542,6 @@ func (s *Set) suspect(name string, change removal, repeated bool, now time.Time)
 	case ok && old.state == held:
 		change.state, change.explicit = held, change.explicit || old.explicit
 		change.inferredIn, change.originError = s.secondLooks, old.originError
-	case change.replacement == nil && old.state == required: // decided already
-		return
 	case repeated && old.state == dropped && (change.replacement != nil || !old.isHeldUpdate()):
 		return
 	case change.replacement == nil && old.holdsRemoval():
