@@ -124,6 +124,33 @@ func TestB48_FirstStreamWithABadSubscription(t *testing.T) {
 	}
 }
 
+// TestB48_BadNameIsFoundByBisection: of two names that are requested at the same time, one ends streams. The other is served
+// meanwhile, and returns to the shared stream. How many streams that takes depends on when they are opened again, at random.
+func TestB48_BadNameIsFoundByBisection(t *testing.T) {
+	for _, sotw := range []bool{false, true} {
+		inBubble(t, relaytest.Behaviour{Ends: bad, SotW: sotw}, upstream.Config{}, func(t *testing.T, r *rig) {
+			r.follow(clusters, "a@1")
+			r.put(endpoints, "good@1")
+			names := r.watch.Subscribe(endpoints, []string{"bad", "good"})
+			r.pass(3 * time.Second)
+			check.Equal(t, "good is served", strings.Contains(r.named(endpoints), "good@"), true)
+			if n := r.streams(); n > 9 {
+				t.Errorf("%d streams", n)
+			}
+			r.pass(time.Minute)
+			r.expect("isolated", r.isolated(), "ClusterLoadAssignment/bad")
+			r.watch.Unsubscribe(endpoints, names[:1])
+			r.pass(10 * time.Minute)
+			check.Equal(t, "open streams", len(r.State().Open()), 1)
+			r.expect("isolated after the client has left", r.isolated(), "")
+			before := r.view.Generation().Revision
+			r.put(endpoints, "good@2")
+			r.pass(soon)
+			check.Equal(t, "a change arrives", r.view.Generation().Revision > before, true)
+		})
+	}
+}
+
 // TestB48_OneBadNameAfterTheOther: a client adds a bad name each second. Once the first is isolated, the stream of the
 // others does not end any more, and what they add meanwhile is served.
 func TestB48_OneBadNameAfterTheOther(t *testing.T) {
