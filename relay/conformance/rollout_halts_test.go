@@ -410,10 +410,12 @@ func TestB55_AHaltSurvivesAFailover(t *testing.T) {
 	noLeaks(t)
 	for _, follow := range []string{"on", "off"} {
 		t.Run(follow, func(t *testing.T) {
+			t.Parallel()
 			o := relaytest.NewOrigin(t, relaytest.OriginOptions{})
 			o.Put(relaytest.Cluster("a"))
-			halts, serves := start(t, o, rolloutEnv(t)...), start(t, o, operated)
-			low := startRelay(t, instance.Options{}, rolloutEnv(t,
+			const wait = "TENDER_COLD_WAIT=1s" // on real clocks
+			halts, serves := start(t, o, rolloutEnv(t, wait)...), start(t, o, operated, wait)
+			low := startRelay(t, instance.Options{}, rolloutEnv(t, wait,
 				"TENDER_ORIGIN="+halts.Target+","+serves.Target, "TENDER_FOLLOW_HALTS="+follow)...)
 			canary := func(r *running, reject func(*relaytest.Response) error) *relaytest.Client {
 				c := r.Client(relaytest.ClientOptions{AutoAck: true, Node: relaytest.EnvoyNode("canary"), Reject: reject})
