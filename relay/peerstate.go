@@ -93,7 +93,9 @@ func (g *groups) giveState(ctx context.Context, secrets bool, to io.Writer) erro
 
 // give takes a snapshot of the current state for a peer. Its time is that of the state.
 func (v *viewSnapshot) give(secrets bool) (*cache.Snapshot, error) {
-	snap, _, err := v.snapshot(false, secrets)
+	ctx, cancel := context.WithTimeout(context.Background(), captureWait)
+	defer cancel()
+	snap, _, err := v.snapshot(func() (*cache.Capture, error) { return v.capture(ctx) }, false, secrets)
 	if err != nil {
 		return nil, err
 	}

@@ -100,13 +100,11 @@ const captureWait = 5 * time.Second
 // errNotCaptured means that the loop of a view does not answer.
 var errNotCaptured = errors.New("the changes that wait are not known: the loop of the view is busy")
 
-// capture returns the state now. It waits for the loop of the view only if changes wait.
-func (v *viewCapture) capture() (*cache.Capture, error) {
+// capture returns the state now. It waits for the loop of the view only if changes wait, until ctx ends.
+func (v *viewCapture) capture(ctx context.Context) (*cache.Capture, error) {
 	if v.control == nil || !v.list.HasRows() {
 		return v.list.Writer().Capture(), nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), captureWait)
-	defer cancel()
 	var captured *cache.Capture
 	v.control.Edit(ctx, func(l *pending.List) { captured = l.Capture() })
 	if captured != nil {
@@ -120,14 +118,16 @@ func (v *viewCapture) capture() (*cache.Capture, error) {
 	}
 }
 
-// snapshot returns a snapshot of the state now, with the generations that it may have. secrets includes what must not be stored
-// (B.36).
-func (v *viewCapture) snapshot(sensitive, secrets bool) (snap *cache.Snapshot, omitted cache.OmittedContent, err error) {
+// snapshot returns a snapshot of the state that capture returns, with the generations that it may have. secrets includes what must
+// not be stored (B.36).
+func (v *viewCapture) snapshot(
+	capture func() (*cache.Capture, error), sensitive, secrets bool,
+) (snap *cache.Snapshot, omitted cache.OmittedContent, err error) {
 	take := func() *cache.Snapshot {
 		var captured *cache.Capture
-		switch captured, err = v.capture(); {
+		switch captured, err = capture(); {
 		case err != nil:
-			snap = new(cache.Snapshot)
+			return nil
 		case secrets:
 			snap, omitted = captured.SnapshotWithSecrets()
 		default:
@@ -292,7 +292,7 @@ func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snap
 	was := s.removed[key]
 	s.mu.Unlock()
 	if was != nil && was.evicted { // its snapshot may not be on disk yet
-		snap, _, err := s.take(was.viewSnapshot, time.Now())
+		snap, _, err := s.take(was.viewSnapshot, time.Now(), captureWait)
 		s.logFailure(h, err)
 		return snap
 	}
@@ -422,7 +422,7 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 	if revision == v.revision && waiting == v.waiting && target == v.target && now.Sub(v.at) < s.settings.maxSnapshotAge/renewShare {
 		return nil
 	}
-	snap, omitted, err := s.take(v, now)
+	snap, omitted, err := s.take(v, now, captureWait)
 	if err != nil {
 		return err
 	}
@@ -446,9 +446,11 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 	return nil
 }
 
-// take takes a snapshot of the current state, with the generations that may be stored.
-func (s *snapshots) take(v *viewSnapshot, now time.Time) (*cache.Snapshot, cache.OmittedContent, error) {
-	snap, omitted, err := v.snapshot(s.settings.snapshotSensitive, false)
+// take takes a snapshot of the current state, with the generations that may be stored. It waits for the loop of the view.
+func (s *snapshots) take(v *viewSnapshot, now time.Time, wait time.Duration) (*cache.Snapshot, cache.OmittedContent, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	defer cancel()
+	snap, omitted, err := v.snapshot(func() (*cache.Capture, error) { return v.capture(ctx) }, s.settings.snapshotSensitive, false)
 	if err != nil {
 		return nil, nil, err
 	}
