@@ -95,9 +95,9 @@ func (g *groups) giveState(ctx context.Context, secrets bool, to io.Writer) erro
 func (v *viewSnapshot) give(secrets bool) (*cache.Snapshot, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), captureWait)
 	defer cancel()
-	snap, _, err := v.snapshot(func() (*cache.Capture, error) { return v.capture(ctx) }, false, secrets)
-	if err != nil {
-		return nil, err
+	snap, _ := v.snapshot(func() *cache.Capture { return v.capture(ctx) }, false, secrets)
+	if snap == nil {
+		return nil, errNotCaptured
 	}
 	created := snap.Created
 	snap.Header = v.header

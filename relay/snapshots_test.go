@@ -149,6 +149,41 @@ func TestB56_ABusyLoopKeepsTheFile(t *testing.T) {
 	})
 }
 
+// TestB56_AnEvictedViewOutlivesABusyLoop: while the loop of an evicted view does not end, a returning client gets what it was
+// served, after a short time. The snapshot of the view with what waits is written once the loop has ended.
+func TestB56_AnEvictedViewOutlivesABusyLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, node := newTestSnapshots(t)
+		v := newBusyView(t)
+		s.track(0, "g", node, v.viewCapture, false)
+		s.drop(0, "g", "", true)
+		restore := func() *cache.Snapshot {
+			_, w := cache.New(cache.Config{})
+			return s.restore(0, "g", node, w)
+		}
+		began := time.Now()
+		ended := make(chan struct{})
+		go func() { // awaited below
+			defer close(ended)
+			s.write() // takes longer than restore
+		}()
+		v.check(t, restore(), false)
+		if took := time.Since(began); took > recallWait {
+			t.Errorf("the client, and all others that join, waited for %v, want at most %v", took, recallWait)
+		}
+		<-ended
+		v.check(t, restore(), false)
+		v.control.End()
+		v.list.Close()
+		v.check(t, restore(), true)
+		if s.write(); len(s.removed) != 0 {
+			t.Errorf("%d removed views are kept in memory, want none after their snapshots were written", len(s.removed))
+		}
+		h := s.headers.of(0, "g", node)
+		v.check(t, s.dir.Recall(&h, time.Now(), time.Hour), true)
+	})
+}
+
 // TestB42_MatchingSnapshots checks that a snapshot matches if the settings that affect the resources are equal. An
 // upgrade of the relay does not cause a cold start.
 func TestB42_MatchingSnapshots(t *testing.T) {
