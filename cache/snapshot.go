@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -88,6 +89,11 @@ type WaitingSnapshot struct {
 	Earlier  bool           // it is the state that waited for stages when a freeze began, and may not be the newest one
 }
 
+// compare orders what waits of a type or collection.
+func (s WaitingSnapshot) compare(o WaitingSnapshot) int {
+	return cmp.Or(cmp.Compare(s.Kind, o.Kind), cmp.Compare(s.Name, o.Name))
+}
+
 // A Capture is the state of a writer's source, and what waits in front of the writer, from which a snapshot may be taken
 // later. Any goroutine may use it.
 type Capture struct {
@@ -105,8 +111,8 @@ type captured struct {
 // Capture returns the state that readers see now, without anything that waits. Any goroutine may call it.
 func (w *Writer) Capture() *Capture { return &Capture{w: w, generation: w.view.Generation()} }
 
-// Add adds what waits of a type or collection, with the versions of the newest responses by Kind. The goroutine of the
-// writer calls it, so that what waits belongs to the generation.
+// Add adds what waits of a type or collection, in any order, with the versions of the newest responses by Kind. The goroutine
+// of the writer calls it, so that what waits belongs to the generation.
 func (c *Capture) Add(key string, newest [2]string, all []WaitingSnapshot) {
 	if c.waiting == nil {
 		c.waiting = make(map[string]captured)
@@ -234,14 +240,15 @@ func (p *snapshotter) absent(t *Type) (names []string) {
 	return names
 }
 
-// addWaiting adds what waits of a type to its snapshot. It leaves out names whose state is not in the snapshot: to a
-// reader of a restored view, the newest state of these is the first one.
+// addWaiting adds what waits of a type to its snapshot, ordered by kind and name. It leaves out names whose state is not in the
+// snapshot: to a reader of a restored view, the newest state of these is the first one.
 func (p *snapshotter) addWaiting(w *Writer, t *Type, s *TypeSnapshot, of captured) {
 	absent := make(map[string]bool, len(s.Absent))
 	for _, name := range s.Absent {
 		absent[name] = true
 	}
-	for _, waiting := range of.all {
+	ordered := slices.SortedStableFunc(slices.Values(of.all), WaitingSnapshot.compare) // a copy: captures may share it
+	for _, waiting := range ordered {
 		n := w.view.FindName(t.URL, waiting.Name)
 		if !p.hasState(t, s, waiting.Kind, n) {
 			continue

@@ -558,3 +558,23 @@ func TestB56_SnapshotsOmitWhatMayNotBeStored(t *testing.T) {
 		t.Errorf("given to peers: %+v, want all content, and Secrets", s.Types)
 	}
 }
+
+// TestB56_SnapshotsOrderWhatWaits: what waits is stored by kind and name, in whatever order it was captured, and snapshots of one
+// capture are equal. The loop of the view, which captures it, need not sort.
+func TestB56_SnapshotsOrderWhatWaits(t *testing.T) {
+	o := newClusterOrigin(t)
+	o.put(Wildcard, "a", "1", aCluster)
+	capture := o.Capture()
+	captured := []WaitingSnapshot{{Name: "c"}, {Name: "a"}, {Name: "b", Earlier: true}}
+	capture.Add(wire.ClusterType, [2]string{"v", ""}, captured)
+	for range 2 {
+		s, _ := capture.Snapshot(true)
+		var names string
+		for _, waiting := range s.Types[0].Waiting {
+			names += waiting.Name
+		}
+		if names != "abc" || captured[0].Name != "c" {
+			t.Errorf("stored %s of a capture that begins with %s, want abc, and the capture unchanged", names, captured[0].Name)
+		}
+	}
+}

@@ -1,9 +1,7 @@
 package pending
 
 import (
-	"cmp"
 	"iter"
-	"slices"
 	"time"
 
 	"github.com/xdstender/tender/cache"
@@ -15,7 +13,7 @@ type stored map[string]*storedType
 
 // A storedType is what waits of a type or collection.
 type storedType struct {
-	all    []cache.WaitingSnapshot // ordered by kind and name
+	all    []cache.WaitingSnapshot // in any order
 	newest [2]string               // versions of the newest responses, by Kind
 }
 
@@ -69,11 +67,6 @@ func (l *List) stored() stored {
 				all.add(set, name, r, true)
 			}
 		}
-	}
-	for _, of := range all {
-		slices.SortFunc(of.all, func(a, b cache.WaitingSnapshot) int {
-			return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
-		})
 	}
 	return all
 }

@@ -207,7 +207,7 @@ func (g *groups) saveDecisions(ctx context.Context) {
 	defer d.writing.Unlock()
 	all := g.standingDecisions()
 	if d.hasDropped {
-		all.Dropped = g.droppedRemovals(ctx)
+		all.Dropped = g.droppedRemovals(ctx, g.commandTargets())
 	}
 	if ctx.Err() != nil {
 		return // a view may not have returned its dropped removals
@@ -257,9 +257,9 @@ func (d *decisions) setError(err error, now time.Time) {
 	}
 }
 
-// droppedRemovals returns the removals that operators have dropped.
-func (g *groups) droppedRemovals(ctx context.Context) (all []snapshot.DroppedRemovals) {
-	for _, o := range g.commandTargets() {
+// droppedRemovals returns the removals of views and directories that operators have dropped. It waits for each of these.
+func (g *groups) droppedRemovals(ctx context.Context, of []commandTarget) (all []snapshot.DroppedRemovals) {
+	for _, o := range of {
 		for _, h := range o.holder.Operate(ctx, reconcile.Command{}) {
 			if h.Reason == reconcile.Dropped && h.Details == nil { // the origin sends broken changes again after a restart
 				all = append(all, snapshot.DroppedRemovals{

@@ -92,8 +92,8 @@
 //     instead would need a queue, and a rule for a full queue.
 //   - relay.localEnvoy guards what the Envoy that judges editions is served, and relay.envoySession what it has rejected.
 //   - relay.groups guards the map of groups, when a stream joins or leaves. Snapshots are read under it: all of them at
-//     the start, and later that of an evicted group. That blocks, for ten seconds if the disk hangs, but is rare, and a
-//     refused client cannot cause it.
+//     the start, and later that of an evicted group, whose loops may take a tenth of a second to end. That blocks, for ten
+//     seconds if the disk hangs, but is rare, and a refused client cannot cause it.
 //   - relay.snapshots guards which views have snapshots. A new group takes it.
 //   - relay.chain guards the relays above and below this one.
 //   - upstream.failureTracker counts the failures of an address over all views. upstream.streamLimiter decides which

@@ -27,6 +27,9 @@ const (
 	originWait = 1500 * time.Millisecond
 	takeUntil  = 4500 * time.Millisecond
 
+	// giveWait limits how long the state for a peer waits for the loops of all views together.
+	giveWait = time.Second
+
 	// maxTakenBytes is the maximum size of the state of a peer, if there is no limit of memory.
 	maxTakenBytes = 1 << 30
 )
@@ -67,18 +70,13 @@ func (g *groups) giveState(ctx context.Context, secrets bool, to io.Writer) erro
 		return cmp.Or(cmp.Compare(a.header.Origin, b.header.Origin), cmp.Compare(a.header.Group, b.header.Group))
 	})
 	bundle := snapshot.Bundle{Decisions: g.standingDecisions()}
-	bundle.Decisions.Dropped = slices.DeleteFunc(g.droppedRemovals(ctx), func(d snapshot.DroppedRemovals) bool {
-		return d.Group == "" // of a directory, which the peer reads itself
-	})
+	bundle.Decisions.Dropped = g.droppedRemovals(ctx, slices.DeleteFunc(g.commandTargets(), g.dropsNothing))
+	end := time.Now().Add(giveWait)
 	for _, v := range views {
 		if strings.HasPrefix(v.header.Targets[0], "file:") || !g.headers.includes(&v.header) {
 			continue // a peer reads its own directory
 		}
-		snap, err := v.give(secrets)
-		if err != nil {
-			return err
-		}
-		if len(snap.Types) > 0 {
+		if snap := v.give(ctx, end, secrets); len(snap.Types) > 0 {
 			bundle.Snapshots = append(bundle.Snapshots, snap)
 		}
 	}
@@ -91,16 +89,27 @@ func (g *groups) giveState(ctx context.Context, secrets bool, to io.Writer) erro
 	return bundle.Encode(to)
 }
 
-// give takes a snapshot of the current state for a peer. Its time is that of the state.
-func (v *viewSnapshot) give(secrets bool) (*cache.Snapshot, error) {
-	snap, _, err := v.snapshot(false, secrets)
-	if err != nil {
-		return nil, err
+// dropsNothing reports whether a peer needs no dropped removals of a view or directory, so that it need not wait for its loop. A
+// peer reads directories itself.
+func (g *groups) dropsNothing(o commandTarget) bool {
+	if o.control == nil {
+		return true
 	}
+	_, isDirectory := g.origins[o.origin].(filesOrigin) // its views do not record that they hold removals
+	return !isDirectory && !o.control.Holding()
+}
+
+// give takes a snapshot of the current state for a peer. Its time is that of the state. It waits for the loop of the view for half
+// of the time that is left, so that some is left for others. If the loop does not answer, the snapshot lacks what waits: without
+// it, the peer would have nothing.
+func (v *viewSnapshot) give(ctx context.Context, end time.Time, secrets bool) *cache.Snapshot {
+	ctx, cancel := context.WithTimeout(ctx, time.Until(end)/2)
+	defer cancel()
+	snap, _ := v.snapshot(func() *cache.Capture { return v.captureServed(ctx) }, false, secrets)
 	created := snap.Created
 	snap.Header = v.header
 	snap.Created = created
-	return snap, nil
+	return snap
 }
 
 // takeState begins with the state of a peer, unless an origin answers. It reports whether it did. It must be called

@@ -2,18 +2,22 @@ package relay
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/xdstender/tender/cache"
+	"github.com/xdstender/tender/pending"
 	"github.com/xdstender/tender/relay/nodegroup"
 	"github.com/xdstender/tender/relay/peers"
 	"github.com/xdstender/tender/relay/relaytest/check"
 	"github.com/xdstender/tender/relay/snapshot"
+	"github.com/xdstender/tender/upstream"
 )
 
 // TestB42_StateOfAPeerMustMatch: a relay takes snapshots of its origins and groups from a peer, whose ID differs. It refuses
@@ -66,3 +70,50 @@ func TestB42_StateOfAPeerMustMatch(t *testing.T) {
 		})
 	}
 }
+
+// TestB56_ABusyLoopDoesNotKeepTheStateFromAPeer: a peer gets the state although the loops of some views do not answer, in time. Of
+// these, it gets what clients are served, and of the others also what waits.
+func TestB56_ABusyLoopDoesNotKeepTheStateFromAPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg, err := LoadConfig([]string{"TENDER_ORIGIN=a:1"})
+		check.OK(t, err)
+		in := settingsOf(&cfg, "1")
+		g := newGroups(in, nil, nil, nil, "i", slog.New(slog.DiscardHandler))
+		g.origins = make(origins, 1)
+		views := make(map[string]*busyView)
+		for i := range 20 { // asked in order
+			name := fmt.Sprintf("%02d", i)
+			v := newBusyView(t)
+			views[name] = v
+			g.given[snapshotKey{"default", name}] = &viewSnapshot{
+				header: g.headers.of(0, name, in.node), viewCapture: v.viewCapture,
+			}
+			g.byKey[name] = &group{key: name, controls: []*upstream.Control{v.control}}
+			if i >= 3 {
+				go func() { (<-v.control.Calls())(listOnly{list: v.list}) }() // ends with the call
+			}
+		}
+		close(g.started)
+		began := time.Now()
+		var body bytes.Buffer
+		check.OK(t, g.giveState(t.Context(), false, &body))
+		if took := time.Since(began); took > giveWait {
+			t.Errorf("a peer waited for %v, want at most %v", took, giveWait)
+		}
+		bundle, err := snapshot.DecodeBundle(&body, 1<<20)
+		check.OK(t, err)
+		check.Equal(t, "views", len(bundle.Snapshots), len(views))
+		for _, snap := range bundle.Snapshots {
+			views[snap.Group].check(t, snap, snap.Group >= "03")
+		}
+	})
+}
+
+// A listOnly is a loop that has a list, and does nothing else.
+type listOnly struct {
+	upstream.Controlled
+	list *pending.List
+}
+
+// List implements upstream.Controlled.
+func (l listOnly) List() *pending.List { return l.list }

@@ -94,40 +94,52 @@ type viewCapture struct {
 	line    *generations.Line // nil if no generations are kept
 }
 
-// captureWait limits how long a snapshot waits for the loop of a view.
-const captureWait = 5 * time.Second
+// captureWait limits how long a snapshot waits for the loop of a view. recallWait is the limit for a view that was evicted, whose
+// loop is about to end: other clients wait meanwhile.
+const (
+	captureWait = 5 * time.Second
+	recallWait  = 100 * time.Millisecond
+)
 
 // errNotCaptured means that the loop of a view does not answer.
 var errNotCaptured = errors.New("the changes that wait are not known: the loop of the view is busy")
 
-// capture returns the state now. It waits for the loop of the view only if changes wait.
-func (v *viewCapture) capture() (*cache.Capture, error) {
+// capture returns the state now. It waits for the loop of the view only if changes wait. If ctx ends first, it returns nil.
+func (v *viewCapture) capture(ctx context.Context) *cache.Capture {
 	if v.control == nil || !v.list.HasRows() {
-		return v.list.Writer().Capture(), nil
+		return v.list.Writer().Capture()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), captureWait)
-	defer cancel()
 	var captured *cache.Capture
 	v.control.Edit(ctx, func(l *pending.List) { captured = l.Capture() })
 	if captured != nil {
-		return captured, nil
+		return captured
 	}
 	select {
 	case <-v.list.Closed(): // the loop has ended
-		return v.list.Capture(), nil
+		return v.list.Capture()
 	case <-ctx.Done():
-		return nil, errNotCaptured
+		return nil
 	}
 }
 
-// snapshot returns a snapshot of the state now, with the generations that it may have. secrets includes what must not be stored
-// (B.36).
-func (v *viewCapture) snapshot(sensitive, secrets bool) (snap *cache.Snapshot, omitted cache.OmittedContent, err error) {
+// captureServed is capture, but if ctx ends first, it returns what clients are served, without what waits.
+func (v *viewCapture) captureServed(ctx context.Context) *cache.Capture {
+	if captured := v.capture(ctx); captured != nil {
+		return captured
+	}
+	return v.list.Writer().Capture()
+}
+
+// snapshot returns a snapshot of the state that capture returns, with the generations that it may have; nil if it returns nil.
+// secrets includes what must not be stored (B.36).
+func (v *viewCapture) snapshot(
+	capture func() *cache.Capture, sensitive, secrets bool,
+) (snap *cache.Snapshot, omitted cache.OmittedContent) {
 	take := func() *cache.Snapshot {
-		var captured *cache.Capture
-		switch captured, err = v.capture(); {
-		case err != nil:
-			snap = new(cache.Snapshot)
+		captured := capture()
+		switch {
+		case captured == nil:
+			return nil
 		case secrets:
 			snap, omitted = captured.SnapshotWithSecrets()
 		default:
@@ -140,7 +152,7 @@ func (v *viewCapture) snapshot(sensitive, secrets bool) (snap *cache.Snapshot, o
 	} else {
 		v.line.Snapshot(sensitive || secrets, take)
 	}
-	return snap, omitted, err
+	return snap, omitted
 }
 
 // openSnapshots opens the directory for snapshots. It returns nil if TENDER_SNAPSHOT_DIR is off, and an error if the setting
@@ -292,9 +304,7 @@ func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snap
 	was := s.removed[key]
 	s.mu.Unlock()
 	if was != nil && was.evicted { // its snapshot may not be on disk yet
-		snap, _, err := s.take(was.viewSnapshot, time.Now())
-		s.logFailure(h, err)
-		return snap
+		return s.recall(was.viewSnapshot)
 	}
 	snap := s.dir.Recall(h, time.Now(), s.settings.maxSnapshotAge)
 	if snap == nil {
@@ -304,6 +314,16 @@ func (s *snapshots) restoreEvicted(key snapshotKey, h *cache.Header) *cache.Snap
 		s.dir.Refuse(snap, err)
 		return nil
 	}
+	return snap
+}
+
+// recall returns the snapshot of an evicted view that may not be on disk. If the loop of the view does not end in time, the
+// snapshot lacks what waits for stages. The origin states that again: it was connected, or the group had not been evicted. A file
+// could have what waited before, but would return clients to an earlier state.
+func (s *snapshots) recall(was *viewSnapshot) *cache.Snapshot {
+	ctx, cancel := context.WithTimeout(context.Background(), recallWait)
+	defer cancel()
+	snap, _, _ := s.take(was, time.Now(), func() *cache.Capture { return was.captureServed(ctx) }) // never errNotCaptured
 	return snap
 }
 
@@ -385,9 +405,10 @@ func (s *snapshots) write() {
 	now, before := time.Now(), s.failed
 	s.failed = false
 	for key, was := range removed {
-		s.logFailure(&was.header, s.saveRemoved(was, now))
+		err := s.saveRemoved(was, now)
+		s.logFailure(&was.header, err)
 		s.mu.Lock()
-		if s.removed[key] == was {
+		if s.removed[key] == was && !errors.Is(err, errNotCaptured) { // the next round captures it, once the loop has ended
 			delete(s.removed, key)
 		}
 		s.mu.Unlock()
@@ -422,7 +443,9 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 	if revision == v.revision && waiting == v.waiting && target == v.target && now.Sub(v.at) < s.settings.maxSnapshotAge/renewShare {
 		return nil
 	}
-	snap, omitted, err := s.take(v, now)
+	ctx, cancel := context.WithTimeout(context.Background(), captureWait)
+	defer cancel()
+	snap, omitted, err := s.take(v, now, func() *cache.Capture { return v.capture(ctx) })
 	if err != nil {
 		return err
 	}
@@ -446,11 +469,13 @@ func (s *snapshots) save(v *viewSnapshot, now time.Time) error {
 	return nil
 }
 
-// take takes a snapshot of the current state, with the generations that may be stored.
-func (s *snapshots) take(v *viewSnapshot, now time.Time) (*cache.Snapshot, cache.OmittedContent, error) {
-	snap, omitted, err := v.snapshot(s.settings.snapshotSensitive, false)
-	if err != nil {
-		return nil, nil, err
+// take takes a snapshot of the state that capture returns, with the generations that may be stored. The error is errNotCaptured.
+func (s *snapshots) take(
+	v *viewSnapshot, now time.Time, capture func() *cache.Capture,
+) (*cache.Snapshot, cache.OmittedContent, error) {
+	snap, omitted := v.snapshot(capture, s.settings.snapshotSensitive, false)
+	if snap == nil {
+		return nil, nil, errNotCaptured
 	}
 	snap.Header, snap.Created = v.header, now
 	return snap, omitted, nil
@@ -468,7 +493,7 @@ func (s *snapshots) removeFile(v *viewSnapshot) error {
 	return nil
 }
 
-// logFailure logs err, unless it is nil or the log limit is reached.
+// logFailure logs err, unless it is nil or the log limit is reached. Only the goroutine that owns failed may call it.
 func (s *snapshots) logFailure(h *cache.Header, err error) {
 	s.failed = s.failed || err != nil
 	if err != nil && s.failures.Allow() {

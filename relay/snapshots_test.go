@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corepb "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -12,7 +13,10 @@ import (
 	"github.com/xdstender/tender/cache"
 	"github.com/xdstender/tender/cache/wire"
 	"github.com/xdstender/tender/pending"
+	"github.com/xdstender/tender/relay/generations"
 	"github.com/xdstender/tender/relay/nodegroup"
+	"github.com/xdstender/tender/relay/relaytest/check"
+	"github.com/xdstender/tender/upstream"
 )
 
 // TestB42_ChangedViewsAreWritten checks that a snapshot is written when the view or its target has changed, and removed
@@ -66,6 +70,118 @@ func TestB42_ChangedViewsAreWritten(t *testing.T) {
 	if err := s.close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// A busyView is a view with a change that waits for an operator. Nobody serves its control.
+type busyView struct {
+	viewCapture
+	served string // version of the cluster that clients are served
+}
+
+// newBusyView returns a view whose generations are kept.
+func newBusyView(t *testing.T) *busyView {
+	t.Helper()
+	view, w := cache.New(cache.Config{})
+	v := &busyView{viewCapture{
+		list: pending.New(w, nil), control: upstream.NewControl(false, nil),
+		line: generations.New(1<<20).Open(generations.Key{}, view, 0, nil),
+	}, "1"}
+	v.state(t, "1")
+	w.SetPhase(wire.ClusterType, cache.Confirmed)
+	v.list.Freeze()
+	v.state(t, "2")
+	return v
+}
+
+// state states a version of the cluster of the view.
+func (v *busyView) state(t *testing.T, version string) {
+	t.Helper()
+	r, err := wire.NewResource(wire.ClusterType, "c", version, []byte{0x0a, 1, 'c', 0xe2, 0x01, 1, version[0]}) // with alt_stat_name
+	check.OK(t, err)
+	v.list.Apply(cache.Wildcard, wire.Update{TypeURL: wire.ClusterType, Resources: []*wire.Resource{r}})
+}
+
+// check fails the test unless a snapshot has what the view serves, and the change that waits if waits is set.
+func (v *busyView) check(t *testing.T, snap *cache.Snapshot, waits bool) {
+	t.Helper()
+	if snap == nil || len(snap.Types) != 1 || len(snap.Types[0].Wildcard.Entries) != 1 ||
+		snap.Types[0].Wildcard.Entries[0].Resource.OriginVersion != v.served || len(snap.Types[0].Waiting) > 0 != waits {
+		t.Errorf("snapshot %+v, want version %s, and that a change waits: %t", snap, v.served, waits)
+	}
+}
+
+// newTestSnapshots returns the snapshots of a relay with one origin, and the Node of a group.
+func newTestSnapshots(t *testing.T) (*snapshots, *corepb.Node) {
+	t.Helper()
+	cfg, err := LoadConfig([]string{"TENDER_ORIGIN=a:1", "TENDER_SNAPSHOT_DIR=" + t.TempDir()})
+	check.OK(t, err)
+	in := settingsOf(&cfg, "1")
+	s, err := openSnapshots(in, slog.New(slog.DiscardHandler))
+	check.OK(t, err)
+	t.Cleanup(func() { check.OK(t, s.close()) })
+	return s, in.node
+}
+
+// TestB56_ABusyLoopKeepsTheFile: while the loop of a view does not answer, the relay keeps the last snapshot of the view. It
+// writes the others.
+func TestB56_ABusyLoopKeepsTheFile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, node := newTestSnapshots(t)
+		idle, busy := newBusyView(t), newBusyView(t)
+		idle.control = nil // nothing waits in it
+		s.track(0, "busy", node, viewCapture{list: busy.list, line: busy.line}, false)
+		s.write()
+		s.track(0, "busy", node, busy.viewCapture, true)
+		s.track(0, "idle", node, idle.viewCapture, false)
+		s.write()
+		if !s.failed || s.dir.Stats().Written != 2 {
+			t.Errorf("failed: %t, %d snapshots written; want a failure and the other view's", s.failed, s.dir.Stats().Written)
+		}
+		if all := s.dir.Load(time.Now(), time.Hour); len(all) != 2 {
+			t.Errorf("%d snapshots on disk, want that of each view", len(all))
+		}
+		busy.list.Close()
+		busy.control.End()
+		s.write()
+		for _, snap := range s.dir.Load(time.Now(), time.Hour) {
+			busy.check(t, snap, snap.Group == "busy")
+		}
+	})
+}
+
+// TestB56_AnEvictedViewOutlivesABusyLoop: while the loop of an evicted view does not end, a returning client gets what it was
+// served, after a short time. The snapshot of the view with what waits is written once the loop has ended.
+func TestB56_AnEvictedViewOutlivesABusyLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, node := newTestSnapshots(t)
+		v := newBusyView(t)
+		s.track(0, "g", node, v.viewCapture, false)
+		s.drop(0, "g", "", true)
+		restore := func() *cache.Snapshot {
+			_, w := cache.New(cache.Config{})
+			return s.restore(0, "g", node, w)
+		}
+		began := time.Now()
+		ended := make(chan struct{})
+		go func() { // awaited below
+			defer close(ended)
+			s.write() // takes longer than restore
+		}()
+		v.check(t, restore(), false)
+		if took := time.Since(began); took > recallWait {
+			t.Errorf("the client, and all others that join, waited for %v, want at most %v", took, recallWait)
+		}
+		<-ended
+		v.check(t, restore(), false)
+		v.control.End()
+		v.list.Close()
+		v.check(t, restore(), true)
+		if s.write(); len(s.removed) != 0 {
+			t.Errorf("%d removed views are kept in memory, want none after their snapshots were written", len(s.removed))
+		}
+		h := s.headers.of(0, "g", node)
+		v.check(t, s.dir.Recall(&h, time.Now(), time.Hour), true)
+	})
 }
 
 // TestB42_MatchingSnapshots checks that a snapshot matches if the settings that affect the resources are equal. An

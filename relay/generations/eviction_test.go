@@ -261,6 +261,52 @@ func TestH13_WhatASnapshotHasOfGenerations(t *testing.T) {
 	})
 }
 
+// TestB56_ASnapshotWaitsWithoutTheStore: a snapshot may wait for the loop of a view. Meanwhile no other line waits for the store,
+// and what changes before or after the capture is recorded. The snapshot has the generations up to its own, the last of which has
+// the digest of its content. If no snapshot can be taken, nothing is added.
+func TestB56_ASnapshotWaitsWithoutTheStore(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(v *served)
+		known  int // generations in the snapshot
+	}{
+		"a change":        {func(v *served) { v.change("a=3") }, 3},
+		"several changes": {func(v *served) { v.change("a=3"); settle(); v.change("a=4", "b=1") }, 3},
+		"a forgotten set": {func(v *served) {
+			v.unsubscribe()
+			v.w.TakeDemand()
+			v.w.ForgetWildcard(wire.ClusterType)
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, 1<<20, func(t *testing.T, s *Store, v *served) {
+				v.change("a=1")
+				settle()
+				v.change("a=2")
+				settle()
+				var snap *cache.Snapshot
+				var digest string
+				v.Snapshot(true, func() *cache.Snapshot {
+					if !s.mu.TryLock() {
+						t.Fatal("the store is locked while a snapshot waits")
+					}
+					s.mu.Unlock()
+					tt.change(v)
+					settle()
+					snap, _ = v.w.Snapshot(true)
+					digest = v.Digest()
+					v.change("c=1")
+					settle()
+					return snap
+				})
+				if n := len(snap.Generations); n != tt.known || snap.Generations[n-1].Digest != digest {
+					t.Errorf("the snapshot has generations %+v, want %d, the last with digest %q", snap.Generations, tt.known, digest)
+				}
+				v.Snapshot(true, func() *cache.Snapshot { return nil })
+			})
+		})
+	}
+}
+
 // TestH13_TheLimitIsInclusive checks that generations with exactly as many bytes as the limit are kept. A limit of one
 // byte less evicts one.
 func TestH13_TheLimitIsInclusive(t *testing.T) {

@@ -179,24 +179,35 @@ func (l *Line) Generations() []Generation {
 	return all
 }
 
-// Snapshot calls take and adds the generations of the line to the snapshot that it returns. It omits generations with
-// content that may not be stored, and all earlier ones: a generation can be restored only together with all later ones.
+// Snapshot calls take and adds the generations of the line to the snapshot that it returns, unless it returns nil. It omits
+// generations with content that may not be stored, and all earlier ones: a generation can be restored only together with all
+// later ones.
+//
+// take may wait. It must take the snapshot of a generation of the view that is current when it is called, or later.
 func (l *Line) Snapshot(sensitive bool, take func() *cache.Snapshot) {
+	// The state of the line is read first, so that it is not newer than the snapshot. What the line records meanwhile is then a
+	// part of the newest generation, like a change that is not recorded yet.
 	l.store.mu.Lock()
-	defer l.store.mu.Unlock()
+	state, newest, past := l.state, l.newest, slices.Clone(l.past)
+	l.store.mu.Unlock()
 	s := take()
+	if s == nil {
+		return
+	}
 	now := time.Now()
-	next, step := l.state.Next(s.Of())
+	next, step := state.Next(s.Of())
+	if step.Broken { // as in note
+		step, newest, past = cache.Step{}, Generation{Since: now}, nil
+	}
 	add := func(g Generation, formers []cache.Former) {
 		s.Generations = append(s.Generations, cache.GenerationSnapshot{
 			Digest: g.Digest, Since: restated(g.Since, now), Added: g.Added, Changed: g.Changed, Removed: g.Removed, Formers: formers,
 		})
 	}
-	for _, g := range l.past {
+	for _, g := range past {
 		add(g.Generation, g.formers)
 	}
-	newest := l.newest
-	if newest.Digest = l.state.Digest(); len(step.Formers) > 0 {
+	if newest.Digest = state.Digest(); len(step.Formers) > 0 {
 		add(newest, step.Formers)
 		newest = Generation{Since: now, Added: step.Added, Changed: step.Changed, Removed: step.Removed}
 	}

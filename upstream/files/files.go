@@ -123,6 +123,8 @@ func (f *Origin) Dir() string { return f.cfg.Dir }
 // The control passes commands of operators to the sync. Pending removals concern all views: see [Origin.Operate].
 func (f *Origin) Sync(ctx context.Context, list *pending.List, control *upstream.Control) {
 	w, l, counted := list.Writer(), originView{f.newLocal(list)}, 0
+	var following sync.WaitGroup
+	defer following.Wait() // ends with ctx, but last: a read may hang, and others wait for the end of the loop
 	defer func() {
 		list.Close()
 		f.cfg.counts.CountList(list, counted)
@@ -131,8 +133,6 @@ func (f *Origin) Sync(ctx context.Context, list *pending.List, control *upstream
 	defer control.End()
 	control.Begin(l)
 	defer list.SetConnected(false)
-	var following sync.WaitGroup
-	defer following.Wait() // ends with ctx
 	trim := time.NewTicker(upstream.TrimEvery)
 	defer trim.Stop()
 	due := time.NewTimer(upstream.TrimEvery) // set to the result of Step

@@ -3,6 +3,7 @@ package files
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
@@ -227,3 +228,53 @@ func listeners(names ...string) *typeSet {
 
 // all returns the resources of a set.
 func (s *typeSet) all() []*wire.Resource { return slices.Collect(maps.Values(s.byName)) }
+
+// A hangingLog is a log handler that blocks for warnings and errors.
+type hangingLog struct {
+	slog.Handler
+	release chan struct{}
+}
+
+// Enabled implements slog.Handler.
+func (hangingLog) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelWarn }
+
+// Handle implements slog.Handler. It returns when release is closed.
+func (h hangingLog) Handle(context.Context, slog.Record) error {
+	<-h.release
+	return nil
+}
+
+// TestB56_AHangingReadDoesNotDelayTheEnd: a view whose sync reads the directory ends although the read hangs. Its list is closed,
+// so that a snapshot has what waits.
+func TestB56_AHangingReadDoesNotDelayTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := writeFiles(t, t.TempDir(), "good.yaml", clusters("a"))
+		hangs := hangingLog{slog.DiscardHandler, make(chan struct{})}
+		files := check.Must(Open(Config{Dir: dir, disableEvents: true, Poll: time.Second, Logger: slog.New(hangs)}))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		_, w := cache.New(cache.Config{})
+		list, control := pending.New(w, nil), upstream.NewControl(false, nil)
+		ended := make(chan struct{})
+		go func() { // awaited below
+			defer close(ended)
+			files.Sync(ctx, list, control)
+		}()
+		synctest.Wait()
+		writeFiles(t, dir, "bad.yaml", "{")
+		time.Sleep(2 * time.Second) // the next read logs the bad file, which hangs like a volume
+		cancel()
+		synctest.Wait()
+		select {
+		case <-list.Closed():
+		default:
+			t.Error("the list is open while a read hangs")
+		}
+		called := false
+		control.Edit(context.Background(), func(*pending.List) { called = true }) // returns: the loop has ended
+		close(hangs.release)
+		if <-ended; called {
+			t.Error("the loop executed a command after its end")
+		}
+	})
+}
